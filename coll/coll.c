@@ -14,7 +14,7 @@
 #define CLOSE_NS (5 * COLL_NSEC_PER_SEC)
 
 static const char forked_text[] =
-	"this process was forked while a group was open, and shares its connections with its "
+	"this process was forked while a group was open and shares connections with its "
 	"parent; open groups after fork(), or start workers with spawn or exec";
 
 static int coll_refuse(char *error, size_t error_bytes, int rc, const char *text)
@@ -24,7 +24,7 @@ static int coll_refuse(char *error, size_t error_bytes, int rc, const char *text
 	return rc;
 }
 
-/* ---- groups ---------------------------------------------------------------------------------------- */
+/* ---- groups ---------------------------------------------------------------------------------- */
 
 static int group_check_options(const struct harp_coll_options *options, char *error, size_t bytes)
 {
@@ -33,35 +33,36 @@ static int group_check_options(const struct harp_coll_options *options, char *er
 	if (options->size != sizeof(*options) || store->size != sizeof(*store))
 		return coll_refuse(
 			error, bytes, -EINVAL,
-			"the caller was built for another version of libharp-coll: build "
+			"the caller was built for another version of libharp-coll; rebuild "
 			"it again");
 	if (options->world < 1 || options->world > HARP_COLL_WORLD_MAX || options->rank < 0 ||
 	    options->rank >= options->world) {
-		snprintf(error, bytes, "rank %d of world %d: a world has 1 to %d ranks, from 0 on",
+		snprintf(error, bytes,
+			 "rank %d of world %d: use a world of 1 to %d ranks, numbered from 0",
 			 options->rank, options->world, HARP_COLL_WORLD_MAX);
 		return -EINVAL;
 	}
 	if (!options->name || !*options->name || strlen(options->name) >= COLL_NAME_BYTES)
-		return coll_refuse(error, bytes, -EINVAL, "a group's name has 1 to 64 bytes");
+		return coll_refuse(error, bytes, -EINVAL, "a group's name must have 1 to 64 bytes");
 	for (const char *at = options->name; *at; at++)
 		if (!isgraph((unsigned char)*at))
 			return coll_refuse(
 				error, bytes, -EINVAL,
-				"a group's name has printable characters only, no blanks");
+				"a group's name must have printable characters and no spaces");
 	if (options->world > 1 && (!store->set || !store->get || !store->wait))
 		return coll_refuse(error, bytes, -EINVAL,
-				   "no key-value store: set, get and wait must be given");
+				   "no key-value store: set, get and wait are required");
 	if (options->timeout_ms < 0)
 		return coll_refuse(error, bytes, -EINVAL, "timeout_ms is negative");
 	if (algo_check_settings()) {
-		snprintf(error, bytes, "HARP_COLL_ALGO=%s: it is empty or ring",
+		snprintf(error, bytes, "HARP_COLL_ALGO=%s: must be empty or ring",
 			 algo_check_settings());
 		return -EINVAL;
 	}
 	return 0;
 }
 
-/* The option, else the variable's, else native. -EINVAL. */
+/* The option, else the variable, else native. -EINVAL. */
 static int group_wire(const struct harp_coll_options *options, char *error, size_t bytes)
 {
 	const char *text = getenv("HARP_COLL_WIRE");
@@ -70,14 +71,14 @@ static int group_wire(const struct harp_coll_options *options, char *error, size
 	if (wire == HARP_COLL_WIRE_DEFAULT)
 		wire = text && *text ? call_wire_parse(text) : HARP_COLL_WIRE_NATIVE;
 	else if ((unsigned)wire >= HARP_COLL_WIRES)
-		return coll_refuse(error, bytes, -EINVAL, "options.wire is no wire format");
+		return coll_refuse(error, bytes, -EINVAL, "options.wire is not a wire format");
 	if (wire < 0)
-		snprintf(error, bytes, "HARP_COLL_WIRE=%.32s: it is native, float16 or bfloat16",
+		snprintf(error, bytes, "HARP_COLL_WIRE=%.32s: must be native, float16 or bfloat16",
 			 text);
 	return wire;
 }
 
-/* Ranks by host. Hosts are numbered in the order of their lowest rank. */
+/* Groups ranks by host. Hosts are numbered in the order of their lowest rank. */
 static int group_topology(struct harp_coll *group)
 {
 	size_t world = (size_t)group->world;
@@ -143,7 +144,7 @@ static void group_free(struct harp_coll *group)
 	free(group);
 }
 
-/* The first group of the process loads the plugin, the last one unloads it. */
+/* The first group of the process loads the plugin; the last one unloads it. */
 static int process_enter(const struct harp_coll_options *options, char *error, size_t error_bytes)
 {
 	int rc = 0;
@@ -176,14 +177,14 @@ static void process_leave(void)
 	is_last = runtime.groups_count == 1;
 	runtime_unlock();
 	if (is_last)
-		runtime_thread_stop(); /* it takes the lock to finish */
+		runtime_thread_stop(); /* without the lock, which the thread needs to finish */
 	runtime_lock();
 	if (--runtime.groups_count == 0) {
 		link_accept_forget();
 		op_forget_spare();
 		net_unload();
 	} else if (is_last) {
-		runtime_thread_start(); /* another group came meanwhile */
+		runtime_thread_start(); /* another group was opened in the meantime */
 	}
 	runtime_unlock();
 	pthread_mutex_unlock(&leaving);
@@ -248,9 +249,10 @@ API int harp_coll_open(const struct harp_coll_options *options, struct harp_coll
 		rc = link_listener(group->device, group->peers[group->rank].handle);
 		runtime_unlock();
 		if (rc) {
-			snprintf(error, error_bytes,
-				 "the plugin can't listen on device %d: %s; its log says why",
-				 group->device, strerror(-rc));
+			snprintf(
+				error, error_bytes,
+				"the plugin cannot listen on device %d: %s; its log has the reason",
+				group->device, strerror(-rc));
 			goto fail;
 		}
 	}
@@ -275,7 +277,7 @@ fail:
 	return rc;
 }
 
-/* What completed operations have sent leaves first: a peer may wait for it. */
+/* Waits until messages of completed operations have been sent, because a peer may need them. */
 static void group_drain(struct harp_coll *group)
 {
 	int64_t deadline_ns = coll_now_ns() + CLOSE_NS;
@@ -320,7 +322,7 @@ API void harp_coll_close(struct harp_coll *group)
 	runtime_unlock();
 	if (!has_work)
 		group_drain(group);
-	for (;;) { /* until no thread is in the store for it */
+	for (;;) { /* waits until no thread uses the store for this group */
 		bool done;
 
 		runtime_lock();
@@ -350,7 +352,7 @@ API void harp_coll_abort(struct harp_coll *group, const char *reason)
 	runtime_unlock();
 }
 
-/* ---- requests ---------------------------------------------------------------------------------------- */
+/* ---- requests -------------------------------------------------------------------------------- */
 
 static int request_copy_arrays(struct harp_coll_request *op, const struct harp_coll_call *call)
 {
@@ -374,7 +376,7 @@ static int request_copy_arrays(struct harp_coll_request *op, const struct harp_c
 	return 0;
 }
 
-/* A world of one: the result is the input. */
+/* With one rank, the result is the input. */
 static void request_alone(const struct harp_coll_request *op)
 {
 	size_t in_count, out_count;
@@ -392,7 +394,7 @@ static void coll_fail_text(struct harp_coll *group, char *error, size_t error_by
 		snprintf(error, error_bytes, "%s", group->error_text);
 }
 
-/* Holds the lock on success; the operation is queued or done. */
+/* Holds the lock on success, when the operation is queued or done. */
 static int request_begin(struct harp_coll *group, const struct harp_coll_call *call,
 			 struct harp_coll_request **out, char *error, size_t error_bytes)
 {
@@ -473,7 +475,7 @@ API int harp_coll_start(struct harp_coll *group, const struct harp_coll_call *ca
 	rc = request_begin(group, call, out, error, error_bytes);
 	if (rc)
 		return rc;
-	/* The first messages leave at once. */
+	/* Sends the first messages at once. */
 	if ((*out)->state != OP_DONE)
 		group_progress(group, coll_now_ns());
 	runtime_unlock();
@@ -573,7 +575,7 @@ API void harp_coll_request_free(struct harp_coll_request *request)
 	runtime_unlock();
 }
 
-/* ---- facts --------------------------------------------------------------------------------------------- */
+/* ---- queries --------------------------------------------------------------------------------- */
 
 API int harp_coll_rank(const struct harp_coll *group)
 {

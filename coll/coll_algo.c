@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * coll_algo.c - chooses an operation's algorithm, and lays out its blocks.
+ * coll_algo.c - chooses an operation's algorithm, and locates its blocks.
  *
- * The choice depends only on what all ranks know alike: operation, size, world, hosts. A header
- * carries it, so ranks that would choose differently find out.
+ * The choice depends only on values that are equal on all ranks: operation, size, world, hosts. A
+ * header contains it, so different choices are detected.
  *
  *	operation       up to                      algorithm
  *	allreduce       32 KiB, two ranks          direct exchange
@@ -119,7 +119,7 @@ int algo_build(struct harp_coll_request *op)
 	}
 }
 
-/* Pieces are small enough to overlap and large enough to cost little each. */
+/* Small enough that pieces overlap, and large enough that each costs little. */
 size_t algo_piece_bytes(const struct harp_coll *group, size_t total_bytes)
 {
 	size_t piece = total_bytes / 8;
@@ -143,7 +143,8 @@ static size_t algo_offset(const size_t *counts, size_t count, int r)
 	return offset;
 }
 
-/* Does the operation have one input block for each rank? Else all ranks get the same. */
+/* True if the operation has an input block for each rank; otherwise all ranks get the same
+ * input. */
 static bool algo_has_in_blocks(enum harp_coll_op op)
 {
 	return op == HARP_COLL_REDUCE_SCATTER || op == HARP_COLL_SCATTER ||
@@ -162,7 +163,7 @@ const void *algo_in_block(const struct harp_coll_request *op, int r, size_t *cou
 
 	*count = call->count;
 	if (!algo_has_in_blocks(call->op)) {
-		/* This rank's share of an output with variable counts. */
+		/* The share of this rank in an output with variable counts. */
 		if (call->op == HARP_COLL_ALLGATHER && call->out_counts && op->group)
 			*count = call->out_counts[op->group->rank];
 		if (call->op == HARP_COLL_GATHER && call->out_counts && op->group)

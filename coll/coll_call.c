@@ -62,7 +62,7 @@ int call_wire_parse(const char *text)
 	return -EINVAL;
 }
 
-/* Only sums of float32 lose nothing but precision as 16-bit floats. */
+/* True if 16-bit floats cost the call only precision: sums and averages of float32. */
 static bool call_can_round(const struct harp_coll_call *call)
 {
 	return call->op == HARP_COLL_ALLREDUCE && call->dtype == HARP_COLL_FLOAT32 &&
@@ -88,7 +88,7 @@ static bool call_has_root(unsigned op)
 	       op == HARP_COLL_SCATTER;
 }
 
-/* The peer's header is not trusted: values out of range have names too. */
+/* The peer's header is not trusted, so values out of range have names, too. */
 void call_describe(const struct call_header *call, char *text, size_t bytes)
 {
 	char root[32] = "";
@@ -144,7 +144,7 @@ void call_fill(struct call_header *header, const struct harp_coll *group,
 	if (call_has_root(call->op))
 		header->peer = call->peer;
 	header->wire = (uint8_t)call->wire;
-	/* Of gathers, scatters and all-to-alls the counts of a pair are compared, as link_bytes. */
+	/* The counts of gathers, scatters and all-to-alls are compared per pair, as link_bytes. */
 	if (call->op == HARP_COLL_ALLGATHER && call->out_counts)
 		header->counts_hash = call_hash(call->out_counts, group->world);
 	else if (call->op == HARP_COLL_REDUCE_SCATTER && call->in_counts)
@@ -180,7 +180,7 @@ static int call_check_memory(const struct harp_coll *group, const struct harp_co
 	bool needs_in = true, needs_out = true;
 
 	if (call->count > (size_t)PTRDIFF_MAX / element / world)
-		REFUSE("%s: %zu elements are too many", name, call->count);
+		REFUSE("%s: %zu elements exceed the limit", name, call->count);
 	if ((call->in_counts && !call_sums_fit(call->in_counts, group->world, element)) ||
 	    (call->out_counts && !call_sums_fit(call->out_counts, group->world, element)))
 		REFUSE("%s: the counts add up to too many bytes", name);
@@ -197,10 +197,10 @@ static int call_check_memory(const struct harp_coll *group, const struct harp_co
 		break;
 	case HARP_COLL_ALLTOALL:
 		if (!call->in_counts != !call->out_counts)
-			REFUSE("alltoall: in_counts and out_counts go together; give both or none");
+			REFUSE("alltoall: set both in_counts and out_counts, or neither");
 		if (call->in_counts &&
 		    call->in_counts[group->rank] != call->out_counts[group->rank])
-			REFUSE("alltoall: rank %d sends itself %zu elements, and expects %zu",
+			REFUSE("alltoall: rank %d sends itself %zu elements and expects %zu",
 			       group->rank, call->in_counts[group->rank],
 			       call->out_counts[group->rank]);
 		break;
@@ -216,7 +216,7 @@ static int call_check_memory(const struct harp_coll *group, const struct harp_co
 	if ((call->count || call->in_counts || call->out_counts) &&
 	    ((needs_in && !call->in && !call->in_blocks) ||
 	     (needs_out && !call->out && !call->out_blocks)))
-		REFUSE("%s: no memory was given: %s is NULL", name,
+		REFUSE("%s: %s is NULL", name,
 		       needs_in && !call->in && !call->in_blocks ? "in" : "out");
 	return 0;
 }
@@ -227,36 +227,35 @@ int call_check(const struct harp_coll *group, const struct harp_coll_call *call,
 	const char *name;
 
 	if (call->size != sizeof(*call))
-		REFUSE("the caller was built for another version of libharp-coll: build it again");
+		REFUSE("the caller was built for another version of libharp-coll; rebuild it");
 	if ((unsigned)call->op >= HARP_COLL_OPS)
-		REFUSE("there is no operation %d", (int)call->op);
+		REFUSE("invalid operation %d", (int)call->op);
 	name = op_names[call->op];
 	if (call->op == HARP_COLL_BARRIER)
 		return 0;
 	if ((unsigned)call->dtype >= HARP_COLL_DTYPES)
-		REFUSE("%s: there is no type %d", name, (int)call->dtype);
+		REFUSE("%s: invalid type %d", name, (int)call->dtype);
 	if (call_has_reduce(call->op)) {
 		if ((unsigned)call->reduce >= HARP_COLL_REDUCES)
-			REFUSE("%s: there is no reduction %d", name, (int)call->reduce);
+			REFUSE("%s: invalid reduction %d", name, (int)call->reduce);
 		if (!reduce_supported(call->dtype, call->reduce))
 			REFUSE("%s: %s is not defined for %s", name, reduce_names[call->reduce],
 			       dtypes[call->dtype].name);
 	}
 	if ((unsigned)call->wire >= HARP_COLL_WIRES)
-		REFUSE("%s: there is no wire format %d", name, (int)call->wire);
+		REFUSE("%s: invalid wire format %d", name, (int)call->wire);
 	if (call->wire > HARP_COLL_WIRE_NATIVE && !call_can_round(call))
-		REFUSE("%s: wire format %s is for sums and averages of float32 by allreduce only",
+		REFUSE("%s: wire format %s requires an allreduce with sum or average of float32",
 		       name, wire_names[call->wire]);
 	if (call_has_root(call->op) && (call->peer < 0 || call->peer >= group->world))
-		REFUSE("%s: root %d is not a rank: they are 0 to %d", name, call->peer,
-		       group->world - 1);
+		REFUSE("%s: root %d is not a rank (0 to %d)", name, call->peer, group->world - 1);
 	if (call->op == HARP_COLL_SEND || call->op == HARP_COLL_RECV) {
 		bool any = call->op == HARP_COLL_RECV && call->peer == HARP_COLL_ANY_RANK;
 
 		if (!any &&
 		    (call->peer < 0 || call->peer >= group->world || call->peer == group->rank))
-			REFUSE("%s: peer %d is not another rank of the group: they are 0 to %d",
-			       name, call->peer, group->world - 1);
+			REFUSE("%s: peer %d is not another rank of the group (0 to %d)", name,
+			       call->peer, group->world - 1);
 		if (call->tag < 0)
 			REFUSE("%s: tag %d is negative", name, call->tag);
 	}

@@ -7,10 +7,10 @@
 #include "coll_impl.h"
 
 #define EXCHANGE_PIECE_BYTES (1u << 20)
-#define SCATTER_SLOTS 2u /* pieces of each rank that are in memory */
+#define SCATTER_SLOTS 2u /* pieces of each rank in memory */
 #define SCATTER_SCRATCH_BYTES (16u << 20)
 
-/* All send their whole input, and each adds in rank order. */
+/* Each rank sends its whole input to all, and sums in rank order. */
 int direct_allreduce(struct harp_coll_request *op)
 {
 	const struct harp_coll_call *call = &op->call;
@@ -22,7 +22,7 @@ int direct_allreduce(struct harp_coll_request *op)
 	values[me] = call->in;
 	recvs[me] = -1;
 	if (me >= 2 && call->in == call->out) {
-		/* The first sum overwrites the input before its turn. */
+		/* The first sum overwrites the input before it is added. */
 		void *own = sched_scratch(op, bytes);
 
 		if (!own)
@@ -36,7 +36,7 @@ int direct_allreduce(struct harp_coll_request *op)
 		rc = sched_send(op, to, call->in, bytes, -1);
 		if (rc < 0)
 			return rc;
-		/* Nothing is written before the input has left. */
+		/* Waits until the input has been sent, because the output may overwrite it. */
 		sched_local(op, 0, ACT_NOTHING, NULL, NULL, NULL, 0, rc, -1);
 		rc = recvs[from] = sched_recv(op, from, NULL, bytes, -1, &values[from]);
 	}
@@ -97,7 +97,7 @@ int direct_exchange(struct harp_coll_request *op)
 	size_t element = harp_coll_dtype_bytes(call->dtype), in_count, out_count;
 
 	if (call->op == HARP_COLL_ALLTOALL && call->in == call->out && call->in) {
-		/* What arrives may overwrite what is still to be sent. */
+		/* Received blocks may overwrite input that is still to be sent. */
 		size_t last, bytes;
 		const char *end = algo_in_block(op, world - 1, &last);
 		void *copy;
@@ -133,7 +133,7 @@ int direct_exchange(struct harp_coll_request *op)
 	return rc < 0 ? rc : 0;
 }
 
-/* Own block first, then the others' in rank order: only this rank computes it. */
+/* Sums the own block first, then the others' in rank order; no other rank computes this sum. */
 static int scatter_piece(struct harp_coll_request *op, const char *own, char *acc, size_t bytes,
 			 char *slots, size_t piece_bytes, size_t number, int *reduces)
 {
@@ -185,7 +185,7 @@ int direct_reduce_scatter(struct harp_coll_request *op)
 	char *out = algo_out_block(op, me, &count), *acc = out, *slots;
 
 	limit = SCATTER_SCRATCH_BYTES / ((size_t)world * SCATTER_SLOTS) / 4096 * 4096;
-	/* Senders and receiver cut alike: by what all know. */
+	/* Senders and receiver choose the same pieces, from values that all ranks know. */
 	piece = limit < 65536 ? 65536 : limit > 524288 ? 524288 : limit;
 	if (scatter_overlaps(op, out, bytes)) {
 		acc = sched_scratch(op, bytes);

@@ -3,15 +3,15 @@
  * coll_doubling.c - recursive doubling: all-reduce of short arrays, and the barrier.
  *
  * Theory of operation. In step k, ranks whose numbers differ in bit k exchange their sums; after
- * log2(world) steps all have all. Both partners add the lower rank's sum first, so all ranks
- * compute the same tree. In a world that is no power of two, the first 2 * rest ranks pair up
- * before: even ranks give their input to the odd ones, and get the result afterwards.
+ * log2(world) steps all ranks have the result. Both partners add the lower rank's sum first, so all
+ * ranks compute the same tree. If the world is not a power of two, the first 2 * rest ranks form
+ * pairs: even ranks first send their input to the odd ones, and finally receive the result.
  */
 #include "coll_impl.h"
 
 struct doubling {
 	struct harp_coll_request *op;
-	const void *sum; /* the input, then the output */
+	const void *sum; /* first the input, then the output */
 	size_t bytes;
 };
 

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * coll_group.c - runs the operations of a group, and fails it.
+ * coll_group.c - runs the operations of a group, and fails the group.
  *
  * Theory of operation. A group runs its collectives one after another; sends and receives run at
- * the same time, on links of their own. The first error fails the group for good:
+ * the same time, on separate links. The first error fails the group permanently:
  *
  *	GROUP_OPEN -> GROUP_FAILING   group_fail(): the text is written, operations stop
- *	GROUP_FAILING -> GROUP_FAILED group_finish_failure(): meet_settle() has told the other ranks
- *	                              why through the store, or has learned it from them. Links are
- *	                              closed, so that nothing touches the caller's memory, and only
- *	                              then requests complete.
+ *	GROUP_FAILING -> GROUP_FAILED group_finish_failure(): meet_settle() has exchanged the reason
+ *	                              with the other ranks through the store. Links are closed, so
+ *	                              that no code accesses the caller's memory, and only then
+ *	                              requests complete.
  *
- * An operation that has not moved for DIAGNOSE_NS has meet_diagnose() look what other ranks do.
+ * After DIAGNOSE_NS without progress, meet_diagnose() compares the operations of all ranks.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -23,7 +23,7 @@
 #include "coll_impl.h"
 
 #define DIAGNOSE_NS COLL_NSEC_PER_SEC
-#define DEATH_NS (100 * COLL_NSEC_PER_MSEC) /* local ranks are looked at so often */
+#define DEATH_NS (100 * COLL_NSEC_PER_MSEC) /* interval of checks whether local ranks live */
 #define SPARE_OPS 64u
 
 static struct op_queue spare_ops = TAILQ_HEAD_INITIALIZER(spare_ops);
@@ -77,7 +77,7 @@ void op_forget_spare(void)
 	spare_ops_count = 0;
 }
 
-/* The operation is in no queue any more. */
+/* The operation must be in no queue. */
 void op_complete(struct harp_coll_request *op, int result, const char *error)
 {
 	if (error && !op->error)
@@ -162,11 +162,11 @@ static void group_link_failed(struct harp_coll *group, const struct link *link, 
 {
 	if (link->connecting)
 		group_fail(group, true, rc == -EPROTO ? -EPROTONOSUPPORT : -ECONNRESET,
-			   "rank %d can't connect to rank %d: the plugin's log says why",
+			   "rank %d cannot connect to rank %d; the plugin's log has the reason",
 			   group->rank, link->peer);
 	else if (rc == -EPROTO)
 		group_fail(group, true, -EPROTO,
-			   "rank %d sent a message that rank %d has no room for: they called "
+			   "rank %d sent a message that is too long for rank %d: they called "
 			   "operations of different sizes",
 			   link->peer, group->rank);
 	else
@@ -213,7 +213,7 @@ static void group_start_next(struct harp_coll *group, int64_t now_ns)
 	if (rc == 0)
 		rc = sched_finish(op);
 	if (rc < 0)
-		group_fail(group, true, rc, "rank %d: %s: no memory", group->rank,
+		group_fail(group, true, rc, "rank %d: %s: out of memory", group->rank,
 			   harp_coll_op_name(op->call.op));
 }
 
@@ -234,7 +234,7 @@ bool group_still_waits(const struct harp_coll *group)
 	       queue_begins_with(&group->sends, call->seq);
 }
 
-/* Ranks that the running collective waits for, directly. */
+/* Records the ranks that the running collective waits for directly. */
 static void group_note_waits(struct harp_coll *group, const struct harp_coll_request *op)
 {
 	free(group->waits);
@@ -258,7 +258,7 @@ static void group_note_message_waits(struct harp_coll *group, const struct harp_
 	group->waits_call = op->header;
 }
 
-/* A rank of this host that died leaves nothing in shared memory that would say so. */
+/* The death of a local rank leaves no trace in shared memory, so this checks the process. */
 static void group_check_deaths(struct harp_coll *group)
 {
 	for (int i = 0; i < group->busy_count; i++) {
@@ -272,7 +272,7 @@ static void group_check_deaths(struct harp_coll *group)
 	}
 }
 
-/* Called when nothing moved. */
+/* Called if no data moved. */
 static void group_check_time(struct harp_coll *group, const struct op_queue *queue, int64_t now_ns)
 {
 	struct harp_coll_request *op = TAILQ_FIRST(queue);
@@ -293,7 +293,7 @@ static void group_check_time(struct harp_coll *group, const struct op_queue *que
 	}
 	group->timed_out = now_ns >= op->deadline_ns;
 	group->diagnose = true;
-	/* Again when the silence has doubled, at least every 30 s. */
+	/* Repeats when the silence has doubled, but at least every 30 s. */
 	op->diagnose_ns =
 		now_ns + (now_ns - op->moved_ns < 30 * COLL_NSEC_PER_SEC ? now_ns - op->moved_ns
 									 : 30 * COLL_NSEC_PER_SEC);
@@ -336,7 +336,7 @@ int group_progress(struct harp_coll *group, int64_t now_ns)
 {
 	int moved = 0;
 
-	/* A bound, so that one group does not keep the others waiting. */
+	/* Bounded, so that one group does not delay the others. */
 	for (int i = 0; i < 64 && group->state == GROUP_OPEN; i++) {
 		struct harp_coll_request *op = TAILQ_FIRST(&group->queue);
 		int more = group_collectives(group, now_ns);

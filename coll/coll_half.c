@@ -2,8 +2,8 @@
 /*
  * coll_half.c - float16 (IEEE 754 binary16) and bfloat16: conversions that round to nearest even.
  *
- * The integer forms have no branches, so that the compiler vectorizes the loops for every
- * processor. Results equal those of numpy and of x86's vcvtps2ph, NaN payloads aside.
+ * The integer forms have no branches, so the compiler vectorizes the loops for every processor.
+ * Results equal those of numpy and of x86's vcvtps2ph, except NaN payloads.
  */
 #include <string.h>
 

@@ -6,8 +6,8 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Loops are compiled for several processors and chosen at load time. ThreadSanitizer and
- * AddressSanitizer are not ready when the loader chooses. */
+/* The compiler generates loops for several processors, and the loader chooses. ThreadSanitizer and
+ * AddressSanitizer are not ready at that time. */
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) &&                             \
 	!defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define COLL_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
@@ -15,7 +15,8 @@
 #define COLL_CLONES
 #endif
 
-/* The destination of a loop equals a source or does not overlap it: no iteration needs another. */
+/* The destination of a loop equals a source or does not overlap it, so iterations are
+ * independent. */
 #ifdef __clang__
 #define COLL_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #else
@@ -55,7 +56,7 @@ static inline uint16_t half_narrow(float value)
 	uint32_t bits = half_bits(value), sign = (bits >> 16) & 0x8000u, rest = bits & 0x7fffffffu;
 	/* Normal: rebias, then round to nearest even at bit 13. */
 	uint32_t normal = (rest - (112u << 23) + 0xfffu + ((rest >> 13) & 1u)) >> 13;
-	/* Subnormal: adding 0.5 lines the value up so that float32 itself rounds at 2^-24. */
+	/* Subnormal: adding 0.5 aligns the value so that float32 rounds at 2^-24. */
 	uint32_t small = half_bits(half_float(rest) + 0.5f) - (126u << 23);
 	uint32_t special = rest > 0x7f800000u ? 0x7e00u : 0x7c00u;
 	uint32_t half = rest < (113u << 23) ? small : normal;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * coll_hosts.c - 2D all-reduce: several hosts with equally many ranks each.
+ * coll_hosts.c - 2D all-reduce for several hosts with the same number of ranks.
  *
- * Theory of operation. The array is cut into segments, and each segment into one chunk for each
- * rank of a host. A: the ranks of a host exchange their chunks through shared memory, and each adds
- * up its own. B: the ranks with the same number on all hosts run a ring on that chunk, so that only
- * a chunk of each rank's data crosses the wire. C: the ranks of a host give each other the results,
- * piece by piece. Segment s + 1's A is added before segment s's C, so that the host's ranks add
- * while the ring moves.
+ * Theory of operation. The array is divided into segments, and each segment into a chunk for each
+ * rank of a host. Phase A: the ranks of a host exchange chunks through shared memory, and each sums
+ * its own. Phase B: the ranks with the same number on all hosts run a ring on that chunk, so only a
+ * chunk of each rank's data crosses the wire. Phase C: the ranks of a host exchange the results,
+ * piece by piece. Phase A of segment s + 1 is scheduled before phase C of segment s, so that the
+ * ranks of a host sum while the ring transfers.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -24,12 +24,12 @@ struct hosts {
 	size_t element, total;
 	size_t chunk;    /* elements */
 	char *slots;     /* [(local rank * HOSTS_SLOTS + segment % HOSTS_SLOTS)] */
-	int *slot_users; /* likewise: acts */
-	int *sends;      /* [local rank * 2 + segment % 2]: A's send of that rank's chunk */
+	int *slot_users; /* likewise: acts that use a slot */
+	int *sends;      /* [local rank * 2 + segment % 2]: phase A's send of that rank's chunk */
 	size_t segments;
 };
 
-/* Local rank j's chunk of a segment: elements, and where it starts. */
+/* Local rank j's chunk of a segment: number of elements, and offset. */
 static size_t hosts_chunk(const struct hosts *hosts, size_t segment, int j, size_t *offset)
 {
 	size_t local = (size_t)hosts->op->group->local_count;
@@ -41,7 +41,7 @@ static size_t hosts_chunk(const struct hosts *hosts, size_t segment, int j, size
 	return hosts->total - start < hosts->chunk ? hosts->total - start : hosts->chunk;
 }
 
-/* A. *ready: the act after which the own chunk holds the host's sum. */
+/* Phase A. *ready: the act after which the own chunk contains the host's sum. */
 static int hosts_scatter(struct hosts *hosts, size_t segment, int *ready)
 {
 	struct harp_coll_request *op = hosts->op;
@@ -80,7 +80,7 @@ static int hosts_scatter(struct hosts *hosts, size_t segment, int *ready)
 	return rc;
 }
 
-/* B and C. */
+/* Phases B and C. */
 static int hosts_gather(struct hosts *hosts, size_t segment, int ready)
 {
 	struct harp_coll_request *op = hosts->op;

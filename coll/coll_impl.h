@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * coll_impl.h - what the files of libharp-coll share. ARCHITECTURE.md shows how they fit together.
+ * coll_impl.h - declarations that the files of libharp-coll share. Overview: ARCHITECTURE.md.
  *
- * Locking: runtime.lock protects everything below unless a line says otherwise. The thread that
- * holds it is the poller: it alone calls the plugin. Callbacks of the caller (store, notify) run
- * without the lock.
+ * Locking: runtime.lock protects everything below unless stated otherwise. Its holder is the
+ * poller: only that thread calls the plugin. Callbacks of the caller (store, notify) run without
+ * the lock.
  */
 #ifndef HARP_COLL_IMPL_H
 #define HARP_COLL_IMPL_H
@@ -23,9 +23,9 @@
 #define COLL_NSEC_PER_MSEC 1000000ll
 #define COLL_NSEC_PER_SEC 1000000000ll
 #define COLL_HANDLE_BYTES 128u
-#define COLL_XFERS 32u           /* messages of one direction of a link that are in progress */
-#define COLL_INLINE_BYTES 32768u /* data that rides on a link's first message of an operation */
-#define COLL_SCRATCH_KEEP (32u << 20) /* scratch memory that an idle group keeps, bytes */
+#define COLL_XFERS 32u                /* messages in progress per direction of a link */
+#define COLL_INLINE_BYTES 32768u      /* data that fits a link's first message of an operation */
+#define COLL_SCRATCH_KEEP (32u << 20) /* scratch memory that an idle group keeps, in bytes */
 #define COLL_NAME_BYTES 65u
 #define COLL_HOST_BYTES 64u
 
@@ -40,10 +40,10 @@ void net_unload(void);
 const struct harp_coll_net *net_facts(void);
 int net_devices(void);
 int net_listen(int device, void *handle, void **listen_comm);
-/* 0 with *comm NULL: in progress. handle: private to this connection until it is there. */
+/* 0 with *comm NULL: in progress. handle: private to this connection until *comm is set. */
 int net_connect(int device, void *handle, void **comm);
 int net_accept(void *listen_comm, void **comm);
-/* 0 with *request NULL: not now. */
+/* 0 with *request NULL: not possible now. */
 int net_isend(void *comm, void *data, size_t bytes, void **mhandle, void **request);
 int net_irecv(void *comm, void *data, size_t bytes, void **mhandle, void **request);
 int net_test(void *comm, void *request, void *mhandle, bool *done, size_t *bytes);
@@ -51,7 +51,7 @@ void net_close_send(void *comm);
 void net_close_recv(void *comm);
 void net_close_listen(void *listen_comm);
 
-/* ---- coll_call.c: what a rank says of its operation ------------------------------------------ */
+/* ---- coll_call.c: descriptions of operations ------------------------------------------------- */
 
 #define CALL_MAGIC 0x4c4f4348u /* "HCOL", little-endian */
 #define CALL_PROTOCOL 1u
@@ -66,34 +66,35 @@ struct call_header {
 	uint8_t op, dtype, reduce, wire, algorithm;
 	uint8_t unused;
 	uint32_t rank;
-	uint64_t seq; /* number of the collective in its group, from 1; of a message in its pair */
+	/* number of the collective in its group, from 1; or of a message in its pair */
+	uint64_t seq;
 	uint64_t count;
 	int32_t peer;
 	int32_t tag;
-	uint64_t link_bytes; /* this rank sends so many to the receiver in this operation */
+	uint64_t link_bytes; /* bytes that this rank sends to the receiver in this operation */
 	uint64_t counts_hash;
 	uint64_t reserved; /* 0 */
 };
 static_assert(sizeof(struct call_header) == 64, "a header is one cache line");
 
-/* "allreduce(float32, 1024 elements, sum)" */
+/* Such as "allreduce(float32, 1024 elements, sum)". */
 void call_describe(const struct call_header *call, char *text, size_t bytes);
 const char *call_wire_name(unsigned wire);
 /* enum harp_coll_wire, or -EINVAL. */
 int call_wire_parse(const char *text);
 /* The call's wire format, else the group's. */
 enum harp_coll_wire call_wire(const struct harp_coll *group, const struct harp_coll_call *call);
-/* Do both belong to the same operation? link_bytes is not compared. */
+/* True if both belong to the same operation; ignores link_bytes. */
 bool call_matches(const struct call_header *mine, const struct call_header *theirs);
 void call_fill(struct call_header *header, const struct harp_coll *group,
 	       const struct harp_coll_call *call);
 int call_check(const struct harp_coll *group, const struct harp_coll_call *call, char *error,
 	       size_t error_bytes);
 
-/* ---- coll_reduce.c, coll_half.c: arithmetic --------------------------------------------------- */
+/* ---- coll_reduce.c, coll_half.c: arithmetic -------------------------------------------------- */
 
 bool reduce_supported(enum harp_coll_dtype dtype, enum harp_coll_reduce reduce);
-/* dst[i] = a[i] op b[i]; dst may equal a or b. AVG adds. */
+/* dst[i] = a[i] op b[i]; dst may equal a or b. AVG sums. */
 void reduce_apply(enum harp_coll_dtype dtype, enum harp_coll_reduce reduce, void *dst,
 		  const void *a, const void *b, size_t count);
 /* dst[i] /= divisor */
@@ -105,42 +106,44 @@ void half_decode(enum harp_coll_wire wire, float *dst, const uint16_t *src, size
 void half_decode_add(enum harp_coll_wire wire, float *dst, const float *a, const uint16_t *b,
 		     size_t count);
 
-/* ---- coll_link.c, coll_shm.c: FIFO messages between two ranks --------------------------------- */
+/* ---- coll_link.c, coll_shm.c: FIFO messages between two ranks -------------------------------- */
 
-/* A buffer for a header and inline data. Owner: who took it, or the link that sends it. */
+/* A buffer for a header and inline data. Owner: the code that took it, or the link that sends
+ * it. */
 struct bounce {
 	struct bounce *next;
 	_Alignas(64) unsigned char data[sizeof(struct call_header) + COLL_INLINE_BYTES];
 };
-struct bounce *bounce_take(void);
-void bounce_give(struct bounce *bounce);
+struct bounce *bounce_get(void);
+void bounce_put(struct bounce *bounce);
 
 struct xfer {
 	void *data;
 	size_t bytes;
-	size_t got; /* receive: what came */
+	size_t got; /* receive: bytes received */
 	void *request, *mhandle;
-	struct bounce *owned; /* send: given back when done */
+	struct bounce *owned; /* send: freed when done */
 };
 
 /* One direction of a link: a FIFO. posted >= started >= done, done + COLL_XFERS >= posted. */
 struct half {
 	void *comm;
 	uint64_t posted, started, done;
-	size_t moved; /* shm: bytes of the oldest message that are copied, its frame included */
-	size_t frame; /* shm: payload of the message that is being received */
+	size_t moved; /* shm: bytes of the oldest message that are copied, including its frame */
+	size_t frame; /* shm: payload of the message being received */
 	struct xfer xfers[COLL_XFERS];
 };
 
-/* Collectives and point-to-point messages have links of their own, so that neither waits. */
+/* Collectives and point-to-point messages have separate links, so that neither waits for the
+ * other. */
 enum link_class { LINK_COLLECTIVE, LINK_MESSAGE, LINK_CLASSES };
 
-/* First message on a comm: says whose it is. */
+/* First message on a comm: names its link. */
 struct link_hello {
 	uint32_t magic;
 	uint32_t protocol;
 	uint8_t group[16];
-	uint32_t rank, to; /* ranks; several of a group may be in one process */
+	uint32_t rank, to; /* ranks; a process may have several of a group */
 	uint32_t link_class;
 	uint8_t unused[28];
 };
@@ -151,8 +154,8 @@ struct link {
 	struct harp_coll *group;
 	int peer;
 	enum link_class class;
-	bool connecting; /* out.comm is wanted */
-	bool counted;    /* in runtime.inbound_wanted */
+	bool connecting; /* out.comm is needed */
+	bool counted;    /* counted in runtime.inbound_expected */
 	bool busy;       /* in group->busy */
 	bool hello_sent;
 	unsigned char handle[COLL_HANDLE_BYTES];
@@ -162,64 +165,64 @@ struct link {
 	struct shm_ring *shm_out, *shm_in;
 };
 
-/* The link to a peer; NULL: no memory. */
+/* The link to a peer; NULL: out of memory. */
 struct link *link_get(struct harp_coll *group, int peer, enum link_class class);
 static inline bool half_has_room(const struct half *half)
 {
 	return half->posted - half->done < COLL_XFERS;
 }
-/* Ticket of the message: done when half.done > ticket. Caller: half_has_room(). */
+/* Returns the message's ticket: done when half.done > ticket. Requires half_has_room(). */
 uint64_t link_send(struct link *link, void *data, size_t bytes, struct bounce *owned);
 uint64_t link_recv(struct link *link, void *data, size_t bytes);
-/* Polled again: an operation waits for what was posted before. */
+/* Polls the link again, because an operation waits for an earlier transfer. */
 void link_wake(struct link *link);
-/* Lets the peer connect: for receivers that have posted nothing yet. */
-void link_want_inbound(struct link *link);
+/* Lets the peer connect, for receivers that have not posted a receive yet. */
+void link_expect_inbound(struct link *link);
 bool link_has_inbound(const struct link *link);
-/* 1: something moved; 0; -errno: the link is broken. */
+/* 1: progress; 0: none; -errno: the link is broken. */
 int link_progress(struct link *link);
-/* Closes comms: the plugin touches no buffer afterwards. */
+/* Closes comms. Afterwards the plugin accesses no buffer. */
 void link_close(struct link *link);
 bool link_is_idle(const struct link *link);
-/* Accepts, and gives comms to the links that their first message names. */
+/* Accepts comms and assigns them to the links that their first messages name. */
 int link_accept_progress(int64_t now_ns);
 void link_accept_forget(void);
 int link_listener(int device, void *handle);
 
-/* All ranks of a host that a group has: they attach one segment. */
+/* The ranks of a group on one host attach one segment. */
 struct shm;
 int shm_open_group(struct harp_coll *group, int64_t deadline_ns, char *error, size_t error_bytes);
 void shm_close_group(struct harp_coll *group);
 void shm_bind(struct link *link);
-/* Tells the others of the host that this rank's group has ended or failed. */
+/* Informs the host's other ranks that this rank's group has ended or failed. */
 void shm_set_closed(struct harp_coll *group);
 bool shm_peer_closed(const struct harp_coll *group, int peer);
 int shm_progress(struct link *link);
 
-/* ---- coll_meet.c: the store ------------------------------------------------------------------- */
+/* ---- coll_meet.c: the store ------------------------------------------------------------------ */
 
 struct peer_info {
 	uint32_t magic, protocol;
 	uint32_t rank, world;
-	uint64_t settings; /* hash of what must be equal on all ranks */
+	uint64_t settings; /* hash of the settings that must be equal on all ranks */
 	int32_t pid;
-	uint32_t wire;          /* enum harp_coll_wire, of calls that leave it open */
+	uint32_t wire;          /* enum harp_coll_wire, for calls without one */
 	uint64_t pid_namespace; /* inode */
 	uint64_t start_ticks;   /* of the process: /proc/PID/stat, field 22 */
 	char host[COLL_HOST_BYTES];
 	unsigned char handle[COLL_HANDLE_BYTES];
-	uint8_t id[16]; /* rank 0's: the group's */
+	uint8_t id[16]; /* of the group; from rank 0 */
 };
 
 int meet_open(struct harp_coll *group, const struct harp_coll_options *options, int64_t deadline_ns,
 	      char *error, size_t error_bytes);
-/* Without the lock: publishes or fetches why the group failed, and what other ranks do. */
+/* Without the lock: publishes or fetches the reason of a failure, and the state of other ranks. */
 void meet_settle(struct harp_coll *group);
 void meet_diagnose(struct harp_coll *group);
-/* False also when this process can't see it. */
+/* False also if this process cannot see the other. */
 bool meet_process_is_dead(const struct harp_coll *group, int rank);
 
-/* ---- coll_sched.c: operations as schedules ----------------------------------------------------- */
+/* ---- coll_sched.c: operations as schedules --------------------------------------------------- */
 
 enum act_kind {
 	ACT_SEND,
@@ -233,7 +236,7 @@ enum act_kind {
 	ACT_DECODE_ADD,
 };
 #define ACT_HELLO 1u  /* carries the header */
-#define ACT_INLINE 2u /* and data */
+#define ACT_INLINE 2u /* and inline data */
 
 struct act {
 	uint8_t kind, flags;
@@ -246,7 +249,7 @@ struct act {
 	size_t n; /* bytes of SEND, RECV, COPY; else elements */
 };
 
-/* Acts that happen in order. posted: the next to post; oldest: the first in progress. */
+/* Acts in their order. posted: the next to post; oldest: the first in progress. */
 struct stream {
 	int first, last, posted, oldest;
 };
@@ -263,18 +266,18 @@ struct op_link {
 
 enum op_state { OP_QUEUED, OP_RUNNING, OP_DONE };
 
-/* An operation, and the request of it. */
+/* An operation and its request. */
 struct harp_coll_request {
 	struct harp_coll *group; /* NULL: the group is closed */
-	/* One of the group's queues, runtime.notify, or the spare ones. */
+	/* In one of the group's queues, runtime.notify, or the free list. */
 	TAILQ_ENTRY(harp_coll_request) link;
 	struct harp_coll_call call;
 	struct call_header header;
 	void *arrays; /* copies of call's arrays */
 	enum op_state state;
-	atomic_int result; /* 1 while it runs, then 0 or -errno. Release: results are in memory */
-	bool released;     /* no handle any more */
-	bool hidden;       /* harp_coll_run()'s */
+	atomic_int result; /* 1 in progress, then 0 or -errno. Release: results are in memory */
+	bool released;     /* the handle was freed */
+	bool hidden;       /* of harp_coll_run() */
 	int64_t start_ns, deadline_ns, moved_ns, diagnose_ns, death_ns;
 	int source;
 	size_t received;
@@ -296,29 +299,29 @@ struct harp_coll_request {
 TAILQ_HEAD(op_queue, harp_coll_request);
 
 int sched_send(struct harp_coll_request *op, int peer, const void *data, size_t bytes, int dep);
-/* where: NULL, or gets the place at which the data will lie: dst, or a buffer of the link's. */
+/* where: NULL, or receives the address of the data: dst, or a buffer of the link. */
 int sched_recv(struct harp_coll_request *op, int peer, void *dst, size_t bytes, int dep,
 	       const void **where);
 int sched_local(struct harp_coll_request *op, unsigned lane, enum act_kind kind, void *dst,
 		const void *a, const void *b, size_t n, int dep0, int dep1);
-/* Both ranks name each other's call even when no data flows one way. */
+/* Both ranks send headers, even if no data flows in one direction. */
 int sched_link(struct harp_coll_request *op, int peer);
 int sched_finish(struct harp_coll_request *op);
 void sched_scratch_free(struct harp_coll *group);
 void *sched_scratch(struct harp_coll_request *op, size_t bytes);
-/* 1: something moved; 0; -errno: failed. */
+/* 1: progress; 0: none; -errno: failed. */
 int sched_progress(struct harp_coll_request *op);
 bool sched_is_done(const struct harp_coll_request *op);
 void sched_clear(struct harp_coll_request *op);
 
-/* ---- algorithms: build a schedule; 0 or -errno ------------------------------------------------- */
+/* ---- algorithms: build a schedule; 0 or -errno ----------------------------------------------- */
 
 enum algorithm { ALGO_DIRECT, ALGO_DOUBLING, ALGO_RING, ALGO_TREE, ALGO_CHAIN, ALGO_2D };
 
 enum algorithm algo_choose(const struct harp_coll *group, const struct harp_coll_call *call);
 int algo_build(struct harp_coll_request *op);
 int direct_allreduce(struct harp_coll_request *op);
-int direct_exchange(struct harp_coll_request *op); /* every block goes straight to its rank */
+int direct_exchange(struct harp_coll_request *op); /* each block is sent directly to its rank */
 int direct_reduce_scatter(struct harp_coll_request *op);
 int doubling_allreduce(struct harp_coll_request *op);
 int ring_allreduce(struct harp_coll_request *op);
@@ -329,18 +332,18 @@ int chain_broadcast(struct harp_coll_request *op);
 int chain_reduce(struct harp_coll_request *op);
 int hosts_allreduce(struct harp_coll_request *op);
 
-/* Block of rank r: its address and elements. */
+/* Block of rank r: its address and number of elements. */
 const void *algo_in_block(const struct harp_coll_request *op, int r, size_t *count);
 void *algo_out_block(const struct harp_coll_request *op, int r, size_t *count);
-/* HARP_COLL_ALGO when it is none of "", "ring". */
+/* HARP_COLL_ALGO if it is neither "" nor "ring". */
 const char *algo_check_settings(void);
-/* A ring over all ranks in place of 2D. */
+/* True if a ring over all ranks replaces 2D. */
 bool algo_is_flat(void);
-/* Of everything that all ranks must have alike. */
+/* Hash of the settings that must be equal on all ranks. */
 uint64_t algo_settings_hash(void);
 size_t algo_piece_bytes(const struct harp_coll *group, size_t total_bytes);
 
-/* ---- coll_message.c: SEND and RECV -------------------------------------------------------------- */
+/* ---- coll_message.c: SEND and RECV ----------------------------------------------------------- */
 
 struct message_peer;
 int message_start(struct harp_coll_request *op);
@@ -348,7 +351,7 @@ int message_progress(struct harp_coll *group);
 void message_forget(struct harp_coll *group);
 bool message_is_waiting(const struct harp_coll *group);
 
-/* ---- coll.c, coll_group.c ------------------------------------------------------------------------ */
+/* ---- coll.c, coll_group.c -------------------------------------------------------------------- */
 
 enum group_state { GROUP_OPEN, GROUP_FAILING, GROUP_FAILED };
 
@@ -363,7 +366,7 @@ struct harp_coll {
 	uint8_t id[16];
 	struct harp_coll_store store;
 	int64_t timeout_ns;
-	enum harp_coll_wire wire; /* of calls that leave it open */
+	enum harp_coll_wire wire; /* of calls without one */
 	int device;
 	struct peer_info *peers;
 	struct link **links; /* [class * world + peer] */
@@ -374,21 +377,21 @@ struct harp_coll {
 	int *host_of; /* [rank] */
 	int hosts_count;
 	bool is_regular; /* all hosts have local_count ranks */
-	int *rail_ranks; /* [host]: the rank there with our local index; when is_regular */
+	int *rail_ranks; /* [host]: the rank there with our local index; if is_regular */
 	struct shm *shm;
-	struct op_queue queue;         /* collectives; the first runs */
+	struct op_queue queue;         /* collectives; the first one runs */
 	struct op_queue sends, recvs;  /* point to point */
 	struct message_peer *messages; /* [world] */
 	uint64_t seq, operations;
 	struct scratch_block *scratch;
 	size_t scratch_used, scratch_bytes;
 	enum group_state state;
-	bool is_cause; /* this rank found the error: it tells the others */
-	bool in_store; /* a thread is in the store for this group */
+	bool is_cause; /* this rank found the error and must inform the others */
+	bool in_store; /* a thread uses the store for this group */
 	bool closing;
-	bool diagnose;  /* the running operation has not moved for long */
-	bool timed_out; /* and its time is over */
-	int *waits;     /* diagnose: ranks that it waits for */
+	bool diagnose;  /* the running operation has made no progress for long */
+	bool timed_out; /* and its timeout has expired */
+	int *waits;     /* for diagnose: the ranks that it waits for */
 	int waits_count;
 	struct call_header waits_call;
 	int error;
@@ -396,13 +399,13 @@ struct harp_coll {
 	struct harp_coll_stats stats;
 };
 
-/* Fails the group; the caller holds the lock. is_cause: this rank tells the others why. */
+/* Fails the group; the caller holds the lock. is_cause: this rank informs the others. */
 void group_fail(struct harp_coll *group, bool is_cause, int error, const char *fmt, ...)
 	__attribute__((format(printf, 4, 5)));
 /* Completes all requests with the group's error, once links are closed. */
 void group_finish_failure(struct harp_coll *group);
 int group_progress(struct harp_coll *group, int64_t now_ns);
-/* Is the operation of waits_call still in progress? */
+/* True if the operation of waits_call is still in progress. */
 bool group_still_waits(const struct harp_coll *group);
 bool group_is_active(const struct harp_coll *group);
 void group_set_active(struct harp_coll *group);
@@ -412,32 +415,32 @@ struct harp_coll_request *op_take(void);
 void op_put(struct harp_coll_request *op);
 void op_forget_spare(void);
 
-/* ---- coll_progress.c ------------------------------------------------------------------------------ */
+/* ---- coll_progress.c ------------------------------------------------------------------------- */
 
 LIST_HEAD(group_list, harp_coll);
 
 struct runtime {
 	pthread_mutex_t lock;
 	struct group_list groups, active;
-	atomic_bool has_active; /* active, for those who do not hold the lock */
+	atomic_bool has_active; /* active is not empty; read without the lock */
 	unsigned groups_count;
-	unsigned inbound_wanted; /* links that wait for a peer's comm */
-	atomic_uint waiters;     /* threads in harp_coll_wait(); they poll */
-	struct op_queue notify;  /* completed, their callbacks not called yet */
-	bool has_store_work;     /* a group is failing or is to be diagnosed */
-	atomic_bool is_child;    /* forked while a group was open. Writer: the child, alone */
+	unsigned inbound_expected; /* links that wait for a peer's comm */
+	atomic_uint waiters;       /* threads in harp_coll_wait(); they poll */
+	struct op_queue notify;    /* completed requests whose callbacks were not called yet */
+	bool has_store_work;       /* a group is failing or needs a diagnosis */
+	atomic_bool is_child;      /* forked while a group was open. Writer: only the child */
 	void (*log)(void *arg, int level, const char *text);
 	void *log_arg;
 };
 extern struct runtime runtime;
 
 void runtime_lock(void);
-void runtime_unlock(void); /* then settles failures and calls callbacks */
-/* Polls once, if no other thread does. True when something moved. */
+void runtime_unlock(void); /* then finishes failures and calls callbacks */
+/* Polls once, unless another thread does. True: progress. */
 bool runtime_poll(void);
-/* Polls until *result is no longer 1. deadline_ns: 0: none. */
+/* Polls while *result is 1. deadline_ns: 0: none. */
 void runtime_wait(const atomic_int *result, int64_t deadline_ns);
-/* After an operation was started that nobody waits for yet. */
+/* Call after starting an operation that no thread waits for yet. */
 void runtime_kick(void);
 int runtime_thread_start(void);
 void runtime_thread_stop(void);

@@ -3,11 +3,11 @@
  * coll_link.c - FIFO messages between two ranks, over comms of the plugin or shared memory.
  *
  * Theory of operation. A link has two halves; each is a queue of messages that start and end in
- * order. Over the plugin a half is a comm. Comms are made on first use: the sender connects to the
- * listener of the peer's process, whose handle all ranks have from harp_coll_open(). A process has
- * one listener for each device, shared by all groups. So a comm's first message (struct link_hello)
- * names group, rank and class, and the acceptor gives the comm to that link. A comm whose group is
- * not open here yet waits: its process may only be a little behind.
+ * order. Over the plugin a half is a comm, which is created on first use: the sender connects to
+ * the listener of the peer's process, whose handle all ranks know from harp_coll_open(). A process
+ * has one listener for each device, shared by all groups. So a comm's first message (struct
+ * link_hello) names group, rank and class, and the acceptor assigns the comm to that link. A comm
+ * whose group is not open here yet waits, because the peer may only be slightly ahead.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -21,12 +21,12 @@
 #define INBOUND_NS (120 * COLL_NSEC_PER_SEC)
 #define LISTENERS 32
 
-/* ---- bounce buffers ---------------------------------------------------------------------------- */
+/* ---- bounce buffers -------------------------------------------------------------------------- */
 
 static struct bounce *bounces;
 static unsigned bounces_count;
 
-struct bounce *bounce_take(void)
+struct bounce *bounce_get(void)
 {
 	struct bounce *bounce = bounces;
 
@@ -37,7 +37,7 @@ struct bounce *bounce_take(void)
 	return bounce;
 }
 
-void bounce_give(struct bounce *bounce)
+void bounce_put(struct bounce *bounce)
 {
 	if (bounces_count == BOUNCES_KEPT) {
 		free(bounce);
@@ -48,14 +48,14 @@ void bounce_give(struct bounce *bounce)
 	bounces_count++;
 }
 
-/* ---- comms from other ranks ---------------------------------------------------------------------- */
+/* ---- comms from other ranks ------------------------------------------------------------------ */
 
-/* Accepted, not given to a link yet. */
+/* Accepted, but not assigned to a link yet. */
 struct inbound {
 	struct inbound *next;
 	void *comm;
 	void *request, *mhandle;
-	bool is_known; /* hello has come */
+	bool is_known; /* hello has arrived */
 	int64_t deadline_ns;
 	struct link_hello hello;
 };
@@ -100,11 +100,11 @@ static struct link *inbound_link(const struct link_hello *hello)
 static void link_uncount(struct link *link)
 {
 	if (link->counted)
-		runtime.inbound_wanted--;
+		runtime.inbound_expected--;
 	link->counted = false;
 }
 
-/* True: the inbound is gone, to its link or closed. */
+/* True: the inbound comm was assigned to its link, or closed. */
 static bool inbound_progress(struct inbound *inbound, int64_t now_ns)
 {
 	struct link *link;
@@ -134,7 +134,7 @@ static bool inbound_progress(struct inbound *inbound, int64_t now_ns)
 			return true;
 		}
 		if (link)
-			goto close; /* the rank is connected: this is no message of its */
+			goto close; /* the rank is already connected: not a comm of its link */
 	}
 	if (now_ns < inbound->deadline_ns)
 		return false;
@@ -152,7 +152,7 @@ int link_accept_progress(int64_t now_ns)
 
 		if (!listeners[i].comm || inbounds_count == INBOUND_MAX)
 			continue;
-		/* A peer that failed to connect has been logged, and comes again. */
+		/* After a failed connect, which the plugin has logged, the peer tries again. */
 		if (net_accept(listeners[i].comm, &comm) == 0 && comm) {
 			struct inbound *inbound = calloc(1, sizeof(*inbound));
 
@@ -183,7 +183,7 @@ int link_accept_progress(int64_t now_ns)
 	return moved;
 }
 
-/* With the last group. */
+/* Called with the last group. */
 void link_accept_forget(void)
 {
 	for (int i = 0; i < LISTENERS; i++) {
@@ -208,7 +208,7 @@ void link_accept_forget(void)
 	bounces_count = 0;
 }
 
-/* ---- links ---------------------------------------------------------------------------------------- */
+/* ---- links ----------------------------------------------------------------------------------- */
 
 struct link *link_get(struct harp_coll *group, int peer, enum link_class class)
 {
@@ -274,12 +274,12 @@ void link_wake(struct link *link)
 	link_set_busy(link);
 }
 
-void link_want_inbound(struct link *link)
+void link_expect_inbound(struct link *link)
 {
 	if (link->shm_in || link->in.comm || link->counted)
 		return;
 	link->counted = true;
-	runtime.inbound_wanted++;
+	runtime.inbound_expected++;
 }
 
 bool link_has_inbound(const struct link *link)
@@ -292,12 +292,12 @@ uint64_t link_recv(struct link *link, void *data, size_t bytes)
 	struct half *half = &link->in;
 
 	half->xfers[half->posted % COLL_XFERS] = (struct xfer){ .data = data, .bytes = bytes };
-	link_want_inbound(link);
+	link_expect_inbound(link);
 	link_set_busy(link);
 	return half->posted++;
 }
 
-/* Until the comm is there and its first message has been given to it. */
+/* Connects until the comm exists and its first message is posted. */
 static int link_connect(struct link *link)
 {
 	int rc;
@@ -356,7 +356,7 @@ static int link_send_progress(struct link *link)
 		if (!done)
 			break;
 		if (xfer->owned)
-			bounce_give(xfer->owned);
+			bounce_put(xfer->owned);
 		half->done++;
 		moved = 1;
 	}
@@ -413,7 +413,7 @@ int link_progress(struct link *link)
 	return in < 0 ? in : out | in;
 }
 
-/* The receive of the next message's header may stay posted when no operation waits for it. */
+/* The receive of the next message's header may stay posted if no operation waits for it. */
 bool link_is_idle(const struct link *link)
 {
 	bool ignore_in = link->class == LINK_MESSAGE && !message_is_waiting(link->group);
@@ -435,7 +435,7 @@ void link_close(struct link *link)
 		struct xfer *xfer = &link->out.xfers[link->out.done % COLL_XFERS];
 
 		if (xfer->owned)
-			bounce_give(xfer->owned);
+			bounce_put(xfer->owned);
 	}
 	link->out.started = link->out.done;
 	link->in.done = link->in.started = link->in.posted;

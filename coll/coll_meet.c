@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * coll_meet.c - what a group says in the caller's key-value store.
+ * coll_meet.c - a group's entries in the caller's key-value store.
  *
  * Theory of operation. All keys start with "harp/coll/NAME/".
  *
- *	info/RANK   struct peer_info: who the rank is and where it listens. Each rank sets its own.
- *	all         all of them in rank order. Rank 0 sets it when it has seen all, so a group costs
- *	            a rank two requests, and rank 0 one for each rank. Or, when they do not fit
- *	            together, ALL_ERROR and a text, which all ranks report.
+ *	info/RANK   struct peer_info: the rank's identity and listener. Each rank sets its own.
+ *	all         all of them in rank order. Rank 0 sets it when it has read all, so opening a
+ *	            group costs a rank two requests, and rank 0 one for each rank. If they are not
+ *	            compatible: ALL_ERROR and a text, which all ranks report.
  *	call/RANK   struct stalled_call: the operation in which the rank is stuck, and the ranks for
- *	            which it waits. Set by a rank whose operation has not moved for a second.
- *	error       why the group failed: errno and a text. Set by the rank that found it.
+ *	            which it waits. A rank sets it after a second without progress.
+ *	error       why the group failed: errno and a text. Set by the rank that detected it.
  *
  * A stuck rank follows the records of the ranks that it waits for. A record with another operation
  * under the same number is the error. A rank without a record for this number is in no operation
@@ -49,9 +49,9 @@ static void meet_key(const struct harp_coll *group, char key[200], const char *w
 		snprintf(key, 200, "harp/coll/%s/%s/%d", group->name, what, rank);
 }
 
-/* ---- who this process is ----------------------------------------------------------------------------- */
+/* ---- this process --------------------------------------------------------------------- */
 
-/* Field 22 of /proc/PID/stat; 0 when there is no such process, or only its remains. */
+/* Field 22 of /proc/PID/stat; 0: no such process, or a zombie. */
 static uint64_t meet_start_ticks(int pid)
 {
 	char path[64], text[1024], state, *at;
@@ -68,7 +68,7 @@ static uint64_t meet_start_ticks(int pid)
 	if (bytes <= 0)
 		return 0;
 	text[bytes] = '\0';
-	at = strrchr(text, ')'); /* the name may contain anything */
+	at = strrchr(text, ')'); /* the name may contain any characters */
 	if (!at ||
 	    sscanf(at + 1,
 		   " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %" SCNu64,
@@ -93,8 +93,8 @@ bool meet_process_is_dead(const struct harp_coll *group, int rank)
 }
 
 /*
- * Ranks with equal texts see the same /dev/shm and the same process numbers: the same kernel, the
- * same tmpfs, PID namespace and user. Network namespaces stand for hosts in tests and containers.
+ * Identifies the kernel, the tmpfs, the PID namespace and the user. Ranks with equal texts share
+ * /dev/shm and process numbers. Network namespaces distinguish hosts in tests and containers.
  */
 static void meet_host(char host[COLL_HOST_BYTES], const char *wanted)
 {
@@ -118,7 +118,7 @@ static void meet_host(char host[COLL_HOST_BYTES], const char *wanted)
 		close(fd);
 	}
 	if (!boot[0] || stat("/dev/shm", &shm))
-		return; /* no shared memory: a host of its own */
+		return; /* no shared memory: treated as a separate host */
 	words[0] = (uint64_t)shm.st_dev;
 	words[1] = (uint64_t)shm.st_ino;
 	words[2] = meet_inode("/proc/self/ns/net");
@@ -129,7 +129,7 @@ static void meet_host(char host[COLL_HOST_BYTES], const char *wanted)
 	snprintf(host, COLL_HOST_BYTES, "%.36s/%016" PRIx64, boot, hash);
 }
 
-/* ---- opening ------------------------------------------------------------------------------------------ */
+/* ---- opening --------------------------------------------------------------------------------- */
 
 static int64_t meet_left_ms(int64_t deadline_ns)
 {
@@ -146,7 +146,7 @@ static int meet_store_error(int rc, const char *what, const char *key, char *err
 	return rc;
 }
 
-/* Ranks without their info, as text. */
+/* Lists the ranks without info. */
 static void meet_missing(const struct harp_coll *group, char *text, size_t bytes)
 {
 	char key[200];
@@ -195,7 +195,7 @@ static int meet_check(const struct harp_coll *group, const struct peer_info *inf
 
 	if (bytes != sizeof(*info) || info->magic != INFO_MAGIC || info->protocol != mine->protocol)
 		snprintf(error, error_bytes,
-			 "group %s: rank %d has another version of libharp-coll: install the same "
+			 "group %s: rank %d has another version of libharp-coll; install the same "
 			 "on all hosts",
 			 group->name, rank);
 	else if (info->world != mine->world)
@@ -205,12 +205,12 @@ static int meet_check(const struct harp_coll *group, const struct peer_info *inf
 	else if (info->wire != mine->wire)
 		snprintf(
 			error, error_bytes,
-			"group %s: rank %d opened it with wire format %s, rank 0 with %s: give all "
+			"group %s: rank %d opened it with wire format %s, rank 0 with %s; give all "
 			"ranks the same (HARP_COLL_WIRE, or the group's option)",
 			group->name, rank, call_wire_name(info->wire), call_wire_name(mine->wire));
 	else if (info->settings != mine->settings)
 		snprintf(error, error_bytes,
-			 "group %s: the HARP_COLL_* variables of ranks 0 and %d differ: set the "
+			 "group %s: the HARP_COLL_* variables of ranks 0 and %d differ; set the "
 			 "same on all hosts",
 			 group->name, rank);
 	else
@@ -267,7 +267,7 @@ static int meet_fetch(struct harp_coll *group, int64_t deadline_ns, char *error,
 	rc = meet_wait(group, all, deadline_ns, error, error_bytes);
 	if (rc == 0) {
 		rc = store->get(store->arg, all, buffer, &bytes);
-		if (rc == -ENOSPC) /* of a larger world */
+		if (rc == -ENOSPC) /* from a larger world */
 			rc = 0, bytes = 0;
 		if (rc)
 			meet_store_error(rc, "get", all, error, error_bytes);
@@ -296,7 +296,7 @@ int meet_open(struct harp_coll *group, const struct harp_coll_options *options, 
 	char key[200];
 	int rc;
 
-	/* The listener's handle is there already. */
+	/* Already contains the listener's handle. */
 	mine->magic = INFO_MAGIC;
 	mine->protocol = CALL_PROTOCOL;
 	mine->rank = (uint32_t)group->rank;
@@ -327,9 +327,9 @@ int meet_open(struct harp_coll *group, const struct harp_coll_options *options, 
 	return 0;
 }
 
-/* ---- failures ------------------------------------------------------------------------------------------ */
+/* ---- failures -------------------------------------------------------------------------------- */
 
-/* The store says why another rank gave the group up: errno, or 0 when it says nothing. */
+/* Reads why another rank failed the group: its errno and text; 0: no entry. */
 static int meet_get_error(const struct harp_coll *group, char *text, size_t room)
 {
 	char key[200], value[HARP_COLL_ERROR_BYTES + 16] = "";
@@ -375,7 +375,7 @@ void meet_settle(struct harp_coll *group)
 	}
 	runtime_lock();
 	if (number && !strstr(group->error_text, text)) {
-		/* Both: what happened here and why. */
+		/* Both texts: the failure here, and its reason. */
 		size_t at = strlen(group->error_text);
 
 		snprintf(group->error_text + at, sizeof(group->error_text) - at, ": %s", text);
@@ -416,7 +416,7 @@ struct diagnosis {
 	struct call_header other_call;
 };
 
-/* Follows who waits for whom, from this rank on. -ENOMEM. */
+/* Follows the waits from rank to rank, beginning with this rank. -ENOMEM. */
 static int meet_follow(const struct harp_coll *group, struct diagnosis *diagnosis)
 {
 	size_t world = (size_t)group->world;
@@ -523,7 +523,7 @@ void meet_diagnose(struct harp_coll *group)
 	}
 	runtime_lock();
 	group->diagnose = false;
-	/* The operation may have moved on while this thread was in the store. */
+	/* The operation may have continued while this thread used the store. */
 	if (group->state == GROUP_OPEN && group_still_waits(group))
 		meet_report(group, &diagnosis, has_error ? text : NULL);
 	group->timed_out = false;

@@ -2,15 +2,15 @@
 /*
  * coll_message.c - SEND and RECV: messages between two ranks, matched by rank and tag.
  *
- * Theory of operation. Each pair has links for messages apart from those of collectives. All
+ * Theory of operation. Each pair has links for messages, separate from those for collectives. All
  * messages start with a call_header:
  *
  *	CALL_MESSAGE  data of up to COLL_INLINE_BYTES follows in the same message. The send is done
- *	              when it is posted: the data was copied.
- *	CALL_REQUEST  a longer message wants to come. It stays at the sender until a receive matches.
+ *	              when it is posted, because the data was copied.
+ *	CALL_REQUEST  announces a longer message, which stays at the sender until a receive matches.
  *	CALL_CLEAR    the receiver has matched it.
- *	CALL_DATA     the data follows in messages of PIECE_BYTES, straight into the receiver's
- *	              memory. Nothing else goes on that link meanwhile.
+ *	CALL_DATA     the data follows in messages of PIECE_BYTES, directly into the receiver's
+ *	              memory. That link carries nothing else meanwhile.
  *
  *	send: SEND_NEW -> done                                                       (short)
  *	      SEND_NEW -> SEND_REQUESTED -> SEND_CLEAR -> SEND_DATA -> done          (long)
@@ -27,7 +27,7 @@
 #include "coll_impl.h"
 
 #define PIECE_BYTES (512u << 10)
-#define UNEXPECTED_MAX 4096u /* of one peer; then its messages wait on the link */
+#define UNEXPECTED_MAX 4096u /* per peer; further messages wait on the link */
 
 enum message_state {
 	SEND_NEW,
@@ -52,9 +52,9 @@ struct message_peer {
 	uint64_t header_ticket;
 	TAILQ_HEAD(, unexpected) unexpected;
 	unsigned unexpected_count;
-	uint64_t requests;                             /* long messages sent to it */
+	uint64_t requests;                             /* number of long messages sent to it */
 	struct harp_coll_request *sending, *receiving; /* in SEND_DATA, RECV_DATA */
-	uint64_t round; /* of message_progress() in which a send to it could not be posted */
+	uint64_t round; /* round of message_progress() in which a send to it could not be posted */
 };
 
 static size_t message_bytes(const struct harp_coll_request *op)
@@ -84,9 +84,9 @@ static void message_done(struct harp_coll_request *op)
 	op_complete(op, 0, NULL);
 }
 
-/* ---- sending ----------------------------------------------------------------------------------------- */
+/* ---- sending --------------------------------------------------------------------------------- */
 
-/* A header and up to COLL_INLINE_BYTES. 0: posted; -EAGAIN; -ENOMEM. */
+/* Posts a header and up to COLL_INLINE_BYTES. 0: posted; -EAGAIN; -ENOMEM. */
 static int message_post(struct harp_coll *group, int peer, const struct call_header *header,
 			const void *data, size_t bytes)
 {
@@ -97,7 +97,7 @@ static int message_post(struct harp_coll *group, int peer, const struct call_hea
 		return -ENOMEM;
 	if (group->messages[peer].sending || !half_has_room(&link->out))
 		return -EAGAIN;
-	bounce = bounce_take();
+	bounce = bounce_get();
 	if (!bounce)
 		return -ENOMEM;
 	memcpy(bounce->data, header, sizeof(*header));
@@ -147,7 +147,7 @@ static int message_send_progress(struct harp_coll_request *op, uint64_t round)
 	switch ((enum message_state)op->message_state) {
 	case SEND_NEW:
 		if (peer->round == round)
-			return 0; /* an earlier send goes first */
+			return 0; /* an earlier send is first */
 		op->header.kind = is_short ? CALL_MESSAGE : CALL_REQUEST;
 		op->header.link_bytes = bytes;
 		rc = message_post(group, op->call.peer, &op->header, op->call.in,
@@ -180,7 +180,7 @@ static int message_send_progress(struct harp_coll_request *op, uint64_t round)
 	}
 }
 
-/* ---- receiving ---------------------------------------------------------------------------------------- */
+/* ---- receiving ------------------------------------------------------------------------------- */
 
 static bool message_matches(const struct harp_coll_request *op, const struct call_header *header)
 {
@@ -188,7 +188,7 @@ static bool message_matches(const struct harp_coll_request *op, const struct cal
 	       (op->call.peer == HARP_COLL_ANY_RANK || op->call.peer == (int)header->rank);
 }
 
-/* Gives a message to a receive. -EPROTO: it does not fit. */
+/* Passes a message to a receive. -EPROTO: it does not fit. */
 static int message_take(struct harp_coll_request *op, const struct call_header *header,
 			const void *data)
 {
@@ -234,8 +234,8 @@ static int message_keep(struct message_peer *peer, const struct call_header *hea
 	return 1;
 }
 
-/* A new receive looks at what has come already. */
-static int message_look(struct harp_coll_request *op)
+/* Matches a new receive with messages that have already arrived. */
+static int message_match_new(struct harp_coll_request *op)
 {
 	struct harp_coll *group = op->group;
 
@@ -264,7 +264,7 @@ static int message_look(struct harp_coll_request *op)
 static int message_bad(struct harp_coll *group, int rank)
 {
 	group_fail(group, true, -EPROTO,
-		   "rank %d sent a message that is not of libharp-coll, or of another version: "
+		   "rank %d sent a message that is not of libharp-coll, or of another version; "
 		   "install the same on all hosts",
 		   rank);
 	return -EPROTO;
@@ -350,8 +350,8 @@ static int message_recv_progress(struct harp_coll_request *op)
 	return moved;
 }
 
-/* Is a header of this rank wanted? */
-static bool message_wants(const struct harp_coll *group, int rank)
+/* True if this rank expects a header from `rank`. */
+static bool message_is_expected(const struct harp_coll *group, int rank)
 {
 	const struct harp_coll_request *op;
 
@@ -378,7 +378,7 @@ static int message_headers(struct harp_coll *group, int rank)
 	if (peer->header_posted) {
 		link = link_get(group, rank, LINK_MESSAGE);
 		if (link->in.done <= peer->header_ticket) {
-			if (message_wants(group, rank))
+			if (message_is_expected(group, rank))
 				link_wake(link);
 			return 0;
 		}
@@ -389,17 +389,17 @@ static int message_headers(struct harp_coll *group, int rank)
 			return moved;
 	}
 	if (peer->receiving || peer->unexpected_count >= UNEXPECTED_MAX ||
-	    !message_wants(group, rank))
+	    !message_is_expected(group, rank))
 		return moved;
 	link = link_get(group, rank, LINK_MESSAGE);
 	if (!link)
 		return -ENOMEM;
 	if (!link_has_inbound(link)) {
-		link_want_inbound(link);
+		link_expect_inbound(link);
 		return moved;
 	}
 	if (!peer->header_in)
-		peer->header_in = bounce_take();
+		peer->header_in = bounce_get();
 	if (!peer->header_in)
 		return -ENOMEM;
 	peer->header_ticket = link_recv(link, peer->header_in->data, sizeof(peer->header_in->data));
@@ -407,7 +407,7 @@ static int message_headers(struct harp_coll *group, int rank)
 	return 1;
 }
 
-/* ---- for the group ------------------------------------------------------------------------------------- */
+/* ---- for the group --------------------------------------------------------------------------- */
 
 int message_start(struct harp_coll_request *op)
 {
@@ -429,7 +429,7 @@ int message_start(struct harp_coll_request *op)
 	op->header.seq = is_send ? ++group->messages[op->call.peer].requests : 0;
 	TAILQ_INSERT_TAIL(is_send ? &group->sends : &group->recvs, op, link);
 	if (!is_send)
-		message_look(op); /* a failure has failed the group, and the operation with it */
+		message_match_new(op); /* a failure has failed the group and the operation */
 	return 0;
 }
 
@@ -473,7 +473,7 @@ bool message_is_waiting(const struct harp_coll *group)
 	return !TAILQ_EMPTY(&group->sends) || !TAILQ_EMPTY(&group->recvs);
 }
 
-/* Links are closed: nothing writes to the buffers. */
+/* Requires closed links, so that no code writes to the buffers. */
 void message_forget(struct harp_coll *group)
 {
 	for (int r = 0; group->messages && r < group->world; r++) {
@@ -481,7 +481,7 @@ void message_forget(struct harp_coll *group)
 		struct unexpected *unexpected;
 
 		if (peer->header_in)
-			bounce_give(peer->header_in);
+			bounce_put(peer->header_in);
 		while ((unexpected = TAILQ_FIRST(&peer->unexpected))) {
 			TAILQ_REMOVE(&peer->unexpected, unexpected, link);
 			free(unexpected);

@@ -2,7 +2,7 @@
 /*
  * coll_net.c - loads an ncclNet plugin and calls the table of its newest version.
  *
- * Words 0 to 16 of a table (name to close_listen) keep their places from v6 to v12, so that
+ * Words 0 to 16 of a table (name to close_listen) have the same positions from v6 to v12, so
  * functions that never changed are called through v6's type.
  */
 #include <dlfcn.h>
@@ -43,7 +43,7 @@ static void net_logger(enum nccl_log_level level, unsigned long flags, const cha
 	runtime_log((int)level, "%s", text);
 }
 
-/* No profiler is loaded. */
+/* Callback for the plugin: no profiler is loaded. */
 static enum nccl_result net_profiler(void **event, int type, void *parent, int64_t plugin_id,
 				     void *data)
 {
@@ -105,8 +105,8 @@ static void *net_dlopen(const char *plugin, char *error, size_t error_bytes)
 		snprintf(net.facts.path, sizeof(net.facts.path), "%s", path);
 	else
 		snprintf(error, error_bytes,
-			 "the ncclNet plugin %s can't be loaded: %s; name one with HARP_COLL_NET",
-			 path, dlerror());
+			 "the ncclNet plugin %s cannot be loaded: %s; set HARP_COLL_NET", path,
+			 dlerror());
 	return lib;
 }
 
@@ -121,7 +121,7 @@ static enum nccl_result net_init(void)
 	return TABLE(6)->init(net_logger);
 }
 
-/* Only the name and the speed are of use here; NCCL's struct is not cleared either. */
+/* Only name and speed are used. NCCL does not clear its struct, either. */
 static void net_read_properties(void)
 {
 	union {
@@ -155,7 +155,7 @@ static void net_read_properties(void)
 		break;
 	case 9:
 	case 10:
-		READ(9, v9); /* v10's table has the same type at the same place */
+		READ(9, v9); /* v10's table has the same type at the same position */
 		break;
 	case 11:
 		READ(11, v11);
@@ -196,9 +196,10 @@ int net_load(const char *plugin, char *error, size_t error_bytes)
 	if (rc == NCCL_SUCCESS)
 		rc = TABLE(6)->devices(&net.facts.devices);
 	if (rc != NCCL_SUCCESS || net.facts.devices < 1) {
-		snprintf(error, error_bytes,
-			 "the ncclNet plugin %s %s; its log says why (HARP_DEBUG, options.log)",
-			 net.facts.path, rc != NCCL_SUCCESS ? "can't start" : "has no device");
+		snprintf(
+			error, error_bytes,
+			"the ncclNet plugin %s %s; its log has the reason (HARP_DEBUG, options.log)",
+			net.facts.path, rc != NCCL_SUCCESS ? "failed to start" : "has no device");
 		goto unload;
 	}
 	net_read_properties();
@@ -270,7 +271,8 @@ static int net_register(void *comm, void *data, size_t bytes, void **mhandle)
 	return net_errno(TABLE(6)->reg_mr(comm, data, (int)bytes, NCCL_PTR_HOST, mhandle));
 }
 
-/* Registers for each message: a pointer stays the caller's and may mean other memory tomorrow. */
+/* Registers each message's memory, because the caller owns the pointer and may reuse the
+ * address. */
 int net_isend(void *comm, void *data, size_t bytes, void **mhandle, void **request)
 {
 	enum nccl_result result;

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * coll_progress.c - which thread advances the groups of the process.
+ * coll_progress.c - chooses the thread that advances the groups of the process.
  *
  * Theory of operation. A thread that waits for an operation polls: it acquires runtime.lock if it
- * is free, advances all active groups and looks at its request. If another thread polls already, it
- * only looks. When operations are in progress and no thread waits, the background thread polls. It
- * gives the caller a moment to wait for what it has just started, and sleeps while there is
- * nothing to do: with no operation in progress it sleeps without a timeout.
+ * is free, advances all active groups and checks its request. While another thread polls, it only
+ * checks. If operations are in progress and no thread waits, the background thread polls. It first
+ * gives the caller a moment to wait for the new operation. Without operations in progress it sleeps
+ * without a timeout.
  *
- * ncclNet has nothing to sleep on. A poller that finds nothing spins, then yields, then sleeps for
- * growing times; the plugin's own thread keeps its connections going meanwhile.
+ * ncclNet has no event to sleep on. A poller without progress spins, then yields, then sleeps for
+ * growing times; meanwhile the plugin's own thread advances its connections.
  *
- * Fork. The handler takes the lock, so that the child sees a consistent state. A child of a process
- * with open groups shares their connections: all its calls fail.
+ * Fork. The handler takes the lock, so that the child has a consistent state. A child of a process
+ * with open groups shares their connections, so all its calls fail.
  */
 #include <errno.h>
 #include <sched.h>
@@ -29,14 +29,14 @@
 #define SLEEP_NS_MIN 20000
 #define SLEEP_NS_MAX (500 * 1000)
 #define GRACE_NS 50000                      /* before the background thread polls */
-#define LINGER_NS (50 * COLL_NSEC_PER_MSEC) /* it looks again for so long before it sleeps */
+#define LINGER_NS (50 * COLL_NSEC_PER_MSEC) /* duration of its polling before it sleeps */
 
 struct runtime runtime = { .lock = PTHREAD_MUTEX_INITIALIZER,
 			   .notify = TAILQ_HEAD_INITIALIZER(runtime.notify) };
 
 static struct {
 	pthread_t id;
-	pthread_mutex_t lock; /* of the fields below */
+	pthread_mutex_t lock; /* protects the following fields */
 	pthread_cond_t wake;
 	bool is_running, stop, kicked;
 	atomic_bool asleep;
@@ -68,7 +68,7 @@ void runtime_lock(void)
 	pthread_mutex_lock(&runtime.lock);
 }
 
-/* A group with work for its store, taken by this thread; NULL: none. */
+/* Takes a group that needs the store, for this thread; NULL: none. */
 static struct harp_coll *runtime_store_work(void)
 {
 	struct harp_coll *group;
@@ -134,9 +134,9 @@ static int runtime_progress(void)
 	struct harp_coll *group, *next;
 	int moved = 0;
 
-	if (runtime.inbound_wanted)
+	if (runtime.inbound_expected)
 		moved = link_accept_progress(now_ns);
-	/* Groups that become active meanwhile go in at the front. */
+	/* Groups that become active meanwhile are inserted at the front. */
 	LIST_FOREACH(group, &runtime.active, active_link)
 	moved |= group_progress(group, now_ns);
 	for (group = LIST_FIRST(&runtime.active); group; group = next) {
@@ -200,14 +200,14 @@ void runtime_wait(const atomic_int *result, int64_t deadline_ns)
 	atomic_fetch_sub(&runtime.waiters, 1);
 }
 
-/* ---- the background thread ------------------------------------------------------------------------ */
+/* ---- the background thread ------------------------------------------------------------------- */
 
 static bool runtime_has_work(void)
 {
 	return atomic_load_explicit(&runtime.has_active, memory_order_relaxed);
 }
 
-/* Returns when it was kicked or is to stop; at once when it was kicked already. */
+/* Returns when it is kicked or must stop; at once if it was kicked before. */
 static void background_sleep(void)
 {
 	pthread_mutex_lock(&background.lock);
@@ -278,7 +278,7 @@ int runtime_thread_start(void)
 	if (background.is_running)
 		return 0;
 	background.stop = background.kicked = false;
-	sigfillset(&all); /* signals are the application's */
+	sigfillset(&all); /* signals belong to the application */
 	pthread_sigmask(SIG_SETMASK, &all, &old);
 	rc = pthread_create(&background.id, NULL, background_main, NULL);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
@@ -301,7 +301,7 @@ void runtime_thread_stop(void)
 	background.is_running = false;
 }
 
-/* ---- fork ------------------------------------------------------------------------------------------ */
+/* ---- fork ------------------------------------------------------------------------------------ */
 
 static void fork_prepare(void)
 {

@@ -2,9 +2,9 @@
 /*
  * coll_reduce.c - element-wise arithmetic of all types.
  *
- * Each loop is a function without branches inside, which the compiler vectorizes; COLL_CLONES
- * compiles it for several processors. Floating-point expressions are evaluated as written
- * (no -ffast-math): the order of additions belongs to the algorithms.
+ * Each loop is a function without inner branches, which the compiler vectorizes; COLL_CLONES
+ * compiles it for several processors. Floating-point expressions are evaluated as written (no
+ * -ffast-math), because the algorithms define the order of additions.
  */
 #include "coll_half.h"
 #include "coll_impl.h"
@@ -25,7 +25,7 @@ typedef void reduce_fn(void *dst, const void *a, const void *b, size_t count);
 		}                                                                                  \
 	}
 
-/* Signed sums and products wrap, as numpy's do: computed in the unsigned type. */
+/* Signed sums and products wrap, as in numpy: they are computed in the unsigned type. */
 #define INTEGER(name, type, wide)                                                                  \
 	LOOP(reduce_sum_##name, type, (wide)x + (wide)y)                                           \
 	LOOP(reduce_prod_##name, type, (wide)x *(wide)y)                                           \

@@ -2,17 +2,18 @@
 /*
  * coll_ring.c - ring all-reduce and all-gather, in pieces.
  *
- * Theory of operation. The array is cut into one chunk for each rank. In step s of the first half
- * (world - 1 steps), a rank sends chunk me - s to the next rank, and adds its input to the chunk
- * me - s - 1 that it receives. Then chunk me + 1 is complete here, and the second half passes the
- * complete chunks on. A chunk's additions start at its rank and go round the ring, whoever looks.
+ * Theory of operation. The array is divided into one chunk for each rank. In step s of the first
+ * half (world - 1 steps), a rank sends chunk me - s to the next rank, and adds its input to the
+ * chunk me - s - 1 that it receives. Then chunk me + 1 is complete here, and the second half passes
+ * the complete chunks on. The additions of a chunk start at its rank and follow the ring, with the
+ * same order on all ranks.
  *
- * Chunks move in pieces: the next step's send of a piece waits for the piece only, so that
+ * Chunks are sent in pieces: the next step's send of a piece waits for that piece only, so that
  * receiving, adding and sending overlap. The pieces of the first half arrive in slots of scratch
- * memory that stay in the cache; those of the second half arrive in the caller's memory.
+ * memory that stay cached; those of the second half arrive in the caller's memory.
  *
- * With a float16 or bfloat16 wire format, pieces are encoded into slots. The rank that completes
- * a chunk decodes what it sends, so that it has what the others get.
+ * With a float16 or bfloat16 wire format, pieces are encoded into slots. The rank that completes a
+ * chunk decodes the bytes that it sends, so that all ranks have the same result.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -21,7 +22,7 @@
 #include "coll_ring.h"
 
 #define RING_SLOTS 8u
-#define CHUNK_ELEMENTS 16u /* chunks start at multiples: cache lines of float32 */
+#define CHUNK_ELEMENTS 16u /* chunks start at multiples of this: cache lines of float32 */
 
 static int ring_rank(const struct ring *ring, int index)
 {
@@ -30,8 +31,8 @@ static int ring_rank(const struct ring *ring, int index)
 }
 
 struct cut {
-	size_t chunk;  /* elements of a chunk but the last */
-	size_t piece;  /* elements of a piece but a chunk's last */
+	size_t chunk;  /* elements of a chunk, except the last */
+	size_t piece;  /* elements of a piece, except a chunk's last */
 	size_t pieces; /* of a whole chunk */
 	size_t total;
 };
@@ -48,7 +49,7 @@ static void ring_cut(const struct ring *ring, struct cut *cut)
 	cut->pieces = (cut->chunk + cut->piece - 1) / cut->piece;
 }
 
-/* Piece p of chunk c: false when the chunk has no such piece. */
+/* Piece p of chunk c; false: the chunk has no such piece. */
 static bool ring_piece(const struct ring *ring, const struct cut *cut, int c, size_t p,
 		       struct ring_piece *piece)
 {
@@ -80,7 +81,7 @@ int ring_layout(struct ring *ring)
 	return 0;
 }
 
-/* Receiving never waits for a send: a ring of ranks that did would stand still. */
+/* Receiving never waits for a send; otherwise a ring of ranks would deadlock. */
 struct half_state {
 	char *slots;
 	size_t slot_bytes, slots_used, sends_used;
@@ -95,7 +96,7 @@ static char *ring_slot(struct half_state *state, unsigned *slot)
 	return state->slots + *slot * state->slot_bytes;
 }
 
-/* Receives a piece, adds the input, and sends the sum on, which is step s + 1's send. */
+/* Receives a piece, adds the input, and sends the sum, which is the send of step s + 1. */
 static int ring_add(struct ring *ring, const struct cut *cut, struct half_state *state, int s,
 		    size_t p, const struct ring_piece *piece)
 {
@@ -128,7 +129,7 @@ static int ring_add(struct ring *ring, const struct cut *cut, struct half_state 
 	return rc;
 }
 
-/* Receives a complete piece and passes it on. The memory was sent from in step s of the first half. */
+/* Receives a complete piece and passes it on. Waits for the first half's send from that memory. */
 static int ring_pass(struct ring *ring, const struct cut *cut, struct half_state *state, int s,
 		     size_t p, const struct ring_piece *piece)
 {
@@ -172,7 +173,7 @@ static int ring_halves(struct ring *ring, const struct cut *cut, struct half_sta
 	return rc;
 }
 
-/* Encodes a piece into a slot and sends it. decoded: gets what the receiver will have, or NULL. */
+/* Encodes a piece into a slot and sends it. decoded: NULL, or gets the receiver's values. */
 static int wire_send(struct ring *ring, struct half_state *state, const char *from, char *decoded,
 		     size_t count, int dep)
 {
@@ -211,7 +212,7 @@ static int wire_add(struct ring *ring, const struct cut *cut, struct half_state 
 		rc = sched_local(op, ring->lane, ACT_DIVIDE, out, NULL, NULL, piece->count, rc, -1);
 	if (rc >= 0)
 		rc = wire_send(ring, state, out, is_last ? out : NULL, piece->count, rc);
-	if (is_last && rc >= 0) /* complete when it is decoded, whether sent or not */
+	if (is_last && rc >= 0) /* complete when decoded, even before it is sent */
 		ring->pieces[ring->pieces_count++] =
 			(struct ring_piece){ piece->offset, piece->count,
 					     op->lanes[ring->lane + 1].last };
@@ -220,7 +221,7 @@ static int wire_add(struct ring *ring, const struct cut *cut, struct half_state 
 	return rc;
 }
 
-/* What was decoded is encoded to the same bits again, so the slot is free at once. */
+/* Encoding a decoded piece gives the same bits, so its slot is free at once. */
 static int wire_pass(struct ring *ring, const struct cut *cut, struct half_state *state, int s,
 		     size_t p, const struct ring_piece *piece)
 {
@@ -267,7 +268,7 @@ int ring_build(struct ring *ring)
 {
 	struct harp_coll_request *op = ring->op;
 	size_t element = harp_coll_dtype_bytes(op->call.dtype);
-	/* Shared memory gains nothing from rounding. */
+	/* Over shared memory, rounding gains nothing. */
 	bool is_wire = op->call.wire > HARP_COLL_WIRE_NATIVE && op->group->hosts_count > 1;
 	struct half_state state;
 	struct cut cut;

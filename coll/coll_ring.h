@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* coll_ring.h - ring all-reduce of a range by some of a group's ranks. */
+/* coll_ring.h - ring all-reduce of a range by some ranks of a group. */
 #ifndef HARP_COLL_RING_H
 #define HARP_COLL_RING_H
 
@@ -19,14 +19,14 @@ struct ring {
 	char *out;
 	size_t elements;
 	unsigned lane;
-	int ready; /* act after which the input is there; -1: it is */
-	/* Result: in the order in which they become complete. Caller frees. */
+	int ready; /* act after which the input is complete; -1: it is */
+	/* Result: in order of completion. The caller frees it. */
 	struct ring_piece *pieces;
 	size_t pieces_count;
 };
 
 int ring_build(struct ring *ring);
-/* The pieces of a ring, without acts, for a rank that does not take part in it. Caller frees. */
+/* The pieces of a ring, without acts, for a rank outside the ring. The caller frees it. */
 int ring_layout(struct ring *ring);
 
 #endif

@@ -3,17 +3,17 @@
  * coll_sched.c - builds and runs the schedule of an operation.
  *
  * Theory of operation. An algorithm describes an operation once, as acts: send, receive, reduce,
- * copy. Acts lie in streams: one for each direction of each link that the operation uses, and
- * OP_LANES for local work. The acts of a stream happen in the order in which they were added, so
- * the messages of a link meet in the order in which both ranks added them, and additions have a
- * fixed order. Across streams, an act waits for at most two earlier acts (dep). Nothing else
- * orders them: a piece is received while another is reduced and a third one is sent.
+ * copy. Acts belong to streams: one for each direction of each link that the operation uses, and
+ * OP_LANES for local work. The acts of a stream run in the order in which they were added. So the
+ * messages of a link match because both ranks added them in the same order, and additions have a
+ * fixed order. Across streams, an act waits for at most two earlier acts (dep). No other order
+ * applies: one piece is received while another is reduced and a third one is sent.
  *
- * The first message of a link in each operation starts with a call_header, in both directions,
- * also where data flows one way only. A first piece of up to COLL_INLINE_BYTES rides on it: sender
- * and receiver decide alike, since they agree on its size, or else their headers differ. A receiver
- * posts its other receives only after it has compared the header, so that a message of another
- * operation never meets memory of this one.
+ * The first message of a link in each operation starts with a call_header, in both directions, even
+ * if data flows only one way. It also carries a first piece of up to COLL_INLINE_BYTES: sender and
+ * receiver decide in the same way, because they agree on its size, or else their headers differ. A
+ * receiver posts its other receives only after it has compared the header, so that a message of
+ * another operation never reaches memory of this one.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -29,7 +29,8 @@ struct scratch_block {
 	_Alignas(64) unsigned char data[];
 };
 
-/* From the group's arena: the group runs one collective at a time. NULL: no memory. */
+/* Allocates from the group's arena, because the group runs one collective at a time. NULL: out of
+ * memory. */
 void *sched_scratch(struct harp_coll_request *op, size_t bytes)
 {
 	struct harp_coll *group = op->group;
@@ -64,7 +65,7 @@ void sched_scratch_free(struct harp_coll *group)
 	}
 }
 
-/* One block is kept, large enough for all that this operation needed. */
+/* Keeps one block that is large enough for all of this operation's allocations. */
 static void sched_scratch_reset(struct harp_coll *group)
 {
 	struct scratch_block *block = group->scratch;
@@ -124,7 +125,7 @@ static int sched_add(struct harp_coll_request *op, struct stream *stream, struct
 	return index;
 }
 
-/* Index of the peer's op_link, or -ENOMEM. */
+/* Index of the op_link to the peer, or -ENOMEM. */
 static int sched_op_link(struct harp_coll_request *op, int peer)
 {
 	struct op_link *link;
@@ -146,10 +147,10 @@ static int sched_op_link(struct harp_coll_request *op, int peer)
 	stream_init(&link->out);
 	stream_init(&link->in);
 	link->link = link_get(op->group, peer, LINK_COLLECTIVE);
-	link->hello_in = bounce_take();
+	link->hello_in = bounce_get();
 	if (!link->link || !link->hello_in) {
 		if (link->hello_in)
-			bounce_give(link->hello_in);
+			bounce_put(link->hello_in);
 		return -ENOMEM;
 	}
 	return op->links_count++;
@@ -233,7 +234,7 @@ int sched_local(struct harp_coll_request *op, unsigned lane, enum act_kind kind,
 	return sched_add(op, &op->lanes[lane], act);
 }
 
-/* Headers for directions without data. They go at once: no act is before them. */
+/* Adds headers for directions without data. No act precedes them, so they are sent at once. */
 int sched_finish(struct harp_coll_request *op)
 {
 	struct act hello = { .flags = ACT_HELLO, .dep = { -1, -1 } };
@@ -286,13 +287,13 @@ static int sched_check_hello(struct harp_coll_request *op, struct op_link *link,
 	if (got < sizeof(*theirs) || theirs->magic != CALL_MAGIC ||
 	    theirs->rank != (uint32_t)link->link->peer) {
 		group_fail(group, true, -EPROTO,
-			   "rank %d sent %zu bytes that are no message of libharp-coll",
+			   "rank %d sent %zu bytes that are not a message of libharp-coll",
 			   link->link->peer, got);
 		return -EPROTO;
 	}
 	if (theirs->protocol != CALL_PROTOCOL) {
 		group_fail(group, true, -EPROTO,
-			   "rank %d has another version of libharp-coll (protocol %u, here %u): "
+			   "rank %d has another version of libharp-coll (protocol %u, here %u); "
 			   "install the same on all hosts",
 			   link->link->peer, theirs->protocol, CALL_PROTOCOL);
 		return -EPROTO;
@@ -327,7 +328,7 @@ static int sched_post_send(struct harp_coll_request *op, struct op_link *link, s
 		act->ticket = link_send(link->link, (void *)(uintptr_t)act->a, act->n, NULL);
 		return 0;
 	}
-	bounce = bounce_take();
+	bounce = bounce_get();
 	if (!bounce)
 		return -ENOMEM;
 	header = (void *)bounce->data;
@@ -339,7 +340,7 @@ static int sched_post_send(struct harp_coll_request *op, struct op_link *link, s
 			memcpy(bounce->data + sizeof(*header), act->a, bytes);
 	}
 	act->ticket = link_send(link->link, bounce->data, sizeof(*header) + bytes, bounce);
-	act->done = true; /* the link owns the bounce: the data may change */
+	act->done = true; /* the link owns the bounce, so the data may change */
 	return 0;
 }
 
@@ -383,7 +384,7 @@ static int sched_received(struct harp_coll_request *op, struct op_link *link, st
 			memcpy(act->dst, link->hello_in->data + sizeof(struct call_header), act->n);
 	} else if (got != act->n) {
 		group_fail(op->group, true, -EPROTO,
-			   "rank %d sent a piece of %zu bytes, and rank %d expects %zu",
+			   "rank %d sent a piece of %zu bytes, but rank %d expects %zu",
 			   link->link->peer, got, op->group->rank, act->n);
 		return -EPROTO;
 	}
@@ -472,7 +473,7 @@ static int sched_lane(struct harp_coll_request *op, struct stream *stream)
 	return moved;
 }
 
-/* Links first: what they bring is reduced while the next pieces are under way. */
+/* Links first: their data is reduced while the next pieces are in transit. */
 int sched_progress(struct harp_coll_request *op)
 {
 	int moved = 0;
@@ -507,11 +508,11 @@ bool sched_is_done(const struct harp_coll_request *op)
 	return true;
 }
 
-/* After the last act, or once the links are closed: nothing refers to the memory any more. */
+/* Call after the last act, or once the links are closed, when no code refers to the memory. */
 void sched_clear(struct harp_coll_request *op)
 {
 	for (int i = 0; i < op->links_count; i++)
-		bounce_give(op->links[i].hello_in);
+		bounce_put(op->links[i].hello_in);
 	op->links_count = 0;
 	op->acts_count = 0;
 	for (unsigned i = 0; i < OP_LANES; i++)

@@ -2,9 +2,9 @@
 /*
  * coll_shm.c - links between ranks of one host, through shared memory.
  *
- * Theory of operation. The ranks that a group has on a host map one segment. For each ordered pair
- * and class it has a ring: a stream of frames, each the message's length in eight bytes and the
- * message, padded to eight. The sender copies in while there is room and the receiver copies out
+ * Theory of operation. The ranks of a group on one host map one segment. It has a ring for each
+ * ordered pair and class: a stream of frames, each the message's length in eight bytes and the
+ * message, padded to eight. The sender copies in while there is space, and the receiver copies out
  * into the posted buffer, so a message may be longer than the ring. head and tail count bytes since
  * the start. The file is unlinked as soon as all ranks have mapped it.
  */
@@ -25,9 +25,9 @@
 #define SHM_FRAME_BYTES 8u
 
 struct shm_ring {
-	/* Release: the bytes before it are in the ring. Writer: the sender. */
+	/* Release: the earlier bytes are in the ring. Writer: the sender. */
 	_Alignas(64) _Atomic uint64_t head;
-	/* Release: the bytes before it were copied out. Writer: the receiver. */
+	/* Release: the earlier bytes were copied out. Writer: the receiver. */
 	_Alignas(64) _Atomic uint64_t tail;
 	_Alignas(64) unsigned char data[SHM_RING_BYTES];
 };
@@ -54,7 +54,7 @@ static void shm_sleep(void)
 	nanosleep(&(struct timespec){ .tv_nsec = 200000 }, NULL);
 }
 
-/* The lowest rank of the host makes the segment, the others wait until it has its size. */
+/* The lowest rank of the host creates the segment; the others wait until it has its size. */
 static int shm_file(const struct harp_coll *group, const struct shm *shm, int64_t deadline_ns)
 {
 	if (group->local_index == 0) {
@@ -135,8 +135,8 @@ unlink:
 		shm_unlink(shm->name);
 fail:
 	snprintf(error, error_bytes,
-		 "shared memory of this host's ranks (/dev/shm%s, %zu bytes): %s; make room in "
-		 "/dev/shm, or keep ranks apart with HARP_COLL_HOST=",
+		 "shared memory of this host's ranks (/dev/shm%s, %zu bytes): %s; free space in "
+		 "/dev/shm, or disable shared memory with HARP_COLL_HOST=",
 		 shm->name, shm->bytes, strerror(-rc));
 	free(shm);
 	return rc;
@@ -220,7 +220,7 @@ static int shm_send_progress(struct link *link)
 		struct xfer *xfer = &half->xfers[half->done % COLL_XFERS];
 		uint64_t tail = atomic_load_explicit(&ring->tail, memory_order_acquire);
 		size_t used = (size_t)(head - tail), sent, bytes;
-		/* A receiver in the middle of a frame makes the padding look like an excess. */
+		/* If the receiver is inside a frame, the padding makes `used` exceed the ring. */
 		size_t room = used < SHM_RING_BYTES ? SHM_RING_BYTES - used : 0;
 
 		if (half->moved == 0) {
@@ -235,7 +235,7 @@ static int shm_send_progress(struct link *link)
 			moved = 1;
 		}
 		sent = half->moved - SHM_FRAME_BYTES;
-		/* Quarters of the ring, so that the receiver copies while this side does. */
+		/* In quarters of the ring, so that the receiver copies at the same time. */
 		bytes = xfer->bytes - sent < room ? xfer->bytes - sent : room;
 		if (bytes > SHM_RING_BYTES / 4)
 			bytes = SHM_RING_BYTES / 4;
@@ -244,13 +244,14 @@ static int shm_send_progress(struct link *link)
 		sent += bytes;
 		half->moved += bytes;
 		if (sent == xfer->bytes) {
-			/* Frames start at multiples of eight, so padding always has room. */
+			/* Frames start at multiples of eight, so there is always space for the
+			 * padding. */
 			head += shm_padded(xfer->bytes) - xfer->bytes;
 			half->moved = 0;
 			half->done++;
 			half->started = half->done;
 			if (xfer->owned)
-				bounce_give(xfer->owned);
+				bounce_put(xfer->owned);
 		}
 		head += bytes;
 		atomic_store_explicit(&ring->head, head, memory_order_release);
@@ -325,7 +326,7 @@ int shm_progress(struct link *link)
 	out = link->out.done < link->out.posted ? shm_send_progress(link) : 0;
 	if (!in && !out && link->in.done < link->in.posted &&
 	    shm_peer_closed(link->group, link->peer)) {
-		/* It may have sent between the two looks. */
+		/* The peer may have sent between the two checks. */
 		in = shm_recv_progress(link);
 		return in ? in : -ECONNRESET;
 	}

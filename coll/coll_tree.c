@@ -3,7 +3,7 @@
  * coll_tree.c - broadcast and reduce: binomial trees for short arrays, chains of pieces for long
  * ones.
  *
- * Ranks are numbered from the root on. In a tree, the parent of a rank is the number without its
+ * Ranks are numbered from the root. In a tree, the parent of a rank is its number without the
  * lowest set bit. In a chain every rank receives each byte once and sends it once, and all links
  * work at the same time.
  */

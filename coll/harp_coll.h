@@ -25,10 +25,10 @@
  *	-EPROTO      ranks called different operations, types or sizes; peers of other versions
  *	-ETIMEDOUT   a rank did not take part in time; the text names it
  *	-ECONNRESET  a rank died or its host cannot be reached
- *	-EPROTONOSUPPORT  the plugin refuses to connect two ranks, as on a path that it was told to use
+ *	-EPROTONOSUPPORT  the plugin refuses to connect two ranks, for example on a required path
  *	-ECANCELED   harp_coll_abort() or harp_coll_close() ended the operation
  *	-EOWNERDEAD  the process was forked after the group was opened
- *	-ENOMEM      no memory
+ *	-ENOMEM      out of memory
  * The first error of a group is sticky: all its later operations fail with the same text.
  *
  * C11 and C++ clean.
@@ -44,7 +44,7 @@ extern "C" {
 #endif
 
 #define HARP_COLL_VERSION 1
-#define HARP_COLL_ERROR_BYTES 1024 /* room for every text of this library */
+#define HARP_COLL_ERROR_BYTES 1024 /* enough for every text of this library */
 #define HARP_COLL_WORLD_MAX 4096
 #define HARP_COLL_ANY_RANK (-1) /* receive from any rank */
 
@@ -82,7 +82,7 @@ enum harp_coll_dtype {
 	HARP_COLL_DTYPES
 };
 
-/* MIN and MAX return NaN where one of the values is NaN. AVG of integers rounds toward zero. */
+/* MIN and MAX return NaN if a value is NaN. AVG of integers rounds toward zero. */
 enum harp_coll_reduce {
 	HARP_COLL_SUM,
 	HARP_COLL_AVG,
@@ -96,12 +96,13 @@ enum harp_coll_reduce {
 };
 
 /*
- * How float32 values of a SUM or AVG all-reduce travel between hosts; they are added as float32.
- * The 16-bit formats round each sum that travels. Arrays of up to 32 KiB, and those of a group on
- * one host, travel unchanged.
+ * Format of float32 values between hosts, in an all-reduce with SUM or AVG; they are added as
+ * float32. The 16-bit formats round each sum that is sent. Arrays of up to 32 KiB, and those of a
+ * group on one host, are not converted.
  */
 enum harp_coll_wire {
-	/* Of a call: the group's format, where it applies. Of a group: $HARP_COLL_WIRE, else native. */
+	/* Of a call: the group's format, if it applies. Of a group: $HARP_COLL_WIRE, else
+	 * native. */
 	HARP_COLL_WIRE_DEFAULT,
 	HARP_COLL_WIRE_NATIVE,
 	HARP_COLL_WIRE_FLOAT16,
@@ -110,17 +111,16 @@ enum harp_coll_wire {
 };
 
 /*
- * The caller's key-value store: all ranks see the same keys. Keys are printable ASCII of at most
- * 200 bytes, values at most 2 MiB. The functions return 0 or -errno. They are called from threads
- * that call this library and from its own thread, with no lock held, never two at a time for one
- * group.
+ * The caller's key-value store, with the same keys for all ranks. Keys are printable ASCII of at
+ * most 200 bytes, values at most 2 MiB. The functions return 0 or -errno. Threads that call this
+ * library, and its own thread, call them without a lock, never two at a time for one group.
  */
 struct harp_coll_store {
 	size_t size; /* sizeof(struct harp_coll_store) */
 	void *arg;
 	int (*set)(void *arg, const char *key, const void *value, size_t bytes);
-	/* Does not wait: -ENOENT when there is no such key. *bytes: room, then the value's size;
-	 * -ENOSPC when it does not fit. */
+	/* Does not wait. -ENOENT: no such key. *bytes: capacity, then the value's size; -ENOSPC:
+	 * the value does not fit. */
 	int (*get)(void *arg, const char *key, void *value, size_t *bytes);
 	/* Returns when the key exists; -ETIMEDOUT after timeout_ms. */
 	int (*wait)(void *arg, const char *key, int64_t timeout_ms);
@@ -129,21 +129,23 @@ struct harp_coll_store {
 struct harp_coll_options {
 	size_t size; /* sizeof(struct harp_coll_options) */
 	int rank, world;
-	/* Printable, at most 64 bytes. Unique in the store, also over time: a key is never reused. */
+	/* Printable, at most 64 bytes. Unique in the store, also over time: keys are never
+	 * reused. */
 	const char *name;
 	struct harp_coll_store store;
 	/* Path or name of an ncclNet plugin; NULL: $HARP_COLL_NET, else libnccl-net-harp.so in the
-	 * folder of this library. The first group of a process decides. */
+	 * folder of this library. The value of the process's first group applies. */
 	const char *plugin;
-	int device;         /* of the plugin, modulo how many it has; -1: the local rank */
+	/* of the plugin, modulo the number of its devices; -1: the local rank */
+	int device;
 	int64_t timeout_ms; /* of one operation and of harp_coll_open(); 0: 300000 */
-	/* Ranks with equal texts share memory; NULL: $HARP_COLL_HOST, else found out. An empty
-	 * text: this rank shares memory with no other. */
+	/* Ranks with equal texts share memory. NULL: $HARP_COLL_HOST, else detected. Empty: this
+	 * rank shares memory with no other. */
 	const char *host;
-	enum harp_coll_wire wire; /* of calls that leave it open; all ranks give the same */
-	/* Lines of the plugin and of this library: level 2 warns, 3 informs. May be NULL. The
-	 * process's first group sets it for all. Called from any thread, also while this library's
-	 * lock is held: it must not call this library, nor wait for a lock (as Python's) whose
+	enum harp_coll_wire wire; /* of calls without one; equal on all ranks */
+	/* Log lines of the plugin and of this library: level 2 warns, 3 informs. May be NULL. The
+	 * process's first group sets it for all. Called from any thread, even while this library's
+	 * lock is held: it must not call this library, nor wait for a lock (such as Python's) whose
 	 * holder may call it. */
 	void (*log)(void *arg, int level, const char *text);
 	void *log_arg;
@@ -170,8 +172,8 @@ struct harp_coll_request;
  *
  * Variable counts, arrays of `world`: ALLGATHER, GATHER: out_counts (ranks other than a gather's
  * root may give NULL and count); REDUCE_SCATTER, SCATTER: in_counts, likewise; ALLTOALL:
- * in_counts (to each rank) and out_counts (from each rank). Blocks lie one after another in rank
- * order. Or: in_blocks, out_blocks, arrays of `world` addresses, one for each block.
+ * in_counts (to each rank) and out_counts (from each rank). Blocks are contiguous in rank order.
+ * Or: in_blocks, out_blocks, arrays of `world` addresses, one for each block.
  */
 struct harp_coll_call {
 	size_t size; /* sizeof(struct harp_coll_call) */
@@ -195,20 +197,20 @@ int harp_coll_open(const struct harp_coll_options *options, struct harp_coll **o
 		   size_t error_bytes);
 
 /*
- * Ends operations in progress with -ECANCELED, waits until messages of completed ones have left
- * (5 s at most) and frees the group. Not collective. Requests of the group stay valid: free them.
- * NULL is accepted.
+ * Ends operations in progress with -ECANCELED, waits until messages of completed ones have been
+ * sent (at most 5 s) and frees the group. Not collective. Requests of the group stay valid: free
+ * them. NULL is accepted.
  */
 void harp_coll_close(struct harp_coll *group);
 
-/* Any thread: operations in progress and all later ones fail; other ranks learn the reason. */
+/* Any thread: fails operations in progress and all later ones; other ranks learn the reason. */
 void harp_coll_abort(struct harp_coll *group, const char *reason);
 
 /* Starts an operation. The array members of call are copied; the memory is not. */
 int harp_coll_start(struct harp_coll *group, const struct harp_coll_call *call,
 		    struct harp_coll_request **out, char *error, size_t error_bytes);
 
-/* Starts an operation and returns when it is done: the fastest way to do one. */
+/* Starts an operation and returns when it is done. This is the fastest way. */
 int harp_coll_run(struct harp_coll *group, const struct harp_coll_call *call, char *error,
 		  size_t error_bytes);
 
@@ -218,18 +220,19 @@ int harp_coll_test(struct harp_coll_request *request);
 /* Returns when the request is done: its result; -EAGAIN after timeout_ms (-1: no limit). */
 int harp_coll_wait(struct harp_coll_request *request, int64_t timeout_ms);
 
-/* Once, when the request is done, or at once if it is: from the thread that finds out, with no lock
- * held. fn may call this library, but must not wait for operations. One for each request. */
+/* Calls fn once when the request is done, or at once if it is, without a lock, from the thread that
+ * completes it. fn may call this library, but must not wait for operations. One fn per request. */
 void harp_coll_notify(struct harp_coll_request *request, void (*fn)(void *arg), void *arg);
 
 /* Text of a failed request, "" for others. Valid until the request is freed. */
 const char *harp_coll_request_error(const struct harp_coll_request *request);
 
-/* RECV that is done: the rank that sent, and the elements that came. Others: -1 and 0. */
+/* For a RECV that is done: the sending rank, and the number of received elements. Others: -1 and
+ * 0. */
 int harp_coll_request_source(const struct harp_coll_request *request);
 size_t harp_coll_request_count(const struct harp_coll_request *request);
 
-/* A request in progress goes on without its handle. NULL is accepted. */
+/* A request in progress continues without its handle. NULL is accepted. */
 void harp_coll_request_free(struct harp_coll_request *request);
 
 int harp_coll_rank(const struct harp_coll *group);
@@ -238,7 +241,8 @@ int harp_coll_world(const struct harp_coll *group);
 /* Text of the group's first error, "" without one. Valid until the group is closed. */
 const char *harp_coll_error(const struct harp_coll *group);
 
-/* What this group sent and received: over the plugin (net) and through shared memory (shm). */
+/* Bytes that this group sent and received: over the plugin (net) and through shared memory
+ * (shm). */
 struct harp_coll_stats {
 	size_t size;
 	uint64_t net_sent_bytes, net_sent_messages;
@@ -249,8 +253,7 @@ struct harp_coll_stats {
 };
 void harp_coll_stats(struct harp_coll *group, struct harp_coll_stats *stats);
 
-/* The plugin in use: its name, the path it was loaded from and its device's name; "" before the
- * first group. */
+/* The plugin in use: its name, its path and its device's name; "" before the first group. */
 struct harp_coll_net {
 	size_t size;
 	char name[64], path[256], device[64];
@@ -258,7 +261,7 @@ struct harp_coll_net {
 };
 void harp_coll_net(struct harp_coll *group, struct harp_coll_net *net);
 
-/* Bytes of an element; 0 for a value that is no type. */
+/* Bytes of an element; 0: not a type. */
 size_t harp_coll_dtype_bytes(enum harp_coll_dtype dtype);
 const char *harp_coll_op_name(enum harp_coll_op op);
 

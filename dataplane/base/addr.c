@@ -56,8 +56,8 @@ char *harp_endpoint_format(const struct harp_endpoint *ep, char *buf)
 	harp_addr_format(&ep->addr, text);
 	if (harp_addr_is_v4(&ep->addr))
 		snprintf(buf, HARP_ENDPOINT_TEXT_MAX, "%s:%u", text, (unsigned)ep->port);
-	/* RFC 4007 section 11. Omits the scope if it does not fit; that cannot happen for
-	 * fe80::/64, the only link-local prefix in use (RFC 4291 section 2.5.6). */
+	/* RFC 4007 section 11. Omits a scope that does not fit. That cannot happen for fe80::/64,
+	 * the only link-local prefix in use (RFC 4291 section 2.5.6). */
 	else if (!ep->scope_id ||
 		 snprintf(buf, HARP_ENDPOINT_TEXT_MAX, "[%s%%%u]:%u", text, ep->scope_id,
 			  (unsigned)ep->port) >= HARP_ENDPOINT_TEXT_MAX)

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * checksum.c - the Internet checksum (RFC 1071), alone and fused with a copy.
+ * checksum.c - the Internet checksum (RFC 1071), alone and combined with a copy.
  *
- * RFC 1071 section 2(B), 2(C): a one's-complement sum may be taken in the machine's byte order and
- * in wider words. Each 64-bit word is split into its two 32-bit halves, which are added into 64-bit
- * lanes: those can't overflow below 2^32 words, so the loop has no carries and the compiler turns
- * it into plain vector code. The loop is compiled twice on x86-64, for AVX2 and for the baseline,
- * and has a sibling that adds 16-bit words by AVX-512's dot product; flags that libgcc fills at
- * load time choose (no ifunc: those resolve too early for sanitizers and not at all on other C
- * libraries).
+ * RFC 1071 section 2(B), 2(C): a one's-complement sum may use the machine's byte order and wider
+ * words. Each 64-bit word is split into 32-bit halves, which are added into 64-bit lanes. Those
+ * cannot overflow below 2^32 words, so the loop has no carries and the compiler vectorizes it. On
+ * x86-64 it is compiled twice, for AVX2 and for the baseline; a variant adds 16-bit words by
+ * AVX-512's dot product. Flags that libgcc fills at load time choose. (ifunc resolves too early for
+ * sanitizers, and not at all on other C libraries.)
  */
 #include "base/checksum.h"
 
@@ -20,7 +19,7 @@
 
 #define CSUM_VECTOR_BYTES_MIN 64u
 
-/* Unaligned on purpose; the compiler emits unaligned vector moves. */
+/* Deliberately unaligned; the compiler emits unaligned vector moves. */
 typedef uint64_t csum_vec __attribute__((vector_size(32), aligned(1), may_alias));
 
 static inline uint64_t csum_load64(const uint8_t *p)
@@ -31,7 +30,7 @@ static inline uint64_t csum_load64(const uint8_t *p)
 	return w;
 }
 
-/* The bytes behind the last block. The sum cannot overflow in the additions that follow. */
+/* Adds the bytes after the last block. The following additions cannot overflow. */
 static inline uint64_t csum_tail(uint8_t *dst, const uint8_t *src, size_t len, bool copy)
 {
 	uint64_t sum = 0, last = 0;
@@ -55,10 +54,10 @@ static inline uint64_t csum_tail(uint8_t *dst, const uint8_t *src, size_t len, b
 }
 
 /*
- * The main loop. `copy` is a constant in every call, so each caller gets its own version. Two
- * vectors per iteration, so that additions do not depend on each other, each loaded once (volatile:
- * compilers would load it for each use, and most loads cross cache lines). The lanes overflow at
- * 2^34 bytes.
+ * The main loop. `copy` is a constant in every call, so each caller gets its own version. An
+ * iteration adds two vectors, so that additions do not depend on each other. Each is loaded once
+ * (volatile): compilers would load it for each use, and most loads cross cache lines. The lanes
+ * overflow at 2^34 bytes.
  */
 #define CSUM_STEP(at, low_sum, high_sum)                                                           \
 	do {                                                                                       \
@@ -100,9 +99,9 @@ static inline __attribute__((always_inline)) uint64_t csum_loop(uint8_t *dst, co
 #define CSUM_AVX512_BYTES_MAX 65536u /* the sum of this many bytes fits 32 bits */
 
 /*
- * One instruction adds pairs of words into 32-bit lanes, but as signed numbers. So each word minus
- * 2^15 is added, which is the word with its top bit inverted, and 2^15 per word at the end. Four
- * sums, because an addition has a latency of four cycles.
+ * One instruction adds pairs of signed words into 32-bit lanes. So this adds each word minus 2^15,
+ * which is the word with its top bit inverted, and finally 2^15 per word. It keeps four sums,
+ * because an addition has a latency of four cycles.
  */
 #define CSUM_WORDS(v, sum) sum = _mm512_dpwssd_epi32(sum, _mm512_xor_si512(v, top), one)
 #define CSUM_BLOCK(at, sum)                                                                        \
@@ -183,7 +182,7 @@ uint32_t csum_partial(const void *data, size_t len, uint32_t sum)
 {
 	uint64_t s;
 
-	if (len < CSUM_VECTOR_BYTES_MIN) /* headers: not worth a vector */
+	if (len < CSUM_VECTOR_BYTES_MIN) /* headers: too short for vectors */
 		s = csum_tail(NULL, data, len, false);
 	else
 		s = CSUM_CHOOSE(partial, data, len);

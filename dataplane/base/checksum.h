@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * checksum.h - the Internet checksum (RFC 1071): sums are in memory order (no byte swapping needed
- * to store the folded, complemented result), 32 bits wide and unfolded so that they can be added.
+ * checksum.h - the Internet checksum (RFC 1071). Sums are in memory order (the folded, complemented
+ * result is stored without byte swapping), 32 bits wide, and unfolded, so that they can be added.
  */
 #ifndef HARP_BASE_CHECKSUM_H
 #define HARP_BASE_CHECKSUM_H
@@ -19,8 +19,8 @@ static inline uint32_t csum_fold64(uint64_t sum)
 	sum = (sum & 0xffffffffu) + (sum >> 32);
 	return (uint32_t)((sum & 0xffffffffu) + (sum >> 32));
 }
-/* Sum of a header of 32-bit words (len a multiple of 4), inline: headers are summed right after
- * they are written, and loads no wider than the stores do not stall. */
+/* Sum of a header of 32-bit words (len a multiple of 4). Inline, because headers are summed right
+ * after they are written, and loads no wider than the stores do not stall. */
 static inline uint32_t csum_words(const void *data, size_t len, uint32_t sum)
 {
 	const uint8_t *p = data;
@@ -34,7 +34,7 @@ static inline uint32_t csum_words(const void *data, size_t len, uint32_t sum)
 	}
 	return csum_fold64(s);
 }
-/* Folded to 16 bits and complemented, ready to store; compare a received packet's with 0. */
+/* Folds to 16 bits and complements, ready to store. For a valid received packet the result is 0. */
 static inline uint16_t csum_finish(uint32_t sum)
 {
 	sum = (sum & 0xffffu) + (sum >> 16);
@@ -46,7 +46,7 @@ static inline uint32_t csum_add(uint32_t a, uint32_t b)
 	uint64_t s = (uint64_t)a + b;
 	return (uint32_t)s + (uint32_t)(s >> 32);
 }
-/* Adds the sum of a later piece that begins at byte `offset`. */
+/* Adds the sum of a later piece, which begins at byte `offset`. */
 static inline uint32_t csum_append(uint32_t sum, uint32_t piece, size_t offset)
 {
 	/* RFC 1071 2(B): an odd start swaps the bytes of the piece's sum. Swapping is a

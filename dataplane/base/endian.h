@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * endian.h - byte order in the type: be16_t and be32_t are bytes in wire order, so they have no
- * alignment and cannot be confused with integers. Words are copied and swapped whole: from bytes
- * and shifts compilers make a single load, but not always a single store.
+ * endian.h - types with a byte order. be16_t and be32_t are bytes in wire order, so they have no
+ * alignment and cannot be confused with integers. Words are copied and swapped whole: compilers
+ * turn bytes and shifts into a single load, but not always into a single store.
  */
 #ifndef HARP_BASE_ENDIAN_H
 #define HARP_BASE_ENDIAN_H

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rng.c - xoshiro256** 1.0 (Blackman, Vigna 2018), its state filled by splitmix64. */
+/* rng.c - xoshiro256** 1.0 (Blackman, Vigna 2018), seeded by splitmix64. */
 #include "base/rng.h"
 
 #include <errno.h>
@@ -24,7 +24,7 @@ void rng_seed(struct rng *rng, uint64_t seed)
 	rng->error = 0;
 }
 
-/* At most 256 bytes: then getrandom() returns all or fails, and only a signal before the pool is
+/* At most 256 bytes: getrandom() then returns all or fails, and only a signal before the pool is
  * initialized interrupts it. */
 static void rng_system(struct rng *rng, void *out, size_t bytes)
 {
@@ -81,6 +81,6 @@ uint64_t rng_u64(struct rng *rng)
 
 uint32_t rng_below(struct rng *rng, uint32_t bound)
 {
-	/* The high half of the product: bias of at most bound / 2^32, no division. */
+	/* The high half of the product: a bias of at most bound / 2^32, without a division. */
 	return (uint32_t)((rng_u64(rng) >> 32) * bound >> 32);
 }

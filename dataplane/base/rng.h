@@ -2,8 +2,8 @@
 /*
  * rng.h - random numbers (xoshiro256**), and the secrets of a stack.
  *
- * The numbers are not secret: some appear on the wire, and the generator's state can be computed
- * from a few. So keys are drawn from getrandom(), independent of the numbers and of other keys.
+ * The numbers are not secret: some appear on the wire, and a few reveal the generator's state. So
+ * keys come from getrandom(), independent of the numbers and of other keys.
  */
 #ifndef HARP_BASE_RNG_H
 #define HARP_BASE_RNG_H
@@ -16,7 +16,7 @@
 struct rng {
 	uint64_t s[4];
 	bool is_replayable; /* keys are derived from the seed, too */
-	int error;          /* -errno of getrandom(); keys drawn after that are invalid */
+	int error;          /* -errno of getrandom(); later keys are invalid */
 };
 /* For simulators and tests: the same seed gives the same numbers and keys. */
 void rng_seed(struct rng *rng, uint64_t seed);

@@ -5,8 +5,8 @@
 
 #include <pthread.h>
 
-/* Starts a thread with all signals blocked, since they belong to the application. name: at most 15
- * bytes. 0, or -errno. */
+/* Starts a thread with all signals blocked, because they belong to the application. name: at most
+ * 15 bytes. 0, or -errno. */
 int thread_start(pthread_t *id, void *(*run)(void *), void *arg, const char *name);
 
 /* For use between iterations of a spinning thread. */

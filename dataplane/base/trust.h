@@ -7,9 +7,8 @@
 #include <sys/types.h>
 
 /*
- * True for root and this process's own user. In a user namespace (a rootless container) also for
- * unmapped users: the host's root is one of them, and the kernel shows them all with the same
- * number.
+ * True for root and this process's user. In a user namespace (a rootless container) also for
+ * unmapped users, which the kernel shows with one number: the host's root is one of them.
  */
 bool trust_user(uid_t uid);
 

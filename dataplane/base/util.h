@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* util.h - array length, the struct that contains a member, removal from a singly linked list.
- * Doubly linked lists are those of <sys/queue.h>. */
+ * <sys/queue.h> has doubly linked lists. */
 #ifndef HARP_BASE_UTIL_H
 #define HARP_BASE_UTIL_H
 

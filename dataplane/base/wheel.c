@@ -2,19 +2,17 @@
 /*
  * wheel.c - a hierarchical timing wheel (Varghese, Lauck 1987, scheme 7).
  *
- * A tick number is read in groups of six bits. A timer lies on the level of the highest group in
- * which its tick differs from now_tick, in the slot that this group names. Hence
- *   - everything on level L is due before everything on level L + 1;
- *   - on a level above 0, all timers lie in slots after the one that now_tick names;
- *   - a level-0 slot holds one tick, and the slot of now_tick itself what is due at once.
- * So the next thing to do is the first occupied slot of the lowest occupied level: one
- * count-trailing-zeros per level, and empty time costs nothing. When time reaches a slot of a
- * higher level, its timers are placed again and fall to a lower one: at most WHEEL_LEVELS moves
- * each.
+ * A tick number is read in groups of six bits. A timer's level is the highest group in which its
+ * tick differs from now_tick; its slot is that group's value. Therefore all timers of level L are
+ * due before those of level L + 1. On a level above 0, all timers are in slots after now_tick's. A
+ * slot of level 0 has one tick; now_tick's own slot has the timers that are due at once.
  *
- * Timers further away than the top level reaches (2^30 ticks, 4.9 hours) wait in the top level's
- * slot 0. Within an era of 2^30 ticks no timer belongs there, so there it means "when the next era
- * begins".
+ * So the earliest timers are in the first occupied slot of the lowest occupied level: one
+ * count-trailing-zeros per level, and empty time costs nothing. When time reaches a slot of a
+ * higher level, its timers move to lower levels: at most WHEEL_LEVELS moves each.
+ *
+ * Timers beyond the range of the top level (2^30 ticks, 4.9 hours) wait in its slot 0. Within an
+ * era of 2^30 ticks no other timer belongs there, so there it means "when the next era begins".
  */
 #include "base/wheel.h"
 
@@ -26,7 +24,7 @@
 #define WHEEL_TICK_SHIFT 14u
 #define WHEEL_ERA_BITS (WHEEL_BITS * WHEEL_LEVELS)
 #define WHEEL_TOP (WHEEL_LEVELS - 1u)
-#define WHEEL_NO_SLOT UINT32_MAX /* on a list of due timers: in no slot */
+#define WHEEL_NO_SLOT UINT32_MAX /* in a list of due timers, in no slot */
 
 static_assert(WHEEL_TICK_NS == 1u << WHEEL_TICK_SHIFT, "ticks are shifts");
 static_assert(WHEEL_SLOTS == 1u << WHEEL_BITS && WHEEL_SLOTS == 64, "one bit of a word per slot");
@@ -85,7 +83,7 @@ void wheel_set(struct wheel *wheel, struct timer *timer, uint64_t deadline_ns)
 	wheel->count++;
 }
 
-/* The first occupied slot in time: its tick and position. UINT64_MAX if there is none. */
+/* The tick and position of the first occupied slot. UINT64_MAX: none. */
 static uint64_t wheel_first(const struct wheel *wheel, unsigned *level, unsigned *slot)
 {
 	for (unsigned l = 0; l < WHEEL_LEVELS; l++) {
@@ -115,7 +113,7 @@ static void wheel_drain(struct wheel *wheel, unsigned level, unsigned slot, stru
 	struct timer *timer, *next;
 
 	wheel->occupied[level] &= ~(UINT64_C(1) << slot);
-	/* One that stays in the top level goes back to the head of the same slot. */
+	/* A timer that stays in the top level returns to the head of the same slot. */
 	for (timer = LIST_FIRST(&wheel->slots[level][slot]); timer; timer = next) {
 		next = LIST_NEXT(timer, link);
 		LIST_REMOVE(timer, link);
@@ -139,12 +137,13 @@ unsigned wheel_advance(struct wheel *wheel, uint64_t now_ns, wheel_fire_fn fire,
 	struct timer *timer, *last = NULL;
 	unsigned level = 0, slot = 0, fired = 0;
 
-	/* Most calls are within the tick of the previous one: only its own slot can be due. */
+	/* Most calls are within the tick of the previous one, where only its own slot can be
+	 * due. */
 	if (target <= wheel->now_tick &&
 	    !(wheel->occupied[0] >> (wheel->now_tick & WHEEL_MASK) & 1))
 		return 0;
 	if (target < wheel->now_tick)
-		target = wheel->now_tick; /* time never runs backwards */
+		target = wheel->now_tick; /* time never moves backwards */
 	for (;;) {
 		uint64_t tick = wheel->count ? wheel_first(wheel, &level, &slot) : UINT64_MAX;
 
@@ -154,8 +153,8 @@ unsigned wheel_advance(struct wheel *wheel, uint64_t now_ns, wheel_fire_fn fire,
 		wheel_drain(wheel, level, slot, &due, &last);
 	}
 	wheel->now_tick = target;
-	/* Collected first, then fired: a timer that a handler sets in the past fires in the next
-	 * call, so this loop ends. */
+	/* Collects timers before it fires them. A timer that a handler sets in the past fires in
+	 * the next call, so this loop ends. */
 	while ((timer = LIST_FIRST(&due))) {
 		wheel_unlink(timer);
 		wheel->count--;

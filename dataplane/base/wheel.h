@@ -2,8 +2,8 @@
 /*
  * wheel.h - timers: a hierarchical timing wheel, O(1) to set and cancel.
  *
- * Resolution is WHEEL_TICK_NS; a timer fires at the first wheel_advance() whose time has reached
- * its deadline rounded up to a tick, never before. Setting a set timer moves it.
+ * Resolution is WHEEL_TICK_NS. A timer fires at the first wheel_advance() whose time has reached
+ * its deadline, rounded up to a tick, never earlier. Setting a timer again moves it.
  */
 #ifndef HARP_BASE_WHEEL_H
 #define HARP_BASE_WHEEL_H
@@ -43,10 +43,10 @@ static inline bool timer_is_set(const struct timer *timer)
 {
 	return timer->link.le_prev != 0;
 }
-/* Fires due timers; each is unset before its call, and a handler may set or cancel any timer.
- * Returns how many fired. Cheap if nothing is due. */
+/* Fires due timers. Each is unset before its call, and a handler may set or cancel any timer.
+ * Returns the number of fired timers. Cheap if none is due. */
 unsigned wheel_advance(struct wheel *wheel, uint64_t now_ns, wheel_fire_fn fire, void *ctx);
-/* A lower bound of the earliest deadline, exact within the lowest level; UINT64_MAX when empty. */
+/* A lower bound of the earliest deadline, exact within the lowest level. UINT64_MAX: no timer. */
 uint64_t wheel_next_ns(const struct wheel *wheel);
 
 #endif

@@ -6,21 +6,21 @@
 #include <stddef.h>
 
 struct why {
-	char *text; /* the caller's, size bytes; NULL: nobody asks */
+	char *text; /* the caller's, size bytes; NULL: no text is needed */
 	size_t size;
-	char subject[64]; /* what it is about: "veth0 queue 3" */
+	char subject[64]; /* the subject, such as "veth0 queue 3" */
 };
 
-/* Names the subject; the line begins with it. */
+/* Sets the subject, with which the line begins. */
 void __attribute__((format(printf, 2, 3))) why_about(struct why *why, const char *format, ...);
 /* Writes "subject: ...". */
 void __attribute__((format(printf, 2, 3))) why_say(const struct why *why, const char *format, ...);
 
-/* Says so and is the error, so that a failure is one statement. A macro: who reads the caller,
- * clang's analyzer too, sees which error comes back. */
+/* Writes the text and evaluates to the error. A macro, so that readers of the caller, and clang's
+ * analyzer, see the error that is returned. */
 #define why_fail(why, error, ...)                                                                  \
 	({                                                                                         \
-		int why_error = (error); /* first: saying it may change errno */                   \
+		int why_error = (error); /* first, because writing may change errno */             \
 		why_say((why), __VA_ARGS__);                                                       \
 		why_error;                                                                         \
 	})

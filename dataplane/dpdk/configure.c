@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* configure.c - configures a device from what it reports, up to the point where it can be
- * started. */
+/* configure.c - configures a device from its reported properties, so that it can be started. */
 #include <errno.h>
 #include <rte_errno.h>
 #include <stdio.h>
@@ -17,9 +16,9 @@
 #define PORT_RING 1024u
 #define PORT_FRAGS_MAX 16u
 #define PORT_TSO_BYTES_MAX 65400u
-#define PORT_HEADROOM 256u /* FRAME_HEADROOM_BYTES; more than any receive buffer needs */
+#define PORT_HEADROOM 256u /* FRAME_HEADROOM_BYTES; no receive buffer needs more */
 /* With XDP sockets (DRIVER_CHUNKS) the kernel reserves part of each chunk, and the driver's ring
- * has this many frames regardless of its configuration. */
+ * always has this many frames. */
 #define PORT_CHUNK_BYTES_MAX 4096u
 #define PORT_CHUNK_KEPT_BYTES (256u + RTE_PKTMBUF_HEADROOM)
 #define PORT_CHUNK_RING 2048u
@@ -30,7 +29,7 @@ static uint32_t min_u32(uint32_t a, uint32_t b)
 }
 
 /* DPDK's message, or the errno's text. */
-static const char *port_words(char words[EAL_WORDS_BYTES], int err)
+static const char *port_error_text(char words[EAL_WORDS_BYTES], int err)
 {
 	eal_log_message(words);
 	if (!words[0])
@@ -59,7 +58,7 @@ uint32_t port_frame_size(const struct rte_eth_dev_info *info, uint32_t traits, u
 
 /* ---- choices ---- */
 
-/* The MTU for which the device need not be configured: the limit of its buffers. */
+/* The MTU up to which the device need not be configured: the limit of its buffers. */
 static uint32_t port_device_mtu(const struct dpdk_port *port)
 {
 	const struct rte_eth_dev_info *info = &port->info;
@@ -90,7 +89,7 @@ static int port_choose_mtu(struct dpdk_port *port, const struct harp_dpdk_port_o
 		return why_fail(why, -EINVAL, "MTU %u is not in 68..%u", port->mtu_bytes,
 				UINT16_MAX - PORT_ETH_BYTES);
 	if (port_device_mtu(port) < port->mtu_bytes && !(port->traits & DRIVER_ANY_LENGTH))
-		return why_fail(why, -EINVAL, "MTU %u is more than the device has, which is %u",
+		return why_fail(why, -EINVAL, "MTU %u exceeds the device's maximum of %u",
 				port->mtu_bytes, port_device_mtu(port));
 	return 0;
 }
@@ -105,42 +104,41 @@ static int port_choose_frames(struct dpdk_port *port, const struct harp_dpdk_por
 	if ((port->frame_size & (port->frame_size - 1)) != 0 ||
 	    port->frame_size < PORT_FRAME_SIZE || port->frame_size > PORT_FRAME_SIZE_MAX)
 		return why_fail(why, -EINVAL,
-				"frames of %u bytes; it must be a power of two from %u to %u",
+				"frames of %u bytes; use a power of two from %u to %u",
 				port->frame_size, PORT_FRAME_SIZE, PORT_FRAME_SIZE_MAX);
 	if (port->frame_count < 128 || port->frame_count > 1u << 20)
-		return why_fail(why, -EINVAL, "%u frames; it must be 128 to 1048576",
-				port->frame_count);
+		return why_fail(why, -EINVAL, "%u frames; use 128 to 1048576", port->frame_count);
 	if (port->frame_size < fits &&
 	    (port->traits & (DRIVER_ANY_LENGTH | DRIVER_SLOTS)) != DRIVER_ANY_LENGTH &&
 	    !(port->info.rx_offload_capa & RTE_ETH_RX_OFFLOAD_SCATTER))
-		return why_fail(why, -EINVAL,
-				"frames of %u bytes are too small for MTU %u, and the device can't "
-				"scatter a packet; make them %u",
-				port->frame_size, port->mtu_bytes, fits);
+		return why_fail(
+			why, -EINVAL,
+			"frames of %u bytes are too small for MTU %u, and the device cannot "
+			"scatter a packet; use %u",
+			port->frame_size, port->mtu_bytes, fits);
 	return 0;
 }
 
 /*
- * Half of a queue's frames are for reception. A ring that is filled when the device is set up must
- * be refilled after each burst, whatever happens to the burst; otherwise some drivers never fill
- * it. A NIC returns sent frames when more is sent, for which the stack needs frames: it may keep a
- * quarter.
+ * Half of a queue's frames are for reception. Some drivers never fill a ring that was filled when
+ * the device was set up and is not refilled after each burst. A NIC returns sent frames when more
+ * is sent, for which the stack needs frames: it may keep a quarter.
  */
 static int port_check_rings(struct dpdk_port *port, const struct why *why)
 {
 	uint32_t need = 0, chain = port->traits & DRIVER_INDIRECT ? 2 : 1;
 
-	if (!(port->traits & DRIVER_TAKES_LATE))
+	if (!(port->traits & DRIVER_FILLS_LATE))
 		need = 2 * (port->rx_ring + min_u32(port->rx_ring, NIC_BURST));
 	if (!(port->traits & DRIVER_READS) && need < 4 * chain * port->tx_ring)
 		need = 4 * chain * port->tx_ring;
 	if (need > port->frame_count)
 		return why_fail(
 			why, -EINVAL,
-			"%u frames are too few for its rings, which have %u and %u descriptors at "
-			"least; make it %u",
+			"%u frames are too few for its rings of at least %u and %u descriptors; "
+			"use %u",
 			port->frame_count, port->rx_ring, port->tx_ring, need);
-	/* Limits fragments if the ring cannot be as short as required. */
+	/* Limits fragments if the ring cannot be that short. */
 	port->frags_max = PORT_FRAGS_MAX;
 	if ((port->traits & DRIVER_INDIRECT) &&
 	    DRIVER_SLOT_MBUFS * 4 * port->tx_ring > port->frame_count)
@@ -157,13 +155,12 @@ static int port_choose_queues(struct dpdk_port *port, const struct harp_dpdk_por
 	int err;
 
 	if (queues > most || queues > RTE_MAX_QUEUES_PER_PORT)
-		return why_fail(why, -EINVAL, "%u queues are requested and the device has %u",
-				queues, most);
+		return why_fail(why, -EINVAL, "%u queues; the device has %u", queues, most);
 	port->queues = (uint16_t)queues;
 	if (port->traits & DRIVER_CHUNKS)
 		ring = PORT_CHUNK_RING;
 	if ((port->traits & DRIVER_CHUNKS) && port->frame_count < 4 * ring)
-		return why_fail(why, -EINVAL, "%u frames; its driver keeps %u, so make it %u",
+		return why_fail(why, -EINVAL, "%u frames; its driver keeps %u, so use at least %u",
 				port->frame_count, ring, 4 * ring);
 	ring = min_u32(ring, port->frame_count / 4);
 	port->rx_ring = port->tx_ring = (uint16_t)min_u32(ring, 32768);
@@ -180,8 +177,8 @@ static int port_choose_queues(struct dpdk_port *port, const struct harp_dpdk_por
 /* ---- the device ---- */
 
 #define PORT_TX_CSUM (RTE_ETH_TX_OFFLOAD_TCP_CKSUM | RTE_ETH_TX_OFFLOAD_UDP_CKSUM)
-/* For segmented packets the device also writes IPv4 checksums. Drivers that do so only then
- * (virtio) do not report it. */
+/* For segmented packets the device also writes IPv4 checksums. Some drivers do so only then
+ * (virtio) and do not report it. */
 #define PORT_TX_TSO (PORT_TX_CSUM | RTE_ETH_TX_OFFLOAD_TCP_TSO)
 
 static void port_offloads(const struct dpdk_port *port, struct rte_eth_conf *conf)
@@ -222,16 +219,16 @@ static void port_features(struct dpdk_port *port)
 		port->features |= HARP_NIC_TX_TSO;
 		port->tso_bytes_max = PORT_TSO_BYTES_MAX;
 	}
-	/* NICs report completion only for some descriptors, and some drivers check only when they
-	 * send (virtio: when its ring is nearly full). */
+	/* NICs report completion only for some descriptors, and some drivers check it only when
+	 * they send (virtio: when its ring is nearly full). */
 	if (!(port->traits & DRIVER_READS))
 		port->features |= HARP_NIC_TX_LAZY;
 	if (port->traits & DRIVER_KERNEL)
 		port->features |= HARP_NIC_RX_CSUM_PARTIAL;
 }
 
-/* The device's MAC address if it is usable. Several virtual drivers use the same address for all
- * devices, or none. */
+/* The device's MAC address, if usable. Several virtual drivers use one address for all devices, or
+ * none. */
 static void port_mac(struct dpdk_port *port)
 {
 	if (rte_eth_macaddr_get(port->id, &port->mac) == 0 &&
@@ -266,12 +263,12 @@ int port_configure(struct dpdk_port *port, const struct harp_dpdk_port_options *
 	eal_log_mark();
 	err = rte_eth_dev_configure(port->id, port->queues, port->queues, &conf);
 	if (err)
-		return why_fail(why, err, "can't be configured with %u queues and MTU %u: %s",
-				port->queues, port->mtu_bytes, port_words(words, err));
-	/* The report may depend on the configuration. */
+		return why_fail(why, err, "cannot be configured with %u queues and MTU %u: %s",
+				port->queues, port->mtu_bytes, port_error_text(words, err));
+	/* The reported properties may depend on the configuration. */
 	err = rte_eth_dev_info_get(port->id, &port->info);
 	if (err)
-		return why_fail(why, err, "does not say what it is: %s", rte_strerror(-err));
+		return why_fail(why, err, "reading its properties: %s", rte_strerror(-err));
 	port_features(port);
 	if (port->features & HARP_NIC_TX_MULTI)
 		port->external_count =
@@ -299,8 +296,8 @@ int port_queues_setup(struct dpdk_port *port, const struct why *why)
 		if (!err)
 			err = rte_eth_tx_queue_setup(port->id, q, port->tx_ring, socket, &tx);
 		if (err)
-			return why_fail(why, err, "queue %u can't be set up: %s", q,
-					port_words(words, err));
+			return why_fail(why, err, "queue %u cannot be set up: %s", q,
+					port_error_text(words, err));
 	}
 	return 0;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* driver.c - table of driver properties that DPDK does not report, by driver name. */
+/* driver.c - driver properties that DPDK does not report, by driver name. */
 #include <errno.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -14,24 +14,25 @@ static const struct {
 	const char *name;
 	uint32_t traits;
 } drivers[] = {
-	/* memif reports a maximum of 1518 bytes; larger packets pass in chains of its buffers. */
+	/* memif reports a maximum of 1518 bytes, but larger packets pass in chains of its
+	 * buffers. */
 	{ "net_memif",
-	  DRIVER_ANY_LENGTH | DRIVER_TAKES_LATE | DRIVER_COPIES | DRIVER_DIALS | DRIVER_READS },
-	{ "net_ring", DRIVER_ANY_LENGTH | DRIVER_TAKES_LATE | DRIVER_READS },
-	{ "net_null", DRIVER_ANY_LENGTH | DRIVER_TAKES_LATE | DRIVER_READS },
-	{ "net_pcap", DRIVER_TAKES_LATE | DRIVER_COPIES | DRIVER_KERNEL | DRIVER_READS },
-	/* af_packet reports a maximum of 1518 bytes; packets up to its slot size pass. */
-	{ "net_af_packet", DRIVER_ANY_LENGTH | DRIVER_TAKES_LATE | DRIVER_COPIES | DRIVER_KERNEL |
+	  DRIVER_ANY_LENGTH | DRIVER_FILLS_LATE | DRIVER_COPIES | DRIVER_CONNECTS | DRIVER_READS },
+	{ "net_ring", DRIVER_ANY_LENGTH | DRIVER_FILLS_LATE | DRIVER_READS },
+	{ "net_null", DRIVER_ANY_LENGTH | DRIVER_FILLS_LATE | DRIVER_READS },
+	{ "net_pcap", DRIVER_FILLS_LATE | DRIVER_COPIES | DRIVER_KERNEL | DRIVER_READS },
+	/* af_packet reports a maximum of 1518 bytes, but packets up to its slot size pass. */
+	{ "net_af_packet", DRIVER_ANY_LENGTH | DRIVER_FILLS_LATE | DRIVER_COPIES | DRIVER_KERNEL |
 				   DRIVER_SLOTS | DRIVER_READS },
 	{ "net_af_xdp",
 	  DRIVER_COPIES | DRIVER_KERNEL | DRIVER_PULLS | DRIVER_READS | DRIVER_CHUNKS },
 	{ "net_virtio_user", DRIVER_INDIRECT },
-	/* Unless the host keeps them in order (VIRTIO_F_IN_ORDER, which is rare). */
+	/* Except if the host keeps them in order (VIRTIO_F_IN_ORDER, which is rare). */
 	{ "net_virtio", DRIVER_INDIRECT },
-	{ "net_vhost", DRIVER_TAKES_LATE | DRIVER_COPIES | DRIVER_READS | DRIVER_TRAINS },
-	/* tap sends no packet longer than it reports (MTU 1504), and includes the Ethernet header
-	 * in the MTU when it segments, so it refuses full-sized segments. */
-	{ "net_tap", DRIVER_COPIES | DRIVER_NO_TSO | DRIVER_READS | DRIVER_MAKES },
+	{ "net_vhost", DRIVER_FILLS_LATE | DRIVER_COPIES | DRIVER_READS | DRIVER_GSO },
+	/* tap sends no packet longer than its reported MTU of 1504. When it segments it includes
+	 * the Ethernet header in the MTU, so it rejects full-sized segments. */
+	{ "net_tap", DRIVER_COPIES | DRIVER_NO_TSO | DRIVER_READS | DRIVER_CREATES_LINK },
 };
 
 uint32_t driver_traits(const char *driver)
@@ -66,10 +67,10 @@ int driver_device(const char *device, uint32_t frame_size, char *out, size_t out
 	const uint32_t slot = driver_slot_bytes(frame_size);
 	int len;
 
-	/* Newer releases of DPDK's memif copy a peer's buffer into one mbuf, whatever its length,
-	 * unless their own buffers are larger than an mbuf's data room (a precaution: 22.11.11 was
-	 * not seen to do so). With larger buffers, packets of a peer with another MTU, or with
-	 * memif's default of 2048 bytes, arrive in chains. */
+	/* Newer releases of DPDK's memif copy a peer's buffer of any length into one mbuf, unless
+	 * their own buffers are larger than an mbuf's data room. (A precaution: 22.11.11 was not
+	 * seen to do so.) With larger buffers, packets of a peer with another MTU, or with memif's
+	 * default of 2048 bytes, arrive in chains. */
 	if (memif_is(device) && !driver_argument(device, "bsize="))
 		len = snprintf(out, out_len, "%s,bsize=%u", device, room + DRIVER_ROOM_MORE);
 	/* af_packet's slots divide a block of whole pages, and their contents fit an mbuf. */

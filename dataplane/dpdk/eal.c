@@ -2,10 +2,10 @@
 /*
  * eal.c - starts DPDK's environment inside an application's process.
  *
- * rte_eal_init() can be called once per process, pins its caller to a core, and creates threads
- * that inherit its signal mask. So it runs in a separate thread with all signals blocked, which
- * then sleeps forever: it is DPDK's main lcore. Other threads are not affected. Threads that use
- * ports are not lcores, which none of the functions in use requires.
+ * A process can call rte_eal_init() once. It pins its caller to a core and creates threads that
+ * inherit its signal mask. So it runs in a separate thread with all signals blocked, which then
+ * sleeps forever as DPDK's main lcore, and other threads are not affected. Threads that use ports
+ * are not lcores, which none of the used functions requires.
  *
  * A crash leaves nothing on disk: with huge pages the environment is `--in-memory` (anonymous huge
  * pages, no files); without them it needs no runtime folder either (--no-shconf).
@@ -43,7 +43,7 @@ static struct {
 	pthread_mutex_t lock;
 	enum { EAL_NOT_STARTED, EAL_RUNS, EAL_FAILED } state;
 	bool huge_pages;
-	bool forked; /* this is a forked child of the process that started it */
+	bool forked; /* this process is a forked child of the one that started it */
 	struct harp_dpdk_eal_options opt;
 	char args[EAL_TEXT_BYTES];       /* copy of opt.args, for comparison */
 	char words[2 * EAL_WORDS_BYTES]; /* error text */
@@ -90,10 +90,11 @@ static int eal_choose_memory(const struct why *why)
 
 	eal.huge_pages = eal.opt.huge_pages != 1 && mib >= eal.opt.memory_mib;
 	if (eal.opt.huge_pages == 2 && !eal.huge_pages)
-		return why_fail(why, -ENOMEM,
-				"%u MiB of huge pages are requested and %lu are free; reserve more "
-				"(/proc/sys/vm/nr_hugepages), or let DPDK go without",
-				eal.opt.memory_mib, mib);
+		return why_fail(
+			why, -ENOMEM,
+			"%u MiB of huge pages are requested, but %lu are free; reserve more "
+			"(/proc/sys/vm/nr_hugepages), or run DPDK without",
+			eal.opt.memory_mib, mib);
 	return 0;
 }
 
@@ -147,8 +148,8 @@ static bool eal_arg_lcores(struct eal_args *args)
 }
 
 /*
- * True if the caller's arguments may make this a secondary process. It would wait forever for a
- * primary, and lose ports with it. getopt accepts any prefix of an option, with its value after "="
+ * True if the caller's arguments may make this a secondary process, which would wait forever for a
+ * primary and lose ports with it. getopt accepts any prefix of an option, with its value after "="
  * or as the next argument.
  */
 static bool eal_args_share(const struct eal_args *args)
@@ -174,7 +175,7 @@ static bool eal_args_make(struct eal_args *args)
 
 	good = good && eal_arg_lcores(args) && eal_arg(args, "--no-telemetry");
 	good = good && eal_arg(args, "--iova-mode=va");
-	/* No PCI device is probed until a port names it. */
+	/* Probes no PCI device until a port names it. */
 	good = good && eal_arg(args, "--allow=ffff:ff:1f.7");
 	if (eal.huge_pages)
 		good = good && eal_arg(args, "--in-memory");
@@ -248,7 +249,7 @@ static bool eal_has_pool_driver(void)
 	return false;
 }
 
-/* DPDK loads its drivers at start. Returns a required one that is missing; NULL: none. */
+/* DPDK loads its drivers at start. Returns a required driver that is missing; NULL: none. */
 static const char *eal_driver_missing(const struct eal_run *run)
 {
 	if (!rte_bus_find_by_name("pci"))
@@ -263,10 +264,10 @@ static void eal_failed(const struct eal_run *run)
 
 	eal.state = EAL_FAILED;
 	eal_log_message(words);
-	/* Arguments are parsed before drivers are loaded. */
+	/* DPDK parses arguments before it loads drivers. */
 	if (run->result < 0 && run->error == EINVAL && driver && eal.args[0])
 		snprintf(eal.words, sizeof(eal.words),
-			 "it refuses its arguments; leave out of HARP_DPDK_ARGS what it does not "
+			 "it rejects its arguments; remove from HARP_DPDK_ARGS those it does not "
 			 "take: %.*s",
 			 EAL_WORDS_BYTES - 1, eal.args);
 	else if (driver)
@@ -287,21 +288,22 @@ static void eal_after_fork(void)
 
 static int eal_init(const struct why *why)
 {
-	/* Static: the thread continues, and DPDK keeps its arguments. */
+	/* Static, because the thread continues, and DPDK keeps its arguments. */
 	static struct eal_run the_run = { .lock = PTHREAD_MUTEX_INITIALIZER,
 					  .changed = PTHREAD_COND_INITIALIZER };
 	struct eal_run *run = &the_run;
 	int err;
 
-	run->args.count = 0; /* from an earlier attempt, which has started nothing */
+	run->args.count = 0; /* from an earlier attempt that started nothing */
 	run->args.used = 0;
 	if (!eal_args_make(&run->args))
 		return why_fail(why, -EINVAL, "too many arguments (HARP_DPDK_ARGS)");
 	if (eal_args_share(&run->args))
-		return why_fail(why, -EINVAL,
-				"--proc-type in its arguments (HARP_DPDK_ARGS): HARP shares no "
-				"primary process's ports, which may die; leave it out, and name a "
-				"port that this process opens itself");
+		return why_fail(
+			why, -EINVAL,
+			"--proc-type in its arguments (HARP_DPDK_ARGS): HARP does not share "
+			"a primary process's ports, which may die; remove it, and name a "
+			"port that this process opens itself");
 	eal_log_to(eal.opt.log, eal.opt.ctx);
 	err = eal_log_open(link_leaving, link_ended);
 	if (!err)
@@ -320,7 +322,7 @@ static int eal_init(const struct why *why)
 	return why_fail(why, err, "its environment did not start: %s", eal.words);
 }
 
-/* The loaded library must match the headers whose inline functions were compiled in. */
+/* The headers' inline functions were compiled in, so the loaded library must match them. */
 static int eal_version(const struct why *why)
 {
 	unsigned year = 0, month = 0;
@@ -355,7 +357,7 @@ static int eal_first(const struct harp_dpdk_eal_options *opt, const struct why *
 }
 
 /* Checks that the options match the running environment. Options without a value match anything. */
-static int eal_again(const struct harp_dpdk_eal_options *opt, const struct why *why)
+static int eal_check_options(const struct harp_dpdk_eal_options *opt, const struct why *why)
 {
 	const char *what = NULL;
 
@@ -371,7 +373,7 @@ static int eal_again(const struct harp_dpdk_eal_options *opt, const struct why *
 	if (!what)
 		return 0;
 	return why_fail(why, -EALREADY,
-			"its environment runs in this process %s, and can't be started twice",
+			"its environment runs in this process %s and cannot be started twice",
 			what);
 }
 
@@ -383,7 +385,7 @@ int eal_start(const struct harp_dpdk_eal_options *opt, char *why_text, size_t wh
 	why_about(&why, "DPDK");
 	if (opt && (opt->size != sizeof(*opt) || opt->huge_pages > 2))
 		return why_fail(&why, -EINVAL, "options of another version of HARP");
-	if (eal.forked) /* its lock may be held forever */
+	if (eal.forked) /* another thread may hold its lock forever */
 		return eal_usable(&why);
 	pthread_mutex_lock(&eal.lock);
 	switch (eal.state) {
@@ -393,13 +395,13 @@ int eal_start(const struct harp_dpdk_eal_options *opt, char *why_text, size_t wh
 	case EAL_RUNS:
 		err = eal_usable(&why);
 		if (!err)
-			err = eal_again(opt, &why);
+			err = eal_check_options(opt, &why);
 		break;
 	default:
 		err = why_fail(
 			&why, -EIO,
-			"its environment failed in this process, which needs to be a new one to "
-			"try again; it said: %s",
+			"its environment failed in this process; try again in a new process. "
+			"Its error: %s",
 			eal.words);
 		break;
 	}
@@ -414,8 +416,8 @@ int eal_usable(const struct why *why)
 	if (eal.forked)
 		return why_fail(
 			why, -ENXIO,
-			"this process is a fork of the one that started DPDK, which does not "
-			"survive that; exec() a new program");
+			"this process is a fork of the one that started DPDK, which cannot be used "
+			"after fork(); exec() a new program");
 	return 0;
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* eal.h - DPDK's environment, started once per process, and its messages. */
+/* eal.h - DPDK's environment, which is started once per process, and its messages. */
 #ifndef HARP_DPDK_EAL_H
 #define HARP_DPDK_EAL_H
 
@@ -10,8 +10,7 @@
 
 /* As harp_dpdk_api.start. */
 int eal_start(const struct harp_dpdk_eal_options *opt, char *why, size_t why_len);
-/* 0, or -errno with the reason: not started, or this is a forked child of the process that started
- * it. */
+/* 0, or -errno with the reason: it is not started, or a parent process started it. */
 int eal_usable(const struct why *why);
 bool eal_huge_pages(void);
 

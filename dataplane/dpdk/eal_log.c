@@ -3,10 +3,10 @@
  * eal_log.c - passes DPDK's log messages, line by line, to the caller's log function instead of the
  * process's output.
  *
- * DPDK logs to a stream that can be replaced. Some code of its start prints to stdout and stderr as
- * well. In glibc these are variables, so they are replaced during the start; output of other
- * threads is passed on to the original stream. Drivers log each lost packet in the polling thread,
- * so the number of lines is limited and the rest is counted.
+ * DPDK logs to a stream that can be replaced. Some of its start code also prints to stdout and
+ * stderr. In glibc these are variables, so they are replaced during the start; output of other
+ * threads passes to the original stream. Drivers log each lost packet in the polling thread, so the
+ * number of lines is limited and the rest is counted.
  */
 #include "dpdk/eal_log.h"
 
@@ -32,15 +32,15 @@ static struct {
 	size_t used;
 	uint64_t window_ns;       /* start of the window */
 	uint64_t passed, dropped; /* lines in the window */
-	bool telling;             /* words[] is from an error */
+	bool telling;             /* words[] belongs to an error */
 	char words[EAL_WORDS_BYTES];
 	FILE *log_stream, *out_stream, *err_stream, *out_before, *err_before;
 	void (*leaving)(void), (*ended)(void);
 	pthread_t quiet; /* the thread whose output is captured */
 } eal_log = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
-/* The log function. Its lock is held during calls, and recursive: the function may cause log
- * messages. */
+/* The log function. Its lock is held during calls, and recursive, because the function may cause
+ * log messages. */
 static struct {
 	pthread_mutex_t lock;
 	harp_log_fn log;
@@ -72,7 +72,8 @@ static enum harp_log_level eal_log_level(void)
 	}
 }
 
-/* Calls the log function without the lock: it may print, and this thread's output is captured. */
+/* Calls the log function without the lock, because it may print, and this thread's output is
+ * captured. */
 static void eal_log_emit(enum harp_log_level level, const char *line)
 {
 	pthread_mutex_unlock(&eal_log.lock);
@@ -93,7 +94,7 @@ static uint64_t eal_log_now_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* Starts a window; reports what the last one dropped. Under the lock. */
+/* Starts a window; reports how many lines the last one dropped. Under the lock. */
 static void eal_log_window(uint64_t now_ns)
 {
 	uint64_t dropped = eal_log.dropped;
@@ -103,12 +104,11 @@ static void eal_log_window(uint64_t now_ns)
 	eal_log.passed = eal_log.dropped = 0;
 	if (dropped == 0)
 		return;
-	snprintf(line, sizeof(line), "%" PRIu64 " more lines of DPDK's were not passed on",
-		 dropped);
+	snprintf(line, sizeof(line), "%" PRIu64 " more lines of DPDK were dropped", dropped);
 	eal_log_emit(HARP_LOG_INFO, line);
 }
 
-/* A line that can occur for every packet. Under the lock. */
+/* Handles a line that may occur for every packet. Under the lock. */
 static void eal_log_limited(const char *line)
 {
 	uint64_t now_ns = eal_log_now_ns();
@@ -121,15 +121,15 @@ static void eal_log_limited(const char *line)
 		eal_log.dropped++;
 }
 
-/* Looks like a failure but is none: only secondary processes, which do not exist here, would
- * request memif's regions this way. */
+/* True for a line that looks like a failure and is harmless: only secondary processes, which do not
+ * exist here, would request memif's regions this way. */
 static bool eal_log_harmless(const char *line)
 {
 	return strstr(line, "Failed to register mp action callback") != NULL;
 }
 
-/* A complete line, under the lock. DPDK's errors are not necessarily HARP's: relevant text is in
- * HARP's own errors. */
+/* Handles a complete line, under the lock. DPDK's errors are not necessarily HARP's, whose own
+ * errors contain the relevant text. */
 static void eal_log_line(enum harp_log_level level)
 {
 	char line[EAL_LINE_BYTES];
@@ -147,7 +147,7 @@ static void eal_log_line(enum harp_log_level level)
 		snprintf(eal_log.words, sizeof(eal_log.words), "%.*s", EAL_WORDS_BYTES - 1, line);
 		eal_log.telling = level == HARP_LOG_ERROR;
 	}
-	/* A caller that asked for debug messages gets all of them. */
+	/* A caller that requested debug messages gets all of them. */
 	if (level == HARP_LOG_DEBUG)
 		eal_log_emit(level, line);
 	else
@@ -184,7 +184,7 @@ static ssize_t eal_log_write(void *cookie, const char *text, size_t bytes)
 {
 	(void)cookie;
 	eal_log_text(text, bytes, eal_log_level());
-	/* memif's message in this thread before it ends a connection: see link.c. */
+	/* The message of memif in this thread before it ends a connection (link.c). */
 	if (rte_thread_is_intr() && (memmem(text, bytes, "Invalid message size", 20) ||
 				     memmem(text, bytes, "Disconnect received", 19)))
 		eal_log.leaving();
@@ -193,7 +193,7 @@ static ssize_t eal_log_write(void *cookie, const char *text, size_t bytes)
 	return (ssize_t)bytes;
 }
 
-/* Output to stdout or stderr while they are replaced. */
+/* Handles output to stdout or stderr while they are replaced. */
 static ssize_t eal_print_write(void *cookie, const char *text, size_t bytes)
 {
 	FILE *before = *(FILE **)cookie;
@@ -239,7 +239,7 @@ void eal_log_quiet(bool on)
 	}
 	stdout = eal_log.out_before;
 	stderr = eal_log.err_before;
-	/* The streams stay: a thread may still be writing to one. */
+	/* The streams stay, because a thread may still be writing to one. */
 	__atomic_store_n(&eal_log.quiet, (pthread_t)0, __ATOMIC_RELEASE);
 }
 

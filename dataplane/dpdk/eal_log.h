@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* eal_log.h - routing of DPDK's log messages: to the log function, and the last ones into error
- * texts. */
+/* eal_log.h - passes DPDK's log messages to the log function, and the last ones to error texts. */
 #ifndef HARP_DPDK_EAL_LOG_H
 #define HARP_DPDK_EAL_LOG_H
 
@@ -10,14 +9,13 @@
 
 #define EAL_WORDS_BYTES 160
 
-/* Sets the log function; NULL: none. After the return, the previous one is no longer being
- * called. */
+/* Sets the log function; NULL: none. On return, no call of the previous one is in progress. */
 void eal_log_to(harp_log_fn log, void *ctx);
-/* Routes DPDK's log to the log function. leaving: called in DPDK's interrupt thread when memif is
- * about to end a connection. ended: it has ended one. -errno. */
+/* Passes DPDK's log to the log function. In DPDK's interrupt thread, calls leaving when memif is
+ * about to end a connection, and ended afterwards. -errno. */
 int eal_log_open(void (*leaving)(void), void (*ended)(void));
-/* true: this thread is about to call DPDK code that prints; false: it has returned. One thread at a
- * time. */
+/* true: this thread is about to call DPDK code that prints; false: the call has returned. One
+ * thread at a time. */
 void eal_log_quiet(bool on);
 /* Reports how many lines were not passed on. */
 void eal_log_flush(void);

@@ -9,19 +9,19 @@
 
 #define EXTERNAL_OPS_NAME "harp_external"
 /* A device completes packets within microseconds. Some drivers check only on the next transmission,
- * if ever: their queue is stopped. A paused link may take longer; after that only stopping the
+ * if ever: their queue is stopped. A paused link may take longer; after that, only stopping the
  * device helps. */
 #define EXTERNAL_QUEUE_NS UINT64_C(20000000)
 #define EXTERNAL_PORT_NS UINT64_C(1000000000)
 
-/* the mempool: nothing is allocated from it, and freed mbufs are completions */
+/* The mempool: nothing is allocated from it, and freed mbufs are completions. */
 
 static inline uint32_t *external_number(void *mbuf)
 {
 	return rte_mbuf_to_priv(mbuf);
 }
 
-/* A driver has released item i. Called by the owner, or with no thread inside. */
+/* The driver has released item i. Called by the owner, or with no thread inside. */
 static inline void external_sort(struct external *external, uint32_t i)
 {
 	external->freed++;
@@ -29,7 +29,7 @@ static inline void external_sort(struct external *external, uint32_t i)
 		external->done[external->done_count++] = i;
 }
 
-/* Processes what other threads have freed. */
+/* Processes the frees of other threads. */
 static void external_collect(struct external *external)
 {
 	if (__atomic_load_n(&external->away_count, __ATOMIC_RELAXED) == 0)
@@ -49,8 +49,8 @@ static void external_free_away(struct external *external, uint32_t i)
 	rte_spinlock_unlock(&external->lock);
 }
 
-/* Any thread. A lock of the owner would wait until the driver's copies of all packets have reached
- * memory. */
+/* Any thread. If the owner took the lock, it would wait until the driver's copies of all packets
+ * have reached memory. */
 static int external_enqueue(struct rte_mempool *mempool, void *const *mbufs, unsigned count)
 {
 	struct external *external = mempool->pool_data;
@@ -104,7 +104,7 @@ static const struct rte_mempool_ops external_ops = {
 };
 RTE_MEMPOOL_REGISTER_OPS(external_ops);
 
-/* The bytes are no longer needed; the mbuf is freed a moment later. */
+/* The driver no longer needs the bytes; it frees the mbuf a moment later. */
 static void external_freed(void *bytes, void *opaque)
 {
 	(void)bytes;
@@ -202,12 +202,12 @@ void external_reset(struct external *external)
 	external->done_count = 0;
 }
 
-/* Those of closed ports whose mbufs are still in use elsewhere. Under the lock. */
+/* Objects of closed ports whose mbufs are still in use elsewhere. Under the lock. */
 static struct external *external_retired;
 static pthread_mutex_t external_retired_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Takes the lock: the thread that freed the last one has released it. */
-static bool external_is_home(struct external *external)
+/* Takes the lock, because the thread that freed the last mbuf may still hold it. */
+static bool external_is_returned(struct external *external)
 {
 	bool out;
 
@@ -221,7 +221,7 @@ void external_reap(void)
 {
 	pthread_mutex_lock(&external_retired_lock);
 	for (struct external **at = &external_retired, *external; (external = *at);) {
-		if (!external_is_home(external)) {
+		if (!external_is_returned(external)) {
 			at = &external->next_retired;
 			continue;
 		}
@@ -255,7 +255,7 @@ struct rte_mbuf *external_make(struct external *external, uint32_t i, uint32_t l
 	item->len = len;
 	item->undone = false;
 	rte_mbuf_ext_refcnt_set(&item->shared, 1);
-	/* Never written. The address is what a device reads: mapping.c. */
+	/* Never written. mapping.c maps this address for the device. */
 	rte_pktmbuf_attach_extbuf(mbuf, (void *)(uintptr_t)item->bytes, (rte_iova_t)item->bytes,
 				  (uint16_t)len, &item->shared);
 	mbuf->data_len = (uint16_t)len;
@@ -317,7 +317,7 @@ static bool external_lies_in(const struct external_memory *m, const struct exter
 	       item->len <= m->bytes - (size_t)(item->bytes - m->base);
 }
 
-/* True if an item in flight is in no region but the last of the list. */
+/* True if an item in flight is in no region except the last of the list. */
 static bool external_needs_last(const struct external *external)
 {
 	uint32_t last = external->memory_count - 1;
@@ -336,7 +336,7 @@ static bool external_needs_last(const struct external *external)
 	return false;
 }
 
-/* For memory whose removal is refused. */
+/* Next escalation for memory whose removal is refused. */
 static enum port_flush external_flush_due(struct external_memory *m, uint64_t now_ns)
 {
 	if (m->refused_ns == 0)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * external.h - external frames of one queue: mbufs that refer to the application's memory, and the
- * regions that the device may read.
+ * memory regions that the device may read.
  */
 #ifndef HARP_DPDK_EXTERNAL_H
 #define HARP_DPDK_EXTERNAL_H
@@ -11,19 +11,19 @@
 #include <rte_mbuf.h>
 #include <rte_spinlock.h>
 
-/* Ways to make a driver release what it was given to send, in order of escalation. */
+/* Ways to make a driver release mbufs, in order of escalation. */
 enum port_flush {
 	PORT_FLUSH_NONE,
 	PORT_FLUSH_QUEUE, /* stop and restart its queue */
 	PORT_FLUSH_PORT,  /* stop and restart the device */
 };
 
-/* One external frame and its mbuf. The driver's reference to the bytes is in shared; its reference
- * to the item is the mbuf, which it frees. */
+/* One external frame and its mbuf. `shared` is the driver's reference to the bytes; the mbuf, which
+ * the driver frees, is its reference to the item. */
 struct external_item {
 	struct rte_mbuf_ext_shared_info shared;
-	struct rte_mbuf *mbuf; /* its own */
-	const uint8_t *bytes;  /* while the driver has it */
+	struct rte_mbuf *mbuf; /* allocated for this item */
+	const uint8_t *bytes;  /* while the driver holds it */
 	uint32_t len;          /* 0: not in use */
 	bool undone;           /* the driver did not accept it */
 };
@@ -46,7 +46,7 @@ struct external {
 	uint32_t made, freed; /* mbufs in total */
 	uint32_t *done;
 	uint32_t done_count;
-	rte_spinlock_t lock; /* protects what follows: drivers free in any thread */
+	rte_spinlock_t lock; /* protects the following fields: drivers free mbufs in any thread */
 	uint32_t *away;      /* freed by other threads */
 	uint32_t away_count; /* also read without the lock */
 	struct external *next_retired;
@@ -55,13 +55,13 @@ struct external {
 /* -ENOMEM. */
 int external_create(struct external **out, uint32_t count, struct rte_device *device,
 		    int numa_node);
-/* No thread is inside. References of a driver stay valid: the object is then kept, and freed by a
- * later external_retire() or external_reap(). NULL is accepted. */
+/* Requires that no thread is inside. If a driver holds references, they stay valid, and a later
+ * external_retire() or external_reap() frees the object. NULL is accepted. */
 void external_retire(struct external *external);
 void external_reap(void);
 /* True if a driver holds any item. */
 bool external_out(const struct external *external);
-/* No thread is inside and no item in use: resets for another user. */
+/* Resets for another user. Requires that no thread is inside and no item in use. */
 void external_reset(struct external *external);
 
 /* Enters and leaves one of the NIC's functions. NULL is accepted. */
@@ -81,17 +81,17 @@ static inline bool external_good(const struct external *external, uint64_t i, ui
 {
 	return i < external->count && len > 0 && len <= UINT16_MAX && external->items[i].len == 0;
 }
-/* Its mbuf. */
+/* Builds the mbuf of item i. */
 struct rte_mbuf *external_make(struct external *external, uint32_t i, uint32_t len);
-/* The driver did not accept it: the item is the caller's again. */
+/* After the driver did not accept it: returns the item to the caller. */
 void external_undo(struct rte_mbuf *mbuf);
-/* Returns items that the driver has released, and their number. */
+/* Returns the items that the driver has released, and their number. */
 unsigned external_complete(struct external *external, uint32_t *items, unsigned max);
 /* Completes an item that could not be sent. */
 void external_refuse(struct external *external, uint32_t i);
 
-/* harp_nic_ops of the same names, for one queue. -EBUSY: an item in use lies there; *flush: the
- * next escalation, reported once. flush NULL: the caller does not escalate. */
+/* harp_nic_ops of the same names, for one queue. -EBUSY: the memory contains an item in use;
+ * *flush: the next escalation, reported once. flush NULL: the caller does not escalate. */
 int external_memory_add(struct external *external, const void *base, size_t bytes);
 int external_memory_remove(struct external *external, const void *base, size_t bytes,
 			   uint64_t now_ns, enum port_flush *flush);

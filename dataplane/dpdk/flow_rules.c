@@ -3,7 +3,8 @@
  * flow_rules.c - flow rules (rte_flow): direct packets of a protocol and local port to a queue, if
  * the device supports it.
  *
- * One rule of HARP is two of the device, one per family. Support is determined by trying.
+ * A rule of HARP is two rules of the device, one per family. Only a trial shows whether they are
+ * supported.
  */
 #include <errno.h>
 #include <netinet/in.h>

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * forked.c - keeps a forked child from holding a driver's descriptors: a NIC in VFIO, a tap device,
- * an XDP or packet socket.
+ * forked.c - keeps forked children from holding a driver's descriptors: a NIC in VFIO, a tap
+ * device, an XDP or packet socket.
  *
  * Drivers open them without close-on-exec. While a child has one open or mapped, the kernel keeps
- * the resource for a process that may have exited. So descriptors that appear while a port is
- * opened are recorded and closed in children, if they are still of such a kind (the number may have
- * been reused). Their mappings are excluded from inheritance.
+ * the resource of a process that may have exited. So this code records descriptors that appear
+ * while a port is opened and closes them in children, if they are still of such a kind (the number
+ * may have been reused). It excludes their mappings from inheritance.
  */
 #include <dirent.h>
 #include <inttypes.h>
@@ -59,7 +59,7 @@ static bool forked_has(const int *fds, unsigned count, int fd)
 }
 
 /* Collects the open descriptors that belong to drivers. */
-static unsigned forked_look(int fds[FORKED_MAX])
+static unsigned forked_collect(int fds[FORKED_MAX])
 {
 	DIR *dir = opendir("/proc/self/fd");
 	struct dirent *entry;
@@ -75,7 +75,7 @@ static unsigned forked_look(int fds[FORKED_MAX])
 
 void forked_before(struct forked *before)
 {
-	before->count = forked_look(before->fds);
+	before->count = forked_collect(before->fds);
 }
 
 /* Excludes mappings (socket rings, NIC registers) from inheritance. */
@@ -102,7 +102,7 @@ void forked_after(const struct forked *before)
 {
 	struct forked now;
 
-	now.count = forked_look(now.fds);
+	now.count = forked_collect(now.fds);
 	for (unsigned i = 0; i < now.count && forked_count < FORKED_MAX; i++) {
 		if (forked_has(before->fds, before->count, now.fds[i]))
 			continue;

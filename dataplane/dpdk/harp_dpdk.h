@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * harp_dpdk.h - libharp-dpdk.so: DPDK's environment, and NICs on its Ethernet devices. Private to
- * HARP: the host layer loads the library on demand and never unloads it, so nothing else depends on
+ * HARP: the host layer loads the library on demand and never unloads it, so only it depends on
  * DPDK.
  *
- * The environment (EAL) is started once per process, in a separate thread, which it pins and which
- * stays: it cannot be started twice, and its memory outlives every port. A *port* is an Ethernet
+ * The environment (EAL) starts once per process, in a separate thread, which it pins and which
+ * stays. It cannot be started twice, and its memory outlives every port. A *port* is an Ethernet
  * device owned by this process; each of its queue pairs is a NIC (harp_nic.h) for one stack. Ports
  * can be opened and closed repeatedly.
  *
  * Calls return 0 or -errno; why receives one line, "net_memif0: cause; remedy". Any thread may call
- * these functions; a NIC's functions are called by one thread at a time (harp_nic.h).
+ * these functions; one thread at a time calls a NIC's functions (harp_nic.h).
  */
 #ifndef HARP_DPDK_H
 #define HARP_DPDK_H
@@ -25,24 +25,24 @@ struct harp_dpdk_memif; /* of a port that harp.dpdk drives */
 /* For the first start in a process; later ones must not contradict it (-EALREADY). */
 struct harp_dpdk_eal_options {
 	uint32_t size;       /* sizeof(struct harp_dpdk_eal_options) */
-	uint32_t huge_pages; /* 0: if there are enough. 1: never. 2: required */
+	uint32_t huge_pages; /* 0: if enough are free. 1: never. 2: required */
 	uint32_t memory_mib; /* for all ports of the process; 0: 256 */
 	const char *args;    /* more EAL arguments, separated by spaces; NULL: none */
 	void *ctx;
-	/* receives DPDK's messages, in any thread; NULL: none. Later starts replace it */
+	/* receives DPDK's messages, in any thread; NULL: none. A later start replaces it */
 	harp_log_fn log;
 };
 
 struct harp_dpdk_port_options {
 	uint32_t size; /* sizeof(struct harp_dpdk_port_options) */
-	/* PCI address, or virtual device, with its arguments: "net_memif0,role=client" */
+	/* PCI address, or virtual device with its arguments: "net_memif0,role=client" */
 	const char *device;
-	uint32_t mtu_bytes;   /* 0: the device's, at most 1500 unless it has a larger one */
+	uint32_t mtu_bytes;   /* 0: the device's MTU, at most 1500 unless configured larger */
 	uint32_t queues;      /* queue pairs; 0: 1 */
-	uint32_t frame_count; /* of each queue. 0: 8192 */
-	uint32_t frame_size; /* 0: the smallest power of two that a packet fits in, at least 2048 */
-	uint32_t ring_size;  /* descriptors per ring; 0: 1024; within the device's limits */
-	uint32_t external_count; /* external frames of each queue (harp_nic.h). 0: frame_count */
+	uint32_t frame_count; /* per queue; 0: 8192 */
+	uint32_t frame_size;  /* 0: the smallest power of two that holds a packet, at least 2048 */
+	uint32_t ring_size;   /* descriptors per ring; 0: 1024; within the device's limits */
+	uint32_t external_count; /* external frames per queue (harp_nic.h). 0: frame_count */
 };
 
 /* Properties of the port. Strings are NUL-terminated. */
@@ -52,7 +52,7 @@ struct harp_dpdk_info {
 	char pci[32];    /* PCI address; empty: none */
 	char dpdk[32];   /* "DPDK 22.11.11" */
 	uint8_t mac[6];
-	uint8_t huge_pages;             /* 1: its memory lies in huge pages */
+	uint8_t huge_pages;             /* 1: its memory is in huge pages */
 	uint8_t up;                     /* link */
 	int32_t numa_node;              /* -1: none */
 	uint32_t mtu_bytes, speed_mbps; /* 0: not known */
@@ -66,8 +66,8 @@ struct harp_dpdk_info {
 struct harp_dpdk_api {
 	uint32_t version; /* HARP_DPDK_VERSION */
 	uint32_t reserved;
-	/* Starts the environment; 0 if it already runs. opt NULL: defaults. -ENOTSUP other DPDK
-	 * version than at build time, -ENOMEM huge pages or memory, -EALREADY runs with other
+	/* Starts the environment; 0 if it runs already. opt NULL: defaults. -ENOTSUP another DPDK
+	 * version than at build time, -ENOMEM huge pages or memory, -EALREADY it runs with other
 	 * options, -EIO DPDK refused, with its message in why. */
 	int (*start)(const struct harp_dpdk_eal_options *opt, char *why, size_t why_len);
 	/* Opens, configures and starts a device; starts the environment if necessary. -ENODEV no
@@ -86,25 +86,24 @@ struct harp_dpdk_api {
 	 * IPPROTO_UDP) to this local port go to a queue. -ENOTSUP no flow rules. */
 	int (*port_steer)(struct harp_dpdk_port *port, uint8_t protocol, uint16_t local_port,
 			  uint32_t queue, bool add);
-	/* The driver's own counters. Fills at most max of both, returns the total number. names: 64
-	 * bytes each. */
+	/* The driver's own counters. Fills at most max of both arrays, returns the total number.
+	 * names: 64 bytes each. */
 	int (*port_xstats)(const struct harp_dpdk_port *port, char (*names)[64], uint64_t *values,
 			   unsigned max);
 	/* Stops, closes and removes the device. Its NICs must have been destroyed. */
 	void (*port_close)(struct harp_dpdk_port *port);
-	/* For ports driven outside of this library (harp.dpdk): when a memif peer disconnects, its
-	 * rings are unmapped, even during bursts. leaving() is called before that in DPDK's
-	 * interrupt thread, and returns when no burst is in progress; done() is called afterwards.
-	 * Once per process; after start(). */
+	/* For ports driven outside of this library (harp.dpdk): when a memif peer disconnects, the
+	 * driver unmaps its rings, even during bursts. Before that, leaving() is called in DPDK's
+	 * interrupt thread and must return after the last burst in progress; done() is called
+	 * afterwards. Once per process; after start(). */
 	void (*guard)(void (*leaving)(void), void (*done)(void));
-	/* For the same user: runs a function in DPDK's interrupt thread, in which memifs are
-	 * started, stopped, closed and asked for their link; one call per iteration. After
-	 * memif_probe(); not in that thread. */
-	int (*run_there)(void (*run)(void *arg), void *arg);
-	/* For the same user: rte_dev_probe() of a memif, whose socket only this user can reach.
-	 * ready(): before it is started; -ECONNREFUSED: a client without a server. leave(): before
-	 * it is stopped. close(): before it is closed, after leave(). Not in DPDK's interrupt
-	 * thread. */
+	/* For the same user: runs a function in DPDK's interrupt thread, where memifs are started,
+	 * stopped, closed and queried for their link; one call per iteration. After memif_probe();
+	 * not in that thread. */
+	int (*run_in_intr)(void (*run)(void *arg), void *arg);
+	/* For the same user: rte_dev_probe() of a memif whose socket only this user can reach. Call
+	 * ready() before starting it (-ECONNREFUSED: a client without a server), leave() before
+	 * stopping it, and then close() before closing it. Not in DPDK's interrupt thread. */
 	int (*memif_probe)(struct harp_dpdk_memif **out, const char *device, char *why,
 			   size_t why_len);
 	int (*memif_ready)(struct harp_dpdk_memif *memif);

@@ -16,18 +16,18 @@ static int interface_compare(const struct dpdk_port *port, int fd, struct ifreq 
 	const int mtu = (int)port->mtu_bytes;
 
 	if (ioctl(fd, SIOCGIFMTU, request) < 0)
-		return 0; /* it has disappeared: the link state reports that */
-	if (request->ifr_mtu >= mtu && !(port->traits & DRIVER_MAKES))
+		return 0; /* it was removed: the link state reports that */
+	if (request->ifr_mtu >= mtu && !(port->traits & DRIVER_CREATES_LINK))
 		return 0;
-	if (!(port->traits & DRIVER_MAKES))
+	if (!(port->traits & DRIVER_CREATES_LINK))
 		return why_fail(why, -EINVAL,
-				"MTU %d is more than the interface's, which is %d; ip link set %s "
+				"MTU %d exceeds the interface's MTU of %d; ip link set %s "
 				"mtu %d",
 				mtu, request->ifr_mtu, request->ifr_name, mtu);
 	request->ifr_mtu = mtu;
 	if (ioctl(fd, SIOCSIFMTU, request) == 0)
 		return 0;
-	return why_fail(why, -errno, "MTU %d can't be set of its interface %s: %s", mtu,
+	return why_fail(why, -errno, "setting MTU %d of its interface %s: %s", mtu,
 			request->ifr_name, strerror(errno));
 }
 
@@ -36,7 +36,7 @@ int interface_mtu(const struct dpdk_port *port, const struct why *why)
 	struct ifreq request = { 0 };
 	int fd, err;
 
-	if (!(port->traits & (DRIVER_KERNEL | DRIVER_MAKES)) ||
+	if (!(port->traits & (DRIVER_KERNEL | DRIVER_CREATES_LINK)) ||
 	    !if_indextoname(port->info.if_index, request.ifr_name))
 		return 0;
 	fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);

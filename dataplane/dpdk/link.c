@@ -4,21 +4,22 @@
  *
  * Theory of operation
  *
- * Memif connections are established and ended in DPDK's interrupt thread. The driver does not
- * synchronize that thread with threads that start, stop or close the device, so those calls are
- * made there as well: an event runs one call per iteration of the interrupt thread. A socket closed
- * by one call thus has no pending event when the next call opens a socket with the same number.
+ * DPDK's interrupt thread establishes and ends memif connections. The driver does not synchronize
+ * that thread with threads that start, stop or close the device. So those calls are made there as
+ * well: an event runs one call per iteration of the interrupt thread. A socket closed by one call
+ * thus has no pending event when the next call opens a socket with the same number.
  *
  * A memif client connects once, when it is started, and its start fails without a server. Ten times
- * a second, clients that have no server are started, and clients that have lost it are stopped. A
- * client in a handshake is left alone: a server of DPDK 22.11 aborts its process if a client leaves
- * before it was greeted. So a client that is closed waits for the end of its handshake.
+ * a second, clients without a server are started if there is one, and clients that have lost it are
+ * stopped. A client in a handshake is left alone: a server of DPDK 22.11 aborts its process if a
+ * client leaves before it was greeted. So closing a client first waits for the end of its
+ * handshake.
  *
  * When a peer exits or disconnects, the driver unmaps the rings at once, while bursts may copy from
- * them. The only earlier hook is its log: at debug level it reports, in the interrupt thread, that
- * a message ends the connection. On this line all such ports are quiesced; an alarm, which runs
- * after the driver is done, ends that. From then on the driver knows that it is disconnected. A
- * second line reports each end of a connection; link_ends counts them.
+ * them. Its log is the only earlier hook: at debug level it reports, in the interrupt thread, that
+ * a message ends the connection. On this line all such ports are quiesced. An alarm, which runs
+ * after the driver is done, ends that; by then the driver knows that it is disconnected. A second
+ * line reports each end of a connection; link_ends counts them.
  */
 #include <errno.h>
 #include <rte_alarm.h>
@@ -31,17 +32,17 @@
 #include "dpdk/port.h"
 
 #define LINK_LOOK_US 100000u
-#define LINK_SETTLE_TRIES 1000u /* of a millisecond */
-#define LINK_ROUNDS 8 /* iterations of the interrupt thread, which reads one message in each */
+#define LINK_SETTLE_TRIES 1000u /* of one millisecond */
+#define LINK_ROUNDS 8 /* iterations of the interrupt thread, which each read one message */
 
-/* Ports with peers. Writers hold the ports' lock and link_list_lock, link_leaving() only the
+/* Ports with peers. Writers hold the ports' lock and link_list_lock; link_leaving() holds only the
  * latter. */
 static struct dpdk_port *link_ports;
 static pthread_mutex_t link_list_lock = PTHREAD_MUTEX_INITIALIZER;
-static bool link_armed;    /* link_tick() is scheduled. Under link_list_lock */
-static unsigned link_left; /* quiesced by link_leaving(). Under link_list_lock */
+static bool link_armed;        /* link_tick() is scheduled; under link_list_lock */
+static unsigned link_quiesced; /* link_leaving() has quiesced; under link_list_lock */
 
-/* For ports of harp.dpdk (harp_dpdk.h: guard). Under link_list_lock */
+/* For ports of harp.dpdk (harp_dpdk.h: guard). Under link_list_lock. */
 static void (*link_others_leaving)(void);
 static void (*link_others_done)(void);
 
@@ -69,9 +70,9 @@ static void link_set_started(struct dpdk_port *port, bool started)
 	__atomic_store_n(&port->started, started, __ATOMIC_RELAXED);
 }
 
-/* Stopping and starting are events of their own: between them the socket's number is free. A port
- * that is not started is quiesced. Under the ports' lock. */
-static void link_look(struct dpdk_port *port)
+/* Stops and starts in separate events, because in between the socket's number is free. A port that
+ * is not started stays quiesced. Under the ports' lock. */
+static void link_check(struct dpdk_port *port)
 {
 	if (port->memif.is_server)
 		return;
@@ -91,14 +92,14 @@ static void link_look(struct dpdk_port *port)
 	}
 }
 
-/* Ten times a second in the interrupt thread, while there are ports. */
+/* Runs ten times a second in the interrupt thread, while there are ports. */
 static void link_tick(void *arg)
 {
 	(void)arg;
-	/* The lock's holder may be waiting for this thread: link_run(). */
+	/* The lock's holder may be waiting for this thread in link_run(). */
 	if (port_trylock_all()) {
 		for (struct dpdk_port *p = link_ports; p; p = p->next)
-			link_look(p);
+			link_check(p);
 		port_unlock_all();
 	}
 	pthread_mutex_lock(&link_list_lock);
@@ -106,8 +107,7 @@ static void link_tick(void *arg)
 	pthread_mutex_unlock(&link_list_lock);
 }
 
-/* ---- calls in the interrupt thread
- * ------------------------------------------------------------- */
+/* ---- calls in the interrupt thread ---- */
 
 static struct {
 	pthread_mutex_t turn; /* one call at a time */
@@ -136,7 +136,7 @@ static void link_event(void *arg)
 	pthread_mutex_unlock(&link_call.lock);
 }
 
-/* The event is never removed, like the interrupt thread. */
+/* The event is never removed, and neither is the interrupt thread. */
 static int link_event_make(void)
 {
 	struct rte_intr_handle *handle = rte_intr_instance_alloc(RTE_INTR_INSTANCE_F_PRIVATE);
@@ -179,14 +179,13 @@ int link_run_there(void (*run)(void *arg), void *arg)
 
 int link_run(const struct dpdk_port *port, void (*run)(void *arg), void *arg)
 {
-	if (port->traits & DRIVER_DIALS)
+	if (port->traits & DRIVER_CONNECTS)
 		return link_run_there(run, arg);
 	run(arg);
 	return 0;
 }
 
-/* ---- ports
- * ------------------------------------------------------------------------------------- */
+/* ---- ports ---- */
 
 struct link_starting {
 	struct dpdk_port *port;
@@ -199,7 +198,7 @@ static void link_start_device(void *arg)
 	struct dpdk_port *port = starting->port;
 
 	port->link_ends = link_end_count();
-	if ((port->traits & DRIVER_DIALS) && !port->memif.is_server &&
+	if ((port->traits & DRIVER_CONNECTS) && !port->memif.is_server &&
 	    !memif_has_server(&port->memif))
 		starting->err = -ECONNREFUSED;
 	else
@@ -212,9 +211,9 @@ int link_start(struct dpdk_port *port)
 
 	link_run(port, link_start_device, &starting);
 	link_set_started(port, starting.err == 0);
-	if (!starting.err || !(port->traits & DRIVER_DIALS) || port->memif.is_server)
+	if (!starting.err || !(port->traits & DRIVER_CONNECTS) || port->memif.is_server)
 		return starting.err;
-	quiesce_begin(port); /* until link_look() has started it */
+	quiesce_begin(port); /* until link_check() has started it */
 	return 0;
 }
 
@@ -254,7 +253,7 @@ static void link_close_device(void *arg)
 
 void link_stop(struct dpdk_port *port, bool is_last)
 {
-	bool dials = port->traits & DRIVER_DIALS;
+	bool dials = port->traits & DRIVER_CONNECTS;
 
 	if (dials && port->started && !port->memif.is_server)
 		link_settle(port->id, port->link_ends);
@@ -271,8 +270,8 @@ void link_add(struct dpdk_port *port)
 	pthread_mutex_lock(&link_list_lock);
 	port->next = link_ports;
 	link_ports = port;
-	if (link_left > 0)
-		quiesce_begin(port); /* link_done() ends it for all */
+	if (link_quiesced > 0)
+		quiesce_begin(port); /* link_done() ends it for all ports */
 	if (!link_armed)
 		link_armed = rte_eal_alarm_set(LINK_LOOK_US, link_tick, NULL) == 0;
 	pthread_mutex_unlock(&link_list_lock);
@@ -285,26 +284,26 @@ void link_remove(struct dpdk_port *port)
 	pthread_mutex_unlock(&link_list_lock);
 }
 
-/* The driver has finished. */
+/* Runs after the driver is done. */
 static void link_done(void *arg)
 {
 	(void)arg;
 	pthread_mutex_lock(&link_list_lock);
-	if (link_left > 0) {
+	if (link_quiesced > 0) {
 		for (struct dpdk_port *p = link_ports; p; p = p->next)
 			quiesce_end(p);
 		if (link_others_done)
 			link_others_done();
 	}
-	link_left = 0;
+	link_quiesced = 0;
 	pthread_mutex_unlock(&link_list_lock);
 }
 
 void link_leaving(void)
 {
 	pthread_mutex_lock(&link_list_lock);
-	if (link_left == 0 && rte_eal_alarm_set(1, link_done, NULL) == 0) {
-		link_left = 1;
+	if (link_quiesced == 0 && rte_eal_alarm_set(1, link_done, NULL) == 0) {
+		link_quiesced = 1;
 		for (struct dpdk_port *p = link_ports; p; p = p->next)
 			quiesce_begin(p);
 		if (link_others_leaving)
@@ -316,7 +315,7 @@ void link_leaving(void)
 void link_guard(void (*leaving)(void), void (*done)(void))
 {
 	pthread_mutex_lock(&link_list_lock);
-	if (link_left > 0)
+	if (link_quiesced > 0)
 		leaving(); /* link_done() calls done() */
 	link_others_leaving = leaving;
 	link_others_done = done;

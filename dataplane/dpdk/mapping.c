@@ -2,11 +2,10 @@
 /*
  * mapping.c - memory for DMA: registered with DPDK, and mapped for each device.
  *
- * Ranges consist of whole pages and may overlap; queues of one device, and in DPDK's registration
- * all devices, share pages. So there is a list of disjoint pieces, each with the number of ranges
- * that need it. A range uses existing pieces and creates the missing ones between them. Pieces
- * without a device are DPDK's registrations (rte_extmem_register), the others are a device's
- * mappings.
+ * Ranges consist of whole pages and may overlap. Queues of one device share pages; in DPDK's
+ * registration all devices do. So there is a list of disjoint pieces, each with its number of users
+ * (ranges). A range uses existing pieces and creates the missing ones between them. Pieces without
+ * a device are DPDK's registrations (rte_extmem_register), the others are a device's mappings.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -37,12 +36,12 @@ static int mapping_make(const struct mapping *m)
 
 	if (rc == 0)
 		return 0;
-	/* Some drivers leave rte_errno alone. */
+	/* Some drivers do not set rte_errno. */
 	return rte_errno == 0 || rte_errno == EOPNOTSUPP || rte_errno == ENOTSUP ? -ENOTSUP
 										 : -rte_errno;
 }
 
-static void mapping_unmake(const struct mapping *m)
+static void mapping_destroy(const struct mapping *m)
 {
 	void *at = (void *)m->from;
 	size_t bytes = m->to - m->from;
@@ -54,12 +53,12 @@ static void mapping_unmake(const struct mapping *m)
 }
 
 /* Releases the pieces of [from, to) for one range. */
-static void mapping_let_go(struct rte_device *device, uintptr_t from, uintptr_t to)
+static void mapping_release(struct rte_device *device, uintptr_t from, uintptr_t to)
 {
 	for (struct mapping **at = &mappings, *m; (m = *at) != NULL;) {
 		if (m->device == device && m->from < to && m->to > from && --m->users == 0) {
 			*at = m->next;
-			mapping_unmake(m);
+			mapping_destroy(m);
 			free(m);
 			continue;
 		}
@@ -67,8 +66,7 @@ static void mapping_let_go(struct rte_device *device, uintptr_t from, uintptr_t 
 	}
 }
 
-/* The end of a new piece that starts at `from`, limited by the next piece; or the existing piece at
- * `from`. */
+/* The end of a new piece from `from` to the next piece at most; or the existing piece at `from`. */
 static struct mapping *mapping_at(struct rte_device *device, uintptr_t from, uintptr_t *end)
 {
 	for (struct mapping *m = mappings; m; m = m->next) {
@@ -112,7 +110,7 @@ static int mapping_hold(struct rte_device *device, uintptr_t from, uintptr_t to)
 		at = end;
 	}
 	if (err)
-		mapping_let_go(device, from, at);
+		mapping_release(device, from, at);
 	return err;
 }
 
@@ -138,7 +136,7 @@ int mapping_add(struct rte_device *device, const void *base, size_t bytes)
 	if (!err) {
 		err = mapping_hold(device, from, to);
 		if (err)
-			mapping_let_go(NULL, from, to);
+			mapping_release(NULL, from, to);
 	}
 	pthread_mutex_unlock(&mapping_lock);
 	return err;
@@ -150,7 +148,7 @@ void mapping_remove(struct rte_device *device, const void *base, size_t bytes)
 
 	mapping_pages(base, bytes, &from, &to);
 	pthread_mutex_lock(&mapping_lock);
-	mapping_let_go(device, from, to);
-	mapping_let_go(NULL, from, to);
+	mapping_release(device, from, to);
+	mapping_release(NULL, from, to);
 	pthread_mutex_unlock(&mapping_lock);
 }

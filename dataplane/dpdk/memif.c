@@ -2,9 +2,9 @@
 /*
  * memif.c - one end of a memif: its arguments, and its socket's file.
  *
- * DPDK's driver does the handshake and trusts the peer. So a peer must run as the same user: the
- * socket's folder is this user's, with mode 0700. The driver does not show its sockets, so the
- * peer's user can't be asked for.
+ * DPDK's driver does the handshake and trusts the peer, so the peer must run as the same user. The
+ * driver does not expose its sockets, so their peer's user cannot be queried. Instead the socket's
+ * folder belongs to this user, with mode 0700.
  */
 #include "dpdk/memif.h"
 
@@ -24,8 +24,8 @@
 /* The driver's socket, and three for DPDK's interrupt thread, which creates a new epoll. */
 #define MEMIF_FDS 4u
 
-/* The driver ignores all arguments if it does not know one. zero-copy= is left out: it shares all
- * of DPDK's memory with the peer. */
+/* If the driver does not know one argument, it ignores all. zero-copy= is missing here because it
+ * shares all of DPDK's memory with the peer. */
 static const char *const memif_keys[] = {
 	"role=", "id=", "bsize=", "rsize=", "mac=", "secret=", "socket=", "socket-abstract=",
 };
@@ -56,7 +56,7 @@ static int memif_check_keys(const char *device, const struct why *why)
 		if (i == ARRAY_SIZE(memif_keys))
 			return why_fail(why, -EINVAL, "has an unknown argument: %.*s", len, at);
 		if (seen & 1u << i)
-			return why_fail(why, -EINVAL, "has an argument twice: %s", memif_keys[i]);
+			return why_fail(why, -EINVAL, "has a repeated argument: %s", memif_keys[i]);
 		seen |= 1u << i;
 	}
 	return 0;
@@ -73,7 +73,7 @@ static int memif_role(struct memif *out, const char *device, const struct why *w
 	out->is_server = i >= 2;
 	return i < ARRAY_SIZE(roles)
 		       ? 0
-		       : why_fail(why, -EINVAL, "its role is \"server\" or \"client\"");
+		       : why_fail(why, -EINVAL, "its role must be \"server\" or \"client\"");
 }
 
 static int memif_address(struct memif *out, const char *device, const struct why *why)
@@ -84,8 +84,8 @@ static int memif_address(struct memif *out, const char *device, const struct why
 
 	if (strncmp(memif_argument_or(device, "socket-abstract=", "no"), "no", 2) != 0)
 		return why_fail(why, -EINVAL,
-				"an abstract socket is open to every user: leave socket-abstract= "
-				"out, and name a file with socket=");
+				"an abstract socket is open to every user; remove socket-abstract= "
+				"and name a file with socket=");
 	if (len == 0 || len >= sizeof(out->address.sun_path))
 		return why_fail(why, -EINVAL, "a socket's name has 1 to %zu characters",
 				sizeof(out->address.sun_path) - 1);
@@ -133,19 +133,19 @@ static int memif_folder(const struct memif *memif, const struct why *why)
 		strcpy(path, ".");
 	if (mkdir(path, 0700) < 0 && errno != EEXIST)
 		return why_fail(why, -errno,
-				"%s can't be made: %s; name a socket in a folder of this user's "
+				"%s cannot be created: %s; name a socket in a folder of this user "
 				"with socket=",
 				path, strerror(errno));
 	if (lstat(path, &folder) == 0 && S_ISDIR(folder.st_mode) && folder.st_uid == geteuid() &&
 	    (folder.st_mode & 0077) == 0)
 		return 0;
 	return why_fail(why, -EPERM,
-			"%s is not a folder that this user alone can open (mode 0700); make it so, "
+			"%s is not a folder that only this user can open; set its mode to 0700, "
 			"or name a socket in another one with socket=",
 			path);
 }
 
-/* Without free descriptors the driver leaves a device that can't be removed, and DPDK's interrupt
+/* Without free descriptors the driver leaves a device that cannot be removed, and DPDK's interrupt
  * thread aborts the process. */
 static int memif_descriptors(const struct why *why)
 {
@@ -161,13 +161,13 @@ static int memif_descriptors(const struct why *why)
 	}
 	while (count > 0)
 		close(fds[--count]);
-	return err ? why_fail(why, err, "no descriptors for its driver's socket: %s",
+	return err ? why_fail(why, err, "no free descriptors for its driver's socket: %s",
 			      strerror(-err))
 		   : 0;
 }
 
-/* The kernel refuses a connection of the wrong type, unnoticed by the server, and with another
- * error if a killed server has left the file. */
+/* Connects with another socket type: the kernel refuses with EPROTOTYPE, without the server's
+ * notice, and with another error if a killed server has left the file. */
 bool memif_has_server(const struct memif *memif)
 {
 	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -199,14 +199,14 @@ int memif_prepare(const struct memif *memif, const struct why *why)
 	if (memif_has_server(memif))
 		return why_fail(why, -EBUSY, "Address already in use: its socket has a server");
 	return unlink(path) < 0 && errno != ENOENT
-		       ? why_fail(why, -errno, "%s can't be removed: %s", path, strerror(errno))
+		       ? why_fail(why, -errno, "%s cannot be removed: %s", path, strerror(errno))
 		       : 0;
 }
 
 /* The driver of DPDK 22.11 frees a listener's state, but never closes the listener. A connection
- * that it has not accepted by then would keep the interrupt thread busy for ever. So the socket's
- * name goes first. A file takes its place, which the driver removes: without one it would remove
- * the socket of a server that starts meanwhile. */
+ * that it has not accepted would keep the interrupt thread busy forever, so the socket's name is
+ * removed first. A file replaces it, which the driver removes; without the file it would remove the
+ * socket of a server that starts meanwhile. */
 void memif_retire(const struct memif *memif)
 {
 	char path[sizeof(memif->address.sun_path) + 8];

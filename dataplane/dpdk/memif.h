@@ -19,12 +19,12 @@ struct memif {
 bool memif_is(const char *device);
 /* -EINVAL: an argument is unknown, or its value is not valid. */
 int memif_parse(struct memif *out, const char *device, const struct why *why);
-/* Checks that only this user can reach the socket, and clears the way for it. Before the device is
- * probed. -EPERM; -EBUSY: it has a server; other -errno. */
+/* Checks that only this user can reach the socket, and removes a stale one. Call before probing the
+ * device. -EPERM; -EBUSY: it has a server; other -errno. */
 int memif_prepare(const struct memif *memif, const struct why *why);
-/* A client without a server can't be started. */
+/* A client cannot be started without a server. */
 bool memif_has_server(const struct memif *memif);
-/* A server is about to be closed: nothing connects to it any more. */
+/* Call before closing a server: no client can connect afterwards. */
 void memif_retire(const struct memif *memif);
 
 #endif

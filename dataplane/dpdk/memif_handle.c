@@ -10,7 +10,7 @@
 
 struct memif_handle {
 	struct memif memif;
-	uint32_t link_ends; /* link_end_count() when it was started */
+	uint32_t link_ends; /* link_end_count() at the time of its start */
 	bool is_started;
 };
 
@@ -39,7 +39,7 @@ static void memif_handle_probe_device(void *arg)
 	if (!probing->err)
 		return;
 	eal_log_message(words);
-	probing->err = why_fail(probing->why, -EINVAL, "its driver refuses it: %s", words);
+	probing->err = why_fail(probing->why, -EINVAL, "its driver rejects it: %s", words);
 }
 
 int memif_handle_probe(struct harp_dpdk_memif **out, const char *device, char *why_text,

@@ -5,9 +5,9 @@
  * Theory of operation
  *
  * A frame is an mbuf (pool.h), so descriptors are converted by arithmetic. The pool's states record
- * who owns a frame: fill() makes it EMPTY, the driver takes it (RECEIVING), rx() returns it (HOME):
- * nic_rx.c. tx() gives it to the driver (SENDING), whose free puts it into the list that complete()
- * empties (HOME): nic_tx.c.
+ * the owner of a frame. fill() makes it EMPTY, the driver takes it (RECEIVING), rx() returns it
+ * (STACK): nic_rx.c. tx() gives it to the driver (SENDING). When the driver frees it, it joins the
+ * list that complete() empties (STACK): nic_tx.c.
  */
 #include "dpdk/nic.h"
 
@@ -21,8 +21,8 @@ static void nic_stats(struct harp_nic *harp_nic, struct harp_nic_stats *out)
 	struct dpdk_nic *nic = nic_of(harp_nic);
 	struct rte_eth_stats driver;
 
-	/* The device's counters are for all queues; the first NIC reports them. A query may take
-	 * the firmware a while. */
+	/* The device counts for all queues; the first NIC reports. The firmware may answer
+	 * slowly. */
 	if (nic->queue == 0 && (nic->driver_stats_ns == 0 || nic->now_ns < nic->driver_stats_ns ||
 				nic->now_ns - nic->driver_stats_ns >= NIC_DRIVER_STATS_NS)) {
 		nic->driver_stats_ns = nic->now_ns;
@@ -69,9 +69,9 @@ static void nic_destroy(struct harp_nic *harp_nic)
 		nic_clean_inside(nic);
 		if (external_out(nic->external))
 			port_flush(nic, PORT_FLUSH_QUEUE);
-		/* The user's memory is released. If a driver cannot stop a queue, the device keeps
-		 * its mapping as long as it may read it: until the queue's next user, which
-		 * requires all items to be free (port_nic()), or until the port closes. */
+		/* Releases the user's memory. If a driver cannot stop a queue, the device may still
+		 * read the memory and keeps its mapping. It ends with the port, or with the queue's
+		 * next user, which requires all items to be free (port_nic()). */
 		if (!external_out(nic->external))
 			external_reset(nic->external);
 	}
@@ -98,7 +98,7 @@ void nic_init(struct dpdk_nic *nic, struct dpdk_port *port, uint16_t queue)
 	const struct external *external = nic->external;
 	const size_t kept = offsetof(struct dpdk_nic, pool), from = offsetof(struct dpdk_nic, port);
 
-	/* Keeps the pools: quiesce_begin() may be checking whether a thread is in one. */
+	/* Keeps the pools, because quiesce_begin() may be checking whether a thread is in one. */
 	memset(nic, 0, kept);
 	memset((uint8_t *)nic + from, 0, sizeof(*nic) - from);
 	nic->nic.ops = &nic_ops;
@@ -115,14 +115,14 @@ void nic_init(struct dpdk_nic *nic, struct dpdk_port *port, uint16_t queue)
 	caps->frame_reserved = POOL_RESERVED_BYTES;
 	caps->rx_headroom = POOL_RESERVED_BYTES + RTE_PKTMBUF_HEADROOM;
 	caps->rx_ring = 2u * port->rx_ring < half ? 2u * port->rx_ring : half;
-	/* A ring that was filled when the device was set up needs as many frames of its own. */
-	caps->rx_fill_min = port->traits & DRIVER_TAKES_LATE ? 0 : port->rx_ring + NIC_BURST;
+	/* A ring that was filled at device setup permanently holds that many frames. */
+	caps->rx_fill_min = port->traits & DRIVER_FILLS_LATE ? 0 : port->rx_ring + NIC_BURST;
 	/* A burst of GSO packets takes some forty frames each; packets without frames are
 	 * dropped. */
-	if (port->traits & DRIVER_TRAINS)
+	if (port->traits & DRIVER_GSO)
 		caps->rx_fill_min = caps->rx_ring;
-	/* Larger than the driver's: a full ring returns frames when more is offered, with some
-	 * drivers (virtio) at no other time. */
+	/* Larger than the driver's ring: a full ring returns frames when it is offered more, and
+	 * some drivers (virtio) return them only then. */
 	caps->tx_ring = tx + NIC_BURST < half ? tx + NIC_BURST : half;
 	caps->tx_frags_max = port->frags_max < caps->tx_ring ? port->frags_max : caps->tx_ring;
 	caps->mtu_bytes = port->mtu_bytes;

@@ -32,7 +32,7 @@ unsigned nic_tx(struct harp_nic *harp_nic, const struct harp_desc *descs, unsign
 		uint64_t now_ns);
 unsigned nic_complete(struct harp_nic *harp_nic, uint64_t *addrs, unsigned max, uint64_t now_ns);
 void nic_kick(struct harp_nic *nic, uint64_t now_ns);
-/* Releases what the driver has sent but not reported, if the driver can be asked. Not inside. */
+/* Makes the driver release sent mbufs that it has not reported, if it supports that. Not inside. */
 void nic_clean_inside(struct dpdk_nic *nic);
 
 #endif

@@ -2,10 +2,9 @@
 /*
  * nic_rx.c - reception of a queue: mbufs become descriptors.
  *
- * rx() asks the driver for at most as many packets as it has descriptors. If packets have several
- * mbufs, those that do not fit wait in the NIC for the next call. An mbuf that is not one of the
- * frames (a spare, or one from another port of this process through a net_ring) is copied into
- * frames.
+ * rx() requests at most as many packets as it has descriptors. If packets have several mbufs, those
+ * that do not fit wait in the NIC for the next call. A received mbuf that is not one of our frames
+ * (a spare, or one from another port of this process through a net_ring) is copied into frames.
  */
 #include <rte_prefetch.h>
 #include <stdio.h>
@@ -25,7 +24,7 @@ unsigned nic_fill(struct harp_nic *harp_nic, const uint64_t *addrs, unsigned cou
 	for (unsigned i = 0; i < count; i++) {
 		uint32_t index = (uint32_t)(addrs[i] >> pool->shift);
 
-		assert(index < pool->frame_count && pool->state[index] == POOL_HOME);
+		assert(index < pool->frame_count && pool->state[index] == POOL_STACK);
 		pool->state[index] = POOL_EMPTY;
 		pool->empty.items[pool->empty.count++] = index;
 	}
@@ -33,8 +32,8 @@ unsigned nic_fill(struct harp_nic *harp_nic, const uint64_t *addrs, unsigned cou
 	return count;
 }
 
-/* *None* is a checksum that was never written, because the packet has not left its host (virtio):
- * its data counts as verified. */
+/* RX_L4_CKSUM_NONE: the checksum was never written, because the packet has not left its host
+ * (virtio). Its data counts as verified. */
 static inline uint32_t nic_rx_flags(const struct rte_mbuf *packet)
 {
 	const uint64_t sum = packet->ol_flags & RTE_MBUF_F_RX_L4_CKSUM_MASK;
@@ -44,7 +43,7 @@ static inline uint32_t nic_rx_flags(const struct rte_mbuf *packet)
 		       : 0;
 }
 
-/* True if it was given for reception. (A sent one may return through a net_ring.) */
+/* True if the mbuf was given for reception. (A sent one may return through a net_ring.) */
 static inline bool nic_is_frame(const struct pool *pool, const struct rte_mbuf *mbuf)
 {
 	return mbuf->pool == pool->mempool && pool->state[pool_index(pool, mbuf)] == POOL_RECEIVING;
@@ -59,7 +58,7 @@ static bool nic_is_ours(const struct pool *pool, const struct rte_mbuf *packet)
 	return true;
 }
 
-/* A chain of our frames: each mbuf becomes a descriptor, and is unchained. */
+/* Converts a chain of our frames: each mbuf becomes a descriptor, and is unchained. */
 static void nic_rx_chain(struct dpdk_nic *nic, struct rte_mbuf *mbuf, struct harp_desc *descs)
 {
 	struct pool *pool = nic->pool;
@@ -68,7 +67,7 @@ static void nic_rx_chain(struct dpdk_nic *nic, struct rte_mbuf *mbuf, struct har
 	while (mbuf) {
 		struct rte_mbuf *next = mbuf->next;
 
-		pool->state[pool_index(pool, mbuf)] = POOL_HOME;
+		pool->state[pool_index(pool, mbuf)] = POOL_STACK;
 		*descs++ = (struct harp_desc){
 			.addr = pool_offset(pool, mbuf),
 			.len = mbuf->data_len,
@@ -80,7 +79,7 @@ static void nic_rx_chain(struct dpdk_nic *nic, struct rte_mbuf *mbuf, struct har
 	}
 }
 
-/* Number of descriptors for a copy of the packet. */
+/* Number of descriptors that a copy of the packet needs. */
 static unsigned nic_copy_descs(const struct dpdk_nic *nic, const struct rte_mbuf *packet)
 {
 	uint32_t room = nic->nic.caps.frame_size - nic->nic.caps.rx_headroom;
@@ -102,7 +101,7 @@ static void nic_rx_copy(struct dpdk_nic *nic, const struct rte_mbuf *packet,
 		uint8_t *to = pool->base + addr;
 		const uint8_t *from;
 
-		pool->state[index] = POOL_HOME;
+		pool->state[index] = POOL_STACK;
 		len = packet->pkt_len - at < room ? packet->pkt_len - at : room;
 		from = rte_pktmbuf_read(packet, at, len, to);
 		if (from != to)
@@ -116,7 +115,7 @@ static void nic_rx_copy(struct dpdk_nic *nic, const struct rte_mbuf *packet,
 	}
 }
 
-/* Any packet. Returns the descriptors written; 0 if there is no space for them; -1: dropped. */
+/* Converts any packet. Returns the descriptors written; 0: too few are left; -1: dropped. */
 static int nic_rx_any(struct dpdk_nic *nic, struct rte_mbuf *packet, struct harp_desc *descs,
 		      unsigned room)
 {
@@ -141,7 +140,7 @@ static int nic_rx_any(struct dpdk_nic *nic, struct rte_mbuf *packet, struct harp
 }
 
 /*
- * Headers in a separate mbuf, as memif sends them if the payload is sent in place: copied into the
+ * memif sends headers in a separate mbuf if the payload is sent in place. Copies them into the
  * headroom of the payload's mbuf, so that the packet is one frame. The header mbuf becomes empty
  * again.
  */
@@ -182,7 +181,7 @@ static unsigned nic_rx_take(struct dpdk_nic *nic, struct harp_desc *descs, unsig
 		if (nic->waiting_at + 4 < nic->waiting_count)
 			rte_prefetch0(nic->waiting[nic->waiting_at + 4]);
 		if (__builtin_expect(packet->nb_segs == 1 && nic_is_frame(pool, packet), 1)) {
-			pool->state[pool_index(pool, packet)] = POOL_HOME;
+			pool->state[pool_index(pool, packet)] = POOL_STACK;
 			descs[got] = (struct harp_desc){
 				.addr = pool_offset(pool, packet),
 				.len = packet->data_len,
@@ -192,7 +191,7 @@ static unsigned nic_rx_take(struct dpdk_nic *nic, struct harp_desc *descs, unsig
 			count = nic_rx_any(nic, packet, descs + got, max - got);
 			if (count == 0 && got > 0)
 				break;
-			if (count == 0) { /* larger than any burst of the caller */
+			if (count == 0) { /* exceeds any burst of the caller */
 				nic->stats.rx_invalid++;
 				rte_pktmbuf_free(packet);
 				count = -1;
@@ -208,8 +207,8 @@ static unsigned nic_rx_take(struct dpdk_nic *nic, struct harp_desc *descs, unsig
 	return got;
 }
 
-/* The driver found too few frames since the last check. Drivers then drop packets or leave them,
- * and few report it. */
+/* Logs if the driver found too few frames since the last check. Drivers then drop packets or leave
+ * them, and few report it. */
 static void nic_rx_starved(struct dpdk_nic *nic)
 {
 	char line[256];
@@ -219,8 +218,8 @@ static void nic_rx_starved(struct dpdk_nic *nic)
 		return;
 	nic->starved_ns = nic->now_ns;
 	snprintf(line, sizeof(line),
-		 "%s queue %u: too few of %u frames are free to receive into: packets wait or are "
-		 "lost; more: frames= in its text",
+		 "%s queue %u: too few of %u frames are free for reception: packets wait or are "
+		 "lost; raise frames= in its text",
 		 nic->port->name, nic->queue, nic->port->frame_count);
 	eal_log_forward(line);
 }

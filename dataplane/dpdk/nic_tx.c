@@ -3,8 +3,8 @@
  * nic_tx.c - transmission of a queue: descriptors become mbufs, and return when the driver frees
  * them.
  *
- * tx() builds mbufs for as many packets as a burst has and offers them to the driver, which may
- * accept fewer: the others become frames again and stay with the caller.
+ * tx() builds mbufs for a burst of packets and offers them to the driver, which may accept fewer.
+ * The others become frames again and stay with the caller.
  */
 #include "dpdk/nic.h"
 
@@ -25,7 +25,7 @@ static bool nic_desc_good(const struct dpdk_nic *nic, const struct harp_desc *de
 		       external_good(nic->external, index - pool->frame_count, desc->len);
 
 	return at >= POOL_RESERVED_BYTES && desc->len > 0 && desc->len <= size - at &&
-	       pool->state[index] == POOL_HOME;
+	       pool->state[index] == POOL_STACK;
 }
 
 static inline struct rte_mbuf *nic_mbuf_make(struct dpdk_nic *nic, const struct harp_desc *desc)
@@ -46,14 +46,14 @@ static inline struct rte_mbuf *nic_mbuf_make(struct dpdk_nic *nic, const struct 
 	return mbuf;
 }
 
-/* Not accepted by the driver: converts back to frames. */
+/* Converts a packet that the driver did not accept back to frames. */
 static void nic_packet_undo(struct dpdk_nic *nic, struct rte_mbuf *mbuf)
 {
 	while (mbuf) {
 		struct rte_mbuf *next = mbuf->next;
 
 		if (mbuf->pool == nic->pool->mempool) {
-			nic->pool->state[pool_index(nic->pool, mbuf)] = POOL_HOME;
+			nic->pool->state[pool_index(nic->pool, mbuf)] = POOL_STACK;
 			mbuf->next = NULL;
 			mbuf->nb_segs = 1;
 		} else {
@@ -63,8 +63,8 @@ static void nic_packet_undo(struct dpdk_nic *nic, struct rte_mbuf *mbuf)
 	}
 }
 
-/* Builds mbufs for the packet at descs. Returns its descriptors; 0: it has no end; -1: it cannot be
- * sent. */
+/* Builds mbufs for the packet at descs. Returns its number of descriptors; 0: its end is missing;
+ * -1: it cannot be sent. */
 static int nic_packet_make(struct dpdk_nic *nic, const struct harp_desc *descs, unsigned count,
 			   struct rte_mbuf **out)
 {
@@ -110,7 +110,7 @@ static unsigned nic_packet_refuse(struct dpdk_nic *nic, const struct harp_desc *
 			nic->in_flight++;
 			continue;
 		}
-		if (index >= pool->frame_count || pool->state[index] != POOL_HOME ||
+		if (index >= pool->frame_count || pool->state[index] != POOL_STACK ||
 		    pool->done.count == pool->done.max)
 			continue;
 		pool->done.items[pool->done.count++] = (uint32_t)index;
@@ -120,8 +120,8 @@ static unsigned nic_packet_refuse(struct dpdk_nic *nic, const struct harp_desc *
 	return n;
 }
 
-/* Lets the driver check packets with offloads. Leaves out those that it refuses, and the ones after
- * them; *n: -1 if there is one. */
+/* Lets the driver check packets with offloads. Leaves out the first one that it rejects and all
+ * after it; *n: -1 if there is one. */
 static unsigned nic_prepare(struct dpdk_nic *nic, struct rte_mbuf **packets, unsigned made, int *n)
 {
 	uint16_t good = rte_eth_tx_prepare(nic->port_id, nic->queue, packets, (uint16_t)made);
@@ -133,8 +133,8 @@ static unsigned nic_prepare(struct dpdk_nic *nic, struct rte_mbuf **packets, uns
 	return good;
 }
 
-/* Sends one burst. Returns the descriptors taken; *more is false if the driver will accept nothing
- * else. */
+/* Sends one burst. Returns the number of consumed descriptors; *more: the driver may accept
+ * more. */
 static unsigned nic_tx_burst(struct dpdk_nic *nic, const struct harp_desc *descs, unsigned count,
 			     bool *more)
 {
@@ -155,7 +155,7 @@ static unsigned nic_tx_burst(struct dpdk_nic *nic, const struct harp_desc *descs
 			break;
 		sizes[made++] = (uint8_t)n;
 	}
-	/* Read before the burst: sent mbufs belong to the driver. */
+	/* Read before the burst, because sent mbufs belong to the driver. */
 	uint32_t lens[NIC_BURST];
 
 	for (unsigned i = 0; i < made; i++)
@@ -196,7 +196,7 @@ unsigned nic_tx(struct harp_nic *harp_nic, const struct harp_desc *descs, unsign
 	return taken;
 }
 
-/* Drivers free sent mbufs at their own discretion, perhaps never: requests it. */
+/* Drivers may free sent mbufs late or never; this requests it. */
 static void nic_clean(struct dpdk_nic *nic)
 {
 	if (!quiesce_enter(nic))

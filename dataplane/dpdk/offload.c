@@ -7,7 +7,7 @@
 
 #include "dpdk/port.h"
 
-/* The headers are in the packet's first mbuf, as HARP writes them. */
+/* Requires the headers in the packet's first mbuf, where HARP writes them. */
 bool offload_packet(struct rte_mbuf *mbuf, uint32_t flags)
 {
 	const struct rte_ether_hdr *eth = rte_pktmbuf_mtod(mbuf, const struct rte_ether_hdr *);
@@ -31,7 +31,7 @@ bool offload_packet(struct rte_mbuf *mbuf, uint32_t flags)
 		mbuf->ol_flags |= RTE_MBUF_F_TX_IPV4;
 		proto = ip->next_proto_id;
 		if (flags & HARP_DESC_TX_TSO) {
-			/* For each segment. */
+			/* The NIC writes it for each segment. */
 			mbuf->ol_flags |= RTE_MBUF_F_TX_IP_CKSUM;
 			ip->hdr_checksum = 0;
 		}

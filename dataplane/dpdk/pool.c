@@ -11,24 +11,22 @@
 
 #define POOL_OPS_NAME "harp"
 
-/* ---- the lists ---- */
-
 static inline void pool_push(struct pool_list *list, uint32_t index)
 {
 	assert(list->count < list->max);
 	list->items[list->count++] = index;
 }
 
-/* Returns an element to the list that its state determines. Called by the owner. */
+/* Adds an element to the list that its state determines. Called by the owner. */
 static void pool_sort(struct pool *pool, uint32_t index)
 {
 	switch (pool->state[index]) {
-	case POOL_RECEIVING: /* taken, but not used */
+	case POOL_RECEIVING: /* taken, but unused */
 		pool->state[index] = POOL_EMPTY;
 		pool_push(&pool->empty, index);
 		break;
 	case POOL_SENDING:
-		pool->state[index] = POOL_HOME;
+		pool->state[index] = POOL_STACK;
 		pool_push(&pool->done, index);
 		break;
 	default: /* not in use: freed twice, or never taken */
@@ -58,8 +56,6 @@ void pool_collect(struct pool *pool)
 	rte_spinlock_unlock(&pool->lock);
 }
 
-/* ---- the mempool's operations ---- */
-
 static bool pool_is_owner(const struct pool *pool)
 {
 	return __atomic_load_n(&pool->owner, __ATOMIC_RELAXED) == pthread_self();
@@ -75,7 +71,7 @@ static void pool_free_away(struct pool *pool, uint32_t index)
 				 (pool->away.items[pool->away.count] = index, pool->away.count + 1),
 				 __ATOMIC_RELAXED);
 	else
-		pool->bad++; /* too many: some were freed twice */
+		pool->bad++; /* some elements were freed twice */
 	rte_spinlock_unlock(&pool->lock);
 }
 
@@ -96,7 +92,7 @@ static int pool_enqueue(struct rte_mempool *mempool, void *const *objects, unsig
 	return 0;
 }
 
-/* The driver sets up a queue: it gets spares. */
+/* Returns spares to a driver that sets up a queue. */
 static int pool_dequeue_spare(struct pool *pool, void **objects, unsigned count)
 {
 	int err = -ENOBUFS;
@@ -153,7 +149,7 @@ static void pool_ops_free(struct rte_mempool *mempool)
 	mempool->pool_data = NULL;
 }
 
-/* Adds elements singly; DPDK reports the boundaries of contiguous chunks. */
+/* Adds elements one by one, because DPDK reports the boundaries of contiguous chunks. */
 static int pool_populate(struct rte_mempool *mempool, unsigned max, void *address, rte_iova_t iova,
 			 size_t bytes, rte_mempool_populate_obj_cb_t *made, void *made_arg)
 {
@@ -251,7 +247,7 @@ int pool_create(struct pool **out, const struct pool_options *opt, const struct 
 	    pool_list_init(&pool->spare, opt->spare_count) || pool_memory(pool, opt)) {
 		why_fail(why, -ENOMEM,
 			 "no memory for %u frames of %u bytes (%u MiB); give DPDK more "
-			 "(HARP_DPDK_MEMORY_MIB), or ask for fewer frames",
+			 "(HARP_DPDK_MEMORY_MIB), or use fewer frames",
 			 count, opt->frame_size,
 			 (unsigned)(((uint64_t)count * opt->frame_size) >> 20));
 		pool_free(pool);
@@ -283,12 +279,12 @@ void pool_reset(struct pool *pool)
 {
 	pool_collect(pool);
 	for (uint32_t i = 0; i < pool->empty.count; i++)
-		pool->state[pool->empty.items[i]] = POOL_HOME;
+		pool->state[pool->empty.items[i]] = POOL_STACK;
 	pool->empty.count = 0;
 	pool->done.count = 0;
 }
 
-/* Pools of closed ports whose frames are still in use elsewhere (for example in the ring of a
+/* Pools of closed ports whose frames are still in use elsewhere (such as in the ring of a
  * net_ring). */
 static struct pool *pool_retired;
 static pthread_mutex_t pool_retired_lock = PTHREAD_MUTEX_INITIALIZER;

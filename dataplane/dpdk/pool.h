@@ -31,11 +31,11 @@
 static_assert(sizeof(struct rte_mbuf) == 128, "two cache lines, as POOL_RESERVED_BYTES has it");
 static_assert(sizeof(struct rte_mempool_objhdr) <= POOL_MBUF_AT, "the header fits before the mbuf");
 
-/* State of an element. Frames and spares have separate states: an mbuf that is freed twice, or that
- * the driver never had, is detected and ignored. */
+/* State of an element. Frames and spares have separate states, so that an mbuf that is freed twice,
+ * or that the driver never had, is detected and ignored. */
 enum pool_state {
-	POOL_HOME,      /* frame: owned by the stack */
-	POOL_EMPTY,     /* frame: in the list for reception */
+	POOL_STACK,     /* frame: owned by the stack */
+	POOL_EMPTY,     /* frame: in the fill list */
 	POOL_RECEIVING, /* frame: the driver has it for reception */
 	POOL_SENDING,   /* frame: the driver reads it */
 	POOL_SPARE,     /* spare: in its list */
@@ -50,9 +50,9 @@ struct pool_list {
 
 /*
  * Only the thread inside one of the NIC's functions (*the owner*) accesses the lists, without a
- * lock. A driver may also free and allocate mbufs in its own threads, or in those of another port:
- * frees then go to `away`, allocations get spares, both under the lock. No other lock is taken
- * under it.
+ * lock. Drivers may also free and allocate mbufs in threads of their own, or in those of another
+ * port. Such frees go to `away`, and such allocations get spares, both under the lock. No other
+ * lock is taken under it.
  */
 struct pool {
 	pthread_t owner; /* the thread inside; atomic; 0: none */
@@ -60,7 +60,7 @@ struct pool {
 	uint8_t *state; /* enum pool_state, of each element */
 	struct pool_list empty, done;
 	uint32_t shift, frame_count, element_count;
-	uint32_t starved; /* allocations that found too few frames */
+	uint32_t starved; /* number of allocations that found too few frames */
 	uint32_t bad;     /* frees of elements that were not in use */
 	struct rte_mempool *mempool;
 	const struct rte_memzone *zone;
@@ -78,15 +78,15 @@ struct pool_options {
 
 /* Allocates DPDK memory and its elements. -ENOMEM with why. */
 int pool_create(struct pool **out, const struct pool_options *opt, const struct why *why);
-/* No thread is inside. References of a driver stay valid: the pool is then kept, and freed by a
- * later pool_retire() or pool_reap(). NULL is accepted. */
+/* Requires that no thread is inside. If a driver holds references, they stay valid, and a later
+ * pool_retire() or pool_reap() frees the pool. NULL is accepted. */
 void pool_retire(struct pool *pool);
 void pool_reap(void);
-/* Elements that a driver holds. No thread is inside. */
+/* Number of elements that a driver holds. Requires that no thread is inside. */
 uint32_t pool_out(struct pool *pool);
-/* Takes the stack's frames from the lists. No thread is inside. */
+/* Takes the stack's frames from the lists. Requires that no thread is inside. */
 void pool_reset(struct pool *pool);
-/* Processes what other threads have freed. Called by the owner, or with no thread inside. */
+/* Processes the frees of other threads. Called by the owner, or with no thread inside. */
 void pool_collect(struct pool *pool);
 
 static inline void pool_enter(struct pool *pool)
@@ -99,7 +99,7 @@ static inline void pool_enter(struct pool *pool)
 
 static inline void pool_leave(struct pool *pool)
 {
-	/* Release: a thread that sees no owner (quiesce.h) sees its writes. */
+	/* Release: a thread that sees no owner (quiesce.h) sees the owner's writes. */
 	__atomic_store_n(&pool->owner, 0, __ATOMIC_RELEASE);
 }
 

@@ -54,9 +54,9 @@ static bool port_is_virtual(const struct dpdk_port *port)
 	return strcmp(rte_bus_name(rte_dev_bus(port->device)), "vdev") == 0;
 }
 
-/* A virtual device's driver reads memory with the CPU, if at all. Drivers that pass packets to
- * other devices (bonding, failsafe) or to another process (virtio_user) do not work, since nothing
- * maps the memory for those. For other devices it is mapped. */
+/* Maps memory for devices with DMA. A virtual device's driver reads memory with the CPU, if at all.
+ * Drivers that pass packets to other devices (bonding, failsafe) or to another process
+ * (virtio_user) do not work, because no code maps the memory for those. */
 static int port_external(struct dpdk_port *port, uint16_t queue, const struct why *why)
 {
 	bool virtual = port_is_virtual(port);
@@ -105,21 +105,21 @@ static int port_start(struct dpdk_port *port, const struct why *why)
 	err = link_start(port);
 	if (err) {
 		eal_log_message(words);
-		return why_fail(why, err, "can't be started: %s",
+		return why_fail(why, err, "cannot be started: %s",
 				words[0] ? words : rte_strerror(-err));
 	}
-	/* Neighbor discovery uses multicast (RFC 4861); a device without multicast filters receives
+	/* Neighbor discovery uses multicast (RFC 4861). Devices without multicast filters receive
 	 * everything. */
 	rte_eth_allmulticast_enable(port->id);
 	return 0;
 }
 
-/* Frees what remains of a probed device, and its memory. */
+/* Frees a probed device and the port's memory. */
 static void port_free(struct dpdk_port *port)
 {
 	link_remove(port);
 	port_rules_flush(port);
-	if (port->started && !(port->traits & DRIVER_DIALS))
+	if (port->started && !(port->traits & DRIVER_CONNECTS))
 		port_drain(port);
 	if (port->device) {
 		link_stop(port, true);
@@ -168,7 +168,7 @@ int port_open(struct harp_dpdk_port **out, const struct harp_dpdk_port_options *
 		err = port_start(port, &why);
 	if (!err)
 		err = interface_mtu(port, &why);
-	if (!err && (port->traits & DRIVER_DIALS))
+	if (!err && (port->traits & DRIVER_CONNECTS))
 		link_add(port);
 	if (err)
 		port_free(port);

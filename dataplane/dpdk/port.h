@@ -18,21 +18,21 @@
 
 /* Driver properties that DPDK does not report (driver.c). */
 enum driver_trait {
-	DRIVER_ANY_LENGTH = 0x1, /* packets larger than reported pass, if necessary in chains */
-	/* takes frames only when packets have arrived: holds none before */
-	DRIVER_TAKES_LATE = 0x2,
-	DRIVER_COPIES = 0x4, /* copies each packet in both directions */
-	DRIVER_KERNEL = 0x8, /* ends in a kernel interface: checksums may be partial */
-	DRIVER_DIALS = 0x10, /* has a peer and connects once, when it is started: link.c */
+	DRIVER_ANY_LENGTH = 0x1, /* packets longer than reported pass, if necessary in chains */
+	/* takes frames only as packets arrive; holds none before */
+	DRIVER_FILLS_LATE = 0x2,
+	DRIVER_COPIES = 0x4,    /* copies each packet in both directions */
+	DRIVER_KERNEL = 0x8,    /* leads to a kernel interface: checksums may be partial */
+	DRIVER_CONNECTS = 0x10, /* has a peer, and connects once, when it is started: link.c */
 	DRIVER_PULLS =
-		0x20, /* completes transmissions only when sending: an empty burst triggers it */
+		0x20, /* completes transmissions only when sending; an empty burst triggers it */
 	DRIVER_SLOTS = 0x40,   /* a slot's content must fit an mbuf */
 	DRIVER_NO_TSO = 0x80,  /* its TSO is unusable */
 	DRIVER_READS = 0x100,  /* virtual device: reads sent data with the CPU */
 	DRIVER_CHUNKS = 0x200, /* its mbufs are chunks of an XDP socket's memory: at most a page */
-	DRIVER_MAKES = 0x400,  /* creates the interface in which it ends */
-	DRIVER_TRAINS = 0x800, /* may receive a GSO packet in a long chain */
-	DRIVER_INDIRECT = 0x1000, /* a chain may take one slot of its ring */
+	DRIVER_CREATES_LINK = 0x400, /* creates the kernel interface that it leads to */
+	DRIVER_GSO = 0x800,          /* may receive a GSO packet in a long chain */
+	DRIVER_INDIRECT = 0x1000,    /* a chain may take one slot of its ring */
 };
 
 struct dpdk_port;
@@ -41,7 +41,7 @@ struct memif;
 /* The NIC of one queue pair. */
 struct dpdk_nic {
 	struct harp_nic nic;
-	struct pool *pool;         /* for the port's lifetime, like the next */
+	struct pool *pool;         /* for the port's lifetime, as is external */
 	struct external *external; /* NULL: the device cannot send chains */
 	struct dpdk_port *port;
 	uint16_t port_id, queue;
@@ -68,7 +68,7 @@ struct dpdk_port {
 	uint32_t features;       /* HARP_NIC_* */
 	uint32_t traits;         /* enum driver_trait */
 	bool started;            /* writers hold the ports' lock */
-	struct memif memif;      /* DRIVER_DIALS */
+	struct memif memif;      /* DRIVER_CONNECTS */
 	uint32_t shut;           /* quiesce.h */
 	uint32_t link_ends;      /* link.c's count when the port was started */
 	struct port_rule *rules; /* flow_rules.c */
@@ -93,17 +93,17 @@ const char *driver_argument(const char *device, const char *key);
 #define DRIVER_SLOT_KEPT 32u
 uint32_t driver_slot_bytes(uint32_t frame_size);
 
-/* Completes the text with defaults for a packet size. Returns bytes written; -ENAMETOOLONG. */
+/* Adds defaults for a packet size to the text. Returns bytes written; -ENAMETOOLONG. */
 int driver_device(const char *device, uint32_t frame_size, char *out, size_t out_len);
 
-/* configure.c: configures a device from what it reports. */
+/* configure.c: configures a device from its reported properties. */
 int port_configure(struct dpdk_port *port, const struct harp_dpdk_port_options *opt,
 		   const struct why *why);
 int port_queues_setup(struct dpdk_port *port, const struct why *why);
 uint32_t port_frame_size(const struct rte_eth_dev_info *info, uint32_t traits, uint32_t mtu_bytes);
 
-/* interface.c: checks that the interface behind a started port has the port's MTU; sets it on the
- * driver's own interface. */
+/* interface.c: checks that the interface behind a started port has the port's MTU; sets the MTU if
+ * the driver created the interface. */
 int interface_mtu(const struct dpdk_port *port, const struct why *why);
 
 /* sigpipe.c: encloses calls that may write to a driver's peer, in an application's thread. */
@@ -114,8 +114,8 @@ struct sigpipe {
 void sigpipe_block(struct sigpipe *was);
 void sigpipe_restore(const struct sigpipe *was);
 
-/* forked.c: descriptors and mappings of drivers, created while a port is opened or restarted, are
- * absent in forked children. Under the ports' lock, except the last. */
+/* forked.c: removes descriptors and mappings of drivers, created while a port is opened or
+ * restarted, from forked children. Under the ports' lock, except the last. */
 #define FORKED_MAX 256u
 struct forked {
 	int fds[FORKED_MAX];
@@ -129,27 +129,27 @@ void forked_child(void); /* in the child */
 /* link.c: drivers that connect to a peer. Called under the ports' lock, except link_leaving(). */
 void link_add(struct dpdk_port *port);
 void link_remove(struct dpdk_port *port);
-/* Runs a function in the thread that the driver requires: DPDK's interrupt thread for DRIVER_DIALS.
- * The first call may fail (-errno), later ones do not. */
+/* Runs a function in the thread that the driver requires: DPDK's interrupt thread for DRIVER_CONNECTS.
+ * Only the first call can fail (-errno). */
 int link_run(const struct dpdk_port *port, void (*run)(void *arg), void *arg);
 int link_run_there(void (*run)(void *arg), void *arg); /* not in the interrupt thread */
-/* Memif connections that have ended in this process. */
+/* Number of memif connections that have ended in this process. */
 uint32_t link_end_count(void);
-/* Waits until a started client's handshake is over, a second at most. ends: the count when it was
- * started. */
+/* Waits until a started client's handshake is over, at most a second. ends: the count at its
+ * start. */
 void link_settle(uint16_t id, uint32_t ends);
-/* A server is about to be closed: it finishes what its clients have sent, and gets no others. */
+/* Call before closing a server: it serves its clients, and accepts no others. */
 void link_retire(const struct memif *memif);
-/* Starts the device. A memif client without a server is started when it has one. -errno. */
+/* Starts the device; a memif client without a server starts when there is one. -errno. */
 int link_start(struct dpdk_port *port);
 /* Stops the device, and closes it if is_last. */
 void link_stop(struct dpdk_port *port, bool is_last);
-/* DPDK's interrupt thread is about to end a memif connection while bursts may use it; has ended
+/* DPDK's interrupt thread is about to end a memif connection that bursts may use; it has ended
  * it. */
 void link_leaving(void);
 void link_ended(void);
 void link_guard(void (*leaving)(void), void (*done)(void)); /* harp_dpdk.h */
-/* The ports' lock, link.c's too. */
+/* The ports' lock, which link.c uses, too. */
 void port_lock_all(void);
 bool port_trylock_all(void);
 void port_unlock_all(void);
@@ -168,13 +168,13 @@ int port_name(struct dpdk_port *port, const char *device, const struct why *why)
 int port_probe(struct dpdk_port *port, const struct harp_dpdk_port_options *opt,
 	       const struct why *why);
 
-/* flow_rules.c. Devices lose their rules when they are stopped: removes them before, and adds them
- * again after. */
+/* flow_rules.c. Devices lose their rules when they are stopped: call this before, and
+ * port_rules_start() afterwards. */
 void port_rules_stop(struct dpdk_port *port);
 int port_rules_start(struct dpdk_port *port);
 void port_rules_flush(struct dpdk_port *port);
 
-/* queues.c: discards packets that wait in a port, for example in the rings of a net_ring. */
+/* queues.c: discards packets that wait in a port, such as in the rings of a net_ring. */
 void port_drain(struct dpdk_port *port);
 /* Makes the driver release what a queue has sent; packets in flight are lost. Called by the thread
  * that drives the NIC, not inside it. */

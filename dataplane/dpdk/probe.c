@@ -15,13 +15,13 @@ int port_name(struct dpdk_port *port, const char *device, const struct why *why)
 
 	if (len == 0 || len >= sizeof(port->name))
 		return why_fail(why, -EINVAL,
-				"is no device; name a PCI address or a virtual device with its "
-				"arguments, like net_memif0,role=client");
+				"is not a device; name a PCI address or a virtual device with its "
+				"arguments, such as net_memif0,role=client");
 	snprintf(port->name, sizeof(port->name), "%.*s", (int)len, device);
 	return 0;
 }
 
-/* Drivers return -1 for anything: their messages say more. */
+/* Drivers return -1 for any failure; their messages have the reason. */
 static int port_probe_error(int err, const char *words)
 {
 	if (err != -1)
@@ -40,16 +40,16 @@ static int port_probe_failed(const char *device, int err, const struct why *why)
 
 	eal_log_message(words);
 	if (err == -EEXIST)
-		return why_fail(why, -EBUSY, "is open in this process already");
+		return why_fail(why, -EBUSY, "is already open in this process");
 	if (err == -EFAULT || strstr(words, "failed to parse device") ||
 	    strstr(words, "annot find"))
 		return why_fail(
 			why, -ENODEV,
-			"DPDK has no such device or driver (%s); look at the name, and whether "
+			"DPDK has no such device or driver (%s); check the name, and whether "
 			"the driver's package is installed",
 			words);
 	err = port_probe_error(err, words);
-	return why_fail(why, err, "can't be opened as \"%s\": %s", device,
+	return why_fail(why, err, "cannot be opened as \"%s\": %s", device,
 			words[0] ? words : rte_strerror(-err));
 }
 
@@ -72,7 +72,7 @@ static void port_probe_device(void *arg)
 	const char *asked = opt->device;
 	char device[MEMIF_TEXT_BYTES];
 
-	if (port->traits & DRIVER_DIALS) {
+	if (port->traits & DRIVER_CONNECTS) {
 		probing->err = memif_parse(&port->memif, opt->device, probing->why);
 		if (!probing->err)
 			probing->err = memif_prepare(&port->memif, probing->why);
@@ -97,7 +97,7 @@ int port_probe(struct dpdk_port *port, const struct harp_dpdk_port_options *opt,
 	int err;
 
 	if (rte_eth_dev_get_port_by_name(port->name, &port->id) == 0)
-		return why_fail(why, -EBUSY, "is open in this process already");
+		return why_fail(why, -EBUSY, "is already open in this process");
 	port->traits = driver_traits(opt->device);
 	err = link_run(port, port_probe_device, &probing);
 	if (err)
@@ -106,10 +106,10 @@ int port_probe(struct dpdk_port *port, const struct harp_dpdk_port_options *opt,
 	if (probing.err)
 		return probing.err;
 	if (rte_eth_dev_get_port_by_name(port->name, &port->id) != 0)
-		return why_fail(why, -ENODEV, "is no Ethernet device");
+		return why_fail(why, -ENODEV, "is not an Ethernet device");
 	err = rte_eth_dev_info_get(port->id, &port->info);
 	if (err)
-		return why_fail(why, err, "does not say what it is: %s", rte_strerror(-err));
+		return why_fail(why, err, "reading its properties: %s", rte_strerror(-err));
 	port->device = port->info.device;
 	port->traits = driver_traits(port->info.driver_name);
 	return 0;

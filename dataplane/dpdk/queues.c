@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* queues.c - assignment of a port's queues, and recovery of frames that a queue's last user left
- * with the driver. */
+/* queues.c - assigns a port's queues, and recovers frames that a queue's last user left with the
+ * driver. */
 #include <errno.h>
 #include <rte_errno.h>
 
@@ -40,7 +40,7 @@ static bool port_queue_out(const struct dpdk_port *port, uint32_t queue)
 	return pool_out(nic->pool) > 0 || (nic->external && external_out(nic->external));
 }
 
-/* Recovers all frames by restarting the port. Packets in flight are lost. */
+/* Recovers all frames by restarting the port; packets in flight are lost. */
 static int port_restart(struct dpdk_port *port, const struct why *why)
 {
 	struct forked before;
@@ -48,7 +48,7 @@ static int port_restart(struct dpdk_port *port, const struct why *why)
 
 	if (!quiesce_begin(port)) {
 		quiesce_end(port);
-		return why_fail(why, -EBUSY, "a thread has not left its driver for a second");
+		return why_fail(why, -EBUSY, "a thread has been in its driver for a second");
 	}
 	forked_before(&before);
 	if (port->started) {
@@ -63,14 +63,14 @@ static int port_restart(struct dpdk_port *port, const struct why *why)
 	}
 	forked_after(&before);
 	if (err)
-		why_fail(why, err, "can't be started again: %s", rte_strerror(-err));
+		why_fail(why, err, "cannot be restarted: %s", rte_strerror(-err));
 	quiesce_end(port);
 	return err;
 }
 
 void port_flush(struct dpdk_nic *nic, enum port_flush how)
 {
-	const struct why nobody = { 0 }; /* a port that does not restart has no link */
+	const struct why nobody = { 0 }; /* ignored: a port that does not restart has no link */
 	struct sigpipe was;
 
 	port_enter(&was);
@@ -81,8 +81,8 @@ void port_flush(struct dpdk_nic *nic, enum port_flush how)
 	port_leave(&was);
 }
 
-/* The same for one queue, by restarting it. */
-static int port_queue_again(struct dpdk_port *port, uint32_t queue, const struct why *why)
+/* Recovers the frames of one queue by restarting it. */
+static int port_queue_restart(struct dpdk_port *port, uint32_t queue, const struct why *why)
 {
 	int err;
 
@@ -91,7 +91,7 @@ static int port_queue_again(struct dpdk_port *port, uint32_t queue, const struct
 	if (port_others_taken(port, queue))
 		return why_fail(
 			why, -EBUSY,
-			"its driver still holds frames of the queue's last user, while other queues "
+			"its driver still holds frames of the queue's last user, and other queues "
 			"are in use; close them all first");
 	err = port_restart(port, why);
 	if (!err && port_queue_out(port, queue))
@@ -111,14 +111,16 @@ int port_nic(struct harp_dpdk_port *harp_port, uint32_t queue, struct harp_nic *
 
 	why_about(&why, "%s queue %u", port->name, queue);
 	if (queue >= port->queues)
-		return why_fail(&why, -EINVAL, "the port was opened with %u queues", port->queues);
+		return why_fail(&why, -EINVAL,
+				"no such queue; the port has %u queues, numbered from 0",
+				port->queues);
 	port_enter(&was);
 	nic = &port->nics[queue];
 	err = eal_usable(&why);
 	if (!err && __atomic_load_n(&nic->taken, __ATOMIC_ACQUIRE))
-		err = why_fail(&why, -EBUSY, "is in use in this process");
+		err = why_fail(&why, -EBUSY, "in use by this process");
 	if (!err)
-		err = port_queue_again(port, queue, &why);
+		err = port_queue_restart(port, queue, &why);
 	if (!err) {
 		pool_reset(nic->pool);
 		if (nic->external)

@@ -2,7 +2,8 @@
 /*
  * quiesce.h - keeps a port's NICs out of its driver while the device is being changed.
  *
- * Threads inside NICs pay one fence per burst; the other side waits until they have left.
+ * Threads inside NICs pay one fence per burst; the thread that changes the device waits until they
+ * have left.
  */
 #ifndef HARP_DPDK_QUIESCE_H
 #define HARP_DPDK_QUIESCE_H
@@ -19,8 +20,8 @@ static inline bool quiesce_enter(const struct dpdk_nic *nic)
 	return __builtin_expect(__atomic_load_n(&nic->port->shut, __ATOMIC_RELAXED) == 0, 1);
 }
 
-/* Increments the quiesce count and waits, at most a second, until no other thread is inside: false
- * if one still is. */
+/* Increments the quiesce count and waits, at most a second, until no other thread is inside. False:
+ * one still is. */
 bool quiesce_begin(struct dpdk_port *port);
 void quiesce_end(struct dpdk_port *port);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rss.c - the receive queue that a device chooses, as far as it reports that. */
+/* rss.c - the receive queue that a device chooses, if it reports how. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

@@ -30,7 +30,7 @@ void sigpipe_restore(const struct sigpipe *was)
 	const sigset_t only = sigpipe_only();
 	const struct timespec now = { 0 };
 
-	if (!was->pending) /* otherwise a pending signal came from the driver */
+	if (!was->pending) /* otherwise the signal was pending before the driver's call */
 		sigtimedwait(&only, NULL, &now);
 	pthread_sigmask(SIG_SETMASK, &was->mask, NULL);
 }

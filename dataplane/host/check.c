@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * check.c - checks whether HARP would work here. One finding per line, each with a remedy; attaches
+ * check.c - checks whether HARP would work here: one finding per line, each with a remedy. Attaches
  * and changes nothing.
  */
 #include <errno.h>
@@ -96,7 +96,7 @@ static void check_huge_pages(struct report *report)
 		report_add(report, "huge-pages", GOOD, "%llu of 2 MiB free", free_pages);
 	else
 		report_add(report, "huge-pages", SLOWER,
-			   "%llu of 2 MiB free, %llu wanted: 4 KiB pages will do|sysctl "
+			   "%llu of 2 MiB free, %llu needed: 4 KiB pages are used|sysctl "
 			   "vm.nr_hugepages=%llu",
 			   free_pages, REGION_BYTES >> 21, REGION_BYTES >> 21);
 }
@@ -109,7 +109,7 @@ static void check_link(struct report *report, const char *ifname, uint32_t queue
 	if (!link->up || !link->carrier)
 		report_add(report, "link", REFUSED, "%s|%s",
 			   link->up ? "no carrier" : "the interface is down",
-			   link->up ? "look at the cable or the peer" : "ip link set dev ... up");
+			   link->up ? "check the cable or the peer" : "ip link set dev ... up");
 	else
 		report_add(report, "link", GOOD, "up, %02x:%02x:%02x:%02x:%02x:%02x", link->mac[0],
 			   link->mac[1], link->mac[2], link->mac[3], link->mac[4], link->mac[5]);
@@ -117,19 +117,16 @@ static void check_link(struct report *report, const char *ifname, uint32_t queue
 	if (af_xdp_link_is_stacked(link))
 		report_add(report, "xdp-mode", REFUSED,
 			   "an AF_XDP socket on a device of driver %s receives nothing|name a NIC "
-			   "that is in no bond and carries untagged packets, or use kernel lanes",
+			   "outside bonds, without a VLAN tag, or use kernel lanes",
 			   link->driver);
 	else if (af_xdp_link_wants_generic(link))
 		report_add(report, "xdp-mode", GOOD,
-			   "generic: on %s native XDP would cost the kernel its offloads; on a "
-			   "device beside it, where there can be one: on it a copy",
+			   "generic: native XDP on %s would disable the kernel's offloads",
 			   link->driver);
 	else
-		report_add(
-			report, "xdp-mode", GOOD,
-			"native if attaching changes neither MTU, queues nor offloads of %s, else "
-			"generic, on a device beside it where there can be one",
-			ifname);
+		report_add(report, "xdp-mode", GOOD,
+			   "native if that keeps the MTU, queues and offloads of %s, else generic",
+			   ifname);
 	if (link->rx_queues && queue >= link->rx_queues)
 		report_add(report, "queue", REFUSED, "no queue %u; there are %u|choose 0..%u",
 			   queue, link->rx_queues, link->rx_queues - 1);
@@ -170,7 +167,7 @@ static void check_default_route(struct report *report, const char *ifname)
 		report_add(report, "default-route", SLOWER, "unknown: %s|", strerror(-rc));
 	else if (rc)
 		report_add(report, "default-route", SLOWER,
-			   "leaves by %s: the plugin uses it only when it is named|set "
+			   "leaves by %s: the plugin uses it only if a setting names it|set "
 			   "NCCL_SOCKET_IFNAME=%s",
 			   ifname, ifname);
 	else
@@ -239,18 +236,19 @@ static void check_ports(struct report *report)
 			 ports_in_use("/proc/self/net/tcp6", &first);
 
 	if (count)
-		report_add(report, "ports-used", SLOWER,
-			   "%u kernel sockets use ports %u-%u (%u is one): HARP takes others|none "
-			   "needed",
-			   count, PORT_MIN, PORT_MAX, first);
+		report_add(
+			report, "ports-used", SLOWER,
+			"%u kernel sockets use ports of %u-%u (such as %u): HARP uses others|none "
+			"needed",
+			count, PORT_MIN, PORT_MAX, first);
 	else
 		report_add(report, "ports-used", GOOD, "%u-%u are free", PORT_MIN, PORT_MAX);
 	if (!ports_automatic() || ports_reserved())
 		report_add(report, "ports-reserved", GOOD,
-			   "the kernel chooses no port of %u-%u by itself", PORT_MIN, PORT_MAX);
+			   "the kernel assigns no port of %u-%u automatically", PORT_MIN, PORT_MAX);
 	else
 		report_add(report, "ports-reserved", SLOWER,
-			   "the kernel may give ports of %u-%u to others|sysctl "
+			   "the kernel may assign ports of %u-%u to others|sysctl "
 			   "net.ipv4.ip_local_reserved_ports=%u-%u",
 			   PORT_MIN, PORT_MAX, PORT_MIN, PORT_MAX);
 }

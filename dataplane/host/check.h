@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* check.h - how the parts of harp_host_check() report. */
+/* check.h - how the parts of harp_host_check() report findings. */
 #ifndef HARP_HOST_CHECK_H
 #define HARP_HOST_CHECK_H
 
@@ -18,7 +18,7 @@ void __attribute__((format(printf, 4, 5)))
 report_add(struct report *report, const char *name, enum severity severity, const char *format,
 	   ...);
 
-/* check_address.c: which addresses can be given to peers. */
+/* check_address.c: addresses that peers may use. */
 void check_addresses(struct report *report, const char *ifname, const struct af_xdp_link *link);
 
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* check_address.c - which addresses of an interface HARP would use, and why not the others. */
+/* check_address.c - the addresses of an interface that HARP would use, and why it would not use the
+ * others. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -82,12 +83,12 @@ static bool ipv6_disabled(const char *ifname)
 	return yes == '1';
 }
 
-/* severity: of having no IPv6 address that all peers can reach. */
+/* severity: of the finding that no IPv6 address is reachable by all peers. */
 static void check_ipv6(struct report *report, const char *ifname, const struct af_xdp_link *link,
 		       const struct addresses *a, enum severity severity)
 {
 	static const char *const words[] = {
-		[HARP_ADDRESS_DEPRECATED] = " (deprecated: it will go)",
+		[HARP_ADDRESS_DEPRECATED] = " (deprecated: it will expire)",
 		[HARP_ADDRESS_TEMPORARY] = " (temporary: it changes daily)",
 		[HARP_ADDRESS_PREFERRED] = "",
 	};
@@ -95,16 +96,16 @@ static void check_ipv6(struct report *report, const char *ifname, const struct a
 
 	if (access("/proc/net/if_inet6", F_OK))
 		report_add(report, "ipv6", severity,
-			   "the kernel runs without it|boot without ipv6.disable=1");
+			   "disabled in the kernel|boot without ipv6.disable=1");
 	else if (ipv6_disabled(ifname))
 		report_add(report, "ipv6", severity,
-			   "turned off|sysctl net.ipv6.conf.%s."
+			   "disabled|sysctl net.ipv6.conf.%s."
 			   "disable_ipv6=0",
 			   ifname);
 	else if (link->mtu_bytes < IPV6_MTU_MIN)
 		report_add(report, "ipv6", severity,
-			   "needs an MTU of %u, this one is %u|ip link set dev %s mtu %u",
-			   IPV6_MTU_MIN, link->mtu_bytes, ifname, IPV6_MTU_MIN);
+			   "needs an MTU of %u, not %u|ip link set dev %s mtu %u", IPV6_MTU_MIN,
+			   link->mtu_bytes, ifname, IPV6_MTU_MIN);
 	else if (a->v6_state >= 0)
 		report_add(report, "ipv6", GOOD, "%s%s", harp_addr_format(&a->v6, text),
 			   words[a->v6_state]);
@@ -122,8 +123,8 @@ static void check_ipv6(struct report *report, const char *ifname, const struct a
 		report_add(report, "ipv6", severity == REFUSED ? SLOWER : GOOD,
 			   "only the link-local %s, %s|ip address add fd00:...::1/64 dev %s",
 			   harp_addr_format(&a->link_local, text),
-			   severity == REFUSED ? "which hosts on this link alone can reach"
-					       : "which is not used beside IPv4",
+			   severity == REFUSED ? "which only hosts on this link can reach"
+					       : "which is not used if there is IPv4",
 			   ifname);
 	else
 		report_add(report, "ipv6", severity, "no address|ip address add ... dev %s",

@@ -2,10 +2,10 @@
 /*
  * daemon.c - the job's side of the protocol with harpd (harp_lease.h).
  *
- * One request, one answer, each within a bounded time. harpd is another program, perhaps of another
- * version, perhaps not harpd at all. An answer counts only if it is complete, of the right type and
- * serial, and has the expected descriptors. Otherwise all its descriptors are closed and the
- * connection ends. Its text is sanitized before it is logged.
+ * Each request has one answer within a bounded time. The listener may be another version of harpd,
+ * or another program. So an answer counts only if it is complete, has the right type and serial,
+ * and brings the expected descriptors. Otherwise this code closes the descriptors and ends the
+ * connection. It sanitizes text before it logs it.
  */
 #include "host/daemon.h"
 
@@ -20,10 +20,10 @@
 #include "host/daemon_wire.h"
 
 #define WAIT_HELLO_MS 3000u
-/* harpd may have to create huge pages, and to wait for a queue whose last owner has just exited. */
+/* harpd may have to create huge pages, or wait for a queue whose owner has just exited. */
 #define WAIT_LEASE_MS 10000u
 #define ERRNO_MAX 4095
-#define FDS_AS_IT_SAYS ~0u
+#define FDS_ANY ~0u
 
 struct harp_daemon {
 	unsigned wait_ms; /* timeout of an answer; a lease may take longer */
@@ -32,12 +32,12 @@ struct harp_daemon {
 	struct harp_lease_device devices[HARP_LEASE_DEVICES_MAX];
 	char *settings;
 	char name[32];
-	/* After a successful call, holds a message whose header is complete, of the right type and
+	/* After a successful call: a message with a complete header of the right type and
 	 * serial. */
 	struct daemon_wire wire;
 };
 
-/* Sanitizes text of fixed size from outside: terminated, one printable line. */
+/* Makes text from outside one terminated, printable line. */
 static void daemon_clean(char *text, size_t size)
 {
 	size_t len = strnlen(text, size - 1);
@@ -50,14 +50,15 @@ static void daemon_clean(char *text, size_t size)
 
 /* one request */
 
-/* harpd closes the connection and gives the reason. */
-static bool daemon_is_last_word(const struct harp_lease_header *header)
+/* True if harpd refuses and closes the connection. */
+static bool daemon_is_closing(const struct harp_lease_header *header)
 {
 	return header->type == HARP_LEASE_REFUSED && !header->serial;
 }
 
-/* Checks the answer's header; type: expected, or REFUSED. */
-static int daemon_judge(const struct harp_daemon *daemon, uint16_t type, const struct why *why)
+/* Checks the answer's header: its type must be `type` or REFUSED. */
+static int daemon_check_header(const struct harp_daemon *daemon, uint16_t type,
+			       const struct why *why)
 {
 	const struct harp_lease_header *header = (const void *)daemon->wire.answer;
 
@@ -65,13 +66,13 @@ static int daemon_judge(const struct harp_daemon *daemon, uint16_t type, const s
 	    !header->version)
 		return why_fail(why, -EPROTO, "the listener is not harpd");
 	if (header->size != daemon->wire.answer_bytes)
-		return why_fail(why, -EPROTO, "harpd's message has %zu bytes and says %u",
+		return why_fail(why, -EPROTO, "harpd's message has %zu bytes and states %u",
 				daemon->wire.answer_bytes, header->size);
-	if (header->serial != daemon->serial && !daemon_is_last_word(header))
-		return why_fail(why, -EPROTO, "harpd answers message %u, it was asked %u",
+	if (header->serial != daemon->serial && !daemon_is_closing(header))
+		return why_fail(why, -EPROTO, "harpd answers request %u instead of %u",
 				header->serial, daemon->serial);
 	if (header->type != type && header->type != HARP_LEASE_REFUSED)
-		return why_fail(why, -EPROTO, "harpd answers with a message of type %u, not %u",
+		return why_fail(why, -EPROTO, "harpd answers with type %u instead of %u",
 				header->type, type);
 	return 0;
 }
@@ -91,28 +92,30 @@ int daemon_refused(const void *message, size_t bytes, const struct why *why)
 			refused.why[0] ? refused.why : strerror(refused.error));
 }
 
-static int daemon_silent(int rc, unsigned wait_ms, const struct why *why)
+static int daemon_no_answer(int rc, unsigned wait_ms, const struct why *why)
 {
 	switch (rc) {
 	case -ETIMEDOUT:
 		return why_fail(why, rc, "harpd does not answer within %u s; is it stopped?",
 				wait_ms / 1000);
 	case -ECONNRESET:
-		return why_fail(why, rc, "harpd hung up without an answer; look at its log");
+		return why_fail(why, rc,
+				"harpd closed the connection without an answer; see its log");
 	case -EMFILE:
 		return why_fail(why, rc,
-				"no room for its descriptors: too many files are open; raise "
+				"no free file descriptors for its answer; raise "
 				"`ulimit -n`");
 	case -EMSGSIZE:
-		return why_fail(why, -EPROTO, "harpd's message or its descriptors are too many");
+		return why_fail(why, -EPROTO,
+				"harpd's message is too long or has too many descriptors");
 	default:
-		return why_fail(why, rc, "asking harpd: %s", strerror(-rc));
+		return why_fail(why, rc, "request to harpd: %s", strerror(-rc));
 	}
 }
 
 /* Sends a request and waits. The answer, of this type and at least this long, is in
- * daemon->wire.answer. Its descriptors are in daemon->wire.fds, exactly fd_count unless the message
- * states the number. */
+ * daemon->wire.answer. Its descriptors are in daemon->wire.fds: exactly fd_count, unless the
+ * message states the number. */
 static int daemon_call(struct harp_daemon *daemon, void *message, size_t bytes, uint16_t type,
 		       uint16_t answer_type, size_t answer_bytes, unsigned fd_count,
 		       const struct why *why)
@@ -123,7 +126,7 @@ static int daemon_call(struct harp_daemon *daemon, void *message, size_t bytes, 
 	int rc;
 
 	if (daemon->wire.ended)
-		return why_fail(why, -ENOTCONN, "the conversation with harpd is over");
+		return why_fail(why, -ENOTCONN, "the connection to harpd has ended");
 	*header = (struct harp_lease_header){ .magic = HARP_LEASE_MAGIC,
 					      .version = HARP_LEASE_VERSION,
 					      .type = type,
@@ -131,18 +134,18 @@ static int daemon_call(struct harp_daemon *daemon, void *message, size_t bytes, 
 					      .serial = ++daemon->serial };
 	rc = daemon_wire_exchange(&daemon->wire, message, bytes, wait_ms);
 	if (rc)
-		rc = daemon_silent(rc, wait_ms, why);
+		rc = daemon_no_answer(rc, wait_ms, why);
 	else
-		rc = daemon_judge(daemon, answer_type, why);
+		rc = daemon_check_header(daemon, answer_type, why);
 	if (!rc && answer->type == HARP_LEASE_REFUSED) {
-		daemon->wire.ended |= daemon_is_last_word(answer);
+		daemon->wire.ended |= daemon_is_closing(answer);
 		daemon_wire_drop_fds(&daemon->wire);
 		return daemon_refused(daemon->wire.answer, daemon->wire.answer_bytes, why);
 	}
 	if (!rc && daemon->wire.answer_bytes < answer_bytes)
 		rc = why_fail(why, -EPROTO, "harpd's message has %zu bytes, not %zu",
 			      daemon->wire.answer_bytes, answer_bytes);
-	if (!rc && daemon->wire.fd_count != fd_count && fd_count != FDS_AS_IT_SAYS)
+	if (!rc && daemon->wire.fd_count != fd_count && fd_count != FDS_ANY)
 		rc = why_fail(why, -EPROTO, "harpd's message has %u descriptors, not %u",
 			      daemon->wire.fd_count, fd_count);
 	if (rc) {
@@ -208,7 +211,7 @@ static int daemon_hello(struct harp_daemon *daemon, const char *client, const st
 		return rc;
 	memcpy(&welcome, daemon->wire.answer, sizeof(welcome));
 	if (welcome.device_count > HARP_LEASE_DEVICES_MAX)
-		return why_fail(why, -EPROTO, "harpd names %u devices; %u are possible",
+		return why_fail(why, -EPROTO, "harpd lists %u devices; at most %u are possible",
 				welcome.device_count, HARP_LEASE_DEVICES_MAX);
 	devices_bytes = welcome.device_count * sizeof(daemon->devices[0]);
 	if (daemon->wire.answer_bytes - sizeof(welcome) < devices_bytes ||
@@ -226,7 +229,7 @@ static int daemon_hello(struct harp_daemon *daemon, const char *client, const st
 	       welcome.settings_bytes);
 	daemon->settings[welcome.settings_bytes] = '\0';
 	if (strlen(daemon->settings) != welcome.settings_bytes)
-		return why_fail(why, -EPROTO, "harpd's settings are no text");
+		return why_fail(why, -EPROTO, "harpd's settings are not text");
 	return daemon_take_devices(daemon, welcome.device_count, why);
 }
 
@@ -318,7 +321,7 @@ void harp_daemon_close(struct harp_daemon *daemon)
 
 /* ---- leases --------------------------------------------------------------------------------- */
 
-static int daemon_judge_rss(const struct harp_lease_leased *leased, const struct why *why)
+static int daemon_check_rss(const struct harp_lease_leased *leased, const struct why *why)
 {
 	if (!leased->queue_count || leased->queue >= leased->queue_count)
 		return why_fail(why, -EPROTO, "harpd leases queue %u of %u", leased->queue,
@@ -334,7 +337,7 @@ static int daemon_judge_rss(const struct harp_lease_leased *leased, const struct
 	return 0;
 }
 
-static int daemon_judge_lease(const struct harp_lease_request *request,
+static int daemon_check_lease(const struct harp_lease_request *request,
 			      const struct harp_lease_leased *leased, const struct why *why)
 {
 	if (strncmp(leased->ifname, request->ifname, sizeof(leased->ifname)) != 0 ||
@@ -343,19 +346,19 @@ static int daemon_judge_lease(const struct harp_lease_request *request,
 	if (request->queue != HARP_LEASE_QUEUE_ANY && leased->queue != request->queue)
 		return why_fail(why, -EPROTO, "harpd leases queue %u instead", leased->queue);
 	if (!leased->port_min || leased->port_min > leased->port_max)
-		return why_fail(why, -EPROTO, "harpd leases the ports %u to %u", leased->port_min,
+		return why_fail(why, -EPROTO, "harpd leases ports %u to %u", leased->port_min,
 				leased->port_max);
-	return daemon_judge_rss(leased, why);
+	return daemon_check_rss(leased, why);
 }
 
-/* Returns an unusable lease: otherwise harpd would keep queue and ports until this process
+/* Returns an unusable lease. Otherwise harpd would keep its queue and ports until this process
  * exits. */
-static void daemon_lease_unwanted(struct harp_daemon *daemon)
+static void daemon_lease_return(struct harp_daemon *daemon)
 {
 	const struct harp_lease_release *leased = (const void *)daemon->wire.answer;
 	struct why quiet = { 0 };
 
-	/* lease_id has the same offset in all of them. */
+	/* lease_id has the same offset in all grants. */
 	static_assert(offsetof(struct harp_lease_leased, lease_id) ==
 			      offsetof(struct harp_lease_release, lease_id),
 		      "LEASED");
@@ -364,7 +367,7 @@ static void daemon_lease_unwanted(struct harp_daemon *daemon)
 		      "PORT");
 	daemon_wire_drop_fds(&daemon->wire);
 	if (daemon->wire.answer_bytes < sizeof(*leased) ||
-	    daemon_judge(daemon, leased->header.type, &quiet) ||
+	    daemon_check_header(daemon, leased->header.type, &quiet) ||
 	    (leased->header.type != HARP_LEASE_LEASED && leased->header.type != HARP_LEASE_PORT))
 		return;
 	daemon->wire.ended = false;
@@ -383,16 +386,16 @@ int daemon_lease(struct harp_daemon *daemon, struct harp_lease_request *request,
 		 struct harp_lease_leased *out, int fds[HARP_LEASE_FDS], struct why *why)
 {
 	int rc = daemon_call(daemon, request, sizeof(*request), HARP_LEASE_LEASE, HARP_LEASE_LEASED,
-			     sizeof(*out), FDS_AS_IT_SAYS, why);
+			     sizeof(*out), FDS_ANY, why);
 
 	if (!rc) {
 		memcpy(out, daemon->wire.answer, sizeof(*out));
-		rc = daemon_judge_lease(request, out, why);
+		rc = daemon_check_lease(request, out, why);
 	}
 	if (!rc)
 		rc = daemon_judge_fds(daemon->wire.fd_count, why);
 	if (rc) {
-		daemon_lease_unwanted(daemon);
+		daemon_lease_return(daemon);
 		return rc;
 	}
 	for (unsigned i = 0; i < HARP_LEASE_FDS; i++)
@@ -401,7 +404,7 @@ int daemon_lease(struct harp_daemon *daemon, struct harp_lease_request *request,
 	return 0;
 }
 
-/* Copies the fields of the message, and checks that it is complete. */
+/* Copies the message's fields and checks that it is complete. */
 static int daemon_take_port(struct harp_daemon *daemon, const char *name, struct daemon_port *out,
 			    struct why *why)
 {
@@ -414,7 +417,7 @@ static int daemon_take_port(struct harp_daemon *daemon, const char *name, struct
 				reply->page_count, daemon->wire.fd_count);
 	if (reply->spec_bytes >= sizeof(out->spec) ||
 	    reply->spec_bytes > daemon->wire.answer_bytes - sizeof(*reply))
-		return why_fail(why, -EPROTO, "harpd's text of the port is cut short or too long");
+		return why_fail(why, -EPROTO, "harpd's text of the port is truncated or too long");
 	out->lease_id = reply->lease_id;
 	out->page_count = reply->page_count;
 	out->page_bytes = reply->page_bytes;
@@ -422,7 +425,7 @@ static int daemon_take_port(struct harp_daemon *daemon, const char *name, struct
 	out->spec[reply->spec_bytes] = '\0';
 	if (strlen(out->spec) != reply->spec_bytes ||
 	    harp_port_spec_parse(out->spec, &out->port, reason, sizeof(reason)))
-		return why_fail(why, -EPROTO, "harpd's text of the port is none of ours");
+		return why_fail(why, -EPROTO, "harpd's text of the port is invalid");
 	if (strcmp(out->port.name, name) != 0 || out->port.queues != out->page_count)
 		return why_fail(why, -EPROTO, "harpd leases port %s with %u queues instead",
 				out->port.name, out->port.queues);
@@ -440,11 +443,11 @@ int daemon_lease_port(struct harp_daemon *daemon, const char *name, uint32_t que
 				sizeof(request.ifname) - 1);
 	snprintf(request.label, sizeof(request.label), "%s", label ? label : "");
 	rc = daemon_call(daemon, &request, sizeof(request), HARP_LEASE_LEASE, HARP_LEASE_PORT,
-			 sizeof(struct harp_lease_port), FDS_AS_IT_SAYS, why);
+			 sizeof(struct harp_lease_port), FDS_ANY, why);
 	if (!rc)
 		rc = daemon_take_port(daemon, name, out, why);
 	if (rc) {
-		daemon_lease_unwanted(daemon);
+		daemon_lease_return(daemon);
 		return rc;
 	}
 	memcpy(out->page_fds, daemon->wire.fds, out->page_count * sizeof(int));

@@ -128,8 +128,8 @@ int daemon_wire_receive(struct daemon_wire *wire)
 }
 
 /*
- * Waits for the answer. On timeout, shuts down reception and checks once more: either the answer
- * has arrived, or it can no longer be sent and harpd knows that its contents were not received.
+ * Waits for the answer. After a timeout, shuts down reception and checks once more: either the
+ * answer has arrived, or harpd can no longer send it and knows that it was not received.
  */
 static int wire_await(struct daemon_wire *wire, uint64_t until_ms)
 {
@@ -164,8 +164,8 @@ int daemon_wire_exchange(struct daemon_wire *wire, const void *message, size_t b
 /* ---- calling -------------------------------------------------------------------------------- */
 
 /*
- * If the listener does not accept, connect() waits for SO_SNDTIMEO, restarted after each signal. A
- * process with a profiling timer would wait forever, so the timeout shrinks.
+ * If the listener does not accept, connect() waits for SO_SNDTIMEO and restarts after each signal.
+ * With a profiling timer it would wait forever, so each try gets the remaining time.
  */
 static int wire_call(const struct daemon_wire *wire, const struct sockaddr_un *address,
 		     unsigned wait_ms)
@@ -187,8 +187,8 @@ static int wire_call(const struct daemon_wire *wire, const struct sockaddr_un *a
 	return -EAGAIN;
 }
 
-/* Any user with write access to the directory can listen at that path. harpd's settings control how
- * a job sends, so harpd must run as root or as the job's own user. */
+/* Any user with write access to the directory can listen there. harpd's settings control how a job
+ * sends, so harpd must run as root or as the job's user. */
 static int wire_check_user(const struct daemon_wire *wire, const struct why *why)
 {
 	struct ucred peer;
@@ -198,7 +198,7 @@ static int wire_check_user(const struct daemon_wire *wire, const struct why *why
 		return why_fail(why, -errno, "SO_PEERCRED: %s", strerror(errno));
 	if (!trust_user(peer.uid))
 		return why_fail(why, -EPERM,
-				"user %u listens there, and harpd must run as root or as this user "
+				"its listener is user %u; harpd must run as root or as this user "
 				"(%u); set HARP_SOCKET to harpd's own socket",
 				(unsigned)peer.uid, (unsigned)geteuid());
 	return 0;
@@ -227,9 +227,9 @@ int daemon_wire_connect(struct daemon_wire *wire, const char *path, unsigned wai
 		return why_fail(why, rc, "no process listens; is harpd running (`harpctl start`)?");
 	case -EACCES:
 		return why_fail(why, rc,
-				"not for this user; harp.toml says which group may use it");
+				"this user has no access; harp.toml names the group that has");
 	case -EAGAIN:
-		return why_fail(why, -ETIMEDOUT, "harpd takes no calls; is it stopped?");
+		return why_fail(why, -ETIMEDOUT, "harpd accepts no connections; is it stopped?");
 	case -EPROTOTYPE:
 		return why_fail(why, -EPROTO, "the listener is not harpd");
 	default:

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dpdk_events.c - events between the stacks of a DPDK port: a ring under a lock, since they are
+/* dpdk_events.c - events between the stacks of a DPDK port: a ring under a lock, because events are
  * rare. */
 #include "host/dpdk_events.h"
 
@@ -61,7 +61,7 @@ void dpdk_events_publish(struct dpdk_events *events, const struct dpdk_event *ev
 	for (struct dpdk_reader *r = events->readers; r; r = r->next)
 		if (r != event->from && !atomic_exchange(&r->pending, true) && r->fd >= 0 &&
 		    write(r->fd, &one, sizeof(one)) < 0)
-			continue; /* a reader that checks pending sees it a little later */
+			continue; /* a reader that polls `pending` reads it a little later */
 	pthread_mutex_unlock(&events->lock);
 }
 
@@ -83,7 +83,7 @@ bool dpdk_events_next(struct dpdk_events *events, struct dpdk_reader *reader,
 	if (!found) {
 		atomic_store(&reader->pending, false);
 		if (reader->fd >= 0 && read(reader->fd, &drained, sizeof(drained)) < 0)
-			drained = 0; /* nothing was written, or it will be seen again */
+			drained = 0; /* there was no event, or the next call reads it */
 	}
 	pthread_mutex_unlock(&events->lock);
 	return found;

@@ -5,8 +5,8 @@
  *
  * ARP and neighbor discovery packets arrive at one queue, and all stacks need them. An ICMP error
  * may arrive at any queue, but only the stack that sent the quoted packet can process it. Each
- * instance publishes what it receives, and each reader validates it as if it had received the
- * packet itself.
+ * instance publishes the events that it receives, and readers validate them as they validate
+ * packets.
  */
 #ifndef HARP_HOST_DPDK_EVENTS_H
 #define HARP_HOST_DPDK_EVENTS_H
@@ -43,7 +43,7 @@ void dpdk_events_destroy(struct dpdk_events *events);
 void dpdk_events_join(struct dpdk_events *events, struct dpdk_reader *reader);
 void dpdk_events_leave(struct dpdk_events *events, struct dpdk_reader *reader);
 void dpdk_events_publish(struct dpdk_events *events, const struct dpdk_event *event);
-/* The next event of another instance; false: none. Events not read in time are lost: neighbors are
+/* Reads the next event of another instance; false: none. A slow reader loses events: neighbors are
  * solicited again, and a packet that is still too big causes another error. */
 bool dpdk_events_next(struct dpdk_events *events, struct dpdk_reader *reader,
 		      struct dpdk_event *out);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dpdk_lease.c - a DPDK port leased from harpd: its text, a statistics page per queue, and its
- * return. */
+/* dpdk_lease.c - see dpdk_lease.h. */
 #include "host/dpdk_lease.h"
 
 #include <errno.h>
@@ -11,9 +10,9 @@
 
 #include "host/daemon.h"
 
-static int dpdk_lease_ask(struct dpdk_lease *lease, const char *name,
-			  const struct harp_instance_options *opt, struct daemon_port *found,
-			  const struct why *why)
+static int dpdk_lease_request(struct dpdk_lease *lease, const char *name,
+			      const struct harp_instance_options *opt, struct daemon_port *found,
+			      const struct why *why)
 {
 	struct why reason = { .text = why->text, .size = why->size };
 	struct harp_daemon *daemon;
@@ -33,7 +32,7 @@ int dpdk_lease_take(struct dpdk_lease **out, const char *name,
 {
 	struct daemon_port *found = malloc(sizeof(*found));
 	struct dpdk_lease *lease = calloc(1, sizeof(*lease));
-	int rc = found && lease ? dpdk_lease_ask(lease, name, opt, found, why)
+	int rc = found && lease ? dpdk_lease_request(lease, name, opt, found, why)
 				: why_fail(why, -ENOMEM, "out of memory");
 
 	*out = NULL;
@@ -52,7 +51,7 @@ int dpdk_lease_take(struct dpdk_lease **out, const char *name,
 	return rc;
 }
 
-int dpdk_lease_give_back(struct dpdk_lease *lease, struct why *why)
+int dpdk_lease_return(struct dpdk_lease *lease, struct why *why)
 {
 	int rc;
 

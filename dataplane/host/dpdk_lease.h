@@ -11,7 +11,7 @@
 struct dpdk_lease {
 	uint64_t lease_id;
 	uint32_t page_count, page_bytes;
-	char daemon[LEASE_DAEMON_BYTES]; /* the lessor: "harpd 0.1.0" */
+	char daemon[LEASE_DAEMON_BYTES]; /* the lessor, such as "harpd 0.1.0" */
 	char socket[LEASE_SOCKET_BYTES];
 	int page_fds[HARP_LEASE_PORT_PAGES_MAX]; /* kept open: readers find the pages there */
 };
@@ -21,10 +21,10 @@ struct dpdk_lease {
 int dpdk_lease_take(struct dpdk_lease **out, const char *name,
 		    const struct harp_instance_options *opt, struct harp_port_spec *spec,
 		    const struct why *why);
-/* NULL is accepted. -errno and the reason if harpd is there but does not take it back: then the
- * lease ends with the process. */
-int dpdk_lease_give_back(struct dpdk_lease *lease, struct why *why);
-/* In a forked child: closes its descriptors, once. Async-signal-safe. */
+/* NULL is accepted. If harpd runs and refuses, returns -errno and the reason; the lease then ends
+ * with the process. */
+int dpdk_lease_return(struct dpdk_lease *lease, struct why *why);
+/* In a forked child: closes the lease's descriptors, once. Async-signal-safe. */
 void dpdk_lease_fork_child(struct dpdk_lease *lease);
 
 #endif

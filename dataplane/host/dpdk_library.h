@@ -7,8 +7,8 @@
 #include "base/why.h"
 #include "dpdk/harp_dpdk.h"
 
-/* lib_dir: as library_load(). Never closed: DPDK's environment can neither be ended nor started
- * again, and its threads keep running. -ENOENT not found, or not loadable. */
+/* lib_dir: as library_load(). Never unloaded: DPDK's environment can be neither ended nor
+ * restarted, and its threads keep running. -ENOENT not found, or not loadable. */
 int dpdk_library_open(const char *lib_dir, const struct harp_dpdk_api **api, const struct why *why);
 
 #endif

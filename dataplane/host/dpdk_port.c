@@ -2,8 +2,8 @@
 /*
  * dpdk_port.c - the DPDK ports of this process, by name, with the queues of its instances.
  *
- * DPDK devices cannot be shared between processes, and within one its ports are global. So the
- * first instance opens the port with all queues, and the last one closes it.
+ * Processes cannot share DPDK devices, and within a process DPDK's ports are global. So the first
+ * instance opens the port with all queues, and the last one closes it.
  */
 #include "host/dpdk_port.h"
 
@@ -29,11 +29,11 @@ static struct registry ports; /* of struct dpdk_port */
 /* DPDK's log */
 
 /*
- * A log function is called without the lock: it may wait for a lock (Python's) that another thread
- * holds which is about to log.
+ * Log functions are called without the lock. They may wait for a lock (Python's) whose holder is
+ * about to log.
  */
-static struct registry sinks;   /* of struct dpdk_sink */
-static unsigned sinks_speaking; /* log calls in progress; under the lock */
+static struct registry sinks; /* of struct dpdk_sink */
+static unsigned sink_calls;   /* log calls in progress; under the lock */
 
 void dpdk_sink_add(struct dpdk_sink *sink)
 {
@@ -51,7 +51,7 @@ void dpdk_sink_remove(struct dpdk_sink *sink)
 	first = sinks.first;
 	LIST_UNLINK(first, sink, next);
 	sinks.first = first;
-	while (sinks_speaking) {
+	while (sink_calls) {
 		registry_leave(&sinks);
 		sched_yield();
 		registry_enter(&sinks);
@@ -59,7 +59,7 @@ void dpdk_sink_remove(struct dpdk_sink *sink)
 	registry_leave(&sinks);
 }
 
-/* Called in any thread of DPDK. */
+/* Any thread of DPDK. */
 static void sink_log(void *ctx, enum harp_log_level level, const char *message)
 {
 	struct dpdk_sink *sink;
@@ -77,11 +77,11 @@ static void sink_log(void *ctx, enum harp_log_level level, const char *message)
 	}
 	log = sink->log;
 	log_ctx = sink->ctx;
-	sinks_speaking++;
+	sink_calls++;
 	registry_leave(&sinks);
 	log(log_ctx, level, message);
 	registry_enter(&sinks);
-	sinks_speaking--;
+	sink_calls--;
 	registry_leave(&sinks);
 }
 
@@ -120,7 +120,7 @@ static int port_start(const struct dpdk_port *port, const struct harp_instance_o
 	return port->api->start(&eal, why->text, why->size);
 }
 
-/* If flow rules direct each port's packets to its queue, each queue behaves as if it were the only
+/* If flow rules direct each local port's packets to its queue, each queue behaves like the only
  * one. */
 static int port_rss(struct dpdk_port *port, const struct why *why)
 {
@@ -154,7 +154,7 @@ static int port_device(struct dpdk_port *port, const struct harp_instance_option
 		return rc;
 	rc = port->api->port_info(port->port, &port->info);
 	if (rc)
-		return why_fail(why, rc, "asking what it is: %s", strerror(-rc));
+		return why_fail(why, rc, "its properties: %s", strerror(-rc));
 	atomic_init(&port->up, port->info.up);
 	return port_rss(port, why);
 }
@@ -189,7 +189,7 @@ static int port_make(struct dpdk_port **out, const struct harp_port_spec *spec,
 	return 0;
 }
 
-/* Different queue requests of instances still mean the same port. */
+/* True if both texts describe the same port; the number of queues may differ. */
 static bool port_same(const struct harp_port_spec *open, const struct harp_port_spec *wanted)
 {
 	struct harp_port_spec copy = *wanted;
@@ -207,10 +207,9 @@ static int port_enter(struct dpdk_port **out, const struct harp_port_spec *spec,
 	if (!port)
 		return port_make(out, spec, opt, why);
 	if (!port_same(&port->spec, spec))
-		return why_fail(
-			why, -EINVAL,
-			"a port of this name is open in this process with another text; name= tells "
-			"two apart");
+		return why_fail(why, -EINVAL,
+				"this process has opened a port of this name with another text; "
+				"distinguish them with name=");
 	return 0;
 }
 
@@ -225,9 +224,8 @@ static int port_enter_leased(struct dpdk_port **out, const char *name,
 
 	*out = port_find(name);
 	if (*out && !(*out)->lease)
-		return why_fail(
-			why, -EBUSY,
-			"a port of this name is open in this process, and is none of harpd's");
+		return why_fail(why, -EBUSY,
+				"this process has opened a port of this name without harpd");
 	if (*out)
 		return 0;
 	rc = dpdk_lease_take(&lease, name, opt, &spec, why);
@@ -235,33 +233,34 @@ static int port_enter_leased(struct dpdk_port **out, const char *name,
 		return rc;
 	rc = port_make(out, &spec, opt, why);
 	if (rc)
-		(void)dpdk_lease_give_back(lease, &quiet);
+		(void)dpdk_lease_return(lease, &quiet);
 	else
 		(*out)->lease = lease;
 	return rc;
 }
 
-static int port_enter_alone(struct dpdk_port **out, const struct dpdk_wish *wish,
+static int port_enter_alone(struct dpdk_port **out, const struct dpdk_port_request *request,
 			    const struct why *why)
 {
 	struct harp_port_spec spec;
-	int rc = harp_port_spec_parse(wish->text, &spec, why->text, why->size);
+	int rc = harp_port_spec_parse(request->text, &spec, why->text, why->size);
 
 	if (rc)
 		return rc;
-	if (wish->opt->dpdk_queues)
-		spec.queues = wish->opt->dpdk_queues;
-	return port_enter(out, &spec, wish->opt, why);
+	if (request->opt->dpdk_queues)
+		spec.queues = request->opt->dpdk_queues;
+	return port_enter(out, &spec, request->opt, why);
 }
 
-int dpdk_port_get(struct dpdk_port **out, const struct dpdk_wish *wish, const struct why *why)
+int dpdk_port_get(struct dpdk_port **out, const struct dpdk_port_request *request,
+		  const struct why *why)
 {
 	int rc;
 
 	*out = NULL;
 	registry_enter(&ports);
-	rc = wish->opt->daemon_socket ? port_enter_leased(out, wish->text, wish->opt, why)
-				      : port_enter_alone(out, wish, why);
+	rc = request->opt->daemon_socket ? port_enter_leased(out, request->text, request->opt, why)
+					 : port_enter_alone(out, request, why);
 	if (!rc)
 		(*out)->users++;
 	else
@@ -294,10 +293,10 @@ int dpdk_port_put(struct dpdk_port *port, struct why *why)
 		port_forget(port);
 		/* Under the lock: the next open must find the device free. */
 		port_free(port);
-		/* This code may be unloaded; DPDK's threads stay. */
+		/* This code may be unloaded, but DPDK's threads stay. */
 		if (!ports.first)
 			(void)api->start(&silent, NULL, 0);
-		rc = dpdk_lease_give_back(lease, why);
+		rc = dpdk_lease_return(lease, why);
 	}
 	registry_leave(&ports);
 	return rc;

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * dpdk_port.h - the DPDK ports of this process. A port is opened with its first instance and closed
- * with its last; each instance has one queue. Instances share the port's link state and local
- * ports.
+ * dpdk_port.h - the DPDK ports of this process. The first instance opens a port and the last one
+ * closes it; each instance has one queue. Instances share link state and local ports.
  */
 #ifndef HARP_HOST_DPDK_PORT_H
 #define HARP_HOST_DPDK_PORT_H
@@ -15,8 +14,8 @@
 #include "host/dpdk_lease.h"
 
 /* An instance's request for a port. */
-struct dpdk_wish {
-	const char *text; /* the port's text; only its name if it is leased */
+struct dpdk_port_request {
+	const char *text; /* its text; only its name if it is leased */
 	const struct harp_instance_options *opt;
 };
 
@@ -27,30 +26,31 @@ struct dpdk_port {
 	struct harp_dpdk_info info; /* at the time of opening */
 	struct harp_rss rss;
 	struct dpdk_lease *lease; /* NULL: opened by this process */
-	/* The rest is dpdk_port.c's. */
+	/* Private to dpdk_port.c from here on. */
 	struct dpdk_port *next;
 	unsigned users;
 	_Atomic uint64_t look_ns; /* next link query */
 	atomic_bool up;
 	struct dpdk_events *events;
-	/* Queue that holds a port, plus 1, by protocol and port. Writer: whoever changes an entry
-	 * from 0, and its holder. */
+	/* The queue that holds a local port, plus 1, by protocol and port. Writers: the thread that
+	 * changes an entry from 0, and then the holder. */
 	_Atomic uint8_t *owners[2];
 };
 
 /* Protocols with local ports. */
 enum dpdk_protocol { DPDK_TCP = 0, DPDK_UDP = 1 };
 
-/* -EINVAL invalid text, or open with a different one; -errno of opening library and device. */
-int dpdk_port_get(struct dpdk_port **out, const struct dpdk_wish *wish, const struct why *why);
-/* NULL is accepted. The last user's result is that of dpdk_lease_give_back(). */
+/* -EINVAL invalid text, or open with a different one; -errno of the library or device. */
+int dpdk_port_get(struct dpdk_port **out, const struct dpdk_port_request *request,
+		  const struct why *why);
+/* NULL is accepted. For the last user, the result of dpdk_lease_return(). */
 int dpdk_port_put(struct dpdk_port *port, struct why *why);
 
-/* Link state. The first instance that calls after an interval queries the driver: *changed is true
- * for the call that saw a change. Any thread. */
+/* Link state. The first call after an interval queries the driver; *changed is true for the one
+ * call that sees a change. Any thread. */
 bool dpdk_port_up(struct dpdk_port *port, uint64_t now_ns, bool *changed);
 
-/* Acquires a local port for a stack on this queue. -EADDRINUSE: another instance has it, or the
+/* Acquires a local port for the stack on this queue. -EADDRINUSE: another instance has it, or the
  * device has no space for its flow rule. */
 int dpdk_port_acquire(struct dpdk_port *port, enum dpdk_protocol protocol, uint16_t number,
 		      uint32_t queue);
@@ -60,14 +60,14 @@ void dpdk_port_release(struct dpdk_port *port, enum dpdk_protocol protocol, uint
 bool dpdk_port_elsewhere(const struct dpdk_port *port, enum dpdk_protocol protocol, uint16_t number,
 			 uint32_t queue);
 
-/* ---- DPDK's own messages, by any thread of its: to the instance that has been open longest. ---- */
+/* ---- DPDK's messages, from any of its threads, to the instance that has been open longest ---- */
 struct dpdk_sink {
 	struct dpdk_sink *next;
 	harp_log_fn log;
 	void *ctx;
 };
 void dpdk_sink_add(struct dpdk_sink *sink);
-/* Removes the log function, which is not called after the return. */
+/* Removes the log function; it is not called after the return. */
 void dpdk_sink_remove(struct dpdk_sink *sink);
 
 #endif

@@ -2,9 +2,9 @@
 /*
  * dpdk_take.c - checks whether a DPDK port may be taken from the kernel.
  *
- * A NIC bound to vfio-pci has no interface and takes nothing away. Others are opened while the
- * kernel still uses them: mlx5 shares its NIC with the kernel, and af_packet, af_xdp, pcap and
- * tap's remote use a named interface. From then on packets go to DPDK, or to both.
+ * A NIC bound to vfio-pci has no kernel interface. The kernel still uses other NICs when they are
+ * opened: mlx5 shares its NIC with the kernel, and af_packet, af_xdp, pcap and tap's remote use a
+ * named interface. From then on packets go to DPDK, or to both.
  */
 #include "host/dpdk_take.h"
 
@@ -23,21 +23,21 @@
 static const char *const take_arguments[] = { "iface", "rx_iface", "tx_iface", "rx_iface_in",
 					      "remote" };
 
-/* -EBUSY if the default route uses that interface. An interface that cannot be queried is not the
- * host's. */
+/* -EBUSY if the default route uses this interface. An interface that cannot be queried does not
+ * belong to the host. */
 static int take_ifname(const char *ifname, const struct why *why)
 {
 	if (harp_host_has_default_route(ifname) <= 0)
 		return 0;
 	return why_fail(
 		why, -EBUSY,
-		"the host's default route leaves by its interface %s: opening it would cut the "
-		"host off; choose another NIC, or say take=default-route (default_route = true in "
+		"the default route leaves by its interface %s: opening it would cut the "
+		"host off; choose another NIC, or set take=default-route (default_route = true in "
 		"harp.toml)",
 		ifname);
 }
 
-/* True for 0000:00:06.0, or 00:06.0 of domain 0. path: its sysfs folder. */
+/* True for 0000:00:06.0, or 00:06.0 in domain 0. path: its sysfs folder. */
 static bool take_pci_path(const char *device, size_t len, const char *pci_devices, char *path,
 			  size_t size)
 {
@@ -57,7 +57,7 @@ static bool take_pci_path(const char *device, size_t len, const char *pci_device
 	return true;
 }
 
-/* Checks the interfaces of a PCI device: none if it is bound to vfio-pci, or absent. */
+/* Checks the interfaces of a PCI device. It has none if it is bound to vfio-pci, or absent. */
 static int take_pci(const char *path, const struct why *why)
 {
 	DIR *folder = opendir(path);

@@ -26,8 +26,8 @@ struct dpdk_xstats {
 	struct harp_page_xstat items[HARP_PAGE_XSTATS_MAX];
 };
 
-/* If a driver cannot answer now, its last values stay. */
-static void xstats_bring(struct dpdk_xstats *xstats, uint64_t now_ns)
+/* If the driver cannot answer, the last values stay. */
+static void xstats_copy(struct dpdk_xstats *xstats, uint64_t now_ns)
 {
 	unsigned kept = 0;
 	int count;
@@ -74,7 +74,7 @@ static void *xstats_main(void *arg)
 		uint64_t asked_ns = xstats_now_ns(), next_ns;
 
 		pthread_mutex_unlock(&xstats->lock);
-		xstats_bring(xstats, asked_ns);
+		xstats_copy(xstats, asked_ns);
 		next_ns = dpdk_xstats_next_ns(asked_ns, xstats_now_ns());
 		at = (struct timespec){ .tv_sec = (time_t)(next_ns / SECOND_NS),
 					.tv_nsec = (long)(next_ns % SECOND_NS) };

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * dpdk_xstats.h - copies the driver's extended statistics to a stack's statistics page once a
- * second. A separate thread does so, because a NIC's firmware may take longer to answer than a poll
- * may block.
+ * second, in a separate thread: a NIC's firmware may answer more slowly than a poll may block.
  */
 #ifndef HARP_HOST_DPDK_XSTATS_H
 #define HARP_HOST_DPDK_XSTATS_H
@@ -11,14 +10,15 @@
 
 struct dpdk_xstats;
 
-/* The stack already publishes. *count: number of counters; if 0, there is no thread and *out is
- * NULL. The first HARP_PAGE_XSTATS_MAX are published. -ENOMEM, or -errno of the thread. */
+/* Call after the stack has begun to publish. *count: number of counters; if 0, there is no
+ * thread and *out is NULL. The first HARP_PAGE_XSTATS_MAX are published. -ENOMEM, or -errno of
+ * the thread. */
 int dpdk_xstats_start(struct dpdk_xstats **out, const struct dpdk_port *port,
 		      struct harp_stack *stack, unsigned *count);
-/* Next query: after a second; if an answer takes longer, the pause is as long, because the port
- * cannot be opened or closed during a query. */
+/* Time of the next query: after a second, or after the last answer's duration if that is longer,
+ * because the port cannot be opened or closed during a query. */
 uint64_t dpdk_xstats_next_ns(uint64_t asked_ns, uint64_t answered_ns);
-/* Call before the stack ends. NULL is accepted. */
+/* Call before the stack is destroyed. NULL is accepted. */
 void dpdk_xstats_stop(struct dpdk_xstats *xstats);
 
 #endif

@@ -15,7 +15,7 @@
 #include "harp_page.h"
 #include "host/netlink_get.h"
 
-/* IFF_LOWER_UP of linux/if.h, which conflicts with net/if.h: the carrier, without delay. */
+/* IFF_LOWER_UP of linux/if.h, which conflicts with net/if.h: the carrier without delay. */
 #define LINK_LOWER_UP 0x10000u
 
 void __attribute__((format(printf, 3, 4)))
@@ -33,14 +33,14 @@ instance_log(const struct harp_instance *instance, enum harp_log_level level, co
 	instance->log(instance->ctx, level, line);
 }
 
-/* Last: the queue has been released by then. */
-static void instance_give_back(struct harp_instance *instance)
+/* Must be last: the queue has been released by then. */
+static void instance_return(struct harp_instance *instance)
 {
 	char text[320];
 	struct why why = { .text = text, .size = sizeof(text) };
 
 	why_about(&why, "%s", instance->ifname);
-	if (lease_give_back(instance->lease, &why))
+	if (lease_return(instance->lease, &why))
 		instance_log(instance, HARP_LOG_WARN, "the lease ends with the process: %s", text);
 }
 
@@ -49,7 +49,7 @@ void harp_instance_close(struct harp_instance *instance)
 	if (!instance)
 		return;
 	netlink_worker_stop(&instance->worker);
-	instance_dpdk_quiet(instance);
+	instance_dpdk_stop(instance);
 	harp_stack_destroy(instance->stack);
 	instance_page_close(&instance->page);
 	if (instance->ports.held)
@@ -66,7 +66,7 @@ void harp_instance_close(struct harp_instance *instance)
 	netlink_close(&instance->queries);
 	neighbors_close(&instance->neighbors);
 	netwatch_close(instance->netwatch);
-	instance_give_back(instance);
+	instance_return(instance);
 	pthread_mutex_destroy(&instance->queries_lock);
 	free(instance);
 }
@@ -100,7 +100,7 @@ void harp_instance_fork_child(struct harp_instance *instance)
 
 /* ---- control -------------------------------------------------------------------------------- */
 
-/* The stack uses the MAC address that the kernel has. */
+/* The stack uses the kernel's MAC address. */
 static void control_mac(struct harp_instance *instance, const uint8_t *now)
 {
 	uint8_t *mac = instance->nic->caps.mac;
@@ -109,7 +109,7 @@ static void control_mac(struct harp_instance *instance, const uint8_t *now)
 		return;
 	memcpy(mac, now, sizeof(instance->nic->caps.mac));
 	instance_log(instance, HARP_LOG_WARN,
-		     "the MAC address of %s is %02x:%02x:%02x:%02x:%02x:%02x now", instance->ifname,
+		     "%s: the MAC address is now %02x:%02x:%02x:%02x:%02x:%02x", instance->ifname,
 		     mac[0], mac[1], mac[2], mac[3], mac[4], mac[5]);
 }
 
@@ -126,18 +126,17 @@ static void control_up(struct harp_instance *instance, bool up)
 static void control_mtu(struct harp_instance *instance, uint32_t mtu_bytes)
 {
 	if (mtu_bytes != instance->mtu_bytes)
-		instance_log(
-			instance, HARP_LOG_WARN,
-			"the MTU of %s changed from %u to %u; HARP goes on with %u until restarted",
-			instance->ifname, instance->mtu_bytes, mtu_bytes,
-			instance->nic->caps.mtu_bytes);
+		instance_log(instance, HARP_LOG_WARN,
+			     "%s: the MTU changed from %u to %u; HARP uses %u until restarted",
+			     instance->ifname, instance->mtu_bytes, mtu_bytes,
+			     instance->nic->caps.mtu_bytes);
 	instance->mtu_bytes = mtu_bytes;
 }
 
 static void control_gone(struct harp_instance *instance)
 {
 	if (!instance->gone)
-		harp_stack_publish_note(instance->stack, "the interface is gone");
+		harp_stack_publish_note(instance->stack, "the interface was removed");
 	instance->gone = true;
 }
 
@@ -148,13 +147,13 @@ static void control_link(struct harp_instance *instance, const struct nlmsghdr *
 
 	if ((uint32_t)body->ifi_index != instance->cache.ifindex)
 		return;
-	/* `ip link set xdp off` and similar commands cause this event; other changes are found once
-	 * a second. */
+	/* `ip link set xdp off` and similar commands cause this event. The task finds other changes
+	 * within a second. */
 	if (instance->shared)
 		netlink_worker_run_task(&instance->worker);
 	if (message->nlmsg_type == RTM_DELLINK) {
-		/* A bridge also sends DELLINK when a port leaves it; the family distinguishes
-		 * them. */
+		/* The kernel also sends DELLINK when a port leaves a bridge, with another
+		 * family. */
 		if (body->ifi_family == AF_UNSPEC)
 			control_gone(instance);
 		return;
@@ -192,7 +191,7 @@ static int control_event(void *ctx, const struct nlmsghdr *message)
 	return 0;
 }
 
-/* Events were lost: reads everything again. */
+/* After lost events: reads everything again. */
 static void control_lost(struct harp_instance *instance)
 {
 	struct netlink_get_link link;
@@ -208,8 +207,8 @@ static void control_lost(struct harp_instance *instance)
 	neighbors_resync(&instance->neighbors);
 }
 
-/* Reports addresses that the kernel removed and connections may still use. */
-static void control_tell_removed(struct harp_instance *instance,
+/* Warns about addresses that the kernel removed; connections may still use them. */
+static void control_warn_removed(struct harp_instance *instance,
 				 const struct harp_lease_tables *before)
 {
 	const struct harp_lease_tables *now = &instance->cache.now;
@@ -219,11 +218,10 @@ static void control_tell_removed(struct harp_instance *instance,
 		const struct harp_addr *addr = &before->addresses[i];
 
 		if (!route_cache_has_address(now, addr))
-			instance_log(
-				instance, HARP_LOG_WARN,
-				"the address %s was removed from %s; its connections wait until "
-				"it is back or their timeout",
-				harp_addr_format(addr, text), instance->ifname);
+			instance_log(instance, HARP_LOG_WARN,
+				     "%s was removed from %s; its connections wait until it "
+				     "returns or they time out",
+				     harp_addr_format(addr, text), instance->ifname);
 	}
 }
 
@@ -232,7 +230,7 @@ static void control_apply(struct harp_instance *instance, const struct harp_leas
 	struct harp_lease_tables before = instance->cache.now;
 
 	route_cache_apply(&instance->cache, found);
-	control_tell_removed(instance, &before);
+	control_warn_removed(instance, &before);
 }
 
 static void control_tables(struct harp_instance *instance)
@@ -241,7 +239,7 @@ static void control_tables(struct harp_instance *instance)
 	int rc;
 
 	if (netlink_worker_tables(&instance->worker, &found, &rc)) {
-		/* The tables changed during the read: repeat. */
+		/* The tables changed during the read: read again. */
 		instance->tables_changed |= rc != 0;
 		if (!rc)
 			control_apply(instance, &found);
@@ -291,7 +289,7 @@ static void control_harpd(struct harp_instance *instance, uint64_t now_ns)
 
 	if (lost && !instance->netwatch_lost)
 		instance_log(instance, HARP_LOG_WARN,
-			     "%s: routes and neighbors stay as they are: %s", instance->ifname,
+			     "%s: routes and neighbors are not updated: %s", instance->ifname,
 			     instance->netwatch->why);
 	if (!lost && instance->netwatch_lost)
 		instance_log(instance, HARP_LOG_INFO, "%s: harpd sends routes and neighbors again",
@@ -299,8 +297,8 @@ static void control_harpd(struct harp_instance *instance, uint64_t now_ns)
 	instance->netwatch_lost = lost;
 }
 
-/* In the netlink worker's thread: is the XDP program still attached? True: the poller has something
- * to read. */
+/* Runs in the netlink worker's thread: is the XDP program still attached? True: the poller must
+ * read the result. */
 bool instance_check_program(void *ctx)
 {
 	struct harp_instance *instance = ctx;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* instance.h - the parts of an instance, shared by its setup (instance_open.c) and its operation
+/* instance.h - an instance's parts, for its setup (instance_open.c) and its operation
  * (instance.c). */
 #ifndef HARP_HOST_INSTANCE_H
 #define HARP_HOST_INSTANCE_H
@@ -17,7 +17,7 @@
 #include "host/ports.h"
 #include "host/xdp_shared.h"
 
-/* State of the XDP program, from the netlink worker's thread to the poller. */
+/* State of the XDP program, passed from the netlink worker's thread to the poller. */
 struct program_watch {
 	pthread_mutex_t lock;
 	int error;      /* 0, or why nothing is received */
@@ -32,10 +32,10 @@ struct harp_instance {
 	struct harp_xdp *xdp;
 	struct netlink monitor, queries;
 	pthread_mutex_t
-		/* protects `queries`, or netwatch's routes: one at a time, any thread */
+		/* protects `queries` or netwatch's routes; any thread */
 		queries_lock;
 	struct instance_dpdk *dpdk; /* NULL: on a NIC shared with the kernel */
-	/* NULL: uses the kernel of this network namespace; otherwise monitor, queries and worker
+	/* NULL: uses the kernel of this network namespace. Otherwise monitor, queries and worker
 	 * are unused. */
 	struct netwatch *netwatch;
 	bool netwatch_lost;  /* loss of the connection has been logged */
@@ -62,9 +62,9 @@ struct harp_instance {
 void __attribute__((format(printf, 3, 4)))
 instance_log(const struct harp_instance *instance, enum harp_log_level level, const char *format,
 	     ...);
-/* worker.task. ctx: the instance. */
+/* Matches worker.task; ctx: the instance. */
 bool instance_check_program(void *ctx);
-/* A netwatch_fn. ctx: the instance. */
+/* A netwatch_fn; ctx: the instance. */
 void instance_apply_message(void *ctx, const struct harp_lease_header *message);
 
 #endif

@@ -6,8 +6,8 @@
  *
  * Addresses, routes, MTU and VLAN tag come from the port's text instead of the kernel. The stack
  * resolves neighbors itself. All packets of the port belong to HARP, so there is no XDP program,
- * and a local port is reserved only against other stacks of this process. The link is polled a few
- * times a second, since drivers have no descriptor for it.
+ * and a local port must be reserved only against other stacks of this process. Drivers have no
+ * descriptor that reports link changes, so the link is polled several times a second.
  */
 #include "host/instance_dpdk.h"
 
@@ -118,7 +118,7 @@ void instance_dpdk_hooks(struct harp_instance *instance, struct harp_stack_optio
 
 /* ---- opening -------------------------------------------------------------------------------- */
 
-/* Fills in a lease's data from the port. */
+/* Fills in the lease's data from the port. */
 static struct harp_addr dpdk_link_local(const uint8_t mac[6])
 {
 	return (struct harp_addr){ .bytes = { 0xfe, 0x80, [8] = mac[0] ^ 2, mac[1], mac[2], 0xff,
@@ -139,7 +139,7 @@ static int dpdk_addresses(const struct instance_setup *o, struct harp_instance *
 			return why_fail(&o->why, rc, "the address %s: %s%s",
 					harp_addr_format(&spec->addresses[i], text), strerror(-rc),
 					instance->mtu_bytes < IPV6_MTU_MIN_BYTES
-						? "; IPv6 needs an MTU of 1280 or more"
+						? "; IPv6 needs an MTU of at least 1280"
 						: "");
 	}
 	if (instance->mtu_bytes < IPV6_MTU_MIN_BYTES)
@@ -160,7 +160,7 @@ static int dpdk_route_add(const struct instance_setup *o, struct harp_instance *
 
 	return rc ? why_fail(&o->why, rc, "the route to %s/%u: %s", harp_addr_format(prefix, text),
 			     prefix_len,
-			     rc == -EEXIST ? "an address has it already" : strerror(-rc))
+			     rc == -EEXIST ? "an address already implies it" : strerror(-rc))
 		  : 0;
 }
 
@@ -196,7 +196,7 @@ static void dpdk_describe(struct harp_instance *instance)
 			 ", leased from %s", port->lease->daemon);
 }
 
-/* harpd provides the statistics page of a leased port's queue. */
+/* The statistics page of a leased port's queue belongs to harpd. */
 static void dpdk_fill_lease(const struct instance_setup *o, struct harp_instance *instance)
 {
 	const struct dpdk_port *port = instance->dpdk->port;
@@ -221,7 +221,6 @@ static void dpdk_fill_lease(const struct instance_setup *o, struct harp_instance
 	memcpy(grant->mac, caps->mac, sizeof(grant->mac));
 }
 
-/* The statistics page of a leased port's queue is harpd's. */
 static int dpdk_publish(const struct instance_setup *o, struct harp_instance *instance)
 {
 	struct instance_dpdk *dpdk = instance->dpdk;
@@ -250,10 +249,9 @@ static int dpdk_queue(struct instance_setup *o, struct harp_instance *instance)
 	if (instance->queue == HARP_LEASE_QUEUE_ANY)
 		instance->queue = 0;
 	if (instance->queue >= port->spec.queues)
-		return why_fail(
-			&o->why, -EINVAL,
-			"no such queue; the port was opened with %u, counted from 0 (queues=)",
-			port->spec.queues);
+		return why_fail(&o->why, -EINVAL,
+				"no such queue; the port has %u queues, numbered from 0 (queues=)",
+				port->spec.queues);
 	rc = port->api->port_nic(port->port, instance->queue, &instance->nic, o->why.text,
 				 o->why.size);
 	if (rc)
@@ -267,7 +265,7 @@ static int dpdk_queue(struct instance_setup *o, struct harp_instance *instance)
 
 static int dpdk_port(struct instance_setup *o, struct harp_instance *instance, const char *text)
 {
-	const struct dpdk_wish wish = { .text = text, .opt = &o->opt };
+	const struct dpdk_port_request request = { .text = text, .opt = &o->opt };
 	struct instance_dpdk *dpdk = calloc(1, sizeof(*dpdk));
 	int rc;
 
@@ -279,7 +277,7 @@ static int dpdk_port(struct instance_setup *o, struct harp_instance *instance, c
 	dpdk_sink_add(&dpdk->sink);
 	if (dpdk->reader.fd < 0)
 		return why_fail(&o->why, -errno, "eventfd: %s", strerror(errno));
-	rc = dpdk_port_get(&dpdk->port, &wish, &o->why);
+	rc = dpdk_port_get(&dpdk->port, &request, &o->why);
 	if (rc)
 		return rc;
 	dpdk_events_join(dpdk->port->events, &dpdk->reader);
@@ -306,10 +304,10 @@ int setup_dpdk(struct instance_setup *o, struct harp_instance *instance)
 		return rc;
 	if (!instance->dpdk->port->spec.address_count)
 		instance_log(instance, HARP_LOG_WARN,
-			     "%s has no IP address but a link-local one; give it one with ip=",
+			     "%s has only a link-local IP address; set another with ip=",
 			     instance->ifname);
 	if (!instance->up) {
-		instance_log(instance, HARP_LOG_INFO, "the link of %s is down so far",
+		instance_log(instance, HARP_LOG_INFO, "%s: the link is still down",
 			     instance->ifname);
 		instance->waited = true;
 	}
@@ -336,7 +334,7 @@ int instance_dpdk_control(struct harp_instance *instance, uint64_t now_ns)
 {
 	bool changed, up = dpdk_port_up(instance->dpdk->port, now_ns, &changed);
 
-	/* One instance of the port logs it, and the first link-up is no warning. */
+	/* One instance of the port logs the change; the first link-up is not a warning. */
 	if (changed)
 		instance_log(instance, up && instance->waited ? HARP_LOG_INFO : HARP_LOG_WARN,
 			     "%s is %s", instance->ifname,
@@ -354,7 +352,7 @@ bool instance_dpdk_control_pending(const struct harp_instance *instance)
 	return atomic_load_explicit(&instance->dpdk->reader.pending, memory_order_relaxed);
 }
 
-void instance_dpdk_published(struct harp_instance *instance)
+void instance_dpdk_publish_xstats(struct harp_instance *instance)
 {
 	struct instance_dpdk *dpdk = instance->dpdk;
 	unsigned count;
@@ -365,11 +363,11 @@ void instance_dpdk_published(struct harp_instance *instance)
 	rc = dpdk_xstats_start(&dpdk->xstats, dpdk->port, instance->stack, &count);
 	if (rc)
 		instance_log(instance, HARP_LOG_WARN,
-			     "%s: its driver's counters are not published: %s", instance->ifname,
+			     "%s: the driver's counters are not published: %s", instance->ifname,
 			     strerror(-rc));
 	else if (count > HARP_PAGE_XSTATS_MAX)
 		instance_log(instance, HARP_LOG_INFO,
-			     "%s: %u of its driver's %u counters are published", instance->ifname,
+			     "%s: %u of the driver's %u counters are published", instance->ifname,
 			     HARP_PAGE_XSTATS_MAX, count);
 }
 
@@ -383,7 +381,7 @@ void instance_dpdk_fork_child(const struct harp_instance *instance)
 		dpdk_lease_fork_child(instance->dpdk->port->lease);
 }
 
-void instance_dpdk_quiet(struct harp_instance *instance)
+void instance_dpdk_stop(struct harp_instance *instance)
 {
 	if (!instance->dpdk)
 		return;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* instance_dpdk.h - an instance on a queue of a DPDK port: differences from one on a kernel
- * interface. */
+/* instance_dpdk.h - the parts of an instance that differ on a DPDK port. */
 #ifndef HARP_HOST_INSTANCE_DPDK_H
 #define HARP_HOST_INSTANCE_DPDK_H
 
@@ -22,9 +21,9 @@ struct instance_dpdk {
 
 /* The port's text; NULL: ifname is a kernel interface. */
 const char *instance_dpdk_text(const char *ifname);
-/* Opens the instance; o->opt.ifname is such a port. */
+/* Opens the instance; o->opt.ifname names a DPDK port. */
 int setup_dpdk(struct instance_setup *o, struct harp_instance *instance);
-/* The hooks of its stack. */
+/* Sets the stack's hooks. */
 void instance_dpdk_hooks(struct harp_instance *instance, struct harp_stack_options *opt);
 
 /* Implementations of harp_host.h for such an instance. */
@@ -33,11 +32,11 @@ bool instance_dpdk_control_pending(const struct harp_instance *instance);
 int instance_dpdk_route(const struct harp_instance *instance, const struct harp_addr *dst,
 			struct harp_host_route *out);
 void instance_dpdk_fork_child(const struct harp_instance *instance);
-/* After publishing has started: adds the driver's counters. */
-void instance_dpdk_published(struct harp_instance *instance);
-/* Call before the stack ends. */
-void instance_dpdk_quiet(struct harp_instance *instance);
-/* Call after the stack has ended. */
+/* Adds the driver's counters. Call after publishing has started. */
+void instance_dpdk_publish_xstats(struct harp_instance *instance);
+/* Call before the stack is destroyed. */
+void instance_dpdk_stop(struct harp_instance *instance);
+/* Call after the stack is destroyed. */
 void instance_dpdk_close(struct harp_instance *instance);
 
 #endif

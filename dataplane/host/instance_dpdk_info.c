@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* instance_dpdk_info.c - properties of an instance on a DPDK port, and its routes. */
+/* instance_dpdk_info.c - reports properties and routes of an instance on a DPDK port. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -69,7 +69,7 @@ static bool dpdk_next_hop(const struct instance_dpdk *dpdk, const struct harp_ad
 	return found;
 }
 
-/* Source address: of the next hop's subnet, else the first of the family. */
+/* Source address: in the next hop's subnet, else the first of the family. */
 static void dpdk_source(const struct instance_dpdk *dpdk, const struct harp_addr *dst,
 			struct harp_host_route *out)
 {

@@ -3,8 +3,8 @@
  * instance_lease.c - opens a stack on a queue leased from harpd, without privileges.
  *
  * harpd has created the queue, entered it in the XDP program's map and reserved the ports. In the
- * NIC's network namespace the process reads the interface from the kernel, as a stand-alone one
- * does. In another namespace it has no socket for that and asks harpd (netwatch.h).
+ * NIC's network namespace the process reads the interface from the kernel. In another namespace it
+ * cannot, and asks harpd (netwatch.h).
  */
 #include <errno.h>
 #include <stdio.h>
@@ -23,8 +23,8 @@ static int lease_link_up(const struct instance_setup *o, struct harp_instance *i
 	return 0;
 }
 
-/* Interface data from the kernel. */
-static int lease_here(struct instance_setup *o, struct harp_instance *instance)
+/* Reads the interface from the kernel. */
+static int lease_read_local(struct instance_setup *o, struct harp_instance *instance)
 {
 	const struct harp_lease_leased *grant = &instance->lease->grant;
 	struct netlink_get_link link;
@@ -34,8 +34,8 @@ static int lease_here(struct instance_setup *o, struct harp_instance *instance)
 		return rc;
 	rc = netlink_get_link(&instance->queries, grant->ifindex, &link);
 	if (rc)
-		return why_fail(&o->why, rc, "harpd's interface %u is not here: %s", grant->ifindex,
-				strerror(-rc));
+		return why_fail(&o->why, rc, "harpd's interface %u does not exist here: %s",
+				grant->ifindex, strerror(-rc));
 	if (strcmp(link.ifname, instance->ifname) != 0 ||
 	    memcmp(link.mac, grant->mac, sizeof(link.mac)) != 0)
 		return why_fail(&o->why, -EPROTO,
@@ -44,16 +44,16 @@ static int lease_here(struct instance_setup *o, struct harp_instance *instance)
 	return lease_link_up(o, instance, link.up, link.mtu_bytes);
 }
 
-/* The first NETWORK message: there is no stack yet to apply it to. */
+/* Stores the first NETWORK message: there is no stack yet to apply it to. */
 static void lease_apply(void *ctx, const struct harp_lease_header *message)
 {
 	if (message->type == HARP_LEASE_NETWORK)
 		memcpy(ctx, message, sizeof(struct harp_lease_network));
 }
 
-/* Interface data from harpd. */
-static int lease_elsewhere(struct instance_setup *o, struct harp_instance *instance,
-			   struct harp_lease_network *network)
+/* Reads the interface from harpd. */
+static int lease_read_harpd(struct instance_setup *o, struct harp_instance *instance,
+			    struct harp_lease_network *network)
 {
 	struct lease *lease = instance->lease;
 	int rc = netwatch_open(&instance->netwatch, lease->socket, &lease->grant, lease_apply,
@@ -126,7 +126,8 @@ int setup_lease(struct instance_setup *o, struct harp_instance *instance)
 	lease_queue(lease, &queue);
 	rc = harp_nic_af_xdp_adopt(&instance->nic, &queue, o->why.text, o->why.size);
 	if (!rc)
-		rc = elsewhere ? lease_elsewhere(o, instance, &network) : lease_here(o, instance);
+		rc = elsewhere ? lease_read_harpd(o, instance, &network)
+			       : lease_read_local(o, instance);
 	if (rc)
 		return rc;
 	o->link.mtu_bytes = instance->mtu_bytes;

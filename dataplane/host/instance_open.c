@@ -4,24 +4,24 @@
  *
  * Theory of operation
  *
- * Steps are ordered from those that fail cheaply to those with effects on others: options and
- * privileges, the XDP program (other instances of this process may have attached it already; with
- * empty maps it redirects nothing), the AF_XDP queue, the stack, the host's addresses and routes,
- * and last the socket in the program's map. A failure undoes the steps in reverse;
- * harp_instance_close() does the same from the end.
+ * Steps that fail cheaply come before steps that affect others: options and privileges; the XDP
+ * program (another instance of this process may have attached it; with empty maps it redirects
+ * nothing); the AF_XDP queue; the stack; the host's addresses and routes; and last the socket's
+ * entry in the program's map. A failure undoes the steps in reverse, as harp_instance_close() does.
  *
- * The program redirects packets of a port only while the stack uses it. The stack's port_acquire
- * hook binds a kernel socket to the port, which reserves it, then enters it in the map together
- * with the stack's queue. port_release does the reverse. When the process exits, the kernel frees
- * link, map and sockets; packets to the port then find no listener, and peers get an RST.
+ * The program redirects packets of a port only while the stack uses the port. The stack's
+ * port_acquire hook binds a kernel socket to the port, which reserves it, then enters it in the map
+ * together with the stack's queue. port_release does the reverse. When the process exits, the
+ * kernel frees link, map and sockets; packets to the port then find no listener, and peers get an
+ * RST.
  *
  * This describes a stand-alone instance. A leased one (instance_lease.c) gets queue and ports from
- * harpd, which owns program and map. Stack and hooks are the same; so is control, if the process is
- * in the NIC's network namespace. Otherwise harpd sends what the monitor would (netwatch.h). An
- * instance on a DPDK port (instance_dpdk.c) does not use the kernel.
+ * harpd, which owns program and map; its stack and hooks are the same. In the NIC's network
+ * namespace its control is the same, too; elsewhere harpd sends the monitor's events (netwatch.h).
+ * An instance on a DPDK port (instance_dpdk.c) does not use the kernel.
  *
- * The stack's hooks run inside harp_stack_poll() and only record requests. harp_instance_control(),
- * called by the same thread, communicates with the kernel: it reads the monitor's events (link,
+ * The stack's hooks run inside harp_stack_poll() and only record requests. The same thread calls
+ * harp_instance_control(), which communicates with the kernel: it reads the monitor's events (link,
  * addresses, routes, neighbors), applies changes to the stack, and requests the neighbors that the
  * stack needs. It never blocks: a thread sends requests that may take long (netlink_worker.h).
  */
@@ -36,7 +36,8 @@
 #include "host/privilege.h"
 #include "nic/af_xdp_link.h"
 
-#define OWNERLESS_TRIES 10u /* of 2 s each; 20 s were observed on a machine with a tenfold load */
+/* of 2 s each; 20 s were observed on a machine with ten times the usual load */
+#define OWNERLESS_TRIES 10u
 
 /* ---- hooks of the stack --------------------------------------------------------------------- */
 
@@ -66,7 +67,7 @@ static void hook_neighbor_confirmed(void *ctx, const struct harp_addr *next_hop)
 	neighbors_confirmed(&((struct harp_instance *)ctx)->neighbors, next_hop);
 }
 
-/* A lease's ports are reserved already, and packets to other ports never arrive. */
+/* harpd has reserved a lease's ports; packets to other ports never arrive. */
 static int hook_port_acquire(void *ctx, uint16_t port)
 {
 	struct harp_instance *instance = ctx;
@@ -103,7 +104,7 @@ static void hook_udp_port_release(void *ctx, uint16_t port)
 
 /* ---- opening -------------------------------------------------------------------------------- */
 
-/* The caller may have been built with an older or newer version of the options. */
+/* The caller may have been built with another version of the options. */
 static int setup_version(struct instance_setup *o, const struct harp_instance_options *opt)
 {
 	size_t first = offsetof(struct harp_instance_options, daemon_socket);
@@ -114,7 +115,8 @@ static int setup_version(struct instance_setup *o, const struct harp_instance_op
 	else
 		why_about(&o->why, "%s queue %u", ifname, opt ? opt->queue : 0);
 	if (!opt || opt->size < first)
-		return why_fail(&o->why, -EINVAL, "options of an older size; rebuild the caller");
+		return why_fail(&o->why, -EINVAL,
+				"the size of the options is too small; rebuild the caller");
 	memcpy(&o->opt, opt, opt->size < sizeof(*opt) ? opt->size : sizeof(*opt));
 	if (o->opt.ifname && instance_dpdk_text(o->opt.ifname))
 		return 0;
@@ -143,11 +145,11 @@ static int setup_options(struct instance_setup *o)
 		return why_fail(&o->why, rc, "cannot be used: %s", strerror(-rc));
 	if (o->link.rx_queues && opt->queue >= o->link.rx_queues)
 		return why_fail(&o->why, -EINVAL,
-				"no such queue; the interface has %u, counted from 0",
+				"no such queue; the interface has %u queues, numbered from 0",
 				o->link.rx_queues);
 	if (!o->link.up || !o->link.carrier)
 		return why_fail(&o->why, -ENETDOWN, "the interface %s",
-				o->link.up ? "has no carrier; look at the cable or the peer"
+				o->link.up ? "has no carrier; check the cable or the peer"
 					   : "is down; `ip link set dev ... up`");
 	if (privilege_missing(missing, sizeof(missing)))
 		return why_fail(&o->why, -EPERM, "%s missing; run as root or add %s", missing,
@@ -186,7 +188,8 @@ int setup_stack(const struct instance_setup *o, struct harp_instance *instance)
 	opt.now_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 	rc = harp_stack_create(&instance->stack, instance->nic, &opt);
 	if (rc)
-		return why_fail(&o->why, rc, "the stack: %s; look at frames and port range",
+		return why_fail(&o->why, rc,
+				"the stack: %s; check the number of frames and the port range",
 				strerror(-rc));
 	instance->neighbors.stack = instance->stack;
 	return 0;
@@ -194,7 +197,7 @@ int setup_stack(const struct instance_setup *o, struct harp_instance *instance)
 
 int setup_netlink(const struct instance_setup *o, struct harp_instance *instance, bool privileged)
 {
-	/* The monitor first, so that changes during the reads are seen. */
+	/* The monitor opens first, so that it reports changes during the reads. */
 	int rc = netlink_open(&instance->monitor, RTMGRP_LINK | RTMGRP_NEIGH | RTMGRP_IPV4_IFADDR |
 							  RTMGRP_IPV4_ROUTE | RTMGRP_IPV6_IFADDR |
 							  RTMGRP_IPV6_ROUTE);
@@ -242,14 +245,14 @@ int setup_kernel_tables(const struct instance_setup *o, struct harp_instance *in
 
 static int setup_attach(const struct instance_setup *o, struct harp_instance *instance)
 {
-	const struct xdp_wish wish = {
+	const struct xdp_request request = {
 		.ifname = o->opt.ifname,
 		.ifindex = o->link.ifindex,
 		.mode = o->opt.xdp_mode,
 		.lib_dir = o->opt.lib_dir,
 	};
 	char why[320];
-	int rc = xdp_shared_get(&instance->shared, &wish, why, sizeof(why));
+	int rc = xdp_shared_get(&instance->shared, &request, why, sizeof(why));
 
 	if (rc) {
 		if (o->why.text)
@@ -292,14 +295,14 @@ static int setup_queue(const struct instance_setup *o, struct harp_instance *ins
 	};
 	int rc = harp_nic_af_xdp_create(&instance->nic, &opt, o->why.text, o->why.size);
 
-	/* The queue is released by a kernel thread, under locks of the whole host. Another user of
-	 * the queue would need our XDP program, so retrying is safe. */
+	/* A kernel thread releases the queue, under locks of the whole host. Another user of the
+	 * queue would need our XDP program, so retrying is safe. */
 	for (unsigned i = 0;
 	     rc == -EBUSY && i < OWNERLESS_TRIES && xdp_shared_users(instance->shared) == 1; i++) {
 		if (!i)
 			instance_log(instance, HARP_LOG_INFO,
-				     "%s queue %u is busy without a user: the kernel is about "
-				     "to release it, which is waited for",
+				     "%s queue %u is busy without a user: waiting until "
+				     "the kernel releases it",
 				     instance->ifname, o->opt.queue);
 		rc = harp_nic_af_xdp_create(&instance->nic, &opt, o->why.text, o->why.size);
 	}
@@ -326,24 +329,24 @@ static int setup_map(const struct instance_setup *o, struct harp_instance *insta
 					harp_nic_af_xdp_fd(instance->nic));
 
 	if (rc)
-		return why_fail(&o->why, rc, "putting the socket in the steering map: %s",
+		return why_fail(&o->why, rc, "adding the socket to the XDP program's map: %s",
 				strerror(-rc));
-	/* A connecting peer may find matching source ports (plugin/connect/): no warning. */
+	/* Not a warning: a connecting peer may find matching source ports (plugin/connect/). */
 	if (instance->rss.queues > users)
 		instance_log(
 			instance, HARP_LOG_INFO,
 			"%s has %u receive queues, and this process has instances on %u of them: "
-			"connections of queue %u whose packets arrive on another one cannot be established%s; "
-			"`ethtool -L %s combined 1` if that is too few",
+			"connections of queue %u whose packets arrive on another one cannot be "
+			"established%s; `ethtool -L %s combined 1` if that is too few",
 			instance->ifname, instance->rss.queues, users, o->opt.queue,
 			instance->rss.kind == HARP_RSS_TOEPLITZ
 				? ""
-				: " (the NIC does not say which do)",
+				: " (the NIC does not report which do)",
 			instance->ifname);
 	return 0;
 }
 
-/* Stand-alone setup. */
+/* Sets up a stand-alone instance. */
 static int setup_alone(struct instance_setup *o, struct harp_instance *instance)
 {
 	int rc = setup_options(o);
@@ -411,7 +414,7 @@ int harp_instance_open(struct harp_instance **out, const struct harp_instance_op
 	}
 	if (!harp_instance_lease(instance))
 		instance_page_open(instance, o.opt.label);
-	instance_dpdk_published(instance);
+	instance_dpdk_publish_xstats(instance);
 	*out = instance;
 	return 0;
 }

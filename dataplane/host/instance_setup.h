@@ -14,19 +14,19 @@ struct instance_setup {
 	struct why why;
 };
 
-/* Describes the data path to instance->nic, also as text. */
+/* Describes the data path in instance->nic, also as text. */
 void setup_mode(struct harp_instance *instance, bool native);
 /* Creates the stack on instance->nic. */
 int setup_stack(const struct instance_setup *o, struct harp_instance *instance);
 /* Opens rtnetlink and neighbors of o->link in this network namespace. privileged: with
  * CAP_NET_ADMIN. */
 int setup_netlink(const struct instance_setup *o, struct harp_instance *instance, bool privileged);
-/* Reads the host's addresses and routes; monitor and queries are open. */
+/* Reads the host's addresses and routes. Requires open monitor and queries. */
 int setup_kernel_tables(const struct instance_setup *o, struct harp_instance *instance);
-/* Applies addresses and routes that were read before. */
+/* Applies addresses and routes that were read earlier. */
 void setup_route_cache(const struct instance_setup *o, struct harp_instance *instance,
 		       const struct harp_lease_tables *found);
-/* Complete setup of a leased instance. */
+/* Sets up a leased instance completely. */
 int setup_lease(struct instance_setup *o, struct harp_instance *instance);
 
 #endif

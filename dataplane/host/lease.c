@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lease.c - the parts of an instance that harpd creates: requested, verified, used, returned.
+ * lease.c - requests, verifies, uses and returns the parts of an instance that harpd creates.
  *
- * A lease belongs to the process, not to the connection: the connection is closed at once, and the
- * return uses a new one. So a restart of harpd in between makes no difference.
+ * A lease belongs to the process, not to the connection: this code closes the connection at once
+ * and returns the lease over a new one. So a restart of harpd in between makes no difference.
  *
  * The descriptors come from another program. Each is verified with the kernel before use: a wrong
  * one would cause a hang or silent failure much later.
@@ -23,12 +23,12 @@
 #include "harp_page.h"
 #include "host/daemon.h"
 
-/* Linux 5.14; missing in Debian 12's C library headers. */
+/* Linux 5.14; Debian 12's C library headers lack it. */
 #ifndef SO_NETNS_COOKIE
 #define SO_NETNS_COOKIE 71
 #endif
 
-/* A stopped harpd must not delay closing several instances. */
+/* Short, because a stopped harpd must not delay closing several instances. */
 #define RELEASE_WAIT_MS 1000u
 #define LEASE_CLIENT_BYTES 32u
 #define PAGE_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
@@ -62,10 +62,10 @@ int lease_page_map(int fd, size_t bytes, void **out, const struct why *why)
 
 	*out = NULL;
 	if (seals < 0 || (seals & PAGE_SEALS) != PAGE_SEALS || fstat(fd, &status) < 0)
-		return why_fail(why, -EPROTO, "harpd's statistics page is no sealed memfd");
+		return why_fail(why, -EPROTO, "harpd's statistics page is not a sealed memfd");
 	if (!bytes || bytes > HARP_PAGE_BYTES_MAX || (uint64_t)status.st_size < bytes)
 		return why_fail(why, -EPROTO,
-				"harpd's statistics page has %lld bytes and should have %zu",
+				"harpd's statistics page has %lld bytes instead of %zu",
 				(long long)status.st_size, bytes);
 	page = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (page == MAP_FAILED)
@@ -105,7 +105,8 @@ const char *lease_label(const struct harp_instance_options *opt)
 	return opt->label && opt->label[0] ? opt->label : program_invocation_short_name;
 }
 
-static int lease_ask(struct lease *lease, const struct harp_instance_options *opt, struct why *why)
+static int lease_request(struct lease *lease, const struct harp_instance_options *opt,
+			 struct why *why)
 {
 	struct harp_lease_request request = {
 		.queue = opt->queue,
@@ -136,7 +137,7 @@ int lease_take(struct lease **out, const struct harp_instance_options *opt, stru
 	for (unsigned i = 0; i < HARP_LEASE_FDS; i++)
 		lease->fds[i] = -1;
 	snprintf(lease->socket, sizeof(lease->socket), "%s", opt->daemon_socket);
-	rc = lease_ask(lease, opt, why);
+	rc = lease_request(lease, opt, why);
 	if (rc) {
 		free(lease);
 		return rc;
@@ -145,14 +146,14 @@ int lease_take(struct lease **out, const struct harp_instance_options *opt, stru
 	rc = lease_page_map(lease->fds[HARP_LEASE_FD_PAGE], lease->grant.page_bytes, &lease->page,
 			    why);
 	if (rc) {
-		lease_give_back(lease, &quiet);
+		lease_return(lease, &quiet);
 		return rc;
 	}
 	*out = lease;
 	return 0;
 }
 
-int lease_hand_on(struct lease *lease, enum harp_lease_fd which)
+int lease_take_fd(struct lease *lease, enum harp_lease_fd which)
 {
 	int fd = lease->fds[which];
 
@@ -166,8 +167,8 @@ void lease_queue(struct lease *lease, struct harp_queue *out)
 
 	*out = (struct harp_queue){
 		.size = sizeof(*out),
-		.xsk_fd = lease_hand_on(lease, HARP_LEASE_FD_XSK),
-		.frames_fd = lease_hand_on(lease, HARP_LEASE_FD_FRAMES),
+		.xsk_fd = lease_take_fd(lease, HARP_LEASE_FD_XSK),
+		.frames_fd = lease_take_fd(lease, HARP_LEASE_FD_FRAMES),
 		.ifindex = grant->ifindex,
 		.queue = grant->queue,
 		.frame_size = grant->frame_size,
@@ -207,7 +208,7 @@ int lease_release(const char *socket, uint64_t lease_id, struct why *why)
 	return rc;
 }
 
-int lease_give_back(struct lease *lease, struct why *why)
+int lease_return(struct lease *lease, struct why *why)
 {
 	int rc;
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* lease.h - the parts of an instance that harpd creates: requested, verified, used, returned. */
+/* lease.h - requests, verifies, uses and returns the parts of an instance that harpd creates. */
 #ifndef HARP_HOST_LEASE_H
 #define HARP_HOST_LEASE_H
 
@@ -14,38 +14,39 @@
 
 struct lease {
 	struct harp_lease_leased grant;
-	char daemon[LEASE_DAEMON_BYTES]; /* the lessor: "harpd 0.1.0" */
+	char daemon[LEASE_DAEMON_BYTES]; /* the lessor, such as "harpd 0.1.0" */
 	char socket[LEASE_SOCKET_BYTES];
-	int fds[HARP_LEASE_FDS]; /* -1: passed on, closed or absent */
+	int fds[HARP_LEASE_FDS]; /* -1: moved to the caller, closed or absent */
 	void *page;              /* statistics, grant.page_bytes; NULL: not mapped */
 };
 
-/* Connects to the daemon of opt->daemon_socket; name: its identity. Errors as
+/* Connects to the daemon at opt->daemon_socket; name: receives its identity. Errors as
  * harp_daemon_connect(). */
 int lease_connect(struct harp_daemon **out, const struct harp_instance_options *opt,
 		  char name[LEASE_DAEMON_BYTES], const struct why *why);
 /* Display label of a lease: opt's, or the program's name. */
 const char *lease_label(const struct harp_instance_options *opt);
-/* Requests a lease from the daemon of opt->daemon_socket and verifies every descriptor. On failure
- * it is returned to harpd. */
+/* Requests a lease from the daemon at opt->daemon_socket and verifies every descriptor. On failure
+ * returns the lease to harpd. */
 int lease_take(struct lease **out, const struct harp_instance_options *opt, struct why *why);
-/* True if the NIC is in another network namespace than this thread. Before Linux 5.14 this is
- * unknown, and true. */
+/* True if the NIC is in another network namespace than this thread. Before Linux 5.14 always
+ * true. */
 bool lease_is_elsewhere(const struct lease *lease);
-/* Passes a descriptor to the caller. */
-int lease_hand_on(struct lease *lease, enum harp_lease_fd which);
+/* Moves a descriptor to the caller. */
+int lease_take_fd(struct lease *lease, enum harp_lease_fd which);
 /* Arguments for harp_nic_af_xdp_adopt(), including descriptors. */
 void lease_queue(struct lease *lease, struct harp_queue *out);
-/* Maps a statistics page created by harpd, for this process alone; NULL and -EPROTO if invalid. The
- * descriptor stays with the caller. */
+/* Maps a statistics page created by harpd, for this process alone. NULL and -EPROTO if invalid. The
+ * caller keeps the descriptor. */
 int lease_page_map(int fd, size_t bytes, void **out, const struct why *why);
-/* Returns a lease to the harpd of that socket. 0 if there is no harpd: the next one detects it. */
+/* Returns a lease to the harpd at that socket. 0 if no harpd runs: the next one detects that the
+ * lease has ended. */
 int lease_release(const char *socket, uint64_t lease_id, struct why *why);
 /* True if this port is part of the lease. */
 bool lease_has_port(const struct lease *lease, uint16_t port);
-/* Frees it and returns it to harpd, if there is one (-errno and why: harpd is there, and it fails).
- * NULL is accepted. */
-int lease_give_back(struct lease *lease, struct why *why);
+/* Frees the lease and returns it to harpd. -errno and why if harpd runs and fails. NULL is
+ * accepted. */
+int lease_return(struct lease *lease, struct why *why);
 /* In a forked child. Async-signal-safe. */
 void lease_fork_child(const struct lease *lease);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* library.c - finds an optional library of HARP, which needs more than libc. */
+/* library.c - see library.h. */
 #include "host/library.h"
 
 #include <dlfcn.h>
@@ -15,8 +15,8 @@ static void library_path(char path[PATH_MAX], const char *dir, size_t dir_len, c
 		path[0] = '\0';
 }
 
-/* A file in the directory of this code; "" if there is none. */
-static void library_beside_us(char path[PATH_MAX], const char *name)
+/* The file in the directory of this code; "" if there is none. */
+static void library_own_folder(char path[PATH_MAX], const char *name)
 {
 	Dl_info self;
 	const char *slash;
@@ -38,7 +38,7 @@ void *library_load(const char *name, const char *lib_dir)
 	if (lib_dir)
 		library_path(path, lib_dir, strlen(lib_dir), name);
 	else
-		library_beside_us(path, name);
-	/* An existing file that cannot be loaded is an error: no other path is tried. */
+		library_own_folder(path, name);
+	/* An existing file that cannot be loaded is an error; no other path is tried. */
 	return dlopen(path[0] ? path : name, RTLD_NOW | RTLD_LOCAL);
 }

@@ -3,19 +3,18 @@
  * neighbors.c - next hops resolved by the kernel: HARP never sends ARP on a NIC that it shares.
  *
  * NTF_USE tells the kernel that a packet is about to be sent: it resolves or re-verifies the
- * neighbor, and the monitor receives the result. Since our traffic bypasses the kernel, it would
+ * neighbor, and the monitor receives the result. Our traffic bypasses the kernel, which would
  * consider a busy neighbor idle and probe it. So progress of a connection is passed on as a
  * confirmation (RFC 4861 section 7.3.1), without a MAC address, so it cannot overwrite a changed
  * one.
  *
- * NTF_USE requires CAP_NET_ADMIN. Without it a real packet is sent: an empty datagram (to the
- * discard port, RFC 863, with a hop limit of 1). Confirming needs no privilege: the same call with
+ * NTF_USE requires CAP_NET_ADMIN. Without it a real packet is sent: an empty datagram to the
+ * discard port (RFC 863) with a hop limit of 1. Confirming needs no privilege: the same call with
  * MSG_CONFIRM and MSG_PROBE sends nothing. The rtnetlink alternative, NUD_REACHABLE, would turn an
  * operator's permanent entry into one that expires. tests/assumptions/neighbor_facts.c verifies
  * this behavior.
  *
- * A job in another network namespace than the NIC's asks harpd (host/netwatch.h), which does the
- * same.
+ * A job in another network namespace asks harpd (host/netwatch.h), which does the same.
  */
 #include "host/neighbors.h"
 
@@ -30,7 +29,8 @@
 #define NUD_USABLE (NUD_REACHABLE | NUD_STALE | NUD_DELAY | NUD_PROBE | NUD_PERMANENT | NUD_NOARP)
 
 #define DISCARD_PORT 9
-/* Confirmations to harpd: the kernel's are valid for half a minute (base_reachable_time). */
+/* Interval of confirmations to harpd. The kernel's are valid for half a minute
+ * (base_reachable_time). */
 #define CONFIRM_EVERY_NS UINT64_C(1000000000)
 
 /* include/linux/socket.h, missing in the C library: "do not send, only probe the path". */
@@ -38,8 +38,8 @@
 #define MSG_PROBE 0x10
 #endif
 
-/* Not bound to a port before it sends, and never read: the kernel drops what exceeds the receive
- * buffer. */
+/* The socket has no port before it sends and is never read: the kernel drops packets beyond the
+ * receive buffer. */
 static int neighbors_probe(int family, const char *ifname)
 {
 	const int hops = 1, none = 0, level = family == AF_INET ? IPPROTO_IP : IPPROTO_IPV6;
@@ -62,7 +62,7 @@ int neighbors_open(struct neighbors *n, const char *ifname, uint32_t ifindex, bo
 	n->ifindex = ifindex;
 	n->privileged = privileged;
 	n->probe_v6_fd = neighbors_probe(AF_INET6, ifname);
-	/* A host without IPv6 has no such neighbors. */
+	/* A host without IPv6 has no IPv6 neighbors. */
 	if (n->probe_v6_fd < 0 && n->probe_v6_fd != -EAFNOSUPPORT)
 		return n->probe_v6_fd;
 	n->probe_v4_fd = neighbors_probe(AF_INET, ifname);
@@ -96,8 +96,8 @@ static struct host_neighbor *neighbors_find(struct neighbors *n, const struct ha
 	return NULL;
 }
 
-/* The entry of a next hop; replaces the least recently used one if all are in use. */
-static struct host_neighbor *neighbors_note(struct neighbors *n, const struct harp_addr *addr)
+/* Returns the entry of a next hop. Replaces the least recently used one if all are in use. */
+static struct host_neighbor *neighbors_entry(struct neighbors *n, const struct harp_addr *addr)
 {
 	struct host_neighbor *found = neighbors_find(n, addr);
 
@@ -118,13 +118,13 @@ static struct host_neighbor *neighbors_note(struct neighbors *n, const struct ha
 
 void neighbors_wanted(struct neighbors *n, const struct harp_addr *next_hop)
 {
-	neighbors_note(n, next_hop)->wanted = true;
+	neighbors_entry(n, next_hop)->wanted = true;
 	n->pending = true;
 }
 
 void neighbors_confirmed(struct neighbors *n, const struct harp_addr *next_hop)
 {
-	neighbors_note(n, next_hop)->confirm = true;
+	neighbors_entry(n, next_hop)->confirm = true;
 	n->confirm = true;
 }
 
@@ -155,13 +155,13 @@ void neighbors_event(struct neighbors *n, const struct nlmsghdr *message)
 	netlink_attributes(message, sizeof(*body), attributes, NDA_MAX);
 	if (!netlink_addr(attributes[NDA_DST], body->ndm_family, &addr) ||
 	    !neighbors_find(n, &addr))
-		return; /* not requested: the stack's table is not for the whole subnet */
+		return; /* not requested: the table does not hold the whole subnet */
 	mac = attributes[NDA_LLADDR];
 	if (message->nlmsg_type == RTM_NEWNEIGH && (body->ndm_state & NUD_USABLE)) {
 		if (mac && RTA_PAYLOAD(mac) == 6)
 			harp_stack_neighbor_set(n->stack, &addr, RTA_DATA(mac));
 	} else if (message->nlmsg_type == RTM_DELNEIGH || (body->ndm_state & NUD_FAILED)) {
-		/* the stack requests it again if necessary */
+		/* The stack requests it again if necessary. */
 		harp_stack_neighbor_set(n->stack, &addr, NULL);
 	}
 }
@@ -177,8 +177,8 @@ static struct ndmsg *neighbors_begin(const struct neighbors *n, struct netlink_m
 	return body;
 }
 
-/* Sends an empty datagram to a next hop, or with MSG_PROBE no packet at all. Errors are ignored:
- * the stack repeats the request and eventually gives up. */
+/* Sends an empty datagram to a next hop, or with MSG_PROBE no packet at all. Ignores errors: the
+ * stack repeats the request and eventually gives up. */
 static void neighbors_send(const struct neighbors *n, const struct harp_addr *addr, int flags)
 {
 	const struct harp_endpoint there = {
@@ -194,9 +194,9 @@ static void neighbors_send(const struct neighbors *n, const struct harp_addr *ad
 	(void)!sendto(fd, NULL, 0, flags, (struct sockaddr *)&sa, len);
 }
 
-/* Requests a neighbor; the monitor receives its current state and the result. */
-static void neighbors_ask(struct neighbors *n, struct netlink_worker *worker,
-			  const struct harp_addr *addr)
+/* Requests a neighbor. The monitor receives its current state and the result. */
+static void neighbors_request(struct neighbors *n, struct netlink_worker *worker,
+			      const struct harp_addr *addr)
 {
 	struct netlink_message message;
 
@@ -216,14 +216,14 @@ static void neighbors_local(struct neighbors *n, struct netlink_worker *worker)
 		struct host_neighbor *one = &n->all[i];
 
 		if (one->wanted)
-			neighbors_ask(n, worker, &one->addr);
+			neighbors_request(n, worker, &one->addr);
 		if (one->confirm)
 			neighbors_send(n, &one->addr, MSG_CONFIRM | MSG_PROBE);
 		one->wanted = one->confirm = false;
 	}
 }
 
-/* Builds the next message from *at on; entries are those included. */
+/* Builds the next message, from entry *at on. entries: the included ones. */
 static void neighbors_collect(struct neighbors *n, unsigned *at,
 			      struct harp_lease_neighbors *message,
 			      struct host_neighbor *entries[HARP_LEASE_NEIGHBORS_MAX])
@@ -244,7 +244,7 @@ static void neighbors_collect(struct neighbors *n, unsigned *at,
 }
 
 /* Entries that harpd does not accept now stay recorded. */
-static void neighbors_tell(struct neighbors *n)
+static void neighbors_report(struct neighbors *n)
 {
 	struct host_neighbor *entries[HARP_LEASE_NEIGHBORS_MAX];
 	struct harp_lease_neighbors message = { 0 };
@@ -273,7 +273,7 @@ void neighbors_work(struct neighbors *n, struct netlink_worker *worker, uint64_t
 	n->pending = n->unsent = n->confirm = false;
 	n->confirm_ns = now_ns + CONFIRM_EVERY_NS;
 	if (n->netwatch)
-		neighbors_tell(n);
+		neighbors_report(n);
 	else
 		neighbors_local(n, worker);
 }

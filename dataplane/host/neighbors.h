@@ -15,7 +15,7 @@
 
 struct host_neighbor {
 	struct harp_addr addr;
-	uint64_t used; /* last request or confirmation, in calls of neighbors_work() */
+	uint64_t used; /* call of neighbors_work() at the last request or confirmation */
 	bool wanted, confirm;
 };
 
@@ -25,12 +25,11 @@ struct neighbors {
 	unsigned count;
 	bool pending; /* a request is recorded */
 	bool confirm;
-	/* harpd did not accept a message: retry in the next harp_instance_control() */
+	/* harpd did not accept a message; the next harp_instance_control() retries */
 	bool unsent;
 	/* The connection to harpd; NULL: uses the kernel of this network namespace. */
 	struct netwatch *netwatch;
-	/* UDP sockets bound to the NIC; -1: none. privileged: the kernel resolves by rtnetlink
-	 * instead. */
+	/* UDP sockets bound to the NIC; -1: none. privileged: resolves by rtnetlink instead. */
 	int probe_v4_fd, probe_v6_fd;
 	bool privileged;
 	uint64_t confirm_ns; /* harpd: time of the next confirmations */
@@ -53,7 +52,7 @@ void neighbors_work(struct neighbors *n, struct netlink_worker *worker, uint64_t
 void neighbors_event(struct neighbors *n, const struct nlmsghdr *message);
 /* Applies a NEIGHBORS message of harpd. */
 void neighbors_message(struct neighbors *n, const struct harp_lease_neighbors *message);
-/* Events were lost: reads every known neighbor again. */
+/* After lost events: reads every known neighbor again. */
 void neighbors_resync(struct neighbors *n);
 
 #endif

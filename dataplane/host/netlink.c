@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* netlink.c - a small rtnetlink client using libc only (the plugin may link nothing else). */
+/* netlink.c - a small rtnetlink client; libc only, because the plugin may link nothing else. */
 #include "host/netlink.h"
 
 #include <assert.h>
@@ -194,15 +194,15 @@ bool netlink_own_address(const struct nlmsghdr *message, struct harp_addr *addr,
 	netlink_attributes(message, sizeof(*body), attributes, IFA_MAX);
 	*state = address_state(body->ifa_family,
 			       netlink_u32(attributes[IFA_FLAGS], body->ifa_flags));
-	/* On a point-to-point link the peer's address is in IFA_ADDRESS; IPv6 has only that
-	 * otherwise. */
+	/* On a point-to-point link IFA_ADDRESS is the peer's address. On other links IPv6 has only
+	 * IFA_ADDRESS. */
 	return netlink_addr(attributes[IFA_LOCAL], body->ifa_family, addr) ||
 	       netlink_addr(attributes[IFA_ADDRESS], body->ifa_family, addr);
 }
 
 /*
- * Walks one datagram. 1: it ended the answer to `sequence` (0: a monitor, without an end), 0: more
- * follows, or -errno.
+ * Walks one datagram. 1: it ended the answer to `sequence` (0: a monitor, which has no end); 0:
+ * more follows; or -errno.
  */
 static int netlink_walk(const void *buffer, size_t bytes, uint32_t sequence, netlink_fn fn,
 			void *ctx)
@@ -235,7 +235,7 @@ static int netlink_walk(const void *buffer, size_t bytes, uint32_t sequence, net
 
 /*
  * Receives the kernel's next datagram; -1 and errno as recv(). Processes with CAP_NET_ADMIN can
- * also send to this socket, including malformed messages.
+ * send malformed messages to this socket.
  */
 static ssize_t netlink_receive(const struct netlink *nl, void *buffer, int flags)
 {

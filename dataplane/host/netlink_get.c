@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* netlink_get.c - links, routes and addresses by rtnetlink; needs no privilege. */
+/* netlink_get.c - queries links, routes and addresses by rtnetlink, without privileges. */
 #include <errno.h>
 #include <net/if.h>
 #include <string.h>
@@ -73,9 +73,9 @@ static int route_answer(void *ctx, const struct nlmsghdr *message)
 }
 
 /*
- * The interface's name and MTU. RTM_GETLINK waits for the RTNL lock, which a process that creates
- * interfaces or namespaces holds for tens of milliseconds, and every connect looks up a route.
- * These two ioctls take no lock.
+ * Reads the interface's name and MTU. RTM_GETLINK waits for the RTNL lock, which a process that
+ * creates interfaces or namespaces holds for tens of milliseconds, and every connect looks up a
+ * route. These two ioctls take no lock.
  */
 static int route_interface(struct netlink *nl, struct harp_host_route *out)
 {
@@ -174,8 +174,8 @@ int netlink_get_route_from(struct netlink *nl, uint32_t ifindex, const struct ha
 {
 	int rc = netlink_get_route(nl, dst, harp_addr_is_link_local(dst) ? ifindex : 0, out);
 
-	/* The address may belong to another interface (a loopback address routed here): the stack
-	 * does not have those. */
+	/* The address may belong to another interface (a loopback address routed here). The stack
+	 * does not have it. */
 	if (!rc &&
 	    (out->ifindex != ifindex || netlink_get_address_state(nl, ifindex, &out->source) < 0))
 		memset(&out->source, 0, sizeof(out->source));

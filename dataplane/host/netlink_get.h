@@ -12,7 +12,7 @@ struct netlink_get_link {
 	bool up; /* with carrier */
 };
 
-/* -ENODEV no such interface, other -errno. */
+/* -ENODEV no such interface; other -errno. */
 int netlink_get_link(struct netlink *nl, uint32_t ifindex, struct netlink_get_link *out);
 /* As harp_host_route_on(). */
 int netlink_get_route(struct netlink *nl, const struct harp_addr *dst, uint32_t ifindex,
@@ -20,7 +20,7 @@ int netlink_get_route(struct netlink *nl, const struct harp_addr *dst, uint32_t 
 /* As harp_instance_route() of an instance on this interface. */
 int netlink_get_route_from(struct netlink *nl, uint32_t ifindex, const struct harp_addr *dst,
 			   struct harp_host_route *out);
-/* The same over its own socket; fills in ROUTED except for the header. */
+/* The same over a new socket; fills in ROUTED except for the header. */
 void netlink_get_routed(uint32_t ifindex, const struct harp_addr *dst,
 			struct harp_lease_routed *out);
 /* As harp_host_address_state(). */

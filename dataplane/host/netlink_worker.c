@@ -12,15 +12,15 @@
 /*
  * Theory of operation
  *
- * The caller leaves a message in a ring and wakes the thread. The thread sends it on the monitor's
+ * The caller leaves a message in a ring and wakes the thread, which sends it on the monitor's
  * socket. The answer is in that socket when send() returns, and the caller reads it together with
  * events. So only bytes cross threads, and only the poller touches the stack. Errors arrive in the
- * same way and are ignored: a neighbor that is unknown now will cause an event later.
+ * same way and are ignored: a neighbor that is unknown now causes an event later.
  *
- * Tables are dumps, that is, answers of many messages. They are read over the request socket, under
+ * Tables are dumps: answers of many messages. The thread reads them over the request socket, under
  * its lock, into a copy, which the poller applies. A request during a read causes another read.
  *
- * What no event reports is checked once a second (task), when there is nothing to send.
+ * The task checks once a second for changes that cause no event, when there is nothing to send.
  */
 
 /* Wakes a thread that waits on fd. */
@@ -205,6 +205,6 @@ bool netlink_worker_answered(const struct netlink_worker *worker)
 
 void netlink_worker_clear(struct netlink_worker *worker)
 {
-	/* Acquire: answers that arrived before can be read now. */
+	/* Acquire: answers that arrived before are readable now. */
 	(void)atomic_exchange_explicit(&worker->answered, false, memory_order_acq_rel);
 }

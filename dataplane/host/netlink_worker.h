@@ -3,7 +3,7 @@
  * netlink_worker.h - a thread that sends netlink requests for threads that must not block.
  *
  * rtnetlink processes a message inside send(), under one lock for all changes of all interfaces
- * (RTNL). A container that starts, or a link that goes down, may hold it for a second.
+ * (RTNL). The start of a container, or a link that goes down, may hold it for a second.
  */
 #ifndef HARP_HOST_NETLINK_WORKER_H
 #define HARP_HOST_NETLINK_WORKER_H
@@ -24,12 +24,12 @@ struct netlink_worker {
 	struct netlink *queries;
 	pthread_mutex_t *queries_lock;
 	uint32_t ifindex;
-	/* Called once a second and after netlink_worker_run_task(), with task_ctx. True: wakes the
+	/* Called with task_ctx once a second and after netlink_worker_run_task(). True: wakes the
 	 * poller, over fd. NULL: no task. Set before the start. */
 	bool (*task)(void *ctx);
 	void *task_ctx;
-	atomic_bool answered; /* since netlink_worker_clear(): there is something to read */
-	pthread_mutex_t lock; /* of all that follows; never held during a request */
+	atomic_bool answered; /* an answer has arrived since netlink_worker_clear() */
+	pthread_mutex_t lock; /* protects the following fields; not held during a request */
 	pthread_cond_t wake;
 	bool stop, read_requested, read_done, task_requested;
 	struct timespec task_at;
@@ -42,11 +42,11 @@ struct netlink_worker {
 /* fd: the socket for messages; their answers arrive there like events. 0 or -errno. */
 int netlink_worker_start(struct netlink_worker *worker, int fd, uint32_t ifindex,
 			 struct netlink *queries, pthread_mutex_t *queries_lock);
-/* Returns after the current request; drops the others. Safe if never started. */
+/* Returns after the current request and drops the others. Safe if never started. */
 void netlink_worker_stop(struct netlink_worker *worker);
-/* Never blocks. Drops the message if the ring is full: the caller repeats it. */
+/* Never blocks. Drops the message if the ring is full; the caller repeats it. */
 void netlink_worker_post(struct netlink_worker *worker, const struct netlink_message *message);
-/* Requests a read of addresses and routes, as of now or later. */
+/* Requests a read of addresses and routes that starts now or later. */
 void netlink_worker_request_tables(struct netlink_worker *worker);
 /* Runs the task at once. */
 void netlink_worker_run_task(struct netlink_worker *worker);

@@ -4,13 +4,12 @@
  *
  * Theory of operation
  *
- * HELLO and WATCH are sent together after connecting. harpd answers WATCH with NETWORK, and sends
+ * After connecting, HELLO and WATCH are sent together. harpd answers WATCH with NETWORK, and sends
  * NETWORK and NEIGHBORS as they change; other answers (WELCOME, DONE) are skipped. An unexpected
- * message ends the connection, and a new one is tried a second later. The same happens after a
- * restart of harpd, or if the job was stopped for so long that harpd closed the connection. Between
- * connections the caller keeps its last state.
+ * message ends the connection, as does a restart of harpd, or harpd itself if the job was stopped
+ * too long. A second later a new connection is tried; until then the caller keeps its last state.
  *
- * Route requests use separate connections: harp_instance_route() is called by any thread and
+ * Route requests use separate connections, because any thread may call harp_instance_route(), which
  * blocks.
  */
 #include "host/netwatch.h"
@@ -32,7 +31,7 @@
 #define NETWATCH_RETRY_NS UINT64_C(1000000000)
 #define NETWATCH_ROUTE_NS UINT64_C(1000000000)
 #define NETWATCH_ROUTE_WAIT_MS 1000u
-#define NETWATCH_MESSAGES 64u /* processed per call: the rest keeps the descriptor readable */
+#define NETWATCH_MESSAGES 64u /* per call: the rest keeps the descriptor readable */
 
 static uint64_t netwatch_clock_ns(void)
 {
@@ -138,7 +137,7 @@ static int netwatch_take(struct netwatch *watch, netwatch_fn fn, void *ctx, cons
 
 	daemon_wire_drop_fds(&watch->wire);
 	if (bytes < sizeof(*header) || header->magic != HARP_LEASE_MAGIC || header->size != bytes)
-		return why_fail(why, -EPROTO, "the other end of the socket is not harpd");
+		return why_fail(why, -EPROTO, "the listener is not harpd");
 	switch (header->type) {
 	case HARP_LEASE_WELCOME:
 	case HARP_LEASE_DONE:
@@ -147,7 +146,7 @@ static int netwatch_take(struct netwatch *watch, netwatch_fn fn, void *ctx, cons
 		return daemon_refused(header, bytes, why);
 	default:
 		if (!netwatch_message_good(header, bytes))
-			return why_fail(why, -EPROTO, "harpd's message of type %u is nonsense",
+			return why_fail(why, -EPROTO, "harpd's message of type %u is invalid",
 					header->type);
 		fn(ctx, header);
 		return 0;
@@ -297,9 +296,9 @@ static struct netwatch_route *netwatch_add(struct netwatch *watch, const struct 
 	return record;
 }
 
-/* 0, and *rc is the kernel's answer; or the reason why harpd did not answer. */
-static int netwatch_ask(const struct netwatch *watch, const struct harp_addr *dst,
-			struct harp_host_route *route, int *rc)
+/* 0: *rc is the kernel's answer. Otherwise the reason why harpd did not answer. */
+static int netwatch_query(const struct netwatch *watch, const struct harp_addr *dst,
+			  struct harp_host_route *route, int *rc)
 {
 	struct why quiet = { 0 };
 	struct harp_daemon *daemon;
@@ -312,8 +311,7 @@ static int netwatch_ask(const struct netwatch *watch, const struct harp_addr *ds
 		return error;
 	*rc = daemon_route(daemon, watch->lease_id, dst, route, &quiet);
 	harp_daemon_close(daemon);
-	/* -ENETUNREACH and similar come from the kernel; these mean that the kernel was not
-	 * asked. */
+	/* -ENETUNREACH and similar come from the kernel. These mean that harpd did not query it. */
 	switch (*rc) {
 	case -ETIMEDOUT:
 	case -ECONNRESET:
@@ -333,7 +331,7 @@ int netwatch_route(struct netwatch *watch, const struct harp_addr *dst, struct h
 
 	memset(out, 0, sizeof(*out));
 	if (!record || netwatch_clock_ns() >= record->fresh_ns) {
-		error = netwatch_ask(watch, dst, &route, &rc);
+		error = netwatch_query(watch, dst, &route, &rc);
 		if (error && !record)
 			return error;
 		if (!record)
@@ -343,7 +341,7 @@ int netwatch_route(struct netwatch *watch, const struct harp_addr *dst, struct h
 			if (!rc)
 				record->route = route;
 		}
-		/* A silent harpd costs all callers together one timeout. */
+		/* A silent harpd costs one timeout for all callers together. */
 		record->fresh_ns = netwatch_clock_ns() + NETWATCH_ROUTE_NS;
 	}
 	if (!record->rc)

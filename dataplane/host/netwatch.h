@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * netwatch.h - the network of a leased NIC as harpd sees it, for a job in another network
- * namespace: link, addresses, routes and neighbors, over a connection that is re-established when
- * it is lost.
+ * namespace: link, addresses, routes and neighbors. A lost connection is re-established.
  *
  * Called by the poller and never blocks, except netwatch_open() and netwatch_route().
  */
@@ -22,10 +21,11 @@ struct netwatch_route {
 };
 
 struct netwatch {
-	/* Readable when a message waits. An epoll descriptor, as the connection's changes. */
+	/* Readable if a message is pending. An epoll descriptor, because the connection's
+	 * changes. */
 	int fd;
 	struct daemon_wire wire; /* wire.fd is -1 while there is no connection */
-	const char *socket;      /* the caller's */
+	const char *socket;      /* owned by the caller */
 	uint64_t lease_id;
 	uint32_t serial;
 	uint64_t retry_ns; /* without a connection: time of the next attempt */
@@ -38,22 +38,20 @@ struct netwatch {
 /* Processes NETWORK or NEIGHBORS, whose counts are within their arrays. */
 typedef void (*netwatch_fn)(void *ctx, const struct harp_lease_header *message);
 
-/* Connects to the harpd of leased, and waits a few seconds for the first NETWORK. Keeps a reference
- * to socket. On failure why has one line. */
+/* Connects to the harpd of `leased`, and waits a few seconds for the first NETWORK. Keeps a
+ * reference to socket. On failure why has one line. */
 int netwatch_open(struct netwatch **out, const char *socket, const struct harp_lease_leased *leased,
 		  netwatch_fn fn, void *ctx, const struct why *why);
 void netwatch_close(struct netwatch *watch);
 /* In a forked child. Async-signal-safe. */
 void netwatch_fork_child(const struct netwatch *watch);
-/* Passes received messages to fn. 0; -ENOTCONN: no connection, a new one is tried once a second. A
- * NETWORK with a serial other than 0 is the first of a connection: harpd does not know the
- * neighbors yet. */
+/* Passes received messages to fn. 0; -ENOTCONN: no connection, retried once a second. A NETWORK
+ * with a nonzero serial is the first of a connection: harpd does not know the neighbors yet. */
 int netwatch_events(struct netwatch *watch, uint64_t now_ns, netwatch_fn fn, void *ctx);
-/* Sends all[0..count-1]; message's header is filled in here. 0; -EAGAIN, -ENOTCONN it was not
- * sent. */
+/* Sends all[0..count-1] and fills in message's header. 0; -EAGAIN, -ENOTCONN: not sent. */
 int netwatch_neighbors(struct netwatch *watch, struct harp_lease_neighbors *message);
-/* As harp_instance_route(). Answers are cached: for a second, and while harpd does not answer.
- * Under the caller's lock; any thread. */
+/* As harp_instance_route(). Caches answers for a second, also while harpd does not answer. Requires
+ * the caller's lock; any thread. */
 int netwatch_route(struct netwatch *watch, const struct harp_addr *dst,
 		   struct harp_host_route *out);
 /* Validates NETWORK or NEIGHBORS: counts, prefix lengths and values are within bounds. */

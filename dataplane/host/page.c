@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * page.c - statistics pages in shared memory: creation, detection, and reading without trust.
+ * page.c - creates, finds and reads statistics pages in shared memory without trusting them.
  *
- * Everything is read with pread(). A mapping would be faster, but the owner could crash the reader
- * by truncating the file or by using another file system. A copy can only contain wrong bytes,
- * which are checked.
+ * All reads use pread(). A mapping would be faster, but the owner could crash the reader by
+ * truncating the file or by using another file system. A copy can only contain wrong bytes, which
+ * are checked.
  */
 #include "harp_page.h"
 
@@ -24,8 +24,8 @@
 #define PAGE_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 #define PAGE_PARTS_MAX 64u
 #define PAGE_STRIDE_MAX 65536u
-/* An owner writes for about a microsecond per millisecond: more retries mean another problem. Limit
- * per call, and per record within it. */
+/* Retries per call, and per record within it. An owner writes for about a microsecond per
+ * millisecond, so more retries mean another problem. */
 #define PAGE_TRIES 1000u
 #define PAGE_RECORD_TRIES 20u
 
@@ -102,7 +102,7 @@ static int page_header(int fd, struct harp_page_header *header, char *why, size_
 	if (fstat(fd, &st) < 0)
 		return page_fail(why, why_len, -errno, "fstat: %s", strerror(errno));
 	if (!S_ISREG(st.st_mode))
-		return page_fail(why, why_len, -EPROTO, "no file of memory");
+		return page_fail(why, why_len, -EPROTO, "not a regular file");
 	if (st.st_size < (off_t)sizeof(*header))
 		return page_fail(why, why_len, -EMSGSIZE, "%lld bytes are too few for a page",
 				 (long long)st.st_size);
@@ -110,7 +110,7 @@ static int page_header(int fd, struct harp_page_header *header, char *why, size_
 		return page_fail(why, why_len, -EFBIG, "%lld bytes are more than a page may have",
 				 (long long)st.st_size);
 	rc = page_get(fd, 0, header, sizeof(*header));
-	/* Pairs with the owner's releasing store of magic. */
+	/* Pairs with the owner's store-release of magic. */
 	atomic_thread_fence(memory_order_acquire);
 	if (rc)
 		return page_fail(why, why_len, rc, "reading: %s", strerror(-rc));
@@ -125,14 +125,14 @@ static int page_header(int fd, struct harp_page_header *header, char *why, size_
 	parts = header->part_count;
 	if (parts == 0 || parts > PAGE_PARTS_MAX || header->page_bytes > (uint64_t)st.st_size)
 		return page_fail(why, why_len, -EPROTO,
-				 "the page's header lies: %u parts, %llu "
+				 "the page's header is invalid: %u parts, %llu "
 				 "bytes of %lld",
 				 parts, (unsigned long long)header->page_bytes,
 				 (long long)st.st_size);
 	for (uint32_t i = 0; i < parts && i < HARP_PAGE_PARTS; i++)
 		if (!page_place_good(header, i))
 			return page_fail(why, why_len, -EPROTO,
-					 "the page's header lies: part %u does not lie within it",
+					 "the page's header is invalid: part %u exceeds the page",
 					 i);
 	return 0;
 }
@@ -143,15 +143,15 @@ int harp_page_check(int fd, char *why, size_t why_len)
 	int seals = fcntl(fd, F_GET_SEALS);
 
 	if (seals < 0)
-		return page_fail(why, why_len, -EPERM, "not a sealed file of memory");
+		return page_fail(why, why_len, -EPERM, "not a sealed memfd");
 	if ((seals & PAGE_SEALS) != PAGE_SEALS)
-		return page_fail(why, why_len, -EPERM, "not sealed against changes of its size");
+		return page_fail(why, why_len, -EPERM, "not sealed against resizing");
 	return page_header(fd, &header, why, why_len);
 }
 
 /* ---- parts ---------------------------------------------------------------------------------- */
 
-/* Reads bytes at offset, protected by the sequence number at lock_offset. */
+/* Reads bytes at offset under the seqlock at lock_offset. */
 static int page_get_locked(int fd, uint64_t lock_offset, uint64_t offset, void *into, size_t bytes,
 			   unsigned tries)
 {
@@ -160,7 +160,7 @@ static int page_get_locked(int fd, uint64_t lock_offset, uint64_t offset, void *
 
 	while (tries-- > 0) {
 		rc = page_get(fd, lock_offset, &before, sizeof(before));
-		/* Pairs with the owner's releasing store of an even number. */
+		/* Pairs with the owner's store-release of an even number. */
 		atomic_thread_fence(memory_order_acquire);
 		if (rc)
 			return rc;
@@ -190,16 +190,16 @@ static void page_item_copy(uint8_t *item, uint32_t item_bytes, const uint8_t *so
 	memset(item + bytes, 0, item_bytes - bytes);
 }
 
-/* Parts whose items each begin with a seqlock. */
+/* True for parts whose items each begin with a seqlock. */
 static bool page_part_of_records(enum harp_page_part part)
 {
 	return part == HARP_PAGE_FLOWS || part == HARP_PAGE_COMMS || part == HARP_PAGE_LANES;
 }
 
 /*
- * Records have separate seqlocks. All are read three times in three calls: the sequence numbers of
+ * Each record has its own seqlock. All are read three times in three calls: the sequence numbers of
  * the first and last read tell which records of the middle one are consistent. The others are read
- * singly.
+ * one by one.
  */
 static int page_read_records(int fd, uint64_t offset, uint8_t *items, uint32_t stride,
 			     uint32_t count)

@@ -110,7 +110,7 @@ static int port_prefix(const char *text, size_t len, struct harp_addr *addr, uin
 static int item_number(const struct port_item *item, uint32_t min, uint32_t max, uint32_t *out)
 {
 	if (port_digits(item->value, strlen(item->value), max, out) || *out < min)
-		return item_fail(item, "a number in %u..%u is needed", min, max);
+		return item_fail(item, "needs a number in %u..%u", min, max);
 	return 0;
 }
 
@@ -121,12 +121,12 @@ static int item_address(const struct port_item *item)
 	uint32_t prefix_len;
 
 	if (port_prefix(item->value, strlen(item->value), &addr, &prefix_len))
-		return item_fail(item, "ADDRESS/LEN is needed, as 10.0.0.1/24 or fd00::1/64");
+		return item_fail(item, "needs ADDRESS/LEN, such as 10.0.0.1/24 or fd00::1/64");
 	if (!port_is_unicast(&addr))
-		return item_fail(item, "no host can have this address");
+		return item_fail(item, "not a host's address");
 	for (uint32_t i = 0; i < spec->address_count; i++)
 		if (port_addr_is(&spec->addresses[i], &addr))
-			return item_fail(item, "said twice");
+			return item_fail(item, "repeated");
 	if (spec->address_count == HARP_PORT_ADDRESSES_MAX)
 		return item_fail(item, "a port has at most %u addresses", HARP_PORT_ADDRESSES_MAX);
 	spec->addresses[spec->address_count] = addr;
@@ -139,15 +139,15 @@ static int item_gateway(const struct port_item *item)
 	struct harp_addr addr, *gateway;
 
 	if (port_address(item->value, strlen(item->value), &addr) || !port_is_unicast(&addr))
-		return item_fail(item, "a router's address is needed, as 10.0.0.254 or fd00::fe");
+		return item_fail(item, "needs a router's address, such as 10.0.0.254 or fd00::fe");
 	gateway = harp_addr_is_v4(&addr) ? &item->spec->gateway_v4 : &item->spec->gateway_v6;
 	if (!port_addr_is(gateway, &port_none))
-		return item_fail(item, "one for each family; there is one already");
+		return item_fail(item, "repeated; each family has one");
 	*gateway = addr;
 	return 0;
 }
 
-/* Clears the bits behind the prefix length, for comparison. */
+/* Clears the bits after the prefix, for comparison. */
 static struct harp_addr port_masked(const struct harp_addr *addr, uint32_t prefix_len)
 {
 	struct harp_addr out = *addr;
@@ -174,15 +174,15 @@ static int item_route(const struct port_item *item)
 	    port_address(at + 1, strlen(at + 1), &route.gateway) ||
 	    !port_is_unicast(&route.gateway) ||
 	    harp_addr_is_v4(&route.gateway) != harp_addr_is_v4(&route.prefix))
-		return item_fail(item, "PREFIX/LEN@GATEWAY of one family is needed, as "
+		return item_fail(item, "needs PREFIX/LEN@GATEWAY of one family, such as "
 				       "10.1.0.0/16@10.0.0.254");
 	if (!route.prefix_len)
-		return item_fail(item, "the default route is said by gw=");
+		return item_fail(item, "set the default route with gw=");
 	route.prefix = port_masked(&route.prefix, route.prefix_len);
 	for (uint32_t i = 0; i < spec->route_count; i++)
 		if (spec->routes[i].prefix_len == route.prefix_len &&
 		    port_addr_is(&spec->routes[i].prefix, &route.prefix))
-			return item_fail(item, "a route to this prefix was said before");
+			return item_fail(item, "repeated route to this prefix");
 	if (spec->route_count == HARP_PORT_ROUTES_MAX)
 		return item_fail(item, "a port has at most %u routes", HARP_PORT_ROUTES_MAX);
 	spec->routes[spec->route_count++] = route;
@@ -201,7 +201,7 @@ static bool port_name_good(const char *name)
 static int item_name(const struct port_item *item)
 {
 	if (!port_name_good(item->value))
-		return item_fail(item, "1 to 15 letters, digits and _ . : - are needed");
+		return item_fail(item, "needs 1 to 15 letters, digits and _ . : -");
 	strcpy(item->spec->name, item->value);
 	return 0;
 }
@@ -229,7 +229,7 @@ static int item_frames(const struct port_item *item)
 static int item_take(const struct port_item *item)
 {
 	if (strcmp(item->value, "default-route") != 0)
-		return item_fail(item, "default-route is all there is");
+		return item_fail(item, "default-route is the only value");
 	item->spec->take_default_route = true;
 	return 0;
 }
@@ -257,7 +257,7 @@ static int port_item(struct harp_port_spec *spec, char *text, bool seen[PORT_KEY
 	char *equals = strchr(text, '=');
 
 	if (!equals)
-		return why_fail(why, -EINVAL, "\"%.64s\": KEY=VALUE is needed between semicolons",
+		return why_fail(why, -EINVAL, "\"%.64s\": KEY=VALUE expected between semicolons",
 				text);
 	*equals = '\0';
 	item.value = equals + 1;
@@ -265,11 +265,11 @@ static int port_item(struct harp_port_spec *spec, char *text, bool seen[PORT_KEY
 		if (strcmp(text, port_keys[i].key) != 0)
 			continue;
 		if (seen[i] && !port_keys[i].repeated)
-			return item_fail(&item, "said twice");
+			return item_fail(&item, "repeated");
 		seen[i] = true;
 		return port_keys[i].read(&item);
 	}
-	return item_fail(&item, "no such key; there are ip, gw, route, name, mtu, vlan, queues, "
+	return item_fail(&item, "no such key; keys are ip, gw, route, name, mtu, vlan, queues, "
 				"frames, take");
 }
 
@@ -278,10 +278,11 @@ static int port_device(struct harp_port_spec *spec, const char *text, const stru
 	size_t len = strlen(text);
 
 	if (!len || text[0] == ',' || len >= sizeof(spec->device))
-		return why_fail(why, -EINVAL,
-				"a device of 1 to %zu bytes is needed first, as 0000:3b:00.0 or "
-				"net_memif0,role=client",
-				sizeof(spec->device) - 1);
+		return why_fail(
+			why, -EINVAL,
+			"must begin with a device of 1 to %zu bytes, such as 0000:3b:00.0 or "
+			"net_memif0,role=client",
+			sizeof(spec->device) - 1);
 	memcpy(spec->device, text, len + 1);
 	return 0;
 }
@@ -298,7 +299,7 @@ static int port_default_name(struct harp_port_spec *spec, const struct why *why)
 	if (!port_name_good(spec->name))
 		return why_fail(
 			why, -EINVAL,
-			"the device makes no name (letters, digits and _ . : -); say name=");
+			"the device is not a valid name (letters, digits and _ . : -); set name=");
 	return 0;
 }
 
@@ -320,7 +321,7 @@ static int port_consistent(const struct harp_port_spec *spec, const struct why *
 			orphan = &spec->routes[i].gateway;
 	if (orphan)
 		return why_fail(why, -EINVAL,
-				"the gateway %s: the port has no address of its family; say ip=",
+				"the gateway %s: the port has no address of its family; set ip=",
 				harp_addr_format(orphan, text));
 	return 0;
 }
@@ -347,7 +348,7 @@ static int port_parse(char *text, struct harp_port_spec *spec, const struct why 
 	return rc ? rc : port_consistent(spec, why);
 }
 
-/* The device without arguments, as far as it is printable. */
+/* Names the device without arguments, if it is printable. */
 static void port_subject(struct why *why, const char *text)
 {
 	size_t len = 0;
@@ -375,7 +376,7 @@ int harp_port_spec_parse(const char *text, struct harp_port_spec *out, char *why
 		if (text[i] <= ' ' || text[i] > '~')
 			return why_fail(
 				&reason, -EINVAL,
-				"byte %zu of its text: neither spaces nor anything beyond ASCII",
+				"byte %zu of its text: spaces and non-ASCII bytes are invalid",
 				i + 1);
 	copy = strdup(text ? text : "");
 	if (!copy)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ports.c - ports reserved in the kernel by a bound socket that sends nothing; after our exit the
+/* ports.c - reserves ports in the kernel by bound sockets that send nothing. After our exit the
  * kernel answers with RST. */
 #include "host/ports.h"
 
@@ -30,7 +30,7 @@ int ports_init(struct ports *ports, const struct harp_xdp_api *api, struct harp_
 		.protocol = protocol,
 		.home_queue = home_queue,
 	};
-	/* Untouched pages cost nothing. */
+	/* Pages that are never touched cost nothing. */
 	ports->held = calloc(PORTS_ALL, sizeof(*ports->held));
 	ports->fds = calloc(PORTS_ALL, sizeof(*ports->fds));
 	ports->slot_of = calloc(PORTS_ALL, sizeof(*ports->slot_of));
@@ -47,7 +47,7 @@ void ports_destroy(struct ports *ports)
 	ports_free(ports);
 }
 
-/* One socket that has the port in both families; IPv4 alone where the host has no IPv6. */
+/* Binds one socket to the port in both families, or only IPv4 if the host has no IPv6. */
 static int ports_bind(int type, uint16_t port)
 {
 	const struct sockaddr_in6 any6 = { .sin6_family = AF_INET6, .sin6_port = htons(port) };
@@ -76,9 +76,9 @@ static int ports_bind(int type, uint16_t port)
 	return rc;
 }
 
-/* IP fragments, which the XDP program passes, must not accumulate in a UDP socket that is never
- * read: attaches a filter that drops everything. */
-static int ports_be_silent(const struct ports *ports, int fd)
+/* The XDP program passes IP fragments, and a UDP socket that is never read would accumulate them.
+ * Attaches a filter that drops everything. */
+static int ports_discard_input(const struct ports *ports, int fd)
 {
 	struct sock_filter nothing[] = { BPF_STMT(BPF_RET | BPF_K, 0) };
 	const struct sock_fprog filter = { .len = 1, .filter = nothing };
@@ -99,8 +99,8 @@ int ports_acquire(struct ports *ports, uint16_t port)
 	fd = ports_bind(ports->protocol == STEER_PORT_UDP ? SOCK_DGRAM : SOCK_STREAM, port);
 	if (fd < 0)
 		return fd;
-	/* Only after the port is ours: packets of other users are not affected. */
-	rc = ports_be_silent(ports, fd);
+	/* Only after binding, so that packets of other users are not affected. */
+	rc = ports_discard_input(ports, fd);
 	if (!rc)
 		rc = ports->api->ports_set(ports->xdp, ports->protocol, port, port,
 					   ports->home_queue, true);

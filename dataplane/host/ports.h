@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ports.h - the local ports of a stack in one protocol: each reserved in the kernel by a bound
+ * ports.h - the local ports of a stack in one protocol: each is reserved in the kernel by a bound
  * socket, and entered in the XDP program's map.
  */
 #ifndef HARP_HOST_PORTS_H
@@ -14,11 +14,11 @@ struct ports {
 	const struct harp_xdp_api *api;
 	struct harp_xdp *xdp;
 	uint32_t protocol; /* STEER_PORT_TCP or STEER_PORT_UDP */
-	/* the stack's queue, to which the NIC must direct the ports' packets */
+	/* the stack's queue; the NIC must direct the ports' packets to it */
 	uint32_t home_queue;
 	unsigned count;
-	uint16_t *held;    /* [count] port numbers, in no order */
-	int *fds;          /* [count] their sockets: what a forked child must close */
+	uint16_t *held;    /* [count] port numbers, unordered */
+	int *fds;          /* [count] their sockets, which a forked child must close */
 	uint16_t *slot_of; /* [65536] 1 + position in held[]; 0: not held */
 };
 

@@ -2,10 +2,10 @@
 /*
  * registry.h - per-process state of all instances, under a lock that survives fork().
  *
- * A forked child must not use the parent's state: fork() copies it, and perhaps a lock held by a
- * thread that does not exist in the child. An atfork handler cannot wait for that lock (its holder
- * may wait for a lock of the forking thread). So each call checks the process id, and a child
- * starts with an empty registry.
+ * A forked child must not use the parent's state: fork() copies it, perhaps with a lock whose
+ * holder does not exist in the child. An atfork handler cannot wait for that lock (its holder may
+ * wait for a lock of the forking thread). So each call checks the process id, and a child starts
+ * with an empty registry.
  */
 #ifndef HARP_HOST_REGISTRY_H
 #define HARP_HOST_REGISTRY_H
@@ -20,7 +20,7 @@ struct registry {
 	 * initializing them. */
 	_Atomic pid_t pid;
 	pthread_mutex_t lock;
-	void *first; /* the owner's list; under the lock */
+	void *first; /* list of the registry's owner; under the lock */
 };
 
 void registry_enter(struct registry *registry);

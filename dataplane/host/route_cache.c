@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * route_cache.c - copies the interface's addresses and routes into a stack: reads, compares, and
- * changes only the differences, so connections never see a gap.
+ * route_cache.c - copies an interface's addresses and routes into a stack: reads them, compares,
+ * and changes only the differences, so connections never see a gap.
  *
  * The stack has all addresses that the kernel answers for, including deprecated and temporary ones.
  * The kernel chooses the source address of each connection (harp_host_route()). Routes that the
@@ -34,7 +34,7 @@ static int dump_address(void *ctx, const struct nlmsghdr *message)
 	struct harp_addr addr;
 	int state;
 
-	/* A tentative address is not ours yet: a notification follows. */
+	/* A tentative address cannot be used yet; an event follows. */
 	if (!netlink_own_address(message, &addr, &state) || state < HARP_ADDRESS_DEPRECATED ||
 	    body->ifa_index != dump->ifindex || body->ifa_scope > RT_SCOPE_LINK)
 		return 0;
@@ -51,8 +51,8 @@ static bool route_same_prefix(const struct harp_lease_route *a, const struct har
 	       netlink_family(&a->prefix) == netlink_family(&b->prefix);
 }
 
-/* Routes not copied: through another interface, encapsulated, source-specific, or cached for one
- * destination (RTM_F_CLONED: its path MTU, which expires without notice). */
+/* False for routes that are not copied: through another interface, encapsulated, source-specific,
+ * or cached for one destination (RTM_F_CLONED: its path MTU, which expires without notice). */
 static bool route_fits(const struct rtmsg *body, const struct rtattr *const *attributes)
 {
 	return body->rtm_type == RTN_UNICAST && !(body->rtm_flags & RTM_F_CLONED) &&
@@ -61,10 +61,10 @@ static bool route_fits(const struct rtmsg *body, const struct rtattr *const *att
 	       (body->rtm_family == AF_INET || body->rtm_family == AF_INET6);
 }
 
-/* True if the route uses our interface and the stack can represent it; attributes become those of
+/* True if the route uses our interface and the stack can represent it. attributes become those of
  * that next hop. */
-static bool route_way(struct harp_lease_route *route, const struct rtmsg *body,
-		      const struct rtattr **attributes, uint32_t ifindex)
+static bool route_next_hop(struct harp_lease_route *route, const struct rtmsg *body,
+			   const struct rtattr **attributes, uint32_t ifindex)
 {
 	if (attributes[RTA_MULTIPATH]) {
 		const struct rtnexthop *hop = netlink_hop(attributes[RTA_MULTIPATH], ifindex);
@@ -125,7 +125,7 @@ static int dump_route(void *ctx, const struct nlmsghdr *message)
 	route.metric = netlink_u32(attributes[RTA_PRIORITY], 0);
 	route.mtu_bytes = route_mtu(attributes[RTA_METRICS]);
 	route.preference = route_preference(attributes[RTA_PREF]);
-	if (!route_way(&route, body, attributes, dump->ifindex))
+	if (!route_next_hop(&route, body, attributes, dump->ifindex))
 		return 0;
 	/* The kernel dumps the better metric of a prefix first. */
 	for (unsigned i = 0; i < found->route_count; i++) {
@@ -184,9 +184,9 @@ static bool has_route(const struct harp_lease_tables *tables, const struct harp_
 }
 
 /*
- * A removed address stays in the XDP program's map. When it comes back, the kernel owns it before
- * we are notified, and would answer a peer's retransmission with an RST. Until then the stack drops
- * packets to it; only ports that our process holds are affected.
+ * A removed address stays in the XDP program's map. When it returns, the kernel owns it before we
+ * get the event, and would answer a peer's retransmission with an RST. Until then the stack drops
+ * packets to it; this affects only ports that our process holds.
  */
 static void route_cache_miss(struct route_cache *m, const struct harp_addr *addr)
 {
@@ -199,7 +199,7 @@ static void route_cache_miss(struct route_cache *m, const struct harp_addr *addr
 	m->missed[m->missed_count++] = *addr;
 }
 
-/* The address is present again, or never left. */
+/* The address is present again, or was never removed. */
 static void route_cache_restore(struct route_cache *m, const struct harp_addr *addr)
 {
 	for (unsigned i = 0; i < m->missed_count; i++) {
@@ -211,7 +211,7 @@ static void route_cache_restore(struct route_cache *m, const struct harp_addr *a
 	}
 }
 
-/* Removes what the kernel no longer has. */
+/* Removes entries that the kernel no longer has. */
 static void route_cache_remove(struct route_cache *m, const struct harp_lease_tables *found)
 {
 	for (unsigned i = m->now.route_count; i-- > 0;) {
@@ -230,7 +230,7 @@ static void route_cache_remove(struct route_cache *m, const struct harp_lease_ta
 	}
 }
 
-/* Adds what is new. What the stack refuses (IPv6 if the MTU is too small) is left to the kernel. */
+/* Adds new entries. Only the kernel uses those that the stack refuses (IPv6 with a small MTU). */
 static void route_cache_add(struct route_cache *m, const struct harp_lease_tables *found)
 {
 	for (unsigned i = 0; i < found->address_count; i++) {

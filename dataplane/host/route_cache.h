@@ -6,29 +6,27 @@
 #include "host/netlink.h"
 #include "xdp/harp_xdp.h"
 
-/* The map has space for the current addresses, these, and those of the process's other
+/* The program's map has space for the current addresses, these, and those of the process's other
  * instances. */
 #define ROUTE_CACHE_MISSED_MAX 16u
 
 struct route_cache {
 	struct harp_stack *stack;
 	const struct harp_xdp_api *api;
-	struct harp_xdp *xdp; /* NULL: the steering map is harpd's, which sees to it */
+	struct harp_xdp *xdp; /* NULL: harpd owns the XDP program's map */
 	uint32_t ifindex;
-	struct harp_lease_tables now; /* NULL: harpd owns the XDP program's map */
-	/* contents of the stack */
+	struct harp_lease_tables now; /* contents of the stack */
+	/* Addresses in the map that the interface lacks at present; longest missing first. */
 	unsigned missed_count;
 	struct harp_addr missed[ROUTE_CACHE_MISSED_MAX];
 };
 
-/* Addresses in the map that the interface does not have at present; longest missing first. */
-int route_cache_read(uint32_t ifindex, struct netlink *nl, struct harp_lease_tables *found);
 /* Reads the kernel's tables of the interface. 0 or -errno. Any thread. */
+int route_cache_read(uint32_t ifindex, struct netlink *nl, struct harp_lease_tables *found);
+/* Makes the stack and the XDP program's map equal to *found. */
 void route_cache_apply(struct route_cache *cache, const struct harp_lease_tables *found);
 
-/* Makes the stack and the XDP program's map equal to *found. */
 int route_cache_network(uint32_t ifindex, struct harp_lease_network *out);
-
 bool route_cache_has_address(const struct harp_lease_tables *tables, const struct harp_addr *addr);
 
 #endif

@@ -33,7 +33,7 @@
 
 uint32_t rss_toeplitz(const uint8_t *key, const uint8_t *input, size_t len)
 {
-	/* The left-most 32 bits of the key, shifted by one per input bit. */
+	/* The leftmost 32 bits of the key, shifted by one per input bit. */
 	uint32_t window =
 		(uint32_t)key[0] << 24 | (uint32_t)key[1] << 16 | (uint32_t)key[2] << 8 | key[3];
 	uint32_t hash = 0;
@@ -82,7 +82,7 @@ int harp_rss_queue(const struct harp_rss *rss, const struct harp_endpoint *src,
 
 /* evaluation */
 
-/* Number of entries after which a table, too large for us, repeats. 0: it does not. */
+/* Period of a table that is larger than ours. 0: it does not repeat. */
 static uint32_t rss_table_period(const uint32_t *table, uint32_t count)
 {
 	const uint32_t period = HARP_RSS_TABLE_MAX;
@@ -131,7 +131,7 @@ void rss_decide(const struct rss_answers *answers, struct harp_rss *out)
 
 /* queries */
 
-/* For drivers without channels, which may have several queues nevertheless (tun, tap). */
+/* Drivers without channels may have several queues nevertheless (tun, tap). */
 static uint32_t rss_queues_of_sysfs(const char *ifname)
 {
 	char path[64];

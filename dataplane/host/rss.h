@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rss.h - how a NIC distributes packets to queues: from the driver's answers to struct harp_rss. */
+/* rss.h - how a NIC distributes packets to queues: turns the driver's answers into a struct
+ * harp_rss. */
 #ifndef HARP_HOST_RSS_H
 #define HARP_HOST_RSS_H
 
@@ -12,7 +13,7 @@
 struct rss_answers {
 	uint32_t queues;   /* 0: not reported */
 	bool spreads;      /* reported: the following fields are valid */
-	uint32_t function; /* bits, of which RSS_FUNCTION_TOEPLITZ is one */
+	uint32_t function; /* bits; RSS_FUNCTION_TOEPLITZ is one of them */
 	/* transformation of addresses and ports before hashing; 0: none */
 	uint32_t transform;
 	uint32_t fields_v4, fields_v6; /* for TCP, RXH_... bits; 0: not reported */
@@ -25,8 +26,8 @@ struct rss_answers {
 
 /* Sets Toeplitz only if the answers allow no other interpretation. */
 void rss_decide(const struct rss_answers *answers, struct harp_rss *out);
-/* Toeplitz hash of the Microsoft RSS specification. The key is at least 4 bytes longer than the
- * input. */
+/* Toeplitz hash of the Microsoft RSS specification. The key must be at least 4 bytes longer than
+ * the input. */
 uint32_t rss_toeplitz(const uint8_t *key, const uint8_t *input, size_t len);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* xdp_library.c - finds and loads libharp-xdp.so, the only part of HARP that needs libbpf. */
+/* xdp_library.c - see xdp_library.h. */
 #include "host/xdp_library.h"
 
 #include <dlfcn.h>
@@ -21,7 +21,7 @@ int xdp_library_open(const char *lib_dir, void **handle, const struct harp_xdp_a
 	if (!library) {
 		words = dlerror();
 		if (why)
-			snprintf(why, why_len, "%s; install libbpf1, or say where %s lies",
+			snprintf(why, why_len, "%s; install libbpf1, or set the folder of %s",
 				 words ? words : "cannot load", XDP_LIBRARY);
 		return -ENOENT;
 	}

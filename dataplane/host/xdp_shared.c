@@ -30,7 +30,7 @@ struct xdp_shared {
 
 static struct registry registry; /* of struct xdp_shared */
 
-/* Interface numbers are per namespace. 0: a kernel before 5.14 does not report it. */
+/* Interface numbers are per namespace. 0: kernels before 5.14 do not report the cookie. */
 static uint64_t netns_cookie(void)
 {
 	uint64_t cookie = 0;
@@ -63,7 +63,7 @@ static void shared_free(struct xdp_shared *shared)
 	free(shared);
 }
 
-static int shared_make(struct xdp_shared **out, const struct xdp_wish *wish, uint64_t netns,
+static int shared_make(struct xdp_shared **out, const struct xdp_request *request, uint64_t netns,
 		       char *why, size_t why_len)
 {
 	struct xdp_shared *shared = calloc(1, sizeof(*shared));
@@ -71,15 +71,16 @@ static int shared_make(struct xdp_shared **out, const struct xdp_wish *wish, uin
 
 	if (!shared) {
 		if (why)
-			snprintf(why, why_len, "%s: out of memory", wish->ifname);
+			snprintf(why, why_len, "%s: out of memory", request->ifname);
 		return -ENOMEM;
 	}
 	shared->netns = netns;
-	shared->ifindex = wish->ifindex;
+	shared->ifindex = request->ifindex;
 	shared->pid = getpid();
-	rc = xdp_library_open(wish->lib_dir, &shared->library, &shared->api, why, why_len);
+	rc = xdp_library_open(request->lib_dir, &shared->library, &shared->api, why, why_len);
 	if (!rc)
-		rc = shared->api->attach(&shared->xdp, wish->ifname, wish->mode, why, why_len);
+		rc = shared->api->attach(&shared->xdp, request->ifname, request->mode, why,
+					 why_len);
 	if (rc) {
 		shared_free(shared);
 		return rc;
@@ -91,25 +92,26 @@ static int shared_make(struct xdp_shared **out, const struct xdp_wish *wish, uin
 	return 0;
 }
 
-/* True if an instance with this request can use an attached program. */
-static int shared_suits(const struct xdp_shared *shared, const struct xdp_wish *wish, char *why,
-			size_t why_len)
+/* 0 if an instance with this request can use an attached program; -EBUSY. */
+static int shared_check_mode(const struct xdp_shared *shared, const struct xdp_request *request,
+			     char *why, size_t why_len)
 {
 	bool native = shared->api->native(shared->xdp);
 
 	/* An attached program costs the kernel nothing more. */
-	if (wish->mode == HARP_XDP_AUTO || wish->mode == HARP_XDP_NATIVE_OR_NONE ||
-	    (wish->mode == HARP_XDP_NATIVE) == native)
+	if (request->mode == HARP_XDP_AUTO || request->mode == HARP_XDP_NATIVE_OR_NONE ||
+	    (request->mode == HARP_XDP_NATIVE) == native)
 		return 0;
 	if (why)
 		snprintf(why, why_len,
-			 "%s: this process has its XDP program there in %s mode; ask for that "
-			 "one, or for automatic choice",
-			 wish->ifname, native ? "native" : "generic");
+			 "%s: this process has attached its XDP program in %s mode; request that "
+			 "mode or automatic choice",
+			 request->ifname, native ? "native" : "generic");
 	return -EBUSY;
 }
 
-int xdp_shared_get(struct xdp_shared **out, const struct xdp_wish *wish, char *why, size_t why_len)
+int xdp_shared_get(struct xdp_shared **out, const struct xdp_request *request, char *why,
+		   size_t why_len)
 {
 	uint64_t netns = netns_cookie();
 	struct xdp_shared *shared;
@@ -119,11 +121,11 @@ int xdp_shared_get(struct xdp_shared **out, const struct xdp_wish *wish, char *w
 	if (why && why_len)
 		why[0] = '\0';
 	registry_enter(&registry);
-	shared = shared_find(netns, wish->ifindex);
+	shared = shared_find(netns, request->ifindex);
 	if (shared)
-		rc = shared_suits(shared, wish, why, why_len);
+		rc = shared_check_mode(shared, request, why, why_len);
 	else
-		rc = shared_make(&shared, wish, netns, why, why_len);
+		rc = shared_make(&shared, request, netns, why, why_len);
 	if (!rc) {
 		shared->users++;
 		*out = shared;
@@ -142,7 +144,7 @@ static void shared_forget(const struct xdp_shared *shared)
 
 void xdp_shared_put(struct xdp_shared *shared)
 {
-	/* In a forked child, the parent's program is neither closed nor detached. */
+	/* In a forked child, the parent's program stays open and attached. */
 	if (!shared || shared->pid != getpid())
 		return;
 	registry_enter(&registry);

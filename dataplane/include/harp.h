@@ -2,19 +2,19 @@
 /*
  * harp.h - the public C API of the HARP user-space TCP stack.
  *
- * A *stack* belongs to one core: it has one NIC queue pair, one pool of frames, one flow table, one
- * timer wheel, one random generator. Only harp_stack_poll(stack, now_ns) advances it. Time is an
- * argument, so a stack can run under a virtual clock.
+ * A *stack* belongs to one core. It has one NIC queue pair, one pool of frames, one flow table, one
+ * timer wheel, and one random generator. Only harp_stack_poll(stack, now_ns) advances it. Time is
+ * an argument, so a stack can run under a virtual clock.
  *
  * Threads: a stack, its listeners, connections and frames belong to one thread at a time. Calls on
- * different stacks never touch shared data. No call blocks; only harp_stack_create() and the NIC
- * constructors allocate memory.
+ * different stacks share no data. No call blocks; only harp_stack_create() and the NIC constructors
+ * allocate memory.
  *
  * Errors: functions that can fail return 0 (or a count) on success and -errno on failure. The
- * library never prints, never exits, never installs a signal handler.
+ * library never prints, never exits, and never installs a signal handler.
  *
- * Units are part of the names: _ns nanoseconds, _bytes, _packets, _seq TCP sequence numbers. A
- * worked example, compiled and run by the tests, is examples/two_stacks.c.
+ * Units are part of the names: _ns nanoseconds, _bytes, _packets, _seq TCP sequence numbers.
+ * examples/two_stacks.c is a worked example that the tests compile and run.
  */
 #ifndef HARP_H
 #define HARP_H
@@ -42,7 +42,8 @@ struct harp_stack;
 struct harp_listener;
 struct harp_conn;
 
-/* "0.1.0"; and HARP_API_VERSION at the library's build time, for comparison with the header's. */
+/* The library's version, such as "0.1.0", and its HARP_API_VERSION, to compare with the
+ * header's. */
 HARP_API const char *harp_version(void);
 HARP_API uint32_t harp_api_version(void);
 
@@ -61,16 +62,17 @@ struct harp_endpoint {
 	uint32_t scope_id; /* IPv6 link-local only, else 0 */
 };
 
-#define HARP_ADDR_TEXT_MAX 48     /* longest address text with its final NUL */
-#define HARP_ENDPOINT_TEXT_MAX 56 /* longest "[addr]:port" text with its final NUL */
+#define HARP_ADDR_TEXT_MAX 48     /* longest address text with its NUL */
+#define HARP_ENDPOINT_TEXT_MAX 56 /* longest "[addr]:port" text with its NUL */
 
 HARP_API struct harp_addr harp_addr_v4(uint8_t a, uint8_t b, uint8_t c, uint8_t d);
 HARP_API bool harp_addr_is_v4(const struct harp_addr *addr);
 /* fe80::/10: ambiguous without a scope. */
 HARP_API bool harp_addr_is_link_local(const struct harp_addr *addr);
-/* Parses "10.0.0.1" or "fd00::1". -EINVAL when it is neither. */
+/* Parses "10.0.0.1" or "fd00::1". -EINVAL: neither. */
 HARP_API int harp_addr_parse(const char *text, struct harp_addr *out);
-/* Writes the text form and returns buf. buf has room for HARP_ADDR_TEXT_MAX (.._ENDPOINT_..). */
+/* Writes the text form to buf (HARP_ADDR_TEXT_MAX or HARP_ENDPOINT_TEXT_MAX bytes) and returns
+ * buf. */
 HARP_API char *harp_addr_format(const struct harp_addr *addr, char *buf);
 HARP_API char *harp_endpoint_format(const struct harp_endpoint *ep, char *buf);
 
@@ -85,38 +87,38 @@ enum harp_log_level {
 };
 typedef void (*harp_log_fn)(void *ctx, enum harp_log_level level, const char *message);
 
-/* Who resolves next hops to MAC addresses. */
+/* Resolution of next hops to MAC addresses. */
 enum harp_neighbor_mode {
-	/* the stack, by ARP and neighbor discovery (dedicated NIC, wire, tests) */
+	/* by the stack, over ARP and neighbor discovery (dedicated NIC, wire, tests) */
 	HARP_NEIGHBOR_OWN = 0,
-	HARP_NEIGHBOR_EXTERNAL = 1, /* the owner, by harp_stack_neighbor_set() (shared NIC) */
+	HARP_NEIGHBOR_EXTERNAL = 1, /* by the owner, over harp_stack_neighbor_set() (shared NIC) */
 };
 
 /*
- * Callbacks to the owner. Each may be NULL; all are called by the thread inside harp_stack_poll()
- * or another function of this API, never concurrently.
+ * Callbacks to the owner. Each may be NULL. The thread inside harp_stack_poll() or another function
+ * of this API calls them, never concurrently.
  */
 struct harp_stack_hooks {
 	void *ctx;
 	harp_log_fn log;
-	/* Called once per poll, after packets and timers, before transmission: passes the
+	/* Called once per poll, after packets and timers, before transmission. Passes the
 	 * application's requests to the stack. */
 	void (*requests)(void *ctx, uint64_t now_ns);
 	/* HARP_NEIGHBOR_EXTERNAL: a packet waits for this next hop. Called at most every 100 ms per
 	 * address while it is missing. */
 	void (*neighbor_requested)(void *ctx, const struct harp_addr *next_hop);
-	/* HARP_NEIGHBOR_EXTERNAL: a connection through this next hop made progress (its data or SYN
+	/* HARP_NEIGHBOR_EXTERNAL: a connection over this next hop made progress (its data or SYN
 	 * was acknowledged). Called at most once a second per address; the owner confirms the
 	 * kernel's entry. */
 	void (*neighbor_confirmed)(void *ctx, const struct harp_addr *next_hop);
-	/* A local port comes into use, or is free again. acquire returns 0, or -EADDRINUSE to make
-	 * the stack choose another one (automatic ports) or fail (explicit ports). */
+	/* A local port becomes used or free. acquire returns 0, or -EADDRINUSE, on which the stack
+	 * chooses another port (automatic ports) or fails (explicit ports). */
 	int (*port_acquire)(void *ctx, uint16_t port);
 	void (*port_release)(void *ctx, uint16_t port);
 };
 
-/* An ICMP error that quotes a packet from `local`. It may be forged. seq is the quoted TCP
- * header's: ignore it unless it is in flight (RFC 5927 section 4). */
+/* An ICMP error that quotes a packet from `local`. It may be forged. seq is from the quoted TCP
+ * header: ignore the error unless seq is in flight (RFC 5927 section 4). */
 struct harp_icmp_error {
 	uint32_t kind;      /* enum icmp_error_kind, internal */
 	uint8_t type, code; /* as received */
@@ -129,16 +131,16 @@ struct harp_icmp_error {
 struct harp_stack_options {
 	uint32_t size; /* sizeof(struct harp_stack_options), set by the caller */
 	/* connections in all states; UDP sockets are counted separately, at most 65536. Half of
-	 * them may be half-open: see harp_tcp_options.backlog. Memory is used as needed. 0: 1024.
+	 * them may be half-open: see harp_tcp_options.backlog. Memory is used on demand. 0: 1024.
 	 * 1..1048576 */
 	uint32_t max_conns;
 	uint32_t max_listeners; /* 0: 64 */
 	uint32_t max_neighbors; /* 0: 256 */
-	uint16_t port_min;      /* automatic local ports, both ends included. 0: 61000 */
+	uint16_t port_min;      /* automatic local ports, inclusive. 0: 61000 */
 	uint16_t port_max;      /* 0: 65535 */
 	uint32_t neighbor_mode; /* enum harp_neighbor_mode */
-	/* 0: random numbers and secrets come from getrandom(). Otherwise all are derived from it,
-	 * for simulators and tests: anyone who knows or guesses it knows every secret */
+	/* 0: random numbers and secrets come from getrandom(). Otherwise all are derived from seed,
+	 * for simulators and tests: an attacker that guesses it knows every secret */
 	uint64_t seed;
 	uint64_t now_ns; /* the clock at creation */
 	struct harp_stack_hooks hooks;
@@ -148,7 +150,7 @@ struct harp_stack_options {
 	 * MTU does not change: the tag's 4 bytes belong to the link layer, as in Linux. */
 	uint16_t vlan_id;
 	uint16_t reserved;
-	/* As hooks.port_acquire and port_release, with hooks.ctx, for UDP: its port numbers are
+	/* As hooks.port_acquire and port_release, with hooks.ctx, for UDP, whose port numbers are
 	 * separate. */
 	int (*udp_port_acquire)(void *ctx, uint16_t port);
 	void (*udp_port_release)(void *ctx, uint16_t port);
@@ -156,15 +158,15 @@ struct harp_stack_options {
 	 * For a stack that shares its addresses with others, each on a queue of one NIC; with
 	 * hooks.ctx.
 	 *
-	 * HARP_NEIGHBOR_OWN: a packet, received only by this queue, has a neighbor's address. mac
+	 * HARP_NEIGHBOR_OWN: a packet that only this queue received has a neighbor's address. mac
 	 * NULL: unchanged. The owner calls harp_stack_neighbor_learned() of the other stacks with
 	 * the same arguments.
 	 */
 	void (*neighbor_learned)(void *ctx, const struct harp_addr *addr, const uint8_t *mac,
 				 uint32_t flags);
-	/* True if another stack holds this port, which this stack does not use. Packets to it are
-	 * then dropped silently: an answer would abort the other stack's connection. protocol: 6
-	 * TCP, 17 UDP. */
+	/* True if another stack holds this port, which this stack does not use. The stack then
+	 * drops packets to it silently, because an answer would abort the other stack's connection.
+	 * protocol: 6 TCP, 17 UDP. */
 	bool (*port_elsewhere)(void *ctx, uint8_t protocol, uint16_t port);
 	/* An ICMP error quotes a packet from such a port (NICs may put ICMP on any queue). At most
 	 * 1000 per second. The owner calls harp_stack_icmp_error() of that stack. */
@@ -183,39 +185,39 @@ HARP_API void harp_stack_destroy(struct harp_stack *stack);
 
 /*
  * Advances the stack: receives, runs timers, calls hooks.requests, transmits. now_ns: monotonic; a
- * smaller value than the last one counts as the last one. Returns the number of packets received
- * and sent plus timers run (0: idle).
+ * smaller value counts as the last one. Returns the number of packets received and sent plus timers
+ * run (0: idle).
  */
 HARP_API int harp_stack_poll(struct harp_stack *stack, uint64_t now_ns);
 /* Time of the next necessary poll if no packet arrives and no call is made: the earliest timer, now
- * if transmission is pending, UINT64_MAX if there is none. Includes next_ns() of the NIC; a NIC
- * without it that still holds sent packets is polled soon. */
+ * if transmission is pending, UINT64_MAX if neither. Includes next_ns() of the NIC. A NIC without
+ * it that holds sent packets is polled soon. */
 HARP_API uint64_t harp_stack_next_deadline_ns(const struct harp_stack *stack);
 /* The clock of the last poll. */
 HARP_API uint64_t harp_stack_now_ns(const struct harp_stack *stack);
 
-/* Own addresses. prefix_len in bits of the address's own family (0..32 or 0..128); the on-link
- * prefix becomes a route. IPv6 requires an MTU of 1280 (RFC 8200 section 5). -EEXIST, -ENOENT,
- * -ENOSPC, -EINVAL. */
+/* Own addresses. prefix_len: bits of the address's family (0..32 or 0..128); the on-link prefix
+ * becomes a route. IPv6 requires an MTU of 1280 (RFC 8200 section 5). -EEXIST, -ENOENT, -ENOSPC,
+ * -EINVAL. */
 HARP_API int harp_stack_address_add(struct harp_stack *stack, const struct harp_addr *addr,
 				    unsigned prefix_len);
 HARP_API int harp_stack_address_remove(struct harp_stack *stack, const struct harp_addr *addr);
-/* Routes: longest prefix match. gateway NULL: on-link. mtu_bytes 0: the NIC's; at least 68, IPv6
- * 1280. Router advertisements are ignored: IPv6 routes also come from the owner. */
+/* Routes: longest prefix match. gateway NULL: on-link. mtu_bytes 0: the NIC's; at least 68, for
+ * IPv6 1280. Router advertisements are ignored, so IPv6 routes come from the owner, too. */
 HARP_API int harp_stack_route_add(struct harp_stack *stack, const struct harp_addr *prefix,
 				  unsigned prefix_len, const struct harp_addr *gateway,
 				  uint32_t mtu_bytes);
 HARP_API int harp_stack_route_remove(struct harp_stack *stack, const struct harp_addr *prefix,
 				     unsigned prefix_len);
-/* Sets (mac 6 bytes) or removes (mac NULL) a neighbor; packets that waited for it are sent. */
+/* Sets (mac: 6 bytes) or removes (mac NULL) a neighbor. Packets that waited for it are sent. */
 HARP_API int harp_stack_neighbor_set(struct harp_stack *stack, const struct harp_addr *addr,
 				     const uint8_t *mac);
-/* HARP_NEIGHBOR_OWN: applies what harp_stack_options.neighbor_learned of another stack reported,
- * with the same checks as for a received packet. */
+/* HARP_NEIGHBOR_OWN: applies a report of another stack's harp_stack_options.neighbor_learned, with
+ * the same checks as for a received packet. */
 HARP_API void harp_stack_neighbor_learned(struct harp_stack *stack, const struct harp_addr *addr,
 					  const uint8_t *mac, uint32_t flags);
-/* Processes an error that harp_stack_options.error_elsewhere of another stack reported, with the
- * same checks as for a received packet. */
+/* Processes a report of another stack's harp_stack_options.error_elsewhere, with the same checks as
+ * for a received packet. */
 HARP_API void harp_stack_icmp_error(struct harp_stack *stack, const struct harp_icmp_error *error);
 
 /* ------------------------------------------------------------------------------------------------
@@ -226,14 +228,14 @@ enum harp_congestion {
 	HARP_CONGESTION_DEFAULT = 0, /* cubic */
 	HARP_CONGESTION_NEWRENO,     /* RFC 5681 */
 	HARP_CONGESTION_CUBIC,       /* RFC 9438, with HyStart++ (RFC 9406) */
-	/* RFC 8257; cubic if the peer has no ECN. For use at both ends */
+	/* RFC 8257, for use at both ends; cubic if the peer has no ECN */
 	HARP_CONGESTION_DCTCP,
 	HARP_CONGESTION_DELAY, /* keeps the round-trip time near its minimum, as Swift */
 	HARP_CONGESTION_FIXED, /* constant fixed_window_bytes, for tests */
 };
-/* "cubic" and so on; "?" for an invalid value. */
+/* "cubic" and so on; "?": an invalid value. */
 HARP_API const char *harp_congestion_name(enum harp_congestion congestion);
-/* The enum's value of "cubic" and so on, or of "default"; -EINVAL. */
+/* The enum's value of a name such as "cubic" or "default"; -EINVAL. */
 HARP_API int harp_congestion_from_name(const char *name);
 
 /* Explicit congestion notification (RFC 3168): routers mark packets instead of dropping them. */
@@ -255,16 +257,16 @@ enum harp_ecn {
  * inherit the listener's, and harp_conn_set_options() changes them later. 0 selects the default.
  */
 struct harp_tcp_options {
-	/* sizeof(struct harp_tcp_options), set by the caller. Missing fields of a smaller one have
-	 * their defaults; unknown fields of a larger one must be 0. */
+	/* sizeof(struct harp_tcp_options), set by the caller. Missing fields of a smaller struct
+	 * have their defaults; unknown fields of a larger one must be 0. */
 	uint32_t size;
-	/* Receive budget in frames, at most 65536; limits the window. 0: autotuned from 256, by
-	 * what the application consumes per round trip, within the pool's limits. */
+	/* Receive budget in frames, at most 65536; limits the window. 0: autotuned from 256, by the
+	 * bytes that the application consumes per round trip, within the pool's limits. */
 	uint32_t rx_frames;
 	/* Send budget in frames, at most 65536. 0: autotuned from 256, by the congestion window. */
 	uint32_t tx_frames;
 	/* listeners only: half-open plus unaccepted connections. 0: 128. Beyond it the listener
-	 * sends SYN cookies, and drops SYNs while that many wait for accept */
+	 * sends SYN cookies; it drops SYNs while that many connections wait for accept */
 	uint32_t backlog;
 	uint64_t connect_timeout_ns; /* SYN-SENT and SYN-RECEIVED. 0: 10 s */
 	/* RFC 5482: maximum time without acknowledgment. 0: 120 s */
@@ -275,9 +277,9 @@ struct harp_tcp_options {
 	uint8_t dscp;                   /* 0..63 */
 	uint8_t reserved[3];
 	void *user; /* harp_conn_user() of the connection (and of accepted ones) */
-	/* Limit of bytes queued and never sent: harp_conn_send() takes at most that, rounded down
-	 * to whole segments. Bytes copied shortly before transmission are still in the cache. 0:
-	 * tx_frames is the only limit. */
+	/* Limit of bytes queued and never sent, rounded down to whole segments; harp_conn_send()
+	 * takes no more. Bytes copied shortly before transmission are still cached. 0: limited by
+	 * tx_frames alone. */
 	uint32_t unsent_bytes_max;
 	uint32_t congestion;         /* enum harp_congestion */
 	uint32_t fixed_window_bytes; /* of HARP_CONGESTION_FIXED: 1..2^30; else 0 */
@@ -293,7 +295,7 @@ struct harp_tcp_options {
 	 * for more than two full segments. 0: until the next poll. Useful only if the peer does not
 	 * wait for these ACKs; each pure ACK costs both ends as much as a data segment. */
 	uint64_t delayed_ack_ns;
-	/* Retransmission timeout before the first RTT sample, 5 ms to 60 s; three times that if the
+	/* Retransmission timeout before the first RTT sample, 5 ms to 60 s; tripled if the
 	 * handshake gave no sample (RFC 6298 (2.1), (5.7)). 0: 1 s */
 	uint64_t initial_rto_ns;
 };
@@ -334,39 +336,39 @@ HARP_API int harp_tcp_connect(struct harp_stack *stack, const struct harp_endpoi
 			      const struct harp_tcp_options *opt, struct harp_conn **out);
 
 /*
- * Returns one connection with pending events and clears them; NULL if there is none. A connection
- * is in this queue at most once, so a loop over it is fair and bounded. For a listener call
- * harp_tcp_accept() directly.
+ * Returns a connection with pending events and clears them; NULL: none. A connection is in this
+ * queue at most once, so a loop over it is fair and bounded. For a listener call harp_tcp_accept()
+ * directly.
  */
 HARP_API struct harp_conn *harp_stack_next_event(struct harp_stack *stack, uint32_t *events);
 
 /*
- * Sends bytes: copies them into the stack's frames (counted as tx_copied_bytes). Returns how many
- * were taken, possibly fewer than requested; -EAGAIN: none. They are sent in the next poll.
+ * Sends bytes: copies them into the stack's frames (counted as tx_copied_bytes); the next poll
+ * sends them. Returns the number of bytes taken, possibly fewer than requested; -EAGAIN: none.
  * -ENOTCONN before the handshake is complete, -EPIPE after shutdown, the connection's error after
  * termination.
  */
 HARP_API ssize_t harp_conn_send(struct harp_conn *conn, const struct iovec *iov, int iov_count);
 /* Bytes that harp_conn_send() would take now. */
 HARP_API size_t harp_conn_send_space(const struct harp_conn *conn);
-/* Receives: copies at most len in-order bytes (counted as rx_copied_bytes). Returns the count; 0 at
- * end of stream; -EAGAIN if there are none; the connection's error after termination. */
+/* Receives: copies at most len in-order bytes (counted as rx_copied_bytes). Returns the number; 0
+ * at end of stream; -EAGAIN: none; the connection's error after termination. */
 HARP_API ssize_t harp_conn_recv(struct harp_conn *conn, void *buf, size_t len);
-/* Bytes that harp_conn_recv() would return now: received in order and not read yet (Linux's
- * SIOCINQ). Valid in every state, including after termination. */
+/* Bytes that harp_conn_recv() would return now: received in order and unread (Linux's SIOCINQ).
+ * Valid in every state, including after termination. */
 HARP_API size_t harp_conn_readable_bytes(const struct harp_conn *conn);
 /*
  * Exposes received bytes in place: fills in at most iov_count pieces in stream order without
  * consuming them. Returns the number of pieces; 0 at end of stream; -EAGAIN; the error.
- * harp_conn_consume() then consumes len bytes (at most those visible to peek) and reopens the
- * window. Pieces stay valid until consumed or until the next harp_conn_recv*() on the connection;
- * polls do not move them, but may append to the last one.
+ * harp_conn_consume() then consumes len bytes (at most those exposed) and reopens the window.
+ * Pieces stay valid until they are consumed, or until the next harp_conn_recv*() on the connection.
+ * Polls do not move them, but may append to the last one.
  */
 HARP_API int harp_conn_peek(struct harp_conn *conn, struct iovec *iov, int iov_count);
 HARP_API void harp_conn_consume(struct harp_conn *conn, size_t len);
 
 /* ------------------------------------------------------------------------------------------------
- * Frames: sending and receiving with the stack's own buffers, nothing copied.
+ * Frames: sending and receiving with the stack's own buffers, without copies.
  */
 struct harp_frame {
 	uint8_t *data;     /* first byte */
@@ -375,84 +377,84 @@ struct harp_frame {
 };
 
 /*
- * Takes an empty frame to fill and send on conn: capacity is at most one segment. -EAGAIN when the
- * send budget or the pool is used up (HARP_EVENT_WRITABLE follows), or as harp_conn_send().
+ * Allocates an empty frame to fill and send on conn; its capacity is at most one segment. -EAGAIN:
+ * the send budget or the pool is used up (HARP_EVENT_WRITABLE follows); or as harp_conn_send().
  */
 HARP_API int harp_frame_alloc(struct harp_conn *conn, struct harp_frame **out);
 /*
- * Sends frame->data[0 .. frame->len). The frame belongs to the stack from here; it is read again
- * when it must be retransmitted and freed when acknowledged and no longer read by the NIC.
- * -EINVAL when len is 0 or above capacity (the frame stays the caller's), else as harp_conn_send().
+ * Sends frame->data[0 .. frame->len). The frame then belongs to the stack, which reads it again for
+ * a retransmission and frees it when it is acknowledged and the NIC no longer reads it. -EINVAL:
+ * len is 0 or above capacity (the caller keeps the frame); else as harp_conn_send().
  */
 HARP_API int harp_conn_send_frame(struct harp_conn *conn, struct harp_frame *frame);
-/* Takes the next in-order received bytes as a frame. Returns 1, 0 at end of stream, -EAGAIN, or
- * the error. The caller gives it back with harp_frame_release(); until then it counts against the
+/* Takes the next in-order received bytes as a frame. Returns 1, 0 at end of stream, -EAGAIN, or the
+ * error. The caller returns it with harp_frame_release(); until then it counts against the
  * connection's receive budget. */
 HARP_API int harp_conn_recv_frame(struct harp_conn *conn, struct harp_frame **out);
-/* Gives a frame back, received or allocated and not sent. */
+/* Returns a frame that was received, or allocated and not sent. */
 HARP_API void harp_frame_release(struct harp_conn *conn, struct harp_frame *frame);
 
 /* ------------------------------------------------------------------------------------------------
- * Sending from the application's own memory, nothing copied: where the NIC can read it (DPDK).
+ * Sending from the application's memory without copies, if the NIC can read it (DPDK).
  */
 /* True if the NIC can read memory other than its own frames. Constant for the stack; any thread. */
 HARP_API bool harp_stack_memory_supported(const struct harp_stack *stack);
-/* Makes memory known to the stack's NIC, so that it may be sent in place. -ENOTSUP the NIC reads
- * nothing but its own frames, -ENOMEM, -EINVAL. */
+/* Adds memory that the stack's NIC may send in place. -ENOTSUP the NIC reads only its own frames,
+ * -ENOMEM, -EINVAL. */
 HARP_API int harp_stack_memory_add(struct harp_stack *stack, const void *base, size_t bytes);
 /* Removes memory; base and bytes as they were added. -EBUSY while a connection's data or the NIC
- * refers to it: poll and retry. Aborted connections release it as soon as the NIC has. -ENOENT. */
+ * refers to it: poll and retry. Aborted connections release it once the NIC does. -ENOENT. */
 HARP_API int harp_stack_memory_remove(struct harp_stack *stack, const void *base, size_t bytes);
 /*
- * Makes connections independent of that memory. Queued data is copied into frames, packets waiting
- * for the NIC are dropped and retransmitted later, and, unless the memory was added more than once,
- * no more is sent from it in place. If a frame holds a whole packet (every DPDK port) the header
- * frames have the space; otherwise a connection without enough frames is terminated with -ENOBUFS.
- * Then only the NIC may still read the memory, until completion. Returns the bytes copied; -ENOENT.
+ * Makes connections independent of that memory. Copies queued data into frames, and drops packets
+ * that wait for the NIC, which are retransmitted later. Unless the memory was added more than once,
+ * no more is sent from it in place. If a frame holds a whole packet (every DPDK port), the header
+ * frames have the space; otherwise a connection without enough frames ends with -ENOBUFS.
+ * Afterwards only the NIC may read the memory, until completion. Returns the bytes copied; -ENOENT.
  */
 HARP_API ssize_t harp_stack_memory_evict(struct harp_stack *stack, const void *base, size_t bytes);
-/* The same for one connection and all memory. -ENOBUFS: too few frames; it still refers to
- * memory. */
+/* The same for one connection and all memory. -ENOBUFS: too few frames; the connection still refers
+ * to memory. */
 HARP_API ssize_t harp_conn_evict(struct harp_conn *conn);
 /*
- * As harp_conn_send() of one piece, without a copy: the bytes are read in place, again for
- * retransmissions, and must not change until harp_conn_acked_bytes() counts them. -EFAULT if they
- * are not within one added region.
+ * As harp_conn_send() of one piece, without a copy. The bytes are read in place, again for
+ * retransmissions, and must not change until harp_conn_acked_bytes() counts them. -EFAULT: not
+ * within one added region.
  */
 HARP_API ssize_t harp_conn_send_external(struct harp_conn *conn, const void *data, size_t len);
 
 /* ------------------------------------------------------------------------------------------------
- * Ending a connection. A handle is dead after close or abort and must not be used again; frames
+ * Ending a connection. A handle must not be used after close or abort; frames
  * of the connection that the application still holds must be released before.
  */
 /*
  * Ends one or both directions; how is SHUT_RD, SHUT_WR or SHUT_RDWR of <sys/socket.h>.
  *
- * SHUT_WR: sends FIN after what is queued; harp_conn_send() returns -EPIPE from then on. Receiving
- * goes on.
+ * SHUT_WR: sends FIN after the queued data; harp_conn_send() then returns -EPIPE. Reception
+ * continues.
  *
- * SHUT_RD: discards the bytes that wait and all that arrive later, and receive calls return end of
- * stream. The peer learns nothing of it: the stack acknowledges the discarded bytes
- * (rx_discarded_bytes), so the window stays open, and HARP_EVENT_READABLE follows only with the
- * peer's FIN. Pieces of harp_conn_peek() are invalid from here, frames of harp_conn_recv_frame()
- * stay valid. BSD does the same. Linux keeps what waits and what arrives later readable, and closes
- * the window when the buffer is full. Discarded bytes are not unread: harp_conn_close() sends no
- * RST for them.
+ * SHUT_RD: discards unread bytes and all that arrive later; receive calls return end of stream. The
+ * peer does not notice: the stack acknowledges the discarded bytes (rx_discarded_bytes), so the
+ * window stays open. HARP_EVENT_READABLE follows only with the peer's FIN. Pieces of
+ * harp_conn_peek() become invalid; frames of harp_conn_recv_frame() stay valid. BSD does the same.
+ * Linux keeps unread and later bytes readable, and closes the window when the buffer is full.
+ * Discarded bytes do not count as unread: harp_conn_close() sends no RST for them.
  *
- * Calling it again has no effect. -EINVAL: how is none of these; -EPIPE or the connection's error
- * when it is dead.
+ * Repeated calls have no effect. -EINVAL: another how; after termination -EPIPE or the connection's
+ * error.
  */
 HARP_API int harp_conn_shutdown(struct harp_conn *conn, int how);
-/* Orderly: FIN after what is queued, then the stack finishes alone (TIME-WAIT included). Unread
- * received bytes make it a reset (RFC 2525 section 2.17). NULL is accepted. */
+/* Closes in order: FIN after the queued data; then the stack finishes without the application
+ * (including TIME-WAIT). Unread received bytes cause a reset (RFC 2525 section 2.17). NULL is
+ * accepted. */
 HARP_API void harp_conn_close(struct harp_conn *conn);
-/* Sends RST and forgets the connection. NULL is accepted. */
+/* Sends RST and frees the connection. NULL is accepted. */
 HARP_API void harp_conn_abort(struct harp_conn *conn);
 
 /* ------------------------------------------------------------------------------------------------
- * Looking at a connection.
+ * Querying a connection.
  */
-/* 0, or the -errno that ended it: -ECONNREFUSED, -ECONNRESET, -ETIMEDOUT, -EHOSTUNREACH... */
+/* 0, or the -errno that ended the connection: -ECONNREFUSED, -ECONNRESET, -ETIMEDOUT, ... */
 HARP_API int harp_conn_error(const struct harp_conn *conn);
 HARP_API void *harp_conn_user(const struct harp_conn *conn);
 HARP_API void harp_conn_set_user(struct harp_conn *conn, void *user);
@@ -461,44 +463,43 @@ HARP_API void harp_conn_endpoints(const struct harp_conn *conn, struct harp_endp
 /* Bytes of the application acknowledged by the peer since the connection began. */
 HARP_API uint64_t harp_conn_acked_bytes(const struct harp_conn *conn);
 /*
- * The options in force, as harp_conn_set_options() takes them: defaults and limits applied. Budgets
- * are what the pool allows, congestion is never DEFAULT, backlog is 0. opt->size is the caller's
- * sizeof; fields behind it are not written. Valid in every state. -EINVAL: size.
+ * The current options, as for harp_conn_set_options(): with defaults and limits applied. Budgets
+ * are those that the pool allows, congestion is never DEFAULT, backlog is 0. opt->size is the
+ * caller's sizeof; later fields are not written. Valid in every state. -EINVAL: size.
  */
 HARP_API int harp_conn_options(const struct harp_conn *conn, struct harp_tcp_options *opt);
 /*
- * Changes the options of a connection that connect began or accept returned. As with tcgetattr()
- * and tcsetattr(): fill *opt with harp_conn_options(), change fields, set it. A field with the
- * value that is in force has no effect, so changing one option restarts no timer and no controller
- * of another. All or nothing: on error the connection is as it was.
+ * Changes the options of a connection from connect or accept. As with tcgetattr() and tcsetattr():
+ * fill *opt with harp_conn_options(), change fields, set it. A field with its current value has no
+ * effect, so a change of one option restarts no timer or controller of another. On error nothing
+ * changes.
  *
- * rx_frames, tx_frames	another value ends tuning, 0 begins it
- * rx_frames	more opens the window at once, up to what the window scale of the handshake can say
- *		(RFC 7323 section 2.2). After the handshake it cannot be lowered: the window that
- *		was advertised is not taken back (RFC 9293 section 3.8.6)
- * tx_frames, unsent_bytes_max	less refuses new bytes until the queue has shrunk
- * user_timeout_ns, keepalive_*	count from the last progress and the last segment received, as
- * always:
- *		a timeout that has passed by then ends the connection at the next poll
- * congestion	the new controller starts with the window and ssthresh of the old one, as with
- * Linux's
- *		TCP_CONGESTION; from and to FIXED the window starts anew
- * mss_bytes	see there; what is in flight stays as it is, unless it is lost
- * backlog	ignored
+ * rx_frames, tx_frames		another value ends autotuning, 0 begins it
+ * rx_frames			more opens the window at once, up to the limit of the handshake's
+ *				window scale (RFC 7323 section 2.2). After the handshake it cannot
+ *				shrink: an advertised window is not withdrawn (RFC 9293 section
+ *				3.8.6)
+ * tx_frames, unsent_bytes_max	less rejects new bytes until the queue has shrunk
+ * user_timeout_ns,		count from the last progress and the last received segment: a
+ * keepalive_*			timeout that has passed ends the connection at the next poll
+ * congestion			the new controller starts with the window and ssthresh of the old
+ *				one, as Linux's TCP_CONGESTION; from and to FIXED the window starts
+ *				again
+ * mss_bytes			see above; data in flight keeps its segments, unless it is lost
+ * backlog			ignored
  *
- * -EISCONN: ecn and options_off belong to the SYN, which harp_tcp_connect() has prepared and an
- * accepted connection has answered; connect_timeout_ns and initial_rto_ns can change until the
- * handshake is complete, rx_frames only grow after it.
- * -EOPNOTSUPP: DCTCP on a connection without ECN. -EINVAL: opt is NULL, or a value or size is out
- * of range (the log hook names it). -E2BIG: a field that the library does not know is not 0. -EPIPE
- * or the connection's error when it is dead.
+ * -EISCONN: ecn and options_off belong to the SYN, which is already prepared or answered;
+ * connect_timeout_ns and initial_rto_ns cannot change after the handshake, and rx_frames can only
+ * grow. -EOPNOTSUPP: DCTCP on a connection without ECN. -EINVAL: opt is NULL, or a value or size is
+ * out of range (the log hook names it). -E2BIG: a field that the library does not know is not 0.
+ * After termination -EPIPE or the connection's error.
  */
 HARP_API int harp_conn_set_options(struct harp_conn *conn, const struct harp_tcp_options *opt);
-/* Sends one keepalive probe in the next poll: a live peer answers with an ACK, the host of an
+/* Sends one keepalive probe in the next poll. A live peer answers with an ACK, the host of an
  * exited process with RST. */
 HARP_API int harp_conn_probe(struct harp_conn *conn);
 
-/* RFC 9293 section 3.3.2, in its order. */
+/* In the order of RFC 9293 section 3.3.2. */
 enum harp_tcp_state {
 	HARP_TCP_LISTEN = 1,
 	HARP_TCP_SYN_SENT,
@@ -516,14 +517,14 @@ HARP_API const char *harp_tcp_state_name(enum harp_tcp_state state);
 
 /* The sender's loss state: Linux's tcpi_ca_state, with its values. */
 enum harp_ca_state {
-	HARP_CA_OPEN = 0, /* nothing suspicious */
+	HARP_CA_OPEN = 0, /* no sign of loss */
 	HARP_CA_DISORDER, /* duplicate ACKs or SACK blocks: a segment is missing, or late */
 	/* the window is being reduced, for ECN or for a loss that a probe repaired */
 	HARP_CA_CWR,
 	HARP_CA_RECOVERY, /* fast recovery: lost segments are retransmitted */
 	HARP_CA_LOSS,     /* after a retransmission timeout */
 };
-/* "open" and so on; "?" when it is none. */
+/* "open" and so on; "?": an invalid value. */
 HARP_API const char *harp_ca_state_name(enum harp_ca_state state);
 
 /* snd_ssthresh_bytes of a connection without congestion so far, in its first slow start (RFC 5681
@@ -544,7 +545,7 @@ struct harp_tcp_info {
 	uint64_t zero_window_probes, keepalive_probes;
 	uint64_t tx_copied_bytes, rx_copied_bytes;
 	uint32_t rx_frames_held, rx_frames_budget, tx_frames_held, tx_frames_budget;
-	uint64_t last_rcv_ns;        /* clock of the last segment accepted */
+	uint64_t last_rcv_ns;        /* clock of the last accepted segment */
 	uint32_t congestion;         /* enum harp_congestion in use, never DEFAULT */
 	uint32_t dctcp_alpha_ppm;    /* DCTCP: smoothed fraction of marked bytes */
 	uint64_t pacing_bytes_per_s; /* 0: not paced */
@@ -553,35 +554,36 @@ struct harp_tcp_info {
 	uint64_t ecn_reductions;     /* window reductions caused by ECN */
 	/* part of bytes_in_flight that the peer has received out of order */
 	uint64_t sacked_bytes;
-	uint64_t lost_segs;         /* marked lost so far, correctly or not */
+	uint64_t lost_segs;         /* marked lost so far, also wrongly */
 	uint64_t tlp_probes;        /* tail loss probes (RFC 8985) */
-	uint64_t undone_recoveries; /* including timeouts: recoveries found to be spurious */
+	uint64_t undone_recoveries; /* spurious recoveries, including timeouts */
 	uint64_t reorder_window_ns; /* reordering window; later segments count as lost */
 	uint32_t ca_state;          /* enum harp_ca_state */
 	uint32_t backoff; /* times rto_ns was doubled since the last progress (RFC 6298 5.5) */
-	/* Segments in flight by their state, as Linux's tcpi_sacked, tcpi_lost and tcpi_retrans;
+	/* Segments in flight by state, as Linux's tcpi_sacked, tcpi_lost and tcpi_retrans.
 	 * retransmits and lost_segs count over the connection's life. */
 	uint64_t sacked_out_segs;  /* received by the peer out of order */
 	uint64_t lost_out_segs;    /* lost and not retransmitted yet */
 	uint64_t retrans_out_segs; /* retransmitted, and not acknowledged, SACKed or lost since */
 };
 
-/* Fills at most size bytes of info (the caller's sizeof): older callers get the older fields. Valid
- * in every state. While segments are lost it walks over those in flight. */
+/* Fills at most size bytes of info (the caller's sizeof), so older callers get the older fields.
+ * Valid in every state. While segments are lost it walks over those in flight. */
 HARP_API int harp_conn_info(const struct harp_conn *conn, struct harp_tcp_info *info, size_t size);
 
 /* ------------------------------------------------------------------------------------------------
- * UDP. A socket keeps whole datagrams: each is received once, whole and unaltered, or not at all.
- * Nothing is fragmented: what is larger than the way to its destination allows is refused.
+ * UDP. A socket keeps whole datagrams: each is received once and unaltered, or not at all.
+ * Nothing is fragmented: datagrams larger than the path MTU are rejected.
  * Checksums are always sent.
  */
 struct harp_udp;
 
 struct harp_udp_options {
 	uint32_t size; /* sizeof(struct harp_udp_options) */
-	/* Receive budget: what arrives beyond it is dropped, and counted. 0: 256 */
+	/* Receive budget: datagrams that arrive beyond it are dropped and counted. 0: 256 */
 	uint32_t rx_frames;
-	/* Send budget: datagrams not yet given to the NIC. None is larger than that. 0: 128 */
+	/* Send budget for datagrams that the NIC has not taken; also the limit of one datagram. 0:
+	 * 128 */
 	uint32_t tx_frames;
 	uint8_t dscp; /* 0..63 */
 	uint8_t reserved[3];
@@ -589,98 +591,98 @@ struct harp_udp_options {
 };
 
 /*
- * Opens a socket. local NULL or with a zero address: every own address; port 0: chosen at random
+ * Opens a socket. local NULL or with a zero address: every own address. Port 0: chosen at random
  * from the range (RFC 6056), see harp_udp_endpoints(). -EADDRINUSE, -EADDRNOTAVAIL, -ENOSPC,
  * -EINVAL.
  */
 HARP_API int harp_udp_open(struct harp_stack *stack, const struct harp_endpoint *local,
 			   const struct harp_udp_options *opt, struct harp_udp **out);
 /*
- * From here only remote is sent to and heard, and datagrams of others that still wait are dropped.
- * The source address is chosen by the route when the socket has none. remote NULL: as before.
+ * Connects the socket: it sends to and receives from remote only, and drops queued datagrams of
+ * others. The route chooses the source address if the socket has none. remote NULL: disconnects.
  * -ENETUNREACH, -EADDRNOTAVAIL, -EINVAL (a link-local address needs the stack's scope_id).
  */
 HARP_API int harp_udp_connect(struct harp_udp *sock, const struct harp_endpoint *remote);
-/* What is queued either way is dropped. Frames that the application holds must be released before.
- * NULL is accepted. */
+/* Drops queued datagrams of both directions. Frames that the application holds must be released
+ * before. NULL is accepted. */
 HARP_API void harp_udp_close(struct harp_udp *sock);
 
 /*
- * Pops one socket with pending events and clears them; NULL when none is left. READABLE: datagrams
- * have arrived. WRITABLE: there is budget again after -EAGAIN. ERROR: see harp_udp_error().
+ * Returns a socket with pending events and clears them; NULL: none. READABLE: datagrams have
+ * arrived. WRITABLE: the budget is available again after -EAGAIN. ERROR: see harp_udp_error().
  */
 HARP_API struct harp_udp *harp_udp_next_event(struct harp_stack *stack, uint32_t *events);
 /*
- * Takes the newest error, 0 if there is none: an ICMP message about a datagram of this socket, or
- * why an accepted one could not be sent. about (may be NULL): its destination. -ECONNREFUSED port
- * unreachable, -EMSGSIZE larger than the path MTU (connected: harp_udp_payload_max() has the new
- * limit), -ENETUNREACH, -EHOSTUNREACH, -EPROTO. ICMP can be forged: treat it as a hint.
+ * Takes the newest error; 0: none. It is an ICMP message about a datagram of this socket, or the
+ * reason why an accepted one could not be sent. about (may be NULL): its destination. -ECONNREFUSED
+ * port unreachable, -EMSGSIZE larger than the path MTU (connected: harp_udp_payload_max() has the
+ * new limit), -ENETUNREACH, -EHOSTUNREACH, -EPROTO. ICMP can be forged: treat it as a hint.
  */
 HARP_API int harp_udp_error(struct harp_udp *sock, struct harp_endpoint *about);
 
-/* Bytes of the largest datagram that can be sent to remote (NULL: the connected peer); -errno. */
+/* Payload of the largest datagram that can be sent to remote (NULL: the connected peer); -errno. */
 HARP_API int harp_udp_payload_max(struct harp_udp *sock, const struct harp_endpoint *remote);
 /*
- * Sends one datagram, of no bytes too: copies it into the stack's frames (tx_copied_bytes). It
- * leaves at the next poll. remote NULL: the connected peer. Returns its length, or takes nothing:
- * -EAGAIN (HARP_EVENT_WRITABLE follows), -EMSGSIZE, -EDESTADDRREQ, -EISCONN (remote given on a
- * connected socket), -ENETUNREACH, -EADDRNOTAVAIL.
+ * Sends one datagram, perhaps empty: copies it into the stack's frames (tx_copied_bytes); the next
+ * poll sends it. remote NULL: the connected peer. Returns its length, or takes nothing: -EAGAIN
+ * (HARP_EVENT_WRITABLE follows), -EMSGSIZE, -EDESTADDRREQ, -EISCONN (remote given on a connected
+ * socket), -ENETUNREACH, -EADDRNOTAVAIL.
  */
 HARP_API ssize_t harp_udp_send(struct harp_udp *sock, const struct harp_endpoint *remote,
 			       const struct iovec *iov, int iov_count);
 /*
- * Receives one datagram: copies at most len bytes of it (rx_copied_bytes), the rest of it is gone.
- * Returns its real length, which tells a datagram cut from a whole one. from may be NULL. -EAGAIN
- * when none waits; a connected socket's error is returned once.
+ * Receives one datagram: copies at most len bytes of it (rx_copied_bytes) and discards the rest.
+ * Returns its real length, which shows whether it was truncated. from may be NULL. -EAGAIN: none; a
+ * connected socket's error is returned once.
  */
 HARP_API ssize_t harp_udp_recv(struct harp_udp *sock, void *buf, size_t len,
 			       struct harp_endpoint *from);
 
-/* Many in one call. */
+/* Several datagrams in one call. */
 struct harp_udp_message {
 	void *data;
-	size_t size;                /* send: bytes; receive: room */
+	size_t size;                /* send: bytes; receive: capacity */
 	size_t len;                 /* receive: the datagram's real length */
 	struct harp_endpoint peer;  /* destination (zero port: the connected peer) or source */
-	struct harp_endpoint local; /* receive: the own end it came to. send: an own address to send
-				     * from (zero: chosen); the port is the socket's */
+	struct harp_endpoint local; /* receive: destination of the datagram. send: source address
+				     * (zero: chosen); the port is the socket's */
 	uint8_t tos;                /* receive: DSCP and ECN */
 	uint8_t reserved[7];
 };
-/* Returns how many messages were sent, or the error of the first one. */
+/* Returns the number of messages sent, or the error of the first one. */
 HARP_API int harp_udp_send_many(struct harp_udp *sock, const struct harp_udp_message *messages,
 				int count);
-/* Returns how many were received, or -EAGAIN. */
+/* Returns the number of messages received, or -EAGAIN. */
 HARP_API int harp_udp_recv_many(struct harp_udp *sock, struct harp_udp_message *messages,
 				int count);
 
 /*
- * With the stack's own frames, nothing copied. A datagram is one frame, or several in order where
- * it is larger than a frame of the NIC.
+ * The same over the stack's own frames, without copies. A datagram is one frame, or several in
+ * order if it is larger than a frame of the NIC.
  */
-/* Takes an empty frame to fill. -EAGAIN (HARP_EVENT_WRITABLE follows). */
+/* Allocates an empty frame to fill. -EAGAIN (HARP_EVENT_WRITABLE follows). */
 HARP_API int harp_udp_frame_alloc(struct harp_udp *sock, struct harp_frame **out);
-/* Sends count frames as one datagram; they belong to the stack from here. Errors as
- * harp_udp_send(), and the frames stay the caller's. */
+/* Sends count frames as one datagram; they then belong to the stack. Errors as harp_udp_send(): the
+ * caller keeps the frames. */
 HARP_API int harp_udp_send_frames(struct harp_udp *sock, const struct harp_endpoint *remote,
 				  struct harp_frame *const *frames, int count);
-/* Takes one datagram and returns the number of its frames; -EMSGSIZE when there are more than max
- * (it stays), -EAGAIN. Each is given back with harp_udp_frame_release(). */
+/* Takes one datagram and returns the number of its frames; -EMSGSIZE: more than max (the datagram
+ * stays), -EAGAIN. The caller returns each with harp_udp_frame_release(). */
 HARP_API int harp_udp_recv_frames(struct harp_udp *sock, struct harp_frame **frames, int max,
 				  struct harp_endpoint *from);
-/* Gives a frame back, received or allocated and not sent. */
+/* Returns a frame that was received, or allocated and not sent. */
 HARP_API void harp_udp_frame_release(struct harp_udp *sock, struct harp_frame *frame);
 
 HARP_API void *harp_udp_user(const struct harp_udp *sock);
 HARP_API void harp_udp_set_user(struct harp_udp *sock, void *user);
-/* remote has port 0 when the socket is not connected. Either may be NULL. */
+/* remote has port 0 if the socket is not connected. Either may be NULL. */
 HARP_API void harp_udp_endpoints(const struct harp_udp *sock, struct harp_endpoint *local,
 				 struct harp_endpoint *remote);
 
 struct harp_udp_info {
 	uint64_t rx_datagrams, rx_bytes, tx_datagrams, tx_bytes; /* payload */
-	uint64_t rx_dropped; /* arrived while the receive budget was used up */
-	uint64_t tx_dropped; /* taken and not sent: no route, or no answer from the next hop */
+	uint64_t rx_dropped; /* arrived beyond the receive budget */
+	uint64_t tx_dropped; /* accepted and not sent: no route, or no answer from the next hop */
 	uint32_t rx_frames_held, rx_frames_budget, tx_frames_held, tx_frames_budget;
 };
 /* Fills at most size bytes of info (the caller's sizeof). */
@@ -692,9 +694,9 @@ HARP_API int harp_udp_info(const struct harp_udp *sock, struct harp_udp_info *in
 HARP_API unsigned harp_stats_count(void);
 HARP_API const char *harp_stats_name(unsigned index);
 HARP_API const char *harp_stats_help(unsigned index);
-/* "counter" or "gauge"; NULL past the last. */
+/* "counter" or "gauge"; NULL after the last. */
 HARP_API const char *harp_stats_kind(unsigned index);
-/* Copies min(count, harp_stats_count()) values in list order and returns how many. */
+/* Copies min(count, harp_stats_count()) values in list order and returns their number. */
 HARP_API unsigned harp_stack_stats(const struct harp_stack *stack, uint64_t *values,
 				   unsigned count);
 /* One statistic by name; -ENOENT. For tests and tools. */
@@ -704,11 +706,11 @@ HARP_API int harp_stack_stat(const struct harp_stack *stack, const char *name, u
  * Capture: a bounded ring of the newest packets, both directions, written as pcapng
  * (draft-ietf-opsawg-pcapng). Available on every NIC.
  */
-/* Starts keeping packets in a ring of ring_bytes (allocated here), snap_len bytes of each
- * (0: all). -ENOMEM, -EALREADY. */
+/* Starts to keep packets in a ring of ring_bytes, which it allocates; snap_len bytes of each (0:
+ * all). -ENOMEM, -EALREADY. */
 HARP_API int harp_stack_capture_start(struct harp_stack *stack, size_t ring_bytes,
 				      uint32_t snap_len);
-/* Writes what the ring holds, oldest first, as a complete pcapng file to fd. Wall-clock times are
+/* Writes the ring's packets, oldest first, as a complete pcapng file to fd. Wall-clock times are
  * now_ns + wall_offset_ns. */
 HARP_API int harp_stack_capture_write(const struct harp_stack *stack, int fd,
 				      int64_t wall_offset_ns);

@@ -41,16 +41,16 @@ extern "C" {
 #endif
 
 #define HARP_CONFIG_FILE "/etc/harp/harp.toml"
-/* Which messages go over HARP lanes on this host, as `harpctl tune` measured it. */
+/* The messages that use HARP lanes on this host, as measured by `harpctl tune`. */
 #define HARP_CONFIG_PROFILE "/etc/harp/profile.toml"
-/* The pre-shared key of a host: where it exists, lanes are encrypted. */
+/* The host's pre-shared key. If the file exists, lanes are encrypted. */
 #define HARP_CONFIG_KEY_FILE "/etc/harp/job.key"
-#define HARP_CONFIG_CORE_MAX 1024u /* core numbers are below it */
+#define HARP_CONFIG_CORE_MAX 1024u /* core numbers are below this */
 #define HARP_CONFIG_LIST_MAX 64u   /* entries of any LIST or CORES */
 
-/* What the plugin reads. Those that stand in harp.toml reach a job through harpd (WELCOME) or
- * `harpctl env`. What can load a library (HARP_LIBDIR, HARP_DPDK_ARGS) is a variable only, so that
- * harpd cannot choose code for a job. */
+/* Settings of the plugin. Those in harp.toml reach a job through harpd (WELCOME) or `harpctl env`.
+ * Settings that load libraries (HARP_LIBDIR, HARP_DPDK_ARGS) are variables only, so that harpd
+ * cannot choose code for a job. */
 #define HARP_CONFIG_JOB_KEYS(KEY)                                                                           \
 	KEY(HARP_PATH, CHOICE, "job", "path", path, "auto|xdp|kernel|dpdk", 0, 0, "auto", LIVE,             \
 	    JOB,                                                                                            \
@@ -180,7 +180,7 @@ extern "C" {
 	KEY(HARP_CLOSE_LINGER_MS, MS, "tcp", "close_linger_ms", close_linger_ns, "ms", 0, 1000,             \
 	    "50", LIVE, JOB, "Maximum time that a close waits for the last acknowledgments")
 
-/* What harpd reads, besides the NICs. */
+/* Settings of harpd, except for NICs. */
 #define HARP_CONFIG_DAEMON_KEYS(KEY)                                                                        \
 	KEY(HARP_RUN_DIR, TEXT, "daemon", "run_dir", 0, "directory", 1, 90, "/run/harp", RESTART,           \
 	    DAEMON | TOOL,                                                                                  \
@@ -231,7 +231,7 @@ extern "C" {
 	KEY(HARP_METRICS_PORT, U32, "metrics", "port", 0, "", 0, 65535, "9747", RESTART, DAEMON,            \
 	    "Port of harpd's Prometheus endpoint; 0: disabled")
 
-/* One [[nic]] of harp.toml each: what harpd makes of a NIC and puts back when it stops. */
+/* Settings of one [[nic]] of harp.toml: how harpd configures a NIC until it stops. */
 #define HARP_CONFIG_NIC_KEYS(KEY)                                                                           \
 	KEY(IFNAME, TEXT, "nic", "ifname", 0, "interface", 1, 15, "", RESTART, DAEMON,                      \
 	    "Name of the interface; required in every [[nic]], and unique")                                 \
@@ -289,9 +289,9 @@ extern "C" {
 	KEY(IRQ_CORES, CORES, "nic", "irq_cores", 0, "cores", 0, 64, "", RESTART, DAEMON,                   \
 	    "Cores of the queues' interrupts, in the order of the queues, with irq_affinity = \"cores\"")
 
-/* One [[dpdk]] of harp.toml each: a port that harpd leases whole to one job at a time, whose own
- * DPDK drives it. harpd never opens it, so everything may change live, and ports come and go with a
- * reload. */
+/* Settings of one [[dpdk]] of harp.toml: a port that harpd leases to one job at a time, whose own
+ * DPDK drives it. harpd never opens it, so all settings may change live, and a reload may add and
+ * remove ports. */
 #define HARP_CONFIG_DPDK_KEYS(KEY)                                                                         \
 	KEY(DEVICE, TEXT, "dpdk", "device", 0, "device", 1, 511, "", LIVE, DAEMON,                         \
 	    "PCI address of the NIC (0000:00:06.0), or name of a virtual device, followed by a comma and " \
@@ -318,7 +318,7 @@ extern "C" {
 	    "Whether the port may be used although the host's default route uses its interface; the host " \
 	    "is then unreachable while a job holds the port")
 
-/* Variables that only harpctl, harpd or the tests look at. */
+/* Settings of harpctl, harpd or the tests, which are variables only. */
 #define HARP_CONFIG_TOOL_KEYS(KEY)                                                                         \
 	KEY(HARP_CONFIG, TEXT, "", "", 0, "file", 0, 1023, "", RESTART, DAEMON | TOOL,                     \
 	    "The configuration file. Empty: /etc/harp/harp.toml, if it exists. A file that is named here " \
@@ -340,23 +340,23 @@ enum harp_config_type {
 	HARP_CONFIG_PORTS = 8,
 };
 enum harp_config_apply { HARP_CONFIG_LIVE = 0, HARP_CONFIG_RESTART = 1 };
-/* Who reads a key: a set. */
+/* Readers of a key, as a set. */
 #define HARP_CONFIG_JOB 1u
 #define HARP_CONFIG_DAEMON 2u
 #define HARP_CONFIG_TOOL 4u
 
 struct harp_config_key {
-	const char *name; /* the variable; of a key of an array the name within it, in capitals */
-	const char *table, *key; /* "": a variable only; "nic", "dpdk": arrays, [[nic]], [[dpdk]] */
+	const char *name; /* the variable; of a key of an array its name there, in capitals */
+	const char *table, *key; /* "": variables only; "nic", "dpdk": arrays, [[nic]], [[dpdk]] */
 	const char *unit, *preset, *help;
 	uint64_t min, max;
 	uint32_t type;    /* enum harp_config_type */
 	uint32_t apply;   /* enum harp_config_apply */
 	uint32_t readers; /* HARP_CONFIG_JOB and so on */
 };
-/* The keys of all lists, job keys first, then harpd's, NICs', DPDK ports', tools'. */
+/* The keys of all lists, in order: jobs', harpd's, NICs', DPDK ports', tools'. */
 HARP_API unsigned harp_config_count(void);
-/* NULL past the end. */
+/* NULL after the last. */
 HARP_API const struct harp_config_key *harp_config_key(unsigned index);
 
 #ifdef __cplusplus

@@ -3,11 +3,11 @@
  * harp_host.h - a stack on a NIC that is shared with the kernel: AF_XDP queue, XDP program, and the
  * host's own addresses, routes and neighbors by rtnetlink.
  *
- * An *instance* is such a stack. The process opens it itself (stand-alone mode), which needs root
- * or CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF. The process then holds its own XDP link, which is
- * detached when it exits; its instances on several queues of an interface share the link. Or the
- * instance is leased from harpd and needs no privileges (daemon_socket). It changes no MTU, queue
- * count or offload. Its stack's clock is CLOCK_MONOTONIC.
+ * An *instance* is such a stack. In stand-alone mode the process opens it, which needs root or
+ * CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF. The process then holds the XDP link, which is detached
+ * when it exits; its instances on several queues of an interface share the link. A leased instance
+ * comes from harpd and needs no privileges (daemon_socket). An instance changes no MTU, queue count
+ * or offload. Its stack's clock is CLOCK_MONOTONIC.
  */
 #ifndef HARP_HOST_H
 #define HARP_HOST_H
@@ -20,21 +20,21 @@ extern "C" {
 #endif
 
 /* ------------------------------------------------------------------------------------------------
- * DPDK ports as text, the same everywhere (docs/dpdk.md): a device of DPDK, and what HARP is on it.
+ * DPDK ports as text (docs/dpdk.md): a device of DPDK, and HARP's configuration of it.
  *
  *   DEVICE[;key=value]...    "net_memif0,role=client,id=0;ip=10.9.0.1/24;ip=fd00:9::1/64;mtu=9000"
  *
  * DEVICE: a PCI address, or a virtual device with its arguments after a comma. Keys: ip ADDRESS/LEN
- * (repeated for more), gw ADDRESS (the default route, one a family), route PREFIX/LEN@GATEWAY
- * (repeated), name (1 to 15 bytes; else DEVICE up to its first comma, cut to 15), mtu, vlan,
- * queues, frames, take=default-route (the device may be taken from the kernel though the host's
- * default route leaves by it). No spaces.
+ * (repeatable), gw ADDRESS (the default route, one per family), route PREFIX/LEN@GATEWAY
+ * (repeatable), name (1 to 15 bytes; else DEVICE up to its first comma or 15 bytes), mtu, vlan,
+ * queues, frames, take=default-route (take the device from the kernel even if the host's
+ * default route uses it). No spaces.
  */
 #define HARP_PORT_PREFIX "dpdk:"    /* prefix of a port's text in place of an interface name */
 #define HARP_PORT_ADDRESSES_MAX 15u /* the stack has one more: the IPv6 link-local one */
 #define HARP_PORT_ROUTES_MAX 32u
 #define HARP_PORT_DEVICE_MAX 512u /* bytes of DEVICE with its final NUL */
-#define HARP_PORT_TEXT_MAX 8192u  /* of a whole text with its final NUL: any fits */
+#define HARP_PORT_TEXT_MAX 8192u  /* of a whole text with its NUL; any text fits */
 
 struct harp_port_route {
 	struct harp_addr prefix, gateway;
@@ -56,11 +56,11 @@ struct harp_port_spec {
 	struct harp_addr gateway_v4, gateway_v6; /* all zero: none */
 };
 /* text: without HARP_PORT_PREFIX. 0, or -EINVAL with one line in why that names the port, the key,
- * its value and what is allowed there. */
+ * its value and the permitted values. */
 HARP_API int harp_port_spec_parse(const char *text, struct harp_port_spec *out, char *why,
 				  size_t why_len);
-/* Writes the text that gives the same again, and returns its length; -ENOSPC when buf (size bytes
- * with the final NUL) is too small for it. */
+/* Writes a text with the same meaning, and returns its length; -ENOSPC: buf (size bytes, with the
+ * NUL) is too small. */
 HARP_API int harp_port_spec_format(const struct harp_port_spec *spec, char *buf, size_t size);
 
 /* ------------------------------------------------------------------------------------------------
@@ -86,84 +86,84 @@ struct harp_instance_options {
 	uint32_t frame_count;        /* 0: 8192 */
 	uint32_t max_conns;          /* 0: 1024 */
 	uint16_t port_min, port_max; /* 0: 61000, 65535 */
-	uint64_t seed;               /* harp_stack_options.seed: 0 but in tests */
-	/* location of libharp-xdp.so; NULL: beside this library, then the loader's search path */
+	uint64_t seed;               /* harp_stack_options.seed; 0 except in tests */
+	/* directory of libharp-xdp.so; NULL: this library's, then the loader's search path */
 	const char *lib_dir;
-	void *ctx; /* of the two hooks */
+	void *ctx; /* argument of both hooks */
 	harp_log_fn log;
 	void (*requests)(void *ctx, uint64_t now_ns);
-	/* Since version 2; the size of version 1 ended here. */
-	const char *daemon_socket;  /* harpd's, which leases the instance; NULL: stand-alone */
+	/* Since version 2; version 1 ended here. */
+	const char *daemon_socket;  /* of the harpd that leases the instance; NULL: stand-alone */
 	const char *label;          /* display label of the lease; at most 63 bytes. NULL: none */
-	const struct harp_rss *rss; /* of harp_rss_parse(); NULL: ask the NIC */
+	const struct harp_rss *rss; /* from harp_rss_parse(); NULL: query the NIC */
 	/* Since version 3, for DPDK ports (ifname "dpdk:..."). */
-	/* queues that the first instance opens or leases the port with; 0: as in its text */
+	/* number of queues with which the first instance opens or leases the port; 0: from its
+	 * text */
 	uint32_t dpdk_queues;
-	uint32_t dpdk_memory_mib; /* of DPDK's environment, once in a process; 0: 256 */
+	uint32_t dpdk_memory_mib; /* of DPDK's environment, once per process; 0: 256 */
 	const char *dpdk_args;    /* more EAL arguments, separated by spaces; NULL: none */
 };
 
 /*
  * Opens everything. On failure nothing is left attached, bound or mapped, and why (one line) names
- * interface, queue, cause and remedy.
- * -EPERM missing privilege, -ENODEV no such interface, -EBUSY queue or XDP hook taken, -ENOTSUP
- * kernel or driver cannot, -ENOENT libharp-xdp.so cannot be loaded, -ENETDOWN, -ENOMEM, -ECANCELED
- * HARP_XDP_NATIVE_OR_NONE, and only generic mode is possible.
+ * interface, queue, cause and remedy. -EPERM missing privilege, -ENODEV no such interface, -EBUSY
+ * queue or XDP hook in use, -ENOTSUP not supported by kernel or driver, -ENOENT libharp-xdp.so
+ * cannot be loaded, -ENETDOWN, -ENOMEM, -ECANCELED HARP_XDP_NATIVE_OR_NONE, and only generic mode
+ * is possible.
  *
- * With daemon_socket the instance is a lease of harpd's: no privilege is needed and libharp-xdp.so
- * is not loaded. Of the options ifname, queue (HARP_LEASE_QUEUE_ANY: any), copy_mode and
- * frame_count are wishes that go to harpd; xdp_mode, huge_pages, port_min, port_max and lib_dir are
- * not used: the ports are the lease's. Besides: -ECONNREFUSED or -ENOENT no daemon there,
- * -ETIMEDOUT it does not answer, -EPROTO it answers nonsense, or the errno of its refusal (-EACCES,
- * -EDQUOT, -EBUSY ...). harp_instance_close() gives the lease back; so does the death of the
- * process.
+ * With daemon_socket, harpd leases the instance, which needs neither privileges nor libharp-xdp.so.
+ * harpd may deviate from ifname, queue (HARP_LEASE_QUEUE_ANY: any), copy_mode and frame_count.
+ * xdp_mode, huge_pages, port_min, port_max and lib_dir are not used: the lease determines the
+ * ports. Further errors: -ECONNREFUSED or -ENOENT no daemon, -ETIMEDOUT no answer, -EPROTO an
+ * invalid answer, or the errno of its refusal (-EACCES, -EDQUOT, -EBUSY ...). The lease ends with
+ * harp_instance_close() or with the process.
  *
- * ifname "dpdk:TEXT" (harp_port_spec_parse(); with daemon_socket "dpdk:NAME", and harpd tells the
- * text) is a queue of a DPDK port, which the process has for itself: the first instance opens it,
- * the last one closes it. The stack has the port's addresses and routes, answers ARP, neighbor
- * discovery and ping itself, and has a link-local IPv6 address besides. xdp_mode and copy_mode are
- * not used; lib_dir is where libharp-dpdk.so lies; frame_count where the text has none; huge_pages
- * is DPDK's. log may be called by DPDK's threads, too, with what DPDK says. A link that is down is
- * no error: see harp_instance_control(). Besides: -EINVAL the text, -ENOENT libharp-dpdk.so or DPDK
- * is not there, -ENOTSUP another version of DPDK, -EALREADY DPDK runs in this process with other
+ * ifname "dpdk:TEXT" (harp_port_spec_parse(); with daemon_socket "dpdk:NAME", whose text harpd
+ * sends) is a queue of a DPDK port, which belongs to the process: the first instance opens it, the
+ * last one closes it. The stack has the port's addresses and routes and an IPv6 link-local address,
+ * and answers ARP, neighbor discovery and ping. xdp_mode and copy_mode are not used. lib_dir:
+ * directory of libharp-dpdk.so; frame_count: if the text has none; huge_pages: of DPDK. DPDK's
+ * threads may call log, too, with DPDK's messages. A link that is down is not an error: see
+ * harp_instance_control(). Further errors: -EINVAL the text, -ENOENT libharp-dpdk.so or DPDK is
+ * missing, -ENOTSUP another version of DPDK, -EALREADY DPDK runs in this process with other
  * settings.
  */
 HARP_API int harp_instance_open(struct harp_instance **out, const struct harp_instance_options *opt,
 				char *why, size_t why_len);
 HARP_API struct harp_stack *harp_instance_stack(struct harp_instance *instance);
 HARP_API struct harp_nic *harp_instance_nic(struct harp_instance *instance);
-/* Readable when packets wait (poll together with control_fd when idle). -1: not available, poll the
- * stack periodically (most DPDK devices). */
+/* Readable when packets are pending (poll together with control_fd when idle). -1: not available;
+ * poll the stack periodically (most DPDK devices). */
 HARP_API int harp_instance_fd(const struct harp_instance *instance);
 /* Readable when addresses, routes, neighbors or the link changed (DPDK port: never for the
  * link). */
 HARP_API int harp_instance_control_fd(const struct harp_instance *instance);
-/* Processes those changes, and lets a thread of the instance query the kernel for what the stack
- * needs. Called by the poller; a few times a second, and when control_fd is readable. Cheap if
- * there is nothing to do, and never waits for the kernel. -ENODEV the interface is gone, -ENETDOWN
- * it is down, -ENOLINK packets do not reach the stack although it is up: the XDP program was
- * removed and could not be attached again. */
+/* Processes those changes, and lets a thread of the instance query the kernel for the stack. Called
+ * by the poller several times a second, and when control_fd is readable. Cheap without changes, and
+ * never waits for the kernel. -ENODEV the interface was removed, -ENETDOWN it is down, -ENOLINK it
+ * is up but packets do not reach the stack: the XDP program was removed and could not be attached
+ * again. */
 HARP_API int harp_instance_control(struct harp_instance *instance, uint64_t now_ns);
-/* True when the stack has asked for something that harp_instance_control() must do soon. */
+/* True if harp_instance_control() should be called soon. */
 HARP_API bool harp_instance_control_pending(const struct harp_instance *instance);
-/* Description: "AF_XDP generic copy on veth0 queue 0, MTU 1500, 8192 frames of 2048". */
+/* Description, such as "AF_XDP generic copy on veth0 queue 0, MTU 1500, 8192 frames of 2048". */
 HARP_API const char *harp_instance_describe(const struct harp_instance *instance);
-/* Data path of its packets. Copy: the kernel copies each packet between its memory and the
- * instance's. */
+/* Data path of an instance's packets. Copy: the kernel copies each packet between its memory and
+ * the instance's. */
 enum harp_instance_mode {
 	HARP_MODE_NONE = 0,         /* no instance */
-	HARP_MODE_GENERIC_COPY = 1, /* AF_XDP behind a generic XDP program */
-	HARP_MODE_NATIVE_COPY = 2,  /* AF_XDP behind a native one */
-	HARP_MODE_ZERO_COPY = 3,    /* AF_XDP, by the driver */
+	HARP_MODE_GENERIC_COPY = 1, /* AF_XDP after a generic XDP program */
+	HARP_MODE_NATIVE_COPY = 2,  /* AF_XDP after a native one */
+	HARP_MODE_ZERO_COPY = 3,    /* AF_XDP without copies, by the driver */
 	HARP_MODE_DPDK = 4,
 };
 #define HARP_MODE_COUNT 5u
 HARP_API enum harp_instance_mode harp_instance_mode(const struct harp_instance *instance);
 /* Counters of the XDP program since it was attached, one per verdict. Copies at most max, returns
- * how many there are, or -errno (-ENOTSUP: the instance is leased, and harpd has the counters). */
+ * their total number, or -errno (-ENOTSUP: the instance is leased, and harpd has the counters). */
 HARP_API int harp_instance_steering(const struct harp_instance *instance, uint64_t *counts,
 				    unsigned max);
-/* The verdict's name ("redirect_tcp") and what it means; NULL past the last. */
+/* The verdict's name ("redirect_tcp") and help; NULL after the last. */
 HARP_API const char *harp_steering_name(unsigned index);
 HARP_API const char *harp_steering_help(unsigned index);
 /* In a forked child: closes this instance's descriptors and nothing else. Async-signal-safe. */
@@ -171,61 +171,61 @@ HARP_API void harp_instance_fork_child(struct harp_instance *instance);
 HARP_API void harp_instance_close(struct harp_instance *instance);
 /* harpd's lease data, valid for the instance's lifetime; NULL: stand-alone. */
 HARP_API const struct harp_lease_leased *harp_instance_lease(const struct harp_instance *instance);
-/* What the DPDK port of an instance is. -ENOTSUP: it has none. */
+/* Properties of an instance's DPDK port. -ENOTSUP: it has none. */
 struct harp_instance_port {
-	char device[64]; /* as DPDK names it */
+	char device[64]; /* DPDK's name */
 	char driver[32]; /* "net_memif" */
 	char pci[32];    /* PCI address; empty: none */
 	char dpdk[32];   /* "DPDK 22.11.11" */
 	uint8_t mac[6];
-	uint8_t up; /* link, as harp_instance_control() last saw it */
+	uint8_t up; /* link, as of the last harp_instance_control() */
 	uint8_t huge_pages;
 	int32_t numa_node;              /* -1: none */
 	uint32_t mtu_bytes, speed_mbps; /* speed 0: not known */
 	uint32_t queues;
 	uint32_t driver_copies; /* 1: the driver copies packets (memif, tap ...) */
-	uint32_t address_count; /* without the link-local one that the stack makes */
+	uint32_t address_count; /* without the stack's link-local address */
 	struct harp_addr addresses[HARP_PORT_ADDRESSES_MAX];
 };
 HARP_API int harp_instance_dpdk(const struct harp_instance *instance,
 				struct harp_instance_port *out);
 /* harp_host_route_on() for the instance's NIC, which may be in another network namespace. The
- * source is zero if the kernel's choice is no address of the interface. Any thread. For a lease in
- * another network namespace harpd is asked, which takes a millisecond; if it does not answer, at
- * most two seconds, and then the result is the last answer for the same destination, if any. */
+ * source is zero if the kernel chose an address of another interface. Any thread. For a lease in
+ * another network namespace this asks harpd, which takes a millisecond. If harpd does not answer
+ * within two seconds, returns the last answer for the same destination, if any. */
 HARP_API int harp_instance_route(struct harp_instance *instance, const struct harp_addr *dst,
 				 struct harp_host_route *out);
 
 /* ------------------------------------------------------------------------------------------------
- * harpd, from a job's side (harp_lease.h has the protocol). No call takes longer than a few
+ * harpd, from a job's side (protocol: harp_lease.h). No call takes longer than a few
  * seconds, whatever harpd does.
  */
 struct harp_daemon;
 
 /* Connects to harpd. client: name for its log ("harp 0.1.0 plugin", at most 31 bytes). -ENOENT,
- * -ECONNREFUSED no daemon there, -EACCES the socket's permissions, -ETIMEDOUT, -EPERM the
- * listener's user is neither root nor this one, -EPROTO invalid answer; why (one line) names the
- * socket, the cause and the remedy. */
+ * -ECONNREFUSED no daemon, -EACCES the socket's permissions, -ETIMEDOUT, -EPERM the listener's user
+ * is neither root nor this one, -EPROTO invalid answer; why (one line) names the socket, the cause
+ * and the remedy. */
 HARP_API int harp_daemon_connect(struct harp_daemon **out, const char *socket, const char *client,
 				 char *why, size_t why_len);
-/* The NICs whose queues it leases; the daemon's memory. */
+/* The NICs whose queues harpd leases; in the daemon's memory. */
 HARP_API const struct harp_lease_device *harp_daemon_devices(const struct harp_daemon *daemon,
 							     unsigned *count);
-/* What harp.toml sets for jobs: lines of NAME=VALUE; never NULL. The daemon's memory. */
+/* harp.toml's settings for jobs: lines of NAME=VALUE; never NULL. In the daemon's memory. */
 HARP_API const char *harp_daemon_settings(const struct harp_daemon *daemon);
-/* Name of the daemon: "harpd 0.1.0". */
+/* Name of the daemon, such as "harpd 0.1.0". */
 HARP_API const char *harp_daemon_name(const struct harp_daemon *daemon);
-/* NULL is accepted. Leases stay, since they belong to the process. */
+/* NULL is accepted. Leases remain, because they belong to the process. */
 HARP_API void harp_daemon_close(struct harp_daemon *daemon);
 
 /* ------------------------------------------------------------------------------------------------
  * Which receive queue a NIC chooses for a packet: receive side scaling.
  */
 
-/* The values of enum harp_lease_rss. TOEPLITZ: table[hash of the packet with key % table_count]. */
+/* As enum harp_lease_rss. TOEPLITZ: table[hash of the packet with key % table_count]. */
 enum harp_rss_kind {
-	HARP_RSS_NONE = 0,    /* one queue: everything arrives there */
-	HARP_RSS_UNKNOWN = 1, /* several, choice unknown: try */
+	HARP_RSS_NONE = 0,    /* one queue receives everything */
+	HARP_RSS_UNKNOWN = 1, /* several queues, unknown function: find out by trial */
 	HARP_RSS_TOEPLITZ = 2,
 };
 #define HARP_RSS_KEY_MAX 64u
@@ -241,7 +241,7 @@ struct harp_rss {
 /* Queries the interface (ethtool ioctl; no privilege needed). HARP_RSS_UNKNOWN if the answer is
  * missing or insufficient to compute queues. 0; -ENODEV no such interface, other -errno. */
 HARP_API int harp_rss_read(const char *ifname, struct harp_rss *out);
-/* An operator's setting for an interface with this number of queues: "unknown", or
+/* Parses an operator's setting for an interface with this number of queues: "unknown", or
  * "toeplitz:KEY[:TABLE]", KEY 40 to 64 bytes in hexadecimal, TABLE queue numbers separated by
  * commas (default: 128 entries, round robin). With one queue always HARP_RSS_NONE. 0, -EINVAL. */
 HARP_API int harp_rss_parse(const char *text, uint32_t queues, struct harp_rss *out);
@@ -249,16 +249,16 @@ HARP_API int harp_rss_parse(const char *text, uint32_t queues, struct harp_rss *
  * not known; -EINVAL: different families. */
 HARP_API int harp_rss_queue(const struct harp_rss *rss, const struct harp_endpoint *src,
 			    const struct harp_endpoint *dst);
-/* The instance's NIC, as it was at the opening; valid until the instance is closed. */
+/* RSS of the instance's NIC, as of its opening; valid until the instance is closed. */
 HARP_API const struct harp_rss *harp_instance_rss(const struct harp_instance *instance);
-/* The receive queue that the instance is on. */
+/* The instance's receive queue. */
 HARP_API uint32_t harp_instance_queue(const struct harp_instance *instance);
 
 /* ------------------------------------------------------------------------------------------------
- * Questions about the host, answered by rtnetlink; no privilege needed.
+ * Queries about the host by rtnetlink; no privilege needed.
  */
 struct harp_host_route {
-	struct harp_addr source;   /* the kernel's choice (RFC 6724); zero: it has none */
+	struct harp_addr source;   /* the kernel's choice (RFC 6724); zero: none */
 	struct harp_addr next_hop; /* gateway, or the destination itself */
 	uint32_t ifindex;
 	uint32_t mtu_bytes; /* of the route or interface */
@@ -275,26 +275,26 @@ HARP_API int harp_host_route_on(const struct harp_addr *dst, uint32_t ifindex,
 /* The kernel's state of an interface's own address; larger values are preferred. */
 enum harp_address_state {
 	HARP_ADDRESS_DUPLICATE = 0, /* another host has it (RFC 4862 section 5.4): unusable */
-	HARP_ADDRESS_TENTATIVE = 1, /* not yet known to be unique: unusable for a second or two */
+	HARP_ADDRESS_TENTATIVE = 1, /* uniqueness not verified yet: unusable for a second or two */
 	HARP_ADDRESS_DEPRECATED = 2,
 	HARP_ADDRESS_TEMPORARY = 3, /* RFC 8981: changes daily */
 	HARP_ADDRESS_PREFERRED = 4,
 };
-/* One of these; -ENODEV, -EADDRNOTAVAIL the interface does not have it, other -errno. */
+/* The state of an address; -ENODEV, -EADDRNOTAVAIL the interface does not have it, other -errno. */
 HARP_API int harp_host_address_state(const char *ifname, const struct harp_addr *addr);
 /* 1 if the default route (either family) uses this interface, 0 if not, -errno. */
 HARP_API int harp_host_has_default_route(const char *ifname);
 
 /* ------------------------------------------------------------------------------------------------
- * Would it work? One finding per line for harpctl check; also used to explain refusals.
+ * Checks whether HARP would work: one finding per line, for harpctl check and to explain errors.
  */
 struct harp_check_item {
 	char name[32];    /* "driver", "xdp-mode", "privilege", "queue" ... */
 	int severity;     /* 0 good, 1 costs performance, 2 HARP cannot use it */
-	char text[256];   /* what was found */
-	char remedy[256]; /* what to do; empty when nothing */
+	char text[256];   /* what the check found */
+	char remedy[256]; /* what to do; empty: nothing */
 };
-/* Fills at most max items, returns how many there are. Attaches nothing, changes nothing. */
+/* Fills at most max items, returns their total number. Attaches and changes nothing. */
 HARP_API int harp_host_check(const char *ifname, uint32_t queue, struct harp_check_item *items,
 			     unsigned max);
 

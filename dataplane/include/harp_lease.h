@@ -83,7 +83,7 @@ enum harp_lease_type {
 enum harp_lease_fd {
 	/* bound AF_XDP socket, in the XDP program's map; rings set, not mapped */
 	HARP_LEASE_FD_XSK = 0,
-	/* its memory, a sealed memfd of frame_count * frame_size bytes or more */
+	/* its memory, a sealed memfd of at least frame_count * frame_size bytes */
 	HARP_LEASE_FD_FRAMES = 1,
 	HARP_LEASE_FD_PAGE = 2, /* statistics page (harp_page.h), a sealed memfd */
 };
@@ -94,20 +94,21 @@ struct harp_lease_header {
 	uint16_t version; /* HARP_LEASE_VERSION */
 	uint16_t type;    /* enum harp_lease_type */
 	uint32_t size;    /* of the whole message */
-	uint32_t serial;  /* chosen by the job; the answer has the same */
+	uint32_t serial;  /* chosen by the job; copied to the answer */
 };
 
 struct harp_lease_hello {
 	struct harp_lease_header header;
-	char client[32]; /* name for the log: "harp 0.1.0 plugin" */
+	char client[32]; /* name for the log, such as "harp 0.1.0 plugin" */
 };
 
-#define HARP_LEASE_DEVICE_DEFAULT_ROUTE 1u /* carries the default route: used only if named */
+/* carries the default route: used only if a setting names it */
+#define HARP_LEASE_DEVICE_DEFAULT_ROUTE 1u
 #define HARP_LEASE_DEVICE_UP 2u
 #define HARP_LEASE_DEVICE_ONE_QUEUE 4u /* all packets arrived on one queue: harpd leases no other */
-/* A DPDK port, leased whole and driven by the job's own DPDK: ifname is its name, ifindex and netns
- * 0, queues the number available to one job, queues_free the same, or 0 if it is leased. harpd does
- * not open it: speed and MAC address are 0, and the MTU if harp.toml has none. */
+/* A DPDK port, leased as a whole and driven by the job's own DPDK: ifname is its name, ifindex and
+ * netns 0, queues the number available to one job, queues_free the same, or 0 if it is leased.
+ * harpd does not open it: speed and MAC address are 0, and the MTU if harp.toml has none. */
 #define HARP_LEASE_DEVICE_DPDK 8u
 /* Its XDP program is in generic mode, as requested in harp.toml, which slows down the kernel's own
  * traffic. */
@@ -141,18 +142,18 @@ struct harp_lease_welcome {
 
 struct harp_lease_request {
 	struct harp_lease_header header;
-	char ifname[16];      /* as WELCOME names it */
+	char ifname[16];      /* as in WELCOME */
 	uint32_t queue;       /* HARP_LEASE_QUEUE_ANY, or one */
-	uint32_t frame_count; /* 0: harpd's default; harpd may give fewer */
+	uint32_t frame_count; /* 0: harpd's default; harpd may grant fewer */
 	uint32_t copy_mode;   /* as struct harp_af_xdp_options */
-	uint32_t queues;      /* of a DPDK port: stacks that the job wants on it; 0: 1. Else 0 */
-	char label[64];       /* display name: "train.py rank 3" */
+	uint32_t queues;      /* of a DPDK port: number of the job's stacks on it; 0: 1. Else 0 */
+	char label[64];       /* display name, such as "train.py rank 3" */
 };
 
 /* How the NIC chooses a queue for a packet. */
 enum harp_lease_rss {
 	HARP_LEASE_RSS_NONE = 0,     /* one queue */
-	HARP_LEASE_RSS_UNKNOWN = 1,  /* found out by trial */
+	HARP_LEASE_RSS_UNKNOWN = 1,  /* find out by trial */
 	HARP_LEASE_RSS_TOEPLITZ = 2, /* computed from key and table */
 };
 
@@ -169,7 +170,7 @@ struct harp_lease_leased {
 	uint32_t tx_frags_max;
 	uint32_t mtu_bytes;
 	uint8_t native, zero_copy;   /* XDP mode, AF_XDP mode */
-	uint16_t port_min, port_max; /* this lease's own ports, both included: TCP and UDP */
+	uint16_t port_min, port_max; /* this lease's own ports, inclusive: TCP and UDP */
 	uint8_t mac[6];
 	uint32_t page_bytes;
 	uint32_t unused;   /* 0 */
@@ -195,7 +196,8 @@ struct harp_lease_port {
 
 struct harp_lease_refused {
 	struct harp_lease_header header;
-	/* errno: EACCES user not allowed, EBUSY no queue free, EDQUOT limit of the user, ENODEV ... */
+	/* errno: EACCES user not allowed, EBUSY no queue free, EDQUOT the user's limit, ENODEV
+	 * ... */
 	int32_t error;
 	char why[384]; /* one line: what, where, what to do */
 };
@@ -221,10 +223,10 @@ struct harp_lease_route {
 	uint8_t preference; /* among routes of equal metric: RFC 4191, larger is better */
 	uint8_t reserved;
 };
-/* Addresses of the NIC, and routes of the main table that leave by it. */
+/* Addresses of the NIC, and the main table's routes over it. */
 struct harp_lease_tables {
 	uint32_t address_count, route_count;
-	uint32_t skipped; /* found, but beyond the available space */
+	uint32_t skipped; /* not included for lack of space */
 	struct harp_addr addresses[HARP_LEASE_ADDRESSES_MAX];
 	struct harp_lease_route routes[HARP_LEASE_ROUTES_MAX];
 };
@@ -245,14 +247,14 @@ struct harp_lease_network {
 };
 
 #define HARP_LEASE_NEIGHBORS_MAX 64u /* in one message */
-/* followed by harpd for a lease: the most recent ones */
+/* per lease, harpd reports on the most recent ones */
 #define HARP_LEASE_NEIGHBORS_LEASE_MAX 256u
 /* Flags of a neighbor. From a job: */
-/* the kernel shall resolve it, and harpd report the result */
+/* the kernel should resolve it, and harpd report the result */
 #define HARP_LEASE_NEIGHBOR_WANTED 1u
 #define HARP_LEASE_NEIGHBOR_CONFIRMED 2u /* a connection through it makes progress */
 /* From harpd: */
-#define HARP_LEASE_NEIGHBOR_KNOWN 4u /* its MAC address is mac; without: it has none */
+#define HARP_LEASE_NEIGHBOR_KNOWN 4u /* mac is its MAC address; without this flag it has none */
 struct harp_lease_neighbor {
 	struct harp_addr addr;
 	uint8_t mac[6];
@@ -263,7 +265,7 @@ struct harp_lease_neighbors {
 	struct harp_lease_header header;
 	uint32_t count;
 	uint32_t reserved;
-	struct harp_lease_neighbor all[HARP_LEASE_NEIGHBORS_MAX]; /* count of them are sent */
+	struct harp_lease_neighbor all[HARP_LEASE_NEIGHBORS_MAX]; /* `count` of them are sent */
 };
 
 struct harp_lease_route_query {

@@ -14,8 +14,8 @@
  *
  * Layout. Integers are in the host's byte order. At offset 0 is struct harp_page_header. Its table
  * has the position of each part: at `offset` (a multiple of 64, within the page) a struct
- * harp_page_lock, then `count` items at intervals of `stride` bytes. A page of zeros (magic 0) is
- * not published to yet. Strings shorter than their field are NUL-terminated.
+ * harp_page_lock, then `count` items at intervals of `stride` bytes. A page of zeros (magic 0) has
+ * not been published yet. Strings shorter than their field are NUL-terminated.
  *
  * Compatibility. A reader refuses another `version`. Within a version parts, items and fields are
  * only appended. A reader ignores parts and items it does not know, truncates longer items, and
@@ -67,11 +67,11 @@ enum harp_page_part {
 	HARP_PAGE_STATUS = 1,     /* 1 struct harp_page_status */
 	HARP_PAGE_COUNTERS = 2,   /* uint64_t, in the order of harp_stats.h */
 	HARP_PAGE_HISTOGRAMS = 3, /* struct harp_page_histogram, in the order of HARP_HISTOGRAMS */
-	HARP_PAGE_FLOWS = 4,      /* struct harp_page_flow; the owner chooses how many */
+	HARP_PAGE_FLOWS = 4,      /* struct harp_page_flow; the owner chooses the number */
 	HARP_PAGE_JOB = 5,        /* uint64_t, in the order of HARP_JOB_COUNTERS */
 	HARP_PAGE_RAILS = 6,      /* struct harp_page_rail */
 	HARP_PAGE_COMMS = 7,      /* struct harp_page_comm */
-	HARP_PAGE_LANES = 8,      /* struct harp_page_lane; the owner chooses how many */
+	HARP_PAGE_LANES = 8,      /* struct harp_page_lane; the owner chooses the number */
 	/* struct harp_page_xstat; the list ends at the first without a name */
 	HARP_PAGE_XSTATS = 9,
 };
@@ -85,7 +85,7 @@ struct harp_page_place {
 };
 
 struct harp_page_header {
-	uint64_t magic; /* written last; 0: not published to yet */
+	uint64_t magic; /* written last; 0: not published yet */
 	uint32_t version;
 	uint32_t part_count;
 	uint64_t page_bytes; /* in use; at most the file's size */
@@ -103,32 +103,32 @@ struct harp_page_identity {
 	uint32_t size;          /* sizeof(struct harp_page_identity), set by the caller */
 	uint32_t pid;           /* in the owner's PID namespace */
 	uint32_t queue;         /* of the NIC */
-	uint32_t instance;      /* which of the process's instances, from 0 */
+	uint32_t instance;      /* index of the instance in the process, from 0 */
 	uint64_t lease_id;      /* harpd's; 0: stand-alone */
 	uint64_t netns;         /* inode of the NIC's network namespace; 0: not known */
 	uint64_t start_wall_ns; /* CLOCK_REALTIME */
 	char ifname[16];
-	char label[64];     /* for people: "train.py rank 3" */
+	char label[64];     /* for display, such as "train.py rank 3" */
 	char describe[256]; /* harp_instance_describe() */
-	char library[16];   /* "0.1.0"; the library writes it */
+	char library[16];   /* such as "0.1.0"; the library writes it */
 };
 
 struct harp_page_status {
 	uint64_t published_ns; /* the stack's clock at the last publication */
 	uint64_t publications;
 	uint64_t flows_open; /* connections in any state but CLOSED; of a job: lanes */
-	/* of these, upper bound of those without a record: the page is too small */
+	/* upper bound of those that have no record because the page is too small */
 	uint64_t flows_hidden;
-	uint32_t ended; /* 1: the owner has ended; these are its final values */
+	uint32_t ended; /* 1: the owner has ended, and the values are final */
 	uint32_t reserved;
 	char note[160]; /* the owner's last harp_stack_publish_note() */
 	/* Of a job. */
 	uint64_t comms_open;
-	uint64_t comms_hidden; /* of these, those without a record */
+	uint64_t comms_hidden; /* those without a record */
 };
 
-/* A counter of the NIC's driver, by the driver's name (DPDK's xstats), for the whole port:
- * published once a second by the instance on queue 0. Names are arbitrary and may be repeated. */
+/* A counter of the NIC's driver, by the driver's name (DPDK's xstats), for the whole port. The
+ * instance on queue 0 publishes it once a second. Names are arbitrary and may be repeated. */
 struct harp_page_xstat {
 	char name[64];
 	uint64_t value;
@@ -144,7 +144,7 @@ struct harp_page_xstat {
  */
 #define HARP_HISTOGRAMS(X)                                                                         \
 	X(tcp_rtt, "round-trip times that TCP measured, of acknowledged segments")                 \
-	X(poll_gap, "time between one poll of the stack and the next, sleep included")             \
+	X(poll_gap, "time between polls of the stack, including sleep")                            \
 	X(message_latency, "time from a message's request to its completion")
 
 #define HARP_HISTOGRAM_ENUM(name, help) HARP_HISTOGRAM_##name,
@@ -165,7 +165,7 @@ struct harp_page_histogram {
  */
 #define HARP_FLOW_VALUES(X)                                                                        \
 	X(state, "enum harp_tcp_state; 0: the record is empty")                                    \
-	X(serial, "connections of this stack so far, at the opening of this one: tells a reused "  \
+	X(serial, "connections of this stack when this one was opened: distinguishes a reused "    \
 		  "record from the same flow")                                                     \
 	X(updated_ns, "when the record was written; the stack's clock")                            \
 	X(congestion, "enum harp_congestion in force")                                             \
@@ -173,22 +173,22 @@ struct harp_page_histogram {
 	X(srtt_ns, "smoothed round-trip time; 0: no sample yet")                                   \
 	X(rttvar_ns, "its variation")                                                              \
 	X(rtt_ns_min, "smallest round-trip time measured; 0: none")                                \
-	X(rto_ns, "retransmission timeout, backoff included")                                      \
+	X(rto_ns, "retransmission timeout, including backoff")                                     \
 	X(cwnd_bytes, "congestion window")                                                         \
 	X(ssthresh_bytes, "slow start threshold")                                                  \
 	X(snd_wnd_bytes, "the peer's receive window")                                              \
 	X(rcv_wnd_bytes, "our receive window")                                                     \
 	X(in_flight_bytes, "sent and not acknowledged")                                            \
-	X(unsent_bytes, "taken from the application and not sent")                                 \
-	X(unread_bytes, "received in order and not taken by the application")                      \
-	X(sent_bytes, "payload sent, retransmissions not included")                                \
+	X(unsent_bytes, "accepted from the application and not sent")                              \
+	X(unread_bytes, "received in order and not read by the application")                       \
+	X(sent_bytes, "payload sent, without retransmissions")                                     \
 	X(acked_bytes, "payload that the peer acknowledged")                                       \
 	X(received_bytes, "payload received in order")                                             \
 	X(retransmits, "segments retransmitted")                                                   \
 	X(lost_segs, "segments that counted as lost")                                              \
 	X(rto_count, "retransmission timeouts")                                                    \
 	X(pacing_bytes_per_s, "pacing rate; 0: not paced")                                         \
-	X(last_rcv_ns, "when the peer was last heard; the stack's clock")
+	X(last_rcv_ns, "when the last segment was received; the stack's clock")
 
 #define HARP_FLOW_LABEL_BYTES 64u
 
@@ -204,32 +204,31 @@ struct harp_page_flow {
 #undef HARP_FLOW_FIELD
 
 /* ------------------------------------------------------------------------------------------------
- * A job: its comms, their lanes, the NICs that they use. Comms are NCCL's connections, one
- * direction each.
+ * A job: its comms, their lanes, and the NICs that they use. A comm is one NCCL connection, one
+ * direction.
  *
- * Counters of the process, from its plugin's first init on. X(name, help). Append only. What is counted for each NIC
- * (HARP_RAIL_VALUES) is not repeated here.
+ * Counters of the process since its plugin's first init. X(name, help). Append only. Values per NIC
+ * (HARP_RAIL_VALUES) are not repeated here.
  */
 #define HARP_JOB_COUNTERS(X)                                                                       \
 	X(comms_opened, "comms established")                                                       \
 	X(comms_failed, "comms that ended with an error")                                          \
-	X(lanes_died_reset, "lanes lost while their comm lived: reset by the peer or the path")    \
+	X(lanes_died_reset, "lanes lost while their comm was open: reset by the peer or the path") \
 	X(lanes_died_timeout, "lanes lost: no acknowledgment for too long")                        \
-	X(lanes_died_closed, "lanes lost: closed by the peer without a word")                      \
+	X(lanes_died_closed, "lanes lost: closed by the peer without CLOSE")                       \
 	X(lanes_died_unreachable, "lanes lost: no route to the peer")                              \
-	X(lanes_died_interface, "lanes lost: this host's interface is gone or down")               \
-	X(lanes_died_protocol, "lanes lost: what came over them was damaged")                      \
-	X(lanes_died_other, "lanes lost: anything else")                                           \
-	X(lanes_replaced, "lanes established in the place of one that was lost")                   \
-	X(lanes_stalled, "times that a lane made no progress and its siblings took its chunks")    \
+	X(lanes_died_interface, "lanes lost: this host's interface is removed or down")            \
+	X(lanes_died_protocol, "lanes lost: received data was damaged")                            \
+	X(lanes_died_other, "lanes lost: another error")                                           \
+	X(lanes_replaced, "lanes established to replace a lost one")                               \
+	X(lanes_stalled, "times that a lane made no progress and other lanes took its chunks")     \
 	X(messages_harp, "messages sent by HARP TCP alone")                                        \
 	X(messages_kernel, "messages sent by kernel TCP alone")                                    \
 	X(messages_mixed, "messages sent over lanes of both kinds")                                \
 	X(rails_down, "times that a NIC in use had no working lane left")                          \
-	X(rails_up, "times that such a NIC had one again")                                         \
-	X(connects_failed,                                                                         \
-	  "further lanes that could not be established, tries counted one by one")                 \
-	X(unauthenticated_peers, "connections to our listeners that proved nothing")               \
+	X(rails_up, "times that such a NIC had a working lane again")                              \
+	X(connects_failed, "further lanes that could not be established, per attempt")             \
+	X(unauthenticated_peers, "connections to our listeners that failed authentication")        \
 	X(ports_refused, "DPDK ports that could not be used at the start: the next best path is")
 
 #define HARP_JOB_ENUM(name, help) HARP_JOB_##name,
@@ -240,68 +239,69 @@ enum harp_job_counter { HARP_JOB_COUNTERS(HARP_JOB_ENUM) HARP_JOB_COUNT };
 enum harp_page_kind { HARP_PAGE_KIND_HARP = 1, HARP_PAGE_KIND_KERNEL = 2, HARP_PAGE_KIND_DPDK = 4 };
 enum harp_page_side { HARP_PAGE_SIDE_SEND = 1, HARP_PAGE_SIDE_RECEIVE = 2 };
 
-/* Lanes of one kind over one NIC, with all comms, of the past too. X(name, help). Append only. */
+/* Sums of lanes of one kind over one NIC, for all comms, including closed ones. X(name, help).
+ * Append only. */
 #define HARP_RAIL_VALUES(X)                                                                        \
 	X(kind, "enum harp_page_kind; 0: the record is empty")                                     \
-	X(down, "1: no lane of a comm that wants this NIC works over it, of either kind")          \
+	X(down, "1: no comm that uses this NIC has a working lane over it")                        \
 	X(lanes_open, "lanes that are open now")                                                   \
 	X(lanes_opened, "lanes established")                                                       \
-	X(lanes_died, "lanes lost while their comm lived")                                         \
-	X(lanes_rerolled, "lanes given up for another source port")                                \
-	X(sent_bytes, "bytes put on its lanes, headers and control records included")              \
-	X(received_bytes, "bytes taken from its lanes, likewise")                                  \
+	X(lanes_died, "lanes lost while their comm was open")                                      \
+	X(lanes_rerolled, "lanes replaced to use another source port")                             \
+	X(sent_bytes, "bytes sent on its lanes, including headers and control records")            \
+	X(received_bytes, "bytes received on its lanes, likewise")                                 \
 	X(payload_bytes, "bytes of messages among these, sent and received")                       \
-	X(chunks_sent, "chunks put on its lanes")                                                  \
-	X(chunks_moved_away, "chunks that were taken from its lanes and sent over others")         \
-	X(chunks_moved_here, "chunks of other lanes that its lanes sent again")                    \
-	X(chunks_duplicate, "chunks that came over its lanes a second time")                       \
+	X(chunks_sent, "chunks sent on its lanes")                                                 \
+	X(chunks_moved_away, "chunks moved from its lanes to others")                              \
+	X(chunks_moved_here, "chunks moved from other lanes to its lanes")                         \
+	X(chunks_duplicate, "duplicate chunks received on its lanes")                              \
 	X(retransmits, "segments that TCP retransmitted")
 
-/* A comm. Its numbers. */
+/* Numbers of a comm. */
 #define HARP_COMM_VALUES(X)                                                                        \
 	X(state, "enum harp_page_comm_state; 0: the record is empty")                              \
-	X(serial, "comms of this process so far, at the opening of this one")                      \
+	X(serial, "comms of this process when this one was opened")                                \
 	X(updated_ns, "when the record was written; CLOCK_MONOTONIC")                              \
 	X(opened_ns, "when the comm was established; CLOCK_MONOTONIC")                             \
 	X(comm_id, "its number on the wire: the same at both ends")                                \
 	X(side, "enum harp_page_side")                                                             \
 	X(lanes_open, "lanes that it has")                                                         \
 	X(lanes_died, "lanes that it lost")                                                        \
-	X(lanes_replaced, "lanes established in the place of lost ones")                           \
+	X(lanes_replaced, "lanes established to replace lost ones")                                \
 	X(requests, "requests completed")                                                          \
 	X(bytes, "bytes of these requests' messages")                                              \
 	X(messages_harp, "messages sent by HARP TCP alone")                                        \
 	X(messages_kernel, "messages sent by kernel TCP alone")                                    \
 	X(messages_mixed, "messages sent over lanes of both kinds")                                \
-	X(fallback, "enum harp_page_fallback: why it began on a kernel lane, if it did")
+	X(fallback, "enum harp_page_fallback: why it began on a kernel lane")
 
-/* A lane's position in its comm: when a lane is lost, another one may replace it, and the counters
+/* A lane's position in its comm. When a lane is lost, another one may replace it, and the counters
  * continue. */
 #define HARP_LANE_VALUES(X)                                                                        \
 	X(state, "enum harp_page_lane_state; 0: the record is empty")                              \
-	X(serial, "places of this process so far, at the making of this one")                      \
+	X(serial, "lane positions of this process when this one was created")                      \
 	X(updated_ns, "when the record was written; CLOCK_MONOTONIC")                              \
 	X(opened_ns, "when the lane was established; CLOCK_MONOTONIC")                             \
 	X(comm, "serial of its comm")                                                              \
 	X(index, "its number in the comm")                                                         \
 	X(kind, "enum harp_page_kind")                                                             \
 	X(encrypted, "1: everything on it is encrypted")                                           \
-	X(backup, "1: used only while others don't work")                                          \
-	X(lanes, "lanes that had this place so far")                                               \
+	X(backup, "1: used only while other lanes fail")                                           \
+	X(lanes, "lanes that have had this position")                                              \
 	X(end, "enum harp_page_lane_end of the last one that was lost")                            \
-	X(sent_bytes, "bytes put on it, headers and control records included")                     \
-	X(received_bytes, "bytes taken from it, likewise")                                         \
+	X(sent_bytes, "bytes sent on it, including headers and control records")                   \
+	X(received_bytes, "bytes received on it, likewise")                                        \
 	X(payload_bytes, "bytes of messages that it carried, in the comm's direction")             \
-	X(chunks_sent, "chunks put on it")                                                         \
-	X(chunks_moved_away, "chunks that were taken from it and sent over others")                \
-	X(chunks_moved_here, "chunks of others that it sent again")                                \
-	X(chunks_duplicate, "chunks that came over it a second time")                              \
-	X(rerolls, "times that it was given up for another source port")                           \
-	X(stalls, "times that it made no progress and its siblings took its chunks")               \
-	X(tcp_ns, "when the following were asked of TCP; CLOCK_MONOTONIC; 0: never")               \
+	X(chunks_sent, "chunks sent on it")                                                        \
+	X(chunks_moved_away, "chunks moved from it to other lanes")                                \
+	X(chunks_moved_here, "chunks moved from other lanes to it")                                \
+	X(chunks_duplicate, "duplicate chunks received on it")                                     \
+	X(rerolls, "times that it was replaced to use another source port")                        \
+	X(stalls, "times that it made no progress and other lanes took its chunks")                \
+	X(tcp_ns, "when TCP was queried for the following; CLOCK_MONOTONIC; 0: never")             \
 	X(srtt_ns, "smoothed round-trip time; 0: no sample yet")                                   \
 	X(in_flight_bytes, "sent and not acknowledged")                                            \
-	X(unsent_bytes, "taken and not sent")                                                      \
+	X(unsent_bytes, "accepted and not sent")                                                   \
 	X(retransmits, "segments that TCP retransmitted")
 
 enum harp_page_comm_state { HARP_PAGE_COMM_OPEN = 1, HARP_PAGE_COMM_FAILED = 2 };
@@ -334,7 +334,7 @@ enum harp_page_lane_end { HARP_PAGE_LANE_END_none, HARP_LANE_ENDS(HARP_LANE_END_
 	X(permission, "harpd leases no queue to this user, and the process lacks capabilities")    \
 	X(busy, "all queues of the NIC, or of harpd, are in use")                                  \
 	X(unavailable, "the queue or port cannot be opened; the job's log has the reason")         \
-	X(peer, "this host has HARP lanes; the peer has none, or is not reached over this NIC")
+	X(peer, "this host has HARP lanes; the peer has none, or is not reachable over this NIC")
 #define HARP_FALLBACK_ENUM(name, help) HARP_PAGE_FALLBACK_##name,
 enum harp_page_fallback { HARP_PAGE_FALLBACK_none, HARP_FALLBACKS(HARP_FALLBACK_ENUM) };
 #undef HARP_FALLBACK_ENUM
@@ -353,17 +353,17 @@ enum harp_lane_value { HARP_LANE_VALUES(HARP_PAGE_ENUM_LANE) HARP_LANE_COUNT };
 
 struct harp_page_rail {
 	char ifname[16];
-	struct harp_page_histogram srtt; /* of its lanes, as asked now and then while they work */
+	struct harp_page_histogram srtt; /* of its lanes, sampled while they carry data */
 	uint64_t value[HARP_RAIL_COUNT];
 };
 
 struct harp_page_comm {
 	uint64_t sequence;       /* the record's seqlock */
-	uint8_t remote_addr[16]; /* of the peer, where its first lane goes; as struct harp_addr */
+	uint8_t remote_addr[16]; /* of the peer, from its first lane; as struct harp_addr */
 	uint16_t remote_port;
 	uint16_t reserved;
 	uint32_t scope_id;
-	char ifname[16]; /* the NIC that NCCL asked for */
+	char ifname[16]; /* the NIC that NCCL requested */
 	uint64_t value[HARP_COMM_COUNT];
 };
 
@@ -382,34 +382,34 @@ struct harp_page_lane {
 /* Bytes of a page for this number of flows; 0: HARP_PAGE_FLOWS_DEFAULT; at most
  * HARP_PAGE_FLOWS_MAX. Only existing flows use memory. */
 HARP_API size_t harp_page_bytes(uint32_t flows);
-/* A new page's memory: a sealed memfd of zeros, close-on-exec; the caller's to close. -EINVAL too
- * many flows, -EMFILE, -ENFILE, -ENOMEM. */
+/* Creates a page's memory: a sealed memfd of zeros, close-on-exec, which the caller closes. -EINVAL
+ * too many flows, -EMFILE, -ENFILE, -ENOMEM. */
 HARP_API int harp_page_create_fd(uint32_t flows, int *fd);
 /*
  * From now on harp_stack_poll() writes the stack's statistics to page (bytes long, aligned to 64,
  * zeros or an earlier owner's), at most once per HARP_PAGE_PERIOD_NS of its clock, without system
  * calls or locks. The page must stay mapped until harp_stack_destroy(), which writes final values,
- * or until a call with page NULL, which does so, too. Space behind the fixed parts is for flows.
- * -EINVAL: unaligned, or too small for the fixed parts; identity of a wrong size.
+ * or until a call with page NULL, which does so, too. Space after the fixed parts is for flows.
+ * -EINVAL: unaligned, too small for the fixed parts, or an identity of a wrong size.
  */
 HARP_API int harp_stack_publish_to(struct harp_stack *stack, void *page, size_t bytes,
 				   const struct harp_page_identity *identity);
-/* One line for status.note ("the interface is down"), "" for none. An instance sets it for its
- * interface. */
+/* Sets status.note to one line ("the interface is down"), or "" for none. An instance sets it for
+ * its interface. */
 HARP_API void harp_stack_publish_note(struct harp_stack *stack, const char *text);
 /*
  * Publishes the NIC driver's counters, replacing the previous ones; at most HARP_PAGE_XSTATS_MAX.
- * One thread at a time, not necessarily the stack's; between harp_stack_publish_to() and the end of
- * publishing.
+ * One thread at a time, not necessarily the stack's. Call between harp_stack_publish_to() and the
+ * end of publishing.
  */
 HARP_API void harp_stack_publish_xstats(struct harp_stack *stack,
 					const struct harp_page_xstat *xstats, unsigned count,
 					uint64_t now_ns);
-/* Counts a value. Nothing while there is no page. */
+/* Counts a value. Does nothing without a page. */
 HARP_API void harp_stack_observe(struct harp_stack *stack, enum harp_histogram histogram,
 				 uint64_t value_ns);
-/* Purpose of the connection, shown in its record: "send comm 3 -> rank 1". Truncated to 63
- * bytes. */
+/* Sets the purpose of the connection, shown in its record, such as "send comm 3 -> rank 1".
+ * Truncated to 63 bytes. */
 HARP_API void harp_conn_set_label(struct harp_conn *conn, const char *label);
 
 /* ------------------------------------------------------------------------------------------------
@@ -442,27 +442,27 @@ HARP_API void harp_page_write_end(uint64_t *sequence);
  * The reader's side: any process that may open the memfd.
  */
 /*
- * Checks that this descriptor is a page that harp_page_read() can read. 0; -ENODATA not published
- * to yet; -EPERM wrong seals; -EFBIG, -EMSGSIZE wrong size; -EPROTO not a page, or an invalid
- * table; -EPROTONOSUPPORT another version. why (may be NULL) gets one line.
+ * Checks that harp_page_read() can read this descriptor. 0; -ENODATA not published yet; -EPERM
+ * wrong seals; -EFBIG, -EMSGSIZE wrong size; -EPROTO not a page, or an invalid table;
+ * -EPROTONOSUPPORT another version. why (may be NULL) gets one line.
  */
 HARP_API int harp_page_check(int fd, char *why, size_t why_len);
 /*
- * Copies items first.. of a part to items, at intervals of item_bytes: shorter ones are extended
+ * Copies items first.. of a part to items, at intervals of item_bytes. Shorter items are extended
  * with zeros, longer ones truncated. A record whose lock is held persistently is returned as zeros,
- * that is, empty. Returns how many (at most max; 0 past the last, and for a part that an older
- * owner does not have); -EBUSY: the owner writes persistently, or died during a write; and the
- * errors of harp_page_check(), whose checks are repeated, except for seals.
+ * that is, empty. Returns the number of items (at most max; 0 after the last, and for a part that
+ * an older owner does not have). -EBUSY: the owner writes persistently, or died during a write; and
+ * the errors of harp_page_check(), whose checks are repeated, except for seals.
  */
 HARP_API int harp_page_read(int fd, enum harp_page_part part, uint32_t first, void *items,
 			    uint32_t item_bytes, uint32_t max);
 
-/* Names and helps of the lists above; NULL past the last. */
+/* Names and helps of the lists above; NULL after the last. */
 HARP_API const char *harp_histogram_name(unsigned index);
 HARP_API const char *harp_histogram_help(unsigned index);
-/* The largest value that bucket counts; UINT64_MAX for the last bucket and beyond. */
+/* The largest value in the bucket; UINT64_MAX for the last bucket and beyond. */
 HARP_API uint64_t harp_histogram_upper_ns(unsigned bucket);
-/* The bucket that counts a value. */
+/* The bucket of a value. */
 HARP_API unsigned harp_histogram_bucket(uint64_t value_ns);
 HARP_API const char *harp_flow_value_name(unsigned index);
 HARP_API const char *harp_flow_value_help(unsigned index);
@@ -474,9 +474,9 @@ HARP_API const char *harp_comm_value_name(unsigned index);
 HARP_API const char *harp_comm_value_help(unsigned index);
 HARP_API const char *harp_lane_value_name(unsigned index);
 HARP_API const char *harp_lane_value_help(unsigned index);
-/* "reset" of an enum harp_page_lane_end; NULL for none, and past the last. */
+/* Name of an enum harp_page_lane_end, such as "reset"; NULL for none, and after the last. */
 HARP_API const char *harp_lane_end_name(unsigned end);
-/* The same of an enum harp_page_fallback: "default_route", and one line of help. */
+/* Name and help of an enum harp_page_fallback, such as "default_route". */
 HARP_API const char *harp_fallback_name(unsigned fallback);
 HARP_API const char *harp_fallback_help(unsigned fallback);
 

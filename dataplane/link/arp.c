@@ -99,7 +99,8 @@ enum eth_verdict arp_input(struct eth *eth, const struct frame *f)
 		neighbor_conflict(eth, arp->sender_mac);
 		return ETH_CONSUMED;
 	}
-	/* A probe (RFC 5227) has no sender address: answer it, learn nothing. */
+	/* A probe (RFC 5227) has no sender address: it is answered, and nothing is learned from
+	 * it. */
 	if (arp->sender_ip[0] != 0)
 		neighbor_learn(eth, &sender, arp->sender_mac,
 			       NEIGHBOR_OVERRIDE | (reply    ? NEIGHBOR_REPLY

@@ -80,7 +80,7 @@ int eth_output(struct eth *eth, struct neighbor *n, uint16_t type, const struct 
 {
 	unsigned frags = out->frags;
 
-	/* The common case takes one branch: REACHABLE, confirmed recently. */
+	/* One branch for the common case: REACHABLE, confirmed recently. */
 	if (n->state != NEIGHBOR_REACHABLE || eth->neighbor_mode != HARP_NEIGHBOR_EXTERNAL)
 		neighbor_solicit(eth, n, src_addr);
 	if (!neighbor_usable(n)) {
@@ -126,9 +126,9 @@ static inline void eth_strip(struct frame *packet, uint32_t bytes)
 }
 
 /*
- * Removes a VLAN tag; *type becomes the inner type. False (counted) if the frame is not of our
- * VLAN. A tag with VLAN 0 carries only a priority and counts as untagged (IEEE 802.1Q clause
- * 6.9.1). A host port has one tag: provider bridges (802.1ad) and nested tags are refused.
+ * Removes a VLAN tag; *type becomes the inner type. False (counted): the frame is not of our VLAN.
+ * A tag with VLAN 0 is only a priority and counts as untagged (IEEE 802.1Q clause 6.9.1). A host
+ * port has one tag: provider bridges (802.1ad) and nested tags are rejected.
  */
 static bool eth_untag(struct eth *eth, struct frame *packet, uint16_t *type)
 {
@@ -150,8 +150,8 @@ static bool eth_untag(struct eth *eth, struct frame *packet, uint16_t *type)
 	return false;
 }
 
-/* Groups that we receive (RFC 2464 section 7): all nodes, and solicited nodes; the IP layer checks
- * whether one of the latter is ours. */
+/* True for groups that we receive (RFC 2464 section 7): all nodes, and solicited nodes. The IP
+ * layer checks whether one of the latter is ours. */
 static bool eth_is_group(const uint8_t *dst)
 {
 	static const uint8_t all_nodes[ETH_MAC_BYTES] = { 0x33, 0x33, 0, 0, 0, 1 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * eth.h - Ethernet, VLAN tags, and the neighbor table of both families. ARP packets are built here;
- * neighbor discovery uses IPv6 packets and is in the network layer.
+ * eth.h - Ethernet, VLAN tags, and the neighbor table of both families. This layer builds ARP
+ * packets; neighbor discovery uses IPv6 packets and is in the network layer.
  */
 #ifndef HARP_LINK_ETH_H
 #define HARP_LINK_ETH_H
@@ -26,7 +26,8 @@
 #define ETH_VLAN_ID_MASK 0x0fffu
 #define ETH_VLAN_ID_MAX 4094u /* 0: no VLAN, only a priority; 4095: reserved */
 
-#define NEIGHBOR_REACHABLE_NS UINT64_C(30000000000) /* validity of a confirmation: see neigh.c */
+/* how long a confirmation is valid: see neigh.c */
+#define NEIGHBOR_REACHABLE_NS UINT64_C(30000000000)
 
 /* timer.kind of neighbor timers; other users of the wheel have other numbers. */
 #define TIMER_KIND_NEIGHBOR 1u
@@ -51,8 +52,8 @@ struct neighbor {
 	uint8_t state; /* enum neighbor_state */
 	uint8_t probes;
 	uint64_t asked_ns, confirmed_ns, told_ns;
-	uint64_t used_ns;            /* last use; 0: never used, only learned */
-	struct harp_addr asked_from; /* own address used as source of probes */
+	uint64_t used_ns;            /* last use; 0: never used */
+	struct harp_addr asked_from; /* own address that is the source of probes */
 	struct timer timer;
 	struct neighbor *hash_next;
 };
@@ -73,8 +74,8 @@ struct eth {
 	struct rng *rng;
 	const struct harp_stack_hooks *hooks;
 	uint32_t neighbor_mode; /* enum harp_neighbor_mode */
-	/* incremented when a neighbor becomes usable: after -EAGAIN from ip_output(), retry when it
-	 * has changed */
+	/* incremented when a neighbor becomes usable; after -EAGAIN from ip_output(), retry when it
+	 * changes */
 	uint32_t resolved_generation;
 	uint32_t neighbor_max, neighbor_count;
 	struct neighbor *neighbors; /* allocated at init */
@@ -91,8 +92,8 @@ struct eth {
 
 enum eth_verdict {
 	ETH_DROPPED = 0, /* counted; release the packet */
-	ETH_CONSUMED,    /* ARP: handled; release the packet */
-	ETH_IPV4,        /* frame data is advanced to the IP header */
+	ETH_CONSUMED,    /* ARP: processed; release the packet */
+	ETH_IPV4,        /* frame data begins at the IP header */
 	ETH_IPV6,
 	ETH_IPV6_GROUP, /* the same, for a multicast frame */
 };
@@ -109,20 +110,20 @@ static inline bool neighbor_usable(const struct neighbor *n)
 	return n->state == NEIGHBOR_REACHABLE || n->state == NEIGHBOR_STALE;
 }
 
-/* Flags of what an ARP or neighbor discovery packet says about an address. */
+/* Flags of an ARP or neighbor discovery packet about an address. */
 enum neighbor_news {
 	NEIGHBOR_ASKS_US = 1,  /* a request for our address */
 	NEIGHBOR_REPLY = 2,    /* an answer to a solicitation */
 	NEIGHBOR_OVERRIDE = 4, /* may replace a known address (RFC 4861 section 4.4; ARP always) */
 };
-/* Processes a received packet's information and forwards it to other stacks. mac NULL: unchanged
- * (an advertisement without the option). */
+/* Processes the information of a received packet and forwards it to other stacks. mac NULL:
+ * unchanged (an advertisement without the option). */
 void neighbor_learn(struct eth *eth, const struct harp_addr *addr, const uint8_t *mac,
 		    unsigned flags);
 /* The same for information received by another stack. */
 void neighbor_learn_forwarded(struct eth *eth, const struct harp_addr *addr, const uint8_t *mac,
 			      unsigned flags);
-/* An own address is claimed from mac (NULL: unknown): by another node, unless that is our own. */
+/* Reports that a packet from mac (NULL: unknown) claims an own address, unless mac is ours. */
 void neighbor_conflict(struct eth *eth, const uint8_t *mac);
 /* neigh.c, for eth.c: resolves or confirms n before use. */
 void neighbor_solicit(struct eth *eth, struct neighbor *n, const struct harp_addr *src_addr);
@@ -133,22 +134,20 @@ enum eth_verdict arp_input(struct eth *eth, const struct frame *f);
 void arp_request(struct eth *eth, const struct harp_addr *src_addr, const struct harp_addr *target,
 		 const uint8_t *mac);
 
-/* Returns the entry for a next hop, created if missing; NULL if the table is full of entries in
- * use. An entry stays valid while the eth lives; a reused one has another addr, so callers
- * compare. */
+/* Returns the entry of a next hop, created if missing. NULL: the table is full of entries in use.
+ * An entry is valid as long as the eth; reuse changes its addr, so callers compare. */
 struct neighbor *neighbor_get(struct eth *eth, const struct harp_addr *addr);
 int neighbor_set(struct eth *eth, const struct harp_addr *addr, const uint8_t *mac);
 /* Forward progress of a connection (RFC 4861 section 7.3.1). */
 void neighbor_confirm(struct eth *eth, struct neighbor *n, uint64_t now_ns);
-/* Packets through this neighbor were not answered for a while (RFC 1122 section 2.3.2.1 (4), advice
- * from higher layers). Own mode probes it at once; external mode asks the owner to. */
+/* Packets through this neighbor have not been answered for a while (RFC 1122 section 2.3.2.1 (4),
+ * advice from higher layers). Own mode probes it at once; external mode makes the owner do so. */
 void neighbor_suspect(struct eth *eth, struct neighbor *n, const struct harp_addr *src_addr);
 /* A neighbor timer has expired. */
 void neighbor_timer(struct eth *eth, struct timer *timer, uint64_t now_ns);
 
-/* Writes the Ethernet header and queues the packet. 0; -EAGAIN if n is unresolved (a request is
- * sent, at most one per 100 ms) or the NIC's ring is full. src_addr: own address for ARP
- * requests. */
+/* Writes the Ethernet header and queues the packet. 0; -EAGAIN: n is unresolved (a request is sent,
+ * at most one per 100 ms) or the NIC's ring is full. src_addr: own address for ARP requests. */
 int eth_output(struct eth *eth, struct neighbor *n, uint16_t type, const struct harp_addr *src_addr,
 	       struct packet_out *out);
 /* memcmp() of six bytes is not inlined. */
@@ -178,8 +177,8 @@ static inline void eth_output_again(struct eth *eth, struct neighbor *n,
 	n->used_ns = eth->io->now_ns | 1;
 	nicio_tx(eth->io, out);
 }
-/* A control packet without a neighbor entry: best effort, its sender repeats it if an answer is
- * missing. frame: NULL if none is free (counted). Owned by the caller until eth_control_send(). */
+/* Allocates a control packet without a neighbor entry. Best effort: the sender repeats it if no
+ * answer arrives. NULL: no frame is free (counted). The caller owns it until eth_control_send(). */
 struct frame *eth_control_frame(struct eth *eth);
 void eth_control_send(struct eth *eth, const uint8_t *dst, uint16_t type, struct packet_out *out);
 

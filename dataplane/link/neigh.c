@@ -8,33 +8,32 @@
  * every 100 ms, NEIGHBOR_PROBES times, then FAILED. A FAILED entry is solicited again on use, at
  * most once per second (RFC 1122 section 2.3.2.1). REACHABLE: confirmed within 30 s, by an answer
  * or by TCP's progress. STALE: usable, not confirmed. On use, its timer (5 s, RFC 4861's DELAY)
- * gives TCP time to confirm it; then it is probed by unicast, then by broadcast like INCOMPLETE.
+ * gives TCP time to confirm it. Then it is probed by unicast, then by broadcast like INCOMPLETE.
  * When TCP gets no answers (neighbor_suspect()), probing starts at once: a wrong MAC address, for
  * example from a corrupted ARP packet, costs half a second instead of half a minute.
  *
  * Trust. ARP and neighbor discovery have no authentication: any node of the segment can claim any
  * address.
- *  - Packets that are not for us create no entries, but can update one.
- *  - A request for our address creates an entry, STALE, since its sender is about to send to us.
- *  - An answer while we solicit is accepted.
- *  - An unsolicited claim that contradicts a REACHABLE entry (a failover's gratuitous ARP, or
- *    poisoning) does not replace it: the old owner is probed by unicast at once. If it answers, the
- *    claim was false. If not, the address is solicited by broadcast and the new owner answers. A
- *    real move costs 0.3 s; a false claim has no effect. (RFC 5227 section 2.4 defends a host's own
- *    address in this way; Linux accepts any claim one second after the last.)
- *  - A claim about a STALE entry that is not being probed is accepted, and stays STALE, as in RFC
- * 826;
- *    use confirms it or not.
- *  - An advertisement without the override flag (from a proxy, RFC 4861 section 7.2.8) replaces
- *    nothing; on a REACHABLE entry it triggers a probe like any contradiction (section 7.2.5).
+ * - Packets that are not for us create no entries, but can update one.
+ * - A request for our address creates a STALE entry, because its sender is about to send to us.
+ * - An answer while we solicit is accepted.
+ * - An unsolicited claim that contradicts a REACHABLE entry (a failover's gratuitous ARP, or
+ * poisoning) does not replace it: the old owner is probed by unicast at once. If it answers, the
+ * claim was false. If not, the address is solicited by broadcast and the new owner answers. A real
+ * move costs 0.3 s; a false claim has no effect. (RFC 5227 section 2.4 defends a host's own address
+ * in this way; Linux accepts any claim one second after the last.)
+ * - A claim about a STALE entry that is not being probed is accepted, and stays STALE, as in RFC
+ * 826; use confirms it or not.
+ * - An advertisement without the override flag (from a proxy, RFC 4861 section 7.2.8) replaces
+ * nothing; on a REACHABLE entry it triggers a probe like any contradiction (section 7.2.5).
  *
- * Eviction. Entries that were learned but never used have used_ns 0 and are evicted first, so a
- * storm of requests from forged addresses evicts nothing in use. A sender that forges addresses of
- * an IPv6 prefix makes us solicit them (RFC 6583): unanswered entries are evicted, too, oldest
- * first, so a live neighbor is resolved even during a flood.
+ * Eviction. Entries that were learned but never used have used_ns 0 and are evicted first, so many
+ * requests from forged addresses evict no entry in use. A sender that forges addresses of an IPv6
+ * prefix makes us solicit them (RFC 6583). Unanswered entries are evicted, too, oldest first, so a
+ * live neighbor is resolved even then.
  *
- * In external mode the owner's kernel does all of this: no timers, no probes, and neighbor_set() is
- * authoritative.
+ * In external mode the owner's kernel does all of this: there are no timers and no probes, and
+ * neighbor_set() is authoritative.
  */
 #include "link/eth.h"
 
@@ -47,7 +46,7 @@
 #define NEIGHBOR_RETRY_NS UINT64_C(100000000)
 #define NEIGHBOR_HOLD_NS UINT64_C(1000000000) /* between rounds of unanswered solicitations */
 #define NEIGHBOR_DELAY_NS UINT64_C(5000000000)
-#define NEIGHBOR_IDLE_NS UINT64_C(60000000000) /* unused for this long: may be evicted */
+#define NEIGHBOR_IDLE_NS UINT64_C(60000000000) /* an entry unused for this long may be evicted */
 #define NEIGHBOR_TELL_NS UINT64_C(1000000000)
 #define NEIGHBOR_CONFLICT_LOG_NS UINT64_C(10000000000)
 
@@ -91,8 +90,8 @@ static uint64_t neighbor_evictable(const struct neighbor *n, uint64_t now_ns)
 		return UINT64_MAX - 1;
 	if (n->state == NEIGHBOR_FAILED && now_ns - n->asked_ns > NEIGHBOR_HOLD_NS)
 		return UINT64_MAX - 2;
-	/* The longest unanswered first: answers arrive much faster than a flood can refill the
-	 * table. */
+	/* The longest unanswered is first: answers arrive much faster than forged requests refill
+	 * the table. */
 	if (n->state == NEIGHBOR_INCOMPLETE)
 		return now_ns > n->used_ns ? now_ns - n->used_ns : 0;
 	return now_ns > n->used_ns + NEIGHBOR_IDLE_NS ? now_ns - n->used_ns : 0;
@@ -140,7 +139,7 @@ struct neighbor *neighbor_get(struct eth *eth, const struct harp_addr *addr)
 	return n;
 }
 
-/* The only place where an entry becomes usable. */
+/* Only this function makes an entry usable. */
 static void neighbor_resolve(struct eth *eth, struct neighbor *n, const uint8_t *mac,
 			     enum neighbor_state state)
 {
@@ -163,7 +162,7 @@ int neighbor_set(struct eth *eth, const struct harp_addr *addr, const uint8_t *m
 	if (!mac) {
 		if (!n)
 			return -ENOENT;
-		/* The entry stays: paths refer to it and will solicit again. */
+		/* The entry stays, because paths refer to it and will solicit again. */
 		wheel_cancel(eth->wheel, &n->timer);
 		memset(n->mac, 0, sizeof(n->mac));
 		n->state = NEIGHBOR_INCOMPLETE;
@@ -180,7 +179,7 @@ int neighbor_set(struct eth *eth, const struct harp_addr *addr, const uint8_t *m
 	return 0;
 }
 
-/* Sends one more probe and sets the timer for its answer. */
+/* Sends another probe and sets the timer for its answer. */
 static void neighbor_probe(struct eth *eth, struct neighbor *n, bool broadcast)
 {
 	const uint8_t *mac = broadcast ? NULL : n->mac;
@@ -280,7 +279,7 @@ void neighbor_timer(struct eth *eth, struct timer *timer, uint64_t now_ns)
 	if (n->probes < NEIGHBOR_PROBES) {
 		neighbor_probe(eth, n, n->state != NEIGHBOR_STALE);
 	} else if (n->state == NEIGHBOR_STALE) {
-		/* No answer from the old address: the neighbor may have moved. */
+		/* The old address did not answer: the neighbor may have moved. */
 		n->state = NEIGHBOR_INCOMPLETE;
 		n->probes = 0;
 		neighbor_probe(eth, n, true);
@@ -347,8 +346,7 @@ void neighbor_conflict(struct eth *eth, const uint8_t *mac)
 				 now_ns - eth->conflict_reported_ns < NEIGHBOR_CONFLICT_LOG_NS))
 		return;
 	eth->conflict_reported_ns = now_ns;
-	eth->hooks->log(
-		eth->hooks->ctx, HARP_LOG_WARN,
-		"another machine claims an address of this stack (ARP, neighbor discovery): "
-		"give each its own address");
+	eth->hooks->log(eth->hooks->ctx, HARP_LOG_WARN,
+			"another host claims an address of this stack (ARP, neighbor discovery); "
+			"give each host its own address");
 }

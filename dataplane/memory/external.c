@@ -30,8 +30,6 @@ void external_destroy(struct frame_pool *pool)
 	free(pool->external_free);
 }
 
-/* ---- memory ---- */
-
 static bool external_holds(const struct frame_memory *m, const uint8_t *data, size_t len)
 {
 	return data >= m->base && len <= m->bytes && (size_t)(data - m->base) <= m->bytes - len;
@@ -39,7 +37,7 @@ static bool external_holds(const struct frame_memory *m, const uint8_t *data, si
 
 struct frame_memory *external_find(struct frame_pool *pool, const void *data, size_t len)
 {
-	/* Starts at the last match: applications send a buffer from start to end. */
+	/* Starts at the last match, because applications send a buffer from start to end. */
 	for (uint32_t i = 0, at = pool->memory_hint; i < pool->memory_count; i++, at++) {
 		if (at >= pool->memory_count)
 			at = 0;
@@ -99,8 +97,6 @@ void external_memory_drop(struct frame_pool *pool, struct frame_memory *memory)
 	free(memory);
 }
 
-/* ---- records ---- */
-
 struct frame *external_alloc(struct frame_pool *pool, struct frame_memory *memory,
 			     const uint8_t *data, uint32_t len, uint32_t floor)
 {
@@ -111,7 +107,7 @@ struct frame *external_alloc(struct frame_pool *pool, struct frame_memory *memor
 	f = &pool->frames[pool->external_free[--pool->external_free_count]];
 	assert(f->stack_refs == 0 && f->nic_refs == 0);
 	assert(external_holds(memory, data, len));
-	/* Never written: headers are in the preceding frame, and received data is elsewhere. */
+	/* Never written: headers are in the preceding frame, and reception uses other frames. */
 	f->pub.data = (uint8_t *)(uintptr_t)data;
 	f->pub.len = len;
 	f->pub.capacity = len;
@@ -125,7 +121,7 @@ struct frame *external_alloc(struct frame_pool *pool, struct frame_memory *memor
 	return f;
 }
 
-void external_go_home(struct frame_pool *pool, struct frame *f)
+void external_recycle(struct frame_pool *pool, struct frame *f)
 {
 	assert(pool->external_free_count < pool->external_count);
 	external_memory(f)->users--;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * frame.c - the pool: a stack of free frame numbers, most recently used on top, since that frame is
- * most likely still in the cache.
+ * frame.c - the pool: a stack of free frame numbers. The most recently used one is on top, because
+ * it is most likely still cached.
  */
 #include "memory/frame.h"
 
@@ -76,11 +76,11 @@ struct frame *frame_alloc(struct frame_pool *pool, uint32_t floor)
 	return f;
 }
 
-static inline void frame_go_home(struct frame_pool *pool, struct frame *f)
+static inline void frame_recycle(struct frame_pool *pool, struct frame *f)
 {
 	f->flags = 0;
 	if (__builtin_expect(frame_is_external(pool, f), 0)) {
-		external_go_home(pool, f);
+		external_recycle(pool, f);
 		return;
 	}
 	assert(pool->free_count < pool->frame_count);
@@ -93,7 +93,7 @@ void frame_release(struct frame_pool *pool, struct frame *f)
 	assert(f->stack_refs == 1);
 	f->stack_refs = 0;
 	if (f->nic_refs == 0)
-		frame_go_home(pool, f);
+		frame_recycle(pool, f);
 }
 
 void frame_release_packet(struct frame_pool *pool, struct frame *f)
@@ -142,7 +142,7 @@ void frame_nic_done(struct frame_pool *pool, struct frame *f)
 	assert(f->nic_refs > 0);
 	f->nic_refs--;
 	if (f->nic_refs == 0 && f->stack_refs == 0)
-		frame_go_home(pool, f);
+		frame_recycle(pool, f);
 }
 
 uint32_t frame_packet_sum(struct frame *packet, uint32_t *len)

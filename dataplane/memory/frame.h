@@ -2,10 +2,10 @@
 /*
  * frame.h - frames and their pool: one struct frame per chunk of the NIC's memory region.
  *
- * A frame has at most two references: one from the stack (a queue or the application) and one from
- * the NIC. It returns to the pool when both are released, that is, acknowledged and completed. A
- * packet is a frame and its fragments, linked by `frag`; a queue links packets by `next`. A GSO
- * packet consists of several packets of a queue, which the NIC gets as one.
+ * A frame has at most two references: one of the stack (a queue or the application) and one of the
+ * NIC. It returns to the pool when both are released: acknowledged and completed. A packet is a
+ * frame and its fragments, linked by `frag`; a queue links packets by `next`. A GSO packet consists
+ * of several packets of a queue, which the NIC gets as one.
  */
 #ifndef HARP_MEMORY_FRAME_H
 #define HARP_MEMORY_FRAME_H
@@ -14,7 +14,7 @@
 #include "harp.h"
 
 /*
- * Space before the payload of a frame that we fill, for all headers: Ethernet 14 + VLAN 4 + IPv6 40
+ * Space for all headers before the payload of a frame that we fill: Ethernet 14 + VLAN 4 + IPv6 40
  * + TCP 60 = 118. The rest aligns packets for the kernel's copy (rep movsb) to offset 64 of a page
  * or half page: on AMD Zen a copy is several times slower if the destination is just above the
  * source, modulo 4096. With 128 bytes, packets began at offset 62; with 256, a stream over veth
@@ -25,12 +25,12 @@
 enum frame_flag {
 	FRAME_CSUM = 0x01, /* csum covers data[0..len): the payload's one's-complement sum */
 	FRAME_RX_CSUM_GOOD = 0x02, /* the NIC verified the transport checksum */
-	FRAME_SENT = 0x04,         /* first transmission has happened; segment boundary is fixed */
+	FRAME_SENT = 0x04,         /* transmitted once; its segment boundary is fixed */
 	FRAME_RETRANS = 0x08,
 	FRAME_FIN = 0x10,
 	FRAME_LENT = 0x20,    /* held by the application */
-	FRAME_RX_NIC = 0x40,  /* held by the NIC for reception, and by no one else */
-	FRAME_LENT_RX = 0x80, /* with FRAME_LENT: it was received, not allocated to send */
+	FRAME_RX_NIC = 0x40,  /* held by the NIC alone, for reception */
+	FRAME_LENT_RX = 0x80, /* with FRAME_LENT: a received frame, not one allocated to send */
 };
 
 struct frame {
@@ -38,7 +38,7 @@ struct frame {
 	struct frame *next;    /* next packet of a queue */
 	struct frame *frag;    /* next frame of the same packet */
 	uint32_t index;        /* chunk number in the region; from frame_count on: external.h */
-	uint8_t nic_refs;      /* transmissions of this frame the NIC has not completed */
+	uint8_t nic_refs;      /* transmissions of this frame that the NIC has not completed */
 	uint8_t stack_refs;    /* 1 while a queue or the application holds it */
 	uint8_t flags;         /* enum frame_flag */
 	uint8_t tcp_flags;     /* TCP: enum seg_flag */
@@ -53,11 +53,11 @@ struct frame_pool {
 	uint8_t *base;
 	uint32_t frame_size, frame_shift, frame_count;
 	uint32_t free_count;
-	/* offset of the data in a frame: behind the NIC's bytes and the headroom */
+	/* offset of the data in a frame, after the NIC's bytes and the headroom */
 	uint32_t data_at;
 	uint32_t *free_stack; /* indices of free frames, newest last */
 	struct frame *frames; /* frame_count records, and external_count of external frames */
-	/* External frames: external.h. */
+	/* External frames (external.h). */
 	uint32_t external_count, external_free_count;
 	uint32_t *external_free;  /* indices of free ones, from frame_count on */
 	const uint8_t **external; /* the NIC's array of their addresses */
@@ -70,33 +70,33 @@ struct frame_pool {
 int frame_pool_init(struct frame_pool *pool, const struct harp_nic_caps *caps);
 void frame_pool_destroy(struct frame_pool *pool);
 
-/* Allocates an empty frame with stack_refs 1. Data begins FRAME_HEADROOM_BYTES behind the NIC's
- * reserved bytes; capacity extends to the chunk's end. NULL if fewer than `floor` would remain
- * (which keeps the fill ring supplied). */
+/* Allocates an empty frame with stack_refs 1. Data begins FRAME_HEADROOM_BYTES after the NIC's
+ * reserved bytes; capacity extends to the chunk's end. NULL if fewer than `floor` frames would
+ * remain, which keeps the fill ring supplied. */
 struct frame *frame_alloc(struct frame_pool *pool, uint32_t floor);
 /* Releases the stack's reference to this frame and its fragments. */
 void frame_release_packet(struct frame_pool *pool, struct frame *f);
 /* The same for one frame without its fragments. */
 void frame_release(struct frame_pool *pool, struct frame *f);
 /* Removes n bytes from the front of a packet and frees empty frames. Returns the new first frame;
- * NULL: none is left. */
+ * NULL: the packet is empty. */
 struct frame *frame_packet_cut_front(struct frame_pool *pool, struct frame *f, uint32_t n);
 /* Truncates a packet to its first len bytes (len > 0, at most its length). */
 void frame_packet_cut_back(struct frame_pool *pool, struct frame *f, uint32_t len);
 /* The NIC completed one transmission of this frame. */
 void frame_nic_done(struct frame_pool *pool, struct frame *f);
 
-/* Payload checksum of a packet to be sent (unfolded); cached per frame (FRAME_CSUM). len (may be
- * NULL) receives the payload length. */
+/* Checksum of a packet's payload (unfolded), cached per frame (FRAME_CSUM). Stores the payload's
+ * length in *len unless len is NULL. */
 uint32_t frame_packet_sum(struct frame *packet, uint32_t *len);
-/* The same with a fast path for the common case: one frame, sum computed when it was written. */
+/* The same with a fast path for one frame whose sum was computed when it was written. */
 static inline uint32_t frame_sum(struct frame *packet)
 {
 	return (packet->flags & FRAME_CSUM) && !packet->frag ? packet->csum
 							     : frame_packet_sum(packet, NULL);
 }
 
-/* The frame that holds a region offset; NULL when it is outside. */
+/* The frame that contains this region offset; NULL: outside. */
 static inline struct frame *frame_of_offset(struct frame_pool *pool, uint64_t offset)
 {
 	uint64_t index = offset >> pool->frame_shift;
@@ -107,8 +107,8 @@ static inline bool frame_is_external(const struct frame_pool *pool, const struct
 {
 	return f->index >= pool->frame_count;
 }
-/* The frame that follows f in a GSO packet; *more packets follow *packet. Packets without own
- * payload have none in their first frame. NULL: f is the last. */
+/* The frame that follows f in a GSO packet; *more packets follow *packet. The first frame of a
+ * packet without payload of its own counts as empty. NULL: f is the last. */
 static inline struct frame *frame_after(const struct frame *f, struct frame **packet,
 					uint32_t *more)
 {

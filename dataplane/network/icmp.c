@@ -13,10 +13,10 @@
 #define ICMP_TIME_EXCEEDED 11u
 #define ICMP_PARAMETER_PROBLEM 12u
 
-/* 10,000 echo replies per second, bursts of 256: enough for any tool, and a limit for floods. */
+/* 10,000 echo replies per second, bursts of 256: enough for tools, and a limit for attackers. */
 #define ICMP_ECHO_COST_NS UINT64_C(100000)
 #define ICMP_ECHO_BURST 256u
-/* Errors: 1000 per second, bursts of 50; the same again for other stacks of the NIC. */
+/* Errors: 1000 per second, bursts of 50; separately the same for other stacks of the NIC. */
 #define ICMP_ERROR_COST_NS UINT64_C(1000000)
 #define ICMP_ERROR_BURST 50u
 #define ICMP_MTU_MIN 552u
@@ -24,7 +24,7 @@
 struct icmp_header {
 	uint8_t type, code;
 	uint16_t csum;      /* memory order */
-	be16_t unused, mtu; /* rest of the header, as RFC 1191 section 4 divides it */
+	be16_t unused, mtu; /* rest of the header, as in RFC 1191 section 4 */
 } __attribute__((packed));
 static_assert(sizeof(struct icmp_header) == ICMP_HEADER_BYTES, "RFC 792");
 
@@ -81,8 +81,8 @@ bool icmp_elsewhere_allowed(struct icmp *icmp)
 }
 
 /*
- * Replies with the frames of the request: the data is neither read nor copied. We release our
- * reference as usual, since nicio_tx() takes its own.
+ * Replies with the frames of the request, without reading or copying the data. This code releases
+ * its reference as usual, because nicio_tx() takes its own.
  */
 static enum icmp_verdict icmp_echo(struct icmp *icmp, struct packet_in *in)
 {
@@ -142,9 +142,10 @@ bool icmp_parse_ports(const struct icmp *icmp, const uint8_t *transport,
 }
 
 /*
- * MTU in a "fragmentation needed". A router older than RFC 1191 sends 0: take the next lower entry
- * of section 7's table of common MTUs below the quoted packet's size. No path in use has less than
- * ICMP_MTU_MIN; a smaller value would make us send mostly headers (Linux's min_pmtu is the same).
+ * The MTU of a "fragmentation needed". A router older than RFC 1191 sends 0: take the next lower
+ * entry of section 7's table of common MTUs below the quoted packet's size. No path in use has less
+ * than ICMP_MTU_MIN; a smaller value would make us send mostly headers (Linux's min_pmtu is the
+ * same).
  */
 static uint32_t icmp_mtu_bytes(uint32_t mtu_bytes, uint32_t quoted_bytes)
 {
@@ -157,8 +158,8 @@ static uint32_t icmp_mtu_bytes(uint32_t mtu_bytes, uint32_t quoted_bytes)
 	return mtu_bytes < ICMP_MTU_MIN ? ICMP_MTU_MIN : mtu_bytes;
 }
 
-/* The quoted packet: it must have our source address and the first 8 bytes of its transport
- * header. */
+/* Parses the quoted packet, which must have our source address and the first 8 bytes of its
+ * transport header. */
 static bool icmp_parse_quote(const struct icmp *icmp, const uint8_t *quote, uint32_t len,
 			     struct harp_icmp_error *error)
 {

@@ -6,7 +6,7 @@
 
 #include "network/ip.h"
 
-/* Rate limit: a token bucket, in units of time. */
+/* A token bucket as rate limit, in units of time. */
 struct icmp_bucket {
 	uint64_t cost_ns, most_ns;
 	uint64_t credit_ns, last_ns;
@@ -15,10 +15,10 @@ struct icmp_bucket {
 struct icmp {
 	struct ip *ip;
 	struct harp_stats *stats;
-	struct icmp_bucket echo, error, elsewhere; /* both families together */
+	struct icmp_bucket echo, error, elsewhere; /* each for both families */
 };
 
-/* What an ICMP error means, independent of the family. */
+/* The meaning of an ICMP error, for both families. */
 enum icmp_error_kind {
 	/* soft error for TCP: network, host, source route, TTL... */
 	ICMP_ERROR_UNREACHABLE_NET = 1,
@@ -33,7 +33,7 @@ enum icmp_error_kind {
 enum icmp_verdict {
 	ICMP_DROPPED = 0, /* counted; release the packet */
 	ICMP_CONSUMED,    /* an echo request: answered; release the packet */
-	ICMP_ERROR,       /* *error is filled in: find its flow; release the packet */
+	ICMP_ERROR,       /* *error is filled in, to find its flow; release the packet */
 };
 
 void icmp_init(struct icmp *icmp, struct ip *ip, struct harp_stats *stats);
@@ -43,17 +43,17 @@ enum icmp_verdict icmp_input(struct icmp *icmp, struct packet_in *in,
 /* The same for IP_LOCAL_ICMP6. Handles neighbor discovery internally (nd.c). */
 enum icmp_verdict icmp6_input(struct icmp *icmp, struct packet_in *in,
 			      struct harp_icmp_error *error);
-/* Rate limit for errors passed to another stack of the NIC, which sent the quoted packet. Counts in
- * both cases. */
+/* Rate limit for errors passed to the stack of the NIC that sent the quoted packet. Counts in both
+ * cases. */
 bool icmp_elsewhere_allowed(struct icmp *icmp);
 /* icmp_out.c: sends a port unreachable to the sender of a packet, whose data begins at the
  * transport header. Rate-limited (RFC 1812 section 4.3.2.8, RFC 4443 section 2.4 (f)). */
 void icmp_unreachable_port(struct icmp *icmp, const struct packet_in *in);
 
 /* ---- shared by icmp.c, icmp6.c and icmp_out.c ---- */
-/* True if one more message may be sent now; takes it from the bucket. */
+/* True if another message may be sent now; takes a token from the bucket. */
 bool icmp_allowed(struct icmp_bucket *bucket, uint64_t now_ns);
-/* True if one more echo may be answered; counts refusals. */
+/* True if another echo may be answered; counts refusals. */
 bool icmp_echo_allowed(struct icmp *icmp);
 /* Parses the first 8 bytes of a quoted TCP or UDP header; false for other protocols and for packets
  * that we did not send. */

@@ -16,7 +16,7 @@
 struct icmp6_header {
 	uint8_t type, code;
 	uint16_t csum; /* memory order */
-	be32_t mtu;    /* rest of the header, as a packet too big has it */
+	be32_t mtu;    /* rest of the header, as in a packet too big */
 } __attribute__((packed));
 static_assert(sizeof(struct icmp6_header) == ICMP6_HEADER_BYTES, "RFC 4443 section 2.1");
 
@@ -80,8 +80,8 @@ static enum icmp_error_kind icmp6_error_kind(uint8_t type, uint8_t code)
 	}
 }
 
-/* The quoted packet, as far as it is in the first frame: it must have our source address, and the
- * first 8 bytes of its transport header behind any extension headers. */
+/* Parses the quoted packet, within the first frame. It must have our source address, and the first
+ * 8 bytes of its transport header after any extension headers. */
 static bool icmp6_parse_quote(const struct icmp *icmp, const uint8_t *quote, uint32_t len,
 			      struct harp_icmp_error *error)
 {
@@ -117,7 +117,7 @@ static enum icmp_verdict icmp6_error(struct icmp *icmp, const struct packet_in *
 	error->kind = icmp6_error_kind(h->type, h->code);
 	if (error->kind == ICMP_ERROR_TOO_BIG) {
 		error->mtu_bytes = be32_get(h->mtu);
-		/* RFC 8201 section 4: a value below the minimum of every link is discarded. */
+		/* RFC 8201 section 4: discards values below the minimum MTU of every link. */
 		if (error->mtu_bytes < IPV6_MTU_MIN)
 			return icmp6_bad(icmp);
 	}

@@ -27,9 +27,9 @@ static uint32_t out_write(uint8_t *at, const struct packet_in *in, bool v4)
 }
 
 /*
- * Takes 0, 1 or 2 tokens at random, one on average. The bucket is shared by all peers: with an
- * exact count, an attacker could exhaust it under forged addresses and learn from the rest which
- * ports are open (SAD DNS, CVE-2020-25705).
+ * Takes 0, 1 or 2 tokens at random, one on average. All peers share the bucket: with an exact
+ * count, an attacker could exhaust it with forged addresses and learn from the rest which ports are
+ * open (SAD DNS, CVE-2020-25705).
  */
 static bool out_allowed(struct icmp *icmp)
 {
@@ -43,7 +43,7 @@ static bool out_allowed(struct icmp *icmp)
 	return true;
 }
 
-/* Earlier layers have excluded packets that must not be answered (RFC 1122 section 3.2.2, RFC 4443
+/* Earlier layers exclude packets that must not be answered (RFC 1122 section 3.2.2, RFC 4443
  * section 2.4 (e)): broadcast, multicast, fragments, invalid sources. */
 void icmp_unreachable_port(struct icmp *icmp, const struct packet_in *in)
 {

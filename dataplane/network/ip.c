@@ -58,8 +58,8 @@ bool ip_trim(struct ip *ip, struct frame *f, uint32_t total)
 	return true;
 }
 
-/* RFC 1122 section 3.2.1.3: addresses that must never be a source. Own addresses are invalid from
- * outside, too. */
+/* RFC 1122 section 3.2.1.3: addresses that must never be a source, and own addresses, which are
+ * invalid from outside. */
 static bool ip_source_good(const struct ip *ip, const struct harp_addr *src)
 {
 	uint32_t v4 = ipv4_number(src);
@@ -89,8 +89,8 @@ enum ip_verdict ip_protocol(const struct ip *ip, uint8_t proto)
 
 /*
  * True if a source route (RFC 791 section 3.1: options 131 and 137) that is not at its end names
- * another destination. RFC 1122 section 3.3.5 allows forwarding; no host does that any more (RFC
- * 7126 section 4.3). Other options are ignored.
+ * another destination. RFC 1122 section 3.3.5 permits forwarding, but hosts no longer do that (RFC
+ * 7126 section 4.3). Ignores other options.
  */
 static bool ip_is_routed_on(const uint8_t *options, uint32_t len)
 {
@@ -136,7 +136,7 @@ enum ip_verdict ip_input(struct ip *ip, struct packet_in *in)
 	const struct ipv4_header *h = (const struct ipv4_header *)f->pub.data;
 	struct harp_stats *stats = ip->stats;
 
-	/* The header must be in the first frame: all NICs do so. */
+	/* The header must be in the first frame, where all NICs put it. */
 	if (f->pub.len < IPV4_HEADER_BYTES)
 		return ip_drop(&stats->drop_ip_short);
 	uint32_t header = ipv4_header_bytes(h), total = be16_get(h->total_len);
@@ -160,7 +160,7 @@ enum ip_verdict ip_input(struct ip *ip, struct packet_in *in)
 	in->dst = ip->last.dst;
 	if (be16_get(h->flags_offset) & (IPV4_FLAG_MF | IPV4_OFFSET_MASK))
 		return ip_drop(&stats->drop_ip_fragment);
-	/* Other options are skipped: a host may ignore those in use (RFC 1122 section 3.2.1.8). */
+	/* A host may skip the other options in use (RFC 1122 section 3.2.1.8). */
 	if (header > IPV4_HEADER_BYTES &&
 	    ip_is_routed_on(f->pub.data + IPV4_HEADER_BYTES, header - IPV4_HEADER_BYTES))
 		return ip_drop(&stats->drop_ip_not_ours);
@@ -179,8 +179,8 @@ enum ip_verdict ip_input(struct ip *ip, struct packet_in *in)
 
 /* ---- out ---- */
 
-/* The identification has no meaning with DF (RFC 6864 section 4). It is counted per path, as
- * receivers with GRO expect; a global counter would reveal to a peer how much others receive. */
+/* With DF the identification has no meaning (RFC 6864 section 4). It is counted per path, as GRO of
+ * receivers expects; a global counter would reveal to a peer how much others receive. */
 static void ip_write_header(struct ip_path *path, uint8_t proto, uint8_t tos,
 			    struct packet_out *out)
 {
@@ -193,7 +193,7 @@ static void ip_write_header(struct ip_path *path, uint8_t proto, uint8_t tos,
 	h->tos = tos;
 	h->total_len = be16_of((uint16_t)out->len);
 	h->id = be16_of(path->v4_id);
-	/* Each segment of a GSO packet has its own: the NIC increments from the first. */
+	/* Each segment of a GSO packet has its own; the NIC increments from the first. */
 	path->v4_id = (uint16_t)(path->v4_id + (out->segments > 1 ? out->segments : 1));
 	h->flags_offset = be16_of(IPV4_FLAG_DF);
 	h->ttl = IP_TTL;
@@ -204,7 +204,7 @@ static void ip_write_header(struct ip_path *path, uint8_t proto, uint8_t tos,
 	h->csum = csum_finish(csum_words(h, IPV4_HEADER_BYTES, 0));
 }
 
-/* True if the previous packet's headers can be reused, and the next hop is unchanged. */
+/* True if the previous packet's headers can be reused and the next hop is unchanged. */
 static inline bool ip_sent_fits(const struct ip *ip, const struct ip_path *path, uint8_t proto,
 				uint8_t tos)
 {

@@ -21,9 +21,9 @@
 
 /* A received packet after eth and ip. */
 struct packet_in {
-	/* first frame; pub.data/len are advanced to the payload of each layer */
+	/* first frame; each layer advances pub.data and len to its payload */
 	struct frame *frame;
-	uint32_t len;  /* bytes from pub.data on, all fragments, without padding */
+	uint32_t len;  /* bytes from pub.data on, including fragments, without padding */
 	uint8_t proto; /* IP_PROTO_* */
 	uint8_t ttl;
 	uint8_t tos;             /* DSCP and ECN */
@@ -55,9 +55,9 @@ struct ip_sent {
 /* A resolved path to a destination, cached by connections. Refreshed by ip_path_check(). */
 struct ip_path {
 	struct harp_addr src, dst, next_hop;
-	uint32_t generation; /* ip.generation at lookup; 0: never looked up */
+	uint32_t generation; /* ip.generation at lookup; 0: none yet */
 	uint32_t mtu_bytes;
-	uint32_t flow_label; /* IPv6, 20 bits: see ip_path_label(). Not changed by a lookup */
+	uint32_t flow_label; /* IPv6, 20 bits: see ip_path_label(). A lookup does not change it */
 	uint16_t v4_id;      /* of the next packet on this path: see ip_write_header() */
 	uint32_t pseudo_sum; /* of src and dst, for ip_pseudo_add() */
 	struct neighbor *neighbor;
@@ -77,7 +77,7 @@ struct ip_route {
 #define IP_ADDRESSES_MAX 16u
 #define IP_ROUTES_MAX 64u
 
-/* Cache of the last received packet's IPv4 addresses, which passed all checks. */
+/* Cache of the IPv4 addresses of the last received packet that passed all checks. */
 struct ip_last_addresses {
 	uint32_t generation; /* ip.generation at that time; 0: empty */
 	uint32_t pseudo_sum; /* of both, for ip_pseudo_sum() */
@@ -123,7 +123,8 @@ const struct harp_addr *ip_source(const struct ip *ip, const struct harp_addr *d
  * -ENETUNREACH no route; -EADDRNOTAVAIL src is not ours.
  */
 int ip_path_lookup(struct ip *ip, struct ip_path *path);
-/* Cheap check before every packet; repeats the lookup if the generation changed. Same errors. */
+/* A cheap check before every packet, which repeats the lookup if the generation changed. Same
+ * errors. */
 static inline int ip_path_check(struct ip *ip, struct ip_path *path)
 {
 	return path->generation == ip->generation ? 0 : ip_path_lookup(ip, path);
@@ -140,7 +141,7 @@ static inline uint32_t ip_header_bytes(const struct harp_addr *addr)
 void ip_path_label(const struct ip *ip, struct ip_path *path, uint16_t local_port,
 		   uint16_t remote_port);
 
-/* The next hop's neighbor entry; NULL if there is none or it now belongs to another address. */
+/* The next hop's neighbor entry; NULL: none, or it now has another address. */
 static inline struct neighbor *ip_path_neighbor(const struct ip_path *path)
 {
 	struct neighbor *n = path->neighbor;
@@ -148,14 +149,13 @@ static inline struct neighbor *ip_path_neighbor(const struct ip_path *path)
 	return n && memcmp(&n->addr, &path->next_hop, sizeof(path->next_hop)) == 0 ? n : NULL;
 }
 
-/* Validates the IP header of a packet that eth_input() returned (data at the IP header): ETH_IPV4
- * and ETH_IPV6. */
+/* Validates the IP header of a packet from eth_input() (data at the IP header): ETH_IPV4 and
+ * ETH_IPV6. */
 enum ip_verdict ip_input(struct ip *ip, struct packet_in *in);
 enum ip_verdict ip6_input(struct ip *ip, struct packet_in *in);
-/* Verdict for a transport protocol; IP_DROPPED (counted) if it is not supported. */
+/* Verdict for a transport protocol; IP_DROPPED (counted): not supported. */
 enum ip_verdict ip_protocol(const struct ip *ip, uint8_t proto);
-/* Trims a packet to total bytes: removes link padding and frames that hold nothing else. False if
- * there are fewer bytes. */
+/* Trims a packet to total bytes: removes link padding and empty frames. False: fewer bytes. */
 bool ip_trim(struct ip *ip, struct frame *f, uint32_t total);
 
 /*
@@ -185,8 +185,8 @@ static inline uint32_t ip_sum_add(uint32_t sum, const struct frame *f)
 	return sum;
 }
 
-/* Verifies the transport checksum; field: its value in the packet. A local kernel leaves the folded
- * pseudo-header sum for a NIC to complete: accepted and counted if `partial` allows it. */
+/* Verifies the transport checksum; field: its value in the packet. If `partial` permits it, accepts
+ * and counts a folded pseudo-header sum, which a local kernel leaves for a NIC to complete. */
 static inline bool ip_l4_csum_holds(const struct frame *packet, uint32_t pseudo_sum, uint16_t field,
 				    bool partial, uint64_t *partial_accepted)
 {
@@ -201,14 +201,14 @@ static inline bool ip_l4_csum_holds(const struct frame *packet, uint32_t pseudo_
 	return csum_finish(ip_sum_add(pseudo_sum, packet)) == 0;
 }
 
-/* Pseudo-header sum (unfolded) for RFC 9293 section 3.1 / RFC 8200 section 8.1. */
+/* Pseudo-header sum (unfolded), RFC 9293 section 3.1 and RFC 8200 section 8.1. */
 uint32_t ip_pseudo_sum(const struct harp_addr *src, const struct harp_addr *dst, uint8_t proto,
 		       uint32_t len);
 /* The same from a precomputed ip_pseudo_sum() with proto 0 and len 0. */
 static inline uint32_t ip_pseudo_add(uint32_t addresses_sum, uint8_t proto, uint32_t len)
 {
-	/* Length and protocol as one 32-bit number each, RFC 8200's form; folded, RFC 9293's
-	 * (8 and 16 bits) gives the same. */
+	/* Length and protocol as 32-bit numbers, RFC 8200's form. Folded, RFC 9293's form (16 and 8
+	 * bits) has the same sum. */
 	return csum_add(addresses_sum, csum_add(htobe32(len), htobe32(proto)));
 }
 

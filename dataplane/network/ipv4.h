@@ -26,7 +26,7 @@ struct ipv4_header {
 	be16_t flags_offset;
 	uint8_t ttl;
 	uint8_t proto;
-	uint16_t csum; /* memory order, as csum_finish() gives it */
+	uint16_t csum; /* memory order, from csum_finish() */
 	uint8_t src[4], dst[4];
 } __attribute__((packed));
 static_assert(sizeof(struct ipv4_header) == IPV4_HEADER_BYTES, "RFC 791");

@@ -2,13 +2,13 @@
 /*
  * ipv6.c - received IPv6 packets, and the header of sent ones (RFC 8200).
  *
- * Extension headers. None are sent. Hop-by-hop and destination options are skipped, up to
- * IP6_EXT_BYTES_MAX bytes in IP6_EXT_MAX headers (RFC 8504 section 5.3 asks for limits); an unknown
- * option of type "discard" discards the packet. A routing header of any type is skipped if it has
- * no segments left, and refused otherwise (section 4.4; RFC 5095 section 3 for type 0). Refused
- * packets are counted, without a parameter problem message. Fragments are refused, and so are
- * atomic fragments, which RFC 6946 would accept: no TCP sender with path MTU discovery sends them,
- * RFC 8021 deprecates what caused them, and RFC 6980 forbids them for neighbor discovery.
+ * Extension headers. None are sent. Received hop-by-hop and destination options are skipped, up to
+ * IP6_EXT_BYTES_MAX bytes in IP6_EXT_MAX headers (RFC 8504 section 5.3 recommends limits); an
+ * unknown option of type "discard" discards the packet. A routing header of any type is skipped if
+ * it has no segments left, and refused otherwise (section 4.4; RFC 5095 section 3 for type 0).
+ * Refused packets are counted, without a parameter problem message. Fragments are refused,
+ * including atomic fragments, which RFC 6946 would accept: no TCP sender with path MTU discovery
+ * sends them, RFC 8021 deprecates their cause, and RFC 6980 forbids them for neighbor discovery.
  */
 #include "network/ipv6.h"
 
@@ -27,10 +27,10 @@ static enum ip_verdict ip6_drop(uint64_t *counter)
 	return IP_DROPPED;
 }
 
-/* RFC 4291: what must never be a source. */
+/* RFC 4291: addresses that must never be a source. */
 static bool ip6_source_good(const struct harp_addr *src)
 {
-	/* A mapped address on the wire would be mistaken for IPv4 (RFC 4942 section 2.2). */
+	/* On the wire, a mapped address would be mistaken for IPv4 (RFC 4942 section 2.2). */
 	return !ipv6_is_multicast(src) && !ipv6_is_loopback(src) && !harp_addr_is_v4(src);
 }
 
@@ -44,7 +44,7 @@ static bool ip6_is_ours(const struct ip *ip, const struct packet_in *in)
 {
 	static const struct harp_addr all_nodes = { .bytes = { 0xff, 2, [15] = 1 } };
 
-	/* unicast address in a multicast frame: not ours (as RFC 1122 3.3.6) */
+	/* not a unicast address in a multicast frame (as RFC 1122 3.3.6) */
 	if (!ipv6_is_multicast(&in->dst))
 		return !harp_addr_is_v4(&in->dst) && ip_is_own(ip, &in->dst) && !in->group;
 	if (memcmp(&in->dst, &all_nodes, sizeof(all_nodes)) == 0)
@@ -59,7 +59,7 @@ static bool ip6_is_ours(const struct ip *ip, const struct packet_in *in)
 	return false;
 }
 
-/* RFC 8200 section 4.2: the options of a hop-by-hop or destination header, len bytes of them. */
+/* RFC 8200 section 4.2: checks len bytes of options of a hop-by-hop or destination header. */
 static bool ip6_options_good(const uint8_t *p, uint32_t len)
 {
 	for (uint32_t at = 0; at < len;) {
@@ -80,11 +80,11 @@ static bool ip6_ext_good(uint8_t proto, const uint8_t *p, uint32_t bytes, unsign
 {
 	if (proto == IPV6_EXT_ROUTING) /* RFC 8200 section 4.4: segments left */
 		return p[3] == 0;
-	/* Section 4.1: hop-by-hop options come first or not at all. */
+	/* Section 4.1: hop-by-hop options come first. */
 	return (proto == IPV6_EXT_DESTINATION || count == 0) && ip6_options_good(p + 2, bytes - 2);
 }
 
-/* Skips extension headers. Returns the verdict of what follows, and its offset from p. */
+/* Skips extension headers. Returns the verdict of the next header, and its offset from p. */
 static enum ip_verdict ip6_extensions(const struct ip *ip, struct packet_in *in, const uint8_t *p,
 				      uint32_t len, uint32_t *offset)
 {
@@ -124,7 +124,7 @@ enum ip_verdict ip6_input(struct ip *ip, struct packet_in *in)
 	enum ip_verdict verdict;
 	uint32_t word, total, ext;
 
-	/* The headers must be in the first frame: all NICs do so. */
+	/* The headers must be in the first frame, where all NICs put them. */
 	if (f->pub.len < IPV6_HEADER_BYTES)
 		return ip6_drop(&stats->drop_ip_short);
 	word = be32_get(h->version_class_label);

@@ -9,7 +9,7 @@
 #include "network/ip.h"
 
 #define IPV6_HEADER_BYTES 40u
-#define IPV6_MTU_MIN 1280u /* RFC 8200 section 5: every link has it */
+#define IPV6_MTU_MIN 1280u /* RFC 8200 section 5: the minimum of every link */
 
 /* Extension headers, RFC 8200 section 4. */
 #define IPV6_EXT_HOP_BY_HOP 0u
@@ -25,8 +25,7 @@ struct ipv6_header {
 } __attribute__((packed));
 static_assert(sizeof(struct ipv6_header) == IPV6_HEADER_BYTES, "RFC 8200 section 3");
 
-/* RFC 4291 section 2.7: scopes are numbers, those of unicast addresses too (RFC 6724 section
- * 3.1). */
+/* RFC 4291 section 2.7: scopes are numbers, also for unicast addresses (RFC 6724 section 3.1). */
 #define IPV6_SCOPE_LINK 2u
 #define IPV6_SCOPE_SITE 5u
 #define IPV6_SCOPE_GLOBAL 14u
@@ -66,7 +65,7 @@ static inline void ipv6_group_mac(const struct harp_addr *group, uint8_t *mac)
 	memcpy(mac + 2, group->bytes + 12, 4);
 }
 
-/* Length of a generic extension header at p, of which len bytes are available: 0 if it does not fit
+/* Length of a generic extension header at p, of which len bytes are available. 0: it does not fit
  * or has another format. *next becomes the following header's type. */
 static inline uint32_t ipv6_ext_bytes(uint8_t proto, const uint8_t *p, uint32_t len, uint8_t *next)
 {
@@ -83,19 +82,20 @@ static inline uint32_t ipv6_ext_bytes(uint8_t proto, const uint8_t *p, uint32_t 
 }
 
 /* ipv6.c */
-/* Valid source for anything but neighbor discovery: neither :: nor an own address. */
+/* True for a source that is neither :: nor an own address, which only neighbor discovery
+ * permits. */
 bool ip6_source_is_other(const struct ip *ip, const struct harp_addr *src);
 void ip6_write_header(struct packet_out *out, const struct ip_path *path, uint8_t proto,
 		      uint8_t tclass, uint8_t hop_limit);
 
-/* nd.c - neighbor discovery (RFC 4861): messages in and out. The link layer has the table. */
+/* nd.c - sends and receives neighbor discovery (RFC 4861). The link layer has the table. */
 #define ND_ROUTER_SOLICITATION 133u
 #define ND_ROUTER_ADVERTISEMENT 134u
 #define ND_SOLICITATION 135u
 #define ND_ADVERTISEMENT 136u
 #define ND_REDIRECT 137u
 
-/* Processes an ICMPv6 message with a valid checksum and one of the types above. Counts it. */
+/* Processes and counts an ICMPv6 message of the types above with a valid checksum. */
 void nd_input(struct ip *ip, const struct packet_in *in);
 void nd_solicit(struct ip *ip, const struct harp_addr *src_addr, const struct harp_addr *target,
 		const uint8_t *mac);

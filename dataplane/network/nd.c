@@ -2,16 +2,16 @@
 /*
  * nd.c - neighbor discovery (RFC 4861).
  *
- * Solicitations and advertisements are IPv6 packets, so they are built and parsed here. The link
- * layer's neighbor table (link/neigh.c) processes their content and decides when to send and what
- * to accept. Router discovery and redirects are counted and ignored: routes come from the stack's
- * owner. Own addresses are not probed before use (RFC 4862 section 5.4), since the owner has chosen
- * them; a conflict is detected when the other node sends, counted and reported.
+ * Solicitations and advertisements are IPv6 packets, so this layer builds and parses them. The link
+ * layer's neighbor table (link/neigh.c) processes their content and decides what to send and
+ * accept. Router discovery and redirects are counted and ignored, because routes come from the
+ * stack's owner. Own addresses are not probed before use (RFC 4862 section 5.4), because the owner
+ * has chosen them. A conflict is detected when the other node sends, and is counted and reported.
  *
  * In external mode the owner's kernel sends and answers; received messages are only counted.
  *
  * Membership of our solicited-node groups is not announced (RFC 4861 section 7.2.1 asks for MLD,
- * RFC 3810). Own mode serves the wire and callers' NICs, which receive all groups; on a NIC shared
+ * RFC 3810). Own mode serves the wire and callers' NICs, which receive all groups. On a NIC shared
  * with the kernel, which has the same addresses, the kernel has joined them. On a dedicated NIC
  * behind a switch with MLD snooping (RFC 4541), solicitations arrive only while the switch floods
  * them.
@@ -21,13 +21,13 @@
 #include "base/checksum.h"
 #include "network/ipv6.h"
 
-#define ND_HOP_LIMIT 255u /* proves that the sender is on the link: routers decrement it */
+#define ND_HOP_LIMIT 255u /* proves that the sender is on the link, because routers decrement it */
 #define ND_OPTION_SOURCE_LINK 1u
 #define ND_OPTION_TARGET_LINK 2u
 #define ND_FLAG_SOLICITED 0x40u
 #define ND_FLAG_OVERRIDE 0x20u
 
-/* A solicitation or an advertisement with its one option: sections 4.3, 4.4, 4.6.1. */
+/* A solicitation or an advertisement with one option: sections 4.3, 4.4, 4.6.1. */
 struct nd_message {
 	uint8_t type, code;
 	uint16_t csum; /* memory order */
@@ -103,7 +103,7 @@ static void nd_advertise(struct ip *ip, const struct harp_addr *target,
 			target);
 		return;
 	}
-	/* RFC 4862 section 5.4.3: another node probes our address; tell all nodes that it is
+	/* RFC 4862 section 5.4.3: another node probes our address. This tells all nodes that it is
 	 * ours. */
 	path.dst = (struct harp_addr){ .bytes = { 0xff, 2, [15] = 1 } };
 	nd_send(ip, &path, NULL, ND_ADVERTISEMENT, ND_FLAG_OVERRIDE, target);
@@ -112,9 +112,8 @@ static void nd_advertise(struct ip *ip, const struct harp_addr *target,
 /* ---- in ---- */
 
 /*
- * Parses the options; *mac becomes the link-layer address of the wanted option. False if an option
- * has length 0 or does not fit (section 7.1: discard the whole packet), or if the address cannot be
- * a unicast one.
+ * Parses the options; *mac becomes the link-layer address of the wanted option. False: an option
+ * has length 0 or does not fit (section 7.1: discard the packet), or the address cannot be unicast.
  */
 static bool nd_options(const uint8_t *p, uint32_t len, uint8_t wanted, const uint8_t **mac)
 {
@@ -167,8 +166,8 @@ static void nd_solicited(struct ip *ip, const struct packet_in *in, const uint8_
 	if (!for_us)
 		return;
 	if (!mac && !ipv6_is_unspecified(&in->src)) {
-		/* A unicast probe may omit its address. If we do not know it, the next probe will
-		 * be answered. */
+		/* A unicast probe may omit its address. If we do not know it, the next probe is
+		 * answered. */
 		if (ip_path_lookup(ip, &path) != 0 || !path.neighbor)
 			return;
 		if (!neighbor_usable(path.neighbor)) {

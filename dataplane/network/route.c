@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * route.c - own addresses and routes: next hop and source address selection.
+ * route.c - own addresses and routes: selection of next hop and source address.
  *
  * Theory of operation. The tables are short and searched once per connection (struct ip_path caches
  * the result until the generation changes), so they are arrays. Prefix lengths are those of the
- * 128-bit form, for both families; IPv4's mapped form adds 96 bits. The families never mix: a
+ * 128-bit form for both families; IPv4's mapped form adds 96 bits. The families never mix: a
  * route's gateway and a packet's source have the destination's family. Among several own addresses
  * RFC 6724 decides (route_rank()): scope first, so a link-local address is the last resort for
  * other destinations. Own addresses, multicast, broadcast and loopback have no route.
@@ -44,7 +44,7 @@ static struct harp_addr route_masked(const struct harp_addr *addr, unsigned bits
 	return out;
 }
 
-/* The length in bits of the 128-bit form; -EINVAL when it is too long for the family. */
+/* The length in bits of the 128-bit form; -EINVAL: too long for the family. */
 static int route_prefix_bits(const struct harp_addr *addr, unsigned prefix_len)
 {
 	bool v4 = harp_addr_is_v4(addr);
@@ -199,7 +199,7 @@ int ip_route_remove(struct ip *ip, const struct harp_addr *prefix, unsigned pref
 
 /* ---- paths ---- */
 
-/* Longest prefix wins. */
+/* Longest prefix match. */
 static const struct ip_route *route_lookup(const struct ip *ip, const struct harp_addr *dst)
 {
 	const struct ip_route *best = NULL;
@@ -215,7 +215,7 @@ static const struct ip_route *route_lookup(const struct ip *ip, const struct har
 	return best;
 }
 
-/* RFC 6724 section 3.1, 3.2: how far an address reaches. */
+/* The scope of an address: RFC 6724 sections 3.1 and 3.2. */
 static unsigned route_scope(const struct harp_addr *addr)
 {
 	if (harp_addr_is_v4(addr)) /* 169.254.0.0/16 */
@@ -228,7 +228,7 @@ static unsigned route_scope(const struct harp_addr *addr)
 	return addr->bytes[0] == 0xfe ? IPV6_SCOPE_SITE : IPV6_SCOPE_GLOBAL;
 }
 
-/* RFC 6724 section 2.1: the part of the policy table that distinguishes addresses of one scope:
+/* RFC 6724 section 2.1: the rows of the policy table that distinguish addresses of one scope:
  * unique local (RFC 4193), 6to4, Teredo, and others. */
 static unsigned route_label(const struct harp_addr *addr)
 {
@@ -257,7 +257,7 @@ static unsigned route_common_bits(const struct harp_addr *a, const struct harp_a
 }
 
 /*
- * Rank of an own address as a source for dst, higher is better: those rules of RFC 6724 section 5
+ * Rank of an own address as a source for dst, higher is better: the rules of RFC 6724 section 5
  * that can differ between own addresses. With one interface and without temporary or deprecated
  * addresses these are 2 (scope), 6 (label), 5.5 as "in the next hop's subnet", and 8 (longest
  * prefix).
@@ -314,7 +314,7 @@ int ip_path_lookup(struct ip *ip, struct ip_path *path)
 	path->generation = 0;
 	path->neighbor = NULL;
 	path->sent.len = 0;
-	/* No route to own addresses: the stack has no loopback. */
+	/* Own addresses have no route, because the stack has no loopback. */
 	if (route_is_unicast(&path->dst) && !ip_is_own(ip, &path->dst) &&
 	    !ip_is_broadcast(ip, &path->dst))
 		route = route_lookup(ip, &path->dst);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* af_xdp.c - the AF_XDP NIC's data path: bursts through four rings shared with the kernel. */
+/* af_xdp.c - the AF_XDP NIC's data path: bursts over four rings shared with the kernel. */
 #include "nic/af_xdp.h"
 
 #include <errno.h>
@@ -10,8 +10,8 @@
 
 /* ---- rings ---------------------------------------------------------------------------------- */
 
-/* Entries that we may write. The acquire pairs with the kernel's release after it has consumed
- * them: it no longer reads an entry that its index has passed. */
+/* Entries that we may write. Acquire: pairs with the kernel's release after it has consumed them.
+ * The kernel no longer reads entries that its index has passed. */
 static uint32_t ring_room(struct xsk_ring *ring, uint32_t wanted)
 {
 	uint32_t room = ring->limit - ring->head;
@@ -24,7 +24,7 @@ static uint32_t ring_room(struct xsk_ring *ring, uint32_t wanted)
 	return room;
 }
 
-/* Entries that we may read. The acquire pairs with the kernel's release after writing them. */
+/* Entries that we may read. Acquire: pairs with the kernel's release after it has written them. */
 static uint32_t ring_waiting(struct xsk_ring *ring, uint32_t wanted)
 {
 	uint32_t waiting = ring->limit - ring->head;
@@ -37,7 +37,7 @@ static uint32_t ring_waiting(struct xsk_ring *ring, uint32_t wanted)
 	return waiting;
 }
 
-/* Release: the kernel sees the entries (and our reads are complete) before the index moves. */
+/* Release: our reads are complete and the kernel sees our entries before the index moves. */
 static void ring_publish(struct xsk_ring *ring, uint32_t *index)
 {
 	__atomic_store_n(index, ring->head, __ATOMIC_RELEASE);
@@ -78,7 +78,7 @@ static unsigned af_xdp_fill(struct harp_nic *nic, const uint64_t *addrs, unsigne
 	return taken;
 }
 
-/* Drops a packet that no burst of the caller can hold: its frames return to the fill ring. */
+/* Drops a packet that exceeds any burst of the caller: its frames return to the fill ring. */
 static void af_xdp_rx_refuse(struct af_xdp *x, unsigned count)
 {
 	for (unsigned i = 0; i < count; i++) {
@@ -93,7 +93,7 @@ static void af_xdp_rx_refuse(struct af_xdp *x, unsigned count)
 	af_xdp_fill(&x->nic, NULL, 0);
 }
 
-/* Descriptors of the packet at the ring's head; 0 if its end has not arrived. */
+/* Number of descriptors of the packet at the ring's head; 0: its end has not arrived. */
 static unsigned af_xdp_packet_descs(struct af_xdp *x, uint32_t waiting)
 {
 	for (unsigned n = 0; n < waiting; n++)
@@ -155,7 +155,7 @@ static unsigned af_xdp_tx(struct harp_nic *nic, const struct harp_desc *descs, u
 
 		while (end < count && (descs[end].flags & HARP_DESC_MORE))
 			end++;
-		/* Caller errors: a packet without an end, or with too many fragments. */
+		/* Caller error: a packet without an end, or with too many fragments. */
 		assert(end < count && end - taken < nic->caps.tx_frags_max);
 		if (end == count || end + 1 - taken > room)
 			break;
@@ -211,7 +211,7 @@ static void af_xdp_kick(struct harp_nic *nic, uint64_t now_ns)
 	struct af_xdp *x = (struct af_xdp *)nic;
 
 	(void)now_ns;
-	/* A driver that ran out of fill frames sleeps until it is woken. */
+	/* A driver that has run out of fill frames sleeps until this wakeup. */
 	if (ring_needs_wakeup(&x->fill)) {
 		recvfrom(x->fd, NULL, 0, MSG_DONTWAIT, NULL, NULL);
 		x->stats.kicks++;
@@ -270,7 +270,7 @@ static void af_xdp_destroy(struct harp_nic *nic)
 {
 	struct af_xdp *x = (struct af_xdp *)nic;
 
-	/* A mapped ring keeps the socket, and so the queue, alive: unmap first, close last. */
+	/* A mapped ring keeps the socket and the queue alive: unmap first, close last. */
 	af_xdp_ring_unmap(&x->rx);
 	af_xdp_ring_unmap(&x->fill);
 	af_xdp_ring_unmap(&x->tx);

@@ -20,13 +20,14 @@ struct xsk_ring {
 	void *entries;
 	uint32_t size, mask;
 	uint32_t head; /* our next index */
-	/* producer rings: first index that we must not write; consumer rings: must not read */
+	/* producer rings: first index that we must not write; consumer rings: first index that we
+	 * must not read */
 	uint32_t limit;
 	void *map;
 	size_t map_bytes;
 };
 
-/* Frames of a packet longer than the caller's burst, on their way to the fill ring. */
+/* Frames of a packet that exceeds the caller's burst, waiting for space in the fill ring. */
 #define AF_XDP_STASH_MAX 256u
 
 struct af_xdp {
@@ -39,7 +40,7 @@ struct af_xdp {
 	size_t region_bytes;
 	unsigned stash_count;
 	uint64_t stash[AF_XDP_STASH_MAX];
-	struct harp_nic_stats stats; /* counters that the kernel does not have */
+	struct harp_nic_stats stats; /* counters that the kernel lacks */
 };
 
 extern const struct harp_nic_ops af_xdp_ops;
@@ -47,8 +48,8 @@ extern const struct harp_nic_ops af_xdp_ops;
 /* Unmaps it, if it is mapped. */
 void af_xdp_ring_unmap(struct xsk_ring *ring);
 
-/* A queue's memory has a multiple of this size, with or without huge pages, and never changes size:
- * a process that maps it must not get SIGBUS because another one truncates it. */
+/* A queue's memory is a multiple of this size, with or without huge pages, and never changes size:
+ * a process that maps it must not get SIGBUS because another process truncates it. */
 #define AF_XDP_HUGE_PAGE_BYTES ((size_t)2 << 20)
 #define AF_XDP_FRAMES_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 static inline size_t af_xdp_region_bytes(uint32_t frame_count, uint32_t frame_size)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * af_xdp_abi.h - the AF_XDP system interface, with what Debian 12's headers (Linux 6.1) lack
- * declared by hand and every layout asserted.
+ * af_xdp_abi.h - the AF_XDP system interface. Declares the parts that Debian 12's headers (Linux
+ * 6.1) lack and asserts every layout.
  *
  * Source: include/uapi/linux/if_xdp.h and Documentation/networking/af_xdp.rst of Linux 6.18.
  */
@@ -29,7 +29,7 @@
 #ifndef XDP_PKT_CONTD
 #define XDP_PKT_CONTD (1 << 0)
 #endif
-/* Linux 6.17: how many packets one sendto() sends in copy mode (32 before). */
+/* Linux 6.17: number of packets that one sendto() sends in copy mode (32 before). */
 #ifndef XDP_MAX_TX_SKB_BUDGET
 #define XDP_MAX_TX_SKB_BUDGET 9
 #endif
@@ -38,7 +38,7 @@
 #define AF_XDP_HEADROOM_BYTES 256u
 /* Copy mode builds one skb: its linear part and MAX_SKB_FRAGS (17) fragments. */
 #define AF_XDP_COPY_FRAGS_MAX 18u
-/* A zero-copy driver that takes XDP_USE_SG has an xdp_zc_max_segs of at least 2. */
+/* A zero-copy driver that accepts XDP_USE_SG has an xdp_zc_max_segs of at least 2. */
 #define AF_XDP_ZEROCOPY_FRAGS_MIN 2u
 
 static_assert(sizeof(struct sockaddr_xdp) == 16, "struct sockaddr_xdp");
@@ -49,7 +49,7 @@ static_assert(sizeof(struct xdp_ring_offset) == 32, "offsets with flags (Linux 5
 static_assert(sizeof(struct xdp_mmap_offsets) == 128, "struct xdp_mmap_offsets");
 static_assert(sizeof(struct xdp_statistics) == 48, "statistics of Linux 5.9");
 
-/* A ring's descriptor is used as the NIC interface's, without conversion. */
+/* The NIC interface uses the rings' descriptors without conversion. */
 static_assert(sizeof(struct harp_desc) == sizeof(struct xdp_desc), "desc");
 static_assert(offsetof(struct harp_desc, addr) == offsetof(struct xdp_desc, addr), "desc.addr");
 static_assert(offsetof(struct harp_desc, len) == offsetof(struct xdp_desc, len), "desc.len");

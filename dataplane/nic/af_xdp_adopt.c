@@ -2,9 +2,9 @@
 /*
  * af_xdp_adopt.c - creates a NIC from an existing AF_XDP queue: maps its rings and memory.
  *
- * The creator may be another process and another version of HARP, so everything that the kernel can
- * report is verified: a wrong number would cause a crash or silent failure much later. Facts that
- * the kernel does not report (the socket's memory, the queue it is bound to) are trusted.
+ * The creator may be another process with another version of HARP. So everything that the kernel
+ * can report is verified: a wrong number would cause a crash or silent failure much later. Facts
+ * that the kernel does not report (the socket's memory, its queue) are trusted.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -18,7 +18,7 @@
 #include "base/why.h"
 #include "nic/af_xdp.h"
 
-/* More fragments per packet than the kernel supports for one skb are invalid. */
+/* The kernel does not support more fragments per packet for one skb. */
 #define FRAGS_MAX 255u
 #define MTU_BYTES_MIN 68u /* RFC 791 */
 #define FEATURES_KNOWN (HARP_NIC_RX_CSUM_PARTIAL | HARP_NIC_TX_MULTI)
@@ -46,23 +46,20 @@ static int adopting_numbers(const struct adopting *a)
 	const struct harp_queue *q = a->queue;
 
 	if (q->frame_size != 2048 && q->frame_size != 4096)
-		return why_fail(&a->why, -EPROTO, "frames of %u bytes; 2048 or 4096 are possible",
+		return why_fail(&a->why, -EPROTO, "frames of %u bytes; use 2048 or 4096",
 				q->frame_size);
 	if (q->frame_count < 64 || q->frame_count > (1u << 20))
-		return why_fail(&a->why, -EPROTO, "%u frames; 64..1048576 are possible",
-				q->frame_count);
+		return why_fail(&a->why, -EPROTO, "%u frames; use 64..1048576", q->frame_count);
 	if (!adopting_is_power_of_two(q->ring_size) || q->ring_size < 64 || q->ring_size > 65536)
-		return why_fail(&a->why, -EPROTO,
-				"rings of %u; a power of two in 64..65536 is possible",
+		return why_fail(&a->why, -EPROTO, "rings of %u; use a power of two in 64..65536",
 				q->ring_size);
 	if (q->mtu_bytes < MTU_BYTES_MIN || q->mtu_bytes > 65535)
-		return why_fail(&a->why, -EPROTO, "an MTU of %u; 68..65535 is possible",
-				q->mtu_bytes);
+		return why_fail(&a->why, -EPROTO, "MTU %u; use 68..65535", q->mtu_bytes);
 	if (!q->tx_frags_max || q->tx_frags_max > FRAGS_MAX || q->features & ~FEATURES_KNOWN)
-		return why_fail(&a->why, -EPROTO, "packets of %u pieces, features %#x",
+		return why_fail(&a->why, -EPROTO, "packets of %u fragments, features %#x",
 				q->tx_frags_max, q->features);
 	if (!memchr(q->ifname, '\0', sizeof(q->ifname)))
-		return why_fail(&a->why, -EPROTO, "an interface name without an end");
+		return why_fail(&a->why, -EPROTO, "unterminated interface name");
 	return 0;
 }
 
@@ -77,10 +74,10 @@ static int adopting_frames(struct adopting *a)
 	void *frames;
 
 	if (seals < 0 || fstat(q->frames_fd, &status) < 0)
-		return why_fail(&a->why, -EBADF, "its memory is no memfd");
+		return why_fail(&a->why, -EBADF, "its memory is not a memfd");
 	if ((seals & AF_XDP_FRAMES_SEALS) != AF_XDP_FRAMES_SEALS)
 		return why_fail(&a->why, -EPERM,
-				"its memory is not sealed: it could be taken away beneath us");
+				"its memory is not sealed: its owner could truncate it");
 	if ((uint64_t)status.st_size < bytes)
 		return why_fail(&a->why, -EPROTO,
 				"its memory has %lld bytes, %u frames of %u need %zu",
@@ -107,14 +104,14 @@ static int adopting_socket(const struct adopting *a, struct xdp_mmap_offsets *of
 	socklen_t len = sizeof(domain);
 
 	if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &len) < 0 || domain != AF_XDP)
-		return why_fail(&a->why, -EBADF, "its socket is no AF_XDP socket");
+		return why_fail(&a->why, -EBADF, "its socket is not an AF_XDP socket");
 	len = sizeof(*offsets);
 	if (getsockopt(fd, SOL_XDP, XDP_MMAP_OFFSETS, offsets, &len) < 0)
 		return why_fail(&a->why, -errno, "XDP_MMAP_OFFSETS: %s", strerror(errno));
 	if (len < sizeof(*offsets))
 		return why_fail(&a->why, -EOPNOTSUPP,
-				"kernel without need-wakeup rings; 5.4 is needed");
-	/* Receives nothing; ENETDOWN is transient, ENXIO is not. */
+				"this kernel has no need-wakeup rings; use Linux 5.4 or later");
+	/* Receives nothing. ENETDOWN is transient, ENXIO is not. */
 	if (recvfrom(fd, NULL, 0, MSG_DONTWAIT, NULL, NULL) < 0 && errno == ENXIO)
 		return why_fail(&a->why, -EBADF, "its socket is not bound to a queue");
 	return 0;
@@ -128,8 +125,8 @@ static void *adopting_map(const struct adopting *a, const struct adopting_ring *
 		    (off_t)r->page_offset);
 }
 
-/* The kernel maps whole pages and no more than the ring: if twice the stated size can be mapped,
- * the stated size is wrong and indices would be misinterpreted. */
+/* True if the ring is larger than stated, in which case indices would be misinterpreted. The kernel
+ * maps whole pages up to the ring's size, so mapping twice the stated size must fail. */
 static bool adopting_ring_is_larger(const struct adopting *a, const struct adopting_ring *r)
 {
 	size_t page = (size_t)sysconf(_SC_PAGESIZE), bytes;
@@ -228,7 +225,8 @@ int harp_nic_af_xdp_adopt(struct harp_nic **out, const struct harp_queue *queue,
 	*out = NULL;
 	if (!queue || queue->size < sizeof(*queue)) {
 		why_about(&a.why, "a queue");
-		return why_fail(&a.why, -EINVAL, "described in an older size; rebuild the caller");
+		return why_fail(&a.why, -EINVAL,
+				"the size of struct harp_queue is too small; rebuild the caller");
 	}
 	why_about(&a.why, "%.15s queue %u", queue->ifname, queue->queue);
 	a.x = calloc(1, sizeof(*a.x));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* af_xdp_link.c - interface properties by ioctl; needs no privilege. */
+/* af_xdp_link.c - reads interface properties by ioctl, without privileges. */
 #include "nic/af_xdp_link.h"
 
 #include <errno.h>
@@ -92,7 +92,7 @@ int af_xdp_link_read(const char *ifname, struct af_xdp_link *out)
 	}
 	out->loopback = request.ifr_hwaddr.sa_family == ARPHRD_LOOPBACK;
 	memcpy(out->mac, request.ifr_hwaddr.sa_data, sizeof(out->mac));
-	/* IFF_RUNNING is not used: it follows the carrier up to a second late. */
+	/* Not IFF_RUNNING, which follows the carrier up to a second late. */
 	out->carrier = link_ethtool(fd, &request, &carrier) || carrier.data;
 	link_driver_and_queues(fd, &request, out);
 	out->offloads = link_offloads(fd, &request);
@@ -114,8 +114,8 @@ static bool link_driver_in(const struct af_xdp_link *link, const char *const *na
 
 bool af_xdp_link_partial_csum(const struct af_xdp_link *link)
 {
-	/* Drivers whose sender may be a kernel on the same host, with checksums left for a NIC that
-	 * the packet never reaches. */
+	/* Drivers whose sender may be a kernel on the same host, which leaves checksums to a NIC
+	 * that the packet never reaches. */
 	static const char *const names[] = { "veth",   "bridge",     "tun",          "macvlan",
 					     "ipvlan", "virtio_net", "xen_netfront", "vif",
 					     "dummy",  NULL };

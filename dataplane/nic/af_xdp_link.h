@@ -27,11 +27,12 @@ struct af_xdp_link {
 	char driver[32]; /* empty: unknown */
 };
 
-/* Reads them; -ENODEV no such interface, -EINVAL not Ethernet or a name too long, other -errno. */
+/* Reads the properties. -ENODEV no such interface, -EINVAL not Ethernet or a name too long, other
+ * -errno. */
 int af_xdp_link_read(const char *ifname, struct af_xdp_link *out);
 /* True if packets from a local neighbor may have partial TCP checksums. */
 bool af_xdp_link_partial_csum(const struct af_xdp_link *link);
-/* True if packets arrive on lower devices (bond, team, VLAN): an AF_XDP socket on it receives
+/* True if packets arrive on lower devices (bond, team, VLAN), so that an AF_XDP socket receives
  * nothing. */
 bool af_xdp_link_is_stacked(const struct af_xdp_link *link);
 /* True for a software device on which native XDP costs the kernel more than HARP gains. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * af_xdp_make.c - creates an AF_XDP queue: memory, socket, ring sizes, bind. Raw system calls, libc
- * only. af_xdp_adopt.c maps it, in this process or another.
+ * af_xdp_make.c - creates an AF_XDP queue: memory, socket, ring sizes, bind. Uses raw system calls
+ * and libc only. af_xdp_adopt.c maps the queue, in this process or another.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -18,8 +18,8 @@
 #include "nic/af_xdp_link.h"
 
 #define BIND_RETRY_NS 2000000
-/* Packets per sendto() in copy mode: more than a burst of the stack, few enough not to keep the
- * thread in the kernel for long. */
+/* Packets per sendto() in copy mode: more than a burst of the stack, but so few that the thread
+ * soon returns from the kernel. */
 #define TX_BUDGET_PACKETS 128u
 
 struct making {
@@ -43,7 +43,8 @@ static int making_options(struct making *m, const struct harp_af_xdp_options *op
 	why_about(&m->why, "%s queue %u", opt && opt->ifname ? opt->ifname : "(none)",
 		  opt ? opt->queue : 0);
 	if (!opt || opt->size < sizeof(*opt))
-		return why_fail(&m->why, -EINVAL, "options of an older size; rebuild the caller");
+		return why_fail(&m->why, -EINVAL,
+				"the size of the options is too small; rebuild the caller");
 	*c = *opt;
 	rc = af_xdp_link_read(c->ifname, &m->link);
 	if (rc == -ENODEV)
@@ -59,24 +60,21 @@ static int making_options(struct making *m, const struct harp_af_xdp_options *op
 	if (!c->bind_retry_ms)
 		c->bind_retry_ms = 2000;
 	if (c->frame_size != 2048 && c->frame_size != 4096)
-		return why_fail(&m->why, -EINVAL, "frame size %u; the kernel takes 2048 or 4096",
-				c->frame_size);
+		return why_fail(&m->why, -EINVAL, "frame size %u; use 2048 or 4096", c->frame_size);
 	if (!is_power_of_two(c->ring_size) || c->ring_size < 64 || c->ring_size > 65536)
-		return why_fail(&m->why, -EINVAL,
-				"ring size %u; a power of two in 64..65536 is needed",
+		return why_fail(&m->why, -EINVAL, "ring size %u; use a power of two in 64..65536",
 				c->ring_size);
 	if (c->frame_count < 64 || c->frame_count > (1u << 20))
-		return why_fail(&m->why, -EINVAL, "%u frames; 64..1048576 are possible",
-				c->frame_count);
+		return why_fail(&m->why, -EINVAL, "%u frames; use 64..1048576", c->frame_count);
 	if (c->copy_mode > 2 || c->huge_pages > 2)
-		return why_fail(&m->why, -EINVAL, "copy_mode %u or huge_pages %u above 2",
+		return why_fail(&m->why, -EINVAL, "copy_mode %u or huge_pages %u exceeds 2",
 				c->copy_mode, c->huge_pages);
 	return 0;
 }
 
 /* frame memory */
 
-/* Creates a memfd of sealed size; the caller owns it. -1 if there is no such memory. */
+/* Creates a memfd of sealed size, which the caller owns. -1: there is no such memory. */
 static int frames_create(size_t bytes, unsigned memfd_flags)
 {
 	int fd = memfd_create("harp-frames", MFD_CLOEXEC | MFD_ALLOW_SEALING | memfd_flags);
@@ -84,7 +82,7 @@ static int frames_create(size_t bytes, unsigned memfd_flags)
 
 	if (fd < 0)
 		return -1;
-	/* Huge pages are reserved when mapped, not before. */
+	/* The kernel reserves huge pages when they are mapped, not before. */
 	if (ftruncate(fd, (off_t)bytes) == 0 && fcntl(fd, F_ADD_SEALS, AF_XDP_FRAMES_SEALS) == 0) {
 		frames =
 			mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
@@ -119,7 +117,7 @@ static int making_frames(struct making *m)
 
 /* ---- the socket ----------------------------------------------------------------------------- */
 
-/* Mapped only during the call: the kernel keeps the pages, not their address. */
+/* Mapped only during the call, because the kernel keeps the pages, not their address. */
 static int frames_register(const struct making *m)
 {
 	size_t bytes = af_xdp_region_bytes(m->opt.frame_count, m->opt.frame_size);
@@ -150,11 +148,11 @@ static int making_socket(const struct making *m)
 		return why_fail(&m->why, -EPERM, "AF_XDP needs CAP_NET_RAW; run as root or add it");
 	if (fd < 0 && (errno == EAFNOSUPPORT || errno == EINVAL))
 		return why_fail(&m->why, -EOPNOTSUPP,
-				"this kernel has no AF_XDP; CONFIG_XDP_SOCKETS is needed");
+				"this kernel has no AF_XDP; it needs CONFIG_XDP_SOCKETS");
 	if (fd < 0)
 		return why_fail(&m->why, -errno, "AF_XDP socket: %s", strerror(errno));
-	/* Copy mode charges packets in flight to the socket; its default is less than a ring.
-	 * Optional: sending works without. */
+	/* Copy mode charges packets in flight to the socket, whose default limit is less than a
+	 * ring. Optional: sending works without. */
 	if (setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &sndbuf_bytes, sizeof(sndbuf_bytes)) < 0)
 		setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &sndbuf_bytes, sizeof(sndbuf_bytes));
 	return 0;
@@ -211,10 +209,10 @@ static int bind_once(const struct making *m, unsigned flags)
 }
 
 /*
- * A queue stays busy for tens of milliseconds after its owner exits or closes it (the kernel frees
- * the old pool in a work queue). No event reports the end, so retries for a bounded time.
+ * A queue stays busy for tens of milliseconds after its owner exits or closes it: the kernel frees
+ * the old pool in a work queue. No event reports the end, so this retries for a bounded time.
  */
-static int bind_patiently(const struct making *m, unsigned flags)
+static int bind_with_retry(const struct making *m, unsigned flags)
 {
 	const struct timespec pause = { .tv_nsec = BIND_RETRY_NS };
 	uint64_t tries = m->opt.bind_retry_ms * 1000000ull / BIND_RETRY_NS + 1;
@@ -238,10 +236,10 @@ static int making_bind_failed(struct making *m, int rc)
 		return why_fail(&m->why, rc, "the interface is down; `ip link set %s up`",
 				m->opt.ifname);
 	case -ENODEV:
-		return why_fail(&m->why, rc, "the interface vanished");
+		return why_fail(&m->why, rc, "the interface was removed");
 	case -EINVAL:
 		return why_fail(&m->why, rc,
-				"no such queue (the interface says %u receive, %u transmit); "
+				"no such queue (the interface has %u receive, %u transmit); "
 				"choose a lower one",
 				m->link.rx_queues, m->link.tx_queues);
 	case -EOPNOTSUPP:
@@ -272,11 +270,11 @@ static int making_bind(struct making *m)
 	for (unsigned i = first; i <= last; i++) {
 		unsigned flags = attempts[i];
 
-		/* Without multi-buffer support, frames larger than one chunk would be dropped
-		 * silently. */
+		/* Without multi-buffer support, the kernel would silently drop packets larger than
+		 * one chunk. */
 		if (jumbo && !(flags & XDP_USE_SG))
 			continue;
-		rc = bind_patiently(m, flags);
+		rc = bind_with_retry(m, flags);
 		m->sg = flags & XDP_USE_SG;
 		if (rc != -EOPNOTSUPP && rc != -EINVAL)
 			break;
@@ -293,7 +291,7 @@ static int making_bind(struct making *m)
 	return 0;
 }
 
-/* The parameters for the adopter, besides the descriptors. */
+/* Fills in the adopter's parameters, except descriptors. */
 static void making_describe(const struct making *m)
 {
 	struct harp_queue *queue = m->queue;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * callback.c - a NIC made of two functions of the caller. Single-frame packets are received into
- * and sent from their frame; larger packets go through a buffer of the NIC.
+ * callback.c - a NIC made of two functions of the caller. Packets of one frame are received into it
+ * and sent from it; larger packets pass through a buffer of the NIC.
  */
 #include "harp_nic.h"
 
@@ -17,10 +17,10 @@
 #define CALLBACK_FRAGS_MAX 32u
 
 struct callback_nic {
-	struct harp_nic nic; /* must be first */
+	struct harp_nic nic; /* must be first: a struct harp_nic * refers to this struct */
 	struct harp_nic_callbacks user;
 	struct harp_nic_stats stats;
-	uint8_t *packet; /* one packet of packet_bytes */
+	uint8_t *packet; /* holds one packet of packet_bytes */
 	uint32_t packet_bytes;
 	uint64_t *fill; /* ring of empty frames */
 	uint32_t fill_head, fill_count;
@@ -42,7 +42,7 @@ static uint64_t callback_fill_take(struct callback_nic *cb)
 	return addr;
 }
 
-/* Receives one packet into descs; 0 if none is available. Skips a packet that exceeds the bound. */
+/* Receives one packet into descs; 0: none is available. Skips packets that exceed the bound. */
 static unsigned callback_rx_one(struct callback_nic *cb, struct harp_desc *descs)
 {
 	uint8_t *base = cb->nic.caps.frame_base;
@@ -85,7 +85,7 @@ static unsigned callback_rx(struct harp_nic *nic, struct harp_desc *descs, unsig
 	unsigned got = 0, n;
 
 	(void)now_ns;
-	/* Receives only if the largest packet would fit. */
+	/* Receives only if the largest packet fits. */
 	while (max - got >= frags) {
 		if (cb->fill_count < frags) {
 			cb->stats.rx_fill_empty++;

@@ -2,7 +2,7 @@
 /*
  * capture.c - a ring of captured packets, written as pcapng (draft-ietf-opsawg-pcapng).
  *
- * The ring holds records of a header and the packet's bytes, padded to 8. head and tail count bytes
+ * A record of the ring is a header and the packet's bytes, padded to 8. head and tail count bytes
  * since the start; their difference is the content. Blocks of the file have the host's byte order,
  * which the section header's magic identifies.
  */
@@ -62,7 +62,7 @@ int capture_create(struct capture **out, size_t ring_bytes, uint32_t snap_len)
 
 	if (size < sizeof(struct capture_record) + 64)
 		return -EINVAL;
-	/* A small ring keeps less of each packet rather than nothing. */
+	/* A small ring keeps a part of each packet rather than nothing. */
 	if (snap > (size - sizeof(struct capture_record)) / 2)
 		snap = (uint32_t)((size - sizeof(struct capture_record)) / 2);
 
@@ -157,7 +157,7 @@ void capture_packet(struct capture *c, enum capture_direction direction, uint64_
 		head = g ? g->pub.data : NULL;
 		n = g ? g->pub.len : 0;
 	}
-	c->head = end; /* padding bytes are never read */
+	c->head = end; /* readers skip the padding */
 	c->packets++;
 }
 

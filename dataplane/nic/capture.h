@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* capture.h - a bounded ring of the newest packets, written out as pcapng. */
+/* capture.h - a bounded ring of the newest packets, which can be written as pcapng. */
 #ifndef HARP_NIC_CAPTURE_H
 #define HARP_NIC_CAPTURE_H
 
@@ -16,8 +16,8 @@ enum capture_direction { /* the values of epb_flags, pcapng section 4.3.1 */
  * -EINVAL: too small for one packet; -ENOMEM. */
 int capture_create(struct capture **out, size_t ring_bytes, uint32_t snap_len);
 void capture_destroy(struct capture *capture);
-/* Records a packet: from head to the end of f, f's fragments, and those of `more` packets after it
- * (a GSO packet is recorded as the NIC gets it). Drops the oldest packets as needed. */
+/* Records a packet: from head to the end of f, f's fragments, and those of `more` packets after it,
+ * as the NIC gets a GSO packet. Drops the oldest packets as needed. */
 void capture_packet(struct capture *capture, enum capture_direction direction, uint64_t now_ns,
 		    const uint8_t *head, struct frame *f, uint32_t more);
 /* Number of packets in the ring, and of those dropped from it. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nicio.c - packet input and output of a NIC, which is not trusted: descriptors are checked before
- * data is read, and frames that the NIC does not hold are counted and ignored.
+ * nicio.c - packet input and output of a NIC, which is not trusted. Checks descriptors before
+ * reading data; counts and ignores frames that the NIC does not hold.
  */
 #include "nic/nicio.h"
 
@@ -18,10 +18,10 @@ void harp_nic_destroy(struct harp_nic *nic)
 		nic->ops->destroy(nic);
 }
 
-/* Sizes of the first version: an ops table of this size lacks later members. */
+/* Size of the first version: an ops table of this size lacks later members. */
 #define NICIO_OPS_BYTES_V1 offsetof(struct harp_nic_ops, memory_add)
 #define NICIO_CAPS_BYTES_V1 offsetof(struct harp_nic_caps, frame_reserved)
-#define NICIO_TSO_BYTES_MAX 65400u /* with headers the length still fits 16 bits */
+#define NICIO_TSO_BYTES_MAX 65400u /* with headers, the length still fits 16 bits */
 
 static bool nicio_is_v1(const struct harp_nic *nic)
 {
@@ -72,10 +72,10 @@ int nicio_init(struct nicio *io, struct harp_nic *nic, struct frame_pool *pool,
 }
 
 /*
- * Adapts the number of frames that the NIC holds. The fill ring is FIFO: with n frames each is
- * reused after n packets, and with a large n none is in a cache by then (over veth the sender's
- * core, which does the kernel's copy, took 1.6 s per GB with 2048 frames and 1.4 s with 128). So
- * the number starts low and grows when polls find so many packets that frames could run out.
+ * Adapts the number of frames that the NIC holds. The fill ring is FIFO: of n frames, each is
+ * reused after n packets, and with a large n none is still cached by then. Over veth the sender's
+ * core, which does the kernel's copy, took 1.6 s per GB with 2048 frames and 1.4 s with 128. So the
+ * number starts low and grows when polls find so many packets that frames could run out.
  */
 static void nicio_fill_adapt(struct nicio *io, unsigned got, unsigned want)
 {
@@ -140,7 +140,7 @@ static inline void nicio_chain_add(struct nicio *io, struct nicio_chain *chain,
 
 static void nicio_chain_drop(struct nicio *io, struct nicio_chain *chain)
 {
-	/* Too many fragments: probably a GSO packet of a local kernel. */
+	/* Probably a GSO packet of a local kernel. */
 	if (chain->frags > NICIO_FRAGS_MAX)
 		io->stats->drop_gso_oversize++;
 	else
@@ -229,7 +229,7 @@ bool nicio_tx_make_ready(struct nicio *io, unsigned frags)
 		return false;
 	if (io->tx_count + frags > NICIO_BURST)
 		nicio_flush(io);
-	/* tx_held includes those not flushed. */
+	/* tx_held includes descriptors that wait for nicio_flush(). */
 	if (io->tx_held + frags > io->tx_ring)
 		nicio_complete(io);
 	if (io->tx_count + frags > NICIO_BURST || io->tx_held + frags > io->tx_ring) {
@@ -239,14 +239,14 @@ bool nicio_tx_make_ready(struct nicio *io, unsigned frags)
 	return true;
 }
 
-/* Address for the NIC; for external frames it is passed each time. */
+/* The frame's address for the NIC. An external frame gets the address of its data each time. */
 static inline uint64_t nicio_addr(struct nicio *io, const struct frame *f, const uint8_t *data)
 {
 	struct frame_pool *pool = io->pool;
 
 	if (__builtin_expect(!frame_is_external(pool, f), 1))
 		return frame_offset(pool, data);
-	/* The NIC may read them at the old address until completion. */
+	/* The NIC may read the frame at the old address until completion. */
 	assert(f->nic_refs == 0);
 	pool->external[f->index - pool->frame_count] = data;
 	return (uint64_t)f->index << pool->frame_shift;
@@ -265,7 +265,7 @@ static inline void nicio_put(struct nicio *io, struct frame *f, const uint8_t *d
 	io->tx_held++;
 }
 
-/* Queues the descriptors of a packet with several. */
+/* Queues a packet of several descriptors. */
 static void nicio_tx_chain(struct nicio *io, const struct packet_out *out, uint32_t more)
 {
 	struct frame *f = out->frame, *packet = f, *next;
@@ -317,7 +317,7 @@ void nicio_flush(struct nicio *io)
 			memmove(io->tx, io->tx + taken, io->tx_count * sizeof(io->tx[0]));
 	}
 	io->tx_refused = io->tx_count;
-	/* While the NIC holds frames it may need another kick; it knows whether that takes a system
+	/* The NIC may need another kick while it holds frames; it knows whether that takes a system
 	 * call. */
 	if (io->tx_held > io->tx_count || io->kick_wanted)
 		io->nic->ops->kick(io->nic, io->now_ns);
@@ -379,8 +379,6 @@ void nicio_fill(struct nicio *io)
 	io->stats->frames_free = io->pool->free_count;
 }
 
-/* ---- memory ---- */
-
 int nicio_memory_add(struct nicio *io, const void *base, size_t bytes)
 {
 	const struct harp_nic_ops *ops = io->nic->ops;
@@ -416,7 +414,7 @@ int nicio_memory_remove(struct nicio *io, const void *base, size_t bytes)
 	return err;
 }
 
-/* Descriptors of the packet at descs; *reads: it has bytes in that memory. */
+/* Number of descriptors of the packet at descs; *reads: it has bytes in that memory. */
 static unsigned nicio_packet_descs(struct nicio *io, const struct harp_desc *descs,
 				   const struct frame_memory *memory, bool *reads)
 {
@@ -450,11 +448,11 @@ void nicio_memory_forget(struct nicio *io, const void *base, size_t bytes)
 			frame_nic_done(io->pool, frame_of_offset(io->pool, io->tx[i].addr));
 		io->tx_held -= n;
 	}
-	/* Nothing is new to the NIC: otherwise an owner that asks at each poll would keep the stack
-	 * due forever. */
+	/* Without a change, tx_refused must stay: otherwise an owner that calls at each poll would
+	 * make the stack always due. */
 	if (kept == io->tx_count)
 		return;
 	io->tx_count = kept;
-	io->tx_refused = 0; /* the NIC has not been asked since how many of these fit */
+	io->tx_refused = 0; /* it is unknown how many of the remaining ones fit */
 	io->stats->frames_tx_nic = io->tx_held;
 }

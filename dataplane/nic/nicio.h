@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nicio.h - interface between frames and a NIC: receive, transmit, completion, fill ring, counters
- * and capture.
+ * nicio.h - moves frames to and from a NIC: reception, transmission, completion, fill ring,
+ * counters and capture.
  */
 #ifndef HARP_NIC_NICIO_H
 #define HARP_NIC_NICIO_H
@@ -16,16 +16,16 @@
 
 /*
  * A packet to be sent. Headers grow downwards in the first frame's headroom: each layer decrements
- * `head` and writes. The frame's data/len stay the payload, for retransmission.
+ * `head` and writes. The frame's data and len remain those of the payload, for retransmission.
  */
 struct packet_out {
 	struct frame *frame; /* first frame; fragments by ->frag carry only payload */
 	uint8_t *head;       /* first byte written so far; starts at frame->pub.data */
-	uint32_t len;        /* bytes of the packet from head, fragments included */
+	uint32_t len;        /* bytes of the packet from head, including fragments */
 	uint32_t flags;      /* HARP_DESC_TX_*: offloads */
 	uint32_t frags;      /* descriptors; 0: not counted yet */
-	/* GSO packet (HARP_DESC_TX_TSO): segments, linked by frame->next; cut_bytes of len belong
-	 * to those after the first. 0 and 0: a single packet. */
+	/* GSO packet (HARP_DESC_TX_TSO): number of segments, linked by frame->next; cut_bytes of
+	 * len belong to those after the first. 0 and 0: a single packet. */
 	uint32_t segments, cut_bytes;
 };
 
@@ -43,8 +43,8 @@ struct nicio {
 	uint32_t fill_held;
 	uint32_t tx_held;     /* descriptors not completed, including those in tx[] */
 	unsigned tx_count;    /* descriptors waiting for nicio_flush() */
-	unsigned tx_refused;  /* of these, the number that the NIC refused last time */
-	uint64_t tx_moved_ns; /* last time that descriptors were sent or completed */
+	unsigned tx_refused;  /* how many of these the NIC refused last time */
+	uint64_t tx_moved_ns; /* time of the last transmission or completion */
 	bool kick_wanted;
 	uint32_t features;      /* HARP_NIC_* */
 	uint32_t tx_frags_max;  /* descriptors of a packet */
@@ -53,16 +53,16 @@ struct nicio {
 	struct harp_desc tx[NICIO_BURST];
 };
 
-/* The NIC's capabilities, whichever version of harp_nic.h it was compiled with. */
+/* The NIC's capabilities, for any version of harp_nic.h that it was compiled with. */
 struct harp_nic_caps nicio_caps(const struct harp_nic *nic);
 int nicio_init(struct nicio *io, struct harp_nic *nic, struct frame_pool *pool,
 	       struct harp_stats *stats);
 
 /* Receives packets: each is a frame (stack_refs 1, data/len = its Ethernet bytes) with fragments by
- * ->frag. Returns how many. Invalid packets are dropped and counted. max also bounds the
- * descriptors: less than NICIO_FRAGS_MAX may starve the largest packets. */
+ * ->frag. Returns their number. Drops and counts invalid packets. max also bounds the descriptors:
+ * less than NICIO_FRAGS_MAX may starve the largest packets. */
 unsigned nicio_rx(struct nicio *io, struct frame **packets, unsigned max);
-/* True if a packet of `frags` descriptors fits, after a flush if necessary. */
+/* True if a packet of `frags` descriptors fits, perhaps after a flush. */
 bool nicio_tx_make_ready(struct nicio *io, unsigned frags);
 static inline bool nicio_tx_ready(struct nicio *io, unsigned frags)
 {
@@ -72,17 +72,17 @@ static inline bool nicio_tx_ready(struct nicio *io, unsigned frags)
 }
 /* Queues a packet (one nic_ref per frame). Requires nicio_tx_ready(). */
 void nicio_tx(struct nicio *io, const struct packet_out *out);
-/* Memory that may be sent in place: harp_stack_memory_add(), harp_stack_memory_remove(). */
+/* Memory that may be sent in place: see harp_stack_memory_add(), harp_stack_memory_remove(). */
 int nicio_memory_add(struct nicio *io, const void *base, size_t bytes);
 int nicio_memory_remove(struct nicio *io, const void *base, size_t bytes);
-/* Drops packets that wait for the NIC and refer to this memory: TCP retransmits them from
+/* Drops packets that wait for the NIC and refer to this memory; TCP retransmits them from
  * elsewhere. */
 void nicio_memory_forget(struct nicio *io, const void *base, size_t bytes);
 /* Passes queued packets to the NIC and kicks it. */
 void nicio_flush(struct nicio *io);
 /* Releases completed frames. */
 void nicio_complete(struct nicio *io);
-/* Ensures that this many frames can arrive between polls, as far as the NIC can hold them. */
+/* Ensures that this many frames can arrive between polls, within the NIC's limit. */
 static inline void nicio_fill_raise(struct nicio *io, uint32_t frames)
 {
 	if (frames > io->fill_max)
@@ -90,7 +90,7 @@ static inline void nicio_fill_raise(struct nicio *io, uint32_t frames)
 	if (frames > io->fill_target)
 		io->fill_target = frames;
 }
-/* Tops the NIC's receive ring up to fill_target. */
+/* Fills the NIC's receive ring up to fill_target. */
 void nicio_fill(struct nicio *io);
 
 #endif

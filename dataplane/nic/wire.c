@@ -5,22 +5,21 @@
  *
  * Theory of operation
  *
- * tx() copies a packet into a slot of the wire, since its bytes must outlive the sender's frame,
+ * tx() copies a packet into a slot of the wire, because its bytes must outlive the sender's frame,
  * which may be completed at once. Each port has a heap of slots in flight to it, ordered by arrival
- * time (then by number, so equal times keep their order). rx() takes those whose time has come,
+ * time (then by number, so equal times keep their order). rx() takes the slots whose time has come,
  * copies each into frames of the port's fill ring, and frees the slot. A packet sent to several
  * ports, or duplicated, takes a slot each.
  *
  * A packet passes, in this order: the cable (down: lost), the rate limiter of its port with its
  * queue (tail drop, ECN mark above a depth), the rate limiter of the switch towards its
- * destination, loss, corruption, duplication, then delay, jitter and reordering. All decisions are
- * made at tx() from one seeded generator: the same calls at the same times give the same result on
- * any machine. Time is the callers' argument; no packet arrives before it was sent, and without
+ * destination, loss, corruption, duplication, then delay, jitter and reordering. tx() makes all
+ * decisions from one seeded generator: the same calls at the same times give the same result on any
+ * machine. Time is the callers' argument. No packet arrives before it was sent, and without
  * reordering each pair of ports is FIFO.
  *
  * Strict mode detects a stack that writes to a frame between tx() and complete(), while a NIC may
- * read it. The bytes are hashed at tx() and again at completion; external frames must also still be
- * at the same address.
+ * read it: it hashes the bytes at both. External frames must also keep their address.
  *
  * One thread drives all ports of a wire.
  */
@@ -35,12 +34,10 @@
 #define WIRE_RX_HEADROOM 64u
 #define WIRE_RING_MAX 1024u
 #define WIRE_PORTS_MAX 256u
-#define WIRE_TSO_BYTES 65400u /* with headers still less than WIRE_PACKET_MAX */
+#define WIRE_TSO_BYTES 65400u /* with headers less than WIRE_PACKET_MAX */
 #define WIRE_ETH_BYTES 18u    /* Ethernet and VLAN headers, above the MTU */
 
-/* ---- sending ---- */
-
-/* Detects accidental writes, not attacks: one multiplication per word, because strict tests hash
+/* Detects accidental writes, not attacks. One multiplication per word, because strict tests hash
  * every byte twice. */
 static uint64_t wire_hash(const uint8_t *p, uint32_t len)
 {
@@ -56,7 +53,7 @@ static uint64_t wire_hash(const uint8_t *p, uint32_t len)
 	return (hash ^ word) * 0x9e3779b97f4a7c15u;
 }
 
-/* Records a frame until complete(); an invalid one (bytes NULL) is returned as well if it is one of
+/* Records a frame until complete(). An invalid one (bytes NULL) is returned as well if it is
  * ours. */
 static void wire_sent_add(struct wire_port *port, const struct harp_desc *desc,
 			  const uint8_t *bytes, uint64_t now_ns)
@@ -75,7 +72,7 @@ static void wire_sent_add(struct wire_port *port, const struct harp_desc *desc,
 		port->sent[at].hash = wire_hash(bytes, desc->len);
 }
 
-/* Descriptors of the packet at descs; 0 when its end is missing. */
+/* Number of descriptors of the packet at descs; 0: its end is missing. */
 static unsigned wire_packet_descs(const struct harp_desc *descs, unsigned count)
 {
 	for (unsigned i = 0; i < count; i++)
@@ -84,7 +81,7 @@ static unsigned wire_packet_descs(const struct harp_desc *descs, unsigned count)
 	return 0;
 }
 
-/* A packet as the NIC transmits it: struct wire_sending. */
+/* A packet as the NIC transmits it. */
 struct wire_sending {
 	struct wire_port *port;
 	uint64_t now_ns;
@@ -156,8 +153,6 @@ static unsigned wire_complete(struct harp_nic *nic, uint64_t *addrs, unsigned ma
 	}
 	return n;
 }
-
-/* ---- receiving ---- */
 
 static unsigned wire_fill(struct harp_nic *nic, const uint64_t *addrs, unsigned count)
 {
@@ -260,7 +255,7 @@ static void wire_nic_stats(struct harp_nic *nic, struct harp_nic_stats *out)
 
 static void wire_nic_destroy(struct harp_nic *nic)
 {
-	(void)nic; /* owned by the wire: harp_wire_destroy() */
+	(void)nic; /* the wire owns it: harp_wire_destroy() */
 }
 
 static const struct harp_nic_ops wire_ops = {
@@ -305,7 +300,7 @@ static int wire_port_init(struct harp_wire *w, uint32_t index, const struct harp
 	caps->external_count = opt->external_count;
 	memcpy(caps->mac, mac, sizeof(mac));
 
-	/* calloc: untouched pages cost nothing. */
+	/* calloc: pages that are never touched cost nothing. */
 	caps->frame_base = calloc(opt->frame_count, opt->frame_size);
 	port->last_ns = calloc(w->port_count, sizeof(*port->last_ns));
 	port->fill = calloc(caps->rx_ring, sizeof(*port->fill));

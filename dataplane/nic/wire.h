@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* wire.h - shared by the parts of the wire: ports (wire.c), NIC offloads (wire_card.c), and the
- * path between ports (wire_path.c). */
+/* wire.h - shared by the wire's ports (wire.c), their offloads (wire_card.c), and the path between
+ * ports (wire_path.c). */
 #ifndef HARP_NIC_WIRE_H
 #define HARP_NIC_WIRE_H
 
@@ -36,8 +36,8 @@ struct wire_port {
 	struct harp_wire_impair impair;
 	struct harp_wire_stats stats;
 	struct harp_nic_stats nic_stats;
-	uint64_t line_free_ns; /* the rate limiter is idle from then on */
-	uint64_t *last_ns;     /* per destination: arrival of the last packet not reordered */
+	uint64_t line_free_ns; /* when the rate limiter becomes idle */
+	uint64_t *last_ns;     /* per destination: arrival of the last packet sent in order */
 	uint64_t *fill;        /* ring of empty frames */
 	uint32_t fill_head, fill_count;
 	struct wire_sent *sent; /* ring of frames not completed */
@@ -75,8 +75,8 @@ int wire_card_memory_add(struct harp_nic *nic, const void *base, size_t bytes);
 int wire_card_memory_remove(struct harp_nic *nic, const void *base, size_t bytes);
 typedef void (*wire_card_emit)(void *ctx, uint8_t *packet, uint32_t len);
 /* Transmits a packet with these capabilities and descriptor flags: as one packet, or as the
- * segments of a GSO packet, none larger than packet_max. False: it violates harp_nic.h and is not
- * sent. Modifies the packet. */
+ * segments of a GSO packet, each at most packet_max. False: it violates harp_nic.h and is not sent.
+ * Modifies the packet. */
 bool wire_card_send(const struct harp_nic_caps *caps, uint8_t *packet, uint32_t len, uint32_t flags,
 		    uint32_t packet_max, wire_card_emit emit, void *ctx);
 /* wire_path.c: sends a packet from port. May modify it (ECN marks). */

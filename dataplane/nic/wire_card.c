@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * wire_card.c - NIC offloads of a wire port: external memory, checksums, segmentation (TSO). A
- * packet that violates harp_nic.h is refused.
+ * wire_card.c - NIC offloads of a wire port: external memory, checksums, segmentation (TSO). It
+ * refuses packets that violate harp_nic.h.
  *
- * Segments are written as NICs do: identification and sequence number incremented, lengths, FIN and
+ * It writes segments as NICs do: identification and sequence number incremented, lengths, FIN and
  * PSH on the last only, CWR on the first only, checksums.
  */
 #include <endian.h>
@@ -19,8 +19,6 @@
 #define CARD_UDP 17u
 #define CARD_FIN_PSH 0x09u
 #define CARD_CWR 0x80u
-
-/* ---- memory ---- */
 
 static bool card_memory_holds(const struct wire_port *port, const uint8_t *bytes, uint32_t len)
 {
@@ -67,7 +65,7 @@ int wire_card_memory_add(struct harp_nic *nic, const void *base, size_t bytes)
 	return 0;
 }
 
-/* True if an uncompleted descriptor would lose its memory. */
+/* True if an uncompleted descriptor refers to memory that is no longer registered. */
 static bool card_memory_is_needed(const struct wire_port *port)
 {
 	for (uint32_t i = 0; i < port->sent_count; i++) {
@@ -139,8 +137,7 @@ static uint8_t *card_csum_field(const struct card_packet *p)
 	return p->bytes + p->l4 + (p->tcp ? 16 : 6);
 }
 
-/* True if the checksum field has the value that harp_nic.h requires. l4_len: its length is
- * included. */
+/* True if the checksum field has the value that harp_nic.h requires. l4_len: include its length. */
 static bool card_pseudo_good(const struct card_packet *p, uint32_t l4_len)
 {
 	uint32_t sum = csum_add(htobe32(p->tcp ? CARD_TCP : CARD_UDP), htobe32(l4_len));

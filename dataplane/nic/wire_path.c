@@ -9,8 +9,6 @@
 
 #define WIRE_NONE UINT32_MAX
 
-/* ---- the heap of arrivals ---- */
-
 static inline bool wire_path_before(const struct harp_wire *w, uint32_t a, uint32_t b)
 {
 	const struct wire_slot *x = &w->slots[a], *y = &w->slots[b];
@@ -52,16 +50,16 @@ static bool wire_path_chance(struct harp_wire *w, uint32_t ppm)
 	return ppm > 0 && rng_below(&w->rng, WIRE_PPM) < ppm;
 }
 
-/* RFC 3168 section 5: an ECT packet is marked CE; others can't be. */
+/* RFC 3168 section 5: an ECT packet is marked CE; others cannot be marked. */
 static bool wire_path_mark_ce(uint8_t *eth, uint32_t len)
 {
-	uint32_t at = len >= 18 && be16_load(eth + 12) == 0x8100 ? 18 : 14; /* behind a VLAN tag */
+	uint32_t at = len >= 18 && be16_load(eth + 12) == 0x8100 ? 18 : 14; /* after a VLAN tag */
 	uint8_t *ip = eth + at;
 
 	if (len >= at + 40 && be16_load(ip - 2) == 0x86dd) {
 		if ((ip[1] & 0x30) == 0)
 			return false;
-		ip[1] |= 0x30; /* the traffic class lies across two bytes */
+		ip[1] |= 0x30; /* the traffic class spans two bytes */
 		return true;
 	}
 	if (len < at + 20 || be16_load(ip - 2) != 0x0800 || (ip[0] & 0x0f) < 5)
@@ -78,11 +76,11 @@ static bool wire_path_mark_ce(uint8_t *eth, uint32_t len)
 	return true;
 }
 
-/* Passes the port's rate limiter; *now_ns becomes the time when the last bit has been sent. */
+/* Passes the port's rate limiter. *now_ns becomes the time at which the last bit has been sent. */
 static bool wire_path_queue(struct wire_port *port, uint8_t *bytes, uint32_t len, uint64_t *now_ns)
 {
 	const struct harp_wire_impair *im = &port->impair;
-	const uint64_t bits_ns = UINT64_C(8000000000); /* bits of a byte, times ns of a second */
+	const uint64_t bits_ns = UINT64_C(8000000000); /* bits of a byte times ns of a second */
 
 	if (im->rate_bps == 0)
 		return true;
@@ -161,7 +159,7 @@ static void wire_path_send_to(struct wire_port *port, struct wire_port *to, uint
 	for (unsigned i = 0; i < copies; i++) {
 		uint32_t slot = wire_path_slot_take(w);
 
-		if (slot == WIRE_NONE) { /* packets_max: the wire is full */
+		if (slot == WIRE_NONE) { /* packets_max slots are in use */
 			port->stats.queue_dropped++;
 			return;
 		}

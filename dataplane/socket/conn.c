@@ -8,7 +8,7 @@
 
 #include "base/util.h"
 
-/* The slowest timestamp clock ticks within this time: RFC 7323 section 5.4. */
+/* Even the slowest timestamp clock ticks within this time: RFC 7323 section 5.4. */
 #define CONN_REOPEN_NS TCP_NS_PER_S
 
 bool socket_addr_is_any(const struct harp_addr *addr)
@@ -24,8 +24,8 @@ bool socket_addr_is_any(const struct harp_addr *addr)
  */
 /*
  * RFC 6191 for the active opener, as Linux's tcp_tw_reuse: TIME-WAIT keeps segments of the old
- * connection out of a new one. New timestamps at both ends exceed the old ones, so PAWS separates
- * them. An accepted connection may have taken its timestamps from a cookie.
+ * connection out of a new one. If both ends use timestamps larger than the old ones, PAWS does. An
+ * accepted connection may have its timestamps from a cookie.
  */
 static bool conn_may_reopen(const struct harp_conn *old)
 {
@@ -65,9 +65,9 @@ static int conn_choose_port(struct harp_conn *conn, uint16_t wanted)
 	return tcp->ports.shortage ? tcp->ports.shortage : -EADDRINUSE;
 }
 
-/* A port holds a file descriptor, for a minute in TIME-WAIT: reclaims the oldest that has a port to
- * itself. */
-static bool conn_take_back_port(struct tcp *tcp)
+/* A port holds a file descriptor, for a minute in TIME-WAIT. Ends the oldest connection in
+ * TIME-WAIT that is the only user of its port. */
+static bool conn_reclaim_port(struct tcp *tcp)
 {
 	struct harp_conn *old;
 
@@ -107,7 +107,7 @@ int conn_connect(struct tcp *tcp, const struct harp_endpoint *local,
 
 	if (err)
 		return err;
-	/* An own address would need a loopback path, which the stack does not have. */
+	/* An own address would need a loopback path, which the stack lacks. */
 	if (remote->port == 0 || socket_addr_is_any(&remote->addr) ||
 	    ip_is_own(tcp->ip, &remote->addr) ||
 	    !ip_scope_good(tcp->ip, &remote->addr, remote->scope_id))
@@ -124,7 +124,7 @@ int conn_connect(struct tcp *tcp, const struct harp_endpoint *local,
 	err = ip_path_lookup(tcp->ip, &conn->path);
 	if (!err)
 		err = conn_choose_port(conn, local ? local->port : 0);
-	if ((err == -EMFILE || err == -ENFILE) && conn_take_back_port(tcp))
+	if ((err == -EMFILE || err == -ENFILE) && conn_reclaim_port(tcp))
 		err = conn_choose_port(conn, local ? local->port : 0);
 	if (err) {
 		TAILQ_INSERT_HEAD(&tcp->free_conns, conn, link.owner);
@@ -177,14 +177,14 @@ void socket_want_write(struct harp_conn *conn)
 	struct tcp *tcp = conn->tcp;
 
 	conn->flags |= CONN_WANT_WRITE;
-	/* Its own budget is freed by ACKs; the pool's frames by other connections. */
+	/* ACKs free the connection's budget; other connections free the pool's frames. */
 	if (conn->frames.tx_held < conn->frames.tx_budget && !conn->on_list.pool) {
 		TAILQ_INSERT_TAIL(&tcp->pool_waiters, conn, link.pool);
 		conn->on_list.pool = 1;
 	}
 }
 
-/* More data will follow: a partly filled segment would be sent short, so the limit counts whole
+/* More data follows and a partly filled segment would be sent short, so the limit counts whole
  * segments. */
 size_t socket_unsent_room(const struct harp_conn *conn, size_t bytes)
 {
@@ -218,7 +218,8 @@ ssize_t harp_conn_send(struct harp_conn *conn, const struct iovec *iov, int iov_
 			break;
 		}
 		if (len < iov[i].iov_len) {
-			conn->flags |= CONN_WANT_WRITE; /* tcp_tx_phase() reports when */
+			/* tcp_tx_phase() reports when there is space */
+			conn->flags |= CONN_WANT_WRITE;
 			break;
 		}
 	}
@@ -260,7 +261,7 @@ int harp_conn_shutdown(struct harp_conn *conn, int how)
 	return 0;
 }
 
-/* The handle is invalid from here on. */
+/* The handle is invalid afterwards. */
 static void conn_drop_handle(struct harp_conn *conn)
 {
 	conn->flags &= ~(uint32_t)(CONN_HANDLE | CONN_WANT_WRITE);
@@ -294,7 +295,7 @@ void harp_conn_close(struct harp_conn *conn)
 		break;
 	}
 	if (unread) {
-		/* RFC 2525 section 2.17: the peer must learn that data was discarded. */
+		/* RFC 2525 section 2.17: an RST tells the peer that data was discarded. */
 		tcp_conn_reset(conn, -ECONNRESET);
 		return;
 	}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* external.c - sending from the application's own memory, in place. */
+/* external.c - sends from the application's memory, in place. */
 #include "memory/external.h"
 
 #include <errno.h>
@@ -24,7 +24,8 @@ ssize_t harp_conn_send_external(struct harp_conn *conn, const void *data, size_t
 	done = tcp_external_queue(conn, memory, data, len < room ? len : room, &records);
 	if (done < len && (records || done == room) && conn->frames.tx_held > 0)
 		conn->flags |=
-			CONN_WANT_WRITE; /* its queued data is acknowledged or sent eventually */
+			/* follows, because queued data is acknowledged or sent eventually */
+			CONN_WANT_WRITE;
 	else if (done < len)
 		socket_want_write(conn);
 	if (done == 0)

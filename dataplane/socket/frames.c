@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* frames.c - receiving: copied, peeked in place, or as frames. */
+/* frames.c - receives by copy, in place, or as frames. */
 #include "socket/socket.h"
 
 #include <errno.h>
 #include <string.h>
 
-/* Nothing to read: end of stream, terminated, or -EAGAIN. */
+/* The result when there is nothing to read: end of stream, the connection's error, or -EAGAIN. */
 static int frames_nothing(const struct harp_conn *conn)
 {
 	if (conn->error)
@@ -15,7 +15,7 @@ static int frames_nothing(const struct harp_conn *conn)
 	return -EAGAIN;
 }
 
-static void frames_give_back(struct harp_conn *conn, struct frame *f)
+static void frames_return(struct harp_conn *conn, struct frame *f)
 {
 	conn->frames.rx_held--;
 	conn->tcp->stats->frames_tcp_rx--;
@@ -37,7 +37,7 @@ static void frames_take(struct harp_conn *conn, uint32_t n)
 	if (!conn->rcvq.head)
 		conn->rcvq.tail = NULL;
 	f->next = NULL;
-	frames_give_back(conn, f);
+	frames_return(conn, f);
 }
 
 ssize_t harp_conn_recv(struct harp_conn *conn, void *buf, size_t len)
@@ -149,7 +149,7 @@ void harp_frame_release(struct harp_conn *conn, struct harp_frame *frame)
 
 	assert(f->flags & FRAME_LENT);
 	if (f->flags & FRAME_LENT_RX) {
-		frames_give_back(conn, f);
+		frames_return(conn, f);
 		tcp_budget_consumed(conn);
 		tcp_window_reopen(conn);
 		return;

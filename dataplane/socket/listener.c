@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* listener.c - listen, accept, close. */
+/* listener.c - listens, accepts, closes. */
 #include "socket/socket.h"
 
 #include <errno.h>
 #include <string.h>
 
-/* True if another listener on this port has the same address, or one of the two is a wildcard. */
+/* True if another listener on this port has the same address, or one of them is a wildcard. */
 static bool listener_conflicts(const struct tcp *tcp, const struct harp_addr *addr, uint16_t port)
 {
 	for (uint32_t i = 0; i < tcp->max_listeners; i++) {
@@ -66,7 +66,7 @@ int harp_tcp_accept(struct harp_listener *l, struct harp_conn **out)
 	if (!conn)
 		return -EAGAIN;
 	tcp_listener_forget(conn);
-	/* Delivers earlier events; CONNECTED is for the connecting side only. */
+	/* Passes on earlier events; CONNECTED is for the connecting side only. */
 	conn->events &= ~(uint32_t)HARP_EVENT_CONNECTED;
 	tcp_conn_event(conn, HARP_EVENT_WRITABLE);
 	*out = conn;

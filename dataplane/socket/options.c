@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* options.c - struct harp_tcp_options: validation, defaults, reading and changing. */
+/* options.c - struct harp_tcp_options: validation, defaults, queries and changes. */
 #include "socket/socket.h"
 
 #include <errno.h>
@@ -15,7 +15,7 @@
 #define OPTIONS_DELAYED_ACK_NS_MAX (TCP_NS_PER_S / 2) /* RFC 5681 section 4.2 */
 #define OPTIONS_OFF_ALL (HARP_TCPI_TIMESTAMPS | HARP_TCPI_SACK | HARP_TCPI_WSCALE)
 
-/* Copies the fields that the caller's version has to *out. */
+/* Copies the fields of the caller's version to *out. */
 static int options_copy(const struct harp_tcp_options *in, struct harp_tcp_options *out)
 {
 	if (in->size < OPTIONS_SIZE_MIN || in->size > OPTIONS_SIZE_MAX)
@@ -28,17 +28,17 @@ static int options_copy(const struct harp_tcp_options *in, struct harp_tcp_optio
 	return 0;
 }
 
-/* The first error; NULL: none. */
+/* Describes the first error; NULL: none. */
 static const char *options_check(const struct harp_tcp_options *opt)
 {
 	if (opt->dscp > 63)
-		return "harp_tcp_options: dscp is above 63";
+		return "harp_tcp_options: dscp exceeds 63";
 	if (opt->mss_bytes != 0 &&
 	    (opt->mss_bytes < TCP_MSS_BYTES_MIN || opt->mss_bytes > UINT16_MAX))
 		return "harp_tcp_options: mss_bytes is neither 0 nor 88 to 65535";
 	if (opt->options_off & ~OPTIONS_OFF_ALL)
-		return "harp_tcp_options: options_off has bits beside HARP_TCPI_TIMESTAMPS, _SACK "
-		       "and _WSCALE";
+		return "harp_tcp_options: options_off has bits other than "
+		       "HARP_TCPI_TIMESTAMPS, _SACK and _WSCALE";
 	if (opt->delayed_ack_ns >= OPTIONS_DELAYED_ACK_NS_MAX)
 		return "harp_tcp_options: delayed_ack_ns is not below 500 ms";
 	if (opt->initial_rto_ns != 0 &&
@@ -146,7 +146,7 @@ static int options_check_state(const struct harp_conn *conn, const struct harp_t
 	if (want->connect_timeout_ns != now->connect_timeout_ns ||
 	    want->initial_rto_ns != now->initial_rto_ns)
 		return -EISCONN;
-	/* The window's right edge never moves left: RFC 9293 section 3.8.6. */
+	/* RFC 9293 section 3.8.6: the window's right edge never moves left. */
 	if (want->rx_frames != 0 && want->rx_frames < now->rx_frames)
 		return -EISCONN;
 	/* Before the handshake, tcp_cc_begin() decides. */
@@ -176,7 +176,7 @@ static void options_set_timers(struct harp_conn *conn, const struct harp_tcp_opt
 		conn->opts.connect_timeout_ns = want->connect_timeout_ns;
 		tcp_timer_life(conn, want->connect_timeout_ns);
 	}
-	if (want->initial_rto_ns != now->initial_rto_ns) /* from the next SYN on */
+	if (want->initial_rto_ns != now->initial_rto_ns) /* applies from the next SYN on */
 		conn->opts.initial_rto_ns = conn->rtt.rto_ns = want->initial_rto_ns;
 	if (want->user_timeout_ns != now->user_timeout_ns) {
 		conn->opts.user_timeout_ns = want->user_timeout_ns;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* socket.h - functions of the socket layer that take a stack's layer; called by stack/api.c. */
+/* socket.h - functions of the socket layer on a stack's transport, called by stack/api.c. */
 #ifndef HARP_SOCKET_SOCKET_H
 #define HARP_SOCKET_SOCKET_H
 
@@ -18,17 +18,17 @@ int udp_open(struct udp *udp, const struct harp_endpoint *local, const struct ha
 	     struct harp_udp **out);
 struct harp_udp *udp_next_event(struct udp *udp, uint32_t *events);
 
-/* Copies the caller's options (NULL: defaults) to this library's struct and replaces each 0 by its
- * default. -EINVAL, -E2BIG. */
+/* Copies the caller's options (NULL: defaults) to this library's struct and replaces zeros by
+ * defaults. -EINVAL, -E2BIG. */
 int socket_options(const struct tcp *tcp, const struct harp_tcp_options *in,
 		   struct harp_tcp_options *out);
 /* True for the wildcard address of either family. */
 bool socket_addr_is_any(const struct harp_addr *addr);
 /* The error of send calls on a connection that is not open; 0 if it is. */
 int socket_send_state(const struct harp_conn *conn);
-/* Bytes that harp_tcp_options.unsent_bytes_max still allows to queue, out of `bytes`. */
+/* Bytes that harp_tcp_options.unsent_bytes_max permits to queue, at most `bytes`. */
 size_t socket_unsent_room(const struct harp_conn *conn, size_t bytes);
-/* The application got -EAGAIN: schedules HARP_EVENT_WRITABLE. */
+/* Call when the application gets -EAGAIN: schedules HARP_EVENT_WRITABLE. */
 void socket_want_write(struct harp_conn *conn);
 
 #endif

@@ -66,7 +66,7 @@ int udp_open(struct udp *udp, const struct harp_endpoint *local, const struct ha
 	return 0;
 }
 
-/* A valid remote address: not an own one, since the stack has no loopback. */
+/* True for a valid remote address. An own address is not, because the stack has no loopback. */
 static bool udp_remote_good(const struct harp_udp *sock, const struct harp_endpoint *remote)
 {
 	const struct ip *ip = sock->udp->ip;
@@ -152,8 +152,8 @@ int harp_udp_error(struct harp_udp *sock, struct harp_endpoint *about)
  * Sending.
  */
 /* Resolves destination (remote NULL: the peer) and source. 0: sock->path leads there. */
-static int udp_aim(struct harp_udp *sock, const struct harp_endpoint *remote,
-		   const struct harp_addr *from, struct udp_where *where)
+static int udp_resolve(struct harp_udp *sock, const struct harp_endpoint *remote,
+		       const struct harp_addr *from, struct udp_where *where)
 {
 	int err;
 
@@ -184,12 +184,12 @@ static int udp_aim(struct harp_udp *sock, const struct harp_endpoint *remote,
 int harp_udp_payload_max(struct harp_udp *sock, const struct harp_endpoint *remote)
 {
 	struct udp_where where;
-	int err = udp_aim(sock, remote, NULL, &where);
+	int err = udp_resolve(sock, remote, NULL, &where);
 
 	return err ? err : (int)udp_payload_max(sock);
 }
 
-/* Allocates frames for len bytes; NULL: -EAGAIN. */
+/* Allocates frames for len bytes. NULL: -EAGAIN. */
 static struct frame *udp_tx_frames(struct harp_udp *sock, size_t len)
 {
 	struct frame *first = udp_tx_alloc(sock), *last = first;
@@ -207,7 +207,7 @@ static struct frame *udp_tx_frames(struct harp_udp *sock, size_t len)
 	return first;
 }
 
-/* COPY: the application's bytes into our frames, summed on the way. */
+/* COPY: the application's bytes into our frames, with their sum. */
 static void udp_fill(struct frame *f, const struct iovec *iov, int iov_count)
 {
 	for (struct frame *each = f; each; each = each->frag)
@@ -221,7 +221,7 @@ static void udp_fill(struct frame *f, const struct iovec *iov, int iov_count)
 
 			if (n == 0) {
 				f = f->frag;
-				assert(f); /* the frames suffice */
+				assert(f); /* the allocated frames suffice */
 				continue;
 			}
 			n = left < n ? (uint32_t)left : n;
@@ -240,7 +240,7 @@ static ssize_t udp_send(struct harp_udp *sock, const struct harp_endpoint *remot
 	struct udp_where where;
 	size_t len = 0, most;
 	struct frame *f;
-	int err = udp_aim(sock, remote, from, &where);
+	int err = udp_resolve(sock, remote, from, &where);
 
 	if (err)
 		return err;
@@ -297,7 +297,7 @@ int harp_udp_send_frames(struct harp_udp *sock, const struct harp_endpoint *remo
 	struct frame *first = NULL, *last = NULL;
 	struct udp_where where;
 	uint64_t len = 0;
-	int err = udp_aim(sock, remote, NULL, &where);
+	int err = udp_resolve(sock, remote, NULL, &where);
 
 	if (err)
 		return err;
@@ -332,13 +332,13 @@ int harp_udp_send_frames(struct harp_udp *sock, const struct harp_endpoint *remo
 /* ------------------------------------------------------------------------------------------------
  * Receiving.
  */
-/* Nothing to read. */
+/* The result when there is nothing to read. */
 static int udp_nothing(struct harp_udp *sock)
 {
 	return sock->connected && sock->error ? harp_udp_error(sock, NULL) : -EAGAIN;
 }
 
-/* COPY: to the application's buffer, as much as fits. Returns the datagram's length. */
+/* COPY: to the application's buffer, as far as it fits. Returns the datagram's length. */
 static size_t udp_copy_out(struct harp_udp *sock, const struct frame *f, uint8_t *dst, size_t size)
 {
 	size_t len = 0, done = 0;

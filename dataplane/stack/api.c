@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api.c - functions of harp.h that take a stack: each forwards to its layer. */
+/* api.c - functions of harp.h that take a stack; each forwards to its layer. */
 #include "stack/stack.h"
 
 #include <errno.h>

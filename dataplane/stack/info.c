@@ -40,7 +40,7 @@ const char *harp_stats_kind(unsigned index)
 	return index < INFO_COUNT ? info_kinds[index] : NULL;
 }
 
-void info_ask_nic(const struct harp_stack *stack, struct harp_stats *stats)
+void info_query_nic(const struct harp_stack *stack, struct harp_stats *stats)
 {
 	struct harp_nic *nic = stack->io.nic;
 	struct harp_nic_stats said = { 0 };
@@ -57,7 +57,7 @@ void info_ask_nic(const struct harp_stack *stack, struct harp_stats *stats)
 	stats->nic_driver_copied_bytes = said.driver_copied_bytes;
 }
 
-/* Updates gauges that other modules maintain. */
+/* Updates the gauges of other modules. */
 static struct harp_stats info_snapshot(const struct harp_stack *stack)
 {
 	struct harp_stats stats = stack->stats;
@@ -80,7 +80,7 @@ unsigned harp_stack_stats(const struct harp_stack *stack, uint64_t *values, unsi
 	struct harp_stats stats = info_snapshot(stack);
 	unsigned n = count < INFO_COUNT ? count : INFO_COUNT;
 
-	info_ask_nic(stack, &stats);
+	info_query_nic(stack, &stats);
 	memcpy(values, &stats, n * sizeof(*values));
 	return n;
 }
@@ -89,7 +89,7 @@ int harp_stack_stat(const struct harp_stack *stack, const char *name, uint64_t *
 {
 	struct harp_stats stats = info_snapshot(stack);
 
-	info_ask_nic(stack, &stats);
+	info_query_nic(stack, &stats);
 	for (unsigned i = 0; i < INFO_COUNT; i++) {
 		if (strcmp(name, info_names[i]) == 0) {
 			memcpy(value, (const uint64_t *)&stats + i, sizeof(*value));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* page.h - publishing statistics: page.c has the layouts; publish.c writes a stack's,
- * publish_xstats.c a driver's, publish_job.c a job's. */
+/* page.h - publishes statistics. page.c has the layouts; publish.c writes a stack's page,
+ * publish_xstats.c a driver's part, publish_job.c a job's page. */
 #ifndef HARP_STACK_PAGE_H
 #define HARP_STACK_PAGE_H
 
@@ -16,24 +16,24 @@
 /* Lay out the parts of a stack's or a job's page; return its size in bytes. */
 uint32_t page_layout(struct harp_page_place places[HARP_PAGE_PARTS], uint32_t flows);
 uint32_t page_layout_job(struct harp_page_place places[HARP_PAGE_PARTS], uint32_t lanes);
-/* Writes the header of a zeroed page; comes last, since it makes the page valid for readers. */
+/* Writes the header of a zeroed page. Call last, because it makes the page valid for readers. */
 void page_header_write(void *page, const struct harp_page_place places[HARP_PAGE_PARTS],
 		       uint32_t bytes);
 
-/* A stack's state for publishing. The stack never reads the page itself. */
+/* State of a stack that publishes. The stack never reads the page. */
 struct publish {
 	uint8_t *page;    /* NULL: none */
 	uint64_t next_ns; /* earliest time of the next publication */
 	/* earliest time of the next query of the NIC's counters */
 	uint64_t nic_next_ns;
-	uint64_t seen_packets, seen_conns; /* as of the last publication */
+	uint64_t seen_packets, seen_conns; /* at the last publication */
 	uint32_t flow_room;                /* records of the page */
 	uint32_t flow_next;                /* next slot to check */
 	uint32_t flows_left;               /* slots not checked since the last activity */
 	struct harp_page_place places[HARP_PAGE_PARTS];
 	struct harp_page_status status;
 	struct harp_page_histogram histograms[HARP_HISTOGRAM_COUNT];
-	uint64_t histogram_seen[HARP_HISTOGRAM_COUNT]; /* values, as of the last publication */
+	uint64_t histogram_seen[HARP_HISTOGRAM_COUNT]; /* counts at the last publication */
 };
 
 /* Called at the end of each poll of a stack with a page; gap_ns since the previous poll. */
@@ -43,8 +43,8 @@ uint64_t publish_next_ns(const struct harp_stack *stack);
 /* Writes the final values. No effect without a page. */
 void publish_end(struct harp_stack *stack);
 
-/* Statistics for a page, without those that only the NIC has: info_ask_nic(). */
+/* Statistics for a page, without the NIC's counters (info_query_nic()). */
 void info_values(const struct harp_stack *stack, uint64_t *values, unsigned count);
-void info_ask_nic(const struct harp_stack *stack, struct harp_stats *stats);
+void info_query_nic(const struct harp_stack *stack, struct harp_stats *stats);
 
 #endif

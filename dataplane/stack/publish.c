@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * publish.c - writes a stack's statistics to its page: at most once per millisecond of its clock, a
- * bounded amount each time, without system calls, locks or reads of the page. Ten times a second it
- * queries the NIC's counters, which may be a system call (AF_XDP).
+ * publish.c - writes a stack's statistics to its page, at most once per millisecond of its clock.
+ * Each time is a bounded amount of work, without system calls, locks or reads of the page. Ten
+ * times a second it queries the NIC's counters, which may be a system call (AF_XDP).
  *
  * Counters and changed histograms are copied whole. Flow records are refreshed round robin: slot i
- * of the stack has record i. A publication checks some slots and writes a few records, more of both
- * if the last publication is long ago. Slots are allocated lowest first (a free list used as a
- * stack), so used records are adjacent.
+ * of the stack has record i. A publication checks some slots and writes a few records, and more of
+ * both after a longer pause. Slots are allocated lowest first (the free list is a stack), so used
+ * records are adjacent.
  *
- * A thread that sleeps must not leave stale numbers: publish_next_ns() limits the stack's next
+ * A thread that sleeps must not leave stale numbers, so publish_next_ns() limits the stack's next
  * deadline until all activity has been written once.
  */
 #include "base/histogram.h"
@@ -20,7 +20,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Per HARP_PAGE_PERIOD_NS since the last publication, and for how many of them at most. */
+/* Slots and records per HARP_PAGE_PERIOD_NS since the last publication, and a limit on such
+ * periods. */
 #define PUBLISH_SLOTS 16u
 #define PUBLISH_RECORDS 4u
 #define PUBLISH_PERIODS_MAX 16u
@@ -137,7 +138,7 @@ static void publish_status(struct harp_stack *stack)
 	p->status.publications++;
 	p->status.flows_open = stack->stats.tcp_conns;
 	p->status.flows_hidden = 0;
-	/* Counting the open connections without a record is not worth a scan of all slots. */
+	/* An exact count of open connections without a record is not worth a scan of all slots. */
 	if (stack->tcp.conns_high > p->flow_room) {
 		uint64_t beyond = stack->tcp.conns_high - p->flow_room;
 
@@ -153,7 +154,7 @@ static void publish_counters(struct harp_stack *stack)
 	struct harp_page_lock *lock;
 
 	if (stack->now_ns >= stack->publish.nic_next_ns) {
-		info_ask_nic(stack, &stack->stats);
+		info_query_nic(stack, &stack->stats);
 		stack->publish.nic_next_ns = stack->now_ns + HARP_PAGE_LATE_NS;
 	}
 	lock = publish_part(stack, HARP_PAGE_COUNTERS);
@@ -241,7 +242,7 @@ void publish_end(struct harp_stack *stack)
 
 /* The functions of harp_page.h. */
 
-/* Clears what an earlier owner has left. */
+/* Clears the content that an earlier owner has left. */
 static void publish_clear(const struct publish *p)
 {
 	struct harp_page_header *header = (struct harp_page_header *)p->page;
@@ -312,7 +313,7 @@ void harp_stack_publish_note(struct harp_stack *stack, const char *text)
 	struct publish *p = &stack->publish;
 
 	snprintf(p->status.note, sizeof(p->status.note), "%s", text);
-	/* Activity without packets: include it in the next deadline. */
+	/* Activity without packets, which the next deadline must include. */
 	if (p->flows_left == 0)
 		p->flows_left = 1;
 }

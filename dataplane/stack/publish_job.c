@@ -23,7 +23,7 @@ void harp_page_write_end(uint64_t *sequence)
 	_Atomic uint64_t *lock = (_Atomic uint64_t *)sequence;
 	uint64_t now = atomic_load_explicit(lock, memory_order_relaxed);
 
-	/* Pairs with the reader's acquiring load. */
+	/* Pairs with the reader's load-acquire. */
 	atomic_store_explicit(lock, (now | 1) + 1, memory_order_release);
 }
 
@@ -36,12 +36,12 @@ void page_header_write(void *page, const struct harp_page_place places[HARP_PAGE
 	header->part_count = HARP_PAGE_PARTS;
 	header->page_bytes = bytes;
 	memcpy(header->parts, places, sizeof(header->parts));
-	/* Pairs with the acquiring fence after a reader's look at the header. */
+	/* Pairs with the acquire fence after a reader's load of the header. */
 	atomic_store_explicit((_Atomic uint64_t *)&header->magic, HARP_PAGE_MAGIC,
 			      memory_order_release);
 }
 
-/* A part's lock; its items follow it. */
+/* The lock of a part; its items follow. */
 static struct harp_page_lock *job_part(uint8_t *page, const struct harp_page_place *places,
 				       enum harp_page_part part)
 {

@@ -21,7 +21,7 @@ void harp_stack_publish_xstats(struct harp_stack *stack, const struct harp_page_
 	harp_page_write_begin(&lock->sequence);
 	lock->written_ns = now_ns;
 	memcpy(items, xstats, count * sizeof(*items));
-	/* Does not read behind the last one. */
+	/* Does not read past the last one. */
 	if (count < HARP_PAGE_XSTATS_MAX)
 		items[count] = (struct harp_page_xstat){ 0 };
 	harp_page_write_end(&lock->sequence);

@@ -3,8 +3,8 @@
  * stack.c - order of a poll: receive, timers, the application's requests, transmit, refill,
  * publish.
  *
- * Only this file knows the order. On reception each layer returns a verdict, and the code here
- * calls the next one. Output calls go down through the layers and do not pass here.
+ * Only this file knows the order. On reception each layer returns a verdict, and this code calls
+ * the next layer. Output passes down through the layers without this code.
  */
 #include "stack/stack.h"
 
@@ -16,7 +16,7 @@
 #include "base/util.h"
 
 #define STACK_CONNS_MAX 1048576u
-/* polls of one burst each, so a flood cannot delay timers forever */
+/* polls of one burst each, so that a flood cannot delay timers forever */
 #define STACK_TIMERS_PUT_OFF_MAX 32u
 #define STACK_TX_RETRY_NS 20000u /* for a NIC that holds packets and has no next_ns() */
 
@@ -120,7 +120,7 @@ void harp_stack_destroy(struct harp_stack *stack)
 	if (!stack)
 		return;
 	publish_end(stack);
-	eth_destroy(&stack->eth); /* its timers are in lists that contain connections */
+	eth_destroy(&stack->eth); /* its timers are in lists with connections */
 	udp_destroy(&stack->udp);
 	tcp_destroy(&stack->tcp);
 	if (stack->io.capture)
@@ -160,8 +160,8 @@ static enum ip_verdict stack_ip(struct harp_stack *stack, struct packet_in *in)
 	}
 }
 
-/* Processes one packet through the layers. more: others follow in the burst, perhaps of the same
- * GRO batch. */
+/* Passes one packet through the layers. more: others follow in the burst, perhaps of the same GRO
+ * batch. */
 static void stack_input(struct harp_stack *stack, struct frame *packet, bool more)
 {
 	struct tcp_gro *gro = &stack->gro;
@@ -207,7 +207,7 @@ static void stack_timer(void *ctx, struct timer *timer, uint64_t now_ns)
 		neighbor_timer(&stack->eth, timer, now_ns);
 }
 
-/* The protocol that found the NIC full last time goes first, so neither starves the other. */
+/* The protocol that found the NIC full last time is first, so that neither starves the other. */
 static void stack_tx_phase(struct harp_stack *stack)
 {
 	if (stack->udp.nic_full) {
@@ -240,8 +240,8 @@ int harp_stack_poll(struct harp_stack *stack, uint64_t now_ns)
 	for (unsigned i = 0; i < received; i++)
 		if (!stack->gro.conn || !tcp_gro_in(&stack->gro, packets[i]))
 			stack_input(stack, packets[i], i + 1 < received);
-	/* If the ring had more than one burst, what timers wait for may still be in it: a thread
-	 * that did not poll for a while must not take that for loss. */
+	/* If the ring had more than one burst, the packets that timers wait for may still be in it.
+	 * A thread that did not poll for a while must not mistake that for loss. */
 	if (received < NICIO_BURST || ++stack->timers_put_off == STACK_TIMERS_PUT_OFF_MAX) {
 		fired = wheel_advance(&stack->wheel, now_ns, stack_timer, stack);
 		stack->timers_put_off = 0;
@@ -259,9 +259,9 @@ int harp_stack_poll(struct harp_stack *stack, uint64_t now_ns)
 
 /*
  * Deadline while the NIC holds packets. It may need another kick, and its completions release
- * frames and space that a full transmit phase, a retransmission or an allocation waits for. A NIC
- * with next_ns() is asked; others are polled at growing intervals while nothing completes. This
- * also covers packets sent between two polls, such as the RST of an aborted connection.
+ * frames and space for which a transmit phase, a retransmission or an allocation waits. A NIC with
+ * next_ns() is queried; others are polled at growing intervals while nothing completes. This also
+ * covers packets sent between polls, such as the RST of an aborted connection.
  */
 static uint64_t stack_nic_next_ns(const struct harp_stack *stack)
 {

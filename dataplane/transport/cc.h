@@ -2,11 +2,11 @@
 /*
  * cc.h - congestion control behind four hooks: the window, and the rate at which it may be sent.
  *
- * Division of labor. tcp_loss.c knows what was lost and what is in flight, and sets cwnd_bytes
- * during recovery (RFC 6937). A controller answers `congestion` and `timeout` with ssthresh_bytes,
- * the window after the recovery, and `acked` with cwnd_bytes. Its private state is in priv. All of
- * struct cc is saved before a reduction and restored when the reduction turns out to be spurious
- * (RFC 4015), so no controller needs a hook for that.
+ * Division of labor. tcp_loss.c knows which segments are lost or in flight, and sets cwnd_bytes
+ * during recovery (RFC 6937). A controller sets ssthresh_bytes, the window after the recovery, in
+ * `congestion` and `timeout`, and cwnd_bytes in `acked`. Its private state is in priv. All of
+ * struct cc is saved before a reduction and restored if the reduction turns out to be spurious (RFC
+ * 4015), so no controller needs a hook for that.
  */
 #ifndef HARP_TRANSPORT_CC_H
 #define HARP_TRANSPORT_CC_H
@@ -37,7 +37,7 @@ enum cc_signal {
 struct cc_event {
 	uint64_t now_ns;
 	uint32_t mss_bytes;
-	/* bytes outstanding before this ACK, minus what had left the network */
+	/* bytes outstanding before this ACK, minus those that had left the network */
 	uint32_t flight_bytes;
 	uint32_t acked_bytes;     /* newly acknowledged, by SEG.ACK */
 	uint32_t delivered_bytes; /* newly acknowledged or SACKed */
@@ -45,8 +45,8 @@ struct cc_event {
 	uint32_t snd_una_seq, snd_nxt_seq; /* after this ACK: to count round trips */
 	uint64_t rtt_ns;                   /* of this ACK; 0: no sample */
 	uint64_t srtt_ns, rtt_ns_min;      /* of the connection; 0: none yet */
-	uint8_t limited;    /* the window, not the application, held back the sender */
-	uint8_t recovering; /* tcp_loss.c owns cwnd_bytes at present: read only */
+	uint8_t limited;    /* the sender was limited by the window, not by the application */
+	uint8_t recovering; /* tcp_loss.c owns cwnd_bytes now: read only */
 	uint8_t signal;     /* enum cc_signal, of `congestion` */
 };
 
@@ -55,11 +55,11 @@ struct cc_ops {
 	bool constant; /* fixed window: neither paced nor reduced after idle */
 	/* The connection is established. priv[0]: harp_tcp_options.fixed_window_bytes. */
 	void (*init)(struct cc *cc, const struct cc_event *ev);
-	/* An ACK that acknowledged or SACKed something. */
+	/* An ACK that acknowledged or SACKed data. */
 	void (*acked)(struct cc *cc, const struct cc_event *ev);
-	/* ev->signal says what was seen: sets ssthresh_bytes. */
+	/* ev->signal is the reason. Sets ssthresh_bytes. */
 	void (*congestion)(struct cc *cc, const struct cc_event *ev);
-	/* The retransmission timer fired, the first time for this window: sets ssthresh_bytes. */
+	/* The retransmission timer fired, the first time for this window. Sets ssthresh_bytes. */
 	void (*timeout)(struct cc *cc, const struct cc_event *ev);
 };
 
@@ -73,12 +73,13 @@ static inline uint32_t cc_initial_window_bytes(uint32_t mss_bytes)
 	return 10 * mss_bytes < most ? 10 * mss_bytes : most;
 }
 
-/* RFC 5681 section 3.1. *counted_bytes, in priv, holds acked bytes not yet turned into window. */
+/* RFC 5681 section 3.1. *counted_bytes, in priv: acked bytes that have not increased the window
+ * yet. */
 void cc_reno_grow(struct cc *cc, const struct cc_event *ev, uint64_t *counted_bytes);
 /* RFC 5681 equation (4): max (FlightSize / 2, 2*SMSS). */
 uint32_t cc_reno_ssthresh_bytes(const struct cc_event *ev);
 
-/* DCTCP's estimate of the fraction of marked bytes, parts per million; 0 of other controllers. */
+/* DCTCP's estimate of the fraction of marked bytes, parts per million; 0 for other controllers. */
 uint32_t cc_dctcp_alpha_ppm(const struct cc *cc);
 
 #endif

@@ -20,7 +20,7 @@
 #include "transport/cc_hystart.h"
 
 #define CUBIC_TIME_SHIFT 16u        /* t and K: 2^16 units a second, 15 us */
-#define CUBIC_TIME_MAX (1u << 24)   /* 256 s: the curve is not followed further */
+#define CUBIC_TIME_MAX (1u << 24)   /* 256 s: the curve ends here */
 #define CUBIC_NS_MAX (1ull << 46)   /* 19 hours: so that << 16 fits */
 #define CUBIC_BETA_PERCENT 70u      /* section 4.6 */
 #define CUBIC_FAST_CONV_PERCENT 85u /* section 4.7: (1 + beta) / 2 */
@@ -28,12 +28,12 @@
 #define CUBIC_ALPHA_DEN 17u
 
 struct __attribute__((may_alias)) cubic {
-	uint64_t t_ns;           /* since this epoch of congestion avoidance began */
+	uint64_t t_ns;           /* time in this epoch of congestion avoidance */
 	uint64_t last_ns;        /* of the last ACK */
 	uint64_t grow_remainder; /* (target - cwnd) * acked, remainder below one byte */
 	uint64_t est_remainder;  /* the same for W_est */
 	uint32_t k;              /* 2^-16 s */
-	uint32_t w_max_bytes;    /* before the last reduction, after fast convergence; 0: none */
+	uint32_t w_max_bytes;    /* before the last reduction, with fast convergence; 0: none */
 	uint32_t origin_bytes;   /* plateau of the curve: W_max, or the window at its start */
 	uint32_t w_est_bytes;
 	uint32_t prior_bytes; /* cwnd at the last reduction */
@@ -51,7 +51,7 @@ static uint32_t cubic_root(uint64_t x)
 {
 	uint64_t root = 0;
 
-	/* Computes one bit of the root per iteration; 21 bits, as x is below 2^63. */
+	/* Computes one bit of the root per iteration; 21 bits, because x is below 2^63. */
 	for (uint64_t bit = 1u << 20; bit > 0; bit >>= 1) {
 		uint64_t try = root | bit;
 
@@ -116,7 +116,7 @@ static void cubic_begin(struct cubic *c, uint32_t cwnd_bytes, uint32_t mss_bytes
 	}
 }
 
-/* Section 4.3: the window that Reno, with CUBIC's beta, would have reached. */
+/* Section 4.3: the window that Reno would have reached with CUBIC's beta. */
 static void cubic_estimate(struct cubic *c, const struct cc_event *ev, uint32_t cwnd_bytes)
 {
 	uint32_t alpha = c->w_est_bytes >= c->prior_bytes ? CUBIC_ALPHA_DEN : CUBIC_ALPHA_NUM;
@@ -176,8 +176,7 @@ static void cubic_acked(struct cc *cc, const struct cc_event *ev)
 	uint64_t passed_ns = ev->now_ns - c->last_ns;
 
 	c->last_ns = ev->now_ns;
-	/* Section 5.8: an application that does not use its window learns nothing about the
-	 * path. */
+	/* Section 5.8: a window that the application does not use is no measurement of the path. */
 	if (ev->recovering || !ev->limited || cc->cwnd_bytes >= CC_WINDOW_BYTES_MAX)
 		return;
 	if (cc->cwnd_bytes < cc->ssthresh_bytes) {
@@ -198,7 +197,7 @@ static void cubic_reduce(struct cc *cc, const struct cc_event *ev)
 	struct cubic *c = cubic_of(cc);
 	/* Section 4.6 permits cwnd instead of FlightSize if cwnd grows only while it is the limit,
 	 * as here. FlightSize would underestimate the path: with round trips of microseconds it is
-	 * only what the processor had sent when it noticed the loss. */
+	 * only the data that the processor had sent when it noticed the loss. */
 	uint32_t ssthresh = (uint32_t)((uint64_t)cc->cwnd_bytes * CUBIC_BETA_PERCENT / 100);
 
 	cc->ssthresh_bytes = ssthresh > 2 * ev->mss_bytes ? ssthresh : 2 * ev->mss_bytes;
@@ -212,8 +211,8 @@ static void cubic_congestion(struct cc *cc, const struct cc_event *ev)
 	struct cubic *c = cubic_of(cc);
 	uint32_t cwnd = cc->cwnd_bytes;
 
-	/* Section 4.7: below the last W_max a new flow needs bandwidth: release more of the
-	 * window. */
+	/* Section 4.7: below the last W_max a new flow needs bandwidth, so this one releases more
+	 * of the window. */
 	if (cwnd < c->w_max_bytes)
 		c->w_max_bytes = (uint32_t)((uint64_t)cwnd * CUBIC_FAST_CONV_PERCENT / 100);
 	else

@@ -36,7 +36,7 @@ static void dctcp_init(struct cc *cc, const struct cc_event *ev)
 {
 	cc->cwnd_bytes = cc_initial_window_bytes(ev->mss_bytes);
 	cc->ssthresh_bytes = HARP_SSTHRESH_NONE;
-	/* Section 3.3: alpha is 1 at first, so that the first mark halves the window. */
+	/* Section 3.3: alpha is initially 1, so that the first mark halves the window. */
 	*dctcp_of(cc) = (struct dctcp){ .alpha = DCTCP_ONE, .window_end_seq = ev->snd_nxt_seq };
 }
 

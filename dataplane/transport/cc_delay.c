@@ -18,9 +18,9 @@
  *
  * The minimum covers the last two spans of 512 round trips each (20 ms to 5 s). A longer route is
  * therefore accepted after at most 10 s, and a flow that started with a full queue corrects its
- * minimum within that time. A span without a sample near the minimum may have seen a standing queue
- * throughout. The window is then reduced to four segments for one round trip, and the RTT without
- * our own queue is measured (BBR's ProbeRTT).
+ * minimum within that time. If a span has no sample near the minimum, a queue may have stood during
+ * all of it. The window then shrinks to four segments for one round trip, which measures the RTT
+ * without our own queue (BBR's ProbeRTT).
  */
 #include "transport/cc.h"
 
@@ -181,8 +181,7 @@ static void delay_round_over(struct cc *cc, const struct cc_event *ev)
 	if (ev->recovering || rtt_ns == UINT64_MAX) {
 		d->grows = 0;
 	} else if (d->phase == DELAY_DRAINING) {
-		/* Everything sent with the old window is acknowledged: the next round is the
-		 * measurement. */
+		/* All data of the old window is acknowledged: the next round is the measurement. */
 		d->phase = DELAY_MEASURING;
 		d->rtt_ns_span[0] = UINT64_MAX;
 	} else if (d->phase == DELAY_MEASURING) {

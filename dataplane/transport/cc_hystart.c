@@ -8,10 +8,10 @@
  * From 0.8 ms on, the RFC's own rule, one eighth of the round trip, exceeds it.
  *
  * N_RTT_SAMPLE = 8 presumes an ACK for every second segment. HARP receivers acknowledge up to 16
- * segments at once, so an ACK counts as half of its segments, but at most as half of the eight: a
- * single late ACK must not decide.
+ * segments at once. So an ACK counts as half of its segments, but at most as half of the eight,
+ * because a single late ACK must not decide.
  *
- * L, the limit of growth per ACK, is infinite: the sender is paced (section 4.3).
+ * L, the limit of growth per ACK, is infinite, because the sender is paced (section 4.3).
  */
 #include "transport/cc_hystart.h"
 

@@ -14,12 +14,12 @@ uint32_t cc_reno_ssthresh_bytes(const struct cc_event *ev)
 
 void cc_reno_grow(struct cc *cc, const struct cc_event *ev, uint64_t *counted_bytes)
 {
-	/* Simplified RFC 7661: a window that was not fully used gives no information about the
+	/* Simplified RFC 7661: a window that the sender did not fill is no measurement of the
 	 * path. */
 	if (ev->recovering || !ev->limited || cc->cwnd_bytes >= CC_WINDOW_BYTES_MAX)
 		return;
 	if (cc->cwnd_bytes < cc->ssthresh_bytes) {
-		/* Slow start: one ACK may acknowledge a whole burst, so count bytes. */
+		/* Slow start counts bytes, because one ACK may acknowledge a whole burst. */
 		cc->cwnd_bytes += ev->acked_bytes;
 		if (cc->cwnd_bytes > cc->ssthresh_bytes)
 			cc->cwnd_bytes = cc->ssthresh_bytes;

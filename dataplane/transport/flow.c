@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* flow.c - the flow table: open addressing, deletion by shifting back (no tombstones to scan). */
+/* flow.c - the flow table: open addressing, deletion by shifting entries back (no tombstones). */
 #include "transport/flow.h"
 
 #include <assert.h>
@@ -50,7 +50,7 @@ static inline struct flow_recent *flow_recent(struct flow_table *table, const st
 	uint32_t addr, ports = (uint32_t)key->local_port << 16 | key->remote_port;
 
 	memcpy(&addr, key->remote.bytes + 12, sizeof(addr));
-	/* Fibonacci hashing: the upper bits are the well mixed ones. */
+	/* Fibonacci hashing: the upper bits are well mixed. */
 	return &table->recent[((addr + ports) * 0x9e3779b9u) >> FLOW_RECENT_SHIFT];
 }
 
@@ -68,8 +68,7 @@ static uint32_t flow_search(const struct flow_table *table, const struct flow_ke
 	}
 }
 
-/* Compares field by field: keys were often just written, and a load wider than the store would
- * stall. */
+/* Compares by field: keys were often just written, and a load wider than the store would stall. */
 static inline bool flow_same(const struct flow_key *a, const struct flow_key *b)
 {
 	return a->remote_port == b->remote_port && a->local_port == b->local_port &&
@@ -114,7 +113,7 @@ void flow_remove(struct flow_table *table, const struct flow_key *key, uint32_t 
 		assert(table->slots[i].index != FLOW_NONE);
 		i = (i + 1) & table->mask;
 	}
-	/* Shift back each later entry of the cluster that must not stay behind an empty slot. */
+	/* Shifts back each later entry of the cluster that must not follow an empty slot. */
 	for (uint32_t j = (i + 1) & table->mask; table->slots[j].index != FLOW_NONE;
 	     j = (j + 1) & table->mask) {
 		uint32_t home = table->slots[j].hash & table->mask;

@@ -19,7 +19,7 @@
 #include "base/siphash.h"
 #include "harp.h"
 
-/* No padding: hashed and compared as bytes. */
+/* Hashed and compared as bytes, so there is no padding. */
 struct flow_key {
 	struct harp_addr local, remote;
 	uint16_t local_port, remote_port;
@@ -56,7 +56,7 @@ int flow_init(struct flow_table *table, uint32_t max_flows, const struct siphash
 void flow_destroy(struct flow_table *table);
 /* Returns the index, or FLOW_NONE. */
 uint32_t flow_find(struct flow_table *table, const struct flow_key *key);
-/* The caller guarantees that the key is absent and that fewer than max_flows are in the table. */
+/* Requires that the key is absent and that fewer than max_flows are in the table. */
 void flow_insert(struct flow_table *table, const struct flow_key *key, uint32_t index);
 void flow_remove(struct flow_table *table, const struct flow_key *key, uint32_t index);
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * port.c - local ports: a reference count each; hooks report the first and the last reference.
+ * port.c - local ports: reference counts, with hooks for the first and the last reference.
  *
  * An off-path attacker must not be able to guess an ephemeral port (RFC 6056 section 1).
  * Connections use algorithm 4, double-hash port selection: each combination of addresses and remote
  * port starts its search at its own offset and proceeds cyclically, so the same remote endpoint
- * sees a port again as late as possible. Output depends on a keyed hash only and reveals nothing of
- * the stack's random generator.
+ * sees a port again as late as possible. The result depends only on a keyed hash and reveals
+ * nothing about the stack's random generator.
  */
 #include "transport/port.h"
 
@@ -83,9 +83,9 @@ static uint32_t port_first(struct port_table *table, const struct flow_key *peer
 
 	if (!peer)
 		return (uint32_t)draw;
-	/* RFC 6056 section 3.3.4: offset = F(), index = G(); here the two halves of one keyed hash.
-	 * The step is random, because a remote endpoint that shares the counter could otherwise
-	 * count our connections. */
+	/* RFC 6056 section 3.3.4: offset = F(), index = G(); here two halves of one keyed hash. The
+	 * step is random, because a remote endpoint that shares the counter could otherwise count
+	 * our connections. */
 	in = (struct port_input){ .peer = *peer };
 	in.peer.local_port = 0;
 	hash = siphash24(&table->secret, &in, sizeof(in));

@@ -15,7 +15,7 @@ struct port_table {
 	struct siphash_key secret;
 	uint16_t steps[PORT_STEPS];
 	uint32_t draws;
-	/* The owner's hooks; either may be NULL. */
+	/* The owner's hooks; each may be NULL. */
 	int (*acquire)(void *ctx, uint16_t port);
 	void (*release)(void *ctx, uint16_t port);
 	bool (*elsewhere)(void *ctx, uint8_t protocol, uint16_t port);
@@ -29,8 +29,8 @@ int port_init(struct port_table *table, const struct harp_stack_options *opt,
 	      int (*acquire)(void *ctx, uint16_t port), void (*release)(void *ctx, uint16_t port),
 	      void *ctx, struct rng *rng);
 void port_destroy(struct port_table *table);
-/* Adds a user of an explicit port. -EADDRINUSE: the host's owner refuses it; -EMFILE, -ENFILE: no
- * file descriptor to reserve it with. */
+/* Adds a user of an explicit port. -EADDRINUSE: the owner's hook refuses it; -EMFILE, -ENFILE: no
+ * file descriptor to reserve it. */
 int port_get(struct port_table *table, uint16_t port);
 void port_put(struct port_table *table, uint16_t port);
 static inline bool port_used(const struct port_table *table, uint16_t port)
@@ -46,7 +46,7 @@ static inline bool port_elsewhere(const struct port_table *table, uint8_t protoc
 /*
  * Chooses and acquires a port of the range for a connection to peer, or for an unbound listener or
  * socket (peer NULL). Prefers ports without users; then, if shared is not NULL, ports whose 4-tuple
- * shared() reports as free. Returns 0 if there is none; see table->shortage.
+ * shared() reports as free. Returns 0 if none is available; see table->shortage.
  */
 uint16_t port_choose(struct port_table *table, const struct flow_key *peer,
 		     bool (*shared)(void *ctx, uint16_t port), void *ctx);

@@ -3,10 +3,10 @@
  * tcp.c - lifecycle of a connection: slots, states, termination.
  *
  * tcp_init() allocates everything: connections are in an array with a free list. connect() or a
- * listener's SYN takes a slot. The slot is returned when the state is CLOSED and no handle exists
- * (CONN_HANDLE). A connection that the application has closed finishes on its own. A connection
- * that terminates while the application holds it stays, in CLOSED, until the application closes it,
- * so that received bytes and the error can still be read.
+ * listener's SYN takes a slot. The slot is freed when the state is CLOSED and no handle exists
+ * (CONN_HANDLE). A connection that the application has closed finishes without it. A connection
+ * that terminates while the application has a handle stays in CLOSED until the application closes
+ * it, so that received bytes and the error can still be read.
  */
 #include "transport/tcp.h"
 
@@ -17,7 +17,7 @@
 #define TCP_REUSE_GAP_SEQ 65537u /* beyond an unscaled window of the previous incarnation */
 
 #define S(state) (1u << HARP_TCP_##state)
-/* RFC 9293 figure 5; CLOSED may be reached from everywhere (RST, abort, timeout). LISTEN is not a
+/* RFC 9293 figure 5. CLOSED is reachable from every state (RST, abort, timeout). LISTEN is not a
  * state of a connection here: listeners are another type. */
 static const uint16_t tcp_state_successors[HARP_TCP_CLOSED + 1] = {
 	[HARP_TCP_CLOSED] = S(SYN_SENT) | S(SYN_RECEIVED),
@@ -140,8 +140,7 @@ int tcp_init(struct tcp *tcp, struct ip *ip, struct wheel *wheel, struct rng *rn
 	if (err)
 		return err;
 	tcp->listeners = calloc(opt->max_listeners, sizeof(*tcp->listeners));
-	/* calloc() returns zeroed, untouched pages: a large table costs only the slots that were
-	 * used. */
+	/* calloc() returns zeroed, untouched pages: unused slots of a large table cost nothing. */
 	tcp->conns_memory = calloc(1, ((size_t)opt->max_conns + 2) * sizeof(*tcp->conns));
 	if (!tcp->listeners || !tcp->conns_memory)
 		return -ENOMEM;
@@ -167,7 +166,7 @@ void tcp_clock(struct tcp *tcp, uint64_t now_ns)
 	tcp->now_ms = (uint32_t)(now_ns / TCP_NS_PER_MS);
 }
 
-/* Typical payload of a received frame with full segments: converts frames to window bytes. */
+/* Payload of a received frame of full segments, which converts frames to window bytes. */
 static uint32_t tcp_rcv_bytes_per_frame(const struct tcp *tcp, uint32_t mtu_bytes,
 					uint32_t mss_bytes)
 {
@@ -347,8 +346,8 @@ void tcp_conn_established(struct harp_conn *conn)
 	tcp_conn_event(conn, HARP_EVENT_CONNECTED | HARP_EVENT_WRITABLE);
 }
 
-/* Limit as Linux's tcp_max_tw_buckets. The next connection from that port has greater timestamps,
- * so PAWS separates the two. */
+/* A limit, as Linux's tcp_max_tw_buckets. The next connection from that port has greater
+ * timestamps, so PAWS separates the two. */
 void tcp_time_wait_add(struct harp_conn *conn)
 {
 	struct tcp *tcp = conn->tcp;
@@ -394,7 +393,7 @@ void tcp_enter_time_wait(struct harp_conn *conn)
 	tcp_timer_life(conn, TCP_TIME_WAIT_NS);
 	if (!(conn->flags & CONN_HANDLE))
 		tcp_time_wait_add(conn);
-	/* The application sees the end now. */
+	/* Now the application receives the end. */
 	tcp_conn_event(conn, HARP_EVENT_CLOSED);
 }
 
@@ -434,8 +433,8 @@ void tcp_conn_die(struct harp_conn *conn, int error)
 void tcp_conn_reset(struct harp_conn *conn, int error)
 {
 	/* RFC 9293 3.10.5: RST from SYN-RECEIVED, ESTABLISHED, FIN-WAIT-1/2 and CLOSE-WAIT. CLOSING
-	 * and LAST-ACK send one as well, beyond the RFC: the peer may still wait for data that is
-	 * lost now. */
+	 * and LAST-ACK send one, too, beyond the RFC, because the peer may wait for data that is
+	 * now lost. */
 	if (conn->state >= HARP_TCP_SYN_RECEIVED && conn->state != HARP_TCP_TIME_WAIT &&
 	    conn->state != HARP_TCP_CLOSED)
 		(void)tcp_out_rst(conn);

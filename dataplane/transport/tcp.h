@@ -17,7 +17,7 @@
  *	tcp_budget.c   frames that a connection may hold; autotuning
  *	tcp_starve.c   receivers for which the pool has no frames
  *	tcp_delack.c   delayed ACKs
- *	tcp_tx.c       the transmit phase: which connection sends what, when
+ *	tcp_tx.c       the transmit phase: chooses connections and data
  *	tcp_out.c      one segment out: headers, options, window
  *	tcp_gso.c      several segments as one packet that the NIC segments (TSO)
  *	tcp_sndq.c     the send queue: bytes and frames become segments
@@ -27,7 +27,7 @@
  *	tcp_sackout.c  the receiver's SACK blocks
  *	tcp_rack.c     loss detection and the tail loss probe (RFC 8985)
  *	tcp_dupack.c   duplicate ACKs without SACK (RFC 6582)
- *	tcp_loss.c     loss recovery: start, end, what may be sent meanwhile, undo
+ *	tcp_loss.c     loss recovery: start, end, transmissions during it, undo
  *	tcp_mtu.c      path MTU discovery (RFC 1191, 4821)
  *	tcp_timer.c    RTT and RTO (RFC 6298), probes, keepalive, TIME-WAIT
  *	tcp_ecn.c      explicit congestion notification: RFC 3168, 8257
@@ -63,37 +63,37 @@ enum tcp_flag {
 #define TCP_MSS_BYTES_DEFAULT_V6 1220u
 #define TCP_MSS_BYTES_MIN 88u   /* a smaller MSS would make us send mostly headers */
 #define TCP_DUPACK_THRESHOLD 3u /* RFC 5681 section 3.2 */
-/* acknowledge at the latest after this many full-sized segments */
+/* acknowledge after at most this many full-sized segments */
 #define TCP_ACK_EVERY_SEGMENTS 16u
-#define TCP_ACK_BURST_BYTES 131072u /* or after this much of one burst, whose end is near */
+#define TCP_ACK_BURST_BYTES 131072u /* or after this much of one burst, which ends soon */
 /* consecutive in-order segments that make a stream, whose ACKs may be delayed longer */
 #define TCP_BULK_SEGMENTS 64u
 #define TCP_ACK_HOLD_NS 10000u      /* the time of a few segments */
 #define TCP_ACK_HOLD_BULK_NS 40000u /* one hundredth of the minimum RTO */
 /* wait for a second segment: RFC 5681 section 4.2 allows 500 ms */
 #define TCP_ACK_HOLD_SLOW_NS_MAX 5000000u
-#define TCP_ACKS_HELD_MAX 64u       /* delayed ACKs of a stack at a time: each poll looks at them */
-#define TCP_TX_QUOTA_SEGMENTS 16u   /* sent by one connection before the next one gets its turn */
+#define TCP_ACKS_HELD_MAX 64u       /* delayed ACKs of a stack at a time, which each poll visits */
+#define TCP_TX_QUOTA_SEGMENTS 16u   /* sent by one connection before the next one is served */
 #define TCP_PACE_BURST_NS 250000ull /* burst of a paced connection, at its rate */
 
-#define TCP_COOKIES_USED 1024u /* remembered, so that each is accepted once */
+#define TCP_COOKIES_USED 1024u /* remembered, so that each is accepted only once */
 
 #define TCP_NS_PER_S 1000000000ull
 #define TCP_NS_PER_MS 1000000ull
 /*
- * RFC 6298 (2.4) rounds the RTO up to 1 second, for lack of precise clocks and path knowledge. Like
- * other data center stacks, HARP has both. 5 ms is some hundred round trips of a rack.
+ * RFC 6298 (2.4) rounds the RTO up to 1 second, for lack of precise clocks and path knowledge. HARP
+ * has both, like other data center stacks. 5 ms is some hundred round trips of a rack.
  */
 #define TCP_RTO_NS_MIN (5 * TCP_NS_PER_MS)
 #define TCP_RTO_NS_MAX (60 * TCP_NS_PER_S)    /* RFC 6298 (2.5) */
 #define TCP_RTO_NS_INITIAL (1 * TCP_NS_PER_S) /* (2.1); harp_tcp_options.initial_rto_ns */
 #define TCP_TIME_WAIT_NS (60 * TCP_NS_PER_S)  /* 2 MSL with an MSL of 30 s, as Linux */
-/* TIME-WAIT connections that we opened: each occupies a port, which may cost the host a file
+/* TIME-WAIT connections that we opened. Each occupies a port, which may cost the host a file
  * descriptor. */
 #define TCP_TIME_WAIT_PORTS_MAX 16u
 /* after the application's close, with a silent peer */
 #define TCP_FIN_WAIT_2_NS (60 * TCP_NS_PER_S)
-#define TCP_CHALLENGE_ACKS_PER_S 10u         /* per connection, at most: RFC 5961 section 7 */
+#define TCP_CHALLENGE_ACKS_PER_S 10u         /* per connection: RFC 5961 section 7 */
 #define TCP_CHALLENGE_ACKS_PER_S_STACK 1000u /* for the whole stack: see tcp_check.c */
 
 #define TCP_FRAMES_BUDGET_MIN 4u /* frames that every connection may hold while the pool has any */
@@ -124,7 +124,7 @@ struct tcp {
 	uint64_t now_ns;
 	uint32_t now_ms; /* the timestamp clock, before each connection's offset */
 	uint32_t poll_count;
-	struct conn_list tx_ready;      /* has something to send */
+	struct conn_list tx_ready;      /* has data to send */
 	struct conn_list tx_blocked;    /* waits for the NIC to complete or for a frame */
 	struct conn_list tx_unresolved; /* waits for a neighbor entry */
 	struct conn_list ack_list;      /* has a pure ACK to send */
@@ -139,9 +139,9 @@ struct tcp {
 	bool nic_full;
 	uint32_t resolved_seen; /* eth->resolved_generation at the last wakeup of tx_unresolved */
 	uint32_t tx_frags_max;  /* frames of one segment */
-	bool csum_offload;      /* the card fills in checksums */
+	bool csum_offload;      /* the NIC computes checksums */
 	uint32_t shared_frames; /* of the pool, beyond the fill ring */
-	uint32_t pool_plenty_frames; /* more free frames than any tcp_pool_floor_*() asks for */
+	uint32_t pool_plenty_frames; /* more free frames than any tcp_pool_floor_*() requires */
 	/* payload bytes that the NIC puts into one received frame */
 	uint32_t rx_payload_frame_bytes;
 	struct flow_table flows;
@@ -151,14 +151,14 @@ struct tcp {
 	uint32_t cookies_used[TCP_COOKIES_USED];
 	void *conns_memory;
 	struct harp_conn *conns; /* inside conns_memory, aligned */
-	/* conns has one more slot, which is never assigned: see tcp_cookie.c */
+	/* conns has another slot, which is never assigned: see tcp_cookie.c */
 	uint32_t max_conns;
-	uint32_t conns_high; /* slots from here on were never used: all zero */
+	uint32_t conns_high; /* later slots were never used and are zero */
 	uint64_t conn_serial;
 	struct harp_page_histogram *rtt_histogram; /* NULL: not recorded */
 	uint32_t embryonic_count;
 	struct conn_list free_conns;
-	/* TIME-WAIT connections that the application has closed, too: reclaimable. */
+	/* TIME-WAIT connections that the application has closed, too; reclaimable. */
 	struct conn_list time_wait;        /* opened by the peer */
 	struct conn_list time_wait_opened; /* opened by us */
 	uint32_t time_wait_opened_count;
@@ -166,7 +166,7 @@ struct tcp {
 	uint32_t max_listeners;
 };
 
-/* Result of processing a segment. tcp_input() alone counts them. */
+/* Result of processing a segment. Only tcp_input() counts them. */
 enum tcp_verdict {
 	TCP_DONE = 0, /* accepted; the caller releases the packet */
 	TCP_KEPT,     /* accepted; TCP has taken the frames */
@@ -195,20 +195,21 @@ struct tcp_segment {
 	uint32_t len; /* payload bytes, all fragments */
 	uint32_t wnd_field;
 	uint8_t flags;        /* enum tcp_flag */
-	uint8_t header_bytes; /* still before the payload until tcp_reass_payload() */
+	uint8_t header_bytes; /* before the payload, until tcp_reass_payload() */
 	struct tcp_options opt;
 };
 
 /* Results of an ACK, collected by tcp_ack.c, tcp_sack.c and tcp_rack.c. */
 struct tcp_ack {
 	uint32_t ack;             /* SEG.ACK */
-	uint32_t acked_bytes;     /* how far that moved SND.UNA */
+	uint32_t acked_bytes;     /* by which it moved SND.UNA */
 	uint32_t delivered_bytes; /* newly delivered, cumulatively or by SACK */
-	uint32_t flight_bytes;    /* before this ACK: outstanding minus what had left the network */
-	uint32_t fack_seq;        /* before this ACK: the highest delivered sequence number */
+	/* before this ACK: bytes outstanding, minus those that had left the network */
+	uint32_t flight_bytes;
+	uint32_t fack_seq; /* before this ACK: the highest delivered sequence number */
 	/* send time of the newest delivered segment that was sent once; 0: none */
 	uint64_t sent_ns;
-	uint64_t rtt_ns; /* RTT sample from that */
+	uint64_t rtt_ns; /* RTT sample from sent_ns */
 	bool original;   /* delivered a segment sent before the timeout and not retransmitted */
 	bool dup;        /* a duplicate ACK by RFC 5681 */
 	bool dsack;      /* reports a duplicate (RFC 2883) */
@@ -263,29 +264,29 @@ static inline bool tcp_has_slot(const struct tcp *tcp)
 struct harp_conn *tcp_conn_alloc(struct tcp *tcp, const struct harp_tcp_options *opt);
 /* Resets to the initial state with options applied. */
 void tcp_conn_blank(struct harp_conn *conn, const struct harp_tcp_options *opt);
-/* Frees the slot, which is CLOSED, without handle, listener or flow. */
+/* Frees the slot of a CLOSED connection without handle, listener or flow. */
 void tcp_conn_free(struct harp_conn *conn);
 /* Enters the connection, which has its 4-tuple and port, into the flow table. */
 void tcp_conn_bind(struct harp_conn *conn);
 /* As tcp_conn_bind(), without the flow table. */
 void tcp_conn_begin(struct harp_conn *conn);
-/* Before negotiation: the window scale is that of our SYN. */
+/* Before negotiation: sets the window scale of our SYN. */
 void tcp_conn_offer(struct harp_conn *conn);
 /* RFC 6528: a clock plus a keyed hash of the 4-tuple; and the timestamp offset (RFC 7323 5.4). */
 void tcp_conn_secrets(struct harp_conn *conn);
-/* Sets the initial sequence number; nothing was sent yet. */
+/* Sets the initial sequence number, before anything is sent. */
 void tcp_conn_iss(struct harp_conn *conn, uint32_t iss_seq);
-/* Reuses a TIME-WAIT 4-tuple: RFC 9293 section 3.6.1. */
+/* Sets the initial sequence number of a reused TIME-WAIT 4-tuple: RFC 9293 section 3.6.1. */
 void tcp_conn_iss_beyond(struct harp_conn *conn, uint32_t old_nxt_seq);
 void tcp_state_set(struct harp_conn *conn, enum harp_tcp_state state);
 void tcp_conn_event(struct harp_conn *conn, uint32_t events);
-/* Terminates: stops timers, removes the flow, frees segments; error is 0 or -errno. Frees the slot
- * if no handle exists. */
+/* Terminates: stops timers, removes the flow, frees segments. error: 0 or -errno. Frees the slot if
+ * no handle exists. */
 void tcp_conn_die(struct harp_conn *conn, int error);
 /* As tcp_conn_die(), and sends an RST in states in which the peer may still listen. */
 void tcp_conn_reset(struct harp_conn *conn, int error);
 void tcp_enter_time_wait(struct harp_conn *conn);
-/* Adds a connection in TIME-WAIT that the application has closed. Too many: ends the oldest one
+/* Adds a TIME-WAIT connection that the application has closed. Above the limit, ends the oldest one
  * that we opened. */
 void tcp_time_wait_add(struct harp_conn *conn);
 /* The handshake is complete. */
@@ -299,16 +300,15 @@ enum tcp_verdict tcp_input(struct tcp *tcp, struct tcp_gro *gro);
 bool tcp_checksum_good(struct tcp *tcp, const struct packet_in *in);
 
 /* ---- tcp_fast.c ---- */
-/* TCP_PASS: not eligible for the fast path; nothing was changed. */
+/* TCP_PASS: not eligible for the fast path; nothing has changed. */
 enum tcp_verdict tcp_fast_in(struct harp_conn *conn, struct tcp_segment *seg);
-/* As tcp_fast_in(), for the next segment of a batch (tcp_gro.h). False: not eligible; nothing was
+/* As tcp_fast_in(), for the next segment of a batch (tcp_gro.h). False: not eligible; nothing has
  * changed. */
 bool tcp_fast_next(struct harp_conn *conn, const struct tcp_segment *seg);
 
 /* ---- tcp_check.c ---- */
 /* Checks sequence number, RST, SYN and timestamps of a segment to a synchronized connection.
- * TCP_PASS, or the final verdict (the connection may be dead). Removes payload that may not be
- * accepted. */
+ * TCP_PASS, or the final verdict (the connection may have ended). Removes unacceptable payload. */
 enum tcp_verdict tcp_check_segment(struct harp_conn *conn, struct tcp_segment *seg);
 /* Checks SEG.ACK; sends a challenge ACK if it is not acceptable. */
 enum tcp_verdict tcp_check_ack(struct harp_conn *conn, const struct tcp_segment *seg);
@@ -319,7 +319,7 @@ static inline bool tcp_check_echo(const struct harp_conn *conn, const struct tcp
 }
 /* Updates TS.Recent from an acceptable segment. */
 void tcp_check_take_timestamp(struct harp_conn *conn, const struct tcp_segment *seg);
-/* RFC 6191 section 2, RFC 9293 3.10.7.4: true if a new SYN may take over a connection in
+/* RFC 6191 section 2, RFC 9293 3.10.7.4: true if a new SYN may replace a connection in
  * TIME-WAIT. */
 bool tcp_check_time_wait_reuse(const struct harp_conn *conn, const struct tcp_segment *seg);
 
@@ -332,7 +332,7 @@ void tcp_icmp_error(struct tcp *tcp, const struct flow_key *key, uint32_t quoted
 /* ---- tcp_listen.c ---- */
 struct harp_listener *tcp_listener_find(struct tcp *tcp, const struct harp_addr *addr,
 					uint16_t port);
-/* TCP_PASS: the ACK carried a valid cookie; the connection exists and can process it. */
+/* TCP_PASS: the ACK carried a valid cookie, and the new connection can process it. */
 enum tcp_verdict tcp_listen_input(struct harp_listener *l, const struct tcp_segment *seg);
 /* Fills in 4-tuple and path for a segment to this listener; false if no connection is possible. */
 bool tcp_listen_tuple(const struct harp_listener *l, struct harp_conn *conn,
@@ -351,8 +351,8 @@ void tcp_cookie_answer(struct harp_listener *l, const struct tcp_segment *syn);
 bool tcp_cookie_accept(struct harp_listener *l, const struct tcp_segment *ack);
 
 /* ---- tcp_ack.c ---- */
-/* After the application saw -EAGAIN: sets WRITABLE once a quarter of its budget is free and half of
- * the unsent limit has left, not at every frame. */
+/* After the application got -EAGAIN: sets WRITABLE when a quarter of its budget is free and half of
+ * the unsent limit has been sent, not at every frame. */
 void tcp_ack_writable(struct harp_conn *conn);
 /* Processes an acceptable ACK on the fast path: moves SND.UNA to ack, in (SND.UNA, SND.NXT], when
  * nothing is marked or in recovery. */
@@ -364,30 +364,30 @@ void tcp_window_update(struct harp_conn *conn, const struct tcp_segment *seg);
 void tcp_ack_progress(struct harp_conn *conn);
 
 /* ---- tcp_reass.c ---- */
-/* Takes the payload of an acceptable segment. The caller keeps the frames if the verdict is DONE or
- * DROP. */
+/* Processes the payload of an acceptable segment. The caller keeps the frames if the verdict is
+ * DONE or DROP. */
 enum tcp_verdict tcp_reass_payload(struct harp_conn *conn, struct tcp_segment *seg);
 void tcp_reass_purge(struct harp_conn *conn);
 void tcp_rcvq_purge(struct harp_conn *conn);
-/* After shutdown(SHUT_RD): discards received bytes that wait. */
+/* After shutdown(SHUT_RD): discards unread bytes. */
 void tcp_rcvq_discard(struct harp_conn *conn);
 
 /* ---- tcp_window.c ---- */
-/* Frames were released: advertises a larger window if the increase justifies a segment. */
+/* Frames were released: advertises a larger window if the increase is worth a segment. */
 void tcp_window_reopen(struct harp_conn *conn);
-/* The right edge that the budget allows now; never left of the advertised one. */
+/* The right edge that the budget permits; never left of the advertised one. */
 uint32_t tcp_window_edge(const struct harp_conn *conn);
 
 /* ---- tcp_budget.c ---- */
 /*
- * Free frames that must remain in the pool when this connection takes another frame, to send from
- * or to receive into: the fill ring's shortfall, a reserve for control packets, and the unused part
- * of the other direction's quarter (unless the connection has next to none).
+ * Free frames that must remain in the pool when this connection takes another frame for
+ * transmission or reception: the fill ring's shortfall, a reserve for control packets, and the
+ * unused part of the other direction's quarter (unless the connection has hardly any).
  */
 uint32_t tcp_pool_floor_tx(const struct harp_conn *conn);
 uint32_t tcp_pool_floor_rx(const struct harp_conn *conn);
 void tcp_budget_init(struct tcp *tcp);
-/* Sets the budgets that the application asked for; 0: autotuned. */
+/* Sets the budgets that the application requested; 0: autotuned. */
 void tcp_budget_begin(struct harp_conn *conn, uint32_t rx_frames, uint32_t tx_frames);
 void tcp_budget_change_rx(struct harp_conn *conn, uint32_t frames);
 void tcp_budget_change_tx(struct harp_conn *conn, uint32_t frames);
@@ -406,8 +406,8 @@ void tcp_budget_tune_tx(struct harp_conn *conn);
 void tcp_budget_release(struct harp_conn *conn);
 
 /* ---- tcp_starve.c ---- */
-/* In-order data was refused because the pool is short. True: this has lasted so long that the
- * window must be closed. */
+/* In-order data was refused because the pool is short. True: for so long that the window must be
+ * closed. */
 bool tcp_starve_refused(struct harp_conn *conn);
 void tcp_starve_end(struct harp_conn *conn);
 /* True for one connection at a time, in a transmit phase: it may take all free frames. */
@@ -415,48 +415,48 @@ bool tcp_starve_may_feed(const struct tcp *tcp);
 void tcp_starve_feed(struct tcp *tcp);
 
 /* ---- tcp_delack.c ---- */
-/* An ACK is due; now: it may not wait for the next poll. */
+/* Requests an ACK; now: it may not wait for the next poll. */
 void tcp_delack_request(struct harp_conn *conn, bool now);
-/* Decides when len in-order bytes of a segment, now in the receive queue, are acknowledged. */
+/* Decides when to acknowledge len in-order bytes of a segment, now in the receive queue. */
 void tcp_delack_received(struct harp_conn *conn, const struct tcp_segment *seg, uint32_t len);
-/* Sends the ACKs that are due: pending since an earlier poll, for two full-sized segments, after
- * their delay, or immediate ones. Returns the number sent. */
+/* Sends the ACKs that are due: immediate ones, those for two full-sized segments, those pending
+ * since an earlier poll, and those whose delay is over. Returns their number. */
 unsigned tcp_delack_phase(struct tcp *tcp);
 /* Returns when the next pending ACK is due. */
 uint64_t tcp_delack_next_ns(const struct tcp *tcp);
 
 /* ---- tcp_out.c ---- */
-/* Header state shared with the next segment of the same burst, if that is as long. Their headers
+/* Header state shared with the next segment of the same burst, if that is as long: their headers
  * differ only in sequence number and checksum. */
 struct tcp_burst {
 	const uint8_t *head;   /* TCP header of the previous segment */
-	uint32_t header_bytes; /* options included; 0: there is none */
+	uint32_t header_bytes; /* including options; 0: none */
 	uint32_t bytes;        /* payload bytes */
 	uint32_t sum;          /* checksum of the invariant part */
 	uint32_t desc_flags;   /* HARP_DESC_TX_* */
 };
 
-/* Sends one segment, or several as one TSO packet, starting at seq. 0, -EAGAIN (next hop
- * unresolved), -ENOBUFS (NIC full), or -errno of ip_path_check(). burst may be NULL; receives the
- * header state for tcp_out_next(). */
+/* Sends one segment, or several as one TSO packet, from seq on. 0, -EAGAIN (next hop unresolved),
+ * -ENOBUFS (NIC full), or -errno of ip_path_check(). burst may be NULL; receives the header state
+ * for tcp_out_next(). */
 int tcp_out_segments(struct harp_conn *conn, const struct tcp_gso *gso, uint32_t seq, uint8_t flags,
 		     struct tcp_burst *burst);
-/* Sends seg, never sent before and as long as burst says, with the headers of the previous segment:
+/* Sends seg, which is new and as long as burst requires, with the headers of the previous segment:
  * 0 or -ENOBUFS. */
 int tcp_out_next(struct harp_conn *conn, struct tcp_burst *burst, struct frame *seg);
 int tcp_out_syn(struct harp_conn *conn);   /* SYN or SYN-ACK, by the state */
 int tcp_out_ack(struct harp_conn *conn);   /* a pure ACK, at once */
 int tcp_out_probe(struct harp_conn *conn); /* SEG.SEQ = SND.UNA - 1, no data */
 int tcp_out_rst(struct harp_conn *conn);
-/* RFC 9293 3.10.7.1: the RST that answers a segment of no connection. */
+/* RFC 9293 3.10.7.1: the RST in response to a segment without connection. */
 void tcp_out_rst_reply(struct tcp *tcp, const struct tcp_segment *seg);
 /* Clears the pending ACK: a segment has carried it. */
 void tcp_out_acked(struct harp_conn *conn);
 
 /* ---- tcp_tx.c ---- */
-void tcp_tx_ready(struct harp_conn *conn);  /* something to send: at the next phase */
+void tcp_tx_ready(struct harp_conn *conn);  /* at the next phase */
 void tcp_tx_unlist(struct harp_conn *conn); /* removes the connection from every transmit list */
-/* The transmit phase: data of ready connections, then ACKs. Returns segments sent. */
+/* The transmit phase: data of ready connections, then ACKs. Returns the number of segments. */
 unsigned tcp_tx_phase(struct tcp *tcp);
 /* When the transmit phase must run next: now, when the earliest delayed ACK is due, or
  * TCP_NEVER_NS. */
@@ -465,7 +465,7 @@ uint64_t tcp_tx_next_ns(const struct tcp *tcp);
 /* ---- tcp_sack.c ---- */
 /* Processes the SACK blocks of an acceptable segment. */
 void tcp_sack_in(struct harp_conn *conn, const struct tcp_segment *seg, struct tcp_ack *a);
-/* The segment that holds seq, which is in [SND.UNA, SND.NXT). */
+/* The segment that contains seq, which is in [SND.UNA, SND.NXT). */
 struct frame *tcp_sack_find(struct harp_conn *conn, uint32_t seq);
 /* Adds a segment, sent for the first time, to the skip index. */
 void tcp_sack_index(struct harp_conn *conn, const struct frame *seg);
@@ -476,13 +476,13 @@ void tcp_sack_mark_lost(struct harp_conn *conn, struct frame *seg);
 void tcp_sack_unmark_lost(struct harp_conn *conn, struct frame *seg);
 /* The peer reneged (RFC 2018 section 8): clears all SACK marks. */
 void tcp_sack_forget(struct harp_conn *conn);
-/* Counts segments in flight that are marked lost, and retransmitted ones neither lost nor SACKed.
+/* Counts segments in flight: those marked lost, and retransmitted ones neither lost nor SACKed.
  * Walks the queue if there are any. */
 struct tcp_marks {
 	uint32_t lost_segs, retrans_segs;
 };
 struct tcp_marks tcp_sack_marks(const struct harp_conn *conn);
-/* For assert(): the sums match the queue. */
+/* For assert(): true if the sums match the queue. */
 bool tcp_sack_sums_good(const struct harp_conn *conn);
 
 /* ---- tcp_sackout.c ---- */
@@ -504,7 +504,7 @@ void tcp_rack_delivered(struct harp_conn *conn, const struct frame *seg, struct 
 void tcp_rack_resent(struct harp_conn *conn, const struct frame *seg);
 /* Adapts the reordering window after an ACK or at the end of recovery. */
 void tcp_rack_adapt(struct harp_conn *conn, bool dsack, bool recovered);
-/* Marks segments that count as lost now and sets the reordering timer; true if any was marked. */
+/* Marks segments that now count as lost and sets the reordering timer; true if it marked any. */
 bool tcp_rack_detect(struct harp_conn *conn);
 /* Restarts detection for all segments in flight. */
 void tcp_rack_restart(struct harp_conn *conn);
@@ -513,14 +513,14 @@ uint64_t tcp_rack_window_ns(const struct harp_conn *conn);
 void tcp_rack_timeout(struct harp_conn *conn);
 /* deadline.probe_ns has expired. */
 void tcp_rack_probe_timeout(struct harp_conn *conn);
-/* Returns the probe to send: a new segment or the last one again; NULL: no longer needed. */
+/* Returns the probe to send: a new segment, or the last one again; NULL: no longer needed. */
 struct frame *tcp_rack_probe(struct harp_conn *conn);
 void tcp_rack_probed(struct harp_conn *conn, bool again);
 /* RFC 8985 section 7.4.2. True: the probe repaired a loss. */
 bool tcp_rack_probe_acked(struct harp_conn *conn, const struct tcp_ack *a);
 
 /* ---- tcp_dupack.c ---- */
-/* Without SACK: processes a duplicate ACK, or an ACK that moved SND.UNA; either may mark segments
+/* Without SACK: processes a duplicate ACK, or an ACK that moved SND.UNA. Either may mark segments
  * lost. */
 void tcp_dupack_count(struct harp_conn *conn, struct tcp_ack *a);
 void tcp_dupack_advance(struct harp_conn *conn, struct tcp_ack *a);
@@ -534,7 +534,7 @@ void tcp_loss_ack(struct harp_conn *conn, struct tcp_ack *a);
 /* RACK's reordering timer has marked segments lost. */
 void tcp_loss_found(struct harp_conn *conn);
 void tcp_loss_timeout(struct harp_conn *conn);
-/* Two round trips after recovery: late DSACKs can no longer trigger an undo. */
+/* Two round trips after recovery: late DSACKs can no longer cause an undo. */
 void tcp_loss_settle(struct harp_conn *conn);
 /* ECE received (RFC 3168): reduces the window, once per window of data. */
 void tcp_loss_ecn(struct harp_conn *conn);
@@ -564,7 +564,7 @@ void tcp_ecn_echo_in(struct harp_conn *conn);
 void tcp_ecn_reduced(struct harp_conn *conn);
 
 /* ---- tcp_cc.c ---- */
-/* Returns the error text for invalid congestion control options; NULL: valid. */
+/* Describes the error in congestion control options; NULL: valid. */
 const char *tcp_cc_check(const struct harp_tcp_options *opt);
 void tcp_cc_select(struct harp_conn *conn, uint32_t congestion, uint32_t fixed_window_bytes);
 enum harp_congestion tcp_cc_congestion(const struct harp_conn *conn);
@@ -578,23 +578,23 @@ void tcp_cc_pace(struct harp_conn *conn);    /* the window or the RTT changed */
 bool tcp_cc_pace_admits(struct harp_conn *conn, uint32_t bytes);
 
 /* ---- tcp_mtu.c ---- */
-/* Initial snd.mss_bytes: what link and peer allow, within the application's limit. */
+/* Sets the initial snd.mss_bytes, within the limits of link, peer and application. */
 void tcp_mtu_init(struct harp_conn *conn);
 /* mss_limit_bytes has changed. */
 void tcp_mtu_limit(struct harp_conn *conn);
-/* A segment exceeded the MTU of our own route. False: it was no larger than the route allows. */
+/* A segment exceeded the MTU of our own route. False: it was no larger than the route permits. */
 bool tcp_mtu_refused(struct harp_conn *conn);
 /* An ICMP error: the outstanding segment at quoted_seq exceeds mtu_bytes. */
 void tcp_mtu_icmp(struct harp_conn *conn, uint32_t quoted_seq, uint32_t mtu_bytes);
 /* The retransmission timer has expired. */
 void tcp_mtu_timeout(struct harp_conn *conn);
-/* Unless MTU_IDLE, before new data is sent: size of a probe to send now; 0: none. */
+/* Size of a probe to send now; 0: none. Called before new data is sent, except in MTU_IDLE. */
 uint32_t tcp_mtu_probe(struct harp_conn *conn);
 void tcp_mtu_probed(struct harp_conn *conn, const struct frame *seg);
 /* This segment (NULL: any) was lost. True if it was the probe, whose loss is no congestion
  * signal. */
 bool tcp_mtu_probe_lost(struct harp_conn *conn, const struct frame *seg);
-/* Without SACK: the duplicate ACKs are caused by a probe known to be lost. */
+/* Without SACK: true if a probe known to be lost causes the duplicate ACKs. */
 static inline bool tcp_mtu_explains(const struct harp_conn *conn)
 {
 	return conn->mtu.failed && conn->snd.una_seq == conn->mtu.probe_seq;
@@ -603,11 +603,11 @@ static inline bool tcp_mtu_explains(const struct harp_conn *conn)
 /* ---- tcp_timer.c ---- */
 void tcp_timer_init(struct harp_conn *conn);
 void tcp_timer_fire(struct harp_conn *conn);
-/* Events: each resets the deadlines that depend on it. */
-void tcp_timer_sent(struct harp_conn *conn);      /* data, SYN or FIN left */
+/* Events: each updates the deadlines that depend on it. */
+void tcp_timer_sent(struct harp_conn *conn);      /* data, SYN or FIN was sent */
 void tcp_timer_acked(struct harp_conn *conn);     /* SND.UNA moved */
 void tcp_timer_handshake(struct harp_conn *conn); /* the SYN or SYN-ACK is acknowledged */
-/* retransmission of the oldest segment, or a probe: restarts the RTO */
+/* the oldest segment was retransmitted, or a probe sent: restarts the RTO */
 void tcp_timer_resent(struct harp_conn *conn);
 /* A closed window has opened: RTO without backoff, unless the timer expires sooner. */
 void tcp_timer_reopened(struct harp_conn *conn);

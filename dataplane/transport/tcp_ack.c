@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tcp_ack.c - what an acceptable ACK does: the send queue, the RTT, the windows, the
+/* tcp_ack.c - the effects of an acceptable ACK on the send queue, the RTT, the windows, and the
  * application. */
 #include "transport/tcp.h"
 
@@ -19,7 +19,7 @@ void tcp_ack_writable(struct harp_conn *conn)
 	tcp_conn_event(conn, HARP_EVENT_WRITABLE);
 }
 
-/* SND.UNA moves to a->ack. */
+/* Moves SND.UNA to a->ack. */
 static void ack_advance(struct harp_conn *conn, struct tcp_ack *a)
 {
 	uint32_t fin = (conn->flags & CONN_FIN_QUEUED) && a->ack == conn->snd.end_seq;
@@ -64,7 +64,7 @@ static void ack_round_trip(struct harp_conn *conn, struct tcp_ack *a, bool singl
 	tcp_timer_rtt(conn, a->rtt_ns, single);
 }
 
-/* One segment is outstanding. */
+/* True if one segment is outstanding. */
 static bool ack_is_single(const struct harp_conn *conn)
 {
 	return conn->sndq.head && conn->sndq.head->next == conn->sndq.unsent;
@@ -114,7 +114,7 @@ void tcp_ack_in(struct harp_conn *conn, const struct tcp_segment *seg)
 			tcp_ack_new(conn, seg->ack);
 		return;
 	}
-	conn->loss_open = 1; /* each segment reports what it delivers */
+	conn->loss_open = 1; /* each segment reports its delivery */
 	if (advances)
 		ack_advance(conn, &a);
 	if (a.sack)
@@ -131,10 +131,9 @@ void tcp_window_update(struct harp_conn *conn, const struct tcp_segment *seg)
 	bool opened = wnd > conn->snd.wnd_bytes, shut = conn->snd.wnd_bytes == 0;
 
 	/* RFC 9293 3.10.7.4: "If SND.WL1 < SEG.SEQ or (SND.WL1 = SEG.SEQ and SND.WL2 =< SEG.ACK),
-	 * set SND.WND <- SEG.WND, set SND.WL1 <- SEG.SEQ, and set SND.WL2 <- SEG.ACK." And when the
-	 * ACK is newer than that of the last update, whatever its SEG.SEQ: a retransmission's ACK
-	 * moves SND.UNA too, and the old window counted from there would reach beyond the edge we
-	 * were given. */
+	 * set SND.WND <- SEG.WND, set SND.WL1 <- SEG.SEQ, and set SND.WL2 <- SEG.ACK." Also if the
+	 * ACK is newer than that of the last update, for any SEG.SEQ: a retransmission's ACK moves
+	 * SND.UNA, too, and the old window from there on would exceed the advertised edge. */
 	if (!seq_lt(conn->snd.wl1_seq, seg->seq) && !seq_gt(seg->ack, conn->snd.wl2_seq) &&
 	    !(conn->snd.wl1_seq == seg->seq && seq_leq(conn->snd.wl2_seq, seg->ack)))
 		return;
@@ -146,7 +145,7 @@ void tcp_window_update(struct harp_conn *conn, const struct tcp_segment *seg)
 	if (wnd > conn->snd_wnd_max_bytes)
 		conn->snd_wnd_max_bytes = wnd;
 	if (opened && shut && conn_flight_bytes(conn) > 0 && (conn->flags & CONN_HANDLE)) {
-		/* The peer had shrunk its window. Data beyond the edge was not lost: restart
+		/* The peer had shrunk its window, so data beyond the edge was not lost: restarts
 		 * backoff and user timeout. */
 		conn->progress_ns = conn->tcp->now_ns;
 		tcp_timer_reopened(conn);

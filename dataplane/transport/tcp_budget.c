@@ -2,9 +2,9 @@
 /*
  * tcp_budget.c - frames of the pool that a connection may hold, for sending and for receiving.
  *
- * Theory of operation. A budget is either what the application asked for
- * (harp_tcp_options.rx_frames, tx_frames), or it follows the bandwidth-delay product. Budgets are
- * counted in frames, since the pool's frames are the limited resource.
+ * Theory of operation. A budget is either set by the application (harp_tcp_options.rx_frames,
+ * tx_frames), or follows the bandwidth-delay product. Budgets are counted in frames, because the
+ * pool's frames are the limited resource.
  *
  * Receive budgets follow dynamic right-sizing (Fisk and Feng 2001), as Linux's
  * tcp_rcv_space_adjust() does. Once per round trip the stack counts the bytes that arrived, in
@@ -13,11 +13,11 @@
  * application leaves half of it unread.
  *
  * Connections with a grown budget are on tcp->grown. The sum of their budgets stays within half of
- * the shared frames: a connection gets what the others leave, and at least an equal share. A
- * connection above its share returns frames at its next measurement. The advertised window never
- * shrinks (RFC 9293 section 3.8.6): rx_frames_limit still accepts it, while frames.rx_budget, which
- * sets later windows, decreases at once. A connection that was not measured for BUDGET_IDLE_NS
- * returns its share when another one needs it.
+ * the shared frames: a connection gets the frames that the others leave, and at least an equal
+ * share. A connection above its share returns frames at its next measurement. The advertised window
+ * never shrinks (RFC 9293 section 3.8.6): rx_frames_limit still accepts it, while frames.rx_budget,
+ * which sets later windows, decreases at once. A connection that was not measured for
+ * BUDGET_IDLE_NS returns its share when another one needs it.
  *
  * Send budgets are twice the congestion window, as in Linux's tcp_sndbuf_expand(). No connection
  * holds more frames than are still free (dynamic thresholds: Choudhury and Hahne 1998), so n busy
@@ -46,8 +46,8 @@ static uint32_t budget_floor(const struct tcp *tcp, uint32_t held, uint64_t othe
 	if (io->fill_max > io->fill_held)
 		floor += io->fill_max - io->fill_held;
 	/* Neither direction may starve the other: two stacks whose pools are full of data to send
-	 * would refuse each other's data forever. Each connection may always hold a few frames in
-	 * both directions. */
+	 * would refuse each other's data forever. So each connection may always hold a few frames
+	 * per direction. */
 	if (held >= TCP_FRAMES_BUDGET_MIN && other_held < quarter)
 		floor += quarter - (uint32_t)other_held;
 	return floor;
@@ -72,7 +72,7 @@ void tcp_budget_init(struct tcp *tcp)
 	TAILQ_INIT(&tcp->grown);
 }
 
-/* Within the limits of harp_tcp_options, and half of the pool beyond the fill ring. */
+/* Limits a budget to the range of harp_tcp_options and to half of the pool beyond the fill ring. */
 static uint32_t budget_clamp(const struct tcp *tcp, uint64_t frames)
 {
 	if (frames > tcp->shared_frames / 2)
@@ -95,7 +95,7 @@ static void budget_unlist(struct harp_conn *conn)
 	conn->on_list.grown = 0;
 }
 
-/* To the tail: the list is ordered by time of measurement. */
+/* Appends the connection, because the list is ordered by time of measurement. */
 static void budget_list(struct harp_conn *conn)
 {
 	TAILQ_INSERT_TAIL(&conn->tcp->grown, conn, link.grown);
@@ -104,7 +104,7 @@ static void budget_list(struct harp_conn *conn)
 	conn->on_list.grown = 1;
 }
 
-/* The connection is not on the list. */
+/* Requires that the connection is not on the list. */
 static void budget_set_rx(struct harp_conn *conn, uint32_t frames)
 {
 	uint32_t promised = conn->frames.rx_held;
@@ -124,7 +124,8 @@ void tcp_budget_release(struct harp_conn *conn)
 	budget_set_rx(conn, budget_clamp(conn->tcp, BUDGET_FRAMES_BASE));
 }
 
-/* Releases the share of the grown connection whose measurement is oldest, if that is long ago. */
+/* Releases the share of the grown connection that was measured longest ago, if that is long
+ * enough. */
 static void budget_reclaim(struct tcp *tcp, const struct harp_conn *wants)
 {
 	struct harp_conn *conn = TAILQ_FIRST(&tcp->grown);
@@ -161,8 +162,8 @@ static void budget_grant(struct harp_conn *conn, uint64_t want)
 			UINT32_MAX; /* the window field follows another budget */
 }
 
-/* A receiver that never sends data knows only the handshake's round-trip time. A longer one shows
- * in the timestamps, in milliseconds. */
+/* A receiver that never sends data knows only the handshake's round-trip time. Timestamps show a
+ * longer one, in milliseconds. */
 static uint64_t budget_rtt_ns(const struct harp_conn *conn)
 {
 	uint64_t rtt_ns = conn->rtt.srtt_ns ? conn->rtt.srtt_ns : BUDGET_RTT_NS_UNKNOWN, echo_ns;
@@ -198,7 +199,7 @@ void tcp_budget_measure(struct harp_conn *conn)
 		if (most > 0) /* slow start doubles the rate until the next measurement */
 			want += 4 * (bytes - most);
 	}
-	/* An application that reads too slowly needs no larger window. */
+	/* An application that reads slowly needs no larger window. */
 	if ((conn->frames.rx_held - conn->frames.reass_held) * 2 > conn->frames.rx_budget)
 		want = 0;
 	budget_grant(conn, want / conn->frames.rx_payload_bytes + BUDGET_FRAMES_SPARE);

@@ -7,7 +7,7 @@
  * slow start, which must double), Linux's rates. They exceed the average rate, so the window
  * remains the limit. A connection may send a burst of TCP_PACE_BURST_NS at its rate, at least its
  * quota of one transmit phase. If the round trip is shorter than CC_PACE_RTT_NS_MIN, the burst is
- * the whole window, and nothing is computed.
+ * the whole window, and no rate is computed.
  */
 #include "transport/tcp.h"
 
@@ -19,7 +19,7 @@
 /* 1.2 windows per round trip and bursts of 250 us: below 300 us the burst is the whole window. */
 #define CC_PACE_RTT_NS_MIN (TCP_PACE_BURST_NS * 6 / 5)
 /* RFC 5681 section 4.1 reduces the window after an idle RTO, which RFC 6298 makes at least a
- * second. Our RTO is shorter, and what was learned a second ago about the path is still useful. */
+ * second. Our RTO is shorter, and a measurement of the path from a second ago is still useful. */
 #define CC_IDLE_NS_MIN TCP_NS_PER_S
 
 static const struct cc_ops *const cc_controllers[] = {
@@ -47,9 +47,9 @@ int harp_congestion_from_name(const char *name)
 const char *tcp_cc_check(const struct harp_tcp_options *opt)
 {
 	if (opt->congestion >= CC_CONTROLLERS)
-		return "harp_tcp_options: congestion is none of enum harp_congestion";
+		return "harp_tcp_options: congestion is not in enum harp_congestion";
 	if (opt->ecn > HARP_ECN_REQUEST)
-		return "harp_tcp_options: ecn is none of enum harp_ecn";
+		return "harp_tcp_options: ecn is not in enum harp_ecn";
 	if (opt->congestion == HARP_CONGESTION_DCTCP && opt->ecn == HARP_ECN_OFF)
 		return "harp_tcp_options: congestion dctcp needs ecn";
 	if (opt->congestion == HARP_CONGESTION_FIXED &&
@@ -79,7 +79,7 @@ enum harp_congestion tcp_cc_congestion(const struct harp_conn *conn)
 	return (enum harp_congestion)i;
 }
 
-/* The event that initializes a controller. */
+/* The event for a controller's initialization. */
 static struct cc_event cc_begin_event(const struct harp_conn *conn)
 {
 	return (struct cc_event){ .now_ns = conn->tcp->now_ns,
@@ -103,8 +103,8 @@ void tcp_cc_begin(struct harp_conn *conn)
 		conn->cc.cwnd_bytes = conn->snd.mss_bytes;
 }
 
-/* As Linux: the old controller's state is lost; window and ssthresh stay. A constant window is no
- * measurement of the path, so nothing is carried over from or to it. */
+/* As in Linux, the old controller's state is lost; window and ssthresh stay. A constant window is
+ * no measurement of the path, so nothing is carried over from or to it. */
 static void cc_replace(struct cc *cc, const struct cc *chosen, const struct cc_event *ev)
 {
 	struct cc old = *cc;

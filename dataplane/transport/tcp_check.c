@@ -11,30 +11,29 @@
  *		peer that really reset answers with an exact RST.
  *	SYN	never accepted: always a challenge ACK (except TIME-WAIT:
  *		tcp_check_time_wait_reuse()).
- *	data,	SEG.SEQ in the window, SEG.ACK in [SND.UNA - MAX.SND.WND, SND.NXT] and not before
- *		our first
- *	FIN,	byte, and with timestamps a TSecr that we have sent and that the peer may still
- *		echo, and
- *	ACK	a TSval that is not old.
+ *	data, FIN, ACK
+ *		SEG.SEQ in the window, SEG.ACK in [SND.UNA - MAX.SND.WND, SND.NXT] and not before
+ *		our first byte, and with timestamps a TSval that is not old and a TSecr that we have
+ *		sent and that the peer may still echo.
  *
  * TSecr. Our timestamps begin at a secret offset (tcp_conn_secrets()). A peer echoes its TS.Recent,
  * which only grows. PAWS accepts segments whose TSval is at least TS.Recent. Such a segment was
- * sent after all with an earlier TSval, and echoes at least what the last segment that updated
- * TS.Recent echoed (ts.echo_min; ts.echo_max is for the TSval of TS.Recent, whose clock tick may
- * not be over). So TSecr lies in [ts.echo_min, ts.sent], where ts.sent is the last TSval sent. That
- * range is a round trip of milliseconds on a busy connection, and the time between the last two
- * exchanges on an idle one, out of 2^32. Segments of a correct peer pass in any order of arrival.
- * If one fails, the challenge ACK carries our newest TSval, so a peer with a different TS.Recent
- * recovers. A peer whose handshake already echoed another value (CONN_ECHO_LOOSE) is exempt. RSTs
- * are exempt, too: RFC 7323 section 3.2 allows them without timestamps.
+ * sent after all segments with an earlier TSval, and echoes at least the value of the last segment
+ * that updated TS.Recent (ts.echo_min; ts.echo_max is for the TSval of TS.Recent, whose clock tick
+ * may not be over). So TSecr is in [ts.echo_min, ts.sent], where ts.sent is the last TSval sent.
+ * That range is a round trip of milliseconds on a busy connection, and the time between the last
+ * two exchanges on an idle one, out of 2^32. Segments of a correct peer pass in any order of
+ * arrival. If one fails, the challenge ACK carries our newest TSval, so a peer with a different
+ * TS.Recent recovers. A peer whose handshake already echoed another value (CONN_ECHO_LOOSE) is
+ * exempt. RSTs are exempt, too: RFC 7323 section 3.2 allows them without timestamps.
  *
  * Challenge ACKs are limited, so that two ends do not answer each other forever and an attacker
  * cannot make us send. A limit shared by connections leaks information between them: CVE-2016-5696
  * counted a global budget from the attacker's own connection and so found 4-tuples and sequence
  * numbers. Here nothing is shared. A connection's limit depends on the number of connections only:
  * their sum stays near TCP_CHALLENGE_ACKS_PER_S_STACK, but a challenge on one connection never
- * changes what another one sends. A keyed hash of connection and epoch adds jitter to budgets and
- * epochs, so even that number cannot be measured.
+ * changes the output of another one. A keyed hash of connection and epoch adds jitter to budgets
+ * and epochs, so even that number cannot be measured.
  */
 #include "transport/tcp.h"
 
@@ -66,7 +65,7 @@ static void check_new_epoch(struct harp_conn *conn)
 		most = 1;
 	}
 	hash = siphash24(&tcp->challenge_secret, seed, sizeof(seed));
-	/* 3/4 to 5/4 of the time, half to all of the budget. */
+	/* 3/4 to 5/4 of the time, and half to all of the budget. */
 	epoch_ns = epoch_ns - epoch_ns / 4 + ((hash >> 32) * (epoch_ns / 2) >> 32);
 	conn->throttle.challenge_epoch_end_ns = tcp->now_ns + epoch_ns;
 	conn->throttle.challenge_left =
@@ -158,9 +157,10 @@ static bool check_was_offered(const struct harp_conn *conn, uint32_t seq)
 }
 
 /*
- * A keepalive or window probe without payload. Two ends that are off by one byte in both directions
- * would take each other's ACKs for probes and answer endlessly (Linux: tcp_invalid_ratelimit). Only
- * an exact SEG.SEQ gets here, so a blind attacker cannot exhaust the limit.
+ * A keepalive or window probe without payload. Two ends that disagree by one byte in both
+ * directions would mistake each other's ACKs for probes and answer endlessly (Linux:
+ * tcp_invalid_ratelimit). Only an exact SEG.SEQ gets here, so a blind attacker cannot exhaust the
+ * limit.
  */
 static bool check_answers_probe(struct harp_conn *conn)
 {
@@ -176,7 +176,7 @@ static enum tcp_verdict check_unacceptable(struct harp_conn *conn, const struct 
 	/* "If an incoming segment is not acceptable, an acknowledgment should be sent in reply
 	 * (unless the RST bit is set ...)". Keepalive probes and duplicate data get the ACK at
 	 * once. Segments that no correct peer sends are rate-limited: otherwise an off-path
-	 * attacker could make us send its victim duplicate ACKs. */
+	 * attacker could make us send duplicate ACKs to its victim. */
 	uint32_t behind = conn_rcv_offered_bytes_max(conn);
 
 	if (seg->flags & TCP_RST) {
@@ -207,7 +207,7 @@ static enum tcp_verdict check_unacceptable(struct harp_conn *conn, const struct 
 
 /* "If the RCV.WND is zero, ... special allowance should be made to accept valid ACKs": also for
  * data in flight when the window was shrunk (RFC 7323 section 2.4). Its payload is refused. It
- * counts as received at the edge; otherwise segments at the edge that follow would look older. */
+ * counts as received at the edge; otherwise later segments at the edge would look older. */
 static bool check_closed(struct harp_conn *conn, struct tcp_segment *seg, uint32_t space)
 {
 	if (!check_was_offered(conn, seg->seq) || (seg->flags & (TCP_RST | TCP_SYN)))
@@ -222,7 +222,7 @@ static bool check_closed(struct harp_conn *conn, struct tcp_segment *seg, uint32
 	return true;
 }
 
-/* Simultaneous open: the SYN is known; its ACK is the one we wait for. */
+/* Simultaneous open: the SYN is known, and its ACK is the one we wait for. */
 static bool check_is_their_syn_ack(const struct harp_conn *conn, const struct tcp_segment *seg)
 {
 	return conn->state == HARP_TCP_SYN_RECEIVED && !(conn->flags & CONN_PASSIVE) &&
@@ -236,11 +236,12 @@ static enum tcp_verdict check_sequence(struct harp_conn *conn, struct tcp_segmen
 
 	if (check_is_their_syn_ack(conn, seg)) {
 		tcp_delack_request(conn,
-				   true); /* the peer may wait for it, as our SYN-ACK may be lost */
+				   /* the peer may wait for it, because our SYN-ACK may be lost */
+				   true);
 		return TCP_PASS;
 	}
 	space = seg->len + ((seg->flags & TCP_SYN) ? 1u : 0u) + ((seg->flags & TCP_FIN) ? 1u : 0u);
-	if (seg->flags & TCP_RST) /* may carry an error text (RFC 9293 3.5.3), which is not data */
+	if (seg->flags & TCP_RST) /* an error text (RFC 9293 3.5.3) is not data */
 		space = 0;
 	/* A retransmitted SYN in SYN-RECEIVED: our SYN-ACK was lost. */
 	if (conn->state == HARP_TCP_SYN_RECEIVED && (seg->flags & (TCP_SYN | TCP_ACK)) == TCP_SYN &&
@@ -310,8 +311,8 @@ enum tcp_verdict tcp_check_segment(struct harp_conn *conn, struct tcp_segment *s
 enum tcp_verdict tcp_check_ack(struct harp_conn *conn, const struct tcp_segment *seg)
 {
 	/* RFC 5961 section 5.2: "((SND.UNA - MAX.SND.WND) <= SEG.ACK <= SND.NXT)", else challenge.
-	 * Nothing before our first byte can be acknowledged; otherwise an attacker that guessed
-	 * through the handshake with a forged address would have a window full of valid ACKs
+	 * No ACK before our first byte is valid; otherwise an attacker that guessed through the
+	 * handshake with a forged address would have a window full of valid ACKs
 	 * (draft-ietf-tcpm-tcp-ghost-acks). */
 	uint32_t behind = conn->snd_wnd_max_bytes;
 

@@ -39,7 +39,7 @@ enum conn_flag {
 	CONN_HANDLE = 0x00000001,  /* the application (or an accept queue) holds it */
 	CONN_PASSIVE = 0x00000002, /* opened by a listener */
 	CONN_ESTABLISHED_ONCE = 0x00000800,
-	CONN_WANT_WRITE = 0x00000100, /* the application saw -EAGAIN */
+	CONN_WANT_WRITE = 0x00000100, /* the application got -EAGAIN */
 	CONN_ECHO_LOOSE = 0x00010000, /* the handshake's last ACK did not echo our timestamp */
 	/* Shutdown. */
 	CONN_FIN_WANTED = 0x00000004,   /* shutdown or close was called */
@@ -54,7 +54,7 @@ enum conn_flag {
 	CONN_ACK_PENDING = 0x00000040,   /* an ACK is due */
 	CONN_ACK_NOW = 0x00000080,       /* it must be sent in the next transmit phase */
 	CONN_ACK_HELD = 0x00008000,      /* it may wait until delack.due_ns */
-	/* the end of the queue is the end of what the application has handed over */
+	/* the queue ends with the last bytes that the application has sent */
 	CONN_PUSH = 0x00004000,
 	/* Limits of the sender. */
 	CONN_CWND_LIMITED = 0x00000400, /* limited by the congestion window, until limited_seq */
@@ -62,16 +62,16 @@ enum conn_flag {
 		/* limited by the peer's window with nothing in flight: send a partial segment */
 	0x00002000,
 	/* ECN. */
-	CONN_ECN_IN = 0x01000000,    /* negotiated for receiving: CE marks are echoed */
-	CONN_ECN_ECHO = 0x02000000,  /* ECE is due: see tcp_ecn.c */
-	CONN_ECN_CWR = 0x04000000,   /* CWR is due, on the next new data */
-	CONN_ECN_ASKED = 0x08000000, /* one of our SYNs offered ECN */
-	CONN_ECN_PLAIN = 0x10000000, /* one of our SYNs did not offer ECN */
+	CONN_ECN_IN = 0x01000000,      /* negotiated for receiving: CE marks are echoed */
+	CONN_ECN_ECHO = 0x02000000,    /* ECE is due: see tcp_ecn.c */
+	CONN_ECN_CWR = 0x04000000,     /* CWR is due, on the next new data */
+	CONN_ECN_OFFERED = 0x08000000, /* one of our SYNs offered ECN */
+	CONN_ECN_PLAIN = 0x10000000,   /* one of our SYNs did not offer ECN */
 };
 
 enum tcp_recovery {
 	TCP_RECOVERY_NONE = 0,
-	TCP_RECOVERY_FAST, /* segments were lost: until SND.UNA reaches loss.recover_seq */
+	TCP_RECOVERY_FAST, /* segments were lost; until SND.UNA reaches loss.recover_seq */
 	TCP_RECOVERY_RTO,  /* after a timeout, until loss.recover_seq */
 	/* the window is reduced without retransmissions: ECN, or a probe repaired the loss */
 	TCP_RECOVERY_CWR,
@@ -100,7 +100,7 @@ struct tcp_scoreboard {
 	uint32_t skip_first, skip_count, skip_step;
 	uint32_t range_count;
 	uint32_t resent_first, resent_count;
-	bool resent_untracked; /* the array was full: some retransmissions are not in it */
+	bool resent_untracked; /* the array was full and lacks some retransmissions */
 };
 
 struct harp_conn {
@@ -108,7 +108,7 @@ struct harp_conn {
 	struct tcp *tcp;
 	struct { /* RFC 9293 section 3.3.1 */
 		uint32_t una_seq, nxt_seq;
-		uint32_t end_seq; /* sequence number behind the last queued byte */
+		uint32_t end_seq; /* sequence number after the last queued byte */
 		uint32_t wnd_bytes, wl1_seq, wl2_seq;
 		uint16_t mss_bytes;
 		uint8_t wscale;
@@ -139,10 +139,10 @@ struct harp_conn {
 	struct { /* received in order, not yet read */
 		struct frame *head, *tail;
 	} rcvq;
-	struct { /* how many frames the connection holds and may hold: tcp_budget.c */
+	struct { /* frames that the connection holds and may hold: tcp_budget.c */
 		uint32_t tx_held, tx_budget;
 		uint32_t rx_held, rx_budget;
-		uint32_t reass_held; /* those of rx_held that wait for a gap to close */
+		uint32_t reass_held; /* those of rx_held that wait for a hole to be filled */
 		/* typical payload per frame; converts frames to window bytes */
 		uint32_t rx_payload_bytes;
 	} frames;
@@ -153,7 +153,7 @@ struct harp_conn {
 	/* From cache line 4 on: other state for ACKs, timers and transmission. */
 	struct { /* TCP_NEVER_NS: off */
 		/* RFC 9293's retransmission timer. Its meaning on expiry (retransmission, SYN,
-		 * persist or override) depends on what is outstanding: timer_rto_expired(). */
+		 * persist or override) depends on the outstanding data: timer_rto_expired(). */
 		uint64_t rto_ns;
 		uint64_t loss_ns;  /* the reordering timer (RFC 8985 section 6.2 step 5) */
 		uint64_t probe_ns; /* the tail loss probe (section 7.2) */
@@ -185,16 +185,16 @@ struct harp_conn {
 		uint64_t recent_ns;
 	} ts;
 	struct { /* loss detection and retransmission: tcp_loss.c */
-		/* No segment before it is SEG_LOST; older than SND.UNA: means sndq.head. */
+		/* No earlier segment is SEG_LOST. Older than SND.UNA: means sndq.head. */
 		struct frame *rtx_next;
-		/* First segment, sent once, that RACK has not yet judged. */
+		/* The first segment, sent once, that RACK has not judged yet. */
 		struct frame *rack_next;
 		uint32_t rtx_seq; /* sequence number of rtx_next */
 		uint32_t rack_next_seq;
 		uint32_t recover_seq;
 		uint32_t sacked_bytes, sacked_segs; /* marked SEG_SACKED */
 		uint32_t lost_bytes;                /* marked SEG_LOST */
-		/* bytes that duplicate ACKs without SACK report as having left the network */
+		/* bytes that have left the network according to duplicate ACKs without SACK */
 		uint32_t dup_acked_bytes;
 		uint32_t retrans_end_seq; /* end of the last retransmitted segment */
 		/* retransmitted in the last recovery, up to 255: tcp_dupack.c */
@@ -202,7 +202,7 @@ struct harp_conn {
 		uint8_t rtx_force; /* retransmit one segment regardless of the window */
 	} loss;
 	struct {
-		int64_t credit_bytes; /* may be sent at once; valid at credit_ns */
+		int64_t credit_bytes; /* may be sent at once; as of credit_ns */
 		uint64_t credit_ns;
 	} pace;
 	struct {                 /* delayed ACKs: tcp_delack.c */
@@ -286,7 +286,7 @@ struct harp_conn {
 		 * 4015) */
 		struct cc cc;
 		uint32_t seq, end_seq; /* DSACKs in this range count */
-		uint32_t last_seq;     /* after the episode: valid until this is acknowledged */
+		uint32_t last_seq;     /* after the episode: until this is acknowledged */
 		uint32_t resent_segs;  /* retransmitted and not yet reported as duplicate */
 		uint32_t tsval;        /* TSval of the first retransmission */
 		uint32_t dsack_in_segs;
@@ -316,7 +316,7 @@ struct harp_conn {
 	struct { /* rate limits */
 		uint64_t confirm_next_ns;
 		uint64_t challenge_epoch_end_ns;
-		uint64_t probe_next_ns; /* peer's probes before this time are not answered */
+		uint64_t probe_next_ns; /* answer no probe of the peer before this time */
 		uint8_t challenge_left; /* left in this epoch */
 	} throttle;
 	struct {                   /* data refused because the pool has no frames: tcp_starve.c */
@@ -353,8 +353,8 @@ struct harp_conn {
 	} page;
 	struct tcp_scoreboard scoreboard;
 } __attribute__((aligned(64)));
-static_assert(offsetof(struct harp_conn, sndq) == 64, "line 0 is what every segment needs");
-static_assert(offsetof(struct harp_conn, cc) == 128, "line 1 is the queues");
+static_assert(offsetof(struct harp_conn, sndq) == 64, "line 0 has the fields for every segment");
+static_assert(offsetof(struct harp_conn, cc) == 128, "line 1 has the queues");
 static_assert(sizeof(struct cc) <= 128, "lines 2 and 3 are congestion control");
 
 TAILQ_HEAD(conn_list, harp_conn);
@@ -384,7 +384,7 @@ static inline uint32_t conn_rcv_wnd_bytes(const struct harp_conn *conn)
 {
 	return conn->rcv.edge_seq - conn->rcv.nxt_seq;
 }
-/* No loss marks, no recovery, no probe in flight. */
+/* True without loss marks, recovery, or a probe in flight. */
 static inline bool conn_loss_is_quiet(const struct harp_conn *conn)
 {
 	return conn->recovery == TCP_RECOVERY_NONE && conn->loss.sacked_bytes == 0 &&
@@ -397,7 +397,7 @@ static inline struct flow_key conn_flow_key(const struct harp_conn *conn)
 				  .local_port = conn->local_port,
 				  .remote_port = conn->remote_port };
 }
-/* The handshake is complete and the connection not terminated. */
+/* True if the handshake is complete and the connection has not ended. */
 static inline bool conn_synchronized(const struct harp_conn *conn)
 {
 	return conn->state >= HARP_TCP_ESTABLISHED && conn->state <= HARP_TCP_TIME_WAIT;

@@ -3,7 +3,7 @@
  * tcp_cookie.c - SYN cookies (RFC 4987 section 3.6): under pressure a SYN gets an answer but no
  * memory.
  *
- * Theory of operation. While the backlog has room, a SYN takes a slot, which keeps all of the
+ * Theory of operation. While the backlog is not full, a SYN takes a slot, which keeps all of the
  * peer's options and can retransmit the SYN-ACK. When half-open connections have used up the
  * backlog, or half of the stack's slots, a SYN is answered without state. The state travels to the
  * peer and back:
@@ -120,7 +120,7 @@ void tcp_cookie_answer(struct harp_listener *l, const struct tcp_segment *syn)
 }
 
 /* The returning ACK. */
-/* Reconstructs the SYN behind the ACK as far as the cookie allows. False: not a valid cookie. */
+/* Reconstructs the SYN of this ACK as far as the cookie permits. False: not a valid cookie. */
 static bool cookie_check(const struct harp_conn *conn, const struct tcp_segment *ack,
 			 struct tcp_segment *syn)
 {
@@ -175,7 +175,7 @@ bool tcp_cookie_accept(struct harp_listener *l, const struct tcp_segment *ack)
 		tcp->stats->tcp_cookies_refused++;
 		return false;
 	}
-	/* The peer retransmits its data if there is no room now. */
+	/* The peer retransmits its data if the backlog is full now. */
 	if (l->accept_count >= l->backlog) {
 		tcp->stats->drop_tcp_backlog++;
 		return false;

@@ -6,24 +6,24 @@
  * carries the ACK (tcp_out_acked()). After the data of a poll, tcp_delack_phase() sends the ACKs
  * that are due.
  *
- * An ACK waits for the poll after the one in which it became due. An application that answers at
- * once thus has its answer carry the ACK or leave with it; a separate ACK costs a kick of the NIC
- * and delays the application's wakeup. The ACK does not wait if two full-sized segments are
+ * An ACK waits for the poll after the one in which it became due. If the application answers at
+ * once, its answer carries the ACK or leaves with it; a separate ACK costs a kick of the NIC and
+ * delays the application's wakeup. The ACK does not wait if two full-sized segments are
  * unacknowledged (RFC 9293 3.8.6.3) and the last one was not the end of the sender's data (PSH), or
  * if CONN_ACK_NOW is set.
  *
- * While more segments are evidently on their way, ACKs are held (CONN_ACK_HELD). A fast poller
- * would otherwise send one for every two or three segments; each costs about as much as a data
- * segment and delays the next one. A hold ends after TCP_ACK_EVERY_SEGMENTS segments (as with
- * receive coalescing: RFC 9293 3.8.6.3 is a SHOULD), at its deadline, or with a segment that ends a
- * stream: see delack_hold_ns(). A burst of any size gets one ACK at its end, unless it is long
+ * While more segments are evidently arriving, ACKs are held (CONN_ACK_HELD). A fast poller would
+ * otherwise send one for every two or three segments; each costs about as much as a data segment
+ * and delays the next one. A hold ends after TCP_ACK_EVERY_SEGMENTS segments (as with receive
+ * coalescing: RFC 9293 3.8.6.3 is a SHOULD), at its deadline, or with a segment that ends a stream:
+ * see delack_hold_ns(). A burst of any size gets one ACK at its end, unless it is long
  * (TCP_ACK_BURST_BYTES).
  */
 #include "transport/tcp.h"
 
 #include <errno.h>
 
-/* Pending: at once, in the next poll, or later. */
+/* Request: at once, in the next poll, or later. */
 void tcp_delack_request(struct harp_conn *conn, bool now)
 {
 	if (now)
@@ -44,7 +44,7 @@ static void delack_hold(struct harp_conn *conn, uint64_t hold_ns)
 {
 	uint64_t due_ns = conn->tcp->now_ns + hold_ns;
 
-	/* Already pending earlier, or held, unless the hold is longer (behind a short segment). */
+	/* Already pending earlier, or held, unless the hold is longer (after a short segment). */
 	if (conn->flags & CONN_ACK_PENDING &&
 	    (!(conn->flags & CONN_ACK_HELD) || !conn->opts.delayed_ack_ns ||
 	     conn->delack.due_ns <= due_ns))
@@ -55,14 +55,13 @@ static void delack_hold(struct harp_conn *conn, uint64_t hold_ns)
 }
 
 /*
- * In a slow stream an ACK waits for a second segment, for as long as that may take (RFC 5681
- * section 4.2: "an ACK SHOULD be generated for at least every second full-sized segment"). The
- * reason is fairness, not cost: an ACK per segment lets the sender refill each place in a full
- * queue as it becomes free, while flows acknowledged in pairs need two places and lose. Four flows
- * of Linux got a quarter of the path beside four of ours. PSH is no hint here, since other stacks
- * set it at the end of every call; two in a row are short messages for which an application may
- * wait. A segment larger than the MSS was coalesced on its way (GRO, LRO, a local sender): it
- * counts as two at least, and may be all that a small window allows.
+ * In a slow stream an ACK waits for a second segment (RFC 5681 section 4.2: "an ACK SHOULD be
+ * generated for at least every second full-sized segment"). The reason is fairness, not cost: an
+ * ACK per segment lets the sender refill each place in a full queue as it becomes free, while flows
+ * acknowledged in pairs need two places and lose. Four flows of Linux got a quarter of the path
+ * next to four of ours. PSH is no hint here, because other stacks set it at the end of every call;
+ * two in a row are short messages for which an application may wait. A segment larger than the MSS
+ * was coalesced (GRO, LRO, a local sender): it counts as at least two, and may fill a small window.
  */
 static uint64_t delack_pair_ns(struct harp_conn *conn, bool pushed, bool joined)
 {
@@ -87,10 +86,10 @@ static uint64_t delack_short_ns(const struct harp_conn *conn)
 }
 
 /*
- * How long the ACK of this segment may be delayed. A short one: as long as the application allows.
+ * Maximum delay of this segment's ACK. A short segment: as long as the application permits.
  * Otherwise only in the middle of the sender's data: a full-sized segment without PSH. Briefly at
  * first, because a sender in slow start may have run out of window; longer in a stream; not at all
- * if our window is what the sender waits for.
+ * if the sender waits for our window.
  */
 static uint64_t delack_hold_ns(struct harp_conn *conn, const struct tcp_segment *seg, uint32_t len)
 {

@@ -4,8 +4,8 @@
  *
  * Three duplicates mark the oldest segment lost; during recovery each partial ACK marks the next
  * one. A duplicate ACK subtracts one segment from the bytes in flight (dup_acked_bytes), whichever
- * segment it was, so limited transmit needs no special case. A later cumulative ACK covers in part
- * what duplicates have already reported.
+ * segment it was, so limited transmit needs no special case. A later cumulative ACK covers some of
+ * the bytes that duplicates have already reported.
  */
 #include "transport/tcp.h"
 
@@ -25,9 +25,9 @@ static void dupack_mark_head(struct harp_conn *conn)
 
 /*
  * Section 3.2 step 2 starts no recovery before an ACK beyond recover, because retransmitted copies
- * cause duplicates of recover itself. A loss right behind recover would then always wait for the
- * timeout. There are no more copies than retransmitted segments, so that many additional duplicates
- * are required instead.
+ * cause duplicates of recover itself. A loss right after recover would then always wait for the
+ * timeout. At most as many copies exist as segments were retransmitted, so that many additional
+ * duplicates are required instead.
  */
 static bool dupack_may_recover(const struct harp_conn *conn)
 {
@@ -41,8 +41,9 @@ void tcp_dupack_count(struct harp_conn *conn, struct tcp_ack *a)
 {
 	uint32_t most = conn_flight_bytes(conn), room;
 
-	/* RFC 5681 section 3.2 (4): at most what was outstanding when recovery began; otherwise a
-	 * peer could pull new data endlessly with duplicates of one ACK (Savage et al. 1999). */
+	/* RFC 5681 section 3.2 (4): at most the bytes that were outstanding when recovery began.
+	 * Otherwise a peer could pull new data endlessly with duplicates of one ACK (Savage et al.
+	 * 1999). */
 	if (conn->recovery == TCP_RECOVERY_FAST &&
 	    conn->loss.recover_seq - conn->snd.una_seq < most)
 		most = conn->loss.recover_seq - conn->snd.una_seq;
@@ -72,8 +73,8 @@ void tcp_dupack_advance(struct harp_conn *conn, struct tcp_ack *a)
 		tcp_dupack_forget(conn);
 		return;
 	}
-	/* A partial ACK: all it covers, except the retransmitted segment, had been reported
-	 * before. */
+	/* A partial ACK: duplicates had already reported its bytes, except for the retransmitted
+	 * segment. */
 	known = a->acked_bytes > conn->snd.mss_bytes ? a->acked_bytes - conn->snd.mss_bytes : 0;
 	if (known > conn->loss.dup_acked_bytes)
 		known = conn->loss.dup_acked_bytes;

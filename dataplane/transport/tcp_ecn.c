@@ -3,12 +3,12 @@
  * tcp_ecn.c - explicit congestion notification: RFC 3168, and the receiving half of DCTCP (RFC
  * 8257).
  *
- * Theory of operation. Both ends agree in the handshake. New data then leaves as ECT(0); SYNs, pure
- * ACKs, probes and retransmissions do not (RFC 3168 section 6.1). A router marks a packet CE
+ * Theory of operation. Both ends agree in the handshake. New data is then sent as ECT(0); SYNs,
+ * pure ACKs, probes and retransmissions do not (RFC 3168 section 6.1). A router marks a packet CE
  * instead of dropping it, and the receiver sends ECE
  *	- until the sender sends CWR (RFC 3168 section 6.1.3); or,
  *	- with DCTCP, on the ACKs of marked segments only (RFC 8257 section 3.2): before the CE
- *	  state changes, pending data is acknowledged with the old state, delayed ACKs included.
+ *	  state changes, pending data is acknowledged with the old state, including delayed ACKs.
  * The sender reduces its window once per window of data, and sends CWR on the next new data after
  * any reduction. DCTCP is not negotiated: both ends must be configured for it.
  *
@@ -38,7 +38,7 @@ uint8_t tcp_ecn_syn_out(struct harp_conn *conn, bool reply)
 	/* Section 6.1.1.1: a SYN that offered ECN and got no answer may have been dropped for that
 	 * reason. */
 	if (asks && conn->snd.nxt_seq == conn->iss_seq) {
-		conn->flags |= CONN_ECN_ASKED;
+		conn->flags |= CONN_ECN_OFFERED;
 		return TCP_ECE | TCP_CWR;
 	}
 	conn->flags |= CONN_ECN_PLAIN;
@@ -50,8 +50,8 @@ void tcp_ecn_syn_in(struct harp_conn *conn, uint8_t flags)
 	uint8_t said = flags & (TCP_ECE | TCP_CWR);
 
 	if (flags & TCP_ACK) {
-		/* ECE alone; a peer that reflects unknown bits would send both. */
-		if (said != TCP_ECE || !(conn->flags & CONN_ECN_ASKED))
+		/* Only ECE: a peer that reflects unknown bits would send both. */
+		if (said != TCP_ECE || !(conn->flags & CONN_ECN_OFFERED))
 			return;
 		conn->flags |= CONN_ECN_IN;
 	} else if (said == (TCP_ECE | TCP_CWR) && conn->opts.ecn != HARP_ECN_OFF &&
@@ -129,7 +129,7 @@ void tcp_ecn_echo_in(struct harp_conn *conn)
 {
 	conn->tcp->stats->tcp_ecn_ece_in++;
 	conn->acct.ecn_ece_in++;
-	/* Once per window of data: everything sent since the last reduction must be acknowledged
+	/* Once per window of data: all data sent since the last reduction must be acknowledged
 	 * first. After half of the sequence space without a reduction, reduced_seq is ahead and
 	 * meaningless. */
 	if (seq_leq(conn->snd.una_seq, conn->ecn.reduced_seq) &&

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tcp_external.c - segments from the application's own memory (memory/external.h). Cut as if the
- * bytes had been copied, but each segment is a frame with the headers and external frames that
- * refer to the payload.
+ * tcp_external.c - segments from the application's memory (memory/external.h). Their sizes are
+ * those of copied data, but each segment is a frame with the headers and external frames that refer
+ * to the payload.
  */
 #include "transport/tcp.h"
 
@@ -12,8 +12,8 @@
 
 #define EXTERNAL_HELD_MIN 16u /* per connection, before it must leave external frames for others */
 
-/* True if this connection may take another external frame: none may take all, and a connection that
- * has some must leave some. */
+/* True if this connection may take another external frame: a connection that has some must leave
+ * some for others. */
 static bool external_allows(struct harp_conn *conn)
 {
 	const struct frame_pool *pool = conn->tcp->pool;
@@ -34,7 +34,7 @@ static void external_count(struct harp_conn *conn)
 	conn->tcp->stats->frames_tcp_external++;
 }
 
-/* The newest frame of the queue if these bytes continue it: then it is simply extended. */
+/* The newest frame of the queue if these bytes continue it, so that it can be extended. */
 static struct frame *external_tail(const struct harp_conn *conn, const struct frame *seg,
 				   const struct frame_memory *memory, const uint8_t *src)
 {

@@ -2,11 +2,11 @@
 /*
  * tcp_fast.c - the fast path (header prediction; RFC 1323 appendix and Jacobson 1990).
  *
- * Conditions: the connection is established; the flags are ACK, perhaps PSH; the payload is exactly
- * the next bytes and fits; the options are the negotiated ones; no loss is being repaired. Then the
- * only effects in RFC 9293 section 3.10.7 are that the ACK may move SND.UNA, the window is updated,
- * and the payload is queued. tcp_in.c does the same for such a segment step by step; the fast path
- * must never differ from it.
+ * Conditions: the connection is established; the flags are ACK, perhaps PSH; the payload begins at
+ * RCV.NXT and fits; the options are the negotiated ones; no loss is being repaired. Then the only
+ * effects in RFC 9293 section 3.10.7 are that the ACK may move SND.UNA, the window is updated, and
+ * the payload is queued. tcp_in.c does the same for such a segment step by step; the fast path must
+ * never differ from it.
  */
 #include "transport/tcp.h"
 
@@ -94,7 +94,7 @@ enum tcp_verdict tcp_fast_in(struct harp_conn *conn, struct tcp_segment *seg)
 }
 
 /*
- * Same time and same headers as the previous segment, except for the sequence number: only the
+ * Same time and same headers as the previous segment, except for the sequence number. So only the
  * receive queue and the sequence number need a check.
  */
 bool tcp_fast_next(struct harp_conn *conn, const struct tcp_segment *seg)

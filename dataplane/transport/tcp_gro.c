@@ -3,12 +3,12 @@
  * tcp_gro.c - GRO batch: consecutive packets of one burst whose headers differ only in sequence
  * number, identification and checksums.
  *
- * Nearly all packets of a stream are of this kind. Each layer would decide for such a packet as for
- * the one before it, since its state cannot have changed: only this connection was processed in
- * between. So the layers are skipped. Checksums are verified as always, and only those conditions
- * of the fast path that may have changed are checked. Accepted packets are handled as by
- * tcp_input(); all others are left to it, unmodified. Unlike the kernel's GRO, packets are not
- * merged.
+ * Nearly all packets of a stream are of this kind. Each layer would give such a packet the same
+ * verdict as the previous one, because its state cannot have changed: only this connection was
+ * processed in between. So the layers are skipped. Checksums are verified as always, as are the
+ * conditions of the fast path that may have changed. Accepted packets are handled as by
+ * tcp_input(); all others are left to it, unmodified. Unlike the kernel's GRO, this does not merge
+ * packets.
  */
 #include "transport/tcp_gro.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tcp_gro.h - GRO batches: packets of a burst that continue the one before. See tcp_gro.c. */
+/* tcp_gro.h - GRO batches: packets of a burst that continue the previous one. See tcp_gro.c. */
 #ifndef HARP_TRANSPORT_TCP_GRO_H
 #define HARP_TRANSPORT_TCP_GRO_H
 

@@ -2,12 +2,12 @@
 /*
  * tcp_gso.c - several segments as one packet, which the NIC segments again (TSO).
  *
- * A GSO packet consists of what would have been sent one by one in this phase: full-sized segments
- * that were never sent, and perhaps a smaller one at the end. It has the first one's headers. The
- * NIC writes the others as we would: sequence number and identification incremented, FIN and PSH on
- * the last only. So a segment with PSH ends the packet. Each segment keeps its own frame in the
- * send queue: ACKs, SACK blocks and losses apply to segments, never to GSO packets. Retransmissions
- * are sent singly.
+ * A GSO packet consists of the segments that this phase would have sent one by one: full-sized
+ * segments that were never sent, and perhaps a smaller one at the end. It has the first one's
+ * headers. The NIC writes the others as we would: sequence number and identification incremented,
+ * FIN and PSH on the last only. So a segment with PSH ends the packet. Each segment keeps its own
+ * frame in the send queue: ACKs, SACK blocks and losses apply to segments, never to GSO packets.
+ * Retransmissions are sent one by one.
  */
 #include "transport/tcp.h"
 
@@ -77,7 +77,7 @@ struct frame *tcp_gso_copy(struct harp_conn *conn, const struct frame *seg, uint
 	return first;
 }
 
-/* True if seg may be added. As tx_may_send(), without splitting and without setting a timer. */
+/* True if seg may be added. As tx_may_send(), but without splitting and without setting a timer. */
 static bool gso_admits(const struct harp_conn *conn, const struct tcp_gso *gso,
 		       const struct frame *seg)
 {

@@ -3,12 +3,12 @@
  * tcp_in.c - segment arrival: RFC 9293 section 3.10.7, in its order.
  *
  * Theory of operation. tcp_input() checks header and checksum and finds the connection. tcp_fast.c
- * handles the common case. Everything else follows the RFC step by step; tcp_check.c decides
+ * handles the common case. All other segments follow the RFC step by step; tcp_check.c decides
  * acceptability. Each step returns a verdict or TCP_PASS.
  *
  * Replies are requested (tcp_delack_request(), tcp_tx_ready()) and sent later. Only resets,
- * challenge ACKs and answers to unacceptable segments are sent from here, because what they answer
- * is not recorded.
+ * challenge ACKs and answers to unacceptable segments are sent from here, because no state records
+ * the segments that they answer.
  */
 #include "transport/tcp_gro.h"
 
@@ -51,7 +51,7 @@ static enum tcp_verdict in_parse(struct tcp *tcp, struct packet_in *in, struct t
 		return TCP_DROP_CHECKSUM;
 	seg->in = in;
 	seg->flags = th[13];
-	/* No stack sends these; port scanners do. */
+	/* No stack sends these, but port scanners do. */
 	if ((seg->flags & TCP_SYN && seg->flags & (TCP_FIN | TCP_RST)) ||
 	    !(seg->flags & (TCP_SYN | TCP_RST | TCP_ACK)))
 		return TCP_DROP_FLAGS;
@@ -180,10 +180,10 @@ static enum tcp_verdict in_syn_sent(struct harp_conn *conn, const struct tcp_seg
 /*
  * After a simultaneous open with a SYN, a SYN-ACK with another ISN acknowledges our SYN. The sender
  * of the first SYN did not need to know our ISN: it was an old duplicate or forged. RFC 9293 would
- * answer with an ACK and the peer with a reset, so anyone who knows the 4-tuple could abort a
+ * answer with an ACK and the peer with a reset, so an attacker that knows the 4-tuple could abort a
  * connect with one packet.
  */
-static bool in_syn_was_anothers(const struct harp_conn *conn, const struct tcp_segment *seg)
+static bool in_syn_was_foreign(const struct harp_conn *conn, const struct tcp_segment *seg)
 {
 	return conn->state == HARP_TCP_SYN_RECEIVED && !(conn->flags & CONN_PASSIVE) &&
 	       (seg->flags & (TCP_SYN | TCP_ACK | TCP_RST)) == (TCP_SYN | TCP_ACK) &&
@@ -251,7 +251,7 @@ static enum tcp_verdict in_check_ack(struct harp_conn *conn, const struct tcp_se
 	if (v != TCP_PASS)
 		return v;
 	conn_note_received(conn);
-	/* Later than in RFC 7323 section 5.3 R3: only after the segment is found acceptable. */
+	/* Later than RFC 7323 section 5.3 R3: only after the segment has proved acceptable. */
 	tcp_check_take_timestamp(conn, seg);
 	conn->ts.echo = seg->opt.tsecr;
 	conn->ecn.ack_ece = (seg->flags & (TCP_ECE | TCP_SYN)) == TCP_ECE &&
@@ -328,7 +328,7 @@ static enum tcp_verdict in_slow(struct harp_conn *conn, struct tcp_segment *seg)
 
 	if (conn->state == HARP_TCP_SYN_SENT)
 		return in_syn_sent(conn, seg);
-	if (in_syn_was_anothers(conn, seg)) {
+	if (in_syn_was_foreign(conn, seg)) {
 		tcp_conn_offer(conn);
 		return in_syn_sent(conn, seg);
 	}

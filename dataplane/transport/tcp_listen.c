@@ -4,7 +4,7 @@
  *
  * The backlog bounds a listener's embryonic plus unaccepted connections. All listeners together may
  * use half of the stack's slots for embryonic ones. Beyond that, SYNs are answered without state
- * (tcp_cookie.c), so a flood locks out no peer that completes the handshake. If the application
+ * (tcp_cookie.c), so a SYN flood locks out no peer that completes the handshake. If the application
  * does not accept, SYNs are dropped.
  */
 #include "transport/tcp.h"
@@ -140,7 +140,7 @@ struct harp_conn *tcp_listen_embryo(struct harp_listener *l, const struct tcp_se
 	return conn;
 }
 
-/* Half-open connections have reached the limit of this listener or of the stack. */
+/* True if half-open connections have reached the limit of this listener or of the stack. */
 static bool listen_under_pressure(const struct harp_listener *l)
 {
 	const struct tcp *tcp = l->tcp;
@@ -159,8 +159,8 @@ enum tcp_verdict tcp_listen_input(struct harp_listener *l, const struct tcp_segm
 		return TCP_DROP_STATE;
 	/* "Second, check for an ACK: Any acknowledgment is bad if it arrives on a connection still
 	 * in the LISTEN state. An acceptable reset segment should be formed." While cookies are
-	 * outstanding it may be data whose handshake ACK was lost: no answer then, the peer
-	 * retransmits. */
+	 * outstanding it may be data whose handshake ACK was lost. Then there is no answer, and the
+	 * peer retransmits. */
 	if (seg->flags & TCP_ACK) {
 		if (tcp->now_ns < l->cookie_until_ns && !(seg->flags & TCP_SYN))
 			return tcp_cookie_accept(l, seg) ? TCP_PASS : TCP_DROP_ACK;

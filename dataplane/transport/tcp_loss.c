@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tcp_loss.c - loss recovery: its start and end, what may be sent meanwhile, and undo.
+ * tcp_loss.c - loss recovery: its start and end, transmissions during recovery, and undo.
  *
  * Theory of operation. Segments carry marks (tcp_sack.c). With SACK, RACK marks lost segments
  * (tcp_rack.c); without it, duplicate and partial ACKs do (tcp_dupack.c). A timeout marks
@@ -8,7 +8,7 @@
  * first, as the window allows; clearing the mark puts the segment in flight again.
  *
  * conn->recovery is the state. All states but NONE are an episode, which lasts until SND.UNA
- * reaches recover_seq (SND.NXT when the state was entered), whatever else is lost meanwhile:
+ * reaches recover_seq (SND.NXT when the state was entered), regardless of further losses:
  *	NONE	the controller (cc.h) moves cwnd. Segments may be marked while duplicates or late
  *		segments are observed.
  *		-> FAST at the first loss: an ACK (loss_repair()), or RACK's timer
@@ -16,10 +16,10 @@
  *		-> CWR  at an ECN mark (tcp_loss_ecn()), or when the tail loss probe has repaired a
  *		loss
  *	FAST	segments were lost. The controller has set ssthresh, and RFC 9937 (PRR) moves cwnd
- *		there: what is sent is a fraction of what is delivered, so the pipe neither runs dry
- *		nor bursts
+ *		there: the sender sends a fraction of the delivered data, so the pipe neither runs
+ *		dry nor bursts
  *	CWR	as FAST, with nothing to retransmit
- *		-> FAST when something is lost: PRR continues towards the same ssthresh
+ *		-> FAST at the next loss: PRR continues towards the same ssthresh
  *	RTO	the timer has expired, in any state (tcp_loss_timeout()): slow start from one
  *		segment, up to the controller's ssthresh. Repeated expiry stays in this state
  *	all	-> NONE by loss_end(), at recover_seq; or by loss_undo(), if the episode was
@@ -34,7 +34,7 @@
  * retransmission (Eifel, RFC 3522), if every retransmission is reported as a duplicate (DSACK, RFC
  * 3708), or if, after a timeout, a segment is delivered that was sent before it and not again
  * (F-RTO with SACK, RFC 5682 section 3). Then struct cc is restored (RFC 4015) and the marks are
- * cleared; RACK marks again what is really lost.
+ * cleared; RACK marks the segments again that are really lost.
  */
 #include "transport/tcp.h"
 
@@ -76,7 +76,7 @@ static bool loss_is_reducing(const struct harp_conn *conn)
 /* ------------------------------------------------------------------------------------------------
  * Beginning.
  */
-static void loss_remember(struct harp_conn *conn)
+static void loss_save(struct harp_conn *conn)
 {
 	conn->undo.cc = conn->cc;
 	conn->undo.open = 1;
@@ -94,7 +94,7 @@ static void loss_begin(struct harp_conn *conn, enum tcp_recovery how, enum cc_si
 		struct cc_event ev = loss_event(conn, flight_bytes);
 
 		if (how == TCP_RECOVERY_FAST)
-			loss_remember(conn);
+			loss_save(conn);
 		else
 			conn->undo.open = 0; /* ECN, or the loss is certain */
 		ev.signal = (uint8_t)signal;
@@ -152,7 +152,7 @@ static void loss_prr(struct harp_conn *conn, uint32_t delivered_bytes, bool safe
 }
 
 /* Spurious recovery. */
-static bool loss_was_in_vain(struct harp_conn *conn, const struct tcp_ack *a)
+static bool loss_was_spurious(struct harp_conn *conn, const struct tcp_ack *a)
 {
 	bool eifel = a->acked_bytes > 0 && conn->undo.tsval_set == LOSS_TSVAL_SET &&
 		     (conn->options & HARP_TCPI_TIMESTAMPS) &&
@@ -271,22 +271,22 @@ void tcp_loss_ack(struct harp_conn *conn, struct tcp_ack *a)
 	bool reducing, timed_out;
 	struct cc_event ev;
 
-	if (conn->loss_open && conn->undo.open && loss_was_in_vain(conn, a))
+	if (conn->loss_open && conn->undo.open && loss_was_spurious(conn, a))
 		loss_undo(conn);
-	/* Evaluated before recovery may end: its last ACK still belongs to it. */
+	/* Evaluated before recovery may end, because its last ACK still belongs to it. */
 	reducing = loss_is_reducing(conn);
 	timed_out = conn->recovery == TCP_RECOVERY_RTO;
 	if (conn->loss_open)
 		loss_repair(conn, a);
 	ev = loss_event(conn, a->flight_bytes);
-	/* RFC 3465 section 2.3: an ACK that fills a hole covers data delivered before the timeout;
-	 * counting it would reopen the window at once. */
+	/* RFC 3465 section 2.3: an ACK that fills a hole covers data delivered before the timeout.
+	 * Counting it would reopen the window at once. */
 	ev.acked_bytes = timed_out ? a->delivered_bytes : a->acked_bytes;
 	ev.delivered_bytes = a->delivered_bytes;
 	ev.marked_bytes = conn->ecn.ack_ece ? a->delivered_bytes : 0;
 	ev.rtt_ns = a->rtt_ns;
 	ev.recovering = reducing || loss_is_reducing(conn);
-	/* After a timeout the loss window is the limit, even with little left to send. */
+	/* After a timeout the loss window is the limit, even if little is left to send. */
 	ev.limited = timed_out || (conn->flags & CONN_CWND_LIMITED) != 0;
 	if (a->delivered_bytes > 0) {
 		conn->cc.ops->acked(&conn->cc, &ev);
@@ -343,7 +343,7 @@ void tcp_loss_timeout(struct harp_conn *conn)
 	if (conn->recovery != TCP_RECOVERY_RTO) {
 		struct cc_event ev = loss_event(conn, flight_bytes);
 
-		loss_remember(conn);
+		loss_save(conn);
 		conn->cc.ops->timeout(&conn->cc, &ev);
 		tcp_ecn_reduced(conn);
 		conn->undo.frto = (conn->options & HARP_TCPI_SACK) != 0;
@@ -361,7 +361,7 @@ void tcp_loss_timeout(struct harp_conn *conn)
 	tcp_dupack_forget(conn);
 	loss_mark_all(conn);
 	tcp_rack_restart(conn);
-	/* RFC 5681: the loss window, plus what may still be in flight. */
+	/* RFC 5681: the loss window, plus the data that may still be in flight. */
 	conn->cc.cwnd_bytes = tcp_loss_pipe_bytes(conn) + conn->snd.mss_bytes;
 	assert(tcp_sack_sums_good(conn));
 }
@@ -410,7 +410,7 @@ void tcp_loss_sent(struct harp_conn *conn, struct frame *seg, bool again)
 	}
 	if (conn->options & HARP_TCPI_SACK)
 		tcp_rack_resent(conn, seg);
-	/* Its ACK takes a round trip: RFC 6298 (5.1), for the oldest segment. */
+	/* RFC 6298 (5.1), for the oldest segment: its ACK takes a round trip. */
 	if (seg == conn->sndq.head && conn->recovery == TCP_RECOVERY_FAST)
 		tcp_timer_resent(conn);
 }

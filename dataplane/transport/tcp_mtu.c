@@ -4,9 +4,9 @@
  *
  * Theory of operation. A connection starts with the largest segment that its link and the peer's
  * MSS option allow, mtu.top_bytes. snd.mss_bytes decreases for three reasons:
- *	- our own route's MTU decreased (tcp_mtu_refused()): what was sent may arrive, the rest is
- *	  split
- *	- a router reports it (tcp_mtu_icmp()). Since anyone can forge the message, it must quote an
+ *	- our own route's MTU decreased (tcp_mtu_refused()): sent segments may arrive, the others
+ *	  are split
+ *	- a router reports it (tcp_mtu_icmp()). The message can be forged, so it must quote an
  *	  outstanding segment larger than the reported size. If segments as large as the quoted one
  *	  have been acknowledged, the report takes effect only after a retransmission timeout of
  *	  that segment (RFC 5927 section 7.2)
@@ -19,8 +19,8 @@
  *
  * The size increases by probes (MTU_SEARCH): the next bytes of the queue in one larger segment,
  * followed by enough data to detect its loss without a timeout. If the probe is acknowledged, its
- * size is the new one. If it alone is lost, that is no congestion (RFC 4821 section 7.5): it is
- * split and retransmitted, and after MTU_TRIES losses the size counts as too large. The first
+ * size is the new one. If only the probe is lost, that is no congestion (RFC 4821 section 7.5): it
+ * is split and retransmitted, and after MTU_TRIES losses the size counts as too large. The first
  * candidate is the top, which works if the path was only dead for a while; then binary search
  * continues until MTU_CLOSE_BYTES. The search starts at once after a black hole, and every
  * MTU_RAISE_NS while the size is below the top: a router's report is valid that long (RFC 1191
@@ -74,7 +74,7 @@ void tcp_mtu_init(struct harp_conn *conn)
 	conn->mtu.state = MTU_IDLE;
 }
 
-/* The current top: the route may have changed. */
+/* The current top, because the route may have changed. */
 static uint32_t mtu_top(const struct harp_conn *conn)
 {
 	uint32_t local = mtu_segment_bytes(conn, conn->path.mtu_bytes);
@@ -83,7 +83,8 @@ static uint32_t mtu_top(const struct harp_conn *conn)
 }
 
 /* Decrease. */
-/* Outstanding segments that are too large will not arrive: marks them for retransmission, split. */
+/* Outstanding segments that are too large will not arrive: marks them for retransmission in
+ * parts. */
 static void mtu_mark_large(struct harp_conn *conn)
 {
 	for (struct frame *seg = conn->sndq.head; seg && seg != conn->sndq.unsent;
@@ -140,7 +141,7 @@ void tcp_mtu_timeout(struct harp_conn *conn)
 	uint32_t base = mtu_segment_bytes(conn, v4 ? MTU_BASE_BYTES_V4 : MTU_BASE_BYTES_V6);
 	uint32_t least = v4 ? mtu_segment_bytes(conn, MTU_LEAST_BYTES_V4) : base;
 
-	/* No evidence about the probe: something else is wrong (RFC 4821 section 7.6.4). */
+	/* No evidence about the probe: the cause is another one (RFC 4821 section 7.6.4). */
 	if (conn->mtu.state == MTU_PROBING)
 		tcp_mtu_probe_lost(conn, NULL);
 	if (conn->snd.wnd_bytes == 0)
@@ -159,12 +160,12 @@ void tcp_mtu_timeout(struct harp_conn *conn)
 	else if (seg_bytes(seg) > least && conn->rtx_backoff >= 2 * MTU_BLACK_HOLE_TIMEOUTS)
 		mtu_lower(conn, least, 0);
 	else
-		return; /* small segments do not pass either */
+		return; /* small segments do not pass, either */
 	conn->tcp->stats->tcp_mtu_black_holes++;
 }
 
 /* Increase. */
-/* The search is over; it starts again after MTU_RAISE_NS if the size is below the top. */
+/* The search is over. It starts again after MTU_RAISE_NS if the size is below the top. */
 static void mtu_settle(struct harp_conn *conn)
 {
 	conn->mtu.tries = 0;
@@ -198,7 +199,7 @@ bool tcp_mtu_refused(struct harp_conn *conn)
 	}
 	if (conn->mtu.state != MTU_SEARCH || conn->tcp->now_ns < conn->mtu.next_ns)
 		return false;
-	mtu_settle(conn); /* it probed the route's former MTU */
+	mtu_settle(conn); /* the probe was for the route's former MTU */
 	return true;
 }
 

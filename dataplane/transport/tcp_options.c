@@ -27,7 +27,7 @@ static bool options_parse_sack(const uint8_t *body, uint32_t len, struct tcp_opt
 	return true;
 }
 
-/* One known option with a body of len bytes; true also for unknown ones (RFC 9293 MUST-6). */
+/* Parses one option with a body of len bytes; true also for unknown ones (RFC 9293 MUST-6). */
 static bool options_parse_one(uint8_t kind, const uint8_t *body, uint32_t len,
 			      struct tcp_options *out)
 {
@@ -116,7 +116,7 @@ uint32_t tcp_options_write_syn(uint8_t *at, const struct tcp_options *opt)
 	}
 	if (opt->seen & TCP_OPT_TIMESTAMP) {
 		if (opt->seen & TCP_OPT_SACK_PERMITTED) {
-			/* SACK-permitted takes the place of the two NOPs. */
+			/* SACK-permitted replaces the two NOPs. */
 			be32_store(p,
 				   KIND_SACK_PERMITTED << 24 | 2u << 16 | KIND_TIMESTAMP << 8 | 10);
 			be32_store(p + 4, opt->tsval);

@@ -35,14 +35,14 @@ struct tcp_options {
 	struct tcp_sack_block sack[TCP_SACK_BLOCKS_MAX];
 };
 
-/* Parses len bytes of options. False when malformed: a length below 2, beyond the end, or not what
- * a known option must have. Unknown options are skipped. */
+/* Parses len bytes of options and skips unknown ones. False: malformed, that is, a length below 2,
+ * beyond the end, or invalid for a known option. */
 bool tcp_options_parse(const uint8_t *bytes, uint32_t len, struct tcp_options *out);
 
 /* NOP, NOP, and the timestamp option's kind and length (RFC 7323 appendix A). */
 #define TCP_OPTIONS_TIMESTAMP_WORD 0x0101080au
 
-/* The common case: nothing, or NOP NOP TS. False: use tcp_options_parse(). */
+/* Parses the common case: nothing, or NOP NOP TS. False: use tcp_options_parse(). */
 static inline bool tcp_options_parse_fast(const uint8_t *bytes, uint32_t len,
 					  struct tcp_options *out)
 {
@@ -60,7 +60,7 @@ static inline bool tcp_options_parse_fast(const uint8_t *bytes, uint32_t len,
 	return true;
 }
 
-/* Writes NOP NOP TS, TCP_OPTIONS_TIMESTAMP_BYTES long; their sum. */
+/* Writes NOP NOP TS, TCP_OPTIONS_TIMESTAMP_BYTES long; returns their sum. */
 static inline uint32_t tcp_options_write_timestamp(uint8_t *at, uint32_t tsval, uint32_t tsecr)
 {
 	be32_store(at, TCP_OPTIONS_TIMESTAMP_WORD);
@@ -73,7 +73,7 @@ static inline uint32_t tcp_options_write_timestamp(uint8_t *at, uint32_t tsval, 
 /* Writes NOP NOP SACK with opt->sack_count blocks and returns the length, a multiple of 4. */
 uint32_t tcp_options_write_sack(uint8_t *at, const struct tcp_options *opt);
 
-/* Writes the options of a SYN (`seen` says which) and returns their length, a multiple of 4. */
+/* Writes the options of a SYN that `seen` selects and returns their length, a multiple of 4. */
 uint32_t tcp_options_write_syn(uint8_t *at, const struct tcp_options *opt);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tcp_out.c - one segment out: headers, options, the window; ACKs, probes and resets.
+ * tcp_out.c - sends one segment: headers, options, the window; ACKs, probes and resets.
  *
- * tcp_tx.c decides when and what to send.
+ * tcp_tx.c decides when this happens.
  */
 #include "transport/tcp.h"
 
@@ -21,15 +21,15 @@ struct out_header {
 	uint16_t local_port, remote_port;
 	uint8_t flags;
 	uint8_t options_len;
-	/* OUT_CSUM: the NIC writes the checksum; OUT_TSO: and segments the packet */
+	/* OUT_CSUM: the NIC writes the checksum; OUT_TSO: it also segments the packet */
 	uint8_t offload;
 	uint32_t payload_len;
-	uint32_t options_sum, payload_sum; /* if we write the checksum */
+	uint32_t options_sum, payload_sum; /* if this code writes the checksum */
 };
 #define OUT_CSUM 1u
 #define OUT_TSO 2u
 
-/* Writes the fixed header and the checksum; the options are already in place behind it. */
+/* Writes the fixed header and the checksum. The options already follow it. */
 static void out_write_header(uint8_t *at, const struct out_header *h)
 {
 	uint32_t len = TCP_HEADER_BYTES + h->options_len, sum;
@@ -80,7 +80,7 @@ static uint32_t out_window_field(struct harp_conn *conn)
 void tcp_out_acked(struct harp_conn *conn)
 {
 	if (conn->rcv.acked_seq !=
-	    conn->rcv.nxt_seq) /* it resumes, so it has received the ACK before */
+	    conn->rcv.nxt_seq) /* it resumes, so it has received the last ACK */
 		tcp_ack_progress(conn);
 	conn->rcv.acked_seq = conn->rcv.nxt_seq;
 	conn->rcv.full_segs_unacked = 0;
@@ -114,7 +114,7 @@ static void out_sack(struct harp_conn *conn, uint8_t *end, struct out_header *h,
 	h->options_sum = csum_words(end - len, len, 0);
 }
 
-/* Sets the flags for offloads: who writes the checksum, and who segments. */
+/* Sets the flags for offloads: whether the NIC writes the checksum, and segments. */
 static void out_offload(const struct harp_conn *conn, const struct tcp_gso *gso,
 			struct out_header *h, struct packet_out *out)
 {
@@ -144,7 +144,7 @@ static void out_bare(const struct tcp *tcp, struct out_header *h, struct packet_
 	}
 }
 
-/* Remembers the header of an ordinary segment, which the next ones may reuse. */
+/* Stores the header of an ordinary segment, which the next ones may reuse. */
 static void out_begin_burst(const struct harp_conn *conn, const struct out_header *h,
 			    const struct packet_out *out, uint8_t tos, struct tcp_burst *burst)
 {
@@ -257,7 +257,7 @@ int tcp_out_segments(struct harp_conn *conn, const struct tcp_gso *gso, uint32_t
 	return 0;
 }
 
-/* A payload-free frame for one control segment; freed on the NIC's completion. */
+/* Allocates a frame for one control segment without payload; freed on the NIC's completion. */
 static struct frame *out_control_frame(struct tcp *tcp)
 {
 	struct frame *f = frame_alloc(tcp->pool, 0);
@@ -287,9 +287,9 @@ static int out_control(struct harp_conn *conn, uint32_t seq, uint8_t flags)
 	return err;
 }
 
-/* SND.NXT; or the edge of a window that the peer has shrunk below it (RFC 9293 MUST-34): segments
- * beyond are unacceptable, and so is their ACK. A difference below one unit of the window scale is
- * rounding (RFC 7323 section 2.4). */
+/* SND.NXT; or the edge of a window that the peer has shrunk below it (RFC 9293 MUST-34), because
+ * segments beyond it are unacceptable, and so is their ACK. A difference below one unit of the
+ * window scale is rounding (RFC 7323 section 2.4). */
 static uint32_t out_acceptable_seq(const struct harp_conn *conn)
 {
 	uint32_t edge = conn->snd.una_seq + conn->snd.wnd_bytes;
@@ -402,7 +402,8 @@ int tcp_out_syn(struct harp_conn *conn)
 	}
 	h.flags |= tcp_ecn_syn_out(conn, reply);
 	h.wnd_field = conn_syn_wnd_bytes(conn);
-	/* In a simultaneous open an earlier ACK may have advertised more; that stays valid. */
+	/* In a simultaneous open an earlier ACK may have advertised a larger window, which stays
+	 * valid. */
 	if (!reply || seq_gt(conn->rcv.nxt_seq + h.wnd_field, conn->rcv.edge_seq))
 		conn->rcv.edge_seq = conn->rcv.nxt_seq + h.wnd_field;
 	h.options_len = (uint8_t)tcp_options_write_syn(bytes, &opt);

@@ -2,20 +2,21 @@
 /*
  * tcp_rack.c - loss detection and the tail loss probe: RFC 8985.
  *
- * Theory of operation. RACK: once a segment is delivered, segments sent before it are late, and one
+ * Theory of operation. RACK: once a segment is delivered, segments sent before it are late. One
  * that is late by more than the reordering window is lost, whether sent once or retransmitted. The
- * RFC's loop visits all outstanding segments in order of transmission. Here two cursors do:
- *	- segments sent once are in sequence order. rack_next walks over them once and stops at the
- *	  first one that is not yet lost, since all behind it were sent later;
- *	- retransmissions are kept in order of time (scoreboard.resent) and removed at the front. An
- *	  entry is stale if its segment was acknowledged, SACKed or marked since; sequence numbers
- *	  tell, as a frame is freed only when SND.UNA has passed it. Part of the head may remain.
- *	  Retransmissions that did not fit are collected by one walk when the array is empty. The
- *	  clock is that of a poll: segments of one poll have equal times and are ordered by sequence
- *	  number.
+ * RFC's loop visits all outstanding segments in order of transmission. Here two cursors do.
+ *
+ * Segments sent once are in sequence order. rack_next walks over them once and stops at the first
+ * one that is not yet lost, because all later ones were sent later.
+ *
+ * Retransmissions are kept in order of time (scoreboard.resent) and removed at the front. An entry
+ * is stale if its segment was acknowledged, SACKed or marked since. Sequence numbers show that,
+ * because a frame is freed only when SND.UNA has passed it; part of the head may remain. If
+ * retransmissions did not fit, a walk collects them when the array is empty. The clock is that of a
+ * poll: segments of one poll have equal times and are ordered by sequence number.
  *
  * Tail loss probe: when nothing is marked and no ACK arrived for two round trips, a new segment or
- * the last one again makes the peer report what it misses. The loss of a tail is then repaired
+ * the last one again makes the peer report the missing data. The loss of a tail is then repaired
  * without a timeout. Section 7.4.2 detects whether the probe itself repaired a loss.
  */
 #include "transport/tcp.h"
@@ -117,7 +118,8 @@ void tcp_rack_restart(struct harp_conn *conn)
 	conn->scoreboard.resent_untracked = true;
 }
 
-/* Collects retransmissions missing in the array, by sequence, which is nearly the order of time. */
+/* Collects the retransmissions that the array lacks, by sequence, which is nearly the order of
+ * time. */
 static void rack_track(struct harp_conn *conn)
 {
 	struct tcp_scoreboard *b = &conn->scoreboard;
@@ -133,7 +135,7 @@ static void rack_track(struct harp_conn *conn)
 	}
 }
 
-/* True if the segment counts as lost now; otherwise sets when it would. */
+/* True if the segment counts as lost now; otherwise sets the time when it would. */
 static bool rack_is_late(const struct harp_conn *conn, const struct frame *seg, uint64_t window_ns,
 			 uint64_t *deadline_ns)
 {
@@ -169,7 +171,7 @@ static bool rack_detect_originals(struct harp_conn *conn, uint64_t window_ns, ui
 	return lost;
 }
 
-/* For an entry below SND.UNA: is it the partly acknowledged head? */
+/* For an entry below SND.UNA: true if it is the partly acknowledged head. */
 static bool rack_is_remainder(const struct harp_conn *conn, const struct frame *seg)
 {
 	return seg == conn->sndq.head && seg != conn->sndq.unsent && (seg->flags & FRAME_RETRANS);
@@ -259,7 +261,7 @@ bool tcp_rack_probe_acked(struct harp_conn *conn, const struct tcp_ack *a)
 	if (!conn->tlp.out || seq_lt(a->ack, conn->tlp.end_seq))
 		return false;
 	if (!conn->tlp.again || a->dsack_tlp || (a->dup && !a->sack)) {
-		/* the probe was new data, or a redundant copy: nothing was lost */
+		/* The probe was new data or a redundant copy, so nothing was lost. */
 		conn->tlp.out = 0;
 		return false;
 	}

@@ -2,14 +2,14 @@
 /*
  * tcp_reass.c - received payload: in order to the receive queue, else to the reassembly list.
  *
- * Received frames stay where the NIC put them. Both queues are lists of frames in sequence order,
- * each with the sequence number of its first byte. Together with the frames that the application
- * holds they count against the connection's budget. When the budget is short, in-order data evicts
- * the reassembly list, farthest frames first, since these can be retransmitted. When the pool is
- * short and a connection has next to nothing of it, the reassembly lists of other connections are
- * evicted as well; otherwise holes that are never filled could hold all frames. When the receive
- * queue uses half of the budget, small segments are copied into the free space of its last frame. A
- * peer that sends single bytes thus cannot use up frames that the window counts as full segments.
+ * Received frames stay in place. Both queues are lists of frames in sequence order, each with the
+ * sequence number of its first byte. Together with the frames that the application holds they count
+ * against the connection's budget. When the budget is short, in-order data evicts the reassembly
+ * list, farthest frames first, because these can be retransmitted. When the pool is short and a
+ * connection has hardly any frames, the reassembly lists of other connections are evicted as well;
+ * otherwise holes that are never filled could hold all frames. When the receive queue uses half of
+ * the budget, small segments are copied into the free space of its last frame. So a peer that sends
+ * single bytes cannot use up frames that the window counts as full segments.
  */
 #include "transport/tcp.h"
 
@@ -45,7 +45,7 @@ void tcp_rcvq_discard(struct harp_conn *conn)
 	tcp_window_reopen(conn);
 }
 
-/* Lists a connection with out-of-order data, oldest first; it may still be listed after its holes
+/* Lists a connection with out-of-order data, oldest first. It may still be listed after its holes
  * were filled. */
 static void reass_list(struct harp_conn *conn)
 {
@@ -78,8 +78,8 @@ void tcp_reass_purge(struct harp_conn *conn)
 	reass_unlist(conn);
 }
 
-/* Evicts the farthest frames of the reassembly list; false if it is empty. An eighth at a time: one
- * small segment can cause the walk to the end, so it must be amortized. */
+/* Evicts the farthest frames of the reassembly list; false if it is empty. It evicts an eighth at a
+ * time, because one small segment can cause the walk to the end. */
 static bool reass_evict(struct harp_conn *conn)
 {
 	struct frame *f, **link = &conn->reass.head, *before = NULL;
@@ -123,7 +123,7 @@ static bool reass_evict_other(struct tcp *tcp)
 	return false;
 }
 
-/* Packets before they are split into frames. */
+/* Counts frames of packets that are not split yet. */
 static uint32_t reass_count_frames(const struct frame *f)
 {
 	uint32_t n = 0;
@@ -148,7 +148,7 @@ static uint32_t reass_count_bytes(const struct frame *f, uint32_t frames)
 /* ------------------------------------------------------------------------------------------------
  * The receive queue.
  */
-/* Free bytes behind a frame's data, up to the end of its chunk. */
+/* Free bytes after a frame's data, up to the end of its chunk. */
 static uint32_t rcvq_tail_bytes(const struct tcp *tcp, const struct frame *f)
 {
 	const uint8_t *end = frame_chunk(tcp->pool, f) + tcp->pool->frame_size;
@@ -156,7 +156,7 @@ static uint32_t rcvq_tail_bytes(const struct tcp *tcp, const struct frame *f)
 	return (uint32_t)(end - (f->pub.data + f->pub.len));
 }
 
-/* True if len more bytes may be copied behind the last ones. */
+/* True if len more bytes may be copied to the end of the last frame. */
 static bool rcvq_may_coalesce(const struct harp_conn *conn, uint32_t len)
 {
 	return conn->rcvq.tail && conn->frames.rx_held * 2 > conn->frames.rx_budget &&
@@ -205,7 +205,7 @@ static void rcvq_append(struct harp_conn *conn, struct frame *f)
 
 /* The reassembly list: sorted, without overlaps. Bytes that arrived first stay; of an overlapping
  * frame only new bytes are kept. */
-/* The accepted part of a segment: len bytes from seq on, behind `skip` bytes of the packet. */
+/* The accepted part of a segment: len bytes from seq on, after `skip` bytes of the packet. */
 struct reass_text {
 	uint32_t seq, len, skip;
 	uint32_t dup_start_seq, dup_end_seq; /* duplicate bytes; equal: none */
@@ -265,7 +265,7 @@ static bool reass_find(const struct harp_conn *conn, uint32_t seq, struct frame 
 	return true;
 }
 
-/* Removes the frame behind `before` (NULL: the first) from the list. */
+/* Removes the frame after `before` (NULL: the first) from the list. */
 static struct frame *reass_unlink(struct harp_conn *conn, struct frame *before)
 {
 	struct frame **link = before ? &before->next : &conn->reass.head, *f = *link;
@@ -279,9 +279,9 @@ static struct frame *reass_unlink(struct harp_conn *conn, struct frame *before)
 }
 
 /*
- * Resolves overlaps of f with frames behind `before`, which begin after f. Frames that lie inside f
- * are merged into it, so that new data on both sides of them needs no other frame. If one extends
- * to the end of f or beyond, f is trimmed.
+ * Resolves overlaps of f with frames after `before`, which begin after f. Frames inside f are
+ * merged into it, so that new data on both sides of them needs no other frame. If one extends to
+ * the end of f or beyond, f is trimmed.
  */
 static void reass_join(struct harp_conn *conn, struct frame *before, struct frame *f,
 		       struct reass_text *t)
@@ -337,7 +337,8 @@ static void reass_insert(struct harp_conn *conn, struct frame *f, struct reass_t
 	conn->frames.reass_held++;
 }
 
-/* Appends an in-order frame to the receive queue, and what follows it in the reassembly list. */
+/* Appends an in-order frame to the receive queue, followed by contiguous frames of the reassembly
+ * list. */
 static void reass_append(struct harp_conn *conn, struct frame *f, struct reass_text *t)
 {
 	/* Earlier frames of the same packet may have moved duplicates from the list. */
@@ -352,7 +353,7 @@ static void reass_append(struct harp_conn *conn, struct frame *f, struct reass_t
 /* ------------------------------------------------------------------------------------------------
  * Payload.
  */
-/* The segment's own frames have left the pool already: the rest must keep the NIC supplied. */
+/* The segment's own frames have already left the pool; the others must keep the NIC supplied. */
 static bool reass_pool_short(const struct harp_conn *conn)
 {
 	return conn->tcp->pool->free_count < tcp_pool_floor_rx(conn);
@@ -364,8 +365,8 @@ static bool reass_admit(struct harp_conn *conn, uint32_t frames, bool in_order)
 	while (in_order && reass_pool_short(conn)) {
 		if (reass_evict(conn))
 			continue;
-		/* A connection that holds frames is not stuck: the application will read them. And
-		 * dropping SACKed data costs its sender a timeout. */
+		/* A connection that holds frames is not stuck, because the application will read
+		 * them. And dropping SACKed data costs its sender a timeout. */
 		if (conn->frames.rx_held >= TCP_FRAMES_BUDGET_MIN || !reass_evict_other(conn->tcp))
 			break;
 	}
@@ -376,7 +377,7 @@ static bool reass_admit(struct harp_conn *conn, uint32_t frames, bool in_order)
 	       !reass_pool_short(conn);
 }
 
-/* Bytes, out of len behind the first `skip` of a chain, that the budget has frames for. */
+/* Number of bytes, of len after the first `skip` of a chain, for which the budget has frames. */
 static uint32_t reass_admit_part(const struct harp_conn *conn, const struct frame *f, uint32_t skip,
 				 uint32_t len)
 {
@@ -391,9 +392,9 @@ static uint32_t reass_admit_part(const struct harp_conn *conn, const struct fram
 }
 
 /* In-order data was refused. Segments smaller than the window's bytes per frame use up the budget
- * before the window. The peer would retransmit into the open window, ever more rarely, until its
- * user timeout. So the window is shrunk, although RFC 9293 advises against it (SHLD-14): the peer
- * then sends window probes as long as necessary (MUST-37), and learns when it opens. */
+ * before the window. The peer would retransmit into the open window, at growing intervals, until
+ * its user timeout. So the window is shrunk, although RFC 9293 advises against it (SHLD-14): the
+ * peer then sends window probes as long as necessary (MUST-37), and learns when it opens. */
 static void reass_refused(struct harp_conn *conn)
 {
 	if (conn->frames.rx_held < conn->budget.rx_frames_limit && !tcp_starve_refused(conn))
@@ -460,8 +461,8 @@ static enum tcp_verdict reass_trim_to_window(struct harp_conn *conn, struct reas
 	return TCP_PASS;
 }
 
-/* Trims the text to what frames are available for. An in-order segment larger than that is accepted
- * in part; otherwise the peer would retransmit it forever. False: nothing fits. */
+/* Trims the text to the available frames. An in-order segment larger than that is accepted in part;
+ * otherwise the peer would retransmit it forever. False: nothing fits. */
 static bool reass_trim_to_budget(struct harp_conn *conn, const struct frame *f,
 				 struct reass_text *t, bool in_order)
 {

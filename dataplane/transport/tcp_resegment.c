@@ -2,9 +2,9 @@
 /*
  * tcp_resegment.c - changes segments of the send queue: splits, trims, extends or copies them.
  *
- * Split: path or peer's window allow less than a segment. Trim: part of a segment is acknowledged.
- * Gather: a path MTU probe is larger than the waiting segments. Into_pool: the application wants
- * its memory back. Checksums of changed segments are dropped, and computed again on transmission.
+ * Split: path or peer's window permit less than a segment. Trim: part of a segment is acknowledged.
+ * Gather: a path MTU probe is larger than the waiting segments. Into_pool: the application removes
+ * its memory. Checksums of changed segments are dropped, and computed again on transmission.
  */
 #include "transport/tcp.h"
 
@@ -21,8 +21,8 @@ bool tcp_resegment_split(struct harp_conn *conn, struct frame *seg, uint32_t byt
 	uint32_t keep = bytes, frags = 1, total = seg_bytes(seg), tail_frags = 0, moved;
 
 	assert(bytes > 0 && bytes < seg_space(seg));
-	/* The second part needs a first frame with headroom; exceeds the budget, since a split must
-	 * not fail. */
+	/* The second part needs a first frame with headroom. May exceed the budget, because a split
+	 * must not fail. */
 	rest = frame_alloc(tcp->pool, 0);
 	if (!rest)
 		return false;
@@ -89,7 +89,7 @@ void tcp_resegment_trim(struct harp_conn *conn, struct frame *seg, uint32_t n)
 		f->flags &= (uint8_t)~FRAME_CSUM;
 		left -= cut;
 	}
-	/* Frees empty continuation frames: a NIC accepts no empty descriptors. */
+	/* Frees empty continuation frames, because NICs accept no empty descriptors. */
 	while (seg->frag && seg->frag->pub.len == 0) {
 		struct frame *empty = seg->frag;
 
@@ -103,7 +103,7 @@ void tcp_resegment_trim(struct harp_conn *conn, struct frame *seg, uint32_t n)
 	seg_set(seg, total - n, frags);
 }
 
-/* Free bytes behind a frame's data, to the end of its chunk. */
+/* Free bytes after a frame's data, up to the end of its chunk. */
 static uint32_t resegment_chunk_space(const struct frame_pool *pool, const struct frame *f)
 {
 	if (frame_is_external(pool, f))
@@ -136,7 +136,7 @@ static bool resegment_gather_external(struct harp_conn *conn, struct frame *seg,
 	return true;
 }
 
-/* Removes the segment behind the first unsent one, whose bytes were moved. */
+/* Removes the segment after the first unsent one; its bytes were moved. */
 static void resegment_drop_second(struct harp_conn *conn, struct frame *seg)
 {
 	struct frame *from = seg->next;
@@ -167,7 +167,7 @@ bool tcp_resegment_gather(struct harp_conn *conn, uint32_t bytes)
 		if (room == 0) {
 			if (seg_frags(seg) == tcp->tx_frags_max)
 				return false;
-			/* Exceeds the budget, which a busy sender has used up. */
+			/* May exceed the budget, which a busy sender has used up. */
 			last->frag = frame_alloc(tcp->pool, tcp_pool_floor_tx(conn));
 			if (!last->frag)
 				return false;
@@ -194,7 +194,7 @@ bool tcp_resegment_gather(struct harp_conn *conn, uint32_t bytes)
 	return true;
 }
 
-/* Allocates frames for `bytes`; NULL: too few are free. Exceeds the budget, since they replace
+/* Allocates frames for `bytes`; NULL: too few are free. May exceed the budget, because they replace
  * others. */
 static struct frame *resegment_alloc_chain(struct harp_conn *conn, uint32_t bytes, uint32_t *frags)
 {
@@ -220,7 +220,7 @@ ssize_t tcp_resegment_into_pool(struct harp_conn *conn, struct frame *seg)
 	struct frame *old = seg->frag, *to = seg, *chain = NULL;
 	ssize_t copied = left;
 
-	/* Behind the data of the first frame: the NIC reads no further. */
+	/* After the data of the first frame, beyond which the NIC does not read. */
 	room = resegment_chunk_space(conn->tcp->pool, seg);
 	if (left > room) {
 		chain = resegment_alloc_chain(conn, left - room, &frags);
@@ -232,10 +232,10 @@ ssize_t tcp_resegment_into_pool(struct harp_conn *conn, struct frame *seg)
 		for (uint32_t at = 0, n; at < f->pub.len; at += n) {
 			if (resegment_chunk_space(conn->tcp->pool, to) == 0)
 				to = to->frag;
-			assert(to); /* the frames suffice */
+			assert(to); /* the allocated frames suffice */
 			room = resegment_chunk_space(conn->tcp->pool, to);
 			n = f->pub.len - at < room ? f->pub.len - at : room;
-			/* COPY: the application wants its memory back. */
+			/* COPY: the application removes its memory. */
 			memcpy(to->pub.data + to->pub.len, f->pub.data + at, n);
 			to->pub.len += n;
 		}

@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tcp_sack.c - the sender's scoreboard: segments that the peer has, by SACK blocks.
+ * tcp_sack.c - the sender's scoreboard: records from SACK blocks which segments the peer has.
  *
  * Theory of operation. Each segment has a mark (frame.tcp_flags): SEG_SACKED, the peer has it;
- * SEG_LOST, it is to be retransmitted; neither, it is in flight. Three sums give RFC 6675's pipe:
+ * SEG_LOST, it must be retransmitted; neither, it is in flight. Three sums give RFC 6675's pipe:
  * outstanding - sacked_bytes - lost_bytes.
  *
  * The queue is a list of up to some thousand segments, and SACK blocks may come from an attacker.
- * Two small arrays make the cost of an ACK proportional to its new information:
- *	- skip index: every n-th sent segment is recorded with its sequence number. A search starts
- *	  at the entry before the segment. When the array is full, every second entry is removed and
- *	  n doubles. An entry is valid as long as its sequence number is not before SND.UNA: a frame
- *	  is freed only when all of it is acknowledged.
- *	- ranges: sequence ranges that are already marked. Only the new part of a block is walked.
- *	  This is a cache: when it is full, the shortest range is dropped, and repeating that block
- *	  costs little.
+ * Two small arrays make the cost of an ACK proportional to its new information.
  *
- * A block that covers a segment in part says nothing about it: the rest is missing (RFC 2018
+ * Skip index: every n-th sent segment is recorded with its sequence number. A search starts at the
+ * entry before the segment. When the array is full, every second entry is removed and n doubles. An
+ * entry is valid as long as its sequence number is not before SND.UNA, because a frame is freed
+ * only when all of it is acknowledged.
+ *
+ * Ranges: sequence ranges that are already marked. Only the new part of a block is walked. This is
+ * a cache: when it is full, the shortest range is dropped, and repeating that block costs little.
+ *
+ * A block that covers a segment in part marks nothing, because the rest is missing (RFC 2018
  * section 4 reports whatever arrived, and segments may have been split since). Blocks outside of
  * the outstanding data are ignored and counted; the first block may report a duplicate (RFC 2883).
  */
@@ -36,7 +37,7 @@ static uint32_t sack_end(const struct frame *seg)
 void tcp_sack_mark_lost(struct harp_conn *conn, struct frame *seg)
 {
 	assert(!(seg->tcp_flags & SEG_MARKS));
-	/* A cursor before SND.UNA means the head: there is nothing before it. */
+	/* A cursor before SND.UNA means the head, which is the first segment. */
 	if (conn->loss.lost_bytes == 0 || (seq_geq(conn->loss.rtx_seq, conn->snd.una_seq) &&
 					   seq_lt(seg->seq, conn->loss.rtx_seq))) {
 		conn->loss.rtx_next = seg;
@@ -263,7 +264,7 @@ static void sack_mark_gap(struct harp_conn *conn, uint32_t start, uint32_t end, 
 		sack_range_add(&conn->scoreboard, first, last);
 }
 
-/* Processes a valid block: marks what the ranges do not cover. */
+/* Processes a valid block: marks the parts that no range covers. */
 static void sack_block(struct harp_conn *conn, uint32_t start, uint32_t end, struct tcp_ack *a)
 {
 	const struct tcp_scoreboard *b = &conn->scoreboard;
@@ -271,7 +272,7 @@ static void sack_block(struct harp_conn *conn, uint32_t start, uint32_t end, str
 	while (seq_lt(start, end)) {
 		uint32_t gap_end = end, next = end;
 
-		/* Adding a range moves the others: search again after each gap. */
+		/* Adding a range moves the others, so this searches again after each gap. */
 		for (uint32_t i = 0; i < b->range_count; i++) {
 			if (seq_leq(b->range[i].end_seq, start))
 				continue;
@@ -303,8 +304,8 @@ static void sack_dsack(struct harp_conn *conn, uint32_t start, uint32_t end, str
 	/* A receiver with GRO reports several segments at once. */
 	uint32_t segs = (end - start + conn->snd.mss_bytes - 1) / conn->snd.mss_bytes;
 
-	/* Accepted within what was outstanding, and for at most as many segments as were
-	 * retransmitted: the network duplicates packets, too. */
+	/* Accepted within the outstanding data, and for at most as many segments as were
+	 * retransmitted, because the network duplicates packets, too. */
 	if (!seq_lt(start, end) || seq_gt(end, conn->snd.nxt_seq) ||
 	    seq_lt(start, conn->snd.una_seq - SACK_DSACK_BYTES_MAX)) {
 		conn->tcp->stats->tcp_sack_bad++;
@@ -345,7 +346,7 @@ void tcp_sack_in(struct harp_conn *conn, const struct tcp_segment *seg, struct t
 			conn->tcp->stats->tcp_sack_bad++;
 			continue;
 		}
-		/* For an old ACK: ignores what has been acknowledged since. */
+		/* For an old ACK: ignores data that has been acknowledged since. */
 		sack_block(conn, seq_max(start, conn->snd.una_seq), end, a);
 	}
 }

@@ -2,9 +2,9 @@
 /*
  * tcp_sackout.c - the receiver's SACK blocks: RFC 2018 section 4, RFC 2883.
  *
- * Up to four ranges are kept, most recently changed first, in the order in which the RFC wants them
- * reported. A range that was dropped may reappear with a later adjacent segment; it is then
- * reported shorter than it is, which is allowed. So no list is searched to build a block.
+ * Up to four ranges are kept, most recently changed first, which is the order of the RFC. A range
+ * that was dropped may reappear with a later adjacent segment. It is then reported shorter than it
+ * is, which is permitted. So no list is searched to build a block.
  */
 #include "transport/tcp.h"
 
@@ -31,7 +31,7 @@ void tcp_sackout_kept(struct harp_conn *conn, uint32_t start_seq, uint32_t end_s
 		start_seq = seq_min(start_seq, conn->sackout.block[i].start_seq);
 		end_seq = seq_max(end_seq, conn->sackout.block[i].end_seq);
 		sackout_remove(conn, i);
-		i = 0; /* it has grown and may touch another one now */
+		i = 0; /* it has grown and may now touch another one */
 	}
 	if (conn->sackout.count < TCP_SACK_BLOCKS_MAX)
 		conn->sackout.count++;

@@ -3,7 +3,7 @@
  * tcp_sndq.c - the send queue: bytes and frames of the application become segments.
  *
  * A segment is a frame, whose headroom takes the headers, and continuation frames with payload
- * only. The newest segment grows until it is full or sent. After that its bytes do not change until
+ * only. The newest segment grows until it is full or sent. Afterwards its bytes do not change until
  * they are acknowledged: a retransmission reads them again, and the NIC never sees a change.
  * tcp_resegment.c changes the size of segments.
  */
@@ -61,7 +61,7 @@ void tcp_sndq_uncount(struct harp_conn *conn, const struct frame *f, uint32_t fr
 
 static inline void sndq_release(struct harp_conn *conn, struct frame *seg)
 {
-	if (!seg->frag) { /* not an external frame: those never come first */
+	if (!seg->frag) { /* not an external frame, which never comes first */
 		conn->frames.tx_held--;
 		conn->tcp->stats->frames_tcp_tx--;
 		frame_release(conn->tcp->pool, seg);
@@ -224,7 +224,8 @@ void tcp_sndq_frame(struct harp_conn *conn, struct frame *f)
 	uint32_t len = f->pub.len;
 
 	f->flags = 0;
-	/* Sums while the data is in the cache: the application has just written it. */
+	/* Computes the sum while the data is cached, because the application has just written
+	 * it. */
 	if (!conn->tcp->csum_offload) {
 		f->csum = csum_partial(f->pub.data, len, 0);
 		f->flags = FRAME_CSUM;
@@ -246,7 +247,7 @@ bool tcp_sndq_fin(struct harp_conn *conn)
 	struct frame *f = conn->sndq.unsent ? conn->sndq.tail : NULL;
 
 	if (!f || (f->flags & FRAME_SENT)) {
-		/* Exceeds the budget: a FIN must not wait for the application. */
+		/* May exceed the budget, because a FIN must not wait for the application. */
 		f = frame_alloc(conn->tcp->pool, 0);
 		if (!f)
 			return false;

@@ -13,13 +13,14 @@
 
 struct tcp_ack;
 
-/* frame.tcp_flags. A sent segment without a mark is believed to be in flight. */
+/* frame.tcp_flags. A sent segment without a mark counts as in flight. */
 enum seg_flag {
 	SEG_SACKED = 0x01, /* delivered, but not everything before it */
 	SEG_LOST = 0x02,   /* lost; to be retransmitted */
 	SEG_MARKS = SEG_SACKED | SEG_LOST,
 	SEG_PUSH =
-		0x04, /* ends a send call of the application: sent with PSH, retransmissions too */
+		/* ends a send call of the application: sent with PSH, also as a retransmission */
+	0x04,
 };
 
 /* Length and fragment count of a segment are in frame.owner. */
@@ -59,8 +60,8 @@ static inline struct tcp_gso tcp_gso_one(struct frame *seg)
 				 .frags = seg_frags(seg),
 				 .bytes = seg_bytes(seg) };
 }
-/* Collects seg, never sent before, and the following segments that may be sent with it in one
- * packet, if the NIC supports TSO. */
+/* Collects seg, which is new, and the following segments that may be sent with it in one packet, if
+ * the NIC supports TSO. */
 struct tcp_gso tcp_gso_build(const struct harp_conn *conn, struct frame *seg);
 /* True if the NIC may still read a continuation frame of seg. */
 bool tcp_gso_is_read(const struct frame *seg);
@@ -79,12 +80,12 @@ static inline bool tcp_gso_is_busy(const struct frame *seg)
 struct frame *tcp_gso_copy(struct harp_conn *conn, const struct frame *seg, uint32_t *frags);
 
 /* ---- tcp_external.c ---- */
-/* Queues bytes of the application's memory; returns how many. *records: stopped for lack of
+/* Queues bytes of the application's memory; returns their number. *records: it stopped for lack of
  * external frames. */
 size_t tcp_external_queue(struct harp_conn *conn, struct frame_memory *memory, const uint8_t *src,
 			  size_t len, bool *records);
-/* Returns an external frame for the part of f behind keep bytes, and shortens f to keep bytes;
- * NULL: none is free. */
+/* Returns an external frame for the part of f after keep bytes, and shortens f to keep bytes. NULL:
+ * none is free. */
 struct frame *tcp_external_cut(struct harp_conn *conn, struct frame *f, uint32_t keep);
 
 /* Copies all queued data of this memory (NULL: of any) into frames of the pool. Returns the bytes,
@@ -99,30 +100,31 @@ void tcp_sndq_uncount(struct harp_conn *conn, const struct frame *f, uint32_t fr
  * exhausted. */
 struct frame *tcp_sndq_growing(struct harp_conn *conn);
 struct frame *tcp_sndq_last_frag(struct frame *seg);
-/* Copies bytes in; returns how many. */
+/* Copies bytes in; returns their number. */
 size_t tcp_sndq_copy(struct harp_conn *conn, const uint8_t *src, size_t len);
 size_t tcp_sndq_space(const struct harp_conn *conn);
 struct frame *tcp_sndq_alloc(struct harp_conn *conn);
 void tcp_sndq_frame(struct harp_conn *conn, struct frame *f);
-/* The application has made a send call. whole: all of its bytes were taken, so its end is here. */
+/* The application has made a send call. whole: all of its bytes were accepted, so its end is
+ * here. */
 static inline void tcp_sndq_handed_over(struct harp_conn *conn, bool whole)
 {
 	conn->flags = (conn->flags & ~(uint32_t)CONN_PUSH) | (whole ? CONN_PUSH : 0u);
 }
 /* Queues the FIN; false without a free frame. */
 bool tcp_sndq_fin(struct harp_conn *conn);
-/* Frees everything before ack; adds what that delivers to a. */
+/* Frees all data before ack and adds it to the delivered data of a. */
 void tcp_sndq_acked(struct harp_conn *conn, uint32_t ack, struct tcp_ack *a);
 void tcp_sndq_purge(struct harp_conn *conn);
 /* Maximum payload of a segment on this NIC. */
 uint32_t tcp_sndq_segment_bytes_max(const struct tcp *tcp);
 
 /* ---- tcp_resegment.c ---- */
-/* Splits a segment after `bytes`; the rest, perhaps a FIN alone, becomes the next segment. False
+/* Splits a segment after `bytes`. The rest, perhaps a FIN alone, becomes the next segment. False
  * without a free frame. */
 bool tcp_resegment_split(struct harp_conn *conn, struct frame *seg, uint32_t bytes);
-/* Extends the first unsent segment to `bytes` with the data behind it, of which there is enough.
- * False on failure, after which it may have grown in part. */
+/* Extends the first unsent segment to `bytes` with the following data, which must suffice. After a
+ * failure it may have grown in part. */
 bool tcp_resegment_gather(struct harp_conn *conn, uint32_t bytes);
 /* The first n bytes of a segment, but not all, are acknowledged. */
 void tcp_resegment_trim(struct harp_conn *conn, struct frame *seg, uint32_t n);

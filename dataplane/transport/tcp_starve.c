@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tcp_starve.c - receivers for which the pool has no frames, although their budget would allow
- * some.
+ * tcp_starve.c - receivers for which the pool has no frames, although their budget permits some.
  *
  * The pool is often short for a moment, and refused data is retransmitted. If the retransmission is
- * refused as well, other connections hold the frames, perhaps for long: the peer would send into an
+ * refused as well, other connections hold the frames, perhaps for long. The peer would send into an
  * open window without ACKs and give up. So the window is closed (reass_refused()), and the
  * connection is `starved`: it advertises a zero window until the pool has frames for it again, and
  * then announces that.
@@ -37,12 +36,13 @@ void tcp_starve_end(struct harp_conn *conn)
 	TAILQ_REMOVE(&conn->tcp->starved, conn, link.starved);
 	conn->on_list.starved = 0;
 	conn->refused.since_ns = 0;
-	/* Forces a new window computation, though nothing else has changed. */
+	/* Forces a new window computation without other changes. */
 	conn->advertised.held_frames = UINT32_MAX;
 }
 
-/* Ends when frames are free, or can be evicted from reassembly lists. The peer must also have seen
- * the zero window; otherwise the new window would look like the old one, shrunk in part. */
+/* Ends when frames are free, or can be evicted from reassembly lists. The peer must also have
+ * received the zero window; otherwise the new window would look like the old one, shrunk in
+ * part. */
 static bool starve_is_over(const struct harp_conn *conn)
 {
 	const struct tcp *tcp = conn->tcp;

@@ -8,14 +8,14 @@
  * a wheel operation. The functions declared in tcp.h are events; each updates the deadlines that
  * depend on it:
  *
- *	rto	retransmission timer. Its action depends on what is outstanding when it fires
+ *	rto	retransmission timer. Its action depends on the outstanding data when it fires
  *		(timer_rto_expired()):
  *			no handshake yet	retransmits SYN or SYN-ACK
  *			data in flight		a retransmission timeout: tcp_loss_timeout()
  *			only unsent data	a window probe if the window is closed (persist);
- *				otherwise sends what
- *						fits (override: RFC 9293 3.8.6.2.1)
- *			nothing			what it was set for has been acknowledged
+ *						otherwise sends the data that fits
+ *						(override: RFC 9293 3.8.6.2.1)
+ *			nothing			none, because everything is acknowledged
  *		Set by transmissions while it is off (_sent()), and by data that waits with nothing
  *		in flight (_blocked(), _override()); moved by ACKs of new data (_acked()) and
  *		retransmissions (_resent()); off when nothing is in flight. Each unanswered expiry
@@ -29,14 +29,14 @@
  *	keep	the next keepalive probe
  *	pace	new data may be sent again
  *
- * The user timeout has no deadline of its own: it is checked when rto expires, which after one
+ * The user timeout has no deadline: it is checked when rto expires, which after one
  * expiry is soon enough. It counts from progress_ns: the last move of SND.UNA, or the time when
  * data began to wait.
  *
  * A single segment in flight is special. Its receiver may delay the ACK by TIMER_ACK_DELAY_NS in
  * the hope of a second one, so RTO and PTO are extended by that (rto.single), unless this peer has
  * often answered at once (rto.single_quick). If the RTO would expire before the PTO, on a long path
- * with little variance, the probe takes its place, and the RTO restarts behind it, once
+ * with little variance, the probe replaces it, and the RTO restarts after the probe, once
  * (rto.probe).
  */
 #include "base/histogram.h"
@@ -104,19 +104,19 @@ void tcp_timer_stop(struct harp_conn *conn)
 		wheel_cancel(conn->tcp->wheel, &conn->timer);
 }
 
-/* One segment is outstanding. */
+/* True if one segment is outstanding. */
 static bool timer_is_single(const struct harp_conn *conn)
 {
 	return conn->sndq.head && conn->sndq.head->next == conn->sndq.unsent;
 }
 
-/* A single segment is outstanding whose ACK may be delayed. */
+/* True if a single segment is outstanding whose ACK may be delayed. */
 static bool timer_may_be_delayed(const struct harp_conn *conn)
 {
 	return timer_is_single(conn) && conn->rto.single_quick < TIMER_QUICK_SAMPLES;
 }
 
-/* The RTO for what is outstanding, including backoff. */
+/* The RTO for the outstanding data, including backoff. */
 uint64_t tcp_timer_rto_ns(const struct harp_conn *conn)
 {
 	uint64_t rto_ns = conn->rtt.rto_ns;
@@ -166,9 +166,9 @@ void tcp_timer_rtt(struct harp_conn *conn, uint64_t rtt_ns, bool single)
 /* ------------------------------------------------------------------------------------------------
  * Events.
  */
-/* RFC 8985 section 7.2: no probe in recovery or while segments are SACKed. Data sent behind a probe
- * gets another probe, which does not replace the timeout: the timeout repairs what the first probe
- * did not. */
+/* RFC 8985 section 7.2: no probe in recovery or while segments are SACKed. Data sent after a probe
+ * gets another probe, which does not replace the timeout: the timeout repairs losses that the first
+ * probe did not. */
 static void timer_restart_pto(struct harp_conn *conn)
 {
 	if (conn->rtt.pto_ns == 0 || conn->recovery != TCP_RECOVERY_NONE ||
@@ -177,13 +177,13 @@ static void timer_restart_pto(struct harp_conn *conn)
 		return;
 	}
 	if (conn->rto.probe && conn->deadline.probe_ns != TCP_NEVER_NS)
-		return; /* new data does not move the timeout, nor the probe in its place */
+		return; /* new data moves neither the timeout nor the probe that replaces it */
 	conn->deadline.probe_ns = conn->tcp->now_ns + conn->rtt.pto_ns;
 	if (timer_may_be_delayed(conn))
 		conn->deadline.probe_ns += TIMER_ACK_DELAY_NS;
 	if (conn->deadline.probe_ns < conn->deadline.rto_ns)
 		return;
-	/* The timeout would come first: the probe takes its place, and the RTO restarts, once. */
+	/* The timeout would be first: the probe replaces it, and the RTO restarts, once. */
 	conn->deadline.probe_ns = conn->deadline.rto_ns;
 	if (!conn->rto.probe && !conn->tlp.out)
 		conn->deadline.rto_ns += tcp_timer_rto_ns(conn);
@@ -256,8 +256,8 @@ void tcp_timer_handshake(struct harp_conn *conn)
 	if (conn->rtx_backoff == 0) {
 		tcp_timer_rtt(conn, conn->tcp->now_ns - conn->progress_ns + 1, false);
 	} else {
-		/* RFC 6298 (5.7): 3 s instead of 1 s, as the SYN was possibly retransmitted too
-		 * early. The same after a SYN cookie, whose send time is unknown. */
+		/* RFC 6298 (5.7): 3 s instead of 1 s, because the SYN was possibly retransmitted
+		 * too early. The same after a SYN cookie, whose send time is unknown. */
 		conn->rtt.rto_ns = conn->rtt.rto_ns * 3 < TCP_RTO_NS_MAX ? conn->rtt.rto_ns * 3
 									 : TCP_RTO_NS_MAX;
 	}
@@ -267,8 +267,8 @@ void tcp_timer_handshake(struct harp_conn *conn)
 void tcp_timer_blocked(struct harp_conn *conn)
 {
 	if (conn->deadline.rto_ns == TCP_NEVER_NS) {
-		/* Counts the wait for the neighbor. Otherwise a SYN sent after that would give a
-		 * wrong round-trip time, and the user timeout would expire at once. */
+		/* A wait for the neighbor begins now. With an older time, a SYN sent afterwards
+		 * would give a wrong round-trip time, and the user timeout would expire at once. */
 		conn->progress_ns = conn->tcp->now_ns;
 		timer_restart_rto(conn);
 	}
@@ -313,7 +313,7 @@ void tcp_timer_user_timeout(struct harp_conn *conn)
 {
 	uint64_t limit_ns = timer_sum(conn->progress_ns, conn->opts.user_timeout_ns);
 
-	/* Without backoff the next RTO is soon, and probes the peer once more before giving up. */
+	/* Without backoff the next RTO is soon, and probes the peer again before giving up. */
 	if (conn->deadline.rto_ns == TCP_NEVER_NS || conn->rtx_backoff == 0)
 		return;
 	if (limit_ns < conn->tcp->now_ns)
@@ -332,10 +332,10 @@ static bool timer_life_expired(struct harp_conn *conn)
 	return false;
 }
 
-/* The window is closed, and the peer confirms that in its answers, last at asked_ns. RFC 9293
- * MUST-37: the connection stays open, however rare the probes. Once the application has closed, it
- * does not: peers could otherwise hold slots and frames without limit (RFC 6429). */
-static bool timer_is_shut_out(const struct harp_conn *conn, uint64_t asked_ns)
+/* True if the window is closed and the peer's answers confirm that, last at asked_ns. RFC 9293
+ * MUST-37: the connection stays open, however rare the probes. After the application's close it
+ * does not, because peers could otherwise hold slots and frames without limit (RFC 6429). */
+static bool timer_is_window_closed(const struct harp_conn *conn, uint64_t asked_ns)
 {
 	return (conn->flags & CONN_HANDLE) &&
 	       (conn->last_rcv_ns >= asked_ns ||
@@ -348,7 +348,7 @@ static bool timer_retransmit(struct harp_conn *conn)
 
 	/* MUST-34: a retransmission beyond a shrunk window is a probe. */
 	if (tcp->now_ns - conn->progress_ns >= conn->opts.user_timeout_ns &&
-	    !(conn->snd.wnd_bytes == 0 && timer_is_shut_out(conn, conn->sndq.head->sent_ns))) {
+	    !(conn->snd.wnd_bytes == 0 && timer_is_window_closed(conn, conn->sndq.head->sent_ns))) {
 		tcp_conn_reset(conn, -ETIMEDOUT);
 		return false;
 	}
@@ -368,7 +368,7 @@ static bool timer_persist(struct harp_conn *conn)
 	struct tcp *tcp = conn->tcp;
 
 	if (tcp->now_ns - conn->progress_ns >= conn->opts.user_timeout_ns &&
-	    !timer_is_shut_out(conn, conn->persist_ns)) {
+	    !timer_is_window_closed(conn, conn->persist_ns)) {
 		tcp_conn_reset(conn, -ETIMEDOUT);
 		return false;
 	}
@@ -387,7 +387,7 @@ static bool timer_rto_expired(struct harp_conn *conn)
 {
 	uint64_t limit_ns;
 
-	/* A thread that did not poll has not probed: the user timeout counts only time in which the
+	/* A thread that did not poll has not probed. The user timeout counts only time in which the
 	 * peer was probed. */
 	conn->progress_ns += conn->tcp->now_ns - conn->deadline.rto_ns;
 	conn->deadline.rto_ns = TCP_NEVER_NS;
@@ -433,7 +433,7 @@ static bool timer_keep_expired(struct harp_conn *conn)
 		return false;
 	}
 	conn->deadline.keep_ns = timer_sum(tcp->now_ns, conn->opts.keepalive_interval_ns);
-	/* RFC 9293 3.8.4: "only when no sent data is outstanding": retransmissions already
+	/* RFC 9293 3.8.4: "only when no sent data is outstanding", because retransmissions already
 	 * probe. */
 	if (conn_flight_bytes(conn) > 0)
 		return true;

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tcp_tx.c - when a connection sends, and what: the transmit phase of a poll.
+ * tcp_tx.c - the transmit phase of a poll: decides which connection sends which data.
  *
  * Theory of operation. Nothing is sent directly by calls of the application or arriving segments,
  * except duplicate ACKs, challenge ACKs and resets. A connection with data to send is put on
  * tx_ready, one with a pending ACK on ack_list. tcp_tx_phase() serves both once per poll: first
- * data, a few segments of each connection in turn, since receivers wait for it; then the ACKs that
- * no data segment has carried and that are due (tcp_delack.c).
+ * data, a few segments of each connection in turn, because receivers wait for it; then the ACKs
+ * that no data segment has carried and that are due (tcp_delack.c).
  *
- * What cannot be sent now waits:
+ * Data that cannot be sent now waits:
  *	- the NIC's ring is full: the phase ends, all connections keep their place in tx_ready;
  *	- the next hop is unresolved: tx_unresolved, until eth->resolved_generation changes or an
  *	  event (a timer, an ACK, the application) makes the connection ready again, which requests
  *	  it again;
  *	- pacing: the connection's timer puts it back on tx_ready;
- *	- the NIC still reads the frame to be retransmitted, or no frame is free: tx_blocked, tried
+ *	- the NIC still reads the frame to retransmit, or no frame is free: tx_blocked, tried
  *	  again in every phase. While the NIC holds frames there is a next phase soon:
  *	  stack_nic_next_ns().
  */
@@ -53,7 +53,7 @@ static bool tx_is_pushed(const struct harp_conn *conn, const struct tcp_gso *gso
 	return tcp_loss_pipe_bytes(conn) + bytes > cwnd || conn_flight_bytes(conn) + bytes > wnd;
 }
 
-/* A segment has been sent. */
+/* Updates state after a segment has been sent. */
 static void tx_note(struct harp_conn *conn, struct frame *seg, bool again)
 {
 	struct tcp *tcp = conn->tcp;
@@ -85,7 +85,7 @@ static void tx_note(struct harp_conn *conn, struct frame *seg, bool again)
 }
 
 /* The NIC has kept a segment's frames since its transmission, and may do so until more is sent
- * (HARP_NIC_TX_LAZY). Waiting for it would block the connection forever, so sends a copy. */
+ * (HARP_NIC_TX_LAZY). Waiting for it would block the connection forever, so this sends a copy. */
 static int tx_copy(struct harp_conn *conn, const struct frame *seg, uint8_t flags)
 {
 	struct tcp_gso gso = { .segments = 1, .bytes = seg_bytes(seg) };
@@ -102,7 +102,7 @@ static int tx_copy(struct harp_conn *conn, const struct frame *seg, uint8_t flag
 	return err;
 }
 
-/* The caller notifies the timers. */
+/* The caller must notify the timers. */
 static int tx_segments(struct harp_conn *conn, const struct tcp_gso *gso, struct tcp_burst *burst)
 {
 	bool again = gso->first->flags & FRAME_SENT;
@@ -156,7 +156,7 @@ static void tx_limited(struct harp_conn *conn)
 	conn->limited_seq = conn->snd.nxt_seq;
 }
 
-/* Pacing may leave the window half used in slow start, which it limits all the same. */
+/* In slow start, pacing may leave half of the window unused, but the window is still the limit. */
 static bool tx_paced(struct harp_conn *conn, uint32_t bytes)
 {
 	if (tcp_cc_pace_admits(conn, bytes))
@@ -173,8 +173,8 @@ static int tx_cut(struct harp_conn *conn, struct frame *seg, uint32_t bytes)
 	return tcp_resegment_split(conn, seg, bytes) ? 1 : -ENOMEM;
 }
 
-/* Whether the oldest unsent segment may be sent. 1: yes, perhaps after a split as RFC 9293
- * 3.8.6.2.1 allows; 0: no, an event will retry; -ENOMEM: no frame for the split. */
+/* Decides whether the oldest unsent segment may be sent. 1: yes, perhaps after a split as RFC 9293
+ * 3.8.6.2.1 permits; 0: no, an event will retry; -ENOMEM: no frame for the split. */
 static int tx_may_send(struct harp_conn *conn, struct frame *seg)
 {
 	uint32_t bytes = seg_bytes(seg);
@@ -227,7 +227,7 @@ static int tx_loss_probe(struct harp_conn *conn, unsigned *sent)
 	if (!seg)
 		return 0;
 	for (; seg_bytes(seg) > conn->snd.mss_bytes; seg = seg->next) {
-		/* the probe needs the end of the last segment */
+		/* the probe must contain the end of the last segment */
 		if (!tx_fit_mss(conn, seg)) {
 			conn->flags |= CONN_TLP_PENDING;
 			return -ENOMEM;
@@ -258,15 +258,15 @@ static int tx_mtu_probe(struct harp_conn *conn, unsigned *sent)
 		return 0;
 	err = tx_segment(conn, seg);
 	if (err)
-		return err; /* split again in its turn */
+		return err; /* the regular order splits it again */
 	tcp_mtu_probed(conn, seg);
 	++*sent;
 	return 0;
 }
 
 /* True if the oldest unsent segment, which may be sent, can reuse the previous one's headers. */
-static bool tx_goes_on(const struct harp_conn *conn, const struct tcp_burst *burst,
-		       struct frame *seg)
+static bool tx_continues_burst(const struct harp_conn *conn, const struct tcp_burst *burst,
+			       struct frame *seg)
 {
 	const struct tcp_gso gso = tcp_gso_one(seg);
 
@@ -292,7 +292,7 @@ static int tx_new(struct harp_conn *conn, int quota, unsigned *sent)
 		err = tx_may_send(conn, seg);
 		if (err <= 0)
 			return err;
-		if (tx_goes_on(conn, &burst, seg)) {
+		if (tx_continues_burst(conn, &burst, seg)) {
 			err = tcp_out_next(conn, &burst, seg);
 			if (err)
 				return err;
@@ -315,8 +315,8 @@ static int tx_new(struct harp_conn *conn, int quota, unsigned *sent)
 	return 0;
 }
 
-/* Sends what this connection may send, up to its quota. 0: done for now; 1: quota used up; -errno
- * as tcp_out_segments(). Adds to *sent. */
+/* Sends a connection's data, up to its quota. 0: done for now; 1: quota used up; -errno as
+ * tcp_out_segments(). Adds to *sent. */
 static int tx_conn(struct harp_conn *conn, unsigned *sent)
 {
 	int quota = TCP_TX_QUOTA_SEGMENTS;
@@ -403,8 +403,8 @@ static void tx_move(struct harp_conn *conn, uint8_t which)
 
 void tcp_tx_ready(struct harp_conn *conn)
 {
-	/* Requests an unresolved next hop again: the timer that would have done so may have been
-	 * stopped by the ACK or window update that led here. */
+	/* Requests an unresolved next hop again, because the ACK or window update that led here may
+	 * have stopped the timer that would do so. */
 	if (conn->on_list.tx == TX_LIST_NONE || conn->on_list.tx == TX_LIST_UNRESOLVED)
 		tx_move(conn, TX_LIST_READY);
 }

@@ -37,7 +37,7 @@ void tcp_window_reopen(struct harp_conn *conn)
 
 	if (!conn_synchronized(conn) || (conn->flags & CONN_FIN_RECEIVED))
 		return;
-	/* The open part leaves less than a quarter to gain. */
+	/* The open part is so large that less than a quarter could be gained. */
 	if (conn_rcv_wnd_bytes(conn) > full - full / 4 &&
 	    conn_rcv_wnd_bytes(conn) >= 2u * conn->rcv.mss_bytes)
 		return;

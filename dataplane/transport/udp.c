@@ -2,8 +2,8 @@
 /*
  * udp.c - lifecycle of a UDP socket, and received datagrams (RFC 768, RFC 1122 section 4.1).
  *
- * An array of all ports leads to a chain of sockets: without a hash, no sender can make a chain
- * long. It is at most as long as the number of own addresses. A socket for one address has its own
+ * An array of all ports leads to chains of sockets. Without a hash, no sender can make a chain
+ * long: it is at most as long as the number of own addresses. A socket for one address has its own
  * (address, port); a wildcard socket has the port alone.
  */
 #include "transport/udp.h"
@@ -17,7 +17,7 @@
 #define UDP_PORTS 65536u
 #define UDP_POOL_RESERVE_FRAMES 16u /* as for TCP: for ACKs, RSTs, ARP */
 #define UDP_FRAMES_SMALL 4u         /* always allowed */
-/* Validity of a path MTU reported by ICMP (RFC 1191 section 6.3). */
+/* How long a path MTU from ICMP is valid (RFC 1191 section 6.3). */
 #define UDP_PMTU_NS (600ull * 1000000000ull)
 
 int udp_init(struct udp *udp, struct icmp *icmp, struct wheel *wheel, struct rng *rng,
@@ -86,7 +86,7 @@ struct harp_udp *udp_socket_alloc(struct udp *udp)
 	return sock;
 }
 
-/* Another socket has this (address, port), or one of the two is a wildcard. */
+/* True if another socket has this (address, port), or one of the two is a wildcard. */
 static bool udp_conflicts(const struct udp *udp, const struct harp_endpoint *at, bool wild)
 {
 	for (uint32_t i = udp->by_port[at->port]; i; i = udp->sockets[i - 1].chain) {
@@ -179,8 +179,8 @@ static bool udp_pool_allows_rx(const struct udp *udp, uint32_t held)
 	return udp_pool_allows(udp, held, udp->shared_frames / 4);
 }
 
-/* And another quarter for reception: a busy sender must still receive answers. Frames that the NIC
- * has not completed count as well; otherwise the queue's budget would limit nothing. */
+/* And another quarter for reception, because a busy sender must still receive answers. Frames that
+ * the NIC has not completed count as well; otherwise the queue's budget would limit nothing. */
 bool udp_pool_allows_tx(const struct udp *udp, uint32_t held)
 {
 	return udp_pool_allows(udp, held + udp->io->tx_held, udp->shared_frames / 2);
@@ -232,7 +232,7 @@ static bool udp_checksum_good(struct udp *udp, const struct packet_in *in,
 		return harp_addr_is_v4(&in->dst);
 	if (in->csum_good)
 		return true;
-	/* The pseudo-header has UDP's own length, which differs in a padded packet. */
+	/* The pseudo-header has UDP's length, which differs in a padded packet. */
 	if (be16_get(h->len) != in->len)
 		sum = ip_pseudo_sum(&in->src, &in->dst, IP_PROTO_UDP, be16_get(h->len));
 	return ip_l4_csum_holds(in->frame, sum, h->csum,
@@ -251,7 +251,7 @@ static enum udp_verdict udp_deliver(struct harp_udp *sock, const struct packet_i
 		.local = in->dst, .remote = in->src, .remote_port = src_port, .tos = in->tos
 	};
 
-	/* The datagram's own frames have left the pool already: the rest must keep the NIC
+	/* The datagram's own frames have already left the pool; the others must keep the NIC
 	 * supplied. */
 	if (sock->rx_frames_held + frames > sock->rx_frames_budget ||
 	    !udp_pool_allows_rx(udp, sock->rx_frames_held)) {
@@ -281,8 +281,8 @@ static enum udp_verdict udp_judge(struct udp *udp, struct packet_in *in)
 	if (in->len < UDP_HEADER_BYTES || in->frame->pub.len < UDP_HEADER_BYTES)
 		return UDP_DROP_SHORT;
 	/* "Length is the length in octets of this user datagram including this header": at least a
-	 * header, at most what arrived. A length of 0 is for jumbograms (RFC 2675), which we do not
-	 * support. Bytes beyond it are not part of the datagram. */
+	 * header, at most the received bytes. A length of 0 is for jumbograms (RFC 2675), which we
+	 * do not support. Bytes beyond it are not part of the datagram. */
 	len = be16_get(h->len);
 	if (len < UDP_HEADER_BYTES || len > in->len)
 		return UDP_DROP_SHORT;
@@ -342,7 +342,7 @@ static void udp_too_big(struct harp_udp *sock, uint32_t mtu_bytes)
 {
 	bool known = sock->pmtu_bytes && sock->udp->now_ns < sock->pmtu_until_ns;
 
-	/* Only decreases; increases after a timeout. */
+	/* Only decreases here; increases after a timeout. */
 	if (mtu_bytes >= (known ? sock->pmtu_bytes : sock->path.mtu_bytes))
 		return;
 	sock->pmtu_bytes = mtu_bytes;

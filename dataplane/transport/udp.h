@@ -2,11 +2,11 @@
 /*
  * udp.h - UDP (RFC 768, RFC 1122 section 4.1): sockets by port, datagrams in and out.
  *
- *	udp.c          lifecycle, who gets a datagram, what a datagram must be
- *	udp_tx.c       the queue of a socket and the transmit phase
+ * udp.c has the lifecycle, the choice of the socket for a datagram, and the checks of datagrams.
+ * udp_tx.c has the queue of a socket and the transmit phase.
  *
  * A datagram is a frame and its continuation frames (by ->frag); queues link datagrams by ->next.
- * Where one came from, or goes to, is kept in its own first frame: see struct udp_where.
+ * Its source or destination is stored in its first frame: see struct udp_where.
  */
 #ifndef HARP_TRANSPORT_UDP_H
 #define HARP_TRANSPORT_UDP_H
@@ -24,8 +24,8 @@
 #define UDP_NEVER_NS UINT64_MAX
 
 /* Source and destination of a datagram: 35 bytes, less than the headers before the payload of a
- * received one (14 + 20 + 8), so it is stored in their place. A datagram to be sent has it at the
- * start of its chunk, where no header reaches. */
+ * received one (14 + 20 + 8), which they replace. A datagram to be sent has them at the start of
+ * its chunk, which no header reaches. */
 struct udp_where {
 	struct harp_addr local, remote;
 	uint16_t remote_port;
@@ -101,7 +101,7 @@ struct udp {
 	uint32_t made; /* number of slots ever used: the others are untouched memory */
 };
 
-/* Result of processing a datagram. udp_input() alone counts them. */
+/* Result of processing a datagram. Only udp_input() counts them. */
 enum udp_verdict {
 	UDP_DONE = 0, /* the caller releases the packet */
 	UDP_KEPT,     /* UDP has taken the frames */
@@ -170,7 +170,7 @@ static inline uint32_t udp_frames(const struct frame *f)
 }
 
 /* ---- udp_tx.c ---- */
-/* Makes sock->path lead to where. 0, or the errors of ip_path_lookup(). */
+/* Resolves sock->path to where. 0, or the errors of ip_path_lookup(). */
 int udp_path(struct harp_udp *sock, const struct udp_where *where);
 /* Maximum payload of one datagram along sock->path. */
 uint32_t udp_payload_max(const struct harp_udp *sock);
@@ -180,7 +180,7 @@ struct frame *udp_tx_alloc(struct harp_udp *sock);
 void udp_tx_release(struct harp_udp *sock, struct frame *datagram);
 /* Queues the datagram for the next transmit phase. */
 void udp_tx_queue(struct harp_udp *sock, struct frame *datagram, const struct udp_where *where);
-/* Drops what is queued. */
+/* Drops queued datagrams. */
 void udp_tx_purge(struct harp_udp *sock);
 /* The transmit phase; returns the number of datagrams sent. */
 unsigned udp_tx_phase(struct udp *udp);

@@ -2,10 +2,11 @@
 /*
  * udp_tx.c - the send queue of a UDP socket, and the transmit phase.
  *
- * A datagram is accepted if it could be sent now (route, size, budget) and leaves at the next
- * transmit phase. A datagram whose next hop is unresolved moves to `wait`, so that an unreachable
- * host blocks no other destination. It is retried when a neighbor becomes usable and every
- * UDP_WAIT_RETRY_NS, and dropped after UDP_WAIT_NS. What the NIC has accepted counts as sent.
+ * A datagram is accepted if it could be sent now (route, size, budget), and the next transmit phase
+ * sends it. A datagram whose next hop is unresolved moves to `wait`, so that an unreachable host
+ * blocks no other destination. It is retried when a neighbor becomes usable and every
+ * UDP_WAIT_RETRY_NS, and dropped after UDP_WAIT_NS. Datagrams that the NIC has accepted count as
+ * sent.
  */
 #include "transport/udp.h"
 
@@ -14,7 +15,7 @@
 
 #include "base/checksum.h"
 
-#define UDP_TX_QUOTA 64u       /* datagrams of one socket before the next has its turn */
+#define UDP_TX_QUOTA 64u       /* datagrams of one socket before the next one is served */
 #define UDP_TX_PHASE_MAX 1024u /* of all sockets in one phase */
 #define UDP_WAIT_RETRY_NS 100000000ull
 #define UDP_WAIT_NS 3000000000ull /* the time of three unanswered ARP requests */
@@ -137,7 +138,7 @@ void udp_tx_purge(struct harp_udp *sock)
 }
 
 /* Reports a datagram that cannot be sent, as an ICMP error would. */
-static void tx_give_up(struct harp_udp *sock, struct frame *datagram, int error)
+static void tx_drop(struct harp_udp *sock, struct frame *datagram, int error)
 {
 	const struct udp_where *where = tx_where(sock->udp, datagram);
 
@@ -150,7 +151,7 @@ static void tx_give_up(struct harp_udp *sock, struct frame *datagram, int error)
 	udp_event(sock, HARP_EVENT_ERROR);
 }
 
-/* Waiting datagrams go before newer ones. */
+/* Waiting datagrams are sent before newer ones. */
 static void tx_retry(struct harp_udp *sock)
 {
 	tx_unlist_wait(sock);
@@ -169,7 +170,7 @@ void udp_timer_fire(struct harp_udp *sock)
 	uint64_t now_ns = sock->udp->now_ns;
 
 	while (sock->wait.head && now_ns - sock->wait.head->sent_ns >= UDP_WAIT_NS)
-		tx_give_up(sock, udp_queue_pop(&sock->wait), -EHOSTUNREACH);
+		tx_drop(sock, udp_queue_pop(&sock->wait), -EHOSTUNREACH);
 	tx_retry(sock);
 }
 
@@ -251,7 +252,7 @@ static bool tx_turn(struct harp_udp *sock, unsigned *sent)
 		} else if (err == -EAGAIN) {
 			udp_queue_push(&sock->wait, f);
 		} else {
-			tx_give_up(sock, f, err);
+			tx_drop(sock, f, err);
 		}
 	}
 	if (sock->wait.head && !sock->on_wait_list) {
@@ -262,7 +263,7 @@ static bool tx_turn(struct harp_udp *sock, unsigned *sent)
 	TAILQ_REMOVE(&udp->ready, sock, ready_link);
 	sock->on_ready_list = false;
 	if (sock->tx.head)
-		tx_list_ready(sock); /* to the end: the others first */
+		tx_list_ready(sock); /* to the end: serve the others first */
 	return true;
 }
 

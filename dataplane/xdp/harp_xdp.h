@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * harp_xdp.h - libharp-xdp.so: loads and attaches the XDP program. Private to HARP: the host layer
- * loads the library on demand, so nothing else depends on libbpf.
+ * harp_xdp.h - libharp-xdp.so loads and attaches the XDP program. Private to HARP: the host layer
+ * loads the library on demand, so only it depends on libbpf.
  */
 #ifndef HARP_XDP_H
 #define HARP_XDP_H
@@ -18,7 +18,7 @@
 
 struct harp_xdp;
 
-/* A prefix of sources that may send to HARP; bits behind the prefix are zero. */
+/* A prefix of sources that may send to HARP; bits after the prefix are zero. */
 struct harp_xdp_source {
 	uint8_t address_bytes; /* 4: IPv4, 16: IPv6 */
 	uint8_t prefix_bits;
@@ -26,23 +26,23 @@ struct harp_xdp_source {
 };
 
 /*
- * The library's only symbol is harp_xdp_api(): one dlsym() returns all functions, checked by
- * version. Calls return 0 or -errno; why receives one line, "eth0: cause; remedy". Several threads
- * may use one harp_xdp concurrently, except for replace, pin and detach.
+ * harp_xdp_api(), the library's only symbol, returns all functions, checked by version. Functions
+ * return 0 or -errno; why receives one line, "eth0: cause; remedy". Several threads may use one
+ * harp_xdp concurrently, except for replace, pin and detach.
  */
 struct harp_xdp_api {
 	uint32_t version; /* HARP_XDP_VERSION */
 	uint32_t verdict_count;
 	/*
 	 * Loads and attaches. mode: enum harp_xdp_mode. Unless it is pinned, the link belongs to
-	 * this process and is detached when the process exits. why: the mode and its reason, on
-	 * success, too. -EBUSY another XDP program is attached; -EPERM; -ENODEV; -EOPNOTSUPP;
+	 * this process and is detached when the process exits. why: the mode and its reason, also
+	 * on success. -EBUSY another XDP program is attached; -EPERM; -ENODEV; -EOPNOTSUPP;
 	 * -ECANCELED only generic mode is possible, and mode is HARP_XDP_NATIVE_OR_NONE.
 	 */
 	int (*attach)(struct harp_xdp **out, const char *ifname, uint32_t mode, char *why,
 		      size_t why_len);
 	bool (*native)(const struct harp_xdp *xdp);
-	/* fd -1 removes the socket of that queue. */
+	/* Sets the socket of a queue; fd -1 removes it. */
 	int (*xsk_set)(struct harp_xdp *xdp, uint32_t queue, int fd);
 	/*
 	 * Adds or removes ports first..last, inclusive, for the given protocols: STEER_PORT_TCP |
@@ -54,51 +54,53 @@ struct harp_xdp_api {
 	int (*address_set)(struct harp_xdp *xdp, const uint8_t address[16], bool ours);
 	/* Writes STEER_VERDICT_COUNT sums over all CPUs. */
 	int (*verdicts)(const struct harp_xdp *xdp, uint64_t *counts, unsigned count);
-	/* The descriptors that a forked child must close and no job may get; returns how many. */
+	/* The descriptors that a forked child must close and a job must not get; returns their
+	 * number. */
 	unsigned (*fds)(const struct harp_xdp *xdp, int *fds, unsigned max);
-	/* Closes the descriptors. What is pinned stays attached. */
+	/* Closes the descriptors. Pinned objects stay attached. */
 	void (*detach)(struct harp_xdp *xdp);
 	/* Id of the XDP program attached to the interface; 0 none, -errno. */
 	int64_t (*attached_id)(uint32_t ifindex);
 	/*
-	 * Pins link, program and maps in a directory of a bpffs, created if its parent exists: they
-	 * then outlive the process. On failure nothing stays pinned. bpffs names must not contain a
-	 * dot. -EOPNOTSUPP not on a bpffs; -EEXIST one of the names exists; -EINVAL a dot in the
-	 * name; -ENOENT no parent; -EPERM; -EBUSY already pinned.
+	 * Pins link, program and maps in a directory of a bpffs, so that they outlive the process.
+	 * Creates the directory if its parent exists. On failure nothing stays pinned. bpffs names
+	 * must not contain a dot. -EOPNOTSUPP not on a bpffs; -EEXIST one of the names exists;
+	 * -EINVAL a dot in the name; -ENOENT no parent; -EPERM; -EBUSY already pinned.
 	 */
 	int (*pin)(struct harp_xdp *xdp, const char *dir);
 	/*
-	 * Adopts what is pinned there, without interrupting traffic. -ENOENT nothing of ours is
-	 * pinned there (or it is no bpffs); -ESTALE incomplete, not ours, another layout, or
+	 * Adopts the pinned objects of dir without interrupting traffic. -ENOENT no object of HARP
+	 * is pinned there (or it is not a bpffs); -ESTALE incomplete, not ours, another layout, or
 	 * another interface than ifname: unpin and attach again; -EPERM; -ENODEV.
 	 */
 	int (*adopt)(struct harp_xdp **out, const char *dir, const char *ifname, char *why,
 		     size_t why_len);
-	/* Replaces the attached program by this library's, over the same maps; no packet misses
-	 * both. Pins are updated. On failure the old one stays. */
+	/* Replaces the attached program by this library's, over the same maps, and updates pins.
+	 * Every packet meets one of the two. On failure the old one stays. */
 	int (*replace)(struct harp_xdp *xdp, char *why, size_t why_len);
-	/* Removes our names from dir, and dir if it is then empty; what no process holds open is
-	 * detached. 0 also if some were missing; -ENOENT none existed; -EPERM. */
+	/* Removes our names from dir, and dir if it is then empty. The kernel detaches objects that
+	 * no process holds open. 0 also if some names were missing; -ENOENT all were missing;
+	 * -EPERM. */
 	int (*unpin)(const char *dir);
 	/* Sums over all CPUs of packets that arrived on queues 0..count-1 since the maps were
-	 * created; zero for queues beyond STEER_QUEUES_MAX. */
+	 * created; zero for queues from STEER_QUEUES_MAX on. */
 	int (*arrivals)(const struct harp_xdp *xdp, struct steer_arrivals *sums, unsigned count);
 	/*
 	 * Checks that the program is still attached. If it was detached by force, attaches (and
-	 * pins) it again; may wait for the kernel. 0: attached; -ENODEV the interface is gone, or
-	 * in another network namespace; other -errno: HARP receives nothing, and the next call
-	 * retries. why: empty unless something changed.
+	 * pins) it again; may wait for the kernel. 0: attached; -ENODEV the interface was removed
+	 * or is in another network namespace; other -errno: HARP receives nothing, and the next
+	 * call retries. why: empty unless something changed.
 	 */
 	int (*check)(struct harp_xdp *xdp, char *why, size_t why_len);
 	/*
-	 * Restricts the sources of packets to HARP's ports, and of ICMP errors about its flows;
+	 * Restricts the sources of packets to HARP's ports, and of ICMP errors about its flows.
 	 * count 0: all sources, as after attach. A list without a prefix of a family excludes that
-	 * family. Takes effect at once, for open connections, too. -EINVAL not a prefix; -E2BIG
-	 * more than STEER_SOURCES_MAX of a family; -ENOSPC, -ENOMEM: the former list stays.
+	 * family. Takes effect at once, also for open connections. -EINVAL not a prefix; -E2BIG
+	 * more than STEER_SOURCES_MAX of a family; -ENOSPC, -ENOMEM: the old list stays.
 	 */
 	int (*sources_set)(struct harp_xdp *xdp, const struct harp_xdp_source *sources,
 			   unsigned count);
-	/* As libbpf_version_string(): "v1.1". */
+	/* As libbpf_version_string(), such as "v1.1". */
 	const char *(*libbpf_version)(void);
 };
 

@@ -1,34 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * steer.bpf.c - the XDP program: packets of HARP's connections go to HARP's AF_XDP socket, all
- * other packets to the kernel, untouched.
+ * steer.bpf.c - the XDP program: redirects packets of HARP's connections to its AF_XDP socket and
+ * passes all others to the kernel unchanged.
  *
- * Ours is a packet to an own address and a port that a HARP stack holds, and an ICMP error that
- * quotes a packet from one. An address that the interface lost may stay in the map while stacks
- * live that had it (host/route_cache.c, harpd). IP fragments always pass, as only the first has
- * ports, and so does IPv6 with extension headers, and neighbor discovery, which is the kernel's.
- * When no socket is on the packet's queue (its owner died) the kernel gets it and answers RST.
+ * A packet is ours if its destination is an address of ours and a port that a HARP stack holds, or
+ * if it is an ICMP error that quotes a packet from one. An address that the interface lost may stay
+ * in the map while stacks that had it live (host/route_cache.c, harpd). IP fragments always pass,
+ * because only the first has ports. IPv6 with extension headers and neighbor discovery pass, too.
+ * If no socket is on the packet's queue (its owner died), the kernel gets the packet and answers
+ * with an RST.
  *
- * A port may have a home: the queue of the stack that has it. An AF_XDP socket gets packets of its
- * own queue only, so what the card put on another one is lost to the stack, and the kernel must not
- * have it either: its RST would end a connection that lives. It is dropped, and the peer tries from
- * another port. When no socket is at home the kernel answers for the dead. An ICMP error comes from
- * a router, on a queue that says nothing of the flow's; the kernel gets it: no socket of the
- * kernel's is connected so, hence all that it can do is to remember the path MTU, which is true,
- * while a drop would lose it to everyone.
+ * A port may have a home queue: the queue of its stack. An AF_XDP socket receives only from its own
+ * queue, so packets on another queue cannot reach the stack. The kernel must not get them either,
+ * since its RST would end a live connection. They are dropped, and the peer tries another source
+ * port. If no socket is on the home queue, the kernel answers for the dead stack. An ICMP error
+ * comes from a router, on any queue, so the kernel gets it: it has no such connection and can only
+ * remember the path MTU, which is correct. A drop would lose that information.
  *
  * harpd can restrict the sources of a NIC (allow_sources in harp.toml). A packet of ours from any
- * other source, ICMP errors included, is dropped rather than passed: the kernel would answer it,
- * with an RST for each spoofed source address, and any process that binds one of HARP's ports would
- * receive what the list excludes.
+ * other source, including an ICMP error, is dropped rather than passed: the kernel would send an
+ * RST to each spoofed source, and a process that binds one of HARP's ports would receive excluded
+ * packets.
  *
- * A VLAN's packets belong to another interface than this one: a tag in the frame makes it the
- * kernel's. VLAN 0 is no VLAN but a priority (IEEE 802.1Q clause 6.9.1): what lies under such a tag
- * counts. A tag that the card took off (rxvlan offload) is not seen here; with VLANs on such a card
- * the addresses are what tells.
+ * VLANs are separate interfaces, so tagged frames pass to the kernel. VLAN 0 is only a priority
+ * (IEEE 802.1Q clause 6.9.1); the header after such a tag decides. Tags that the NIC strips (rxvlan
+ * offload) are not visible here, so only addresses distinguish VLANs there.
  *
- * The license below is what the kernel demands of a program that may call its GPL-only helpers;
- * these call none, and says what is true.
+ * The kernel requires a GPL-compatible license only for programs that call GPL-only helpers. This
+ * one calls none.
  */
 #include <linux/bpf.h>
 #include <linux/icmpv6.h>
@@ -44,7 +43,7 @@
 
 #include "steer.h"
 
-/* linux/icmp.h draws in libc. RFC 792. */
+/* RFC 792; linux/icmp.h includes libc headers. */
 struct icmp4_start {
 	__u8 type, code;
 	__be16 checksum;
@@ -119,7 +118,7 @@ struct {
 	__type(value, __u32);
 } sources_v6 SEC(".maps");
 
-/* STEER_LAYOUT, written by the loader, for later adopters. */
+/* STEER_LAYOUT, which the loader writes for later adopters. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -127,17 +126,16 @@ struct {
 	__type(value, __u32);
 } layout SEC(".maps");
 
-_Static_assert(STEER_VERDICT_COUNT <= STEER_VERDICTS_MAX, "the map has room");
+_Static_assert(STEER_VERDICT_COUNT <= STEER_VERDICTS_MAX, "the map is large enough");
 
 #define HOME_NONE (~0u)
 
 /* Destination of a packet. */
-enum steer_way { STEER_KERNEL, STEER_SOCKET, STEER_NOWHERE };
+enum steer_target { STEER_KERNEL, STEER_SOCKET, STEER_DROP };
 
-/* For a packet to HARP: the queue of its stack, a hash of its flow, and whether TCP's ACK bit is
- * set. */
-struct found {
-	__u32 home, flow, answers;
+/* For a packet to HARP: the queue of its stack, a hash of its flow, and TCP's ACK bit. */
+struct match {
+	__u32 home, flow, has_ack;
 };
 
 static __always_inline void address_from_v4(struct address *out, __be32 v4)
@@ -147,11 +145,11 @@ static __always_inline void address_from_v4(struct address *out, __be32 v4)
 	__builtin_memcpy(out->bytes + 12, &v4, 4);
 }
 
-/* Checks whether a HARP stack has (address, port), and finds its queue. The port first: it decides
- * most packets. */
-static __always_inline enum steer_verdict own_end(const struct address *address, __u8 protocol,
-						  __be16 port, enum steer_verdict yes,
-						  struct found *found)
+/* Checks whether a HARP stack has (address, port), and finds its queue. Looks up the port first,
+ * because it decides for most packets. */
+static __always_inline enum steer_verdict find_owner(const struct address *address, __u8 protocol,
+						     __be16 port, enum steer_verdict yes,
+						     struct match *match)
 {
 	const int tcp = protocol == IPPROTO_TCP;
 	__u32 key = bpf_ntohs(port);
@@ -162,7 +160,7 @@ static __always_inline enum steer_verdict own_end(const struct address *address,
 	if (!bpf_map_lookup_elem(&addresses, address))
 		return STEER_pass_address;
 	if (held & (tcp ? STEER_HOMED_TCP : STEER_HOMED_UDP))
-		found->home = held >> (tcp ? STEER_HOME_TCP_SHIFT : STEER_HOME_UDP_SHIFT) &
+		match->home = held >> (tcp ? STEER_HOME_TCP_SHIFT : STEER_HOME_UDP_SHIFT) &
 			      STEER_HOME_MASK;
 	return yes;
 }
@@ -177,24 +175,24 @@ static __always_inline int has_ports(__u8 protocol)
 	return protocol == IPPROTO_TCP || protocol == IPPROTO_UDP;
 }
 
-/* A packet to `to` whose transport header is complete: checks the port. */
+/* Checks the port of a packet to `to`, if its transport header is complete. */
 static __always_inline enum steer_verdict steer_transport(const struct address *to, __u8 protocol,
 							  struct ports_start *start, void *end,
-							  struct found *found)
+							  struct match *match)
 {
 	int tcp = protocol == IPPROTO_TCP;
 
 	if ((void *)start + (tcp ? sizeof(struct tcphdr) : sizeof(struct udphdr)) > end)
 		return STEER_pass_short;
-	found->answers = tcp && ((struct tcphdr *)start)->ack;
-	/* Adjacent ports differ in the last bits: distributes flows over 64 bits. */
-	found->flow = (bpf_ntohs(start->source) + 7 * bpf_ntohs(start->dest)) & 63;
-	return own_end(to, protocol, start->dest, tcp ? STEER_redirect_tcp : STEER_redirect_udp,
-		       found);
+	match->has_ack = tcp && ((struct tcphdr *)start)->ack;
+	/* Adjacent ports differ in the last bits. This distributes flows over 64 bits. */
+	match->flow = (bpf_ntohs(start->source) + 7 * bpf_ntohs(start->dest)) & 63;
+	return find_owner(to, protocol, start->dest, tcp ? STEER_redirect_tcp : STEER_redirect_udp,
+			  match);
 }
 
-/* Packets without a length (BIG TCP, coalesced by a kernel). HARP cannot read them, and the
- * kernel's RST would abort a live connection, so they are dropped; retransmissions are shorter. */
+/* A kernel coalesces packets without a length (BIG TCP). HARP cannot read them, and the kernel's
+ * RST would abort a live connection, so they are dropped; retransmissions are shorter. */
 static __always_inline enum steer_verdict steer_length(enum steer_verdict verdict, __be16 len)
 {
 	return !len && (verdict == STEER_redirect_tcp || verdict == STEER_redirect_udp)
@@ -237,7 +235,7 @@ static __always_inline enum steer_verdict check_source_v6(enum steer_verdict ver
 }
 
 static __always_inline enum steer_verdict steer_icmp4(struct icmp4_start *icmp, void *end,
-						      struct found *found)
+						      struct match *match)
 {
 	struct iphdr *quoted = (void *)(icmp + 1);
 	struct ports_start *start;
@@ -255,14 +253,14 @@ static __always_inline enum steer_verdict steer_icmp4(struct icmp4_start *icmp, 
 	if (quoted->frag_off & bpf_htons(0x1fff))
 		return STEER_pass_fragment;
 	start = (void *)quoted + quoted->ihl * 4;
-	if ((void *)start + 8 > end) /* RFC 792: at least 64 bits of it are there */
+	if ((void *)start + 8 > end) /* RFC 792: at least 64 bits of the quoted datagram */
 		return STEER_pass_short;
 	address_from_v4(&source, quoted->saddr);
-	return own_end(&source, quoted->protocol, start->source, STEER_redirect_icmp, found);
+	return find_owner(&source, quoted->protocol, start->source, STEER_redirect_icmp, match);
 }
 
 static __always_inline enum steer_verdict steer_to_us_v4(struct iphdr *ip, void *end,
-							 struct found *found)
+							 struct match *match)
 {
 	struct address to;
 	void *start;
@@ -275,23 +273,23 @@ static __always_inline enum steer_verdict steer_to_us_v4(struct iphdr *ip, void 
 		return STEER_pass_fragment;
 	start = (void *)ip + ip->ihl * 4;
 	if (ip->protocol == IPPROTO_ICMP)
-		return steer_icmp4(start, end, found);
+		return steer_icmp4(start, end, match);
 	if (!has_ports(ip->protocol))
 		return STEER_pass_protocol;
 	address_from_v4(&to, ip->daddr);
-	return steer_length(steer_transport(&to, ip->protocol, start, end, found), ip->tot_len);
+	return steer_length(steer_transport(&to, ip->protocol, start, end, match), ip->tot_len);
 }
 
-static __always_inline enum steer_verdict steer_v4(struct iphdr *ip, void *end, struct found *found)
+static __always_inline enum steer_verdict steer_v4(struct iphdr *ip, void *end, struct match *match)
 {
-	enum steer_verdict verdict = steer_to_us_v4(ip, end, found);
+	enum steer_verdict verdict = steer_to_us_v4(ip, end, match);
 
-	/* Short packets are handled above; this check is for the verifier. */
+	/* For the verifier; short packets were handled above. */
 	return (void *)(ip + 1) > end ? STEER_pass_short : check_source_v4(verdict, ip->saddr);
 }
 
 static __always_inline enum steer_verdict steer_icmp6(struct icmp6hdr *icmp, void *end,
-						      struct found *found)
+						      struct match *match)
 {
 	struct ipv6hdr *quoted = (void *)(icmp + 1);
 	struct ports_start *start = (void *)(quoted + 1);
@@ -306,7 +304,7 @@ static __always_inline enum steer_verdict steer_icmp6(struct icmp6hdr *icmp, voi
 	if (!has_ports(quoted->nexthdr))
 		return STEER_pass_protocol;
 	__builtin_memcpy(&source, &quoted->saddr, sizeof(source));
-	return own_end(&source, quoted->nexthdr, start->source, STEER_redirect_icmp, found);
+	return find_owner(&source, quoted->nexthdr, start->source, STEER_redirect_icmp, match);
 }
 
 /* RFC 2675: the length is in an option. */
@@ -316,7 +314,7 @@ struct jumbo_start {
 };
 
 static __always_inline enum steer_verdict steer_jumbo(struct ipv6hdr *ip, void *end,
-						      struct found *found)
+						      struct match *match)
 {
 	struct jumbo_start *jumbo = (void *)(ip + 1);
 	struct address to;
@@ -326,12 +324,12 @@ static __always_inline enum steer_verdict steer_jumbo(struct ipv6hdr *ip, void *
 	if (ip->payload_len || jumbo->hdrlen || !has_ports(jumbo->nexthdr))
 		return STEER_pass_header;
 	__builtin_memcpy(&to, &ip->daddr, sizeof(to));
-	return steer_length(steer_transport(&to, jumbo->nexthdr, (void *)(jumbo + 1), end, found),
+	return steer_length(steer_transport(&to, jumbo->nexthdr, (void *)(jumbo + 1), end, match),
 			    0);
 }
 
 static __always_inline enum steer_verdict steer_to_us_v6(struct ipv6hdr *ip, void *end,
-							 struct found *found)
+							 struct match *match)
 {
 	struct address to;
 
@@ -344,11 +342,11 @@ static __always_inline enum steer_verdict steer_to_us_v6(struct ipv6hdr *ip, voi
 	case IPPROTO_UDP:
 		break;
 	case IPPROTO_ICMPV6:
-		return steer_icmp6((void *)(ip + 1), end, found);
+		return steer_icmp6((void *)(ip + 1), end, match);
 	case IPPROTO_FRAGMENT:
 		return STEER_pass_fragment;
 	case IPPROTO_HOPOPTS:
-		return steer_jumbo(ip, end, found);
+		return steer_jumbo(ip, end, match);
 	case IPPROTO_ROUTING:
 	case IPPROTO_DSTOPTS:
 		return STEER_pass_header;
@@ -356,19 +354,19 @@ static __always_inline enum steer_verdict steer_to_us_v6(struct ipv6hdr *ip, voi
 		return STEER_pass_protocol;
 	}
 	__builtin_memcpy(&to, &ip->daddr, sizeof(to));
-	return steer_length(steer_transport(&to, ip->nexthdr, (void *)(ip + 1), end, found),
+	return steer_length(steer_transport(&to, ip->nexthdr, (void *)(ip + 1), end, match),
 			    ip->payload_len);
 }
 
 static __always_inline enum steer_verdict steer_v6(struct ipv6hdr *ip, void *end,
-						   struct found *found)
+						   struct match *match)
 {
-	enum steer_verdict verdict = steer_to_us_v6(ip, end, found);
+	enum steer_verdict verdict = steer_to_us_v6(ip, end, match);
 
 	return (void *)(ip + 1) > end ? STEER_pass_short : check_source_v6(verdict, &ip->saddr);
 }
 
-static __always_inline enum steer_verdict steer_packet(void *data, void *end, struct found *found)
+static __always_inline enum steer_verdict steer_packet(void *data, void *end, struct match *match)
 {
 	struct ethhdr *eth = data;
 	struct vlan_tag *tag = (void *)(eth + 1);
@@ -388,9 +386,9 @@ static __always_inline enum steer_verdict steer_packet(void *data, void *end, st
 	}
 	switch (bpf_ntohs(type)) {
 	case ETH_P_IP:
-		return steer_v4(ip, end, found);
+		return steer_v4(ip, end, match);
 	case ETH_P_IPV6:
-		return steer_v6(ip, end, found);
+		return steer_v6(ip, end, match);
 	case ETH_P_8021Q: /* nested tags */
 	case ETH_P_8021AD:
 		return STEER_pass_vlan;
@@ -399,8 +397,8 @@ static __always_inline enum steer_verdict steer_packet(void *data, void *end, st
 	}
 }
 
-/* For HARP, but its stack is on another queue. */
-static __always_inline enum steer_way steer_elsewhere(__u32 home, __u32 *verdict)
+/* A packet to HARP whose stack is on another queue. */
+static __always_inline enum steer_target steer_other_queue(__u32 home, __u32 *verdict)
 {
 	if (!bpf_map_lookup_elem(&xsks, &home)) {
 		*verdict = STEER_absent;
@@ -411,61 +409,62 @@ static __always_inline enum steer_way steer_elsewhere(__u32 home, __u32 *verdict
 		return STEER_KERNEL;
 	}
 	*verdict = STEER_rss_mismatch;
-	return STEER_NOWHERE;
+	return STEER_DROP;
 }
 
 /* Counts an arrival on its queue. The value is per CPU, and interrupts do not nest here. SYN and
- * UDP packets are not counted as mismatches: they say nothing about where the NIC puts existing
- * flows. */
-static __always_inline void steer_arrived(__u32 queue, __u32 verdict, const struct found *found)
+ * UDP packets are not counted as mismatches: they do not show where the NIC puts existing flows. */
+static __always_inline void steer_count_arrival(__u32 queue, __u32 verdict,
+						const struct match *match)
 {
 	struct steer_arrivals *arrived = bpf_map_lookup_elem(&arrivals, &queue);
 
 	if (!arrived)
 		return;
 	arrived->packets++;
-	if (verdict != STEER_rss_mismatch || !found->answers)
+	if (verdict != STEER_rss_mismatch || !match->has_ack)
 		return;
 	arrived->mismatches++;
-	arrived->flows |= 1ull << (found->flow & 63);
+	arrived->flows |= 1ull << (match->flow & 63);
 }
 
 /* Chooses the destination of a classified packet, and counts it. */
-static __always_inline enum steer_way steer(__u32 verdict, const struct found *found, __u32 queue)
+static __always_inline enum steer_target steer(__u32 verdict, const struct match *match,
+					       __u32 queue)
 {
 	int transport = verdict == STEER_redirect_tcp || verdict == STEER_redirect_udp;
-	enum steer_way way = STEER_KERNEL;
+	enum steer_target target = STEER_KERNEL;
 	__u64 *count;
 
 	if (verdict == STEER_too_long || verdict == STEER_drop_source)
-		way = STEER_NOWHERE;
+		target = STEER_DROP;
 	if (is_ours(verdict)) {
-		if (found->home != HOME_NONE && found->home != queue)
-			way = steer_elsewhere(found->home, &verdict);
+		if (match->home != HOME_NONE && match->home != queue)
+			target = steer_other_queue(match->home, &verdict);
 		else if (bpf_map_lookup_elem(&xsks, &queue))
-			way = STEER_SOCKET;
+			target = STEER_SOCKET;
 		else
 			verdict = STEER_absent;
 	}
 	if (transport)
-		steer_arrived(queue, verdict, found);
+		steer_count_arrival(queue, verdict, match);
 	count = bpf_map_lookup_elem(&verdicts, &verdict);
 	if (count)
 		++*count;
-	return way;
+	return target;
 }
 
 SEC("xdp.frags")
 int harp_steer(struct xdp_md *ctx)
 {
-	struct found found = { .home = HOME_NONE };
-	__u32 verdict = steer_packet((void *)(long)ctx->data, (void *)(long)ctx->data_end, &found);
+	struct match match = { .home = HOME_NONE };
+	__u32 verdict = steer_packet((void *)(long)ctx->data, (void *)(long)ctx->data_end, &match);
 	__u32 queue = ctx->rx_queue_index;
 
-	switch (steer(verdict, &found, queue)) {
+	switch (steer(verdict, &match, queue)) {
 	case STEER_SOCKET:
 		return (int)bpf_redirect_map(&xsks, queue, XDP_PASS);
-	case STEER_NOWHERE:
+	case STEER_DROP:
 		return XDP_DROP;
 	default:
 		return XDP_PASS;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * steer.h - interface between the XDP program and its loader. Included by both, so it includes
+ * steer.h - interface between the XDP program and its loader. Both include it, so it includes
  * nothing. X(name, help): the verdicts, one counter each.
  */
 #ifndef HARP_XDP_STEER_H
@@ -27,11 +27,11 @@
 #define STEER_HOME_MASK 0xff
 
 /*
- * Per-CPU values of the arrivals map for each receive queue; readers add them up (flows: OR).
- * packets: TCP and UDP packets to an own address and port that arrived on that queue, whatever
- * became of them. mismatches: TCP segments with the ACK bit among them that were dropped because
- * their stack is on another queue. flows: one bit per flow of the latter, by a hash of its ports;
- * the number of bits is a lower bound.
+ * Per-CPU values of the arrivals map for each receive queue; readers sum them (flows: OR). packets:
+ * TCP and UDP packets to an address and port of ours that arrived on that queue, with any verdict.
+ * mismatches: those of them that were dropped because their stack is on another queue, if they are
+ * TCP segments with the ACK bit. flows: one bit per flow of the latter, by a hash of its ports; the
+ * number of bits is a lower bound.
  */
 struct steer_arrivals {
 	unsigned long long packets, mismatches, flows;
@@ -49,10 +49,10 @@ struct steer_source_v6 {
 };
 
 #define STEER_VERDICTS(X)                                                                          \
-	X(redirect_tcp, "to HARP: TCP to an own address and a port of ours")                       \
+	X(redirect_tcp, "to HARP: TCP to an address and a port of ours")                           \
 	X(redirect_icmp, "to HARP: ICMP error that quotes a flow of ours")                         \
 	X(absent, "to the kernel: ours, but no AF_XDP socket is on its queue")                     \
-	X(pass_short, "to the kernel: headers cut short or not in the first buffer")               \
+	X(pass_short, "to the kernel: headers truncated or not in the first buffer")               \
 	X(pass_vlan, "to the kernel: tagged with a VLAN")                                          \
 	X(pass_type, "to the kernel: neither IPv4 nor IPv6")                                       \
 	X(pass_header, "to the kernel: malformed IP header or IPv6 extension headers")             \
@@ -60,10 +60,10 @@ struct steer_source_v6 {
 	X(pass_protocol, "to the kernel: neither TCP nor UDP nor an ICMP error")                   \
 	X(pass_port, "to the kernel: not a port of ours")                                          \
 	X(pass_address, "to the kernel: our port, but not an address of ours")                     \
-	X(redirect_udp, "to HARP: UDP to an own address and a port of ours")                       \
+	X(redirect_udp, "to HARP: UDP to an address and a port of ours")                           \
 	X(rss_mismatch, "dropped: the NIC put it on another queue than its stack's")               \
 	X(pass_icmp_queue, "to the kernel: ICMP error about a flow of another queue")              \
-	X(too_long, "dropped: ours, and longer than IP has a length for (BIG TCP)")                \
+	X(too_long, "dropped: ours, too long for IP's length field (BIG TCP)")                     \
 	X(drop_source, "dropped: ours, from a source that the NIC's allow_sources does not list")
 
 #define STEER_VERDICT_ENUM(name, help) STEER_##name,

@@ -65,7 +65,7 @@ static void xdp_close(int *fd)
 	*fd = -1;
 }
 
-/* Closes the last references: the kernel detaches, unless the link is pinned. */
+/* Closes the last references, so that the kernel detaches the program unless the link is pinned. */
 static void xdp_unlink(struct harp_xdp *xdp)
 {
 	xdp_close(&xdp->link_fd);
@@ -81,7 +81,7 @@ static int xdp_link_taken(const struct harp_xdp *xdp, const struct why *why)
 			why, -EBUSY,
 			"HARP's XDP program is attached already (program %lld), by harpd or "
 			"another process; processes share an interface through harpd (`harpctl "
-			"start`); what a dead harpd left goes with `harpctl stop`",
+			"start`); `harpctl stop` removes what a dead harpd left",
 			(long long)id);
 	return why_fail(why, -EBUSY,
 			"XDP program %lld is attached already; detach it (`ip link set %s xdp "
@@ -100,7 +100,7 @@ static int xdp_link_failed(const struct harp_xdp *xdp, const struct why *why, in
 				"attaching XDP needs CAP_NET_ADMIN; run as root or add it");
 	case -ERANGE:
 		return why_fail(why, -EOPNOTSUPP,
-				"the driver takes no native XDP at this MTU; use generic mode");
+				"the driver has no native XDP at this MTU; use generic mode");
 	case -EOPNOTSUPP:
 		return why_fail(why, rc, "the driver has no native XDP; use generic mode");
 	default:
@@ -109,8 +109,8 @@ static int xdp_link_failed(const struct harp_xdp *xdp, const struct why *why, in
 }
 
 /*
- * Native mode, if it does not reduce the kernel's MTU, queues or offloads. 0 attached, 1 not (lost
- * has the reason; nothing is attached), or -errno.
+ * Attaches in native mode if that keeps the kernel's MTU, queues and offloads. 0: attached; 1: not
+ * attached, for the reason in lost; or -errno.
  */
 static int xdp_try_native(struct harp_xdp *xdp, const struct why *why,
 			  const struct af_xdp_link *before, char *lost, size_t lost_len)
@@ -121,7 +121,7 @@ static int xdp_try_native(struct harp_xdp *xdp, const struct why *why,
 	if (rc == -EBUSY || rc == -EEXIST || rc == -EPERM)
 		return xdp_link_failed(xdp, why, rc);
 	if (rc) {
-		snprintf(lost, lost_len, "driver %s refuses native XDP: %s", before->driver,
+		snprintf(lost, lost_len, "driver %s rejects native XDP: %s", before->driver,
 			 strerror(-rc));
 		xdp_unlink(xdp);
 		return 1;
@@ -143,8 +143,7 @@ static int xdp_try_native(struct harp_xdp *xdp, const struct why *why,
 /*
  * Generic mode is expensive for the kernel with any driver. Before the program runs, the kernel
  * copies each packet that is cloned, nonlinear, or has less than 256 bytes of headroom, which
- * includes its own bulk traffic, and disables GRO before the program (see
- * docs/performance.md).
+ * includes its own bulk traffic. It also disables GRO before the program (docs/performance.md).
  */
 static int xdp_attach_generic(struct harp_xdp *xdp, const struct why *why, const char *reason)
 {
@@ -157,13 +156,13 @@ static int xdp_attach_generic(struct harp_xdp *xdp, const struct why *why, const
 		return xdp_link_failed(xdp, why, rc);
 	return why_fail(
 		why, 0,
-		"generic XDP (%s): the kernel copies all that it receives on this interface "
-		"once more, and joins packets (GRO) no longer before XDP: its own bulk "
-		"traffic loses up to a third",
+		"generic XDP (%s): the kernel copies all packets that it receives on this "
+		"interface once more and disables GRO before XDP; its bulk throughput drops "
+		"by up to a third",
 		reason);
 }
 
-/* Native if it costs the kernel nothing; otherwise generic, or nothing if native_only. */
+/* Native mode if it costs the kernel nothing. Otherwise generic, or nothing if native_only. */
 static int xdp_attach_auto(struct harp_xdp *xdp, const struct why *why,
 			   const struct af_xdp_link *before, bool native_only)
 {
@@ -178,7 +177,7 @@ static int xdp_attach_auto(struct harp_xdp *xdp, const struct why *why,
 			rc = xdp_try_native(xdp, why, before, lost, sizeof(lost));
 		if (!rc)
 			return why_fail(why, 0,
-					"native XDP: it changes neither MTU, queues nor offloads");
+					"native XDP: MTU, queues and offloads stay the same");
 		if (rc < 0)
 			return rc;
 	}
@@ -212,14 +211,14 @@ static int xdp_attach_mode(struct harp_xdp *xdp, const struct why *why, uint32_t
 
 	switch (mode) {
 	case HARP_XDP_GENERIC:
-		return xdp_attach_generic(xdp, why, "as asked");
+		return xdp_attach_generic(xdp, why, "as requested");
 	case HARP_XDP_NATIVE:
 		rc = xdp_load(why, &xdp->program_fd, xdp->map_fds);
 		if (rc)
 			return rc;
 		rc = xdp_link(xdp, true);
 		return rc ? xdp_link_failed(xdp, why, rc)
-			  : why_fail(why, 0, "native XDP: as asked");
+			  : why_fail(why, 0, "native XDP: as requested");
 	default:
 		return xdp_attach_auto(xdp, why, before, mode == HARP_XDP_NATIVE_OR_NONE);
 	}
@@ -276,7 +275,8 @@ static int xdp_check(struct harp_xdp *xdp, char *text, size_t text_len)
 	if (text_len)
 		text[0] = '\0';
 	why_about(&why, "%s", xdp->ifname);
-	/* Removed, or moved to another network namespace, where our program must not stay. */
+	/* The interface was removed, or moved to another network namespace, where our program must
+	 * not stay. */
 	if (!if_indextoname(xdp->ifindex, ifname)) {
 		bpf_link_detach(xdp->link_fd);
 		return -ENODEV;
@@ -291,7 +291,7 @@ static int xdp_check(struct harp_xdp *xdp, char *text, size_t text_len)
 				"again: %s; HARP's connections on this interface end",
 				fd == -EBUSY || fd == -EEXIST ? "another XDP program is attached"
 							      : strerror(-fd));
-	/* Keeps the descriptor number, because a forked child closes by number. */
+	/* Keeps the descriptor number, because forked children close by number. */
 	rc = dup3(fd, xdp->link_fd, O_CLOEXEC) < 0 ? -errno : 0;
 	close(fd);
 	if (!rc && xdp->pin_dir[0])
@@ -353,7 +353,7 @@ static int xdp_ports_set(struct harp_xdp *xdp, uint32_t protocols, uint16_t firs
 	return rc;
 }
 
-/* Several instances have the same addresses: the second one to remove an address finds it gone. */
+/* Several instances have the same addresses, so another one may have removed it already. */
 static int xdp_address_set(struct harp_xdp *xdp, const uint8_t address[16], bool ours)
 {
 	int fd = xdp->map_fds[XDP_MAP_addresses], rc;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* xdp.h - a loaded XDP program, shared by loading (xdp_load.c), attachment and maps (xdp.c), and
+/* xdp.h - a loaded XDP program, for its loading (xdp_load.c), attachment and maps (xdp.c), and
  * pinning (xdp_pin.c, xdp_adopt.c). */
 #ifndef HARP_XDP_XDP_H
 #define HARP_XDP_XDP_H
@@ -13,8 +13,8 @@
 
 #define XDP_PROGRAM_NAME "harp_steer"
 
-/* The maps, by their names in steer.bpf.c and in a directory of pins. X(name, type, key bytes,
- * value bytes, entries) */
+/* The maps, named as in steer.bpf.c and in pin directories. X(name, type, key bytes, value bytes,
+ * entries) */
 #define XDP_MAPS(X)                                                                                \
 	X(xsks, BPF_MAP_TYPE_XSKMAP, 4, 4, STEER_QUEUES_MAX)                                       \
 	X(ports, BPF_MAP_TYPE_ARRAY, 4, 4, STEER_PORTS)                                            \
@@ -34,7 +34,7 @@ struct harp_xdp {
 	int map_fds[XDP_MAP_COUNT];
 	uint32_t ifindex;
 	bool native;
-	pthread_mutex_t maps_lock; /* held over read-modify-write of map entries */
+	pthread_mutex_t maps_lock; /* held during read-modify-write of map entries */
 	char ifname[IFNAMSIZ];
 	bool attached;          /* attached by this process, not adopted */
 	char pin_dir[PATH_MAX]; /* empty: not pinned */
@@ -43,17 +43,17 @@ struct harp_xdp {
 /* Returns an empty object. NULL: out of memory. */
 struct harp_xdp *xdp_new(const char *ifname, uint32_t ifindex);
 const char *xdp_map_name(unsigned map);
-/* Loads the program with the given maps, or creates maps if map_fds[0] is -1. */
+/* Loads the program with the given maps; creates maps if map_fds[0] is -1. */
 int xdp_load(const struct why *why, int *program_fd, int map_fds[XDP_MAP_COUNT]);
-/* Id of the attached XDP program; 0 none, -errno; native: its mode. */
+/* Id of the attached XDP program; 0 none, -errno. native: its mode. */
 int64_t xdp_attached(uint32_t ifindex, bool *native);
-/* True if that program is HARP's. False if the process may not query it. */
+/* True if this program is HARP's. False if the process may not query it. */
 bool xdp_is_ours(int64_t id);
 /* sources_set of harp_xdp.h. */
 int xdp_sources_set(struct harp_xdp *xdp, const struct harp_xdp_source *sources, unsigned count);
 void xdp_detach(struct harp_xdp *xdp);
 
-/* Names in a directory of pins, beside the maps'. */
+/* Names in a pin directory besides the maps'. */
 #define XDP_PIN_LINK "link"
 #define XDP_PIN_PROGRAM "program"
 #define XDP_PIN_PROGRAM_NEW "program_new" /* while `program` is being replaced */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * xdp_adopt.c - adopts what another process has pinned (xdp_pin.c).
+ * xdp_adopt.c - adopts the objects that another process has pinned (xdp_pin.c).
  *
  * Everything is verified: the maps have our layout, the program is ours and uses these maps, and
  * the link attaches this program to this interface.
@@ -29,7 +29,7 @@ static int adopt_open(const char *dir, const char *name)
 	fd = bpf_obj_get(path);
 	if (fd != -EACCES)
 		return fd;
-	/* This also happens for directories and similar. */
+	/* Directories and similar objects cause this error, too. */
 	return !lstat(path, &at) && !S_ISREG(at.st_mode) ? -ESTALE : -EPERM;
 }
 
@@ -43,7 +43,7 @@ static int adopt_maps(struct harp_xdp *xdp, const struct why *why, const char *d
 		*missing += fd == -ENOENT;
 		if (fd < 0 && fd != -ENOENT)
 			return why_fail(why, fd, "%s/%s: %s", dir, xdp_map_name(i),
-					fd == -ESTALE ? "not a map of HARP's" : strerror(-fd));
+					fd == -ESTALE ? "not a map of HARP" : strerror(-fd));
 	}
 	return 0;
 }
@@ -67,13 +67,14 @@ static int adopt_map_shape(const struct why *why, const char *dir, unsigned map,
 	    info.value_size == shapes[map].value_size &&
 	    info.max_entries == shapes[map].max_entries)
 		return 0;
-	return why_fail(why, -ESTALE,
-			"%s/%s is not a map of this HARP's; `harpctl stop` removes what is "
-			"pinned there",
-			dir, xdp_map_name(map));
+	return why_fail(
+		why, -ESTALE,
+		"%s/%s is not a map of this version of HARP; `harpctl stop` removes what is "
+		"pinned there",
+		dir, xdp_map_name(map));
 }
 
-/* Another layout may have other maps, so its version is checked first. */
+/* Checks the layout version first, because another layout may have other maps. */
 static int adopt_layout_number(const struct harp_xdp *xdp, const struct why *why, const char *dir)
 {
 	uint32_t zero = 0, layout = 0, id;
@@ -120,8 +121,8 @@ static bool adopt_is_program(int fd, uint32_t id, const uint32_t map_ids[XDP_MAP
 }
 
 /*
- * The link's program as a descriptor, or -ESTALE. A replacement interrupted between updating the
- * link and renaming the pin leaves the new program under its temporary name.
+ * Returns the link's program as a descriptor, or -ESTALE. A replacement interrupted between the
+ * update of the link and the rename of the pin leaves the new program under its temporary name.
  */
 static int adopt_program(const char *dir, uint32_t id, const uint32_t map_ids[XDP_MAP_COUNT])
 {
@@ -145,7 +146,7 @@ static int adopt_program(const char *dir, uint32_t id, const uint32_t map_ids[XD
 static int adopt_incomplete(const struct why *why, const char *dir)
 {
 	return why_fail(why, -ESTALE,
-			"%s is incomplete: its maker died while it pinned or removed; "
+			"%s is incomplete: a process died while it pinned or removed objects; "
 			"`harpctl stop` removes the rest",
 			dir);
 }
@@ -158,7 +159,7 @@ static int adopt_link(struct harp_xdp *xdp, const struct why *why, const char *d
 	if (rc >= 0 || rc == -ENOENT)
 		return 0;
 	return why_fail(why, rc, "%s/" XDP_PIN_LINK ": %s", dir,
-			rc == -ESTALE ? "not a link of HARP's" : strerror(-rc));
+			rc == -ESTALE ? "not a link of HARP" : strerror(-rc));
 }
 
 static int adopt_attached(struct harp_xdp *xdp, const struct why *why, const char *dir,
@@ -197,7 +198,7 @@ static int adopt_all(struct harp_xdp *xdp, const struct why *why, const char *di
 		return rc;
 	missing += xdp->link_fd < 0;
 	if (missing == XDP_MAP_COUNT + 1)
-		return why_fail(why, -ENOENT, "nothing of HARP's is pinned in %s", dir);
+		return why_fail(why, -ENOENT, "nothing of HARP is pinned in %s", dir);
 	rc = xdp->map_fds[XDP_MAP_layout] < 0 ? 0 : adopt_layout_number(xdp, why, dir);
 	if (rc)
 		return rc;
@@ -223,7 +224,7 @@ int xdp_adopt(struct harp_xdp **out, const char *dir, const char *ifname, char *
 		return why_fail(&why, -ENAMETOOLONG, "the directory's name is too long");
 	rc = xdp_pin_dir_check(dir);
 	if (rc == -EOPNOTSUPP || rc == -ENOENT || rc == -ENOTDIR)
-		return why_fail(&why, -ENOENT, "nothing of HARP's is pinned in %s", dir);
+		return why_fail(&why, -ENOENT, "nothing of HARP is pinned in %s", dir);
 	if (rc)
 		return why_fail(&why, rc == -EACCES ? -EPERM : rc, "%s: %s", dir, strerror(-rc));
 	xdp = xdp_new(ifname, link.ifindex);

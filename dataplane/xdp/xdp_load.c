@@ -60,7 +60,7 @@ const char *xdp_map_name(unsigned map)
 	return names[map];
 }
 
-/* Duplicates a descriptor so that it outlives its object. */
+/* Duplicates a descriptor, so that it outlives its object. */
 static int load_keep(int fd)
 {
 	int kept = fd < 0 ? fd : fcntl(fd, F_DUPFD_CLOEXEC, 0);
@@ -71,11 +71,10 @@ static int load_keep(int fd)
 static int load_refused(const struct why *why, int rc, const char *words)
 {
 	if (rc == -EPERM || rc == -EACCES)
-		return why_fail(
-			why, -EPERM,
-			"loading the steering program needs CAP_BPF and CAP_NET_ADMIN; run as "
-			"root or add them");
-	return why_fail(why, rc, "the kernel refuses the steering program: %s (%s)", strerror(-rc),
+		return why_fail(why, -EPERM,
+				"loading the XDP program needs CAP_BPF and CAP_NET_ADMIN; run as "
+				"root or add them");
+	return why_fail(why, rc, "the kernel rejects the XDP program: %s (%s)", strerror(-rc),
 			words);
 }
 
@@ -91,7 +90,7 @@ static int load_reuse(struct bpf_object *object, const int map_fds[XDP_MAP_COUNT
 	return rc;
 }
 
-/* Takes the maps of a loaded object, which can then be closed. */
+/* Duplicates the maps of a loaded object, which can then be closed. */
 static int load_take_maps(const struct bpf_object *object, int map_fds[XDP_MAP_COUNT])
 {
 	const uint32_t zero = 0, layout = STEER_LAYOUT;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * xdp_pin.c - an XDP program that outlives its creator: pinned in a bpffs, replaced while attached,
- * removed; the next harpd adopts it (xdp_adopt.c).
+ * xdp_pin.c - pins an XDP program in a bpffs, where it outlives its creator, replaces it while it
+ * is attached, and removes it. The next harpd adopts it (xdp_adopt.c).
  *
  * A directory has a name for each map, `program` and `link`. `link` is created last and removed
  * first, so a directory without it was left by an interrupted process. During a replacement there
@@ -63,7 +63,7 @@ struct pin {
 	int fd;
 };
 
-/* Lists what is pinned, in this order; returns how many. */
+/* Lists the objects to pin, in this order; returns their number. */
 static unsigned pin_list(const struct harp_xdp *xdp, struct pin pins[PIN_NAMES_MAX])
 {
 	unsigned count = 0;
@@ -170,7 +170,7 @@ int xdp_replace(struct harp_xdp *xdp, char *text, size_t text_len)
 	if (!rc) {
 		rc = bpf_link_update(xdp->link_fd, fresh_fd, NULL);
 		if (rc)
-			why_fail(&why, rc, "the new program cannot take over: %s", strerror(-rc));
+			why_fail(&why, rc, "replacing the program: %s", strerror(-rc));
 	}
 	if (rc) {
 		if (from[0])

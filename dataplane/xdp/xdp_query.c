@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* xdp_query.c - the XDP program of an interface, and whether it is HARP's. */
+/* xdp_query.c - reads the XDP program of an interface, and whether it is HARP's. */
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>
 #include <string.h>

@@ -3,8 +3,8 @@
  * xdp_sources.c - the sources that may send to HARP's ports: the maps `restricted`, `sources_v4`,
  * `sources_v6`.
  *
- * A change adds new prefixes before it removes old ones. So a packet allowed by both lists is never
- * dropped, and one allowed by neither is never accepted, at any moment.
+ * A change adds new prefixes before it removes old ones. So a packet that both lists allow is never
+ * dropped, and one that neither allows is never accepted.
  */
 #include <assert.h>
 #include <bpf/bpf.h>
@@ -15,7 +15,7 @@
 #include "xdp/xdp.h"
 
 static_assert(sizeof(struct steer_source_v4) == 8 && sizeof(struct steer_source_v6) == 20,
-	      "a key has no padding: the kernel reads it to its end");
+	      "a key has no padding, because the kernel reads all of it");
 
 /* A key of either map; IPv4's is shorter. */
 typedef struct steer_source_v6 sources_key;
@@ -40,7 +40,7 @@ static bool sources_contain(const struct sources_list *list, const sources_key *
 	return false;
 }
 
-/* Bits behind the prefix would make duplicate keys. */
+/* Bits after the prefix would create duplicate keys. */
 static bool sources_is_prefix(const struct harp_xdp_source *source)
 {
 	if ((source->address_bytes != 4 && source->address_bytes != 16) ||
@@ -119,7 +119,7 @@ static int sources_replace(struct harp_xdp *xdp, struct sources_map maps[2])
 		rc = bpf_map_update_elem(xdp->map_fds[XDP_MAP_restricted], &zero, &restricted,
 					 BPF_ANY);
 	for (unsigned i = 0; i < 2; i++) {
-		/* After a failure what was added goes again. */
+		/* After a failure, removes the added prefixes. */
 		one = rc ? sources_remove(&maps[i], &maps[i].wanted, &maps[i].before)
 			 : sources_remove(&maps[i], &maps[i].before, &maps[i].wanted);
 		if (!rc)

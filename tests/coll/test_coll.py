@@ -128,11 +128,11 @@ def test_different_settings(tmp_path: Path) -> None:
     """All ranks must agree."""
     for texts in alone(tmp_path, "different_settings", 2).values():
         option, variable, unknown, unknown_algorithm, algorithm, call = texts
-        assert unknown_algorithm == "HARP_COLL_ALGO=tree: it is empty or ring"
+        assert unknown_algorithm == "HARP_COLL_ALGO=tree: must be empty or ring"
         assert "the HARP_COLL_* variables of ranks 0 and 1 differ" in algorithm
         assert "rank 1 opened it with wire format float16, rank 0 with native: give all" in option
         assert "rank 1 opened it with wire format native, rank 0 with bfloat16: give" in variable
-        assert unknown == "HARP_COLL_WIRE=float8: it is native, float16 or bfloat16"
+        assert unknown == "HARP_COLL_WIRE=float8: must be native, float16 or bfloat16"
         assert "rank 0 called allreduce(float32, 100 elements, sum)" in call
         assert "rank 1 called allreduce(float32, 100 elements, sum, wire float16)" in call
 

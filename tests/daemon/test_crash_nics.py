@@ -78,7 +78,7 @@ def test_a_smaller_mtu_is_detected_and_a_larger_one_is_ignored(site: Site) -> No
         words = f"MTU changed from {before} to {now}"
         wait_until(lambda words=words: words in marks(harpd), "the mark")  # type: ignore[misc]
         pair.sink.progresses()
-    assert "HARP goes on with 1500 until restarted" in pair.sink.log_text()
+    assert "HARP uses 1500 until restarted" in pair.sink.log_text()
     assert int(pair.source.page().counters["tcp_mtu_black_holes"]) > 0
     pair.finish()
 
@@ -88,7 +88,7 @@ def test_an_address_that_returns_keeps_connections(site: Site) -> None:
     address = [f"{harpd.host.address}/24", "dev", "eth0"]
     harpd.host.run("ip", "address", "del", *address)
     wait_until(lambda: f"address removed: {harpd.host.address}" in marks(harpd), "the mark")
-    text = f"the address {harpd.host.address} was removed from eth0"
+    text = f"{harpd.host.address} was removed from eth0"
     wait_until(lambda: text in pair.sink.log_text(), "the message of the job")
     harpd.host.run("ip", "address", "add", *address)
     pair.sink.progresses()

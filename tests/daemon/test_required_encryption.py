@@ -217,21 +217,21 @@ def test_the_queue_of_callers_is_full(job: Job) -> None:
                 caller = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
                 caller.setblocking(False)
                 caller.connect(str(job.socket))
-        check_silent(job, "harpd takes no calls; is it stopped?")
+        check_silent(job, "harpd accepts no connections; is it stopped?")
 
 
 def test_the_socket_is_not_for_this_user(start: Start, settings: Settings, job: Job) -> None:
     start()
     job.uid = NOBODY
     settings.socket_path.chmod(0o600)
-    check_silent(job, "not for this user; harp.toml says which group may use it")
+    check_silent(job, "this user has no access; harp.toml names the group that has")
 
 
 def test_another_user_listens_there(job: Job) -> None:
     """Its WELCOME is not read."""
     with listener(job.socket, 64, uid=NOBODY):
         check_silent(
-            job, f"user {NOBODY} listens there, and harpd must run as root or as this user (0)"
+            job, f"its listener is user {NOBODY}; harpd must run as root or as this user (0)"
         )
 
 

@@ -192,7 +192,7 @@ def test_a_real_port_is_opened_with_the_job_s_arguments(
     monkeypatch.setenv("HARP_DPDK_ARGS", "--proc-type=secondary")
     status, findings = check("net_null0")
     assert status == 1
-    assert "HARP shares no primary process's ports" in findings["dpdk-device"]["text"]
+    assert "HARP does not share a primary process's ports" in findings["dpdk-device"]["text"]
 
 
 def test_a_real_port_that_another_process_has(dpdk: None, tmp_path: Path) -> None:

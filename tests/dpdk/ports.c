@@ -271,7 +271,7 @@ static unsigned starved_lines;
 static void count_starved(void *ctx, enum harp_log_level level, const char *line)
 {
 	(void)ctx;
-	if (!strstr(line, "free to receive into"))
+	if (!strstr(line, "free for reception"))
 		return;
 	CHECK_EQ(level, HARP_LOG_INFO);
 	CHECK(strstr(line, "net_null0 queue 0: too few of 1024 frames") && strstr(line, "frames="));

@@ -98,7 +98,7 @@ static void folder_refused(const char *device, const char *folder)
 	struct harp_dpdk_port *port;
 
 	CHECK_EQ(port_try(&port, device, 0), -EPERM);
-	CHECK(strstr(why, folder) && strstr(why, "this user alone"));
+	CHECK(strstr(why, folder) && strstr(why, "only this user"));
 }
 
 /* A socket lies in a folder that this user alone can open, at both ends; without a name, in one that HARP makes. */

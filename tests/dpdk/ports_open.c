@@ -90,9 +90,9 @@ TEST(invalid_device_names_are_refused)
 	refused("net_memif0,socket=", -EINVAL, "1 to 107 characters");
 	refused("net_memif0,socket=x,socket-abstract=yes", -EINVAL, "open to every user");
 	refused("net_memif0,role=server,socket-abstract=perhaps", -EINVAL, "open to every user");
-	refused("net_memif0,secret=a,id=1,secret=b", -EINVAL, "twice: secret=");
+	refused("net_memif0,secret=a,id=1,secret=b", -EINVAL, "repeated argument: secret=");
 	refused("net_memif0,role=server,socket=/nonexistent/own/m.sock,socket-abstract=no", -ENOENT,
-		"/nonexistent/own can't be made: No such file");
+		"/nonexistent/own cannot be created: No such file");
 	refused("net_af_packet0,iface=nosuchif0", -ENODEV, "nosuchif0");
 	/* None of it has spoilt anything. */
 	end_open(&end, "net_ring0", 0);
@@ -106,7 +106,7 @@ static void hear_log(void *ctx, enum harp_log_level level, const char *line)
 {
 	(void)ctx;
 	log_lines += level == HARP_LOG_INFO && strstr(line, "a packet was lost") != NULL;
-	log_summaries += strstr(line, "99990 more lines of DPDK's were not passed on") != NULL;
+	log_summaries += strstr(line, "99990 more lines of DPDK were dropped") != NULL;
 }
 
 /* A driver may log each packet that it loses: few of these lines are passed on, the rest is counted. */
@@ -202,9 +202,9 @@ TEST(conflicting_options_are_refused)
 TEST(invalid_eal_arguments_are_named)
 {
 	CHECK_EQ(start(1, 64, "--no-such-argument"), -EIO);
-	CHECK(strstr(why, "leave out of HARP_DPDK_ARGS") && strstr(why, ": --no-such-argument"));
+	CHECK(strstr(why, "remove from HARP_DPDK_ARGS") && strstr(why, ": --no-such-argument"));
 	CHECK_EQ(start(1, 64, NULL), -EIO);
-	CHECK(strstr(why, "needs to be a new") && strstr(why, "--no-such-argument"));
+	CHECK(strstr(why, "in a new process") && strstr(why, "--no-such-argument"));
 }
 
 TEST(a_port_uses_huge_pages)

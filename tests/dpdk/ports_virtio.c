@@ -228,7 +228,7 @@ TEST(a_virtio_card_with_few_frames_goes_on)
 	snprintf(device, sizeof(device), "%s,in_order=0", card);
 	opt.frame_count = 128;
 	CHECK_EQ(api->port_open(&end.port, &opt, why, sizeof(why)), -EINVAL);
-	CHECK(strstr(why, "make it 256") != NULL);
+	CHECK(strstr(why, "use 256") != NULL);
 	opt.frame_count = 256;
 	CHECK_EQ(api->port_open(&end.port, &opt, why, sizeof(why)), 0);
 	end_take(&end);

@@ -185,7 +185,7 @@ def test_an_mtu_above_the_interface_s_is_refused(ends: Ends, bare: Host, kind: s
     """Packets that the kernel would drop are not sent to it."""
     said = refused(ends, bare, f"net_{kind}0,iface=eth0;mtu=3000")
     assert f"net_{kind}0" in said
-    assert "MTU 3000 is more than the interface's, which is 1500" in said
+    assert "MTU 3000 exceeds the interface's MTU of 1500" in said
     assert "ip link set eth0 mtu 3000" in said
 
 
@@ -196,4 +196,4 @@ def test_an_mtu_above_the_driver_s_is_refused(
     ends: Ends, bare: Host, device: str, most: int
 ) -> None:
     said = refused(ends, bare, f"{device};mtu=9000")
-    assert f"MTU 9000 is more than the device has, which is {most}" in said
+    assert f"MTU 9000 exceeds the device's maximum of {most}" in said

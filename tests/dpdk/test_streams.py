@@ -67,7 +67,7 @@ def expect_line(process: "subprocess.Popen[str]", words: str) -> None:
 def test_the_link_follows_the_peer(ends: Ends, tmp_path: Path) -> None:
     """The link is down until the other process is there, and again when it has gone."""
     server = ends.serve("10.9.0.1", memif("server", tmp_path, 1), "--count", "2", verb="sink")
-    expect_line(server, "the link of net_memif0 is down so far")
+    expect_line(server, "net_memif0: the link is still down")
     for word in ("up", "up again"):
         spec = memif("client", tmp_path, 2)
         client = start([sys.executable, "-c", PYTHON, f"dpdk:{spec}", "hold"])

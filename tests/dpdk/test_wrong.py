@@ -35,7 +35,7 @@ CASES = {
         more={"HARP_LIBDIR": "{build}/tests/unit/fake_dpdk_old"},
     ),
     "another-dpdk": Wrong(
-        "DPDK's own libraries are missing or of another version",
+        "DPDK's libraries are missing or of another version",
         more={"LD_LIBRARY_PATH": "{other}"},
     ),
     "no-huge-pages": Wrong(
@@ -44,13 +44,13 @@ CASES = {
     ),
     "no-such-device": Wrong("no_such_device0", "no_such_device0;ip=10.78.1.1/24"),
     "no-memory": Wrong(
-        "(132 MiB); give DPDK more (HARP_DPDK_MEMORY_MIB), or ask for fewer frames",
+        "(132 MiB); give DPDK more (HARP_DPDK_MEMORY_MIB), or use fewer frames",
         "net_null0,no-rx=1;ip=10.78.1.1/24;frames=65536",
         {"HARP_DPDK_MEMORY_MIB": "32"},
     ),
     "taken": Wrong("Address already in use", "{taken}"),
     "no-primary": Wrong(
-        "HARP shares no primary process's ports, which may die",
+        "HARP does not share a primary process's ports, which may die",
         more={"HARP_DPDK_ARGS": "--proc-type=secondary --file-prefix=gone"},
     ),
 }

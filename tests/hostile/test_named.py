@@ -78,5 +78,5 @@ def test_a_forced_path_is_attached_and_its_cost_logged(
         assert attached(hosts)
         assert untouched(hosts) != before
         (said,) = [line for line in actor.call("log") if "generic XDP" in line]
-        assert "the kernel copies all that it receives on this interface once more" in said
+        assert "the kernel copies all packets that it receives on this interface once more" in said
     assert not attached(hosts)

@@ -26,9 +26,8 @@ def test_link_and_mtu_changes_are_reported_and_survived(tools: Tools, lab: Lab) 
     assert call_until_answered(tools, here, there.address)["bytes"] == 100000
     said = [line.split(": ", 1)[1] for line in finish(server)[1].splitlines()]
     name = there.ifname
-    assert (
-        f"the MTU of {name} changed from 1500 to 1400; HARP goes on with 1500 until restarted"
-        in (line.rstrip() for line in said)
+    assert f"{name}: the MTU changed from 1500 to 1400; HARP uses 1500 until restarted" in (
+        line.rstrip() for line in said
     )
     assert f"{name} is down" in said
     assert f"{name} is up again" in said
@@ -58,7 +57,7 @@ def test_an_address_comes_back_before_its_process_notices(tools: Tools, each: La
         sock.sendall(ECHO.pack(ECHO_MAGIC, ECHO_TEST, 2, 1, 16, 0) + b"before the stop.")
         assert sock.recv(16, socket.MSG_WAITALL) == b"before the stop."
         there.run("ip", "address", "del", *address)
-        read_until(server, f"the address {there.address} was removed")
+        read_until(server, f"{there.address} was removed")
         server.send_signal(signal.SIGSTOP)
         there.run("ip", "address", "add", *address, *(["nodad"] if v6 else []))
         sock.sendall(b"during the stop.")

@@ -136,9 +136,9 @@ def swap(_: bytearray, fds: list[int]) -> None:
 
 
 CHANGES: dict[str, tuple[Any, str]] = {
-    "XSK and memory swapped": (swap, "its socket is no AF_XDP socket"),
-    "page no memfd": (replace(PAGE, udp), "statistics page is no sealed memfd"),
-    "page unsealed": (replace(PAGE, unsealed), "statistics page is no sealed memfd"),
+    "XSK and memory swapped": (swap, "its socket is not an AF_XDP socket"),
+    "page no memfd": (replace(PAGE, udp), "statistics page is not a sealed memfd"),
+    "page unsealed": (replace(PAGE, unsealed), "statistics page is not a sealed memfd"),
     "page of no bytes": (set_u32(PAGE_BYTES_AT, 0), "statistics page has"),
     "page of too many bytes": (set_u32(PAGE_BYTES_AT, 0xFFFFFFFF), "statistics page has"),
     "another MAC": (set_u32(MAC_AT, 0x01020304), "harpd's interface has two MAC addresses"),

@@ -24,9 +24,8 @@ sys.stdin.read()
 def generic(reason: str) -> str:
     """What is said of a generic program."""
     return (
-        f"generic XDP ({reason}): the kernel copies all that it receives on this interface once "
-        "more, and joins packets (GRO) no longer before XDP: its own bulk traffic loses up to a "
-        "third"
+        f"generic XDP ({reason}): the kernel copies all packets that it receives on this interface "
+        "once more and disables GRO before XDP; its bulk throughput drops by up to a third"
     )
 
 
@@ -57,10 +56,10 @@ def mode(tools: Tools, host: Host, asked: str) -> str:
 
 def test_native_mode_is_used_where_it_costs_the_kernel_nothing(tools: Tools, tap: Host) -> None:
     said = mode(tools, tap, "auto")
-    assert said == "native XDP: it changes neither MTU, queues nor offloads"
+    assert said == "native XDP: MTU, queues and offloads stay the same"
     assert mode(tools, tap, "native-or-none") == said
-    assert mode(tools, tap, "native") == "native XDP: as asked"
-    assert mode(tools, tap, "generic") == generic("as asked")
+    assert mode(tools, tap, "native") == "native XDP: as requested"
+    assert mode(tools, tap, "generic") == generic("as requested")
 
 
 @pytest.fixture

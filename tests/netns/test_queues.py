@@ -172,8 +172,8 @@ def test_instances_of_one_interface_have_one_xdp_mode(tools: Tools, wide4: Lab) 
     here, there = wide4.hosts
     servers = start(tools, there, 2)
     assert servers.ask("native") == (
-        f"{there.ifname}: this process has its XDP program there in generic mode; ask for "
-        "that one, or for automatic choice"
+        f"{there.ifname}: this process has attached its XDP program in generic mode; request "
+        "that mode or automatic choice"
     )
     to = (there.address, PORT)
     with connection(here, source_port(here.address, to, 0, 4), to) as sock:

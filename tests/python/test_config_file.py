@@ -98,13 +98,13 @@ MISTAKES = [
     ),
     (
         '[[dpdk]]\ndevice = "net_tap0"\ngateways = ["10.0.0.1"]\n',
-        "f:2: dpdk the gateway 10.0.0.1: the port has no address of its family; say ip=",
+        "f:2: dpdk the gateway 10.0.0.1: the port has no address of its family; set ip=",
     ),
     (
         '[[dpdk]]\ndevice = "net_tap0"\naddresses = ["10.0.0.1/24", "10.0.0.300/24"]\n',
         'f:3:1: dpdk.addresses = ["10.0.0.1/24", "10.0.0.300/24"]: '
         'must be good for a DPDK port, and "10.0.0.300/24" is not: '
-        "ADDRESS/LEN is needed, as 10.0.0.1/24 or fd00::1/64",
+        "needs ADDRESS/LEN, such as 10.0.0.1/24 or fd00::1/64",
     ),
     (
         '[tcp]\necn = "off"\ncongestion = "dctcp"\n',

@@ -187,9 +187,9 @@ def _copy(owner: Owner, change: dict[int, bytes]) -> bytes:
         ({0: b"\0" * 8}, "its owner has not published yet"),
         ({0: b"NONSENSE"}, "not a statistics page: wrong magic"),
         ({8: struct.pack("=I", 9)}, "version 9 of the page's format; this reader knows 1"),
-        ({24: struct.pack("=I", 0xFFFFFFC0)}, "part 0 does not lie within it"),
-        ({24 + 2 * 16 + 8: struct.pack("=I", 0x7FFFFFFF)}, "part 2 does not lie within it"),
-        ({16: struct.pack("=Q", 1 << 60)}, "the page's header lies"),
+        ({24: struct.pack("=I", 0xFFFFFFC0)}, "part 0 exceeds the page"),
+        ({24 + 2 * 16 + 8: struct.pack("=I", 0x7FFFFFFF)}, "part 2 exceeds the page"),
+        ({16: struct.pack("=Q", 1 << 60)}, "the page's header is invalid"),
     ],
     ids=["fresh", "magic", "version", "offset", "count", "size"],
 )
@@ -348,7 +348,7 @@ def test_files_named_like_a_page_are_reported(owner: Owner) -> None:
             assert len(owner.pages(found)) == 2
             mine = [error for pid, error in found.bad if pid == os.getpid()]
             assert sorted(error.errno for error in mine) == sorted([errno.EPERM, errno.EMSGSIZE])
-            assert "not sealed against changes of its size" in " ".join(map(str, mine))
+            assert "not sealed against resizing" in " ".join(map(str, mine))
     finally:
         for fd in (unsealed, fresh, short):
             os.close(fd)

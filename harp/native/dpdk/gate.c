@@ -82,6 +82,6 @@ int dpdk_in_driver_thread(uint16_t port, int (*run)(uint16_t port, void *argumen
 
 	if (!connects(port))
 		return run(port, argument);
-	result = dpdk_library()->run_there(call_run, &call);
+	result = dpdk_library()->run_in_intr(call_run, &call);
 	return result ? result : call.result;
 }

@@ -242,7 +242,7 @@ TEST(invalid_headers_are_refused)
 {
 	good(1, "");
 	script.bytes = 0;
-	FAILS(-ECONNRESET, "hung up without an answer");
+	FAILS(-ECONNRESET, "closed the connection without an answer");
 	good(1, "");
 	script.bytes = 3;
 	FAILS(-EPROTO, "is not harpd");
@@ -254,13 +254,13 @@ TEST(invalid_headers_are_refused)
 	FAILS(-EPROTO, "is not harpd");
 	good(1, "");
 	script.answer.welcome.header.size++;
-	FAILS(-EPROTO, "bytes and says");
+	FAILS(-EPROTO, "bytes and states");
 	good(1, "");
 	script.answer.welcome.header.serial = 2;
-	FAILS(-EPROTO, "answers message 2, it was asked 1");
+	FAILS(-EPROTO, "answers request 2 instead of 1");
 	good(1, "");
 	script.answer.welcome.header.type = HARP_LEASE_LEASED;
-	FAILS(-EPROTO, "a message of type 4, not 2");
+	FAILS(-EPROTO, "type 4 instead of 2");
 	good(1, "");
 	script.bytes = script.answer.welcome.header.size = 40;
 	FAILS(-EPROTO, "has 40 bytes, not 56");
@@ -272,19 +272,19 @@ TEST(invalid_headers_are_refused)
 TEST(invalid_welcomes_are_refused)
 {
 	good(DEVICES_MAX, "");
-	FAILS(-EPROTO, "names 40 devices; 32 are possible");
+	FAILS(-EPROTO, "lists 40 devices; at most 32 are possible");
 	good(1, "");
 	script.answer.welcome.device_count = 2;
 	FAILS(-EPROTO, "too short for 2 devices");
 	good(1, "");
 	script.answer.welcome.device_count = 0xffffffffu;
-	FAILS(-EPROTO, "names 4294967295 devices");
+	FAILS(-EPROTO, "lists 4294967295 devices");
 	good(1, "A=1\n");
 	script.answer.welcome.settings_bytes = 0xffffffffu;
 	FAILS(-EPROTO, "and 4294967295 bytes of settings");
 	good(1, "A=1\n");
 	script.answer.bytes[script.bytes - 2] = '\0';
-	FAILS(-EPROTO, "settings are no text");
+	FAILS(-EPROTO, "settings are not text");
 	good(3, "");
 	device_of(2)->ifname[0] = '\0';
 	FAILS(-EPROTO, "device 2 has no name");
@@ -308,14 +308,14 @@ TEST(unexpected_descriptors_are_closed)
 	script.fds = 1;
 	FAILS(-EPROTO, "has 1 descriptors, not 0");
 	script.fds = PASS_FDS_MAX;
-	FAILS(-EPROTO, "descriptors are too many");
+	FAILS(-EPROTO, "too many descriptors");
 	refuse(EACCES, "no");
 	script.fds = 3;
 	FAILS(-EACCES, "harpd refuses: no");
 	good(1, "");
 	script.answer.welcome.header.serial = 9;
 	script.fds = 7;
-	FAILS(-EPROTO, "answers message 9");
+	FAILS(-EPROTO, "answers request 9");
 }
 
 TEST(a_refusal_gives_the_reason)
@@ -393,8 +393,7 @@ static void believes(uid_t listener, uid_t job, int error)
 		check_failures = 0;
 		CHECK_EQ(setuid(job), 0);
 		if (error)
-			no_door(error, path,
-				"listens there, and harpd must run as root or as this user");
+			no_door(error, path, "harpd must run as root or as this user");
 		else
 			CHECK_EQ(converse(NULL), 0);
 		_exit(check_failures != 0);
@@ -486,7 +485,7 @@ TEST(a_silent_harpd_times_out)
 	setitimer(ITIMER_REAL, &often, NULL);
 	CHECK_EQ(daemon_open(&daemon, path, "test", 1000, &reason), -ETIMEDOUT);
 	setitimer(ITIMER_REAL, &never, NULL);
-	CHECK(strstr(why, "takes no calls"));
+	CHECK(strstr(why, "accepts no connections"));
 	CHECK(alarms > 10);
 	while (count)
 		close(crowd[--count]);

@@ -188,7 +188,7 @@ TEST(an_invalid_lease_is_given_back)
 	REFUSES_LEASE(-EPROTO, ~0u, "has 4 descriptors, not 3");
 	good_lease();
 	leased.port_min = 0;
-	REFUSES_LEASE(-EPROTO, ~0u, "the ports 0 to 61255");
+	REFUSES_LEASE(-EPROTO, ~0u, "leases ports 0 to 61255");
 	good_lease();
 	leased.queue = 4;
 	REFUSES_LEASE(-EPROTO, ~0u, "leases queue 4 of 4");
@@ -321,15 +321,15 @@ TEST(an_invalid_port_is_given_back)
 	REFUSES_PORT(-EPROTO, true, "65 queues with 65 statistics pages");
 	good_port(SPEC);
 	answer.port.spec_bytes++;
-	REFUSES_PORT(-EPROTO, true, "cut short or too long");
+	REFUSES_PORT(-EPROTO, true, "truncated or too long");
 	good_port(SPEC);
 	answer.port.spec_bytes = 0xffffffffu;
-	REFUSES_PORT(-EPROTO, true, "cut short or too long");
+	REFUSES_PORT(-EPROTO, true, "truncated or too long");
 	good_port(SPEC);
 	answer.text[4] = '\0';
-	REFUSES_PORT(-EPROTO, true, "none of ours");
+	REFUSES_PORT(-EPROTO, true, "text of the port is invalid");
 	good_port("net_memif0;name=rail0;ip=10.9.0.1;queues=2");
-	REFUSES_PORT(-EPROTO, true, "none of ours");
+	REFUSES_PORT(-EPROTO, true, "text of the port is invalid");
 	good_port("net_memif0;name=rail1;queues=2");
 	REFUSES_PORT(-EPROTO, true, "leases port rail1 with 2 queues instead");
 	good_port("net_memif0;name=rail0");
@@ -344,17 +344,17 @@ TEST(a_queue_instead_of_a_port_is_given_back)
 {
 	good_port(SPEC);
 	answer.port.header.type = HARP_LEASE_LEASED;
-	REFUSES_PORT(-EPROTO, true, "a message of type 4, not 10");
+	REFUSES_PORT(-EPROTO, true, "type 4 instead of 10");
 }
 
 TEST(an_invalid_message_is_no_port)
 {
 	good_port(SPEC);
 	answer.port.header.serial = 9;
-	REFUSES_PORT(-EPROTO, false, "answers message 9");
+	REFUSES_PORT(-EPROTO, false, "answers request 9");
 	good_port(SPEC);
 	answer.port.header.type = HARP_LEASE_DONE;
-	REFUSES_PORT(-EPROTO, false, "a message of type 7, not 10");
+	REFUSES_PORT(-EPROTO, false, "type 7 instead of 10");
 }
 
 TEST(a_refused_port_gives_the_reason)

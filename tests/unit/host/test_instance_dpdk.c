@@ -163,7 +163,7 @@ TEST(driver_counters_are_published)
 	setenv("FAKE_DPDK_XSTATS", "700", 1);
 	log_text[0] = '\0';
 	first = open_queue("dpdk:fake0;ip=10.0.0.1/24", 0);
-	CHECK(strstr(log_text, "2 fake0: 512 of its driver's 700 counters are published\n"));
+	CHECK(strstr(log_text, "2 fake0: 512 of the driver's 700 counters are published\n"));
 	while (page_xstats(items, 0) <= 0 || !items[0].name[0])
 		usleep(1000);
 	CHECK_STR(items[510].name, "counter_511");
@@ -184,7 +184,7 @@ TEST(link_changes_are_logged_once)
 	unsetenv("FAKE_DPDK_UP");
 	log_text[0] = '\0';
 	instance = open_queue("dpdk:fake0,down;ip=10.0.0.1/24", 0);
-	CHECK(strstr(log_text, "2 the link of fake0 is down so far\n") != NULL);
+	CHECK(strstr(log_text, "2 fake0: the link is still down\n") != NULL);
 	for (unsigned i = 0; i < 5; i++)
 		CHECK_EQ(harp_instance_control(instance, at += 200000000), -ENETDOWN);
 	CHECK(!strstr(log_text, "\n1 ") && !strstr(log_text, "2 fake0"));
@@ -221,7 +221,7 @@ TEST(an_impossible_port_is_refused)
 	refused("dpdk:fake0;ip=10.0.0.9/24;queues=2", 1, -EINVAL, "with another text");
 	refused("dpdk:fake0,x;name=other", 0, -EBUSY, "fake0,x: taken");
 	refused("dpdk:fake2;ip=10.0.0.1/24;route=10.0.0.0/24@10.0.0.2", 0, -EEXIST,
-		"fake2 queue 0: the route to 10.0.0.0/24: an address has it already");
+		"fake2 queue 0: the route to 10.0.0.0/24: an address already implies it");
 	harp_instance_close(open);
 	lib_dir = "/nonexistent";
 	refused("dpdk:fake0", 0, -ENOENT, "libharp-dpdk.so is not installed");

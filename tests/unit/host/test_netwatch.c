@@ -270,27 +270,27 @@ TEST(invalid_messages_end_the_connection)
 
 	lie_network();
 	REFUSES(8, HARP_LEASE_NETWORK, "is not harpd");
-	REFUSES(all - 1, HARP_LEASE_NETWORK, "type 12 is nonsense");
+	REFUSES(all - 1, HARP_LEASE_NETWORK, "type 12 is invalid");
 	lie.network.tables.address_count = HARP_LEASE_ADDRESSES_MAX + 1;
-	REFUSES(all, HARP_LEASE_NETWORK, "type 12 is nonsense");
+	REFUSES(all, HARP_LEASE_NETWORK, "type 12 is invalid");
 	lie_network();
 	lie.network.tables.route_count = HARP_LEASE_ROUTES_MAX + 1;
-	REFUSES(all, HARP_LEASE_NETWORK, "type 12 is nonsense");
+	REFUSES(all, HARP_LEASE_NETWORK, "type 12 is invalid");
 	lie_network();
 	lie.network.tables.routes[0].prefix_len = 33;
-	REFUSES(all, HARP_LEASE_NETWORK, "type 12 is nonsense");
+	REFUSES(all, HARP_LEASE_NETWORK, "type 12 is invalid");
 	lie_network();
 	lie.network.tables.routes[0].has_gateway = 1; /* of IPv6 */
-	REFUSES(all, HARP_LEASE_NETWORK, "type 12 is nonsense");
+	REFUSES(all, HARP_LEASE_NETWORK, "type 12 is invalid");
 	lie_network();
 	lie.network.link = 3;
-	REFUSES(all, HARP_LEASE_NETWORK, "type 12 is nonsense");
+	REFUSES(all, HARP_LEASE_NETWORK, "type 12 is invalid");
 	memset(&lie, 0, sizeof(lie));
 	lie.neighbors.count = HARP_LEASE_NEIGHBORS_MAX + 1;
-	REFUSES(sizeof(lie.neighbors), HARP_LEASE_NEIGHBORS, "type 13 is nonsense");
+	REFUSES(sizeof(lie.neighbors), HARP_LEASE_NEIGHBORS, "type 13 is invalid");
 	lie.neighbors.count = 2;
 	REFUSES(offsetof(struct harp_lease_neighbors, all[1]), HARP_LEASE_NEIGHBORS, "nonsense");
-	REFUSES(sizeof(lie.header), HARP_LEASE_LEASED, "type 4 is nonsense");
+	REFUSES(sizeof(lie.header), HARP_LEASE_LEASED, "type 4 is invalid");
 	memset(&lie, 0, sizeof(lie));
 	lie.refused.error = ENOENT;
 	strcpy(lie.refused.why, "the lease is over");

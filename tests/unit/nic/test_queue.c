@@ -163,10 +163,10 @@ TEST(invalid_numbers_are_refused)
 	LIE(queue.ring_size = 1024, -EPROTO, "has no rings of 1024");
 	LIE(queue.ring_size = 65536, -EPROTO, "has no rings of 65536");
 	LIE(queue.ring_size = 256, -EPROTO, "rings are larger than 256");
-	LIE(queue.mtu_bytes = 0, -EPROTO, "an MTU of 0");
-	LIE(queue.mtu_bytes = 1u << 20, -EPROTO, "an MTU of 1048576");
-	LIE(queue.tx_frags_max = 0, -EPROTO, "packets of 0 pieces");
-	LIE(queue.tx_frags_max = 100000, -EPROTO, "packets of 100000 pieces");
+	LIE(queue.mtu_bytes = 0, -EPROTO, "MTU 0");
+	LIE(queue.mtu_bytes = 1u << 20, -EPROTO, "MTU 1048576");
+	LIE(queue.tx_frags_max = 0, -EPROTO, "packets of 0 fragments");
+	LIE(queue.tx_frags_max = 100000, -EPROTO, "packets of 100000 fragments");
 	LIE(queue.features |= HARP_NIC_STRICT, -EPROTO, "features 0x");
 }
 
@@ -174,12 +174,13 @@ TEST(invalid_descriptors_are_refused)
 {
 	const size_t bytes = 2u << 20;
 
-	LIE(replace_fd(&queue.xsk_fd, socket(AF_INET, SOCK_DGRAM, 0)), -EBADF, "no AF_XDP socket");
-	LIE(replace_fd(&queue.xsk_fd, memory(4096, 0)), -EBADF, "no AF_XDP socket");
-	LIE(replace_fd(&queue.xsk_fd, -1), -EBADF, "no AF_XDP socket");
+	LIE(replace_fd(&queue.xsk_fd, socket(AF_INET, SOCK_DGRAM, 0)), -EBADF,
+	    "not an AF_XDP socket");
+	LIE(replace_fd(&queue.xsk_fd, memory(4096, 0)), -EBADF, "not an AF_XDP socket");
+	LIE(replace_fd(&queue.xsk_fd, -1), -EBADF, "not an AF_XDP socket");
 	LIE(replace_fd(&queue.xsk_fd, socket(AF_XDP, SOCK_RAW, 0)), -EBADF, "not bound");
-	LIE(replace_fd(&queue.frames_fd, -1), -EBADF, "no memfd");
-	LIE(replace_fd(&queue.frames_fd, open("/dev/null", O_RDWR)), -EBADF, "no memfd");
+	LIE(replace_fd(&queue.frames_fd, -1), -EBADF, "not a memfd");
+	LIE(replace_fd(&queue.frames_fd, open("/dev/null", O_RDWR)), -EBADF, "not a memfd");
 	LIE(replace_fd(&queue.frames_fd, memory(bytes, 0)), -EPERM, "not sealed");
 	LIE(replace_fd(&queue.frames_fd, memory(bytes, F_SEAL_GROW | F_SEAL_SEAL)), -EPERM,
 	    "not sealed");
@@ -188,7 +189,7 @@ TEST(invalid_descriptors_are_refused)
 	LIE(replace_fd(&queue.frames_fd, memory(bytes, AF_XDP_FRAMES_SEALS | F_SEAL_WRITE)), -EPERM,
 	    "mapping its 2097152 bytes");
 	LIE(int other = dup(queue.frames_fd); replace_fd(&queue.frames_fd, queue.xsk_fd);
-	    queue.xsk_fd = other, -EBADF, "no AF_XDP socket");
+	    queue.xsk_fd = other, -EBADF, "not an AF_XDP socket");
 }
 
 /* The adopter of a queue in use would read its rings from the middle. */

@@ -59,7 +59,7 @@ TEST(invalid_parts_are_refused)
 
 	for (unsigned i = 0; i < sizeof(lies) / sizeof(*lies); i++) {
 		header->parts[HARP_PAGE_FLOWS] = lies[i];
-		refused(-EPROTO, "the page's header lies: part 4 does not lie within it");
+		refused(-EPROTO, "the page's header is invalid: part 4 exceeds the page");
 	}
 	header->parts[HARP_PAGE_FLOWS] = good;
 	CHECK_EQ(harp_page_check(page.fd, NULL, 0), 0);
@@ -69,7 +69,7 @@ static void refused_header(void)
 {
 	char text[96];
 
-	snprintf(text, sizeof(text), "the page's header lies: %u parts, %llu bytes of %zu",
+	snprintf(text, sizeof(text), "the page's header is invalid: %u parts, %llu bytes of %zu",
 		 header->part_count, (unsigned long long)header->page_bytes, page.size);
 	refused(-EPROTO, text);
 }
@@ -191,7 +191,7 @@ TEST(a_job_s_page_is_checked)
 
 		lie->parts[part].count = 65537;
 		snprintf(text, sizeof(text),
-			 "the page's header lies: part %u does not lie within it", part);
+			 "the page's header is invalid: part %u exceeds the page", part);
 		CHECK_EQ(harp_page_check(job_page.fd, why, sizeof(why)), -EPROTO);
 		CHECK_STR(why, text);
 		CHECK_EQ(job_read(&job_page, (enum harp_page_part)part), -EPROTO);

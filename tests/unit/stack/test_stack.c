@@ -60,7 +60,7 @@ TEST(a_connection_s_options_are_refused_by_name)
 	rig->stack->options.hooks.log = log_keep;
 	CHECK_EQ(harp_tcp_listen(rig->stack, &at, &opt, &rig->listener), -EINVAL);
 	CHECK(!rig->listener);
-	CHECK_STR(logged, "harp_tcp_options: dscp is above 63");
+	CHECK_STR(logged, "harp_tcp_options: dscp exceeds 63");
 }
 
 TEST(a_port_is_listened_to_once)
