@@ -7,7 +7,7 @@ instructions the stack executes; then the same for a stack that publishes its st
 (harp_page.h) and is polled every microsecond. The wire's own (its functions, and the libc's copies
 that it asks for) are not counted. With `bulk`: of a segment in the middle of a stream, where
 polls find 64 of them (tools/cost/sim_bulk.c), the card's functions left out. With `sealed`: of a
-message on an encrypted lane instead, without the lane beneath (tests/unit/encryption_bench.c).
+message on an encrypted lane instead, without the lane beneath (tests/unit/lane/encryption_bench.c).
 With `lanes`: of a small message over kernel lanes through the plugin, both ends together, and over
 the reference plugin's socket (tools/driver/cost.c); what the kernel executes is not seen. The
 numbers depend on compiler and options, not on the load; valgrind has no AVX-512.

@@ -54,7 +54,7 @@ extern "C" {
 #define HARP_PAGE_NAME "harp-page"
 #define HARP_PAGE_LINK "/memfd:harp-page (deleted)" /* readlink(/proc/PID/fd/N) */
 #define HARP_PAGE_MAGIC 0x3147415050524148ull       /* "HARPPAG1" */
-#define HARP_PAGE_VERSION 1u
+#define HARP_PAGE_VERSION 2u
 #define HARP_PAGE_BYTES_MAX (32u << 20) /* a reader refuses more */
 #define HARP_PAGE_FLOWS_MAX 65536u
 #define HARP_PAGE_FLOWS_DEFAULT 1024u

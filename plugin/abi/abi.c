@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * abi.c - NCCL's seven tables: it alone knows version numbers, and here alone -errno becomes ncclResult_t.
+ * abi.c - NCCL's seven function tables. Version numbers and ncclResult_t are used only here.
  *
  * Theory of operation
  * -------------------
- * A shim is named after the oldest version that it fits (nccl_abi.h has its type under the same
- * name); a later form does the work and the earlier ones widen their arguments and call it.
- * Whatever the outcome, every output is written: NCCL reads *request, *done and *comm without
- * looking at the result first, and *request may hold an old pointer or the marker 0x1 on entry.
- * Places for outputs are never NULL, except that for sizes.
+ * A shim is named after the oldest version that it fits, as its type in nccl_abi.h is. The newest
+ * form does the work; older ones convert their arguments and call it. Every output is written even
+ * on error: NCCL reads *request, *done and *comm before it checks the result, and *request may hold
+ * an old pointer or the marker 0x1 on entry. Pointers to outputs are never NULL, except for sizes.
  *
- * Contexts and the ends of the process, of the library and of a fork are lifetime.c's.
+ * lifetime.c handles contexts, fork(), and the end of the process and of the library.
  */
 #include <errno.h>
 #include <limits.h>
@@ -29,9 +28,9 @@
 #define ABI_MESSAGE_BYTES_MAX (1ull << 40) /* the most that NCCL takes for maxP2pBytes */
 #define ABI_EXPORT __attribute__((visibility("default")))
 
-/* What was an int below 0 in older versions. */
+/* A negative int of an older version, converted to size_t. */
 #define ABI_IS_NEGATIVE(size) ((ssize_t)(size) < 0)
-/* NCCL gave us something it never should: said once here, so that the shims stay short. */
+/* Logs an invalid argument by the caller. */
 #define ABI_MISUSE(rc, ...) (WARN(__VA_ARGS__), abi_result(rc))
 
 static enum nccl_result abi_result(int rc)
@@ -50,7 +49,7 @@ static enum nccl_result abi_result(int rc)
 	case ECONNABORTED:
 		return NCCL_REMOTE_ERROR;
 	case EMSGSIZE:
-	case EKEYREJECTED: /* a proof that does not hold: pre-shared keys that differ */
+	case EKEYREJECTED: /* an invalid proof: pre-shared keys differ */
 	case EPROTONOSUPPORT:
 		return NCCL_INVALID_USAGE;
 	case EINVAL:
@@ -67,7 +66,7 @@ static enum nccl_result abi_result(int rc)
 
 /* ---- profiler events: one for each isend and irecv that has a profiler handle ---------------- */
 
-/* A function of libnccl's, the same for all communicators. Writer: init. Reader: isend, irecv, test. */
+/* libnccl's callback, the same for all communicators. Writer: init. Reader: isend, irecv, test. */
 static _Atomic(nccl_profiler) abi_profiler;
 
 static void abi_set_profiler(nccl_profiler profiler)
@@ -81,7 +80,7 @@ static void abi_event_start(struct request *request, void *phandle)
 	nccl_profiler profiler = atomic_load_explicit(&abi_profiler, memory_order_acquire);
 	struct comm_event *event = profiler ? plugin_event_begin(request) : NULL;
 
-	/* No event is no reason to fail: the profiler has lost it. */
+	/* Without memory, the profiler misses the event; the operation does not fail. */
 	if (event && profiler(&event->handle, NCCL_PROFILER_START, phandle, HARP_PROFILER_PLUGIN_ID,
 			      &event->data))
 		event->handle = NULL;
@@ -109,8 +108,8 @@ static enum nccl_result abi_init_v10(nccl_logger logger, nccl_profiler profiler)
 {
 	enum nccl_result result = abi_init_v6(logger);
 
-	/* NCCL 2.27 crashes when a net plugin starts an event and the profiler has not started those above it. HARP's own
-	 * profiler does, others may not. */
+	/* NCCL 2.27 crashes if a net plugin starts an event whose parents the profiler has not
+	 * started. HARP's own profiler starts them; others may not. */
 	if (result == NCCL_SUCCESS && plugin_config()->trace[0])
 		abi_set_profiler(profiler);
 	return result;
@@ -170,7 +169,7 @@ static enum nccl_result abi_devices_v6(int *ndev)
 	return abi_devices_v11(ndev);
 }
 
-/* The strings live in the list of devices, which lives as long as this library. */
+/* The strings are in the device list, which lives as long as this library. */
 static enum nccl_result abi_get_properties_v12(int dev, struct nccl_props_v12 *props)
 {
 	const struct device *device = plugin_device(dev);
@@ -193,14 +192,14 @@ static enum nccl_result abi_get_properties_v12(int dev, struct nccl_props_v12 *p
 		.max_p2p_bytes = ABI_MESSAGE_BYTES_MAX,
 		.max_coll_bytes = ABI_MESSAGE_BYTES_MAX,
 		.max_multi_request_size = 1,
-		/* Unknown: an Ethernet port does not tell which rail or plane of the fabric it is on. */
+		/* Unknown: an Ethernet port does not report the fabric's rail and plane. */
 		.rail_id = -1,
 		.plane_id = -1,
 	};
 	return NCCL_SUCCESS;
 }
 
-/* Older structs have a part of the newest one's fields, under the same names. */
+/* Older structs have a subset of the newest one's fields, under the same names. */
 #define ABI_PROPS_V6(p)                                                                            \
 	.name = (p).name, .pci_path = (p).pci_path, .guid = (p).guid,                              \
 	.ptr_support = (p).ptr_support, .speed_mbps = (p).speed_mbps, .port = (p).port,            \
@@ -489,10 +488,10 @@ static enum nccl_result abi_test_v6(void *request, int *done, int *sizes)
 	return NCCL_SUCCESS;
 }
 
-/* ---- tables ------------------------------------------------------------------------------------ */
+/* ---- tables --------------------------------------------------------------------------------- */
 
-/* What is not named is NULL on purpose: regMrDmaBuf and getDeviceMr (host memory only), irecvConsumed (requests end at
- * test), makeVDevice (nothing to merge). */
+/* These stay NULL: regMrDmaBuf and getDeviceMr (host memory only), irecvConsumed (requests end at
+ * test), makeVDevice (no devices to merge). */
 #define ABI_MORE_v6
 #define ABI_MORE_v7
 #define ABI_MORE_v8

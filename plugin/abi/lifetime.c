@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lifetime.c - who ends what, and when: contexts, the library's unloading, exit() and fork().
+ * lifetime.c - lifetime of contexts; unloading of the library, exit() and fork().
  *
- * Contexts. Since v11 NCCL carries a context of ours through the calls and ends it. Before, there
- * is none and no finalize either: those versions share one implicit context, made by the first init,
- * or by the first other call, and ended by this library's destructor at dlclose.
+ * Contexts. Since v11, NCCL passes a context to each call and ends it. Older versions have neither
+ * contexts nor finalize: they share one implicit context, which the first call opens and this
+ * library's destructor ends at dlclose().
  *
- * Exit. The destructor also runs at exit(), when NCCL's threads may be inside us still. As long as
- * comms are open it then leaves everything as it is: the kernel clears up after the process. (With
- * none open, finalize does what it always does, among it the linger for the peers' last segments.)
+ * Exit. The destructor also runs at exit(), when NCCL's threads may still be inside the plugin. If
+ * comms are open then, it does nothing and leaves the cleanup to the kernel. Otherwise it finalizes
+ * as usual, with the linger time for the peers' last segments.
  *
- * Fork. A child shares our descriptors and memory but has none of our threads. If it was forked
- * while a context lived, every entry in it fails or, where NCCL would clean up, succeeds and does
- * nothing.
+ * Fork. A child shares descriptors and memory, but has none of the threads. In a child that was
+ * forked while a context existed, every call fails, or does nothing and succeeds if NCCL calls it
+ * to clean up.
  */
 #include "abi/lifetime.h"
 
@@ -26,16 +26,18 @@
 
 #include "process/log.h"
 
-/* ---- the log: every word this library says goes through NCCL's logger, and none without it ------- */
+/* ---- the log: every word this library says goes through NCCL's logger, and none without it
+ * ------- */
 
 #define LOG_LINE_BYTES 1024
 
 static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
 static unsigned log_users; /* under log_lock */
-/* Writer: under log_lock. Reader: any thread; the function behind it is NCCL's and outlives us. */
+/* Writer: under log_lock. Reader: any thread. The function belongs to NCCL and outlives the plugin.
+ */
 static _Atomic(nccl_logger) log_logger;
 
-/* Every context opens the log once, before anything it may want to say, and closes it last. A NULL logger is silence. */
+/* Each context opens the log first and closes it last. NULL: no log. */
 static void log_open(nccl_logger logger)
 {
 	pthread_mutex_lock(&log_lock);
@@ -72,9 +74,10 @@ void plugin_log(enum plugin_log_level level, const char *func, int line, const c
 	logger(levels[level], NCCL_LOG_INIT | NCCL_LOG_NET, func, line, "NET/HARP: %s", text);
 }
 
-/* ---- fork and exit ------------------------------------------------------------------------------- */
+/* ---- fork and exit
+ * ------------------------------------------------------------------------------- */
 
-static atomic_uint lifetime_contexts; /* alive, the implicit one included */
+static atomic_uint lifetime_contexts; /* open, including the implicit one */
 static atomic_uint lifetime_comms;    /* open comms and listeners */
 static atomic_bool lifetime_forked;   /* Writer: a forked child, while it has one thread */
 
@@ -82,7 +85,7 @@ static pthread_mutex_t lifetime_implicit_lock = PTHREAD_MUTEX_INITIALIZER;
 /* Writer: under lifetime_implicit_lock. Reader: any shim of v6 to v10. */
 static _Atomic(struct plugin_ctx *) lifetime_implicit_ctx;
 static pid_t lifetime_implicit_owner;
-static bool lifetime_unloaded; /* under lifetime_implicit_lock: no context any more */
+static bool lifetime_unloaded; /* under lifetime_implicit_lock: open no more contexts */
 static bool lifetime_exiting;  /* Writer: exit(), before the destructor reads it */
 
 static void lifetime_fork_child(void)
@@ -92,9 +95,9 @@ static void lifetime_fork_child(void)
 }
 
 /*
- * Registered by init. Runs before the destructor at exit(), since what atexit() was given after the
- * start goes before the loader's own clean-up, and after it at dlclose(), where it is run by the
- * first entry of .fini_array, that is last.
+ * Registered by init. At exit() it runs before the destructor, because handlers registered after
+ * the start run before the loader's cleanup. At dlclose() it runs after the destructor: the first
+ * entry of .fini_array runs it, and entries run in reverse order.
  */
 static void lifetime_note_exit(void *unused)
 {
@@ -102,8 +105,8 @@ static void lifetime_note_exit(void *unused)
 	lifetime_exiting = true;
 }
 
-/* What atexit() of a library is made of. ThreadSanitizer's atexit() forgets whose function it is, and calls it when the
- * library has gone. */
+/* atexit() of a shared library. ThreadSanitizer's atexit() loses the library's handle and would
+ * call the function after dlclose(). */
 int lifetime_at_exit(void (*run)(void *), void *arg, void *library) __asm__("__cxa_atexit");
 extern void *lifetime_library __asm__("__dso_handle") __attribute__((visibility("hidden")));
 
@@ -176,7 +179,7 @@ int lifetime_implicit_open(nccl_logger logger)
 			atomic_store(&lifetime_implicit_ctx, ctx);
 		}
 	} else if (logger) {
-		/* The context may have been opened without one; it holds the log open. */
+		/* The context may have been opened without a logger; it keeps the log open. */
 		log_open(logger);
 		log_close();
 	}
@@ -185,8 +188,8 @@ int lifetime_implicit_open(nccl_logger logger)
 }
 
 /*
- * NCCL 2.22 and 2.23 close the library with the last communicator, which ends the context, and open
- * it again for the next one without calling init: for them it has been initialized.
+ * NCCL 2.22 and 2.23 close the library with the last communicator, which ends the context. They
+ * open it again for the next one without another call of init.
  */
 struct plugin_ctx *lifetime_implicit(void)
 {
@@ -206,7 +209,7 @@ __attribute__((destructor)) static void lifetime_unload(void)
 	lifetime_unloaded = true;
 	ctx = atomic_load(&lifetime_implicit_ctx);
 	pthread_mutex_unlock(&lifetime_implicit_lock);
-	/* The owner: children made by a bare clone() run no fork handler. */
+	/* The process that opened it: fork handlers do not run in children of a bare clone(). */
 	if (!ctx || lifetime_in_child() || getpid() != lifetime_implicit_owner)
 		return;
 	/* NCCL's logger may be gone by now. */

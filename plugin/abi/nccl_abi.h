@@ -3,12 +3,11 @@
  * nccl_abi.h - NCCL's net-plugin ABI, versions 6 to 12, written from its specification.
  *
  * A plugin exports one data symbol per version, `ncclNetPlugin_vN`, of type struct nccl_net_vN;
- * NCCL takes the newest one it knows. What did not change from one version to the next is declared once,
- * under the oldest version that has it: nccl_isend_v9 is the isend of v9 only, nccl_isend_v10 that
- * of v10, v11 and v12. Every size and every offset that differs is asserted at the end.
+ * NCCL uses the newest one that it knows. A type that several versions share is declared once,
+ * under the oldest of them: nccl_isend_v9 is the isend of v9 only, nccl_isend_v10 that of v10, v11
+ * and v12. All sizes, and the offsets that differ, are asserted at the end.
  *
- * Used by both sides: by abi.c, which fills the tables, and by the bench driver, which plays NCCL
- * and loads any plugin.
+ * Used by abi.c, which fills the tables, and by tools/driver and libharp-coll, which load plugins.
  */
 #ifndef HARP_NCCL_ABI_H
 #define HARP_NCCL_ABI_H
@@ -27,7 +26,7 @@ extern "C" {
 #define NCCL_HANDLE_BYTES 128 /* of listen, connect */
 #define NCCL_REQUESTS_MAX 32  /* outstanding per comm since 2.19; 8 before */
 #define NCCL_TRAFFIC_CLASS_UNSET (-1)
-/* What irecv may find in *request (v9 and later): "no completion is needed". To be overwritten. */
+/* irecv's *request on entry (v9 and later): "no completion is needed". irecv overwrites it. */
 #define NCCL_REQUEST_OPTIONAL ((void *)0x1)
 
 /* ncclResult_t. */
@@ -56,18 +55,18 @@ enum nccl_log_level {
 
 typedef void (*nccl_logger)(enum nccl_log_level level, unsigned long flags, const char *func,
 			    int line, const char *fmt, ...);
-/* What a profiler's callback is told, its `type`. The parent, a profiler handle of isend or irecv, is looked at for START
- * only, which stores the event's handle, if the profiler wants the event. */
+/* `type` of the profiler's callback. START takes the parent, the profiler handle of isend or irecv,
+ * and stores the event's handle if the profiler wants the event. */
 enum nccl_profiler_call {
 	NCCL_PROFILER_START = 0,
 	NCCL_PROFILER_STOP = 1,
 	NCCL_PROFILER_UPDATE = 2,          /* profiler v4 and later */
-	NCCL_PROFILER_UPDATE_AND_STOP = 3, /* before v4: as STOP */
+	NCCL_PROFILER_UPDATE_AND_STOP = 3, /* before v4: same as STOP */
 };
 typedef enum nccl_result (*nccl_profiler)(void **event, int type, void *parent, int64_t plugin_id,
 					  void *data);
 
-/* Where memory lies, for regMr and as bits of ptrSupport. */
+/* Memory types of regMr, and bits of ptrSupport. */
 #define NCCL_PTR_HOST 1
 #define NCCL_PTR_CUDA 2
 #define NCCL_PTR_DMABUF 4
@@ -87,7 +86,7 @@ struct nccl_device_handle {
 
 /* v10 and later: ncclNetCommConfig. */
 struct nccl_comm_config {
-	int traffic_class; /* NCCL_TRAFFIC_CLASS_UNSET: none asked for */
+	int traffic_class; /* NCCL_TRAFFIC_CLASS_UNSET: none */
 };
 
 struct nccl_comm_attr {
@@ -228,10 +227,11 @@ typedef enum nccl_result nccl_test_v6(void *request, int *done, int *sizes);
 typedef enum nccl_result nccl_irecv_consumed_v7(void *recv_comm, int n, void *request);
 typedef enum nccl_result nccl_close_v6(void *comm);
 
-/* ---- tables ------------------------------------------------------------------------------------ */
+/* ---- tables --------------------------------------------------------------------------------- */
 
-/* Version, and the forms of init, get_properties, listen, connect, accept, reg_mr, and isend and irecv. May be NULL:
- * reg_mr_dmabuf, iflush, get_device_mr, irecv_consumed, make_vdevice, set_net_attr. */
+/* Arguments: the version, and the versions of init, get_properties, listen, connect, accept,
+ * reg_mr, isend and irecv. May be NULL: reg_mr_dmabuf, iflush, get_device_mr, irecv_consumed,
+ * make_vdevice, set_net_attr. */
 #define NCCL_NET_TABLES(TABLE)                                                                     \
 	TABLE(v6, v6, v6, v6, v6, v6, v6, v6)                                                      \
 	TABLE(v7, v6, v7, v6, v7, v7, v6, v6)                                                      \
@@ -241,7 +241,7 @@ typedef enum nccl_result nccl_close_v6(void *comm);
 	TABLE(v11, v11, v11, v11, v11, v7, v8, v10)                                                \
 	TABLE(v12, v11, v12, v11, v11, v7, v8, v10)
 
-/* What a table has besides. */
+/* Further fields of a table. */
 #define NCCL_NET_MORE_v6
 #define NCCL_NET_MORE_v7                                                                           \
 	nccl_get_device_mr_v7 *get_device_mr;                                                      \

@@ -35,8 +35,7 @@
  * it does for buffered sends.
  */
 
-/* ---- making ------------------------------------------------------------------------------------
- */
+/* ---- making --------------------------------------------------------------------------------- */
 
 static void comm_free(struct comm *comm)
 {
@@ -175,8 +174,7 @@ bool comm_describe(struct comm *comm, char *buf, size_t len)
 	return is_kernel;
 }
 
-/* ---- the application's side --------------------------------------------------------------------
- */
+/* ---- the application's side ----------------------------------------------------------------- */
 
 int comm_post(struct comm *comm, void *data, size_t size, int tag, const void *memory,
 	      struct request **out)
@@ -249,8 +247,7 @@ bool comm_has_requests(const struct comm *comm)
 	return false;
 }
 
-/* ---- deregistered memory -----------------------------------------------------------------------
- */
+/* ---- deregistered memory -------------------------------------------------------------------- */
 
 /* Requests posted without a registration are matched by address. */
 static bool comm_request_is_in(const struct request *request, const void *memory, uintptr_t begin,
@@ -292,8 +289,7 @@ void comm_cancel_memory(struct comm *comm, const void *memory, const void *base,
 	comm_leave(comm);
 }
 
-/* ---- closing -----------------------------------------------------------------------------------
- */
+/* ---- closing -------------------------------------------------------------------------------- */
 
 /*
  * The closing thread takes the comm's poller and never releases it, so no other thread advances the
@@ -378,8 +374,7 @@ void comm_drop(struct comm *comm)
 		comm_drop_run(&e->close_work, 0);
 }
 
-/* ---- events for NCCL's profiler (harp_profiler.h); application thread -------------------------
- */
+/* ---- events for NCCL's profiler (harp_profiler.h); application thread ----------------------- */
 
 static_assert((int)HARP_PROFILER_LANE_HARP == LANE_HARP &&
 		      (int)HARP_PROFILER_LANE_KERNEL == LANE_KERNEL,

@@ -214,13 +214,11 @@ struct comm_recv_state {
 };
 
 enum comm_loss {
-	COMM_LOSS_SLOW,    /* much slower than its siblings of the same kind, and still there */
-	COMM_LOSS_BY_PEER, /* reset or closed */
+	COMM_LOSS_SLOW, /* much slower than its siblings of the same kind, and still there */
 	COMM_LOSS,
 };
-/* Reports a lane's loss. The comm's poller is held: must not block or call the comm. Returns true
- * if the peer closed the lane because a replacement is being connected. */
-typedef bool comm_lane_lost(struct comm *comm, unsigned index, enum comm_loss loss);
+/* Reports a lane's loss. The comm's poller is held: must not block or call the comm. */
+typedef void comm_lane_lost(struct comm *comm, unsigned index, enum comm_loss loss);
 
 struct comm {
 	/* Written when it is made. */

@@ -76,8 +76,7 @@ int comm_read_record(struct comm_lane *l, struct record *record);
  * before it. */
 bool comm_lane_send_close(struct comm_lane *l, const struct record *close);
 
-/* ---- comm_turn.c -------------------------------------------------------------------------------
- */
+/* ---- comm_turn.c ---------------------------------------------------------------------------- */
 
 /* Why a turn is taken. */
 enum comm_turn {
@@ -101,8 +100,7 @@ void comm_poll(struct comm *comm);
 void comm_engine_run(struct work *work, uint64_t now_ns);
 void comm_lane_notify(struct lane *lane, uint64_t now_ns);
 
-/* ---- comm_lane.c -------------------------------------------------------------------------------
- */
+/* ---- comm_lane.c ---------------------------------------------------------------------------- */
 
 /* Makes a lane, which joins in comm_adopt(). NULL: out of memory. The poller of lane->poller is
  * held. */
@@ -124,8 +122,7 @@ void comm_free_dead_lanes(struct comm *comm);
 /* Sends CLOSE on reachable lanes and closes them. */
 void comm_close_lanes(struct comm *comm);
 
-/* ---- comm_send.c -------------------------------------------------------------------------------
- */
+/* ---- comm_send.c ---------------------------------------------------------------------------- */
 
 int comm_send_init(struct comm *comm, const struct comm_options *opt); /* -ENOMEM */
 void comm_send_free(struct comm *comm);
@@ -142,8 +139,7 @@ bool comm_send_has_undelivered(const struct comm *comm);
 /* Completes requests that a reachable lane has delivered, before its end is handled. */
 void comm_send_finish_lane(struct comm_lane *l);
 
-/* ---- comm_recv.c -------------------------------------------------------------------------------
- */
+/* ---- comm_recv.c ---------------------------------------------------------------------------- */
 
 int comm_recv_init(struct comm *comm); /* -ENOMEM */
 void comm_recv_free(struct comm *comm);
@@ -152,8 +148,7 @@ int comm_recv_read(struct comm_lane *l);
 /* Delivers unexpected messages whose receives are posted, and sends CREDIT and ACK. */
 void comm_recv_run(struct comm *comm);
 
-/* ---- comm_ack.c --------------------------------------------------------------------------------
- */
+/* ---- comm_ack.c ----------------------------------------------------------------------------- */
 
 /* Counts a complete message. */
 void ack_message_done(struct comm *comm, uint64_t bytes);

@@ -31,8 +31,7 @@
 #define RTOS 2u                   /* a lane is not dead before its TCP's RTO has expired so often */
 #define DRAIN_READS 256u
 
-/* ---- joining -----------------------------------------------------------------------------------
- */
+/* ---- joining -------------------------------------------------------------------------------- */
 
 /* Finds or adds the comm's entry for that poller's engine; NULL: the table is full. Any thread. */
 static struct comm_engine *comm_engine_of(struct comm *comm, struct poller *poller)
@@ -177,8 +176,7 @@ void comm_adopt(struct comm *comm)
 	}
 }
 
-/* ---- dying -------------------------------------------------------------------------------------
- */
+/* ---- dying ---------------------------------------------------------------------------------- */
 
 void comm_end_without_lanes(struct comm *comm)
 {
@@ -206,7 +204,7 @@ void comm_lane_die(struct comm_lane *l, int error, bool stalled)
 	struct comm *comm = l->comm;
 	bool quiet = comm->closing || comm_has_failed(comm) || comm->end_error ||
 		     (comm->side == COMM_RECV && comm->rx.peer_closed);
-	bool replaced, left;
+	bool left;
 	unsigned moved;
 
 	if (l->dead)
@@ -229,15 +227,14 @@ void comm_lane_die(struct comm_lane *l, int error, bool stalled)
 			comm_end_without_lanes(comm);
 	}
 	comm_wake_all(comm);
-	replaced = !quiet && comm->lane_lost &&
-		   comm->lane_lost(comm, l->index,
-				   error == -ECONNRESET || error == -EPIPE ? COMM_LOSS_BY_PEER
-									   : COMM_LOSS);
-	if (quiet)
+	if (quiet) {
 		lane_stats_closed(l->stats, l);
-	else if (!replaced) /* otherwise the new lane reuses its statistics block */
-		lane_stats_died(l->stats, l, error);
-	if (!quiet && !replaced && (left || comm->reconnect_wait_ns))
+		return;
+	}
+	if (comm->lane_lost)
+		comm->lane_lost(comm, l->index, COMM_LOSS);
+	lane_stats_died(l->stats, l, error);
+	if (left || comm->reconnect_wait_ns)
 		comm_lane_log_death(l, error, stalled, moved);
 }
 
@@ -269,8 +266,7 @@ void comm_free_dead_lanes(struct comm *comm)
 	}
 }
 
-/* ---- sampling ----------------------------------------------------------------------------------
- */
+/* ---- sampling ------------------------------------------------------------------------------- */
 
 /* A lane is not dead before its TCP has retransmitted; Linux waits at least 200 ms for that. */
 static uint64_t comm_lane_timeout_ns(const struct lane_info *info)
@@ -359,13 +355,12 @@ void comm_lane_sample(struct comm_lane *l)
 	lane_stats_stalled(l->stats, mine->stalled);
 	l->unrated = scheduler_is_unrated(mine);
 	if ((events & SCHEDULER_SLOW) && comm->lane_lost)
-		(void)comm->lane_lost(comm, l->index, COMM_LOSS_SLOW);
+		comm->lane_lost(comm, l->index, COMM_LOSS_SLOW);
 	if (events & SCHEDULER_DEAD)
 		comm_lane_die(l, -ETIMEDOUT, true);
 }
 
-/* ---- closing -----------------------------------------------------------------------------------
- */
+/* ---- closing -------------------------------------------------------------------------------- */
 
 /* Reads and drops received data: with unread data, close() would send RST and CLOSE could be lost.
  */

@@ -63,8 +63,7 @@ void comm_recv_free(struct comm *comm)
 	free(comm->rx.ranges.table);
 }
 
-/* ---- unexpected messages -----------------------------------------------------------------------
- */
+/* ---- unexpected messages -------------------------------------------------------------------- */
 
 static struct comm_unexpected *unexpected_find(struct comm *comm, uint64_t message, uint64_t offset)
 {
@@ -107,8 +106,7 @@ static struct comm_unexpected *unexpected_new(struct comm *comm, const struct co
 	return u;
 }
 
-/* ---- the target of a chunk ---------------------------------------------------------------------
- */
+/* ---- the target of a chunk ------------------------------------------------------------------ */
 
 static struct target target_fault(struct comm_lane *l, const char *wrong)
 {
@@ -220,8 +218,7 @@ static struct target recv_target(struct comm_lane *l)
 				.memory = comm_request(comm, in->message)->data + in->offset };
 }
 
-/* ---- arrival -----------------------------------------------------------------------------------
- */
+/* ---- arrival -------------------------------------------------------------------------------- */
 
 /* The peer sent CLOSE: the comm ends when everything sent before has arrived, on all lanes. */
 static void recv_close(struct comm *comm, const struct record *close)
@@ -283,8 +280,7 @@ static void recv_arrived(struct comm_lane *l, const struct target *target)
 		recv_placed(l->comm, l, in->message, in->offset, in->length);
 }
 
-/* ---- reading -----------------------------------------------------------------------------------
- */
+/* ---- reading -------------------------------------------------------------------------------- */
 
 /* Reads one piece. Returns bytes, 0 (nothing to read), or the error. */
 static ssize_t recv_piece(struct comm_lane *l, const struct target *target)
@@ -398,8 +394,7 @@ int comm_recv_read(struct comm_lane *l)
 	return rc;
 }
 
-/* ---- unexpected messages whose receives are posted ---------------------------------------------
- */
+/* ---- unexpected messages whose receives are posted ------------------------------------------ */
 
 /* Delivers it unless another lane has done so. Returns false if the comm has failed. */
 static bool unexpected_deliver(struct comm *comm, struct comm_unexpected *u)

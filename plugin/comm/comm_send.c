@@ -87,8 +87,7 @@ void comm_send_free(struct comm *comm)
 	free(comm->tx.buffer_data);
 }
 
-/* ---- lists of chunks ---------------------------------------------------------------------------
- */
+/* ---- lists of chunks ------------------------------------------------------------------------ */
 
 static void list_append(struct comm_send_state *tx, struct comm_list *list, int16_t chunk)
 {
@@ -129,8 +128,7 @@ static bool list_drop_acked(struct comm_send_state *tx, struct comm_list *list)
 	return alone && list->head < 0;
 }
 
-/* ---- credits -----------------------------------------------------------------------------------
- */
+/* ---- credits -------------------------------------------------------------------------------- */
 
 /* How many of the `left` bytes the next record may carry; -1: not even a header may be sent. */
 static int64_t send_allowance(const struct comm *comm, uint64_t left)
@@ -183,8 +181,7 @@ static void send_grant(struct comm *comm, uint64_t granted)
 		tx->credited_bytes = tx->end_ring[(granted - 1) % COMM_EAGER_MESSAGES];
 }
 
-/* ---- buffered sends ----------------------------------------------------------------------------
- */
+/* ---- buffered sends ------------------------------------------------------------------------- */
 
 static uint8_t *buffer_data(const struct comm_send_state *tx, int buffer)
 {
@@ -264,8 +261,7 @@ bool comm_send_has_undelivered(const struct comm *comm)
 	return false;
 }
 
-/* ---- done --------------------------------------------------------------------------------------
- */
+/* ---- done ----------------------------------------------------------------------------------- */
 
 static void send_complete(struct comm *comm, struct comm_lane *observer)
 {
@@ -347,8 +343,7 @@ unsigned comm_send_release(struct comm_lane *l, bool lost)
 	return moved;
 }
 
-/* ---- choosing the next record ------------------------------------------------------------------
- */
+/* ---- choosing the next record --------------------------------------------------------------- */
 
 static void plan_chunk(struct comm *comm, struct plan *plan, enum plan_kind kind, int16_t i)
 {
@@ -531,8 +526,7 @@ static struct comm_lane *plan_lane(struct comm *comm, const struct plan *plan)
 	return comm->lanes[best];
 }
 
-/* ---- sending -----------------------------------------------------------------------------------
- */
+/* ---- sending -------------------------------------------------------------------------------- */
 
 /* Keeps the chunk until an ACK record covers it. */
 static void send_track(struct comm_lane *l, const struct plan *plan)
@@ -665,8 +659,7 @@ void comm_send_run(struct comm *comm)
 	send_complete(comm, observer);
 }
 
-/* ---- the receiver's records --------------------------------------------------------------------
- */
+/* ---- the receiver's records ----------------------------------------------------------------- */
 
 /* Returns the protocol violation, or NULL. Without failover, every CREDIT must grant more. */
 static const char *send_credit(struct comm *comm, const struct record *record)

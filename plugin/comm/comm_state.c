@@ -42,8 +42,7 @@ void comm_wake_all(struct comm *comm)
 	comm_wake(l);
 }
 
-/* ---- completion and failure ---------------------------------------------------------------------
- */
+/* ---- completion and failure ----------------------------------------------------------------- */
 
 void comm_complete(struct comm *comm, struct comm_lane *observer, size_t size)
 {
@@ -165,8 +164,7 @@ void comm_settle(struct comm *comm)
 	comm_fail_text(comm, l, comm->end_error, &close, comm->end_text);
 }
 
-/* ---- records out and in -------------------------------------------------------------------------
- */
+/* ---- records out and in --------------------------------------------------------------------- */
 
 void comm_out_begin(struct comm_lane *l, const struct record *record)
 {

@@ -56,8 +56,7 @@ static uint64_t memory_closings;
 static pthread_mutex_t memory_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t memory_waited = PTHREAD_COND_INITIALIZER;
 
-/* ---- the stacks --------------------------------------------------------------------------------
- */
+/* ---- the stacks ----------------------------------------------------------------------------- */
 
 /* One call of a stack, with its engine's poller held. */
 struct memory_call {

@@ -171,8 +171,7 @@ void scheduler_acked(struct scheduler *scheduler, unsigned index, uint64_t acked
 	scheduler_learn_rate(l, was_owed, now_ns);
 }
 
-/* ---- predictions -------------------------------------------------------------------------------
- */
+/* ---- predictions ---------------------------------------------------------------------------- */
 
 static uint64_t scheduler_rate_default(const struct scheduler *scheduler, unsigned kind)
 {

@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "connect/listener.h"
-#include "connect/registry.h"
 #include "process/log.h"
 #include "process/config.h"
 #include "device/device.h"
@@ -19,11 +18,10 @@
  * An acceptor has a kernel socket of each family and a listener on the stack of each engine. What connects is a pending
  * connection (pending.c) until its preamble is through. Then it becomes a comm on the ready list of the listen comm that
  * its HELLO named, or a further lane of a comm (registry.c). Each listen comm has one of the HARP listeners, on the engine
- * that serves the fewest, so that the comms of a process are spread over its engines.
+ * that has the fewest lanes, so that the comms of a process are spread over its engines.
  *
  * Pending connections of kernel listeners belong to the control thread, those of a HARP listener to its engine. So peers
  * get in although no thread calls plugin_accept(), which polls all the same, as that is quicker than to wake a thread.
- * `lock` protects the list of listen comms and their ready lists.
  *
  * The engines may be opened later than the kernel's sockets. Until then the kernel listeners hold connections in their
  * backlog, because CHALLENGE must name the HARP ports.
@@ -36,103 +34,22 @@ struct acceptor {
 	struct work admit_work, close_work;
 	unsigned listener_count;
 	struct stack_listener *listeners[ENGINES_MAX]; /* as the engines are numbered */
-	pthread_mutex_t lock;
-	/* Under lock. */
-	struct engine_set
-		*engines; /* NULL: none; once it is set the listeners are there for good */
-	struct listen_comm *listens;
-	unsigned rail_count;
-	struct acceptor *rails[RAIL_PAIRS_MAX]; /* of our comms; the first is ourselves */
-	atomic_bool held;                       /* the kernel sockets accept no connection */
+	/* NULL: none; once it is set the listeners are there for good. Writer: under ctx_lock, release. Reader: acquire */
+	_Atomic(struct engine_set *) engines;
+	atomic_bool held; /* the kernel sockets accept no connection */
 };
 
-/* ---- for pending_set ----------------------------------------------------------------------------- */
+/* Of each device. Writer: under ctx_lock, release. Reader: any thread, acquire */
+static _Atomic(struct acceptor *) acceptors[PLUGIN_DEVICES_MAX];
 
-static struct listen_comm *acceptor_find(struct acceptor *acceptor, uint64_t id)
+struct acceptor *acceptor_of(int dev)
 {
-	struct listen_comm *listen = acceptor->listens;
-
-	while (listen && listen->id != id)
-		listen = listen->next;
-	return listen;
+	return atomic_load_explicit(&acceptors[dev], memory_order_acquire);
 }
 
-bool acceptor_secret(struct acceptor *acceptor, uint64_t listen_id,
-		     uint8_t secret[HANDLE_SECRET_BYTES])
+static struct engine_set *acceptor_engines(const struct acceptor *acceptor)
 {
-	struct listen_comm *listen;
-
-	pthread_mutex_lock(&acceptor->lock);
-	listen = acceptor_find(acceptor, listen_id);
-	if (listen)
-		memcpy(secret, listen->secret, HANDLE_SECRET_BYTES);
-	pthread_mutex_unlock(&acceptor->lock);
-	return listen != NULL;
-}
-
-bool acceptor_has_room(struct acceptor *acceptor, uint64_t listen_id,
-		       const struct harp_endpoint *peer)
-{
-	char text[HARP_ENDPOINT_TEXT_MAX];
-	struct listen_comm *listen;
-	bool room, logs = false;
-
-	pthread_mutex_lock(&acceptor->lock);
-	listen = acceptor_find(acceptor, listen_id);
-	room = !listen || listen->count < LISTEN_PEERS_MAX;
-	if (!room) {
-		logs = !listen->full_logged;
-		listen->full_logged = true;
-	}
-	pthread_mutex_unlock(&acceptor->lock);
-	if (logs)
-		WARN("%s: turned away %s, which comes again: too many that know a handle wait already; "
-		     "does this rank still call accept, and who else has its handles?",
-		     plugin_device(acceptor->dev)->ifname, harp_endpoint_format(peer, text));
-	return room;
-}
-
-void acceptor_fail(struct acceptor *acceptor, uint64_t listen_id, const struct harp_endpoint *peer,
-		   int error)
-{
-	char text[HARP_ENDPOINT_TEXT_MAX];
-	struct listen_comm *listen;
-
-	pthread_mutex_lock(&acceptor->lock);
-	listen = acceptor_find(acceptor, listen_id);
-	if (listen)
-		listen->error = error;
-	pthread_mutex_unlock(&acceptor->lock);
-	WARN("%s: cannot accept %s, which finds a reset: %s%s; connect again when that has passed",
-	     plugin_device(acceptor->dev)->ifname, harp_endpoint_format(peer, text),
-	     lane_error_text(error), lane_error_remedy(error, ""));
-}
-
-bool acceptor_ready(struct acceptor *acceptor, uint64_t listen_id, struct comm *comm,
-		    uint64_t comm_id, const uint8_t *key)
-{
-	struct listen_comm *listen;
-	struct comm **tail;
-	int rc = 0;
-
-	pthread_mutex_lock(&acceptor->lock);
-	listen = acceptor_find(acceptor, listen_id);
-	if (listen && key)
-		rc = registry_add(comm, comm_id, key);
-	if (rc)
-		listen = NULL;
-	if (listen) {
-		comm->ctx = listen->ctx;
-		for (tail = &listen->waiting; *tail; tail = &(*tail)->next)
-			;
-		comm->next = NULL;
-		*tail = comm;
-		listen->count++;
-	}
-	pthread_mutex_unlock(&acceptor->lock);
-	if (rc == -ENOMEM)
-		acceptor_fail(acceptor, listen_id, &comm->remote, rc);
-	return listen != NULL;
+	return atomic_load_explicit(&acceptor->engines, memory_order_acquire);
 }
 
 /* ---- listeners -------------------------------------------------------------------------------- */
@@ -195,17 +112,15 @@ static int acceptor_open_kernel(struct acceptor *acceptor)
 	return rc;
 }
 
-int acceptor_open(struct acceptor **out, int dev)
+int acceptor_open(int dev)
 {
 	struct acceptor *acceptor = calloc(1, sizeof(*acceptor));
 	int rc = 0;
 
-	*out = NULL;
 	if (!acceptor) {
 		WARN("%s: cannot listen: out of memory", plugin_device(dev)->ifname);
 		return -ENOMEM;
 	}
-	pthread_mutex_init(&acceptor->lock, NULL);
 	acceptor->dev = dev;
 	acceptor->v4.fd = acceptor->v6.fd = -1;
 	acceptor->admit_work.run = acceptor_admit_run;
@@ -217,11 +132,10 @@ int acceptor_open(struct acceptor **out, int dev)
 	if (rc) { /* nothing has been accepted */
 		kernel_listener_close(&acceptor->v4);
 		kernel_listener_close(&acceptor->v6);
-		pthread_mutex_destroy(&acceptor->lock);
 		free(acceptor);
 		return rc;
 	}
-	*out = acceptor;
+	atomic_store_explicit(&acceptors[dev], acceptor, memory_order_release);
 	return 0;
 }
 
@@ -237,21 +151,26 @@ int acceptor_open_harp(struct acceptor *acceptor, struct engine_set *engines)
 	if (rc)
 		WARN("%s: HARP cannot listen: %s; are its ports (61000-65535) in use?",
 		     plugin_device(acceptor->dev)->ifname, lane_error_text(rc));
-	if (rc)
-		return rc;
-	pthread_mutex_lock(&acceptor->lock);
-	acceptor->engines = engines;
-	pthread_mutex_unlock(&acceptor->lock);
-	return 0;
+	else
+		atomic_store_explicit(&acceptor->engines, engines, memory_order_release);
+	return rc;
 }
 
-void acceptor_close(struct acceptor *acceptor)
+void acceptors_close(void)
 {
-	for (unsigned i = 0; i < acceptor->listener_count; i++)
-		stack_listener_close(acceptor->listeners[i]);
-	control_call(&acceptor->close_work);
-	pthread_mutex_destroy(&acceptor->lock);
-	free(acceptor);
+	/* First: pending connections of one name the ports of the others. */
+	for (unsigned dev = 0; dev < PLUGIN_DEVICES_MAX; dev++) {
+		struct acceptor *acceptor = acceptors[dev];
+
+		for (unsigned i = 0; acceptor && i < acceptor->listener_count; i++)
+			stack_listener_close(acceptor->listeners[i]);
+		if (acceptor)
+			control_call(&acceptor->close_work);
+	}
+	for (unsigned dev = 0; dev < PLUGIN_DEVICES_MAX; dev++) {
+		free(acceptors[dev]);
+		acceptors[dev] = NULL;
+	}
 }
 
 /* ---- what is sent to peers ---------------------------------------------------------------------- */
@@ -271,9 +190,9 @@ static void acceptor_more_ports(const struct acceptor *acceptor,
 	}
 }
 
-void acceptor_endpoints(const struct acceptor *acceptor, const struct listen_comm *listen,
-			struct handle *handle)
+void acceptor_endpoints(const struct listen_comm *listen, struct handle *handle)
 {
+	const struct acceptor *acceptor = listen->acceptor;
 	const struct device *device = plugin_device(acceptor->dev);
 
 	handle->has_v4 = device->has_v4;
@@ -316,15 +235,14 @@ static void acceptor_entry(const struct acceptor *acceptor, uint8_t nic,
 }
 
 /* Where peers can come to by this device, on an instance that has little to do. */
-static void acceptor_entries(struct acceptor *acceptor, uint8_t nic, struct rails *rails)
+static void acceptor_entries(const struct acceptor *acceptor, uint8_t nic, struct rails *rails)
 {
 	const struct device *device = plugin_device(acceptor->dev);
 	const struct stack_listener *listener = NULL;
+	struct engine_set *engines = acceptor_engines(acceptor);
 
-	pthread_mutex_lock(&acceptor->lock);
-	if (acceptor->engines)
-		listener = acceptor->listeners[engine_index(engine_set_choose(acceptor->engines))];
-	pthread_mutex_unlock(&acceptor->lock);
+	if (engines)
+		listener = acceptor->listeners[engine_index(engine_set_choose(engines))];
 	if (device->has_v4)
 		acceptor_entry(acceptor, nic, &device->addr_v4, acceptor->v4.local.port, listener,
 			       rails);
@@ -333,106 +251,42 @@ static void acceptor_entries(struct acceptor *acceptor, uint8_t nic, struct rail
 			       rails);
 }
 
-size_t acceptor_rails(struct acceptor *acceptor, uint8_t out[RAILS_BYTES_MAX])
+size_t acceptor_rails(const struct acceptor *acceptor, uint8_t out[RAILS_BYTES_MAX])
 {
-	struct acceptor *list[RAIL_PAIRS_MAX];
+	int devs[RAIL_PAIRS_MAX];
+	unsigned count = rails_devices(acceptor->dev, devs);
 	struct rails rails = { 0 };
-	unsigned count;
+	uint8_t nic = 0;
 
-	pthread_mutex_lock(&acceptor->lock);
-	count = acceptor->rail_count;
-	memcpy(list, acceptor->rails, sizeof(list));
-	pthread_mutex_unlock(&acceptor->lock);
-	for (unsigned i = 0; i < count; i++)
-		acceptor_entries(list[i], (uint8_t)i, &rails);
+	for (unsigned i = 0; i < count; i++) {
+		const struct acceptor *other = acceptor_of(devs[i]);
+
+		if (other)
+			acceptor_entries(other, nic++, &rails);
+	}
 	return rails_encode(&rails, out);
-}
-
-void acceptor_set_rails(struct acceptor *acceptor, struct acceptor *const *list, unsigned count)
-{
-	pthread_mutex_lock(&acceptor->lock);
-	acceptor->rail_count = count;
-	memcpy(acceptor->rails, list, count * sizeof(list[0]));
-	pthread_mutex_unlock(&acceptor->lock);
 }
 
 /* ---- listen comms ----------------------------------------------------------------------------- */
 
 void acceptor_add(struct acceptor *acceptor, struct listen_comm *listen)
 {
-	pthread_mutex_lock(&acceptor->lock);
-	if (acceptor->engines) {
-		struct engine *engine = engine_set_choose(acceptor->engines);
+	struct engine_set *engines = acceptor_engines(acceptor);
 
-		listen->listener = acceptor->listeners[engine_index(engine)];
-		engine_load(engine, 1); /* a connection is to come */
-	}
-	listen->next = acceptor->listens;
-	acceptor->listens = listen;
-	pthread_mutex_unlock(&acceptor->lock);
+	listen->acceptor = acceptor;
+	listen->dev = acceptor->dev;
+	if (engines)
+		listen->listener = acceptor->listeners[engine_index(engine_set_choose(engines))];
+	registry_listen(listen);
 }
 
-void acceptor_remove(struct acceptor *acceptor, struct listen_comm *listen)
+int acceptor_accept(struct listen_comm *listen, struct comm **out)
 {
-	struct comm *comm, *next;
-
-	if (listen->listener)
-		engine_load(listen->listener->engine, -1);
-	pthread_mutex_lock(&acceptor->lock);
-	LIST_UNLINK(acceptor->listens, listen, next);
-	pthread_mutex_unlock(&acceptor->lock);
-	for (comm = listen->waiting; comm; comm = next) {
-		next = comm->next;
-		registry_remove(comm);
-		comm_close(comm, true);
-	}
-	listen->waiting = NULL;
-}
-
-/* The error goes with no comm. */
-static int acceptor_pop(struct acceptor *acceptor, struct listen_comm *listen, struct comm **out)
-{
-	struct comm *comm;
-	int error = 0;
-
-	pthread_mutex_lock(&acceptor->lock);
-	comm = listen->waiting;
-	if (comm) {
-		listen->waiting = comm->next;
-		listen->count--;
-	} else {
-		error = listen->error;
-		listen->error = 0;
-	}
-	pthread_mutex_unlock(&acceptor->lock);
-	*out = comm;
-	return error;
-}
-
-/* The listen comm's own, and one other: the handle named others, too. */
-static void acceptor_poll_listeners(struct acceptor *acceptor, struct listen_comm *listen)
-{
-	const struct engine_set *engines;
-	struct stack_listener *other;
-
-	pthread_mutex_lock(&acceptor->lock);
-	engines = acceptor->engines;
-	pthread_mutex_unlock(&acceptor->lock);
-	if (!engines)
-		return;
-	other = acceptor->listeners[listen->turn++ % acceptor->listener_count];
-	if (listen->listener)
-		poller_poll(engine_poller(listen->listener->engine));
-	if (other != listen->listener)
-		poller_poll(engine_poller(other->engine));
-}
-
-int acceptor_accept(struct acceptor *acceptor, struct listen_comm *listen, struct comm **out)
-{
-	int rc = acceptor_pop(acceptor, listen, out);
+	int rc = registry_accept(listen, out);
 
 	if (rc || *out)
 		return rc;
-	acceptor_poll_listeners(acceptor, listen);
-	return acceptor_pop(acceptor, listen, out);
+	if (listen->listener)
+		poller_poll(engine_poller(listen->listener->engine));
+	return registry_accept(listen, out);
 }

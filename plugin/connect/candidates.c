@@ -132,7 +132,6 @@ static void candidates_find_harp(struct candidates *c, const struct device *devi
 				 struct engine_set *engines, const struct handle *h)
 {
 	c->engine = engine_set_choose(engines);
-	engine_load(c->engine, 1);
 	if (candidates_on_this_host(c, device, h))
 		return;
 	if (h->has_v4 && device->has_v4)
@@ -222,11 +221,4 @@ int candidates_find(struct candidates *out, int dev, const struct handle *handle
 		return -EPROTONOSUPPORT;
 	}
 	return 0;
-}
-
-void candidates_forget(struct candidates *c)
-{
-	if (c->engine)
-		engine_load(c->engine, -1);
-	c->engine = NULL;
 }

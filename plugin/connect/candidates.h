@@ -31,13 +31,11 @@ struct candidates {
 };
 
 /* Those of one kind (HARP lanes: engines is not NULL) between a device and a peer's, without a word; perhaps
- * none. Takes a place on the engine until candidates_forget(). Any thread. */
+ * none. Any thread. */
 void candidates_list(struct candidates *out, int dev, struct engine_set *engines,
 		     const struct handle *handle);
 /* At least one. -EPROTONOSUPPORT, said by WARN: none, or none of the path that HARP_PATH asks
- * for. Takes a place on the engine (engine_load) until candidates_forget(), on failure too. Asks
- * the kernel for routes: by the control thread, after interface_open(). ctx_lock not held. */
+ * for. Asks the kernel for routes: by the control thread, after interface_open(). ctx_lock not held. */
 int candidates_find(struct candidates *out, int dev, const struct handle *handle);
-void candidates_forget(struct candidates *c);
 
 #endif

@@ -34,9 +34,18 @@
 #define WAY_PORTS_MAX 64u    /* source ports that are tried for each way but the first */
 #define PAUSE_NS 50000000ull /* after the first round; doubles, */
 #define PAUSE_DOUBLES 4u     /* so often */
-#define ROUNDS_MIN 4u
-#define PART_NO_WAY 10u /* of the whole time */
-#define PART_HELLO_RESET 3u
+
+/* How long a connect goes on (docs/lanes.md, section 3): at least so many rounds in all, or a part of the whole time. */
+static const struct {
+	unsigned rounds, part; /* part 0: none */
+} connect_patience[] = {
+	[CONNECT_NOT_TRIED] = { 4, 10 },
+	[CONNECT_SILENT] = { 4, 10 },
+	[CONNECT_NO_WAY] = { 4, 10 },
+	[CONNECT_REJECTED] = { 4, 0 }, /* a packet may have been damaged */
+	[CONNECT_HELLO_RESET] = { 0, 3 },
+	[CONNECT_TURNED_AWAY] = { 0, 1 },
+};
 
 static void connect_leave(struct connector *c, enum connect_stage stage)
 {
@@ -52,6 +61,8 @@ static enum connect_failure connect_failure(const struct attempt *attempt, int e
 		return CONNECT_NOT_TRIED;
 	if (!attempt->opened)
 		return error == -ETIMEDOUT ? CONNECT_SILENT : CONNECT_NO_WAY;
+	if (attempt->preamble.step == PREAMBLE_DONE)
+		return CONNECT_NO_COMM;
 	if (error != -ECONNRESET && error != -ETIMEDOUT)
 		return CONNECT_REJECTED;
 	if (error == -ECONNRESET && attempt->preamble.step <= PREAMBLE_READ_CHALLENGE)
@@ -62,24 +73,12 @@ static enum connect_failure connect_failure(const struct attempt *attempt, int e
 /* A round has ended so. */
 static bool connect_goes_on(const struct connector *c, uint64_t now_ns)
 {
-	uint64_t timeout_ns = plugin_config()->connect_timeout_ns;
+	unsigned part = connect_patience[c->first.failure].part;
 	/* Another poller's clock may be older than that of the round before. */
 	uint64_t in_vain_ns = now_ns > c->first.in_vain_ns ? now_ns - c->first.in_vain_ns : 0;
 
-	switch (c->first.failure) {
-	case CONNECT_TURNED_AWAY:
-		return true;
-	case CONNECT_HELLO_RESET:
-		return in_vain_ns < timeout_ns / PART_HELLO_RESET;
-	case CONNECT_REJECTED:
-		return c->first.rounds <
-		       ROUNDS_MIN; /* the one time a packet may have been damaged */
-	case CONNECT_NO_WAY:
-	case CONNECT_SILENT:
-	case CONNECT_NOT_TRIED:
-		break;
-	}
-	return c->first.rounds < ROUNDS_MIN || in_vain_ns < timeout_ns / PART_NO_WAY;
+	return c->first.rounds < connect_patience[c->first.failure].rounds ||
+	       (part && in_vain_ns < plugin_config()->connect_timeout_ns / part);
 }
 
 /* The last candidate of a round has failed. UINT64_MAX: that was the last round; else when the next one begins. */
@@ -90,9 +89,7 @@ static uint64_t connect_next_round_ns(struct connector *c, uint64_t now_ns)
 	bool goes_on;
 
 	c->first.rounds++;
-	if (c->first.failure == CONNECT_TURNED_AWAY)
-		c->first.in_vain_ns = 0;
-	else if (!c->first.in_vain_ns)
+	if (c->first.failure == CONNECT_TURNED_AWAY || !c->first.in_vain_ns)
 		c->first.in_vain_ns = now_ns;
 	if (c->first.failure >=
 	    CONNECT_HELLO_RESET) /* connects that were dropped together do not return together */
@@ -127,19 +124,21 @@ static void connect_note(struct connector *c, const struct attempt *attempt, int
 static void connect_attempt_failed(struct connector *c, const struct attempt *attempt, int error,
 				   const char *text, uint64_t now_ns)
 {
+	/* The listener knows it now too, and logs the same. */
+	bool differs = c->handle.encrypted != (keyfile_key() != NULL);
 	uint64_t next_ns = now_ns;
 
-	if (c->handle.encrypted != (keyfile_key() != NULL)) {
-		/* The listener knows it now too, and logs the same. */
-		connect_note(c, attempt, -EPROTONOSUPPORT,
-			     preamble_encryption_differs(c->handle.encrypted), now_ns);
+	if (differs) {
+		error = -EPROTONOSUPPORT;
+		text = preamble_encryption_differs(c->handle.encrypted);
+	}
+	connect_note(c, attempt, error, text, now_ns);
+	/* The peer has a comm of this id, and would refuse a second one. */
+	if (differs || c->first.failure == CONNECT_NO_COMM) {
 		next_ns = UINT64_MAX;
-	} else {
-		connect_note(c, attempt, error, text, now_ns);
-		if (++c->first.candidate == c->first.candidates.count) {
-			c->first.candidate = 0;
-			next_ns = connect_next_round_ns(c, now_ns);
-		}
+	} else if (++c->first.candidate == c->first.candidates.count) {
+		c->first.candidate = 0;
+		next_ns = connect_next_round_ns(c, now_ns);
 	}
 	if (next_ns >= c->first.deadline_ns)
 		connect_leave(c, CONNECT_FAILED);
@@ -190,7 +189,6 @@ static void connect_attempt_ended(struct connector *c, int result, uint64_t now_
 	attempt_free(attempt);
 	if (result)
 		return;
-	candidates_forget(&c->first.candidates);
 	if (c->comm->connector)
 		connector_begin(c);
 	connect_leave(c, CONNECT_DONE);

@@ -18,8 +18,8 @@
  * The plan (plan.c) is a list of lanes, by their index in the comm. A lane of the plan that is not up gets a connect
  * attempt: at once at first, and when it had lived for a while; else after CONNECTOR_BACKOFF_NS_MIN, twice as long after
  * each failure. A slow one gets an attempt while it is up, under its index: the new lane, from another source port,
- * replaces it. The peer resets the old one when it lets the new one in, which may be seen here before the new one's READY:
- * that is no death.
+ * replaces it. The peer resets the old one when CONFIRM lets the new one in: this comm has the new one by then. (A kernel
+ * lane's CONFIRM leaves microseconds before that. A reset in between is a death like any other.)
  *
  * All of it belongs to the control thread. connector_lost(), called by any poller, leaves bits and posts work. Which lanes
  * have died, the comm is asked.
@@ -30,34 +30,9 @@
 #define BACKOFF_NS_MAX 5000000000ull
 #define PROVEN_NS 1000000000ull /* a lane that lived so long is opened again at once */
 #define REROLL_NS 5000000000ull /* a slow lane is replaced no more often */
-#define LOG_NS 5000000000ull    /* no more often of one rail, of all comms */
+#define LOG_NS 5000000000ull    /* a shortage is logged no more often */
 
 /* ---- what is logged of rails ------------------------------------------------------------------------ */
-
-/* Was this not logged lately for any comm? */
-static bool rail_log_due(int dev, const struct harp_addr *addr, bool down, uint64_t now_ns)
-{
-	static struct {
-		int dev;
-		bool down;
-		struct harp_addr addr;
-		uint64_t at_ns; /* 0: unused */
-	} table[64], *oldest;   /* the control thread's */
-
-	oldest = &table[0];
-	for (unsigned i = 0; i < ARRAY_SIZE(table); i++) {
-		if (table[i].at_ns && now_ns < table[i].at_ns + LOG_NS && table[i].dev == dev &&
-		    table[i].down == down && !memcmp(&table[i].addr, addr, sizeof(*addr)))
-			return false;
-		if (table[i].at_ns < oldest->at_ns)
-			oldest = &table[i];
-	}
-	oldest->dev = dev;
-	oldest->down = down;
-	oldest->addr = *addr;
-	oldest->at_ns = now_ns;
-	return true;
-}
 
 static void rail_log(const struct connector_rail *rail, uint64_t now_ns)
 {
@@ -66,7 +41,8 @@ static void rail_log(const struct connector_rail *rail, uint64_t now_ns)
 	char text[HARP_ADDR_TEXT_MAX];
 
 	lane_page_rail(rail->dev, rail->down_logged);
-	if (!rail_log_due(rail->dev, addr, rail->down_logged, now_ns))
+	if (!lane_notice_due(rail->down_logged ? LANE_NOTICE_RAIL_DOWN : LANE_NOTICE_RAIL_UP, addr,
+			     now_ns))
 		return;
 	harp_addr_format(addr, text);
 	if (rail->down_logged)
@@ -207,10 +183,9 @@ static int lane_choose(struct attempt *a, const struct connector_rail *rail,
 		       const struct connector_lane *lane, uint64_t now_ns)
 {
 	struct candidates candidates;
-	int rc = -EHOSTUNREACH;
 
 	candidates_list(&candidates, rail->dev, lane->harp ? rail->engines : NULL, &rail->handle);
-	for (unsigned i = 0; rc && i < candidates.count; i++) {
+	for (unsigned i = 0; i < candidates.count; i++) {
 		const struct candidate *candidate =
 			&candidates.list[(lane->failures + i) % candidates.count];
 
@@ -218,11 +193,9 @@ static int lane_choose(struct attempt *a, const struct connector_rail *rail,
 		    peers_is_avoided(&candidate->remote, engine_index(candidate->engine), now_ns))
 			continue;
 		a->candidate = *candidate;
-		rc = lane_bind(a, rail);
-		break;
+		return lane_bind(a, rail);
 	}
-	candidates_forget(&candidates);
-	return rc;
+	return -EHOSTUNREACH;
 }
 
 static void lane_attempt(struct connector *c, struct connector_lane *lane, uint64_t now_ns)
@@ -234,8 +207,6 @@ static void lane_attempt(struct connector *c, struct connector_lane *lane, uint6
 		lane_failed(c, lane, -ENOMEM, lane_error_text(-ENOMEM), now_ns);
 		return;
 	}
-	if (lane->up) /* before the peer can know of it */
-		atomic_fetch_or(&c->rerolling, 1u << lane->index);
 	lane->attempt = a;
 	a->dev = rail->dev;
 	a->dscp = c->dscp;
@@ -255,21 +226,14 @@ static void lane_attempt(struct connector *c, struct connector_lane *lane, uint6
 
 static bool lane_has_died(struct connector *c, const struct connector_lane *lane)
 {
-	bool replaced = atomic_load(&c->ended) >> lane->index & 1;
-
-	return lane->up && !replaced && !comm_has_lane(c->comm, lane->index);
+	return lane->up && !comm_has_lane(c->comm, lane->index);
 }
 
 static void lane_attempted(struct connector *c, struct connector_lane *lane, int result,
 			   uint64_t now_ns)
 {
 	struct attempt *a = lane->attempt;
-	unsigned bit = 1u << lane->index;
 
-	/* The peer ends the old one when it lets the new one in. If there is none now, it was no replacement. */
-	atomic_fetch_and(&c->rerolling, ~bit);
-	if ((atomic_fetch_and(&c->ended, ~bit) & bit) && !comm_has_lane(c->comm, lane->index))
-		lane_page_lane_unreplaced(c->comm->stats, lane->index);
 	if (!result)
 		lane_is_up(c, lane, now_ns);
 	else
@@ -331,24 +295,15 @@ static void connector_run(struct work *work, uint64_t now_ns)
 		connector_due(&c->timer, now_ns);
 }
 
-bool connector_lost(struct comm *comm, unsigned index, enum comm_loss loss)
+void connector_lost(struct comm *comm, unsigned index, enum comm_loss loss)
 {
 	struct connector *c = comm->connector;
-	unsigned bit = 1u << index;
 
 	if (!c)
-		return false;
-	if (loss == COMM_LOSS_BY_PEER) {
-		/* In this order, and lane_attempted() in the other: the control thread learns of it one way at least. */
-		atomic_fetch_or(&c->ended, bit);
-		if (atomic_load(&c->rerolling) & bit)
-			return true;
-		atomic_fetch_and(&c->ended, ~bit);
-	}
+		return;
 	if (loss == COMM_LOSS_SLOW)
-		atomic_fetch_or(&c->slow, bit);
+		atomic_fetch_or(&c->slow, 1u << index);
 	control_post(&c->work);
-	return false;
 }
 
 /* ---- its life ---------------------------------------------------------------------------------------- */
@@ -384,7 +339,6 @@ static void connector_free_run(struct work *work, uint64_t now_ns)
 	struct connector *c = container_of(work, struct connector, free_work);
 
 	(void)now_ns;
-	candidates_forget(&c->first.candidates);
 	explicit_bzero(c->key, sizeof(c->key));
 	free(c);
 }

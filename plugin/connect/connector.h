@@ -25,6 +25,7 @@ enum connect_failure {
 	CONNECT_REJECTED,    /* a wrong proof or another protocol error: it will happen again */
 	CONNECT_HELLO_RESET, /* the listen comm is closed, or the listener is at its limits */
 	CONNECT_TURNED_AWAY, /* a later reset, or silence: the listen comm exists */
+	CONNECT_NO_COMM,     /* no memory here, after CONFIRM: the peer has the comm */
 };
 
 enum connect_stage { CONNECT_RUNNING, CONNECT_DONE, CONNECT_FAILED };
@@ -77,7 +78,7 @@ struct connector {
 		uint64_t harp_deadline_ns;    /* of all HARP lanes of a family, in this round */
 		unsigned rounds;              /* over all candidates, that have ended */
 		enum connect_failure failure; /* of the present round */
-		uint64_t in_vain_ns;          /* since when no listen comm was found; 0: one was */
+		uint64_t in_vain_ns; /* since when no listen comm was found; 0: no round ended */
 		int error;
 		enum connect_failure reason; /* of error */
 		char error_text[256];        /* empty: the error has been logged */
@@ -95,8 +96,6 @@ struct connector {
 	atomic_bool begun;
 	/* Bits of lanes. Any poller; work is posted after. */
 	atomic_uint slow;
-	/* Those that are up and being replaced (writer: the control thread); those of them that the peer has ended. */
-	atomic_uint rerolling, ended;
 	unsigned rail_count, lane_count;
 	struct connector_rail rails[RAIL_PAIRS_MAX];
 	struct connector_lane lanes[COMM_LANES_MAX];
@@ -110,7 +109,7 @@ void connector_made(struct connector *c, struct comm *comm, const struct attempt
 /* Any thread; never waits: the further lanes are planned and opened from now on. */
 void connector_begin(struct connector *c);
 /* comm_options.lane_lost. */
-bool connector_lost(struct comm *comm, unsigned index, enum comm_loss loss);
+void connector_lost(struct comm *comm, unsigned index, enum comm_loss loss);
 /* Before the comm is closed: no attempt runs when this returns. No poller held. */
 void connector_stop(struct connector *c);
 /* When no attempt runs. Any thread; never waits. Both accept NULL. */

@@ -40,9 +40,7 @@ struct device_state {
 		decided; /* engines and why are set. Writer: with ctx_lock held, release. Reader: acquire */
 	struct engine_set *engines; /* NULL: why says the reason */
 	char why[384];
-	/* Under ctx_lock. */
-	struct acceptor *acceptor;
-	struct interface_waiter listen_waiter;
+	struct interface_waiter listen_waiter; /* under ctx_lock */
 };
 
 static struct device_state device_states[PLUGIN_DEVICES_MAX];
@@ -296,34 +294,30 @@ uint64_t interface_harp_bytes_max(int dev, const struct harp_addr *peer)
 /* ctx_lock held. The device's acceptor, as far as it can have one; *out NULL: it can't. */
 static int interface_open_acceptor(int dev, struct acceptor **out)
 {
-	struct device_state *state = &device_states[dev];
+	struct engine_set *engines = device_states[dev].engines;
 	int rc = 0;
 
 	*out = NULL;
-	if (plugin_device(dev)->netns && !state->engines)
+	if (plugin_device(dev)->netns && !engines)
 		return 0;
-	if (!state->acceptor)
-		rc = acceptor_open(&state->acceptor, dev);
-	if (!rc && state->engines)
-		rc = acceptor_open_harp(state->acceptor, state->engines);
+	if (!acceptor_of(dev))
+		rc = acceptor_open(dev);
+	if (!rc && engines)
+		rc = acceptor_open_harp(acceptor_of(dev), engines);
 	if (!rc)
-		*out = state->acceptor;
+		*out = acceptor_of(dev);
 	return rc;
 }
 
 /* ctx_lock held. Lanes of dev's comms may come by other NICs, too; one that can't be used is left out. */
-static void interface_open_rails(int dev, struct acceptor *acceptor)
+static void interface_open_rails(int dev)
 {
-	struct acceptor *list[RAIL_PAIRS_MAX];
 	int devs[RAIL_PAIRS_MAX];
-	unsigned count = rails_devices(dev, devs), listed = 0;
+	unsigned count = rails_devices(dev, devs);
+	struct acceptor *acceptor;
 
-	list[listed++] = acceptor;
-	for (unsigned i = 1; i < count; i++) {
-		if (!interface_open_acceptor(devs[i], &list[listed]) && list[listed])
-			listed++;
-	}
-	acceptor_set_rails(acceptor, list, listed);
+	for (unsigned i = 1; i < count; i++)
+		(void)interface_open_acceptor(devs[i], &acceptor);
 }
 
 /* The control thread. Peers are let in even when a listener of HARP's cannot be opened, which has been logged: they
@@ -337,9 +331,9 @@ static void interface_opened_run(struct work *work, uint64_t now_ns)
 	(void)now_ns;
 	pthread_mutex_lock(&ctx_lock);
 	(void)interface_open_acceptor(dev, &acceptor);
-	interface_open_rails(dev, state->acceptor);
+	interface_open_rails(dev);
 	pthread_mutex_unlock(&ctx_lock);
-	acceptor_admit(state->acceptor, true);
+	acceptor_admit(acceptor_of(dev), true);
 }
 
 int interface_acceptor(int dev, struct acceptor **out, bool *opening)
@@ -359,7 +353,7 @@ int interface_acceptor(int dev, struct acceptor **out, bool *opening)
 	if (!rc && *opening)
 		acceptor_admit(*out, false);
 	else if (!rc)
-		interface_open_rails(dev, *out);
+		interface_open_rails(dev);
 	state->listen_waiter.work.run = interface_opened_run;
 	pthread_mutex_unlock(&ctx_lock);
 	/* It may have been opened since, or cannot be: its peers are let in at once. */
@@ -381,11 +375,9 @@ bool interface_link_is_down(int dev)
 void interfaces_close(void)
 {
 	plugin_memory_forget();
-	for (unsigned dev = 0; dev < PLUGIN_DEVICES_MAX; dev++) {
-		if (device_states[dev].acceptor)
-			acceptor_close(device_states[dev].acceptor);
+	acceptors_close();
+	for (unsigned dev = 0; dev < PLUGIN_DEVICES_MAX; dev++)
 		engines_close(device_states[dev].engines);
-	}
 	memset(device_states, 0, sizeof(device_states));
 	control_stop();
 	peers_reset();

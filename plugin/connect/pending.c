@@ -50,8 +50,27 @@ static uint64_t pending_deadline_ns(const struct pending *pending)
 	       (pending->ready_ns ? plugin_config()->connect_timeout_ns : PENDING_TIME_NS);
 }
 
+/* One more of its kind (change 1) comes from its address, or one fewer (-1). */
+static void admission_count(struct pending *pending, int change)
+{
+	struct pending_set *set = pending->set;
+
+	pending->share = 0;
+	for (unsigned i = 0; i < PENDING_MAX; i++) {
+		struct pending *other = &set->pending[i];
+
+		if (!other->lane || other->identified != pending->identified ||
+		    memcmp(&other->addr, &pending->addr, sizeof(other->addr)) != 0)
+			continue;
+		pending->share++;
+		if (other != pending)
+			other->share += (unsigned)change;
+	}
+}
+
 static void pending_release(struct pending *pending)
 {
+	admission_count(pending, -1);
 	control_unwatch(&pending->source);
 	explicit_bzero(pending->preamble.key, sizeof(pending->preamble.key));
 	pending->lane = NULL;
@@ -63,6 +82,8 @@ static void pending_drop(struct pending *pending)
 {
 	struct lane *lane = pending->lane;
 
+	if (pending->admitted)
+		registry_dismiss(pending->preamble.listen_id);
 	pending_release(pending);
 	/* A peer that tried several source ports resets all but the first that is open, and has sent nothing there. */
 	if (pending->preamble.at || lane->error != -ECONNRESET)
@@ -70,42 +91,22 @@ static void pending_drop(struct pending *pending)
 	lane->ops->close(lane, true);
 }
 
-/* How many of its kind come from its address. */
-static unsigned admission_share(const struct pending *pending)
-{
-	const struct pending_set *set = pending->set;
-	unsigned share = 0;
-
-	for (unsigned i = 0; i < PENDING_MAX; i++) {
-		const struct pending *other = &set->pending[i];
-
-		share += other->lane && other->identified == pending->identified &&
-			 !memcmp(&other->lane->remote.addr, &pending->lane->remote.addr,
-				 sizeof(other->lane->remote.addr));
-	}
-	return share;
-}
-
 /* The limit of identified connections, or of unauthenticated ones, is exceeded: the one to be dropped. */
 static struct pending *admission_excess(struct pending_set *set, bool identified)
 {
 	struct pending *excess = NULL;
-	unsigned excess_share = 0;
 
 	for (unsigned i = 0; i < PENDING_MAX; i++) {
 		struct pending *pending = &set->pending[i];
 		bool is_newer;
-		unsigned share;
 
 		if (!pending->lane || pending->identified != identified ||
 		    (pending->ready_ns && set->now_ns - pending->ready_ns < CONFIRM_TIME_NS))
 			continue;
-		share = admission_share(pending);
 		is_newer = excess && pending->accepted_ns >= excess->accepted_ns;
-		if (share > excess_share || (share == excess_share && is_newer == identified)) {
+		if (!excess || pending->share > excess->share ||
+		    (pending->share == excess->share && is_newer == identified))
 			excess = pending;
-			excess_share = share;
-		}
 	}
 	return excess;
 }
@@ -128,7 +129,9 @@ static bool pending_identify(struct pending *pending)
 {
 	struct pending *excess;
 
+	admission_count(pending, -1);
 	pending->identified = true;
+	admission_count(pending, 1);
 	if (++pending->set->identified <= PENDING_IDENTIFIED_MAX)
 		return true;
 	excess = admission_excess(pending->set, true);
@@ -140,20 +143,19 @@ static bool pending_identify(struct pending *pending)
 static bool pending_lookup(void *ctx, struct preamble *p, uint8_t key[PREAMBLE_KEY_BYTES])
 {
 	struct pending *pending = ctx;
-	struct acceptor *acceptor = pending->set->acceptor;
+	bool joins = p->peer.join;
 
-	if (p->peer.join ? !registry_key(p->comm_id, key)
-			 : !acceptor_secret(acceptor, p->listen_id, key))
+	if (!registry_key(joins ? p->comm_id : p->listen_id, joins, key))
 		return false;
 	if (p->step != PREAMBLE_READ_HELLO) {
-		p->full = !p->peer.join &&
-			  !acceptor_has_room(acceptor, p->listen_id, &pending->lane->remote);
+		pending->admitted = !joins && registry_admit(p->listen_id, &pending->lane->remote);
+		p->full = !joins && !pending->admitted;
 		return true;
 	}
 	p->full = !pending_identify(pending);
-	if (!p->peer.join && preamble_is_multi_lane(p)) {
+	if (!joins && preamble_is_multi_lane(p)) {
 		p->own.rails = pending->rails;
-		p->own.rails_bytes = acceptor_rails(acceptor, pending->rails);
+		p->own.rails_bytes = acceptor_rails(pending->set->acceptor, pending->rails);
 	}
 	return true;
 }
@@ -230,10 +232,14 @@ static int pending_begin_comm(struct pending *pending, uint64_t now_ns)
 		return rc;
 	preamble_comm_key(p, key);
 	pending_release(pending);
-	if (!acceptor_ready(pending->set->acceptor, p->listen_id, comm, p->comm_id,
-			    opt.multi_lane ? key : NULL))
-		comm_drop(comm);
+	rc = registry_ready(p->listen_id, comm, p->comm_id, opt.multi_lane ? key : NULL);
 	explicit_bzero(key, sizeof(key));
+	if (!rc)
+		return 0;
+	if (rc == -ENOMEM)
+		registry_fail(p->listen_id, &comm->remote, rc);
+	registry_dismiss(p->listen_id);
+	comm_drop(comm);
 	return 0;
 }
 
@@ -248,8 +254,7 @@ static int pending_admit(struct pending *pending, uint64_t now_ns)
 	if (!rc)
 		rc = joins ? pending_join(pending, now_ns) : pending_begin_comm(pending, now_ns);
 	if (rc && !joins)
-		acceptor_fail(pending->set->acceptor, pending->preamble.listen_id,
-			      &pending->lane->remote, rc);
+		registry_fail(pending->preamble.listen_id, &pending->lane->remote, rc);
 	return rc;
 }
 
@@ -357,10 +362,12 @@ void pending_set_add(struct pending_set *set, struct lane *lane, int fd, uint64_
 	memset(pending, 0, sizeof(*pending));
 	pending->set = set;
 	pending->lane = lane;
+	pending->addr = lane->remote.addr;
 	pending->accepted_ns = now_ns;
 	pending->source.ready = pending_ready;
 	lane->owner = pending;
 	lane->notify = pending_notify;
+	admission_count(pending, 1);
 	set->count++;
 	/* A known nonce would let a replay in; a socket that is not watched would never be read. */
 	if (getrandom(own.nonce, PREAMBLE_NONCE_BYTES, GRND_NONBLOCK) != PREAMBLE_NONCE_BYTES ||

@@ -17,8 +17,11 @@
 
 struct pending {
 	struct pending_set *set;
-	struct lane *lane; /* NULL: the slot is free */
-	bool identified;   /* its HELLO named a listen id or comm id of this process */
+	struct lane *lane;     /* NULL: the slot is free */
+	bool identified;       /* its HELLO named a listen id or comm id of this process */
+	bool admitted;         /* registry_admit() let it in, and it is no comm yet */
+	struct harp_addr addr; /* of the peer; the lane may be its comm's already */
+	unsigned share;        /* how many of its kind come from that address, itself included */
 	uint64_t accepted_ns;
 	uint64_t ready_ns; /* when READY had left; 0: it has not */
 	struct preamble preamble;

@@ -76,12 +76,9 @@ static void rail_lanes(struct connector *c, unsigned rail, bool harp, unsigned c
 static bool rail_has(const struct connector_rail *rail, bool harp)
 {
 	struct candidates candidates;
-	bool some;
 
 	candidates_list(&candidates, rail->dev, harp ? rail->engines : NULL, &rail->handle);
-	some = candidates.count > 0;
-	candidates_forget(&candidates);
-	return some;
+	return candidates.count > 0;
 }
 
 static void rail_plan(struct connector *c, unsigned number)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* registry.c - the acceptor's comms of several lanes, by id; see registry.h. */
+/* registry.c - listen comms and the acceptor's multi-lane comms, by id; see registry.h. */
 #include "connect/registry.h"
 
 #include <errno.h>
@@ -9,6 +9,8 @@
 
 #include "base/util.h"
 #include "comm/background.h"
+#include "device/device.h"
+#include "process/log.h"
 
 /* Ids are drawn at random by connectors that have proved themselves: their low bits will do. */
 #define BUCKETS 1024u
@@ -23,7 +25,11 @@ struct registry_entry {
 };
 
 static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct registry_entry *registry_buckets[BUCKETS]; /* under registry_lock */
+/* Under registry_lock. */
+static struct registry_entry *registry_buckets[BUCKETS];
+static struct listen_comm *registry_listens;
+
+/* ---- multi-lane comms ------------------------------------------------------------------------- */
 
 /* registry_lock held. */
 static struct registry_entry *registry_find(uint64_t id)
@@ -47,32 +53,36 @@ static void registry_free_run(struct work *work, uint64_t now_ns)
 	registry_free(container_of(work, struct registry_entry, free_work));
 }
 
-int registry_add(struct comm *comm, uint64_t comm_id, const uint8_t key[PREAMBLE_KEY_BYTES])
+/* registry_lock held. */
+static int registry_insert(struct comm *comm, uint64_t comm_id, const uint8_t *key)
 {
 	struct registry_entry **bucket = &registry_buckets[comm_id % BUCKETS];
-	struct registry_entry *entry = calloc(1, sizeof(*entry));
-	bool exists;
+	struct registry_entry *entry;
 
+	if (registry_find(comm_id))
+		return -EEXIST;
+	entry = calloc(1, sizeof(*entry));
 	if (!entry)
 		return -ENOMEM;
 	entry->id = comm_id;
 	entry->comm = comm;
 	entry->free_work.run = registry_free_run;
 	memcpy(entry->key, key, PREAMBLE_KEY_BYTES);
-	pthread_mutex_lock(&registry_lock);
-	exists = registry_find(comm_id) != NULL;
-	if (!exists) {
-		entry->next = *bucket;
-		*bucket = entry;
-		comm->entry = entry;
-	}
-	pthread_mutex_unlock(&registry_lock);
-	if (exists) {
-		registry_free(entry);
-		return -EEXIST;
-	}
+	entry->next = *bucket;
+	*bucket = entry;
+	comm->entry = entry;
 	background_begin(&entry->background, comm);
 	return 0;
+}
+
+int registry_add(struct comm *comm, uint64_t comm_id, const uint8_t key[PREAMBLE_KEY_BYTES])
+{
+	int rc;
+
+	pthread_mutex_lock(&registry_lock);
+	rc = registry_insert(comm, comm_id, key);
+	pthread_mutex_unlock(&registry_lock);
+	return rc;
 }
 
 void registry_hide(struct comm *comm)
@@ -99,18 +109,6 @@ void registry_remove(struct comm *comm)
 	control_post(&entry->free_work);
 }
 
-bool registry_key(uint64_t comm_id, uint8_t key[PREAMBLE_KEY_BYTES])
-{
-	const struct registry_entry *entry;
-
-	pthread_mutex_lock(&registry_lock);
-	entry = registry_find(comm_id);
-	if (entry)
-		memcpy(key, entry->key, PREAMBLE_KEY_BYTES);
-	pthread_mutex_unlock(&registry_lock);
-	return entry != NULL;
-}
-
 int registry_join(uint64_t comm_id, const uint8_t key[PREAMBLE_KEY_BYTES], struct lane *lane,
 		  const struct comm_lane_options *opt)
 {
@@ -121,6 +119,150 @@ int registry_join(uint64_t comm_id, const uint8_t key[PREAMBLE_KEY_BYTES], struc
 	entry = registry_find(comm_id);
 	if (entry && !memcmp(entry->key, key, PREAMBLE_KEY_BYTES))
 		rc = comm_attach(entry->comm, lane, opt);
+	pthread_mutex_unlock(&registry_lock);
+	return rc;
+}
+
+/* ---- listen comms ----------------------------------------------------------------------------- */
+
+/* registry_lock held. */
+static struct listen_comm *listen_find(uint64_t id)
+{
+	struct listen_comm *listen = registry_listens;
+
+	while (listen && listen->id != id)
+		listen = listen->next;
+	return listen;
+}
+
+void registry_listen(struct listen_comm *listen)
+{
+	pthread_mutex_lock(&registry_lock);
+	listen->next = registry_listens;
+	registry_listens = listen;
+	pthread_mutex_unlock(&registry_lock);
+}
+
+void registry_unlisten(struct listen_comm *listen)
+{
+	struct comm *comm, *next;
+
+	pthread_mutex_lock(&registry_lock);
+	LIST_UNLINK(registry_listens, listen, next);
+	pthread_mutex_unlock(&registry_lock);
+	for (comm = listen->waiting; comm; comm = next) {
+		next = comm->next;
+		registry_remove(comm);
+		comm_close(comm, true);
+	}
+	listen->waiting = NULL;
+}
+
+int registry_accept(struct listen_comm *listen, struct comm **out)
+{
+	int error = 0;
+
+	pthread_mutex_lock(&registry_lock);
+	*out = listen->waiting;
+	if (*out) {
+		listen->waiting = (*out)->next;
+		listen->admitted--;
+	} else {
+		error = listen->error;
+		listen->error = 0;
+	}
+	pthread_mutex_unlock(&registry_lock);
+	return error;
+}
+
+bool registry_key(uint64_t id, bool joins, uint8_t key[PREAMBLE_KEY_BYTES])
+{
+	const struct registry_entry *entry;
+	const struct listen_comm *listen;
+	const uint8_t *found;
+
+	pthread_mutex_lock(&registry_lock);
+	entry = joins ? registry_find(id) : NULL;
+	listen = joins ? NULL : listen_find(id);
+	found = entry ? entry->key : listen ? listen->secret : NULL;
+	if (found)
+		memcpy(key, found, PREAMBLE_KEY_BYTES);
+	pthread_mutex_unlock(&registry_lock);
+	return found != NULL;
+}
+
+bool registry_admit(uint64_t listen_id, const struct harp_endpoint *peer)
+{
+	char text[HARP_ENDPOINT_TEXT_MAX];
+	struct listen_comm *listen;
+	bool admits = true, logs = false;
+	int dev = 0;
+
+	pthread_mutex_lock(&registry_lock);
+	listen = listen_find(listen_id);
+	if (listen) {
+		admits = listen->admitted < LISTEN_PEERS_MAX;
+		listen->admitted += admits;
+		logs = !admits && !listen->full_logged;
+		listen->full_logged |= logs;
+		dev = listen->dev;
+	}
+	pthread_mutex_unlock(&registry_lock);
+	if (logs)
+		WARN("%s: turned away %s, which comes again: too many that know a handle wait already; "
+		     "does this rank still call accept, and who else has its handles?",
+		     plugin_device(dev)->ifname, harp_endpoint_format(peer, text));
+	return admits;
+}
+
+void registry_dismiss(uint64_t listen_id)
+{
+	struct listen_comm *listen;
+
+	pthread_mutex_lock(&registry_lock);
+	listen = listen_find(listen_id);
+	if (listen)
+		listen->admitted--;
+	pthread_mutex_unlock(&registry_lock);
+}
+
+void registry_fail(uint64_t listen_id, const struct harp_endpoint *peer, int error)
+{
+	char text[HARP_ENDPOINT_TEXT_MAX];
+	struct listen_comm *listen;
+	int dev = 0;
+
+	pthread_mutex_lock(&registry_lock);
+	listen = listen_find(listen_id);
+	if (listen) {
+		listen->error = error;
+		dev = listen->dev;
+	}
+	pthread_mutex_unlock(&registry_lock);
+	WARN("%s: cannot accept %s, which finds a reset: %s%s; connect again when that has passed",
+	     plugin_device(dev)->ifname, harp_endpoint_format(peer, text), lane_error_text(error),
+	     lane_error_remedy(error, ""));
+}
+
+int registry_ready(uint64_t listen_id, struct comm *comm, uint64_t comm_id, const uint8_t *key)
+{
+	struct listen_comm *listen;
+	struct comm **tail;
+	int rc = 0;
+
+	pthread_mutex_lock(&registry_lock);
+	listen = listen_find(listen_id);
+	if (!listen)
+		rc = -ENOENT;
+	else if (key)
+		rc = registry_insert(comm, comm_id, key);
+	if (!rc) {
+		comm->ctx = listen->ctx;
+		for (tail = &listen->waiting; *tail; tail = &(*tail)->next)
+			;
+		comm->next = NULL;
+		*tail = comm;
+	}
 	pthread_mutex_unlock(&registry_lock);
 	return rc;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* context.c - contexts, and what they do for NCCL; process-wide state comes with the first and goes with the last. */
+/* context.c - contexts and their operations. The first one creates the process-wide state, the last
+ * one removes it. */
 #include "context/plugin.h"
 
 #include <errno.h>
@@ -30,20 +31,18 @@
 pthread_mutex_t ctx_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static struct plugin_ctx *ctx_list; /* under ctx_lock */
-/* Held by init and finalize while they begin or end what the process has once. Comes before all other locks; the control
- * thread never takes it. */
+/* Held by init and finalize while they create or remove process-wide state. Acquired before all
+ * other locks; the control thread never acquires it. */
 static pthread_mutex_t ctx_process_lock = PTHREAD_MUTEX_INITIALIZER;
 
-static const struct forkguard_hooks ctx_fork_hooks[] = {
-	{ .prepare = engine_fork_prepare,
-	  .parent = engine_fork_parent,
-	  .child = engine_fork_child },
-	{ .child = lane_page_fork_child },
-	{ .child = control_fork_child },
-	{ 0 },
-};
+static void ctx_fork_child(void)
+{
+	engine_fork_child();
+	lane_page_fork_child();
+	control_fork_child();
+}
 
-/* ---- contexts --------------------------------------------------------------------------------- */
+/* ---- contexts ------------------------------------------------------------------------------- */
 
 /* The first context: ctx_process_lock held. */
 static int ctx_begin_process(void)
@@ -81,7 +80,7 @@ int plugin_init(struct plugin_ctx **out, uint64_t comm_id, int traffic_class)
 	ctx->comm_id = comm_id;
 	ctx->traffic_class = traffic_class;
 	pthread_mutex_lock(&ctx_process_lock);
-	rc = forkguard_init(ctx_fork_hooks);
+	rc = forkguard_init(engine_fork_prepare, engine_fork_parent, ctx_fork_child);
 	if (!rc && !ctx_list)
 		rc = ctx_begin_process();
 	if (!rc) {
@@ -104,7 +103,7 @@ int plugin_init(struct plugin_ctx **out, uint64_t comm_id, int traffic_class)
 	return 0;
 }
 
-/* Puts a comm on its context's list, where plugin_close and plugin_finalize find it. */
+/* Adds a comm to its context's list, for plugin_close() and plugin_finalize(). */
 static void ctx_add_comm(struct comm *comm)
 {
 	struct plugin_ctx *ctx = comm->ctx;
@@ -136,8 +135,8 @@ static void ctx_end_closed(struct comm *comm)
 	ctx_end_comm(comm, false);
 }
 
-/* With requests in flight lanes may touch the application's memory: the comm has ended when this
- * returns. */
+/* With requests in flight, lanes may access the application's memory, so this waits until the comm
+ * has ended. */
 static void ctx_close_comm(struct comm *comm, bool abort)
 {
 	uint64_t closing = plugin_memory_comm_closes(comm);
@@ -159,7 +158,7 @@ int plugin_finalize(struct plugin_ctx *ctx)
 
 	if (!ctx)
 		return 0;
-	/* After an abort NCCL leaves half-open connects, listens and sometimes comms behind. */
+	/* After an abort, NCCL may leave connects, listen comms and comms open. */
 	while (ctx->connects)
 		connect_abort(ctx->connects);
 	while (ctx->listens)
@@ -185,10 +184,11 @@ int plugin_finalize(struct plugin_ctx *ctx)
 	return 0;
 }
 
-/* ---- listening -------------------------------------------------------------------------------- */
+/* ---- listening ------------------------------------------------------------------------------ */
 
 int plugin_listen(struct plugin_ctx *ctx, int dev, void *handle_bytes, struct listen_comm **out)
 {
+	struct acceptor *acceptor;
 	struct listen_comm *listen;
 	struct handle handle;
 	bool opening;
@@ -209,16 +209,16 @@ int plugin_listen(struct plugin_ctx *ctx, int dev, void *handle_bytes, struct li
 		free(listen);
 		return -EIO;
 	}
-	rc = interface_acceptor(dev, &listen->acceptor, &opening);
+	rc = interface_acceptor(dev, &acceptor, &opening);
 	if (rc) {
 		free(listen);
 		return rc;
 	}
-	acceptor_add(listen->acceptor, listen);
+	acceptor_add(acceptor, listen);
 	memset(&handle, 0, sizeof(handle));
 	handle.wire_min = handle.wire_max = WIRE_VERSION;
 	handle.encrypted = keyfile_key() != NULL;
-	acceptor_endpoints(listen->acceptor, listen, &handle);
+	acceptor_endpoints(listen, &handle);
 	handle.opening = opening;
 	handle.tuner = path_policy_tuner();
 	handle.listen_id = listen->id;
@@ -240,7 +240,7 @@ int plugin_accept(struct listen_comm *listen, struct comm **out)
 	int rc;
 
 	*out = NULL;
-	rc = acceptor_accept(listen->acceptor, listen, &comm);
+	rc = acceptor_accept(listen, &comm);
 	if (rc || !comm)
 		return rc;
 	(void)comm_describe(comm, text, sizeof(text));
@@ -255,7 +255,7 @@ int plugin_close_listen(struct listen_comm *listen)
 	pthread_mutex_lock(&ctx_lock);
 	LIST_UNLINK(listen->ctx->listens, listen, next_of_ctx);
 	pthread_mutex_unlock(&ctx_lock);
-	acceptor_remove(listen->acceptor, listen);
+	registry_unlisten(listen);
 	free(listen);
 	return 0;
 }
@@ -274,7 +274,7 @@ int plugin_connect(struct plugin_ctx *ctx, int dev, void *handle, int traffic_cl
 	return rc;
 }
 
-/* ---- what NCCL asks and says ------------------------------------------------------------------- */
+/* ---- what NCCL asks and says ---------------------------------------------------------------- */
 
 #define LATENCY_HARP_US 4.0f
 #define LATENCY_KERNEL_US 10.0f
@@ -298,7 +298,7 @@ void plugin_set_net_attr(struct plugin_ctx *ctx, const struct plugin_net_attr *a
 	     attr->send_peers, attr->receive_peers);
 }
 
-/* ---- messages --------------------------------------------------------------------------------- */
+/* ---- messages ------------------------------------------------------------------------------- */
 
 int plugin_isend(struct comm *comm, const void *data, size_t size, int tag, void *memory,
 		 struct request **out)

@@ -100,7 +100,7 @@ static int daemon_absent(void)
 	if (plugin_config()->encrypt != ENCRYPT_AES_256_GCM)
 		rc = toml_scan_encrypt(HARP_CONFIG_FILE, &line, why, sizeof(why));
 	if (rc < 0) {
-		WARN("%s cannot be read: %s; it may require encryption: make it readable, start harpd, or "
+		WARN("%s: %s; it may require encryption: make it readable, start harpd, or "
 		     "set HARP_ENCRYPT=aes-256-gcm",
 		     HARP_CONFIG_FILE, why);
 		return rc;

@@ -13,6 +13,7 @@
 #include "harp_config.h"
 #include "process/log.h"
 #include "process/keyfile.h"
+#include "wire/blake2s.h"
 
 /*
  * The largest class of messages that HARP lanes carry, by the mode of the NIC and by whether the kernel has
@@ -225,27 +226,13 @@ profile_fail(const struct profile_reader *r, const char *format, ...)
 	return -EINVAL;
 }
 
-static uint32_t profile_digest(uint32_t digest, uint64_t number)
-{
-	for (unsigned i = 0; i < 8; i++, number >>= 8)
-		digest = (digest ^ (uint32_t)(number & 0xff)) * 16777619u; /* FNV-1a */
-	return digest;
-}
-
 uint32_t profile_tuner_digest(const struct profile_tuner *tuner)
 {
-	const struct profile_curve *curves[] = { &tuner->rates, &tuner->channels };
-	uint32_t digest = profile_digest(2166136261u, tuner->latency_ns);
+	uint32_t digest;
 
 	if (!tuner->latency_ns)
 		return 0;
-	for (unsigned c = 0; c < 2; c++) {
-		digest = profile_digest(digest, curves[c]->count);
-		for (unsigned i = 0; i < curves[c]->count; i++) {
-			digest = profile_digest(digest, curves[c]->points[i].at);
-			digest = profile_digest(digest, curves[c]->points[i].mb_per_s);
-		}
-	}
+	blake2s(&digest, sizeof(digest), NULL, 0, tuner, sizeof(*tuner));
 	return digest ? digest : 1;
 }
 
@@ -309,8 +296,7 @@ static bool profile_curve(const char *text, struct profile_curve *curve)
 		    numbers[1] > UINT32_MAX || (*text && text[-1] != ' '))
 			return false;
 		before = numbers[0];
-		curve->points[curve->count] =
-			(struct profile_point){ numbers[0], (uint32_t)numbers[1] };
+		curve->points[curve->count] = (struct profile_point){ numbers[0], numbers[1] };
 	}
 	return curve->count > 0;
 }

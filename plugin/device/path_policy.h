@@ -25,14 +25,13 @@ struct profile_entry {
 	unsigned peers_bits;    /* 0: all peers */
 	unsigned line;
 };
-/* [tuner]: of all hosts of a job the same. */
+/* [tuner]: of all hosts of a job the same, which is seen by a hash of its bytes. */
 #define PROFILE_POINTS_MAX 16u
 struct profile_point { /* of a curve; at rises */
-	uint64_t at;
-	uint32_t mb_per_s;
+	uint64_t at, mb_per_s;
 };
 struct profile_curve {
-	unsigned count;
+	uint64_t count;
 	struct profile_point points[PROFILE_POINTS_MAX];
 };
 struct profile_tuner {

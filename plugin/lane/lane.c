@@ -10,6 +10,7 @@
 
 #define LANE_NOTICES 64u
 #define LANE_NOTICE_NS_MIN 60000000000ull
+#define LANE_NOTICE_RAIL_NS 5000000000ull
 
 static pthread_mutex_t lane_notices_lock = PTHREAD_MUTEX_INITIALIZER;
 /* Under lane_notices_lock: the last addresses that were logged. */
@@ -27,6 +28,8 @@ bool lane_notice_due(enum lane_notice notice, const struct harp_addr *peer, uint
 	unsigned i;
 	bool is_due;
 
+	if (notice == LANE_NOTICE_RAIL_DOWN || notice == LANE_NOTICE_RAIL_UP)
+		quiet_ns = LANE_NOTICE_RAIL_NS;
 	pthread_mutex_lock(&lane_notices_lock);
 	for (i = 0; i < LANE_NOTICES; i++)
 		if (lane_notices[i].named_ns && lane_notices[i].notice == notice &&

@@ -95,14 +95,23 @@ void lane_kernel_options(int fd);
 void lane_kernel_join(struct lane *lane, struct poller *poller, struct kernel_poll *poll);
 /* May a comm's kernel lane have data to read? */
 bool lane_kernel_is_due(struct lane *lane);
+/* Reads ahead from a comm's only lane. Returns false if its socket is empty; true if it is not, or if the
+ * lane does not read ahead. */
+bool lane_kernel_read_ahead(struct lane *lane, struct kernel_poll *poll);
 /* Acknowledge received data at once, because the peer's sends complete on TCP's acknowledgment. */
 void lane_kernel_ack_promptly(struct lane *lane);
 /* How long the peer has not answered; see kernel_silence_ns(). 0 for other lanes. */
 uint64_t lane_kernel_silence_ns(struct lane *lane, uint64_t now_ns);
 
 /* lane.c. One warning per peer instead of one per comm: returns true if this notice was not logged
- * for the address within the user timeout or a minute, whichever is longer. Any thread. */
-enum lane_notice { LANE_NOTICE_SILENT, LANE_NOTICE_GIVEN_UP };
+ * for the address within the user timeout or a minute, whichever is longer; for rails within 5 s. Any
+ * thread. */
+enum lane_notice {
+	LANE_NOTICE_SILENT,
+	LANE_NOTICE_GIVEN_UP,
+	LANE_NOTICE_RAIL_DOWN,
+	LANE_NOTICE_RAIL_UP,
+};
 bool lane_notice_due(enum lane_notice notice, const struct harp_addr *peer, uint64_t now_ns);
 /* Called after the last context has ended: notices are due again. */
 void lane_notices_forget(void);

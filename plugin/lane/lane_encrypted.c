@@ -79,8 +79,7 @@ static int encrypted_fail(struct lane_encrypted *s, int error)
 	return s->lane.error;
 }
 
-/* ---- one segment ------------------------------------------------------------------------------
- */
+/* ---- one segment ---------------------------------------------------------------------------- */
 
 /* Encrypts len bytes of the pieces and appends the segment to `out`. */
 static int encrypted_close_segment(struct lane_encrypted *s, const struct iovec *pieces,
@@ -129,8 +128,7 @@ static int encrypted_open_segment(struct lane_encrypted *s, size_t len)
 	return 1;
 }
 
-/* ---- out --------------------------------------------------------------------------------------
- */
+/* ---- out ------------------------------------------------------------------------------------ */
 
 /* Gives encrypted bytes to the lane beneath. 1: all of them, 0: it is full, or its error. */
 static int encrypted_push(struct lane_encrypted *s)
@@ -239,8 +237,7 @@ static void encrypted_info(struct lane *lane, struct lane_info *info)
 	info->acked_bytes = s->acked_bytes;
 }
 
-/* ---- in ---------------------------------------------------------------------------------------
- */
+/* ---- in ------------------------------------------------------------------------------------- */
 
 /* Makes space in `in` for a segment of `want` bytes: moves undelivered bytes to the front. */
 static void encrypted_make_room(struct lane_encrypted *s, size_t want)
@@ -316,8 +313,7 @@ static ssize_t encrypted_recv(struct lane *lane, void *dst, size_t len, unsigned
 	return (ssize_t)placed;
 }
 
-/* ---- forwarded calls --------------------------------------------------------------------------
- */
+/* ---- forwarded calls ------------------------------------------------------------------------ */
 
 static enum lane_state encrypted_state(struct lane *lane)
 {

@@ -55,8 +55,7 @@ struct poller *control_poller(void)
 	return control ? &control->poller : NULL;
 }
 
-/* ---- sources ----------------------------------------------------------------------------------
- */
+/* ---- sources -------------------------------------------------------------------------------- */
 
 static int source_control(struct control_source *source, int op, uint32_t events)
 {
@@ -105,8 +104,7 @@ static void control_events(uint64_t now_ns)
 	}
 }
 
-/* ---- timers -----------------------------------------------------------------------------------
- */
+/* ---- timers --------------------------------------------------------------------------------- */
 
 void control_timer_set(struct control_timer *timer, uint64_t at_ns)
 {
@@ -146,8 +144,7 @@ static void control_run_timers(uint64_t now_ns)
 	}
 }
 
-/* ---- posted work ------------------------------------------------------------------------------
- */
+/* ---- posted work ---------------------------------------------------------------------------- */
 
 static void control_wake(struct poller *poller)
 {
@@ -195,8 +192,7 @@ void control_call(struct work *work)
 	pthread_mutex_unlock(&control->call_lock);
 }
 
-/* ---- the thread -------------------------------------------------------------------------------
- */
+/* ---- the thread ----------------------------------------------------------------------------- */
 
 static void control_turn(struct poller *poller, uint64_t now_ns)
 {
@@ -238,8 +234,7 @@ static void *control_main(void *arg)
 	return NULL;
 }
 
-/* ---- starting and stopping --------------------------------------------------------------------
- */
+/* ---- starting and stopping ------------------------------------------------------------------ */
 
 static void control_free(struct control *c)
 {

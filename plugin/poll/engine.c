@@ -37,8 +37,7 @@ static atomic_uint engine_fallbacks[PLUGIN_DEVICES_MAX];   /* enum harp_page_fal
 static bool
 	engines_fork_locked; /* by the current fork; guard_lock in forkguard.c serializes forks */
 
-/* ---- one engine --------------------------------------------------------------------------------
- */
+/* ---- one engine ----------------------------------------------------------------------------- */
 
 static void engine_log(void *ctx, enum harp_log_level level, const char *message)
 {

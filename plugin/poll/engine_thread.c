@@ -60,8 +60,7 @@ struct engine_thread {
 	struct engine *watched[ENGINES_MAX]; /* fds[1 + 2 * i] and the next are watched[i]'s */
 };
 
-/* ---- waking the thread ------------------------------------------------------------------------
- */
+/* ---- waking the thread ---------------------------------------------------------------------- */
 
 static void engine_wake_thread(struct engine *engine)
 {
@@ -90,8 +89,7 @@ void engine_advance(struct poller *poller, uint64_t now_ns)
 		engine_wake_thread(engine);
 }
 
-/* ---- is an engine away, in use, or quiet? ------------------------------------------------------
- */
+/* ---- is an engine away, in use, or quiet? --------------------------------------------------- */
 
 static uint64_t engine_polled_ns(struct engine *engine)
 {
@@ -114,8 +112,7 @@ static bool engine_in_use(struct engine *engine, const struct engine_thread *thr
 	return engine_is_polled(engine, thread, now_ns) && now_ns < worked_ns + QUIET_NS;
 }
 
-/* ---- sleep ------------------------------------------------------------------------------------
- */
+/* ---- sleep ---------------------------------------------------------------------------------- */
 
 static uint64_t earlier_ns(uint64_t a_ns, uint64_t b_ns)
 {
@@ -253,8 +250,7 @@ static void *background_main(void *arg)
 	return NULL;
 }
 
-/* ---- starting and stopping --------------------------------------------------------------------
- */
+/* ---- starting and stopping ------------------------------------------------------------------ */
 
 int engine_thread_start(struct engine_thread **out, struct engine *const *engines, unsigned count,
 			char *why, size_t why_len)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* config.c - the HARP_* variables and harpd's settings, read strictly: what is not understood is said,
- * never guessed. */
+/* config.c - HARP_* variables and harpd's settings. Parsing is strict: an invalid value is an
+ * error. */
 #include "process/config.h"
 #include "base/util.h"
 
@@ -23,7 +23,7 @@
 #define CONFIG_NAME_BYTES_MAX 64
 #define CONFIG_VALUE_BYTES_MAX 4096u
 
-/* Where the job keys, the first of harp_config_key(), lie in struct plugin_config. */
+/* Offsets of the job keys, the first of harp_config_key(), in struct plugin_config. */
 static const size_t config_fields[] = {
 #define KEY(name, type, table, key, field, ...) offsetof(struct plugin_config, field),
 	HARP_CONFIG_JOB_KEYS(KEY)
@@ -40,7 +40,7 @@ static const size_t config_fields[] = {
 HARP_CONFIG_JOB_KEYS(KEY)
 #undef KEY
 
-/* The words of a CHOICE stand in the order of its enum. */
+/* The words of a CHOICE are in the order of its enum. */
 static_assert(PATH_AUTO == 0 && PATH_XDP == 1 && PATH_KERNEL == 2 && PATH_DPDK == 3, "HARP_PATH");
 static_assert(HUGE_PAGES_AUTO == 0 && HUGE_PAGES_NEVER == 1 && HUGE_PAGES_REQUIRE == 2,
 	      "HARP_DPDK_HUGE_PAGES");
@@ -139,12 +139,12 @@ static bool config_set(struct plugin_config *config, size_t index, const char *t
 	case HARP_CONFIG_CORES:
 	case HARP_CONFIG_LIST:
 	case HARP_CONFIG_PORTS:
-		break; /* harpd's and NICs' keys alone */
+		break; /* types of harpd's and NICs' keys only */
 	}
 	return false;
 }
 
-/* source: "" for the environment, else what to say before the name. */
+/* source: "" for the environment, else a prefix for the name in messages. */
 static void config_warn_value(const struct harp_config_key *key, const char *source,
 			      const char *text)
 {
@@ -167,14 +167,14 @@ static void config_warn_value(const struct harp_config_key *key, const char *sou
 	}
 }
 
-/* The key's index in harp_config_key(), harp_config_count() when there is none. */
+/* The key's index in harp_config_key(), or harp_config_count() if there is none. */
 static unsigned config_find(const char *name, size_t len)
 {
 	const struct harp_config_key *key;
 	unsigned index = 0;
 
 	for (; (key = harp_config_key(index)); index++)
-		/* The keys of [[nic]] are no variables. */
+		/* Keys of [[nic]] have no variables. */
 		if (!strncmp(key->name, CONFIG_PREFIX, strlen(CONFIG_PREFIX)) &&
 		    strlen(key->name) == len && !strncmp(key->name, name, len))
 			break;
@@ -191,7 +191,7 @@ static const char *config_lookup(char *const *environment, const char *name)
 	return "";
 }
 
-/* A count as NCCL reads it: decimal, 0x or 0 octal; -1 when it is not set, or not a number. */
+/* A number in NCCL's syntax: decimal, 0x hexadecimal, 0 octal; -1: not set, or not a number. */
 static int config_nccl_count(char *const *environment, const char *name)
 {
 	const char *text = config_lookup(environment, name);
@@ -207,7 +207,7 @@ static int config_nccl_count(char *const *environment, const char *name)
 	return -1;
 }
 
-/* NCCL's own variables: never an error of ours, NCCL has read them before. */
+/* NCCL's own variables. NCCL has checked them, so invalid ones are no error. */
 static int config_read_nccl(struct plugin_config *config, char *const *environment)
 {
 	const char *family = config_lookup(environment, "NCCL_SOCKET_FAMILY");
@@ -231,13 +231,13 @@ static int config_read_nccl(struct plugin_config *config, char *const *environme
 		strcpy(config->ifname, ifname);
 		config->ifname_is_nccl = true;
 	}
-	/* "Anything but those" names no interface. */
+	/* "^eth0" (all except eth0) names no interface. */
 	config->ifname_set = config->ifname[0] && config->ifname[0] != '^';
 	return 0;
 }
 
-/* Keys that harpd may set: those of harp.toml, without the two by which a job finds harpd. Keys that can load a
- * library are variables only. */
+/* May harpd set the key? Those of harp.toml, except the two by which a job finds harpd. Keys that
+ * can load a library exist as variables only. */
 static bool config_is_harpds(unsigned index)
 {
 	const struct harp_config_key *key = harp_config_key(index);
@@ -247,8 +247,8 @@ static bool config_is_harpds(unsigned index)
 }
 
 /*
- * One NAME=VALUE a line. What this plugin does not know a newer harpd may: said quietly. A value that is
- * not understood is an error as in the environment: ranks that differ might wait for each other.
+ * One NAME=VALUE per line. An unknown name may come from a newer harpd and is logged by INFO. An
+ * invalid value is an error, as in the environment: ranks with different settings may deadlock.
  */
 static int config_read_settings(struct plugin_config *out, const char *settings)
 {
@@ -314,13 +314,13 @@ static int config_read_environment(struct plugin_config *out, char *const *envir
 	return result;
 }
 
-/* Values whose shape is more than their type's, or that are good each and no good together. */
+/* Checks beyond a single value's type: formats, and values that exclude each other. */
 static int config_check_together(const struct plugin_config *config)
 {
 	struct harp_rss rss;
 	int result = 0;
 
-	/* Whether a NIC has these queues is asked when it is opened. */
+	/* The NIC's queues are checked when it is opened. */
 	if (config->rss[0] && harp_rss_parse(config->rss, UINT16_MAX + 1u, &rss)) {
 		WARN("HARP_RSS=\"%.40s\" is not understood: it must be empty, unknown, or "
 		     "toeplitz:KEY[:TABLE] with KEY 40 to %u bytes in hexadecimal and TABLE at most "
@@ -340,7 +340,7 @@ static int config_check_together(const struct plugin_config *config)
 	return result;
 }
 
-/* What harp.toml requires, the environment cannot take back. */
+/* The environment cannot turn off encryption that harp.toml requires. */
 static int config_keep_encryption(struct plugin_config *config, enum plugin_encrypt of_settings)
 {
 	if (of_settings != ENCRYPT_AES_256_GCM)
@@ -378,7 +378,7 @@ int config_read(struct plugin_config *out, char *const *environment, const char 
 	return result ? result : config_read_nccl(out, environment);
 }
 
-/* The directory of the file that this function was loaded from; empty when it is unknown. */
+/* The directory of this library's file; empty: unknown. */
 static void config_own_directory(char *out, size_t len)
 {
 	Dl_info info;

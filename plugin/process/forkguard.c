@@ -9,60 +9,51 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* Held across fork(), so that the child finds the table whole. */
+/* Held across fork(), so that the child's table is consistent. */
 static pthread_mutex_t guard_lock = PTHREAD_MUTEX_INITIALIZER;
 static int *guard_fds; /* unordered; under guard_lock */
 static unsigned guard_count, guard_capacity;
-static bool guard_installed;
-static const struct forkguard_hooks *guard_hooks;
-
-static bool hooks_end(const struct forkguard_hooks *hooks)
-{
-	return !hooks || (!hooks->prepare && !hooks->parent && !hooks->child);
-}
+static unsigned guard_installed; /* how many of the two sets of handlers */
 
 static void forkguard_prepare(void)
 {
 	pthread_mutex_lock(&guard_lock);
-	for (const struct forkguard_hooks *h = guard_hooks; !hooks_end(h); h++)
-		if (h->prepare)
-			h->prepare();
 }
 
 static void forkguard_parent(void)
 {
-	for (const struct forkguard_hooks *h = guard_hooks; !hooks_end(h); h++)
-		if (h->parent)
-			h->parent();
 	pthread_mutex_unlock(&guard_lock);
 }
 
-/* Async-signal-safe calls only: the child may have come from a process of many threads. */
+/* Only async-signal-safe calls: the parent may have other threads. */
 static void forkguard_child(void)
 {
 	for (unsigned i = 0; i < guard_count; i++)
 		close(guard_fds[i]);
 	guard_count = 0;
-	for (const struct forkguard_hooks *h = guard_hooks; !hooks_end(h); h++)
-		if (h->child)
-			h->child();
 	pthread_mutex_unlock(&guard_lock);
 }
 
-int forkguard_init(const struct forkguard_hooks *hooks)
+int forkguard_init(void (*prepare)(void), void (*parent)(void), void (*child)(void))
 {
 	int rc = 0;
 
 	pthread_mutex_lock(&guard_lock);
-	if (!guard_installed) /* glibc takes the handlers away when the library is unloaded */
+	/* The last to be registered prepares first and ends last: its lock is held around the
+	 * others. glibc takes the handlers away when the library is unloaded. */
+	if (guard_installed == 0)
+		rc = -pthread_atfork(prepare, parent, child);
+	if (!rc && guard_installed < 2) {
+		guard_installed = 1;
 		rc = -pthread_atfork(forkguard_prepare, forkguard_parent, forkguard_child);
-	guard_installed = !rc;
-	guard_hooks = hooks;
+	}
+	if (!rc)
+		guard_installed = 2;
 	pthread_mutex_unlock(&guard_lock);
 	return rc;
 }
 
-/* guard_lock held. Takes fd or closes it. */
+/* Registers fd, or closes it on failure. guard_lock held. */
 static int forkguard_add(int fd)
 {
 	if (fd < 0)
@@ -123,7 +114,7 @@ void forkguard_close(int fd)
 			break;
 		}
 	}
-	if (!guard_count) { /* nothing is left behind when the library goes */
+	if (!guard_count) { /* free everything, as the library may be unloaded */
 		free(guard_fds);
 		guard_fds = NULL;
 		guard_capacity = 0;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * forkguard.h - sockets that a forked child must not keep alive.
+ * forkguard.h - sockets that a forked child closes.
  *
- * A peer learns of our death by the FIN or RST of our sockets; a child that sleeps with copies of them
- * would keep us alive for it. So every socket is registered, and the child closes them all.
+ * A peer detects our death by the FIN or RST of our sockets. Copies in a forked child would keep
+ * them open. So every socket is registered, and the child closes all of them.
  */
 #ifndef HARP_PLUGIN_FORKGUARD_H
 #define HARP_PLUGIN_FORKGUARD_H
@@ -11,20 +11,17 @@
 #include <stdbool.h>
 #include <sys/socket.h>
 
-/* What other parts of the plugin do around fork(). Each may be NULL. prepare and parent run in the parent. */
-struct forkguard_hooks {
-	void (*prepare)(void);
-	void (*parent)(void);
-	void (*child)(void); /* async-signal-safe */
-};
-/* Once per process image; repeated calls are free. hooks: an array that ends with an empty entry; it stays the
- * caller's. NULL: none. */
-int forkguard_init(const struct forkguard_hooks *hooks);
-/* Makes a TCP socket, or accepts one: non-blocking, close-on-exec, registered before any fork() can
- * come in between. The descriptor, or -errno. */
+/*
+ * Once per process image; repeated calls are free. Before and after fork(), prepare and parent run
+ * in the parent, and child, which is async-signal-safe, in the child; one fork at a time. Each may
+ * be NULL.
+ */
+int forkguard_init(void (*prepare)(void), void (*parent)(void), void (*child)(void));
+/* Creates or accepts a TCP socket: non-blocking, close-on-exec, registered before any fork().
+ * Returns the descriptor, or -errno. */
 int forkguard_socket(int family);
 int forkguard_accept(int listener, struct sockaddr_storage *peer);
-/* An epoll, likewise: the child's copy would speak of the parent's sockets. */
+/* Creates an epoll descriptor, likewise: the child's copy would refer to the parent's sockets. */
 int forkguard_epoll(void);
 /* Forgets and closes fd. */
 void forkguard_close(int fd);

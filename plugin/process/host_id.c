@@ -23,7 +23,7 @@ int host_id_read(uint64_t netns_ino, uint8_t out[HOST_ID_BYTES])
 	close(fd);
 	if (n <= 0)
 		return -EIO;
-	/* Of this thread: self is the thread that the process began with. */
+	/* thread-self: /proc/self is the process's first thread. */
 	if (stat("/proc/thread-self/ns/net", &netns))
 		return -errno;
 	if (netns_ino)

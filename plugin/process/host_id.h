@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* host_id.h - what tells this host from others in a handle. */
+/* host_id.h - the id of this host in a handle. */
 #ifndef HARP_PLUGIN_HOST_ID_H
 #define HARP_PLUGIN_HOST_ID_H
 
@@ -7,8 +7,8 @@
 
 #define HOST_ID_BYTES HANDLE_HOST_ID_BYTES
 
-/* The id of this host and a network namespace (its number; 0: this process's own). It is equal for two ends whose
- * packets to each other never reach a NIC. 0 or -errno. */
+/* Writes the id of this host and a network namespace (its inode number; 0: this process's). It is
+ * equal for two ends whose packets to each other never reach a NIC. 0 or -errno. */
 int host_id_read(uint64_t netns, uint8_t out[HOST_ID_BYTES]);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* keyfile.c - reading the pre-shared key, and refusing files that are no secret. */
+/* keyfile.c - reads the pre-shared key, and rejects files that other users can read. */
 #include "process/keyfile.h"
 
 #include <errno.h>
@@ -20,68 +20,80 @@
 #define KEYFILE_DIGITS (2 * CRYPTO_PSK_BYTES)
 #define KEYFILE_PAGE_BYTES 4096u
 
-/* A page of its own, not swapped, not in core files, and empty in forked children. Writer: keyfile_load and
- * keyfile_forget, with the first and the last context. NULL: no key. */
+/* In a page of its own, which is not swapped, not in core files, and empty in forked children.
+ * Writers: keyfile_load() and keyfile_forget(), with the first and the last context. NULL: no key.
+ */
 static uint8_t *keyfile_page;
 
-static int keyfile_check(int fd, const char *path, char *why, size_t why_len)
+/* ---- files that are believed ---------------------------------------------------------------- */
+
+/* secret: no other user may read it; else no other user may write it. */
+static int file_check(int fd, const char *path, bool secret, char *why, size_t why_len)
 {
+	mode_t others = secret ? S_IRWXG | S_IRWXO : S_IWGRP | S_IWOTH;
 	struct stat st;
 
-	if (fstat(fd, &st)) {
-		snprintf(why, why_len, "cannot be looked at: %s", strerror(errno));
-		return -EINVAL;
-	}
-	if (!S_ISREG(st.st_mode)) {
-		snprintf(why, why_len, "is not a regular file");
-		return -EINVAL;
-	}
-	if (st.st_uid != geteuid() && st.st_uid != 0) {
+	if (fstat(fd, &st))
+		snprintf(why, why_len, "it cannot be looked at: %s", strerror(errno));
+	else if (!S_ISREG(st.st_mode))
+		snprintf(why, why_len, "it is not a regular file");
+	else if (secret ? st.st_uid != geteuid() && st.st_uid != 0 : !trust_user(st.st_uid))
 		snprintf(why, why_len,
-			 "belongs to user %u, who knows the key: it must be this user's (%u) or "
-			 "root's",
+			 "it belongs to user %u, and must belong to root or to this user (%u)",
 			 (unsigned)st.st_uid, (unsigned)geteuid());
-		return -EINVAL;
-	}
-	if (st.st_mode & (S_IRWXG | S_IRWXO)) {
-		snprintf(
-			why, why_len,
-			"is open to its group or to others (mode %03o): chmod 600 %.200s, and make a "
-			"new key if anybody may have read it",
-			(unsigned)(st.st_mode & 0777), path);
-		return -EINVAL;
-	}
-	return 0;
+	else if ((st.st_mode & others) && secret)
+		snprintf(why, why_len,
+			 "it is open to its group or to others (mode %03o): chmod 600 %.200s, and "
+			 "make a new key if anybody may have read it",
+			 (unsigned)(st.st_mode & 0777), path);
+	else if (st.st_mode & others)
+		snprintf(why, why_len, "others may write it (mode %03o): chmod go-w",
+			 (unsigned)(st.st_mode & 0777));
+	else
+		return 0;
+	return -EINVAL;
 }
 
-static int keyfile_digit(char c)
+/* As toml_read(), but for what the file holds: its first bytes_max bytes, *len of them. */
+static int file_read(const char *path, bool secret, char *bytes, size_t bytes_max, size_t *len,
+		     char *why, size_t why_len)
 {
-	if (c >= '0' && c <= '9')
-		return c - '0';
-	if (c >= 'a' && c <= 'f')
-		return c - 'a' + 10;
-	if (c >= 'A' && c <= 'F')
-		return c - 'A' + 10;
-	return -1;
+	ssize_t n = 0;
+	/* O_NONBLOCK: reject a FIFO instead of waiting for it. */
+	int rc, fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+
+	*len = 0;
+	if (fd < 0) {
+		snprintf(why, why_len, "it cannot be opened: %s", strerror(errno));
+		return errno == ENOENT || errno == ENOTDIR ? 0 : -EINVAL;
+	}
+	rc = file_check(fd, path, secret, why, why_len);
+	while (!rc && *len < bytes_max && (n = read(fd, bytes + *len, bytes_max - *len)) > 0)
+		*len += (size_t)n;
+	if (!rc && n < 0) {
+		snprintf(why, why_len, "it cannot be read: %s", strerror(errno));
+		rc = -EINVAL;
+	}
+	close(fd);
+	return rc ? rc : 1;
 }
 
+/* ---- the key -------------------------------------------------------------------------------- */
+
+/* text: len bytes, then a NUL. */
 static int keyfile_decode(const char *text, size_t len, uint8_t key[CRYPTO_PSK_BYTES])
 {
-	if (len == KEYFILE_DIGITS + 1 && text[KEYFILE_DIGITS] == '\n')
-		len--;
-	if (len != KEYFILE_DIGITS)
-		return -EINVAL;
-	for (size_t i = 0; i < CRYPTO_PSK_BYTES; i++) {
-		int high = keyfile_digit(text[2 * i]), low = keyfile_digit(text[2 * i + 1]);
+	size_t digits = strspn(text, "0123456789abcdefABCDEF");
+	bool is_one_line = len == digits || (len == digits + 1 && text[digits] == '\n');
 
-		if (high < 0 || low < 0)
-			return -EINVAL;
-		key[i] = (uint8_t)(high << 4 | low);
-	}
+	if (digits != KEYFILE_DIGITS || !is_one_line)
+		return -EINVAL;
+	for (size_t i = 0; i < CRYPTO_PSK_BYTES; i++)
+		(void)!sscanf(text + 2 * i, "%2hhx", &key[i]);
 	return 0;
 }
 
-/* Templates and failed generators leave zeros, and every attacker tries them first. */
+/* Reject all zeros: templates and failed generators leave them, and attackers try them first. */
 static bool keyfile_is_zero(const uint8_t key[CRYPTO_PSK_BYTES])
 {
 	uint8_t any = 0;
@@ -93,39 +105,28 @@ static bool keyfile_is_zero(const uint8_t key[CRYPTO_PSK_BYTES])
 
 int keyfile_read(const char *path, uint8_t key[CRYPTO_PSK_BYTES], char *why, size_t why_len)
 {
-	char text[KEYFILE_DIGITS + 2]; /* one more than there may be */
-	size_t len = 0;
-	ssize_t n = 0;
-	/* O_NONBLOCK: a FIFO is refused, not waited for. */
-	int rc, fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+	char text[KEYFILE_DIGITS + 3] = { 0 }; /* one more than allowed, and a NUL */
+	size_t len;
+	int rc = -EINVAL;
 
-	if (fd < 0) {
-		snprintf(why, why_len, "cannot be opened: %s", strerror(errno));
-		return -EINVAL;
-	}
-	rc = keyfile_check(fd, path, why, why_len);
-	while (!rc && len < sizeof(text) && (n = read(fd, text + len, sizeof(text) - len)) > 0)
-		len += (size_t)n;
-	if (!rc && n < 0) {
-		snprintf(why, why_len, "cannot be read: %s", strerror(errno));
-		rc = -EINVAL;
-	} else if (!rc && keyfile_decode(text, len, key)) {
+	if (file_read(path, true, text, sizeof(text) - 1, &len, why, why_len) <= 0)
+		return rc;
+	if (keyfile_decode(text, len, key)) {
 		snprintf(
 			why, why_len,
-			"does not hold one line of %u hexadecimal digits: make it by `openssl rand "
+			"it does not hold one line of %u hexadecimal digits: make it by `openssl rand "
 			"-hex %u`",
 			KEYFILE_DIGITS, CRYPTO_PSK_BYTES);
 		explicit_bzero(key, CRYPTO_PSK_BYTES);
-		rc = -EINVAL;
-	} else if (!rc && keyfile_is_zero(key)) {
+	} else if (keyfile_is_zero(key)) {
 		snprintf(
 			why, why_len,
-			"holds a key of zeros, which is no secret: make one by `openssl rand -hex %u`",
+			"it holds a key of zeros, which is no secret: make one by `openssl rand -hex %u`",
 			CRYPTO_PSK_BYTES);
-		rc = -EINVAL;
+	} else {
+		rc = 0;
 	}
 	explicit_bzero(text, sizeof(text));
-	close(fd);
 	return rc;
 }
 
@@ -136,7 +137,7 @@ static int keyfile_make_page(void)
 
 	if (page == MAP_FAILED)
 		return -ENOMEM;
-	/* What the limits or an old kernel refuse, the key is used without. */
+	/* Errors are ignored: limits or an old kernel may not allow this. */
 	(void)mlock(page, KEYFILE_PAGE_BYTES);
 	(void)madvise(page, KEYFILE_PAGE_BYTES, MADV_DONTDUMP);
 	(void)madvise(page, KEYFILE_PAGE_BYTES, MADV_WIPEONFORK);
@@ -144,7 +145,8 @@ static int keyfile_make_page(void)
 	return 0;
 }
 
-/* A file that may exist counts as one that does: a missing permission must not turn encryption off. */
+/* Treat a file as existing unless it is known not to: a missing permission must not turn encryption
+ * off. */
 static bool keyfile_exists(const char *path)
 {
 	struct stat st;
@@ -183,7 +185,7 @@ int keyfile_load(const char *host_path)
 	}
 	rc = keyfile_read(path, keyfile_page, why, sizeof(why));
 	if (rc)
-		WARN("encryption is required: key file %s %s", path, why);
+		WARN("encryption is required: key file %s: %s", path, why);
 	else if ((rc = crypto_load(why, sizeof(why))))
 		WARN("encryption is required: %s", why);
 	if (rc)
@@ -208,36 +210,17 @@ const uint8_t *keyfile_key(void)
 /* ---- harp.toml, for a job that harpd cannot tell --------------------------------------------- */
 
 /*
- * This is no TOML parser, and errs on the safe side: a line that mentions `encrypt` or `key_file`, or has what could
- * hide them, counts as a requirement. Exempt are comments and the plain assignments encrypt = "off" and
- * encrypt = "auto". tests/python/test_toml_scan.py compares it with a parser.
+ * This is not a TOML parser and errs on the safe side: a line that mentions `encrypt` or
+ * `key_file`, or could hide them, counts as a requirement. Exceptions are comments and the plain
+ * assignments encrypt = "off" and encrypt = "auto". tests/python/test_toml_scan.py compares it with
+ * a parser.
  */
 
-/* As FILE_BYTES_MAX of harp/config/document.py. */
+/* Same as FILE_BYTES_MAX of harp/config/document.py. */
 #define TOML_BYTES_MAX (256u * 1024u)
 #define TOML_BLANKS " \t"
 
-static int toml_check(int fd, char *why, size_t why_len)
-{
-	struct stat st;
-
-	if (fstat(fd, &st))
-		snprintf(why, why_len, "fstat: %s", strerror(errno));
-	else if (!S_ISREG(st.st_mode))
-		snprintf(why, why_len, "it is not a regular file");
-	else if (!trust_user(st.st_uid))
-		snprintf(why, why_len,
-			 "it belongs to user %u, and must belong to root or to this user (%u)",
-			 (unsigned)st.st_uid, (unsigned)geteuid());
-	else if (st.st_mode & (S_IWGRP | S_IWOTH))
-		snprintf(why, why_len, "others may write it (mode %03o): chmod go-w",
-			 (unsigned)(st.st_mode & 0777));
-	else
-		return 0;
-	return -EINVAL;
-}
-
-/* Does text begin with word, after blanks? Returns what follows, else NULL. */
+/* If text begins with word, after blanks, returns the text after it, else NULL. */
 static const char *toml_skip(const char *text, const char *word)
 {
 	size_t len = strlen(word);
@@ -246,7 +229,7 @@ static const char *toml_skip(const char *text, const char *word)
 	return strncmp(text, word, len) == 0 ? text + len : NULL;
 }
 
-/* encrypt = "off" or "auto", in either kind of quotes, and perhaps a comment. */
+/* encrypt = "off" or "auto", in either kind of quotes, with an optional comment. */
 static bool toml_is_exempt(const char *text)
 {
 	static const char *const values[] = { "\"off\"", "'off'", "\"auto\"", "'auto'" };
@@ -267,7 +250,8 @@ static bool toml_is_exempt(const char *text)
 
 static bool toml_line_requires(const char *text)
 {
-	/* Escapes can spell either name. In a string of several lines a line that begins with # is no comment. */
+	/* Escapes can spell either name. In a multi-line string, a line that begins with # is not a
+	 * comment. */
 	static const char *const signs[] = { "encrypt", "key_file", "\\", "\"\"\"", "'''" };
 
 	if (toml_skip(text, "#") || toml_is_exempt(text))
@@ -293,31 +277,15 @@ static int toml_scan_text(char *text, unsigned *line)
 
 int toml_read(const char *path, char *text, size_t bytes_max, char *why, size_t why_len)
 {
-	size_t len = 0;
-	ssize_t n = 0;
-	/* O_NONBLOCK: a FIFO is refused, not waited for. */
-	int rc, fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+	size_t len;
+	int rc = file_read(path, false, text, bytes_max + 1, &len, why, why_len);
 
-	if (fd < 0 && (errno == ENOENT || errno == ENOTDIR))
-		return 0;
-	if (fd < 0) {
-		snprintf(why, why_len, "%s", strerror(errno));
-		return -EINVAL;
-	}
-	rc = toml_check(fd, why, why_len);
-	while (!rc && len <= bytes_max && (n = read(fd, text + len, bytes_max + 1 - len)) > 0)
-		len += (size_t)n;
-	if (!rc && n < 0) {
-		snprintf(why, why_len, "%s", strerror(errno));
-		rc = -EINVAL;
-	}
 	text[len] = '\0';
-	if (!rc && (len > bytes_max || strlen(text) != len)) {
+	if (rc > 0 && (len > bytes_max || strlen(text) != len)) {
 		snprintf(why, why_len, "it is no TOML file: too large, or not text");
 		rc = -EINVAL;
 	}
-	close(fd);
-	return rc ? rc : 1;
+	return rc;
 }
 
 int toml_scan_encrypt(const char *path, unsigned *line, char *why, size_t why_len)

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * profiler_abi.h - what a profiler of network events needs of NCCL's profiler ABI, versions 3 (NCCL 2.26, the first with
- * events of net plugins) to 7, written from its specification.
+ * profiler_abi.h - NCCL's profiler ABI, versions 3 (NCCL 2.26, the first with events of net
+ * plugins) to 7, as far as a profiler of network events needs it; written from its specification.
  *
- * A profiler exports one data symbol per version, `ncclProfiler_vN`; NCCL takes the newest one it knows. The versions differ
- * in init and in events of other types, which this profiler does not ask for.
+ * A profiler exports one data symbol per version, `ncclProfiler_vN`; NCCL uses the newest one that
+ * it knows. The versions differ in init and in other types of events, which this profiler does not
+ * use.
  */
 #ifndef HARP_PROFILER_ABI_H
 #define HARP_PROFILER_ABI_H
@@ -13,7 +14,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define NCCL_PROFILE_NET_PLUGIN (1 << 7) /* of the activation mask, and of a descriptor's type */
+#define NCCL_PROFILE_NET_PLUGIN (1 << 7) /* bit of the activation mask, and type of a descriptor   \
+					  */
 #define NCCL_PROFILER_LOG_WARN 2
 #define NCCL_PROFILER_LOG_INFO 3
 #define NCCL_PROFILER_SUBSYSTEM_INIT 1ul
@@ -21,7 +23,7 @@
 typedef void (*nccl_profiler_logger)(int level, unsigned long flags, const char *func, int line,
 				     const char *fmt, ...);
 
-/* As all versions have it for events of net plugins. */
+/* Common to all versions, for events of net plugins. */
 struct nccl_profiler_descr {
 	uint8_t type; /* v5 and later: the low byte of 8 */
 	void *parent;

@@ -4,12 +4,13 @@
  *
  * Theory of operation
  * -------------------
- * NCCL loads this library with NCCL_PROFILER_PLUGIN=harp. It is one of its own, so that NCCL runs no profiler in jobs that
- * are not traced. It knows HARP's net plugin by harp_profiler.h alone.
+ * NCCL loads this library with NCCL_PROFILER_PLUGIN=harp. It is separate from the net plugin, so
+ * that NCCL runs no profiler in jobs without a trace. Their interface is harp_profiler.h.
  *
- * HARP_TRACE names a directory. Each process writes one file there, HOST-PID.jsonl, a JSON object a line: first the process,
- * then a line when a message is posted and one when it is done. Both are written at once, by one write(), which Linux
- * appends whole: so a process that hangs or is killed leaves the messages that it was waiting for. A file ends at
+ * HARP_TRACE names a directory. Each process writes one file there, HOST-PID.jsonl, with one JSON
+ * object per line: the process, then a line for each message that is posted and for each that is
+ * done. Each line is written immediately by one write(), which Linux appends atomically, so the
+ * file of a hung or killed process shows the messages that it was waiting for. A file ends at
  * TRACE_BYTES_MAX.
  *
  * The trace begins with the first communicator and ends with the last.
@@ -41,13 +42,14 @@ struct trace_comm {
 	nccl_profiler_logger logger;
 };
 
-/* A message under way, as NCCL's handle. */
+/* A message in progress, as NCCL's handle. */
 struct trace_event {
-	const struct harp_profiler_event *data; /* the net plugin's, until the event is stopped */
+	const struct harp_profiler_event
+		*data; /* owned by the net plugin; valid until the event stops */
 	uint64_t number;
 };
 
-static struct trace_event trace_other; /* handle of what is not traced */
+static struct trace_event trace_other; /* handle of events that are not traced */
 
 static pthread_mutex_t trace_lock = PTHREAD_MUTEX_INITIALIZER;
 static unsigned trace_comms; /* under trace_lock */
@@ -89,7 +91,7 @@ static uint64_t trace_clock_ns(clockid_t clock)
 	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* What JSON has no escape for here is left out. */
+/* Control characters are left out. */
 static void trace_word(char *text)
 {
 	char *out = text;
@@ -123,7 +125,8 @@ static void trace_open(const char *directory, nccl_profiler_logger logger)
 	}
 	atomic_store(&trace_ended, false);
 	atomic_store(&trace_fd, fd);
-	/* Both clocks: events have the monotonic one, and traces of several hosts are put together by the other. */
+	/* Both clocks: events use the monotonic one; the other aligns the traces of several hosts.
+	 */
 	trace_line("{\"harp_trace\": 1, \"host\": \"%s\", \"pid\": %d, \"program\": \"%s\", "
 		   "\"wall_ns\": %" PRIu64 ", \"monotonic_ns\": %" PRIu64 "}\n",
 		   host, (int)getpid(), program, trace_clock_ns(CLOCK_REALTIME),
@@ -220,12 +223,13 @@ static int trace_start(void *context, void **handle, struct nccl_profiler_descr 
 	struct trace_event *event;
 
 	(void)context;
-	/* Events above those of the net plugin. NCCL 2.27 crashes when it starts one whose parents have no handle. */
+	/* Parents of the net plugin's events. NCCL 2.27 crashes if an event's parents have no
+	 * handle. */
 	*handle = &trace_other;
 	if (descr->type != NCCL_PROFILE_NET_PLUGIN)
 		return 0;
 	*handle = NULL;
-	/* Another net plugin may be in use. */
+	/* Another net plugin's event. */
 	if (descr->net_plugin.id != HARP_PROFILER_PLUGIN_ID || !data || data->size < sizeof(*data))
 		return 0;
 	event = malloc(sizeof(*event));

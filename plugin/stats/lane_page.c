@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* lane_page.c - the job's statistics region: its memory, totals, and which record belongs to which comm and lane. */
+/* lane_page.c - the job's statistics region: its memory, its totals, and the records of comms and
+ * lanes. */
 #include "stats/lane_page.h"
 #include "base/util.h"
 
@@ -21,13 +22,13 @@
 /*
  * Theory of operation
  *
- * What happens with every message is a relaxed store or an atomic addition to the region. What happens seldom
- * (comms and lanes open and close) is under page_lock: the choice of a record, its addresses, which have the
- * record's seqlock, and the numbers of open lanes. A record without a place in the region is memory of the
- * process, so that counting needs no condition.
+ * Each message costs a few relaxed stores and atomic additions to the region. Opening and closing
+ * comms and lanes is under page_lock: it assigns records, writes their addresses under the record's
+ * seqlock, and counts open lanes. If the region is full or missing, a record is private memory of
+ * the process, so counting needs no condition.
  */
 
-/* A NIC of 100 Gbit/s has so many kernel lanes where it has one HARP lane. */
+/* A 100 Gbit/s NIC has this many kernel lanes per HARP lane. */
 #define PAGE_LANES_PER_FLOW 16u
 #define PAGE_HIDDEN UINT32_MAX
 #define PAGE_COMM_LANES_MAX 32u
@@ -39,27 +40,27 @@ enum page_table { PAGE_COMMS, PAGE_LANES, PAGE_TABLES };
 
 /* The records of a table. */
 struct page_records {
-	uint32_t lowest; /* no record below it is empty */
+	uint32_t lowest; /* all records below are in use */
 	uint64_t open, hidden, serial;
 };
 
 struct comm_stats {
 	struct harp_page_comm *record;
-	struct harp_page_comm own; /* the record while it is hidden */
+	struct harp_page_comm own; /* the record if the region has no space */
 	uint32_t slot;
 	uint64_t retransmits, srtt_ns; /* Writer: poller */
 	struct lane_stats *lanes[PAGE_COMM_LANES_MAX];
 };
 
 static pthread_mutex_t page_lock = PTHREAD_MUTEX_INITIALIZER;
-/* Under page_lock; while comms exist the region stays. */
+/* Under page_lock. The region lives as long as comms exist. */
 static struct harp_page_job page_job;
 static void *page_map; /* NULL: there is no region */
 static size_t page_bytes;
 static int page_fd = -1;
 static struct page_records page_records[PAGE_TABLES];
 static uint64_t page_publications;
-static unsigned page_rail_down[PLUGIN_DEVICES_MAX];              /* comms that say so */
+static unsigned page_rail_down[PLUGIN_DEVICES_MAX]; /* number of comms that report it down */
 static struct harp_page_rail page_no_rails[HARP_PAGE_RAILS_MAX]; /* without a region */
 /* Writer: page_lock, release. Reader: any thread, acquire. */
 static _Atomic(const struct harp_page_job *) page_live;
@@ -69,7 +70,7 @@ static const struct harp_page_job *page_get(void)
 	return atomic_load_explicit(&page_live, memory_order_acquire);
 }
 
-/* ---- records; page_lock held ------------------------------------------------------------------- */
+/* ---- records; page_lock held ---------------------------------------------------------------- */
 
 static void page_status(bool ended)
 {
@@ -96,7 +97,7 @@ static bool page_is_empty(enum page_table table, uint32_t slot)
 				   : !page_job.lanes[slot].value[HARP_LANE_state];
 }
 
-/* The lowest empty record, which the caller fills before it gives page_lock back. */
+/* The lowest empty record; the caller fills it before it releases page_lock. */
 static uint32_t page_take(enum page_table table, uint64_t *serial)
 {
 	uint32_t room = table == PAGE_COMMS ? page_job.comm_room : page_job.lane_room;
@@ -111,7 +112,7 @@ static uint32_t page_take(enum page_table table, uint64_t *serial)
 	return PAGE_HIDDEN;
 }
 
-/* Empties the record, which begins with its sequence. */
+/* Clears the record except for its sequence number, the first field. */
 static void page_give(enum page_table table, uint32_t slot, uint64_t *sequence, size_t bytes)
 {
 	struct page_records *records = &page_records[table];
@@ -127,7 +128,7 @@ static void page_give(enum page_table table, uint32_t slot, uint64_t *sequence, 
 		records->lowest = slot;
 }
 
-/* ---- the region -------------------------------------------------------------------------------- */
+/* ---- the region ----------------------------------------------------------------------------- */
 
 static void page_identity(struct harp_page_identity *identity)
 {
@@ -158,7 +159,7 @@ static int page_make(uint32_t lanes)
 	page_map = mmap(NULL, page_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, page_fd, 0);
 	if (page_map == MAP_FAILED)
 		page_map = NULL;
-	/* A forked child is another process: it has no region. */
+	/* A forked child has no region. */
 	if (!page_map || madvise(page_map, page_bytes, MADV_DONTFORK) < 0)
 		return -errno;
 	page_identity(&identity);
@@ -201,7 +202,7 @@ void lane_page_close(void)
 {
 	pthread_mutex_lock(&page_lock);
 	atomic_store_explicit(&page_live, (const struct harp_page_job *)NULL, memory_order_release);
-	page_status(true); /* for readers that still hold the memory */
+	page_status(true); /* for readers that still map the memory */
 	page_unmake();
 	pthread_mutex_unlock(&page_lock);
 }
@@ -209,7 +210,7 @@ void lane_page_close(void)
 void lane_page_fork_child(void)
 {
 	atomic_store_explicit(&page_live, (const struct harp_page_job *)NULL, memory_order_relaxed);
-	page_map = NULL; /* it was not inherited */
+	page_map = NULL; /* the mapping is not inherited */
 	if (page_fd >= 0)
 		close(page_fd);
 	page_fd = -1;
@@ -223,7 +224,7 @@ void lane_page_count(enum harp_job_counter counter, uint64_t n)
 		stats_sum(&job->counters[counter], n);
 }
 
-/* ---- NICs -------------------------------------------------------------------------------------- */
+/* ---- NICs ----------------------------------------------------------------------------------- */
 
 static void page_ifname(char ifname[16], int dev)
 {
@@ -233,41 +234,35 @@ static void page_ifname(char ifname[16], int dev)
 	snprintf(ifname, 16, "%s", device ? device->ifname : "?");
 }
 
-/* The totals of lanes of a kind over a device. page_lock held. */
+/* The totals of a device's lanes of one kind. page_lock held. */
 static struct harp_page_rail *page_rail(int dev, enum harp_page_kind kind)
 {
-	unsigned number = dev >= 0 && dev < (int)PLUGIN_DEVICES_MAX ? (unsigned)dev : 0;
-	unsigned index = number * 2 + (kind == HARP_PAGE_KIND_KERNEL);
+	unsigned index = (unsigned)dev * 2 + (kind == HARP_PAGE_KIND_KERNEL);
 	struct harp_page_rail *rail = page_map ? &page_job.rails[index] : &page_no_rails[index];
 
 	if (!rail->value[HARP_RAIL_kind]) {
-		page_ifname(rail->ifname, (int)number);
-		stats_set(&rail->value[HARP_RAIL_down], page_rail_down[number] > 0);
+		page_ifname(rail->ifname, dev);
+		stats_set(&rail->value[HARP_RAIL_down], page_rail_down[dev] > 0);
 		stats_set(&rail->value[HARP_RAIL_kind], kind);
 	}
 	return rail;
 }
 
-/* One comm more says that the NIC is down, or one less (change 1, -1). True: that changes it. */
+/* One more comm (change 1), or one fewer (-1), reports the NIC down. True: the NIC's state changes.
+ */
 static bool page_rail_says(int dev, int change)
 {
 	unsigned before, after;
-	bool changed = false;
 
-	if (dev < 0 || dev >= (int)PLUGIN_DEVICES_MAX)
-		return false;
 	pthread_mutex_lock(&page_lock);
 	before = page_rail_down[dev];
-	if (before || change > 0) { /* else it was said before there was a region */
-		after = before + (unsigned)change;
-		page_rail_down[dev] = after;
-		changed = !before != !after;
-		for (unsigned kind = 0; kind < 2 && changed && page_map; kind++)
-			stats_set(&page_job.rails[(unsigned)dev * 2 + kind].value[HARP_RAIL_down],
-				  after > 0);
-	}
+	after = before + (unsigned)change;
+	page_rail_down[dev] = after;
+	for (unsigned kind = 0; kind < 2 && !before != !after && page_map; kind++)
+		stats_set(&page_job.rails[(unsigned)dev * 2 + kind].value[HARP_RAIL_down],
+			  after > 0);
 	pthread_mutex_unlock(&page_lock);
-	return changed;
+	return !before != !after;
 }
 
 void lane_page_rail(int dev, bool down)
@@ -281,7 +276,7 @@ void lane_page_rail_left(int dev)
 	(void)page_rail_says(dev, -1);
 }
 
-/* ---- comms ------------------------------------------------------------------------------------- */
+/* ---- comms ---------------------------------------------------------------------------------- */
 
 struct comm_stats *comm_stats_new(const struct comm_stats_options *opt)
 {
@@ -395,7 +390,7 @@ void comm_stats_free(struct comm_stats *stats)
 	free(stats);
 }
 
-/* ---- lanes ------------------------------------------------------------------------------------- */
+/* ---- lanes ---------------------------------------------------------------------------------- */
 
 static struct lane_stats *lane_stats_new(struct comm_stats *comm, unsigned index)
 {
@@ -415,7 +410,7 @@ static struct lane_stats *lane_stats_new(struct comm_stats *comm, unsigned index
 	return stats;
 }
 
-/* The addresses and what else is the new lane's. */
+/* Writes the new lane's addresses and properties. */
 static void lane_stats_begin(struct lane_stats *stats, const struct lane_stats_options *opt)
 {
 	struct harp_page_lane *record = stats->record;
@@ -441,8 +436,6 @@ struct lane_stats *lane_stats_open(struct comm_stats *comm, const struct lane_st
 {
 	struct lane_stats *stats;
 
-	if (opt->index >= PAGE_COMM_LANES_MAX)
-		return NULL;
 	pthread_mutex_lock(&page_lock);
 	stats = comm->lanes[opt->index];
 	if (!stats) {
@@ -494,7 +487,7 @@ static enum harp_page_lane_end lane_end(int error)
 	}
 }
 
-/* The lane has ended; its place may be another's already. page_lock held. */
+/* The lane has ended; another may own its record already. page_lock held. */
 static void lane_stats_end(struct lane_stats *stats, const void *owner, enum harp_page_lane_end end)
 {
 	uint64_t *value = stats->record->value;
@@ -508,15 +501,6 @@ static void lane_stats_end(struct lane_stats *stats, const void *owner, enum har
 		stats_set(&value[HARP_LANE_end], end);
 }
 
-/* page_lock held. */
-static void lane_stats_lost(struct lane_stats *stats, const void *owner,
-			    enum harp_page_lane_end end)
-{
-	lane_stats_end(stats, owner, end);
-	stats_add(&stats->comm->record->value[HARP_COMM_lanes_died], 1);
-	stats_sum(&stats->rail->value[HARP_RAIL_lanes_died], 1);
-}
-
 void lane_stats_died(struct lane_stats *stats, const void *owner, int error)
 {
 	enum harp_page_lane_end end = lane_end(error);
@@ -525,25 +509,10 @@ void lane_stats_died(struct lane_stats *stats, const void *owner, int error)
 						HARP_PAGE_LANE_END_reset),
 			1);
 	pthread_mutex_lock(&page_lock);
-	lane_stats_lost(stats, owner, end);
+	lane_stats_end(stats, owner, end);
+	stats_add(&stats->comm->record->value[HARP_COMM_lanes_died], 1);
+	stats_sum(&stats->rail->value[HARP_RAIL_lanes_died], 1);
 	pthread_mutex_unlock(&page_lock);
-}
-
-void lane_page_lane_unreplaced(struct comm_stats *comm, unsigned index)
-{
-	struct lane_stats *stats;
-	bool died = true;
-
-	pthread_mutex_lock(&page_lock);
-	if (index < PAGE_COMM_LANES_MAX && comm->lanes[index]) {
-		stats = comm->lanes[index];
-		died = lane_is_open(stats); /* else it came, and its end was counted */
-		if (died)
-			lane_stats_lost(stats, stats->owner, HARP_PAGE_LANE_END_reset);
-	}
-	pthread_mutex_unlock(&page_lock);
-	if (died)
-		lane_page_count(HARP_JOB_lanes_died_reset, 1);
 }
 
 void lane_stats_closed(struct lane_stats *stats, const void *owner)

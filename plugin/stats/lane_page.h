@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lane_page.h - what comms and lanes do, for harpctl and Prometheus: the job's statistics region.
+ * lane_page.h - statistics of comms and lanes, for harpctl and Prometheus: the job's statistics
+ * region.
  *
- * A process has one region (harp_page.h), made by the first init and gone with the last finalize; it needs no
- * privileges, harpd or instances. A comm and each of its lanes have a record in it, their *statistics block*. The
- * thread that holds the comm's poller counts there in place: each number is one 64-bit word, stored relaxed. The
- * totals of NICs and of the process have many writers, which add atomically. Without a region, or when it is full,
- * a comm counts in memory of its own and no reader sees it.
+ * A process has one region (harp_page.h), from the first init to the last finalize; it needs
+ * neither privileges nor harpd. Each comm and each lane has a record in it, its *statistics block*.
+ * The thread that holds the comm's poller counts in place: each number is a 64-bit word, stored
+ * relaxed. Totals of NICs and of the process have many writers, which add atomically. Without a
+ * region, or if it is full, a comm counts in private memory.
  */
 #ifndef HARP_PLUGIN_LANE_PAGE_H
 #define HARP_PLUGIN_LANE_PAGE_H
@@ -17,11 +18,11 @@
 #include "harp_page.h"
 #include "lane/lane.h"
 
-#define LANE_PAGE_TCP_NS 10000000u /* TCP is asked no more often for the statistics alone */
+#define LANE_PAGE_TCP_NS 10000000u /* between queries of TCP for the statistics alone */
 
-/* ---- the process ------------------------------------------------------------------------------- */
+/* ---- the process ---------------------------------------------------------------------------- */
 
-/* Makes the region; a failure is logged by INFO. Repeated calls are free. ctx_lock held. */
+/* Creates the region unless it exists; a failure is logged by INFO. ctx_lock held. */
 void lane_page_open(void);
 void lane_page_close(void);
 /* In a forked child: closes the descriptor. Async-signal-safe. */
@@ -29,20 +30,20 @@ void lane_page_fork_child(void);
 /* Any thread. Counts from the first init to the last finalize. */
 void lane_page_count(enum harp_job_counter counter, uint64_t n);
 /*
- * The control thread. A comm has no working lane left over a NIC that it uses; or has one again; or ends before it
- * has (_left). The NIC is down as long as one comm says so.
+ * A comm has lost its last lane over a NIC that it uses; has one again; or ends without one
+ * (_left). The NIC counts as down as long as one comm reports so. Control thread.
  */
 void lane_page_rail(int dev, bool down);
 void lane_page_rail_left(int dev);
 
-/* ---- comms ------------------------------------------------------------------------------------- */
+/* ---- comms ---------------------------------------------------------------------------------- */
 
 struct comm_stats;
 
 struct comm_stats_options {
 	uint64_t comm_id; /* on the wire */
 	enum harp_page_side side;
-	int dev;                          /* that NCCL asked for */
+	int dev;                          /* requested by NCCL */
 	enum harp_page_fallback fallback; /* why its first lane is a kernel lane, if it is */
 	struct harp_endpoint remote;
 };
@@ -50,30 +51,30 @@ struct comm_stats_options {
 struct comm_stats *comm_stats_new(const struct comm_stats_options *opt);
 /* The comm and its lanes are gone. */
 void comm_stats_free(struct comm_stats *stats);
-/* What TCP said last of the comm's lanes: retransmissions of all of them so far, the smoothed round trip of one. Any
- * thread. */
+/* The last known retransmissions of all lanes of the comm, and the smoothed round-trip time of one.
+ * Any thread. */
 void comm_stats_tcp(const struct comm_stats *stats, uint64_t *retransmits, uint64_t *srtt_ns);
 /* The comm has failed. */
 void comm_stats_failed(struct comm_stats *stats);
-/* A request is done. kinds: the kinds of lanes that its message left by, bits of enum lane_kind; 0: it was
- * received. Poller held. */
+/* A request is done. kinds: bits of enum lane_kind that carried the message; 0: it was received.
+ * Poller held. */
 void comm_stats_done(struct comm_stats *stats, unsigned kinds, uint64_t bytes, uint64_t now_ns);
 
-/* Its record, and the statistics of its lane of that index (NULL: there was none yet). */
+/* The comm's record; and the statistics of its lane of that index, NULL: none yet. */
 const struct harp_page_comm *comm_stats_record(const struct comm_stats *stats);
 const struct lane_stats *comm_stats_lane(const struct comm_stats *stats, unsigned index);
 
-/* ---- lanes ------------------------------------------------------------------------------------- */
+/* ---- lanes ---------------------------------------------------------------------------------- */
 
-/* A place (index) in a comm. It outlives the lane: its successor counts on. */
+/* Statistics of a lane index in a comm. A replacement of the lane continues them. */
 struct lane_stats {
 	struct harp_page_lane *record;
 	struct harp_page_rail *rail;
 	struct comm_stats *comm;
-	uint64_t retransmits_before; /* of the lanes that had the place before */
-	const void *owner;           /* the lane that has the place */
+	uint64_t retransmits_before; /* of previous lanes of this index */
+	const void *owner;           /* the present lane */
 	uint32_t slot;               /* of the region */
-	struct harp_page_lane own;   /* the record while it is hidden */
+	struct harp_page_lane own;   /* the record if the region has no space */
 };
 
 struct lane_stats_options {
@@ -82,25 +83,23 @@ struct lane_stats_options {
 	bool encrypted, backup;
 	int dev;
 	struct harp_endpoint local, remote;
-	const void *owner; /* tells this lane from others that have or had its place */
+	const void *owner; /* identifies this lane among those of its index */
 };
-/* A lane is open: it takes the place of its index, also from one that is open still and is replaced. NULL: out of
- * memory. Any thread. */
+/* A lane has opened, and becomes the owner of its index, even if the previous lane is still open.
+ * NULL: out of memory. Any thread. */
 struct lane_stats *lane_stats_open(struct comm_stats *comm, const struct lane_stats_options *opt);
-/* It was lost to this error (0, -EPIPE: closed by the peer) while its comm lived. */
+/* The lane died by this error (0, -EPIPE: closed by the peer); its comm lives. */
 void lane_stats_died(struct lane_stats *stats, const void *owner, int error);
-/* The peer has ended the comm's lane of that index as if for a replacement, and none came: it died. */
-void lane_page_lane_unreplaced(struct comm_stats *comm, unsigned index);
-/* It has ended with its comm, or was never part of it. */
+/* The lane ended with its comm, or did not join it. */
 void lane_stats_closed(struct lane_stats *stats, const void *owner);
-/* Repeated calls with the same state are free. Poller held. */
+/* Sets the lane's stalled state. Poller held. */
 void lane_stats_stalled(struct lane_stats *stats, bool stalled);
-/* As TCP said now. Poller held. */
+/* Stores TCP's present values. Poller held. */
 void lane_stats_tcp(struct lane_stats *stats, const struct lane_info *tcp, uint64_t now_ns);
-/* Nothing is on its way. Poller held. */
+/* No data is under way. Poller held. */
 void lane_stats_idle(struct lane_stats *stats);
 
-/* A word that one thread at a time writes. */
+/* Adds to a word that one thread at a time writes. */
 static inline uint64_t stats_get(const uint64_t *word)
 {
 	return atomic_load_explicit((const _Atomic(uint64_t) *)word, memory_order_relaxed);
@@ -113,13 +112,13 @@ static inline void stats_add(uint64_t *word, uint64_t n)
 {
 	stats_set(word, stats_get(word) + n);
 }
-/* A total that any thread adds to. */
+/* Adds to a total that any thread writes. */
 static inline void stats_sum(uint64_t *word, uint64_t n)
 {
 	atomic_fetch_add_explicit((_Atomic(uint64_t) *)word, n, memory_order_relaxed);
 }
 
-/* Adds to a number of the lane and to the NIC's total of it. Poller held, as for the following. */
+/* Adds to a number of the lane and to the NIC's total. Poller held, here and below. */
 #define LANE_STATS_ADD(stats, name, n)                                                             \
 	do {                                                                                       \
 		stats_add(&(stats)->record->value[HARP_LANE_##name], n);                           \
@@ -146,22 +145,22 @@ static inline void lane_stats_chunk_sent(struct lane_stats *stats, uint64_t byte
 	LANE_STATS_ADD(stats, chunks_sent, 1);
 	lane_stats_payload(stats, bytes);
 }
-/* Chunks that others send again. */
+/* Chunks that other lanes resend. */
 static inline void lane_stats_moved_away(struct lane_stats *stats, uint64_t chunks)
 {
 	LANE_STATS_ADD(stats, chunks_moved_away, chunks);
 }
-/* A chunk that another lane had, unacknowledged, is sent again over this one. */
+/* A chunk of another lane is resent on this one. */
 static inline void lane_stats_moved_here(struct lane_stats *stats)
 {
 	LANE_STATS_ADD(stats, chunks_moved_here, 1);
 }
-/* A chunk that had arrived already came over it. */
+/* The lane brought a duplicate chunk. */
 static inline void lane_stats_duplicate(struct lane_stats *stats)
 {
 	LANE_STATS_ADD(stats, chunks_duplicate, 1);
 }
-/* May TCP be asked for the statistics? It can cost a system call. */
+/* Is a query of TCP due for the statistics? It can cost a system call. */
 bool lane_stats_want_tcp(const struct lane_stats *stats, uint64_t now_ns);
 
 #endif

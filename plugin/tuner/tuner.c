@@ -1,21 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tuner.c - NCCL's tuner tables: NCCL chooses algorithm and protocol by what was measured instead of by its model of InfiniBand.
+ * tuner.c - NCCL's tuner tables: algorithm and protocol are chosen by measurements instead of
+ * NCCL's model of InfiniBand.
  *
  * Theory of operation
  * -------------------
- * Without a [tuner] in the profile, or with HARP_TUNER=off, and for communicators of one host, the tuner changes nothing.
+ * The tuner changes nothing without a [tuner] in the profile, with HARP_TUNER=off, and for
+ * communicators within one host.
  *
- * All ranks of a communicator must decide alike, or they wait for each other for ever. So a decision depends on nothing but
- * the measured times and the arguments, and connections are refused between hosts whose times differ (tuner_digest(), in the
- * handle).
+ * All ranks of a communicator must make the same decision, or they deadlock. So a decision depends
+ * only on the measured times and the arguments, and hosts with different times refuse to connect
+ * (path_policy_tuner(), in the handle).
  *
- * Since v3 NCCL hands over its table of costs: what it ignores stays ignored, what the model knows is replaced. v2 has no table
- * and does not say what is allowed: there the tuner decides only if neither NCCL_ALGO nor NCCL_PROTO is set, and NCCL has
- * neither NVLS nor CollNet.
+ * Since v3, NCCL passes its cost table: ignored entries stay ignored, and entries that the model
+ * covers are replaced. v2 has no table and does not say what is allowed. So the v2 tuner decides
+ * only if neither NCCL_ALGO nor NCCL_PROTO is set and NCCL has neither NVLS nor CollNet.
  *
- * Channels: the tuner lowers their number to 1 where one stream is as fast as several. It never raises it: NCCL does not say how
- * many there are.
+ * The tuner lowers the number of channels to 1 if one stream is as fast as several. It never raises
+ * it, because NCCL does not report the number of channels.
  */
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -34,17 +36,18 @@ TUNER_EXPORT extern const struct nccl_tuner_v4 ncclTunerPlugin_v4;
 /* ---- costs ----------------------------------------------------------------------------------- */
 
 /*
- * The time of an operation is hops x (latency + overhead of the protocol) + bytes on the busiest link / rate.
+ * The time of an operation is hops * (latency + overhead) + bytes on the busiest link / rate.
  *
- *   hops      links between hosts that the last byte crosses, one after the other. Links inside a host are much faster and
- *             are left out.
- *   latency   of a small message, one way: measured.
- *   overhead  of GPU and proxy for each message: NCCL's own constants (baseLat, hwLat) for a ring over InfiniBand, less the
- *             1.7 us of the wire. No GPU was measured.
- *   rate      by size of message: measured, with several streams at once. The messages of LL are twice the data, as each 4
- *             bytes carry a flag.
+ *   hops      links between hosts that the last byte crosses in sequence. Links inside a host are
+ *             much faster and are ignored.
+ *   latency   one way, of a small message: measured.
+ *   overhead  of GPU and proxy per message and protocol: NCCL's constants (baseLat, hwLat) for a
+ *             ring over InfiniBand, less 1.7 us for the wire. No GPU was measured.
+ *   rate      by message size: measured with several concurrent streams. LL's messages are twice
+ *             the data, as each 4 bytes carry a flag.
  */
 
+/* NCCL's context; NULL: the tuner changes nothing. */
 struct cost_model {
 	struct profile_tuner measured;
 	size_t ranks, nodes; /* of the communicator; nodes > 1 */
@@ -71,23 +74,24 @@ static unsigned cost_log2(size_t n) /* rounded up */
 	return log;
 }
 
-/* Between two points it is interpolated; before the first one it stays, as the latency has what a small message costs, and
- * so it does behind the last one. */
+/* Interpolates between two points; constant before the first one (the latency covers small
+ * messages) and after the last one. */
 static double cost_rate_mb(const struct profile_curve *curve, double at)
 {
 	const struct profile_point *point = curve->points, *next;
 	double share;
 
 	if (at <= (double)point->at)
-		return point->mb_per_s;
+		return (double)point->mb_per_s;
 	for (unsigned i = 1; i < curve->count; i++, point = next) {
 		next = &curve->points[i];
 		if (at > (double)next->at)
 			continue;
 		share = (at - (double)point->at) / (double)(next->at - point->at);
-		return point->mb_per_s + share * ((double)next->mb_per_s - point->mb_per_s);
+		return (double)point->mb_per_s +
+		       share * ((double)next->mb_per_s - (double)point->mb_per_s);
 	}
-	return point->mb_per_s;
+	return (double)point->mb_per_s;
 }
 
 static bool cost_is_known(enum tuner_function function, enum tuner_algorithm algorithm)
@@ -117,7 +121,7 @@ static double cost_hops(const struct cost_model *model, enum tuner_function func
 	return there_and_back * cost_log2(model->nodes);
 }
 
-/* Of the operation's bytes, so many cross the busiest link. */
+/* The factor of the operation's bytes that cross the busiest link. */
 static double cost_share(const struct cost_model *model, enum tuner_function function,
 			 enum tuner_algorithm algorithm)
 {
@@ -129,10 +133,10 @@ static double cost_share(const struct cost_model *model, enum tuner_function fun
 		return others;
 	if (algorithm == TUNER_RING)
 		return 2 * others;
-	return model->nodes == 2 ? 1 : 2; /* two trees: a host is a leaf of one of them */
+	return model->nodes == 2 ? 1 : 2; /* two trees: a host is a leaf of one */
 }
 
-/* The first point that reaches so many per cent of the best one. */
+/* The first point that reaches this percentage of the best one. */
 static uint64_t cost_sufficient(const struct profile_curve *curve, unsigned per_cent)
 {
 	uint64_t best = 0;
@@ -140,7 +144,7 @@ static uint64_t cost_sufficient(const struct profile_curve *curve, unsigned per_
 	for (unsigned i = 0; i < curve->count; i++)
 		best = curve->points[i].mb_per_s > best ? curve->points[i].mb_per_s : best;
 	for (unsigned i = 0; i < curve->count; i++)
-		if (curve->points[i].mb_per_s * 100ull >= best * per_cent)
+		if (curve->points[i].mb_per_s * 100 >= best * per_cent)
 			return curve->points[i].at;
 	return 0;
 }
@@ -159,7 +163,7 @@ static size_t cost_chunk_bytes(const struct profile_tuner *measured)
 	return cost_sufficient(&measured->rates, 90);
 }
 
-/* In us; TUNER_COST_IGNORED: an algorithm or a function that the model does not know. */
+/* In us; TUNER_COST_IGNORED: the model does not cover the algorithm or the function. */
 static float cost_us(const struct cost_model *model, enum tuner_function function,
 		     enum tuner_algorithm algorithm, enum tuner_protocol protocol, size_t bytes,
 		     int pipe_ops)
@@ -171,7 +175,7 @@ static float cost_us(const struct cost_model *model, enum tuner_function functio
 	latency_us =
 		(double)model->measured.latency_ns / 1e3 + cost_protocols[protocol].overhead_us;
 	wire = (double)bytes * cost_protocols[protocol].wire_bytes;
-	/* A ring's messages are a rank's part of the data. */
+	/* A ring's message is one rank's share of the data. */
 	message = wire / channels / (algorithm == TUNER_RING ? (double)model->ranks : 1);
 	if (message > cost_protocols[protocol].message_bytes_max)
 		message = cost_protocols[protocol].message_bytes_max;
@@ -180,66 +184,51 @@ static float cost_us(const struct cost_model *model, enum tuner_function functio
 			       cost_rate_mb(&model->measured.rates, message));
 }
 
-/* ---- contexts ---------------------------------------------------------------------------------- */
-
-/* The context: NULL where there is nothing to change. */
-struct tuner {
-	struct cost_model model;
-};
+/* ---- contexts ------------------------------------------------------------------------------- */
 
 static bool tuner_read(struct profile_tuner *out)
 {
-	static const char *const no = "";
-	const char *named = plugin_config()->profile;
+	const char *file = plugin_config()->profile;
 	char host[65] = "", why[256];
-	struct profile *profile;
-	bool found;
+	struct profile profile;
 
-	/* Before the net plugin's init, as for `harpctl tune --explain`. */
-	if (!named[0])
-		named = getenv("HARP_PROFILE") ? getenv("HARP_PROFILE") : no;
-	profile = malloc(sizeof(*profile));
-	if (!profile)
-		return false;
+	/* May be called before the net plugin's init, as by `harpctl tune --explain`. */
+	if (!file[0])
+		file = getenv("HARP_PROFILE");
+	if (!file || !file[0])
+		file = HARP_CONFIG_PROFILE;
 	gethostname(host, sizeof(host) - 1);
-	/* What is wrong with it the net plugin's init has said. */
-	found = profile_read(named[0] ? named : HARP_CONFIG_PROFILE, host, profile, why,
-			     sizeof(why)) > 0 &&
-		profile->tuner.latency_ns;
-	if (found)
-		*out = profile->tuner;
-	free(profile);
-	return found;
+	/* The net plugin's init has logged errors of the profile. */
+	if (profile_read(file, host, &profile, why, sizeof(why)) <= 0)
+		return false;
+	*out = profile.tuner;
+	return out->latency_ns > 0;
 }
 
 static enum nccl_result tuner_init_v5(void **context, uint64_t comm_id, size_t ranks, size_t nodes,
 				      nccl_logger logger, void *nvl_domains, void *constants)
 {
-	struct tuner *tuner;
+	struct profile_tuner measured;
+	struct cost_model *model;
 
 	(void)comm_id;
 	(void)nvl_domains;
 	(void)constants;
 	*context = NULL;
-	if (nodes < 2 || plugin_config()->tuner == TUNER_OFF)
+	if (nodes < 2 || plugin_config()->tuner == TUNER_OFF || !tuner_read(&measured))
 		return NCCL_SUCCESS;
-	tuner = calloc(1, sizeof(*tuner));
-	if (!tuner)
-		return NCCL_SYSTEM_ERROR; /* without this rank the others would decide differently */
-	tuner->model.ranks = ranks;
-	tuner->model.nodes = nodes;
-	if (!tuner_read(&tuner->model.measured)) {
-		free(tuner);
-		return NCCL_SUCCESS;
-	}
+	model = malloc(sizeof(*model));
+	if (!model)
+		return NCCL_SYSTEM_ERROR; /* without this rank the others would decide differently
+					   */
+	*model = (struct cost_model){ .measured = measured, .ranks = ranks, .nodes = nodes };
 	if (logger)
 		logger(NCCL_LOG_INFO, NCCL_LOG_INIT | NCCL_LOG_TUNING, __func__, __LINE__,
 		       "TUNER/HARP: %zu ranks on %zu hosts, by the profile: latency %.1f us, %d "
 		       "channels pay, chunks of %zu KiB",
-		       ranks, nodes, (double)tuner->model.measured.latency_ns / 1e3,
-		       cost_channels(&tuner->model.measured),
-		       cost_chunk_bytes(&tuner->model.measured) / 1024);
-	*context = tuner;
+		       ranks, nodes, (double)measured.latency_ns / 1e3, cost_channels(&measured),
+		       cost_chunk_bytes(&measured) / 1024);
+	*context = model;
 	return NCCL_SUCCESS;
 }
 
@@ -249,8 +238,8 @@ static enum nccl_result tuner_init_v2(size_t ranks, size_t nodes, nccl_logger lo
 	return tuner_init_v5(context, 0, ranks, nodes, logger, NULL, NULL);
 }
 
-/* NCCL 2.26 closes the library of a tuner once more than it has opened it, when that is the net plugin's, and calls the net
- * plugin after that: the library stays. */
+/* Pins the library: NCCL 2.26 closes a tuner's library once more often than it opened it, and then
+ * still calls the net plugin in it. */
 static enum nccl_result tuner_init_v4(size_t ranks, size_t nodes, nccl_logger logger,
 				      void **context)
 {
@@ -269,9 +258,9 @@ static enum nccl_result tuner_finalize(void *context)
 
 /* ---- decisions ------------------------------------------------------------------------------- */
 
-static void tuner_channels(const struct tuner *tuner, int *channels)
+static void tuner_channels(const struct cost_model *model, int *channels)
 {
-	if (channels && cost_channels(&tuner->model.measured) == 1)
+	if (channels && cost_channels(&model->measured) == 1)
 		*channels = 1;
 }
 
@@ -279,25 +268,24 @@ static enum nccl_result tuner_info_v4(void *context, int function, size_t bytes,
 				      float **costs, int algorithms, int protocols, int registered,
 				      int *channels)
 {
-	const struct tuner *tuner = context;
+	const struct cost_model *model = context;
 	float *cost = (float *)costs, us;
 
 	(void)registered;
-	if (!tuner || function < 0 || function >= TUNER_FUNCTIONS)
+	if (!model || function < 0 || function >= TUNER_FUNCTIONS)
 		return NCCL_SUCCESS;
 	for (int a = 0; a < algorithms; a++) {
 		for (int p = 0; p < protocols; p++, cost++) {
-			/* Of algorithms that are not known, NCCL's own time stays. */
+			/* Keeps NCCL's cost of algorithms that the model does not cover. */
 			if (*cost < 0 || a >= TUNER_ALGORITHMS || p >= TUNER_PROTOCOLS)
 				continue;
-			us = cost_us(&tuner->model, (enum tuner_function)function,
-				     (enum tuner_algorithm)a, (enum tuner_protocol)p, bytes,
-				     pipe_ops);
+			us = cost_us(model, (enum tuner_function)function, (enum tuner_algorithm)a,
+				     (enum tuner_protocol)p, bytes, pipe_ops);
 			if (us >= 0)
 				*cost = us;
 		}
 	}
-	tuner_channels(tuner, channels);
+	tuner_channels(model, channels);
 	return NCCL_SUCCESS;
 }
 
@@ -314,15 +302,15 @@ static enum nccl_result tuner_info_v2(void *context, int function, size_t bytes,
 {
 	static const enum tuner_algorithm algorithms[] = { TUNER_RING, TUNER_TREE };
 	static const enum tuner_protocol protocols[] = { TUNER_LL, TUNER_SIMPLE };
-	const struct tuner *tuner = context;
+	const struct cost_model *model = context;
 	float best = TUNER_COST_IGNORED, us;
 
-	if (!tuner || function < 0 || function >= TUNER_FUNCTIONS || collnet || nvls ||
+	if (!model || function < 0 || function >= TUNER_FUNCTIONS || collnet || nvls ||
 	    getenv("NCCL_ALGO") || getenv("NCCL_PROTO"))
 		return NCCL_SUCCESS;
 	for (unsigned a = 0; a < 2; a++) {
 		for (unsigned p = 0; p < 2; p++) {
-			us = cost_us(&tuner->model, (enum tuner_function)function, algorithms[a],
+			us = cost_us(model, (enum tuner_function)function, algorithms[a],
 				     protocols[p], bytes, pipe_ops);
 			if (us < 0 || (best >= 0 && us >= best))
 				continue;
@@ -331,22 +319,22 @@ static enum nccl_result tuner_info_v2(void *context, int function, size_t bytes,
 			*protocol = (int)protocols[p];
 		}
 	}
-	tuner_channels(tuner, channels);
+	tuner_channels(model, channels);
 	return NCCL_SUCCESS;
 }
 
-/* Chunks of LL and LL128 have sizes of their own. NCCL limits the answer to its buffers. */
+/* LL and LL128 have fixed chunk sizes. NCCL limits the result to its buffers. */
 static enum nccl_result tuner_chunk_v6(void *context, int function, size_t bytes, int algorithm,
 				       int protocol, int channels, size_t *chunk_bytes)
 {
-	const struct tuner *tuner = context;
+	const struct cost_model *model = context;
 
 	(void)function;
 	(void)bytes;
 	(void)algorithm;
 	(void)channels;
-	if (tuner && protocol == TUNER_SIMPLE)
-		*chunk_bytes = cost_chunk_bytes(&tuner->model.measured);
+	if (model && protocol == TUNER_SIMPLE)
+		*chunk_bytes = cost_chunk_bytes(&model->measured);
 	return NCCL_SUCCESS;
 }
 

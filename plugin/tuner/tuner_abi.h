@@ -2,8 +2,9 @@
 /*
  * tuner_abi.h - NCCL's tuner ABI, versions 2 (NCCL 2.21) to 6, written from its specification.
  *
- * A tuner is a data symbol `ncclTunerPlugin_vN`; NCCL looks for it in the net plugin's library when no other is named, and takes
- * the newest that it knows. Types are named after the oldest version that has this form.
+ * A tuner is a data symbol `ncclTunerPlugin_vN`. If no tuner is named, NCCL looks for it in the net
+ * plugin's library, and uses the newest version that it knows. Types are named after the oldest
+ * version that has them.
  */
 #ifndef HARP_TUNER_ABI_H
 #define HARP_TUNER_ABI_H
@@ -33,19 +34,19 @@ enum tuner_algorithm {
 };
 enum tuner_protocol { TUNER_LL, TUNER_LL128, TUNER_SIMPLE, TUNER_PROTOCOLS };
 
-#define TUNER_COST_IGNORED (-1.0f) /* the combination is not possible, or not allowed */
+#define TUNER_COST_IGNORED (-1.0f) /* the combination is impossible or not allowed */
 #define NCCL_LOG_TUNING 64ul
 
 typedef enum nccl_result nccl_tuner_init_v2(size_t ranks, size_t nodes, nccl_logger logger,
 					    void **context);
-/* Domains and constants of NCCL's model, which are neither read nor written here. */
+/* NCCL's model: NVLink domains and constants, not used here. */
 typedef enum nccl_result nccl_tuner_init_v5(void **context, uint64_t comm_id, size_t ranks,
 					    size_t nodes, nccl_logger logger, void *nvl_domains,
 					    void *constants);
 typedef enum nccl_result nccl_tuner_info_v2(void *context, int function, size_t bytes, int collnet,
 					    int nvls, int pipe_ops, int *algorithm, int *protocol,
 					    int *channels);
-/* costs: float [algorithms][protocols] in us, in one piece. */
+/* costs: contiguous float [algorithms][protocols], in us. */
 typedef enum nccl_result nccl_tuner_info_v3(void *context, int function, size_t bytes, int pipe_ops,
 					    float **costs, int algorithms, int protocols,
 					    int *channels);

@@ -2,7 +2,7 @@
 /*
  * blake2s.h - the keyed hash of RFC 7693 (BLAKE2s, up to 32 bytes), for the lanes' preambles.
  *
- * out_len and key_len are 1..32 and 0..32; anything else is our own mistake and asserted.
+ * out_len is 1..32 and key_len 0..32, by assertion.
  */
 #ifndef HARP_PLUGIN_BLAKE2S_H
 #define HARP_PLUGIN_BLAKE2S_H
@@ -27,10 +27,10 @@ void blake2s_init(struct blake2s *state, size_t out_len, const void *key, size_t
 void blake2s_update(struct blake2s *state, const void *data, size_t len);
 /* Writes out_len bytes and wipes the state. */
 void blake2s_final(struct blake2s *state, void *out);
-/* All three at once. */
+/* Init, update and final in one call. */
 void blake2s(void *out, size_t out_len, const void *key, size_t key_len, const void *data,
 	     size_t len);
-/* Compares in a time that depends on len only. */
+/* Compares in constant time. */
 bool blake2s_equal(const void *a, const void *b, size_t len);
 
 #endif

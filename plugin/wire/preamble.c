@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* preamble.c - the mutual proof at the beginning of a lane, both roles. */
+/* preamble.c - the preamble of a lane (mutual authentication), both roles. */
 #include "wire/preamble.h"
 
 #include <errno.h>
@@ -11,11 +11,11 @@
 /*
  * Theory of operation
  *
- * Both roles keep the transcript, every byte sent or received, in one buffer; a step is either
- * "send up to end" or "read up to end". When `at` reaches `end` preamble_next() looks at the message
- * and prepares the next one behind it. A proof is the hash of all that stands before it, so it
- * ends its message and needs no other bookkeeping. Reading never goes beyond the present message:
- * what follows the preamble stays in the lane for the comm.
+ * Both roles keep the transcript, every byte sent or received, in one buffer. A step is either
+ * "send up to end" or "read up to end". When `at` reaches `end`, preamble_next() handles the
+ * message and appends the next one. A proof is the hash of all bytes before it, so it is the last
+ * field of its message. Reading stops at the end of the current message: bytes after the preamble
+ * stay in the lane for the comm.
  */
 
 #define MAGIC_HELLO 0x4f4c4548u     /* "HELO" */
@@ -24,7 +24,7 @@
 #define MAGIC_READY 0x59444552u     /* "REDY" */
 #define MAGIC_CONFIRM 0x4d464e43u   /* "CNFM" */
 
-/* Every message begins alike. */
+/* Fields that all messages have. */
 #define AT_MAGIC 0
 #define AT_VERSION 4
 #define AT_EXTENSION_BYTES 6 /* HELLO, CHALLENGE */
@@ -39,10 +39,10 @@
 #define HELLO_AT_NONCE 40
 #define CHALLENGE_AT_NONCE 32
 
-#define EXTENSION_MANDATORY 0x8000u /* of the type: refuse what you don't know */
+#define EXTENSION_MANDATORY 0x8000u /* type bit: refuse the peer if the type is unknown */
 #define EXTENSION_HEAD_BYTES 4u
 
-#define HELLO_JOIN 1u /* flag: the comm is there already */
+#define HELLO_JOIN 1u /* flag: the lane joins an existing comm */
 
 #define PREAMBLE_LABEL_BYTES 16u
 
@@ -54,8 +54,8 @@ static const char label_encrypted[PREAMBLE_LABEL_BYTES + 1] = "HARP1 sealed    "
 static const char label_connector_sends[PREAMBLE_LABEL_BYTES + 1] = "HARP1 conn sends";
 static const char label_acceptor_sends[PREAMBLE_LABEL_BYTES + 1] = "HARP1 acc sends ";
 
-/* out_bytes from the key, a label and the first len bytes of the transcript. The key is the secret, or what
- * the pre-shared key makes of it. */
+/* Hashes a label and the first len bytes of the transcript with the key: the secret, or what the
+ * pre-shared key derives from it. */
 static void preamble_hash(const struct preamble *p, const char *label, size_t len, uint8_t *out,
 			  size_t out_bytes)
 {
@@ -99,7 +99,7 @@ static bool preamble_holds(const struct preamble *p, const char *label)
 	return blake2s_equal(mac, p->transcript + signed_bytes, PREAMBLE_MAC_BYTES);
 }
 
-/* Done: the bytes that keys depend on, up to READY. CONFIRM is the last message. */
+/* When done: the length of the transcript up to READY, which keys depend on. CONFIRM follows it. */
 static size_t preamble_ready_end(const struct preamble *p)
 {
 	return p->head;
@@ -129,7 +129,7 @@ static int preamble_fail(struct preamble *p, int error, const char *what)
 	return error;
 }
 
-/* One side wants the lane encrypted, the other does not. */
+/* One side requires encryption, and the other does not encrypt. */
 static int preamble_check_encryption(struct preamble *p)
 {
 	if (!((p->own.features ^ p->peer.features) & FEATURE_ENCRYPTED))
@@ -207,7 +207,7 @@ void preamble_accept(struct preamble *p, const struct preamble_terms *own, pream
 	preamble_begin(p, PREAMBLE_READ_HELLO, PREAMBLE_HELLO_BYTES);
 }
 
-/* Magic, version and feature word, as soon as the fixed part of HELLO or CHALLENGE is there. */
+/* Checks magic, version and feature word in the fixed part of HELLO or CHALLENGE. */
 static int preamble_check_head(struct preamble *p, uint32_t magic)
 {
 	const uint8_t *m = p->transcript + p->head;
@@ -266,8 +266,8 @@ static int preamble_check_extensions(struct preamble *p, const uint8_t *at, size
 }
 
 /*
- * HELLO and CHALLENGE are read in two goes: the fixed part tells the length of the rest. Returns 1
- * when the message is complete, 0 when more must be read, or the error.
+ * HELLO and CHALLENGE are read in two steps: the fixed part has the length of the rest. Returns 1
+ * if the message is complete, 0 if more must be read, or the error.
  */
 static int preamble_read_long(struct preamble *p, uint32_t magic, size_t fixed, size_t mac)
 {
@@ -285,18 +285,19 @@ static int preamble_read_long(struct preamble *p, uint32_t magic, size_t fixed, 
 	return rc ? rc : 1;
 }
 
+/* label NULL: the message has no proof. */
 static int preamble_check_short(struct preamble *p, uint32_t magic, const char *label)
 {
 	const uint8_t *m = p->transcript + p->head;
 
 	if (wire_get32(m + AT_MAGIC) != magic || wire_get16(m + AT_VERSION) != WIRE_VERSION)
 		return preamble_fail(p, -EPROTO, "the preamble broke off");
-	if (!preamble_holds(p, label))
+	if (label && !preamble_holds(p, label))
 		return preamble_fail(p, -EKEYREJECTED, "the peer's proof does not hold");
 	return 0;
 }
 
-/* Writes one; the bytes behind it. */
+/* Writes an extension; returns the end. */
 static uint8_t *preamble_put_extension(uint8_t *at, uint16_t type, const uint8_t *value, size_t len)
 {
 	if (!len)
@@ -311,9 +312,8 @@ static void preamble_begin_challenge(struct preamble *p)
 {
 	uint8_t value[PLACEMENT_EXTENSION_BYTES_MAX], *m;
 	size_t len = p->own.placement ? placement_encode(p->own.placement, value) : 0;
-	size_t rails_bytes = p->own.rails ? p->own.rails_bytes : 0;
-	size_t whole =
-		(len ? extension_whole(len) : 0) + (rails_bytes ? extension_whole(rails_bytes) : 0);
+	size_t whole = (len ? extension_whole(len) : 0) +
+		       (p->own.rails_bytes ? extension_whole(p->own.rails_bytes) : 0);
 
 	m = preamble_begin(p, PREAMBLE_SEND_CHALLENGE, PREAMBLE_CHALLENGE_BYTES + whole);
 	wire_put32(m + AT_MAGIC, MAGIC_CHALLENGE);
@@ -325,7 +325,7 @@ static void preamble_begin_challenge(struct preamble *p)
 	memcpy(m + CHALLENGE_AT_NONCE, p->own.nonce, PREAMBLE_NONCE_BYTES);
 	m = preamble_put_extension(m + PREAMBLE_CHALLENGE_BYTES, PLACEMENT_EXTENSION_TYPE, value,
 				   len);
-	(void)preamble_put_extension(m, RAILS_EXTENSION_TYPE, p->own.rails, rails_bytes);
+	(void)preamble_put_extension(m, RAILS_EXTENSION_TYPE, p->own.rails, p->own.rails_bytes);
 	preamble_sign(p, preamble_label_challenge);
 }
 
@@ -386,7 +386,7 @@ static int preamble_got_proof(struct preamble *p)
 	found = p->lookup(p->lookup_ctx, p, key);
 	if (p->full)
 		return preamble_fail(p, -EBUSY, "too many wait there already");
-	/* The listener may have gone meanwhile: say so rather than fall silent. */
+	/* If the listener has closed meanwhile, refuse explicitly. */
 	preamble_begin_signed(p, PREAMBLE_SEND_READY, MAGIC_READY,
 			      found ? PREAMBLE_ACCEPTED : PREAMBLE_NOT_LISTENING,
 			      preamble_label_ready);
@@ -408,22 +408,13 @@ static int preamble_got_ready(struct preamble *p)
 	return 0;
 }
 
-static int preamble_got_confirm(struct preamble *p)
-{
-	const uint8_t *m = p->transcript + p->head;
-
-	if (wire_get32(m + AT_MAGIC) != MAGIC_CONFIRM || wire_get16(m + AT_VERSION) != WIRE_VERSION)
-		return preamble_fail(p, -EPROTO, "the preamble broke off");
-	return 0;
-}
-
 static int preamble_done(struct preamble *p)
 {
 	p->step = PREAMBLE_DONE;
 	return 1;
 }
 
-/* The present message is complete. 1: all done, 0: go on, or the error. */
+/* The current message is complete. 1: done, 0: continue, or the error. */
 static int preamble_next(struct preamble *p)
 {
 	int rc;
@@ -452,7 +443,7 @@ static int preamble_next(struct preamble *p)
 		preamble_begin(p, PREAMBLE_READ_CONFIRM, PREAMBLE_CONFIRM_BYTES);
 		return 0;
 	case PREAMBLE_READ_CONFIRM:
-		rc = preamble_got_confirm(p);
+		rc = preamble_check_short(p, MAGIC_CONFIRM, NULL);
 		return rc ? rc : preamble_done(p);
 	case PREAMBLE_SEND_CONFIRM:
 		return preamble_done(p);
@@ -485,74 +476,48 @@ int preamble_moved(struct preamble *p, size_t n)
 
 /* ---- the acceptor's NICs --------------------------------------------------------------------- */
 
-#define HEAD_BYTES 4u
-#define ENTRY_BYTES 32u
-#define AT_ADDR 0
-#define AT_HARP_PORT 16
-#define AT_KERNEL_PORT 18
-#define AT_PLACEMENT 20
-#define AT_NIC 21
-#define AT_QUEUES 22
-#define AT_QUEUE 24
-#define AT_SPEED 28
+#define RAILS_HEAD_BYTES 4u /* the first byte is the number of entries */
 
 size_t rails_encode(const struct rails *rails, uint8_t out[RAILS_BYTES_MAX])
 {
+	size_t bytes = rails->count * sizeof(rails->entry[0]);
+
 	if (!rails->count)
 		return 0;
-	memset(out, 0, HEAD_BYTES + ENTRY_BYTES * rails->count);
+	memset(out, 0, RAILS_HEAD_BYTES);
 	out[0] = (uint8_t)rails->count;
-	for (unsigned i = 0; i < rails->count; i++) {
-		const struct rail_entry *entry = &rails->entry[i];
-		uint8_t *at = out + HEAD_BYTES + ENTRY_BYTES * i;
-
-		memcpy(at + AT_ADDR, entry->addr.bytes, 16);
-		wire_put16(at + AT_HARP_PORT, entry->harp_port);
-		wire_put16(at + AT_KERNEL_PORT, entry->kernel_port);
-		at[AT_PLACEMENT] = entry->placement;
-		at[AT_NIC] = entry->nic;
-		wire_put16(at + AT_QUEUES, entry->queues);
-		wire_put16(at + AT_QUEUE, entry->queue);
-		wire_put32(at + AT_SPEED, entry->speed_mbps);
-	}
-	return HEAD_BYTES + ENTRY_BYTES * rails->count;
+	memcpy(out + RAILS_HEAD_BYTES, rails->entry, bytes);
+	return RAILS_HEAD_BYTES + bytes;
 }
 
-static bool rails_has(const struct rails *rails, const struct rail_entry *entry)
+/* Is the entry valid, and the first one of its NIC and family? */
+static bool rail_entry_is_valid(const struct rails *rails, unsigned index)
 {
-	for (unsigned i = 0; i < rails->count; i++) {
-		const struct rail_entry *other = &rails->entry[i];
+	const struct rail_entry *entry = &rails->entry[index];
 
+	if (entry->nic >= RAIL_ENTRIES_MAX || (!entry->harp_port && !entry->kernel_port))
+		return false;
+	for (const struct rail_entry *other = rails->entry; other < entry; other++)
 		if (other->nic == entry->nic &&
 		    harp_addr_is_v4(&other->addr) == harp_addr_is_v4(&entry->addr))
-			return true;
-	}
-	return false;
+			return false;
+	return true;
 }
 
 int rails_decode(struct rails *out, const uint8_t *in, size_t len)
 {
-	memset(out, 0, sizeof(*out));
-	if (len < HEAD_BYTES || !in[0] || in[0] > RAIL_ENTRIES_MAX ||
-	    len != HEAD_BYTES + (size_t)ENTRY_BYTES * in[0])
-		return -EPROTO;
-	for (unsigned i = 0; i < in[0]; i++) {
-		const uint8_t *at = in + HEAD_BYTES + ENTRY_BYTES * i;
-		struct rail_entry entry = {
-			.nic = at[AT_NIC],
-			.harp_port = wire_get16(at + AT_HARP_PORT),
-			.kernel_port = wire_get16(at + AT_KERNEL_PORT),
-			.placement = at[AT_PLACEMENT],
-			.queues = wire_get16(at + AT_QUEUES),
-			.queue = wire_get16(at + AT_QUEUE),
-			.speed_mbps = wire_get32(at + AT_SPEED),
-		};
+	size_t bytes;
 
-		memcpy(entry.addr.bytes, at + AT_ADDR, 16);
-		if (entry.nic >= RAIL_ENTRIES_MAX || (!entry.harp_port && !entry.kernel_port) ||
-		    rails_has(out, &entry))
+	memset(out, 0, sizeof(*out));
+	if (len < RAILS_HEAD_BYTES || !in[0] || in[0] > RAIL_ENTRIES_MAX)
+		return -EPROTO;
+	bytes = in[0] * sizeof(out->entry[0]);
+	if (len != RAILS_HEAD_BYTES + bytes)
+		return -EPROTO;
+	out->count = in[0];
+	memcpy(out->entry, in + RAILS_HEAD_BYTES, bytes);
+	for (unsigned i = 0; i < out->count; i++)
+		if (!rail_entry_is_valid(out, i))
 			return -EPROTO;
-		out->entry[out->count++] = entry;
-	}
 	return 0;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* queue_placement.c - choosing source ports by the queues that they lead to; what peers say of theirs. */
+/* queue_placement.c - chooses source ports by the queues that they map to; extension 1 of
+ * CHALLENGE. */
 #include "wire/queue_placement.h"
 
 #include <errno.h>
@@ -8,8 +9,11 @@
 #include "wire/record.h"
 
 #define KEY_BYTES_MIN 40u
+/* Step from one source port to the next: a prime above the number of ports visits each port once.
+ */
+#define STRIDE 65521u
 
-/* docs/lanes.md section 3.2: the value of extension 1. */
+/* The value of extension 1 (docs/lanes.md section 3.2). */
 #define AT_KIND 0
 #define AT_KEY_BYTES 1
 #define AT_TABLE_COUNT 2
@@ -82,29 +86,18 @@ int placement_decode(struct placement_end *end, const uint8_t *in, size_t len)
 	rss->queues = end->queues;
 	memcpy(rss->key, in + AT_KEY, rss->key_bytes);
 	bits = in + AT_KEY + rss->key_bytes;
-	/* Whatever is not the listener's queue is another one. */
+	/* Any number other than the listener's queue stands for the other queues. */
 	for (uint32_t i = 0; i < rss->table_count; i++)
 		rss->table[i] =
 			bits[i / 8] & 1u << (i % 8) ? end->queue : (uint16_t)(end->queue + 1u);
 	return 0;
 }
 
-/* ---- ports ------------------------------------------------------------------------------------ */
+/* ---- ports ---------------------------------------------------------------------------------- */
 
 static bool end_is_free(const struct placement_end *end)
 {
 	return end->kind == PLACEMENT_NOT_SAID || end->kind == PLACEMENT_ONE_QUEUE;
-}
-
-static uint32_t gcd(uint32_t a, uint32_t b)
-{
-	while (b) {
-		uint32_t rest = a % b;
-
-		a = b;
-		b = rest;
-	}
-	return a;
 }
 
 void placement_begin(struct placement *p, const struct placement_end *own,
@@ -119,13 +112,7 @@ void placement_begin(struct placement *p, const struct placement_end *own,
 	p->remote = *remote;
 	p->first = first;
 	p->count = last >= first ? (uint32_t)(last - first) + 1u : 0;
-	if (!p->count)
-		return;
-	/* Steps of a stride without a common divisor visit each port once. */
-	p->start = (uint32_t)random % p->count;
-	p->stride = 1u + (uint32_t)(random >> 32) % p->count;
-	while (gcd(p->stride, p->count) != 1)
-		p->stride = p->stride % p->count + 1u;
+	p->start = (uint32_t)random;
 }
 
 bool placement_is_free(const struct placement *p)
@@ -149,7 +136,7 @@ static bool end_may_get(const struct placement_end *end, const struct harp_endpo
 uint16_t placement_next(struct placement *p)
 {
 	while (p->at < p->count) {
-		uint64_t step = p->start + (uint64_t)p->at++ * p->stride;
+		uint64_t step = p->start + (uint64_t)p->at++ * STRIDE;
 
 		p->local.port = (uint16_t)(p->first + step % p->count);
 		if (p->distrust || (end_may_get(p->own, &p->remote, &p->local) &&

@@ -1,30 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* record.c - record headers to bytes and back, distrusting what comes. */
+/* record.c - encodes and validates record headers. */
 #include "wire/record.h"
 
 #include <errno.h>
 #include <string.h>
 
-/* docs/lanes.md section 4: offsets within the header. */
-#define AT_TYPE 0
-#define AT_FLAGS 1
-#define AT_RESERVED16 2
-#define AT_LENGTH 4
-#define AT_MESSAGE 8
-#define AT_TOTAL 16
-#define AT_OFFSET 24
-#define AT_TAG 32
-#define AT_RESERVED32 36
-
 void record_encode(uint8_t out[RECORD_HEADER_BYTES], const struct record *record)
 {
-	memset(out, 0, RECORD_HEADER_BYTES);
-	out[AT_TYPE] = record->type;
-	wire_put32(out + AT_LENGTH, record->length);
-	wire_put64(out + AT_MESSAGE, record->message);
-	wire_put64(out + AT_TOTAL, record->total);
-	wire_put64(out + AT_OFFSET, record->offset);
-	wire_put32(out + AT_TAG, record->tag);
+	memcpy(out, record, RECORD_HEADER_BYTES);
 }
 
 static const char *record_check_data(const struct record *r)
@@ -59,13 +42,8 @@ int record_decode(const uint8_t in[RECORD_HEADER_BYTES], struct record *record, 
 {
 	const char *wrong = NULL;
 
-	record->type = in[AT_TYPE];
-	record->length = wire_get32(in + AT_LENGTH);
-	record->message = wire_get64(in + AT_MESSAGE);
-	record->total = wire_get64(in + AT_TOTAL);
-	record->offset = wire_get64(in + AT_OFFSET);
-	record->tag = wire_get32(in + AT_TAG);
-	if (in[AT_FLAGS] || wire_get16(in + AT_RESERVED16) || wire_get32(in + AT_RESERVED32)) {
+	memcpy(record, in, RECORD_HEADER_BYTES);
+	if (record->flags || record->reserved16 || record->reserved32) {
 		wrong = "a record with reserved bits set";
 	} else {
 		switch (record->type) {

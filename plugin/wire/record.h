@@ -29,29 +29,33 @@ enum record_type {
 enum close_reason {
 	CLOSE_ORDERLY = 0,
 	CLOSE_TRUNCATED = 1, /* message longer (offset) than its receive (total) */
-	CLOSE_PROTOCOL = 2,  /* an impossible record */
+	CLOSE_PROTOCOL = 2,  /* an invalid record */
 	CLOSE_ABORTED = 3,   /* closed with requests in flight */
-	CLOSE_LOCAL = 4,     /* memory or another local cause */
+	CLOSE_LOCAL = 4,     /* out of memory, or another local cause */
 };
 
+/* The header in wire format: integers are little-endian, as on this host. */
 struct record {
-	uint8_t type;
+	uint8_t type, flags;
+	uint16_t reserved16;
 	uint32_t length;
 	uint64_t message;
 	uint64_t total;
 	uint64_t offset;
-	uint32_t tag;
+	uint32_t tag, reserved32;
 };
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "numbers on the wire");
+_Static_assert(sizeof(struct record) == RECORD_HEADER_BYTES, "header");
 
 void record_encode(uint8_t out[RECORD_HEADER_BYTES], const struct record *record);
 /*
- * Decodes and checks everything that one record alone can show: type, reserved fields, lengths,
- * alignment. 0, or -EPROTO with a few words in *what.
+ * Decodes a record and checks it by itself: type, reserved fields, lengths, alignment. 0, or
+ * -EPROTO with a short text in *what.
  */
 int record_decode(const uint8_t in[RECORD_HEADER_BYTES], struct record *record, const char **what);
 const char *record_close_reason_text(uint32_t reason);
 
-/* Little-endian fields of everything on the wire, any alignment. */
+/* Little-endian fields in wire formats, any alignment. */
 static inline void wire_put16(uint8_t *p, uint16_t v)
 {
 	p[0] = (uint8_t)v;

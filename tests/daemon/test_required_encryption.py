@@ -255,7 +255,7 @@ def test_harp_toml_can_not_be_read(job: Job, asked: str) -> None:
     file = job.toml("")
     assert not job.encrypts(HARP_DAEMON=asked)
     for spoil, why in (
-        (lambda: file.chmod(0o600), "Permission denied"),
+        (lambda: file.chmod(0o600), "it cannot be opened: Permission denied"),
         (lambda: file.chmod(0o664), "others may write it (mode 664): chmod go-w"),
         (lambda: os.chown(file, 60001, 60001), "it belongs to user 60001"),
     ):
@@ -263,7 +263,7 @@ def test_harp_toml_can_not_be_read(job: Job, asked: str) -> None:
         spoil()
         for environ in ({}, {"HARP_ENCRYPT": "off"}):
             line = job.refusal(HARP_DAEMON=asked, **environ)
-            assert f"/etc/harp/harp.toml cannot be read: {why}" in line
+            assert f"/etc/harp/harp.toml: {why}" in line
         os.chown(file, 0, 0)
     key = job.key("other.key")
     assert job.encrypts(HARP_DAEMON=asked, HARP_ENCRYPT="aes-256-gcm", HARP_KEY_FILE=key)
@@ -289,14 +289,14 @@ def test_a_key_file_requires_it(job: Job, asked: str) -> None:
 
 def test_a_key_file_that_can_not_be_used(job: Job) -> None:
     path = job.key(text="00" * 32 + "\n")
-    assert f"key file {path} holds a key of zeros" in job.refusal()
+    assert f"key file {path}: it holds a key of zeros" in job.refusal()
     job.key(mode=0o640)
     assert "is open to its group or to others" in job.refusal()
     job.key()
     job.uid = NOBODY
-    assert f"key file {path} cannot be opened: Permission denied" in job.refusal()
+    assert f"key file {path}: it cannot be opened: Permission denied" in job.refusal()
     (job.etc / "harp").chmod(0o700)  # its existence can't be checked either
-    assert "/etc/harp/harp.toml cannot be read: Permission denied" in job.refusal()
+    assert "/etc/harp/harp.toml: it cannot be opened: Permission denied" in job.refusal()
     key = "/etc/harp-other.key"
     job.key(f"..{key.removeprefix('/etc')}")
     variables = {"HARP_ENCRYPT": "aes-256-gcm", "HARP_KEY_FILE": key}

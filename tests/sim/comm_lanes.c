@@ -229,7 +229,7 @@ const struct csn_lane *csim_lane_spec(const struct csim *sim, unsigned comm, uns
 }
 
 /* A baton is held, nothing may be called: a note for later. */
-static bool lanes_lost(struct comm *comm, unsigned index, enum comm_loss loss)
+static void lanes_lost(struct comm *comm, unsigned index, enum comm_loss loss)
 {
 	struct csim *sim = lanes_sim;
 
@@ -241,12 +241,11 @@ static bool lanes_lost(struct comm *comm, unsigned index, enum comm_loss loss)
 		csim_note(sim, "comm %u: lane index %u %s", c, index,
 			  loss == COMM_LOSS_SLOW ? "is slow" : "is lost");
 		if (k->spec->reconnect)
-			return csim_reconnect_lost(k, index, loss);
-		if (k->spec->redial_ns)
+			csim_reconnect_lost(k, index, loss);
+		else if (k->spec->redial_ns)
 			csim_dial_at(sim, sim->now_ns + k->spec->redial_ns,
 				     csim_lane_spec(sim, c, index), index);
 	}
-	return false;
 }
 
 static int lane_begin_comm(struct csim_lane *lane, enum csim_side side)

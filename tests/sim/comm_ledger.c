@@ -165,24 +165,16 @@ static void ledger_is_lost(struct csim_comm *k, unsigned index, uint64_t now_ns)
 static void ledger_failed(struct csim_comm *k, unsigned index, uint64_t now_ns)
 {
 	struct csim_ledger *e = &k->ledger[index];
-	bool replaced = e->replaced;
 
 	ledger_sim->connects_failed++;
 	ledger_sim->dials_forgotten += k->app[CSIM_SEND].closed;
 	e->failures++;
-	if (e->replaced) { /* and the replacement failed */
-		k->lanes_died++;
-		ledger_is_lost(k, index, now_ns);
-	}
-	e->replaced = false;
 	e->since_ns = now_ns;
 	if (e->up) { /* the old lane stays */
 		due_never(e);
 		return;
 	}
-	/* The control thread sees a failed replacement first and then the loss, which counts alone. */
-	if (!replaced)
-		due_after_pause(&e->soonest, now_ns);
+	due_after_pause(&e->soonest, now_ns);
 	due_after_pause(&e->latest, now_ns);
 }
 
@@ -190,7 +182,7 @@ void csim_ledger_ended(struct csim_comm *k, unsigned index, int error, uint16_t 
 		       uint64_t now_ns)
 {
 	struct csim_ledger *e = &k->ledger[index];
-	bool rerolls = e->up || e->replaced;
+	bool rerolls = e->up;
 
 	e->dialled = false;
 	if (error) {
@@ -206,7 +198,6 @@ void csim_ledger_ended(struct csim_comm *k, unsigned index, int error, uint16_t 
 	e->port = port;
 	e->failures = 0;
 	e->up = true;
-	e->replaced = false;
 	e->up_ns = e->since_ns = now_ns;
 	due_never(e);
 }
@@ -268,7 +259,7 @@ static void ledger_is_slow(struct csim_ledger *e, uint64_t now_ns)
 		e->latest.at_ns = now_ns;
 }
 
-void csim_ledger_lost(struct csim_comm *k, unsigned index, enum comm_loss loss, bool replaced)
+void csim_ledger_lost(struct csim_comm *k, unsigned index, enum comm_loss loss)
 {
 	struct csim_ledger *e = &k->ledger[index];
 	uint64_t now_ns = ledger_sim->now_ns;
@@ -277,19 +268,8 @@ void csim_ledger_lost(struct csim_comm *k, unsigned index, enum comm_loss loss, 
 		ledger_is_slow(e, now_ns);
 		return;
 	}
-	ledger_sim->deaths += !replaced;
-	if (replaced && e->dialled) {
-		e->replaced = true;
-		return;
-	}
+	ledger_sim->deaths++;
 	k->lanes_died++;
-	/* An attempt that has ended counts until the control thread has seen it. */
-	if (replaced && !k->app[CSIM_SEND].connector->lanes[index].attempt)
-		(void)csim_fail(ledger_sim, "comm %u: lane %u has died and nothing replaces it",
-				ledger_number(k), index);
-	if (!replaced && loss == COMM_LOSS_BY_PEER && e->dialled && e->up)
-		(void)csim_fail(ledger_sim, "comm %u: lane %u is replaced, and counts as dead",
-				ledger_number(k), index);
 	ledger_is_lost(k, index, now_ns);
 }
 

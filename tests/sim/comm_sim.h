@@ -137,7 +137,6 @@ struct csim_due {
 /* What was seen of a lane of a plan; times are 0: never. */
 struct csim_ledger {
 	bool up, dialled;
-	bool replaced;     /* the peer ended it while it was dialled once more */
 	uint64_t begun_ns; /* its last dial */
 	unsigned failures; /* of dials, in a row */
 	uint64_t up_ns, rerolled_ns;
@@ -283,7 +282,7 @@ void csim_reconnect_made(struct csim_lane *first, enum csim_side side);
 void csim_reconnect_go(struct csim_app *app);
 /* Closes the comm. */
 void csim_reconnect_end(struct csim_app *app, bool abort);
-bool csim_reconnect_lost(struct csim_comm *k, unsigned index, enum comm_loss loss);
+void csim_reconnect_lost(struct csim_comm *k, unsigned index, enum comm_loss loss);
 bool csim_reconnect_judge(struct csim_app *app);
 
 /* ---- comm_ledger.c ---- */

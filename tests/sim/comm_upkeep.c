@@ -137,11 +137,6 @@ void candidates_list(struct candidates *out, int dev, struct engine_set *engines
 		};
 }
 
-void candidates_forget(struct candidates *c)
-{
-	(void)c;
-}
-
 bool peers_is_avoided(const struct harp_endpoint *remote, unsigned engine, uint64_t now_ns)
 {
 	(void)remote;
@@ -199,14 +194,11 @@ void csim_reconnect_end(struct csim_app *app, bool abort)
 	app->connector = NULL;
 }
 
-bool csim_reconnect_lost(struct csim_comm *k, unsigned index, enum comm_loss loss)
+void csim_reconnect_lost(struct csim_comm *k, unsigned index, enum comm_loss loss)
 {
-	bool replaced;
-
 	csim_control_at(reconnect_sim, k->app[CSIM_SEND].host);
-	replaced = connector_lost(k->app[CSIM_SEND].comm, index, loss);
-	csim_ledger_lost(k, index, loss, replaced);
-	return replaced;
+	connector_lost(k->app[CSIM_SEND].comm, index, loss);
+	csim_ledger_lost(k, index, loss);
 }
 
 /* ---- judged ---------------------------------------------------------------------------------------- */

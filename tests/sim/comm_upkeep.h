@@ -32,8 +32,7 @@ void csim_ledger_ended(struct csim_comm *k, unsigned index, int error, uint16_t 
 void csim_ledger_joined(const struct csim_lane *lane);
 /* It has, and failed: had it to? */
 void csim_ledger_in_vain(const struct csim_lane *lane, int error);
-/* replaced: what connector_lost() said. */
-void csim_ledger_lost(struct csim_comm *k, unsigned index, enum comm_loss loss, bool replaced);
+void csim_ledger_lost(struct csim_comm *k, unsigned index, enum comm_loss loss);
 /* What has ended badly, and perhaps nobody will look. */
 void csim_ledger_closes(const struct connector *u);
 bool csim_ledger_judge(struct csim_app *app);

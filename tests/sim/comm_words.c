@@ -74,33 +74,9 @@ int acceptor_dev(const struct acceptor *acceptor)
 	return (int)((const struct csim_nic *)(const void *)acceptor)->rail;
 }
 
-bool acceptor_secret(struct acceptor *acceptor, uint64_t listen_id,
-		     uint8_t secret[HANDLE_SECRET_BYTES])
-{
-	return false;
-}
-
-size_t acceptor_rails(struct acceptor *acceptor, uint8_t out[RAILS_BYTES_MAX])
+size_t acceptor_rails(const struct acceptor *acceptor, uint8_t out[RAILS_BYTES_MAX])
 {
 	return 0;
-}
-
-bool acceptor_ready(struct acceptor *acceptor, uint64_t listen_id, struct comm *comm,
-		    uint64_t comm_id, const uint8_t *key)
-{
-	abort();
-}
-
-bool acceptor_has_room(struct acceptor *acceptor, uint64_t listen_id,
-		       const struct harp_endpoint *peer)
-{
-	abort(); /* of first lanes, as the next one */
-}
-
-void acceptor_fail(struct acceptor *acceptor, uint64_t listen_id, const struct harp_endpoint *peer,
-		   int error)
-{
-	abort();
 }
 
 int forkguard_accept(int fd, struct sockaddr_storage *peer)

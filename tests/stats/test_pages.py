@@ -186,7 +186,7 @@ def _copy(owner: Owner, change: dict[int, bytes]) -> bytes:
     [
         ({0: b"\0" * 8}, "its owner has not published yet"),
         ({0: b"NONSENSE"}, "not a statistics page: wrong magic"),
-        ({8: struct.pack("=I", 9)}, "version 9 of the page's format; this reader knows 1"),
+        ({8: struct.pack("=I", 9)}, "version 9 of the page's format; this reader knows 2"),
         ({24: struct.pack("=I", 0xFFFFFFC0)}, "part 0 exceeds the page"),
         ({24 + 2 * 16 + 8: struct.pack("=I", 0x7FFFFFFF)}, "part 2 exceeds the page"),
         ({16: struct.pack("=Q", 1 << 60)}, "the page's header is invalid"),

@@ -187,7 +187,7 @@ TEST(link_changes_are_logged_once)
 	CHECK(strstr(log_text, "2 fake0: the link is still down\n") != NULL);
 	for (unsigned i = 0; i < 5; i++)
 		CHECK_EQ(harp_instance_control(instance, at += 200000000), -ENETDOWN);
-	CHECK(!strstr(log_text, "\n1 ") && !strstr(log_text, "2 fake0"));
+	CHECK(!strstr(log_text, "\n1 ") && !strstr(log_text, "2 fake0 is"));
 	setenv("FAKE_DPDK_UP", "1", 1);
 	CHECK_EQ(harp_instance_control(instance, at), -ENETDOWN); /* not asked again so soon */
 	for (unsigned i = 0; i < 5; i++)
@@ -213,7 +213,7 @@ TEST(an_impossible_port_is_refused)
 	const char *right = lib_dir;
 
 	refused("dpdk:", 0, -EINVAL, "a device of 1 to 511 bytes");
-	refused("dpdk:fake0;mtu=1", 0, -EINVAL, "mtu=1: a number in 68..16000");
+	refused("dpdk:fake0;mtu=1", 0, -EINVAL, "mtu=1: needs a number in 68..16000");
 	refused("dpdk:fake9", 0, -ENODEV, "fake9: no such device");
 	refused("dpdk:fake0;ip=10.0.0.1/24;queues=2", 2, -EINVAL,
 		"fake0 queue 2: no such queue; the port");

@@ -289,7 +289,7 @@ TEST(invalid_messages_end_the_connection)
 	lie.neighbors.count = HARP_LEASE_NEIGHBORS_MAX + 1;
 	REFUSES(sizeof(lie.neighbors), HARP_LEASE_NEIGHBORS, "type 13 is invalid");
 	lie.neighbors.count = 2;
-	REFUSES(offsetof(struct harp_lease_neighbors, all[1]), HARP_LEASE_NEIGHBORS, "nonsense");
+	REFUSES(offsetof(struct harp_lease_neighbors, all[1]), HARP_LEASE_NEIGHBORS, "invalid");
 	REFUSES(sizeof(lie.header), HARP_LEASE_LEASED, "type 4 is invalid");
 	memset(&lie, 0, sizeof(lie));
 	lie.refused.error = ENOENT;

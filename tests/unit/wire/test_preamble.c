@@ -287,21 +287,6 @@ TEST(a_further_lane_joins_with_the_comm_key_only)
 	listening = true;
 }
 
-TEST(a_replayed_further_lane_is_refused)
-{
-	uint8_t said[SAID_BYTES];
-
-	run_first(&r, 1, 4, 32);
-	run_further(&r, 2, COMM_ID, 1, comm.key);
-	CHECK_EQ(r.accepted, 1);
-	said_by(&r.connector, said);
-	run_begin(&r, 3, 0);
-	r.connected = -1;
-	CHECK_EQ(fake_inject(&r.pair.lanes[1], said, sizeof(said)), sizeof(said));
-	run(&r);
-	CHECK_EQ(r.accepted, -EKEYREJECTED);
-}
-
 /* Numbers of lanes and flags as no connector says them. */
 TEST(an_impossible_lane_number_is_refused)
 {

@@ -143,32 +143,6 @@ TEST(every_reason_for_a_lost_lane_has_its_counter)
 	comm_stats_free(comm);
 }
 
-TEST(a_lane_whose_replacement_does_not_come_is_lost)
-{
-	uint64_t before = page_counter(HARP_JOB_lanes_died_reset);
-	struct comm_stats *comm = comm_add(7);
-
-	(void)lane_add(comm, 0, HARP_PAGE_KIND_HARP);
-	(void)lane_add(comm, 1, HARP_PAGE_KIND_HARP);
-	lane_page_lane_unreplaced(comm, 1);
-	CHECK_EQ(page_counter(HARP_JOB_lanes_died_reset), before + 1);
-	CHECK_EQ(page_lane(1).value[HARP_LANE_state], HARP_PAGE_LANE_DEAD);
-	CHECK_EQ(page_lane(1).value[HARP_LANE_end], HARP_PAGE_LANE_END_reset);
-	CHECK_EQ(page_comm(0).value[HARP_COMM_lanes_open], 1);
-	CHECK_EQ(page_comm(0).value[HARP_COMM_lanes_died], 1);
-	/* It is lost once only. */
-	lane_page_lane_unreplaced(comm, 1);
-	CHECK_EQ(page_counter(HARP_JOB_lanes_died_reset), before + 1);
-	CHECK_EQ(page_comm(0).value[HARP_COMM_lanes_died], 1);
-	/* The next has the place of a dead one. */
-	(void)lane_add(comm, 1, HARP_PAGE_KIND_HARP);
-	CHECK_EQ(page_comm(0).value[HARP_COMM_lanes_replaced], 1);
-	lane_page_lane_unreplaced(comm, 2);
-	lane_page_lane_unreplaced(comm, 1000);
-	CHECK_EQ(page_comm(0).value[HARP_COMM_lanes_died], 1);
-	comm_stats_free(comm);
-}
-
 TEST(without_a_free_record_lanes_are_counted_and_hidden)
 {
 	struct comm_stats *comms[ROWS / 4 + 2];
@@ -194,10 +168,6 @@ TEST(without_a_free_record_lanes_are_counted_and_hidden)
 		comm_stats_free(comms[i]);
 	CHECK_EQ(page_status().flows_hidden, 0);
 	CHECK_EQ(page_rail(HARP_PAGE_KIND_KERNEL).value[HARP_RAIL_lanes_open], 0);
-	/* An index that no comm has. */
-	comms[0] = comm_add(1);
-	CHECK(!lane_stats_open(comms[0], &(struct lane_stats_options){ .index = 32 }));
-	comm_stats_free(comms[0]);
 }
 
 /* ---- many threads ---------------------------------------------------------------------------- */
@@ -307,23 +277,16 @@ TEST(a_nic_is_down_as_long_as_one_comm_says_so)
 	lane_page_rail(0, true); /* by a comm that ends while it is down */
 	lane_page_rail_left(0);
 	CHECK_EQ(page_rail(HARP_PAGE_KIND_KERNEL).value[HARP_RAIL_down], 0);
-	lane_page_rail_left(0); /* from before the page was there */
-	lane_page_rail(0, false);
-	lane_page_rail(-1, true); /* no device at all */
-	lane_page_rail((int)PLUGIN_DEVICES_MAX, true);
-	lane_page_rail_left(-1);
-	lane_page_rail_left((int)PLUGIN_DEVICES_MAX);
 	CHECK_EQ(page_counter(HARP_JOB_rails_down), down + 2);
 	CHECK_EQ(page_counter(HARP_JOB_rails_up), up + 1);
 }
 
 TEST(a_forked_child_does_not_keep_the_region)
 {
-	static const struct forkguard_hooks hooks[] = { { .child = lane_page_fork_child }, { 0 } };
 	int status = 1;
 	pid_t pid;
 
-	CHECK_EQ(forkguard_init(hooks), 0);
+	CHECK_EQ(forkguard_init(NULL, NULL, lane_page_fork_child), 0);
 	pid = fork();
 	if (pid == 0) {
 		close(reader);

@@ -4,11 +4,9 @@
  * failure is reported. Attempts end as the test says; the clock is the test's.
  */
 #include <errno.h>
-#include <stdarg.h>
 
-#include "check.h"
-#include "connect/connector.h"
 #include "connect/peers.h"
+#include "connect_rig.h"
 #include "device/path_policy.h"
 #include "process/keyfile.h"
 
@@ -27,48 +25,23 @@ static const struct outcome refused = { false, -ECONNREFUSED, 0 },
 			    wrong_proof = { true, -EKEYREJECTED, PREAMBLE_READ_CHALLENGE },
 			    hello_reset = { true, -ECONNRESET, PREAMBLE_READ_CHALLENGE },
 			    later_reset = { true, -ECONNRESET, PREAMBLE_READ_READY },
+			    no_memory = { true, -ENOMEM, PREAMBLE_DONE },
 			    success = { true, 0, PREAMBLE_DONE };
 
-static struct plugin_config config;
 static struct plugin_ctx ctx;
 static uint8_t handle_bytes[PLUGIN_HANDLE_BYTES];
-static struct poller control;
-static LIST_HEAD(, control_timer) timers;
 static uint64_t now_ns, begin_ns;
 static struct candidates found;
 static bool avoided, waits, encrypts;
 static struct attempt *attempt; /* that runs */
 static unsigned attempts;
 static uint16_t tried[ATTEMPTS_MAX]; /* the candidates' ports */
-static char warning[512];
 static struct comm comm;
 static bool multi_lane;
 
 /* ---- doubles ---------------------------------------------------------------------------------------- */
 
 pthread_mutex_t ctx_lock = PTHREAD_MUTEX_INITIALIZER;
-
-const struct plugin_config *plugin_config(void)
-{
-	return &config;
-}
-
-const struct device *plugin_device(int dev)
-{
-	static const struct device device = { .ifname = "eth0" };
-
-	return &device;
-}
-
-void plugin_log(enum plugin_log_level level, const char *func, int line, const char *fmt, ...)
-{
-	va_list args;
-
-	va_start(args, fmt);
-	if (level == PLUGIN_WARN)
-		vsnprintf(warning, sizeof(warning), fmt, args);
-	va_end(args);
-}
 
 const uint8_t *keyfile_key(void)
 {
@@ -78,31 +51,6 @@ const uint8_t *keyfile_key(void)
 uint32_t path_policy_tuner(void)
 {
 	return 7;
-}
-
-struct poller *control_poller(void)
-{
-	return &control;
-}
-
-void control_post(struct work *work)
-{
-	poller_post(&control, work);
-}
-
-void control_call(struct work *work)
-{
-	work->run(work, now_ns);
-}
-
-/* One timer at most is set. */
-void control_timer_set(struct control_timer *t, uint64_t at_ns)
-{
-	control_timer_unlink(t);
-	if (at_ns == UINT64_MAX)
-		return;
-	t->at_ns = at_ns;
-	LIST_INSERT_HEAD(&timers, t, link);
 }
 
 bool interface_wait(int dev, struct interface_waiter *waiter)
@@ -141,10 +89,6 @@ void candidates_list(struct candidates *out, int dev, struct engine_set *engines
 	CHECK(false);
 }
 
-void candidates_forget(struct candidates *c)
-{
-}
-
 unsigned rails_lanes(int dev, bool harp)
 {
 	return 4;
@@ -160,16 +104,6 @@ bool peers_is_avoided(const struct harp_endpoint *remote, unsigned engine, uint6
 	return avoided;
 }
 
-struct attempt *attempt_new(const struct attempt_ops *ops)
-{
-	struct attempt *a = calloc(1, sizeof(*a));
-
-	atomic_init(&a->result, ATTEMPT_RUNNING);
-	return a;
-}
-
-const struct attempt_ops attempt_ops;
-
 void attempt_begin(struct attempt *a, uint64_t at_ns)
 {
 	CHECK(!attempt && attempts < ATTEMPTS_MAX);
@@ -178,21 +112,11 @@ void attempt_begin(struct attempt *a, uint64_t at_ns)
 	CHECK_EQ(a->own.lanes, 4);
 }
 
-int attempt_result(const struct attempt *a)
-{
-	return atomic_load(&a->result);
-}
-
 void attempt_free(struct attempt *a)
 {
 	if (a == attempt)
 		attempt = NULL;
 	free(a);
-}
-
-unsigned engine_index(const struct engine *engine)
-{
-	return 0;
 }
 
 int comm_create(struct comm **out, struct lane *lane, const struct comm_options *opt)
@@ -223,20 +147,7 @@ int comm_attach(struct comm *c, struct lane *lane, const struct comm_lane_option
 	return -ENOTCONN;
 }
 
-void background_begin(struct comm_background *background, struct comm *c)
-{
-}
-
-void background_end(struct comm_background *background)
-{
-}
-
 /* ---- a connect -------------------------------------------------------------------------------------- */
-
-static void control_turn(struct poller *poller, uint64_t at_ns)
-{
-	(void)poller_run_ready(poller, at_ns);
-}
 
 /* To a peer with one kernel port, unless the test adds candidates. */
 static void prepare(unsigned candidates)
@@ -250,12 +161,12 @@ static void prepare(unsigned candidates)
 		found.list[found.count].remote =
 			(struct harp_endpoint){ .addr = handle.v4,
 						.port = (uint16_t)(1 + found.count) };
-	config.connect_timeout_ns = TIMEOUT_NS;
+	env_config.connect_timeout_ns = TIMEOUT_NS;
 	poller_init(&control, control_turn);
 	avoided = waits = encrypts = multi_lane = false;
 	memset(&comm, 0, sizeof(comm));
 	attempts = 0;
-	warning[0] = '\0';
+	env_warn[0] = '\0';
 	begin_ns = now_ns = clock_now_ns();
 }
 
@@ -340,12 +251,24 @@ TEST(how_long_a_connect_goes_on_depends_on_what_it_finds)
 		CHECK_EQ(fail_by(cases[i].outcome), cases[i].outcome->error);
 		CHECK(now_ns - begin_ns >= cases[i].min_ns && now_ns - begin_ns <= cases[i].max_ns);
 		CHECK(!cases[i].attempts || attempts == cases[i].attempts);
-		CHECK(strstr(warning, strerror(-cases[i].outcome->error)) != NULL);
+		CHECK(strstr(env_warn, strerror(-cases[i].outcome->error)) != NULL);
 	}
 	prepare(1); /* however short the time, four rounds */
-	config.connect_timeout_ns = 1000 * MS;
+	env_config.connect_timeout_ns = 1000 * MS;
 	CHECK_EQ(fail_by(&refused), -ECONNREFUSED);
 	CHECK_EQ(attempts, 4);
+}
+
+/* The peer has the comm: it would refuse another one of that id. */
+TEST(without_memory_after_CONFIRM_a_connect_fails_at_once)
+{
+	const struct outcome *outcomes[] = { &refused, &no_memory };
+	struct comm *out;
+
+	prepare(3);
+	CHECK_EQ(connect_by(outcomes, 2, &out), -ENOMEM);
+	CHECK_EQ(attempts, 2);
+	CHECK(strstr(env_warn, strerror(ENOMEM)) != NULL);
 }
 
 TEST(an_answer_of_the_listen_comm_gives_the_time_back)
@@ -392,11 +315,11 @@ TEST(of_a_round_the_failure_that_explains_most_is_reported)
 		struct comm *out;
 
 		prepare(3);
-		config.connect_timeout_ns = 1; /* one round */
+		env_config.connect_timeout_ns = 1; /* one round */
 		now_ns += 10;
 		CHECK_EQ(connect_by(cases[i].outcomes, 3, &out), cases[i].reported);
 		CHECK_EQ(attempts, attempts < 3 ? attempts : 3);
-		CHECK(strstr(warning, cases[i].remedy) != NULL);
+		CHECK(strstr(env_warn, cases[i].remedy) != NULL);
 	}
 }
 
@@ -441,7 +364,7 @@ TEST(one_side_that_encrypts_alone_fails_at_once)
 	encrypts = true;
 	CHECK_EQ(fail_by(&hello_reset), -EPROTONOSUPPORT);
 	CHECK_EQ(attempts, 1);
-	CHECK(strstr(warning, "this process encrypts") != NULL);
+	CHECK(strstr(env_warn, "this process encrypts") != NULL);
 }
 
 TEST(an_attempt_that_the_deadline_cut_short_is_not_reported)
@@ -485,11 +408,11 @@ TEST(a_handle_that_cannot_be_used_is_one_error)
 	prepare(0); /* no candidate: candidates_find() has logged it */
 	CHECK_EQ(fail_by(&refused), -EPROTONOSUPPORT);
 	CHECK_EQ(attempts, 0);
-	CHECK_STR(warning, "");
+	CHECK_STR(env_warn, "");
 	prepare(1);
 	handle_encode(handle_bytes, &handle);
 	CHECK_EQ(step(&out), -EPROTONOSUPPORT);
-	CHECK(strstr(warning, "tuner") != NULL);
+	CHECK(strstr(env_warn, "tuner") != NULL);
 	handle_bytes[0] ^= 1;
 	CHECK(step(&out) < 0);
 	CHECK(!ctx.connects);

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_blake2s.c - BLAKE2s against RFC 7693's own vectors, and others made with Python's hashlib:
- * hashlib.blake2s(bytes(i & 255 for i in range(n)), key=bytes(range(k)), digest_size=o)
- */
+/* test_blake2s.c - BLAKE2s against RFC 7693's own vectors. */
 #include "wire/blake2s.h"
 
 #include <stdio.h>
@@ -24,42 +21,12 @@ static void to_hex(const uint8_t *bytes, size_t len, char *text)
 		snprintf(text + 2 * i, 3, "%02x", bytes[i]);
 }
 
-static const struct vector {
-	size_t len, key_len, out_len;
-	const char *hex;
-} vectors[] = {
-	{ 0, 32, 32, "48a8997da407876b3d79c0d92325ad3b89cbb754d86ab71aee047ad345fd2c49" },
-	{ 1, 32, 32, "40d15fee7c328830166ac3f918650f807e7e01e177258cdc0a39b11f598066f1" },
-	{ 63, 32, 32, "c65382513f07460da39833cb666c5ed82e61b9e998f4b0c4287cee56c3cc9bcd" },
-	{ 64, 32, 32, "8975b0577fd35566d750b362b0897a26c399136df07bababbde6203ff2954ed4" },
-	{ 65, 32, 32, "21fe0ceb0052be7fb0f004187cacd7de67fa6eb0938d927677f2398c132317a8" },
-	{ 127, 32, 32, "ddbfea75cc467882eb3483ce5e2e756a4f4701b76b445519e89f22d60fa86e06" },
-	{ 128, 32, 32, "0c311f38c35a4fb90d651c289d486856cd1413df9b0677f53ece2cd9e477c60a" },
-	{ 129, 32, 32, "46a73a8dd3e70f59d3942c01df599def783c9da82fd83222cd662b53dce7dbdf" },
-	{ 255, 32, 32, "3fb735061abc519dfe979e54c1ee5bfad0a9d858b3315bad34bde999efd724dd" },
-	{ 0, 0, 32, "69217a3079908094e11121d042354a7c1f55b6482ca1a51e1b250dfd1ed0eef9" },
-	{ 3, 0, 16, "c41561edb251df8f3c9523524d60a707" },
-	{ 64, 0, 20, "68c18b80dd398444aa9fd4272ecfa8e71b31ee8a" },
-	{ 128, 16, 32, "ad40caaba7d52b5e44a472da2ba8b9a727afc4983db5d9989dd93c464c9e384a" },
-	{ 200, 16, 16, "b8d300fa7937e4d1e67c8468df4c9a43" },
-	{ 1000, 1, 1, "0d" },
-};
-
-static void test_vectors(void)
+/* RFC 7693 appendix B. */
+static void test_abc(void)
 {
-	uint8_t data[1000], out[BLAKE2S_OUT_BYTES_MAX];
+	uint8_t out[BLAKE2S_OUT_BYTES_MAX];
 	char text[2 * BLAKE2S_OUT_BYTES_MAX + 1];
 
-	for (size_t i = 0; i < sizeof(data); i++)
-		data[i] = (uint8_t)i;
-	for (size_t i = 0; i < sizeof(vectors) / sizeof(vectors[0]); i++) {
-		const struct vector *v = &vectors[i];
-
-		blake2s(out, v->out_len, data, v->key_len, data, v->len);
-		to_hex(out, v->out_len, text);
-		check(!strcmp(text, v->hex), v->hex);
-	}
-	/* RFC 7693 appendix B. */
 	blake2s(out, 32, NULL, 0, "abc", 3);
 	to_hex(out, 32, text);
 	check(!strcmp(text, "508c5e8c327c14e2e1a72ba34eeb452f37458b209ed63a294d999b4c86675982"),
@@ -144,7 +111,7 @@ static void test_equal(void)
 
 int main(void)
 {
-	test_vectors();
+	test_abc();
 	test_rfc_grand_hash();
 	test_pieces();
 	test_equal();

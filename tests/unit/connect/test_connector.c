@@ -5,10 +5,8 @@
  */
 #include <errno.h>
 
-#include "check.h"
-#include "connect/connector.h"
 #include "connect/peers.h"
-#include "double_env.h"
+#include "connect_rig.h"
 #include "stats/lane_page.h"
 
 #define MS UINT64_C(1000000)
@@ -18,46 +16,15 @@
 
 static struct connector *connector;
 static struct comm comm;
-static struct poller control;
 static struct attempt *attempt; /* of lane 1, the newest */
 static bool has_lane[2];        /* what comm_has_lane() says */
 static int attach_rc, route_rc;
 static unsigned route_ifindex, candidates, rails;
 static bool rail_bound, avoided[CANDIDATES];
-static unsigned begun, failed, unreplaced, rail_events, rails_down;
+static unsigned begun, failed, rail_events, rails_down;
 static struct comm_lane_options attached;
 
 /* ---- doubles ---------------------------------------------------------------------------------------- */
-
-struct poller *control_poller(void)
-{
-	return &control;
-}
-
-void control_post(struct work *work)
-{
-	poller_post(&control, work);
-}
-
-void control_call(struct work *work)
-{
-	work->run(work, 0);
-}
-
-void control_timer_set(struct control_timer *timer, uint64_t at_ns)
-{
-	timer->at_ns = at_ns;
-}
-
-struct attempt *attempt_new(const struct attempt_ops *ops)
-{
-	struct attempt *a = calloc(1, sizeof(*a));
-
-	atomic_init(&a->result, ATTEMPT_RUNNING);
-	return a;
-}
-
-const struct attempt_ops attempt_ops;
 
 static void ended(struct attempt *a, int result)
 {
@@ -75,19 +42,9 @@ void attempt_begin(struct attempt *a, uint64_t now_ns)
 		ended(a, a->refused);
 }
 
-int attempt_result(const struct attempt *a)
-{
-	return atomic_load(&a->result);
-}
-
 void attempt_free(struct attempt *a)
 {
 	free(a);
-}
-
-unsigned engine_index(const struct engine *engine)
-{
-	return 0;
 }
 
 void connector_plan(struct connector *c)
@@ -121,10 +78,6 @@ void candidates_list(struct candidates *out, int dev, struct engine_set *engines
 		};
 }
 
-void candidates_forget(struct candidates *c)
-{
-}
-
 bool peers_is_avoided(const struct harp_endpoint *remote, unsigned engine, uint64_t now_ns)
 {
 	return avoided[remote->port - FIRST_PORT];
@@ -148,24 +101,10 @@ int comm_attach(struct comm *c, struct lane *lane, const struct comm_lane_option
 	return attach_rc;
 }
 
-void background_begin(struct comm_background *background, struct comm *c)
-{
-}
-
-void background_end(struct comm_background *background)
-{
-}
-
 void lane_page_count(enum harp_job_counter which, uint64_t n)
 {
 	CHECK_EQ(which, HARP_JOB_connects_failed);
 	failed += (unsigned)n;
-}
-
-void lane_page_lane_unreplaced(struct comm_stats *stats, unsigned index)
-{
-	CHECK_EQ(index, LANE);
-	unreplaced++;
 }
 
 void lane_page_rail(int dev, bool down)
@@ -180,11 +119,6 @@ void lane_page_rail_left(int dev)
 }
 
 /* ---- a connector ------------------------------------------------------------------------------------ */
-
-static void control_turn(struct poller *poller, uint64_t now_ns)
-{
-	(void)poller_run_ready(poller, now_ns);
-}
 
 static void turn(uint64_t now_ns)
 {
@@ -213,15 +147,11 @@ static uint64_t due(void)
 }
 
 /* The comm reports a loss. */
-static bool lose(unsigned index, enum comm_loss loss, uint64_t now_ns)
+static void lose(unsigned index, enum comm_loss loss, uint64_t now_ns)
 {
-	bool replaced;
-
 	has_lane[index] &= loss == COMM_LOSS_SLOW;
-	replaced = connector_lost(&comm, index, loss);
-	if (!replaced)
-		turn(now_ns);
-	return replaced;
+	connector_lost(&comm, index, loss);
+	turn(now_ns);
 }
 
 static void finish(void)
@@ -246,7 +176,7 @@ static uint64_t prepare_rails(unsigned count)
 
 	finish();
 	poller_init(&control, control_turn);
-	begun = failed = unreplaced = rail_events = rails_down = env_warns = 0;
+	begun = failed = rail_events = rails_down = env_warns = 0;
 	rails = count;
 	first.preamble.own.lanes = first.preamble.peer.lanes = 2;
 	connector = connector_new(0, 46, &handle, &attempt_ops);
@@ -286,7 +216,7 @@ static uint64_t prepare_reroll(void)
 {
 	uint64_t now_ns = prepare_up();
 
-	CHECK(!lose(LANE, COMM_LOSS_SLOW, now_ns));
+	lose(LANE, COMM_LOSS_SLOW, now_ns);
 	CHECK_EQ(begun, 2);
 	return now_ns;
 }
@@ -316,11 +246,11 @@ TEST(a_lane_that_lived_for_a_second_is_connected_at_once)
 {
 	uint64_t now_ns = prepare_up();
 
-	CHECK(!lose(LANE, COMM_LOSS, now_ns + 1000 * MS - 1));
+	lose(LANE, COMM_LOSS, now_ns + 1000 * MS - 1);
 	CHECK_EQ(next_ns(), now_ns + 1100 * MS - 1);
 	now_ns = due();
 	end(0, now_ns);
-	CHECK(!lose(LANE, COMM_LOSS, now_ns + 1000 * MS));
+	lose(LANE, COMM_LOSS, now_ns + 1000 * MS);
 	CHECK_EQ(begun, 3);
 	end(-ECONNREFUSED, now_ns + 1000 * MS); /* and the pause is the first again */
 	CHECK_EQ(next_ns(), now_ns + 1100 * MS);
@@ -332,44 +262,27 @@ TEST(a_slow_lane_is_replaced_every_5_s_at_most)
 
 	end(0, now_ns);
 	for (unsigned i = 0; i < 5; i++)
-		CHECK(!lose(LANE, COMM_LOSS_SLOW, now_ns + i * 1000 * MS + 999 * MS));
+		lose(LANE, COMM_LOSS_SLOW, now_ns + i * 1000 * MS + 999 * MS);
 	CHECK_EQ(begun, 2);
-	CHECK(!lose(LANE, COMM_LOSS_SLOW, now_ns + 5000 * MS));
+	lose(LANE, COMM_LOSS_SLOW, now_ns + 5000 * MS);
 	CHECK_EQ(begun, 3);
 	/* It goes on if that fails. */
 	end(-ECONNREFUSED, now_ns + 5000 * MS);
 	CHECK_EQ(next_ns(), UINT64_MAX);
 	CHECK_EQ(failed, 1);
-	CHECK_EQ(unreplaced, 0);
 }
 
-TEST(the_end_of_a_replaced_lane_is_no_death)
+TEST(a_slow_lane_that_dies_keeps_its_attempt)
 {
-	static const struct {
-		const char *what;
-		enum comm_loss loss; /* while the replacement is connected */
-		int result;
-		bool replaced, has_lane, unreplaced;
-	} cases[] = {
-		{ "the peer ends the old one", COMM_LOSS_BY_PEER, 0, true, true, false },
-		{ "there is no new one", COMM_LOSS_BY_PEER, -ETIMEDOUT, true, false, true },
-		{ "the new one ends at once", COMM_LOSS_BY_PEER, 0, true, false, true },
-		{ "silence is no replacement", COMM_LOSS, 0, false, true, false },
-	};
-
-	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+	for (int result = 0; result >= -ETIMEDOUT; result -= ETIMEDOUT) {
 		uint64_t now_ns = prepare_reroll();
 
-		CHECK_EQ(lose(LANE, cases[i].loss, now_ns), cases[i].replaced);
-		ended(attempt, cases[i].result);
-		has_lane[LANE] = cases[i].has_lane;
-		turn(now_ns);
-		CHECK_EQ(unreplaced, cases[i].unreplaced);
-		CHECK_EQ(next_ns() == UINT64_MAX, cases[i].has_lane);
-		CHECK_EQ(connector->rails[0].up, 1 + cases[i].has_lane);
-		/* What the peer ended then says nothing about the next time. */
-		if (cases[i].has_lane)
-			CHECK(!lose(LANE, COMM_LOSS_BY_PEER, now_ns + 6000 * MS));
+		lose(LANE, COMM_LOSS, now_ns);
+		CHECK_EQ(begun, 2);
+		CHECK_EQ(connector->rails[0].up, 1);
+		end(result, now_ns);
+		CHECK_EQ(connector->rails[0].up, 1 + !result);
+		CHECK_EQ(next_ns() == UINT64_MAX, !result);
 	}
 }
 
@@ -388,7 +301,7 @@ TEST(a_stopped_connector_connects_nothing)
 	uint64_t now_ns = prepare_up();
 
 	connector_stop(connector);
-	CHECK(!lose(LANE, COMM_LOSS, now_ns + 9000 * MS));
+	lose(LANE, COMM_LOSS, now_ns + 9000 * MS);
 	CHECK_EQ(begun, 1);
 }
 
@@ -472,7 +385,7 @@ TEST(a_rail_without_lanes_is_reported)
 	now_ns = prepare_rails(2);
 	end(0, now_ns);
 	CHECK_EQ(rail_events, 0); /* it never was down */
-	(void)lose(LANE, COMM_LOSS, now_ns);
+	lose(LANE, COMM_LOSS, now_ns);
 	CHECK_EQ(rails_down, 1u << 1);
 	now_ns = due();
 	end(0, now_ns);
@@ -488,7 +401,7 @@ TEST(a_rail_that_flaps_is_logged_every_5_s)
 	now_ns = prepare_rails(2);
 	for (unsigned i = 0; i < 4; i++) {
 		end(0, now_ns);
-		(void)lose(LANE, COMM_LOSS, now_ns + i / 3 * 5000 * MS);
+		lose(LANE, COMM_LOSS, now_ns + i / 3 * 5000 * MS);
 		CHECK_EQ(rails_down, 1u << 1);
 		CHECK_EQ(env_warns, 1 + i / 3);
 		now_ns = due();
@@ -502,9 +415,9 @@ TEST(of_a_comm_without_lanes_no_rail_is_reported)
 	(void)prepare();
 	now_ns = prepare_rails(2);
 	end(0, now_ns);
-	(void)lose(0, COMM_LOSS, now_ns + 2000 * MS);
+	lose(0, COMM_LOSS, now_ns + 2000 * MS);
 	CHECK_EQ(rails_down, 1u << 0);
-	(void)lose(LANE, COMM_LOSS, now_ns + 2000 * MS);
+	lose(LANE, COMM_LOSS, now_ns + 2000 * MS);
 	CHECK_EQ(rails_down, 1u << 0);
 	end(0, now_ns + 2000 * MS); /* lane 1 comes back */
 	CHECK_EQ(rails_down, 1u << 0);

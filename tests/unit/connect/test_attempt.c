@@ -379,6 +379,7 @@ TEST(a_comm_that_does_not_take_the_lane_closes_it)
 	begin_asked(true);
 	world.proved_rc = -ENOTCONN;
 	run_to_end(BEGIN_NS);
+	CHECK_EQ(attempt->preamble.step, PREAMBLE_DONE); /* connect.c: CONFIRM has left */
 	finish(-ENOTCONN, "the comm does not take it");
 }
 

@@ -232,7 +232,7 @@ TEST(a_silent_peer_is_given_up_after_the_timeout)
 
 int main(void)
 {
-	CHECK_EQ(forkguard_init(NULL), 0);
+	CHECK_EQ(forkguard_init(NULL, NULL, NULL), 0);
 	check_run();
 	return check_done();
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* profile_probe.c - profile_probe HOST FILE...: a line for each profile, the entries that the plugin reads or why not. */
+#include <inttypes.h>
 #include <stdio.h>
 
 #include "device/path_policy.h"
@@ -13,12 +14,10 @@ int main(int argc, char **argv)
 
 		printf("%d", rc);
 		if (profile.tuner.latency_ns)
-			printf(" tuner,%llu,%u,%u,%llu,%u",
-			       (unsigned long long)profile.tuner.latency_ns,
-			       profile.tuner.rates.count, profile.tuner.channels.count,
-			       (unsigned long long)profile.tuner.rates
-				       .points[profile.tuner.rates.count - 1]
-				       .at,
+			printf(" tuner,%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64,
+			       profile.tuner.latency_ns, profile.tuner.rates.count,
+			       profile.tuner.channels.count,
+			       profile.tuner.rates.points[profile.tuner.rates.count - 1].at,
 			       profile.tuner.channels.points[0].mb_per_s);
 		for (unsigned e = 0; e < profile.count; e++) {
 			const struct profile_entry *entry = &profile.entries[e];

@@ -193,10 +193,6 @@ void candidates_list(struct candidates *out, int dev, struct engine_set *engines
 	out->count = engines ? harp_way : kernel_way;
 }
 
-void candidates_forget(struct candidates *c)
-{
-}
-
 static void add_entry(unsigned nic)
 {
 	connector.peer_rails.entry[connector.peer_rails.count++] = (struct rail_entry){

@@ -127,34 +127,6 @@ TEST(a_toeplitz_nic_is_described_in_challenge)
 	}
 }
 
-TEST(a_nic_with_one_queue_is_not_described)
-{
-	struct placement_end one = { .kind = PLACEMENT_ONE_QUEUE, .queues = 1 };
-
-	run_begin_placed(&r, 1, &one);
-	run(&r);
-	CHECK_EQ(r.connected, 1);
-	CHECK_EQ(r.connector.placement.kind, PLACEMENT_NOT_SAID);
-	CHECK_EQ(r.pair.pipes[1].written,
-		 PREAMBLE_CHALLENGE_BYTES + PREAMBLE_MAC_BYTES + PREAMBLE_READY_BYTES);
-}
-
-/* Damaged on the way: each bit of the extension is proved, and nothing of it is believed. */
-TEST(a_description_that_was_damaged_is_refused)
-{
-	for (uint64_t at = 0; at < PLACED_EXTENSION_BYTES; at++) {
-		struct placement_end end;
-
-		toeplitz_end(&end);
-		run_begin_placed(&r, at, &end);
-		r.pair.pipes[1].flip_at = PREAMBLE_CHALLENGE_BYTES + at;
-		r.pair.pipes[1].flip = (uint8_t)(1u << (at % 8));
-		run(&r);
-		CHECK(r.connected < 0);
-		CHECK(r.accepted != 1);
-	}
-}
-
 /* A peer that knows the secret and lies: what makes no sense is refused, and said. */
 TEST(a_description_that_makes_no_sense_is_refused)
 {
