@@ -14,7 +14,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define NCCL_PROFILE_NET_PLUGIN (1 << 7) /* bit of the activation mask, and type of a descriptor   \
+#define NCCL_PROFILE_NET_PLUGIN                                                                    \
+	(1 << 7) /* bit of the activation mask, and type of a descriptor   \
 					  */
 #define NCCL_PROFILER_LOG_WARN 2
 #define NCCL_PROFILER_LOG_INFO 3
