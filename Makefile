@@ -23,7 +23,7 @@ help:
 	@echo 'make fuzz       ... and every fuzz target for a minute (FUZZFLAGS=--seconds=3600: an hour in all)'
 	@echo 'make coverage   ... and say which lines of dataplane/ no test runs'
 	@echo 'make tables     write the simulator'"'"'s tables again (make test compares)'
-	@echo 'make docs       write conf/harp.toml and docs/configuration.md again (make test compares)'
+	@echo 'make docs       write conf/harp.toml and the tables of docs/ again (make test compares)'
 	@echo 'make site       build the documentation site into build-site/html'
 	@echo 'make format     format C and Python'
 	@echo 'make clean      remove build directories and .venv'

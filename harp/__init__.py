@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         stats_delta,
         stats_dtype,
     )
-    from harp._drive import Acceptor, Driver, Endpoint, WaitTimeoutError
+    from harp._drive import Acceptor, Driver, Endpoint, Source, WaitTimeoutError
     from harp._instance import Instance, steering_names
     from harp._job import env, nccl_plugin_path
     from harp._nic import CallbackNic, Nic, Wire
@@ -45,6 +45,7 @@ __all__ = [
     "Instance",
     "Listener",
     "Nic",
+    "Source",
     "Stack",
     "UdpSocket",
     "WaitTimeoutError",
@@ -81,7 +82,7 @@ _MADE_IN = {
         "stats_delta",
         "stats_dtype",
     ),
-    "harp._drive": ("Acceptor", "Driver", "Endpoint", "WaitTimeoutError"),
+    "harp._drive": ("Acceptor", "Driver", "Endpoint", "Source", "WaitTimeoutError"),
     "harp._instance": ("Instance", "steering_names"),
     "harp._job": ("env", "nccl_plugin_path"),
     "harp._nic": ("CallbackNic", "Nic", "Wire"),

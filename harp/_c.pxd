@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # harp.h, harp_nic.h, harp_host.h and native/drive.h, as far as the bindings use them.
 from libc.stddef cimport size_t
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
 
 cdef extern from "sys/uio.h" nogil:
@@ -109,7 +109,6 @@ cdef extern from "harp.h" nogil:
         pass
 
     const char *harp_version()
-    uint32_t harp_api_version()
 
     struct harp_addr:
         uint8_t bytes[16]
@@ -146,7 +145,6 @@ cdef extern from "harp.h" nogil:
     uint64_t harp_stack_next_deadline_ns(const harp_stack *stack)
     uint64_t harp_stack_now_ns(const harp_stack *stack)
     int harp_stack_address_add(harp_stack *stack, const harp_addr *addr, unsigned prefix_len)
-    int harp_stack_address_remove(harp_stack *stack, const harp_addr *addr)
     int harp_stack_route_add(harp_stack *stack, const harp_addr *prefix, unsigned prefix_len,
                              const harp_addr *gateway, uint32_t mtu_bytes)
     int harp_stack_neighbor_set(harp_stack *stack, const harp_addr *addr, const uint8_t *mac)
@@ -308,9 +306,6 @@ cdef extern from "harp.h" nogil:
     const char *harp_stats_help(unsigned index)
     unsigned harp_stack_stats(const harp_stack *stack, uint64_t *values, unsigned count)
     int harp_stack_stat(const harp_stack *stack, const char *name, uint64_t *value)
-    int harp_stack_capture_start(harp_stack *stack, size_t ring_bytes, uint32_t snap_len)
-    int harp_stack_capture_write(const harp_stack *stack, int fd, int64_t wall_offset_ns)
-    void harp_stack_capture_stop(harp_stack *stack)
 
 
 cdef extern from "harp_host.h" nogil:
@@ -380,11 +375,8 @@ cdef extern from "harp_host.h" nogil:
     int harp_instance_fd(const harp_instance *instance)
     int harp_instance_control_fd(const harp_instance *instance)
     int harp_instance_control(harp_instance *instance, uint64_t now_ns)
-    bint harp_instance_control_pending(const harp_instance *instance)
     const char *harp_instance_describe(const harp_instance *instance)
     int harp_instance_steering(const harp_instance *instance, uint64_t *counts, unsigned max)
-    const char *harp_steering_name(unsigned index)
-    const char *harp_steering_help(unsigned index)
     void harp_instance_fork_child(harp_instance *instance)
     void harp_instance_close(harp_instance *instance)
 

@@ -25,7 +25,15 @@ cdef extern from "<pthread.h>" nogil:
 
 
 class CollectiveError(RuntimeError):
-    """An operation failed; code is the errno (coll/harp_coll.h)."""
+    """An operation failed.
+
+    Parameters
+    ----------
+    message
+        What failed, on which ranks.
+    code
+        The errno (coll/harp_coll.h).
+    """
 
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
@@ -119,7 +127,8 @@ cdef void _keep_log(void *arg, int level, const char *text) noexcept nogil:
 
 
 def log_lines() -> list:
-    """What the plugin and the library logged in this process: (level, text). Level 2 warns."""
+    """Return what the plugin and the library logged in this process: (level, text). Level 2 warns.
+    """
     cdef _LogLine *line
     lines = []
     with nogil:
@@ -210,7 +219,13 @@ cdef class Request:
         raise CollectiveError(text or f"error {-code}", -code)
 
     def test(self) -> bool:
-        """Is it done? CollectiveError when it failed. Never sleeps."""
+        """Return whether it is done. Never sleeps.
+
+        Raises
+        ------
+        CollectiveError
+            It failed.
+        """
         cdef int code
         with nogil:
             code = harp_coll_test(self.request)
@@ -220,7 +235,25 @@ cdef class Request:
         return True
 
     def wait(self, timeout_s=None):
-        """Returns the result when it is done; TimeoutError after timeout_s, and it goes on."""
+        """Wait until it is done.
+
+        Parameters
+        ----------
+        timeout_s
+            Seconds to wait at most; None: no limit.
+
+        Returns
+        -------
+        object
+            What the operation that waits would return.
+
+        Raises
+        ------
+        CollectiveError
+            It failed.
+        TimeoutError
+            It is not done in time, and goes on.
+        """
         cdef int64_t timeout_ms = -1 if timeout_s is None else <int64_t>(timeout_s * 1000)
         cdef int code
         with nogil:
@@ -354,7 +387,7 @@ cdef class Group:
 
     def run(self, int op, int reduce=0, int wire=0, int peer=0, int tag=0, source=None,
             target=None, count=None, in_counts=None, out_counts=None, int dtype=-1) -> None:
-        """Does one operation."""
+        """Do one operation."""
         cdef harp_coll *group = self._open()
         cdef harp_coll_call call
         cdef char error[HARP_COLL_ERROR_BYTES]
@@ -370,7 +403,7 @@ cdef class Group:
     def start(self, int op, int reduce=0, int wire=0, int peer=0, int tag=0, source=None,
               target=None, count=None, in_counts=None, out_counts=None, int dtype=-1,
               result=None) -> Request:
-        """Starts one operation; result is what wait() of its request returns."""
+        """Start one operation; result is what wait() of its request returns."""
         cdef harp_coll *group = self._open()
         cdef harp_coll_call call
         cdef char error[HARP_COLL_ERROR_BYTES]
@@ -390,7 +423,7 @@ cdef class Group:
         return request
 
     def abort(self, str reason="") -> None:
-        """Any thread: operations in progress and all later ones fail, on all ranks."""
+        """Let operations in progress and all later ones fail, on all ranks. For any thread."""
         reason_bytes = reason.encode()
         cdef const char *text = reason_bytes
         cdef harp_coll *group = self._open()
@@ -398,27 +431,19 @@ cdef class Group:
             harp_coll_abort(group, text)
 
     def stats(self) -> dict:
-        """Counters since the group was opened; _bytes."""
+        """Return counters since the group was opened."""
         cdef harp_coll_stats_t stats
         memset(&stats, 0, sizeof(stats))
         stats.size = sizeof(stats)
         cdef harp_coll *group = self._open()
         with nogil:
             harp_coll_stats(group, &stats)
-        return {
-            "net_sent_bytes": stats.net_sent_bytes,
-            "net_sent_messages": stats.net_sent_messages,
-            "shm_sent_bytes": stats.shm_sent_bytes,
-            "shm_sent_messages": stats.shm_sent_messages,
-            "net_received_bytes": stats.net_received_bytes,
-            "net_received_messages": stats.net_received_messages,
-            "shm_received_bytes": stats.shm_received_bytes,
-            "shm_received_messages": stats.shm_received_messages,
-            "operations": stats.operations,
-        }
+        fields = dict(stats)
+        del fields["size"]
+        return fields
 
     def net(self) -> dict:
-        """The plugin in use."""
+        """Return the plugin in use."""
         cdef harp_coll_net_t net
         memset(&net, 0, sizeof(net))
         net.size = sizeof(net)
@@ -435,7 +460,7 @@ cdef class Group:
         }
 
     def close(self) -> None:
-        """Ends operations in progress. Not collective; safe to call twice."""
+        """End operations in progress. Not collective; safe to call twice."""
         cdef harp_coll *group = self.group
         self.group = NULL
         if group != NULL:

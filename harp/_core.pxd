@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 from harp._c cimport drive, harp_conn, harp_frame, harp_listener, harp_stack
-from harp._nic cimport Nic
+from harp._nic cimport Nic, _Context
 
 
-cdef class Stack:
+cdef class Stack(_Context):
     cdef harp_stack *stack
     cdef drive *drive  # who has the right to touch it; NULL: any one thread at a time
     cdef readonly Nic nic
@@ -25,7 +25,7 @@ cdef class Stack:
     cdef _detach(self)
 
 
-cdef class Listener:
+cdef class Listener(_Context):
     cdef harp_listener *listener
     cdef readonly Stack stack
     cdef object __weakref__
@@ -33,7 +33,7 @@ cdef class Listener:
     cdef harp_listener *_open(self) except NULL
 
 
-cdef class Connection:
+cdef class Connection(_Context):
     cdef harp_conn *conn
     cdef readonly Stack stack
     cdef unsigned lending  # frames on their way to the application; the driver's lock guards it

@@ -20,13 +20,13 @@ from posix.unistd cimport getpid
 cimport cython
 
 from harp._c cimport *
-from harp._nic cimport Nic, _check, _endpoint, _format, _left_open, _mac, _parse
+from harp._nic cimport Nic, _Context, _check, _endpoint, _format, _left_open, _mac, _parse
 
 from harp._nic import CallbackNic, Wire
 
 __all__ = [
     "CallbackNic", "Connection", "Event", "Frame", "Listener", "PortSpec", "Stack", "UdpSocket",
-    "SSTHRESH_NONE", "Wire", "api_version", "config_keys", "flow_dtype", "host_check", "port_spec",
+    "SSTHRESH_NONE", "Wire", "config_keys", "flow_dtype", "host_check", "port_spec",
     "stat_names", "stats_delta", "stats_dtype", "version",
 ]
 
@@ -46,11 +46,6 @@ class Event(enum.IntFlag):
 def version():
     """Return the library's version, "0.1.0"."""
     return harp_version().decode()
-
-
-def api_version():
-    """Return HARP_API_VERSION as compiled into the library."""
-    return harp_api_version()
 
 
 def stat_names():
@@ -233,34 +228,20 @@ cdef int _congestion(str name) except -1:
 
 cdef int _change_tcp_options(harp_tcp_options *out, dict given) except -1:
     """Set the fields that are given."""
-    given = dict(given)
-    out.rx_frames = given.pop("rx_frames", out.rx_frames)
-    out.tx_frames = given.pop("tx_frames", out.tx_frames)
-    out.backlog = given.pop("backlog", out.backlog)
-    out.connect_timeout_ns = given.pop("connect_timeout_ns", out.connect_timeout_ns)
-    out.user_timeout_ns = given.pop("user_timeout_ns", out.user_timeout_ns)
-    out.keepalive_idle_ns = given.pop("keepalive_idle_ns", out.keepalive_idle_ns)
-    out.keepalive_interval_ns = given.pop("keepalive_interval_ns", out.keepalive_interval_ns)
-    out.keepalive_count = given.pop("keepalive_count", out.keepalive_count)
-    out.dscp = given.pop("dscp", out.dscp)
-    out.unsent_bytes_max = given.pop("unsent_bytes_max", out.unsent_bytes_max)
-    out.fixed_window_bytes = given.pop("fixed_window_bytes", out.fixed_window_bytes)
-    out.mss_bytes = given.pop("mss_bytes", out.mss_bytes)
-    out.delayed_ack_ns = given.pop("delayed_ack_ns", out.delayed_ack_ns)
-    out.initial_rto_ns = given.pop("initial_rto_ns", out.initial_rto_ns)
-    if "congestion" in given:
-        out.congestion = _congestion(given.pop("congestion"))
-    if "ecn" in given:
-        out.ecn = _ECN[given.pop("ecn")]
+    fields = dict(out[0])
+    changes = dict(given)
+    if "congestion" in changes:
+        changes["congestion"] = _congestion(changes["congestion"])
+    if "ecn" in changes:
+        changes["ecn"] = _ECN[changes["ecn"]]
     for name, bit in _HANDSHAKE.items():
-        if name not in given:
-            continue
-        if given.pop(name):
-            out.options_off &= ~<uint32_t>bit
-        else:
-            out.options_off |= <uint32_t>bit
-    if given:
-        raise TypeError(f"no such TCP option: {', '.join(given)}")
+        if name in changes:
+            fields["options_off"] &= ~bit
+            fields["options_off"] |= 0 if changes.pop(name) else bit
+    unknown = changes.keys() - (fields.keys() - {"size", "options_off"})
+    if unknown:
+        raise TypeError(f"no such TCP option: {', '.join(unknown)}")
+    out[0] = fields | changes
     return 0
 
 
@@ -275,7 +256,7 @@ def _no_driver():
 
 
 @cython.no_gc_clear
-cdef class Stack:
+cdef class Stack(_Context):
     """A TCP stack on a NIC. Only poll(now_ns) advances it.
 
     Parameters
@@ -437,23 +418,6 @@ cdef class Stack:
         cdef harp_addr addr
         _parse(address, &addr)
         _check(harp_stack_address_add(self._open(), &addr, prefix_len), address)
-
-    def address_remove(self, str address not None):
-        """Remove an address of this stack.
-
-        Parameters
-        ----------
-        address
-            IPv4 or IPv6, as text.
-
-        Raises
-        ------
-        OSError
-            It has no such address.
-        """
-        cdef harp_addr addr
-        _parse(address, &addr)
-        _check(harp_stack_address_remove(self._open(), &addr), address)
 
     def route_add(self, str prefix not None, unsigned prefix_len, str gateway=None,
                   unsigned mtu_bytes=0):
@@ -690,35 +654,6 @@ cdef class Stack:
             flows.append(tuple(info[name] for name in flow_dtype().names))
         return numpy.array(flows, flow_dtype())
 
-    def capture_start(self, size_t ring_bytes, unsigned snap_len=0):
-        """Keep the newest packets in a ring.
-
-        Parameters
-        ----------
-        ring_bytes
-            Memory of the ring.
-        snap_len
-            Bytes to keep of each packet; 0: all.
-        """
-        _check(harp_stack_capture_start(self._open(), ring_bytes, snap_len), "capture")
-
-    def capture_write(self, file, int64_t wall_offset_ns=0):
-        """Write the ring as pcapng.
-
-        Parameters
-        ----------
-        file
-            A file object or a descriptor.
-        wall_offset_ns
-            What to add to the stack's clock for the time of day, in nanoseconds.
-        """
-        fd = file if isinstance(file, int) else file.fileno()
-        _check(harp_stack_capture_write(self._open(), fd, wall_offset_ns), "capture")
-
-    def capture_stop(self):
-        """End the capture and free its ring."""
-        harp_stack_capture_stop(self._open())
-
     @property
     def closed(self):
         """Whether close() was called, or what it depends on was closed."""
@@ -746,15 +681,9 @@ cdef class Stack:
             harp_stack_destroy(self.stack)
             self.nic.users -= 1
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        self.close()
-
 
 @cython.no_gc_clear
-cdef class Listener:
+cdef class Listener(_Context):
     """A listening port; made by Stack.listen()."""
 
     def __init__(self):
@@ -802,15 +731,9 @@ cdef class Listener:
             harp_listener_close(self.listener)
         self.stack._leave(driver)
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        self.close()
-
 
 @cython.no_gc_clear
-cdef class Connection:
+cdef class Connection(_Context):
     """A TCP connection; made by Stack.connect() or Listener.accept()."""
 
     def __init__(self):
@@ -1098,12 +1021,6 @@ cdef class Connection:
             harp_conn_abort(self.conn)
         self.stack._leave(driver)
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        self.close()
-
 
 @cython.no_gc_clear
 cdef class Frame:
@@ -1201,7 +1118,7 @@ cdef class Frame:
 # UDP.
 #
 @cython.no_gc_clear
-cdef class UdpSocket:
+cdef class UdpSocket(_Context):
     """A UDP socket; made by Stack.udp()."""
 
     cdef harp_udp *sock
@@ -1341,9 +1258,3 @@ cdef class UdpSocket:
         if self.stack._reachable():
             harp_udp_close(self.sock)
         self.stack._leave(driver)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        self.close()

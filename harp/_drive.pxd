@@ -5,6 +5,7 @@ from harp._c cimport (
     drive, drive_member, drive_try_fn, harp_conn, harp_frame, harp_listener
 )
 from harp._core cimport Connection, Listener, Stack
+from harp._nic cimport _Context
 
 
 cdef enum:
@@ -25,7 +26,7 @@ cdef struct transfer:
     int error
 
 
-cdef class Driver:
+cdef class Driver(_Context):
     cdef drive *drive
     cdef tuple _members  # the Stacks
     cdef object _stop  # what a signal handler raised while a thread waited
@@ -39,7 +40,15 @@ cdef class Driver:
     cdef int _wait(self, drive_try_fn attempt, void *ctx, timeout, str what) except -1
 
 
-cdef class Acceptor:
+cdef class Source:
+    cdef readonly Driver driver
+    cdef Stack _stack
+    cdef object __weakref__
+
+    cdef Driver _driven(self)
+
+
+cdef class Acceptor(_Context):
     cdef readonly Driver driver
     cdef Listener _listener
     cdef public object timeout

@@ -11,7 +11,7 @@ from typing_extensions import Buffer
 from harp._core import Frame, Stack
 from harp._nic import _Closing
 
-__all__ = ["Acceptor", "Driver", "Endpoint", "WaitTimeoutError"]
+__all__ = ["Acceptor", "Driver", "Endpoint", "Source", "WaitTimeoutError"]
 
 class WaitTimeoutError(TimeoutError):
     bytes_done: int
@@ -22,9 +22,13 @@ class Driver(_Closing):
     def hold(self) -> AbstractContextManager[Driver]: ...
     def kick(self) -> None: ...
     def wait_for(self, predicate: Callable[[], object], timeout: float | None = None) -> bool: ...
+
+class Source:
+    def __init__(self, driver: Driver, stack: Stack) -> None: ...
+    @property
+    def driver(self) -> Driver: ...
     def listen(
         self,
-        stack: Stack,
         port: int = 0,
         address: str = "0.0.0.0",
         *,
@@ -33,7 +37,6 @@ class Driver(_Closing):
     ) -> Acceptor: ...
     def connect(
         self,
-        stack: Stack,
         address: str,
         port: int,
         *,

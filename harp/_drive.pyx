@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # cython: language_level=3, embedsignature=True
-"""Blocking connections of a user-space stack: Driver, Acceptor, Endpoint.
+"""Blocking connections of a user-space stack: Driver, Source, Acceptor, Endpoint.
 
 Any thread may use any of them. A blocking call releases the GIL and polls the stacks itself. While
 no thread waits, a background thread polls, so that acknowledgments, retransmissions and keepalives
@@ -26,11 +26,11 @@ cimport cython
 
 from harp._c cimport *
 from harp._core cimport Connection, Frame, Stack
-from harp._nic cimport _left_open
+from harp._nic cimport _Context, _left_open
 
 from harp import _core
 
-__all__ = ["Acceptor", "Driver", "Endpoint", "WaitTimeoutError"]
+__all__ = ["Acceptor", "Driver", "Endpoint", "Source", "WaitTimeoutError"]
 
 cdef extern from "errno.h" nogil:
     int ECANCELED
@@ -103,7 +103,7 @@ cdef int _try_predicate(void *ctx) noexcept with gil:
 
 
 @cython.no_gc_clear
-cdef class Driver:
+cdef class Driver(_Context):
     """Polls one or several stacks, for threads that block.
 
     Their clock is CLOCK_MONOTONIC from here on. Stacks joined by a Wire need one Driver for all of
@@ -262,97 +262,6 @@ cdef class Driver:
             raise errors[0]
         return rc == DONE
 
-    def listen(self, Stack stack not None, int port=0, str address="0.0.0.0", *, timeout=None,
-               **options):
-        """Listen on a port of one of the stacks.
-
-        Parameters
-        ----------
-        stack, port, address
-            The stack, the port (0: any) and the local address.
-        timeout
-            Seconds that accept() waits if it is given no timeout; None: no limit.
-        **options
-            Those of Stack.listen().
-
-        Returns
-        -------
-        Acceptor
-            The listening port.
-
-        Raises
-        ------
-        OSError
-            The port is in use, or the address is not the stack's.
-        """
-        cdef Acceptor acceptor = Acceptor.__new__(Acceptor)
-        self._check_member(stack)
-        self._enter()
-        try:
-            acceptor._listener = stack.listen(port, address, **options)
-        finally:
-            self._leave()
-        acceptor.driver = self
-        acceptor.timeout = timeout
-        return acceptor
-
-    def connect(self, Stack stack not None, str address not None, int port, *, timeout=10.0,
-                str local_address=None, int local_port=0, **options):
-        """Connect from one of the stacks, and wait until the peer has answered.
-
-        Parameters
-        ----------
-        stack, address, port
-            The stack, and the peer's address and port.
-        timeout
-            Seconds of this call; None: the stack's limit (connect_timeout_ns).
-        local_address, local_port
-            The own address and port; default: the stack chooses.
-        **options
-            Those of Stack.connect().
-
-        Returns
-        -------
-        Endpoint
-            The connection.
-
-        Raises
-        ------
-        WaitTimeoutError
-            The peer did not answer in time.
-        OSError
-            The stack's error, such as ConnectionRefusedError.
-        """
-        cdef Endpoint endpoint = Endpoint.__new__(Endpoint)
-        cdef transfer ctx
-        self._check_member(stack)
-        if timeout is not None and "connect_timeout_ns" not in options:
-            options["connect_timeout_ns"] = int(min(max(float(timeout), 0.001), 1e6) * 2e9)
-        self._enter()
-        try:
-            endpoint._conn = stack.connect(address, port, local_address, local_port, **options)
-        finally:
-            self._leave()
-        endpoint.driver = self
-        memset(&ctx, 0, sizeof(ctx))
-        ctx.conn = &endpoint._conn.conn
-        what = f"connect to {address} port {port}"
-        try:
-            rc = self._wait(_try_connected, &ctx, timeout, what)
-            if rc == DEAD:
-                raise OSError(ctx.error, f"{what}: {os.strerror(ctx.error)}")
-            if rc != DONE:
-                raise WaitTimeoutError(f"{what}: no answer within {timeout} s")
-        except BaseException:
-            endpoint._end(True)
-            raise
-        return endpoint
-
-    def _check_member(self, stack):
-        self._open()
-        if not any(stack is member for member in self._members):
-            raise ValueError("this stack is not one of the driver's")
-
     @property
     def closed(self):
         """Whether it, or its driver, was closed."""
@@ -386,12 +295,6 @@ cdef class Driver:
             self.close()
         if drive_ours(self.drive):
             drive_free(self.drive)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        self.close()
 
 
 # --------------------------------------------------------------------------------------------------
@@ -509,14 +412,136 @@ cdef _refuse_objects(const char *format, what):
 
 
 # --------------------------------------------------------------------------------------------------
+# What makes connections.
+#
+@cython.no_gc_clear
+cdef class Source:
+    """A stack and the driver that polls it, for connections with blocking calls.
+
+    Parameters
+    ----------
+    driver
+        The driver.
+    stack
+        One of its stacks.
+
+    Raises
+    ------
+    ValueError
+        The stack is not one of the driver's.
+    """
+
+    def __init__(self, Driver driver not None, Stack stack not None):
+        driver._open()
+        if not any(stack is member for member in driver._members):
+            raise ValueError("this stack is not one of the driver's")
+        self.driver, self._stack = driver, stack
+
+    cdef Driver _driven(self):
+        if self.driver is None:
+            raise ValueError("Source.__init__() was not called")
+        self.driver._open()
+        return self.driver
+
+    def listen(self, int port=0, str address="0.0.0.0", *, timeout=None, **options):
+        """Listen on a port.
+
+        Parameters
+        ----------
+        port
+            The port; 0: any.
+        address
+            The local address.
+        timeout
+            Seconds that accept() waits if it is given no timeout; None: no limit.
+        **options
+            Fields of struct harp_tcp_options by name (docs/python.md).
+
+        Returns
+        -------
+        Acceptor
+            The listening port.
+
+        Raises
+        ------
+        OSError
+            The port is in use, or the address is not the stack's.
+        """
+        cdef Acceptor acceptor = Acceptor.__new__(Acceptor)
+        cdef Driver driver = self._driven()
+        driver._enter()
+        try:
+            acceptor._listener = self._stack.listen(port, address, **options)
+        finally:
+            driver._leave()
+        acceptor.driver = driver
+        acceptor.timeout = timeout
+        return acceptor
+
+    def connect(self, str address not None, int port, *, timeout=10.0, str local_address=None,
+                int local_port=0, **options):
+        """Connect, and wait until the peer has answered.
+
+        Parameters
+        ----------
+        address, port
+            The peer's.
+        timeout
+            Seconds of this call; None: the stack's limit (connect_timeout_ns).
+        local_address, local_port
+            The own ones; None and 0: the stack chooses.
+        **options
+            Fields of struct harp_tcp_options by name (docs/python.md).
+
+        Returns
+        -------
+        Endpoint
+            The connection.
+
+        Raises
+        ------
+        WaitTimeoutError
+            The peer did not answer in time.
+        OSError
+            The stack's error, such as ConnectionRefusedError.
+        """
+        cdef Endpoint endpoint = Endpoint.__new__(Endpoint)
+        cdef transfer ctx
+        cdef Driver driver = self._driven()
+        if timeout is not None and "connect_timeout_ns" not in options:
+            options["connect_timeout_ns"] = int(min(max(float(timeout), 0.001), 1e6) * 2e9)
+        driver._enter()
+        try:
+            endpoint._conn = self._stack.connect(
+                address, port, local_address, local_port, **options
+            )
+        finally:
+            driver._leave()
+        endpoint.driver = driver
+        memset(&ctx, 0, sizeof(ctx))
+        ctx.conn = &endpoint._conn.conn
+        what = f"connect to {address} port {port}"
+        try:
+            rc = driver._wait(_try_connected, &ctx, timeout, what)
+            if rc == DEAD:
+                raise OSError(ctx.error, f"{what}: {os.strerror(ctx.error)}")
+            if rc != DONE:
+                raise WaitTimeoutError(f"{what}: no answer within {timeout} s")
+        except BaseException:
+            endpoint._end(True)
+            raise
+        return endpoint
+
+
+# --------------------------------------------------------------------------------------------------
 # Blocking calls.
 #
 @cython.no_gc_clear
-cdef class Acceptor:
-    """A listening port whose accept() blocks; made by Instance.listen() or Driver.listen()."""
+cdef class Acceptor(_Context):
+    """A listening port whose accept() blocks; made by Instance.listen()."""
 
     def __init__(self):
-        raise TypeError("Instance.listen() and Driver.listen() make acceptors")
+        raise TypeError("listen() of an Instance makes acceptors")
 
     def accept(self, *, timeout=None):
         """Wait for the next connection.
@@ -580,12 +605,6 @@ cdef class Acceptor:
 
     def __next__(self):
         return self.accept()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        self.close()
 
 
 @cython.no_gc_clear

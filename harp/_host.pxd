@@ -212,8 +212,6 @@ cdef extern from "harp_host.h" nogil:
     int harp_rss_read(const char *ifname, harp_rss *out)
     int harp_rss_parse(const char *text, uint32_t queues, harp_rss *out)
     int harp_host_has_default_route(const char *ifname)
-    const char *harp_steering_name(unsigned index)
-    const char *harp_steering_help(unsigned index)
 
     struct harp_port_spec:
         char device[512]

@@ -14,6 +14,7 @@ from libc.string cimport memcpy, memset
 
 from harp._host cimport *
 
+from harp import _page
 from harp._host_types import Device, Leased, Message, Port, Queue, Rss
 
 SOCKET = HARP_LEASE_SOCKET.decode()
@@ -576,10 +577,7 @@ def has_default_route(str ifname):
 
 def verdict_names():
     """Names of the XDP program's verdicts, with their help."""
-    return {
-        harp_steering_name(i).decode(): harp_steering_help(i).decode()
-        for i in range(STEER_VERDICT_COUNT)
-    }
+    return dict(_page.steering_verdicts())
 
 
 # --------------------------------------------------------------------------------------------------

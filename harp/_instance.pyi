@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 
 from harp._core import Stack
-from harp._drive import Acceptor, Driver, Endpoint
+from harp._drive import Source
 from harp._nic import _Closing
 
 __all__ = ["Instance", "steering_names"]
 
 def steering_names() -> dict[str, str]: ...
 
-class Instance(_Closing):
+class Instance(Source, _Closing):
     def __init__(
         self,
         ifname: str,
@@ -39,8 +39,6 @@ class Instance(_Closing):
         dpdk_args: str | None = None,
     ) -> None: ...
     @property
-    def driver(self) -> Driver | None: ...
-    @property
     def ifname(self) -> str: ...
     @property
     def leased(self) -> bool: ...
@@ -56,24 +54,6 @@ class Instance(_Closing):
     def snapshot(self) -> np.void: ...
     def flows(self) -> np.ndarray[Any, np.dtype[np.void]]: ...
     def steering(self) -> dict[str, int]: ...
-    def listen(
-        self,
-        port: int = 0,
-        address: str = "0.0.0.0",
-        *,
-        timeout: float | None = None,
-        **options: int | str,
-    ) -> Acceptor: ...
-    def connect(
-        self,
-        address: str,
-        port: int,
-        *,
-        timeout: float | None = 10.0,
-        local_address: str | None = None,
-        local_port: int = 0,
-        **options: int | str,
-    ) -> Endpoint: ...
     @property
     def stack(self) -> Stack: ...
     def poll(self) -> int: ...

@@ -13,8 +13,10 @@ cimport cython
 
 from harp._c cimport *
 from harp._core cimport Stack
-from harp._drive cimport Driver
+from harp._drive cimport Driver, Source
 from harp._nic cimport Nic, _check, _left_open
+
+from harp import _page
 
 __all__ = ["Instance", "steering_names"]
 
@@ -71,12 +73,7 @@ cdef _remember(harp_instance *instance, harp_instance *now):
 # --------------------------------------------------------------------------------------------------
 def steering_names():
     """Return the verdicts of the XDP program in order, with their help texts."""
-    cdef unsigned i = 0
-    found = {}
-    while harp_steering_name(i) != NULL:
-        found[harp_steering_name(i).decode()] = harp_steering_help(i).decode()
-        i += 1
-    return found
+    return dict(_page.steering_verdicts())
 
 
 def _log_to_logging(level, text):
@@ -155,7 +152,7 @@ def _dpdk_number(name, least):
 
 
 @cython.no_gc_clear
-cdef class Instance:
+cdef class Instance(Source):
     """A stack on one queue of a NIC, with the host's own addresses, routes and neighbors.
 
     It is leased from harpd if its socket exists (no privilege needed), else opened by the process
@@ -214,11 +211,8 @@ cdef class Instance:
     """
 
     cdef _Handle _handle
-    cdef Stack _stack
-    cdef readonly Driver driver
     cdef readonly str ifname
     cdef readonly bint leased
-    cdef object __weakref__
 
     def __init__(self, str ifname not None, queue=None, *, bint drive=True, double spin_us=50.0,
                  daemon=None, socket=None, label=None, xdp_mode="auto", copy_mode="auto",
@@ -407,70 +401,11 @@ cdef class Instance:
         _check(count, f"steering of {self.ifname}")
         return {name: counts[i] for i, name in enumerate(steering_names()) if i < count}
 
-    # ---- driven ----------------------------------------------------------------------------------
     cdef Driver _driven(self):
         self._open()
         if self.driver is None:
             raise ValueError("opened with drive=False: use `stack`, and poll()")
         return self.driver
-
-    def listen(self, int port=0, str address="0.0.0.0", *, timeout=None, **options):
-        """Listen on a port; needs drive=True.
-
-        Parameters
-        ----------
-        port
-            The port; 0: any.
-        address
-            The local address.
-        timeout
-            Seconds that accept() waits if it is given no timeout; None: no limit.
-        **options
-            Fields of struct harp_tcp_options by name (docs/python.md).
-
-        Returns
-        -------
-        Acceptor
-            The listening port.
-
-        Raises
-        ------
-        OSError
-            The port is in use.
-        """
-        return self._driven().listen(self._stack, port, address, timeout=timeout, **options)
-
-    def connect(self, str address not None, int port, *, timeout=10.0, str local_address=None,
-                int local_port=0, **options):
-        """Connect, and wait until the peer has answered; needs drive=True.
-
-        Parameters
-        ----------
-        address, port
-            The peer's.
-        timeout
-            Seconds; None: the stack's limit (connect_timeout_ns).
-        local_address, local_port
-            The own ones; None and 0: the stack chooses.
-        **options
-            Fields of struct harp_tcp_options by name (docs/python.md).
-
-        Returns
-        -------
-        Endpoint
-            The connection.
-
-        Raises
-        ------
-        WaitTimeoutError
-            The peer did not answer in time.
-        OSError
-            The stack's error, such as ConnectionRefusedError.
-        """
-        return self._driven().connect(
-            self._stack, address, port, timeout=timeout, local_address=local_address,
-            local_port=local_port, **options
-        )
 
     # ---- not driven ------------------------------------------------------------------------------
     @property

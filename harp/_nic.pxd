@@ -12,6 +12,10 @@ cdef int _mac(mac, uint8_t *out) except -1
 cdef _left_open(what)
 
 
+cdef class _Context:
+    pass
+
+
 cdef class Nic:
     cdef harp_nic *nic
     cdef int users  # open stacks

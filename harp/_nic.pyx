@@ -59,6 +59,16 @@ cdef _left_open(what):
     warnings.warn(f"a {what} was collected while open: close() it", ResourceWarning)
 
 
+cdef class _Context:
+    """A context manager by its close()."""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.close()
+
+
 cdef class Nic:
     """A NIC for a stack. Made by Wire.port() or by a subclass."""
 
@@ -182,7 +192,7 @@ cdef class CallbackNic(Nic):
         self.close()
 
 
-cdef class Wire:
+cdef class Wire(_Context):
     """Packets in memory between ports, with configurable impairments.
 
     Parameters
@@ -329,9 +339,3 @@ cdef class Wire:
         if self.wire != NULL:
             _left_open("Wire")
             harp_wire_destroy(self.wire)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        self.close()

@@ -89,8 +89,6 @@ cdef extern from "harp_page.h" nogil:
     const unsigned HARP_HISTOGRAM_BUCKETS
     const unsigned HARP_PAGE_FLOWS_MAX
     const unsigned HARP_PAGE_XSTATS_MAX
-    size_t harp_page_bytes(uint32_t flows)
-    int harp_page_create_fd(uint32_t flows, int *fd)
     int harp_page_check(int fd, char *why, size_t why_len)
     int harp_page_read(int fd, harp_page_part part, uint32_t first, void *items,
                        uint32_t item_bytes, uint32_t max)
@@ -131,20 +129,6 @@ IDENTITY, STATUS, COUNTERS, HISTOGRAMS, FLOWS, JOB, RAILS, COMMS, LANES, XSTATS 
 XSTATS_MAX = HARP_PAGE_XSTATS_MAX
 SSTHRESH_NONE = HARP_SSTHRESH_NONE
 LINK = HARP_PAGE_LINK.decode()
-
-
-def page_bytes(int flows=0):
-    """Return the size of a page for a number of flows; 0: the default."""
-    return harp_page_bytes(flows)
-
-
-def create_fd(int flows=0):
-    """A new page's memory, a sealed memfd; the caller's to close. OSError."""
-    cdef int fd
-    cdef int rc = harp_page_create_fd(flows, &fd)
-    if rc < 0:
-        raise OSError(-rc, f"statistics page for {flows} flows: {os.strerror(-rc)}")
-    return fd
 
 
 def check(int fd):

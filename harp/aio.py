@@ -13,26 +13,16 @@ leaves the connection open.
 import asyncio
 import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeAlias, TypeVar
 
-import numpy as np
-from numpy.typing import DTypeLike
-from typing_extensions import Buffer
-
-from harp._drive import Acceptor, Endpoint
+from harp._drive import Acceptor, Endpoint, Source
 
 __all__ = ["AsyncAcceptor", "AsyncEndpoint", "connect", "listen"]
+P = ParamSpec("P")
 T = TypeVar("T")
-
-
-class Source(Protocol):
-    """What makes connections: harp.Instance, or a host of harp.testing."""
-
-    def connect(self, address: str, port: int, **options: Any) -> Endpoint: ...
-    def listen(self, port: int = 0, **options: Any) -> Acceptor: ...
 
 
 async def _call(
@@ -48,8 +38,26 @@ async def _call(
         raise
 
 
+Call: TypeAlias = Callable[Concatenate["AsyncEndpoint", P], Coroutine[Any, Any, T]]
+
+
+def _coroutine(pool: str, method: Callable[Concatenate[Endpoint, P], T]) -> Call[P, T]:
+    """Return a coroutine that runs the method in that thread of the connection."""
+
+    @functools.wraps(method)
+    async def call(self: "AsyncEndpoint", /, *args: P.args, **options: P.kwargs) -> T:
+        work = functools.partial(method, self.endpoint, *args, **options)
+        return await _call(getattr(self, pool), lambda _: self.endpoint.abort(), work)
+
+    return call
+
+
 class AsyncEndpoint:
     """A TCP connection whose calls are coroutines; made by connect() and AsyncAcceptor.
+
+    The calls are those of Endpoint, with its parameters, results and errors. A buffer must not
+    change while it is sent. `endpoint` is the connection itself, for calls that do not block:
+    info(), options(), shutdown().
 
     Parameters
     ----------
@@ -58,148 +66,26 @@ class AsyncEndpoint:
     """
 
     def __init__(self, endpoint: Endpoint) -> None:
-        self._endpoint = endpoint
+        self.endpoint = endpoint
         self._sending = ThreadPoolExecutor(1, thread_name_prefix="harp-send")
         self._receiving = ThreadPoolExecutor(1, thread_name_prefix="harp-receive")
 
-    def _give_up(self, _: Future[Any]) -> None:
-        self._endpoint.abort()
-
-    async def _send(self, work: Callable[..., T], *args: Any, **options: Any) -> T:
-        call = functools.partial(work, *args, **options)
-        return await _call(self._sending, self._give_up, call)
-
-    async def _receive(self, work: Callable[..., T], *args: Any, **options: Any) -> T:
-        call = functools.partial(work, *args, **options)
-        return await _call(self._receiving, self._give_up, call)
-
-    async def send_all(self, data: Buffer, *, timeout: float | None = None) -> int:
-        """Send all of a buffer; see Endpoint.send_all().
-
-        Parameters
-        ----------
-        data
-            The buffer, which must not change meanwhile.
-        timeout
-            Seconds; None: the endpoint's own `timeout`.
-
-        Returns
-        -------
-        int
-            The bytes of the buffer.
-
-        Raises
-        ------
-        WaitTimeoutError
-            It was not done in time; the connection stays open.
-        """
-        return await self._send(self._endpoint.send_all, data, timeout=timeout)
-
-    async def flush(self, *, timeout: float | None = None) -> None:
-        """Wait until the peer has acknowledged everything sent; see Endpoint.flush().
-
-        Parameters
-        ----------
-        timeout
-            Seconds; None: the endpoint's own `timeout`.
-
-        Raises
-        ------
-        WaitTimeoutError
-            It was not done in time; the connection stays open.
-        """
-        await self._send(self._endpoint.flush, timeout=timeout)
-
-    async def recv(self, max_bytes: int = 65536, *, timeout: float | None = None) -> bytes:
-        """Receive what has arrived; see Endpoint.recv().
-
-        Parameters
-        ----------
-        max_bytes
-            Bytes to return at most.
-        timeout
-            Seconds; None: the endpoint's own `timeout`.
-
-        Returns
-        -------
-        bytes
-            At least one byte; b"" at the end of the stream.
-
-        Raises
-        ------
-        WaitTimeoutError
-            It was not done in time; the connection stays open.
-        """
-        return await self._receive(self._endpoint.recv, max_bytes, timeout=timeout)
-
-    async def recv_exact(self, buffer: Buffer, *, timeout: float | None = None) -> int:
-        """Fill a writable buffer completely; see Endpoint.recv_exact().
-
-        Parameters
-        ----------
-        buffer
-            The memory to fill.
-        timeout
-            Seconds; None: the endpoint's own `timeout`.
-
-        Returns
-        -------
-        int
-            The bytes of the buffer; 0 if the stream has ended.
-
-        Raises
-        ------
-        EOFError
-            The stream ended in the middle.
-        WaitTimeoutError
-            It was not done in time; the connection stays open.
-        """
-        return await self._receive(self._endpoint.recv_exact, buffer, timeout=timeout)
-
-    async def recv_array(
-        self,
-        shape: int | tuple[int, ...],
-        dtype: DTypeLike = "u1",
-        *,
-        timeout: float | None = None,
-    ) -> np.ndarray[Any, np.dtype[Any]]:
-        """Receive a numpy array; see Endpoint.recv_array().
-
-        Parameters
-        ----------
-        shape, dtype
-            Of the array.
-        timeout
-            Seconds; None: the endpoint's own `timeout`.
-
-        Returns
-        -------
-        numpy.ndarray
-            A new array.
-
-        Raises
-        ------
-        EOFError
-            The stream has ended.
-        WaitTimeoutError
-            It was not done in time; the connection stays open.
-        """
-        return await self._receive(self._endpoint.recv_array, shape, dtype, timeout=timeout)
-
-    @property
-    def endpoint(self) -> Endpoint:
-        """The connection, for calls that do not block: info(), options(), shutdown()."""
-        return self._endpoint
+    send_all = _coroutine("_sending", Endpoint.send_all)
+    flush = _coroutine("_sending", Endpoint.flush)
+    recv = _coroutine("_receiving", Endpoint.recv)
+    recv_exact = _coroutine("_receiving", Endpoint.recv_exact)
+    recv_array = _coroutine("_receiving", Endpoint.recv_array)
+    _close = _coroutine("_sending", Endpoint.close)
 
     @property
     def local_address(self) -> tuple[str, int]:
         """(address, port) of this end."""
-        return self._endpoint.local_address
+        return self.endpoint.local_address
 
     @property
     def peer_address(self) -> tuple[str, int]:
         """(address, port) of the peer."""
-        return self._endpoint.peer_address
+        return self.endpoint.peer_address
 
     async def close(self, linger: float = 5.0) -> None:
         """Send the queued data and the end of the stream, and close; see Endpoint.close().
@@ -210,16 +96,16 @@ class AsyncEndpoint:
             Seconds to wait at most for the peer's acknowledgment.
         """
         try:
-            await self._send(self._endpoint.close, linger)
+            await self._close(linger)
         except asyncio.CancelledError:
-            self._endpoint.abort()  # it may not have begun to close
+            self.endpoint.abort()  # it may not have begun to close
             raise
         finally:
             self._shut_down()
 
     def abort(self) -> None:
         """Send RST and forget the connection. Calls in progress raise ValueError."""
-        self._endpoint.abort()
+        self.endpoint.abort()
         self._shut_down()
 
     def _shut_down(self) -> None:
@@ -235,7 +121,7 @@ class AsyncEndpoint:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._endpoint.closed:
+        if self.endpoint.closed:
             self._shut_down()
         elif kind is None:
             await self.close()
@@ -310,7 +196,7 @@ async def connect(source: Source, address: str, port: int, **options: Any) -> As
     Parameters
     ----------
     source
-        An Instance with a driver.
+        An Instance with a driver, or a host of harp.testing.
     address, port
         The peer's.
     **options
@@ -350,7 +236,7 @@ def listen(source: Source, port: int = 0, **options: Any) -> AsyncAcceptor:
     Parameters
     ----------
     source
-        An Instance with a driver.
+        An Instance with a driver, or a host of harp.testing.
     port
         The port; 0: any.
     **options

@@ -16,7 +16,6 @@ import hashlib
 import json
 import os
 import stat
-import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -24,7 +23,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from platform import machine
 from typing import TYPE_CHECKING, Any
 
 from harp import __version__, _paths, files, loader
@@ -55,8 +53,6 @@ _SHELLS = {
     "zsh": "share/zsh/site-functions/_harpctl",
     "fish": "share/fish/vendor_completions.d/harpctl.fish",
 }
-# e_machine of elf(5), by `uname -m`.
-_ELF_MACHINES = {62: "x86_64", 183: "aarch64", 243: "riscv64", 21: "ppc64le"}
 # What harpd.service hides from harpd: ProtectHome= and PrivateTmp=.
 _HIDDEN_BY_THE_UNIT = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")
 
@@ -77,33 +73,16 @@ class Part:
             return f"link:{self.target}"
         return f"sha256:{hashlib.sha256(self.content).hexdigest()}"
 
-    @property
-    def temporary(self) -> Path:
-        """The name under which the part is written."""
-        return _temporary(self.path)
-
     def write(self) -> None:
-        """Write the part and rename it to its path."""
+        """Write the part completely or not at all, in place of what is at its path."""
         with files.writing(self.path):
-            self.temporary.unlink(missing_ok=True)
-            try:
-                self._write_temporary()
-                self.temporary.replace(self.path)
-            finally:
-                self.temporary.unlink(missing_ok=True)
-
-    def _write_temporary(self) -> None:
-        if self.target is not None:
-            self.temporary.symlink_to(self.target)
-            return
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        with os.fdopen(os.open(self.temporary, flags, self.mode), "wb") as file:
-            file.write(self.content)
-            os.fchmod(file.fileno(), self.mode)  # whatever the umask
-
-
-def _temporary(path: Path) -> Path:
-    return path.with_name(f".{path.name}.harp-install")
+            if self.target is None:
+                files.write_whole(self.path, self.content, mode=self.mode)
+                return
+            temporary = self.path.with_name(f".{self.path.name}.harp-install")
+            temporary.unlink(missing_ok=True)
+            temporary.symlink_to(self.target)
+            temporary.replace(self.path)
 
 
 def digest_of(path: Path) -> str:
@@ -214,7 +193,6 @@ class Manifest:
     parts: dict[Path, list[str]] = field(default_factory=dict)  # digests
     directories: list[Path] = field(default_factory=list)  # outer ones first
     nccl_line: bool = False  # is NCCL_LINE of nccl.conf ours?
-    nccl_conf_new: bool = False  # did nccl.conf not exist?
 
     @staticmethod
     def read(place: Place) -> "Manifest | None":
@@ -233,7 +211,6 @@ class Manifest:
                 {Path(name): [str(d) for d in list_] for name, list_ in document["parts"].items()},
                 [Path(name) for name in document["directories"]],
                 bool(document["nccl_line"]),
-                bool(document["nccl_conf_new"]),
             )
         except (FileNotFoundError, NotADirectoryError):
             return None
@@ -252,7 +229,6 @@ class Manifest:
             "parts": {str(path): digests for path, digests in sorted(self.parts.items())},
             "directories": [str(path) for path in self.directories],
             "nccl_line": self.nccl_line,
-            "nccl_conf_new": self.nccl_conf_new,
         }
         return (json.dumps(document, indent=1) + "\n").encode()
 
@@ -274,19 +250,6 @@ def shared(name: str) -> Path:
     raise HarpError(f"{name} not found in {package / 'share'}: reinstall harp-nccl", Exit.MISSING)
 
 
-def check_library(path: Path, content: bytes) -> None:
-    """Raise HarpError for a library that this machine cannot load."""
-    if content[:6] != b"\x7fELF\x02\x01" or len(content) < 64:
-        raise HarpError(f"{path}: not a 64-bit library; reinstall harp-nccl")
-    (number,) = struct.unpack_from("<H", content, 18)
-    of = _ELF_MACHINES.get(number, f"ELF machine {number}")
-    if of != machine():
-        raise HarpError(f"{path}: for {of}, and this host is {machine()}; install its own wheel")
-    (headers,) = struct.unpack_from("<Q", content, 40)  # e_shoff: at the end of the file
-    if len(content) < headers:
-        raise HarpError(f"{path}: truncated; reinstall harp-nccl")
-
-
 def _libraries(folder: Path, options: Options) -> Iterator[Part]:
     bundled = _paths.find(_paths.XDP_LIBRARY).parent / "harp"  # a wheel's libelf
     for source in sorted(bundled.iterdir()) if bundled.is_dir() else ():
@@ -298,11 +261,7 @@ def _libraries(folder: Path, options: Options) -> Iterator[Part]:
             if name == _paths.DPDK_LIBRARY:
                 continue  # built without DPDK
             raise
-        content = source.read_bytes()
-        check_library(source, content)
-        if name == _paths.PLUGIN and b"ncclNetPlugin_v" not in content:
-            raise HarpError(f"{source}: has no table of NCCL; reinstall harp-nccl")
-        yield Part(folder / name, content, mode=0o755)
+        yield Part(folder / name, source.read_bytes(), mode=0o755)
     for name in NAMES:
         if options.default_name or name != DEFAULT_NAME:
             yield Part(folder / name, target=_paths.PLUGIN)
@@ -374,15 +333,9 @@ def parts(place: Place, options: Options) -> list[Part]:
     listed += [Part(place.base / "share/harp" / name, shared(name).read_bytes()) for name in SHARED]
     if options.systemd:
         listed.append(_unit(place))
-    if place.prefix is None and not _is_searched(place, library):
+    if place.prefix is None:
         listed.append(Part(place.loader_conf, f"{HOST_PREFIX / 'lib'}\n".encode()))
     return listed
-
-
-def _is_searched(place: Place, library: Path) -> bool:
-    """Whether the loader looks there without our file."""
-    own = digest_of(place.loader_conf) != _ABSENT
-    return not own and HOST_PREFIX / "lib" in loader.configured_directories(place.root)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -409,19 +362,13 @@ def _replace_lines(path: Path, lines: list[str]) -> None:
     Part(real, text.encode(errors="surrogateescape"), mode=mode).write()
 
 
-def _add_line(place: Place, manifest: Manifest) -> None:
-    lines = _lines(place.nccl_conf)
-    if NCCL_LINE not in lines:
-        _replace_lines(place.nccl_conf, [*lines, NCCL_LINE])
-
-
 def _remove_line(place: Place, manifest: Manifest) -> bool:
     """Whether nccl.conf was changed."""
     lines = _lines(place.nccl_conf)
     if not manifest.nccl_line or NCCL_LINE not in lines:
         return False
     lines.remove(NCCL_LINE)
-    if lines or not manifest.nccl_conf_new:
+    if lines:
         _replace_lines(place.nccl_conf, lines)
     else:
         place.nccl_conf.unlink()
@@ -515,7 +462,6 @@ def install(
         parts={path: list(digests) for path, digests in old.parts.items()},
         directories=old.directories + [each for each in directories if each not in old.directories],
         nccl_line=old.nccl_line or add_line,
-        nccl_conf_new=old.nccl_conf_new or (add_line and not place.nccl_conf.exists()),
     )
     for part in ours:
         known = intended.parts.setdefault(part.path, [])
@@ -533,12 +479,12 @@ def install(
     for path in sorted(stale):
         _remove_part(path, old.parts[path], changes)
     if add_line and NCCL_LINE not in _lines(place.nccl_conf):
-        _add_line(place, intended)
+        _replace_lines(place.nccl_conf, [*_lines(place.nccl_conf), NCCL_LINE])
         changes.written.append(place.nccl_conf)
     if old.nccl_line and not options.nccl_conf:
         if _remove_line(place, old):
             changes.removed.append(place.nccl_conf)
-        intended.nccl_line = intended.nccl_conf_new = False
+        intended.nccl_line = False
 
     intended.parts = {part.path: [part.digest] for part in ours}
     intended.write(place)
@@ -568,7 +514,6 @@ def uninstall(place: Place) -> Changes:
         changes.removed.append(place.nccl_conf)
     place.manifest.unlink()
     changes.removed.append(place.manifest)
-    _temporary(place.manifest).unlink(missing_ok=True)
     for folder in reversed(old.directories):
         with contextlib.suppress(OSError):  # not empty: others use it
             folder.rmdir()
@@ -577,8 +522,6 @@ def uninstall(place: Place) -> Changes:
 
 
 def _remove_part(path: Path, digests: list[str], changes: Changes) -> None:
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        _temporary(path).unlink()
     digest = digest_of(path)
     if digest in digests:
         path.unlink()

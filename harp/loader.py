@@ -38,26 +38,3 @@ def find(name: str, environ: Mapping[str, str] = os.environ) -> Path | None:
     places += cached().get(name, [])
     places += [Path(folder) / name for folder in _SYSTEM_DIRECTORIES]
     return next((path for path in places if path.is_file()), None)
-
-
-def configured_directories(root: Path = Path("/")) -> set[Path]:
-    """Return the directories of /etc/ld.so.conf and of the files that it includes."""
-    return _directories(root, root / "etc/ld.so.conf", depth=4)
-
-
-def _directories(root: Path, file: Path, depth: int) -> set[Path]:
-    try:
-        lines = file.read_text(errors="replace").splitlines()
-    except OSError:
-        return set()
-    directories = set()
-    for line in lines:
-        words = line.partition("#")[0].split()
-        if words[:1] == ["include"] and depth:
-            for pattern in words[1:]:
-                relative = pattern.lstrip("/") if pattern.startswith("/") else f"etc/{pattern}"
-                for path in sorted(root.glob(relative)):
-                    directories |= _directories(root, path, depth - 1)
-        elif words[:1] not in ([], ["hwcap"], ["include"]):
-            directories.add(Path(words[0]))
-    return directories

@@ -31,13 +31,15 @@ _TIMEOUT_S = 5
 _RECEIVE_BYTES = 1 << 20
 
 
-def connect(protocol: int) -> socket.socket:
+def connect(protocol: int, groups: int = 0) -> socket.socket:
     """Return a socket for requests, in the network namespace of the calling thread.
 
     Parameters
     ----------
     protocol
         socket.NETLINK_ROUTE, or NETLINK_GENERIC of pyroute2.
+    groups
+        Multicast groups to receive.
 
     Raises
     ------
@@ -49,7 +51,7 @@ def connect(protocol: int) -> socket.socket:
         sock.settimeout(_TIMEOUT_S)
         for option in (_NETLINK_CAP_ACK, NETLINK_EXT_ACK):
             sock.setsockopt(SOL_NETLINK, option, 1)
-        sock.bind((0, 0))
+        sock.bind((0, groups))
     except BaseException:
         sock.close()
         raise

@@ -8,11 +8,10 @@ with harp.testing.PacketBench() as bench: ...    one stack under your clock; you
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from harp._core import Stack
-from harp._drive import Acceptor, Driver, Endpoint
+from harp._drive import Driver, Source
 from harp._nic import CallbackNic, Wire
 from harp.closing import Closing
 
@@ -25,8 +24,7 @@ MS_NS = 1_000_000
 # --------------------------------------------------------------------------------------------------
 # Two or more stacks on a wire, in real time.
 #
-@dataclass(frozen=True)
-class MemoryHost:
+class MemoryHost(Source):
     """One end of the wire. To impair its packets, call wire.impair(port, ...) inside driver.hold().
 
     Parameters
@@ -39,51 +37,9 @@ class MemoryHost:
         The wire, and the host's end of it.
     """
 
-    driver: Driver
-    stack: Stack
-    address: str
-    wire: Wire
-    port: int
-
-    def listen(self, port: int = 0, *, timeout: float | None = 10.0, **options: Any) -> Acceptor:
-        """Listen, as Instance.listen().
-
-        Parameters
-        ----------
-        port
-            The port; 0: any.
-        timeout
-            Seconds that accept() waits if it is given no timeout; None: no limit.
-        **options
-            Fields of struct harp_tcp_options by name (docs/python.md).
-
-        Returns
-        -------
-        Acceptor
-            The listening port.
-        """
-        return self.driver.listen(self.stack, port, timeout=timeout, **options)
-
-    def connect(
-        self, address: str, port: int, *, timeout: float | None = 10.0, **options: Any
-    ) -> Endpoint:
-        """Connect, as Instance.connect().
-
-        Parameters
-        ----------
-        address, port
-            The peer's.
-        timeout
-            Seconds; None: the stack's limit.
-        **options
-            Fields of struct harp_tcp_options by name (docs/python.md).
-
-        Returns
-        -------
-        Endpoint
-            The connection.
-        """
-        return self.driver.connect(self.stack, address, port, timeout=timeout, **options)
+    def __init__(self, driver: Driver, stack: Stack, address: str, wire: Wire, port: int) -> None:
+        super().__init__(driver, stack)
+        self.stack, self.address, self.wire, self.port = stack, address, wire, port
 
 
 @contextmanager

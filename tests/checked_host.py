@@ -10,9 +10,8 @@ from fake_host import FakeHost
 from harp import _host, config
 from harp.doctor.examine import Examined, Report, examine, examine_all
 from harp.doctor.finding import Finding
-from harp.doctor.harpd import Harpd
+from harp.doctor.harpd import Harpd, PortUse
 from harp.doctor.port_probe import PortProbe
-from harp.doctor.port_use import PortUse
 from harp.doctor.view import Link, View
 
 NOT_RUNNING = Harpd(Path("/run/harp/harpd.sock"), errno.ENOENT, "No such file or directory")

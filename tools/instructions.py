@@ -1,19 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Instructions, counted by callgrind: tools/instructions.py [BUILD_DIR] [sealed|bulk|lanes].
+"""Instructions, counted by callgrind: tools/instructions.py [BUILD_DIR] [encrypted].
 
 For each kind of poll that tools/cost/sim_bench.c measures, and for 1, 100 and 10,000 flows: the
 instructions the stack executes; then the same for a stack that publishes its statistics
-(harp_page.h) and is polled every microsecond. The wire's own (its functions, and the libc's copies
-that it asks for) are not counted. With `bulk`: of a segment in the middle of a stream, where
-polls find 64 of them (tools/cost/sim_bulk.c), the card's functions left out. With `sealed`: of a
-message on an encrypted lane instead, without the lane beneath (tests/unit/lane/encryption_bench.c).
-With `lanes`: of a small message over kernel lanes through the plugin, both ends together, and over
-the reference plugin's socket (tools/driver/cost.c); what the kernel executes is not seen. The
-numbers depend on compiler and options, not on the load; valgrind has no AVX-512.
+(harp_page.h) and is polled every microsecond. The wire's own instructions are not counted, nor the
+copies that it makes. With `encrypted`: of a message on an encrypted lane instead, without the lane
+beneath (tests/unit/lane/encryption_bench.c). The numbers depend on compiler and options, not on the
+load; valgrind has no AVX-512.
 """
 
-import os
 import re
 import subprocess
 import sys
@@ -30,27 +26,11 @@ ROWS = (
     ("idle", "poll with nothing to do"),
 )
 PAGE_ROWS = (*ROWS, ("publish", "poll with nothing to do but to publish"))
-SEALED_BYTES = (40, 1024, 16_384, 65_536, 1 << 20)
-SEALED_MESSAGES = 50
+ENCRYPTED_BYTES = (40, 1024, 16_384, 65_536, 1 << 20)
+ENCRYPTED_MESSAGES = 50
 NOT_THE_LANE = re.compile(r"^(pipe_|mem(cpy|move|set)|__mem(cpy|move|set))")
 NOT_THE_STACK = re.compile(r"^(wire_|mem(cpy|move|set)|__mem(cpy|move|set))")
-NOT_BULK = re.compile(r"^(pair_|bulk_|step_|sender|receiver)")
-BULK_PACKETS = 20_000
-NOT_THE_PLUGIN = re.compile(r"^(net_|messages|polls|measured|check|finish|post_|report|main)")
-COST_MESSAGES = 1000
-COST_LANES = {
-    "1 lane": ("plugin/libnccl-net-harp.so", {"HARP_KERNEL_LANES": "1"}),
-    "2 lanes": ("plugin/libnccl-net-harp.so", {"HARP_KERNEL_LANES": "2"}),
-    "16 lanes": ("plugin/libnccl-net-harp.so", {"HARP_KERNEL_LANES": "16"}),
-    "1 socket": ("tools/driver/libnccl-net-sock.so", {}),
-}
-# How often harp-cost does it: some are warmed up.
-COST_ROWS = (
-    ("a poll in vain", "polls", 5, "1"),
-    ("8 B, one at a time", "messages", 6, "1"),
-    ("8 B, 8 in flight", "messages", 6, "8"),
-)
-NO_PACKET = ("idle", "publish")  # of these polls all copies are the stack's own
+NO_PACKET = ("idle", "publish")  # in these polls all copies are the stack's own
 
 
 def own_costs(profile: str, left_out: re.Pattern[str]) -> int:
@@ -77,26 +57,13 @@ def own_costs(profile: str, left_out: re.Pattern[str]) -> int:
     return total
 
 
-def callgrind(
-    left_out: re.Pattern[str],
-    *command: str,
-    inside: str = "measured",
-    environment: dict[str, str] | None = None,
-) -> int:
-    """Instructions of the command inside of a function of it."""
+def callgrind(left_out: re.Pattern[str], *command: str) -> int:
+    """Instructions of the command inside its function measured()."""
     with tempfile.TemporaryDirectory() as folder:
         profile = Path(folder) / "callgrind.out"
+        options = ("--toggle-collect=measured", f"--callgrind-out-file={profile}")
         subprocess.run(
-            [
-                "valgrind",
-                "--tool=callgrind",
-                f"--toggle-collect={inside}",
-                f"--callgrind-out-file={profile}",
-                *command,
-            ],
-            check=True,
-            capture_output=True,
-            env=os.environ | (environment or {}),
+            ["valgrind", "--tool=callgrind", *options, *command], check=True, capture_output=True
         )
         return own_costs(profile.read_text(), left_out)
 
@@ -107,64 +74,24 @@ def instructions(sim_bench: Path, what: str, flows: int, *page: str) -> int:
     return round(callgrind(left_out, *command) / PACKETS)
 
 
-def sealed(encryption_bench: Path) -> None:
-    print(f"{'instructions of a sealed message':36}" + "".join(f"{n:>10} B" for n in SEALED_BYTES))
+def encrypted(encryption_bench: Path) -> None:
+    title = "instructions of an encrypted message"
+    print(f"{title:36}" + "".join(f"{n:>10} B" for n in ENCRYPTED_BYTES))
     for what in ("send", "receive"):
         counts = []
-        for size in SEALED_BYTES:
-            command = (str(encryption_bench), what, str(size), str(SEALED_MESSAGES))
-            counts.append(callgrind(NOT_THE_LANE, *command) / SEALED_MESSAGES)
+        for size in ENCRYPTED_BYTES:
+            command = (str(encryption_bench), what, str(size), str(ENCRYPTED_MESSAGES))
+            counts.append(callgrind(NOT_THE_LANE, *command) / ENCRYPTED_MESSAGES)
         print(f"{what:36}" + "".join(f"{count:>12.0f}" for count in counts), flush=True)
-        each = [count / size for count, size in zip(counts, SEALED_BYTES, strict=True)]
+        each = [count / size for count, size in zip(counts, ENCRYPTED_BYTES, strict=True)]
         print(f"{'  a byte':36}" + "".join(f"{count:>12.3f}" for count in each), flush=True)
 
 
-def bulk(sim_bulk: Path) -> None:
-    cases = [(mtu, flows) for mtu in (1500, 9000) for flows in (1, 16)]
-    print(
-        f"{'instructions of a segment':30}"
-        + "".join(f"{f'{mtu}, {flows} flow' + 's' * (flows > 1):>16}" for mtu, flows in cases)
-    )
-    for copy, text in ((0, "frames"), (1, "copied")):
-        for side in ("sender", "receiver"):
-            counts = []
-            for mtu, flows in cases:
-                args = (f"mtu={mtu}", f"conns={flows}", f"copy={copy}", f"packets={BULK_PACKETS}")
-                counts.append(callgrind(NOT_BULK, str(sim_bulk), *args, inside=side) / BULK_PACKETS)
-            print(f"{f'{text}, {side}':30}" + "".join(f"{n:>16.0f}" for n in counts), flush=True)
-
-
-def lanes(build: Path) -> None:
-    print(f"{'instructions of a message':30}" + "".join(f"{name:>10}" for name in COST_LANES))
-    for text, inside, times, in_flight in COST_ROWS:
-        counts = []
-        for plugin, shape in COST_LANES.values():
-            environment = {
-                "HARP_PATH": "kernel",
-                "NCCL_SOCKET_IFNAME": "lo",
-                "NCCL_NET_PLUGIN": str((build / plugin).resolve()),
-            }
-            command = (str(build / "tools/driver/harp-cost"), "8", str(COST_MESSAGES), in_flight)
-            counts.append(
-                callgrind(NOT_THE_PLUGIN, *command, inside=inside, environment=environment | shape)
-                / (times * COST_MESSAGES)
-            )
-        print(f"{text:30}" + "".join(f"{count:>10.0f}" for count in counts), flush=True)
-
-
 def main() -> int:
-    words = sys.argv[1:]
-    part = next((word for word in words if word in ("sealed", "bulk", "lanes")), None)
-    words = [word for word in words if word != part]
+    words = [word for word in sys.argv[1:] if word != "encrypted"]
     build = Path(words[0] if words else "build")
-    if part == "sealed":
-        sealed(build / "tests/unit/encryption_bench")
-        return 0
-    if part == "lanes":
-        lanes(build)
-        return 0
-    if part == "bulk":
-        bulk(build / "tools/cost/sim_bulk")
+    if "encrypted" in sys.argv[1:]:
+        encrypted(build / "tests/unit/encryption_bench")
         return 0
     sim_bench = build / "tools/cost/sim_bench"
     if not sim_bench.exists():

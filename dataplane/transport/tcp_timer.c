@@ -390,6 +390,8 @@ static bool timer_rto_expired(struct harp_conn *conn)
 	/* A thread that did not poll has not probed. The user timeout counts only time in which the
 	 * peer was probed. */
 	conn->progress_ns += conn->tcp->now_ns - conn->deadline.rto_ns;
+	if (conn->progress_ns > conn->tcp->now_ns)
+		conn->progress_ns = conn->tcp->now_ns; /* the window has opened in this poll */
 	conn->deadline.rto_ns = TCP_NEVER_NS;
 	if (!conn_synchronized(conn)) {
 		conn->flags |= CONN_SYN_PENDING;

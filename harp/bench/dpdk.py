@@ -6,9 +6,7 @@ generator and a sink, no stack) and HARP's TCP on memif, and the kernel's TCP ov
 all offloads and no XDP program. Results are medians. Every receiver reads each byte of the payload.
 """
 
-import json
 import statistics
-import subprocess
 import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -17,14 +15,12 @@ from typing import Any
 
 from harp import _paths
 from harp.bench import dpdk_wire
-from harp.errors import HarpError
-from harp.lab import Host, Lab, LabOptions, cpus, memif
+from harp.bench.tcp import MESSAGE_BYTES, End, Load, run_tcp
+from harp.lab import Lab, LabOptions, memif
 
 PORT = 61000
-MESSAGE_BYTES = 65536
 DEPTH = 16  # messages of a connection in flight
 _HEADERS_BYTES = 52  # IPv4 and TCP with timestamps
-_FINISH_S = 60
 # Goals: Gbit/s of verified payload over one connection, by MTU; data frames relative to raw frames
 # at 1500.
 RATE_GOALS = {1500: 40.0, 9000: 60.0}
@@ -52,63 +48,8 @@ class DpdkOptions:
     skip_s: float = 0.5
 
 
-def _tcp(
-    words: list[list[str | Path]], hosts: tuple[Host | None, Host | None], seconds: float
-) -> tuple[Report, Report]:
-    """Run harp-tcp's sink and sender on one core each; return their reports."""
-    processes: list[subprocess.Popen[str]] = []
-    usable = cpus()
-    tool = str(_paths.find("harp-tcp"))
-
-    def start(index: int) -> subprocess.Popen[str]:
-        core = usable[-1] if index == 0 else usable[0]
-        host, command = hosts[index], [tool, *map(str, words[index])]
-        if host is not None:
-            return host.popen(command, cpu=core)
-        pipe = subprocess.PIPE
-        return subprocess.Popen(
-            ["taskset", "-c", str(core), *command], stdout=pipe, stderr=pipe, text=True
-        )
-
-    def finish(process: subprocess.Popen[str]) -> str:
-        try:
-            printed, complaint = process.communicate(timeout=seconds + _FINISH_S)
-        except subprocess.TimeoutExpired:
-            raise HarpError("harp-tcp did not end") from None
-        if process.returncode != 0:
-            lines = complaint.strip().splitlines()
-            raise HarpError(lines[-1] if lines else f"harp-tcp: status {process.returncode}")
-        return printed
-
-    try:
-        processes.append(start(0))
-        assert processes[0].stdout is not None
-        if processes[0].stdout.readline() != "ready\n":
-            finish(processes[0])
-            raise HarpError("harp-tcp sink ended without a report")
-        processes.append(start(1))
-        sender = json.loads(finish(processes[1]))
-        sink = [json.loads(line) for line in finish(processes[0]).splitlines()]
-    finally:
-        for process in processes:
-            if process.poll() is None:
-                process.kill()
-                process.communicate()
-    return sender, {"flows": sink}
-
-
-def _times(options: DpdkOptions) -> list[str | Path]:
-    seconds = options.skip_s + options.seconds
-    return ["--skip", str(options.skip_s), "--seconds", str(seconds), "--spin", "-o", "json"]
-
-
-def _words(
-    address: str, flows: int, options: DpdkOptions, ends: list[list[str | Path]]
-) -> list[list[str | Path]]:
-    both: list[str | Path] = [address, str(PORT)]
-    sink = ["sink", *both, *ends[0], "--verify", "--count", str(flows), *_times(options)]
-    message = ["message", *both, *ends[1], "--size", str(MESSAGE_BYTES), "--depth", str(DEPTH)]
-    return [sink, [*message, "--flows", str(flows), *_times(options)]]
+def _load(flows: int, options: DpdkOptions) -> Load:
+    return Load(flows, DEPTH, options.skip_s, options.skip_s + options.seconds, verify=True)
 
 
 def _harp(mtu_bytes: int, flows: int, send: str, options: DpdkOptions) -> Report:
@@ -116,15 +57,14 @@ def _harp(mtu_bytes: int, flows: int, send: str, options: DpdkOptions) -> Report
     with tempfile.TemporaryDirectory(prefix="harp-memif-") as name:
         texts = memif.port_texts(Path(name), mtu_bytes=mtu_bytes)
         ends: list[list[str | Path]] = [
-            ["--ifname", f"dpdk:{text}", "--lib-dir", library] for text in texts
+            ["--ifname", f"dpdk:{text}", "--lib-dir", library, "--spin"] for text in texts
         ]
-        ends[1] += SENDS[send]
-        words = _words(memif.address(memif.SERVER), flows, options, ends)
-        sender, sink = _tcp(words, (None, None), options.seconds)
-    wire, sent = sender["host"]["stats"], sender["host"]["stats"]["tx_bytes"]
-    received = sink["flows"][0]["conn"]["stats"]
-    moved = sum(each["bytes"] for each in sink["flows"])
-    rate = sender["bytes"] / sender["seconds"]
+        receiver, sender = End(None, ends[0]), End(None, [*ends[1], *SENDS[send]])
+        address = memif.address(memif.SERVER)
+        report, sinks = run_tcp(receiver, sender, address, PORT, _load(flows, options))
+    wire, received = report["host"]["stats"], sinks[0]["conn"]["stats"]
+    moved = sum(each["bytes"] for each in sinks)
+    rate = report["bytes"] / report["seconds"]
     return {
         "gbit_per_s": rate * 8e-9,
         # Full segments only. The acknowledgments in the other direction are not counted.
@@ -132,19 +72,18 @@ def _harp(mtu_bytes: int, flows: int, send: str, options: DpdkOptions) -> Report
         "sender_copied": wire["tx_copied_bytes"] / moved,
         "receiver_copied": received["rx_copied_bytes"] / moved,
         "nic_copied": (wire["nic_copied_bytes"] + received["nic_copied_bytes"]) / moved,
-        "driver_copied": wire["nic_driver_copied_bytes"] / sent,
+        "driver_copied": wire["nic_driver_copied_bytes"] / wire["tx_bytes"],
         "retransmits": wire["tcp_retransmits"],
-        "cpu_share": [sender["cpu_share"], sink["flows"][0]["cpu_share"]],
-        "path": sender["host"]["path"],
+        "cpu_share": [report["cpu_share"], sinks[0]["cpu_share"]],
+        "path": report["host"]["path"],
     }
 
 
 def _kernel(lab: Lab, flows: int, options: DpdkOptions) -> Report:
-    here, there = lab.hosts
-    kernel: list[str | Path] = ["--kernel"]
-    words = _words(there.address, flows, options, [kernel, kernel])
-    sender, _ = _tcp(words, (there, here), options.seconds)
-    return {"gbit_per_s": sender["bytes"] * 8e-9 / sender["seconds"]}
+    sender, receiver = (End(host, ["--kernel", "--spin"]) for host in lab.hosts)
+    address = lab.hosts[1].address
+    report, _ = run_tcp(receiver, sender, address, PORT, _load(flows, options))
+    return {"gbit_per_s": report["bytes"] * 8e-9 / report["seconds"]}
 
 
 def _raw(mtu_bytes: int, options: DpdkOptions) -> Report:

@@ -19,6 +19,7 @@ from typing import Any
 
 from harp.errors import Exit, HarpError
 from harp.lab import cpus, unwinding
+from harp.lab.piped import Piped
 
 PREFIX = "dpdk:"
 PING_BYTES = 64
@@ -29,14 +30,17 @@ _MEMIF_LARGE_BYTES = 16384
 _ROUNDS = 2000
 
 
-class Worker:
-    """A process of harp.dpdk.worker and its port."""
+class Worker(Piped):
+    """A process of harp.dpdk.worker and its port. `info`: the port's properties."""
 
-    def __init__(self, spec: str, options: dict[str, Any], core: int | None = None) -> None:
+    limit_s = 3600  # a command takes as long as the caller wants
+    end_s = 10
+
+    def __init__(self, spec: str, options: dict[str, Any], core: int) -> None:
         words = [sys.executable, "-m", "harp.dpdk.worker", spec.removeprefix(PREFIX)]
         root = Path(__file__).resolve().parent.parent.parent
         paths = [str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
-        self.process = subprocess.Popen(
+        process = subprocess.Popen(
             [*words, json.dumps(options)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -44,27 +48,22 @@ class Worker:
             text=True,
             env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
         )
-        if core is not None:
-            os.sched_setaffinity(self.process.pid, {core})
+        os.sched_setaffinity(process.pid, {core})
+        super().__init__(f"{spec}: its process", process)
         self.spec = spec
-        self.info: dict[str, Any] = {}
+        try:
+            self.info = self.answer()
+        except BaseException:
+            self.close()
+            raise
 
     def tell(self, do: str, **order: Any) -> None:
         """Send a command to the process."""
-        assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # the missing reply explains the failure
-            self.process.stdin.write(json.dumps({"do": do, **order}) + "\n")
-            self.process.stdin.flush()
+        self.send(json.dumps({"do": do, **order}))
 
     def answer(self) -> dict[str, Any]:
         """Return the reply to the oldest pending command. HarpError quotes the process's error."""
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            complaint = self.process.communicate()[1].strip().splitlines()
-            last = complaint[-1] if complaint else f"exit status {self.process.returncode}"
-            raise HarpError(f"{self.spec}: its process ended: {last}")
-        result: dict[str, Any] = json.loads(line)
+        result: dict[str, Any] = json.loads(self.line())
         if "error" in result:
             raise HarpError(str(result["error"]))
         return result
@@ -73,14 +72,6 @@ class Worker:
         """Send a command and return its reply."""
         self.tell(do, **order)
         return self.answer()
-
-    def close(self) -> None:
-        """End the process."""
-        try:
-            self.process.communicate(timeout=10)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.communicate()
 
 
 @dataclass(frozen=True)
@@ -122,9 +113,7 @@ def _workers(specs: Sequence[str], options: WireOptions) -> Iterator[list[Worker
         workers: list[Worker] = []
         for index, spec in reversed(list(enumerate(specs))):
             worker = Worker(spec, port, usable[index % len(usable)])
-            stack.callback(worker.close)
-            worker.info = worker.answer()
-            workers.insert(0, worker)
+            workers.insert(0, stack.enter_context(worker))
         for worker in workers:
             if not worker.ask("link")["up"]:
                 raise HarpError(f"{worker.spec}: no link: is its peer there, the cable in?")

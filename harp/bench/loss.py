@@ -8,101 +8,35 @@ unless configured otherwise. A stack in a process stops when the process is pree
 the kernel's stack does not; other load on the machine is a property of neither.
 """
 
-import json
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from subprocess import Popen
 from typing import Any
 
 from harp import _paths
 from harp.bench.badpath import Dropper
+from harp.bench.tcp import MESSAGE_BYTES, End, Load, run_tcp
 from harp.errors import Exit, HarpError
-from harp.lab import Host, Lab, LabOptions, cpus, require_programs
+from harp.lab import Host, Lab, LabOptions, require_programs
 
 HARP = "harp"
 BASELINE = "cubic"  # Linux's default, to which the goals refer
 PORTS = {"harp": 61000, "kernel": 7000}
-MESSAGE_BYTES = 65536
 STREAM_DEPTH = 16  # messages in flight in the stream test
 RATIO_GOAL = 0.9  # goodput of HARP relative to cubic: at least; the inverse for times: at most
 RESENT_GOAL = 1.5  # bytes retransmitted by HARP relative to bytes lost: at most
-_FINISH_S = 60
 Say = Callable[[str], None]
 
 
-@dataclass(frozen=True)
-class Flows:
-    """Options of a sender: a number of connections of one kind."""
-
-    kind: str  # "harp", or a congestion control of the kernel
-    flows: int = 1
-    depth: int = STREAM_DEPTH
-    seconds: float = 3
-    skip_s: float = 0.5
-    spin: bool = False
-    sleep: bool = False  # a stack sleeps at once when it has nothing to do
-    realtime: int = 1  # SCHED_FIFO's priority; 0: normal scheduling
-    harp_cc: str | None = None
-    start_ns: int = 0  # start of sending (CLOCK_MONOTONIC); 0: as soon as connected
-
-    @property
-    def side(self) -> str:
-        return "harp" if self.kind == HARP else "kernel"
-
-    def options(self, host: Host) -> list[str | Path]:
-        """Return harp-tcp's options for both ends."""
-        spin = ["--spin"] if self.spin else ["--sleep"] if self.sleep else []
-        if self.side == "kernel":
-            return ["--kernel", "--cc", self.kind, *spin]
-        library = _paths.find(_paths.XDP_LIBRARY).parent
-        cc = [] if self.harp_cc is None else ["--cc", self.harp_cc]
-        return ["--ifname", host.ifname, "--lib-dir", library, *cc, *spin]
-
-    def times(self) -> list[str]:
-        """Return the options that define the measured part, for both ends."""
-        times = ["--skip", str(self.skip_s), "--seconds", str(self.seconds)]
-        return [*times, "--start-ns", str(self.start_ns)] if self.start_ns else times
-
-
-class Transfer:
-    """Messages from host 0 to host 1, from the start of both processes to their reports."""
-
-    def __init__(self, lab: Lab, flows: Flows) -> None:
-        here, there = lab.hosts
-        tool = _paths.find("harp-tcp")
-        end = [there.address, str(PORTS[flows.side])]
-        sink: list[str | Path] = [tool, "sink", *end, *flows.options(there)]
-        sink += ["--count", str(flows.flows), "-o", "json", *flows.times()]
-        self._sink = there.popen(sink, cpu=cpus()[-1], realtime=flows.realtime)
-        assert self._sink.stdout is not None
-        if self._sink.stdout.readline() != "ready\n":
-            raise HarpError(_words(self._sink))
-        message: list[str | Path] = [tool, "message", *end, *flows.options(here), "-o", "json"]
-        message += ["--size", str(MESSAGE_BYTES), "--depth", str(flows.depth)]
-        message += ["--flows", str(flows.flows), *flows.times()]
-        self._message = here.popen(message, cpu=cpus()[0], realtime=flows.realtime)
-        self._wait_s = flows.seconds + _FINISH_S
-
-    def finish(self) -> dict[str, Any]:
-        """Return the sender's report, with the receiver's report of each connection as `sources`.
-
-        HarpError quotes the error of the failed end.
-        """
-        printed, complaint = self._message.communicate(timeout=self._wait_s)
-        if self._message.returncode != 0:
-            raise HarpError(complaint.strip() or "harp-tcp message failed")
-        sources, _ = self._sink.communicate(timeout=_FINISH_S)
-        if self._sink.returncode != 0:
-            raise HarpError("harp-tcp sink failed")
-        report: dict[str, Any] = json.loads(printed)
-        report["sources"] = [json.loads(line) for line in sources.splitlines()]
-        return report
-
-
-def _words(process: Popen[str]) -> str:
-    return process.communicate(timeout=_FINISH_S)[1].strip() or "harp-tcp failed"
+def _end(host: Host, kind: str, options: "LossOptions") -> End:
+    """Return an end of this kind: "harp", or a congestion control of the kernel."""
+    spin = ["--spin"] if options.spin else []
+    if kind != HARP:
+        return End(host, ["--kernel", "--cc", kind, *spin])
+    library = _paths.find(_paths.XDP_LIBRARY).parent
+    cc = [] if options.harp_cc is None else ["--cc", options.harp_cc]
+    return End(host, ["--ifname", host.ifname, "--lib-dir", library, *cc, *spin])
 
 
 def check_kinds(kinds: Sequence[str]) -> None:
@@ -118,7 +52,7 @@ def check_kinds(kinds: Sequence[str]) -> None:
 
 def path_lab(mtu_bytes: int, ipv6: bool = False) -> Lab:
     """Make two hosts with a switch in the middle, all offloads off."""
-    require_programs("chrt", "tc")
+    require_programs("chrt")
     return Lab(LabOptions(2, mtu_bytes, offload=False, switch=True, ipv6=ipv6))
 
 
@@ -174,17 +108,12 @@ def _loss_round(
     found: dict[str, Any] = {}
     before = dropper.counts(0)
     resent = 0
+    sender, receiver = (_end(host, kind, options) for host in lab.hosts)
+    port = PORTS["harp" if kind == HARP else "kernel"]
     for test, depth in (("stream", STREAM_DEPTH), ("single", 1)):
         dropper.lose_both_ways(loss, seed)
-        flows = Flows(
-            kind,
-            depth=depth,
-            seconds=options.seconds,
-            spin=options.spin,
-            realtime=int(options.realtime),
-            harp_cc=options.harp_cc,
-        )
-        report = Transfer(lab, flows).finish()
+        load = Load(depth=depth, seconds=options.seconds, realtime=int(options.realtime))
+        report, _ = run_tcp(receiver, sender, lab.hosts[1].address, port, load)
         conn = report["flows"][0]["conn"]
         resent += conn["bytes_retransmitted"]
         found[f"{test}_gbit_per_s"] = report["bytes"] * 8e-9 / report["seconds"]

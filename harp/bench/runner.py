@@ -3,10 +3,8 @@
 
 import json
 import os
-import subprocess
-import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,10 +12,12 @@ from typing import Any
 from harp import _paths
 from harp.errors import HarpError
 from harp.lab import Host, Lab, LabOptions, cpus, memif
+from harp.lab.team import Team
 from harp.plugin_log import path_in_use
 
 ROOT_PORT = 7000
-_EXIT_TEXTS = {1: "data arrived wrong", 3: "hang", 4: "plugin error", 5: "peer lost"}
+_WRONG, _PEER_LOST = 1, 5
+_EXIT_TEXTS = {_WRONG: "data arrived wrong", 3: "hang", 4: "plugin error", _PEER_LOST: "peer lost"}
 Progress = Callable[[dict[str, Any]], None]
 
 
@@ -69,25 +69,21 @@ def _environment(lab: LabOptions, options: BenchOptions, rank: int, folder: Path
     return keep | mine
 
 
-def _start_rank(
-    lab: Lab, host: Host, options: BenchOptions, folder: Path, progress_fd: int
-) -> subprocess.Popen[str]:
+def _start_rank(team: Team, lab: Lab, host: Host, options: BenchOptions, progress_fd: int) -> None:
     usable = cpus()
-    cpu = usable[host.index % len(usable)]
     command: list[str | Path] = [_paths.find("harp-bench"), *options.arguments()]
     command += ["--rank", str(host.index), "--ranks", str(len(lab.hosts))]
     command += ["--root", lab.hosts[0].endpoint(ROOT_PORT)]
-    command += ["--ifname", f"={host.ifname}", "--cpu", str(cpu)]
+    command += ["--ifname", f"={host.ifname}", "--cpu", str(usable[host.index % len(usable)])]
     if host.index == 0:
         command += ["--progress-fd", str(progress_fd)]
-    with (folder / f"rank{host.index}").open("w") as stderr:
-        return host.popen(
-            command,
-            cpu=cpu,
-            env=_environment(lab.options, options, host.index, folder),
-            stderr=stderr,
-            pass_fds=[progress_fd] if host.index == 0 else (),
-        )
+    team.start(
+        host,
+        command,
+        cpu=host.index,
+        env=_environment(lab.options, options, host.index, team.folder),
+        pass_fds=[progress_fd] if host.index == 0 else (),
+    )
 
 
 def _report_progress(fd: int, progress: Progress | None) -> None:
@@ -97,43 +93,27 @@ def _report_progress(fd: int, progress: Progress | None) -> None:
                 progress(json.loads(line))
 
 
-def _wait(processes: Iterable[subprocess.Popen[str]]) -> tuple[str, list[int]]:
-    """Return rank 0's output and every rank's exit status."""
-    outputs = [process.communicate()[0] for process in processes]
-    return outputs[0], [process.returncode for process in processes]
-
-
-def _failure(statuses: list[int], folder: Path) -> str:
-    """Return the error of the rank that failed first, not of one that lost its peer."""
-    failed = [rank for rank, status in enumerate(statuses) if status]
-    failed.sort(key=lambda rank: statuses[rank] == 5)
-    rank = failed[0]
-    words = (folder / f"rank{rank}").read_text().strip().splitlines()
-    return words[-1] if words else f"rank {rank}: {_EXIT_TEXTS.get(statuses[rank], 'failed')}"
-
-
 def run_bench(lab: Lab, options: BenchOptions, progress: Progress | None = None) -> dict[str, Any]:
     """Run one harp-bench per host; return rank 0's report. HarpError quotes the failed rank."""
     read_fd, write_fd = os.pipe()
     reader = threading.Thread(target=_report_progress, args=(read_fd, progress), daemon=True)
     reader.start()
-    with tempfile.TemporaryDirectory(prefix="harp-bench-") as name:
-        folder = Path(name)
+    with Team("harp-bench") as team:
         try:
-            ranks = [_start_rank(lab, host, options, folder, write_fd) for host in lab.hosts]
+            for host in lab.hosts:
+                _start_rank(team, lab, host, options, write_fd)
         finally:
             os.close(write_fd)
-        printed, statuses = _wait(ranks)
-        reader.join()
         # Wrong data is a result, and its table is useful; every other failure is an error.
-        if any(status not in (0, 1) for status in statuses):
-            raise HarpError(_failure(statuses, folder))
-        stderr = (folder / "rank0").read_text(errors="replace").splitlines()
+        printed, *_ = team.finish(good=(0, _WRONG), late=(_PEER_LOST,), texts=_EXIT_TEXTS)
+        reader.join()
+        stderr = team.log(0)
+        is_good = not any(process.returncode for process in team.processes)
     try:
         report: dict[str, Any] = json.loads(printed)
     except ValueError:
         raise HarpError(f"harp-bench printed no JSON: {printed[:200]!r}") from None
-    report["ok"] = report["ok"] and not any(statuses)
+    report["ok"] = report["ok"] and is_good
     report["stderr"] = stderr
     return report
 
@@ -163,21 +143,10 @@ def run_wire(lab: Lab, test: str, options: WireOptions) -> dict[str, Any]:
     shared += ["--lib-dir", library]
     if options.frame_bytes is not None:
         shared += ["--size", str(options.frame_bytes)]
-    client_host, server_host = lab.hosts[:2]
-    usable = cpus()
-    server = server_host.popen(
-        [tool, "serve", server_host.ifname, server_host.address, *shared],
-        cpu=usable[1 % len(usable)],
-    )
-    assert server.stdout is not None
-    if server.stdout.readline().strip() != "ready":
-        raise HarpError(f"harp-wire serve: {server.communicate()[1].strip()}")
-    client = client_host.popen(
-        [tool, test, client_host.ifname, server_host.address, *shared], cpu=usable[0]
-    )
-    printed, complaint = client.communicate()
-    server_complaint = server.communicate()[1]
-    if client.returncode != 0 or server.returncode != 0:
-        raise HarpError((complaint.strip() + " " + server_complaint.strip()).strip())
-    report: dict[str, Any] = json.loads(printed)
+    client, server = lab.hosts[:2]
+    with Team("harp-wire") as team:
+        team.start(server, [tool, "serve", server.ifname, server.address, *shared], cpu=1)
+        team.ready()
+        team.start(client, [tool, test, client.ifname, server.address, *shared], cpu=0)
+        report: dict[str, Any] = json.loads(team.finish()[1])
     return report

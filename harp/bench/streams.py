@@ -11,7 +11,6 @@ import json
 import os
 import signal
 import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +23,7 @@ from harp.closing import Closing
 from harp.errors import HarpError
 from harp.lab import Lab
 from harp.lab.harpd import in_network
+from harp.lab.team import Team
 
 ROOT_PORT = 7000
 SINK, SOURCE = 0, 1
@@ -60,14 +60,14 @@ class Rank:
     """One of the processes, and its output so far."""
 
     process: subprocess.Popen[str]
-    stderr: Path
+    stderr: Callable[[], list[str]]
     samples: list[Sample] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)  # all lines except progress
     over: bool = False
 
     def log(self) -> str:
         """Return the plugin's log lines so far."""
-        return self.stderr.read_text(errors="replace")
+        return "\n".join([*self.stderr(), ""])
 
 
 class Stream(Closing):
@@ -79,7 +79,7 @@ class Stream(Closing):
         self.lab, self.options = lab, options or StreamOptions()
         self._hosts = (lab.hosts[sink], lab.hosts[source])
         self._changed = threading.Condition()
-        self._folder = tempfile.TemporaryDirectory(prefix="harp-stream-")
+        self._team = Team("harp-stream")
         self._threads: list[threading.Thread] = []
         self.ranks: list[Rank] = []
 
@@ -99,15 +99,10 @@ class Stream(Closing):
     def close(self) -> None:
         """Kill processes that still run. May be called twice."""
         for rank in self.ranks:
-            if rank.process.poll() is None:
-                rank.process.kill()
-            rank.process.wait()
+            rank.process.kill()
         for thread in self._threads:
             thread.join()
-        for rank in self.ranks:
-            if rank.process.stdout is not None:
-                rank.process.stdout.close()
-        self._folder.cleanup()
+        self._team.close()
 
     # ---- progress --------------------------------------------------------------------------------
 
@@ -177,18 +172,10 @@ class Stream(Closing):
         command += ["-b", str(options.message_bytes), "--datacheck", str(int(options.verified))]
         command += ["--tick", str(options.tick_ms), "--timeout", str(options.timeout_s)]
         command += ["--rest", str(options.rest_us)]
-        stderr = Path(self._folder.name) / mode
-        with stderr.open("w") as file:
-            process = subprocess.Popen(
-                in_network(host, command),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=file,
-                env=self._environment(number),
-                text=True,
-            )
+        env = self._environment(number)
+        process = self._team.start(None, in_network(host, command), env=env)
         host.processes.append(process)  # it ends with the test hosts at the latest
-        rank = Rank(process, stderr)
+        rank = Rank(process, functools.partial(self._team.log, number))
         thread = threading.Thread(target=self._listen, args=(rank, mode), daemon=True)
         self._threads.append(thread)
         thread.start()

@@ -7,7 +7,6 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -16,8 +15,9 @@ from typing import Any
 
 from harp.bench import plot
 from harp.errors import Exit, HarpError
-from harp.lab import Lab, LabOptions, cpus
+from harp.lab import Lab, LabOptions
 from harp.lab.rails import Rails
+from harp.lab.team import Team
 
 KIB, MIB = 1 << 10, 1 << 20
 SIZES = (4, 8, 64, KIB, 8 * KIB, 32 * KIB, 256 * KIB, MIB, 8 * MIB, 64 * MIB, 256 * MIB)
@@ -81,37 +81,16 @@ def run_ranks(
     lab: Lab, options: TorchOptions, path: str, module: str, words: list[str]
 ) -> list[dict[str, Any]]:
     """What rank 0 printed. Hosts have neighboring ranks, as torchrun's, and a processor each."""
-    usable, hosts = cpus(), len(lab.hosts)
-    processes = []
-    with tempfile.TemporaryDirectory(prefix="harp-torch-") as folder:
-        logs = [Path(folder) / f"rank{rank}" for rank in range(options.ranks)]
-        for rank, log in enumerate(logs):
-            host = lab.hosts[rank * hosts // options.ranks]
+    with Team("harp-torch", f"path {path}: rank {{}} failed: ") as team:
+        for rank in range(options.ranks):
+            host = lab.hosts[rank * len(lab.hosts) // options.ranks]
             command: list[str | Path] = [sys.executable, "-m", module]
             command += ["--rank", str(rank), "--ranks", str(options.ranks)]
             command += ["--root", lab.hosts[0].endpoint(PORT), "--rounds", str(options.rounds)]
-            command += words
-            with log.open("w") as stderr:
-                processes.append(
-                    host.popen(
-                        command,
-                        cpu=usable[host.index % len(usable)],
-                        env=environment(path, host.ifname),
-                        stderr=stderr,
-                    )
-                )
-        try:
-            printed, _ = processes[0].communicate(timeout=options.timeout_s)
-            statuses = [process.wait(10) for process in processes]
-        except subprocess.TimeoutExpired:
-            raise HarpError(
-                f"path {path}: not done after {options.timeout_s:.0f} s; try --max-bytes"
-            ) from None
-        for rank, status in enumerate(statuses):
-            if status != 0:
-                lines = logs[rank].read_text(errors="replace").strip().splitlines()
-                raise HarpError(f"path {path}: rank {rank} failed: {lines[-1] if lines else '?'}")
-    return [json.loads(line) for line in printed.splitlines()]
+            env = environment(path, host.ifname)
+            team.start(host, [*command, *words], cpu=host.index, env=env)
+        printed = team.finish(options.timeout_s, remedy="; try --max-bytes")
+    return [json.loads(line) for line in printed[0].splitlines()]
 
 
 @contextlib.contextmanager

@@ -19,20 +19,20 @@ import json
 import os
 import secrets
 import socket
-import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
 from harp import _paths
 from harp.bench.runner import BenchOptions
+from harp.closing import Closing
 from harp.errors import Exit, HarpError
+from harp.lab.team import Team
 from harp.plugin_log import path_in_use
 
 KIB, MIB = 1024, 1 << 20
@@ -51,7 +51,6 @@ MODE_WORDS = {
     "native zero-copy": "zero-copy",
     "zero-copy": "zero-copy",
 }
-MODES = frozenset(MODE_WORDS.values())
 _PROOF_TIMEOUT_S = 5.0
 _RUN_TIMEOUT_S = 60.0
 _BYTES_A_RUN = 48 * MIB
@@ -233,13 +232,12 @@ def _proof(token: str, role: str, nonces: Sequence[str]) -> str:
     return hmac.new(token.encode(), text.encode(), hashlib.sha256).hexdigest()
 
 
-@dataclass
-class Link:
+class Link(Closing):
     """JSON lines over a TCP connection. HarpError names the peer."""
 
-    sock: socket.socket
-    peer: str
-    _buffer: bytearray = field(default_factory=bytearray)
+    def __init__(self, sock: socket.socket, peer: str) -> None:
+        self.sock, self.peer = sock, peer
+        self._lines = sock.makefile("rb")
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Send one message."""
@@ -250,25 +248,19 @@ class Link:
 
     def receive(self) -> dict[str, Any]:
         """Return the next message."""
-        while b"\n" not in self._buffer:
-            if len(self._buffer) > LINE_BYTES_MAX:
-                raise HarpError(f"{self.peer}: sent a line of more than {LINE_BYTES_MAX} bytes")
-            try:
-                got = self.sock.recv(65536)
-            except TimeoutError:
-                raise HarpError(f"{self.peer}: no answer in time") from None
-            except OSError as error:
-                raise HarpError(f"{self.peer}: {error.strerror}") from error
-            if not got:
-                raise HarpError(f"{self.peer}: closed the connection")
-            self._buffer += got
-        line, _, rest = bytes(self._buffer).partition(b"\n")
-        self._buffer = bytearray(rest)
+        try:
+            line = self._lines.readline(LINE_BYTES_MAX)
+        except TimeoutError:
+            raise HarpError(f"{self.peer}: no answer in time") from None
+        except OSError as error:
+            raise HarpError(f"{self.peer}: {error.strerror}") from error
+        if not line:
+            raise HarpError(f"{self.peer}: closed the connection")
         try:
             message = json.loads(line)
         except ValueError:
             message = None
-        if not isinstance(message, dict):
+        if not line.endswith(b"\n") or not isinstance(message, dict):
             raise HarpError(f"{self.peer}: does not speak harpctl tune's protocol")
         return message
 
@@ -293,44 +285,16 @@ class Link:
         if waits:
             self.send({"proof": proofs["waits"]})
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Close the connection."""
+        self._lines.close()
         self.sock.close()
 
 
 # --------------------------------------------------------------------------------------------------
 # One run: harp-bench on both hosts.
 #
-@dataclass
-class Rank:
-    """A harp-bench process on this host."""
-
-    process: subprocess.Popen[str]
-    folder: tempfile.TemporaryDirectory[str]
-
-    def wait(self) -> tuple[str, str]:
-        """Return its output, and the reason of its failure; the latter is empty after a success."""
-        with self.folder as folder:
-            try:
-                printed, _ = self.process.communicate(timeout=_RUN_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.communicate()
-                return "", f"harp-bench took more than {_RUN_TIMEOUT_S:.0f} s"
-            lines = (Path(folder) / "stderr").read_text(errors="replace").strip().splitlines()
-        if self.process.returncode == 0:
-            return printed, ""
-        return "", lines[-1] if lines else f"harp-bench: exit status {self.process.returncode}"
-
-    def kill(self) -> None:
-        """End the process."""
-        self.process.kill()
-        self.wait()
-
-
-def start_rank(rank: int, root: str, shape: Shape, path: str, ifname: str) -> Rank:
+def start_rank(rank: int, root: str, shape: Shape, path: str, ifname: str) -> Team:
     """Start harp-bench as this rank of two. root: rank 0's address and port."""
     options = BenchOptions(
         shape.mode,
@@ -345,19 +309,11 @@ def start_rank(rank: int, root: str, shape: Shape, path: str, ifname: str) -> Ra
         for name, value in os.environ.items()
         if not name.startswith(("NCCL_", "HARP_")) or name in {"HARP_SOCKET", "HARP_DAEMON"}
     }
-    command = [str(_paths.find("harp-bench")), *options.arguments()]
+    command: list[str | Path] = [_paths.find("harp-bench"), *options.arguments()]
     command += ["--rank", str(rank), "--ranks", "2", "--root", root, "--ifname", f"={ifname}"]
-    folder = tempfile.TemporaryDirectory(prefix="harp-tune-")
-    with (Path(folder.name) / "stderr").open("w") as stderr:
-        process = subprocess.Popen(
-            command,
-            env=environment | {"HARP_PATH": path, "NCCL_DEBUG": "INFO"},
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            stdin=subprocess.DEVNULL,
-            text=True,
-        )
-    return Rank(process, folder)
+    team = Team("harp-bench")
+    team.start(None, command, env=environment | {"HARP_PATH": path, "NCCL_DEBUG": "INFO"})
+    return team
 
 
 def _free_port(address: str) -> int:
@@ -376,26 +332,16 @@ def _run(link: Link, shape: Shape, path: str, ifname: str) -> dict[str, Any]:
     """Make one run as rank 0; return its report."""
     address = str(link.sock.getsockname()[0])
     port = _free_port(address)
-    own = start_rank(0, _endpoint(address, port), shape, path, ifname)
-    try:
+    with start_rank(0, _endpoint(address, port), shape, path, ifname) as own:
         link.send({"run": {"shape": shape.name, "path": path, "port": port}})
-        answer = link.receive()
-    except BaseException:
-        own.kill()
-        raise
-    if answer.get("failed"):
+        failed = str(link.receive().get("failed") or "")[:500]
         # The rank that failed first knows the cause; the other one only lost its peer.
-        cause = own.wait()[1] if own.process.poll() is not None else ""
-        if not cause:
-            own.kill()
-        raise HarpError(
-            f"path {path}: {cause}"
-            if cause
-            else f"{link.peer}: path {path}: {str(answer['failed'])[:500]}"
-        )
-    printed, failed = own.wait()
-    if failed:
-        raise HarpError(f"path {path}: {failed}")
+        if failed and own.processes[0].poll() in (None, 0):
+            raise HarpError(f"{link.peer}: path {path}: {failed}")
+        try:
+            (printed,) = own.finish(_RUN_TIMEOUT_S)
+        except HarpError as error:
+            raise HarpError(f"path {path}: {error}") from None
     report: dict[str, Any] = json.loads(printed)
     return report
 
@@ -450,7 +396,7 @@ def connect(host: str, port: int, token: str) -> Link:
     try:
         link.authenticate(token, waits=False)
     except BaseException:
-        sock.close()
+        link.close()
         raise
     sock.settimeout(2 * _RUN_TIMEOUT_S)
     return link
@@ -471,38 +417,27 @@ def _obey(link: Link, ifname: str, write: Callable[[Any], str], say: Say) -> Non
         if shape is None or path not in PATHS or type(port) is not int or not 1024 <= port < 65536:
             raise HarpError(f"{link.peer}: asked for a run that this version does not know")
         say(f"{shape.name} over {path}")
-        rank = start_rank(1, _endpoint(address, port), shape, path, ifname)
-        _, failed = rank.wait()
-        link.send({"failed": failed} if failed else {"done": True})
-
-
-def _serve(
-    link: Link,
-    pick_interface: Callable[[str], str],
-    write: Callable[[Any, str, str, str], str],
-    say: Say,
-) -> None:
-    # The measuring host starts its own rank before it asks for the next run.
-    link.sock.settimeout(2 * _RUN_TIMEOUT_S)
-    own = str(link.sock.getsockname()[0])
-    ifname = pick_interface(own)
-    link.send({"host": socket.gethostname(), "ifname": ifname})
-    _obey(link, ifname, lambda sent: write(sent, ifname, link.peer, own), say)
+        with start_rank(1, _endpoint(address, port), shape, path, ifname) as own:
+            try:
+                own.finish(_RUN_TIMEOUT_S)
+                link.send({"done": True})
+            except HarpError as error:
+                link.send({"failed": str(error)})
 
 
 def serve(
     listener: socket.socket,
     token: str,
-    pick_interface: Callable[[str], str],
-    write: Callable[[Any, str, str, str], str],
+    pick_interface: Callable[[str], tuple[str, str]],
+    write: Callable[[Any], str],
     say: Say,
 ) -> None:
-    """Waits for a measuring host that knows the token, and serves it.
+    """Wait for a measuring host that knows the token, and serve it.
 
-    pick_interface names the interface that has an address of this host; write stores a profile,
-    given what the peer sent, that interface, the peer's name and the address of this host, and
-    returns its path. A connection that does not prove the token within _PROOF_TIMEOUT_S is closed
-    and named in one line, and the next one is served.
+    pick_interface returns the interface that has an address of this host, and the prefix of its
+    link; write stores the text of a profile that the peer sent, and returns its path. A connection
+    that does not prove the token within _PROOF_TIMEOUT_S is closed and named in one line, and the
+    next one is served.
     """
     while True:
         sock, address = listener.accept()
@@ -513,5 +448,9 @@ def serve(
             except HarpError as error:
                 say(f"refused: {error}")
                 continue
-            _serve(link, pick_interface, write, say)
+            # The measuring host starts its own rank before it asks for the next run.
+            sock.settimeout(2 * _RUN_TIMEOUT_S)
+            ifname, peers = pick_interface(str(sock.getsockname()[0]).removeprefix("::ffff:"))
+            link.send({"host": socket.gethostname(), "ifname": ifname, "peers": peers})
+            _obey(link, ifname, write, say)
             return

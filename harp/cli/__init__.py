@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """harpctl: the command line."""
 
+import ast
 import contextlib
 import importlib
 import io
@@ -27,97 +28,31 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
     from click.shell_completion import CompletionItem
 
-# Each command: module and attribute of the click command, and the first paragraph of its help.
-# A module is imported when its command runs, or prints its own help.
+# Each command: module and attribute of the click command. A module is imported when its command
+# runs, or prints its own help.
 COMMANDS = {
-    "bench": (
-        "harp.cli.bench:bench",
-        "Measure HARP between hosts made on this machine (network namespaces). Needs root.",
-    ),
-    "check": (
-        "harp.cli.check:check",
-        "Check whether HARP works on this host and INTERFACE, and what is missing.",
-    ),
-    "completion": (
-        "harp.cli.docs:completion",
-        "Print the script that completes harpctl's commands and options in SHELL.",
-    ),
-    "config": (
-        "harp.cli.config:config",
-        "Show, check and write the settings: harp.toml, HARP_* variables and defaults.",
-    ),
-    "demo": (
-        "harp.cli.demo:demo",
-        "Train a small neural network across hosts made on this machine. Needs root.",
-    ),
-    "env": (
-        "harp.cli.run:env",
-        "Print the environment variables that make a job use HARP.",
-    ),
-    "flows": (
-        "harp.cli.stats:flows",
-        "Show lanes by peer and comm, with bytes, round trips and losses; and other connections.",
-    ),
-    "install": (
-        "harp.cli.install:install",
-        "Install the plugin where NCCL finds it by name; commands, manual pages, completion.",
-    ),
-    "instances": (
-        "harp.cli.daemon:instances",
-        "List the leases of harpd: which process has which queue or DPDK port.",
-    ),
-    "logs": (
-        "harp.cli.logs:logs",
-        "Print harpd's log.",
-    ),
-    "man": (
-        "harp.cli.docs:man",
-        "Print a manual page, or write all of them.",
-    ),
-    "report": (
-        "harp.cli.report:report",
-        "Write one archive for a bug report: check, settings, status, versions, log; no secrets.",
-    ),
-    "restart": (
-        "harp.cli.daemon:restart",
-        "Restart harpd, with a new version or configuration; jobs keep running.",
-    ),
-    "run": (
-        "harp.cli.run:run",
-        "Run CMD with the variables of `harpctl env`.",
-    ),
-    "start": (
-        "harp.cli.daemon:start",
-        "Start harpd, and return when it is ready.",
-    ),
-    "stats": (
-        "harp.cli.stats:stats",
-        "Show what jobs and instances do: bytes, lanes, losses, round trips, drops by reason.",
-    ),
-    "status": (
-        "harp.cli.daemon:status",
-        "Show harpd's NICs, their queues, DPDK ports, and problems.",
-    ),
-    "stop": (
-        "harp.cli.daemon:stop",
-        "Stop harpd and restore the NICs as they were.",
-    ),
-    "trace": (
-        "harp.cli.trace:trace",
-        "Write the network events of a traced job for Perfetto or Chrome.",
-    ),
-    "tune": (
-        "harp.cli.tune:tune",
-        "Measure which path carries which messages, and write a profile.",
-    ),
-    "uninstall": (
-        "harp.cli.install:uninstall",
-        "Remove what `harpctl install` wrote. Files that were changed since are kept and named.",
-    ),
-    "version": (
-        "harp.cli.version:version",
-        "Print the versions of HARP, its plugin, the kernel and libraries.",
-    ),
+    "bench": "harp.cli.bench:bench",
+    "check": "harp.cli.check:check",
+    "completion": "harp.cli.docs:completion",
+    "config": "harp.cli.config:config",
+    "demo": "harp.cli.demo:demo",
+    "env": "harp.cli.run:env",
+    "flows": "harp.cli.stats:flows",
+    "install": "harp.cli.install:install",
+    "instances": "harp.cli.daemon:instances",
+    "logs": "harp.cli.logs:logs",
+    "man": "harp.cli.docs:man",
+    "report": "harp.cli.report:report",
+    "restart": "harp.cli.daemon:restart",
+    "run": "harp.cli.run:run",
+    "start": "harp.cli.daemon:start",
+    "stats": "harp.cli.stats:stats",
+    "status": "harp.cli.daemon:status",
+    "stop": "harp.cli.daemon:stop",
+    "trace": "harp.cli.trace:trace",
+    "tune": "harp.cli.tune:tune",
+    "uninstall": "harp.cli.install:uninstall",
+    "version": "harp.cli.version:version",
 }
 SECTIONS = {
     "Set up": ("install", "uninstall", "check", "config", "tune", "version", "completion", "man"),
@@ -141,6 +76,18 @@ EXIT_CODES = (
     ("130", "interrupted"),
 )
 EPILOG = "\b\nExit codes:\n" + "\n".join(f"{code:>8}  {text}" for code, text in EXIT_CODES)
+
+
+def _summary(place: str) -> str:
+    """Return the first paragraph of a command's help, without importing its module."""
+    module, _, attribute = place.partition(":")
+    source = Path(__file__).parent / f"{module.rpartition('.')[2]}.py"
+    with contextlib.suppress(OSError):
+        for node in ast.parse(source.read_bytes()).body:
+            if isinstance(node, ast.FunctionDef) and node.name == attribute:
+                text = ast.get_docstring(node) or ""
+                return " ".join(text.partition("\n\n")[0].split())
+    return ""
 
 
 def _unusable(name: str, error: ImportError) -> click.Command:
@@ -168,8 +115,7 @@ class Commands(Group):
         """Return the command of that name; None when there is none."""
         if cmd_name not in COMMANDS:
             return super().get_command(ctx, cmd_name)
-        place, _ = COMMANDS[cmd_name]
-        module, _, attribute = place.partition(":")
+        module, _, attribute = COMMANDS[cmd_name].partition(":")
         try:
             command = getattr(importlib.import_module(module), attribute)
         except ImportError as error:
@@ -179,7 +125,7 @@ class Commands(Group):
 
     def summary(self, ctx: click.Context, name: str) -> str:
         """Return a command's line in the help, without importing its module."""
-        return COMMANDS[name][1] if name in COMMANDS else super().summary(ctx, name)
+        return _summary(COMMANDS[name]) if name in COMMANDS else super().summary(ctx, name)
 
     def sections(self, ctx: click.Context) -> dict[str, list[str]]:
         """Return SECTIONS."""
@@ -187,7 +133,9 @@ class Commands(Group):
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
         """Return commands and options that begin like that, without importing a module."""
-        listed = {name: click.Command(name, help=begin) for name, (_, begin) in COMMANDS.items()}
+        listed = {
+            name: click.Command(name, help=_summary(place)) for name, place in COMMANDS.items()
+        }
         outline = click.Group(commands={**self.commands, **listed})
         names = outline.shell_complete(click.Context(outline, help_option_names=[]), incomplete)
         return names + click.Command.shell_complete(self, ctx, incomplete)

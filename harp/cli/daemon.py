@@ -189,11 +189,11 @@ def _clean_up(file: Path | None, force: bool) -> bool:
     if os.geteuid() != 0:
         return False
     from harp import _host, _paths
-    from harp.daemon import cleaning, configured
+    from harp.daemon import cleaning, settings
+    from harp.daemon.preparation import Preparation
 
     _host.load_library(str(_paths.find(_paths.XDP_LIBRARY)))
-    settings, preparation = configured.read(file), configured.NicPreparation()
-    done = cleaning.clean(settings, preparation, _host.unpin, force)
+    done = cleaning.clean(settings.read(file), Preparation(), _host.unpin, force)
     for line in done:
         console.out.print(f"no harpd runs; {line}", markup=False, soft_wrap=True)
     return bool(done)

@@ -18,7 +18,7 @@ from harp import output as console
 from harp.bench import tune as runner
 from harp.cli.complete import complete_interface
 from harp.cli.options import FilePath, output_option
-from harp.config.profile import parse
+from harp.config.profile import ProfileError, parse
 from harp.errors import Exit, HarpError
 
 PROFILE = Path("/etc/harp/profile.toml")
@@ -53,35 +53,13 @@ def _existing(folder: Path) -> Path:
     return folder if folder.exists() else _existing(folder.parent)
 
 
-def _text(profile: Any, ifname: str, peers: str, peer: str) -> str:
-    """Build a profile of this host from the results of the measuring host.
-
-    Every value is checked, because the other host may have another version.
-    """
+def _store(file: Path, text: Any) -> str:
+    """Store a profile from the measuring host, which may have another version."""
     try:
-        rows = [
-            {
-                "shape": str(row["shape"])[:32] if str(row["shape"]).isalnum() else "unknown",
-                "message_bytes": int(row["message_bytes"]),
-                "harp_us": float(row["harp_us"]),
-                "kernel_us": float(row["kernel_us"]),
-                "speed_of_harp": float(row["speed_of_harp"]),
-            }
-            for row in profile["measured"][:64]
-        ]
-        mode, limit = profile["mode"], profile["harp_up_to"]
-        tuner = profile.get("tuner")
-    except (KeyError, TypeError, ValueError) as error:
-        raise HarpError(f"{peer}: sent a profile that can't be read: {error!r}") from error
-    if mode not in runner.MODES or limit not in runner.CLASSES:
-        raise HarpError(f"{peer}: sent a profile that this version does not know")
-    try:
-        host = socket.gethostname()
-        text = runner.profile_text(host, ifname, mode, peers, rows, limit, tuner)
-        parse(text, host)
-    except (KeyError, TypeError, ValueError) as error:
-        raise HarpError(f"{peer}: sent times that can't be used: {error}") from error
-    return text
+        parse(str(text), socket.gethostname())
+    except ProfileError as error:
+        raise HarpError(f"the peer sent a profile that can't be used: {error}") from error
+    return write_profile(file, str(text))
 
 
 def _wait(port: int, ifname: str | None, file: Path) -> None:
@@ -94,12 +72,9 @@ def _wait(port: int, ifname: str | None, file: Path) -> None:
         except OSError as error:
             raise HarpError(f"port {port}: {error.strerror}; choose another with --port") from error
 
-    def pick(address: str) -> str:
-        return ifname or interface_of(address.removeprefix("::ffff:"))[0]
-
-    def write(profile: dict[str, Any], name: str, peer: str, own: str) -> str:
-        peers = interface_of(own.removeprefix("::ffff:"))[1]
-        return write_profile(file, _text(profile, name, peers, peer))
+    def pick(address: str) -> tuple[str, str]:
+        name, peers = interface_of(address)
+        return ifname or name, peers
 
     with listener:
         own_port = listener.getsockname()[1]
@@ -110,7 +85,11 @@ def _wait(port: int, ifname: str | None, file: Path) -> None:
             soft_wrap=True,
         )
         runner.serve(
-            listener, token, pick, write, lambda words: console.err.print(words, markup=False)
+            listener,
+            token,
+            pick,
+            lambda text: _store(file, text),
+            lambda words: console.err.print(words, markup=False),
         )
     console.out.print(f"{file}: written; new jobs use it", markup=False)
 
@@ -122,7 +101,7 @@ def _measure(
     with runner.connect(peer, port, token) as link:
         name, peers = interface_of(str(link.sock.getsockname()[0]))
         name = ifname or name
-        other = link.receive()
+        other = {key: str(value)[:64] for key, value in link.receive().items()}
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),
@@ -145,9 +124,16 @@ def _measure(
         }
         if nccl:
             profile["tuner"] = runner.tuner_times(measured, limit)
-        written = [write_profile(file, _text(profile, name, peers, link.peer))]
-        link.send({"profile": profile})
-        written.append(f"{str(other.get('host'))[:64]}: {str(link.receive().get('written'))[:300]}")
+
+        def text(host: str, ifname: str, peers: str) -> str:
+            mode, tuner = profile["mode"], profile.get("tuner")
+            rows = profile["measured"]
+            return runner.profile_text(host, ifname, mode, peers, rows, limit, tuner)
+
+        written = [write_profile(file, text(socket.gethostname(), name, peers))]
+        theirs = [other.get(key, "") for key in ("host", "ifname", "peers")]
+        link.send({"profile": text(*theirs)})
+        written.append(f"{theirs[0]}: {str(link.receive().get('written'))[:300]}")
     return {"ifname": name, "peers": peers, **profile, "written": written}
 
 

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Communicator: one rank of a group, for numpy arrays."""
 
+import functools
 import hashlib
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Concatenate, ParamSpec, Self, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +19,8 @@ from harp.collectives.environment import Job
 from harp.collectives.store import Store, TcpStore
 
 Array = NDArray[Any]
+P = ParamSpec("P")
+T = TypeVar("T")
 
 # Values of coll/harp_coll.h.
 _ALLREDUCE, _BROADCAST, _REDUCE, _ALLGATHER, _REDUCE_SCATTER = 0, 1, 2, 3, 4
@@ -52,6 +56,40 @@ def _plugin_path(plugin: str | Path | None) -> str:
     return str(_paths.plugin(str(plugin)))
 
 
+Words: TypeAlias = dict[str, Any]  # arguments of Group.run()
+Plan: TypeAlias = tuple[int, Words, T]  # an operation, and what it returns in the end
+Planner: TypeAlias = "Callable[Concatenate[Communicator, P], Plan[T]]"
+
+
+def _waiting(plan: "Planner[P, T]") -> "Callable[Concatenate[Communicator, P], T]":
+    """Return the method that does the operation."""
+
+    @functools.wraps(plan)
+    def call(self: "Communicator", /, *args: P.args, **options: P.kwargs) -> T:
+        op, words, result = plan(self, *args, **options)
+        given: Words = {"dtype": self._dtype} | words
+        self._run(op, **given)
+        return result
+
+    call.__name__ = plan.__name__.lstrip("_")
+    return call
+
+
+def _starting(plan: "Planner[P, T]") -> "Callable[Concatenate[Communicator, P], Request]":
+    """Return the method that starts the operation."""
+
+    @functools.wraps(plan)
+    def call(self: "Communicator", /, *args: P.args, **options: P.kwargs) -> Request:
+        op, words, result = plan(self, *args, **options)
+        given: Words = {"dtype": self._dtype} | words
+        return self._start(op, result=result, **given)
+
+    name = plan.__name__.lstrip("_")
+    call.__name__ = f"i{name}"
+    call.__doc__ = f"Start {name}() and return its Request.\n\n{inspect.getdoc(plan)}"
+    return call
+
+
 class Communicator:
     """One rank of a group of processes. All ranks call the same operations in the same order.
 
@@ -61,13 +99,37 @@ class Communicator:
     `i` returns; the arrays belong to the operation until then. An error of one operation ends the
     group: all later calls raise CollectiveError with the same text.
 
-    store: where the ranks meet, an object with set(key, bytes), get(key) and wait(key, seconds);
-    name: unique in it; plugin: path or name of an ncclNet plugin, by default this HARP's;
-    timeout_s: of each operation; host: ranks with equal texts share memory, "" shares none.
+    Parameters
+    ----------
+    rank, world
+        This rank's number and their count.
+    store
+        Where the ranks meet: an object with set(key, bytes), get(key) and wait(key, seconds).
+    name
+        Of the group, unique in the store.
+    plugin
+        Path or name of an ncclNet plugin; None: this HARP's.
+    device
+        The plugin's device.
+    timeout_s
+        Of each operation, in seconds.
+    host
+        Ranks with equal texts share memory; "": none do; None: those of one host do.
+    wire
+        "float16" or "bfloat16" halves what crosses the network for sums and averages of float32 by
+        allreduce, and rounds it; sums are float32. All ranks give the same. None: HARP_COLL_WIRE,
+        else "native".
+    bfloat16
+        Whether uint16 arrays hold bfloat16.
 
-    wire: "float16" or "bfloat16" halves what crosses the network for sums and averages of float32
-    by allreduce, and rounds it; sums are float32. All ranks give the same. None: HARP_COLL_WIRE,
-    else "native".
+    Raises
+    ------
+    CollectiveError
+        An operation failed or timed out; the text names the ranks. Also for making a communicator.
+    ValueError
+        Arguments of a call contradict each other, or the communicator is closed.
+    TypeError
+        An array has a type that can't be moved.
     """
 
     def __init__(
@@ -99,10 +161,29 @@ class Communicator:
     def from_env(
         cls, environment: Mapping[str, str] | None = None, **options: Any
     ) -> "Communicator":
-        """The rank that torchrun, Slurm or MPI started; without them, a world of one.
+        """Join the job that torchrun, Slurm or MPI started; without them, a world of one.
 
         Rank 0 serves the key-value store at the job's address (harp.collectives.Job says which
         variables count).
+
+        Parameters
+        ----------
+        environment
+            The job's variables; None: this process's.
+        **options
+            Those of Communicator.
+
+        Returns
+        -------
+        Communicator
+            This process's rank. Closing it closes the store.
+
+        Raises
+        ------
+        ValueError
+            A variable is missing or wrong.
+        OSError
+            Rank 0's store can't be reached, or refuses this process.
         """
         job = Job.from_env(environment)
         timeout_s = options.get("timeout_s", 300)
@@ -117,7 +198,20 @@ class Communicator:
         return comm
 
     def subgroup(self, ranks: Sequence[int], **options: Any) -> "Communicator":
-        """A group of some ranks, numbered in the given order. They alone call this."""
+        """Make a group of some ranks, which alone call this.
+
+        Parameters
+        ----------
+        ranks
+            Their numbers in this group; their order gives the new ones.
+        **options
+            Those of Communicator; the others are this one's.
+
+        Returns
+        -------
+        Communicator
+            The new group's.
+        """
         if self.rank not in ranks:
             raise ValueError(f"rank {self.rank} is not in the subgroup {list(ranks)}")
         if len(set(ranks)) != len(ranks) or not all(0 <= r < self.world for r in ranks):
@@ -136,70 +230,84 @@ class Communicator:
 
     # ---- reductions ----------------------------------------------------------------------------
 
-    def allreduce(
+    def _allreduce(
         self, values: Array, op: str = "sum", *, out: Array | None = None, wire: str | None = None
-    ) -> Array:
-        """The reduction of all ranks' values on all ranks, the same bits everywhere.
+    ) -> Plan[Array]:
+        """Reduce all ranks' values; all ranks get the same bits.
 
-        op: sum, avg, prod, min, max, band, bor, bxor. Without out, in place. wire: as the
-        communicator's, for this call.
+        Parameters
+        ----------
+        values
+            This rank's part.
+        op
+            sum, avg, prod, min, max, band, bor or bxor.
+        out
+            Where the result goes; None: in place.
+        wire
+            As the communicator's, for this call.
+
+        Returns
+        -------
+        numpy.ndarray
+            `out`, or `values`.
         """
         target = values if out is None else out
         self._same_shape(values, target)
-        self._run(
-            _ALLREDUCE,
-            _reduction(op),
-            _wire(wire),
-            source=values,
-            target=target,
-            dtype=self._dtype,
-        )
-        return target
+        words = {"reduce": _reduction(op), "wire": _wire(wire), "source": values, "target": target}
+        return _ALLREDUCE, words, target
 
-    def iallreduce(
-        self, values: Array, op: str = "sum", *, out: Array | None = None, wire: str | None = None
-    ) -> Request:
-        """Starts allreduce()."""
-        target = values if out is None else out
-        self._same_shape(values, target)
-        return self._start(
-            _ALLREDUCE,
-            _reduction(op),
-            _wire(wire),
-            source=values,
-            target=target,
-            dtype=self._dtype,
-            result=target,
-        )
+    allreduce, iallreduce = _waiting(_allreduce), _starting(_allreduce)
 
     def _reduce(
-        self, values: Array, root: int, op: str, out: Array | None
-    ) -> tuple[dict[str, Any], Array | None]:
+        self, values: Array, root: int = 0, op: str = "sum", *, out: Array | None = None
+    ) -> Plan[Array | None]:
+        """Reduce all ranks' values for the root.
+
+        Parameters
+        ----------
+        values, op, out
+            As of allreduce(); without `out`, the root gets a new array.
+        root
+            The rank that gets the result.
+
+        Returns
+        -------
+        numpy.ndarray or None
+            The result at the root, None on the other ranks.
+        """
         target = None
         if self.rank == root:
             target = np.empty_like(values, order="C") if out is None else out
             self._same_shape(values, target)
         words = {"reduce": _reduction(op), "peer": root, "source": values, "target": target}
-        return words | {"dtype": self._dtype}, target
+        return _REDUCE, words, target
 
-    def reduce(
-        self, values: Array, root: int = 0, op: str = "sum", *, out: Array | None = None
-    ) -> Array | None:
-        """The reduction of all ranks' values at the root, which gets it; others get None."""
-        words, target = self._reduce(values, root, op, out)
-        self._run(_REDUCE, **words)
-        return target
-
-    def ireduce(
-        self, values: Array, root: int = 0, op: str = "sum", *, out: Array | None = None
-    ) -> Request:
-        """Starts reduce()."""
-        words, target = self._reduce(values, root, op, out)
-        return self._start(_REDUCE, result=target, **words)
+    reduce, ireduce = _waiting(_reduce), _starting(_reduce)
 
     def _reduce_scatter(
-        self, values: Array, op: str, counts: Sequence[int] | None, out: Array | None
-    ) -> tuple[dict[str, Any], Array]:
+        self,
+        values: Array,
+        op: str = "sum",
+        *,
+        counts: Sequence[int] | None = None,
+        out: Array | None = None,
+    ) -> Plan[Array]:
+        """Reduce all ranks' values, of which each rank gets a block. Blocks lie in rank order.
+
+        Parameters
+        ----------
+        values, op
+            As of allreduce().
+        counts
+            Elements of each rank's block; None: all have the same number.
+        out
+            Where the block goes; None: to a new array.
+
+        Returns
+        -------
+        numpy.ndarray
+            This rank's block.
+        """
         self._check_counts(counts, values, "counts")
         number = values.size // self.world if counts is None else counts[self.rank]
         if counts is None and values.size % self.world:
@@ -210,43 +318,30 @@ class Communicator:
         target = np.empty(number, values.dtype) if out is None else out
         self._check_size(target, number, "out")
         words = {"reduce": _reduction(op), "source": values, "target": target, "count": number}
-        return words | {"in_counts": counts, "dtype": self._dtype}, target
+        return _REDUCE_SCATTER, words | {"in_counts": counts}, target
 
-    def reduce_scatter(
-        self,
-        values: Array,
-        op: str = "sum",
-        *,
-        counts: Sequence[int] | None = None,
-        out: Array | None = None,
-    ) -> Array:
-        """This rank's block of the reduction. Blocks lie in rank order; counts: their elements."""
-        words, target = self._reduce_scatter(values, op, counts, out)
-        self._run(_REDUCE_SCATTER, **words)
-        return target
-
-    def ireduce_scatter(
-        self,
-        values: Array,
-        op: str = "sum",
-        *,
-        counts: Sequence[int] | None = None,
-        out: Array | None = None,
-    ) -> Request:
-        """Starts reduce_scatter()."""
-        words, target = self._reduce_scatter(values, op, counts, out)
-        return self._start(_REDUCE_SCATTER, result=target, **words)
+    reduce_scatter, ireduce_scatter = _waiting(_reduce_scatter), _starting(_reduce_scatter)
 
     # ---- copies --------------------------------------------------------------------------------
 
-    def broadcast(self, values: Array, root: int = 0) -> Array:
-        """The root's values on all ranks, in place."""
-        self._run(_BROADCAST, peer=root, target=values, dtype=self._dtype)
-        return values
+    def _broadcast(self, values: Array, root: int = 0) -> Plan[Array]:
+        """Copy the root's values to all ranks, in place.
 
-    def ibroadcast(self, values: Array, root: int = 0) -> Request:
-        """Starts broadcast()."""
-        return self._start(_BROADCAST, peer=root, target=values, dtype=self._dtype, result=values)
+        Parameters
+        ----------
+        values
+            The root's values; the other ranks' are replaced.
+        root
+            The rank that has them.
+
+        Returns
+        -------
+        numpy.ndarray
+            `values`.
+        """
+        return _BROADCAST, {"peer": root, "target": values}, values
+
+    broadcast, ibroadcast = _waiting(_broadcast), _starting(_broadcast)
 
     def _gather_target(
         self, values: Array, counts: Sequence[int] | None, out: Array | None
@@ -264,119 +359,123 @@ class Communicator:
         self._check_size(target, sum(counts), "out")
         return target
 
-    def allgather(
+    def _allgather(
         self, values: Array, *, counts: Sequence[int] | None = None, out: Array | None = None
-    ) -> Array:
-        """All ranks' values on all ranks, in rank order: (world, *shape), or flat with counts.
+    ) -> Plan[Array]:
+        """Join all ranks' values on all ranks, in rank order.
 
-        counts: elements of each rank, where they differ.
+        Parameters
+        ----------
+        values
+            This rank's part.
+        counts
+            Elements of each rank, where they differ.
+        out
+            Where the result goes; None: to a new array.
+
+        Returns
+        -------
+        numpy.ndarray
+            An array of shape (world, *shape), or a flat one with counts.
         """
         target = self._gather_target(values, counts, out)
-        self._run(
-            _ALLGATHER,
-            source=values,
-            target=target,
-            count=values.size,
-            out_counts=counts,
-            dtype=self._dtype,
-        )
-        return target
+        words = {"source": values, "target": target, "count": values.size, "out_counts": counts}
+        return _ALLGATHER, words, target
 
-    def iallgather(
-        self, values: Array, *, counts: Sequence[int] | None = None, out: Array | None = None
-    ) -> Request:
-        """Starts allgather()."""
-        target = self._gather_target(values, counts, out)
-        return self._start(
-            _ALLGATHER,
-            source=values,
-            target=target,
-            count=values.size,
-            out_counts=counts,
-            dtype=self._dtype,
-            result=target,
-        )
+    allgather, iallgather = _waiting(_allgather), _starting(_allgather)
 
     def _gather(
-        self, values: Array, root: int, counts: Sequence[int] | None, out: Array | None
-    ) -> tuple[dict[str, Any], Array | None]:
+        self,
+        values: Array,
+        root: int = 0,
+        *,
+        counts: Sequence[int] | None = None,
+        out: Array | None = None,
+    ) -> Plan[Array | None]:
+        """Join all ranks' values at the root, as allgather().
+
+        Parameters
+        ----------
+        values, counts, out
+            As of allgather(). Only the root needs counts.
+        root
+            The rank that gets the result.
+
+        Returns
+        -------
+        numpy.ndarray or None
+            The result at the root, None on the other ranks.
+        """
         target = self._gather_target(values, counts, out) if self.rank == root else None
         words = {"peer": root, "source": values, "target": target, "count": values.size}
-        out_counts = counts if self.rank == root else None
-        return words | {"out_counts": out_counts, "dtype": self._dtype}, target
+        return _GATHER, words | {"out_counts": counts if self.rank == root else None}, target
 
-    def gather(
-        self,
-        values: Array,
-        root: int = 0,
-        *,
-        counts: Sequence[int] | None = None,
-        out: Array | None = None,
-    ) -> Array | None:
-        """allgather() for the root only; others get None. Only the root needs counts."""
-        words, target = self._gather(values, root, counts, out)
-        self._run(_GATHER, **words)
-        return target
-
-    def igather(
-        self,
-        values: Array,
-        root: int = 0,
-        *,
-        counts: Sequence[int] | None = None,
-        out: Array | None = None,
-    ) -> Request:
-        """Starts gather()."""
-        words, target = self._gather(values, root, counts, out)
-        return self._start(_GATHER, result=target, **words)
+    gather, igather = _waiting(_gather), _starting(_gather)
 
     def _scatter(
-        self, values: Array | None, root: int, counts: Sequence[int] | None, out: Array
-    ) -> dict[str, Any]:
-        in_counts = None
-        if self.rank == root:
-            if values is None:
-                raise ValueError("scatter: the root has no values")
-            self._check_counts(counts, values, "counts")
-            if counts is None:
-                self._check_size(values, self.world * out.size, "values")
-            else:
-                self._check_size(out, counts[root], "out")
-            in_counts = counts
-        source = values if self.rank == root else None
-        words = {"peer": root, "source": source, "target": out, "count": out.size}
-        return words | {"in_counts": in_counts, "dtype": self._dtype}
-
-    def scatter(
         self,
         values: Array | None,
         out: Array,
         root: int = 0,
         *,
         counts: Sequence[int] | None = None,
-    ) -> Array:
-        """Block r of the root's values into out on rank r. Other ranks' values are not used."""
-        self._run(_SCATTER, **self._scatter(values, root, counts, out))
-        return out
+    ) -> Plan[Array]:
+        """Copy block r of the root's values to rank r.
 
-    def iscatter(
-        self,
-        values: Array | None,
-        out: Array,
-        root: int = 0,
-        *,
-        counts: Sequence[int] | None = None,
-    ) -> Request:
-        """Starts scatter()."""
-        return self._start(_SCATTER, result=out, **self._scatter(values, root, counts, out))
+        Parameters
+        ----------
+        values
+            The root's values; the other ranks' are not used.
+        out
+            Where this rank's block goes.
+        root
+            The rank that has the values.
+        counts
+            Elements of each rank's block; None: all have the same number.
+
+        Returns
+        -------
+        numpy.ndarray
+            `out`.
+        """
+        words: dict[str, Any] = {"peer": root, "target": out, "count": out.size}
+        if self.rank != root:
+            return _SCATTER, words, out
+        if values is None:
+            raise ValueError("scatter: the root has no values")
+        self._check_counts(counts, values, "counts")
+        if counts is None:
+            self._check_size(values, self.world * out.size, "values")
+        else:
+            self._check_size(out, counts[root], "out")
+        return _SCATTER, words | {"source": values, "in_counts": counts}, out
+
+    scatter, iscatter = _waiting(_scatter), _starting(_scatter)
 
     def _alltoall(
         self,
         values: Array,
-        in_counts: Sequence[int] | None,
-        out_counts: Sequence[int] | None,
-        out: Array | None,
-    ) -> tuple[dict[str, Any], Array]:
+        *,
+        in_counts: Sequence[int] | None = None,
+        out_counts: Sequence[int] | None = None,
+        out: Array | None = None,
+    ) -> Plan[Array]:
+        """Send block r of the values to rank r.
+
+        Parameters
+        ----------
+        values
+            One block for each rank.
+        in_counts, out_counts
+            Elements of the blocks for, and from, each rank; None: all have the same number.
+        out
+            Where the result goes; None: to a new array.
+
+        Returns
+        -------
+        numpy.ndarray
+            One block from each rank.
+        """
         if (in_counts is None) != (out_counts is None):
             raise ValueError("alltoall: in_counts and out_counts go together")
         if out_counts is None:
@@ -393,84 +492,90 @@ class Communicator:
             target = np.empty(sum(out_counts), values.dtype) if out is None else out
             self._check_size(target, sum(out_counts), "out")
         words = {"source": values, "target": target, "count": values.size // self.world}
-        words |= {"in_counts": in_counts, "out_counts": out_counts, "dtype": self._dtype}
-        return words, target
+        return _ALLTOALL, words | {"in_counts": in_counts, "out_counts": out_counts}, target
 
-    def alltoall(
-        self,
-        values: Array,
-        *,
-        in_counts: Sequence[int] | None = None,
-        out_counts: Sequence[int] | None = None,
-        out: Array | None = None,
-    ) -> Array:
-        """Block r of the values to rank r; the result's block r comes from rank r."""
-        words, target = self._alltoall(values, in_counts, out_counts, out)
-        self._run(_ALLTOALL, **words)
-        return target
-
-    def ialltoall(
-        self,
-        values: Array,
-        *,
-        in_counts: Sequence[int] | None = None,
-        out_counts: Sequence[int] | None = None,
-        out: Array | None = None,
-    ) -> Request:
-        """Starts alltoall()."""
-        words, target = self._alltoall(values, in_counts, out_counts, out)
-        return self._start(_ALLTOALL, result=target, **words)
+    alltoall, ialltoall = _waiting(_alltoall), _starting(_alltoall)
 
     # ---- messages and barrier ------------------------------------------------------------------
 
-    def send(self, values: Array, to: int, tag: int = 0) -> None:
-        """Returns when values may be changed: up to 32 KiB at once, more when it is received."""
-        self._run(_SEND, peer=to, tag=tag, source=values, dtype=self._dtype)
+    def _send(self, values: Array, to: int, tag: int = 0) -> Plan[None]:
+        """Send values; return when they may be changed: up to 32 KiB at once, more when they are
+        received.
 
-    def isend(self, values: Array, to: int, tag: int = 0) -> Request:
-        """Starts send()."""
-        return self._start(_SEND, peer=to, tag=tag, source=values, dtype=self._dtype)
+        Parameters
+        ----------
+        values, to, tag
+            The elements, the receiving rank, and a number that its recv() names as well.
+        """
+        return _SEND, {"peer": to, "tag": tag, "source": values}, None
+
+    send, isend = _waiting(_send), _starting(_send)
+
+    def _recv(self, out: Array, source: int | None = None, tag: int = 0) -> Plan[Array]:
+        """Receive up to out.size elements.
+
+        Parameters
+        ----------
+        out
+            Where they go.
+        source, tag
+            The sending rank (None: any), and the number that its send() names.
+        """
+        peer = -1 if source is None else source
+        return _RECV, {"peer": peer, "tag": tag, "target": out}, out
+
+    irecv = _starting(_recv)
 
     def recv(self, out: Array, source: int | None = None, tag: int = 0) -> tuple[int, int]:
-        """Receives up to out.size elements from a rank, or any rank: (its rank, elements)."""
+        """Receive up to out.size elements; the Request of irecv() has what this returns.
+
+        Parameters
+        ----------
+        out, source, tag
+            As of irecv().
+
+        Returns
+        -------
+        tuple
+            The sending rank, and the number of elements.
+        """
         request = self.irecv(out, source, tag)
         request.wait()
         return request.source, request.count
 
-    def irecv(self, out: Array, source: int | None = None, tag: int = 0) -> Request:
-        """Starts recv(); the request's source and count say what came."""
-        peer = -1 if source is None else source
-        return self._start(_RECV, peer=peer, tag=tag, target=out, dtype=self._dtype, result=out)
+    def _barrier(self) -> Plan[None]:
+        """Return when all ranks have called it."""
+        return _BARRIER, {"dtype": -1}, None
 
-    def barrier(self) -> None:
-        """Returns when all ranks have called it."""
-        self._run(_BARRIER)
-
-    def ibarrier(self) -> Request:
-        """Starts barrier()."""
-        return self._start(_BARRIER)
+    barrier, ibarrier = _waiting(_barrier), _starting(_barrier)
 
     # ---- the rest ------------------------------------------------------------------------------
 
     def abort(self, reason: str = "") -> None:
-        """Any thread: operations in progress and all later ones fail, on all ranks."""
+        """Let operations in progress and all later ones fail, on all ranks. Any thread may call it.
+
+        Parameters
+        ----------
+        reason
+            The text of their errors.
+        """
         self._group.abort(reason)
 
     def stats(self) -> dict[str, int]:
-        """Operations; bytes and messages over the plugin (net) and shared memory (shm)."""
+        """Return counts of operations, bytes and messages, of the plugin (net) and memory (shm)."""
         return self._group.stats()
 
     def net(self) -> dict[str, str | int]:
-        """The plugin in use: name, path, device, ABI version."""
+        """Return the plugin in use: name, path, device, ABI version."""
         return self._group.net()
 
     @property
     def closed(self) -> bool:
-        """Was close() called?"""
+        """Whether close() was called."""
         return self._group.closed
 
     def close(self) -> None:
-        """Ends operations in progress and leaves the group. Not collective; safe to call twice."""
+        """End operations in progress and leave the group. Not collective; safe to call twice."""
         self._group.close()
         if self._owned_store is not None:
             self._owned_store.close()

@@ -43,7 +43,19 @@ def first_host(nodelist: str) -> str:
 
 @dataclass(frozen=True)
 class Job:
-    """This process in its job, and the address at which rank 0 serves the key-value store."""
+    """This process in its job, and the address at which rank 0 serves the key-value store.
+
+    Parameters
+    ----------
+    rank, world
+        This process's number, and their count.
+    address, port
+        Where rank 0 serves the store.
+    name
+        Of the job's group.
+    secret
+        Of the store; "": none.
+    """
 
     rank: int
     world: int
@@ -54,10 +66,26 @@ class Job:
 
     @classmethod
     def from_env(cls, environment: Mapping[str, str] | None = None) -> Self:
-        """RANK and WORLD_SIZE (torchrun), else MPI's variables, else Slurm's, else a world of one.
+        """Read RANK and WORLD_SIZE (torchrun), else MPI's variables, else Slurm's, else return a
+        world of one.
 
-        MASTER_ADDR and MASTER_PORT beat what Slurm and MPI imply, HARP_COLL_PORT beats
+        MASTER_ADDR and MASTER_PORT override what Slurm and MPI imply, HARP_COLL_PORT overrides
         MASTER_PORT. HARP_COLL_SECRET: only processes that have it may use the store.
+
+        Parameters
+        ----------
+        environment
+            The variables; None: this process's.
+
+        Returns
+        -------
+        Job
+            The job.
+
+        Raises
+        ------
+        ValueError
+            A variable is missing or wrong.
         """
         env = os.environ if environment is None else environment
         rank, world, address, port, name = cls._found(env)
@@ -103,7 +131,18 @@ class Job:
         return 0, 1, "127.0.0.1", port or PORT, "alone"
 
     def store(self, timeout_s: float = 300) -> TcpStore:
-        """The job's store: rank 0 serves it."""
+        """Open the job's store, which rank 0 serves.
+
+        Parameters
+        ----------
+        timeout_s
+            As of TcpStore, whose errors it raises.
+
+        Returns
+        -------
+        TcpStore
+            The store.
+        """
         return TcpStore(
             self.address,
             self.port,

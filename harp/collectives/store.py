@@ -11,16 +11,14 @@ The server keeps bounds: connections, bytes of a key, of a value and of all, and
 client must have proved that it knows the secret.
 """
 
-import contextlib
+import asyncio
 import hashlib
 import hmac
 import secrets
-import selectors
 import socket
 import struct
 import threading
 import time
-from dataclasses import dataclass, field
 from typing import Protocol
 
 KEY_BYTES_MAX = 256
@@ -42,211 +40,218 @@ class Store(Protocol):
     """Where ranks meet. Any thread may call it; TimeoutError and OSError are its errors."""
 
     def set(self, key: str, value: bytes) -> None:
-        """Sets or replaces a value."""
+        """Set or replace a value.
+
+        Parameters
+        ----------
+        key, value
+            The key, and its value.
+        """
 
     def get(self, key: str) -> bytes | None:
-        """The value, or None when there is none yet."""
+        """Return a value.
+
+        Parameters
+        ----------
+        key
+            The key.
+
+        Returns
+        -------
+        bytes or None
+            The value, None before it is set.
+        """
 
     def wait(self, key: str, timeout_s: float) -> None:
-        """Returns when the key exists; TimeoutError after timeout_s."""
+        """Wait until a value is set.
+
+        Parameters
+        ----------
+        key
+            The key.
+        timeout_s
+            Seconds to wait at most.
+
+        Raises
+        ------
+        TimeoutError
+            It was not set in time.
+        """
 
 
 def _proof(secret: str, nonce: bytes) -> bytes:
     return hmac.new(secret.encode(), GREETING + nonce, hashlib.sha256).digest()
 
 
-@dataclass(eq=False)
-class _Client:
+class _Client(asyncio.Protocol):
     """One connection, as the server sees it."""
 
-    sock: socket.socket
-    nonce: bytes
-    deadline: float
-    received: bytearray = field(default_factory=bytearray)
-    to_send: bytearray = field(default_factory=bytearray)
-    is_known: bool = False
-    waits_for: bytes | None = None
+    def __init__(self, server: "StoreServer") -> None:
+        self._server = server
+        self._nonce = secrets.token_bytes(NONCE_BYTES)
+        self._received = bytearray()
+        self.is_known = False
+        self.waits_for: bytes | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        clients = self._server.clients
+        pending = sum(not other.is_known for other in clients)
+        self._deadline = self._server.loop.call_later(HELLO_S, transport.abort)
+        if len(clients) >= CLIENTS_MAX or pending >= PENDING_MAX:
+            transport.abort()
+            return
+        clients.add(self)
+        transport.write(GREETING + self._nonce)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._deadline.cancel()
+        self._server.clients.discard(self)
+        if self.waits_for is not None:
+            self._server.waiting[self.waits_for].discard(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        while self._take() if self.is_known else self._prove():
+            pass
+
+    def _cut(self, size: int) -> bytes | None:
+        """Return that many received bytes and forget them; None: they are not there yet."""
+        if len(self._received) < size or self.transport.is_closing():
+            return None
+        data = bytes(self._received[:size])
+        del self._received[:size]
+        return data
+
+    def _prove(self) -> bool:
+        """Check the client's proof. Whether it was there."""
+        proof = _proof(self._server.secret, self._nonce)
+        given = self._cut(len(proof))
+        if given is None:
+            return False
+        if not hmac.compare_digest(given, proof):
+            self.transport.abort()
+            return False
+        self.is_known = True
+        self._deadline.cancel()
+        self.reply(_OK)
+        return True
+
+    def _take(self) -> bool:
+        """Handle one request. Whether it was complete."""
+        if len(self._received) < _REQUEST.size:
+            return False
+        kind, key_bytes, value_bytes = _REQUEST.unpack_from(self._received)
+        is_bad = kind not in (_SET, _GET, _WAIT) or self.waits_for is not None
+        if is_bad or key_bytes > KEY_BYTES_MAX or value_bytes > VALUE_BYTES_MAX:
+            self.transport.abort()
+            return False
+        request = self._cut(_REQUEST.size + key_bytes + value_bytes)
+        if request is None:
+            return False
+        key, value = request[_REQUEST.size :][:key_bytes], request[_REQUEST.size + key_bytes :]
+        if kind == _SET:
+            self.reply(self._server.set(key, value))
+        elif key in self._server.values:
+            self.reply(_OK, self._server.values[key] if kind == _GET else b"")
+        elif kind == _GET:
+            self.reply(_ABSENT)
+        else:
+            self.waits_for = key
+            self._server.waiting.setdefault(key, set()).add(self)
+        return True
+
+    def reply(self, status: int, value: bytes = b"") -> None:
+        """Send a reply."""
+        self.transport.write(_REPLY.pack(status, len(value)) + value)
 
 
 class StoreServer:
     """Serves the store from a thread until close()."""
 
-    def __init__(self, address: str, port: int, secret: str = "") -> None:
-        self._secret = secret
-        self._values: dict[bytes, bytes] = {}
+    def __init__(self, port: int, secret: str = "") -> None:
+        self.secret = secret
+        self.values: dict[bytes, bytes] = {}
+        self.clients: set[_Client] = set()
+        self.waiting: dict[bytes, set[_Client]] = {}
         self._bytes = 0
-        self._clients: set[_Client] = set()
-        self._waiting: dict[bytes, list[_Client]] = {}
-        self._selector = selectors.DefaultSelector()
-        self._listener = self._listen(address, port)
-        self.port: int = self._listener.getsockname()[1]
-        self._wake_in, self._wake_out = socket.socketpair()
-        self._selector.register(self._listener, selectors.EVENT_READ, None)
-        self._selector.register(self._wake_in, selectors.EVENT_READ, None)
-        self._stop = False
-        self._thread = threading.Thread(target=self._serve, name="harp-store", daemon=True)
+        listener = self._listen(port)
+        self.port: int = listener.getsockname()[1]
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._serve, args=(listener,), name="harp-store", daemon=True
+        )
         self._thread.start()
 
     @staticmethod
-    def _listen(address: str, port: int) -> socket.socket:
+    def _listen(port: int) -> socket.socket:
         """At all of this host's addresses: ranks may reach it by another than the one named."""
-        del address
-        if socket.has_dualstack_ipv6():
-            try:
-                listener = socket.create_server(
-                    ("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=1024
-                )
-            except OSError as error:
-                raise OSError(
-                    error.errno, f"the key-value store can't listen on port {port}: {error}"
-                ) from None
-        else:
-            listener = socket.create_server(("", port), backlog=1024)
-        listener.setblocking(False)
-        return listener
+        dual = socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if dual else socket.AF_INET
+        try:
+            return socket.create_server(
+                ("", port), family=family, dualstack_ipv6=dual, backlog=1024
+            )
+        except OSError as error:
+            raise OSError(
+                error.errno, f"the key-value store can't listen on port {port}: {error}"
+            ) from None
+
+    def _serve(self, listener: socket.socket) -> None:
+        server = self.loop.run_until_complete(
+            self.loop.create_server(lambda: _Client(self), sock=listener)
+        )
+        self.loop.run_forever()
+        server.close()
+        for client in self.clients:
+            client.transport.abort()
+        self.loop.run_until_complete(asyncio.sleep(0))  # closes the sockets
+        self.loop.close()
 
     def close(self) -> None:
-        """Closes all connections; safe to call twice."""
-        if self._stop:
-            return
-        self._stop = True
-        with contextlib.suppress(OSError):  # the thread may have seen the flag and ended
-            self._wake_out.send(b"x")
-        self._thread.join()
-        self._wake_out.close()
+        """Close all connections; safe to call twice."""
+        if self._thread.is_alive():
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self._thread.join()
 
-    def _serve(self) -> None:
-        try:
-            while not self._stop:
-                pending = [client.deadline for client in self._clients if not client.is_known]
-                timeout = max(0.0, min(pending) - time.monotonic()) if pending else None
-                for key, events in self._selector.select(timeout):
-                    if key.fileobj is self._listener:
-                        self._accept()
-                    elif isinstance(key.data, _Client):
-                        self._handle(key.data, events)
-                now = time.monotonic()
-                for client in [c for c in self._clients if not c.is_known and c.deadline <= now]:
-                    self._drop(client)
-        finally:
-            for client in list(self._clients):
-                self._drop(client)
-            self._selector.close()
-            for sock in (self._listener, self._wake_in):
-                sock.close()
-
-    def _accept(self) -> None:
-        try:
-            sock, _peer = self._listener.accept()
-        except OSError:
-            return
-        sock.setblocking(False)
-        client = _Client(sock, secrets.token_bytes(NONCE_BYTES), time.monotonic() + HELLO_S)
-        pending = sum(not other.is_known for other in self._clients)
-        if len(self._clients) >= CLIENTS_MAX or pending >= PENDING_MAX:
-            sock.close()
-            return
-        self._clients.add(client)
-        self._selector.register(sock, selectors.EVENT_READ, client)
-        self._send(client, GREETING + client.nonce)
-
-    def _drop(self, client: _Client) -> None:
-        self._clients.discard(client)
-        if client.waits_for is not None:
-            self._waiting.get(client.waits_for, []).remove(client)
-        self._selector.unregister(client.sock)
-        client.sock.close()
-
-    def _send(self, client: _Client, data: bytes) -> None:
-        client.to_send += data
-        self._flush(client)
-
-    def _flush(self, client: _Client) -> None:
-        try:
-            while client.to_send:
-                del client.to_send[: client.sock.send(client.to_send)]
-        except BlockingIOError:
-            pass
-        except OSError:
-            client.to_send.clear()  # the next read finds the end
-        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if client.to_send else 0)
-        self._selector.modify(client.sock, events, client)
-
-    def _handle(self, client: _Client, events: int) -> None:
-        if client not in self._clients:
-            return  # dropped in this round
-        if events & selectors.EVENT_WRITE:
-            self._flush(client)
-        if not events & selectors.EVENT_READ:
-            return
-        try:
-            data = client.sock.recv(1 << 16)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if not data:
-            self._drop(client)
-            return
-        client.received += data
-        while client in self._clients and self._take(client):
-            pass
-
-    def _take(self, client: _Client) -> bool:
-        """Handles one message, if it is complete."""
-        received = client.received
-        if not client.is_known:
-            proof = _proof(self._secret, client.nonce)
-            if len(received) < len(proof):
-                return False
-            if not hmac.compare_digest(bytes(received[: len(proof)]), proof):
-                self._drop(client)
-                return False
-            del received[: len(proof)]
-            client.is_known = True
-            self._send(client, _REPLY.pack(_OK, 0))
-            return True
-        if len(received) < _REQUEST.size:
-            return False
-        kind, key_bytes, value_bytes = _REQUEST.unpack_from(received)
-        size = _REQUEST.size + key_bytes + value_bytes
-        is_bad = kind not in (_SET, _GET, _WAIT) or client.waits_for is not None
-        if is_bad or key_bytes > KEY_BYTES_MAX or value_bytes > VALUE_BYTES_MAX:
-            self._drop(client)
-            return False
-        if len(received) < size:
-            return False
-        key = bytes(received[_REQUEST.size : _REQUEST.size + key_bytes])
-        value = bytes(received[_REQUEST.size + key_bytes : size])
-        del received[:size]
-        self._do(client, kind, key, value)
-        return True
-
-    def _do(self, client: _Client, kind: int, key: bytes, value: bytes) -> None:
-        if kind == _SET:
-            old = self._values.get(key)
-            grown = len(value) - len(old) if old is not None else len(key) + len(value)
-            if self._bytes + grown > TOTAL_BYTES_MAX:
-                self._send(client, _REPLY.pack(_FULL, 0))
-                return
-            self._bytes += grown
-            self._values[key] = value
-            self._send(client, _REPLY.pack(_OK, 0))
-            for waiter in self._waiting.pop(key, []):
-                waiter.waits_for = None
-                self._send(waiter, _REPLY.pack(_OK, 0))
-        elif key in self._values:
-            found = self._values[key] if kind == _GET else b""
-            self._send(client, _REPLY.pack(_OK, len(found)) + found)
-        elif kind == _GET:
-            self._send(client, _REPLY.pack(_ABSENT, 0))
-        else:
-            client.waits_for = key
-            self._waiting.setdefault(key, []).append(client)
+    def set(self, key: bytes, value: bytes) -> int:
+        """Set or replace a value, and tell the clients that wait for it; return the status."""
+        old = self.values.get(key)
+        grown = len(value) - len(old) if old is not None else len(key) + len(value)
+        if self._bytes + grown > TOTAL_BYTES_MAX:
+            return _FULL
+        self._bytes += grown
+        self.values[key] = value
+        for waiter in self.waiting.pop(key, ()):
+            waiter.waits_for = None
+            waiter.reply(_OK)
+        return _OK
 
 
-class TcpStore:
-    """A client of the store; with serve, its server too. Threads may share it."""
+class TcpStore(Store):
+    """A client of the store over TCP, and on one rank its server. Threads may share it.
+
+    Parameters
+    ----------
+    address, port
+        The server's. Port 0, for the server: any.
+    serve
+        Whether this process serves the store, too.
+    secret
+        Only processes with the server's secret are served; "": all are.
+    timeout_s
+        Seconds until the server must have answered, and for each request.
+
+    Raises
+    ------
+    ConnectionError
+        The server can't be reached, or another program has the port.
+    PermissionError
+        The secret is another one.
+    OSError
+        The port is in use.
+    """
 
     def __init__(
         self,
@@ -257,7 +262,7 @@ class TcpStore:
         secret: str = "",
         timeout_s: float = 300,
     ) -> None:
-        self._server = StoreServer(address, port, secret) if serve else None
+        self._server = StoreServer(port, secret) if serve else None
         self.port = port if self._server is None else self._server.port
         self._address = ("localhost" if serve else address, self.port)
         self._secret = secret
@@ -342,22 +347,19 @@ class TcpStore:
         raise TimeoutError(f"the key-value store has no {key} after {timeout_s} s")
 
     def set(self, key: str, value: bytes) -> None:
-        """Sets or replaces a value."""
         status, _ = self._request(_SET, key, value, self._timeout_s)
         if status != _OK:
             raise OSError(f"the key-value store is full ({TOTAL_BYTES_MAX} bytes)")
 
     def get(self, key: str) -> bytes | None:
-        """The value, or None when there is none yet."""
         status, value = self._request(_GET, key, b"", self._timeout_s)
         return value if status == _OK else None
 
     def wait(self, key: str, timeout_s: float) -> None:
-        """Returns when the key exists; TimeoutError after timeout_s."""
         self._request(_WAIT, key, b"", max(timeout_s, 0.001))
 
     def close(self) -> None:
-        """Closes the connection, and the server if this is its rank; safe to call twice."""
+        """Close the connection, and the server if this is its rank; safe to call twice."""
         with self._lock:
             if self._sock is not None:
                 self._sock.close()

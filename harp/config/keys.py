@@ -127,18 +127,6 @@ def global_keys() -> tuple[Key, ...]:
 
 
 @cache
-def nic_keys() -> tuple[Key, ...]:
-    """Return the keys of each [[nic]]."""
-    return tuple(key for key in all_keys() if key.table == NIC_TABLE)
-
-
-@cache
-def dpdk_keys() -> tuple[Key, ...]:
-    """Return the keys of each [[dpdk]]."""
-    return tuple(key for key in all_keys() if key.table == DPDK_TABLE)
-
-
-@cache
 def tables() -> dict[str, dict[str, Key]]:
     """Return harp.toml's tables: name -> key -> Key, in the order of the list, including ARRAYS."""
     result: dict[str, dict[str, Key]] = {}

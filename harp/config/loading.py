@@ -2,7 +2,7 @@
 """Combines environment, file and defaults, and reports all mistakes at once."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from harp._core import port_spec
@@ -16,12 +16,11 @@ from harp.config.keys import (
     Key,
     Reader,
     by_name,
-    dpdk_keys,
     find,
     global_keys,
     nearest,
     nearest_variable,
-    nic_keys,
+    tables,
 )
 from harp.config.model import Config, DpdkConfig, Source, Value, dpdk_view, frozen, port_name
 from harp.config.problems import ConfigError, Problem
@@ -178,7 +177,7 @@ def _ports_together(
             owned.setdefault(address, addresses)
 
 
-def _complete(keys: tuple[Key, ...], *layers: Mapping[str, Value]) -> dict[str, Value]:
+def _complete(keys: Iterable[Key], *layers: Mapping[str, Value]) -> dict[str, Value]:
     """Return one value for each key: from the first layer that has it, else the default."""
     result: dict[str, Value] = {}
     for key in keys:
@@ -202,8 +201,10 @@ def build(
     cli_values = _from_command_line(settings or {}, problems)
     environment_values = _from_environment(environ, readers, problems, warnings)
     found = _complete(global_keys(), cli_values, environment_values, reading.values)
-    nics = [_complete(nic_keys(), nic) for nic in reading.arrays[NIC_TABLE]]
-    ports = [_complete(dpdk_keys(), port) for port in reading.arrays[DPDK_TABLE]]
+    nics, ports = (
+        [_complete(tables()[name].values(), each) for each in reading.arrays[name]]
+        for name in (NIC_TABLE, DPDK_TABLE)
+    )
     _together(found, problems)
     _keep_encryption(found, reading.values, problems)
     for nic in nics:

@@ -55,7 +55,7 @@ def _flat(found: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         for setting in nic["settings"]:
             name = setting["key"].removeprefix("nic.")
             rows[f"nic {nic['ifname']}.{name}"] = setting
-    for port in found.get("dpdk", ()):  # a harpd before 0.2 sends none
+    for port in found["dpdk"]:
         for setting in port["settings"]:
             name = setting["key"].removeprefix("dpdk.")
             rows[f"dpdk {port['name']}.{name}"] = setting

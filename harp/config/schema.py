@@ -6,7 +6,7 @@ from typing import Any
 
 from harp.config import values
 from harp.config.document import Document
-from harp.config.keys import ARRAYS, DPDK_TABLE, NIC_TABLE, Key, global_keys, nearest, tables
+from harp.config.keys import ARRAYS, DPDK_TABLE, NIC_TABLE, global_keys, nearest, tables
 from harp.config.model import Source, Value
 from harp.config.problems import Problem
 
@@ -41,7 +41,8 @@ class Reading:
         elif name in ARRAYS:
             self._array(name, content)
         elif isinstance(content, dict):
-            self._table(name, content, (name,), self._set)
+            found = self._table(name, content, (name,)).values()
+            self.values |= {value.key.name: value for value in found}
         else:
             example = next(iter(tables()[name]))
             self._report(f"must be a table: [{name}], and beneath it {example} = ...", name, name)
@@ -75,12 +76,9 @@ class Reading:
         self._report(f"is an unknown key: {advice}", f"{table}.{values.quote(name)[1:-1]}", *path)
 
     def _table(
-        self,
-        table: str,
-        content: Mapping[str, Any],
-        path: tuple[str | int, ...],
-        store: Callable[[Key, Value], None],
-    ) -> None:
+        self, table: str, content: Mapping[str, Any], path: tuple[str | int, ...]
+    ) -> dict[str, Value]:
+        found: dict[str, Value] = {}
         for name, raw in content.items():
             key = tables()[table].get(name)
             if key is None:
@@ -89,14 +87,12 @@ class Reading:
             try:
                 value = values.from_toml(raw, key)
             except ValueError as error:
-                found = values.quote(raw) if not isinstance(raw, dict) else "a table"
-                self._report(f"= {found}: {error}", key.place, *path, name)
+                shown = values.quote(raw) if not isinstance(raw, dict) else "a table"
+                self._report(f"= {shown}: {error}", key.place, *path, name)
                 continue
             line = self.document.line(*path, name)
-            store(key, Value(key, value, Source("file", self.document.file, line)))
-
-    def _set(self, key: Key, value: Value) -> None:
-        self.values[key.name] = value
+            found[name] = Value(key, value, Source("file", self.document.file, line))
+        return found
 
     def _array(self, table: str, content: Any) -> None:
         if not isinstance(content, list) or not all(isinstance(each, dict) for each in content):
@@ -107,15 +103,9 @@ class Reading:
         if len(content) > DEVICES_MAX:
             self._report(f"comes {len(content)} times, and {DEVICES_MAX} are allowed", table, table)
             return
-        for index, each in enumerate(content):
-            found: dict[str, Value] = {}
-            self._table(
-                table,
-                each,
-                (table, index),
-                lambda key, value, found=found: found.__setitem__(key.key, value),  # type: ignore[misc]
-            )
-            self.arrays[table].append(found)
+        self.arrays[table] = [
+            self._table(table, each, (table, index)) for index, each in enumerate(content)
+        ]
 
     def _check_required(self, table: str, name: str) -> None:
         """Check that each element of the array names its device."""

@@ -230,20 +230,6 @@ def from_text(text: str, key: Key) -> Setting:
     return _number(text, key)
 
 
-def _from_toml_cores(value: object, key: Key) -> tuple[int, ...]:
-    if isinstance(value, str):
-        return _cores(_spans(value, key), key)
-    if isinstance(value, list) and all(type(item) is int for item in value):
-        return _cores(value, key)
-    raise ValueError(f"must be {key.accepts}, or an array of numbers")
-
-
-def _from_toml_list(value: object, key: Key) -> tuple[str, ...]:
-    if isinstance(value, list) and all(isinstance(item, str) for item in value):
-        return _means(_words(value, key), key)
-    raise ValueError('must be an array of texts, like ["a", "b"]')
-
-
 def _wrong_type(value: object, key: Key) -> ValueError:
     hint = ""
     if isinstance(value, str) and key.type is Type.BOOL and value in ("true", "false"):
@@ -255,20 +241,21 @@ def _wrong_type(value: object, key: Key) -> ValueError:
 
 def from_toml(value: object, key: Key) -> Setting:
     """Convert a value of harp.toml from tomllib's type."""
-    match key.type:
-        case Type.BOOL:
-            if isinstance(value, bool):
-                return value
-        case Type.LIST:
-            return _from_toml_list(value, key)
-        case Type.CORES:
-            return _from_toml_cores(value, key)
-        case Type.CHOICE | Type.TEXT | Type.PORTS:
-            if isinstance(value, str):
-                return from_text(value, key)
-        case _:
-            if type(value) is int:  # Python's bool is an int; it is not a number here.
-                return _in_range(value, key)
+    match key.type, value:
+        case Type.BOOL, bool():
+            return value
+        case Type.LIST, list() if all(isinstance(item, str) for item in value):
+            return _means(_words(value, key), key)
+        case Type.LIST, _:
+            raise ValueError('must be an array of texts, like ["a", "b"]')
+        case Type.CORES, list() if all(type(item) is int for item in value):
+            return _cores(value, key)
+        case Type.CHOICE | Type.TEXT | Type.PORTS | Type.CORES, str():
+            return from_text(value, key)
+        case Type.CORES, _:
+            raise ValueError(f"must be {key.accepts}, or an array of numbers")
+        case Type.U32 | Type.MS | Type.US, int() if type(value) is int:  # a bool is no number here
+            return _in_range(value, key)
     raise _wrong_type(value, key)
 
 

@@ -122,24 +122,24 @@ def _log_to(path: Path | None) -> None:
 
 
 def _mount(config: Path | None) -> None:
-    from harp.daemon import configured, rundir
+    from harp.daemon import rundir, settings
 
-    settings = configured.read(config)
-    rundir.prepare(settings.run_dir)
+    found = settings.read(config)
+    rundir.prepare(found.run_dir)
     try:
-        rundir.mount_bpffs(settings.pins_dir)
+        rundir.mount_bpffs(found.pins_dir)
     except OSError as error:
         raise HarpError(
-            f"mounting in {settings.run_dir}: {error.strerror}; it needs CAP_SYS_ADMIN"
+            f"mounting in {found.run_dir}: {error.strerror}; it needs CAP_SYS_ADMIN"
         ) from error
 
 
 def _serve(config: Path | None) -> None:
-    from harp.daemon import configured
     from harp.daemon.daemon import Daemon
     from harp.daemon.kernel import Kernel
+    from harp.daemon.settings import read
 
-    settings = configured.read(config)
+    settings = read(config)
     log.setLevel(settings.log_level.upper())
     if os.geteuid() != 0:
         log.warning("not root: binding queues and attaching XDP will need capabilities")
@@ -148,14 +148,7 @@ def _serve(config: Path | None) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     if not settings.nics and not settings.dpdk:
         log.warning("harp.toml has no [[nic]] and no [[dpdk]]: there is nothing to lease")
-    daemon = Daemon(
-        settings,
-        Kernel(),
-        configured.NicPreparation(),
-        configured.read_again(config),
-        configured.start_metrics,
-        lambda: configured.read(config),
-    )
+    daemon = Daemon(settings, Kernel(), lambda: read(config))
     daemon.start()
     daemon.run()
 

@@ -1,19 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """`harpctl stop` without a running harpd: cleans up after one that died."""
 
-import logging
 import os
 import stat
 from collections.abc import Callable
 
-from harp.daemon import peer, rundir
-from harp.daemon.daemon import Preparation
+from harp.daemon import peer, rundir, takeover
+from harp.daemon.preparation import Preparation
 from harp.daemon.settings import Settings
-from harp.daemon.state import BadStateError, State, StateFile
-from harp.daemon.table import Lease
+from harp.daemon.state import State, StateFile
 from harp.errors import Exit, HarpError
 
-log = logging.getLogger("harpd")
 Unpin = Callable[[str], bool]
 
 
@@ -38,12 +35,8 @@ def clean(settings: Settings, preparation: Preparation, unpin: Unpin, force: boo
 
 def _clean(settings: Settings, preparation: Preparation, unpin: Unpin, force: bool) -> list[str]:
     file = StateFile(settings.run_dir)
-    try:
-        state = file.read() or State()
-    except BadStateError as error:
-        state = State()
-        log.error("%s can't be read (%s); now %s", file.path, error, file.set_aside())
-    living = [lease for lease in state.leases if lease.active and _lives(lease)]
+    state = takeover.read_state(file)
+    living = [lease for lease in state.leases if lease.active and peer.lives(lease.owner)]
     if living and not force:
         owners = ", ".join(
             f"process {each.owner.pid} ({each.label}) on {each.ifname} queue {each.queue}"
@@ -69,14 +62,6 @@ def _clean(settings: Settings, preparation: Preparation, unpin: Unpin, force: bo
         file.remove()
         done.append(f"removed {file.path}")
     return done
-
-
-def _lives(lease: Lease) -> bool:
-    try:
-        os.close(peer.reopen(lease.owner))
-    except peer.PeerGoneError:
-        return False
-    return True
 
 
 def _unpin(settings: Settings, unpin: Unpin) -> list[str]:

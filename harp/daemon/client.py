@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A client of harpd: harpctl's requests, and leases for tests and tools in Python."""
+"""A client of harpd: harpctl's requests."""
 
 import array
 import contextlib
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from harp import __version__, _host, files
-from harp._host import Kind, Leased, Message
+from harp._host import Kind, Message
 from harp.closing import Closing
 from harp.daemon import peer
 from harp.errors import Exit, HarpError
@@ -68,7 +68,7 @@ class DaemonClient(Closing):
             self._sock.setsockopt(socket.SOL_SOCKET, option, limit)
         try:
             self._connect()
-            welcome, _ = self._ask(_host.pack_hello(self._next(), name), Kind.WELCOME)
+            welcome, _ = self.ask(_host.pack_hello(self.next_serial(), name), Kind.WELCOME)
         except BaseException:
             self._sock.close()
             raise
@@ -105,11 +105,12 @@ class DaemonClient(Closing):
         """Return the connection's descriptor."""
         return self._sock.fileno()
 
-    def _next(self) -> int:
+    def next_serial(self) -> int:
+        """Return the serial number of the next request."""
         self._serial += 1
         return self._serial
 
-    def _ask(self, payload: bytes, wanted: Kind) -> tuple[Message, list[int]]:
+    def ask(self, payload: bytes, wanted: Kind) -> tuple[Message, list[int]]:
         """Send a message and return the answer; the caller owns the descriptors."""
         try:
             with contextlib.suppress(ConnectionResetError, BrokenPipeError):
@@ -169,7 +170,7 @@ class DaemonClient(Closing):
             harpd does not answer, or not with a document.
         """
         question = json.dumps({"command": command, **fields}).encode()
-        _, fds = self._ask(_host.pack_query(self._next(), question), Kind.ANSWER)
+        _, fds = self.ask(_host.pack_query(self.next_serial(), question), Kind.ANSWER)
         try:
             if len(fds) != 1:
                 raise HarpError(f"harpd at {self.path} answers without a document")
@@ -186,46 +187,6 @@ class DaemonClient(Closing):
             ) from error
         finally:
             _close(fds)
-
-    def lease(self, ifname: str, **request: Any) -> tuple[Leased, list[int]]:
-        """Request an instance.
-
-        Parameters
-        ----------
-        ifname
-            The NIC.
-        request
-            queue, frame_count, copy_mode, label: see _host.pack_lease().
-
-        Returns
-        -------
-        tuple
-            The lease, and its descriptors as in enum harp_lease_fd, which the caller owns.
-
-        Raises
-        ------
-        RefusedByDaemonError
-            harpd refuses, with the reason.
-        """
-        message, fds = self._ask(_host.pack_lease(self._next(), ifname, **request), Kind.LEASED)
-        lease: Leased = message.fields["lease"]
-        if len(fds) != _host.FDS:
-            _close(fds)
-            raise HarpError(f"harpd at {self.path} gave {len(fds)} descriptors")
-        return lease, fds
-
-    def lease_port(self, name: str, **request: Any) -> tuple[_host.Port, list[int]]:
-        """Request a DPDK port; the caller owns the descriptors, one statistics page per queue."""
-        message, fds = self._ask(_host.pack_lease(self._next(), name, **request), Kind.PORT)
-        port: _host.Port = message.fields["port"]
-        if len(fds) != port.page_count:
-            _close(fds)
-            raise HarpError(f"harpd at {self.path} gave {len(fds)} descriptors")
-        return port, fds
-
-    def release(self, lease_id: int) -> None:
-        """Return an instance."""
-        self._ask(_host.pack_release(self._next(), lease_id), Kind.DONE)
 
 
 def _close(fds: list[int]) -> None:

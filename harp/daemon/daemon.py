@@ -27,19 +27,19 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from harp import __version__
 from harp.daemon import netlink, notify, peer, queries, rundir, takeover
 from harp.daemon.access import Access
-from harp.daemon.documents import Lending
+from harp.daemon.documents import Documents
 from harp.daemon.frames import Frames
 from harp.daemon.kernel import Kernel
 from harp.daemon.leasing import Leasing
 from harp.daemon.limits import documents_possible
 from harp.daemon.loop import Loop
 from harp.daemon.nics import Nics
-from harp.daemon.readings import Readings
+from harp.daemon.preparation import Preparation
 from harp.daemon.server import BACKLOG, Server
 from harp.daemon.session import Session
 from harp.daemon.settings import Settings
@@ -49,66 +49,45 @@ from harp.daemon.takeover import Takeover
 from harp.daemon.watching import Watching
 from harp.errors import HarpError
 
+if TYPE_CHECKING:
+    from harp.daemon.exporter import Exporter
+
 log = logging.getLogger("harpd")
 SYNC_EVERY_S = 30.0
 STATE_AGAIN_S = 5.0  # until the disk has space again
-MONITOR_AGAIN_S = 1.0
 ASK_S = 5.0
 # kept across a restart: lock, listening socket, clients ("+": greeted)
 INHERITED = "HARPD_INHERITED_FDS"
 INHERITED_FRAMES = "HARPD_INHERITED_FRAMES"  # and the frame memory of leases
 
 
-class Preparation:
-    """Prepares NICs as harp.toml asks and restores them: harp.nicprep, or nothing."""
-
-    def prepare(self, settings: Settings, undo: Any, record: Callable[[Any], None]) -> None:
-        """Prepare; record(undo) after each change. undo: changes of an earlier harpd."""
-        record(undo)
-
-    def restore(self, undo: Any, record: Callable[[Any], None]) -> None:
-        """Restore everything."""
-
-
-class Metrics(Protocol):
-    """The Prometheus endpoint: harp.daemon.exporter.Exporter."""
-
-    @property
-    def url(self) -> str: ...
-
-    def close(self) -> None: ...
-
-
-# Starts the endpoint. Its source returns status and instances; any thread may call it.
-Documents = tuple[dict[str, Any], dict[str, Any]]
-StartMetrics = Callable[[Settings, Callable[[], Documents]], Metrics | None]
-
-
 class Daemon:
-    """A harpd."""
+    """A harpd.
+
+    Parameters
+    ----------
+    settings
+        Those of the start.
+    load
+        Loads them again, for a reload or a restart. HarpError.
+    """
 
     def __init__(
         self,
         settings: Settings,
         kernel: Kernel,
+        load: Callable[[], Settings],
         preparation: Preparation | None = None,
-        reload: Callable[[Settings], Settings] | None = None,
-        metrics: StartMetrics | None = None,
-        fresh: Callable[[], Settings] | None = None,
     ) -> None:
-        self.settings, self._kernel = settings, kernel
+        self.settings, self._kernel, self._load = settings, kernel, load
         self._preparation = preparation or Preparation()
-        self._read_settings = reload  # what may change live, for SIGHUP
-        self._fresh_settings = fresh  # the whole configuration, for a restart
-        self._start_metrics = metrics
-        self._metrics: Metrics | None = None
+        self._metrics: Exporter | None = None
         self._reloads = 0
         self._before: State | None = None  # until all leases are adopted
         self._takeover = Takeover(State())
         self.since_s = time.time()
         self.loop = Loop()
-        self._lending = Lending(self.loop, documents_possible())
-        self._readings = Readings(self.loop, self._lending)
+        self._documents = Documents(self.loop, documents_possible())
         self.table = LeaseTable(settings.leases_per_uid, lambda: secrets.randbits(63))
         self._state_file = StateFile(settings.run_dir)
         self._state_broken = ""
@@ -117,7 +96,7 @@ class Daemon:
         self._clients: list[tuple[int, bool]] = []
         self._frames: list[int] = []
         self._listening: socket.socket | None = None
-        self._monitor: socket.socket | None = None
+        self._monitor: netlink.NetworkMonitor | None = None
         self._server: Server | None = None
         self._started = False
         self._restart = False
@@ -189,7 +168,7 @@ class Daemon:
         )  # fmt: skip
         if self.leasing.access.unknown:
             log.info("no user or group is called %s", ", ".join(self.leasing.access.unknown))
-        self._monitor = netlink.monitor()
+        self._monitor = netlink.NetworkMonitor(netlink.MONITOR_GROUPS)
         self._takeover = Takeover(before)
         self.nics.inherit(before.nics, self._takeover.users)
         self.nics.sync()
@@ -202,7 +181,7 @@ class Daemon:
         assert self._listening is not None
         assert self._monitor is not None
         self._watching = Watching(self.loop, self._kernel, self.leasing)
-        session = Session(self, self._lending, self._readings, self._watching)
+        session = Session(self, self._documents, self._watching)
         self._server = Server(
             self.loop, self._listening, session, self.settings.connections_per_uid
         )
@@ -212,37 +191,37 @@ class Daemon:
         self.loop.every(SYNC_EVERY_S, self.nics.sync)
         self.loop.every(STATE_AGAIN_S, self._save_again)
         self.nics.prepare_with(self._prepare_again)
-        if self._start_metrics is not None:
-            try:
-                self._metrics = self._start_metrics(self.settings, self.documents)
-            except HarpError as error:
-                log.error("%s; harpd serves without metrics", error)
+        if self.settings.metrics.port != 0:
+            self._start_metrics()
         self._before = None
         self.save()
         self._started = True
         log.info("harpd %s serves on %s", __version__, self.settings.socket_path)
 
+    def _start_metrics(self) -> None:
+        # prometheus_client takes a while to import.
+        from harp.daemon import exporter
+
+        address, port = self.settings.metrics.address, self.settings.metrics.port
+        try:
+            self._metrics = exporter.Exporter(address, port, self.documents)
+        except HarpError as error:
+            log.error("%s; harpd serves without metrics", error)
+
     def _network_changed(self) -> None:
         assert self._monitor is not None
         try:
-            changed = netlink.drain(self._monitor)
+            changes = self._monitor.read()
         except OSError as error:
-            log.warning("monitoring links and addresses: %s; opening a new monitor", error.strerror)
+            log.error(
+                "monitoring links and addresses: %s; harpd looks every %.0f s until a restart",
+                error.strerror, SYNC_EVERY_S,
+            )  # fmt: skip
             self.loop.remove_reader(self._monitor)
             self._monitor.close()
-            self.loop.call_later(MONITOR_AGAIN_S, self._reopen_monitor)
             return
-        if changed:
+        if changes.interfaces or changes.lost:
             self.nics.sync()
-
-    def _reopen_monitor(self) -> None:
-        try:
-            self._monitor = netlink.monitor()
-        except OSError:  # no descriptor or memory: nics.sync() also runs by a slow timer
-            self.loop.call_later(MONITOR_AGAIN_S, self._reopen_monitor)
-            return
-        self.loop.add_reader(self._monitor, self._network_changed)
-        self.nics.sync()
 
     # ---- state ----
 
@@ -263,7 +242,8 @@ class Daemon:
             + self._takeover.stranded,
             rests={
                 ifname: [
-                    (b, wall_s + until - now_s) for b, until in table.ports.quarantined.items()
+                    (block.first, block.last, wall_s + until - now_s)
+                    for block, until in table.ports.quarantined.items()
                 ]
                 for ifname, table in self.table.nics.items()
             },
@@ -317,13 +297,12 @@ class Daemon:
         notify.reloading()
         problem = ""
         try:
-            if self._read_settings is not None:
-                problem = self._apply(self._read_settings(self.settings))
-                self._reloads += 1
-                self.nics.sync()
-                log.info("configuration reloaded")
-                if problem:
-                    log.error("%s", problem)
+            problem = self._apply(self.settings.reloaded(self._load()))
+            self._reloads += 1
+            self.nics.sync()
+            log.info("configuration reloaded")
+            if problem:
+                log.error("%s", problem)
         except Exception as error:  # harpd continues whatever the reader raises
             problem = str(error)
             log.error("%s; the configuration stays as it was", problem)
@@ -399,10 +378,8 @@ class Daemon:
                 f"{self._state_file.path} can't be written ({self._state_broken}): a restart would "
                 f"lose {self._summary()}; make room"
             )
-        if self._fresh_settings is None:
-            return ""
         try:
-            new = self._fresh_settings()
+            new = self._load()
         except HarpError as error:
             return str(error).splitlines()[0]
         for name in ("run_dir", "socket_path"):
@@ -425,15 +402,15 @@ class Daemon:
         self._started = False
         if self._metrics is not None:
             self._metrics.close()
-        self._readings.end()
+        self._documents.reader.close()  # ends a reading in progress
+        if self._server is not None:
+            self._server.end_reading()
         self.loop.finish_work()  # leases in the making are refused now
-        self.leasing.end_waiting()
         if self._server is not None:
             self._clients = self._server.hand_over() if self._restart else []
             self._server.close()
             self._watching.close()
-        self._readings.close()
-        self._lending.close()
+        self._documents.close()
         if self._remove:
             self._remove_all()
         else:

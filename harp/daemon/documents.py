@@ -1,153 +1,149 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The documents that harpd answers with: memfds, and who has them open.
+"""The documents that harpd answers with: memfds, which harpd empties HELD_S after their last use.
 
-harpd pays for a document's memory, and clients may keep their descriptors. So harpd keeps a
-descriptor of each lent document and checks whether others have it open: a lease for writing is
-granted only to the sole holder (fcntl(2), F_SETLEASE). Then harpd empties the document, because a
-path reference (O_PATH) does not count as open and would keep the memory. The memory of open
-documents is limited per user. Users do not share documents, so that each pays only for its own.
+harpd pays for a document's memory, and clients may keep their descriptors. A client reads its
+document at once, so emptying it later takes nothing from it and bounds what harpd pays. Documents
+are sealed against all other changes, so that a reader can rely on the contents.
 
-Documents are sealed against all other changes, so that a reader can rely on the contents.
+Another process reads the statistics of instances and jobs (harp.daemon.reader), since users'
+processes may make that slow and write what is parsed. A reading serves all requests that arrive
+meanwhile and for some time after, because it costs as much as it finds.
 """
 
+import asyncio
 import errno
 import fcntl
+import itertools
 import os
-import signal
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from harp.daemon.loop import Loop
+from harp.daemon.reader import Reader, ReaderError
 from harp.daemon.table import RefusedError
 
-HELD_BYTES_MAX = 512 << 20  # of a user other than root: four of the largest documents
-SWEEP_S = 1.0
+# A client that asks as often as the rate limit allows stays below its share of documents.
+HELD_S = 10.0
+HELD_BYTES_MAX = 256 << 20  # of a user other than root
+# A reading is used for AGE_S and, if it is large, so much longer that all of HELD_S fit in memory.
+AGE_S = 1.0
+READ_BYTES_PER_S = 8 << 20
 COPY_BYTES = 1 << 20
+_OF_ALL = -1  # in place of a user
 _SEALS = fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 
 
-def _opened(fd: int) -> int:
-    """Open it once more, read-only, with an offset of its own."""
-    return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
-
-
 def written(pieces: Iterable[bytes]) -> int:
-    """A document: a read-only descriptor. Any thread may use it."""
+    """A document: the descriptor of its owner, for opened() and emptied(). Any thread may use
+    it.
+    """
     fd = os.memfd_create("harp-answer", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.fchmod(fd, 0o600)  # a reader of it can't open it for writing
         with os.fdopen(fd, "wb", closefd=False) as file:
             file.writelines(pieces)
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
-        return _opened(fd)
-    finally:
+        os.lseek(fd, 0, os.SEEK_SET)
+    except BaseException:
         os.close(fd)
+        raise
+    return fd
 
 
-def document_fd(text: str) -> int:
-    """Return written() of a short text."""
-    return written((text.encode(),))
+def opened(document: int) -> int:
+    """Open a document for a reader: read-only, with an offset of its own."""
+    return os.open(f"/proc/self/fd/{document}", os.O_RDONLY | os.O_CLOEXEC)
 
 
 def copied(fd: int) -> int:
-    """Copy a document. Any thread may call it; it closes the descriptor."""
+    """Copy a document of another process, which may change its own; closes the descriptor."""
     with os.fdopen(fd, "rb", buffering=0) as file:
         return written(iter(lambda: file.read(COPY_BYTES), b""))
 
 
-@dataclass
-class _Lent:
+def read_statistics(reader: Reader, flows: bool) -> int:
+    """Return a document of all instances and jobs. Runs in a worker."""
+    try:
+        return copied(reader.ask({"kind": "document", "flows": flows}))
+    except ReaderError as error:
+        raise RefusedError(errno.EIO, str(error)) from error
+
+
+@dataclass(eq=False)
+class _Document:
     fd: int
     size: int
-    source: object
-
-    def is_kept(self) -> bool:
-        """Tell whether another process has it open."""
-        try:
-            # If a process opens it at this moment, as root may, the kernel sends a signal. The
-            # default signal, SIGIO, would end harpd.
-            fcntl.fcntl(self.fd, fcntl.F_SETSIG, signal.SIGURG)
-            fcntl.fcntl(self.fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
-        except BlockingIOError:
-            return True
-        except OSError:  # leases are disabled (fs.leases-enable)
-            return False
-        fcntl.fcntl(self.fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
-        os.truncate(f"/proc/self/fd/{self.fd}", 0)
-        return False
 
 
-class Lending:
-    """All lent documents; a user may have a quarter of the total. Used by the loop's thread."""
+class Documents:
+    """All documents that clients may read. Used by the loop's thread.
+
+    Parameters
+    ----------
+    count_max
+        Documents at a time; a user may have a quarter of them.
+    """
 
     def __init__(self, loop: Loop, count_max: int) -> None:
         self._loop = loop
         self._each_max = max(1, count_max // 4)
-        self._lent: dict[int, list[_Lent]] = {}  # by user
-        self._sweeps = False
+        self._held: dict[int, list[_Document]] = {}  # by user, the oldest first
+        self._readings: dict[bool, asyncio.Task[_Document]] = {}
+        self.reader = Reader()
 
-    def expect_room(self, uid: int, size: int) -> None:
-        """Raise RefusedError if one more document of that size exceeds the user's limit."""
-        lent = self._swept(uid)
-        total = sum(each.size for each in lent)
-        if uid == 0:
-            while len(lent) >= self._each_max:
-                os.close(lent.pop(0).fd)
-        elif len(lent) >= self._each_max or total + size > HELD_BYTES_MAX:
+    def lend(self, uid: int, text: str) -> int:
+        """Make a document of a user and return its descriptor; RefusedError if the user has too
+        many.
+        """
+        data, held = text.encode(), self._held.get(uid, [])
+        while uid == 0 and len(held) >= self._each_max:
+            self._empty(uid, held[0])
+        total = sum(each.size for each in held)
+        if uid != 0 and (len(held) >= self._each_max or total + len(data) > HELD_BYTES_MAX):
             raise RefusedError(
                 errno.EDQUOT,
-                f"user {uid} keeps {len(lent)} of harpd's answers open, {total >> 20} MiB in all, "
-                "which is the limit; close some",
+                f"user {uid} got {len(held)} answers of {total >> 20} MiB within {HELD_S:.0f} s, "
+                "which is the limit; ask less often",
             )
+        document = _Document(written((data,)), len(data))
+        self._hold(uid, document, HELD_S)
+        return opened(document.fd)
 
-    def lend(self, uid: int, fd: int, source: object = None) -> int:
-        """Lend a document to a user and return a descriptor; takes over the document. source: what
-        again() may ask for.
-        """
+    async def statistics(self, flows: bool) -> int:
+        """Return a descriptor of the statistics of all instances; RefusedError."""
+        if flows not in self._readings:
+            self._readings[flows] = self._loop.spawn(self._read(flows))
+        document = await asyncio.shield(self._readings[flows])
+        return opened(document.fd)
+
+    async def _read(self, flows: bool) -> _Document:
         try:
-            lent = _opened(fd)
-            size = os.fstat(fd).st_size
+            fd = await self._loop.work(lambda: read_statistics(self.reader, flows))
         except BaseException:
-            os.close(fd)
+            self._readings.pop(flows, None)
             raise
-        self._lent.setdefault(uid, []).append(_Lent(fd, size, source))
-        self._sweep_later()
-        return lent
+        document = _Document(fd, os.fstat(fd).st_size)
+        age_s = AGE_S + document.size / READ_BYTES_PER_S
+        self._loop.call_later(age_s, self._readings.pop, flows, None)
+        self._hold(_OF_ALL, document, age_s + HELD_S)
+        return document
 
-    def again(self, uid: int, source: object) -> int | None:
-        """Return another descriptor of the user's document of that source; None without one."""
-        for each in self._lent.get(uid, ()):
-            if each.source is source:
-                return _opened(each.fd)
-        return None
+    def _hold(self, uid: int, document: _Document, held_s: float) -> None:
+        self._held.setdefault(uid, []).append(document)
+        self._loop.call_later(held_s, self._empty, uid, document)
 
-    def _swept(self, uid: int) -> list[_Lent]:
-        """Drop the user's documents that no process has open; return the others."""
-        kept = []
-        for each in self._lent.pop(uid, ()):
-            if each.is_kept():
-                kept.append(each)
-            else:
-                os.close(each.fd)
-        if kept:
-            self._lent[uid] = kept
-        return kept
-
-    def _sweep_later(self) -> None:
-        if not self._sweeps:
-            self._sweeps = True
-            self._loop.call_later(SWEEP_S, self._sweep)
-
-    def _sweep(self) -> None:
-        self._sweeps = False
-        for uid in list(self._lent):
-            self._swept(uid)
-        if self._lent:
-            self._sweep_later()
+    def _empty(self, uid: int, document: _Document) -> None:
+        """Free a document's memory, whatever readers keep. Root's may be emptied already."""
+        held = self._held.get(uid, [])
+        if document in held:
+            held.remove(document)
+            os.ftruncate(document.fd, 0)
+            os.close(document.fd)
+        if not held:
+            self._held.pop(uid, None)
 
     def close(self) -> None:
-        """Close all; clients keep theirs."""
-        for uid in list(self._lent):
-            for each in self._swept(uid):
-                os.close(each.fd)
-        self._lent.clear()
+        """Close all descriptors; readers keep theirs."""
+        for document in itertools.chain(*self._held.values()):
+            os.close(document.fd)
+        self._held.clear()

@@ -19,16 +19,14 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs
-from wsgiref.simple_server import WSGIRequestHandler, make_server
+from wsgiref.simple_server import WSGIRequestHandler
 
-from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client import ProcessCollector
 from prometheus_client.exposition import ThreadingWSGIServer
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
 
 from harp.daemon import families
 from harp.daemon.reader import Reader, ReaderError
@@ -41,8 +39,8 @@ READ_S = 8.0  # below the 10 s that Prometheus waits by default
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 REQUESTS_MAX = 8
 TAKE_S = 1.0  # a client that reads longer is closed for others
-MADE = "harp.made"  # in a request's environment: the function to call when the answer is made
-DaemonSource = Callable[[], families.DaemonView | None]
+CONNECTION = "harp.connection"  # in a request's environment
+DaemonSource = Callable[[], families.Documents | None]
 
 
 class ExporterError(HarpError):
@@ -88,28 +86,30 @@ class Scrapes:
             return last
 
     def _text(self, per_queue: bool) -> bytes:
-        view = self._view()
-        pages = self._pages(view, per_queue)
-        registry = CollectorRegistry(auto_describe=False)
-        registry.register(self._process)
-        registry.register(_Own(view, pages is not None))
-        return generate_latest(registry) + (pages or b"")
+        documents = self._documents()
+        pages = self._pages(documents, per_queue)
+        own = families.collect(documents, pages is not None)
+        return families.exposition((*self._process.collect(), *own)) + (pages or b"")
 
-    def _view(self) -> families.DaemonView | None:
-        """Return harpd's state; None if the source fails, which costs harpd's part only."""
+    def _documents(self) -> families.Documents | None:
+        """Return harpd's documents; None if the source fails, which costs harpd's part only."""
         try:
             return self._source()
         except Exception:
             log.exception("metrics: harpd's part is missing from this scrape")
             return None
 
-    def _pages(self, view: families.DaemonView | None, per_queue: bool) -> bytes | None:
+    def _pages(self, documents: families.Documents | None, per_queue: bool) -> bytes | None:
         """Return families of instances and jobs; None if the process that reads them failed."""
-        leased = [[*place, pid] for place, pid in view.leased.items()] if view else []
-        more = {"leased": leased, "nics": [nic.name for nic in view.nics] if view else []}
+        leased: list[list[Any]] = []
+        nics: list[str] = []
+        if documents is not None:
+            leased = [[*place, pid] for place, pid in families.leased(documents[1]).items()]
+            nics = [nic["ifname"] for nic in families.nics(documents[0])]
+        request = {"kind": "metrics", "per_queue": per_queue, "leased": leased, "nics": nics}
         problem = ""
         try:
-            fd = self._reader.ask({"kind": "metrics", "per_queue": per_queue}, more, READ_S)
+            fd = self._reader.ask(request, READ_S)
             with os.fdopen(fd, "rb") as file:
                 return file.read()
         except (ReaderError, OSError) as error:
@@ -125,20 +125,9 @@ class Scrapes:
         self._reader.close()
 
 
-class _Own(Collector):
-    def __init__(self, view: families.DaemonView | None, pages_read: bool) -> None:
-        self._view, self._pages_read = view, pages_read
-
-    def collect(self) -> Iterator[Metric]:
-        return families.collect(self._view, self._pages_read)
-
-    def describe(self) -> Iterator[Metric]:
-        return iter(())
-
-
 class _Handler(WSGIRequestHandler):
     timeout = REQUEST_TIMEOUT_S  # for a client that sends nothing
-    server: "_Server"
+    server: "Exporter"
 
     def parse_request(self) -> bool:
         """Read the headers: the client has sent its request."""
@@ -147,33 +136,109 @@ class _Handler(WSGIRequestHandler):
         return good
 
     def get_environ(self) -> dict[str, Any]:
-        """Add the function that the application calls when the answer is made."""
-        made = functools.partial(self.server.is_answered, self.connection)
-        return {**super().get_environ(), MADE: made}
+        """Add the connection, for the application."""
+        return {**super().get_environ(), CONNECTION: self.connection}
 
     def log_message(self, format: str, *args: Any) -> None:
         log.debug("metrics: " + format, *args)
 
 
-class _Server(ThreadingWSGIServer):
+class Exporter(ThreadingWSGIServer):
+    """A running endpoint.
+
+    Parameters
+    ----------
+    port
+        0: any, see address.
+    source
+        Returns harpd's state; other threads call it.
+    reader
+        The process that reads jobs' statistics.
+
+    Raises
+    ------
+    ExporterError
+        The address can't be bound.
+    """
+
     block_on_close = False
     request_queue_size = 16
 
-    def __init__(self, address: tuple[str, int], handler: type[_Handler]) -> None:
+    def __init__(
+        self,
+        address: str = "127.0.0.1",
+        port: int = 9747,
+        source: DaemonSource = lambda: None,
+        reader: Reader | None = None,
+    ) -> None:
+        self._scrapes = Scrapes(source, reader or Reader())
         self._room = threading.BoundedSemaphore(REQUESTS_MAX)
         self._lock = threading.Lock()
         # Clients for which the server waits, the oldest first, and from when on each may be closed
         # for another one.
         self._is_needed: dict[socket.socket, float] = {}
-        super().__init__(address, handler)
+        self.address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        try:
+            super().__init__((address, port), _Handler)
+        except OSError as error:
+            raise ExporterError(_why(address, port, error)) from error
+        self.set_app(self._application)
+        self._thread = threading.Thread(
+            target=self.serve_forever, name="harpd-metrics", daemon=True
+        )
+        self._thread.start()
 
     def server_bind(self) -> None:
         # http.server's own method asks the DNS for the host's name.
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
-        self.server_name, self.server_port = self.socket.getsockname()[:2]
+        self.server_name, self.server_port = self.address
         self.setup_environ()
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Return its address and port."""
+        host, port = self.server_address[:2]
+        return str(host), int(port)
+
+    @property
+    def url(self) -> str:
+        """Return the URL for a browser or Prometheus."""
+        host, port = self.address
+        return f"http://{f'[{host}]' if ':' in host else host}:{port}/metrics"
+
+    def close(self) -> None:
+        """End it; requests in progress end with the process."""
+        self.shutdown()
+        self.server_close()
+        self._thread.join()
+        self._scrapes.close()
+
+    # ---- an answer ----
+
+    def _application(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        status, headers, body = self._answer(environ)
+        with self._lock:  # from now on the client must read
+            self._is_needed[environ[CONNECTION]] = time.monotonic() + TAKE_S
+        start_response(status, headers)
+        return [body]
+
+    def _answer(self, environ: dict[str, Any]) -> tuple[str, list[tuple[str, str]], bytes]:
+        """Return status, headers and body. Every path is /metrics; ?per=queue: series of each
+        queue.
+        """
+        if environ["REQUEST_METHOD"] != "GET":
+            return "405 Method Not Allowed", [("Allow", "GET")], b""
+        per = parse_qs(environ.get("QUERY_STRING", "")).get("per", ["device"])
+        if per not in (["device"], ["queue"]):
+            return "400 Bad Request", [("Content-Type", "text/plain")], b"per is device or queue\n"
+        answer, headers = self._scrapes.answer(per == ["queue"]), [("Content-Type", CONTENT_TYPE)]
+        if "gzip" in environ.get("HTTP_ACCEPT_ENCODING", ""):
+            return "200 OK", [*headers, ("Content-Encoding", "gzip")], answer.zipped
+        return "200 OK", headers, answer.text
+
+    # ---- the limit of clients ----
 
     def _has_room(self) -> bool:
         """Reserve a slot. Prometheus sends and reads at once, so a slow client is closed for the
@@ -195,11 +260,6 @@ class _Server(ThreadingWSGIServer):
         with self._lock:
             self._is_needed.pop(request, None)
 
-    def is_answered(self, request: socket.socket) -> None:
-        """The answer is made: the client must read it."""
-        with self._lock:
-            self._is_needed[request] = time.monotonic() + TAKE_S
-
     def process_request(self, request: Any, client_address: Any) -> None:
         if not self._has_room():
             self.shutdown_request(request)  # more at once than Prometheus needs
@@ -219,65 +279,6 @@ class _Server(ThreadingWSGIServer):
         log.debug("metrics: a request failed", exc_info=True)
 
 
-class _Server6(_Server):
-    address_family = socket.AF_INET6
-
-
-class Exporter:
-    """A running endpoint."""
-
-    def __init__(self, server: _Server, scrapes: Scrapes) -> None:
-        self._server, self.scrapes = server, scrapes
-        self._thread = threading.Thread(
-            target=server.serve_forever, name="harpd-metrics", daemon=True
-        )
-        self._thread.start()
-
-    @property
-    def address(self) -> tuple[str, int]:
-        """Return its address and port."""
-        host, port = self._server.server_address[:2]
-        return str(host), int(port)
-
-    @property
-    def url(self) -> str:
-        """Return the URL for a browser or Prometheus."""
-        host, port = self.address
-        return f"http://{f'[{host}]' if ':' in host else host}:{port}/metrics"
-
-    def close(self) -> None:
-        """End it; requests in progress end with the process."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-        self.scrapes.close()
-
-
-def _app(scrapes: Scrapes) -> Callable[..., Iterable[bytes]]:
-    """Return the WSGI application. Every path is /metrics; ?per=queue: series of each queue."""
-
-    def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        if environ["REQUEST_METHOD"] != "GET":
-            start_response("405 Method Not Allowed", [("Allow", "GET")])
-            environ[MADE]()
-            return [b""]
-        per = parse_qs(environ.get("QUERY_STRING", "")).get("per", ["device"])
-        if per not in (["device"], ["queue"]):
-            start_response("400 Bad Request", [("Content-Type", "text/plain")])
-            environ[MADE]()
-            return [b"per is device or queue\n"]
-        answer = scrapes.answer(per == ["queue"])
-        environ[MADE]()
-        headers = [("Content-Type", CONTENT_TYPE)]
-        if "gzip" in environ.get("HTTP_ACCEPT_ENCODING", ""):
-            start_response("200 OK", [*headers, ("Content-Encoding", "gzip")])
-            return [answer.zipped]
-        start_response("200 OK", headers)
-        return [answer.text]
-
-    return app
-
-
 def _why(address: str, port: int, error: OSError) -> str:
     where = f"metrics endpoint {address} port {port}"
     if error.errno == errno.EADDRINUSE:
@@ -287,36 +288,3 @@ def _why(address: str, port: int, error: OSError) -> str:
     if error.errno == errno.EACCES:
         return f"{where}: ports below 1024 need CAP_NET_BIND_SERVICE; choose a higher one"
     return f"{where}: {error.strerror or os.strerror(error.errno or errno.EIO)}"
-
-
-def start(
-    address: str = "127.0.0.1",
-    port: int = 9747,
-    source: DaemonSource = lambda: None,
-    reader: Reader | None = None,
-) -> Exporter:
-    """Serve /metrics.
-
-    Parameters
-    ----------
-    port
-        0: any, see Exporter.address.
-    source
-        Returns harpd's state; other threads call it.
-    reader
-        The process that reads jobs' statistics.
-
-    Raises
-    ------
-    ExporterError
-        The address can't be bound.
-    """
-    scrapes = Scrapes(source, reader or Reader())
-    kind = _Server6 if ":" in address else _Server
-    try:
-        server = make_server(
-            address, port, _app(scrapes), server_class=kind, handler_class=_Handler
-        )
-    except OSError as error:
-        raise ExporterError(_why(address, port, error)) from error
-    return Exporter(server, scrapes)

@@ -7,68 +7,50 @@ users. This module imports nothing that takes long.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
+from prometheus_client import generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
     InfoMetricFamily,
 )
 from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
 from harp import __version__
 
 REFUSALS = ("EACCES", "EBUSY", "EDQUOT", "EINVAL", "ENODEV")
 
 
-@dataclass(frozen=True)
-class NicView:
-    """State of a NIC."""
-
-    name: str
-    usable: bool = True  # HARP can lease it
-    queues: Mapping[str, int] = field(default_factory=dict)  # number of queues by state
-    verdicts: Mapping[str, int] = field(default_factory=dict)  # of the XDP program
-    unreachable: int = 0  # queues that receive none of HARP's packets
+# harpd's status and instances (harp.daemon.queries).
+Documents = tuple[Mapping[str, Any], Mapping[str, Any]]
 
 
-@dataclass(frozen=True)
-class DaemonView:
-    """State of harpd. refused: by errno's name. leased: (nic, queue) -> pid."""
+def nics(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the NICs of harpd's status, and its DPDK ports likewise."""
+    ports = [
+        {
+            "ifname": port["name"],
+            "up": True,
+            "problem": port["problem"],
+            "queues": dict.fromkeys(range(port["queues"]), "leased" if port["pid"] else "free"),
+            "queues_unreachable": (),
+            "verdicts": {},
+        }
+        for port in status["dpdk"]
+    ]
+    return [*status["nics"], *ports]
 
-    start_s: float
-    nics: tuple[NicView, ...] = ()
-    leased: Mapping[tuple[str, int], int] = field(default_factory=dict)
-    granted: int = 0
-    refused: Mapping[str, int] = field(default_factory=dict)
-    reloads: int = 0
 
-
-def daemon_view(status: Mapping[str, Any], instances: Mapping[str, Any]) -> DaemonView:
-    """Build the snapshot from harpd's documents (harp.daemon.queries)."""
-    nics = []
-    for nic in status["nics"]:
-        states = Counter(nic["queues"].values())
-        usable = not nic["problem"] and nic["up"]
-        unreachable = len(nic.get("queues_unreachable", ()))
-        nics.append(NicView(nic["ifname"], usable, dict(states), nic["verdicts"], unreachable))
-    for port in status.get("dpdk", ()):
-        states = Counter({"leased" if port["pid"] else "free": port["queues"]})
-        nics.append(NicView(port["name"], not port["problem"], dict(states), {}, 0))
-    leased: dict[tuple[str, int], int] = {}
+def leased(instances: Mapping[str, Any]) -> dict[tuple[str, int], int]:
+    """Return NIC and queue of each lease, and its process."""
+    found: dict[tuple[str, int], int] = {}
     for each in instances["instances"]:
         # A DPDK port is leased whole: its holder has all queues, from 0.
-        queues = range(each["queues"]) if each.get("device") else (each["queue"],)
-        leased |= {(each["ifname"], queue): each["pid"] for queue in queues}
-    return DaemonView(
-        start_s=status["since_s"],
-        nics=tuple(nics),
-        leased=leased,
-        granted=status.get("granted", 0),
-        refused=status.get("refused", {}),
-        reloads=status.get("reloads", 0),
-    )
+        queues = range(each["queues"]) if each["device"] else (each["queue"],)
+        found |= {(each["ifname"], queue): each["pid"] for queue in queues}
+    return found
 
 
 Labels = tuple[str, ...]
@@ -103,6 +85,19 @@ def single(
     return family(make, name, text, (), [((), value)])
 
 
+class _Metrics(Collector):
+    def __init__(self, metrics: Iterable[Metric]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterable[Metric]:
+        return self._metrics
+
+
+def exposition(metrics: Iterable[Metric]) -> bytes:
+    """Return metrics as Prometheus's text."""
+    return generate_latest(_Metrics(metrics))
+
+
 def _per_nic(counts: Iterable[tuple[str, Mapping[str, int]]]) -> Iterator[tuple[Any, float]]:
     """Yield rows of the labels device and key."""
     for nic, numbers in counts:
@@ -110,58 +105,58 @@ def _per_nic(counts: Iterable[tuple[str, Mapping[str, int]]]) -> Iterator[tuple[
             yield (nic, key), number
 
 
-def _daemon(view: DaemonView) -> Iterator[Metric]:
-    nics = view.nics
+def _daemon(status: Mapping[str, Any], instances: Mapping[str, Any]) -> Iterator[Metric]:
+    found = nics(status)
     yield single(
         GaugeMetricFamily,
         "harpd_start_time_seconds",
         "When harpd was started, seconds of the epoch.",
-        view.start_s,
+        status["since_s"],
     )
     yield family(
         GaugeMetricFamily,
         "harpd_nic_usable",
         "1 when harpd can lease the NIC; 0 when jobs on it have kernel lanes only.",
         ("device",),
-        (((nic.name,), 1 if nic.usable else 0) for nic in nics),
+        (((nic["ifname"],), int(nic["up"] and not nic["problem"])) for nic in found),
     )
     yield family(
         GaugeMetricFamily,
         "harpd_queues",
         "Queues of the NIC that harpd may lease, by state.",
         ("device", "state"),
-        _per_nic((nic.name, nic.queues) for nic in nics),
+        _per_nic((nic["ifname"], Counter(nic["queues"].values())) for nic in found),
     )
     yield family(
         GaugeMetricFamily,
         "harpd_queues_unreachable",
         "Queues of the NIC that are not leased because it puts all of HARP's packets on one.",
         ("device",),
-        (((nic.name,), nic.unreachable) for nic in nics),
+        (((nic["ifname"],), len(nic["queues_unreachable"])) for nic in found),
     )
     yield family(
         CounterMetricFamily,
         "harp_steering_packets",
         "What the XDP program did with the NIC's packets, by verdict.",
         ("device", "verdict"),
-        _per_nic((nic.name, nic.verdicts) for nic in nics),
+        _per_nic((nic["ifname"], nic["verdicts"]) for nic in found),
     )
-    leases = Counter(nic for nic, _queue in view.leased)
+    leases = Counter(nic for nic, _queue in leased(instances))
     yield family(
         GaugeMetricFamily,
         "harpd_leases",
         "Leases in force.",
         ("device",),
-        (((nic.name,), leases[nic.name]) for nic in nics),
+        (((nic["ifname"],), leases[nic["ifname"]]) for nic in found),
     )
     yield single(
         CounterMetricFamily,
         "harpd_leases_granted",
         "Leases granted since harpd's start.",
-        view.granted,
+        status["granted"],
     )
     # A series must exist before it changes, or its first increase is not seen.
-    refused = dict.fromkeys(REFUSALS, 0) | dict(view.refused)
+    refused = dict.fromkeys(REFUSALS, 0) | status["refused"]
     yield family(
         CounterMetricFamily,
         "harpd_leases_refused",
@@ -173,11 +168,11 @@ def _daemon(view: DaemonView) -> Iterator[Metric]:
         CounterMetricFamily,
         "harpd_reloads",
         "Reloads of the configuration.",
-        view.reloads,
+        status["reloads"],
     )
 
 
-def collect(view: DaemonView | None, pages_read: bool) -> Iterator[Metric]:
+def collect(documents: Documents | None, pages_read: bool) -> Iterator[Metric]:
     """Return all of harpd's families. None: harpd's loop did not answer. pages_read: families of
     instances and jobs follow.
     """
@@ -191,5 +186,5 @@ def collect(view: DaemonView | None, pages_read: bool) -> Iterator[Metric]:
         "failed: families of instances and jobs are missing.",
         1 if pages_read else 0,
     )
-    if view is not None:
-        yield from _daemon(view)
+    if documents is not None:
+        yield from _daemon(*documents)

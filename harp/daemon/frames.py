@@ -26,7 +26,6 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 
 Identity = tuple[int, int]  # st_dev, st_ino
-NONE: Identity = (0, 0)
 
 
 def identity(status: os.stat_result) -> Identity:

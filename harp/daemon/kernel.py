@@ -7,17 +7,15 @@ All sockets are made in harpd's own network namespace, which is the NICs'.
 import contextlib
 import errno
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from harp import _host, _paths
 from harp.config import DpdkConfig
 from harp.daemon import netlink, sockets
 from harp.daemon.limits import MemoryRoom
 from harp.daemon.loop import close_all
-from harp.daemon.netlink import Changes, Link
+from harp.daemon.netlink import Link
 from harp.nicprep import Host, pci
 
 PROBE_FRAMES = 64
@@ -26,32 +24,6 @@ UNPINNED_S = 1.0
 FRAME_BYTES_MAX = 4096
 FD_FRAMES = 1  # index in Made.fds: HARP_LEASE_FD_FRAMES
 _SYSFS = Path("/sys/class/net")
-
-
-class SteeringLike(Protocol):
-    """The XDP program of one NIC: harp._host.Steering, or a test's."""
-
-    @property
-    def native(self) -> bool: ...
-    def check(self) -> str: ...
-    def replace(self) -> None: ...
-    def xsk_set(self, queue: int, fd: int) -> None: ...
-    def ports_set(self, first: int, last: int, home_queue: int, ours: bool) -> None: ...
-    def address_set(self, address: bytes, ours: bool) -> None: ...
-    def sources_set(self, sources: Iterable[tuple[bytes, int]]) -> None: ...
-    def verdicts(self) -> list[int]: ...
-    def arrivals(self, count: int) -> list[tuple[int, int, int]]: ...
-    def close(self) -> None: ...
-
-
-class MonitorLike(Protocol):
-    """Changes of the network: harp.daemon.netlink.NetworkMonitor, or a test's."""
-
-    def fileno(self) -> int: ...
-    def read(self) -> Changes: ...
-    def resolve(self, neighbors: list[tuple[int, bytes]]) -> None: ...
-    def confirm(self, ifindex: int, addr: bytes) -> None: ...
-    def close(self) -> None: ...
 
 
 @dataclass
@@ -151,11 +123,11 @@ class Kernel:
 
     # ---- the XDP program ----
 
-    def adopt(self, pins: Path, ifname: str) -> SteeringLike:
+    def adopt(self, pins: Path, ifname: str) -> _host.Steering:
         """As Steering.adopt()."""
         return _host.Steering.adopt(str(pins), ifname)
 
-    def attach(self, ifname: str, mode: int, pins: Path | None) -> tuple[SteeringLike, str]:
+    def attach(self, ifname: str, mode: int, pins: Path | None) -> tuple[_host.Steering, str]:
         """Attach the program, and pin it if possible; also return the reason for its mode."""
         while True:
             try:
@@ -166,7 +138,7 @@ class Kernel:
                     raise
             time.sleep(UNPINNED_S / 100)
 
-    def _attach(self, ifname: str, mode: int, pins: Path | None) -> tuple[SteeringLike, str]:
+    def _attach(self, ifname: str, mode: int, pins: Path | None) -> tuple[_host.Steering, str]:
         steering = _host.Steering.attach(ifname, mode)
         _pin(steering, pins)
         return steering, steering.why
@@ -225,7 +197,7 @@ class Kernel:
         """Return the route to an address for ROUTED. Waits for the kernel in a worker."""
         return _host.route(ifindex, dst)
 
-    def monitor(self) -> MonitorLike:
+    def monitor(self) -> netlink.NetworkMonitor:
         """Return a new monitor of the network."""
         return netlink.NetworkMonitor()
 

@@ -8,6 +8,7 @@ descriptors, so that the job's death frees the queue. It keeps the descriptor of
 to free that at the end (frames.py).
 """
 
+import asyncio
 import contextlib
 import errno
 import functools
@@ -45,10 +46,8 @@ RECOVER_LOG_S = 5.0
 AGAIN_S = 0.05
 BUSY_WAIT_S, RELEASED_WAIT_S, QUOTA_WAIT_S = 2.0, 8.0, 1.0
 RELEASE_S = 20.0
+STOPPING = "harpd is being stopped"
 
-# Sends the answer to a request: the lease's message and descriptors, or the error. Returns False if
-# the client can't be reached; calls back with False if that turns out later.
-Answer = Callable[["Granted | RefusedError"], None]
 Make = Callable[[], Made]
 
 
@@ -61,16 +60,6 @@ class Granted:
     delivered: Callable[[bool], None]
 
 
-@dataclass(eq=False)
-class _Request:
-    """One LEASE request until its answer."""
-
-    client: Peer
-    fields: dict[str, Any]
-    answer: Answer
-    since_s: float
-
-
 @dataclass
 class _Recovery:
     """A queue that the kernel still holds although its owner should be gone."""
@@ -78,8 +67,6 @@ class _Recovery:
     pid: int
     since_s: float
     uid: int | None  # the lease that had the queue; None: it never became a lease
-    delay_s: float = RECOVER_FIRST_S
-    logged: bool = False
 
 
 class Leasing:
@@ -103,11 +90,9 @@ class Leasing:
         self._saved = saved
         self._watched: dict[Owner, int] = {}  # pidfds, ours
         self.recovering: dict[tuple[str, int], _Recovery] = {}
-        self._socket_closed_s: dict[
-            tuple[str, int], float
-        ] = {}  # when our socket on a queue was closed
+        # When a socket of ours on a queue was closed.
+        self._socket_closed_s: dict[tuple[str, int], float] = {}
         self._port_readings = PortReadings(loop, self._read_ports_in_use)
-        self._waiting: set[_Request] = set()  # requests that wait for something to become free
         self.closing = False
         self.ended: Callable[[Lease], None] = lambda _lease: None
         # For the metrics: leases granted, requests refused by errno's name.
@@ -120,76 +105,78 @@ class Leasing:
 
     # ---- a request ----
 
-    def request(self, client: Peer, fields: dict[str, Any], answer: Answer) -> None:
-        """Handle LEASE. The answer is sent at once, when a worker is done, or after waiting in vain
-        for something to become free.
-        """
-        self._try(_Request(client, fields, answer, self._loop.time()))
+    async def request(self, client: Peer, fields: dict[str, Any]) -> Granted:
+        """Handle LEASE; RefusedError. Waits for workers, and for something to become free."""
+        begin_s = self._loop.time()
+        while True:
+            try:
+                return await self._try(client, fields)
+            except RefusedError as refused:
+                # A queue that was returned a moment ago does not count against the user.
+                returned = refused.error == errno.EDQUOT and self._held(client.owner.uid)
+                wait_s = QUOTA_WAIT_S if returned else refused.wait_s
+                if self.closing or self._loop.time() - begin_s >= wait_s:
+                    raise
+            await asyncio.sleep(AGAIN_S)
 
-    def _try(self, request: _Request, in_use: frozenset[int] | None = None) -> None:
-        """in_use: ports of the kernel's sockets; None: not read yet."""
-        client, fields = request.client, request.fields
-        is_port = fields["ifname"] in self.ports.all
-        if client.pidfd < 0 or peer.ended(client.pidfd):  # the connection was closed meanwhile
-            request.answer(RefusedError(errno.ESRCH, f"process {client.owner.pid} has ended"))
-            return
-        try:
+    async def _try(self, client: Peer, fields: dict[str, Any]) -> Granted:
+        self._check_may(client)
+        in_use: frozenset[int] = frozenset()
+        ifname = fields["ifname"]
+        is_port = ifname in self.ports.all
+        if not is_port:
+            self._check_nic(client, fields)
+            try:
+                in_use = await self._port_readings.ports()
+            except Exception as error:
+                raise _refusal(error, ifname) from error
             self._check_may(client)
-            if in_use is None and not is_port:
-                self._check_nic(client, fields)
-                self._port_readings.ask(functools.partial(self._ports_read, request))
-                return
-            with contextlib.ExitStack() as undo:
+        with contextlib.ExitStack() as undo:
+            try:
                 pidfd = os.dup(client.pidfd)
-                undo.callback(os.close, pidfd)
-                if is_port:
-                    lease, make = self._reserve_port(client, fields)
-                else:
-                    lease, make = self._reserve(client, fields, in_use or frozenset())
-                undo.pop_all()
-        except RefusedError as refused:
-            # A queue that was returned a moment ago does not count against the user.
-            back = refused.error == errno.EDQUOT and self._held(client.owner.uid)
-            self._retry_or_refuse(request, refused, QUOTA_WAIT_S if back else 0)
-            return
-        except OSError as error:
-            request.answer(_refusal(error, fields["ifname"]))
-            return
-        self._loop.work(make, lambda made, error: self._made(lease, pidfd, made, error, request))
+            except OSError as error:
+                raise _refusal(error, ifname) from error
+            undo.callback(os.close, pidfd)
+            if is_port:
+                lease, make = self._reserve_port(client, fields)
+            else:
+                lease, make = self._reserve(client, fields, in_use)
+            undo.callback(self._cancel, lease)
+            made = await self._made(lease, make)
+            undo.callback(self._close_made, lease, made)
+            self._check_still_there(lease, pidfd)
+            leased = self._add_to_maps(lease, made)
+            undo.pop_all()
+        lease.page_bytes = made.page_bytes
+        self.table.activate(lease)
+        self.recovering.pop((lease.ifname, lease.queue), None)
+        self._watch(lease.owner, pidfd)
+        self._saved()
+        return Granted(leased, made, functools.partial(self._delivered, lease, made))
 
-    def _ports_read(
-        self, request: _Request, in_use: frozenset[int] | None, error: BaseException | None
-    ) -> None:
-        """A worker has read the kernel's tables of sockets."""
-        if in_use is None:
-            request.answer(_refusal(error, request.fields["ifname"]))
-        else:
-            self._try(request, in_use)
+    async def _made(self, lease: Lease, make: Make) -> Made:
+        try:
+            return await self._loop.work(make)
+        except Exception as error:
+            refused = _refusal(error, lease.ifname)
+            if refused.error == errno.EBUSY:
+                refused.wait_s = self._busy_wait_s(lease)
+            raise refused from error
+
+    def _close_made(self, lease: Lease, made: Made) -> None:
+        made.close()
+        self._note_socket_closed(lease.ifname, lease.queue)
+
+    def _cancel(self, lease: Lease) -> None:
+        """Making the lease failed."""
+        self.frames.forget(lease.lease_id)
+        self.table.cancel(lease, self._loop.time())
+        self._recover(lease)
 
     def _read_ports_in_use(self) -> frozenset[int]:
         """Read the ports in use in all NICs' ranges. Runs in a worker."""
         ports = [port for nic in self.nics.all.values() for port in nic.settings.ports]
         return self._kernel.ports_in_use(Block(min(ports), max(ports)))
-
-    def _retry_or_refuse(self, request: _Request, refused: RefusedError, wait_s: float) -> None:
-        """Retry a little later, up to the limit; then refuse."""
-        if self.closing or self._loop.time() - request.since_s >= wait_s:
-            request.answer(refused)
-            return
-
-        def again() -> None:
-            if request in self._waiting:
-                self._waiting.remove(request)
-                self._try(request)
-
-        self._waiting.add(request)
-        self._loop.call_later(AGAIN_S, again)
-
-    def end_waiting(self) -> None:
-        """Refuse all waiting requests: harpd ends."""
-        while self._waiting:
-            self._try(self._waiting.pop())
-        self._port_readings.end()
 
     def _busy_wait_s(self, lease: Lease) -> float:
         """Return how long to retry a queue that an AF_XDP socket owns."""
@@ -199,7 +186,9 @@ class Leasing:
 
     def _check_may(self, client: Peer) -> None:
         if self.closing:
-            raise RefusedError(errno.ESHUTDOWN, "harpd is being stopped")
+            raise RefusedError(errno.ESHUTDOWN, STOPPING)
+        if client.pidfd < 0 or peer.ended(client.pidfd):  # the connection was closed meanwhile
+            raise RefusedError(errno.ESRCH, f"process {client.owner.pid} has ended")
         if not self.access.allows(client.owner.uid, client.gids):
             raise RefusedError(
                 errno.EACCES,
@@ -207,7 +196,7 @@ class Leasing:
                 "or to one of `groups`, in harp.toml",
             )
 
-    def _make(self, request: LeaseRequest, owner: Owner, allowed: bool) -> Made:
+    def _make_queue(self, request: LeaseRequest, owner: Owner, allowed: bool) -> Made:
         """Make a queue, unless its holder could use the AF_XDP socket to reach our network
         namespace, which takes CAP_NET_ADMIN over it. Runs in a worker.
         """
@@ -254,9 +243,7 @@ class Leasing:
     def _reserve(
         self, client: Peer, fields: dict[str, Any], in_use: frozenset[int]
     ) -> tuple[Lease, Make]:
-        self._check_nic(
-            client, fields
-        )  # the state may have changed while a worker read the sockets
+        self._check_nic(client, fields)  # it may have changed while a worker read the sockets
         ifname, queue = fields["ifname"], fields["queue"]
         frames, copy_mode = fields["frame_count"], fields["copy_mode"]
         lease = self.table.reserve(
@@ -273,45 +260,12 @@ class Leasing:
         flows = self.settings.page_flows
         request = LeaseRequest(ifname, lease.queue, frames, copy_mode, flows)
         net_admin = self.settings.allow_net_admin_containers
-        return lease, lambda: self._make(request, client.owner, net_admin)
-
-    def _made(
-        self,
-        lease: Lease,
-        pidfd: int,
-        made: Made | None,
-        error: BaseException | None,
-        request: _Request,
-    ) -> None:
-        """The worker is done: finish the lease, or undo everything."""
-        try:
-            if made is None:
-                raise _refusal(error, lease.ifname)
-            self._check_still_there(lease, pidfd)
-            leased = self._add_to_maps(lease, made)
-        except RefusedError as refused:
-            os.close(pidfd)
-            self.frames.forget(lease.lease_id)
-            if made is not None:
-                made.close()
-                self._note_socket_closed(lease.ifname, lease.queue)
-            self.table.cancel(lease, self._loop.time(), bound=True)
-            self._recover(lease)
-            busy = made is None and refused.error == errno.EBUSY
-            self._retry_or_refuse(request, refused, self._busy_wait_s(lease) if busy else 0)
-            return
-        lease.page_bytes = made.page_bytes
-        self.table.activate(lease)
-        self.recovering.pop((lease.ifname, lease.queue), None)
-        self._watch(lease.owner, pidfd)
-        self._saved()
-        delivered = functools.partial(self._delivered, lease, made)
-        request.answer(Granted(leased, made, delivered))
+        return lease, lambda: self._make_queue(request, client.owner, net_admin)
 
     def _check_still_there(self, lease: Lease, pidfd: int) -> None:
         """Check what may have changed while the worker ran."""
         if self.closing:
-            raise RefusedError(errno.ESHUTDOWN, "harpd is being stopped")
+            raise RefusedError(errno.ESHUTDOWN, STOPPING)
         if peer.ended(pidfd):
             raise RefusedError(errno.ESRCH, f"process {lease.owner.pid} has ended")
 
@@ -408,19 +362,14 @@ class Leasing:
     def _empty(self, fd: int, what: str) -> None:
         """Free the frame memory of an ended lease. Closes the descriptor; -1: none."""
 
-        def failed(error: BaseException | None) -> None:
-            if error is not None:
+        def body() -> None:
+            try:
+                empty(fd)
+            except OSError as error:
                 log.error("%s: the frame memory of a lease can't be freed: %s", what, error)
 
-        if fd < 0:
-            return
-        if not self.closing:
-            self._loop.work(lambda: empty(fd), lambda _none, error: failed(error))
-            return
-        try:
-            empty(fd)
-        except OSError as error:
-            failed(error)
+        if fd >= 0:
+            body() if self.closing else self._loop.work(body)
 
     def _unsteer(self, lease: Lease) -> None:
         nic = self.nics.all.get(lease.ifname)
@@ -476,11 +425,7 @@ class Leasing:
         self._watch(lease.owner, pidfd)
         if lease.device:
             return ""  # only the process itself knows whether it has the port open
-        # A process that closed its queue while no harpd ran could not report it.
-        self._loop.work(
-            lambda: self._kernel.queue_free(lease.ifname, lease.queue),
-            lambda free, _error: self._still_used(lease, bool(free)),
-        )
+        self._loop.spawn(self._check_use(lease))
         return ""
 
     def adopted(self) -> None:
@@ -488,7 +433,9 @@ class Leasing:
         for fd in self.frames.unclaimed():
             self._empty(fd, "a lease that is over")
 
-    def _still_used(self, lease: Lease, free: bool) -> None:
+    async def _check_use(self, lease: Lease) -> None:
+        """A process that closed its queue while no harpd ran could not report it."""
+        free = await self._loop.work(lambda: self._kernel.queue_free(lease.ifname, lease.queue))
         if free and self.table.leases.get(lease.lease_id) is lease:
             self.end(lease, "the process closed the queue while no harpd ran")
 
@@ -508,51 +455,46 @@ class Leasing:
         """Ask the kernel, at growing intervals, whether the queue is free."""
         key = (lease.ifname, lease.queue)
         nic = self.table.nics.get(lease.ifname)
-        if key in self.recovering or nic is None or nic.ifindex != lease.ifindex:
+        if key in self.recovering or nic is None or nic.ifindex != lease.ifindex or self.closing:
             return
         uid = lease.owner.uid if lease.active else None
-        recovery = _Recovery(lease.owner.pid, self._loop.time(), uid)
-        self.recovering[key] = recovery
-        self._loop.call_later(RECOVER_FIRST_S, lambda: self._probe(key, recovery))
+        self.recovering[key] = recovery = _Recovery(lease.owner.pid, self._loop.time(), uid)
+        self._loop.spawn(self._probe(key, recovery))
 
-    def _probe(self, key: tuple[str, int], recovery: _Recovery) -> None:
-        if self.recovering.get(key) is not recovery:
-            return  # a lease has the queue; its end starts a new recovery
-        nic = self.table.nics.get(key[0])
-        state = nic.queues.get(key[1]) if nic is not None else None
-        if state is QueueState.RESERVED:  # a lease is in the making, and may find the queue busy
-            self._probed(key, recovery, free=False)
-            return
-        if state is not QueueState.RECOVERING or self.closing:
-            del self.recovering[key]
-            return
-        self._loop.work(
-            lambda: self._kernel.queue_free(*key),
-            lambda free, _error: self._probed(key, recovery, bool(free)),
-        )
-
-    def _probed(self, key: tuple[str, int], recovery: _Recovery, free: bool) -> None:
-        if self.recovering.get(key) is not recovery:
-            return
-        waited_s = self._loop.time() - recovery.since_s
-        if free:
-            self._note_socket_closed(*key)
-        if free and self.table.recovered(*key):
-            del self.recovering[key]
-            if recovery.logged:
-                log.info("%s queue %d is free after %.0f s", *key, waited_s)
-            return
-        if waited_s > RECOVER_LOG_S and not recovery.logged:
-            recovery.logged = True
-            whose = (
-                "an AF_XDP socket without a lease of harpd's owns the queue"
-                if recovery.uid is None
-                else f"process {recovery.pid} has ended, and another that it forked still holds "
-                "the queue"
-            )
-            log.warning("%s queue %d: %s; it can be leased when that one ends", *key, whose)
-        recovery.delay_s = min(RECOVER_MAX_S, recovery.delay_s * 2)
-        self._loop.call_later(recovery.delay_s, lambda: self._probe(key, recovery))
+    async def _probe(self, key: tuple[str, int], recovery: _Recovery) -> None:
+        delay_s, logged = RECOVER_FIRST_S, False
+        while True:
+            await asyncio.sleep(delay_s)
+            if self.recovering.get(key) is not recovery:
+                return  # a lease has the queue; its end starts a new recovery
+            nic = self.table.nics.get(key[0])
+            state = nic.queues.get(key[1]) if nic is not None else None
+            free = False
+            if state is QueueState.RECOVERING and not self.closing:
+                free = await self._loop.work(lambda: self._kernel.queue_free(*key))
+                if self.recovering.get(key) is not recovery:
+                    return
+            elif state is not QueueState.RESERVED:  # a lease in the making may find it busy
+                del self.recovering[key]
+                return
+            waited_s = self._loop.time() - recovery.since_s
+            if free:
+                self._note_socket_closed(*key)
+            if free and self.table.recovered(*key):
+                del self.recovering[key]
+                if logged:
+                    log.info("%s queue %d is free after %.0f s", *key, waited_s)
+                return
+            if waited_s > RECOVER_LOG_S and not logged:
+                logged = True
+                whose = (
+                    "an AF_XDP socket without a lease of harpd's owns the queue"
+                    if recovery.uid is None
+                    else f"process {recovery.pid} has ended, and another that it forked still "
+                    "holds the queue"
+                )
+                log.warning("%s queue %d: %s; it can be leased when that one ends", *key, whose)
+            delay_s = min(RECOVER_MAX_S, delay_s * 2)
 
     # ---- for others ----
 

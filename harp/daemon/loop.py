@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """harpd's event loop: asyncio's, with workers for slow jobs and signals that are never lost.
 
-A callback that raises is a bug: it is logged and the loop continues, because all jobs depend on it.
-Slow work (allocating frames, reading pages) runs in a worker thread, and its result comes back as a
-callback. Only the loop's thread touches harpd's state.
+A callback or a task that raises is a bug: it is logged and the loop continues, because all jobs
+depend on it. Slow work (allocating frames, reading pages) runs in a worker thread. Only the loop's
+thread touches harpd's state.
 """
 
 import asyncio
-import contextlib
 import logging
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 log = logging.getLogger("harpd")
 T = TypeVar("T")
 WORKERS = 4
+LAST_TURNS = 6
 
 
 class Loop(asyncio.SelectorEventLoop):
@@ -26,6 +26,8 @@ class Loop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         super().__init__()
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="harpd-work")
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._ends = False
         self._signals: dict[int, Callable[[], None]] = {}
         self._came: set[int] = set()
         self.set_exception_handler(_log_bug)
@@ -39,21 +41,20 @@ class Loop(asyncio.SelectorEventLoop):
 
         self.call_later(period_s, again)
 
-    def work(
-        self, job: Callable[[], T], done: Callable[[T | None, BaseException | None], None]
-    ) -> None:
-        """Run job() in a worker, then done(result, error) in the loop."""
+    def spawn(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+        """Run a task, which finish_work() cancels."""
+        task = self.create_task(work)
+        self._tasks.add(task)  # the loop itself keeps no reference
+        task.add_done_callback(self._tasks.discard)
+        return task
 
-        def body() -> None:
-            result, failure = None, None
-            try:
-                result = job()
-            except BaseException as error:
-                failure = error
-            self.call_soon_threadsafe(done, result, failure)
-
-        with contextlib.suppress(RuntimeError):  # after finish_work(): harpd ends
-            self._workers.submit(body)
+    def work(self, job: Callable[[], T]) -> "asyncio.Future[T]":
+        """Run job() in a worker, from now on; canceled after finish_work()."""
+        if self._ends:
+            done: asyncio.Future[T] = self.create_future()
+            done.cancel()
+            return done
+        return self.run_in_executor(self._workers, job)
 
     def ask(self, question: Callable[[], T], limit_s: float) -> T:
         """Return question() evaluated by the loop, for another thread; TimeoutError if the loop is
@@ -93,13 +94,22 @@ class Loop(asyncio.SelectorEventLoop):
             self.call_soon(self._signals[number])
 
     def finish_work(self) -> None:
-        """Wait for the workers and deliver their results; accept no more work. The loop must not be
-        running.
+        """Wait for the workers and let tasks have their results; then cancel the tasks that wait
+        for anything else. The loop must not be running.
         """
+        self._ends = True
         self._workers.shutdown(wait=True)
-        for _ in range(2):  # the results, and the calls that they scheduled
-            self.call_soon(self.stop)
-            self.run_forever()
+        # A result is set, its task runs, and so do tasks that wait for that one.
+        for _ in range(LAST_TURNS):
+            self._turn()
+        while self._tasks:
+            for task in self._tasks:
+                task.cancel()
+            self._turn()
+
+    def _turn(self) -> None:
+        self.call_soon(self.stop)
+        self.run_forever()
 
     def close(self) -> None:
         """Close the loop, after finish_work(); the callers close their descriptors. Signals are

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Links and addresses of our network namespace, from rtnetlink.
 
-A monitor socket wakes harpd, and a dump then returns the state. The monitor's messages are not
-parsed, so a message lost to a full buffer has no effect. NetworkMonitor listens for jobs of other
-network namespaces, and also parses changes of single neighbors.
+A monitor wakes harpd, and a dump then returns the state, so that a message lost to a full buffer
+has no effect. For jobs of other network namespaces, single neighbors are reported, too.
 """
 
 import contextlib
@@ -75,35 +74,6 @@ class Address:
     def is_v4(self) -> bool:
         """Tell whether it is an IPv4 address."""
         return self.raw[:12] == _V4_MAPPED
-
-
-def monitor(groups: int = MONITOR_GROUPS) -> socket.socket:
-    """Return a socket that is readable after a change."""
-    sock = socket.socket(
-        socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_NONBLOCK, socket.NETLINK_ROUTE
-    )
-    try:
-        sock.bind((0, groups))
-    except BaseException:
-        sock.close()
-        raise
-    return sock
-
-
-def drain(sock: socket.socket) -> bool:
-    """Read all messages of the monitor, or for a while if they arrive faster; True if there were
-    any, including lost ones. OSError: the monitor has failed.
-    """
-    for reads in range(READS_MAX):
-        try:
-            if not sock.recv(_RECEIVE_BYTES):
-                return reads > 0
-        except BlockingIOError:
-            return reads > 0
-        except OSError as error:
-            if error.errno != errno.ENOBUFS:  # messages were lost
-                raise
-    return True
 
 
 def _dump(message: Any, kind: int) -> list[Any]:
@@ -212,10 +182,11 @@ def _neighbor_request(kind: int, flags: int, ifindex: int, raw: bytes, use: int)
 
 
 class NetworkMonitor:
-    """Monitors links, addresses, routes and neighbors of our namespace."""
+    """Monitors our namespace: by MONITOR_GROUPS links and addresses alone."""
 
-    def __init__(self) -> None:
-        self._sock = monitor(NETWORK_GROUPS)
+    def __init__(self, groups: int = NETWORK_GROUPS) -> None:
+        self._sock = netlink.connect(socket.NETLINK_ROUTE, groups)
+        self._sock.setblocking(False)
         self._probes: dict[int, socket.socket] = {}
 
     def fileno(self) -> int:

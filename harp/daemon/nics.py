@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from ipaddress import ip_network
 from pathlib import Path
 
+from harp import _host
 from harp.config import NicConfig
 from harp.daemon import reach
-from harp.daemon.kernel import Hardware, Kernel, SteeringLike
+from harp.daemon.kernel import Hardware, Kernel
 from harp.daemon.netlink import Address, Link
 from harp.daemon.ports import Block, PortBlocks, block_size
 from harp.daemon.settings import Settings
@@ -38,7 +39,7 @@ class Nic:
     pins: Path | None
     link: Link | None = None
     hardware: Hardware = field(default_factory=Hardware)
-    steering: SteeringLike | None = None
+    steering: _host.Steering | None = None
     addresses: dict[bytes, Address] = field(default_factory=dict)
     # Addresses in the map that the interface lost; the oldest loss first.
     lost_addresses: dict[bytes, Address] = field(default_factory=dict)
@@ -120,14 +121,34 @@ class Nics:
             before, nic.link = nic.link, link
             if before is not None:
                 self._compare(nic, before, link)
-                self._check_name(nic, before, link)
             self._check_program(nic)
-            if nic.steering is None:
-                self._take_over(nic, link)
-            if nic.steering is not None:
-                self._restrict(nic)
-                self._sync_addresses(nic, link.ifindex, addresses)
-                self.check_reachability(nic)
+            try:
+                self._examine(nic, link, addresses)
+            except OSError as error:
+                nic.problem, nic.error = error.strerror or str(error), error.errno or errno.EIO
+                if error.errno == errno.ECANCELED:
+                    nic.problem += (
+                        f'; xdp_mode = "generic" in the [[nic]] of {nic.ifname} forces it'
+                    )
+                self._log_once(nic.ifname, f"can't be leased: {nic.problem}")
+            else:
+                nic.problem, nic.error = "", 0
+                self._log_once(nic.ifname, "")
+
+    def _examine(self, nic: Nic, link: Link, addresses: list[Address]) -> None:
+        """Make the program what harp.toml and the interface ask for. OSError: the NIC can't be
+        leased, for a reason.
+        """
+        if nic.steering is None:
+            self._take_over(nic, link)
+        self._sync_addresses(nic, link.ifindex, addresses)
+        self.check_reachability(nic)
+        self._restrict(nic)
+        if link.ifname != nic.ifname:
+            raise OSError(
+                errno.ENODEV,
+                f"the interface is called {link.ifname} now; name that in harp.toml, or rename it",
+            )
 
     def _restrict(self, nic: Nic) -> None:
         """Make the XDP program enforce allow_sources. After a failure the previous list stays in
@@ -137,25 +158,14 @@ class Nics:
         wanted, before = nic.settings.allow_sources, nic.sources
         if before == wanted:
             return
-        try:
-            nic.steering.sources_set(
-                (net.network_address.packed, net.prefixlen) for net in map(ip_network, wanted)
-            )
-        except OSError as error:
-            nic.sources = None
-            nic.problem, nic.error = error.strerror or str(error), error.errno or errno.EIO
-            self._log_once(f"{nic.ifname} sources", f"{nic.ifname} can't be leased: {nic.problem}")
-            return
+        nic.sources = None
+        nic.steering.sources_set(
+            (net.network_address.packed, net.prefixlen) for net in map(ip_network, wanted)
+        )
         nic.sources = wanted
-        if self._logged.pop(f"{nic.ifname} sources", "") and self._has_its_name(nic):
-            nic.problem, nic.error = "", 0
         if wanted or before:
             sources = ", ".join(wanted) or "every source"
             log.info("%s: HARP's ports take packets from %s", nic.ifname, sources)
-
-    @staticmethod
-    def _has_its_name(nic: Nic) -> bool:
-        return nic.link is not None and nic.link.ifname == nic.ifname
 
     def _renamed(self, nic: Nic, links: dict[str, Link]) -> Link | None:
         """Find the NIC under a name that harp.toml does not have. Its leases belong to the
@@ -165,18 +175,6 @@ class Nics:
         index = nic.link.ifindex if nic.link is not None and nic.steering is not None else 0
         found = next((link for link in links.values() if link.ifindex == index), None)
         return found if found is not None and found.ifname not in self.all else None
-
-    def _check_name(self, nic: Nic, before: Link, now: Link) -> None:
-        if now.ifname != nic.ifname:
-            nic.error = errno.ENODEV
-            nic.problem = (
-                f"the interface is called {now.ifname} now; name that in harp.toml, or rename it"
-            )
-            self._log_once(nic.ifname, f"can't be leased: {nic.problem}")
-        elif before.ifname != nic.ifname:
-            nic.problem, nic.error = "", 0
-            self._log_once(nic.ifname, "")
-            log.info("%s: the interface has its name again", nic.ifname)
 
     def check_reachability(self, nic: Nic) -> None:
         """Return which queues packets reach, according to the XDP program's counters."""
@@ -263,30 +261,21 @@ class Nics:
                 log.warning("%s", error.strerror)
 
     def _take_over(self, nic: Nic, link: Link) -> None:
-        """Adopt a pinned program, or attach one; log a failure once."""
+        """Adopt a pinned program, or attach one. OSError."""
         before = self._before.get(nic.ifname)
-        try:
-            if before is None and nic.link is not None and nic.fresh:
-                self._prepare()
-            nic.fresh = False
-            if not link.ethernet or link.loopback:
-                raise OSError(errno.EOPNOTSUPP, f"{nic.ifname}: not an Ethernet interface")
-            nic.hardware = self._kernel.hardware(link, nic.settings.rss)
-            adopted = self._adopt(nic, link, before)
-            if not adopted:
-                mode = XDP_MODES[nic.settings.xdp_mode]
-                nic.steering, why = self._kernel.attach(nic.ifname, mode, nic.pins)
-                nic.mode_why = why or f"{nic.ifname}: XDP program attached"
-                log.info("%s", nic.mode_why)
-        except OSError as error:
-            nic.problem, nic.error = error.strerror or str(error), error.errno or errno.EIO
-            if error.errno == errno.ECANCELED:
-                nic.problem += f'; xdp_mode = "generic" in the [[nic]] of {nic.ifname} forces it'
-            self._log_once(nic.ifname, f"can't be leased: {nic.problem}")
-            return
+        if before is None and nic.fresh:
+            self._prepare()
+        nic.fresh = False
+        if not link.ethernet or link.loopback:
+            raise OSError(errno.EOPNOTSUPP, f"{nic.ifname}: not an Ethernet interface")
+        nic.hardware = self._kernel.hardware(link, nic.settings.rss)
+        adopted = self._adopt(nic, link, before)
+        if not adopted:
+            mode = XDP_MODES[nic.settings.xdp_mode]
+            nic.steering, why = self._kernel.attach(nic.ifname, mode, nic.pins)
+            nic.mode_why = why or f"{nic.ifname}: XDP program attached"
+            log.info("%s", nic.mode_why)
         self._before.pop(nic.ifname, None)
-        self._log_once(nic.ifname, "")
-        nic.problem, nic.error = "", 0
         nic.addresses, nic.lost_addresses, nic.sources = {}, {}, None
         if adopted and before is not None:
             # Addresses in an adopted map may be stale; sync() removes those.
@@ -502,7 +491,6 @@ class Nics:
         return {
             nic.ifname: NicState(
                 nic.link.ifindex,
-                str(nic.pins or ""),
                 sorted(raw.hex() for raw in (*nic.addresses, *nic.lost_addresses)),
             )
             for nic in self.all.values()

@@ -64,10 +64,10 @@ def start_ticks(pid: int, proc: Path = Path("/proc")) -> int:
     return int(fields[19])
 
 
-def command_name(pid: int, proc: Path = procfs.PROC) -> str:
+def command_name(pid: int) -> str:
     """Return the process's short name, for people; empty after its end."""
     try:
-        raw = (proc / str(pid) / "comm").read_bytes()
+        raw = (procfs.PROC / str(pid) / "comm").read_bytes()
     except OSError:
         return ""
     return printable(raw.decode(errors="replace").strip())

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from harp import __version__
-from harp.config import Config, report
+from harp.config import report
 from harp.daemon.leasing import Leasing
 from harp.daemon.netlink import Address
 from harp.daemon.nics import Nic
@@ -38,7 +38,7 @@ def instance(lease: Lease) -> dict[str, Any]:
 
 def config(settings: Settings) -> dict[str, Any]:
     """Return the settings in force, in the form of `harpctl config show -o json`."""
-    assert isinstance(settings.source, Config), "harpd was given no file's settings"
+    assert settings.source is not None, "harpd was given no file's settings"
     return report.document(settings.source)
 
 

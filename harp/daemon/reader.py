@@ -49,27 +49,25 @@ class Reader:
         process = self._process
         return process.pid if process is not None else 0
 
-    def ask(self, request: dict[str, Any], more: Any = None, limit_s: float = ANSWER_S) -> int:
-        """Return the answer: a memfd that the caller owns. more: data that does not fit in a
-        message. ReaderError.
-        """
+    def ask(self, request: dict[str, Any], limit_s: float = ANSWER_S) -> int:
+        """Return the answer: a memfd that the caller owns. ReaderError."""
         with self._lock:
             connection = self._connected()
             try:
                 connection.settimeout(limit_s)
-                return self._exchange(connection, request, more)
+                return self._exchange(connection, request)
             except OSError as error:
                 self._end()
                 raise ReaderError(f"the reader of statistics has failed: {error}") from error
 
-    def _exchange(self, connection: socket.socket, request: dict[str, Any], more: Any) -> int:
-        fd = os.memfd_create("harp-request", os.MFD_CLOEXEC)
-        try:
-            with os.fdopen(fd, "wb", closefd=False) as file:
-                file.write(json.dumps(more).encode())
-            socket.send_fds(connection, [json.dumps(request).encode()], [fd])
-        finally:
-            os.close(fd)
+    @staticmethod
+    def _exchange(connection: socket.socket, request: dict[str, Any]) -> int:
+        # In a memfd: the leases of a host need not fit into a message.
+        with os.fdopen(os.memfd_create("harp-request", os.MFD_CLOEXEC), "wb") as file:
+            file.write(json.dumps(request).encode())
+            file.flush()
+            file.seek(0)
+            socket.send_fds(connection, [b"request"], [file.fileno()])
         answer, fds, _, _ = socket.recv_fds(connection, _ANSWER_BYTES_MAX, 1)
         if answer == b"ok" and fds:
             return fds[0]

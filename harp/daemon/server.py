@@ -17,8 +17,9 @@ import logging
 import os
 import socket
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from harp import _host
 from harp.daemon import peer
@@ -55,17 +56,22 @@ def send_refusal(sock: socket.socket, error: int, why: str) -> None:
         sock.send(_host.pack_refused(0, error, why), socket.MSG_DONTWAIT)
 
 
-@dataclass
+@dataclass(eq=False)
 class Reply:
-    """One answer. The caller keeps the descriptors; done(arrived) is called exactly once."""
+    """One message to a client. The caller keeps the descriptors. arrived: whether it was sent."""
 
     payload: bytes
-    fds: list[int] = field(default_factory=list)
-    done: Callable[[bool], None] = lambda _arrived: None
+    fds: Sequence[int] = ()
+    arrived: "asyncio.Future[bool] | None" = None
+
+    def done(self, arrived: bool) -> None:
+        """It was sent, or never will be."""
+        if self.arrived is not None and not self.arrived.done():
+            self.arrived.set_result(arrived)
 
 
-# Handles a client's messages: reads one, calls client.reply() now or later.
-Handler = Callable[["Client", _host.Message], None]
+# Handles a client's message: calls client.reply() once, or closes it.
+Handler = Callable[["Client", _host.Message], Coroutine[Any, Any, None]]
 
 
 class Client:
@@ -94,9 +100,11 @@ class Client:
     # ---- in ----
 
     def _listen(self) -> None:
-        self._server.loop.add_reader(self._sock, self._readable)
+        if not self._server.ends:
+            self._server.loop.add_reader(self._sock, self._readable)
 
-    def _pause(self) -> None:
+    def pause(self) -> None:
+        """Read nothing more."""
         self._server.loop.remove_reader(self._sock)
 
     def _no_hello(self) -> None:
@@ -117,7 +125,7 @@ class Client:
         now_s = self._server.loop.time()
         wait_s = self._bucket.take(now_s) or self._server.buckets.take(self.peer.owner.uid, now_s)
         if wait_s > 0:
-            self._pause()
+            self.pause()
             self._server.loop.call_later(wait_s, self._resume)
             return
         try:
@@ -148,8 +156,8 @@ class Client:
             self.close(str(error))
             return
         self._busy = True
-        self._pause()
-        self._server.handler(self, message)
+        self.pause()
+        self._server.loop.spawn(self._server.handler(self, message))
 
     def charge_refusal(self) -> None:
         """A request was refused: delay the next ones of this client and its user."""
@@ -159,13 +167,14 @@ class Client:
 
     # ---- out ----
 
-    def reply(self, reply: Reply) -> None:
-        """Send an answer now, when the client takes it, or never."""
+    async def reply(self, payload: bytes, fds: Sequence[int] = ()) -> bool:
+        """Send an answer when the client takes it. False: it never will."""
         if not self.open or self._answer is not None:
-            reply.done(False)
-            return
-        self._answer = reply
-        self._put(reply)
+            return False
+        arrived: asyncio.Future[bool] = self._server.loop.create_future()
+        self._answer = Reply(payload, fds, arrived)
+        self._put(self._answer)
+        return await arrived
 
     def notify(self) -> None:
         """Send notifications, message by message, as fast as the client takes them."""
@@ -192,7 +201,7 @@ class Client:
             except BlockingIOError:
                 if self._timer is None:
                     self._timer = self._server.loop.call_later(TAKE_S, self._not_taken)
-                self._pause()
+                self.pause()
                 self._server.loop.add_writer(self._sock, self._send)
                 return
             except OSError as error:
@@ -242,7 +251,7 @@ class Client:
         if why:
             self._server.log_limited(f"{self}: {why}; its connection is closed")
         self._cancel_timer()
-        self._pause()
+        self.pause()
         self._server.loop.remove_writer(self._sock)
         self._sock.close()
         self._server.remove(self)
@@ -263,6 +272,7 @@ class Server:
         self.connections = Connections(connections_possible(CONNECTIONS_MAX), per_uid_max)
         self._connects = Buckets(CONNECTS_PER_S, CONNECTS_BURST)
         self.clients: set[Client] = set()
+        self.ends = False
         # by user: connections without HELLO, the oldest first
         self._silent: dict[int, dict[Client, None]] = {}
         self._log_bucket = Bucket(LOGS_PER_S, LOGS_BURST)
@@ -271,7 +281,8 @@ class Server:
         self._accepting()
 
     def _accepting(self) -> None:
-        self.loop.add_reader(self._listening, self._acceptable)
+        if not self.ends:
+            self.loop.add_reader(self._listening, self._acceptable)
 
     def _acceptable(self) -> None:
         # Accept many at once: a flood must not fill the queue in which others wait.
@@ -342,6 +353,13 @@ class Server:
         with sock:
             send_refusal(sock, errno.EUSERS, why)
 
+    def end_reading(self) -> None:
+        """Leave new connections and requests to the next harpd, if there is one."""
+        self.ends = True
+        self.loop.remove_reader(self._listening)
+        for client in self.clients:
+            client.pause()
+
     def hand_over(self) -> list[tuple[int, bool]]:
         """Return the connections that the next harpd can continue."""
         found = [client.hand_over() for client in self.clients]
@@ -371,6 +389,5 @@ class Server:
 
     def close(self) -> None:
         """Close all connections; the caller keeps the listening socket."""
-        self.loop.remove_reader(self._listening)
         for client in list(self.clients):
             client.close("")

@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Handles each message of harp_lease.h, and the commands of harpctl in QUERY messages."""
 
+import asyncio
 import errno
 import json
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from harp import __version__, _host
 from harp._host import Kind, Message
 from harp.daemon import peer, queries
-from harp.daemon.documents import Lending, document_fd
-from harp.daemon.leasing import Granted
-from harp.daemon.readings import Readings, Then
-from harp.daemon.server import Client, Reply
+from harp.daemon.documents import Documents
+from harp.daemon.leasing import STOPPING
+from harp.daemon.server import Client
 from harp.daemon.table import RefusedError
 from harp.daemon.watching import Watching
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("harpd")
 _NET_ADMIN = 1 << 12  # CAP_NET_ADMIN
-# A command gets the client and the fields of its question. It returns the document, or a function
-# that calls back with the document's descriptor. RefusedError.
-Command = Callable[[Client, dict[str, Any]], dict[str, Any] | Callable[[Then], None]]
+# A command gets the client and the fields of its question, and returns the document, or what waits
+# for the document's descriptor. RefusedError.
+Command = Callable[[Client, dict[str, Any]], dict[str, Any] | Awaitable[int]]
 
 
 def _only_root(client: Client) -> None:
@@ -41,11 +41,9 @@ def _only_root(client: Client) -> None:
 class Session:
     """The handler of server.Server."""
 
-    def __init__(
-        self, daemon: "Daemon", lending: Lending, readings: Readings, watching: Watching
-    ) -> None:
+    def __init__(self, daemon: "Daemon", documents: Documents, watching: Watching) -> None:
         self._daemon, self._leasing = daemon, daemon.leasing
-        self._lending, self._readings, self._watching = lending, readings, watching
+        self._documents, self._watching = documents, watching
         self._commands: dict[str, Command] = {
             "status": lambda _client, _question: daemon.status(),
             "instances": lambda _client, _question: queries.instances(daemon.leasing),
@@ -56,72 +54,80 @@ class Session:
             "reload": self._reload,
         }
 
-    def __call__(self, client: Client, message: Message) -> None:
+    async def __call__(self, client: Client, message: Message) -> None:
         """Handle one message; answer exactly once, or close the connection."""
         if message.kind is not Kind.HELLO and not client.name:
             client.close("it did not send HELLO first")
             return
+        serial = message.serial
         try:
-            self._handle(client, message)
+            payload = await self._handle(client, message)
+            if payload:
+                await client.reply(payload)
         except RefusedError as refused:
-            self._refuse(client, message.serial, refused)
+            await self._refuse(client, serial, refused)
+        except asyncio.CancelledError:
+            await self._refuse(client, serial, RefusedError(errno.ESHUTDOWN, STOPPING))
         except Exception as error:  # a bug of harpd must not leave the client waiting
-            self._failed(client, message.serial, error)
+            log.error("internal error: %s: %s; please report it", type(error).__name__, error)
+            log.debug("where", exc_info=error)
+            failed = RefusedError(errno.EIO, "harpd failed; its log says more")
+            await self._refuse(client, serial, failed)
 
-    def _handle(self, client: Client, message: Message) -> None:
+    async def _handle(self, client: Client, message: Message) -> bytes:
+        """Return the answer; empty if it was sent, or the connection was closed."""
         serial, fields = message.serial, message.fields
-        if message.kind is Kind.HELLO:
-            if client.name:
+        match message.kind:
+            case Kind.HELLO if not client.name:
+                client.greeted(fields["client"])
+                devices, job = self._leasing.devices(), self._daemon.settings.job
+                return _host.pack_welcome(serial, f"harpd {__version__}", devices, job)
+            case Kind.HELLO:
                 client.close("it sent HELLO twice")
-                return
-            client.greeted(fields["client"])
-            devices, job = self._leasing.devices(), self._daemon.settings.job
-            payload = _host.pack_welcome(serial, f"harpd {__version__}", devices, job)
-            client.reply(Reply(payload))
-        elif message.kind is Kind.LEASE:
-            self._leasing.request(
-                client.peer, fields, lambda answer: self._leased(client, serial, answer)
-            )
-        elif message.kind is Kind.RELEASE:
-            self._leasing.release(client.peer.owner, fields["lease_id"])
-            client.reply(Reply(_host.pack_done(serial)))
-        elif message.kind is Kind.WATCH:
-            self._watching.watch(client, serial, fields["lease_id"])
-        elif message.kind is Kind.NEIGHBORS:
-            self._watching.neighbors(client, serial, fields["neighbors"])
-        elif message.kind is Kind.ROUTE:
-            self._watching.route(client, serial, fields["lease_id"], fields["dst"])
-        elif message.kind is Kind.QUERY:
-            self._query(client, serial, fields["document"])
-        else:
-            client.close(f"{message.kind.name} is a message of harpd, not of a job")
+            case Kind.LEASE:
+                await self._lease(client, serial, fields)
+            case Kind.RELEASE:
+                self._leasing.release(client.peer.owner, fields["lease_id"])
+                return _host.pack_done(serial)
+            case Kind.WATCH:
+                return await self._watching.watch(client, serial, fields["lease_id"])
+            case Kind.NEIGHBORS:
+                self._watching.neighbors(client, fields["neighbors"])
+                return _host.pack_done(serial)
+            case Kind.ROUTE:
+                route = await self._watching.route(client, fields["lease_id"], fields["dst"])
+                return _host.pack_routed(serial, route)
+            case Kind.QUERY:
+                await self._query(client, serial, fields["document"])
+            case _:
+                client.close(f"{message.kind.name} is a message of harpd, not of a job")
+        return b""
 
     @staticmethod
-    def _refuse(client: Client, serial: int, refused: RefusedError) -> None:
+    async def _refuse(client: Client, serial: int, refused: RefusedError) -> None:
         log.debug("%s is refused: %s", client, refused)
         client.charge_refusal()
-        client.reply(Reply(_host.pack_refused(serial, refused.error, refused.why)))
+        await client.reply(_host.pack_refused(serial, refused.error, refused.why))
 
-    def _failed(self, client: Client, serial: int, error: BaseException) -> None:
-        log.error("internal error: %s: %s; please report it", type(error).__name__, error)
-        log.debug("where", exc_info=error)
-        self._refuse(client, serial, RefusedError(errno.EIO, "harpd failed; its log says more"))
-
-    def _leased(self, client: Client, serial: int, answer: Granted | RefusedError) -> None:
-        if isinstance(answer, RefusedError):
-            name = errno.errorcode.get(answer.error, "EIO")
-            self._leasing.refused[name] += 1
-            self._refuse(client, serial, answer)
-            return
-        if isinstance(answer.leased, _host.Port):
-            payload = _host.pack_port(serial, answer.leased)
-        else:
-            payload = _host.pack_leased(serial, answer.leased)
-        client.reply(Reply(payload, answer.made.fds, answer.delivered))
+    async def _lease(self, client: Client, serial: int, fields: dict[str, Any]) -> None:
+        try:
+            granted = await self._leasing.request(client.peer, fields)
+        except RefusedError as refused:
+            self._leasing.refused[errno.errorcode.get(refused.error, "EIO")] += 1
+            raise
+        arrived = False
+        try:
+            if isinstance(granted.leased, _host.Port):
+                payload = _host.pack_port(serial, granted.leased)
+            else:
+                payload = _host.pack_leased(serial, granted.leased)
+            arrived = await client.reply(payload, granted.made.fds)
+        finally:
+            granted.delivered(arrived)
 
     # ---- QUERY ----
 
-    def _query(self, client: Client, serial: int, raw: bytes) -> None:
+    async def _query(self, client: Client, serial: int, raw: bytes) -> None:
         try:
             question = json.loads(raw)
         except (ValueError, RecursionError) as error:
@@ -133,36 +139,24 @@ class Session:
             known = ", ".join(sorted(self._commands))
             raise RefusedError(errno.ENOSYS, f"this harpd knows the commands {known}")
         found = command(client, question)
-        if callable(found):
-            found(lambda fd, error: self._document_made(client, serial, fd, error))
+        if isinstance(found, dict):
+            text = json.dumps(found, allow_nan=False)
+            fd = self._documents.lend(client.peer.owner.uid, text)
         else:
-            text, uid = json.dumps(found, allow_nan=False), client.peer.owner.uid
-            self._lending.expect_room(uid, len(text))
-            self._answer(client, serial, self._lending.lend(uid, document_fd(text)))
+            fd = await found
+        try:
+            await client.reply(_host.pack_answer(serial), [fd])
+        finally:
+            os.close(fd)
 
-    def _document_made(
-        self, client: Client, serial: int, fd: int | None, error: BaseException | None
-    ) -> None:
-        if fd is not None:
-            self._answer(client, serial, fd)
-        elif isinstance(error, RefusedError):
-            self._refuse(client, serial, error)
-        else:
-            self._failed(client, serial, error or RuntimeError("no document"))
-
-    @staticmethod
-    def _answer(client: Client, serial: int, fd: int) -> None:
-        client.reply(Reply(_host.pack_answer(serial), [fd], lambda _arrived: os.close(fd)))
-
-    def _stats(self, client: Client, question: dict[str, Any]) -> Callable[[Then], None]:
+    def _stats(self, client: Client, question: dict[str, Any]) -> Awaitable[int]:
         """Return the statistics of all instances of the host, for users who may have leases."""
         uid = client.peer.owner.uid
         if uid not in (0, os.geteuid()) and not self._leasing.access.allows(uid, client.peer.gids):
             raise RefusedError(
                 errno.EACCES, f"user {uid} may not have leases, nor see others' instances"
             )
-        flows = question.get("flows") is not False
-        return lambda then: self._readings.ask(uid, flows, then)
+        return self._documents.statistics(question.get("flows") is not False)
 
     def _stop(self, client: Client, question: dict[str, Any]) -> dict[str, Any]:
         _only_root(client)

@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """harpd's settings: [daemon] of harp.toml, and what harpd uses of the other tables."""
 
+import logging
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
 
+from harp import config
 from harp.config import Config, DaemonConfig, DpdkConfig, MetricsConfig, NicConfig
+
+log = logging.getLogger("harpd")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,7 +20,7 @@ class Settings(DaemonConfig):
     job: str = ""
     nics: tuple[NicConfig, ...] = ()
     dpdk: tuple[DpdkConfig, ...] = ()
-    source: Any = field(default=None, compare=False)
+    source: Config | None = field(default=None, compare=False)
 
     @classmethod
     def of(cls, found: Config) -> "Settings":
@@ -35,3 +39,24 @@ class Settings(DaemonConfig):
     def port_rest_s(self) -> float:
         """Return the time of the port quarantine in seconds."""
         return self.port_rest_ms / 1000
+
+    def reloaded(self, new: "Settings") -> "Settings":
+        """Return the new settings, except those that need a restart, which are logged."""
+        if self.source is None or new.source is None:
+            return new
+        difference = config.reload(self.source, new.source)
+        for change in difference.live:
+            log.info("now %s", change)
+        for change in difference.restart:
+            log.warning("%s: needs `harpctl restart`", change)
+        return Settings.of(difference.effective)
+
+
+def read(path: Path | None) -> Settings:
+    """Load the file (None: HARP_CONFIG, or the default) and harpd's own environment;
+    ConfigError.
+    """
+    found = config.load(path, readers=config.Reader.DAEMON)
+    for warning in found.warnings:
+        log.warning("%s", warning)
+    return Settings.of(found)

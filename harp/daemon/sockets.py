@@ -9,22 +9,22 @@ Readings run in a worker. At most one is in progress; requests that arrive meanw
 one.
 """
 
+import asyncio
 import errno
-import functools
 import os
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+from pyroute2.netlink import NLM_F_DUMP, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR
+
+from harp import netlink
 from harp.daemon.loop import Loop
 from harp.daemon.ports import Block
 
 SOCKETS_MAX = 65536  # limit of one dump; more in a range of at most 65535 ports are an attack
-TIMEOUT_S = 5.0
 _NETLINK_SOCK_DIAG = 4
 _SOCK_DIAG_BY_FAMILY = 20
-_DONE, _ERROR = 3, 2
-_REQUEST_DUMP = 0x1 | 0x300
 _ALL_STATES = 0xFFFFFFFF
 _HEADER = struct.Struct("=IHHII")  # struct nlmsghdr
 _REQUEST = struct.Struct("=BBBBI48x")  # struct inet_diag_req_v2
@@ -47,27 +47,22 @@ def _filter(span: Block) -> bytes:
     return struct.pack("=HH", 4 + len(code), 1) + code
 
 
-def _dump(diag: socket.socket, family: int, protocol: int, span: Block, found: set[int]) -> None:
+def _dump(diag: socket.socket, family: int, protocol: int, span: Block) -> Iterator[int]:
     """Dump one protocol of one family. OSError."""
     body = _REQUEST.pack(family, protocol, 0, 0, _ALL_STATES) + _filter(span)
-    diag.send(
-        _HEADER.pack(_HEADER.size + len(body), _SOCK_DIAG_BY_FAMILY, _REQUEST_DUMP, 0, 0) + body
-    )
+    size = _HEADER.size + len(body)
+    diag.send(_HEADER.pack(size, _SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST | NLM_F_DUMP, 0, 0) + body)
     count = 0
     while True:
-        raw = diag.recv(_READ_BYTES)
-        at = 0
-        while at + _HEADER.size <= len(raw):
-            size, kind, _, _, _ = _HEADER.unpack_from(raw, at)
-            if kind == _DONE:
+        for kind, _, part in netlink.split(diag.recv(_READ_BYTES)):
+            if kind == NLMSG_DONE:
                 return
-            if kind == _ERROR:
-                number = -struct.unpack_from("=i", raw, at + _HEADER.size)[0]
+            if kind == NLMSG_ERROR:
+                number = -struct.unpack_from("=i", part, _HEADER.size)[0]
                 raise OSError(number, os.strerror(number))
-            if size < _MESSAGE_MIN:
+            if len(part) < _MESSAGE_MIN:
                 raise OSError(errno.EPROTO, "a message without a port")
-            found.add(_PORT.unpack_from(raw, at + _PORT_AT)[0])
-            at += (size + 3) & ~3
+            yield _PORT.unpack_from(part, _PORT_AT)[0]
             count += 1
         if count > SOCKETS_MAX:
             raise OSError(
@@ -77,37 +72,27 @@ def _dump(diag: socket.socket, family: int, protocol: int, span: Block, found: s
             )
 
 
-def _read(family: int, protocol: int, span: Block, found: set[int]) -> None:
-    with socket.socket(
-        socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG
-    ) as diag:
-        diag.settimeout(TIMEOUT_S)
-        try:
-            _dump(diag, family, protocol, span, found)
-        except OSError as error:
-            if error.errno == errno.EBUSY:
-                raise
-            number = error.errno or errno.EIO
-            raise OSError(
-                number,
-                f"the kernel's table of sockets can't be read: {error.strerror or error}; "
-                f"`modprobe {_MODULES[protocol]}`",
-            ) from error
+def _read(family: int, protocol: int, span: Block) -> set[int]:
+    try:
+        with netlink.connect(_NETLINK_SOCK_DIAG) as diag:
+            return set(_dump(diag, family, protocol, span))
+    except OSError as error:
+        if error.errno == errno.EBUSY:
+            raise
+        number = error.errno or errno.EIO
+        raise OSError(
+            number,
+            f"the kernel's table of sockets can't be read: {error.strerror or error}; "
+            f"`modprobe {_MODULES[protocol]}`",
+        ) from error
 
 
 def ports_in_use(span: Block) -> frozenset[int]:
     """Return the ports of the range that any TCP or UDP socket of this network namespace has.
     OSError whose strerror is one line for people.
     """
-    found: set[int] = set()
-    for protocol in _MODULES:
-        for family in (socket.AF_INET, socket.AF_INET6):
-            _read(family, protocol, span, found)
-    return frozenset(found)
-
-
-# Gets the ports in use, or why they are not known.
-Then = Callable[[frozenset[int] | None, BaseException | None], None]
+    families = (socket.AF_INET, socket.AF_INET6)
+    return frozenset().union(*(_read(each, one, span) for one in _MODULES for each in families))
 
 
 class PortReadings:
@@ -118,29 +103,17 @@ class PortReadings:
 
     def __init__(self, loop: Loop, read: Callable[[], frozenset[int]]) -> None:
         self._loop, self._read = loop, read
-        self._now: list[Then] = []  # requests for the reading in progress
-        self._next: list[Then] = []
+        self._now: asyncio.Task[frozenset[int]] | None = None
+        self._next: asyncio.Task[frozenset[int]] | None = None
 
-    def ask(self, then: Then) -> None:
-        """Call then() from the loop after a reading that begins now or later."""
-        self._next.append(then)
-        self._begin()
+    async def ports(self) -> frozenset[int]:
+        """Return the result of a reading that begins now or later."""
+        if self._next is None:
+            self._next = self._loop.spawn(self._read_after(self._now))
+        return await asyncio.shield(self._next)
 
-    def _begin(self) -> None:
-        if self._now or not self._next:
-            return
-        self._now, self._next = self._next, []
-        self._loop.work(self._read, self._done)
-
-    def _done(self, ports: frozenset[int] | None, error: BaseException | None) -> None:
-        answered, self._now = self._now, []
-        self._begin()
-        for then in answered:
-            self._loop.call_soon(functools.partial(then, ports, error))
-
-    def end(self) -> None:
-        """Stop: harpd ends, and no worker is left. Answers all waiting requests."""
-        waiting = [*self._now, *self._next]
-        self._now, self._next = [], []
-        for then in waiting:
-            then(None, OSError(errno.ESHUTDOWN, "harpd is being stopped"))
+    async def _read_after(self, last: "asyncio.Task[frozenset[int]] | None") -> frozenset[int]:
+        if last is not None:
+            await asyncio.wait([last])
+        self._now, self._next = self._next, None
+        return await self._loop.work(self._read)

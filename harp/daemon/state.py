@@ -7,24 +7,26 @@ next change, every few seconds, and before a restart, which it refuses while the
 """
 
 import contextlib
+import functools
+import itertools
 import json
 import math
 import os
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 from harp import files
 from harp.daemon.ports import Block
-from harp.daemon.table import Lease, Owner
+from harp.daemon.table import Lease
 from harp.errors import HarpError
 from harp.words import printable
 
 VERSION = 1
 FILE_BYTES_MAX = 64 << 20  # 65536 leases take 40
 FILE = "state.json"
-U32_MAX, U64_MAX, PID_MAX = 2**32 - 1, 2**64 - 1, 2**31 - 1
-QUEUES_MAX = 65536  # number of queues of any NIC
+U64_MAX = 2**64 - 1
 
 
 class BadStateError(Exception):
@@ -33,17 +35,21 @@ class BadStateError(Exception):
 
 @dataclass
 class NicState:
-    """A NIC with our program: its index, the pins' directory, addresses in the map, in hex."""
+    """A NIC with our program: its index, and addresses in the map, in hex."""
 
     ifindex: int
-    pins: str = ""
     addresses: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        for address in self.addresses:
+            if len(bytes.fromhex(address)) != 16:
+                raise ValueError(f"{address[:40]!r} is no address")
 
 
 @dataclass
 class State:
-    """The contents of the file. rests: per NIC, blocks and the epoch second at which their
-    quarantine ends; undo: nicprep's changes to restore.
+    """The contents of the file. rests: per NIC, first and last port of blocks and the epoch second
+    at which their quarantine ends; undo: nicprep's changes to restore.
     """
 
     pid: int = 0
@@ -51,129 +57,61 @@ class State:
     version: str = ""
     nics: dict[str, NicState] = field(default_factory=dict)
     leases: list[Lease] = field(default_factory=list)
-    rests: dict[str, list[tuple[Block, float]]] = field(default_factory=dict)
+    rests: dict[str, list[tuple[int, int, float]]] = field(default_factory=dict)
     undo: Any = None
+    format: int = VERSION
+
+    def __post_init__(self) -> None:
+        for first, last, _ in itertools.chain(*self.rests.values()):
+            Block(first, last)
+        if any((lease.ports is None) != bool(lease.device) for lease in self.leases):
+            raise ValueError("a lease has ports, or a device")
 
 
-def encode(state: State) -> str:
-    """Return the file's text."""
-    document = asdict(state) | {"format": VERSION}
-    # Separate: a harpd without DPDK reads the others.
-    document["leases"] = [asdict(lease) for lease in state.leases if not lease.device]
-    document["port_leases"] = [asdict(lease) for lease in state.leases if lease.device]
-    document["rests"] = {
-        ifname: [[block.first, block.last, until] for block, until in rests]
-        for ifname, rests in state.rests.items()
-    }
-    return json.dumps(document, indent=1)
+@functools.cache
+def _type_hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
 
 
-def _number(value: Any, most: int, least: int = 0) -> int:
-    """Return a whole number in its range, because the kernel gets it."""
-    if type(value) is not int or not least <= value <= most:
-        raise ValueError(f"{str(value)[:40]!r} is no number from {least} to {most}")
-    return value
-
-
-def _seconds(value: Any) -> float:
-    seconds = float(value)
-    if not math.isfinite(seconds):
-        raise ValueError(f"{seconds} is no time")
-    return seconds
-
-
-def _text(value: Any) -> str:
-    """Return one line without escape sequences."""
-    if not isinstance(value, str):
-        raise TypeError(f"{str(value)[:40]!r} is no text")
-    return printable(value)
-
-
-def _lease(raw: dict[str, Any]) -> Lease:
-    """Read a lease of a queue."""
-    ports = raw["ports"]
-    lease = _common(raw)
-    lease.ifindex = _number(raw["ifindex"], PID_MAX, 1)
-    lease.queue = _number(raw["queue"], QUEUES_MAX - 1)
-    lease.ports = Block(_number(ports["first"], 65535, 1), _number(ports["last"], 65535, 1))
-    device, inode = raw["frames"]
-    lease.frames = _number(device, U64_MAX), _number(inode, U64_MAX)
-    return lease
-
-
-def _port_lease(raw: dict[str, Any]) -> Lease:
-    """Read a lease of a DPDK port."""
-    lease = _common(raw)
-    lease.device = _text(raw["device"])
-    if not lease.device:
-        raise ValueError("a port without a device")
-    lease.queues = _number(raw["queues"], QUEUES_MAX, 1)
-    return lease
-
-
-def _common(raw: dict[str, Any]) -> Lease:
-    owner = raw["owner"]
-    return Lease(
-        lease_id=_number(raw["lease_id"], U64_MAX, 1),
-        owner=Owner(
-            _number(owner["pid"], PID_MAX, 1),
-            _number(owner["start_ticks"], U64_MAX),
-            _number(owner["uid"], U32_MAX),
-        ),
-        ifname=_text(raw["ifname"]),
-        ifindex=0,
-        queue=0,
-        ports=None,
-        label=_text(raw["label"]),
-        since_s=_seconds(raw["since_s"]),
-        frame_count=_number(raw.get("frame_count", 0), U32_MAX),
-        frame_size=_number(raw.get("frame_size", 0), U32_MAX),
-        page_bytes=_number(raw.get("page_bytes", 0), U32_MAX),
-        active=bool(raw.get("active", True)),
-        marks=[_text(mark) for mark in raw.get("marks", [])],
-    )
-
-
-def _address(value: Any) -> str:
-    raw = bytes.fromhex(value)
-    if len(raw) != 16:
-        raise ValueError(f"{str(value)[:40]!r} is no address")
-    return raw.hex()
+def _typed(kind: Any, value: Any) -> Any:
+    """Convert JSON to a type of a dataclass; fields that it lacks are ignored. ValueError,
+    TypeError.
+    """
+    origin, arguments = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return value
+    if isinstance(kind, type) and is_dataclass(kind) and isinstance(value, dict):
+        kinds = _type_hints(kind)
+        known = [each.name for each in fields(kind) if each.name in value]
+        return kind(**{name: _typed(kinds[name], value[name]) for name in known})
+    if origin is UnionType:  # a dataclass or None
+        return None if value is None else _typed(arguments[0], value)
+    if origin is list and isinstance(value, list):
+        return [_typed(arguments[0], each) for each in value]
+    if origin is tuple and isinstance(value, list):
+        return tuple(_typed(each, one) for each, one in zip(arguments, value, strict=True))
+    if origin is dict and isinstance(value, dict):
+        return {printable(name): _typed(arguments[1], each) for name, each in value.items()}
+    if kind is str and isinstance(value, str):
+        return printable(value)
+    if kind is float and type(value) in (int, float) and math.isfinite(value):
+        return float(value)
+    # The kernel gets numbers.
+    if type(value) is kind and (kind is bool or (kind is int and 0 <= value <= U64_MAX)):
+        return value
+    raise ValueError(f"{str(value)[:40]!r} is no {getattr(kind, '__name__', kind)}")
 
 
 def decode(text: str) -> State:
-    """Parse the text; BadStateError with the reason. Fields of later versions are ignored."""
+    """Parse the text; BadStateError with the reason."""
     try:
         raw = json.loads(text)
-        if raw["format"] != VERSION:
-            raise BadStateError(f"format {raw['format']}, and this harpd knows {VERSION}")
-        return State(
-            pid=_number(raw["pid"], PID_MAX),
-            start_ticks=_number(raw["start_ticks"], U64_MAX),
-            version=_text(raw["version"]),
-            nics={
-                str(name): NicState(
-                    _number(nic["ifindex"], PID_MAX),
-                    _text(nic["pins"]),
-                    [_address(address) for address in nic["addresses"]],
-                )
-                for name, nic in raw["nics"].items()
-            },
-            leases=[_lease(lease) for lease in raw["leases"]]
-            + [_port_lease(lease) for lease in raw.get("port_leases", [])],
-            rests={
-                str(name): [
-                    (Block(_number(a, 65535, 1), _number(b, 65535, 1)), _seconds(until))
-                    for a, b, until in rests
-                ]
-                for name, rests in raw["rests"].items()
-            },
-            undo=raw.get("undo"),
-        )
-    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        if not isinstance(raw, dict) or raw.get("format") != VERSION:
+            raise ValueError(f"not of format {VERSION}, which this harpd knows")
+        state: State = _typed(State, raw)
+    except (TypeError, ValueError, ArithmeticError, RecursionError) as error:
         raise BadStateError(f"{type(error).__name__}: {error}") from error
-    except RecursionError as error:
-        raise BadStateError(f"{type(error).__name__}: {error}") from error
+    return state
 
 
 class StateFile:
@@ -209,7 +147,7 @@ class StateFile:
             self._new.unlink(missing_ok=True)
             fd = os.open(self._new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             with os.fdopen(fd, "w", encoding="utf-8") as file:
-                file.write(encode(state))
+                json.dump(asdict(state), file, indent=1)
             self._new.replace(self.path)
         except OSError:
             with contextlib.suppress(OSError):

@@ -16,16 +16,24 @@ from enum import Enum
 from harp.daemon.ports import Block, PortBlocks
 
 QUEUE_ANY = 0xFFFFFFFF
+QUEUES_MAX = 65536  # number of queues of any NIC
 REMOVED = "NIC was removed"  # a mark: the lease has no queue any more, whatever replaces the NIC
 
 
 class RefusedError(Exception):
-    """A refused request: an errno and one line for people."""
+    """A refused request: an errno and one line for people.
 
-    def __init__(self, error: int, why: str) -> None:
+    Parameters
+    ----------
+    wait_s
+        How long the reason may last: the request is tried again until then.
+    """
+
+    def __init__(self, error: int, why: str, wait_s: float = 0.0) -> None:
         super().__init__(why)
         self.error = error
         self.why = why
+        self.wait_s = wait_s
 
     def __str__(self) -> str:
         return f"{self.why} ({os.strerror(self.error)})"
@@ -47,6 +55,10 @@ class Owner:
     pid: int
     start_ticks: int
     uid: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.pid < 1 << 31:
+            raise ValueError(f"{self.pid} is no process")
 
 
 @dataclass
@@ -71,6 +83,10 @@ class Lease:
     queues: int = 1
     # Events of the NIC since the lease: "down", "removed" ... for status; empty: none.
     marks: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if not self.lease_id or self.queue >= QUEUES_MAX or not 1 <= self.queues <= QUEUES_MAX:
+            raise ValueError(f"{self.what} of {self.queues} is no lease")
 
     @property
     def block(self) -> Block:
@@ -101,7 +117,7 @@ class NicTable:
     ifname: str
     ifindex: int
     ports: PortBlocks
-    queues: dict[int, QueueState]
+    queues: dict[int, QueueState]  # recovering ones: first the one that was not tried for longest
     # Queues that harp.toml removed: not leased again.
     withdrawn: set[int] = field(default_factory=set)
     # The only queue that packets reach, and the evidence; None: all, as far as is known.
@@ -122,18 +138,6 @@ class NicTable:
         return [queue for queue in self.leasable if self.one_queue in (None, queue)]
 
     @property
-    def coming_back(self) -> list[int]:
-        """Return the queues that the kernel may still hold, in the order of settle(): first the one
-        that was not tried for longest.
-        """
-        return [queue for queue, state in self.queues.items() if state is QueueState.RECOVERING]
-
-    def settle(self, queue: int, state: QueueState) -> None:
-        """A lease of the queue is over."""
-        self.queues.pop(queue, None)
-        self.queues[queue] = state
-
-    @property
     def unreachable(self) -> list[int]:
         """Return the queues that harp.toml allows and that receive no packets."""
         return sorted(set(self.leasable) - set(self._reachable))
@@ -145,7 +149,11 @@ class NicTable:
         if wanted != QUEUE_ANY:
             return self._wanted(wanted)
         free = [queue for queue in self._reachable if self.queues[queue] is QueueState.FREE]
-        back = [queue for queue in self.coming_back if queue in self._reachable]
+        back = [
+            queue
+            for queue, state in self.queues.items()
+            if state is QueueState.RECOVERING and queue in self._reachable
+        ]
         if free or back:
             return (*free, *back)[0]
         if self.unreachable:
@@ -329,21 +337,21 @@ class LeaseTable:
         if nic is not None:
             nic.queues[lease.queue] = QueueState.LEASED
 
-    def cancel(self, lease: Lease, now_s: float, bound: bool) -> None:
-        """Making the lease failed. bound: a socket was on the queue, which is free soon."""
-        self._end(
-            lease, now_s, QueueState.RECOVERING if bound else QueueState.FREE, quarantine=False
-        )
+    def cancel(self, lease: Lease, now_s: float) -> None:
+        """Making the lease failed; a socket may have been on the queue."""
+        self._end(lease, now_s, quarantine=False)
 
     def release(self, lease: Lease, now_s: float) -> None:
         """The owner returned the lease or is dead: quarantine the ports, recover the queue."""
-        self._end(lease, now_s, QueueState.RECOVERING, quarantine=True)
+        self._end(lease, now_s, quarantine=True)
 
-    def _end(self, lease: Lease, now_s: float, state: QueueState, quarantine: bool) -> None:
+    def _end(self, lease: Lease, now_s: float, quarantine: bool) -> None:
         del self.leases[lease.lease_id]
         nic = self.nic_of(lease)
         if nic is not None:
-            nic.settle(lease.queue, state)
+            # At the end of the order in which choose() tries recovering queues.
+            del nic.queues[lease.queue]
+            nic.queues[lease.queue] = QueueState.RECOVERING
             nic.ports.give_back(lease.block, now_s, quarantine, lease.owner.uid)
 
     def adopt(self, lease: Lease) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 from harp.daemon import peer, rundir
 from harp.daemon.kernel import Kernel
 from harp.daemon.leasing import Leasing
+from harp.daemon.ports import Block
 from harp.daemon.settings import Settings
 from harp.daemon.state import BadStateError, State, StateFile
 from harp.daemon.table import Lease
@@ -31,10 +32,11 @@ def read_state(file: StateFile) -> State:
         return State()
     if state is None:
         return State()
+    count = len(state.leases)
     if state.pid != os.getpid():
         log.info(
             "taking over from harpd %s (process %d): %d lease%s",
-            state.version, state.pid, len(state.leases), "" if len(state.leases) == 1 else "s",
+            state.version, state.pid, count, "" if count == 1 else "s",
         )  # fmt: skip
     return state
 
@@ -67,10 +69,10 @@ class Takeover:
         now_s, wall_s = leasing.now_s(), time.time()
         for ifname, rests in self._before.rests.items():
             table = leasing.table.nics.get(ifname)
-            for block, until_s in rests if table else []:
+            for first, last, until_s in rests if table else []:
                 left_s = min(until_s - wall_s, quarantine_s)
                 if table and left_s > 0:
-                    table.ports.continue_quarantine(block, now_s + left_s)
+                    table.ports.continue_quarantine(Block(first, last), now_s + left_s)
 
     def adopt(self, leasing: Leasing, quarantine_s: float) -> None:
         """Adopt or end each lease; after that the maps contain nothing else."""

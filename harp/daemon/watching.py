@@ -12,68 +12,42 @@ second, for all its watches together. New neighbors use entries of a table that 
 user may add NEIGHBORS_PER_S a second. Messages are limited as all are (server.py).
 """
 
+import asyncio
 import errno
 import ipaddress
 import logging
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeVar
 
 from harp import _host
-from harp.daemon.kernel import Kernel, MonitorLike
+from harp.daemon.kernel import Kernel
 from harp.daemon.leasing import Leasing
 from harp.daemon.limits import Buckets
 from harp.daemon.loop import Loop
-from harp.daemon.netlink import Changes
-from harp.daemon.server import Client, Reply
+from harp.daemon.netlink import NetworkMonitor
+from harp.daemon.server import Client
 from harp.daemon.table import Lease, RefusedError
 
 log = logging.getLogger("harpd")
+T = TypeVar("T")
 READS_PER_S = 10.0
 NEIGHBORS_PER_S, NEIGHBORS_BURST = 50.0, 512.0
 RESOLVE_BATCH = 128
-MONITOR_AGAIN_S = 1.0
 Neighbor = tuple[int, bytes]  # an interface's index, and 16 bytes of address
-
-
-class OneWorker:
-    """Runs jobs in order, so that they occupy at most one worker."""
-
-    def __init__(self, loop: Loop) -> None:
-        self._loop = loop
-        self._queue: deque[tuple[Callable[[], Any], Callable[[Any, Any], None]]] = deque()
-        self._busy = False
-
-    def work(self, job: Callable[[], Any], done: Callable[[Any, Any], None]) -> None:
-        """As Loop.work(), after the previous jobs."""
-        self._queue.append((job, done))
-        self._next()
-
-    def _next(self) -> None:
-        if self._busy or not self._queue:
-            return
-        self._busy = True
-        job, done = self._queue.popleft()
-
-        def finished(result: Any, error: BaseException | None) -> None:
-            self._busy = False
-            self._next()
-            done(result, error)
-
-        self._loop.work(job, finished)
 
 
 @dataclass(eq=False)
 class _Watch:
-    """The watch of one lease. serial: of the unanswered WATCH; 0: none. neighbors: the MAC address
-    that the job got, None: nothing yet; the latest requests are at the end.
+    """The watch of one lease. known: whether the interface was read, which WATCH waits for.
+    neighbors: the MAC address that the job got, None: nothing yet; the latest requests are at the
+    end.
     """
 
     client: Client
     lease: Lease
     ifindex: int
-    serial: int
+    known: asyncio.Event = field(default_factory=asyncio.Event)
     network: bytes = b""
     neighbors: dict[bytes, bytes | None] = field(default_factory=dict)
     changed: dict[bytes, bytes] = field(default_factory=dict)
@@ -94,36 +68,40 @@ class Watching:
 
     def __init__(self, loop: Loop, kernel: Kernel, leasing: Leasing) -> None:
         self._loop, self._kernel, self._leasing = loop, kernel, leasing
-        self._worker = OneWorker(loop)
-        self._monitor: MonitorLike | None = None
+        self._worker = asyncio.Lock()  # its holder asks the kernel
+        self._monitor: NetworkMonitor | None = None
         self._watches: dict[int, _Watch] = {}  # by lease
         self._of_client: dict[Client, _Watch] = {}
         self._networks: dict[int, _Network] = {}  # by interface
         self._of_neighbor: dict[Neighbor, set[_Watch]] = {}
         self._resolve: dict[Neighbor, None] = {}  # the kernel must be asked
-        self._resolving = False
+        self._resolving: NetworkMonitor | None = None
         self._new_neighbors = Buckets(NEIGHBORS_PER_S, NEIGHBORS_BURST)
         leasing.ended = self._ended
 
     # ---- what jobs ask ----
 
-    def watch(self, client: Client, serial: int, lease_id: int) -> None:
-        """Handle WATCH: answered after the interface was read; RefusedError."""
+    async def watch(self, client: Client, serial: int, lease_id: int) -> bytes:
+        """Handle WATCH, which waits until the interface was read; RefusedError."""
         lease = self._lease(client, lease_id)
         elsewhere = self._watches.get(lease_id)
         self._client_closed(client)
         if elsewhere is not None and elsewhere.client is not client:
             elsewhere.client.close("")
         self._open()
-        watch = _Watch(client, lease, lease.ifindex, serial)
+        watch = _Watch(client, lease, lease.ifindex)
         self._watches[lease_id] = self._of_client[client] = watch
         self._networks.setdefault(watch.ifindex, _Network()).watches.add(watch)
         client.closed = lambda: self._client_closed(client)
         self._read(watch.ifindex)
+        await watch.known.wait()
+        if self._of_client.get(client) is not watch:
+            raise RefusedError(errno.ENOENT, f"lease {lease_id:016x} has ended")
+        watch.network = self._networks[watch.ifindex].found
+        client.next_notification = lambda: self._next_notification(watch)
+        return _host.pack_network(serial, lease_id, watch.network)
 
-    def neighbors(
-        self, client: Client, serial: int, entries: list[tuple[bytes, bytes, int]]
-    ) -> None:
+    def neighbors(self, client: Client, entries: list[tuple[bytes, bytes, int]]) -> None:
         """Handle NEIGHBORS of a job; RefusedError."""
         watch = self._of_client.get(client)
         if watch is None:
@@ -133,20 +111,20 @@ class Watching:
                 self._wanted(watch, addr)
             if flags & _host.CONFIRMED and watch.neighbors.get(addr) and self._monitor is not None:
                 self._monitor.confirm(watch.lease.ifindex, addr)
-        client.reply(Reply(_host.pack_done(serial)))
 
-    def route(self, client: Client, serial: int, lease_id: int, dst: bytes) -> None:
+    async def route(self, client: Client, lease_id: int, dst: bytes) -> bytes:
         """Handle ROUTE; RefusedError."""
         ifindex = self._lease(client, lease_id).ifindex
+        try:
+            return await self._ask_kernel(lambda: self._kernel.route(ifindex, dst))
+        except OSError as error:
+            why = f"the route can't be looked up: {error}"
+            raise RefusedError(errno.EIO, why) from error
 
-        def done(found: bytes | None, error: BaseException | None) -> None:
-            if found is None:
-                why = f"the route can't be looked up: {error}"
-                client.reply(Reply(_host.pack_refused(serial, errno.EIO, why)))
-            else:
-                client.reply(Reply(_host.pack_routed(serial, found)))
-
-        self._worker.work(lambda: self._kernel.route(ifindex, dst), done)
+    async def _ask_kernel(self, request: Callable[[], T]) -> T:
+        """Run a request in a worker, after the previous ones: they occupy at most one."""
+        async with self._worker:
+            return await self._loop.work(request)
 
     def _lease(self, client: Client, lease_id: int) -> Lease:
         owner = client.peer.owner
@@ -188,6 +166,7 @@ class Watching:
         for addr in list(watch.neighbors):
             self._forget(watch, addr)
         watch.client.next_notification = None
+        watch.known.set()
         del self._watches[watch.lease.lease_id]
         del self._of_client[watch.client]
         network = self._networks[watch.ifindex]
@@ -224,9 +203,7 @@ class Watching:
         if monitor is None:
             return
         self._loop.remove_reader(monitor)
-        if self._resolving:  # in a worker, which must not find another descriptor under its number
-            self._worker.work(monitor.close, lambda _done, _error: None)
-        else:
+        if self._resolving is not monitor:  # else _resolve_batch() closes it
             monitor.close()
 
     def _readable(self) -> None:
@@ -234,23 +211,10 @@ class Watching:
         try:
             changes = self._monitor.read()
         except OSError as error:
-            log.warning("monitoring the network: %s; opening a new monitor", error.strerror)
-            self.close()
-            self._loop.call_later(MONITOR_AGAIN_S, self._open_again)
+            log.warning("monitoring the network: %s; jobs must connect again", error.strerror)
+            for client in list(self._of_client):
+                client.close("")
             return
-        self._distribute(changes)
-
-    def _open_again(self) -> None:
-        if not self._watches or self._monitor is not None:
-            return
-        try:
-            self._open()
-        except RefusedError:
-            self._loop.call_later(MONITOR_AGAIN_S, self._open_again)
-            return
-        self._distribute(Changes(lost=True))
-
-    def _distribute(self, changes: Changes) -> None:
         everything = changes.routes or changes.lost
         for ifindex in list(self._networks):
             if everything or ifindex in changes.interfaces:
@@ -270,21 +234,24 @@ class Watching:
             watch.client.notify()
 
     def _resolve_next(self) -> None:
-        if self._resolving or not self._resolve or self._monitor is None:
-            return
-        self._resolving = True
+        if self._resolving is None and self._resolve and self._monitor is not None:
+            self._resolving = self._monitor
+            self._loop.spawn(self._resolve_batch(self._monitor))
+
+    async def _resolve_batch(self, monitor: NetworkMonitor) -> None:
         batch = list(self._resolve)[:RESOLVE_BATCH]
         for neighbor in batch:
             del self._resolve[neighbor]
-        monitor = self._monitor
-
-        def done(_: None, error: BaseException | None) -> None:
-            self._resolving = False
-            if error is not None:  # the jobs ask again
-                log.debug("asking the kernel for neighbors: %s", error)
-            self._resolve_next()
-
-        self._worker.work(lambda: monitor.resolve(batch), done)
+        try:
+            await self._ask_kernel(lambda: monitor.resolve(batch))
+        except OSError as error:  # the jobs ask again
+            log.debug("asking the kernel for neighbors: %s", error)
+        finally:
+            self._resolving = None
+            # Not before: the worker must not find another descriptor under the monitor's number.
+            if self._monitor is not monitor:
+                monitor.close()
+        self._resolve_next()
 
     # ---- networks ----
 
@@ -292,36 +259,22 @@ class Watching:
         network = self._networks[ifindex]
         network.wanted = True
         if not network.reading:
-            self._read_now(ifindex, network)
+            network.reading = True
+            self._loop.spawn(self._read_network(ifindex, network))
 
-    def _read_now(self, ifindex: int, network: _Network) -> None:
-        network.wanted, network.reading = False, True
-
-        def rested() -> None:
-            network.reading = False
-            if network.wanted and self._networks.get(ifindex) is network:
-                self._read_now(ifindex, network)
-
-        def done(found: bytes | None, error: BaseException | None) -> None:
-            self._loop.call_later(1 / READS_PER_S, rested)
-            if found is not None:
-                network.found = found
-            else:  # the tables change faster than they can be read
+    async def _read_network(self, ifindex: int, network: _Network) -> None:
+        while network.wanted and self._networks.get(ifindex) is network:
+            network.wanted = False
+            try:
+                network.found = await self._ask_kernel(lambda: self._kernel.network(ifindex))
+            except OSError as error:  # the tables change faster than they can be read
                 log.debug("interface %d: %s", ifindex, error)
                 network.wanted = True
-            for watch in list(network.watches):
-                self._send_network(watch, network.found)
-
-        self._worker.work(lambda: self._kernel.network(ifindex), done)
-
-    def _send_network(self, watch: _Watch, found: bytes) -> None:
-        if not found:
-            return
-        if watch.serial:
-            serial, watch.serial, watch.network = watch.serial, 0, found
-            watch.client.next_notification = lambda: self._next_notification(watch)
-            watch.client.reply(Reply(_host.pack_network(serial, watch.lease.lease_id, found)))
-        watch.client.notify()
+            for watch in list(network.watches) if network.found else ():
+                watch.known.set()
+                watch.client.notify()
+            await asyncio.sleep(1 / READS_PER_S)
+        network.reading = False
 
     def _next_notification(self, watch: _Watch) -> bytes | None:
         """Return the next message for a client that has taken all previous ones."""

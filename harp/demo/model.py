@@ -1,21 +1,51 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small neural network in numpy on synthetic digits; all arithmetic in float32.
+"""A small neural network in numpy and its synthetic images; all arithmetic in float32.
 
 Weights and gradients are one flat vector each, for the all-reduce; the layers are views of it.
 Training is deterministic: one seed gives the same batches and first weights everywhere.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
-from harp.demo.digits import SEED, Floats, Ints, make_digits
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int64]
 
+SEED = 20240607
+TRAIN, TEST = 1440, 480  # images
+NOISE = 0.6  # standard deviation; the gray values of a pattern are 0 to 1
 LAYERS = (64, 256, 256, 10)
 BATCH = 96  # divisible among 2, 3 and 4 hosts
 LEARNING_RATE = np.float32(0.05)
 MOMENTUM = np.float32(0.9)
+
+
+@dataclass(frozen=True)
+class Data:
+    """Images, one a row, and the numbers of their classes."""
+
+    train_images: Floats
+    train_labels: Ints
+    test_images: Floats
+    test_labels: Ints
+
+
+def make_data() -> Data:
+    """Return noisy copies of one random pattern for each class, the same on every host with the
+    same numpy.
+    """
+    random = np.random.default_rng(SEED)
+    pixels, classes = LAYERS[0], LAYERS[-1]
+    labels = np.arange(TRAIN + TEST, dtype=np.int64) % classes
+    random.shuffle(labels)
+    patterns = random.random((classes, pixels))
+    noise = random.normal(0, NOISE, (TRAIN + TEST, pixels))
+    images: Floats = (patterns[labels] + noise).astype(np.float32)
+    return Data(images[:TRAIN], labels[:TRAIN], images[TRAIN:], labels[TRAIN:])
 
 
 def batches(count: int, epoch: int) -> Iterator[Ints]:
@@ -98,22 +128,19 @@ class Model:
 
 
 def train_alone(epochs: int, shards: int) -> Floats:
-    """Train in one process; return the weights.
-
-    shards 1: each batch in one piece. More: the gradients of the shards are computed separately and
+    """Train in one process; return the weights. The gradients of the shards of each batch are
     added in rank order, which for two is exactly what the ring computes.
     """
-    data, model = make_digits(), Model()
+    data, model = make_data(), Model()
     whole = np.zeros(len(model.weights) + 1, np.float32)
     part = np.zeros_like(whole)
     for epoch in range(epochs):
         for batch in batches(len(data.train_images), epoch):
-            whole[:] = 0
             for index in range(shards):
                 mine = shard(batch, index, shards)
                 model.gradient(data.train_images[mine], data.train_labels[mine], part)
                 if index == 0:
-                    whole[:] = part
+                    whole[:] = part  # 0 + -0.0 would be another zero
                 else:
                     whole += part
             model.step(whole[:-1])

@@ -20,7 +20,6 @@ import numpy as np
 
 from harp.collectives import CollectiveError, Communicator, TcpStore, log_lines
 from harp.demo import model as net
-from harp.demo.digits import Floats, make_digits
 from harp.plugin_log import path_in_use
 
 _STATS_LINE = re.compile(r"HARP stats:(?P<pairs>.*)")
@@ -31,9 +30,9 @@ def emit(event: str, **fields: Any) -> None:
     print(json.dumps({"event": event, **fields}), flush=True)
 
 
-def train(comm: Communicator, arguments: argparse.Namespace) -> Floats:
+def train(comm: Communicator, arguments: argparse.Namespace) -> net.Floats:
     """Train; every batch's gradient crosses the plugin once."""
-    data, model = make_digits(), net.Model()
+    data, model = net.make_data(), net.Model()
     gradient = np.zeros(len(model.weights) + 1, np.float32)
     comm.barrier()
     for epoch in range(arguments.epochs):

@@ -6,7 +6,6 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from contextlib import ExitStack
@@ -18,11 +17,12 @@ from typing import Any
 import numpy as np
 
 from harp import _paths, output
-from harp.demo.digits import Floats
+from harp.demo.model import Floats
 from harp.errors import Exit, HarpError
 from harp.lab import Host, Lab, LabOptions, memif
 from harp.lab.harpd import LabHarpd
 from harp.lab.jail import Jail, library_dirs
+from harp.lab.team import Team
 
 ROOT_PORT = 7700
 # The RSS key of hosts with several ranks: that of Microsoft's specification.
@@ -106,33 +106,22 @@ def _command(options: DemoOptions, lab: Lab, rank: int, folder: Path) -> list[st
 
 
 def _start(
-    options: DemoOptions, lab: Lab, daemons: list[LabHarpd], rank: int, folder: Path
+    options: DemoOptions, lab: Lab, daemons: list[LabHarpd], rank: int, team: Team
 ) -> subprocess.Popen[str]:
     host = lab.hosts[rank % options.lab.hosts]
-    command = _command(options, lab, rank, folder)
-    cpus = sorted(os.sched_getaffinity(0))
+    command = _command(options, lab, rank, team.folder)
     env = _environment(options, host)
     if options.nic == memif.NIC:
-        env |= memif.environment(options.lab, rank, folder)
-    with (folder / f"rank{rank}.err").open("w") as stderr:
-        if not daemons:
-            return host.popen(command, cpu=cpus[rank % len(cpus)], env=env, stderr=stderr)
-        plugin = _paths.plugin(options.plugin)
-        jail = Jail(
-            socket=str(daemons[host.index].socket),
-            readable=(*library_dirs(), str(plugin.parent)),
-            writable=(str(folder), "/dev/shm"),
-            hostname=f"rank{rank}",
-        )
-        process = subprocess.Popen(
-            jail.command(host, command),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            env=env,
-            text=True,
-            errors="replace",
-        )
+        env |= memif.environment(options.lab, rank, team.folder)
+    if not daemons:
+        return team.start(host, command, cpu=rank, env=env)
+    jail = Jail(
+        socket=str(daemons[host.index].socket),
+        readable=(*library_dirs(), str(_paths.plugin(options.plugin).parent)),
+        writable=(str(team.folder), "/dev/shm"),
+        hostname=f"rank{rank}",
+    )
+    process = team.start(None, jail.command(host, command), env=env)
     host.processes.append(process)  # it ends with the test hosts at the latest
     return process
 
@@ -148,31 +137,23 @@ def _listen(process: subprocess.Popen[str], rank: int, events: Queue[tuple[int, 
     events.put((rank, None))
 
 
-def _fail(folder: Path, rank: int, status: int) -> HarpError:
-    words = (folder / f"rank{rank}.err").read_text().strip().splitlines()
-    reason = words[-1] if words else f"exit status {status}"
-    return HarpError(f"rank {rank} failed: {reason}")
-
-
 def _follow(
-    options: DemoOptions, lab: Lab, daemons: list[LabHarpd], folder: Path, on_epoch: Any
+    options: DemoOptions, lab: Lab, daemons: list[LabHarpd], team: Team, on_epoch: Any
 ) -> tuple[list[RankReport], float]:
     """Run all ranks to their end; HarpError reports the first failure."""
     start = time.perf_counter()
     events: Queue[tuple[int, Any]] = Queue()
-    ranks = range(options.ranks)
-    processes = [_start(options, lab, daemons, rank, folder) for rank in ranks]
-    for rank, process in enumerate(processes):
+    reports = [RankReport(rank) for rank in range(options.ranks)]
+    for rank in range(options.ranks):
+        process = _start(options, lab, daemons, rank, team)
         threading.Thread(target=_listen, args=(process, rank, events), daemon=True).start()
-    reports = [RankReport(rank) for rank in ranks]
-    running = set(ranks)
+    running = set(range(options.ranks))
     while running:
         rank, event = events.get()
         if event is None:
             running.discard(rank)
-            status = processes[rank].wait()
-            if status != 0:
-                raise _fail(folder, rank, status)
+            if team.processes[rank].wait() != 0:
+                raise team.failure(rank)
         elif event["event"] == "epoch":
             reports[rank].epochs.append(event)
             if rank == 0:
@@ -184,11 +165,18 @@ def _follow(
     return reports, time.perf_counter() - start
 
 
-def _alone(options: DemoOptions, shards: int, folder: Path) -> Floats:
-    path = folder / f"alone{shards}.npy"
-    command = [sys.executable, "-m", "harp.demo.alone", str(options.epochs), str(shards), str(path)]
+def _team() -> Team:
+    return Team("harp-demo", "rank {} failed: ")
+
+
+def _alone(options: DemoOptions, folder: Path) -> Floats:
+    """Return the weights of a single process that adds the gradients of the ranks' shards."""
+    path = folder / "alone.npy"
+    command = [sys.executable, "-m", "harp.demo.alone", str(options.epochs), str(options.ranks)]
     environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*command, str(path)], env=environment, capture_output=True, text=True, check=False
+    )
     if done.returncode != 0:
         raise HarpError(f"the single-process run failed: {done.stderr.strip()[-300:]}")
     weights: Floats = np.load(path)
@@ -196,26 +184,26 @@ def _alone(options: DemoOptions, shards: int, folder: Path) -> Floats:
 
 
 def compare(options: DemoOptions, folder: Path) -> dict[str, Any]:
-    """Compare all ranks bit for bit, and with single-process runs."""
+    """Compare all ranks bit for bit, and with a single-process run.
+
+    Sums of two ranks can be reproduced exactly, because a + b is b + a. Those of more ranks depend
+    on the order of the ring.
+    """
     ranks = [np.load(folder / f"rank{rank}.npy") for rank in range(options.ranks)]
-    alone = _alone(options, 1, folder)
+    alone = _alone(options, folder)
     difference = float(np.abs(ranks[0] - alone).max() / np.abs(alone).max())
     equal = all(weights.tobytes() == ranks[0].tobytes() for weights in ranks)
-    result: dict[str, Any] = {
+    alone_equal = ranks[0].tobytes() == alone.tobytes()
+    # NaN counts as a difference.
+    is_near = alone_equal if options.ranks == 2 else difference <= TOLERANCE
+    return {
         "weights": len(alone),
         "ranks_equal_bit_for_bit": equal,
         "difference_relative": difference,
         "tolerance_relative": TOLERANCE,
-        "alone_equal_bit_for_bit": ranks[0].tobytes() == alone.tobytes(),
-        # NaN counts as a difference.
-        "agree": equal and difference <= TOLERANCE,
+        "alone_equal_bit_for_bit": alone_equal,
+        "agree": equal and is_near,
     }
-    # a + b is b + a, so the order of a ring of two can be reproduced exactly
-    if options.ranks == 2:
-        sharded = _alone(options, 2, folder)
-        result["alone_by_shards_equal_bit_for_bit"] = ranks[0].tobytes() == sharded.tobytes()
-        result["agree"] = result["agree"] and result["alone_by_shards_equal_bit_for_bit"]
-    return result
 
 
 def _laboratory(options: DemoOptions) -> LabOptions:
@@ -243,20 +231,20 @@ def _total(epochs: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def _train(
-    options: DemoOptions, folder: Path, on_epoch: Any = lambda event: None
+    options: DemoOptions, team: Team, on_epoch: Any = lambda event: None
 ) -> tuple[list[RankReport], float]:
     """Train on new hosts. Returns the ranks' reports and the seconds that it took."""
     with Lab(_laboratory(options)) as lab, ExitStack() as stack:
         daemons = _daemons(options, lab, stack)
         if daemons:
-            folder.chmod(0o777)  # user nobody writes weights there, and we read them
-        return _follow(options, lab, daemons, folder, on_epoch)
+            team.folder.chmod(0o777)  # user nobody writes weights there, and we read them
+        return _follow(options, lab, daemons, team, on_epoch)
 
 
 def _comm_seconds(options: DemoOptions) -> float:
     """Train once more; return the median time in communication of rank 0's epochs."""
-    with tempfile.TemporaryDirectory(prefix="harp-demo-") as name:
-        reports, _ = _train(options, Path(name))
+    with _team() as team:
+        reports, _ = _train(options, team)
     return _median_comm_seconds(reports[0].epochs)
 
 
@@ -292,9 +280,9 @@ def _baseline(options: DemoOptions, first: float) -> dict[str, Any]:
 def run(options: DemoOptions, on_epoch: Any = lambda event: None) -> dict[str, Any]:
     """Run the whole demo; return its report as plain data."""
     check(options)
-    with tempfile.TemporaryDirectory(prefix="harp-demo-") as name:
-        reports, seconds = _train(options, Path(name), on_epoch)
-        verdict = compare(options, Path(name))
+    with _team() as team:
+        reports, seconds = _train(options, team, on_epoch)
+        verdict = compare(options, team.folder)
     sockets = None
     if options.baseline:
         sockets = _baseline(options, _median_comm_seconds(reports[0].epochs))
@@ -411,32 +399,21 @@ def transport_lines(report: dict[str, Any]) -> list[str]:
 
 
 def verdict_lines(verdict: dict[str, Any], ranks: int) -> list[str]:
-    """Print whether the weights agree, how closely, and why not bit for bit."""
-    lines = []
+    """Print whether the weights agree, and how closely."""
     if verdict["ranks_equal_bit_for_bit"]:
-        lines.append(f"weights of all {ranks} ranks: equal bit for bit ({verdict['weights']})")
+        first = f"weights of all {ranks} ranks: equal bit for bit ({verdict['weights']})"
     else:
-        lines.append(f"weights of the {ranks} ranks DIFFER: the all-reduce gave them other sums")
-    difference, tolerance = verdict["difference_relative"], verdict["tolerance_relative"]
+        first = f"weights of the {ranks} ranks DIFFER: the all-reduce gave them other sums"
     if verdict["alone_equal_bit_for_bit"]:
-        lines.append("single-process run over the same batches: equal bit for bit")
-    elif difference <= tolerance:
-        lines.append(
-            f"single-process run over the same batches: agrees; largest difference {difference:.1e}"
-            f" of the largest weight (tolerance {tolerance:.0e})."
-        )
-        lines.append(
-            "  Not bit for bit: it sums each batch in one piece, the ranks sum their shards and add"
-            " these, and float32 sums depend on their order."
-        )
+        words = "equal bit for bit"
     else:
-        lines.append(
-            f"single-process run over the same batches: DISAGREES; largest difference"
-            f" {difference:.1e} of the largest weight (tolerance {tolerance:.0e})"
+        words = (
+            f"largest difference {verdict['difference_relative']:.1e} of the largest weight"
+            f" (tolerance {verdict['tolerance_relative']:.0e} for more than two ranks, whose sums"
+            " have another order)"
         )
-    if "alone_by_shards_equal_bit_for_bit" in verdict:
-        same = verdict["alone_by_shards_equal_bit_for_bit"]
-        words = "equal bit for bit" if same else "DIFFERS, though the order of its sums is the same"
-        lines.append(f"single-process run that adds the two shards' gradients: {words}")
-    lines.append("the weights agree" if verdict["agree"] else "the weights DO NOT agree")
-    return lines
+    return [
+        first,
+        f"single-process run over the same batches and shards: {words}",
+        "the weights agree" if verdict["agree"] else "the weights DO NOT agree",
+    ]

@@ -2,7 +2,6 @@
 """`harpctl demo --torch`: torchrun on each host, an unmodified script, over Gloo and over HARP."""
 
 import json
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -10,8 +9,8 @@ from typing import Any
 
 from harp import output
 from harp.bench import torch_bench
-from harp.errors import HarpError
-from harp.lab import Lab, LabOptions, cpus
+from harp.lab import Lab, LabOptions
+from harp.lab.team import Team
 
 PORT = 7960
 SCRIPT = Path(__file__).with_name("ddp.py")
@@ -20,37 +19,17 @@ TIMEOUT_S = 300
 
 def run_backend(lab: Lab, backend: str, epochs: int, path: str, folder: Path) -> list[Any]:
     """torchrun on each host, one rank each; the lines of rank 0."""
-    usable, processes, logs = cpus(), [], []
-    for host in lab.hosts:
-        command: list[str | Path] = [sys.executable, "-m", "torch.distributed.run"]
-        command += ["--nnodes", str(len(lab.hosts)), "--node-rank", str(host.index)]
-        command += ["--nproc-per-node", "1", "--master-addr", lab.hosts[0].address]
-        command += ["--master-port", str(PORT), SCRIPT, "--backend", backend]
-        command += ["--epochs", str(epochs), "--weights", folder]
-        logs.append(folder / f"host{host.index}.err")
-        with logs[-1].open("w") as stderr:
-            processes.append(
-                host.popen(
-                    command,
-                    cpu=usable[host.index % len(usable)],
-                    env=torch_bench.environment(path, host.ifname),
-                    stderr=stderr,
-                )
-            )
-    try:
-        printed, _ = processes[0].communicate(timeout=TIMEOUT_S)
-        statuses = [process.wait(30) for process in processes]
-    except subprocess.TimeoutExpired:
-        raise HarpError(f"{backend}: not done after {TIMEOUT_S} s") from None
-    for index, status in enumerate(statuses):
-        if status != 0:
-            lines = [
-                line
-                for line in logs[index].read_text(errors="replace").splitlines()
-                if "Error" in line
-            ]
-            raise HarpError(f"{backend}: host {index}: {lines[0] if lines else f'exit {status}'}")
-    return [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
+    with Team("torchrun", f"{backend}: host {{}}: ", "Error") as team:
+        for host in lab.hosts:
+            command: list[str | Path] = [sys.executable, "-m", "torch.distributed.run"]
+            command += ["--nnodes", str(len(lab.hosts)), "--node-rank", str(host.index)]
+            command += ["--nproc-per-node", "1", "--master-addr", lab.hosts[0].address]
+            command += ["--master-port", str(PORT), SCRIPT, "--backend", backend]
+            command += ["--epochs", str(epochs), "--weights", folder]
+            env = torch_bench.environment(path, host.ifname)
+            team.start(host, command, cpu=host.index, env=env)
+        printed = team.finish(TIMEOUT_S)
+    return [json.loads(line) for line in printed[0].splitlines() if line.startswith("{")]
 
 
 def run(shape: LabOptions, epochs: int, path: str) -> dict[str, Any]:

@@ -4,8 +4,8 @@
 from typing import Any
 
 from harp.doctor.finding import Answer, cannot, check, costs, good
+from harp.doctor.harpd import PortUse
 from harp.doctor.port_probe import PortProbe
-from harp.doctor.port_use import PortUse
 from harp.doctor.view import View
 
 _USEFUL_TX = {"TCP_CKSUM": "checksums", "TCP_TSO": "segmentation (TSO)"}
@@ -26,25 +26,19 @@ def _has_failed(probe: PortProbe) -> bool:
     return bool(probe.error)
 
 
-@check(
-    "dpdk",
-    "opened",
-    "whether HARP was built with DPDK, and which",
-    "HARP drives ports with it",
-)
+@check("dpdk", "opened")
 def _dpdk(view: View, spec: Any, probe: PortProbe) -> Answer:
+    """Whether HARP was built with DPDK, and which: HARP drives ports with it."""
     if probe.missing:
         return cannot(probe.error, "install libdpdk-dev and build HARP again (make build)")
     return good(str(probe.info["version"])) if probe.info else None
 
 
-@check(
-    "dpdk-memory",
-    "opened",
-    "free huge pages, and whether frames fit into the memory of a process (dpdk_memory_mib)",
-    "packets are in huge pages; small pages cost the NIC address translations",
-)
+@check("dpdk-memory", "opened")
 def _memory(view: View, spec: Any, probe: PortProbe) -> Answer:
+    """Free huge pages, and whether frames fit into the memory of a process (dpdk_memory_mib):
+    packets are in huge pages; small pages cost the NIC address translations.
+    """
     if probe.missing:
         return None
     wanted = int(str(view.config["HARP_DPDK_MEMORY_MIB"])) if view.config else 256
@@ -74,13 +68,11 @@ def _memory(view: View, spec: Any, probe: PortProbe) -> Answer:
     return costs(f"{text}: it would use ordinary pages", remedy)
 
 
-@check(
-    "dpdk-device",
-    "opened",
-    "whether the port can be opened, and by which driver",
-    "DPDK must find the device and have it for itself",
-)
+@check("dpdk-device", "opened")
 def _device(view: View, spec: Any, probe: PortProbe) -> Answer:
+    """Whether the port can be opened, and by which driver: DPDK must find the device and have it
+    for itself.
+    """
     if probe.missing:
         return None
     if probe.error:
@@ -93,13 +85,11 @@ def _device(view: View, spec: Any, probe: PortProbe) -> Answer:
     return good(f"{info['driver']}, {where}{node}, {info['mac']}")
 
 
-@check(
-    "dpdk-link",
-    "opened",
-    "the link of a NIC (not of a virtual device, which would contact its peer)",
-    "no packets without",
-)
+@check("dpdk-link", "opened")
 def _link(view: View, spec: Any, probe: PortProbe) -> Answer:
+    """The link of a NIC (not of a virtual device, which would contact its peer): no packets
+    without.
+    """
     if _has_failed(probe) or not probe.link:
         return None
     if not probe.link["up"]:
@@ -108,13 +98,9 @@ def _link(view: View, spec: Any, probe: PortProbe) -> Answer:
     return good(f"up, {speed} Mbit/s" if speed else "up, of unknown speed")
 
 
-@check(
-    "dpdk-mtu",
-    "opened",
-    "the requested MTU, and the device's limit",
-    "all hosts and switches must agree",
-)
+@check("dpdk-mtu", "opened")
 def _mtu(view: View, spec: Any, probe: PortProbe) -> Answer:
+    """The requested MTU, and the device's limit: all hosts and switches must agree."""
     if _has_failed(probe):
         return None
     info = probe.info
@@ -130,13 +116,11 @@ def _mtu(view: View, spec: Any, probe: PortProbe) -> Answer:
     return good(f"{wanted}, of at most {info['mtu_bytes_max']}")
 
 
-@check(
-    "dpdk-queues",
-    "opened",
-    "the requested queues, the device's queues, and its hash",
-    "each instance needs a queue, and must know which flows reach it",
-)
+@check("dpdk-queues", "opened")
 def _queues(view: View, spec: Any, probe: PortProbe) -> Answer:
+    """The requested queues, the device's queues, and its hash: each instance needs a queue, and
+    must know which flows reach it.
+    """
     if _has_failed(probe):
         return None
     info = probe.info
@@ -152,13 +136,11 @@ def _queues(view: View, spec: Any, probe: PortProbe) -> Answer:
     return good(f"{spec.queues} of {most}{rss}")
 
 
-@check(
-    "dpdk-offloads",
-    "opened",
-    "checksums and segmentation, and whether the driver copies packets",
-    "the NIC's work is saved on the processor",
-)
+@check("dpdk-offloads", "opened")
 def _offloads(view: View, spec: Any, probe: PortProbe) -> Answer:
+    """Checksums and segmentation, and whether the driver copies packets: the NIC's work is saved on
+    the processor.
+    """
     if _has_failed(probe):
         return None
     has = [text for name, text in _USEFUL_TX.items() if name in probe.info["tx_offloads"]]
@@ -170,13 +152,11 @@ def _offloads(view: View, spec: Any, probe: PortProbe) -> Answer:
     return good(text)
 
 
-@check(
-    "dpdk-lease",
-    "used",
-    "the holder of harpd's lease, and its driver's counters; such a port is not opened",
-    "counters show where packets were lost",
-)
+@check("dpdk-lease", "used")
 def _lease(view: View, spec: Any, use: PortUse) -> Answer:
+    """The holder of harpd's lease, and its driver's counters; such a port is not opened: counters
+    show where packets were lost.
+    """
     if not use.pid:
         return good("harpd has leased it; whose it is, and its counters, are root's to see")
     lost = {

@@ -20,13 +20,11 @@ _IDLE_SLOW_US = 50
 _CLOCKS_FAST = ("tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter", "timebase")
 
 
-@check(
-    "processors",
-    "host",
-    "how many processors this process may use (affinity, cpuset)",
-    "a polling thread and the application want one each",
-)
+@check("processors", "host")
 def _processors(view: View) -> Answer:
+    """How many processors this process may use (affinity, cpuset): a polling thread and the
+    application want one each.
+    """
     allowed = view.host.processors()
     online = view.host.numbers(view.host.sys / "devices/system/cpu/online")
     text = f"{ranges.text(allowed)}" + (f" of {ranges.text(online)}" if online - allowed else "")
@@ -48,13 +46,11 @@ def _processors(view: View) -> Answer:
     )
 
 
-@check(
-    "cpu-quota",
-    "host",
-    "the cgroup's CPU bandwidth (cpu.max, cfs_quota)",
-    "a thread that polls is stopped for the rest of each period",
-)
+@check("cpu-quota", "host")
 def _cpu_quota(view: View) -> Answer:
+    """The cgroup's CPU bandwidth (cpu.max, cfs_quota): a thread that polls is stopped for the rest
+    of each period.
+    """
     quota = cpu_quota(view)
     if quota is None:
         return good("no limit")
@@ -67,13 +63,9 @@ def _cpu_quota(view: View) -> Answer:
     )
 
 
-@check(
-    "cpu-governor",
-    "host",
-    "scaling_governor of the usable processors",
-    "a processor with a lower clock wakes late",
-)
+@check("cpu-governor", "host")
 def _governor(view: View) -> Answer:
+    """scaling_governor of the usable processors: a processor with a lower clock wakes late."""
     slow: dict[str, list[int]] = {}
     seen = False
     for cpu in sorted(view.host.processors()):
@@ -90,13 +82,11 @@ def _governor(view: View) -> Answer:
     return costs(words, "cpupower frequency-set -g performance")
 
 
-@check(
-    "cpu-idle",
-    "host",
-    "how long the processors need to leave their deepest idle state",
-    "a sleeping thread wakes late by as much",
-)
+@check("cpu-idle", "host")
 def _idle(view: View) -> Answer:
+    """How long the processors need to leave their deepest idle state: a sleeping thread wakes late
+    by as much.
+    """
     worst, worst_name = 0, ""
     for cpu in sorted(view.host.processors()):
         folder = view.host.sys / f"devices/system/cpu/cpu{cpu}/cpuidle"
@@ -112,13 +102,9 @@ def _idle(view: View) -> Answer:
     return good(f"{worst} us from {worst_name}" if worst_name else "not seen (a virtual machine)")
 
 
-@check(
-    "clocksource",
-    "host",
-    "the kernel's clock",
-    "every poll reads it",
-)
+@check("clocksource", "host")
 def _clocksource(view: View) -> Answer:
+    """The kernel's clock: every poll reads it."""
     folder = view.host.sys / "devices/system/clocksource/clocksource0"
     name = view.host.read(folder / "current_clocksource")
     if name is None:
@@ -135,21 +121,20 @@ def _clocksource(view: View) -> Answer:
     )
 
 
-@check("bpf-jit", "host", "net.core.bpf_jit_enable", "the XDP program runs for each packet")
+@check("bpf-jit", "host")
 def _bpf_jit(view: View) -> Answer:
+    """net.core.bpf_jit_enable: the XDP program runs for each packet."""
     value = view.host.number(view.host.proc / "sys/net/core/bpf_jit_enable")
     if value == 0:
         return costs("off: the XDP program is interpreted", "sysctl net.core.bpf_jit_enable=1")
     return good("on" if value else "built in")
 
 
-@check(
-    "bpffs",
-    "host",
-    "the BPF file system, and where it is mounted",
-    "harpd pins its program there, so that jobs survive its restart",
-)
+@check("bpffs", "host")
 def _bpffs(view: View) -> Answer:
+    """The BPF file system, and where it is mounted: harpd pins its program there, so that jobs
+    survive its restart.
+    """
     known = view.host.read(view.host.proc / "filesystems")
     if known is not None and "bpf" not in known.split():
         return costs(
@@ -163,13 +148,9 @@ def _bpffs(view: View) -> Answer:
     return good(f"at {', '.join(places)}" if places else "not mounted; harpd mounts its own")
 
 
-@check(
-    "af-xdp",
-    "host",
-    "whether an AF_XDP socket can be made",
-    "kernels without it, and seccomp filters that forbid it",
-)
+@check("af-xdp", "host")
 def _af_xdp(view: View) -> Answer:
+    """Whether an AF_XDP socket can be made: some kernels lack it, seccomp filters may forbid it."""
     number = view.xdp_socket()
     filtered = view.status.get("Seccomp") == "2"
     if number == 0:
@@ -188,8 +169,9 @@ def _af_xdp(view: View) -> Answer:
     return cannot("not allowed to make one", "run as root, add CAP_NET_RAW, or start harpd")
 
 
-@check("shm", "host", "the size of /dev/shm", "NCCL's ranks of one host use it")
+@check("shm", "host")
 def _shm(view: View) -> Answer:
+    """The size of /dev/shm: NCCL's ranks of one host use it."""
     size = view.space("/dev/shm")
     remedy = "docker --shm-size=1g; Kubernetes: an emptyDir of medium Memory at /dev/shm"
     if size is None:
@@ -199,8 +181,9 @@ def _shm(view: View) -> Answer:
     return good(f"{size >> 20} MiB")
 
 
-@check("pids", "host", "the cgroup's limit of threads (pids.max)", "NCCL and HARP start threads")
+@check("pids", "host")
 def _pids(view: View) -> Answer:
+    """The cgroup's limit of threads (pids.max): NCCL and HARP start threads."""
     for folder in cgroup_folders(view, "pids"):
         limit = view.host.number(folder / "pids.max")
         used = view.host.number(folder / "pids.current") or 0
@@ -211,14 +194,11 @@ def _pids(view: View) -> Answer:
     return good("enough")
 
 
-@check(
-    "nccl-name",
-    "host",
-    "whether NCCL finds the plugin by its names, libnccl-net-harp.so and libnccl-net.so",
-    "without `harpctl run` NCCL uses its sockets; NCCL 2.28 and 2.29 need the second name "
-    "(docs/nccl.md)",
-)
+@check("nccl-name", "host")
 def _nccl_name(view: View) -> Answer:
+    """Whether NCCL finds the plugin by its names, libnccl-net-harp.so and libnccl-net.so: without
+    `harpctl run` NCCL uses its sockets; NCCL 2.28 and 2.29 need the second name (docs/nccl.md).
+    """
     try:
         own = _paths.plugin()
     except HarpError:
@@ -236,13 +216,9 @@ def _nccl_name(view: View) -> Answer:
     return good(f"{named}, and by default {default}")
 
 
-@check(
-    "irqbalance",
-    "host",
-    "whether irqbalance runs",
-    "it moves interrupts from their processors",
-)
+@check("irqbalance", "host")
 def _irqbalance(view: View) -> Answer:
+    """Whether irqbalance runs: it moves interrupts from their processors."""
     for name in view.host.names(view.host.proc):
         if name.isdecimal() and view.host.read(view.host.proc / name / "comm") == "irqbalance":
             return costs(
@@ -252,13 +228,11 @@ def _irqbalance(view: View) -> Answer:
     return good("does not run")
 
 
-@check(
-    "config",
-    "host",
-    "harp.toml and HARP_* variables",
-    "harpd does not start with an invalid setting, and jobs do not get it",
-)
+@check("config", "host")
 def _config(view: View) -> Answer:
+    """harp.toml and HARP_* variables: harpd does not start with an invalid setting, and jobs do not
+    get it.
+    """
     found = view.read_config
     if isinstance(found, ConfigError):
         more = len(found.problems) - 1
@@ -275,13 +249,11 @@ def _config(view: View) -> Answer:
     return good(f"{found.file or 'no harp.toml'}" + (f", for {names}" if names else ""))
 
 
-@check(
-    "python-package",
-    "host",
-    "whether PyPI's other project `harp` is installed in this environment",
-    "it has the same import name, so that its files replace harp-nccl's",
-)
+@check("python-package", "host")
 def _python_package(view: View) -> Answer:
+    """Whether PyPI's other project `harp` is installed in this environment: it has the same import
+    name, so that its files replace harp-nccl's.
+    """
     problem = _conflict.problem(view.python_site)
     if problem:
         found, _, remedy = problem.partition("; ")
@@ -289,13 +261,9 @@ def _python_package(view: View) -> Answer:
     return good("harp-nccl alone has the import name harp")
 
 
-@check(
-    "harpd",
-    "host",
-    "harpd's socket, and whether it serves this user",
-    "harpd leases queues to jobs",
-)
+@check("harpd", "host")
 def _harpd(view: View) -> Answer:
+    """harpd's socket, and whether it serves this user: harpd leases queues to jobs."""
     harpd = view.harpd
     if not harpd.error:
         names = ", ".join(harpd.devices) or "no interface"

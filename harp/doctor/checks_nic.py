@@ -17,13 +17,9 @@ _RING_SMALL = 1024
 _HALF_OF_QUEUES = ("ena",)
 
 
-@check(
-    "device",
-    "interface",
-    "bonds, VLANs, bridges, macvlans, tunnels",
-    "an AF_XDP socket receives only on real queues",
-)
+@check("device", "interface")
 def _device(view: View, link: Link, _queue: int) -> Answer:
+    """Bonds, VLANs, bridges, macvlans, tunnels: an AF_XDP socket receives only on real queues."""
     if link.loopback:
         return None  # the C stack reports it
     if not link.ethernet:
@@ -56,13 +52,11 @@ def _use(link: Link) -> str:
     return f"use {link.beneath}" if link.beneath else "use the device beneath, on the host"
 
 
-@check(
-    "zero-copy",
-    "interface",
-    "XDP features of the driver (netdev netlink)",
-    "without zero-copy the kernel copies each packet once",
-)
+@check("zero-copy", "interface")
 def _zero_copy(view: View, link: Link, _queue: int) -> Answer:
+    """XDP features of the driver (netdev netlink): without zero-copy the kernel copies each packet
+    once.
+    """
     features = _features(view, link)
     if features is None:
         return good("not known before Linux 6.3: HARP tries it")
@@ -77,13 +71,11 @@ def _zero_copy(view: View, link: Link, _queue: int) -> Answer:
     )
 
 
-@check(
-    "native-xdp",
-    "interface",
-    "native XDP, and the largest MTU for it",
-    "generic XDP runs after the kernel has allocated a packet",
-)
+@check("native-xdp", "interface")
 def _native(view: View, link: Link, _queue: int) -> Answer:
+    """Native XDP, and the largest MTU for it: generic XDP runs after the kernel has allocated a
+    packet.
+    """
     if not view.hardware(link):
         return None
     features = _features(view, link)
@@ -100,13 +92,11 @@ def _native(view: View, link: Link, _queue: int) -> Answer:
     )
 
 
-@check(
-    "harpd-program",
-    "interface",
-    "whether harpd's XDP program is a generic one",
-    "with a generic program the kernel copies what it receives for itself",
-)
+@check("harpd-program", "interface")
 def _harpd_program(view: View, link: Link, _queue: int) -> Answer:
+    """Whether harpd's XDP program is a generic one: with a generic program the kernel copies what
+    it receives for itself.
+    """
     if not view.leased(link) or not view.harpd.devices[link.name].flags & _host.DEVICE_GENERIC:
         return None
     return costs(
@@ -115,13 +105,11 @@ def _harpd_program(view: View, link: Link, _queue: int) -> Answer:
     )
 
 
-@check(
-    "channels",
-    "interface",
-    "the NIC's queues, and how many it could have",
-    "each instance needs one; some drivers want spare ones for XDP",
-)
+@check("channels", "interface")
 def _channels(view: View, link: Link, _queue: int) -> Answer:
+    """The NIC's queues, and how many it could have: each instance needs one; some drivers want
+    spare ones for XDP.
+    """
     try:
         now = view.host.ethtool.get("channels", link.name)
     except OSError:
@@ -139,13 +127,11 @@ def _channels(view: View, link: Link, _queue: int) -> Answer:
     return good(f"{now['combined']} of {most}")
 
 
-@check(
-    "rss",
-    "interface",
-    "whether the NIC reports the rule by which it chooses queues",
-    "HARP then computes ports whose packets reach the right queue",
-)
+@check("rss", "interface")
 def _rss(view: View, link: Link, _queue: int) -> Answer:
+    """Whether the NIC reports the rule by which it chooses queues: HARP then computes ports whose
+    packets reach the right queue.
+    """
     if _queues(view, link) == 1:
         return good("one queue: nothing to choose")
     try:
@@ -158,13 +144,11 @@ def _rss(view: View, link: Link, _queue: int) -> Answer:
     return good(f"a table of {len(table)} entries over queues {ranges.text(table)}")
 
 
-@check(
-    "merging",
-    "interface",
-    "LRO and hardware GRO",
-    "they merge packets before XDP sees them, and many drivers refuse XDP with them",
-)
+@check("merging", "interface")
 def _merging(view: View, link: Link, _queue: int) -> Answer:
+    """LRO and hardware GRO: they merge packets before XDP sees them, and many drivers refuse XDP
+    with them.
+    """
     try:
         features = view.host.ethtool.get("features", link.name)
     except OSError:
@@ -182,14 +166,12 @@ def _merging(view: View, link: Link, _queue: int) -> Answer:
     return costs(f"{' and '.join(found)} on", f"ethtool -K {link.name} {switches}")
 
 
-@check(
-    "vlan-tags",
-    "interface",
-    "whether the NIC takes VLAN tags off (rxvlan) while it has VLANs",
-    "an XDP program does not see such a tag, so HARP may receive a VLAN's packets",
-)
+@check("vlan-tags", "interface")
 def _vlan_tags(view: View, link: Link, _queue: int) -> Answer:
     # The VLANs of a bond arrive on its members.
+    """Whether the NIC takes VLAN tags off (rxvlan) while it has VLANs: an XDP program does not see
+    such a tag, so HARP may receive a VLAN's packets.
+    """
     lower = {link.name, link.master} - {""}
     vlans = sorted(
         each.name for each in view.links.values() if each.kind == "vlan" and each.beneath in lower
@@ -210,13 +192,9 @@ def _vlan_tags(view: View, link: Link, _queue: int) -> Answer:
     )
 
 
-@check(
-    "coalescing",
-    "interface",
-    "the time that the NIC waits before an interrupt",
-    "each wait is part of a message's latency",
-)
+@check("coalescing", "interface")
 def _coalescing(view: View, link: Link, _queue: int) -> Answer:
+    """The time that the NIC waits before an interrupt: each wait is part of a message's latency."""
     try:
         now = view.host.ethtool.get("coalesce", link.name)
     except OSError:
@@ -232,8 +210,9 @@ def _coalescing(view: View, link: Link, _queue: int) -> Answer:
     return good(f"packets wait {wait} us at most")
 
 
-@check("rings", "interface", "the NIC's ring sizes", "a short ring drops packets of a burst")
+@check("rings", "interface")
 def _rings(view: View, link: Link, _queue: int) -> Answer:
+    """The NIC's ring sizes: a short ring drops packets of a burst."""
     try:
         now = view.host.ethtool.get("rings", link.name)
     except OSError:
@@ -245,13 +224,11 @@ def _rings(view: View, link: Link, _queue: int) -> Answer:
     return good(f"{size} received packets of {most}")
 
 
-@check(
-    "numa",
-    "interface",
-    "the NIC's NUMA node, and whether its processors are usable",
-    "every packet crosses the machine otherwise",
-)
+@check("numa", "interface")
 def _numa(view: View, link: Link, _queue: int) -> Answer:
+    """The NIC's NUMA node, and whether its processors are usable: every packet crosses the machine
+    otherwise.
+    """
     node = view.host.node(link.name)
     if node is None or len(view.host.nodes()) < 2:
         return good("one node, or none that the NIC belongs to")
@@ -265,13 +242,9 @@ def _numa(view: View, link: Link, _queue: int) -> Answer:
     )
 
 
-@check(
-    "irq-affinity",
-    "interface",
-    "the processors of the queues' interrupts",
-    "distant or shared processors delay packets",
-)
+@check("irq-affinity", "interface")
 def _irq_affinity(view: View, link: Link, _queue: int) -> Answer:
+    """The processors of the queues' interrupts: distant or shared processors delay packets."""
     found = interrupts(view.host, link.name)
     if not found:
         return good("its queues have no interrupts of their own")
@@ -296,13 +269,9 @@ def _irq_affinity(view: View, link: Link, _queue: int) -> Answer:
     return good(f"{len(found)} on processors {ranges.text(set().union(*places.values()))}")
 
 
-@check(
-    "queue-busy",
-    "interface",
-    "whether the queue has an AF_XDP socket already (Linux 6.14)",
-    "a queue has one owner",
-)
+@check("queue-busy", "interface")
 def _queue_busy(view: View, link: Link, queue: int) -> Answer:
+    """Whether the queue has an AF_XDP socket already (Linux 6.14): a queue has one owner."""
     if view.leased(link):
         device = view.harpd.devices[link.name]
         if device.flags & _host.DEVICE_ONE_QUEUE:

@@ -43,13 +43,11 @@ def _interfaces(view: View, spec: PortSpec) -> list[str]:
     return [name for name in dict.fromkeys(found) if name in view.links]
 
 
-@check(
-    "dpdk-default-route",
-    "port",
-    "whether the host's default route, or this SSH session, goes by the port's interface",
-    "taking it cuts the host off",
-)
+@check("dpdk-default-route", "port")
 def _default_route(view: View, spec: PortSpec) -> Answer:
+    """Whether the host's default route, or this SSH session, goes by the port's interface: taking
+    it cuts the host off.
+    """
     for name in _interfaces(view, spec):
         if view.default_route(name):
             what = f"the host's default route leaves by {name}"
@@ -67,13 +65,11 @@ def _default_route(view: View, spec: PortSpec) -> Answer:
     return good("the host is reached another way")
 
 
-@check(
-    "dpdk-binding",
-    "port",
-    "the driver that a PCI device is bound to (driverctl, dpdk-devbind)",
-    "DPDK opens devices of vfio-pci; it shares mlx5 with the kernel's driver",
-)
+@check("dpdk-binding", "port")
 def _binding(view: View, spec: PortSpec) -> Answer:
+    """The driver that a PCI device is bound to (driverctl, dpdk-devbind): DPDK opens devices of
+    vfio-pci; it shares mlx5 with the kernel's driver.
+    """
     address = _address(view, spec)
     if address is None:
         if spec.device in view.links:
@@ -99,13 +95,11 @@ def _binding(view: View, spec: PortSpec) -> Answer:
     )
 
 
-@check(
-    "dpdk-vfio",
-    "port",
-    "VFIO in the kernel, an IOMMU, and what else is in the device's group",
-    "vfio-pci gives a device to a process, and the IOMMU limits it to that process's memory",
-)
+@check("dpdk-vfio", "port")
 def _vfio(view: View, spec: PortSpec) -> Answer:
+    """VFIO in the kernel, an IOMMU, and what else is in the device's group: vfio-pci gives a device
+    to a process, and the IOMMU limits it to that process's memory.
+    """
     device = _device(view, spec)
     if device is None or not device.network or device.driver in pci.BIFURCATED:
         return None
@@ -145,13 +139,11 @@ def _without_iommu(view: View) -> Answer:
     )
 
 
-@check(
-    "dpdk-access",
-    "port",
-    "whether this user may open the device's file (/dev/vfio/GROUP)",
-    "the job opens the port, not harpd",
-)
+@check("dpdk-access", "port")
 def _access(view: View, spec: PortSpec) -> Answer:
+    """Whether this user may open the device's file (/dev/vfio/GROUP): the job opens the port, not
+    harpd.
+    """
     device = _device(view, spec)
     if device is None or device.driver != "vfio-pci":
         return None

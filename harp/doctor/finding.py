@@ -48,13 +48,12 @@ Scope = Literal["host", "interface", "port", "opened", "used"]
 class Check:
     """One check. function: of a host (view), of an interface (view, link, queue), of a port (view,
     spec), of an opened one (view, spec, look), of one in use (view, spec, use); returns (severity,
-    text, remedy), or None without a finding.
+    text, remedy), or None without a finding. description: what it examines, a colon, and why.
     """
 
     name: str
     scope: Scope
-    looks_at: str
-    why: str
+    description: str
     function: Callable[..., "Answer"] | None  # None: the C stack's own (harp_host_check)
 
 
@@ -62,14 +61,12 @@ Answer = tuple[Severity, str, str] | None
 CHECKS: list[Check] = []
 
 
-def check(
-    name: str, scope: Scope, looks_at: str, why: str
-) -> Callable[[Callable[..., Answer]], Callable[..., Answer]]:
-    """Register a function as a check."""
+def check(name: str, scope: Scope) -> Callable[[Callable[..., Answer]], Callable[..., Answer]]:
+    """Register a function as a check, with its docstring as the description."""
 
     def put(function: Callable[..., Answer]) -> Callable[..., Answer]:
         assert name not in {each.name for each in CHECKS}, name
-        CHECKS.append(Check(name, scope, looks_at, why, function))
+        CHECKS.append(Check(name, scope, function.__doc__ or "", function))
         return function
 
     return put

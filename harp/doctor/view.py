@@ -14,9 +14,8 @@ from pyroute2 import IPRoute
 from harp import loader
 from harp.config import Config, ConfigError, load
 from harp.doctor.finding import Finding, Severity
-from harp.doctor.harpd import SOCKET, Harpd, ask
+from harp.doctor.harpd import SOCKET, Harpd, PortUse, ask, port_use
 from harp.doctor.port_probe import PortProbe, probe
-from harp.doctor.port_use import PortUse, use
 from harp.errors import HarpError
 from harp.nicprep import Host
 
@@ -206,7 +205,7 @@ def this_host() -> View:
     except OSError as error:
         raise HarpError(f"the kernel does not list its interfaces: {error.strerror}") from error
     return View(
-        Host(), links, _stack, _space, _xdp_socket, ask, load, probe, use, _default_route,
+        Host(), links, _stack, _space, _xdp_socket, ask, load, probe, port_use, _default_route,
         _may_open, _ssh_address(),
     )  # fmt: skip
 

@@ -20,13 +20,24 @@ def start(
     args: str = "",
     log: IO[Any] | None = None,
 ) -> None:
-    """Start DPDK in this process, on a thread of its own, or use the running one.
+    """Start DPDK in this process, on a thread of its own, or use the running one. It can't be
+    stopped: its memory belongs to the process until the end.
 
-    huge_pages: auto uses them if there are enough. memory_mib: for all ports and pools of the
-    process; 0: 256. args: more arguments of EAL ("--iova-mode=va"). log: a file with a descriptor
-    for EAL's own messages (sys.stderr). DpdkError with EAL's message: EALREADY if it runs with
-    other options, ENOMEM, EINVAL, EIO. It can't be stopped: its memory belongs to the process until
-    the end.
+    Parameters
+    ----------
+    huge_pages
+        "auto" uses them if there are enough, "require" fails otherwise, "never" does not.
+    memory_mib
+        For all ports and pools of the process, in MiB; 0: 256.
+    args
+        More arguments of EAL ("--iova-mode=va").
+    log
+        A file with a descriptor for EAL's own messages, such as sys.stderr; None: no messages.
+
+    Raises
+    ------
+    DpdkError
+        With EAL's message: EALREADY if it runs with other options, ENOMEM, EINVAL, EIO.
     """
     if huge_pages not in _HUGE_PAGES:
         words = ", ".join(_HUGE_PAGES)
@@ -47,15 +58,15 @@ def start(
 
 
 def running() -> bool:
-    """Tell whether DPDK runs in this process. False in a forked child of such a process."""
+    """Return whether DPDK runs in this process. False in a forked child of such a process."""
     return bool(lib.dpdk_running() == 1)
 
 
 def version() -> str:
-    """ "DPDK 22.11.11"."""
-    return str(ffi.string(lib.dpdk_version()).decode())
+    """Return "DPDK 22.11.11", or another version."""
+    return str(ffi.string(lib.rte_version()).decode())
 
 
 def huge_pages() -> bool:
-    """Tell whether its memory is in huge pages."""
-    return bool(lib.dpdk_huge_pages())
+    """Return whether its memory is in huge pages."""
+    return running() and bool(lib.rte_eal_has_hugepages())

@@ -16,12 +16,26 @@ from typing import Any, Self, TypeAlias
 
 import numpy as np
 
-from harp.dpdk._binding import DpdkError, check, ffi, lib
+from harp.dpdk._binding import DpdkError, ffi, lib
 
 BURST_MAX = 65535
 Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
-Buffer: TypeAlias = bytes | bytearray | memoryview | Bytes
 Lengths: TypeAlias = np.ndarray[Any, np.dtype[np.uint32]]
+
+
+def _buffers(packet: Any) -> Iterator[tuple[Any, int]]:
+    """Return the address and length of the bytes in each buffer of a packet."""
+    while packet != ffi.NULL:
+        yield ffi.cast("char *", packet.buf_addr) + packet.data_off, packet.data_len
+        packet = packet.next
+
+
+def copy_into(packet: Any, data: bytes) -> None:
+    """Copy as many bytes into a packet as it has."""
+    source, done = ffi.from_buffer(data), 0
+    for address, length in _buffers(packet):
+        ffi.memmove(address, source + done, length)
+        done += length
 
 
 class Packet:
@@ -36,18 +50,13 @@ class Packet:
 
     def __len__(self) -> int:
         with self._burst._held(self._generation) as handle:
-            return int(lib.dpdk_packet_bytes(handle, self._index))
+            return int(handle.packets[self._index].pkt_len)
 
     def __bytes__(self) -> bytes:
         """Return a copy of all bytes."""
         with self._burst._held(self._generation) as handle:
-            length = lib.dpdk_packet_bytes(handle, self._index)
-            out = bytearray(length)
-            check(
-                lib.dpdk_packet_read(handle, self._index, 0, ffi.from_buffer(out), length),
-                "reading a packet",
-            )
-        return bytes(out)
+            buffers = _buffers(handle.packets[self._index])
+            return b"".join(bytes(ffi.buffer(address, length)) for address, length in buffers)
 
     def __repr__(self) -> str:
         try:
@@ -57,13 +66,13 @@ class Packet:
 
     @property
     def segments(self) -> tuple[memoryview, ...]:
-        """Return writable views of its bytes, one for each buffer."""
+        """Writable views of its bytes, one for each buffer. DpdkError EBADF: it is gone."""
         with self._burst._held(self._generation):
             return self._burst._views_of(self._index)
 
     @property
     def data(self) -> memoryview:
-        """Return the view of a packet in one buffer. EMSGSIZE: it has several."""
+        """The writable view of a packet in one buffer. DpdkError EMSGSIZE: it has several."""
         views = self.segments
         if len(views) != 1:
             raise DpdkError(
@@ -75,21 +84,8 @@ class Packet:
 
     @property
     def array(self) -> Bytes:
-        """Return data as numpy's uint8. Delete it before the packet is freed or sent."""
+        """`data` as numpy's uint8. Delete it before the packet is freed or sent."""
         return np.frombuffer(self.data, np.uint8)
-
-    def write(self, data: Buffer, offset: int = 0) -> None:
-        """Copy bytes into the packet. ERANGE: they don't fit; packets keep their length."""
-        view = ffi.from_buffer(data)
-        if offset < 0 or offset + len(view) > BURST_MAX * BURST_MAX:
-            raise DpdkError(f"offset {offset} is outside of the packet", errno.ERANGE)
-        with self._burst._held(self._generation) as handle:
-            here = lib.dpdk_packet_bytes(handle, self._index)
-            if offset + len(view) > here:
-                raise DpdkError(
-                    f"{len(view)} bytes at {offset} don't fit in a packet of {here}", errno.ERANGE
-                )
-            lib.dpdk_packet_write(handle, self._index, offset, view, len(view))
 
 
 class _Held:
@@ -150,17 +146,15 @@ class Burst:
     def _views_of(self, index: int) -> tuple[memoryview, ...]:
         """Under the lock."""
         if index not in self._views:
-            most = lib.dpdk_packet_segments(self._handle, index, ffi.NULL, 0)
-            segments = ffi.new("struct dpdk_segment[]", max(most, 1))
-            lib.dpdk_packet_segments(self._handle, index, segments, most)
-            self._views[index] = tuple(self._view(segments[each]) for each in range(most))
+            buffers = _buffers(self._handle.packets[index])
+            self._views[index] = tuple(self._view(*each) for each in buffers)
         return self._views[index]
 
-    def _view(self, segment: Any) -> memoryview:
+    def _view(self, address: Any, length: int) -> memoryview:
         # A view keeps its buffer alive, the buffer the pointer, and the pointer the handle.
         handle = self._handle
-        pointer = ffi.gc(ffi.cast("char *", segment.data), lambda _: handle)
-        buffer = ffi.buffer(pointer, segment.bytes)
+        pointer = ffi.gc(address, lambda _: handle)
+        buffer = ffi.buffer(pointer, length)
         self._exported.append(weakref.ref(buffer))
         return memoryview(buffer)
 
@@ -206,15 +200,18 @@ class Burst:
 
     @property
     def lengths(self) -> Lengths:
-        """Return the bytes of each packet, as a copy."""
+        """The bytes of each packet."""
         with self._held() as handle:
-            lengths = np.zeros(handle.count, np.uint32)
-            lib.dpdk_packet_lengths(handle, ffi.from_buffer("uint32_t[]", lengths))
-        return lengths
+            lengths = [handle.packets[index].pkt_len for index in range(handle.count)]
+        return np.array(lengths, np.uint32)
 
     def free(self) -> None:
-        """Return the packets to their pool; a second call does nothing. EBUSY: their bytes are in
-        use.
+        """Return the packets to their pool; a second call does nothing.
+
+        Raises
+        ------
+        DpdkError
+            EBUSY: their bytes are in use.
         """
         with self._lock:
             if self._freed:

@@ -3,21 +3,37 @@
 
 import contextlib
 import errno
+import itertools
 import threading
 from collections.abc import Iterable
 from typing import Any, Self
 
 from harp.dpdk import eal
-from harp.dpdk._binding import DpdkError, Why, ffi, lib, require_running
-from harp.dpdk.packets import BURST_MAX, Burst, no_room
+from harp.dpdk._binding import DpdkError, ffi, lib, require_running
+from harp.dpdk.packets import BURST_MAX, Burst, copy_into, no_room
 
 HEADROOM_BYTES = 128  # of a buffer, before its data (RTE_PKTMBUF_HEADROOM)
 _COUNT_MAX = 1 << 22
 _PACKET_BYTES_MAX = 1 << 22
+_ANY_SOCKET = -1  # SOCKET_ID_ANY
+_serial = itertools.count()
 
 
 class Pool:
-    """count buffers of buffer_bytes each; longer packets use several. Starts DPDK if needed."""
+    """Packet buffers, for ports and bursts. Starts DPDK if needed.
+
+    Parameters
+    ----------
+    count
+        Buffers.
+    buffer_bytes
+        Bytes of each; longer packets use several.
+
+    Raises
+    ------
+    DpdkError
+        EINVAL: a number is out of range. ENOMEM: DPDK has not enough memory.
+    """
 
     def __init__(self, count: int = 8191, buffer_bytes: int = 2048) -> None:
         self._handle: Any = None
@@ -32,13 +48,19 @@ class Pool:
             )
         if not eal.running():
             eal.start()
-        out, why = ffi.new("struct rte_mempool **"), Why()
-        why.check(lib.dpdk_pool_create(out, count, buffer_bytes + HEADROOM_BYTES, *why.arguments))
+        name, room = f"harp-py-{next(_serial)}".encode(), buffer_bytes + HEADROOM_BYTES
+        handle = lib.rte_pktmbuf_pool_create(name, count, 0, 0, room, _ANY_SOCKET)
+        if handle == ffi.NULL:
+            raise DpdkError(
+                f"no memory for {count} buffers of {buffer_bytes} bytes; ask for fewer, or start "
+                "DPDK with more (memory_mib)",
+                errno.ENOMEM,
+            )
         self.count, self.buffer_bytes = count, buffer_bytes
         self._lock = threading.Lock()
         self._ports = 0  # ports that receive into it
         # Freed with its last user, but not while it has buffers in use (-EBUSY: it stays).
-        self._handle = ffi.gc(out[0], lib.dpdk_pool_free)
+        self._handle = ffi.gc(handle, lib.dpdk_pool_free)
 
     def _open(self) -> Any:
         """Under the lock."""
@@ -49,45 +71,82 @@ class Pool:
 
     @property
     def in_use(self) -> int:
-        """Return the number of buffers in bursts, in drivers' rings, or in flight."""
+        """The number of buffers in bursts, in drivers' rings, or in flight."""
         with self._lock:
-            return int(lib.dpdk_pool_in_use(self._open()))
+            return int(lib.rte_mempool_in_use_count(self._open()))
+
+    def _add(self, burst: Burst, size: int, count: int) -> Any:
+        """Under the lock: add a packet to a burst of `count` packets of this size."""
+        result = lib.dpdk_burst_add(burst._handle, self._handle, size)
+        if result < 0:
+            burst.free()
+            raise no_room(-result, count, size)
+        return burst._handle.packets[burst._handle.count - 1]
 
     def allocate(self, count: int, size: int) -> Burst:
-        """Return count packets of size bytes with undefined contents. ENOBUFS, EMSGSIZE."""
+        """Return packets with undefined contents.
+
+        Parameters
+        ----------
+        count, size
+            Packets, and bytes of each.
+
+        Returns
+        -------
+        Burst
+            The packets.
+
+        Raises
+        ------
+        DpdkError
+            ENOBUFS: too few buffers are free. EMSGSIZE: a packet would take too many.
+        """
         if not 0 <= size <= _PACKET_BYTES_MAX:
             raise no_room(errno.EMSGSIZE, count, size)
         with self._lock:
-            handle = self._open()
-            burst = Burst(count, handle)
-            result = lib.dpdk_burst_allocate(burst._handle, handle, count, size)
-        if result < 0:
-            raise no_room(-result, count, size)
+            burst = Burst(count, self._open())
+            for _ in range(count):
+                self._add(burst, size, count)
         return burst
 
     def build(self, packets: Iterable[Any]) -> Burst:
-        """Return packets with these bytes: bytes-like, or anything that bytes() accepts
-        (scapy's).
+        """Return packets with these bytes.
+
+        Parameters
+        ----------
+        packets
+            Bytes-like objects, or anything that bytes() accepts (scapy's).
+
+        Returns
+        -------
+        Burst
+            The packets.
+
+        Raises
+        ------
+        DpdkError
+            As of allocate(). EINVAL: something has no bytes.
         """
         contents = [_contents(each) for each in packets]
         with self._lock:
-            handle = self._open()
-            burst = Burst(len(contents), handle)
+            burst = Burst(len(contents), self._open())
             for data in contents:
-                view = ffi.from_buffer(data)
-                result = lib.dpdk_burst_append(burst._handle, handle, view, len(data))
-                if result < 0:
-                    raise no_room(-result, 1, len(data))
+                copy_into(self._add(burst, len(data), 1), data)
         return burst
 
     def close(self) -> None:
-        """Free its memory; a second call does nothing. EBUSY: a port or a burst has buffers of
-        it.
+        """Free its memory; a second call does nothing.
+
+        Raises
+        ------
+        DpdkError
+            EBUSY: a port or a burst has buffers of it.
         """
         with self._lock:
             if self._handle is None:
                 return
-            used = int(lib.dpdk_pool_in_use(self._handle))
+            require_running()
+            used = int(lib.rte_mempool_in_use_count(self._handle))
             if self._ports or used or lib.dpdk_pool_free(self._handle) == -errno.EBUSY:
                 raise DpdkError(
                     f"the pool is in use, by {self._ports} ports and with {used} buffers: close "

@@ -3,6 +3,7 @@
 
 import contextlib
 import errno
+import os
 import threading
 import time
 import warnings
@@ -20,7 +21,21 @@ _PREFIX = "dpdk:"
 _BUFFERS = 8191  # of a port's own pool
 _NAP_S = 50e-6  # seconds between two polls for packets: a port has no descriptor to sleep on
 _XSTATS_TRIES = 5
-_MEMIF_MORE_BYTES = 64
+_MEMIF, _MEMIF_MORE_BYTES = "net_memif", 64
+_NAME_BYTES_MAX = 63
+_COPYING = frozenset(("net_memif", "net_tap", "net_tun", "net_af_packet", "net_pcap", "net_af_xdp"))
+# What buses and drivers return for names and arguments that they do not know; EPERM is a bare -1.
+_UNKNOWN = (errno.ENODEV, errno.ENOENT, errno.EINVAL, errno.EFAULT, errno.EPERM)
+_STATS = {
+    "rx_packets": "ipackets",
+    "tx_packets": "opackets",
+    "rx_bytes": "ibytes",
+    "tx_bytes": "obytes",
+    "rx_missed": "imissed",
+    "rx_errors": "ierrors",
+    "tx_errors": "oerrors",
+    "rx_no_buffer": "rx_nombuf",
+}
 
 
 @dataclass(frozen=True)
@@ -79,7 +94,7 @@ def _with_buffers(device: str, pool: Pool) -> str:
     length, unless the pool's buffers are larger: then longer packets use several. This is a
     precaution; 22.11.11 does not do so.
     """
-    if not device.startswith("net_memif") or ",bsize=" in device:
+    if not device.startswith(_MEMIF) or ",bsize=" in device:
         return device
     return f"{device},bsize={pool.buffer_bytes + _MEMIF_MORE_BYTES}"
 
@@ -94,13 +109,66 @@ def _text(field: Any) -> str:
     return str(ffi.string(field).decode(errors="replace"))
 
 
-class Port(Closing):
-    """A device: PCI address or virtual device with its arguments, or a port specification
-    ("net_memif0,role=client;mtu=9000;queues=2"), whose mtu and queues apply if the call has none.
+def _offloads(capabilities: int, name: Any) -> tuple[str, ...]:
+    bits = (1 << bit for bit in range(64))
+    return tuple(_text(name(bit)) for bit in bits if capabilities & bit)
 
-    Opens, configures and starts it (start False: does not start it); starts DPDK if needed. Packets
-    are received into pool; without one, into the port's own. Any thread may call; each queue serves
-    one thread at a time. DpdkError: ENODEV no such device, EBUSY in use, EINVAL, ENOMEM.
+
+def _refusal(device: str, error: int) -> DpdkError:
+    """Return why a device could not be opened."""
+    if error in (errno.EEXIST, errno.EBUSY):
+        text = f"{device}: in use, by this process or another one; close it there first"
+        return DpdkError(text, errno.EBUSY)
+    if error in _UNKNOWN:
+        return DpdkError(
+            f"{device}: no such device, or its driver refuses it or its arguments; names look like "
+            "0000:00:05.0 (bound to vfio-pci) and net_memif0,role=client, and DPDK's log says more "
+            "(harp.dpdk.start(log=sys.stderr))",
+            errno.ENODEV,
+        )
+    return DpdkError(f"{device}: DPDK can't open it: {os.strerror(error)}", error)
+
+
+def _find(device: str, name: bytes) -> int:
+    """Return the number of a device that was opened."""
+    each, found = ffi.new("struct rte_dev_iterator *"), ffi.new("uint16_t *")
+    if lib.rte_eth_iterator_init(each, device.encode()) == 0:
+        port = lib.rte_eth_iterator_next(each)
+        if port != lib.RTE_MAX_ETHPORTS:
+            lib.rte_eth_iterator_cleanup(each)
+            return int(port)
+    if lib.rte_eth_dev_get_port_by_name(name, found) == 0:
+        return int(found[0])
+    raise DpdkError(f"{device}: it is there, but is no Ethernet device", errno.ENODEV)
+
+
+class Port(Closing):
+    """A device, which the port opens and configures; starts DPDK if needed. Any thread may call;
+    each queue serves one thread at a time.
+
+    Parameters
+    ----------
+    device
+        PCI address or virtual device with its arguments, or a port specification
+        ("net_memif0,role=client;mtu=9000;queues=2"), whose mtu and queues apply if the call has
+        none.
+    rx_queues, tx_queues
+        Queues; 0: the specification's, else 1.
+    descriptors
+        Of each queue; made to fit the device.
+    mtu
+        Bytes of an IP packet; 0: the specification's, else 1500, or less if the device has less.
+    pool
+        Where packets are received into; None: a pool of the port's own.
+    promiscuous
+        Whether it accepts packets for other MAC addresses.
+    start
+        Whether to start it.
+
+    Raises
+    ------
+    DpdkError
+        ENODEV: no such device. EBUSY: it is in use. EINVAL: an argument is out of range. ENOMEM.
     """
 
     def __init__(
@@ -116,6 +184,7 @@ class Port(Closing):
         start: bool = True,
     ) -> None:
         self._id: int | None = None
+        self._memif = ffi.NULL
         spec = _spec(device)
         if not isinstance(pool, Pool | None):
             raise TypeError(f"a pool is a dpdk.Pool, not {type(pool).__name__}: {pool!r:.60}")
@@ -149,9 +218,20 @@ class Port(Closing):
             raise
 
     def _probe(self, device: str) -> None:
-        out, why = ffi.new("uint16_t *"), Why()
-        why.check(lib.dpdk_port_probe(out, device.encode(), *why.arguments))
-        self._id = int(out[0])
+        name = self.name.encode()
+        if not 0 < len(name) <= _NAME_BYTES_MAX:
+            raise DpdkError(f"{device[:80]!r} names no device", errno.EINVAL)
+        # A virtual device that exists would be found, not opened again.
+        if lib.rte_eth_dev_get_port_by_name(name, ffi.new("uint16_t *")) == 0:
+            raise _refusal(device, errno.EBUSY)
+        if device.startswith(_MEMIF):
+            out, why = ffi.new("struct harp_dpdk_memif **"), Why()
+            result = lib.dpdk_memif_probe(out, device.encode(), *why.arguments)
+            why.check(-errno.ENODEV if result == -errno.EINVAL else result)
+            self._memif = out[0]
+        elif result := lib.rte_dev_probe(device.encode()):
+            raise _refusal(device, -result)
+        self._id = _find(device, name)
         with self.pool._lock:
             self.pool._ports += 1
 
@@ -201,15 +281,17 @@ class Port(Closing):
         """Begin to receive and send; does nothing on a started port."""
         with self._control() as port:
             if not self._started:
-                why = Why()
-                why.check(lib.dpdk_port_start(port, *why.arguments))
+                result = lib.dpdk_port_start(port, self._memif)
+                lacking = "its server is not there, start that first"
+                why = f": {lacking}" if result == -errno.ECONNREFUSED else ""
+                check(result, f"{self.name}: starting it{why}")
                 self._started = True
 
     def stop(self) -> None:
         """Stop; start() continues. Does nothing on a stopped port."""
         with self._control() as port, self._everything():
             if self._started:
-                check(lib.dpdk_port_stop(port), f"{self.name}: stopping it")
+                check(lib.dpdk_port_stop(port, self._memif), f"{self.name}: stopping it")
                 self._started = False
 
     def close(self) -> None:
@@ -225,7 +307,7 @@ class Port(Closing):
             if self._id is None:
                 return
             port, self._id, self._started = self._id, None, False
-            result = lib.dpdk_port_close(port)
+            result = lib.dpdk_port_close(port, self._memif)
         with self.pool._lock:
             self.pool._ports -= 1
         self._close_pool()
@@ -252,35 +334,48 @@ class Port(Closing):
     #
     @property
     def info(self) -> PortInfo:
-        """Return all properties that the driver reports now."""
-        out = ffi.new("struct dpdk_port_info *")
+        """All properties that the driver reports now."""
+        found, mtu = ffi.new("struct rte_eth_dev_info *"), ffi.new("uint16_t *")
+        name = ffi.new("char[]", lib.RTE_ETH_NAME_MAX_LEN)
+        mac = ffi.new("struct rte_ether_addr *")
         with self._control() as port:
-            check(lib.dpdk_port_info(port, out), f"{self.name}: asking what it is")
-            started = self._started
-        same = {
-            name: int(getattr(out, name))
-            for name in PortInfo.__dataclass_fields__
-            if name.startswith(("numa_", "mtu_", "packet_", "rx_queues", "tx_queues", "rss_"))
-            or name.endswith("_descriptors_max")
-        }
-        return PortInfo(
-            name=_text(out.name),
-            driver=_text(out.driver),
-            bus=_text(out.bus),
-            mac=bytes(out.mac).hex(":"),
-            link=Link(bool(out.up), int(out.speed_mbps), bool(out.full_duplex)),
-            started=started,
-            promiscuous=bool(out.promiscuous),
-            driver_copies=bool(out.driver_copies),
-            rx_offloads=tuple(_text(out.rx_offloads).split()),
-            tx_offloads=tuple(_text(out.tx_offloads).split()),
-            **same,
-        )
+            check(lib.rte_eth_dev_info_get(port, found), f"{self.name}: asking what it is")
+            lib.rte_eth_dev_get_name_by_port(port, name)
+            lib.rte_eth_macaddr_get(port, mac)
+            lib.rte_eth_dev_get_mtu(port, mtu)
+            driver = _text(found.driver_name)
+            return PortInfo(
+                name=_text(name),
+                driver=driver,
+                bus=_text(lib.rte_bus_name(lib.rte_dev_bus(found.device))),
+                mac=bytes(mac.addr_bytes).hex(":"),
+                numa_node=lib.rte_eth_dev_socket_id(port),
+                link=self.link,
+                started=self._started,
+                promiscuous=lib.rte_eth_promiscuous_get(port) == 1,
+                driver_copies=driver in _COPYING,
+                mtu_bytes=mtu[0],
+                mtu_bytes_max=found.max_mtu,
+                packet_bytes_max=found.max_rx_pktlen,
+                rx_queues=found.nb_rx_queues,
+                tx_queues=found.nb_tx_queues,
+                rx_queues_max=found.max_rx_queues,
+                tx_queues_max=found.max_tx_queues,
+                rx_descriptors_max=found.rx_desc_lim.nb_max,
+                tx_descriptors_max=found.tx_desc_lim.nb_max,
+                rss_key_bytes=found.hash_key_size,
+                rss_table=found.reta_size,
+                rx_offloads=_offloads(found.rx_offload_capa, lib.rte_eth_dev_rx_offload_name),
+                tx_offloads=_offloads(found.tx_offload_capa, lib.rte_eth_dev_tx_offload_name),
+            )
 
     @property
     def link(self) -> Link:
-        """Return whether the link is up, and its speed."""
-        return self.info.link
+        """Whether the link is up, and its speed."""
+        found = ffi.new("struct dpdk_link *")
+        with self._control() as port:
+            check(lib.dpdk_port_link(port, found), f"{self.name}: its link")
+        return Link(bool(found.up), found.speed_mbps, bool(found.full_duplex))
 
     @property
     def mac(self) -> str:
@@ -295,8 +390,10 @@ class Port(Closing):
             raw = b""
         if len(raw) != 6:
             raise DpdkError(f"{self.name}: {value!r} is no MAC address", errno.EINVAL)
+        address = ffi.new("struct rte_ether_addr *", [raw])
         with self._control() as port:
-            check(lib.dpdk_port_set_mac(port, raw), f"{self.name}: setting its MAC address")
+            result = lib.rte_eth_dev_default_mac_addr_set(port, address)
+            check(result, f"{self.name}: setting its MAC address")
 
     @property
     def mtu(self) -> int:
@@ -310,27 +407,27 @@ class Port(Closing):
                 f"{self.name}: MTU {value}: 1 to {BURST_MAX} are possible", errno.EINVAL
             )
         with self._control() as port:
-            check(lib.dpdk_port_set_mtu(port, value), f"{self.name}: setting MTU {value}")
+            check(lib.rte_eth_dev_set_mtu(port, value), f"{self.name}: setting MTU {value}")
 
     @property
     def promiscuous(self) -> bool:
-        """Tell whether it accepts packets for other MAC addresses."""
+        """Whether it accepts packets for other MAC addresses."""
         return self.info.promiscuous
 
     @promiscuous.setter
     def promiscuous(self, value: bool) -> None:
+        change = lib.rte_eth_promiscuous_enable if value else lib.rte_eth_promiscuous_disable
         with self._control() as port:
-            what = f"{self.name}: promiscuous mode"
-            check(lib.dpdk_port_set_promiscuous(port, int(value)), what)
+            check(change(port), f"{self.name}: promiscuous mode")
 
     def stats(self) -> dict[str, int]:
         """Return the counters that every driver has: rx_packets, tx_packets, rx_bytes, tx_bytes,
         rx_missed (no descriptor was free), rx_errors, tx_errors, rx_no_buffer (the pool was empty).
         """
-        out = ffi.new("struct dpdk_port_stats *")
+        found = ffi.new("struct rte_eth_stats *")
         with self._control() as port:
-            check(lib.dpdk_port_stats(port, out), f"{self.name}: its counters")
-        return {name: int(getattr(out, name)) for name, _ in ffi.typeof(out[0]).fields}
+            check(lib.rte_eth_stats_get(port, found), f"{self.name}: its counters")
+        return {name: getattr(found, field) for name, field in _STATS.items()}
 
     def xstats(self) -> dict[str, int]:
         """Return the driver's own counters, by DPDK's names (rx_good_packets, rx_missed_errors
@@ -338,46 +435,84 @@ class Port(Closing):
         """
         with self._control() as port:
             for _ in range(_XSTATS_TRIES):
-                most = check(
-                    lib.dpdk_port_xstats(port, ffi.NULL, ffi.NULL, 0), f"{self.name}: counters"
-                )
-                names = ffi.new("struct dpdk_xstat_name[]", most + 1)
-                values = ffi.new("uint64_t[]", most + 1)
-                count = lib.dpdk_port_xstats(port, names, values, most + 1)
-                if 0 <= count <= most:
-                    return {_text(names[each].text): int(values[each]) for each in range(count)}
+                most = lib.rte_eth_xstats_get_names(port, ffi.NULL, 0)
+                check(most, f"{self.name}: counters")
+                names = ffi.new("struct rte_eth_xstat_name[]", most + 1)
+                values = ffi.new("struct rte_eth_xstat[]", most + 1)
+                counts = {
+                    lib.rte_eth_xstats_get_names(port, names, most),
+                    lib.rte_eth_xstats_get(port, values, most),
+                }
+                if counts == {most}:
+                    return {_text(names[v.id].name): v.value for v in values[0:most]}
         raise DpdkError(f"{self.name}: its counters change too often", errno.EAGAIN)
 
     def reset_stats(self) -> None:
         """Reset stats() and xstats() to 0, if the driver supports it."""
         with self._control() as port:
-            check(lib.dpdk_port_stats_reset(port), f"{self.name}: resetting its counters")
+            results = lib.rte_eth_stats_reset(port), lib.rte_eth_xstats_reset(port)
+            check(min(results), f"{self.name}: resetting its counters")
 
     # ----------------------------------------------------------------------------------------------
     # Packets.
     #
     def receive(self, most: int = 32, *, queue: int = 0, timeout: float = 0) -> Burst:
-        """Return the received packets, up to a limit; an empty burst after timeout seconds."""
+        """Return received packets.
+
+        Parameters
+        ----------
+        most
+            Packets to return at most.
+        queue
+            The receive queue.
+        timeout
+            Seconds to wait for a packet.
+
+        Returns
+        -------
+        Burst
+            The packets; empty after the timeout.
+
+        Raises
+        ------
+        DpdkError
+            EBADF: the port is stopped or closed. ERANGE: there is no such queue.
+        """
         if not 0 < most <= BURST_MAX:
             raise DpdkError(f"{self.name}: a burst of {most} packets", errno.ERANGE)
         burst = Burst(most, self.pool._handle)
         deadline = _deadline(timeout)
         while True:
             with self._queue(self._rx_locks, queue) as port:
-                check(lib.dpdk_receive(port, queue, burst._handle, most), f"{self.name}: receiving")
+                lib.dpdk_receive(port, queue, burst._handle)
             if burst._handle.count or time.monotonic() >= deadline:
                 return burst
             time.sleep(_NAP_S)
 
-    def send(self, packets: Any, *, queue: int = 0, keep: bool = False, timeout: float = 1) -> int:
-        """Send a burst, one packet, or several (bytes, or scapy's); return the number of packets
-        sent when the device accepts no more for timeout seconds.
+    def send(self, packets: Any, *, queue: int = 0, timeout: float = 1) -> int:
+        """Send packets, which leave their burst and belong to the driver.
 
-        Sent packets leave the burst and belong to the driver. With keep they stay in the burst, to
-        be sent again, and must not be written to before the device has sent them.
+        Parameters
+        ----------
+        packets
+            A burst, one packet, or several (bytes, or scapy's).
+        queue
+            The transmit queue.
+        timeout
+            Seconds without progress after which the call ends.
+
+        Returns
+        -------
+        int
+            The number of packets that the device accepted.
+
+        Raises
+        ------
+        DpdkError
+            EBADF: the port is stopped or closed. EBUSY: bytes of the burst are in use.
         """
         if isinstance(packets, Burst):
-            return self._send_burst(packets, queue, keep, timeout)
+            return self._send_burst(packets, queue, timeout)
         several = isinstance(packets, list | tuple) or (
             isinstance(packets, Iterable)
             and not hasattr(packets, "__bytes__")
@@ -386,24 +521,19 @@ class Port(Closing):
         with self._control():
             burst = self.pool.build(packets if several else [packets])
         with burst:
-            return self._send_burst(burst, queue, False, timeout)
+            return self._send_burst(burst, queue, timeout)
 
-    def _send_burst(self, burst: Burst, queue: int, keep: bool, timeout: float) -> int:
+    def _send_burst(self, burst: Burst, queue: int, timeout: float) -> int:
         deadline = _deadline(timeout)
-        sent = 0
         with burst._held() as handle:
             want = int(handle.count)
-            if not keep:
-                burst._settle()
-                burst._generation += 1
-            while sent < want:
+            burst._settle()
+            burst._generation += 1
+            while handle.count:
                 with self._queue(self._tx_locks, queue) as port:
-                    first = sent if keep else 0
-                    sent += check(
-                        lib.dpdk_send(port, queue, handle, first, keep), f"{self.name}: sending"
-                    )
-                if sent < want:
+                    lib.dpdk_send(port, queue, handle)
+                if handle.count:
                     if time.monotonic() >= deadline:
                         break
                     time.sleep(_NAP_S)
-        return sent
+            return want - int(handle.count)

@@ -66,11 +66,29 @@ def generate(
     queue: int = 0,
     stop: threading.Event | None = None,
 ) -> Count:
-    """Send the burst's packets repeatedly, until that many were sent, the time is over, or stop is
-    set.
+    """Send a burst's packets repeatedly.
 
     HARP does not copy the packets: the same buffers are sent, with another reference each time.
     Make the burst long (64 to 1024), because some drivers keep buffers for a while.
+
+    Parameters
+    ----------
+    port, queue
+        The port, and its transmit queue.
+    burst
+        The packets.
+    packets, seconds, stop
+        What ends it: a number of packets sent (None: no limit), seconds, or an event that is set.
+
+    Returns
+    -------
+    Count
+        What was sent.
+
+    Raises
+    ------
+    DpdkError
+        EBADF: the port is stopped or closed, or the burst was freed. EINVAL: it is empty.
     """
     if packets is not None and packets < 0:
         raise DpdkError(f"{packets} packets: 0 or more are possible", errno.EINVAL)
@@ -93,8 +111,25 @@ def sink(
     queue: int = 0,
     stop: threading.Event | None = None,
 ) -> Count:
-    """Receive and free packets, until that many arrived, the time is over, none came for idle
-    seconds after the first, or stop is set.
+    """Receive packets and free them.
+
+    Parameters
+    ----------
+    port, queue
+        The port, and its receive queue.
+    packets, seconds, idle, stop
+        What ends it: a number of packets received (None: no limit), seconds, seconds without a
+        packet after the first, or an event that is set.
+
+    Returns
+    -------
+    Count
+        What was received.
+
+    Raises
+    ------
+    DpdkError
+        EBADF: the port is stopped or closed.
     """
     if packets is not None and packets < 1:
         raise DpdkError(f"{packets} packets: 1 or more are possible", errno.EINVAL)
@@ -105,7 +140,7 @@ def sink(
             break
         with port._queue(port._rx_locks, queue) as number:
             left = 0 if packets is None else packets - raw.packets
-            check(lib.dpdk_sink(number, queue, left, _SPAN_NS, raw), f"{port.name}: receiving")
+            lib.dpdk_sink(number, queue, left, _SPAN_NS, raw)
     return _count(raw)
 
 
@@ -116,8 +151,24 @@ def echo(
     queue: int = 0,
     stop: threading.Event | None = None,
 ) -> Count:
-    """Return packets to their senders, with source and destination MAC exchanged, until the time is
-    over or stop is set.
+    """Return packets to their senders, with source and destination MAC exchanged.
+
+    Parameters
+    ----------
+    port, queue
+        The port, and its queue.
+    seconds, stop
+        What ends it: seconds, or an event that is set.
+
+    Returns
+    -------
+    Count
+        What was received.
+
+    Raises
+    ------
+    DpdkError
+        EBADF: the port is stopped or closed.
     """
     end, raw = _end(seconds), ffi.new("struct dpdk_count *")
     while time.monotonic() < end and not _is_set(stop):
@@ -125,15 +176,36 @@ def echo(
             port._queue(port._rx_locks, queue) as number,
             port._queue(port._tx_locks, queue),
         ):
-            check(lib.dpdk_echo(number, queue, _SPAN_NS, raw), f"{port.name}: echoing")
+            lib.dpdk_echo(number, queue, _SPAN_NS, raw)
     return _count(raw)
 
 
 def ping(
     port: Port, burst: Burst, *, rounds: int = 1000, wait: float = 0.1, queue: int = 0
 ) -> list[int]:
-    """Measure round trips in ns: send the burst's first packet, which an echo() returns, and wait
-    for it. Round trips of more than wait seconds are not in the list.
+    """Measure round trips: send a packet, which an echo() returns, and wait for it.
+
+    Parameters
+    ----------
+    port, queue
+        The port, and its queue.
+    burst
+        Its first packet is sent; its bytes 14 to 21 are overwritten.
+    rounds
+        Round trips.
+    wait
+        Seconds to wait for each.
+
+    Returns
+    -------
+    list of int
+        The round trips in nanoseconds, without those that took longer.
+
+    Raises
+    ------
+    DpdkError
+        EINVAL: the packet has less than 22 bytes, or a number is out of range. EBADF: the port is
+        stopped or closed.
     """
     if not 0 < rounds <= _ROUNDS_MAX or not 0 < wait <= 60:
         raise DpdkError(f"rounds={rounds}, wait={wait}: out of range", errno.EINVAL)

@@ -30,9 +30,10 @@ from harp.lab.netns import (
     Namespace,
     end_processes,
     in_namespace,
+    make_namespace,
     namespaces,
     offloads_off,
-    run,
+    remove_namespace,
     wait_for_carrier,
 )
 from harp.lab.spread import Spreader
@@ -191,7 +192,7 @@ class Lab(Closing):
 
     def __enter__(self) -> Self:
         require_root("making test hosts (network namespaces)")
-        require_programs("ip", "ethtool", "taskset")
+        require_programs("ip", "taskset")
         clean_leftovers()
         atexit.register(self.close)
         self._signals.enter_context(unwinding())
@@ -212,7 +213,7 @@ class Lab(Closing):
         self.hosts, self.switch, self.spreader = [], None, None
         for name in namespaces():
             if name.startswith(self._prefix):
-                _remove_namespace(name)
+                _remove(name)
         self._signals.close()
         atexit.unregister(self.close)
 
@@ -227,7 +228,7 @@ class Lab(Closing):
             ]
             name = f"{self._prefix}h{index}"
             host = Host(name, index, nics[0].address, nics[0].ifname, tuple(nics[1:]))
-            run(["ip", "netns", "add", host.netns])
+            make_namespace(host.netns)
             self.hosts.append(host)
         if self.options.switched:
             self.switch = self._make_switch()
@@ -255,7 +256,7 @@ class Lab(Closing):
             for rail in range(len(self.options.every_rail))
         ]
         switch = Switch(f"{self._prefix}sw", rails[0], tuple(rails[1:]))
-        run(["ip", "netns", "add", switch.netns])
+        make_namespace(switch.netns)
         for rail, shape in enumerate(self.options.every_rail):
             self._make_bridge(switch, rail, shape)
         return switch
@@ -297,8 +298,6 @@ def require_programs(*names: str) -> None:
     """Raise HarpError with the missing program and its package."""
     packages = {
         "ip": "iproute2",
-        "tc": "iproute2",
-        "ethtool": "ethtool",
         "taskset": "util-linux",
         "chrt": "util-linux",
         "nsenter": "util-linux",
@@ -317,7 +316,7 @@ def clean_leftovers() -> list[str]:
     for name in namespaces():
         match = _NAME.fullmatch(name)
         if match and not _alive(int(match[1])):
-            _remove_namespace(name)
+            _remove(name)
             removed.append(name)
     if removed:
         err.print(f"removed what a killed run had left: {', '.join(removed)}", soft_wrap=True)
@@ -331,18 +330,13 @@ def _alive(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
 
-def _remove_namespace(name: str) -> None:
-    """Kill the processes in a namespace and delete it; a missing one is no error."""
-    with contextlib.suppress(HarpError):
-        for pid in run(["ip", "netns", "pids", name]).split():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(int(pid), signal.SIGKILL)
+def _remove(name: str) -> None:
+    """Remove a namespace, and what its harpd left."""
+    remove_namespace(name)
     if (RUN_DIRS / name).exists():
         from harp.lab.harpd import remove_run_dir
 
         remove_run_dir(RUN_DIRS / name)
-    with contextlib.suppress(HarpError):
-        run(["ip", "netns", "delete", name])
 
 
 def _make_veth(

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Network namespaces: processes and interfaces in them."""
 
+import contextlib
 import ctypes
+import os
+import signal
 import socket
 import subprocess
 import threading
@@ -11,9 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from pyroute2 import IPRoute
+from pyroute2 import IPRoute, netns
 
 from harp.errors import HarpError
+from harp.nicprep.transport import Ethtool
 
 NETNS_DIR = Path("/run/netns")
 CARRIER_S = 60  # seconds after which a hanging command ends
@@ -24,6 +28,7 @@ _RTMGRP_LINK = 1
 _IFLA_KIND = ("IFLA_LINKINFO", "IFLA_INFO_KIND")
 _IFLA_PORT_STATE = ("IFLA_LINKINFO", "IFLA_INFO_SLAVE_DATA", "IFLA_BRPORT_STATE")
 _BR_STATE_FORWARDING = 3
+_OFFLOADS = ("tx-tcp", "tx-checksum")
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -94,21 +99,16 @@ class Namespace:
         in_namespace(self.netns, write)
 
 
-def in_namespace(name: str, work: Callable[[Any], None]) -> None:
-    """Run work(IPRoute) inside a namespace.
+def _in_thread(name: str, work: Callable[[], None]) -> None:
+    """Run work() in a thread, which may change its namespace and ends.
 
-    It runs in a thread that enters the namespace and ends. pyroute2's own way forks, and the child
-    would share our signal handlers and cleanup.
+    pyroute2's own way forks, and the child would share our signal handlers and cleanup.
     """
     failure: list[BaseException] = []
 
     def body() -> None:
         try:
-            with (NETNS_DIR / name).open("rb") as entry:
-                if _libc.setns(entry.fileno(), _CLONE_NEWNET) != 0:
-                    raise OSError(ctypes.get_errno(), f"setns to {name}")
-            with IPRoute() as ipr:
-                work(ipr)
+            work()
         except BaseException as error:
             failure.append(error)
 
@@ -117,6 +117,39 @@ def in_namespace(name: str, work: Callable[[Any], None]) -> None:
     thread.join()
     if failure:
         raise HarpError(f"namespace {name}: {failure[0]}") from failure[0]
+
+
+def make_namespace(name: str) -> None:
+    """Make a namespace, which stays until remove_namespace()."""
+
+    def work() -> None:
+        if _libc.unshare(_CLONE_NEWNET) != 0:
+            raise OSError(ctypes.get_errno(), "unshare")
+        netns.attach(name, threading.get_native_id())
+
+    _in_thread(name, work)
+
+
+def remove_namespace(name: str) -> None:
+    """Kill the processes in a namespace and delete it; a missing one is no error."""
+    for pid in netns.ns_pids().get(name, ()):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    with contextlib.suppress(FileNotFoundError):
+        netns.remove(name)
+
+
+def in_namespace(name: str, work: Callable[[Any], None]) -> None:
+    """Run work(IPRoute) inside a namespace, in a thread."""
+
+    def enter() -> None:
+        with (NETNS_DIR / name).open("rb") as entry:
+            if _libc.setns(entry.fileno(), _CLONE_NEWNET) != 0:
+                raise OSError(ctypes.get_errno(), f"setns to {name}")
+        with IPRoute() as ipr:
+            work(ipr)
+
+    _in_thread(name, enter)
 
 
 def namespaces() -> list[str]:
@@ -173,6 +206,17 @@ def _running(link: Any) -> bool:
 
 
 def offloads_off(namespace: str, ifname: str) -> None:
-    """Turn off segmentation, merging and checksum offloads."""
-    features = [word for name in ("tso", "gso", "gro", "tx") for word in (name, "off")]
-    run(["ip", "netns", "exec", namespace, "ethtool", "-K", ifname, *features])
+    """Turn off segmentation, merging and checksum offloads, as `ethtool -K tso off gso off gro off
+    tx off` does.
+    """
+
+    def work(_ipr: Any) -> None:
+        ethtool = Ethtool()
+        found = [
+            feature
+            for feature in ethtool.get("changeable", ifname)
+            if feature.startswith(_OFFLOADS) or feature in ("rx-gro", "tx-generic-segmentation")
+        ]
+        ethtool.set("features", ifname, dict.fromkeys(found, False))
+
+    in_namespace(namespace, work)

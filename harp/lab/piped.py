@@ -1,63 +1,99 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tool controlled by a pipe: a line to it, a line back; it ends with its stdin."""
+"""A program controlled by a pipe: a line to it, a line back; it ends with its stdin."""
 
+import contextlib
 import subprocess
+from typing import Any
 
+from harp.closing import Closing
 from harp.errors import HarpError
 from harp.waiting import readable
 
-_ANSWER_S = 20
+_ANSWER_S = 20.0
 
 
-class PipedTool:
-    """A process that was started with pipes, and prints "ready" first."""
+class Piped(Closing):
+    """A process that was started with pipes.
 
-    def __init__(self, name: str, process: subprocess.Popen[str]) -> None:
-        self._name, self._process = name, process
-        self._expect("ready")
+    Parameters
+    ----------
+    name
+        Of the program, for error messages.
+    process
+        The process, which belongs to this object from here on.
+    """
+
+    limit_s = _ANSWER_S  # for an answer
+    end_s = _ANSWER_S
+
+    def __init__(self, name: str, process: "subprocess.Popen[str]") -> None:
+        self.name, self.process = name, process
+
+    def send(self, command: str) -> None:
+        """Send a line without waiting for the answer."""
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(command + "\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            raise self.ended() from None
+
+    def line(self, limit_s: float | None = None) -> str:
+        """Return the next line; HarpError when there is none in time, or the process has ended."""
+        limit_s = limit_s or self.limit_s
+        stdout = self.process.stdout
+        assert stdout is not None
+        if not readable([stdout.fileno()], limit_s):
+            raise self.late(limit_s)
+        line = str(stdout.readline())
+        if not line:
+            raise self.ended()
+        return line.rstrip("\n")
+
+    def late(self, limit_s: float) -> HarpError:
+        """Return the error of a process that does not answer."""
+        return HarpError(f"{self.name}: no answer in {limit_s:.0f} s")
+
+    def ended(self) -> HarpError:
+        """Return the error of a process that has ended, with its last words."""
+        _, words = self.process.communicate(timeout=self.end_s)
+        lines = str(words or "").strip().splitlines() or [f"exit status {self.process.returncode}"]
+        return HarpError(f"{self.name} ended: {lines[-1]}")
+
+    def end(self) -> None:
+        """Close its stdin, at which it ends. Does not wait."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
 
     def close(self) -> None:
-        """End the tool, which undoes its changes. May be called twice."""
-        if self._process.stdin is not None and not self._process.stdin.closed:
-            self._process.stdin.close()
-        if self._process.poll() is None:
-            self._process.wait(_ANSWER_S)
+        """End the process and wait for it. May be called twice."""
+        self.end()
+        try:
+            self.process.wait(self.end_s)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+class PipedTool(Piped):
+    """One of HARP's test programs, which prints "ready" first. Its end undoes its changes."""
+
+    def __init__(self, name: str, process: "subprocess.Popen[str]") -> None:
+        super().__init__(name, process)
+        self._expect("ready")
 
     def ask(self, command: str) -> str:
-        """Send one line and return the answer; HarpError with the tool's own message after its
-        end.
-        """
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(command + "\n")
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            raise HarpError(f"{self._name} is gone: {self._complaint()}") from None
-        return self._line()
+        """Send a line and return the answer."""
+        self.send(command)
+        return self.line()
 
     def tell(self, command: str) -> None:
-        """Send one line whose answer must be "ok"."""
-        self._check("ok", self.ask(command))
-
-    # ----------------------------------------------------------------------------------------------
-
-    def _line(self) -> str:
-        stdout = self._process.stdout
-        assert stdout is not None
-        if not readable([stdout.fileno()], _ANSWER_S):
-            raise HarpError(f"{self._name}: no answer in {_ANSWER_S} s")
-        line = str(stdout.readline()).rstrip("\n")
-        if not line:
-            raise HarpError(f"{self._name} ended: {self._complaint()}")
-        return line
+        """Send a line whose answer must be "ok"."""
+        self.send(command)
+        self._expect("ok")
 
     def _expect(self, wanted: str) -> None:
-        self._check(wanted, self._line())
-
-    def _check(self, wanted: str, line: str) -> None:
+        line: Any = self.line()
         if line != wanted:
-            raise HarpError(f"{self._name} said {line!r} instead of {wanted!r}")
-
-    def _complaint(self) -> str:
-        _, words = self._process.communicate(timeout=_ANSWER_S)
-        return str(words).strip() or f"exit status {self._process.returncode}"
+            raise HarpError(f"{self.name} said {line!r} instead of {wanted!r}")

@@ -6,18 +6,15 @@ own device. Rail r of host h is its interface eth<r>; the cable ends at a port o
 call returns when the kernel has made the change.
 """
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from harp.errors import HarpError
-from harp.lab import Lab, Switch, require_programs
+from harp.lab import Lab, Switch
 from harp.lab.netns import in_namespace, wait_for_carrier
 
-_CLASS = re.compile(r"class htb 1:(\d+) .*\n Sent (\d+) bytes")
-CLASSES_MAX = 8  # a power of two
-_PATH_SHIFT = 1  # bit 0 is the same for all ports that Linux chooses for connect()
+_RATE_MAX = (1 << 32) - 1  # pyroute2's, in bytes per second: above what a veth pair carries
 
 
 class Rails:
@@ -26,7 +23,6 @@ class Rails:
     def __init__(self, lab: Lab) -> None:
         if lab.switch is None:
             raise HarpError("rails need a switch in the middle: LabOptions(switch=True)")
-        require_programs("tc")
         self._lab = lab
         self._switch: Switch = lab.switch
 
@@ -36,68 +32,29 @@ class Rails:
         """Limit what leaves the switch on the rail, towards each host, and the length of the
         queue.
         """
-        queue_bytes = self._queue_bytes(rail, mbit_per_s, queue_ms)
-        for port in self._switch.rails[rail]:
-            self._tc(
-                *("qdisc", "replace", "dev", port, "root", "tbf", "rate", _rate(mbit_per_s)),
-                *("burst", str(self._burst_bytes(rail, mbit_per_s)), "limit", str(queue_bytes)),
-            )
+        limits = {
+            "rate": min(int(mbit_per_s * 1e6 / 8), _RATE_MAX),
+            "burst": self.burst_bytes(rail, mbit_per_s),
+            "limit": self.queue_bytes(rail, mbit_per_s, queue_ms),
+        }
 
-    def shape_paths(self, rail: int, mbit_per_s: Sequence[float], *, queue_ms: float = 20) -> None:
-        """Make paths of the rail, towards each host, each with its own rate and queue.
+        def work(ipr: Any) -> None:
+            for port in self._switch.rails[rail]:
+                ipr.tc("replace", "tbf", ipr.link_lookup(ifname=port)[0], **limits)
 
-        Like the hash of a fabric with several spines, half of the source port modulo the number of
-        paths, a power of two, selects the path of a TCP connection. Another call changes the rates
-        during traffic.
-        """
-        count = len(mbit_per_s)
-        if not 1 < count <= CLASSES_MAX or count & (count - 1):
-            raise HarpError(f"paths: {count} is not 2, 4 or {CLASSES_MAX}")
-        for port in self._switch.rails[rail]:
-            # Replacing an htb root is refused; the present one stays.
-            if not self._has_paths(port):
-                self._tc(
-                    "qdisc", "replace", "dev", port, "root", "handle", "1:", "htb", "default", "1"
-                )
-            for path, rate in enumerate(mbit_per_s):
-                self._shape_path(rail, port, path, rate, queue_ms, count)
+        in_namespace(self._switch.netns, work)
 
-    def _has_paths(self, port: str) -> bool:
-        return "htb 1:" in self._switch.run("tc", "qdisc", "show", "dev", port)
-
-    def _shape_path(
-        self, rail: int, port: str, path: int, mbit: float, queue_ms: float, count: int
-    ) -> None:
-        minor = path + 1
-        burst = str(self._burst_bytes(rail, mbit))
-        self._tc(
-            *("class", "replace", "dev", port, "parent", "1:", "classid", f"1:{minor}", "htb"),
-            *("rate", _rate(mbit), "burst", burst, "cburst", burst, "quantum", "3000"),
-        )
-        limit = str(self._queue_bytes(rail, mbit, queue_ms))
-        leaf = ("parent", f"1:{minor}", "handle", f"{minor}0:", "bfifo", "limit", limit)
-        self._tc("qdisc", "replace", "dev", port, *leaf)
-        value, mask = str(path << _PATH_SHIFT), hex((count - 1) << _PATH_SHIFT)
-        for table, (protocol, match) in enumerate((("ip", "ip"), ("ipv6", "ip6"))):
-            self._tc(
-                *("filter", "replace", "dev", port, "parent", "1:", "protocol", protocol),
-                *("prio", str(table + 1), "handle", f"80{table}::{minor}", "u32"),
-                *("match", match, "sport", value, mask, "flowid", f"1:{minor}"),
-            )
-
-    def _burst_bytes(self, rail: int, mbit_per_s: float) -> int:
+    def burst_bytes(self, rail: int, mbit_per_s: float) -> int:
         """Return the burst: a millisecond of credit, which the timer's granularity withholds,
         without long bursts.
         """
         frame = self._lab.options.every_rail[rail].mtu_bytes + 18
         return max(int(mbit_per_s * 1e6 / 8 / 1000), 2 * frame)
 
-    def _queue_bytes(self, rail: int, mbit_per_s: float, queue_ms: float) -> int:
+    def queue_bytes(self, rail: int, mbit_per_s: float, queue_ms: float) -> int:
+        """Return the length of a queue of that many milliseconds."""
         frame = self._lab.options.every_rail[rail].mtu_bytes + 18
         return max(int(mbit_per_s * 1e6 / 8 * queue_ms / 1000), 20 * frame)
-
-    def _tc(self, *words: str) -> None:
-        self._switch.run("tc", *words)
 
     # ---- cuts ------------------------------------------------------------------------------------
 
@@ -172,14 +129,3 @@ class Rails:
                 more = tell([int(stats["tx_bytes"]) for stats in found])
 
         in_namespace(self._switch.netns, work)
-
-    def path_bytes(self, rail: int, host: int) -> list[int]:
-        """The same for each path of a rail with paths."""
-        port = self._switch.rails[rail][host]
-        shown = self._switch.run("tc", "-s", "class", "show", "dev", port)
-        found = {int(path): int(count) for path, count in _CLASS.findall(shown)}
-        return [found[path] for path in sorted(found)]
-
-
-def _rate(mbit_per_s: float) -> str:
-    return f"{round(mbit_per_s * 1000)}kbit"

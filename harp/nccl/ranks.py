@@ -4,7 +4,6 @@
 Each rank reads commands, a line each, and answers with a document (tools/nccl/rank.c lists them).
 """
 
-import contextlib
 import json
 import os
 import re
@@ -19,8 +18,8 @@ from harp import _paths
 from harp.closing import Closing
 from harp.errors import HarpError
 from harp.lab import Host
+from harp.lab.piped import Piped
 from harp.nccl import wheels
-from harp.waiting import readable
 
 ANSWER_S = 90.0  # seconds after which a hanging rank ends
 _EMULATION_EXIT = 70  # tools/nccl/emulation.h
@@ -75,11 +74,14 @@ class EmulationError(HarpError):
     """harp-nccl-rank met something that it does not emulate, whatever carries the traffic."""
 
 
-class Rank(Closing):
+class Rank(Piped):
     """A process that waits for commands."""
 
+    limit_s = end_s = ANSWER_S
+
     def __init__(self, index: int, process: subprocess.Popen[str], log: Path) -> None:
-        self.index, self.process, self._log = index, process, log
+        super().__init__(f"rank {index}", process)
+        self.index, self._log = index, log
         self.version = int(self.receive()["version"])
 
     @property
@@ -87,28 +89,12 @@ class Rank(Closing):
         """Return the output of NCCL and the plugin so far."""
         return self._log.read_text(errors="replace").splitlines()
 
-    def send(self, command: str) -> None:
-        """Send a command without waiting for the answer."""
-        assert self.process.stdin is not None
-        try:
-            self.process.stdin.write(command + "\n")
-            self.process.stdin.flush()
-        except BrokenPipeError:
-            raise self._ended() from None
-
     def receive(self, limit_s: float = ANSWER_S) -> Answer:
         """Return the answer; RankError if it is an error, or there is none."""
-        stdout = self.process.stdout
-        assert stdout is not None
-        if not readable([stdout.fileno()], limit_s):
-            raise RankError(f"rank {self.index}: no answer in {limit_s:.0f} s{self._last_words()}")
-        line = stdout.readline()
-        if not line:
-            raise self._ended()
-        answer: Answer = json.loads(line)
+        answer: Answer = json.loads(self.line(limit_s))
         if not answer["ok"]:
             words = f"{answer['error']} ({answer['last_error']})".replace(" ()", "")
-            raise RankError(f"rank {self.index}: {words}", answer)
+            raise RankError(f"{self.name}: {words}", answer)
         return answer
 
     def ask(self, command: str, limit_s: float = ANSWER_S) -> Answer:
@@ -116,30 +102,16 @@ class Rank(Closing):
         self.send(command)
         return self.receive(limit_s)
 
-    def end(self) -> None:
-        """End its commands: it exits as at the end of a job. Does not wait."""
-        assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self.process.stdin.close()
-
-    def close(self) -> None:
-        """End the process and wait for it. May be called twice."""
-        self.end()
-        try:
-            self.process.wait(ANSWER_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-
-    # ----------------------------------------------------------------------------------------------
-
     def _last_words(self) -> str:
         warnings = [line for line in self.log if _COMPLAINT.search(line)]
         return f": {warnings[-1]}" if warnings else ""
 
-    def _ended(self) -> HarpError:
+    def late(self, limit_s: float) -> HarpError:
+        return RankError(f"{self.name}: no answer in {limit_s:.0f} s{self._last_words()}")
+
+    def ended(self) -> HarpError:
         status = self.process.wait(ANSWER_S)
-        words = f"rank {self.index} ended with status {status}{self._last_words()}"
+        words = f"{self.name} ended with status {status}{self._last_words()}"
         return EmulationError(words) if status == _EMULATION_EXIT else RankError(words)
 
 

@@ -14,14 +14,13 @@ from harp.nicprep.host import Host
 from harp.nicprep.plan import Change, plan, plan_host
 from harp.nicprep.prepare import prepare
 from harp.nicprep.topology import interrupts
-from harp.nicprep.transport import Ethtool, KernelEthtool
+from harp.nicprep.transport import Ethtool
 from harp.nicprep.undo import Outcome, Result, Undo, apply, restore
 
 __all__ = [
     "Change",
     "Ethtool",
     "Host",
-    "KernelEthtool",
     "Outcome",
     "Result",
     "Undo",

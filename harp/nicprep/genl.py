@@ -23,72 +23,51 @@ from harp import netlink
 _CTRL_CMD_GETFAMILY = 3
 
 
-def _names(*kinds: tuple[str, str]) -> tuple[tuple[str, str], ...]:
-    return (("UNSPEC", "none"), ("HEADER", "ethtoolheader"), *kinds)
-
-
-class Channels(genlmsg):  # type: ignore[misc]
-    """ETHTOOL_MSG_CHANNELS_*."""
-
-    nla_map = _names(
-        ("rx_max", "uint32"),
-        ("tx_max", "uint32"),
-        ("other_max", "uint32"),
-        ("combined_max", "uint32"),
-        ("rx", "uint32"),
-        ("tx", "uint32"),
-        ("other", "uint32"),
-        ("combined", "uint32"),
-    )
-    ethtoolheader = pyroute2_ethtool.ethtoolheader
-
-
-class Rings(genlmsg):  # type: ignore[misc]
-    """ETHTOOL_MSG_RINGS_*: the part of it that is ours."""
-
-    nla_map = _names(
-        ("rx_max", "uint32"),
-        ("rx_mini_max", "uint32"),
-        ("rx_jumbo_max", "uint32"),
-        ("tx_max", "uint32"),
-        ("rx", "uint32"),
-        ("rx_mini", "uint32"),
-        ("rx_jumbo", "uint32"),
-        ("tx", "uint32"),
-    )
-    ethtoolheader = pyroute2_ethtool.ethtoolheader
-
-
-class Coalesce(genlmsg):  # type: ignore[misc]
-    """ETHTOOL_MSG_COALESCE_*: up to the adaptive switches."""
-
-    nla_map = _names(
-        ("rx_usecs", "uint32"),
-        ("rx_frames", "uint32"),
-        ("rx_usecs_irq", "uint32"),
-        ("rx_frames_irq", "uint32"),
-        ("tx_usecs", "uint32"),
-        ("tx_frames", "uint32"),
-        ("tx_usecs_irq", "uint32"),
-        ("tx_frames_irq", "uint32"),
-        ("stats_block_usecs", "uint32"),
-        ("adaptive_rx", "uint8"),
-        ("adaptive_tx", "uint8"),
-    )
-    ethtoolheader = pyroute2_ethtool.ethtoolheader
-
-
-class Features(genlmsg):  # type: ignore[misc]
-    """ETHTOOL_MSG_FEATURES_*."""
-
-    nla_map = _names(
-        ("hw", "ethtoolbitset"),
-        ("wanted", "ethtoolbitset"),
-        ("active", "ethtoolbitset"),
-        ("nochange", "ethtoolbitset"),
-    )
+class _Ethtool(genlmsg):  # type: ignore[misc]
     ethtoolheader = pyroute2_ethtool.ethtoolheader
     ethtoolbitset = pyroute2_ethtool.ethtoolbitset
+
+
+def _names(kind: str, *names: str) -> tuple[tuple[str, str], ...]:
+    return tuple((name, kind) for name in names)
+
+
+_HEAD = (("UNSPEC", "none"), ("HEADER", "ethtoolheader"))
+
+
+class Channels(_Ethtool):
+    """ETHTOOL_MSG_CHANNELS_*."""
+
+    nla_map = _HEAD + _names(
+        "uint32", "rx_max", "tx_max", "other_max", "combined_max", "rx", "tx", "other", "combined"
+    )
+
+
+class Rings(_Ethtool):
+    """ETHTOOL_MSG_RINGS_*: the part of it that is ours."""
+
+    nla_map = _HEAD + _names(
+        "uint32",
+        *("rx_max", "rx_mini_max", "rx_jumbo_max", "tx_max", "rx", "rx_mini", "rx_jumbo", "tx"),
+    )
+
+
+class Coalesce(_Ethtool):
+    """ETHTOOL_MSG_COALESCE_*: up to the adaptive switches."""
+
+    nla_map = (
+        _HEAD
+        + _names("uint32", "rx_usecs", "rx_frames", "rx_usecs_irq", "rx_frames_irq")
+        + _names("uint32", "tx_usecs", "tx_frames", "tx_usecs_irq", "tx_frames_irq")
+        + _names("uint32", "stats_block_usecs")
+        + _names("uint8", "adaptive_rx", "adaptive_tx")
+    )
+
+
+class Features(_Ethtool):
+    """ETHTOOL_MSG_FEATURES_*."""
+
+    nla_map = _HEAD + _names("ethtoolbitset", "hw", "wanted", "active", "nochange")
 
 
 class NetdevDevice(genlmsg):  # type: ignore[misc]

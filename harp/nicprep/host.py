@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harp.nicprep import ranges
-from harp.nicprep.transport import Ethtool, KernelEthtool
+from harp.nicprep.transport import Ethtool
 
 
 def _ifindex(ifname: str) -> int | None:
@@ -30,7 +30,7 @@ class Host:
 
     sys: Path = Path("/sys")
     proc: Path = Path("/proc")
-    ethtool: Ethtool = field(default_factory=KernelEthtool)
+    ethtool: Ethtool = field(default_factory=Ethtool)
     ifindex: Callable[[str], int | None] = _ifindex
     processors: Callable[[], set[int]] = _processors  # that this process may use
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The kinds of settings that NIC preparation changes: how to read, write and restore each.
 
-A setting is a kind, a target ("eth0", "node0/2048kB", "") and some named values. Values are JSON's,
-so that changes can be written to a file.
+A setting is a kind, a target ("eth0", "node0/2048kB", a range of ports) and some named values.
+Values are JSON's, so that changes can be written to a file.
 """
 
 import errno
@@ -17,6 +17,7 @@ from harp.nicprep.topology import affinity_path
 from harp.nicprep.transport import Values
 
 PORTS = "net/ipv4/ip_local_reserved_ports"
+PORTS_KIND = "reserved-ports"
 ABSENT = (errno.EOPNOTSUPP, errno.ENOENT, errno.ENOTTY)
 
 
@@ -118,39 +119,6 @@ KINDS: dict[str, Kind] = {
     "features": Kind("offloads", _read_part("features"), _write_part("features")),
     "napi": Kind("interrupt deferral", _read_napi, _write_napi),
     "irq-affinity": Kind("interrupt affinity", _read_affinity, _write_affinity),
-    "reserved-ports": Kind("reserved ports", _read_ports, _write_ports, of_nic=False),
+    PORTS_KIND: Kind("reserved ports", _read_ports, _write_ports, of_nic=False),
     "huge-pages": Kind("huge pages", _read_pages, _write_pages, of_nic=False),
 }
-
-
-@dataclass(frozen=True)
-class Back:
-    """The values to restore, and those that another program changed meanwhile."""
-
-    write: Values
-    theirs: Values
-
-
-def way_back(kind: str, before: Values, after: Values, now: Values) -> Back:
-    """Return what to write so that only values that are still ours return to their old ones."""
-    if kind == "reserved-ports":
-        return _ports_back(before, after, now)
-    write, theirs = {}, {}
-    for name, old in before.items():
-        present = now.get(name)
-        if present == old:
-            continue
-        if present == after.get(name):
-            write[name] = old
-        else:
-            theirs[name] = present
-    return Back(write, theirs)
-
-
-def _ports_back(before: Values, after: Values, now: Values) -> Back:
-    """Remove the ports that we added, and keep all others, older or newer."""
-    ours = ranges.parse(after["ports"]) - ranges.parse(before["ports"])
-    present = ranges.parse(now["ports"])
-    if not ours & present:
-        return Back({}, {})
-    return Back({"ports": ranges.text(present - ours)}, {})

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from harp.config import NicConfig
 from harp.nicprep import ranges
 from harp.nicprep.host import Host
-from harp.nicprep.kinds import ABSENT, KINDS
+from harp.nicprep.kinds import ABSENT, KINDS, PORTS_KIND
 from harp.nicprep.topology import cores_near, interrupts
 from harp.nicprep.transport import Values
 
@@ -47,7 +47,7 @@ class Change:
     @property
     def name(self) -> str:
         """ "eth0 ring sizes"."""
-        return f"{self.target} {KINDS[self.kind].title}".strip()
+        return f"{self.target} {KINDS[self.kind].title}"
 
     @property
     def line(self) -> str:
@@ -84,15 +84,10 @@ def plan_host(nics: Sequence[NicConfig], huge_pages: int, host: Host) -> list[Ch
     huge_pages
         Number of huge pages of 2 MiB, on the NUMA nodes of the NICs; 0: unchanged.
     """
-    found = [_ports(host, reserved_ports(nics))] if nics else []
+    found = [_ports(host, nics)] if nics else []
     if huge_pages:
         found += _pages(host, huge_pages, [nic.ifname for nic in nics])
     return found
-
-
-def reserved_ports(nics: Sequence[NicConfig]) -> set[int]:
-    """Return all ports that harp.toml reserves for HARP."""
-    return {port for nic in nics for port in range(nic.ports[0], nic.ports[1] + 1)}
 
 
 # --------------------------------------------------------------------------------------------------
@@ -225,12 +220,14 @@ def _affinity(host: Host, nic: NicConfig) -> list[Change]:
     return changes
 
 
-def _ports(host: Host, ports: set[int]) -> Change:
-    now = _read(host, "reserved-ports", "")
+def _ports(host: Host, nics: Sequence[NicConfig]) -> Change:
+    """Plan the reservation of all ports of HARP, which are the setting's target."""
+    ports = {port for nic in nics for port in range(nic.ports[0], nic.ports[1] + 1)}
+    now = _read(host, PORTS_KIND, ranges.text(ports))
     if isinstance(now, Change):
         return now
     wanted = ranges.text(ranges.parse(now["ports"]) | ports)
-    return Change("reserved-ports", "", now, {"ports": wanted})
+    return Change(PORTS_KIND, ranges.text(ports), now, {"ports": wanted})
 
 
 def _pages(host: Host, pages: int, ifnames: Sequence[str]) -> list[Change]:

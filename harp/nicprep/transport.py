@@ -10,7 +10,7 @@ import fcntl
 import socket
 import struct
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from harp.nicprep import genl
 
@@ -35,34 +35,16 @@ _PARTS: dict[str, tuple[int, int, type[Any], tuple[str, ...]]] = {
 }
 
 
-class Ethtool(Protocol):
-    """Access to a NIC's settings. Every call raises OSError: EOPNOTSUPP for what this NIC lacks."""
+class Ethtool:
+    """This machine's NICs, in the network namespace of the calling thread. Every call raises
+    OSError: EOPNOTSUPP for what this NIC lacks.
+    """
 
     def get(self, part: str, ifname: str) -> Values:
         """Return a part. channels, rings, coalesce: numbers, with their "_max"; features: name ->
         bool, of what is on or may be; changeable: those that may change; rss: {"table": [queue,
         ...]}.
         """
-
-    def set(self, part: str, ifname: str, values: Mapping[str, Any]) -> None:
-        """Set values of channels, rings, coalesce or features, as get() returns them."""
-
-    def driver(self, ifname: str) -> tuple[str, str]:
-        """Return the driver's name and its bus address ("" for a device without one)."""
-
-    def xdp(self, ifname: str) -> Values:
-        """Return xdp_features, zc_max_segs, xsk_features: the kernel's netdev family (Linux
-        6.3).
-        """
-
-    def xsk_queues(self, ifname: str) -> list[int]:
-        """Return the receive queues to which an AF_XDP socket is bound."""
-
-
-class KernelEthtool:
-    """This machine's NICs, in the network namespace of the calling thread."""
-
-    def get(self, part: str, ifname: str) -> Values:
         if part == "rss":
             return {"table": _rss_get(ifname)}
         command, _, message, _ = _PARTS["features" if part == "changeable" else part]
@@ -76,6 +58,7 @@ class KernelEthtool:
         }
 
     def set(self, part: str, ifname: str, values: Mapping[str, Any]) -> None:
+        """Set values of channels, rings, coalesce or features, as get() returns them."""
         _, command, message, settable = _PARTS[part]
         request = _request(message, ifname)
         if part == "features":
@@ -88,6 +71,7 @@ class KernelEthtool:
         genl.call("ethtool", request, command)
 
     def driver(self, ifname: str) -> tuple[str, str]:
+        """Return the driver's name and its bus address ("" for a device without one)."""
         # struct ethtool_drvinfo: cmd, driver[32], version[32], fw_version[32], bus_info[32] ...
         buffer = array.array("B", struct.pack("=I", _ETHTOOL_GDRVINFO) + bytes(196))
         _ioctl(ifname, buffer)
@@ -96,12 +80,16 @@ class KernelEthtool:
         return words[0], words[1] if words[1] not in ("N/A", "tap", "tun") else ""
 
     def xdp(self, ifname: str) -> Values:
+        """Return xdp_features, zc_max_segs, xsk_features: the kernel's netdev family (Linux
+        6.3).
+        """
         request = genl.NetdevDevice()
         request["attrs"].append(("ifindex", socket.if_nametoindex(ifname)))
         (answer,) = genl.call("netdev", request, _NETDEV_DEV_GET)
         return {name: value for name, value in answer["attrs"] if isinstance(value, int)}
 
     def xsk_queues(self, ifname: str) -> list[int]:
+        """Return the receive queues to which an AF_XDP socket is bound."""
         request = genl.NetdevQueue()
         request["attrs"].append(("ifindex", socket.if_nametoindex(ifname)))
         answers = genl.call("netdev", request, _NETDEV_QUEUE_GET, dump=True)

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reversible changes, which another process can restore after a crash.
 
-Theory of operation. Before a change, its old and requested values are written to a file (an entry
-of state "intent"); after it, the resulting values ("done"). A process that dies between the two
-leaves an intent, and the restoring process compares it with the present values. Equal to the old
-ones: nothing to do. Equal to the requested ones: our change, which is restored. Anything else:
-another program changed it after us, and its change stays. A change that can't be written to the
-file is not made. An entry is dropped if its interface is gone, or its name belongs to another one.
+Theory of operation. Before a change, its old and requested values are written to a file; after it,
+the resulting ones. Each value of an entry has a list of those that are ours: the requested one, and
+until the result is recorded also the present one if that is ours. So a process that dies at any
+moment leaves a list with which another one can tell. A value that equals the old one needs nothing;
+one of ours is restored; any other is of a program that changed it after us, and stays. A change
+that can't be written to the file is not made. An entry is dropped if its interface is gone, or its
+name belongs to another one.
 """
 
 import errno
@@ -18,21 +19,22 @@ from typing import Any, Literal
 from harp.errors import HarpError
 from harp.nicprep import ranges
 from harp.nicprep.host import Host
-from harp.nicprep.kinds import ABSENT, KINDS, Back, way_back
+from harp.nicprep.kinds import ABSENT, KINDS, PORTS_KIND
 from harp.nicprep.plan import Change, short
 from harp.nicprep.transport import Values
 
-VERSION = 1
+VERSION = 2
 _NODEV = (errno.ENODEV, errno.ENXIO)
 # A target becomes part of a path.
 _IFNAME = re.compile(r"(?!\.{1,2}( |$))[^/\s]{1,15}")
 _TARGETS = {
     "irq-affinity": re.compile(_IFNAME.pattern + r" irq \d{1,9}"),
     "huge-pages": re.compile(r"(node\d{1,4}/)?\d{1,9}kB"),
-    "reserved-ports": re.compile(""),
+    PORTS_KIND: re.compile(r"[\d,-]+"),
 }
 
 Status = Literal["done", "partly", "not supported", "refused", "restored", "left", "gone"]
+Key = tuple[str, str]  # kind and target of a setting
 
 
 @dataclass(frozen=True)
@@ -51,52 +53,88 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Entry:
-    """A setting that we changed, or were about to."""
+    """A setting that we changed, or were about to.
+
+    Parameters
+    ----------
+    before
+        The values to restore.
+    ours
+        By the same names, the values that are ours.
+    ifindex
+        The NIC's index; 0: not a NIC's.
+    """
 
     kind: str
     target: str
     before: Values
-    after: Values
-    state: Literal["intent", "done"]
-    ifindex: int  # 0: not a NIC's
-    # Of an intent: the result of an earlier change of ours, which is ours as well.
-    earlier: Values = field(default_factory=dict)
+    ours: dict[str, list[Any]]
+    ifindex: int
+
+    @property
+    def key(self) -> Key:
+        """Return what identifies the setting."""
+        return self.kind, self.target
 
     @property
     def name(self) -> str:
         """ "eth0 ring sizes"."""
-        return f"{self.target} {KINDS[self.kind].title}".strip()
+        return f"{self.target} {KINDS[self.kind].title}"
+
+    @property
+    def added(self) -> set[int]:
+        """Return the ports that we reserved."""
+        return ranges.parse(self.ours["ports"][-1]) - ranges.parse(self.before["ports"])
+
+    def owns(self, name: str, value: Any) -> bool:
+        """Tell whether a present value is ours; fewer pages than requested are."""
+        ours = self.ours[name]
+        fewer = self.kind == "huge-pages" and self.before[name] < value <= max(ours)
+        return value in ours or fewer
+
+    def only(self, names: Iterable[str]) -> "Entry":
+        """Return the part with these values."""
+        kept = list(names)
+        return replace(
+            self,
+            before={name: self.before[name] for name in kept},
+            ours={name: self.ours[name] for name in kept},
+        )
+
+    def way_back(self, now: Values) -> tuple[Values, Values]:
+        """Return the values to write, and those that another program changed meanwhile."""
+        if self.kind == PORTS_KIND:
+            # Remove the ports that we added, and keep all others, older or newer.
+            present = ranges.parse(now["ports"])
+            left = {"ports": ranges.text(present - self.added)}
+            return (left if self.added & present else {}), {}
+        write: Values = {}
+        theirs: Values = {}
+        for name, old in self.before.items():
+            value = now.get(name)
+            if value != old:
+                (write if self.owns(name, value) else theirs)[name] = value
+        return {name: self.before[name] for name in write}, theirs
 
 
 @dataclass(frozen=True)
 class Undo:
     """All changes to restore, in the order in which they were made."""
 
-    entries: tuple[Entry, ...] = ()
-
-    def find(self, kind: str, target: str) -> Entry | None:
-        """Return the entry of one setting."""
-        for entry in self.entries:
-            if (entry.kind, entry.target) == (kind, target):
-                return entry
-        return None
+    entries: dict[Key, Entry] = field(default_factory=dict)
 
     def put(self, entry: Entry) -> "Undo":
-        """Return a list with this entry, which replaces an older one of the same setting."""
-        old = self.find(entry.kind, entry.target)
-        if old is None:
-            return Undo((*self.entries, entry))
-        return Undo(tuple(entry if each is old else each for each in self.entries))
-
-    def drop(self, kind: str, target: str) -> "Undo":
-        """Return a list without the entry of one setting."""
-        return Undo(
-            tuple(each for each in self.entries if (each.kind, each.target) != (kind, target))
-        )
+        """Return a list with this entry, which replaces an older one of the same setting. One
+        without values is dropped.
+        """
+        entries = {**self.entries, entry.key: entry}
+        if not entry.before:
+            del entries[entry.key]
+        return Undo(entries)
 
     def to_json(self) -> dict[str, Any]:
         """Convert to JSON for a state file."""
-        return {"version": VERSION, "changes": [vars(entry) for entry in self.entries]}
+        return {"version": VERSION, "changes": [vars(each) for each in self.entries.values()]}
 
     @classmethod
     def from_json(cls, value: object) -> "Undo":
@@ -106,7 +144,7 @@ class Undo:
         try:
             if not isinstance(value, dict) or value["version"] != VERSION:
                 raise ValueError(f"version {VERSION} expected")
-            return cls(tuple(_entry(each) for each in value["changes"]))
+            return cls({(entry := _entry(each)).key: entry for each in value["changes"]})
         except (KeyError, TypeError, ValueError) as error:
             raise HarpError(f"the list of changes to NICs is damaged: {error}") from error
 
@@ -149,15 +187,22 @@ def apply(
     return result
 
 
-def restore(undo: Undo, host: Host, record: Record = no_record) -> Result:
-    """Restore everything, last first; failures stay in the result's undo."""
+def restore(
+    undo: Undo, host: Host, record: Record = no_record, requested: Iterable[Change] = ()
+) -> Result:
+    """Restore every value that is not requested, last first; failures stay in the result's undo."""
     result = Result(undo=undo)
-    for entry in reversed(undo.entries):
-        outcome, settled = _restore_one(entry, host)
+    keep: dict[Key, set[str]] = {}
+    for change in requested:
+        keep.setdefault((change.kind, change.target), set()).update(change.after)
+    for entry in reversed(undo.entries.values()):
+        kept = entry.before.keys() & keep.get(entry.key, set())
+        part = entry.only(entry.before.keys() - kept)
+        outcome, settled = _restore_one(part, host) if part.before else (None, False)
         if outcome is not None:
             result.outcomes.append(outcome)
         if settled:
-            result.undo = result.undo.drop(entry.kind, entry.target)
+            result.undo = result.undo.put(entry.only(kept))
             try:
                 record(result.undo)
             except OSError as error:
@@ -174,28 +219,27 @@ def _entry(value: Any) -> Entry:
     if entry.kind not in KINDS:
         raise ValueError(f"unknown kind {entry.kind!r}")
     good = isinstance(entry.target, str) and isinstance(entry.ifindex, int)
-    values = (entry.before, entry.after, entry.earlier)
-    if not good or not all(isinstance(each, dict) for each in values):
+    values = isinstance(entry.before, dict) and isinstance(entry.ours, dict)
+    if not good or not values or entry.before.keys() != entry.ours.keys():
         raise ValueError(f"{entry.kind}: wrong types")
-    if entry.state not in ("intent", "done"):
-        raise ValueError(f"{entry.kind}: state {entry.state!r}")
+    if not all(isinstance(ours, list) and ours for ours in entry.ours.values()):
+        raise ValueError(f"{entry.kind}: wrong types")
     if not _TARGETS.get(entry.kind, _IFNAME).fullmatch(entry.target):
         raise ValueError(f"{entry.kind}: target {entry.target!r}")
-    if entry.kind == "reserved-ports":
-        ranges.parse(entry.before["ports"]), ranges.parse(entry.after["ports"])
+    if entry.kind == PORTS_KIND:
+        ranges.parse(entry.before["ports"]), ranges.parse(entry.ours["ports"][-1])
     if entry.kind == "huge-pages" and not all(
-        isinstance(pages, int) for pages in (entry.before["pages"], entry.after["pages"])
+        isinstance(pages, int) for pages in (entry.before["pages"], *entry.ours["pages"])
     ):
         raise ValueError("huge-pages: no number")
     return entry
 
 
 def _apply_one(change: Change, host: Host, record: Record, result: Result) -> None:
-    kind, old, undo = KINDS[change.kind], result.undo.find(change.kind, change.target), result.undo
-    ifindex = 0
-    if kind.of_nic:
-        ifindex = host.ifindex(change.target.split(" ")[0]) or 0
-    entry = _merged(old, change, ifindex)
+    kind, undo = KINDS[change.kind], result.undo
+    ifindex = (host.ifindex(change.target.split(" ")[0]) or 0) if kind.of_nic else 0
+    old = undo.entries.get((change.kind, change.target))
+    entry = _intent(old if old and old.ifindex == ifindex else None, change, ifindex)
 
     def report(status: Status, text: str) -> None:
         result.outcomes.append(Outcome(status, change.name, text))
@@ -217,17 +261,17 @@ def _apply_one(change: Change, host: Host, record: Record, result: Result) -> No
     except (OSError, ValueError) as error:
         report("refused", f"{failure or 'changed'}, and can't be read any more: {error}")
         return  # the intent stays, because the present value is unknown
-    if now == change.after:
-        result.undo = undo.put(replace(entry, state="done", earlier={}))
-        report("done", change.line.partition(": ")[2])
-    elif now == change.before:
-        result.undo = undo.put(old) if old else undo.drop(change.kind, change.target)
+    if now == change.before:
+        result.undo = undo.put(old or entry.only(()))
         report("refused", failure or "the kernel accepted it and changed nothing")
     else:
-        made = {**entry.after, **now}
-        result.undo = undo.put(replace(entry, after=made, state="done", earlier={}))
+        ours = {name: [value] for name, value in now.items()}
+        result.undo = undo.put(replace(entry, ours={**entry.ours, **ours}))
         got = ", ".join(f"{name} {short(value)}" for name, value in now.items())
-        report("partly", f"{got}" + (f": {failure}" if failure else ""))
+        if now == change.after:
+            report("done", change.line.partition(": ")[2])
+        else:
+            report("partly", got + (f": {failure}" if failure else ""))
     try:
         record(result.undo)
     except OSError as error:
@@ -235,23 +279,19 @@ def _apply_one(change: Change, host: Host, record: Record, result: Result) -> No
         report("partly", f"its end is not recorded: {error}")
 
 
-def _merged(old: Entry | None, change: Change, ifindex: int) -> Entry:
-    """Return the entry of a repeated change, with the values before the first one."""
-    if old is None or old.ifindex != ifindex:
-        return Entry(change.kind, change.target, change.before, change.after, "intent", ifindex)
-    before, after = {**old.before, **change.before}, {**old.after, **change.after}
-    earlier: Values = {}
-    if change.kind == "reserved-ports":
-        reserved = ranges.parse(old.after["ports"]) - ranges.parse(old.before["ports"])
-        theirs = ranges.parse(change.before["ports"]) - reserved
-        before = {"ports": ranges.text(theirs)}
-    else:
-        ours = _ours(old, change.before)
+def _intent(old: Entry | None, change: Change, ifindex: int) -> Entry:
+    """Return the entry of a change, with the values before the first of our changes."""
+    before, ours = dict(change.before), {name: [value] for name, value in change.after.items()}
+    if old is not None and change.kind == PORTS_KIND:
+        before = {"ports": ranges.text(ranges.parse(change.before["ports"]) - old.added)}
+    elif old is not None:
         for name, value in old.before.items():
-            if name not in change.before or ours.get(name) == change.before[name]:
+            if name not in before:
+                before[name], ours[name] = value, old.ours[name]
+            elif old.owns(name, before[name]):
+                ours[name].insert(0, before[name])
                 before[name] = value
-                earlier[name] = ours.get(name)
-    return Entry(change.kind, change.target, before, after, "intent", ifindex, earlier)
+    return Entry(change.kind, change.target, before, ours, ifindex)
 
 
 def _restore_one(entry: Entry, host: Host) -> tuple[Outcome | None, bool]:
@@ -260,11 +300,11 @@ def _restore_one(entry: Entry, host: Host) -> tuple[Outcome | None, bool]:
     if kind.of_nic and host.ifindex(entry.target.split(" ")[0]) != entry.ifindex:
         return Outcome("gone", entry.name, "the interface is gone, or another one now"), True
     try:
-        back = _way_back(entry, kind.read(host, entry.target))
-        if back.write:
-            kind.write(host, entry.target, back.write)
+        write, theirs = entry.way_back(kind.read(host, entry.target))
+        if write:
+            kind.write(host, entry.target, write)
             now = kind.read(host, entry.target)
-            if any(now.get(name) != value for name, value in back.write.items()):
+            if any(now.get(name) != value for name, value in write.items()):
                 return Outcome(
                     "refused", entry.name, "the kernel accepted the old value and did not apply it"
                 ), False
@@ -274,27 +314,10 @@ def _restore_one(entry: Entry, host: Host) -> tuple[Outcome | None, bool]:
             return Outcome("gone", entry.name, "the setting no longer exists"), True
         text = (error.strerror if isinstance(error, OSError) else None) or str(error)
         return Outcome("refused", entry.name, f"not restored: {text}"), False
-    if back.theirs:
-        left = ", ".join(f"{name} {short(value)}" for name, value in back.theirs.items())
+    if theirs:
+        left = ", ".join(f"{name} {short(value)}" for name, value in theirs.items())
         return Outcome("left", entry.name, f"changed by another program since: {left}"), True
-    if not back.write:
+    if not write:
         return None, True
-    restored = ", ".join(f"{name} {short(value)}" for name, value in back.write.items())
+    restored = ", ".join(f"{name} {short(value)}" for name, value in write.items())
     return Outcome("restored", entry.name, restored), True
-
-
-def _ours(entry: Entry, now: Values) -> Values:
-    """Return the values that are ours. After an intent there are several: its process may have died
-    before the change, after it, or when the kernel had provided fewer pages than requested.
-    """
-    ours = dict(entry.after)
-    unsure = entry.kind == "huge-pages" and entry.state == "intent"
-    for name in entry.after.keys() & now.keys():
-        earlier = name in entry.earlier and now[name] == entry.earlier[name]
-        if earlier or (unsure and entry.before[name] < now[name] <= entry.after[name]):
-            ours[name] = now[name]
-    return ours
-
-
-def _way_back(entry: Entry, now: Values) -> Back:
-    return way_back(entry.kind, entry.before, _ours(entry, now), now)

@@ -8,8 +8,7 @@
 """
 
 from harp.stats.discover import Found, Page, find
-from harp.stats.job import Job
-from harp.stats.page import Identity, JobSnapshot, PageError, Snapshot, Status, read
+from harp.stats.page import Identity, Job, JobSnapshot, PageError, Snapshot, Status, read
 
 __all__ = [
     "Found",

@@ -51,11 +51,6 @@ class Page:
         """Read a job's page. PageError."""
         return read_job(self.fd, lanes=lanes)
 
-    @property
-    def alive(self) -> bool:
-        """Tell whether its process still exists."""
-        return (PROC / str(self.pid)).exists()
-
     def close(self) -> None:
         """Close the descriptor. May be called twice."""
         if self.fd >= 0:

@@ -5,13 +5,13 @@ Names come from the lists: harp_NAME_total of a counter, harp_NAME of a gauge; d
 with the label reason, histograms are in seconds. Instances have sums by device, the NIC's name, or
 series by device, queue and slot if ScrapeData.devices is None. slot numbers the instances on the
 same queue (in several network namespaces) from 0. Jobs have sums over all of them, by device and
-kind of lane. No process, peer, port or label of a job becomes a Prometheus label; harp.stats.xstats
-limits the names of a DPDK driver's counters.
+kind of lane. No process, peer, port or label of a job becomes a Prometheus label.
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -23,8 +23,7 @@ from prometheus_client.metrics_core import Metric
 from harp import _page
 from harp.daemon.families import Labels, family, single
 from harp.stats import schema, totals
-from harp.stats.instance import Instance
-from harp.stats.job import Job
+from harp.stats.page import Instance, Job
 
 INSTANCES_MAX = 512
 QUEUE_MAX = 1023
@@ -32,6 +31,7 @@ LABELS = ("device", "queue", "slot")
 RAIL_LABELS = ("device", "kind")
 DIED = "lanes_died_"
 NIC_NAME = re.compile(r"[A-Za-z0-9_.:@-]{1,15}")
+XSTAT_NAME = re.compile(r"[A-Za-z0-9_.:/\[\] -]{1,63}")
 # One bucket per octave, from about a microsecond to about 17 seconds.
 OCTAVES_NS = tuple(1 << exponent for exponent in range(10, 35))
 
@@ -98,6 +98,37 @@ def believed_jobs(jobs: Iterable[Job], leased: Leased) -> tuple[tuple[Job, ...],
         else:
             kept.append(each)
     return tuple(kept), ignored
+
+
+class Names:
+    """The names of drivers' counters so far, by NIC.
+
+    A job reports its driver's counters, by names that it could invent. So a NIC has at most as many
+    names as a page holds, for the life of the exporter, and only of printable characters.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, set[str]] = {}
+
+    def sift(self, instances: Iterable[Instance]) -> tuple[tuple[Instance, ...], dict[str, int]]:
+        """Return the instances with the counters that may have series, and how many may not, by
+        reason.
+        """
+        kept = []
+        ignored = Counter({"name": 0, "too_many": 0})
+        for each in instances:
+            known = self._known.setdefault(each.snapshot.identity.ifname, set())
+            good: dict[str, int] = {}
+            for name, value in each.snapshot.xstats.items():
+                if not XSTAT_NAME.fullmatch(name):
+                    ignored["name"] += 1
+                elif name not in known and len(known) >= _page.XSTATS_MAX:
+                    ignored["too_many"] += 1
+                else:
+                    known.add(name)
+                    good[name] = value
+            kept.append(replace(each, snapshot=replace(each.snapshot, xstats=good)))
+        return tuple(kept), dict(ignored)
 
 
 def _labeled(instances: Iterable[Instance]) -> list[tuple[tuple[str, str, str], Instance]]:

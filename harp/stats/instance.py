@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pages of this host and their owners at one moment, and documents of them."""
 
-import functools
 import json
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,29 +11,12 @@ import numpy as np
 from harp import _page
 from harp.stats import job, schema
 from harp.stats.discover import Found, Page
-from harp.stats.page import Items, PageError, Snapshot, address, text
+from harp.stats.page import Instance, Items, Job, PageError, address, text
 
 FORMAT = 1
 # Limit of a JSON document, shared by the users with pages. A page full of connections fits.
 DOCUMENT_BYTES_MAX = 128 << 20
-# Longest records: names, of which "?" is the longest, and the comm of a lane without a comm record.
-EXTRA_BYTES = 192
-
-
-@dataclass(frozen=True)
-class Instance:
-    """One publisher. The kernel provides pid, uid and comm; the rest is the owner's."""
-
-    pid: int
-    uid: int
-    comm: str
-    snapshot: Snapshot
-
-    @property
-    def key(self) -> tuple[int, int, int]:
-        """Identifies an instance over time."""
-        identity = self.snapshot.identity
-        return self.pid, identity.start_wall_ns, identity.instance
+RECORD_BYTES = 1800  # of the longest flow, comm or lane in a document
 
 
 @dataclass(frozen=True)
@@ -43,7 +26,7 @@ class HostSnapshot:
     instances: tuple[Instance, ...]
     hidden_processes: int = 0
     bad: tuple[tuple[int, str], ...] = ()
-    jobs: tuple[job.Job, ...] = ()
+    jobs: tuple[Job, ...] = ()
 
 
 class _Room:
@@ -55,7 +38,7 @@ class _Room:
         self._bad = bad
         self._reported: set[int] = set()
 
-    def take(self, page: Page, count: int, each_bytes: int) -> int:
+    def take(self, page: Page, count: int, each_bytes: int = RECORD_BYTES) -> int:
         """Return how many of these records fit; warn if not all do."""
         given = min(count, self._left[page.uid] // each_bytes)
         self._left[page.uid] -= given * each_bytes
@@ -65,26 +48,9 @@ class _Room:
             self._bad.append((page.pid, why))
         return given
 
-    def kept(self, page: Page, records: Items, each_bytes: int) -> Items:
+    def kept(self, page: Page, records: Items) -> Items:
         """Return the records that fit."""
-        return records[: self.take(page, len(records), each_bytes)]
-
-
-def _most(dtype: np.dtype[np.void], document: Any) -> int:
-    """Return the bytes of the longest record of a kind in a document."""
-    longest = np.frombuffer(b"\xff" * dtype.itemsize, dtype)[0]
-    return len(json.dumps(document(longest))) + EXTRA_BYTES
-
-
-@functools.cache
-def _record_bytes() -> tuple[int, int, int]:
-    """Return the limits for a flow, a comm and a lane."""
-    share = 1 / 3e5
-    return (
-        _most(schema.record_type("flow"), flow_document),
-        _most(schema.record_type("comm"), lambda comm: job.comm_document(job.CommLanes(comm, ()))),
-        _most(schema.record_type("lane"), lambda lane: job.lane_document(lane, share)),
-    )
+        return records[: self.take(page, len(records))]
 
 
 def look(found: Found, *, flows: bool = True, lanes: bool | None = None) -> HostSnapshot:
@@ -100,7 +66,7 @@ def look(found: Found, *, flows: bool = True, lanes: bool | None = None) -> Host
     lanes = flows if lanes is None else lanes
     bad = [(pid, str(error)) for pid, error in found.bad]
     instances: list[Instance] = []
-    jobs: list[job.Job] = []
+    jobs: list[Job] = []
     room = _Room(found, bad)
     for page in (*found.pages, *found.jobs):
         try:
@@ -121,21 +87,18 @@ def _instance(page: Page, room: _Room, flows: bool) -> list[Instance]:
     bare = Instance(page.pid, page.uid, page.comm, replace(seen, flows=seen.flows[:0]))
     if not room.take(page, 1, len(json.dumps(document(bare)))):
         return []
-    kept = room.kept(page, seen.flows, _record_bytes()[0])
-    return [replace(bare, snapshot=replace(seen, flows=kept))]
+    return [replace(bare, snapshot=replace(seen, flows=room.kept(page, seen.flows)))]
 
 
-def _job(page: Page, room: _Room, lanes: bool) -> list[job.Job]:
+def _job(page: Page, room: _Room, lanes: bool) -> list[Job]:
     """The same for a job."""
     snapshot = page.read_job(lanes=lanes)
     bare = replace(snapshot, comms=snapshot.comms[:0], lanes=snapshot.lanes[:0])
-    one = job.Job(page.pid, page.uid, page.comm, bare)
+    one = Job(page.pid, page.uid, page.comm, bare)
     if not room.take(page, 1, len(json.dumps(job.document(one)))):
         return []
-    _, comm_bytes, lane_bytes = _record_bytes()
-    comms = room.kept(page, snapshot.comms, comm_bytes)
-    kept = replace(snapshot, comms=comms, lanes=room.kept(page, snapshot.lanes, lane_bytes))
-    return [replace(one, snapshot=kept)]
+    comms, lanes_kept = room.kept(page, snapshot.comms), room.kept(page, snapshot.lanes)
+    return [replace(one, snapshot=replace(snapshot, comms=comms, lanes=lanes_kept))]
 
 
 def _place(each: Instance) -> tuple[str, int]:
@@ -194,3 +157,48 @@ def host_document(host: HostSnapshot) -> dict[str, Any]:
         "hidden_processes": host.hidden_processes,
         "bad_pages": [{"pid": pid, "why": why} for pid, why in host.bad],
     }
+
+
+# --------------------------------------------------------------------------------------------------
+# As text in pieces: there may be millions of connections, and a whole document would need too much
+# memory.
+#
+def _text(document: dict[str, Any], **lists: Iterable[Iterable[str]]) -> Iterator[str]:
+    """Yield a document's JSON with these elements, in texts, in its empty lists of that name."""
+    rest = json.dumps(document, allow_nan=False)
+    for name, elements in lists.items():
+        # No string contains that, since its quotes would be escaped.
+        before, empty, rest = rest.partition(f'"{name}": []')
+        yield before + empty[:-1]
+        for number, element in enumerate(elements):
+            if number:
+                yield ", "
+            yield from element
+        yield "]"
+    yield rest
+
+
+def _instance_text(each: Instance) -> Iterator[str]:
+    bare = replace(each, snapshot=replace(each.snapshot, flows=each.snapshot.flows[:0]))
+    flows = (_text(flow_document(flow)) for flow in each.snapshot.flows)
+    return _text(document(bare), flows=flows)
+
+
+def _comm_text(each: job.CommLanes) -> Iterator[str]:
+    # The first lane of a comm without a record identifies it.
+    bare = job.comm_document(replace(each, lanes=each.lanes[:1])) | {"lanes": []}
+    lanes = (_text(job.lane_document(lane, each.share(lane))) for lane in each.lanes)
+    return _text(bare, lanes=lanes)
+
+
+def _job_text(each: Job) -> Iterator[str]:
+    seen = each.snapshot
+    bare = replace(each, snapshot=replace(seen, comms=seen.comms[:0], lanes=seen.lanes[:0]))
+    return _text(job.document(bare), comms=map(_comm_text, job.comms(seen)))
+
+
+def host_text(host: HostSnapshot) -> Iterator[bytes]:
+    """Yield the JSON of host_document()."""
+    instances, jobs = map(_instance_text, host.instances), map(_job_text, host.jobs)
+    bare = host_document(replace(host, instances=(), jobs=()))
+    return map(str.encode, _text(bare, instances=instances, jobs=jobs))

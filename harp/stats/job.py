@@ -13,7 +13,7 @@ import numpy as np
 
 from harp import _page
 from harp.stats import schema
-from harp.stats.page import JobSnapshot, address, text
+from harp.stats.page import Job, JobSnapshot, address, text
 
 KINDS = {1: "harp", 2: "kernel", 4: "dpdk"}  # enum harp_page_kind
 SIDES = {1: "send", 2: "receive"}
@@ -22,23 +22,6 @@ LANE_STATES = {1: "open", 2: "stalled", 3: "dead"}
 UNKNOWN = "?"
 # Why a comm began on a kernel lane: the plugin's names, by number.
 FALLBACKS = {number: name for number, (name, _) in enumerate(_page.fallbacks(), 1)}
-
-
-@dataclass(frozen=True)
-class Job:
-    """A process that runs the plugin. The kernel provides pid, uid and comm; the rest is its
-    own.
-    """
-
-    pid: int
-    uid: int
-    comm: str
-    snapshot: JobSnapshot
-
-    @property
-    def key(self) -> tuple[int, int]:
-        """Identifies a job over time."""
-        return self.pid, self.snapshot.identity.start_wall_ns
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import errno
 import ipaddress
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -91,15 +91,42 @@ class JobSnapshot:
     lanes: Items
 
 
-def _one(fd: int, part: int, dtype: np.dtype[np.void]) -> np.void:
-    raw = _page.read(fd, part, dtype.itemsize, 1)
-    result: np.void = np.frombuffer(raw.ljust(dtype.itemsize, b"\0"), dtype)[0]
-    return result
+_Of = TypeVar("_Of", Snapshot, JobSnapshot)
+
+
+@dataclass(frozen=True)
+class Published(Generic[_Of]):
+    """A process and what its page showed. The kernel provides pid, uid and comm; the rest is the
+    process's own.
+    """
+
+    pid: int
+    uid: int
+    comm: str
+    snapshot: _Of
+
+    @property
+    def key(self) -> tuple[int, int, int]:
+        """Identifies an instance or a job over time."""
+        identity = self.snapshot.identity
+        return self.pid, identity.start_wall_ns, identity.instance
+
+
+Instance = Published[Snapshot]
+Job = Published[JobSnapshot]
+
+
+def _items(fd: int, part: int, dtype: np.dtype[np.void], count: int, item_bytes: int = 0) -> Items:
+    """Read a part; what an older page lacks is 0."""
+    item_bytes = item_bytes or dtype.itemsize
+    size = dtype.itemsize * count
+    raw = _page.read(fd, part, item_bytes, size // item_bytes)
+    return np.frombuffer(raw.ljust(size, b"\0"), dtype)
 
 
 def _record(fd: int, part: int, name: str, kind: type[_Kind]) -> _Kind:
     """Read a part with a single record into a dataclass with the fields of its struct."""
-    item = _one(fd, part, schema.record_type(name))
+    (item,) = _items(fd, part, schema.record_type(name), 1)
     values: dict[str, Any] = {
         each.name: text(item[each.name]) if each.type is str else each.type(item[each.name])
         for each in fields(kind)
@@ -116,20 +143,15 @@ def _status(fd: int) -> Status:
     return _record(fd, _page.STATUS, "status", Status)
 
 
-def _numbers(fd: int, part: int, dtype: np.dtype[np.void]) -> np.void:
-    raw = _page.read(fd, part, 8, dtype.itemsize // 8)
-    result: np.void = np.frombuffer(raw.ljust(dtype.itemsize, b"\0"), dtype)[0]
+def _counters(fd: int, part: int, dtype: np.dtype[np.void]) -> np.void:
+    """Read a part whose items are single numbers."""
+    result: np.void = _items(fd, part, dtype, 1, 8)[0]
     return result
 
 
-def _histograms(fd: int) -> Items:
-    dtype, count = schema.record_type("histogram"), len(_page.histograms())
-    raw = _page.read(fd, _page.HISTOGRAMS, dtype.itemsize, count)
-    return np.frombuffer(raw.ljust(dtype.itemsize * count, b"\0"), dtype)
-
-
-def _records(fd: int, part: int, dtype: np.dtype[np.void], used: str, most: int) -> Items:
+def _records(fd: int, part: int, name: str, used: str, most: int) -> Items:
     """Return the records of a part whose `used` is not 0."""
+    dtype = schema.record_type(name)
     records = np.frombuffer(_page.read(fd, part, dtype.itemsize, most), dtype)
     result: Items = records[records[used] != 0]
     return result
@@ -150,10 +172,6 @@ def _xstats(fd: int) -> dict[str, int]:
             break
         result.setdefault(text(item["name"]), int(item["value"]))
     return result
-
-
-def _flows(fd: int) -> Items:
-    return _records(fd, _page.FLOWS, schema.record_type("flow"), "state", FLOWS_MAX)
 
 
 @contextlib.contextmanager
@@ -191,13 +209,12 @@ def read(fd: int, *, flows: bool = True) -> Snapshot:
     """
     with _refusals():
         _page.check(fd)
-        none = np.empty(0, schema.record_type("flow"))
         return Snapshot(
             _identity(fd),
             _status(fd),
-            _numbers(fd, _page.COUNTERS, schema.counters_type()),
-            _histograms(fd),
-            _flows(fd) if flows else none,
+            _counters(fd, _page.COUNTERS, schema.counters_type()),
+            _items(fd, _page.HISTOGRAMS, schema.record_type("histogram"), len(_page.histograms())),
+            _records(fd, _page.FLOWS, "flow", "state", FLOWS_MAX if flows else 0),
             _xstats(fd),
         )
 
@@ -223,10 +240,10 @@ def read_job(fd: int, *, lanes: bool = True) -> JobSnapshot:
         return JobSnapshot(
             _identity(fd),
             _status(fd),
-            _numbers(fd, _page.JOB, schema.job_type()),
-            _records(fd, _page.RAILS, schema.record_type("rail"), "kind", RAILS_MAX),
-            _records(fd, _page.COMMS, schema.record_type("comm"), "state", most),
-            _records(fd, _page.LANES, schema.record_type("lane"), "state", most),
+            _counters(fd, _page.JOB, schema.job_type()),
+            _records(fd, _page.RAILS, "rail", "kind", RAILS_MAX),
+            _records(fd, _page.COMMS, "comm", "state", most),
+            _records(fd, _page.LANES, "lane", "state", most),
         )
 
 

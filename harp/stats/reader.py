@@ -5,9 +5,9 @@ It parses files that any user may fill, so it has neither harpd's memory nor its
 keeps two: CAP_SYS_PTRACE, to follow /proc/PID/fd of other users' processes, and
 CAP_DAC_READ_SEARCH, to list that directory. It runs as user nobody, which owns nothing.
 
-Its standard input is a socket (SOCK_SEQPACKET) to harpd. A request is a JSON object, with a memfd
-for more data; the answer is "ok" with a memfd, or the reason of a failure. The process ends with
-the connection, even during a reading.
+Its standard input is a socket (SOCK_SEQPACKET) to harpd. A request is a memfd with a JSON object;
+the answer is "ok" with a memfd, or the reason of a failure. The process ends with the connection,
+even during a reading.
 """
 
 import contextlib
@@ -20,23 +20,16 @@ import signal
 import socket
 import sys
 import threading
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
-
 from harp.daemon.documents import written
+from harp.daemon.families import exposition
+from harp.procfs import status_field
 from harp.stats import discover, families, totals
-from harp.stats.instance import HostSnapshot, look
-from harp.stats.text import host_text
-from harp.stats.xstats import Names
+from harp.stats.instance import host_text, look
 
 REQUEST_BYTES_MAX = 4096
-SCAN_AGE_S = 1.0
 NOBODY = 65534
 _PR_SET_KEEPCAPS, _PR_SET_NO_NEW_PRIVS = 8, 38
 _CAP_DAC_READ_SEARCH, _CAP_SYS_PTRACE = 2, 19
@@ -54,14 +47,6 @@ def _checked(result: int, what: str) -> None:
         raise OSError(number, f"{what}: {os.strerror(number)}")
 
 
-def _capabilities() -> int:
-    """Return the permitted capabilities, as bits."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("CapPrm:"):
-            return int(line.split()[1], 16)
-    return 0
-
-
 def _keep_capabilities(kept: int) -> None:
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
     # struct __user_cap_data_struct, twice: effective, permitted, inheritable of 32 bits each
@@ -77,7 +62,7 @@ def confine() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with contextlib.suppress(OSError):  # the kernel kills it before harpd if memory is short
         Path("/proc/self/oom_score_adj").write_text("1000")
-    kept = _capabilities() & KEPT
+    kept = int(status_field(os.getpid(), "CapPrm") or "0", 16) & KEPT
     _checked(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "PR_SET_NO_NEW_PRIVS")
     if os.geteuid() == 0:
         _checked(_libc.prctl(_PR_SET_KEEPCAPS, 1, 0, 0, 0), "PR_SET_KEEPCAPS")
@@ -90,68 +75,21 @@ def confine() -> None:
 # --------------------------------------------------------------------------------------------------
 # Requests.
 #
-class Scans:
-    """The pages that the last scan of /proc found: one scan a second serves all requests."""
-
-    def __init__(self) -> None:
-        self._found: discover.Found | None = None
-        self._until_s = 0.0
-
-    def found(self) -> discover.Found:
-        """Return open pages, which this object owns."""
-        if self._found is None or time.monotonic() >= self._until_s:
-            self.drop()
-            self._found = discover.find()
-            self._until_s = time.monotonic() + SCAN_AGE_S
-        return self._found
-
-    def left_s(self) -> float | None:
-        """Return the time until drop() is due; None: nothing is held."""
-        return None if self._found is None else max(0.0, self._until_s - time.monotonic())
-
-    def drop(self) -> None:
-        """Close the pages: an open page keeps a dead process's memory."""
-        if self._found is not None:
-            self._found.close()
-        self._found = None
-
-
-class _Families(Collector):
-    def __init__(self, scrape: families.ScrapeData) -> None:
-        self._scrape = scrape
-
-    def collect(self) -> Iterator[Metric]:
-        return families.collect(self._scrape)
-
-    def describe(self) -> Iterator[Metric]:
-        return iter(())
-
-
 class Reader:
     """Answers requests, one at a time."""
 
     def __init__(self) -> None:
-        self.scans = Scans()
-        self._totals, self._names = totals.Totals(), Names()
+        self._totals, self._names = totals.Totals(), families.Names()
         self._devices = totals.DeviceTotals()
 
-    def answer(self, request: dict[str, Any], more: bytes) -> int:
+    def answer(self, request: dict[str, Any]) -> int:
         """Return a memfd with the answer."""
-        if request["kind"] == "metrics":
-            return written([self._metrics(json.loads(more), bool(request.get("per_queue")))])
-        flows = bool(request["flows"])
-        return written(host_text(self._sight(flows=flows, lanes=flows)))
-
-    def _sight(self, *, flows: bool, lanes: bool) -> HostSnapshot:
-        return look(self.scans.found(), flows=flows, lanes=lanes)
-
-    def _metrics(self, daemon: dict[str, Any], per_queue: bool) -> bytes:
-        """Return families of instances and jobs as Prometheus's text."""
-        leased = {(ifname, queue): pid for ifname, queue, pid in daemon["leased"]}
-        scrape = self.scrape(leased, frozenset(daemon["nics"]), per_queue)
-        registry = CollectorRegistry(auto_describe=False)
-        registry.register(_Families(scrape))
-        return generate_latest(registry)
+        if request["kind"] == "document":
+            with discover.find() as found:
+                return written(host_text(look(found, flows=request["flows"])))
+        leased = {(ifname, queue): pid for ifname, queue, pid in request["leased"]}
+        scrape = self.scrape(leased, frozenset(request["nics"]), request["per_queue"])
+        return written([exposition(families.collect(scrape))])
 
     def scrape(
         self, leased: families.Leased, nics: frozenset[str], per_queue: bool = False
@@ -159,7 +97,8 @@ class Reader:
         """Return the data of a scrape. nics: names of NICs that may become labels, besides this
         host's.
         """
-        host = self._sight(flows=False, lanes=True)
+        with discover.find() as found:
+            host = look(found, flows=False, lanes=True)
         instances, ignored = families.believed(host.instances, leased)
         jobs, left_out = families.believed_jobs(host.jobs, leased)
         for reason, count in left_out.items():
@@ -184,28 +123,17 @@ def _end_with(connection: socket.socket) -> None:
     os._exit(0)
 
 
-def _more(fds: list[int]) -> bytes:
-    """Return the content of a request's memfd."""
-    for fd in fds:
-        with os.fdopen(fd, "rb") as file:
-            file.seek(0)
-            return file.read()
-    return b"null"
-
-
 def serve(connection: socket.socket) -> None:
     """Answer until harpd closes the connection."""
     threading.Thread(target=_end_with, args=(connection,), daemon=True).start()
     reader = Reader()
     while True:
-        if not select.select([connection], [], [], reader.scans.left_s())[0]:
-            reader.scans.drop()
-            continue
         raw, fds, _, _ = socket.recv_fds(connection, REQUEST_BYTES_MAX, 1)
         if not raw:
             return
         try:
-            fd = reader.answer(json.loads(raw), _more(fds))
+            with os.fdopen(fds[0], "rb") as file:
+                fd = reader.answer(json.load(file))
         except Exception as error:
             connection.send(f"{type(error).__name__}: {error}"[:1000].encode())
             continue

@@ -79,7 +79,7 @@ class Source:
             answer = ask_harpd(flows)
             if answer is not None and "instances" in answer:
                 self.daemon = True
-                document: dict[str, Any] = {"jobs": [], **_plain(answer)}
+                document: dict[str, Any] = _plain(answer)
                 return document
         with find() as found:
             return host_document(look(found, flows=flows))

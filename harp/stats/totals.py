@@ -19,9 +19,8 @@ import numpy.typing as npt
 from harp import _page
 from harp.procfs import PROC
 from harp.stats import schema
-from harp.stats.instance import Instance
-from harp.stats.job import COMM_STATES, FALLBACKS, KINDS, LANE_STATES, Job
-from harp.stats.page import text
+from harp.stats.job import COMM_STATES, FALLBACKS, KINDS, LANE_STATES
+from harp.stats.page import Instance, Job, text
 
 OTHER = "other"  # for NICs that a job names and this host does not have
 GAUGES = ("lanes_open",)

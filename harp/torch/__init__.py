@@ -28,8 +28,16 @@ _WIRES = {None: 0, "native": 1, "float16": 2, "bfloat16": 3}
 class Options:
     """Of one process group: dist.new_group(pg_options=Options(wire="float16")).
 
-    wire: "float16" or "bfloat16" halves what all_reduce sends between hosts for sums and averages
-    of float32, and rounds it. All ranks give the same. None: HARP_COLL_WIRE, else "native".
+    Parameters
+    ----------
+    wire
+        "float16" or "bfloat16" halves what all_reduce sends between hosts for sums and averages of
+        float32, and rounds it. All ranks give the same. None: HARP_COLL_WIRE, else "native".
+
+    Raises
+    ------
+    ValueError
+        There is no such format.
     """
 
     wire: str | None = None
@@ -40,7 +48,7 @@ class Options:
 
 
 def register() -> None:
-    """Makes "harp" known to torch.distributed. `import torch` calls it, so it must be cheap."""
+    """Make "harp" known to torch.distributed. `import torch` calls it, so it must be cheap."""
     import torch.distributed as dist
 
     if dist.is_available() and "HARP" not in dist.Backend._plugins:
@@ -101,8 +109,23 @@ def _backend_of(group: ProcessGroup | None) -> Backend:
 
 
 def stats(group: ProcessGroup | None = None) -> dict[str, int]:
-    """What a process group (default: the world) sent and received, over the network and shared
-    memory: bytes, messages, operations."""
+    """Return what a process group sent and received.
+
+    Parameters
+    ----------
+    group
+        The group; None: the world.
+
+    Returns
+    -------
+    dict
+        Operations; bytes and messages over the network (net) and shared memory (shm).
+
+    Raises
+    ------
+    torch.distributed.DistBackendError, ValueError
+        The group's CPU backend is not harp, or it is destroyed.
+    """
     from harp.torch import building
 
     counters: dict[str, int] = building.module().stats(_backend_of(group))

@@ -185,13 +185,33 @@ def tune(
     sizes_mb: Sequence[float] | None = None,
     steps: int = 5,
 ) -> Tuning:
-    """Measures bucket sizes during the next training steps, and says which one pays.
+    """Measure bucket sizes during the next training steps, and print which one pays.
 
     All ranks call it, after register_comm_hook(). Training goes on as before: bucket sizes change
-    no result but the order of additions. Each size takes 2 + `steps` steps. sizes_mb: in MiB, the
-    same on all ranks; by default from one bucket to sixteen, and what the DDP has. At the end rank
-    0 prints a table; `apply` keeps the best size, else the DDP gets its own back. `kwargs` of the
-    result are DistributedDataParallel's for the best size.
+    no result but the order of additions. At the end rank 0 prints a table.
+
+    Parameters
+    ----------
+    ddp
+        The model.
+    apply
+        Whether it keeps the best size; False: it gets its own back.
+    sizes_mb
+        Sizes in MiB, the same on all ranks; None: from one bucket to sixteen, and what it has.
+    steps
+        Steps that count for each size; each takes 2 more.
+
+    Returns
+    -------
+    Tuning
+        The measurement. When it is done, `kwargs` are DistributedDataParallel's for the best size.
+
+    Raises
+    ------
+    TypeError
+        `ddp` is something else.
+    ValueError
+        A number is out of range, or the buckets of this DDP can't be changed.
     """
     if not isinstance(ddp, DistributedDataParallel):
         raise TypeError(f"tune: {type(ddp).__name__} is not a DistributedDataParallel")

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* acceptor.c - where peers come in: the listeners of a device, and the listen comms that they ask for. */
+/* acceptor.c - the listeners of a device, and its listen comms. */
 #include "connect/acceptor.h"
 #include "base/util.h"
 
@@ -15,31 +15,34 @@
 /*
  * Theory of operation
  *
- * An acceptor has a kernel socket of each family and a listener on the stack of each engine. What connects is a pending
- * connection (pending.c) until its preamble is through. Then it becomes a comm on the ready list of the listen comm that
- * its HELLO named, or a further lane of a comm (registry.c). Each listen comm has one of the HARP listeners, on the engine
- * that has the fewest lanes, so that the comms of a process are spread over its engines.
+ * An acceptor has a kernel socket of each family and a listener on each engine's stack. An accepted
+ * connection is pending (pending.c) until its preamble is complete. Then it becomes a comm on the
+ * ready list of the listen comm that its HELLO named, or a further lane of a comm (registry.c).
+ * Each listen comm uses the HARP listener of the engine with the fewest lanes, which spreads the
+ * comms of a process over its engines.
  *
- * Pending connections of kernel listeners belong to the control thread, those of a HARP listener to its engine. So peers
- * get in although no thread calls plugin_accept(), which polls all the same, as that is quicker than to wake a thread.
+ * Pending connections of kernel listeners belong to the control thread, those of a HARP listener to
+ * its engine. So connections are accepted even if no thread calls plugin_accept(). It polls
+ * nevertheless, because that is faster than waking a thread.
  *
- * The engines may be opened later than the kernel's sockets. Until then the kernel listeners hold connections in their
- * backlog, because CHALLENGE must name the HARP ports.
+ * The engines may be opened later than the kernel sockets. Until then, connections stay in the
+ * backlog of the kernel listeners, because CHALLENGE must name the HARP ports.
  */
 
 struct acceptor {
 	int dev;
 	struct kernel_listener v4, v6;
-	struct pending_set kernel_pending; /* the control thread's */
+	struct pending_set kernel_pending; /* owned by the control thread */
 	struct work admit_work, close_work;
 	unsigned listener_count;
-	struct stack_listener *listeners[ENGINES_MAX]; /* as the engines are numbered */
-	/* NULL: none; once it is set the listeners are there for good. Writer: under ctx_lock, release. Reader: acquire */
+	struct stack_listener *listeners[ENGINES_MAX]; /* by engine index */
+	/* NULL: no HARP listeners yet; never changes again. Writer: under ctx_lock, release.
+	 * Reader: acquire */
 	_Atomic(struct engine_set *) engines;
 	atomic_bool held; /* the kernel sockets accept no connection */
 };
 
-/* Of each device. Writer: under ctx_lock, release. Reader: any thread, acquire */
+/* By device. Writer: under ctx_lock, release. Reader: any thread, acquire */
 static _Atomic(struct acceptor *) acceptors[PLUGIN_DEVICES_MAX];
 
 struct acceptor *acceptor_of(int dev)
@@ -52,7 +55,7 @@ static struct engine_set *acceptor_engines(const struct acceptor *acceptor)
 	return atomic_load_explicit(&acceptor->engines, memory_order_acquire);
 }
 
-/* ---- listeners -------------------------------------------------------------------------------- */
+/* ---- listeners ------------------------------------------------------------------------------ */
 
 int acceptor_dev(const struct acceptor *acceptor)
 {
@@ -126,7 +129,7 @@ int acceptor_open(int dev)
 	acceptor->admit_work.run = acceptor_admit_run;
 	acceptor->close_work.run = acceptor_close_run;
 	pending_set_init(&acceptor->kernel_pending, acceptor, NULL);
-	/* The addresses of a NIC in another namespace are not ours to bind. */
+	/* The addresses of a NIC in another network namespace cannot be bound. */
 	if (!plugin_path_is_harp(plugin_config()->path) && !plugin_device(dev)->netns)
 		rc = acceptor_open_kernel(acceptor);
 	if (rc) { /* nothing has been accepted */
@@ -158,7 +161,7 @@ int acceptor_open_harp(struct acceptor *acceptor, struct engine_set *engines)
 
 void acceptors_close(void)
 {
-	/* First: pending connections of one name the ports of the others. */
+	/* Before the listeners are started: CHALLENGE of each names the ports of all. */
 	for (unsigned dev = 0; dev < PLUGIN_DEVICES_MAX; dev++) {
 		struct acceptor *acceptor = acceptors[dev];
 
@@ -173,10 +176,10 @@ void acceptors_close(void)
 	}
 }
 
-/* ---- what is sent to peers ---------------------------------------------------------------------- */
+/* ---- what is sent to peers ------------------------------------------------------------------ */
 
-/* Of the other listeners as many as there is room for, the lowest queues first: on the first queue packets arrive
- * on most NICs. */
+/* As many of the other listeners as fit, lowest queues first: most NICs deliver packets to the
+ * first queue. */
 static void acceptor_more_ports(const struct acceptor *acceptor,
 				const struct stack_listener *listener, struct handle *handle)
 {
@@ -234,7 +237,7 @@ static void acceptor_entry(const struct acceptor *acceptor, uint8_t nic,
 	rails->count++;
 }
 
-/* Where peers can come to by this device, on an instance that has little to do. */
+/* The device's endpoint of a family, on a lightly loaded engine. */
 static void acceptor_entries(const struct acceptor *acceptor, uint8_t nic, struct rails *rails)
 {
 	const struct device *device = plugin_device(acceptor->dev);
@@ -267,7 +270,7 @@ size_t acceptor_rails(const struct acceptor *acceptor, uint8_t out[RAILS_BYTES_M
 	return rails_encode(&rails, out);
 }
 
-/* ---- listen comms ----------------------------------------------------------------------------- */
+/* ---- listen comms --------------------------------------------------------------------------- */
 
 void acceptor_add(struct acceptor *acceptor, struct listen_comm *listen)
 {

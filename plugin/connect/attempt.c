@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* attempt.c - one lane to one candidate; see attempt.h. */
+/* attempt.c - see attempt.h. */
 #include "connect/attempt.h"
 
 #include <errno.h>
@@ -20,16 +20,17 @@
 /*
  * Theory of operation
  *
- * The control thread advances a kernel lane until it is authenticated, so the lane answers although the application does
- * not poll. A HARP lane's attempt is started, advanced and stopped by work that is posted to its engine. A timer looks at
- * deadlines and, for HARP lanes, at rounds of SYNs. The poller that ends the attempt gives the lane to the comm (proved()),
- * stores the result, and posts the owner's work.
+ * The control thread advances a kernel lane until it is authenticated, so this needs no poll by the
+ * application. A HARP lane's attempt is started, advanced and stopped by work posted to its engine.
+ * A timer handles deadlines, and rounds of SYNs of HARP lanes. The poller that ends the attempt
+ * gives the lane to the comm (proved()), stores the result, and posts the owner's work.
  */
 
 #define LOOK_HARP_NS 10000000ull
 #define LOOK_KERNEL_NS 100000000ull
 
-/* ---- the poller's --------------------------------------------------------------------------------- */
+/* ---- the poller's
+ * --------------------------------------------------------------------------------- */
 
 static void attempt_stop(struct attempt *a)
 {
@@ -62,7 +63,7 @@ static void attempt_fail(struct attempt *a, int error, const char *text, uint64_
 	a->ops->ended(a, error, text, now_ns);
 }
 
-/* No packet got from queue to queue: logged once, and remembered. */
+/* No packet got through between the two queues: logs it once, and avoids the pair for a while. */
 static void attempt_avoid(struct attempt *a, const char *silence, uint64_t now_ns)
 {
 	const struct harp_endpoint *remote = &a->candidate.remote;
@@ -73,7 +74,7 @@ static void attempt_avoid(struct attempt *a, const char *silence, uint64_t now_n
 	     harp_endpoint_format(remote, text), silence, PEERS_AVOID_NS / 1000000000u);
 }
 
-/* True: the lane is open; else it is still being opened, or the attempt has ended. */
+/* True: the lane is open. False: it is still connecting, or the attempt has ended. */
 static bool attempt_open(struct attempt *a, uint64_t now_ns)
 {
 	char silence[192] = "";
@@ -84,7 +85,7 @@ static bool attempt_open(struct attempt *a, uint64_t now_ns)
 		if (error == -ETIMEDOUT)
 			port_search_silence(&a->search, silence, sizeof(silence));
 	}
-	/* What came before its end is read first: READY may be there. */
+	/* Read data that arrived before the end: it may be READY. */
 	if (a->lane && (a->opened || a->lane->ops->state(a->lane) == LANE_OPEN))
 		return true;
 	if (a->lane && a->lane->ops->state(a->lane) == LANE_DEAD)
@@ -104,8 +105,8 @@ static int attempt_begin_preamble(struct attempt *a)
 
 	own->eager_bytes = plugin_config()->eager_bytes;
 	own->psk = keyfile_key();
-	/* A kernel lane's sends are done before they have arrived: nothing may come back that could
-	 * turn our close into a reset (docs/lanes.md section 5.4). */
+	/* A kernel lane's sends are done before they are delivered: the peer must send nothing that
+	 * could turn our close into a reset (docs/lanes.md section 5.4). */
 	own->features =
 		FEATURE_BUFFERED | (a->candidate.harp ? FEATURE_ACK_PROMPTLY : FEATURE_NO_CREDIT);
 	if (getrandom(own->nonce, sizeof(own->nonce), 0) != sizeof(own->nonce))
@@ -132,7 +133,7 @@ static void attempt_done(struct attempt *a, uint64_t now_ns)
 	a->ops->ended(a, 0, "", now_ns);
 }
 
-/* The listener answers HELLO and PROOF or resets, and a reset may be lost. */
+/* The listener answers HELLO and PROOF or resets; a reset may be lost. */
 static bool attempt_is_unanswered(const struct attempt *a, uint64_t now_ns)
 {
 	return a->answer_ns &&
@@ -168,7 +169,7 @@ static void attempt_notify(struct lane *lane, uint64_t now_ns)
 	attempt_advance(lane->owner, now_ns);
 }
 
-/* A HARP lane to a peer's stack, or to a kernel: what is known of the queues there. */
+/* The peer's queue placement, for a HARP lane to its stack or its kernel. */
 static void attempt_prepare_search(struct attempt *a)
 {
 	const struct candidate *candidate = &a->candidate;
@@ -215,7 +216,8 @@ const struct attempt_ops attempt_ops = {
 	.ended = attempt_ended,
 };
 
-/* ---- the control thread's --------------------------------------------------------------------------- */
+/* ---- the control thread's
+ * --------------------------------------------------------------------------- */
 
 static void attempt_start_run(struct work *work, uint64_t now_ns)
 {
@@ -289,7 +291,7 @@ void attempt_begin(struct attempt *a, uint64_t now_ns)
 	} else {
 		a->waits_for_open = true;
 		a->ops->start(a, now_ns);
-		/* A socket without events is given up at once. */
+		/* Without epoll the attempt fails. */
 		if (a->lane &&
 		    control_watch(&a->source, lane_kernel_fd(a->lane), EPOLLIN | EPOLLOUT))
 			look_ns = a->open_deadline_ns = a->deadline_ns = now_ns;

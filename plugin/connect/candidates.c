@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* candidates.c - which lanes may lead to a peer, by its handle, our engines and the host's routes. */
+/* candidates.c - candidate lanes to a peer, by its handle, our engines and the host's routes. */
 #include "process/host_id.h"
 #include "connect/candidates.h"
 
@@ -13,7 +13,7 @@
 #include "process/config.h"
 #include "device/device.h"
 
-/* source: where a HARP lane comes from; NULL for a kernel lane. */
+/* source: the source address of a HARP lane; NULL: a kernel lane. */
 static struct candidate *candidates_add(struct candidates *c, const struct device *device,
 					const struct harp_addr *source,
 					const struct harp_addr *addr, uint16_t port)
@@ -25,7 +25,7 @@ static struct candidate *candidates_add(struct candidates *c, const struct devic
 	memset(candidate, 0, sizeof(*candidate));
 	candidate->remote.addr = *addr;
 	candidate->remote.port = port;
-	/* The scope is a matter of our own host. */
+	/* The scope id belongs to this host. */
 	candidate->remote.scope_id = device_scope_id(device, addr);
 	candidate->harp = source != NULL;
 	if (source) {
@@ -36,7 +36,7 @@ static struct candidate *candidates_add(struct candidates *c, const struct devic
 	return candidate;
 }
 
-/* Where a HARP lane begins and ends: an instance of ours, a port of the peer's. */
+/* The ends of a HARP lane: an own instance and a port of the peer. */
 struct way {
 	struct engine *engine;
 	struct handle_port port;
@@ -53,9 +53,9 @@ static void way_add(struct way *ways, unsigned *count, struct engine *engine,
 }
 
 /*
- * The ways from our instances to the peer's, best first: the ones that were chosen for this comm; to
- * each other port of the peer's from the instance on the queue of that number, as many NICs that tell nothing
- * keep queues; from the other instances to the chosen port.
+ * Pairs of own instances and the peer's ports, best first: the pair chosen for this comm; each
+ * other port of the peer from the instance with the same queue number, because many NICs with an
+ * unknown hash keep the queue; the other instances to the chosen port.
  */
 static unsigned candidates_ways(const struct candidates *c, const struct engine_set *engines,
 				const struct handle *h, uint16_t kernel_port,
@@ -83,7 +83,8 @@ static unsigned candidates_ways(const struct candidates *c, const struct engine_
 	return count;
 }
 
-/* To the peer's stack, or to its kernel where it has none. own: our address of the family. */
+/* HARP lanes to the peer's stack, or to its kernel if it has none. own: our address of the family.
+ */
 static void candidates_add_harp(struct candidates *c, const struct device *device,
 				const struct engine_set *engines, const struct handle *h,
 				const struct harp_addr *own, const struct harp_addr *addr,
@@ -97,7 +98,7 @@ static void candidates_add_harp(struct candidates *c, const struct device *devic
 
 	if (!engine_reaches(c->engine, addr, &source, c->why_kernel, sizeof(c->why_kernel)))
 		return;
-	/* The queue of the packets back is computed from the address that they come to. */
+	/* The queue of packets back is computed from their destination address. */
 	engine_placement(c->engine, &end);
 	if (!memcmp(&source, &zero, sizeof(zero)) && end.kind == PLACEMENT_TOEPLITZ)
 		source = *own;
@@ -127,7 +128,7 @@ static bool candidates_on_this_host(struct candidates *c, const struct device *d
 	return c->same_host;
 }
 
-/* HARP lanes, of the engine that is chosen here. */
+/* HARP lanes of an engine, which is chosen here. */
 static void candidates_find_harp(struct candidates *c, const struct device *device,
 				 struct engine_set *engines, const struct handle *h)
 {
@@ -144,7 +145,7 @@ static void candidates_find_harp(struct candidates *c, const struct device *devi
 		c->why_kernel[0] = '\0';
 }
 
-/* Kernel lanes go to the peer's kernel, and to its stack where that is all it offers and a NIC lies
+/* Kernel lanes to the peer's kernel, or to its stack if it offers nothing else and a NIC is
  * between. */
 static void candidates_find_kernel(struct candidates *c, const struct device *device,
 				   const struct handle *h)
@@ -171,7 +172,7 @@ void candidates_list(struct candidates *out, int dev, struct engine_set *engines
 	candidates_find_kernel(out, plugin_device(dev), handle);
 }
 
-/* Where HARP's lanes are all there could be. */
+/* HARP lanes are the only possibility. */
 static void candidates_warn_none(const struct candidates *c, const struct device *device,
 				 enum plugin_path path)
 {
@@ -199,7 +200,8 @@ int candidates_find(struct candidates *out, int dev, const struct handle *handle
 	if (engines && (!handle->opening || plugin_path_is_harp(path) || device->netns))
 		candidates_find_harp(out, device, engines, handle);
 	else if (engines && !candidates_on_this_host(out, device, handle))
-		/* CHALLENGE of a kernel lane names the ports of the instances that are being opened. */
+		/* CHALLENGE of a kernel lane will name the ports of the instances that are being
+		 * opened. */
 		snprintf(out->why_kernel, sizeof(out->why_kernel),
 			 "HARP lanes follow: the peer was still opening its NIC");
 	if (!out->count && (plugin_path_is_harp(path) || device->dpdk)) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* connect.c - plugin_connect: one connect attempt after the other, until there is a comm. */
+/* connect.c - plugin_connect(): connect attempts until a comm exists. */
 #include "connect/connector.h"
 
 #include <errno.h>
@@ -19,30 +19,35 @@
 /*
  * Theory of operation
  *
- * A connector is made by the first plugin_connect() with a handle, and found again by the handle's address and secret. The
- * control thread waits for the interface, lists the candidate addresses (HARP lanes first, then kernel lanes), and tries
- * one after the other (attempt.h). After the last one it pauses and begins another round. The comm is made by the attempt's
- * poller. Meanwhile the application polls the engine of the present attempt.
+ * The first plugin_connect() with a handle makes a connector; later calls find it by the handle's
+ * address and secret. The control thread waits for the interface, lists the candidates (HARP lanes
+ * first, then kernel lanes), and tries one after the other (attempt.h). After the last one it
+ * pauses and begins another round. The attempt's poller makes the comm. Meanwhile, the application
+ * polls the engine of the current attempt.
  *
- * Hundreds of connects at once, a peer whose XDP program is being attached, and a crowded listener pass; a listener that
- * has gone does not. So how long a connect goes on depends on what its attempts found (connect_goes_on()).
+ * Some failures are temporary: hundreds of concurrent connects, a peer that is attaching its XDP
+ * program, a busy listener. A closed listener is not. So the number of rounds depends on how
+ * attempts fail (connect_goes_on()).
  */
 
-#define HARP_OPEN_NS 3000000000ull /* HARP lanes of a family have so long if another kind is left */
+#define HARP_OPEN_NS                                                                               \
+	3000000000ull /* limit for HARP lanes of a family if other candidates follow  \
+				    */
 #define ANSWER_NS                                                                                  \
-	6000000000ull /* for CHALLENGE: a listener has dropped the connection after 5 s (pending.c) */
-#define WAY_PORTS_MAX 64u    /* source ports that are tried for each way but the first */
-#define PAUSE_NS 50000000ull /* after the first round; doubles, */
+	6000000000ull     /* for CHALLENGE: the listener drops a connection after 5 s (pending.c) */
+#define WAY_PORTS_MAX 64u /* source ports to try for each pair except the first */
+#define PAUSE_NS 50000000ull /* after the first round; doubled PAUSE_DOUBLES times */
 #define PAUSE_DOUBLES 4u     /* so often */
 
-/* How long a connect goes on (docs/lanes.md, section 3): at least so many rounds in all, or a part of the whole time. */
+/* When a connect gives up (docs/lanes.md, section 3): after this many rounds, or this part of the
+ * connect timeout. */
 static const struct {
 	unsigned rounds, part; /* part 0: none */
 } connect_patience[] = {
 	[CONNECT_NOT_TRIED] = { 4, 10 },
 	[CONNECT_SILENT] = { 4, 10 },
 	[CONNECT_NO_WAY] = { 4, 10 },
-	[CONNECT_REJECTED] = { 4, 0 }, /* a packet may have been damaged */
+	[CONNECT_REJECTED] = { 4, 0 }, /* a packet may have been corrupted */
 	[CONNECT_HELLO_RESET] = { 0, 3 },
 	[CONNECT_TURNED_AWAY] = { 0, 1 },
 };
@@ -52,9 +57,9 @@ static void connect_leave(struct connector *c, enum connect_stage stage)
 	atomic_store_explicit(&c->first.stage, (int)stage, memory_order_release);
 }
 
-/* ---- attempts that fail ------------------------------------------------------------------------- */
+/* ---- attempts that fail --------------------------------------------------------------------- */
 
-/* attempt NULL: it was not made. */
+/* attempt NULL: out of memory. */
 static enum connect_failure connect_failure(const struct attempt *attempt, int error)
 {
 	if (!attempt)
@@ -70,18 +75,19 @@ static enum connect_failure connect_failure(const struct attempt *attempt, int e
 	return CONNECT_TURNED_AWAY;
 }
 
-/* A round has ended so. */
+/* A round has ended with this failure. */
 static bool connect_goes_on(const struct connector *c, uint64_t now_ns)
 {
 	unsigned part = connect_patience[c->first.failure].part;
-	/* Another poller's clock may be older than that of the round before. */
+	/* This poller's clock may be older than the previous round's. */
 	uint64_t in_vain_ns = now_ns > c->first.in_vain_ns ? now_ns - c->first.in_vain_ns : 0;
 
 	return c->first.rounds < connect_patience[c->first.failure].rounds ||
 	       (part && in_vain_ns < plugin_config()->connect_timeout_ns / part);
 }
 
-/* The last candidate of a round has failed. UINT64_MAX: that was the last round; else when the next one begins. */
+/* The last candidate of a round has failed. Returns the time of the next round; UINT64_MAX: give
+ * up. */
 static uint64_t connect_next_round_ns(struct connector *c, uint64_t now_ns)
 {
 	unsigned doubles = c->first.rounds < PAUSE_DOUBLES ? c->first.rounds : PAUSE_DOUBLES;
@@ -92,14 +98,14 @@ static uint64_t connect_next_round_ns(struct connector *c, uint64_t now_ns)
 	if (c->first.failure == CONNECT_TURNED_AWAY || !c->first.in_vain_ns)
 		c->first.in_vain_ns = now_ns;
 	if (c->first.failure >=
-	    CONNECT_HELLO_RESET) /* connects that were dropped together do not return together */
+	    CONNECT_HELLO_RESET) /* spread connects that were dropped together */
 		pause_ns += c->comm_id % pause_ns;
 	goes_on = connect_goes_on(c, now_ns);
 	c->first.failure = CONNECT_NOT_TRIED;
 	return goes_on ? now_ns + pause_ns : UINT64_MAX;
 }
 
-/* Of a round the last failure that explains most is reported. */
+/* The round reports its most informative failure. */
 static void connect_note(struct connector *c, const struct attempt *attempt, int error,
 			 const char *text, uint64_t now_ns)
 {
@@ -124,7 +130,7 @@ static void connect_note(struct connector *c, const struct attempt *attempt, int
 static void connect_attempt_failed(struct connector *c, const struct attempt *attempt, int error,
 				   const char *text, uint64_t now_ns)
 {
-	/* The listener knows it now too, and logs the same. */
+	/* The listener logs the same. */
 	bool differs = c->handle.encrypted != (keyfile_key() != NULL);
 	uint64_t next_ns = now_ns;
 
@@ -146,9 +152,9 @@ static void connect_attempt_failed(struct connector *c, const struct attempt *at
 		control_timer_set(&c->timer, next_ns);
 }
 
-/* ---- attempts ----------------------------------------------------------------------------------- */
+/* ---- attempts ------------------------------------------------------------------------------- */
 
-/* The lane is authenticated: it becomes a comm. */
+/* Makes a comm of the authenticated lane. */
 static int connect_proved(struct attempt *attempt)
 {
 	struct connector *c = attempt->owner;
@@ -194,7 +200,7 @@ static void connect_attempt_ended(struct connector *c, int result, uint64_t now_
 	connect_leave(c, CONNECT_DONE);
 }
 
-/* False: it is no use to try this HARP lane now; text says why. */
+/* False: do not try this HARP lane now; text has the reason. */
 static bool connect_may_try(struct connector *c, struct attempt *attempt, uint64_t now_ns,
 			    const char **text)
 {
@@ -202,9 +208,9 @@ static bool connect_may_try(struct connector *c, struct attempt *attempt, uint64
 	const struct candidate *candidate = &attempt->candidate;
 	bool last_resort = candidates->list[candidates->count - 1].harp;
 
-	if (c->first.candidate % candidates->ways == 0) /* the first of its family */
+	if (c->first.candidate % candidates->ways == 0) /* first of its family */
 		c->first.harp_deadline_ns = now_ns + HARP_OPEN_NS;
-	/* Where HARP is all there is, what failed is tried again after all the rest. */
+	/* Without kernel candidates, avoided pairs are tried again in later rounds. */
 	if ((!last_resort || (!c->first.rounds && candidates->count > 1)) &&
 	    peers_is_avoided(&candidate->remote, engine_index(candidate->engine), now_ns)) {
 		*text = "no packet found the way a moment ago";
@@ -254,7 +260,7 @@ static void connect_attempt(struct connector *c, uint64_t now_ns)
 		atomic_store_explicit(&c->first.engine, attempt->poller, memory_order_release);
 }
 
-/* False: later, or not at all. Asks the kernel for routes. */
+/* Lists the candidates. False: not yet, or the connect has failed. Queries the kernel's routes. */
 static bool connect_find_candidates(struct connector *c)
 {
 	struct candidates *candidates = &c->first.candidates;
@@ -302,7 +308,7 @@ static void connect_due(struct control_timer *timer, uint64_t now_ns)
 	connect_advance(container_of(timer, struct connector, timer), now_ns);
 }
 
-/* ---- plugin_connect --------------------------------------------------------------------------- */
+/* ---- plugin_connect ------------------------------------------------------------------------- */
 
 static int connect_new(struct plugin_ctx *ctx, int dev, const void *key,
 		       const struct handle *handle, int traffic_class, struct connector **out)
@@ -380,7 +386,7 @@ static void connect_report(struct connector *c)
 		INFO("%s: connected by %s", ifname, text);
 }
 
-/* What to look at when a connect has failed. */
+/* The remedy for a failed connect. */
 static const char *connect_remedy(const struct connector *c)
 {
 	int error = c->first.error;
@@ -389,12 +395,12 @@ static const char *connect_remedy(const struct connector *c)
 		return lane_error_remedy(error, NULL);
 	if (interface_link_is_down(c->dev))
 		return "; the link is down here: a cable, or a memif without its peer";
-	if (error == -EPROTONOSUPPORT || error == -EKEYREJECTED) /* it answered */
+	if (error == -EPROTONOSUPPORT || error == -EKEYREJECTED) /* the peer answered */
 		return "";
 	if (c->first.reason == CONNECT_HELLO_RESET)
 		return " at HELLO each time: its rank has closed this listener (see the log there: it may have "
 		       "failed or been restarted), or unauthenticated peers crowd the port";
-	if (c->first.reason == CONNECT_TURNED_AWAY) /* silence has its question already */
+	if (c->first.reason == CONNECT_TURNED_AWAY) /* the error text names the remedy */
 		return error == -ETIMEDOUT ? "" : "; is the peer's rank alive?";
 	return "; is the peer's rank alive, and does a firewall let TCP through?";
 }
@@ -411,7 +417,7 @@ int connect_step(struct plugin_ctx *ctx, int dev, const void *handle_bytes, int 
 	*out = NULL;
 	rc = handle_decode(handle_bytes, &handle, why, sizeof(why));
 	if (!rc && handle.tuner != path_policy_tuner()) {
-		/* Ranks that choose different algorithms wait for each other for ever. */
+		/* Ranks with different algorithms would deadlock. */
 		snprintf(
 			why, sizeof(why),
 			"the peer's NCCL tuner goes by other times (%08x, here %08x): give all hosts the "
@@ -437,7 +443,7 @@ int connect_step(struct plugin_ctx *ctx, int dev, const void *handle_bytes, int 
 		connect_report(c);
 		connect_unlink(c);
 		*out = c->comm;
-		if (!c->comm->connector) /* a single-lane comm needs it no longer */
+		if (!c->comm->connector) /* a single-lane comm needs no connector */
 			connector_free(c);
 		return 0;
 	case CONNECT_FAILED:

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* connector.c - the further lanes of a comm, and reconnects; see connector.h. */
+/* connector.c - further lanes of a comm, and reconnects; see connector.h. */
 #include "connect/connector.h"
 
 #include <errno.h>
@@ -15,24 +15,26 @@
 /*
  * Theory of operation
  *
- * The plan (plan.c) is a list of lanes, by their index in the comm. A lane of the plan that is not up gets a connect
- * attempt: at once at first, and when it had lived for a while; else after CONNECTOR_BACKOFF_NS_MIN, twice as long after
- * each failure. A slow one gets an attempt while it is up, under its index: the new lane, from another source port,
- * replaces it. The peer resets the old one when CONFIRM lets the new one in: this comm has the new one by then. (A kernel
- * lane's CONFIRM leaves microseconds before that. A reset in between is a death like any other.)
+ * The plan (plan.c) is a list of lanes, by their index in the comm. A lane of the plan that is not
+ * up gets a connect attempt: immediately the first time, and if it had been up for PROVEN_NS;
+ * otherwise after CONNECTOR_BACKOFF_NS_MIN, doubled after each failure. A slow lane gets an attempt
+ * while it is up: a new lane from another source port replaces it under the same index. The peer
+ * resets the old lane when CONFIRM admits the new one; this comm has the new lane by then. (A
+ * kernel lane sends CONFIRM microseconds before that. A reset in between counts as a lane's death.)
  *
- * All of it belongs to the control thread. connector_lost(), called by any poller, leaves bits and posts work. Which lanes
- * have died, the comm is asked.
+ * Everything belongs to the control thread. connector_lost(), called with any poller held, sets
+ * bits and posts work. The control thread then asks the comm which lanes have died.
  */
 
-#define OPEN_NS 3000000000ull /* until a lane is open, and until it is authenticated */
+#define OPEN_NS 3000000000ull /* to open a lane, and to authenticate it */
 #define PROVED_NS 5000000000ull
 #define BACKOFF_NS_MAX 5000000000ull
-#define PROVEN_NS 1000000000ull /* a lane that lived so long is opened again at once */
-#define REROLL_NS 5000000000ull /* a slow lane is replaced no more often */
-#define LOG_NS 5000000000ull    /* a shortage is logged no more often */
+#define PROVEN_NS 1000000000ull /* a lane that was up this long is reopened at once */
+#define REROLL_NS 5000000000ull /* between replacements of a slow lane */
+#define LOG_NS 5000000000ull    /* between log lines about a shortage */
 
-/* ---- what is logged of rails ------------------------------------------------------------------------ */
+/* ---- what is logged of rails
+ * ------------------------------------------------------------------------ */
 
 static void rail_log(const struct connector_rail *rail, uint64_t now_ns)
 {
@@ -53,8 +55,8 @@ static void rail_log(const struct connector_rail *rail, uint64_t now_ns)
 		INFO("%s: lanes to %s work over this NIC again", ifname, text);
 }
 
-/* All of them: the first lane that comes back makes the rails without one worth a line. A comm without lanes reports that
- * itself. */
+/* If all rails have lost their lanes, they are reported when the first lane returns. A comm without
+ * lanes reports that itself. */
 static void rails_look(struct connector *c, uint64_t now_ns)
 {
 	unsigned up = 0;
@@ -71,7 +73,8 @@ static void rails_look(struct connector *c, uint64_t now_ns)
 	}
 }
 
-/* ---- lanes ------------------------------------------------------------------------------------------- */
+/* ---- lanes
+ * ------------------------------------------------------------------------------------------- */
 
 static void lane_is_up(struct connector *c, struct connector_lane *lane, uint64_t now_ns)
 {
@@ -103,7 +106,7 @@ static void lane_failed(struct connector *c, struct connector_lane *lane, int er
 	lane_page_count(HARP_JOB_connects_failed, 1);
 	lane->failures++;
 	lane->next_ns = UINT64_MAX;
-	if (!lane->up) /* else it was to be replaced, and goes on */
+	if (!lane->up) /* else it was a replacement, and the old lane stays */
 		lane_back_off(lane, now_ns);
 	if ((error == -EMFILE || error == -ENFILE) &&
 	    (!shortage_ns || now_ns >= shortage_ns + LOG_NS)) {
@@ -111,7 +114,8 @@ static void lane_failed(struct connector *c, struct connector_lane *lane, int er
 		WARN("%s: %s: comms go on with fewer lanes than planned (raise the limit: ulimit -n)",
 		     ifname, text);
 	}
-	/* A lane may come before the peer has made the comm: the second attempt succeeds. */
+	/* The first failure may come from a peer that has not made the comm yet: the second attempt
+	 * succeeds. */
 	if (lane->failures > 1 && !lane->failure_logged)
 		INFO("%s: a further lane (%s TCP) cannot be opened: %s; tried again", ifname,
 		     lane->harp ? "HARP" : "kernel", text);
@@ -131,7 +135,7 @@ static void lane_is_lost(struct connector *c, struct connector_lane *lane, uint6
 	rails_look(c, now_ns);
 }
 
-/* From another source port, under the same index. */
+/* Replaces the lane by one from another source port. */
 static void lane_is_slow(struct connector_lane *lane, uint64_t now_ns)
 {
 	if (!lane->up || lane->attempt ||
@@ -141,7 +145,8 @@ static void lane_is_slow(struct connector_lane *lane, uint64_t now_ns)
 	lane->next_ns = now_ns;
 }
 
-/* ---- attempts ---------------------------------------------------------------------------------------- */
+/* ---- attempts
+ * ---------------------------------------------------------------------------------------- */
 
 static int lane_proved(struct attempt *a)
 {
@@ -157,7 +162,7 @@ static int lane_proved(struct attempt *a)
 	return comm_attach(c->comm, a->lane, &options);
 }
 
-/* A kernel lane of a rail leaves by its NIC, or not at all. */
+/* A kernel lane of a rail is bound to the rail's NIC. */
 static int lane_bind(struct attempt *a, const struct connector_rail *rail)
 {
 	const struct device *device = plugin_device(rail->dev);
@@ -178,7 +183,7 @@ static int lane_bind(struct attempt *a, const struct connector_rail *rail)
 	return 0;
 }
 
-/* The next candidate after each failure, without those that could not be reached a moment ago. */
+/* The next candidate after each failure, except those that were unreachable recently. */
 static int lane_choose(struct attempt *a, const struct connector_rail *rail,
 		       const struct connector_lane *lane, uint64_t now_ns)
 {
@@ -242,7 +247,8 @@ static void lane_attempted(struct connector *c, struct connector_lane *lane, int
 	attempt_free(a);
 }
 
-/* ---- turns ------------------------------------------------------------------------------------------- */
+/* ---- turns
+ * ------------------------------------------------------------------------------------------- */
 
 static void connector_look(struct connector *c, uint64_t now_ns)
 {
@@ -277,7 +283,7 @@ static void connector_plan_lanes(struct connector *c, uint64_t now_ns)
 	c->rails[0].used = true;
 }
 
-/* The plan and the attempts ask the kernel for routes. */
+/* The plan and the attempts query the kernel's routes. */
 static void connector_due(struct control_timer *timer, uint64_t now_ns)
 {
 	struct connector *c = container_of(timer, struct connector, timer);
@@ -306,7 +312,8 @@ void connector_lost(struct comm *comm, unsigned index, enum comm_loss loss)
 	control_post(&c->work);
 }
 
-/* ---- its life ---------------------------------------------------------------------------------------- */
+/* ---- its life
+ * ---------------------------------------------------------------------------------------- */
 
 void connector_begin(struct connector *c)
 {
@@ -378,7 +385,7 @@ void connector_stop(struct connector *c)
 {
 	if (!c)
 		return;
-	/* First: until then an engine may be making the comm. */
+	/* First, as the attempt's engine may be making the comm. */
 	control_call(&c->stop_work);
 	if (c->comm && c->comm->connector)
 		background_end(&c->background);
@@ -386,7 +393,7 @@ void connector_stop(struct connector *c)
 
 void connector_free(struct connector *c)
 {
-	/* Behind c->work, if that is still posted. */
+	/* After c->work, which may still be posted. */
 	if (c)
 		control_post(&c->free_work);
 }

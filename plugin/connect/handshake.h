@@ -6,10 +6,11 @@
 #include "lane/lane.h"
 #include "wire/preamble.h"
 
-/* Sends and receives as much of the preamble as the open lane allows. 1: done. 0: more is to come. Or the error of
- * preamble_moved() or of the lane: p->what says it in words. */
+/* Sends and receives as much of the preamble as the open lane allows. 1: done. 0: incomplete. Or
+ * the error of preamble_moved() or of the lane, with a text in p->what. */
 int handshake_advance(struct preamble *p, struct lane *lane);
-/* After that: puts *lane into an encrypted one where both sides want that. 0 or -ENOMEM. */
+/* When done: replaces *lane by an encrypted lane if both sides agreed on encryption. 0 or -ENOMEM.
+ */
 int handshake_encrypt(const struct preamble *p, struct lane **lane);
 
 #endif

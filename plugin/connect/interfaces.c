@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* interfaces.c - what each device has in this process: its engines, its acceptor, and the NICs that comms may use besides. */
+/* interfaces.c - the devices of this process: their engines, acceptors, and further NICs of comms.
+ */
 #include <errno.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -26,19 +27,19 @@
 /*
  * Theory of operation
  *
- * To open an interface takes tens of milliseconds, and harpd may take seconds to answer. So no call of NCCL's opens one,
- * nor does the control thread, which has timers to run. Init opens the devices that HARP alone can use, because a handle
- * must carry their ports. The opener thread opens the others, at their first listen or connect; it ends when no device is
- * left to open. A listen meanwhile gives out its kernel ports and says in the handle that instances are being opened;
- * peers wait in the backlog of its kernel sockets until CHALLENGE can name the instances' ports. A connect meanwhile is
- * pending.
+ * Opening an interface takes tens of milliseconds, and harpd may take seconds to answer. So neither
+ * NCCL's calls nor the control thread open one. Init opens the devices that only HARP can use,
+ * because a handle must contain their ports. The opener thread opens the others at their first
+ * listen or connect; it ends when no device is left to open. Meanwhile, a handle contains the
+ * kernel ports and a flag, and peers wait in the backlog of the kernel sockets until CHALLENGE can
+ * name the instances' ports. A connect waits, too.
  */
 
-/* A device's path in this process, decided at its first use. */
+/* A device in this process; its path is decided at the first use. */
 struct device_state {
-	atomic_bool
-		decided; /* engines and why are set. Writer: with ctx_lock held, release. Reader: acquire */
-	struct engine_set *engines; /* NULL: why says the reason */
+	atomic_bool decided; /* engines and why are set. Writer: under ctx_lock, release. Reader:
+				acquire */
+	struct engine_set *engines; /* NULL: why has the reason */
 	char why[384];
 	struct interface_waiter listen_waiter; /* under ctx_lock */
 };
@@ -48,14 +49,14 @@ static struct device_state device_states[PLUGIN_DEVICES_MAX];
 /* The opener thread. */
 static struct {
 	pthread_mutex_t lock;
-	bool started; /* it is to be joined */
-	bool runs;    /* it looks at `waiters` once more before it ends */
+	bool started; /* and not joined yet */
+	bool runs;    /* it will read `waiters` again before it ends */
 	pthread_t id;
-	struct interface_waiter *waiters; /* the device of the first one is being opened */
+	struct interface_waiter *waiters; /* the first one's device is being opened */
 } opener = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
-/* Which messages take which path. An engine logs itself what it is; HARP_PATH=xdp makes init fail with the reason, and a
- * device of another namespace listen and connect. */
+/* Logs which messages take which path. Engines log their own properties. With HARP_PATH=xdp, init
+ * fails with the reason; for a device of another namespace, listen and connect do. */
 static void interface_log_path(int dev, const struct device_state *state)
 {
 	const struct device *device = plugin_device(dev);
@@ -74,7 +75,7 @@ static void interface_log_path(int dev, const struct device_state *state)
 		INFO("%s: all messages go over HARP lanes (%s)", device->ifname, policy.source);
 }
 
-/* Engines whose NIC reads the application's memory learn what is registered (memory.h). */
+/* Announces registered memory to engines whose NIC can read it (memory.h). */
 static struct engine_set *engines_open(int dev, char *why, size_t why_len)
 {
 	struct engine_set *set = engine_set_open(dev, why, why_len);
@@ -100,7 +101,7 @@ static void interface_set_engines(struct device_state *state, struct engine_set 
 	atomic_store_explicit(&state->decided, true, memory_order_release);
 }
 
-/* ctx_lock held. True when that needs no try. */
+/* True: the path is decided without opening anything. ctx_lock held. */
 static bool interface_is_decided(int dev)
 {
 	struct device_state *state = &device_states[dev];
@@ -134,9 +135,9 @@ static void interface_decide(int dev)
 	pthread_mutex_unlock(&opening);
 }
 
-/* The devices whose engines a comm of dev's may use. A spare NIC's queue is left to the process
- * that needs it: HARP is on it only where this process uses it for its own sake, or for all its
- * lanes. */
+/* Opens the devices whose engines a comm of dev may use. A backup NIC's queue is left to processes
+ * that need it: it is opened only if this process uses the NIC as a device, or with HARP_RAILS=all.
+ */
 static unsigned interface_engine_devices(int dev, int devs[RAIL_PAIRS_MAX])
 {
 	unsigned count = rails_devices(dev, devs);
@@ -165,9 +166,9 @@ static bool interface_is_open(int dev)
 	return true;
 }
 
-/* ---- the opener thread ------------------------------------------------------------------------- */
+/* ---- the opener thread ---------------------------------------------------------------------- */
 
-/* opener.lock held: the device has been opened. */
+/* The device has been opened. opener.lock held. */
 static void opener_release(int dev)
 {
 	struct interface_waiter **at = &opener.waiters, *waiter;
@@ -206,7 +207,7 @@ static int opener_start(void)
 	int rc;
 
 	if (opener.started)
-		pthread_join(opener.id, NULL); /* it has nothing left to do */
+		pthread_join(opener.id, NULL); /* it has ended or is about to */
 	rc = thread_start(&opener.id, opener_main, NULL, "harp-opener");
 	opener.started = opener.runs = !rc;
 	return rc;
@@ -271,7 +272,7 @@ void interfaces_finish_opening(void)
 		control_call(&flush);
 }
 
-/* ---- engines ------------------------------------------------------------------------------------ */
+/* ---- engines -------------------------------------------------------------------------------- */
 
 struct engine_set *interface_engines(int dev, char *why, size_t why_len)
 {
@@ -291,7 +292,7 @@ uint64_t interface_harp_bytes_max(int dev, const struct harp_addr *peer)
 
 /* ---- acceptor -------------------------------------------------------------------------------- */
 
-/* ctx_lock held. The device's acceptor, as far as it can have one; *out NULL: it can't. */
+/* Makes the device's acceptor. *out NULL: it cannot have one. ctx_lock held. */
 static int interface_open_acceptor(int dev, struct acceptor **out)
 {
 	struct engine_set *engines = device_states[dev].engines;
@@ -309,7 +310,8 @@ static int interface_open_acceptor(int dev, struct acceptor **out)
 	return rc;
 }
 
-/* ctx_lock held. Lanes of dev's comms may come by other NICs, too; one that can't be used is left out. */
+/* Makes acceptors of the other NICs for lanes of dev's comms, except unusable ones. ctx_lock held.
+ */
 static void interface_open_rails(int dev)
 {
 	int devs[RAIL_PAIRS_MAX];
@@ -320,8 +322,8 @@ static void interface_open_rails(int dev)
 		(void)interface_open_acceptor(devs[i], &acceptor);
 }
 
-/* The control thread. Peers are let in even when a listener of HARP's cannot be opened, which has been logged: they
- * get kernel lanes. */
+/* Control thread. Accepts connections even if HARP listeners could not be opened (which was
+ * logged): peers get kernel lanes. */
 static void interface_opened_run(struct work *work, uint64_t now_ns)
 {
 	struct device_state *state = container_of(work, struct device_state, listen_waiter.work);
@@ -356,7 +358,7 @@ int interface_acceptor(int dev, struct acceptor **out, bool *opening)
 		interface_open_rails(dev);
 	state->listen_waiter.work.run = interface_opened_run;
 	pthread_mutex_unlock(&ctx_lock);
-	/* It may have been opened since, or cannot be: its peers are let in at once. */
+	/* It was opened meanwhile, or cannot be: accept connections at once. */
 	if (!rc && *opening && !interface_wait(dev, &state->listen_waiter))
 		control_post(&state->listen_waiter.work);
 	return rc;
@@ -370,7 +372,7 @@ bool interface_link_is_down(int dev)
 	return engines && !engine_set_port(engines, &port) && !port.up;
 }
 
-/* ---- the first init and the last finalize ------------------------------------------------------ */
+/* ---- the first init and the last finalize --------------------------------------------------- */
 
 void interfaces_close(void)
 {
@@ -384,8 +386,9 @@ void interfaces_close(void)
 	keyfile_forget();
 }
 
-/* HARP_PATH=auto has another way when a cable is out; a link may take seconds to come up. memif's is up when the
- * peer is there, which may be a rank that starts after us. The engine's thread looks at the link. */
+/* HARP_PATH=auto uses another device if a link is down; a link may take seconds to come up. A memif
+ * link is up once the peer, perhaps a later rank, has started. The engine's thread polls the link.
+ */
 static bool interface_port_has_link(const struct engine_set *set, struct harp_instance_port *port)
 {
 	const struct timespec pause = { .tv_nsec = 20000000 };

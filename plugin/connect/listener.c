@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* listener.c - where peers come in; see listener.h. */
+/* listener.c - see listener.h. */
 #include "connect/listener.h"
 #include "base/util.h"
 
@@ -16,16 +16,16 @@
 #include "process/log.h"
 
 #define ACCEPTS_A_TURN 16u
-#define BACKLOG 128 /* of our stacks, which answer by cookies beyond it */
-/* The kernel drops further SYNs, which are repeated after a second only. Thousands of unauthenticated peers must not fill the
- * backlog while the control thread waits for a processor. */
+#define BACKLOG 128 /* of our stacks, which use SYN cookies beyond it */
+/* Beyond it the kernel drops SYNs, which are retransmitted after a second. Thousands of
+ * unauthenticated peers must not fill the backlog while the control thread waits for a CPU. */
 #define KERNEL_BACKLOG 1024
-#define REST_NS 100000000ull       /* of a listener while descriptors are short */
-#define REST_WARN_NS 5000000000ull /* said no more often */
+#define REST_NS 100000000ull       /* pause of a listener without descriptors */
+#define REST_WARN_NS 5000000000ull /* between warnings */
 
-/* ---- on our own stacks ------------------------------------------------------------------------ */
+/* ---- on our own stacks ---------------------------------------------------------------------- */
 
-/* In each turn of the engine. */
+/* Runs in each turn of the engine. */
 static void stack_listener_run(struct work *work, uint64_t now_ns)
 {
 	struct stack_listener *listener = container_of(work, struct stack_listener, work);
@@ -100,12 +100,12 @@ void stack_listener_close(struct stack_listener *listener)
 	free(listener);
 }
 
-/* ---- the kernel's ----------------------------------------------------------------------------- */
+/* ---- the kernel's --------------------------------------------------------------------------- */
 
-/* No descriptor, or no memory for one: level-triggered epoll would only turn round and round. */
+/* Out of descriptors or memory: pauses, because level-triggered epoll would loop. */
 static void kernel_listener_rest(struct kernel_listener *listener, int error, uint64_t now_ns)
 {
-	static uint64_t warned_ns; /* under the control thread */
+	static uint64_t warned_ns; /* used by the control thread only */
 
 	control_rewatch(&listener->source, 0);
 	control_timer_set(&listener->rest, now_ns + REST_NS);
@@ -142,7 +142,8 @@ static void kernel_listener_ready(struct control_source *source, uint64_t now_ns
 		if (is_shortage(fd))
 			kernel_listener_rest(listener, fd, now_ns);
 		if (fd < 0)
-			return; /* EAGAIN; ECONNABORTED and such: the next turn tries again */
+			return; /* EAGAIN, or ECONNABORTED and the like: the next turn tries again
+				 */
 		sockaddr_to_endpoint(&peer, &remote);
 		if (!lane_kernel_adopt(control_poller(), fd, &listener->local, &remote, &lane))
 			pending_set_add(listener->pending_set, lane, fd, now_ns);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* peers.c - the memory of peers' HARP ports; see peers.h. */
+/* peers.c - see peers.h. */
 #include "connect/peers.h"
 
 #include <pthread.h>
@@ -13,14 +13,14 @@ struct peer {
 	uint64_t used; /* peers_clock at the last use; 0: the entry is free */
 	bool has_end;
 	struct placement_end end;
-	uint64_t avoid_until_ns[ENGINES_MAX]; /* of each of our engines */
+	uint64_t avoid_until_ns[ENGINES_MAX]; /* by engine index */
 };
 
 static pthread_mutex_t peers_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct peer peers[PEERS_MAX];
 static uint64_t peers_clock;
 
-/* peers_lock held. makes: the entry that was used longest ago is replaced if there is none. */
+/* makes: replaces the least recently used entry if there is none. peers_lock held. */
 static struct peer *peers_find(const struct harp_endpoint *remote, bool makes)
 {
 	struct peer *oldest = &peers[0];

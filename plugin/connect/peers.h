@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * peers.h - what this process remembers of the HARP ports of its peers: how their NICs choose queues, and which of them
- * could not be reached a moment ago. A small table; the entry that was not used for longest is replaced first. Any thread.
+ * peers.h - cache of the peers' HARP ports: how their NICs choose queues, and which of them were
+ * unreachable recently. A small table with LRU replacement. Any thread.
  */
 #ifndef HARP_PLUGIN_PEERS_H
 #define HARP_PLUGIN_PEERS_H
@@ -11,12 +11,12 @@
 #define PEERS_MAX 256u
 #define PEERS_AVOID_NS 10000000000ull
 
-/* What the HARP port at remote said of its NIC. False: nothing, or it was forgotten. */
+/* The queue placement of the HARP port at remote. False: unknown. */
 bool peers_recall(const struct harp_endpoint *remote, struct placement_end *out);
-/* It says so, and is authenticated. */
+/* Stores it; the peer is authenticated. */
 void peers_learn(const struct harp_endpoint *remote, const struct placement_end *end);
-/* No packet got from an engine (by its number) to remote and back: not again for PEERS_AVOID_NS. What remote said of its
- * NIC is forgotten. */
+/* No packet got through between an engine (by index) and remote: avoid the pair for PEERS_AVOID_NS,
+ * and forget remote's queue placement. */
 void peers_avoid(const struct harp_endpoint *remote, unsigned engine, uint64_t now_ns);
 bool peers_is_avoided(const struct harp_endpoint *remote, unsigned engine, uint64_t now_ns);
 /* Forgets everything. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pending.c - accepted connections until the peer has proved that it knows a handle or a comm; see pending.h. */
+/* pending.c - see pending.h. */
 #include "connect/pending.h"
 
 #include <errno.h>
@@ -19,30 +19,32 @@
 /*
  * Theory of operation
  *
- * Nothing that a pending connection sends reaches a comm before the peer has proved itself, and no thread waits for it. A
- * pending connection advances when something has come for it (the stack's events, the control thread's epoll). It is
- * dropped at its deadline, 5 s after it was accepted.
+ * A pending connection's bytes reach no comm before the peer is authenticated, and no thread waits
+ * for it. It advances when data has arrived (the stack's events, the control thread's epoll), and
+ * is dropped at its deadline, 5 s after it was accepted.
  *
- * A pending connection is unauthenticated until its HELLO has named a listen id or comm id of this process: 64 bits drawn
- * at random, which handles carry. From then on it is identified: a peer, or someone who reads the traffic.
+ * A pending connection becomes identified when its HELLO names a listen id or comm id of this
+ * process. Ids are 64 random bits from a handle, so the sender is a peer, or has read the traffic.
  *
- * Admission limits. At most 64 unauthenticated connections of a listener are pending. When the limit is exceeded, the
- * oldest one of the address with the most is dropped: a scanner drops its own. At most 192 identified connections are
- * pending. When that limit is exceeded, the newest one of the address with the most is dropped: of hundreds of peers that
- * come at once the first get through and make room. A peer that is dropped connects again (connector.c). An
- * unauthenticated peer never causes an identified connection to be dropped.
+ * Admission limits, per listener. At most 64 unidentified connections are pending. When the limit
+ * is exceeded, the oldest one of the address with the most is dropped, so a scanner's own
+ * connections go first. At most 192 identified connections are pending. When that limit is
+ * exceeded, the newest one of the address with the most is dropped, so the first of hundreds of
+ * concurrent peers complete and make space. A dropped peer connects again (connector.c). An
+ * unidentified connection never displaces an identified one.
  *
- * A connection becomes a comm, or a lane of one, with CONFIRM: a connector that has not received READY connects again,
- * and an application that had its comm by then would never learn of the second. A connector that has received READY takes
- * the connection for a comm. So behind READY the deadline is that of connectors, and the connection is not dropped to make
- * room unless CONFIRM has been missing for a second.
+ * CONFIRM makes the connection a comm, or a lane of one. READY alone must not: a connector that
+ * misses READY connects again, and the application would already have a dead comm. A connector that
+ * has received READY considers itself connected. So after READY the connector's deadline applies,
+ * and the connection is not dropped over a limit unless CONFIRM is overdue by a second.
  */
 
 #define PENDING_TIME_NS 5000000000ull
 #define CONFIRM_TIME_NS 1000000000ull
 #define WARN_AGAIN_NS 5000000000ull
 
-/* ---- dropping ------------------------------------------------------------------------------------- */
+/* ---- dropping
+ * ------------------------------------------------------------------------------------- */
 
 static uint64_t pending_deadline_ns(const struct pending *pending)
 {
@@ -50,7 +52,7 @@ static uint64_t pending_deadline_ns(const struct pending *pending)
 	       (pending->ready_ns ? plugin_config()->connect_timeout_ns : PENDING_TIME_NS);
 }
 
-/* One more of its kind (change 1) comes from its address, or one fewer (-1). */
+/* Counts one more (change 1) or one fewer (-1) connection of its kind from its address. */
 static void admission_count(struct pending *pending, int change)
 {
 	struct pending_set *set = pending->set;
@@ -85,13 +87,14 @@ static void pending_drop(struct pending *pending)
 	if (pending->admitted)
 		registry_dismiss(pending->preamble.listen_id);
 	pending_release(pending);
-	/* A peer that tried several source ports resets all but the first that is open, and has sent nothing there. */
+	/* A peer that tries several source ports resets all but the first open connection, before
+	 * HELLO. */
 	if (pending->preamble.at || lane->error != -ECONNRESET)
 		lane_page_count(HARP_JOB_unauthenticated_peers, 1);
 	lane->ops->close(lane, true);
 }
 
-/* The limit of identified connections, or of unauthenticated ones, is exceeded: the one to be dropped. */
+/* The connection to drop over the limit of identified or of unidentified ones. */
 static struct pending *admission_excess(struct pending_set *set, bool identified)
 {
 	struct pending *excess = NULL;
@@ -113,7 +116,8 @@ static struct pending *admission_excess(struct pending_set *set, bool identified
 
 static void pending_advance(struct pending *pending, uint64_t now_ns);
 
-/* Makes room. A first lane whose CONFIRM has come by now is not dropped: its peer has the comm. */
+/* Drops one over the limit. A first lane whose CONFIRM has just arrived stays: its peer has the
+ * comm. */
 static void pending_displace(struct pending *pending)
 {
 	if (pending->ready_ns)
@@ -122,9 +126,11 @@ static void pending_displace(struct pending *pending)
 		pending_drop(pending);
 }
 
-/* ---- what the preamble asks ------------------------------------------------------------------------- */
+/* ---- what the preamble asks
+ * ------------------------------------------------------------------------- */
 
-/* HELLO has named an id of this process. False: the limit is exceeded, and this connection is dropped. */
+/* HELLO has named an id of this process. False: this connection is over the limit and is dropped.
+ */
 static bool pending_identify(struct pending *pending)
 {
 	struct pending *excess;
@@ -160,7 +166,8 @@ static bool pending_lookup(void *ctx, struct preamble *p, uint8_t key[PREAMBLE_K
 	return true;
 }
 
-/* A peer that knows a listen id and fails because of HARP_ENCRYPT or HARP_KEY_FILE. The connector logs the same. */
+/* Warns of an identified peer that fails because of HARP_ENCRYPT or HARP_KEY_FILE. The connector
+ * logs the same. */
 static void pending_warn_encryption(struct pending *pending, int error, uint64_t now_ns)
 {
 	const struct preamble *p = &pending->preamble;
@@ -178,7 +185,8 @@ static void pending_warn_encryption(struct pending *pending, int error, uint64_t
 	WARN("turned away %s: %s", harp_endpoint_format(&pending->lane->remote, peer), text);
 }
 
-/* ---- admission --------------------------------------------------------------------------------------- */
+/* ---- admission
+ * --------------------------------------------------------------------------------------- */
 
 static void pending_lane_options(const struct pending *pending, uint64_t now_ns,
 				 struct comm_lane_options *opt)
@@ -195,7 +203,7 @@ static void pending_lane_options(const struct pending *pending, uint64_t now_ns,
 		lane_kernel_ack_promptly(pending->lane);
 }
 
-/* A further lane of a comm. */
+/* The lane joins its comm. */
 static int pending_join(struct pending *pending, uint64_t now_ns)
 {
 	struct comm_lane_options opt;
@@ -208,7 +216,7 @@ static int pending_join(struct pending *pending, uint64_t now_ns)
 	return rc;
 }
 
-/* A first lane becomes a comm. */
+/* The first lane becomes a comm. */
 static int pending_begin_comm(struct pending *pending, uint64_t now_ns)
 {
 	const struct preamble *p = &pending->preamble;
@@ -243,7 +251,7 @@ static int pending_begin_comm(struct pending *pending, uint64_t now_ns)
 	return 0;
 }
 
-/* CONFIRM has come. */
+/* CONFIRM has arrived. */
 static int pending_admit(struct pending *pending, uint64_t now_ns)
 {
 	bool joins = pending->preamble.peer.join;
@@ -258,10 +266,10 @@ static int pending_admit(struct pending *pending, uint64_t now_ns)
 	return rc;
 }
 
-/* ---- going on --------------------------------------------------------------------------------- */
+/* ---- going on ------------------------------------------------------------------------------- */
 
-/* The caller read its clock before it acquired the poller. Another thread may have polled since with a later timestamp,
- * so the maximum is kept. */
+/* The caller read its clock before it acquired the poller. Another thread may have polled since
+ * with a later timestamp, so the maximum is kept. */
 static uint64_t pending_set_clock(struct pending_set *set, uint64_t now_ns)
 {
 	if (now_ns > set->now_ns)
@@ -274,7 +282,7 @@ static void pending_advance(struct pending *pending, uint64_t now_ns)
 	int rc = 0;
 
 	now_ns = pending_set_clock(pending->set, now_ns);
-	/* CONFIRM may have come before the end of the stream. */
+	/* CONFIRM may have arrived before the end of the stream. */
 	if (pending->ready_ns || pending->lane->ops->state(pending->lane) != LANE_DEAD)
 		rc = handshake_advance(&pending->preamble, pending->lane);
 	if (!rc && pending->lane->ops->state(pending->lane) == LANE_DEAD)
@@ -299,7 +307,7 @@ static void pending_ready(struct control_source *source, uint64_t now_ns)
 	pending_advance(container_of(source, struct pending, source), now_ns);
 }
 
-/* ---- coming, and time ------------------------------------------------------------------------- */
+/* ---- coming, and time ----------------------------------------------------------------------- */
 
 static void pending_set_next(struct pending_set *set, uint64_t next_ns)
 {
@@ -342,8 +350,8 @@ static struct pending *pending_set_slot(struct pending_set *set)
 
 	if (set->count - set->identified == PENDING_UNAUTHENTICATED_MAX)
 		pending_drop(admission_excess(set, false));
-	while (set->pending[i]
-		       .lane) /* one is free: there are no more than PENDING_IDENTIFIED_MAX others */
+	while (set->pending[i].lane) /* a free one exists: at most PENDING_IDENTIFIED_MAX others are
+					in use */
 		i++;
 	return &set->pending[i];
 }
@@ -369,7 +377,7 @@ void pending_set_add(struct pending_set *set, struct lane *lane, int fd, uint64_
 	lane->notify = pending_notify;
 	admission_count(pending, 1);
 	set->count++;
-	/* A known nonce would let a replay in; a socket that is not watched would never be read. */
+	/* A predictable nonce would admit a replay; an unwatched socket would never be read. */
 	if (getrandom(own.nonce, PREAMBLE_NONCE_BYTES, GRND_NONBLOCK) != PREAMBLE_NONCE_BYTES ||
 	    (fd >= 0 && control_watch(&pending->source, fd, EPOLLIN))) {
 		pending_drop(pending);
@@ -378,7 +386,7 @@ void pending_set_add(struct pending_set *set, struct lane *lane, int fd, uint64_
 	preamble_accept(&pending->preamble, &own, pending_lookup, pending);
 	if (pending_deadline_ns(pending) < set->next_ns)
 		pending_set_next(set, pending_deadline_ns(pending));
-	/* HELLO may have come with it. */
+	/* HELLO may have arrived with it. */
 	pending_advance(pending, now_ns);
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plan.c - which lanes a comm should have: over which NICs, of which kinds. */
+/* plan.c - plans the lanes of a comm: NICs and kinds. */
 #include <string.h>
 
 #include "connect/connector.h"
@@ -7,17 +7,18 @@
 #include "process/config.h"
 
 /*
- * For each rail as many HARP lanes and as many kernel lanes as are configured, the first lane among them, by their index in
- * the comm. The plan is made once, when the first lane's CHALLENGE has advertised the peer's NICs.
+ * Each rail gets the configured numbers of HARP lanes and kernel lanes, by their index in the comm;
+ * the first lane is one of them. The plan is made once, when the first lane's CHALLENGE has
+ * advertised the peer's NICs.
  */
 
-/* The peer's NIC as a handle would tell of it. */
+/* The handle of an advertised NIC of the peer. */
 static void rail_handle(struct connector_rail *rail, const struct connector *c, unsigned nic)
 {
 	struct handle *h = &rail->handle;
 
 	*h = c->handle;
-	if (!nic && !h->opening) /* the handle knows more listeners of it */
+	if (!nic && !h->opening) /* the handle has more of its HARP ports */
 		return;
 	h->has_v4 = h->has_v6 = false;
 	h->harp_port = h->kernel_port_v4 = h->kernel_port_v6 = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* port_search.c - opens a HARP lane: from the one right source port, or from several until one gets through. */
+/* port_search.c - see port_search.h. */
 #include "connect/port_search.h"
 
 #include <errno.h>
@@ -12,26 +12,27 @@
 /*
  * Theory of operation
  *
- * If each NIC has one queue, a SYN leaves from any port. Without an answer SYNs from other ports follow, at growing
- * intervals: the peer may be in TIME-WAIT with an older connection from that port, or one of several paths may be dead.
+ * If each NIC has one queue, a SYN is sent from any port. If there is no answer, SYNs from other
+ * ports follow at growing intervals: the peer may be in TIME-WAIT with an older connection from
+ * that port, or one of several network paths may be dead.
  *
- * If both NICs' hashes are known (queue_placement.h), one SYN leaves from a computed port; more follow only if it gets no
- * answer for CERTAIN_NS.
+ * If both NICs' hashes are known (queue_placement.h), one SYN is sent from a computed port; more
+ * follow only if it gets no answer for CERTAIN_NS.
  *
- * Else SYNs leave in rounds, every ROUND_NS, from about twice as many ports as it takes on the average to find a right one,
- * ROUND_PORTS_MAX at most. The first lane whose handshake completes is used, the others are aborted. A SYN on the wrong
- * queue is dropped by the peer's host, a SYN-ACK on the wrong queue by this one: neither is answered. Of more than
- * PORT_SEARCH_LANES_MAX lanes the oldest is dropped.
+ * Otherwise SYNs are sent in rounds, every ROUND_NS, from about twice as many ports as it takes on
+ * average to find a right one, at most ROUND_PORTS_MAX. The first lane whose handshake completes is
+ * used, and the others are aborted. A SYN on the wrong queue is dropped by the peer's host, a
+ * SYN-ACK on the wrong queue by this host; neither is answered. Beyond PORT_SEARCH_LANES_MAX lanes,
+ * the oldest is dropped.
  *
- * A RST is an answer: it found the way back, so nothing listens at that port.
+ * A RST is an answer: it reached the right queue, and nothing listens at the peer's port.
  */
 
-#define ANOTHER_NS                                                                                 \
-	1000000000ull /* for the answer to a SYN from any port; then twice that, and so on */
+#define ANOTHER_NS 1000000000ull /* for the answer to a SYN from any port; doubled each time */
 #define CERTAIN_NS 300000000ull
 #define ROUND_NS 50000000ull
 #define ROUND_PORTS_MAX 32u
-#define LAST_ROUND_NS 300000000ull /* what the last SYNs are waited for */
+#define LAST_ROUND_NS 300000000ull /* wait after the last SYNs */
 
 void port_search_prepare(struct port_search *o, struct engine *engine,
 			 const struct placement_end *peer, const struct harp_endpoint *local,
@@ -47,7 +48,7 @@ void port_search_prepare(struct port_search *o, struct engine *engine,
 	o->peer = *peer;
 	engine_placement(engine, &o->own);
 	engine_ports(engine, &first, &last);
-	(void)!getrandom(&random, sizeof(random), GRND_NONBLOCK); /* spreads ports, no more */
+	(void)!getrandom(&random, sizeof(random), GRND_NONBLOCK); /* only to spread ports */
 	placement_begin(&o->ports, &o->own, &o->peer, local, remote, first, last, random);
 }
 
@@ -65,7 +66,7 @@ void port_search_stop(struct port_search *o)
 		port_search_drop(o, o->lane_count - 1);
 }
 
-/* One SYN. port 0: from any. */
+/* Sends one SYN. port 0: any. */
 static int port_search_call(struct port_search *o, uint16_t port)
 {
 	struct harp_endpoint local = o->ports.local;
@@ -85,7 +86,7 @@ static int port_search_call(struct port_search *o, uint16_t port)
 	return 0;
 }
 
-/* Twice what finding a right port takes on the average. */
+/* Twice the average number of tries to find a right port. */
 static unsigned port_search_round_ports(const struct port_search *o)
 {
 	unsigned chance = 2;
@@ -99,7 +100,7 @@ static unsigned port_search_round_ports(const struct port_search *o)
 	return chance < ROUND_PORTS_MAX ? chance : ROUND_PORTS_MAX;
 }
 
-/* So many SYNs, if there are ports for them. 1: no more ports, 0, or the error of the first of all. */
+/* Sends `count` SYNs. 0; 1: out of ports; or the error of the very first SYN. */
 static int port_search_calls(struct port_search *o, unsigned wanted)
 {
 	for (unsigned opened = 0; opened < wanted;) {
@@ -112,14 +113,14 @@ static int port_search_calls(struct port_search *o, unsigned wanted)
 		if (!rc)
 			opened++;
 		else if (rc == -ENOSPC && o->several)
-			return 0; /* others try, too: the next round has room */
+			return 0; /* the stack is busy: continue in the next round */
 		else if (rc != -EADDRINUSE)
 			return rc;
 	}
 	return 0;
 }
 
-/* From any port. What hinders a further SYN does not hinder those that are under way. */
+/* Sends a SYN from any port. An error is ignored if others are in progress. */
 static int port_search_any(struct port_search *o, uint64_t now_ns)
 {
 	int rc = port_search_call(o, 0);
@@ -144,7 +145,7 @@ static int port_search_round(struct port_search *o, uint64_t now_ns)
 	if (rc <= 0)
 		return rc;
 	if (!o->ports_tried && !o->ports.distrust) {
-		/* No port should do, and yet some must: what is believed cannot be true. */
+		/* No port should work, so the known placement must be wrong. */
 		o->ports.distrust = true;
 		o->ports.at = 0;
 		o->next_ns = now_ns;
@@ -155,7 +156,7 @@ static int port_search_round(struct port_search *o, uint64_t now_ns)
 	return o->lane_count ? 0 : -EADDRNOTAVAIL;
 }
 
-/* The lane that is open, or what the others say: 0, or the error of an answer. */
+/* Returns the open lane; otherwise 0, or the error of an answer. */
 static int port_search_look(struct port_search *o, struct lane **open)
 {
 	for (unsigned i = 0; i < o->lane_count;) {

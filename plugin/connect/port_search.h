@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * port_search.h - one HARP lane to one endpoint, from a source port whose packets reach both queues.
+ * port_search.h - opens a HARP lane to an endpoint from a source port whose packets reach both
+ * queues.
  *
- * The poller of the engine is held throughout, but for port_search_prepare().
+ * The poller of the engine is held, except in port_search_prepare().
  */
 #ifndef HARP_PLUGIN_PORT_SEARCH_H
 #define HARP_PLUGIN_PORT_SEARCH_H
@@ -11,8 +12,8 @@
 #include "lane/lane.h"
 #include "wire/queue_placement.h"
 
-#define PORT_SEARCH_LANES_MAX 64u  /* SYNs under way at a time */
-#define PORT_SEARCH_PORTS_MAX 512u /* tried in all */
+#define PORT_SEARCH_LANES_MAX 64u  /* concurrent SYNs */
+#define PORT_SEARCH_PORTS_MAX 512u /* ports tried in total */
 
 struct port_search {
 	struct engine *engine;
@@ -21,25 +22,27 @@ struct port_search {
 	struct placement ports;
 	struct lane *lanes[PORT_SEARCH_LANES_MAX]; /* oldest first */
 	unsigned lane_count, ports_tried, rounds;
-	unsigned ports_max;  /* how many are tried; port_search_prepare(): PORT_SEARCH_PORTS_MAX */
-	uint64_t next_ns;    /* of the next round */
-	uint64_t give_up_ns; /* all ports were tried, and then it was waited for them */
+	unsigned
+		ports_max; /* ports to try; set to PORT_SEARCH_PORTS_MAX by port_search_prepare() */
+	uint64_t next_ns;  /* of the next round */
+	uint64_t give_up_ns; /* all ports were tried, and the wait for answers is over */
 	bool several;        /* more than one port was needed */
-	/* Of the lanes: the caller's. */
+	/* For the lanes; the caller's. */
 	void *owner;
 	void (*notify)(struct lane *lane, uint64_t now_ns);
 };
 
-/* no poller needed. local: its port is not looked at. */
+/* local: its port is ignored. */
 void port_search_prepare(struct port_search *o, struct engine *engine,
 			 const struct placement_end *peer, const struct harp_endpoint *local,
 			 const struct harp_endpoint *remote, int dscp);
-/* Goes on: 1, *lane is open and the caller's, all others are gone; 0, later; or the error of the only, or
- * the last, lane (-ETIMEDOUT: nothing came of any port): all are gone. Begins by itself. */
+/* Starts or continues the search. 1: *lane is open and owned by the caller; 0: in progress; or the
+ * error of the last lane (-ETIMEDOUT: no answer on any port). All other lanes are closed. */
 int port_search_advance(struct port_search *o, uint64_t now_ns, struct lane **lane);
-/* Ends what is under way; for errors and timeouts of the caller's. */
+/* Cancels the search. */
 void port_search_stop(struct port_search *o);
-/* Did it end in silence, with several ports or the one that should have done? One line, else "". */
+/* If it ended without an answer, from several ports or from a computed one: one line of text, else
+ * "". */
 const char *port_search_silence(const struct port_search *o, char *buf, size_t len);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rails.c - which NICs of this process and of a peer go together. */
+/* rails.c - pairs the NICs of this process with those of a peer. */
 #include "connect/rails.h"
 
 #include <string.h>
@@ -21,7 +21,7 @@ static unsigned rails_allowed(void)
 	return RAIL_PAIRS_MAX;
 }
 
-/* How many leading parts of two PCI paths are the same: bridges that both are behind. */
+/* The number of common leading components of two PCI paths: shared bridges. */
 static unsigned pci_shared(const char *a, const char *b)
 {
 	unsigned shared = 0;
@@ -31,7 +31,7 @@ static unsigned pci_shared(const char *a, const char *b)
 	return shared;
 }
 
-/* How well a device goes with dev; larger is better. */
+/* How well a device fits dev; larger is better. */
 static unsigned rails_score(const struct device *own, const struct device *device)
 {
 	unsigned score = pci_shared(own->pci_path, device->pci_path);
@@ -42,7 +42,7 @@ static unsigned rails_score(const struct device *own, const struct device *devic
 		score += 16;
 	if (device->speed_mbps >= own->speed_mbps)
 		score += 32;
-	/* The way to the rest of the world is not for bulk, where there is another. */
+	/* Prefer NICs without the default route. */
 	if (!device->has_default_route)
 		score += 64;
 	return score;
@@ -114,8 +114,8 @@ static bool pair_uses(const struct rail_pair *pairs, unsigned count, int dev, un
 	return false;
 }
 
-/* The next pair: of NICs that no other pair uses, as they don't share what may break. The second may use one of
- * the first's, where one side has no other. */
+/* The next pair: of NICs that no other pair uses, so that one failure does not affect both. The
+ * second pair may reuse a NIC if one side has no other. */
 static bool rails_next(const int *devs, unsigned dev_count, const struct rails *peer,
 		       rails_reaches *reaches, const struct rail_pair *pairs, unsigned count,
 		       struct rail_pair *out)

@@ -12,7 +12,7 @@
 #include "device/device.h"
 #include "process/log.h"
 
-/* Ids are drawn at random by connectors that have proved themselves: their low bits will do. */
+/* Authenticated connectors draw ids at random, so their low bits serve as the hash. */
 #define BUCKETS 1024u
 
 struct registry_entry {
@@ -29,7 +29,7 @@ static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct registry_entry *registry_buckets[BUCKETS];
 static struct listen_comm *registry_listens;
 
-/* ---- multi-lane comms ------------------------------------------------------------------------- */
+/* ---- multi-lane comms ----------------------------------------------------------------------- */
 
 /* registry_lock held. */
 static struct registry_entry *registry_find(uint64_t id)
@@ -105,7 +105,7 @@ void registry_remove(struct comm *comm)
 	registry_hide(comm);
 	comm->entry = NULL;
 	background_end(&entry->background);
-	/* Behind what the comm may have posted to wake the control thread. */
+	/* Runs after work that the comm may have posted to the control thread. */
 	control_post(&entry->free_work);
 }
 
@@ -123,7 +123,7 @@ int registry_join(uint64_t comm_id, const uint8_t key[PREAMBLE_KEY_BYTES], struc
 	return rc;
 }
 
-/* ---- listen comms ----------------------------------------------------------------------------- */
+/* ---- listen comms --------------------------------------------------------------------------- */
 
 /* registry_lock held. */
 static struct listen_comm *listen_find(uint64_t id)

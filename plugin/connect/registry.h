@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * registry.h - what HELLO may name: listen comms, by their listen ids, and the acceptor's multi-lane comms, by their comm ids.
+ * registry.h - the ids that HELLO may name: listen ids of listen comms, and comm ids of the
+ * acceptor's multi-lane comms.
  *
- * Any thread, a poller held or not: each call holds one lock for a few hundred instructions, and what comm_attach()
- * takes. Order: poller, then this lock.
+ * Any thread, with or without a poller held: each call holds one lock for a few hundred
+ * instructions, or for comm_attach(). Lock order: poller, then this lock.
  */
 #ifndef HARP_PLUGIN_REGISTRY_H
 #define HARP_PLUGIN_REGISTRY_H
@@ -11,60 +12,62 @@
 #include "comm/comm.h"
 #include "wire/preamble.h"
 
-/* Connections of one listen comm that were sent READY: until the application accepts the comm, at most. Further peers with its
- * handle are turned away before READY, and come again. */
+/* Connections of a listen comm that were sent READY and that the application has not accepted, at
+ * most. Further peers are refused before READY, and connect again. */
 #define LISTEN_PEERS_MAX 64u
 
 struct acceptor;
 struct stack_listener;
 
-/* A listen comm: an id and a secret under which peers are let in. */
+/* A listen comm: an id and a secret that admit peers. */
 struct listen_comm {
 	struct listen_comm *next_of_ctx; /* under ctx_lock */
 	struct plugin_ctx *ctx;
 	struct acceptor *acceptor;
-	struct stack_listener *listener; /* for HARP lanes; NULL: there is none */
+	struct stack_listener *listener; /* for HARP lanes; NULL: none */
 	int dev;
 	uint64_t id;
 	uint8_t secret[HANDLE_SECRET_BYTES];
-	/* The rest under the registry's lock. */
+	/* Under the registry's lock. */
 	struct listen_comm *next;
 	struct comm *waiting; /* ready comms, oldest first, through comm->next */
-	unsigned admitted;    /* these, and connections that were sent READY */
-	bool full_logged;     /* that peers are turned away */
-	int error; /* why a peer that was let in has no comm, until accept has reported it */
+	unsigned admitted;    /* ready comms, and connections that were sent READY */
+	bool full_logged;     /* refused peers were logged */
+	int error; /* an admitted peer got no comm for this -errno, until accept reports it */
 };
 
 void registry_listen(struct listen_comm *listen);
-/* Takes it away and closes the comms that wait in it. No poller held. */
+/* Removes it and closes its ready comms. No poller held. */
 void registry_unlisten(struct listen_comm *listen);
-/* The next ready comm; 0 and NULL when there is none. An error is of a peer that registry_fail() was called for. */
+/* The next ready comm, or 0 and NULL. An error concerns one peer (registry_fail()). */
 int registry_accept(struct listen_comm *listen, struct comm **out);
 
-/* A multi-lane comm, which further lanes may join by key. -EEXIST: there is one of that id; -ENOMEM. */
+/* Adds a multi-lane comm, which further lanes may join by key. -EEXIST: the id is in use; -ENOMEM.
+ */
 int registry_add(struct comm *comm, uint64_t comm_id, const uint8_t key[PREAMBLE_KEY_BYTES]);
-/* Nothing is being attached to the comm when this returns, nor will be; its id is free. A comm that is not there is
- * accepted. */
+/* Removes a comm: when this returns, no lane is being attached to it, nor will be. Accepts a comm
+ * that is not registered. */
 void registry_hide(struct comm *comm);
-/* Likewise, before the comm is closed; no poller held. */
+/* Same, before the comm is closed; no poller held. */
 void registry_remove(struct comm *comm);
 
-/* ---- for pending.c ---------------------------------------------------------------------------- */
+/* ---- for pending.c -------------------------------------------------------------------------- */
 
-/* The key of the comm of that id (joins), or the secret of that listen comm; false: there is none. */
+/* The key of the comm (joins) or the secret of the listen comm of that id; false: unknown id. */
 bool registry_key(uint64_t id, bool joins, uint8_t key[PREAMBLE_KEY_BYTES]);
-/* May a peer that has proved itself have READY? False: LISTEN_PEERS_MAX have had it, which is logged once. */
+/* May an authenticated peer be sent READY? False: LISTEN_PEERS_MAX is reached, which is logged
+ * once. */
 bool registry_admit(uint64_t listen_id, const struct harp_endpoint *peer);
-/* Nothing came of a connection that was admitted. */
+/* An admitted connection has failed. */
 void registry_dismiss(uint64_t listen_id);
-/* A connector that has READY gets no comm: it takes itself for connected, finds a reset and does not connect again. So
- * accept must not wait for it any longer. */
+/* A connector that has received READY gets no comm. It considers itself connected, sees a reset,
+ * and does not connect again. So accept reports the error instead of waiting for it. */
 void registry_fail(uint64_t listen_id, const struct harp_endpoint *peer, int error);
-/* An admitted connection became a comm, which waits for accept from now on. key: further lanes may join; NULL: a
- * single-lane comm. -ENOENT: the listen comm is closed; or what registry_add() returns. */
+/* An admitted connection has become a comm, which is ready for accept. key: further lanes may join;
+ * NULL: a single-lane comm. -ENOENT: the listen comm is closed; or an error of registry_add(). */
 int registry_ready(uint64_t listen_id, struct comm *comm, uint64_t comm_id, const uint8_t *key);
-/* Attaches a lane (poller of lane->poller held) that has proved that it knows the key. -ENOENT: there is no comm of that id
- * and key any more; or what comm_attach() returns: the lane stays the caller's. */
+/* Attaches a lane (poller of lane->poller held) that was authenticated by the key. -ENOENT: no comm
+ * has that id and key; or an error of comm_attach(). On error, the caller keeps the lane. */
 int registry_join(uint64_t comm_id, const uint8_t key[PREAMBLE_KEY_BYTES], struct lane *lane,
 		  const struct comm_lane_options *opt);
 

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon.c - whose queues this process uses, harpd's or its own, and what harp.toml says.
+ * daemon.c - harpd's devices and settings, as seen by a job.
  *
  * Theory of operation
  *
- * harpd is asked once, at the first init, for its devices and for harp.toml's settings. A lease is requested when a
- * device is first used (harp_instance_open). A device that harpd does not lease is opened by the process itself.
+ * The first init queries harpd for its devices and for harp.toml's settings. A lease is requested
+ * when a device is first used (harp_instance_open()). The process opens other devices itself.
  *
  * harp.toml may require encryption, and that must not depend on harpd's health. So:
  *
- * - HARP_DAEMON=off leases nothing, but the settings are still asked for;
- * - a harpd that is there (its socket exists) and does not answer fails the init;
- * - without a socket the plugin looks into /etc/harp/harp.toml itself (keyfile.h).
+ * - With HARP_DAEMON=off, nothing is leased, but the settings are still queried.
+ * - If harpd's socket exists and harpd does not answer, init fails.
+ * - Without a socket, the plugin reads /etc/harp/harp.toml itself (keyfile.h).
  *
- * HARP_ENCRYPT=aes-256-gcm in the environment is the strongest value, so harpd cannot add to it: with it a harpd
- * that does not answer is a warning.
+ * HARP_ENCRYPT=aes-256-gcm is the strongest value, which harpd cannot raise: with it, a harpd that
+ * does not answer is a warning.
  */
 #include "device/daemon.h"
 
@@ -39,7 +39,7 @@ uint64_t plugin_netns(void)
 {
 	struct stat netns;
 
-	/* Of this thread: self is the thread that the process began with. */
+	/* thread-self: /proc/self is the process's first thread. */
 	return stat("/proc/thread-self/ns/net", &netns) ? 0 : netns.st_ino;
 }
 
@@ -65,7 +65,7 @@ static void daemon_report(const char *name)
 	INFO("%s at %s leases%s", name, daemon_socket, daemon_device_count ? line : " nothing");
 }
 
-/* harpd's answer: its settings, and its devices unless HARP_DAEMON=off. */
+/* Stores harpd's answer: its settings, and its devices unless HARP_DAEMON=off. */
 static int daemon_take(const struct harp_daemon *daemon, const char *socket)
 {
 	const struct harp_lease_device *devices;
@@ -87,7 +87,7 @@ static int daemon_take(const struct harp_daemon *daemon, const char *socket)
 	return 0;
 }
 
-/* No harpd runs, so the plugin itself looks for requirements in harp.toml. */
+/* No harpd is running: the plugin checks harp.toml for requirements itself. */
 static int daemon_absent(void)
 {
 	unsigned line;

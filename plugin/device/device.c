@@ -1,34 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * device.c - the interfaces that HARP offers to NCCL: which, in what order, and what they are.
+ * device.c - selects and orders the interfaces that HARP offers to NCCL.
  *
  * Theory of operation
  * -------------------
- * The choice follows NCCL's socket transport, because users know it and because NCCL's bootstrap
- * chooses by the same rules. An interface is usable when it is up and running, has an address of
- * the wanted family and is no port of a bridge or bond (those carry their master's packets; a port
- * named in whole with "=" is taken at its word). Of the usable ones:
+ * The selection follows NCCL's socket transport, because users know it and NCCL's bootstrap uses
+ * the same rules. An interface is usable if it is up and running, has an address of the right
+ * family, and is not a port of a bridge or bond, unless it is named in full with "=". Of the usable
+ * ones:
  *
- *   named        those that HARP_IFNAME, else NCCL_SOCKET_IFNAME, lets through;
+ *   named        those that match HARP_IFNAME, else NCCL_SOCKET_IFNAME;
  *   not named    the first of these groups that is not empty: NICs of other network namespaces that
- *                harpd leases; ib*; the subnet of NCCL_COMM_ID; all but docker*, lo and virbr*;
- *                docker*; lo; virbr*. In it those with only a link-local address count when there
- *                are no others.
+ *                harpd leases; ib*; the subnet of NCCL_COMM_ID; all except docker*, lo and virbr*;
+ *                docker*; lo; virbr*. Interfaces with only link-local addresses count if the group
+ *                has no others.
  *
- * A NIC that harpd leases and that is in our own namespace is an interface like any other; one that is in
- * another (we are in a container, say) is known from harpd alone, and HARP alone can use it. It is offered
- * when it is up, has an address and a queue to lease; an interface of ours by the same name is then
- * left out, since the name was meant for the NIC.
+ * A leased NIC in this process's network namespace is an interface like any other. One in another
+ * namespace (if this process is in a container) is known from harpd only, and only HARP can use it.
+ * It is offered if it is up and has an address and a queue to lease. A local interface of the same
+ * name is then left out, because the name means the NIC.
  *
- * Of several IPv6 addresses the one that will last longest goes into handles: none that the kernel still
- * looks for a duplicate of, a temporary or deprecated one only without a better, and a link-local one,
- * which only hosts on the same link can reach, as the last resort.
+ * Of several IPv6 addresses, handles carry the one with the longest expected lifetime: no tentative
+ * one, temporary or deprecated ones only without a better one, and link-local ones last.
  *
- * What a device is comes from device_sysfs.c. A VLAN or macvlan is described by the interface
- * beneath it (PCI function, NUMA node, guid: NCCL must know that both share one wire), a bond by its first
- * port except for its own speed and guid.
+ * device_sysfs.c describes devices. A VLAN or macvlan gets the properties of the interface beneath
+ * it (PCI function, NUMA node, guid: NCCL must see that they share a port), a bond those of its
+ * first port, except for its own speed and guid.
  *
- * What is chosen here are interfaces; device_load.c puts DPDK ports before them.
+ * device_load.c puts DPDK ports before these interfaces.
  */
 #include "device/scan.h"
 #include "base/sockaddr.h"
@@ -44,7 +43,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-/* Groups of the default order, best first. */
+/* Groups of unnamed interfaces, best first. */
 enum device_group {
 	GROUP_LEASED,
 	GROUP_INFINIBAND,
@@ -110,7 +109,7 @@ static struct harp_addr device_addr(const struct sockaddr *sa)
 	return endpoint.addr;
 }
 
-/* How good an address is to give to peers: 0 not at all. */
+/* How suitable an address is for handles; 0: unusable. */
 static int device_rank_v6(const struct device_host *host, const char *ifname,
 			  const struct sockaddr_in6 *v6, const struct harp_addr *addr)
 {
@@ -120,7 +119,7 @@ static int device_rank_v6(const struct device_host *host, const char *ifname,
 	    IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr))
 		return 0;
 	state = host->address_state(ifname, addr);
-	if (state < 0) /* unknown: taken as preferred */
+	if (state < 0) /* unknown: treated as preferred */
 		state = HARP_ADDRESS_PREFERRED;
 	if (state < HARP_ADDRESS_DEPRECATED)
 		return 0;
@@ -267,7 +266,7 @@ static bool device_usable(const struct device_host *host, const struct plugin_co
 	if (device->netns && (config->path == PATH_KERNEL || config->daemon == DAEMON_OFF ||
 			      candidate->unnamed_never))
 		return false;
-	/* If there is an IPv4 address, a link-local one is of no use. */
+	/* With an IPv4 address, a link-local IPv6 address is not needed. */
 	device->has_v6 =
 		candidate->v6_rank && (!device->has_v4 || candidate->v6_rank > RANK_BEYOND_LINK);
 	if (!device->has_v6)
@@ -320,7 +319,7 @@ static void device_leased_address(struct candidate *candidate, const struct harp
 	candidate->v6_rank = HARP_ADDRESS_PREFERRED + (device->scope_id ? 0 : RANK_BEYOND_LINK);
 }
 
-/* Adds the NICs of other namespaces that harpd can lease a queue of; returns the new count. */
+/* Adds NICs of other namespaces with a queue that harpd can lease; returns the new count. */
 static unsigned device_collect_leased(const struct device_host *host,
 				      const struct plugin_config *config, struct candidate *all,
 				      unsigned count, unsigned max)
@@ -353,7 +352,7 @@ static unsigned device_collect_leased(const struct device_host *host,
 	return count;
 }
 
-/* Is this an interface of ours that a usable NIC of harpd has the name of? */
+/* Does a usable leased NIC of another namespace have this interface's name? */
 static bool device_is_shadowed(const struct candidate *candidate, const struct candidate *all,
 			       const bool *usable, unsigned count)
 {
@@ -368,7 +367,8 @@ unsigned device_scan(const struct device_host *host, const struct plugin_config 
 		     struct device *out, unsigned max)
 {
 	enum device_group best = GROUP_NONE, group;
-	bool link_local_only = true; /* all of the best group */
+	bool link_local_only =
+		true; /* true: all of the best group have only link-local addresses */
 	unsigned count, chosen = 0, room = 256;
 	struct candidate *all = calloc(room, sizeof(*all));
 	bool *usable = calloc(room, sizeof(*usable));

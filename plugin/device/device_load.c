@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * device_load.c - the devices that this process offers: DPDK ports, the kernel's interfaces, or both.
+ * device_load.c - the devices that HARP offers: DPDK ports, kernel interfaces, or both.
  *
  * Theory of operation
  * -------------------
- * Ports come from HARP_DPDK and from harpd. Whether one works is known when it is open, so each is opened
- * here, at init:
+ * Ports come from HARP_DPDK and from harpd. A port must be open to know whether it works, so init
+ * opens them:
  *
- *   HARP_PATH=dpdk        ports alone are offered, and one that can't be used is an error of init;
- *   HARP_PATH=auto        those that can be used are offered, first. One that can't is named by WARN, counted
- *                         (ports_refused), and left out; where none is left the kernel's interfaces are offered,
- *                         as without ports. Beside ports they are only where HARP_IFNAME names them;
- *   HARP_PATH=xdp|kernel  no port is touched, which is said once.
+ *   HARP_PATH=dpdk        Only ports are offered. An unusable one is an error of init.
+ *   HARP_PATH=auto        Usable ports are offered first. An unusable one is logged by WARN, counted
+ *                         (ports_refused), and left out. Kernel interfaces are offered if no port
+ *                         is left, or if HARP_IFNAME names them.
+ *   HARP_PATH=xdp|kernel  Ports are not used, which is logged once.
  *
- * The list is made once per load of the library and never changes: NCCL keeps device numbers across contexts
- * and asks for properties from any thread. A later first context opens its ports again; the one that fails then
- * has a number that NCCL knows, so that init fails with the reason.
+ * The list is made once and never changes, because NCCL keeps device numbers across contexts and
+ * queries properties from any thread. A later first context opens the ports again; if one fails
+ * then, NCCL already knows its number, so init fails with the reason.
  */
 #include "device/scan.h"
 
@@ -38,9 +38,10 @@
 
 static struct device device_list[PLUGIN_DEVICES_MAX]; /* Writer: plugin_devices_load, once */
 static unsigned device_count, device_refused;
-static char device_texts[sizeof(((struct plugin_config *)0)->dpdk)]; /* that ports point into */
+static char
+	device_texts[sizeof(((struct plugin_config *)0)->dpdk)]; /* device->port points into it */
 
-/* ---- the kernel's interfaces ------------------------------------------------------------------ */
+/* ---- the kernel's interfaces ---------------------------------------------------------------- */
 
 /* 0 or -errno. */
 static int device_ioctl(const char *ifname, unsigned long code, struct ifreq *request)
@@ -76,7 +77,7 @@ static int device_segments(const char *ifname)
 	return device_ethtool(ifname, ETHTOOL_GTSO) || device_ethtool(ifname, ETHTOOL_GGSO);
 }
 
-/* Says what was looked for, where that wish came from, and what there is instead. */
+/* Logs the interfaces that were requested, by which setting, and those that exist. */
 static void device_warn_none(const struct plugin_config *config, const struct ifaddrs *addresses)
 {
 	const char *named = getenv("HARP_IFNAME"), *family = "IP";
@@ -109,7 +110,7 @@ static void device_warn_none(const struct plugin_config *config, const struct if
 		     family, there);
 }
 
-/* IFF_RUNNING follows the carrier up to a second late: an interface just set up is asked itself. */
+/* IFF_RUNNING follows the carrier with up to a second of delay, so the carrier itself is read. */
 static void device_ask_carrier(struct ifaddrs *addresses)
 {
 	for (struct ifaddrs *entry = addresses; entry; entry = entry->ifa_next)
@@ -118,7 +119,7 @@ static void device_ask_carrier(struct ifaddrs *addresses)
 			entry->ifa_flags |= IFF_RUNNING;
 }
 
-/* A port and an interface of one name: the name was meant for the port. */
+/* If a port and an interface have the same name, it means the port. */
 static void devices_drop_shadowed(unsigned ports)
 {
 	unsigned kept = ports;
@@ -134,7 +135,7 @@ static void devices_drop_shadowed(unsigned ports)
 	device_count = kept;
 }
 
-/* Behind the ports that are there. */
+/* Appended to the ports. */
 static int devices_load_interfaces(const struct plugin_config *config)
 {
 	unsigned ports = device_count;
@@ -173,9 +174,9 @@ static int devices_load_interfaces(const struct plugin_config *config)
 	return device_count ? 0 : -ENODEV;
 }
 
-/* ---- DPDK ports ------------------------------------------------------------------------------- */
+/* ---- DPDK ports ----------------------------------------------------------------------------- */
 
-/* One is there for its opener, as the device of the next number; false and why: it can't be used. */
+/* Opens one as the next device; false, with the reason in why: it can't be used. */
 static bool devices_try_port(const struct device_port *port, plugin_port_open *open, char *why,
 			     size_t why_len)
 {
@@ -256,7 +257,7 @@ static void devices_say_unused(const struct plugin_config *config)
 		     config->path == PATH_XDP ? "xdp" : "kernel");
 }
 
-/* A later first context: the devices are what they were. */
+/* A later first context: the devices stay the same. */
 static int devices_open_again(plugin_port_open *open)
 {
 	for (unsigned dev = 0; dev < device_count; dev++) {
@@ -272,7 +273,7 @@ static int devices_open_again(plugin_port_open *open)
 	return 0;
 }
 
-/* ---- all of them ------------------------------------------------------------------------------ */
+/* ---- all of them ---------------------------------------------------------------------------- */
 
 int plugin_devices_load(plugin_port_open *open)
 {
@@ -312,15 +313,16 @@ const struct device *plugin_device(int dev)
 /* ---- DPDK ports as devices ------------------------------------------------------------------- */
 
 /*
- * Those of HARP_DPDK, then those that harpd leases. The kernel knows nothing of a port: no interface, no address, no route.
- * To everything above it is a NIC of another network namespace, one of its own (device->netns): HARP's lanes alone use it,
- * and two ports of one host are two hosts to each other. What the port says of itself is added when it has been opened.
+ * Ports of HARP_DPDK, then leased ones. The kernel has no interface, address or route for a port.
+ * The rest of the plugin treats it as a NIC in a network namespace of its own (device->netns): only
+ * HARP lanes use it, and two ports of one host are different hosts to each other. Properties of the
+ * open port are added later.
  */
 
-/* No inode of a network namespace has this bit: they are numbers of 32 bits. */
+/* Inode numbers of network namespaces have 32 bits. */
 #define DEVICE_PORT_NETNS (1ull << 63)
 
-/* The first address of each family that reaches beyond its link, else the first. */
+/* The first address of each family that is not link-local, else the first. */
 static void port_addresses(struct device *device, const struct harp_addr *addresses, unsigned count,
 			   int family)
 {
@@ -373,7 +375,7 @@ static bool port_exists(const struct device_port *ports, unsigned count, const c
 	return false;
 }
 
-/* One of HARP_DPDK. */
+/* Adds a port of HARP_DPDK. */
 static int port_own(struct device_port *ports, unsigned *count, const char *text,
 		    const struct plugin_config *config)
 {
@@ -400,7 +402,7 @@ static int port_own(struct device_port *ports, unsigned *count, const char *text
 	return 0;
 }
 
-/* One of harpd's, unless HARP_DPDK has one of that name. */
+/* Adds a leased port, unless HARP_DPDK has one of that name. */
 static void port_leased(struct device_port *ports, unsigned *count,
 			const struct harp_lease_device *leased, const struct plugin_config *config)
 {
@@ -431,7 +433,7 @@ static void port_leased(struct device_port *ports, unsigned *count,
 	(*count)++;
 }
 
-/* NCCL_SOCKET_IFNAME is about the kernel's interfaces, HARP_IFNAME about what HARP may take. */
+/* HARP_IFNAME also selects ports; NCCL_SOCKET_IFNAME selects kernel interfaces only. */
 static unsigned ports_named(struct device_port *ports, unsigned count,
 			    const struct plugin_config *config)
 {

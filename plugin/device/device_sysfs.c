@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * device_sysfs.c - what an interface is: speed, PCI function, NUMA node, and what lies beneath it.
+ * device_sysfs.c - properties of an interface: speed, PCI function, NUMA node, lower interfaces.
  *
- * sysfs is believed only after it has shown the MAC address and index that the kernel gave: in a
- * container /sys may belong to another network namespace.
+ * sysfs is used only if its MAC address and index match the kernel's: in a container, /sys may
+ * belong to another network namespace.
  */
 #include <ctype.h>
 #include <dirent.h>
@@ -29,8 +29,8 @@ bool device_sysfs_exists(const char *sysfs, const char *ifname, const char *entr
 	return access(path, F_OK) == 0;
 }
 
-/* One line without its newline; false when it is not there or cannot be read (a speed that the
- * driver doesn't know reads as EINVAL). */
+/* Reads one line without its newline; false: it does not exist or cannot be read (an unknown speed
+ * reads as EINVAL). */
 static bool device_sysfs_read(const char *directory, const char *entry, char *out, size_t len)
 {
 	char path[PATH_MAX];
@@ -60,7 +60,7 @@ static bool device_sysfs_number(const char *directory, const char *entry, long *
 	return !errno && end != text && *end == '\0';
 }
 
-/* Does /sys speak of this very interface? */
+/* Does /sys describe this interface? */
 static bool device_sysfs_is_ours(const char *directory, const struct candidate *candidate)
 {
 	const uint8_t *mac = candidate->mac;
@@ -78,8 +78,8 @@ static bool device_sysfs_is_ours(const char *directory, const struct candidate *
 	       !strcmp(text, expected);
 }
 
-/* The directory of the interface beneath, if there is one in this namespace; count: how many. The
- * first by name, so that the answer doesn't change from run to run. */
+/* The directory of the first lower interface in this namespace, by name so that the result is
+ * stable; count: how many there are. */
 static bool device_sysfs_lower(const char *directory, char *out, size_t len, unsigned *count)
 {
 	char lowest[NAME_MAX + 1] = "", path[PATH_MAX + NAME_MAX + 2];
@@ -119,7 +119,7 @@ static bool device_is_pci_address(const char *name)
 	       name[7] <= '7' && name[8] == '\0';
 }
 
-/* The PCI function that the interface hangs on: for virtio the parent of the virtio device. */
+/* The PCI function of the interface; for virtio, the parent of the virtio device. */
 static void device_describe_driver(const char *directory, struct device *device)
 {
 	char path[PATH_MAX], real[PATH_MAX];
@@ -215,14 +215,14 @@ void device_describe_hardware(const char *sysfs, struct candidate *candidate,
 	device_describe_driver(directory, device);
 }
 
-/* ---- kernel lanes of a comm ------------------------------------------------------------------------ */
+/* ---- kernel lanes of a comm
+ * ------------------------------------------------------------------------ */
 
 /*
- * Clouds limit one flow to a part of what the machine may send, so NCCL opens several sockets where it
- * recognises one (NCCL contract section 4.5): the vendor of the NIC's PCI function decides. Its variables
- * beat that, each by itself; NCCL_NSOCKS_PERTHREAD without threads means nothing there, so
- * neither does it here. NCCL allows 64 sockets in all; ours share a message as they come along and
- * not in fixed parts, 16 of them are enough.
+ * Clouds limit the bandwidth of one flow, so NCCL opens several sockets there (NCCL contract
+ * section 4.5), by the PCI vendor of the NIC. Each of its variables overrides its own value;
+ * NCCL_NSOCKS_PERTHREAD has no effect without threads. NCCL allows 64 sockets. HARP's lanes share
+ * messages dynamically, so 16 are enough.
  */
 #define KERNEL_LANES_MAX 16u
 #define VENDOR_ENA 0x1d0fu

@@ -16,14 +16,16 @@
 #include "wire/blake2s.h"
 
 /*
- * The largest class of messages that HARP lanes carry, by the mode of the NIC and by whether the kernel has
- * segmentation offload there (TSO, or GSO in software): with it a message costs the kernel one pass of its stack,
- * without it one for each packet.
+ * The largest size class for HARP lanes, by the mode of the NIC and by the kernel's segmentation
+ * offload there (TSO, or GSO in software). With offload, a message passes the kernel's stack once;
+ * without it, each packet does.
  *
- *   generic copy   measured (docs/performance.md): HARP lanes are slower, or less than 1.3 times as fast
+ *   generic copy   measured (docs/performance.md): HARP lanes are slower, or less than 1.3 times as
+ *                  fast
  *   DPDK           the kernel has no sockets on the port
- *   others         assumptions: no machine of this project has such a NIC. HARP lanes send small messages without a
- *                  pass of the kernel's stack; in copy mode the kernel copies each packet, so bulk pays for it
+ *   others         assumptions, as no such NIC was available: HARP lanes send small messages without
+ *                  passing the kernel's stack; in copy mode the kernel copies each packet, which
+ *                  slows down bulk
  */
 static const enum path_class path_defaults[HARP_MODE_COUNT][2] = {
 	/* offload off, on */
@@ -46,7 +48,7 @@ static uint64_t path_class_bytes(enum path_class class)
 	return bytes[class];
 }
 
-/* The first entry that fits decides. */
+/* The first matching entry applies. */
 static bool path_by_profile(const struct profile *profile, const struct device *device,
 			    enum harp_instance_mode mode, const struct harp_addr *peer,
 			    enum path_class *class)
@@ -62,7 +64,7 @@ static bool path_by_profile(const struct profile *profile, const struct device *
 		if (!found || entry->harp_up_to > *class)
 			*class = entry->harp_up_to;
 		found = true;
-		/* Without a peer the entries that follow an entry for all peers decide nothing. */
+		/* Without a peer: entries after one for all peers have no effect. */
 		if (peer || !entry->peers_bits)
 			return true;
 	}
@@ -79,7 +81,7 @@ struct path_policy path_policy_of(const struct device *device, enum harp_instanc
 		return (struct path_policy){ 0, "HARP_PATH" };
 	if (plugin_path_is_harp(config->path))
 		return (struct path_policy){ PATH_POLICY_ALL, "HARP_PATH" };
-	/* The kernel has no sockets on a DPDK port, nor this process on a NIC of another network namespace. */
+	/* Kernel sockets are impossible on DPDK ports and on NICs of other network namespaces. */
 	if (device->dpdk || device->netns)
 		return (struct path_policy){ PATH_POLICY_ALL, "no kernel path" };
 	if (config->xdp_bytes_max)
@@ -124,7 +126,7 @@ void path_policy_load(void)
 	gethostname(host, sizeof(host) - 1);
 	rc = profile_read(file, host, &path_profile, why, sizeof(why));
 	if (!rc && !named[0])
-		return; /* there is none */
+		return; /* no profile */
 	if (!rc)
 		snprintf(why, sizeof(why), "no such file");
 	missing = rc > 0 ? path_missing_nic(&path_profile) : NULL;
@@ -143,9 +145,10 @@ void path_policy_load(void)
 /* ---- profiles -------------------------------------------------------------------------------- */
 
 /*
- * A profile is the part of TOML that `harpctl tune` writes: `key = "string"`, `key = number`, [tuner], [[nic]], comments and
- * empty lines. Anything else is an error: a profile that this reader understands, a TOML parser understands in the same way
- * (tests/python/test_profile.py).
+ * A profile is the subset of TOML that `harpctl tune` writes: `key = "string"`, `key = number`,
+ * [tuner],
+ * [[nic]], comments and empty lines. Anything else is an error, so a TOML parser gives the same
+ * result for every profile that this parser accepts (tests/python/test_profile.py).
  */
 
 #define PROFILE_BYTES_MAX (64u * 1024u)
@@ -244,7 +247,7 @@ bool profile_has_peer(const struct profile_entry *entry, const struct harp_addr 
 	return true;
 }
 
-/* "10.1.0.0/16": no bit is set behind the prefix. */
+/* "10.1.0.0/16": no bit after the prefix is set. */
 static bool profile_peers(char *text, struct profile_entry *entry)
 {
 	char *slash = strchr(text, '/'), *digit;
@@ -277,7 +280,7 @@ static bool profile_choice(const char *text, const char *const *words, unsigned 
 	return false;
 }
 
-/* "16384:1200 65536:2300": both numbers are positive, the first ones rise. */
+/* "16384:1200 65536:2300": positive numbers, the first ones increasing. */
 static bool profile_curve(const char *text, struct profile_curve *curve)
 {
 	uint64_t before = 0, numbers[2];
@@ -348,7 +351,7 @@ static int profile_nic_value(const struct profile_reader *r, enum profile_key ke
 	}
 }
 
-/* The value of a key, in place: a string without escapes, or a number, which is returned as its digits. */
+/* The value of a key, in place: a string without escapes, or the digits of a number. */
 static char *profile_value(char *text, bool *is_string)
 {
 	char *end;
@@ -402,7 +405,7 @@ static int profile_assign(struct profile_reader *r, char *text)
 	return r->table == PROFILE_NIC ? profile_nic_value(r, key, value) : 0;
 }
 
-/* A table has ended: is all there that it needs? */
+/* At the end of a table: are all required keys present? */
 static int profile_end_table(const struct profile_reader *r)
 {
 	unsigned missing = profile_tables[r->table].needed & ~r->keys;
@@ -457,7 +460,7 @@ static int profile_text(struct profile_reader *r, char *text)
 				next[-1] = '\0';
 			*next++ = '\0';
 		}
-		/* TOML's comments and strings have no other control characters. */
+		/* TOML's comments and strings allow no other control characters. */
 		for (const char *c = text; *c; c++)
 			if (((unsigned char)*c < ' ' && *c != '\t') || (unsigned char)*c > '~')
 				return profile_fail(r, "not plain ASCII text");

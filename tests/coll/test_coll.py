@@ -130,8 +130,8 @@ def test_different_settings(tmp_path: Path) -> None:
         option, variable, unknown, unknown_algorithm, algorithm, call = texts
         assert unknown_algorithm == "HARP_COLL_ALGO=tree: must be empty or ring"
         assert "the HARP_COLL_* variables of ranks 0 and 1 differ" in algorithm
-        assert "rank 1 opened it with wire format float16, rank 0 with native: give all" in option
-        assert "rank 1 opened it with wire format native, rank 0 with bfloat16: give" in variable
+        assert "rank 1 opened it with wire format float16, rank 0 with native; give all" in option
+        assert "rank 1 opened it with wire format native, rank 0 with bfloat16; give" in variable
         assert unknown == "HARP_COLL_WIRE=float8: must be native, float16 or bfloat16"
         assert "rank 0 called allreduce(float32, 100 elements, sum)" in call
         assert "rank 1 called allreduce(float32, 100 elements, sum, wire float16)" in call
@@ -173,7 +173,7 @@ def test_other_world(tmp_path: Path) -> None:
 
 
 def test_other_version(tmp_path: Path) -> None:
-    words = "group g: rank 1 has another version of libharp-coll: install the same on all hosts"
+    words = "group g: rank 1 has another version of libharp-coll; install the same on all hosts"
     said = alone(tmp_path, "other_version", 2)
     assert said == {0: f"71 {words}", 1: f"HARP-COLL-ERROR 71 {words}"}
 

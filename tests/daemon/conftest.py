@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from daemon_rig import Running
+from daemon_rig import NoPreparation, Running
 from fake_kernel import FakeKernel
 from hypothesis import settings as hypothesis_settings
 
-from harp.config import NicConfig
+from harp.config import MetricsConfig, NicConfig
 from harp.daemon import rundir
-from harp.daemon.daemon import Daemon, Preparation
+from harp.daemon.daemon import Daemon
+from harp.daemon.preparation import Preparation
 from harp.daemon.settings import Settings
 
 # The machine may be loaded, so there is no deadline. State machines have many steps already.
@@ -40,7 +41,11 @@ def run_dir(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def settings(run_dir: Path) -> Settings:
     """One NIC; everybody may have leases."""
     return Settings(
-        run_dir=run_dir, users=("*",), nics=(NicConfig(ifname="eth0"),), job="HARP_X=1\n"
+        run_dir=run_dir,
+        users=("*",),
+        nics=(NicConfig(ifname="eth0"),),
+        job="HARP_X=1\n",
+        metrics=MetricsConfig(port=0),
     )
 
 
@@ -54,11 +59,10 @@ def start(settings: Settings, caplog: pytest.LogCaptureFixture) -> Iterator[Call
         kernel: FakeKernel | None = None,
         given: Settings = settings,
         preparation: Preparation | None = None,
-        reload: Callable[[Settings], Settings] | None = None,
-        fresh: Callable[[], Settings] | None = None,
+        load: Callable[[], Settings] | None = None,
     ) -> Running:
         kernel = kernel or FakeKernel()
-        daemon = Daemon(given, kernel, preparation, reload, fresh=fresh)
+        daemon = Daemon(given, kernel, load or (lambda: given), preparation or NoPreparation())
         daemon.start()
         running.append(Running(daemon, kernel))
         return running[-1]

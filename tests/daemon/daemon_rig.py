@@ -13,13 +13,26 @@ from typing import Any
 
 import pytest
 from fake_kernel import FakeKernel
+from lease_client import LeaseClient
 
 from harp import _host
-from harp.daemon.client import DaemonClient, RefusedByDaemonError
+from harp.daemon.client import RefusedByDaemonError
 from harp.daemon.daemon import Daemon
 from harp.daemon.loop import close_all
+from harp.daemon.preparation import Preparation
+from harp.daemon.settings import Settings
 
 NOBODY = 65534
+
+
+class NoPreparation(Preparation):
+    """Changes no NIC of this machine."""
+
+    def prepare(self, settings: Settings, undo: Any, record: Callable[[Any], None]) -> None:
+        record(undo)
+
+    def restore(self, undo: Any, record: Callable[[Any], None]) -> None:
+        """Nothing was changed."""
 
 
 class Running:
@@ -34,8 +47,8 @@ class Running:
     def path(self) -> Path:
         return self.daemon.settings.socket_path
 
-    def client(self, timeout_s: float = 10) -> DaemonClient:
-        return DaemonClient(self.path, "test", timeout_s)
+    def client(self, timeout_s: float = 10) -> LeaseClient:
+        return LeaseClient(self.path, "test", timeout_s)
 
     def call(self, what: Callable[[], Any]) -> Any:
         """Runs something in harpd's thread, and waits for it."""
@@ -102,14 +115,14 @@ def descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def lease_once(client: DaemonClient, ifname: str, **request: Any) -> None:
+def lease_once(client: LeaseClient, ifname: str, **request: Any) -> None:
     """Lease an instance and return it."""
     lease, fds = client.lease(ifname, **request)
     close_all(fds)
     client.release(lease.lease_id)
 
 
-def errors_of(client: DaemonClient, commands: Iterable[str]) -> list[int]:
+def errors_of(client: LeaseClient, commands: Iterable[str]) -> list[int]:
     """Return the errno with which harpd refuses each command."""
     errors = []
     for command in commands:
@@ -120,19 +133,19 @@ def errors_of(client: DaemonClient, commands: Iterable[str]) -> list[int]:
     return errors
 
 
-def lease_queue(client: DaemonClient) -> None:
+def lease_queue(client: LeaseClient) -> None:
     """Lease a queue of eth0, for holder()."""
     client.lease("eth0", label="holder")
 
 
-def holder(path: Path, lease: Callable[[DaemonClient], object] = lease_queue) -> tuple[int, int]:
+def holder(path: Path, lease: Callable[[LeaseClient], object] = lease_queue) -> tuple[int, int]:
     """Start a process that leases and waits. Return its number, and the pipe that ends it."""
     (ready, leased), (waiting, ending) = os.pipe(), os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
             leave_harpd(leased, waiting)
-            with DaemonClient(path, "holder") as client:
+            with LeaseClient(path, "holder") as client:
                 lease(client)
                 os.write(leased, b"x")
                 os.read(waiting, 1)

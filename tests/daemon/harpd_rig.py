@@ -20,9 +20,9 @@ from typing import Any, Self
 
 import pytest
 from daemon_rig import NOBODY, leave_harpd
+from lease_client import LeaseClient
 
 from harp.daemon import rundir
-from harp.daemon.client import DaemonClient
 from harp.lab import Host
 
 READY_S = 30
@@ -161,8 +161,8 @@ class HostDaemon:
         """Everything it logged."""
         return self.log.read_text()
 
-    def client(self) -> DaemonClient:
-        return DaemonClient(self.socket, "test")
+    def client(self) -> LeaseClient:
+        return LeaseClient(self.socket, "test")
 
     def query(self, command: str, **fields: Any) -> Any:
         with self.client() as client:

@@ -46,7 +46,7 @@ def is_leased(harpd: Running) -> bool:
 def test_no_lease_while_the_list_is_not_enforced(
     start: Callable[..., Running], settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
-    harpd = start(given=asking(settings, TEN), reload=lambda _old: asking(settings, TWENTY))
+    harpd = start(given=asking(settings, TEN), load=lambda: asking(settings, TWENTY))
     program(harpd).failing = "sources_set"
     with harpd.client() as client:
         assert client.query("reload") == {"problem": ""}
@@ -55,7 +55,7 @@ def test_no_lease_while_the_list_is_not_enforced(
             client.lease("eth0")
         assert client.query("status")["nics"][0]["allow_sources"] is None
     sync(harpd)
-    assert caplog.text.count("eth0 can't be leased: fake: sources_set") == 1
+    assert caplog.text.count("eth0: can't be leased: fake: sources_set") == 1
     program(harpd).failing = ""
     sync(harpd)
     assert program(harpd).sources == [TWENTY_RAW]

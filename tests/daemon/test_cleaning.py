@@ -13,8 +13,8 @@ import pytest
 
 from harp.daemon import peer, rundir
 from harp.daemon.cleaning import clean
-from harp.daemon.daemon import Preparation
 from harp.daemon.ports import Block
+from harp.daemon.preparation import Preparation
 from harp.daemon.settings import Settings
 from harp.daemon.state import NicState, State, StateFile
 from harp.daemon.table import Lease, Owner

@@ -21,11 +21,12 @@ from daemon_rig import (
     in_child,
     lease_once,
 )
+from lease_client import LeaseClient
 
 from harp import _host
 from harp._host import Kind
-from harp.daemon import server
-from harp.daemon.client import DaemonClient, RefusedByDaemonError
+from harp.daemon import documents, server
+from harp.daemon.client import RefusedByDaemonError
 from harp.daemon.settings import Settings
 from harp.errors import Exit, HarpError
 
@@ -89,9 +90,9 @@ def test_a_second_hello_closes_the_connection(harpd: Running) -> None:
 
 
 def test_descriptors_passed_to_harpd_are_dropped_and_the_connection_with_them(
-    harpd: Running,
+    harpd: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    served(harpd)
+    monkeypatch.setattr(documents, "HELD_S", 0.01)
     before = descriptors()
     for _ in range(20):
         with connect(harpd.path) as sock:
@@ -99,6 +100,7 @@ def test_descriptors_passed_to_harpd_are_dropped_and_the_connection_with_them(
             assert closed(sock)
     served(harpd)
     harpd.until(lambda: len(harpd.daemon._server.clients) == 0, "the clients' end")
+    harpd.until(lambda: not harpd.daemon._documents._held, "their answers' end")
     assert descriptors() <= before
 
 
@@ -118,6 +120,7 @@ def test_a_client_that_reads_no_answer_is_closed(
     harpd: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "TAKE_S", 0.2)
+    monkeypatch.setattr(documents, "HELD_S", 0.01)
     monkeypatch.setattr(server, "CLIENT_BURST", 1e6)
     monkeypatch.setattr(server, "USER_BURST", 1e6)
     harpd.daemon._server.buckets = server.Buckets(1e6, 1e6)
@@ -135,7 +138,7 @@ def test_a_client_that_reads_no_answer_is_closed(
         assert closed(sock)
     served(harpd)
     harpd.until(lambda: len(harpd.daemon._server.clients) == 0, "the clients' end")
-    harpd.until(lambda: not harpd.daemon._lending._lent, "their answers' end")
+    harpd.until(lambda: not harpd.daemon._documents._held, "their answers' end")
     assert descriptors() <= before
 
 
@@ -195,7 +198,7 @@ def test_only_root_stops_restarts_or_reloads(harpd: Running) -> None:
     path = harpd.path
 
     def enemy() -> list[int]:
-        with DaemonClient(path, "enemy") as client:
+        with LeaseClient(path, "enemy") as client:
             return errors_of(client, ("stop", "restart", "reload"))
 
     assert in_child(enemy, NOBODY) == [errno.EPERM] * 3
@@ -225,7 +228,7 @@ def test_the_wrong_user_and_group(start: Callable[..., Running], settings: Setti
     path = harpd.path
 
     def enemy() -> tuple[int, str]:
-        with DaemonClient(path, "enemy") as client:
+        with LeaseClient(path, "enemy") as client:
             try:
                 client.lease("eth0")
             except RefusedByDaemonError as error:
@@ -245,7 +248,7 @@ def test_another_processs_lease_can_not_be_released(harpd: Running) -> None:
         lease, fds = client.lease("eth0")
 
         def enemy() -> int:
-            with DaemonClient(path, "enemy") as other:
+            with LeaseClient(path, "enemy") as other:
                 try:
                     other.release(lease.lease_id)
                 except RefusedByDaemonError as error:
@@ -272,7 +275,7 @@ def test_harpctl_rejects_a_harpd_of_another_user(run_dir: Path) -> None:
             os.seteuid(0)
         why = f"user {NOBODY} listens there, and harpd must run as root or as this user"
         with pytest.raises(HarpError, match=why) as caught:
-            DaemonClient(path)
+            LeaseClient(path)
         assert caught.value.code == Exit.NOT_RUNNING
         with listening.accept()[0] as asked:
             assert asked.recv(64) == b"", "nothing was sent"

@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 from daemon_rig import NOBODY, Running, holder, in_child, kill
+from lease_client import LeaseClient
 
 from harp import _host
 from harp.config import DpdkConfig
-from harp.daemon.client import DaemonClient, RefusedByDaemonError
+from harp.daemon.client import RefusedByDaemonError
 from harp.daemon.loop import close_all
 from harp.daemon.settings import Settings
 
@@ -36,13 +37,13 @@ def settings(settings: Settings) -> Settings:
     return replace(settings, dpdk=(RAIL0, RAIL1))
 
 
-def refused(client: DaemonClient, name: str, **request: Any) -> RefusedByDaemonError:
+def refused(client: LeaseClient, name: str, **request: Any) -> RefusedByDaemonError:
     with pytest.raises(RefusedByDaemonError) as caught:
         client.lease_port(name, **request)
     return caught.value
 
 
-def ports(client: DaemonClient) -> dict[str, dict[str, Any]]:
+def ports(client: LeaseClient) -> dict[str, dict[str, Any]]:
     return {port["name"]: port for port in client.query("status")["dpdk"]}
 
 
@@ -129,7 +130,7 @@ def test_a_port_counts_as_a_lease(start: Callable[..., Running], settings: Setti
     path = harpd.path
 
     def greedy() -> list[int]:
-        with DaemonClient(path, "greedy") as client:
+        with LeaseClient(path, "greedy") as client:
             client.lease("eth0")
             client.lease_port("rail0")
             errors = []
@@ -163,7 +164,7 @@ def test_a_lease_of_an_unknown_port_is_refused(harpd: Running) -> None:
 def test_a_port_that_goes_while_its_lease_is_made(
     start: Callable[..., Running], settings: Settings
 ) -> None:
-    harpd = start(reload=lambda old: replace(old, dpdk=(RAIL1,)))
+    harpd = start(load=lambda: replace(settings, dpdk=(RAIL1,)))
     harpd.kernel.may_make.clear()
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     sock.settimeout(10)
@@ -188,7 +189,7 @@ def test_a_port_lease_survives_a_restart(
     pid, pipe = port_holder(first.path, queues=3)
     first.end(remove=False)
     written = json.loads((first.daemon.settings.run_dir / "state.json").read_text())
-    assert written["leases"] == [], "a harpd that knows no DPDK reads this"
+    assert [each["ifname"] for each in written["leases"]] == ["rail0"]
     second = start(first.kernel)
     assert f"process {pid} continues with DPDK port rail0" in caplog.text
     with second.client() as client:
@@ -205,7 +206,7 @@ def test_a_reload_changes_ports_and_leases_last(
     """The device stays leased when harp.toml renames it."""
     renamed = replace(RAIL0, name="left")
     new = replace(settings, dpdk=(renamed,))
-    harpd = start(reload=lambda _old: new)
+    harpd = start(load=lambda: new)
     pid, pipe = port_holder(harpd.path)
     with harpd.client() as client:
         assert client.query("reload") == {"problem": ""}

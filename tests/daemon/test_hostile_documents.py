@@ -2,32 +2,32 @@
 """Users that keep harpd's answers: the cost for harpd is bounded, and the memory is released."""
 
 import errno
-import fcntl
 import os
-import signal
+import resource
 import socket
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from daemon_rig import NOBODY, Running, in_child
+from lease_client import LeaseClient
 
 from harp import _host
 from harp._host import Kind
-from harp.daemon import documents, readings
-from harp.daemon.client import DaemonClient, RefusedByDaemonError
+from harp.daemon import documents
+from harp.daemon.client import RefusedByDaemonError
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: it plays two users")
 STATUS, STATS = b'{"command": "status"}', b'{"command": "stats"}'
 
 
-def keep(client: DaemonClient, question: bytes = STATUS) -> int:
+def keep(client: LeaseClient, question: bytes = STATUS) -> int:
     """An answer's descriptor."""
-    _, fds = client._ask(_host.pack_query(client._next(), question), Kind.ANSWER)
+    _, fds = client.ask(_host.pack_query(client.next_serial(), question), Kind.ANSWER)
     return fds[0]
 
 
-def kept(client: DaemonClient, most: int) -> tuple[list[int], str]:
+def kept(client: LeaseClient, most: int) -> tuple[list[int], str]:
     """Keep answers until harpd refuses; return them and the reason."""
     fds: list[int] = []
     try:
@@ -38,75 +38,88 @@ def kept(client: DaemonClient, most: int) -> tuple[list[int], str]:
     return fds, ""
 
 
+def until_empty(harpd: Running) -> None:
+    harpd.until(lambda: not harpd.daemon._documents._held, "no document held")
+
+
 @ROOT_ONLY
-def test_only_the_user_that_keeps_answers_is_refused(harpd: Running) -> None:
-    harpd.daemon._lending._each_max = 5
+def test_only_the_user_with_many_answers_is_refused(harpd: Running) -> None:
+    harpd.daemon._documents._each_max = 5
     path = harpd.path
 
     def enemy() -> list[Any]:
-        with DaemonClient(path, "enemy") as client, DaemonClient(path, "another") as other:
+        with LeaseClient(path, "enemy") as client, LeaseClient(path, "another") as other:
             fds, why = kept(client, 50)
-            refused = kept(other, 1)[1]
-            os.close(fds.pop())
-            return [len(fds) + 1, why, refused != "", kept(client, 50)[1] != "", len(fds)]
+            return [len(fds), why, kept(other, 1)[1] != ""]
 
     found = in_child(enemy, NOBODY)
-    assert found[:1] + found[2:] == [5, True, True, 4]
-    assert found[1].startswith(f"user {NOBODY} keeps 5 of harpd's answers open, 0 MiB in all, ")
-    held = []
-    with harpd.client() as client:  # root's are not counted, and do not pile up either
+    assert (found[0], found[2]) == (5, True)
+    assert found[1] == (
+        f"user {NOBODY} got 5 answers of 0 MiB within 10 s, which is the limit; ask less often"
+    )
+    with harpd.client() as client:  # root is never refused, and its answers do not pile up
         held, why = kept(client, 50)
         assert (len(held), why) == (50, "")
-        assert harpd.call(lambda: len(harpd.daemon._lending._lent[0])) <= 5
+        assert harpd.call(lambda: len(harpd.daemon._documents._held[0])) <= 5
+        assert os.fstat(held[0]).st_size == 0 < os.fstat(held[-1]).st_size
     for fd in held:
         os.close(fd)
 
 
 @ROOT_ONLY
 def test_the_limit_counts_bytes(harpd: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(documents, "HELD_BYTES_MAX", 3000)
-    monkeypatch.setattr(
-        readings, "_read", lambda _reader, _flows: documents.document_fd("x" * 2000)
-    )
-    monkeypatch.setattr(readings, "AGE_S", 0.01)
+    monkeypatch.setattr(documents, "HELD_BYTES_MAX", 10)
     path = harpd.path
 
-    def enemy() -> list[int]:
-        with DaemonClient(path, "enemy") as client:
-            first = keep(client, STATS)
-            errors = []
-            while not errors:  # the same one, as long as it is young
-                try:
-                    os.close(keep(client, STATS))
-                except RefusedByDaemonError as refused:
-                    errors.append(refused.error)
-            os.close(first)
-            os.close(keep(client, STATS))
-            return errors
+    def enemy() -> str:
+        with LeaseClient(path, "enemy") as client:
+            return kept(client, 1)[1]
 
-    assert in_child(enemy, NOBODY) == [errno.EDQUOT]
-
-
-def until_empty(harpd: Running) -> None:
-    harpd.until(lambda: not harpd.daemon._lending._lent, "nothing lent")
-
-
-def test_memory_comes_back_although_a_path_is_kept(
-    start: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An O_PATH descriptor does not count as open: the kernel does not report it."""
-    monkeypatch.setattr(documents, "SWEEP_S", 0.01)
-    harpd = start()
+    assert "which is the limit" in in_child(enemy, NOBODY)
     with harpd.client() as client:
-        fd = keep(client)
-        path = os.open(f"/proc/self/fd/{fd}", os.O_PATH)
-        for _ in range(20):
-            harpd.call(lambda: harpd.daemon._lending._sweep())
-        assert os.fstat(fd).st_size > 100, "who has it open relies on it"
+        os.close(keep(client))
+
+
+@ROOT_ONLY
+def test_all_users_get_one_document_of_statistics(
+    harpd: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which no user's answers are counted for, whoever keeps it."""
+    monkeypatch.setattr(documents, "AGE_S", 60)
+    harpd.daemon._documents._each_max = 1
+    path = harpd.path
+
+    def number() -> list[int]:
+        with LeaseClient(path, "one of them") as client:
+            return [os.fstat(keep(client, STATS)).st_ino for _ in range(3)]
+
+    assert len({*number(), *in_child(number, NOBODY)}) == 1
+
+
+def test_a_large_document_of_statistics_is_used_longer(
+    harpd: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often it is asked for, few of them are in memory."""
+    monkeypatch.setattr(documents, "AGE_S", 0)
+    monkeypatch.setattr(documents, "READ_BYTES_PER_S", 1)
+    with harpd.client() as client:
+        fds = [keep(client, STATS) for _ in range(20)]
+    assert len({os.fstat(fd).st_ino for fd in fds}) == 1
+    for fd in fds:
         os.close(fd)
-        until_empty(harpd)
-        assert os.fstat(path).st_blocks == 0
-        os.close(path)
+
+
+@pytest.mark.parametrize("question", [STATUS, STATS], ids=["status", "stats"])
+def test_memory_comes_back_although_an_answer_is_kept(
+    harpd: Running, monkeypatch: pytest.MonkeyPatch, question: bytes
+) -> None:
+    monkeypatch.setattr(documents, "HELD_S", 0.05)
+    monkeypatch.setattr(documents, "AGE_S", 0.05)
+    with harpd.client() as client:
+        fd = keep(client, question)
+    until_empty(harpd)
+    assert (os.fstat(fd).st_size, os.fstat(fd).st_blocks) == (0, 0)
+    os.close(fd)
 
 
 def test_an_answer_cannot_be_written_or_truncated(harpd: Running) -> None:
@@ -122,7 +135,10 @@ def test_an_answer_cannot_be_written_or_truncated(harpd: Running) -> None:
     os.close(fd)
 
 
-def test_a_client_that_disconnects_keeps_no_memory(harpd: Running) -> None:
+def test_a_client_that_disconnects_keeps_no_memory(
+    harpd: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(documents, "HELD_S", 0.05)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
         sock.connect(str(harpd.path))
         sock.send(_host.pack_hello(1, "enemy"))
@@ -132,30 +148,11 @@ def test_a_client_that_disconnects_keeps_no_memory(harpd: Running) -> None:
     until_empty(harpd)
 
 
-def test_opening_an_answer_during_the_check_does_not_end_harpd(harpd: Running) -> None:
-    """An open breaks the file lease and the kernel sends a signal; SIGIO would end harpd."""
-    lock, opens = fcntl.fcntl, []
-
-    def opened_meanwhile(fd: int, what: int, value: int = 0) -> Any:
-        found = lock(fd, what, value)
-        if (what, value) == (fcntl.F_SETLEASE, fcntl.F_WRLCK):
-            with pytest.raises(BlockingIOError):
-                os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_NONBLOCK)
-            opens.append(fd)
-        return found
-
-    def sweep() -> None:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(fcntl, "fcntl", opened_meanwhile)
-            harpd.daemon._lending._sweep()
-
-    received: list[int] = []
-    before = signal.signal(signal.SIGIO, lambda number, _frame: received.append(number))
+def test_answers_leave_descriptors_for_leases(start: Callable[..., Running]) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (512, hard))
     try:
-        with harpd.client() as client:
-            os.close(keep(client))
-            harpd.call(sweep)
-        assert opens
-        assert not received
+        harpd = start()
+        assert harpd.daemon._documents._each_max == 512 // 16 // 4
     finally:
-        signal.signal(signal.SIGIO, before)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from harp import _host, output
-from harp.daemon.documents import document_fd
+from harp.daemon.documents import written
 
 CODE = "from harp.cli import main; main()"
 
@@ -66,7 +66,7 @@ def impostor(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
             sock.recv(65536)
             sock.send(_host.pack_welcome(1, "harpd 9", [], ""))
             while sock.recv(65536):
-                fd = document_fd(document)
+                fd = written((document.encode(),))
                 socket.send_fds(sock, [_host.pack_answer(2)], [fd])
                 os.close(fd)
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 from daemon_rig import Running, connect, descriptors, errors_of, in_child
+from lease_client import LeaseClient
 
 from harp import _host
-from harp.daemon import limits, peer, server
-from harp.daemon.client import DaemonClient
+from harp.daemon import documents, limits, peer, server
 
 MESSAGES = [
     _host.pack_hello(1, "harp"),
@@ -92,6 +92,7 @@ def test_mutated_messages_crash_nothing(
 ) -> None:
     monkeypatch.setattr(server, "CLIENT_BURST", 1e6)
     monkeypatch.setattr(harpd.daemon._server, "buckets", limits.Buckets(1e6, 1e6))
+    monkeypatch.setattr(documents, "HELD_S", 0.05)
     with harpd.client() as client:
         client.query("stats")  # what is imported at first use stays open
     before = descriptors()
@@ -175,7 +176,7 @@ def test_root_without_capabilities_controls_nothing(harpd: Running) -> None:
     def contained() -> list[int]:
         libc = CDLL(None, use_errno=True)
         assert libc.capset(b"\x22\x05\x08\x20\0\0\0\0", bytes(24)) == 0
-        with DaemonClient(path, "contained") as client:
+        with LeaseClient(path, "contained") as client:
             return errors_of(client, ("stop", "restart", "reload"))
 
     assert in_child(contained) == [errno.EPERM] * 3

@@ -9,10 +9,11 @@ import threading
 
 import pytest
 from daemon_rig import Running
+from lease_client import LeaseClient
 
 from harp import _host
 from harp.daemon import limits, server, sockets
-from harp.daemon.client import DaemonClient, RefusedByDaemonError
+from harp.daemon.client import RefusedByDaemonError
 from harp.daemon.ports import Block
 from harp.daemon.sockets import ports_in_use
 
@@ -20,7 +21,7 @@ CONNECTIONS = 8
 LAST_OF_EACH_BLOCK = frozenset(range(61255, 65536, 256))  # 17 blocks of 256, and a rest of none
 
 
-def refused(client: DaemonClient) -> RefusedByDaemonError:
+def refused(client: LeaseClient) -> RefusedByDaemonError:
     with pytest.raises(RefusedByDaemonError) as caught:
         client.lease("eth0")
     return caught.value

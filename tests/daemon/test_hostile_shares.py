@@ -11,9 +11,10 @@ from dataclasses import replace
 import pytest
 from daemon_rig import NOBODY, Running, in_child
 from fake_kernel import FakeKernel
+from lease_client import LeaseClient
 
 from harp.daemon import leasing
-from harp.daemon.client import DaemonClient, RefusedByDaemonError
+from harp.daemon.client import RefusedByDaemonError
 from harp.daemon.settings import Settings
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: it plays two users")
@@ -25,7 +26,7 @@ def lease_and_die(harpd: Running, again: int = 1) -> list[int]:
 
     def enemy() -> list[int]:
         errors = []
-        with DaemonClient(path, "enemy") as client:
+        with LeaseClient(path, "enemy") as client:
             for _ in range(again):
                 try:
                     lease, fds = client.lease("eth0")
@@ -91,7 +92,7 @@ def test_a_client_without_hello_is_dropped_first(harpd: Running, uid: int) -> No
             sock.connect(str(path))
         for each in {uid, NOBODY}:
             os.seteuid(each)
-            with DaemonClient(path, "one that speaks") as client:
+            with LeaseClient(path, "one that speaks") as client:
                 served.append(client.query("status")["connections"] >= places.per_uid_max)
         return served
 

@@ -16,7 +16,7 @@ from documents import changed, places
 from fake_kernel import FakeKernel
 
 from harp.daemon import cleaning, peer
-from harp.daemon.daemon import Preparation
+from harp.daemon.preparation import Preparation
 from harp.daemon.settings import Settings
 from harp.daemon.state import BadStateError, decode
 from harp.errors import HarpError

@@ -12,10 +12,11 @@ from dataclasses import replace
 import pytest
 from daemon_rig import NOBODY, Running, holder, in_child, lease_once
 from fake_kernel import FakeKernel, FakeSteering, address
+from lease_client import LeaseClient
 
 from harp import _host
 from harp.config import NicConfig
-from harp.daemon.client import DaemonClient, RefusedByDaemonError
+from harp.daemon.client import RefusedByDaemonError
 from harp.daemon.kernel import Hardware
 from harp.daemon.loop import close_all
 from harp.daemon.netlink import Link
@@ -185,7 +186,7 @@ def test_the_lease_limit_of_a_user(start: Callable[..., Running], settings: Sett
 
     def greedy() -> list[int]:
         errors = []
-        with DaemonClient(path, "greedy") as client:
+        with LeaseClient(path, "greedy") as client:
             for _ in range(3):
                 try:
                     client.lease("eth0")
@@ -426,13 +427,13 @@ def test_reload_takes_what_may_change(
 ) -> None:
     answers = [replace(settings, users=(), groups=(), job="HARP_X=2\n"), ValueError("line 3: bad")]
 
-    def reload(_old: Settings) -> Settings:
+    def load() -> Settings:
         answer = answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    harpd = start(reload=reload)
+    harpd = start(load=load)
     with harpd.client() as client:
         assert client.query("reload") == {"problem": ""}
         assert client.query("reload") == {"problem": "line 3: bad"}
@@ -445,9 +446,9 @@ def test_reload_takes_what_may_change(
 def test_an_unreadable_nic_does_not_keep_settings_from_others(
     start: Callable[..., Running], settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def reload(old: Settings) -> Settings:
-        nics = tuple(replace(each, lease_queues=(1,)) for each in old.nics)
-        return replace(old, nics=nics, users=(), groups=(), leases_per_uid=1)
+    def load() -> Settings:
+        nics = tuple(replace(each, lease_queues=(1,)) for each in both.nics)
+        return replace(both, nics=nics, users=(), groups=(), leases_per_uid=1)
 
     def hardware(link: Link, rss: str) -> Hardware:
         if link.ifname == "eth0":
@@ -457,7 +458,7 @@ def test_an_unreadable_nic_does_not_keep_settings_from_others(
     kernel = FakeKernel()
     kernel.present["eth1"] = replace(kernel.present["eth0"], ifname="eth1", ifindex=3)
     both = replace(settings, nics=(NicConfig(ifname="eth0"), NicConfig(ifname="eth1")))
-    harpd = start(kernel, given=both, reload=reload)
+    harpd = start(kernel, given=both, load=load)
     real = kernel.hardware
     monkeypatch.setattr(kernel, "hardware", hardware)
     with harpd.client() as client:
@@ -475,7 +476,7 @@ def test_a_reload_gives_and_takes_queues(start: Callable[..., Running], settings
     def only(*queues: int) -> Settings:
         return replace(settings, nics=(NicConfig(ifname="eth0", lease_queues=queues),))
 
-    harpd = start(given=only(0, 1), reload=lambda _old: only(1, 2))
+    harpd = start(given=only(0, 1), load=lambda: only(1, 2))
     with harpd.client() as client:
         lease, fds = client.lease("eth0", queue=0)
         client.query("reload")

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from daemon_rig import Running, leave_harpd
 from fake_kernel import FakeKernel
+from lease_client import LeaseClient
 
 from harp import _host
 from harp.daemon import leasing
-from harp.daemon.client import DaemonClient
 from harp.daemon.kernel import LeaseRequest, Made
 from harp.daemon.loop import close_all
 
@@ -37,7 +37,7 @@ class SlowKernel(FakeKernel):
         return False  # it is the lease that finds out
 
 
-def give_back(client: DaemonClient, count: int) -> None:
+def give_back(client: LeaseClient, count: int) -> None:
     """Lease a number of queues and return them together."""
     leases = [client.lease("eth0") for _ in range(count)]
     for lease, fds in leases:
@@ -45,18 +45,18 @@ def give_back(client: DaemonClient, count: int) -> None:
         client.release(lease.lease_id)
 
 
-def asks(client: DaemonClient, **request: Any) -> None:
+def asks(client: LeaseClient, **request: Any) -> None:
     """Request a lease; the answer is read later."""
     client._sock.send(_host.pack_lease(9, "eth0", **request))
 
 
-def leased(client: DaemonClient) -> Any:
+def leased(client: LeaseClient) -> Any:
     raw, fds, _, _ = socket.recv_fds(client._sock, 65536, _host.FDS)
     close_all(fds)
     return _host.unpack(raw).fields["lease"]
 
 
-def refused(client: DaemonClient) -> tuple[int, str]:
+def refused(client: LeaseClient) -> tuple[int, str]:
     fields = _host.unpack(client._sock.recv(65536)).fields
     return fields["error"], fields["why"]
 
@@ -124,7 +124,7 @@ def test_a_client_that_dies_waiting_leaves_the_queue_to_others(
         if pid == 0:
             try:
                 leave_harpd()
-                with DaemonClient(path, "mortal") as mortal:
+                with LeaseClient(path, "mortal") as mortal:
                     asks(mortal)
                     signal.pause()
             finally:

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from actor import Actor
 from harpd_rig import HostDaemon
+from lease_client import LeaseClient
 from netns_queues import connection
 
 from harp import _paths
-from harp.daemon.client import DaemonClient, RefusedByDaemonError
+from harp.daemon.client import RefusedByDaemonError
 from harp.lab import Host, Lab, LabOptions
 
 PAIRS, QUEUES = 4, 8
@@ -84,7 +85,7 @@ def connected(sender: Actor, receiver: Actor, listening: tuple[str, int]) -> str
     return next(line for line in log if "connected by" in line)
 
 
-def lease(daemon: HostDaemon) -> tuple[DaemonClient, list[int]]:
+def lease(daemon: HostDaemon) -> tuple[LeaseClient, list[int]]:
     client = daemon.client()
     try:
         return client, client.lease("eth0")[1]

@@ -32,9 +32,9 @@ def some_state() -> State:
         pid=7,
         start_ticks=8,
         version="0.1.0",
-        nics={"eth0": NicState(4, "/run/harp/bpf/eth0", [b"\1".hex() * 16])},
+        nics={"eth0": NicState(4, [b"\1".hex() * 16])},
         leases=[lease],
-        rests={"eth0": [(Block(62000, 62255), 99.5)]},
+        rests={"eth0": [(62000, 62255, 99.5)]},
         undo={"version": 1, "changes": []},
     )
 

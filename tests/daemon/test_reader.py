@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 from conftest_stats import Owner, make_owner, owner
+from harpd_documents import Documents, documents, nic
 
 from harp.daemon import exporter
 from harp.daemon import reader as reading
-from harp.daemon.families import DaemonView, NicView
 from harp.daemon.reader import Reader, ReaderError
 from harp.procfs import status_field
 from harp.stats import discover
@@ -27,7 +27,7 @@ from harp.stats.reader import KEPT, NOBODY
 
 __all__ = ["make_owner", "owner"]
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: capabilities are given up")
-VIEW = DaemonView(1000.0, (NicView("eth1", True, {"free": 1}, {"rss_mismatch": 3}),))
+DOCUMENTS = documents(nic("eth1", "free", verdicts={"rss_mismatch": 3}))
 DOCUMENT = {"kind": "document", "flows": False}
 
 
@@ -150,7 +150,7 @@ def test_a_dead_reader_is_started_again(
 def test_a_reader_that_does_not_answer_is_ended(make_reader: Callable[..., Reader]) -> None:
     reader = make_reader(variant("discover.find = lambda: time.sleep(1000)"))
     with pytest.raises(ReaderError, match="timed out"):
-        reader.ask(DOCUMENT, None, 0.05)
+        reader.ask(DOCUMENT, 0.05)
     assert reader.pid == 0
 
 
@@ -162,7 +162,7 @@ def test_an_exception_of_the_reader_is_an_answer(make_reader: Callable[..., Read
 
 
 # --------------------------------------------------------------------------------------------------
-# One scan serves all requests.
+# What a scan costs.
 #
 
 
@@ -215,11 +215,11 @@ def test_all_requests_of_a_second_get_one_answer(
     monkeypatch.setattr(exporter, "AGE_S", 1000.0)
     reader, views = Counted(), []
 
-    def view() -> DaemonView:
+    def view() -> Documents:
         views.append(1)
-        return VIEW
+        return DOCUMENTS
 
-    running = exporter.start(port=0, source=view, reader=reader)
+    running = exporter.Exporter(port=0, source=view, reader=reader)
     try:
         texts: list[bytes] = []
         threads = [
@@ -249,7 +249,9 @@ def test_metrics_without_the_reader_are_harpd_s_own(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exporter, "AGE_S", 0.0)
-    running = exporter.start(port=0, source=lambda: VIEW, reader=Reader(["/no/such/program"]))
+    running = exporter.Exporter(
+        port=0, source=lambda: DOCUMENTS, reader=Reader(["/no/such/program"])
+    )
     monkeypatch.setattr(reading, "RESTART_S", 0)
     try:
         with caplog.at_level(logging.ERROR, "harpd"):

@@ -17,8 +17,9 @@ from test_leases import nothing_is_left, queue_state, steering
 from harp.config import NicConfig
 from harp.daemon import daemon, state
 from harp.daemon.client import RefusedByDaemonError
-from harp.daemon.daemon import Daemon, Preparation
+from harp.daemon.daemon import Daemon
 from harp.daemon.frames import Frames
+from harp.daemon.preparation import Preparation
 from harp.daemon.settings import Settings
 from harp.daemon.table import QueueState
 from harp.errors import HarpError
@@ -308,7 +309,7 @@ def test_a_start_that_fails_leaves_running_jobs_alone(
             raise HarpError("the NIC is on fire")
 
     with pytest.raises(HarpError, match="on fire"):
-        Daemon(settings, first.kernel, Failing()).start()
+        Daemon(settings, first.kernel, lambda: settings, Failing()).start()
     assert first.kernel.pinned != {}
     assert set(steering(first).xsks) == {0}
     second = start(first.kernel)
@@ -331,13 +332,13 @@ def test_nics_are_added_and_removed_by_a_restart(
 def test_a_restart_that_would_fail_is_refused(
     settings: Settings, change: str, start: Callable[..., Running]
 ) -> None:
-    def fresh() -> Settings:
+    def load() -> Settings:
         if change == "broken":
             raise HarpError("harp.toml:3: no such key")
         return replace(settings, run_dir=settings.run_dir / "elsewhere")
 
     kernel = FakeKernel()
-    harpd = start(kernel, fresh=fresh)
+    harpd = start(kernel, load=load)
     with harpd.client() as client:
         with pytest.raises(RefusedByDaemonError, match="harpd continues unchanged") as caught:
             client.query("restart")

@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 from conftest_stats import Owner, make_owner, owner
 from daemon_rig import NOBODY, Running, in_child
+from lease_client import LeaseClient
 
 from harp import _host
-from harp.daemon import readings
-from harp.daemon.client import DaemonClient, RefusedByDaemonError
-from harp.daemon.documents import document_fd
+from harp.daemon import documents
+from harp.daemon.client import RefusedByDaemonError
+from harp.daemon.documents import written
 from harp.daemon.reader import Reader
 from harp.daemon.settings import Settings
 from harp.stats.view import name_of
@@ -65,7 +66,7 @@ def test_users_that_may_not_lease_see_no_statistics(
     harpd = start(given=replace(settings, users=("root",), groups=()))
 
     def ask() -> Any:
-        with DaemonClient(harpd.path, "test", 10) as client:
+        with LeaseClient(harpd.path, "test", 10) as client:
             try:
                 client.query("stats")
             except RefusedByDaemonError as refused:
@@ -77,12 +78,12 @@ def test_users_that_may_not_lease_see_no_statistics(
     )
 
 
-def ask(*clients: DaemonClient) -> None:
+def ask(*clients: LeaseClient) -> None:
     for client in clients:
         client._sock.send(_host.pack_query(9, b'{"command": "stats"}'))
 
 
-def both_ask(harpd: Running, *clients: DaemonClient) -> None:
+def both_ask(harpd: Running, *clients: LeaseClient) -> None:
     """Two questions, of which harpd has both: for a look that lasts."""
     ask(*clients)
     harpd.until(lambda: sum(c._busy for c in harpd.daemon._server.clients) == 2, "two wait")
@@ -97,9 +98,9 @@ def test_other_requests_are_served_during_a_scan(
     def look(_reader: Reader, _flows: bool) -> int:
         assert seen.wait(60)
         looked.append(threading.current_thread().name[:10])
-        return document_fd("{}")
+        return written((b"{}",))
 
-    monkeypatch.setattr(readings, "_read", look)
+    monkeypatch.setattr(documents, "read_statistics", look)
     with harpd.client() as one, harpd.client() as other:
         both_ask(harpd, one, other)
         with harpd.client() as third:
@@ -112,11 +113,9 @@ def test_other_requests_are_served_during_a_scan(
     assert looked == ["harpd-work"]
 
 
-def test_all_clients_of_a_user_get_one_document(
-    harpd: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_clients_get_one_document(harpd: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of up to 128 MiB, which a worker writes. None moves another's offset."""
-    monkeypatch.setattr(readings, "AGE_S", 60)
+    monkeypatch.setattr(documents, "AGE_S", 60)
     with harpd.client() as one, harpd.client() as other:
         ask(one, other)
         fds = [socket.recv_fds(client._sock, 65536, 4)[1][0] for client in (one, other)]

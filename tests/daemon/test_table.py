@@ -119,9 +119,9 @@ class Life(RuleBasedStateMachine):
         self.leases.activate(lease)
         return lease
 
-    @rule(lease=consumes(reserved), bound=st.booleans())
-    def cancel(self, lease: Lease, bound: bool) -> None:
-        self.leases.cancel(lease, self.now_s, bound)
+    @rule(lease=consumes(reserved))
+    def cancel(self, lease: Lease) -> None:
+        self.leases.cancel(lease, self.now_s)
 
     @rule(lease=consumes(active))
     def release(self, lease: Lease) -> None:

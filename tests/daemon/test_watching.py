@@ -235,18 +235,21 @@ def test_lost_notifications_cause_a_new_read(harpd: Running, watcher: Watcher) -
     harpd.until(lambda: len(monitor(harpd).resolved) == 2, "it is asked again")
 
 
-def test_a_monitor_that_fails_is_replaced(
-    harpd: Running, watcher: Watcher, monkeypatch: pytest.MonkeyPatch
+def test_a_monitor_that_fails_ends_the_watches(
+    harpd: Running, lease: int, watcher: Watcher
 ) -> None:
-    monkeypatch.setattr(watching, "MONITOR_AGAIN_S", 0.01)
+    """As the end of harpd does: jobs connect again, and the next watch has another monitor."""
     first = monitor(harpd)
     first.failing = True
     first.announce(Changes())
-    harpd.until(lambda: len(harpd.kernel.monitors) == 2, "another one")
+    assert watcher.ended()
     assert first.closed
-    harpd.kernel.network_byte = b"b"
-    monitor(harpd).announce(Changes(routes=True))
-    assert watcher.next().kind is Kind.NETWORK
+    with Watcher(harpd.path) as again:
+        assert again.ask(_host.pack_watch(2, lease)).kind is Kind.NETWORK
+        assert len(harpd.kernel.monitors) == 2
+        harpd.kernel.network_byte = b"b"
+        monitor(harpd).announce(Changes(routes=True))
+        assert again.next().kind is Kind.NETWORK
 
 
 @pytest.mark.parametrize("end", ["released", "hung up", "watched again", "watched elsewhere"])

@@ -11,7 +11,6 @@ import pytest
 from checked_host import NOT_RUNNING, CheckedHost, device
 
 from harp import _host, _paths
-from harp.doctor import document
 from harp.doctor.finding import CHECKS, Finding, Severity
 from harp.doctor.harpd import Harpd
 from harp.doctor.view import Link
@@ -401,11 +400,6 @@ def test_no_interface_at_all(checked: CheckedHost) -> None:
     assert (report.interfaces, report.severity) == ([], NO)
     assert report.verdict.startswith("no interface is up")
     assert {"kernel", "privilege", "processors"} <= {each.name for each in report.host}
-
-
-def test_the_document_is_current(root_dir: Path) -> None:
-    """`make docs` writes it."""
-    assert (root_dir / "docs/check.md").read_text() == document.table()
 
 
 def test_the_c_checks_are_listed(root_dir: Path) -> None:

@@ -15,9 +15,8 @@ from checked_host import CheckedHost, device
 from harp import _host
 from harp.doctor.examine import Examined, examine_port
 from harp.doctor.finding import Finding, Severity
-from harp.doctor.harpd import Harpd
+from harp.doctor.harpd import Harpd, PortUse
 from harp.doctor.port_probe import PortProbe
-from harp.doctor.port_use import PortUse
 from harp.errors import HarpError
 
 GOOD, COSTS, NO = Severity.GOOD, Severity.COSTS, Severity.NO

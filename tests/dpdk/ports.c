@@ -228,23 +228,6 @@ TEST(chained_packets_arrive_whole)
 	end_close(&end);
 }
 
-TEST(net_null_sends_and_receives)
-{
-	struct harp_desc descs[64];
-	struct end end;
-
-	end_open(&end, "net_null0", 0);
-	CHECK_EQ(end_send(&end, 64, 1514, 1), 64);
-	end_complete(&end);
-	CHECK_EQ(end.sent, 0);
-	end_fill(&end, 128);
-	/* It makes packets of nothing, in frames that were filled. */
-	CHECK_EQ(end.nic->ops->rx(end.nic, descs, 64, 1), 64);
-	for (unsigned i = 0; i < 64; i++)
-		CHECK(descs[i].addr < (uint64_t)END_FRAMES * 2048 && descs[i].len == 64);
-	end_close(&end);
-}
-
 /* A full ring takes what it has room for, and the rest stays the caller's. */
 TEST(a_full_ring_takes_a_part)
 {

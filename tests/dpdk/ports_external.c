@@ -54,7 +54,7 @@ TEST(external_memory_ends_with_its_queue)
 	end_close(&end);
 }
 
-/* Sends a piece that nobody reads, and asks for its memory every so often until it is home; how often. */
+/* Sends a piece that is not read, and tries to remove its memory until that works; returns the number of tries. */
 static unsigned external_ask(struct end *end, uint8_t memory[1000], uint64_t *now_ns,
 			     uint64_t step_ns)
 {
@@ -72,7 +72,7 @@ static unsigned external_ask(struct end *end, uint8_t memory[1000], uint64_t *no
 	return asked;
 }
 
-/* A device that keeps what it was given: nobody empties its ring. Asked for often enough the memory comes home, the ring
+/* A device that keeps what it was given: its ring is not read. After enough tries the memory is free, the ring
  * is empty, and the queue goes on. */
 TEST(memory_in_a_full_ring_is_recovered)
 {
@@ -134,7 +134,7 @@ TEST(buffers_held_elsewhere_outlive_their_port)
 	CHECK_EQ(mempools(), 0);
 }
 
-/* A device behind a virtual one reads memory that nobody has mapped for it: nothing is sent in place through those. */
+/* A device behind a virtual one reads memory that is not mapped for it: nothing is sent in place through those. */
 TEST(a_nested_device_sends_nothing_in_place)
 {
 	struct end end;

@@ -180,7 +180,7 @@ TEST(conflicting_options_are_refused)
 	struct end end;
 
 	CHECK_EQ(start(3, 0, NULL), -EINVAL);
-	CHECK_EQ(start(2, 1u << 30, NULL), -ENOMEM); /* nobody has a PiB of them */
+	CHECK_EQ(start(2, 1u << 30, NULL), -ENOMEM); /* no machine has a PiB of them */
 	CHECK(strstr(why, "nr_hugepages"));
 	/* A secondary process would wait for its primary, which may be dead, for ever. */
 	CHECK_EQ(start(1, 64, "--proc-type=secondary"), -EINVAL);

@@ -109,24 +109,6 @@ bool peer_hears(struct end *end)
 	return end->received >= before + 1000;
 }
 
-TEST(memif_connects_two_processes)
-{
-	uint64_t until_ns = test_now_ns() + 60000000000u;
-	struct end end;
-	pid_t peer;
-
-	peers_begin();
-	peer = peer_start(peers_server);
-	end_open(&end, peers_client, 0);
-	while (end.received < 10000 && test_now_ns() < until_ns)
-		end_listen(&end);
-	CHECK(end.received >= 10000);
-	CHECK_EQ(end.wrong, 0);
-	end_close(&end);
-	peer_kill(peer);
-	peers_end();
-}
-
 TEST(memif_connects_two_ports_of_a_process)
 {
 	struct harp_nic_stats stats;

@@ -13,7 +13,7 @@
 #define PIECE 1400u
 
 /* A packet of HARP's: headers and payload. */
-struct train {
+struct gso {
 	bool v6;
 	uint32_t flags; /* HARP_DESC_TX_* and the segment size */
 	uint32_t header_bytes, payload_bytes;
@@ -27,7 +27,7 @@ static uint16_t back_id;
 static bool back_open(void)
 {
 	const struct harp_dpdk_eal_options opt = { .size = sizeof(opt), .huge_pages = 1 };
-	/* Without these it would compute the checksums that nobody has written. */
+	/* Without these it would compute checksums over fields that are not written. */
 	const struct rte_eth_conf conf = {
 		.rxmode.offloads = RTE_ETH_RX_OFFLOAD_TCP_CKSUM | RTE_ETH_RX_OFFLOAD_UDP_CKSUM,
 	};
@@ -65,24 +65,24 @@ static struct rte_mbuf *back_receive(void)
 	return packet;
 }
 
-/* ---- trains ------------------------------------------------------------------------------------ */
+/* ---- GSO packets ------------------------------------------------------------------------------- */
 
-static uint8_t train_byte(uint32_t at)
+static uint8_t gso_byte(uint32_t at)
 {
 	return (uint8_t)(at * 7 + at / 251);
 }
 
-static void train_headers(uint8_t *at, const struct train *train)
+static void gso_headers(uint8_t *at, const struct gso *gso)
 {
-	const uint32_t tcp_at = 14 + (train->v6 ? 40 : 20);
-	const uint16_t bytes = (uint16_t)(train->header_bytes - 14 + train->payload_bytes);
+	const uint32_t tcp_at = 14 + (gso->v6 ? 40 : 20);
+	const uint16_t bytes = (uint16_t)(gso->header_bytes - 14 + gso->payload_bytes);
 	struct rte_tcp_hdr *tcp = (struct rte_tcp_hdr *)(at + tcp_at);
 
-	memset(at, 0, train->header_bytes);
+	memset(at, 0, gso->header_bytes);
 	memset(at, 2, 12);
-	at[12] = train->v6 ? 0x86 : 0x08;
-	at[13] = train->v6 ? 0xdd : 0x00;
-	if (train->v6) {
+	at[12] = gso->v6 ? 0x86 : 0x08;
+	at[13] = gso->v6 ? 0xdd : 0x00;
+	if (gso->v6) {
 		*(struct rte_ipv6_hdr *)(at + 14) = (struct rte_ipv6_hdr){
 			.vtc_flow = RTE_BE32(0x60000000),
 			.payload_len = rte_cpu_to_be_16((uint16_t)(bytes - 40)),
@@ -111,52 +111,52 @@ static void train_headers(uint8_t *at, const struct train *train)
 }
 
 /* In frames of PIECE bytes, the first of which begins with the headers. */
-static void train_send(struct end *end, struct train *train)
+static void gso_send(struct end *end, struct gso *gso)
 {
 	struct harp_desc descs[16];
 	uint32_t at = 0, n = 0;
 
-	train->header_bytes = 14 + (train->v6 ? 40 : 20) + 20;
+	gso->header_bytes = 14 + (gso->v6 ? 40 : 20) + 20;
 	do {
 		uint64_t addr = end->free[--end->free_count] + END_DATA_AT;
 		uint8_t *to = end->nic->caps.frame_base + addr;
-		uint32_t left = train->payload_bytes - at, len = left < PIECE ? left : PIECE;
+		uint32_t left = gso->payload_bytes - at, len = left < PIECE ? left : PIECE;
 
 		descs[n] = (struct harp_desc){ .addr = addr, .len = len, .flags = HARP_DESC_MORE };
 		if (n == 0) {
-			train_headers(to, train);
-			descs[0].len += train->header_bytes;
-			descs[0].flags |= train->flags;
-			to += train->header_bytes;
+			gso_headers(to, gso);
+			descs[0].len += gso->header_bytes;
+			descs[0].flags |= gso->flags;
+			to += gso->header_bytes;
 		}
 		for (uint32_t i = 0; i < len; i++)
-			to[i] = train_byte(at + i);
+			to[i] = gso_byte(at + i);
 		at += len;
 		n++;
-	} while (at < train->payload_bytes);
+	} while (at < gso->payload_bytes);
 	descs[n - 1].flags &= ~HARP_DESC_MORE;
 	CHECK_EQ(end->nic->ops->tx(end->nic, descs, n, 1), n);
 	end->sent += n;
 }
 
 /* What the back-end has to finish: headers as they were, the sum of the pseudo-header, and how to cut. */
-static void train_check(const struct rte_mbuf *packet, const struct train *train)
+static void gso_check(const struct rte_mbuf *packet, const struct gso *gso)
 {
-	const bool cut = train->flags & HARP_DESC_TX_TSO;
-	const uint32_t mss = train->flags >> HARP_DESC_MSS_SHIFT;
+	const bool cut = gso->flags & HARP_DESC_TX_TSO;
+	const uint32_t mss = gso->flags >> HARP_DESC_MSS_SHIFT;
 	uint8_t room[PAYLOAD_MAX + 100];
 	const uint8_t *at = rte_pktmbuf_read(packet, 0, packet->pkt_len, room);
 	uint32_t wrong = 0;
 
-	CHECK_EQ(packet->pkt_len, train->header_bytes + train->payload_bytes);
+	CHECK_EQ(packet->pkt_len, gso->header_bytes + gso->payload_bytes);
 	CHECK_EQ(packet->ol_flags & RTE_MBUF_F_RX_L4_CKSUM_MASK, RTE_MBUF_F_RX_L4_CKSUM_NONE);
 	CHECK_EQ((packet->ol_flags & RTE_MBUF_F_RX_LRO) != 0, cut);
 	if (cut)
 		CHECK_EQ(packet->tso_segsz, mss);
 	const struct rte_tcp_hdr *tcp =
-		(const struct rte_tcp_hdr *)(at + train->header_bytes - sizeof(*tcp));
+		(const struct rte_tcp_hdr *)(at + gso->header_bytes - sizeof(*tcp));
 
-	if (train->v6) {
+	if (gso->v6) {
 		const struct rte_ipv6_hdr *ip = (const struct rte_ipv6_hdr *)(at + 14);
 
 		CHECK_EQ(tcp->cksum, rte_ipv6_phdr_cksum(ip, 0));
@@ -168,14 +168,14 @@ static void train_check(const struct rte_mbuf *packet, const struct train *train
 	}
 	CHECK_EQ(tcp->sent_seq, RTE_BE32(0x12345678));
 	CHECK_EQ(tcp->data_off, 0x50);
-	for (uint32_t i = 0; i < train->payload_bytes; i++)
-		wrong += at[train->header_bytes + i] != train_byte(i);
+	for (uint32_t i = 0; i < gso->payload_bytes; i++)
+		wrong += at[gso->header_bytes + i] != gso_byte(i);
 	CHECK_EQ(wrong, 0);
 }
 
 TEST(virtio_leaves_offloads_to_its_back_end)
 {
-	struct train trains[] = {
+	struct gso gso_packets[] = {
 		{ .payload_bytes = 1400, .flags = HARP_DESC_TX_CSUM },
 		{ .payload_bytes = 1, .flags = HARP_DESC_TX_CSUM },
 		{ .payload_bytes = 9000,
@@ -193,17 +193,17 @@ TEST(virtio_leaves_offloads_to_its_back_end)
 	CHECK_EQ(end.nic->caps.features & asked, asked);
 	CHECK(end_wait_up(&end, true));
 	for (unsigned i = 0; i < 200; i++) {
-		struct train train = trains[i % 4];
+		struct gso gso = gso_packets[i % 4];
 		struct rte_mbuf *packet;
 
-		train.v6 = i & 4;
+		gso.v6 = i & 4;
 		end_complete(&end);
-		train_send(&end, &train);
+		gso_send(&end, &gso);
 		packet = back_receive();
 		CHECK(packet != NULL);
 		if (!packet)
 			break;
-		train_check(packet, &train);
+		gso_check(packet, &gso);
 		rte_pktmbuf_free(packet);
 	}
 	end.nic->ops->stats(end.nic, &stats);
@@ -237,14 +237,14 @@ TEST(a_virtio_card_with_few_frames_goes_on)
 	/* A table has room for the driver's own header and seven. */
 	for (unsigned i = 0; i < 500; i++) {
 		const uint32_t most = end.nic->caps.tx_frags_max;
-		struct train train = {
+		struct gso gso = {
 			.payload_bytes = (most < 7 ? most : 7) * PIECE,
 			.flags =
 				HARP_DESC_TX_CSUM | HARP_DESC_TX_TSO | 1000u << HARP_DESC_MSS_SHIFT,
 		};
 		struct rte_mbuf *packet;
 
-		train_send(&end, &train);
+		gso_send(&end, &gso);
 		packet = back_receive();
 		CHECK(packet != NULL);
 		rte_pktmbuf_free(packet);

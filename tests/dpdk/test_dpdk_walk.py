@@ -65,10 +65,10 @@ def test_the_commands_of_the_page_work(machine: Machine, build_dir: Path) -> Non
 def test_the_page_s_keys_are_those_of_a_port_s_text() -> None:
     """The table of keys, the parser and harp.toml agree."""
     from harp._core import port_spec
-    from harp.config.keys import dpdk_keys
+    from harp.config.keys import tables
 
     rows = re.findall(r"^\| `(\w+=[^`]+)` \| `(\w+)` \|", PAGE.read_text(), re.MULTILINE)
-    assert {name for _, name in rows} == {key.key for key in dpdk_keys()} - {"device", "cores"}
+    assert {name for _, name in rows} == set(tables()["dpdk"]) - {"device", "cores"}
     text = "net_null0;ip=192.0.2.1/32;" + ";".join(word for word, _ in rows)
     spec = port_spec(text)
     assert (spec.name, spec.queues, spec.vlan_id, spec.take_default_route) == ("rail0", 4, 7, True)

@@ -19,7 +19,7 @@
 #define RANGES 12u
 #define DEVICES 2u
 
-static uint64_t devices[DEVICES]; /* what they are, nobody here asks */
+static uint64_t devices[DEVICES]; /* their values do not matter here */
 static unsigned made[DEVICES + 1]
 		    [PAGES]; /* by whom (the last: DPDK itself), the first page of the piece + 1 */
 static unsigned calls_until_refused; /* 0: nothing is refused */
@@ -37,7 +37,7 @@ static unsigned owner_of(const struct rte_device *device)
 	return (unsigned)((const uint64_t *)(const void *)device - devices);
 }
 
-static int make(unsigned who, const void *at, size_t bytes)
+static int make(unsigned device, const void *at, size_t bytes)
 {
 	unsigned first = (unsigned)(((uintptr_t)at - (uintptr_t)memory) / page_bytes);
 
@@ -48,22 +48,22 @@ static int make(unsigned who, const void *at, size_t bytes)
 		return -1;
 	}
 	for (unsigned i = first; i < first + bytes / page_bytes; i++) {
-		CHECK_EQ(made[who][i], 0);
-		made[who][i] = first + 1;
+		CHECK_EQ(made[device][i], 0);
+		made[device][i] = first + 1;
 	}
 	return 0;
 }
 
-static int unmake(unsigned who, const void *at, size_t bytes)
+static int unmake(unsigned device, const void *at, size_t bytes)
 {
 	unsigned first = (unsigned)(((uintptr_t)at - (uintptr_t)memory) / page_bytes);
 	unsigned end = first + (unsigned)(bytes / page_bytes);
 
 	for (unsigned i = first; i < end; i++) {
-		CHECK_EQ(made[who][i], first + 1);
-		made[who][i] = 0;
+		CHECK_EQ(made[device][i], first + 1);
+		made[device][i] = 0;
 	}
-	CHECK(end == PAGES || made[who][end] != first + 1); /* all of the piece */
+	CHECK(end == PAGES || made[device][end] != first + 1); /* all of the piece */
 	return 0;
 }
 

@@ -23,7 +23,7 @@ def test_demo_over_memif_agrees(shape: tuple[str, ...]) -> None:
     assert done.returncode == Exit.OK, done.stderr
     report = json.loads(done.stdout)
     assert report["verdict"]["agree"]
-    assert report["verdict"]["alone_by_shards_equal_bit_for_bit"]
+    assert report["verdict"]["alone_equal_bit_for_bit"]
     for rank in report["ranks"]:
         assert "net_memif" in rank["path"]
         assert rank["counters"]["tx_packets"] > 0

@@ -14,7 +14,7 @@
 
 #define ANSWER_BYTES_MAX 8192u
 
-/* At least a byte: who hears nothing waits. */
+/* At least a byte: without one the reader waits. */
 static void say(int fd, struct fuzz_input *in, size_t len, uint16_t type, uint32_t serial,
 		unsigned fds)
 {

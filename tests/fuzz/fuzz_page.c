@@ -44,7 +44,7 @@ static void read_part(int fd, enum harp_page_part part, uint32_t item_bytes, uin
 	int rc = harp_page_read(fd, part, first, items, item_bytes, max);
 
 	FUZZ_CLAIM(rc <= (int)max);
-	/* What was a page is one: nobody writes here. */
+	/* A valid page stays valid: it is not written meanwhile. */
 	FUZZ_CLAIM(good ? rc >= 0 || rc == -EBUSY : rc < 0);
 	free(items);
 }

@@ -210,8 +210,8 @@ def records() -> None:
         write("fuzz_records", f"lanes-ack-{choices}", side + acks + b"\x30\0" + acks)
 
 
-def sealed() -> None:
-    """fuzz_sealed: conversations, and what may happen to them."""
+def encrypted() -> None:
+    """fuzz_encrypted: streams, altered and cut."""
     send, receive, units, inject, alter, end = range(6)
 
     def step(kind: int, number: int, payload: bytes = b"") -> bytes:
@@ -222,12 +222,13 @@ def sealed() -> None:
     head = struct.pack("<I", 30)
     for choices in range(4):
         first = bytes([choices])
-        write("fuzz_sealed", f"talk-{choices}", first + some * 5 + step(end, 0) + step(receive, 9))
-        write("fuzz_sealed", f"large-{choices}", first + large)
-        write("fuzz_sealed", f"altered-{choices}", first + some + step(alter, 0x1401) + some * 3)
-    write("fuzz_sealed", "raw", b"\1" + some + step(inject, 54, head + bytes(50)) + some)
-    write("fuzz_sealed", "length", b"\1" + step(inject, 4, b"\xff" * 4) + step(receive, 9))
-    write("fuzz_sealed", "cut", b"\1" + step(inject, 20, head + bytes(16)) + step(end, 0) + some)
+        ended = step(end, 0) + step(receive, 9)
+        write("fuzz_encrypted", f"talk-{choices}", first + some * 5 + ended)
+        write("fuzz_encrypted", f"large-{choices}", first + large)
+        write("fuzz_encrypted", f"altered-{choices}", first + some + step(alter, 0x1401) + some * 3)
+    write("fuzz_encrypted", "raw", b"\1" + some + step(inject, 54, head + bytes(50)) + some)
+    write("fuzz_encrypted", "length", b"\1" + step(inject, 4, b"\xff" * 4) + step(receive, 9))
+    write("fuzz_encrypted", "cut", b"\1" + step(inject, 20, head + bytes(16)) + step(end, 0) + some)
 
 
 def handles() -> None:
@@ -365,7 +366,7 @@ def drivers() -> None:
 
 def main() -> None:
     """All of them."""
-    first = (frames, tcp, reassembly, datagrams, options, records, sealed, handles, config)
+    first = (frames, tcp, reassembly, datagrams, options, records, encrypted, handles, config)
     for make in (*first, leases, networks, pages, ports, drivers):
         make()
     print(sum(1 for path in CORPUS.rglob("*") if path.is_file()), "seeds in", CORPUS)

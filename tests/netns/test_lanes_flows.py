@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from lanes_rig import MBIT, MIB, QUEUE_MS, calm, options, railed, shaped, wait_for_rails
+from rail_paths import path_bytes, shape_paths
 
 from harp import stats
 from harp.bench.streams import SINK, SOURCE, Stream
@@ -193,8 +194,7 @@ def test_a_lane_slower_than_its_siblings_comes_back_from_another_port(
     full = [MBIT / 2] * 4
     with Lab(LabOptions(switch=True)) as fabric:
         calm(fabric)
-        rails = Rails(fabric)
-        rails.shape_paths(0, full, queue_ms=QUEUE_MS)
+        shape_paths(fabric, 0, full, queue_ms=QUEUE_MS)
         # Long enough for no lane to count as dead.
         patient = options(path, HARP_LANE_TIMEOUT_MS="20000", **{lanes: "4"})
         with Stream(fabric, patient) as stream:
@@ -204,10 +204,10 @@ def test_a_lane_slower_than_its_siblings_comes_back_from_another_port(
             before = {
                 lane["index"]: lane["local_port"] for lane in streaming(stream, SOURCE)["lanes"]
             }
-            carried = rails.path_bytes(0, SINK)
+            carried = path_bytes(fabric, 0, SINK)
             slow = carried.index(max(carried))
             rates = [rate / 10 if n == slow else rate for n, rate in enumerate(full)]
-            rails.shape_paths(0, rates, queue_ms=QUEUE_MS)
+            shape_paths(fabric, 0, rates, queue_ms=QUEUE_MS)
             seen = when(
                 stream,
                 SOURCE,

@@ -64,7 +64,7 @@ def test_a_veth_is_prepared_and_restored(queues_lab: Lab) -> None:
     result = inside(host, lambda kernel: prepare([nic], 0, kernel, record))
     said = {outcome.name.removeprefix(f"{host.ifname} "): outcome for outcome in result.outcomes}
     assert said["queues"].status == said["offloads"].status == "done"
-    assert said["reserved ports"].status == "done"
+    assert said["61000-65535 reserved ports"].status == "done"
     for name in ("ring sizes", "interrupt coalescing", "interrupt affinity"):
         assert said[name].status == "not supported", said[name]
     assert channels(host) == [2, 2]
@@ -84,7 +84,7 @@ def test_by_default_a_host_gets_reserved_ports_and_nothing_else(lab: Lab) -> Non
     nic = NicConfig(ifname=host.ifname)
     before = channels(host), features(host)
     result = inside(host, lambda kernel: prepare([nic], 0, kernel))
-    assert [outcome.name for outcome in result.outcomes] == ["reserved ports"]
+    assert [outcome.name for outcome in result.outcomes] == ["61000-65535 reserved ports"]
     assert (channels(host), features(host)) == before
     assert inside(host, lambda _: PORTS.read_text()) == "61000-65535\n"
     assert inside(other, lambda _: PORTS.read_text()) == "\n", "each namespace has its own"

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from harp.nicprep import Host, KernelEthtool, plan_host, prepare, restore
+from harp.nicprep import Ethtool, Host, plan_host, prepare, restore
 from harp.nicprep.kinds import pages_path
 
-ETHTOOL = KernelEthtool()
+ETHTOOL = Ethtool()
 
 
 def error_of(part: str, ifname: str) -> OSError | None:

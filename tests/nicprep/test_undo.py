@@ -108,7 +108,7 @@ def test_a_failed_change_is_reported_and_the_others_continue(
     expected = {"refuse": "the firmware is thinking", "deaf": "changed nothing"}[how]
     assert expected in refused[0].line
     assert sum(outcome.status == "done" for outcome in result.outcomes) >= 6
-    assert result.undo.find(part, "eth1") is None, "nothing of it is to go back"
+    assert (part, "eth1") not in result.undo.entries, "nothing of it is to go back"
     restore(result.undo, fake.host)
     assert snapshot(fake) == before
 
@@ -239,16 +239,20 @@ def test_a_failed_restore_stays_in_the_list(fake: FakeHost) -> None:
         [],
         "x",
         {},
-        {"version": 2, "changes": []},
-        {"version": 1},
-        {"version": 1, "changes": [1]},
-        {"version": 1, "changes": [{"kind": "rings"}]},
-        {"version": 1, "changes": "no"},
+        {"version": 1, "changes": []},
+        {"version": 2},
+        {"version": 2, "changes": [1]},
+        {"version": 2, "changes": [{"kind": "rings"}]},
+        {"version": 2, "changes": "no"},
     ],
 )
 def test_a_damaged_list_is_one_clear_error(value: object) -> None:
     with pytest.raises(HarpError, match="list of changes to NICs is damaged"):
         Undo.from_json(value)
+
+
+PAGES_ENTRY = {"before": {"pages": 1}, "ours": {"pages": [2]}}
+PORTS_ENTRY = {"before": {"ports": ""}, "ours": {"ports": ["9"]}}
 
 
 @pytest.mark.parametrize(
@@ -257,17 +261,18 @@ def test_a_damaged_list_is_one_clear_error(value: object) -> None:
         {"kind": "mtu"},
         {"target": 7},
         {"before": [1]},
-        {"state": "maybe"},
+        {"ours": {"tx": [2]}},
+        {"ours": {"rx": 2}},
+        {"ours": {"rx": []}},
         {"ifindex": "5"},
-        {"kind": "reserved-ports", "before": {"ports": "x"}},
+        {"kind": "reserved-ports", "target": "9", **PORTS_ENTRY, "before": {"ports": "x"}},
         {"kind": "irq-affinity", "target": "eth1 irq x"},
         {"kind": "irq-affinity", "target": "eth1 irq ../../x"},
         {"kind": "napi", "target": "../../etc"},
         {"kind": "napi", "target": ".."},
         {"target": "sixteen-letters-"},
-        {"kind": "huge-pages", "target": "../x/2kB", "before": {"pages": 1}, "after": {"pages": 2}},
-        {"kind": "huge-pages", "before": {"pages": "1"}, "after": {"pages": 2}},
-        {"earlier": 1},
+        {"kind": "huge-pages", "target": "../x/2kB", **PAGES_ENTRY},
+        {"kind": "huge-pages", "target": "2kB", **PAGES_ENTRY, "before": {"pages": "1"}},
         {"extra": 1},
     ],
 )
@@ -276,20 +281,17 @@ def test_a_damaged_entry_is_one_clear_error(wrong: dict[str, Any]) -> None:
         "kind": "rings",
         "target": "eth1",
         "before": {"rx": 1},
-        "after": {"rx": 2},
-        "state": "done",
+        "ours": {"rx": [2]},
         "ifindex": 5,
-        "earlier": {},
     }
-    pages = {"before": {"pages": 1}, "after": {"pages": 2}}
     others = [
         {"kind": "irq-affinity", "target": "eth1.7 irq 40"},
-        {"kind": "huge-pages", "target": "node0/2048kB", **pages},
-        {"kind": "huge-pages", "target": "2048kB", **pages},
-        {"kind": "reserved-ports", "target": "", "before": {"ports": ""}, "after": {"ports": "9"}},
+        {"kind": "huge-pages", "target": "node0/2048kB", **PAGES_ENTRY},
+        {"kind": "huge-pages", "target": "2048kB", **PAGES_ENTRY},
+        {"kind": "reserved-ports", "target": "9", **PORTS_ENTRY},
     ]
-    good = {"version": 1, "changes": [entry, *(entry | other for other in others)]}
+    good = {"version": 2, "changes": [entry, *(entry | other for other in others)]}
     assert Undo.from_json(good).to_json() == good
     assert Undo.from_json(None) == Undo()
     with pytest.raises(HarpError, match="damaged"):
-        Undo.from_json({"version": 1, "changes": [entry | wrong]})
+        Undo.from_json({"version": 2, "changes": [entry | wrong]})

@@ -2,17 +2,21 @@
 """RFC 792, 4443, 1191, 8201, 5927: ICMP requests, and the effect of ICMP errors on connections."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
-from packet_rig import SECOND, Rig, data_of, with_data
+from packet_rig import MS, SECOND, Rig, data_of, with_data
 from scapy.layers.inet import ICMP, IP, TCP
 from scapy.layers.inet6 import (
     ICMPv6DestUnreach,
+    ICMPv6EchoReply,
+    ICMPv6EchoRequest,
     ICMPv6PacketTooBig,
-    ICMPv6TimeExceeded,
+    ICMPv6Unknown,
     IPv6,
     IPv6ExtHdrDestOpt,
 )
+from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
 from harp._core import Connection
@@ -62,10 +66,28 @@ def test_too_big_makes_segments_smaller(rig: Rig, conn: Connection) -> None:
 
 
 @over_ipv4
-def test_too_big_without_an_mtu_uses_the_next_plateau(rig: Rig, conn: Connection) -> None:
-    """RFC 1191 section 7."""
-    replies = error(rig, too_big(rig, 0), full_segment(rig, conn))
-    assert max(ip_bytes(packet) for packet in replies) == 1492
+@pytest.mark.parametrize(
+    ("reported", "quoted", "used"),
+    [
+        (1400, 1500, 1400),
+        (552, 1500, 552),
+        (551, 1500, 552),
+        (68, 1500, 552),
+        (1, 1500, 552),
+        (0, 1500, 1492),
+        (0, 1492, 1006),
+        (0, 1006, 552),
+        (0, 0, 552),
+    ],
+)
+def test_the_mtu_of_too_big_is_validated(
+    rig: Rig, conn: Connection, reported: int, quoted: int, used: int
+) -> None:
+    """RFC 1191 sections 5 and 7: without an MTU the next plateau below the packet's length."""
+    sent = IP(full_segment(rig, conn))
+    sent.len = quoted
+    replies = error(rig, too_big(rig, reported), bytes(sent))
+    assert max(ip_bytes(packet) for packet in replies) == used
 
 
 @pytest.mark.parametrize("in_flight", [False, True])
@@ -89,12 +111,6 @@ def test_a_route_that_becomes_narrower_stops_no_search(rig: Rig, conn: Connectio
     assert (max(lengths), sum(lengths)) == (1280 - rig.headers, 12000)
 
 
-@over_ipv4
-def test_a_tiny_mtu_is_raised_to_552(rig: Rig, conn: Connection) -> None:
-    replies = error(rig, too_big(rig, 68), full_segment(rig, conn))
-    assert max(ip_bytes(packet) for packet in replies) == 552
-
-
 @over_ipv6
 def test_too_big_behind_extension_headers_is_understood(rig: Rig, conn: Connection) -> None:
     sent = IPv6(full_segment(rig, conn))
@@ -112,21 +128,107 @@ def test_too_big_about_an_unsent_segment_is_ignored(rig: Rig, conn: Connection) 
     assert error(rig, too_big(rig, 1280), bytes(guess)) == []
 
 
-HARD = {"port": ((3, 3), (1, 4), 111), "host-or-prohibited": ((3, 13), (1, 1), 113)}
+def echo(rig: Rig, data: bytes, **fields: Any) -> bytes:
+    ask = ICMPv6EchoRequest(id=0x1234, seq=0x5678) if rig.family == "ipv6" else None
+    ask = ask or ICMP(type=8, id=0x1234, seq=0x5678)
+    return rig.frame(ask / Raw(data), **fields)
 
 
-@pytest.mark.parametrize("name", HARD)
-def test_unreachable_ends_a_connect(rig: Rig, name: str) -> None:
-    v4, v6, errno = HARD[name]
-    conn = rig.stack.connect(rig.peer, 9)
-    (syn,) = rig.poll()
-    message = (
-        ICMPv6DestUnreach(type=v6[0], code=v6[1])
-        if rig.family == "ipv6"
-        else ICMP(type=v4[0], code=v4[1])
-    )
-    error(rig, message, bytes(syn.getlayer(1)))
-    assert conn.error == errno
+def checksummed(packet: Packet) -> bytes:
+    """The packet with its checksums computed by scapy."""
+    again = packet.copy()
+    if IPv6 in again:
+        del again[ICMPv6EchoReply].cksum
+    else:
+        del again[IP].chksum, again[ICMP].chksum
+    return bytes(again)
+
+
+@pytest.mark.parametrize("size", [0, 1, 56, 1452, 1893, 1942, 3993, 8952])
+@pytest.mark.parametrize("family", ["ipv4", "ipv6"])
+def test_an_echo_request_is_answered_with_its_data(family: str, size: int) -> None:
+    rig = Rig(family, mtu_bytes=9000)
+    data = bytes(i * 7 % 256 for i in range(size))
+    padding = b"\xee" * 18 if size < 18 else b""
+    (reply,) = rig.raw(echo(rig, data) + padding)
+    layer = reply.getlayer(1)
+    assert (layer.src, layer.dst) == (rig.ours, rig.peer)
+    body = reply[ICMPv6EchoReply] if family == "ipv6" else reply[ICMP]
+    assert (body.type, body.id, body.seq) == (129 if family == "ipv6" else 0, 0x1234, 0x5678)
+    assert bytes(layer)[: ip_bytes(reply)].endswith(data)
+    assert ip_bytes(reply) == size + (48 if family == "ipv6" else 28)
+    assert checksummed(reply) == bytes(reply)
+    rig.close()
+
+
+def test_an_echo_request_to_all_nodes_is_answered_by_an_address_of_ours(rig6: Rig) -> None:
+    """RFC 4443 section 4.2."""
+    to_all = Ether(echo(rig6, b"", dst="ff02::1"))
+    to_all.dst = "33:33:00:00:00:01"
+    (reply,) = rig6.raw(bytes(to_all))
+    assert (reply[IPv6].src, reply[IPv6].dst) == (rig6.ours, rig6.peer)
+
+
+def test_echo_replies_are_rate_limited(rig: Rig) -> None:
+    asked = echo(rig, b"x" * 8)
+    rig.poll()
+    assert sum(len(rig.raw(asked, after_ns=0)) for _ in range(1000)) == 256
+    assert rig.stat("drop_icmp_rate") == 1000 - 256
+    rig.poll(MS)
+    assert sum(len(rig.raw(asked, after_ns=0)) for _ in range(20)) == 10
+
+
+# The errno of a connect (0: it goes on), and of a connected datagram socket.
+NET, HOST, PORT = (0, 101), (0, 113), (111, 111)
+PROHIBITED, TTL, PARAMETER = (113, 113), (0, 113), (0, 71)
+ERRORS = {  # by family, type and code
+    "ipv4": {
+        (3, 0): NET,
+        (3, 1): HOST,
+        (3, 2): PORT,
+        (3, 3): PORT,
+        (3, 13): PROHIBITED,
+        (11, 0): TTL,
+        (12, 0): PARAMETER,
+    },
+    "ipv6": {
+        (1, 0): NET,
+        (1, 1): PROHIBITED,
+        (1, 2): NET,
+        (1, 3): HOST,
+        (1, 4): PORT,
+        (1, 5): PROHIBITED,
+        (1, 6): PROHIBITED,
+        (3, 0): TTL,
+        (4, 0): PARAMETER,
+        (4, 1): PORT,
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("rig", "kind", "code", "errnos"),
+    [(family, *which, errnos) for family, all_ in ERRORS.items() for which, errnos in all_.items()],
+    indirect=["rig"],
+)
+def test_errors_reach_connects_and_datagrams(
+    rig: Rig, kind: int, code: int, errnos: tuple[int, int]
+) -> None:
+    """RFC 1122 section 4.2.3.9: a connect ends at a closed port, or where it is prohibited."""
+    conn, udp = rig.stack.connect(rig.peer, 9), rig.stack.udp()
+    udp.connect(rig.peer, 9)
+    udp.send(b"x")
+    for sent in rig.poll():
+        quote = bytes(sent.getlayer(1))[: rig.headers - 12]  # the IP header and 8 bytes
+        about = ICMPv6Unknown(type=kind, code=code, msgbody=bytes(4) + quote)
+        if rig.family == "ipv4":
+            about = ICMP(type=kind, code=code) / Raw(quote)
+        error(rig, about, b"")
+    assert rig.stat("icmp_error_in") == 2
+    reported = udp.error()
+    assert (conn.error, reported and reported[0]) == errnos
+    udp.close()
+    conn.abort()
 
 
 def test_unreachable_does_not_end_a_connection(rig: Rig, conn: Connection) -> None:
@@ -135,11 +237,3 @@ def test_unreachable_does_not_end_a_connection(rig: Rig, conn: Connection) -> No
     message = ICMPv6DestUnreach(code=4) if rig.family == "ipv6" else ICMP(type=3, code=3)
     error(rig, message, sent)
     assert rig.waits(SECOND), "it goes on sending"
-
-
-def test_hop_limit_exceeded_is_soft(rig: Rig) -> None:
-    conn = rig.stack.connect(rig.peer, 9)
-    (syn,) = rig.poll()
-    message = ICMPv6TimeExceeded() if rig.family == "ipv6" else ICMP(type=11, code=0)
-    error(rig, message, bytes(syn.getlayer(1)))
-    assert conn.state == "SYN-SENT"

@@ -74,7 +74,17 @@ def test_a_flow_label_is_constant_per_connection(rig6: Rig) -> None:
 EXTENSIONS: dict[str, Packet] = {
     "hop-by-hop-router-alert": IPv6ExtHdrHopByHop(options=[RouterAlert()]),
     "destination-padding": IPv6ExtHdrDestOpt(options=[PadN(optdata=b"\0" * 20)]),
+    "destination-256-bytes": IPv6ExtHdrDestOpt(options=[PadN(optdata=b"\0" * 252)]),
+    "destination-four-times": (
+        IPv6ExtHdrDestOpt() / IPv6ExtHdrDestOpt() / IPv6ExtHdrDestOpt() / IPv6ExtHdrDestOpt()
+    ),
     "hop-by-hop-and-destination": IPv6ExtHdrHopByHop() / IPv6ExtHdrDestOpt(),
+    "routing-between-others": (
+        IPv6ExtHdrHopByHop() / IPv6ExtHdrRouting(type=2, segleft=0) / IPv6ExtHdrDestOpt()
+    ),
+    "routing-around-destination": (
+        IPv6ExtHdrRouting(segleft=0) / IPv6ExtHdrDestOpt() / IPv6ExtHdrRouting(segleft=0)
+    ),
     "routing-done": IPv6ExtHdrRouting(type=2, segleft=0, addresses=["fd00::2"]),
     "routing-done-type-0": IPv6ExtHdrRouting(type=0, segleft=0, addresses=["fd00::2"]),
 }

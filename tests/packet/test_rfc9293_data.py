@@ -158,6 +158,16 @@ def test_a_shrunk_zero_window_is_probed_for_minutes(rig: Rig) -> None:
     assert {data_of(segment) for segment in again} == {b"taken back"}
 
 
+def test_a_shrunk_zero_window_that_reopens_between_late_polls_keeps_the_connection(
+    rig: Rig,
+) -> None:
+    conn = rig.open(listen={"user_timeout_ns": 10 * SECOND})
+    rig.sends(conn, b"taken back")
+    rig.says("A", window=0)
+    rig.raw(rig.frame(rig.segment("A", window=1000)), after_ns=5 * SECOND)
+    assert conn.error == 0
+
+
 def test_a_shrunk_zero_window_without_answers_ends_in_the_user_timeout(rig: Rig) -> None:
     conn = rig.open(listen={"user_timeout_ns": 10 * SECOND})
     rig.sends(conn, b"taken back")

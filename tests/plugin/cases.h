@@ -49,7 +49,7 @@
 	CASE(lifecycle, "ten loads and unloads leave no thread, descriptor or mapping behind")     \
 	CASE(unload_in_use, "unloading with comms open stops and frees everything")                \
 	CASE(silence, "not a word after the last finalize")                                        \
-	CASE(fork_child, "a forked child harms nobody, whatever it calls")                         \
+	CASE(fork_child, "a forked child does no harm, whatever it calls")                         \
 	CASE(exit_while_polling, "exit() with a thread inside the plugin is no crash")
 
 #define CASE(name, sentence) void case_##name(const char *plugin, int version);

@@ -42,7 +42,7 @@ static void close_in_flight(struct net *net, unsigned sends, unsigned recvs, boo
 	if (send_first)
 		OK(net_close_send(net, pair.send));
 	OK(net_close_recv(net, pair.recv));
-	/* NCCL frees the memory now: who touches it from here on dies. */
+	/* NCCL frees the memory now: a later access is a fault. */
 	REQUIRE(munmap(in, 32 * MIB) == 0);
 	if (!send_first)
 		OK(net_close_send(net, pair.send));
@@ -485,7 +485,7 @@ static void exit_while_polling(const char *plugin, int version)
 	static uint8_t byte;
 	pthread_t thread;
 
-	/* Freed memory must hurt whoever still uses it. */
+	/* An access to freed memory must be a fault. */
 	mallopt(M_PERTURB, 0xa5);
 	library_open(&lib, plugin, version);
 	pair_open(&lib.net, &pair);

@@ -27,7 +27,7 @@ static void *reg(struct net *net, void *comm, void *data, size_t size)
 
 /* ---- taken back in use: NCCL's abort --------------------------------------------------------------- */
 
-/* NCCL deregisters, frees, and closes then. Who touches the memory in between dies. */
+/* NCCL deregisters, frees, and closes then. An access to the memory in between is a fault. */
 static void memory_freed(struct net *net, unsigned sends, unsigned recvs, bool send_first)
 {
 	struct pair pair;
@@ -46,7 +46,7 @@ static void memory_freed(struct net *net, unsigned sends, unsigned recvs, bool s
 
 		OK(net_dereg_mr(net, send ? pair.send : pair.recv, send ? mr_out : mr_in));
 		REQUIRE(munmap(send ? out : in, REQUESTS * MIB) == 0);
-		/* The lanes get their turns, if from nobody else. */
+		/* These calls poll the lanes, if no other thread does. */
 		for (unsigned i = 0; i < 1000; i++) {
 			int done;
 
@@ -125,7 +125,7 @@ void case_memory_stopped(const char *plugin, int version)
 	REQUIRE(kill(peer.pid, SIGSTOP) == 0 && waitpid(peer.pid, &status, WUNTRACED) == peer.pid);
 	for (unsigned i = 1; i < REQUESTS; i++)
 		post_send(net, comm, out + (size_t)i * MIB, MIB, 0);
-	clock_stop(); /* at once: no timer, and nobody's patience, comes first */
+	clock_stop(); /* at once: no timer or timeout comes first */
 	OK(net_dereg_mr(net, comm, mr));
 	clock_go();
 	memset(out, 0xee, REQUESTS * MIB);

@@ -107,6 +107,8 @@ void case_null_arguments(const char *plugin, int version)
 	out = NCCL_REQUEST_OPTIONAL;
 	REQUIRE(net_irecv(net, NULL, &byte, 1, 0, NULL, &out) != NCCL_SUCCESS && !out);
 	REQUIRE(net_test(net, NULL, &done, NULL) != NCCL_SUCCESS && done == 0);
+	out = GARBAGE;
+	REQUIRE(net_reg_mr(net, NULL, &byte, 1, NCCL_PTR_HOST, &out) != NCCL_SUCCESS && !out);
 	OK(net_iflush(net, NULL, &out));
 	OK(net_dereg_mr(net, NULL, NULL));
 	OK(net_close_send(net, NULL));
@@ -116,6 +118,9 @@ void case_null_arguments(const char *plugin, int version)
 	pair_open(net, &pair);
 	out = GARBAGE;
 	REQUIRE(net_isend(net, pair.send, NULL, 1, 0, NULL, &out) != NCCL_SUCCESS && !out);
+	out = GARBAGE;
+	REQUIRE(net_irecv(net, pair.recv, NULL, 1, 0, NULL, &out) != NCCL_SUCCESS && !out);
+	EXPECT(net_dereg_mr(net, pair.send, GARBAGE), NCCL_INVALID_ARGUMENT);
 	complete_both(net, post_send(net, pair.send, &byte, 1, 0),
 		      post_recv(net, pair.recv, &got, 1, 0), NULL, NULL);
 	REQUIRE(got == byte);

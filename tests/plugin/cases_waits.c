@@ -6,7 +6,7 @@
 #include "cases.h"
 #include "waits.h"
 
-/* HARP's lanes are there, and nobody has asked for them by name: the first listen and connect
+/* HARP's lanes are there, and no variable asks for them: the first listen and connect
  * open the interfaces. */
 static bool opens_at_first_use(void)
 {
@@ -60,7 +60,7 @@ void case_calls_return(const char *plugin, int version)
 		OK_AT_ONCE(net_accept(net, pair.listen, &pair.recv));
 		REQUIRE(!pair.send && !pair.recv);
 	}
-	/* Neither can go on, and nobody has to wait for that. */
+	/* Neither can go on, and no call waits for that. */
 	for (unsigned i = 0; i < 1000 && opens_at_first_use(); i++) {
 		OK_AT_ONCE(net_connect(net, 0, pair.handle, &pair.send));
 		OK_AT_ONCE(net_accept(net, pair.listen, &pair.recv));

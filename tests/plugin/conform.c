@@ -6,7 +6,7 @@
  * Kernel lanes over lo. With CONFORM_HOSTS=2 two hosts (namespaces with a veth pair between them) and
  * HARP lanes, or what HARP_PATH says; with CONFORM_FAMILY=6 these have IPv6 addresses only.
  * With CONFORM_HOSTS=dpdk the hosts are DPDK ports, the two ends of a memif; no privilege is needed.
- * With CONFORM_SEALED=1 lanes are sealed, with a key of the run's own. CONFORM_VERBOSE=1 shows the log.
+ * With CONFORM_ENCRYPTED=1 lanes are encrypted, with a key of the run's own. CONFORM_VERBOSE=1 shows the log.
  */
 #include <limits.h>
 #include <signal.h>
@@ -117,7 +117,7 @@ int main(int argc, char **argv)
 {
 	int version = argc > 2 ? atoi(argv[2]) : 0;
 	const char *hosts = getenv("CONFORM_HOSTS"), *family = getenv("CONFORM_FAMILY");
-	bool sealed = getenv("CONFORM_SEALED") != NULL;
+	bool encrypted = getenv("CONFORM_ENCRYPTED") != NULL;
 	unsigned run = 0, failed = 0;
 
 	if (!net_is_valid(version)) {
@@ -125,7 +125,7 @@ int main(int argc, char **argv)
 			NCCL_ABI_OLDEST, NCCL_ABI_NEWEST);
 		return 2;
 	}
-	if (sealed && system("ldconfig -p | grep -q 'libcrypto\\.so\\.3 '"))
+	if (encrypted && system("ldconfig -p | grep -q 'libcrypto\\.so\\.3 '"))
 		return skip("libcrypto.so.3 is not installed");
 	if (hosts && !strcmp(hosts, "dpdk")) {
 		if (!has_dpdk(argv[1]))
@@ -147,7 +147,7 @@ int main(int argc, char **argv)
 		setenv("HARP_PATH", "kernel", 0);
 		setenv("NCCL_SOCKET_IFNAME", "=lo", 0);
 	}
-	if (sealed)
+	if (encrypted)
 		make_key();
 	for (size_t i = 0; i < CASE_COUNT; i++) {
 		if (!wanted(cases[i].name, argv + 3))
@@ -156,7 +156,7 @@ int main(int argc, char **argv)
 		failed += !run_case(&cases[i], argv[1], version);
 	}
 	remove_hosts();
-	if (sealed)
+	if (encrypted)
 		unlink(key_file);
 	if (run == 0) {
 		fprintf(stderr, "conform: no such case; there are:\n");

@@ -123,7 +123,7 @@ int plugin_reg_mr(struct comm *comm, const void *data, size_t size, void **out)
 
 int plugin_dereg_mr(void *handle)
 {
-	return handle == &double_mr ? double_script.rc : -ENOENT;
+	return double_script.rc;
 }
 
 int plugin_close(struct comm *comm)

@@ -517,7 +517,7 @@ bool hosts_cut(bool cut)
 	if (!host_netns[HOST_RECEIVER])
 		return false;
 	REQUIRE(setns(host_netns[HOST_SENDER], CLONE_NEWNET) == 0);
-	/* A station that is not there; without it the kernel asks again who has the address. */
+	/* A neighbor that does not exist; without it the kernel sends ARP requests for the address. */
 	if (cut)
 		shell("ip neigh replace %s lladdr 02:00:00:00:00:99 nud permanent dev ha",
 		      host_far_addr);

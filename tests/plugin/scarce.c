@@ -27,7 +27,7 @@
  * Theory of operation
  *
  * A call is one of HARP's when the address that it returns to lies in one of its files. Memory is followed from its
- * allocation by HARP to whoever frees it, in a table; what HARP frees and others have allocated (getifaddrs()) is not in it.
+ * allocation by HARP until it is freed, in a table; what HARP frees and others have allocated (getifaddrs()) is not in it.
  *
  * The C library's allocator is reached by its own names, all others by dlsym(), which may allocate, and be asked for again
  * meanwhile.

@@ -188,7 +188,7 @@ static void live(const char *plugin, bool faults)
 		     connected, talked, log_last_warning());
 	life_end(&life);
 	if (faults && !talked && !log_warnings())
-		fail(__FILE__, __LINE__, "it failed, and nobody was told why");
+		fail(__FILE__, __LINE__, "it failed, and no line says why");
 	/* Whoever is refused something while he clears up is still to clear up. */
 	library_unload(&life.lib);
 }

@@ -26,7 +26,7 @@ static const void *const tables[] = {
 	[12] = &ncclNetPlugin_v12,
 };
 
-static unsigned failures, warnings, lines;
+static unsigned failures, warnings;
 static char last_line[1024];
 
 #define CHECK(condition)                                                                           \
@@ -48,7 +48,6 @@ __attribute__((format(printf, 5, 6))) static void logger(enum nccl_log_level lev
 
 	(void)func;
 	(void)line;
-	lines++;
 	warnings += level == NCCL_LOG_WARN;
 	if (flags != (NCCL_LOG_INIT | NCCL_LOG_NET))
 		failures++;
@@ -214,102 +213,42 @@ static void test_arguments(struct net *net)
 	CHECK(net_test(net, out, &done, &sizes) == NCCL_SUCCESS && sizes == INT_MAX);
 }
 
-/* Each is refused with one line, and with its outputs written. */
+/* Each is refused with one line, and with its outputs written. conform's null_arguments has the NULL arguments. */
 static void test_misuse(struct net *net)
 {
 	void *out, *mhandle = NULL;
-	int done, tag = 0;
 	unsigned before;
+	int tag = 0;
 	char byte;
 
-#define REFUSED(call, expected)                                                                    \
+#define REFUSED(call)                                                                              \
 	do {                                                                                       \
 		out = GARBAGE;                                                                     \
-		done = 77;                                                                         \
 		before = warnings;                                                                 \
-		CHECK((call) == (expected));                                                       \
-		CHECK(out == NULL || out == GARBAGE);                                              \
+		CHECK((call) == NCCL_INVALID_ARGUMENT && !out);                                    \
 		CHECK(warnings == before + 1 && strstr(last_line, "NET/HARP: "));                  \
-	} while (0)
-#define REFUSED_NULL(call, expected)                                                               \
-	do {                                                                                       \
-		REFUSED(call, expected);                                                           \
-		CHECK(out == NULL);                                                                \
 	} while (0)
 
 	script((struct double_script){ 0 });
 	memset(&double_seen, 0, sizeof(double_seen));
-	REFUSED_NULL(net_listen(net, 0, NULL, &out), NCCL_INTERNAL_ERROR);
-	REFUSED_NULL(net_connect(net, 0, NULL, &out), NCCL_INTERNAL_ERROR);
-	REFUSED_NULL(net_accept(net, NULL, &out), NCCL_INTERNAL_ERROR);
-	REFUSED_NULL(net_isend(net, NULL, &byte, 1, 0, NULL, &out), NCCL_INTERNAL_ERROR);
-	REFUSED_NULL(net_isend(net, &byte, NULL, 1, 0, NULL, &out), NCCL_INTERNAL_ERROR);
-	REFUSED_NULL(net_irecv(net, &byte, NULL, 1, 0, NULL, &out), NCCL_INTERNAL_ERROR);
-	REFUSED_NULL(net_irecv(net, NULL, &byte, 1, 0, NULL, &out), NCCL_INTERNAL_ERROR);
 	for (int n = -1; n <= 8; n++) {
 		void *many[8] = { &byte, &byte, &byte, &byte, &byte, &byte, &byte, &byte };
 		size_t lens[8] = { 1, 1, 1, 1, 1, 1, 1, 1 };
 
 		if (n != 1)
-			REFUSED_NULL(net_irecv_list(net, &byte, n, many, lens, &tag, &mhandle,
-						    &out),
-				     NCCL_INVALID_ARGUMENT);
+			REFUSED(net_irecv_list(net, &byte, n, many, lens, &tag, &mhandle, &out));
 	}
-	REFUSED(net_test(net, NULL, &done, NULL), NCCL_INTERNAL_ERROR);
-	CHECK(done == 0);
-	REFUSED(net_test(net, NCCL_REQUEST_OPTIONAL, &done, NULL), NCCL_INTERNAL_ERROR);
-	CHECK(done == 0);
 	if (net->version <= 8) {
-		REFUSED_NULL(net_isend(net, &byte, &byte, (size_t)-1, 0, NULL, &out),
-			     NCCL_INVALID_ARGUMENT);
-		REFUSED_NULL(net_irecv(net, &byte, &byte, (size_t)INT_MIN, 0, NULL, &out),
-			     NCCL_INVALID_ARGUMENT);
+		REFUSED(net_isend(net, &byte, &byte, (size_t)-1, 0, NULL, &out));
+		REFUSED(net_irecv(net, &byte, &byte, (size_t)INT_MIN, 0, NULL, &out));
 	}
 	if (net->version <= 7)
-		REFUSED_NULL(net_reg_mr(net, &byte, &byte, (size_t)-1, NCCL_PTR_HOST, &out),
-			     NCCL_INVALID_ARGUMENT);
-	REFUSED_NULL(net_reg_mr(net, &byte, &byte, 1, NCCL_PTR_CUDA, &out), NCCL_INVALID_ARGUMENT);
-	REFUSED_NULL(net_reg_mr(net, &byte, &byte, 1, NCCL_PTR_DMABUF, &out),
-		     NCCL_INVALID_ARGUMENT);
-	REFUSED_NULL(net_reg_mr(net, &byte, &byte, 1, 0, &out), NCCL_INVALID_ARGUMENT);
-	REFUSED_NULL(net_reg_mr(net, NULL, &byte, 1, NCCL_PTR_HOST, &out), NCCL_INTERNAL_ERROR);
-	REFUSED(net_dereg_mr(net, &byte, GARBAGE), NCCL_INVALID_ARGUMENT);
+		REFUSED(net_reg_mr(net, &byte, &byte, (size_t)-1, NCCL_PTR_HOST, &out));
+	REFUSED(net_reg_mr(net, &byte, &byte, 1, NCCL_PTR_CUDA, &out));
+	REFUSED(net_reg_mr(net, &byte, &byte, 1, NCCL_PTR_DMABUF, &out));
+	REFUSED(net_reg_mr(net, &byte, &byte, 1, 0, &out));
 	/* None of it got any further. */
 	CHECK(!double_seen.data && !double_seen.handle);
-
-	before = lines;
-	CHECK(net_close_send(net, NULL) == NCCL_SUCCESS);
-	CHECK(net_close_recv(net, NULL) == NCCL_SUCCESS);
-	CHECK(net_close_listen(net, NULL) == NCCL_SUCCESS);
-	CHECK(net_dereg_mr(net, NULL, NULL) == NCCL_SUCCESS);
-	CHECK(net_dereg_mr(net, &byte, NULL) == NCCL_SUCCESS);
-	CHECK(double_seen.closes == 0 && double_seen.close_listens == 0 && lines == before);
-}
-
-static void test_memory(struct net *net)
-{
-	char byte;
-	void *first = NULL, *second = NULL, *request = GARBAGE;
-
-	CHECK(net_reg_mr(net, &byte, &byte, 1, NCCL_PTR_HOST, &first) == NCCL_SUCCESS && first);
-	CHECK(net_reg_mr(net, &byte, &byte, 1, NCCL_PTR_HOST, &second) == NCCL_SUCCESS && second);
-	CHECK(net_reg_mr(net, &byte, NULL, 0, NCCL_PTR_HOST, &second) == NCCL_SUCCESS && second);
-	CHECK(net_dereg_mr(net, &byte, first) == NCCL_SUCCESS);
-	CHECK(net_dereg_mr(net, &byte, second) == NCCL_SUCCESS);
-	CHECK(net_iflush(net, &byte, &request) == NCCL_SUCCESS && !request);
-	CHECK(net_iflush(net, NULL, NULL) == NCCL_SUCCESS);
-}
-
-/* No device is loaded here (tests/plugin/abi_check looks at real ones): refused and cleared. */
-static void test_devices(struct net *net)
-{
-	struct nccl_props_v12 props;
-	int count = 77;
-
-	memset(&props, 0xff, sizeof(props));
-	CHECK(net_devices(net, &count) == NCCL_SUCCESS && count == 0);
-	CHECK(net_properties(net, 0, &props) == NCCL_INVALID_ARGUMENT && !props.name);
-	CHECK(net_properties(net, -1, &props) == NCCL_INVALID_ARGUMENT && !props.name);
 }
 
 static void test_optional_members(void)
@@ -361,8 +300,6 @@ int main(void)
 		test_pending(&net);
 		test_arguments(&net);
 		test_misuse(&net);
-		test_memory(&net);
-		test_devices(&net);
 		script((struct double_script){ .rc = version == 12 ? -EIO : 0 });
 		if (net_finalize(&net) != NCCL_SUCCESS)
 			failures++;

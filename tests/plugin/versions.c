@@ -7,41 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* A table as one of version n: its members up to close_listen have the same places in all versions, and the forms that
+ * NCCL_NET_TABLES lists. */
 #define V(n) ((const struct nccl_net_v##n *)net->table)
-
-/* Every version's member of one name and form: evaluates call with `t` as the table. */
-#define EACH(call)                                                                                 \
-	switch (net->version) {                                                                    \
-	case 6: {                                                                                  \
-		const struct nccl_net_v6 *t = net->table;                                          \
-		return call;                                                                       \
-	}                                                                                          \
-	case 7: {                                                                                  \
-		const struct nccl_net_v7 *t = net->table;                                          \
-		return call;                                                                       \
-	}                                                                                          \
-	case 8: {                                                                                  \
-		const struct nccl_net_v8 *t = net->table;                                          \
-		return call;                                                                       \
-	}                                                                                          \
-	case 9: {                                                                                  \
-		const struct nccl_net_v9 *t = net->table;                                          \
-		return call;                                                                       \
-	}                                                                                          \
-	case 10: {                                                                                 \
-		const struct nccl_net_v10 *t = net->table;                                         \
-		return call;                                                                       \
-	}                                                                                          \
-	case 11: {                                                                                 \
-		const struct nccl_net_v11 *t = net->table;                                         \
-		return call;                                                                       \
-	}                                                                                          \
-	case 12: {                                                                                 \
-		const struct nccl_net_v12 *t = net->table;                                         \
-		return call;                                                                       \
-	}                                                                                          \
-	}                                                                                          \
-	abort()
 
 bool net_is_valid(int version)
 {
@@ -64,9 +32,9 @@ static struct net *receiver(struct net *net)
 	return enter(net->far ? net->far : net);
 }
 
-/* test() has only the request to tell by. */
+/* test() has only the request to find its end by: those of the receiving end, under far_lock. */
 static pthread_mutex_t far_lock = PTHREAD_MUTEX_INITIALIZER;
-static void *far_requests[1024]; /* under far_lock */
+static void *far_requests[1024];
 
 static void request_note(const struct net *net, void *request, bool is_far)
 {
@@ -107,22 +75,9 @@ static enum nccl_result init_one(struct net *net, nccl_logger logger)
 	if (net->port)
 		setenv("HARP_DPDK", net->port, 1);
 	net->ctx = (void *)(uintptr_t)0x5eed;
-	switch (net->version) {
-	case 10:
-		return V(10)->init(logger, net->profiler);
-	case 11:
+	if (net->version >= 11)
 		return V(11)->init(&net->ctx, 0x1234, &config, logger, net->profiler);
-	case 12:
-		return V(12)->init(&net->ctx, 0x1234, &config, logger, net->profiler);
-	case 9:
-		return V(9)->init(logger);
-	case 8:
-		return V(8)->init(logger);
-	case 7:
-		return V(7)->init(logger);
-	default:
-		return V(6)->init(logger);
-	}
+	return net->version == 10 ? V(10)->init(logger, net->profiler) : V(6)->init(logger);
 }
 
 enum nccl_result net_init(struct net *net, nccl_logger logger)
@@ -135,11 +90,7 @@ enum nccl_result net_init(struct net *net, nccl_logger logger)
 static enum nccl_result finalize_one(struct net *net)
 {
 	enter(net);
-	if (net->version == 11)
-		return V(11)->finalize(net->ctx);
-	if (net->version == 12)
-		return V(12)->finalize(net->ctx);
-	return NCCL_SUCCESS;
+	return net->version >= 11 ? V(11)->finalize(net->ctx) : NCCL_SUCCESS;
 }
 
 enum nccl_result net_finalize(struct net *net)
@@ -151,12 +102,12 @@ enum nccl_result net_finalize(struct net *net)
 
 const char *net_name(const struct net *net)
 {
-	EACH(t->name);
+	return V(6)->name;
 }
 
 enum nccl_result net_devices(struct net *net, int *count)
 {
-	EACH(t->devices(count));
+	return V(6)->devices(count);
 }
 
 #define COPY_V6                                                                                    \
@@ -173,14 +124,14 @@ enum nccl_result net_devices(struct net *net, int *count)
 		 props->max_coll_bytes = p.max_coll_bytes
 #define COPY_V11 COPY_V9, props->max_multi_request_size = p.max_multi_request_size
 /* Bytes around the struct must stay as they are: its size here is its size in the plugin. */
-#define PROPERTIES(n, type, copy)                                                                  \
-	case n: {                                                                                  \
+#define PROPERTIES(n, copy)                                                                        \
+	do {                                                                                       \
 		struct {                                                                           \
 			unsigned char before[64];                                                  \
-			struct type value;                                                         \
+			struct nccl_props_v##n value;                                              \
 			unsigned char after[64];                                                   \
 		} guarded;                                                                         \
-		struct type p;                                                                     \
+		struct nccl_props_v##n p;                                                          \
 		enum nccl_result result;                                                           \
                                                                                                    \
 		memset(&guarded, 0xa5, sizeof(guarded));                                           \
@@ -191,41 +142,32 @@ enum nccl_result net_devices(struct net *net, int *count)
 		p = guarded.value;                                                                 \
 		copy;                                                                              \
 		return result;                                                                     \
-	}
+	} while (0)
 
 enum nccl_result net_properties(struct net *net, int dev, struct nccl_props_v12 *props)
 {
 	switch (net->version) {
-		PROPERTIES(6, nccl_props_v6, COPY_V6)
-		PROPERTIES(7, nccl_props_v7, COPY_V7)
-		PROPERTIES(8, nccl_props_v8, COPY_V8)
-		PROPERTIES(9, nccl_props_v9, COPY_V9)
-		PROPERTIES(10, nccl_props_v9, COPY_V9)
-		PROPERTIES(11, nccl_props_v11, COPY_V11)
-		PROPERTIES(12, nccl_props_v12, *props = p)
+	case 6:
+		PROPERTIES(6, COPY_V6);
+	case 7:
+		PROPERTIES(7, COPY_V7);
+	case 8:
+		PROPERTIES(8, COPY_V8);
+	case 9:
+	case 10:
+		PROPERTIES(9, COPY_V9);
+	case 11:
+		PROPERTIES(11, COPY_V11);
+	default:
+		PROPERTIES(12, *props = p);
 	}
-	abort();
 }
 
 enum nccl_result net_listen(struct net *net, int dev, void *handle, void **comm)
 {
 	net = receiver(net);
-	switch (net->version) {
-	case 11:
-		return V(11)->listen(net->ctx, dev, handle, comm);
-	case 12:
-		return V(12)->listen(net->ctx, dev, handle, comm);
-	case 10:
-		return V(10)->listen(dev, handle, comm);
-	case 9:
-		return V(9)->listen(dev, handle, comm);
-	case 8:
-		return V(8)->listen(dev, handle, comm);
-	case 7:
-		return V(7)->listen(dev, handle, comm);
-	default:
-		return V(6)->listen(dev, handle, comm);
-	}
+	return net->version >= 11 ? V(11)->listen(net->ctx, dev, handle, comm)
+				  : V(6)->listen(dev, handle, comm);
 }
 
 enum nccl_result net_connect(struct net *net, int dev, void *handle, void **comm)
@@ -234,22 +176,12 @@ enum nccl_result net_connect(struct net *net, int dev, void *handle, void **comm
 	struct nccl_device_handle *device = NULL;
 
 	enter(net);
-	switch (net->version) {
-	case 11:
+	if (net->version >= 11)
 		return V(11)->connect(net->ctx, dev, handle, comm, &device);
-	case 12:
-		return V(12)->connect(net->ctx, dev, handle, comm, &device);
-	case 10:
+	if (net->version == 10)
 		return V(10)->connect(dev, &config, handle, comm, &device);
-	case 9:
-		return V(9)->connect(dev, handle, comm, &device);
-	case 8:
-		return V(8)->connect(dev, handle, comm, &device);
-	case 7:
-		return V(7)->connect(dev, handle, comm, &device);
-	default:
-		return V(6)->connect(dev, handle, comm);
-	}
+	return net->version >= 7 ? V(7)->connect(dev, handle, comm, &device)
+				 : V(6)->connect(dev, handle, comm);
 }
 
 enum nccl_result net_accept(struct net *net, void *listen_comm, void **comm)
@@ -257,69 +189,29 @@ enum nccl_result net_accept(struct net *net, void *listen_comm, void **comm)
 	struct nccl_device_handle *device = NULL;
 
 	net = receiver(net);
-	switch (net->version) {
-	case 12:
-		return V(12)->accept(listen_comm, comm, &device);
-	case 11:
-		return V(11)->accept(listen_comm, comm, &device);
-	case 10:
-		return V(10)->accept(listen_comm, comm, &device);
-	case 9:
-		return V(9)->accept(listen_comm, comm, &device);
-	case 8:
-		return V(8)->accept(listen_comm, comm, &device);
-	case 7:
-		return V(7)->accept(listen_comm, comm, &device);
-	default:
-		return V(6)->accept(listen_comm, comm);
-	}
+	return net->version >= 7 ? V(7)->accept(listen_comm, comm, &device)
+				 : V(6)->accept(listen_comm, comm);
 }
 
 enum nccl_result net_reg_mr(struct net *net, void *comm, void *data, size_t size, int type,
 			    void **mhandle)
 {
-	switch (net->version) {
-	case 6:
-		return V(6)->reg_mr(comm, data, (int)size, type, mhandle);
-	case 7:
-		return V(7)->reg_mr(comm, data, (int)size, type, mhandle);
-	case 8:
-		return V(8)->reg_mr(comm, data, size, type, mhandle);
-	case 9:
-		return V(9)->reg_mr(comm, data, size, type, mhandle);
-	case 10:
-		return V(10)->reg_mr(comm, data, size, type, mhandle);
-	case 11:
-		return V(11)->reg_mr(comm, data, size, type, mhandle);
-	default:
-		return V(12)->reg_mr(comm, data, size, type, mhandle);
-	}
+	return net->version >= 8 ? V(8)->reg_mr(comm, data, size, type, mhandle)
+				 : V(6)->reg_mr(comm, data, (int)size, type, mhandle);
 }
 
 enum nccl_result net_dereg_mr(struct net *net, void *comm, void *mhandle)
 {
-	EACH(t->dereg_mr(comm, mhandle));
+	return V(6)->dereg_mr(comm, mhandle);
 }
 
 static enum nccl_result isend_one(struct net *net, void *comm, void *data, size_t size, int tag,
 				  void *mhandle, void **request)
 {
-	switch (net->version) {
-	case 6:
-		return V(6)->isend(comm, data, (int)size, tag, mhandle, request);
-	case 7:
-		return V(7)->isend(comm, data, (int)size, tag, mhandle, request);
-	case 8:
-		return V(8)->isend(comm, data, (int)size, tag, mhandle, request);
-	case 9:
-		return V(9)->isend(comm, data, size, tag, mhandle, request);
-	case 10:
+	if (net->version >= 10)
 		return V(10)->isend(comm, data, size, tag, mhandle, net->phandle, request);
-	case 11:
-		return V(11)->isend(comm, data, size, tag, mhandle, net->phandle, request);
-	default:
-		return V(12)->isend(comm, data, size, tag, mhandle, net->phandle, request);
-	}
+	return net->version == 9 ? V(9)->isend(comm, data, size, tag, mhandle, request)
+				 : V(6)->isend(comm, data, (int)size, tag, mhandle, request);
 }
 
 enum nccl_result net_isend(struct net *net, void *comm, void *data, size_t size, int tag,
@@ -339,22 +231,10 @@ static enum nccl_result irecv_one(struct net *net, void *comm, int n, void **dat
 
 	for (int i = 0; sizes && i < n && i < 8; i++)
 		narrow[i] = (int)sizes[i];
-	switch (net->version) {
-	case 6:
-		return V(6)->irecv(comm, n, data, list, tags, mhandles, request);
-	case 7:
-		return V(7)->irecv(comm, n, data, list, tags, mhandles, request);
-	case 8:
-		return V(8)->irecv(comm, n, data, list, tags, mhandles, request);
-	case 9:
-		return V(9)->irecv(comm, n, data, sizes, tags, mhandles, request);
-	case 10:
+	if (net->version >= 10)
 		return V(10)->irecv(comm, n, data, sizes, tags, mhandles, phandles, request);
-	case 11:
-		return V(11)->irecv(comm, n, data, sizes, tags, mhandles, phandles, request);
-	default:
-		return V(12)->irecv(comm, n, data, sizes, tags, mhandles, phandles, request);
-	}
+	return net->version == 9 ? V(9)->irecv(comm, n, data, sizes, tags, mhandles, request)
+				 : V(6)->irecv(comm, n, data, list, tags, mhandles, request);
 }
 
 enum nccl_result net_irecv_list(struct net *net, void *comm, int n, void **data, size_t *sizes,
@@ -378,29 +258,29 @@ enum nccl_result net_iflush(struct net *net, void *comm, void **request)
 	void *data = NULL, *mhandle = NULL;
 	int size = 0;
 
-	EACH(t->iflush(comm, 1, &data, &size, &mhandle, request));
+	return V(6)->iflush(comm, 1, &data, &size, &mhandle, request);
 }
 
 enum nccl_result net_test(struct net *net, void *request, int *done, int *sizes)
 {
 	net = request_owner(net, request);
-	EACH(t->test(request, done, sizes));
+	return V(6)->test(request, done, sizes);
 }
 
 enum nccl_result net_close_send(struct net *net, void *comm)
 {
 	enter(net);
-	EACH(t->close_send(comm));
+	return V(6)->close_send(comm);
 }
 
 enum nccl_result net_close_recv(struct net *net, void *comm)
 {
 	net = receiver(net);
-	EACH(t->close_recv(comm));
+	return V(6)->close_recv(comm);
 }
 
-enum nccl_result net_close_listen(struct net *net, void *comm)
+enum nccl_result net_close_listen(struct net *net, void *listen_comm)
 {
 	net = receiver(net);
-	EACH(t->close_listen(comm));
+	return V(6)->close_listen(listen_comm);
 }

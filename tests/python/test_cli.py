@@ -18,6 +18,7 @@ from click.testing import CliRunner
 from harp import __version__, output
 from harp._core import version
 from harp.cli import COMMANDS, SECTIONS, cli, manual
+from harp.cli.group import Group
 from harp.demo import run as demo
 from harp.errors import Exit, HarpError
 
@@ -39,7 +40,7 @@ def as_nobody(*arguments: str) -> subprocess.CompletedProcess[str]:
     code = (
         "import os, sys, difflib, importlib\n"
         "from harp.cli import COMMANDS, main\n"
-        "for place, _ in COMMANDS.values():\n"
+        "for place in COMMANDS.values():\n"
         "    importlib.import_module(place.partition(':')[0])\n"
         "import harp._core, harp._host, harp.demo.run, harp.daemon.cleaning\n"
         "os.setgroups([])\n"
@@ -130,8 +131,9 @@ def test_the_help_lists_every_command_once_in_a_section_and_cuts_nothing() -> No
         text = harpctl(*arguments, "--help").stdout
         assert "..." not in text.partition("Options:")[2]
     text = " ".join(harpctl("--help").stdout.split())
-    for name, (_, summary) in COMMANDS.items():
-        assert f"{name} {summary}" in text
+    assert isinstance(cli, Group)
+    for name in COMMANDS:
+        assert f"{name} {cli.summary(click.Context(cli), name)}" in text
     assert all(f"{title}:" in text for title in SECTIONS)
 
 
@@ -318,13 +320,25 @@ def test_what_check_finds_is_whole_on_a_narrow_terminal() -> None:
 def test_a_command_that_lacks_a_module_says_so_and_others_go_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(COMMANDS, "bench", ("harp.no_such_module:bench", "Measures."))
+    monkeypatch.setitem(COMMANDS, "bench", "harp.no_such_module:bench")
     context = click.Context(cli, info_name="harpctl")
     broken = cli.get_command(context, "bench")
     assert broken is not None
     with pytest.raises(HarpError, match=r"bench can't be used: No module named .*make build"):
         broken.main(["idle", "--help"], standalone_mode=False)
     assert "check" in cli.get_help(context)
+
+
+def test_every_command_of_the_list_is_there() -> None:
+    for name, place in COMMANDS.items():
+        context = click.Context(cli, info_name="harpctl")
+        command = cli.get_command(context, name)
+        assert command is not None, place
+        assert command.name == name
+        assert command.help is not None
+        assert isinstance(cli, Group)
+        assert cli.summary(context, name) == Group.summary(cli, context, name)
+    assert list(COMMANDS) == sorted(COMMANDS)
 
 
 @pytest.mark.parametrize(
@@ -424,7 +438,7 @@ def test_demo_agrees(path: str, family: tuple[str, ...]) -> None:
     verdict = report["verdict"]
     assert verdict["agree"]
     assert verdict["ranks_equal_bit_for_bit"]
-    assert verdict["alone_by_shards_equal_bit_for_bit"]
+    assert verdict["alone_equal_bit_for_bit"]
     for rank in report["ranks"]:
         # On veth only a generic program could be attached: auto leaves that alone.
         assert ("kernel TCP" in rank["path"]) == (path != "xdp")

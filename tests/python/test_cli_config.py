@@ -246,7 +246,7 @@ def test_compare_names_nics_that_came_and_went() -> None:
     assert rows["nic a.queues"] == (2, 3)
     assert rows["nic b.queues"] == (0, None)
     assert rows["nic c.queues"] == (None, 0)
-    assert len(rows) == 1 + 2 * (len(keys.nic_keys()) - 1)
+    assert len(rows) == 1 + 2 * (len(keys.tables()["nic"]) - 1)
     assert report.against(one, one) == []
 
 

@@ -15,7 +15,7 @@ import pytest
 
 import harp
 import harp.testing
-from harp import aio
+from harp import aio, collectives
 
 TESTING = ("MemoryHost", "PacketBench", "hosts", "pair")
 
@@ -65,12 +65,16 @@ def members(name: str, kind: type) -> Iterator[str]:
         if own.startswith("_"):
             continue
         if inspect.isroutine(value):
-            yield from lacking(f"{name}.{own}", value, value.__doc__)
+            function = getattr(kind, own)
+            yield from lacking(f"{name}.{own}", function, inspect.getdoc(function))
         elif isinstance(value, property) and not value.__doc__:
             yield f"{name}.{own} has no docstring"
 
 
-@pytest.mark.parametrize("module", [harp, aio, harp.testing], ids=lambda each: each.__name__)
+MODULES = [harp, aio, harp.testing, collectives]
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda each: each.__name__)
 def test_every_parameter_is_described(module: ModuleType) -> None:
     missing: list[str] = []
     for name, value in public(module):

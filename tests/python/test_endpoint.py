@@ -465,7 +465,7 @@ def test_drivers_refuse_what_makes_no_sense(two: tuple[MemoryHost, MemoryHost]) 
         with pytest.raises(ValueError, match="spin_us"):
             harp.Driver(lone, spin_us=-1)
         with pytest.raises(ValueError, match="not one of"):
-            a.driver.listen(lone, 1)
+            harp.Source(a.driver, lone)
         with harp.Driver(lone) as driver, pytest.raises(TypeError, match="already"):
             driver.__init__(lone)  # type: ignore[misc]
 
@@ -576,7 +576,7 @@ def test_what_is_left_open_warns_and_is_closed() -> None:
         stacks = [harp.Stack(wire.port(index)) for index in range(2)]
         stacks[1].address_add("10.0.0.2", 24)
         driver = harp.Driver(*stacks)
-        acceptor = driver.listen(stacks[1], PORT)
+        acceptor = harp.Source(driver, stacks[1]).listen(PORT)
         kept = [stacks, driver, acceptor]
         del stacks, driver, acceptor
         with pytest.warns(ResourceWarning, match="Driver|Listener|Stack"):

@@ -2,9 +2,9 @@
 /*
  * coll_clock.c - threads that take turns, and the time that they see.
  *
- * Theory of operation. A task is a thread. One runs; it gives the turn away when it sleeps, reads the clock,
+ * Theory of operation. A task is a thread. One runs; another one runs when it sleeps, reads the clock,
  * waits for a lock that another task holds, for a condition or for a thread's end. The turn then goes to the
- * task that wants to run first, and the clock to that time; what the wire has to do before happens before.
+ * task that wants to run first, and the clock to that time.
  * So a seed's run is the same each time, and sanitizers see ordinary threads.
  */
 #include "coll_sim.h"
@@ -19,7 +19,7 @@
 
 #define TASKS_MAX 64u
 #define NEVER_NS UINT64_MAX
-#define CLOCK_READ_NS 300u /* a thread gets so far between two looks at the clock */
+#define CLOCK_READ_NS 300u /* the time that a thread needs between two reads of the clock */
 #define YIELD_NS 5000u
 
 struct task {
@@ -84,7 +84,7 @@ static void clock_say(const char *format, ...)
 	va_end(args);
 }
 
-/* tasks.lock is held. The clock's and the wire's way to the task that runs next; NULL: over. */
+/* tasks.lock is held. The task that runs next, at its time; NULL: over. */
 static struct task *clock_next(void)
 {
 	struct task *next = NULL;
@@ -98,22 +98,13 @@ static struct task *clock_next(void)
 	}
 	if (!next)
 		return NULL;
-	for (;;) {
-		uint64_t at_ns = sim_clock.wire_next_ns();
-
-		if (at_ns > next->wake_ns)
-			break;
-		if (at_ns > sim_clock.now_ns)
-			sim_clock.now_ns = at_ns;
-		sim_clock.wire_poll(sim_clock.now_ns);
-	}
 	if (next->wake_ns > sim_clock.now_ns)
 		sim_clock.now_ns = next->wake_ns;
 	sim_clock.steps++;
 	return next;
 }
 
-/* tasks.lock is held. Gives the turn away and, unless the task has ended, waits for the next one. */
+/* tasks.lock is held. Another task runs; unless this one has ended, waits for its next turn. */
 static void clock_switch(void)
 {
 	struct task *next = NULL;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * coll_scenario.c - the scenario of a seed: ranks, NICs, calls, and what befalls a rank.
+ * coll_scenario.c - the scenario of a seed: ranks, NICs, calls, and what happens to a rank.
  *
  * Bounds keep a seed at some tens of milliseconds of work: about a megabyte in all.
  */
@@ -95,13 +95,10 @@ static void make_nics(struct maker *m)
 		if (one_in(&m->rng, 4)) /* one that is slower than the others */
 			n->delay_ns *= 5;
 		n->jitter_ns = one_in(&m->rng, 3) ? n->delay_ns / 2 : 0;
-		n->queue_bytes = n->rate_bps && one_in(&m->rng, 3) ? 60000 : 0;
 		if (clean)
 			continue;
-		n->loss_ppm = PICK(&m->rng, 0, 1000, 10000, 30000);
-		n->duplicate_ppm = one_in(&m->rng, 3) ? 10000 : 0;
-		n->reorder_ppm = one_in(&m->rng, 3) ? 20000 : 0;
-		n->reorder_ns = n->reorder_ppm ? n->delay_ns * 3 : 0;
+		n->late_ppm = PICK(&m->rng, 0, 1000, 10000, 100000);
+		n->late_ns = PICK(&m->rng, 1 * MS, 20 * MS, 200 * MS);
 	}
 }
 

@@ -3,8 +3,7 @@
  * coll_scenario.h - what the ranks of a group do in a simulation, as data: made from a seed, printed, read
  * again, reduced (elements.h).
  *
- * Every rank has a stack of its own, and all stacks are on one wire. All ranks make the same calls in the
- * same order, unless an event says otherwise.
+ * All ranks make the same calls in the same order, unless an event says otherwise.
  */
 #ifndef HARP_TESTS_COLL_SCENARIO_H
 #define HARP_TESTS_COLL_SCENARIO_H
@@ -16,9 +15,9 @@
 #define CLN_EVENTS_MAX 2u
 
 enum cln_event_kind {
-	CLN_LATE,   /* the rank pauses for duration_ns before the call */
-	CLN_CUT,    /* what the rank sends is lost from the call on: for duration_ns, 0: for ever */
-	CLN_ABSENT, /* the rank does not make the call, nor later ones */
+	CLN_LATE,     /* the rank pauses for duration_ns before the call */
+	CLN_CUT,      /* nothing that the rank sends arrives: for duration_ns, 0: for ever */
+	CLN_ABSENT,   /* the rank does not make the call, nor later ones */
 	CLN_MISMATCH, /* the rank calls with another number of elements */
 	CLN_EVENT_KINDS,
 };
@@ -37,11 +36,8 @@ enum cln_event_kind {
 	X(delay_ns, 1000)                                                                          \
 	X(jitter_ns, 0)                                                                            \
 	X(rate_bps, 0)                                                                             \
-	X(queue_bytes, 0)                                                                          \
-	X(loss_ppm, 0)                                                                             \
-	X(duplicate_ppm, 0)                                                                        \
-	X(reorder_ppm, 0)                                                                          \
-	X(reorder_ns, 0)
+	X(late_ppm, 0) /* chance that a message arrives later by late_ns, as one that was lost */  \
+	X(late_ns, 0)
 
 #define CLN_CALL(X)                                                                                \
 	X(op, SCN_KEEP) /* enum harp_coll_op; SEND: each rank sends to rank + peer */              \

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * coll_sim.h - libharp-coll in a simulation: its threads take turns under a virtual clock, and its messages
- * cross stacks on a simulated wire.
+ * cross a network in memory.
  *
  *	coll_clock.c    threads, locks, sleep and time of the library (link_args wrap these calls)
- *	coll_wire.c     coll_net.c's functions over one TCP connection for each comm
+ *	coll_network.c  coll_net.c's functions
  *	sim_coll_run.c  ranks, which compute what they must get
  */
 #ifndef HARP_TESTS_COLL_SIM_H
@@ -20,9 +20,6 @@
 struct coll_clock {
 	uint64_t now_ns, steps, trace;
 	struct rng rng;
-	/* Of the wire: when it has something to do, and lets it. */
-	uint64_t (*wire_next_ns)(void);
-	void (*wire_poll)(uint64_t now_ns);
 	char reason[COLL_SIM_REASON_MAX]; /* of a failure */
 };
 extern struct coll_clock sim_clock;
@@ -41,13 +38,11 @@ void clock_fail(const char *format, ...) __attribute__((format(printf, 1, 2), no
 /* Into the hash of everything that happened. */
 void clock_trace(uint64_t value);
 
-/* ---- coll_wire.c ------------------------------------------------------------------------------- */
+/* ---- coll_network.c ---------------------------------------------------------------------------- */
 
-bool wire_open(const struct coll_scenario *scenario);
-void wire_close(void);
-/* What the rank sends is lost, or no longer. */
-void wire_set_cut(unsigned rank, bool is_cut);
-extern uint64_t wire_bytes; /* delivered to the library */
-extern uint64_t wire_lost, wire_retransmits;
+void network_open(const struct coll_scenario *scenario);
+/* What the rank sends does not arrive until the cut has ended. */
+void network_set_cut(unsigned rank, bool is_cut);
+extern uint64_t network_bytes; /* delivered to the library */
 
 #endif

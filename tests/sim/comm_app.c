@@ -162,7 +162,7 @@ static bool app_guards(struct csim_app *app, const struct csim_buffer *b)
 			 app->number, (unsigned long long)b->message);
 }
 
-bool csim_app_look(struct csim_app *app, bool all)
+bool csim_app_check(struct csim_app *app, bool all)
 {
 	bool good = true;
 
@@ -254,7 +254,7 @@ static void app_broken(struct csim_app *app, int error)
 	app->error = error;
 	csim_note(app->sim, "comm %u: %s end fails: %d", app->number,
 		  app->side ? "receiving" : "sending", error);
-	(void)csim_judge_error(app, error);
+	(void)csim_check_error(app, error);
 	/* No buffer is touched from here on. */
 	for (uint64_t m = app->done; m < app->posted; m++) {
 		struct csim_buffer *b = &app->buffers[m % PLUGIN_REQUESTS_MAX];
@@ -385,7 +385,7 @@ void csim_app_end(struct csim_app *app, bool abort)
 	app->finished = app->done;
 	app->done = app->posted;
 	app->wake_ns = CSIM_NEVER_NS;
-	csim_rouse(app->sim, app->host);
+	csim_wake_apps(app->sim, app->host);
 }
 
 /* Is it time to go? */
@@ -413,7 +413,7 @@ void csim_app_turn(struct csim_app *app)
 	bool worked = false;
 
 	app->in_turn = true;
-	if (sim->scenario->world.no_looks)
+	if (sim->scenario->world.no_ticks)
 		app->comm->ticked_ns = sim->now_ns;
 	if (!app->error) {
 		while (app_post(app) && !sim->failed)
@@ -475,7 +475,7 @@ bool csim_apps_make(struct csim *sim)
 
 		rng_seed(&rng, c->stream);
 		k->spec = c;
-		k->bare_ns = CSIM_NEVER_NS;
+		k->no_lane_ns = CSIM_NEVER_NS;
 		k->sizes = calloc(c->messages ? c->messages : 1, sizeof(*k->sizes));
 		if (!k->sizes)
 			abort();

@@ -9,12 +9,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/checksum.h"
 #include "base/endian.h"
-#include "comm_words.h"
+#include "comm_preamble.h"
 #include "double_env.h"
 #include "lane/lane_harp.h"
 #include "nic/wire.h"
+#include "packet.h"
 #include "stack/stack.h"
 
 #define HOST_PORT 7000u
@@ -74,7 +74,7 @@ int harp_instance_fd(const struct harp_instance *instance)
 	return -1;
 }
 
-/* Work was posted: whoever sleeps must look. */
+/* Work was posted: the background poller looks at once. */
 void engine_wake(struct poller *poller)
 {
 	struct csim_nic *nic = (struct csim_nic *)poller;
@@ -87,15 +87,14 @@ void engine_advance(struct poller *poller, uint64_t now_ns)
 	struct csim_nic *nic = (struct csim_nic *)poller;
 
 	if (engine_turn(&nic->engine, now_ns))
-		csim_rouse(nic->sim, nic->host);
+		csim_wake_apps(nic->sim, nic->host);
 }
 
-/* ---- the card ---------------------------------------------------------------------------------- */
+/* ---- NICs: the wire's ports, which lose what is cut off ----------------------------------------- */
 
-static struct csim_card *to_card(struct harp_nic *nic)
-{
-	return (struct csim_card *)nic;
-}
+static struct csim *host_sim;
+static const struct harp_nic_ops *wire_ops;
+static struct harp_nic_ops card_ops; /* with another rx */
 
 /* The lane of a TCP packet that came to this NIC, and its sender. NULL: it belongs to none. */
 static struct csim_lane *card_lane(struct csim_nic *nic, const uint8_t *eth, uint32_t len,
@@ -115,7 +114,8 @@ static struct csim_lane *card_lane(struct csim_nic *nic, const uint8_t *eth, uin
 		for (unsigned side = 0; side < 2; side++) {
 			if (csim_lane_host(lane, !side) == nic->host &&
 			    eth[11] == csim_lane_host(lane, side) &&
-			    csim_words_port(lane, be16_load(tcp + (side == CSIM_SEND ? 0 : 2)))) {
+			    csim_preamble_port(lane,
+					       be16_load(tcp + (side == CSIM_SEND ? 0 : 2)))) {
 				*sender = side;
 				return lane;
 			}
@@ -124,9 +124,8 @@ static struct csim_lane *card_lane(struct csim_nic *nic, const uint8_t *eth, uin
 	return NULL;
 }
 
-static bool card_loses(struct csim_card *card, const uint8_t *eth, uint32_t len)
+static bool card_loses(struct csim_nic *nic, const uint8_t *eth, uint32_t len)
 {
-	struct csim_nic *nic = card->owner;
 	struct csim *sim = nic->sim;
 	enum csim_side sender;
 	struct csim_lane *lane;
@@ -141,102 +140,40 @@ static bool card_loses(struct csim_card *card, const uint8_t *eth, uint32_t len)
 	return lane && csim_lane_silent(lane, sender);
 }
 
-static unsigned card_rx(struct harp_nic *nic, struct harp_desc *descs, unsigned max,
+static unsigned card_rx(struct harp_nic *port, struct harp_desc *descs, unsigned max,
 			uint64_t now_ns)
 {
-	struct csim_card *card = to_card(nic);
-	unsigned got, buffered = 0, n;
+	struct csim_nic *nic = host_sim->nics;
+	unsigned got, kept = 0, n;
 
+	while (nic->port != port)
+		nic++;
 	do {
-		got = card->inner->ops->rx(card->inner, descs, max, now_ns);
+		got = wire_ops->rx(port, descs, max, now_ns);
 		for (unsigned i = 0; i < got; i += n) {
-			bool lost = card_loses(card, nic->caps.frame_base + descs[i].addr,
+			bool lost = card_loses(nic, port->caps.frame_base + descs[i].addr,
 					       descs[i].len);
 
 			for (n = 1; i + n < got && (descs[i + n - 1].flags & HARP_DESC_MORE);)
 				n++;
 			for (unsigned d = i; lost && d < i + n; d++)
-				card->inner->ops->fill(card->inner, &descs[d].addr, 1);
+				wire_ops->fill(port, &descs[d].addr, 1);
 			if (lost)
 				continue;
-			memmove(descs + buffered, descs + i, n * sizeof(*descs));
-			buffered += n;
+			memmove(descs + kept, descs + i, n * sizeof(*descs));
+			kept += n;
 		}
-	} while (got > 0 && buffered == 0);
-	return buffered;
+	} while (got > 0 && kept == 0);
+	return kept;
 }
-
-static unsigned card_tx(struct harp_nic *nic, const struct harp_desc *descs, unsigned count,
-			uint64_t now_ns)
-{
-	struct csim_card *card = to_card(nic);
-
-	return card->inner->ops->tx(card->inner, descs, count, now_ns);
-}
-
-static unsigned card_complete(struct harp_nic *nic, uint64_t *addrs, unsigned max, uint64_t now_ns)
-{
-	struct csim_card *card = to_card(nic);
-
-	return card->inner->ops->complete(card->inner, addrs, max, now_ns);
-}
-
-static unsigned card_fill(struct harp_nic *nic, const uint64_t *addrs, unsigned count)
-{
-	struct csim_card *card = to_card(nic);
-
-	return card->inner->ops->fill(card->inner, addrs, count);
-}
-
-static void card_kick(struct harp_nic *nic, uint64_t now_ns)
-{
-	struct csim_card *card = to_card(nic);
-
-	card->inner->ops->kick(card->inner, now_ns);
-}
-
-static uint64_t card_next_ns(struct harp_nic *nic)
-{
-	const struct wire_port *port = (const struct wire_port *)to_card(nic)->inner;
-	uint64_t next_ns = CSIM_NEVER_NS;
-
-	if (port->heap_count > 0)
-		next_ns = port->wire->slots[port->heap[0]].arrive_ns;
-	if (port->sent_count > 0 && port->sent[port->sent_head].ready_ns < next_ns)
-		next_ns = port->sent[port->sent_head].ready_ns;
-	return next_ns;
-}
-
-static void card_stats(struct harp_nic *nic, struct harp_nic_stats *out)
-{
-	struct csim_card *card = to_card(nic);
-
-	card->inner->ops->stats(card->inner, out);
-}
-
-static void card_destroy(struct harp_nic *nic)
-{
-	(void)nic; /* the wire's port is the wire's, the card is struct csim's */
-}
-
-static const struct harp_nic_ops card_ops = {
-	.size = sizeof(struct harp_nic_ops),
-	.rx = card_rx,
-	.tx = card_tx,
-	.complete = card_complete,
-	.fill = card_fill,
-	.kick = card_kick,
-	.next_ns = card_next_ns,
-	.stats = card_stats,
-	.destroy = card_destroy,
-};
 
 uint64_t csim_nic_next_ns(struct csim_nic *nic)
 {
 	uint64_t engine_ns = engine_deadline_ns(&nic->engine);
-	uint64_t card_ns = card_next_ns(&nic->card.nic), door_ns = csim_words_next_ns(nic);
+	uint64_t card_ns = nic->port->ops->next_ns(nic->port);
+	uint64_t listener_ns = csim_preamble_next_ns(nic);
 
-	engine_ns = door_ns < engine_ns ? door_ns : engine_ns;
+	engine_ns = listener_ns < engine_ns ? listener_ns : engine_ns;
 	return card_ns < engine_ns ? card_ns : engine_ns;
 }
 
@@ -286,7 +223,7 @@ static int nic_stack_make(struct csim_nic *nic, bool listens)
 	struct harp_addr addr = csim_addr(sim, nic->host, nic->rail);
 	struct harp_endpoint at = { .port = HOST_PORT };
 	struct harp_tcp_options tcp;
-	int err = harp_stack_create(&nic->engine.stack, &nic->card.nic, &options);
+	int err = harp_stack_create(&nic->engine.stack, nic->port, &options);
 
 	if (!err)
 		err = harp_stack_address_add(nic->engine.stack, &addr,
@@ -305,10 +242,11 @@ static int nic_make(struct csim *sim, unsigned host, unsigned rail)
 	nic->sim = sim;
 	nic->host = host;
 	nic->rail = rail;
-	nic->card.owner = nic;
-	nic->card.inner = harp_wire_port(sim->wires[rail], host);
-	nic->card.nic.ops = &card_ops;
-	nic->card.nic.caps = nic->card.inner->caps;
+	nic->port = harp_wire_port(sim->wires[rail], host);
+	wire_ops = nic->port->ops;
+	card_ops = *wire_ops;
+	card_ops.rx = card_rx;
+	nic->port->ops = &card_ops;
 	nic->engine.instance = (struct harp_instance *)nic;
 	nic->engine.dev = (int)rail;
 	nic->due_ns = CSIM_NEVER_NS;
@@ -317,7 +255,7 @@ static int nic_make(struct csim *sim, unsigned host, unsigned rail)
 	return nic_stack_make(nic, true);
 }
 
-static void host_dial_advance(struct poller *poller, uint64_t now_ns)
+static void connect_poller_advance(struct poller *poller, uint64_t now_ns)
 {
 	(void)poller_run_ready(poller, now_ns);
 }
@@ -327,6 +265,7 @@ bool csim_hosts_make(struct csim *sim)
 	const struct csn_world *w = &sim->scenario->world;
 	int err = 0;
 
+	host_sim = sim;
 	env_device_count = (int)w->rails;
 	for (unsigned rail = 0; rail < w->rails && !err; rail++) {
 		struct harp_wire_options options = {
@@ -343,7 +282,7 @@ bool csim_hosts_make(struct csim *sim)
 		err = harp_wire_create(&sim->wires[rail], &options);
 	}
 	for (unsigned host = 0; host < w->hosts && !err; host++) {
-		poller_init(&sim->hosts[host].dial_driver, host_dial_advance);
+		poller_init(&sim->hosts[host].connect_poller, connect_poller_advance);
 		csim_control_make(&sim->hosts[host]);
 		for (unsigned rail = 0; rail < w->rails && !err; rail++)
 			err = nic_make(sim, host, rail);
@@ -376,12 +315,12 @@ void csim_nic_drop(struct csim_nic *nic)
 		free(container_of(l, struct lane_harp, member));
 	}
 	nic->engine.closing_count = 0;
-	csim_words_drop(nic);
+	csim_preamble_drop(nic);
 }
 
 void csim_nic_kill(struct csim_nic *nic)
 {
-	struct wire_port *port = (struct wire_port *)nic->card.inner;
+	struct wire_port *port = (struct wire_port *)nic->port;
 
 	csim_nic_drop(nic);
 	nic->listener = NULL;
@@ -396,53 +335,30 @@ void csim_nic_kill(struct csim_nic *nic)
 
 /* ---- attacks ----------------------------------------------------------------------------------- */
 
-/* Ethernet, IP and TCP headers, no options, no data. Returns the length. */
+/* No options, no data. Returns the length. */
 static uint32_t rst_packet(const struct csim *sim, unsigned from, unsigned to, unsigned rail,
 			   uint8_t *eth, uint16_t sport, uint16_t dport, uint32_t seq)
 {
-	bool v4 = sim->scenario->world.family == 4;
 	struct harp_addr src = csim_addr(sim, from, rail), dst = csim_addr(sim, to, rail);
-	uint8_t *ip = eth + 14, *tcp = ip + (v4 ? 20 : 40), pseudo[40] = { 0 };
-	uint16_t sum;
+	uint32_t headers = packet_headers(eth, sim->hosts[to].nics[rail]->port->caps.mac,
+					  sim->hosts[from].nics[rail]->port->caps.mac, &src, &dst,
+					  IP_PROTO_TCP, 20);
+	uint8_t *tcp = eth + headers;
 
-	memset(eth, 0, 14 + 40 + 20);
-	memcpy(eth, sim->hosts[to].nics[rail]->card.nic.caps.mac, 6);
-	memcpy(eth + 6, sim->hosts[from].nics[rail]->card.nic.caps.mac, 6);
-	be16_store(eth + 12, v4 ? 0x0800 : 0x86dd);
-	if (v4) {
-		ip[0] = 0x45;
-		be16_store(ip + 2, 40);
-		ip[8] = 64;
-		ip[9] = 6;
-		memcpy(ip + 12, src.bytes + 12, 4);
-		memcpy(ip + 16, dst.bytes + 12, 4);
-		sum = csum_finish(csum_partial(ip, 20, 0));
-		memcpy(ip + 10, &sum, 2);
-	} else {
-		ip[0] = 0x60;
-		be16_store(ip + 4, 20);
-		ip[6] = 6;
-		ip[7] = 64;
-		memcpy(ip + 8, src.bytes, 16);
-		memcpy(ip + 24, dst.bytes, 16);
-	}
+	memset(tcp, 0, 20);
 	be16_store(tcp, sport);
 	be16_store(tcp + 2, dport);
 	be32_store(tcp + 4, seq);
 	tcp[12] = 5 << 4;
-	tcp[13] = 4; /* RST */
-	memcpy(pseudo, v4 ? ip + 12 : ip + 8, v4 ? 8 : 32);
-	be32_store(pseudo + 32, 20);
-	pseudo[39] = 6;
-	sum = csum_finish(csum_partial(tcp, 20, csum_partial(pseudo, 40, 0)));
-	memcpy(tcp + 16, &sum, 2);
-	return (uint32_t)(tcp + 20 - eth);
+	tcp[13] = TCP_RST;
+	packet_seal(tcp, 16, 20, &src, &dst, IP_PROTO_TCP);
+	return headers + 20;
 }
 
 void csim_inject_rst(struct csim *sim, struct csim_lane *lane, enum csim_side victim, bool fits)
 {
-	struct lane_harp *mine = (struct lane_harp *)csim_words_end(lane, victim);
-	struct lane_harp *its = (struct lane_harp *)csim_words_end(lane, !victim);
+	struct lane_harp *mine = (struct lane_harp *)csim_preamble_end(lane, victim);
+	struct lane_harp *its = (struct lane_harp *)csim_preamble_end(lane, !victim);
 	unsigned to = csim_lane_host(lane, victim), from = csim_lane_host(lane, !victim);
 	unsigned rail = (unsigned)lane->spec->rail;
 	uint8_t eth[128];
@@ -456,6 +372,6 @@ void csim_inject_rst(struct csim *sim, struct csim_lane *lane, enum csim_side vi
 		seq += 1 + rng_below(&sim->rng, 2000000000);
 	len = rst_packet(sim, from, to, rail, eth, mine->conn->remote_port, mine->conn->local_port,
 			 seq);
-	wire_path_send((struct wire_port *)sim->hosts[from].nics[rail]->card.inner, eth, len,
+	wire_path_send((struct wire_port *)sim->hosts[from].nics[rail]->port, eth, len,
 		       sim->now_ns);
 }

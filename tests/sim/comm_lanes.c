@@ -2,11 +2,11 @@
 /*
  * comm_lanes.c - lanes open, join their comms, die, and are opened again.
  *
- * What preamble and control thread do in the plugin is done here without words: who dials is known, so an accepted
- * connection finds its lane by its port. A comm begins with its first lane, at each end when it is open there;
- * others join when they are open, at each end at its own time. When a sending comm says that it has lost a lane,
- * or that one is much slower than the others, a new one of its index is dialed after redial_ns; or connector.c dials all but
- * the first (comm_upkeep.c).
+ * What the preamble and the control thread do in the plugin is done here without a preamble: an accepted connection finds
+ * its lane by its port. A comm begins with its first lane, at each end when it is open there;
+ * others join when they are open, at each end at its own time. When a sending comm reports that it has lost a lane,
+ * or that one is much slower than the others, a new one of its index is opened after reopen_ns; or connector.c opens all but
+ * the first (comm_reconnect.c).
  *
  * Both ends of a HARP lane go through operations of ours, which count, and let others run in between.
  */
@@ -16,15 +16,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm_words.h"
+#include "comm_preamble.h"
 #include "lane/lane_harp.h"
 
 #define LANES_PORT 7000u
-#define LANES_DIAL_RETRY_NS (100 * CSIM_MS)
+#define LANES_CONNECT_RETRY_NS (100 * CSIM_MS)
 
 static const struct lane_ops *harp_ops; /* lane_harp.c's */
 static struct lane_ops own_ops;
-static struct csim *lanes_sim; /* whose lanes they are: callbacks have no other way */
+static struct csim *lanes_sim; /* for callbacks */
 
 static struct csim_lane *lane_of(const struct lane *lane, enum csim_side *side)
 {
@@ -78,7 +78,7 @@ static void own_close(struct lane *lane, bool abort)
 			  side ? "receiving" : "sending", abort ? "aborted" : "closed");
 		l->end[side].lane = NULL;
 		l->end[side].closed = true;
-		(void)csim_judge_lost_lane(l, side);
+		(void)csim_check_lost_lane(l, side);
 	}
 	lane->ops = harp_ops;
 	harp_ops->close(lane, abort);
@@ -96,28 +96,28 @@ void csim_lane_adopt(struct lane *lane)
 	lane->ops = &own_ops;
 }
 
-/* ---- dialing ----------------------------------------------------------------------------------- */
+/* ---- connecting -------------------------------------------------------------------------------- */
 
-void csim_dial_at(struct csim *sim, uint64_t at_ns, const struct csn_lane *spec, unsigned index)
+void csim_connect_at(struct csim *sim, uint64_t at_ns, const struct csn_lane *spec, unsigned index)
 {
-	if (sim->dial_count == CSIM_DIALS_MAX)
+	if (sim->connect_count == CSIM_LANES_MAX)
 		return;
-	sim->dials[sim->dial_count].at_ns = at_ns;
-	sim->dials[sim->dial_count].spec = spec;
-	sim->dials[sim->dial_count++].index = index;
+	sim->connects[sim->connect_count].at_ns = at_ns;
+	sim->connects[sim->connect_count].spec = spec;
+	sim->connects[sim->connect_count++].index = index;
 }
 
-uint64_t csim_dials_next_ns(const struct csim *sim)
+uint64_t csim_connects_next_ns(const struct csim *sim)
 {
 	uint64_t next_ns = CSIM_NEVER_NS;
 
-	for (unsigned i = 0; i < sim->dial_count; i++)
-		next_ns = sim->dials[i].at_ns < next_ns ? sim->dials[i].at_ns : next_ns;
+	for (unsigned i = 0; i < sim->connect_count; i++)
+		next_ns = sim->connects[i].at_ns < next_ns ? sim->connects[i].at_ns : next_ns;
 	return next_ns;
 }
 
 /* Is one of its NICs or hosts cut off, or what it sends harmed? */
-static bool dial_meets_trouble(const struct csim *sim, const struct csn_lane *spec)
+static bool connect_meets_trouble(const struct csim *sim, const struct csn_lane *spec)
 {
 	const struct csn_comm *c = &sim->scenario->comms[spec->comm];
 	const struct csn_nic *nics = sim->scenario->nics + spec->rail;
@@ -147,8 +147,8 @@ struct csim_lane *csim_lane_new(struct csim *sim, const struct csn_lane *spec, u
 				    .number = sim->lane_count - 1,
 				    .index = index,
 				    .silent_since_ns = sim->now_ns,
-				    .disturbed = dial_meets_trouble(sim, spec) };
-	csim_note(sim, "lane %u: comm %llu's %u is dialed", lane->number,
+				    .disturbed = connect_meets_trouble(sim, spec) };
+	csim_note(sim, "lane %u: comm %llu's %u connects", lane->number,
 		  (unsigned long long)spec->comm, index);
 	return lane;
 }
@@ -179,41 +179,41 @@ int csim_lane_connect(struct csim_lane *lane)
 	return 0;
 }
 
-static void lane_dial(struct csim *sim, const struct csn_lane *spec, unsigned index)
+static void lane_connect(struct csim *sim, const struct csn_lane *spec, unsigned index)
 {
 	const struct csn_comm *c = &sim->scenario->comms[spec->comm];
 	struct csim_nic *nic = sim->hosts[c->from].nics[spec->rail];
 	struct csim_lane *lane;
 
-	if (sim->lane_count == CSIM_DIALS_MAX || sim->comms[spec->comm].app[CSIM_SEND].closed ||
+	if (sim->lane_count == CSIM_LANES_MAX || sim->comms[spec->comm].app[CSIM_SEND].closed ||
 	    sim->comms[spec->comm].app[CSIM_RECV].closed || sim->hosts[c->from].dead ||
 	    sim->hosts[c->to].dead)
 		return;
 	if (nic->gone || sim->hosts[c->to].nics[spec->rail]->gone)
 		return; /* nothing would come of it */
-	if (spec->kind == CSN_KERNEL && dial_meets_trouble(sim, spec)) {
-		csim_dial_at(sim, sim->now_ns + LANES_DIAL_RETRY_NS, spec, index);
+	if (spec->kind == CSN_KERNEL && connect_meets_trouble(sim, spec)) {
+		csim_connect_at(sim, sim->now_ns + LANES_CONNECT_RETRY_NS, spec, index);
 		return;
 	}
 	lane = csim_lane_new(sim, spec, index);
 	if (csim_lane_connect(lane)) {
 		lane->broken = true;
-		csim_dial_at(sim, sim->now_ns + LANES_DIAL_RETRY_NS, spec, index);
+		csim_connect_at(sim, sim->now_ns + LANES_CONNECT_RETRY_NS, spec, index);
 	}
 }
 
-void csim_dials_run(struct csim *sim)
+void csim_connects_run(struct csim *sim)
 {
-	for (unsigned i = 0; i < sim->dial_count;) {
-		const struct csn_lane *spec = sim->dials[i].spec;
-		unsigned index = sim->dials[i].index;
+	for (unsigned i = 0; i < sim->connect_count;) {
+		const struct csn_lane *spec = sim->connects[i].spec;
+		unsigned index = sim->connects[i].index;
 
-		if (sim->dials[i].at_ns > sim->now_ns) {
+		if (sim->connects[i].at_ns > sim->now_ns) {
 			i++;
 			continue;
 		}
-		sim->dials[i] = sim->dials[--sim->dial_count];
-		lane_dial(sim, spec, index);
+		sim->connects[i] = sim->connects[--sim->connect_count];
+		lane_connect(sim, spec, index);
 	}
 }
 
@@ -228,7 +228,7 @@ const struct csn_lane *csim_lane_spec(const struct csim *sim, unsigned comm, uns
 	abort();
 }
 
-/* A baton is held, nothing may be called: a note for later. */
+/* A poller is held, so nothing may be called: noted for later. */
 static void lanes_lost(struct comm *comm, unsigned index, enum comm_loss loss)
 {
 	struct csim *sim = lanes_sim;
@@ -242,9 +242,9 @@ static void lanes_lost(struct comm *comm, unsigned index, enum comm_loss loss)
 			  loss == COMM_LOSS_SLOW ? "is slow" : "is lost");
 		if (k->spec->reconnect)
 			csim_reconnect_lost(k, index, loss);
-		else if (k->spec->redial_ns)
-			csim_dial_at(sim, sim->now_ns + k->spec->redial_ns,
-				     csim_lane_spec(sim, c, index), index);
+		else if (k->spec->reopen_ns)
+			csim_connect_at(sim, sim->now_ns + k->spec->reopen_ns,
+					csim_lane_spec(sim, c, index), index);
 	}
 }
 
@@ -256,7 +256,7 @@ static int lane_begin_comm(struct csim_lane *lane, enum csim_side side)
 		.eager_bytes = (uint32_t)k->spec->eager_bytes,
 		.no_credit = k->spec->no_credit,
 		.multi_lane = k->spec->multi_lane,
-		.buffered = csim_keeps(k),
+		.buffered = csim_is_buffered(k),
 		.harp_bytes_max = csim_harp_bytes_max(k),
 		.comm_id = k->spec->stream,
 		.lane_lost = lanes_lost,
@@ -326,8 +326,8 @@ static void lane_settle(struct csim_lane *lane, enum csim_side side)
 
 	if (!end->lane || end->joined)
 		return;
-	if (lane->words || (lane->dial && side == CSIM_SEND))
-		return; /* comm_words.c's, comm_dials.c's */
+	if (lane->has_preamble || (lane->attempt && side == CSIM_SEND))
+		return; /* comm_preamble.c's, comm_connect.c's */
 	switch (end->lane->ops->state(end->lane)) {
 	case LANE_CONNECTING:
 		return;
@@ -342,7 +342,7 @@ static void lane_settle(struct csim_lane *lane, enum csim_side side)
 		return;
 	default:
 		end->opened = true;
-		if (!csim_dial_lets_in(lane))
+		if (!csim_attempt_may_join(lane))
 			return;
 		lane_join(lane, side);
 	}
@@ -357,7 +357,7 @@ struct csim_lane *csim_lane_from(struct csim_nic *nic, const struct lane *lane)
 		struct harp_addr from = csim_addr(sim, csim_lane_host(l, CSIM_SEND), nic->rail);
 
 		if (l->spec->kind == CSN_HARP && l->spec->rail == nic->rail &&
-		    csim_words_port(l, lane->remote.port) && !l->end[CSIM_RECV].lane &&
+		    csim_preamble_port(l, lane->remote.port) && !l->end[CSIM_RECV].lane &&
 		    !l->end[CSIM_RECV].closed && csim_lane_host(l, CSIM_RECV) == nic->host &&
 		    memcmp(&from, &lane->remote.addr, sizeof(from)) == 0)
 			return l;
@@ -388,7 +388,7 @@ void csim_lanes_settle(struct csim *sim, unsigned host)
 {
 	for (unsigned rail = 0; rail < sim->scenario->world.rails; rail++) {
 		nic_accept(sim->hosts[host].nics[rail]);
-		csim_words_settle(sim->hosts[host].nics[rail]);
+		csim_preamble_settle(sim->hosts[host].nics[rail]);
 	}
 	for (unsigned i = 0; i < sim->lane_count; i++) {
 		for (unsigned side = 0; side < 2; side++) {
@@ -410,7 +410,7 @@ uint64_t csim_lane_silent_until_ns(const struct csim_lane *lane, enum csim_side 
 	uint64_t until_ns = lane->silent_until_ns[sender];
 
 	if (lane->spec->kind == CSN_HARP)
-		return until_ns; /* the rest is up to the cards */
+		return until_ns; /* the NICs do the rest */
 	if (from->gone || to->gone)
 		return CSIM_NEVER_NS;
 	if (from->cut_out_until_ns > until_ns)
@@ -447,13 +447,13 @@ bool csim_lane_works(const struct csim_lane *lane)
 bool csim_lanes_start(struct csim *sim)
 {
 	lanes_sim = sim;
-	csim_words_begin(sim);
+	csim_preamble_begin(sim);
 	for (unsigned l = 0; l < sim->scenario->lane_count; l++) {
 		const struct csn_lane *spec = &sim->scenario->lanes[l];
 		struct csim_comm *k = &sim->comms[spec->comm];
 
 		if (k->lanes++ == 0)
-			lane_dial(sim, spec, 0);
+			lane_connect(sim, spec, 0);
 	}
 	for (unsigned host = 0; host < sim->scenario->world.hosts; host++)
 		csim_lanes_settle(sim, host);
@@ -467,7 +467,7 @@ void csim_lanes_destroy(struct csim *sim)
 		for (unsigned side = 0; side < 2; side++) {
 			struct csim_end *end = &sim->lanes[i].end[side];
 
-			if (end->lane && !end->joined && !sim->lanes[i].words)
+			if (end->lane && !end->joined && !sim->lanes[i].has_preamble)
 				end->lane->ops->close(end->lane, true);
 		}
 	}

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * comm_scenario.c - the scenario of a seed: hosts, comms, their lanes, and what befalls them.
+ * comm_scenario.c - the scenario of a seed: hosts, comms, their lanes, and what happens to them.
  *
  * Bounds keep a seed at a few milliseconds of work: about half a megabyte in all, now and then more.
  */
@@ -76,7 +76,7 @@ static const char *csn_check(const void *scenario)
 		if (c->from >= s->world.hosts || c->to >= s->world.hosts || c->from == c->to)
 			return "a comm that joins no two hosts";
 		if (c->reconnect && !c->multi_lane)
-			return "a comm of one lane whose further lanes are kept up";
+			return "a comm of one lane whose further lanes are reopened";
 		if (!lanes[i] || lanes[i] > 32 || (!c->multi_lane && lanes[i] > 1))
 			return "a comm with too few or too many lanes";
 		if (c->sizes >= CSN_SIZES_KINDS || !c->s_burst || !c->r_burst)
@@ -106,9 +106,9 @@ struct maker {
 	struct comm_scenario *s;
 	struct rng rng;
 	uint64_t horizon_ns;
-	bool clean;  /* no packet is harmed */
-	bool mortal; /* processes may die, NICs may go */
-	bool calm; /* many seconds with few messages: lanes live long, and are dialled again for long */
+	bool clean;   /* no packet is harmed */
+	bool may_die; /* processes may die, NICs may go */
+	bool idle; /* many seconds with few messages: lanes live long, and are reopened for long */
 };
 
 static void make_way(struct maker *m, struct csn_nic *n)
@@ -139,12 +139,12 @@ static void make_world(struct maker *m)
 	w->user_timeout_ns = PICK(&m->rng, 3 * S, 5 * S);
 	w->probe_ns = PICK(&m->rng, 50 * MS, 250 * MS);
 	w->linger_ns = 50 * MS;
-	w->guardian_lag_ns = PICK(&m->rng, 1 * US, 10 * US, 1 * MS);
+	w->poller_lag_ns = PICK(&m->rng, 1 * US, 10 * US, 1 * MS);
 	w->interleave_ppm = PICK(&m->rng, 0, 1000, 20000, 100000, 500000);
 	w->hold_ppm = PICK(&m->rng, 0, 0, 20000, 100000);
 	w->kernel_threads = PICK(&m->rng, 0, 0, 1, 3);
 	w->no_epoll_ppm =
-		m->calm && one_in(&m->rng, 2) ? 300000 : PICK(&m->rng, 0, 0, 0, 0, 300000);
+		m->idle && one_in(&m->rng, 2) ? 300000 : PICK(&m->rng, 0, 0, 0, 0, 300000);
 	m->s->nic_count = (unsigned)(w->hosts * w->rails);
 	for (unsigned i = 0; i < m->s->nic_count; i++) {
 		make_way(m, &m->s->nics[i]);
@@ -162,15 +162,15 @@ static void make_lane(struct maker *m, unsigned comm, uint64_t kind, bool first)
 	l->kind = kind;
 	l->rail = below(&m->rng, m->s->world.rails);
 	l->backup = !first && one_in(&m->rng, 8);
-	l->start_ns = first || m->calm || one_in(&m->rng, 2) ? 0 : below64(&m->rng, m->horizon_ns);
+	l->start_ns = first || m->idle || one_in(&m->rng, 2) ? 0 : below64(&m->rng, m->horizon_ns);
 	if (kind != CSN_KERNEL)
 		return;
 	l->delay_ns = PICK(&m->rng, 1 * US, 10 * US, 100 * US);
 	l->rate_bps = PICK(&m->rng, 0, 10000000000, 1000000000, 100000000);
-	if (m->calm)
+	if (m->idle)
 		l->rate_bps = PICK(&m->rng, 1000000000, 1000000000, 20000000);
 	l->buffer_bytes = PICK(&m->rng, 1000, 16384, 65536, 262144, 1000000);
-	if (m->calm && l->buffer_bytes < 16384)
+	if (m->idle && l->buffer_bytes < 16384)
 		l->buffer_bytes = 16384; /* less costs as many turns as all else */
 	l->short_ppm = PICK(&m->rng, 0, 10000, 300000);
 }
@@ -200,7 +200,7 @@ static void make_sizes(struct maker *m, struct csn_comm *c, uint32_t budget)
 }
 
 /* Now and then a message; or enough of them that a slow lane is seen to be slow. */
-static void make_calm(struct maker *m, struct csn_comm *c)
+static void make_idle(struct maker *m, struct csn_comm *c)
 {
 	bool busy = one_in(&m->rng, 2);
 
@@ -231,22 +231,22 @@ static void make_comm(struct maker *m, struct csn_comm *c, uint32_t budget)
 		one_in(&m->rng, 3) ? below64(&m->rng, PICK(&m->rng, 10 * US, MS, 20 * MS)) : 0;
 	c->r_gap_ns =
 		one_in(&m->rng, 3) ? below64(&m->rng, PICK(&m->rng, 10 * US, MS, 20 * MS)) : 0;
-	if (m->calm)
-		make_calm(m, c);
-	c->r_delay_ns = !m->calm && one_in(&m->rng, 3) ? below64(&m->rng, m->horizon_ns) : 0;
+	if (m->idle)
+		make_idle(m, c);
+	c->r_delay_ns = !m->idle && one_in(&m->rng, 3) ? below64(&m->rng, m->horizon_ns) : 0;
 	c->s_poll_ns = PICK(&m->rng, 1 * US, 5 * US, 50 * US);
 	c->r_poll_ns = PICK(&m->rng, 1 * US, 5 * US, 50 * US);
 	c->s_close_at = one_in(&m->rng, 12) ? 1 + below(&m->rng, c->messages) : 0;
 	c->r_close_at = one_in(&m->rng, 12) ? 1 + below(&m->rng, c->messages) : 0;
 	c->s_close_ns = one_in(&m->rng, 2) ? below64(&m->rng, 10 * MS) : 0;
 	c->r_close_ns = one_in(&m->rng, 2) ? below64(&m->rng, 10 * MS) : 0;
-	if (m->calm)
+	if (m->idle)
 		c->s_close_ns = c->r_close_ns = one_in(&m->rng, 2) ? 30 * S : 0;
-	c->reconnect |= c->multi_lane && !m->s->world.no_looks && one_in(&m->rng, 2);
-	c->redial_ns = one_in(&m->rng, 2) ? 1 + below64(&m->rng, PICK(&m->rng, MS, 100 * MS)) : 0;
+	c->reconnect |= c->multi_lane && !m->s->world.no_ticks && one_in(&m->rng, 2);
+	c->reopen_ns = one_in(&m->rng, 2) ? 1 + below64(&m->rng, PICK(&m->rng, MS, 100 * MS)) : 0;
 }
 
-/* What a several comm's lanes are: of one kind, or of both. */
+/* The lanes of a comm are of one kind, or of both. */
 static void make_lanes(struct maker *m, unsigned comm)
 {
 	struct csn_comm *c = &m->s->comms[comm];
@@ -265,23 +265,23 @@ static void make_lanes(struct maker *m, unsigned comm)
 static void make_event(struct maker *m, struct csn_event *e)
 {
 	e->kind = below(&m->rng, CSN_EVENT_KINDS);
-	if (e->kind >= CSN_GONE && e->kind != CSN_STALL && !m->mortal)
+	if (e->kind >= CSN_GONE && e->kind != CSN_STALL && !m->may_die)
 		e->kind = below(&m->rng, CSN_GONE);
 	if ((e->kind == CSN_IMPAIR) && m->clean)
 		e->kind = CSN_RESET;
-	if (m->s->world.no_looks) /* what is told to who waits */
+	if (m->s->world.no_ticks) /* what wakes the comm */
 		e->kind = PICK(&m->rng, CSN_RESET, CSN_RESET, CSN_FIN, CSN_FORGE, CSN_STALL);
 	e->lane = below(&m->rng, m->s->lane_count);
 	e->host = below(&m->rng, m->s->world.hosts);
 	e->rail = below(&m->rng, m->s->world.rails);
 	e->start_ns = below64(&m->rng, m->horizon_ns);
 	e->duration_ns = 1 + below64(&m->rng, PICK(&m->rng, 100 * US, 10 * MS, 300 * MS,
-						   m->calm ? 9 * S : 2 * S));
-	if (m->calm && one_in(&m->rng, 3)) { /* until pauses have grown to their limit */
+						   m->idle ? 9 * S : 2 * S));
+	if (m->idle && one_in(&m->rng, 3)) { /* until pauses have grown to their limit */
 		e->kind = PICK(&m->rng, CSN_CUT, CSN_GONE);
 		e->duration_ns = 30 * S;
 	}
-	if (!m->s->world.no_looks &&
+	if (!m->s->world.no_ticks &&
 	    one_in(&m->rng,
 		   4)) { /* stalls, is passed over, and comes back with what others have sent again */
 		e->kind = CSN_SILENT;
@@ -315,10 +315,10 @@ void comm_scenario_make(struct comm_scenario *s, uint64_t seed)
 	s->world.seed = seed;
 	rng_seed(&m.rng, seed);
 	m.clean = !one_in(&m.rng, 3);
-	m.mortal = one_in(&m.rng, 4);
-	s->world.no_looks = m.clean && one_in(&m.rng, 3);
-	m.calm = !s->world.no_looks && one_in(&m.rng, 20);
-	m.horizon_ns = m.calm ? 12 * S : PICK(&m.rng, 200 * US, 2 * MS, 20 * MS, 200 * MS);
+	m.may_die = one_in(&m.rng, 4);
+	s->world.no_ticks = m.clean && one_in(&m.rng, 3);
+	m.idle = !s->world.no_ticks && one_in(&m.rng, 20);
+	m.horizon_ns = m.idle ? 12 * S : PICK(&m.rng, 200 * US, 2 * MS, 20 * MS, 200 * MS);
 	make_world(&m);
 	s->comm_count = 1 + below(&m.rng, one_in(&m.rng, 4) ? 8 : 3);
 	budget = (one_in(&m.rng, 20) ? 10 * BYTES_MAX : BYTES_MAX) / s->comm_count;
@@ -368,7 +368,7 @@ void comm_scenario_make_small(struct comm_scenario *s, unsigned which)
 		.user_timeout_ns = 2 * S,
 		.probe_ns = 50 * MS,
 		.linger_ns = 50 * MS,
-		.guardian_lag_ns = 1000,
+		.poller_lag_ns = 1000,
 	};
 	s->nic_count = 4;
 	for (unsigned i = 0; i < 4; i++)

@@ -32,40 +32,40 @@ enum csn_sizes {
 };
 
 enum csn_event_kind {
-	CSN_RESET = 0, /* the lane ends for both sides. HARP: an RST that fits, from nowhere */
+	CSN_RESET = 0, /* the lane ends for both sides. HARP: a forged RST that fits */
 	CSN_FIN,       /* kernel lane: both sides read its end. HARP: as CSN_RESET */
 	CSN_SILENT,    /* nothing more of the lane arrives; one_way: of what the sender sends.
 			* duration_ns 0: for ever */
 	CSN_SLOW,      /* kernel lane: a tenth of its rate */
 	CSN_FORGE,     /* HARP lane: an RST that does not fit. Nothing must come of it */
-	CSN_IMPAIR,    /* what a NIC sends meets a worse (or better) way */
+	CSN_IMPAIR,    /* the path of what a NIC sends gets worse (or better) */
 	CSN_CUT,       /* a NIC gets nothing; both ways unless one_way */
 	CSN_GONE,      /* a NIC is removed for good */
-	CSN_STALL,     /* the host's applications do not run, its guardians do */
+	CSN_STALL,     /* the host's applications do not run, its background pollers do */
 	CSN_FREEZE,    /* nothing of a host runs (SIGSTOP) */
 	CSN_KILL,      /* the host's process dies */
 	CSN_EVENT_KINDS,
 };
 
-#define CSN_WORLD(X)                                                                               \
-	X(seed, SCN_KEEP)                                                                          \
-	X(hosts, SCN_KEEP)                                                                         \
-	X(rails, SCN_KEEP)                                                                         \
-	X(family, 4)                                                                               \
-	X(mtu_bytes, 1500)                                                                         \
-	X(lane_timeout_ns, SCN_KEEP)                                                               \
-	X(user_timeout_ns, SCN_KEEP)                                                               \
-	X(probe_ns, SCN_KEEP)                                                                      \
-	X(linger_ns, SCN_KEEP)                                                                     \
-	X(guardian_lag_ns, 1000) /* how late an engine is driven when nobody polls, at most */     \
-	X(interleave_ppm,                                                                          \
-	  0)           /* chance that other threads run in the middle of a send or receive */      \
-	X(hold_ppm, 0) /* chance, per turn of an application, that others hold a baton */          \
-	X(no_epoll_ppm,                                                                            \
-	  0) /* chance that a driver of kernel lanes gets no epoll, or a dial no control thread */ \
-	X(no_looks,                                                                                \
-	  0) /* nothing is looked at that has nothing under way: it is woken, or rests */          \
-	X(kernel_threads, 0) /* the control thread meets applications */                           \
+#define CSN_WORLD(X)                                                                                     \
+	X(seed, SCN_KEEP)                                                                                \
+	X(hosts, SCN_KEEP)                                                                               \
+	X(rails, SCN_KEEP)                                                                               \
+	X(family, 4)                                                                                     \
+	X(mtu_bytes, 1500)                                                                               \
+	X(lane_timeout_ns, SCN_KEEP)                                                                     \
+	X(user_timeout_ns, SCN_KEEP)                                                                     \
+	X(probe_ns, SCN_KEEP)                                                                            \
+	X(linger_ns, SCN_KEEP)                                                                           \
+	X(poller_lag_ns, 1000) /* how late the background poller polls an engine, at most */             \
+	X(interleave_ppm,                                                                                \
+	  0) /* chance that other threads run in the middle of a send or receive */                      \
+	X(hold_ppm,                                                                                      \
+	  0) /* chance, per turn of an application, that another thread holds a poller */                \
+	X(no_epoll_ppm,                                                                                  \
+	  0) /* chance that kernel lanes get no epoll, or an attempt no place in the control thread's */ \
+	X(no_ticks, 0)       /* polls look only at lanes that were woken */                              \
+	X(kernel_threads, 0) /* the control thread runs between applications */                          \
 	X(plant, SCN_KEEP)   /* a bug to be found: enum csn_plant */
 
 enum csn_plant {
@@ -111,8 +111,8 @@ enum csn_plant {
 	X(r_close_at, 0)                                                                           \
 	X(s_close_ns, 0) /* between its last request and its close */                              \
 	X(r_close_ns, 0)                                                                           \
-	X(reconnect, 0) /* upkeep.c opens its further lanes, and those that were given up */       \
-	X(redial_ns, 0) /* or else: a lane that was given up is opened again after so long */
+	X(reconnect, 0) /* connector.c opens its further lanes, and those that were given up */    \
+	X(reopen_ns, 0) /* or else: a lane that was given up is opened again after so long */
 
 #define CSN_LANE(X)                                                                                \
 	X(comm, SCN_REF(CSN_COMM_KIND))                                                            \

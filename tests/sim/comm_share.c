@@ -96,7 +96,7 @@ static uint64_t share_run(const struct share_row *row, uint64_t size, enum share
 	static struct csim sim;
 
 	share_make(&scenario, row, size, fault);
-	sim.unwatched = true; /* seeds look at each step */
+	sim.unchecked = true; /* seeds look at each step */
 	if (!csim_run(&sim, &scenario, true)) {
 		printf("FAILED: %s\n", sim.reason);
 		return 0;

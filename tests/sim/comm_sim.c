@@ -53,7 +53,7 @@ static void sim_release(struct csim *sim, struct csim_host *host)
 	(void)poller_run(poller, sim->now_ns);
 }
 
-/* Someone waits for another thread: that one gets on. */
+/* A thread waits for another one, which goes on. */
 int sched_yield(void)
 {
 	for (unsigned i = 0; i < running->scenario->world.hosts; i++) {
@@ -67,7 +67,7 @@ int sched_yield(void)
 	return 0;
 }
 
-/* ---- for everyone ------------------------------------------------------------------------------ */
+/* ---- for all files ----------------------------------------------------------------------------- */
 
 bool csim_fail(struct csim *sim, const char *format, ...)
 {
@@ -103,7 +103,7 @@ void csim_trace(struct csim *sim, uint64_t value)
 	sim->trace ^= sim->trace >> 29;
 }
 
-void csim_rouse(struct csim *sim, unsigned host)
+void csim_wake_apps(struct csim *sim, unsigned host)
 {
 	for (unsigned i = 0; i < sim->scenario->comm_count; i++) {
 		for (unsigned side = 0; side < 2; side++) {
@@ -145,7 +145,7 @@ void csim_interleave(struct csim *sim, unsigned host)
 
 		if (app->host == host && sim->scenario->world.kernel_threads && sim_app_runs(app) &&
 		    rng_below(&sim->rng, 2)) {
-			/* The control thread looks after a comm. */
+			/* The control thread runs a comm in the background. */
 			(void)comm_run_background(app->comm, sim->now_ns);
 		} else if (rng_below(&sim->rng, 2)) {
 			(void)poller_run(&sim->hosts[host].nics[rail]->engine.poller, sim->now_ns);
@@ -311,7 +311,7 @@ static void event_end(struct csim *sim, const struct csn_event *e)
 		csim_nic_impair(sim->hosts[e->host].nics[e->rail], NULL);
 	if (e->kind == CSN_SLOW && lane && lane->stream)
 		csim_stream_slow(lane->stream, false);
-	csim_rouse(sim, (unsigned)e->host);
+	csim_wake_apps(sim, (unsigned)e->host);
 }
 
 static uint64_t event_begins_ns(const struct csim *sim, const struct csn_event *e)
@@ -372,12 +372,12 @@ static void sim_stepped(struct csim *sim, uint64_t who)
 	sim->steps++;
 	sim->yields = 0;
 	csim_trace(sim, who);
-	if (!sim->zero_ns || sim->unwatched)
+	if (!sim->zero_ns || sim->unchecked)
 		return;
 	for (unsigned i = 0; i < sim->scenario->comm_count; i++) {
-		if (!csim_app_look(&sim->comms[i].app[CSIM_RECV], false))
+		if (!csim_app_check(&sim->comms[i].app[CSIM_RECV], false))
 			return;
-		(void)csim_app_look(&sim->comms[i].app[CSIM_SEND], false);
+		(void)csim_app_check(&sim->comms[i].app[CSIM_SEND], false);
 	}
 }
 
@@ -428,7 +428,7 @@ static uint64_t sim_later(uint64_t a, uint64_t b)
 static uint64_t sim_nic_due_ns(struct csim *sim, struct csim_nic *nic)
 {
 	uint64_t next_ns = csim_nic_next_ns(nic);
-	uint64_t lag_ns = sim->scenario->world.guardian_lag_ns;
+	uint64_t lag_ns = sim->scenario->world.poller_lag_ns;
 
 	if (next_ns < nic->due_ns) {
 		next_ns = sim_later(next_ns, nic->turned_ns + 1);
@@ -461,7 +461,7 @@ static uint64_t sim_streams(struct csim *sim)
 		for (unsigned side = 0; side < 2 && lane->stream; side++) {
 			if (csim_stream_next_ns(lane->stream, side) <= sim->now_ns) {
 				csim_stream_seen(lane->stream, side);
-				csim_rouse(sim, csim_lane_host(lane, side));
+				csim_wake_apps(sim, csim_lane_host(lane, side));
 			}
 			next_ns = sim_earlier(next_ns, csim_stream_next_ns(lane->stream, side));
 		}
@@ -471,7 +471,7 @@ static uint64_t sim_streams(struct csim *sim)
 
 static uint64_t sim_next_ns(struct csim *sim)
 {
-	uint64_t next_ns = sim_earlier(sim_events(sim), csim_dials_next_ns(sim));
+	uint64_t next_ns = sim_earlier(sim_events(sim), csim_connects_next_ns(sim));
 
 	next_ns = sim_earlier(next_ns, sim_streams(sim));
 	next_ns = sim_earlier(next_ns, csim_controls_next_ns(sim));
@@ -501,7 +501,7 @@ static void sim_begin(struct csim *sim)
 			const struct csn_lane *spec = &sim->scenario->lanes[l];
 
 			if (spec->comm == i && index++ > 0 && !k->spec->reconnect)
-				csim_dial_at(sim, sim->now_ns + spec->start_ns, spec, index - 1);
+				csim_connect_at(sim, sim->now_ns + spec->start_ns, spec, index - 1);
 		}
 		if (k->spec->reconnect)
 			csim_reconnect_go(&k->app[CSIM_SEND]);
@@ -528,7 +528,7 @@ static void sim_step(struct csim *sim)
 		if (sim->hosts[i].held && sim->hosts[i].held_until_ns <= sim->now_ns)
 			sim_release(sim, &sim->hosts[i]);
 	}
-	csim_dials_run(sim);
+	csim_connects_run(sim);
 	csim_controls_run(sim);
 	for (unsigned h = 0; h < sim->scenario->world.hosts; h++)
 		csim_lanes_settle(sim, h);
@@ -549,11 +549,11 @@ static void sim_step(struct csim *sim)
 }
 
 /* Time is about to pass. */
-static void sim_calm(struct csim *sim)
+static void sim_check_idle(struct csim *sim)
 {
 	for (unsigned i = 0; i < sim->scenario->comm_count && sim->zero_ns; i++) {
 		for (unsigned side = 0; side < 2 && !sim->failed; side++)
-			(void)csim_calm_look(&sim->comms[i].app[side]);
+			(void)csim_check_idle(&sim->comms[i].app[side]);
 	}
 }
 
@@ -570,7 +570,7 @@ static bool sim_loop(struct csim *sim)
 		if (next_ns == CSIM_NEVER_NS)
 			return true;
 		if (next_ns > sim->now_ns)
-			sim_calm(sim);
+			sim_check_idle(sim);
 		sim->now_ns = sim_later(sim->now_ns, next_ns);
 		(void)sim_events(sim);
 		sim_step(sim);
@@ -579,7 +579,7 @@ static bool sim_loop(struct csim *sim)
 		if (sim->zero_ns && sim->now_ns > looked_ns + CSIM_MS) {
 			looked_ns = sim->now_ns;
 			sim_resets_again(sim);
-			(void)csim_judge_progress(sim);
+			(void)csim_check_progress(sim);
 		}
 		if (sim->now_ns > SIM_START_NS + SIM_NS_MAX || sim->steps > SIM_STEPS_MAX)
 			return csim_fail(sim, "no end after %llu steps",
@@ -592,7 +592,7 @@ static bool sim_loop(struct csim *sim)
 
 static void sim_settings(const struct csn_world *w)
 {
-	env_log = csim_judge_log;
+	env_log = csim_check_log;
 	env_config.lane_timeout_ns = w->lane_timeout_ns;
 	env_config.user_timeout_ns = w->user_timeout_ns;
 	env_config.probe_interval_ns = w->probe_ns;
@@ -617,11 +617,11 @@ static void sim_abandon(struct csim *sim)
 
 bool csim_run(struct csim *sim, const struct comm_scenario *scenario, bool dump)
 {
-	bool good, verbose = sim->verbose, unwatched = sim->unwatched;
+	bool good, verbose = sim->verbose, unchecked = sim->unchecked;
 
 	memset(sim, 0, sizeof(*sim));
 	sim->verbose = verbose;
-	sim->unwatched = unwatched;
+	sim->unchecked = unchecked;
 	sim->scenario = scenario;
 	sim->now_ns = SIM_START_NS;
 	sim->trace = 0xcbf29ce484222325ull;
@@ -633,9 +633,9 @@ bool csim_run(struct csim *sim, const struct comm_scenario *scenario, bool dump)
 	csim_streams_begin(sim);
 	csim_reconnect_begin(sim);
 	good = csim_hosts_make(sim) && csim_apps_make(sim) && csim_lanes_start(sim) &&
-	       sim_loop(sim) && csim_judge_end(sim) && !sim->failed;
+	       sim_loop(sim) && csim_check_end(sim) && !sim->failed;
 	if (!good && dump)
-		csim_judge_dump(sim);
+		csim_dump(sim);
 	sim_abandon(sim);
 	for (unsigned i = 0; i < sim->scenario->nic_count; i++)
 		csim_nic_drop(&sim->nics[i]);

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * comm_sim.h - the simulator of comms: plugin/comm*.c over lanes of both kinds, under a virtual clock, all
- * hosts in one process and one thread, every step watched.
+ * hosts in one process and one thread, checked at every step.
  *
- *	comm_sim.c     who runs when
- *	comm_host.c    hosts: NICs, wires, engines (the real turn of engine_turn.c)
- *	comm_stream.c  the simulated kernel: connections as lane_kernel.c calls them
- *	comm_kernel.c  ... its epoll
- *	comm_lanes.c   lanes open, join their comms, die, and are opened again
- *	comm_upkeep.c  ... by upkeep.c
- *	comm_ledger.c  ... which is judged by what is seen of it
- *	comm_dials.c   ... of a control thread on each host
- *	comm_words.c   ... and proved, if they are HARP's
- *	comm_app.c     applications: they post, test, close, and check every byte and every buffer
- *	comm_calm.c    whoever has something to do was woken
- *	comm_judge.c   what may fail and what must not; what must be gone in the end
+ *	comm_sim.c              the schedule of hosts, engines and applications
+ *	comm_host.c             hosts: NICs, wires, engines (the real turn of engine_turn.c)
+ *	comm_stream.c           the simulated kernel: connections as lane_kernel.c calls them
+ *	comm_kernel.c           its epoll
+ *	comm_lanes.c            lanes open, join their comms, die, and are opened again
+ *	comm_reconnect.c        ... by connector.c
+ *	comm_connect.c          ... with a control thread on each host
+ *	comm_preamble.c         ... and the plugin's preamble, if they are HARP's
+ *	comm_reconnect_check.c  checks of connector.c's times and statistics
+ *	comm_app.c              applications: they post, test, close, and check every byte and every buffer
+ *	comm_idle_check.c       a comm that has something to do was woken
+ *	comm_check.c            what may fail and what must not; what must be gone in the end
  */
 #ifndef HARP_TESTS_COMM_SIM_H
 #define HARP_TESTS_COMM_SIM_H
@@ -32,7 +32,7 @@
 #define CSIM_US UINT64_C(1000)
 #define CSIM_MS UINT64_C(1000000)
 #define CSIM_S UINT64_C(1000000000)
-#define CSIM_DIALS_MAX 256u /* lanes ever opened, first ones and again */
+#define CSIM_LANES_MAX 256u /* lanes ever opened, first ones and again */
 
 struct csim;
 struct csim_lane;
@@ -43,37 +43,30 @@ enum csim_side { CSIM_SEND = 0, CSIM_RECV = 1 };
 
 /* ---- hosts ------------------------------------------------------------------------------------- */
 
-/* A card between stack and port: it loses what is cut off. */
-struct csim_card {
-	struct harp_nic nic; /* must be first */
-	struct harp_nic *inner;
-	struct csim_nic *owner;
-};
-
 struct csim_nic {
-	struct engine engine; /* must be first: also stands for its struct harp_instance */
-	struct csim_card card;
+	struct engine engine;  /* must be first: also stands for its struct harp_instance */
+	struct harp_nic *port; /* of the rail's wire */
 	struct csim *sim;
 	unsigned host, rail;
 	struct harp_listener *listener;
-	struct stack_listener *door; /* of lanes with words; NULL: none */
-	bool gone, reported;         /* removed; the engine was told */
-	uint64_t cut_until_ns;       /* nothing arrives */
-	uint64_t cut_out_until_ns;   /* nothing of it arrives anywhere */
-	uint64_t due_ns;             /* the guardian's next turn, drawn when it became due */
+	struct stack_listener *lane_listener; /* of lanes with a preamble; NULL: none */
+	bool gone, reported;                  /* removed; the engine knows */
+	uint64_t cut_until_ns;                /* nothing arrives */
+	uint64_t cut_out_until_ns;            /* nothing of it arrives anywhere */
+	uint64_t due_ns; /* the background poller's next turn, drawn when it became due */
 	uint64_t turned_ns;
 };
 
 struct csim_host {
 	struct csim_nic *nics[CSN_RAILS_MAX];
-	struct poller dial_driver; /* of kernel lanes that have no comm yet */
-	struct poller control;     /* comm_dials.c's */
+	struct poller connect_poller; /* of kernel lanes that have no comm yet */
+	struct poller control;        /* comm_connect.c */
 	struct control_timers timers;
-	uint64_t control_ns, control_due_ns; /* woken; or that, or a timer or a dial */
+	uint64_t control_ns, control_due_ns; /* woken; or that, or a timer or an attempt */
 	uint64_t stall_until_ns, freeze_until_ns;
 	bool dead;
-	struct poller *held;    /* its poller is held by a thread that is nowhere to be seen */
-	struct comm *held_comm; /* whose poller that is */
+	struct poller *held;    /* its poller is held by a thread that was preempted */
+	struct comm *held_comm; /* the comm of that poller; NULL: an engine's */
 	uint64_t held_until_ns;
 };
 
@@ -92,11 +85,11 @@ struct csim_lane {
 	struct csim_end end[2];
 	uint16_t port; /* HARP: the connector's */
 	struct csim_stream *stream;
-	uint64_t silent_until_ns[2]; /* by who sends: nothing arrives */
+	uint64_t silent_until_ns[2]; /* by sending side: nothing arrives */
 	uint64_t silent_since_ns;
-	/* While upkeep.c dials it: */
-	struct attempt *dial;
-	bool words; /* dialled and proved by the plugin: comm_words.c */
+	/* While connector.c opens it: */
+	struct attempt *attempt;
+	bool has_preamble; /* opened by the plugin: comm_preamble.c */
 	uint64_t open_ns, ready_ns;
 	bool broken;    /* reset, or silent for ever */
 	bool disturbed; /* something in the scenario explains that it is given up */
@@ -124,21 +117,21 @@ struct csim_app {
 	uint64_t wake_ns, poll_ns, next_post_ns, close_ns, progress_ns;
 	int error;
 	bool closed, closed_early, in_turn;
-	struct csim_buffer retired[4]; /* given back by the comm: nobody may write there */
+	struct csim_buffer retired[4]; /* given back by the comm: not to be written */
 	unsigned retired_next;
 	struct connector *connector; /* of a sender whose lanes are connector.c's */
 };
 
-/* By when a lane is to be dialled, and the pause of its next failure. */
+/* When a lane must have an attempt, and the pause after the next failure. */
 struct csim_due {
-	uint64_t at_ns, pause_ns; /* at_ns CSIM_NEVER_NS: it is not */
+	uint64_t at_ns, pause_ns; /* at_ns CSIM_NEVER_NS: never */
 };
 
-/* What was seen of a lane of a plan; times are 0: never. */
-struct csim_ledger {
-	bool up, dialled;
-	uint64_t begun_ns; /* its last dial */
-	unsigned failures; /* of dials, in a row */
+/* comm_reconnect_check.c: what happened to a planned lane, and what must follow; times are 0: never. */
+struct csim_expected {
+	bool up, attempting;
+	uint64_t begun_ns; /* its last attempt */
+	unsigned failures; /* of attempts, in a row */
 	uint64_t up_ns, rerolled_ns;
 	uint64_t since_ns;               /* what made it due */
 	struct csim_due soonest, latest; /* they differ where the control thread's clock decides */
@@ -149,17 +142,17 @@ struct csim_ledger {
 struct csim_comm {
 	const struct csn_comm *spec;
 	struct csim_app app[2];
-	uint64_t *sizes;  /* of its messages */
-	unsigned lanes;   /* of the scenario */
-	bool excused;     /* something in the scenario explains an error */
-	uint64_t bare_ns; /* no lane of it works since then; CSIM_NEVER_NS: one does */
-	struct csim_ledger ledger[COMM_LANES_MAX];
-	uint64_t lanes_died, lanes_replaced; /* of the ledger's */
-	uint64_t bared_ns;                   /* when that ended, for the last time that it lasted */
+	uint64_t *sizes;     /* of its messages */
+	unsigned lanes;      /* of the scenario */
+	bool excused;        /* something in the scenario explains an error */
+	uint64_t no_lane_ns; /* no lane of it works since then; CSIM_NEVER_NS: one does */
+	struct csim_expected expected[COMM_LANES_MAX];
+	uint64_t lanes_died, lanes_replaced; /* of comm_reconnect_check.c */
+	uint64_t no_lane_until_ns;           /* when that ended, for the last time that it lasted */
 };
 
 /* Its sender keeps small messages (comm_send.c): three comms of four. */
-static inline bool csim_keeps(const struct csim_comm *k)
+static inline bool csim_is_buffered(const struct csim_comm *k)
 {
 	return k->spec->multi_lane && k->spec->stream % 4;
 }
@@ -183,23 +176,23 @@ struct csim {
 	struct csim_nic nics[CSN_NICS_MAX];
 	struct csim_host hosts[CSN_HOSTS_MAX];
 	struct csim_comm comms[CSN_COMMS_MAX];
-	struct csim_lane lanes[CSIM_DIALS_MAX];
+	struct csim_lane lanes[CSIM_LANES_MAX];
 	unsigned lane_count;
 	struct {
 		uint64_t at_ns;
 		const struct csn_lane *spec;
 		unsigned index;
-	} dials[CSIM_DIALS_MAX];
-	unsigned dial_count;
+	} connects[CSIM_LANES_MAX];
+	unsigned connect_count;
 	uint8_t event_state[CSN_EVENTS_MAX]; /* 0: to come, 1: going on, 2: over */
 	uint64_t steps, bytes, trace;
-	uint64_t dialled, rerolls, deaths; /* of upkeep.c's lanes */
+	uint64_t attempts, rerolls, deaths; /* of connector.c's lanes */
 	/* Seen; on the statistics page; of those that ended as their comm did. */
-	uint64_t connects_failed, dials_forgotten;
+	uint64_t connects_failed, attempts_forgotten;
 	unsigned yields; /* of threads that wait for others, in this step */
 	unsigned depth;  /* of threads in the middle of another one's step */
 	bool verbose;    /* prints what happens */
-	bool unwatched;  /* memory is looked at when a message is done, not at each step */
+	bool unchecked;  /* memory is looked at when a message is done, not at each step */
 	bool failed;
 	uint64_t streams; /* that exist */
 	char reason[RUNNER_REASON_MAX];
@@ -213,7 +206,7 @@ void csim_trace(struct csim *sim, uint64_t value);
 /* In the middle of a send or receive: other threads of the host have a turn, perhaps. */
 void csim_interleave(struct csim *sim, unsigned host);
 /* Something happened that applications of the host may be interested in. */
-void csim_rouse(struct csim *sim, unsigned host);
+void csim_wake_apps(struct csim *sim, unsigned host);
 static inline bool csim_chance(struct rng *rng, uint64_t ppm)
 {
 	return ppm && rng_below(rng, 1000000) < ppm;
@@ -252,9 +245,9 @@ bool csim_kernel_is_left(void);
 
 /* ---- comm_lanes.c ---- */
 bool csim_lanes_start(struct csim *sim);
-void csim_dial_at(struct csim *sim, uint64_t at_ns, const struct csn_lane *spec, unsigned index);
-uint64_t csim_dials_next_ns(const struct csim *sim);
-void csim_dials_run(struct csim *sim);
+void csim_connect_at(struct csim *sim, uint64_t at_ns, const struct csn_lane *spec, unsigned index);
+uint64_t csim_connects_next_ns(const struct csim *sim);
+void csim_connects_run(struct csim *sim);
 /* The scenario's lane of that index of a comm. */
 const struct csn_lane *csim_lane_spec(const struct csim *sim, unsigned comm, unsigned index);
 struct csim_lane *csim_lane_new(struct csim *sim, const struct csn_lane *spec, unsigned index);
@@ -275,52 +268,52 @@ static inline unsigned csim_lane_host(const struct csim_lane *lane, enum csim_si
 }
 void csim_lanes_destroy(struct csim *sim);
 
-/* ---- comm_upkeep.c ---- */
+/* ---- comm_reconnect.c ---- */
 void csim_reconnect_begin(struct csim *sim);
 void csim_reconnect_made(struct csim_lane *first, enum csim_side side);
-/* Further lanes are dialled from now on. */
+/* Further lanes are opened from now on. */
 void csim_reconnect_go(struct csim_app *app);
 /* Closes the comm. */
 void csim_reconnect_end(struct csim_app *app, bool abort);
 void csim_reconnect_lost(struct csim_comm *k, unsigned index, enum comm_loss loss);
-bool csim_reconnect_judge(struct csim_app *app);
+bool csim_reconnect_check(struct csim_app *app);
 
-/* ---- comm_ledger.c ---- */
+/* ---- comm_reconnect_check.c ---- */
 /* A line of the log is about a rail: not too often? */
-bool csim_ledger_log(const char *text);
-bool csim_ledger_judge_end(struct csim *sim);
+bool csim_expect_log(const char *text);
+bool csim_expect_check_end(struct csim *sim);
 
-/* ---- comm_dials.c ---- */
+/* ---- comm_connect.c ---- */
 void csim_control_make(struct csim_host *host);
 uint64_t csim_controls_next_ns(struct csim *sim);
 void csim_controls_run(struct csim *sim);
 void csim_controls_end(struct csim *sim);
 /* A lane that is open at the receiving end: may it join there? */
-bool csim_dial_lets_in(struct csim_lane *lane);
+bool csim_attempt_may_join(struct csim_lane *lane);
 
 /* ---- comm_app.c ---- */
 bool csim_apps_make(struct csim *sim);
 void csim_app_turn(struct csim_app *app);
 /* The process dies, or the run is over. */
 void csim_app_end(struct csim_app *app, bool abort);
-/* Looks at buffers: some of them, or all. */
-bool csim_app_look(struct csim_app *app, bool all);
+/* Checks buffers: some of them, or all. */
+bool csim_app_check(struct csim_app *app, bool all);
 /* Bytes were placed at dst. */
 bool csim_placed(struct csim *sim, const uint8_t *dst, size_t len);
 void csim_apps_destroy(struct csim *sim);
 struct csim_buffer *csim_buffer_retired(struct csim *sim, unsigned comm);
 
-/* ---- comm_calm.c ---- */
+/* ---- comm_idle_check.c ---- */
 /* Time is about to pass: may it? */
-bool csim_calm_look(struct csim_app *app);
+bool csim_check_idle(struct csim_app *app);
 
-/* ---- comm_judge.c ---- */
+/* ---- comm_check.c ---- */
 /* Each line that the plugin logs. */
-void csim_judge_log(enum plugin_log_level level, const char *text);
-bool csim_judge_error(struct csim_app *app, int error);
-bool csim_judge_progress(struct csim *sim);
-bool csim_judge_lost_lane(struct csim_lane *lane, enum csim_side side);
-bool csim_judge_end(struct csim *sim);
-void csim_judge_dump(struct csim *sim);
+void csim_check_log(enum plugin_log_level level, const char *text);
+bool csim_check_error(struct csim_app *app, int error);
+bool csim_check_progress(struct csim *sim);
+bool csim_check_lost_lane(struct csim_lane *lane, enum csim_side side);
+bool csim_check_end(struct csim *sim);
+void csim_dump(struct csim *sim);
 
 #endif

@@ -44,20 +44,20 @@ struct stream_pipe {
 	unsigned mark_first, mark_count;
 	bool fin;    /* behind what was written */
 	bool broken; /* the connection is gone behind what arrived: the reader's */
-	bool full;   /* a write was refused, or cut, since the writer last had news */
-	bool news;   /* of room, or of the end, for the writer */
+	bool full;   /* a write was refused, or cut, since the writer last had event */
+	bool event;  /* of room, or of the end, for the writer */
 };
 
 /* A socket. Its pipe to write is pipes[side]. */
 struct stream_end {
 	bool exists;
 	bool lingers_not; /* close() resets */
-	bool news;        /* the end, or an error, or the rest of what was cut short */
+	bool event;       /* the end, or an error, or the rest of what was cut short */
 	int error;        /* that no call has reported yet */
 	struct stream_watch watch;
 	/* Bytes that had come at the last event. */
-	uint64_t told_arrived;
-	bool told_fin;
+	uint64_t reported_arrived;
+	bool reported_fin;
 };
 
 struct csim_stream {
@@ -67,7 +67,7 @@ struct csim_stream {
 	struct stream_end ends[2];
 };
 
-static struct csim *stream_sim; /* whose drivers are made: it is not said */
+static struct csim *stream_sim; /* for calls, which have a descriptor only */
 
 /* The socket behind a descriptor of ours. */
 static struct csim_stream *stream_at(int fd, enum csim_side *side)
@@ -182,7 +182,7 @@ static void pipe_break(struct csim_stream *s, enum csim_side writer, int error, 
 	p->broken = error;
 	s->ends[!writer].error = error;
 	s->ends[!writer].watch.edge = true;
-	s->ends[!writer].news = true;
+	s->ends[!writer].event = true;
 }
 
 /* Bytes met a closed socket, or a socket was closed over bytes: RST. */
@@ -306,7 +306,7 @@ static ssize_t stream_recv(struct csim_stream *s, enum csim_side side, struct ms
 	n = p->arrived - p->taken < wanted ? (size_t)(p->arrived - p->taken) : wanted;
 	wanted = stream_cut(s, n);
 	if (wanted < n) { /* the rest comes behind it */
-		end->news = true;
+		end->event = true;
 		end->watch.edge = true;
 	}
 	for (size_t i = 0; i < msg->msg_iovlen && done < wanted; i++) {
@@ -317,7 +317,7 @@ static ssize_t stream_recv(struct csim_stream *s, enum csim_side side, struct ms
 	}
 	if (p->full && pipe_has_room(p)) {
 		p->full = false;
-		p->news = true;
+		p->event = true;
 		s->ends[!side].watch.edge = true;
 	}
 	return (ssize_t)done;
@@ -383,12 +383,12 @@ void csim_stream_close(int fd)
 		stream_collapse(s, side);
 	else
 		s->pipes[side].fin = true;
-	s->ends[!side].news = true;
-	csim_rouse(s->sim, csim_lane_host(s->owner, !side));
+	s->ends[!side].event = true;
+	csim_wake_apps(s->sim, csim_lane_host(s->owner, !side));
 	s->ends[side].exists = false;
 	end->lane = NULL;
 	end->closed = true;
-	(void)csim_judge_lost_lane(s->owner, side);
+	(void)csim_check_lost_lane(s->owner, side);
 	stream_free_if_done(s);
 }
 
@@ -440,11 +440,11 @@ uint32_t csim_stream_events(int fd)
 
 	pipe_advance(s, !side);
 	fin = in->broken || pipe_at_fin(s, !side);
-	if (!end->watch.edge && in->arrived == end->told_arrived && fin == end->told_fin)
+	if (!end->watch.edge && in->arrived == end->reported_arrived && fin == end->reported_fin)
 		return 0;
 	end->watch.edge = false;
-	end->told_arrived = in->arrived;
-	end->told_fin = fin;
+	end->reported_arrived = in->arrived;
+	end->reported_fin = fin;
 	if (in->arrived > in->taken || fin)
 		events |= EPOLLIN;
 	if (fin)
@@ -458,19 +458,19 @@ uint32_t csim_stream_events(int fd)
 	return events & (end->watch.events | EPOLLHUP | EPOLLERR);
 }
 
-const char *csim_stream_unheard(int fd, bool readable, bool writable)
+const char *csim_stream_unreported(int fd, bool readable, bool writable)
 {
 	enum csim_side side;
 	struct csim_stream *s = stream_at(fd, &side);
 	const struct stream_pipe *in = &s->pipes[!side], *out = &s->pipes[side];
 	const struct stream_end *end = &s->ends[side];
 
-	if (end->watch.edge || in->arrived != end->told_arrived ||
-	    pipe_at_fin(s, !side) != end->told_fin)
+	if (end->watch.edge || in->arrived != end->reported_arrived ||
+	    pipe_at_fin(s, !side) != end->reported_fin)
 		return NULL;
 	if (!readable && in->arrived > in->taken)
 		return "bytes";
-	if (!readable && (in->broken || end->told_fin))
+	if (!readable && (in->broken || end->reported_fin))
 		return "ended";
 	/* A write that was cut short gets its event when the peer has read. */
 	return !writable && !out->full && pipe_has_room(out) ? "room" : NULL;
@@ -497,7 +497,7 @@ static void stream_open(struct csim_lane *owner, enum csim_side side)
 	remote.addr = csim_addr(sim, peer, rail);
 	local.port = (uint16_t)(40000 + 2 * owner->number + side);
 	remote.port = (uint16_t)(40000 + 2 * owner->number + !side);
-	if (lane_kernel_adopt(&sim->hosts[host].dial_driver, fd, &local, &remote, &lane))
+	if (lane_kernel_adopt(&sim->hosts[host].connect_poller, fd, &local, &remote, &lane))
 		abort();
 	owner->end[side].lane = lane;
 }
@@ -533,7 +533,7 @@ void csim_stream_reset(struct csim_stream *s, bool keep, bool fin)
 	for (unsigned side = 0; side < 2; side++) {
 		s->pipes[side].fin |= fin;
 		pipe_break(s, side, fin ? 0 : ECONNRESET, keep);
-		s->pipes[side].news = true;
+		s->pipes[side].event = true;
 	}
 }
 
@@ -556,7 +556,7 @@ uint64_t csim_stream_next_ns(const struct csim_stream *s, enum csim_side side)
 
 	if (!s->ends[side].exists)
 		return CSIM_NEVER_NS;
-	if (s->ends[side].news || s->pipes[side].news)
+	if (s->ends[side].event || s->pipes[side].event)
 		return s->sim->now_ns;
 	if (!in->mark_count)
 		return CSIM_NEVER_NS;
@@ -568,6 +568,6 @@ uint64_t csim_stream_next_ns(const struct csim_stream *s, enum csim_side side)
 void csim_stream_seen(struct csim_stream *s, enum csim_side side)
 {
 	pipe_advance(s, !side);
-	s->ends[side].news = false;
-	s->pipes[side].news = false;
+	s->ends[side].event = false;
+	s->pipes[side].event = false;
 }

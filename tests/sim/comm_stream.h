@@ -19,7 +19,7 @@ struct stream_watch *csim_stream_watch(int fd);
 uint32_t csim_stream_events(int fd);
 /* What has come to the socket, or room for more, that neither its owner knows (readable, writable) nor the epoll has to tell;
  * NULL: nothing. */
-const char *csim_stream_unheard(int fd, bool readable, bool writable);
+const char *csim_stream_unreported(int fd, bool readable, bool writable);
 void csim_stream_close(int fd);
 
 #endif

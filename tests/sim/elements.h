@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * elements.h - scenarios as lists of elements, for those who treat all elements alike.
+ * elements.h - scenarios as lists of elements, which text and shrinker treat alike.
  *
  * A scenario is a struct; an element (the world, a stack, an event) is a struct of 64-bit numbers only, whose
  * names and simple values come from an X-macro list. So text and shrinker need no knowledge of any of them.
@@ -40,7 +40,7 @@ struct scn_layout {
 	size_t size; /* of the scenario */
 	/* Do all references lead somewhere, does it make sense? Says what is wrong, NULL: nothing. */
 	const char *(*check)(const void *scenario);
-	/* A word about an element for its comment; NULL: none. */
+	/* A remark about an element for its comment; NULL: none. */
 	const char *(*remark)(const struct scn_kind *kind, const uint64_t *values);
 };
 

@@ -2,8 +2,8 @@
 /*
  * elements_shrink.c - a failing scenario made smaller, while it fails.
  *
- * First elements go: those that nobody refers to in halves, quarters and so on down to one by one (delta
- * debugging), then those that others refer to, one by one, without and with these others. Then every number tries its simple value, and
+ * First elements go: those without references to them, in halves, quarters and so on down to one by one (delta
+ * debugging), then the others, one by one, without and with what refers to them. Then every number tries its simple value, and
  * zero, and half. Rounds repeat until one changes nothing.
  */
 #include "elements.h"

@@ -4,7 +4,6 @@
  *
  *	goodput --check PATH    makes the tables anew and compares: a regression is a diff
  *	goodput --update PATH   writes them (make tables)
- *	goodput RTT_US LOSS_PPM BUFFER_PERCENT [CONTROLLER]   one cell, with what happened in it
  *
  * One connection sends through one bottleneck for a fixed virtual time, data one way. Loss is random
  * and of data packets only; the buffer is the bottleneck's queue, tail drop, in bandwidth-delay
@@ -55,7 +54,7 @@ struct cell { /* what is asked, and what came of it */
 	const struct path *path;
 	uint32_t loss_ppm, buffer_percent, congestion;
 	bool tuned; /* no budget is asked for */
-	uint64_t delivered, lost, resent, timeouts, marked;
+	uint64_t delivered, lost, resent, timeouts;
 	struct harp_tcp_info info;
 };
 
@@ -224,7 +223,6 @@ static void cell_run(struct cell *cell)
 	harp_conn_info(run.sender, &cell->info, sizeof(cell->info));
 	cell->delivered = run.delivered - run.delivered_before;
 	cell->lost = wire.lost + wire.queue_dropped;
-	cell->marked = wire.ce_marked;
 	cell->resent = cell->info.retransmits;
 	cell->timeouts = cell->info.rto_count;
 	harp_stack_destroy(run.stack[0]);
@@ -354,53 +352,13 @@ static void tables_make(char *out)
 	}
 }
 
-static int one(int argc, char **argv)
-{
-	struct cell cell = { .loss_ppm = (uint32_t)strtoul(argv[2], NULL, 0),
-			     .buffer_percent = (uint32_t)strtoul(argv[3], NULL, 0) };
-	int congestion = argc > 4 ? harp_congestion_from_name(argv[4]) : 0;
-
-	for (unsigned i = 0; i < ARRAY_SIZE(paths); i++) {
-		if (paths[i].rtt_ns == strtoull(argv[1], NULL, 0) * 1000)
-			cell.path = &paths[i];
-	}
-	for (unsigned i = 0; i < ARRAY_SIZE(tuned_paths) && !cell.path; i++) {
-		if (tuned_paths[i].rtt_ns == strtoull(argv[1], NULL, 0) * 1000) {
-			cell.path = &tuned_paths[i];
-			cell.tuned = true;
-		}
-	}
-	if (!cell.path || congestion < 0) {
-		fprintf(stderr,
-			"goodput: RTT_US is 20, 200, 2000 or 20000; 100, 1000 or 10000 at 25 Gbit/s, tuned\n");
-		return 2;
-	}
-	cell.congestion = (uint32_t)congestion;
-	cell_run(&cell);
-	printf("%s: %.1f %% of the rate, expected %.1f; lost %llu, sent again %llu, timeouts %llu, "
-	       "marked %llu, fast retransmits %llu, cwnd %llu, ssthresh %llu, srtt %llu us, "
-	       "wnd %llu, mss %u\n",
-	       cell.path->name, (double)cell_goodput(&cell) / 10, (double)cell_expected(&cell) / 10,
-	       (unsigned long long)cell.lost, (unsigned long long)cell.resent,
-	       (unsigned long long)cell.timeouts, (unsigned long long)cell.marked,
-	       (unsigned long long)cell.info.fast_retransmits,
-	       (unsigned long long)cell.info.snd_cwnd_bytes,
-	       (unsigned long long)cell.info.snd_ssthresh_bytes,
-	       (unsigned long long)(cell.info.srtt_ns / 1000),
-	       (unsigned long long)cell.info.snd_wnd_bytes, cell.info.snd_mss_bytes);
-	return 0;
-}
-
 int main(int argc, char **argv)
 {
 	static char text[TABLE_MAX];
 	bool checks = argc == 3 && strcmp(argv[1], "--check") == 0;
 
-	if (argc >= 4)
-		return one(argc, argv);
 	if (!checks && !(argc == 3 && strcmp(argv[1], "--update") == 0)) {
-		fprintf(stderr, "usage: goodput --check PATH | --update PATH | "
-				"RTT_US LOSS_PPM BUFFER_PERCENT [CONTROLLER]\n");
+		fprintf(stderr, "usage: goodput --check PATH | --update PATH\n");
 		return 2;
 	}
 	tables_make(text);

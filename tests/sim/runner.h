@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * runner.h - what sim_run and sim_comm_run share: seeds in numbers, replay, text, reducing what fails.
+ * runner.h - the commands of sim_run, sim_comm_run and sim_coll_run.
  *
  *	--seeds FROM COUNT   many; stops at the first that fails, and says how to replay it
- *	--seed N             one, with its trace; a failure says where everyone stood
+ *	--seed N             one, with its trace; a failure prints the state of all parts
  *	--twice FROM COUNT   is the same seed the same run?
  *	--print N            the scenario of a seed, as text
  *	--file PATH          a scenario from text
  *	--shrink N           a failing seed's scenario, reduced while it fails the same way: printed, and
  *	                     written to NAME-N.scenario for --file
+ *	--check-plant FROM   planted bugs: is each found by a seed, reduced to what it needs, and found
+ *	                     again when the scenario is read from its text?
  * Exit 0 when all is well.
  */
 #ifndef HARP_TESTS_RUNNER_H
@@ -27,23 +29,21 @@ struct runner_result {
 struct runner {
 	const char *name;   /* the program, as it is called */
 	const char *prefix; /* of files that it writes */
+	const char *usage;  /* of its own commands */
 	const struct scn_layout *layout;
 	void *scenario; /* made, read and reduced here */
+	uint64_t plant; /* the bug that make() plants; 0: none */
+	uint64_t plants;
 	void (*make)(uint64_t seed);
-	/* dump: a failure says where everyone stood, on stdout. */
+	/* dump: a failure prints the state of all parts on stdout. */
 	bool (*run)(const void *scenario, bool dump, struct runner_result *result);
+	/* A planted bug needs no more than this scenario has. */
+	bool (*is_small)(void);
 };
 
-/* Ends the process with 3 and the seed's number when it dies of a signal. */
-void runner_begin(const struct runner *runner);
-/* One of the commands above; -1: it is none. */
+/* Before anything else: ends the process with 3 and the seed's number when it dies of a signal. */
+void runner_begin(struct runner *runner);
+/* One of the commands above; what main() returns. */
 int runner_command(int argc, char **argv);
-int runner_seed(uint64_t seed);
-/* Runs the scenario as it lies in runner->scenario. `what` names it. */
-int runner_report(const char *what);
-/* The scenario of a failing seed, reduced: in how many runs? 0: it does not fail. */
-unsigned runner_shrink(uint64_t seed);
-/* Does the scenario, read again from its text, fail the same way? Says why not. */
-bool runner_check_text(void);
 
 #endif

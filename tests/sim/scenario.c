@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * scenario.c - the scenario of a seed: who is there, who talks to whom, and what befalls them.
+ * scenario.c - the scenario of a seed: stacks, their connections, and what happens to them.
  *
  * Bounds keep a seed at a few milliseconds of work: about a megabyte in all, whatever the number of
- * connections. Outages add up to OUTAGE_NS_MAX at most, well below what the connections' patience
- * (sim_tcp_options()) allows, except for the hasty ones, which exist to lose it.
+ * connections. Outages add up to OUTAGE_NS_MAX at most, well below the connections' timeouts
+ * (sim_tcp_options()), except for the hasty ones, whose user timeout is short.
  */
 #include "scenario.h"
 
@@ -26,7 +26,7 @@ struct maker {
 	struct rng rng;
 	uint64_t horizon_ns; /* connections begin, and events happen, until then */
 	uint64_t outage_ns;  /* so far */
-	bool mortal;         /* someone may die: everybody listens for signs of life */
+	bool may_die;        /* a stack may die: all connections have keepalive */
 };
 
 /* The one place that decides on the family. */
@@ -65,11 +65,6 @@ static void make_world(struct maker *m)
 	if (one_in(&m->rng, 2))
 		w->complete_delay_ns = below64(&m->rng, 500 * US);
 	m->s->stack_count = one_in(&m->rng, 2) ? 2 : 2 + below(&m->rng, SCN_STACKS_MAX - 1);
-	if (m->s->stack_count > 2 && one_in(&m->rng, 3)) {
-		w->trunk_bps = 100000000ull << below(&m->rng, 7);
-		w->trunk_queue_bytes = 30000 + below(&m->rng, 200000);
-		w->trunk_delay_ns = 1 + below64(&m->rng, one_in(&m->rng, 4) ? 20 * MS : 100 * US);
-	}
 }
 
 static void make_stack(struct maker *m, struct scn_stack *k)
@@ -85,6 +80,11 @@ static void make_stack(struct maker *m, struct scn_stack *k)
 		k->queue_bytes = 20000 + below(&m->rng, 200000);
 	if (k->rate_bps && one_in(&m->rng, 4))
 		k->ecn_mark_bytes = 10000 + below(&m->rng, 60000);
+	if (k->rate_bps && one_in(&m->rng, 3)) {
+		k->inbound = 1;
+		k->rate_bps = 100000000ull << below(&m->rng, 7);
+		k->queue_bytes = 30000 + below(&m->rng, 200000);
+	}
 	k->poll_cost_ns = 100 + below(&m->rng, 3000);
 	if (one_in(&m->rng, 4))
 		k->poll_lag_ns = below64(&m->rng, one_in(&m->rng, 4) ? 3 * MS : 20 * US);
@@ -116,9 +116,9 @@ static void make_listens(struct maker *m)
 				.port = 5000 + i,
 				.rx_frames = PICK(&m->rng, 0, 8, 32, 64),
 				.tx_frames = PICK(&m->rng, 0, 8, 32, 64),
-				.backlog =
-					m->mortal && one_in(&m->rng, 4) ? 1 + below(&m->rng, 4) : 0,
-				.keepalive_ns = m->mortal || one_in(&m->rng, 4) ? 5 * S : 0,
+				.backlog = m->may_die && one_in(&m->rng, 4) ? 1 + below(&m->rng, 4)
+									    : 0,
+				.keepalive_ns = m->may_die || one_in(&m->rng, 4) ? 5 * S : 0,
 				.congestion = make_congestion(m),
 			};
 			s->listens[s->listen_count - 1].ecn =
@@ -149,7 +149,7 @@ static struct side make_side(struct maker *m, uint32_t bytes_max)
 		side.pause_at = below(&m->rng, 20000);
 		side.pause_ns = below64(&m->rng, one_in(&m->rng, 4) ? 60 * S : S);
 	}
-	if (m->mortal && one_in(&m->rng, 10))
+	if (m->may_die && one_in(&m->rng, 10))
 		side.abort_at = 1 + below64(&m->rng, side.bytes + 1);
 	if (one_in(&m->rng, 6))
 		side.hold = below64(&m->rng, one_in(&m->rng, 3) ? 100 * S : 100 * MS);
@@ -185,8 +185,8 @@ static void make_conn(struct maker *m, struct scn_conn *c, uint32_t bytes_max)
 	c->tx_frames = PICK(&m->rng, 0, 8, 32, 64);
 	if (one_in(&m->rng, 8))
 		c->unsent_bytes_max = 1 + below(&m->rng, 100000);
-	c->keepalive_ns = m->mortal || one_in(&m->rng, 4) ? 5 * S : 0;
-	if (m->mortal && one_in(&m->rng, 8)) { /* hasty: see sim_hasty() */
+	c->keepalive_ns = m->may_die || one_in(&m->rng, 4) ? 5 * S : 0;
+	if (m->may_die && one_in(&m->rng, 8)) { /* hasty */
 		c->user_timeout_ns = S + below64(&m->rng, 5 * S);
 		c->keepalive_ns = S / 2;
 	}
@@ -231,7 +231,7 @@ static void make_event(struct maker *m, struct scn_event *e)
 	struct scn_stack way = { 0 };
 
 	e->kind = below(&m->rng, SCN_EVENT_KINDS);
-	if (e->kind == SCN_RESTART && !m->mortal)
+	if (e->kind == SCN_RESTART && !m->may_die)
 		e->kind = SCN_IMPAIR;
 	e->stack = below(&m->rng, m->s->stack_count);
 	e->peer = (e->stack + 1 + below(&m->rng, m->s->stack_count - 1)) % m->s->stack_count;
@@ -279,7 +279,7 @@ static void make_events(struct maker *m)
 	}
 }
 
-/* What the cards can do. The last draws of all, so that the rest of a seed's scenario is as without. */
+/* Offloads of the NICs. Drawn last, so that the rest of a seed's scenario is as without them. */
 static void make_cards(struct maker *m)
 {
 	struct scn_world *w = &m->s->world;
@@ -305,7 +305,7 @@ void scenario_make(struct scenario *s, uint64_t seed)
 	memset(s, 0, sizeof(*s));
 	s->world.seed = seed;
 	rng_seed(&m.rng, seed);
-	m.mortal = one_in(&m.rng, 4);
+	m.may_die = one_in(&m.rng, 4);
 	m.horizon_ns = PICK(&m.rng, MS, 10 * MS, 100 * MS, S, 10 * S);
 	make_world(&m);
 	for (unsigned i = 0; i < s->stack_count; i++)

@@ -26,9 +26,9 @@ enum scn_send { SCN_SEND_COPY, SCN_SEND_FRAMES, SCN_SEND_MIXED, SCN_SEND_EXTERNA
 enum scn_recv { SCN_RECV_COPY, SCN_RECV_PEEK, SCN_RECV_FRAMES };
 
 enum scn_event_kind {
-	SCN_IMPAIR = 0, /* what `stack` sends meets a worse (or better) way */
+	SCN_IMPAIR = 0, /* the path of what `stack` sends gets worse (or better) */
 	SCN_STALL,      /* `stack` is not polled, nor do its applications run */
-	SCN_DOWN,       /* `stack`'s cable is out */
+	SCN_DOWN,       /* `stack`'s link is down */
 	SCN_CUT,        /* nothing passes between `stack` and `peer`; one_way: to `peer` only */
 	SCN_RESTART,    /* `stack` is destroyed, and made again when the event ends */
 	SCN_RING,       /* the card of `stack` holds at most `count` frames for sending */
@@ -46,12 +46,9 @@ enum scn_event_kind {
 	X(frame_count, 2048)                                                                       \
 	X(packets_max, 8192)                                                                       \
 	X(complete_delay_ns, 0)                                                                    \
-	X(offloads, 0)       /* of all cards: HARP_NIC_TX_CSUM, HARP_NIC_TX_TSO */                 \
-	X(external_count, 0) /* external frames of each card */                                    \
-	X(tx_frags, 0)       /* descriptors of a packet; 0: 8 */                                   \
-	X(trunk_bps, 0)      /* 0: one switch. Else odd stacks lie behind a trunk of this rate */  \
-	X(trunk_queue_bytes, 0)                                                                    \
-	X(trunk_delay_ns, 0)                                                                       \
+	X(offloads, 0)           /* of all cards: HARP_NIC_TX_CSUM, HARP_NIC_TX_TSO */             \
+	X(external_count, 0)     /* external frames of each card */                                \
+	X(tx_frags, 0)           /* descriptors of a packet; 0: 8 */                               \
 	X(plant_bytes, SCN_KEEP) /* a bug to be found: 1 + the stream offset of a damaged byte */
 
 #define SCN_STACK(X)                                                                               \
@@ -60,6 +57,7 @@ enum scn_event_kind {
 	X(rate_bps, 0)                                                                             \
 	X(queue_bytes, 0)                                                                          \
 	X(ecn_mark_bytes, 0)                                                                       \
+	X(inbound, 0) /* rate, queue and marks are of what comes to the stack, from all others */  \
 	X(loss_ppm, 0)                                                                             \
 	X(duplicate_ppm, 0)                                                                        \
 	X(reorder_ppm, 0)                                                                          \

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sim.c - who runs when.
+ * sim.c - the schedule of stacks and applications.
  *
  * Theory of operation. Time jumps from one thing to do to the next: an event of the scenario, an
  * application's own time, a packet that arrives at a card, a stack's deadline. A stack is polled when
  * its harp_stack_next_deadline_ns() or its card's next_ns() has come, plus what the scenario lets it
  * be late, and never otherwise; its applications have a turn after that poll, when the stack gave them
  * an event or their own time has come. So a deadline or an event that is forgotten is not hidden by a
- * busy loop: the connection stands still, and run_stands_still() says so.
+ * busy loop: the connection stands still, and run_is_stalled() says so.
  *
  * The run ends when nothing is ever due again. By then every connection must be over.
  */
@@ -128,12 +128,12 @@ static bool run_accepted(struct sim *sim, unsigned stack, struct harp_conn *conn
 		run_app_begins(sim, app, conn);
 		return true;
 	}
-	return sim_fail(sim, "stack %u accepted a connection nobody opened", stack);
+	return sim_fail(sim, "stack %u accepted a connection that was not opened", stack);
 }
 
 /* ---- a stack's turn ---------------------------------------------------------------------------- */
 
-static void run_news(struct sim *sim, unsigned index)
+static void run_stack_events(struct sim *sim, unsigned index)
 {
 	struct harp_conn *conn;
 	uint32_t events;
@@ -175,9 +175,9 @@ static bool run_poll(struct sim *sim, unsigned index)
 	k->polled_ns = sim->now_ns;
 	run_trace(sim, sim->now_ns);
 	run_trace(sim, (uint64_t)did << 32 | index << 28 | (k->stack->stats.tx_bytes & 0xfffffff));
-	if (!sim_judge_step(sim, index))
+	if (!sim_check_step(sim, index))
 		return false;
-	run_news(sim, index);
+	run_stack_events(sim, index);
 	if (!run_accept(sim, index))
 		return false;
 	for (unsigned i = 0; i < sim->scenario->conn_count; i++) {
@@ -214,7 +214,7 @@ static void run_restart_begins(struct sim *sim, unsigned index)
 				continue;
 			pair->excused = true;
 			if (app->conn)
-				sim_app_bereave(app);
+				sim_app_lose_stack(app);
 		}
 	}
 	sim_net_stack_destroy(sim, index);
@@ -261,25 +261,25 @@ static uint64_t run_event_next_ns(const struct sim *sim)
 /* ---- time -------------------------------------------------------------------------------------- */
 
 /* When each stack's applications, or connections to begin, want it to run. */
-static void run_wishes(const struct sim *sim, uint64_t *wish_ns)
+static void run_wakes(const struct sim *sim, uint64_t *wake_ns)
 {
 	for (unsigned i = 0; i < sim->scenario->stack_count; i++)
-		wish_ns[i] = SIM_NEVER_NS;
+		wake_ns[i] = SIM_NEVER_NS;
 	for (unsigned i = 0; i < sim->scenario->conn_count; i++) {
 		const struct sim_pair *pair = &sim->pairs[i];
 
 		for (unsigned role = 0; role < 2; role++) {
 			const struct sim_app *app = &pair->app[role];
 
-			if (app->wake_ns < wish_ns[app->stack])
-				wish_ns[app->stack] = app->wake_ns;
+			if (app->wake_ns < wake_ns[app->stack])
+				wake_ns[app->stack] = app->wake_ns;
 		}
-		if (!pair->started && pair->start_ns < wish_ns[pair->app[SIM_CLIENT].stack])
-			wish_ns[pair->app[SIM_CLIENT].stack] = pair->start_ns;
+		if (!pair->started && pair->start_ns < wake_ns[pair->app[SIM_CLIENT].stack])
+			wake_ns[pair->app[SIM_CLIENT].stack] = pair->start_ns;
 	}
 }
 
-static uint64_t run_due_ns(struct sim *sim, unsigned index, uint64_t wish_ns)
+static uint64_t run_due_ns(struct sim *sim, unsigned index, uint64_t wake_ns)
 {
 	const struct scn_stack *spec = &sim->scenario->stacks[index];
 	struct sim_stack *k = &sim->stacks[index];
@@ -292,7 +292,7 @@ static uint64_t run_due_ns(struct sim *sim, unsigned index, uint64_t wish_ns)
 	due_ns = card_ns < due_ns ? card_ns : due_ns;
 	if (due_ns < SIM_NEVER_NS - spec->poll_lag_ns)
 		due_ns += spec->poll_lag_ns;
-	due_ns = wish_ns < due_ns ? wish_ns : due_ns;
+	due_ns = wake_ns < due_ns ? wake_ns : due_ns;
 	if (due_ns == SIM_NEVER_NS)
 		return due_ns;
 	due_ns = run_later(due_ns, k->polled_ns + spec->poll_cost_ns + 1);
@@ -300,7 +300,7 @@ static uint64_t run_due_ns(struct sim *sim, unsigned index, uint64_t wish_ns)
 }
 
 /* Liveness: each connection gets somewhere within SIM_STILL_NS_MAX, once nothing bad happens to it. */
-static bool run_stands_still(struct sim *sim)
+static bool run_is_stalled(struct sim *sim)
 {
 	for (unsigned i = 0; i < sim->scenario->conn_count; i++) {
 		const struct sim_pair *pair = &sim->pairs[i];
@@ -326,8 +326,6 @@ static bool run_step(struct sim *sim, const uint64_t *due_ns)
 
 	if (!run_events(sim))
 		return false;
-	if (sim_net_bridge_next_ns(sim) <= sim->now_ns)
-		sim_net_bridge_poll(sim);
 	for (unsigned i = 0; i < sim->scenario->stack_count; i++) {
 		const struct sim_stack *k = &sim->stacks[i];
 		bool eager = polled && sim->scenario->stacks[i].eager &&
@@ -345,15 +343,14 @@ static bool run_step(struct sim *sim, const uint64_t *due_ns)
 
 static bool run_loop(struct sim *sim)
 {
-	uint64_t wish_ns[SCN_STACKS_MAX] = { 0 }, due_ns[SCN_STACKS_MAX] = { 0 }, looked_ns = 0;
+	uint64_t wake_ns[SCN_STACKS_MAX] = { 0 }, due_ns[SCN_STACKS_MAX] = { 0 }, looked_ns = 0;
 
 	while (true) {
-		uint64_t next_ns = run_event_next_ns(sim), bridge_ns = sim_net_bridge_next_ns(sim);
+		uint64_t next_ns = run_event_next_ns(sim);
 
-		next_ns = bridge_ns < next_ns ? bridge_ns : next_ns;
-		run_wishes(sim, wish_ns);
+		run_wakes(sim, wake_ns);
 		for (unsigned i = 0; i < sim->scenario->stack_count; i++) {
-			due_ns[i] = run_due_ns(sim, i, wish_ns[i]);
+			due_ns[i] = run_due_ns(sim, i, wake_ns[i]);
 			next_ns = due_ns[i] < next_ns ? due_ns[i] : next_ns;
 		}
 		if (next_ns == SIM_NEVER_NS)
@@ -361,7 +358,7 @@ static bool run_loop(struct sim *sim)
 		sim->now_ns = run_later(sim->now_ns, next_ns);
 		if (sim->now_ns > looked_ns + 10 * SIM_S) {
 			looked_ns = sim->now_ns;
-			if (run_stands_still(sim))
+			if (run_is_stalled(sim))
 				return false;
 		}
 		if (sim->now_ns > SIM_NS_MAX || sim->polls > SIM_POLLS_MAX)
@@ -425,13 +422,13 @@ bool sim_run(struct sim *sim, const struct scenario *scenario, bool dump)
 	sim->trace = 0xcbf29ce484222325ull;
 	rng_seed(&sim->rng, scenario->world.seed ^ 0x73696d);
 	run_make_pairs(sim);
-	good = sim_watch_make(sim) && sim_net_make(sim) && run_loop(sim) && sim_judge_end(sim);
+	good = sim_segments_make(sim) && sim_net_make(sim) && run_loop(sim) && sim_check_end(sim);
 	if (!good && dump)
-		sim_judge_dump(sim);
+		sim_dump(sim);
 	for (unsigned i = 0; i < scenario->stack_count; i++)
 		sim_memory_forget(sim, i);
 	sim_net_destroy(sim);
-	free(sim->watch);
-	sim->watch = NULL;
+	free(sim->segments);
+	sim->segments = NULL;
 	return good;
 }

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sim.h - the simulator: a scenario run under a virtual clock, every step watched.
+ * sim.h - the simulator: a scenario run under a virtual clock, checked at every step.
  *
- *	sim.c        who runs when: stacks at their deadlines or when a packet arrives, and never else
- *	sim_net.c    wires, the bridge, and the cards, which see to stalls and cuts
- *	sim_watch.c  every segment that a stack sends or takes, judged
- *	sim_app.c    applications: they send a known stream and check the one they get
- *	sim_memory.c what they send in place
- *	sim_judge.c  what must hold at each step, and in the end
+ *	sim.c           the schedule: stacks at their deadlines or when a packet arrives, and never else
+ *	sim_net.c       the wire and the NICs, which stall and lose packets
+ *	sim_segments.c  checks every segment that a stack sends or receives
+ *	sim_app.c       applications: they send a known stream and check the one they get
+ *	sim_memory.c    what they send in place
+ *	sim_check.c     what must hold at each step, and in the end
  */
 #ifndef HARP_TESTS_SIM_H
 #define HARP_TESTS_SIM_H
@@ -55,10 +55,9 @@ struct sim_pair {
 	bool excused; /* something in the scenario explains an error */
 };
 
-/* A card between stack and wire: it holds back what the scenario says. */
+/* The NIC of a stack: a port of the wire, which stalls and loses packets as the scenario says. */
 struct sim_card {
-	struct harp_nic nic; /* must be first */
-	struct harp_nic *inner;
+	struct harp_nic *nic;
 	struct sim *sim;
 	unsigned index;
 	bool tx_refused;
@@ -77,23 +76,17 @@ struct sim_stack {
 	uint32_t incarnation;
 };
 
-struct sim_watch; /* sim_watch.c */
-
-struct sim_bridge {
-	struct harp_nic *nic[2]; /* NULL: one wire only */
-	uint64_t frames_out[2];  /* given to a side's card, not completed */
-};
+struct sim_segments; /* sim_segments.c */
 
 struct sim {
 	const struct scenario *scenario;
 	struct rng rng;
 	uint64_t now_ns, heal_ns; /* no event is going on from here */
-	struct harp_wire *wire[2];
-	struct sim_bridge bridge;
+	struct harp_wire *wire;
 	struct sim_stack stacks[SCN_STACKS_MAX];
 	struct sim_pair pairs[SCN_CONNS_MAX];
 	uint8_t event_state[SCN_EVENTS_MAX]; /* 0: to come, 1: going on, 2: over */
-	struct sim_watch *watch;
+	struct sim_segments *segments;
 	bool verbose;                /* prints every segment */
 	uint64_t trace;              /* hash of everything that happened, with its time */
 	uint64_t polls, bytes;       /* bytes: delivered */
@@ -101,7 +94,7 @@ struct sim {
 };
 
 /* Runs a scenario from creation to the last frame's return. False: sim->reason says what broke;
- * dump: and where everyone stood, on stdout. */
+ * dump: and the state of all parts on stdout. */
 bool sim_run(struct sim *sim, const struct scenario *scenario, bool dump);
 bool sim_fail(struct sim *sim, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
@@ -111,41 +104,38 @@ void sim_net_destroy(struct sim *sim);
 struct harp_addr sim_net_addr(const struct sim *sim, unsigned stack);
 bool sim_net_stack_make(struct sim *sim, unsigned stack);
 void sim_net_stack_destroy(struct sim *sim, unsigned stack);
-/* The card's, the wires' and the bridge's next news. */
+/* When the NIC next has something. */
 uint64_t sim_net_card_next_ns(struct sim_card *card);
-uint64_t sim_net_bridge_next_ns(const struct sim *sim);
-void sim_net_bridge_poll(struct sim *sim);
 void sim_net_event_begin(struct sim *sim, const struct scn_event *event);
 void sim_net_event_end(struct sim *sim, const struct scn_event *event);
-uint64_t sim_net_in_flight(const struct sim *sim);
 struct harp_tcp_options sim_tcp_options(uint64_t rx_frames, uint64_t tx_frames,
 					uint64_t keepalive_ns, uint64_t congestion, uint64_t ecn);
 
-/* ---- sim_watch.c ---- */
-bool sim_watch_make(struct sim *sim);
-void sim_watch_sent(struct sim *sim, unsigned stack, const uint8_t *packet, uint32_t len);
-void sim_watch_taken(struct sim *sim, unsigned stack, uint8_t *packet, uint32_t len);
+/* ---- sim_segments.c ---- */
+bool sim_segments_make(struct sim *sim);
+void sim_segment_sent(struct sim *sim, unsigned stack, const uint8_t *packet, uint32_t len);
+void sim_segment_received(struct sim *sim, unsigned stack, uint8_t *packet, uint32_t len);
 
 /* ---- sim_app.c ---- */
 /* One turn of an application; false when it found something wrong. */
 bool sim_app_turn(struct sim *sim, struct sim_app *app);
 /* Its connection died under it, with its stack. */
-void sim_app_bereave(struct sim_app *app);
+void sim_app_lose_stack(struct sim_app *app);
 void sim_bytes(uint64_t stream, uint64_t at, uint8_t *out, size_t len);
 
 /* ---- sim_memory.c ---- */
 ssize_t sim_memory_send(struct sim *sim, struct sim_app *app, size_t len);
-/* After a poll: who has done takes memory back where the stack lets go of it. */
+/* After a poll: applications take memory back that the stack no longer needs. */
 bool sim_memory_step(struct sim *sim, unsigned stack);
 /* The stack is about to be destroyed. */
 void sim_memory_forget(struct sim *sim, unsigned stack);
 
-/* ---- sim_judge.c ---- */
+/* ---- sim_check.c ---- */
 uint64_t sim_stat(const struct sim *sim, unsigned stack, const char *name);
-bool sim_judge_step(struct sim *sim, unsigned stack);
-bool sim_judge_end(struct sim *sim);
-void sim_judge_dump(const struct sim *sim);
+bool sim_check_step(struct sim *sim, unsigned stack);
+bool sim_check_end(struct sim *sim);
+void sim_dump(const struct sim *sim);
 /* May this connection fail in this way? Marks it excused if so. */
-bool sim_judge_error(struct sim *sim, struct sim_app *app, int err);
+bool sim_check_error(struct sim *sim, struct sim_app *app, int err);
 
 #endif

@@ -2,9 +2,9 @@
 /*
  * sim_app.c - applications of the simulator: they send a known stream and check the one they get.
  *
- * An application has a turn when its connection has news (harp_stack_next_event()), when its own time
- * has come (wake_ns), and never else: an event that the stack forgets to give is a connection that
- * stands still, which sim.c notices.
+ * An application has a turn when its connection has an event (harp_stack_next_event()), when its own time
+ * has come (wake_ns), and never else: a connection whose event the stack forgets
+ * stands still, which sim.c finds.
  */
 #include "sim.h"
 
@@ -134,7 +134,7 @@ static ssize_t app_recv_frame(struct sim *sim, struct sim_app *app)
 	return app_check(sim, app, frame->data, frame->len) ? len : -EBADMSG;
 }
 
-/* Does it take a rest from reading? */
+/* Does it pause reading? */
 static bool app_rests(struct sim *sim, struct sim_app *app)
 {
 	if (app->pause_ns && !app->paused && app->received >= app->pause_at) {
@@ -173,7 +173,7 @@ static bool app_receive(struct sim *sim, struct sim_app *app)
 		if (n <= 0) {
 			app->eof = true;
 			app->progress_ns = sim->now_ns;
-			return n == 0 || sim_judge_error(sim, app, (int)n);
+			return n == 0 || sim_check_error(sim, app, (int)n);
 		}
 	}
 	app_wake(app, sim->now_ns + APP_TURN_NS);
@@ -202,7 +202,7 @@ static ssize_t app_send_frame(struct sim *sim, struct sim_app *app, size_t len)
 	if (err)
 		return err;
 	if (rng_below(&sim->rng, 16) == 0) {
-		harp_frame_release(app->conn, frame); /* thought better of it */
+		harp_frame_release(app->conn, frame); /* not sent */
 		return 0;
 	}
 	frame->len = len < frame->capacity ? (uint32_t)len : frame->capacity;
@@ -214,7 +214,7 @@ static ssize_t app_send_frame(struct sim *sim, struct sim_app *app, size_t len)
 	return err ? err : (ssize_t)len;
 }
 
-/* How far its part of the conversation allows it to send by now. */
+/* How many bytes the application may have sent by now. */
 static uint64_t app_allowance(const struct sim *sim, const struct sim_app *app)
 {
 	const struct sim_pair *pair = &sim->pairs[app->pair];
@@ -244,7 +244,7 @@ static bool app_finish(struct sim *sim, struct sim_app *app)
 	app->shut = true;
 	app->progress_ns = sim->now_ns;
 	err = harp_conn_shutdown(app->conn, SHUT_WR);
-	return err == 0 || sim_judge_error(sim, app, err);
+	return err == 0 || sim_check_error(sim, app, err);
 }
 
 static bool app_send(struct sim *sim, struct sim_app *app)
@@ -267,7 +267,7 @@ static bool app_send(struct sim *sim, struct sim_app *app)
 		if (n == -EAGAIN)
 			app->wait_writable = true;
 		else if (n < 0)
-			return sim_judge_error(sim, app, (int)n);
+			return sim_check_error(sim, app, (int)n);
 		else
 			app->sent += (uint64_t)n;
 	}
@@ -295,7 +295,7 @@ static void app_close(struct sim *sim, struct sim_app *app, bool abort)
 	app->progress_ns = sim->now_ns;
 }
 
-void sim_app_bereave(struct sim_app *app)
+void sim_app_lose_stack(struct sim_app *app)
 {
 	app->conn = NULL;
 	app->held_count = 0;
@@ -313,7 +313,7 @@ bool sim_app_turn(struct sim *sim, struct sim_app *app)
 		return true;
 	err = harp_conn_error(app->conn);
 	if (err) {
-		if (!sim_judge_error(sim, app, err))
+		if (!sim_check_error(sim, app, err))
 			return false;
 		app_close(sim, app, false);
 		return true;

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sim_coll_run.c - runs scenarios of collectives (coll_scenario.h). runner.h has its commands; and
- *
- *	sim_coll_run --check-plant FROM  a planted bug: is it found, reduced, and found again from text?
+ * sim_coll_run.c - runs scenarios of collectives (coll_scenario.h). runner.h has its commands.
  *
  * Every rank computes what it must get. A rank that is cut off for good, absent or mismatched makes the call
  * fail on all others in time; the text names an absent or mismatched one.
@@ -25,7 +23,7 @@
 #define TAG 7
 
 static struct coll_scenario scenario;
-static uint64_t lost, retransmits, failures; /* in all runs */
+static uint64_t failures; /* in all runs */
 
 struct pending {
 	struct harp_coll_request *request;
@@ -363,7 +361,7 @@ static void rank_call(struct rank *rank, const struct cln_call *spec)
 }
 
 /* False: the rank is absent from here on. */
-static bool rank_meets(struct rank *rank)
+static bool rank_event(struct rank *rank)
 {
 	const struct cln_event *event = scenario.events;
 
@@ -375,7 +373,7 @@ static bool rank_meets(struct rank *rank)
 		clock_sleep(event->duration_ns);
 		return true;
 	case CLN_CUT:
-		wire_set_cut(rank->rank, true);
+		network_set_cut(rank->rank, true);
 		is_cut = true;
 		return true;
 	case CLN_ABSENT:
@@ -385,15 +383,15 @@ static bool rank_meets(struct rank *rank)
 	}
 }
 
-/* Mends the cut after its time. */
-static void healer(void *arg)
+/* Ends the cut after its time. */
+static void cut_ends(void *arg)
 {
 	const struct cln_event *event = arg;
 
 	while (!is_cut && !ranks[event->rank].has_ended)
 		clock_sleep(100000);
 	clock_sleep(event->duration_ns);
-	wire_set_cut((unsigned)event->rank, false);
+	network_set_cut((unsigned)event->rank, false);
 }
 
 static bool rank_open(struct rank *rank)
@@ -436,14 +434,14 @@ static void rank_main(void *arg)
 		if (!rank_open(rank))
 			clock_fail("rank %u: open: %s", rank->rank, rank->error);
 		for (rank->call = 0; rank->call < scenario.call_count; rank->call++) {
-			is_there = rank_meets(rank);
+			is_there = rank_event(rank);
 			if (!is_there || rank->has_failed)
 				break;
 			rank_call(rank, &scenario.calls[rank->call]);
 		}
 		if (is_there)
 			rank_wait(rank);
-		/* What this rank would say by leaving, the others must find out alone. */
+		/* The others must find the error without this rank closing. */
 		while (event && event->rank == rank->rank && !others_ended(rank))
 			clock_sleep(MS);
 		if (event && event->rank != rank->rank && !rank->has_failed)
@@ -476,61 +474,50 @@ static bool run(const void *s, bool dump, struct runner_result *result)
 	memset(ranks, 0, sizeof(ranks));
 	is_cut = false;
 	clock_start(scenario.world.seed);
-	if (!wire_open(&scenario))
-		abort();
+	network_open(&scenario);
 	for (unsigned r = 0; r < scenario.world.ranks; r++) {
 		ranks[r].rank = r;
 		clock_add(rank_main, &ranks[r]);
 	}
 	if (scenario.event_count && scenario.events[0].kind == CLN_CUT &&
 	    scenario.events[0].duration_ns)
-		clock_add(healer, &scenario.events[0]);
+		clock_add(cut_ends, &scenario.events[0]);
 	good = clock_run(120 * S);
-	*result = (struct runner_result){ sim_clock.reason, sim_clock.trace, wire_bytes,
+	*result = (struct runner_result){ sim_clock.reason, sim_clock.trace, network_bytes,
 					  sim_clock.steps, sim_clock.now_ns };
 	if (!good) {
 		if (dump)
 			dump_ranks();
 		return false;
 	}
-	wire_close();
 	store_forget();
-	lost += wire_lost;
-	retransmits += wire_retransmits;
 	return true;
 }
 
-static uint64_t plant;
+static struct runner coll_runner;
 
 static void make(uint64_t seed)
 {
 	coll_scenario_make(&scenario, seed);
-	scenario.world.plant = plant;
+	scenario.world.plant = coll_runner.plant;
 }
 
-static const struct runner coll_runner = {
+static bool is_small(void)
+{
+	return scenario.call_count == 1;
+}
+
+static struct runner coll_runner = {
 	.name = "sim_coll_run",
 	.prefix = "coll",
+	.usage = "",
 	.layout = &coll_scenario_layout,
 	.scenario = &scenario,
+	.plants = 1,
 	.make = make,
 	.run = run,
+	.is_small = is_small,
 };
-
-static int run_check_plant(uint64_t from)
-{
-	plant = 1;
-	for (uint64_t seed = from; seed < from + 50; seed++) {
-		unsigned tries = runner_shrink(seed);
-
-		if (!tries)
-			continue;
-		printf("seed %" PRIu64 ", reduced in %u runs, ", seed, tries);
-		return runner_check_text() && scenario.call_count == 1 ? 0 : 1;
-	}
-	printf("no seed shows the planted bug\n");
-	return 1;
-}
 
 int main(int argc, char **argv)
 {
@@ -542,16 +529,8 @@ int main(int argc, char **argv)
 	CPU_SET((size_t)sched_getcpu(), &processor);
 	sched_setaffinity(0, sizeof(processor), &processor);
 	runner_begin(&coll_runner);
-	if (argc == 3 && strcmp(argv[1], "--check-plant") == 0)
-		return run_check_plant(strtoull(argv[2], NULL, 0));
 	rc = runner_command(argc, argv);
 	if (rc == 0 && strcmp(argv[1], "--seeds") == 0)
-		printf("%" PRIu64 " packets lost, %" PRIu64 " sent again; %" PRIu64
-		       " calls failed, as they had to\n",
-		       lost, retransmits, failures);
-	if (rc < 0)
-		fprintf(stderr,
-			"usage: sim_coll_run --seeds FROM COUNT | --seed N | --twice FROM COUNT | "
-			"--print N | --file PATH | --shrink N | --check-plant FROM\n");
-	return rc < 0 ? 2 : rc;
+		printf("%" PRIu64 " calls failed, as they had to\n", failures);
+	return rc;
 }

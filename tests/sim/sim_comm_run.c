@@ -4,7 +4,6 @@
  *
  *	sim_comm_run --exhaustive STRIDE [N]  small scenarios (or the Nth): every lane dies at every step (or at
  *	                               some: every STRIDE steps), in every way
- *	sim_comm_run --check-plant FROM  planted bugs: are they found, reduced, and found again from text?
  *	sim_comm_run --share --check PATH | --update PATH  what a slow lane costs the others (comm_share.c)
  *	--verbose (before these)       prints what happens to lanes and comms
  */
@@ -16,20 +15,21 @@
 
 static struct csim sim;
 static struct comm_scenario scenario;
-static uint64_t plant;
-static uint64_t dialled, rerolls, died; /* in all runs */
+static uint64_t attempts, rerolls, died; /* in all runs */
+
+static struct runner comm_runner;
 
 static void make(uint64_t seed)
 {
 	comm_scenario_make(&scenario, seed);
-	scenario.world.plant = plant;
+	scenario.world.plant = comm_runner.plant;
 }
 
 static bool run(const void *s, bool dump, struct runner_result *result)
 {
 	bool good = csim_run(&sim, s, dump);
 
-	dialled += sim.dialled;
+	attempts += sim.attempts;
 	rerolls += sim.rerolls;
 	died += sim.deaths;
 	*result = (struct runner_result){ sim.reason, sim.trace, sim.bytes, sim.steps,
@@ -37,13 +37,22 @@ static bool run(const void *s, bool dump, struct runner_result *result)
 	return good;
 }
 
-static const struct runner comm_runner = {
+static bool is_small(void)
+{
+	return scenario.comm_count <= 2 && scenario.event_count == 0;
+}
+
+static struct runner comm_runner = {
 	.name = "sim_comm_run",
 	.prefix = "comm",
+	.usage = " | --exhaustive STRIDE [N] | --share --check PATH | --share --update PATH; "
+		 "before these: --verbose",
 	.layout = &comm_scenario_layout,
 	.scenario = &scenario,
+	.plants = CSN_PLANT_KINDS - 1,
 	.make = make,
 	.run = run,
+	.is_small = is_small,
 };
 
 /* ---- every death ------------------------------------------------------------------------------- */
@@ -62,7 +71,7 @@ static const struct {
 };
 #define DEATHS (sizeof(deaths) / sizeof(deaths[0]))
 
-static bool dies(unsigned which, unsigned lane, unsigned death, uint64_t step, uint64_t redial_ns)
+static bool dies(unsigned which, unsigned lane, unsigned death, uint64_t step, uint64_t reopen_ns)
 {
 	char path[64];
 	FILE *file;
@@ -72,7 +81,7 @@ static bool dies(unsigned which, unsigned lane, unsigned death, uint64_t step, u
 	scenario.events[0].lane = lane;
 	scenario.events[0].step = step;
 	scenario.event_count = 1;
-	scenario.comms[0].redial_ns = redial_ns;
+	scenario.comms[0].reopen_ns = reopen_ns;
 	if (csim_run(&sim, &scenario, false))
 		return true;
 	printf("small scenario %u, lane %u %s at step %llu: FAILED: %s\n", which, lane,
@@ -117,41 +126,6 @@ static int run_exhaustive(uint64_t stride, unsigned first, unsigned last)
 	return 0;
 }
 
-/* ---- planted bugs ------------------------------------------------------------------------------ */
-
-/* Found, reduced, and found again from its text. *small: to a comm or two and no event; where a seed's reduction ends
- * depends on what is drawn for it, so one in several must get there. */
-static bool run_plant(uint64_t seed, bool *small)
-{
-	unsigned tries = runner_shrink(seed);
-
-	*small = false;
-	if (tries == 0)
-		return true; /* this seed does not show it */
-	printf("bug %llu, seed %llu, reduced in %u runs, ", (unsigned long long)plant,
-	       (unsigned long long)seed, tries);
-	if (!runner_check_text())
-		return false;
-	*small = scenario.comm_count <= 2 && scenario.event_count == 0;
-	return true;
-}
-
-static int run_check_plant(uint64_t from)
-{
-	for (plant = 1; plant < CSN_PLANT_KINDS; plant++) {
-		bool small = false;
-
-		for (uint64_t seed = from; !small && seed < from + 50; seed++)
-			if (!run_plant(seed, &small))
-				return 1;
-		if (!small) {
-			printf("not reduced to a comm or two and no event\n");
-			return 1;
-		}
-	}
-	return 0;
-}
-
 int main(int argc, char **argv)
 {
 	int rc;
@@ -173,17 +147,10 @@ int main(int argc, char **argv)
 	if (argc == 4 && strcmp(argv[1], "--share") == 0 &&
 	    (strcmp(argv[2], "--check") == 0 || strcmp(argv[2], "--update") == 0))
 		return comm_share(argv[3], strcmp(argv[2], "--update") == 0);
-	if (argc == 3 && strcmp(argv[1], "--check-plant") == 0)
-		return run_check_plant(strtoull(argv[2], NULL, 0));
 	rc = runner_command(argc, argv);
 	if (rc == 0 && strcmp(argv[1], "--seeds") == 0)
-		printf("upkeep: %llu dials, %llu of them re-rolls; %llu deaths\n",
-		       (unsigned long long)dialled, (unsigned long long)rerolls,
+		printf("reconnect: %llu attempts, %llu of them re-rolls; %llu lanes lost\n",
+		       (unsigned long long)attempts, (unsigned long long)rerolls,
 		       (unsigned long long)died);
-	if (rc < 0)
-		fprintf(stderr,
-			"usage: sim_comm_run [--verbose] --seeds FROM COUNT | --seed N | --twice FROM "
-			"COUNT | --print N | --file PATH | --shrink N | --exhaustive STRIDE [N] | "
-			"--check-plant FROM | --share --check PATH | --share --update PATH\n");
-	return rc < 0 ? 2 : rc;
+	return rc;
 }

@@ -3,9 +3,9 @@
  * sim_memory.c - applications that send from their own memory, in place.
  *
  * Each has all that it will send, twice: pieces of a segment then come from memory in several places. Now and then, and
- * once its connection is over, it takes the memory back, asking after each poll until it may, and scribbles over
- * it: who reads it afterwards, stack or card, is found out by the peer, or by the wire, which hashes what it holds. It
- * gives it again when it sends from there next, or changes its mind before.
+ * once its connection is over, an application takes the memory back, trying after each poll, and overwrites it: if the
+ * stack or the NIC still reads it, the peer gets wrong bytes, or the wire, which hashes frames, reports a change. The
+ * memory is added again before it is next sent from.
  */
 #include "sim.h"
 
@@ -73,7 +73,7 @@ ssize_t sim_memory_send(struct sim *sim, struct sim_app *app, size_t len)
 	return harp_conn_send_external(app->conn, app->memory[i] + app->sent, len);
 }
 
-/* In the middle of a conversation: asks for it, and for what it has asked for before. */
+/* While the connection goes on: takes the memory back, or tries again. */
 static bool memory_ask(struct sim *sim, struct sim_app *app)
 {
 	for (unsigned i = 0; i < 2; i++) {

@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sim_net.c - wires, the bridge, and the cards.
+ * sim_net.c - the wire and the NICs.
  *
- * One switched wire with a port for each stack; or two, the stacks with even numbers on one and those
- * with odd ones on the other, and a bridge between whose ports are the slow ones: several flows then
- * share a bottleneck that none of their own links is. Ports of the second wire are told apart by the
- * fifth byte of their MAC addresses, so that a wire floods what is for the other one.
+ * One switched wire with a port for each stack. The switch's port towards a stack may be the slow one:
+ * several flows then share a bottleneck that is none of their senders' links.
  *
- * Between a stack and its port lies a card of ours (struct sim_card). It shows every packet to the
- * watch, loses what a cut path loses, and withholds room for sending, frames to receive into, or
- * completions, while an event says so.
+ * A stack's NIC (struct sim_card) is its port with other operations: they show every packet to
+ * sim_segments.c, lose what a cut path loses, and withhold room for sending, frames to receive into,
+ * or completions, while an event says so.
  */
 #include "sim.h"
 
@@ -23,27 +21,10 @@
 #define NET_PACKET_MAX 65535u
 #define NET_FIXED_WINDOW 100000u
 
-static bool net_two_wires(const struct sim *sim)
-{
-	return sim->scenario->world.trunk_bps != 0;
-}
-
-static unsigned net_wire_of(const struct sim *sim, unsigned stack)
-{
-	return net_two_wires(sim) ? stack & 1 : 0;
-}
-
-static unsigned net_port_of(const struct sim *sim, unsigned stack)
-{
-	return net_two_wires(sim) ? stack >> 1 : stack;
-}
-
-/* The stack whose card has this MAC address; SCN_STACKS_MAX: none (damaged on its way). */
+/* The stack whose NIC has this MAC address; SCN_STACKS_MAX: none (damaged on its way). */
 static unsigned net_stack_of(const struct sim *sim, const uint8_t *mac)
 {
-	unsigned wire = mac[4] - 0x50u, stack = net_two_wires(sim) ? mac[5] * 2u + wire : mac[5];
-
-	return wire < 2 && stack < sim->scenario->stack_count ? stack : SCN_STACKS_MAX;
+	return mac[4] == 0x50 && mac[5] < sim->scenario->stack_count ? mac[5] : SCN_STACKS_MAX;
 }
 
 struct harp_addr sim_net_addr(const struct sim *sim, unsigned stack)
@@ -58,9 +39,16 @@ struct harp_addr sim_net_addr(const struct sim *sim, unsigned stack)
 
 /* ---- the card ---------------------------------------------------------------------------------- */
 
-static struct sim_card *net_card(struct harp_nic *nic)
+static struct sim *net_sim;
+static const struct harp_nic_ops *wire_ops;
+
+static struct sim_card *net_card(const struct harp_nic *nic)
 {
-	return (struct sim_card *)nic;
+	struct sim_stack *stack = net_sim->stacks;
+
+	while (stack->card.nic != nic)
+		stack++;
+	return &stack->card;
 }
 
 /* Descriptors of the packet at descs. */
@@ -79,18 +67,18 @@ static uint8_t *net_gather(const struct sim_card *card, const struct harp_desc *
 {
 	static uint8_t packet[NET_PACKET_MAX];
 
-	const struct wire_port *port = (const struct wire_port *)card->inner;
+	const struct wire_port *port = (const struct wire_port *)card->nic;
 
 	if (n == 1 && !(descs[0].flags & HARP_DESC_TX_CSUM)) {
 		*len = descs[0].len;
-		return card->nic.caps.frame_base + descs[0].addr;
+		return card->nic->caps.frame_base + descs[0].addr;
 	}
 	*len = 0;
 	for (unsigned i = 0; i < n && *len + descs[i].len <= sizeof(packet); i++) {
 		const uint8_t *bytes = wire_card_bytes(port, &descs[i]);
 
 		if (!bytes)
-			break; /* the wire refuses it: sim_judge.c finds it there */
+			break; /* the wire refuses it: sim_check.c finds it there */
 		memcpy(packet + *len, bytes, descs[i].len);
 		*len += descs[i].len;
 	}
@@ -111,7 +99,7 @@ static unsigned net_rx(struct harp_nic *nic, struct harp_desc *descs, unsigned m
 
 	card->tx_refused = false;
 	do {
-		got = card->inner->ops->rx(card->inner, descs, max, now_ns);
+		got = wire_ops->rx(nic, descs, max, now_ns);
 		for (unsigned i = 0; i < got; i += n) {
 			uint32_t len;
 			uint8_t *packet;
@@ -120,10 +108,10 @@ static unsigned net_rx(struct harp_nic *nic, struct harp_desc *descs, unsigned m
 			packet = net_gather(card, descs + i, n, &len);
 			if (net_is_cut(card, packet, len)) {
 				for (unsigned d = i; d < i + n; d++)
-					card->inner->ops->fill(card->inner, &descs[d].addr, 1);
+					wire_ops->fill(nic, &descs[d].addr, 1);
 				continue;
 			}
-			sim_watch_taken(card->sim, card->index, packet, len);
+			sim_segment_received(card->sim, card->index, packet, len);
 			memmove(descs + kept, descs + i, n * sizeof(*descs));
 			kept += n;
 		}
@@ -135,7 +123,7 @@ static void net_emit(void *ctx, uint8_t *packet, uint32_t len)
 {
 	const struct sim_card *card = ctx;
 
-	sim_watch_sent(card->sim, card->index, packet, len);
+	sim_segment_sent(card->sim, card->index, packet, len);
 }
 
 static unsigned net_tx(struct harp_nic *nic, const struct harp_desc *descs, unsigned count,
@@ -151,13 +139,13 @@ static unsigned net_tx(struct harp_nic *nic, const struct harp_desc *descs, unsi
 		uint8_t *packet = net_gather(card, descs + taken, n, &len);
 
 		if ((limited && card->tx_held + n > card->ring_max) ||
-		    card->inner->ops->tx(card->inner, descs + taken, n, now_ns) != n) {
+		    wire_ops->tx(nic, descs + taken, n, now_ns) != n) {
 			card->tx_refused = true;
 			break;
 		}
-		/* What goes on the wire is what is judged. */
-		(void)wire_card_send(&card->nic.caps, packet, len, descs[taken].flags,
-				     NET_PACKET_MAX, net_emit, card);
+		/* What goes on the wire is what is checked. */
+		(void)wire_card_send(&nic->caps, packet, len, descs[taken].flags, NET_PACKET_MAX,
+				     net_emit, card);
 		card->tx_held += n;
 		taken += n;
 	}
@@ -171,30 +159,21 @@ static unsigned net_complete(struct harp_nic *nic, uint64_t *addrs, unsigned max
 
 	if (card->complete_until_ns > now_ns)
 		return 0;
-	n = card->inner->ops->complete(card->inner, addrs, max, now_ns);
+	n = wire_ops->complete(nic, addrs, max, now_ns);
 	card->tx_held -= n;
 	return n;
 }
 
 static unsigned net_fill(struct harp_nic *nic, const uint64_t *addrs, unsigned count)
 {
-	struct sim_card *card = net_card(nic);
-
-	if (card->starve_until_ns > card->sim->now_ns)
+	if (net_card(nic)->starve_until_ns > net_sim->now_ns)
 		return 0;
-	return card->inner->ops->fill(card->inner, addrs, count);
-}
-
-static void net_kick(struct harp_nic *nic, uint64_t now_ns)
-{
-	struct sim_card *card = net_card(nic);
-
-	card->inner->ops->kick(card->inner, now_ns);
+	return wire_ops->fill(nic, addrs, count);
 }
 
 uint64_t sim_net_card_next_ns(struct sim_card *card)
 {
-	const struct wire_port *port = (const struct wire_port *)card->inner;
+	const struct wire_port *port = (const struct wire_port *)card->nic;
 	uint64_t next_ns = SIM_NEVER_NS, complete_ns = SIM_NEVER_NS;
 
 	if (port->heap_count > 0)
@@ -215,117 +194,6 @@ static uint64_t net_next_ns(struct harp_nic *nic)
 	return sim_net_card_next_ns(net_card(nic));
 }
 
-static int net_memory_add(struct harp_nic *nic, const void *base, size_t bytes)
-{
-	struct sim_card *card = net_card(nic);
-
-	return card->inner->ops->memory_add(card->inner, base, bytes);
-}
-
-static int net_memory_remove(struct harp_nic *nic, const void *base, size_t bytes)
-{
-	struct sim_card *card = net_card(nic);
-
-	return card->inner->ops->memory_remove(card->inner, base, bytes);
-}
-
-static void net_stats(struct harp_nic *nic, struct harp_nic_stats *out)
-{
-	struct sim_card *card = net_card(nic);
-
-	card->inner->ops->stats(card->inner, out);
-}
-
-static void net_card_destroy(struct harp_nic *nic)
-{
-	(void)nic; /* the wire's port is the wire's, the card is struct sim's */
-}
-
-static const struct harp_nic_ops net_ops = {
-	.size = sizeof(struct harp_nic_ops),
-	.rx = net_rx,
-	.tx = net_tx,
-	.complete = net_complete,
-	.fill = net_fill,
-	.kick = net_kick,
-	.next_ns = net_next_ns,
-	.stats = net_stats,
-	.destroy = net_card_destroy,
-	.memory_add = net_memory_add,
-	.memory_remove = net_memory_remove,
-};
-
-/* ---- the bridge -------------------------------------------------------------------------------- */
-
-static void net_bridge_fill(struct sim_bridge *bridge, unsigned side)
-{
-	const struct harp_nic_caps *caps = &bridge->nic[side]->caps;
-
-	for (uint64_t i = 0; i < caps->rx_ring; i++) {
-		uint64_t addr = i * caps->frame_size;
-
-		bridge->nic[side]->ops->fill(bridge->nic[side], &addr, 1);
-	}
-}
-
-/* One packet that arrived at a side goes out of the other one, in a frame that is free there. */
-static void net_bridge_forward(struct sim *sim, unsigned from, const struct harp_desc *descs,
-			       unsigned n)
-{
-	struct harp_nic *in = sim->bridge.nic[from], *out = sim->bridge.nic[!from];
-	const struct harp_nic_caps *caps = &out->caps;
-	const uint8_t *mac = in->caps.frame_base + descs[0].addr;
-	struct harp_desc copy[8];
-
-	if (!(mac[0] & 1) && mac[4] != 0x50u + !from)
-		return; /* flooded to us, but not for the other side */
-	for (unsigned i = 0; i < n && i < 8; i++) {
-		uint64_t frame = caps->rx_ring + sim->bridge.frames_out[!from] %
-							 (caps->frame_count - caps->rx_ring);
-
-		copy[i] = descs[i];
-		copy[i].addr = frame * caps->frame_size;
-		memcpy(caps->frame_base + copy[i].addr, in->caps.frame_base + descs[i].addr,
-		       descs[i].len);
-		sim->bridge.frames_out[!from]++;
-	}
-	out->ops->tx(out, copy, n, sim->now_ns);
-}
-
-void sim_net_bridge_poll(struct sim *sim)
-{
-	struct harp_desc descs[64];
-	uint64_t addr;
-	unsigned got, n;
-
-	for (unsigned side = 0; side < 2 && sim->bridge.nic[0]; side++) {
-		struct harp_nic *nic = sim->bridge.nic[side];
-
-		while (nic->ops->complete(nic, &addr, 1, sim->now_ns) > 0)
-			continue;
-		while ((got = nic->ops->rx(nic, descs, 64, sim->now_ns)) > 0) {
-			for (unsigned i = 0; i < got; i += n) {
-				n = net_packet_descs(descs + i, got - i);
-				net_bridge_forward(sim, side, descs + i, n);
-				for (unsigned d = i; d < i + n; d++)
-					nic->ops->fill(nic, &descs[d].addr, 1);
-			}
-		}
-	}
-}
-
-uint64_t sim_net_bridge_next_ns(const struct sim *sim)
-{
-	uint64_t next_ns = SIM_NEVER_NS;
-
-	for (unsigned side = 0; side < 2 && sim->bridge.nic[0]; side++) {
-		uint64_t side_ns = sim->bridge.nic[side]->ops->next_ns(sim->bridge.nic[side]);
-
-		next_ns = side_ns < next_ns ? side_ns : next_ns;
-	}
-	return next_ns;
-}
-
 /* ---- making ------------------------------------------------------------------------------------ */
 
 static struct harp_wire_impair net_base_impair(const struct scn_stack *k)
@@ -341,48 +209,29 @@ static struct harp_wire_impair net_base_impair(const struct scn_stack *k)
 		.reorder_ppm = (uint32_t)k->reorder_ppm,
 		.reorder_ns = k->reorder_ns,
 		.corrupt_ppm = (uint32_t)k->corrupt_ppm,
+		.inbound = (uint32_t)k->inbound,
 	};
 }
 
-static int net_make_wires(struct sim *sim)
+static int net_make_wire(struct sim *sim)
 {
 	const struct scn_world *world = &sim->scenario->world;
-	unsigned count = sim->scenario->stack_count;
-	unsigned ports[2] = { count, 0 };
-	int err = 0;
+	struct harp_wire_options options = {
+		.size = sizeof(options),
+		.ports = sim->scenario->stack_count,
+		.frame_size = (uint32_t)world->frame_bytes,
+		.frame_count = (uint32_t)world->frame_count,
+		.mtu_bytes = (uint32_t)world->mtu_bytes,
+		.packets_max = (uint32_t)world->packets_max,
+		.strict = 1,
+		.seed = rng_u64(&sim->rng),
+		.complete_delay_ns = world->complete_delay_ns,
+		.offloads = (uint32_t)world->offloads,
+		.external_count = (uint32_t)world->external_count,
+		.tx_frags_max = (uint32_t)world->tx_frags,
+	};
 
-	if (net_two_wires(sim)) {
-		ports[0] = (count + 1) / 2 + 1;
-		ports[1] = count / 2 + 1;
-	}
-	for (unsigned w = 0; w < 2 && ports[w] && !err; w++) {
-		struct harp_wire_options options = {
-			.size = sizeof(options),
-			.ports = ports[w],
-			.frame_size = (uint32_t)world->frame_bytes,
-			.frame_count = (uint32_t)world->frame_count,
-			.mtu_bytes = (uint32_t)world->mtu_bytes,
-			.packets_max = (uint32_t)world->packets_max,
-			.strict = 1,
-			.seed = rng_u64(&sim->rng),
-			.complete_delay_ns = world->complete_delay_ns,
-			.offloads = (uint32_t)world->offloads,
-			.external_count = (uint32_t)world->external_count,
-			.tx_frags_max = (uint32_t)world->tx_frags,
-			.impair = { .rate_bps = world->trunk_bps,
-				    .queue_bytes = world->trunk_queue_bytes,
-				    .delay_ns = world->trunk_delay_ns },
-		};
-
-		err = harp_wire_create(&sim->wire[w], &options);
-		for (unsigned p = 0; p < ports[w] && !err; p++)
-			harp_wire_port(sim->wire[w], p)->caps.mac[4] = (uint8_t)(0x50 + w);
-		if (!err && net_two_wires(sim)) {
-			sim->bridge.nic[w] = harp_wire_port(sim->wire[w], ports[w] - 1);
-			net_bridge_fill(&sim->bridge, w);
-		}
-	}
-	return err;
+	return harp_wire_create(&sim->wire, &options);
 }
 
 struct harp_tcp_options sim_tcp_options(uint64_t rx_frames, uint64_t tx_frames,
@@ -413,7 +262,7 @@ bool sim_net_stack_make(struct sim *sim, unsigned stack)
 		.now_ns = sim->now_ns,
 	};
 	struct harp_addr addr = sim_net_addr(sim, stack);
-	int err = harp_stack_create(&k->stack, &k->card.nic, &options);
+	int err = harp_stack_create(&k->stack, k->card.nic, &options);
 
 	if (!err)
 		err = harp_stack_address_add(k->stack, &addr,
@@ -437,13 +286,13 @@ bool sim_net_stack_make(struct sim *sim, unsigned stack)
 void sim_net_stack_destroy(struct sim *sim, unsigned stack)
 {
 	struct sim_stack *k = &sim->stacks[stack];
-	struct wire_port *port = (struct wire_port *)k->card.inner;
+	struct wire_port *port = (struct wire_port *)k->card.nic;
 
 	memset(k->listeners, 0, sizeof(k->listeners));
 	sim_memory_forget(sim, stack);
 	harp_stack_destroy(k->stack);
 	k->stack = NULL;
-	/* Its frames are nobody's now: the next stack brings all of them anew. */
+	/* Its frames have no owner now: the next stack fills all of them again. */
 	port->fill_count = 0;
 	port->sent_count = 0;
 	k->card.tx_held = 0;
@@ -454,23 +303,30 @@ void sim_net_stack_destroy(struct sim *sim, unsigned stack)
 
 bool sim_net_make(struct sim *sim)
 {
-	int err = net_make_wires(sim);
+	static struct harp_nic_ops card_ops;
+	int err = net_make_wire(sim);
 
+	net_sim = sim;
 	if (err)
 		return sim_fail(sim, "harp_wire_create: %s", strerror(-err));
 	for (unsigned i = 0; i < sim->scenario->stack_count; i++) {
 		struct sim_card *card = &sim->stacks[i].card;
-		struct harp_wire *wire = sim->wire[net_wire_of(sim, i)];
 		struct harp_wire_impair impair = net_base_impair(&sim->scenario->stacks[i]);
 
-		err = harp_wire_set_impair(wire, net_port_of(sim, i), &impair);
+		err = harp_wire_set_impair(sim->wire, i, &impair);
 		if (err)
 			return sim_fail(sim, "harp_wire_set_impair: %s", strerror(-err));
 		card->sim = sim;
 		card->index = i;
-		card->inner = harp_wire_port(wire, net_port_of(sim, i));
-		card->nic.ops = &net_ops;
-		card->nic.caps = card->inner->caps;
+		card->nic = harp_wire_port(sim->wire, i);
+		wire_ops = card->nic->ops;
+		card_ops = *wire_ops;
+		card_ops.rx = net_rx;
+		card_ops.tx = net_tx;
+		card_ops.complete = net_complete;
+		card_ops.fill = net_fill;
+		card_ops.next_ns = net_next_ns;
+		card->nic->ops = &card_ops;
 		if (!sim_net_stack_make(sim, i))
 			return false;
 	}
@@ -481,14 +337,7 @@ void sim_net_destroy(struct sim *sim)
 {
 	for (unsigned i = 0; i < sim->scenario->stack_count; i++)
 		harp_stack_destroy(sim->stacks[i].stack);
-	harp_wire_destroy(sim->wire[0]);
-	harp_wire_destroy(sim->wire[1]);
-}
-
-uint64_t sim_net_in_flight(const struct sim *sim)
-{
-	return harp_wire_in_flight(sim->wire[0]) +
-	       (sim->wire[1] ? harp_wire_in_flight(sim->wire[1]) : 0);
+	harp_wire_destroy(sim->wire);
 }
 
 /* ---- events ------------------------------------------------------------------------------------ */
@@ -503,11 +352,11 @@ static void net_cut(struct sim *sim, unsigned from, unsigned to, uint64_t until_
 /* What arrived for a stack that does not exist is lost. */
 static void net_discard(struct sim *sim, unsigned stack)
 {
-	struct harp_nic *inner = sim->stacks[stack].card.inner;
+	struct harp_nic *nic = sim->stacks[stack].card.nic;
 	struct harp_desc descs[64];
 
 	/* Without frames to receive into rx() drops all that has arrived. */
-	while (inner->ops->rx(inner, descs, 64, sim->now_ns) > 0)
+	while (wire_ops->rx(nic, descs, 64, sim->now_ns) > 0)
 		continue;
 }
 
@@ -528,8 +377,7 @@ void sim_net_event_begin(struct sim *sim, const struct scn_event *e)
 		impair.reorder_ppm = (uint32_t)e->reorder_ppm;
 		impair.reorder_ns = e->reorder_ns;
 		impair.corrupt_ppm = (uint32_t)e->corrupt_ppm;
-		harp_wire_set_impair(sim->wire[net_wire_of(sim, stack)], net_port_of(sim, stack),
-				     &impair);
+		harp_wire_set_impair(sim->wire, stack, &impair);
 		break;
 	case SCN_STALL:
 		k->stall_until_ns = until_ns > k->stall_until_ns ? until_ns : k->stall_until_ns;
@@ -566,8 +414,7 @@ void sim_net_event_end(struct sim *sim, const struct scn_event *e)
 	struct harp_wire_impair impair = net_base_impair(&sim->scenario->stacks[stack]);
 
 	if (e->kind == SCN_IMPAIR)
-		harp_wire_set_impair(sim->wire[net_wire_of(sim, stack)], net_port_of(sim, stack),
-				     &impair);
+		harp_wire_set_impair(sim->wire, stack, &impair);
 	if (e->kind == SCN_RESTART)
 		net_discard(sim, stack);
 }

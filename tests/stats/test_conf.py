@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 from conftest_stats import tool
+from harpd_documents import documents, nic
 
 from harp import _page
 from harp.daemon import families as daemon
-from harp.stats import families, reference, schema
+from harp.stats import families, schema
 
 WORD = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
@@ -23,8 +24,7 @@ REASON = re.compile(r'reason="([a-z_0-9]+)"')
 
 def exported() -> set[str]:
     """Names of all series that the exporter may have."""
-    nic = daemon.NicView("eth1", True, {"free": 1}, {"absent": 1})
-    own = daemon.collect(daemon.DaemonView(0.0, (nic,)), True)
+    own = daemon.collect(documents(nic("eth1", "free", verdicts={"absent": 1})), True)
     names = {"up"}
     for family in (*families.collect(families.ScrapeData(devices={})), *own):
         if family.type == "counter":
@@ -110,8 +110,3 @@ def test_every_alert_is_tested_both_ways(root_dir: Path) -> None:
     for name in names:
         assert re.search(rf"alertname: {name}\}}", tests), f"{name} is never quiet"
         assert re.search(rf"alertname: {name}\n +exp_alerts", tests), f"{name} never fires"
-
-
-def test_the_reference_is_current(root_dir: Path) -> None:
-    """`python -m harp.stats.reference > docs/metrics.md` makes it."""
-    assert (root_dir / "docs" / "metrics.md").read_text() == "\n".join(reference.document()) + "\n"

@@ -8,17 +8,17 @@ from collections.abc import Iterator
 
 import pytest
 from conftest_stats import Owner
+from harpd_documents import Documents, documents, nic
 
 from harp.daemon import exporter
-from harp.daemon.families import DaemonView, NicView
 
-VIEW = DaemonView(1000.0, (NicView("eth1", True, {"free": 1}, {"rss_mismatch": 3}),))
+DOCUMENTS = documents(nic("eth1", "free", verdicts={"rss_mismatch": 3}))
 
 
 @pytest.fixture
 def endpoint() -> Iterator[exporter.Exporter]:
     """On an unused port."""
-    running = exporter.start(port=0, source=lambda: VIEW)
+    running = exporter.Exporter(port=0, source=lambda: DOCUMENTS)
     yield running
     running.close()
 
@@ -48,10 +48,10 @@ def test_an_unknown_breakdown_is_a_bad_request(endpoint: exporter.Exporter) -> N
 
 
 def test_a_source_that_fails_costs_its_part_only(owner: Owner) -> None:
-    def broken() -> DaemonView:
+    def broken() -> Documents:
         raise RuntimeError("harpd is ill")
 
-    running = exporter.start(port=0, source=broken)
+    running = exporter.Exporter(port=0, source=broken)
     try:
         text = get(running.url)
     finally:
@@ -86,7 +86,7 @@ def test_unread_answers_block_no_scrape(
     monkeypatch.setattr(exporter, "TAKE_S", 0.0)
     monkeypatch.setattr(exporter._Handler, "timeout", 1000.0)
     # An answer of many instances' length is more than the kernel takes.
-    endpoint._server.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2048)
+    endpoint.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2048)
     slow = []
     try:
         for _ in range(exporter.REQUESTS_MAX):
@@ -120,7 +120,7 @@ def test_nonsense_is_survived(endpoint: exporter.Exporter) -> None:
 def test_a_busy_port_is_one_clear_line(endpoint: exporter.Exporter) -> None:
     port = endpoint.address[1]
     with pytest.raises(exporter.ExporterError) as raised:
-        exporter.start(port=port)
+        exporter.Exporter(port=port)
     assert str(raised.value) == (
         f"metrics endpoint 127.0.0.1 port {port}: another process has it; set another port in "
         "[metrics] of harp.toml"
@@ -131,11 +131,11 @@ def test_a_busy_port_is_one_clear_line(endpoint: exporter.Exporter) -> None:
 @pytest.mark.parametrize("address", ["192.0.2.1", "no-such-host.invalid", "2001:db8::1"])
 def test_an_address_of_another_host_is_an_error(address: str) -> None:
     with pytest.raises(exporter.ExporterError, match="no address of this host"):
-        exporter.start(address, 0)
+        exporter.Exporter(address, 0)
 
 
 def test_the_endpoint_listens_on_ipv6() -> None:
-    running = exporter.start("::1", 0)
+    running = exporter.Exporter("::1", 0)
     try:
         assert running.url.startswith("http://[::1]:")
         assert "harp_build_info" in get(running.url)

@@ -6,43 +6,42 @@ from dataclasses import replace
 
 import pytest
 from conftest_stats import MakeOwner, Owner, tool
+from harpd_documents import Documents, documents, nic
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from harp import stats
 from harp.daemon import families as own
-from harp.daemon.families import DaemonView, NicView
 from harp.stats import families, schema
 from harp.stats.families import ScrapeData
 from harp.stats.instance import Instance, look
-from harp.stats.xstats import Names
 
-DAEMON = DaemonView(
-    start_s=1000.0,
-    nics=(NicView("eth1", True, {"free": 3, "leased": 1}, {"redirect_tcp": 7, "rss_mismatch": 0}),),
-    leased={("eth1", 0): 4711},
+DAEMON = documents(
+    nic("eth1", "leased", *["free"] * 3, verdicts={"redirect_tcp": 7, "rss_mismatch": 0}),
+    leases=[("eth1", 0, 4711)],
     granted=5,
     refused={"EBUSY": 2},
 )
+LEASED = own.leased(DAEMON[1])
 
 
 class _Fixed:
-    def __init__(self, scrape: ScrapeData, daemon: DaemonView | None) -> None:
+    def __init__(self, scrape: ScrapeData, daemon: Documents | None) -> None:
         self._scrape, self._daemon = scrape, daemon
 
     def collect(self) -> list[Metric]:
         return [*own.collect(self._daemon, True), *families.collect(self._scrape)]
 
 
-def exposition(scrape: ScrapeData, daemon: DaemonView | None = None) -> str:
+def exposition(scrape: ScrapeData, daemon: Documents | None = None) -> str:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Fixed(scrape, daemon))  # type: ignore[arg-type]
     return generate_latest(registry).decode()
 
 
 def samples(
-    scrape: ScrapeData, daemon: DaemonView | None = None
+    scrape: ScrapeData, daemon: Documents | None = None
 ) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     """Every sample by name and labels; a series that comes twice fails."""
     result: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
@@ -131,7 +130,7 @@ def test_unknown_statistics_have_no_series(instances: tuple[Instance, ...]) -> N
     user = replace(_moved(instances[0], ifname="eth1", queue=0), uid=1000)
     tenant = replace(user, pid=4711)
     liar = replace(_moved(tenant, queue=1), pid=4711)
-    kept, ignored = families.believed((user, tenant, liar), DAEMON.leased)
+    kept, ignored = families.believed((user, tenant, liar), LEASED)
     assert kept == (tenant,)
     assert ignored["unknown_owner"] == 2
     assert families.believed((tenant,), {})[0] == ()
@@ -155,7 +154,7 @@ def test_names_of_driver_counters_are_bounded(make_owner: MakeOwner) -> None:
     """What a person could type, 512 of a NIC for good, each once; the rest is counted."""
     owner = make_owner()
     owner.send("xstat rx_missed_errors", "xstat rx_missed_errors", "xstat \x1b[2J", 'xstat a"} 1')
-    names = Names()
+    names = families.Names()
     counted = (
         "harp_port_xstat_total",
         (("device", "harp7"), ("name", "rx_missed_errors"), ("slot", "0")),
@@ -198,24 +197,15 @@ def test_harpd_s_part(instances: tuple[Instance, ...]) -> None:
     assert found["harpd_start_time_seconds", ()] == 1000
 
 
-def test_harpd_s_documents_become_its_part() -> None:
-    nic = {
-        "ifname": "eth1", "problem": "", "up": True, "verdicts": {"absent": 1},
-        "queues": {"0": "leased", "1": "free", "2": "free"}, "queues_unreachable": [1, 2],
-    }  # fmt: skip
-    broken = dict(nic, ifname="eth2", problem="no such interface", queues={}, verdicts={})
-    view = own.daemon_view(
-        {"since_s": 5.0, "nics": [nic, broken], "granted": 3},
-        {"instances": [{"ifname": "eth1", "queue": 0, "pid": 12}]},
-    )
-    assert view.nics[0] == NicView("eth1", True, {"leased": 1, "free": 2}, {"absent": 1}, 2)
-    assert not view.nics[1].usable
-    assert view.leased == {("eth1", 0): 12}
-    rail = {"name": "rail0", "problem": "", "pid": 13, "queues": 2}
-    leased = {"ifname": "rail0", "queue": 0, "device": "net_memif0", "queues": 2, "pid": 13}
-    view = own.daemon_view(
-        {"since_s": 5.0, "nics": [], "granted": 3, "dpdk": [rail]}, {"instances": [leased]}
-    )
-    assert view.nics == (NicView("rail0", True, {"leased": 2}, {}, 0),)
-    assert view.leased == {("rail0", 0): 13, ("rail0", 1): 13}
-    assert (view.granted, view.start_s) == (3, 5.0)
+def test_a_port_is_leased_whole() -> None:
+    """And a NIC that can't be leased is shown as such."""
+    port = {"name": "rail0", "problem": "", "pid": 13, "queues": 2}
+    lease = {"ifname": "rail0", "queue": 0, "device": "net_memif0", "queues": 2, "pid": 13}
+    broken = nic("eth2", problem="no such interface", queues_unreachable=[1, 2])
+    status, _ = documents(broken, dpdk=[port])
+    found = samples(ScrapeData(), (status, {"instances": [lease]}))
+    assert found["harpd_nic_usable", (("device", "eth2"),)] == 0
+    assert found["harpd_queues_unreachable", (("device", "eth2"),)] == 2
+    assert found["harpd_nic_usable", (("device", "rail0"),)] == 1
+    assert found["harpd_queues", (("device", "rail0"), ("state", "leased"))] == 2
+    assert found["harpd_leases", (("device", "rail0"),)] == 2

@@ -22,11 +22,10 @@ from test_cli_stats import HARPCTL, harpctl
 from harp import _page, stats
 from harp.errors import Exit, HarpError
 from harp.stats import lanes_view, source, view
-from harp.stats.instance import HostSnapshot, host_document, look
+from harp.stats.instance import HostSnapshot, host_document, host_text, look
 from harp.stats.job import comms, document
 from harp.stats.page import read_job
 from harp.stats.rates import Rates
-from harp.stats.text import host_text
 
 MakeJob = Callable[..., JobOwner]
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL

@@ -13,17 +13,18 @@ from typing import Any
 
 import pytest
 from conftest_stats import MakeOwner, Owner, tool
+from harpd_documents import documents, nic
 
 from harp.lab import Host, Lab
 
 SERVE = """
 import signal
 from harp.daemon import exporter
-from harp.daemon.families import DaemonView, NicView
-nic = NicView("eth1", True, {"free": 1, "leased": 1}, {"rss_mismatch": 3})
-running = exporter.start("127.0.0.1", 9747, lambda: DaemonView(1000.0, (nic,)))
+running = exporter.Exporter("127.0.0.1", 9747, lambda: DOCUMENTS)
 signal.pause()
-"""
+""".replace(
+    "DOCUMENTS", repr(documents(nic("eth1", "free", "leased", verdicts={"rss_mismatch": 3})))
+)
 
 CONFIG = """
 global: {scrape_interval: 1s, evaluation_interval: 1s}

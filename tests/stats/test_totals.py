@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 from conftest_stats import A_LIFE, JobOwner, MakeOwner, Owner
-from test_families import DAEMON, exposition, samples
+from test_families import LEASED, exposition, samples
 
 from harp import _page, stats
 from harp.stats import families, schema
@@ -73,7 +73,7 @@ def test_ended_jobs_are_forgotten_and_missing_ones_are_bounded(job_owner: JobOwn
     sums, job = Totals(alive.__contains__), job_owner.job()
     sums.of_jobs([replace(job, pid=pid) for pid in alive], NICS)
     sums.of_jobs((), NICS)
-    assert [pid for pid, _ in sums._last] == list(range(11, ABSENT_MAX + 11))
+    assert [pid for pid, *_ in sums._last] == list(range(11, ABSENT_MAX + 11))
     alive.clear()
     sums.of_jobs((), NICS)
     assert not sums._last
@@ -143,7 +143,7 @@ def test_a_nic_is_down_once_for_a_job(make_job: MakeJob) -> None:
 def test_jobs_of_all_users_that_may_lease_count(job_owner: JobOwner) -> None:
     mine = job_owner.job()
     user, tenant = replace(mine, uid=1000), replace(mine, uid=1000, pid=4711)
-    kept, ignored = families.believed_jobs((user, tenant, mine), DAEMON.leased)
+    kept, ignored = families.believed_jobs((user, tenant, mine), LEASED)
     assert kept == (tenant, mine)
     assert ignored["job_of_user"] == 1
     assert families.believed_jobs([mine] * (families.INSTANCES_MAX + 2), {})[1]["too_many"] == 2

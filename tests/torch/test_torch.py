@@ -159,7 +159,7 @@ def test_bad_calls(tmp_path: Path) -> None:
         "destination rank should not be the same",
         "all_gather: tensor {0} of the list has 4 elements, and the other tensor of rank {0} has 3",
         "scatter: tensor {0} of the list has 4 elements, and the other tensor of rank {0} has 3",
-        "alltoall: rank {0} sends itself 1 elements, and expects 2",
+        "alltoall: rank {0} sends itself 1 elements and expects 2",
     ]
     for rank, texts in results(tmp_path, "bad_calls", 2).items():
         for text, wanted in zip(texts, words, strict=True):

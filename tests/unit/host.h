@@ -13,6 +13,7 @@
 #include "network/icmp.h"
 #include "network/ipv4.h"
 #include "network/ipv6.h"
+#include "packet.h"
 
 #define HOST_PACKET_MAX 10000u
 
@@ -233,15 +234,9 @@ static inline void ipv4_seal(struct ipv4_header *h)
 /* An Ethernet and IPv4 header for payload bytes that the caller writes behind it. */
 static inline uint32_t make_ipv4(uint8_t *p, uint8_t proto, uint32_t payload_len)
 {
-	struct ipv4_header *h = (struct ipv4_header *)(p + 14);
+	struct harp_addr src = ipv4_mapped(peer_ip), dst = ipv4_mapped(host_ip);
 
-	make_eth(p, host_mac, ETH_TYPE_IPV4);
-	*h = (struct ipv4_header){ .version_ihl = 0x45, .ttl = 64, .proto = proto };
-	h->total_len = be16_of((uint16_t)(20 + payload_len));
-	memcpy(h->src, peer_ip, 4);
-	memcpy(h->dst, host_ip, 4);
-	ipv4_seal(h);
-	return 34 + payload_len;
+	return payload_len + packet_headers(p, host_mac, peer_mac, &src, &dst, proto, payload_len);
 }
 
 static inline void icmp_seal(uint8_t *icmp, uint32_t len)
@@ -282,36 +277,8 @@ static inline void host6_init(struct host *h, uint32_t mtu_bytes, uint32_t neigh
 /* An Ethernet and IPv6 header for payload bytes that the caller writes behind it. */
 static inline uint32_t make_ipv6(uint8_t *p, uint8_t next, uint32_t payload_len)
 {
-	struct ipv6_header *h = (struct ipv6_header *)(p + 14);
-
-	make_eth(p, host_mac, ETH_TYPE_IPV6);
-	*h = (struct ipv6_header){ .version_class_label = be32_of(0x60000000),
-				   .payload_len = be16_of((uint16_t)payload_len),
-				   .next = next,
-				   .hop_limit = 64,
-				   .src = peer_ip6,
-				   .dst = host_ip6 };
-	return HOST6_PAYLOAD + payload_len;
-}
-
-/* The checksum of the ICMPv6 message at `at`, len bytes, of the packet at p. */
-static inline void icmp6_seal(uint8_t *p, uint32_t at, uint32_t len)
-{
-	const struct ipv6_header *h = (const struct ipv6_header *)(p + 14);
-	uint16_t sum;
-
-	p[at + 2] = p[at + 3] = 0;
-	sum = csum_finish(
-		csum_partial(p + at, len, ip_pseudo_sum(&h->src, &h->dst, IP_PROTO_ICMP6, len)));
-	memcpy(p + at + 2, &sum, 2);
-}
-
-static inline bool icmp6_good(const uint8_t *p, uint32_t len)
-{
-	const struct ipv6_header *h = (const struct ipv6_header *)(p + 14);
-
-	return csum_finish(csum_partial(p + HOST6_PAYLOAD, len,
-					ip_pseudo_sum(&h->src, &h->dst, IP_PROTO_ICMP6, len))) == 0;
+	return payload_len +
+	       packet_headers(p, host_mac, peer_mac, &peer_ip6, &host_ip6, next, payload_len);
 }
 
 #endif

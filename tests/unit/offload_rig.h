@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * offload_rig.h - two stacks on cards that do more: they cut TCP, make checksums, and read the application's memory. Between
- * them and their wire is a spy, which sees what arrives and may keep what was sent.
+ * offload_rig.h - two stacks on NICs with offloads: TSO, checksums, and reading the application's memory. Between a stack
+ * and its port of the wire a recorder notes each segment that arrives, and may hold frames that were sent.
  */
 #ifndef HARP_TESTS_OFFLOAD_RIG_H
 #define HARP_TESTS_OFFLOAD_RIG_H
@@ -20,7 +20,7 @@
 #define PORT 7000
 #define BYTES 300000u
 #define SEGS_MAX 4096u
-#define SPY_FRAMES_MAX 8192u
+#define RECORDER_FRAMES_MAX 8192u
 #define ALL_OFFLOADS (HARP_NIC_TX_CSUM | HARP_NIC_TX_TSO)
 
 /* A data segment that arrived. */
@@ -30,27 +30,27 @@ struct seg {
 	uint8_t flags;
 };
 
-/* A card that looks at what it receives, and is never given a frame that it has. */
-struct spy {
+/* A NIC that records what it receives, and checks that no frame is sent that it holds. */
+struct recorder {
 	struct harp_nic nic; /* must be first */
 	struct harp_nic *inner;
 	struct seg segs[SEGS_MAX];
 	unsigned count;
 	enum {
-		SPY_HOME,
-		SPY_FIRST,
-		SPY_LATER
-	} out[SPY_FRAMES_MAX]; /* of a packet, with the card */
-	bool slow;             /* frames but a packet's first come back when this ends */
-	bool stuck;            /* none do */
-	bool full;             /* it takes nothing: its ring is full, and nobody empties it */
-	uint64_t held[SPY_FRAMES_MAX];
+		RECORDER_HOME,
+		RECORDER_FIRST,
+		RECORDER_LATER
+	} out[RECORDER_FRAMES_MAX]; /* of a packet, with the card */
+	bool slow;                  /* frames but a packet's first come back when this ends */
+	bool stuck;                 /* none do */
+	bool full;                  /* its ring is full and stays so */
+	uint64_t held[RECORDER_FRAMES_MAX];
 	unsigned held_count;
 };
 
 static struct {
 	struct harp_wire *wire;
-	struct spy spy[2];
+	struct recorder recorder[2];
 	struct harp_stack *stack[2];
 	struct harp_listener *listener;
 	struct harp_conn *from, *to;
@@ -58,7 +58,7 @@ static struct {
 	uint8_t *bytes; /* what is sent */
 } net;
 
-static inline void spy_look(struct spy *spy, const uint8_t *p)
+static inline void recorder_check(struct recorder *recorder, const uint8_t *p)
 {
 	bool v4 = be16_load(p + 12) == 0x0800;
 	const uint8_t *ip = p + 14, *th = ip + (v4 ? 20 : 40);
@@ -71,104 +71,108 @@ static inline void spy_look(struct spy *spy, const uint8_t *p)
 	CHECK_EQ(csum_finish(csum_partial(th, len, sum)), 0);
 	CHECK(!v4 || csum_finish(csum_partial(ip, 20, 0)) == 0);
 	len -= th[12] / 16 * 4u;
-	if (len == 0 || spy->count == SEGS_MAX)
+	if (len == 0 || recorder->count == SEGS_MAX)
 		return;
-	spy->segs[spy->count++] = (struct seg){ .seq = be32_load(th + 4),
-						.len = len,
-						.id = v4 ? be16_load(ip + 4) : 0,
-						.flags = th[13] };
+	recorder->segs[recorder->count++] = (struct seg){ .seq = be32_load(th + 4),
+							  .len = len,
+							  .id = v4 ? be16_load(ip + 4) : 0,
+							  .flags = th[13] };
 }
 
-static inline unsigned spy_rx(struct harp_nic *nic, struct harp_desc *descs, unsigned max,
-			      uint64_t now_ns)
+static inline unsigned recorder_rx(struct harp_nic *nic, struct harp_desc *descs, unsigned max,
+				   uint64_t now_ns)
 {
-	struct spy *spy = (struct spy *)nic;
-	unsigned n = spy->inner->ops->rx(spy->inner, descs, max, now_ns);
+	struct recorder *recorder = (struct recorder *)nic;
+	unsigned n = recorder->inner->ops->rx(recorder->inner, descs, max, now_ns);
 
 	for (unsigned i = 0; i < n; i++) {
 		CHECK(!(descs[i].flags & HARP_DESC_MORE)); /* a packet fits in a frame here */
-		spy_look(spy, nic->caps.frame_base + descs[i].addr);
+		recorder_check(recorder, nic->caps.frame_base + descs[i].addr);
 	}
 	return n;
 }
-static inline unsigned spy_tx(struct harp_nic *nic, const struct harp_desc *descs, unsigned n,
-			      uint64_t now_ns)
+static inline unsigned recorder_tx(struct harp_nic *nic, const struct harp_desc *descs, unsigned n,
+				   uint64_t now_ns)
 {
-	struct spy *spy = (struct spy *)nic;
-	unsigned taken = spy->full ? 0 : spy->inner->ops->tx(spy->inner, descs, n, now_ns);
+	struct recorder *recorder = (struct recorder *)nic;
+	unsigned taken =
+		recorder->full ? 0 : recorder->inner->ops->tx(recorder->inner, descs, n, now_ns);
 
 	for (unsigned i = 0; i < taken; i++) {
 		uint64_t frame = descs[i].addr / nic->caps.frame_size;
 		bool first = i == 0 || !(descs[i - 1].flags & HARP_DESC_MORE);
 
-		CHECK(frame < SPY_FRAMES_MAX && spy->out[frame] == SPY_HOME);
-		spy->out[frame] = first ? SPY_FIRST : SPY_LATER;
+		CHECK(frame < RECORDER_FRAMES_MAX && recorder->out[frame] == RECORDER_HOME);
+		recorder->out[frame] = first ? RECORDER_FIRST : RECORDER_LATER;
 	}
 	return taken;
 }
 /* Drivers that give back descriptor by descriptor may keep the end of a packet for long. */
-static inline unsigned spy_complete(struct harp_nic *nic, uint64_t *addrs, unsigned max,
-				    uint64_t now_ns)
+static inline unsigned recorder_complete(struct harp_nic *nic, uint64_t *addrs, unsigned max,
+					 uint64_t now_ns)
 {
-	struct spy *spy = (struct spy *)nic;
-	unsigned n = spy->inner->ops->complete(spy->inner, addrs, max, now_ns), kept = 0;
+	struct recorder *recorder = (struct recorder *)nic;
+	unsigned n = recorder->inner->ops->complete(recorder->inner, addrs, max, now_ns), kept = 0;
 
 	for (unsigned i = 0; i < n; i++) {
-		if (spy->stuck ||
-		    (spy->slow && spy->out[addrs[i] / nic->caps.frame_size] == SPY_LATER))
-			spy->held[spy->held_count++] = addrs[i];
+		if (recorder->stuck ||
+		    (recorder->slow &&
+		     recorder->out[addrs[i] / nic->caps.frame_size] == RECORDER_LATER))
+			recorder->held[recorder->held_count++] = addrs[i];
 		else
 			addrs[kept++] = addrs[i];
 	}
-	while (!spy->stuck && !spy->slow && kept < max && spy->held_count > 0)
-		addrs[kept++] = spy->held[--spy->held_count];
+	while (!recorder->stuck && !recorder->slow && kept < max && recorder->held_count > 0)
+		addrs[kept++] = recorder->held[--recorder->held_count];
 	for (unsigned i = 0; i < kept; i++)
-		spy->out[addrs[i] / nic->caps.frame_size] = SPY_HOME;
+		recorder->out[addrs[i] / nic->caps.frame_size] = RECORDER_HOME;
 	return kept;
 }
-static inline unsigned spy_fill(struct harp_nic *nic, const uint64_t *addrs, unsigned n)
+static inline unsigned recorder_fill(struct harp_nic *nic, const uint64_t *addrs, unsigned n)
 {
-	struct harp_nic *inner = ((struct spy *)nic)->inner;
+	struct harp_nic *inner = ((struct recorder *)nic)->inner;
 
 	return inner->ops->fill(inner, addrs, n);
 }
-static inline void spy_kick(struct harp_nic *nic, uint64_t now_ns)
+static inline void recorder_kick(struct harp_nic *nic, uint64_t now_ns)
 {
-	struct harp_nic *inner = ((struct spy *)nic)->inner;
+	struct harp_nic *inner = ((struct recorder *)nic)->inner;
 
 	inner->ops->kick(inner, now_ns);
 }
-static inline void spy_stats(struct harp_nic *nic, struct harp_nic_stats *out)
+static inline void recorder_stats(struct harp_nic *nic, struct harp_nic_stats *out)
 {
-	struct harp_nic *inner = ((struct spy *)nic)->inner;
+	struct harp_nic *inner = ((struct recorder *)nic)->inner;
 
 	inner->ops->stats(inner, out);
 }
-static inline void spy_destroy(struct harp_nic *nic)
+static inline void recorder_destroy(struct harp_nic *nic)
 {
 }
-static int spy_memory_add(struct harp_nic *nic, const void *base, size_t bytes)
+static int recorder_memory_add(struct harp_nic *nic, const void *base, size_t bytes)
 {
-	struct harp_nic *inner = ((struct spy *)nic)->inner;
+	struct harp_nic *inner = ((struct recorder *)nic)->inner;
 
 	return inner->ops->memory_add(inner, base, bytes);
 }
-static int spy_memory_remove(struct harp_nic *nic, const void *base, size_t bytes)
+static int recorder_memory_remove(struct harp_nic *nic, const void *base, size_t bytes)
 {
-	struct harp_nic *inner = ((struct spy *)nic)->inner;
+	struct harp_nic *inner = ((struct recorder *)nic)->inner;
 
 	return inner->ops->memory_remove(inner, base, bytes);
 }
 
-#define SPY_OPS(bytes)                                                                             \
+#define RECORDER_OPS(bytes)                                                                        \
 	{                                                                                          \
-		.size = (bytes), .rx = spy_rx, .tx = spy_tx, .complete = spy_complete,             \
-		.fill = spy_fill, .kick = spy_kick, .stats = spy_stats, .destroy = spy_destroy,    \
-		.memory_add = spy_memory_add, .memory_remove = spy_memory_remove                   \
+		.size = (bytes), .rx = recorder_rx, .tx = recorder_tx,                             \
+		.complete = recorder_complete, .fill = recorder_fill, .kick = recorder_kick,       \
+		.stats = recorder_stats, .destroy = recorder_destroy,                              \
+		.memory_add = recorder_memory_add, .memory_remove = recorder_memory_remove         \
 	}
-static const struct harp_nic_ops spy_ops = SPY_OPS(sizeof(struct harp_nic_ops));
+static const struct harp_nic_ops recorder_ops = RECORDER_OPS(sizeof(struct harp_nic_ops));
 /* Compiled with the first version of harp_nic.h: what lies behind is not its. */
-static const struct harp_nic_ops spy_ops_v1 = SPY_OPS(offsetof(struct harp_nic_ops, memory_add));
+static const struct harp_nic_ops recorder_ops_v1 =
+	RECORDER_OPS(offsetof(struct harp_nic_ops, memory_add));
 
 struct how {
 	uint32_t offloads, external_count, tso_bytes_max;
@@ -177,7 +181,7 @@ struct how {
 	bool v6, v1, lazy;
 };
 
-/* As who sleeps between polls does: one that has left something for the next has it. */
+/* As an application that sleeps between polls: a poll that left work is followed by another one. */
 static inline void net_step(uint64_t ns)
 {
 	net.now_ns += ns;
@@ -222,19 +226,19 @@ static inline void net_open(const struct how *how)
 	for (uint32_t i = 0; i < BYTES; i++)
 		net.bytes[i] = (uint8_t)(i * 7 + i / 251);
 	for (unsigned i = 0; i < 2; i++) {
-		struct spy *spy = &net.spy[i];
+		struct recorder *recorder = &net.recorder[i];
 		struct harp_addr addr = harp_addr_v4(10, 0, 0, (uint8_t)(i + 1));
 
-		spy->inner = harp_wire_port(net.wire, i);
-		spy->nic.ops = how->v1 ? &spy_ops_v1 : &spy_ops;
-		spy->nic.caps = spy->inner->caps;
+		recorder->inner = harp_wire_port(net.wire, i);
+		recorder->nic.ops = how->v1 ? &recorder_ops_v1 : &recorder_ops;
+		recorder->nic.caps = recorder->inner->caps;
 		if (how->lazy)
-			spy->nic.caps.features |= HARP_NIC_TX_LAZY;
+			recorder->nic.caps.features |= HARP_NIC_TX_LAZY;
 		if (how->v1)
-			memset(&spy->nic.caps.frame_reserved, 0xff,
-			       sizeof(spy->nic.caps) -
+			memset(&recorder->nic.caps.frame_reserved, 0xff,
+			       sizeof(recorder->nic.caps) -
 				       offsetof(struct harp_nic_caps, frame_reserved));
-		CHECK_EQ(harp_stack_create(&net.stack[i], &spy->nic, &stack), 0);
+		CHECK_EQ(harp_stack_create(&net.stack[i], &recorder->nic, &stack), 0);
 		CHECK_EQ(harp_stack_address_add(net.stack[i], &addr, 24), 0);
 		CHECK_EQ(harp_addr_parse(i ? "fd00::2" : "fd00::1", &addr), 0);
 		CHECK_EQ(harp_stack_address_add(net.stack[i], &addr, 64), 0);
@@ -264,7 +268,7 @@ static inline void net_close(void)
 		net_step(MS);
 		CHECK_EQ(harp_wire_stats(net.wire, i, &wire), 0);
 		CHECK_EQ(wire.strict_violations, 0);
-		spy_stats(&net.spy[i].nic, &nic);
+		recorder_stats(&net.recorder[i].nic, &nic);
 		CHECK_EQ(nic.tx_invalid, 0);
 	}
 	harp_stack_destroy(net.stack[0]);

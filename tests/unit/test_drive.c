@@ -139,7 +139,7 @@ static void *run_receiver(void *arg)
 	return NULL;
 }
 
-/* Senders, receivers, and this thread that looks: every byte arrives, and nobody is left waiting. */
+/* Senders, receivers, and this thread, which checks: every byte arrives, and no thread is left waiting. */
 static void test_threads_share_a_drive(bool guard)
 {
 	struct world w;
@@ -199,7 +199,7 @@ static void a_wait_ends_in_time(void)
 	world_end(&w);
 }
 
-/* Whoever waits when the drive is stopped comes back, and whoever comes later too. */
+/* Waits return when the drive is stopped, and later calls do not wait. */
 static void a_stop_ends_every_wait(void)
 {
 	struct world w;

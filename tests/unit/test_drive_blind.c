@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_drive_blind.c - who waits on a NIC that wakes nobody, of a libharp-dpdk.so that is a double (fake_dpdk.c),
- * looks less and less often.
+ * test_drive_blind.c - a wait on a NIC without interrupts polls less and less often. libharp-dpdk.so is a double
+ * (fake_dpdk.c).
  *
  * argv[1]: the folder of the double.
  */

@@ -3,13 +3,8 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
-#include <rte_eal.h>
-#include <rte_errno.h>
 #include <rte_mempool.h>
-#include <rte_mbuf.h>
-#include <rte_version.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "dpdk_private.h"
 
@@ -43,16 +38,6 @@ int dpdk_running(void)
 	if (__atomic_load_n(&forked, __ATOMIC_RELAXED))
 		return -ECHILD;
 	return __atomic_load_n(&started, __ATOMIC_ACQUIRE);
-}
-
-const char *dpdk_version(void)
-{
-	return rte_version();
-}
-
-bool dpdk_huge_pages(void)
-{
-	return dpdk_running() == 1 && rte_eal_has_hugepages();
 }
 
 static void log_to_fd(void *ctx, enum harp_log_level level, const char *text)
@@ -115,45 +100,6 @@ int dpdk_start(const struct dpdk_eal_options *opt, char *why, size_t why_len)
 	}
 	pthread_mutex_unlock(&lock);
 	return result;
-}
-
-/* ------------------------------------------------------------------------------------------------
- * Pools.
- */
-#define POOL_COUNT_MAX (1u << 22)
-#define ROOM_MIN (RTE_PKTMBUF_HEADROOM + 64u)
-
-int dpdk_pool_create(struct rte_mempool **out, uint32_t count, uint32_t room_bytes, char *why,
-		     size_t why_len)
-{
-	static unsigned serial;
-	char name[RTE_MEMPOOL_NAMESIZE];
-
-	*out = NULL;
-	if (dpdk_running() != 1)
-		return dpdk_why(why, why_len, -ENOTCONN, "DPDK is not started in this process");
-	if (!count || count > POOL_COUNT_MAX)
-		return dpdk_why(why, why_len, -EINVAL, "pool of %u buffers: 1 to %u are possible",
-				count, POOL_COUNT_MAX);
-	if (room_bytes < ROOM_MIN || room_bytes > UINT16_MAX)
-		return dpdk_why(why, why_len, -EINVAL,
-				"buffers of %u bytes: %u to %u are possible, %u of them head room",
-				room_bytes, ROOM_MIN, UINT16_MAX, RTE_PKTMBUF_HEADROOM);
-	snprintf(name, sizeof(name), "harp-py-%u",
-		 __atomic_fetch_add(&serial, 1, __ATOMIC_RELAXED));
-	*out = rte_pktmbuf_pool_create(name, count, 0, 0, (uint16_t)room_bytes, SOCKET_ID_ANY);
-	if (!*out)
-		return dpdk_why(
-			why, why_len, -ENOMEM,
-			"no memory for %u buffers of %u bytes: %s; ask for fewer, or start DPDK with "
-			"more (memory_mib)",
-			count, room_bytes, rte_strerror(rte_errno));
-	return 0;
-}
-
-uint32_t dpdk_pool_in_use(const struct rte_mempool *pool)
-{
-	return dpdk_running() == 1 ? rte_mempool_in_use_count(pool) : 0;
 }
 
 int dpdk_pool_free(struct rte_mempool *pool)

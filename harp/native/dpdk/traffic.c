@@ -54,8 +54,6 @@ int dpdk_generate(uint16_t port, uint16_t queue, struct dpdk_burst *burst, uint6
 	uint64_t now = now_ns(), end = now + span_ns, left = packets;
 	uint32_t at = 0;
 
-	if (dpdk_running() != 1)
-		return -ECHILD;
 	if (!burst->count)
 		return -EINVAL;
 	do {
@@ -73,15 +71,13 @@ int dpdk_generate(uint16_t port, uint16_t queue, struct dpdk_burst *burst, uint6
 	return 0;
 }
 
-int dpdk_sink(uint16_t port, uint16_t queue, uint64_t packets, uint64_t span_ns,
-	      struct dpdk_count *count)
+void dpdk_sink(uint16_t port, uint16_t queue, uint64_t packets, uint64_t span_ns,
+	       struct dpdk_count *count)
 {
 	uint64_t now = now_ns(), end = now + span_ns;
 	uint64_t until = packets ? count->packets + packets : UINT64_MAX;
 	struct rte_mbuf *got[BURST];
 
-	if (dpdk_running() != 1)
-		return -ECHILD;
 	do {
 		for (uint32_t i = 0; i < CALLS_PER_LOOK && count->packets < until; i++) {
 			uint32_t want = (uint32_t)RTE_MIN((uint64_t)BURST, until - count->packets);
@@ -92,7 +88,6 @@ int dpdk_sink(uint16_t port, uint16_t queue, uint64_t packets, uint64_t span_ns,
 		}
 		now = now_ns();
 	} while (count->packets < until && now < end);
-	return 0;
 }
 
 static void turn_round(struct rte_mbuf *packet)
@@ -107,13 +102,11 @@ static void turn_round(struct rte_mbuf *packet)
 	header->dst_addr = sender;
 }
 
-int dpdk_echo(uint16_t port, uint16_t queue, uint64_t span_ns, struct dpdk_count *count)
+void dpdk_echo(uint16_t port, uint16_t queue, uint64_t span_ns, struct dpdk_count *count)
 {
 	uint64_t now = now_ns(), end = now + span_ns;
 	struct rte_mbuf *got[BURST];
 
-	if (dpdk_running() != 1)
-		return -ECHILD;
 	do {
 		for (uint32_t i = 0; i < CALLS_PER_LOOK; i++) {
 			uint32_t n = dpdk_rx(port, queue, got, BURST), sent;
@@ -127,7 +120,6 @@ int dpdk_echo(uint16_t port, uint16_t queue, uint64_t span_ns, struct dpdk_count
 		}
 		now = now_ns();
 	} while (now < end);
-	return 0;
 }
 
 /* Receives until the answer with this number is there; 0: not in time. */
@@ -162,14 +154,13 @@ int dpdk_ping(uint16_t port, uint16_t queue, struct dpdk_burst *burst, uint32_t 
 {
 	uint32_t answered = 0;
 
-	if (dpdk_running() != 1)
-		return -ECHILD;
 	if (!burst->count || burst->packets[0]->data_len < SEQUENCE_AT + sizeof(uint64_t))
 		return -EINVAL;
 	for (uint32_t i = 0; i < rounds; i++) {
 		uint64_t sequence = now_ns(), begin, end;
 
-		dpdk_packet_write(burst, 0, SEQUENCE_AT, &sequence, sizeof(sequence));
+		memcpy(rte_pktmbuf_mtod_offset(burst->packets[0], uint8_t *, SEQUENCE_AT),
+		       &sequence, sizeof(sequence));
 		begin = now_ns();
 		if (!dpdk_send_kept(port, queue, burst->packets, 1))
 			continue;

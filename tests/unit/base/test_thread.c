@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_thread.c - threads of ours in somebody else's process. */
+/* test_thread.c - threads of the library in an application's process. */
 #include "base/thread.h"
 
 #include <errno.h>

@@ -124,15 +124,16 @@ static int page_xstats(struct harp_page_xstat *items, uint32_t queue)
 	int count = -ENOENT;
 
 	for (int fd = 3; fd < 256; fd++) {
-		struct harp_page_identity who = { 0 };
+		struct harp_page_identity identity = { 0 };
 		ssize_t len;
 
 		snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
 		len = readlink(path, link, sizeof(link) - 1);
 		link[len > 0 ? len : 0] = '\0';
 		if (strcmp(link, HARP_PAGE_LINK) != 0 ||
-		    harp_page_read(fd, HARP_PAGE_IDENTITY, 0, &who, sizeof(who), 1) != 1 ||
-		    who.queue != queue)
+		    harp_page_read(fd, HARP_PAGE_IDENTITY, 0, &identity, sizeof(identity), 1) !=
+			    1 ||
+		    identity.queue != queue)
 			continue;
 		count = harp_page_read(fd, HARP_PAGE_XSTATS, 0, items, sizeof(*items),
 				       HARP_PAGE_XSTATS_MAX);

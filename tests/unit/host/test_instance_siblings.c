@@ -197,7 +197,7 @@ TEST(forwarded_icmp_errors_are_rate_limited)
 	close_siblings();
 }
 
-/* What a sibling says is believed no more than a packet: a sequence number that is not in flight, a port of nobody's. */
+/* A sibling's report is checked as a packet is: a sequence number that is not in flight, a port without a socket. */
 TEST(forged_icmp_errors_change_nothing)
 {
 	struct harp_icmp_error lie = { .kind = 5,

@@ -83,7 +83,7 @@ TEST(posting_never_waits_for_the_kernel)
 	close(fd[1]);
 }
 
-/* The tables while somebody else has the questions' socket; the loopback interface has an address. When they are there a
+/* The tables while another thread uses the socket for requests; the loopback interface has an address. When they are there a
  * question goes out whose answer wakes a thread that sleeps on the socket. */
 TEST(tables_are_read_in_the_background)
 {

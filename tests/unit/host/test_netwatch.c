@@ -196,7 +196,7 @@ TEST(neighbor_requests_never_wait)
 	harpd_die();
 }
 
-/* It stays lost until harpd is back; nothing is tried more than once a second, and nobody is woken for it. */
+/* It stays lost until harpd is back; it is tried once a second at most, without a wake-up. */
 TEST(a_restarted_harpd_is_found_again)
 {
 	struct harp_lease_neighbors message = { .count = 1 };
@@ -394,7 +394,7 @@ TEST(routes_are_cached_while_harpd_is_away)
 	CHECK_EQ(out.mtu_bytes, 1400);
 	CHECK_EQ(out.ifindex, 7);
 	CHECK_STR(out.ifname, "eth1?[31m");
-	CHECK_EQ(route(watch, 1, NULL, &out), 0); /* nobody is asked */
+	CHECK_EQ(route(watch, 1, NULL, &out), 0); /* without a request */
 	watch->routes[0].fresh_ns = 0;
 	script.error = ENETUNREACH;
 	CHECK_EQ(route(watch, 1, &script, &out), -ENETUNREACH);

@@ -2,7 +2,7 @@
 /*
  * encryption_bench.c - what an encrypted lane costs: encryption_bench send|receive SIZE COUNT
  *
- * Moves COUNT messages of SIZE bytes through a pair of sealed lanes over memory, and prints the processor time
+ * Moves COUNT messages of SIZE bytes through a pair of encrypted lanes over memory, and prints the processor time
  * of one side for each message and byte. tools/instructions.py counts its instructions: all inside measured().
  */
 #include <errno.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_eth.c - what Ethernet lets in, what it counts, and ARP as others see it. */
+/* test_eth.c - VLAN tags, and a reply without a frame. tests/packet has the rest of Ethernet and ARP. */
 #include <errno.h>
 
 #include "host.h"
@@ -9,67 +9,6 @@ BEFORE_EACH(host_init(&h, 1500, HARP_NEIGHBOR_OWN))
 AFTER_EACH(host_done(&h))
 
 static const uint8_t everyone[6] = { 255, 255, 255, 255, 255, 255 };
-
-TEST(invalid_frames_are_dropped_by_reason)
-{
-	uint8_t p[100] = { 0 };
-	const uint8_t other[6] = { 0x02, 0x48, 0x41, 0x52, 0x50, 0x07 };
-	const uint8_t multicast[6] = { 1, 0, 0x5e, 0, 0, 1 };
-
-	peer_say(&h, p, 13);
-	CHECK_EQ(h.stats.drop_eth_short, 1);
-	make_eth(p, other, ETH_TYPE_IPV4);
-	peer_say(&h, p, 60);
-	make_eth(p, multicast, ETH_TYPE_IPV4);
-	peer_say(&h, p, 60);
-	CHECK_EQ(h.stats.drop_eth_not_ours, 2);
-	make_eth(p, everyone, ETH_TYPE_IPV4); /* RFC 1122 3.3.6 */
-	peer_say(&h, p, 60);
-	CHECK_EQ(h.stats.drop_eth_not_ours, 3);
-	make_eth(p, everyone, ETH_TYPE_IPV6); /* IPv6 has groups and no broadcast */
-	peer_say(&h, p, 60);
-	CHECK_EQ(h.stats.drop_eth_not_ours, 4);
-	make_eth(p, host_mac, 0x88b5);
-	peer_say(&h, p, 60);
-	make_eth(p, host_mac, ETH_TYPE_VLAN); /* a priority tag in front of nothing that we know */
-	peer_say(&h, p, 60);
-	make_eth(p, host_mac, 60); /* 802.3 length */
-	peer_say(&h, p, 60);
-	CHECK_EQ(h.stats.drop_eth_type, 3);
-	CHECK_EQ(h.eth_verdict, ETH_DROPPED);
-	make_eth(p, host_mac, ETH_TYPE_IPV4);
-	peer_say(&h, p, 14); /* header only: IP's to refuse */
-	CHECK_EQ(h.eth_verdict, ETH_IPV4);
-	CHECK_EQ(h.stats.drop_ip_short, 1);
-}
-
-/* The groups that we listen to, and the packets that may come to them. */
-TEST(only_our_groups_are_received)
-{
-	static const struct {
-		uint8_t mac[6];
-		uint16_t type;
-		enum eth_verdict verdict;
-	} frames[] = {
-		{ { 0x33, 0x33, 0, 0, 0, 1 }, ETH_TYPE_IPV6, ETH_IPV6_GROUP },
-		{ { 0x33, 0x33, 0xff, 1, 2, 3 }, ETH_TYPE_IPV6, ETH_IPV6_GROUP },
-		{ { 0x33, 0x33, 0, 0, 0, 2 }, ETH_TYPE_IPV6, ETH_DROPPED }, /* all routers */
-		{ { 0x33, 0x33, 0, 0, 0, 0xfb }, ETH_TYPE_IPV6, ETH_DROPPED },
-		{ { 0x33, 0x32, 0xff, 1, 2, 3 }, ETH_TYPE_IPV6, ETH_DROPPED },
-		{ { 0x33, 0x33, 0, 0, 0, 1 }, ETH_TYPE_IPV4, ETH_DROPPED },
-		{ { 0x33, 0x33, 0, 0, 0, 1 }, ETH_TYPE_ARP, ETH_DROPPED },
-	};
-	uint8_t p[100] = { 0 };
-	uint64_t dropped = 0;
-
-	for (unsigned i = 0; i < sizeof(frames) / sizeof(frames[0]); i++) {
-		make_eth(p, frames[i].mac, frames[i].type);
-		peer_say(&h, p, 60);
-		CHECK_EQ(h.eth_verdict, frames[i].verdict);
-		dropped += frames[i].verdict == ETH_DROPPED;
-		CHECK_EQ(h.stats.drop_eth_not_ours, dropped);
-	}
-}
 
 /* An echo request of len bytes with tags in front of its type; the frame's length. */
 static uint32_t make_tagged(uint8_t *p, const uint8_t *tags, uint32_t tags_len)
@@ -168,109 +107,6 @@ TEST(arp_and_full_packets_are_tagged)
 	struct eth eth;
 
 	CHECK_EQ(eth_init(&eth, &h.io, &h.wheel, &h.rng, &h.stats, &opt), -EINVAL);
-}
-
-TEST(arp_requests_for_us_are_answered)
-{
-	uint8_t p[100], r[HOST_PACKET_MAX];
-
-	make_arp(p, everyone, 1, peer_mac, peer_ip, host_ip);
-	memset(p + 42, 0xaa, 18); /* link padding */
-	peer_say(&h, p, 60);
-	CHECK_EQ(peer_receive(&h, r), 42);
-	make_arp(p, peer_mac, 2, host_mac, host_ip, peer_ip);
-	memcpy(p + 6, host_mac, 6);
-	memcpy(p + 32, peer_mac, 6);
-	CHECK_MEM(r, p, 42);
-	CHECK_EQ(h.stats.arp_in, 1);
-	CHECK_EQ(h.stats.arp_out, 1);
-
-	/* Not for us: silence. A probe without an address (RFC 5227): an answer, nothing learned. */
-	const uint8_t third[4] = { 10, 0, 0, 3 }, nobody[4] = { 0 };
-	uint32_t known = h.eth.neighbor_count;
-
-	make_arp(p, everyone, 1, peer_mac, peer_ip, third);
-	peer_say(&h, p, 42);
-	CHECK_EQ(peer_receive(&h, r), 0);
-	make_arp(p, everyone, 1, peer_mac, nobody, host_ip);
-	peer_say(&h, p, 42);
-	CHECK_EQ(peer_receive(&h, r), 42);
-	CHECK_EQ(h.eth.neighbor_count, known);
-}
-
-TEST(malformed_arp_is_dropped)
-{
-	static const struct {
-		unsigned at;
-		uint8_t value;
-		const char *what;
-	} bad[] = {
-		{ 15, 6, "hardware type" },     { 16, 0x86, "protocol type" },
-		{ 18, 8, "hardware length" },   { 19, 16, "protocol length" },
-		{ 21, 0, "operation 0" },       { 21, 3, "operation 3" },
-		{ 22, 0x03, "group sender" },   { 28, 224, "multicast sender" },
-		{ 28, 127, "loopback sender" }, { 28, 255, "broadcast sender" },
-	};
-	uint8_t p[100];
-	uint64_t drops = 0;
-
-	for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
-		make_arp(p, everyone, 1, peer_mac, peer_ip, host_ip);
-		p[bad[i].at] = bad[i].value;
-		peer_say(&h, p, 42);
-		if (h.stats.drop_arp_bad != ++drops) {
-			fprintf(stderr, "not refused: %s\n", bad[i].what);
-			CHECK_EQ(h.stats.drop_arp_bad, drops);
-		}
-	}
-	make_arp(p, everyone, 1, peer_mac, peer_ip, host_ip);
-	memset(p + 22, 0, 6); /* no sender at all */
-	peer_say(&h, p, 42);
-	for (uint32_t len = 14; len < 42; len++) {
-		make_arp(p, everyone, 1, peer_mac, peer_ip, host_ip);
-		peer_say(&h, p, len);
-	}
-	CHECK_EQ(h.stats.drop_arp_bad, drops + 1 + 28);
-	CHECK_EQ(h.stats.arp_in, 0);
-	CHECK_EQ(h.eth.neighbor_count, 0);
-}
-
-static unsigned logged;
-static void count_log(void *ctx, enum harp_log_level level, const char *message)
-{
-	CHECK_EQ(level, HARP_LOG_WARN);
-	CHECK(strstr(message, "address") != NULL);
-	logged++;
-}
-
-TEST(an_address_conflict_is_counted_and_logged_once)
-{
-	uint8_t p[100], r[HOST_PACKET_MAX];
-
-	h.options.hooks.log = count_log;
-	for (int i = 0; i < 5; i++) {
-		make_arp(p, everyone, 1, peer_mac, host_ip, host_ip); /* "I am you" */
-		peer_say(&h, p, 42);
-	}
-	make_arp(p, everyone, 1, host_mac, host_ip, peer_ip); /* our own, come back by a loop */
-	peer_say(&h, p, 42);
-	CHECK_EQ(h.stats.arp_conflicts, 5);
-	CHECK_EQ(logged, 1); /* said once, not per packet */
-	CHECK_EQ(peer_receive(&h, r), 0);
-	CHECK_EQ(h.eth.neighbor_count, 0);
-}
-
-TEST(external_mode_is_silent)
-{
-	uint8_t p[100], r[HOST_PACKET_MAX];
-
-	host_done(&h);
-	host_init(&h, 1500, HARP_NEIGHBOR_EXTERNAL);
-	make_arp(p, everyone, 1, peer_mac, peer_ip, host_ip);
-	peer_say(&h, p, 42);
-	CHECK_EQ(h.eth_verdict, ETH_CONSUMED);
-	CHECK_EQ(peer_receive(&h, r), 0); /* the kernel answers */
-	CHECK_EQ(h.eth.neighbor_count, 0);
 }
 
 TEST(an_arp_reply_without_a_frame_is_a_counted_drop)

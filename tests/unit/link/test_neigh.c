@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_neigh.c - the life of a neighbor: asked, answered, aged, moved, lied about, forgotten. */
+/* test_neigh.c - what TCP and the owner say of neighbors. tests/packet/test_neighbors.py has what packets say. */
 #include "host.h"
 
 static struct host h;
@@ -71,134 +71,6 @@ static struct neighbor *peer_record(void)
 	return neighbor_get(&h.eth, &addr);
 }
 
-TEST(one_request_resolves_a_neighbor)
-{
-	uint8_t to[6], p[HOST_PACKET_MAX];
-	uint32_t generation;
-
-	generation = h.eth.resolved_generation;
-	for (int i = 0; i < 10; i++) /* many packets, one question */
-		CHECK_EQ(try_send(2), -EAGAIN);
-	CHECK_EQ(h.stats.neighbor_wait, 10);
-	host_poll(&h);
-	CHECK_EQ(requests(to), 1);
-	CHECK_MEM(to, everyone, 6);
-	CHECK_EQ(h.eth.resolved_generation, generation);
-	answer(peer_mac);
-	CHECK_EQ(h.eth.resolved_generation, generation + 1);
-	CHECK_EQ(peer_record()->state, NEIGHBOR_REACHABLE);
-	CHECK_EQ(try_send(2), 0);
-	host_poll(&h);
-	CHECK_EQ(peer_receive(&h, p), 42);
-	CHECK_MEM(p, peer_mac, 6);
-	CHECK_MEM(p + 6, host_mac, 6);
-}
-
-TEST(an_unresolved_neighbor_fails_and_is_asked_again_later)
-{
-	uint8_t to[6];
-
-	CHECK_EQ(try_send(2), -EAGAIN);
-	for (int i = 0; i < 5; i++)
-		wait_ns(100 * MS);
-	CHECK_EQ(requests(to), 3); /* then it is given up */
-	CHECK_EQ(peer_record()->state, NEIGHBOR_FAILED);
-	CHECK_EQ(try_send(2), -EAGAIN);
-	wait_ns(1 * MS);
-	CHECK_EQ(requests(to), 0); /* not asked again at once */
-	wait_ns(1 * SEC);
-	CHECK_EQ(try_send(2), -EAGAIN);
-	wait_ns(0);
-	CHECK_EQ(requests(to), 1);
-	answer(peer_mac);
-	CHECK_EQ(try_send(2), 0);
-}
-
-TEST(an_unconfirmed_entry_ages_and_is_probed)
-{
-	uint8_t to[6];
-
-	try_send(2);
-	answer(peer_mac);
-	requests(to);
-	/* Progress of a connection keeps it fresh without a single packet. */
-	for (int i = 0; i < 10; i++) {
-		wait_ns(20 * SEC);
-		CHECK_EQ(try_send(2), 0);
-		neighbor_confirm(&h.eth, peer_record(), h.now_ns);
-		CHECK_EQ(peer_record()->state, NEIGHBOR_REACHABLE);
-	}
-	wait_ns(10 * SEC);
-	CHECK_EQ(requests(to), 0);
-	/* Unconfirmed and used: still sends, and after a while asks the owner alone. */
-	wait_ns(31 * SEC);
-	CHECK_EQ(try_send(2), 0);
-	CHECK_EQ(peer_record()->state, NEIGHBOR_STALE);
-	wait_ns(5 * SEC);
-	CHECK_EQ(requests(to), 1);
-	CHECK_MEM(to, peer_mac, 6);
-	answer(peer_mac);
-	CHECK_EQ(peer_record()->state, NEIGHBOR_REACHABLE);
-	/* Again, and now it is gone: three questions to it, three to everyone, FAILED. */
-	wait_ns(31 * SEC);
-	CHECK_EQ(try_send(2), 0);
-	wait_ns(5 * SEC);
-	for (int i = 0; i < 7; i++)
-		wait_ns(100 * MS);
-	CHECK_EQ(requests(to), 6);
-	CHECK_MEM(to, everyone, 6);
-	CHECK_EQ(peer_record()->state, NEIGHBOR_FAILED);
-}
-
-/* Gratuitous ARP: request or reply, sender = target. */
-static void claim(const uint8_t *mac, uint16_t op)
-{
-	uint8_t p[64];
-
-	make_arp(p, everyone, op, mac, peer_ip, peer_ip);
-	peer_say(&h, p, 42);
-}
-
-TEST(an_unsolicited_claim_does_not_replace_a_reachable_neighbor)
-{
-	uint8_t to[6];
-
-	claim(evil_mac, 2);
-	CHECK_EQ(h.eth.neighbor_count, 0); /* nothing is learned from gossip */
-	try_send(2);
-	answer(peer_mac);
-	requests(to);
-	claim(evil_mac, 2);
-	CHECK_EQ(h.stats.drop_arp_claim, 1);
-	CHECK_MEM(peer_record()->mac, peer_mac, 6);
-	CHECK_EQ(try_send(2), 0); /* and goes on meanwhile */
-	CHECK_EQ(requests(to), 1);
-	CHECK_MEM(to, peer_mac, 6); /* the old owner is asked */
-	answer(evil_mac);           /* the liar answers too */
-	CHECK_EQ(h.stats.drop_arp_claim, 2);
-	answer(peer_mac);
-	CHECK_EQ(peer_record()->state, NEIGHBOR_REACHABLE);
-	CHECK_MEM(peer_record()->mac, peer_mac, 6);
-}
-
-TEST(a_neighbor_that_moved_is_found)
-{
-	uint8_t to[6];
-
-	try_send(2);
-	answer(peer_mac);
-	requests(to);
-	claim(evil_mac, 1); /* a failover: the old owner is silent from now on */
-	for (int i = 0; i < 3; i++)
-		wait_ns(100 * MS);
-	CHECK_EQ(requests(to), 4);
-	CHECK_MEM(to, everyone, 6);
-	answer(evil_mac);
-	CHECK_EQ(peer_record()->state, NEIGHBOR_REACHABLE);
-	CHECK_MEM(peer_record()->mac, evil_mac, 6);
-	CHECK_EQ(try_send(2), 0);
-}
-
 /* A damaged ARP answer taught a wrong address; TCP hears nothing. */
 TEST(a_suspected_entry_is_probed_and_used_meanwhile)
 {
@@ -221,52 +93,6 @@ TEST(a_suspected_entry_is_probed_and_used_meanwhile)
 	answer(peer_mac);
 	CHECK_EQ(peer_record()->state, NEIGHBOR_REACHABLE);
 	CHECK_MEM(peer_record()->mac, peer_mac, 6);
-}
-
-TEST(a_claim_replaces_a_stale_entry)
-{
-	uint8_t to[6], p[64];
-
-	make_arp(p, everyone, 1, peer_mac, peer_ip, host_ip); /* asks for us: known, unconfirmed */
-	peer_say(&h, p, 42);
-	CHECK_EQ(peer_record()->state, NEIGHBOR_STALE);
-	CHECK_EQ(try_send(2), 0); /* no question needed */
-	claim(evil_mac, 2);
-	CHECK_MEM(peer_record()->mac, evil_mac, 6);
-	CHECK_EQ(peer_record()->state, NEIGHBOR_STALE);
-	CHECK_EQ(h.stats.drop_arp_claim, 0);
-	CHECK_EQ(requests(to), 0);
-}
-
-TEST(a_request_storm_does_not_evict_neighbors_in_use)
-{
-	uint8_t p[64], r[HOST_PACKET_MAX];
-
-	try_send(2);
-	answer(peer_mac);
-	for (unsigned i = 0; i < 1000; i++) {
-		const uint8_t made_up[4] = { 10, 0, (uint8_t)(1 + i / 200),
-					     (uint8_t)(1 + i % 200) };
-
-		make_arp(p, everyone, 1, evil_mac, made_up, host_ip);
-		peer_say(&h, p, 42);
-		while (peer_receive(&h, r) > 0)
-			;
-	}
-	CHECK_EQ(h.eth.neighbor_count, h.eth.neighbor_max);
-	CHECK_EQ(h.stats.neighbor_full, 0);         /* newcomers replace what was only heard of */
-	CHECK_MEM(peer_record()->mac, peer_mac, 6); /* the one in use is still there */
-	CHECK_EQ(peer_record()->state, NEIGHBOR_REACHABLE);
-	/* All in use: the next one is refused, counted; idle ones make room later. */
-	for (uint8_t i = 3; i < 3 + 16; i++)
-		try_send(i);
-	CHECK(h.stats.neighbor_full > 0);
-	CHECK_EQ(try_send(200), -EAGAIN);
-	wait_ns(62 * SEC);
-	uint64_t full = h.stats.neighbor_full;
-
-	CHECK_EQ(try_send(200), -EAGAIN);
-	CHECK_EQ(h.stats.neighbor_full, full);
 }
 
 static unsigned wanted, confirmed;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_ip.c - which IPv4 packets come in, which counter has the others, and what goes out. */
+/* test_ip.c - which IPv4 packets come in, and what goes out. tests/packet/test_malformed.py has those that are dropped. */
 #include "network/ip.h"
 
 #include <errno.h>
@@ -13,73 +13,6 @@ AFTER_EACH(host_done(&h))
 static struct ipv4_header *header(uint8_t *p)
 {
 	return (struct ipv4_header *)(p + 14);
-}
-
-/* One header field wrong at a time; checksum right unless said. */
-TEST(invalid_packets_are_dropped_by_reason)
-{
-	static const struct {
-		const char *what;
-		size_t counter;
-		unsigned at; /* byte of the IP header */
-		uint8_t value;
-	} bad[] = {
-#define DROP(name) offsetof(struct harp_stats, name)
-		{ "version 6", DROP(drop_ip_version), 0, 0x65 },
-		{ "version 0", DROP(drop_ip_version), 0, 0x05 },
-		{ "header of 16 bytes", DROP(drop_ip_version), 0, 0x44 },
-		{ "header of 60 bytes in 48", DROP(drop_ip_short), 0, 0x4f },
-		{ "total above the frame", DROP(drop_ip_short), 3, 49 },
-		{ "total far above the frame", DROP(drop_ip_short), 2, 0xff },
-		{ "total below the header", DROP(drop_ip_short), 3, 19 },
-		{ "more fragments", DROP(drop_ip_fragment), 6, 0x20 },
-		{ "fragment offset 1", DROP(drop_ip_fragment), 7, 1 },
-		{ "fragment offset 4096", DROP(drop_ip_fragment), 6, 0x10 },
-		{ "protocol 47", DROP(drop_ip_protocol), 9, 47 },
-		{ "source 0.0.0.2", DROP(drop_ip_source), 12, 0 },
-		{ "source 127.0.0.2", DROP(drop_ip_source), 12, 127 },
-		{ "source 224.0.0.2", DROP(drop_ip_source), 12, 224 },
-		{ "source 255.0.0.2", DROP(drop_ip_source), 12, 255 },
-		{ "source is ours", DROP(drop_ip_source), 15, 1 },
-		{ "source is the subnet's broadcast", DROP(drop_ip_source), 15, 255 },
-		{ "destination of another", DROP(drop_ip_not_ours), 19, 9 },
-		{ "destination is the subnet's broadcast", DROP(drop_ip_not_ours), 19, 255 },
-		{ "destination multicast", DROP(drop_ip_not_ours), 16, 224 },
-#undef DROP
-	};
-	uint8_t p[100] = { 0 };
-
-	for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
-		const uint64_t *counter = (uint64_t *)((char *)&h.stats + bad[i].counter);
-		uint64_t before = *counter;
-		uint32_t len = make_ipv4(p, IP_PROTO_TCP, 28);
-		uint8_t *ip = p + 14;
-
-		ip[bad[i].at] = bad[i].value;
-		if (ipv4_header_bytes(header(p)) >= 20)
-			ipv4_seal(header(p));
-		peer_say(&h, p, len);
-		if (*counter != before + 1 || h.ip_verdict != IP_DROPPED) {
-			fprintf(stderr, "not counted: %s\n", bad[i].what);
-			CHECK_EQ(*counter, before + 1);
-		}
-	}
-	for (unsigned bit = 0; bit < 160; bit++) { /* every bit of the header is protected */
-		uint32_t len = make_ipv4(p, IP_PROTO_TCP, 28);
-
-		p[14 + bit / 8] ^= (uint8_t)(1u << bit % 8);
-		peer_say(&h, p, len);
-		CHECK_EQ(h.ip_verdict, IP_DROPPED);
-	}
-	CHECK(h.stats.drop_ip_checksum > 100);
-	for (uint32_t len = 14; len < 34; len++) {
-		uint64_t before = h.stats.drop_ip_short;
-
-		make_ipv4(p, IP_PROTO_TCP, 28);
-		peer_say(&h, p, len);
-		CHECK_EQ(h.stats.drop_ip_short, before + 1);
-	}
-	CHECK_EQ(h.tcp_packets, 0);
 }
 
 /* Receives one packet by hand and looks at what ip_input() says of it. */

@@ -117,9 +117,9 @@ static void put(struct capture *c, uint32_t i)
 	/* What the card gets begins in the first frame's headroom. */
 	struct frame first = { .pub = { bytes + a / 2, a - a / 2, 0 }, .frag = &second };
 	struct frame whole = { .pub = { bytes + len / 2, len - len / 2, 0 } };
-	/* A train: the headers of the packets behind the first take no bytes of it. */
+	/* A GSO packet: the headers of the packets behind the first take no bytes of it. */
 	struct frame behind = { .pub = { NULL, 0, 0 }, .frag = &second };
-	struct frame train = { .pub = { bytes + a / 2, a - a / 2, 0 }, .next = &behind };
+	struct frame gso = { .pub = { bytes + a / 2, a - a / 2, 0 }, .next = &behind };
 
 	for (uint32_t k = 0; k < len; k++)
 		bytes[k] = (uint8_t)(i + k);
@@ -128,7 +128,7 @@ static void put(struct capture *c, uint32_t i)
 	else if (i % 3 == 1)
 		capture_packet(c, i % 2 ? CAPTURE_OUT : CAPTURE_IN, i * 1000u, bytes, &first, 0);
 	else
-		capture_packet(c, i % 2 ? CAPTURE_OUT : CAPTURE_IN, i * 1000u, bytes, &train, 1);
+		capture_packet(c, i % 2 ? CAPTURE_OUT : CAPTURE_IN, i * 1000u, bytes, &gso, 1);
 }
 
 static void test_ring(size_t ring_bytes, uint32_t snap_len, uint32_t packets)

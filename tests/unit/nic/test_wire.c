@@ -1,27 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_wire.c - the wire does to packets what it was told, no more, and the same again. */
+/*
+ * test_wire.c - the simulated wire: order, delay and rate, the check of sent frames, and limits. The
+ * simulations prove the rest: marks and inbound limits (sim_cc), the switch, links that go down, and
+ * random impairments that a seed replays (sim_run).
+ */
 #include "harp_nic.h"
 
 #include <errno.h>
 #include <stdlib.h>
 
-#include "base/checksum.h"
 #include "base/endian.h"
-#include "base/rng.h"
 #include "check.h"
 
 #define US 1000u
 #define MS 1000000u
 
 static struct harp_wire *wire;
-static struct harp_nic *a, *b, *ports[4]; /* a and b are the first two */
+static struct harp_nic *a, *b; /* its two ports */
 
 static void wire_open(struct harp_wire_options opt)
 {
 	opt.size = sizeof(opt);
 	CHECK_EQ(harp_wire_create(&wire, &opt), 0);
-	for (unsigned p = 0; p < (opt.ports ? opt.ports : 2); p++) {
-		struct harp_nic *nic = ports[p] = harp_wire_port(wire, p);
+	a = harp_wire_port(wire, 0);
+	b = harp_wire_port(wire, 1);
+	for (unsigned p = 0; p < 2; p++) {
+		struct harp_nic *nic = p ? b : a;
 
 		for (uint64_t i = 0; i < nic->caps.rx_ring; i++) {
 			uint64_t addr = i * nic->caps.frame_size;
@@ -29,8 +33,6 @@ static void wire_open(struct harp_wire_options opt)
 			CHECK_EQ(nic->ops->fill(nic, &addr, 1), 1);
 		}
 	}
-	a = ports[0];
-	b = ports[1];
 }
 
 static void wire_close(void)
@@ -151,236 +153,11 @@ TEST(delay_and_rate_are_exact)
 	CHECK_EQ(b->ops->next_ns(b), 1 * MS + 40 * US);
 }
 
-TEST(a_deep_queue_marks_ipv4)
-{
-	wire_open((struct harp_wire_options){
-		.impair = { .rate_bps = 1000000000, .ecn_mark_bytes = 3000 },
-	});
-
-	uint64_t out = (uint64_t)a->caps.rx_ring * a->caps.frame_size;
-	uint8_t *p = a->caps.frame_base + out;
-	struct harp_desc d = { out, 1000, 0 };
-	unsigned marked = 0;
-
-	for (unsigned i = 0; i < 8; i++) {
-		bool ect = i != 6; /* one that can't be marked, beyond the depth */
-
-		memset(p, 0, 1000);
-		be16_store(p + 12, 0x0800);
-		p[14] = 0x45;
-		p[15] = ect ? 2 : 0;
-		uint16_t sum = csum_finish(csum_partial(p + 14, 20, 0));
-
-		memcpy(p + 24, &sum, 2);
-		CHECK_EQ(a->ops->tx(a, &d, 1, 0), 1);
-	}
-	for (unsigned i = 0; i < 8; i++) {
-		struct harp_desc got;
-
-		CHECK_EQ(b->ops->rx(b, &got, 1, 1000 * MS), 1);
-		const uint8_t *ip = b->caps.frame_base + got.addr + 14;
-
-		CHECK_EQ(csum_finish(csum_partial(ip, 20, 0)), 0); /* repaired */
-		CHECK_EQ(ip[1], i == 6 ? 0 : i >= 4 ? 3 : 2);
-		marked += ip[1] == 3;
-	}
-	CHECK_EQ(stats_of(0).ce_marked, marked);
-}
-
-/* IPv6's traffic class lies across two bytes and has no checksum; a tag may come before. */
-TEST(a_deep_queue_marks_ipv6)
-{
-	wire_open((struct harp_wire_options){
-		.impair = { .rate_bps = 1000000000, .ecn_mark_bytes = 1 },
-	});
-
-	uint64_t out = (uint64_t)a->caps.rx_ring * a->caps.frame_size;
-	uint8_t *p = a->caps.frame_base + out;
-	struct harp_desc d = { out, 1000, 0 };
-
-	for (unsigned i = 0; i < 5; i++) { /* the first finds the queue empty */
-		uint8_t *ip = p + (i >= 3 ? 18 : 14);
-
-		memset(p, 0, 1000);
-		if (i >= 3)
-			memcpy(p + 12, "\x81\0\0\7", 4);
-		be16_store(ip - 2, 0x86dd);
-		be32_store(ip, i == 2 ? 0x6b812345 : 0x6ba12345); /* DSCP 46; not ECT, ECT(0) */
-		CHECK_EQ(a->ops->tx(a, &d, 1, 0), 1);
-	}
-	for (unsigned i = 0; i < 5; i++) {
-		struct harp_desc got;
-
-		CHECK_EQ(b->ops->rx(b, &got, 1, 1000 * MS), 1);
-		const uint8_t *ip = b->caps.frame_base + got.addr + (i >= 3 ? 18 : 14);
-
-		CHECK_EQ(be32_load(ip), i == 0 ? 0x6ba12345 : i == 2 ? 0x6b812345 : 0x6bb12345);
-	}
-	CHECK_EQ(stats_of(0).ce_marked, 3);
-}
-
-/* The switch's port towards a receiver: its senders share rate, queue and marks, also of IPv6. */
-TEST(senders_share_an_inbound_limit)
-{
-	struct harp_wire_impair narrow = {
-		.rate_bps = 1000000000, .queue_bytes = 5000, .ecn_mark_bytes = 1500, .inbound = 1
-	};
-	uint8_t *p, tos[16];
-	unsigned got = 0, marked = 0;
-
-	wire_open((struct harp_wire_options){ .ports = 3 });
-	CHECK_EQ(harp_wire_set_impair(wire, 2, &narrow), 0);
-	for (unsigned i = 0; i < 8; i++) {
-		struct harp_nic *from = ports[i % 2];
-		struct harp_desc d = { (uint64_t)from->caps.rx_ring * from->caps.frame_size, 1000,
-				       0 };
-
-		p = from->caps.frame_base + d.addr;
-		memset(p, 0, 1000);
-		memcpy(p, ports[2]->caps.mac, 6);
-		be16_store(p + 12, 0x86dd);
-		p[14] = 0x60;
-		p[15] = i == 4 ? 0 : 0x20; /* ECT(0), save one */
-		CHECK_EQ(from->ops->tx(from, &d, 1, 0), 1);
-	}
-	for (uint64_t now_ns = 0; now_ns <= 100 * US; now_ns += 8 * US) {
-		struct harp_desc d;
-
-		if (ports[2]->ops->rx(ports[2], &d, 1, now_ns) == 1)
-			tos[got++] = ports[2]->caps.frame_base[d.addr + 15];
-		CHECK(got <= now_ns / (8 * US)); /* a kilobyte at 1 Gbit/s takes 8 us */
-	}
-	CHECK_EQ(got, 5);
-	for (unsigned i = 0; i < got; i++)
-		marked += tos[i] == 0x30;
-	CHECK_EQ(marked, 2); /* the third and the fourth: the fifth can't be */
-	CHECK_EQ(tos[4], 0);
-	CHECK_EQ(stats_of(2).ce_marked, 2);
-	CHECK_EQ(stats_of(2).queue_dropped, 3);
-	CHECK_EQ(stats_of(0).queue_dropped, 0);
-}
-
-/* Sends n packets 1 us apart and receives them at their times; a digest of what came, and when. */
-static uint64_t run_lossy(uint64_t seed, const struct harp_wire_impair *im, unsigned n,
-			  unsigned *inversions, unsigned *corrupt)
-{
-	uint64_t now_ns = 0, digest = 0, received = 0;
-	int64_t last = -1;
-	uint32_t sent = 0, len;
-
-	wire_open((struct harp_wire_options){ .seed = seed, .impair = *im });
-	*inversions = *corrupt = 0;
-	while (sent < n || harp_wire_in_flight(wire) > 0) {
-		uint64_t next_ns = b->ops->next_ns(b);
-
-		if (sent < n && sent * (uint64_t)US <= next_ns) {
-			now_ns = sent * (uint64_t)US;
-			CHECK_EQ(send(a, sent++, 100, now_ns), 1);
-			continue;
-		}
-		CHECK(next_ns >= now_ns);
-		now_ns = next_ns;
-		int64_t serial = receive(b, now_ns, &len);
-
-		CHECK(serial != -1);
-		received++;
-		digest = digest * 31 + (uint64_t)serial + now_ns;
-		*corrupt += serial == -2;
-		if (serial >= 0) {
-			*inversions += serial < last;
-			last = serial;
-		}
-	}
-	struct harp_wire_stats s = stats_of(0);
-
-	CHECK_EQ(s.sent, n);
-	CHECK_EQ(s.delivered, received);
-	CHECK_EQ(s.sent - s.lost + s.duplicated, s.delivered);
-	CHECK_EQ(s.queue_dropped + s.rx_no_frame, 0);
-	if (im->loss_ppm)
-		CHECK(s.lost > n / 50 && s.lost < n / 12); /* 5 % */
-	if (im->corrupt_ppm) /* a bit of the serial number itself may go unnoticed, or double */
-		CHECK(*corrupt > 0 && *corrupt <= s.corrupted * 2);
-	wire_close();
-	return digest;
-}
-
-TEST(impairments_replay_from_a_seed)
-{
-	struct harp_wire_impair all = {
-		.delay_ns = 50 * US,
-		.jitter_ns = 20 * US,
-		.loss_ppm = 50000,
-		.duplicate_ppm = 20000,
-		.reorder_ppm = 30000,
-		.reorder_ns = 30 * US,
-		.corrupt_ppm = 10000,
-	};
-	struct harp_wire_impair jitter = { .delay_ns = 50 * US, .jitter_ns = 20 * US };
-	unsigned inversions, corrupt;
-	uint64_t first = run_lossy(7, &all, 4000, &inversions, &corrupt);
-
-	CHECK(inversions > 0);
-	CHECK_EQ(run_lossy(7, &all, 4000, &inversions, &corrupt), first); /* replayable */
-	CHECK(run_lossy(8, &all, 4000, &inversions, &corrupt) != first);
-	run_lossy(9, &jitter, 4000, &inversions, &corrupt);
-	CHECK_EQ(inversions, 0); /* jitter alone keeps the order */
-	CHECK_EQ(corrupt, 0);
-}
-
-TEST(a_link_goes_down_and_up)
-{
-	struct harp_wire_impair down = { .down = 1 }, up = { 0 }, bad = { .loss_ppm = 1000001 };
-	uint32_t len;
-
-	wire_open((struct harp_wire_options){ 0 });
-	CHECK_EQ(harp_wire_set_impair(wire, 0, &down), 0);
-	send(a, 1, 100, 0);
-	CHECK_EQ(stats_of(0).lost, 1);
-	send(b, 2, 100, 0); /* one direction only */
-	CHECK_EQ(receive(a, 0, &len), 2);
-	CHECK_EQ(harp_wire_set_impair(wire, 0, &up), 0);
-	send(a, 3, 100, 0);
-	CHECK_EQ(receive(b, 0, &len), 3);
-	CHECK_EQ(harp_wire_set_impair(wire, 0, &bad), -EINVAL);
-	CHECK_EQ(harp_wire_set_impair(wire, 2, &up), -EINVAL);
-}
-
-static void send_to(struct harp_nic *nic, const uint8_t *mac)
-{
-	uint64_t out = (uint64_t)nic->caps.rx_ring * nic->caps.frame_size;
-	struct harp_desc d = { out, 60, 0 };
-
-	memset(nic->caps.frame_base + out, 0, 60);
-	memcpy(nic->caps.frame_base + out, mac, 6);
-	CHECK_EQ(nic->ops->tx(nic, &d, 1, 0), 1);
-}
-
 static unsigned waiting(struct harp_nic *nic)
 {
 	struct harp_desc descs[16];
 
 	return nic->ops->rx(nic, descs, 16, 0);
-}
-
-TEST(the_switch_forwards_by_address)
-{
-	static const uint8_t everyone[6] = { 255, 255, 255, 255, 255, 255 };
-	static const uint8_t unknown[6] = { 0x02, 0x48, 0x41, 0x52, 0x50, 9 };
-
-	wire_open((struct harp_wire_options){ .ports = 4 });
-	send_to(ports[0], ports[2]->caps.mac);
-	CHECK_EQ(waiting(ports[1]) + waiting(ports[3]) + waiting(ports[0]), 0);
-	CHECK_EQ(waiting(ports[2]), 1);
-	send_to(ports[1], everyone);
-	send_to(ports[1], unknown);
-	CHECK_EQ(waiting(ports[0]), 2);
-	CHECK_EQ(waiting(ports[1]), 0);
-	CHECK_EQ(waiting(ports[2]), 2);
-	CHECK_EQ(waiting(ports[3]), 2);
-	send_to(ports[3], ports[3]->caps.mac);
-	CHECK_EQ(stats_of(3).lost, 1);
-	CHECK_EQ(harp_wire_in_flight(wire), 0);
 }
 
 TEST(strict_mode_finds_writes_to_sent_frames)

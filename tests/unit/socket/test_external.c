@@ -127,7 +127,7 @@ static uint8_t *send_to_a_full_card(void)
 	uint8_t *apart;
 
 	net_open(&(struct how){ .external_count = 64 });
-	net.spy[0].full = true;
+	net.recorder[0].full = true;
 	apart = send_apart(40000);
 	net_step(MS);
 	return apart;
@@ -146,7 +146,7 @@ TEST(eviction_from_a_full_card_is_immediate)
 	CHECK_EQ(harp_stack_memory_remove(net.stack[0], apart, BYTES), 0);
 	scribble(apart);
 	net_step(MS);
-	net.spy[0].full = false;
+	net.recorder[0].full = false;
 	arrives();
 }
 
@@ -160,7 +160,7 @@ TEST(work_behind_an_eviction_is_due_at_once)
 	CHECK_EQ(harp_stack_next_deadline_ns(net.stack[0]), net.now_ns);
 	net.from = NULL;
 	scribble(apart);
-	net.spy[0].full = false;
+	net.recorder[0].full = false;
 	net_step(MS);
 }
 
@@ -172,7 +172,7 @@ TEST(an_eviction_leaves_other_memory_alone)
 	net_open(&(struct how){ .external_count = 64 });
 	CHECK_EQ(harp_stack_memory_add(net.stack[0], other, sizeof(other)), 0);
 	CHECK_EQ(harp_stack_memory_add(net.stack[0], net.bytes, BYTES), 0);
-	net.spy[0].full = true;
+	net.recorder[0].full = true;
 	CHECK_EQ(harp_conn_send_external(net.from, net.bytes, 3000), 3000);
 	net.sent = 3000;
 	net_step(MS);
@@ -180,7 +180,7 @@ TEST(an_eviction_leaves_other_memory_alone)
 	CHECK_EQ(net_stat(0, "tx_forgotten") + net_stat(0, "tx_evicted_bytes"), 0);
 	/* Nor does the card have more room for it than it had. */
 	CHECK(harp_stack_next_deadline_ns(net.stack[0]) > net.now_ns);
-	net.spy[0].full = false;
+	net.recorder[0].full = false;
 	arrives();
 	CHECK_EQ(net_stat(0, "tcp_retransmits") + net_stat(0, "tx_copied_bytes"), 0);
 }

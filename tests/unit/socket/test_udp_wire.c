@@ -3,7 +3,7 @@
  * test_udp_wire.c - two stacks on a bad wire: datagrams arrive whole or not at all, never altered, and
  * all that were sent are accounted for.
  *
- * A datagram says who it is (a number) and is filled from it, so its receiver can tell every byte. An
+ * A datagram has a number and is filled from it, so its receiver can tell every byte. An
  * argument gives the number of seeds.
  */
 #include <errno.h>

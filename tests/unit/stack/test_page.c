@@ -185,7 +185,8 @@ TEST(histograms_count_their_events)
 	struct harp_page_histogram h;
 	struct rig_say ack;
 
-	harp_stack_observe(rig->stack, HARP_HISTOGRAM_message_latency, 5); /* no page: for nobody */
+	harp_stack_observe(rig->stack, HARP_HISTOGRAM_message_latency,
+			   5); /* without a page: nothing */
 	page_open(4);
 	harp_stack_observe(rig->stack, HARP_HISTOGRAM_message_latency, 1000);
 	harp_stack_observe(rig->stack, HARP_HISTOGRAM_message_latency, 9000);
@@ -329,7 +330,7 @@ TEST(a_driver_s_counters)
 		many[i].value = UINT64_MAX - i;
 		snprintf(many[i].name, sizeof(many[i].name), "counter_%u", i);
 	}
-	harp_stack_publish_xstats(rig->stack, many, 3, 1); /* nobody publishes: nothing */
+	harp_stack_publish_xstats(rig->stack, many, 3, 1); /* without a page: nothing */
 	page_open(4);
 	CHECK_EQ(xstats_read(seen), HARP_PAGE_XSTATS_MAX);
 	CHECK_STR(seen[0].name, "");

@@ -87,9 +87,9 @@ TEST(invalid_headers_are_refused)
 	header->magic++;
 	refused(-EPROTO, "not a statistics page: wrong magic");
 	header->magic--;
-	header->version = 2;
-	refused(-EPROTONOSUPPORT, "version 2 of the page's format; this reader knows 1");
 	header->version = 1;
+	refused(-EPROTONOSUPPORT, "version 1 of the page's format; this reader knows 2");
+	header->version = HARP_PAGE_VERSION;
 	CHECK_EQ(harp_page_check(page.fd, NULL, 0), 0);
 }
 

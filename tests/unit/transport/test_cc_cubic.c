@@ -188,7 +188,7 @@ TEST(idle_time_does_not_open_the_window)
 	}
 	round_trip(100 * MS);
 	CHECK(about(cc.cwnd_bytes, before, 0.01));
-	/* While loss recovery moves the window nobody else does. */
+	/* While loss recovery moves the window the controller does not. */
 	{
 		struct cc_event ev = event(2 * MSS, 100 * MS);
 
@@ -267,7 +267,7 @@ TEST(hystart_needs_eight_samples)
 	CHECK(rounds(1, 20 * US) >= 190);
 }
 
-/* While the window is not the limit nobody asks whether a round is over: it is, 2.25 GiB later as
+/* While the window is not the limit rounds are not looked at: one is over, 2.25 GiB later as
  * well. */
 TEST(hystart_after_idling_for_half_the_sequence_space)
 {

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_offload.c - two stacks on cards that do more: what leaves in trains arrives as if it had
- * left one by one, and nothing is copied.
+ * test_offload.c - two stacks on NICs with offloads: a GSO packet arrives as the segments that it stands for, and
+ * nothing is copied.
  */
 #include "offload_rig.h"
 
-/* The same bytes through two kinds of cards: the segments that arrive are the same, to the
+/* The same bytes through NICs with and without offloads: the segments that arrive are the same, to the
  * identification. */
-static void test_trains_are_segments(bool v6, enum way way, size_t piece)
+static void test_gso_packets_are_segments(bool v6, enum way way, size_t piece)
 {
 	static struct seg plain[SEGS_MAX];
 	struct how how = { .v6 = v6, .external_count = 512 };
@@ -23,16 +23,16 @@ static void test_trains_are_segments(bool v6, enum way way, size_t piece)
 		CHECK_EQ(net_stat(0, "tcp_tso_packets_out") > 0, cut);
 		CHECK_EQ(net_stat(0, "tcp_retransmits"), 0);
 		if (!cut) {
-			count = net.spy[1].count;
-			memcpy(plain, net.spy[1].segs, count * sizeof(plain[0]));
+			count = net.recorder[1].count;
+			memcpy(plain, net.recorder[1].segs, count * sizeof(plain[0]));
 			CHECK(count > BYTES / 1460);
 		} else {
 			CHECK(net_stat(0, "tcp_tso_segs_out") > count / 2);
 			CHECK(net_stat(0, "tx_packets") < count * 3 / 4);
-			CHECK_EQ(net.spy[1].count, count);
+			CHECK_EQ(net.recorder[1].count, count);
 		}
-		for (unsigned i = 0; cut && i < count && i < net.spy[1].count; i++) {
-			const struct seg *a = &plain[i], *b = &net.spy[1].segs[i];
+		for (unsigned i = 0; cut && i < count && i < net.recorder[1].count; i++) {
+			const struct seg *a = &plain[i], *b = &net.recorder[1].segs[i];
 
 			if (i == 0)
 				begin = b->seq - a->seq;
@@ -47,24 +47,24 @@ static void test_trains_are_segments(bool v6, enum way way, size_t piece)
 
 AFTER_EACH(net_close())
 
-/* RFC 9293 says of a segment what it says, whoever cut it: PSH ends a train, and nothing is missing
- * between. */
+/* PSH is in the last segment of a GSO packet, and the segments follow each other. */
 TEST(a_gso_packet_has_psh_at_its_end)
 {
 	struct how how = { .offloads = ALL_OFFLOADS, .tso_bytes_max = 20000 };
-	struct spy *spy = &net.spy[1];
+	struct recorder *recorder = &net.recorder[1];
 	unsigned pushed = 0;
 
 	net_open(&how);
 	net_move(BY_COPY, 10 * 1448);
-	for (unsigned i = 1; i < spy->count; i++) {
-		CHECK_EQ(spy->segs[i].seq, spy->segs[i - 1].seq + spy->segs[i - 1].len);
-		CHECK_EQ(spy->segs[i].id, (uint16_t)(spy->segs[i - 1].id + 1));
-		CHECK(spy->segs[i].len <= 1448);
-		pushed += (spy->segs[i].flags & TCP_PSH) != 0;
+	for (unsigned i = 1; i < recorder->count; i++) {
+		CHECK_EQ(recorder->segs[i].seq,
+			 recorder->segs[i - 1].seq + recorder->segs[i - 1].len);
+		CHECK_EQ(recorder->segs[i].id, (uint16_t)(recorder->segs[i - 1].id + 1));
+		CHECK(recorder->segs[i].len <= 1448);
+		pushed += (recorder->segs[i].flags & TCP_PSH) != 0;
 	}
-	CHECK(spy->segs[spy->count - 1].flags & TCP_PSH);
-	CHECK(pushed > 0 && pushed < spy->count / 2);
+	CHECK(recorder->segs[recorder->count - 1].flags & TCP_PSH);
+	CHECK(pushed > 0 && pushed < recorder->count / 2);
 }
 
 /* End to end with the stacks' own frames, and from the application's memory: nothing is copied. */
@@ -141,7 +141,7 @@ static void test_sent_again_when_read(enum way way)
 	net_open(&how);
 	CHECK_EQ(harp_stack_memory_add(net.stack[0], net.bytes, BYTES), 0);
 	CHECK_EQ(harp_wire_set_impair(net.wire, 0, &down), 0);
-	net.spy[0].slow = true;
+	net.recorder[0].slow = true;
 	while (net.sent < 1400) {
 		CHECK_EQ(net_send(way, 100), 100);
 		net.sent += 100;
@@ -149,10 +149,10 @@ static void test_sent_again_when_read(enum way way)
 	CHECK(seg_frags(net.from->sndq.unsent) > 1);
 	for (int i = 0; i < 3000; i++)
 		net_step(MS);
-	CHECK(net.spy[0].held_count > 0);
+	CHECK(net.recorder[0].held_count > 0);
 	CHECK_EQ(net_stat(0, "tcp_retransmits"), 0);
 	CHECK_EQ(harp_wire_set_impair(net.wire, 0, &up), 0);
-	net.spy[0].slow = false;
+	net.recorder[0].slow = false;
 	net_arrives(100, MS);
 	net_settles();
 	CHECK_EQ(net_stat(0, "frames_tcp_tx") + net_stat(0, "frames_tcp_external"), 0);
@@ -169,7 +169,7 @@ static void test_sent_again_when_kept(enum way way)
 	net_open(&how);
 	CHECK_EQ(harp_stack_memory_add(net.stack[0], net.bytes, BYTES), 0);
 	CHECK_EQ(harp_wire_set_impair(net.wire, 0, &down), 0);
-	net.spy[0].stuck = true;
+	net.recorder[0].stuck = true;
 	while (net.sent < 4000) {
 		CHECK_EQ(net_send(way, 500), 500);
 		net.sent += 500;
@@ -178,7 +178,7 @@ static void test_sent_again_when_kept(enum way way)
 	CHECK_EQ(harp_wire_set_impair(net.wire, 0, &up), 0);
 	net_arrives(3000, MS);
 	CHECK(net_stat(0, "tx_copied_bytes") >= net.sent);
-	net.spy[0].stuck = false;
+	net.recorder[0].stuck = false;
 	net_settles();
 	CHECK_EQ(net_stat(0, "frames_tcp_tx") + net_stat(0, "frames_tcp_external"), 0);
 	CHECK_EQ(net_stat(0, "frames_tx_nic"), 0);
@@ -241,11 +241,11 @@ TEST(a_segment_made_between_polls_is_due_now)
 
 int main(void)
 {
-	test_trains_are_segments(false, BY_COPY, 9000);
-	test_trains_are_segments(true, BY_COPY, 9000);
-	test_trains_are_segments(false, IN_PLACE, 65536);
-	test_trains_are_segments(true, IN_PLACE, 1000);
-	test_trains_are_segments(false, BY_FRAMES, 9000);
+	test_gso_packets_are_segments(false, BY_COPY, 9000);
+	test_gso_packets_are_segments(true, BY_COPY, 9000);
+	test_gso_packets_are_segments(false, IN_PLACE, 65536);
+	test_gso_packets_are_segments(true, IN_PLACE, 1000);
+	test_gso_packets_are_segments(false, BY_FRAMES, 9000);
 	check_run();
 	for (uint32_t offloads = 0; offloads <= ALL_OFFLOADS; offloads += ALL_OFFLOADS) {
 		test_nothing_is_copied(BY_FRAMES, offloads);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_tcp_ecn.c - explicit congestion notification: who agrees to it, what is ECT, CE to ECE to
+ * test_tcp_ecn.c - explicit congestion notification: the agreement, what is ECT, CE to ECE to
  * CWR (RFC 3168 section 6.1), and DCTCP's receiver (RFC 8257 section 3.2).
  */
 #include "tcp_rig.h"

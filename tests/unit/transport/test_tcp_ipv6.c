@@ -30,7 +30,7 @@ static struct harp_endpoint endpoint(const char *text, uint16_t port, uint32_t s
 }
 
 /* Stacks 0 and 1: fe80::1, fd00::1, 10.0.0.1 on interface 3; the same with 2 on interface 8. */
-static void pair_open(uint16_t vlan_0, uint16_t vlan_1)
+static void pair_open(void)
 {
 	static const char *const own[2][3] = { { "fe80::1", "fd00::1", "10.0.0.1" },
 					       { "fe80::2", "fd00::2", "10.0.0.2" } };
@@ -43,8 +43,7 @@ static void pair_open(uint16_t vlan_0, uint16_t vlan_1)
 						  .max_conns = 16,
 						  .now_ns = pair.now_ns,
 						  .seed = i + 1,
-						  .scope_id = i ? 8 : 3,
-						  .vlan_id = i ? vlan_1 : vlan_0 };
+						  .scope_id = i ? 8 : 3 };
 
 		CHECK_EQ(harp_stack_create(&pair.stack[i], harp_wire_port(pair.wire, i), &opt), 0);
 		for (unsigned k = 0; k < 3; k++) {
@@ -142,7 +141,7 @@ static void listen_at(const char *text, uint32_t scope_id)
 
 TEST(a_listener_without_an_address_accepts_both_families)
 {
-	pair_open(0, 0);
+	pair_open();
 	listen_at("::", 0);
 	talk("fd00::2", 0, "fd00::1", 0);
 	talk("10.0.0.2", 0, "10.0.0.1", 0);
@@ -153,7 +152,7 @@ TEST(a_listener_of_one_address_refuses_the_others)
 {
 	struct harp_conn *conn;
 
-	pair_open(0, 0);
+	pair_open();
 	listen_at("fd00::2", 0);
 	talk("fd00::2", 0, "fd00::1", 0);
 	CHECK_EQ(connect_to(NULL, 0, "10.0.0.2", 0, &conn), 0);
@@ -168,7 +167,7 @@ TEST(a_link_local_address_needs_the_scope_of_the_interface)
 	struct harp_endpoint bad = endpoint("fe80::2", PORT, 3);
 	struct harp_conn *conn;
 
-	pair_open(0, 0);
+	pair_open();
 	CHECK_EQ(harp_tcp_listen(pair.stack[1], &bad, NULL, &pair.listener), -EADDRNOTAVAIL);
 	listen_at("fe80::2", 8);
 	CHECK_EQ(connect_to(NULL, 0, "fe80::2", 8, &conn), -EINVAL);
@@ -180,25 +179,4 @@ TEST(a_link_local_address_needs_the_scope_of_the_interface)
 	CHECK_EQ(connect_to(NULL, 0, "::", 0, &conn), -EINVAL);
 	CHECK_EQ(stat(pair.stack[0], "tcp_conns"), 0);
 	talk("fe80::2", 3, "fe80::1", 3);
-}
-
-TEST(stacks_in_one_vlan_reach_each_other)
-{
-	pair_open(12, 12);
-	listen_at("::", 0);
-	talk("fd00::2", 0, "fd00::1", 0);
-	talk("10.0.0.2", 0, "10.0.0.1", 0);
-}
-
-TEST(stacks_in_two_vlans_do_not)
-{
-	struct harp_conn *conn;
-
-	pair_open(12, 13);
-	listen_at("::", 0);
-	CHECK_EQ(connect_to(NULL, 0, "fd00::2", 0, &conn), 0);
-	pair_run(20);
-	CHECK(stat(pair.stack[1], "drop_vlan") > 0);
-	CHECK_EQ(stat(pair.stack[1], "nd_in"), 0);
-	harp_conn_abort(conn);
 }

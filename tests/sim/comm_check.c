@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * comm_judge.c - which errors and pauses the scenario explains, and what must be gone in the end. comm_app.c checks the
+ * comm_check.c - which errors and pauses the scenario explains, and what must be gone in the end. comm_app.c checks the
  * bytes.
  */
 #include "comm_sim.h"
@@ -13,40 +13,40 @@
 #include "stack/stack.h"
 #include "process/log.h"
 
-#define JUDGE_WARNS 16u
-#define JUDGE_BARE_NS (50 * CSIM_MS) /* without a lane for so long: an error may come of it yet */
-#define JUDGE_QUICK_NS CSIM_S        /* after the lane timeout */
-#define JUDGE_SLACK_NS (5 * CSIM_S)  /* after the user timeout */
+#define CHECK_WARNS 16u
+#define CHECK_BARE_NS (50 * CSIM_MS) /* without a lane for so long: an error may come of it yet */
+#define CHECK_QUICK_NS CSIM_S        /* after the lane timeout */
+#define CHECK_SLACK_NS (5 * CSIM_S)  /* after the user timeout */
 
 /* ---- what is logged ---------------------------------------------------------------------------- */
 
-static char judge_warns[JUDGE_WARNS][512];
-static unsigned judge_warn_count;
+static char check_warns[CHECK_WARNS][512];
+static unsigned check_warn_count;
 
-void csim_judge_log(enum plugin_log_level level, const char *text)
+void csim_check_log(enum plugin_log_level level, const char *text)
 {
-	/* Of a rail, which names the peer, too, but says nothing of a comm. */
+	/* About a rail: it names the peer, but is not about a comm. */
 	bool rail = strstr(text, "no lane to") || strstr(text, "work over this NIC again");
 
 	if (rail)
-		(void)csim_ledger_log(text);
+		(void)csim_expect_log(text);
 	else if (level == PLUGIN_WARN)
-		snprintf(judge_warns[judge_warn_count++ % JUDGE_WARNS], sizeof(judge_warns[0]),
+		snprintf(check_warns[check_warn_count++ % CHECK_WARNS], sizeof(check_warns[0]),
 			 "%s", text);
 }
 
-/* Was there a warning that names the peer, of those not yet spoken for? */
-static bool judge_peer_named(const struct csim_app *app)
+/* Has a warning named the peer? */
+static bool check_peer_named(const struct csim_app *app)
 {
 	const struct csim *sim = app->sim;
 	unsigned peer = sim->comms[app->number].app[!app->side].host;
 	char addr[HARP_ADDR_TEXT_MAX];
 
-	for (unsigned i = 0; i < JUDGE_WARNS; i++) {
+	for (unsigned i = 0; i < CHECK_WARNS; i++) {
 		for (unsigned rail = 0; rail < sim->scenario->world.rails; rail++) {
 			struct harp_addr a = csim_addr(sim, peer, rail);
 
-			if (strstr(judge_warns[i], harp_addr_format(&a, addr)))
+			if (strstr(check_warns[i], harp_addr_format(&a, addr)))
 				return true;
 		}
 	}
@@ -55,7 +55,7 @@ static bool judge_peer_named(const struct csim_app *app)
 
 /* ---- errors ------------------------------------------------------------------------------------ */
 
-static bool judge_works(const struct csim *sim, unsigned comm)
+static bool check_works(const struct csim *sim, unsigned comm)
 {
 	for (unsigned i = 0; i < sim->lane_count; i++) {
 		if (sim->lanes[i].spec->comm == comm && csim_lane_works(&sim->lanes[i]))
@@ -64,32 +64,33 @@ static bool judge_works(const struct csim *sim, unsigned comm)
 	return false;
 }
 
-bool csim_judge_error(struct csim_app *app, int error)
+bool csim_check_error(struct csim_app *app, int error)
 {
 	struct csim *sim = app->sim;
 	struct csim_comm *k = &sim->comms[app->number];
 	struct csim_app *peer = &k->app[!app->side];
 
-	if (!judge_peer_named(app))
+	if (!check_peer_named(app))
 		return csim_fail(sim, "comm %u: error %d and no warning that names the peer",
 				 app->number, error);
 	if (k->spec->multi_lane && app->side == CSIM_RECV && peer->done > app->done &&
 	    !peer->closed &&
-	    !csim_keeps(
-		    k)) /* kept ones are with the lanes, which have ended: had they to, is said below */
+	    !csim_is_buffered(
+		    k)) /* buffered ones are with the lanes, which have ended; whether they had to is checked below */
 		return csim_fail(sim, "comm %u: sends up to %llu were done, only %llu are received",
 				 app->number, (unsigned long long)peer->done,
 				 (unsigned long long)app->done);
 	if (k->spec->truncate_at || peer->error || (peer->closed && !k->spec->multi_lane) ||
-	    k->bare_ns != CSIM_NEVER_NS || !judge_works(sim, app->number) ||
-	    (k->bared_ns && sim->now_ns < k->bared_ns + sim->scenario->world.user_timeout_ns))
+	    k->no_lane_ns != CSIM_NEVER_NS || !check_works(sim, app->number) ||
+	    (k->no_lane_until_ns &&
+	     sim->now_ns < k->no_lane_until_ns + sim->scenario->world.user_timeout_ns))
 		k->excused = true;
 	return k->excused || csim_fail(sim, "comm %u: error %d at the %s end though a lane works",
 				       app->number, error, app->side ? "receiving" : "sending");
 }
 
 /* An end of a lane was closed: had it to be? */
-bool csim_judge_lost_lane(struct csim_lane *lane, enum csim_side side)
+bool csim_check_lost_lane(struct csim_lane *lane, enum csim_side side)
 {
 	struct csim *sim = lane->sim;
 	struct csim_comm *k = &sim->comms[lane->spec->comm];
@@ -111,13 +112,13 @@ bool csim_judge_lost_lane(struct csim_lane *lane, enum csim_side side)
 
 /* ---- standing still ---------------------------------------------------------------------------- */
 
-static uint64_t judge_later(uint64_t a, uint64_t b)
+static uint64_t check_later(uint64_t a, uint64_t b)
 {
 	return a > b && a != CSIM_NEVER_NS ? a : b;
 }
 
 /* Nothing but deaths of lanes in the scenario? */
-static bool judge_simple(const struct comm_scenario *s)
+static bool check_simple(const struct comm_scenario *s)
 {
 	for (unsigned i = 0; i < s->event_count; i++) {
 		if (s->events[i].kind != CSN_RESET && s->events[i].kind != CSN_FIN &&
@@ -133,7 +134,7 @@ static bool judge_simple(const struct comm_scenario *s)
 	return true;
 }
 
-static bool judge_comm_progress(struct csim *sim, unsigned number)
+static bool check_comm_progress(struct csim *sim, unsigned number)
 {
 	struct csim_comm *k = &sim->comms[number];
 	struct csim_app *s = &k->app[CSIM_SEND], *r = &k->app[CSIM_RECV];
@@ -147,14 +148,14 @@ static bool judge_comm_progress(struct csim *sim, unsigned number)
 	if (!s->closed && !r->closed && !s->error && !r->error &&
 	    (s->posted <= r->done || r->posted <= r->done) && s->done == r->done)
 		return true;
-	since_ns = judge_later(s->progress_ns, r->progress_ns);
-	since_ns = judge_later(sim->heal_ns <= sim->now_ns ? sim->heal_ns : sim->now_ns, since_ns);
-	since_ns = judge_later(s->next_post_ns, since_ns);
-	since_ns = judge_later(r->next_post_ns, since_ns);
-	limit_ns = w->user_timeout_ns + JUDGE_SLACK_NS +
+	since_ns = check_later(s->progress_ns, r->progress_ns);
+	since_ns = check_later(sim->heal_ns <= sim->now_ns ? sim->heal_ns : sim->now_ns, since_ns);
+	since_ns = check_later(s->next_post_ns, since_ns);
+	since_ns = check_later(r->next_post_ns, since_ns);
+	limit_ns = w->user_timeout_ns + CHECK_SLACK_NS +
 		   sim->scenario->comm_count * k->spec->size_max * 800;
-	if (judge_simple(sim->scenario) && judge_works(sim, number) && k->spec->multi_lane)
-		limit_ns = w->lane_timeout_ns + JUDGE_QUICK_NS;
+	if (check_simple(sim->scenario) && check_works(sim, number) && k->spec->multi_lane)
+		limit_ns = w->lane_timeout_ns + CHECK_QUICK_NS;
 	if (sim->now_ns <= since_ns + limit_ns)
 		return true;
 	return csim_fail(
@@ -164,19 +165,20 @@ static bool judge_comm_progress(struct csim *sim, unsigned number)
 		(unsigned long long)r->posted);
 }
 
-bool csim_judge_progress(struct csim *sim)
+bool csim_check_progress(struct csim *sim)
 {
 	for (unsigned i = 0; i < sim->scenario->comm_count; i++) {
 		struct csim_comm *k = &sim->comms[i];
 
-		if (judge_works(sim, i)) {
-			if (k->bare_ns != CSIM_NEVER_NS && sim->now_ns - k->bare_ns > JUDGE_BARE_NS)
-				k->bared_ns = sim->now_ns;
-			k->bare_ns = CSIM_NEVER_NS;
-		} else if (k->bare_ns == CSIM_NEVER_NS) {
-			k->bare_ns = sim->now_ns;
+		if (check_works(sim, i)) {
+			if (k->no_lane_ns != CSIM_NEVER_NS &&
+			    sim->now_ns - k->no_lane_ns > CHECK_BARE_NS)
+				k->no_lane_until_ns = sim->now_ns;
+			k->no_lane_ns = CSIM_NEVER_NS;
+		} else if (k->no_lane_ns == CSIM_NEVER_NS) {
+			k->no_lane_ns = sim->now_ns;
 		}
-		if (!judge_comm_progress(sim, i) || !csim_reconnect_judge(&k->app[CSIM_SEND]))
+		if (!check_comm_progress(sim, i) || !csim_reconnect_check(&k->app[CSIM_SEND]))
 			return false;
 	}
 	return true;
@@ -184,7 +186,7 @@ bool csim_judge_progress(struct csim *sim)
 
 /* ---- the end ----------------------------------------------------------------------------------- */
 
-static bool judge_nic_end(struct csim *sim, struct csim_nic *nic)
+static bool check_nic_end(struct csim *sim, struct csim_nic *nic)
 {
 	uint64_t conns = 0, free_frames = 0, given = 0;
 
@@ -196,14 +198,14 @@ static bool judge_nic_end(struct csim *sim, struct csim_nic *nic)
 	if (conns)
 		return csim_fail(sim, "host %u rail %u: %llu connections are left", nic->host,
 				 nic->rail, (unsigned long long)conns);
-	if (free_frames + given != nic->card.nic.caps.frame_count)
+	if (free_frames + given != nic->port->caps.frame_count)
 		return csim_fail(sim, "host %u rail %u: %llu frames are left", nic->host, nic->rail,
-				 (unsigned long long)(nic->card.nic.caps.frame_count - free_frames -
+				 (unsigned long long)(nic->port->caps.frame_count - free_frames -
 						      given));
 	return true;
 }
 
-bool csim_judge_end(struct csim *sim)
+bool csim_check_end(struct csim *sim)
 {
 	for (unsigned i = 0; i < sim->scenario->comm_count; i++) {
 		struct csim_comm *k = &sim->comms[i];
@@ -213,7 +215,7 @@ bool csim_judge_end(struct csim *sim)
 
 			if (!app->closed)
 				return csim_fail(sim, "comm %u: never closed", i);
-			if (!csim_app_look(&k->app[side], true))
+			if (!csim_app_check(&k->app[side], true))
 				return false;
 			if (!k->excused && app->finished != k->spec->messages)
 				return csim_fail(sim, "comm %u: %llu of %llu messages %s", i,
@@ -221,7 +223,8 @@ bool csim_judge_end(struct csim *sim)
 						 (unsigned long long)k->spec->messages,
 						 side ? "received" : "sent");
 		}
-		if (k->spec->multi_lane && !k->spec->r_close_at && !(csim_keeps(k) && k->excused) &&
+		if (k->spec->multi_lane && !k->spec->r_close_at &&
+		    !(csim_is_buffered(k) && k->excused) &&
 		    !sim->hosts[k->app[CSIM_RECV].host].dead &&
 		    k->app[CSIM_SEND].finished > k->app[CSIM_RECV].finished)
 			return csim_fail(sim, "comm %u: %llu sends were done, %llu are received", i,
@@ -229,10 +232,10 @@ bool csim_judge_end(struct csim *sim)
 					 (unsigned long long)k->app[CSIM_RECV].finished);
 	}
 	for (unsigned i = 0; i < sim->scenario->nic_count; i++) {
-		if (!judge_nic_end(sim, &sim->nics[i]))
+		if (!check_nic_end(sim, &sim->nics[i]))
 			return false;
 	}
-	if (!csim_ledger_judge_end(sim))
+	if (!csim_expect_check_end(sim))
 		return false;
 	if (sim->streams)
 		return csim_fail(sim, "%llu kernel lanes are left",
@@ -240,7 +243,7 @@ bool csim_judge_end(struct csim *sim)
 	return !csim_kernel_is_left() || csim_fail(sim, "an epoll or a kernel driver is left");
 }
 
-void csim_judge_dump(struct csim *sim)
+void csim_dump(struct csim *sim)
 {
 	static const char *const sides[2] = { "sends", "receives" };
 
@@ -266,8 +269,8 @@ void csim_judge_dump(struct csim *sim)
 		       lane->end[1].closed ? ", receiver closed" : "",
 		       lane->broken ? ", broken" : "", csim_lane_works(lane) ? ", works" : "");
 	}
-	for (unsigned i = 0; i < JUDGE_WARNS; i++) {
-		if (judge_warns[i][0])
-			printf("warned: %s\n", judge_warns[i]);
+	for (unsigned i = 0; i < CHECK_WARNS; i++) {
+		if (check_warns[i][0])
+			printf("warned: %s\n", check_warns[i]);
 	}
 }

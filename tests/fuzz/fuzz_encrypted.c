@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fuzz_sealed.c - any bytes on their way to a sealed lane, among segments that its peer has sealed. What is
+ * fuzz_encrypted.c - any bytes on their way to an encrypted lane, among segments of its peer. What is
  * received is always a beginning of what was sent, nothing is written beside it, and an error stays.
  *
  * Input: a byte of choices, then steps of a kind (one byte) and a number (two bytes): send so many bytes,
@@ -18,7 +18,7 @@
 
 enum step { STEP_SEND, STEP_RECEIVE, STEP_RECEIVE_UNITS, STEP_INJECT, STEP_ALTER, STEP_END, STEPS };
 
-struct sealed_rig {
+struct encrypted_rig {
 	struct fake_pair pair;
 	struct lane *lanes[2];
 	size_t sent, received;
@@ -30,7 +30,7 @@ static uint8_t plain_byte(size_t at)
 	return (uint8_t)(at * 7 + (at >> 8) * 31);
 }
 
-static void rig_send(struct sealed_rig *rig, size_t len)
+static void rig_send(struct encrypted_rig *rig, size_t len)
 {
 	static uint8_t data[PLAIN_BYTES];
 	struct iovec iov = { data, len };
@@ -43,7 +43,7 @@ static void rig_send(struct sealed_rig *rig, size_t len)
 	rig->sent += n > 0 ? (size_t)n : 0;
 }
 
-static void rig_receive(struct sealed_rig *rig, size_t len, unsigned unit)
+static void rig_receive(struct encrypted_rig *rig, size_t len, unsigned unit)
 {
 	uint8_t *memory =
 		malloc(len + 1); /* of its own size, so that a write behind the end is seen */
@@ -62,7 +62,7 @@ static void rig_receive(struct sealed_rig *rig, size_t len, unsigned unit)
 	free(memory);
 }
 
-static void rig_step(struct sealed_rig *rig, struct fuzz_input *in)
+static void rig_step(struct encrypted_rig *rig, struct fuzz_input *in)
 {
 	uint32_t kind = fuzz_u8(in) % STEPS, number = fuzz_u16(in);
 	struct fake_lane *receiver = &rig->pair.lanes[1];
@@ -96,7 +96,7 @@ static void rig_step(struct sealed_rig *rig, struct fuzz_input *in)
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 {
 	static const uint8_t keys[2][CRYPTO_KEY_BYTES] = { { 1 }, { 2 } };
-	static struct sealed_rig rig;
+	static struct encrypted_rig rig;
 	struct fuzz_input in = { bytes, len };
 	uint32_t choices = fuzz_u8(&in);
 	char why[256];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sim_judge.c - what must hold at each step, and in the end. */
+/* sim_check.c - what must hold at each step, and in the end. */
 #include "sim.h"
 
 #include <errno.h>
@@ -10,7 +10,7 @@
 #include "packet.h"
 #include "stack/stack.h"
 
-#define JUDGE_FLIGHT_MAX (UINT64_C(1) << 30) /* RFC 7323 section 2.3: the largest window */
+#define CHECK_FLIGHT_MAX (UINT64_C(1) << 30) /* RFC 7323 section 2.3: the largest window */
 
 bool sim_fail(struct sim *sim, const char *format, ...)
 {
@@ -36,7 +36,7 @@ uint64_t sim_stat(const struct sim *sim, unsigned stack, const char *name)
 /* ---- errors ------------------------------------------------------------------------------------ */
 
 /* A connection that gives up early, and something that it may have given up for. */
-static bool judge_was_hasty(const struct sim *sim, const struct sim_pair *pair)
+static bool check_was_hasty(const struct sim *sim, const struct sim_pair *pair)
 {
 	const struct scn_conn *c = pair->spec;
 
@@ -53,19 +53,19 @@ static bool judge_was_hasty(const struct sim *sim, const struct sim_pair *pair)
 }
 
 /* A small backlog: SYN cookies, whose ACK may be lost, and half-open connections that make room. */
-static bool judge_was_crowded(const struct sim *sim, const struct sim_pair *pair)
+static bool check_was_crowded(const struct sim *sim, const struct sim_pair *pair)
 {
 	const struct scn_conn *c = pair->spec;
 
 	return c->kind != SCN_SIMULTANEOUS && sim->scenario->listens[c->listen].backlog > 0;
 }
 
-bool sim_judge_error(struct sim *sim, struct sim_app *app, int err)
+bool sim_check_error(struct sim *sim, struct sim_app *app, int err)
 {
 	struct sim_pair *pair = &sim->pairs[app->pair];
 
 	app->eof = app->shut = true;
-	if (judge_was_hasty(sim, pair) || judge_was_crowded(sim, pair))
+	if (check_was_hasty(sim, pair) || check_was_crowded(sim, pair))
 		pair->excused = true;
 	if (pair->excused &&
 	    (err == -ECONNRESET || err == -ETIMEDOUT || err == -ECONNREFUSED || err == -EPIPE))
@@ -76,10 +76,10 @@ bool sim_judge_error(struct sim *sim, struct sim_app *app, int err)
 
 /* ---- each step --------------------------------------------------------------------------------- */
 
-static bool judge_frames(struct sim *sim, unsigned index)
+static bool check_frames(struct sim *sim, unsigned index)
 {
 	const struct harp_stack *stack = sim->stacks[index].stack;
-	uint64_t count = sim->stacks[index].card.nic.caps.frame_count;
+	uint64_t count = sim->stacks[index].card.nic->caps.frame_count;
 	uint64_t home = stack->pool.free_count + stack->io.fill_held, away;
 	uint64_t tcp_tx = stack->stats.frames_tcp_tx, nic = stack->io.tx_held;
 	/* External frames, which the card may hold, too. */
@@ -100,7 +100,7 @@ static bool judge_frames(struct sim *sim, unsigned index)
 
 /* The FIN may be one more than the budget; so are a segment's rest when the path carries only a part of
  * it, what a probe of the path needs, and what was sent in place and is copied, at least half a frame each time. */
-static uint64_t judge_budget(const struct sim *sim, const struct sim_app *app, uint64_t budget)
+static uint64_t check_budget(const struct sim *sim, const struct sim_app *app, uint64_t budget)
 {
 	const struct harp_stats *s = &sim->stacks[app->stack].stack->stats;
 
@@ -110,7 +110,7 @@ static uint64_t judge_budget(const struct sim *sim, const struct sim_app *app, u
 
 /* What is sent in place is copied only where a segment is cut again, or put together for a probe, and there is
  * no record left to say where its bytes lie; and where its application wants it back. */
-static bool judge_may_copy(const struct sim *sim, const struct sim_app *app)
+static bool check_may_copy(const struct sim *sim, const struct sim_app *app)
 {
 	const struct harp_stats *s = &sim->stacks[app->stack].stack->stats;
 
@@ -119,7 +119,7 @@ static bool judge_may_copy(const struct sim *sim, const struct sim_app *app)
 }
 
 /* Segments in flight that were sent again, counted without the shortcut of tcp_sack_marks(). */
-static uint64_t judge_retrans_segs(const struct harp_conn *conn)
+static uint64_t check_retrans_segs(const struct harp_conn *conn)
 {
 	uint64_t segs = 0;
 
@@ -129,26 +129,26 @@ static uint64_t judge_retrans_segs(const struct harp_conn *conn)
 	return segs;
 }
 
-static bool judge_conn(struct sim *sim, const struct sim_app *app, const struct sim_app *peer)
+static bool check_conn(struct sim *sim, const struct sim_app *app, const struct sim_app *peer)
 {
 	const struct harp_conn *conn = app->conn;
 	struct harp_tcp_info info;
 	const char *wrong = NULL;
 
 	harp_conn_info(conn, &info, sizeof(info));
-	if (seq_gt(conn->snd.una_seq, conn->snd.nxt_seq) || info.bytes_in_flight > JUDGE_FLIGHT_MAX)
+	if (seq_gt(conn->snd.una_seq, conn->snd.nxt_seq) || info.bytes_in_flight > CHECK_FLIGHT_MAX)
 		wrong = "SND.UNA is beyond SND.NXT";
 	else if (info.state == HARP_TCP_ESTABLISHED && info.snd_cwnd_bytes == 0)
 		wrong = "the congestion window is empty";
 	else if (info.state == HARP_TCP_ESTABLISHED && !tcp_sack_sums_good(conn))
 		wrong = "what is in flight, lost or SACKed does not add up";
-	else if (info.retrans_out_segs != judge_retrans_segs(conn))
+	else if (info.retrans_out_segs != check_retrans_segs(conn))
 		wrong = "the segments sent again are miscounted";
 	else if (info.ca_state == HARP_CA_OPEN && info.sacked_out_segs + info.lost_out_segs > 0)
 		wrong = "segments are marked, and the state is open";
-	else if (info.tx_frames_held > judge_budget(sim, app, info.tx_frames_budget))
+	else if (info.tx_frames_held > check_budget(sim, app, info.tx_frames_budget))
 		wrong = "the send budget is overdrawn";
-	else if (info.tx_copied_bytes > 0 && !judge_may_copy(sim, app))
+	else if (info.tx_copied_bytes > 0 && !check_may_copy(sim, app))
 		wrong = "what is sent in place was copied";
 	else if (info.bytes_acked > app->sent)
 		wrong = "more was acknowledged than sent";
@@ -163,7 +163,7 @@ static bool judge_conn(struct sim *sim, const struct sim_app *app, const struct 
 		     : true;
 }
 
-static bool judge_packets(struct sim *sim, unsigned index)
+static bool check_packets(struct sim *sim, unsigned index)
 {
 	const struct harp_stats *s = &sim->stacks[index].stack->stats;
 	uint64_t sum = packets_counted(s);
@@ -174,9 +174,9 @@ static bool judge_packets(struct sim *sim, unsigned index)
 	return true;
 }
 
-bool sim_judge_step(struct sim *sim, unsigned index)
+bool sim_check_step(struct sim *sim, unsigned index)
 {
-	if (sim->reason[0] || !judge_frames(sim, index))
+	if (sim->reason[0] || !check_frames(sim, index))
 		return false;
 	if (sim->stacks[index].stack->stats.polls % 8 != 0)
 		return true;
@@ -185,16 +185,16 @@ bool sim_judge_step(struct sim *sim, unsigned index)
 
 		for (unsigned role = 0; role < 2; role++) {
 			if (app[role].conn && app[role].stack == index &&
-			    !judge_conn(sim, &app[role], &app[!role]))
+			    !check_conn(sim, &app[role], &app[!role]))
 				return false;
 		}
 	}
-	return judge_packets(sim, index);
+	return check_packets(sim, index);
 }
 
 /* ---- the end ----------------------------------------------------------------------------------- */
 
-static bool judge_pair(struct sim *sim, unsigned index)
+static bool check_pair(struct sim *sim, unsigned index)
 {
 	struct sim_pair *pair = &sim->pairs[index];
 
@@ -218,7 +218,7 @@ static bool judge_pair(struct sim *sim, unsigned index)
 }
 
 /* No four-tuple is ever used twice. */
-static bool judge_one_incarnation(const struct sim *sim)
+static bool check_one_incarnation(const struct sim *sim)
 {
 	for (unsigned i = 0; i < sim->scenario->event_count; i++) {
 		if (sim->scenario->events[i].kind == SCN_RESTART)
@@ -231,7 +231,7 @@ static bool judge_one_incarnation(const struct sim *sim)
 	return true;
 }
 
-static bool judge_stack(struct sim *sim, unsigned index)
+static bool check_stack(struct sim *sim, unsigned index)
 {
 	const struct harp_stack *stack = sim->stacks[index].stack;
 	uint64_t home = stack->pool.free_count + stack->io.fill_held;
@@ -246,50 +246,46 @@ static bool judge_stack(struct sim *sim, unsigned index)
 		left = "timers";
 	else if (stack->stats.frames_tcp_tx || stack->stats.frames_tcp_rx ||
 		 stack->pool.external_free_count != stack->pool.external_count)
-		left = "frames in the queues of nobody";
-	/* Whatever the wire does, an honest peer echoes what it may: see tcp_check.c. */
-	else if (stack->stats.drop_tcp_echo && judge_one_incarnation(sim))
-		left = "honest echoes that it refused";
+		left = "frames in queues without a connection";
+	/* Whatever the wire does, a peer echoes what it received: see tcp_check.c. */
+	else if (stack->stats.drop_tcp_echo && check_one_incarnation(sim))
+		left = "valid timestamp echoes that it refused";
 	else if (home != stack->pool.frame_count)
 		left = "fewer frames than it began with";
 	else if (stack->pool.memory_count)
-		left = "memory that nobody may take back";
-	card->nic.ops->stats(&card->nic, &nic);
+		left = "memory that was not taken back";
+	card->nic->ops->stats(card->nic, &nic);
 	if (nic.tx_invalid)
 		return sim_fail(sim, "stack %u: the card refused %llu packets", index,
 				(unsigned long long)nic.tx_invalid);
 	if (left)
 		return sim_fail(sim, "stack %u is left with %s", index, left);
-	for (unsigned w = 0; w < 2 && sim->wire[w]; w++) {
-		for (unsigned port = 0; harp_wire_stats(sim->wire[w], port, &wire) == 0; port++) {
-			if (wire.strict_violations &&
-			    harp_wire_port(sim->wire[w], port) == sim->stacks[index].card.inner)
-				return sim_fail(sim, "stack %u: %llu frames changed under the card",
-						index, (unsigned long long)wire.strict_violations);
-		}
-	}
-	return judge_packets(sim, index) && judge_frames(sim, index);
+	harp_wire_stats(sim->wire, index, &wire);
+	if (wire.strict_violations)
+		return sim_fail(sim, "stack %u: %llu frames changed under the card", index,
+				(unsigned long long)wire.strict_violations);
+	return check_packets(sim, index) && check_frames(sim, index);
 }
 
-bool sim_judge_end(struct sim *sim)
+bool sim_check_end(struct sim *sim)
 {
 	for (unsigned i = 0; i < sim->scenario->conn_count; i++) {
-		if (!judge_pair(sim, i))
+		if (!check_pair(sim, i))
 			return false;
 	}
 	for (unsigned i = 0; i < sim->scenario->stack_count; i++) {
-		if (!judge_stack(sim, i))
+		if (!check_stack(sim, i))
 			return false;
 	}
-	if (sim_net_in_flight(sim))
+	if (harp_wire_in_flight(sim->wire))
 		return sim_fail(sim, "%llu packets are under way for ever",
-				(unsigned long long)sim_net_in_flight(sim));
+				(unsigned long long)harp_wire_in_flight(sim->wire));
 	return true;
 }
 
 /* ---- for people -------------------------------------------------------------------------------- */
 
-static void judge_dump_app(const struct sim_app *app, const char *role)
+static void check_dump_app(const struct sim_app *app, const char *role)
 {
 	struct harp_tcp_info i = { .state = HARP_TCP_CLOSED };
 
@@ -311,7 +307,7 @@ static void judge_dump_app(const struct sim_app *app, const char *role)
 }
 
 /* What the stack itself has left, applications or not. */
-static void judge_dump_conns(const struct harp_stack *stack)
+static void check_dump_conns(const struct harp_stack *stack)
 {
 	for (uint32_t i = 0; i < stack->tcp.conns_high; i++) {
 		const struct harp_conn *c = &stack->tcp.conns[i];
@@ -329,7 +325,7 @@ static void judge_dump_conns(const struct harp_stack *stack)
 	}
 }
 
-void sim_judge_dump(const struct sim *sim)
+void sim_dump(const struct sim *sim)
 {
 	printf("at %.6f s:\n", (double)sim->now_ns / 1e9);
 	for (unsigned i = 0; i < sim->scenario->conn_count; i++) {
@@ -337,8 +333,8 @@ void sim_judge_dump(const struct sim *sim)
 
 		printf("connection %u:%s%s\n", i, pair->started ? "" : " not begun",
 		       pair->excused ? " may fail" : "");
-		judge_dump_app(&pair->app[SIM_CLIENT], "client");
-		judge_dump_app(&pair->app[SIM_SERVER], "server");
+		check_dump_app(&pair->app[SIM_CLIENT], "client");
+		check_dump_app(&pair->app[SIM_SERVER], "server");
 	}
 	for (unsigned k = 0; k < sim->scenario->stack_count; k++) {
 		printf("stack %u:", k);
@@ -350,6 +346,6 @@ void sim_judge_dump(const struct sim *sim)
 		}
 		printf("\n");
 		if (sim->stacks[k].stack)
-			judge_dump_conns(sim->stacks[k].stack);
+			check_dump_conns(sim->stacks[k].stack);
 	}
 }

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * comm_upkeep.c - comms whose further lanes are connector.c's: the plan (in the place of candidates.c, peers.c and rails.c),
- * and what connector.c takes them for: what is up is there, and what has ended is looked at. The rest is
- * comm_ledger.c's.
+ * comm_reconnect.c - comms whose further lanes connector.c opens: the plan (in the place of candidates.c, peers.c and
+ * rails.c), and whether connector.c's state agrees with the lanes. comm_reconnect_check.c checks the times.
  */
-#include "comm_upkeep.h"
+#include "comm_reconnect.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -22,18 +21,18 @@ void csim_reconnect_begin(struct csim *sim)
 {
 	reconnect_sim = sim;
 	csim_controls_begin(sim);
-	csim_ledger_begin(sim);
+	csim_expect_begin(sim);
 }
 
 /* ---- the plan ------------------------------------------------------------------------------------ */
 
-/* Of the peer's door there; none if its lanes are the kernel's. */
+/* Of the peer's listener there; none if its lanes are the kernel's. */
 static uint16_t plan_port(const struct csn_lane *spec)
 {
 	const struct csn_comm *c = &reconnect_sim->scenario->comms[spec->comm];
 	const struct csim_nic *nic = reconnect_sim->hosts[c->to].nics[spec->rail];
 
-	return nic->door ? nic->door->port : 0;
+	return nic->lane_listener ? nic->lane_listener->port : 0;
 }
 
 static unsigned plan_rail(struct connector *u, const struct csn_lane *spec)
@@ -109,7 +108,7 @@ static void plan_begins(const struct handle *handle)
 			const struct attempt *a = c->lanes[l].attempt;
 
 			if (&c->rails[c->lanes[l].rail].handle == handle && a && !a->poller)
-				csim_ledger_begins(k, l, reconnect_sim->now_ns);
+				csim_expect_attempt(k, l, reconnect_sim->now_ns);
 		}
 	}
 }
@@ -153,17 +152,17 @@ void csim_reconnect_made(struct csim_lane *first, enum csim_side side)
 	struct csim_comm *k = &reconnect_sim->comms[first->spec->comm];
 	struct csim_app *app = &k->app[side];
 	struct handle handle = { 0 };
-	struct attempt dial = { .comm_id = first->spec->comm,
-				.candidate = { .harp = first->spec->kind == CSN_HARP },
-				.preamble = { .own.lanes = (uint8_t)k->lanes,
-					      .peer.lanes = (uint8_t)k->lanes } };
+	struct attempt attempt = { .comm_id = first->spec->comm,
+				   .candidate = { .harp = first->spec->kind == CSN_HARP },
+				   .preamble = { .own.lanes = (uint8_t)k->lanes,
+						 .peer.lanes = (uint8_t)k->lanes } };
 	uint8_t key[PREAMBLE_KEY_BYTES];
 
 	csim_control_at(reconnect_sim, app->host);
-	/* The first lane had no words. */
-	memcpy(dial.preamble.key, &k->spec->stream, sizeof(k->spec->stream));
+	/* The first lane had no preamble. */
+	memcpy(attempt.preamble.key, &k->spec->stream, sizeof(k->spec->stream));
 	if (side == CSIM_RECV) {
-		preamble_comm_key(&dial.preamble, key);
+		preamble_comm_key(&attempt.preamble, key);
 		if (registry_add(app->comm, first->spec->comm, key))
 			abort();
 		return;
@@ -171,14 +170,14 @@ void csim_reconnect_made(struct csim_lane *first, enum csim_side side)
 	app->connector = connector_new((int)first->spec->rail, 0, &handle, &csim_attempt_ops);
 	if (!app->connector)
 		abort();
-	connector_made(app->connector, app->comm, &dial);
+	connector_made(app->connector, app->comm, &attempt);
 }
 
 void csim_reconnect_go(struct csim_app *app)
 {
 	csim_control_at(reconnect_sim, app->host);
 	connector_begin(app->connector);
-	csim_ledger_go(&reconnect_sim->comms[app->number]);
+	csim_expect_go(&reconnect_sim->comms[app->number]);
 }
 
 void csim_reconnect_end(struct csim_app *app, bool abort)
@@ -186,7 +185,7 @@ void csim_reconnect_end(struct csim_app *app, bool abort)
 	csim_control_at(reconnect_sim, app->host);
 	if (app->side == CSIM_RECV)
 		registry_remove(app->comm);
-	csim_ledger_closes(app->connector);
+	csim_expect_closes(app->connector);
 	connector_stop(app->connector);
 	comm_close(app->comm, abort);
 	csim_control_at(reconnect_sim, app->host);
@@ -198,12 +197,12 @@ void csim_reconnect_lost(struct csim_comm *k, unsigned index, enum comm_loss los
 {
 	csim_control_at(reconnect_sim, k->app[CSIM_SEND].host);
 	connector_lost(k->app[CSIM_SEND].comm, index, loss);
-	csim_ledger_lost(k, index, loss);
+	csim_expect_lost(k, index, loss);
 }
 
-/* ---- judged ---------------------------------------------------------------------------------------- */
+/* ---- checks ---------------------------------------------------------------------------------------- */
 
-static bool judge_lane(struct csim_app *app, const struct connector_lane *lane)
+static bool check_lane(struct csim_app *app, const struct connector_lane *lane)
 {
 	bool here = comm_has_lane(app->comm, lane->index);
 	const char *wrong = NULL;
@@ -213,18 +212,18 @@ static bool judge_lane(struct csim_app *app, const struct connector_lane *lane)
 	else if (!lane->up && here && !lane->attempt)
 		wrong = "is there, and taken for down";
 	else if (lane->attempt && attempt_result(lane->attempt) != ATTEMPT_RUNNING)
-		wrong = "was dialled, and nobody looks what came of it";
+		wrong = "has an attempt that has ended, which the connector does not see";
 	return !wrong ||
 	       csim_fail(app->sim, "comm %u: lane %u %s", app->number, lane->index, wrong);
 }
 
-bool csim_reconnect_judge(struct csim_app *app)
+bool csim_reconnect_check(struct csim_app *app)
 {
 	struct connector *u = app->connector;
 
 	if (!u || !app->comm || app->closed || !atomic_load(&u->begun))
 		return true;
-	/* Deaths are not told of a comm that ends, and what is not looked at yet is not known. */
+	/* A comm that ends does not report losses; posted work is still to come. */
 	if (app->comm->error || app->comm->end_error || atomic_load(&u->work.queued) ||
 	    atomic_load(&app->comm->joining))
 		return true;
@@ -233,7 +232,7 @@ bool csim_reconnect_judge(struct csim_app *app)
 				 "comm %u: a lane is slow, and its connector does not look",
 				 app->number);
 	for (unsigned i = 0; i < u->lane_count; i++)
-		if (!judge_lane(app, &u->lanes[i]))
+		if (!check_lane(app, &u->lanes[i]))
 			return false;
-	return csim_ledger_judge(app);
+	return csim_expect_check(app);
 }

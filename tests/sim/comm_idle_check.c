@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * comm_calm.c - checks that a comm that has something to do was woken.
+ * comm_idle_check.c - checks that a comm that has something to do was woken.
  *
  * Theory of operation. The next poll, a moment later, hides most missing wake-ups. So just before time passes, a comm that
  * was not woken gets a turn for the lanes of one of its engines, or for its kernel lanes, at the time of its last turn. The
@@ -19,10 +19,10 @@
 
 #include "comm/comm_impl.h"
 
-#define CALM_ONE_IN 16u
+#define IDLE_ONE_IN 16u
 
 /* What a turn that finds nothing to do does not change. */
-struct calm_lane {
+struct idle_lane {
 	bool waits, duplicate, full, close_sent, draining;
 	int send_error;
 	size_t in_head_bytes, header_bytes, header_sent, payload_left;
@@ -30,7 +30,7 @@ struct calm_lane {
 	struct comm_in in;
 };
 
-struct calm_view {
+struct idle_view {
 	uint64_t completed, offset, current, granted, advertised;
 	uint64_t acked_message, acked_offset, buffers_free, ack_bytes;
 	int error, end_error, control;
@@ -38,10 +38,10 @@ struct calm_view {
 	struct comm_list unused, moved;
 	const struct comm_unexpected *unexpected;
 	bool ack_due, credit_due, peer_closed;
-	struct calm_lane lanes[COMM_LANES_MAX];
+	struct idle_lane lanes[COMM_LANES_MAX];
 };
 
-static void calm_see_lane(struct calm_lane *v, const struct comm_lane *l)
+static void idle_see_lane(struct idle_lane *v, const struct comm_lane *l)
 {
 	v->waits = l->waits;
 	v->duplicate = l->duplicate;
@@ -57,7 +57,7 @@ static void calm_see_lane(struct calm_lane *v, const struct comm_lane *l)
 	memcpy(&v->in, &l->in, sizeof(v->in));
 }
 
-static void calm_see(struct calm_view *v, struct comm *comm)
+static void idle_see(struct idle_view *v, struct comm *comm)
 {
 	struct comm_lane *l;
 
@@ -85,12 +85,12 @@ static void calm_see(struct calm_view *v, struct comm *comm)
 		v->peer_closed = comm->rx.peer_closed;
 	}
 	COMM_FOR_EACH_LANE(comm, l)
-	calm_see_lane(&v->lanes[l->index], l);
+	idle_see_lane(&v->lanes[l->index], l);
 }
 
-/* ---- is it calm? ------------------------------------------------------------------------------- */
+/* ---- must it be idle? -------------------------------------------------------------------------- */
 
-static bool calm_is_woken(struct comm *comm)
+static bool idle_is_woken(struct comm *comm)
 {
 	struct comm_lane *l;
 
@@ -106,11 +106,11 @@ static bool calm_is_woken(struct comm *comm)
 	return false;
 }
 
-static bool calm_is_calm(struct comm *comm)
+static bool idle_is_expected(struct comm *comm)
 {
 	struct comm_lane *l;
 
-	if (calm_is_woken(comm) || !comm->now_ns || comm_has_failed(comm) || comm->end_error)
+	if (idle_is_woken(comm) || !comm->now_ns || comm_has_failed(comm) || comm->end_error)
 		return false;
 	/* Nothing is sent to a peer that has closed, so a lane that is woken for it has nothing to do. */
 	if (comm->side == COMM_RECV && comm->rx.peer_closed)
@@ -131,7 +131,7 @@ static bool calm_is_calm(struct comm *comm)
 
 /* ---- a turn ------------------------------------------------------------------------------------ */
 
-static const char *calm_lane_changed(const struct calm_lane *was, const struct calm_lane *is)
+static const char *idle_lane_changed(const struct idle_lane *was, const struct idle_lane *is)
 {
 	if (memcmp(&was->under_way, &is->under_way, sizeof(was->under_way)) ||
 	    was->header_bytes != is->header_bytes || was->payload_left != is->payload_left)
@@ -141,12 +141,12 @@ static const char *calm_lane_changed(const struct calm_lane *was, const struct c
 	return NULL;
 }
 
-static const char *calm_changed(const struct calm_view *was, const struct calm_view *is)
+static const char *idle_changed(const struct idle_view *was, const struct idle_view *is)
 {
 	const char *did;
 
 	for (unsigned i = 0; i < COMM_LANES_MAX; i++) {
-		did = calm_lane_changed(&was->lanes[i], &is->lanes[i]);
+		did = idle_lane_changed(&was->lanes[i], &is->lanes[i]);
 		if (did)
 			return did;
 	}
@@ -161,14 +161,14 @@ static const char *calm_changed(const struct calm_view *was, const struct calm_v
 }
 
 /* Both pollers are held. Returns what the comm had to do, or NULL. */
-static const char *calm_turn(struct comm *comm, struct comm_engine *e)
+static const char *idle_turn(struct comm *comm, struct comm_engine *e)
 {
 	uint64_t sampled_ns[COMM_LANES_MAX], read_ns[COMM_LANES_MAX];
-	struct calm_view was, is;
+	struct idle_view was, is;
 	const char *did;
 	struct comm_lane *l;
 
-	calm_see(&was, comm);
+	idle_see(&was, comm);
 	COMM_FOR_EACH_LANE(comm, l)
 	{
 		sampled_ns[l->index] = l->sampled_ns;
@@ -177,9 +177,9 @@ static const char *calm_turn(struct comm *comm, struct comm_engine *e)
 		l->ready = l->engine && l->engine == e;
 	}
 	comm_advance(comm, e, comm->now_ns, COMM_TURN_POST);
-	calm_see(&is, comm);
-	did = calm_changed(&was, &is);
-	if (!did && calm_is_woken(comm))
+	idle_see(&is, comm);
+	did = idle_changed(&was, &is);
+	if (!did && idle_is_woken(comm))
 		did = "had others to wake";
 	if (did)
 		return did;
@@ -191,7 +191,7 @@ static const char *calm_turn(struct comm *comm, struct comm_engine *e)
 	return NULL;
 }
 
-static bool calm_look(struct csim_app *app, struct comm_engine *e)
+static bool idle_look(struct csim_app *app, struct comm_engine *e)
 {
 	struct comm *comm = app->comm;
 	struct csim *sim = app->sim;
@@ -206,7 +206,7 @@ static bool calm_look(struct csim_app *app, struct comm_engine *e)
 		return true;
 	}
 	sim->depth++;
-	did = calm_turn(comm, e);
+	did = idle_turn(comm, e);
 	sim->depth--;
 	poller_release(&comm->poller);
 	if (poller)
@@ -218,12 +218,12 @@ static bool calm_look(struct csim_app *app, struct comm_engine *e)
 
 /* ---- sockets ----------------------------------------------------------------------------------- */
 
-static bool calm_sockets(struct csim_app *app)
+static bool idle_sockets(struct csim_app *app)
 {
 	const struct kernel_poll *poll = &app->comm->kernel_poll;
 
 	for (const struct kernel_member *m = poll->members; m && poll->epoll_fd >= 0; m = m->next) {
-		const char *what = csim_stream_unheard(m->fd, m->readable, m->writable);
+		const char *what = csim_stream_unreported(m->fd, m->readable, m->writable);
 
 		if (what)
 			return csim_fail(
@@ -236,16 +236,16 @@ static bool calm_sockets(struct csim_app *app)
 
 /* ---- for comm_sim.c ---------------------------------------------------------------------------- */
 
-bool csim_calm_look(struct csim_app *app)
+bool csim_check_idle(struct csim_app *app)
 {
 	struct csim *sim = app->sim;
 	struct comm *comm = app->comm;
 
-	if (!comm || app->closed || rng_below(&sim->check_rng, CALM_ONE_IN))
+	if (!comm || app->closed || rng_below(&sim->check_rng, IDLE_ONE_IN))
 		return true;
-	if (!calm_sockets(app))
+	if (!idle_sockets(app))
 		return false;
-	if (!calm_is_calm(comm))
+	if (!idle_is_expected(comm))
 		return true;
 	if (comm->control != scheduler_control(&comm->scheduler))
 		return csim_fail(
@@ -253,10 +253,10 @@ bool csim_calm_look(struct csim_app *app)
 			"comm %u: the %s end uses a control lane that the scheduler would not choose",
 			app->number, app->side ? "receiving" : "sending");
 	for (unsigned i = 0; i < COMM_LANES_MAX && atomic_load(&comm->engines[i].poller); i++)
-		if (!calm_look(app, &comm->engines[i]))
+		if (!idle_look(app, &comm->engines[i]))
 			return false;
 	/* A sender that waits for credit reads its kernel lanes in each turn. */
 	if (comm->side == COMM_SEND && comm->tx.current < comm_posted(comm))
 		return true;
-	return calm_look(app, NULL);
+	return idle_look(app, NULL);
 }

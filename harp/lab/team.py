@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes that run together on test hosts. The error of the first that failed is the team's."""
+
+import subprocess
+import tempfile
+import time
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from harp.closing import Closing
+from harp.errors import HarpError
+from harp.lab import Host, cpus
+
+
+class Team(Closing):
+    """Processes, each with a file for its stderr. They end with this object.
+
+    Parameters
+    ----------
+    name
+        Of the program, for error messages.
+    label
+        What an error message begins with: "rank {}: ", with the number of the process.
+    error
+        Text that marks lines of errors, of which the first counts; "": the last line counts.
+    """
+
+    def __init__(self, name: str, label: str = "", error: str = "") -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix=f"{name}-")
+        self._name, self._label, self._error = name, label, error
+        self.folder = Path(self._folder.name)
+        self.processes: list[subprocess.Popen[str]] = []
+
+    def start(
+        self,
+        host: Host | None,
+        command: Sequence[str | Path],
+        *,
+        cpu: int | None = None,
+        **options: Any,
+    ) -> subprocess.Popen[str]:
+        """Start a process.
+
+        Parameters
+        ----------
+        host
+            Where it runs; None: in this network namespace.
+        command
+            The program and its arguments.
+        cpu
+            Number of a processor among those that may be used, modulo their count; None: all.
+        **options
+            Those of Namespace.popen(), or of Popen.
+        """
+        usable = cpus()
+        core = None if cpu is None else usable[cpu % len(usable)]
+        with (self.folder / f"stderr{len(self.processes)}").open("w") as stderr:
+            if host is not None:
+                process = host.popen(command, cpu=core, stderr=stderr, **options)
+            else:
+                pin = [] if core is None else ["taskset", "-c", str(core)]
+                process = subprocess.Popen(
+                    [*pin, *map(str, command)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=stderr,
+                    text=True,
+                    errors="replace",
+                    **options,
+                )
+        self.processes.append(process)
+        return process
+
+    def ready(self) -> None:
+        """Wait until the newest process prints "ready"; HarpError when it ends before."""
+        stdout = self.processes[-1].stdout
+        assert stdout is not None
+        if stdout.readline().strip() != "ready":
+            self.processes[-1].wait()
+            raise self.failure(len(self.processes) - 1)
+
+    def log(self, index: int) -> list[str]:
+        """Return the stderr of a process so far."""
+        text = (self.folder / f"stderr{index}").read_text(errors="replace")
+        return text.strip().splitlines()
+
+    def failure(self, index: int, texts: Mapping[int, str] | None = None) -> HarpError:
+        """Return the error of a process that failed; `texts` are for its exit status."""
+        lines, status = self.log(index), self.processes[index].returncode
+        errors = [line for line in lines if self._error in line] if self._error else lines[-1:]
+        words = errors[0] if errors else (texts or {}).get(status, f"exit status {status}")
+        label = self._label.format(index)
+        return HarpError(f"{label}{words}" if label or errors else f"{self._name} {index}: {words}")
+
+    def finish(
+        self,
+        limit_s: float | None = None,
+        *,
+        good: Collection[int] = (0,),
+        late: Collection[int] = (),
+        texts: Mapping[int, str] | None = None,
+        remedy: str = "",
+    ) -> list[str]:
+        """Wait for all processes.
+
+        Parameters
+        ----------
+        limit_s
+            Seconds until all have ended; None: no limit.
+        good
+            Exit statuses that are no error.
+        late
+            Exit statuses of processes that only lost another one, which has the cause.
+        texts
+            What an exit status means, for processes that wrote nothing to stderr.
+        remedy
+            What to do when the time is over, for the error.
+
+        Returns
+        -------
+        list of str
+            What each process printed.
+
+        Raises
+        ------
+        HarpError
+            A process failed, or the time is over.
+        """
+        end_s = None if limit_s is None else time.monotonic() + limit_s
+        printed = []
+        try:
+            for process in self.processes:
+                left_s = None if end_s is None else max(0.0, end_s - time.monotonic())
+                printed.append(process.communicate(timeout=left_s)[0])
+        except subprocess.TimeoutExpired:
+            raise HarpError(f"{self._name}: not done after {limit_s:.0f} s{remedy}") from None
+        statuses = [process.returncode for process in self.processes]
+        failed = [index for index, status in enumerate(statuses) if status not in good]
+        if failed:
+            raise self.failure(min(failed, key=lambda index: statuses[index] in late), texts)
+        return printed
+
+    def close(self) -> None:
+        """Kill processes that still run. May be called twice."""
+        for process in self.processes:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
+        self._folder.cleanup()

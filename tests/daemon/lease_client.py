@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A client that leases instances: what the plugin does, in Python."""
+
+from typing import Any
+
+from harp import _host
+from harp._host import Kind, Leased
+from harp.daemon.client import DaemonClient
+from harp.daemon.loop import close_all
+from harp.errors import HarpError
+
+
+class LeaseClient(DaemonClient):
+    """A connection after HELLO; leases belong to the process and stay when it is closed."""
+
+    def lease(self, ifname: str, **request: Any) -> tuple[Leased, list[int]]:
+        """Request an instance.
+
+        Parameters
+        ----------
+        ifname
+            The NIC.
+        request
+            queue, frame_count, copy_mode, label: see _host.pack_lease().
+
+        Returns
+        -------
+        tuple
+            The lease, and its descriptors as in enum harp_lease_fd, which the caller owns.
+
+        Raises
+        ------
+        RefusedByDaemonError
+            harpd refuses, with the reason.
+        """
+        message, fds = self.ask(
+            _host.pack_lease(self.next_serial(), ifname, **request), Kind.LEASED
+        )
+        lease: Leased = message.fields["lease"]
+        if len(fds) != _host.FDS:
+            close_all(fds)
+            raise HarpError(f"harpd at {self.path} gave {len(fds)} descriptors")
+        return lease, fds
+
+    def lease_port(self, name: str, **request: Any) -> tuple[_host.Port, list[int]]:
+        """Request a DPDK port; the caller owns the descriptors, one statistics page per queue."""
+        message, fds = self.ask(_host.pack_lease(self.next_serial(), name, **request), Kind.PORT)
+        port: _host.Port = message.fields["port"]
+        if len(fds) != port.page_count:
+            close_all(fds)
+            raise HarpError(f"harpd at {self.path} gave {len(fds)} descriptors")
+        return port, fds
+
+    def release(self, lease_id: int) -> None:
+        """Return an instance."""
+        self.ask(_host.pack_release(self.next_serial(), lease_id), Kind.DONE)

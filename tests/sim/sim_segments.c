@@ -1,0 +1,350 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sim_segments.c - checks every segment that a stack sends or receives.
+ *
+ * For each direction of each connection (from the stack that sends data to the one that receives it)
+ * this file remembers what the sender sent, which sequence numbers arrived undamaged at the receiver's
+ * NIC, and what the receiver acknowledged. Each SYN begins anew.
+ * It checks that
+ *	- nothing is acknowledged, selectively or not, that did not arrive;
+ *	- acknowledgments do not go back, the window's right edge does not either (RFC 9293 3.8.6), unless to a
+ *	  window of nothing: the frames ran out before it;
+ *	- nothing is sent beyond the right edge that the sender knows;
+ *	- nothing new is sent beyond a FIN.
+ */
+#include "sim.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/checksum.h"
+#include "base/endian.h"
+
+#define SEGMENT_DIRS 512u
+#define SEGMENT_RANGES 64u
+
+enum { FIN = 1, SYN = 2, RST = 4, ACK = 16 };
+
+struct range {
+	uint32_t from, to; /* relative to the initial sequence number; to is not part of it */
+};
+
+struct direction {
+	uint32_t key_ports;     /* 0: free; source port in the upper half */
+	uint8_t from, to;       /* stacks */
+	bool live;              /* the receiver has answered this SYN */
+	bool scales;            /* both sides scale windows */
+	bool fin_sent, unknown; /* unknown: too many ranges, what arrived is not known */
+	uint8_t wscale_offer;   /* 1 + the sender's own, 0: none */
+	uint32_t isn;
+	uint32_t sent_end;    /* all below are relative to isn */
+	uint32_t ack, edge;   /* the receiver's last ones */
+	uint32_t edge_most;   /* and the farthest: ACKs may overtake each other */
+	uint32_t sender_edge; /* what of them has reached the sender */
+	unsigned range_count;
+	struct range ranges[SEGMENT_RANGES]; /* what arrived, in order */
+};
+
+struct sim_segments {
+	struct direction dirs[SEGMENT_DIRS];
+};
+
+struct segment {           /* a segment */
+	unsigned from, to; /* stacks */
+	uint16_t sport, dport;
+	uint32_t seq, ack, len, wnd_field;
+	uint8_t flags;
+	const uint8_t *options;
+	uint32_t options_len;
+};
+
+bool sim_segments_make(struct sim *sim)
+{
+	sim->segments = calloc(1, sizeof(*sim->segments));
+	return sim->segments ? true : sim_fail(sim, "no memory for segments");
+}
+
+/* ---- looking ----------------------------------------------------------------------------------- */
+
+static unsigned segment_stack_of(const struct sim *sim, const uint8_t *addr, unsigned len)
+{
+	for (unsigned i = 0; i < sim->scenario->stack_count; i++) {
+		struct harp_addr own = sim_net_addr(sim, i);
+
+		if (memcmp(own.bytes + 16 - len, addr, len) == 0)
+			return i;
+	}
+	return SCN_STACKS_MAX;
+}
+
+/* A whole TCP segment between two of our stacks, or false. sum: of the pseudo-header's addresses. */
+static bool segment_parse(const struct sim *sim, uint8_t *packet, uint32_t len, bool check,
+			  struct segment *seg)
+{
+	uint32_t link = len >= 18 && be16_load(packet + 12) == 0x8100 ? 18 : 14;
+	uint8_t *ip = packet + link, *th;
+	bool v4 = len >= link + 20 && be16_load(ip - 2) == 0x0800 && ip[0] >> 4 == 4 && ip[9] == 6;
+	uint32_t header, total, addr_len = v4 ? 4 : 16, sum;
+
+	if (!v4 &&
+	    !(len >= link + 40 && be16_load(ip - 2) == 0x86dd && ip[0] >> 4 == 6 && ip[6] == 6))
+		return false;
+	header = v4 ? (ip[0] & 15u) * 4 : 40;
+	total = v4 ? be16_load(ip + 2) : 40u + be16_load(ip + 4);
+	if (total > len - link || total < header + 20)
+		return false;
+	th = ip + header;
+	seg->from = segment_stack_of(sim, ip + (v4 ? 12 : 8), addr_len);
+	seg->to = segment_stack_of(sim, ip + (v4 ? 16 : 24), addr_len);
+	if (seg->from == SCN_STACKS_MAX || seg->to == SCN_STACKS_MAX)
+		return false;
+	if (check) {
+		uint8_t tail[4] = { 0, 6, (uint8_t)((total - header) >> 8),
+				    (uint8_t)(total - header) };
+
+		sum = csum_partial(ip + (v4 ? 12 : 8), 2 * addr_len, 0);
+		sum = csum_partial(tail, 4, sum);
+		if (csum_finish(csum_partial(th, total - header, sum)) != 0)
+			return false;
+	}
+	seg->sport = be16_load(th);
+	seg->dport = be16_load(th + 2);
+	seg->seq = be32_load(th + 4);
+	seg->ack = be32_load(th + 8);
+	seg->flags = th[13];
+	seg->wnd_field = be16_load(th + 14);
+	seg->options = th + 20;
+	seg->options_len = (uint32_t)(th[12] >> 4) * 4 - 20;
+	if (total - header < 20 + seg->options_len)
+		return false;
+	seg->len = total - header - 20 - seg->options_len;
+	return true;
+}
+
+/* The option's first byte, or NULL. */
+static const uint8_t *segment_option(const struct segment *seg, uint8_t kind)
+{
+	const uint8_t *at = seg->options, *end = at + seg->options_len;
+
+	while (at < end && *at != 0) {
+		if (*at == 1) {
+			at++;
+			continue;
+		}
+		if (end - at < 2 || at[1] < 2 || at[1] > end - at)
+			return NULL;
+		if (*at == kind)
+			return at;
+		at += at[1];
+	}
+	return NULL;
+}
+
+static struct direction *segment_dir(struct sim *sim, unsigned from, unsigned to, uint16_t sport,
+				     uint16_t dport)
+{
+	uint32_t ports = (uint32_t)sport << 16 | dport;
+	uint32_t at = (ports * 0x9e3779b1u + from * 31 + to) % SEGMENT_DIRS;
+
+	for (uint32_t i = 0; i < SEGMENT_DIRS; i++, at = (at + 1) % SEGMENT_DIRS) {
+		struct direction *dir = &sim->segments->dirs[at];
+
+		if (dir->key_ports == 0) {
+			dir->key_ports = ports;
+			dir->from = (uint8_t)from;
+			dir->to = (uint8_t)to;
+			dir->unknown = true; /* until a SYN is seen */
+			return dir;
+		}
+		if (dir->key_ports == ports && dir->from == from && dir->to == to)
+			return dir;
+	}
+	return NULL;
+}
+
+/* ---- what arrived ------------------------------------------------------------------------------ */
+
+static void segment_arrived(struct direction *dir, uint32_t from, uint32_t to)
+{
+	struct range *r = dir->ranges;
+	unsigned i = 0, n;
+
+	if (dir->unknown || to - from > 1u << 30 || from > 1u << 31)
+		return; /* nothing known, or of another incarnation */
+	while (i < dir->range_count && r[i].to < from)
+		i++;
+	for (n = i; n < dir->range_count && r[n].from <= to; n++) {
+		from = r[n].from < from ? r[n].from : from;
+		to = r[n].to > to ? r[n].to : to;
+	}
+	if (n == i && dir->range_count == SEGMENT_RANGES) {
+		dir->unknown = true;
+		return;
+	}
+	memmove(&r[i + 1], &r[n], (dir->range_count - n) * sizeof(*r));
+	dir->range_count = dir->range_count - (n - i) + 1;
+	r[i] = (struct range){ from, to };
+}
+
+static bool segment_has(const struct direction *dir, uint32_t from, uint32_t to)
+{
+	for (unsigned i = 0; i < dir->range_count; i++) {
+		if (dir->ranges[i].from <= from && to <= dir->ranges[i].to)
+			return true;
+	}
+	return false;
+}
+
+static void segment_syn(struct direction *dir, struct direction *back, const struct segment *seg)
+{
+	const uint8_t *scale = segment_option(seg, 3);
+
+	if (!dir->unknown && dir->isn == seg->seq)
+		return; /* again */
+	if (!(seg->flags & ACK) && back->live)
+		back->unknown = true; /* what the other side says is of the last incarnation yet */
+	if (seg->flags & ACK)
+		back->live =
+			false; /* an old SYN again, perhaps: the receiver knows of nothing since */
+	*dir = (struct direction){ .key_ports = dir->key_ports,
+				   .from = dir->from,
+				   .to = dir->to,
+				   .isn = seg->seq,
+				   .sent_end = 1,
+				   .wscale_offer = scale ? (uint8_t)(1 + scale[2]) : 0 };
+}
+
+/* ---- checks ------------------------------------------------------------------------------------ */
+
+#define SEGMENT_FAIL(sim, dir, what, a, b)                                                         \
+	sim_fail(sim, "%u:%u -> %u:%u: " what, (dir)->from, (dir)->key_ports >> 16, (dir)->to,     \
+		 (dir)->key_ports & 0xffff, (a), (b))
+
+static uint32_t segment_window(struct direction *dir, const struct direction *back,
+			       const struct segment *seg)
+{
+	/* The receiver's offer is in its own SYN; that of a SYN itself is not scaled. */
+	if (seg->flags & SYN || !dir->wscale_offer || !back->wscale_offer)
+		return seg->wnd_field;
+	return seg->wnd_field << (back->wscale_offer - 1);
+}
+
+/* The receiver of a direction acknowledges. back: the direction of its own data. */
+static void segment_ack(struct sim *sim, struct direction *dir, const struct direction *back,
+			const struct segment *seg)
+{
+	uint32_t ack = seg->ack - dir->isn, edge = ack + segment_window(dir, back, seg);
+	const uint8_t *sack = segment_option(seg, 5);
+
+	if (dir->unknown)
+		return;
+	if (!dir->live) {
+		/* A SYN-ACK answers this incarnation, and so does what follows one; anything else may
+		 * be of the one before. */
+		if (seg->flags & SYN ? ack != 1 : !back->live || back->unknown || ack > 1u << 17)
+			return;
+		dir->live = true;
+		dir->ack = ack;
+		dir->edge = dir->edge_most = edge;
+	}
+	if (ack > 0 && ack < 1u << 31 && !segment_has(dir, 0, ack))
+		SEGMENT_FAIL(sim, dir, "acknowledged up to %u, contiguous only up to %u", ack,
+			     dir->range_count ? dir->ranges[0].to : 0);
+	if ((int32_t)(ack - dir->ack) < 0)
+		SEGMENT_FAIL(sim, dir, "acknowledgment %u after %u", ack, dir->ack);
+	/* Less than one unit of the scaled field is rounding: RFC 7323 section 2.4. A SYN's window is
+	 * not scaled and can't say all (a SYN-ACK after an ACK happens in simultaneous opens). */
+	if (!(seg->flags & SYN) && edge != ack &&
+	    (int32_t)(edge - dir->edge) <=
+		    -(1 << (back->wscale_offer ? back->wscale_offer - 1 : 0)))
+		SEGMENT_FAIL(sim, dir, "window's right edge %u after %u", edge, dir->edge);
+	dir->ack = ack;
+	if (edge == ack || (int32_t)(edge - dir->edge) > 0)
+		dir->edge = edge;
+	if ((int32_t)(edge - dir->edge_most) > 0)
+		dir->edge_most = edge;
+	for (unsigned at = 2; sack && at + 8 <= sack[1]; at += 8) {
+		uint32_t from = be32_load(sack + at) - dir->isn;
+		uint32_t to = be32_load(sack + at + 4) - dir->isn;
+
+		if (from >= to || !segment_has(dir, from, to))
+			SEGMENT_FAIL(sim, dir, "SACK of %u..%u, which did not arrive", from, to);
+	}
+}
+
+/* For people: a line a segment. */
+static void segment_print(const struct sim *sim, const char *what, const struct segment *seg,
+			  const struct direction *dir, const struct direction *back)
+{
+	static const char letters[] = "FSRPAUEC";
+	char flags[9] = "";
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < 8; i++) {
+		if (seg->flags >> i & 1)
+			flags[n++] = letters[i];
+	}
+	printf("%.9f %s %u:%u -> %u:%u %s seq %u len %u ack %u wnd %u\n", (double)sim->now_ns / 1e9,
+	       what, seg->from, seg->sport, seg->to, seg->dport, flags, seg->seq - dir->isn,
+	       seg->len, seg->ack - back->isn, seg->wnd_field);
+}
+
+void sim_segment_sent(struct sim *sim, unsigned stack, const uint8_t *packet, uint32_t len)
+{
+	struct segment seg;
+	struct direction *dir, *back;
+	uint32_t from, end;
+
+	if (!segment_parse(sim, (uint8_t *)(uintptr_t)packet, len, false, &seg) ||
+	    seg.from != stack)
+		return;
+	dir = segment_dir(sim, seg.from, seg.to, seg.sport, seg.dport);
+	back = segment_dir(sim, seg.to, seg.from, seg.dport, seg.sport);
+	if (!dir || !back)
+		return;
+	if (seg.flags & SYN)
+		segment_syn(dir, back, &seg);
+	if (sim->verbose)
+		segment_print(sim, "sends", &seg, dir, back);
+	if (seg.flags & RST)
+		return;
+	if (seg.flags & ACK)
+		segment_ack(sim, back, dir, &seg);
+	if (seg.flags & SYN || dir->unknown)
+		return;
+	from = seg.seq - dir->isn;
+	end = from + seg.len + ((seg.flags & FIN) != 0);
+	if (end != from && dir->sender_edge && (int32_t)(end - dir->sender_edge) > 0)
+		SEGMENT_FAIL(sim, dir, "sent up to %u, allowed up to %u", end, dir->sender_edge);
+	if ((int32_t)(end - dir->sent_end) > 0) {
+		if (dir->fin_sent)
+			SEGMENT_FAIL(sim, dir, "sent up to %u after FIN at %u", end, dir->sent_end);
+		dir->sent_end = end;
+	}
+	dir->fin_sent |= (seg.flags & FIN) != 0;
+}
+
+void sim_segment_received(struct sim *sim, unsigned stack, uint8_t *packet, uint32_t len)
+{
+	struct segment seg;
+	struct direction *dir, *back;
+	uint32_t from, edge;
+
+	if (!segment_parse(sim, packet, len, true, &seg) || seg.to != stack)
+		return;
+	dir = segment_dir(sim, seg.from, seg.to, seg.sport, seg.dport);
+	back = segment_dir(sim, seg.to, seg.from, seg.dport, seg.sport);
+	if (!dir || !back)
+		return;
+	if (sim->verbose)
+		segment_print(sim, "receives", &seg, dir, back);
+	if (seg.flags & RST)
+		return;
+	from = seg.seq - dir->isn;
+	segment_arrived(dir, from, from + seg.len + ((seg.flags & (SYN | FIN)) != 0));
+	if (!(seg.flags & ACK) || back->unknown || !back->live)
+		return;
+	edge = seg.ack - back->isn + segment_window(back, dir, &seg);
+	if ((int32_t)(edge - back->sender_edge) > 0 && (int32_t)(edge - back->edge_most) <= 0)
+		back->sender_edge = edge;
+}
