@@ -99,6 +99,21 @@ def test_layers(root_dir: Path) -> None:
     run(root_dir, sys.executable, "tools/check_layers.py")
 
 
+def test_a_forbidden_include_is_found(root_dir: Path, tmp_path: Path) -> None:
+    """The check of the layers can fail."""
+    for name, text in (
+        ("dataplane/base/rng.c", '#include "memory/frame.h"\n'),
+        ("dataplane/memory/frame.h", ""),
+    ):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / "plugin").mkdir()
+    command = [sys.executable, root_dir / "tools" / "check_layers.py", tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stdout.startswith("dataplane/base/rng.c:1: includes ")
+
+
 def test_every_c_file_is_built(root_dir: Path, build_dir: Path) -> None:
     """A source that no target names is neither compiled nor, if it is a test, run."""
     commands = json.loads((build_dir / "compile_commands.json").read_text())

@@ -8,13 +8,15 @@ import contextlib
 import json
 import os
 import select
+import socket
 import subprocess
 import time
 from pathlib import Path
 from typing import Any, Self
 
 import pytest
-from harpd_rig import HostDaemon
+from harpd_rig import HostDaemon, echo_server
+from netns_tools import inside
 
 from harp import _paths, stats
 from harp.closing import Closing
@@ -244,55 +246,27 @@ def bpffs_mounts(below: Path) -> list[str]:
 
 
 class Kernel:
-    """Ordinary TCP between the hosts' kernels, like an ssh session; it echoes in the background."""
+    """A connection between the hosts' kernels, like an ssh session, to a server that echoes."""
 
     def __init__(self, lab: Lab, port: int = 2222) -> None:
         here, there = lab.hosts
-        server = f"""
-import socket
-listener = socket.create_server(("", {port}))
-print("ready", flush=True)
-sock, _ = listener.accept()
-while data := sock.recv(65536):
-    sock.sendall(data)
-"""
-        client = f"""
-import socket, sys
-sock = socket.create_connection(("{there.address}", {port}), 10)
-sock.settimeout(10)
-for line in sys.stdin:
-    sock.sendall(line.encode())
-    got = b""
-    while len(got) < len(line):
-        got += sock.recv(65536)
-    print(got.decode(), end="", flush=True)
-"""
-        self._server = there.popen(["python3", "-c", server])
-        assert self._server.stdout is not None
-        assert self._server.stdout.readline() == "ready\n"
-        self._client = here.popen(["python3", "-c", client], stdin=subprocess.PIPE)
-        self._count = 0
+        echo_server(there, port)
+        to = (there.address, port)
+        self._sock: socket.socket = inside(here, lambda: socket.create_connection(to, 10))
 
     def progresses(self) -> None:
-        """A line there and back, over the same connection."""
-        self._count += 1
-        assert self._client.stdin is not None
-        assert self._client.stdout is not None
-        self._client.stdin.write(f"line {self._count}\n")
-        self._client.stdin.flush()
-        assert self._client.stdout.readline() == f"line {self._count}\n"
+        """A line there and back."""
+        self._sock.sendall(b"a line\n")
+        assert self._sock.recv(7, socket.MSG_WAITALL) == b"a line\n"
 
 
 def refused(lab: Lab, port: int) -> bool:
     """Does the first host get an RST from a port of the second?"""
-    code = f"""
-import socket
-try:
-    socket.create_connection(("{lab.hosts[1].address}", {port}), 20)
-    print("connected")
-except ConnectionRefusedError:
-    print("refused")
-except TimeoutError:
-    print("silence")
-"""
-    return lab.hosts[0].run("python3", "-c", code).strip() == "refused"
+    to = (lab.hosts[1].address, port)
+    try:
+        inside(lab.hosts[0], lambda: socket.create_connection(to, 20)).close()
+    except ConnectionRefusedError:
+        return True
+    except TimeoutError:
+        pass
+    return False

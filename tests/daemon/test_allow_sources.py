@@ -16,7 +16,6 @@ from test_harpd import PORT, echo, echoing
 
 from harp.config import NicConfig
 from harp.daemon.client import RefusedByDaemonError
-from harp.daemon.loop import close_all
 from harp.daemon.settings import Settings
 from harp.lab import Lab
 
@@ -44,23 +43,6 @@ def is_leased(harpd: Running) -> bool:
     return True
 
 
-def test_the_program_gets_the_list_at_start_and_at_a_reload(
-    start: Callable[..., Running], settings: Settings
-) -> None:
-    later = [asking(settings, TWENTY), asking(settings)]
-    harpd = start(given=asking(settings, TEN, TWENTY), load=lambda: later.pop(0))
-    assert program(harpd).sources == [TEN_RAW, TWENTY_RAW]
-    with harpd.client() as client:
-        status = client.query("status")["nics"][0]
-        assert status["allow_sources"] == ["10.0.0.0/8", "fd00::/8"]
-        client.query("reload")
-        assert program(harpd).sources == [TWENTY_RAW]
-        client.query("reload")
-        assert program(harpd).sources == []
-        assert client.query("status")["nics"][0]["allow_sources"] == []
-    assert len(harpd.kernel.steerings) == 1, "nothing was attached again"
-
-
 def test_no_lease_while_the_list_is_not_enforced(
     start: Callable[..., Running], settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -79,24 +61,6 @@ def test_no_lease_while_the_list_is_not_enforced(
     assert program(harpd).sources == [TWENTY_RAW]
     assert is_leased(harpd)
     assert caplog.records[-1].levelno < logging.ERROR
-
-
-def test_an_adopted_program_gets_the_present_list(
-    start: Callable[..., Running], settings: Settings
-) -> None:
-    first = start(given=asking(settings, TEN))
-    with first.client() as client:
-        _, fds = client.lease("eth0")
-        first.end(remove=False)
-        found = program(first)
-        assert found.sources == [TEN_RAW], "it goes on without a harpd"
-        again = start(first.kernel, given=asking(settings, TWENTY))
-        assert found is program(again)
-        assert found.sources == [TWENTY_RAW]
-        again.end(remove=False)
-        start(first.kernel, given=settings)
-        assert found.sources == []
-        close_all(fds)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -170,23 +134,5 @@ def test_a_connection_lives_through_changes_of_the_list_and_of_harpd(
         assert job.receive() == 3
         echo(job, 4)
         assert json.loads(harpd.harpctl("status", "-o", "json").stdout)["leases"] == 1
-    finally:
-        harpd.close()
-
-
-def test_a_bad_list_is_refused_and_the_previous_one_stays(lab: Lab) -> None:
-    harpd = HostDaemon(lab.hosts[0], nic='allow_sources = ["10.0.0.0/8"]')
-    try:
-        harpd.start()
-        harpd.configure(nic='allow_sources = ["10.0.0.1/8"]')
-        answer = harpd.query("reload")
-        assert "nic.allow_sources" in answer["problem"]
-        assert "write 10.0.0.0/8" in answer["problem"]
-        assert nic(harpd)["allow_sources"] == ["10.0.0.0/8"]
-        harpd.end(signal.SIGTERM)
-        harpd.start(wait=False)
-        assert harpd.process is not None
-        assert harpd.process.wait(30) != 0
-        assert "write 10.0.0.0/8" in harpd.log_text()
     finally:
         harpd.close()

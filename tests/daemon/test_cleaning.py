@@ -62,42 +62,6 @@ def dead() -> Owner:
     return owner
 
 
-def living() -> Owner:
-    """This process."""
-    return Owner(os.getpid(), peer.start_ticks(os.getpid()), 0)
-
-
-def test_stop_of_a_host_without_harpd_does_nothing(settings: Settings) -> None:
-    machine = Machine()
-    assert clean(settings, machine, machine.unpin, force=False) == []
-    settings.run_dir.mkdir()
-    assert clean(settings, machine, machine.unpin, force=False) == []
-    assert not machine.restored
-
-
-def test_stop_undoes_and_reports_everything(settings: Settings) -> None:
-    machine = Machine()
-    left(settings, dead(), undo={"x": 1})
-    assert len(clean(settings, machine, machine.unpin, force=False)) == 5
-    assert machine.restored == [{"x": 1}]
-    assert machine.unpinned == [str(settings.pins_dir / "eth0")]
-    assert list(settings.run_dir.iterdir()) == []
-
-
-def test_a_living_job_is_not_cut_unless_forced(settings: Settings) -> None:
-    machine = Machine()
-    file = left(settings, dead(), living(), undo={"x": 1})
-    before = file.path.read_bytes()
-    with pytest.raises(HarpError, match=rf"process {os.getpid()} \(train\) on eth0") as caught:
-        clean(settings, machine, machine.unpin, force=False)
-    assert caught.value.code is Exit.RUNNING
-    assert (machine.unpinned, machine.restored) == ([], [])
-    assert file.path.read_bytes() == before
-    assert settings.socket_path.exists()
-    assert clean(settings, machine, machine.unpin, force=True)
-    assert list(settings.run_dir.iterdir()) == []
-
-
 def test_a_reused_process_number_is_no_job(settings: Settings) -> None:
     machine = Machine()
     left(settings, Owner(os.getpid(), 1, 0))

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Clients that behave badly: each is closed or capped, and everyone else is served."""
 
-import contextlib
 import errno
 import os
 import socket
@@ -21,7 +20,6 @@ from daemon_rig import (
     greeted,
     in_child,
     lease_once,
-    leave_harpd,
 )
 from lease_client import LeaseClient
 
@@ -144,31 +142,6 @@ def test_a_client_that_reads_no_answer_is_closed(
     assert descriptors() <= before
 
 
-def test_each_blocked_message_has_its_own_timeout(harpd: Running) -> None:
-    """When one is taken and the next is stuck, another timer runs."""
-    with greeted(harpd.path) as sock:
-        (client,) = harpd.daemon._server.clients
-
-        def stuck() -> None:
-            while not client._pending:
-                client._put(server.Reply(bytes(server.SEND_SMALL)))
-            for _ in range(16):
-                client._put(server.Reply(bytes(server.SEND_SMALL)))
-
-        def found() -> tuple[int, object]:
-            return len(client._pending), client._timer
-
-        harpd.call(stuck)
-        timers = []
-        while (now := harpd.call(found))[0]:
-            timers.append(now)
-            sock.recv(65536)
-        assert all(timer is not None for _, timer in timers)
-        assert len({pending for pending, _ in timers}) > 1
-        assert len({id(timer) for _, timer in timers}) == len({pending for pending, _ in timers})
-        assert harpd.call(found) == (0, None)
-
-
 def test_a_flood_is_capped_and_others_are_served_meanwhile(harpd: Running) -> None:
     stop = threading.Event()
     answered = [0]
@@ -216,45 +189,6 @@ def test_a_thousand_connections_of_a_user_leave_room_for_others(harpd: Running) 
         return len(kept), refused
 
     assert in_child(enemy, NOBODY) == (128, 872)
-    served(harpd)
-
-
-def test_other_users_connect_during_a_flood_of_connections(harpd: Running) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("needs root: it plays two users")
-    path = harpd.path
-    reading, writing = os.pipe()
-
-    def enemy() -> None:
-        leave_harpd(reading)
-        os.set_blocking(reading, False)
-        os.setuid(NOBODY)
-        while True:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
-                sock.setblocking(False)
-                with contextlib.suppress(OSError):
-                    sock.connect(str(path))
-            with contextlib.suppress(BlockingIOError):
-                if os.read(reading, 1) == b"":
-                    os._exit(0)
-
-    pids = []
-    for _ in range(2):
-        pid = os.fork()
-        if pid == 0:
-            enemy()
-        pids.append(pid)
-    os.close(reading)
-    # The flood has begun when the first connection is closed.
-    harpd.until(
-        lambda: harpd.daemon._server._connects.take(NOBODY, harpd.daemon.loop.time()) > 0,
-        "a flood",
-    )
-    for _ in range(5):
-        served(harpd)
-    os.close(writing)
-    for pid in pids:
-        os.waitpid(pid, 0)
     served(harpd)
 
 
@@ -325,12 +259,6 @@ def test_another_processs_lease_can_not_be_released(harpd: Running) -> None:
         client.release(lease.lease_id)
         for fd in fds:
             os.close(fd)
-
-
-def test_no_harpd_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(HarpError, match=r"no harpd at .*; `harpctl start` starts it") as caught:
-        LeaseClient(tmp_path / "harpd.sock")
-    assert caught.value.code == Exit.NOT_RUNNING
 
 
 @pytest.mark.usefixtures("need_root")

@@ -121,16 +121,3 @@ def test_a_removed_address_ends_its_job_at_the_timeout(site: Site) -> None:
         error = rank.event()
         assert (error["event"], error["nccl"], error["wrong"]) == ("error", REMOTE_ERROR, 0)
         assert "no answer in time" in error["text"]
-
-
-def test_a_second_address_is_added_and_removed(site: Site) -> None:
-    pair, harpd = site.pair(), site.daemons[1]
-
-    def there() -> bool:
-        return "10.77.0.99" in harpd.query("status")["nics"][0]["addresses"]
-
-    for how in ("add", "del"):
-        harpd.host.run("ip", "address", how, "10.77.0.99/24", "dev", "eth0")
-        wait_until(lambda how=how: there() == (how == "add"), "the address")  # type: ignore[misc]
-        pair.sink.progresses()
-    pair.finish()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemon_rig import NOBODY, Running, holder, in_child, kill, leave_harpd
+from daemon_rig import NOBODY, Running, holder, in_child, kill
 from lease_client import LeaseClient
 
 from harp import _host
@@ -20,7 +20,6 @@ from harp.config import DpdkConfig
 from harp.daemon.client import RefusedByDaemonError
 from harp.daemon.loop import close_all
 from harp.daemon.settings import Settings
-from harp.daemon.state import BadStateError, decode
 
 RAIL0 = DpdkConfig(
     device="net_memif0,role=client,id=0",
@@ -125,12 +124,6 @@ def test_one_holder_at_a_time_and_its_death_frees_the_port(harpd: Running) -> No
         close_all(fds)
 
 
-def test_a_holder_cannot_lease_its_port_again(harpd: Running) -> None:
-    with harpd.client() as client:
-        close_all(client.lease_port("rail0")[1])
-        assert refused(client, "rail0").error == errno.EBUSY
-
-
 def test_a_port_counts_as_a_lease(start: Callable[..., Running], settings: Settings) -> None:
     """leases_per_uid is of queues and ports together."""
     harpd = start(given=replace(settings, leases_per_uid=2))
@@ -152,24 +145,6 @@ def test_a_port_counts_as_a_lease(start: Callable[..., Running], settings: Setti
         assert in_child(greedy, uid=NOBODY) == [errno.EDQUOT, errno.EDQUOT]
 
 
-def test_users_that_are_not_listed_are_refused(
-    start: Callable[..., Running], settings: Settings
-) -> None:
-    harpd = start(given=replace(settings, users=(), groups=()))
-    path = harpd.path
-
-    def stranger() -> int:
-        with LeaseClient(path, "stranger") as client:
-            try:
-                client.lease_port("rail0")
-            except RefusedByDaemonError as error:
-                return error.error
-            return 0
-
-    if os.geteuid() == 0:
-        assert in_child(stranger, uid=NOBODY) == errno.EACCES
-
-
 def test_a_port_that_cannot_be_opened_is_refused(harpd: Running) -> None:
     harpd.kernel.port_problems["rail1"] = "0000:00:06.0 has no driver: driverctl"
     with harpd.client() as client:
@@ -184,36 +159,6 @@ def test_a_port_that_cannot_be_opened_is_refused(harpd: Running) -> None:
 def test_a_lease_of_an_unknown_port_is_refused(harpd: Running) -> None:
     with harpd.client() as client:
         assert refused(client, "rail9").error == errno.ENODEV
-
-
-def test_pages_that_can_not_be_made_leave_nothing(harpd: Running) -> None:
-    harpd.kernel.make_error = OSError(errno.ENOMEM, "no memory")
-    with harpd.client() as client:
-        assert refused(client, "rail0").error == errno.ENOMEM
-        nothing_is_left(harpd)
-        harpd.kernel.make_error = None
-        close_all(client.lease_port("rail0")[1])
-
-
-def test_a_job_that_dies_while_its_lease_is_made(harpd: Running) -> None:
-    harpd.kernel.may_make.clear()
-    path = str(harpd.path)
-    pid = os.fork()
-    if pid == 0:
-        leave_harpd()
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        sock.connect(path)
-        sock.send(_host.pack_hello(1, "short"))
-        sock.recv(65536)
-        sock.send(_host.pack_lease(2, "rail0", queues=3))
-        signal.pause()
-    assert harpd.kernel.making.wait(10)
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    harpd.kernel.may_make.set()
-    nothing_is_left(harpd)
-    with harpd.client() as client:
-        close_all(client.lease_port("rail0")[1])
 
 
 def test_a_port_that_goes_while_its_lease_is_made(
@@ -255,17 +200,6 @@ def test_a_port_lease_survives_a_restart(
     nothing_is_left(second)
 
 
-def test_ended_processes_have_no_port_after_a_restart(start: Callable[..., Running]) -> None:
-    first = start()
-    pid, pipe = port_holder(first.path)
-    first.end(remove=False)
-    kill(pid, pipe)
-    second = start(first.kernel)
-    nothing_is_left(second)
-    with second.client() as client:
-        close_all(client.lease_port("rail0")[1])
-
-
 def test_a_reload_changes_ports_and_leases_last(
     start: Callable[..., Running], settings: Settings
 ) -> None:
@@ -286,59 +220,3 @@ def test_a_reload_changes_ports_and_leases_last(
         port, fds = client.lease_port("left")
         assert port.spec.startswith("net_memif0,role=client,id=0;name=left;")
         close_all(fds)
-
-
-def test_a_stop_is_refused_while_a_port_is_held(harpd: Running) -> None:
-    pid, pipe = port_holder(harpd.path)
-    with harpd.client() as client:
-        answer = client.query("stop", force=False)
-        assert answer["stopping"] is False
-        assert answer["instances"][0]["ifname"] == "rail0"
-    kill(pid, pipe)
-
-
-def test_another_process_cannot_return_it(harpd: Running) -> None:
-    pid, pipe = port_holder(harpd.path)
-    with harpd.client() as client:
-        (lease,) = client.query("instances")["instances"]
-        with pytest.raises(RefusedByDaemonError) as no:
-            client.release(int(lease["lease_id"], 16))
-        assert no.value.error == errno.ENOENT
-        assert ports(client)["rail0"]["pid"] == pid
-    kill(pid, pipe)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"device": ""},
-        {"device": 3},
-        {"queues": 0},
-        {"queues": 2**40},
-        {"owner": None},
-        {"lease_id": 0},
-        {"label": ["x"]},
-    ],
-    ids=str,
-)
-def test_a_changed_state_file_loses_only_the_changed_leases(change: dict[str, Any]) -> None:
-    lease = {
-        "lease_id": 7,
-        "owner": {"pid": 1, "start_ticks": 2, "uid": 3},
-        "ifname": "rail0",
-        "ifindex": 0,
-        "queue": 0,
-        "ports": None,
-        "label": "job",
-        "since_s": 1.5,
-        "device": "net_memif0",
-        "queues": 2,
-    }
-    state = {
-        "format": 1, "pid": 1, "start_ticks": 2, "version": "x", "nics": {}, "leases": [lease],
-        "rests": {},
-    }  # fmt: skip
-    (good,) = decode(json.dumps(state)).leases
-    assert (good.device, good.queues, good.ports, good.ifindex) == ("net_memif0", 2, None, 0)
-    with pytest.raises(BadStateError):
-        decode(json.dumps({**state, "leases": [{**lease, **change}]}))

@@ -14,7 +14,6 @@ from daemon_rig import leave_harpd
 from harpd_rig import HostDaemon, Job, paused
 from netns_tools import wait_until
 
-from harp import memfd
 from harp.daemon import frames
 from harp.daemon.kernel import FD_FRAMES
 from harp.daemon.loop import close_all
@@ -120,8 +119,9 @@ def memory_of(job: Job) -> int:
     pytest.fail("the job has no frame memory")
 
 
-@pytest.mark.parametrize("mapped", [True, False], ids=["mapped", "open"])
-@pytest.mark.parametrize("way", ["killed", "ended", "restarted"])
+@pytest.mark.parametrize(
+    ("way", "mapped"), [("killed", True), ("ended", False), ("restarted", True)]
+)
 def test_memory_is_freed_after_a_restart(harpd: HostDaemon, way: str, mapped: bool) -> None:
     job = Job(leasing_job(harpd, mapped))
     kept = -1
@@ -256,52 +256,6 @@ def test_writes_after_the_end_are_charged_to_the_lessee(need_root: None) -> None
         lessees.remove()
 
 
-# --------------------------------------------------------------------------------------------------
-# The search, over this process.
-#
-def test_the_search_opens_only_the_wanted_file() -> None:
-    one, other = os.memfd_create("harp-frames"), os.memfd_create("harp-frames")
-    try:
-        wanted = frames.identity(os.fstat(one))
-        fd = frames.search(os.getpid(), wanted)
-        assert fd not in (-1, one, other)
-        assert frames.identity(os.fstat(fd)) == wanted
-        os.close(fd)
-        device, inode = wanted
-        assert frames.search(os.getpid(), (device + 1, inode)) == -1
-        assert frames.search(os.getpid(), (0, 0)) == -1
-    finally:
-        os.close(one)
-        os.close(other)
-
-
-def test_the_search_follows_no_link_but_memfds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """stat() blocks on a file system whose server does not respond."""
-    (tmp_path / "file").touch()
-    held = os.memfd_create("harp-frames")
-    followed = []
-
-    def open_link(link: Path, flags: int) -> tuple[int, os.stat_result]:
-        followed.append(str(link.readlink()))
-        return real(link, flags)
-
-    def stat(link: Path, **_how: object) -> os.stat_result:
-        pytest.fail(f"stat() of {link}")
-
-    real = memfd.open_link
-    memfd.devices()
-    with (tmp_path / "file").open(), monkeypatch.context() as patched:
-        patched.setattr(memfd, "open_link", open_link)
-        patched.setattr(Path, "stat", stat)
-        fd = frames.search(os.getpid(), frames.identity(os.fstat(held)))
-    assert fd >= 0
-    assert all(name.startswith("/memfd:") for name in followed), followed
-    os.close(fd)
-    os.close(held)
-
-
 def test_a_file_of_a_disk_is_not_emptied(tmp_path: Path) -> None:
     """The search opens memfds only, whatever state.json contains."""
     path = tmp_path / "file"
@@ -309,16 +263,3 @@ def test_a_file_of_a_disk_is_not_emptied(tmp_path: Path) -> None:
     with path.open() as file:
         assert frames.search(os.getpid(), frames.identity(os.fstat(file.fileno()))) == -1
     assert path.read_text() == "kept"
-
-
-def test_a_failure_closes_the_descriptor() -> None:
-    reading, writing = os.pipe()
-    held = os.memfd_create("harp-frames")
-    os.ftruncate(held, 4096)
-    read_only = os.open(f"/proc/self/fd/{held}", os.O_RDONLY)
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        frames.empty(read_only)
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        os.fstat(read_only)
-    for fd in (reading, writing, held):
-        os.close(fd)

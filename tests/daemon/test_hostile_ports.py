@@ -68,14 +68,6 @@ def test_a_port_search_reads_the_socket_tables_once(
     assert bound == []
 
 
-def test_a_refusal_for_other_reasons_reads_no_socket_tables(harpd: Running) -> None:
-    with harpd.client() as client:
-        for request in ({"ifname": "eth7"}, {"ifname": "eth0", "queue": 99}):
-            with pytest.raises(RefusedByDaemonError):
-                client.lease(**request)  # type: ignore[arg-type]
-    assert harpd.kernel.readings == 0
-
-
 def test_other_requests_are_served_during_a_read_and_share_the_next(harpd: Running) -> None:
     looking = Looking(harpd)
     with contextlib.ExitStack() as stack:

@@ -5,20 +5,16 @@ unread answers."""
 import errno
 import os
 import socket
-import time
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from daemon_rig import NOBODY, Running, in_child
 from fake_kernel import FakeKernel
 from lease_client import LeaseClient
 
-from harp import _host
 from harp.daemon import leasing
 from harp.daemon.client import RefusedByDaemonError
-from harp.daemon.ports import Block, PortBlocks
 from harp.daemon.settings import Settings
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: it plays two users")
@@ -82,46 +78,6 @@ def test_quarantined_ports_are_shared_between_users(
     assert len(set(ports)) == 4
 
 
-def test_users_share_the_port_range() -> None:
-    blocks = PortBlocks(Block(61000, 61079), 10, 60)
-    for number in range(4):
-        assert not blocks.used_up(7, 4, 0)
-        block = blocks.take(0)
-        assert block is not None
-        blocks.give_back(block, number, uid=7)
-    assert blocks.used_up(7, 4, 10)
-    assert not blocks.used_up(8, 4, 10)
-    assert not blocks.used_up(7, 4, 60.5), "one has woken"
-
-
-def test_unread_answers_do_not_accumulate(harpd: Running) -> None:
-    """Each is a memfd of harpd's making, alive for as long as it is in the way."""
-    question = _host.pack_query(5, b'{"command": "status"}')
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
-        sock.connect(str(harpd.path))
-        sock.send(_host.pack_hello(1, "enemy"))
-        assert sock.recv(65536)
-        sock.setblocking(False)
-        for _ in range(60):
-            sock.send(question)
-        harpd.until(
-            lambda: any(client._pending for client in harpd.daemon._server.clients), "a full buffer"
-        )
-        taken = 0
-        deadline = time.monotonic() + 0.05
-        held = []
-        while time.monotonic() < deadline and taken < 60:
-            try:
-                _, fds, _, _ = socket.recv_fds(sock, 65536, 4)
-            except BlockingIOError:
-                break
-            held += fds
-            taken += 1
-        for fd in held:
-            os.close(fd)
-        assert 0 < taken < 60
-
-
 @pytest.mark.parametrize("uid", [0, NOBODY])
 def test_a_client_without_hello_is_dropped_first(harpd: Running, uid: int) -> None:
     """More silent connections than a user, or root, may have: a client that sends HELLO is
@@ -141,41 +97,6 @@ def test_a_client_without_hello_is_dropped_first(harpd: Running, uid: int) -> No
         return served
 
     assert in_child(enemy, uid) == [True] * (1 if uid else 2)
-
-
-def test_a_client_that_is_dropped_learns_the_reason(
-    harpd: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also when its HELLO was in transit, and when no silent connection can be closed."""
-    server = harpd.daemon._server
-    monkeypatch.setattr(server.connections, "per_uid_max", 1)
-    path = harpd.path
-
-    def crowd() -> list[str]:
-        reasons = []
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as silent:
-            silent.connect(str(path))
-            with LeaseClient(path, "one that speaks") as speaks:
-                speaks.query("status")
-                for _ in range(2):
-                    try:
-                        _late(silent)
-                    except RefusedByDaemonError as refused:
-                        reasons.append(refused.why)
-                    silent = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-                    silent.connect(str(path))
-        return reasons
-
-    pushed, away = in_child(crowd, NOBODY)
-    assert pushed.endswith("it has not sent HELLO, and another client needs the connection")
-    assert away == f"user {NOBODY} has 1 connections to harpd, which is the limit; close some"
-
-
-def _late(sock: socket.socket) -> None:
-    """Send HELLO on a closed connection."""
-    client = LeaseClient.__new__(LeaseClient)
-    client.path, client._serial, client._sock = Path(), 0, sock
-    client.ask(_host.pack_hello(1, "late"), _host.Kind.WELCOME)
 
 
 def test_a_large_welcome_still_fits(start: Callable[..., Running], settings: Settings) -> None:

@@ -4,7 +4,6 @@
 import errno
 import logging
 import os
-import resource
 import signal
 import socket
 from collections.abc import Callable
@@ -70,35 +69,6 @@ def test_a_lease_has_its_queue_ports_and_descriptors(harpd: Running) -> None:
 
 
 _FD_XSK = 0
-
-
-def test_queues_that_no_packet_reaches(harpd: Running, caplog: pytest.LogCaptureFixture) -> None:
-    """Concluded at a request, logged once, and reverted; existing leases continue."""
-    with harpd.client() as client, caplog.at_level(logging.INFO, "harpd"):
-        held = client.lease("eth0", queue=2)[1]
-        steering(harpd).arrived = {0: (64, 64, 0xFF)}
-        held += client.lease("eth0")[1]
-        for _ in range(2):
-            with pytest.raises(RefusedByDaemonError) as refused:
-                client.lease("eth0")
-            assert refused.value.error == errno.EBUSY
-            assert "puts all of HARP's packets on queue 0" in str(refused.value)
-        nic = client.query("status")["nics"][0]
-        assert nic["queues_unreachable"] == [1, 2, 3]
-        assert nic["queues_unreachable_why"] in str(refused.value)
-        assert nic["queues_free"] == 0
-        with harpd.client() as other:
-            assert other.devices[0].flags & _host.DEVICE_ONE_QUEUE
-            assert other.devices[0].queues_free == 0
-        steering(harpd).arrived[3] = (1, 0, 0)
-        held += client.lease("eth0")[1]
-        assert client.query("status")["nics"][0]["queues_unreachable"] == []
-        steering(harpd).failing = "arrivals"
-        held += client.lease("eth0")[1]
-    close_all(held)
-    messages = [record.getMessage() for record in caplog.records]
-    assert len([line for line in messages if "no other queue is leased" in line]) == 1
-    assert len([line for line in messages if "all may be leased again" in line]) == 1
 
 
 def test_a_label_can_not_write_to_a_terminal(harpd: Running) -> None:
@@ -182,20 +152,6 @@ def test_others_are_served_while_a_lease_is_made(harpd: Running) -> None:
         close_all(fds)
         slow.release(lease.lease_id)
     nothing_is_left(harpd)
-
-
-def test_a_lease_of_a_harpd_with_a_thousand_descriptors(harpd: Running) -> None:
-    """Five hundred connections are as many."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
-    many = [os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC) for _ in range(1024)]
-    try:
-        with harpd.client() as client:
-            lease_once(client, "eth0")
-        nothing_is_left(harpd)
-    finally:
-        close_all(many)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_the_end_of_a_process_ends_its_lease_and_frees_the_queue_later(

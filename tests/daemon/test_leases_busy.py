@@ -111,23 +111,6 @@ def test_a_queue_of_another_program_is_refused(
     assert "that it forked" not in caplog.text
 
 
-def test_a_queue_held_by_a_probe_is_waited_for(
-    start: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """harpd's own look at the queue takes the kernel as long as a lease."""
-    monkeypatch.setattr(leasing, "BUSY_WAIT_S", 0.0)
-    kernel = SlowKernel(queues=1)
-    monkeypatch.setattr(kernel, "queue_free", lambda *_: True)
-    harpd = start(kernel)
-    with harpd.client() as client:
-        give_back(client, 1)
-        harpd.until(lambda: not harpd.daemon.leasing.recovering, "the probe")
-        asks(client)
-        harpd.until(lambda: kernel.refused >= 2, "tries")
-        kernel.held.clear()
-        assert leased(client).queue == 0
-
-
 def test_a_client_that_dies_waiting_leaves_the_queue_to_others(
     start: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The monitor of links and addresses when it talks without end, or is broken."""
+"""A monitor of links and addresses that announces changes without end."""
 
 import errno
-import os
 import struct
 
 import pytest
-from daemon_rig import Running
 
 from harp.daemon import netlink
 
@@ -42,30 +40,3 @@ def test_endless_changes_do_not_block_the_loop(
     monitor.close()
     monitor._sock = Talker(what)  # type: ignore[assignment]
     assert monitor.read() == expected
-
-
-def test_no_change_causes_no_notification() -> None:
-    monitor = netlink.NetworkMonitor(netlink.MONITOR_GROUPS)
-    monitor.read()
-    assert monitor.read() == netlink.Changes()
-    monitor.close()
-
-
-def test_a_broken_monitor_leaves_the_timer(
-    harpd: Running, caplog: pytest.LogCaptureFixture
-) -> None:
-    loop, monitor = harpd.daemon.loop, harpd.daemon._monitor
-    assert monitor is not None
-    fd = monitor.fileno()
-
-    def breaks() -> None:
-        loop.remove_reader(fd)
-        with os.fdopen(os.eventfd(1), "rb") as readable:  # and no socket
-            os.dup2(readable.fileno(), fd)
-        loop.add_reader(monitor, harpd.daemon._network_changed)
-
-    harpd.call(breaks)
-    harpd.until(lambda: monitor.fileno() < 0, "its end")
-    assert caplog.text.count("operation on non-socket; harpd looks every 30 s") == 1
-    with harpd.client() as client:
-        assert client.query("status")["nics"]

@@ -3,12 +3,9 @@
 
 import contextlib
 import errno
-import itertools
-import json
 import os
 import signal
 import stat
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -16,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harp import _host
-from harp.daemon import netlink, notify, peer
+from harp.daemon import notify, peer
 from harp.daemon.access import Access
-from harp.daemon.limits import Bucket, Buckets, Connections, MemoryRoom
+from harp.daemon.limits import Bucket, Buckets, MemoryRoom
 from harp.daemon.loop import Loop
 from harp.daemon.ports import Block
-from harp.daemon.state import BadStateError, NicState, State, StateFile, decode
+from harp.daemon.state import NicState, State, StateFile
 from harp.daemon.table import Lease, Owner
 
 # ---- state ----
@@ -49,20 +46,6 @@ def test_the_state_comes_back_as_it_was(tmp_path: Path) -> None:
     assert file.read() == some_state()
     assert stat.S_IMODE(file.path.stat().st_mode) == 0o600
     assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
-
-
-@given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
-def test_no_file_crashes_the_reader(raw: bytes) -> None:
-    with pytest.raises(BadStateError):
-        decode(raw.decode(errors="replace"))
-
-
-@given(st.integers(0, 10_000), st.sampled_from(["", "x", "null", "-1", "[]", "1e999", '"']))
-def test_no_damage_crashes_the_reader(at: int, put: str) -> None:
-    text = json.dumps(asdict(some_state()))
-    at %= len(text)
-    with contextlib.suppress(BadStateError):
-        decode(text[:at] + put + text[at + 1 :])
 
 
 def test_a_failed_write_leaves_the_old_state(tmp_path: Path) -> None:
@@ -112,19 +95,6 @@ def test_a_bucket_bounds_the_rate() -> None:
     assert bucket.take(100) > 0, "a long silence saves up no more than the burst"
 
 
-def test_a_bucket_may_have_a_debt() -> None:
-    """What refusals cost is paid later, up to a limit."""
-    bucket = Bucket(rate_per_s=10, burst=5)
-    bucket.charge(4, 0)
-    assert bucket.take(0) == 0
-    bucket.charge(2, 0)
-    assert bucket.take(0) == pytest.approx(0.3)
-    bucket.charge(100, 0)
-    assert bucket.take(0) == pytest.approx(0.6)
-    assert not bucket.full(0.9)
-    assert bucket.full(1.0)
-
-
 def test_buckets_of_idle_users_are_forgotten() -> None:
     buckets = Buckets(10, 5)
     for uid in range(5000):
@@ -154,22 +124,6 @@ def test_memory_is_refused_before_the_kernel_ends_harpd(tmp_path: Path) -> None:
         pass
 
 
-def test_connections_have_a_limit_and_root_a_reserve() -> None:
-    limits = Connections(total_max=10, per_uid_max=4, root_reserve=2)
-    assert [bool(limits.admit(1000)) for _ in range(5)] == [False] * 4 + [True]
-    for uid in (1, 1, 1, 2, 2, 2):
-        assert not limits.admit(uid)
-    assert "10 connections" in limits.admit(3)
-    assert not limits.admit(0)
-    assert not limits.admit(0)
-    assert limits.admit(0)
-    limits.leave(1000)
-    assert not limits.by_uid.get(3)
-    for uid in (1000, 1000, 1000, 1, 1, 1, 2, 2, 2, 0, 0):
-        limits.leave(uid)
-    assert (limits.total, limits.by_uid) == (0, {})
-
-
 # ---- access ----
 
 
@@ -185,27 +139,6 @@ def test_users_and_groups_decide_who_may_lease() -> None:
 
 
 # ---- messages ----
-
-
-def test_every_message_comes_back_as_it_was() -> None:
-    rss = _host.Rss(2, 4, b"k" * 40, tuple(itertools.islice(itertools.cycle(range(4)), 128)))
-    lease = _host.Leased(
-        5, 6, "eth0", 7, 0, 4, 4096, 8192, 2048, 1, 17, 1500, True, False, 61000, 61255,
-        b"abcdef", 4096, rss,
-    )  # fmt: skip
-    device = _host.Device(
-        "eth0", 3, 3, 1500, 10000, 4, 3, -1, b"abcdef", 5, 6, b"\0" * 15 + b"\1", b"", "/sys/x"
-    )
-    assert _host.unpack(_host.pack_leased(9, lease)).fields["lease"] == lease
-    welcome = _host.unpack(_host.pack_welcome(8, "harpd 1", [device, device], "A=1\n"))
-    assert welcome.fields == {"daemon": "harpd 1", "devices": [device] * 2, "settings": "A=1\n"}
-    refused = _host.unpack(_host.pack_refused(7, 16, "x" * 1000))
-    assert refused.fields == {"error": 16, "why": "x" * 383}
-    question = _host.unpack(_host.pack_lease(6, "eth0", queue=3, label="\u00e9" * 40))
-    assert question.fields["label"] == "\u00e9" * 31, "cut between characters"
-    assert (question.kind, question.serial) == (_host.Kind.LEASE, 6)
-    assert _host.unpack(_host.pack_release(1, 2**64 - 1)).fields == {"lease_id": 2**64 - 1}
-    assert _host.unpack(_host.pack_query(1, b"{}")).fields == {"document": b"{}"}
 
 
 GOOD = [
@@ -237,16 +170,6 @@ def test_a_later_versions_longer_message_is_taken() -> None:
     longer = bytearray(_host.pack_hello(1, "new") + b"\0" * 24)
     longer[8:12] = len(longer).to_bytes(4, "little")
     assert _host.unpack(bytes(longer)).fields == {"client": "new"}
-
-
-# ---- netlink ----
-
-
-def test_links_and_addresses_of_this_machine() -> None:
-    links = netlink.links()
-    assert links["lo"].loopback
-    assert links["lo"].ifindex == 1
-    assert all(address.ifindex != 1 for address in netlink.addresses()), "host scope is no NIC's"
 
 
 # ---- processes ----

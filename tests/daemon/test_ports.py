@@ -17,44 +17,6 @@ def test_two_blocks_for_each_queue_and_no_more_than_256_ports() -> None:
     assert block_size(4, 256) == 1
 
 
-def test_a_block_in_use_by_the_kernel_is_skipped() -> None:
-    ports = PortBlocks(Block(61000, 61099), 10, 60)
-    taken = ports.take(0, [61000, 61019, 61025, 7])
-    assert taken == Block(61030, 61039)
-
-
-def test_a_block_is_quarantined_for_its_time() -> None:
-    ports = PortBlocks(Block(61000, 61009), 10, 60)
-    block = ports.take(0)
-    assert block is not None
-    assert ports.take(0) is None
-    ports.give_back(block, 100)
-    assert ports.take(159.9) is None
-    assert ports.free_in_s(159) == 1
-    assert ports.take(160) == block
-
-
-def test_an_unused_block_is_not_quarantined() -> None:
-    ports = PortBlocks(Block(61000, 61009), 10, 60)
-    block = ports.take(0)
-    assert block is not None
-    ports.give_back(block, 0, quarantine=False)
-    assert ports.take(0) == block
-
-
-def test_the_block_that_was_free_for_longest_comes_first() -> None:
-    ports = PortBlocks(Block(61000, 61039), 10, 0)
-    first = ports.take(0)
-    assert first is not None
-    ports.give_back(first, 0)
-    assert [ports.take(0) for _ in range(4)] == [
-        Block(61010, 61019),
-        Block(61020, 61029),
-        Block(61030, 61039),
-        first,
-    ]
-
-
 @given(st.integers(1, 1000), st.integers(20, 300))
 def test_no_block_leaves_the_range(ports: int, size: int) -> None:
     span = Block(60000, 60000 + ports - 1)

@@ -86,15 +86,6 @@ def test_the_reader_has_two_capabilities_and_owns_nothing(
 
 
 @ROOT_ONLY
-@pytest.mark.parametrize("capability", [2, 19], ids=["DAC_READ_SEARCH", "SYS_PTRACE"])
-def test_each_of_the_two_is_needed(
-    make_reader: Callable[..., Reader], owner: Owner, capability: int
-) -> None:
-    reader = make_reader(variant(f"reader.KEPT = {KEPT & ~(1 << capability)}"))
-    assert owner.process.pid not in pids(reader)
-
-
-@ROOT_ONLY
 def test_without_setuid_the_reader_refuses(
     make_reader: Callable[..., Reader],
 ) -> None:
@@ -173,6 +164,8 @@ def test_an_exception_of_the_reader_is_an_answer(make_reader: Callable[..., Read
 # --------------------------------------------------------------------------------------------------
 # What a scan costs.
 #
+
+
 @pytest.mark.parametrize("room", [0, 1, 2])
 def test_the_number_of_descriptors_read_per_user_is_limited(
     owner: Owner, monkeypatch: pytest.MonkeyPatch, room: int

@@ -11,7 +11,6 @@ import os
 import shutil
 import signal
 import socket
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -27,7 +26,6 @@ from harp.daemon.settings import Settings
 from harp.lab import Lab, LabOptions
 
 KEY = "01" * 32 + "\n"
-REQUIREMENT = {"HARP_ENCRYPT": "aes-256-gcm"}
 REQUIRED = '[lanes]\nencrypt = "aes-256-gcm"\n'
 HANDLE_FLAGS_AT, HANDLE_SEALED = 11, 4
 pytestmark = pytest.mark.usefixtures("need_root")
@@ -194,20 +192,6 @@ def check_answer(job: Job, required: bool) -> None:
             assert "there is no key: needs HARP_KEY_FILE" in job.refusal(HARP_DAEMON=asked)
         else:
             assert not job.encrypts(HARP_DAEMON=asked)
-
-
-@pytest.mark.sample("required")
-@pytest.mark.parametrize("required", [False, True], ids=["nothing", "required"])
-def test_harpd_is_busy(start: Start, settings: Settings, job: Job, required: bool) -> None:
-    """Its one loop does something else: a job cannot know whether harp.toml requires something."""
-    harpd = start(given=with_settings(settings, **REQUIREMENT if required else {}))
-    free = threading.Event()
-    harpd.daemon.loop.call_soon_threadsafe(free.wait)
-    try:
-        check_silent(job, "harpd does not answer within 3 s; is it stopped?")
-    finally:
-        free.set()
-    check_answer(job, required)
 
 
 @contextlib.contextmanager

@@ -4,37 +4,25 @@
 import errno
 import json
 import os
-import socket
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from daemon_rig import NoPreparation, Running, holder, kill, lease_once
+from daemon_rig import Running, holder, kill, lease_once
 from fake_kernel import FakeKernel, FakeSteering, address
 from test_leases import nothing_is_left, queue_state, steering
 
-from harp.cli import daemon as cli_daemon
 from harp.config import NicConfig
-from harp.daemon import daemon, rundir, state
+from harp.daemon import daemon, state
 from harp.daemon.client import RefusedByDaemonError
 from harp.daemon.daemon import Daemon
 from harp.daemon.frames import Frames
 from harp.daemon.preparation import Preparation
 from harp.daemon.settings import Settings
 from harp.daemon.table import QueueState
-from harp.errors import Exit, HarpError
-
-
-def test_a_stop_leaves_nothing(start: Callable[..., Running]) -> None:
-    harpd = start()
-    with harpd.client() as client:
-        assert client.query("stop")["stopping"]
-    harpd.join()
-    assert harpd.kernel.pinned == {}
-    assert steering(harpd).closed
-    assert list(harpd.daemon.settings.run_dir.iterdir()) == []
+from harp.errors import HarpError
 
 
 def test_a_stop_is_refused_while_leases_exist_unless_forced(start: Callable[..., Running]) -> None:
@@ -237,47 +225,11 @@ def test_pins_of_an_interface_that_is_no_longer_ours_are_removed(
     assert f"an earlier harpd left in {pins}" in caplog.text
 
 
-def test_a_second_harpd_refuses_in_one_line(harpd: Running, settings: Settings) -> None:
-    with pytest.raises(HarpError, match="another harpd runs in") as caught:
-        Daemon(settings, FakeKernel(), lambda: settings, NoPreparation()).start()
-    assert caught.value.code == Exit.RUNNING
-    assert "\n" not in str(caught.value)
-    with harpd.client() as client:
-        assert client.query("status")["daemon"] == "harpd"
-
-
-def test_a_dead_harpds_socket_is_removed_with_a_message(
-    start: Callable[..., Running], settings: Settings, caplog: pytest.LogCaptureFixture
-) -> None:
-    settings.run_dir.mkdir()
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as dead:
-        dead.bind(str(settings.socket_path))
-        dead.listen(1)
-    harpd = start()
-    assert "which a dead harpd had left" in caplog.text
-    harpd.client().close()
-
-
 def test_a_socket_group_closes_the_socket_to_others(
     start: Callable[..., Running], settings: Settings
 ) -> None:
     harpd = start(given=replace(settings, socket_group=str(os.getgid())))
     assert harpd.path.stat().st_mode & 0o777 == 0o660
-
-
-def test_no_bpffs_is_one_line_and_harpd_serves(
-    start: Callable[..., Running], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def fail(_path: Path) -> None:
-        raise OSError(errno.EPERM, "Operation not permitted")
-
-    monkeypatch.setattr(rundir, "mount_bpffs", fail)
-    harpd = start()
-    assert caplog.text.count("no BPF file system at") == 1
-    with harpd.client() as client:
-        status = client.query("status")
-        assert not status["pinned"]
-        lease_once(client, "eth0")
 
 
 def full(_self: object, _state: object) -> None:
@@ -392,14 +344,3 @@ def test_a_restart_that_would_fail_is_refused(
             client.query("restart")
         assert ("run_dir has changed" in str(caught.value)) is (change == "run_dir")
         assert client.query("status")["daemon"] == "harpd"
-
-
-def test_a_clock_that_is_set_back_does_not_hide_the_restart(
-    harpd: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cli_daemon, "START_S", 0.2)
-    monkeypatch.setattr(cli_daemon, "_running", lambda _config: harpd.client())
-    before = harpd.daemon.since_s
-    with pytest.raises(HarpError, match="has not restarted"):
-        cli_daemon._wait_for_restart(None, before)
-    assert cli_daemon._wait_for_restart(None, before + 3600)["since_s"] == before

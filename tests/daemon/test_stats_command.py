@@ -126,27 +126,3 @@ def test_all_clients_get_one_document(harpd: Running, monkeypatch: pytest.Monkey
     for fd in fds:
         os.close(fd)
     assert len(inodes) == 1
-
-
-def test_a_failed_scan_is_answered(harpd: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(_reader: Reader, _flows: bool) -> int:
-        raise KeyError("oops")
-
-    monkeypatch.setattr(documents, "read_statistics", broken)
-    with harpd.client() as client:
-        with pytest.raises(RefusedByDaemonError, match="its log says more"):
-            client.query("stats")
-        assert client.query("status")["leases"] == 0
-
-
-def test_frequent_requests_get_the_last_answer(
-    harpd: Running, owner: Owner, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(documents, "AGE_S", 60)
-    with harpd.client() as client:
-        first = client.query("stats")
-        owner.send("run 50")
-        assert client.query("stats") == first
-        assert client.query("stats", flows=False) != first
-        harpd.call(harpd.daemon._documents._readings.clear)
-        assert client.query("stats")["instances"] != first["instances"]

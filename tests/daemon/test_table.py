@@ -42,30 +42,6 @@ def refused(leases: LeaseTable, *arguments: object, **named: object) -> RefusedE
     return caught.value
 
 
-def test_two_leases_have_two_queues_and_two_blocks() -> None:
-    leases = table()
-    one, two = reserve(leases), reserve(leases)
-    assert {one.queue, two.queue} == {0, 1}
-    assert not one.ports.overlaps(two.ports)
-    assert one.lease_id != two.lease_id
-
-
-def test_queues_that_no_packet_reaches_are_not_leased() -> None:
-    leases = table(queues=3)
-    nic = leases.nics["eth0"]
-    nic.one_queue, nic.one_queue_why = 1, "eth0: all lands on queue 1"
-    assert nic.unreachable == [0, 2]
-    assert nic.count(QueueState.FREE) == 1
-    for wanted in (0, 2):
-        assert str(refused(leases, wanted=wanted)).startswith("eth0: all lands on queue 1")
-    assert reserve(leases).queue == 1
-    why = refused(leases)
-    assert (why.error, why.why) == (errno.EBUSY, "eth0: all lands on queue 1")
-    # Packets came elsewhere.
-    nic.one_queue = None
-    assert (reserve(leases).queue, reserve(leases).queue) == (0, 2)
-
-
 FEW, MANY = 0x7F, 0xFF  # bits of seven flows, and of eight
 
 
@@ -91,38 +67,6 @@ def test_when_all_packets_reach_one_queue(
     assert found is None or f'lease_queues = "{queue}"' in found.line("eth0")
 
 
-def test_no_queue_is_left_and_the_line_says_so() -> None:
-    leases = table()
-    reserve(leases), reserve(leases)
-    why = refused(leases)
-    assert why.error == errno.EBUSY
-    assert why.why.startswith("eth0: all 2 queues are leased; `harpctl instances`")
-
-
-def test_an_unknown_interface_is_refused_with_the_known_ones() -> None:
-    why = refused(table(), ifname="eth9")
-    assert why.error == errno.ENODEV
-    assert "it has: eth0" in why.why
-
-
-@pytest.mark.parametrize(("queue", "error"), [(5, errno.EINVAL), (0, errno.EBUSY)])
-def test_a_queue_can_be_requested_by_number(queue: int, error: int) -> None:
-    leases = table()
-    assert reserve(leases, wanted=0).queue == 0
-    assert refused(leases, wanted=queue).error == error
-    assert reserve(leases, wanted=1).queue == 1
-
-
-def test_the_lease_limit_is_per_user_and_not_for_root() -> None:
-    leases = table(queues=9, per_uid=2)
-    reserve(leases), reserve(leases)
-    assert refused(leases).error == errno.EDQUOT
-    assert refused(leases, owner=Owner(101, 2, 1000)).error == errno.EDQUOT, "another process of it"
-    reserve(leases, owner=Owner(102, 3, 1001))
-    for _ in range(3):
-        reserve(leases, owner=Owner(1, 1, 0))
-
-
 def test_a_refusal_names_the_end_of_the_quarantine() -> None:
     leases = table(queues=2, blocks=1)
     lease = reserve(leases)
@@ -131,27 +75,6 @@ def test_a_refusal_names_the_end_of_the_quarantine() -> None:
     why = refused(leases)
     assert why.error == errno.EBUSY
     assert "the next rests 60 s more" in why.why
-
-
-def test_a_free_queue_comes_before_one_that_recovers() -> None:
-    leases = table()
-    lease = reserve(leases)
-    leases.activate(lease)
-    leases.release(lease, 0)
-    assert reserve(leases).queue == 1
-    assert reserve(leases).queue == 0, "the kernel may have let go of it by now: it is tried"
-
-
-def test_a_lease_of_a_removed_interface_does_not_affect_its_successor() -> None:
-    leases = table()
-    lease = reserve(leases)
-    leases.activate(lease)
-    leases.remove_nic("eth0")
-    ports = PortBlocks(Block(61000, 61079), 10, 60)
-    leases.add_nic(NicTable("eth0", 8, ports, {0: QueueState.FREE}))
-    assert leases.nic_of(lease) is None
-    leases.release(lease, 0)
-    assert leases.nics["eth0"].queues == {0: QueueState.FREE}
 
 
 def test_a_lease_is_adopted_once_and_only_where_it_fits() -> None:

@@ -4,28 +4,23 @@ requests."""
 
 import contextlib
 import errno
-import functools
 import os
 import select
 import socket
 import struct
-import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from daemon_rig import NOBODY, Running, in_child
 from fake_kernel import NETWORK_BYTES, V4, FakeMonitor
-from lease_client import LeaseClient
 
 from harp import _host
 from harp._host import CONFIRMED, WANTED, Kind, Message
 from harp.closing import Closing
 from harp.daemon import peer, watching
 from harp.daemon.netlink import Changes, parse_neighbor
-from harp.daemon.settings import Settings
 
 MAC, OTHER = b"\2\0\0\0\0\x21", b"\2\0\0\0\0\x22"
 
@@ -313,32 +308,6 @@ def test_a_route_is_the_kernels(harpd: Running, lease: int) -> None:
     assert harpd.kernel.routes == [(2, addr(5))]
 
 
-def test_requests_occupy_one_worker(harpd: Running, lease: int) -> None:
-    """A kernel that takes long over them does not keep leases from the others."""
-    ask = harpd.daemon._watching._ask_kernel
-    started: list[int] = []
-    go = threading.Event()
-
-    def wait(number: int) -> None:
-        started.append(number)
-        go.wait(10)
-
-    def begin(request: Callable[[], None]) -> None:
-        harpd.daemon.loop.spawn(ask(request))
-
-    with LeaseClient(harpd.path, "test") as client:
-        for number in range(8):
-            request = functools.partial(wait, number)
-            harpd.call(functools.partial(begin, request))
-        other, fds = client.lease("eth0")
-        assert other.lease_id
-        assert started == [0]
-        go.set()
-        for fd in fds:
-            os.close(fd)
-    harpd.until(lambda: started == list(range(8)), "all of them, in order")
-
-
 # --------------------------------------------------------------------------------------------------
 # Parts.
 #
@@ -428,10 +397,3 @@ def test_what_proc_does_not_show_counts_as_the_capability(tmp_path: Path) -> Non
     (tmp_path / "self/ns").mkdir(parents=True)
     (tmp_path / "self/ns/net").touch()
     assert "can't be read" in peer.network_admin_elsewhere(10, tmp_path)
-
-
-def test_the_setting_is_off_and_live(harpd: Running, settings: Settings) -> None:
-    assert settings.allow_net_admin_containers is False
-    new = replace(settings, allow_net_admin_containers=True)
-    harpd.call(lambda: harpd.daemon._apply(new))
-    assert harpd.daemon.leasing.settings.allow_net_admin_containers

@@ -255,19 +255,6 @@ def test_the_names_by_which_nccl_finds_the_plugin(checked: CheckedHost, tmp_path
     assert not found.severity
 
 
-def test_each_check_is_tried_both_ways(checked: CheckedHost) -> None:
-    """A check that can't fail, or can't succeed, would go unnoticed."""
-    tried = {fault[0] for fault in FAULTS}
-    virtual(checked, "veth")
-    said_well = {each.name for each in checked.examine().findings if not each.severity}
-    for each in CHECKS:
-        if each.function is None or each.scope in ("port", "opened", "used"):  # test_ports.py
-            continue
-        assert each.name in tried, each.name
-        # Without harpd there is no finding about its program: below.
-        assert each.name in {*said_well, "native-xdp", "harpd-program"}, each.name
-
-
 @pytest.mark.parametrize(
     ("change", "name", "words"),
     [

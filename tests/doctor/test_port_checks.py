@@ -8,7 +8,7 @@ from checked_host import CheckedHost
 
 from harp.doctor.finding import Severity
 from harp.doctor.view import Link
-from harp.nicprep import Host, pci
+from harp.nicprep import pci
 
 NIC = "0000:00:06.0"
 GOOD, COSTS, NO = Severity.GOOD, Severity.COSTS, Severity.NO
@@ -192,11 +192,3 @@ def test_a_port_of_harp_toml_by_its_name(checked: CheckedHost) -> None:
 )
 def test_pci_addresses_are_recognized(text: str, address: str | None) -> None:
     assert pci.canonical(text) == address
-
-
-def test_the_reason_for_an_unbound_card(checked: CheckedHost) -> None:
-    host: Host = checked.fake.host
-    assert pci.unbound(host, "net_memif0,id=0") == ""
-    assert pci.unbound(host, NIC).startswith(f"there is no PCI device {NIC}")
-    card(checked, "ena")
-    assert pci.unbound(host, f"{NIC},x=1").endswith(f"driverctl set-override {NIC} vfio-pci")

@@ -62,62 +62,9 @@ def a_pcap_is_written(folder: Path) -> None:
     assert written == [bytes(each) for each in [*given, given[0]]]
 
 
-def scapy_asks_and_answers(folder: Path) -> None:
-    """A SuperSocket: send, recv, sniff, srp1; a closed one leaves the port open."""
-    with dpdk.Port("net_ring0") as port:
-        given = packets(3)
-        with DpdkSocket(port) as sock:
-            assert port.send(given) == 3
-            sniffed = sock.sniff(count=3, timeout=WAIT_S)
-            assert [bytes(each) for each in sniffed] == [bytes(each) for each in given]
-            assert sock.send(given[0]) == 42
-            assert sock.recv()[IP].dst == "10.0.0.2"
-            assert sock.recv() is None
-        assert port.send(b"x" * 60) == 1
-
-
-def the_kernel_answers(folder: Path) -> None:
-    """net_tap: ARP and ping by scapy, answered by the kernel at the other end."""
-    with dpdk.Port("net_tap0,iface=harpcffi1") as port, DpdkSocket(port) as sock:
-        for words in ("addr add 10.77.0.1/24 dev harpcffi1", "link set harpcffi1 up"):
-            subprocess.run(["ip", *words.split()], check=True)
-        me = {"hwsrc": US, "psrc": "10.77.0.2"}
-        ask = Ether(src=US, dst="ff:ff:ff:ff:ff:ff") / ARP(op="who-has", pdst="10.77.0.1", **me)
-        answer = sock.sr1(ask, timeout=WAIT_S, verbose=0)
-        assert answer[ARP].psrc == "10.77.0.1"
-        kernel = answer[ARP].hwsrc
-        ping = Ether(src=US, dst=kernel) / IP(src="10.77.0.2", dst="10.77.0.1") / ICMP(id=7)
-        pong = sock.sr1(ping / b"harp", timeout=WAIT_S, verbose=0)
-        assert pong[ICMP].type == 0
-        assert bytes(pong[ICMP].payload)[:4] == b"harp"
-
-
 def memif(folder: Path, role: str, more: str = "") -> str:
     """One end."""
     return f"net_memif0,role={role},socket={folder}/memif.sock{more}"
-
-
-def memif_carries(folder: Path) -> None:
-    """Two processes: packets of up to 9000 bytes there, exchanged, and back."""
-    words = [sys.executable, __file__, "memif_peer", str(folder)]
-    with subprocess.Popen(words, stdin=subprocess.PIPE) as peer:
-        assert peer.stdin is not None
-        with dpdk.Port(memif(folder, "server"), mtu=9000, pool=dpdk.Pool(4095)) as port:
-            wait_for_link(port)
-            for size in (60, 1514, 2048, 5000, 9014):
-                given = [bytes.fromhex("020000000002020000000001") + os.urandom(size - 12)] * 16
-                assert port.send(given) == 16
-                got: list[bytes] = []
-                deadline = time.monotonic() + WAIT_S
-                while len(got) < 16 and time.monotonic() < deadline:
-                    with port.receive(16, timeout=1) as burst:
-                        got += [bytes(each) for each in burst]
-                assert got == [each[6:12] + each[:6] + each[12:] for each in given], size
-            assert port.send(b"\xff" * 60) == 1  # now by echo()
-            burst = port.pool.build([bytes(60)])
-            assert len(dpdk.ping(port, burst, rounds=10, wait=10)) == 10
-            peer.stdin.close()
-            assert peer.wait(WAIT_S) == 0
 
 
 def memif_peers_differ(folder: Path) -> None:
@@ -138,27 +85,6 @@ def memif_peers_differ(folder: Path) -> None:
                 assert len(burst[0].segments) == 5
         assert {bytes(each) for each in kept} == {b"k" * 2048}
         kept.free()
-
-
-def memif_peer(folder: Path) -> None:
-    """Sends all of it back: one by one until it is told, then by echo() until its input ends."""
-    stop = threading.Event()
-
-    def read() -> None:
-        sys.stdin.read()
-        stop.set()
-
-    threading.Thread(target=read, daemon=True).start()
-    with dpdk.Port(memif(folder, "client"), mtu=9000, pool=dpdk.Pool(4095)) as port:
-        wait_for_link(port)
-        while True:
-            with port.receive(1, timeout=WAIT_S) as burst:
-                assert len(burst), "nobody said when to go"
-                data = bytes(burst[0])
-            if data == b"\xff" * 60:
-                break
-            assert port.send(data[6:12] + data[:6] + data[12:]) == 1
-        dpdk.echo(port, stop=stop)
 
 
 def a_memif_peer_dies(folder: Path) -> None:

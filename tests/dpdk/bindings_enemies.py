@@ -234,35 +234,6 @@ def threads_take_turns() -> None:
         assert ended == [errno.EBADF] * 8
 
 
-def one_burst_many_threads() -> None:
-    """Threads that send, read and free the same burst."""
-    with ring() as port:
-        for _ in range(50):
-            burst = port.pool.build(numbered(32))
-
-            def work(kind: int, burst: dpdk.Burst = burst) -> None:
-                try:
-                    if kind == 0:
-                        port.send(burst, timeout=0)
-                    elif kind == 1:
-                        burst.free()
-                    else:
-                        for each in burst:
-                            bytes(each)
-                except (dpdk.DpdkError, IndexError):
-                    pass
-
-            threads = [threading.Thread(target=work, args=(each % 3,)) for each in range(6)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-            burst.free()
-            while len(got := port.receive()):
-                got.free()
-        assert port.pool.in_use == 0
-
-
 def a_forked_child_is_told() -> None:
     """DPDK's memory is the parent's: the child is refused, and frees nothing of it."""
     with ring() as port:

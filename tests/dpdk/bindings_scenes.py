@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 from contextlib import contextmanager
 from typing import Any
 
@@ -160,52 +159,6 @@ def stopped_ports_go_on() -> None:
     for _ in range(5):
         with ring() as port:
             assert port.send(numbered(3)) == 3
-
-
-def null_sends_and_receives() -> None:
-    """net_null: packets of zeros for ever, and a hole to send into."""
-    with dpdk.Port("net_null0,size=200") as port:
-        with port.receive(32) as got:
-            assert got.lengths.tolist() == [200] * 32
-        assert port.send(numbered(100)) == 100
-        assert port.stats()["tx_packets"] == 100
-
-
-def the_generator_and_the_sink_agree() -> None:
-    """Every packet that was sent arrives, counted alike, with no copy of ours."""
-    with ring() as port:
-        burst = port.pool.build(numbered(64))
-        counts: dict[str, dpdk.Count] = {}
-        receiver = threading.Thread(
-            target=lambda: counts.update(sink=dpdk.sink(port, packets=20_000, seconds=60))
-        )
-        receiver.start()
-        sent = dpdk.generate(port, burst, packets=20_000, seconds=60)
-        receiver.join()
-        assert sent.packets == counts["sink"].packets == 20_000
-        assert sent.bytes == counts["sink"].bytes == 20_000 * 60
-        assert sent.idle < sent.calls
-        burst.free()
-        assert port.pool.in_use == 0
-        assert dpdk.sink(port, seconds=0.01).packets == 0
-
-
-def an_echo_answers_pings() -> None:
-    """Over two ports that are crossed."""
-    args = "net_ring0,nodeaction=pair0:0:CREATE"
-    with dpdk.Port(args) as port:
-        burst = port.pool.build([b"\x02" * 6 + b"\x04" * 6 + bytes(50)])
-        # The ring comes back to the port: its own pings answer it.
-        rtt = dpdk.ping(port, burst, rounds=100, wait=5)
-        assert len(rtt) == 100
-        assert min(rtt) > 0
-        with refused(errno.EINVAL, "pinging"):
-            dpdk.ping(port, port.pool.build([b"short"]), rounds=1)
-        port.send(b"\x02" * 6 + b"\x04" * 6 + bytes(50))
-        assert dpdk.echo(port, seconds=0.02).packets > 0
-        with port.receive(timeout=5) as got:
-            macs = bytes(got[0])[:12]
-        assert macs in (b"\x04" * 6 + b"\x02" * 6, b"\x02" * 6 + b"\x04" * 6)
 
 
 if __name__ == "__main__":

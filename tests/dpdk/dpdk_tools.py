@@ -107,19 +107,14 @@ def memif(role: str, folder: Path, number: int, mtu: int = 1500, more: str = "")
     return f"{device};ip=10.9.0.{number}/24;ip=fd00:9::{number}/64;mtu={mtu}{more}"
 
 
-def ethdev(library: Path) -> str:
-    """DPDK's library of ports, as the loader looks for it for this one."""
+def other_dpdk(library: Path, folder: Path) -> Path:
+    """A folder for LD_LIBRARY_PATH with a DPDK in it that has nothing of what the library needs."""
     listed = subprocess.run(
         ["readelf", "-d", library], capture_output=True, text=True, check=True
     ).stdout
     found = re.search(r"librte_ethdev\.so\.[0-9.]+", listed)
     assert found, listed
-    return found[0]
-
-
-def other_dpdk(library: Path, folder: Path) -> Path:
-    """A folder for LD_LIBRARY_PATH with a DPDK in it that has nothing of what the library needs."""
-    name = ethdev(library)
+    name = found[0]
     stub = ("gcc", "-shared", f"-Wl,-soname,{name}", "-x", "c", os.devnull, "-o", folder / name)
     subprocess.run(stub, check=True)
     return folder

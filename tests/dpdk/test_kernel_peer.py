@@ -6,13 +6,13 @@ HARP answers the kernel's ARP, neighbor discovery and ping, because no other sta
 
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from dpdk_tools import ENVIRONMENT, Ends, finish
 from netns_tools import wait_until
+from test_steering import ping
 
 from harp import _paths
 from harp.lab import Host, Lab, LabOptions
@@ -21,34 +21,6 @@ from harp.lab.piped import PipedTool
 BYTES = 64 << 20
 FAMILIES = {"IPv4": ("10.9.0.1", "10.9.0.2"), "IPv6": ("fd00:9::1", "fd00:9::2")}  # HARP, kernel
 ADDRESSES = "ip=10.9.0.1/24;ip=fd00:9::1/64"
-
-
-# An echo request, repeated until it is answered: the machine may have no ping.
-PING = """
-import socket, struct, sys
-v6 = ":" in sys.argv[1]
-head = struct.pack("!BBHHH", 128 if v6 else 8, 0, 0 if v6 else 0xE1E0, 0x1234, 1) + b"ping" * 4
-if not v6:
-    words = struct.unpack("!12H", head[:2] + b"\\0\\0" + head[4:])
-    total = sum(words)
-    total = (total & 0xFFFF) + (total >> 16)
-    head = head[:2] + struct.pack("!H", ~(total + (total >> 16)) & 0xFFFF) + head[4:]
-family = socket.AF_INET6 if v6 else socket.AF_INET
-with socket.socket(family, socket.SOCK_RAW, 58 if v6 else 1) as s:
-    s.settimeout(1)
-    for _ in range(10):
-        s.sendto(head, (sys.argv[1], 0))
-        try:
-            while True:
-                data, (who, *_) = s.recvfrom(2048)
-                data = data if v6 else data[20:]
-                if who == sys.argv[1] and data[0] == (129 if v6 else 0) and data[8:] == head[8:]:
-                    print("answered")
-                    sys.exit()
-        except TimeoutError:
-            pass
-sys.exit("no answer")
-"""
 
 
 # What a chunk of an XDP socket holds besides its mbuf and the kernel's own is 3498 bytes.
@@ -117,7 +89,7 @@ def test_harp_accepts(peer: Peer, family: str) -> None:
     """The kernel connects, having asked for HARP's address, sends and receives; and pings."""
     harp, _ = FAMILIES[family]
     server = peer.serve(harp, "--count", "2")
-    assert peer.there.run(sys.executable, "-c", PING, harp) == "answered\n"
+    ping(peer.there, harp)
     for test in ("send", "recv"):
         report, _ = peer.ends.call(
             test, harp, None, "--bytes", str(BYTES), run=peer.popen(peer.there)

@@ -17,9 +17,9 @@ def harpctl(*args: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
 
 
-@pytest.mark.parametrize("shape", [(), ("--ipv6",), ("--mtu", "9000")], ids=["v4", "v6", "9000"])
+@pytest.mark.parametrize("shape", [("--ipv6",), ("--mtu", "9000")], ids=["v6", "9000"])
 def test_demo_over_memif_agrees(shape: tuple[str, ...]) -> None:
-    done = harpctl("demo", "--nic", "dpdk-memif", "--epochs", "2", *shape, "-o", "json")
+    done = harpctl("demo", "--nic", "dpdk-memif", "--epochs", "1", *shape, "-o", "json")
     assert done.returncode == Exit.OK, done.stderr
     report = json.loads(done.stdout)
     assert report["verdict"]["agree"]
@@ -47,11 +47,9 @@ def test_bench_idle_over_memif_uses_the_ports() -> None:
     ("args", "words"),
     [
         (("demo", "--hosts", "3"), "2 hosts with one rank each"),
-        (("demo", "--ranks-per-host", "2"), "2 hosts with one rank each"),
         (("demo", "--daemon"), "leave --daemon out"),
         (("demo", "--path", "kernel"), "path kernel does not use DPDK ports"),
         (("bench", "idle", "--path", "xdp"), "path xdp does not use DPDK ports"),
-        (("bench", "idle", "--hosts", "3"), "2 hosts with one rank each"),
         (("bench", "idle", "--nic", "dpdk-frog"), "is not one of"),
     ],
 )

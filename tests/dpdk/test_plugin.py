@@ -11,7 +11,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -111,12 +110,6 @@ def test_each_queue_of_a_virtual_card_has_lanes(plugin: Path, tmp_path: Path) ->
     assert {queue for queue, packets in received if int(packets) > 0} == {"0", "1"}, errors
 
 
-def test_lanes_are_shown_as_what_they_are(plugin: Path, tmp_path: Path) -> None:
-    run = ("bw", "-b", "1M", "-e", "1M", "-n", "1000000")
-    with ranks(tmp_path, *run) as (first, second):
-        assert lanes_of(first.pid, second) == {("dpdk", "port0")}
-
-
 def lanes_of(pid: int, other: subprocess.Popen[str]) -> set[tuple[str, str]]:
     """Kind and NIC of a process's lanes, as soon as there are any."""
     while other.poll() is None:
@@ -133,6 +126,7 @@ def test_registered_memory_is_not_copied(plugin: Path, tmp_path: Path) -> None:
     """Of 64 messages of a MiB HARP copies records' headers. What memif copies is counted apart."""
     run = ("bw", "-b", "1M", "-e", "1M", "-n", "1000000")
     with ranks(tmp_path, *run) as (first, second):
+        assert lanes_of(first.pid, second) == {("dpdk", "port0")}
         least = 64 << 20
         counters = counters_of(
             first.pid, second, tx_external_bytes=least, nic_driver_copied_bytes=least
@@ -223,24 +217,6 @@ def test_each_first_init_opens_the_ports(live: Live) -> None:
     assert all(life["devices"] == lives[0]["devices"] for life in lives)
     # DPDK's own threads and descriptors stay, and no others come.
     assert len({(life["threads"], life["descriptors"]) for life in lives}) == 1
-
-
-def test_both_ends_of_a_memif_live_again_and_again(live: Live, tmp_path: Path) -> None:
-    """Each at its own pace: at any moment the other one comes, shakes hands, or has just gone."""
-
-    def lives(number: int) -> list[dict[str, Any]]:
-        role = ("server", "client")[number]
-        port = f"net_memif0,role={role},socket-abstract=no,socket={tmp_path}/memif"
-        return live(20, HARP_PATH="dpdk", HARP_DPDK=f"{port};ip=10.78.0.{number + 1}/24")
-
-    with ThreadPoolExecutor() as both:
-        for ended in both.map(lives, range(2)):
-            assert [life["error"] for life in ended] == [None] * 20
-            assert len({life["threads"] for life in ended}) == 1
-            # DPDK never closes a server's listener: one a life. A life ends with or without the
-            # descriptors of a connection.
-            assert ended[-1]["descriptors"] <= ended[0]["descriptors"] + 19 + 6
-    assert not list(tmp_path.iterdir())
 
 
 # test_wrong.py has those that are not the setting's.

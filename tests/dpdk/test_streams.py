@@ -16,6 +16,9 @@ HEADERS = {"10.9.0.1": 52, "fd00:9::1": 72}  # IP, TCP, timestamps
 
 @pytest.mark.parametrize("test", ["send", "recv"])
 @pytest.mark.parametrize("address", list(HEADERS))
+@pytest.mark.sample(
+    "1500-10.9.0.1-send", "1500-fd00:9::1-recv", "9000-10.9.0.1-recv", "9000-fd00:9::1-send"
+)
 @pytest.mark.parametrize("mtu", [1500, 9000])
 def test_bytes_arrive(ends: Ends, tmp_path: Path, mtu: int, address: str, test: str) -> None:
     server = ends.serve(address, memif("server", tmp_path, 1, mtu))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from dpdk_tools import Ends, ethdev, memif, other_dpdk, start
+from dpdk_tools import Ends, memif, other_dpdk, start
 from driver_rig import bench
 from test_plugin import Live, environment, live, plugin
 
@@ -38,10 +38,6 @@ CASES = {
         "DPDK's libraries are missing or of another version",
         more={"LD_LIBRARY_PATH": "{other}"},
     ),
-    "broken-dpdk": Wrong(
-        "DPDK's libraries are missing or of another version",
-        more={"LD_LIBRARY_PATH": "{broken}"},
-    ),
     "no-huge-pages": Wrong(
         "1000000 MiB of huge pages are requested",
         more={"HARP_DPDK_HUGE_PAGES": "require", "HARP_DPDK_MEMORY_MIB": "1000000"},
@@ -60,6 +56,14 @@ CASES = {
 }
 
 
+# A port in memory (tests/unit/fake_dpdk.c).
+NO_LINK = Wrong(
+    "its link is down",
+    "fake0,down;ip=10.78.1.1/24",
+    {"HARP_LIBDIR": "{build}/tests/unit/fake_dpdk"},
+)
+
+
 @pytest.fixture(params=CASES.values(), ids=CASES)
 def wrong(request: pytest.FixtureRequest, ends: Ends, tmp_path: Path) -> Wrong:
     """With the places of this run."""
@@ -67,15 +71,13 @@ def wrong(request: pytest.FixtureRequest, ends: Ends, tmp_path: Path) -> Wrong:
     taken = memif("server", tmp_path, 1)
     if case.dpdk == "{taken}":
         ends.serve("10.9.0.1", taken)
-    empty, other, broken = (tmp_path / name for name in ("empty", "other", "broken"))
-    for folder in (empty, other, broken):
+    empty, other = (tmp_path / name for name in ("empty", "other"))
+    for folder in (empty, other):
         folder.mkdir()
-    library = ends.library / "libharp-dpdk.so"
-    other_dpdk(library, other)
-    (broken / ethdev(library)).touch()
+    other_dpdk(ends.library / "libharp-dpdk.so", other)
 
     def here(text: str) -> str:
-        return text.format(folder=empty, other=other, broken=broken, build=ends.build, taken=taken)
+        return text.format(folder=empty, other=other, build=ends.build, taken=taken)
 
     more = {name: here(value) for name, value in case.more.items()}
     return Wrong(case.words, here(case.dpdk), environment() | more)
@@ -96,18 +98,12 @@ def hosts(need_root: None) -> Iterator[Lab]:
         yield lab
 
 
+@pytest.mark.sample("taken", "no-link")
+@pytest.mark.parametrize(
+    "wrong", [*CASES.values(), NO_LINK], ids=[*CASES, "no-link"], indirect=True
+)
 def test_auto_continues_on_another_path(hosts: Lab, wrong: Wrong, ends: Ends, plugin: Path) -> None:
-    goes_on(hosts, wrong, ends, plugin)
-
-
-def test_auto_continues_without_a_link(hosts: Lab, ends: Ends, plugin: Path) -> None:
-    library = {"HARP_LIBDIR": str(ends.build / "tests/unit/fake_dpdk")}
-    wrong = Wrong("its link is down", "fake0,down;ip=10.78.1.1/24", environment() | library)
-    goes_on(hosts, wrong, ends, plugin)
-
-
-def goes_on(hosts: Lab, wrong: Wrong, ends: Ends, plugin: Path) -> None:
-    """A ring all-reduce by the kernel's NICs, and why not by the ports."""
+    """A ring all-reduce over the kernel's NICs; the log says why the port is not used."""
     run = ("-b", "4", "-e", "256K", "-f", "16", "-n", "5", "--ifname", "=eth0")
     root = hosts.hosts[0].endpoint(7000)
     variables = wrong.more | {"HARP_PATH": "auto", "HARP_DPDK": wrong.dpdk, "NCCL_DEBUG": "INFO"}

@@ -6,16 +6,15 @@ import dataclasses
 import itertools
 import json
 import os
-import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from driver_rig import HANGS_S, ROLES, Running, Start, bench, delivers, event, finish, outlives
+from driver_rig import HANGS_S, Running, Start, bench, finish
 
-WRONG, USAGE, HANG, PLUGIN, PEER, INTERRUPTED = 1, 2, 3, 4, 5, 6
+WRONG, USAGE, HANG, PLUGIN, PEER = 1, 2, 3, 4, 5
 
 
 @dataclasses.dataclass
@@ -115,22 +114,6 @@ def kernel_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
 # --------------------------------------------------------------------------------------------------
 # What it measures.
 #
-PERCENTILES = {"count", "min_us", "p50_us", "p90_us", "p99_us", "p99_9_us", "max_us", "mean_us"}
-
-
-def test_lat_measures_latency(arena: Arena, plugin: list[str]) -> None:
-    """Percentiles are ordered, and every sample counts."""
-    document = arena.document(2, "lat", "-b", "8", "-e", "128", "-n", "300", *plugin)
-    assert [row["size_bytes"] for row in document["results"]] == [8, 32, 128]
-    for row in document["results"]:
-        assert row["wrong"] == 0
-        times = row["half_round_trip"]
-        assert set(times) == PERCENTILES
-        assert times["count"] == 300
-        order = [times[k] for k in ("min_us", "p50_us", "p90_us", "p99_us", "p99_9_us")]
-        assert order[0] > 0
-        assert order == sorted(order)
-        assert order[-1] <= times["max_us"]
 
 
 @pytest.mark.parametrize("more", [[], ["--channels", "3"]], ids=" ".join)
@@ -157,17 +140,8 @@ def test_sizes_follow_the_factor(arena: Arena) -> None:
     assert [row["size_bytes"] for row in document["results"]] == [0]
 
 
-@pytest.mark.parametrize("abi", range(6, 13))
-def test_every_abi_version_works(arena: Arena, abi: int) -> None:
-    """Every version through its own table."""
-    args = ["-b", "4", "-e", "40000", "-f", "10", "-n", "3", "--abi", str(abi)]
-    document = arena.document(2, "allreduce", *args, "--plugin", str(arena.plugins["harp"]))
-    assert document["abi"] == abi
-    assert document["wrong"] == 0
-
-
 @pytest.mark.parametrize("protocol", [[], ["--ll"]], ids=["simple", "ll"])
-@pytest.mark.parametrize(("ranks", "channels"), [(1, 1), (2, 1), (2, 3), (3, 2), (4, 1)])
+@pytest.mark.parametrize(("ranks", "channels"), [(1, 1), (2, 3), (3, 2)])
 def test_allreduce_sums_are_right(
     arena: Arena, plugin: list[str], ranks: int, channels: int, protocol: list[str]
 ) -> None:
@@ -183,38 +157,6 @@ def test_allreduce_sums_are_right(
         assert row["algbw_gb_per_s"] == pytest.approx(algbw, rel=0.01, abs=1e-4)
         busbw = row["algbw_gb_per_s"] * 2 * (ranks - 1) / ranks
         assert row["busbw_gb_per_s"] == pytest.approx(busbw, rel=0.01, abs=1e-3)
-
-
-def test_the_json_document_is_complete(arena: Arena) -> None:
-    """Members that scripts rely on."""
-    document = arena.document(2, "allreduce", "-b", "8", "-e", "8", "-n", "2")
-    assert set(document) == {
-        "tool", "version", "mode", "ok", "exit", "error", "net", "plugin", "device", "abi",
-        "speed_mbps", "connect_us", "ranks", "channels", "protocol", "datacheck",
-        "results", "rank0", "wrong", "log",
-    }  # fmt: skip
-    assert document["net"] == "SOCK"
-    assert any("using lo" in line["text"] for line in document["log"])
-
-
-def test_progress_lines_are_printed(arena: Arena) -> None:
-    """JSON lines for a progress bar."""
-    read, write = os.pipe()
-    port = arena.port()
-    args = ("allreduce", "-b", "8", "-e", "512", "-f", "8", "-n", "2")
-    other = arena.start(1, 2, port, *args)
-    words = ["ip", "netns", "exec", arena.name, str(arena.bench), *args, "--rank", "0"]
-    words += ["--ranks", "2", "--root", f"127.0.0.1:{port}", "--ifname", "lo"]
-    words += ["--plugin", str(arena.plugins["sock"]), "--progress-fd", str(write)]
-    done = subprocess.run(words, pass_fds=[write], capture_output=True, text=True, timeout=60)
-    os.close(write)
-    finish(other)
-    assert done.returncode == 0, done.stderr
-    with os.fdopen(read) as lines:
-        events = [json.loads(line) for line in lines]
-    assert [e["size_bytes"] for e in events if e["event"] == "size"] == [8, 64, 512]
-    assert {e["steps"] for e in events} == {3}
-    assert events[-1]["event"] == "end"
 
 
 # --------------------------------------------------------------------------------------------------
@@ -244,14 +186,10 @@ def test_flags_arrive_before_data_is_an_error(arena: Arena) -> None:
 FAULTS = {
     "size": (WRONG, "has 131071 bytes, not 131072"),
     "drop": (HANG, "nothing moved for 3.0 s"),
-    "lose": (HANG, "receives from rank"),
     "stuck": (HANG, "the plugin's test has not returned"),
     "error": (PLUGIN, "failed with ncclSystemError (2) (channel 0, rank"),
     "norequest": (PLUGIN, "left *request unwritten"),
-    "nodone": (PLUGIN, "left *done unwritten"),
-    "noconnect": (HANG, "connect to rank"),
     "init": (PLUGIN, "its last warning: SOCK: init fails"),
-    "nodevice": (PLUGIN, "has no device"),
     "close": (PLUGIN, "closing failed"),
 }
 
@@ -271,18 +209,13 @@ def test_each_fault_of_a_plugin_ends_every_rank_and_is_named(arena: Arena, fault
 USAGES: list[tuple[list[str], str]] = [
     (["nonsense"], "no such mode: nonsense"),
     (["lat", "--rank", "5", "--ranks", "2"], "rank is 5"),
-    (["lat", "--ranks", "3"], "need --ranks 2"),
     (["bw", "-b", "12Q"], "12Q"),
     (["bw", "-b", "2M", "-e", "1M"], "-e is smaller"),
     (["allreduce", "-b", "6"], "multiple of 4"),
-    (["allreduce", "--abi", "13"], "13"),
     (["lat", "--root", "nowhere"], "host:port"),
-    (["lat", "--sizes", "8:0"], "8:0"),
-    (["lat", "--sizes", ""], "out of range"),
     (["lat", "--sizes", "8,,9"], "8,,9"),
     (["lat", "--sizes", ",".join(["8"] * 65)], "out of range"),
     (["lat", "--sizes", "8", "-b", "8"], "goes without -b"),
-    (["bw", "--sizes", "8,128M"], "at most 64M"),
     (["idle", "--sizes", "8"], "--sizes goes with lat, bw, alltoall and allreduce"),
 ]
 
@@ -336,37 +269,3 @@ def test_ranks_with_different_options_are_refused(arena: Arena) -> None:
     finish(other)
     assert root.returncode == PEER
     assert "--channels" in err
-
-
-def test_an_interrupt_ends_all_ranks(arena: Arena) -> None:
-    """SIGINT ends a run at once, and orderly."""
-    port = arena.port()
-    sink = arena.start(0, 2, port, "sink")
-    source = arena.start(1, 2, port, "source")
-    try:
-        ready = event(sink)
-        os.kill(ready["pid"], signal.SIGINT)
-        sink.communicate(timeout=HANGS_S)
-        assert sink.returncode == INTERRUPTED
-    finally:
-        finish(sink)
-        finish(source)
-
-
-# --------------------------------------------------------------------------------------------------
-# Peers that die.
-#
-@pytest.mark.parametrize("fork", [[], ["--fork-child"]], ids=["alone", "forked"])
-@pytest.mark.parametrize("roles", ROLES, ids="-".join)
-def test_the_survivor_of_a_killed_rank_ends_with_an_error(
-    arena: Arena, plugin: list[str], roles: tuple[str, str], fork: list[str]
-) -> None:
-    """Also of a peer that only waits, or has forked a child that sleeps on. Silence HARP would
-    tolerate for 120 s, which harp-bench calls a hang."""
-    if fork and "libnccl-net-sock.so" in plugin[1]:
-        pytest.skip("kernel sockets live on in a forked child: NCCL's own transport hangs here")
-    outlives(arena.pair(*plugin), roles, *fork)
-
-
-def test_completed_sends_were_delivered(arena: Arena, plugin: list[str]) -> None:
-    delivers(arena.pair(*plugin), "-b", "100000")

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any
 
 HANDLE_BYTES = 128
-PTR_HOST = 1
 
 RESULTS = {
     0: "ncclSuccess",
@@ -28,8 +27,6 @@ WARN = 2
 
 _P = ct.c_void_p
 _PP = ct.POINTER(ct.c_void_p)
-# The logger is variadic; what the plugin passes behind fmt is formatted by vsnprintf below.
-_Logger = ct.CFUNCTYPE(None, ct.c_int, ct.c_ulong, ct.c_char_p, ct.c_int, ct.c_char_p, _P)
 
 
 def _fn(*args: Any) -> Any:

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connects without descriptors or memory, and a thousand connects in sequence. When the resources
-are back, the process continues, and nothing stays behind."""
+"""Connects without descriptors or memory. When the resources are back, the process continues."""
 
 from __future__ import annotations
 
@@ -139,7 +138,7 @@ def test_the_sender_has_no_memory_left(hosts: Hosts) -> None:
         assert len(receiver.result()[1]) == len(sender.result()[0]) == COMMS
 
 
-@pytest.mark.parametrize("path", ["auto", "xdp", "kernel"])
+@pytest.mark.parametrize("path", ["auto", "kernel"])
 def test_five_hundred_connects_with_few_descriptors(hosts: Hosts, path: str) -> None:
     """A HARP port takes a descriptor, and is held in TIME-WAIT for a minute: that gives way. At
     worst a comm has fewer lanes."""
@@ -155,19 +154,3 @@ def test_five_hundred_connects_with_few_descriptors(hosts: Hosts, path: str) -> 
                 comms.close()
         for rank in (receiver, sender):
             assert all("fewer lanes" in warning for warning in rank.call("warnings"))
-
-
-def test_a_thousand_connects_leave_nothing(hosts: Hosts) -> None:
-    """Over the kernel: what HARP's ports in TIME-WAIT hold ends a minute later, or at finalize."""
-    with hosts.ranks("kernel", "kernel", **ENV) as (receiver, sender):
-        found = []
-        for n in range(40):
-            comms = Comms(receiver, sender, 25)
-            comms.come()
-            comms.cross()
-            comms.close()
-            if n in (9, 39):
-                found.append([rank.call("settled") for rank in (receiver, sender)])
-        for before, after in zip(*found, strict=True):
-            assert after[:2] == before[:2]
-            assert after[2] < before[2] + 16384  # KiB: of the log, and less than of 750 comms

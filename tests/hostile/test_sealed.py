@@ -158,15 +158,6 @@ def test_every_lane_of_a_comm_is_encrypted(hosts: Hosts, key_file: Path) -> None
         assert runs_captured(capture.close()) == 0
 
 
-def test_lane_kinds_interoperate(each: Hosts, key_file: Path) -> None:
-    env = sealing(key_file)
-    for kinds in (("xdp", "kernel"), ("kernel", "xdp")):
-        with each.ranks(*kinds, **env) as (receiver, sender):
-            pair = Pair(receiver, sender)
-            for size in (0, 1, 7, 8, 9, 1447, 16344, 16345, 65536, 1 << 20):
-                pair.exchange(random.Random(SEED + size).randbytes(size))
-
-
 # ---- settings that differ ------------------------------------------------------------------------
 
 
@@ -207,26 +198,9 @@ def test_the_key_is_changed_between_jobs(hosts: Hosts, path: str, key_file: Path
             before.exchange(PLAIN)
 
 
-def test_the_next_job_of_a_process_has_the_new_key(hosts: Hosts, path: str, key_file: Path) -> None:
-    env = sealing(key_file)
-    with hosts.ranks(path, path, **env) as (receiver, sender):
-        first = Pair(receiver, sender)
-        first.exchange(PLAIN)
-        sender.call("close_send", comm=first.send_comm)
-        receiver.call("close_recv", comm=first.recv_comm)
-        receiver.call("close_listen", comm=first.listen)
-        receiver.call("finalize")
-        write_key(key_file, PSK[::-1])
-        receiver.call("load", path=str(hosts.plugin))
-        with actors(Actor(hosts.netns[1], hosts.env("kernel", **env))) as (later,):
-            later.call("load", path=str(hosts.plugin))
-            Pair(receiver, later).exchange(PLAIN)
-
-
-@pytest.mark.parametrize("who", ["receiver", "sender"])
-def test_one_side_alone_is_named_on_both_sides(
-    hosts: Hosts, path: str, key_file: Path, who: str
-) -> None:
+@pytest.mark.parametrize("path", ["xdp", "kernel"])
+def test_one_side_alone_is_named_on_both_sides(hosts: Hosts, path: str, key_file: Path) -> None:
+    who = "receiver" if path == "xdp" else "sender"
     with hosts.ranks(path, path, **{who: sealing(key_file)}) as (receiver, sender):
         here = "this process encrypts its lanes (HARP_ENCRYPT) and the peer does not"
         there = "the peer encrypts its lanes (HARP_ENCRYPT) and this process does not"
@@ -238,10 +212,8 @@ def test_one_side_alone_is_named_on_both_sides(
 BAD_FILES: dict[str, tuple[str, Callable[[Path], str]]] = {
     "missing": ("needs HARP_KEY_FILE", lambda path: ""),
     "nowhere": ("cannot be opened: No such file", lambda path: str(path / "nothing")),
-    "a folder": ("is not a regular file", str),
     "open to all": ("chmod 600", lambda path: str(write_key(path / "key", PSK, 0o644))),
     "zeros": ("a key of zeros", lambda path: str(write_key(path / "key", bytes(32)))),
-    "too short": ("64 hexadecimal digits", lambda path: str(write_key(path / "key", PSK[1:]))),
 }
 
 
@@ -326,33 +298,29 @@ FORGERIES: dict[str, Callable[[list[bytes]], tuple[bytes, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("name", FORGERIES)
-def test_a_forged_segment_fails_its_comm_only(
-    hosts: Hosts, path: str, key_file: Path, name: str
-) -> None:
+def test_a_forged_segment_fails_its_comm_only(hosts: Hosts, path: str, key_file: Path) -> None:
     env = sealing(key_file)
     with hosts.ranks(path, path, **env) as (receiver, sender):
         pair = Pair(receiver, sender)
-        with sealed_peer(hosts, receiver) as (peer, comm):
-            good = [
-                peer.out.seal(record(DATA, message=m, total=8, payload=b"payload" + b"%d" % m))
-                for m in range(2)
-            ]
-            forged = FORGERIES[name](good)
-            first_is_good = forged[0] == good[0]
-            peer.send(b"".join(forged))
-            if first_is_good:
-                assert (
-                    receiver.call("receive", comm=comm, size=8)
-                    == base64.b64encode(b"payload0").decode()
-                )
-            result, _ = receiver.call("receive_error", comm=comm, size=8)
-            assert result == "ncclRemoteError"
-            said = receiver.call("warnings")
-            assert "failed authentication" in said[0]
-            assert hosts.address[1] in said[0]
-            assert sum("failed authentication" in line for line in said) == 1
-        pair.exchange(b"established")
+        for name, forge in FORGERIES.items():
+            before = len(receiver.call("warnings"))
+            with sealed_peer(hosts, receiver) as (peer, comm):
+                good = [
+                    peer.out.seal(record(DATA, message=m, total=8, payload=b"payload" + b"%d" % m))
+                    for m in range(2)
+                ]
+                forged = forge(good)
+                peer.send(b"".join(forged))
+                if forged[0] == good[0]:
+                    got = receiver.call("receive", comm=comm, size=8)
+                    assert base64.b64decode(got) == b"payload0"
+                result, _ = receiver.call("receive_error", comm=comm, size=8)
+                assert result == "ncclRemoteError", name
+                said = receiver.call("warnings")[before:]
+                assert "failed authentication" in said[0], name
+                assert hosts.address[1] in said[0]
+                assert sum("failed authentication" in line for line in said) == 1
+            pair.exchange(b"established")
 
 
 def test_a_stream_that_is_cut_short_is_no_orderly_end(

@@ -11,13 +11,9 @@ from pathlib import Path
 
 SYSTEM_CALL = {"x86_64": 321, "aarch64": 280}[os.uname().machine]
 _PROG_LOAD, _LINK_CREATE, _LINK_GET_FD_BY_ID, _LINK_DETACH = 5, 28, 30, 34
-_SCHED_CLS, _XDP = 3, 6
-_TCX_INGRESS, _ON_INTERFACE = 46, 37
+_TYPE_XDP, _ATTACH_XDP = 6, 37  # BPF_PROG_TYPE_XDP, BPF_XDP
 _GENERIC = 2  # XDP_FLAGS_SKB_MODE
-_BEFORE = 8  # BPF_F_BEFORE: all that are there
-
-NEXT, PASS, DROP = -1, 0, 2  # what a program at the hook may return
-PASS_XDP = 2  # what one on the interface
+_PASS = 2  # XDP_PASS
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -62,21 +58,14 @@ def detach(link: Link) -> None:
         os.close(fd)
 
 
-def _put(kind: int, verdict: int, ifindex: int, where: int, flags: int) -> int:
-    """A program that always says the same; the descriptor of its link."""
-    code = struct.pack("<BBhi", 0xB7, 0, 0, verdict) + struct.pack("<BBhi", 0x95, 0, 0, 0)
+def put_on(ifindex: int) -> int:
+    """Attaches a generic program that passes everything; the descriptor of its link."""
+    code = struct.pack("<BBhi", 0xB7, 0, 0, _PASS) + struct.pack("<BBhi", 0x95, 0, 0, 0)
     instructions = ctypes.create_string_buffer(code, len(code))
     license_ = ctypes.create_string_buffer(b"GPL")
-    program = _bpf(
-        _PROG_LOAD,
-        struct.pack("IIQQ", kind, 2, ctypes.addressof(instructions), ctypes.addressof(license_)),
-    )
+    pointers = (ctypes.addressof(instructions), ctypes.addressof(license_))
+    program = _bpf(_PROG_LOAD, struct.pack("IIQQ", _TYPE_XDP, 2, *pointers))
     try:
-        return _bpf(_LINK_CREATE, struct.pack("IIII", program, ifindex, where, flags))
+        return _bpf(_LINK_CREATE, struct.pack("IIII", program, ifindex, _ATTACH_XDP, _GENERIC))
     finally:
         os.close(program)
-
-
-def put_on(ifindex: int) -> int:
-    """One on the interface, which has none, that passes everything; as put_first()."""
-    return _put(_XDP, PASS_XDP, ifindex, _ON_INTERFACE, _GENERIC)

@@ -20,7 +20,7 @@ _ETH_P_ALL, _OUTGOING = 3, 4
 _RST, _SYN, _FIN = 4, 2, 1
 
 
-# Where ranks meet (harp.bench.streams, chaos_rank.py): no connection of the plugin's.
+# Where ranks meet (harp.bench.streams): no connection of the plugin's.
 RENDEZVOUS = 7000
 
 

@@ -33,18 +33,6 @@ def test_link_and_mtu_changes_are_reported_and_survived(tools: Tools, lab: Lab) 
     assert f"{name} is up again" in said
 
 
-def test_an_address_and_its_route_may_go_while_others_serve(tools: Tools, lab: Lab) -> None:
-    here, there = lab.hosts
-    server = tools.serve(
-        there, [tools.tcp, "serve", "::", "61000", *tools.side(there, "harp"), "-o", "json"]
-    )
-    for host, number in ((here, 1), (there, 2)):
-        host.run("ip", "address", "add", f"10.78.0.{number}/24", "dev", host.ifname)
-    there.run("ip", "address", "del", f"{there.address}/24", "dev", there.ifname)
-    assert call_until_answered(tools, here, "10.78.0.2")["bytes"] == 100000
-    assert json.loads(finish(server)[0].splitlines()[-1])["bytes_received"] >= 100000
-
-
 def read_until(server: subprocess.Popen[str], words: str) -> None:
     """The server says so, or ends: it waits for no client longer than its --timeout."""
     assert server.stderr is not None

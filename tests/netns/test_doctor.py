@@ -5,11 +5,14 @@ import json
 import sys
 from typing import Any
 
-from netns_tools import Tools, outcome, wait_until
+import pytest
+from netns_tools import Tools, inside, outcome, wait_until, xdp_attached
 
+from harp._core import host_check
 from harp.errors import Exit
-from harp.lab import Host, Lab
+from harp.lab import Host, Lab, LabOptions
 
+SEVERITIES = ("ok", "warn", "fail")
 # No harpd of this machine has a say in it.
 ALONE = ["env", "HARP_SOCKET=/nonexistent/harpd.sock"]
 CHECK = [*ALONE, sys.executable, "-c", "from harp.cli import main; main()", "check"]
@@ -53,6 +56,7 @@ def test_a_veth_is_reported_as_generic(lab: Lab) -> None:
     assert found["af-xdp"]["text"] == "sockets can be made"
     assert found["numa"]["severity"] == found["irq-affinity"]["severity"] == "ok"
     assert "native-xdp" not in found, "veth is generic by choice"
+    assert not xdp_attached(host)
 
 
 def test_check_without_an_interface_examines_all(lab: Lab) -> None:
@@ -81,13 +85,18 @@ def test_the_verdict_comes_first_then_only_problems(lab: Lab) -> None:
     assert any(line.startswith("kernel") and " ok " in line for line in out.splitlines())
 
 
-def test_a_queue_in_use_is_reported(tools: Tools, lab: Lab) -> None:
-    host = lab.hosts[0]
+def test_problems_are_reported(tools: Tools, lab: Lab) -> None:
+    host, other = lab.hosts
     server = tools.serve_tcp(host, "harp", 61000)
+    host.run("ip", "route", "add", "default", "via", other.address)
     report, status = check(host, host.ifname)
-    busy = findings(report)["queue-busy"]
-    assert (busy["severity"], status) == ("fail", Exit.FAILURE)
-    assert busy["text"].startswith("queue 0 has an AF_XDP socket")
+    found = findings(report)
+    assert (found["queue-busy"]["severity"], status) == ("fail", Exit.FAILURE)
+    assert found["queue-busy"]["text"].startswith("queue 0 has an AF_XDP socket")
+    assert found["default-route"]["severity"] == "warn"
+    assert found["xdp-program"]["severity"] == "fail"
+    assert found["ports-used"]["severity"] == "ok", "the kernel does not list a held port"
+    assert findings(check(host, host.ifname, "--queue", "3")[0])["queue"]["severity"] == "fail"
     server.kill()
     server.communicate()
 
@@ -95,6 +104,86 @@ def test_a_queue_in_use_is_reported(tools: Tools, lab: Lab) -> None:
         return findings(check(host, host.ifname)[0])["queue-busy"]["severity"] == "ok"
 
     wait_until(free, "the queue of a dead process is free again")
+
+
+def test_several_queues_are_reported(need_root: None) -> None:
+    with Lab(LabOptions(queues=2)) as lab:
+        host = lab.hosts[0]
+        found = findings(check(host, host.ifname)[0])["queue"]
+        assert found["severity"] == "warn"
+        assert found["text"].startswith("2 receive queues")
+        assert found["remedy"] == f"ethtool -L {host.ifname} combined 1"
+
+
+@pytest.mark.parametrize(
+    ("reserved", "is_warned"),
+    [("", True), ("61000-65535", False), ("1,7-9,61000-65535", False), ("61001-65535", True)],
+)
+def test_ports_that_other_programs_may_get(lab: Lab, reserved: str, is_warned: bool) -> None:
+    host = lab.hosts[0]
+    host.sysctl("ipv4/ip_local_port_range", "32768 65000")
+    host.sysctl("ipv4/ip_local_reserved_ports", reserved)
+    found = findings(check(host, host.ifname)[0])
+    assert (found["ports-reserved"]["severity"] == "warn") is is_warned
+
+
+def test_a_port_in_use_is_reported(tools: Tools, lab: Lab) -> None:
+    host = lab.hosts[0]
+    host.sysctl("ipv4/ip_local_port_range", "32768 60999")
+    tools.serve_tcp(host, "kernel", 61005)
+    found = findings(check(host, host.ifname)[0])
+    assert found["ports-reserved"]["severity"] == "ok"
+    assert found["ports-used"]["severity"] == "warn"
+    assert "(such as 61005)" in found["ports-used"]["text"]
+
+
+def is_duplicate(host: Host) -> bool:
+    shown = json.loads(host.run("ip", "-j", "-6", "address", "show", "dev", host.ifname))
+    return any(each.get("dadfailed") for link in shown for each in link.get("addr_info", ()))
+
+
+def test_the_addresses_that_peers_are_given(lab: Lab) -> None:
+    host, other = lab.hosts
+
+    def found(name: str) -> tuple[str, str]:
+        """In this process: a start of harpctl for each question takes a second."""
+        severity, text = inside(
+            host, lambda: {each: rest[:2] for each, *rest in host_check(host.ifname, 0)}[name]
+        )
+        return SEVERITIES[severity], text
+
+    def change(*words: str) -> None:
+        host.run("ip", "address", *words, "dev", host.ifname)
+
+    assert found("ipv4") == ("ok", "10.77.0.1")
+    severity, text = found("ipv6")
+    assert severity == "ok"
+    assert text.startswith("only the link-local fe80::")
+    assert text.endswith("not used if there is IPv4")
+    change("add", "fd77::1/64", "nodad", "preferred_lft", "0")
+    assert found("ipv6") == ("ok", "fd77::1 (deprecated: it will expire)")
+    change("add", "fd77::5/64", "nodad")
+    assert found("ipv6") == ("ok", "fd77::5")
+    for address in ("fd77::1/64", "fd77::5/64", "10.77.0.1/24"):
+        change("del", address)
+    severity, text = found("ipv6")
+    assert severity == "warn", "without IPv4"
+    assert text.endswith("only hosts on this link can reach")
+    host.sysctl(f"ipv6/conf/{host.ifname}/accept_dad", 1)
+    host.sysctl(f"ipv6/conf/{host.ifname}/dad_transmits", 1000)
+    change("add", "fd77::1/64")
+    assert found("ipv6") == ("fail", "fd77::1 is being checked for duplicates")
+    change("del", "fd77::1/64")
+    host.sysctl(f"ipv6/conf/{host.ifname}/dad_transmits", 1)
+    other.run("ip", "address", "add", "fd77::1/64", "dev", other.ifname, "nodad")
+    change("add", "fd77::1/64")
+    wait_until(lambda: is_duplicate(host), "the duplicate's discovery")
+    assert found("ipv6") == ("fail", "another host has fd77::1 too")
+    host.sysctl(f"ipv6/conf/{host.ifname}/disable_ipv6", 1)
+    assert found("ipv6") == ("fail", "disabled")
+    host.sysctl(f"ipv6/conf/{host.ifname}/disable_ipv6", 0)
+    host.run("ip", "link", "set", host.ifname, "mtu", "1200")
+    assert found("ipv6") == ("fail", "needs an MTU of 1280, not 1200")
 
 
 def test_unexpected_devices_are_refused(lab: Lab) -> None:

@@ -7,8 +7,8 @@ import os
 from collections.abc import Callable, Iterator
 
 import pytest
-from netns_queues import RULE, connection, queue_of, source_port, syns_until_refused
-from netns_tools import HOME_NONE, attach, make_queue, verdicts, wait_until
+from netns_queues import RULE, queue_of, source_port
+from netns_tools import HOME_NONE, attach, make_queue, verdicts
 from scapy.layers.inet import IP, TCP, UDP
 from test_steering import ethernet_of, send_frames
 
@@ -47,60 +47,6 @@ def counted(steering: Steering, work: Callable[[], None]) -> dict[str, int]:
     work()
     after = verdicts(steering)
     return {name: after[name] - before[name] for name in JUDGED if after[name] != before[name]}
-
-
-def refused_at_once(lab: Lab, source: int, port: int) -> None:
-    """The kernel says RST to the first SYN."""
-    here, there = lab.hosts
-    assert syns_until_refused(here, source, (there.address, port)) == 1
-
-
-def call(lab: Lab, source: int, port: int, timeout_s: float) -> None:
-    here, there = lab.hosts
-    with connection(here, source, (there.address, port), timeout_s):
-        pass
-
-
-def test_without_its_socket_a_port_is_the_kernels(lab4: Lab, steering: Steering) -> None:
-    here, there = lab4.hosts
-    for queue in range(QUEUES):
-        source = source_port(here.address, (there.address, LAST), queue, QUEUES)
-        counts = counted(steering, lambda source=source: refused_at_once(lab4, source, LAST))
-        assert counts == {ABSENT: 1}
-
-
-def test_the_death_of_a_socket_gives_its_ports_to_the_kernel(lab4: Lab, steering: Steering) -> None:
-    """As when a leased job is killed: the socket goes, the map is not touched."""
-    here, there = lab4.hosts
-    xsk, frames = make_queue(there, HOME)
-    steering.xsk_set(HOME, xsk)
-    at = {
-        queue: source_port(here.address, (there.address, FIRST), queue, QUEUES)
-        for queue in range(QUEUES)
-    }
-
-    def unanswered(queue: int) -> None:
-        with pytest.raises(TimeoutError):
-            call(lab4, at[queue], FIRST, 0.2)
-
-    for queue in range(QUEUES):
-        counts = counted(steering, lambda queue=queue: unanswered(queue))
-        assert counts.keys() == {REDIRECT_TCP if queue == HOME else RSS_MISMATCH}
-    os.close(xsk)
-    os.close(frames)
-
-    def gone() -> bool:
-        try:
-            call(lab4, at[HOME] + 4096, FIRST, 0.05)
-        except ConnectionRefusedError:
-            return True
-        except TimeoutError:
-            return False
-        return False
-
-    wait_until(gone, "the map's entry")
-    for queue in range(QUEUES):
-        refused_at_once(lab4, at[queue], FIRST)
 
 
 def test_what_came_to_each_queue(lab4: Lab, steering: Steering) -> None:
@@ -224,8 +170,3 @@ def test_invalid_port_ranges_are_refused(steering: Steering) -> None:
         with pytest.raises(OSError, match="steering map") as refused:
             steering.ports_set(*arguments)
         assert refused.value.errno == errno.EINVAL, arguments
-
-
-def test_the_whole_range_can_be_set(lab4: Lab, steering: Steering) -> None:
-    steering.ports_set(0, 65535, QUEUES_MAX - 1, True)
-    steering.ports_set(0, 65535, 0, False)

@@ -5,14 +5,10 @@ The laboratory's switch chooses the queues: by a Toeplitz hash that HARP knows, 
 not know, or always queue 0.
 """
 
-import concurrent.futures
 import contextlib
-import itertools
 import re
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 from actor import Actor, actors
@@ -21,7 +17,6 @@ from netns_tools import Tools
 from harp import _paths
 from harp.bench.runner import BenchOptions, run_bench
 from harp.lab import Lab, LabOptions, cpus
-from harp.lab.netns import in_namespace
 
 QUEUES = 8
 KEY = "6d5a56da255b0ec24167253d43a38fb0d0ca2bcbae7b30b477cb2da38030f20c6a42b73bbeac01fa"
@@ -256,43 +251,6 @@ def test_waiting_costs_next_to_nothing(switched: Lab, monkeypatch: pytest.Monkey
         assert max(rank["asleep_cpu_percent"], rank["waiting_cpu_percent"]) < 5, report["results"]
     assert late["waiting_wakes_per_s"] < asleep, report["results"]
     assert polls["waiting_wakes_per_s"] < asleep + LOOKS_PER_S, report["results"]
-
-
-@contextlib.contextmanager
-def neighbor_changes(lab: Lab) -> Iterator[None]:
-    """A neighbor of every host changes fifty times a second."""
-    over = threading.Event()
-
-    def change(ipr: Any) -> None:
-        (index,) = ipr.link_lookup(ifname=lab.hosts[0].ifname)
-        for turn in itertools.count():
-            if over.wait(0.02):
-                return
-            mac = f"02:00:00:00:00:{turn % 256:02x}"
-            ipr.neigh("replace", dst="10.77.0.250", lladdr=mac, ifindex=index, state=0x80)
-
-    with concurrent.futures.ThreadPoolExecutor() as pool:
-        changers = [pool.submit(in_namespace, host.netns, change) for host in lab.hosts]
-        try:
-            yield
-        finally:
-            over.set()
-    for changer in changers:
-        changer.result()
-
-
-def test_neighbor_changes_cost_a_sleeping_rank_little_time(
-    switched: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Netlink messages about other neighbors are read as they come, because an unread one would
-    keep the descriptor readable."""
-    monkeypatch.setenv("HARP_INSTANCES", "4")
-    monkeypatch.setenv("HARP_RSS", TOEPLITZ)
-    monkeypatch.setenv("HARP_DAEMON", "off")
-    with neighbor_changes(switched):
-        report = run_bench(switched, BenchOptions("idle", path="xdp", channels=2, seconds=3))
-    assert report["ok"]
-    assert all(rank["asleep_cpu_percent"] < 20 for rank in report["results"]), report["results"]
 
 
 def test_missing_queues_are_reported(tools: Tools) -> None:

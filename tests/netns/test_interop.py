@@ -19,9 +19,14 @@ PORT = {"harp": 61000, "kernel": 7000}
 
 WIRED = [
     LabOptions(mtu_bytes=mtu, offload=offload, ipv6=ipv6)
-    for ipv6, mtus in ((False, (1500, 3498, 9000)), (True, (1280, 1500, 9000)))
-    for mtu in mtus
-    for offload in (True, False)
+    for mtu, offload, ipv6 in (
+        (1500, True, False),
+        (3498, False, False),
+        (9000, True, False),
+        (1280, True, True),
+        (1500, False, True),
+        (9000, False, True),
+    )
 ]
 
 
@@ -83,13 +88,3 @@ def test_bytes_arrive_from_harp_to_harp(
         assert end["stats"]["csum_partial_accepted"] <= 3
     if more and test == "send":
         assert near["stats"]["tx_copied_bytes"] == 0
-
-
-@pytest.mark.parametrize(("client", "server"), [("harp", "kernel"), ("kernel", "harp")])
-@pytest.mark.parametrize("size", [1, 1448, 40000])
-def test_echoed_bytes_return(
-    tools: Tools, shared_each: Lab, client: str, server: str, size: int
-) -> None:
-    args = ("--count", "300", "--size", str(size))
-    report, _, _ = transfer(tools, shared_each, client, server, "echo", *args)
-    assert report["rtt_ns"]["min"] > 0

@@ -88,7 +88,7 @@ def test_a_stopped_process_goes_on_where_it_was(lab: Lab, path: str, stopped: in
         process = stream.ranks[stopped].process
         process.send_signal(signal.SIGSTOP)
         try:
-            wait_for_ticks(stream, 1 - stopped, 10 * LANE_TIMEOUT_MS // TICK_MS)
+            wait_for_ticks(stream, 1 - stopped, 4 * LANE_TIMEOUT_MS // TICK_MS)
         finally:
             process.send_signal(signal.SIGCONT)
         stream.flow(2 * MIB)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from crash_rig import NOBODY
 from harpd_rig import HostDaemon
 from netns_tools import Tools, wait_until
 
@@ -24,12 +25,6 @@ from harp._host import Kind
 from harp.closing import Closing
 from harp.lab import Lab
 
-# User nobody, no capability, little locked memory, a network namespace of its own.
-NOBODY = (
-    *("unshare", "--net", "--", "prlimit", "--memlock=65536:65536", "--"),
-    *("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all"),
-    *("--bounding-set=-all", "--no-new-privs", "--"),
-)
 XSK, FRAMES, PAGE = range(3)
 # Offsets in struct harp_lease_leased.
 QUEUE_AT, MAC_AT, PAGE_BYTES_AT = 52, 90, 96
@@ -94,7 +89,12 @@ def refused(tools: Tools, relay: Relay, *args: str) -> str:
     """The one line of a job that fails."""
     words = [tools.tcp, *args, "--ifname", relay.harpd.host.ifname, "--daemon", relay.path]
     done = subprocess.run(
-        [*NOBODY, *words], capture_output=True, text=True, cwd="/", timeout=60, check=False
+        ["unshare", "--net", "--", *NOBODY, *words],
+        capture_output=True,
+        text=True,
+        cwd="/",
+        timeout=60,
+        check=False,
     )
     assert (done.returncode, done.stdout) == (1, "")
     (line,) = done.stderr.splitlines()

@@ -78,24 +78,3 @@ def test_what_is_confirmed_stays_what_it_was(each: Lab) -> None:
     with_monitor(here, work)
     assert states(here, there.address) == ["PERMANENT"]
     assert absent not in here.run("ip", "neigh", "show")
-
-
-def test_changes_are_reported_with_their_interface(lab: Lab) -> None:
-    here = lab.hosts[0]
-
-    def changed(monitor: NetworkMonitor, ready: Callable[[Any], bool]) -> bool:
-        while select.select([monitor], [], [], 30)[0]:
-            if ready(monitor.read()):
-                return True
-        return False
-
-    def work(monitor: NetworkMonitor, ifindex: int) -> None:
-        dev = ["dev", here.ifname]
-        here.run("ip", "link", "set", *dev, "mtu", "1400")
-        assert changed(monitor, lambda found: ifindex in found.interfaces)
-        here.run("ip", "address", "add", "10.99.0.1/24", *dev)
-        assert changed(monitor, lambda found: ifindex in found.interfaces)
-        here.run("ip", "route", "add", "10.98.0.0/24", *dev)
-        assert changed(monitor, lambda found: found.routes)
-
-    with_monitor(here, work)

@@ -90,37 +90,3 @@ def test_by_default_a_host_gets_reserved_ports_and_nothing_else(lab: Lab) -> Non
     assert inside(other, lambda _: PORTS.read_text()) == "\n", "each namespace has its own"
     inside(host, lambda kernel: restore(result.undo, kernel))
     assert inside(host, lambda _: PORTS.read_text()) == "\n"
-
-
-def test_a_change_from_outside_stays(queues_lab: Lab) -> None:
-    host = queues_lab.hosts[0]
-    nic = NicConfig(ifname=host.ifname, queues=2)
-    undo = inside(host, lambda kernel: prepare([nic], 0, kernel)).undo
-    host.run("ethtool", "-L", host.ifname, "rx", "3")
-    _ports, left = inside(host, lambda kernel: restore(undo, kernel)).outcomes
-    assert (left.status, left.text) == ("left", "changed by another program since: rx 3")
-    assert channels(host) == [3, 4]
-
-
-def test_a_new_interface_of_the_same_name_is_left_alone(queues_lab: Lab) -> None:
-    host = queues_lab.hosts[0]
-    nic = NicConfig(ifname=host.ifname, queues=2)
-    undo = inside(host, lambda kernel: prepare([nic], 0, kernel)).undo
-    host.run("ip", "link", "delete", host.ifname)
-    back = inside(host, lambda kernel: restore(undo, kernel))
-    assert "gone" in [outcome.status for outcome in back.outcomes]
-    queues = ["numtxqueues", "2", "numrxqueues", "2"]
-    host.run("ip", "link", "add", host.ifname, *queues, "type", "veth", "peer", "name", "v1")
-    back = inside(host, lambda kernel: restore(undo, kernel))
-    assert "gone" in [outcome.status for outcome in back.outcomes]
-
-
-def test_an_mtu_is_never_touched(queues_lab: Lab) -> None:
-    """No kind of change knows it; a NIC with everything asked for keeps its own."""
-    from harp.nicprep.kinds import KINDS
-
-    assert not [kind for kind in KINDS if "mtu" in kind]
-    host = queues_lab.hosts[0]
-    nic = NicConfig(ifname=host.ifname, queues=256, rx_ring=65536, tx_ring=65536)
-    inside(host, lambda kernel: prepare([nic], 0, kernel))
-    assert json.loads(host.run("ip", "-j", "link", "show", host.ifname))[0]["mtu"] == 1500

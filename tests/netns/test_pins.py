@@ -15,7 +15,6 @@ from netns_tools import (
     Tools,
     adopt,
     attach,
-    compile_pass,
     inside,
     serve_pin,
     verdicts,
@@ -178,8 +177,6 @@ STALE: dict[str, tuple[Callable[[Path], None], str]] = {
     "layout 0": (lambda pins: set_layout(pins, 0), "layout 0"),
     "older layout": (older_layout, r"by another version of HARP \(layout 1, ours is 3\)"),
     "sockets and addresses swapped": (lambda pins: swap(pins, "xsks", "addresses"), "eth0"),
-    "ports and verdicts swapped": (lambda pins: swap(pins, "ports", "verdicts"), "eth0"),
-    "layout and verdicts swapped": (lambda pins: swap(pins, "layout", "verdicts"), "eth0"),
 }
 
 
@@ -311,14 +308,3 @@ def test_adopting_needs_privileges(lab: Lab, pinned: Path) -> None:
     out = host.run(sys.executable, "-c", AS_NOBODY, library, str(pinned), host.ifname)
     assert out.split() == [str(errno.EPERM), str(errno.EPERM)]
     assert names(pinned) == PINS
-
-
-def test_a_foreign_program_is_left_alone(lab: Lab, bpffs: Path, tmp_path: Path) -> None:
-    host = lab.hosts[1]
-    program = compile_pass(tmp_path)
-    host.run("ip", "link", "set", host.ifname, "xdpgeneric", "obj", program, "sec", "xdp")
-    with pytest.raises(OSError, match="stop its owner") as refused:
-        attach(host)
-    assert refused.value.errno == errno.EBUSY
-    assert refusal(host, bpffs).errno == errno.ENOENT
-    assert xdp_attached(host)

@@ -2,7 +2,6 @@
 """harp.Instance over AF_XDP between two hosts: with HARP, with the kernel, and its errors."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -104,35 +103,9 @@ with harp.Instance(sys.argv[3], drive=False) as instance:
 """
 
 
-# Memory in use keeps its instance.
-LENT = """
-import sys, harp
-with harp.Instance(sys.argv[3]) as instance:
-    end = instance.connect(sys.argv[1], int(sys.argv[2]), timeout=20)
-    frame = end.frame()
-    view = memoryview(frame)
-    for close in (instance.close, end.close, frame.release):
-        try:
-            close()
-        except BufferError:
-            pass
-        else:
-            raise SystemExit("memory in use was given back")
-    view[:4] = b"safe"
-    view.release()
-    end.send_frame(frame, 4)
-    kept = end.frame()
-    end.shutdown()
-    print(int.from_bytes(end.recv(8), "little"))
-    end.abort()
-    assert kept.released
-"""
-
-
 CLIENTS = {
     "the kernel": (KERNEL_CLIENT, bytes(range(256)) * 4096),
     "an instance that its owner polls": (BY_HAND, b"by hand"),
-    "an instance whose memory is in use": (LENT, b"safe"),
 }
 
 
@@ -243,26 +216,6 @@ def test_refusals_name_the_cause(tools: Tools, lab: Lab) -> None:
         assert all(word in line for word in words), line
 
 
-UNPRIVILEGED = """
-import os, sys, harp
-harp.Instance  # loaded while the files can be read
-os.setgroups([])
-os.setresgid(65534, 65534, 65534)
-os.setresuid(65534, 65534, 65534)
-try:
-    harp.Instance(sys.argv[1])
-except PermissionError as error:
-    print(error)
-"""
-
-
-def test_without_privilege_it_says_what_is_missing(tools: Tools, lab: Lab) -> None:
-    here = lab.hosts[0]
-    out, err, status = outcome(here, script(here, UNPRIVILEGED, here.ifname))
-    assert status == 0, err
-    assert "CAP_" in out
-
-
 IDLE = """
 import resource, sys, harp
 with harp.Instance(sys.argv[1]) as instance, instance.listen(61000) as acceptor:
@@ -280,16 +233,3 @@ def test_a_waiting_instance_sleeps(tools: Tools, lab: Lab) -> None:
     out, err, status = outcome(here, script(here, IDLE, here.ifname))
     assert status == 0, err
     assert int(out) < 100, "wakes in a second without a packet"
-
-
-@pytest.mark.parametrize("signal", ["-INT", "-KILL"])
-def test_a_killed_process_leaves_nothing(tools: Tools, lab: Lab, signal: str) -> None:
-    there = lab.hosts[1]
-    server = tools.serve(there, script(there, SERVER, there.address, 61000, there.ifname))
-    pids = there.run("ip", "netns", "pids", there.netns).split()
-    children = [pid for pid in pids if pid == str(server.pid)]
-    assert children
-    subprocess.run(["kill", signal, *children], check=True)
-    _, err = server.communicate(timeout=20)
-    wait_until(lambda: not xdp_attached(there), "detached")
-    assert ("KeyboardInterrupt" in err) == (signal == "-INT")

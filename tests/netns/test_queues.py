@@ -2,8 +2,6 @@
 """Many queues: instances of one process, a NIC that spreads, ports that have a home."""
 
 import json
-import os
-import signal
 import subprocess
 import sys
 import threading
@@ -18,7 +16,6 @@ from scapy.layers.inet import ICMP, IP, TCP
 from test_steering import ethernet_of, send_frames
 
 from harp import _host
-from harp.errors import HarpError
 from harp.lab import Host, Lab, LabOptions
 
 PORT = 61000
@@ -69,9 +66,6 @@ for line in sys.stdin:
         print(json.dumps(instances[0].steering()), flush=True)
     elif command == "native":
         print(refusal(count, xdp_mode="native"), flush=True)
-    elif command == "fork" and os.fork() == 0:
-        print(os.getpid(), refusal(0), flush=True)
-        signal.pause()
 os._exit(0)
 """
 
@@ -186,21 +180,6 @@ def test_instances_of_one_interface_have_one_xdp_mode(tools: Tools, wide4: Lab) 
         echoed(sock, 1 << 20)
 
 
-def test_a_forked_child_keeps_nothing_and_gets_nothing(tools: Tools, wide: Lab) -> None:
-    """It may ask for an instance, is refused as others would be, and holds nothing up."""
-    there = wide.hosts[1]
-    servers = start(tools, there, 2)
-    child, _, told = servers.ask("fork").partition(" ")
-    try:
-        assert "HARP's XDP program is attached already" in told
-        servers.process.kill()
-        servers.process.wait()
-        wait_until(lambda: not xdp_attached(there), "detaching")
-        start(tools, there, 2)
-    finally:
-        os.kill(int(child), signal.SIGKILL)
-
-
 @pytest.fixture
 def wide4(need_root: None) -> Iterator[Lab]:
     with Lab(LabOptions(queues=4, rss=RULE)) as lab:
@@ -266,9 +245,3 @@ def test_a_connection_needs_the_home_queue_of_its_port(tools: Tools, wide4: Lab,
     assert judge(reached), reached
     counts = servers.counts()
     assert (counts["rss_mismatch"] > 0) == (sum(reached) < 48)
-
-
-@pytest.mark.parametrize("rule", ["", "two words", "toeplitz:00", f"{RULE}:9", "hash:x", "nosuch"])
-def test_an_invalid_rss_rule_is_reported(need_root: None, rule: str) -> None:
-    with pytest.raises(HarpError), Lab(LabOptions(queues=2, rss=rule)):
-        pass

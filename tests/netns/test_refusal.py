@@ -24,14 +24,6 @@ def refused(tools: Tools, host: Host, *options: str, before: tuple[str, ...] = (
 
 
 IMPOSSIBLE = {
-    "interface": (
-        ("--ifname", "nosuch0"),
-        "nosuch0 queue 0: no such interface; `ip link` lists them",
-    ),
-    "queue": (
-        ("--queue", "7"),
-        "eth0 queue 7: no such queue; the interface has 1 queues, numbered from 0",
-    ),
     "zero-copy": (
         ("--copy", "zero-copy"),
         "driver veth has no zero-copy AF_XDP; use copy mode",

@@ -63,17 +63,6 @@ def test_a_working_instance_is_shown(tools: Tools, each: Lab) -> None:
     client.send_signal(signal.SIGKILL)
 
 
-def test_the_page_goes_with_its_process(tools: Tools, lab: Lab) -> None:
-    """By its end as by a kill: nothing is left to be cleaned up."""
-    there = lab.hosts[1]
-    for how in (signal.SIGTERM, signal.SIGKILL):
-        server = tools.serve_tcp(there, "harp", 61000)
-        assert len(of_process(server.pid)) == 1
-        server.send_signal(how)
-        server.communicate()
-        assert of_process(server.pid) == []
-
-
 def test_an_interface_that_is_down_is_reported(tools: Tools, lab: Lab) -> None:
     """By an instance that nothing else happens to."""
     there = lab.hosts[1]

@@ -16,7 +16,7 @@ from netns_tools import Tools, finish, run
 from harp.lab import Host, Lab, LabOptions
 from harp.lab.netns import in_namespace
 
-COUNT = 3000
+COUNT = 1000
 PORT = 7000
 
 
@@ -55,7 +55,7 @@ def end(server: Any) -> Any:
     return json.loads(finish(server)[0].splitlines()[-1])
 
 
-@pytest.mark.parametrize("size", [4, 64, 1400])
+@pytest.mark.parametrize("size", [4, 1400])
 def test_kernel_calls_harp(tools: Tools, family: Lab, size: int) -> None:
     here, there = family.hosts
     server = echo_server(tools, there)
@@ -73,7 +73,7 @@ def test_kernel_calls_harp(tools: Tools, family: Lab, size: int) -> None:
     assert report["stats"]["drop_udp_checksum"] == 0
 
 
-@pytest.mark.parametrize("size", [4, 64, 1400])
+@pytest.mark.parametrize("size", [4, 1400])
 def test_harp_calls_kernel(tools: Tools, family: Lab, size: int) -> None:
     here, there = family.hosts
 

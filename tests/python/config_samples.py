@@ -203,38 +203,5 @@ def texts(key: Key) -> st.SearchStrategy[str]:
     return st.one_of(number, near, words, anything)
 
 
-def settings(key: Key) -> st.SearchStrategy[Any]:
-    """Good values, as Python has them once they are read."""
-    match key.type:
-        case Type.BOOL:
-            return st.booleans()
-        case Type.U32 | Type.MS | Type.US:
-            return st.integers(key.min, key.max)
-        case Type.CHOICE:
-            return st.sampled_from(key.words)
-        case Type.LIST if key.name in MEANINGFUL:
-            known = st.sampled_from(MEANINGFUL[key.name][0])
-            return st.lists(known, unique=True, max_size=key.max).map(tuple)
-        case Type.LIST:
-            word = st.text(
-                st.characters(
-                    exclude_categories=["Cc", "Cs", "Zs", "Zl", "Zp"], exclude_characters=","
-                ),
-                min_size=1,
-                max_size=63,
-            )
-            return st.lists(word, max_size=key.max).map(tuple)
-        case Type.CORES:
-            cores = st.lists(st.integers(0, CORE_MAX - 1), unique=True, max_size=key.max)
-            return cores.map(tuple)
-        case Type.PORTS:
-            ports = st.tuples(st.integers(key.min, key.max), st.integers(key.min, key.max))
-            return ports.map(lambda pair: (min(pair), max(pair)))
-    if key.name in MEANINGFUL:
-        return st.sampled_from(MEANINGFUL[key.name][0])
-    text = st.text(st.characters(exclude_categories=["Cc", "Cs"]), max_size=key.max // 4)
-    return text.filter(lambda value: len(value) >= key.min)
-
-
 TABLE_KEYS = [key for key in keys.all_keys() if key.table]
 JOB_KEYS = [key for key in keys.global_keys() if keys.Reader.JOB in key.readers]

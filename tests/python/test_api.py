@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scapy.layers.inet import IP, TCP, UDP
+from scapy.layers.inet import IP, TCP
 from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 
@@ -155,19 +155,6 @@ def test_a_handshake_with_scapy(ipv6: bool) -> None:
         assert {bytes(packet[TCP].payload) for packet in again} == {b"by HARP"}
         conn.abort()
         listener.close()
-
-
-def test_datagrams_with_scapy() -> None:
-    with PacketBench() as bench:
-        sock = bench.stack.udp(5000)
-        head = Ether(src=bench.peer_mac, dst=bench.mac) / IP(src=bench.peer, dst=bench.address)
-        assert bench.exchange(head / UDP(sport=9, dport=5000) / b"ping") == []
-        data, size, (address, port) = sock.recv()
-        assert (data, size, address, port) == (b"ping", 4, bench.peer, 9)
-        sock.send(b"pong", address, port)
-        (answer,) = bench.exchange()
-        assert bytes(answer[UDP].payload)[:4] == b"pong"
-        sock.close()
 
 
 def test_time_is_the_callers() -> None:

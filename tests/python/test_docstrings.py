@@ -83,13 +83,3 @@ def test_every_parameter_is_described(module: ModuleType) -> None:
         else:
             missing += lacking(name, value, value.__doc__)
     assert not missing
-
-
-def test_what_is_missing_is_found() -> None:
-    def one(first: int, *rest: int) -> None: ...
-
-    assert lacking("one", one, None) == ["one has no docstring"]
-    assert lacking("one", one, "Do.") == ["one: first", "one: rest"]
-    text = "Do.\n\nParameters\n----------\nfirst, *rest\n    Some.\n\nRaises\n------\nE\n    N."
-    assert lacking("one", one, text) == []
-    assert lacking("one", one, text.replace("first, ", "")) == ["one: first"]

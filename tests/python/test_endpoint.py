@@ -355,19 +355,6 @@ def test_the_background_thread_polls_while_no_call_waits(
             assert two.recv(timeout=LIMIT_S) == b"polled by waiting threads"
 
 
-def test_losses_are_repaired_by_the_guard() -> None:
-    with harp.testing.pair() as (a, b), b.listen(PORT) as acceptor:
-        with a.driver.hold():
-            for host in (a, b):
-                host.wire.impair(host.port, delay_ns=100_000, loss_ppm=20_000)
-        with a.connect(b.address, PORT) as one, acceptor.accept() as two:
-            data = np.random.default_rng(1).integers(0, 256, 1 << 20, "u1")
-            sending = in_thread(lambda: one.send_all(data))
-            assert (two.recv_array(data.shape) == data).all()
-            sending.result(LIMIT_S)
-            assert one.info()["retransmits"] > 0
-
-
 def test_a_wait_is_interrupted_by_a_signal(ends: tuple[harp.Endpoint, harp.Endpoint]) -> None:
     _, there = ends
 
@@ -556,17 +543,6 @@ def test_many_threads_on_many_connections(two: tuple[MemoryHost, MemoryHost]) ->
         assert all(future.result(120) for future in callers)
         assert sorted(future.result(120) for future in servers) == list(range(count))
     acceptor.close()
-
-
-def test_other_threads_run_while_one_waits(ends: tuple[harp.Endpoint, harp.Endpoint]) -> None:
-    """The GIL is free: a second thread may call, again and again, while the first waits."""
-    here, there = ends
-    waiting = in_thread(lambda: there.recv_array(4))
-    for _ in range(1000):
-        here.info()
-    assert not waiting.done()
-    here.send_all(b"done")
-    assert waiting.result(LIMIT_S).tobytes() == b"done"
 
 
 def test_a_forked_child_gets_an_error(ends: tuple[harp.Endpoint, harp.Endpoint]) -> None:

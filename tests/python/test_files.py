@@ -12,13 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from harp import files
-from harp.cli import config as cli_config
 from harp.cli import manual
 from harp.daemon import __main__ as harpd
-from harp.errors import Exit, HarpError
+from harp.errors import HarpError
 
 HANGS_S = 30  # a program that waits for the other end of a FIFO never ends
 
@@ -157,13 +155,3 @@ def test_a_directory_that_is_gone(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.stderr == "harpd: the current directory: No such file or directory\n"
     assert done.returncode == 1
-
-
-def test_a_file_without_a_name_is_not_the_default_one(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """--file "$FILE" of a shell that knows no FILE."""
-    monkeypatch.setenv("HARP_CONFIG", str(tmp_path / "harp.toml"))
-    done = CliRunner().invoke(cli_config.init, ["--file", ""])
-    assert done.exit_code == Exit.USAGE
-    assert not (tmp_path / "harp.toml").exists()

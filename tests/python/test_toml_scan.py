@@ -138,7 +138,7 @@ NOISE = st.lists(PIECES, max_size=8).map("".join)
 
 
 @given(NOISE, st.sampled_from([*spellings(), ""]), NOISE)
-@limits(max_examples=2000, database=None, deadline=None)
+@limits(max_examples=500, database=None, deadline=None)
 def test_no_text_hides_a_requirement(
     probe: Path,
     tmp_path_factory: pytest.TempPathFactory,

@@ -109,19 +109,6 @@ def test_watch_prints_one_json_line_per_sample(owner: Owner) -> None:
         watching.terminate()
 
 
-def test_watch_draws_rates(owner: Owner) -> None:
-    command = [*HARPCTL, "stats", "--watch", "--interval", "0.05", "--pid", str(owner.process.pid)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watching:
-        assert watching.stdout is not None
-        heads = 0
-        for line in watching.stdout:
-            heads += "rx pkts/s" in line
-            if heads == 3:
-                break
-        watching.terminate()
-    assert heads == 3
-
-
 def test_no_instances_are_reported(make_owner: MakeOwner) -> None:
     done = harpctl("stats", "--nic", "no-such-nic")
     assert done.returncode == Exit.OK
@@ -150,14 +137,6 @@ def test_pages_of_other_users_need_root(owner: Owner) -> None:
     assert done.returncode == Exit.PRIVILEGE, done.stderr
     assert "run as root" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize("command", ["stats", "flows"])
-def test_help_has_examples(command: str) -> None:
-    done = harpctl(command, "--help")
-    assert f"harpctl {command} " in done.stdout
-    assert "Exit code" in done.stdout
-    assert harpctl(command, "--interval", "0").returncode == Exit.USAGE
 
 
 def test_amounts_and_spans() -> None:

@@ -2,7 +2,6 @@
 """The metrics endpoint: the content of a scrape, misbehaving clients, and unusable addresses."""
 
 import socket
-import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -61,15 +60,6 @@ def test_a_source_that_fails_costs_its_part_only(owner: Owner) -> None:
     assert "harpd_start_time_seconds" not in text
 
 
-def test_silent_clients_block_no_scrape(endpoint: exporter.Exporter) -> None:
-    silent = [socket.create_connection(endpoint.address) for _ in range(exporter.REQUESTS_MAX - 1)]
-    try:
-        assert "harp_build_info" in get(endpoint.url)
-    finally:
-        for each in silent:
-            each.close()
-
-
 def test_unfinished_requests_block_no_scrape(
     endpoint: exporter.Exporter,
 ) -> None:
@@ -125,20 +115,6 @@ def test_nonsense_is_survived(endpoint: exporter.Exporter) -> None:
             while talking.recv(65536):
                 pass
     assert "harp_build_info" in get(endpoint.url)
-
-
-def test_many_scrapes_at_once_are_answered(endpoint: exporter.Exporter) -> None:
-    texts: list[str] = []
-
-    def scrape() -> None:
-        texts.append(get(endpoint.url))
-
-    threads = [threading.Thread(target=scrape) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(texts) == 4
 
 
 def test_a_busy_port_is_one_clear_line(endpoint: exporter.Exporter) -> None:

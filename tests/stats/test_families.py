@@ -3,9 +3,7 @@
 
 import subprocess
 from dataclasses import replace
-from itertools import pairwise
 
-import numpy as np
 import pytest
 from conftest_stats import MakeOwner, Owner, tool
 from harpd_documents import Documents, documents, nic
@@ -113,14 +111,6 @@ def test_buckets_are_cumulative_and_exact(instances: tuple[Instance, ...]) -> No
     assert found[f"{name}_sum", labels] == pytest.approx(99.999999999 + 3.049e-06)
     values = [buckets[bound] for bound in sorted(buckets)]
     assert values == sorted(values)
-
-
-def test_octaves_lose_nothing() -> None:
-    """One value in every bucket: each octave holds four more than the one before."""
-    counts = families.octaves(np.ones(len(schema.upper_ns()) + 1, dtype=np.uint64))
-    steps = [after - before for (_, before), (_, after) in pairwise(counts)]
-    assert set(steps[:-1]) == {4.0}
-    assert counts[-1] == ("+Inf", len(schema.upper_ns()) + 1)
 
 
 def test_the_same_queue_of_two_namespaces_has_two_slots(instances: tuple[Instance, ...]) -> None:

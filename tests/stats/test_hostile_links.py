@@ -17,7 +17,7 @@ from harp import _page, memfd
 from harp.procfs import PROC
 from harp.stats import discover
 
-LOOKS = 4000
+LOOKS = 1500
 
 
 @contextmanager

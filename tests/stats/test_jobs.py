@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Statistics of jobs: lanes by comm and peer, shares, dead lanes; and invalid regions."""
 
-import errno
 import fcntl
 import io
 import json
@@ -14,7 +13,6 @@ from collections.abc import Callable
 from ipaddress import ip_network
 from typing import Any
 
-import numpy as np
 import pytest
 from conftest_stats import JobOwner, MakeOwner
 from documents import changed, places
@@ -23,7 +21,7 @@ from test_cli_stats import HARPCTL, harpctl
 
 from harp import _page, stats
 from harp.errors import Exit, HarpError
-from harp.stats import lanes_view, schema, source, view
+from harp.stats import lanes_view, source, view
 from harp.stats.instance import HostSnapshot, host_document, host_text, look
 from harp.stats.job import comms, document
 from harp.stats.page import read_job
@@ -221,19 +219,6 @@ def _part(raw: bytes, part: int) -> tuple[int, int]:
     return offset + 64, stride
 
 
-@pytest.mark.parametrize("part", [_page.JOB, _page.RAILS, _page.COMMS, _page.LANES])
-def test_a_part_outside_the_page_is_an_error(job_owner: JobOwner, part: int) -> None:
-    raw = _copied(job_owner)
-    struct.pack_into("=I", raw, 24 + 16 * part, 0xFFFFFFC0)
-    fd = _memfd(raw)
-    try:
-        with pytest.raises(stats.PageError, match=f"part {part} exceeds the page") as error:
-            read_job(fd)
-        assert error.value.errno == errno.EPROTO
-    finally:
-        os.close(fd)
-
-
 def test_invalid_records_are_shown_as_invalid(job_owner: JobOwner) -> None:
     """Numbers that name nothing, comms of the same number, escape sequences: text and no crash."""
     raw = _copied(job_owner)
@@ -286,22 +271,6 @@ def test_a_writer_that_died_costs_only_that_record(job_owner: JobOwner) -> None:
     assert len(left) == 2
 
 
-def test_the_lists_are_the_plugin_s() -> None:
-    names = [each.name for each in schema.job_counters()]
-    assert names[:2] == ["comms_opened", "comms_failed"]
-    ends = [name for number in range(9) if (name := _page.lane_end_name(number))]
-    assert [name for name in names if name.startswith("lanes_died_")] == [
-        f"lanes_died_{end}" for end in ends
-    ]
-    for dtype in (
-        schema.record_type("lane"),
-        schema.record_type("comm"),
-        schema.record_type("rail"),
-    ):
-        assert dtype.itemsize % 8 == 0
-    assert np.dtype(schema.record_type("lane")).fields is not None
-
-
 def shown(host: dict[str, Any]) -> str:
     """The output of all views."""
     output = io.StringIO()
@@ -327,14 +296,15 @@ def test_an_invalid_answer_is_one_line(
     job_owner: JobOwner, make_owner: MakeOwner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From another harpd, or from another program at its socket: any value for any field."""
-    make_owner()
+    pid = make_owner().process.pid
     with stats.find() as found:
-        answer = json.dumps(host_document(look(found)))
+        mine = tuple(each for each in look(found).instances if each.pid == pid)
+    answer = json.dumps(host_document(HostSnapshot(mine, jobs=(job_owner.job(),))))
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     seed, refusals = 7, []
     rng = random.Random(seed)
     ways = list(places(json.loads(answer)))[1:]
-    for way in rng.sample(ways, min(len(ways), 300)):  # pages of other tests may be among them
+    for way in rng.sample(ways, min(len(ways), 200)):
         value = rng.choice(HOSTILE)
         document = changed(json.loads(answer), way, value)
         monkeypatch.setattr(source, "ask_harpd", lambda _flows, document=document: document)
@@ -345,5 +315,5 @@ def test_an_invalid_answer_is_one_line(
             refusals.append(str(error))
         else:
             assert "\x1b" not in text, (seed, way, value)
-    assert len(refusals) > 25  # fewer with more pages of other tests
+    assert len(refusals) > 20
     assert not [words for words in refusals if "\n" in words or "\x1b" in words]

@@ -55,11 +55,6 @@ def test_a_process_s_pages_are_found_and_read(owner: Owner) -> None:
     assert first.fd == -1
 
 
-def test_flows_may_be_left_out(owner: Owner) -> None:
-    with stats.find() as found:
-        assert len(owner.pages(found)[0].read(flows=False).flows) == 0
-
-
 def first_instance(owner: Owner) -> dict[str, Any]:
     """The document of the instance on queue 0."""
     with stats.find() as found:
@@ -378,23 +373,3 @@ def test_unreadable_entries_of_proc_are_counted(tmp_path: Path) -> None:
     (tmp_path / "self").mkdir()
     with stats.find(tmp_path) as found:
         assert (found.pages, found.bad, found.hidden_processes) == ([], [], 0)
-
-
-@pytest.mark.parametrize(("item_bytes", "most"), [(1 << 16, 1 << 16), (4097, 1), (8, 65537)])
-def test_no_page_has_such_items(owner: Owner, item_bytes: int, most: int) -> None:
-    """The product, of 32 bits, would be the size of what is read into."""
-    with stats.find() as found:
-        page, _ = owner.pages(found)
-        with pytest.raises(ValueError, match="no page has such"):
-            _page.read(page.fd, _page.FLOWS, item_bytes, most)
-
-
-def test_the_lists_are_the_stack_s() -> None:
-    names = [each.name for each in schema.statistics()]
-    assert names[:2] == ["polls", "rx_packets"]
-    assert {each.kind for each in schema.statistics()} == {"counter", "gauge"}
-    assert {"no_frame", "tcp_checksum"} <= {each.drop_reason for each in schema.drops()}
-    assert schema.record_type("flow").itemsize % 8 == 0
-    upper = schema.upper_ns()
-    assert len(upper) == schema.record_type("histogram")["bucket"].shape[0] - 1
-    assert list(upper) == sorted(set(upper))

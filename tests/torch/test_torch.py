@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from torch_launch import TIMEOUT_S, output_of
 
-from harp.errors import Exit
 from harp.lab import Lab, LabOptions
 
 # Of the real torch: this folder's name is found, too.
@@ -112,10 +111,6 @@ def test_split(tmp_path: Path) -> None:
     }
 
 
-def test_many_groups(tmp_path: Path) -> None:
-    results(tmp_path, "many_groups", 2)
-
-
 def test_mismatched_calls(tmp_path: Path) -> None:
     """Both ranks get an error that names both calls."""
     for text in results(tmp_path, "mismatch", 2).values():
@@ -144,12 +139,6 @@ def test_destroy_with_work_in_flight(tmp_path: Path) -> None:
 def test_abort(tmp_path: Path) -> None:
     texts = results(tmp_path, "aborted", 3)
     assert all("rank 0 aborted the group" in text for text in texts.values()), texts
-
-
-def test_other_world(tmp_path: Path) -> None:
-    texts = results(tmp_path, "other_world", 2)
-    assert "rank 1 opened it with world 3, rank 0 with 2" in texts[0]
-    assert "rank 1 opened it with world 3, rank 0 with" in texts[1]
 
 
 def test_store_that_is_gone(tmp_path: Path) -> None:
@@ -288,14 +277,6 @@ def test_bench_of_variants() -> None:
     assert abs(cell["float16_net_sent_bytes"] / cell["net_sent_bytes"] - 1 / 2) < 0.01
     assert cell["of_flat"] > 0
     assert cell["of_float16"] > 0
-
-
-def test_bench_of_no_size() -> None:
-    words = ("bench", "torch", "--min-bytes", "64", "--max-bytes", "32")
-    command = [str(Path(sys.executable).with_name("harpctl")), *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == Exit.USAGE
-    assert "--min-bytes 64 is above --max-bytes" in done.stderr
 
 
 def test_bench_of_top_k() -> None:

@@ -681,16 +681,6 @@ def bad_calls(rank: int, world: int, folder: Path) -> list[str]:
     return texts
 
 
-def other_world(rank: int, world: int, folder: Path) -> str:
-    """Rank 1 believes in a rank more."""
-    from harp import _paths
-    from harp.torch import building
-
-    store, plugin = dist.FileStore(str(folder / "store"), -1), str(_paths.plugin())
-    create = building.module().create
-    return failure(lambda: create(store, rank, world + rank, 20_000, "g", plugin, 0))
-
-
 def store_gone(rank: int, world: int, folder: Path) -> str:
     """The store's server ends before the ranks meet in it."""
     address = folder / "port"
@@ -722,17 +712,6 @@ def no_destroy(rank: int, world: int, folder: Path) -> str:
     data = torch.ones(100_000) * (rank == 0)
     dist.broadcast(data, 0)
     return "" if (data == 1).all() else "wrong"
-
-
-def many_groups(rank: int, world: int, folder: Path) -> None:
-    init(rank, world, folder)
-    for _ in range(30):
-        group = dist.new_group()
-        data = torch.ones(3)
-        dist.all_reduce(data, group=group)
-        assert data[0].item() == world
-        dist.destroy_process_group(group)
-    dist.destroy_process_group()
 
 
 def main() -> int:

@@ -11,14 +11,10 @@
  *	corrupt     one bit of the received payload is flipped (in the middle of the message)
  *	size        test() of the receive reports one byte less
  *	drop        the send is reported done, and never sent
- *	lose        the receive's completion is never reported
  *	stuck       test() does not return
  *	error       test() fails with ncclSystemError
  *	norequest   isend leaves *request unwritten
- *	nodone      test() leaves *done unwritten
- *	noconnect   connect stays pending for ever
  *	init        init fails
- *	nodevice    devices says 0
  *	early       every message's odd 4-byte words are written before the even ones (LL's flags
  *	            before their data)
  *	close       closeSend fails
@@ -115,7 +111,7 @@ static enum nccl_result sock_init(void **ctx, uint64_t comm_id, struct nccl_comm
 
 static enum nccl_result sock_devices(int *ndev)
 {
-	*ndev = sock_faulty("nodevice") ? 0 : 1;
+	*ndev = 1;
 	return NCCL_SUCCESS;
 }
 
