@@ -45,7 +45,6 @@
 #define KERNEL_ACTIVE_NS 200000u
 #define KERNEL_LOOK_MESSAGES 16u
 #define KERNEL_LOOK_TIMES 10u
-#define QUICK_NS 20000u    /* between turns of a comm whose only socket is empty */
 #define LEFT_NS 100000000u /* without a poll by the application: the control thread takes over */
 
 static_assert(COMM_LANES_MAX < 63, "a bit of `missed` for each engine");
@@ -376,24 +375,6 @@ static void comm_tick(struct comm *comm, uint64_t now_ns)
 	comm_leave(comm);
 }
 
-/* Is the receiver's only socket empty? Most polls find this, and a turn takes twice the instructions.
- * At least every QUICK_NS a turn is taken, for timers and statistics. */
-static bool comm_is_idle(struct comm *comm, uint64_t now_ns)
-{
-	struct comm_lane *l;
-	bool idle;
-
-	if (comm->side != COMM_RECV || comm->failover || comm_has_engines(comm) ||
-	    atomic_load_explicit(&comm->kernel_due, memory_order_relaxed) ||
-	    !poller_try(&comm->poller))
-		return false;
-	l = comm->lanes[0];
-	idle = l && now_ns < comm->now_ns + QUICK_NS && !l->in.here && !l->in_head_bytes &&
-	       !comm_lane_has_out(l) && !lane_kernel_read_ahead(l->lane, &comm->kernel_poll);
-	comm_leave(comm);
-	return idle;
-}
-
 void comm_poll(struct comm *comm)
 {
 	uint64_t now_ns = clock_now_ns();
@@ -409,8 +390,7 @@ void comm_poll(struct comm *comm)
 	}
 	if ((comm->has_kernel_lanes || comm->failover) && comm_kernel_is_due(comm, now_ns)) {
 		comm->kernel_polled_ns = now_ns;
-		if (!comm_is_idle(comm, now_ns))
-			comm_turn(comm, NULL, now_ns, COMM_TURN_TEST);
+		comm_turn(comm, NULL, now_ns, COMM_TURN_TEST);
 	}
 }
 

@@ -109,10 +109,6 @@ void kernel_poll_look(struct kernel_poll *poll)
 		return;
 	poll->looked = true;
 	poll->looks++;
-	if (poll->tried) {
-		poll->tried = false;
-		return;
-	}
 	if (poll->epoll_fd < 0 || poll->looks % LOOKS_UNTIL_ALL == 0) {
 		for (struct kernel_member *m = poll->members; m; m = m->next)
 			m->readable = m->writable = true;

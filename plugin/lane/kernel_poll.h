@@ -28,7 +28,6 @@ struct kernel_poll {
 	unsigned looks, silent; /* looks in all, and in a row without an event */
 	int epoll_fd;           /* -1: fewer than two members, or out of descriptors */
 	bool looked;            /* in this turn */
-	bool tried;             /* the only member was read since the last look */
 	bool rare;              /* the previous turn was RARE_NS ago or more */
 	uint64_t turned_ns;     /* previous turn */
 };

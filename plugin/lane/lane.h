@@ -95,9 +95,6 @@ void lane_kernel_options(int fd);
 void lane_kernel_join(struct lane *lane, struct poller *poller, struct kernel_poll *poll);
 /* May a comm's kernel lane have data to read? */
 bool lane_kernel_is_due(struct lane *lane);
-/* Reads ahead from a comm's only lane. Returns false if its socket is empty; true if it is not, or if the
- * lane does not read ahead. */
-bool lane_kernel_read_ahead(struct lane *lane, struct kernel_poll *poll);
 /* Acknowledge received data at once, because the peer's sends complete on TCP's acknowledgment. */
 void lane_kernel_ack_promptly(struct lane *lane);
 /* How long the peer has not answered; see kernel_silence_ns(). 0 for other lanes. */

@@ -415,20 +415,6 @@ bool lane_kernel_is_due(struct lane *lane)
 	return lane->ops != &lane_kernel_ops || k->member.readable || k->ahead_begin < k->ahead_end;
 }
 
-bool lane_kernel_read_ahead(struct lane *lane, struct kernel_poll *poll)
-{
-	struct lane_kernel *k = to_kernel(lane);
-
-	if (lane->ops != &lane_kernel_ops || lane->error || k->bulk ||
-	    k->ahead_begin < k->ahead_end)
-		return true;
-	k->member.readable = true;
-	if (lane_kernel_read(k, k->ahead, 0, AHEAD_BYTES) == -EAGAIN)
-		return false;
-	poll->tried = true;
-	return true;
-}
-
 void lane_kernel_join(struct lane *lane, struct poller *poller, struct kernel_poll *poll)
 {
 	for (; lane; lane = lane->beneath) {
