@@ -3,8 +3,8 @@
 
 import subprocess
 import tempfile
-import time
 from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +102,7 @@ class Team(Closing):
         texts: Mapping[int, str] | None = None,
         remedy: str = "",
     ) -> list[str]:
-        """Wait for all processes.
+        """Wait for all processes, or for the first that failed by itself: others may wait for it.
 
         Parameters
         ----------
@@ -127,25 +127,36 @@ class Team(Closing):
         HarpError
             A process failed, or the time is over.
         """
-        end_s = None if limit_s is None else time.monotonic() + limit_s
-        printed = []
-        try:
-            for process in self.processes:
-                left_s = None if end_s is None else max(0.0, end_s - time.monotonic())
-                printed.append(process.communicate(timeout=left_s)[0])
-        except subprocess.TimeoutExpired:
-            raise HarpError(f"{self._name}: not done after {limit_s:.0f} s{remedy}") from None
-        statuses = [process.returncode for process in self.processes]
-        failed = [index for index, status in enumerate(statuses) if status not in good]
-        if failed:
-            raise self.failure(min(failed, key=lambda index: statuses[index] in late), texts)
-        return printed
+        lost = None  # the error of a process that lost another one
+        with ThreadPoolExecutor(len(self.processes)) as pool:
+            ends = [pool.submit(process.communicate) for process in self.processes]
+            try:
+                for end in as_completed(ends, limit_s):
+                    index = ends.index(end)
+                    status = self.processes[index].returncode
+                    if status in good:
+                        continue
+                    if status not in late:
+                        raise self.failure(index, texts)
+                    lost = lost or self.failure(index, texts)
+            except TimeoutError:
+                timeout = HarpError(f"{self._name}: not done after {limit_s:.0f} s{remedy}")
+                raise lost or timeout from None
+            finally:
+                self._kill()  # the threads end with the processes
+        if lost:
+            raise lost
+        return [end.result()[0] for end in ends]
 
-    def close(self) -> None:
-        """Kill processes that still run. May be called twice."""
+    def _kill(self) -> None:
         for process in self.processes:
             if process.poll() is None:
                 process.kill()
+
+    def close(self) -> None:
+        """Kill processes that still run. May be called twice."""
+        self._kill()
+        for process in self.processes:
             process.wait()
             if process.stdout is not None:
                 process.stdout.close()
