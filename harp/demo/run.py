@@ -31,6 +31,7 @@ RSS = "toeplitz:6d5a56da255b0ec24167253d43a38fb0d0ca2bcbae7b30b477cb2da38030f20c
 # training amplifies the difference.
 TOLERANCE = 1e-4
 BASELINE_ROUNDS = 5
+WEIGHTS = "weights"  # folder of the ranks' weights, in the team's
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ def _command(options: DemoOptions, lab: Lab, rank: int, folder: Path) -> list[st
     if options.ranks_per_host > 1:  # HARP's TCP connects hosts, not ranks of one host
         command += ["--memory", f"{folder.name}-{host.index}"]
     command += ["--epochs", str(options.epochs), "--timeout", str(options.timeout_s)]
-    return [*command, "--weights", folder / f"rank{rank}.npy"]
+    return [*command, "--weights", folder / WEIGHTS / f"rank{rank}.npy"]
 
 
 def _start(
@@ -118,7 +119,7 @@ def _start(
     jail = Jail(
         socket=str(daemons[host.index].socket),
         readable=(*library_dirs(), str(_paths.plugin(options.plugin).parent)),
-        writable=(str(team.folder), "/dev/shm"),
+        writable=(str(team.folder / WEIGHTS), "/dev/shm"),
         hostname=f"rank{rank}",
     )
     process = team.start(None, jail.command(host, command), env=env)
@@ -189,7 +190,7 @@ def compare(options: DemoOptions, folder: Path) -> dict[str, Any]:
     Sums of two ranks can be reproduced exactly, because a + b is b + a. Those of more ranks depend
     on the order of the ring.
     """
-    ranks = [np.load(folder / f"rank{rank}.npy") for rank in range(options.ranks)]
+    ranks = [np.load(folder / WEIGHTS / f"rank{rank}.npy") for rank in range(options.ranks)]
     alone = _alone(options, folder)
     difference = float(np.abs(ranks[0] - alone).max() / np.abs(alone).max())
     equal = all(weights.tobytes() == ranks[0].tobytes() for weights in ranks)
@@ -236,8 +237,11 @@ def _train(
     """Train on new hosts. Returns the ranks' reports and the seconds that it took."""
     with Lab(_laboratory(options)) as lab, ExitStack() as stack:
         daemons = _daemons(options, lab, stack)
+        weights = team.folder / WEIGHTS
+        weights.mkdir()
         if daemons:
-            team.folder.chmod(0o777)  # user nobody writes weights there, and we read them
+            # User nobody writes there, and only there: root writes in the team's folder.
+            weights.chmod(0o1777)
         return _follow(options, lab, daemons, team, on_epoch)
 
 

@@ -5,11 +5,13 @@ import contextlib
 import json
 import os
 import re
+import stat
 import subprocess
 import sys
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -21,6 +23,8 @@ from harp.cli import COMMANDS, SECTIONS, cli, manual
 from harp.cli.group import Group
 from harp.demo import run as demo
 from harp.errors import Exit, HarpError
+from harp.lab import LabOptions
+from harp.lab.team import Team
 
 SEVERITIES = ("ok", "warn", "fail")
 SLOW = {"matplotlib", "numpy", "pyroute2", "scapy"}
@@ -457,6 +461,23 @@ def test_demo_compares_with_kernel_sockets(monkeypatch: pytest.MonkeyPatch) -> N
     done = harpctl("demo", "--epochs", "1", "--baseline", "--ipv6")
     assert done.returncode == Exit.USAGE
     assert "leave --ipv6 out" in done.stderr
+
+
+def test_demo_lets_nobody_write_the_weights_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    modes = {}
+
+    def follow(_options: Any, _lab: Any, _daemons: Any, team: Team, _on_epoch: Any) -> Any:
+        folders = (team.folder, team.folder / demo.WEIGHTS)
+        modes.update({folder.name: stat.S_IMODE(folder.stat().st_mode) for folder in folders})
+        return [], 0.0
+
+    monkeypatch.setattr(demo, "Lab", lambda _options: contextlib.nullcontext())
+    monkeypatch.setattr(demo, "_daemons", lambda *_: [None])
+    monkeypatch.setattr(demo, "_follow", follow)
+    monkeypatch.setattr(demo, "compare", lambda *_: {})
+    with pytest.raises(IndexError):  # there are no ranks to report
+        demo.run(demo.DemoOptions(lab=LabOptions(), daemon=True))
+    assert list(modes.values()) == [0o700, 0o1777]
 
 
 @pytest.mark.usefixtures("need_root")
