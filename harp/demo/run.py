@@ -249,18 +249,14 @@ def _comm_seconds(options: DemoOptions) -> float:
     """Train once more; return the median time in communication of rank 0's epochs."""
     with _team() as team:
         reports, _ = _train(options, team)
-    return _median_comm_seconds(reports[0].epochs)
+    return statistics.median(float(epoch["comm_seconds"]) for epoch in reports[0].epochs)
 
 
-def _median_comm_seconds(epochs: list[dict[str, Any]]) -> float:
-    return statistics.median(float(epoch["comm_seconds"]) for epoch in epochs)
-
-
-def _baseline(options: DemoOptions, first: float) -> dict[str, Any]:
+def _baseline(options: DemoOptions) -> dict[str, Any]:
     """Train over HARP and over kernel sockets used as NCCL's socket transport does, alternated.
 
     The sockets' hosts have no XDP program. A machine's speed changes within seconds, so the two are
-    compared within a round only. first: HARP's seconds in the first round.
+    compared within a round only.
     """
     sockets = replace(
         options,
@@ -270,15 +266,19 @@ def _baseline(options: DemoOptions, first: float) -> dict[str, Any]:
         nic="veth",
         lab=replace(options.lab, queues=1, rss=None),
     )
-    rounds = [(first, _comm_seconds(sockets))]
-    for number in range(1, BASELINE_ROUNDS):
+    rounds = []
+    for number in range(BASELINE_ROUNDS):
         order = (options, sockets) if number % 2 == 0 else (sockets, options)
         times = {which is sockets: _comm_seconds(which) for which in order}
         rounds.append((times[False], times[True]))
     return {
         "rounds": [{"harp_seconds": harp, "sockets_seconds": other} for harp, other in rounds],
-        "speed": sorted(other / harp if harp else 0.0 for harp, other in rounds),
+        "speed": sorted(_speed(harp, other) for harp, other in rounds),
     }
+
+
+def _speed(harp_seconds: float, sockets_seconds: float) -> float:
+    return sockets_seconds / harp_seconds if harp_seconds else 0.0
 
 
 def run(options: DemoOptions, on_epoch: Any = lambda event: None) -> dict[str, Any]:
@@ -289,7 +289,7 @@ def run(options: DemoOptions, on_epoch: Any = lambda event: None) -> dict[str, A
         verdict = compare(options, team.folder)
     sockets = None
     if options.baseline:
-        sockets = _baseline(options, _median_comm_seconds(reports[0].epochs))
+        sockets = _baseline(options)
     return {
         "options": {
             "plugin": str(options.plugin) if options.plugin else None,
@@ -389,15 +389,17 @@ def transport_lines(report: dict[str, Any]) -> list[str]:
             "late when its process waits for a processor"
         )
     if (sockets := report["sockets"]) is not None:
-        rounds, speed = sockets["rounds"], sockets["speed"]
-        harp, other = (
-            statistics.median(each[key] for each in rounds) * 1000
-            for key in ("harp_seconds", "sockets_seconds")
-        )
+        # The times are those of the round with the median speed: medians of each could contradict
+        # the median of the speeds.
+        speed = sockets["speed"]
+        times = [(each["harp_seconds"], each["sockets_seconds"]) for each in sockets["rounds"]]
+        times.sort(key=lambda pair: _speed(*pair))
+        harp, other = times[len(times) // 2]
         lines.append(
-            f"in communication, per epoch: HARP {harp:.2f} ms, kernel sockets as NCCL uses them "
-            f"{other:.2f} ms. HARP's speed: {statistics.median(speed):.2f} times the sockets' "
-            f"({speed[0]:.2f} to {speed[-1]:.2f} in {len(rounds)} alternated rounds)"
+            f"in communication, per epoch: HARP {harp * 1000:.2f} ms, kernel sockets as NCCL uses "
+            f"them {other * 1000:.2f} ms. HARP's speed: {_speed(harp, other):.2f} times the "
+            f"sockets' ({speed[0]:.2f} to {speed[-1]:.2f}; the median of {len(times)} alternated "
+            "rounds)"
         )
     return lines
 

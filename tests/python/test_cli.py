@@ -463,6 +463,19 @@ def test_demo_compares_with_kernel_sockets(monkeypatch: pytest.MonkeyPatch) -> N
     assert "leave --ipv6 out" in done.stderr
 
 
+def test_demo_prints_times_and_speed_of_one_round() -> None:
+    # Medians of the times would say 3 ms and 4 ms, and the median of the speeds 0.8.
+    rounds = [(0.001, 0.006), (0.005, 0.004), (0.003, 0.001)]
+    sockets = {
+        "rounds": [{"harp_seconds": harp, "sockets_seconds": other} for harp, other in rounds],
+        "speed": sorted(other / harp for harp, other in rounds),
+    }
+    (line,) = demo.transport_lines({"ranks": [], "options": {}, "sockets": sockets})
+    assert "HARP 5.00 ms" in line
+    assert "them 4.00 ms. HARP's speed: 0.80 times" in line
+    assert "(0.33 to 6.00; the median of 3 alternated rounds)" in line
+
+
 def test_demo_lets_nobody_write_the_weights_only(monkeypatch: pytest.MonkeyPatch) -> None:
     modes = {}
 
