@@ -412,6 +412,11 @@ def verdict_lines(verdict: dict[str, Any], ranks: int) -> list[str]:
         first = f"weights of the {ranks} ranks DIFFER: the all-reduce gave them other sums"
     if verdict["alone_equal_bit_for_bit"]:
         words = "equal bit for bit"
+    elif ranks == 2:
+        words = (
+            f"DIFFERS by {verdict['difference_relative']:.1e} of the largest weight, though the"
+            " order of its sums is the same"
+        )
     else:
         words = (
             f"largest difference {verdict['difference_relative']:.1e} of the largest weight"

@@ -476,6 +476,21 @@ def test_demo_prints_times_and_speed_of_one_round() -> None:
     assert "(0.33 to 6.00; the median of 3 alternated rounds)" in line
 
 
+@pytest.mark.parametrize(("ranks", "words"), [(2, "DIFFERS by 1.0e-06"), (3, "tolerance 1e-04")])
+def test_demo_has_no_tolerance_for_two_ranks(ranks: int, words: str) -> None:
+    verdict = {
+        "weights": 9,
+        "ranks_equal_bit_for_bit": True,
+        "difference_relative": 1e-6,
+        "tolerance_relative": demo.TOLERANCE,
+        "alone_equal_bit_for_bit": False,
+        "agree": ranks > 2,
+    }
+    lines = demo.verdict_lines(verdict, ranks)
+    assert words in lines[1]
+    assert ("tolerance" in lines[1]) == (ranks > 2)
+
+
 def test_demo_lets_nobody_write_the_weights_only(monkeypatch: pytest.MonkeyPatch) -> None:
     modes = {}
 
