@@ -7,8 +7,8 @@ server sends a nonce and the client answers with its HMAC, and is dropped otherw
 everybody who reaches the port may read and write: the store holds addresses and one-time secrets of
 listeners, so give a secret where others share the network.
 
-The server keeps bounds: connections, bytes of a key, of a value and of all, and the time in which a
-client must have proved that it knows the secret.
+The server keeps bounds: connections, bytes of a key, of a value and of all, bytes of replies that a
+client has not read, and the time in which a client must have proved that it knows the secret.
 """
 
 import asyncio
@@ -26,6 +26,7 @@ VALUE_BYTES_MAX = 2 << 20
 TOTAL_BYTES_MAX = 256 << 20
 CLIENTS_MAX = 16384
 PENDING_MAX = 256  # clients that have not proved themselves
+BACKLOG = 1024  # connections that all ranks of a job make at once
 HELLO_S = 10.0
 NONCE_BYTES = 32
 GREETING = b"harp-store-1"
@@ -163,7 +164,10 @@ class _Client(asyncio.Protocol):
         return True
 
     def reply(self, status: int, value: bytes = b"") -> None:
-        """Send a reply."""
+        """Send a reply. A client that requests more without reading its replies is dropped."""
+        if self.transport.get_write_buffer_size() > VALUE_BYTES_MAX:
+            self.transport.abort()
+            return
         self.transport.write(_REPLY.pack(status, len(value)) + value)
 
 
@@ -191,7 +195,7 @@ class StoreServer:
         family = socket.AF_INET6 if dual else socket.AF_INET
         try:
             return socket.create_server(
-                ("", port), family=family, dualstack_ipv6=dual, backlog=1024
+                ("", port), family=family, dualstack_ipv6=dual, backlog=BACKLOG
             )
         except OSError as error:
             raise OSError(
@@ -200,7 +204,7 @@ class StoreServer:
 
     def _serve(self, listener: socket.socket) -> None:
         server = self.loop.run_until_complete(
-            self.loop.create_server(lambda: _Client(self), sock=listener)
+            self.loop.create_server(lambda: _Client(self), sock=listener, backlog=BACKLOG)
         )
         self.loop.run_forever()
         server.close()

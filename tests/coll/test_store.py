@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The key-value store of harp.collectives, and what it finds in a job's environment."""
 
+import contextlib
+import hashlib
+import hmac
 import socket
+import struct
 import threading
 from collections.abc import Iterator
 
@@ -79,6 +83,22 @@ def test_bounds(served: TcpStore, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(OSError, match="full"):
         served.set("key", b"x" * 1000)
     served.set("key", b"x" * 100)
+
+
+def test_a_client_that_reads_no_reply_is_dropped(served: TcpStore) -> None:
+    served.set("key", b"x" * store_module.VALUE_BYTES_MAX)
+    get = struct.pack("!BHI", 2, 3, 0) + b"key"
+    with socket.create_connection(("localhost", served.port), timeout=5) as sock:
+        greeting = sock.recv(4096)
+        nonce = greeting[len(store_module.GREETING) :]
+        proof = hmac.new(b"s3cret", store_module.GREETING + nonce, hashlib.sha256).digest()
+        sock.sendall(proof + get * 100)
+        received = 0
+        with contextlib.suppress(ConnectionResetError):
+            while data := sock.recv(1 << 20):
+                received += len(data)
+    assert received < 50 * store_module.VALUE_BYTES_MAX
+    assert served.get("key") is not None
 
 
 def test_a_client_that_does_not_prove_itself_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
