@@ -31,6 +31,7 @@ import numpy as np
 from harp import _paths
 from harp.bench.runner import BenchOptions
 from harp.closing import Closing
+from harp.config import profile
 from harp.errors import Exit, HarpError
 from harp.lab.team import Team
 from harp.plugin_log import path_in_use
@@ -209,19 +210,11 @@ def profile_text(
         f" {row['kernel_us']:>13.1f} {row['speed_of_harp']:>6.2f}"
         for row in measured
     ]
-    lines += ["version = 1", f'host = "{host}"', ""]
     if tuner is not None:
-        lines += [
-            "# For NCCL's tuner; rates in MB/s. The same on every host of a job.",
-            "[tuner]",
-            f"latency_ns = {int(tuner['latency_ns'])}",
-            f'rates = "{_curve(tuner["rates"])}"',
-            f'channels = "{_curve(tuner["channels"])}"',
-            "",
-        ]
-    lines += ["[[nic]]", f'ifname = "{ifname}"']
-    lines += [f'mode = "{mode}"', f'harp_up_to = "{limit}"', f'peers = "{peers}"', ""]
-    return "\n".join(lines)
+        curves = {key: _curve(tuner[key]) for key in ("rates", "channels")}
+        tuner = {"latency_ns": int(tuner["latency_ns"]), **curves}
+    entry = profile.Entry(ifname, mode, limit, peers)
+    return "\n".join([*lines, profile.text([entry], host, tuner)])
 
 
 # --------------------------------------------------------------------------------------------------

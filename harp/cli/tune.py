@@ -6,6 +6,7 @@ import re
 import secrets
 import socket
 import tempfile
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from harp import output as console
 from harp.bench import tune as runner
 from harp.cli.complete import complete_interface
 from harp.cli.options import FilePath, output_option
-from harp.config.profile import ProfileError, parse
+from harp.config import profile
 from harp.errors import Exit, HarpError
 
 PROFILE = Path("/etc/harp/profile.toml")
@@ -53,13 +54,22 @@ def _existing(folder: Path) -> Path:
     return folder if folder.exists() else _existing(folder.parent)
 
 
-def _store(file: Path, text: Any) -> str:
-    """Store a profile from the measuring host, which may have another version."""
+def store_profile(file: Path, text: Any, ifname: str, peers: str) -> str:
+    """Store a profile from the measuring host, which may have another version. It may only be about
+    what was measured; its comments are dropped.
+    """
     try:
-        parse(str(text), socket.gethostname())
-    except ProfileError as error:
+        entries = profile.parse(str(text))
+        for entry in entries:
+            if (entry.ifname, entry.peers) != (ifname, peers):
+                raise profile.ProfileError(
+                    f"it is about {entry.ifname}, peers {entry.peers or 'all'}, and {ifname}, peers"
+                    f" {peers} was measured"
+                )
+    except profile.ProfileError as error:
         raise HarpError(f"the peer sent a profile that can't be used: {error}") from error
-    return write_profile(file, str(text))
+    times = tomllib.loads(str(text)).get("tuner")
+    return write_profile(file, profile.text(entries, tuner=times))
 
 
 def _wait(port: int, ifname: str | None, file: Path) -> None:
@@ -72,9 +82,13 @@ def _wait(port: int, ifname: str | None, file: Path) -> None:
         except OSError as error:
             raise HarpError(f"port {port}: {error.strerror}; choose another with --port") from error
 
+    measured = ("", "")
+
     def pick(address: str) -> tuple[str, str]:
+        nonlocal measured
         name, peers = interface_of(address)
-        return ifname or name, peers
+        measured = (ifname or name, peers)
+        return measured
 
     with listener:
         own_port = listener.getsockname()[1]
@@ -88,7 +102,7 @@ def _wait(port: int, ifname: str | None, file: Path) -> None:
             listener,
             token,
             pick,
-            lambda text: _store(file, text),
+            lambda text: store_profile(file, text, *measured),
             lambda words: console.err.print(words, markup=False),
         )
     console.out.print(f"{file}: written; new jobs use it", markup=False)
@@ -117,24 +131,24 @@ def _measure(
 
             measured, words = runner.measure(link, name, rounds, advance, shapes)
         limit = runner.harp_up_to({name: measured[name] for name in runner.SHAPES})
-        profile: dict[str, Any] = {
+        result: dict[str, Any] = {
             "mode": runner.nic_mode(words),
             "harp_up_to": limit,
             "measured": runner.rows(measured),
         }
         if nccl:
-            profile["tuner"] = runner.tuner_times(measured, limit)
+            result["tuner"] = runner.tuner_times(measured, limit)
 
         def text(host: str, ifname: str, peers: str) -> str:
-            mode, tuner = profile["mode"], profile.get("tuner")
-            rows = profile["measured"]
+            mode, tuner = result["mode"], result.get("tuner")
+            rows = result["measured"]
             return runner.profile_text(host, ifname, mode, peers, rows, limit, tuner)
 
         written = [write_profile(file, text(socket.gethostname(), name, peers))]
         theirs = [other.get(key, "") for key in ("host", "ifname", "peers")]
         link.send({"profile": text(*theirs)})
         written.append(f"{theirs[0]}: {str(link.receive().get('written'))[:300]}")
-    return {"ifname": name, "peers": peers, **profile, "written": written}
+    return {"ifname": name, "peers": peers, **result, "written": written}
 
 
 def _print(report: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ TOML that text() writes, and rejects what parse() rejects.
 import re
 import socket
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_network
 from pathlib import Path
@@ -123,9 +123,19 @@ def parse(text: str, host: str | None = None) -> tuple[Entry, ...]:
     return tuple(_entry(raw, number) for number, raw in enumerate(nics, 1))
 
 
-def text(entries: Sequence[Entry], host: str | None = None) -> str:
+def text(
+    entries: Sequence[Entry], host: str | None = None, tuner: Mapping[str, Any] | None = None
+) -> str:
     """Return the text of a profile for a host; None: this one."""
     lines = [f"version = {VERSION}", f'host = "{socket.gethostname() if host is None else host}"']
+    if tuner is not None:
+        lines += [
+            "",
+            "# For NCCL's tuner; rates in MB/s. The same on every host of a job.",
+            "[tuner]",
+        ]
+        lines.append(f"latency_ns = {tuner['latency_ns']}")
+        lines += [f'{key} = "{tuner[key]}"' for key in ("rates", "channels")]
     for entry in entries:
         lines += ["", "[[nic]]", f'ifname = "{entry.ifname}"', f'mode = "{entry.mode}"']
         lines += [f'peers = "{entry.peers}"'] if entry.peers else []

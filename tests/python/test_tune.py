@@ -15,6 +15,7 @@ from test_cli_config import harpctl
 from harp.bench import tune
 from harp.bench.tune import HARP, KERNEL, Link, Times
 from harp.cli import tune as cli_tune
+from harp.config import profile
 from harp.errors import Exit, HarpError
 from harp.lab import Host, Lab
 
@@ -66,6 +67,26 @@ def test_profile_is_toml_with_the_measurement_as_comments() -> None:
     }
     assert "# stream" in text
     assert "2.00" in text
+
+
+@pytest.mark.parametrize("nic", [("eth0", "10.1.0.0/16"), ("eth1", ""), ("eth1", "10.2.0.0/16")])
+def test_a_profile_of_another_nic_is_refused(tmp_path: Path, nic: tuple[str, str]) -> None:
+    measured = profile.Entry("eth1", "native-copy", "all", "10.1.0.0/16")
+    foreign = profile.Entry(nic[0], "native-copy", "all", nic[1])
+    with pytest.raises(HarpError, match=r"about .*, and eth1, peers 10.1.0.0/16 was measured"):
+        cli_tune.store_profile(
+            tmp_path / "file", profile.text([measured, foreign]), "eth1", "10.1.0.0/16"
+        )
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_peer_decides_about_the_measured_nic_only(tmp_path: Path) -> None:
+    times = {"latency_ns": 5, "rates": "8:3", "channels": "1:2"}
+    own = profile.text([profile.Entry("eth1", "native-copy", "all", "10.1.0.0/16")], tuner=times)
+    file = tmp_path / "profile.toml"
+    cli_tune.store_profile(file, f"{own}# text of the peer\n", "eth1", "10.1.0.0/16")
+    assert file.read_text() == own
+    assert tomllib.loads(own)["tuner"] == times
 
 
 def test_unknown_mode_is_named() -> None:
