@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from pyroute2 import IPRoute, netns
+from pyroute2 import IPRoute, NetlinkError, netns
 
 from harp.errors import HarpError
 from harp.nicprep.transport import Ethtool
@@ -116,7 +116,9 @@ def _in_thread(name: str, work: Callable[[], None]) -> None:
     thread.start()
     thread.join()
     if failure:
-        raise HarpError(f"namespace {name}: {failure[0]}") from failure[0]
+        error = failure[0]
+        reason = error.args[1] if isinstance(error, NetlinkError) else error
+        raise HarpError(f"namespace {name}: {reason}") from error
 
 
 def make_namespace(name: str) -> None:

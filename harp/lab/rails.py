@@ -10,11 +10,20 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from pyroute2 import NetlinkError
+
 from harp.errors import HarpError
 from harp.lab import Lab, Switch
 from harp.lab.netns import in_namespace, wait_for_carrier
 
 _RATE_MAX = (1 << 32) - 1  # pyroute2's, in bytes per second: above what a veth pair carries
+
+
+def _index(ipr: Any, ifname: str) -> int:
+    found: list[int] = ipr.link_lookup(ifname=ifname)
+    if not found:
+        raise HarpError(f"{ifname}: no such interface")
+    return found[0]
 
 
 class Rails:
@@ -40,7 +49,12 @@ class Rails:
 
         def work(ipr: Any) -> None:
             for port in self._switch.rails[rail]:
-                ipr.tc("replace", "tbf", ipr.link_lookup(ifname=port)[0], **limits)
+                try:
+                    ipr.tc("replace", "tbf", _index(ipr, port), **limits)
+                except NetlinkError as error:
+                    raise HarpError(
+                        f"{port}: the kernel refused the limit: {error.args[1]}; modprobe sch_tbf"
+                    ) from error
 
         in_namespace(self._switch.netns, work)
 
@@ -91,7 +105,7 @@ class Rails:
     @staticmethod
     def _set(netns: str, ifname: str, state: str) -> None:
         def work(ipr: Any) -> None:
-            ipr.link("set", index=ipr.link_lookup(ifname=ifname)[0], state=state)
+            ipr.link("set", index=_index(ipr, ifname), state=state)
 
         in_namespace(netns, work)
 
@@ -122,7 +136,7 @@ class Rails:
         """Call tell() with bytes_to() repeatedly, until it returns False."""
 
         def work(ipr: Any) -> None:
-            links = [ipr.link_lookup(ifname=ports[host])[0] for ports in self._switch.rails]
+            links = [_index(ipr, ports[host]) for ports in self._switch.rails]
             more = True
             while more:
                 found = [ipr.get_links(link)[0].get_attr("IFLA_STATS64") for link in links]

@@ -13,6 +13,8 @@ import pytest
 from harp import lab
 from harp.errors import Exit, HarpError
 from harp.lab import Host, Lab, LabOptions
+from harp.lab.netns import run
+from harp.lab.rails import Rails
 
 pytestmark = pytest.mark.usefixtures("need_root")
 
@@ -163,6 +165,16 @@ def test_without_root_there_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(HarpError, match="needs root") as caught:
         Lab().__enter__()
     assert caught.value.code == Exit.PRIVILEGE
+
+
+def test_a_missing_interface_of_a_rail_is_named() -> None:
+    with Lab(LabOptions(switch=True)) as lab:
+        rails = Rails(lab)
+        assert lab.switch is not None
+        port = lab.switch.rails[0][0]
+        run(["ip", "-n", lab.switch.netns, "link", "delete", port])
+        with pytest.raises(HarpError, match=rf"^namespace {lab.switch.netns}: {port}: no such int"):
+            rails.shape(0, 100)
 
 
 def test_a_missing_program_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
