@@ -127,18 +127,20 @@ def make_namespace(name: str) -> None:
     def work() -> None:
         if _libc.unshare(_CLONE_NEWNET) != 0:
             raise OSError(ctypes.get_errno(), "unshare")
-        netns.attach(name, threading.get_native_id())
+        netns.attach(str(NETNS_DIR / name), threading.get_native_id())
 
     _in_thread(name, work)
 
 
 def remove_namespace(name: str) -> None:
-    """Kill the processes in a namespace and delete it; a missing one is no error."""
-    for pid in netns.ns_pids().get(name, ()):
+    """Kill the processes in a namespace and delete it. A missing one is no error, and one that is
+    busy stays for the next lab's cleanup.
+    """
+    for pid in netns.ns_pids(str(NETNS_DIR)).get(name, ()):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    with contextlib.suppress(FileNotFoundError):
-        netns.remove(name)
+    with contextlib.suppress(OSError):
+        netns.remove(str(NETNS_DIR / name))
 
 
 def in_namespace(name: str, work: Callable[[Any], None]) -> None:
