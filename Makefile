@@ -15,7 +15,7 @@ help:
 	@echo 'make packages   ... and Debian packages of plugin and daemon into dist/'
 	@echo 'make demo       ... and train a model across two hosts (namespaces), over HARP and over sockets'
 	@echo 'make check      ... and run the tests that need no root (2 minutes on two cores)'
-	@echo 'make test       ... and run the tests (11 minutes on two cores)'
+	@echo 'make test       ... and run the tests (10 minutes on two cores)'
 	@echo 'make test-long  ... and what takes longer (sanitizers, more seeds, clang-tidy, the wheel)'
 	@echo 'make test-nccl  ... and run NVIDIA'"'"'s NCCL, 2.18 to the newest, over HARP (downloads 4 GB once)'
 	@echo 'make test-torch ... and run the tests of harp.torch (installs PyTorch into .venv)'

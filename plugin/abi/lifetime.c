@@ -26,8 +26,7 @@
 
 #include "process/log.h"
 
-/* ---- the log: every word this library says goes through NCCL's logger, and none without it
- * ------- */
+/* ---- the log: every word this library says goes through NCCL's logger, and none without it --- */
 
 #define LOG_LINE_BYTES 1024
 
@@ -74,8 +73,7 @@ void plugin_log(enum plugin_log_level level, const char *func, int line, const c
 	logger(levels[level], NCCL_LOG_INIT | NCCL_LOG_NET, func, line, "NET/HARP: %s", text);
 }
 
-/* ---- fork and exit
- * ------------------------------------------------------------------------------- */
+/* ---- fork and exit -------------------------------------------------------------------------- */
 
 static atomic_uint lifetime_contexts; /* open, including the implicit one */
 static atomic_uint lifetime_comms;    /* open comms and listeners */

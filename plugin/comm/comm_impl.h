@@ -46,8 +46,7 @@ static inline bool comm_lane_has_out(const struct comm_lane *l)
 	return l->out.header_sent < l->out.header_bytes || l->out.payload_left;
 }
 
-/* ---- comm_state.c
- * ------------------------------------------------------------------------------------ */
+/* ---- comm_state.c --------------------------------------------------------------------------- */
 
 /* Schedules work for the lane: in this turn if it is reachable, else in its engine's next turn. */
 void comm_wake(struct comm_lane *l);

@@ -164,8 +164,7 @@ void plugin_memory_engine_close(struct engine *engine)
 	pthread_mutex_unlock(&memory_lock);
 }
 
-/* ---- registrations
- * ------------------------------------------------------------------------------- */
+/* ---- registrations -------------------------------------------------------------------------- */
 
 int plugin_memory_add(struct comm *comm, const void *base, size_t bytes, void **out)
 {

@@ -18,8 +18,8 @@
  * An acceptor has a kernel socket of each family and a listener on each engine's stack. An accepted
  * connection is pending (pending.c) until its preamble is complete. Then it becomes a comm on the
  * ready list of the listen comm that its HELLO named, or a further lane of a comm (registry.c).
- * Each listen comm uses the HARP listener of the engine with the fewest lanes, which spreads the
- * comms of a process over its engines.
+ * Each listen comm uses the HARP listener of the next engine in turn, which spreads the comms of a
+ * process over its engines.
  *
  * Pending connections of kernel listeners belong to the control thread, those of a HARP listener to
  * its engine. So connections are accepted even if no thread calls plugin_accept(). It polls
@@ -42,7 +42,7 @@ struct acceptor {
 	atomic_bool held; /* the kernel sockets accept no connection */
 };
 
-/* By device. Writer: under ctx_lock, release. Reader: any thread, acquire */
+/* By device. Writer: under ctx_lock, or the last finalize; release. Reader: any thread, acquire */
 static _Atomic(struct acceptor *) acceptors[PLUGIN_DEVICES_MAX];
 
 struct acceptor *acceptor_of(int dev)
@@ -161,7 +161,8 @@ int acceptor_open_harp(struct acceptor *acceptor, struct engine_set *engines)
 
 void acceptors_close(void)
 {
-	/* Before the listeners are started: CHALLENGE of each names the ports of all. */
+	/* Nothing is freed before all listeners are closed: a pending connection of one reads the
+	 * ports of the others. */
 	for (unsigned dev = 0; dev < PLUGIN_DEVICES_MAX; dev++) {
 		struct acceptor *acceptor = acceptors[dev];
 

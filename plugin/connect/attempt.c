@@ -29,8 +29,7 @@
 #define LOOK_HARP_NS 10000000ull
 #define LOOK_KERNEL_NS 100000000ull
 
-/* ---- the poller's
- * --------------------------------------------------------------------------------- */
+/* ---- the poller's --------------------------------------------------------------------------- */
 
 static void attempt_stop(struct attempt *a)
 {
@@ -216,8 +215,7 @@ const struct attempt_ops attempt_ops = {
 	.ended = attempt_ended,
 };
 
-/* ---- the control thread's
- * --------------------------------------------------------------------------- */
+/* ---- the control thread's ------------------------------------------------------------------- */
 
 static void attempt_start_run(struct work *work, uint64_t now_ns)
 {

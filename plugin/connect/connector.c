@@ -33,8 +33,7 @@
 #define REROLL_NS 5000000000ull /* between replacements of a slow lane */
 #define LOG_NS 5000000000ull    /* between log lines about a shortage */
 
-/* ---- what is logged of rails
- * ------------------------------------------------------------------------ */
+/* ---- what is logged of rails ---------------------------------------------------------------- */
 
 static void rail_log(const struct connector_rail *rail, uint64_t now_ns)
 {
@@ -73,8 +72,7 @@ static void rails_look(struct connector *c, uint64_t now_ns)
 	}
 }
 
-/* ---- lanes
- * ------------------------------------------------------------------------------------------- */
+/* ---- lanes ---------------------------------------------------------------------------------- */
 
 static void lane_is_up(struct connector *c, struct connector_lane *lane, uint64_t now_ns)
 {
@@ -145,8 +143,7 @@ static void lane_is_slow(struct connector_lane *lane, uint64_t now_ns)
 	lane->next_ns = now_ns;
 }
 
-/* ---- attempts
- * ---------------------------------------------------------------------------------------- */
+/* ---- attempts ------------------------------------------------------------------------------- */
 
 static int lane_proved(struct attempt *a)
 {
@@ -247,8 +244,7 @@ static void lane_attempted(struct connector *c, struct connector_lane *lane, int
 	attempt_free(a);
 }
 
-/* ---- turns
- * ------------------------------------------------------------------------------------------- */
+/* ---- turns ---------------------------------------------------------------------------------- */
 
 static void connector_look(struct connector *c, uint64_t now_ns)
 {
@@ -312,8 +308,7 @@ void connector_lost(struct comm *comm, unsigned index, enum comm_loss loss)
 	control_post(&c->work);
 }
 
-/* ---- its life
- * ---------------------------------------------------------------------------------------- */
+/* ---- its life ------------------------------------------------------------------------------- */
 
 void connector_begin(struct connector *c)
 {

@@ -80,8 +80,8 @@ struct connector {
 		uint64_t harp_deadline_ns;    /* of all HARP lanes of a family, in this round */
 		unsigned rounds;              /* completed rounds over all candidates */
 		enum connect_failure failure; /* of the current round */
-		uint64_t
-			in_vain_ns; /* since when no listen comm was found; 0: no round has ended */
+		uint64_t in_vain_ns; /* end of the last round that was turned away, else of the
+				      * first round; 0: no round has ended */
 		int error;
 		enum connect_failure reason; /* of error */
 		char error_text[256];        /* empty: the error has been logged */

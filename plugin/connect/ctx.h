@@ -28,8 +28,8 @@ struct plugin_ctx {
 };
 
 /* Protects the contexts, their lists, and the tables of engines and acceptors. Held for list
- * operations and to open kernel sockets and listeners. Not held while an interface is opened
- * (except by the first init), nor during control_call(), because the control thread acquires it.
+ * operations and to open kernel sockets and listeners. Not held while an interface is opened, nor
+ * during control_call(), because the control thread acquires it.
  * Lock order: ctx_lock, then an engine's poller, because poller_call() closes a listener that could
  * not be opened. So a thread that may hold a poller does not acquire ctx_lock. */
 extern pthread_mutex_t ctx_lock;
@@ -70,7 +70,7 @@ bool interface_link_is_down(int dev);
 /* For plugin_init(): opens devices that only HARP can use, because handles need their ports. With
  * HARP_PATH=xdp, a device without engines is an error. ctx_lock not held. */
 int interfaces_open_at_init(void);
-/* The opener for plugin_devices_load(). ctx_lock held. */
+/* The opener for plugin_devices_load(), which runs in the first init. */
 int interface_open_port(int dev, struct harp_instance_port *out, char *why, size_t why_len);
 /* Called after the last context has ended; no interface is being opened. ctx_lock not held. */
 void interfaces_close(void);

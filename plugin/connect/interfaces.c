@@ -92,7 +92,7 @@ static void engines_close(struct engine_set *set)
 	engine_set_close(set);
 }
 
-/* ctx_lock held. */
+/* ctx_lock held, or by the first init. */
 static void interface_set_engines(struct device_state *state, struct engine_set *engines,
 				  const char *why)
 {
@@ -135,7 +135,7 @@ static void interface_decide(int dev)
 	pthread_mutex_unlock(&opening);
 }
 
-/* Opens the devices whose engines a comm of dev may use. A backup NIC's queue is left to processes
+/* Lists the devices whose engines a comm of dev may use. A backup NIC's queue is left to processes
  * that need it: it is opened only if this process uses the NIC as a device, or with HARP_RAILS=all.
  */
 static unsigned interface_engine_devices(int dev, int devs[RAIL_PAIRS_MAX])

@@ -43,8 +43,7 @@
 #define CONFIRM_TIME_NS 1000000000ull
 #define WARN_AGAIN_NS 5000000000ull
 
-/* ---- dropping
- * ------------------------------------------------------------------------------------- */
+/* ---- dropping ------------------------------------------------------------------------------- */
 
 static uint64_t pending_deadline_ns(const struct pending *pending)
 {
@@ -126,8 +125,7 @@ static void pending_displace(struct pending *pending)
 		pending_drop(pending);
 }
 
-/* ---- what the preamble asks
- * ------------------------------------------------------------------------- */
+/* ---- what the preamble asks ----------------------------------------------------------------- */
 
 /* HELLO has named an id of this process. False: this connection is over the limit and is dropped.
  */
@@ -185,8 +183,7 @@ static void pending_warn_encryption(struct pending *pending, int error, uint64_t
 	WARN("turned away %s: %s", harp_endpoint_format(&pending->lane->remote, peer), text);
 }
 
-/* ---- admission
- * --------------------------------------------------------------------------------------- */
+/* ---- admission ------------------------------------------------------------------------------ */
 
 static void pending_lane_options(const struct pending *pending, uint64_t now_ns,
 				 struct comm_lane_options *opt)

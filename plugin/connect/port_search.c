@@ -100,7 +100,7 @@ static unsigned port_search_round_ports(const struct port_search *o)
 	return chance < ROUND_PORTS_MAX ? chance : ROUND_PORTS_MAX;
 }
 
-/* Sends `count` SYNs. 0; 1: out of ports; or the error of the very first SYN. */
+/* Sends `wanted` SYNs. 0; 1: out of ports; or the error of a SYN if no other is in progress. */
 static int port_search_calls(struct port_search *o, unsigned wanted)
 {
 	for (unsigned opened = 0; opened < wanted;) {

@@ -195,7 +195,7 @@ bool registry_admit(uint64_t listen_id, const struct harp_endpoint *peer)
 {
 	char text[HARP_ENDPOINT_TEXT_MAX];
 	struct listen_comm *listen;
-	bool admits = true, logs = false;
+	bool admits = false, logs = false;
 	int dev = 0;
 
 	pthread_mutex_lock(&registry_lock);
@@ -230,7 +230,7 @@ void registry_fail(uint64_t listen_id, const struct harp_endpoint *peer, int err
 {
 	char text[HARP_ENDPOINT_TEXT_MAX];
 	struct listen_comm *listen;
-	int dev = 0;
+	int dev = -1;
 
 	pthread_mutex_lock(&registry_lock);
 	listen = listen_find(listen_id);
@@ -239,6 +239,8 @@ void registry_fail(uint64_t listen_id, const struct harp_endpoint *peer, int err
 		dev = listen->dev;
 	}
 	pthread_mutex_unlock(&registry_lock);
+	if (dev < 0) /* closed: no accept waits for the comm */
+		return;
 	WARN("%s: cannot accept %s, which finds a reset: %s%s; connect again when that has passed",
 	     plugin_device(dev)->ifname, harp_endpoint_format(peer, text), lane_error_text(error),
 	     lane_error_remedy(error, ""));

@@ -4,7 +4,7 @@
  * acceptor's multi-lane comms.
  *
  * Any thread, with or without a poller held: each call holds one lock for a few hundred
- * instructions, or for comm_attach(). Lock order: poller, then this lock.
+ * instructions, or for comm_attach(), which takes a turn. Lock order: poller, then this lock.
  */
 #ifndef HARP_PLUGIN_REGISTRY_H
 #define HARP_PLUGIN_REGISTRY_H

@@ -32,7 +32,7 @@ pthread_mutex_t ctx_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static struct plugin_ctx *ctx_list; /* under ctx_lock */
 /* Held by init and finalize while they create or remove process-wide state. Acquired before all
- * other locks; the control thread never acquires it. */
+ * other locks except those of abi/lifetime.c; the control thread never acquires it. */
 static pthread_mutex_t ctx_process_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void ctx_fork_child(void)

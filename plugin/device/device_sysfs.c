@@ -215,8 +215,7 @@ void device_describe_hardware(const char *sysfs, struct candidate *candidate,
 	device_describe_driver(directory, device);
 }
 
-/* ---- kernel lanes of a comm
- * ------------------------------------------------------------------------ */
+/* ---- kernel lanes of a comm ----------------------------------------------------------------- */
 
 /*
  * Clouds limit the bandwidth of one flow, so NCCL opens several sockets there (NCCL contract

@@ -94,12 +94,20 @@ struct path_policy path_policy_of(const struct device *device, enum harp_instanc
 						      : "defaults, segmentation offload off" };
 }
 
-static struct profile path_profile; /* Writer: path_policy_load, at the first init */
+/* Writer: path_policy_load(), at the first init. */
+static struct profile path_profile;
+static bool path_profile_loaded;
 
 struct path_policy path_policy(const struct device *device, enum harp_instance_mode mode,
 			       const struct harp_addr *peer)
 {
 	return path_policy_of(device, mode, peer, plugin_config(), &path_profile);
+}
+
+bool path_policy_tuner_times(struct profile_tuner *out)
+{
+	*out = path_profile.tuner;
+	return path_profile_loaded;
 }
 
 uint32_t path_policy_tuner(void)
@@ -123,6 +131,7 @@ void path_policy_load(void)
 	char host[65] = "", why[256];
 	int rc;
 
+	path_profile_loaded = true;
 	gethostname(host, sizeof(host) - 1);
 	rc = profile_read(file, host, &path_profile, why, sizeof(why));
 	if (!rc && !named[0])

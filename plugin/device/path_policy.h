@@ -54,8 +54,7 @@ bool profile_has_peer(const struct profile_entry *entry, const struct harp_addr 
 int profile_read(const char *path, const char *host, struct profile *out, char *why,
 		 size_t why_len);
 
-/* ---- the policy
- * ---------------------------------------------------------------------------------- */
+/* ---- the policy ----------------------------------------------------------------------------- */
 
 #define PATH_POLICY_ALL UINT64_MAX
 
@@ -77,9 +76,11 @@ struct path_policy path_policy_of(const struct device *device, enum harp_instanc
 /* Same, with this process's settings and profile. */
 struct path_policy path_policy(const struct device *device, enum harp_instance_mode mode,
 			       const struct harp_addr *peer);
-/* Reads the profile; called by the first init when the devices are known. An unusable profile is
- * one WARN, and the defaults apply. */
+/* Reads the profile; called by the first init, before the devices are loaded. An unusable profile
+ * is one WARN, and the defaults apply. */
 void path_policy_load(void);
+/* The profile's times for the tuner. False: the profile has not been loaded. */
+bool path_policy_tuner_times(struct profile_tuner *out);
 /* Digest of the tuner's times; 0: the tuner is off. */
 uint32_t path_policy_tuner(void);
 

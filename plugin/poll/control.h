@@ -17,7 +17,7 @@
 #include "base/util.h"
 #include "poll/poller.h"
 
-/* Called by each init; starts the thread if it does not run. -errno, logged by WARN. */
+/* Starts the thread if it does not run; called by the first init. -errno, logged by WARN. */
 int control_start(void);
 /* Runs posted work, then joins the thread; a no-op if it does not run. All sources and timers have
  * been removed. */

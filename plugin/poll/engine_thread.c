@@ -218,8 +218,7 @@ static bool thread_stopped(const struct engine_thread *thread)
 	return atomic_load_explicit(&thread->stop, memory_order_acquire);
 }
 
-/* ---- the background poller
- * ----------------------------------------------------------------------------- */
+/* ---- the background poller ------------------------------------------------------------------ */
 
 static void *background_main(void *arg)
 {

@@ -64,8 +64,9 @@ static int file_read(const char *path, bool secret, char *bytes, size_t bytes_ma
 
 	*len = 0;
 	if (fd < 0) {
+		rc = errno == ENOENT || errno == ENOTDIR ? 0 : -EINVAL;
 		snprintf(why, why_len, "it cannot be opened: %s", strerror(errno));
-		return errno == ENOENT || errno == ENOTDIR ? 0 : -EINVAL;
+		return rc;
 	}
 	rc = file_check(fd, path, secret, why, why_len);
 	while (!rc && *len < bytes_max && (n = read(fd, bytes + *len, bytes_max - *len)) > 0)
@@ -109,8 +110,10 @@ int keyfile_read(const char *path, uint8_t key[CRYPTO_PSK_BYTES], char *why, siz
 	size_t len;
 	int rc = -EINVAL;
 
-	if (file_read(path, true, text, sizeof(text) - 1, &len, why, why_len) <= 0)
+	if (file_read(path, true, text, sizeof(text) - 1, &len, why, why_len) <= 0) {
+		explicit_bzero(text, sizeof(text));
 		return rc;
+	}
 	if (keyfile_decode(text, len, key)) {
 		snprintf(
 			why, why_len,
@@ -290,7 +293,7 @@ int toml_read(const char *path, char *text, size_t bytes_max, char *why, size_t 
 
 int toml_scan_encrypt(const char *path, unsigned *line, char *why, size_t why_len)
 {
-	static char text[TOML_BYTES_MAX + 2]; /* under ctx_lock */
+	static char text[TOML_BYTES_MAX + 2]; /* one init at a time */
 	int rc = toml_read(path, text, TOML_BYTES_MAX, why, why_len);
 
 	return rc <= 0 ? rc : toml_scan_text(text, line);

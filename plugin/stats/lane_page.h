@@ -22,7 +22,7 @@
 
 /* ---- the process ---------------------------------------------------------------------------- */
 
-/* Creates the region unless it exists; a failure is logged by INFO. ctx_lock held. */
+/* Creates the region unless it exists; a failure is logged by INFO. One init at a time. */
 void lane_page_open(void);
 void lane_page_close(void);
 /* In a forked child: closes the descriptor. Async-signal-safe. */

@@ -161,8 +161,7 @@ int crypto_gcm_decrypt(struct crypto_gcm *gcm, const uint8_t nonce[CRYPTO_NONCE_
 	return crypto.EVP_CipherFinal_ex(gcm, bytes + len, &n) == 1 ? 0 : -EBADMSG;
 }
 
-/* ---- segments
- * ------------------------------------------------------------------------------------ */
+/* ---- segments ------------------------------------------------------------------------------- */
 
 static const char label_next[] = "HARP1 next key  "; /* 16 bytes, no NUL */
 

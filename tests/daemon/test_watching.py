@@ -243,7 +243,7 @@ def test_a_monitor_that_fails_ends_the_watches(
     first.failing = True
     first.announce(Changes())
     assert watcher.ended()
-    assert first.closed
+    harpd.until(lambda: first.closed, "its monitor is closed")
     with Watcher(harpd.path) as again:
         assert again.ask(_host.pack_watch(2, lease)).kind is Kind.NETWORK
         assert len(harpd.kernel.monitors) == 2

@@ -54,7 +54,7 @@ MADE_FOR_THE_WHEEL = {
 }
 
 # What is compiled, or needed to compile.
-NOT_INSTALLED = (".c", ".h", ".pxd", ".pyx", "meson.build", "native/dpdk/ffi.py")
+NOT_INSTALLED = (".c", ".h", ".pxd", ".pyx", ".cdef", "meson.build", "native/dpdk/ffi.py")
 
 
 def of_the_package(root: Path) -> set[str]:
