@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """`harpctl stop` without a running harpd: cleans up after one that died."""
 
+import logging
 import os
 import stat
 from collections.abc import Callable
 
-from harp.daemon import peer, rundir, takeover
+from harp.daemon import peer, rundir
 from harp.daemon.preparation import Preparation
 from harp.daemon.settings import Settings
-from harp.daemon.state import State, StateFile
+from harp.daemon.state import BadStateError, State, StateFile
 from harp.errors import Exit, HarpError
 
+log = logging.getLogger("harpd")
 Unpin = Callable[[str], bool]
 
 
@@ -35,7 +37,7 @@ def clean(settings: Settings, preparation: Preparation, unpin: Unpin, force: boo
 
 def _clean(settings: Settings, preparation: Preparation, unpin: Unpin, force: bool) -> list[str]:
     file = StateFile(settings.run_dir)
-    state = takeover.read_state(file)
+    state = _read(file)
     living = [lease for lease in state.leases if lease.active and peer.lives(lease.owner)]
     if living and not force:
         owners = ", ".join(
@@ -64,6 +66,20 @@ def _clean(settings: Settings, preparation: Preparation, unpin: Unpin, force: bo
     return done
 
 
+def _read(file: StateFile) -> State:
+    """Return the dead harpd's state; an empty one if the file is damaged, which is set aside.
+    OSError: whether jobs run, and what to restore, is not known.
+    """
+    try:
+        return file.read() or State()
+    except BadStateError as error:
+        log.error(
+            "%s can't be read (%s); it is now %s, and jobs of before are not known",
+            file.path, error, file.set_aside(),
+        )  # fmt: skip
+        return State()
+
+
 def _unpin(settings: Settings, unpin: Unpin) -> list[str]:
     """Remove the XDP programs by removing their pins."""
     pins = settings.pins_dir
@@ -86,11 +102,17 @@ def _restore(preparation: Preparation, state: State, file: StateFile) -> None:
         state.undo = undo
         file.write(state)
 
-    preparation.restore(state.undo, record)
+    try:
+        preparation.restore(state.undo, record)
+    except HarpError as error:
+        raise HarpError(
+            f"{file.path}: {error}; nothing of NICs and ports was restored: restore them by hand, "
+            "then remove this file"
+        ) from error
 
 
 def _stale_socket(settings: Settings) -> bool:
-    """Remove the socket. Nothing listens on it, because this process holds the lock."""
+    """Tell whether there is a socket. Nothing listens on it: this process holds the lock."""
     try:
         found = settings.socket_path.lstat()
     except FileNotFoundError:

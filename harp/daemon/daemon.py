@@ -148,7 +148,13 @@ class Daemon:
         if self.settings.prepare:
             self._preparation.prepare(self.settings, before.undo, self._record_undo)
         elif before.undo:
-            self._preparation.restore(before.undo, self._record_undo)
+            self._restore()
+
+    def _restore(self) -> None:
+        try:
+            self._preparation.restore(self._undo, self._record_undo)
+        except HarpError as error:
+            log.error("%s; what an earlier harpd changed stays as it is", error)
 
     def _prepare_again(self) -> None:
         """A NIC appeared."""
@@ -436,7 +442,7 @@ class Daemon:
             if lease.active:
                 self.leasing.end(lease, "harpd was stopped by force")
         if self._undo:
-            self._preparation.restore(self._undo, self._record_undo)
+            self._restore()
         self.save()
 
     def _close_socket(self) -> None:

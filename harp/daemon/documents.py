@@ -22,7 +22,8 @@ from harp.daemon.loop import Loop
 from harp.daemon.reader import Reader, ReaderError
 from harp.daemon.table import RefusedError
 
-# A client that asks as often as the rate limit allows stays below its share of documents.
+# A user gets at most a quarter of all documents in this time: 25 a second, or fewer where
+# RLIMIT_NOFILE is small (documents_possible()). The rate limit of requests allows more.
 HELD_S = 10.0
 HELD_BYTES_MAX = 256 << 20  # of a user other than root
 # A reading is used for AGE_S and, if it is large, so much longer that all of HELD_S fit in memory.
@@ -34,7 +35,7 @@ _SEALS = fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 
 
 def written(pieces: Iterable[bytes]) -> int:
-    """A document: the descriptor of its owner, for opened() and emptied(). Any thread may use
+    """A document: the descriptor of its owner, for opened(). Any thread may use
     it.
     """
     fd = os.memfd_create("harp-answer", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)

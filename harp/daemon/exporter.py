@@ -176,7 +176,7 @@ class Exporter(ThreadingWSGIServer):
         self._lock = threading.Lock()
         # Clients for which the server waits, the oldest first, and from when on each may be closed
         # for another one.
-        self._is_needed: dict[socket.socket, float] = {}
+        self._closable_from_s: dict[socket.socket, float] = {}
         self.address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
         try:
             super().__init__((address, port), _Handler)
@@ -220,7 +220,7 @@ class Exporter(ThreadingWSGIServer):
     def _application(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         status, headers, body = self._answer(environ)
         with self._lock:  # from now on the client must read
-            self._is_needed[environ[CONNECTION]] = time.monotonic() + TAKE_S
+            self._closable_from_s[environ[CONNECTION]] = time.monotonic() + TAKE_S
         start_response(status, headers)
         return [body]
 
@@ -248,9 +248,11 @@ class Exporter(ThreadingWSGIServer):
             return True
         with self._lock:
             now_s = time.monotonic()
-            slow = next((one for one, until_s in self._is_needed.items() if until_s <= now_s), None)
+            slow = next(
+                (one for one, until_s in self._closable_from_s.items() if until_s <= now_s), None
+            )
             if slow is not None:
-                del self._is_needed[slow]
+                del self._closable_from_s[slow]
                 with contextlib.suppress(OSError):
                     slow.shutdown(socket.SHUT_RDWR)  # its thread sees the end and ends
         return slow is not None and self._room.acquire(timeout=REQUEST_TIMEOUT_S)
@@ -258,15 +260,21 @@ class Exporter(ThreadingWSGIServer):
     def has_asked(self, request: socket.socket) -> None:
         """The client has sent its request: it waits for us."""
         with self._lock:
-            self._is_needed.pop(request, None)
+            self._closable_from_s.pop(request, None)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if not self._has_room():
             self.shutdown_request(request)  # more at once than Prometheus needs
             return
         with self._lock:
-            self._is_needed[request] = 0.0
-        super().process_request(request, client_address)
+            self._closable_from_s[request] = 0.0
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError as error:  # no thread can start; process_request_thread() never runs
+            self.has_asked(request)
+            self._room.release()
+            self.shutdown_request(request)
+            log.warning("metrics: %s", error)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:

@@ -137,10 +137,13 @@ class Leasing:
             except OSError as error:
                 raise _refusal(error, ifname) from error
             undo.callback(os.close, pidfd)
-            if is_port:
-                lease, make = self._reserve_port(client, fields)
-            else:
-                lease, make = self._reserve(client, fields, in_use)
+            try:
+                if is_port:
+                    lease, make = self._reserve_port(client, fields)
+                else:
+                    lease, make = self._reserve(client, fields, in_use)
+            except OSError as error:
+                raise _refusal(error, ifname) from error
             undo.callback(self._cancel, lease)
             made = await self._made(lease, make)
             undo.callback(self._close_made, lease, made)

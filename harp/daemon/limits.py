@@ -81,7 +81,7 @@ def connections_possible(wanted: int) -> int:
 
 
 def documents_possible() -> int:
-    """Return the limit of answers whose holders are watched, one descriptor each."""
+    """Return how many documents harpd may hold at a time, one descriptor each."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(4, min(DOCUMENTS_MAX, soft // 16))
 

@@ -10,14 +10,17 @@ import asyncio
 import logging
 import os
 import signal
+import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from harp.errors import HarpError
+
 log = logging.getLogger("harpd")
 T = TypeVar("T")
 WORKERS = 4
-LAST_TURNS = 6
+LAST_TURNS = 6  # a worker's result passes a chain of up to 4 futures and tasks
 
 
 class Loop(asyncio.SelectorEventLoop):
@@ -25,7 +28,11 @@ class Loop(asyncio.SelectorEventLoop):
 
     def __init__(self) -> None:
         super().__init__()
-        self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="harpd-work")
+        try:
+            self._workers = _started_workers()
+        except HarpError:
+            super().close()
+            raise
         self._tasks: set[asyncio.Task[Any]] = set()
         self._ends = False
         self._signals: dict[int, Callable[[], None]] = {}
@@ -120,6 +127,23 @@ class Loop(asyncio.SelectorEventLoop):
         # signals.
         signal.pthread_sigmask(signal.SIG_BLOCK, self._signals)
         super().close()
+
+
+def _started_workers() -> ThreadPoolExecutor:
+    """Start all workers now: later work() must not fail. HarpError."""
+    workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="harpd-work")
+    together = threading.Barrier(WORKERS)  # no worker is idle before all have started
+    try:
+        for _ in range(WORKERS):
+            workers.submit(together.wait)
+    except RuntimeError as error:
+        together.abort()
+        workers.shutdown(wait=True)
+        raise HarpError(
+            f"harpd needs {WORKERS} worker threads: {error}; raise its limit of tasks "
+            "(TasksMax= of the unit, or `ulimit -u`)"
+        ) from error
+    return workers
 
 
 def _log_bug(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

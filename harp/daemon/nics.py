@@ -133,6 +133,8 @@ class Nics:
                 self._log_once(nic.ifname, f"can't be leased: {nic.problem}")
             else:
                 nic.problem, nic.error = "", 0
+                if self._logged.get(nic.ifname):
+                    log.info("%s: can be leased again", nic.ifname)
                 self._log_once(nic.ifname, "")
 
     def _examine(self, nic: Nic, link: Link, addresses: list[Address]) -> None:
@@ -177,7 +179,7 @@ class Nics:
         return found if found is not None and found.ifname not in self.all else None
 
     def check_reachability(self, nic: Nic) -> None:
-        """Return which queues packets reach, according to the XDP program's counters."""
+        """Tell the table which queues packets reach, by the XDP program's counters."""
         table = self._table.nics.get(nic.ifname)
         if nic.steering is None or table is None:
             return

@@ -50,8 +50,9 @@ class Preparation:
         _finish(result, record)
 
     def restore(self, undo: Any, record: Record) -> None:
-        """Restore everything; record() what can't be restored."""
-        result = nicprep.restore(
-            _undo(undo), nicprep.Host(), lambda changes: record(_json(changes))
-        )
+        """Restore everything; record() what can't be restored. HarpError: the list is invalid, and
+        nothing was done.
+        """
+        changes = nicprep.Undo.from_json(undo)
+        result = nicprep.restore(changes, nicprep.Host(), lambda left: record(_json(left)))
         _finish(result, record)

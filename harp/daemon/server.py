@@ -113,6 +113,9 @@ class Client:
     def greeted(self, name: str) -> None:
         """HELLO arrived: from now on the client may be silent."""
         self.name = name or "(unnamed)"
+        self._not_silent()
+
+    def _not_silent(self) -> None:
         self._server.has_greeted(self)
         self._cancel_timer()
 
@@ -155,6 +158,8 @@ class Client:
         except ValueError as error:
             self.close(str(error))
             return
+        if message.kind is _host.Kind.HELLO and not self.name:
+            self._not_silent()  # at once, because the handler runs later
         self._busy = True
         self.pause()
         self._server.loop.spawn(self._server.handler(self, message))
@@ -174,7 +179,11 @@ class Client:
         arrived: asyncio.Future[bool] = self._server.loop.create_future()
         self._answer = Reply(payload, fds, arrived)
         self._put(self._answer)
-        return await arrived
+        try:
+            return await arrived
+        except asyncio.CancelledError:
+            self.close("")  # the caller closes the descriptors, which must not be sent any more
+            raise
 
     def notify(self) -> None:
         """Send notifications, message by message, as fast as the client takes them."""

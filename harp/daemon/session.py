@@ -56,6 +56,8 @@ class Session:
 
     async def __call__(self, client: Client, message: Message) -> None:
         """Handle one message; answer exactly once, or close the connection."""
+        if not client.open:  # another client's message, read in the same turn, closed it
+            return
         if message.kind is not Kind.HELLO and not client.name:
             client.close("it did not send HELLO first")
             return

@@ -80,10 +80,10 @@ def _read(family: int, protocol: int, span: Block) -> set[int]:
         if error.errno == errno.EBUSY:
             raise
         number = error.errno or errno.EIO
+        lacks = number in (errno.ENOENT, errno.EPROTONOSUPPORT)  # the kernel has no such module
+        hint = f"; `modprobe {_MODULES[protocol]}`" if lacks else ""
         raise OSError(
-            number,
-            f"the kernel's table of sockets can't be read: {error.strerror or error}; "
-            f"`modprobe {_MODULES[protocol]}`",
+            number, f"the kernel's table of sockets can't be read: {error.strerror or error}{hint}"
         ) from error
 
 

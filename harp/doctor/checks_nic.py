@@ -168,10 +168,10 @@ def _merging(view: View, link: Link, _queue: int) -> Answer:
 
 @check("vlan-tags", "interface")
 def _vlan_tags(view: View, link: Link, _queue: int) -> Answer:
-    # The VLANs of a bond arrive on its members.
     """Whether the NIC takes VLAN tags off (rxvlan) while it has VLANs: an XDP program does not see
     such a tag, so HARP may receive a VLAN's packets.
     """
+    # The VLANs of a bond arrive on its members.
     lower = {link.name, link.master} - {""}
     vlans = sorted(
         each.name for each in view.links.values() if each.kind == "vlan" and each.beneath in lower

@@ -79,7 +79,7 @@ def _processes(proc: Path) -> Iterator[int]:
 
 
 def _numbers(fds: Path) -> list[int]:
-    """Return a process's descriptors, up to a million. OSError without permission."""
+    """Return a process's descriptors, up to 65536. OSError without permission."""
     with os.scandir(fds) as entries:
         return sorted(int(entry.name) for entry in islice(entries, USER_LINKS_MAX))
 

@@ -106,6 +106,37 @@ def test_a_damaged_state_is_set_aside_and_pins_go(
     assert len([each for each in caplog.records if "can't be read" in each.message]) == 1
 
 
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_state_that_is_not_known_changes_nothing(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, damaged: bool
+) -> None:
+    """It can't be read, or it is damaged and can't be set aside: jobs may run, for all we know."""
+
+    def fail(*_: object) -> Any:
+        raise OSError(errno.EIO, "Input/output error")
+
+    machine = Machine()
+    file = left(settings, Owner(os.getpid(), peer.start_ticks(os.getpid()), 0), undo={"x": 1})
+    if damaged:
+        file.path.write_text("{")
+    monkeypatch.setattr(StateFile, "set_aside" if damaged else "read", fail)
+    with pytest.raises(HarpError, match="Input/output error"):
+        clean(settings, machine, machine.unpin, force=True)
+    assert (machine.unpinned, machine.restored) == ([], [])
+    assert file.path.exists()
+
+
+def test_changes_that_cannot_be_understood_stay_in_the_state(settings: Settings) -> None:
+    machine = Machine()
+    file = left(settings, undo={"version": 0})
+    with pytest.raises(HarpError, match="the list of changes to NICs is damaged") as caught:
+        clean(settings, Preparation(), machine.unpin, force=False)
+    assert str(file.path) in str(caught.value)
+    state = file.read()
+    assert state is not None
+    assert state.undo == {"version": 0}
+
+
 def test_files_of_others_stay(settings: Settings) -> None:
     machine = Machine()
     left(settings)

@@ -6,6 +6,7 @@ import errno
 import os
 import signal
 import stat
+import threading
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from harp.daemon.loop import Loop
 from harp.daemon.ports import Block
 from harp.daemon.state import NicState, State, StateFile
 from harp.daemon.table import Lease, Owner
+from harp.errors import HarpError
 
 # ---- state ----
 
@@ -60,6 +62,22 @@ def test_a_failed_write_leaves_the_old_state(tmp_path: Path) -> None:
 
 
 # ---- limits ----
+
+
+def test_workers_start_with_the_loop_or_it_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit of threads is reached at the third one: one line at the start, and no hang."""
+    start, started = threading.Thread.start, []
+
+    def limited(thread: threading.Thread) -> None:
+        if len(started) == 2:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    with pytest.raises(HarpError, match="4 worker threads: can't start new thread"):
+        Loop()
+    assert not any(thread.is_alive() for thread in started)
 
 
 def test_no_signal_is_lost_in_a_storm() -> None:

@@ -282,6 +282,22 @@ def test_the_end_of_a_watch_leaves_nothing(
         assert own._networks == own._of_neighbor == {}
 
 
+def test_a_client_that_another_closed_gets_no_watch(harpd: Running, lease: int) -> None:
+    """Two clients request one lease in one turn of the loop: each would close the other."""
+    with Watcher(harpd.path) as one, Watcher(harpd.path) as two:
+        one.ask(_host.pack_watch(2, lease))
+
+        def both() -> None:
+            for each in (two, one):
+                each.send(_host.pack_watch(3, lease))
+
+        harpd.call(both)  # the loop finds both readable when it selects next
+        harpd.until(lambda: len(harpd.daemon._watching._of_client) == 1, "one watch")
+        harpd.until(lambda: all(c.open for c in harpd.daemon._watching._of_client), "it is open")
+    harpd.until(lambda: not harpd.daemon._watching._watches, "no watch is left")
+    harpd.until(lambda: not harpd.daemon._watching._of_client, "nor is a client")
+
+
 def refusal(path: Path, make: Callable[[], bytes]) -> Any:
     with Watcher(path) as own:
         answer = own.ask(make())
