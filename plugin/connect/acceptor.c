@@ -18,8 +18,8 @@
  * An acceptor has a kernel socket of each family and a listener on each engine's stack. An accepted
  * connection is pending (pending.c) until its preamble is complete. Then it becomes a comm on the
  * ready list of the listen comm that its HELLO named, or a further lane of a comm (registry.c).
- * Each listen comm uses the HARP listener of the next engine in turn, which spreads the comms of a
- * process over its engines.
+ * Each listen comm uses the HARP listener of the engine with the lowest load, which spreads the
+ * comms of a process over its engines.
  *
  * Pending connections of kernel listeners belong to the control thread, those of a HARP listener to
  * its engine. So connections are accepted even if no thread calls plugin_accept(). It polls
@@ -279,9 +279,20 @@ void acceptor_add(struct acceptor *acceptor, struct listen_comm *listen)
 
 	listen->acceptor = acceptor;
 	listen->dev = acceptor->dev;
-	if (engines)
-		listen->listener = acceptor->listeners[engine_index(engine_set_choose(engines))];
+	if (engines) {
+		struct engine *engine = engine_set_choose(engines);
+
+		listen->listener = acceptor->listeners[engine_index(engine)];
+		engine_load(engine, 1); /* of the comm to come */
+	}
 	registry_listen(listen);
+}
+
+void acceptor_remove(struct listen_comm *listen)
+{
+	if (listen->listener)
+		engine_load(listen->listener->engine, -1);
+	registry_unlisten(listen);
 }
 
 int acceptor_accept(struct listen_comm *listen, struct comm **out)

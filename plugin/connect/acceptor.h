@@ -24,9 +24,10 @@ void acceptor_admit(struct acceptor *acceptor, bool admits);
 void acceptors_close(void);
 int acceptor_dev(const struct acceptor *acceptor);
 
-/* Accepts connections for its id and secret, until registry_unlisten(). Also chooses its listener.
- */
+/* Accepts connections for its id and secret. Also chooses its listener. */
 void acceptor_add(struct acceptor *acceptor, struct listen_comm *listen);
+/* Accepts no more, and closes its ready comms. No poller held. */
+void acceptor_remove(struct listen_comm *listen);
 /* Fills the endpoints of its handle. */
 void acceptor_endpoints(const struct listen_comm *listen, struct handle *handle);
 /* Polls, and returns the next ready comm, or 0 and NULL. An error concerns one peer

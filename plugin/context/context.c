@@ -255,7 +255,7 @@ int plugin_close_listen(struct listen_comm *listen)
 	pthread_mutex_lock(&ctx_lock);
 	LIST_UNLINK(listen->ctx->listens, listen, next_of_ctx);
 	pthread_mutex_unlock(&ctx_lock);
-	registry_unlisten(listen);
+	acceptor_remove(listen);
 	free(listen);
 	return 0;
 }

@@ -226,6 +226,8 @@ static void lane_harp_free(struct lane_harp *h, bool abort)
 	engine_remove_lane(&h->member);
 	if (h->closing_deadline_ns)
 		engine_lanes_closing(h->engine, -1);
+	if (h->connected)
+		engine_load(h->engine, -1);
 	free(h);
 }
 
@@ -310,6 +312,7 @@ static void lane_harp_event(struct engine_lane *l, uint32_t events, uint64_t now
 
 	if (events & HARP_EVENT_CONNECTED) {
 		h->connected = true;
+		engine_load(h->engine, 1);
 		harp_conn_endpoints(h->conn, &h->lane.local, &h->lane.remote);
 	}
 	if (events & HARP_EVENT_CLOSED) {
@@ -470,6 +473,7 @@ int lane_harp_accept(struct engine *engine, struct harp_listener *listener, stru
 	}
 	h->conn = conn;
 	h->connected = true;
+	engine_load(engine, 1);
 	lane_harp_start(h, out);
 	return 0;
 }

@@ -27,7 +27,7 @@ struct engine_set {
 	unsigned count;
 	struct engine *engines[ENGINES_MAX];
 	struct engine_thread *thread; /* the background poller */
-	atomic_uint turn;             /* relaxed: engine_set_choose()'s next engine */
+	atomic_uint turn;             /* relaxed: where engine_set_choose() starts */
 };
 
 /* Held while a set is opened or closed. */
@@ -358,9 +358,20 @@ int engine_set_port(const struct engine_set *set, struct harp_instance_port *out
 
 struct engine *engine_set_choose(struct engine_set *set)
 {
-	unsigned turn = atomic_fetch_add_explicit(&set->turn, 1, memory_order_relaxed);
+	unsigned first = atomic_fetch_add_explicit(&set->turn, 1, memory_order_relaxed);
+	struct engine *best = NULL;
+	unsigned least = 0;
 
-	return set->engines[turn % set->count];
+	for (unsigned i = 0; i < set->count; i++) {
+		struct engine *engine = set->engines[(first + i) % set->count];
+		unsigned load = atomic_load_explicit(&engine->load, memory_order_relaxed);
+
+		if (best && load >= least)
+			continue;
+		best = engine;
+		least = load;
+	}
+	return best;
 }
 
 /* ---- fork ------------------------------------------------------------------------------------ */

@@ -59,8 +59,10 @@ struct engine_set *engine_set_open(int dev, char *why, size_t why_len);
 void engine_set_close(struct engine_set *set); /* NULL is accepted */
 unsigned engine_set_count(const struct engine_set *set);
 struct engine *engine_set_at(const struct engine_set *set, unsigned index);
-/* An engine for a listen comm or a connect: each in turn. */
+/* The engine with the lowest load; equal ones in turn. */
 struct engine *engine_set_choose(struct engine_set *set);
+/* Changes an engine's load: +1 or -1 for each lane and listen comm. */
+void engine_load(struct engine *engine, int change);
 
 struct poller *engine_poller(struct engine *engine);
 struct harp_stack *engine_stack(struct engine *engine);

@@ -28,6 +28,8 @@ struct engine {
 	/* Shared. */
 	_Alignas(64) atomic_uint_fast64_t worked_ns; /* last turn with work. Writer: poller. Reader:
 						      * background poller. Relaxed */
+	/* Relaxed: hints for engine_set_choose(). */
+	atomic_uint load;
 	/* The control descriptor is readable: set by the background poller, cleared by a turn. */
 	atomic_bool event;
 	atomic_bool sleeping; /* Writer: thread. Reader: threads that post work */

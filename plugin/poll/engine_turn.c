@@ -49,6 +49,11 @@ void engine_ports(const struct engine *engine, uint16_t *first, uint16_t *last)
 	*last = lease ? lease->port_max : (uint16_t)plugin_config()->port_max;
 }
 
+void engine_load(struct engine *engine, int change)
+{
+	atomic_fetch_add_explicit(&engine->load, (unsigned)change, memory_order_relaxed);
+}
+
 void engine_set_listener(struct engine *engine, struct work *listener)
 {
 	engine->listener = listener;
