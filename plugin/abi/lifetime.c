@@ -32,8 +32,8 @@
 
 static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
 static unsigned log_users; /* under log_lock */
-/* Writer: under log_lock. Reader: any thread. The function belongs to NCCL and outlives the plugin.
- */
+/* Writer: under log_lock. Reader: any thread. The function belongs to NCCL and outlives the
+ * plugin. */
 static _Atomic(nccl_logger) log_logger;
 
 /* Each context opens the log first and closes it last. NULL: no log. */

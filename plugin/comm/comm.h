@@ -154,8 +154,8 @@ struct comm_chunk {
 	bool again;    /* is itself a resend */
 };
 
-/* A buffered send: the copy of a small message. Its request is done when a lane has delivered it.
- */
+/* A buffered send: the copy of a small message. Its request is done when a lane has delivered
+ * it. */
 struct comm_buffer {
 	uint64_t message;
 	uint32_t size, tag;
@@ -170,8 +170,7 @@ struct comm_send_state {
 	uint64_t granted;        /* receives that the peer advertised */
 	uint64_t data_bytes;     /* of DATA records cut, headers included */
 	uint64_t credited_bytes; /* data_bytes at the end of message granted-1, once cut */
-	uint64_t end_ring[COMM_EAGER_MESSAGES]; /* data_bytes at the end of messages not granted yet
-						 */
+	uint64_t end_ring[COMM_EAGER_MESSAGES]; /* data_bytes at the end of ungranted messages */
 	/* With failover. */
 	uint64_t acked_message,
 		acked_offset;           /* acked: all messages before, and this much of that one */

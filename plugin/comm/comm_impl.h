@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* comm_impl.h - shared by the files of a comm. The comm's poller is held unless stated otherwise.
- */
+/* comm_impl.h - shared by the files of a comm. The comm's poller is held unless stated
+ * otherwise. */
 #ifndef HARP_PLUGIN_COMM_IMPL_H
 #define HARP_PLUGIN_COMM_IMPL_H
 

@@ -362,8 +362,8 @@ void comm_lane_sample(struct comm_lane *l)
 
 /* ---- closing -------------------------------------------------------------------------------- */
 
-/* Reads and drops received data: with unread data, close() would send RST and CLOSE could be lost.
- */
+/* Reads and drops received data: with unread data, close() would send RST and CLOSE could be
+ * lost. */
 static void comm_lane_read_off(struct comm_lane *l)
 {
 	uint8_t bytes[16384];

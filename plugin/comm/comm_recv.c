@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* comm_recv.c - the receiver: delivers DATA records to posted receives, and keeps unexpected ones.
- */
+/* comm_recv.c - the receiver: delivers DATA records to posted receives, and keeps unexpected
+ * ones. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -74,8 +74,8 @@ static struct comm_unexpected *unexpected_find(struct comm *comm, uint64_t messa
 	return u;
 }
 
-/* Does one more unexpected chunk fit? Chunks whose receive is posted by now do not count as bytes.
- */
+/* Does one more unexpected chunk fit? Chunks whose receive is posted by now do not count as
+ * bytes. */
 static bool unexpected_fits(struct comm *comm, uint32_t length)
 {
 	uint64_t posted = comm_posted(comm), bytes = RECORD_HEADER_BYTES + (uint64_t)length;
@@ -428,8 +428,8 @@ static void unexpected_run(struct comm *comm)
 	uint64_t posted = comm_posted(comm);
 
 	while ((u = *at)) {
-		/* An incomplete chunk of a completed message: other lanes have delivered the bytes.
-		 */
+		/* An incomplete chunk of a completed message: other lanes have delivered the
+		 * bytes. */
 		if (u->message >= posted || (!u->complete && u->message >= comm->completed)) {
 			at = &u->next;
 			continue;

@@ -235,8 +235,8 @@ static void lane_ask_delivered(struct comm_lane *l)
 	if (delivered_bytes == l->delivered_bytes)
 		return;
 	l->delivered_bytes = delivered_bytes;
-	/* For a kernel lane, done_bytes counts bytes in the socket buffer, not acknowledged ones.
-	 */
+	/* For a kernel lane, done_bytes counts bytes in the socket buffer, not acknowledged
+	 * ones. */
 	if (l->comm->failover && l->kind == LANE_HARP)
 		scheduler_acked(&l->comm->scheduler, l->index, delivered_bytes, l->comm->now_ns);
 }
@@ -492,8 +492,8 @@ static bool plan_next(struct comm *comm, struct plan *plan)
 }
 
 /* Consecutive small messages stay on one lane for STICKY_NS and STICKY_BYTES: comparing 16 lanes
- * takes as long as sending a message, and the receiver finds them on the lane that it polls first.
- */
+ * takes as long as sending a message, and the receiver finds them on the lane that it polls
+ * first. */
 static struct comm_lane *plan_lane(struct comm *comm, const struct plan *plan)
 {
 	struct comm_send_state *tx = &comm->tx;
@@ -552,8 +552,8 @@ static void send_track(struct comm_lane *l, const struct plan *plan)
 	l->unrated = scheduler_is_unrated(&comm->scheduler.lane[l->index]);
 	if (plan->buffer >= 0) {
 		tx->buffers[plan->buffer].lane = l;
-		/* Failover lanes send only what the scheduler counts, so this is the end position.
-		 */
+		/* Failover lanes send only what the scheduler counts, so this is the end
+		 * position. */
 		tx->buffers[plan->buffer].end_bytes = comm->scheduler.lane[l->index].given_bytes;
 	}
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* comm_state.c - shared by a comm's files: completion, failure, waking a lane, records out and in.
- */
+/* comm_state.c - shared by a comm's files: completion, failure, waking a lane, records out and
+ * in. */
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>

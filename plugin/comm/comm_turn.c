@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* comm_turn.c - turns of a comm, by the application, by its lanes' engines, by the control thread.
- */
+/* comm_turn.c - turns of a comm, by the application, by its lanes' engines, by the control
+ * thread. */
 #include <assert.h>
 #include <sched.h>
 #include <stddef.h>

@@ -120,8 +120,8 @@ static int memory_take_back(struct engine *engine, const struct memory_piece *pi
 	return rc == -ENOENT ? 0 : rc; /* it was never announced */
 }
 
-/* memory_lock is held, and released during waits. Engines that open meanwhile don't get the piece.
- */
+/* memory_lock is held, and released during waits. Engines that open meanwhile don't get the
+ * piece. */
 static int memory_take_back_all(const struct memory_piece *piece)
 {
 	int result = 0;

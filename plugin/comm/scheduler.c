@@ -85,8 +85,8 @@ static bool scheduler_is_tail(const struct scheduler_lane *l)
 	return l->kind == LANE_KERNEL && l->given_bytes - l->acked_bytes < SAMPLE_BYTES_MIN;
 }
 
-/* A turn's clock may be older than the last turn's, by another thread: time does not run backwards.
- */
+/* A turn's clock may be older than the last turn's, by another thread: time does not run
+ * backwards. */
 static uint64_t scheduler_clock(const struct scheduler_lane *l, uint64_t now_ns)
 {
 	uint64_t seen_ns = l->acked_ns > l->given_ns ? l->acked_ns : l->given_ns;

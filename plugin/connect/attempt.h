@@ -19,8 +19,8 @@
 
 struct attempt;
 
-/* Operations on an attempt, with attempt->poller held. The simulator and unit tests replace them.
- */
+/* Operations on an attempt, with attempt->poller held. The simulator and unit tests replace
+ * them. */
 struct attempt_ops {
 	void (*start)(struct attempt *attempt, uint64_t now_ns);
 	void (*advance)(struct attempt *attempt, uint64_t now_ns);

@@ -83,8 +83,8 @@ static unsigned candidates_ways(const struct candidates *c, const struct engine_
 	return count;
 }
 
-/* HARP lanes to the peer's stack, or to its kernel if it has none. own: our address of the family.
- */
+/* HARP lanes to the peer's stack, or to its kernel if it has none. own: our address of the
+ * family. */
 static void candidates_add_harp(struct candidates *c, const struct device *device,
 				const struct engine_set *engines, const struct handle *h,
 				const struct harp_addr *own, const struct harp_addr *addr,

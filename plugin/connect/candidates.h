@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* candidates.h - candidate lanes to a peer, best first: HARP lanes, then kernel lanes, by family.
- */
+/* candidates.h - candidate lanes to a peer, best first: HARP lanes, then kernel lanes, by
+ * family. */
 #ifndef HARP_PLUGIN_CANDIDATES_H
 #define HARP_PLUGIN_CANDIDATES_H
 

@@ -30,9 +30,7 @@
  * attempts fail (connect_goes_on()).
  */
 
-#define HARP_OPEN_NS                                                                               \
-	3000000000ull /* limit for HARP lanes of a family if other candidates follow  \
-				    */
+#define HARP_OPEN_NS 3000000000ull /* for a family's HARP lanes if other candidates follow */
 #define ANSWER_NS                                                                                  \
 	6000000000ull     /* for CHALLENGE: the listener drops a connection after 5 s (pending.c) */
 #define WAY_PORTS_MAX 64u /* source ports to try for each pair except the first */

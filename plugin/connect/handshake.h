@@ -9,8 +9,8 @@
 /* Sends and receives as much of the preamble as the open lane allows. 1: done. 0: incomplete. Or
  * the error of preamble_moved() or of the lane, with a text in p->what. */
 int handshake_advance(struct preamble *p, struct lane *lane);
-/* When done: replaces *lane by an encrypted lane if both sides agreed on encryption. 0 or -ENOMEM.
- */
+/* When done: replaces *lane by an encrypted lane if both sides agreed on encryption. 0 or
+ * -ENOMEM. */
 int handshake_encrypt(const struct preamble *p, struct lane **lane);
 
 #endif

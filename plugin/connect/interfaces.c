@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* interfaces.c - the devices of this process: their engines, acceptors, and further NICs of comms.
- */
+/* interfaces.c - the devices of this process: their engines, acceptors, and further NICs of
+ * comms. */
 #include <errno.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -136,8 +136,8 @@ static void interface_decide(int dev)
 }
 
 /* Lists the devices whose engines a comm of dev may use. A backup NIC's queue is left to processes
- * that need it: it is opened only if this process uses the NIC as a device, or with HARP_RAILS=all.
- */
+ * that need it: it is opened only if this process uses the NIC as a device, or with
+ * HARP_RAILS=all. */
 static unsigned interface_engine_devices(int dev, int devs[RAIL_PAIRS_MAX])
 {
 	unsigned count = rails_devices(dev, devs);
@@ -310,8 +310,8 @@ static int interface_open_acceptor(int dev, struct acceptor **out)
 	return rc;
 }
 
-/* Makes acceptors of the other NICs for lanes of dev's comms, except unusable ones. ctx_lock held.
- */
+/* Makes acceptors of the other NICs for lanes of dev's comms, except unusable ones. ctx_lock
+ * held. */
 static void interface_open_rails(int dev)
 {
 	int devs[RAIL_PAIRS_MAX];
@@ -387,8 +387,8 @@ void interfaces_close(void)
 }
 
 /* HARP_PATH=auto uses another device if a link is down; a link may take seconds to come up. A memif
- * link is up once the peer, perhaps a later rank, has started. The engine's thread polls the link.
- */
+ * link is up once the peer, perhaps a later rank, has started. The engine's thread polls the
+ * link. */
 static bool interface_port_has_link(const struct engine_set *set, struct harp_instance_port *port)
 {
 	const struct timespec pause = { .tv_nsec = 20000000 };

@@ -142,8 +142,7 @@ static void kernel_listener_ready(struct control_source *source, uint64_t now_ns
 		if (is_shortage(fd))
 			kernel_listener_rest(listener, fd, now_ns);
 		if (fd < 0)
-			return; /* EAGAIN, or ECONNABORTED and the like: the next turn tries again
-				 */
+			return; /* EAGAIN, or ECONNABORTED: the next turn tries again */
 		sockaddr_to_endpoint(&peer, &remote);
 		if (!lane_kernel_adopt(control_poller(), fd, &listener->local, &remote, &lane))
 			pending_set_add(listener->pending_set, lane, fd, now_ns);

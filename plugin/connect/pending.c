@@ -127,8 +127,8 @@ static void pending_displace(struct pending *pending)
 
 /* ---- what the preamble asks ----------------------------------------------------------------- */
 
-/* HELLO has named an id of this process. False: this connection is over the limit and is dropped.
- */
+/* HELLO has named an id of this process. False: this connection is over the limit and is
+ * dropped. */
 static bool pending_identify(struct pending *pending)
 {
 	struct pending *excess;

@@ -42,8 +42,8 @@ void registry_unlisten(struct listen_comm *listen);
 /* The next ready comm, or 0 and NULL. An error concerns one peer (registry_fail()). */
 int registry_accept(struct listen_comm *listen, struct comm **out);
 
-/* Adds a multi-lane comm, which further lanes may join by key. -EEXIST: the id is in use; -ENOMEM.
- */
+/* Adds a multi-lane comm, which further lanes may join by key. -EEXIST: the id is in use;
+ * -ENOMEM. */
 int registry_add(struct comm *comm, uint64_t comm_id, const uint8_t key[PREAMBLE_KEY_BYTES]);
 /* Removes a comm: when this returns, no lane is being attached to it, nor will be. Accepts a comm
  * that is not registered. */

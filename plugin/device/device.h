@@ -32,8 +32,8 @@ struct device {
 	uint32_t queues;  /* requested, at least 1 */
 	char driver[32];  /* "virtio_net"; of a DPDK port, once it is open: "net_memif" */
 };
-/* Opens the DPDK port plugin_device(dev) until the last context ends. -errno, with one line in why.
- */
+/* Opens the DPDK port plugin_device(dev) until the last context ends. -errno, with one line in
+ * why. */
 typedef int plugin_port_open(int dev, struct harp_instance_port *out, char *why, size_t why_len);
 /* Called by each first context; opens DPDK ports. Failures are logged by WARN. */
 int plugin_devices_load(plugin_port_open *open);

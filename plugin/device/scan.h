@@ -18,8 +18,8 @@ struct device_host {
 	int (*segments)(const char *ifname);      /* accepts GSO packets: 1, 0, -errno */
 	/* enum harp_address_state, or -errno: unknown */
 	int (*address_state)(const char *ifname, const struct harp_addr *addr);
-	/* harpd's devices (harp_lease.h), and the inode number of this process's network namespace.
-	 */
+	/* harpd's devices (harp_lease.h), and the inode number of this process's network
+	 * namespace. */
 	const struct harp_lease_device *leased;
 	unsigned leased_count;
 	uint64_t netns;

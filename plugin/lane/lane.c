@@ -63,8 +63,8 @@ const char *lane_kind_text(const struct lane *lane)
 
 int lane_errno(int error)
 {
-	/* Linux reports ICMPv6 "administratively prohibited" as EACCES, and ICMP's as EHOSTUNREACH.
-	 */
+	/* Linux reports ICMPv6 "administratively prohibited" as EACCES, and ICMP's as
+	 * EHOSTUNREACH. */
 	return error == EACCES ? -EHOSTUNREACH : -error;
 }
 

@@ -25,8 +25,7 @@ struct lane_info {
 	/* Sent and not acknowledged. If the window is open and nothing is sent, the unsent bytes
 	 * count instead. */
 	uint64_t in_flight_bytes;
-	uint64_t unsent_bytes; /* accepted by send(), held back by the window or congestion control
-				*/
+	uint64_t unsent_bytes; /* accepted by send(), held back by window or congestion control */
 	uint64_t acked_bytes;  /* acknowledged by the peer's TCP, of the bytes given to send() */
 	uint64_t retransmits;
 };

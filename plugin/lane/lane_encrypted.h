@@ -15,8 +15,8 @@
 int lane_encrypt(struct lane **lane, uint64_t sent_bytes, const uint8_t send_key[CRYPTO_KEY_BYTES],
 		 const uint8_t recv_key[CRYPTO_KEY_BYTES]);
 
-/* For tests, before the first segment: sets the numbers of the next segments. Keys stay the same.
- */
+/* For tests, before the first segment: sets the numbers of the next segments. Keys stay the
+ * same. */
 void lane_encrypted_renumber(struct lane *lane, uint64_t send_segment, uint64_t recv_segment);
 
 #endif

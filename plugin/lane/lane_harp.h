@@ -10,8 +10,8 @@
 #define LANE_HARP_UNSENT_BYTES 262144u
 /* Larger pieces are sent in place. For smaller ones, descriptors cost more than a copy. */
 #define LANE_HARP_IN_PLACE_BYTES 2048u
-/* Delay of ACKs of the receiver's records; less than the peer's earliest tail loss probe, 500 us.
- */
+/* Delay of ACKs of the receiver's records; less than the peer's earliest tail loss probe, 500
+ * us. */
 #define LANE_HARP_DELAYED_ACK_NS 200000u
 /* A watched peer that is silent for this long is reported once. */
 #define LANE_HARP_SILENCE_NS 5000000000ull

@@ -160,8 +160,8 @@ static void lane_kernel_ack(struct lane_kernel *k)
 	k->ack_owed = false;
 }
 
-/* One receive: to dst, and what follows to `ahead`, which is empty. Returns bytes received to dst.
- */
+/* One receive: to dst, and what follows to `ahead`, which is empty. Returns bytes received to
+ * dst. */
 static ssize_t lane_kernel_read(struct lane_kernel *k, void *dst, size_t len, size_t ahead)
 {
 	struct iovec iov[2] = { { dst, len }, { k->ahead, ahead } };

@@ -208,8 +208,8 @@ static enum harp_page_fallback engine_error_fallback(const struct device *device
 	}
 }
 
-/* Opens the device's queue of that index; harpd chooses the queue itself. NULL: why has the reason.
- */
+/* Opens the device's queue of that index; harpd chooses the queue itself. NULL: why has the
+ * reason. */
 static struct engine *engine_new(int dev, unsigned index, char *why, size_t why_len)
 {
 	const struct device *device = plugin_device(dev);

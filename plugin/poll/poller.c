@@ -103,8 +103,8 @@ bool poller_poll(struct poller *poller)
 void poller_call(struct poller *poller, struct work *work)
 {
 	poller_post(poller, work);
-	/* If the work is off the list after our own turn, it ran in this turn or in an earlier one.
-	 */
+	/* If the work is off the list after our own turn, it ran in this turn or in an earlier
+	 * one. */
 	while (!poller_poll(poller) || atomic_load_explicit(&work->queued, memory_order_acquire))
 		sched_yield();
 }

@@ -21,8 +21,8 @@
 #define KEYFILE_PAGE_BYTES 4096u
 
 /* In a page of its own, which is not swapped, not in core files, and empty in forked children.
- * Writers: keyfile_load() and keyfile_forget(), with the first and the last context. NULL: no key.
- */
+ * Writers: keyfile_load() and keyfile_forget(), with the first and the last context. NULL: no
+ * key. */
 static uint8_t *keyfile_page;
 
 /* ---- files that are believed ---------------------------------------------------------------- */

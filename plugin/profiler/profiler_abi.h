@@ -14,9 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define NCCL_PROFILE_NET_PLUGIN                                                                    \
-	(1 << 7) /* bit of the activation mask, and type of a descriptor   \
-					  */
+#define NCCL_PROFILE_NET_PLUGIN (1 << 7) /* activation mask, and type of a descriptor */
 #define NCCL_PROFILER_LOG_WARN 2
 #define NCCL_PROFILER_LOG_INFO 3
 #define NCCL_PROFILER_SUBSYSTEM_INIT 1ul

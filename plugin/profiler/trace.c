@@ -125,8 +125,8 @@ static void trace_open(const char *directory, nccl_profiler_logger logger)
 	}
 	atomic_store(&trace_ended, false);
 	atomic_store(&trace_fd, fd);
-	/* Both clocks: events use the monotonic one; the other aligns the traces of several hosts.
-	 */
+	/* Both clocks: events use the monotonic one; the other aligns the traces of several
+	 * hosts. */
 	trace_line("{\"harp_trace\": 1, \"host\": \"%s\", \"pid\": %d, \"program\": \"%s\", "
 		   "\"wall_ns\": %" PRIu64 ", \"monotonic_ns\": %" PRIu64 "}\n",
 		   host, (int)getpid(), program, trace_clock_ns(CLOCK_REALTIME),

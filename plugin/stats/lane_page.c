@@ -248,8 +248,8 @@ static struct harp_page_rail *page_rail(int dev, enum harp_page_kind kind)
 	return rail;
 }
 
-/* One more comm (change 1), or one fewer (-1), reports the NIC down. True: the NIC's state changes.
- */
+/* One more comm (change 1), or one fewer (-1), reports the NIC down. True: the NIC's state
+ * changes. */
 static bool page_rail_says(int dev, int change)
 {
 	unsigned before, after;

@@ -222,8 +222,7 @@ static enum nccl_result tuner_init_v5(void **context, uint64_t comm_id, size_t r
 		return NCCL_SUCCESS;
 	model = malloc(sizeof(*model));
 	if (!model)
-		return NCCL_SYSTEM_ERROR; /* without this rank the others would decide differently
-					   */
+		return NCCL_SYSTEM_ERROR; /* else this rank would decide differently */
 	*model = (struct cost_model){ .measured = measured, .ranks = ranks, .nodes = nodes };
 	if (logger)
 		logger(NCCL_LOG_INFO, NCCL_LOG_INIT | NCCL_LOG_TUNING, __func__, __LINE__,

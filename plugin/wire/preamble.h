@@ -67,8 +67,8 @@ struct preamble_terms {
 	const uint8_t *psk;
 };
 
-/* Addresses and ports of an acceptor's NICs: extension 2 of CHALLENGE (docs/lanes.md section 3.2).
- */
+/* Addresses and ports of an acceptor's NICs: extension 2 of CHALLENGE (docs/lanes.md section
+ * 3.2). */
 #define RAILS_EXTENSION_TYPE 2u
 #define RAIL_ENTRIES_MAX 16u
 #define RAILS_BYTES_MAX (4u + 32u * RAIL_ENTRIES_MAX)

@@ -9,8 +9,8 @@
 #include "wire/record.h"
 
 #define KEY_BYTES_MIN 40u
-/* Step from one source port to the next: a prime above the number of ports visits each port once.
- */
+/* Step from one source port to the next: a prime above the number of ports visits each port
+ * once. */
 #define STRIDE 65521u
 
 /* The value of extension 1 (docs/lanes.md section 3.2). */
