@@ -70,12 +70,13 @@ static int port_restart(struct dpdk_port *port, const struct why *why)
 
 void port_flush(struct dpdk_nic *nic, enum port_flush how)
 {
-	const struct why nobody = { 0 }; /* ignored: a port that does not restart has no link */
+	/* The reason of a failure is not needed: a port that does not restart has no link. */
+	const struct why no_why = { 0 };
 	struct sigpipe was;
 
 	port_enter(&was);
 	if (how == PORT_FLUSH_PORT)
-		(void)port_restart(nic->port, &nobody);
+		(void)port_restart(nic->port, &no_why);
 	else if (nic->port->started && rte_eth_dev_tx_queue_stop(nic->port_id, nic->queue) == 0)
 		(void)rte_eth_dev_tx_queue_start(nic->port_id, nic->queue);
 	port_leave(&was);

@@ -287,9 +287,7 @@ def run(options: DemoOptions, on_epoch: Any = lambda event: None) -> dict[str, A
     with _team() as team:
         reports, seconds = _train(options, team, on_epoch)
         verdict = compare(options, team.folder)
-    sockets = None
-    if options.baseline:
-        sockets = _baseline(options)
+    sockets = _baseline(options) if options.baseline else None
     return {
         "options": {
             "plugin": str(options.plugin) if options.plugin else None,

@@ -45,8 +45,8 @@ def _interfaces(view: View, spec: PortSpec) -> list[str]:
 
 @check("dpdk-default-route", "port")
 def _default_route(view: View, spec: PortSpec) -> Answer:
-    """Whether the host's default route, or this SSH session, goes by the port's interface: taking
-    it cuts the host off.
+    """Whether the host's default route, or this SSH session, uses the port's interface: taking it
+    cuts the host off.
     """
     for name in _interfaces(view, spec):
         if view.default_route(name):

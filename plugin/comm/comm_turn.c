@@ -38,7 +38,7 @@
 #define HOLD_SPINS 64u   /* before sched_yield() */
 #define TICK_NS 2000000u /* between checks of all lanes while a request is outstanding */
 #define READ_NS 1000000u /* between reads of a sender's kernel lane that brings no credits */
-/* Kernel lanes beside HARP lanes are polled every KERNEL_LOOK_NS, and always within
+/* In a comm with HARP lanes, kernel lanes are polled every KERNEL_LOOK_NS, and always within
  * KERNEL_ACTIVE_NS after they brought something. Each KERNEL_LOOK_MESSAGES messages on HARP lanes
  * lengthen the interval by KERNEL_LOOK_NS, up to KERNEL_LOOK_TIMES times. */
 #define KERNEL_LOOK_NS 20000u

@@ -84,7 +84,7 @@ def test_the_limit_counts_bytes(harpd: Running, monkeypatch: pytest.MonkeyPatch)
 def test_all_users_get_one_document_of_statistics(
     harpd: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which no user's answers are counted for, whoever keeps it."""
+    """It counts as an answer of no user, even while users keep it open."""
     monkeypatch.setattr(documents, "AGE_S", 60)
     harpd.daemon._documents._each_max = 1
     path = harpd.path

@@ -140,12 +140,12 @@ def test_close_on_every_lane_is_the_end_without_fin(several: Several) -> None:
 
 def test_neither_the_secret_nor_another_key_opens_one(several: Several) -> None:
     for key in (several.handle.secret, bytes(16), bytes(reversed(several.key))):
-        with several.call() as stranger:
-            stranger.send(stranger.hello(index=1, lanes=8, join=True))
-            stranger.challenge()
-            stranger.key = key
-            stranger.send(stranger.proof())
-            assert turned_away(stranger)
+        with several.call() as peer:
+            peer.send(peer.hello(index=1, lanes=8, join=True))
+            peer.challenge()
+            peer.key = key
+            peer.send(peer.proof())
+            assert turned_away(peer)
         several.goes_on(several.first)
 
 
@@ -178,9 +178,9 @@ INVALID: tuple[dict[str, Any], ...] = (
 
 def test_invalid_lane_numbers_are_refused(several: Several) -> None:
     for hello in INVALID:
-        with several.call() as stranger:
-            stranger.send(stranger.hello(**hello))
-            assert turned_away(stranger), hello
+        with several.call() as peer:
+            peer.send(peer.hello(**hello))
+            assert turned_away(peer), hello
         several.goes_on(several.first)
 
 

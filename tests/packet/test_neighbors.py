@@ -179,7 +179,7 @@ def test_a_neighbor_that_moved_is_found(host: Host) -> None:
 def test_a_claim_replaces_a_stale_entry(host: Host) -> None:
     host.raw(ask(host, host.other))
     packets = host.datagram()
-    assert (asks(packets), went(packets)) == ([], [PEER_MAC])  # its own question told us
+    assert (asks(packets), went(packets)) == ([], [PEER_MAC])  # learned from the peer's own request
     if host.family == "ipv6":  # a proxy may not override
         host.raw(tell(host, host.other, EVIL_MAC, asked=False, O=0))
         assert went(host.datagram()) == [PEER_MAC]

@@ -94,7 +94,7 @@ void network_open(const struct coll_scenario *scenario)
 	network_bytes = 0;
 }
 
-/* When so many bytes that leave the rank now arrive. */
+/* The arrival time of bytes that the rank sends now. */
 static uint64_t arrival_ns(unsigned rank, uint64_t bytes)
 {
 	const struct cln_nic *nic = &net.scenario->nics[rank];

@@ -20,7 +20,7 @@
 #include "lane/lane.h"
 
 #define CONTROL_WAKE_NS 20000u /* until a control thread that was woken has its turn, at most */
-#define READY_NS 100000u       /* READY's way beside the path's delay, at most; at times: */
+#define READY_NS 100000u /* READY's latency in addition to the path's delay, at most; at times: */
 #define READY_NS_LONG (20 * CSIM_MS)
 
 static struct csim *connect_sim;

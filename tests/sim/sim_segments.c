@@ -4,7 +4,7 @@
  *
  * For each direction of each connection (from the stack that sends data to the one that receives it)
  * this file remembers what the sender sent, which sequence numbers arrived undamaged at the receiver's
- * NIC, and what the receiver acknowledged. Each SYN begins anew.
+ * NIC, and what the receiver acknowledged. Each SYN resets this state.
  * It checks that
  *	- nothing is acknowledged, selectively or not, that did not arrive;
  *	- acknowledgments do not go back, the window's right edge does not either (RFC 9293 3.8.6), unless to a

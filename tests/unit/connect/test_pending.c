@@ -182,7 +182,7 @@ static unsigned connect_to_ready(unsigned address, uint64_t comm_id, uint64_t no
 	return connect_as(LISTEN_ID, 2, address, comm_id, false, now_ns);
 }
 
-/* As many as are pending, by all listen comms, one of which may not have so many. */
+/* Fills the limit of identified connections: by all listen comms, as each has a lower limit. */
 static void connect_all_to_ready(unsigned peers[PENDING_IDENTIFIED_MAX], uint64_t now_ns)
 {
 	for (unsigned i = 0; i < PENDING_IDENTIFIED_MAX; i++)

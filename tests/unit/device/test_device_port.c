@@ -290,7 +290,7 @@ static void load_fails(int rc, const char *said)
 	CHECK(!plugin_device(0));
 }
 
-/* Nothing is left of a load that fails: the next one begins anew. */
+/* A failed load leaves no state behind, so the next one starts from the beginning. */
 TEST(a_load_that_fails_leaves_no_device)
 {
 	settings(PATH_DPDK, "");
