@@ -75,16 +75,6 @@ static int registry_insert(struct comm *comm, uint64_t comm_id, const uint8_t *k
 	return 0;
 }
 
-int registry_add(struct comm *comm, uint64_t comm_id, const uint8_t key[PREAMBLE_KEY_BYTES])
-{
-	int rc;
-
-	pthread_mutex_lock(&registry_lock);
-	rc = registry_insert(comm, comm_id, key);
-	pthread_mutex_unlock(&registry_lock);
-	return rc;
-}
-
 void registry_hide(struct comm *comm)
 {
 	const struct registry_entry *entry = comm->entry;

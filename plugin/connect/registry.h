@@ -42,9 +42,6 @@ void registry_unlisten(struct listen_comm *listen);
 /* The next ready comm, or 0 and NULL. An error concerns one peer (registry_fail()). */
 int registry_accept(struct listen_comm *listen, struct comm **out);
 
-/* Adds a multi-lane comm, which further lanes may join by key. -EEXIST: the id is in use;
- * -ENOMEM. */
-int registry_add(struct comm *comm, uint64_t comm_id, const uint8_t key[PREAMBLE_KEY_BYTES]);
 /* Removes a comm: when this returns, no lane is being attached to it, nor will be. Accepts a comm
  * that is not registered. */
 void registry_hide(struct comm *comm);
@@ -64,7 +61,8 @@ void registry_dismiss(uint64_t listen_id);
  * and does not connect again. So accept reports the error instead of waiting for it. */
 void registry_fail(uint64_t listen_id, const struct harp_endpoint *peer, int error);
 /* An admitted connection has become a comm, which is ready for accept. key: further lanes may join;
- * NULL: a single-lane comm. -ENOENT: the listen comm is closed; or an error of registry_add(). */
+ * NULL: a single-lane comm. -ENOENT: the listen comm is closed; -EEXIST: the comm id is in use;
+ * -ENOMEM. */
 int registry_ready(uint64_t listen_id, struct comm *comm, uint64_t comm_id, const uint8_t *key);
 /* Attaches a lane (poller of lane->poller held) that was authenticated by the key. -ENOENT: no comm
  * has that id and key; or an error of comm_attach(). On error, the caller keeps the lane. */

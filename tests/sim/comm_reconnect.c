@@ -147,6 +147,20 @@ bool peers_is_avoided(const struct harp_endpoint *remote, unsigned engine, uint6
 /* ---- comms ----------------------------------------------------------------------------------------- */
 
 /* The comm has just been made of its first lane. */
+/* The first lane's comm, as its listen comm accepts it. */
+static void reconnect_accept(struct comm *comm, uint64_t comm_id, const uint8_t *key)
+{
+	struct listen_comm listen = { .id = comm_id, .ctx = comm->ctx };
+	struct comm *accepted = NULL;
+
+	registry_listen(&listen);
+	if (!registry_admit(listen.id, &comm->remote) ||
+	    registry_ready(listen.id, comm, comm_id, key) || registry_accept(&listen, &accepted) ||
+	    accepted != comm)
+		abort();
+	registry_unlisten(&listen);
+}
+
 void csim_reconnect_made(struct csim_lane *first, enum csim_side side)
 {
 	struct csim_comm *k = &reconnect_sim->comms[first->spec->comm];
@@ -163,8 +177,7 @@ void csim_reconnect_made(struct csim_lane *first, enum csim_side side)
 	memcpy(attempt.preamble.key, &k->spec->stream, sizeof(k->spec->stream));
 	if (side == CSIM_RECV) {
 		preamble_comm_key(&attempt.preamble, key);
-		if (registry_add(app->comm, first->spec->comm, key))
-			abort();
+		reconnect_accept(app->comm, first->spec->comm, key);
 		return;
 	}
 	app->connector = connector_new((int)first->spec->rail, 0, &handle, &csim_attempt_ops);
