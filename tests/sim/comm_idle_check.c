@@ -12,7 +12,7 @@
  *
  * Sockets: the lane knows that data or room has come, or epoll still has an event for it.
  */
-#include "comm_stream.h"
+#include "comm_sim.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -131,41 +131,11 @@ static bool idle_is_expected(struct comm *comm)
 
 /* ---- a turn ------------------------------------------------------------------------------------ */
 
-static const char *idle_lane_changed(const struct idle_lane *was, const struct idle_lane *is)
-{
-	if (memcmp(&was->under_way, &is->under_way, sizeof(was->under_way)) ||
-	    was->header_bytes != is->header_bytes || was->payload_left != is->payload_left)
-		return "had something to send";
-	if (memcmp(&was->in, &is->in, sizeof(was->in)) || was->in_head_bytes != is->in_head_bytes)
-		return "had something to read";
-	return NULL;
-}
-
-static const char *idle_changed(const struct idle_view *was, const struct idle_view *is)
-{
-	const char *did;
-
-	for (unsigned i = 0; i < COMM_LANES_MAX; i++) {
-		did = idle_lane_changed(&was->lanes[i], &is->lanes[i]);
-		if (did)
-			return did;
-	}
-	if (was->completed != is->completed)
-		return "had a request to complete";
-	if (was->error != is->error || was->end_error != is->end_error || was->live != is->live)
-		return "had an end to report";
-	if (was->advertised != is->advertised || was->ack_due != is->ack_due ||
-	    was->credit_due != is->credit_due)
-		return "had an ACK or a CREDIT to send";
-	return memcmp(was, is, sizeof(*was)) ? "changed its state" : NULL;
-}
-
-/* Both pollers are held. Returns what the comm had to do, or NULL. */
-static const char *idle_turn(struct comm *comm, struct comm_engine *e)
+/* Both pollers are held. Had the comm something to do? */
+static bool idle_turn(struct comm *comm, struct comm_engine *e)
 {
 	uint64_t sampled_ns[COMM_LANES_MAX], read_ns[COMM_LANES_MAX];
 	struct idle_view was, is;
-	const char *did;
 	struct comm_lane *l;
 
 	idle_see(&was, comm);
@@ -178,17 +148,14 @@ static const char *idle_turn(struct comm *comm, struct comm_engine *e)
 	}
 	comm_advance(comm, e, comm->now_ns, COMM_TURN_POST);
 	idle_see(&is, comm);
-	did = idle_changed(&was, &is);
-	if (!did && idle_is_woken(comm))
-		did = "had others to wake";
-	if (did)
-		return did;
+	if (memcmp(&was, &is, sizeof(was)) || idle_is_woken(comm))
+		return true;
 	COMM_FOR_EACH_LANE(comm, l)
 	{
 		l->sampled_ns = sampled_ns[l->index];
 		l->read_ns = read_ns[l->index];
 	}
-	return NULL;
+	return false;
 }
 
 static bool idle_look(struct csim_app *app, struct comm_engine *e)
@@ -196,7 +163,7 @@ static bool idle_look(struct csim_app *app, struct comm_engine *e)
 	struct comm *comm = app->comm;
 	struct csim *sim = app->sim;
 	struct poller *poller = e ? atomic_load(&e->poller) : NULL;
-	const char *did;
+	bool did;
 
 	if (poller && !poller_try(poller))
 		return true;
@@ -212,8 +179,8 @@ static bool idle_look(struct csim_app *app, struct comm_engine *e)
 	if (poller)
 		poller_release(poller);
 	return !did ||
-	       csim_fail(sim, "comm %u: the %s end %s (%s lanes), and was not woken", app->number,
-			 app->side ? "receiving" : "sending", did, e ? "HARP" : "kernel");
+	       runner_fail("comm %u: the %s end had something to do (%s lanes), and was not woken",
+			   app->number, app->side ? "receiving" : "sending", e ? "HARP" : "kernel");
 }
 
 /* ---- sockets ----------------------------------------------------------------------------------- */
@@ -226,8 +193,7 @@ static bool idle_sockets(struct csim_app *app)
 		const char *what = csim_stream_unreported(m->fd, m->readable, m->writable);
 
 		if (what)
-			return csim_fail(
-				app->sim,
+			return runner_fail(
 				"comm %u: a socket of the %s end has %s, which its lane does not know",
 				app->number, app->side ? "receiving" : "sending", what);
 	}
@@ -248,8 +214,7 @@ bool csim_check_idle(struct csim_app *app)
 	if (!idle_is_expected(comm))
 		return true;
 	if (comm->control != scheduler_control(&comm->scheduler))
-		return csim_fail(
-			sim,
+		return runner_fail(
 			"comm %u: the %s end uses a control lane that the scheduler would not choose",
 			app->number, app->side ? "receiving" : "sending");
 	for (unsigned i = 0; i < COMM_LANES_MAX && atomic_load(&comm->engines[i].poller); i++)

@@ -1,36 +1,45 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * comm_stream.c - the simulated kernel's connections: two byte streams through memory, under the virtual clock, each
- * end a descriptor that lane_kernel.c calls.
+ * comm_stream.c - the simulated kernel: TCP connections and their epoll, under the virtual clock. The functions replace
+ * forkguard.c, kernel_info.c and the system calls of lane_kernel.c and kernel_poll.c.
  *
- * Theory of operation. A pipe for each direction is a ring: bytes that were written lie in it until they are
- * read, so its capacity stands for both sockets' buffers. Each write leaves a mark: these bytes have arrived
- * by then (rate, then delay). While the lane is silent nothing arrives; afterwards all of it does.
+ * Theory of operation. A connection is two pipes. A pipe is a ring: bytes that were written stay in it until they are
+ * read, so its capacity is that of both sockets' buffers. Each write leaves a mark with the time at which its bytes have
+ * arrived (rate, then delay). While the lane is silent, nothing arrives; afterwards everything does.
  *
- * As Linux does it: what was accepted counts as done; close() with bytes unread, and bytes that come for a
- * socket that was closed, reset the connection, and with that what was under way the other way is lost.
- * After a reset, bytes that had arrived are still read; the first call behind them reports the error once, and then
- * nothing more is sent or read. Payload is delivered as recv() does: in address order, without regard to units of
- * eight.
+ * As in Linux, bytes that send() accepted count as sent. close() with unread bytes, and bytes that arrive for a closed
+ * socket, reset the connection; bytes under way in the other direction are then lost. After a reset, bytes that had
+ * arrived are still read; the next call reports the error once. recv() copies in address order, without regard to units
+ * of eight bytes.
  *
  * Calls that are cut short (short_ppm): a send as if memory were short, with an event for room when the peer has read;
- * a receive as if the rest came right behind it.
+ * a receive as if the rest arrived immediately afterwards.
+ *
+ * A comm's epoll is a list of sockets, edge-triggered: each event is reported once. The control thread's is
+ * level-triggered: csim_stream_level().
  */
-#include "comm_stream.h"
+#include "comm_sim.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
-#include "process/forkguard.h"
+#include "base/sockaddr.h"
+#include "device/device.h"
 #include "lane/kernel_info.h"
+#include "process/forkguard.h"
 
 #define STREAM_MARKS_MAX 2048u
 #define STREAM_PIECE_BYTES_MIN 2896u /* two segments */
 #define STREAM_PIECE_BYTES_MAX 32768u
 #define STREAM_FD 1000000 /* of lane 0's sending end */
+#define STREAM_PORT 40000
+#define EPOLL_FD 2000000
+#define EPOLLS_MAX 256u
 
 struct stream_mark {
 	uint64_t end_bytes, at_ns;
@@ -54,7 +63,11 @@ struct stream_end {
 	bool lingers_not; /* close() resets */
 	bool event;       /* the end, or an error, or the rest of what was cut short */
 	int error;        /* that no call has reported yet */
-	struct stream_watch watch;
+	/* In an epoll: its descriptor (-1: in none), the events and the value that it has. */
+	int epoll_fd;
+	uint32_t watched;
+	void *data;
+	bool edge; /* an event in addition to bytes and the end, which the epoll sees itself */
 	/* Bytes that had come at the last event. */
 	uint64_t reported_arrived;
 	bool reported_fin;
@@ -65,11 +78,20 @@ struct csim_stream {
 	struct csim_lane *owner;
 	struct stream_pipe pipes[2]; /* by writing side */
 	struct stream_end ends[2];
+	uint64_t syn_ns;  /* the receiver accepts then; CSIM_NEVER_NS: it has, or never will */
+	uint64_t open_ns; /* the sender is connected from then on; CSIM_NEVER_NS: not accepted */
+};
+
+struct epoll {
+	bool open;
+	unsigned count;
+	int fds[COMM_LANES_MAX];
 };
 
 static struct csim *stream_sim; /* for calls, which have a descriptor only */
+static struct epoll epolls[EPOLLS_MAX];
 
-/* The socket behind a descriptor of ours. */
+/* The socket of a descriptor. */
 static struct csim_stream *stream_at(int fd, enum csim_side *side)
 {
 	unsigned number = (unsigned)(fd - STREAM_FD) / 2;
@@ -181,7 +203,7 @@ static void pipe_break(struct csim_stream *s, enum csim_side writer, int error, 
 	p->written = p->arrived;
 	p->broken = error;
 	s->ends[!writer].error = error;
-	s->ends[!writer].watch.edge = true;
+	s->ends[!writer].edge = true;
 	s->ends[!writer].event = true;
 }
 
@@ -307,7 +329,7 @@ static ssize_t stream_recv(struct csim_stream *s, enum csim_side side, struct ms
 	wanted = stream_cut(s, n);
 	if (wanted < n) { /* the rest comes behind it */
 		end->event = true;
-		end->watch.edge = true;
+		end->edge = true;
 	}
 	for (size_t i = 0; i < msg->msg_iovlen && done < wanted; i++) {
 		size_t len = msg->msg_iov[i].iov_len;
@@ -318,7 +340,7 @@ static ssize_t stream_recv(struct csim_stream *s, enum csim_side side, struct ms
 	if (p->full && pipe_has_room(p)) {
 		p->full = false;
 		p->event = true;
-		s->ends[!side].watch.edge = true;
+		s->ends[!side].edge = true;
 	}
 	return (ssize_t)done;
 }
@@ -369,7 +391,14 @@ int setsockopt(int fd, int level, int name, const void *value, socklen_t len)
 	return 0;
 }
 
-void csim_stream_close(int fd)
+/* Nothing arrives at the listener any more. */
+static void stream_end_syn(struct csim_stream *s)
+{
+	s->sim->syns -= s->syn_ns != CSIM_NEVER_NS;
+	s->syn_ns = CSIM_NEVER_NS;
+}
+
+static void stream_close(int fd)
 {
 	enum csim_side side;
 	struct csim_stream *s = stream_at(fd, &side);
@@ -379,6 +408,7 @@ void csim_stream_close(int fd)
 	csim_note(s->sim, "lane %u: %s end %s", s->owner->number, side ? "receiving" : "sending",
 		  abort ? "aborted" : "closed");
 	pipe_advance(s, !side);
+	stream_end_syn(s);
 	if (abort || s->pipes[!side].arrived > s->pipes[!side].taken)
 		stream_collapse(s, side);
 	else
@@ -408,7 +438,7 @@ void kernel_info(int fd, uint64_t sent_bytes, struct lane_info *info)
 	};
 }
 
-/* As its keepalive, or the probes of what is not acknowledged, would tell. */
+/* As measured by keepalive, or by probes of unacknowledged data. */
 uint64_t kernel_silence_ns(int fd, struct kernel_silence *silence, uint64_t now_ns)
 {
 	enum csim_side side;
@@ -420,44 +450,240 @@ uint64_t kernel_silence_ns(int fd, struct kernel_silence *silence, uint64_t now_
 	return now_ns - owner->silent_since_ns;
 }
 
-/* ---- for the simulated epoll ------------------------------------------------------------------------ */
+/* ---- connecting ---------------------------------------------------------------------------------- */
 
-struct stream_watch *csim_stream_watch(int fd)
+/* The connection was reset before it was accepted. */
+static bool stream_is_refused(const struct csim_stream *s)
 {
-	enum csim_side side;
-
-	return &stream_at(fd, &side)->ends[side].watch;
+	return s->syn_ns == CSIM_NEVER_NS && s->open_ns == CSIM_NEVER_NS;
 }
 
-uint32_t csim_stream_events(int fd)
+static bool stream_is_open(const struct csim_stream *s)
+{
+	return s->open_ns <= s->sim->now_ns;
+}
+
+static struct harp_endpoint stream_endpoint(const struct csim_stream *s, enum csim_side side)
+{
+	unsigned host = csim_lane_host(s->owner, side);
+
+	return (struct harp_endpoint){
+		.addr = csim_addr(s->sim, host, (unsigned)s->owner->spec->rail),
+		.port = (uint16_t)(STREAM_PORT + 2 * s->owner->number + side),
+	};
+}
+
+static int stream_fd(const struct csim_stream *s, enum csim_side side)
+{
+	return STREAM_FD + (int)(2 * s->owner->number + side);
+}
+
+/* The rail's NIC has the address, and the kernel chooses the port. */
+int bind(int fd, __CONST_SOCKADDR_ARG addr, socklen_t len)
+{
+	(void)fd;
+	(void)addr;
+	(void)len;
+	return 0;
+}
+
+int connect(int fd, __CONST_SOCKADDR_ARG addr, socklen_t len)
 {
 	enum csim_side side;
 	struct csim_stream *s = stream_at(fd, &side);
+
+	(void)addr;
+	(void)len;
+	if (s->sim->hosts[csim_lane_host(s->owner, !side)].dead)
+		return (int)stream_refuse(ECONNREFUSED);
+	s->syn_ns = s->sim->now_ns + s->owner->spec->delay_ns;
+	s->sim->syns++;
+	return (int)stream_refuse(EINPROGRESS);
+}
+
+int getsockopt(int fd, int level, int name, void *restrict value, socklen_t *restrict len)
+{
+	enum csim_side side;
+	struct csim_stream *s = stream_at(fd, &side);
+
+	(void)len;
+	if (level == SOL_SOCKET && name == SO_ERROR) {
+		memcpy(value, &s->ends[side].error, sizeof(int));
+		s->ends[side].error = 0;
+	} else if (level == IPPROTO_TCP && name == TCP_INFO) {
+		((struct tcp_info *)value)->tcpi_state = stream_is_refused(s) ? TCP_CLOSE
+							 : stream_is_open(s)  ? TCP_ESTABLISHED
+									      : TCP_SYN_SENT;
+	}
+	return 0;
+}
+
+static int stream_name(int fd, bool peer, struct sockaddr *addr, socklen_t *len)
+{
+	enum csim_side side;
+	const struct csim_stream *s = stream_at(fd, &side);
+	const struct harp_endpoint end = stream_endpoint(s, peer ? !side : side);
+
+	*len = sockaddr_from_endpoint((struct sockaddr_storage *)(void *)addr, &end);
+	return 0;
+}
+
+int getsockname(int fd, __SOCKADDR_ARG addr, socklen_t *restrict len)
+{
+	return stream_name(fd, false, addr.__sockaddr__, len);
+}
+
+int getpeername(int fd, __SOCKADDR_ARG addr, socklen_t *restrict len)
+{
+	return stream_name(fd, true, addr.__sockaddr__, len);
+}
+
+/* ---- epoll ------------------------------------------------------------------------------------- */
+
+static struct epoll *epoll_at(int fd)
+{
+	struct epoll *e = &epolls[fd - EPOLL_FD];
+
+	if (fd < EPOLL_FD || fd >= EPOLL_FD + (int)EPOLLS_MAX || !e->open)
+		abort();
+	return e;
+}
+
+static struct stream_end *end_at(int fd)
+{
+	enum csim_side side;
+	struct csim_stream *s = stream_at(fd, &side);
+
+	return &s->ends[side];
+}
+
+/* Sometimes there is no descriptor left. */
+int forkguard_epoll(void)
+{
+	if (csim_chance(&stream_sim->rng, stream_sim->scenario->world.no_epoll_ppm))
+		return -1;
+	for (int i = 0; i < (int)EPOLLS_MAX; i++) {
+		if (!epolls[i].open) {
+			epolls[i] = (struct epoll){ .open = true };
+			return EPOLL_FD + i;
+		}
+	}
+	abort();
+}
+
+static void epoll_remove(struct epoll *e, int fd)
+{
+	for (unsigned i = 0; i < e->count; i++) {
+		if (e->fds[i] == fd) {
+			memmove(e->fds + i, e->fds + i + 1, (--e->count - i) * sizeof(e->fds[0]));
+			end_at(fd)->epoll_fd = -1;
+			return;
+		}
+	}
+	abort();
+}
+
+/* A closed socket leaves its epoll; the sockets of a closed epoll stay open. */
+void forkguard_close(int fd)
+{
+	struct epoll *e;
+
+	if (fd < EPOLL_FD) {
+		if (end_at(fd)->epoll_fd >= 0)
+			epoll_remove(epoll_at(end_at(fd)->epoll_fd), fd);
+		stream_close(fd);
+		return;
+	}
+	e = epoll_at(fd);
+	while (e->count)
+		epoll_remove(e, e->fds[0]);
+	e->open = false;
+}
+
+int epoll_ctl(int epoll_fd, int op, int fd, struct epoll_event *event)
+{
+	struct epoll *e = epoll_at(epoll_fd);
+	struct stream_end *end = end_at(fd);
+
+	if (op == EPOLL_CTL_DEL) {
+		epoll_remove(e, fd);
+		return 0;
+	}
+	if (op != EPOLL_CTL_ADD || e->count == COMM_LANES_MAX || end->epoll_fd >= 0 ||
+	    !(event->events & EPOLLET))
+		abort();
+	e->fds[e->count++] = fd;
+	end->epoll_fd = epoll_fd;
+	end->watched = event->events;
+	end->data = event->data.ptr;
+	end->edge = true;
+	return 0;
+}
+
+/* The socket's state as events. */
+static uint32_t stream_level(const struct csim_stream *s, enum csim_side side)
+{
 	const struct stream_pipe *in = &s->pipes[!side], *out = &s->pipes[side];
+	bool fin = in->broken || pipe_at_fin(s, !side);
+
+	return (in->arrived > in->taken || fin ? EPOLLIN : 0) | (fin ? EPOLLRDHUP : 0) |
+	       (in->broken ? EPOLLHUP : 0) | (s->ends[side].error ? EPOLLERR : 0) |
+	       (pipe_has_room(out) || in->broken ? EPOLLOUT : 0);
+}
+
+/* Events since the last edge; 0: there was none. */
+static uint32_t stream_edge(int fd)
+{
+	enum csim_side side;
+	struct csim_stream *s = stream_at(fd, &side);
+	const struct stream_pipe *in = &s->pipes[!side];
 	struct stream_end *end = &s->ends[side];
-	uint32_t events = 0;
 	bool fin;
 
 	pipe_advance(s, !side);
 	fin = in->broken || pipe_at_fin(s, !side);
-	if (!end->watch.edge && in->arrived == end->reported_arrived && fin == end->reported_fin)
+	if (!end->edge && in->arrived == end->reported_arrived && fin == end->reported_fin)
 		return 0;
-	end->watch.edge = false;
+	end->edge = false;
 	end->reported_arrived = in->arrived;
 	end->reported_fin = fin;
-	if (in->arrived > in->taken || fin)
-		events |= EPOLLIN;
-	if (fin)
-		events |= EPOLLRDHUP;
-	if (in->broken)
-		events |= EPOLLHUP;
-	if (end->error)
-		events |= EPOLLERR;
-	if (pipe_has_room(out) || in->broken)
-		events |= EPOLLOUT;
-	return events & (end->watch.events | EPOLLHUP | EPOLLERR);
+	return stream_level(s, side) & (end->watched | EPOLLHUP | EPOLLERR);
 }
 
+int epoll_wait(int epoll_fd, struct epoll_event *events, int max, int timeout_ms)
+{
+	struct epoll *e = epoll_at(epoll_fd);
+	int count = 0;
+
+	if (timeout_ms)
+		abort(); /* with a poller held */
+	for (unsigned i = 0; i < e->count && count < max; i++) {
+		uint32_t what = stream_edge(e->fds[i]);
+
+		if (what)
+			events[count++] =
+				(struct epoll_event){ .events = what,
+						      .data.ptr = end_at(e->fds[i])->data };
+	}
+	return count;
+}
+
+uint64_t csim_stream_level_ns(int fd, unsigned host, uint32_t events)
+{
+	enum csim_side side;
+	struct csim_stream *s = stream_at(fd, &side);
+
+	if (csim_lane_host(s->owner, side) != host)
+		return CSIM_NEVER_NS;
+	pipe_advance(s, !side);
+	if (stream_is_refused(s) ||
+	    (stream_is_open(s) && stream_level(s, side) & (events | EPOLLHUP | EPOLLERR)))
+		return s->sim->now_ns;
+	return csim_stream_next_ns(s, side);
+}
+
+/* What has arrived at the socket, or room for more, that neither its lane knows (readable, writable) nor its epoll has
+ * yet to report; NULL: nothing. */
 const char *csim_stream_unreported(int fd, bool readable, bool writable)
 {
 	enum csim_side side;
@@ -465,7 +691,7 @@ const char *csim_stream_unreported(int fd, bool readable, bool writable)
 	const struct stream_pipe *in = &s->pipes[!side], *out = &s->pipes[side];
 	const struct stream_end *end = &s->ends[side];
 
-	if (end->watch.edge || in->arrived != end->reported_arrived ||
+	if (end->edge || in->arrived != end->reported_arrived ||
 	    pipe_at_fin(s, !side) != end->reported_fin)
 		return NULL;
 	if (!readable && in->arrived > in->taken)
@@ -478,40 +704,38 @@ const char *csim_stream_unreported(int fd, bool readable, bool writable)
 
 /* ---- for the simulator --------------------------------------------------------------- */
 
+unsigned device_kernel_lanes(const struct device *device)
+{
+	(void)device;
+	return 1;
+}
+
 void csim_streams_begin(struct csim *sim)
 {
 	stream_sim = sim;
-	csim_kernel_begin(sim);
+	memset(epolls, 0, sizeof(epolls));
 }
 
-static void stream_open(struct csim_lane *owner, enum csim_side side)
+bool csim_streams_check_end(struct csim *sim)
 {
-	struct csim *sim = owner->sim;
-	unsigned host = csim_lane_host(owner, side), peer = csim_lane_host(owner, !side);
-	unsigned rail = (unsigned)owner->spec->rail;
-	int fd = STREAM_FD + (int)(2 * owner->number + side);
-	struct harp_endpoint local = { 0 }, remote = { 0 };
-	struct lane *lane;
-
-	local.addr = csim_addr(sim, host, rail);
-	remote.addr = csim_addr(sim, peer, rail);
-	local.port = (uint16_t)(40000 + 2 * owner->number + side);
-	remote.port = (uint16_t)(40000 + 2 * owner->number + !side);
-	if (lane_kernel_adopt(&sim->hosts[host].connect_poller, fd, &local, &remote, &lane))
-		abort();
-	owner->end[side].lane = lane;
+	if (sim->streams)
+		return runner_fail("%llu kernel lanes are left", (unsigned long long)sim->streams);
+	for (unsigned i = 0; i < EPOLLS_MAX; i++) {
+		if (epolls[i].open)
+			return runner_fail("an epoll is left");
+	}
+	return true;
 }
 
-void csim_stream_make(struct csim_lane *lane)
+static struct csim_stream *stream_new(struct csim_lane *lane)
 {
 	struct csim_stream *s = calloc(1, sizeof(*s));
-	struct csim *sim = lane->sim;
 
 	if (!s)
 		abort();
-	s->sim = sim;
+	s->sim = lane->sim;
 	s->owner = lane;
-	sim->streams++;
+	s->sim->streams++;
 	lane->stream = s;
 	for (unsigned side = 0; side < 2; side++) {
 		struct stream_pipe *p = &s->pipes[side];
@@ -520,16 +744,64 @@ void csim_stream_make(struct csim_lane *lane)
 		p->ring = malloc(p->capacity);
 		p->rate_bps = lane->spec->rate_bps;
 		p->delay_ns = lane->spec->delay_ns;
-		s->ends[side].exists = true;
-		s->ends[side].watch.epoll_fd = -1;
+		s->ends[side].epoll_fd = -1;
 		if (!p->ring)
 			abort();
-		stream_open(lane, side);
 	}
+	return s;
+}
+
+/* A lane over this end of a connection; the poller holds the lane until it joins a comm. */
+static void stream_adopt(struct csim_stream *s, enum csim_side side, struct poller *poller)
+{
+	struct harp_endpoint local = stream_endpoint(s, side), remote = stream_endpoint(s, !side);
+
+	s->ends[side].exists = true;
+	if (lane_kernel_adopt(poller, stream_fd(s, side), &local, &remote,
+			      &s->owner->end[side].lane))
+		abort();
+}
+
+void csim_stream_make(struct csim_lane *lane)
+{
+	struct csim_stream *s = stream_new(lane);
+
+	s->syn_ns = CSIM_NEVER_NS;
+	for (unsigned side = 0; side < 2; side++)
+		stream_adopt(s, side, &s->sim->hosts[csim_lane_host(lane, side)].connect_poller);
+}
+
+/* The socket of the lane that connects. */
+int forkguard_socket(int family)
+{
+	struct csim_stream *s = stream_new(csim_connecting_lane());
+
+	(void)family;
+	s->syn_ns = s->open_ns = CSIM_NEVER_NS;
+	s->ends[CSIM_SEND].exists = true;
+	return stream_fd(s, CSIM_SEND);
+}
+
+uint64_t csim_stream_syn_ns(const struct csim_stream *s)
+{
+	uint64_t at_ns = s->syn_ns;
+
+	for (unsigned side = 0; side < 2; side++)
+		at_ns = later(at_ns, csim_lane_silent_until_ns(s->owner, side));
+	return at_ns;
+}
+
+int csim_stream_accept(struct csim_stream *s, struct poller *poller)
+{
+	stream_end_syn(s);
+	s->open_ns = s->sim->now_ns + s->owner->spec->delay_ns;
+	stream_adopt(s, CSIM_RECV, poller);
+	return stream_fd(s, CSIM_RECV);
 }
 
 void csim_stream_reset(struct csim_stream *s, bool keep, bool fin)
 {
+	stream_end_syn(s);
 	for (unsigned side = 0; side < 2; side++) {
 		s->pipes[side].fin |= fin;
 		pipe_break(s, side, fin ? 0 : ECONNRESET, keep);
@@ -552,17 +824,16 @@ uint64_t csim_stream_next_ns(const struct csim_stream *s, enum csim_side side)
 {
 	const struct stream_pipe *in = &s->pipes[!side];
 	const struct csim_lane *lane = s->owner;
-	uint64_t silent_ns, at_ns;
 
 	if (!s->ends[side].exists)
 		return CSIM_NEVER_NS;
 	if (s->ends[side].event || s->pipes[side].event)
 		return s->sim->now_ns;
+	if (side == CSIM_SEND && !stream_is_open(s))
+		return s->open_ns;
 	if (!in->mark_count)
 		return CSIM_NEVER_NS;
-	silent_ns = csim_lane_silent_until_ns(lane, !side);
-	at_ns = in->marks[in->mark_first].at_ns;
-	return at_ns > silent_ns ? at_ns : silent_ns;
+	return later(in->marks[in->mark_first].at_ns, csim_lane_silent_until_ns(lane, !side));
 }
 
 void csim_stream_seen(struct csim_stream *s, enum csim_side side)
