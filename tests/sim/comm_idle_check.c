@@ -19,7 +19,7 @@
 
 #include "comm/comm_impl.h"
 
-#define IDLE_ONE_IN 16u
+#define IDLE_ONE_IN 8u
 
 /* What a turn that finds nothing to do does not change. */
 struct idle_lane {

@@ -141,7 +141,8 @@ static void make_world(struct maker *m)
 	w->poller_lag_ns = PICK(&m->rng, 1 * US, 10 * US, 1 * MS);
 	w->interleave_ppm = PICK(&m->rng, 0, 1000, 20000, 100000, 500000);
 	w->hold_ppm = PICK(&m->rng, 0, 0, 20000, 100000);
-	w->kernel_threads = PICK(&m->rng, 0, 0, 1, 3);
+	/* Applications that do not poll for seconds need it. */
+	w->background = m->idle || (!w->no_ticks && one_in(&m->rng, 2));
 	w->no_epoll_ppm =
 		m->idle && one_in(&m->rng, 2) ? 300000 : PICK(&m->rng, 0, 0, 0, 0, 300000);
 	m->s->nic_count = (unsigned)(w->hosts * w->rails);
@@ -352,6 +353,7 @@ void comm_scenario_make_small(struct comm_scenario *s, unsigned which)
 		.probe_ns = 50 * MS,
 		.linger_ns = 50 * MS,
 		.poller_lag_ns = 1000,
+		.background = which % 2,
 	};
 	s->nic_count = 4;
 	for (unsigned i = 0; i < 4; i++)

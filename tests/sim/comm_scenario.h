@@ -64,9 +64,9 @@ enum csn_event_kind {
 	  0) /* chance, per turn of an application, that another thread holds a poller */                \
 	X(no_epoll_ppm,                                                                                  \
 	  0) /* chance that kernel lanes get no epoll, or an attempt no place in the control thread's */ \
-	X(no_ticks, 0)       /* polls look only at lanes that were woken */                              \
-	X(kernel_threads, 0) /* the control thread runs between applications */                          \
-	X(plant, SCN_KEEP)   /* a bug to be found: enum csn_plant */
+	X(no_ticks, 0)     /* only wake-ups cause turns of a lane */                                     \
+	X(background, 0)   /* the control thread takes turns of comms */                                 \
+	X(plant, SCN_KEEP) /* a bug to be found: enum csn_plant */
 
 enum csn_plant {
 	CSN_PLANT_NONE,

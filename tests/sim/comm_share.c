@@ -48,6 +48,7 @@ static void share_make(struct comm_scenario *s, const struct share_row *row, uin
 
 	comm_scenario_make_small(s, 0);
 	s->world.rails = 3;
+	s->world.background = 1;
 	s->nic_count = 6;
 	s->lane_count = fault == SHARE_TWO ? 2 : 3;
 	for (unsigned i = 0; i < s->nic_count; i++)

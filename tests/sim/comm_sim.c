@@ -37,6 +37,17 @@ int clock_gettime(clockid_t clock, struct timespec *ts)
 	return 0;
 }
 
+bool __real_comm_run_background(struct comm *comm, uint64_t now_ns);
+bool __wrap_comm_run_background(struct comm *comm, uint64_t now_ns);
+
+/* The control thread's turns of a comm hide missing wake-ups, and ticks that miss a lane. */
+bool __wrap_comm_run_background(struct comm *comm, uint64_t now_ns)
+{
+	if (!running->scenario->world.background && !comm->closing)
+		return false;
+	return __real_comm_run_background(comm, now_ns);
+}
+
 static void sim_release(struct csim *sim, struct csim_host *host)
 {
 	struct poller *poller = host->held;
@@ -123,7 +134,7 @@ void csim_interleave(struct csim *sim, unsigned host)
 		struct csim_app *app = sim_some_app(sim);
 		unsigned rail = rng_below(&sim->rng, (uint32_t)sim->scenario->world.rails);
 
-		if (app->host == host && sim->scenario->world.kernel_threads && sim_app_runs(app) &&
+		if (app->host == host && sim->scenario->world.background && sim_app_runs(app) &&
 		    rng_below(&sim->rng, 2)) {
 			/* The control thread runs a comm in the background. */
 			(void)comm_run_background(app->comm, sim->now_ns);
