@@ -21,10 +21,11 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harp import _host
+from harp._host import MESSAGE_MAX, Kind
 from harp.daemon import peer
 from harp.daemon.limits import Bucket, Buckets, Connections, connections_possible
 from harp.daemon.loop import Loop
+from harp.daemon.messages import Message, Refused, pack, unpack
 from harp.daemon.peer import Peer
 
 log = logging.getLogger("harpd")
@@ -53,7 +54,7 @@ def send_refusal(sock: socket.socket, error: int, why: str) -> None:
             if not sock.recv(1, socket.MSG_DONTWAIT):
                 break
     with contextlib.suppress(OSError):  # the client gets end-of-file
-        sock.send(_host.pack_refused(0, error, why), socket.MSG_DONTWAIT)
+        sock.send(pack(Kind.REFUSED, 0, Refused(error, why)), socket.MSG_DONTWAIT)
 
 
 @dataclass(eq=False)
@@ -71,7 +72,7 @@ class Reply:
 
 
 # Handles a client's message: calls client.reply() once, or closes it.
-Handler = Callable[["Client", _host.Message], Coroutine[Any, Any, None]]
+Handler = Callable[["Client", Message], Coroutine[Any, Any, None]]
 
 
 class Client:
@@ -133,7 +134,7 @@ class Client:
             return
         try:
             # No room for ancillary data: the kernel drops descriptors and reports that.
-            raw, _, flags, _ = self._sock.recvmsg(_host.MESSAGE_MAX + 1, 0)
+            raw, _, flags, _ = self._sock.recvmsg(MESSAGE_MAX + 1, 0)
         except BlockingIOError:
             return
         except OSError:
@@ -143,8 +144,8 @@ class Client:
             self.close("it passed descriptors")
         elif not raw:
             self.close("")
-        elif flags & socket.MSG_TRUNC or len(raw) > _host.MESSAGE_MAX:
-            self.close(f"a message of more than {_host.MESSAGE_MAX} bytes")
+        elif flags & socket.MSG_TRUNC or len(raw) > MESSAGE_MAX:
+            self.close(f"a message of more than {MESSAGE_MAX} bytes")
         else:
             self._message(raw)
 
@@ -154,11 +155,11 @@ class Client:
 
     def _message(self, raw: bytes) -> None:
         try:
-            message = _host.unpack(raw)
+            message = unpack(raw)
         except ValueError as error:
             self.close(str(error))
             return
-        if message.kind is _host.Kind.HELLO and not self.name:
+        if message.kind is Kind.HELLO and not self.name:
             self._not_silent()  # at once, because the handler runs later
         self._busy = True
         self.pause()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from harp import _host
 from harp.daemon.client import DaemonClient, RefusedByDaemonError
+from harp.daemon.messages import Device
 from harp.errors import HarpError
 from harp.stats.source import Source, understood
 
@@ -23,7 +24,7 @@ class Harpd:
     error: int = 0  # errno; 0: harpd answered
     why: str = ""
     version: str = ""
-    devices: Mapping[str, _host.Device] = field(default_factory=dict)
+    devices: Mapping[str, Device] = field(default_factory=dict)
 
 
 def ask(path: Path = SOCKET) -> Harpd:

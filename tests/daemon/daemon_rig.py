@@ -15,10 +15,11 @@ import pytest
 from fake_kernel import FakeKernel
 from lease_client import LeaseClient
 
-from harp import _host
+from harp._host import Kind
 from harp.daemon.client import RefusedByDaemonError
 from harp.daemon.daemon import Daemon
 from harp.daemon.loop import close_all
+from harp.daemon.messages import Hello, pack, unpack
 from harp.daemon.preparation import Preparation
 from harp.daemon.settings import Settings
 
@@ -105,8 +106,8 @@ def connect(path: Path) -> socket.socket:
 def greeted(path: Path) -> socket.socket:
     """Return a connection after HELLO and WELCOME."""
     sock = connect(path)
-    sock.send(_host.pack_hello(1, "test"))
-    assert _host.unpack(sock.recv(65536)).kind is _host.Kind.WELCOME
+    sock.send(pack(Kind.HELLO, 1, Hello("test")))
+    assert unpack(sock.recv(65536)).kind is Kind.WELCOME
     return sock
 
 

@@ -16,9 +16,11 @@ from daemon_rig import NOBODY, Running, holder, in_child, kill
 from lease_client import LeaseClient
 
 from harp import _host
+from harp._host import Kind
 from harp.config import DpdkConfig
 from harp.daemon.client import RefusedByDaemonError
 from harp.daemon.loop import close_all
+from harp.daemon.messages import Hello, Request, pack, unpack
 from harp.daemon.settings import Settings
 
 RAIL0 = DpdkConfig(
@@ -170,15 +172,15 @@ def test_a_port_that_goes_while_its_lease_is_made(
     sock.settimeout(10)
     with sock:
         sock.connect(str(harpd.path))
-        sock.send(_host.pack_hello(1, "x"))
+        sock.send(pack(Kind.HELLO, 1, Hello("x")))
         sock.recv(65536)
-        sock.send(_host.pack_lease(2, "rail0"))
+        sock.send(pack(Kind.LEASE, 2, Request("rail0")))
         assert harpd.kernel.making.wait(10)
         assert harpd.call(harpd.daemon.reload) == ""
         harpd.kernel.may_make.set()
-        answer = _host.unpack(sock.recv(65536))
-    assert answer.kind is _host.Kind.REFUSED
-    assert answer.fields["error"] == errno.ENODEV
+        answer = unpack(sock.recv(65536))
+    assert answer.kind is Kind.REFUSED
+    assert answer.body.error == errno.ENODEV
     nothing_is_left(harpd)
 
 

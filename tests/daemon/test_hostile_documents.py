@@ -12,10 +12,10 @@ import pytest
 from daemon_rig import NOBODY, Running, in_child
 from lease_client import LeaseClient
 
-from harp import _host
 from harp._host import Kind
 from harp.daemon import documents
 from harp.daemon.client import RefusedByDaemonError
+from harp.daemon.messages import Hello, pack
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: it plays two users")
 STATUS, STATS = b'{"command": "status"}', b'{"command": "stats"}'
@@ -23,7 +23,7 @@ STATUS, STATS = b'{"command": "status"}', b'{"command": "stats"}'
 
 def keep(client: LeaseClient, question: bytes = STATUS) -> int:
     """An answer's descriptor."""
-    _, fds = client.ask(_host.pack_query(client.next_serial(), question), Kind.ANSWER)
+    _, fds = client.ask(pack(Kind.QUERY, client.next_serial(), rest=question), Kind.ANSWER)
     return fds[0]
 
 
@@ -141,10 +141,10 @@ def test_a_client_that_disconnects_keeps_no_memory(
     monkeypatch.setattr(documents, "HELD_S", 0.05)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
         sock.connect(str(harpd.path))
-        sock.send(_host.pack_hello(1, "enemy"))
+        sock.send(pack(Kind.HELLO, 1, Hello("enemy")))
         assert sock.recv(65536)
         for _ in range(5):
-            sock.send(_host.pack_query(5, STATUS))
+            sock.send(pack(Kind.QUERY, 5, rest=STATUS))
     until_empty(harpd)
 
 

@@ -15,10 +15,12 @@ from fake_kernel import FakeKernel, FakeSteering, address
 from lease_client import LeaseClient
 
 from harp import _host
+from harp._host import Kind
 from harp.config import NicConfig
 from harp.daemon.client import RefusedByDaemonError
 from harp.daemon.kernel import Hardware
 from harp.daemon.loop import close_all
+from harp.daemon.messages import Hello, Request, pack, unpack
 from harp.daemon.netlink import Link
 from harp.daemon.nics import LOST_MAX
 from harp.daemon.settings import Settings
@@ -129,9 +131,9 @@ def test_a_client_that_disconnects_during_a_lease_gets_none(harpd: Running) -> N
     harpd.kernel.may_make.clear()
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     sock.connect(str(harpd.path))
-    sock.send(_host.pack_hello(1, "impatient"))
+    sock.send(pack(Kind.HELLO, 1, Hello("impatient")))
     sock.recv(65536)
-    sock.send(_host.pack_lease(2, "eth0"))
+    sock.send(pack(Kind.LEASE, 2, Request("eth0")))
     assert harpd.kernel.making.wait(10)
     sock.close()
     harpd.kernel.may_make.set()
@@ -142,13 +144,13 @@ def test_a_client_that_disconnects_during_a_lease_gets_none(harpd: Running) -> N
 def test_others_are_served_while_a_lease_is_made(harpd: Running) -> None:
     harpd.kernel.may_make.clear()
     with harpd.client() as slow, harpd.client() as other:
-        slow._sock.send(_host.pack_lease(2, "eth0"))
+        slow._sock.send(pack(Kind.LEASE, 2, Request("eth0")))
         assert harpd.kernel.making.wait(10)
         assert other.query("status")["leases"] == 1
         assert not other.query("instances")["instances"][0]["active"]
         harpd.kernel.may_make.set()
         message, fds, _, _ = socket.recv_fds(slow._sock, 65536, _host.FDS)
-        lease = _host.unpack(message).fields["lease"]
+        lease = unpack(message).body
         close_all(fds)
         slow.release(lease.lease_id)
     nothing_is_left(harpd)

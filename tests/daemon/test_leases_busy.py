@@ -14,9 +14,11 @@ from fake_kernel import FakeKernel
 from lease_client import LeaseClient
 
 from harp import _host
+from harp._host import Kind
 from harp.daemon import leasing
 from harp.daemon.kernel import LeaseRequest, Made
 from harp.daemon.loop import close_all
+from harp.daemon.messages import Request, pack, unpack
 
 
 class SlowKernel(FakeKernel):
@@ -47,18 +49,18 @@ def give_back(client: LeaseClient, count: int) -> None:
 
 def asks(client: LeaseClient, **request: Any) -> None:
     """Request a lease; the answer is read later."""
-    client._sock.send(_host.pack_lease(9, "eth0", **request))
+    client._sock.send(pack(Kind.LEASE, 9, Request("eth0", **request)))
 
 
 def leased(client: LeaseClient) -> Any:
     raw, fds, _, _ = socket.recv_fds(client._sock, 65536, _host.FDS)
     close_all(fds)
-    return _host.unpack(raw).fields["lease"]
+    return unpack(raw).body
 
 
 def refused(client: LeaseClient) -> tuple[int, str]:
-    fields = _host.unpack(client._sock.recv(65536)).fields
-    return fields["error"], fields["why"]
+    body = unpack(client._sock.recv(65536)).body
+    return body.error, body.why
 
 
 def test_a_lease_after_a_release_waits_for_the_kernel(

@@ -2,10 +2,12 @@
 """The small parts: state on disk, limits, access, messages, netlink."""
 
 import contextlib
+import ctypes
 import errno
 import os
 import signal
 import stat
+import subprocess
 import threading
 from pathlib import Path
 
@@ -13,11 +15,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harp import _host
+from harp._host import Kind
 from harp.daemon import notify, peer
 from harp.daemon.access import Access
 from harp.daemon.limits import Bucket, Buckets, MemoryRoom
 from harp.daemon.loop import Loop
+from harp.daemon.messages import (
+    HEADER,
+    LAYOUTS,
+    Device,
+    Hello,
+    Leased,
+    LeaseId,
+    Neighbor,
+    Neighbors,
+    Port,
+    Refused,
+    Request,
+    RouteQuery,
+    Welcome,
+    pack,
+    pack_port,
+    pack_welcome,
+    unpack,
+)
 from harp.daemon.ports import Block
 from harp.daemon.state import NicState, State, StateFile
 from harp.daemon.table import Lease, Owner
@@ -160,20 +181,20 @@ def test_users_and_groups_decide_who_may_lease() -> None:
 
 
 GOOD = [
-    _host.pack_hello(1, "x"),
-    _host.pack_lease(1, "eth0"),
-    _host.pack_release(1, 1),
-    _host.pack_query(1, b"{}"),
-    _host.pack_welcome(1, "harpd", [], ""),
-    _host.pack_refused(1, 1, "no"),
-    _host.pack_port(1, _host.Port(9, 2, 4096, "net_memif0;name=rail0;ip=10.9.0.1/24")),
+    pack(Kind.HELLO, 1, Hello("x")),
+    pack(Kind.LEASE, 1, Request("eth0")),
+    pack(Kind.RELEASE, 1, LeaseId(1)),
+    pack(Kind.QUERY, 1, rest=b"{}"),
+    pack_welcome(1, "harpd", [], ""),
+    pack(Kind.REFUSED, 1, Refused(1, "no")),
+    pack_port(1, 9, 2, 4096, "net_memif0;name=rail0;ip=10.9.0.1/24"),
 ]
 
 
 @given(st.binary(max_size=400))
 def test_nonsense_is_a_value_error(raw: bytes) -> None:
     with pytest.raises(ValueError, match=r"bytes|magic"):
-        _host.unpack(raw)
+        unpack(raw)
 
 
 @given(st.sampled_from(GOOD), st.data())
@@ -181,13 +202,44 @@ def test_damaged_messages_never_crash(good: bytes, data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(good) - 1))
     damaged = good[:at] + bytes([data.draw(st.integers(0, 255))]) + good[at + 1 :]
     with contextlib.suppress(ValueError):
-        _host.unpack(damaged[: data.draw(st.integers(0, len(damaged)))])
+        unpack(damaged[: data.draw(st.integers(0, len(damaged)))])
+
+
+STRUCTS = {  # the C structs, by body
+    Hello: "hello", Welcome: "welcome", Device: "device", Request: "request", Leased: "leased",
+    Port: "port", Refused: "refused", LeaseId: "release", Neighbor: "neighbor",
+    Neighbors: "neighbors", RouteQuery: "route_query",
+}  # fmt: skip
+
+
+def test_bodies_are_laid_out_as_in_the_header(root_dir: Path) -> None:
+    assert set(LAYOUTS) == set(STRUCTS)
+    asserts = []
+    for body, name in STRUCTS.items():
+        struct, kind = f"struct harp_lease_{name}", LAYOUTS[body]
+        begin = 0 if body in (Device, Neighbor) else HEADER.size
+        for member, *_ in kind._fields_:
+            at, size = begin + getattr(kind, member).offset, getattr(kind, member).size
+            asserts.append(f"offsetof({struct}, {member}) == {at}")
+            asserts.append(f"sizeof((({struct} *)0)->{member}) == {size}")
+        if body is not Neighbors:  # which is sent in part
+            asserts.append(f"sizeof({struct}) == {begin + ctypes.sizeof(kind)}")
+    code = '#include <stddef.h>\n#include "harp_lease.h"\n'
+    code += "".join(f'_Static_assert({each}, "{each}");\n' for each in asserts)
+    include = root_dir / "dataplane" / "include"
+    command = ["cc", "-fsyntax-only", f"-I{include}", "-xc", "-"]
+    done = subprocess.run(command, input=code, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_text_is_cut_between_characters() -> None:
+    assert unpack(pack(Kind.HELLO, 1, Hello("\u00e9" * 40))).body == Hello("\u00e9" * 15)
 
 
 def test_a_later_versions_longer_message_is_taken() -> None:
-    longer = bytearray(_host.pack_hello(1, "new") + b"\0" * 24)
+    longer = bytearray(pack(Kind.HELLO, 1, Hello("new")) + b"\0" * 24)
     longer[8:12] = len(longer).to_bytes(4, "little")
-    assert _host.unpack(bytes(longer)).fields == {"client": "new"}
+    assert unpack(bytes(longer)).body == Hello("new")
 
 
 # ---- processes ----

@@ -17,10 +17,11 @@ from conftest_stats import Owner, make_owner, owner
 from daemon_rig import NOBODY, Running, in_child
 from lease_client import LeaseClient
 
-from harp import _host
+from harp._host import Kind
 from harp.daemon import documents
 from harp.daemon.client import RefusedByDaemonError
 from harp.daemon.documents import written
+from harp.daemon.messages import pack
 from harp.daemon.reader import Reader
 from harp.daemon.settings import Settings
 from harp.stats.view import name_of
@@ -80,7 +81,7 @@ def test_users_that_may_not_lease_see_no_statistics(
 
 def ask(*clients: LeaseClient) -> None:
     for client in clients:
-        client._sock.send(_host.pack_query(9, b'{"command": "stats"}'))
+        client._sock.send(pack(Kind.QUERY, 9, rest=b'{"command": "stats"}'))
 
 
 def both_ask(harpd: Running, *clients: LeaseClient) -> None:
