@@ -41,12 +41,11 @@ FRAMES_DEFAULT = 8192
 FRAMES_MIN = 64
 RECOVER_FIRST_S, RECOVER_MAX_S = 0.02, 1.0
 RECOVER_LOG_S = 5.0
-# A request waits for what is about to become free: a queue whose AF_XDP socket is closing, a queue
-# whose socket harpd closed up to RELEASE_S ago (a loaded kernel keeps it that long), and the user's
-# own share. A job gives up after 10 s (host/daemon.c).
+# A request waits for what is about to become free: a queue whose AF_XDP socket is closing, which
+# takes a loaded kernel seconds, and the user's own share. A job gives up after 10 s
+# (host/daemon.c).
 AGAIN_S = 0.05
-BUSY_WAIT_S, RELEASED_WAIT_S, QUOTA_WAIT_S = 2.0, 8.0, 1.0
-RELEASE_S = 20.0
+WAITS_S = {errno.EBUSY: 8.0, errno.EDQUOT: 1.0}
 STOPPING = "harpd is being stopped"
 
 Make = Callable[[], Made]
@@ -91,8 +90,6 @@ class Leasing:
         self._saved = saved
         self._watched: dict[Owner, int] = {}  # pidfds, ours
         self.recovering: dict[tuple[str, int], _Recovery] = {}
-        # When a socket of ours on a queue was closed.
-        self._socket_closed_s: dict[tuple[str, int], float] = {}
         self._port_readings = PortReadings(loop, self._read_ports_in_use)
         self.closing = False
         self.ended: Callable[[Lease], None] = lambda _lease: None
@@ -115,7 +112,7 @@ class Leasing:
             except RefusedError as refused:
                 # A queue that was returned a moment ago does not count against the user.
                 returned = refused.error == errno.EDQUOT and self._held(client.owner.uid)
-                wait_s = QUOTA_WAIT_S if returned else refused.wait_s
+                wait_s = WAITS_S[refused.error] if returned or refused.passes else 0.0
                 if self.closing or self._loop.time() - begin_s >= wait_s:
                     raise
             await asyncio.sleep(AGAIN_S)
@@ -147,7 +144,7 @@ class Leasing:
                 raise _refusal(error, ifname) from error
             undo.callback(self._cancel, lease)
             made = await self._made(lease, make)
-            undo.callback(self._close_made, lease, made)
+            undo.callback(made.close)
             self._check_still_there(lease, pidfd)
             message = self._add_to_maps(lease, made)
             undo.pop_all()
@@ -163,13 +160,8 @@ class Leasing:
             return await self._loop.work(make)
         except Exception as error:
             refused = _refusal(error, lease.ifname)
-            if refused.error == errno.EBUSY:
-                refused.wait_s = self._busy_wait_s(lease)
+            refused.passes = refused.error == errno.EBUSY
             raise refused from error
-
-    def _close_made(self, lease: Lease, made: Made) -> None:
-        made.close()
-        self._note_socket_closed(lease.ifname, lease.queue)
 
     def _cancel(self, lease: Lease) -> None:
         """Making the lease failed."""
@@ -181,12 +173,6 @@ class Leasing:
         """Read the ports in use in all NICs' ranges. Runs in a worker."""
         ports = [port for nic in self.nics.all.values() for port in nic.settings.ports]
         return self._kernel.ports_in_use(Block(min(ports), max(ports)))
-
-    def _busy_wait_s(self, lease: Lease) -> float:
-        """Return how long to retry a queue that an AF_XDP socket owns."""
-        let_go_s = self._socket_closed_s.get((lease.ifname, lease.queue), -RELEASE_S)
-        late = self._loop.time() - let_go_s >= RELEASE_S
-        return BUSY_WAIT_S if late else RELEASED_WAIT_S
 
     def _check_may(self, client: Peer) -> None:
         if self.closing:
@@ -353,7 +339,6 @@ class Leasing:
         self._unsteer(lease)
         self.ended(lease)
         self.table.release(lease, self._loop.time())
-        self._note_socket_closed(lease.ifname, lease.queue)
         log.info(
             "lease %016x: %s of process %d ended: %s",
             lease.lease_id, lease.what, lease.owner.pid, why,
@@ -452,10 +437,6 @@ class Leasing:
         """
         return sum(each.uid == uid for each in self.recovering.values())
 
-    def _note_socket_closed(self, ifname: str, queue: int) -> None:
-        """A socket of harpd was on the queue: of a lease, or of a probe."""
-        self._socket_closed_s[ifname, queue] = self._loop.time()
-
     def _recover(self, lease: Lease) -> None:
         """Ask the kernel, at growing intervals, whether the queue is free."""
         key = (lease.ifname, lease.queue)
@@ -483,8 +464,6 @@ class Leasing:
                 del self.recovering[key]
                 return
             waited_s = self._loop.time() - recovery.since_s
-            if free:
-                self._note_socket_closed(*key)
             if free and self.table.recovered(*key):
                 del self.recovering[key]
                 if logged:

@@ -21,19 +21,11 @@ REMOVED = "NIC was removed"  # a mark: the lease has no queue any more, whatever
 
 
 class RefusedError(Exception):
-    """A refused request: an errno and one line for people.
+    """A refused request: an errno and one line for people. passes: a later try may succeed."""
 
-    Parameters
-    ----------
-    wait_s
-        How long the reason may last: the request is tried again until then.
-    """
-
-    def __init__(self, error: int, why: str, wait_s: float = 0.0) -> None:
+    def __init__(self, error: int, why: str) -> None:
         super().__init__(why)
-        self.error = error
-        self.why = why
-        self.wait_s = wait_s
+        self.error, self.why, self.passes = error, why, False
 
     def __str__(self) -> str:
         return f"{self.why} ({os.strerror(self.error)})"

@@ -148,7 +148,7 @@ def test_signals_while_it_starts_restarts_and_ends(daemon: HostDaemon) -> None:
     def storm() -> None:
         while not over.is_set():
             process.send_signal(signal.SIGHUP)
-            over.wait(0.001)
+            over.wait(0.1)
 
     thread = threading.Thread(target=storm)
     thread.start()

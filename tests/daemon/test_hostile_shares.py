@@ -44,7 +44,7 @@ def lease_and_die(harpd: Running, again: int = 1) -> list[int]:
 def test_queues_that_children_hold_count(
     start: Callable[..., Running], settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leasing, "QUOTA_WAIT_S", 0.15)
+    monkeypatch.setitem(leasing.WAITS_S, errno.EDQUOT, 0.15)
     # The fake kernel never releases a queue: another process holds the socket.
     harpd = start(given=replace(settings, leases_per_uid=2))
     assert lease_and_die(harpd, 5) == [errno.EDQUOT] * 3

@@ -97,7 +97,7 @@ def test_a_queue_of_another_program_is_refused(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A queue that harpd never leased is not waited for; another one is granted."""
-    monkeypatch.setattr(leasing, "BUSY_WAIT_S", 0.0)
+    monkeypatch.setitem(leasing.WAITS_S, errno.EBUSY, 0.0)
     monkeypatch.setattr(leasing, "RECOVER_LOG_S", 0.0)
     kernel = SlowKernel(queues=2)
     kernel.held = {("eth0", 0)}
@@ -116,7 +116,7 @@ def test_a_queue_of_another_program_is_refused(
 def test_a_client_that_dies_waiting_leaves_the_queue_to_others(
     start: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leasing, "RELEASED_WAIT_S", 1000.0)
+    monkeypatch.setitem(leasing.WAITS_S, errno.EBUSY, 1000.0)
     kernel = SlowKernel(queues=1)
     harpd = start(kernel)
     path = harpd.path

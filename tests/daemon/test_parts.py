@@ -5,10 +5,8 @@ import contextlib
 import ctypes
 import errno
 import os
-import signal
 import stat
 import subprocess
-import threading
 from pathlib import Path
 
 import pytest
@@ -39,10 +37,12 @@ from harp.daemon.messages import (
     pack_welcome,
     unpack,
 )
+from harp.daemon import notify, peer
+from harp.daemon.access import Access
+from harp.daemon.limits import Bucket, Buckets, MemoryRoom
 from harp.daemon.ports import Block
 from harp.daemon.state import NicState, State, StateFile
 from harp.daemon.table import Lease, Owner
-from harp.errors import HarpError
 
 # ---- state ----
 
@@ -83,45 +83,6 @@ def test_a_failed_write_leaves_the_old_state(tmp_path: Path) -> None:
 
 
 # ---- limits ----
-
-
-def test_workers_start_with_the_loop_or_it_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The limit of threads is reached at the third one: one line at the start, and no hang."""
-    start, started = threading.Thread.start, []
-
-    def limited(thread: threading.Thread) -> None:
-        if len(started) == 2:
-            raise RuntimeError("can't start new thread")
-        started.append(thread)
-        start(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", limited)
-    with pytest.raises(HarpError, match="4 worker threads: can't start new thread"):
-        Loop()
-    assert not any(thread.is_alive() for thread in started)
-
-
-def test_no_signal_is_lost_in_a_storm() -> None:
-    """More signals while the loop is busy than its wake-up descriptor takes."""
-    came: list[str] = []
-    loop = Loop()
-    try:
-        loop.on_signal(signal.SIGUSR1, lambda: came.append("storm"))
-
-        def last() -> None:
-            came.append("the one")
-            loop.stop()
-
-        loop.on_signal(signal.SIGUSR2, last)
-        for _ in range(2000):
-            signal.raise_signal(signal.SIGUSR1)
-        signal.raise_signal(signal.SIGUSR2)
-        loop.call_later(10, loop.stop)  # it was lost
-        loop.run_forever()
-    finally:
-        loop.close()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1, signal.SIGUSR2})
-    assert came == ["storm", "the one"]
 
 
 def test_a_bucket_bounds_the_rate() -> None:
