@@ -27,17 +27,17 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harp import __version__
 from harp.daemon import netlink, notify, peer, queries, rundir, takeover
 from harp.daemon.access import Access
-from harp.daemon.documents import Documents
+from harp.daemon.documents import Statistics
 from harp.daemon.frames import Frames
 from harp.daemon.kernel import Kernel
 from harp.daemon.leasing import Leasing
-from harp.daemon.limits import documents_possible
 from harp.daemon.loop import Loop
+from harp.daemon.metrics import Metrics
 from harp.daemon.nics import Nics
 from harp.daemon.preparation import Preparation
 from harp.daemon.server import BACKLOG, Server
@@ -49,13 +49,9 @@ from harp.daemon.takeover import Takeover
 from harp.daemon.watching import Watching
 from harp.errors import HarpError
 
-if TYPE_CHECKING:
-    from harp.daemon.exporter import Exporter
-
 log = logging.getLogger("harpd")
 SYNC_EVERY_S = 30.0
 STATE_AGAIN_S = 5.0  # until the disk has space again
-ASK_S = 5.0
 # kept across a restart: lock, listening socket, clients ("+": greeted)
 INHERITED = "HARPD_INHERITED_FDS"
 INHERITED_FRAMES = "HARPD_INHERITED_FRAMES"  # and the frame memory of leases
@@ -81,13 +77,13 @@ class Daemon:
     ) -> None:
         self.settings, self._kernel, self._load = settings, kernel, load
         self._preparation = preparation or Preparation()
-        self._metrics: Exporter | None = None
+        self._metrics: Metrics | None = None
         self._reloads = 0
         self._before: State | None = None  # until all leases are adopted
         self._takeover = Takeover(State())
         self.since_s = time.time()
         self.loop = Loop()
-        self._documents = Documents(self.loop, documents_possible())
+        self._statistics = Statistics(self.loop)
         self.table = LeaseTable(settings.leases_per_uid, lambda: secrets.randbits(63))
         self._state_file = StateFile(settings.run_dir)
         self._state_broken = ""
@@ -187,7 +183,7 @@ class Daemon:
         assert self._listening is not None
         assert self._monitor is not None
         self._watching = Watching(self.loop, self._kernel, self.leasing)
-        session = Session(self, self._documents, self._watching)
+        session = Session(self, self._statistics, self._watching)
         self._server = Server(
             self.loop, self._listening, session, self.settings.connections_per_uid
         )
@@ -205,12 +201,11 @@ class Daemon:
         log.info("harpd %s serves on %s", __version__, self.settings.socket_path)
 
     def _start_metrics(self) -> None:
-        # prometheus_client takes a while to import.
-        from harp.daemon import exporter
+        def documents() -> tuple[dict[str, Any], dict[str, Any]]:
+            return self.status(), queries.instances(self.leasing)
 
-        address, port = self.settings.metrics.address, self.settings.metrics.port
         try:
-            self._metrics = exporter.Exporter(address, port, self.documents)
+            self._metrics = Metrics(self.loop, self.settings.metrics, documents)
         except HarpError as error:
             log.error("%s; harpd serves without metrics", error)
 
@@ -293,10 +288,6 @@ class Daemon:
             "metrics": self._metrics.url if self._metrics is not None else "",
         }
         return queries.status(self.leasing, self.since_s, extra)
-
-    def documents(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return status and instances, for threads other than the loop's."""
-        return self.loop.ask(lambda: (self.status(), queries.instances(self.leasing)), ASK_S)
 
     def reload(self) -> str:
         """Reload harp.toml and apply what may change live; return "" or the reason of a failure."""
@@ -408,7 +399,7 @@ class Daemon:
         self._started = False
         if self._metrics is not None:
             self._metrics.close()
-        self._documents.reader.close()  # ends a reading in progress
+        self._statistics.end_reading()
         if self._server is not None:
             self._server.end_reading()
         self.loop.finish_work()  # leases in the making are refused now
@@ -416,7 +407,7 @@ class Daemon:
             self._clients = self._server.hand_over() if self._restart else []
             self._server.close()
             self._watching.close()
-        self._documents.close()
+        self._statistics.close()
         if self._remove:
             self._remove_all()
         else:

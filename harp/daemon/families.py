@@ -1,22 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harpd's own metric families: its state, its NICs and its leases.
-
-Another process makes those of instances and jobs (harp.stats.reader), because it parses files of
-users. This module imports nothing that takes long.
-"""
+"""harpd's own metric families: its state, its NICs and its leases."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from prometheus_client import generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
     InfoMetricFamily,
 )
 from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
 
 from harp import __version__
 
@@ -83,19 +77,6 @@ def single(
 ) -> Metric:
     """Return a family of one series without labels."""
     return family(make, name, text, (), [((), value)])
-
-
-class _Metrics(Collector):
-    def __init__(self, metrics: Iterable[Metric]) -> None:
-        self._metrics = metrics
-
-    def collect(self) -> Iterable[Metric]:
-        return self._metrics
-
-
-def exposition(metrics: Iterable[Metric]) -> bytes:
-    """Return metrics as Prometheus's text."""
-    return generate_latest(_Metrics(metrics))
 
 
 def _per_nic(counts: Iterable[tuple[str, Mapping[str, int]]]) -> Iterator[tuple[Any, float]]:
@@ -173,8 +154,8 @@ def _daemon(status: Mapping[str, Any], instances: Mapping[str, Any]) -> Iterator
 
 
 def collect(documents: Documents | None, pages_read: bool) -> Iterator[Metric]:
-    """Return all of harpd's families. None: harpd's loop did not answer. pages_read: families of
-    instances and jobs follow.
+    """Return all of harpd's families. None: harpd did not answer. pages_read: families of instances
+    and jobs follow.
     """
     info = InfoMetricFamily("harp_build", "The version of HARP that exports.")
     info.add_metric((), {"version": __version__})
@@ -182,8 +163,8 @@ def collect(documents: Documents | None, pages_read: bool) -> Iterator[Metric]:
     yield single(
         GaugeMetricFamily,
         "harpd_pages_read",
-        "1 when jobs' statistics were read for this answer; 0 when the process that reads them "
-        "failed: families of instances and jobs are missing.",
+        "1 when jobs' statistics were read for this answer; 0 when reading them failed: families "
+        "of instances and jobs are missing.",
         1 if pages_read else 0,
     )
     if documents is not None:

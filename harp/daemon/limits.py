@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 DESCRIPTORS_KEPT = 48  # harpd's own, and those of leases in the making
-DOCUMENTS_MAX = 1024
 MEMORY_KEPT = 256 << 20  # for harpd itself, its answers and the processes that read statistics
 
 
@@ -74,16 +73,10 @@ class Buckets:
 
 def connections_possible(wanted: int) -> int:
     """Return the limit of connections that leaves descriptors for leases. Each connection needs
-    two: its socket and a pidfd.
+    three: its socket, a pidfd and an answer.
     """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return max(4, min(wanted, (soft - DESCRIPTORS_KEPT - documents_possible()) // 2))
-
-
-def documents_possible() -> int:
-    """Return how many documents harpd may hold at a time, one descriptor each."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return max(4, min(DOCUMENTS_MAX, soft // 16))
+    return max(4, min(wanted, (soft - DESCRIPTORS_KEPT) // 3))
 
 
 def own_group() -> Path | None:

@@ -11,7 +11,7 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 log = logging.getLogger("harpd")
@@ -21,7 +21,7 @@ LAST_TURNS = 6  # a worker's result passes a chain of up to 4 futures and tasks
 
 
 class Loop(asyncio.SelectorEventLoop):
-    """The event loop. Other threads may call call_soon_threadsafe() and ask() only."""
+    """The event loop. Other threads may call call_soon_threadsafe() only."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,21 +54,6 @@ class Loop(asyncio.SelectorEventLoop):
             done.cancel()
             return done
         return self.run_in_executor(self._workers, job)
-
-    def ask(self, question: Callable[[], T], limit_s: float) -> T:
-        """Return question() evaluated by the loop, for another thread; TimeoutError if the loop is
-        busy.
-        """
-        answer: Future[T] = Future()
-
-        def body() -> None:
-            try:
-                answer.set_result(question())
-            except BaseException as error:
-                answer.set_exception(error)
-
-        self.call_soon_threadsafe(body)
-        return answer.result(limit_s)
 
     def on_signal(self, number: signal.Signals, callback: Callable[[], None]) -> None:
         """Run callback() in the loop when the signal arrives, or arrived while it was blocked. Main

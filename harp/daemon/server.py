@@ -23,6 +23,7 @@ from typing import Any
 
 from harp._host import MESSAGE_MAX, Kind
 from harp.daemon import peer
+from harp.daemon.documents import Document
 from harp.daemon.limits import Bucket, Buckets, Connections, connections_possible
 from harp.daemon.loop import Loop
 from harp.daemon.messages import Message, Refused, pack, unpack
@@ -91,6 +92,7 @@ class Client:
         # Returns the client's next notification; see notify().
         self.next_notification: Callable[[], bytes | None] | None = None
         self.closed: Callable[[], None] = lambda: None
+        self._document: Document | None = None  # its last one
         self._bucket = Bucket(CLIENT_PER_S, CLIENT_BURST)
         self._timer: asyncio.TimerHandle | None = server.loop.call_later(HELLO_S, self._no_hello)
         self._listen()
@@ -237,6 +239,13 @@ class Client:
     def _not_taken(self) -> None:
         self.close(f"it did not read its answer for {TAKE_S:.0f} s")
 
+    def lend(self, text: str) -> int:
+        """Return a descriptor of a document, which is emptied at the next call or the end."""
+        if self._document is not None:
+            self._document.close()
+        self._document = Document(text.encode())
+        return self._document.opened()
+
     # ---- end ----
 
     def hand_over(self) -> tuple[int, bool] | None:
@@ -269,6 +278,8 @@ class Client:
             self._pending.popleft().done(False)
         self.closed()
         self.peer.close()
+        if self._document is not None:  # when harpd ends, the client reads it still
+            self._document.close(empty=not self._server.ends)
 
 
 class Server:

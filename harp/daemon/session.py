@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from harp import __version__
 from harp._host import Kind
 from harp.daemon import peer, queries
-from harp.daemon.documents import Documents
+from harp.daemon.documents import Statistics
 from harp.daemon.leasing import STOPPING
 from harp.daemon.messages import Message, Refused, Request, pack, pack_welcome
 from harp.daemon.server import Client
@@ -42,9 +42,9 @@ def _only_root(client: Client) -> None:
 class Session:
     """The handler of server.Server."""
 
-    def __init__(self, daemon: "Daemon", documents: Documents, watching: Watching) -> None:
+    def __init__(self, daemon: "Daemon", statistics: Statistics, watching: Watching) -> None:
         self._daemon, self._leasing = daemon, daemon.leasing
-        self._documents, self._watching = documents, watching
+        self._statistics, self._watching = statistics, watching
         self._commands: dict[str, Command] = {
             "status": lambda _client, _question: daemon.status(),
             "instances": lambda _client, _question: queries.instances(daemon.leasing),
@@ -139,8 +139,7 @@ class Session:
             raise RefusedError(errno.ENOSYS, f"this harpd knows the commands {known}")
         found = command(client, question)
         if isinstance(found, dict):
-            text = json.dumps(found, allow_nan=False)
-            fd = self._documents.lend(client.peer.owner.uid, text)
+            fd = client.lend(json.dumps(found, allow_nan=False))
         else:
             fd = await found
         try:
@@ -155,7 +154,7 @@ class Session:
             raise RefusedError(
                 errno.EACCES, f"user {uid} may not have leases, nor see others' instances"
             )
-        return self._documents.statistics(question.get("flows") is not False)
+        return self._statistics.read(question.get("flows") is not False)
 
     def _stop(self, client: Client, question: dict[str, Any]) -> dict[str, Any]:
         _only_root(client)

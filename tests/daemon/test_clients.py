@@ -25,7 +25,7 @@ from lease_client import LeaseClient
 
 from harp import _host
 from harp._host import Kind
-from harp.daemon import documents, server
+from harp.daemon import server
 from harp.daemon.client import RefusedByDaemonError
 from harp.daemon.messages import Hello, LeaseId, Request, pack, unpack
 from harp.daemon.settings import Settings
@@ -107,9 +107,8 @@ def test_a_hello_keeps_its_connection_before_it_is_handled(harpd: Running) -> No
 
 
 def test_descriptors_passed_to_harpd_are_dropped_and_the_connection_with_them(
-    harpd: Running, monkeypatch: pytest.MonkeyPatch
+    harpd: Running,
 ) -> None:
-    monkeypatch.setattr(documents, "HELD_S", 0.01)
     before = descriptors()
     for _ in range(20):
         with connect(harpd.path) as sock:
@@ -117,7 +116,6 @@ def test_descriptors_passed_to_harpd_are_dropped_and_the_connection_with_them(
             assert closed(sock)
     served(harpd)
     harpd.until(lambda: len(harpd.daemon._server.clients) == 0, "the clients' end")
-    harpd.until(lambda: not harpd.daemon._documents._held, "their answers' end")
     assert descriptors() <= before
 
 
@@ -137,7 +135,6 @@ def test_a_client_that_reads_no_answer_is_closed(
     harpd: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "TAKE_S", 0.2)
-    monkeypatch.setattr(documents, "HELD_S", 0.01)
     monkeypatch.setattr(server, "CLIENT_BURST", 1e6)
     monkeypatch.setattr(server, "USER_BURST", 1e6)
     harpd.daemon._server.buckets = server.Buckets(1e6, 1e6)
@@ -157,7 +154,6 @@ def test_a_client_that_reads_no_answer_is_closed(
         assert closed(sock)
     served(harpd)
     harpd.until(lambda: len(harpd.daemon._server.clients) == 0, "the clients' end")
-    harpd.until(lambda: not harpd.daemon._documents._held, "their answers' end")
     assert descriptors() <= before
 
 

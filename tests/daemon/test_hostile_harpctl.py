@@ -15,7 +15,7 @@ import pytest
 
 from harp import output
 from harp._host import Kind
-from harp.daemon.documents import written
+from harp.daemon.documents import Document
 from harp.daemon.messages import pack, pack_welcome
 
 CODE = "from harp.cli import main; main()"
@@ -68,9 +68,9 @@ def impostor(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
             sock.recv(65536)
             sock.send(pack_welcome(1, "harpd 9", [], ""))
             while sock.recv(65536):
-                fd = written((document.encode(),))
-                socket.send_fds(sock, [pack(Kind.ANSWER, 2)], [fd])
-                os.close(fd)
+                answer = Document(document.encode())
+                socket.send_fds(sock, [pack(Kind.ANSWER, 2)], [answer.fd])
+                answer.close(empty=False)
 
     def start(document: str) -> Path:
         threads.append(threading.Thread(target=serve, args=(document,)))

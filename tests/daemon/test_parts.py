@@ -17,7 +17,6 @@ from harp._host import Kind
 from harp.daemon import notify, peer
 from harp.daemon.access import Access
 from harp.daemon.limits import Bucket, Buckets, MemoryRoom
-from harp.daemon.loop import Loop
 from harp.daemon.messages import (
     HEADER,
     LAYOUTS,
@@ -37,9 +36,6 @@ from harp.daemon.messages import (
     pack_welcome,
     unpack,
 )
-from harp.daemon import notify, peer
-from harp.daemon.access import Access
-from harp.daemon.limits import Bucket, Buckets, MemoryRoom
 from harp.daemon.ports import Block
 from harp.daemon.state import NicState, State, StateFile
 from harp.daemon.table import Lease, Owner

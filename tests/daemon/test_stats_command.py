@@ -20,9 +20,8 @@ from lease_client import LeaseClient
 from harp._host import Kind
 from harp.daemon import documents
 from harp.daemon.client import RefusedByDaemonError
-from harp.daemon.documents import written
+from harp.daemon.documents import Document
 from harp.daemon.messages import pack
-from harp.daemon.reader import Reader
 from harp.daemon.settings import Settings
 from harp.stats.view import name_of
 
@@ -96,10 +95,10 @@ def test_other_requests_are_served_during_a_scan(
     """However long it takes; requests that arrive meanwhile get its result."""
     looked, seen = [], threading.Event()
 
-    def look(_reader: Reader, _flows: bool) -> int:
+    def look(_alive: socket.socket, _flows: bool) -> Document:
         assert seen.wait(60)
         looked.append(threading.current_thread().name[:10])
-        return written((b"{}",))
+        return Document(b"{}")
 
     monkeypatch.setattr(documents, "read_statistics", look)
     with harpd.client() as one, harpd.client() as other:

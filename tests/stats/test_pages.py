@@ -22,7 +22,7 @@ from conftest_stats import MakeOwner, Owner
 from harp import _host, _page, stats
 from harp.daemon import client, peer
 from harp.stats import discover, instance, job, schema
-from harp.stats.instance import host_document, host_text, look
+from harp.stats.instance import host_document, look
 from harp.stats.page import FLOWS_MAX, text
 from harp.stats.rates import Rates, quantile_ns
 
@@ -145,17 +145,6 @@ def test_a_page_opened_by_the_search_is_not_the_searcher_s(
     with stats.find() as found:
         (page,) = [each for each in found.pages if each.inode == held]
         assert page.pid == owner.process.pid
-
-
-def test_a_document_is_written_in_pieces(owner: Owner) -> None:
-    owner.send("note harp7 is down")
-    owner.send("run 50")
-    with stats.find() as found:
-        host = look(found)
-    document = host_document(host)
-    assert b"".join(host_text(host)).decode() == json.dumps(document)
-    mine = [each for each in document["instances"] if each["pid"] == owner.process.pid]
-    assert mine[0]["status"]["note"] == "harp7 is down"
 
 
 # --------------------------------------------------------------------------------------------------
