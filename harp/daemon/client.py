@@ -9,6 +9,7 @@ import json
 import os
 import socket
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from harp.closing import Closing
 from harp.daemon import peer
 from harp.daemon.messages import Device, Hello, Message, pack, unpack
 from harp.errors import Exit, HarpError
+from harp.words import printable
 
 TIMEOUT_S = 10.0
 # harpd limits documents to 128 MiB (harp/stats/instance.py) and reports omissions.
@@ -188,6 +190,19 @@ class DaemonClient(Closing):
             ) from error
         finally:
             _close(fds)
+
+
+@contextlib.contextmanager
+def understood() -> Iterator[None]:
+    """Report a document of another program or version as one line. HarpError."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        reason = printable(str(error))[:200]
+        raise HarpError(
+            f"harpd's answer is not what this harpctl expects ({type(error).__name__}: {reason}); "
+            "is it of another version?"
+        ) from error
 
 
 def _close(fds: list[int]) -> None:

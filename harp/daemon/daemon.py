@@ -31,7 +31,6 @@ from typing import Any
 
 from harp import __version__
 from harp.daemon import netlink, notify, peer, queries, rundir, takeover
-from harp.daemon.access import Access
 from harp.daemon.documents import Statistics
 from harp.daemon.frames import Frames
 from harp.daemon.kernel import Kernel
@@ -39,15 +38,15 @@ from harp.daemon.leasing import Leasing
 from harp.daemon.loop import Loop
 from harp.daemon.metrics import Metrics
 from harp.daemon.nics import Nics
-from harp.daemon.preparation import Preparation
 from harp.daemon.server import BACKLOG, Server
 from harp.daemon.session import Session
-from harp.daemon.settings import Settings
+from harp.daemon.settings import Access, Settings
 from harp.daemon.state import State, StateFile
 from harp.daemon.table import LeaseTable
 from harp.daemon.takeover import Takeover
 from harp.daemon.watching import Watching
 from harp.errors import HarpError
+from harp.nicprep import Preparation, Undo
 
 log = logging.getLogger("harpd")
 SYNC_EVERY_S = 30.0
@@ -87,7 +86,7 @@ class Daemon:
         self.table = LeaseTable(settings.leases_per_uid, lambda: secrets.randbits(63))
         self._state_file = StateFile(settings.run_dir)
         self._state_broken = ""
-        self._undo: Any = None
+        self._undo = Undo()
         self._lock = -1
         self._clients: list[tuple[int, bool]] = []
         self._frames: list[int] = []
@@ -141,23 +140,17 @@ class Daemon:
 
     def _prepare(self, before: State) -> None:
         self._undo = before.undo
-        if self.settings.prepare:
-            self._preparation.prepare(self.settings, before.undo, self._record_undo)
-        elif before.undo:
-            self._restore()
-
-    def _restore(self) -> None:
-        try:
+        self._prepare_nics()
+        if not self.settings.prepare:
             self._preparation.restore(self._undo, self._record_undo)
-        except HarpError as error:
-            log.error("%s; what an earlier harpd changed stays as it is", error)
 
-    def _prepare_again(self) -> None:
-        """A NIC appeared."""
+    def _prepare_nics(self) -> None:
+        """At the start, and when a NIC appears."""
         if self.settings.prepare:
-            self._preparation.prepare(self.settings, self._undo, self._record_undo)
+            nics, huge_pages = self.settings.nics, self.settings.huge_pages
+            self._preparation.prepare(nics, huge_pages, self._undo, self._record_undo)
 
-    def _record_undo(self, undo: Any) -> None:
+    def _record_undo(self, undo: Undo) -> None:
         """Write the list of changes before and after each one; OSError if it can't be written."""
         self._undo = undo
         self._state_file.write(self._state())
@@ -192,7 +185,7 @@ class Daemon:
         self.loop.add_reader(self._monitor, self._network_changed)
         self.loop.every(SYNC_EVERY_S, self.nics.sync)
         self.loop.every(STATE_AGAIN_S, self._save_again)
-        self.nics.prepare_with(self._prepare_again)
+        self.nics.prepare_with(self._prepare_nics)
         if self.settings.metrics.port != 0:
             self._start_metrics()
         self._before = None
@@ -423,7 +416,7 @@ class Daemon:
         self._close_socket()
         if self._remove:
             rundir.unmount(self.settings.pins_dir)
-            if not self._undo:
+            if not self._undo.entries:
                 _remove(self._state_file.path)
         os.close(self._lock)
         log.info("harpd has ended")
@@ -432,8 +425,7 @@ class Daemon:
         for lease in list(self.table.leases.values()):
             if lease.active:
                 self.leasing.end(lease, "harpd was stopped by force")
-        if self._undo:
-            self._restore()
+        self._preparation.restore(self._undo, self._record_undo)
         self.save()
 
     def _close_socket(self) -> None:

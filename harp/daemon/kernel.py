@@ -15,6 +15,7 @@ from harp.config import DpdkConfig
 from harp.daemon import netlink, sockets
 from harp.daemon.limits import MemoryRoom
 from harp.daemon.loop import close_all
+from harp.daemon.messages import Request
 from harp.daemon.netlink import Link
 from harp.nicprep import Host, pci
 
@@ -48,17 +49,6 @@ class Made:
     def close(self) -> None:
         """Close the descriptors. May be called twice."""
         close_all(self.fds)
-
-
-@dataclass(frozen=True)
-class LeaseRequest:
-    """Parameters of a new queue. flows: records on the statistics page."""
-
-    ifname: str
-    queue: int
-    frames: int
-    copy_mode: int
-    flows: int
 
 
 @dataclass(frozen=True)
@@ -150,22 +140,22 @@ class Kernel:
 
     # ---- a lease's descriptors ----
 
-    def make(self, request: LeaseRequest) -> Made:
+    def make(self, request: Request, flows: int) -> Made:
         """Make the descriptors for LEASED. Waits only briefly for the queue, so that workers stay
-        available: EBUSY. Runs in a worker.
+        available: EBUSY. Runs in a worker. flows: records on the statistics page.
         """
-        room = self._room.take(request.frames * FRAME_BYTES_MAX)
+        room = self._room.take(request.frame_count * FRAME_BYTES_MAX)
         with room, contextlib.ExitStack() as undo:
             queue = _host.queue_make(
                 request.ifname,
                 request.queue,
-                frame_count=request.frames,
+                frame_count=request.frame_count,
                 copy_mode=request.copy_mode,
                 bind_retry_ms=BIND_WAIT_MS,
             )
             fds = [queue.xsk_fd, queue.frames_fd]
             undo.callback(close_all, fds)
-            page_fd, page_bytes = _host.page_create(request.flows)
+            page_fd, page_bytes = _host.page_create(flows)
             fds.append(page_fd)
             undo.pop_all()
         return Made(fds, page_bytes, queue)

@@ -17,21 +17,20 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harp import _host
 from harp._host import Kind
 from harp.daemon import peer
-from harp.daemon.access import Access
 from harp.daemon.dpdk import Ports
 from harp.daemon.frames import Frames, empty
-from harp.daemon.kernel import FD_FRAMES, Kernel, LeaseRequest, Made
+from harp.daemon.kernel import FD_FRAMES, Kernel, Made
 from harp.daemon.loop import Loop
 from harp.daemon.messages import Device, Leased, Request, pack, pack_port
 from harp.daemon.nics import Nic, Nics
 from harp.daemon.peer import Peer
 from harp.daemon.ports import Block
-from harp.daemon.settings import Settings
+from harp.daemon.settings import Access, Settings
 from harp.daemon.sockets import PortReadings
 from harp.daemon.table import Lease, LeaseTable, Owner, QueueState, RefusedError
 from harp.words import printable
@@ -148,7 +147,6 @@ class Leasing:
             self._check_still_there(lease, pidfd)
             message = self._add_to_maps(lease, made)
             undo.pop_all()
-        lease.page_bytes = made.page_bytes
         self.table.activate(lease)
         self.recovering.pop((lease.ifname, lease.queue), None)
         self._watch(lease.owner, pidfd)
@@ -186,7 +184,7 @@ class Leasing:
                 "or to one of `groups`, in harp.toml",
             )
 
-    def _make_queue(self, request: LeaseRequest, owner: Owner, allowed: bool) -> Made:
+    def _make_queue(self, request: Request, flows: int, owner: Owner, allowed: bool) -> Made:
         """Make a queue, unless its holder could use the AF_XDP socket to reach our network
         namespace, which takes CAP_NET_ADMIN over it. Runs in a worker.
         """
@@ -196,7 +194,7 @@ class Leasing:
                 errno.EPERM,
                 f"process {owner.pid}: {why}, or set allow_net_admin_containers in harp.toml",
             )
-        return self._kernel.make(request)
+        return self._kernel.make(request, flows)
 
     def _reserve_port(self, client: Peer, request: Request) -> tuple[Lease, Make]:
         lease = self.ports.reserve(
@@ -245,8 +243,8 @@ class Leasing:
         )
         frames = min(request.frame_count or FRAMES_DEFAULT, self.settings.frames_max)
         flows, net_admin = self.settings.page_flows, self.settings.allow_net_admin_containers
-        wanted = LeaseRequest(lease.ifname, lease.queue, frames, request.copy_mode, flows)
-        return lease, lambda: self._make_queue(wanted, client.owner, net_admin)
+        wanted = replace(request, queue=lease.queue, frame_count=frames)
+        return lease, lambda: self._make_queue(wanted, flows, client.owner, net_admin)
 
     def _check_still_there(self, lease: Lease, pidfd: int) -> None:
         """Check what may have changed while the worker ran."""

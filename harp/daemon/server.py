@@ -83,7 +83,8 @@ class Client:
         self._server, self._sock, self.peer = server, sock, process
         # The smallest buffer, so that answers with descriptors do not accumulate.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 0)
-        self.name = ""  # version in HELLO; empty before it
+        self.name = ""  # version in HELLO; empty before it is handled
+        self.silent = True  # until HELLO arrives
         self.open = True
         # Not yet sent: at most one answer and one notification.
         self._pending: deque[Reply] = deque()
@@ -116,10 +117,7 @@ class Client:
     def greeted(self, name: str) -> None:
         """HELLO arrived: from now on the client may be silent."""
         self.name = name or "(unnamed)"
-        self._not_silent()
-
-    def _not_silent(self) -> None:
-        self._server.has_greeted(self)
+        self.silent = False
         self._cancel_timer()
 
     def _cancel_timer(self) -> None:
@@ -162,7 +160,8 @@ class Client:
             self.close(str(error))
             return
         if message.kind is Kind.HELLO and not self.name:
-            self._not_silent()  # at once, because the handler runs later
+            self.silent = False  # at once, because the handler runs later
+            self._cancel_timer()
         self._busy = True
         self.pause()
         self._server.loop.spawn(self._server.handler(self, message))
@@ -292,10 +291,8 @@ class Server:
         self.buckets = Buckets(USER_PER_S, USER_BURST)
         self.connections = Connections(connections_possible(CONNECTIONS_MAX), per_uid_max)
         self._connects = Buckets(CONNECTS_PER_S, CONNECTS_BURST)
-        self.clients: set[Client] = set()
+        self.clients: dict[Client, None] = {}  # the oldest first
         self.ends = False
-        # by user: connections without HELLO, the oldest first
-        self._silent: dict[int, dict[Client, None]] = {}
         self._log_bucket = Bucket(LOGS_PER_S, LOGS_BURST)
         self._suppressed = 0
         listening.setblocking(False)
@@ -343,8 +340,7 @@ class Server:
             process.close()
             return None
         client = Client(self, sock, process)
-        self.clients.add(client)
-        self._silent.setdefault(process.owner.uid, {})[client] = None
+        self.clients[client] = None
         return client
 
     def _close_silent(self, uid: int) -> bool:
@@ -352,22 +348,17 @@ class Server:
         user if the user's limit is reached, else of the user with the most. A client that
         sends HELLO in time is not affected.
         """
+        silent: dict[int, list[Client]] = {}
+        for each in self.clients:
+            if each.silent:
+                silent.setdefault(each.peer.owner.uid, []).append(each)
         own = self.connections.has_too_many(uid)
-        waiting = (
-            self._silent.get(uid) if own else max(self._silent.values(), key=len, default=None)
-        )
+        waiting = silent.get(uid, []) if own else max(silent.values(), key=len, default=[])
         if not waiting:
             return False
         why = "it has not sent HELLO, and another client needs the connection"
-        next(iter(waiting)).close_with_reason(errno.EUSERS, why)
+        waiting[0].close_with_reason(errno.EUSERS, why)
         return True
-
-    def has_greeted(self, client: Client) -> None:
-        """The connection can no longer be closed for another one."""
-        waiting = self._silent.get(client.peer.owner.uid, {})
-        waiting.pop(client, None)
-        if not waiting:
-            self._silent.pop(client.peer.owner.uid, None)
 
     @staticmethod
     def _refuse_connection(sock: socket.socket, why: str) -> None:
@@ -394,8 +385,7 @@ class Server:
 
     def remove(self, client: Client) -> None:
         """A client's connection was closed."""
-        self.clients.discard(client)
-        self.has_greeted(client)
+        self.clients.pop(client, None)
         self.connections.leave(client.peer.owner.uid)
 
     def log_limited(self, message: str) -> None:

@@ -20,8 +20,7 @@ from harp.daemon.client import RefusedByDaemonError
 from harp.daemon.daemon import Daemon
 from harp.daemon.loop import close_all
 from harp.daemon.messages import Hello, pack, unpack
-from harp.daemon.preparation import Preparation
-from harp.daemon.settings import Settings
+from harp.nicprep import Preparation, Record, Undo
 
 NOBODY = 65534
 
@@ -29,10 +28,10 @@ NOBODY = 65534
 class NoPreparation(Preparation):
     """Changes no NIC of this machine."""
 
-    def prepare(self, settings: Settings, undo: Any, record: Callable[[Any], None]) -> None:
+    def prepare(self, _nics: object, _huge_pages: int, undo: Undo, record: Record) -> None:
         record(undo)
 
-    def restore(self, undo: Any, record: Callable[[Any], None]) -> None:
+    def restore(self, _undo: Undo, _record: Record) -> None:
         """Nothing was changed."""
 
 
@@ -118,9 +117,7 @@ def descriptors() -> int:
 
 def lease_once(client: LeaseClient, ifname: str, **request: Any) -> None:
     """Lease an instance and return it."""
-    lease, fds = client.lease(ifname, **request)
-    close_all(fds)
-    client.release(lease.lease_id)
+    client.release(client.take(ifname, **request).lease_id)
 
 
 def errors_of(client: LeaseClient, commands: Iterable[str]) -> list[int]:

@@ -16,7 +16,7 @@ from lease_client import LeaseClient
 from harp import _host
 from harp._host import Kind
 from harp.daemon import leasing
-from harp.daemon.kernel import LeaseRequest, Made
+from harp.daemon.kernel import Made
 from harp.daemon.loop import close_all
 from harp.daemon.messages import Request, pack, unpack
 
@@ -28,9 +28,9 @@ class SlowKernel(FakeKernel):
         super().__init__(queues)
         self.refused = 0
 
-    def make(self, request: LeaseRequest) -> Made:
+    def make(self, request: Request, flows: int) -> Made:
         try:
-            return super().make(request)
+            return super().make(request, flows)
         except OSError as error:
             self.refused += error.errno == errno.EBUSY
             raise

@@ -17,12 +17,13 @@ from rich.console import Console
 from test_cli_stats import HARPCTL, harpctl
 
 from harp import _page, stats
+from harp.daemon.client import understood
 from harp.errors import Exit, HarpError
 from harp.stats import lanes_view, source, view
 from harp.stats.instance import HostSnapshot, host_document, look
 from harp.stats.job import comms, document
 from harp.stats.page import read_job
-from harp.stats.rates import Rates
+from harp.stats.view import Rates
 
 MakeJob = Callable[..., JobOwner]
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
@@ -290,6 +291,6 @@ def test_an_invalid_answer_is_one_line(
     """Of a harpd of another version."""
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(source, "ask_harpd", lambda _flows: answer)
-    with pytest.raises(HarpError, match=r"are harpd and harpctl of one version\?$"):
-        with source.understood():
+    with pytest.raises(HarpError, match=r"is it of another version\?$"):
+        with understood():
             shown(source.Source().look(flows=True))
