@@ -5,7 +5,7 @@ import os
 import resource
 
 import pytest
-from daemon_rig import NOBODY, Running, in_child
+from daemon_rig import Running
 from lease_client import LeaseClient
 
 from harp._host import Kind
@@ -31,20 +31,6 @@ def test_a_client_s_answer_is_emptied_at_its_next_question_and_its_end(harpd: Ru
     harpd.until(lambda: os.fstat(second).st_size == 0, "the memory comes back")
     for fd in (first, second):
         os.close(fd)
-
-
-@ROOT_ONLY
-def test_all_users_get_one_document_of_statistics(
-    harpd: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(documents, "AGE_S", 60)
-    path = harpd.path
-
-    def number() -> list[int]:
-        with LeaseClient(path, "one of them") as client:
-            return [os.fstat(keep(client, STATS)).st_ino for _ in range(3)]
-
-    assert len({*number(), *in_child(number, NOBODY)}) == 1
 
 
 def test_a_large_document_of_statistics_is_used_longer(
