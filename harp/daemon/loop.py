@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -54,6 +55,19 @@ class Loop(asyncio.SelectorEventLoop):
             done.cancel()
             return done
         return self.run_in_executor(self._workers, job)
+
+    async def ready(self, sock: socket.socket, write: bool = False) -> None:
+        """Wait until a socket can be read, or written. One task at a time for each."""
+        add, remove = self.add_reader, self.remove_reader
+        if write:
+            add, remove = self.add_writer, self.remove_writer
+        came: asyncio.Future[None] = self.create_future()
+        add(sock, lambda: came.done() or came.set_result(None))
+        try:
+            await came
+        finally:
+            if sock.fileno() >= 0:
+                remove(sock)
 
     def on_signal(self, number: signal.Signals, callback: Callable[[], None]) -> None:
         """Run callback() in the loop when the signal arrives, or arrived while it was blocked. Main

@@ -88,22 +88,6 @@ def test_a_second_hello_closes_the_connection(harpd: Running) -> None:
     served(harpd)
 
 
-def test_a_hello_keeps_its_connection_before_it_is_handled(harpd: Running) -> None:
-    """Its handler runs in the loop's next turn; in this one, another client may need room."""
-    server = harpd.daemon._server
-    with connect(harpd.path) as sock:
-        harpd.until(lambda: len(server.clients) == 1, "a client")
-
-        def read_and_make_room() -> bool:
-            (client,) = server.clients
-            sock.send(HELLO)
-            client._readable()
-            return bool(server._close_silent(client.peer.owner.uid))
-
-        assert harpd.call(read_and_make_room) is False
-        assert unpack(sock.recv(65536)).kind is Kind.WELCOME
-
-
 def test_descriptors_passed_to_harpd_are_dropped_and_the_connection_with_them(
     harpd: Running,
 ) -> None:

@@ -46,7 +46,7 @@ class Looking:
 
 def waiting(harpd: Running) -> int:
     assert harpd.daemon._server is not None
-    return sum(client._busy for client in harpd.daemon._server.clients)
+    return sum(client.busy for client in harpd.daemon._server.clients)
 
 
 def test_a_port_search_reads_the_socket_tables_once(

@@ -86,7 +86,7 @@ def ask(*clients: LeaseClient) -> None:
 def both_ask(harpd: Running, *clients: LeaseClient) -> None:
     """Two questions, of which harpd has both: for a look that lasts."""
     ask(*clients)
-    harpd.until(lambda: sum(c._busy for c in harpd.daemon._server.clients) == 2, "two wait")
+    harpd.until(lambda: sum(c.busy for c in harpd.daemon._server.clients) == 2, "two wait")
 
 
 def test_other_requests_are_served_during_a_scan(

@@ -207,7 +207,7 @@ def test_a_client_that_reads_nothing_costs_one_difference(harpd: Running, watche
         monitor(harpd).announce(Changes(neighbors=[(2, each, mac) for each in addresses]))
         harpd.call(lambda: None)
     (client,) = (client for client in harpd.daemon._server.clients if client.next_notification)
-    assert harpd.call(lambda: len(client._pending)) == 1
+    assert harpd.call(lambda: client._notifying)
     (watch,) = harpd.daemon._watching._watches.values()
     assert harpd.call(lambda: len(watch.changed)) <= 64
     with harpd.client() as other:
