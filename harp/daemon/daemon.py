@@ -310,7 +310,7 @@ class Daemon:
         self.leasing.ports.apply(new)
         self.table.per_uid_max = new.leases_per_uid
         if self._server is not None:
-            self._server.connections.per_uid_max = new.connections_per_uid
+            self._server.per_uid_max = new.connections_per_uid
         log.setLevel(new.log_level.upper())
         return self.nics.apply(new)
 

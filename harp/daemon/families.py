@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """harpd's own metric families: its state, its NICs and its leases."""
 
+import functools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -72,6 +73,10 @@ def family(
     return result
 
 
+gauge = functools.partial(family, GaugeMetricFamily)
+counter = functools.partial(family, CounterMetricFamily)
+
+
 def single(
     make: type[CounterMetricFamily | GaugeMetricFamily], name: str, text: str, value: float
 ) -> Metric:
@@ -94,37 +99,32 @@ def _daemon(status: Mapping[str, Any], instances: Mapping[str, Any]) -> Iterator
         "When harpd was started, seconds of the epoch.",
         status["since_s"],
     )
-    yield family(
-        GaugeMetricFamily,
+    yield gauge(
         "harpd_nic_usable",
         "1 when harpd can lease the NIC; 0 when jobs on it have kernel lanes only.",
         ("device",),
         (((nic["ifname"],), int(nic["up"] and not nic["problem"])) for nic in found),
     )
-    yield family(
-        GaugeMetricFamily,
+    yield gauge(
         "harpd_queues",
         "Queues of the NIC that harpd may lease, by state.",
         ("device", "state"),
         _per_nic((nic["ifname"], Counter(nic["queues"].values())) for nic in found),
     )
-    yield family(
-        GaugeMetricFamily,
+    yield gauge(
         "harpd_queues_unreachable",
         "Queues of the NIC that are not leased because it puts all of HARP's packets on one.",
         ("device",),
         (((nic["ifname"],), len(nic["queues_unreachable"])) for nic in found),
     )
-    yield family(
-        CounterMetricFamily,
+    yield counter(
         "harp_steering_packets",
         "What the XDP program did with the NIC's packets, by verdict.",
         ("device", "verdict"),
         _per_nic((nic["ifname"], nic["verdicts"]) for nic in found),
     )
     leases = Counter(nic for nic, _queue in leased(instances))
-    yield family(
-        GaugeMetricFamily,
+    yield gauge(
         "harpd_leases",
         "Leases in force.",
         ("device",),
@@ -138,8 +138,7 @@ def _daemon(status: Mapping[str, Any], instances: Mapping[str, Any]) -> Iterator
     )
     # A series must exist before it changes, or its first increase is not seen.
     refused = dict.fromkeys(REFUSALS, 0) | status["refused"]
-    yield family(
-        CounterMetricFamily,
+    yield counter(
         "harpd_leases_refused",
         "Leases refused since harpd's start, by errno.",
         ("error",),

@@ -62,7 +62,12 @@ class Loop(asyncio.SelectorEventLoop):
         if write:
             add, remove = self.add_writer, self.remove_writer
         came: asyncio.Future[None] = self.create_future()
-        add(sock, lambda: came.done() or came.set_result(None))
+
+        def arrived() -> None:
+            if not came.done():
+                came.set_result(None)
+
+        add(sock, arrived)
         try:
             await came
         finally:

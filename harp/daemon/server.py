@@ -16,13 +16,14 @@ import errno
 import logging
 import os
 import socket
+from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from harp._host import MESSAGE_MAX, Kind
 from harp.daemon import peer
 from harp.daemon.documents import Document
-from harp.daemon.limits import Bucket, Buckets, Connections, connections_possible
+from harp.daemon.limits import Bucket, Buckets, connections_possible
 from harp.daemon.loop import Loop
 from harp.daemon.messages import Message, Refused, pack, unpack
 from harp.daemon.peer import Peer
@@ -36,6 +37,7 @@ USER_PER_S, USER_BURST = 200.0, 400.0
 REFUSED_TOKENS = 5.0
 LOGS_PER_S, LOGS_BURST = 2.0, 20.0
 CONNECTIONS_MAX = 1024
+ROOT_RESERVE = 16  # so that `harpctl` works when users have taken all others
 # A new connection costs an examination of the process; faster ones are closed unseen.
 CONNECTS_PER_S, CONNECTS_BURST = 100.0, 500.0
 ACCEPTS_PER_TURN = 64
@@ -241,7 +243,7 @@ class Server:
     ) -> None:
         self.loop, self._listening, self.handler = loop, listening, handler
         self.buckets = Buckets(USER_PER_S, USER_BURST)
-        self.connections = Connections(connections_possible(CONNECTIONS_MAX), per_uid_max)
+        self.total_max, self.per_uid_max = connections_possible(CONNECTIONS_MAX), per_uid_max
         self._connects = Buckets(CONNECTS_PER_S, CONNECTS_BURST)
         self.clients: dict[Client, None] = {}  # the oldest first
         self.ends = False
@@ -282,11 +284,7 @@ class Server:
         except (peer.PeerGoneError, OSError):
             sock.close()
             return None
-        while (why := self.connections.admit(process.owner.uid)) and self._close_silent(
-            process.owner.uid
-        ):
-            pass
-        if why:
+        if why := self._make_room(process.owner.uid):
             self.log_limited(f"process {process.owner.pid} ({process.name}) is refused: {why}")
             self._refuse_connection(sock, why)
             process.close()
@@ -295,22 +293,29 @@ class Server:
         self.clients[client] = None
         return client
 
-    def _close_silent(self, uid: int) -> bool:
-        """Make room for one more of the user: close the oldest connection without HELLO, of this
-        user if the user's limit is reached, else of the user with the most. A client that
-        sends HELLO in time is not affected.
+    def _make_room(self, uid: int) -> str:
+        """Return "" if there is room for one more connection of the user, else the limit.
+
+        At a limit the oldest connection without HELLO is closed: of this user if it is the user's
+        limit, else of the user with the most. A client that sends HELLO in time is not affected.
         """
-        silent: dict[int, list[Client]] = {}
-        for each in self.clients:
-            if each.silent:
-                silent.setdefault(each.peer.owner.uid, []).append(each)
-        own = self.connections.has_too_many(uid)
-        waiting = silent.get(uid, []) if own else max(silent.values(), key=len, default=[])
-        if not waiting:
-            return False
-        why = "it has not sent HELLO, and another client needs the connection"
-        waiting[0].close_with_reason(errno.EUSERS, why)
-        return True
+        mine = [each for each in self.clients if each.peer.owner.uid == uid]
+        reserve = min(ROOT_RESERVE, self.total_max // 4) if uid == 0 else 0
+        if uid != 0 and len(mine) >= self.per_uid_max:
+            why = f"user {uid} has {len(mine)} connections to harpd, which is the limit; close some"
+            silent = [each for each in mine if each.silent]
+        elif len(self.clients) >= self.total_max + reserve:
+            why = f"harpd has {len(self.clients)} connections, which is the limit; close some"
+            counts = Counter(each.peer.owner.uid for each in self.clients if each.silent)
+            most = [each for each, _ in counts.most_common(1)]
+            silent = [each for each in self.clients if each.silent and each.peer.owner.uid in most]
+        else:
+            return ""
+        if not silent:
+            return why
+        needed = "it has not sent HELLO, and another client needs the connection"
+        silent[0].close_with_reason(errno.EUSERS, needed)
+        return ""
 
     @staticmethod
     def _refuse_connection(sock: socket.socket, why: str) -> None:
@@ -338,7 +343,6 @@ class Server:
     def remove(self, client: Client) -> None:
         """A client's connection was closed."""
         self.clients.pop(client, None)
-        self.connections.leave(client.peer.owner.uid)
 
     def log_limited(self, message: str) -> None:
         """Log a line, within the rate limit."""

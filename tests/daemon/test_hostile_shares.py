@@ -15,6 +15,7 @@ from lease_client import LeaseClient
 
 from harp.daemon import leasing
 from harp.daemon.client import RefusedByDaemonError
+from harp.daemon.server import ROOT_RESERVE
 from harp.daemon.settings import Settings
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: it plays two users")
@@ -82,8 +83,8 @@ def test_quarantined_ports_are_shared_between_users(
 def test_a_client_without_hello_is_dropped_first(harpd: Running, uid: int) -> None:
     """More silent connections than a user, or root, may have: a client that sends HELLO is
     served, of either user."""
-    path, places = harpd.path, harpd.daemon._server.connections
-    count = places.total_max + places.root_reserve if uid == 0 else places.per_uid_max
+    path, places = harpd.path, harpd.daemon._server
+    count = places.total_max + ROOT_RESERVE if uid == 0 else places.per_uid_max
 
     def enemy() -> list[bool]:
         held = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(count + 20)]
