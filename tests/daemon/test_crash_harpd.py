@@ -119,18 +119,6 @@ def test_a_job_does_not_notice(site: Site) -> None:
         assert harpd.log_text().count("continues with") == 3
 
 
-def killed_with_its_jobs(site: Site) -> tuple[HostDaemon, int]:
-    """harpd of the second host is dead, its job too; the job's first port."""
-    pair, harpd = site.pair(), site.daemons[1]
-    (lease,) = harpd.query("instances")["instances"]
-    harpd.end(signal.SIGKILL)
-    pair.sink.progresses()
-    pair.sink.process.send_signal(signal.SIGKILL)
-    pair.sink.process.wait(60)
-    assert pair.source.event()["event"] == "error"
-    return harpd, int(lease["ports"][0])
-
-
 def nothing_is_left(harpd: HostDaemon) -> None:
     wait_until(lambda: xdp_id(harpd.host) == 0, "detaching")
     assert bpffs_mounts(harpd.folder) == []
@@ -143,8 +131,14 @@ def reserved_ports(harpd: HostDaemon) -> str:
 
 
 def test_without_harpd_and_jobs_the_program_passes_everything_on(site: Site) -> None:
-    ssh = Kernel(site.lab)
-    harpd, port = killed_with_its_jobs(site)
+    ssh, pair, harpd = Kernel(site.lab), site.pair(), site.daemons[1]
+    (lease,) = harpd.query("instances")["instances"]
+    port = int(lease["ports"][0])
+    harpd.end(signal.SIGKILL)
+    pair.sink.progresses()
+    pair.sink.process.send_signal(signal.SIGKILL)
+    pair.sink.process.wait(60)
+    assert pair.source.event()["event"] == "error"
     assert xdp_id(harpd.host) > 0, "pinned"
     ssh.progresses()
     # The kernel answers at a port of the dead job's lease, and at one that was never leased.

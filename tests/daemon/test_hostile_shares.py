@@ -21,6 +21,14 @@ from harp.daemon.settings import Settings
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: it plays two users")
 
 
+class Released(FakeKernel):
+    """A kernel that releases queues at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held = type("Never", (set,), {"__contains__": lambda *_: False})()
+
+
 def lease_and_die(harpd: Running, again: int = 1) -> list[int]:
     """Lease as user nobody until the process ends; return the errors of refused requests."""
     path = harpd.path
@@ -58,20 +66,14 @@ def test_queues_that_children_hold_count(
 def test_a_queue_returned_just_now_does_not_count(
     start: Callable[..., Running], settings: Settings
 ) -> None:
-    kernel = FakeKernel()
-    kernel.queue_free = lambda _ifname, _queue: True  # type: ignore[method-assign]
-    kernel.held = type("Never", (set,), {"__contains__": lambda *_: False})()
-    harpd = start(kernel, given=replace(settings, leases_per_uid=1))
+    harpd = start(Released(), given=replace(settings, leases_per_uid=1))
     assert lease_and_die(harpd, 5) == []
 
 
 def test_quarantined_ports_are_shared_between_users(
     start: Callable[..., Running], settings: Settings
 ) -> None:
-    kernel = FakeKernel()
-    kernel.queue_free = lambda _ifname, _queue: True  # type: ignore[method-assign]
-    kernel.held = type("Never", (set,), {"__contains__": lambda *_: False})()
-    harpd = start(kernel, given=replace(settings, leases_per_uid=4))
+    harpd = start(Released(), given=replace(settings, leases_per_uid=4))
     errors = lease_and_die(harpd, 40)
     assert set(errors) == {errno.EBUSY}
     with harpd.client() as client:  # another user still gets a block for each queue
