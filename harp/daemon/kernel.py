@@ -87,6 +87,10 @@ class Kernel:
     links = staticmethod(netlink.links)
     addresses = staticmethod(netlink.addresses)
     ports_in_use = staticmethod(sockets.ports_in_use)
+    monitor = staticmethod(netlink.NetworkMonitor)
+    # For NETWORK and ROUTED; they wait for the kernel, in a worker.
+    network = staticmethod(_host.network)
+    route = staticmethod(_host.route)
 
     # ---- what a NIC is ----
 
@@ -176,20 +180,6 @@ class Kernel:
             return error.errno != errno.EBUSY
         close_all([made.xsk_fd, made.frames_fd])
         return True
-
-    # ---- the network, for jobs of other namespaces ----
-
-    def network(self, ifindex: int) -> bytes:
-        """Return the state of an interface for NETWORK. Waits for the kernel in a worker."""
-        return _host.network(ifindex)
-
-    def route(self, ifindex: int, dst: bytes) -> bytes:
-        """Return the route to an address for ROUTED. Waits for the kernel in a worker."""
-        return _host.route(ifindex, dst)
-
-    def monitor(self) -> netlink.NetworkMonitor:
-        """Return a new monitor of the network."""
-        return netlink.NetworkMonitor()
 
     # ---- DPDK ports ----
 
