@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fake_dpdk.c - a libharp-dpdk.so without DPDK: ports in memory, for tests of what uses that library.
+ * fake_dpdk.c - a libharp-dpdk.so without DPDK: ports in memory, for tests of what uses that
+ * library.
  *
- * Devices are "fake0" to "fake7"; 0 and 1 are joined, 2 and 3, and so on. Arguments: "down" (so is the link, until
- * FAKE_DPDK_UP is in the environment), "rules" (it has flow rules), "full" (it has room for one rule), "narrow" (behind
- * it is a router that refuses IP packets of more than 1300 bytes, with an ICMP error). ARP,
- * neighbor discovery and ICMP come to queue 0, TCP and UDP to the queue of their rule, or else to (source port + destination
- * port) modulo queues. Of the driver's counters there are FAKE_DPDK_XSTATS (3; below 0: an error). One thread.
+ * Devices are "fake0" to "fake7"; 0 and 1 are joined, 2 and 3, and so on. Arguments: "down" (so is
+ * the link, until FAKE_DPDK_UP is in the environment), "rules" (it has flow rules), "full" (it has
+ * room for one rule), "narrow" (behind it is a router that refuses IP packets of more than 1300
+ * bytes, with an ICMP error). ARP, neighbor discovery and ICMP come to queue 0, TCP and UDP to the
+ * queue of their rule, or else to (source port + destination port) modulo queues. Of the driver's
+ * counters there are FAKE_DPDK_XSTATS (3; below 0: an error). One thread.
  */
 #include <errno.h>
 #include <netinet/in.h>
@@ -54,7 +56,7 @@ static bool port_up(const struct harp_dpdk_port *port)
 	return !port->down || getenv("FAKE_DPDK_UP");
 }
 
-/* ---- packets -------------------------------------------------------------------------------- */
+/* ---- packets --------------------------------------------------------------------------------- */
 
 static uint32_t port_queue(const struct harp_dpdk_port *port, const uint8_t *frame, size_t len)
 {
@@ -154,7 +156,7 @@ static size_t queue_receive(void *ctx, void *buf, size_t cap)
 	return len;
 }
 
-/* ---- the library ---------------------------------------------------------------------------- */
+/* ---- the library ----------------------------------------------------------------------------- */
 
 static int fake_start(const struct harp_dpdk_eal_options *opt, char *why, size_t why_len)
 {
@@ -286,7 +288,7 @@ static int fake_port_xstats(const struct harp_dpdk_port *port, char (*names)[64]
 	return all;
 }
 
-/* Whoever closes a port whose rules or NICs live has forgotten something: that is seen at once. */
+/* Aborts if a flow rule is left. */
 static void fake_port_close(struct harp_dpdk_port *port)
 {
 	if (port->rule_count)

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* drive.c: threads that wait, threads that call, a guard, and an end in the middle of it. */
+/* test_drive.c - threads wait for and call the stacks of a drive, with and without its guard
+ * thread. argv[1]: the folder of the double of libharp-dpdk.so (fake_dpdk.c). */
 #include "../../harp/native/drive.h"
 
-#include <errno.h>
 #include <pthread.h>
-#include <stdlib.h>
 
-#include "check.h"
+#include "dpdk_rig.h"
 
 #define PAIRS 3u
 #define BYTES (256u << 10)
@@ -19,7 +18,7 @@ struct world {
 	struct harp_listener *listener;
 };
 
-/* One direction of one connection: what a try function moves. */
+/* One direction of one connection, moved by a try function. */
 struct mover {
 	struct world *world;
 	struct harp_conn *conn;
@@ -139,7 +138,8 @@ static void *run_receiver(void *arg)
 	return NULL;
 }
 
-/* Senders, receivers, and this thread, which checks: every byte arrives, and no thread is left waiting. */
+/* Senders, receivers, and this thread, which checks: every byte arrives, and no thread is left
+ * waiting. */
 static void test_threads_share_a_drive(bool guard)
 {
 	struct world w;
@@ -175,17 +175,17 @@ static void test_threads_share_a_drive(bool guard)
 	world_end(&w);
 }
 
-static void threads_share_a_guarded_drive(void)
+TEST(threads_share_a_guarded_drive)
 {
 	test_threads_share_a_drive(true);
 }
 
-static void threads_share_a_drive_without_guard(void)
+TEST(threads_share_a_drive_without_guard)
 {
 	test_threads_share_a_drive(false);
 }
 
-static void a_wait_ends_in_time(void)
+TEST(a_wait_ends_in_time)
 {
 	struct world w;
 	struct mover m = { .world = &w };
@@ -200,7 +200,7 @@ static void a_wait_ends_in_time(void)
 }
 
 /* Waits return when the drive is stopped, and later calls do not wait. */
-static void a_stop_ends_every_wait(void)
+TEST(a_stop_ends_every_wait)
 {
 	struct world w;
 	struct mover movers[PAIRS] = { { 0 } };
@@ -220,7 +220,7 @@ static void a_stop_ends_every_wait(void)
 	world_end(&w);
 }
 
-static void nonsense_is_refused(void)
+TEST(invalid_members_are_refused)
 {
 	struct drive_member members[DRIVE_MEMBERS_MAX + 1] = { { 0 } };
 	const struct drive_options opt = { 0 };
@@ -232,12 +232,39 @@ static void nonsense_is_refused(void)
 	drive_free(NULL);
 }
 
-int main(void)
+static int never(void *ctx)
 {
-	threads_share_a_guarded_drive();
-	threads_share_a_drive_without_guard();
-	a_wait_ends_in_time();
-	a_stop_ends_every_wait();
-	nonsense_is_refused();
+	return 0;
+}
+
+/* A wait on a NIC without interrupts polls every 50 us first, later every millisecond. */
+TEST(a_nic_without_interrupts_is_polled_less_and_less_often)
+{
+	const struct drive_options opt = { .spin_ns = 0 };
+	struct harp_instance *instance = open_queue("dpdk:fake0;ip=10.0.0.1/24", 0);
+	struct drive_member member = { .stack = harp_instance_stack(instance),
+				       .nic = harp_instance_nic(instance),
+				       .instance = instance };
+	struct drive *drive;
+	uint64_t polls;
+
+	CHECK_EQ(harp_instance_fd(instance), -1);
+	CHECK_EQ(drive_create(&drive, &member, 1, &opt), 0);
+	polls = stat_of(instance, "polls");
+	CHECK_EQ(drive_wait(drive, never, NULL, drive_now_ns() + 300 * MS), -ETIMEDOUT);
+	polls = stat_of(instance, "polls") - polls;
+	CHECK(polls > 1 && polls < 600); /* 6000 at 50 us each */
+	drive_stop(drive);
+	drive_free(drive);
+	harp_instance_close(instance);
+}
+
+int main(int argc, char **argv)
+{
+	if (argc != 2)
+		return 1;
+	lib_dir = argv[1];
+	setenv("FAKE_DPDK_UP", "1", 1);
+	check_run();
 	return check_done();
 }

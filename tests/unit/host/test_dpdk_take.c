@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_dpdk_take.c - a DPDK port by whose interface the default route leaves is not taken unless its text says so. In
- * a network namespace whose default route leaves by lo, with PCI devices of a folder of ours.
+ * test_dpdk_take.c - a DPDK port by whose interface the default route leaves is not taken unless
+ * its text says so. In a network namespace whose default route leaves by lo, with PCI devices of a
+ * folder of ours.
  */
 #include <errno.h>
 #include <sched.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_port_spec.c - a DPDK port's text: what is read, what is refused in which words, and back. */
+/* test_port_spec.c - the text of a DPDK port: parsed, refused with a reason, formatted. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -78,7 +78,7 @@ TEST(a_long_device_gives_a_short_name)
 	CHECK_STR(spec.name, "a_device_with_a");
 }
 
-/* Refused, with what the line must say. */
+/* The text is refused, and the reason contains these words. */
 static void refused(const char *text, const char *words)
 {
 	struct harp_port_spec spec, zero = { .queues = 1 };
@@ -163,7 +163,7 @@ TEST(invalid_texts_are_refused)
 		refused(cases[i][0], cases[i][1]);
 }
 
-/* Tables of the most there may be, and one more. */
+/* Tables at their limit, and one entry beyond. */
 TEST(tables_are_bounded)
 {
 	char text[HARP_PORT_TEXT_MAX], back[HARP_PORT_TEXT_MAX];
@@ -192,7 +192,7 @@ TEST(tables_are_bounded)
 	refused(text, "a port has at most 32 routes");
 }
 
-/* The longest device goes in and out; longer texts are refused unread. */
+/* The longest device is parsed and formatted; longer texts are refused. */
 TEST(lengths_are_bounded)
 {
 	static char text[HARP_PORT_TEXT_MAX + 64], back[HARP_PORT_TEXT_MAX];

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 #include "base/rng.h"
-#include "tcp_rig.h"
+#include "rig.h"
 
 #define GUESSES (1u << 20)
 #define GUESS_NS 1000u
@@ -49,7 +49,7 @@ static void converse(void)
 	rig.out_head = rig.out_tail;
 }
 
-/* ---- The echo, case by case ---- */
+/* ---- The echo, case by case ------------------------------------------------------------------ */
 
 TEST(data_needs_an_echo_that_we_sent)
 {
@@ -81,8 +81,7 @@ TEST(ack_needs_an_echo_too)
 	struct rig_say say;
 
 	rig_begin(&rig, NULL);
-	CHECK_EQ(rig_write(&rig, 1000), 1000);
-	rig_expect(&rig, TCP_ACK | TCP_PSH);
+	rig_writes(&rig, 1000);
 	say = rig_usual(&rig, TCP_ACK, 0);
 	say.ack += 1000;
 	rig_says(&rig, with_echo(say, rig.tsval, rig.tsecr + 5));
@@ -122,11 +121,9 @@ TEST(segments_reordered_within_a_clock_tick_are_accepted)
 	/* Two pure ACKs within one tick of the peer's clock; between them it received a segment of
 	 * ours. */
 	first = with_echo(rig_usual(&rig, TCP_ACK, 0), rig.tsval, rig.conn->ts.echo_max);
-	CHECK_EQ(rig_write(&rig, 10), 10);
-	rig_expect(&rig, TCP_ACK | TCP_PSH);
+	rig_writes(&rig, 10);
 	rig_wait(&rig, 2 * RIG_MS);
-	CHECK_EQ(rig_write(&rig, 10), 10);
-	rig_expect(&rig, TCP_ACK | TCP_PSH);
+	rig_writes(&rig, 10);
 	second = rig_usual(&rig, TCP_ACK, 0);
 	second.ack += 20;
 	CHECK(rig.tsecr != rig.conn->ts.echo_max);
@@ -149,7 +146,7 @@ TEST(a_peer_that_echoes_zero_is_accepted)
 	CHECK_EQ(rig_stat(&rig, "drop_tcp_echo"), 0);
 }
 
-/* A peer that echoes what we never sent, from the ACK of the handshake on. The ACK proves that it
+/* A peer echoes values that we never sent, from the ACK of the handshake on. The ACK proves that it
  * knows our ISN, so its echoes are not checked. */
 TEST(echoes_are_not_checked_when_the_handshake_had_a_wrong_one)
 {
@@ -165,7 +162,7 @@ TEST(echoes_are_not_checked_when_the_handshake_had_a_wrong_one)
 	rig.out_head = rig.out_tail;
 }
 
-/* ---- Challenge ACKs ---- */
+/* ---- Challenge ACKs -------------------------------------------------------------------------- */
 
 struct side_channel {
 	uint16_t port[2];
@@ -233,10 +230,7 @@ TEST(challenges_of_one_connection_tell_nothing_of_another)
 
 TEST(a_rst_with_data_into_a_closed_window_is_challenged)
 {
-	struct harp_tcp_options opt = { .size = sizeof(opt), .rx_frames = 4 };
-	struct rig_say say;
-
-	rig_begin(&rig, &opt);
+	rig_begin(&rig, RIG_OPTIONS(.rx_frames = 4));
 	while (conn_rcv_wnd_bytes(rig.conn) > 0) {
 		uint32_t wnd = conn_rcv_wnd_bytes(rig.conn);
 
@@ -245,21 +239,17 @@ TEST(a_rst_with_data_into_a_closed_window_is_challenged)
 		rig_poll(&rig);
 	}
 	rig.out_head = rig.out_tail;
-	say = rig_usual(&rig, TCP_RST, 20);
-	say.seq += 1 << 20;
-	rig_says(&rig, say);
+	rig_says_at(&rig, TCP_RST, 1 << 20, 20);
 	rig_silent(&rig);
 	/* It may have been sent before the peer learned that data in flight is refused. */
-	say.seq = rig.seq + 1000;
-	rig_says(&rig, say);
+	rig_says_at(&rig, TCP_RST, 1000, 20);
 	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
 	CHECK_EQ(rig.conn->state, HARP_TCP_ESTABLISHED);
-	say.seq = rig.seq;
-	rig_says(&rig, say);
+	rig_says_at(&rig, TCP_RST, 0, 20);
 	CHECK_EQ(harp_conn_error(rig.conn), -ECONNRESET);
 }
 
-/* ---- Initial sequence numbers and timestamp offsets: RFC 6528, RFC 7323 section 5.4 ---- */
+/* ---- Initial sequence numbers and timestamp offsets: RFC 6528, RFC 7323 section 5.4 ---------- */
 
 /* Chi-square over the values of a byte: 255 degrees of freedom, above 330.5 once in a thousand
  * honest runs, and this run is the same each time. */
@@ -310,18 +300,18 @@ TEST(isn_is_a_clock_and_a_secret_per_tuple)
 /*
  * ---- 2^20 guesses ----
  *
- * What one guess can hit, with everything that the attacker may be assumed to know taken from him for
- * granted. P(range) is the chance that a 32-bit number drawn evenly, or the next of a stride as long as the
- * range, falls into the range: range / 2^32.
+ * The chance that one guess hits, for an attacker who knows as much as can be assumed. P(range) is
+ * the chance that a 32-bit number drawn evenly, or the next of a stride as long as the range, falls
+ * into the range: range / 2^32.
  *
- *	RST		P(1): exactly RCV.NXT
- *	SYN		0
- *	data, FIN, ACK	P(window + length) for SEG.SEQ, times
- *			P(MAX.SND.WND + flight + 1) for SEG.ACK, times
- *			P(ts_sent - ts_echo_min + 1) for TSecr; PAWS halves it again, which is not counted
+ * 	RST		P(1): exactly RCV.NXT
+ * 	SYN		0
+ * 	data, FIN, ACK	P(window + length) for SEG.SEQ, times
+ * 			P(MAX.SND.WND + flight + 1) for SEG.ACK, times
+ * 			P(ts_sent - ts_echo_min + 1) for TSecr; PAWS halves it again, which is not counted
  *
- * An "insider" guess knows SEG.SEQ and SEG.ACK exactly, and a good TSval: the echo alone is in his way. The
- * bound is the sum over all guesses (the union bound).
+ * An "insider" guess knows SEG.SEQ and SEG.ACK exactly, and a good TSval: only the echo is unknown.
+ * The bound is the sum over all guesses (the union bound).
  */
 struct odds {
 	double rst, blind, insider;
@@ -348,7 +338,7 @@ static struct odds odds_of(const struct harp_conn *conn)
 
 struct attacker {
 	struct rng rng;
-	uint32_t seq, ack, tsecr; /* strides go on from here */
+	uint32_t seq, ack, tsecr; /* of the next stride */
 	double bound;
 };
 
@@ -428,7 +418,7 @@ static void test_a_million_guesses(uint64_t seed, bool timestamps)
 	/* Next to nothing but challenges, of one second: the rest "was received before", by
 	 * chance. */
 	CHECK(answers <= (timestamps ? 3 : 10) * TCP_CHALLENGE_ACKS_PER_S);
-	/* And the connection goes on, its bytes the peer's. */
+	/* The connection continues with the peer's bytes. */
 	rig.tsval += 2000;
 	rig_says(&rig, rig_usual(&rig, TCP_ACK, 1000));
 	CHECK_EQ(harp_conn_recv(rig.conn, buf, sizeof(buf)), 1000);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_tcp_close.c - TIME-WAIT: slots, ports, and connects that take over; FIN before
  * ESTABLISHED. */
-#include "tcp_rig.h"
+#include "rig.h"
 
 static struct rig rig;
 AFTER_EACH(rig_close(&rig))
@@ -108,7 +108,7 @@ TEST(time_wait_acknowledges_the_fin_before_it_gives_way)
 	} peers[CONNS];
 
 	rig_open_conns(&rig, 64);
-	rig.timestamps = false; /* they would differ */
+	rig.timestamps = false; /* the bursts must be equal */
 	for (unsigned i = 0; i < CONNS; i++) {
 		rig.seq = RIG_PEER_ISS;
 		rig_established(&rig, NULL);
@@ -164,7 +164,7 @@ TEST(accepted_time_wait_is_not_bounded)
 }
 
 /* RFC 9293 section 3.10.4, SYN-SENT and SYN-RECEIVED: "queue this until entering ESTABLISHED". */
-TEST(closed_for_sending_while_connecting)
+TEST(a_shutdown_while_connecting_is_queued)
 {
 	rig_open(&rig);
 	rig_syn_sent(&rig, NULL);
@@ -176,8 +176,7 @@ TEST(closed_for_sending_while_connecting)
 	CHECK(rig.out[(rig.out_tail - 1) % RIG_QUEUE].flags & TCP_FIN);
 	CHECK_EQ(rig.conn->state, HARP_TCP_FIN_WAIT_1);
 	rig.out_head = rig.out_tail;
-	rig.ack++;
-	rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
+	rig_acks(&rig, 1);
 	CHECK_EQ(rig.conn->state, HARP_TCP_FIN_WAIT_2);
 }
 
@@ -215,8 +214,7 @@ TEST(a_connect_takes_over_time_wait_after_a_second)
 	rig_begin(&rig, NULL);
 	/* So fast that its sequence numbers are still ahead of the ISN clock. */
 	for (unsigned i = 0; i < 1000; i++) {
-		CHECK_EQ(rig_write(&rig, 1000), 1000);
-		s = rig_expect(&rig, TCP_ACK | TCP_PSH);
+		s = rig_writes(&rig, 1000);
 		rig.ack += s->len;
 		peer_sends(TCP_ACK, 0);
 	}
@@ -247,15 +245,15 @@ TEST(a_connect_takes_over_time_wait_after_a_second)
 	rig.seq = old_seq - 100; /* a peer whose numbers begin where the old ones were */
 	rig_syn_acked(&rig);
 	CHECK_EQ(rig.conn->state, HARP_TCP_ESTABLISHED);
-	/* An old segment lies in the window; PAWS rejects it. */
+	/* PAWS rejects an old segment in the window. */
 	rig.tsval = old_tsval;
 	rig_says(&rig, rig_usual(&rig, TCP_ACK, 50));
 	CHECK_EQ(rig_stat(&rig, "drop_tcp_paws"), 1);
 	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
 }
 
-/* Without timestamps nothing tells old segments from new ones; or the application still holds
- * it. */
+/* Without timestamps old and new segments cannot be distinguished; or the application still holds
+ * the connection. */
 TEST(a_connect_does_not_take_over_time_wait)
 {
 	rig_open(&rig);

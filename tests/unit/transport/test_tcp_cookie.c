@@ -2,7 +2,7 @@
 /* test_tcp_cookie.c - SYN cookies: a flood keeps out no client, and no ACK without its cookie opens
  * one. */
 #include "base/rng.h"
-#include "tcp_rig.h"
+#include "rig.h"
 
 #define FLOOD 100000u
 #define BACKLOG 3u
@@ -70,7 +70,7 @@ static void client_says(uint8_t flags, uint32_t len)
 	rig_says(&rig, say);
 }
 
-TEST(flood_of_100000_syns_keeps_out_nobody)
+TEST(a_flood_of_100000_syns_keeps_out_no_client)
 {
 	struct harp_tcp_info info;
 	struct rng rng;
@@ -113,7 +113,7 @@ TEST(flood_of_100000_syns_keeps_out_nobody)
 }
 
 /* A cookie preserves all options; the MSS is rounded down. */
-TEST(the_options_of_the_syn_come_back)
+TEST(a_cookie_restores_the_options_of_the_syn)
 {
 	static const struct {
 		uint16_t mss;

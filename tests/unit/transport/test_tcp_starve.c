@@ -3,7 +3,7 @@
  * test_tcp_starve.c - applications that do not read hold all frames of the pool. A connection
  * without frames closes its window, keeps its peer, and opens the window when frames return.
  */
-#include "tcp_rig.h"
+#include "rig.h"
 
 #define FULL 1448u
 
