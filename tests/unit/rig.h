@@ -49,8 +49,8 @@ struct rig {
 	uint32_t seq, ack; /* the peer's SND.NXT, and the end of our bytes that it has received */
 	bool timestamps, wscale, sack;
 	uint32_t tsval, tsecr; /* the peer's next, and the last of ours */
-	uint16_t port;         /* ours */
-	uint32_t timers;       /* of a stack without connections */
+	uint16_t port, peer_port;
+	uint32_t timers; /* of a stack without connections */
 	bool raw, nic_full;
 	unsigned in_head, in_tail, out_head, out_tail;
 	struct rig_packet {
@@ -143,6 +143,7 @@ static inline void rig_open_bare(struct rig *rig, struct rig_setup setup)
 	memset(rig, 0, offsetof(struct rig, in));
 	rig->raw = setup.raw;
 	rig->now_ns = options.now_ns = 10 * RIG_S;
+	rig->peer_port = RIG_PEER_PORT;
 	rig->seq = RIG_PEER_ISS;
 	rig->tsval = 1000;
 	rig->timestamps = rig->wscale = true;
@@ -256,9 +257,9 @@ struct rig_say {
 	uint32_t options_len;
 	bool raw_options; /* no timestamp is added */
 	bool bad_checksum;
-	uint8_t salt;       /* XORed to the bytes of rig_byte() */
-	uint16_t peer_port; /* another peer: 0 for RIG_PEER_PORT */
-	uint32_t peer_v4;   /* its address: 0 for 10.0.0.2 */
+	uint8_t salt; /* XORed to the bytes of rig_byte() */
+	uint16_t peer_port;
+	uint32_t peer_v4; /* its address: 0 for 10.0.0.2 */
 	uint32_t sack_count;
 	struct tcp_sack_block sack[TCP_SACK_BLOCKS_MAX];
 };
@@ -266,6 +267,13 @@ struct rig_say {
 static inline uint8_t rig_byte(uint32_t seq)
 {
 	return (uint8_t)(seq * 7 + (seq >> 8));
+}
+
+/* These bytes of the peer were received from seq on. */
+static inline void rig_check_bytes(const uint8_t *bytes, uint32_t len, uint32_t seq)
+{
+	for (uint32_t i = 0; i < len; i++)
+		CHECK_EQ(bytes[i], rig_byte(seq + i));
 }
 
 static inline void rig_put(struct rig *rig, struct rig_say say)
@@ -293,7 +301,7 @@ static inline void rig_put(struct rig *rig, struct rig_say say)
 	packet_headers(p->bytes, rig_mac, rig_peer_mac, &src, &dst, IP_PROTO_TCP, tcp_len);
 	ip[1] = say.tos;
 	packet_ipv4_seal(ip);
-	be16_store(th, say.peer_port ? say.peer_port : RIG_PEER_PORT);
+	be16_store(th, say.peer_port);
 	be16_store(th + 2, rig->port);
 	be32_store(th + 4, say.seq);
 	be32_store(th + 8, say.ack);
@@ -318,9 +326,12 @@ static inline void rig_says(struct rig *rig, struct rig_say say)
 /* The usual segment: at the peer's SND.NXT, acknowledging everything. */
 static inline struct rig_say rig_usual(struct rig *rig, uint8_t flags, uint32_t len)
 {
-	return (struct rig_say){
-		.flags = flags, .seq = rig->seq, .ack = rig->ack, .wnd = RIG_PEER_WND, .len = len
-	};
+	return (struct rig_say){ .flags = flags,
+				 .peer_port = rig->peer_port,
+				 .seq = rig->seq,
+				 .ack = rig->ack,
+				 .wnd = RIG_PEER_WND,
+				 .len = len };
 }
 
 /* The same at an offset from SND.NXT. */
@@ -418,6 +429,7 @@ static inline const struct rig_seg *rig_syn_sent_flags(struct rig *rig,
 {
 	const struct rig_seg *s;
 
+	rig->seq = RIG_PEER_ISS;
 	CHECK_EQ(rig_connect(rig, opt, &rig->conn), 0);
 	rig_poll(rig);
 	s = rig_expect(rig, flags);
@@ -432,10 +444,10 @@ static inline const struct rig_seg *rig_syn_sent(struct rig *rig,
 	return rig_syn_sent_flags(rig, opt, TCP_SYN);
 }
 
-/* The peer answers our SYN, with this window. */
-static inline void rig_syn_acked_window(struct rig *rig, uint32_t wnd)
+/* The peer answers our SYN, with flags in addition to SYN and ACK, and with this window. */
+static inline void rig_syn_acked_as(struct rig *rig, uint8_t flags, uint32_t wnd)
 {
-	struct rig_say say = rig_syn(rig, TCP_SYN | TCP_ACK);
+	struct rig_say say = rig_syn(rig, TCP_SYN | TCP_ACK | flags);
 
 	say.wnd = wnd;
 	rig_says(rig, say);
@@ -445,7 +457,7 @@ static inline void rig_syn_acked_window(struct rig *rig, uint32_t wnd)
 
 static inline void rig_syn_acked(struct rig *rig)
 {
-	rig_syn_acked_window(rig, RIG_PEER_WND);
+	rig_syn_acked_as(rig, 0, RIG_PEER_WND);
 }
 
 /* ESTABLISHED by our connect. */
@@ -458,7 +470,15 @@ static inline void rig_established(struct rig *rig, const struct harp_tcp_option
 	CHECK(rig_events(rig) & HARP_EVENT_CONNECTED);
 }
 
-/* A new stack, ESTABLISHED by our connect. */
+/* A new stack, ESTABLISHED by our connect; the peer has SACK. */
+static inline void rig_begin_sack(struct rig *rig, const struct harp_tcp_options *opt)
+{
+	rig_open(rig);
+	rig->sack = true;
+	rig_established(rig, opt);
+}
+
+/* The same without SACK. */
 static inline void rig_begin(struct rig *rig, const struct harp_tcp_options *opt)
 {
 	rig_open(rig);

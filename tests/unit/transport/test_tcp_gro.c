@@ -64,8 +64,7 @@ TEST(equal_headers_form_a_batch)
 	CHECK(run.stack->gro.conn == run.conn);
 	CHECK_EQ(rig_stat(&run, "tcp_fast_path_in"), 2);
 	CHECK_EQ(harp_conn_recv(run.conn, buf, sizeof(buf)), sizeof(buf));
-	for (uint32_t i = 0; i < sizeof(buf); i++)
-		CHECK_EQ(buf[i], rig_byte(run.seq + i));
+	rig_check_bytes(buf, sizeof(buf), run.seq);
 	rig_close(&run);
 }
 

@@ -361,9 +361,7 @@ TEST(writes_do_not_put_off_the_timers)
 {
 	uint64_t begin_ns;
 
-	rig_open(&rig);
-	rig.sack = true;
-	rig_established(&rig, NULL);
+	rig_begin_sack(&rig, NULL);
 	rig.conn->rtt.srtt_ns =
 		100 * RIG_MS; /* a long path that never varied: 2 * SRTT is beyond the RTO */
 	rig.conn->rtt.rto_ns = 105 * RIG_MS;

@@ -155,8 +155,7 @@ TEST(tiny_segments_in_order_are_merged)
 	CHECK_EQ(rig.conn->rcv.nxt_seq - rig.seq, sent);
 	CHECK(rig.conn->frames.rx_held <= rig.conn->frames.rx_budget / 2 + 16);
 	while ((n = take_all(buf, sizeof(buf))) > 0) {
-		for (uint32_t i = 0; i < n; i++)
-			CHECK_EQ(buf[i], rig_byte(rig.seq + got + i));
+		rig_check_bytes(buf, n, rig.seq + got);
 		got += n;
 	}
 	CHECK_EQ(got, sent);
@@ -168,7 +167,6 @@ TEST(frames_of_all_connections_are_bounded)
 
 	rig_open(&rig);
 	for (unsigned c = 0; c < 6; c++) {
-		rig.seq = RIG_PEER_ISS;
 		rig_established(&rig, NULL);
 		conns[c] = rig.conn;
 		for (unsigned i = 0; i < 400; i++)
@@ -195,7 +193,6 @@ TEST(bytes_in_order_are_accepted_whatever_others_hold)
 	rig_begin(&rig, NULL);
 	conns[6] = rig.conn;
 	for (unsigned c = 0; c < 6; c++) {
-		rig.seq = RIG_PEER_ISS;
 		rig_established(&rig, NULL);
 		conns[c] = rig.conn;
 		while (rig_write(&rig, 1400) > 0)
@@ -204,7 +201,6 @@ TEST(bytes_in_order_are_accepted_whatever_others_hold)
 			say_at(2 + 2 * i, 1, 0);
 	}
 	CHECK(rig_stat(&rig, "drop_tcp_rx_budget") > 0);
-	rig.seq = RIG_PEER_ISS;
 	rig_established(&rig, NULL);
 	for (unsigned i = 0; i < 200; i++) {
 		say_at(got, 1000, 0);
@@ -234,9 +230,7 @@ TEST(bytes_after_the_fin_are_discarded)
 {
 	const struct rig_seg *s;
 
-	rig_open(&rig);
-	rig.sack = true;
-	rig_established(&rig, NULL);
+	rig_begin_sack(&rig, NULL);
 	say_at(200, 100, 0);
 	CHECK_EQ(rig.conn->frames.reass_held, 1);
 	rig_says(&rig, rig_usual(&rig, TCP_ACK | TCP_FIN, 100));
@@ -281,8 +275,7 @@ TEST(segments_into_a_closed_window_change_nothing)
 	say_at(filled, 1, 0);
 	CHECK_EQ(harp_conn_acked_bytes(rig.conn), 10);
 	CHECK_EQ(take_all(buf, sizeof(buf)), filled);
-	for (uint32_t i = 0; i < filled; i++)
-		CHECK_EQ(buf[i], rig_byte(rig.seq + i));
+	rig_check_bytes(buf, filled, rig.seq);
 }
 
 /* One segment that covers pieces received before, out of order and then in order: all of its new
@@ -341,9 +334,7 @@ TEST(a_duplicate_of_several_frames_is_one_block)
 	const struct rig_seg *s;
 
 	rig_frame_bytes = 1024;
-	rig_open(&rig);
-	rig.sack = true;
-	rig_established(&rig, NULL);
+	rig_begin_sack(&rig, NULL);
 	say_at(100, 1300, 0);
 	say_at(1400, 100, 0);
 	rig_says_at(&rig, TCP_ACK, 100, 1400);

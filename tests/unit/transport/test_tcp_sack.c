@@ -89,9 +89,7 @@ TEST(any_sack_costs_bounded_work)
 	uint64_t before, acks = 0;
 	uint32_t flight;
 
-	rig_open(&rig);
-	rig.sack = true;
-	rig_established(&rig, &opt);
+	rig_begin_sack(&rig, &opt);
 	first_seq = rig.ack;
 	rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
 	for (uint32_t i = 0; i < 8; i++)

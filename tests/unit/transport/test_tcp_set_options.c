@@ -658,9 +658,7 @@ TEST(dctcp_needs_ecn)
 	 * connect. */
 	CHECK_EQ(set_congestion(HARP_CONGESTION_DCTCP, 0), 0);
 	CHECK_EQ(set_congestion(HARP_CONGESTION_CUBIC, 0), 0);
-	rig_says(&rig, rig_syn(&rig, TCP_SYN | TCP_ACK | TCP_ECE));
-	rig.seq++;
-	rig_expect(&rig, TCP_ACK);
+	rig_syn_acked_as(&rig, TCP_ECE, RIG_PEER_WND);
 	CHECK_EQ(set_congestion(HARP_CONGESTION_DCTCP, 0), 0);
 	CHECK_EQ(tcp_cc_congestion(rig.conn), HARP_CONGESTION_DCTCP);
 	rig_close(&rig);
@@ -742,11 +740,10 @@ static void listens(uint32_t off, uint32_t backlog, bool cookie)
 	opt.backlog = backlog;
 	rig_listen_options(&rig, &opt);
 	if (cookie) { /* one half-open connection uses up a backlog of 1 */
-		struct rig_say say = rig_syn(&rig, TCP_SYN);
-
-		say.peer_port = 6666;
-		rig_says(&rig, say);
+		rig.peer_port = 6666;
+		rig_says(&rig, rig_syn(&rig, TCP_SYN));
 		rig_expect(&rig, TCP_SYN | TCP_ACK);
+		rig.peer_port = RIG_PEER_PORT;
 	}
 	s = rig_syn_received(&rig);
 	/* A cookie keeps the other options in the timestamp. */

@@ -98,8 +98,7 @@ TEST(a_frame_that_the_application_holds_stays)
 	CHECK_EQ(harp_conn_shutdown(rig.conn, SHUT_RD), 0);
 	peer_sends(100);
 	CHECK_EQ(frame->len, 100);
-	for (uint32_t i = 0; i < 100; i++)
-		CHECK_EQ(frame->data[i], rig_byte(seq + i));
+	rig_check_bytes(frame->data, 100, seq);
 	CHECK_EQ(rig_stat(&rig, "rx_discarded_bytes"), 200);
 	harp_frame_release(rig.conn, frame);
 	check_end_of_stream();

@@ -44,7 +44,6 @@ static void reads(struct harp_conn *conn, uint32_t most)
 
 static struct harp_conn *connects(void)
 {
-	rig.seq = RIG_PEER_ISS;
 	rig_established(&rig, NULL);
 	return rig.conn;
 }
