@@ -119,4 +119,14 @@ static inline uint32_t make_ipv6(uint8_t *p, uint8_t next, uint32_t payload_len)
 	       packet_headers(p, rig_mac, rig_peer_mac, &peer_ip6, &host_ip6, next, payload_len);
 }
 
+/* A packet of the host without headers. */
+static inline struct packet_out make_out(uint32_t len)
+{
+	struct frame *f = frame_alloc(&host->pool, 0);
+
+	f->pub.len = len;
+	memset(f->pub.data, 0x5a, len);
+	return (struct packet_out){ .frame = f, .head = f->pub.data, .len = len, .frags = 1 };
+}
+
 #endif

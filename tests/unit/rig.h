@@ -269,7 +269,7 @@ static inline uint8_t rig_byte(uint32_t seq)
 	return (uint8_t)(seq * 7 + (seq >> 8));
 }
 
-/* These bytes of the peer were received from seq on. */
+/* These are the peer's bytes from seq on. */
 static inline void rig_check_bytes(const uint8_t *bytes, uint32_t len, uint32_t seq)
 {
 	for (uint32_t i = 0; i < len; i++)
@@ -614,6 +614,15 @@ static inline const struct rig_seg *rig_writes(struct rig *rig, uint32_t len)
 	s = rig_expect(rig, TCP_ACK | TCP_PSH);
 	CHECK_EQ(s->len, len);
 	return s;
+}
+
+/* The application reads all that has arrived: these bytes of the peer, from seq on. */
+static inline void rig_reads(struct rig *rig, uint32_t seq, uint32_t len)
+{
+	static uint8_t bytes[1u << 20];
+
+	CHECK_EQ(harp_conn_recv(rig->conn, bytes, sizeof(bytes)), len);
+	rig_check_bytes(bytes, len, seq);
 }
 
 #endif

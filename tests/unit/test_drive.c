@@ -199,7 +199,6 @@ TEST(a_wait_ends_in_time)
 	world_end(&w);
 }
 
-/* Waits return when the drive is stopped, and later calls do not wait. */
 TEST(a_stop_ends_every_wait)
 {
 	struct world w;

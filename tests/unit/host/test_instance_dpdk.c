@@ -241,7 +241,6 @@ static void test_other_version(const char *dir)
 	lib_dir = right;
 }
 
-/* A forked child loses the port; the parent keeps it. */
 TEST(a_forked_child_has_no_port)
 {
 	struct harp_instance *instance = open_queue("dpdk:fake0;ip=10.0.0.1/24", 0);
@@ -340,7 +339,6 @@ TEST(a_listening_port_belongs_to_one_sibling)
 	close_siblings();
 }
 
-/* With flow rules the packets of a port reach its stack, whatever the hash. */
 TEST(flow_rules_bring_packets_to_their_stack)
 {
 	struct harp_endpoint local = { .port = 7001 };
@@ -360,7 +358,6 @@ TEST(flow_rules_bring_packets_to_their_stack)
 	close_siblings();
 }
 
-/* A flood of events of one queue loses events only. */
 TEST(a_flood_of_events_loses_events_only)
 {
 	struct harp_instance *first, *second;

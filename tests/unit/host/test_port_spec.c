@@ -163,7 +163,6 @@ TEST(invalid_texts_are_refused)
 		refused(cases[i][0], cases[i][1]);
 }
 
-/* Tables at their limit, and one entry beyond. */
 TEST(tables_are_bounded)
 {
 	char text[HARP_PORT_TEXT_MAX], back[HARP_PORT_TEXT_MAX];
@@ -192,7 +191,6 @@ TEST(tables_are_bounded)
 	refused(text, "a port has at most 32 routes");
 }
 
-/* The longest device is parsed and formatted; longer texts are refused. */
 TEST(lengths_are_bounded)
 {
 	static char text[HARP_PORT_TEXT_MAX + 64], back[HARP_PORT_TEXT_MAX];

@@ -82,6 +82,8 @@ TEST(arp_and_full_packets_are_tagged)
 	struct ip_path path = { .dst = peer };
 	uint8_t plain[100], p[100], r[RIG_RAW_MAX];
 	static const uint8_t tag[4] = { 0x81, 0, 0, 9 };
+	struct packet_out out;
+	struct eth eth;
 
 	host->eth.vlan_id = 9;
 	make_arp(plain, everyone, 1, rig_peer_mac, peer_ip, host_ip);
@@ -95,19 +97,11 @@ TEST(arp_and_full_packets_are_tagged)
 	for (uint32_t len = 14; len < 18; len++)
 		peer_say(p, len);
 	CHECK_EQ(host->stats.drop_eth_short, 4);
-
-	struct frame *f = frame_alloc(&host->pool, 0);
-	struct packet_out out = { .frame = f, .head = f->pub.data, .len = 1480 };
-
-	f->pub.len = 1480;
-	memset(f->pub.data, 0, 1480);
+	out = make_out(1480);
 	CHECK_EQ(ip_output(&host->ip, &path, IP_PROTO_TCP, 0, &out), 0);
-	frame_release(&host->pool, f);
+	frame_release(&host->pool, out.frame);
 	rig_poll(&rig);
 	CHECK_EQ(peer_receive(r), 1518); /* 1500, Ethernet, tag */
-	rig_close(&rig);
-
-	struct eth eth;
 
 	CHECK_EQ(eth_init(&eth, &host->io, &host->wheel, &host->rng, &host->stats, &opt), -EINVAL);
 }
@@ -136,18 +130,12 @@ static const uint8_t evil_mac[6] = { 0x02, 0x66, 0x66, 0x66, 0x66, 0x66 };
 static int try_send(uint8_t last)
 {
 	struct ip_path path = { .dst = harp_addr_v4(10, 0, 0, last) };
-	struct frame *f = frame_alloc(&host->pool, 0);
-	int err;
+	struct packet_out out = make_out(8);
+	int err = ip_output(&host->ip, &path, 253, 0, &out);
 
-	f->pub.len = 8;
-	memset(f->pub.data, 0, 8);
-	struct packet_out out = { .frame = f, .head = f->pub.data, .len = 8 };
-	const struct packet_out before = out;
-
-	err = ip_output(&host->ip, &path, 253, 0, &out);
 	if (err) /* unchanged, so that it can be retried */
-		CHECK(out.head == before.head && out.len == before.len);
-	frame_release(&host->pool, f);
+		CHECK(out.head == out.frame->pub.data && out.len == 8);
+	frame_release(&host->pool, out.frame);
 	return err;
 }
 

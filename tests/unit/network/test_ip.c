@@ -88,15 +88,6 @@ TEST(valid_packets_are_trimmed_and_delivered)
 	CHECK_EQ(host->stats.drop_nic_desc, 0);
 }
 
-static struct packet_out make_out(uint32_t len)
-{
-	struct frame *f = frame_alloc(&host->pool, 0);
-
-	f->pub.len = len;
-	memset(f->pub.data, 0x5a, len);
-	return (struct packet_out){ .frame = f, .head = f->pub.data, .len = len, .frags = 1 };
-}
-
 /* Packets that reached TCP, which drops them: they are too short. */
 static uint64_t tcp_packets(void)
 {
@@ -324,25 +315,18 @@ TEST(sent_ipv6_packets_have_complete_headers)
 	struct ip_path path = { .dst = peer_ip6 };
 	static const uint32_t lens[] = { 1460, 1461, 1000, 7, 1460 };
 	uint8_t r[RIG_RAW_MAX] = { 0 };
-	struct frame *f;
 
 	CHECK_EQ(neighbor_set(&host->eth, &peer_ip6, rig_peer_mac), 0);
 	CHECK_EQ(ip_path_lookup(&host->ip, &path), 0);
 	ip_path_label(&host->ip, &path, 1, 2);
 	/* The MTU, and one byte more; then with the headers of the packet before. */
 	for (unsigned i = 0; i < sizeof(lens) / sizeof(lens[0]); i++) {
-		struct packet_out out;
 		uint32_t len = lens[i];
+		struct packet_out out = make_out(len);
 
-		f = frame_alloc(&host->pool, 0);
-		f->pub.len = len;
-		memset(f->pub.data, 0x5a, len);
-		out = (struct packet_out){
-			.frame = f, .head = f->pub.data, .len = len, .frags = 1
-		};
 		CHECK_EQ(ip_output(&host->ip, &path, IP_PROTO_TCP, 0xb9, &out),
 			 len <= 1460 ? 0 : -EMSGSIZE);
-		frame_release(&host->pool, f);
+		frame_release(&host->pool, out.frame);
 		rig_poll(&rig);
 		CHECK_EQ(peer_receive(r), len <= 1460 ? len + 54 : 0);
 		if (len > 1460)

@@ -581,7 +581,6 @@ TEST(the_send_budget_is_enforced)
 	harp_udp_close(sock);
 }
 
-/* A NIC takes nothing for a while: datagrams wait in order, and none is lost. */
 TEST(a_full_nic_delays_datagrams_in_order)
 {
 	struct harp_udp_options opt = { .size = sizeof(opt), .tx_frames = 400 };
@@ -684,7 +683,6 @@ TEST(addresses_and_ports_are_checked)
 	harp_udp_close(NULL);
 }
 
-/* Two addresses, a socket each on the same port: each receives its own. */
 TEST(two_addresses_share_a_port)
 {
 	struct harp_endpoint first = { .addr = own, .port = RIG_PORT }, second = first;
@@ -707,7 +705,6 @@ TEST(two_addresses_share_a_port)
 	harp_udp_close(b);
 }
 
-/* Datagrams that are queued fail when their source address is removed. */
 TEST(a_removed_address_fails_its_datagrams)
 {
 	struct harp_udp *sock = udp_socket(RIG_PORT, NULL);
@@ -726,7 +723,6 @@ TEST(a_removed_address_fails_its_datagrams)
 	harp_udp_close(sock);
 }
 
-/* Closing discards unsent datagrams. */
 TEST(unsent_datagrams_end_with_their_socket)
 {
 	struct harp_udp_options opt = { .size = sizeof(opt), .tx_frames = 8 };

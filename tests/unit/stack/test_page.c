@@ -64,32 +64,18 @@ static void page_rig_publish(void)
 	rig_poll(rig);
 }
 
-static struct harp_page_status page_rig_status(const struct page_rig *page)
-{
-	struct harp_page_status status = { 0 };
-
-	CHECK_EQ(harp_page_read(page->fd, HARP_PAGE_STATUS, 0, &status, sizeof(status), 1), 1);
-	return status;
-}
-
-static struct harp_page_histogram page_rig_histogram(const struct page_rig *page,
-						     enum harp_histogram index)
-{
-	struct harp_page_histogram histogram = { 0 };
-
-	CHECK_EQ(harp_page_read(page->fd, HARP_PAGE_HISTOGRAMS, index, &histogram,
-				sizeof(histogram), 1),
-		 1);
-	return histogram;
-}
-
-static struct harp_page_flow page_rig_flow(const struct page_rig *page, uint32_t index)
-{
-	struct harp_page_flow flow = { 0 };
-
-	CHECK_EQ(harp_page_read(page->fd, HARP_PAGE_FLOWS, index, &flow, sizeof(flow), 1), 1);
-	return flow;
-}
+/* One item of a page. */
+#define PAGE_ITEM(type, part, page, index)                                                         \
+	({                                                                                         \
+		struct type item = { 0 };                                                          \
+                                                                                                   \
+		CHECK(harp_page_read((page)->fd, part, index, &item, sizeof(item), 1) == 1);       \
+		item;                                                                              \
+	})
+#define page_rig_status(page) PAGE_ITEM(harp_page_status, HARP_PAGE_STATUS, page, 0)
+#define page_rig_flow(page, index) PAGE_ITEM(harp_page_flow, HARP_PAGE_FLOWS, page, index)
+#define page_rig_histogram(page, index)                                                            \
+	PAGE_ITEM(harp_page_histogram, HARP_PAGE_HISTOGRAMS, page, index)
 
 static struct page_rig page;
 static struct harp_page_header *header; /* of it */
@@ -361,7 +347,6 @@ TEST(a_reused_record_has_another_serial)
 	CHECK_EQ(page_rig_flow(&page, 0).serial, serial + 1);
 }
 
-/* With more connections than records the first ones have a record, and the others are counted. */
 TEST(connections_beyond_the_records_are_counted)
 {
 	struct harp_endpoint remote = { .addr = harp_addr_v4(10, 0, 0, 2), .port = RIG_PEER_PORT };

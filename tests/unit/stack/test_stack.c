@@ -92,7 +92,6 @@ static int set_keepalive(uint64_t idle_ns, uint64_t interval_ns, uint32_t count)
 	return harp_conn_set_options(rig->conn, &opt);
 }
 
-/* Each call on a dead connection returns its error. */
 TEST(a_dead_connection_says_why)
 {
 	uint8_t byte;

@@ -231,7 +231,6 @@ static void test_sent_again_when_kept(enum way way)
 	net_close();
 }
 
-/* A NIC of the first version has no features of the second, whatever lies behind its structs. */
 TEST(a_nic_of_the_first_version_has_no_offloads)
 {
 	struct how how = HOW(.external_count = 64);
@@ -322,7 +321,6 @@ TEST(memory_is_registered_before_it_is_sent_in_place)
 	CHECK_EQ(harp_conn_send_external(net.from, p + 600, 1), -EFAULT);
 }
 
-/* An aborted connection releases memory as soon as the NIC has completed. */
 TEST(an_abort_releases_memory_after_completion)
 {
 	struct harp_stack *stack;
@@ -339,38 +337,6 @@ TEST(an_abort_releases_memory_after_completion)
 	CHECK_EQ(harp_stack_memory_remove(stack, net.bytes, BYTES), 0);
 	CHECK_EQ(net_stat(0, "frames_tcp_external"), 0);
 	net.from = NULL;
-}
-
-/* The application takes back its memory before the peer has received it, and overwrites it:
- * everything arrives. */
-static void evict(bool of_stack)
-{
-	uint8_t *apart = malloc(BYTES);
-	ssize_t n;
-
-	net_open_connected(HOW(.external_count = 64, .complete_delay_ns = 5 * MS));
-	memcpy(apart, net.bytes, BYTES);
-	CHECK_EQ(harp_stack_memory_add(net.stack[0], apart, BYTES), 0);
-	CHECK_EQ(harp_conn_send(net.from, &(struct iovec){ apart, 10 }, 1), 10);
-	n = harp_conn_send_external(net.from, apart + 10, 40000);
-	CHECK(n > 30000);
-	net.sent = 10 + (uint64_t)n;
-	net_step(MS); /* some has left */
-	CHECK_EQ(harp_stack_memory_evict(net.stack[0], apart, 1), -ENOENT);
-	n = of_stack ? harp_stack_memory_evict(net.stack[0], apart, BYTES)
-		     : harp_conn_evict(net.from);
-	CHECK(n > 20000);
-	CHECK_EQ(net_stat(0, "frames_tcp_external"), 0);
-	CHECK_EQ(net_stat(0, "tx_copied_bytes"), 10 + (uint64_t)n);
-	CHECK_EQ(harp_stack_memory_remove(net.stack[0], apart, BYTES), -EBUSY); /* in use */
-	for (int i = 0; i < 60; i++)
-		net_step(MS / 10);
-	CHECK_EQ(harp_stack_memory_remove(net.stack[0], apart, BYTES), 0);
-	memset(apart, 0xee, BYTES);
-	free(apart);
-	net_arrives(100, MS);
-	net_settles();
-	CHECK_EQ(net_stat(0, "frames_tcp_tx"), 0);
 }
 
 /* All that was sent arrives, and no frame is left. */
@@ -404,7 +370,7 @@ static void scribble(uint8_t *apart)
 }
 
 /* A NIC that takes nothing, like a memif whose peer has stopped, and segments that wait for it. */
-static uint8_t *send_to_a_full_card(void)
+static uint8_t *send_to_a_full_nic(void)
 {
 	uint8_t *apart;
 
@@ -416,9 +382,9 @@ static uint8_t *send_to_a_full_card(void)
 }
 
 /* Waiting segments are given up, and the memory is free at once. */
-TEST(eviction_from_a_full_card_is_immediate)
+TEST(eviction_from_a_full_nic_is_immediate)
 {
-	uint8_t *apart = send_to_a_full_card();
+	uint8_t *apart = send_to_a_full_nic();
 
 	CHECK(net_stat(0, "frames_tx_nic") > 0);
 	CHECK_EQ(harp_stack_memory_remove(net.stack[0], apart, BYTES), -EBUSY);
@@ -432,10 +398,9 @@ TEST(eviction_from_a_full_card_is_immediate)
 	arrives();
 }
 
-/* A segment made after an eviction is due at once. */
 TEST(work_behind_an_eviction_is_due_at_once)
 {
-	uint8_t *apart = send_to_a_full_card();
+	uint8_t *apart = send_to_a_full_nic();
 
 	CHECK_EQ(harp_stack_memory_evict(net.stack[0], apart, BYTES), (ssize_t)net.sent - 10);
 	harp_conn_abort(net.from);
@@ -505,7 +470,6 @@ TEST(an_eviction_without_room_ends_the_connection)
 	scribble(apart);
 }
 
-/* Sending from evicted memory is refused until the memory is added again. */
 TEST(evicted_memory_is_refused_until_it_is_added_again)
 {
 	struct harp_stack *stack;
@@ -534,7 +498,6 @@ TEST(evicted_memory_is_refused_until_it_is_added_again)
 	CHECK_EQ(harp_stack_memory_remove(stack, p, BYTES / 2), -ENOENT);
 }
 
-/* One of two overlapping ranges is evicted: the other one serves. */
 TEST(overlapping_memory_still_serves)
 {
 	struct harp_stack *stack;
@@ -564,13 +527,35 @@ TEST(a_shortage_of_records_only_delays)
 	CHECK_EQ(net.stack[0]->pool.external_free_count, 12);
 }
 
-TEST(a_stack_s_memory_is_evicted)
+/* The application takes back its memory before the peer has received it, and overwrites it:
+ * everything arrives. */
+static void evict(bool of_stack)
 {
-	evict(true);
+	uint8_t *apart;
+	ssize_t n;
+
+	net_open_connected(HOW(.external_count = 64, .complete_delay_ns = 5 * MS));
+	apart = send_apart(40000);
+	CHECK(net.sent > 30000);
+	net_step(MS); /* some has left */
+	CHECK_EQ(harp_stack_memory_evict(net.stack[0], apart, 1), -ENOENT);
+	n = of_stack ? harp_stack_memory_evict(net.stack[0], apart, BYTES)
+		     : harp_conn_evict(net.from);
+	CHECK(n > 20000);
+	CHECK_EQ(net_stat(0, "frames_tcp_external"), 0);
+	CHECK_EQ(net_stat(0, "tx_copied_bytes"), 10 + (uint64_t)n);
+	CHECK_EQ(harp_stack_memory_remove(net.stack[0], apart, BYTES), -EBUSY); /* in use */
+	for (int i = 0; i < 60; i++)
+		net_step(MS / 10);
+	CHECK_EQ(harp_stack_memory_remove(net.stack[0], apart, BYTES), 0);
+	scribble(apart);
+	arrives();
+	net_close();
 }
 
-TEST(a_connection_s_memory_is_evicted)
+TEST(the_memory_of_a_stack_or_a_connection_is_evicted)
 {
+	evict(true);
 	evict(false);
 }
 

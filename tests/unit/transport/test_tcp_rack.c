@@ -288,7 +288,7 @@ TEST(dsack_undoes_a_timeout)
 }
 
 /* DSACKs one by one, or one for all from a receiver with GRO. */
-static void test_dsack_undoes_a_fast_recovery(bool joined)
+static void undo_fast_recovery(bool joined)
 {
 	uint32_t before, una, resent;
 
@@ -321,6 +321,12 @@ static void test_dsack_undoes_a_fast_recovery(bool joined)
 	CHECK(rig.conn->cc.cwnd_bytes >= before);
 	CHECK_EQ(rig_stat(&rig, "tcp_spurious_recovery"), 1);
 	rig_close(&rig);
+}
+
+TEST(dsack_undoes_a_fast_recovery)
+{
+	undo_fast_recovery(false);
+	undo_fast_recovery(true);
 }
 
 /* Eifel: the ACK echoes a timestamp from before the first retransmission. */
@@ -374,12 +380,4 @@ TEST(writes_do_not_put_off_the_timers)
 		rig.out_head = rig.out_tail;
 	}
 	CHECK(rig.now_ns < begin_ns + RIG_S / 4);
-}
-
-int main(void)
-{
-	check_run();
-	test_dsack_undoes_a_fast_recovery(false);
-	test_dsack_undoes_a_fast_recovery(true);
-	return check_done();
 }

@@ -6,6 +6,7 @@
 #include "rig.h"
 
 static struct rig rig;
+BEFORE_EACH(rig_frame_count = 4096)
 AFTER_EACH(rig_close(&rig))
 static uint8_t buf[4000];
 
@@ -204,11 +205,4 @@ TEST(a_second_shut_rd_is_accepted_and_bad_values_are_refused)
 	CHECK_EQ(harp_conn_shutdown(rig.conn, SHUT_RD), -ECONNRESET);
 	CHECK_EQ(harp_conn_shutdown(rig.conn, -1), -EINVAL);
 	CHECK_EQ(harp_conn_recv(rig.conn, buf, sizeof(buf)), -ECONNRESET);
-}
-
-int main(void)
-{
-	rig_frame_count = 4096;
-	check_run();
-	return check_done();
 }
