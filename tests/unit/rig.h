@@ -217,8 +217,7 @@ static inline void rig_nothing_left(const struct rig *rig)
 	CHECK_EQ(tcp->flows.count, 0);
 	CHECK_EQ(tcp->embryonic_count, 0);
 	for (uint32_t port = 0; port < 65536; port++)
-		ports +=
-			tcp->ports.users[port] + udp->ports.users[port] + (udp->by_port[port] != 0);
+		ports += tcp->ports.users[port] + udp->ports.users[port] + udp->by_port[port];
 	CHECK_EQ(ports, 0);
 	CHECK(TAILQ_EMPTY(&tcp->tx_ready) && TAILQ_EMPTY(&tcp->tx_blocked) &&
 	      TAILQ_EMPTY(&tcp->tx_unresolved) && TAILQ_EMPTY(&tcp->ack_list) &&

@@ -173,7 +173,7 @@ static void say(const void *bytes, size_t size, unsigned fds)
 	CHECK_EQ(pass_fds(ends[1], bytes, size, ends[1], fds), size);
 }
 
-static void meet(void)
+static void open_ends(void)
 {
 	CHECK_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
 }
@@ -199,7 +199,7 @@ static unsigned received(void)
 }
 
 /* Reads all that the job has sent: HELLO, and with a lease LEASE and perhaps RELEASE. */
-static void part(bool of_lease)
+static void close_ends(bool of_lease)
 {
 	CHECK_EQ(received(), HARP_LEASE_HELLO);
 	if (of_lease)
@@ -216,7 +216,7 @@ static int hello(void)
 	struct harp_daemon *daemon;
 	int rc;
 
-	meet();
+	open_ends();
 	if (answer.size)
 		say(&answer, answer.size, answer.fds);
 	else
@@ -224,7 +224,7 @@ static int hello(void)
 	rc = daemon_open_on(&daemon, ends[0], "test", 1000, &reason);
 	CHECK((rc == 0) == (daemon != NULL));
 	harp_daemon_close(daemon);
-	part(false);
+	close_ends(false);
 	return rc;
 }
 
@@ -237,7 +237,7 @@ static struct harp_daemon *greeted(void)
 	struct harp_lease_header done = lease_header(HARP_LEASE_DONE, sizeof(done), 3);
 	struct harp_daemon *daemon;
 
-	meet();
+	open_ends();
 	say(&welcome, sizeof(welcome), 0);
 	CHECK_EQ(daemon_open_on(&daemon, ends[0], "test", 1000, &reason), 0);
 	say(&answer, answer.size, answer.fds);
@@ -271,7 +271,7 @@ static int lease(void)
 	rc = daemon_lease(daemon, &request, &out, fds, &reason);
 	CHECK_EQ(setrlimit(RLIMIT_NOFILE, &files), 0);
 	harp_daemon_close(daemon);
-	part(true);
+	close_ends(true);
 	close_all(fds, rc ? 0 : HARP_LEASE_FDS);
 	return rc;
 }
@@ -284,7 +284,7 @@ static int port(void)
 	int rc = daemon_lease_port(daemon, "rail0", 2, "rank 0", &leased_port, &reason);
 
 	harp_daemon_close(daemon);
-	part(true);
+	close_ends(true);
 	close_all(leased_port.page_fds, rc ? 0 : leased_port.page_count);
 	return rc;
 }
@@ -384,7 +384,7 @@ TEST(a_refusal_before_the_request_is_read)
 		struct harp_daemon *daemon;
 
 		good_refusal(0, EUSERS, "no place");
-		meet();
+		open_ends();
 		if (unread)
 			CHECK_EQ(send(ends[0], "x", 1, 0), 1);
 		say(&answer, answer.size, 0);
