@@ -407,15 +407,6 @@ TEST(a_closed_connection_refuses)
 
 /* ---- budgets --------------------------------------------------------------------------------- */
 
-static void set_frames(uint32_t rx_frames, uint32_t tx_frames)
-{
-	struct harp_tcp_options opt = rig_options(&rig);
-
-	opt.rx_frames = rx_frames;
-	opt.tx_frames = tx_frames;
-	CHECK_EQ(harp_conn_set_options(rig.conn, &opt), 0);
-}
-
 TEST(more_receive_frames_open_the_window_at_once)
 {
 	uint64_t before;
@@ -423,12 +414,12 @@ TEST(more_receive_frames_open_the_window_at_once)
 	rig_begin(&rig, RIG_OPTIONS(.rx_frames = 16));
 	before = rig_info(&rig).rcv_wnd_bytes;
 	CHECK(before <= 16 * 1460);
-	set_frames(40, 16);
+	CHECK_EQ(RIG_SET(&rig, rx_frames, 40), 0);
 	rig_poll(&rig);
 	/* The scale of the handshake is 0: 65535 at most. */
 	CHECK_EQ(rig_expect(&rig, TCP_ACK)->wnd, 40 * 1460);
 	CHECK_EQ(rig_info(&rig).rcv_wnd_bytes, 40 * 1460);
-	set_frames(64, 16);
+	CHECK_EQ(RIG_SET(&rig, rx_frames, 64), 0);
 	rig_poll(&rig);
 	CHECK(rig_info(&rig).rcv_wnd_bytes <= 65535);
 }
@@ -447,7 +438,7 @@ TEST(more_send_frames_wake_the_writer)
 	CHECK(rig_write(&rig, 100 * 1448) < 100 * 1448);
 	CHECK_EQ(rig_write(&rig, 1), -EAGAIN);
 	CHECK(!(rig_events(&rig) & HARP_EVENT_WRITABLE));
-	set_frames(rig.conn->frames.rx_budget, 32);
+	CHECK_EQ(RIG_SET(&rig, tx_frames, 32), 0);
 	CHECK(rig_events(&rig) & HARP_EVENT_WRITABLE);
 	CHECK(rig_write(&rig, 1448) > 0);
 }
@@ -461,7 +452,7 @@ TEST(fewer_send_frames_refuse_until_acknowledged)
 
 	rig_begin(&rig, &opt);
 	CHECK_EQ(rig_write(&rig, 20 * 1448), 20 * 1448);
-	set_frames(rig.conn->frames.rx_budget, 8);
+	CHECK_EQ(RIG_SET(&rig, tx_frames, 8), 0);
 	CHECK_EQ(harp_conn_send_space(rig.conn), 0);
 	CHECK_EQ(rig_write(&rig, 1), -EAGAIN);
 	rig.out_head = rig.out_tail;
