@@ -206,7 +206,7 @@ static inline struct harp_addr net_addr(bool v6, unsigned i)
 static inline void net_open(struct how how)
 {
 	memset(&net, 0, sizeof(net));
-	net.now_ns = MS;
+	net.now_ns = how.stack.now_ns ? how.stack.now_ns : MS;
 	for (uint32_t i = 0; i < BYTES; i++)
 		net.bytes[i] = (uint8_t)(i * 7 + i / 251);
 	how.wire.size = sizeof(how.wire);
