@@ -120,7 +120,7 @@ bool lifetime_in_child(void)
 
 /* ---- contexts -------------------------------------------------------------------------------- */
 
-int lifetime_open(struct plugin_ctx **out, uint64_t comm_id, int traffic_class, nccl_logger logger)
+int lifetime_open(struct plugin_ctx **out, int traffic_class, nccl_logger logger)
 {
 	int rc = -EPROTONOSUPPORT;
 
@@ -130,7 +130,7 @@ int lifetime_open(struct plugin_ctx **out, uint64_t comm_id, int traffic_class, 
 		     "start it by exec (Python: the \"spawn\" start method), or fork before NCCL "
 		     "is initialised");
 	} else {
-		rc = plugin_init(out, comm_id, traffic_class);
+		rc = plugin_init(out, traffic_class);
 	}
 	if (rc)
 		log_close();
@@ -164,12 +164,12 @@ int lifetime_implicit_open(nccl_logger logger)
 	int rc = 0;
 
 	if (lifetime_in_child())
-		return lifetime_open(&ctx, 0, NCCL_TRAFFIC_CLASS_UNSET, logger);
+		return lifetime_open(&ctx, NCCL_TRAFFIC_CLASS_UNSET, logger);
 	pthread_mutex_lock(&lifetime_implicit_lock);
 	if (lifetime_unloaded) {
 		rc = -ESHUTDOWN;
 	} else if (!atomic_load(&lifetime_implicit_ctx)) {
-		rc = lifetime_open(&ctx, 0, NCCL_TRAFFIC_CLASS_UNSET, logger);
+		rc = lifetime_open(&ctx, NCCL_TRAFFIC_CLASS_UNSET, logger);
 		if (!rc) {
 			if (!lifetime_implicit_owner)
 				lifetime_at_exit(lifetime_note_exit, NULL, lifetime_library);

@@ -18,13 +18,11 @@ struct acceptor;
 
 struct plugin_ctx {
 	struct plugin_ctx *next;
-	uint64_t comm_id;
 	int traffic_class;
 	/* All three under ctx_lock. */
 	LIST_HEAD(, comm) comms;
 	struct connector *connects; /* plugin_connect() has not returned a comm or an error yet */
 	struct listen_comm *listens;
-	atomic_bool attr_logged; /* NCCL's hints by setNetAttr */
 };
 
 /* Protects the contexts, their lists, and the tables of engines and acceptors. Held for list

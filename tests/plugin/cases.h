@@ -9,6 +9,8 @@
 	/* cases_setup.c */                                                                        \
 	CASE(properties, "properties are complete, true to the ABI, and the same from any thread") \
 	CASE(null_arguments, "NULL comms, handles and requests are refused or ignored")            \
+	CASE(misuse, "invalid arguments and settings give one WARN and no object")                 \
+	CASE(traffic_class, "the traffic class is the differentiated services field of lanes")     \
 	CASE(memory, "host memory registers as often as asked, other memory never")                \
 	CASE(accept_twice, "one listener accepts two connections")                                 \
 	CASE(early_connect, "a sender connects and sends before accept is first called")           \
@@ -22,6 +24,7 @@
 	/* cases_data.c */                                                                         \
 	CASE(sizes, "messages of all sizes and alignments arrive whole, with their real size")     \
 	CASE(nothing, "messages of no bytes complete without touching memory")                     \
+	CASE(long_sizes, "sizes beyond 4 GiB are not cut, where the version has them")             \
 	CASE(requests, "the 33rd request is NULL and success, until one is done")                  \
 	CASE(fifo, "the n-th receive gets the n-th message")                                       \
 	CASE(events, "a profiler hears of each message that has a handle, and of no other")        \

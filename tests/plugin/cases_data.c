@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "cases.h"
 #include "harp_profiler.h"
@@ -79,6 +80,48 @@ void case_nothing(const char *plugin, int version)
 	}
 	for (unsigned i = 0; i < sizeof(in); i++)
 		REQUIRE(in[i] == 0x5a);
+	pair_close(&lib.net, &pair);
+	library_close(&lib);
+}
+
+/* Returns the first result of testing that is not "not yet". */
+static enum nccl_result outcome(struct net *net, void *request)
+{
+	enum nccl_result result = NCCL_SUCCESS;
+	int done = 0;
+
+	WAIT_UNTIL(done || result != NCCL_SUCCESS)
+	{
+		done = 77;
+		result = net_test(net, request, &done, NULL);
+		REQUIRE(result == NCCL_SUCCESS ? done == 0 || done == 1 : done == 0);
+	}
+	return result;
+}
+
+/* Cut to 32 bits, either of these sizes would be 0. */
+void case_long_sizes(const char *plugin, int version)
+{
+	const size_t sizes[] = { 5ull << 32, 6ull << 32 };
+	uint64_t word = 7, got = 0;
+	struct library lib;
+	struct pair pair;
+	void *memory;
+
+	if (version < 9)
+		return;
+	memory = mmap(NULL, sizes[1], PROT_READ | PROT_WRITE,
+		      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	REQUIRE(memory != MAP_FAILED);
+	library_open(&lib, plugin, version);
+	pair_open(&lib.net, &pair);
+	complete_both(&lib.net, post_send(&lib.net, pair.send, &word, sizeof(word), 0),
+		      post_recv(&lib.net, pair.recv, memory, sizes[1], 0), NULL, NULL);
+	REQUIRE(*(uint64_t *)memory == word);
+	post_send(&lib.net, pair.send, memory, sizes[0], 0);
+	EXPECT(outcome(&lib.net, post_recv(&lib.net, pair.recv, &got, sizeof(got), 0)),
+	       NCCL_INVALID_USAGE);
+	REQUIRE(strstr(log_last_warning(), "truncated"));
 	pair_close(&lib.net, &pair);
 	library_close(&lib);
 }
@@ -173,21 +216,6 @@ void case_fifo(const char *plugin, int version)
 	}
 	pair_close(net, &pair);
 	library_close(&lib);
-}
-
-/* Returns the first result of testing that is not "not yet". */
-static enum nccl_result outcome(struct net *net, void *request)
-{
-	enum nccl_result result = NCCL_SUCCESS;
-	int done = 0;
-
-	WAIT_UNTIL(done || result != NCCL_SUCCESS)
-	{
-		done = 77;
-		result = net_test(net, request, &done, NULL);
-		REQUIRE(result == NCCL_SUCCESS ? done == 0 || done == 1 : done == 0);
-	}
-	return result;
 }
 
 /* A profiler: the events of each direction that it got. It wants none of more than EVENT_BYTES_MAX. */
