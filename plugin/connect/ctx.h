@@ -14,7 +14,6 @@
 #include "wire/handle.h"
 
 struct connector;
-struct acceptor;
 
 struct plugin_ctx {
 	struct plugin_ctx *next;
@@ -59,9 +58,9 @@ struct engine_set *interface_engines(int dev, char *why, size_t why_len);
 /* Messages to peer over the device up to this size prefer HARP lanes (device/path_policy.h). Called
  * like interface_engines(). */
 uint64_t interface_harp_bytes_max(int dev, const struct harp_addr *peer);
-/* The device's acceptor; never waits. opening: its engines are being opened, and connections wait
- * for that. */
-int interface_acceptor(int dev, struct acceptor **out, bool *opening);
+/* Opens the device's acceptor, unless done; never waits. opening: its engines are being opened, and
+ * connections wait for that. */
+int interface_listen(int dev, bool *opening);
 /* Is it a DPDK port whose link is down? Any thread. */
 bool interface_link_is_down(int dev);
 

@@ -290,36 +290,24 @@ uint64_t interface_harp_bytes_max(int dev, const struct harp_addr *peer)
 	return path_policy(plugin_device(dev), engine_set_mode(engines), peer).harp_bytes_max;
 }
 
-/* ---- acceptor -------------------------------------------------------------------------------- */
+/* ---- acceptors ------------------------------------------------------------------------------- */
 
-/* Makes the device's acceptor. *out NULL: it cannot have one. ctx_lock held. */
-static int interface_open_acceptor(int dev, struct acceptor **out)
+/* A NIC of another network namespace needs engines. */
+static bool interface_may_listen(int dev)
 {
-	struct engine_set *engines = device_states[dev].engines;
-	int rc = 0;
-
-	*out = NULL;
-	if (plugin_device(dev)->netns && !engines)
-		return 0;
-	if (!acceptor_of(dev))
-		rc = acceptor_open(dev);
-	if (!rc && engines)
-		rc = acceptor_open_harp(acceptor_of(dev), engines);
-	if (!rc)
-		*out = acceptor_of(dev);
-	return rc;
+	return !plugin_device(dev)->netns || device_states[dev].engines;
 }
 
-/* Makes acceptors of the other NICs for lanes of dev's comms, except unusable ones. ctx_lock
+/* Opens the acceptors of the other NICs for lanes of dev's comms, except unusable ones. ctx_lock
  * held. */
 static void interface_open_rails(int dev)
 {
 	int devs[RAIL_PAIRS_MAX];
 	unsigned count = rails_devices(dev, devs);
-	struct acceptor *acceptor;
 
 	for (unsigned i = 1; i < count; i++)
-		(void)interface_open_acceptor(devs[i], &acceptor);
+		if (interface_may_listen(devs[i]))
+			(void)acceptor_open(devs[i], device_states[devs[i]].engines);
 }
 
 /* Control thread. Accepts connections even if HARP listeners could not be opened (which was
@@ -328,32 +316,30 @@ static void interface_opened_run(struct work *work, uint64_t now_ns)
 {
 	struct device_state *state = container_of(work, struct device_state, listen_waiter.work);
 	int dev = (int)(state - device_states);
-	struct acceptor *acceptor;
 
 	(void)now_ns;
 	pthread_mutex_lock(&ctx_lock);
-	(void)interface_open_acceptor(dev, &acceptor);
+	(void)acceptor_open(dev, state->engines);
 	interface_open_rails(dev);
 	pthread_mutex_unlock(&ctx_lock);
-	acceptor_admit(acceptor_of(dev), true);
+	acceptor_admit(dev, true);
 }
 
-int interface_acceptor(int dev, struct acceptor **out, bool *opening)
+int interface_listen(int dev, bool *opening)
 {
 	struct device_state *state = &device_states[dev];
-	int rc;
+	int rc = -EPROTONOSUPPORT;
 
 	pthread_mutex_lock(&ctx_lock);
 	*opening = !interface_is_open(dev);
-	rc = interface_open_acceptor(dev, out);
-	if (!rc && !*out) {
+	if (interface_may_listen(dev))
+		rc = acceptor_open(dev, state->engines);
+	else
 		WARN("%s: cannot listen: %s; the NIC is of another network namespace, and HARP alone "
 		     "can use it (name another interface in HARP_IFNAME)",
 		     plugin_device(dev)->ifname, state->why);
-		rc = -EPROTONOSUPPORT;
-	}
 	if (!rc && *opening)
-		acceptor_admit(*out, false);
+		acceptor_admit(dev, false);
 	else if (!rc)
 		interface_open_rails(dev);
 	state->listen_waiter.work.run = interface_opened_run;

@@ -186,7 +186,6 @@ void plugin_finalize(struct plugin_ctx *ctx)
 
 int plugin_listen(struct plugin_ctx *ctx, int dev, void *handle_bytes, struct listen_comm **out)
 {
-	struct acceptor *acceptor;
 	struct listen_comm *listen;
 	struct handle handle;
 	bool opening;
@@ -201,18 +200,19 @@ int plugin_listen(struct plugin_ctx *ctx, int dev, void *handle_bytes, struct li
 		return -ENOMEM;
 	}
 	listen->ctx = ctx;
+	listen->dev = dev;
 	if (getrandom(&listen->id, sizeof(listen->id), 0) != sizeof(listen->id) ||
 	    getrandom(listen->secret, sizeof(listen->secret), 0) != sizeof(listen->secret)) {
 		WARN("%s: cannot listen: getrandom() gives no secret", plugin_device(dev)->ifname);
 		free(listen);
 		return -EIO;
 	}
-	rc = interface_acceptor(dev, &acceptor, &opening);
+	rc = interface_listen(dev, &opening);
 	if (rc) {
 		free(listen);
 		return rc;
 	}
-	acceptor_add(acceptor, listen);
+	acceptor_add(listen);
 	memset(&handle, 0, sizeof(handle));
 	handle.wire_min = handle.wire_max = WIRE_VERSION;
 	handle.encrypted = keyfile_key() != NULL;
