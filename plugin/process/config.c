@@ -31,33 +31,16 @@ static const size_t config_fields[] = {
 };
 #define CONFIG_JOB_COUNT (ARRAY_SIZE(config_fields))
 
-/* A text must fit its field. */
+/* A text fits its field, and the field of a choice is an enum, in the order of the words. */
 #define KEY(name, type, table, key, field, unit, min, max, ...)                                    \
-	static_assert(HARP_CONFIG_##type != HARP_CONFIG_TEXT ||                                    \
-			      (sizeof(((struct plugin_config *)0)->field) == (max) + 1 &&          \
-			       (max) < CONFIG_VALUE_BYTES_MAX),                                    \
+	static_assert((HARP_CONFIG_##type != HARP_CONFIG_TEXT ||                                   \
+		       (sizeof(((struct plugin_config *)0)->field) == (max) + 1 &&                 \
+			(max) < CONFIG_VALUE_BYTES_MAX)) &&                                        \
+			      (HARP_CONFIG_##type != HARP_CONFIG_CHOICE ||                         \
+			       sizeof(((struct plugin_config *)0)->field) == sizeof(uint32_t)),    \
 		      #name);
 HARP_CONFIG_JOB_KEYS(KEY)
 #undef KEY
-
-/* The words of a CHOICE are in the order of its enum. */
-static_assert(PATH_AUTO == 0 && PATH_XDP == 1 && PATH_KERNEL == 2 && PATH_DPDK == 3, "HARP_PATH");
-static_assert(HUGE_PAGES_AUTO == 0 && HUGE_PAGES_NEVER == 1 && HUGE_PAGES_REQUIRE == 2,
-	      "HARP_DPDK_HUGE_PAGES");
-static_assert(sizeof(enum plugin_huge_pages) == 4, "CHOICE fields");
-static_assert(HARP_XDP_AUTO == 0 && HARP_XDP_GENERIC == 1 && HARP_XDP_NATIVE == 2, "HARP_XDP_MODE");
-static_assert(HARP_CONGESTION_DEFAULT == 0 && HARP_CONGESTION_NEWRENO == 1 &&
-		      HARP_CONGESTION_CUBIC == 2 && HARP_CONGESTION_DCTCP == 3 &&
-		      HARP_CONGESTION_DELAY == 4,
-	      "HARP_CONGESTION");
-static_assert(HARP_ECN_DEFAULT == 0 && HARP_ECN_OFF == 1 && HARP_ECN_REQUEST == 2, "HARP_ECN");
-static_assert(sizeof(enum harp_congestion) == 4 && sizeof(enum harp_ecn) == 4, "CHOICE fields");
-static_assert(sizeof(enum plugin_path) == 4 && sizeof(enum harp_xdp_mode) == 4, "CHOICE fields");
-static_assert(DAEMON_AUTO == 0 && DAEMON_OFF == 1 && DAEMON_REQUIRE == 2, "HARP_DAEMON");
-static_assert(sizeof(enum plugin_daemon) == 4, "CHOICE fields");
-static_assert(RAILS_OWN == 0 && RAILS_BACKUP == 1 && RAILS_ALL == 2, "HARP_RAILS");
-static_assert(ENCRYPT_AUTO == 0 && ENCRYPT_OFF == 1 && ENCRYPT_AES_256_GCM == 2, "HARP_ENCRYPT");
-static_assert(sizeof(enum plugin_rails) == 4 && sizeof(enum plugin_encrypt) == 4, "CHOICE fields");
 
 static struct plugin_config config_current; /* Writer: plugin_config_load, at the first init */
 
