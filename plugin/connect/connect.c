@@ -296,9 +296,9 @@ static void connect_run(struct work *work, uint64_t now_ns)
 	connect_advance(container_of(work, struct connector, work), now_ns);
 }
 
-static void connect_opened_run(struct work *work, uint64_t now_ns)
+static void connect_opened(struct interface_waiter *waiter, uint64_t now_ns)
 {
-	connect_advance(container_of(work, struct connector, first.waiter.work), now_ns);
+	connect_advance(container_of(waiter, struct connector, first.waiter), now_ns);
 }
 
 static void connect_due(struct control_timer *timer, uint64_t now_ns)
@@ -326,7 +326,7 @@ static int connect_new(struct plugin_ctx *ctx, int dev, const void *key,
 	}
 	c->work.run = connect_run;
 	c->timer.run = connect_due;
-	c->first.waiter.work.run = connect_opened_run;
+	c->first.waiter.opened = connect_opened;
 	c->first.ctx = ctx;
 	c->first.key = key;
 	c->first.deadline_ns = clock_now_ns() + plugin_config()->connect_timeout_ns;
@@ -364,7 +364,6 @@ static void connect_unlink(struct connector *c)
 void connect_abort(struct connector *c)
 {
 	connect_unlink(c);
-	interface_cancel(&c->first.waiter);
 	connector_stop(c);
 	if (c->comm)
 		comm_close(c->comm, true);

@@ -33,24 +33,27 @@ extern pthread_mutex_t ctx_lock;
 
 /*
  * Opens the engines for lanes of the device's comms, unless that was tried before; they stay open
- * until the last finalize. Waits for the kernel and harpd. Called by init or the opener thread,
+ * until the last finalize. Waits for the kernel and harpd. Called by init or an opener thread,
  * without locks. Logs the path the first time.
  */
 void interface_open(int dev);
-/* Work for the control thread after the device's interface_open() has ended. Embedded; zeroed
- * except for work.run. */
+/* Called when the device's interface_open() has ended. Embedded; zeroed except for opened(); owned
+ * by the control thread. */
 struct interface_waiter {
-	struct interface_waiter *next;
-	int dev;
-	bool waits, cancelled;
-	struct work work;
+	LIST_ENTRY(interface_waiter) link; /* le_prev NULL: it does not wait */
+	void (*opened)(struct interface_waiter *waiter, uint64_t now_ns);
 };
-/* True: the work will be posted. False: interface_open() has ended, or no thread can be started for
- * it. Never waits. */
+/* Control thread. True: opened() will be called. False: interface_open() has ended, or no thread can
+ * be started for it. */
 bool interface_wait(int dev, struct interface_waiter *waiter);
-/* Cancels all waits, and later ones. Work that was posted still runs. */
-void interface_cancel(struct interface_waiter *waiter);
-/* Returns when no interface is being opened and all waiters' work has run. No lock held. */
+/* Ends the wait, if any. */
+static inline void interface_unwait(struct interface_waiter *waiter)
+{
+	if (waiter->link.le_prev)
+		LIST_REMOVE(waiter, link);
+	waiter->link.le_prev = NULL;
+}
+/* Returns when no interface is being opened and no waiter is left. No lock held. */
 void interfaces_finish_opening(void);
 /* The device's engines. NULL: none, with the reason in why (or NULL, 0), or interface_open() has
  * not run. Any thread, any lock or poller held. */

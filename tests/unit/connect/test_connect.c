@@ -125,10 +125,6 @@ bool interface_wait(int dev, struct interface_waiter *waiter)
 	return waits;
 }
 
-void interface_cancel(struct interface_waiter *waiter)
-{
-}
-
 struct engine_set *interface_engines(int dev, char *why, size_t why_len)
 {
 	return NULL;
@@ -471,8 +467,7 @@ TEST(a_connect_is_pending_while_the_interface_is_opened)
 	CHECK_EQ(step(&out), 0);
 	CHECK_EQ(attempts, 0);
 	waits = false;
-	control_post(&ctx.connects->first.waiter.work);
-	(void)poller_run(&control, now_ns);
+	ctx.connects->first.waiter.opened(&ctx.connects->first.waiter, now_ns);
 	CHECK_EQ(attempts, 1);
 	connect_abort(ctx.connects);
 	(void)poller_run(&control, now_ns);

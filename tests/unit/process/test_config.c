@@ -76,6 +76,7 @@ TEST(a_value_has_its_meaning)
 	READS("HARP_DAEMON=off", c.daemon == DAEMON_OFF);
 	READS("HARP_DAEMON=require", c.daemon == DAEMON_REQUIRE);
 	READS("HARP_RAILS=own", c.rails == RAILS_OWN);
+	READS("HARP_RAILS=backup", c.rails == RAILS_BACKUP);
 	READS("HARP_RAILS=all", c.rails == RAILS_ALL);
 	READS("HARP_TUNER=off", c.tuner == TUNER_OFF);
 	READS("HARP_ENCRYPT=off", c.encrypt == ENCRYPT_OFF);
