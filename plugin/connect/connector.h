@@ -34,9 +34,10 @@ enum connect_stage { CONNECT_RUNNING, CONNECT_DONE, CONNECT_FAILED };
 
 struct connector_rail {
 	int dev;                    /* ours */
+	uint8_t nic;                /* the peer's */
 	struct engine_set *engines; /* NULL: kernel lanes only */
 	struct handle handle;       /* the peer's NIC */
-	bool backup;
+	bool backup; /* used only while no other rail works */
 	bool bound; /* kernel lanes are bound to our NIC */
 	unsigned up;
 	bool used; /* it has had a lane */
