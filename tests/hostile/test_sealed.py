@@ -209,27 +209,6 @@ def test_one_side_alone_is_named_on_both_sides(hosts: Hosts, path: str, key_file
         assert (here if who == "sender" else there) in at_sender
 
 
-BAD_FILES: dict[str, tuple[str, Callable[[Path], str]]] = {
-    "missing": ("needs HARP_KEY_FILE", lambda path: ""),
-    "nowhere": ("cannot be opened: No such file", lambda path: str(path / "nothing")),
-    "open to all": ("chmod 600", lambda path: str(write_key(path / "key", PSK, 0o644))),
-    "zeros": ("a key of zeros", lambda path: str(write_key(path / "key", bytes(32)))),
-}
-
-
-@pytest.mark.parametrize("name", BAD_FILES)
-def test_without_a_usable_key_file_init_fails(hosts: Hosts, tmp_path: Path, name: str) -> None:
-    words, make = BAD_FILES[name]
-    env = {"HARP_ENCRYPT": ENCRYPT, "HARP_KEY_FILE": make(tmp_path)}
-    with actors(Actor(hosts.netns[0], hosts.env("kernel", **env))) as (actor,):
-        with pytest.raises(ActorError) as failed:
-            actor.call("load", path=str(hosts.plugin))
-    text = str(failed.value)
-    assert "init: ncclInvalidArgument" in text
-    assert words in text
-    assert text.count("\n") == 1, "one line"
-
-
 # ---- forged segments -----------------------------------------------------------------------------
 
 
