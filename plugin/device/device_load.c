@@ -322,27 +322,6 @@ const struct device *plugin_device(int dev)
 /* Inode numbers of network namespaces have 32 bits. */
 #define DEVICE_PORT_NETNS (1ull << 63)
 
-/* The first address of each family that is not link-local, else the first. */
-static void port_addresses(struct device *device, const struct harp_addr *addresses, unsigned count,
-			   int family)
-{
-	for (unsigned i = 0; i < count; i++) {
-		const struct harp_addr *addr = &addresses[i];
-
-		if (harp_addr_is_v4(addr)) {
-			if (family == AF_INET6 || device->has_v4)
-				continue;
-			device->addr_v4 = *addr;
-			device->has_v4 = true;
-		} else if (family != AF_INET &&
-			   (!device->has_v6 || (harp_addr_is_link_local(&device->addr_v6) &&
-						!harp_addr_is_link_local(addr)))) {
-			device->addr_v6 = *addr;
-			device->has_v6 = true;
-		}
-	}
-}
-
 static void port_needs_address(struct device_port *port, const struct plugin_config *config)
 {
 	if (port->why[0] || port->device.has_v4 || port->device.has_v6)
@@ -396,7 +375,8 @@ static int port_own(struct device_port *ports, unsigned *count, const char *text
 	port->device.port = text;
 	port->device.mtu_bytes = spec.mtu_bytes;
 	port->device.queues = spec.queues > config->instances ? spec.queues : config->instances;
-	port_addresses(&port->device, spec.addresses, spec.address_count, config->family);
+	for (unsigned i = 0; i < spec.address_count; i++)
+		device_take_address(&port->device, &spec.addresses[i], config->family);
 	port_needs_address(port, config);
 	(*count)++;
 	return 0;
@@ -406,29 +386,17 @@ static int port_own(struct device_port *ports, unsigned *count, const char *text
 static void port_leased(struct device_port *ports, unsigned *count,
 			const struct harp_lease_device *leased, const struct plugin_config *config)
 {
-	static const struct harp_addr none;
-	struct harp_addr addresses[2];
 	struct device_port *port;
-	unsigned address_count = 0;
 
 	if (port_exists(ports, *count, leased->ifname))
 		return;
 	port = port_begin(ports, *count, leased->ifname);
-	port->device.guid = leased->guid;
-	port->device.mtu_bytes = leased->mtu_bytes;
-	port->device.speed_mbps = leased->speed_mbps;
-	port->device.numa_node = leased->numa_node;
-	memcpy(port->device.pci_path, leased->pci_path, sizeof(port->device.pci_path));
+	device_take_lease(&port->device, leased, config->family);
 	port->device.queues =
 		leased->queues < config->instances ? leased->queues : config->instances;
 	if (!leased->queues_free)
 		snprintf(port->why, sizeof(port->why),
 			 "harpd has leased it to another process (`harpctl status` says which)");
-	if (memcmp(leased->addr_v4, &none, sizeof(none)))
-		memcpy(&addresses[address_count++], leased->addr_v4, sizeof(none));
-	if (memcmp(leased->addr_v6, &none, sizeof(none)))
-		memcpy(&addresses[address_count++], leased->addr_v6, sizeof(none));
-	port_addresses(&port->device, addresses, address_count, config->family);
 	port_needs_address(port, config);
 	(*count)++;
 }

@@ -75,6 +75,11 @@ struct candidate {
 	int v6_rank;        /* suitability of device.addr_v6 for handles; 0: no address */
 };
 
+/* Adds an address of that family (0: any): the first IPv4 address, and the first IPv6 address that is
+ * not link-local, else the first. */
+void device_take_address(struct device *device, const struct harp_addr *addr, int family);
+/* Takes the properties that harpd knows. */
+void device_take_lease(struct device *device, const struct harp_lease_device *leased, int family);
 /* From MAC address and index: unique per interface of a host, and constant. */
 uint64_t device_guid(const uint8_t mac[6], uint32_t ifindex);
 /* Sets the path of a PCI function ("0000:3b:00.0"), and the NUMA node unless set. */
