@@ -11,7 +11,6 @@
 	CASE(null_arguments, "NULL comms, handles and requests are refused or ignored")            \
 	CASE(misuse, "invalid arguments and settings give one WARN and no object")                 \
 	CASE(traffic_class, "the traffic class is the differentiated services field of lanes")     \
-	CASE(memory, "host memory registers as often as asked, other memory never")                \
 	CASE(accept_twice, "one listener accepts two connections")                                 \
 	CASE(early_connect, "a sender connects and sends before accept is first called")           \
 	CASE(many_at_once, "sixteen connections are set up by one thread, interleaved")            \
@@ -23,7 +22,6 @@
 	CASE(many_lives, "hundreds of set-ups and closes leave no descriptor and no thread")       \
 	/* cases_data.c */                                                                         \
 	CASE(sizes, "messages of all sizes and alignments arrive whole, with their real size")     \
-	CASE(nothing, "messages of no bytes complete without touching memory")                     \
 	CASE(long_sizes, "sizes beyond 4 GiB are not cut, where the version has them")             \
 	CASE(requests, "the 33rd request is NULL and success, until one is done")                  \
 	CASE(fifo, "the n-th receive gets the n-th message")                                       \

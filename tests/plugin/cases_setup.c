@@ -210,31 +210,6 @@ void case_traffic_class(const char *plugin, int version)
 	library_close(&lib);
 }
 
-void case_memory(const char *plugin, int version)
-{
-	struct library lib;
-	struct pair pair;
-	static char pool[65536];
-	void *handles[64], *out = GARBAGE;
-
-	library_open(&lib, plugin, version);
-	pair_open(&lib.net, &pair);
-	for (unsigned i = 0; i < 64; i++) {
-		handles[i] = NULL;
-		OK(net_reg_mr(&lib.net, i % 2 ? pair.send : pair.recv, pool, sizeof(pool),
-			      NCCL_PTR_HOST, &handles[i]));
-		REQUIRE(handles[i]);
-	}
-	EXPECT(net_reg_mr(&lib.net, pair.send, pool, 1, NCCL_PTR_CUDA, &out),
-	       NCCL_INVALID_ARGUMENT);
-	REQUIRE(!out);
-	for (unsigned i = 0; i < 64; i++)
-		OK(net_dereg_mr(&lib.net, i % 2 ? pair.send : pair.recv, handles[i]));
-	OK(net_dereg_mr(&lib.net, pair.send, NULL));
-	pair_close(&lib.net, &pair);
-	library_close(&lib);
-}
-
 /* ---- connecting ------------------------------------------------------------------------------ */
 void case_accept_twice(const char *plugin, int version)
 {
