@@ -35,19 +35,6 @@ unsigned device_scan(const struct device_host *host, const struct plugin_config 
 /* Does ifname match a list in NCCL_SOCKET_IFNAME's syntax? exact: the list names it in full. */
 bool device_name_matches(const char *list, const char *ifname, bool *exact);
 
-/* A DPDK port that is not open yet, as a device. why: the reason why it can't be used; empty: it
- * may work. */
-struct device_port {
-	struct device device;
-	char why[256];
-};
-/*
- * Ports of HARP_DPDK, then of harpd, that match HARP_IFNAME. Returns how many, at most max. texts:
- * buffer for the devices' port specs. -EINVAL, with a WARN: HARP_DPDK is invalid.
- */
-int device_ports(const struct plugin_config *config, const struct harp_lease_device *leased,
-		 unsigned leased_count, struct device_port *out, unsigned max,
-		 char texts[sizeof(config->dpdk)]);
 /* Adds the properties of an open port; dev: its number. */
 void device_port_opened(struct device *device, const struct harp_instance_port *info,
 			const struct plugin_config *config, const char *sysfs, unsigned dev);
