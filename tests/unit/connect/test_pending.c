@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_pending.c - admission limits and deadlines of pending connections, and what becomes of them, over lanes in memory and
- * with the test's clock.
+ * test_pending.c - admission limits and deadlines of pending connections, and the comms and lanes that they become. Lanes
+ * are in memory, and the test sets the clock.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -187,7 +187,7 @@ static void connect_all_to_ready(unsigned peers[PENDING_IDENTIFIED_MAX], uint64_
 		peers[i] = connect_as(2, 1, 5000 + i, false, now_ns);
 }
 
-/* A peer that is turned away before READY. */
+/* A peer that is reset before READY. */
 static void connect_in_vain(unsigned address, uint64_t comm_id, uint64_t now_ns)
 {
 	static const uint8_t secret[PREAMBLE_KEY_BYTES];
@@ -320,7 +320,7 @@ TEST(identified_connections_stay_whatever_unauthenticated_peers_do)
 	CHECK_EQ(pending_set->identified, 0);
 }
 
-/* Peers that are dropped connect again, and each round admits as many as the limit. (Admitted ones are reset here.) */
+/* Dropped peers connect again, and each round admits as many as the limit allows. Admitted ones are reset here. */
 TEST(of_513_peers_at_once_all_get_through)
 {
 	unsigned through = 0, rounds = 0, waiting[513], left = 513;
@@ -463,7 +463,7 @@ TEST(a_further_lane_joins_its_comm)
 	CHECK(!registry_key(91, true, key));
 }
 
-/* The connector takes itself for connected, so accept reports the failure, once, and goes on to accept others. */
+/* The connector considers itself connected, so accept reports the failure once, and then accepts others. */
 TEST(accept_reports_a_comm_that_there_was_no_memory_for)
 {
 #if SHORTAGES

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_device_port.c - DPDK ports as devices: what HARP_DPDK and harpd say of them, and which devices there
- * are when some can't be opened. The opener is the test's; interfaces are this machine's, of which lo is enough.
+ * test_device_port.c - DPDK ports as devices: of HARP_DPDK and of harpd, and the list of devices if some cannot be opened.
+ * The test opens the ports; the interfaces are this machine's, of which lo is enough.
  */
 #include "device/scan.h"
 
@@ -133,7 +133,7 @@ TEST(ports_of_HARP_DPDK_are_devices)
 	CHECK_EQ(ports[0].queues, 2); /* HARP_INSTANCES */
 	CHECK_EQ(ports[0].ifindex, 0);
 	CHECK_STR(ports[1].ifname, "fast");
-	CHECK_EQ(ports[1].queues, 4); /* its own word, being more */
+	CHECK_EQ(ports[1].queues, 4); /* its own number is greater */
 	CHECK_EQ(ports[1].mtu_bytes, 9000);
 	CHECK(ports[0].netns && ports[1].netns);
 }
@@ -141,7 +141,7 @@ TEST(ports_of_HARP_DPDK_are_devices)
 TEST(a_bad_HARP_DPDK_is_an_error)
 {
 	static const struct {
-		const char *text, *said;
+		const char *text, *message;
 	} cases[] = {
 		{ "net_memif0;ip=10.9.0.1",
 		  "HARP_DPDK=\"net_memif0;ip=10.9.0.1\" is not understood" },
@@ -153,7 +153,7 @@ TEST(a_bad_HARP_DPDK_is_an_error)
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		settings(PATH_AUTO, cases[i].text);
 		CHECK_EQ(plugin_devices_load(record_port), -EINVAL);
-		CHECK(strstr(warning, cases[i].said));
+		CHECK(strstr(warning, cases[i].message));
 		port_count = 0;
 	}
 	settings(PATH_AUTO, "   ");
@@ -189,7 +189,7 @@ TEST(HARP_IFNAME_chooses_ports)
 	config.path = PATH_DPDK; /* no interface is looked for */
 	CHECK_EQ(read_ports(), 1);
 	CHECK_STR(ports[0].ifname, "net_memif0");
-	/* What NCCL's bootstrap may use is another matter. */
+	/* NCCL_SOCKET_IFNAME selects no port. */
 	config.path = PATH_AUTO;
 	config.ifname[0] = '\0';
 	CHECK_EQ(read_ports(), 2);
@@ -205,10 +205,10 @@ TEST(ports_of_harpd_are_devices)
 	leased[3].flags = HARP_LEASE_DEVICE_UP;
 	config.instances = 8;
 	CHECK_EQ(read_ports(), 2);
-	CHECK_STR(ports[0].port, "a;ip=10.9.0.1/24"); /* the process's own word */
+	CHECK_STR(ports[0].port, "a;ip=10.9.0.1/24"); /* HARP_DPDK has priority */
 	CHECK_STR(ports[1].ifname, "fast0");
 	CHECK(ports[1].dpdk && !ports[1].port);
-	CHECK_EQ(ports[1].queues, 2); /* as many as there are */
+	CHECK_EQ(ports[1].queues, 2); /* all of them */
 	CHECK_EQ(ports[1].guid, 77);
 	CHECK_EQ(ports[1].numa_node, 1);
 	CHECK_EQ(ports[1].speed_mbps, 25000);
@@ -219,7 +219,7 @@ TEST(ports_of_harpd_are_devices)
 	CHECK(strstr(warning, "no IP address"));
 }
 
-/* ---- what an open port says ------------------------------------------------------------------- */
+/* ---- properties of an open port --------------------------------------------------------------- */
 TEST(an_open_port_describes_itself)
 {
 	char sysfs[] = "/tmp/harp-test-port-XXXXXX", command[512], real[256];
@@ -242,7 +242,7 @@ TEST(an_open_port_describes_itself)
 	CHECK_EQ(device.netns, device.guid | 1ull << 63);
 	CHECK_EQ(device.numa_node, -1);
 	CHECK_STR(device.pci_path, "");
-	/* A port that says nothing of its speed is taken for what NCCL takes it for; HARP_SPEED_MBPS beats both. */
+	/* Without a speed, NCCL's default is used; HARP_SPEED_MBPS replaces both. */
 	card.speed_mbps = 0;
 	device = (struct device){ .numa_node = -1 };
 	device_port_opened(&device, &card, &config, "/sys", 0);
@@ -272,7 +272,7 @@ TEST(an_open_port_describes_itself)
 	CHECK_EQ(system(command), 0);
 }
 
-/* ---- which devices there are ------------------------------------------------------------------ */
+/* ---- the list of devices ---------------------------------------------------------------------- */
 static unsigned opens;
 static const char *bad_port; /* can't be opened */
 
@@ -301,16 +301,16 @@ static int load(void)
 	return plugin_devices_load(open_port);
 }
 
-static void load_fails(int rc, const char *said)
+static void load_fails(int rc, const char *message)
 {
 	CHECK_EQ(load(), rc);
 	CHECK_EQ(warnings, 1);
-	CHECK(strstr(warning, said));
+	CHECK(strstr(warning, message));
 	CHECK_EQ(plugin_device_count(), 0);
 	CHECK(!plugin_device(0));
 }
 
-/* A failed load leaves no state behind, so the next one starts from the beginning. */
+/* A failed load leaves no state, so the next one starts from the beginning. */
 TEST(a_load_that_fails_leaves_no_device)
 {
 	settings(PATH_DPDK, "");
@@ -330,7 +330,7 @@ TEST(a_load_that_fails_leaves_no_device)
 	load_fails(-EINVAL, "not understood");
 }
 
-/* In a process of its own: a load that succeeds is for good. */
+/* In a separate process, because a successful load is permanent. */
 static void apart(void (*test)(void))
 {
 	pid_t child = fork();
@@ -369,7 +369,7 @@ static void load_falls_back(void)
 	CHECK_STR(plugin_device(0)->ifname, "lo");
 	CHECK(!plugin_device(0)->dpdk && !plugin_device(0)->netns);
 	CHECK_EQ(plugin_ports_refused(), 2);
-	/* The next first context finds what there was, and tries no port. */
+	/* The next first context has the same devices, and opens no port. */
 	CHECK_EQ(load(), 0);
 	CHECK_EQ(opens, 0);
 }
@@ -381,14 +381,14 @@ static void load_some(void)
 	config.ifname_set = config.ifname_is_nccl = true;
 	bad_port = "b";
 	CHECK_EQ(load(), 0);
-	CHECK_EQ(plugin_device_count(), 2); /* and not lo, which NCCL's bootstrap uses */
+	CHECK_EQ(plugin_device_count(), 2); /* without lo, which NCCL's bootstrap uses */
 	CHECK_STR(plugin_device(0)->ifname, "a");
 	CHECK_STR(plugin_device(1)->ifname, "c");
 	CHECK_EQ(plugin_device(1)->addr_v4.bytes[15], 3);
 	CHECK(plugin_device(0)->guid != plugin_device(1)->guid);
 	CHECK(plugin_device(0)->netns != plugin_device(1)->netns);
 	CHECK_EQ(plugin_ports_refused(), 1);
-	/* Again, when all contexts have gone; a port that NCCL knows may not be missing then. */
+	/* After the last context: a port that NCCL knows must be opened again. */
 	CHECK_EQ(load(), 0);
 	CHECK_EQ(opens, 2);
 	bad_port = "c";
@@ -404,7 +404,7 @@ static void load_beside(void)
 	config.ifname_set = true;
 	bad_port = NULL;
 	CHECK_EQ(load(), 0);
-	CHECK_EQ(plugin_device_count(), 2); /* the name lo is the port's */
+	CHECK_EQ(plugin_device_count(), 2); /* the name lo means the port */
 	CHECK(plugin_device(0)->dpdk && plugin_device(1)->dpdk);
 }
 
