@@ -9,6 +9,7 @@
 #include <sys/random.h>
 
 #include "base/util.h"
+#include "connect/handshake.h"
 #include "connect/peers.h"
 #include "device/device.h"
 #include "device/path_policy.h"
@@ -156,21 +157,13 @@ static void connect_attempt_failed(struct connector *c, const struct attempt *at
 static int connect_proved(struct attempt *attempt)
 {
 	struct connector *c = attempt->owner;
-	const struct preamble *p = &attempt->preamble;
-	struct comm_options opt = {
-		.ctx = c->first.ctx,
-		.side = COMM_SEND,
-		.multi_lane = preamble_is_multi_lane(p),
-		.buffered = (p->own.features & FEATURE_BUFFERED) != 0,
-		.no_credit = (p->own.features & FEATURE_NO_CREDIT) != 0,
-		.eager_bytes = p->own.eager_bytes < p->peer.eager_bytes ? p->own.eager_bytes
-									: p->peer.eager_bytes,
-		.comm_id = c->comm_id,
-		.reconnect_wait_ns = COMM_RECONNECT_WAIT_NS,
-		.lane = { .dev = c->dev, .sent_bytes = p->sent_bytes, .rtt_ns = attempt->rtt_ns }
-	};
+	struct comm_options opt;
 	int rc;
 
+	handshake_comm_options(&attempt->preamble, COMM_SEND, &opt);
+	opt.ctx = c->first.ctx;
+	opt.lane.dev = c->dev;
+	opt.lane.rtt_ns = attempt->rtt_ns;
 	if (opt.multi_lane) {
 		opt.lane_lost = connector_lost;
 		opt.harp_bytes_max =

@@ -214,20 +214,12 @@ static int pending_join(struct pending *pending, uint64_t now_ns)
 static int pending_begin_comm(struct pending *pending, uint64_t now_ns)
 {
 	const struct preamble *p = &pending->preamble;
-	struct comm_options opt = {
-		.side = COMM_RECV,
-		.multi_lane = preamble_is_multi_lane(p),
-		.buffered = (p->peer.features & FEATURE_BUFFERED) != 0,
-		.no_credit = (p->peer.features & FEATURE_NO_CREDIT) != 0,
-		.eager_bytes = p->own.eager_bytes < p->peer.eager_bytes ? p->own.eager_bytes
-									: p->peer.eager_bytes,
-		.comm_id = p->comm_id,
-		.reconnect_wait_ns = COMM_RECONNECT_WAIT_NS,
-	};
 	uint8_t key[PREAMBLE_KEY_BYTES];
+	struct comm_options opt;
 	struct comm *comm;
 	int rc;
 
+	handshake_comm_options(p, COMM_RECV, &opt);
 	pending_lane_options(pending, now_ns, &opt.lane);
 	rc = comm_create(&comm, pending->lane, &opt);
 	if (rc)
