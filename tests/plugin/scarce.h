@@ -17,12 +17,11 @@ enum scarce_kind {
 	SCARCE_THREADS = 4,
 	SCARCE_CALLS = 8
 };
-#define SCARCE_ALL (SCARCE_MEMORY | SCARCE_DESCRIPTORS | SCARCE_THREADS | SCARCE_CALLS)
 
-/* From here on the at-th call (from 1 on) of these kinds fails, and if for_good, every later one of its kind. 0: none does. */
-void scarce_begin(unsigned kinds, unsigned at, bool for_good);
-/* None is refused any more. How many there were. */
-unsigned scarce_end(void);
+/* From here on call number `at` (from 1) fails, and if for_good, every later one of its kind. */
+void scarce_begin(unsigned at, bool for_good);
+/* No call is refused any more. */
+void scarce_end(void);
 /* The one that was refused, and where it was called; "" when it has not come to that. */
 const char *scarce_refused(void);
 /* Memory that was allocated since scarce_begin() and is not free; it says where that was. */

@@ -75,9 +75,9 @@ void control_timer_set(struct control_timer *timer, uint64_t at_ns)
 		LIST_INSERT_HEAD(&timers, timer, link);
 }
 
-static void control_turn(struct poller *poller, uint64_t now_ns)
+static void control_turn(struct poller *poller, uint64_t at_ns)
 {
-	(void)poller_run_ready(poller, now_ns);
+	(void)poller_run_ready(poller, at_ns);
 }
 
 const struct attempt_ops attempt_ops;
@@ -288,6 +288,8 @@ static int connect_by(const struct outcome *const *outcomes, unsigned count, str
 
 	for (*out = NULL; !rc && !*out && attempts < ATTEMPTS_MAX;) {
 		rc = step(out);
+		if (*out)
+			break; /* an attempt is of a further lane */
 		if (attempt) {
 			end(outcomes[next]);
 			next += next + 1 < count;
