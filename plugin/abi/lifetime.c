@@ -76,8 +76,8 @@ void plugin_log(enum plugin_log_level level, const char *func, int line, const c
 
 /* ---- fork and exit -------------------------------------------------------------------------- */
 
-static atomic_uint lifetime_comms;    /* open comms and listeners */
-static atomic_bool lifetime_forked;   /* Writer: a forked child, while it has one thread */
+static atomic_uint lifetime_comms;  /* open comms and listeners */
+static atomic_bool lifetime_forked; /* Writer: a forked child, while it has one thread */
 
 static pthread_mutex_t lifetime_implicit_lock = PTHREAD_MUTEX_INITIALIZER;
 /* Writer: under lifetime_implicit_lock. Reader: any shim of v6 to v10. */

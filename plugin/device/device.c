@@ -354,8 +354,8 @@ static unsigned device_collect_leased(const struct device_host *host,
 		device->netns = leased->netns;
 		if (device->has_v6) {
 			device->scope_id = device_scope_id(device, &device->addr_v6);
-			candidate->v6_rank = HARP_ADDRESS_PREFERRED +
-					     (device->scope_id ? 0 : RANK_BEYOND_LINK);
+			candidate->v6_rank =
+				HARP_ADDRESS_PREFERRED + (device->scope_id ? 0 : RANK_BEYOND_LINK);
 		}
 		device->has_default_route = leased->flags & HARP_LEASE_DEVICE_DEFAULT_ROUTE;
 		candidate->unnamed_never = device->has_default_route && !config->ifname_set;

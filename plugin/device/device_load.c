@@ -243,12 +243,13 @@ static int port_open(const struct device *port, plugin_port_open *open, const ch
 	if (unusable) {
 		snprintf(why, sizeof(why), "%s", unusable);
 	} else if (!port->has_v4 && !port->has_v6) {
-		snprintf(why, sizeof(why),
-			 "it has no %s address: give it one, by ;ip=ADDRESS/LENGTH in HARP_DPDK or by "
-			 "`addresses` in its [[dpdk]]",
-			 config->family == AF_INET    ? "IPv4"
-			 : config->family == AF_INET6 ? "IPv6"
-						      : "IP");
+		snprintf(
+			why, sizeof(why),
+			"it has no %s address: give it one, by ;ip=ADDRESS/LENGTH in HARP_DPDK or by "
+			"`addresses` in its [[dpdk]]",
+			config->family == AF_INET    ? "IPv4"
+			: config->family == AF_INET6 ? "IPv6"
+						     : "IP");
 	} else {
 		*device = *port;
 		device->dpdk = true;

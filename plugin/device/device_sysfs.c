@@ -236,7 +236,8 @@ unsigned device_kernel_lanes(const struct device *device)
 	unsigned long vendor = 0, threads = 0, sockets = 1, lanes;
 	char text[16];
 
-	if (device->pci_path[0] && device_sysfs_read(device->pci_path, "vendor", text, sizeof(text)))
+	if (device->pci_path[0] &&
+	    device_sysfs_read(device->pci_path, "vendor", text, sizeof(text)))
 		vendor = strtoul(text, NULL, 16);
 	if (vendor == VENDOR_ENA) {
 		threads = 2;

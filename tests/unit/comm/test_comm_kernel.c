@@ -37,8 +37,7 @@ static void *thread_send(void *arg)
 
 		memset(data, (int)(m & 255), thread_size(m));
 		while (!request && !check_failures)
-			CHECK_EQ(comm_post(pair->send, data, thread_size(m), 0, NULL, &request),
-				 0);
+			CHECK_EQ(comm_post(pair->send, data, thread_size(m), 0, NULL, &request), 0);
 		while (!done && !check_failures) {
 			CHECK_EQ(comm_test(request, &done, NULL), 0);
 			if (!done)
@@ -61,7 +60,7 @@ static void *thread_recv(void *arg)
 
 		if (m < THREAD_MESSAGES) /* one ahead */
 			CHECK_EQ(comm_post(pair->recv, data[m % 2], THREAD_BYTES, 0, NULL,
-					      &requests[m % 2]),
+					   &requests[m % 2]),
 				 0);
 		while (request && !done && !check_failures) {
 			CHECK_EQ(comm_test(request, &done, &size), 0);

@@ -128,7 +128,9 @@ TEST(a_bad_value_is_one_line_with_what_would_do)
 		const char *variables, *settings, *words[3];
 	} cases[] = {
 		{ "HARP_PATH=XDP", NULL, { "HARP_PATH=\"XDP\"", "auto|xdp|kernel|dpdk" } },
-		{ "HARP_FRAMES=2048k", NULL, { "HARP_FRAMES=\"2048k\"", "frames", "default 8192" } },
+		{ "HARP_FRAMES=2048k",
+		  NULL,
+		  { "HARP_FRAMES=\"2048k\"", "frames", "default 8192" } },
 		{ "HARP_EAGER_BYTES=4095", NULL, { "4095", "bytes from 4096 to 16777216" } },
 		{ "HARP_CONNECT_TIMEOUT_MS=9", NULL, { "9", "ms from 10 to 3600000" } },
 		{ "HARP_BACKGROUND_IDLE_US=2000000", NULL, { "2000000", "us" } },
