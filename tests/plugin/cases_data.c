@@ -300,7 +300,7 @@ void case_truncated(const char *plugin, int version)
 		recv = post_recv(net, pair.recv, in, sizes[i][1], 0);
 		post_send(net, pair.send, out, sizes[i][0], 0);
 		EXPECT(outcome(net, recv), NCCL_INVALID_USAGE);
-		/* The sender, in this process too, hears of it and says so once, sooner or later. */
+		/* The sender, also in this process, logs the error once as well. */
 		REQUIRE(log_warnings() - warned <= 2);
 		REQUIRE(strstr(log_last_warning(), "truncated"));
 		REQUIRE(in[sizes[i][1]] == 0x5a);

@@ -64,7 +64,7 @@ static bool is_harps(const void *caller)
 	       strstr(info.dli_fname, ".so");
 }
 
-/* Not by dladdr()'s name: functions of HARP's are hidden, and the nearest symbol says nothing. */
+/* Not by dladdr()'s symbol: HARP's functions are hidden, so the nearest symbol is another function. */
 static void name(char *text, size_t len, const char *call, const void *caller)
 {
 	Dl_info info;
@@ -89,7 +89,7 @@ static bool refuse(enum scarce_kind kind, const char *call, const void *caller)
 	if (armed_for_good)
 		atomic_store(&gone, kind);
 	name(refused, sizeof(refused), call, caller);
-	/* Should it be what the process ends by. */
+	/* Before the process crashes because of it. */
 	(void)!write(STDERR_FILENO, refused, strlen(refused));
 	(void)!write(STDERR_FILENO, " refused\n", 9);
 	return true;

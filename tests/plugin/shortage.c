@@ -76,8 +76,8 @@ static bool life_connect(struct life *life)
 			return false;
 		if (!life->recv && !ok(net_accept(net, life->listen, &life->recv)))
 			return false;
-		/* An end that has its comm will hear of the other's failure when it uses it; accept hears of
-		 * everything that befalls a peer that was let in. */
+		/* An end with a comm detects the other's failure when it uses the comm; accept reports the
+		 * failures of a peer that was sent READY. */
 		if (now_ms() - start > (life->send ? READY_MS_MAX : SETUP_MS_MAX)) {
 			REQUIRE(!life->send && scarce_refused()[0]);
 			return false;
@@ -103,7 +103,7 @@ static void ask(struct net *net, void *request, size_t size, enum fate *fate)
 		REQUIRE((size_t)got == size);
 }
 
-/* Both ends hear what became of it. */
+/* Both ends get a result. */
 static bool life_message(struct life *life, unsigned i)
 {
 	struct net *net = &life->lib.net;
@@ -121,7 +121,7 @@ static bool life_message(struct life *life, unsigned i)
 			ask(net, send, 0, &sent);
 		if (recv)
 			ask(net, recv, sizes[i], &received);
-		/* What a kernel has taken is done. */
+		/* A send that the kernel has accepted is complete. */
 		if (now_ms() - start > MESSAGE_MS_MAX)
 			fail(__FILE__, __LINE__,
 			     "message %u: sending %d, receiving %d (last WARN: %s)", i, sent,
@@ -189,7 +189,7 @@ static void live(const char *plugin, bool faults)
 	life_end(&life);
 	if (faults && !talked && !log_warnings())
 		fail(__FILE__, __LINE__, "it failed, and no line says why");
-	/* Whoever is refused something while he clears up is still to clear up. */
+	/* The destructor must clean up even if a call fails. */
 	library_unload(&life.lib);
 }
 
@@ -217,7 +217,7 @@ static void run(const char *plugin, unsigned at, bool for_good)
 	_exit(reached ? 0 : NOT_REACHED);
 }
 
-/* What it says is shown if it fails. */
+/* Shows its output if it fails. */
 static int run_apart(const char *plugin, unsigned at, bool for_good)
 {
 	FILE *said = tmpfile();
