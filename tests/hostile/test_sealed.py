@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 import seal
-from actor import Actor, ActorError, actors, polled
+from actor import Actor, ActorError, polled
 from hosts import Hosts
 from test_hostile import Pair
 from wire import CLOSE, DATA, Handle, Peer, record
@@ -44,9 +44,9 @@ def key_file(tmp_path: Path) -> Path:
     return write_key(tmp_path / "key", PSK)
 
 
-def write_key(path: Path, key: bytes, mode: int = 0o600) -> Path:
+def write_key(path: Path, key: bytes) -> Path:
     path.write_text(key.hex() + "\n")
-    path.chmod(mode)
+    path.chmod(0o600)
     return path
 
 
