@@ -289,11 +289,6 @@ static void connect_run(struct work *work, uint64_t now_ns)
 	connect_advance(container_of(work, struct connector, work), now_ns);
 }
 
-static void connect_opened(struct interface_waiter *waiter, uint64_t now_ns)
-{
-	connect_advance(container_of(waiter, struct connector, first.waiter), now_ns);
-}
-
 static void connect_due(struct control_timer *timer, uint64_t now_ns)
 {
 	connect_advance(container_of(timer, struct connector, timer), now_ns);
@@ -319,7 +314,7 @@ static int connect_new(struct plugin_ctx *ctx, int dev, const void *key,
 	}
 	c->work.run = connect_run;
 	c->timer.run = connect_due;
-	c->first.waiter.opened = connect_opened;
+	c->first.waiter.work = &c->work;
 	c->first.ctx = ctx;
 	c->first.key = key;
 	c->first.deadline_ns = clock_now_ns() + plugin_config()->connect_timeout_ns;

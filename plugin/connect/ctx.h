@@ -37,13 +37,13 @@ extern pthread_mutex_t ctx_lock;
  * without locks. Logs the path the first time.
  */
 void interface_open(int dev);
-/* Called when the device's interface_open() has ended. Embedded; zeroed except for opened(); owned
- * by the control thread. */
+/* Work for the control thread when a device's interface_open() has ended. Embedded; zeroed except for
+ * work; owned by the control thread. */
 struct interface_waiter {
 	LIST_ENTRY(interface_waiter) link; /* le_prev NULL: it does not wait */
-	void (*opened)(struct interface_waiter *waiter, uint64_t now_ns);
+	struct work *work;
 };
-/* Control thread. True: opened() will be called. False: interface_open() has ended, or no thread can
+/* Control thread. True: the work will be posted. False: interface_open() has ended, or no thread can
  * be started for it. */
 bool interface_wait(int dev, struct interface_waiter *waiter);
 /* Ends the wait, if any. */

@@ -164,24 +164,24 @@ static bool interface_is_open(int dev)
 /* ---- opener threads -------------------------------------------------------------------------- */
 
 /* Control thread. */
-static void opener_end(struct device_state *state, uint64_t now_ns)
+static void opener_end(struct device_state *state)
 {
 	struct interface_waiter *waiter;
 
+	if (!state->opening)
+		return;
 	pthread_join(state->opener, NULL);
 	state->opening = false;
 	while ((waiter = LIST_FIRST(&state->waiters))) {
 		interface_unwait(waiter);
-		waiter->opened(waiter, now_ns);
+		control_post(waiter->work);
 	}
 }
 
 static void opener_opened_run(struct work *work, uint64_t now_ns)
 {
-	struct device_state *state = container_of(work, struct device_state, opened_work);
-
-	if (state->opening)
-		opener_end(state, now_ns);
+	(void)now_ns;
+	opener_end(container_of(work, struct device_state, opened_work));
 }
 
 static void *opener_main(void *arg)
@@ -222,17 +222,19 @@ bool interface_wait(int dev, struct interface_waiter *waiter)
 static void openers_finish_run(struct work *work, uint64_t now_ns)
 {
 	(void)work;
+	(void)now_ns;
 	for (unsigned dev = 0; dev < PLUGIN_DEVICES_MAX; dev++)
-		if (device_states[dev].opening)
-			opener_end(&device_states[dev], now_ns);
+		opener_end(&device_states[dev]);
 }
 
 void interfaces_finish_opening(void)
 {
 	struct work finish = { .run = openers_finish_run };
 
-	if (control_poller())
-		control_call(&finish);
+	if (!control_poller())
+		return;
+	control_call(&finish);
+	control_call(&finish); /* what it posted has run */
 }
 
 /* ---- engines -------------------------------------------------------------------------------- */
@@ -275,26 +277,20 @@ static void interface_open_rails(int dev)
 
 /* Accepts connections even if HARP listeners could not be opened (which was logged): peers get
  * kernel lanes. */
-static void interface_opened(struct interface_waiter *waiter, uint64_t now_ns)
+static void interface_listen_run(struct work *work, uint64_t now_ns)
 {
-	struct device_state *state = container_of(waiter, struct device_state, listen_waiter);
+	struct device_state *state = container_of(work, struct device_state, listen_work);
 	int dev = (int)(state - device_states);
 
 	(void)now_ns;
+	state->listen_waiter.work = work;
+	if (interface_wait(dev, &state->listen_waiter))
+		return;
 	pthread_mutex_lock(&ctx_lock);
 	(void)acceptor_open(dev, state->engines);
 	interface_open_rails(dev);
 	pthread_mutex_unlock(&ctx_lock);
 	acceptor_admit(dev, true);
-}
-
-static void interface_listen_run(struct work *work, uint64_t now_ns)
-{
-	struct device_state *state = container_of(work, struct device_state, listen_work);
-
-	state->listen_waiter.opened = interface_opened;
-	if (!interface_wait((int)(state - device_states), &state->listen_waiter))
-		interface_opened(&state->listen_waiter, now_ns);
 }
 
 int interface_listen(int dev, bool *opening)

@@ -469,7 +469,8 @@ TEST(a_connect_is_pending_while_the_interface_is_opened)
 	CHECK_EQ(step(&out), 0);
 	CHECK_EQ(attempts, 0);
 	waits = false;
-	ctx.connects->first.waiter.opened(&ctx.connects->first.waiter, now_ns);
+	control_post(ctx.connects->first.waiter.work);
+	(void)poller_run(&control, now_ns);
 	CHECK_EQ(attempts, 1);
 	connect_abort(ctx.connects);
 	(void)poller_run(&control, now_ns);
