@@ -29,7 +29,6 @@ SEEDS_DIVISOR = 5  # watched code is that much slower, or more: 500 of each part
 SLOWER = 10  # than it is else
 # One version over kernel lanes, others over HARP's: the code beneath the shims is one.
 PLUGIN = {
-    "test_abi",
     "conform-v12",
     "conform-auto-v12",
     "conform-xdp-v9",
