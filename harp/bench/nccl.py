@@ -110,15 +110,15 @@ def has_program(host: Host) -> bool:
 def time_us(mode: str, row: Mapping[str, Any]) -> float:
     """The time of one operation, from a row of harp-bench's report.
 
-    Half a round trip (p50), a message of a stream, or a collective operation (p50 of its
-    iterations where they are timed one by one).
+    Half a round trip, a message of a stream, or a collective operation; medians where each is
+    timed by itself.
     """
     if mode == "lat":
-        return float(row["half_round_trip"]["p50_us"])
+        return float(row["half_round_trip_us"])
     if mode == "bw":
         return float(row["window_us"]) / float(row["messages"])
     if mode == "allreduce":
-        return float(row["iteration"]["p50_us"])
+        return float(row["iteration_us"])
     return float(row["time_us"])
 
 

@@ -3,7 +3,6 @@
 
 import json
 import os
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,14 +10,13 @@ from typing import Any
 
 from harp import _paths
 from harp.errors import HarpError
-from harp.lab import Host, Lab, LabOptions, cpus, memif
+from harp.lab import Host, Lab, LabOptions, memif
 from harp.lab.team import Team
 from harp.plugin_log import path_in_use
 
 ROOT_PORT = 7000
 _WRONG, _PEER_LOST = 1, 5
 _EXIT_TEXTS = {_WRONG: "data arrived wrong", 3: "hang", 4: "plugin error", _PEER_LOST: "peer lost"}
-Progress = Callable[[dict[str, Any]], None]
 
 
 def alternate(names: Sequence[str], rounds: int, say: Callable[[str], None]) -> Iterator[str]:
@@ -39,9 +37,8 @@ class BenchOptions:
     mode: str = "lat"
     plugin: str | Path | None = None
     path: str = "auto"
-    sizes: str | None = None  # harp-bench's --sizes
+    sizes: str | None = None  # harp-bench's --sizes; idle has none
     channels: int = 1
-    abi: int | None = None
     datacheck: bool = True
     seconds: float | None = None  # idle: seconds of each phase
     timeout_s: float = 60
@@ -53,8 +50,6 @@ class BenchOptions:
         words = [self.mode, "--plugin", str(_paths.plugin(self.plugin))]
         words += ["--channels", str(self.channels), "--timeout", str(self.timeout_s)]
         words += ["--datacheck", str(int(self.datacheck))]
-        if self.abi is not None:
-            words += ["--abi", str(self.abi)]
         for name, value in (("--sizes", self.sizes), ("--seconds", self.seconds)):
             if value is not None:
                 words += [name, str(value)]
@@ -69,52 +64,27 @@ def _environment(lab: LabOptions, options: BenchOptions, rank: int, folder: Path
     return keep | mine
 
 
-def _start_rank(team: Team, lab: Lab, host: Host, options: BenchOptions, progress_fd: int) -> None:
-    usable = cpus()
+def _start_rank(team: Team, lab: Lab, host: Host, options: BenchOptions) -> None:
     command: list[str | Path] = [_paths.find("harp-bench"), *options.arguments()]
     command += ["--rank", str(host.index), "--ranks", str(len(lab.hosts))]
-    command += ["--root", lab.hosts[0].endpoint(ROOT_PORT)]
-    command += ["--ifname", f"={host.ifname}", "--cpu", str(usable[host.index % len(usable)])]
-    if host.index == 0:
-        command += ["--progress-fd", str(progress_fd)]
-    team.start(
-        host,
-        command,
-        cpu=host.index,
-        env=_environment(lab.options, options, host.index, team.folder),
-        pass_fds=[progress_fd] if host.index == 0 else (),
-    )
+    command += ["--root", lab.hosts[0].endpoint(ROOT_PORT), "--ifname", f"={host.ifname}"]
+    env = _environment(lab.options, options, host.index, team.folder)
+    team.start(host, command, cpu=host.index, env=env)
 
 
-def _report_progress(fd: int, progress: Progress | None) -> None:
-    with os.fdopen(fd) as lines:
-        for line in lines:
-            if progress is not None:
-                progress(json.loads(line))
-
-
-def run_bench(lab: Lab, options: BenchOptions, progress: Progress | None = None) -> dict[str, Any]:
+def run_bench(lab: Lab, options: BenchOptions) -> dict[str, Any]:
     """Run one harp-bench per host; return rank 0's report. HarpError quotes the failed rank."""
-    read_fd, write_fd = os.pipe()
-    reader = threading.Thread(target=_report_progress, args=(read_fd, progress), daemon=True)
-    reader.start()
     with Team("harp-bench") as team:
-        try:
-            for host in lab.hosts:
-                _start_rank(team, lab, host, options, write_fd)
-        finally:
-            os.close(write_fd)
+        for host in lab.hosts:
+            _start_rank(team, lab, host, options)
         # Wrong data is a result, and its table is useful; every other failure is an error.
         printed, *_ = team.finish(good=(0, _WRONG), late=(_PEER_LOST,), texts=_EXIT_TEXTS)
-        reader.join()
-        stderr = team.log(0)
         is_good = not any(process.returncode for process in team.processes)
     try:
         report: dict[str, Any] = json.loads(printed)
     except ValueError:
         raise HarpError(f"harp-bench printed no JSON: {printed[:200]!r}") from None
     report["ok"] = report["ok"] and is_good
-    report["stderr"] = stderr
     return report
 
 

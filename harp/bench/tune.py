@@ -86,7 +86,7 @@ class Shape:
         """The time of one operation, from a row of harp-bench's report."""
         if self.mode == "bw":
             return float(row["window_us"]) / float(row["messages"])
-        return float(row["iteration"]["p50_us"])
+        return float(row["iteration_us"])
 
 
 SHAPES = {

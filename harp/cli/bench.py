@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from harp import output as console
 from harp.bench import dpdk_wire, runner
@@ -47,24 +46,6 @@ def bench() -> None:
 
 
 @contextmanager
-def _progress_bar(enabled: bool, title: str) -> Iterator[runner.Progress | None]:
-    """A progress bar on stderr if it is a terminal; nothing elsewhere."""
-    if not enabled or not console.err.is_terminal:
-        yield None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console.err, transient=True) as bar:
-        task = bar.add_task(title, total=None)
-
-        def advance(event: dict[str, Any]) -> None:
-            share = event["done"] / event["total"] if event["total"] else 0
-            step = min(event["step"] + min(share, 1), event["steps"])
-            bar.update(task, completed=step, total=event["steps"])
-
-        yield advance
-
-
-@contextmanager
 def _encryption(encrypt: bool) -> Iterator[dict[str, str]]:
     """Environment variables of ranks that encrypt their lanes; none for the others."""
     if not encrypt:
@@ -79,8 +60,8 @@ def _encryption(encrypt: bool) -> Iterator[dict[str, str]]:
 
 def _print_idle(report: dict[str, Any]) -> None:
     console.out.print(
-        f"NET/{report['net']} v{report['abi']}, {report['ranks']} ranks, {report['channels']}"
-        f" channel(s), {LabOptions(**report['lab']).words}"
+        f"NET/{report['net']}, {report['ranks']} ranks, {report['channels']} channel(s),"
+        f" {LabOptions(**report['lab']).words}"
         + ("" if report["nic"] == "veth" else f", {report['nic']}")
         + (", encrypted lanes" if report["encrypt"] else ""),
         markup=False,
@@ -110,7 +91,6 @@ def _print_idle(report: dict[str, Any]) -> None:
     "--seconds", type=FiniteRange(0.1), default=60.0, show_default=True, help="Of each wait."
 )
 @channels_option
-@click.option("--abi", type=click.IntRange(6, 12), help="Version of ncclNet to use.")
 @click.option("--encrypt", is_flag=True, help="Encrypt the lanes with a key made for this run.")
 @click.option(
     "--timeout",
@@ -139,14 +119,10 @@ def idle(hosts: int, output: str, **given: Any) -> None:
     if given["nic"] == memif.NIC:  # before the hosts are made
         memif.check(hosts, given["path"])
     encrypt = given.pop("encrypt")
-    with (
-        _encryption(encrypt) as environment,
-        Lab(shape) as lab,
-        _progress_bar(output == "table", "bench idle") as progress,
-    ):
+    with _encryption(encrypt) as environment, Lab(shape) as lab:
         timeout_s = given.pop("timeout")
         options = runner.BenchOptions("idle", timeout_s=timeout_s, environment=environment, **given)
-        report = runner.run_bench(lab, options, progress)
+        report = runner.run_bench(lab, options)
     report |= {"lab": asdict(shape), "encrypt": encrypt, "nic": given["nic"]}
     show(report, output, _print_idle, is_good=report["ok"])
 
