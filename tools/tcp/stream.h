@@ -12,7 +12,7 @@
 
 struct stream_options {
 	bool external;                         /* messages are sent from where they lie */
-	bool kernel, spin, sleep, frames, ecn; /* spin: never sleep; sleep: before spinning */
+	bool kernel, spin, frames, ecn; /* spin: never sleep */
 	const char *ifname, *lib_dir;
 	const char *daemon; /* harpd's socket: lease the queue. NULL: open it */
 	const char *cc;     /* congestion control; NULL: the default */
