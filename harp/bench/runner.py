@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Benchmarks between hosts on this machine; harp-bench and harp-wire measure in C."""
+"""What benches share: harp-bench and harp-tcp, which measure in C, and plots."""
 
 import json
 import os
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harp import _paths
-from harp.errors import HarpError
+from harp import _paths, files
+from harp.errors import Exit, HarpError
 from harp.lab import Host, Lab, LabOptions, memif
 from harp.lab.team import Team
 from harp.plugin_log import path_in_use
@@ -94,29 +95,84 @@ def path(report: dict[str, Any]) -> str:
 
 
 # --------------------------------------------------------------------------------------------------
-# Raw frames.
+# Messages over TCP from one harp-tcp to another, each on a processor of its own.
 #
+MESSAGE_BYTES = 65536
+_FINISH_S = 60
+
+
 @dataclass(frozen=True)
-class WireOptions:
-    """Options of harp-wire."""
+class End:
+    """One end: its host (None: this one), and harp-tcp's options for its stack."""
 
-    seconds: int = 3
-    xdp: str = "auto"
-    frame_bytes: int | None = None
+    host: Host | None
+    options: Sequence[str | Path]
 
 
-def run_wire(lab: Lab, test: str, options: WireOptions) -> dict[str, Any]:
-    """Run one harp-wire test (send, pingpong) from host 0 to host 1."""
-    tool = _paths.find("harp-wire")
-    library = _paths.find(_paths.XDP_LIBRARY).parent
-    shared: list[str | Path] = ["--seconds", str(options.seconds), "--xdp", options.xdp]
-    shared += ["--lib-dir", library]
-    if options.frame_bytes is not None:
-        shared += ["--size", str(options.frame_bytes)]
-    client, server = lab.hosts[:2]
-    with Team("harp-wire") as team:
-        team.start(server, [tool, "serve", server.ifname, server.address, *shared], cpu=1)
+@dataclass(frozen=True)
+class Load:
+    """Connections, and messages in flight on each; seconds, of which the first do not count."""
+
+    flows: int = 1
+    depth: int = 16
+    skip_s: float = 0.5
+    seconds: float = 2
+    verify: bool = False
+    realtime: int = 0  # SCHED_FIFO's priority; 0: normal scheduling
+
+    @property
+    def times(self) -> list[str]:
+        """harp-tcp's options for the time."""
+        return ["--skip", str(self.skip_s), "--seconds", str(self.seconds), "-o", "json"]
+
+
+def run_tcp(
+    receiver: End, sender: End, address: str, port: int, load: Load
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the sender's report, and the receiver's of each connection. HarpError quotes the end
+    that failed.
+    """
+    tool = _paths.find("harp-tcp")
+    both: list[str | Path] = [address, str(port)]
+    sink = [tool, "sink", *both, *receiver.options, "--count", str(load.flows), *load.times]
+    message = [tool, "message", *both, *sender.options, *load.times, "--flows", str(load.flows)]
+    message += ["--size", str(MESSAGE_BYTES), "--depth", str(load.depth)]
+    realtime = {"realtime": load.realtime} if load.realtime else {}
+    with Team("harp-tcp") as team:
+        team.start(
+            receiver.host, [*sink, *(["--verify"] if load.verify else [])], cpu=-1, **realtime
+        )
         team.ready()
-        team.start(client, [tool, test, client.ifname, server.address, *shared], cpu=0)
-        report: dict[str, Any] = json.loads(team.finish()[1])
-    return report
+        team.start(sender.host, message, cpu=0, **realtime)
+        received, sent = team.finish(load.seconds + _FINISH_S)
+    report: dict[str, Any] = json.loads(sent)
+    return report, [json.loads(line) for line in received.splitlines()]
+
+
+# --------------------------------------------------------------------------------------------------
+# Plots, by matplotlib, without a display.
+#
+def figure(**options: Any) -> Any:
+    """Return a new figure; HarpError without matplotlib."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise HarpError("--plot needs matplotlib: pip install matplotlib", Exit.MISSING) from None
+    return Figure(layout="constrained", **options)
+
+
+def check_plot(file: Path | None) -> None:
+    """Raise HarpError before minutes of measuring if a plot cannot be written there."""
+    if file is None:
+        return
+    formats = figure().canvas.get_supported_filetypes()
+    if file.suffix.lstrip(".") not in formats:
+        raise HarpError(f"{file}: end the name in .png or .svg", Exit.USAGE)
+    with files.writing(file), tempfile.TemporaryFile(dir=file.parent):
+        pass
+
+
+def save_plot(made: Any, file: Path) -> None:
+    """Write the figure in the format that the file's name ends in."""
+    with files.writing(file):
+        made.savefig(file, dpi=90)

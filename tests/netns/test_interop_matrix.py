@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from netns_tools import Tools, finish
 
-from harp.bench.badpath import Dropper
 from harp.lab import Lab, LabOptions
+from harp.lab.piped import Dropper
 
 PORT = {"harp": 61000, "kernel": 7000}
 SETTINGS = list(itertools.product((0, 1), repeat=3))  # SACK, timestamps, ECN
