@@ -24,7 +24,14 @@ import numpy as np
 from harp import _paths
 from harp import output as console
 from harp.bench import runner
-from harp.bench.runner import BenchOptions, alternate, path, run_bench
+from harp.bench.runner import (
+    BenchOptions,
+    alternate,
+    path,
+    run_bench,
+    sizes_argument,
+    time_us,
+)
 from harp.cli.lab_options import plot_option, rounds_option, show
 from harp.cli.options import output_option
 from harp.errors import Exit, HarpError
@@ -73,13 +80,9 @@ class Shape:
         )
 
     def argument(self) -> str:
-        """harp-bench's --sizes: size, repetitions and warm-up of each."""
-        words = []
-        for size in self.sizes:
-            most = _RUNS_MAX if self.mode != "lat" else 2 * _RUNS_MAX
-            runs = min(max(_RUNS_MIN, _BYTES_A_RUN // max(size * self.channels, 1)), most)
-            words.append(f"{size}:{runs}:{max(1, runs // 5)}")
-        return ",".join(words)
+        """harp-bench's --sizes."""
+        most = _RUNS_MAX if self.mode != "lat" else 2 * _RUNS_MAX
+        return sizes_argument(self.sizes, self.channels, _BYTES_A_RUN, (_RUNS_MIN, most))
 
 
 _ALLREDUCE = (8, KIB, 8 * KIB, 64 * KIB, 256 * KIB, MIB, 8 * MIB, 64 * MIB)
@@ -109,21 +112,6 @@ def has_program(host: Host) -> bool:
 
     in_namespace(host.netns, ask)
     return found[0]
-
-
-def time_us(mode: str, row: Mapping[str, Any]) -> float:
-    """The time of one operation, from a row of harp-bench's report.
-
-    Half a round trip, a message of a stream, or a collective operation; medians where each is
-    timed by itself.
-    """
-    if mode == "lat":
-        return float(row["half_round_trip_us"])
-    if mode == "bw":
-        return float(row["window_us"]) / float(row["messages"])
-    if mode == "allreduce":
-        return float(row["iteration_us"])
-    return float(row["time_us"])
 
 
 def bench_options(mode: str, transport: str, sizes: str, channels: int) -> BenchOptions:

@@ -31,6 +31,35 @@ def alternate(names: Sequence[str], rounds: int, say: Callable[[str], None]) -> 
             yield name
 
 
+def sizes_argument(
+    sizes: Sequence[int], channels: int, bytes_a_run: int, runs: tuple[int, int]
+) -> str:
+    """Return harp-bench's --sizes: bytes, repetitions and warm-up of each.
+
+    About bytes_a_run are moved for each size; runs: the least and the most repetitions.
+    """
+    words = []
+    for size in sizes:
+        count = min(max(runs[0], bytes_a_run // max(size * channels, 1)), runs[1])
+        words.append(f"{size}:{count}:{max(1, count // 5)}")
+    return ",".join(words)
+
+
+def time_us(mode: str, row: Mapping[str, Any]) -> float:
+    """The time of one operation, from a row of harp-bench's report.
+
+    Half a round trip, a message of a stream, or a collective operation; medians where each is
+    timed by itself.
+    """
+    if mode == "lat":
+        return float(row["half_round_trip_us"])
+    if mode == "bw":
+        return float(row["window_us"]) / float(row["messages"])
+    if mode == "allreduce":
+        return float(row["iteration_us"])
+    return float(row["time_us"])
+
+
 @dataclass(frozen=True)
 class BenchOptions:
     """Options of harp-bench; None selects its default."""
