@@ -39,7 +39,7 @@ from harp.cli.lab_options import (
     show,
 )
 from harp.cli.options import FiniteRange, output_option
-from harp.lab import RAILS_MAX, Lab, LabOptions, RailOptions
+from harp.lab import Lab, LabOptions, RailOptions
 from harp.lab.rails import Rails
 
 MBIT = 8e-6  # bytes per second to Mbit/s
@@ -311,26 +311,7 @@ def _columns(rows: Sequence[Sequence[float]], column: int) -> tuple[list[float],
     show_default=True,
     help="HARP_RAILS.",
 )
-@click.option(
-    "--cut-for",
-    "cut_s",
-    type=FiniteRange(0.5, 60),
-    default=3,
-    show_default=True,
-    help="Seconds until the rail is restored.",
-)
-@click.option(
-    "--after",
-    "after_s",
-    type=FiniteRange(0.5, 60),
-    default=8,
-    show_default=True,
-    help="Seconds after that.",
-)
 @plot_option
-@click.option(
-    "--rails", type=click.IntRange(2, RAILS_MAX), default=2, show_default=True, help="NICs."
-)
 @channels_option
 @lab_options
 @path_option

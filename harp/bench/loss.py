@@ -2,10 +2,10 @@
 """HARP and the kernel's TCP over a path that loses packets at random.
 
 Both ends of a run use the same stack, and harp-tcp drives both stacks with the same loop. Offloads
-are off for both, and a bridge in the middle drops packets (harp.lab.piped). Runs alternate, so
-that a noisy minute affects all of them; results are medians. The processes run under SCHED_FIFO
-unless configured otherwise. A stack in a process stops when the process is preempted, and half of
-the kernel's stack does not; other load on the machine is a property of neither.
+are off for both, and a bridge in the middle drops packets (harp.lab.piped). Runs alternate, so that
+a noisy minute affects all of them; results are medians. The processes run under SCHED_FIFO. A stack
+in a process stops when the process is preempted, and half of the kernel's stack does not; other
+load on the machine is a property of neither.
 """
 
 import statistics
@@ -37,12 +37,11 @@ Say = Callable[[str], None]
 
 def _end(host: Host, kind: str, options: "LossOptions") -> End:
     """Return an end of this kind: "harp", or a congestion control of the kernel."""
-    spin = ["--spin"] if options.spin else []
     if kind != HARP:
-        return End(host, ["--kernel", "--cc", kind, *spin])
+        return End(host, ["--kernel", "--cc", kind])
     library = _paths.find(_paths.XDP_LIBRARY).parent
     cc = [] if options.harp_cc is None else ["--cc", options.harp_cc]
-    return End(host, ["--ifname", host.ifname, "--lib-dir", library, *cc, *spin])
+    return End(host, ["--ifname", host.ifname, "--lib-dir", library, *cc])
 
 
 def check_kinds(kinds: Sequence[str]) -> None:
@@ -78,8 +77,6 @@ class LossOptions:
     seconds: float = 2
     mtu_bytes: int = 1500
     ipv6: bool = False
-    spin: bool = False
-    realtime: bool = True
     harp_cc: str | None = None
 
 
@@ -118,7 +115,7 @@ def _loss_round(
     port = PORTS["harp" if kind == HARP else "kernel"]
     for test, depth in (("stream", STREAM_DEPTH), ("single", 1)):
         dropper.lose_both_ways(loss, seed)
-        load = Load(depth=depth, seconds=options.seconds, realtime=int(options.realtime))
+        load = Load(depth=depth, seconds=options.seconds, realtime=1)
         report, _ = run_tcp(receiver, sender, lab.hosts[1].address, port, load)
         conn = report["flows"][0]["conn"]
         resent += conn["bytes_retransmitted"]
@@ -207,23 +204,13 @@ def _ratio(value: float, base: float) -> float:
 @click.option(
     "--seconds", type=FiniteRange(0.6, 60), default=2, show_default=True, help="Of each test."
 )
-@click.option("--spin", is_flag=True, help="Neither HARP nor kernel sockets ever sleep.")
 @click.option(
     "--cc", "harp_cc", metavar="NAME", help="HARP's congestion control, instead of its default."
-)
-@click.option(
-    "--priority",
-    type=click.Choice(["realtime", "normal"]),
-    default="realtime",
-    show_default=True,
-    help="Of the measured processes, both kinds; a busy machine disturbs normal ones.",
 )
 @click.option("--mtu", "mtu_bytes", type=type_mtu, default=1500, show_default=True, help="Bytes.")
 @ipv6_option
 @output_option
-def loss(
-    losses: tuple[float, ...], kinds: tuple[str, ...], priority: str, output: str, **given: Any
-) -> None:
+def loss(losses: tuple[float, ...], kinds: tuple[str, ...], output: str, **given: Any) -> None:
     """Compare HARP and kernel TCP over a path that loses packets at random; medians.
 
     Messages of 64 KiB: `stream`, 16 of them unanswered, and `single`, one at a time. A message's
@@ -238,7 +225,6 @@ def loss(
     options = LossOptions(
         losses=tuple(share / 100 for share in losses),
         kinds=(HARP, *kinds),
-        realtime=priority == "realtime",
         **given,
     )
     report = run_loss(options, console.err.print)

@@ -3,8 +3,8 @@
 
 Weights and gradients are one flat vector each, for the all-reduce; the layers are views of it.
 Training is deterministic: one seed gives the same batches and first weights everywhere.
-`python -m harp.demo.model EPOCHS SHARDS FILE` trains alone: a process of its own, so that it computes
-with the same number of threads as a rank.
+`python -m harp.demo.model EPOCHS SHARDS FILE` trains alone, in a process of its own, so that it
+computes with the same number of threads as a rank.
 """
 
 import sys
