@@ -1,12 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """harpctl bench idle: processor time of waiting ranks."""
 
-import secrets
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import click
@@ -26,25 +21,11 @@ from harp.cli.options import FiniteRange, output_option, plugin_option
 from harp.lab import Lab, LabOptions, memif
 
 
-@contextmanager
-def _encryption(encrypt: bool) -> Iterator[dict[str, str]]:
-    """Environment variables of ranks that encrypt their lanes; none for the others."""
-    if not encrypt:
-        yield {}
-        return
-    with tempfile.TemporaryDirectory(prefix="harp-key-") as folder:
-        key = Path(folder) / "key"
-        key.touch(mode=0o600)
-        key.write_text(secrets.token_hex(32) + "\n")
-        yield {"HARP_ENCRYPT": "aes-256-gcm", "HARP_KEY_FILE": str(key)}
-
-
 def _print_idle(report: dict[str, Any]) -> None:
     console.out.print(
         f"NET/{report['net']}, {report['ranks']} ranks, {report['channels']} channel(s),"
         f" {LabOptions(**report['lab']).words}"
-        + ("" if report["nic"] == "veth" else f", {report['nic']}")
-        + (", encrypted lanes" if report["encrypt"] else ""),
+        + ("" if report["nic"] == "veth" else f", {report['nic']}"),
         markup=False,
     )
     if words := path(report):
@@ -71,14 +52,6 @@ def _print_idle(report: dict[str, Any]) -> None:
     "--seconds", type=FiniteRange(0.1), default=60.0, show_default=True, help="Of each wait."
 )
 @channels_option
-@click.option("--encrypt", is_flag=True, help="Encrypt the lanes with a key made for this run.")
-@click.option(
-    "--timeout",
-    type=FiniteRange(0.1),
-    default=60.0,
-    show_default=True,
-    help="Seconds without progress after which the ranks end.",
-)
 @lab_options
 @path_option
 @nic_option
@@ -98,10 +71,7 @@ def idle(hosts: int, output: str, **given: Any) -> None:
     shape = lab_shape(given, hosts)
     if given["nic"] == memif.NIC:  # before the hosts are made
         memif.check(hosts, given["path"])
-    encrypt = given.pop("encrypt")
-    with _encryption(encrypt) as environment, Lab(shape) as lab:
-        timeout_s = given.pop("timeout")
-        options = BenchOptions("idle", timeout_s=timeout_s, environment=environment, **given)
-        report = run_bench(lab, options)
-    report |= {"lab": asdict(shape), "encrypt": encrypt, "nic": given["nic"]}
+    with Lab(shape) as lab:
+        report = run_bench(lab, BenchOptions("idle", **given))
+    report |= {"lab": asdict(shape), "nic": given["nic"]}
     show(report, output, _print_idle, is_good=report["ok"])
