@@ -41,10 +41,14 @@ static const char usage[] =
 	"  --abrupt            source, sink with a number of messages: exit without closing\n";
 
 const char *const bench_modes[] = {
-	[MODE_LAT] = "lat",           [MODE_BW] = "bw",
-	[MODE_IDLE] = "idle",         [MODE_ALLTOALL] = "alltoall",
-	[MODE_ALLREDUCE] = "allreduce", [MODE_SOURCE] = "source",
-	[MODE_SINK] = "sink",         NULL,
+	[MODE_LAT] = "lat",
+	[MODE_BW] = "bw",
+	[MODE_IDLE] = "idle",
+	[MODE_ALLTOALL] = "alltoall",
+	[MODE_ALLREDUCE] = "allreduce",
+	[MODE_SOURCE] = "source",
+	[MODE_SINK] = "sink",
+	NULL,
 };
 
 static int bench_usage(const char *what, const char *value)
@@ -179,8 +183,7 @@ static bool bench_number(struct bench *bench, int option, const char *text)
 	case O_SIZES:
 		return parse_sizes(bench, text);
 	case O_CHANNELS:
-		return parse_number(text, 1, PLAY_CHANNELS_MAX, &n) &&
-		       (o->channels = (int)n, true);
+		return parse_number(text, 1, PLAY_CHANNELS_MAX, &n) && (o->channels = (int)n, true);
 	case O_SECONDS:
 		return parse_number(text, 0.1, 86400, &bench->seconds);
 	case O_DATACHECK:

@@ -163,7 +163,8 @@ static int bench_alltoall_size(struct bench *bench, const struct bench_size *siz
 	int rc;
 
 	memset(&mine, 0, sizeof(mine));
-	rc = bench_stream(bench, &op, STREAM_BOTH, bytes, size->warm * pieces, n * pieces, false, NULL);
+	rc = bench_stream(bench, &op, STREAM_BOTH, bytes, size->warm * pieces, n * pieces, false,
+			  NULL);
 	if (rc)
 		return rc;
 	mine.time_ns = (op.received.end_ns - op.received.start_ns) / n;

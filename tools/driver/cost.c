@@ -52,7 +52,8 @@ static void ends_open(size_t size)
 	received = calloc(IN_FLIGHT_MAX, size);
 	check(!sent || !received, "no memory");
 	memset(sent, 1, IN_FLIGHT_MAX * size);
-	check((int)net.table->reg_mr(send_comm, sent, IN_FLIGHT_MAX * size, NCCL_PTR_HOST, &send_mr),
+	check((int)net.table->reg_mr(send_comm, sent, IN_FLIGHT_MAX * size, NCCL_PTR_HOST,
+				     &send_mr),
 	      "regMr");
 	check((int)net.table->reg_mr(recv_comm, received, IN_FLIGHT_MAX * size, NCCL_PTR_HOST,
 				     &recv_mr),

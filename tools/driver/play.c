@@ -81,10 +81,9 @@ int play_fail_call(struct play *play, const char *call, int nccl, int channel, i
 	log_last_warn(warn, sizeof(warn));
 	if (peer >= 0)
 		snprintf(where, sizeof(where), " (channel %d, rank %d)", channel, peer);
-	play_fail_nccl(play, nccl, "%s: %s failed with %s (%d)%s%s%s",
-		       play->net.table->name, call, net_result_name(nccl),
-		       nccl, where, warn[0] ? "; its last warning: " : "; it gave no warning",
-		       warn);
+	play_fail_nccl(play, nccl, "%s: %s failed with %s (%d)%s%s%s", play->net.table->name, call,
+		       net_result_name(nccl), nccl, where,
+		       warn[0] ? "; its last warning: " : "; it gave no warning", warn);
 	return -1;
 }
 

@@ -85,8 +85,7 @@ static struct play *play_alloc(const struct play_options *options)
 	return play;
 }
 
-int play_open(const struct play_options *options, struct play **out, char *error,
-		  size_t error_len)
+int play_open(const struct play_options *options, struct play **out, char *error, size_t error_len)
 {
 	struct play *play;
 	uint64_t session;

@@ -204,15 +204,13 @@ void conn_describe(const struct conn *conn, char *text, size_t len)
 		snprintf(text, len,
 			 "channel %d, sends to rank %d: %llu ready, %llu posted, %llu completed",
 			 conn->channel, conn->peer, (unsigned long long)conn->filled,
-			 (unsigned long long)conn->transmitted,
-			 (unsigned long long)conn->done);
+			 (unsigned long long)conn->transmitted, (unsigned long long)conn->done);
 	else
 		snprintf(text, len,
 			 "channel %d, receives from rank %d: %llu wanted, %llu posted, "
 			 "%llu completed",
 			 conn->channel, conn->peer, (unsigned long long)conn->limit,
-			 (unsigned long long)conn->posted,
-			 (unsigned long long)conn->received);
+			 (unsigned long long)conn->posted, (unsigned long long)conn->received);
 }
 
 static uint64_t progress_cpu_ns(void)

@@ -128,8 +128,7 @@ static int rdv_receive(struct rendezvous *rdv, int fd, uint32_t kind, const char
 		return rc;
 	h.label[sizeof(h.label) - 1] = 0;
 	if (h.magic != RDV_MAGIC)
-		return rdv_error(rdv, PLAY_PEER, "%s: %s does not speak this protocol", label,
-				 who);
+		return rdv_error(rdv, PLAY_PEER, "%s: %s does not speak this protocol", label, who);
 	if (h.kind == RDV_FAILED && h.len < PLAY_ERROR_BYTES / 2) {
 		char why[PLAY_ERROR_BYTES / 2] = "";
 
@@ -203,9 +202,8 @@ static int rdv_admit(struct rendezvous *rdv, int fd)
 	}
 	if (h.ranks != rdv->ranks || h.rank <= 0 || h.rank >= rdv->ranks) {
 		close(fd);
-		return rdv_error(rdv, PLAY_USAGE,
-				 "a rank %d of %d arrived at a root of %d ranks", h.rank, h.ranks,
-				 rdv->ranks);
+		return rdv_error(rdv, PLAY_USAGE, "a rank %d of %d arrived at a root of %d ranks",
+				 h.rank, h.ranks, rdv->ranks);
 	}
 	if (rdv->fds[h.rank] >= 0) {
 		close(fd);

@@ -20,7 +20,8 @@ enum play_result {
 	PLAY_OK = 0,
 	PLAY_WRONG = 1, /* data or a message's size arrived wrong */
 	PLAY_USAGE = 2, /* an option is out of range; the text says which */
-	PLAY_HANG = 3, /* nothing moved for timeout_s; the text names what waits, and for which rank */
+	PLAY_HANG =
+		3, /* nothing moved for timeout_s; the text names what waits, and for which rank */
 	PLAY_PLUGIN = 4,      /* the plugin can't be loaded, or a call of it failed */
 	PLAY_PEER = 5,        /* the root can't be reached, or another rank left or failed */
 	PLAY_INTERRUPTED = 6, /* a signal */
@@ -30,9 +31,9 @@ struct rendezvous {
 	int rank, ranks;
 	uint64_t timeout_ns;
 	const atomic_bool *interrupted;
-	int listen_fd;               /* rank 0, while ranks arrive; else -1 */
+	int listen_fd;           /* rank 0, while ranks arrive; else -1 */
 	int fds[PLAY_RANKS_MAX]; /* rank 0: of each rank; others: [0] is the root; -1: none */
-	uint32_t sequence; /* number of the exchange: ranks in different ones is an error */
+	uint32_t sequence;       /* number of the exchange: ranks in different ones is an error */
 	char error[PLAY_ERROR_BYTES];
 };
 

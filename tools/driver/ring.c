@@ -26,7 +26,7 @@
 #define RING_SLICE (2u * PLAY_SLOT_BYTES / sizeof(float))
 #define RING_SLICES 2u
 #define RING_SMALL (65536u / sizeof(float)) /* chunks up to here travel as one message */
-#define RING_ALIGN 4u /* elements: slices start at 16 bytes */
+#define RING_ALIGN 4u                       /* elements: slices start at 16 bytes */
 
 static size_t ring_align(size_t n)
 {
@@ -231,8 +231,8 @@ static void ring_describe(struct op *op, char *text, size_t len)
 	char one[256];
 	size_t at = 0;
 
-	snprintf(text, len, "iteration %u of %u, %zu elements",
-		 (unsigned)ring->iteration + 1, ring->iterations, ring->count);
+	snprintf(text, len, "iteration %u of %u, %zu elements", (unsigned)ring->iteration + 1,
+		 ring->iterations, ring->count);
 	for (int c = 0; c < ring->play->options.channels; c++) {
 		struct ring_part *part = &ring->parts[c];
 

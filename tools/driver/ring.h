@@ -25,7 +25,7 @@ struct ring_op {
 	const float *src;
 	float *dst;
 	size_t count;
-	unsigned iterations;    /* run back to back, as a stream of launches does */
+	unsigned iterations; /* run back to back, as a stream of launches does */
 	unsigned iteration;
 	uint64_t *iteration_ns; /* may be NULL: end of each iteration, CLOCK_MONOTONIC */
 	uint64_t start_ns;

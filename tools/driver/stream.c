@@ -113,8 +113,7 @@ static bool stream_stopped(const struct stream_op *stream)
 		    (!stream->first_empty[c] ||
 		     ch->send.done < stream->first_empty[c] + ch->send.depth))
 			return false;
-		if ((stream->role & STREAM_RECEIVE) &&
-		    ch->recv.consumed < ch->recv.limit)
+		if ((stream->role & STREAM_RECEIVE) && ch->recv.consumed < ch->recv.limit)
 			return false;
 	}
 	return true;

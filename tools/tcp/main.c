@@ -282,8 +282,8 @@ static void client_report(struct stream *s, const struct options *o, const struc
 	} else {
 		printf("{\"tool\": \"harp-tcp\", \"test\": \"%s\", \"bytes\": %" PRIu64
 		       ", \"seconds\": %.6f, \"size\": %u, \"rtt_ns\": ",
-		       names[request->test], request->test == TEST_ECHO ? 0 : request->bytes, seconds,
-		       request->size);
+		       names[request->test], request->test == TEST_ECHO ? 0 : request->bytes,
+		       seconds, request->size);
 		samples_json(rtt, stdout);
 		printf(", \"conn\": ");
 		s->host->ops->describe(s->host, s, stdout);

@@ -11,7 +11,7 @@
 #define STREAMS_MAX 64u /* at once */
 
 struct stream_options {
-	bool external;                         /* messages are sent from where they lie */
+	bool external;                  /* messages are sent from where they lie */
 	bool kernel, spin, frames, ecn; /* spin: never sleep */
 	const char *ifname, *lib_dir;
 	const char *daemon; /* harpd's socket: lease the queue. NULL: open it */
