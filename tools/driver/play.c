@@ -117,7 +117,7 @@ static void play_give_up(struct play *play, const char *what)
 	pthread_mutex_lock(&play->lock);
 }
 
-int play_wait(struct play *play, const char *what)
+static int play_wait(struct play *play, const char *what)
 {
 	uint64_t moved = atomic_load_explicit(&play->moved, memory_order_relaxed);
 	uint64_t since_ns = play_now_ns();

@@ -166,7 +166,7 @@ static int ring_step(struct ring_op *ring, struct ring_part *part)
 /* At the end of an iteration notes the time and begins the next. */
 static bool ring_iterate(struct ring_op *ring)
 {
-	uint64_t iteration = ring->iteration;
+	unsigned iteration = ring->iteration;
 
 	for (int c = 0; c < ring->play->options.channels; c++)
 		if (!ring->parts[c].over)
