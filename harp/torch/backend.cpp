@@ -764,8 +764,38 @@ class HarpBackend : public c10d::Backend
 	intrusive_ptr<Work> allreduce_coalesced(
 		std::vector<Tensor> &tensors, const c10d::AllreduceCoalescedOptions &opts) override
 	{
-		return allreduce_each(OpType::ALLREDUCE_COALESCED, "harp:all_reduce_coalesced",
-				      tensors, opts);
+		at::AutoDispatchBelowAutograd guard;
+
+		if (tensors.empty())
+			refuse("harp:all_reduce_coalesced", "no tensors were given");
+		for (const Tensor &tensor : tensors) {
+			check_dense("harp:all_reduce_coalesced", tensor);
+			same_type("harp:all_reduce_coalesced", tensor, tensors[0]);
+		}
+		if (tensors.size() == 1)
+			return allreduce_each(OpType::ALLREDUCE_COALESCED,
+					      "harp:all_reduce_coalesced", tensors, opts);
+		/* One operation on one range costs less than many small ones. */
+		std::vector<Tensor> flat;
+		for (const Tensor &tensor : tensors)
+			flat.push_back(
+				tensor.resolve_conj().resolve_neg().contiguous().view({ -1 }));
+		const Tensor joined = at::cat(flat);
+		Plan plan =
+			make_plan(OpType::ALLREDUCE_COALESCED, "harp:all_reduce_coalesced", opts);
+		Call &call = plan.add(HARP_COLL_ALLREDUCE, joined, count_of(joined));
+		int64_t offset = 0;
+
+		plan.reduces(call, joined, opts.reduceOp);
+		call.call.in = call.call.out = Plan::memory_of(joined);
+		plan.kept.push_back(joined);
+		plan.inputs = plan.outputs = tensors;
+		for (const Tensor &tensor : tensors) {
+			plan.copies.emplace_back(tensor, joined.narrow(0, offset, tensor.numel())
+								 .view(tensor.sizes()));
+			offset += tensor.numel();
+		}
+		return run(std::move(plan), opts.asyncOp);
 	}
 
 	intrusive_ptr<Work> allreduce_sparse(std::vector<Tensor> &tensors,
