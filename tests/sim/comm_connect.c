@@ -98,13 +98,8 @@ uint8_t rails_lanes_taken(int dev)
 	return PREAMBLE_LANES_MAX;
 }
 
-/* A NIC is also its acceptor, which accepts no first lanes. */
-int acceptor_dev(const struct acceptor *acceptor)
-{
-	return (int)((const struct csim_nic *)(const void *)acceptor)->rail;
-}
-
-size_t acceptor_rails(const struct acceptor *acceptor, uint8_t out[RAILS_BYTES_MAX])
+/* No first lane is accepted. */
+size_t acceptor_rails(int dev, uint8_t out[RAILS_BYTES_MAX])
 {
 	return 0;
 }
@@ -303,16 +298,14 @@ void csim_controls_end(struct csim *sim)
 
 static void listener_open(struct csim_nic *nic, uint64_t kind)
 {
-	struct acceptor *acceptor = (struct acceptor *)(void *)nic;
-
 	if (kind == CSN_KERNEL && !nic->kernel_pending) {
 		nic->kernel_pending = calloc(1, sizeof(*nic->kernel_pending));
 		if (!nic->kernel_pending)
 			abort();
-		pending_set_init(nic->kernel_pending, acceptor, NULL);
+		pending_set_init(nic->kernel_pending, (int)nic->rail, NULL);
 	}
 	if (kind == CSN_HARP && !nic->lane_listener &&
-	    stack_listener_open(&nic->lane_listener, acceptor, &nic->engine))
+	    stack_listener_open(&nic->lane_listener, (int)nic->rail, &nic->engine))
 		(void)runner_fail("host %u rail %u: no listener for lanes", nic->host, nic->rail);
 }
 
