@@ -19,6 +19,7 @@
 #include "connect/listener.h"
 #include "connect/peers.h"
 #include "connect/rails.h"
+#include "connect/registry.h"
 #include "lane/lane_encrypted.h"
 #include "lane/lane_harp.h"
 #include "process/forkguard.h"
@@ -107,6 +108,23 @@ size_t acceptor_rails(int dev, uint8_t out[RAILS_BYTES_MAX])
 int forkguard_accept(int fd, struct sockaddr_storage *peer)
 {
 	abort(); /* control_accept() calls pending_set_add() */
+}
+
+int __real_registry_join(uint64_t comm_id, const uint8_t key[PREAMBLE_KEY_BYTES], struct lane *lane,
+			 const struct comm_lane_options *opt);
+int __wrap_registry_join(uint64_t comm_id, const uint8_t key[PREAMBLE_KEY_BYTES], struct lane *lane,
+			 const struct comm_lane_options *opt);
+
+/* It holds the registry's lock, for which a thread that interleaves would wait. */
+int __wrap_registry_join(uint64_t comm_id, const uint8_t key[PREAMBLE_KEY_BYTES], struct lane *lane,
+			 const struct comm_lane_options *opt)
+{
+	int rc;
+
+	connect_sim->depth++;
+	rc = __real_registry_join(comm_id, key, lane, opt);
+	connect_sim->depth--;
+	return rc;
 }
 
 /* ---- the control thread ------------------------------------------------------------------------ */
