@@ -105,6 +105,8 @@ static bool connect_meets_trouble(const struct csim *sim, const struct csn_lane 
 	if (spec->kind == CSN_HARP && (from->loss_ppm || from->corrupt_ppm || from->queue_bytes ||
 				       to->loss_ppm || to->corrupt_ppm || to->queue_bytes))
 		return true;
+	if (sim->hosts[c->from].nics[spec->rail]->gone || sim->hosts[c->to].nics[spec->rail]->gone)
+		return true;
 	for (unsigned i = 0; i < sim->scenario->event_count; i++) {
 		const struct csn_event *e = &sim->scenario->events[i];
 
