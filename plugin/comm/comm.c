@@ -199,7 +199,7 @@ int comm_post(struct comm *comm, void *data, size_t size, int tag, const void *m
 	request->received = 0;
 	request->begun = false;
 	request->used_kinds = 0;
-	request->buffer = -1;
+	request->chunk = -1;
 	request->kinds = LANE_HARP | LANE_KERNEL;
 	if (comm->failover && comm->side == COMM_SEND)
 		request->kinds = size <= comm->tx.harp_bytes_max ? LANE_HARP : LANE_KERNEL;
