@@ -93,29 +93,20 @@ static inline struct comm_stats *comm_add(uint64_t comm_id)
 	return stats;
 }
 
-/* The owner of the lane of that index. */
-#define OWNER(index) ((void *)(uintptr_t)(0x1000u + (index)))
-
-static inline struct lane_stats *lane_add_owner(struct comm_stats *comm, unsigned index,
-						enum harp_page_kind kind, const void *owner)
+static inline struct lane_stats *lane_add(struct comm_stats *comm, unsigned index,
+					  enum harp_page_kind kind)
 {
 	struct lane_stats_options opt = {
 		.index = index,
 		.kind = kind,
 		.local = { .addr = harp_addr_v4(10, 0, 0, 1), .port = (uint16_t)(5000 + index) },
 		.remote = { .addr = harp_addr_v4(10, 0, 0, 2), .port = 4711 },
-		.owner = owner,
 	};
-	struct lane_stats *stats = lane_stats_open(comm, &opt);
+	struct lane_stats *stats = lane_stats_new(comm, index);
 
 	CHECK(stats);
+	lane_stats_open(comm, &opt);
 	return stats;
-}
-
-static inline struct lane_stats *lane_add(struct comm_stats *comm, unsigned index,
-					  enum harp_page_kind kind)
-{
-	return lane_add_owner(comm, index, kind, OWNER(index));
 }
 
 #endif

@@ -63,7 +63,7 @@ TEST(a_comm_and_its_lanes_are_counted_and_their_records_emptied)
 	lane_stats_moved_here(kernel);
 	lane_stats_stalled(harp, true);
 	lane_stats_stalled(harp, true);
-	lane_stats_died(harp, OWNER(0), -ECONNRESET);
+	lane_stats_died(harp, -ECONNRESET);
 	lane_stats_stalled(harp, false); /* too late */
 	CHECK_EQ(page_lane(0).value[HARP_LANE_state], HARP_PAGE_LANE_DEAD);
 	CHECK_EQ(page_lane(0).value[HARP_LANE_end], HARP_PAGE_LANE_END_reset);
@@ -81,13 +81,12 @@ TEST(a_comm_and_its_lanes_are_counted_and_their_records_emptied)
 	CHECK_EQ(page_lane(0).value[HARP_LANE_lanes], 2);
 	CHECK_EQ(page_counter(HARP_JOB_lanes_replaced), 1);
 	CHECK_EQ(page_counter(HARP_JOB_lanes_stalled), 1);
-	/* An open lane is replaced. What happens to it afterwards does not count for its successor. */
-	CHECK(lane_add_owner(comm, 0, HARP_PAGE_KIND_HARP, comm) == harp);
-	lane_stats_closed(harp, OWNER(0));
+	/* An open lane is replaced. */
+	CHECK(lane_add(comm, 0, HARP_PAGE_KIND_HARP) == harp);
 	CHECK_EQ(page_lane(0).value[HARP_LANE_rerolls], 1);
 	CHECK_EQ(page_lane(0).value[HARP_LANE_state], HARP_PAGE_LANE_OPEN);
 	CHECK_EQ(page_comm(0).value[HARP_COMM_lanes_open], 2);
-	lane_stats_closed(harp, comm);
+	lane_stats_closed(harp);
 	CHECK_EQ(page_lane(0).value[HARP_LANE_state], HARP_PAGE_LANE_DEAD);
 	CHECK_EQ(page_lane(0).value[HARP_LANE_end],
 		 HARP_PAGE_LANE_END_reset); /* the last that was lost */
@@ -132,7 +131,7 @@ TEST(every_reason_for_a_lost_lane_has_its_counter)
 			HARP_JOB_lanes_died_reset + ends[i].end - HARP_PAGE_LANE_END_reset;
 		uint64_t before = page_counter((enum harp_job_counter)counter);
 
-		lane_stats_died(lane_add(comm, i, HARP_PAGE_KIND_HARP), OWNER(i), ends[i].error);
+		lane_stats_died(lane_add(comm, i, HARP_PAGE_KIND_HARP), ends[i].error);
 		CHECK_EQ(page_counter((enum harp_job_counter)counter), before + 1);
 		CHECK_EQ(page_lane(i).value[HARP_LANE_end], ends[i].end);
 		snprintf(name, sizeof(name), "lanes_died_%s", harp_lane_end_name(ends[i].end));
