@@ -4,7 +4,7 @@
  * printed, read again, reduced (elements.h).
  *
  * Hosts have one NIC on each rail, and a rail is one wire. A comm sends from one host to another, over lanes:
- * HARP's (real stacks on the rail's wire) and simulated kernel lanes (comm_stream.h).
+ * HARP's (real stacks on the rail's wire) and simulated kernel lanes (comm_stream.c).
  */
 #ifndef HARP_TESTS_COMM_SCENARIO_H
 #define HARP_TESTS_COMM_SCENARIO_H
@@ -62,8 +62,7 @@ enum csn_event_kind {
 	  0) /* chance that other threads run in the middle of a send or receive */                      \
 	X(hold_ppm,                                                                                      \
 	  0) /* chance, per turn of an application, that another thread holds a poller */                \
-	X(no_epoll_ppm,                                                                                  \
-	  0) /* chance that kernel lanes get no epoll, or an attempt no place in the control thread's */ \
+	X(no_epoll_ppm, 0) /* chance that an attempt gets no place in the control thread's epoll */      \
 	X(no_ticks, 0)       /* polls look only at lanes that were woken */                              \
 	X(kernel_threads, 0) /* the control thread runs between applications */                          \
 	X(plant, SCN_KEEP)   /* a bug to be found: enum csn_plant */
