@@ -92,8 +92,7 @@ struct comm_lane *comm_lane_new(struct comm *comm, struct lane *lane,
 		each->awaited = &comm->awaited;
 	lane->owner = l;
 	lane->notify = notify;
-	if (lane->ops->label)
-		lane->ops->label(lane, comm->side == COMM_SEND ? "NCCL send" : "NCCL receive");
+	lane_harp_label(lane, comm->side == COMM_SEND ? "NCCL send" : "NCCL receive");
 	return l;
 }
 

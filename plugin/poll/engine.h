@@ -43,8 +43,6 @@ struct engine_lane_ops {
 /* Adds a lane to its engine, or removes it. */
 void engine_add_lane(struct engine *engine, struct engine_lane *l);
 void engine_remove_lane(struct engine_lane *l);
-/* The first lane of the engine's list. */
-struct engine_lane *engine_lanes(struct engine *engine);
 /* Counts lanes that wait for the end of their close: +1 or -1. */
 void engine_lanes_closing(struct engine *engine, int change);
 

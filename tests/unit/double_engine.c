@@ -167,6 +167,18 @@ void lane_harp_delay_acks(struct lane *lane)
 	(void)lane;
 }
 
+void lane_harp_observe(struct lane *lane, uint64_t latency_ns)
+{
+	(void)lane;
+	(void)latency_ns;
+}
+
+void lane_harp_label(struct lane *lane, const char *text)
+{
+	(void)lane;
+	(void)text;
+}
+
 void lane_harp_tcp_options(struct harp_tcp_options *opt, int dscp)
 {
 	(void)dscp;
