@@ -158,10 +158,9 @@ static struct comm *comm_new(enum comm_side side)
 
 static void comm_closes(struct comm *comm)
 {
-	uint64_t closing = plugin_memory_comm_closes(comm);
-
+	plugin_memory_comm_closes(comm);
+	CHECK_EQ(comm->registered, 0);
 	free(comm);
-	plugin_memory_comm_closed(closing);
 }
 
 static void engines_begin(bool second_reads)
@@ -363,31 +362,4 @@ TEST(an_engine_that_closes_is_asked_until_it_has_let_go)
 		engine_leaves(&engines[2]);
 		comm_closes(comm);
 	}
-}
-
-TEST(a_comm_at_the_address_of_a_closing_one_keeps_its_memory)
-{
-	struct comm *comm = comm_new(COMM_SEND);
-	unsigned before = withdrawn.count;
-	void *old, *new;
-	uint64_t closing;
-
-	engines_begin(true);
-	plugin_memory_engine_open(&engines[0]);
-	old = add(comm, 0);
-	closing = plugin_memory_comm_closes(comm);
-	CHECK_EQ(comm->registered, 0);
-	CHECK_EQ(engines[0].known[0], 1); /* its lanes send from there still */
-	memset(comm, 0, sizeof(*comm));
-	comm->side = COMM_SEND;
-	new = add(comm, 1);
-	plugin_memory_comm_closed(closing);
-	CHECK_EQ(engines[0].known[0], 0);
-	CHECK_EQ(engines[0].known[1], 1);
-	CHECK_EQ(plugin_memory_remove(old), 0);
-	CHECK_EQ(withdrawn.count, before);
-	CHECK_EQ(plugin_memory_remove(new), 0);
-	CHECK(withdrawn.count == before + 1 && withdrawn.comm == comm);
-	engine_leaves(&engines[0]);
-	comm_closes(comm);
 }
