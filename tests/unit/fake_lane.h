@@ -30,8 +30,6 @@ struct fake_lane {
 	bool event;  /* owed to the owner */
 	bool closed; /* by its owner */
 	bool aborted;
-	bool taken_is_done; /* done_bytes() as a kernel lane's: what the pipe has taken */
-	unsigned asked;     /* calls of info() */
 };
 
 struct fake_pair {
@@ -39,8 +37,6 @@ struct fake_pair {
 	struct rng rng;
 	struct fake_pipe pipes[2];
 	struct fake_lane lanes[2];
-	uint64_t rto_ns; /* what info() says of both ends */
-	bool frozen; /* the path is cut without an error: nothing arrives, nothing is acknowledged */
 };
 
 /* capacity: bytes that either pipe holds. */
