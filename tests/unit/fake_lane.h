@@ -42,8 +42,8 @@ struct fake_pair {
 /* capacity: bytes that either pipe holds. */
 void fake_pair_init(struct fake_pair *pair, uint64_t seed, size_t capacity);
 void fake_pair_free(struct fake_pair *pair);
-/* One turn: acknowledges some, delivers owed events, runs posted work. True: something happened. */
-bool fake_pair_turn(struct fake_pair *pair);
+/* One turn: acknowledges some, delivers owed events, runs posted work. */
+void fake_pair_turn(struct fake_pair *pair);
 /* Bytes out of nowhere into what lane reads. Returns how many fitted. */
 size_t fake_inject(struct fake_lane *lane, const void *bytes, size_t len);
 /* The other side's process died. */
