@@ -98,22 +98,14 @@ static void check_both_carry(void)
 	CHECK(w.got[1] > 9000000);
 }
 
-TEST(equal_lanes_share)
-{
-	world_open(3, 10000);
-	world_run(1000, 16 * CHUNK);
-	for (unsigned i = 0; i < 3; i++)
-		CHECK(w.got[i] > 9500000);
-	CHECK_EQ(w.events, 0);
-}
-
-TEST(a_lane_with_a_tenth_of_the_rate_does_not_set_the_pace)
+/* tests/sim/comm_share.c has what it costs. */
+TEST(a_lane_with_a_tenth_of_the_rate_is_slow_until_it_recovers)
 {
 	world_open(3, 10000);
 	world_run(500, 16 * CHUNK);
+	CHECK_EQ(w.events, 0);
 	w.rate[1] = 1000;
 	world_run(1000, 16 * CHUNK);
-	CHECK(w.got[0] + w.got[1] + w.got[2] > 18000000); /* 90 % of the healthy two */
 	CHECK(w.events & SCHEDULER_SLOW);
 	w.rate[1] = 10000;
 	world_run(2000, 16 * CHUNK);
