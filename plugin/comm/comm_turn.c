@@ -383,7 +383,7 @@ void comm_poll(struct comm *comm)
 	atomic_store_explicit(&comm->poller.polled_ns, now_ns, memory_order_relaxed);
 	if (comm_has_engines(comm)) {
 		/* A single lane needs no tick: it can't stall while siblings move. A tick would
-		 * wake the background poller. */
+		 * wake the control thread. */
 		if (comm->failover && now_ns - comm->ticked_ns >= TICK_NS)
 			comm_tick(comm, now_ns);
 		comm_poll_engines(comm, now_ns);

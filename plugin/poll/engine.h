@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * engine.h - engines: this process's HARP instances (an AF_XDP or DPDK queue and a stack) with a
- * poller each, and the background poller.
+ * poller each.
  *
  * A device has one set of engines in a process, shared by all contexts and comms
  * (connect/interfaces.c).
  *
- *   engine.c         engines by harpd or by the process itself, their sets, fork
- *   engine_turn.c    one engine: lanes, turns of its poller, its end
- *   engine_thread.c  the background poller
+ *   engine.c             engines by harpd or by the process itself, their sets, fork
+ *   engine_turn.c        one engine: lanes, turns of its poller, its end
+ *   engine_background.c  turns by the control thread
  */
 #ifndef HARP_PLUGIN_ENGINE_H
 #define HARP_PLUGIN_ENGINE_H
@@ -20,6 +20,7 @@
 #include "harp_page.h"
 
 #define ENGINES_MAX 64u /* of one device; HARP_INSTANCES' range */
+#define ENGINES_TOTAL_MAX (PLUGIN_DEVICES_MAX * ENGINES_MAX)
 
 struct engine;
 struct engine_set;

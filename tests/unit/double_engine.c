@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "poll/control.h"
 #include "poll/engine.h"
 #include "harp_host.h"
 #include "lane/lane_harp.h"
@@ -129,6 +130,25 @@ bool engine_reaches(struct engine *engine, const struct harp_addr *dst, struct h
 	(void)source;
 	snprintf(why, why_len, "this build has no stack");
 	return false;
+}
+
+bool background_turn(void)
+{
+	return false;
+}
+
+unsigned background_sleep(struct pollfd *fds, uint64_t now_ns, uint64_t *until_ns)
+{
+	(void)fds;
+	(void)now_ns;
+	(void)until_ns;
+	return 0;
+}
+
+void background_awake(const struct pollfd *fds, unsigned count)
+{
+	(void)fds;
+	(void)count;
 }
 
 void engine_fork_prepare(void)
