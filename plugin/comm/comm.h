@@ -22,6 +22,7 @@
 
 #include <sys/queue.h>
 
+#include "comm/background.h"
 #include "comm/comm_event.h"
 #include "comm/ranges.h"
 #include "comm/scheduler.h"
@@ -229,8 +230,8 @@ struct comm {
 	struct comm_stats *stats;
 	/* Of other modules. */
 	LIST_ENTRY(comm) ctx_link;    /* in ctx's list, under its lock */
-	struct comm *next;            /* in the acceptor's list; once closed, in background.c's */
-	uint64_t close_deadline_ns;   /* background.c */
+	struct comm *next;            /* in the acceptor's list */
+	struct comm_background background;
 	struct registry_entry *entry; /* registry.c; NULL: no further lanes are accepted */
 	struct connector *connector;  /* connector.c; NULL: no further lanes are connected */
 	unsigned registered;          /* memory.c: registrations, under its lock */

@@ -20,7 +20,6 @@ struct registry_entry {
 	uint64_t id;
 	struct comm *comm;
 	uint8_t key[PREAMBLE_KEY_BYTES];
-	struct comm_background background;
 	struct work free_work;
 };
 
@@ -71,7 +70,7 @@ static int registry_insert(struct comm *comm, uint64_t comm_id, const uint8_t *k
 	entry->next = *bucket;
 	*bucket = entry;
 	comm->entry = entry;
-	background_begin(&entry->background, comm);
+	background_begin(comm);
 	return 0;
 }
 
@@ -94,7 +93,7 @@ void registry_remove(struct comm *comm)
 		return;
 	registry_hide(comm);
 	comm->entry = NULL;
-	background_end(&entry->background);
+	background_end(comm);
 	/* Runs after work that the comm may have posted to the control thread. */
 	control_post(&entry->free_work);
 }
