@@ -349,7 +349,9 @@ const struct harp_page_comm *comm_stats_record(const struct comm_stats *stats)
 
 const struct lane_stats *comm_stats_lane(const struct comm_stats *stats, unsigned index)
 {
-	return stats->lanes[index];
+	const struct lane_stats *lane = stats->lanes[index];
+
+	return lane && lane->comm ? lane : NULL;
 }
 
 static bool lane_is_open(const struct lane_stats *stats)
