@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_lane_page.c - the job's statistics region. */
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,8 +14,108 @@
 #include "double_env.h"
 #include "poll/poller.h"
 #include "process/forkguard.h"
-#include "job_page.h"
+#include "page_find.h"
 #include "stats/lane_page.h"
+
+/* ---- the region, written by the test and read as another process reads it ------------------- */
+
+static int reader = -1; /* what page_find() found */
+
+static struct harp_page_status page_status(void)
+{
+	struct harp_page_status status = { 0 };
+
+	CHECK_EQ(harp_page_read(reader, HARP_PAGE_STATUS, 0, &status, sizeof(status), 1), 1);
+	return status;
+}
+
+static struct harp_page_comm page_comm(uint32_t place)
+{
+	struct harp_page_comm comm = { 0 };
+
+	CHECK_EQ(harp_page_read(reader, HARP_PAGE_COMMS, place, &comm, sizeof(comm), 1), 1);
+	return comm;
+}
+
+static struct harp_page_lane page_lane(uint32_t place)
+{
+	struct harp_page_lane lane = { 0 };
+
+	CHECK_EQ(harp_page_read(reader, HARP_PAGE_LANES, place, &lane, sizeof(lane), 1), 1);
+	return lane;
+}
+
+static struct harp_page_rail page_rail(enum harp_page_kind kind)
+{
+	struct harp_page_rail rail = { 0 };
+
+	CHECK_EQ(harp_page_read(reader, HARP_PAGE_RAILS, kind == HARP_PAGE_KIND_KERNEL, &rail,
+				sizeof(rail), 1),
+		 1);
+	return rail;
+}
+
+static uint64_t page_counter(enum harp_job_counter counter)
+{
+	uint64_t value = 0;
+
+	CHECK_EQ(harp_page_read(reader, HARP_PAGE_JOB, counter, &value, 8, 1), 1);
+	return value;
+}
+
+#define ROWS 64u /* HARP_PAGE_FLOWS 4, 16 lanes each */
+
+static void page_begin(void)
+{
+	env_config.page_flows = 4;
+	lane_page_open();
+	reader = page_find();
+	CHECK(reader >= 0);
+}
+
+static void page_end(void)
+{
+	struct harp_page_status status = { 0 };
+
+	lane_page_close();
+	CHECK_EQ(harp_page_read(reader, HARP_PAGE_STATUS, 0, &status, sizeof(status), 1), 1);
+	CHECK_EQ(status.ended, 1);
+	CHECK_EQ(status.comms_open, 0);
+	CHECK_EQ(status.flows_open, 0);
+	close(reader);
+	CHECK_EQ(page_find(), -1);
+}
+
+static struct comm_stats *comm_add(uint64_t comm_id)
+{
+	struct comm_stats_options opt = {
+		.comm_id = comm_id,
+		.side = HARP_PAGE_SIDE_SEND,
+		.remote = { .addr = harp_addr_v4(10, 0, 0, 2), .port = 4711 },
+	};
+	struct comm_stats *stats = comm_stats_new(&opt);
+
+	CHECK(stats);
+	return stats;
+}
+
+static struct lane_stats *lane_add(struct comm_stats *comm, unsigned index,
+					  enum harp_page_kind kind)
+{
+	struct lane_stats_options opt = {
+		.index = index,
+		.kind = kind,
+		.local = { .addr = harp_addr_v4(10, 0, 0, 1), .port = (uint16_t)(5000 + index) },
+		.remote = { .addr = harp_addr_v4(10, 0, 0, 2), .port = 4711 },
+	};
+	struct lane_stats *stats = lane_stats_new(comm, index);
+
+	CHECK(stats);
+	lane_stats_open(comm, &opt);
+	return stats;
+}
+
+/* ---- records -------------------------------------------------------------------------------- */
 
 TEST(a_comm_and_its_lanes_are_counted_and_their_records_emptied)
 {
