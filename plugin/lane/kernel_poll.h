@@ -24,10 +24,11 @@ struct kernel_member {
 struct kernel_poll {
 	struct kernel_member *members;
 	struct kernel_member *hot; /* the last one that brought data */
-	unsigned looks, silent;    /* looks in all; calls of poll() in a row that found nothing */
-	bool looked;               /* in this turn */
-	bool rare;                 /* the previous turn was RARE_NS ago or more */
-	uint64_t turned_ns;        /* previous turn */
+	unsigned count;
+	unsigned looks, silent; /* looks in all; calls of poll() in a row that found nothing */
+	bool looked;            /* in this turn */
+	bool rare;              /* the previous turn was RARE_NS ago or more */
+	uint64_t turned_ns;     /* previous turn */
 };
 
 void kernel_poll_add(struct kernel_poll *poll, struct kernel_member *member);
@@ -38,7 +39,7 @@ void kernel_poll_begin(struct kernel_poll *poll, uint64_t now_ns);
 void kernel_poll_look(struct kernel_poll *poll);
 static inline bool kernel_poll_is_single(const struct kernel_poll *poll)
 {
-	return poll->members && !poll->members->next;
+	return poll->count == 1;
 }
 
 /* Is a system call worthwhile? flag: the member's readable or writable. */
