@@ -47,10 +47,9 @@ static void background_due(struct control_timer *timer, uint64_t now_ns)
 		return;
 	}
 	busy = comm_run_background(comm, now_ns);
-	control_timer_set(
-		timer, deadline_ns ? now_ns + CLOSING_LOOK_NS
-				   : control_tick_ns(now_ns, busy ? CONTROL_TICK_NS
-								  : BACKGROUND_QUIET_NS));
+	control_timer_set(timer, deadline_ns ? now_ns + CLOSING_LOOK_NS
+					     : control_tick_ns(now_ns, busy ? CONTROL_TICK_NS
+									    : BACKGROUND_QUIET_NS));
 }
 
 static void background_begin_run(struct work *work, uint64_t now_ns)

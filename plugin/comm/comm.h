@@ -229,8 +229,8 @@ struct comm {
 	comm_lane_lost *lane_lost;
 	struct comm_stats *stats;
 	/* Of other modules. */
-	LIST_ENTRY(comm) ctx_link;    /* in ctx's list, under its lock */
-	struct comm *next;            /* in the acceptor's list */
+	LIST_ENTRY(comm) ctx_link; /* in ctx's list, under its lock */
+	struct comm *next;         /* in the acceptor's list */
 	struct comm_background background;
 	struct registry_entry *entry; /* registry.c; NULL: no further lanes are accepted */
 	struct connector *connector;  /* connector.c; NULL: no further lanes are connected */

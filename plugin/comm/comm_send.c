@@ -209,8 +209,7 @@ static void buffers_free_acked(struct comm *comm)
 	for (; left; left &= left - 1) {
 		int8_t buffer = (int8_t)__builtin_ctzll(left);
 
-		if (tx->buffer_message[buffer] < tx->acked_message &&
-		    !buffer_is_read(comm, buffer))
+		if (tx->buffer_message[buffer] < tx->acked_message && !buffer_is_read(comm, buffer))
 			tx->buffers_free |= left & -left;
 	}
 }
@@ -560,8 +559,8 @@ static void send_begin(struct comm_lane *l, const struct plan *plan)
 	l->out.buffer = chunk->buffer;
 	l->out.payload_left = chunk->length;
 	if (chunk->length)
-		l->out.payload = buffered ? buffer_data(tx, chunk->buffer)
-					  : request->data + chunk->offset;
+		l->out.payload =
+			buffered ? buffer_data(tx, chunk->buffer) : request->data + chunk->offset;
 }
 
 /* Continues to send the record in l->out. */

@@ -105,8 +105,8 @@ int segment_flow_begin(struct segment_flow *flow, const uint8_t key[CRYPTO_KEY_B
 	flow->segment = 0;
 	memcpy(flow->key, key, CRYPTO_KEY_BYTES);
 	flow->gcm = crypto.EVP_CIPHER_CTX_new();
-	if (!flow->gcm || crypto.EVP_CipherInit_ex(flow->gcm, crypto.aes_256_gcm, NULL, key, NULL,
-						   encrypt) != 1)
+	if (!flow->gcm ||
+	    crypto.EVP_CipherInit_ex(flow->gcm, crypto.aes_256_gcm, NULL, key, NULL, encrypt) != 1)
 		return -ENOMEM;
 	return 0;
 }

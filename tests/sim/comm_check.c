@@ -237,8 +237,8 @@ bool csim_check_end(struct csim *sim)
 	}
 	if (!csim_expect_check_end(sim))
 		return false;
-	return !sim->streams || csim_fail(sim, "%llu kernel lanes are left",
-					  (unsigned long long)sim->streams);
+	return !sim->streams ||
+	       csim_fail(sim, "%llu kernel lanes are left", (unsigned long long)sim->streams);
 }
 
 void csim_dump(struct csim *sim)

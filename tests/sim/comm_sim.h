@@ -239,7 +239,6 @@ void csim_stream_slow(struct csim_stream *stream, bool slow);
 uint64_t csim_stream_next_ns(const struct csim_stream *stream, enum csim_side side);
 void csim_stream_seen(struct csim_stream *stream, enum csim_side side);
 
-
 /* ---- comm_lanes.c ---- */
 bool csim_lanes_start(struct csim *sim);
 void csim_connect_at(struct csim *sim, uint64_t at_ns, const struct csn_lane *spec, unsigned index);

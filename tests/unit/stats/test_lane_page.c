@@ -100,7 +100,7 @@ static struct comm_stats *comm_add(uint64_t comm_id)
 }
 
 static struct lane_stats *lane_add(struct comm_stats *comm, unsigned index,
-					  enum harp_page_kind kind)
+				   enum harp_page_kind kind)
 {
 	struct lane_stats_options opt = {
 		.index = index,
