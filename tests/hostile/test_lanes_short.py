@@ -90,7 +90,7 @@ def test_the_sender_has_no_descriptor_left(hosts: Hosts) -> None:
             with pytest.raises(ActorError, match="ncclSystemError"):
                 sender.call("connect", handle=handle)
         warnings = "\n".join(sender.call("warnings")).lower()
-        assert "Too many open files (raise the limit: ulimit -n)" in warnings, warnings
+        assert "too many open files (raise the limit: ulimit -n)" in warnings, warnings
         assert "alive" not in warnings, warnings  # the peer has nothing to do with it
         receiver.start("accept", listen=listen)
         assert sender.call("connect", handle=handle)
