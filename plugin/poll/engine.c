@@ -26,6 +26,7 @@ struct engine_set {
 	int dev;
 	unsigned count;
 	struct engine *engines[ENGINES_MAX];
+	struct background_set background;
 	atomic_uint turn; /* relaxed: where engine_set_choose() starts */
 };
 
@@ -306,9 +307,11 @@ struct engine_set *engine_set_open(int dev, char *why, size_t why_len)
 		atomic_store(&engine_fallbacks[dev], HARP_PAGE_FALLBACK_unavailable);
 	engine_sets[dev] = set;
 	pthread_mutex_unlock(&engines_lock);
-	/* Without the lock, for which a fork may wait while the control thread waits for the fork. */
-	if (set)
-		background_engines(set->engines, set->count, true);
+	if (set) {
+		set->background.engines = set->engines;
+		set->background.count = set->count;
+		background_add(&set->background);
+	}
 	return set;
 }
 
@@ -327,7 +330,8 @@ void engine_set_close(struct engine_set *set)
 {
 	if (!set)
 		return;
-	background_engines(set->engines, set->count, false);
+	/* Without the lock, for which a fork may wait while the control thread waits for the fork. */
+	background_remove(&set->background);
 	pthread_mutex_lock(&engines_lock);
 	engine_sets[set->dev] = NULL;
 	set_free(set);

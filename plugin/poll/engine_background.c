@@ -208,39 +208,47 @@ bool background_turn(void)
 
 /* ---- engines that open and close ------------------------------------------------------------ */
 
-struct background_change {
-	struct work work; /* first */
-	struct engine *const *engines;
-	unsigned count;
-	bool polls;
-};
-
-static void background_remove(const struct engine *engine)
+static void background_add_run(struct work *work, uint64_t now_ns)
 {
-	for (unsigned i = 0; i < background.count; i++)
-		if (background.engines[i] == engine)
-			background.engines[i] = background.engines[--background.count];
-}
-
-static void background_change_run(struct work *work, uint64_t now_ns)
-{
-	const struct background_change *change = (struct background_change *)work;
+	const struct background_set *set = (struct background_set *)work;
 
 	(void)now_ns;
-	for (unsigned i = 0; i < change->count; i++) {
-		if (change->polls)
-			background.engines[background.count++] = change->engines[i];
-		else
-			background_remove(change->engines[i]);
-	}
+	for (unsigned i = 0; i < set->count; i++)
+		background.engines[background.count++] = set->engines[i];
 }
 
-void background_engines(struct engine *const *engines, unsigned count, bool polls)
+void background_add(struct background_set *set)
 {
-	struct background_change change = { .work.run = background_change_run,
-					    .engines = engines,
-					    .count = count,
-					    .polls = polls };
+	set->work.run = background_add_run;
+	control_post(&set->work);
+}
 
-	control_call(&change.work);
+struct background_removal {
+	struct work work; /* first */
+	const struct background_set *set;
+};
+
+static void background_remove_run(struct work *work, uint64_t now_ns)
+{
+	const struct background_set *set = ((struct background_removal *)work)->set;
+	unsigned count = 0;
+
+	(void)now_ns;
+	for (unsigned i = 0; i < background.count; i++) {
+		struct engine *engine = background.engines[i];
+		bool removed = false;
+
+		for (unsigned j = 0; j < set->count; j++)
+			removed |= set->engines[j] == engine;
+		if (!removed)
+			background.engines[count++] = engine;
+	}
+	background.count = count;
+}
+
+void background_remove(const struct background_set *set)
+{
+	struct background_removal removal = { .work.run = background_remove_run, .set = set };
+
+	control_call(&removal.work);
 }

@@ -48,9 +48,16 @@ void engine_finish(struct engine *engine);
 
 /* ---- engine_background.c --------------------------------------------------------------------- */
 
-/* polls: the control thread polls these engines, too, while the application does not; else, no
- * longer when this returns. Not called by the control thread. */
-void background_engines(struct engine *const *engines, unsigned count, bool polls);
+/* Engines that the control thread polls while the application does not. Embedded in their set. */
+struct background_set {
+	struct work work; /* first */
+	struct engine *const *engines;
+	unsigned count;
+};
+/* Never waits, as the control thread may be waiting for the opener thread. */
+void background_add(struct background_set *set);
+/* When this returns, the control thread no longer polls them. Not called by the control thread. */
+void background_remove(const struct background_set *set);
 /* engine->poller.wake and advance. */
 void engine_wake(struct poller *poller);
 void engine_advance(struct poller *poller, uint64_t now_ns);

@@ -32,10 +32,9 @@ static void *thread_send(void *arg)
 
 		memset(data, (int)(m & 255), thread_size(m));
 		while (!request && !check_failures)
-			CHECK_EQ(plugin_isend(pair->send, data, thread_size(m), 0, NULL, &request),
-				 0);
+			CHECK_EQ(comm_post(pair->send, data, thread_size(m), 0, NULL, &request), 0);
 		while (!done && !check_failures) {
-			CHECK_EQ(plugin_test(request, &done, NULL), 0);
+			CHECK_EQ(comm_test(request, &done, NULL), 0);
 			if (!done)
 				sched_yield();
 		}
@@ -55,11 +54,11 @@ static void *thread_recv(void *arg)
 		int done = 0;
 
 		if (m < THREAD_MESSAGES) /* one ahead */
-			CHECK_EQ(plugin_irecv(pair->recv, data[m % 2], THREAD_BYTES, 0, NULL,
-					      &requests[m % 2]),
+			CHECK_EQ(comm_post(pair->recv, data[m % 2], THREAD_BYTES, 0, NULL,
+					   &requests[m % 2]),
 				 0);
 		while (request && !done && !check_failures) {
-			CHECK_EQ(plugin_test(request, &done, &size), 0);
+			CHECK_EQ(comm_test(request, &done, &size), 0);
 			if (!done)
 				sched_yield();
 		}
@@ -147,15 +146,15 @@ TEST(a_message_is_acknowledged_on_another_lane_in_the_poll_that_completes_it)
 		struct request *send, *recv;
 		int sent = 0, received = 0;
 
-		CHECK_EQ(plugin_irecv(pair.recv, rx, BYTES, 0, NULL, &recv), 0);
-		CHECK_EQ(plugin_isend(pair.send, tx, BYTES, 0, NULL, &send), 0);
+		CHECK_EQ(comm_post(pair.recv, rx, BYTES, 0, NULL, &recv), 0);
+		CHECK_EQ(comm_post(pair.send, tx, BYTES, 0, NULL, &send), 0);
 		while (!received)
-			CHECK_EQ(plugin_test(recv, &received, NULL), 0);
+			CHECK_EQ(comm_test(recv, &received, NULL), 0);
 		comm_hold(pair.recv);
 		CHECK(!pair.recv->rx.ack_due);
 		comm_leave(pair.recv);
 		while (!sent)
-			CHECK_EQ(plugin_test(send, &sent, NULL), 0);
+			CHECK_EQ(comm_test(send, &sent, NULL), 0);
 	}
 	for (unsigned i = 1; i < LANES; i++)
 		by_others += stats_get(&comm_stats_lane(pair.recv->stats, i)
