@@ -222,7 +222,7 @@ def engines_used(said: list[str]) -> None:
 
 
 def test_thread_engines(thread_build: Path, need_root: None) -> None:
-    """One background poller for four engines."""
+    """The control thread polls four engines."""
     engines_used(bench(thread_build, "allreduce", FOUR_QUEUES, THREAD | ENGINES))
 
 

@@ -39,7 +39,6 @@
 
 static void comm_free(struct comm *comm)
 {
-	kernel_poll_close(&comm->kernel_poll);
 	comm_stats_free(comm->stats);
 	free(comm->events);
 	if (comm->side == COMM_SEND)
@@ -71,7 +70,6 @@ static struct comm *comm_new(const struct lane *lane, const struct comm_options 
 		return NULL;
 	memset(comm, 0, sizeof(*comm));
 	poller_init(&comm->poller, NULL);
-	kernel_poll_init(&comm->kernel_poll);
 	comm->side = opt->side;
 	comm->failover = opt->multi_lane;
 	comm->no_credit = opt->no_credit && !opt->multi_lane;
@@ -199,7 +197,7 @@ int comm_post(struct comm *comm, void *data, size_t size, int tag, const void *m
 	request->received = 0;
 	request->begun = false;
 	request->used_kinds = 0;
-	request->buffer = -1;
+	request->chunk = -1;
 	request->kinds = LANE_HARP | LANE_KERNEL;
 	if (comm->failover && comm->side == COMM_SEND)
 		request->kinds = size <= comm->tx.harp_bytes_max ? LANE_HARP : LANE_KERNEL;

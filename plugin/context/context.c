@@ -138,17 +138,13 @@ static void ctx_end_closed(struct comm *comm)
  * has ended. */
 static void ctx_close_comm(struct comm *comm, bool abort)
 {
-	uint64_t closing = plugin_memory_comm_closes(comm);
-
+	plugin_memory_comm_closes(comm);
 	ctx_remove_comm(comm);
 	registry_hide(comm);
-	if (abort || comm_has_requests(comm)) {
+	if (abort || comm_has_requests(comm))
 		ctx_end_comm(comm, abort);
-		plugin_memory_comm_closed(closing);
-		return;
-	}
-	plugin_memory_comm_closed(closing);
-	closing_take(comm, ctx_end_closed);
+	else
+		closing_take(comm, ctx_end_closed);
 }
 
 void plugin_finalize(struct plugin_ctx *ctx)

@@ -51,10 +51,6 @@ struct lane_ops {
 	uint64_t (*done_bytes)(struct lane *lane);
 	/* Fills *info. May cost system calls: call it at most a few times per millisecond. */
 	void (*info)(struct lane *lane, struct lane_info *info);
-	/* Counts a request's latency from post to completion. May be NULL. */
-	void (*observe)(struct lane *lane, uint64_t latency_ns);
-	/* Sets the lane's purpose, shown by statistics: "send". May be NULL. */
-	void (*label)(struct lane *lane, const char *text);
 	/* Ends and frees the lane. abort: RST; else an orderly close, in the background. */
 	void (*close)(struct lane *lane, bool abort);
 	/* Writes one line: kind, both endpoints, and the path of a HARP lane. */
@@ -115,7 +111,7 @@ void lane_notices_forget(void);
 const char *lane_kind_text(const struct lane *lane);
 /* A lane's -errno for the errno of a socket call. */
 int lane_errno(int error);
-/* A short text for a lane's -errno: "connection refused". */
+/* A short text for a lane's -errno: "Connection refused". */
 const char *lane_error_text(int error);
 /* What to do about the error, to append to its text. otherwise: for errors that are no local
  * shortage. */
@@ -127,7 +123,12 @@ int lane_harp_connect(struct engine *engine, const struct harp_endpoint *local,
 		      const struct harp_endpoint *remote, int dscp, struct lane **out);
 /* -EAGAIN when no connection waits. */
 int lane_harp_accept(struct engine *engine, struct harp_listener *listener, struct lane **out);
-/* Delay ACKs, because the peer does not wait for them. Any kind of lane. */
+/* For any kind of lane; others than HARP lanes ignore them. */
+/* Delay ACKs, because the peer does not wait for them. */
 void lane_harp_delay_acks(struct lane *lane);
+/* Counts a request's latency from post to completion. */
+void lane_harp_observe(struct lane *lane, uint64_t latency_ns);
+/* Sets the lane's purpose, shown by statistics: "NCCL send". */
+void lane_harp_label(struct lane *lane, const char *text);
 
 #endif

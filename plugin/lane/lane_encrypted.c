@@ -323,18 +323,6 @@ static enum lane_state encrypted_state(struct lane *lane)
 	return lane->beneath->ops->state(lane->beneath);
 }
 
-static void encrypted_observe(struct lane *lane, uint64_t latency_ns)
-{
-	if (lane->beneath->ops->observe)
-		lane->beneath->ops->observe(lane->beneath, latency_ns);
-}
-
-static void encrypted_label(struct lane *lane, const char *text)
-{
-	if (lane->beneath->ops->label)
-		lane->beneath->ops->label(lane->beneath, text);
-}
-
 static void encrypted_describe(struct lane *lane, char *buf, size_t len)
 {
 	int used = snprintf(buf, len, "encrypted ");
@@ -375,8 +363,6 @@ static const struct lane_ops encrypted_ops = {
 	.recv = encrypted_recv,
 	.done_bytes = encrypted_done_bytes,
 	.info = encrypted_info,
-	.observe = encrypted_observe,
-	.label = encrypted_label,
 	.close = encrypted_close,
 	.describe = encrypted_describe,
 };

@@ -201,17 +201,6 @@ static void lane_harp_probe_on(struct lane_harp *h)
 	lane_harp_keepalive(h, interval_ns, (uint32_t)(config->user_timeout_ns / interval_ns) + 1);
 }
 
-static void lane_harp_observe(struct lane *lane, uint64_t latency_ns)
-{
-	harp_stack_observe(engine_stack(to_harp(lane)->engine), HARP_HISTOGRAM_message_latency,
-			   latency_ns);
-}
-
-static void lane_harp_label(struct lane *lane, const char *text)
-{
-	harp_conn_set_label(to_harp(lane)->conn, text);
-}
-
 static struct lane_harp *member_lane(struct engine_lane *l)
 {
 	return container_of(l, struct lane_harp, member);
@@ -287,24 +276,9 @@ static const struct lane_ops lane_harp_ops = {
 	.recv = lane_harp_recv,
 	.done_bytes = lane_harp_done_bytes,
 	.info = lane_harp_info,
-	.observe = lane_harp_observe,
-	.label = lane_harp_label,
 	.close = lane_harp_close,
 	.describe = lane_harp_describe,
 };
-
-/* A lane was reset: probes the others to the same host at once. */
-static void lane_harp_probe_siblings(struct lane_harp *dead)
-{
-	for (struct engine_lane *l = engine_lanes(dead->engine); l; l = LIST_NEXT(l, link)) {
-		struct lane_harp *h = member_lane(l);
-
-		if (h != dead && !h->lane.error && h->connected &&
-		    !memcmp(&h->lane.remote.addr, &dead->lane.remote.addr,
-			    sizeof(struct harp_addr)))
-			(void)harp_conn_probe(h->conn);
-	}
-}
 
 static void lane_harp_event(struct engine_lane *l, uint32_t events, uint64_t now_ns)
 {
@@ -319,8 +293,6 @@ static void lane_harp_event(struct engine_lane *l, uint32_t events, uint64_t now
 		int error = harp_conn_error(h->conn);
 
 		lane_harp_fail(&h->lane, error ? error : -ECONNRESET);
-		if (error == -ECONNRESET)
-			lane_harp_probe_siblings(h);
 	}
 	if (h->closing_deadline_ns)
 		lane_harp_drain(h, events);
@@ -478,14 +450,38 @@ int lane_harp_accept(struct engine *engine, struct harp_listener *listener, stru
 	return 0;
 }
 
+/* NULL: another kind of lane. */
+static struct lane_harp *lane_harp_of(struct lane *lane)
+{
+	lane = lane->beneath ? lane->beneath : lane;
+	return lane->ops == &lane_harp_ops ? to_harp(lane) : NULL;
+}
+
 void lane_harp_delay_acks(struct lane *lane)
 {
-	struct lane_harp *h = to_harp(lane->beneath ? lane->beneath : lane);
+	struct lane_harp *h = lane_harp_of(lane);
 	struct harp_tcp_options opt = { .size = sizeof(opt) };
 
-	if (h->lane.ops != &lane_harp_ops)
+	if (!h)
 		return;
 	(void)harp_conn_options(h->conn, &opt);
 	opt.delayed_ack_ns = LANE_HARP_DELAYED_ACK_NS;
 	(void)harp_conn_set_options(h->conn, &opt); /* fails on a dead connection only */
+}
+
+void lane_harp_observe(struct lane *lane, uint64_t latency_ns)
+{
+	struct lane_harp *h = lane_harp_of(lane);
+
+	if (h)
+		harp_stack_observe(engine_stack(h->engine), HARP_HISTOGRAM_message_latency,
+				   latency_ns);
+}
+
+void lane_harp_label(struct lane *lane, const char *text)
+{
+	struct lane_harp *h = lane_harp_of(lane);
+
+	if (h)
+		harp_conn_set_label(h->conn, text);
 }

@@ -177,7 +177,7 @@ static ssize_t lane_kernel_read(struct lane_kernel *k, void *dst, size_t len, si
 			n = recv(k->fd, len ? dst : k->ahead, len + ahead, MSG_DONTWAIT);
 	} while (n < 0 && errno == EINTR);
 	if (n > 0) {
-		k->member.readable = k->member.ended || (size_t)n == len + ahead;
+		k->member.readable = (size_t)n == len + ahead;
 		k->ack_owed = k->ack_promptly;
 		if ((size_t)n >= len && (size_t)n < len + ahead)
 			lane_kernel_ack(k);
@@ -189,7 +189,7 @@ static ssize_t lane_kernel_read(struct lane_kernel *k, void *dst, size_t len, si
 	}
 	if (n == 0)
 		return k->send_error ? lane_kernel_fail(k, k->send_error) : 0;
-	k->member.readable = k->member.ended;
+	k->member.readable = false;
 	if (errno == EAGAIN) {
 		lane_kernel_ack(k);
 		return -EAGAIN;

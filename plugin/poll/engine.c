@@ -26,8 +26,8 @@ struct engine_set {
 	int dev;
 	unsigned count;
 	struct engine *engines[ENGINES_MAX];
-	struct engine_thread *thread; /* the background poller */
-	atomic_uint turn;             /* relaxed: where engine_set_choose() starts */
+	struct background_set background;
+	atomic_uint turn; /* relaxed: where engine_set_choose() starts */
 };
 
 /* Held while a set is opened or closed. */
@@ -242,7 +242,6 @@ static struct engine *engine_new(int dev, unsigned index, char *why, size_t why_
 
 static void set_free(struct engine_set *set)
 {
-	engine_thread_stop(set->thread);
 	for (unsigned i = 0; i < set->count; i++) {
 		engine_finish(set->engines[i]);
 		harp_instance_close(set->engines[i]->instance);
@@ -293,10 +292,6 @@ static struct engine_set *set_new(int dev, char *why, size_t why_len)
 	for (unsigned i = 0; i < set->count; i++)
 		INFO("%s: path %s: %s", set->engines[i]->name,
 		     plugin_device(dev)->dpdk ? "DPDK" : "HARP", engine_describe(set->engines[i]));
-	if (engine_thread_start(&set->thread, set->engines, set->count, why, why_len)) {
-		set_free(set);
-		return NULL;
-	}
 	return set;
 }
 
@@ -308,10 +303,15 @@ struct engine_set *engine_set_open(int dev, char *why, size_t why_len)
 	set = set_new(dev, why, why_len);
 	if (set)
 		atomic_store(&engine_fallbacks[dev], HARP_PAGE_FALLBACK_none);
-	else if (!atomic_load(&engine_fallbacks[dev])) /* out of memory or threads */
+	else if (!atomic_load(&engine_fallbacks[dev])) /* out of memory */
 		atomic_store(&engine_fallbacks[dev], HARP_PAGE_FALLBACK_unavailable);
 	engine_sets[dev] = set;
 	pthread_mutex_unlock(&engines_lock);
+	if (set) {
+		set->background.engines = set->engines;
+		set->background.count = set->count;
+		background_add(&set->background);
+	}
 	return set;
 }
 
@@ -330,6 +330,8 @@ void engine_set_close(struct engine_set *set)
 {
 	if (!set)
 		return;
+	/* Without the lock, for which a fork may wait while the control thread waits for the fork. */
+	background_remove(&set->background);
 	pthread_mutex_lock(&engines_lock);
 	engine_sets[set->dev] = NULL;
 	set_free(set);
@@ -402,8 +404,6 @@ void engine_fork_child(void)
 
 		for (unsigned j = 0; set && j < set->count; j++)
 			harp_instance_fork_child(set->engines[j]->instance);
-		if (set)
-			engine_thread_fork_child(set->thread);
 	}
 	if (engines_fork_locked)
 		pthread_mutex_unlock(&engines_lock);

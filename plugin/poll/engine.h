@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * engine.h - engines: this process's HARP instances (an AF_XDP or DPDK queue and a stack) with a
- * poller each, and the background poller.
+ * poller each.
  *
  * A device has one set of engines in a process, shared by all contexts and comms
  * (connect/interfaces.c).
  *
- *   engine.c         engines by harpd or by the process itself, their sets, fork
- *   engine_turn.c    one engine: lanes, turns of its poller, its end
- *   engine_thread.c  the background poller
+ *   engine.c             engines by harpd or by the process itself, their sets, fork
+ *   engine_turn.c        one engine: lanes, turns of its poller, its end
+ *   engine_background.c  turns by the control thread
  */
 #ifndef HARP_PLUGIN_ENGINE_H
 #define HARP_PLUGIN_ENGINE_H
@@ -20,6 +20,7 @@
 #include "harp_page.h"
 
 #define ENGINES_MAX 64u /* of one device; HARP_INSTANCES' range */
+#define ENGINES_TOTAL_MAX (PLUGIN_DEVICES_MAX * ENGINES_MAX)
 
 struct engine;
 struct engine_set;
@@ -43,8 +44,6 @@ struct engine_lane_ops {
 /* Adds a lane to its engine, or removes it. */
 void engine_add_lane(struct engine *engine, struct engine_lane *l);
 void engine_remove_lane(struct engine_lane *l);
-/* The first lane of the engine's list. */
-struct engine_lane *engine_lanes(struct engine *engine);
 /* Counts lanes that wait for the end of their close: +1 or -1. */
 void engine_lanes_closing(struct engine *engine, int change);
 

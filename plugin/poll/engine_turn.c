@@ -77,11 +77,6 @@ void engine_remove_lane(struct engine_lane *l)
 	LIST_REMOVE(l, link);
 }
 
-struct engine_lane *engine_lanes(struct engine *engine)
-{
-	return LIST_FIRST(&engine->lanes);
-}
-
 void engine_lanes_closing(struct engine *engine, int change)
 {
 	engine->closing_count += (unsigned)change;

@@ -95,16 +95,6 @@ int forkguard_accept(int listener, struct sockaddr_storage *peer)
 	return fd;
 }
 
-int forkguard_epoll(void)
-{
-	int fd;
-
-	pthread_mutex_lock(&guard_lock);
-	fd = forkguard_add(epoll_create1(EPOLL_CLOEXEC));
-	pthread_mutex_unlock(&guard_lock);
-	return fd;
-}
-
 void forkguard_close(int fd)
 {
 	pthread_mutex_lock(&guard_lock);

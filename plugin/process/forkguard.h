@@ -21,8 +21,6 @@ int forkguard_init(void (*prepare)(void), void (*parent)(void), void (*child)(vo
  * Returns the descriptor, or -errno. */
 int forkguard_socket(int family);
 int forkguard_accept(int listener, struct sockaddr_storage *peer);
-/* Creates an epoll descriptor, likewise: the child's copy would refer to the parent's sockets. */
-int forkguard_epoll(void);
 /* Forgets and closes fd. */
 void forkguard_close(int fd);
 

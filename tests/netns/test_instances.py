@@ -212,22 +212,22 @@ def threads(actor: Actor, name: str) -> list[list[int]]:
     return sorted(cores for thread, cores in actor.call("threads") if thread == name)
 
 
-def test_all_instances_share_one_background_poller(switched: Lab) -> None:
+def test_the_control_thread_polls_all_instances(switched: Lab) -> None:
     with ranks(switched, 0) as both:
         both.sender.call("listen")
-        assert threads(both.sender, "harp-background") == [cpus()]
+        assert threads(both.sender, "harp-control") == [cpus()]
         both.sender.call("finalize")
-        assert threads(both.sender, "harp-background") == []
+        assert threads(both.sender, "harp-control") == []
 
 
-SLEEPS_PER_S = 1.5  # of a background poller: one of 100 ms, then of a second each
+SLEEPS_PER_S = 1.5  # of the control thread: one of 100 ms, then of a second each
 ASKS_PER_S = (
     2  # of an instance: a look at what brings packets, and once more where a lock was taken
 )
 # Of a process: the control thread reads all receivers' kernel lanes at once.
 PROCESS_WAKES_PER_S = 1
 SETTLING_PER_S = 30  # what the barrier before it leaves to be done, over two seconds
-LOOKS_PER_S = 1000  # of the background poller at the poller: HARP_BACKGROUND_IDLE_US
+LOOKS_PER_S = 1000  # of the control thread at the poller: HARP_BACKGROUND_IDLE_US
 
 
 # Beside other tests a preempted rank of the barrier before it wakes its threads many times.

@@ -4,7 +4,7 @@
  * printed, read again, reduced (elements.h).
  *
  * Hosts have one NIC on each rail, and a rail is one wire. A comm sends from one host to another, over lanes:
- * HARP's (real stacks on the rail's wire) and simulated kernel lanes (comm_stream.h).
+ * HARP's (real stacks on the rail's wire) and simulated kernel lanes (comm_stream.c).
  */
 #ifndef HARP_TESTS_COMM_SCENARIO_H
 #define HARP_TESTS_COMM_SCENARIO_H
@@ -47,25 +47,25 @@ enum csn_event_kind {
 	CSN_EVENT_KINDS,
 };
 
-#define CSN_WORLD(X)                                                                                     \
-	X(seed, SCN_KEEP)                                                                                \
-	X(hosts, SCN_KEEP)                                                                               \
-	X(rails, SCN_KEEP)                                                                               \
-	X(family, 4)                                                                                     \
-	X(mtu_bytes, 1500)                                                                               \
-	X(lane_timeout_ns, SCN_KEEP)                                                                     \
-	X(user_timeout_ns, SCN_KEEP)                                                                     \
-	X(probe_ns, SCN_KEEP)                                                                            \
-	X(linger_ns, SCN_KEEP)                                                                           \
-	X(poller_lag_ns, 1000) /* how late the background poller polls an engine, at most */             \
-	X(interleave_ppm,                                                                                \
-	  0) /* chance that other threads run in the middle of a send or receive */                      \
-	X(hold_ppm,                                                                                      \
-	  0) /* chance, per turn of an application, that another thread holds a poller */                \
-	X(no_epoll_ppm,                                                                                  \
-	  0) /* chance that kernel lanes get no epoll, or an attempt no place in the control thread's */ \
-	X(no_ticks, 0)       /* polls look only at lanes that were woken */                              \
-	X(kernel_threads, 0) /* the control thread runs between applications */                          \
+#define CSN_WORLD(X)                                                                               \
+	X(seed, SCN_KEEP)                                                                          \
+	X(hosts, SCN_KEEP)                                                                         \
+	X(rails, SCN_KEEP)                                                                         \
+	X(family, 4)                                                                               \
+	X(mtu_bytes, 1500)                                                                         \
+	X(lane_timeout_ns, SCN_KEEP)                                                               \
+	X(user_timeout_ns, SCN_KEEP)                                                               \
+	X(probe_ns, SCN_KEEP)                                                                      \
+	X(linger_ns, SCN_KEEP)                                                                     \
+	X(poller_lag_ns, 1000) /* how late the background poller polls an engine, at most */       \
+	X(interleave_ppm,                                                                          \
+	  0) /* chance that other threads run in the middle of a send or receive */                \
+	X(hold_ppm,                                                                                \
+	  0) /* chance, per turn of an application, that another thread holds a poller */          \
+	X(no_epoll_ppm,                                                                            \
+	  0)           /* chance that an attempt gets no place in the control thread's epoll */    \
+	X(no_ticks, 0) /* polls look only at lanes that were woken */                              \
+	X(kernel_threads, 0) /* the control thread runs between applications */                    \
 	X(plant, SCN_KEEP)   /* a bug to be found: enum csn_plant */
 
 enum csn_plant {

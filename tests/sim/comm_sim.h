@@ -6,7 +6,6 @@
  *	comm_sim.c              the schedule of hosts, engines and applications
  *	comm_host.c             hosts: NICs, wires, engines (the real turn of engine_turn.c)
  *	comm_stream.c           the simulated kernel: connections as lane_kernel.c calls them
- *	comm_kernel.c           its epoll
  *	comm_lanes.c            lanes open, join their comms, die, and are opened again
  *	comm_reconnect.c        ... by connector.c
  *	comm_connect.c          ... with a control thread on each host
@@ -239,9 +238,6 @@ void csim_stream_slow(struct csim_stream *stream, bool slow);
 /* When something next changes for a side; CSIM_NEVER_NS. */
 uint64_t csim_stream_next_ns(const struct csim_stream *stream, enum csim_side side);
 void csim_stream_seen(struct csim_stream *stream, enum csim_side side);
-
-/* ---- comm_kernel.c ---- */
-bool csim_kernel_is_left(void);
 
 /* ---- comm_lanes.c ---- */
 bool csim_lanes_start(struct csim *sim);

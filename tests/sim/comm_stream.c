@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * comm_stream.c - the simulated kernel's connections: two byte streams through memory, under the virtual clock, each
- * end a descriptor that lane_kernel.c calls.
+ * end a descriptor that lane_kernel.c calls; replaces forkguard.c.
  *
  * Theory of operation. A pipe for each direction is a ring: bytes that were written lie in it until they are
  * read, so its capacity stands for both sockets' buffers. Each write leaves a mark: these bytes have arrived
@@ -16,12 +16,12 @@
  * Calls that are cut short (short_ppm): a send as if memory were short, with an event for room when the peer has read;
  * a receive as if the rest came right behind it.
  */
-#include "comm_stream.h"
+#include "comm_sim.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
 #include <sys/socket.h>
 
 #include "process/forkguard.h"
@@ -54,10 +54,6 @@ struct stream_end {
 	bool lingers_not; /* close() resets */
 	bool event;       /* the end, or an error, or the rest of what was cut short */
 	int error;        /* that no call has reported yet */
-	struct stream_watch watch;
-	/* Bytes that had come at the last event. */
-	uint64_t reported_arrived;
-	bool reported_fin;
 };
 
 struct csim_stream {
@@ -181,7 +177,6 @@ static void pipe_break(struct csim_stream *s, enum csim_side writer, int error, 
 	p->written = p->arrived;
 	p->broken = error;
 	s->ends[!writer].error = error;
-	s->ends[!writer].watch.edge = true;
 	s->ends[!writer].event = true;
 }
 
@@ -305,10 +300,8 @@ static ssize_t stream_recv(struct csim_stream *s, enum csim_side side, struct ms
 	}
 	n = p->arrived - p->taken < wanted ? (size_t)(p->arrived - p->taken) : wanted;
 	wanted = stream_cut(s, n);
-	if (wanted < n) { /* the rest comes behind it */
+	if (wanted < n) /* the rest comes behind it */
 		end->event = true;
-		end->watch.edge = true;
-	}
 	for (size_t i = 0; i < msg->msg_iovlen && done < wanted; i++) {
 		size_t len = msg->msg_iov[i].iov_len;
 
@@ -318,7 +311,6 @@ static ssize_t stream_recv(struct csim_stream *s, enum csim_side side, struct ms
 	if (p->full && pipe_has_room(p)) {
 		p->full = false;
 		p->event = true;
-		s->ends[!side].watch.edge = true;
 	}
 	return (ssize_t)done;
 }
@@ -369,7 +361,13 @@ int setsockopt(int fd, int level, int name, const void *value, socklen_t len)
 	return 0;
 }
 
-void csim_stream_close(int fd)
+int forkguard_socket(int family)
+{
+	(void)family;
+	abort(); /* connections are comm_lanes.c's */
+}
+
+void forkguard_close(int fd)
 {
 	enum csim_side side;
 	struct csim_stream *s = stream_at(fd, &side);
@@ -420,60 +418,29 @@ uint64_t kernel_silence_ns(int fd, struct kernel_silence *silence, uint64_t now_
 	return now_ns - owner->silent_since_ns;
 }
 
-/* ---- for the simulated epoll ------------------------------------------------------------------------ */
-
-struct stream_watch *csim_stream_watch(int fd)
+int poll(struct pollfd *fds, nfds_t count, int timeout_ms)
 {
-	enum csim_side side;
+	int ready = 0;
 
-	return &stream_at(fd, &side)->ends[side].watch;
-}
+	if (timeout_ms)
+		abort(); /* with a poller held */
+	for (nfds_t i = 0; i < count; i++) {
+		enum csim_side side;
+		struct csim_stream *s = stream_at(fds[i].fd, &side);
+		const struct stream_pipe *in = &s->pipes[!side];
+		int events = 0;
 
-uint32_t csim_stream_events(int fd)
-{
-	enum csim_side side;
-	struct csim_stream *s = stream_at(fd, &side);
-	const struct stream_pipe *in = &s->pipes[!side], *out = &s->pipes[side];
-	struct stream_end *end = &s->ends[side];
-	uint32_t events = 0;
-	bool fin;
-
-	pipe_advance(s, !side);
-	fin = in->broken || pipe_at_fin(s, !side);
-	if (!end->watch.edge && in->arrived == end->reported_arrived && fin == end->reported_fin)
-		return 0;
-	end->watch.edge = false;
-	end->reported_arrived = in->arrived;
-	end->reported_fin = fin;
-	if (in->arrived > in->taken || fin)
-		events |= EPOLLIN;
-	if (fin)
-		events |= EPOLLRDHUP;
-	if (in->broken)
-		events |= EPOLLHUP;
-	if (end->error)
-		events |= EPOLLERR;
-	if (pipe_has_room(out) || in->broken)
-		events |= EPOLLOUT;
-	return events & (end->watch.events | EPOLLHUP | EPOLLERR);
-}
-
-const char *csim_stream_unreported(int fd, bool readable, bool writable)
-{
-	enum csim_side side;
-	struct csim_stream *s = stream_at(fd, &side);
-	const struct stream_pipe *in = &s->pipes[!side], *out = &s->pipes[side];
-	const struct stream_end *end = &s->ends[side];
-
-	if (end->watch.edge || in->arrived != end->reported_arrived ||
-	    pipe_at_fin(s, !side) != end->reported_fin)
-		return NULL;
-	if (!readable && in->arrived > in->taken)
-		return "bytes";
-	if (!readable && (in->broken || end->reported_fin))
-		return "ended";
-	/* A write that was cut short gets its event when the peer has read. */
-	return !writable && !out->full && pipe_has_room(out) ? "room" : NULL;
+		pipe_advance(s, !side);
+		if (in->arrived > in->taken || in->broken || pipe_at_fin(s, !side))
+			events |= POLLIN;
+		if (pipe_has_room(&s->pipes[side]) || in->broken)
+			events |= POLLOUT;
+		events &= fds[i].events;
+		events |= (in->broken ? POLLHUP : 0) | (s->ends[side].error ? POLLERR : 0);
+		fds[i].revents = (short)events;
+		ready += events != 0;
+	}
+	return ready;
 }
 
 /* ---- for the simulator --------------------------------------------------------------- */
@@ -481,7 +448,6 @@ const char *csim_stream_unreported(int fd, bool readable, bool writable)
 void csim_streams_begin(struct csim *sim)
 {
 	stream_sim = sim;
-	csim_kernel_begin(sim);
 }
 
 static void stream_open(struct csim_lane *owner, enum csim_side side)
@@ -521,7 +487,6 @@ void csim_stream_make(struct csim_lane *lane)
 		p->rate_bps = lane->spec->rate_bps;
 		p->delay_ns = lane->spec->delay_ns;
 		s->ends[side].exists = true;
-		s->ends[side].watch.epoll_fd = -1;
 		if (!p->ring)
 			abort();
 		stream_open(lane, side);
@@ -570,4 +535,12 @@ void csim_stream_seen(struct csim_stream *s, enum csim_side side)
 	pipe_advance(s, !side);
 	s->ends[side].event = false;
 	s->pipes[side].event = false;
+}
+
+/* ---- in the place of device_sysfs.c ---------------------------------------------------------- */
+
+unsigned device_kernel_lanes(const struct device *device)
+{
+	(void)device;
+	return 1;
 }

@@ -389,23 +389,25 @@ TEST(a_lane_ends_before_its_numbers_do)
 
 TEST(the_next_key_is_the_hash_of_the_last_one_on_both_sides)
 {
-	uint8_t nonce[CRYPTO_NONCE_BYTES] = { 0 }, next[CRYPTO_KEY_BYTES], segment[64], got[16];
-	struct crypto_gcm *gcm;
+	uint8_t next[CRYPTO_KEY_BYTES], segment[64], got[16];
+	struct segment_flow flow;
 
 	rig_open(&rig, 7, 4096);
 	lane_encrypted_renumber(rig.lanes[0], KEY_SEGMENTS - 1, 0);
 	lane_encrypted_renumber(rig.lanes[1], 0, KEY_SEGMENTS - 1);
 	put_segment(&rig, 0, "old", 3);
 	put_segment(&rig, 0, "newer", 5);
-	memcpy(segment, rig.pair.pipes[0].bytes + 3 + SEGMENT_EXTRA_BYTES, 5 + SEGMENT_EXTRA_BYTES);
-	CHECK_EQ(rig.lanes[1]->ops->recv(rig.lanes[1], got, 8, 1), 8);
-	CHECK_MEM(got, "oldnewer", 8);
+	put_segment(&rig, 0, "newest", 6);
+	memcpy(segment, rig.pair.pipes[0].bytes + 3 + 5 + 2 * SEGMENT_EXTRA_BYTES,
+	       6 + SEGMENT_EXTRA_BYTES);
+	CHECK_EQ(rig.lanes[1]->ops->recv(rig.lanes[1], got, 14, 1), 14);
+	CHECK_MEM(got, "oldnewernewest", 14);
 	blake2s(next, 32, key_a, 32, "HARP1 next key  ", 16);
-	wire_put64(nonce, KEY_SEGMENTS);
-	gcm = crypto_gcm_new(next, false);
-	CHECK_EQ(crypto_gcm_decrypt(gcm, nonce, segment, 4, segment + 4, 5), 0);
-	CHECK_MEM(segment + 4, "newer", 5);
-	crypto_gcm_free(gcm);
+	CHECK_EQ(segment_flow_begin(&flow, next, false), 0);
+	flow.segment = KEY_SEGMENTS + 1;
+	CHECK_EQ(segment_decrypt(&flow, segment, 6), 0);
+	CHECK_MEM(segment + SEGMENT_HEAD_BYTES, "newest", 6);
+	segment_flow_end(&flow);
 }
 
 TEST(with_many_segments_in_flight_bytes_are_done_later_and_never_earlier)

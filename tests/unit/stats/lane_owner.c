@@ -59,10 +59,10 @@ static void do_lane(unsigned c, unsigned i, const char *kind)
 		.local = { .addr = harp_addr_v4(10, 0, 0, 1),
 			   .port = (uint16_t)(20000 + 100 * c + i) },
 		.remote = { .addr = harp_addr_v4(10, 0, 0, c & 1 ? 3 : 2), .port = 7000 },
-		.owner = &lanes[c][i],
 	};
 
-	lanes[c][i] = lane_stats_open(comms[c], &opt);
+	lanes[c][i] = lane_stats_new(comms[c], i);
+	lane_stats_open(comms[c], &opt);
 }
 
 static void do_bytes(struct lane_stats *lane, uint64_t n)
@@ -117,7 +117,7 @@ static void obey(char *line)
 		lane_stats_moved_away(lanes[c][i], 1);
 		lane_stats_moved_here(lanes[c][j]);
 	} else if (!strncmp(line, "die ", 4)) {
-		lane_stats_died(lanes[c][i], &lanes[c][i], -(int)j);
+		lane_stats_died(lanes[c][i], -(int)j);
 	} else if (!strncmp(line, "stall ", 6)) {
 		lane_stats_stalled(lanes[c][i], j != 0);
 	} else if (!strncmp(line, "failed ", 7)) {
