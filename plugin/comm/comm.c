@@ -30,9 +30,8 @@
  * With failover (both sides plan more than one lane), a message is cut into chunks, and each chunk
  * is sent on the lane that will deliver it first (scheduler.c). The sender keeps a chunk until an
  * ACK record covers it, and resends it when its lane dies; the receiver drops duplicates. A request
- * is done when it is acknowledged; a small one is buffered, and done when its lane has delivered
- * it. Without failover there are no chunks and no ACK records: the lane's TCP reports delivery, as
- * it does for buffered sends.
+ * is done when it is acknowledged. Without failover there are no chunks and no ACK records: the
+ * lane's TCP reports delivery. A small message is done when its lane has copied it.
  */
 
 /* ---- making --------------------------------------------------------------------------------- */
@@ -79,7 +78,7 @@ static struct comm *comm_new(const struct lane *lane, const struct comm_options 
 		opt->eager_bytes < COMM_EAGER_BYTES_MIN ? COMM_EAGER_BYTES_MIN : opt->eager_bytes;
 	/* A quarter of the eager limit, so that one chunk always fits (docs/lanes.md section
 	 * 5.3). */
-	if (opt->multi_lane && opt->buffered)
+	if (opt->buffered)
 		comm->buffer_bytes = comm->eager_bytes / 4 < COMM_BUFFER_BYTES_MAX
 					     ? comm->eager_bytes / 4
 					     : COMM_BUFFER_BYTES_MAX;

@@ -132,7 +132,7 @@ struct comm_lane {
 	struct comm_out out;
 	struct comm_list under_way; /* its unacknowledged chunks */
 	uint64_t sampled_ns, read_ns, silence_due_ns;
-	uint64_t delivered_bytes; /* send: of our records, as last updated */
+	uint64_t copied_bytes, delivered_bytes; /* send: of our records, as last updated */
 	uint32_t turn_bytes;      /* payload bytes in this turn */
 	uint32_t idle_records;    /* records read in this turn that brought no data */
 };
@@ -221,7 +221,7 @@ struct comm {
 	bool no_credit; /* the sender wants none */
 	bool has_kernel_lanes; /* may have some */
 	uint32_t eager_bytes;
-	uint32_t buffer_bytes;      /* messages up to this size are buffered; 0: none */
+	uint32_t buffer_bytes;      /* messages up to this size are buffered */
 	uint64_t reconnect_wait_ns; /* how long a comm without lanes waits for one */
 	struct plugin_ctx *ctx;
 	uint64_t comm_id;

@@ -22,10 +22,10 @@
  * else is left to send, so does a chunk that another lane would deliver much sooner. The receiver
  * drops duplicates.
  *
- * Buffered sends (failover only). An ACK record for each small message would double the number of
- * packets. So the sender copies a message of up to buffer_bytes and sends the copy. The request is
- * done when its lane has delivered it. The buffer is free when an ACK record covers it; the
- * receiver sends one for every 16 such messages. Small messages wait for a free buffer;
+ * Buffered sends. An ACK for each small message would double the number of packets. So a message of
+ * up to buffer_bytes is done when its lane has copied it, before it is acknowledged. With failover
+ * the sender keeps a copy of its own, to resend it. This buffer is free when an ACK record covers
+ * it; the receiver sends one for every 16 such messages. Small messages wait for a free buffer;
  * docs/lanes.md section 5.3 shows why one always becomes free.
  *
  * A peer cannot prolong a turn: without failover each CREDIT must grant more than the last, and
@@ -214,11 +214,13 @@ static void buffers_free_acked(struct comm *comm)
 	}
 }
 
-/* Updates the number of bytes of our records that the lane has delivered. */
+/* Updates the number of bytes of our records that the lane has copied and delivered. */
 static void lane_ask_delivered(struct comm_lane *l)
 {
-	uint64_t done_bytes = l->lane->ops->done_bytes(l->lane), delivered_bytes;
+	struct lane *lane = l->lane;
+	uint64_t done_bytes = lane->ops->done_bytes(lane), delivered_bytes;
 
+	l->copied_bytes = lane->ops->copied_bytes(lane) - l->sent_bytes;
 	/* done_bytes < sent_bytes while the preamble's last message is not acknowledged. */
 	delivered_bytes = done_bytes > l->sent_bytes ? done_bytes - l->sent_bytes : 0;
 	if (delivered_bytes == l->delivered_bytes)
@@ -270,14 +272,16 @@ static void send_complete(struct comm *comm, struct comm_lane *observer)
 		struct request *request = comm_request(comm, comm->completed);
 		const struct comm_chunk *copy =
 			request->chunk >= 0 ? &tx->chunks[request->chunk] : NULL;
+		const struct comm_lane *l = comm->lanes[0];
 		bool done;
 
-		if (!comm->failover)
-			done = comm->lanes[0]->delivered_bytes >= request->end_bytes;
-		else
+		if (comm->failover)
 			done = comm->completed < tx->acked_message ||
-			       (copy && copy->lane &&
-				copy->lane->delivered_bytes >= copy->end_bytes);
+			       (copy && copy->lane && copy->lane->copied_bytes >= copy->end_bytes);
+		else
+			done = (request->size <= comm->buffer_bytes ? l->copied_bytes
+								    : l->delivered_bytes) >=
+			       request->end_bytes;
 		if (!done)
 			return;
 		comm_complete(comm, observer, request->size);

@@ -127,7 +127,6 @@ static void attempt_done(struct attempt *a, uint64_t now_ns)
 		peers_learn(&a->candidate.remote, &a->preamble.placement);
 	if (a->preamble.peer.features & FEATURE_ACK_PROMPTLY)
 		lane_kernel_ack_promptly(a->lane);
-	lane_harp_delay_acks(a->lane);
 	a->under_way = false;
 	a->ops->ended(a, 0, "", now_ns);
 }

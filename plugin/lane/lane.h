@@ -46,9 +46,12 @@ struct lane_ops {
 	 * the error.
 	 */
 	ssize_t (*recv)(struct lane *lane, void *dst, size_t len, unsigned unit);
-	/* Bytes given to send() that count as delivered: acknowledged by the peer (HARP lane), or
-	 * accepted by the kernel (kernel lane). */
+	/* Bytes given to send() that have been copied, and count as delivered: those acknowledged by
+	 * the peer (HARP lane), or accepted by the kernel (kernel lane). */
+	uint64_t (*copied_bytes)(struct lane *lane);
 	uint64_t (*done_bytes)(struct lane *lane);
+	/* Acknowledges the received data without delay: the peer waits for done_bytes(). */
+	void (*acknowledge)(struct lane *lane);
 	/* Fills *info. May cost system calls: call it at most a few times per millisecond. */
 	void (*info)(struct lane *lane, struct lane_info *info);
 	/* Ends and frees the lane. abort: RST; else an orderly close, in the background. */
@@ -90,7 +93,7 @@ void lane_kernel_options(int fd);
 void lane_kernel_join(struct lane *lane, struct poller *poller, struct kernel_poll *poll);
 /* May a comm's kernel lane have data to read? */
 bool lane_kernel_is_due(struct lane *lane);
-/* Acknowledge received data at once, because the peer's sends complete on TCP's acknowledgment. */
+/* The peer's done_bytes() counts acknowledged bytes: acknowledge() is to have an effect. */
 void lane_kernel_ack_promptly(struct lane *lane);
 /* How long the peer has not answered; see kernel_silence_ns(). 0 for other lanes. */
 uint64_t lane_kernel_silence_ns(struct lane *lane, uint64_t now_ns);
@@ -124,8 +127,6 @@ int lane_harp_connect(struct engine *engine, const struct harp_endpoint *local,
 /* -EAGAIN when no connection waits. */
 int lane_harp_accept(struct engine *engine, struct harp_listener *listener, struct lane **out);
 /* For any kind of lane; others than HARP lanes ignore them. */
-/* Delay ACKs, because the peer does not wait for them. */
-void lane_harp_delay_acks(struct lane *lane);
 /* Counts a request's latency from post to completion. */
 void lane_harp_observe(struct lane *lane, uint64_t latency_ns);
 /* Sets the lane's purpose, shown by statistics: "NCCL send". */

@@ -338,6 +338,19 @@ void engine_set_close(struct engine_set *set)
 	pthread_mutex_unlock(&engines_lock);
 }
 
+void engines_deliver(void)
+{
+	uint64_t until_ns = clock_now_ns() + plugin_config()->close_linger_ns;
+
+	/* A thread that has the lock may not run again. */
+	if (pthread_mutex_trylock(&engines_lock))
+		return;
+	for (unsigned dev = 0; dev < PLUGIN_DEVICES_MAX; dev++)
+		for (unsigned i = 0; engine_sets[dev] && i < engine_sets[dev]->count; i++)
+			engine_deliver(engine_sets[dev]->engines[i], until_ns);
+	pthread_mutex_unlock(&engines_lock);
+}
+
 unsigned engine_set_count(const struct engine_set *set)
 {
 	return set->count;

@@ -38,6 +38,8 @@ struct engine_lane_ops {
 	void (*tick)(struct engine_lane *l, uint64_t now_ns);
 	/* The interface was removed. False: the lane had ended already. */
 	bool (*gone)(struct engine_lane *l, uint64_t now_ns);
+	/* Has the peer acknowledged everything? */
+	bool (*delivered)(const struct engine_lane *l);
 	/* The engine ends: abort the connection and free the lane. */
 	void (*discard)(struct engine_lane *l);
 };
@@ -56,6 +58,8 @@ enum harp_page_fallback engine_fallback(int dev);
  * (configuration, privilege, queue busy, ...), with one line in why. */
 struct engine_set *engine_set_open(int dev, char *why, size_t why_len);
 void engine_set_close(struct engine_set *set); /* NULL is accepted */
+/* Waits until all lanes' data is acknowledged, for the linger time at most. */
+void engines_deliver(void);
 unsigned engine_set_count(const struct engine_set *set);
 struct engine *engine_set_at(const struct engine_set *set, unsigned index);
 /* The engine with the lowest load; equal ones in turn. */

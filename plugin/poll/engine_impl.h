@@ -42,7 +42,9 @@ void engine_requests(void *ctx, uint64_t now_ns);
 bool engine_turn(struct engine *engine, uint64_t now_ns);
 /* The latest time of the next turn. Poller held. */
 uint64_t engine_deadline_ns(const struct engine *engine);
-/* Finishes closing lanes within the linger time, and logs the statistics. No other thread uses the
+/* Takes turns until the peers have acknowledged what the lanes have sent. Poller not held. */
+void engine_deliver(struct engine *engine, uint64_t until_ns);
+/* Finishes closing lanes within their time, and logs the statistics. No other thread uses the
  * engine. */
 void engine_finish(struct engine *engine);
 

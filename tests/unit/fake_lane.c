@@ -117,6 +117,16 @@ static uint64_t fake_done_bytes(struct lane *lane)
 	return to_fake(lane)->acked;
 }
 
+static uint64_t fake_copied_bytes(struct lane *lane)
+{
+	return to_fake(lane)->out->written;
+}
+
+static void fake_acknowledge(struct lane *lane)
+{
+	to_fake(lane)->acknowledged++;
+}
+
 static void fake_info(struct lane *lane, struct lane_info *info)
 {
 	struct fake_lane *f = to_fake(lane);
@@ -159,7 +169,9 @@ static const struct lane_ops fake_ops = {
 	.state = fake_state,
 	.send = fake_send,
 	.recv = fake_recv,
+	.copied_bytes = fake_copied_bytes,
 	.done_bytes = fake_done_bytes,
+	.acknowledge = fake_acknowledge,
 	.info = fake_info,
 	.close = fake_close,
 	.describe = fake_describe,

@@ -27,8 +27,9 @@ struct fake_lane {
 	struct fake_pipe *in, *out;
 	struct fake_lane *peer;
 	uint64_t acked;
-	bool event;  /* owed to the owner */
-	bool closed; /* by its owner */
+	unsigned acknowledged; /* calls of acknowledge() */
+	bool event;            /* owed to the owner */
+	bool closed;           /* by its owner */
 	bool aborted;
 };
 

@@ -112,6 +112,50 @@ TEST(without_receives_a_sender_stops_at_the_eager_limit)
 	free(data);
 }
 
+/* ---- completion of sends -------------------------------------------------------------------- */
+
+TEST(a_small_send_is_done_when_it_is_copied_and_a_large_one_when_it_is_acknowledged)
+{
+	static uint8_t tx[16385], rx[16385];
+	static const struct {
+		size_t bytes;
+		bool waits;
+	} rows[] = { { 0, false }, { 8, false }, { 16384, false }, { 16385, true } };
+	/* Messages of a quarter of the eager bytes are small. */
+	struct comm_options opt = { .buffered = true, .eager_bytes = 65536 };
+	struct request *send, *recv;
+	struct ends e = { .lanes = 1 };
+	struct fake_lane *from = &e.pairs[0].lanes[0], *to = &e.pairs[0].lanes[1];
+
+	fake_pair_init(&e.pairs[0], 5, 65536);
+	opt.side = COMM_SEND;
+	CHECK_EQ(comm_create(&e.send, &from->lane, &opt), 0);
+	opt.side = COMM_RECV;
+	CHECK_EQ(comm_create(&e.recv, &to->lane, &opt), 0);
+	for (unsigned i = 0; i < ARRAY_SIZE(rows); i++) {
+		uint64_t acked = from->acked;
+		unsigned acknowledged = to->acknowledged;
+		int sent = 0, received = 0;
+
+		CHECK_EQ(comm_post(e.send, tx, rows[i].bytes, 0, NULL, &send), 0);
+		CHECK_EQ(comm_post(e.recv, rx, sizeof(rx), 0, NULL, &recv), 0);
+		for (unsigned turn = 0; turn < 1000 && !received; turn++) {
+			ends_turn(&e, 1);
+			from->acked = acked; /* nothing is acknowledged */
+			CHECK_EQ(comm_test(recv, &received, NULL), 0);
+		}
+		CHECK(received);
+		CHECK_EQ(to->acknowledged - acknowledged, rows[i].waits);
+		CHECK_EQ(comm_test(send, &sent, NULL), 0);
+		CHECK_EQ(sent, !rows[i].waits);
+		while (!sent) {
+			ends_turn(&e, 1);
+			CHECK_EQ(comm_test(send, &sent, NULL), 0);
+		}
+	}
+	ends_close(&e);
+}
+
 /* ---- memory that is taken back -------------------------------------------------------------- */
 
 /* A request next to the memory continues. One that overlaps it ends the comm without a WARN, and

@@ -104,10 +104,6 @@ void lane_kernel_ack_promptly(struct lane *lane)
 {
 }
 
-void lane_harp_delay_acks(struct lane *lane)
-{
-}
-
 void port_search_prepare(struct port_search *o, struct engine *e, const struct placement_end *end,
 			 const struct harp_endpoint *local, const struct harp_endpoint *remote,
 			 int dscp)

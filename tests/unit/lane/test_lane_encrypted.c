@@ -156,6 +156,7 @@ static void flow_done(struct rig *r, int from, struct flow *flow)
 	uint64_t done = lane->ops->done_bytes(lane) - SENT_BEFORE;
 
 	CHECK(done >= flow->done && done <= flow->sent);
+	CHECK(lane->ops->copied_bytes(lane) - SENT_BEFORE >= done);
 	flow->done = done;
 }
 
@@ -426,6 +427,22 @@ TEST(with_many_segments_in_flight_bytes_are_done_later_and_never_earlier)
 	}
 	rig.pair.lanes[0].acked = rig.pair.pipes[0].written;
 	CHECK_EQ(rig.lanes[0]->ops->done_bytes(rig.lanes[0]), SENT_BEFORE + 1500);
+}
+
+TEST(bytes_are_copied_when_the_lane_beneath_has_taken_their_segments)
+{
+	static const uint8_t bytes[80];
+	struct lane *lane;
+
+	rig_open(&rig, 9, 100);
+	lane = rig.lanes[0];
+	CHECK_EQ(put(lane, "abc", 3), 3);
+	CHECK_EQ(lane->ops->copied_bytes(lane), SENT_BEFORE + 3);
+	CHECK_EQ(lane->ops->done_bytes(lane), SENT_BEFORE);
+	CHECK_EQ(put(lane, bytes, 80), 80); /* more than the lane beneath has space for */
+	CHECK_EQ(lane->ops->copied_bytes(lane), SENT_BEFORE);
+	rig.pair.lanes[0].acked = SENT_BEFORE + 3 + SEGMENT_EXTRA_BYTES;
+	CHECK_EQ(lane->ops->copied_bytes(lane), SENT_BEFORE + 3);
 }
 
 TEST(acknowledged_plaintext_never_decreases_and_is_never_more_than_was_taken)
