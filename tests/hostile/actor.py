@@ -170,11 +170,13 @@ class Commands:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.net, name)
 
-    def load(self, path: str) -> None:
+    def load(self, path: str, logs: bool = True) -> None:
+        """logs: the logger is in Python, so the plugin must not call it during os.fork(), which
+        holds the interpreter's lock."""
         import ncclnet
 
         self.ncclnet = ncclnet
-        self.net = ncclnet.Net(path)
+        self.net = ncclnet.Net(path, logs=logs)
 
     def log(self) -> list[str]:
         return [text for _, text in self.net.lines]
