@@ -13,6 +13,7 @@ from actor import Actor
 from harpd_rig import HostDaemon
 from lease_client import LeaseClient
 from netns_queues import connection
+from netns_tools import wait_until
 
 from harp import _paths
 from harp.daemon.client import RefusedByDaemonError
@@ -150,9 +151,12 @@ def test_all_packets_on_one_queue(lab: Lab, harpds: list[HostDaemon]) -> None:
                 connection(here, source, (there.address, port), 0.05),
             ):
                 pass
+        wait_until(
+            lambda: harpds[1].query("status")["nics"][0]["queues_unreachable"] == [],
+            "packets on other queues",
+        )
         client, fds = lease(harpds[1])
         stack.callback(client.close)
         for fd in fds:
             stack.callback(os.close, fd)
-        assert harpds[1].query("status")["nics"][0]["queues_unreachable"] == []
         assert "all may be leased again" in harpds[1].log_text()
