@@ -6,6 +6,7 @@ compare bytes and the receiver's ticks, so that a busy machine changes nothing.
 """
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from lanes_rig import (
@@ -128,10 +129,15 @@ def test_both_rails_dead_is_an_error_that_names_the_peer(lab: Lab) -> None:
 
 @pytest.mark.sample("IPv6-silent", "IPv4-sender's NIC off")
 @pytest.mark.parametrize("cut", ["silent", "sender's NIC off"])
-def test_rails_that_die_in_turns(lab: Lab, cut: str) -> None:
-    """One is back just before the other goes, again and again: the stream goes on over either."""
+def test_rails_that_die_in_turns(lab: Lab, cut: str, tmp_path: Path) -> None:
+    """One is back just before the other goes, again and again: the stream continues over either.
+    Each lane that is opened again has encryption keys of its own."""
+    key = tmp_path / "key"
+    key.touch(0o600)
+    key.write_text("5a" * 32 + "\n")
+    encrypted = {"HARP_ENCRYPT": "aes-256-gcm", "HARP_KEY_FILE": str(key)}
     rails = Rails(lab)
-    with Stream(lab, options("auto", HARP_RAILS="all")) as stream:
+    with Stream(lab, options("auto", HARP_RAILS="all", **encrypted)) as stream:
         wait_for_rails(stream, rails, [0, 1])
         for turn in range(6):
             off, on = cuts(rails, turn % 2)[cut]
@@ -141,4 +147,8 @@ def test_rails_that_die_in_turns(lab: Lab, cut: str) -> None:
             finally:
                 on()
             wait_for_rails(stream, rails, [turn % 2], MIB // 4)
+        assert counters(stream, SOURCE)["lanes_replaced"] > 0
         stream.finish()
+        for rank in stream.ranks:
+            assert "encrypted" in rank.log()
+            assert "failed authentication" not in rank.log()
