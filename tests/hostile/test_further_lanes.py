@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Further lanes of a comm (docs/lanes.md section 3.4), from a peer written from the document.
+"""Further lanes of a comm (docs/lanes.md section 3.4), with a peer written from the document.
 
 A peer without the key is refused, and the comm never notices.
 """
@@ -10,13 +10,15 @@ import base64
 import contextlib
 import dataclasses
 import random
+import select
+import struct
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from actor import Actor
+from actor import Actor, actors
 from hosts import Hosts
-from wire import CLOSE, DATA, Handle, Peer, record
+from wire import ACK, CLOSE, CREDIT, DATA, Acceptor, Handle, Peer, record
 
 SEED = 20261122
 COMM_ID = 0xC0FFEE
@@ -204,3 +206,49 @@ def test_without_confirm_there_is_no_comm(each: Hosts, path: str, lanes: int) ->
             receiver.start("receive", comm=comm, size=64)
             again.send(record(DATA, total=5, payload=b"again"))
             assert base64.b64decode(receiver.result()) == b"again"
+
+
+def test_the_plugin_sends_to_an_acceptor_written_from_the_document(hosts: Hosts) -> None:
+    """Before a CREDIT at most the eager bytes, then the rest, over both lanes. A lane that is lost
+    is opened again, and what it carried since the last ACK is sent again."""
+    data = random.Random(SEED).randbytes(3 << 20)
+    received: dict[int, bytes] = {}
+    env = hosts.env("kernel", HARP_KERNEL_LANES="2", HARP_EAGER_BYTES="8192")
+    with contextlib.ExitStack() as stack:
+        with hosts.inside(0):
+            acceptor = stack.enter_context(Acceptor(hosts.address[0]))
+        (sender,) = stack.enter_context(actors(Actor(hosts.netns[1], env)))
+        sender.call("load", path=str(hosts.plugin))
+        sender.start("connect", handle=base64.b64encode(acceptor.handle).decode())
+        lanes = [stack.enter_context(acceptor.accept(2))]
+        comm = sender.result()
+        lanes.append(stack.enter_context(acceptor.accept(2)))
+        assert [lane.index for lane in lanes] == [0, 1]
+
+        def read() -> None:
+            """One record of the message, of any lane."""
+            ready = select.select(lanes, [], [], 60)[0]
+            kind, message, total, offset, payload = ready[0].record()
+            assert (kind, message, total) == (DATA, 0, len(data))
+            assert payload == data[offset : offset + len(payload)]
+            received[offset] = payload
+
+        sender.start("send", comm=comm, data=base64.b64encode(data).decode())
+        read()
+        assert sum(map(len, received.values())) <= 8192
+        sizes = struct.pack("<Q", len(data))
+        lanes[1].send(record(CREDIT, total=1, payload=sizes))
+        lanes.pop().reset()
+        lanes[0].send(record(CREDIT, total=1, payload=sizes))
+        lanes.append(stack.enter_context(acceptor.accept(2)))
+        assert lanes[1].index == 1
+        while sum(map(len, received.values())) < len(data):
+            read()
+        lanes[0].send(record(ACK, message=1))
+        assert sender.result() == len(data)
+        sender.start("close_send", comm=comm)
+        for lane in lanes:
+            while (end := lane.record())[0] != CLOSE:
+                pass  # what it had begun
+            assert end[1] == 1
+        sender.result()
