@@ -112,8 +112,6 @@ class Peer(Closing):
         self,
         *,
         features: int = 0,
-        nonce: bytes | None = None,
-        version: int = 1,
         index: int = 0,
         lanes: int = 1,
         join: bool = False,
@@ -121,9 +119,9 @@ class Peer(Closing):
     ) -> bytes:
         return (
             HELLO
-            + struct.pack("<HHQIBBH", version, 0, features, 262144, index, lanes, int(join))
+            + struct.pack("<HHQIBBH", 1, 0, features, 262144, index, lanes, int(join))
             + struct.pack("<QQ", 0 if join else self.handle.listen_id, comm_id)
-            + (nonce or os.urandom(16))
+            + os.urandom(16)
             + bytes(8)
         )
 
