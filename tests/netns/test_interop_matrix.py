@@ -2,8 +2,9 @@
 """HARP and the kernel's TCP with every option on and off, with and without packet loss.
 
 A group is one laboratory (MTU and family), the connecting side, the kernel's congestion control and
-the loss. In a group all eight settings of SACK, timestamps and ECN transfer bytes both ways, one
-connection each. The receiver compares every byte, and the digests of both ends must agree.
+the loss. In a group all eight settings of SACK, timestamps (with window scaling) and ECN transfer
+bytes both ways, one connection each. The receiver compares every byte, and the digests of both ends
+must agree.
 
 `make test` runs a sample; `make test-long` runs all groups, ten gigabytes.
 """
@@ -34,7 +35,7 @@ SHORT_BYTES = 500_000
 SHORT_LABS = [(1280, True), (9000, False)]
 HEADER_BYTES = {False: 40, True: 60}  # IP and TCP, without options
 # harp_tcp_info.options
-TIMESTAMPS, SACK, ECN = 1, 2, 8
+TIMESTAMPS, SACK, WINDOW_SCALE, ECN = 1, 2, 4, 8
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +80,7 @@ def group(
         kernel = here if client == "kernel" else there
         kernel.sysctl("ipv4/tcp_sack", sack)
         kernel.sysctl("ipv4/tcp_timestamps", timestamps)
+        kernel.sysctl("ipv4/tcp_window_scaling", timestamps)
         kernel.sysctl("ipv4/tcp_ecn", ecn)
         report = tools.call_tcp(
             *(here, client, test, there.address, PORT[server]),
@@ -105,6 +107,7 @@ def check(harp: dict[str, Any], lab: Lab, setting: tuple[int, int, int], what: s
     options = harp["options"]
     assert bool(options & SACK) == bool(sack), what
     assert bool(options & TIMESTAMPS) == bool(timestamps), what
+    assert bool(options & WINDOW_SCALE) == bool(timestamps), what
     assert bool(options & ECN) <= bool(ecn), what
     headers = HEADER_BYTES[lab.options.ipv6] + 12 * timestamps
     assert harp["snd_mss_bytes"] == lab.options.mtu_bytes - headers, what
