@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from dpdk_tools import Ends
 
+from harp.errors import HarpError
+
 
 @pytest.fixture
 def ends(build_dir: Path) -> Iterator[Ends]:
@@ -18,3 +20,12 @@ def ends(build_dir: Path) -> Iterator[Ends]:
         )
     yield ends
     ends.close()
+
+
+@pytest.fixture(scope="session")
+def bindings() -> None:
+    """Skips where this build has no harp.dpdk."""
+    try:
+        import harp.dpdk  # noqa: F401
+    except HarpError as error:
+        pytest.skip(str(error))

@@ -135,27 +135,6 @@ TEST(memif_connects_two_ports_of_a_process)
 	peers_end();
 }
 
-/* A client without a server: its link is down until one comes. */
-TEST(a_memif_client_waits_for_its_server)
-{
-	struct harp_desc desc;
-	struct end end;
-	pid_t peer;
-
-	peers_begin();
-	end_open(&end, peers_client, 0);
-	CHECK(end_wait_up(&end, false));
-	end_fill(&end, 512);
-	CHECK_EQ(end.nic->ops->rx(end.nic, &desc, 1, 1), 0);
-	CHECK_EQ(end_send(&end, 1, 100, 1), 0);
-	peer = peer_start(peers_server);
-	CHECK(end_wait_up(&end, true));
-	CHECK(peer_hears(&end));
-	peer_kill(peer);
-	end_close(&end);
-	peers_end();
-}
-
 /* We send and receive while the other side is killed, five times. */
 static void dies(const char *ours, const char *theirs)
 {

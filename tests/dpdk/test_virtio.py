@@ -6,14 +6,11 @@ This is the driver of a virtual machine's card. It uses its offloads: checksums 
 written, and GSO packets, which arrive whole because no device segments them on the way.
 """
 
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from dpdk_tools import WAIT_S, Ends, finish, start
+from dpdk_tools import Ends, finish
 from test_streams import HEADERS
 
 BYTES = 16 << 20
@@ -120,66 +117,3 @@ def test_every_message_arrives_intact(ends: Ends, tmp_path: Path, few: str, orde
     assert stats["tcp_retransmits"] > 0 or few != "lost"
     assert stats["tx_copied_bytes"] == 0 or stats["tcp_retransmits"] > 0
     assert said.count("failed to allocate memory") <= 10
-
-
-def test_the_card_goes_and_comes_back(ends: Ends, tmp_path: Path) -> None:
-    """A back-end outlives its card, and serves the next one."""
-    server = ends.serve("10.9.0.1", vhost(tmp_path, 1500, True), "--count", "2")
-    for _ in range(2):
-        near, _ = ends.call("send", "10.9.0.1", virtio(tmp_path, 1500), "--bytes", str(BYTES))
-        assert near["bytes"] == BYTES
-    _, said = finish(server)
-    assert "vhost is down" in said
-    assert "vhost is up again" in said
-
-
-# argv: a port, the folder of libharp-dpdk.so. It is closed at SIGUSR1.
-OPEN_AND_CLOSE = """
-import signal, sys, harp
-signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
-instance = harp.Instance(sys.argv[1], lib_dir=sys.argv[2])
-print("open", flush=True)
-signal.sigwait([signal.SIGUSR1])
-instance.close()
-print("closed")
-"""
-
-
-def opened(ends: Ends, spec: str) -> "subprocess.Popen[str]":
-    """A process that has the port open until it is told."""
-    process = start([sys.executable, "-c", OPEN_AND_CLOSE, f"dpdk:{spec}", ends.library])
-    ends.started.append(process)
-    assert process.stdout is not None
-    if process.stdout.readline() != "open\n":
-        pytest.fail(process.communicate()[1])
-    return process
-
-
-def closes(process: "subprocess.Popen[str]") -> None:
-    """It is told, and has closed it."""
-    process.send_signal(signal.SIGUSR1)
-    out, err = process.communicate(timeout=WAIT_S)
-    assert (out, process.returncode) == ("closed\n", 0), err
-
-
-def test_a_new_back_end_replaces_a_killed_one(ends: Ends, tmp_path: Path) -> None:
-    """Its card is closed, and a new back-end on the same socket gets a new card."""
-    server = ends.serve("10.9.0.1", vhost(tmp_path, 1500, True))
-    card = opened(ends, virtio(tmp_path, 1500))
-    server.kill()
-    server.wait()
-    closes(card)
-    (tmp_path / "vhost.sock").unlink()
-    server = ends.serve("10.9.0.1", vhost(tmp_path, 1500, True))
-    near, _ = ends.call("send", "10.9.0.1", virtio(tmp_path, 1500), "--bytes", str(BYTES))
-    assert near["bytes"] == BYTES
-    finish(server)
-
-
-def test_a_stream_fails_when_the_card_s_process_is_killed(ends: Ends, tmp_path: Path) -> None:
-    """Its back-end is closed."""
-    back_end = opened(ends, vhost(tmp_path, 1500, True))
-    server = ends.serve("10.9.0.2", virtio(tmp_path, 1500))
-    server.kill()
-    server.wait()
-    closes(back_end)

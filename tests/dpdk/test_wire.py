@@ -15,17 +15,7 @@ import pytest
 from harp.errors import Exit
 
 HARPCTL = Path(sys.executable).with_name("harpctl")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def bindings() -> None:
-    """Skips where this build has no DPDK."""
-    from harp.errors import HarpError
-
-    try:
-        import harp.dpdk  # noqa: F401
-    except HarpError as error:
-        pytest.skip(str(error))
+pytestmark = pytest.mark.usefixtures("bindings")
 
 
 def wire(*words: str) -> subprocess.CompletedProcess[str]:
