@@ -176,10 +176,6 @@ def refused(ends: Ends, host: Host, spec: str) -> str:
     return ends.refused(f"{spec};ip=10.9.0.1/24", run=lambda args, _: host.popen(args))
 
 
-def test_a_missing_interface_is_named(ends: Ends, bare: Host) -> None:
-    assert "net_af_packet0" in refused(ends, bare, "net_af_packet0,iface=nothing")
-
-
 @pytest.mark.parametrize("kind", ["af_packet", "af_xdp"])
 def test_an_mtu_above_the_interface_s_is_refused(ends: Ends, bare: Host, kind: str) -> None:
     """Packets that the kernel would drop are not sent to it."""

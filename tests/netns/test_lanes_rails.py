@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from lanes_rig import (
     CUTS,
-    LANE_TIMEOUT_MS,
     MIB,
     TICK_MS,
     counters,
@@ -21,7 +20,6 @@ from lanes_rig import (
     shaped,
     ticks_without_a_byte,
     wait_for_rails,
-    wait_for_ticks,
     warnings,
 )
 
@@ -89,24 +87,6 @@ def test_a_backup_works_only_while_the_own_rail_does_not(lab: Lab, path: str) ->
         finally:
             rails.plug(SOURCE, 0)
         wait_for_rails(stream, rails, [0])
-        stream.finish()
-
-
-@pytest.mark.sample("IPv4")
-def test_both_rails_dead_is_no_error_before_the_user_timeout(lab: Lab) -> None:
-    """Everything is silent for longer than a lane may be: nothing is given up, nothing is lost."""
-    rails = Rails(lab)
-    with Stream(lab, options("auto", HARP_RAILS="all")) as stream:
-        wait_for_rails(stream, rails, [0, 1])
-        for rail in (0, 1):
-            rails.silence(rail)
-        try:
-            wait_for_ticks(stream, SOURCE, 5 * LANE_TIMEOUT_MS // TICK_MS)
-        finally:
-            for rail in (0, 1):
-                rails.restore(rail)
-        stream.flow(4 * MIB)
-        wait_for_rails(stream, rails, [0, 1])
         stream.finish()
 
 

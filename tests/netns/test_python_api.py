@@ -160,22 +160,3 @@ def test_refusals_name_the_cause(tools: Tools, lab: Lab) -> None:
         strict=True,
     ):
         assert all(word in line for word in words), line
-
-
-IDLE = """
-import resource, sys, harp
-with harp.Instance(sys.argv[1]) as instance, instance.listen(61000) as acceptor:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    try:
-        acceptor.accept(timeout=1)
-    except harp.WaitTimeoutError:
-        pass
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw - used.ru_nvcsw)
-"""
-
-
-def test_a_waiting_instance_sleeps(tools: Tools, lab: Lab) -> None:
-    here = lab.hosts[0]
-    out, err, status = outcome(here, script(here, IDLE, here.ifname))
-    assert status == 0, err
-    assert int(out) < 100, "wakes in a second without a packet"
