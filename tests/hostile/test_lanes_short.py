@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import pytest
 from actor import HANGS_S, Actor, ActorError
-from hosts import Hosts
+from hosts import Comms, Hosts
 
 COMMS = 40
 ENV = {"HARP_LANES": "2", "HARP_KERNEL_LANES": "2", "HARP_FRAMES": "4096"}
@@ -34,53 +34,23 @@ def limited(actor: Actor, value: int) -> Iterator[None]:
     resource.prlimit(actor.pid, resource.RLIMIT_NOFILE, before)
 
 
-class Comms:
-    """`count` of them between two ranks: begun, there, closed."""
-
-    def __init__(self, receiver: Actor, sender: Actor, count: int) -> None:
-        self.receiver, self.sender = receiver, sender
-        self.handles, self.listens = zip(*receiver.call("listen_many", count=count), strict=True)
-        receiver.start("join", handles=[], listens=self.listens)
-        sender.start("join", handles=self.handles, listens=[])
-
-    def come(self) -> None:
-        _, self.receives = self.receiver.result()
-        self.sends, _ = self.sender.result()
-
-    def cross(self) -> None:
-        names = [str(n) for n in range(len(self.sends))]
-        sends = list(zip(self.sends, names, strict=True))
-        receives = list(zip(self.receives, names, strict=True))
-        self.sender.start("cross", sends=sends, receives=[], size=5000)
-        self.receiver.start("cross", sends=[], receives=receives, size=5000)
-        assert self.sender.result() == self.receiver.result() == len(names)
-
-    def close(self) -> None:
-        self.sender.call("each", name="close_send", values=self.sends)
-        self.receiver.call("each", name="close_recv", values=self.receives)
-        self.receiver.call("each", name="close_listen", values=self.listens)
-
-
 @pytest.mark.parametrize("path", ["auto", "kernel"])
 def test_the_receiver_has_no_descriptor_left(hosts: Hosts, path: str) -> None:
     with hosts.ranks(path, path, **ENV) as (receiver, sender):
         limit = descriptors(receiver) + FEW
         with limited(receiver, limit):
-            comms = Comms(receiver, sender, COMMS)
+            comms = Comms((receiver, sender), [(1, 0)], COMMS)
             if path == "kernel":  # else HARP lanes take none
                 end = time.monotonic() + HANGS_S
                 while descriptors(receiver) < limit:  # nobody tells
                     assert time.monotonic() < end
         comms.come()
-        comms.cross()
+        comms.cross(5000)
         comms.close()
 
 
 def test_the_sender_has_no_descriptor_left(hosts: Hosts) -> None:
-    with hosts.ranks("kernel", "kernel", **ENV, **SOON) as (
-        receiver,
-        sender,
-    ):
+    with hosts.ranks("kernel", "kernel", **ENV, **SOON) as (receiver, sender):
         handle, listen = receiver.call("listen")
         with limited(sender, descriptors(sender)):
             with pytest.raises(ActorError, match="ncclSystemError"):
@@ -103,9 +73,9 @@ def test_five_hundred_connects_with_few_descriptors(hosts: Hosts, path: str) -> 
                 limit = descriptors(rank) + 200
                 stack.enter_context(limited(rank, limit))
             for _ in range(20):
-                comms = Comms(receiver, sender, 25)
+                comms = Comms((receiver, sender), [(1, 0)], 25)
                 comms.come()
-                comms.cross()
+                comms.cross(5000)
                 comms.close()
         for rank in (receiver, sender):
             assert all("fewer lanes" in warning for warning in rank.call("warnings"))

@@ -186,22 +186,6 @@ def test_prefixes_of_every_length(dual: Lab, one: Steering) -> None:
     assert taken(dual, one, "10.77.0.1", "10.77.9.1", "10.9.0.1") == [True, False, False]
 
 
-def test_what_is_no_prefix_changes_nothing(dual: Lab, one: Steering) -> None:
-    one.sources_set(prefixes("10.77.0.0/24"))
-    refused: list[list[tuple[bytes, int]]] = [
-        [(bytes([10, 77, 0, 1]), 24)],  # a bit behind the prefix
-        [(bytes(4), 33)],
-        [(bytes(16), 129)],
-        [(bytes(5), 8)],
-        [(bytes(4), 0), (b"", 0)],
-        [(bytes([9, 9, n >> 8, n & 255]), 32) for n in range(MAX + 1)],
-    ]
-    for sources in refused:
-        with pytest.raises((OSError, ValueError), match=r"Invalid argument|bytes|more than 256"):
-            one.sources_set(sources)
-        assert taken(dual, one, "10.77.0.1", "9.9.0.1", "fd77::1") == [True, False, False]
-
-
 def test_a_full_list_is_replaced_or_left_as_it_was(dual: Lab, one: Steering) -> None:
     """The map has no room for two full lists at once: the one before stays in force."""
     full = [(bytes([9, 9, n, 0]), 24) for n in range(MAX)]
