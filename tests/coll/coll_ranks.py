@@ -266,45 +266,34 @@ def sent_by(comm: Communicator, data: Any, op: str, **options: Any) -> tuple[int
     return comm.stats()["net_sent_bytes"] - before, result
 
 
-JOBS: dict[str, Callable[[int, int], dict[str, str]]] = {
-    "torchrun": lambda rank, world: {
-        "RANK": str(rank),
-        "WORLD_SIZE": str(world),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "29500",
-    },
-    "slurm": lambda rank, world: {
-        "SLURM_PROCID": str(rank),
-        "SLURM_NTASKS": str(world),
-        "SLURM_JOB_ID": "77",
-        "SLURM_STEP_NODELIST": "localhost",
-    },
-    "openmpi": lambda rank, world: {
-        "OMPI_COMM_WORLD_RANK": str(rank),
-        "OMPI_COMM_WORLD_SIZE": str(world),
-        "OMPI_COMM_WORLD_LOCAL_SIZE": str(world),
-        "HARP_COLL_SECRET": "word",
-    },
-    "mvapich": lambda rank, world: {
-        "MV2_COMM_WORLD_RANK": str(rank),
-        "MV2_COMM_WORLD_SIZE": str(world),
-        "MV2_COMM_WORLD_LOCAL_SIZE": str(world),
-        "HARP_COLL_PORT": "29412",
-    },
-    "mpich": lambda rank, world: {
-        "PMI_RANK": str(rank),
-        "PMI_SIZE": str(world),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "29413",
-    },
+# Of each launcher: the variables of rank and world, and what else tells where ranks meet.
+JOBS = {
+    "torchrun": ("RANK", "WORLD_SIZE", {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}),
+    "slurm": (
+        "SLURM_PROCID",
+        "SLURM_NTASKS",
+        {"SLURM_JOB_ID": "77", "SLURM_STEP_NODELIST": "localhost"},
+    ),
+    "openmpi": (
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        {"OMPI_COMM_WORLD_LOCAL_SIZE": "3", "HARP_COLL_SECRET": "word"},
+    ),
+    "mvapich": (
+        "MV2_COMM_WORLD_RANK",
+        "MV2_COMM_WORLD_SIZE",
+        {"MV2_COMM_WORLD_LOCAL_SIZE": "3", "HARP_COLL_PORT": "29412"},
+    ),
+    "mpich": ("PMI_RANK", "PMI_SIZE", {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29413"}),
 }
 
 
 def jobs(place: Place) -> list[str]:
     """Ranks that each launcher's variables bring together."""
     done = []
-    for name, variables in JOBS.items():
-        with Communicator.from_env(variables(place.rank, place.world), host="") as comm:
+    for name, (rank, world, more) in JOBS.items():
+        variables = {rank: str(place.rank), world: str(place.world), **more}
+        with Communicator.from_env(variables, host="") as comm:
             assert (comm.rank, comm.world) == (place.rank, place.world)
             assert comm.allgather(np.array([comm.rank])).ravel().tolist() == [*range(comm.world)]
             done.append(name)

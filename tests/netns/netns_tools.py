@@ -174,21 +174,6 @@ def serve_pin(tools: Tools, host: Host, pins: Path) -> subprocess.Popen[str]:
     return tools.serve(host, ["env", path, sys.executable, "-c", PIN, host.ifname, str(pins)])
 
 
-FOREIGN = """
-__attribute__((section("xdp"), used)) int foreign(void *ctx) { return 2; /* XDP_PASS */ }
-char _license[] __attribute__((section("license"), used)) = "GPL";
-"""
-
-
-def compile_pass(tmp_path: Path) -> Path:
-    """An XDP program of somebody else's, which passes everything."""
-    source, program = tmp_path / "foreign.c", tmp_path / "foreign.o"
-    source.write_text(FOREIGN)
-    flags = ["-O2", "-g", "-target", "bpf", "-c"]
-    subprocess.run(["clang", *flags, source, "-o", program], check=True)
-    return program
-
-
 def xdp_attached(host: Host) -> bool:
     """Has the host's interface an XDP program?"""
     links = {link["ifname"]: link for link in json.loads(host.run("ip", "-j", "link", "show"))}

@@ -9,10 +9,9 @@ must agree.
 `make test` runs a sample; `make test-long` runs all groups, ten gigabytes.
 """
 
-import functools
 import itertools
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -130,19 +129,11 @@ def test_some_option_combinations_interoperate(
     group(tools, path, pair, "cubic", loss, SHORT_BYTES)
 
 
-def every_case(labs: Sequence[tuple[int, bool]]) -> Callable[[Callable[..., None]], Any]:
-    """Marks a long test: both directions, each control and loss, over each of the labs."""
-    marks = [
-        pytest.mark.parametrize("loss", LOSSES),
-        pytest.mark.parametrize("control", CONTROLS),
-        pytest.mark.parametrize("pair", PAIRS, ids=label),
-        pytest.mark.parametrize("path", labs, indirect=True, ids=label),
-        pytest.mark.long,
-    ]
-    return lambda test: functools.reduce(lambda marked, mark: mark(marked), marks, test)
-
-
-@every_case(LABS)
+@pytest.mark.long
+@pytest.mark.parametrize("path", LABS, indirect=True, ids=label)
+@pytest.mark.parametrize("pair", PAIRS, ids=label)
+@pytest.mark.parametrize("control", CONTROLS)
+@pytest.mark.parametrize("loss", LOSSES)
 def test_all_option_combinations_interoperate(
     tools: Tools, path: tuple[Lab, Dropper], pair: tuple[str, str], control: str, loss: float
 ) -> None:

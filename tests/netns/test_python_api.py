@@ -8,7 +8,7 @@ from pathlib import Path
 
 from netns_tools import Tools, all_came, finish, outcome, wait_until, xdp_attached
 
-from harp.lab import Host, Lab
+from harp.lab import Lab
 
 SERVER = """
 import sys, json, numpy as np, harp
@@ -47,16 +47,15 @@ with harp.Instance(sys.argv[3]) as instance:
 """
 
 
-def script(host: Host, code: str, *args: object) -> list[str | Path]:
-    """Python in a host."""
+def script(code: str, *args: object) -> list[str | Path]:
     return [sys.executable, "-c", code, *map(str, args)]
 
 
 def test_arrays_between_two_instances(tools: Tools, lab: Lab) -> None:
     here, there = lab.hosts
     args = (there.address, 61000, there.ifname)
-    server = tools.serve(there, script(there, SERVER, *args))
-    out, err, status = outcome(here, script(here, CLIENT, *args))
+    server = tools.serve(there, script(SERVER, *args))
+    out, err, status = outcome(here, script(CLIENT, *args))
     assert status == 0, err
     report = json.loads(finish(server)[0].splitlines()[-1])
     assert int(out) == report["total"] > 0
@@ -103,7 +102,7 @@ print("good")
 
 def test_a_forked_child_neither_uses_nor_keeps_it(tools: Tools, lab: Lab) -> None:
     here = lab.hosts[0]
-    out, err, status = outcome(here, script(here, FORKED, here.ifname))
+    out, err, status = outcome(here, script(FORKED, here.ifname))
     assert (out, status) == ("good\n", 0), err
 
 
@@ -142,7 +141,7 @@ with harp.Instance(ifname) as instance:
 
 def test_refusals_name_the_cause(tools: Tools, lab: Lab) -> None:
     here = lab.hosts[0]
-    out, err, status = outcome(here, script(here, REFUSED, here.ifname))
+    out, err, status = outcome(here, script(REFUSED, here.ifname))
     assert status == 0, err
     lines = out.splitlines()
     for line, words in zip(
