@@ -32,7 +32,7 @@ WAIT_S = 60
 
 @contextmanager
 def refused(error: int, *words: str) -> Iterator[None]:
-    """A DpdkError of this kind that says these words."""
+    """A DpdkError with this number and these words."""
     with pytest.raises(dpdk.DpdkError) as caught:
         yield
     text = str(caught.value)
@@ -47,7 +47,7 @@ def numbered(count: int, size: int = 60) -> list[bytes]:
 
 
 def ring() -> dpdk.Port:
-    """A port whose packets come back to it."""
+    """A port that receives what it sends."""
     return dpdk.Port("net_ring0", pool=dpdk.Pool(1023))
 
 
@@ -61,7 +61,7 @@ def kernels(ifname: str) -> Any:
 # Use.
 #
 def start_is_once_and_stays() -> None:
-    """A second start finds it running; one that contradicts is refused."""
+    """A second start is accepted; one with other arguments is refused."""
     assert dpdk.running()
     dpdk.start()
     with refused(errno.EALREADY):
@@ -83,7 +83,7 @@ def bytes_come_back() -> None:
 
 
 def views_are_the_packet() -> None:
-    """What is written through a view, or numpy, is what is sent: nothing is copied."""
+    """A view or an array is the packet's memory: nothing is copied."""
     with ring() as port:
         burst = port.pool.allocate(2, 100)
         burst[0].data[:] = b"x" * 100
@@ -101,7 +101,7 @@ def views_are_the_packet() -> None:
 
 
 def a_full_ring_takes_no_more() -> None:
-    """send() says how many went; the others stay the burst's, or go home."""
+    """send() returns how many were sent. The others stay in the burst, or return to the pool."""
     with dpdk.Port("net_ring0", pool=dpdk.Pool(4095)) as port:
         burst = port.pool.build(numbered(2000))
         sent = port.send(burst, timeout=0)
@@ -146,7 +146,7 @@ def ports_say_what_they_are() -> None:
 
 
 def counters_count() -> None:
-    """Basic ones and the driver's, and their reset."""
+    """Basic counters, the driver's, and their reset."""
     with ring() as port:
         port.send(numbered(7))
         port.receive(timeout=5).free()
@@ -158,7 +158,7 @@ def counters_count() -> None:
 
 
 def stopped_ports_go_on() -> None:
-    """stop and start; a device that was closed can be opened again."""
+    """A stopped port starts again; a closed device can be opened again."""
     with ring() as port:
         port.stop()
         port.stop()
@@ -214,7 +214,7 @@ def a_stack_runs_in_the_same_process() -> None:
 # Misuse.
 #
 def used_after_the_end() -> None:
-    """Everything that is gone says so."""
+    """Packets, bursts and ports raise an error after their end."""
     port = ring()
     port.send(numbered(3))
     got = port.receive(timeout=5)
@@ -241,13 +241,13 @@ def used_after_the_end() -> None:
         with refused(errno.EBADF, "net_ring0", "closed"):
             call()
     burst.free()
-    # What was in the ring is lost with the port (net_ring keeps it): the pool says so.
+    # net_ring keeps what was in the ring, so the pool is in use.
     with refused(errno.EBUSY, "2 buffers"):
         pool.close()
 
 
 def held_bytes_keep_the_packet() -> None:
-    """A slice or an array over a view: free() and send() refuse; nothing dangles."""
+    """While a slice or an array refers to a packet, free() and send() refuse it."""
     with ring() as port:
         burst = port.pool.build(numbered(2))
         piece = burst[1].data[10:20]
@@ -260,7 +260,7 @@ def held_bytes_keep_the_packet() -> None:
         array = burst[0].array
         with refused(errno.EBUSY, "in use"):
             burst.free()
-        # The burst goes, the array stays good; the packets follow it.
+        # The burst is collected; the packets are freed after the array.
         gone = weakref.ref(burst)
         del burst
         gc.collect()
@@ -273,7 +273,7 @@ def held_bytes_keep_the_packet() -> None:
 
 
 def wrong_numbers() -> None:
-    """Sizes, counts, queues: refused before DPDK sees them."""
+    """Sizes, counts and queues are checked before DPDK gets them."""
     for count in (0, -1, 1 << 23, 1 << 40):
         with refused(errno.EINVAL, "buffers"):
             dpdk.Pool(count)
@@ -328,7 +328,7 @@ def wrong_numbers() -> None:
 
 
 def wrong_types() -> None:
-    """Refused by what they are, before there is a device: the name is free afterwards."""
+    """Types are checked before a device is created: its name is free afterwards."""
     for device in (5, None, b"net_null0"):
         with pytest.raises(TypeError, match="named by text"):
             dpdk.Port(device)  # type: ignore[arg-type]
@@ -342,7 +342,7 @@ def wrong_types() -> None:
 
 
 def wrong_devices() -> None:
-    """Each refusal names the device; afterwards everything works."""
+    """Each error names the device; afterwards valid ones open."""
     for device in ("nosuch", "net_memif9,role=frog", "0000:ff:1f.7",
                    "net_pcap0,rx_pcap=/nonexistent/x.pcap"):  # fmt: skip
         with refused(errno.ENODEV, device.split(",")[0]):
@@ -380,7 +380,7 @@ def pools_in_use_stay() -> None:
 
 
 def bursts_outlive_their_port() -> None:
-    """A burst is good after its port and its pool were given up."""
+    """A burst stays valid after its port and pool are closed."""
     port = dpdk.Port("net_ring0")
     port.send(numbered(4))
     got = port.receive(timeout=5)
@@ -392,8 +392,7 @@ def bursts_outlive_their_port() -> None:
 
 
 def threads_take_turns() -> None:
-    """Many threads on one port and one pool, while another one closes it: no crash, no packet
-    twice."""
+    """Threads that use one port and one pool get EBADF when another thread closes the port."""
     with dpdk.Port("net_ring0", pool=dpdk.Pool(4095)) as port:
         kept = port.pool.build(numbered(16))
         ended: list[int | None] = []
@@ -432,7 +431,7 @@ def threads_take_turns() -> None:
 
 
 def a_forked_child_is_told() -> None:
-    """DPDK's memory is the parent's: the child is refused, and frees nothing of it."""
+    """Every call fails in a forked child, and the child frees nothing of the parent's."""
     with ring() as port:
         burst = port.pool.build(numbered(8))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ends of streams on DPDK ports; all of it is skipped where this build has no DPDK."""
+"""Fixtures that skip a test if this build has no DPDK."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,7 +24,7 @@ def ends(build_dir: Path) -> Iterator[Ends]:
 
 @pytest.fixture(scope="session")
 def bindings() -> None:
-    """Skips where this build has no harp.dpdk."""
+    """harp.dpdk can be imported."""
     try:
         import harp.dpdk  # noqa: F401
     except HarpError as error:

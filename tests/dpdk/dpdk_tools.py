@@ -23,7 +23,7 @@ ENVIRONMENT = {"HARP_DPDK_ARGS": "--no-pci", "HARP_DPDK_HUGE_PAGES": "never"}
 def start(
     args: Sequence[str | Path], environment: dict[str, str] | None = None
 ) -> "subprocess.Popen[str]":
-    """A process here, as harp.lab's hosts start one there."""
+    """A process in this namespace, with the signature of Host.popen()."""
     return subprocess.Popen(
         args,
         stdout=subprocess.PIPE,
@@ -35,7 +35,7 @@ def start(
 
 @dataclass
 class Ends:
-    """Starts ends and ends them; what each reports."""
+    """Starts harp-tcp and collects its reports."""
 
     build: Path
     started: list["subprocess.Popen[str]"] = field(default_factory=list)
@@ -56,7 +56,7 @@ class Ends:
     def serve(
         self, address: str, spec: str | None, *more: str, verb: str = "serve", run: Popen = start
     ) -> "subprocess.Popen[str]":
-        """A server that may be called."""
+        """A server that is ready."""
         server = run([*self.command(verb, address, spec, *more), "-o", "json"])
         self.started.append(server)
         assert server.stdout is not None
@@ -69,7 +69,7 @@ class Ends:
     def call(
         self, verb: str, address: str, spec: str | None, *more: str, run: Popen = start
     ) -> tuple[Any, str]:
-        """A client to its good end: its report, and what it said besides."""
+        """A client that must succeed: its report and its stderr."""
         client = run([*self.command(verb, address, spec, *more), "-o", "json"])
         self.started.append(client)
         out, err = client.communicate(timeout=WAIT_S)
@@ -79,7 +79,7 @@ class Ends:
     def refused(
         self, spec: str, environment: dict[str, str] | None = None, run: Popen = start
     ) -> str:
-        """What an end says that can't open its port."""
+        """The last line of a client that cannot open its port."""
         client = run(self.command("send", "10.9.0.1", spec), environment)
         self.started.append(client)
         _, err = client.communicate(timeout=WAIT_S)
@@ -87,7 +87,7 @@ class Ends:
         return err.strip().splitlines()[-1]
 
     def close(self) -> None:
-        """What a failed test left running ends."""
+        """Kill what a failed test left running."""
         for process in self.started:
             if process.poll() is None:
                 process.kill()
@@ -95,7 +95,7 @@ class Ends:
 
 
 def finish(server: "subprocess.Popen[str]") -> tuple[list[Any], str]:
-    """The reports of a server that ends by itself, and what it said."""
+    """The reports and the stderr of a server that ends by itself."""
     out, err = server.communicate(timeout=WAIT_S)
     assert server.returncode == 0, err
     return [json.loads(line) for line in out.splitlines()], err
@@ -108,7 +108,7 @@ def memif(role: str, folder: Path, number: int, mtu: int = 1500, more: str = "")
 
 
 def other_dpdk(library: Path, folder: Path) -> Path:
-    """A folder for LD_LIBRARY_PATH with a DPDK in it that has nothing of what the library needs."""
+    """A folder for LD_LIBRARY_PATH with a DPDK without the symbols that the library needs."""
     listed = subprocess.run(
         ["readelf", "-d", library], capture_output=True, text=True, check=True
     ).stdout

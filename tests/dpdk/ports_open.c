@@ -13,7 +13,7 @@
 
 #include "ports.h"
 
-/* Fifty times: nothing of DPDK's memory, of ours, and no descriptor is lost. */
+/* Fifty times: neither memory nor a descriptor leaks. */
 TEST(reopening_leaks_nothing)
 {
 	size_t used = 0;
@@ -48,7 +48,7 @@ static void refused(const char *device, int err, const char *words)
 	CHECK(strncmp(why, device, strcspn(device, ",")) == 0); /* it names the device */
 }
 
-/* A file that is no socket is not taken for one whose server has died. */
+/* A directory in place of the socket is not removed as if its server had died. */
 static void refused_file(void)
 {
 	char folder[] = "/tmp/harp-dpdk-XXXXXX", path[64], device[128];
@@ -62,7 +62,7 @@ static void refused_file(void)
 	CHECK_EQ(rmdir(path) | rmdir(folder), 0);
 }
 
-/* Names and arguments that are longer than what they have to fit in. */
+/* Names and arguments that are too long. */
 static void refused_long(void)
 {
 	char name[200], device[1200];
@@ -96,7 +96,7 @@ TEST(invalid_device_names_are_refused)
 	refused("net_memif0,role=server,socket=/nonexistent/own/m.sock,socket-abstract=no", -ENOENT,
 		"/nonexistent/own cannot be created: No such file");
 	refused("net_af_packet0,iface=nosuchif0", -ENODEV, "nosuchif0");
-	/* None of it has spoilt anything. */
+	/* Afterwards a valid name works. */
 	end_open(&end, "net_ring0", 0);
 	refused("net_ring0", -EBUSY, "open in this process");
 	end_close(&end);
@@ -111,7 +111,7 @@ static void hear_log(void *ctx, enum harp_log_level level, const char *line)
 	log_summaries += strstr(line, "99990 more lines of DPDK were dropped") != NULL;
 }
 
-/* A driver may log each packet that it loses: few of these lines are passed on, the rest is counted. */
+/* A driver may log each packet that it loses: ten lines are passed on, the rest is counted. */
 TEST(driver_logs_are_rate_limited)
 {
 	const struct harp_dpdk_eal_options opt = { .size = sizeof(opt), .log = hear_log };
@@ -162,7 +162,7 @@ TEST(conflicting_options_are_refused)
 	CHECK_EQ(start(3, 0, NULL), -EINVAL);
 	CHECK_EQ(start(2, 1u << 30, NULL), -ENOMEM); /* no machine has a PiB of them */
 	CHECK(strstr(why, "nr_hugepages"));
-	/* A secondary process would wait for its primary, which may be dead, for ever. */
+	/* A secondary process would wait forever for a primary that has died. */
 	CHECK_EQ(start(1, 64, "--proc-type=secondary"), -EINVAL);
 	CHECK(strstr(why, "--proc-type"));
 	CHECK_EQ(start(1, 64, "--no-pci --proc-type auto"), -EINVAL);
@@ -178,7 +178,7 @@ TEST(conflicting_options_are_refused)
 	end_close(&end);
 }
 
-/* EAL refuses its arguments: the error names them, and a second try says what would help. */
+/* EAL refuses its arguments: the error names them, and a second try advises a new process. */
 TEST(invalid_eal_arguments_are_named)
 {
 	CHECK_EQ(start(1, 64, "--no-such-argument"), -EIO);
@@ -206,7 +206,7 @@ TEST(a_port_uses_huge_pages)
 
 /* ---- fork -------------------------------------------------------------------------------------- */
 
-/* A child can't use the parent's DPDK, and is told so; the parent goes on. */
+/* A child cannot use its parent's DPDK; the error says so. The parent's port works. */
 TEST(a_forked_child_cannot_open_ports)
 {
 	struct end end;
@@ -246,7 +246,7 @@ static int forked_taps(void)
 	return taps;
 }
 
-/* Rings of packet sockets that it has mapped. */
+/* Rings of packet sockets that this process has mapped. */
 static int forked_rings(void)
 {
 	FILE *maps = fopen("/proc/self/maps", "r");

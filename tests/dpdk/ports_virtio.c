@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ports_virtio.c - what a card's driver (virtio) is given to do: the test is the back-end that would do it. */
+/* ports_virtio.c - offloads that virtio's driver leaves to its back end, which is this test. */
 #include <errno.h>
 #include <rte_ethdev.h>
 #include <rte_ip.h>
@@ -27,7 +27,7 @@ static uint16_t back_id;
 static bool back_open(void)
 {
 	const struct harp_dpdk_eal_options opt = { .size = sizeof(opt), .huge_pages = 1 };
-	/* Without these it would compute checksums over fields that are not written. */
+	/* Otherwise net_vhost would compute checksums. */
 	const struct rte_eth_conf conf = {
 		.rxmode.offloads = RTE_ETH_RX_OFFLOAD_TCP_CKSUM | RTE_ETH_RX_OFFLOAD_UDP_CKSUM,
 	};
@@ -139,7 +139,7 @@ static void gso_send(struct end *end, struct gso *gso)
 	end->sent += n;
 }
 
-/* What the back-end has to finish: headers as they were, the sum of the pseudo-header, and how to cut. */
+/* The back end gets unchanged headers, the sum of the pseudo-header, and the segment size. */
 static void gso_check(const struct rte_mbuf *packet, const struct gso *gso)
 {
 	const bool cut = gso->flags & HARP_DESC_TX_TSO;

@@ -54,7 +54,7 @@ Ether / IP / ICMP .*
 
 
 def test_the_examples_of_the_page_run(tmp_path: Path, bindings: None) -> None:
-    """As they stand, in their order, in one process; they print these lines and no other."""
+    """Unchanged, in their order, in one process; they print exactly these lines."""
     text = (ROOT / "docs" / "dpdk-python.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     assert len(blocks) == text.count("```python") > 5

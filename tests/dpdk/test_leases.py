@@ -37,13 +37,13 @@ queues = {queues}
 
 
 class Site:
-    """Both hosts, and how jobs are started on them."""
+    """Two hosts with harpd, and their jobs."""
 
     def __init__(self, lab: Lab, daemons: list[HostDaemon]) -> None:
         self.lab, self.daemons = lab, daemons
 
     def stream(self, **more: Any) -> Stream:
-        """NCCL's, of `harpctl run`."""
+        """An NCCL stream between two jobs that `harpctl run` starts."""
         run = [*NOBODY, sys.executable, "-c", HARPCTL, "run", "--set", "path=dpdk"]
         shared = ENVIRONMENT | {
             "HARP_DAEMON": "require",
@@ -57,12 +57,12 @@ class Site:
         return Stream(self.lab, StreamOptions(env=(sink, source), prefix=prefixes, **more))
 
     def leases(self, number: int = 0) -> list[dict[str, Any]]:
-        """What that host's harpd has leased."""
+        """The leases of that host's harpd."""
         found: list[dict[str, Any]] = self.daemons[number].query("instances")["instances"]
         return found
 
     def free(self) -> None:
-        """Both ports are, or will be at once."""
+        """Wait until neither port is leased."""
         wait_until(lambda: not self.leases(0) and not self.leases(1), "the end of the leases")
 
 
@@ -85,7 +85,7 @@ def site(ends: Ends, need_root: None) -> Iterator[Site]:
 
 @pytest.mark.parametrize("victim", [SINK, SOURCE], ids=["sink", "source"])
 def test_the_plugin_runs_on_a_leased_port_and_survives_harpd(site: Site, victim: int) -> None:
-    """A stream outlives harpd, a killed rank's port is free at once, and the next job has it."""
+    """A stream continues while harpd restarts. The next job gets a killed rank's port."""
     with site.stream() as stream:
         stream.flow(MORE_BYTES)
         before = site.leases(victim)
@@ -124,7 +124,7 @@ with urllib.request.urlopen("http://127.0.0.1:{METRICS_PORT}/metrics", timeout=1
 
 
 def test_several_queues_are_shown(site: Site) -> None:
-    """A stack on each queue; both have connections, and all that shows instances shows them."""
+    """A stack on each queue, both with connections. stats, flows, metrics and check show them."""
     with site.stream(channels=4) as stream:
         stream.flow(MORE_BYTES)
         daemon, pid = site.daemons[0], stream.ranks[SINK].process.pid

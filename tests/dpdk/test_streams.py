@@ -36,7 +36,7 @@ def test_bytes_arrive(ends: Ends, tmp_path: Path, mtu: int, address: str, test: 
 
 @pytest.mark.parametrize("flows", [1, 16])
 def test_every_message_arrives_intact(ends: Ends, tmp_path: Path, flows: int) -> None:
-    """Stack-provided buffers: nothing is copied by HARP, and every byte is looked at."""
+    """With stack-provided buffers HARP copies nothing; every byte is compared."""
     spec = memif("server", tmp_path, 1)
     server = ends.serve("10.9.0.1", spec, "--verify", "--count", str(flows), verb="sink")
     report, _ = ends.call(
@@ -51,7 +51,7 @@ def test_every_message_arrives_intact(ends: Ends, tmp_path: Path, flows: int) ->
 
 
 def expect_line(process: "subprocess.Popen[str]", words: str) -> None:
-    """Waits until the process says a line with these words. One that never does is ended."""
+    """Wait for a line with these words; a process that does not write it is killed."""
     assert process.stderr is not None
     end = threading.Timer(WAIT_S, process.kill)
     end.start()
@@ -65,7 +65,7 @@ def expect_line(process: "subprocess.Popen[str]", words: str) -> None:
 
 
 def test_the_link_follows_the_peer(ends: Ends, tmp_path: Path) -> None:
-    """The link is down until the other process is there, and again when it has gone."""
+    """The link is up while the other process has its end open."""
     server = ends.serve("10.9.0.1", memif("server", tmp_path, 1), "--count", "2", verb="sink")
     expect_line(server, "net_memif0: the link is still down")
     for word in ("up", "up again"):
@@ -110,7 +110,7 @@ with Instance(sys.argv[1]) as instance:
 
 
 def test_the_python_binding_transfers_bytes(ends: Ends, tmp_path: Path) -> None:
-    """harp.Instance drives a port: calls block, and a NIC without a descriptor is no hindrance."""
+    """Calls of harp.Instance block, although the NIC has no descriptor to wait on."""
     texts = [f"dpdk:{memif(role, tmp_path, n)}" for role, n in (("server", 1), ("client", 2))]
     server = start([sys.executable, "-c", PYTHON, texts[0], "serve"])
     ends.started.append(server)

@@ -17,7 +17,7 @@ BYTES = 16 << 20
 
 
 def vhost(folder: Path, mtu: int, cuts: bool) -> str:
-    """The back-end, and the server: it makes the socket."""
+    """The back end, which is the server of the socket."""
     device = f"net_vhost0,iface={folder}/vhost.sock,tso={int(cuts)}"
     return f"{device};ip=10.9.0.1/24;ip=fd00:9::1/64;mtu={mtu};name=vhost"
 
@@ -29,7 +29,7 @@ def virtio(folder: Path, mtu: int, more: str = "") -> str:
 
 
 def checked(report: Any, mtu: int, address: str) -> None:
-    """Full segments, whose checksums nobody wrote and nobody missed."""
+    """Full segments, and no checksum error."""
     assert report["snd_mss_bytes"] == mtu - HEADERS[address]
     assert report["stats"]["drop_tcp_checksum"] == 0
     assert report["stats"]["csum_partial_accepted"] == 0
@@ -56,19 +56,19 @@ def test_bytes_arrive(
     assert f"net_vhost on vhost queue 0, MTU {mtu}" in far["path"]
     for report in (near["conn"], far):
         checked(report, mtu, address)
-    # Only virtio's back-end takes trains.
+    # Only virtio's back end accepts GSO packets.
     sender, receiver = (near["conn"], far) if test == "send" else (far, near["conn"])
     segments = BYTES // sender["snd_mss_bytes"]
-    trains = cuts and test == "send"
-    assert (sender["stats"]["tx_packets"] < segments // 2) == trains
-    assert (receiver["stats"]["rx_packets"] < segments // 2) == trains
+    gso = cuts and test == "send"
+    assert (sender["stats"]["tx_packets"] < segments // 2) == gso
+    assert (receiver["stats"]["rx_packets"] < segments // 2) == gso
 
 
 @pytest.mark.sample("fd00:9::1-send", "10.9.0.1-recv")
 @pytest.mark.parametrize("test", ["send", "recv"])
 @pytest.mark.parametrize("address", list(HEADERS))
 def test_bytes_arrive_on_another_queue(ends: Ends, tmp_path: Path, address: str, test: str) -> None:
-    """What leaves on a queue pair arrives on the one of that number: neither end knows of RSS."""
+    """A packet arrives on the queue pair with the number of its sender's: there is no RSS."""
     queues, queue = ",queues=2;queues=2", ("--queue", "1")
     back_end = vhost(tmp_path, 1500, True).replace(";", queues + ";", 1)
     card = virtio(tmp_path, 1500).replace(";", queues + ";", 1)
@@ -81,7 +81,7 @@ def test_bytes_arrive_on_another_queue(ends: Ends, tmp_path: Path, address: str,
 
 
 def test_a_port_has_no_more_queues_than_its_device(ends: Ends, tmp_path: Path) -> None:
-    """And whose back-end has fewer, or more, goes on with those that both have."""
+    """If the back end has another number of queues, both use the smaller number."""
     server = ends.serve("10.9.0.1", vhost(tmp_path, 1500, True).replace(";", ",queues=2;", 1))
     said = ends.refused(virtio(tmp_path, 1500) + ";queues=2")
     assert "2 queues; the device has 1" in said
@@ -94,17 +94,16 @@ def test_a_port_has_no_more_queues_than_its_device(ends: Ends, tmp_path: Path) -
 @pytest.mark.parametrize("order", ["", ",in_order=0"], ids=["", "indirect"])
 @pytest.mark.parametrize("few", ["", "lost", "kept"])
 def test_every_message_arrives_intact(ends: Ends, tmp_path: Path, few: str, order: str) -> None:
-    """The application's frames in trains: nothing is copied on the way into the card.
+    """The application's frames in GSO packets: nothing is copied on the way into the card.
 
-    A back-end without frames for them drops trains: they are sent again, though virtio's ring
-    still holds them; net_vhost has a line for each. A card with few frames has enough for more
-    beside those that its ring keeps. Virtual machines' cards have no order, and a chain in one
-    slot of the ring.
+    lost: a back end without free frames drops GSO packets. They are sent again while virtio's ring
+    still holds them, and net_vhost's log lines are limited. kept: a card with few frames can send
+    while its ring keeps some. indirect: the mode of virtual machines' cards.
     """
     flows = 4
     back_end = vhost(tmp_path, 1500, True) + (";frames=256" if few == "lost" else "")
     card = virtio(tmp_path, 1500, order) + (";frames=256" if few == "kept" else "")
-    # When more trains wait than the back-end has frames for is the scheduler's choice.
+    # It depends on the scheduler when more GSO packets wait than the back end has frames for.
     for count in (100, 1000, 10000) if few == "lost" else (100,):
         server = ends.serve("10.9.0.1", back_end, "--count", str(flows), "--verify", verb="sink")
         run = ("--frames", "--flows", str(flows), "--count", str(count))

@@ -21,7 +21,7 @@ SECONDS_MAX = 60
 
 @dataclass(frozen=True)
 class Wrong:
-    """What a rank is told of its port, and what it then says."""
+    """A rank's settings, and the words of its error."""
 
     words: str
     dpdk: str = "net_null0,no-rx=1;ip=10.78.1.1/24"
@@ -58,7 +58,7 @@ CASES = {
 
 @pytest.fixture(params=CASES.values(), ids=CASES)
 def wrong(request: pytest.FixtureRequest, ends: Ends, tmp_path: Path) -> Wrong:
-    """With the places of this run."""
+    """A case, with the paths of this run."""
     case: Wrong = request.param
     taken = memif("server", tmp_path, 1)
     if case.dpdk == "{taken}":
@@ -85,7 +85,7 @@ def test_a_forced_dpdk_path_fails_with_the_reason(live: Live, wrong: Wrong) -> N
 
 @pytest.fixture(scope="module")
 def hosts(need_root: None) -> Iterator[Lab]:
-    """The next best path."""
+    """Two hosts with NICs of the kernel."""
     with Lab() as lab:
         yield lab
 
@@ -120,7 +120,7 @@ def test_auto_continues_on_another_path(hosts: Lab, ends: Ends, plugin: Path) ->
 def test_connecting_fails_while_the_link_stays_down(
     hosts: Lab, ends: Ends, plugin: Path, tmp_path: Path
 ) -> None:
-    """Each rank has a memif that nobody else comes to: connecting fails in time, and says why."""
+    """Each rank has a memif without a peer: connecting fails in time, with the reason."""
     root = hosts.hosts[0].endpoint(7001)
     ranks = []
     for host in hosts.hosts:
@@ -162,7 +162,7 @@ exec "$@"
 def test_missing_drivers_are_named(
     need_root: None, ends: Ends, tmp_path: Path, pattern: str, missing: str
 ) -> None:
-    """DPDK's libraries without its drivers: which one every port needs, and from where."""
+    """DPDK's libraries without its drivers: the error names the driver and its folder."""
 
     def without(command: list[str | Path], _: object) -> "subprocess.Popen[str]":
         shell = ("unshare", "--mount", "sh", "-c", SOME_DRIVERS, "sh")
