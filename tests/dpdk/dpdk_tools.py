@@ -4,41 +4,36 @@
 import json
 import os
 import re
-import select
 import subprocess
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
+from netns_tools import Tools, outcome
 
-READY_S = 30
 WAIT_S = 120
-Popen = Callable[..., "subprocess.Popen[str]"]
 # Other tests' devices and huge pages are left alone.
 ENVIRONMENT = {"HARP_DPDK_ARGS": "--no-pci", "HARP_DPDK_HUGE_PAGES": "never"}
 
 
-def start(
-    args: Sequence[str | Path], environment: dict[str, str] | None = None
-) -> "subprocess.Popen[str]":
-    """A process in this namespace, with the signature of Host.popen()."""
-    return subprocess.Popen(
-        args,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | ENVIRONMENT | (environment or {}),
-    )
+class Here:
+    """This namespace, in place of a host of the laboratory."""
+
+    def popen(self, args: Sequence[str | Path]) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            args,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | ENVIRONMENT,
+        )
 
 
-@dataclass
-class Ends:
+HERE: Any = Here()
+
+
+class Ends(Tools):
     """Starts harp-tcp and collects its reports."""
-
-    build: Path
-    started: list["subprocess.Popen[str]"] = field(default_factory=list)
 
     @property
     def library(self) -> Path:
@@ -50,48 +45,26 @@ class Ends:
         side: list[str | Path] = ["--kernel"]
         if spec is not None:
             side = ["--ifname", f"dpdk:{spec}", "--lib-dir", self.library]
-        tool = self.build / "tools" / "tcp" / "harp-tcp"
-        return [tool, verb, address, "7000", *side, *more]
+        settings = [f"{name}={value}" for name, value in ENVIRONMENT.items()]
+        return ["env", *settings, self.tcp, verb, address, "7000", *side, *more, "-o", "json"]
 
-    def serve(
-        self, address: str, spec: str | None, *more: str, verb: str = "serve", run: Popen = start
+    def serve_port(
+        self, address: str, spec: str | None, *more: str, verb: str = "serve", host: Any = HERE
     ) -> "subprocess.Popen[str]":
         """A server that is ready."""
-        server = run([*self.command(verb, address, spec, *more), "-o", "json"])
-        self.started.append(server)
-        assert server.stdout is not None
-        if not select.select([server.stdout], [], [], READY_S)[0]:
-            pytest.fail(f"{spec}: not ready after {READY_S} s")
-        if server.stdout.readline() != "ready\n":
-            pytest.fail(f"{spec}: {server.communicate()[1]}")
-        return server
+        return self.serve(host, self.command(verb, address, spec, *more))
 
-    def call(
-        self, verb: str, address: str, spec: str | None, *more: str, run: Popen = start
-    ) -> tuple[Any, str]:
-        """A client that must succeed: its report and its stderr."""
-        client = run([*self.command(verb, address, spec, *more), "-o", "json"])
-        self.started.append(client)
-        out, err = client.communicate(timeout=WAIT_S)
-        assert client.returncode == 0, err
-        return json.loads(out), err
+    def call(self, verb: str, address: str, spec: str | None, *more: str, host: Any = HERE) -> Any:
+        """The report of a client, which must succeed."""
+        out, err, status = outcome(host, self.command(verb, address, spec, *more), WAIT_S)
+        assert status == 0, err
+        return json.loads(out)
 
-    def refused(
-        self, spec: str, environment: dict[str, str] | None = None, run: Popen = start
-    ) -> str:
+    def refused(self, spec: str, host: Any = HERE) -> str:
         """The last line of a client that cannot open its port."""
-        client = run(self.command("send", "10.9.0.1", spec), environment)
-        self.started.append(client)
-        _, err = client.communicate(timeout=WAIT_S)
-        assert client.returncode == 1, err
+        _, err, status = outcome(host, self.command("send", "10.9.0.1", spec), WAIT_S)
+        assert status == 1, err
         return err.strip().splitlines()[-1]
-
-    def close(self) -> None:
-        """Kill what a failed test left running."""
-        for process in self.started:
-            if process.poll() is None:
-                process.kill()
-                process.communicate()
 
 
 def finish(server: "subprocess.Popen[str]") -> tuple[list[Any], str]:

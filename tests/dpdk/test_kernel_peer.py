@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from dpdk_tools import ENVIRONMENT, Ends, finish
+from dpdk_tools import Ends, finish
 from netns_tools import wait_until
 from test_steering import ping
 
@@ -57,18 +57,9 @@ class Peer:
             self.there.run(*address, *words)
         self.spec = f"{device};{ADDRESSES};mtu={mtu}"
 
-    def popen(self, host: Host) -> Any:
-        """The function by which Ends starts a process in a host."""
-
-        def start(args: Any) -> "subprocess.Popen[str]":
-            words = [f"{name}={value}" for name, value in ENVIRONMENT.items()]
-            return host.popen(["env", *words, *args])
-
-        return start
-
     def serve(self, address: str, *more: str) -> "subprocess.Popen[str]":
         """A server on HARP."""
-        return self.ends.serve(address, self.spec, *more, run=self.popen(self.here))
+        return self.ends.serve_port(address, self.spec, *more, host=self.here)
 
     def segments_are_full(self, report: Any) -> bool:
         """The MSS is the MTU without headers and options."""
@@ -91,9 +82,7 @@ def test_harp_accepts(peer: Peer, family: str) -> None:
     server = peer.serve(harp, "--count", "2")
     ping(peer.there, harp)
     for test in ("send", "recv"):
-        report, _ = peer.ends.call(
-            test, harp, None, "--bytes", str(BYTES), run=peer.popen(peer.there)
-        )
+        report = peer.ends.call(test, harp, None, "--bytes", str(BYTES), host=peer.there)
         assert report["bytes"] == BYTES
         assert peer.segments_are_full(report)
     reports, said = finish(server)
@@ -117,10 +106,8 @@ def test_harp_accepts(peer: Peer, family: str) -> None:
 def test_harp_connects(peer: Peer, family: str, verb: str) -> None:
     """HARP resolves the kernel's address, connects, and sends or receives."""
     _, kernel = FAMILIES[family]
-    server = peer.ends.serve(kernel, None, run=peer.popen(peer.there))
-    report, _ = peer.ends.call(
-        verb, kernel, peer.spec, "--bytes", str(BYTES), run=peer.popen(peer.here)
-    )
+    server = peer.ends.serve_port(kernel, None, host=peer.there)
+    report = peer.ends.call(verb, kernel, peer.spec, "--bytes", str(BYTES), host=peer.here)
     finish(server)
     assert report["bytes"] == BYTES
     assert peer.segments_are_full(report)
@@ -135,8 +122,8 @@ def test_a_transfer_survives_loss(peer: Peer) -> None:
     drop = PipedTool("harp-drop", process)
     try:
         drop.tell(f"loss {peer.ifname} 10000 7")
-        report, _ = peer.ends.call(
-            "recv", "10.9.0.1", None, "--bytes", str(BYTES // 4), run=peer.popen(peer.there)
+        report = peer.ends.call(
+            "recv", "10.9.0.1", None, "--bytes", str(BYTES // 4), host=peer.there
         )
     finally:
         drop.close()
@@ -150,7 +137,7 @@ def test_a_connection_survives_link_down_and_up(peer: Peer) -> None:
     """HARP logs that the tap device is down, and every byte arrives when it is up again."""
     server = peer.serve("10.9.0.1")
     words = ("--bytes", str(BYTES), "--timeout", "60")
-    client = peer.popen(peer.here)(peer.ends.command("send", "10.9.0.1", None, *words))
+    client = peer.here.popen(peer.ends.command("send", "10.9.0.1", None, *words))
     peer.ends.started.append(client)
     shown = ("ip", "-s", "-o", "link", "show", "dev", peer.ifname)
     wait_until(lambda: len(re.findall(r"\d{7,}", peer.here.run(*shown))) > 0, "traffic")
@@ -173,7 +160,7 @@ def bare(need_root: None) -> Iterator[Host]:
 
 
 def refused(ends: Ends, host: Host, spec: str) -> str:
-    return ends.refused(f"{spec};ip=10.9.0.1/24", run=lambda args, _: host.popen(args))
+    return ends.refused(f"{spec};ip=10.9.0.1/24", host)
 
 
 @pytest.mark.parametrize("kind", ["af_packet", "af_xdp"])

@@ -219,29 +219,6 @@ def test_each_first_init_opens_the_ports(live: Live) -> None:
     assert len({(life["threads"], life["descriptors"]) for life in lives}) == 1
 
 
-# test_wrong.py has those that are not the setting's.
-MISSING = [
-    ({"HARP_DPDK": "net_null0"}, "ncclInvalidUsage", ";ip=ADDRESS/LENGTH"),
-    ({"HARP_DPDK": ""}, "ncclInvalidUsage", "there is no DPDK port: name one in HARP_DPDK"),
-    ({"HARP_DPDK": PORT, "HARP_IFNAME": "eth"}, "ncclInvalidUsage", "HARP_IFNAME must let"),
-    ({"HARP_DPDK": PORT, "HARP_DPDK_ARGS": "--no-such-thing"}, "ncclInvalidUsage", "net_null0"),
-    ({"HARP_DPDK": "net_null0;ip=10.78.1.1"}, "ncclInvalidArgument", "ip=10.78.1.1"),
-    ({"HARP_DPDK": PORT + " " + PORT}, "ncclInvalidArgument", "two ports net_null0"),
-    ({"HARP_DPDK": PORT, "HARP_DPDK_MEMORY_MIB": "4"}, "ncclInvalidArgument", "from 32"),
-]
-
-
-@pytest.mark.parametrize(("variables", "error", "said"), MISSING, ids=[m[2] for m in MISSING])
-def test_a_forced_path_that_is_not_available_fails(
-    live: Live, variables: Environment, error: str, said: str
-) -> None:
-    """init fails, and one line has the reason."""
-    (life,) = live(HARP_PATH="dpdk", **variables)
-    assert life["error"] == error
-    (line,) = life["warned"]
-    assert said in line
-
-
 def test_auto_continues_without_a_port_and_says_so(live: Live) -> None:
     (life,) = live(HARP_PATH="auto", HARP_DPDK="net_null0", NCCL_SOCKET_IFNAME="=lo")
     assert life["error"] is None

@@ -48,8 +48,8 @@ def checked(report: Any, mtu: int, address: str) -> None:
 def test_bytes_arrive(
     ends: Ends, tmp_path: Path, mtu: int, cuts: bool, address: str, test: str
 ) -> None:
-    server = ends.serve(address, vhost(tmp_path, mtu, cuts))
-    near, _ = ends.call(test, address, virtio(tmp_path, mtu), "--bytes", str(BYTES))
+    server = ends.serve_port(address, vhost(tmp_path, mtu, cuts))
+    near = ends.call(test, address, virtio(tmp_path, mtu), "--bytes", str(BYTES))
     (far,), _ = finish(server)
     assert near["bytes"] == BYTES
     assert f"net_virtio_user on virtio queue 0, MTU {mtu}" in near["conn"]["path"]
@@ -72,8 +72,8 @@ def test_bytes_arrive_on_another_queue(ends: Ends, tmp_path: Path, address: str,
     queues, queue = ",queues=2;queues=2", ("--queue", "1")
     back_end = vhost(tmp_path, 1500, True).replace(";", queues + ";", 1)
     card = virtio(tmp_path, 1500).replace(";", queues + ";", 1)
-    server = ends.serve(address, back_end, *queue)
-    near, _ = ends.call(test, address, card, "--bytes", str(BYTES), *queue)
+    server = ends.serve_port(address, back_end, *queue)
+    near = ends.call(test, address, card, "--bytes", str(BYTES), *queue)
     (far,), _ = finish(server)
     assert near["bytes"] == BYTES
     assert "net_virtio_user on virtio queue 1, MTU 1500" in near["conn"]["path"]
@@ -82,10 +82,10 @@ def test_bytes_arrive_on_another_queue(ends: Ends, tmp_path: Path, address: str,
 
 def test_a_port_has_no_more_queues_than_its_device(ends: Ends, tmp_path: Path) -> None:
     """If the back end has another number of queues, both use the smaller number."""
-    server = ends.serve("10.9.0.1", vhost(tmp_path, 1500, True).replace(";", ",queues=2;", 1))
+    server = ends.serve_port("10.9.0.1", vhost(tmp_path, 1500, True).replace(";", ",queues=2;", 1))
     said = ends.refused(virtio(tmp_path, 1500) + ";queues=2")
     assert "2 queues; the device has 1" in said
-    near, _ = ends.call("send", "10.9.0.1", virtio(tmp_path, 1500), "--bytes", str(BYTES))
+    near = ends.call("send", "10.9.0.1", virtio(tmp_path, 1500), "--bytes", str(BYTES))
     assert near["bytes"] == BYTES
     finish(server)
 
@@ -105,9 +105,11 @@ def test_every_message_arrives_intact(ends: Ends, tmp_path: Path, few: str, orde
     card = virtio(tmp_path, 1500, order) + (";frames=256" if few == "kept" else "")
     # It depends on the scheduler when more GSO packets wait than the back end has frames for.
     for count in (100, 1000, 10000) if few == "lost" else (100,):
-        server = ends.serve("10.9.0.1", back_end, "--count", str(flows), "--verify", verb="sink")
+        server = ends.serve_port(
+            "10.9.0.1", back_end, "--count", str(flows), "--verify", verb="sink"
+        )
         run = ("--frames", "--flows", str(flows), "--count", str(count))
-        report, _ = ends.call("message", "10.9.0.1", card, *run)
+        report = ends.call("message", "10.9.0.1", card, *run)
         sources, said = finish(server)
         assert all(each["verified"] and each["messages"] == count for each in sources)
         stats = report["host"]["stats"]

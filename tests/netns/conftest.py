@@ -14,13 +14,9 @@ from harp.lab import Lab, LabOptions
 
 @pytest.fixture
 def tools(build_dir: Path, need_root: None) -> Iterator[Tools]:
-    """The tools; servers that a failed test left running end with it."""
     tools = Tools(build_dir)
     yield tools
-    for server in tools.started:
-        if server.poll() is None:
-            server.kill()
-            server.communicate()
+    tools.close()
 
 
 @pytest.fixture

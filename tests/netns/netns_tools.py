@@ -30,6 +30,13 @@ class Tools:
     build: Path
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
+    def close(self) -> None:
+        """Servers that a failed test left running end with it."""
+        for server in self.started:
+            if server.poll() is None:
+                server.kill()
+                server.communicate()
+
     @property
     def tcp(self) -> Path:
         return self.build / "tools" / "tcp" / "harp-tcp"
