@@ -94,7 +94,7 @@ class Comms:
     def cross(self, size: int) -> None:
         """A message over each of them, at once."""
         for me, rank in enumerate(self.ranks):
-            names: tuple[list[str], list[str]] = ([], [])
+            names: list[list[str]] = [[], []]
             for pair in self.pairs:
                 if me in pair:
                     names[pair[1] == me] += [f"{pair}, {n}" for n in range(self.count)]

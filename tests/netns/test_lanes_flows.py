@@ -77,8 +77,8 @@ def check_bytes(comm: Any) -> None:
 )
 def test_lanes_are_shown_while_they_carry(lab: Lab, path: str, kinds: set[str]) -> None:
     rails = Rails(lab)
-    many = {"HARP_LANES": "2", "HARP_KERNEL_LANES": "2"}  # a forced path has one kind all the same
-    with Stream(lab, options(path, HARP_RAILS="all", **many)) as stream:
+    few = {"HARP_LANES": "1", "HARP_KERNEL_LANES": "1"}
+    with Stream(lab, options(path, HARP_RAILS="all", **few)) as stream:
         wait_for_rails(stream, rails, [0, 1])
         sender, receiver = streaming(stream, SOURCE), streaming(stream, SINK)
         check_bytes(sender)

@@ -127,7 +127,6 @@ def test_rails_that_die_in_turns(lab: Lab, cut: str, tmp_path: Path) -> None:
             finally:
                 on()
             wait_for_rails(stream, rails, [turn % 2], MIB // 4)
-        assert counters(stream, SOURCE)["lanes_replaced"] > 0
         stream.finish()
         for rank in stream.ranks:
             assert "encrypted" in rank.log()
