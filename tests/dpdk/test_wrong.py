@@ -30,7 +30,7 @@ CASES = {
     "memory": ({"HARP_DPDK_MEMORY_MIB": "4"}, ARGUMENT, "from 32"),
     "no-library": ({"HARP_LIBDIR": "{folder}"}, USAGE, "libharp-dpdk.so is not installed"),
     "another-version": (
-        {"HARP_LIBDIR": "{build}/tests/unit/fake_dpdk_old"},
+        {"HARP_LIBDIR": "{build}/tests/unit/fake_dpdk", "FAKE_DPDK_OLD": "1"},
         USAGE,
         "libharp-dpdk.so is of another version of HARP",
     ),

@@ -18,10 +18,9 @@ from harpd_documents import documents, nic
 from harp.lab import Host, Lab
 
 SERVE = """
-import signal
-from harp.daemon import exporter
-running = exporter.Exporter("127.0.0.1", 9747, lambda: DOCUMENTS)
-signal.pause()
+from harp.daemon import metrics
+from harp.stats.exporter import Exporter
+Exporter(metrics.listen("127.0.0.1", 9747), lambda _problem: DOCUMENTS).serve_forever()
 """.replace(
     "DOCUMENTS", repr(documents(nic("eth1", "free", "leased", verdicts={"rss_mismatch": 3})))
 )
