@@ -35,6 +35,9 @@ static void attempt_stop(struct attempt *a)
 {
 	a->under_way = false;
 	port_search_stop(&a->search);
+	/* Before the socket is closed: while a forked child has a copy, closing does not remove it
+	 * from epoll. */
+	control_unwatch(&a->source);
 	if (a->lane)
 		a->lane->ops->close(a->lane, true);
 	a->lane = NULL;

@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "device/daemon.h"
 #include "device/path_policy.h"
@@ -19,7 +18,6 @@
  * takes 3.3 KB when first used; the flow table takes 128 KB. */
 #define ENGINE_CONNS_MAX 8192u
 #define ENGINE_PORT_TEXT_MAX (sizeof(HARP_PORT_PREFIX) + HARP_PORT_TEXT_MAX)
-#define ENGINE_FORK_WAIT_S 1
 
 /* The engines of one device; constant once the set is published. */
 struct engine_set {
@@ -34,8 +32,6 @@ struct engine_set {
 static pthread_mutex_t engines_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct engine_set *engine_sets[PLUGIN_DEVICES_MAX]; /* open ones, under engines_lock */
 static atomic_uint engine_fallbacks[PLUGIN_DEVICES_MAX];   /* enum harp_page_fallback */
-static bool
-	engines_fork_locked; /* by the current fork; guard_lock in forkguard.c serializes forks */
 
 /* ---- one engine ----------------------------------------------------------------------------- */
 
@@ -393,20 +389,15 @@ struct engine *engine_set_choose(struct engine_set *set)
 
 void engine_fork_prepare(void)
 {
-	struct timespec until;
-
 	/* An engine that is being opened or closed is in no set, so the child would keep its queue.
-	 * The forking thread may hold a lock that the opener needs (the Python interpreter's, for
-	 * the logger), so the wait is bounded. */
-	clock_gettime(CLOCK_REALTIME, &until);
-	until.tv_sec += ENGINE_FORK_WAIT_S;
-	engines_fork_locked = pthread_mutex_timedlock(&engines_lock, &until) == 0;
+	 * The logger is called under this lock: it must not need a lock whose holder forks. NCCL's
+	 * and libharp-coll's do not. */
+	pthread_mutex_lock(&engines_lock);
 }
 
 void engine_fork_parent(void)
 {
-	if (engines_fork_locked)
-		pthread_mutex_unlock(&engines_lock);
+	pthread_mutex_unlock(&engines_lock);
 }
 
 void engine_fork_child(void)
@@ -418,8 +409,7 @@ void engine_fork_child(void)
 		for (unsigned j = 0; set && j < set->count; j++)
 			harp_instance_fork_child(set->engines[j]->instance);
 	}
-	if (engines_fork_locked)
-		pthread_mutex_unlock(&engines_lock);
+	pthread_mutex_unlock(&engines_lock);
 }
 
 bool engine_reaches(struct engine *engine, const struct harp_addr *dst, struct harp_addr *source,

@@ -90,8 +90,8 @@ const char *engine_describe(struct engine *engine);
  * 6724), zero: none in particular. Any thread. */
 bool engine_reaches(struct engine *engine, const struct harp_addr *dst, struct harp_addr *source,
 		    char *why, size_t why_len);
-/* Around fork(): no engine is being opened or closed meanwhile. The child closes the engines'
- * descriptors and touches nothing else. */
+/* Handlers for pthread_atfork(). fork() waits until no engine is being opened or closed. The child
+ * closes the engines' descriptors and touches nothing else. */
 void engine_fork_prepare(void);
 void engine_fork_parent(void);
 void engine_fork_child(void);

@@ -13,7 +13,6 @@
 #include "check.h"
 #include "comm/comm_impl.h"
 #include "double_env.h"
-#include "process/forkguard.h"
 
 #define MS 1000000ull
 #define SECOND (1000 * MS)
@@ -199,7 +198,6 @@ TEST(a_silent_peer_is_given_up_after_the_timeout)
 
 int main(void)
 {
-	CHECK_EQ(forkguard_init(NULL, NULL, NULL), 0);
 	check_run();
 	return check_done();
 }

@@ -498,7 +498,6 @@ TEST(an_accepted_socket_has_the_options_of_its_listener)
 
 int main(void)
 {
-	CHECK_EQ(forkguard_init(NULL, NULL, NULL), 0);
 	fill_source();
 	check_run();
 	return check_done();

@@ -13,7 +13,6 @@
 #include "check.h"
 #include "double_env.h"
 #include "poll/poller.h"
-#include "process/forkguard.h"
 #include "page_find.h"
 #include "stats/lane_page.h"
 
@@ -386,7 +385,7 @@ TEST(a_forked_child_does_not_keep_the_region)
 	int status = 1;
 	pid_t pid;
 
-	CHECK_EQ(forkguard_init(NULL, NULL, lane_page_fork_child), 0);
+	CHECK_EQ(pthread_atfork(NULL, NULL, lane_page_fork_child), 0);
 	pid = fork();
 	if (pid == 0) {
 		close(reader);
