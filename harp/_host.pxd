@@ -18,8 +18,6 @@ cdef extern from "harp_lease.h" nogil:
         HARP_LEASE_MESSAGE_MAX
         HARP_LEASE_DEVICES_MAX
         HARP_LEASE_QUEUE_ANY
-        HARP_LEASE_RSS_KEY_MAX
-        HARP_LEASE_RSS_TABLE_MAX
         HARP_LEASE_HELLO
         HARP_LEASE_WELCOME
         HARP_LEASE_LEASE
@@ -49,122 +47,13 @@ cdef extern from "harp_lease.h" nogil:
         HARP_LEASE_NEIGHBOR_KNOWN
 
     struct harp_lease_header:
-        uint32_t magic
-        uint16_t version
-        uint16_t type
-        uint32_t size
-        uint32_t serial
-
-    struct harp_lease_hello:
-        harp_lease_header header
-        char client[32]
-
-    struct harp_lease_device:
-        char ifname[16]
-        uint32_t ifindex
-        uint32_t flags
-        uint32_t mtu_bytes
-        uint32_t speed_mbps
-        uint32_t queues
-        uint32_t queues_free
-        int32_t numa_node
-        uint8_t mac[6]
-        uint64_t netns
-        uint64_t guid
-        uint8_t addr_v4[16]
-        uint8_t addr_v6[16]
-        char pci_path[256]
-
-    struct harp_lease_welcome:
-        harp_lease_header header
-        char daemon[32]
-        uint32_t device_count
-        uint32_t settings_bytes
-
-    struct harp_lease_request:
-        harp_lease_header header
-        char ifname[16]
-        uint32_t queue
-        uint32_t frame_count
-        uint32_t copy_mode
-        uint32_t queues
-        char label[64]
-
-    struct harp_lease_leased:
-        harp_lease_header header
-        uint64_t lease_id
-        uint64_t netns
-        char ifname[16]
-        uint32_t ifindex
-        uint32_t queue
-        uint32_t queue_count
-        uint32_t frame_size
-        uint32_t frame_count
-        uint32_t ring_size
-        uint32_t nic_features
-        uint32_t tx_frags_max
-        uint32_t mtu_bytes
-        uint8_t native
-        uint8_t zero_copy
-        uint16_t port_min
-        uint16_t port_max
-        uint8_t mac[6]
-        uint32_t page_bytes
-        uint32_t rss_kind
-        uint32_t rss_key_bytes
-        uint32_t rss_table_count
-        uint8_t rss_key[64]
-        uint16_t rss_table[512]
-
-    struct harp_lease_port:
-        harp_lease_header header
-        uint64_t lease_id
-        uint32_t page_count
-        uint32_t page_bytes
-        uint32_t spec_bytes
-
-    struct harp_lease_refused:
-        harp_lease_header header
-        int32_t error
-        char why[384]
-
-    struct harp_lease_release:
-        harp_lease_header header
-        uint64_t lease_id
-
-    struct harp_lease_watch:
-        harp_lease_header header
-        uint64_t lease_id
+        pass
 
     struct harp_lease_network:
-        harp_lease_header header
         uint64_t lease_id
-
-    struct harp_lease_neighbor:
-        harp_addr addr
-        uint8_t mac[6]
-        uint8_t flags
-
-    struct harp_lease_neighbors:
-        harp_lease_header header
-        uint32_t count
-        harp_lease_neighbor all[64]
-
-    struct harp_lease_route_query:
-        harp_lease_header header
-        uint64_t lease_id
-        harp_addr dst
 
     struct harp_lease_routed:
         harp_lease_header header
-        int32_t error
-        uint32_t ifindex
-        uint32_t mtu_bytes
-        uint8_t is_local
-        uint8_t has_gateway
-        harp_addr source
-        harp_addr next_hop
-        char ifname[16]
 
 
 cdef extern from "harp_nic.h" nogil:

@@ -8,6 +8,7 @@ from pathlib import Path
 from fake_host import FakeHost
 
 from harp import _host, config
+from harp.daemon.messages import Device
 from harp.doctor.examine import Examined, Report, examine, examine_all
 from harp.doctor.finding import Finding
 from harp.doctor.harpd import Harpd, PortUse
@@ -18,11 +19,11 @@ NOT_RUNNING = Harpd(Path("/run/harp/harpd.sock"), errno.ENOENT, "No such file or
 NO_PORT = PortProbe("no port here")
 
 
-def device(ifname: str, ifindex: int, queues: int, free: int, flags: int = 0) -> _host.Device:
+def device(ifname: str, ifindex: int, queues: int, free: int, flags: int = 0) -> Device:
     """A NIC or DPDK port that harpd leases."""
     up = _host.DEVICE_UP | flags
-    return _host.Device(
-        ifname, ifindex, up, 1500, 0, queues, free, -1, bytes(6), 0, 0, b"", b"", ""
+    return Device(
+        ifname, ifindex, up, 1500, 0, queues, free, -1, bytes(6), 0, 0, bytes(16), bytes(16), ""
     )
 
 

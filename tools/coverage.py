@@ -30,7 +30,7 @@ ALSO = ("conform-xdp-v12", "conform-dpdk-v12")
 # Instrumented, a seed takes some five times as long: a tenth of them, here.
 NOT_THESE = ("sim seeds from", "goodput is as", "a slow lane costs")
 SEEDS = 1000
-PYTEST = ("tests/packet", "tests/netns", "tests/dpdk", "tests/daemon/test_dpdk_jobs.py")
+PYTEST = ("tests/packet", "tests/netns", "tests/dpdk", "tests/daemon/test_dpdk_ports.py")
 # A BPF program: the kernel runs it.
 NOT_MEASURED = {"dataplane/xdp/steer.bpf.c"}
 # It is long, and other tests send the same traffic through the stack.

@@ -28,8 +28,8 @@
  *              <--------  ROUTED, or REFUSED
  *   QUERY      -------->             a JSON document: a command of harpctl (docs/operating.md)
  *              <--------  ANSWER     with a descriptor of a memfd that holds a JSON document. The
- *                                    memfd is sealed, except that harpd truncates it 10 s
- *                                    later
+ *                                    memfd is sealed, except that harpd truncates it at
+ *                                    the job's next QUERY, or 10 s later
  *
  * REFUSED with serial 0 answers no request. It is harpd's last message before it closes a
  * connection that exceeds a limit (EUSERS) or was silent for too long (ETIMEDOUT).

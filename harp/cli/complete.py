@@ -68,7 +68,8 @@ def complete_pid(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     """Complete the number of a process that publishes statistics."""
-    from harp.stats.source import Source, understood
+    from harp.daemon.client import understood
+    from harp.stats.source import Source
 
     names: dict[str, str] = {}
     with contextlib.suppress(HarpError, OSError), understood():

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """harpctl start, stop, restart, status, instances: control of harpd."""
 
-import contextlib
 import os
 import socket
 import subprocess
@@ -22,7 +21,7 @@ from harp.cli.options import file_option, output_option
 from harp.cli.watch import interval_option, watch_option
 from harp.cli.watch import watch as repeat
 from harp.daemon import rundir
-from harp.daemon.client import DaemonClient
+from harp.daemon.client import DaemonClient, understood
 from harp.errors import Exit, HarpError
 from harp.waiting import readable
 
@@ -46,18 +45,6 @@ def _running(file: Path | None) -> DaemonClient | None:
         if error.code is Exit.NOT_RUNNING:
             return None
         raise
-
-
-@contextlib.contextmanager
-def _understood() -> Iterator[None]:
-    """Report an invalid answer of harpd (another program or version) as one line."""
-    try:
-        yield
-    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-        raise HarpError(
-            f"harpd's answer is not what this harpctl expects ({type(error).__name__}: {error}); "
-            "is it of another version?"
-        ) from error
 
 
 def _age(seconds: float) -> str:
@@ -190,7 +177,7 @@ def _clean_up(file: Path | None, force: bool) -> bool:
         return False
     from harp import _host, _paths
     from harp.daemon import cleaning, settings
-    from harp.daemon.preparation import Preparation
+    from harp.nicprep import Preparation
 
     _host.load_library(str(_paths.find(_paths.XDP_LIBRARY)))
     done = cleaning.clean(settings.read(file), Preparation(), _host.unpin, force)
@@ -202,7 +189,7 @@ def _clean_up(file: Path | None, force: bool) -> bool:
 @click.command()
 @file_option
 @click.option("--force", is_flag=True, help="Take the queues away from jobs that still run.")
-@_understood()
+@understood()
 def stop(file: Path | None, force: bool) -> None:
     """Stop harpd and restore the NICs as they were.
 
@@ -258,7 +245,7 @@ def _wait_for_restart(file: Path | None, since_s: float) -> dict[str, Any]:
 
 @click.command()
 @file_option
-@_understood()
+@understood()
 def restart(file: Path | None) -> None:
     """Restart harpd, with a new version or configuration; jobs keep running.
 
@@ -363,7 +350,7 @@ def _status_view(found: dict[str, Any]) -> Group:
 @interval_option
 @watch_option
 @output_option
-@_understood()
+@understood()
 def status(file: Path | None, interval: float, watch: bool, output: str) -> None:
     """Show harpd's NICs, their queues, DPDK ports, and problems.
 
@@ -392,7 +379,7 @@ def status(file: Path | None, interval: float, watch: bool, output: str) -> None
 @click.command()
 @file_option
 @output_option
-@_understood()
+@understood()
 def instances(file: Path | None, output: str) -> None:
     """List the leases of harpd: which process has which queue or DPDK port.
 

@@ -15,10 +15,11 @@ from harp.cli.complete import complete_interface, complete_pid
 from harp.cli.options import output_option
 from harp.cli.watch import WIDE, interval_option, watch_option
 from harp.cli.watch import watch as repeat
+from harp.daemon.client import understood
 from harp.errors import Exit, HarpError
 from harp.stats import lanes_view, view
-from harp.stats.rates import Rates
-from harp.stats.source import Source, understood
+from harp.stats.source import Source
+from harp.stats.view import Rates
 
 Document = Mapping[str, Any]
 

@@ -6,12 +6,10 @@ import logging
 import logging.handlers
 import os
 import resource
-import select
 import signal
 import sys
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TextIO
 
 import click
 
@@ -25,9 +23,6 @@ DESCRIPTORS = 65536
 SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)  # handled by Daemon.run()
 # sd-daemon(3): prefixes that give lines their level in the journal.
 _JOURNAL = {"DEBUG": "<7>", "INFO": "<6>", "WARNING": "<4>", "ERROR": "<3>", "CRITICAL": "<2>"}
-
-# An unencodable character is written as 10 bytes at most.
-PIECE_CHARS = select.PIPE_BUF // 10
 
 
 class _JournalFormatter(logging.Formatter):
@@ -53,53 +48,6 @@ class _BoundedFile(logging.handlers.RotatingFileHandler):
         fd = files.open_output(Path(self.baseFilename), os.O_APPEND)
         return os.fdopen(fd, "a", encoding=self.encoding, errors=self.errors)
 
-    def doRollover(self) -> None:  # noqa: N802 - the base class calls it so
-        try:
-            super().doRollover()
-        except OSError:  # otherwise no further line would be written
-            self.stream = self._open()
-            self.stream.truncate(0)
-
-
-class _Stderr(logging.StreamHandler[TextIO]):
-    """Log lines are dropped and counted while they are not read (a full pipe, a stopped terminal):
-    jobs must not wait for the reader of a log.
-    """
-
-    _suppressed = 0
-    _prefix = ""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if not self._is_writable():
-            self._suppressed += 1
-            return
-        if self._suppressed:
-            record = logging.makeLogRecord(record.__dict__)
-            note = f" ({self._suppressed} earlier lines were dropped: the output was not read)"
-            record.msg, record.args = record.getMessage() + note, ()
-            self._suppressed = 0
-        try:
-            self._write(self.format(record) + self.terminator)
-        except Exception:  # as StreamHandler.emit()
-            self.handleError(record)
-
-    def _write(self, text: str) -> None:
-        """Write in pieces of PIPE_BUF bytes: a longer write may block."""
-        text, self._prefix = self._prefix + text, ""
-        for at in range(0, len(text), PIECE_CHARS):
-            if not self._is_writable():
-                self._suppressed += 1
-                self._prefix = "\n"  # the next line starts on a new line
-                return
-            self.stream.write(text[at : at + PIECE_CHARS])
-            self.stream.flush()
-
-    @staticmethod
-    def _is_writable() -> bool:
-        poll = select.poll()
-        poll.register(2, select.POLLOUT)
-        return bool(poll.poll(0))
-
 
 def _log_to(path: Path | None) -> None:
     handler: logging.Handler
@@ -111,7 +59,7 @@ def _log_to(path: Path | None) -> None:
         text = "%(asctime)s harpd: %(levelname)s: %(message)s"
         handler.setFormatter(logging.Formatter(text))
     else:
-        handler = _Stderr()
+        handler = logging.StreamHandler()
         if "JOURNAL_STREAM" in os.environ:
             handler.setFormatter(_JournalFormatter("%(message)s"))
         else:
@@ -211,9 +159,10 @@ def main() -> None:
         sys.exit(status if isinstance(status, int) else Exit.OK)
     except HarpError as error:
         # On stderr for the parent, and in the log if that is a file.
-        if logging.getLogger().handlers:
+        handlers = logging.getLogger().handlers
+        if handlers:
             log.error("%s", error)
-        if not any(isinstance(each, _Stderr) for each in logging.getLogger().handlers):
+        if not handlers or isinstance(handlers[0], _BoundedFile):
             with contextlib.suppress(OSError):  # its reader has gone
                 sys.stderr.write(f"harpd: {error}\n")
                 sys.stderr.flush()

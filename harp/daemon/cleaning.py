@@ -7,10 +7,10 @@ import stat
 from collections.abc import Callable
 
 from harp.daemon import peer, rundir
-from harp.daemon.preparation import Preparation
 from harp.daemon.settings import Settings
 from harp.daemon.state import BadStateError, State, StateFile
 from harp.errors import Exit, HarpError
+from harp.nicprep import Preparation, Undo
 
 log = logging.getLogger("harpd")
 Unpin = Callable[[str], bool]
@@ -50,17 +50,17 @@ def _clean(settings: Settings, preparation: Preparation, unpin: Unpin, force: bo
             Exit.RUNNING,
         )
     done = _unpin(settings, unpin)
-    if state.undo:
+    if state.undo.entries:
         _restore(preparation, state, file)
         done.append(
             f"part of what harpd had changed stays as it is, and in {file.path} for the next try"
-            if state.undo
+            if state.undo.entries
             else "restored what harpd had changed of NICs and ports"
         )
     if _stale_socket(settings):
         settings.socket_path.unlink()
         done.append(f"removed {settings.socket_path}")
-    if not state.undo and file.path.exists():
+    if not state.undo.entries and file.path.exists():
         file.remove()
         done.append(f"removed {file.path}")
     return done
@@ -98,17 +98,11 @@ def _unpin(settings: Settings, unpin: Unpin) -> list[str]:
 def _restore(preparation: Preparation, state: State, file: StateFile) -> None:
     """Restore the NICs. Changes that can't be restored stay in the file for the next attempt."""
 
-    def record(undo: object) -> None:
+    def record(undo: Undo) -> None:
         state.undo = undo
         file.write(state)
 
-    try:
-        preparation.restore(state.undo, record)
-    except HarpError as error:
-        raise HarpError(
-            f"{file.path}: {error}; nothing of NICs and ports was restored: restore them by hand, "
-            "then remove this file"
-        ) from error
+    preparation.restore(state.undo, record)
 
 
 def _stale_socket(settings: Settings) -> bool:

@@ -9,14 +9,17 @@ import json
 import os
 import socket
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from harp import __version__, _host, files
-from harp._host import Kind, Message
+from harp._host import Kind
 from harp.closing import Closing
 from harp.daemon import peer
+from harp.daemon.messages import Device, Hello, Message, pack, unpack
 from harp.errors import Exit, HarpError
+from harp.words import printable
 
 TIMEOUT_S = 10.0
 # harpd limits documents to 128 MiB (harp/stats/instance.py) and reports omissions.
@@ -68,13 +71,13 @@ class DaemonClient(Closing):
             self._sock.setsockopt(socket.SOL_SOCKET, option, limit)
         try:
             self._connect()
-            welcome, _ = self.ask(_host.pack_hello(self.next_serial(), name), Kind.WELCOME)
+            welcome, _ = self.ask(pack(Kind.HELLO, self.next_serial(), Hello(name)), Kind.WELCOME)
         except BaseException:
             self._sock.close()
             raise
-        self.daemon: str = welcome.fields["daemon"]
-        self.devices: list[_host.Device] = welcome.fields["devices"]
-        self.settings: str = welcome.fields["settings"]
+        self.daemon: str = welcome.body.daemon
+        self.devices: list[Device] = welcome.records
+        self.settings = welcome.text
 
     def _connect(self) -> None:
         try:
@@ -123,9 +126,9 @@ class DaemonClient(Closing):
         try:
             if not raw:
                 raise HarpError(f"harpd at {self.path} has closed the connection", Exit.NOT_RUNNING)
-            message = _host.unpack(raw)
+            message = unpack(raw)
             if message.kind is Kind.REFUSED:
-                raise RefusedByDaemonError(message.fields["error"], message.fields["why"])
+                raise RefusedByDaemonError(message.body.error, message.body.why)
             if message.kind is not wanted:
                 raise HarpError(f"harpd at {self.path} answers {message.kind.name}")
         except ValueError as error:
@@ -170,7 +173,7 @@ class DaemonClient(Closing):
             harpd does not answer, or not with a document.
         """
         question = json.dumps({"command": command, **fields}).encode()
-        _, fds = self.ask(_host.pack_query(self.next_serial(), question), Kind.ANSWER)
+        _, fds = self.ask(pack(Kind.QUERY, self.next_serial(), rest=question), Kind.ANSWER)
         try:
             if len(fds) != 1:
                 raise HarpError(f"harpd at {self.path} answers without a document")
@@ -187,6 +190,19 @@ class DaemonClient(Closing):
             ) from error
         finally:
             _close(fds)
+
+
+@contextlib.contextmanager
+def understood() -> Iterator[None]:
+    """Report a document of another program or version as one line. HarpError."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        reason = printable(str(error))[:200]
+        raise HarpError(
+            f"harpd's answer is not what this harpctl expects ({type(error).__name__}: {reason}); "
+            "is it of another version?"
+        ) from error
 
 
 def _close(fds: list[int]) -> None:

@@ -27,35 +27,30 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harp import __version__
 from harp.daemon import netlink, notify, peer, queries, rundir, takeover
-from harp.daemon.access import Access
-from harp.daemon.documents import Documents
+from harp.daemon.documents import Statistics
 from harp.daemon.frames import Frames
 from harp.daemon.kernel import Kernel
 from harp.daemon.leasing import Leasing
-from harp.daemon.limits import documents_possible
 from harp.daemon.loop import Loop
+from harp.daemon.metrics import Metrics
 from harp.daemon.nics import Nics
-from harp.daemon.preparation import Preparation
 from harp.daemon.server import BACKLOG, Server
 from harp.daemon.session import Session
-from harp.daemon.settings import Settings
+from harp.daemon.settings import Access, Settings
 from harp.daemon.state import State, StateFile
 from harp.daemon.table import LeaseTable
 from harp.daemon.takeover import Takeover
 from harp.daemon.watching import Watching
 from harp.errors import HarpError
-
-if TYPE_CHECKING:
-    from harp.daemon.exporter import Exporter
+from harp.nicprep import Preparation, Undo
 
 log = logging.getLogger("harpd")
 SYNC_EVERY_S = 30.0
 STATE_AGAIN_S = 5.0  # until the disk has space again
-ASK_S = 5.0
 # kept across a restart: lock, listening socket, clients ("+": greeted)
 INHERITED = "HARPD_INHERITED_FDS"
 INHERITED_FRAMES = "HARPD_INHERITED_FRAMES"  # and the frame memory of leases
@@ -81,17 +76,17 @@ class Daemon:
     ) -> None:
         self.settings, self._kernel, self._load = settings, kernel, load
         self._preparation = preparation or Preparation()
-        self._metrics: Exporter | None = None
+        self._metrics: Metrics | None = None
         self._reloads = 0
         self._before: State | None = None  # until all leases are adopted
         self._takeover = Takeover(State())
         self.since_s = time.time()
         self.loop = Loop()
-        self._documents = Documents(self.loop, documents_possible())
+        self._statistics = Statistics(self.loop)
         self.table = LeaseTable(settings.leases_per_uid, lambda: secrets.randbits(63))
         self._state_file = StateFile(settings.run_dir)
         self._state_broken = ""
-        self._undo: Any = None
+        self._undo = Undo()
         self._lock = -1
         self._clients: list[tuple[int, bool]] = []
         self._frames: list[int] = []
@@ -145,23 +140,17 @@ class Daemon:
 
     def _prepare(self, before: State) -> None:
         self._undo = before.undo
-        if self.settings.prepare:
-            self._preparation.prepare(self.settings, before.undo, self._record_undo)
-        elif before.undo:
-            self._restore()
-
-    def _restore(self) -> None:
-        try:
+        self._prepare_nics()
+        if not self.settings.prepare:
             self._preparation.restore(self._undo, self._record_undo)
-        except HarpError as error:
-            log.error("%s; what an earlier harpd changed stays as it is", error)
 
-    def _prepare_again(self) -> None:
-        """A NIC appeared."""
+    def _prepare_nics(self) -> None:
+        """At the start, and when a NIC appears."""
         if self.settings.prepare:
-            self._preparation.prepare(self.settings, self._undo, self._record_undo)
+            nics, huge_pages = self.settings.nics, self.settings.huge_pages
+            self._preparation.prepare(nics, huge_pages, self._undo, self._record_undo)
 
-    def _record_undo(self, undo: Any) -> None:
+    def _record_undo(self, undo: Undo) -> None:
         """Write the list of changes before and after each one; OSError if it can't be written."""
         self._undo = undo
         self._state_file.write(self._state())
@@ -187,7 +176,7 @@ class Daemon:
         assert self._listening is not None
         assert self._monitor is not None
         self._watching = Watching(self.loop, self._kernel, self.leasing)
-        session = Session(self, self._documents, self._watching)
+        session = Session(self, self._statistics, self._watching)
         self._server = Server(
             self.loop, self._listening, session, self.settings.connections_per_uid
         )
@@ -196,7 +185,7 @@ class Daemon:
         self.loop.add_reader(self._monitor, self._network_changed)
         self.loop.every(SYNC_EVERY_S, self.nics.sync)
         self.loop.every(STATE_AGAIN_S, self._save_again)
-        self.nics.prepare_with(self._prepare_again)
+        self.nics.prepare_with(self._prepare_nics)
         if self.settings.metrics.port != 0:
             self._start_metrics()
         self._before = None
@@ -205,12 +194,11 @@ class Daemon:
         log.info("harpd %s serves on %s", __version__, self.settings.socket_path)
 
     def _start_metrics(self) -> None:
-        # prometheus_client takes a while to import.
-        from harp.daemon import exporter
+        def documents() -> tuple[dict[str, Any], dict[str, Any]]:
+            return self.status(), queries.instances(self.leasing)
 
-        address, port = self.settings.metrics.address, self.settings.metrics.port
         try:
-            self._metrics = exporter.Exporter(address, port, self.documents)
+            self._metrics = Metrics(self.loop, self.settings.metrics, documents)
         except HarpError as error:
             log.error("%s; harpd serves without metrics", error)
 
@@ -294,10 +282,6 @@ class Daemon:
         }
         return queries.status(self.leasing, self.since_s, extra)
 
-    def documents(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return status and instances, for threads other than the loop's."""
-        return self.loop.ask(lambda: (self.status(), queries.instances(self.leasing)), ASK_S)
-
     def reload(self) -> str:
         """Reload harp.toml and apply what may change live; return "" or the reason of a failure."""
         notify.reloading()
@@ -326,7 +310,7 @@ class Daemon:
         self.leasing.ports.apply(new)
         self.table.per_uid_max = new.leases_per_uid
         if self._server is not None:
-            self._server.connections.per_uid_max = new.connections_per_uid
+            self._server.per_uid_max = new.connections_per_uid
         log.setLevel(new.log_level.upper())
         return self.nics.apply(new)
 
@@ -408,7 +392,7 @@ class Daemon:
         self._started = False
         if self._metrics is not None:
             self._metrics.close()
-        self._documents.reader.close()  # ends a reading in progress
+        self._statistics.end_reading()
         if self._server is not None:
             self._server.end_reading()
         self.loop.finish_work()  # leases in the making are refused now
@@ -416,7 +400,7 @@ class Daemon:
             self._clients = self._server.hand_over() if self._restart else []
             self._server.close()
             self._watching.close()
-        self._documents.close()
+        self._statistics.close()
         if self._remove:
             self._remove_all()
         else:
@@ -432,7 +416,7 @@ class Daemon:
         self._close_socket()
         if self._remove:
             rundir.unmount(self.settings.pins_dir)
-            if not self._undo:
+            if not self._undo.entries:
                 _remove(self._state_file.path)
         os.close(self._lock)
         log.info("harpd has ended")
@@ -441,8 +425,7 @@ class Daemon:
         for lease in list(self.table.leases.values()):
             if lease.active:
                 self.leasing.end(lease, "harpd was stopped by force")
-        if self._undo:
-            self._restore()
+        self._preparation.restore(self._undo, self._record_undo)
         self.save()
 
     def _close_socket(self) -> None:

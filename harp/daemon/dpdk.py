@@ -13,6 +13,7 @@ import ipaddress
 from harp import _core, _host
 from harp.config import DpdkConfig
 from harp.daemon.kernel import Kernel
+from harp.daemon.messages import Device
 from harp.daemon.settings import Settings
 from harp.daemon.table import Lease, LeaseTable, Owner, RefusedError
 
@@ -53,13 +54,13 @@ class Ports:
 
     # ---- for others ----
 
-    def device(self, name: str) -> _host.Device:
+    def device(self, name: str) -> Device:
         """Return one port, for WELCOME."""
         port = self.all[name]
         facts, spec = self._kernel.port(port), _core.port_spec(port.text)
         holder = self._table.holder(name, port.device)
         queues = 0 if facts.problem else port.queues
-        return _host.Device(
+        return Device(
             ifname=name,
             ifindex=0,
             flags=_host.DEVICE_DPDK | (0 if facts.problem else _host.DEVICE_UP),

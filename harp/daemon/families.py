@@ -1,22 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harpd's own metric families: its state, its NICs and its leases.
+"""harpd's own metric families: its state, its NICs and its leases."""
 
-Another process makes those of instances and jobs (harp.stats.reader), because it parses files of
-users. This module imports nothing that takes long.
-"""
-
+import functools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from prometheus_client import generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
     InfoMetricFamily,
 )
 from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
 
 from harp import __version__
 
@@ -78,24 +73,15 @@ def family(
     return result
 
 
+gauge = functools.partial(family, GaugeMetricFamily)
+counter = functools.partial(family, CounterMetricFamily)
+
+
 def single(
     make: type[CounterMetricFamily | GaugeMetricFamily], name: str, text: str, value: float
 ) -> Metric:
     """Return a family of one series without labels."""
     return family(make, name, text, (), [((), value)])
-
-
-class _Metrics(Collector):
-    def __init__(self, metrics: Iterable[Metric]) -> None:
-        self._metrics = metrics
-
-    def collect(self) -> Iterable[Metric]:
-        return self._metrics
-
-
-def exposition(metrics: Iterable[Metric]) -> bytes:
-    """Return metrics as Prometheus's text."""
-    return generate_latest(_Metrics(metrics))
 
 
 def _per_nic(counts: Iterable[tuple[str, Mapping[str, int]]]) -> Iterator[tuple[Any, float]]:
@@ -113,37 +99,32 @@ def _daemon(status: Mapping[str, Any], instances: Mapping[str, Any]) -> Iterator
         "When harpd was started, seconds of the epoch.",
         status["since_s"],
     )
-    yield family(
-        GaugeMetricFamily,
+    yield gauge(
         "harpd_nic_usable",
         "1 when harpd can lease the NIC; 0 when jobs on it have kernel lanes only.",
         ("device",),
         (((nic["ifname"],), int(nic["up"] and not nic["problem"])) for nic in found),
     )
-    yield family(
-        GaugeMetricFamily,
+    yield gauge(
         "harpd_queues",
         "Queues of the NIC that harpd may lease, by state.",
         ("device", "state"),
         _per_nic((nic["ifname"], Counter(nic["queues"].values())) for nic in found),
     )
-    yield family(
-        GaugeMetricFamily,
+    yield gauge(
         "harpd_queues_unreachable",
         "Queues of the NIC that are not leased because it puts all of HARP's packets on one.",
         ("device",),
         (((nic["ifname"],), len(nic["queues_unreachable"])) for nic in found),
     )
-    yield family(
-        CounterMetricFamily,
+    yield counter(
         "harp_steering_packets",
         "What the XDP program did with the NIC's packets, by verdict.",
         ("device", "verdict"),
         _per_nic((nic["ifname"], nic["verdicts"]) for nic in found),
     )
     leases = Counter(nic for nic, _queue in leased(instances))
-    yield family(
-        GaugeMetricFamily,
+    yield gauge(
         "harpd_leases",
         "Leases in force.",
         ("device",),
@@ -157,8 +138,7 @@ def _daemon(status: Mapping[str, Any], instances: Mapping[str, Any]) -> Iterator
     )
     # A series must exist before it changes, or its first increase is not seen.
     refused = dict.fromkeys(REFUSALS, 0) | status["refused"]
-    yield family(
-        CounterMetricFamily,
+    yield counter(
         "harpd_leases_refused",
         "Leases refused since harpd's start, by errno.",
         ("error",),
@@ -173,8 +153,8 @@ def _daemon(status: Mapping[str, Any], instances: Mapping[str, Any]) -> Iterator
 
 
 def collect(documents: Documents | None, pages_read: bool) -> Iterator[Metric]:
-    """Return all of harpd's families. None: harpd's loop did not answer. pages_read: families of
-    instances and jobs follow.
+    """Return all of harpd's families. None: harpd did not answer. pages_read: families of instances
+    and jobs follow.
     """
     info = InfoMetricFamily("harp_build", "The version of HARP that exports.")
     info.add_metric((), {"version": __version__})
@@ -182,8 +162,8 @@ def collect(documents: Documents | None, pages_read: bool) -> Iterator[Metric]:
     yield single(
         GaugeMetricFamily,
         "harpd_pages_read",
-        "1 when jobs' statistics were read for this answer; 0 when the process that reads them "
-        "failed: families of instances and jobs are missing.",
+        "1 when jobs' statistics were read for this answer; 0 when reading them failed: families "
+        "of instances and jobs are missing.",
         1 if pages_read else 0,
     )
     if documents is not None:

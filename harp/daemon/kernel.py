@@ -15,6 +15,7 @@ from harp.config import DpdkConfig
 from harp.daemon import netlink, sockets
 from harp.daemon.limits import MemoryRoom
 from harp.daemon.loop import close_all
+from harp.daemon.messages import Request
 from harp.daemon.netlink import Link
 from harp.nicprep import Host, pci
 
@@ -48,17 +49,6 @@ class Made:
     def close(self) -> None:
         """Close the descriptors. May be called twice."""
         close_all(self.fds)
-
-
-@dataclass(frozen=True)
-class LeaseRequest:
-    """Parameters of a new queue. flows: records on the statistics page."""
-
-    ifname: str
-    queue: int
-    frames: int
-    copy_mode: int
-    flows: int
 
 
 @dataclass(frozen=True)
@@ -97,6 +87,10 @@ class Kernel:
     links = staticmethod(netlink.links)
     addresses = staticmethod(netlink.addresses)
     ports_in_use = staticmethod(sockets.ports_in_use)
+    monitor = staticmethod(netlink.NetworkMonitor)
+    # For NETWORK and ROUTED; they wait for the kernel, in a worker.
+    network = staticmethod(_host.network)
+    route = staticmethod(_host.route)
 
     # ---- what a NIC is ----
 
@@ -150,22 +144,22 @@ class Kernel:
 
     # ---- a lease's descriptors ----
 
-    def make(self, request: LeaseRequest) -> Made:
+    def make(self, request: Request, flows: int) -> Made:
         """Make the descriptors for LEASED. Waits only briefly for the queue, so that workers stay
-        available: EBUSY. Runs in a worker.
+        available: EBUSY. Runs in a worker. flows: records on the statistics page.
         """
-        room = self._room.take(request.frames * FRAME_BYTES_MAX)
+        room = self._room.take(request.frame_count * FRAME_BYTES_MAX)
         with room, contextlib.ExitStack() as undo:
             queue = _host.queue_make(
                 request.ifname,
                 request.queue,
-                frame_count=request.frames,
+                frame_count=request.frame_count,
                 copy_mode=request.copy_mode,
                 bind_retry_ms=BIND_WAIT_MS,
             )
             fds = [queue.xsk_fd, queue.frames_fd]
             undo.callback(close_all, fds)
-            page_fd, page_bytes = _host.page_create(request.flows)
+            page_fd, page_bytes = _host.page_create(flows)
             fds.append(page_fd)
             undo.pop_all()
         return Made(fds, page_bytes, queue)
@@ -186,20 +180,6 @@ class Kernel:
             return error.errno != errno.EBUSY
         close_all([made.xsk_fd, made.frames_fd])
         return True
-
-    # ---- the network, for jobs of other namespaces ----
-
-    def network(self, ifindex: int) -> bytes:
-        """Return the state of an interface for NETWORK. Waits for the kernel in a worker."""
-        return _host.network(ifindex)
-
-    def route(self, ifindex: int, dst: bytes) -> bytes:
-        """Return the route to an address for ROUTED. Waits for the kernel in a worker."""
-        return _host.route(ifindex, dst)
-
-    def monitor(self) -> netlink.NetworkMonitor:
-        """Return a new monitor of the network."""
-        return netlink.NetworkMonitor()
 
     # ---- DPDK ports ----
 

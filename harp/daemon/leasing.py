@@ -17,20 +17,20 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from harp import _host
+from harp._host import Kind
 from harp.daemon import peer
-from harp.daemon.access import Access
 from harp.daemon.dpdk import Ports
 from harp.daemon.frames import Frames, empty
-from harp.daemon.kernel import FD_FRAMES, Kernel, LeaseRequest, Made
+from harp.daemon.kernel import FD_FRAMES, Kernel, Made
 from harp.daemon.loop import Loop
+from harp.daemon.messages import Device, Leased, Request, pack, pack_port
 from harp.daemon.nics import Nic, Nics
 from harp.daemon.peer import Peer
 from harp.daemon.ports import Block
-from harp.daemon.settings import Settings
+from harp.daemon.settings import Access, Settings
 from harp.daemon.sockets import PortReadings
 from harp.daemon.table import Lease, LeaseTable, Owner, QueueState, RefusedError
 from harp.words import printable
@@ -40,12 +40,11 @@ FRAMES_DEFAULT = 8192
 FRAMES_MIN = 64
 RECOVER_FIRST_S, RECOVER_MAX_S = 0.02, 1.0
 RECOVER_LOG_S = 5.0
-# A request waits for what is about to become free: a queue whose AF_XDP socket is closing, a queue
-# whose socket harpd closed up to RELEASE_S ago (a loaded kernel keeps it that long), and the user's
-# own share. A job gives up after 10 s (host/daemon.c).
+# A request waits for what is about to become free: a queue whose AF_XDP socket is closing, which
+# takes a loaded kernel seconds, and the user's own share. A job gives up after 10 s
+# (host/daemon.c).
 AGAIN_S = 0.05
-BUSY_WAIT_S, RELEASED_WAIT_S, QUOTA_WAIT_S = 2.0, 8.0, 1.0
-RELEASE_S = 20.0
+WAITS_S = {errno.EBUSY: 8.0, errno.EDQUOT: 1.0}
 STOPPING = "harpd is being stopped"
 
 Make = Callable[[], Made]
@@ -55,7 +54,7 @@ Make = Callable[[], Made]
 class Granted:
     """A lease that was made; the sender calls delivered(False) if it did not arrive."""
 
-    leased: _host.Leased | _host.Port
+    message: Callable[[int], bytes]  # LEASED or PORT, by the serial number
     made: Made
     delivered: Callable[[bool], None]
 
@@ -90,8 +89,6 @@ class Leasing:
         self._saved = saved
         self._watched: dict[Owner, int] = {}  # pidfds, ours
         self.recovering: dict[tuple[str, int], _Recovery] = {}
-        # When a socket of ours on a queue was closed.
-        self._socket_closed_s: dict[tuple[str, int], float] = {}
         self._port_readings = PortReadings(loop, self._read_ports_in_use)
         self.closing = False
         self.ended: Callable[[Lease], None] = lambda _lease: None
@@ -105,27 +102,27 @@ class Leasing:
 
     # ---- a request ----
 
-    async def request(self, client: Peer, fields: dict[str, Any]) -> Granted:
+    async def request(self, client: Peer, request: Request) -> Granted:
         """Handle LEASE; RefusedError. Waits for workers, and for something to become free."""
         begin_s = self._loop.time()
         while True:
             try:
-                return await self._try(client, fields)
+                return await self._try(client, request)
             except RefusedError as refused:
                 # A queue that was returned a moment ago does not count against the user.
                 returned = refused.error == errno.EDQUOT and self._held(client.owner.uid)
-                wait_s = QUOTA_WAIT_S if returned else refused.wait_s
+                wait_s = WAITS_S[refused.error] if returned or refused.passes else 0.0
                 if self.closing or self._loop.time() - begin_s >= wait_s:
                     raise
             await asyncio.sleep(AGAIN_S)
 
-    async def _try(self, client: Peer, fields: dict[str, Any]) -> Granted:
+    async def _try(self, client: Peer, request: Request) -> Granted:
         self._check_may(client)
         in_use: frozenset[int] = frozenset()
-        ifname = fields["ifname"]
+        ifname = request.ifname
         is_port = ifname in self.ports.all
         if not is_port:
-            self._check_nic(client, fields)
+            self._check_nic(client, request)
             try:
                 in_use = await self._port_readings.ports()
             except Exception as error:
@@ -139,36 +136,30 @@ class Leasing:
             undo.callback(os.close, pidfd)
             try:
                 if is_port:
-                    lease, make = self._reserve_port(client, fields)
+                    lease, make = self._reserve_port(client, request)
                 else:
-                    lease, make = self._reserve(client, fields, in_use)
+                    lease, make = self._reserve(client, request, in_use)
             except OSError as error:
                 raise _refusal(error, ifname) from error
             undo.callback(self._cancel, lease)
             made = await self._made(lease, make)
-            undo.callback(self._close_made, lease, made)
+            undo.callback(made.close)
             self._check_still_there(lease, pidfd)
-            leased = self._add_to_maps(lease, made)
+            message = self._add_to_maps(lease, made)
             undo.pop_all()
-        lease.page_bytes = made.page_bytes
         self.table.activate(lease)
         self.recovering.pop((lease.ifname, lease.queue), None)
         self._watch(lease.owner, pidfd)
         self._saved()
-        return Granted(leased, made, functools.partial(self._delivered, lease, made))
+        return Granted(message, made, functools.partial(self._delivered, lease, made))
 
     async def _made(self, lease: Lease, make: Make) -> Made:
         try:
             return await self._loop.work(make)
         except Exception as error:
             refused = _refusal(error, lease.ifname)
-            if refused.error == errno.EBUSY:
-                refused.wait_s = self._busy_wait_s(lease)
+            refused.passes = refused.error == errno.EBUSY
             raise refused from error
-
-    def _close_made(self, lease: Lease, made: Made) -> None:
-        made.close()
-        self._note_socket_closed(lease.ifname, lease.queue)
 
     def _cancel(self, lease: Lease) -> None:
         """Making the lease failed."""
@@ -180,12 +171,6 @@ class Leasing:
         """Read the ports in use in all NICs' ranges. Runs in a worker."""
         ports = [port for nic in self.nics.all.values() for port in nic.settings.ports]
         return self._kernel.ports_in_use(Block(min(ports), max(ports)))
-
-    def _busy_wait_s(self, lease: Lease) -> float:
-        """Return how long to retry a queue that an AF_XDP socket owns."""
-        let_go_s = self._socket_closed_s.get((lease.ifname, lease.queue), -RELEASE_S)
-        late = self._loop.time() - let_go_s >= RELEASE_S
-        return BUSY_WAIT_S if late else RELEASED_WAIT_S
 
     def _check_may(self, client: Peer) -> None:
         if self.closing:
@@ -199,7 +184,7 @@ class Leasing:
                 "or to one of `groups`, in harp.toml",
             )
 
-    def _make_queue(self, request: LeaseRequest, owner: Owner, allowed: bool) -> Made:
+    def _make_queue(self, request: Request, flows: int, owner: Owner, allowed: bool) -> Made:
         """Make a queue, unless its holder could use the AF_XDP socket to reach our network
         namespace, which takes CAP_NET_ADMIN over it. Runs in a worker.
         """
@@ -209,24 +194,23 @@ class Leasing:
                 errno.EPERM,
                 f"process {owner.pid}: {why}, or set allow_net_admin_containers in harp.toml",
             )
-        return self._kernel.make(request)
+        return self._kernel.make(request, flows)
 
-    def _reserve_port(self, client: Peer, fields: dict[str, Any]) -> tuple[Lease, Make]:
+    def _reserve_port(self, client: Peer, request: Request) -> tuple[Lease, Make]:
         lease = self.ports.reserve(
             client.owner,
-            fields["ifname"],
-            fields["queues"],
-            _clean(fields["label"] or client.name),
+            request.ifname,
+            request.queues,
+            _clean(request.label or client.name),
             since_s=time.time(),
             held=self._held(client.owner.uid),
         )
         flows = self.settings.page_flows
         return lease, lambda: self._kernel.pages(lease.queues, flows)
 
-    def _check_nic(self, client: Peer, fields: dict[str, Any]) -> None:
+    def _check_nic(self, client: Peer, request: Request) -> None:
         """Refuse what can be refused without reading the kernel's sockets. RefusedError."""
-        ifname, queue = fields["ifname"], fields["queue"]
-        frames, copy_mode = fields["frame_count"], fields["copy_mode"]
+        ifname, frames, copy_mode = request.ifname, request.frame_count, request.copy_mode
         if copy_mode > 2 or (frames and frames < FRAMES_MIN):
             raise RefusedError(
                 errno.EINVAL,
@@ -241,29 +225,26 @@ class Leasing:
         if nic is not None:
             self.nics.check_reachability(nic)
         held = self._held(client.owner.uid)
-        self.table.choose(client.owner, ifname, queue, now_s=self._loop.time(), held=held)
+        self.table.choose(client.owner, ifname, request.queue, now_s=self._loop.time(), held=held)
 
     def _reserve(
-        self, client: Peer, fields: dict[str, Any], in_use: frozenset[int]
+        self, client: Peer, request: Request, in_use: frozenset[int]
     ) -> tuple[Lease, Make]:
-        self._check_nic(client, fields)  # it may have changed while a worker read the sockets
-        ifname, queue = fields["ifname"], fields["queue"]
-        frames, copy_mode = fields["frame_count"], fields["copy_mode"]
+        self._check_nic(client, request)  # it may have changed while a worker read the sockets
         lease = self.table.reserve(
             client.owner,
-            ifname,
-            queue,
-            _clean(fields["label"] or client.name),
+            request.ifname,
+            request.queue,
+            _clean(request.label or client.name),
             now_s=self._loop.time(),
             since_s=time.time(),
             in_use=in_use,
             held=self._held(client.owner.uid),
         )
-        frames = min(frames or FRAMES_DEFAULT, self.settings.frames_max)
-        flows = self.settings.page_flows
-        request = LeaseRequest(ifname, lease.queue, frames, copy_mode, flows)
-        net_admin = self.settings.allow_net_admin_containers
-        return lease, lambda: self._make_queue(request, client.owner, net_admin)
+        frames = min(request.frame_count or FRAMES_DEFAULT, self.settings.frames_max)
+        flows, net_admin = self.settings.page_flows, self.settings.allow_net_admin_containers
+        wanted = replace(request, queue=lease.queue, frame_count=frames)
+        return lease, lambda: self._make_queue(wanted, flows, client.owner, net_admin)
 
     def _check_still_there(self, lease: Lease, pidfd: int) -> None:
         """Check what may have changed while the worker ran."""
@@ -272,12 +253,12 @@ class Leasing:
         if peer.ended(pidfd):
             raise RefusedError(errno.ESRCH, f"process {lease.owner.pid} has ended")
 
-    def _add_to_maps(self, lease: Lease, made: Made) -> _host.Leased | _host.Port:
+    def _add_to_maps(self, lease: Lease, made: Made) -> Callable[[int], bytes]:
         """Add the descriptors to the maps; return the job's message."""
         queue = made.queue
         if queue is None:
-            text = self.ports.spec(lease)
-            return _host.Port(lease.lease_id, lease.queues, made.page_bytes, text)
+            text, pages = self.ports.spec(lease), (lease.queues, made.page_bytes)
+            return lambda serial: pack_port(serial, lease.lease_id, *pages, text)
         nic = self.nics.all[lease.ifname]
         if nic.steering is None or self.table.nic_of(lease) is None:
             raise RefusedError(errno.ENODEV, f"{nic.ifname}: {nic.problem or 'it was removed'}")
@@ -289,7 +270,8 @@ class Leasing:
             raise _refusal(error, lease.ifname) from error
         self._steer(lease, nic, made)
         lease.frame_count, lease.frame_size = queue.frame_count, queue.frame_size
-        return self._message(lease, nic, queue, made.page_bytes)
+        leased = self._leased(lease, nic, queue, made.page_bytes)
+        return lambda serial: pack(Kind.LEASED, serial, leased)
 
     def _steer(self, lease: Lease, nic: Nic, made: Made) -> None:
         assert nic.steering is not None
@@ -300,10 +282,10 @@ class Leasing:
             self._unsteer(lease)
             raise RefusedError(error.errno or errno.EIO, error.strerror or str(error)) from error
 
-    def _message(self, lease: Lease, nic: Nic, queue: _host.Queue, page_bytes: int) -> _host.Leased:
+    def _leased(self, lease: Lease, nic: Nic, queue: _host.Queue, page_bytes: int) -> Leased:
         hardware = nic.hardware
         assert nic.steering is not None
-        return _host.Leased(
+        return Leased(
             lease_id=lease.lease_id,
             netns=self._kernel.netns,
             ifname=lease.ifname,
@@ -322,7 +304,11 @@ class Leasing:
             port_max=lease.block.last,
             mac=queue.mac,
             page_bytes=page_bytes,
-            rss=_host.Rss(hardware.rss_kind, hardware.queues, hardware.rss_key, hardware.rss_table),
+            rss_kind=hardware.rss_kind,
+            rss_key_bytes=len(hardware.rss_key),
+            rss_table_count=len(hardware.rss_table),
+            rss_key=hardware.rss_key,
+            rss_table=hardware.rss_table,
         )
 
     def _delivered(self, lease: Lease, made: Made, good: bool) -> None:
@@ -351,7 +337,6 @@ class Leasing:
         self._unsteer(lease)
         self.ended(lease)
         self.table.release(lease, self._loop.time())
-        self._note_socket_closed(lease.ifname, lease.queue)
         log.info(
             "lease %016x: %s of process %d ended: %s",
             lease.lease_id, lease.what, lease.owner.pid, why,
@@ -450,10 +435,6 @@ class Leasing:
         """
         return sum(each.uid == uid for each in self.recovering.values())
 
-    def _note_socket_closed(self, ifname: str, queue: int) -> None:
-        """A socket of harpd was on the queue: of a lease, or of a probe."""
-        self._socket_closed_s[ifname, queue] = self._loop.time()
-
     def _recover(self, lease: Lease) -> None:
         """Ask the kernel, at growing intervals, whether the queue is free."""
         key = (lease.ifname, lease.queue)
@@ -481,8 +462,6 @@ class Leasing:
                 del self.recovering[key]
                 return
             waited_s = self._loop.time() - recovery.since_s
-            if free:
-                self._note_socket_closed(*key)
             if free and self.table.recovered(*key):
                 del self.recovering[key]
                 if logged:
@@ -501,17 +480,17 @@ class Leasing:
 
     # ---- for others ----
 
-    def devices(self) -> list[_host.Device]:
+    def devices(self) -> list[Device]:
         """Return the NICs and DPDK ports, for WELCOME."""
         nics = [self._device(nic) for nic in self.nics.all.values() if nic.link is not None]
         return nics + [self.ports.device(name) for name in self.ports.all]
 
-    def _device(self, nic: Nic) -> _host.Device:
+    def _device(self, nic: Nic) -> Device:
         link, hardware = nic.link, nic.hardware
         assert link is not None
         table = None if nic.problem else self.table.nics.get(nic.ifname)
         free = (QueueState.FREE, QueueState.RECOVERING)
-        return _host.Device(
+        return Device(
             ifname=nic.ifname,
             ifindex=link.ifindex,
             flags=(_host.DEVICE_UP if link.up else 0)

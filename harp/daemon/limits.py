@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 DESCRIPTORS_KEPT = 48  # harpd's own, and those of leases in the making
-DOCUMENTS_MAX = 1024
 MEMORY_KEPT = 256 << 20  # for harpd itself, its answers and the processes that read statistics
 
 
@@ -74,16 +73,10 @@ class Buckets:
 
 def connections_possible(wanted: int) -> int:
     """Return the limit of connections that leaves descriptors for leases. Each connection needs
-    two: its socket and a pidfd.
+    three: its socket, a pidfd and an answer.
     """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return max(4, min(wanted, (soft - DESCRIPTORS_KEPT - documents_possible()) // 2))
-
-
-def documents_possible() -> int:
-    """Return how many documents harpd may hold at a time, one descriptor each."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return max(4, min(DOCUMENTS_MAX, soft // 16))
+    return max(4, min(wanted, (soft - DESCRIPTORS_KEPT) // 3))
 
 
 def own_group() -> Path | None:
@@ -135,42 +128,3 @@ class MemoryRoom:
         finally:
             with self._lock:
                 self._promised -= size
-
-
-@dataclass
-class Connections:
-    """The number of connections, in all and by user. Root has a reserve, so that `harpctl` works
-    when users have taken all others.
-    """
-
-    total_max: int
-    per_uid_max: int
-    root_reserve: int = 16
-    total: int = 0
-
-    def __post_init__(self) -> None:
-        self.by_uid: dict[int, int] = {}
-
-    def has_too_many(self, uid: int) -> bool:
-        """Tell whether one more connection would exceed the user's own limit."""
-        return uid != 0 and self.by_uid.get(uid, 0) >= self.per_uid_max
-
-    def admit(self, uid: int) -> str:
-        """Count one more connection and return "", or return the reason why not."""
-        mine = self.by_uid.get(uid, 0)
-        reserve = min(self.root_reserve, self.total_max // 4) if uid == 0 else 0
-        if self.has_too_many(uid):
-            return f"user {uid} has {mine} connections to harpd, which is the limit; close some"
-        if self.total >= self.total_max + reserve:
-            return f"harpd has {self.total} connections, which is the limit; close some"
-        self.by_uid[uid] = mine + 1
-        self.total += 1
-        return ""
-
-    def leave(self, uid: int) -> None:
-        """Count one less."""
-        self.total -= 1
-        if self.by_uid[uid] == 1:
-            del self.by_uid[uid]
-        else:
-            self.by_uid[uid] -= 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harpd's event loop: asyncio's, with workers for slow jobs and signals that are never lost.
+"""harpd's event loop: asyncio's, with workers for slow jobs.
 
 A callback or a task that raises is a bug: it is logged and the loop continues, because all jobs
 depend on it. Slow work (allocating frames, reading pages) runs in a worker thread. Only the loop's
@@ -10,12 +10,10 @@ import asyncio
 import logging
 import os
 import signal
-import threading
+import socket
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
-
-from harp.errors import HarpError
 
 log = logging.getLogger("harpd")
 T = TypeVar("T")
@@ -24,19 +22,14 @@ LAST_TURNS = 6  # a worker's result passes a chain of up to 4 futures and tasks
 
 
 class Loop(asyncio.SelectorEventLoop):
-    """The event loop. Other threads may call call_soon_threadsafe() and ask() only."""
+    """The event loop. Other threads may call call_soon_threadsafe() only."""
 
     def __init__(self) -> None:
         super().__init__()
-        try:
-            self._workers = _started_workers()
-        except HarpError:
-            super().close()
-            raise
+        self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="harpd-work")
         self._tasks: set[asyncio.Task[Any]] = set()
         self._ends = False
-        self._signals: dict[int, Callable[[], None]] = {}
-        self._came: set[int] = set()
+        self._signals: set[signal.Signals] = set()
         self.set_exception_handler(_log_bug)
 
     def every(self, period_s: float, callback: Callable[[], None]) -> None:
@@ -63,42 +56,31 @@ class Loop(asyncio.SelectorEventLoop):
             return done
         return self.run_in_executor(self._workers, job)
 
-    def ask(self, question: Callable[[], T], limit_s: float) -> T:
-        """Return question() evaluated by the loop, for another thread; TimeoutError if the loop is
-        busy.
-        """
-        answer: Future[T] = Future()
+    async def ready(self, sock: socket.socket, write: bool = False) -> None:
+        """Wait until a socket can be read, or written. One task at a time for each."""
+        add, remove = self.add_reader, self.remove_reader
+        if write:
+            add, remove = self.add_writer, self.remove_writer
+        came: asyncio.Future[None] = self.create_future()
 
-        def body() -> None:
-            try:
-                answer.set_result(question())
-            except BaseException as error:
-                answer.set_exception(error)
+        def arrived() -> None:
+            if not came.done():
+                came.set_result(None)
 
-        self.call_soon_threadsafe(body)
-        return answer.result(limit_s)
+        add(sock, arrived)
+        try:
+            await came
+        finally:
+            if sock.fileno() >= 0:
+                remove(sock)
 
     def on_signal(self, number: signal.Signals, callback: Callable[[], None]) -> None:
         """Run callback() in the loop when the signal arrives, or arrived while it was blocked. Main
         thread only.
         """
-        self._signals[number] = callback
-        # asyncio's descriptor only wakes the loop here. It does not identify the signal: when many
-        # signals arrive while the loop is busy, its buffer is full and drops the next ones.
-        self.add_signal_handler(number, lambda: None)
-        signal.set_wakeup_fd(signal.set_wakeup_fd(-1), warn_on_full_buffer=False)
-        signal.signal(number, self._signaled)
+        self._signals.add(number)
+        self.add_signal_handler(number, callback)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
-
-    def _signaled(self, number: int, _frame: object) -> None:
-        if not self._came:
-            self.call_soon_threadsafe(self._call_handlers)
-        self._came.add(number)
-
-    def _call_handlers(self) -> None:
-        came, self._came = self._came, set()
-        for number in sorted(came):
-            self.call_soon(self._signals[number])
 
     def finish_work(self) -> None:
         """Wait for the workers and let tasks have their results; then cancel the tasks that wait
@@ -127,23 +109,6 @@ class Loop(asyncio.SelectorEventLoop):
         # signals.
         signal.pthread_sigmask(signal.SIG_BLOCK, self._signals)
         super().close()
-
-
-def _started_workers() -> ThreadPoolExecutor:
-    """Start all workers now: later work() must not fail. HarpError."""
-    workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="harpd-work")
-    together = threading.Barrier(WORKERS)  # no worker is idle before all have started
-    try:
-        for _ in range(WORKERS):
-            workers.submit(together.wait)
-    except RuntimeError as error:
-        together.abort()
-        workers.shutdown(wait=True)
-        raise HarpError(
-            f"harpd needs {WORKERS} worker threads: {error}; raise its limit of tasks "
-            "(TasksMax= of the unit, or `ulimit -u`)"
-        ) from error
-    return workers
 
 
 def _log_bug(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

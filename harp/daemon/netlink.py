@@ -40,7 +40,6 @@ _IP_PKTINFO = 8  # Python's socket module lacks it
 _MSG_DONTROUTE, _MSG_PROBE, _MSG_CONFIRM = 0x4, 0x10, 0x800
 _DISCARD_PORT = 9
 _TRIES = 4
-READS_MAX = 256
 _RECEIVE_BYTES = 65536
 
 
@@ -55,7 +54,6 @@ class Link:
     mac: bytes
     ethernet: bool
     loopback: bool
-    master: int
 
 
 @dataclass(frozen=True)
@@ -96,7 +94,6 @@ def _link(message: Any) -> Link:
         mac=_mac(message.get_attr("IFLA_ADDRESS")).ljust(6, b"\0")[:6],
         ethernet=message["ifi_type"] == _ARPHRD_ETHER,
         loopback=bool(message["flags"] & _IFF_LOOPBACK),
-        master=message.get_attr("IFLA_MASTER") or 0,
     )
 
 
@@ -200,15 +197,13 @@ class NetworkMonitor:
             self._probes.popitem()[1].close()
 
     def read(self) -> Changes:
-        """Return the changes, or part of them if they arrive faster. OSError: the monitor has
-        failed.
-        """
+        """Return the changes. OSError: the monitor has failed."""
         changes = Changes()
-        for _ in range(READS_MAX):
+        while True:
             try:
                 raw, sender = self._sock.recvfrom(_RECEIVE_BYTES)
             except BlockingIOError:
-                break
+                return changes
             except OSError as error:
                 if error.errno != errno.ENOBUFS:
                     raise
@@ -217,7 +212,6 @@ class NetworkMonitor:
             if sender[0] == 0:  # from the kernel; root's processes may send here, too
                 for kind, _, part in netlink.split(raw):
                     _note(changes, kind, part)
-        return changes
 
     def resolve(self, neighbors: list[tuple[int, bytes]]) -> None:
         """Have the kernel report neighbors (index, address), and resolve unknown ones; read()

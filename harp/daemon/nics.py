@@ -15,13 +15,12 @@ from pathlib import Path
 
 from harp import _host
 from harp.config import NicConfig
-from harp.daemon import reach
 from harp.daemon.kernel import Hardware, Kernel
 from harp.daemon.netlink import Address, Link
 from harp.daemon.ports import Block, PortBlocks, block_size
 from harp.daemon.settings import Settings
 from harp.daemon.state import NicState
-from harp.daemon.table import REMOVED, Lease, LeaseTable, NicTable, QueueState
+from harp.daemon.table import REMOVED, Lease, LeaseTable, NicTable, QueueState, one_queue
 
 log = logging.getLogger("harpd")
 DOWN, ADDRESS = "NIC is down", "address removed"
@@ -184,7 +183,7 @@ class Nics:
         if nic.steering is None or table is None:
             return
         try:
-            found = reach.conclude(nic.steering.arrivals(nic.hardware.queues))
+            found = one_queue(nic.steering.arrivals(nic.hardware.queues))
         except OSError as error:
             self._log_once(f"{nic.ifname} queues", error.strerror or str(error))
             return

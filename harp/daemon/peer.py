@@ -8,7 +8,7 @@ import os
 import socket
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from harp import procfs
@@ -41,8 +41,6 @@ class Peer:
     gids: frozenset[int]
     pidfd: int
     name: str = ""
-    # What connected() could not read; for the log.
-    notes: list[str] = field(default_factory=list)
 
     def close(self) -> None:
         """Close the pidfd. May be called twice."""
@@ -224,11 +222,10 @@ def _peer_pidfd(connection: socket.socket, pid: int) -> int:
             raise PeerGoneError(f"process {pid}: {error.strerror}") from error
 
 
-def _groups(connection: socket.socket, gid: int, notes: list[str]) -> frozenset[int]:
+def _groups(connection: socket.socket, gid: int) -> frozenset[int]:
     try:
         raw = connection.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, _GROUPS_BYTES)
-    except OSError as error:
-        notes.append(f"its supplementary groups can't be read ({error.strerror})")
+    except OSError:  # it has more of them
         return frozenset({gid})
     return frozenset({gid, *struct.unpack(f"{len(raw) // 4}I", raw)})
 
@@ -245,14 +242,13 @@ def connected(connection: socket.socket) -> Peer:
     pid, uid, gid = _UCRED.unpack(raw)
     if pid <= 0:
         raise PeerGoneError(f"a process of user {uid} that this pid namespace does not show")
-    notes: list[str] = []
     pidfd = _peer_pidfd(connection, pid)
     try:
         owner = Owner(pid, start_ticks(pid), uid & 0xFFFFFFFF)
         # Read after the start time, so that it belongs to the same process.
         if pidfd_pid(pidfd) != pid:
             raise PeerGoneError(f"process {pid} has ended")
-        return Peer(owner, _groups(connection, gid, notes), pidfd, command_name(pid), notes)
+        return Peer(owner, _groups(connection, gid), pidfd, command_name(pid))
     except BaseException:
         os.close(pidfd)
         raise

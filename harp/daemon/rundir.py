@@ -11,8 +11,7 @@ import stat
 from pathlib import Path
 
 from harp import files
-from harp.daemon.access import group_number
-from harp.daemon.settings import Settings
+from harp.daemon.settings import Settings, group_number
 from harp.errors import Exit, HarpError
 
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 2, 4, 8

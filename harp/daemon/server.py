@@ -16,15 +16,16 @@ import errno
 import logging
 import os
 import socket
-from collections import deque
+from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from harp import _host
+from harp._host import MESSAGE_MAX, Kind
 from harp.daemon import peer
-from harp.daemon.limits import Bucket, Buckets, Connections, connections_possible
+from harp.daemon.documents import Document
+from harp.daemon.limits import Bucket, Buckets, connections_possible
 from harp.daemon.loop import Loop
+from harp.daemon.messages import Message, Refused, pack, unpack
 from harp.daemon.peer import Peer
 
 log = logging.getLogger("harpd")
@@ -36,6 +37,7 @@ USER_PER_S, USER_BURST = 200.0, 400.0
 REFUSED_TOKENS = 5.0
 LOGS_PER_S, LOGS_BURST = 2.0, 20.0
 CONNECTIONS_MAX = 1024
+ROOT_RESERVE = 16  # so that `harpctl` works when users have taken all others
 # A new connection costs an examination of the process; faster ones are closed unseen.
 CONNECTS_PER_S, CONNECTS_BURST = 100.0, 500.0
 ACCEPTS_PER_TURN = 64
@@ -53,58 +55,59 @@ def send_refusal(sock: socket.socket, error: int, why: str) -> None:
             if not sock.recv(1, socket.MSG_DONTWAIT):
                 break
     with contextlib.suppress(OSError):  # the client gets end-of-file
-        sock.send(_host.pack_refused(0, error, why), socket.MSG_DONTWAIT)
-
-
-@dataclass(eq=False)
-class Reply:
-    """One message to a client. The caller keeps the descriptors. arrived: whether it was sent."""
-
-    payload: bytes
-    fds: Sequence[int] = ()
-    arrived: "asyncio.Future[bool] | None" = None
-
-    def done(self, arrived: bool) -> None:
-        """It was sent, or never will be."""
-        if self.arrived is not None and not self.arrived.done():
-            self.arrived.set_result(arrived)
+        sock.send(pack(Kind.REFUSED, 0, Refused(error, why)), socket.MSG_DONTWAIT)
 
 
 # Handles a client's message: calls client.reply() once, or closes it.
-Handler = Callable[["Client", _host.Message], Coroutine[Any, Any, None]]
+Handler = Callable[["Client", Message], Coroutine[Any, Any, None]]
 
 
 class Client:
-    """One connection."""
+    """One connection. A task reads a message, has it handled, and reads the next one."""
 
     def __init__(self, server: "Server", sock: socket.socket, process: Peer) -> None:
         self._server, self._sock, self.peer = server, sock, process
         # The smallest buffer, so that answers with descriptors do not accumulate.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 0)
-        self.name = ""  # version in HELLO; empty before it
+        self.name = ""  # version in HELLO; empty before it is handled
+        self.silent = True  # until HELLO arrives
         self.open = True
-        # Not yet sent: at most one answer and one notification.
-        self._pending: deque[Reply] = deque()
-        self._answer: Reply | None = None
-        self._busy = False
+        self.busy = False  # a message is being handled
+        self._sending = asyncio.Lock()
+        self._notifying = False
         # Returns the client's next notification; see notify().
         self.next_notification: Callable[[], bytes | None] | None = None
         self.closed: Callable[[], None] = lambda: None
+        self._document: Document | None = None  # its last one
         self._bucket = Bucket(CLIENT_PER_S, CLIENT_BURST)
-        self._timer: asyncio.TimerHandle | None = server.loop.call_later(HELLO_S, self._no_hello)
-        self._listen()
+        self._hello_timer = server.loop.call_later(HELLO_S, self._no_hello)
+        server.loop.spawn(self._serve())
 
     def __str__(self) -> str:
         return f"process {self.peer.owner.pid} ({self.peer.name}) of user {self.peer.owner.uid}"
 
     # ---- in ----
 
-    def _listen(self) -> None:
-        if not self._server.ends:
-            self._server.loop.add_reader(self._sock, self._readable)
+    async def _serve(self) -> None:
+        loop = self._server.loop
+        try:
+            while self.open and not self._server.ends:
+                await loop.ready(self._sock)
+                now_s = loop.time()
+                wait_s = self._bucket.take(now_s)
+                wait_s = wait_s or self._server.buckets.take(self.peer.owner.uid, now_s)
+                if wait_s > 0:
+                    await asyncio.sleep(wait_s)
+                elif message := self._receive():
+                    self.busy = True
+                    await self._server.handler(self, message)
+                    self.busy = False
+        finally:
+            if not self.open:
+                self._sock.close()
 
     def pause(self) -> None:
-        """Read nothing more."""
+        """Read nothing more: harpd ends."""
         self._server.loop.remove_reader(self._sock)
 
     def _no_hello(self) -> None:
@@ -113,56 +116,30 @@ class Client:
     def greeted(self, name: str) -> None:
         """HELLO arrived: from now on the client may be silent."""
         self.name = name or "(unnamed)"
-        self._not_silent()
+        self.silent = False
+        self._hello_timer.cancel()
 
-    def _not_silent(self) -> None:
-        self._server.has_greeted(self)
-        self._cancel_timer()
-
-    def _cancel_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = None
-
-    def _readable(self) -> None:
-        now_s = self._server.loop.time()
-        wait_s = self._bucket.take(now_s) or self._server.buckets.take(self.peer.owner.uid, now_s)
-        if wait_s > 0:
-            self.pause()
-            self._server.loop.call_later(wait_s, self._resume)
-            return
+    def _receive(self) -> Message | None:
+        if not self.open:
+            return None
         try:
             # No room for ancillary data: the kernel drops descriptors and reports that.
-            raw, _, flags, _ = self._sock.recvmsg(_host.MESSAGE_MAX + 1, 0)
+            raw, _, flags, _ = self._sock.recvmsg(MESSAGE_MAX + 1, 0)
         except BlockingIOError:
-            return
+            return None
         except OSError:
-            self.close("")
-            return
-        if flags & socket.MSG_CTRUNC:
-            self.close("it passed descriptors")
-        elif not raw:
-            self.close("")
-        elif flags & socket.MSG_TRUNC or len(raw) > _host.MESSAGE_MAX:
-            self.close(f"a message of more than {_host.MESSAGE_MAX} bytes")
-        else:
-            self._message(raw)
-
-    def _resume(self) -> None:
-        if self.open and not self._busy and not self._pending:
-            self._listen()
-
-    def _message(self, raw: bytes) -> None:
+            raw, flags = b"", 0
         try:
-            message = _host.unpack(raw)
+            if flags & socket.MSG_CTRUNC:
+                raise ValueError("it passed descriptors")
+            if flags & socket.MSG_TRUNC or len(raw) > MESSAGE_MAX:
+                raise ValueError(f"a message of more than {MESSAGE_MAX} bytes")
+            if raw:
+                return unpack(raw)
         except ValueError as error:
             self.close(str(error))
-            return
-        if message.kind is _host.Kind.HELLO and not self.name:
-            self._not_silent()  # at once, because the handler runs later
-        self._busy = True
-        self.pause()
-        self._server.loop.spawn(self._server.handler(self, message))
+        self.close("")  # it has ended
+        return None
 
     def charge_refusal(self) -> None:
         """A request was refused: delay the next ones of this client and its user."""
@@ -174,67 +151,53 @@ class Client:
 
     async def reply(self, payload: bytes, fds: Sequence[int] = ()) -> bool:
         """Send an answer when the client takes it. False: it never will."""
-        if not self.open or self._answer is not None:
-            return False
-        arrived: asyncio.Future[bool] = self._server.loop.create_future()
-        self._answer = Reply(payload, fds, arrived)
-        self._put(self._answer)
         try:
-            return await arrived
+            return await self._send(payload, fds)
         except asyncio.CancelledError:
-            self.close("")  # the caller closes the descriptors, which must not be sent any more
+            self.close("")  # its request has no answer
             raise
 
     def notify(self) -> None:
         """Send notifications, message by message, as fast as the client takes them."""
-        if self.open and not self._pending:
-            self._put_notification()
+        if self.open and not self._notifying:
+            self._notifying = True
+            self._server.loop.spawn(self._notify())
 
-    def _put_notification(self) -> None:
-        message = self.next_notification() if self.next_notification is not None else None
-        if message is not None:
-            self._put(Reply(message))
+    async def _notify(self) -> None:
+        try:
+            while self.next_notification is not None and (message := self.next_notification()):
+                await self._send(message)
+        finally:
+            self._notifying = False
 
-    def _put(self, reply: Reply) -> None:
-        self._pending.append(reply)
-        if len(self._pending) == 1:
-            self._send()
+    async def _send(self, payload: bytes, fds: Sequence[int] = ()) -> bool:
+        async with self._sending:
+            while self.open:
+                if len(payload) > SEND_SMALL:
+                    self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, len(payload))
+                try:
+                    socket.send_fds(self._sock, [payload], fds)
+                    return True
+                except BlockingIOError:
+                    await self._taken()
+                except OSError as error:
+                    gone = error.errno in (errno.EPIPE, errno.ECONNRESET)
+                    self.close("" if gone else f"sending: {error.strerror}")
+        return False
 
-    def _send(self) -> None:
-        while self.open and self._pending:
-            reply = self._pending[0]
-            if len(reply.payload) > SEND_SMALL:
-                self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, len(reply.payload))
-            try:
-                socket.send_fds(self._sock, [reply.payload], reply.fds)
-            except BlockingIOError:
-                if self._timer is None:
-                    self._timer = self._server.loop.call_later(TAKE_S, self._not_taken)
-                self.pause()
-                self._server.loop.add_writer(self._sock, self._send)
-                return
-            except OSError as error:
-                gone = error.errno in (errno.EPIPE, errno.ECONNRESET)
-                self.close("" if gone else f"sending: {error.strerror}")
-                return
-            self._sent(reply)
+    async def _taken(self) -> None:
+        """Wait until the client has read a message."""
+        try:
+            await asyncio.wait_for(self._server.loop.ready(self._sock, write=True), TAKE_S)
+        except TimeoutError:
+            self.close(f"it did not read its answer for {TAKE_S:.0f} s")
 
-    def _sent(self, reply: Reply) -> None:
-        if self.name:  # until HELLO arrives, the timer is HELLO's
-            self._cancel_timer()
-        self._pending.popleft()
-        if reply is self._answer:
-            self._answer, self._busy = None, False
-        if not self._pending:
-            self._server.loop.remove_writer(self._sock)
-            if not self._busy:
-                self._listen()
-        reply.done(True)
-        if self.open and not self._pending:
-            self._put_notification()
-
-    def _not_taken(self) -> None:
-        self.close(f"it did not read its answer for {TAKE_S:.0f} s")
+    def lend(self, text: str) -> int:
+        """Return a descriptor of a document, which is emptied at the next call or the end."""
+        if self._document is not None:
+            self._document.close()
+        self._document = Document(text.encode())
+        return self._document.opened()
 
     # ---- end ----
 
@@ -242,13 +205,13 @@ class Client:
         """Return the connection for the next harpd, and whether it sent HELLO; None if an answer is
         pending, or it takes notifications, which it requests again from the next harpd.
         """
-        if self._pending or self._busy or self.next_notification is not None:
+        if self.busy or self._sending.locked() or self.next_notification is not None:
             return None
         return os.dup(self._sock.fileno()), bool(self.name)
 
     def close_with_reason(self, error: int, why: str) -> None:
         """close() with a message to a well-behaved client."""
-        if not self._pending:
+        if not self._sending.locked():
             send_refusal(self._sock, error, f"process {self.peer.owner.pid}: {why}")
         self.close(why)
 
@@ -259,15 +222,17 @@ class Client:
         self.open = False
         if why:
             self._server.log_limited(f"{self}: {why}; its connection is closed")
-        self._cancel_timer()
-        self.pause()
-        self._server.loop.remove_writer(self._sock)
-        self._sock.close()
+        self._hello_timer.cancel()
+        if self._server.ends:
+            self._sock.close()
+        else:
+            with contextlib.suppress(OSError):  # it has ended
+                self._sock.shutdown(socket.SHUT_RDWR)  # wakes _serve(), which closes the socket
         self._server.remove(self)
-        while self._pending:
-            self._pending.popleft().done(False)
         self.closed()
         self.peer.close()
+        if self._document is not None:  # when harpd ends, the client reads it still
+            self._document.close(empty=not self._server.ends)
 
 
 class Server:
@@ -278,12 +243,10 @@ class Server:
     ) -> None:
         self.loop, self._listening, self.handler = loop, listening, handler
         self.buckets = Buckets(USER_PER_S, USER_BURST)
-        self.connections = Connections(connections_possible(CONNECTIONS_MAX), per_uid_max)
+        self.total_max, self.per_uid_max = connections_possible(CONNECTIONS_MAX), per_uid_max
         self._connects = Buckets(CONNECTS_PER_S, CONNECTS_BURST)
-        self.clients: set[Client] = set()
+        self.clients: dict[Client, None] = {}  # the oldest first
         self.ends = False
-        # by user: connections without HELLO, the oldest first
-        self._silent: dict[int, dict[Client, None]] = {}
         self._log_bucket = Bucket(LOGS_PER_S, LOGS_BURST)
         self._suppressed = 0
         listening.setblocking(False)
@@ -321,41 +284,38 @@ class Server:
         except (peer.PeerGoneError, OSError):
             sock.close()
             return None
-        while (why := self.connections.admit(process.owner.uid)) and self._close_silent(
-            process.owner.uid
-        ):
-            pass
-        if why:
+        if why := self._make_room(process.owner.uid):
             self.log_limited(f"process {process.owner.pid} ({process.name}) is refused: {why}")
             self._refuse_connection(sock, why)
             process.close()
             return None
         client = Client(self, sock, process)
-        self.clients.add(client)
-        self._silent.setdefault(process.owner.uid, {})[client] = None
+        self.clients[client] = None
         return client
 
-    def _close_silent(self, uid: int) -> bool:
-        """Make room for one more of the user: close the oldest connection without HELLO, of this
-        user if the user's limit is reached, else of the user with the most. A client that
-        sends HELLO in time is not affected.
-        """
-        own = self.connections.has_too_many(uid)
-        waiting = (
-            self._silent.get(uid) if own else max(self._silent.values(), key=len, default=None)
-        )
-        if not waiting:
-            return False
-        why = "it has not sent HELLO, and another client needs the connection"
-        next(iter(waiting)).close_with_reason(errno.EUSERS, why)
-        return True
+    def _make_room(self, uid: int) -> str:
+        """Return "" if there is room for one more connection of the user, else the limit.
 
-    def has_greeted(self, client: Client) -> None:
-        """The connection can no longer be closed for another one."""
-        waiting = self._silent.get(client.peer.owner.uid, {})
-        waiting.pop(client, None)
-        if not waiting:
-            self._silent.pop(client.peer.owner.uid, None)
+        At a limit the oldest connection without HELLO is closed: of this user if it is the user's
+        limit, else of the user with the most. A client that sends HELLO in time is not affected.
+        """
+        mine = [each for each in self.clients if each.peer.owner.uid == uid]
+        reserve = min(ROOT_RESERVE, self.total_max // 4) if uid == 0 else 0
+        if uid != 0 and len(mine) >= self.per_uid_max:
+            why = f"user {uid} has {len(mine)} connections to harpd, which is the limit; close some"
+            silent = [each for each in mine if each.silent]
+        elif len(self.clients) >= self.total_max + reserve:
+            why = f"harpd has {len(self.clients)} connections, which is the limit; close some"
+            counts = Counter(each.peer.owner.uid for each in self.clients if each.silent)
+            most = [each for each, _ in counts.most_common(1)]
+            silent = [each for each in self.clients if each.silent and each.peer.owner.uid in most]
+        else:
+            return ""
+        if not silent:
+            return why
+        needed = "it has not sent HELLO, and another client needs the connection"
+        silent[0].close_with_reason(errno.EUSERS, needed)
+        return ""
 
     @staticmethod
     def _refuse_connection(sock: socket.socket, why: str) -> None:
@@ -382,9 +342,7 @@ class Server:
 
     def remove(self, client: Client) -> None:
         """A client's connection was closed."""
-        self.clients.discard(client)
-        self.has_greeted(client)
-        self.connections.leave(client.peer.owner.uid)
+        self.clients.pop(client, None)
 
     def log_limited(self, message: str) -> None:
         """Log a line, within the rate limit."""

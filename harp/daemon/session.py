@@ -9,11 +9,12 @@ import os
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from harp import __version__, _host
-from harp._host import Kind, Message
+from harp import __version__
+from harp._host import Kind
 from harp.daemon import peer, queries
-from harp.daemon.documents import Documents
+from harp.daemon.documents import Statistics
 from harp.daemon.leasing import STOPPING
+from harp.daemon.messages import Message, Refused, Request, pack, pack_welcome
 from harp.daemon.server import Client
 from harp.daemon.table import RefusedError
 from harp.daemon.watching import Watching
@@ -41,9 +42,9 @@ def _only_root(client: Client) -> None:
 class Session:
     """The handler of server.Server."""
 
-    def __init__(self, daemon: "Daemon", documents: Documents, watching: Watching) -> None:
+    def __init__(self, daemon: "Daemon", statistics: Statistics, watching: Watching) -> None:
         self._daemon, self._leasing = daemon, daemon.leasing
-        self._documents, self._watching = documents, watching
+        self._statistics, self._watching = statistics, watching
         self._commands: dict[str, Command] = {
             "status": lambda _client, _question: daemon.status(),
             "instances": lambda _client, _question: queries.instances(daemon.leasing),
@@ -78,29 +79,29 @@ class Session:
 
     async def _handle(self, client: Client, message: Message) -> bytes:
         """Return the answer; empty if it was sent, or the connection was closed."""
-        serial, fields = message.serial, message.fields
+        serial, body = message.serial, message.body
         match message.kind:
             case Kind.HELLO if not client.name:
-                client.greeted(fields["client"])
+                client.greeted(body.client)
                 devices, job = self._leasing.devices(), self._daemon.settings.job
-                return _host.pack_welcome(serial, f"harpd {__version__}", devices, job)
+                return pack_welcome(serial, f"harpd {__version__}", devices, job)
             case Kind.HELLO:
                 client.close("it sent HELLO twice")
             case Kind.LEASE:
-                await self._lease(client, serial, fields)
+                await self._lease(client, serial, body)
             case Kind.RELEASE:
-                self._leasing.release(client.peer.owner, fields["lease_id"])
-                return _host.pack_done(serial)
+                self._leasing.release(client.peer.owner, body.lease_id)
+                return pack(Kind.DONE, serial)
             case Kind.WATCH:
-                return await self._watching.watch(client, serial, fields["lease_id"])
+                return await self._watching.watch(client, serial, body.lease_id)
             case Kind.NEIGHBORS:
-                self._watching.neighbors(client, fields["neighbors"])
-                return _host.pack_done(serial)
+                self._watching.neighbors(client, message.records)
+                return pack(Kind.DONE, serial)
             case Kind.ROUTE:
-                route = await self._watching.route(client, fields["lease_id"], fields["dst"])
-                return _host.pack_routed(serial, route)
+                route = await self._watching.route(client, body.lease_id, body.dst)
+                return pack(Kind.ROUTED, serial, rest=route)
             case Kind.QUERY:
-                await self._query(client, serial, fields["document"])
+                await self._query(client, serial, message.rest)
             case _:
                 client.close(f"{message.kind.name} is a message of harpd, not of a job")
         return b""
@@ -109,21 +110,17 @@ class Session:
     async def _refuse(client: Client, serial: int, refused: RefusedError) -> None:
         log.debug("%s is refused: %s", client, refused)
         client.charge_refusal()
-        await client.reply(_host.pack_refused(serial, refused.error, refused.why))
+        await client.reply(pack(Kind.REFUSED, serial, Refused(refused.error, refused.why)))
 
-    async def _lease(self, client: Client, serial: int, fields: dict[str, Any]) -> None:
+    async def _lease(self, client: Client, serial: int, request: Request) -> None:
         try:
-            granted = await self._leasing.request(client.peer, fields)
+            granted = await self._leasing.request(client.peer, request)
         except RefusedError as refused:
             self._leasing.refused[errno.errorcode.get(refused.error, "EIO")] += 1
             raise
         arrived = False
         try:
-            if isinstance(granted.leased, _host.Port):
-                payload = _host.pack_port(serial, granted.leased)
-            else:
-                payload = _host.pack_leased(serial, granted.leased)
-            arrived = await client.reply(payload, granted.made.fds)
+            arrived = await client.reply(granted.message(serial), granted.made.fds)
         finally:
             granted.delivered(arrived)
 
@@ -142,12 +139,11 @@ class Session:
             raise RefusedError(errno.ENOSYS, f"this harpd knows the commands {known}")
         found = command(client, question)
         if isinstance(found, dict):
-            text = json.dumps(found, allow_nan=False)
-            fd = self._documents.lend(client.peer.owner.uid, text)
+            fd = client.lend(json.dumps(found, allow_nan=False))
         else:
             fd = await found
         try:
-            await client.reply(_host.pack_answer(serial), [fd])
+            await client.reply(pack(Kind.ANSWER, serial), [fd])
         finally:
             os.close(fd)
 
@@ -158,7 +154,7 @@ class Session:
             raise RefusedError(
                 errno.EACCES, f"user {uid} may not have leases, nor see others' instances"
             )
-        return self._documents.statistics(question.get("flows") is not False)
+        return self._statistics.read(question.get("flows") is not False)
 
     def _stop(self, client: Client, question: dict[str, Any]) -> dict[str, Any]:
         _only_root(client)

@@ -103,17 +103,16 @@ class PortReadings:
 
     def __init__(self, loop: Loop, read: Callable[[], frozenset[int]]) -> None:
         self._loop, self._read = loop, read
-        self._now: asyncio.Task[frozenset[int]] | None = None
+        self._reading = asyncio.Lock()
         self._next: asyncio.Task[frozenset[int]] | None = None
 
     async def ports(self) -> frozenset[int]:
         """Return the result of a reading that begins now or later."""
         if self._next is None:
-            self._next = self._loop.spawn(self._read_after(self._now))
+            self._next = self._loop.spawn(self._read_next())
         return await asyncio.shield(self._next)
 
-    async def _read_after(self, last: "asyncio.Task[frozenset[int]] | None") -> frozenset[int]:
-        if last is not None:
-            await asyncio.wait([last])
-        self._now, self._next = self._next, None
-        return await self._loop.work(self._read)
+    async def _read_next(self) -> frozenset[int]:
+        async with self._reading:
+            self._next = None
+            return await self._loop.work(self._read)

@@ -6,12 +6,10 @@ can't be written (disk full, read-only), harpd logs that once and continues. It 
 next change, every few seconds, and before a restart, which it refuses while there are leases.
 """
 
-import contextlib
 import functools
 import itertools
 import json
 import math
-import os
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from types import UnionType
@@ -21,9 +19,10 @@ from harp import files
 from harp.daemon.ports import Block
 from harp.daemon.table import Lease
 from harp.errors import HarpError
+from harp.nicprep import Undo
 from harp.words import printable
 
-VERSION = 1
+VERSION = 2
 FILE_BYTES_MAX = 64 << 20  # 65536 leases take 40
 FILE = "state.json"
 U64_MAX = 2**64 - 1
@@ -49,7 +48,7 @@ class NicState:
 @dataclass
 class State:
     """The contents of the file. rests: per NIC, first and last port of blocks and the epoch second
-    at which their quarantine ends; undo: nicprep's changes to restore.
+    at which their quarantine ends; undo: changes of NICs to restore.
     """
 
     pid: int = 0
@@ -58,7 +57,7 @@ class State:
     nics: dict[str, NicState] = field(default_factory=dict)
     leases: list[Lease] = field(default_factory=list)
     rests: dict[str, list[tuple[int, int, float]]] = field(default_factory=dict)
-    undo: Any = None
+    undo: Undo = field(default_factory=Undo)
     format: int = VERSION
 
     def __post_init__(self) -> None:
@@ -119,7 +118,6 @@ class StateFile:
 
     def __init__(self, run_dir: Path) -> None:
         self.path = run_dir / FILE
-        self._new = run_dir / (FILE + ".new")
 
     def read(self) -> State | None:
         """Read the state of the previous harpd; None without one. BadStateError, OSError, or
@@ -142,17 +140,7 @@ class StateFile:
 
     def write(self, state: State) -> None:
         """Replace the file as a whole; OSError leaves the old one unchanged."""
-        try:
-            # Remove whatever has this name: a killed harpd or another program left it.
-            self._new.unlink(missing_ok=True)
-            fd = os.open(self._new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            with os.fdopen(fd, "w", encoding="utf-8") as file:
-                json.dump(asdict(state), file, indent=1)
-            self._new.replace(self.path)
-        except OSError:
-            with contextlib.suppress(OSError):
-                self._new.unlink(missing_ok=True)
-            raise
+        files.write_whole(self.path, json.dumps(asdict(state), indent=1), mode=0o600)
 
     def set_aside(self) -> Path:
         """Rename an unreadable file, so that a person may examine it."""

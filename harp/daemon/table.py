@@ -9,7 +9,7 @@ failure.
 
 import errno
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -17,23 +17,16 @@ from harp.daemon.ports import Block, PortBlocks
 
 QUEUE_ANY = 0xFFFFFFFF
 QUEUES_MAX = 65536  # number of queues of any NIC
+MISMATCHES_MIN, FLOWS_MIN = 64, 8  # evidence of one_queue()
 REMOVED = "NIC was removed"  # a mark: the lease has no queue any more, whatever replaces the NIC
 
 
 class RefusedError(Exception):
-    """A refused request: an errno and one line for people.
+    """A refused request: an errno and one line for people. passes: a later try may succeed."""
 
-    Parameters
-    ----------
-    wait_s
-        How long the reason may last: the request is tried again until then.
-    """
-
-    def __init__(self, error: int, why: str, wait_s: float = 0.0) -> None:
+    def __init__(self, error: int, why: str) -> None:
         super().__init__(why)
-        self.error = error
-        self.why = why
-        self.wait_s = wait_s
+        self.error, self.why, self.passes = error, why, False
 
     def __str__(self) -> str:
         return f"{self.why} ({os.strerror(self.error)})"
@@ -75,7 +68,6 @@ class Lease:
     since_s: float
     frame_count: int = 0
     frame_size: int = 0
-    page_bytes: int = 0
     frames: tuple[int, int] = (0, 0)  # device and inode of its frame memory
     active: bool = False
     # A DPDK port's device, and its holder's number of queues; ifindex and queue are 0 then.
@@ -381,3 +373,45 @@ class LeaseTable:
             return False
         nic.queues[queue] = QueueState.FREE
         return True
+
+
+# --------------------------------------------------------------------------------------------------
+# Some NICs and clouds put all of HARP's packets on one queue, whatever ethtool says. A stack on
+# another queue receives nothing, so its lease is useless. harpd concludes that from the XDP
+# program's counters, conservatively: many packets of several flows were dropped because they were
+# another queue's, they were replies, and no packet of HARP's came to a second queue. One such
+# packet reverts the conclusion.
+#
+# Only TCP segments with the ACK bit count, because they answer what a stack here has sent. A SYN or
+# a UDP packet, which any host can send to a listening port, is no evidence. The XDP program does
+# not check sequence numbers: docs/security.md says what a host that forges replies can cause.
+#
+@dataclass(frozen=True)
+class OneQueue:
+    """All packets arrive on this queue; with the counters."""
+
+    queue: int
+    mismatches: int
+    flows: int
+
+    def line(self, ifname: str) -> str:
+        """Return one line: evidence and remedy."""
+        return (
+            f"{ifname}: the NIC puts all of HARP's packets on queue {self.queue} "
+            f"({self.mismatches} answers to {self.flows} flows or more of other queues were "
+            "dropped there and none came elsewhere), so a stack on another queue receives nothing; "
+            f"let it spread TCP (`ethtool -x {ifname}`, then -X or -L), or set "
+            f'lease_queues = "{self.queue}" in harp.toml'
+        )
+
+
+def one_queue(arrivals: Sequence[tuple[int, int, int]]) -> OneQueue | None:
+    """Evaluate the XDP program's arrivals() of all queues: None without enough evidence."""
+    used = [queue for queue, (packets, _, _) in enumerate(arrivals) if packets]
+    if len(arrivals) < 2 or len(used) != 1:
+        return None
+    _, mismatches, bits = arrivals[used[0]]
+    flows = bits.bit_count()
+    if mismatches < MISMATCHES_MIN or flows < FLOWS_MIN:
+        return None
+    return OneQueue(used[0], mismatches, flows)

@@ -20,11 +20,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from harp import _host
+from harp._host import CONFIRMED, KNOWN, NEIGHBORS_LEASE_MAX, NEIGHBORS_MAX, WANTED, Kind
 from harp.daemon.kernel import Kernel
 from harp.daemon.leasing import Leasing
 from harp.daemon.limits import Buckets
 from harp.daemon.loop import Loop
+from harp.daemon.messages import LeaseId, Neighbor, pack, pack_neighbors
 from harp.daemon.netlink import NetworkMonitor
 from harp.daemon.server import Client
 from harp.daemon.table import Lease, RefusedError
@@ -34,7 +35,7 @@ T = TypeVar("T")
 READS_PER_S = 10.0
 NEIGHBORS_PER_S, NEIGHBORS_BURST = 50.0, 512.0
 RESOLVE_BATCH = 128
-Neighbor = tuple[int, bytes]  # an interface's index, and 16 bytes of address
+Place = tuple[int, bytes]  # an interface's index, and 16 bytes of a neighbor's address
 
 
 @dataclass(eq=False)
@@ -73,8 +74,8 @@ class Watching:
         self._watches: dict[int, _Watch] = {}  # by lease
         self._of_client: dict[Client, _Watch] = {}
         self._networks: dict[int, _Network] = {}  # by interface
-        self._of_neighbor: dict[Neighbor, set[_Watch]] = {}
-        self._resolve: dict[Neighbor, None] = {}  # the kernel must be asked
+        self._of_neighbor: dict[Place, set[_Watch]] = {}
+        self._resolve: dict[Place, None] = {}  # the kernel must be asked
         self._resolving: NetworkMonitor | None = None
         self._new_neighbors = Buckets(NEIGHBORS_PER_S, NEIGHBORS_BURST)
         leasing.ended = self._ended
@@ -99,18 +100,19 @@ class Watching:
             raise RefusedError(errno.ENOENT, f"lease {lease_id:016x} has ended")
         watch.network = self._networks[watch.ifindex].found
         client.next_notification = lambda: self._next_notification(watch)
-        return _host.pack_network(serial, lease_id, watch.network)
+        return pack(Kind.NETWORK, serial, LeaseId(lease_id), watch.network)
 
-    def neighbors(self, client: Client, entries: list[tuple[bytes, bytes, int]]) -> None:
+    def neighbors(self, client: Client, entries: list[Neighbor]) -> None:
         """Handle NEIGHBORS of a job; RefusedError."""
         watch = self._of_client.get(client)
         if watch is None:
             raise RefusedError(errno.ENOENT, "neighbors are of a lease: WATCH comes first")
-        for addr, _, flags in entries:
-            if flags & _host.WANTED and _is_unicast(addr):
-                self._wanted(watch, addr)
-            if flags & _host.CONFIRMED and watch.neighbors.get(addr) and self._monitor is not None:
-                self._monitor.confirm(watch.lease.ifindex, addr)
+        for each in entries:
+            if each.flags & WANTED and _is_unicast(each.addr):
+                self._wanted(watch, each.addr)
+            known = watch.neighbors.get(each.addr)
+            if each.flags & CONFIRMED and known and self._monitor is not None:
+                self._monitor.confirm(watch.lease.ifindex, each.addr)
 
     async def route(self, client: Client, lease_id: int, dst: bytes) -> bytes:
         """Handle ROUTE; RefusedError."""
@@ -143,7 +145,7 @@ class Watching:
             # The job asks again, as for any neighbor that stays unknown.
             if self._new_neighbors.take(watch.lease.owner.uid, self._loop.time()) > 0:
                 return
-            if len(watch.neighbors) >= _host.NEIGHBORS_LEASE_MAX:
+            if len(watch.neighbors) >= NEIGHBORS_LEASE_MAX:
                 self._forget(watch, next(iter(watch.neighbors)))
         watch.neighbors[addr] = None
         self._of_neighbor.setdefault(neighbor, set()).add(watch)
@@ -281,14 +283,14 @@ class Watching:
         network = self._networks[watch.ifindex]
         if watch.network != network.found:
             watch.network = network.found
-            return _host.pack_network(0, watch.lease.lease_id, watch.network)
+            return pack(Kind.NETWORK, 0, LeaseId(watch.lease.lease_id), watch.network)
         if not watch.changed:
             return None
-        some = list(watch.changed.items())[: _host.NEIGHBORS_MAX]
+        some = list(watch.changed.items())[:NEIGHBORS_MAX]
         for addr, mac in some:
             del watch.changed[addr]
             watch.neighbors[addr] = mac
-        return _host.pack_neighbors(some)
+        return pack_neighbors(0, [Neighbor(addr, mac, KNOWN if mac else 0) for addr, mac in some])
 
 
 def _is_unicast(raw: bytes) -> bool:

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harp import _host
-from harp.daemon.client import DaemonClient, RefusedByDaemonError
+from harp.daemon.client import DaemonClient, RefusedByDaemonError, understood
+from harp.daemon.messages import Device
 from harp.errors import HarpError
-from harp.stats.source import Source, understood
+from harp.stats.source import Source
 
 SOCKET = Path(_host.SOCKET)
 TIMEOUT_S = 3.0
@@ -23,7 +24,7 @@ class Harpd:
     error: int = 0  # errno; 0: harpd answered
     why: str = ""
     version: str = ""
-    devices: Mapping[str, _host.Device] = field(default_factory=dict)
+    devices: Mapping[str, Device] = field(default_factory=dict)
 
 
 def ask(path: Path = SOCKET) -> Harpd:

@@ -2,26 +2,29 @@
 """Prepares NICs and their host for HARP as harp.toml asks, and restores them.
 
     host = Host()
-    result = prepare(config.nics, config.daemon.huge_pages, host, record, Undo.from_json(old))
+    result = prepare(config.nics, config.daemon.huge_pages, host, record, old)
     ...
     restore(result.undo, host, record)
 
-By default only the reserved ports are changed; an MTU never is. `record` writes Undo.to_json()
+By default only the reserved ports are changed; an MTU never is. `record` writes the Undo
 where a restarted harpd finds it. undo.py has the theory of operation.
 """
 
 from harp.nicprep.host import Host
 from harp.nicprep.plan import Change, plan, plan_host
-from harp.nicprep.prepare import prepare
+from harp.nicprep.prepare import Preparation, prepare
 from harp.nicprep.topology import interrupts
 from harp.nicprep.transport import Ethtool
-from harp.nicprep.undo import Outcome, Result, Undo, apply, restore
+from harp.nicprep.undo import Entry, Outcome, Record, Result, Undo, apply, restore
 
 __all__ = [
     "Change",
+    "Entry",
     "Ethtool",
     "Host",
     "Outcome",
+    "Preparation",
+    "Record",
     "Result",
     "Undo",
     "apply",

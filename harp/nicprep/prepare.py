@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""prepare() at harpd's start and at each reload."""
+"""prepare() at harpd's start and when a NIC appears; and what harpd uses of this package."""
 
+import logging
 from collections.abc import Sequence
 
 from harp.config import NicConfig
 from harp.nicprep.host import Host
 from harp.nicprep.plan import Change, plan, plan_host
 from harp.nicprep.undo import Record, Result, Undo, apply, no_record, restore
+
+log = logging.getLogger("harpd")
 
 
 def prepare(
@@ -45,3 +48,23 @@ def prepare(
         made = apply(changes, host, record, result.undo)
         result = Result(result.outcomes + made.outcomes, made.undo)
     return result
+
+
+class Preparation:
+    """Prepares and restores the NICs of this host, and logs the results. Tests replace it."""
+
+    def prepare(
+        self, nics: Sequence[NicConfig], huge_pages: int, undo: Undo, record: Record
+    ) -> None:
+        """Prepare the NICs. undo: changes of an earlier harpd."""
+        _log(prepare(nics, huge_pages, Host(), record, undo))
+
+    def restore(self, undo: Undo, record: Record) -> None:
+        """Restore everything that can be restored."""
+        _log(restore(undo, Host(), record))
+
+
+def _log(result: Result) -> None:
+    for outcome in result.outcomes:
+        trouble = outcome.status not in ("done", "restored", "gone")
+        log.log(logging.WARNING if trouble else logging.INFO, "%s", outcome.line)

@@ -16,14 +16,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from harp.errors import HarpError
 from harp.nicprep import ranges
 from harp.nicprep.host import Host
 from harp.nicprep.kinds import ABSENT, KINDS, PORTS_KIND
 from harp.nicprep.plan import Change, short
 from harp.nicprep.transport import Values
 
-VERSION = 2
 _NODEV = (errno.ENODEV, errno.ENXIO)
 # A target becomes part of a path.
 _IFNAME = re.compile(r"(?!\.{1,2}( |$))[^/\s]{1,15}")
@@ -63,6 +61,11 @@ class Entry:
         By the same names, the values that are ours.
     ifindex
         The NIC's index; 0: not a NIC's.
+
+    Raises
+    ------
+    ValueError
+        A state file has impossible values.
     """
 
     kind: str
@@ -70,6 +73,20 @@ class Entry:
     before: Values
     ours: dict[str, list[Any]]
     ifindex: int
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"unknown kind {self.kind!r}")
+        if self.before.keys() != self.ours.keys() or not all(self.ours.values()):
+            raise ValueError(f"{self.kind}: values without a counterpart")
+        if not _TARGETS.get(self.kind, _IFNAME).fullmatch(self.target):
+            raise ValueError(f"{self.kind}: target {self.target!r}")
+        for name, before in self.before.items():
+            for value in (before, *self.ours[name]):
+                if self.kind == PORTS_KIND:
+                    ranges.parse(value)
+                elif self.kind == "huge-pages" and not isinstance(value, int):
+                    raise ValueError("huge-pages: no number")
 
     @property
     def key(self) -> Key:
@@ -121,32 +138,18 @@ class Entry:
 class Undo:
     """All changes to restore, in the order in which they were made."""
 
-    entries: dict[Key, Entry] = field(default_factory=dict)
+    entries: list[Entry] = field(default_factory=list)
+
+    def get(self, kind: str, target: str) -> Entry | None:
+        """Return the entry of a setting."""
+        return next((each for each in self.entries if each.key == (kind, target)), None)
 
     def put(self, entry: Entry) -> "Undo":
         """Return a list with this entry, which replaces an older one of the same setting. One
         without values is dropped.
         """
-        entries = {**self.entries, entry.key: entry}
-        if not entry.before:
-            del entries[entry.key]
-        return Undo(entries)
-
-    def to_json(self) -> dict[str, Any]:
-        """Convert to JSON for a state file."""
-        return {"version": VERSION, "changes": [vars(each) for each in self.entries.values()]}
-
-    @classmethod
-    def from_json(cls, value: object) -> "Undo":
-        """Convert from JSON; HarpError describes what is invalid."""
-        if value is None:
-            return cls()
-        try:
-            if not isinstance(value, dict) or value["version"] != VERSION:
-                raise ValueError(f"version {VERSION} expected")
-            return cls({(entry := _entry(each)).key: entry for each in value["changes"]})
-        except (KeyError, TypeError, ValueError) as error:
-            raise HarpError(f"the list of changes to NICs is damaged: {error}") from error
+        entries = {each.key: each for each in self.entries} | {entry.key: entry}
+        return Undo([each for each in entries.values() if each.before])
 
 
 @dataclass
@@ -195,7 +198,7 @@ def restore(
     keep: dict[Key, set[str]] = {}
     for change in requested:
         keep.setdefault((change.kind, change.target), set()).update(change.after)
-    for entry in reversed(undo.entries.values()):
+    for entry in reversed(undo.entries):
         kept = entry.before.keys() & keep.get(entry.key, set())
         part = entry.only(entry.before.keys() - kept)
         outcome, settled = _restore_one(part, host) if part.before else (None, False)
@@ -214,31 +217,10 @@ def restore(
 # --------------------------------------------------------------------------------------------------
 
 
-def _entry(value: Any) -> Entry:
-    entry = Entry(**value)
-    if entry.kind not in KINDS:
-        raise ValueError(f"unknown kind {entry.kind!r}")
-    good = isinstance(entry.target, str) and isinstance(entry.ifindex, int)
-    values = isinstance(entry.before, dict) and isinstance(entry.ours, dict)
-    if not good or not values or entry.before.keys() != entry.ours.keys():
-        raise ValueError(f"{entry.kind}: wrong types")
-    if not all(isinstance(ours, list) and ours for ours in entry.ours.values()):
-        raise ValueError(f"{entry.kind}: wrong types")
-    if not _TARGETS.get(entry.kind, _IFNAME).fullmatch(entry.target):
-        raise ValueError(f"{entry.kind}: target {entry.target!r}")
-    if entry.kind == PORTS_KIND:
-        ranges.parse(entry.before["ports"]), ranges.parse(entry.ours["ports"][-1])
-    if entry.kind == "huge-pages" and not all(
-        isinstance(pages, int) for pages in (entry.before["pages"], *entry.ours["pages"])
-    ):
-        raise ValueError("huge-pages: no number")
-    return entry
-
-
 def _apply_one(change: Change, host: Host, record: Record, result: Result) -> None:
     kind, undo = KINDS[change.kind], result.undo
     ifindex = (host.ifindex(change.target.split(" ")[0]) or 0) if kind.of_nic else 0
-    old = undo.entries.get((change.kind, change.target))
+    old = undo.get(change.kind, change.target)
     entry = _intent(old if old and old.ifindex == ifindex else None, change, ifindex)
 
     def report(status: Status, text: str) -> None:

@@ -21,7 +21,7 @@ from prometheus_client.core import (
 from prometheus_client.metrics_core import Metric
 
 from harp import _page
-from harp.daemon.families import Labels, family, single
+from harp.daemon.families import Labels, counter, family, gauge, single
 from harp.stats import schema, totals
 from harp.stats.page import Instance, Job
 
@@ -179,8 +179,7 @@ def _statistics(labels: Labels, rows: Rows) -> Iterator[Metric]:
             make = CounterMetricFamily if one.kind == "counter" else GaugeMetricFamily
             numbers = ((values, device.numbers[one.name]) for values, device in rows)
             yield family(make, f"harp_{one.name}", sentence(one.help), labels, numbers)
-    yield family(
-        CounterMetricFamily,
+    yield counter(
         "harp_drops",
         "Dropped packets or payload, by reason.",
         (*labels, "reason"),
@@ -202,8 +201,7 @@ def _statistics(labels: Labels, rows: Rows) -> Iterator[Metric]:
 def _instances(scrape: ScrapeData) -> Iterator[Metric]:
     seen = _labeled(scrape.instances)
     if scrape.devices is None:
-        yield family(
-            GaugeMetricFamily,
+        yield gauge(
             "harp_instance_start_time_seconds",
             "When the instance was opened, seconds of the epoch.",
             LABELS,
@@ -212,16 +210,14 @@ def _instances(scrape: ScrapeData) -> Iterator[Metric]:
         yield from _statistics(LABELS, [(labels, totals.alone(each)) for labels, each in seen])
     else:
         rows = [((name,), device) for name, device in sorted(scrape.devices.items())]
-        yield family(
-            GaugeMetricFamily,
+        yield gauge(
             "harp_instances",
             "Instances on the NIC, of all processes.",
             ("device",),
             ((labels, device.instances) for labels, device in rows),
         )
         yield from _statistics(("device",), rows)
-    yield family(
-        CounterMetricFamily,
+    yield counter(
         "harp_port_xstat",
         "Counters of a DPDK port's driver, by the driver's own names.",
         ("device", "slot", "name"),
@@ -232,15 +228,13 @@ def _instances(scrape: ScrapeData) -> Iterator[Metric]:
             for name, value in each.snapshot.xstats.items()
         ),
     )
-    yield family(
-        GaugeMetricFamily,
+    yield gauge(
         "harp_port_xstats_ignored",
         "Counters of DPDK ports' drivers that have no series, by reason.",
         ("reason",),
         (((reason,), count) for reason, count in sorted(scrape.xstats_ignored.items())),
     )
-    yield family(
-        GaugeMetricFamily,
+    yield gauge(
         "harp_pages_ignored",
         "Statistics pages that have no series, by reason.",
         ("reason",),
@@ -259,16 +253,14 @@ def rail_metric(name: str) -> str:
 def _jobs(jobs: totals.Jobs) -> Iterator[Metric]:
     yield single(GaugeMetricFamily, "harp_jobs", "Processes that run the NCCL plugin.", jobs.jobs)
     yield single(GaugeMetricFamily, "harp_comms_open", "Open comms of these jobs.", jobs.comms_open)
-    yield family(
-        GaugeMetricFamily,
+    yield gauge(
         "harp_comms",
         "Open comms by the kinds of their open lanes; unknown: without a record on the job's page. "
         "reason: why a comm has kernel lanes only.",
         ("transport", "reason"),
         jobs.comms.items(),
     )
-    yield family(
-        GaugeMetricFamily,
+    yield gauge(
         "harp_rail_down",
         "Jobs with a comm for which no lane over the NIC works.",
         ("device",),
@@ -278,8 +270,7 @@ def _jobs(jobs: totals.Jobs) -> Iterator[Metric]:
         if not one.name.startswith(DIED):
             name = f"harp_job_{one.name}"
             yield single(CounterMetricFamily, name, sentence(one.help), jobs.counters[one.name])
-    yield family(
-        CounterMetricFamily,
+    yield counter(
         "harp_job_lanes_died",
         "Lanes lost while their comm lived, by reason.",
         ("reason",),
@@ -293,10 +284,10 @@ def _jobs(jobs: totals.Jobs) -> Iterator[Metric]:
     for name, text in _page.rail_values():
         if name in totals.GAUGES:
             rows = [(labels, rail.lanes_open) for labels, rail in rails]
-            yield family(GaugeMetricFamily, rail_metric(name), sentence(text), RAIL_LABELS, rows)
+            yield gauge(rail_metric(name), sentence(text), RAIL_LABELS, rows)
         elif name in totals.RAIL_COUNTERS:
             rows = [(labels, rail.counters[name]) for labels, rail in rails]
-            yield family(CounterMetricFamily, rail_metric(name), sentence(text), RAIL_LABELS, rows)
+            yield counter(rail_metric(name), sentence(text), RAIL_LABELS, rows)
     yield _histogram(
         "harp_lane_srtt_seconds",
         "Smoothed round-trip times of lanes, sampled while they work.",

@@ -2,7 +2,6 @@
 """Pages of this host and their owners at one moment, and documents of them."""
 
 import json
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -157,48 +156,3 @@ def host_document(host: HostSnapshot) -> dict[str, Any]:
         "hidden_processes": host.hidden_processes,
         "bad_pages": [{"pid": pid, "why": why} for pid, why in host.bad],
     }
-
-
-# --------------------------------------------------------------------------------------------------
-# As text in pieces: there may be millions of connections, and a whole document would need too much
-# memory.
-#
-def _text(document: dict[str, Any], **lists: Iterable[Iterable[str]]) -> Iterator[str]:
-    """Yield a document's JSON with these elements, in texts, in its empty lists of that name."""
-    rest = json.dumps(document, allow_nan=False)
-    for name, elements in lists.items():
-        # No string contains that, since its quotes would be escaped.
-        before, empty, rest = rest.partition(f'"{name}": []')
-        yield before + empty[:-1]
-        for number, element in enumerate(elements):
-            if number:
-                yield ", "
-            yield from element
-        yield "]"
-    yield rest
-
-
-def _instance_text(each: Instance) -> Iterator[str]:
-    bare = replace(each, snapshot=replace(each.snapshot, flows=each.snapshot.flows[:0]))
-    flows = (_text(flow_document(flow)) for flow in each.snapshot.flows)
-    return _text(document(bare), flows=flows)
-
-
-def _comm_text(each: job.CommLanes) -> Iterator[str]:
-    # The first lane of a comm without a record identifies it.
-    bare = job.comm_document(replace(each, lanes=each.lanes[:1])) | {"lanes": []}
-    lanes = (_text(job.lane_document(lane, each.share(lane))) for lane in each.lanes)
-    return _text(bare, lanes=lanes)
-
-
-def _job_text(each: Job) -> Iterator[str]:
-    seen = each.snapshot
-    bare = replace(each, snapshot=replace(seen, comms=seen.comms[:0], lanes=seen.lanes[:0]))
-    return _text(job.document(bare), comms=map(_comm_text, job.comms(seen)))
-
-
-def host_text(host: HostSnapshot) -> Iterator[bytes]:
-    """Yield the JSON of host_document()."""
-    instances, jobs = map(_instance_text, host.instances), map(_job_text, host.jobs)
-    bare = host_document(replace(host, instances=(), jobs=()))
-    return map(str.encode, _text(bare, instances=instances, jobs=jobs))

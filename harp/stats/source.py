@@ -5,16 +5,13 @@ Root sees every process's pages. Others see their own processes' pages, and ask 
 harpd answers users who may have leases.
 """
 
-import contextlib
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from harp.errors import HarpError
 from harp.stats.discover import find
 from harp.stats.instance import host_document, look
-from harp.words import printable
 
 SOCKET = "/run/harp/harpd.sock"
 
@@ -29,35 +26,6 @@ def ask_harpd(flows: bool) -> dict[str, Any] | None:
     except HarpError:
         return None
     return answer
-
-
-def _plain(value: Any) -> Any:
-    """Return a document's value without control characters in its texts."""
-    if isinstance(value, dict):
-        return {printable(name): _plain(each) for name, each in value.items()}
-    if isinstance(value, list):
-        return [_plain(each) for each in value]
-    return printable(value) if isinstance(value, str) else value
-
-
-@contextlib.contextmanager
-def understood() -> Iterator[None]:
-    """Report a document that a view does not understand as one line. HarpError."""
-    try:
-        yield
-    except (
-        LookupError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        ArithmeticError,
-        RecursionError,
-    ) as error:
-        reason = printable(str(error))[:200]
-        raise HarpError(
-            f"harpd's statistics can't be shown ({type(error).__name__}: {reason}); are harpd and "
-            "harpctl of one version?"
-        ) from error
 
 
 class Source:
@@ -79,7 +47,6 @@ class Source:
             answer = ask_harpd(flows)
             if answer is not None and "instances" in answer:
                 self.daemon = True
-                document: dict[str, Any] = _plain(answer)
-                return document
+                return answer
         with find() as found:
             return host_document(look(found, flows=flows))

@@ -5,17 +5,19 @@ import logging
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from daemon_rig import NoPreparation, Running
 from fake_kernel import FakeKernel
+from harpd_rig import Job
 from hypothesis import settings as hypothesis_settings
 
 from harp.config import MetricsConfig, NicConfig
 from harp.daemon import rundir
 from harp.daemon.daemon import Daemon
-from harp.daemon.preparation import Preparation
 from harp.daemon.settings import Settings
+from harp.nicprep import Preparation
 
 # The machine may be loaded, so there is no deadline. State machines have many steps already.
 hypothesis_settings.register_profile(
@@ -78,3 +80,17 @@ def start(settings: Settings, caplog: pytest.LogCaptureFixture) -> Iterator[Call
 def harpd(start: Callable[..., Running]) -> Running:
     """One that runs."""
     return start()
+
+
+@pytest.fixture
+def jobs() -> Iterator[Callable[..., Job]]:
+    """Starts jobs; ends them."""
+    started: list[Job] = []
+
+    def start(*arguments: Any, **named: Any) -> Job:
+        started.append(Job(*arguments, **named))
+        return started[-1]
+
+    yield start
+    for job in started:
+        job.close()

@@ -15,12 +15,12 @@ import pytest
 from fake_kernel import FakeKernel
 from lease_client import LeaseClient
 
-from harp import _host
+from harp._host import Kind
 from harp.daemon.client import RefusedByDaemonError
 from harp.daemon.daemon import Daemon
 from harp.daemon.loop import close_all
-from harp.daemon.preparation import Preparation
-from harp.daemon.settings import Settings
+from harp.daemon.messages import Hello, pack, unpack
+from harp.nicprep import Preparation, Record, Undo
 
 NOBODY = 65534
 
@@ -28,10 +28,10 @@ NOBODY = 65534
 class NoPreparation(Preparation):
     """Changes no NIC of this machine."""
 
-    def prepare(self, settings: Settings, undo: Any, record: Callable[[Any], None]) -> None:
+    def prepare(self, _nics: object, _huge_pages: int, undo: Undo, record: Record) -> None:
         record(undo)
 
-    def restore(self, undo: Any, record: Callable[[Any], None]) -> None:
+    def restore(self, _undo: Undo, _record: Record) -> None:
         """Nothing was changed."""
 
 
@@ -105,8 +105,8 @@ def connect(path: Path) -> socket.socket:
 def greeted(path: Path) -> socket.socket:
     """Return a connection after HELLO and WELCOME."""
     sock = connect(path)
-    sock.send(_host.pack_hello(1, "test"))
-    assert _host.unpack(sock.recv(65536)).kind is _host.Kind.WELCOME
+    sock.send(pack(Kind.HELLO, 1, Hello("test")))
+    assert unpack(sock.recv(65536)).kind is Kind.WELCOME
     return sock
 
 
@@ -117,9 +117,7 @@ def descriptors() -> int:
 
 def lease_once(client: LeaseClient, ifname: str, **request: Any) -> None:
     """Lease an instance and return it."""
-    lease, fds = client.lease(ifname, **request)
-    close_all(fds)
-    client.release(lease.lease_id)
+    client.release(client.take(ifname, **request).lease_id)
 
 
 def errors_of(client: LeaseClient, commands: Iterable[str]) -> list[int]:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from harp import _host
 from harp.config import DpdkConfig
-from harp.daemon.kernel import Hardware, Kernel, LeaseRequest, Made, PortFacts
+from harp.daemon.kernel import Hardware, Kernel, Made, PortFacts
+from harp.daemon.messages import Request
 from harp.daemon.netlink import Address, Changes, Link
 from harp.daemon.ports import Block
 
@@ -82,7 +83,7 @@ class FakeSteering:
 
 
 def link(ifname: str = "eth0", ifindex: int = 2) -> Link:
-    return Link(ifname, ifindex, True, 1500, b"\2\0\0\0\0\1", True, False, 0)
+    return Link(ifname, ifindex, True, 1500, b"\2\0\0\0\0\1", True, False)
 
 
 def address(last: int, ifindex: int = 2) -> Address:
@@ -208,7 +209,7 @@ class FakeKernel(Kernel):
         self.readings += 1
         return self.ports
 
-    def make(self, request: LeaseRequest) -> Made:
+    def make(self, request: Request, _flows: int) -> Made:
         self.making.set()
         assert self.may_make.wait(20)
         if self.make_error is not None:
@@ -219,8 +220,8 @@ class FakeKernel(Kernel):
         fds = [os.memfd_create(f"fake-{n}") for n in range(_host.FDS)]
         now = self.present[ifname]
         queue = _host.Queue(
-            -1, -1, now.ifindex, request.queue, 2048, request.frames, 2048, now.mtu_bytes, 0, 17,
-            False, now.mac,
+            -1, -1, now.ifindex, request.queue, 2048, request.frame_count, 2048, now.mtu_bytes, 0,
+            17, False, now.mac,
         )  # fmt: skip
         made = Made(fds, 4096, queue)
         self.made.append(made)

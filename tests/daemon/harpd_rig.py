@@ -22,6 +22,7 @@ import pytest
 from daemon_rig import NOBODY, leave_harpd
 from lease_client import LeaseClient
 
+from harp.closing import Closing
 from harp.daemon import rundir
 from harp.lab import Host
 
@@ -65,7 +66,7 @@ def drop_net_admin() -> None:
         raise OSError(get_errno(), "dropping CAP_NET_ADMIN")
 
 
-class HostDaemon:
+class HostDaemon(Closing):
     """harpd in a host's network namespace, with a directory of its own.
 
     net_admin: allow_net_admin_containers. Tests that lease in their own process need it: that is

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """A client that leases instances: what the plugin does, in Python."""
 
+from types import SimpleNamespace
 from typing import Any
 
 from harp import _host
-from harp._host import Kind, Leased
+from harp._host import Kind
 from harp.daemon.client import DaemonClient
 from harp.daemon.loop import close_all
+from harp.daemon.messages import Leased, LeaseId, Request, pack
 from harp.errors import HarpError
 
 
@@ -21,7 +23,7 @@ class LeaseClient(DaemonClient):
         ifname
             The NIC.
         request
-            queue, frame_count, copy_mode, label: see _host.pack_lease().
+            queue, frame_count, copy_mode, label: see messages.Request.
 
         Returns
         -------
@@ -34,18 +36,26 @@ class LeaseClient(DaemonClient):
             harpd refuses, with the reason.
         """
         message, fds = self.ask(
-            _host.pack_lease(self.next_serial(), ifname, **request), Kind.LEASED
+            pack(Kind.LEASE, self.next_serial(), Request(ifname, **request)), Kind.LEASED
         )
-        lease: Leased = message.fields["lease"]
+        lease: Leased = message.body
         if len(fds) != _host.FDS:
             close_all(fds)
             raise HarpError(f"harpd at {self.path} gave {len(fds)} descriptors")
         return lease, fds
 
-    def lease_port(self, name: str, **request: Any) -> tuple[_host.Port, list[int]]:
+    def take(self, ifname: str, **request: Any) -> Leased:
+        """Request an instance, and close its descriptors."""
+        lease, fds = self.lease(ifname, **request)
+        close_all(fds)
+        return lease
+
+    def lease_port(self, name: str, **request: Any) -> tuple[SimpleNamespace, list[int]]:
         """Request a DPDK port; the caller owns the descriptors, one statistics page per queue."""
-        message, fds = self.ask(_host.pack_lease(self.next_serial(), name, **request), Kind.PORT)
-        port: _host.Port = message.fields["port"]
+        message, fds = self.ask(
+            pack(Kind.LEASE, self.next_serial(), Request(name, **request)), Kind.PORT
+        )
+        port = SimpleNamespace(**vars(message.body), spec=message.text)
         if len(fds) != port.page_count:
             close_all(fds)
             raise HarpError(f"harpd at {self.path} gave {len(fds)} descriptors")
@@ -53,4 +63,4 @@ class LeaseClient(DaemonClient):
 
     def release(self, lease_id: int) -> None:
         """Return an instance."""
-        self.ask(_host.pack_release(self.next_serial(), lease_id), Kind.DONE)
+        self.ask(pack(Kind.RELEASE, self.next_serial(), LeaseId(lease_id)), Kind.DONE)

@@ -72,19 +72,6 @@ def lab(need_root: None) -> Iterator[Lab]:
         yield lab
 
 
-@pytest.fixture
-def jobs() -> Iterator[Callable[..., Job]]:
-    started: list[Job] = []
-
-    def start(work: Callable[[Callable[[object], None], int], None], netns: str) -> Job:
-        started.append(Job(work, netns=netns))
-        return started[-1]
-
-    yield start
-    for job in started:
-        job.close()
-
-
 def nic(harpd: HostDaemon) -> dict[str, object]:
     found: dict[str, object] = harpd.query("status")["nics"][0]
     return found
@@ -107,7 +94,7 @@ def test_a_connection_lives_through_changes_of_the_list_and_of_harpd(
     try:
         harpd.start()
         echo_server(peer, PORT)
-        job = jobs(echoing(harpd, peer.address), here.netns)
+        job = jobs(echoing(harpd, peer.address), netns=here.netns)
         assert job.receive() == 1
         echo(job, 2)
         program, before = xdp_id(here), dropped(harpd)

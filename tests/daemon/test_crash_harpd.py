@@ -119,21 +119,26 @@ def test_a_job_does_not_notice(site: Site) -> None:
         assert harpd.log_text().count("continues with") == 3
 
 
-def killed_with_its_jobs(site: Site) -> tuple[HostDaemon, int]:
-    """harpd of the second host is dead, its job too; the job's first port."""
-    pair, harpd = site.pair(), site.daemons[1]
+def nothing_is_left(harpd: HostDaemon) -> None:
+    wait_until(lambda: xdp_id(harpd.host) == 0, "detaching")
+    assert bpffs_mounts(harpd.folder) == []
+    assert list(harpd.run_dir.iterdir()) == []
+    assert reserved_ports(harpd) == ""
+
+
+def reserved_ports(harpd: HostDaemon) -> str:
+    return harpd.host.run("sysctl", "-n", "net.ipv4.ip_local_reserved_ports").strip()
+
+
+def test_without_harpd_and_jobs_the_program_passes_everything_on(site: Site) -> None:
+    ssh, pair, harpd = Kernel(site.lab), site.pair(), site.daemons[1]
     (lease,) = harpd.query("instances")["instances"]
+    port = int(lease["ports"][0])
     harpd.end(signal.SIGKILL)
     pair.sink.progresses()
     pair.sink.process.send_signal(signal.SIGKILL)
     pair.sink.process.wait(60)
     assert pair.source.event()["event"] == "error"
-    return harpd, int(lease["ports"][0])
-
-
-def test_without_harpd_and_jobs_the_program_passes_everything_on(site: Site) -> None:
-    ssh = Kernel(site.lab)
-    harpd, port = killed_with_its_jobs(site)
     assert xdp_id(harpd.host) > 0, "pinned"
     ssh.progresses()
     # The kernel answers at a port of the dead job's lease, and at one that was never leased.
@@ -147,25 +152,9 @@ def test_without_harpd_and_jobs_the_program_passes_everything_on(site: Site) -> 
     # Its ports rest as if harpd had been there.
     assert harpd.query("status")["nics"][0]["port_blocks_resting"] == 1
     released(harpd)
-    again = site.pair()
-    again.finish()
-
-
-def nothing_is_left(harpd: HostDaemon) -> None:
-    wait_until(lambda: xdp_id(harpd.host) == 0, "detaching")
-    assert bpffs_mounts(harpd.folder) == []
-    assert list(harpd.run_dir.iterdir()) == []
-    assert reserved_ports(harpd) == ""
-
-
-def reserved_ports(harpd: HostDaemon) -> str:
-    return harpd.host.run("sysctl", "-n", "net.ipv4.ip_local_reserved_ports").strip()
-
-
-def test_stop_leaves_nothing_of_a_harpd_that_had_died_before(site: Site) -> None:
-    harpd, _ = killed_with_its_jobs(site)
+    site.pair().finish()
     assert reserved_ports(harpd) == "61000-65535"
-    harpd.start()
+    released(harpd)
     harpctl(harpd, "stop")
     assert harpd.process is not None
     assert harpd.process.wait(60) == 0

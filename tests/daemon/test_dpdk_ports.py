@@ -6,6 +6,8 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,9 +18,11 @@ from daemon_rig import NOBODY, Running, holder, in_child, kill
 from lease_client import LeaseClient
 
 from harp import _host
+from harp._host import Kind
 from harp.config import DpdkConfig
 from harp.daemon.client import RefusedByDaemonError
 from harp.daemon.loop import close_all
+from harp.daemon.messages import Hello, Request, pack, unpack
 from harp.daemon.settings import Settings
 
 RAIL0 = DpdkConfig(
@@ -170,15 +174,15 @@ def test_a_port_that_goes_while_its_lease_is_made(
     sock.settimeout(10)
     with sock:
         sock.connect(str(harpd.path))
-        sock.send(_host.pack_hello(1, "x"))
+        sock.send(pack(Kind.HELLO, 1, Hello("x")))
         sock.recv(65536)
-        sock.send(_host.pack_lease(2, "rail0"))
+        sock.send(pack(Kind.LEASE, 2, Request("rail0")))
         assert harpd.kernel.making.wait(10)
         assert harpd.call(harpd.daemon.reload) == ""
         harpd.kernel.may_make.set()
-        answer = _host.unpack(sock.recv(65536))
-    assert answer.kind is _host.Kind.REFUSED
-    assert answer.fields["error"] == errno.ENODEV
+        answer = unpack(sock.recv(65536))
+    assert answer.kind is Kind.REFUSED
+    assert answer.body.error == errno.ENODEV
     nothing_is_left(harpd)
 
 
@@ -220,3 +224,33 @@ def test_a_reload_changes_ports_and_leases_last(
         port, fds = client.lease_port("left")
         assert port.spec.startswith("net_memif0,role=client,id=0;name=left;")
         close_all(fds)
+
+
+# Opens a port, prints the error, and lives on until a line comes on stdin.
+JOB = """
+import sys
+from harp import Instance
+socket, lib_dir = sys.argv[1:]
+try:
+    Instance("dpdk:rail0", daemon="require", socket=socket, lib_dir=lib_dir, drive=False)
+except OSError as error:
+    print(error.strerror, flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_a_port_that_can_not_be_opened_is_given_back(
+    start: Callable[..., Running], settings: Settings, tmp_path: Path
+) -> None:
+    harpd = start(given=replace(settings, dpdk=(replace(RAIL0, device="fake0"),)))
+    with subprocess.Popen(
+        [sys.executable, "-c", JOB, harpd.path, tmp_path],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert "libharp-dpdk.so is not installed" in process.stdout.readline()
+        assert not harpd.daemon.table.leases
+        assert process.poll() is None
+        process.communicate("\n", timeout=30)

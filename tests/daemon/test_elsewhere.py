@@ -32,11 +32,8 @@ def lab(need_root: None) -> Iterator[Lab]:
 
 @pytest.fixture
 def harpd(lab: Lab) -> Iterator[HostDaemon]:
-    daemon = HostDaemon(lab.hosts[0], net_admin=False)
-    try:
+    with HostDaemon(lab.hosts[0], net_admin=False) as daemon:
         yield daemon.start()
-    finally:
-        daemon.close()
 
 
 @pytest.fixture

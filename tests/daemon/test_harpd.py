@@ -8,12 +8,12 @@ import signal
 import struct
 import subprocess
 from collections.abc import Callable, Iterator
-from ctypes import CDLL, create_string_buffer, get_errno
+from ctypes import CDLL
 from pathlib import Path
 from typing import Any
 
 import pytest
-from harpd_rig import HostDaemon, Job, echo_server, paused, xdp_id
+from harpd_rig import HostDaemon, Job, echo_server, paused
 from netns_tools import wait_until
 
 import harp
@@ -36,25 +36,8 @@ def lab(need_root: None) -> Iterator[Lab]:
 @pytest.fixture
 def harpd(lab: Lab) -> Iterator[HostDaemon]:
     """harpd on the first host."""
-    daemon = HostDaemon(lab.hosts[0])
-    try:
+    with HostDaemon(lab.hosts[0]) as daemon:
         yield daemon.start()
-    finally:
-        daemon.close()
-
-
-@pytest.fixture
-def jobs() -> Iterator[Callable[..., Job]]:
-    """Starts jobs; ends them."""
-    started: list[Job] = []
-
-    def start(*arguments: Any, **named: Any) -> Job:
-        started.append(Job(*arguments, **named))
-        return started[-1]
-
-    yield start
-    for job in started:
-        job.close()
 
 
 def holder(harpd: HostDaemon, **request: Any) -> Callable[[Send, int], None]:
@@ -95,71 +78,6 @@ def echo(job: Job, number: int) -> None:
     """The next number came back: the connection lives."""
     job.go()
     assert job.receive() == number
-
-
-SYS_BPF = 321
-BPF_MAP_UPDATE_ELEM, BPF_LINK_UPDATE, BPF_LINK_DETACH = 2, 29, 34
-
-
-def bpf(command: int, attr: bytes) -> int:
-    """The system call; -errno."""
-    libc = CDLL(None, use_errno=True)
-    buffer = create_string_buffer(attr.ljust(128, b"\0"), 128)
-    rc = int(libc.syscall(SYS_BPF, command, buffer, 128))
-    return rc if rc >= 0 else -get_errno()
-
-
-def attack(fd: int) -> dict[str, int]:
-    """Tries to detach, to replace and to update through a descriptor."""
-    key, value = create_string_buffer(64), create_string_buffer(64)
-    from ctypes import addressof
-
-    return {
-        "detach": bpf(BPF_LINK_DETACH, struct.pack("I", fd)),
-        "update": bpf(
-            BPF_MAP_UPDATE_ELEM,
-            struct.pack("IxxxxQQQ", fd, addressof(key), addressof(value), 0),
-        ),
-        "replace": bpf(BPF_LINK_UPDATE, struct.pack("IIII", fd, fd, 0, 0)),
-    }
-
-
-def drop_capabilities() -> None:
-    """Root without any: PR_CAPBSET_DROP of all, then an empty set."""
-    libc = CDLL(None, use_errno=True)
-    for capability in range(64):
-        libc.prctl(24, capability, 0, 0, 0)
-    header, data = struct.pack("Ii", 0x20080522, 0), bytes(24)
-    assert libc.capset(header, data) == 0
-
-
-@pytest.mark.parametrize("who", ["nobody", "root-without-capabilities"])
-def test_no_descriptor_of_a_job_reaches_link_program_or_map(
-    lab: Lab, harpd: HostDaemon, jobs: Callable[..., Job], who: str
-) -> None:
-    def work(send: Send, wait_fd: int) -> None:
-        if who != "nobody":
-            drop_capabilities()
-        with harpd.client() as client:
-            _, fds = client.lease(harpd.host.ifname)
-            links = {
-                int(path.name): str(path.readlink())
-                for path in Path("/proc/self/fd").iterdir()
-                if path.is_symlink()
-            }
-            send((fds, links, {fd: attack(fd) for fd in links}))
-            paused(wait_fd)
-
-    before = xdp_id(lab.hosts[0])
-    job = jobs(work, uid=65534 if who == "nobody" else None)
-    fds, links, tried = job.receive()
-    assert len(fds) == _host.FDS
-    assert not [link for link in links.values() if "bpf" in link]
-    assert all(rc < 0 for results in tried.values() for rc in results.values()), tried
-    # Nor by way of harpd's directory.
-    assert oct((harpd.run_dir / "bpf").stat().st_mode & 0o077) == "0o0"
-    assert xdp_id(lab.hosts[0]) == before > 0
-    assert harpd.query("status")["leases"] == 1
 
 
 def identity(stat: os.stat_result) -> tuple[int, int]:

@@ -39,11 +39,8 @@ def lab(need_root: None) -> Iterator[Lab]:
 @pytest.fixture
 def daemon(lab: Lab) -> Iterator[HostDaemon]:
     """A harpd that was not started yet."""
-    daemon = HostDaemon(lab.hosts[0])
-    try:
+    with HostDaemon(lab.hosts[0]) as daemon:
         yield daemon
-    finally:
-        daemon.close()
 
 
 def leases(daemon: HostDaemon, count: int = 1) -> None:
@@ -301,24 +298,6 @@ def scraped(daemon: HostDaemon) -> str:
         return text
     finally:
         job.close()
-
-
-def test_metrics_are_served_and_a_taken_port_is_one_line(lab: Lab) -> None:
-    one = HostDaemon(lab.hosts[0], metrics_port=9747)
-    two = HostDaemon(lab.hosts[0], metrics_port=9747)
-    try:
-        one.start()
-        two.start()
-        assert two.log_text().count("metrics endpoint 127.0.0.1 port 9747") == 1
-        assert two.query("status")["metrics"] == ""
-
-        leases(one)
-        text = scraped(one)
-        assert re.search(r"^harp_\w+", text, re.MULTILINE)
-        assert f'"{lab.hosts[0].ifname}"' in text
-    finally:
-        one.close()
-        two.close()
 
 
 def test_harpd_runs_in_a_container(daemon: HostDaemon) -> None:

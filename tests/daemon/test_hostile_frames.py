@@ -28,11 +28,8 @@ LEASES = 6
 def harpd(need_root: None) -> Iterator[HostDaemon]:
     """On a host with two queues."""
     with Lab(LabOptions(queues=2)) as lab:
-        daemon = HostDaemon(lab.hosts[0], "port_rest_ms = 0")
-        try:
+        with HostDaemon(lab.hosts[0], "port_rest_ms = 0") as daemon:
             yield daemon.start()
-        finally:
-            daemon.close()
 
 
 def held_bytes(fd: int) -> int:
@@ -191,69 +188,6 @@ def test_memory_that_is_hidden_in_another_process(harpd: HostDaemon, way: str) -
         job.close()
         if kept >= 0:
             os.close(kept)
-
-
-# --------------------------------------------------------------------------------------------------
-# Which control group is charged for writes after the end of a lease.
-#
-class MemoryGroup:
-    """A control group of this test's own; either version of control groups."""
-
-    def __init__(self, name: str) -> None:
-        one = [line for line in Path("/proc/self/cgroup").read_text().split() if ":memory:" in line]
-        root = Path("/sys/fs/cgroup")
-        self.home = Path(f"{root}/memory{one[0].split(':')[2]}") if one else root
-        self._usage = "memory.usage_in_bytes" if one else "memory.current"
-        self.path = self.home / f"harp-test-{os.getpid()}-{name}"
-        try:
-            self.path.mkdir()
-        except OSError as error:
-            pytest.skip(f"control groups can't be made here: {error.strerror}")
-
-    def join(self) -> None:
-        """This process; from now on it is charged there."""
-        (self.path / "cgroup.procs").write_text(str(os.getpid()))
-
-    def used(self) -> int:
-        try:
-            return int((self.path / self._usage).read_text())
-        except OSError:
-            pytest.skip("control groups of this machine do not count memory")
-
-    def remove(self) -> None:
-        self.path.rmdir()
-
-
-def test_writes_after_the_end_are_charged_to_the_lessee(need_root: None) -> None:
-    """harpd's control group pays for the memory until the end, the lessee's for what follows."""
-    size = 16 << 20
-    lessees = MemoryGroup("lessee")
-    fd = os.memfd_create("harp-frames", os.MFD_CLOEXEC)
-    try:
-        os.ftruncate(fd, size)
-        with mmap.mmap(fd, size) as pages:
-            pages.write(bytes(size))
-            charged_before = lessees.used()
-            frames.empty(os.dup(fd))
-            assert held_bytes(fd) == 0
-            go, wait = os.pipe(), os.pipe()
-            pid = os.fork()
-            if pid == 0:
-                lessees.join()
-                for at in range(0, size, 4096):
-                    pages[at] = 1
-                os.write(go[1], b"x")
-                os.read(wait[0], 1)
-                os._exit(0)
-            assert os.read(go[0], 1) == b"x"
-            assert held_bytes(fd) == size
-            assert lessees.used() - charged_before >= size
-            os.write(wait[1], b"x")
-            os.waitpid(pid, 0)
-            close_all([*go, *wait])
-    finally:
-        os.close(fd)
-        lessees.remove()
 
 
 def test_a_file_of_a_disk_is_not_emptied(tmp_path: Path) -> None:

@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from harp import _host, output
-from harp.daemon.documents import written
+from harp import output
+from harp._host import Kind
+from harp.daemon.documents import Document
+from harp.daemon.messages import pack, pack_welcome
 
 CODE = "from harp.cli import main; main()"
 
@@ -64,11 +66,11 @@ def impostor(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
     def serve(document: str) -> None:
         with contextlib.suppress(OSError), listening.accept()[0] as sock:
             sock.recv(65536)
-            sock.send(_host.pack_welcome(1, "harpd 9", [], ""))
+            sock.send(pack_welcome(1, "harpd 9", [], ""))
             while sock.recv(65536):
-                fd = written((document.encode(),))
-                socket.send_fds(sock, [_host.pack_answer(2)], [fd])
-                os.close(fd)
+                answer = Document(document.encode())
+                socket.send_fds(sock, [pack(Kind.ANSWER, 2)], [answer.fd])
+                answer.close(empty=False)
 
     def start(document: str) -> Path:
         threads.append(threading.Thread(target=serve, args=(document,)))

@@ -11,9 +11,10 @@ import pytest
 from daemon_rig import Running
 from lease_client import LeaseClient
 
-from harp import _host
+from harp._host import Kind
 from harp.daemon import limits, server, sockets
 from harp.daemon.client import RefusedByDaemonError
+from harp.daemon.messages import Request, pack, unpack
 from harp.daemon.ports import Block
 from harp.daemon.sockets import ports_in_use
 
@@ -45,7 +46,7 @@ class Looking:
 
 def waiting(harpd: Running) -> int:
     assert harpd.daemon._server is not None
-    return sum(client._busy for client in harpd.daemon._server.clients)
+    return sum(client.busy for client in harpd.daemon._server.clients)
 
 
 def test_a_port_search_reads_the_socket_tables_once(
@@ -72,10 +73,10 @@ def test_other_requests_are_served_during_a_read_and_share_the_next(harpd: Runni
     looking = Looking(harpd)
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(harpd.client()) for _ in range(CONNECTIONS)]
-        clients[0]._sock.send(_host.pack_lease(2, "eth0"))
+        clients[0]._sock.send(pack(Kind.LEASE, 2, Request("eth0")))
         assert looking.begun.acquire(timeout=20)
         for client in clients[1:]:
-            client._sock.send(_host.pack_lease(2, "eth0"))
+            client._sock.send(pack(Kind.LEASE, 2, Request("eth0")))
         harpd.until(lambda: waiting(harpd) == CONNECTIONS, "all requests")
         # The loop has read all of them, and is free.
         other = stack.enter_context(harpd.client())
@@ -85,7 +86,7 @@ def test_other_requests_are_served_during_a_read_and_share_the_next(harpd: Runni
         looking.may_end.release()
         for client in clients:
             raw = client._sock.recv(65536)
-            assert _host.unpack(raw).fields["error"] == errno.EBUSY
+            assert unpack(raw).body.error == errno.EBUSY
     assert len(looking.threads) == 2
     assert all(name.startswith("harpd-work") for name in looking.threads)
 
@@ -94,16 +95,16 @@ def test_a_request_that_waits_for_a_read_is_answered_when_harpd_ends(harpd: Runn
     """Also a request that arrived during the reading, for which no other one begins."""
     looking = Looking(harpd)
     with harpd.client() as one, harpd.client() as other:
-        one._sock.send(_host.pack_lease(2, "eth0"))
+        one._sock.send(pack(Kind.LEASE, 2, Request("eth0")))
         assert looking.begun.acquire(timeout=20)
-        other._sock.send(_host.pack_lease(2, "eth0"))
+        other._sock.send(pack(Kind.LEASE, 2, Request("eth0")))
         harpd.until(lambda: waiting(harpd) == 2, "both requests")
         harpd.daemon.loop.call_soon_threadsafe(lambda: harpd.daemon._end(remove=True))
         looking.may_end.release(2)  # the second one if it began before the end
         harpd.join()
         for client in (one, other):
             raw = client._sock.recv(65536)
-            assert _host.unpack(raw).fields["error"] == errno.ESHUTDOWN
+            assert unpack(raw).body.error == errno.ESHUTDOWN
 
 
 def test_a_refused_request_costs_its_sender(

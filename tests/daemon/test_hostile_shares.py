@@ -15,9 +15,18 @@ from lease_client import LeaseClient
 
 from harp.daemon import leasing
 from harp.daemon.client import RefusedByDaemonError
+from harp.daemon.server import ROOT_RESERVE
 from harp.daemon.settings import Settings
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: it plays two users")
+
+
+class Released(FakeKernel):
+    """A kernel that releases queues at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held = type("Never", (set,), {"__contains__": lambda *_: False})()
 
 
 def lease_and_die(harpd: Running, again: int = 1) -> list[int]:
@@ -44,7 +53,7 @@ def lease_and_die(harpd: Running, again: int = 1) -> list[int]:
 def test_queues_that_children_hold_count(
     start: Callable[..., Running], settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leasing, "QUOTA_WAIT_S", 0.15)
+    monkeypatch.setitem(leasing.WAITS_S, errno.EDQUOT, 0.15)
     # The fake kernel never releases a queue: another process holds the socket.
     harpd = start(given=replace(settings, leases_per_uid=2))
     assert lease_and_die(harpd, 5) == [errno.EDQUOT] * 3
@@ -57,20 +66,14 @@ def test_queues_that_children_hold_count(
 def test_a_queue_returned_just_now_does_not_count(
     start: Callable[..., Running], settings: Settings
 ) -> None:
-    kernel = FakeKernel()
-    kernel.queue_free = lambda _ifname, _queue: True  # type: ignore[method-assign]
-    kernel.held = type("Never", (set,), {"__contains__": lambda *_: False})()
-    harpd = start(kernel, given=replace(settings, leases_per_uid=1))
+    harpd = start(Released(), given=replace(settings, leases_per_uid=1))
     assert lease_and_die(harpd, 5) == []
 
 
 def test_quarantined_ports_are_shared_between_users(
     start: Callable[..., Running], settings: Settings
 ) -> None:
-    kernel = FakeKernel()
-    kernel.queue_free = lambda _ifname, _queue: True  # type: ignore[method-assign]
-    kernel.held = type("Never", (set,), {"__contains__": lambda *_: False})()
-    harpd = start(kernel, given=replace(settings, leases_per_uid=4))
+    harpd = start(Released(), given=replace(settings, leases_per_uid=4))
     errors = lease_and_die(harpd, 40)
     assert set(errors) == {errno.EBUSY}
     with harpd.client() as client:  # another user still gets a block for each queue
@@ -82,8 +85,8 @@ def test_quarantined_ports_are_shared_between_users(
 def test_a_client_without_hello_is_dropped_first(harpd: Running, uid: int) -> None:
     """More silent connections than a user, or root, may have: a client that sends HELLO is
     served, of either user."""
-    path, places = harpd.path, harpd.daemon._server.connections
-    count = places.total_max + places.root_reserve if uid == 0 else places.per_uid_max
+    path, places = harpd.path, harpd.daemon._server
+    count = places.total_max + ROOT_RESERVE if uid == 0 else places.per_uid_max
 
     def enemy() -> list[bool]:
         held = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(count + 20)]

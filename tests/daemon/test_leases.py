@@ -10,15 +10,16 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from daemon_rig import NOBODY, Running, holder, in_child, lease_once
+from daemon_rig import Running, holder, lease_once
 from fake_kernel import FakeKernel, FakeSteering, address
-from lease_client import LeaseClient
 
 from harp import _host
+from harp._host import Kind
 from harp.config import NicConfig
 from harp.daemon.client import RefusedByDaemonError
 from harp.daemon.kernel import Hardware
 from harp.daemon.loop import close_all
+from harp.daemon.messages import Hello, Request, pack, unpack
 from harp.daemon.netlink import Link
 from harp.daemon.nics import LOST_MAX
 from harp.daemon.settings import Settings
@@ -73,10 +74,8 @@ _FD_XSK = 0
 
 def test_a_label_can_not_write_to_a_terminal(harpd: Running) -> None:
     with harpd.client() as client:
-        lease, fds = client.lease("eth0", label="\x1b[31m\nred")
-        close_all(fds)
+        client.take("eth0", label="\x1b[31m\nred")
         assert client.query("instances")["instances"][0]["label"] == "?[31m?red"
-        client.release(lease.lease_id)
 
 
 @pytest.mark.parametrize(
@@ -129,9 +128,9 @@ def test_a_client_that_disconnects_during_a_lease_gets_none(harpd: Running) -> N
     harpd.kernel.may_make.clear()
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     sock.connect(str(harpd.path))
-    sock.send(_host.pack_hello(1, "impatient"))
+    sock.send(pack(Kind.HELLO, 1, Hello("impatient")))
     sock.recv(65536)
-    sock.send(_host.pack_lease(2, "eth0"))
+    sock.send(pack(Kind.LEASE, 2, Request("eth0")))
     assert harpd.kernel.making.wait(10)
     sock.close()
     harpd.kernel.may_make.set()
@@ -142,15 +141,14 @@ def test_a_client_that_disconnects_during_a_lease_gets_none(harpd: Running) -> N
 def test_others_are_served_while_a_lease_is_made(harpd: Running) -> None:
     harpd.kernel.may_make.clear()
     with harpd.client() as slow, harpd.client() as other:
-        slow._sock.send(_host.pack_lease(2, "eth0"))
+        slow._sock.send(pack(Kind.LEASE, 2, Request("eth0")))
         assert harpd.kernel.making.wait(10)
         assert other.query("status")["leases"] == 1
         assert not other.query("instances")["instances"][0]["active"]
         harpd.kernel.may_make.set()
         message, fds, _, _ = socket.recv_fds(slow._sock, 65536, _host.FDS)
-        lease = _host.unpack(message).fields["lease"]
         close_all(fds)
-        slow.release(lease.lease_id)
+        slow.release(unpack(message).body.lease_id)
     nothing_is_left(harpd)
 
 
@@ -172,32 +170,8 @@ def test_the_end_of_a_process_ends_its_lease_and_frees_the_queue_later(
     harpd.kernel.held.clear()
     harpd.until(lambda: queue_state(harpd, 0) is QueueState.FREE, "the queue")
     with harpd.client() as client:
-        lease, fds = client.lease("eth0", queue=0)
+        lease = client.take("eth0", queue=0)
         assert lease.port_min == 61256, "the ports of the dead rest"
-        close_all(fds)
-        client.release(lease.lease_id)
-
-
-def test_the_lease_limit_of_a_user(start: Callable[..., Running], settings: Settings) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("needs root: it plays two users")
-    harpd = start(given=replace(settings, leases_per_uid=2))
-    path = harpd.path
-
-    def greedy() -> list[int]:
-        errors = []
-        with LeaseClient(path, "greedy") as client:
-            for _ in range(3):
-                try:
-                    client.lease("eth0")
-                    errors.append(0)
-                except RefusedByDaemonError as error:
-                    errors.append(error.error)
-        return errors
-
-    assert in_child(greedy, NOBODY) == [0, 0, errno.EDQUOT]
-    harpd.kernel.held.clear()
-    nothing_is_left(harpd)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -215,7 +189,7 @@ def test_a_lease_survives_link_down_and_up(
     harpd: Running, caplog: pytest.LogCaptureFixture
 ) -> None:
     with harpd.client() as client:
-        lease, fds = client.lease("eth0")
+        client.take("eth0")
         harpd.kernel.change(up=False)
         sync(harpd), sync(harpd)
         assert logged(caplog, "eth0: the interface is down") == 1
@@ -227,14 +201,12 @@ def test_a_lease_survives_link_down_and_up(
         assert logged(caplog, "eth0: the interface is up again") == 1
         assert client.query("instances")["instances"][0]["marks"] == []
         assert set(steering(harpd).xsks) == {0}, "the lease never lost its place"
-        close_all(fds)
-        client.release(lease.lease_id)
 
 
 def test_addresses_are_added_and_removed(harpd: Running, caplog: pytest.LogCaptureFixture) -> None:
     assert steering(harpd).own == {address(1).raw}
     with harpd.client() as client:
-        lease, fds = client.lease("eth0")
+        client.take("eth0")
         harpd.kernel.own = [address(2), address(9, ifindex=3)]
         sync(harpd), sync(harpd)
         assert steering(harpd).own == {address(1).raw, address(2).raw}, "it may come back"
@@ -243,67 +215,58 @@ def test_addresses_are_added_and_removed(harpd: Running, caplog: pytest.LogCaptu
         harpd.kernel.own = [address(1), address(2)]
         sync(harpd)
         assert client.query("instances")["instances"][0]["marks"] == []
-        close_all(fds)
-        client.release(lease.lease_id)
 
 
 def test_a_removed_address_is_dropped_with_its_leases(harpd: Running) -> None:
     with harpd.client() as client:
-        had, fds = client.lease("eth0")
+        had = client.take("eth0")
         harpd.kernel.own = [address(2)]
         sync(harpd)
         assert client.query("status")["nics"][0]["addresses"] == ["10.0.0.2"]
-        later, more = client.lease("eth0")
+        client.take("eth0")
         sync(harpd)
         assert steering(harpd).own == {address(1).raw, address(2).raw}
         client.release(had.lease_id)
         sync(harpd)
         assert steering(harpd).own == {address(2).raw}
-        close_all(fds), close_all(more)
-        client.release(later.lease_id)
 
 
 def test_a_removed_address_on_another_interface_is_dropped(harpd: Running) -> None:
     with harpd.client() as client:
-        lease, fds = client.lease("eth0")
+        client.take("eth0")
         harpd.kernel.own = [address(1, ifindex=3)]
         sync(harpd)
         assert steering(harpd).own == set()
         harpd.kernel.own = [address(1), address(1, ifindex=3)]
         sync(harpd)
         assert steering(harpd).own == {address(1).raw}
-        close_all(fds)
-        client.release(lease.lease_id)
 
 
 def test_the_number_of_removed_addresses_is_bounded(harpd: Running) -> None:
     with harpd.client() as client:
-        lease, fds = client.lease("eth0")
+        client.take("eth0")
         for last in range(2, 4 + LOST_MAX):
             harpd.kernel.own = [address(last)]
             sync(harpd)
         kept = {address(last).raw for last in range(3, 4 + LOST_MAX)}
         assert steering(harpd).own == kept
-        close_all(fds)
-        client.release(lease.lease_id)
 
 
 def test_a_nic_that_returns_with_its_index(harpd: Running) -> None:
     """As from another network namespace: a lease of before has nothing of the NIC any more."""
     with harpd.client() as client:
-        old, fds = client.lease("eth0")
+        old = client.take("eth0")
         gone = harpd.kernel.present.pop("eth0")
         sync(harpd)
         harpd.kernel.present["eth0"] = gone
         harpd.kernel.held.clear()
         sync(harpd)
-        new, more = client.lease("eth0")
+        new = client.take("eth0")
         assert (new.queue, new.port_min) == (old.queue, old.port_min)
         client.release(old.lease_id)
         assert set(steering(harpd).xsks) == {new.queue}
         assert steering(harpd).ports
         assert queue_state(harpd, new.queue) is QueueState.LEASED
-        close_all(fds), close_all(more)
         client.release(new.lease_id)
     nothing_is_left(harpd)
 
@@ -313,7 +276,7 @@ def test_a_lease_survives_a_renamed_interface(
 ) -> None:
     """Existing leases continue; new ones are refused with the reason."""
     with harpd.client() as client:
-        lease, fds = client.lease("eth0")
+        lease = client.take("eth0")
         before = steering(harpd)
         known = harpd.kernel.present.pop("eth0")
         harpd.kernel.present["wan7"] = replace(known, ifname="wan7")
@@ -326,12 +289,11 @@ def test_a_lease_survives_a_renamed_interface(
         assert client.query("instances")["instances"][0]["marks"] == []
         harpd.kernel.present = {"eth0": known}
         sync(harpd)
-        again, more = client.lease("eth0")
+        again = client.take("eth0")
         assert again.queue != lease.queue
         assert steering(harpd) is before
         for each in (lease, again):
             client.release(each.lease_id)
-        close_all(fds), close_all(more)
     nothing_is_left(harpd)
 
 
@@ -343,18 +305,17 @@ def test_a_nic_renamed_to_another_configured_name(
         given=replace(settings, nics=(NicConfig(ifname="eth0"), NicConfig(ifname="wan7")))
     )
     with harpd.client() as client:
-        old, fds = client.lease("eth0")
+        old = client.take("eth0")
         before = steering(harpd)
         harpd.kernel.present = {"wan7": replace(harpd.kernel.present["eth0"], ifname="wan7")}
         harpd.kernel.held.clear()
         sync(harpd)
         assert client.query("instances")["instances"][0]["marks"] == ["NIC was removed"]
         assert before.closed
-        new, more = client.lease("wan7", queue=old.queue)
+        new = client.take("wan7", queue=old.queue)
         assert set(steering(harpd).xsks) == {new.queue}
         for each in (old, new):
             client.release(each.lease_id)
-        close_all(fds), close_all(more)
     nothing_is_left(harpd)
 
 
@@ -362,7 +323,7 @@ def test_a_nic_that_returns_with_another_index(
     harpd: Running, caplog: pytest.LogCaptureFixture
 ) -> None:
     with harpd.client() as client:
-        lease, fds = client.lease("eth0")
+        lease = client.take("eth0")
         old = steering(harpd)
         gone = harpd.kernel.present.pop("eth0")
         sync(harpd), sync(harpd)
@@ -380,12 +341,10 @@ def test_a_nic_that_returns_with_another_index(
         sync(harpd)
         assert steering(harpd) is not old
         assert steering(harpd).own == {address(5).raw}
-        again, more = client.lease("eth0")
+        again = client.take("eth0")
         assert again.ifindex == 9
         client.release(lease.lease_id)
         assert set(steering(harpd).xsks) == {again.queue}, "the old lease's end touches nothing new"
-        client.release(again.lease_id)
-        close_all(fds), close_all(more)
 
 
 def test_an_interface_that_another_program_has(
@@ -412,14 +371,11 @@ def test_queues_that_harp_toml_keeps_for_others(
     nic = NicConfig(ifname="eth0", lease_queues=(1, 3, 9))
     harpd = start(given=replace(settings, nics=(nic,)))
     with harpd.client() as client:
-        taken = [client.lease("eth0") for _ in range(2)]
-        assert [lease.queue for lease, _ in taken] == [1, 3]
-        assert taken[0][0].queue_count == 4
+        taken = [client.take("eth0") for _ in range(2)]
+        assert [lease.queue for lease in taken] == [1, 3]
+        assert taken[0].queue_count == 4
         with pytest.raises(RefusedByDaemonError, match="all 2 queues are leased"):
             client.lease("eth0")
-        for lease, fds in taken:
-            close_all(fds)
-            client.release(lease.lease_id)
 
 
 def test_reload_takes_what_may_change(
@@ -478,7 +434,7 @@ def test_a_reload_gives_and_takes_queues(start: Callable[..., Running], settings
 
     harpd = start(given=only(0, 1), load=lambda: only(1, 2))
     with harpd.client() as client:
-        lease, fds = client.lease("eth0", queue=0)
+        lease = client.take("eth0", queue=0)
         client.query("reload")
         assert client.query("instances")["instances"][0]["queue"] == 0, "it keeps what it has"
         for queue in (0, 3):
@@ -487,11 +443,6 @@ def test_a_reload_gives_and_takes_queues(start: Callable[..., Running], settings
         client.release(lease.lease_id)
         harpd.kernel.held.clear()
         harpd.until(lambda: queue_state(harpd, 0) is QueueState.FREE, "the queue")
-        taken = [client.lease("eth0") for _ in range(2)]
-        assert [each.queue for each, _ in taken] == [1, 2]
+        assert [client.take("eth0").queue for _ in range(2)] == [1, 2]
         with pytest.raises(RefusedByDaemonError, match="all 2 queues are leased"):
             client.lease("eth0")
-        for each, more in taken:
-            close_all(more)
-            client.release(each.lease_id)
-        close_all(fds)

@@ -14,9 +14,11 @@ from fake_kernel import FakeKernel
 from lease_client import LeaseClient
 
 from harp import _host
+from harp._host import Kind
 from harp.daemon import leasing
-from harp.daemon.kernel import LeaseRequest, Made
+from harp.daemon.kernel import Made
 from harp.daemon.loop import close_all
+from harp.daemon.messages import Request, pack, unpack
 
 
 class SlowKernel(FakeKernel):
@@ -26,9 +28,9 @@ class SlowKernel(FakeKernel):
         super().__init__(queues)
         self.refused = 0
 
-    def make(self, request: LeaseRequest) -> Made:
+    def make(self, request: Request, flows: int) -> Made:
         try:
-            return super().make(request)
+            return super().make(request, flows)
         except OSError as error:
             self.refused += error.errno == errno.EBUSY
             raise
@@ -47,18 +49,18 @@ def give_back(client: LeaseClient, count: int) -> None:
 
 def asks(client: LeaseClient, **request: Any) -> None:
     """Request a lease; the answer is read later."""
-    client._sock.send(_host.pack_lease(9, "eth0", **request))
+    client._sock.send(pack(Kind.LEASE, 9, Request("eth0", **request)))
 
 
 def leased(client: LeaseClient) -> Any:
     raw, fds, _, _ = socket.recv_fds(client._sock, 65536, _host.FDS)
     close_all(fds)
-    return _host.unpack(raw).fields["lease"]
+    return unpack(raw).body
 
 
 def refused(client: LeaseClient) -> tuple[int, str]:
-    fields = _host.unpack(client._sock.recv(65536)).fields
-    return fields["error"], fields["why"]
+    body = unpack(client._sock.recv(65536)).body
+    return body.error, body.why
 
 
 def test_a_lease_after_a_release_waits_for_the_kernel(
@@ -95,7 +97,7 @@ def test_a_queue_of_another_program_is_refused(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A queue that harpd never leased is not waited for; another one is granted."""
-    monkeypatch.setattr(leasing, "BUSY_WAIT_S", 0.0)
+    monkeypatch.setitem(leasing.WAITS_S, errno.EBUSY, 0.0)
     monkeypatch.setattr(leasing, "RECOVER_LOG_S", 0.0)
     kernel = SlowKernel(queues=2)
     kernel.held = {("eth0", 0)}
@@ -114,7 +116,7 @@ def test_a_queue_of_another_program_is_refused(
 def test_a_client_that_dies_waiting_leaves_the_queue_to_others(
     start: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leasing, "RELEASED_WAIT_S", 1000.0)
+    monkeypatch.setitem(leasing.WAITS_S, errno.EBUSY, 1000.0)
     kernel = SlowKernel(queues=1)
     harpd = start(kernel)
     path = harpd.path

@@ -1,27 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
 """The small parts: state on disk, limits, access, messages, netlink."""
 
-import contextlib
+import ctypes
 import errno
 import os
-import signal
 import stat
-import threading
+import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from harp import _host
+from harp._host import Kind
 from harp.daemon import notify, peer
-from harp.daemon.access import Access
 from harp.daemon.limits import Bucket, Buckets, MemoryRoom
-from harp.daemon.loop import Loop
+from harp.daemon.messages import (
+    HEADER,
+    LAYOUTS,
+    Device,
+    Hello,
+    Leased,
+    LeaseId,
+    Neighbor,
+    Neighbors,
+    Port,
+    Refused,
+    Request,
+    RouteQuery,
+    Welcome,
+    pack,
+    unpack,
+)
 from harp.daemon.ports import Block
+from harp.daemon.settings import Access
 from harp.daemon.state import NicState, State, StateFile
 from harp.daemon.table import Lease, Owner
-from harp.errors import HarpError
+from harp.nicprep import Entry, Undo
 
 # ---- state ----
 
@@ -37,7 +50,7 @@ def some_state() -> State:
         nics={"eth0": NicState(4, [b"\1".hex() * 16])},
         leases=[lease],
         rests={"eth0": [(62000, 62255, 99.5)]},
-        undo={"version": 1, "changes": []},
+        undo=Undo([Entry("rings", "eth0", {"rx": 1}, {"rx": [2]}, 2)]),
     )
 
 
@@ -50,57 +63,22 @@ def test_the_state_comes_back_as_it_was(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
 
 
-def test_a_failed_write_leaves_the_old_state(tmp_path: Path) -> None:
+def test_a_failed_write_leaves_the_old_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = StateFile(tmp_path)
     file.write(State(pid=1))
-    (tmp_path / "state.json.new").mkdir()
-    with pytest.raises(OSError, match="directory"):
-        file.write(State(pid=2))
+    with monkeypatch.context() as full:
+        full.setattr(os, "fsync", lambda _fd: os.write(-1, b""))
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            file.write(State(pid=2))
+    assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
     found = file.read()
     assert found is not None
     assert found.pid == 1
 
 
 # ---- limits ----
-
-
-def test_workers_start_with_the_loop_or_it_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The limit of threads is reached at the third one: one line at the start, and no hang."""
-    start, started = threading.Thread.start, []
-
-    def limited(thread: threading.Thread) -> None:
-        if len(started) == 2:
-            raise RuntimeError("can't start new thread")
-        started.append(thread)
-        start(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", limited)
-    with pytest.raises(HarpError, match="4 worker threads: can't start new thread"):
-        Loop()
-    assert not any(thread.is_alive() for thread in started)
-
-
-def test_no_signal_is_lost_in_a_storm() -> None:
-    """More signals while the loop is busy than its wake-up descriptor takes."""
-    came: list[str] = []
-    loop = Loop()
-    try:
-        loop.on_signal(signal.SIGUSR1, lambda: came.append("storm"))
-
-        def last() -> None:
-            came.append("the one")
-            loop.stop()
-
-        loop.on_signal(signal.SIGUSR2, last)
-        for _ in range(2000):
-            signal.raise_signal(signal.SIGUSR1)
-        signal.raise_signal(signal.SIGUSR2)
-        loop.call_later(10, loop.stop)  # it was lost
-        loop.run_forever()
-    finally:
-        loop.close()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1, signal.SIGUSR2})
-    assert came == ["storm", "the one"]
 
 
 def test_a_bucket_bounds_the_rate() -> None:
@@ -159,35 +137,41 @@ def test_users_and_groups_decide_who_may_lease() -> None:
 # ---- messages ----
 
 
-GOOD = [
-    _host.pack_hello(1, "x"),
-    _host.pack_lease(1, "eth0"),
-    _host.pack_release(1, 1),
-    _host.pack_query(1, b"{}"),
-    _host.pack_welcome(1, "harpd", [], ""),
-    _host.pack_refused(1, 1, "no"),
-    _host.pack_port(1, _host.Port(9, 2, 4096, "net_memif0;name=rail0;ip=10.9.0.1/24")),
-]
+STRUCTS = {  # the C structs, by body
+    Hello: "hello", Welcome: "welcome", Device: "device", Request: "request", Leased: "leased",
+    Port: "port", Refused: "refused", LeaseId: "release", Neighbor: "neighbor",
+    Neighbors: "neighbors", RouteQuery: "route_query",
+}  # fmt: skip
 
 
-@given(st.binary(max_size=400))
-def test_nonsense_is_a_value_error(raw: bytes) -> None:
-    with pytest.raises(ValueError, match=r"bytes|magic"):
-        _host.unpack(raw)
+def test_bodies_are_laid_out_as_in_the_header(root_dir: Path) -> None:
+    assert set(LAYOUTS) == set(STRUCTS)
+    asserts = []
+    for body, name in STRUCTS.items():
+        struct, kind = f"struct harp_lease_{name}", LAYOUTS[body]
+        begin = 0 if body in (Device, Neighbor) else HEADER.size
+        for member, *_ in kind._fields_:
+            at, size = begin + getattr(kind, member).offset, getattr(kind, member).size
+            asserts.append(f"offsetof({struct}, {member}) == {at}")
+            asserts.append(f"sizeof((({struct} *)0)->{member}) == {size}")
+        if body is not Neighbors:  # which is sent in part
+            asserts.append(f"sizeof({struct}) == {begin + ctypes.sizeof(kind)}")
+    code = '#include <stddef.h>\n#include "harp_lease.h"\n'
+    code += "".join(f'_Static_assert({each}, "{each}");\n' for each in asserts)
+    include = root_dir / "dataplane" / "include"
+    command = ["cc", "-fsyntax-only", f"-I{include}", "-xc", "-"]
+    done = subprocess.run(command, input=code, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
-@given(st.sampled_from(GOOD), st.data())
-def test_damaged_messages_never_crash(good: bytes, data: st.DataObject) -> None:
-    at = data.draw(st.integers(0, len(good) - 1))
-    damaged = good[:at] + bytes([data.draw(st.integers(0, 255))]) + good[at + 1 :]
-    with contextlib.suppress(ValueError):
-        _host.unpack(damaged[: data.draw(st.integers(0, len(damaged)))])
+def test_a_text_is_cut_between_characters() -> None:
+    assert unpack(pack(Kind.HELLO, 1, Hello("\u00e9" * 40))).body == Hello("\u00e9" * 15)
 
 
 def test_a_later_versions_longer_message_is_taken() -> None:
-    longer = bytearray(_host.pack_hello(1, "new") + b"\0" * 24)
+    longer = bytearray(pack(Kind.HELLO, 1, Hello("new")) + b"\0" * 24)
     longer[8:12] = len(longer).to_bytes(4, "little")
-    assert _host.unpack(bytes(longer)).fields == {"client": "new"}
+    assert unpack(bytes(longer)).body == Hello("new")
 
 
 # ---- processes ----

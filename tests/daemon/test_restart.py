@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from daemon_rig import Running, holder, kill, lease_once
@@ -19,10 +18,10 @@ from harp.daemon import daemon, state
 from harp.daemon.client import RefusedByDaemonError
 from harp.daemon.daemon import Daemon
 from harp.daemon.frames import Frames
-from harp.daemon.preparation import Preparation
 from harp.daemon.settings import Settings
 from harp.daemon.table import QueueState
 from harp.errors import HarpError
+from harp.nicprep import Entry, Preparation, Record, Undo
 
 
 def test_a_stop_is_refused_while_leases_exist_unless_forced(start: Callable[..., Running]) -> None:
@@ -270,30 +269,33 @@ def test_a_restart_that_would_lose_leases_is_refused(
     kill(pid, writing)
 
 
+CHANGED = Undo([Entry("rings", "eth0", {"rx": 1}, {"rx": [2]}, 2)])
+
+
 class FakePreparation(Preparation):
     """Records its calls."""
 
     def __init__(self) -> None:
-        self.calls: list[tuple[str, Any]] = []
+        self.calls: list[tuple[str, Undo]] = []
 
-    def prepare(self, _settings: Settings, undo: Any, record: Callable[[Any], None]) -> None:
+    def prepare(self, _nics: object, _huge_pages: int, undo: Undo, record: Record) -> None:
         self.calls.append(("prepare", undo))
-        record({"mtu": "as it was"})
+        record(CHANGED)
 
-    def restore(self, undo: Any, record: Callable[[Any], None]) -> None:
+    def restore(self, undo: Undo, record: Record) -> None:
         self.calls.append(("restore", undo))
-        record(None)
+        record(Undo())
 
 
 def test_nics_are_restored_at_the_stop_and_not_at_a_restart(start: Callable[..., Running]) -> None:
     kernel, preparation = FakeKernel(), FakePreparation()
     first = start(kernel, preparation=preparation)
     first.end(remove=False)
-    assert preparation.calls == [("prepare", None)]
+    assert preparation.calls == [("prepare", Undo())]
     second = start(kernel, preparation=preparation)
-    assert preparation.calls[1:] == [("prepare", {"mtu": "as it was"})]
+    assert preparation.calls[1:] == [("prepare", CHANGED)]
     second.end(remove=True)
-    assert preparation.calls[2:] == [("restore", {"mtu": "as it was"})]
+    assert preparation.calls[2:] == [("restore", CHANGED)]
 
 
 def test_a_start_that_fails_leaves_running_jobs_alone(
@@ -304,8 +306,8 @@ def test_a_start_that_fails_leaves_running_jobs_alone(
     first.end(remove=False)
 
     class Failing(Preparation):
-        def prepare(self, _settings: Settings, _undo: Any, record: Callable[[Any], None]) -> None:
-            record({"something": "was changed"})
+        def prepare(self, _nics: object, _huge_pages: int, _undo: Undo, record: Record) -> None:
+            record(CHANGED)
             raise HarpError("the NIC is on fire")
 
     with pytest.raises(HarpError, match="on fire"):

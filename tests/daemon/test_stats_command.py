@@ -17,11 +17,11 @@ from conftest_stats import Owner, make_owner, owner
 from daemon_rig import NOBODY, Running, in_child
 from lease_client import LeaseClient
 
-from harp import _host
+from harp._host import Kind
 from harp.daemon import documents
 from harp.daemon.client import RefusedByDaemonError
-from harp.daemon.documents import written
-from harp.daemon.reader import Reader
+from harp.daemon.documents import Document
+from harp.daemon.messages import pack
 from harp.daemon.settings import Settings
 from harp.stats.view import name_of
 
@@ -80,13 +80,13 @@ def test_users_that_may_not_lease_see_no_statistics(
 
 def ask(*clients: LeaseClient) -> None:
     for client in clients:
-        client._sock.send(_host.pack_query(9, b'{"command": "stats"}'))
+        client._sock.send(pack(Kind.QUERY, 9, rest=b'{"command": "stats"}'))
 
 
 def both_ask(harpd: Running, *clients: LeaseClient) -> None:
     """Two questions, of which harpd has both: for a look that lasts."""
     ask(*clients)
-    harpd.until(lambda: sum(c._busy for c in harpd.daemon._server.clients) == 2, "two wait")
+    harpd.until(lambda: sum(c.busy for c in harpd.daemon._server.clients) == 2, "two wait")
 
 
 def test_other_requests_are_served_during_a_scan(
@@ -95,10 +95,10 @@ def test_other_requests_are_served_during_a_scan(
     """However long it takes; requests that arrive meanwhile get its result."""
     looked, seen = [], threading.Event()
 
-    def look(_reader: Reader, _flows: bool) -> int:
+    def look(_alive: socket.socket, _flows: bool) -> Document:
         assert seen.wait(60)
         looked.append(threading.current_thread().name[:10])
-        return written((b"{}",))
+        return Document(b"{}")
 
     monkeypatch.setattr(documents, "read_statistics", look)
     with harpd.client() as one, harpd.client() as other:

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
-from harp.daemon import reach
 from harp.daemon.ports import Block, PortBlocks
 from harp.daemon.table import (
     QUEUE_ANY,
@@ -18,6 +17,7 @@ from harp.daemon.table import (
     Owner,
     QueueState,
     RefusedError,
+    one_queue,
 )
 
 JOB = Owner(100, 1, 1000)
@@ -62,7 +62,7 @@ FEW, MANY = 0x7F, 0xFF  # bits of seven flows, and of eight
 def test_when_all_packets_reach_one_queue(
     arrivals: list[tuple[int, int, int]], queue: int | None
 ) -> None:
-    found = reach.conclude(arrivals)
+    found = one_queue(arrivals)
     assert (found and found.queue) == queue
     assert found is None or f'lease_queues = "{queue}"' in found.line("eth0")
 

@@ -14,12 +14,22 @@ from typing import Any
 
 import pytest
 from daemon_rig import NOBODY, Running, in_child
-from fake_kernel import NETWORK_BYTES, V4, FakeMonitor
+from fake_kernel import NETWORK_BYTES, ROUTED_BYTES, V4, FakeMonitor
 
 from harp import _host
-from harp._host import CONFIRMED, WANTED, Kind, Message
+from harp._host import CONFIRMED, KNOWN, WANTED, Kind
 from harp.closing import Closing
 from harp.daemon import peer, watching
+from harp.daemon.messages import (
+    Hello,
+    LeaseId,
+    Message,
+    Neighbor,
+    RouteQuery,
+    pack,
+    pack_neighbors,
+    unpack,
+)
 from harp.daemon.netlink import Changes, parse_neighbor
 
 MAC, OTHER = b"\2\0\0\0\0\x21", b"\2\0\0\0\0\x22"
@@ -36,13 +46,13 @@ class Watcher(Closing):
         self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._sock.settimeout(10)
         self._sock.connect(str(path))
-        self.ask(_host.pack_hello(1, "job"))
+        self.ask(pack(Kind.HELLO, 1, Hello("job")))
 
     def send(self, payload: bytes) -> None:
         self._sock.send(payload)
 
     def next(self) -> Message:
-        return _host.unpack(self._sock.recv(65536))
+        return unpack(self._sock.recv(65536))
 
     def ask(self, payload: bytes) -> Message:
         self.send(payload)
@@ -73,9 +83,9 @@ def lease(harpd: Running) -> Iterator[int]:
 def watcher(harpd: Running, lease: int) -> Iterator[Watcher]:
     """Its watch, which has been answered."""
     with Watcher(harpd.path) as own:
-        answer = own.ask(_host.pack_watch(2, lease))
+        answer = own.ask(pack(Kind.WATCH, 2, LeaseId(lease)))
         assert (answer.kind, answer.serial) == (Kind.NETWORK, 2)
-        assert answer.fields["network"] == b"a" * NETWORK_BYTES
+        assert answer.rest == b"a" * NETWORK_BYTES
         yield own
 
 
@@ -83,8 +93,12 @@ def monitor(harpd: Running) -> FakeMonitor:
     return harpd.kernel.monitors[-1]
 
 
+def wanted(*addresses: bytes, flags: int = WANTED) -> bytes:
+    return pack_neighbors(3, [Neighbor(each, b"", flags) for each in addresses])
+
+
 def want(watcher: Watcher, *addresses: bytes, flags: int = WANTED) -> None:
-    answer = watcher.ask(_host.pack_wanted(3, [(each, flags) for each in addresses]))
+    answer = watcher.ask(wanted(*addresses, flags=flags))
     assert answer.kind is Kind.DONE
 
 
@@ -95,7 +109,7 @@ def test_each_network_change_is_sent_once(harpd: Running, watcher: Watcher) -> N
         monitor(harpd).announce(changes)
         received = watcher.next()
         assert (received.kind, received.serial) == (Kind.NETWORK, 0)
-        assert received.fields["network"][:1] == harpd.kernel.network_byte
+        assert received.rest[:1] == harpd.kernel.network_byte
     reads = len(harpd.kernel.reads)
     monitor(harpd).announce(Changes(interfaces={7}))
     monitor(harpd).announce(Changes(routes=True))
@@ -112,14 +126,14 @@ def test_many_changes_are_few_reads(harpd: Running, watcher: Watcher) -> None:
         harpd.call(lambda: None)
     harpd.kernel.network_byte = b"z"
     monitor(harpd).announce(Changes(routes=True))
-    assert watcher.next().fields["network"][:1] == b"z"
+    assert watcher.next().rest[:1] == b"z"
     assert len(harpd.kernel.reads) - reads < 100
 
 
 def test_a_network_that_changes_too_fast_is_read_again(harpd: Running, lease: int) -> None:
     harpd.kernel.network_error = OSError(errno.EINTR, "fake: interrupted")
     with Watcher(harpd.path) as watcher:
-        watcher.send(_host.pack_watch(2, lease))
+        watcher.send(pack(Kind.WATCH, 2, LeaseId(lease)))
         harpd.until(lambda: len(harpd.kernel.reads) > 1, "a second try")
         harpd.kernel.network_error = None
         assert watcher.next().kind is Kind.NETWORK
@@ -131,16 +145,16 @@ def test_a_wanted_neighbor_is_resolved_and_sent(harpd: Running, watcher: Watcher
     monitor(harpd).announce(
         Changes(neighbors=[(2, addr(2), MAC), (3, addr(1), MAC), (2, addr(1), MAC)])
     )
-    assert watcher.next().fields["neighbors"] == [(addr(1), MAC, 4)]
+    assert watcher.next().records == [Neighbor(addr(1), MAC, KNOWN)]
     monitor(harpd).announce(Changes(neighbors=[(2, addr(1), MAC)]))
     monitor(harpd).announce(Changes(neighbors=[(2, addr(1), OTHER)]))
-    assert watcher.next().fields["neighbors"] == [(addr(1), OTHER, 4)]
+    assert watcher.next().records == [Neighbor(addr(1), OTHER, KNOWN)]
     monitor(harpd).announce(Changes(neighbors=[(2, addr(1), b"")]))
-    assert watcher.next().fields["neighbors"] == [(addr(1), b"", 0)]
+    assert watcher.next().records == [Neighbor(addr(1), bytes(6), 0)]
     want(watcher, addr(1))
     harpd.until(lambda: len(monitor(harpd).resolved) == 2, "it is asked for again")
     monitor(harpd).announce(Changes(neighbors=[(2, addr(1), b"")]))
-    assert watcher.next().fields["neighbors"] == [(addr(1), b"", 0)], "sent again, asked again"
+    assert watcher.next().records == [Neighbor(addr(1), bytes(6), 0)], "sent again, asked again"
 
 
 def test_only_known_neighbors_are_confirmed(harpd: Running, watcher: Watcher) -> None:
@@ -193,14 +207,14 @@ def test_a_client_that_reads_nothing_costs_one_difference(harpd: Running, watche
         monitor(harpd).announce(Changes(neighbors=[(2, each, mac) for each in addresses]))
         harpd.call(lambda: None)
     (client,) = (client for client in harpd.daemon._server.clients if client.next_notification)
-    assert harpd.call(lambda: len(client._pending)) == 1
+    assert harpd.call(lambda: client._notifying)
     (watch,) = harpd.daemon._watching._watches.values()
     assert harpd.call(lambda: len(watch.changed)) <= 64
     with harpd.client() as other:
         assert other.query("status")["leases"] == 1
     last = {}
     while not last or last[addresses[0]] != (199).to_bytes(6, "big"):
-        last |= {each: mac for each, mac, _ in watcher.next().fields["neighbors"]}
+        last |= {each.addr: each.mac for each in watcher.next().records}
     assert set(last.values()) == {(199).to_bytes(6, "big")}
 
 
@@ -209,7 +223,7 @@ def test_an_answer_waits_for_a_notification_and_both_arrive(
 ) -> None:
     addresses = list(map(addr, range(1, 65)))
     want(watcher, *addresses)
-    watcher.send(_host.pack_route(9, next(iter(harpd.daemon.table.leases)), addr(1)))
+    watcher.send(pack(Kind.ROUTE, 9, RouteQuery(next(iter(harpd.daemon.table.leases)), addr(1))))
     for turn in range(1, 20):
         monitor(harpd).announce(
             Changes(neighbors=[(2, each, bytes([turn] * 6)) for each in addresses])
@@ -220,7 +234,7 @@ def test_an_answer_waits_for_a_notification_and_both_arrive(
         message = watcher.next()
         kinds.add(message.kind)
         assert message.serial == (9 if message.kind is Kind.ROUTED else 0)
-    want_done = _host.pack_wanted(10, [])
+    want_done = wanted()
     watcher.send(want_done)
     while watcher.next().kind is not Kind.DONE:
         pass
@@ -231,7 +245,7 @@ def test_lost_notifications_cause_a_new_read(harpd: Running, watcher: Watcher) -
     harpd.until(lambda: len(monitor(harpd).resolved) == 1, "the kernel is asked")
     harpd.kernel.network_byte = b"b"
     monitor(harpd).announce(Changes(lost=True))
-    assert watcher.next().fields["network"][:1] == b"b"
+    assert watcher.next().rest[:1] == b"b"
     harpd.until(lambda: len(monitor(harpd).resolved) == 2, "it is asked again")
 
 
@@ -245,7 +259,7 @@ def test_a_monitor_that_fails_ends_the_watches(
     assert watcher.ended()
     harpd.until(lambda: first.closed, "its monitor is closed")
     with Watcher(harpd.path) as again:
-        assert again.ask(_host.pack_watch(2, lease)).kind is Kind.NETWORK
+        assert again.ask(pack(Kind.WATCH, 2, LeaseId(lease))).kind is Kind.NETWORK
         assert len(harpd.kernel.monitors) == 2
         harpd.kernel.network_byte = b"b"
         monitor(harpd).announce(Changes(routes=True))
@@ -262,14 +276,14 @@ def test_the_end_of_a_watch_leaves_nothing(
         if end == "released":
             with harpd.client() as client:
                 client.release(lease)
-            assert watcher.ask(_host.pack_wanted(4, [(addr(1), WANTED)])).kind is Kind.REFUSED
+            assert watcher.ask(wanted(addr(1))).kind is Kind.REFUSED
         elif end == "hung up":
             watcher.close()
             harpd.until(lambda: harpd.kernel.monitors[-1].closed, "the end of the monitor")
         else:
             other = watcher if end == "watched again" else Watcher(harpd.path)
             stack.callback(other.close)
-            assert other.ask(_host.pack_watch(5, lease)).kind is Kind.NETWORK
+            assert other.ask(pack(Kind.WATCH, 5, LeaseId(lease))).kind is Kind.NETWORK
             if other is not watcher:
                 assert watcher.ended()
             harpd.call(lambda: None)
@@ -285,11 +299,11 @@ def test_the_end_of_a_watch_leaves_nothing(
 def test_a_client_that_another_closed_gets_no_watch(harpd: Running, lease: int) -> None:
     """Two clients request one lease in one turn of the loop: each would close the other."""
     with Watcher(harpd.path) as one, Watcher(harpd.path) as two:
-        one.ask(_host.pack_watch(2, lease))
+        one.ask(pack(Kind.WATCH, 2, LeaseId(lease)))
 
         def both() -> None:
             for each in (two, one):
-                each.send(_host.pack_watch(3, lease))
+                each.send(pack(Kind.WATCH, 3, LeaseId(lease)))
 
         harpd.call(both)  # the loop finds both readable when it selects next
         harpd.until(lambda: len(harpd.daemon._watching._of_client) == 1, "one watch")
@@ -301,14 +315,14 @@ def test_a_client_that_another_closed_gets_no_watch(harpd: Running, lease: int) 
 def refusal(path: Path, make: Callable[[], bytes]) -> Any:
     with Watcher(path) as own:
         answer = own.ask(make())
-        return answer.kind.name, answer.fields.get("error")
+        return answer.kind.name, answer.body.error
 
 
 def test_another_users_lease_cannot_be_watched(harpd: Running, lease: int) -> None:
     questions: list[Callable[[], bytes]] = [
-        lambda: _host.pack_watch(2, lease),
-        lambda: _host.pack_route(2, lease, addr(1)),
-        lambda: _host.pack_wanted(2, [(addr(1), WANTED)]),
+        lambda: pack(Kind.WATCH, 2, LeaseId(lease)),
+        lambda: pack(Kind.ROUTE, 2, RouteQuery(lease, addr(1))),
+        lambda: wanted(addr(1)),
     ]
     for make in questions:
         for uid in (None, NOBODY):
@@ -319,8 +333,8 @@ def test_another_users_lease_cannot_be_watched(harpd: Running, lease: int) -> No
 
 def test_a_route_is_the_kernels(harpd: Running, lease: int) -> None:
     with Watcher(harpd.path) as own:
-        answer = own.ask(_host.pack_route(2, lease, addr(5)))
-        assert (answer.kind, answer.fields["error"]) == (Kind.ROUTED, 0)
+        answer = own.ask(pack(Kind.ROUTE, 2, RouteQuery(lease, addr(5))))
+        assert (answer.kind, answer.rest) == (Kind.ROUTED, bytes(ROUTED_BYTES))
     assert harpd.kernel.routes == [(2, addr(5))]
 
 

@@ -11,11 +11,12 @@ import pytest
 from checked_host import device
 
 from harp import _host
+from harp.daemon.messages import Device, Refused, pack, pack_welcome, unpack
 from harp.doctor import harpd
 
 
-def welcome(*devices: _host.Device) -> bytes:
-    return _host.pack_welcome(1, "harpd 9", devices, "")
+def welcome(*devices: Device) -> bytes:
+    return pack_welcome(1, "harpd 9", devices, "")
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def serve(tmp_path: Path) -> Iterator[Callable[[bytes | None], Path]]:
             peer, _ = server.accept()
             with peer:
                 asked = peer.recv(65536)
-                assert _host.unpack(asked).kind is _host.Kind.HELLO
+                assert unpack(asked).kind is _host.Kind.HELLO
                 if answer is not None:
                     peer.send(answer)
 
@@ -58,7 +59,7 @@ def test_an_answering_harpd_is_reported(serve: Callable[[bytes | None], Path]) -
 
 def test_a_refusal_is_reported(serve: Callable[[bytes | None], Path]) -> None:
     why = "user nobody is not in harp.toml's users"
-    found = harpd.ask(serve(_host.pack_refused(1, errno.EACCES, why)))
+    found = harpd.ask(serve(pack(_host.Kind.REFUSED, 1, Refused(errno.EACCES, why))))
     assert (found.error, found.why) == (errno.EACCES, why)
 
 
@@ -67,7 +68,7 @@ def test_a_refusal_is_reported(serve: Callable[[bytes | None], Path]) -> None:
     [
         b"?",
         welcome()[:-1],
-        _host.pack_done(1),
+        pack(_host.Kind.DONE, 1),
         b"\xff" * 65536,
     ],
 )

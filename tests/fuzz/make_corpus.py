@@ -27,6 +27,18 @@ from scapy.layers.l2 import ARP, Dot1Q, Ether
 from scapy.packet import Packet, Raw
 
 from harp import _host
+from harp._host import Kind
+from harp.daemon.messages import (
+    Device,
+    Leased,
+    LeaseId,
+    Neighbor,
+    Refused,
+    pack,
+    pack_neighbors,
+    pack_port,
+    pack_welcome,
+)
 
 CORPUS = Path(__file__).resolve().parent / "corpus"
 HOST, PEER = "02:00:00:00:00:01", "02:00:00:00:00:02"
@@ -259,12 +271,12 @@ def leases() -> None:
     """fuzz_lease: what a good harpd says, a refusal, one that says too little."""
     mac, address = bytes.fromhex("020000000001"), bytes(10) + b"\xff\xff\n\0\0\1"
     numbers = (7, 2, 1500, 10000, 4, 3, 0)
-    device = _host.Device("eth1", *numbers, mac, 1, 2, address, b"", "/sys/x")
-    welcome = _host.pack_welcome(1, "harpd 0.1.0", [device], "HARP_PATH=xdp\n")
-    rss = _host.Rss(2, 4, bytes(range(40)), tuple(i % 4 for i in range(128)))
+    device = Device("eth1", *numbers, mac, 1, 2, address, b"", "/sys/x")
+    welcome = pack_welcome(1, "harpd 0.1.0", [device], "HARP_PATH=xdp\n")
+    rss = (2, 40, 128, bytes(range(40)), tuple(i % 4 for i in range(128)))
     said = (9, 1, "eth1", 7, 1, 4, 2048, 8192, 2048, 2, 17, 1500, False, False, 61000, 61255)
-    leased = _host.pack_leased(2, _host.Leased(*said, mac, 4096, rss))
-    refused = _host.pack_refused(2, 16, "no queue of eth1 is free")
+    leased = pack(Kind.LEASED, 2, Leased(*said, mac, 4096, *rss))
+    refused = pack(Kind.REFUSED, 2, Refused(16, "no queue of eth1 is free"))
     start = struct.pack(">H", len(welcome)) + welcome
     write("fuzz_lease", "leased", bytes([3, _host.FDS]) + start + leased)
     write("fuzz_lease", "too-few", bytes([3, 2]) + start + leased)
@@ -272,11 +284,11 @@ def leases() -> None:
     write("fuzz_lease", "refused", b"\0\0" + start + refused)
     write("fuzz_lease", "short", b"\1\0" + struct.pack(">H", 40) + welcome[:40])
     numbers = (0, _host.DEVICE_DPDK, 0, 0, 2, 2, -1)
-    port = _host.Device("rail0", *numbers, bytes(6), 0, 3, address, b"", "")
-    welcome = _host.pack_welcome(1, "harpd 0.1.0", [port], "")
+    port = Device("rail0", *numbers, bytes(6), 0, 3, address, b"", "")
+    welcome = pack_welcome(1, "harpd 0.1.0", [port], "")
     start = struct.pack(">H", len(welcome)) + welcome
     text = "net_memif0,id=0;name=rail0;ip=10.9.0.1/24;queues=2"
-    said = _host.pack_port(2, _host.Port(9, 2, 4096, text))
+    said = pack_port(2, 9, 2, 4096, text)
     write("fuzz_lease", "port", b"\7\2" + start + said)
     write("fuzz_lease", "port-no-pages", b"\7\0" + start + said)
     write("fuzz_lease", "port-refused", b"\4\0" + start + refused)
@@ -291,8 +303,9 @@ def networks() -> None:
     tables += v4 + b"\n\0\0\0" + bytes(16) + struct.pack("=IIBBBB", 0, 0, 24, 0, 1, 0)
     tables += bytes(62 * 44)
     found = struct.pack("=BB6sI", 2, 0, bytes.fromhex("020000000001"), 1500) + tables
-    network = _host.pack_network(0, 9, found)
-    neighbors = _host.pack_neighbors([(gateway, b"\2\0\0\0\0\7"), (address, b"")])
+    network = pack(Kind.NETWORK, 0, LeaseId(9), found)
+    entries = [Neighbor(gateway, b"\2\0\0\0\0\7", _host.KNOWN), Neighbor(address, b"", 0)]
+    neighbors = pack_neighbors(0, entries)
 
     def message(raw: bytes) -> bytes:
         return struct.pack(">BH", 1, len(raw)) + raw

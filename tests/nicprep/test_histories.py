@@ -4,6 +4,7 @@
 import contextlib
 import json
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harp.config import NicConfig
-from harp.nicprep import Undo, prepare, restore
+from harp.nicprep import Entry, Undo, prepare, restore
 
 PORTS = "proc/sys/net/ipv4/ip_local_reserved_ports"
 SPANS = [(61000, 65535), (62000, 63000), (60000, 61500)]
@@ -57,7 +58,8 @@ def live(fake: FakeHost, nics: list[NicConfig], pages: int, undo: Undo, death: i
     disk = [undo]
 
     def record(now: Undo) -> None:
-        disk.append(Undo.from_json(json.loads(json.dumps(now.to_json()))))
+        entries = json.loads(json.dumps(asdict(now)))["entries"]
+        disk.append(Undo([Entry(**each) for each in entries]))
         if len(disk) == death:
             raise Died
 

@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """A process that publishes (tests/unit/page_owner.c), at the tests' command."""
 
+import contextlib
 import subprocess
 import sys
+import threading
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from harp import stats
+from harp.daemon import metrics
+from harp.stats.exporter import DaemonSource, Exporter
 from harp.stats.instance import look
 
 TOOLS = Path(sys.executable).parent
@@ -126,6 +131,28 @@ def job_owner(make_job: Callable[..., JobOwner]) -> JobOwner:
     result = make_job()
     result.send(*A_LIFE)
     return result
+
+
+@contextlib.contextmanager
+def serving(source: DaemonSource, address: str = "127.0.0.1") -> Iterator[str]:
+    """A metrics endpoint in this process, on an unused port; its URL."""
+    listening = metrics.listen(address, 0)
+    endpoint = Exporter(listening, source)
+    thread = threading.Thread(target=endpoint.serve_forever)
+    thread.start()
+    try:
+        yield metrics.url(listening)
+    finally:
+        endpoint.shutdown()
+        endpoint.server_close()
+        thread.join()
+
+
+def scraped(url: str) -> str:
+    """An answer of it."""
+    with urllib.request.urlopen(url, timeout=60) as answer:
+        assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+        return str(answer.read().decode())
 
 
 def tool(name: str) -> Path:

@@ -2,11 +2,9 @@
 """A process that swaps its descriptors while they are looked at: nothing but memfds is opened."""
 
 import errno
-import fcntl
 import os
 import select
 import signal
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -113,18 +111,3 @@ def test_only_memory_is_opened(tmp_path: Path, kind: str) -> None:
     finally:
         for fd in held:
             os.close(fd)
-
-
-def test_a_file_lease_on_a_memfd_blocks_nothing() -> None:
-    """Its owner may make an open() wait for 45 s (fcntl(2), F_SETLEASE)."""
-    made = os.memfd_create("harp-page")
-    held, status = memfd.open_link(Path("/proc/self/fd", str(made)), os.O_RDONLY)
-    os.close(made)
-    try:
-        assert stat.S_ISREG(status.st_mode)
-        fcntl.fcntl(held, fcntl.F_SETSIG, signal.SIGURG)
-        fcntl.fcntl(held, fcntl.F_SETLEASE, fcntl.F_WRLCK)
-        with pytest.raises(BlockingIOError):
-            memfd.open_link(Path("/proc/self/fd", str(held)), os.O_RDONLY)
-    finally:
-        os.close(held)

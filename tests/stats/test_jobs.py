@@ -4,9 +4,7 @@
 import fcntl
 import io
 import json
-import math
 import os
-import random
 import struct
 import subprocess
 from collections.abc import Callable
@@ -14,18 +12,18 @@ from ipaddress import ip_network
 from typing import Any
 
 import pytest
-from conftest_stats import JobOwner, MakeOwner
-from documents import changed, places
+from conftest_stats import JobOwner
 from rich.console import Console
 from test_cli_stats import HARPCTL, harpctl
 
 from harp import _page, stats
+from harp.daemon.client import understood
 from harp.errors import Exit, HarpError
 from harp.stats import lanes_view, source, view
-from harp.stats.instance import HostSnapshot, host_document, host_text, look
+from harp.stats.instance import HostSnapshot, host_document, look
 from harp.stats.job import comms, document
 from harp.stats.page import read_job
-from harp.stats.rates import Rates
+from harp.stats.view import Rates
 
 MakeJob = Callable[..., JobOwner]
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
@@ -86,14 +84,14 @@ def test_removed_comms_are_counted_and_not_shown(job_owner: JobOwner) -> None:
         assert job_owner.process.pid not in [page.pid for page in found.jobs]
 
 
-def test_a_document_of_jobs_is_written_in_pieces(job_owner: JobOwner, make_job: MakeJob) -> None:
+def test_records_without_room_on_the_page_are_counted(
+    job_owner: JobOwner, make_job: MakeJob
+) -> None:
     full = make_job("full", 0)
     full.send("comm 2", "lane 2 0 harp")
     job_owner.send("failed 1")
     with stats.find() as found:
-        host = look(found)
-        said = host_document(host)
-    assert b"".join(host_text(host)).decode() == json.dumps(said)
+        said = host_document(look(found))
     (mine,) = [each for each in said["jobs"] if each["pid"] == job_owner.process.pid]
     assert mine["comms"][1]["state"] == "failed"
     (hidden,) = [each for each in said["jobs"] if each["pid"] == full.process.pid]
@@ -286,34 +284,13 @@ def shown(host: dict[str, Any]) -> str:
     return output.getvalue()
 
 
-HOSTILE: list[Any] = [
-    None, True, "", "\x1b[2J\n", "1.2.3", -1, 2**64, 10**400, 0.5, math.nan, [], [[]], {},
-    {"x": 1}, [1, 2, 3],
-]  # fmt: skip
-
-
+@pytest.mark.parametrize("answer", [{"instances": 7}, {"instances": [], "jobs": [{"pid": 1}]}])
 def test_an_invalid_answer_is_one_line(
-    job_owner: JobOwner, make_owner: MakeOwner, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, answer: dict[str, Any]
 ) -> None:
-    """From another harpd, or from another program at its socket: any value for any field."""
-    pid = make_owner().process.pid
-    with stats.find() as found:
-        mine = tuple(each for each in look(found).instances if each.pid == pid)
-    answer = json.dumps(host_document(HostSnapshot(mine, jobs=(job_owner.job(),))))
+    """Of a harpd of another version."""
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    seed, refusals = 7, []
-    rng = random.Random(seed)
-    ways = list(places(json.loads(answer)))[1:]
-    for way in rng.sample(ways, min(len(ways), 200)):
-        value = rng.choice(HOSTILE)
-        document = changed(json.loads(answer), way, value)
-        monkeypatch.setattr(source, "ask_harpd", lambda _flows, document=document: document)
-        try:
-            with source.understood():
-                text = shown(source.Source().look(flows=True))
-        except HarpError as error:
-            refusals.append(str(error))
-        else:
-            assert "\x1b" not in text, (seed, way, value)
-    assert len(refusals) > 20
-    assert not [words for words in refusals if "\n" in words or "\x1b" in words]
+    monkeypatch.setattr(source, "ask_harpd", lambda _flows: answer)
+    with pytest.raises(HarpError, match=r"is it of another version\?$"):
+        with understood():
+            shown(source.Source().look(flows=True))

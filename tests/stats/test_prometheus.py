@@ -25,12 +25,13 @@ from harp.lab import Host, Lab
 
 # In the namespace: the exporter, of the documents that a file has at each scrape.
 SERVE = """
-import json, pathlib, signal, sys
-from harp.daemon import exporter
-source = pathlib.Path(sys.argv[1])
+import json, pathlib, sys
+from harp.daemon import metrics
+from harp.stats import exporter
 exporter.AGE_S = 0.0  # each scrape has an answer of its own
-running = exporter.Exporter("127.0.0.1", 9747, lambda: json.loads(source.read_text()))
-signal.pause()
+file = pathlib.Path(sys.argv[1])
+socket = metrics.listen("127.0.0.1", 9747)
+exporter.Exporter(socket, lambda _problem: json.loads(file.read_text())).serve_forever()
 """
 
 CONFIG = """

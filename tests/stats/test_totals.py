@@ -10,10 +10,10 @@ from test_families import LEASED, exposition, samples
 
 from harp import _page, stats
 from harp.stats import families, schema
+from harp.stats.exporter import Scrapes
 from harp.stats.families import ScrapeData
 from harp.stats.instance import Instance, look
 from harp.stats.job import Job
-from harp.stats.reader import Reader
 from harp.stats.totals import ABSENT_MAX, OTHER, DeviceTotals, Totals, transports
 
 NICS = frozenset({"lo", "eth1"})
@@ -183,7 +183,7 @@ def test_all_lines_of_a_scrape_are_there_before_any_job() -> None:
 
 
 def test_a_scrape_finds_jobs(job_owner: JobOwner) -> None:
-    reader = Reader()
+    reader = Scrapes()
     reader.scrape({}, frozenset())
     job_owner.send("bytes 0 0 4000")
     done = reader.scrape({}, frozenset()).jobs

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Prometheus endpoint, in a process of its own: `python -m harp.stats.exporter FD`.
+
+The process parses files that any user may fill, so it is confined as harp.stats.reader. harpd
+(harp.daemon.metrics) gives it a listening socket, FD, and as standard input a connection by which
+it asks for harpd's status and leases. It ends with that connection.
+
+Statistics are read at most once a second; all requests share them.
+"""
+
+import contextlib
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+from urllib.parse import parse_qs
+from wsgiref.simple_server import WSGIRequestHandler
+
+from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
+from prometheus_client.exposition import ThreadingWSGIServer
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from harp.daemon import families as own
+from harp.daemon.metrics import READY, STATE
+from harp.stats import families, totals
+from harp.stats.discover import find
+from harp.stats.instance import look
+from harp.stats.reader import confine, end_with
+
+AGE_S = 1.0
+ASK_S = 5.0
+REQUEST_TIMEOUT_S = 10.0
+CLIENTS_MAX = 16
+# Returns harpd's documents; None: harpd does not answer. Gets the problem of the last scan.
+DaemonSource = Callable[[str], own.Documents | None]
+
+
+class Scrapes:
+    """All families, read at most once a second. Any thread may use it.
+
+    Parameters
+    ----------
+    source
+        Returns harpd's status and instances.
+    pid
+        Returns harpd's process number, for process_*.
+    """
+
+    def __init__(
+        self,
+        source: DaemonSource = lambda _problem: None,
+        pid: Callable[[], int | str] = lambda: "self",
+    ) -> None:
+        self._source = source
+        self._lock = threading.Lock()
+        self._last: dict[bool, tuple[float, list[Metric]]] = {}
+        self._problem = ""
+        self._process = ProcessCollector(pid=pid, registry=None)
+        self._totals, self._names = totals.Totals(), families.Names()
+        self._devices = totals.DeviceTotals()
+
+    def collect(self, per_queue: bool) -> list[Metric]:
+        """Return the last families if they are recent. per_queue: instances have series of each
+        queue instead of sums of each NIC.
+        """
+        with self._lock:
+            read_s, found = self._last.get(per_queue, (-AGE_S, []))
+            if time.monotonic() - read_s >= AGE_S:
+                found = list(self._read(per_queue))
+                self._last[per_queue] = time.monotonic(), found
+            return found
+
+    def _read(self, per_queue: bool) -> Iterator[Metric]:
+        documents = self._source(self._problem)
+        leased = own.leased(documents[1]) if documents is not None else {}
+        nics = own.nics(documents[0]) if documents is not None else []
+        of_jobs: list[Metric] = []
+        try:
+            scrape = self.scrape(leased, frozenset(nic["ifname"] for nic in nics), per_queue)
+            of_jobs += families.collect(scrape)
+            self._problem = ""
+        except Exception as error:
+            self._problem = f"reading statistics: {type(error).__name__}: {error}"
+        yield from self._process.collect()
+        yield from own.collect(documents, not self._problem)
+        yield from of_jobs
+
+    def scrape(
+        self, leased: families.Leased, nics: frozenset[str], per_queue: bool = False
+    ) -> families.ScrapeData:
+        """Return the data of instances and jobs. nics: names of NICs that may become labels,
+        besides this host's.
+        """
+        with find() as found:
+            host = look(found, flows=False, lanes=True)
+        instances, ignored = families.believed(host.instances, leased)
+        jobs, left_out = families.believed_jobs(host.jobs, leased)
+        for reason, count in left_out.items():
+            ignored[reason] = ignored.get(reason, 0) + count
+        ignored["unreadable"] += len(host.bad)
+        here = {name for _, name in socket.if_nameindex()}
+        done = self._totals.of_jobs(jobs, nics.union(here))
+        devices = self._devices.of_devices(instances)
+        instances, xstats_ignored = self._names.sift(instances)
+        shown = None if per_queue else devices
+        return families.ScrapeData(instances, ignored, done, shown, xstats_ignored)
+
+
+class _View(Collector):
+    def __init__(self, scrapes: Scrapes, per_queue: bool) -> None:
+        self._scrapes, self._per_queue = scrapes, per_queue
+
+    def collect(self) -> Iterable[Metric]:
+        return self._scrapes.collect(self._per_queue)
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = REQUEST_TIMEOUT_S  # for a client that sends nothing
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Clients' requests are not logged."""
+
+
+class Exporter(ThreadingWSGIServer):
+    """The server, with a thread for each client. With too many clients, the oldest one is closed:
+    Prometheus sends its request and reads the answer at once.
+    """
+
+    block_on_close = False
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        source: DaemonSource,
+        pid: Callable[[], int | str] = lambda: "self",
+    ) -> None:
+        super().__init__(listening.getsockname()[:2], _Handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listening
+        self.server_name, self.server_port = map(str, self.server_address)  # type: ignore[assignment]
+        self.setup_environ()
+        self.set_app(self._application)
+        self._lock = threading.Lock()
+        self._clients: dict[socket.socket, None] = {}  # the oldest first
+        self._applications = {}
+        scrapes = Scrapes(source, pid)
+        for per in ("device", "queue"):
+            registry = CollectorRegistry(auto_describe=False)
+            registry.register(_View(scrapes, per == "queue"))
+            self._applications[per] = make_wsgi_app(registry)
+
+    def _application(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        """Answer: every path is /metrics; ?per=queue: series of each queue."""
+        (per, *more) = parse_qs(environ.get("QUERY_STRING", "")).get("per", ["device"])
+        if more or per not in self._applications:
+            start_response("400 Bad Request", [("Content-Type", "text/plain")])
+            return [b"per is device or queue\n"]
+        answer: Iterable[bytes] = self._applications[per](environ, start_response)
+        return answer
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            self._clients[request] = None
+            if len(self._clients) > CLIENTS_MAX:
+                oldest = next(iter(self._clients))
+                del self._clients[oldest]
+                with contextlib.suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)  # its thread sees the end and ends
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._clients.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that has gone is no error."""
+
+
+def ask_harpd(connection: socket.socket, problem: str) -> own.Documents | None:
+    """Ask harpd for its documents; None: it does not answer in time."""
+    try:
+        connection.setblocking(False)
+        with contextlib.suppress(BlockingIOError):  # an answer that came too late
+            os.close(socket.recv_fds(connection, 16, 1)[1][0])
+        connection.settimeout(ASK_S)
+        connection.send(STATE + problem.encode(errors="replace")[:1000])
+        _, fds, _, _ = socket.recv_fds(connection, 16, 1)
+        with os.fdopen(fds[0], "rb") as file:
+            status, instances = json.loads(file.read())
+    except (OSError, IndexError):
+        return None
+    return status, instances
+
+
+def main() -> None:
+    """Entry point. An error goes to harpd, which logs it."""
+    connection = socket.socket(fileno=os.dup(0))
+    try:
+        confine()
+    except OSError as error:
+        connection.send(str(error.strerror).encode())
+        sys.exit(1)
+    connection.send(READY)
+    harpd = os.getppid()
+    threading.Thread(target=end_with, args=(connection,), daemon=True).start()
+    listening = socket.socket(fileno=int(sys.argv[1]))
+    Exporter(
+        listening, lambda problem: ask_harpd(connection, problem), lambda: harpd
+    ).serve_forever()
+
+
+if __name__ == "__main__":
+    main()
