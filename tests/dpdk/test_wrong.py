@@ -32,7 +32,7 @@ CASES = {
     "no-library": Wrong("libharp-dpdk.so is not installed", more={"HARP_LIBDIR": "{folder}"}),
     "another-version": Wrong(
         "libharp-dpdk.so is of another version of HARP",
-        more={"HARP_LIBDIR": "{build}/tests/unit/fake_dpdk_old"},
+        more={"HARP_LIBDIR": "{build}/tests/unit/fake_dpdk", "FAKE_DPDK_OLD": "1"},
     ),
     "another-dpdk": Wrong(
         "DPDK's libraries are missing or of another version",

@@ -7,7 +7,7 @@
  */
 #include "fuzz.h"
 #include "host/daemon.h"
-#include "pass_fds.h"
+#include "fds.h"
 
 #include <sys/socket.h>
 #include <unistd.h>

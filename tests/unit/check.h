@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * check.h - TEST(name) { ... } defines a test of a program, which runs all of its tests, or only those
- * named on its command line, and exits 0 (passed), 1 (failed) or 77 (skipped, meson's convention). A
- * failed check prints its place and both values; the test continues, so that one run shows everything.
+ * check.h - TEST(name) { ... } defines a test of a program, which runs all of its tests, or only
+ * those named on its command line, and exits 0 (passed), 1 (failed) or 77 (skipped, meson's
+ * convention). A failed check prints its place and both values; the test continues, so that one run
+ * shows everything.
  */
 #ifndef HARP_TESTS_CHECK_H
 #define HARP_TESTS_CHECK_H
@@ -14,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Doubles have the parameters of what they replace. */
+/* Test doubles have the parameters of the functions that they replace. */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
 #define CHECK_SKIP 77
@@ -24,7 +25,7 @@
 /* One for all files of a program. */
 __attribute__((weak)) unsigned check_failures;
 
-/* Who goes on for ever because of what failed ends here. */
+/* A test that would loop forever after a failure ends here. */
 static inline void check_failed(void)
 {
 	if (++check_failures < CHECK_FAILURES_MAX)
@@ -75,7 +76,7 @@ static inline void check_failed(void)
 		}                                                                                  \
 	} while (0)
 
-/* The exit status of a program that can't run here, said why. */
+/* The exit status of a program that cannot run here. */
 static inline int check_skip(const char *why)
 {
 	fprintf(stderr, "skipped: %s\n", why);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* double_env.h - stands in for config.c, device.c and log.c: settings and a device of the test's. */
+/* double_env.h - replaces config.c, device.c and log.c: the test sets the settings and the
+ * device. */
 #ifndef HARP_TESTS_DOUBLE_ENV_H
 #define HARP_TESTS_DOUBLE_ENV_H
 
@@ -10,7 +11,7 @@ extern char env_warn[1024];             /* the newest WARN line */
 extern unsigned env_warns;              /* how many there were */
 extern struct device env_device;        /* the loopback interface; a test may rename it */
 extern int env_device_count;            /* it is all of them; 1 */
-/* NULL, or told of each line that is logged. */
+/* Called with each logged line; NULL: none. */
 extern void (*env_log)(enum plugin_log_level level, const char *text);
 
 #endif

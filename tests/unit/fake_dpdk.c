@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fake_dpdk.c - a libharp-dpdk.so without DPDK: ports in memory, for tests of what uses that library.
+ * fake_dpdk.c - a libharp-dpdk.so without DPDK: ports in memory, for tests of what uses that
+ * library.
  *
- * Devices are "fake0" to "fake7"; 0 and 1 are joined, 2 and 3, and so on. Arguments: "down" (so is the link, until
- * FAKE_DPDK_UP is in the environment), "rules" (it has flow rules), "full" (it has room for one rule), "narrow" (behind
- * it is a router that refuses IP packets of more than 1300 bytes, with an ICMP error). ARP,
- * neighbor discovery and ICMP come to queue 0, TCP and UDP to the queue of their rule, or else to (source port + destination
- * port) modulo queues. Of the driver's counters there are FAKE_DPDK_XSTATS (3; below 0: an error). One thread.
+ * Devices are "fake0" to "fake7"; 0 and 1 are joined, 2 and 3, and so on. Arguments: "down" (so is
+ * the link, until FAKE_DPDK_UP is in the environment), "rules" (it has flow rules), "full" (it has
+ * room for one rule), "narrow" (behind it is a router that refuses IP packets of more than 1300
+ * bytes, with an ICMP error). ARP, neighbor discovery and ICMP come to queue 0, TCP and UDP to the
+ * queue of their rule, or else to (source port + destination port) modulo queues. Of the driver's
+ * counters there are FAKE_DPDK_XSTATS (3; below 0: an error). With FAKE_DPDK_OLD in the environment
+ * it has another version. One thread.
  */
 #include <errno.h>
 #include <netinet/in.h>
@@ -14,8 +17,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/checksum.h"
 #include "dpdk/harp_dpdk.h"
+#include "packet.h"
 
 #define PORTS 8u
 #define QUEUES_MAX 4u
@@ -54,7 +57,7 @@ static bool port_up(const struct harp_dpdk_port *port)
 	return !port->down || getenv("FAKE_DPDK_UP");
 }
 
-/* ---- packets -------------------------------------------------------------------------------- */
+/* ---- packets --------------------------------------------------------------------------------- */
 
 static uint32_t port_queue(const struct harp_dpdk_port *port, const uint8_t *frame, size_t len)
 {
@@ -85,44 +88,33 @@ static void queue_put(struct fake_queue *q, const void *frame, size_t len)
 	memcpy(q->packets[at], frame, len);
 }
 
-/* RFC 1191 and RFC 8201: "too big", from whom the packet was for, with its first bytes. */
+/* RFC 1191 and RFC 8201: "too big" from the destination, with the first bytes of the packet. */
 static void router_refuse(struct harp_dpdk_port *port, const uint8_t *frame)
 {
 	const bool v4 = frame[12] == 8;
-	const size_t ip_bytes = v4 ? 20 : 40, quoted = ip_bytes + 8, icmp_bytes = 8 + quoted;
-	uint8_t answer[ETHERNET_BYTES + 96] = { 0 }, *ip = answer + ETHERNET_BYTES;
+	const uint32_t quoted = v4 ? 28 : 48;
+	const uint8_t proto = v4 ? IPPROTO_ICMP : IPPROTO_ICMPV6;
 	const uint8_t *refused = frame + ETHERNET_BYTES;
-	uint8_t *icmp = ip + ip_bytes;
-	uint32_t sum = 0;
-	uint16_t finished;
+	struct harp_addr src, dst;
+	uint8_t answer[ETHERNET_BYTES + 96] = { 0 }, *icmp;
+	uint16_t sum;
 
-	memcpy(answer, frame + 6, 6);
-	memcpy(answer + 6, frame, 6);
-	memcpy(answer + 12, frame + 12, 2);
-	if (v4)
-		memcpy(ip,
-		       (uint8_t[]){ 0x45, 0, 0, (uint8_t)(ip_bytes + icmp_bytes), 0, 0, 0, 0, 64,
-				    IPPROTO_ICMP },
-		       10);
-	else
-		memcpy(ip, (uint8_t[]){ 0x60, 0, 0, 0, 0, (uint8_t)icmp_bytes, IPPROTO_ICMPV6, 64 },
-		       8);
-	memcpy(ip + (v4 ? 12 : 8), refused + (v4 ? 16 : 24), v4 ? 4 : 16);
-	memcpy(ip + (v4 ? 16 : 24), refused + (v4 ? 12 : 8), v4 ? 4 : 16);
+	if (v4) {
+		src = harp_addr_v4(refused[16], refused[17], refused[18], refused[19]);
+		dst = harp_addr_v4(refused[12], refused[13], refused[14], refused[15]);
+	} else {
+		memcpy(src.bytes, refused + 24, 16);
+		memcpy(dst.bytes, refused + 8, 16);
+	}
+	icmp = answer + packet_headers(answer, frame + 6, frame, &src, &dst, proto, 8 + quoted);
 	icmp[0] = v4 ? 3 : 2;
 	icmp[1] = v4 ? 4 : 0;
-	icmp[6] = NARROW_BYTES >> 8;
-	icmp[7] = NARROW_BYTES & 0xff;
+	be16_store(icmp + 6, NARROW_BYTES);
 	memcpy(icmp + 8, refused, quoted);
-	if (v4) {
-		finished = csum_finish(csum_partial(ip, ip_bytes, 0));
-		memcpy(ip + 10, &finished, sizeof(finished));
-	} else {
-		sum = csum_partial(ip + 8, 32, htons((uint16_t)(icmp_bytes + IPPROTO_ICMPV6)));
-	}
-	finished = csum_finish(csum_partial(icmp, icmp_bytes, sum));
-	memcpy(icmp + 2, &finished, sizeof(finished));
-	queue_put(&port->queue[0], answer, ETHERNET_BYTES + ip_bytes + icmp_bytes);
+	sum = csum_finish(csum_partial(icmp, 8 + quoted,
+				       v4 ? 0 : ip_pseudo_sum(&src, &dst, proto, 8 + quoted)));
+	memcpy(icmp + 2, &sum, sizeof(sum));
+	queue_put(&port->queue[0], answer, (size_t)(icmp - answer) + 8 + quoted);
 }
 
 static int queue_send(void *ctx, const void *frame, size_t len)
@@ -154,7 +146,7 @@ static size_t queue_receive(void *ctx, void *buf, size_t cap)
 	return len;
 }
 
-/* ---- the library ---------------------------------------------------------------------------- */
+/* ---- the library ----------------------------------------------------------------------------- */
 
 static int fake_start(const struct harp_dpdk_eal_options *opt, char *why, size_t why_len)
 {
@@ -286,7 +278,7 @@ static int fake_port_xstats(const struct harp_dpdk_port *port, char (*names)[64]
 	return all;
 }
 
-/* Whoever closes a port whose rules or NICs live has forgotten something: that is seen at once. */
+/* Aborts if a flow rule is left. */
 static void fake_port_close(struct harp_dpdk_port *port)
 {
 	if (port->rule_count)
@@ -296,8 +288,7 @@ static void fake_port_close(struct harp_dpdk_port *port)
 
 const struct harp_dpdk_api *harp_dpdk_api(void)
 {
-	static const struct harp_dpdk_api api = {
-		.version = FAKE_VERSION,
+	static struct harp_dpdk_api api = {
 		.start = fake_start,
 		.port_open = fake_port_open,
 		.port_nic = fake_port_nic,
@@ -308,5 +299,6 @@ const struct harp_dpdk_api *harp_dpdk_api(void)
 		.port_close = fake_port_close,
 	};
 
+	api.version = getenv("FAKE_DPDK_OLD") ? 0 : HARP_DPDK_VERSION;
 	return &api;
 }

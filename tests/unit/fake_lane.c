@@ -95,7 +95,8 @@ static ssize_t fake_recv(struct lane *lane, void *dst, size_t len, unsigned unit
 			return lane->error;
 		return p->closed && !f->pair->frozen ? 0 : -EAGAIN;
 	}
-	/* A short view is not an end: there is no event for the rest, which a second call must find. */
+	/* A short view is not an end: there is no event for the rest, which a second call must
+	 * find. */
 	first = avail < p->capacity - p->begin ? avail : p->capacity - p->begin;
 	pieces[0] = (struct iovec){ p->bytes + p->begin, first };
 	pieces[1] = (struct iovec){ p->bytes, avail - first };

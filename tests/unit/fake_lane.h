@@ -2,8 +2,8 @@
 /*
  * fake_lane.h - two lanes joined in memory: small pipes, arbitrary fragments, events on edges only.
  *
- * It behaves like HARP's lane at its worst: sends and receives are cut anywhere, acknowledgements lag,
- * and an event comes once when something changed, never again.
+ * It behaves like HARP's lane at its worst: sends and receives are cut anywhere, acknowledgements
+ * lag, and an event comes once when something changed, never again.
  */
 #ifndef HARP_TESTS_FAKE_LANE_H
 #define HARP_TESTS_FAKE_LANE_H
@@ -18,7 +18,7 @@ struct fake_pipe {
 	bool closed;       /* FIN behind what is in it */
 	uint64_t written;
 	uint64_t flip_at; /* stream offset of a byte that is damaged on the way */
-	uint8_t flip;     /* with what; 0: none */
+	uint8_t flip;     /* XORed to that byte; 0: none */
 };
 
 struct fake_lane {
@@ -30,7 +30,7 @@ struct fake_lane {
 	bool event;  /* owed to the owner */
 	bool closed; /* by its owner */
 	bool aborted;
-	bool taken_is_done; /* done_bytes() as a kernel lane's: what the pipe has taken */
+	bool taken_is_done; /* done_bytes() counts bytes that the pipe has taken, like a kernel lane */
 	unsigned asked;     /* calls of info() */
 };
 
@@ -39,7 +39,7 @@ struct fake_pair {
 	struct rng rng;
 	struct fake_pipe pipes[2];
 	struct fake_lane lanes[2];
-	uint64_t rto_ns; /* what info() says of both ends */
+	uint64_t rto_ns; /* info() reports it for both ends */
 	bool frozen; /* the path is cut without an error: nothing arrives, nothing is acknowledged */
 };
 
@@ -48,11 +48,11 @@ void fake_pair_init(struct fake_pair *pair, uint64_t seed, size_t capacity);
 void fake_pair_free(struct fake_pair *pair);
 /* One turn: acknowledges some, delivers owed events, runs posted work. True: something happened. */
 bool fake_pair_turn(struct fake_pair *pair);
-/* Bytes out of nowhere into what lane reads. Returns how many fitted. */
+/* Inserts bytes that the lane will read. Returns how many fitted. */
 size_t fake_inject(struct fake_lane *lane, const void *bytes, size_t len);
 /* The other side's process died. */
 void fake_reset(struct fake_lane *lane);
-/* The connection breaks, for both sides, and what was on its way is lost. */
+/* The connection breaks on both sides, and bytes in flight are lost. */
 void fake_break(struct fake_pair *pair);
 
 #endif

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fds.h - how many descriptors this process has, and the end of a child, for tests that nothing leaks. */
+/* fds.h - counts open descriptors, passes some over a socket, waits for a child. */
 #ifndef HARP_TESTS_FDS_H
 #define HARP_TESTS_FDS_H
 
 #include <dirent.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 
 static inline unsigned fds_open(void)
@@ -25,6 +28,29 @@ static inline void waitpid_of(pid_t child, int *status)
 
 	if (waitpid(child, &word, 0) == child)
 		*status = WIFEXITED(word) ? WEXITSTATUS(word) : 1000 + WTERMSIG(word);
+}
+
+#define PASS_FDS_MAX 80u /* more than a job has room for */
+
+/* Sends a message that carries one descriptor several times. */
+static inline ssize_t pass_fds(int to, const void *bytes, size_t len, int passed, unsigned times)
+{
+	char control[CMSG_SPACE(PASS_FDS_MAX * sizeof(int))] = { 0 };
+	struct iovec piece = { .iov_base = (void *)(uintptr_t)bytes, .iov_len = len };
+	struct msghdr message = { .msg_iov = &piece, .msg_iovlen = 1 };
+	struct cmsghdr *rights;
+
+	if (times) {
+		message.msg_control = control;
+		message.msg_controllen = CMSG_SPACE(times * sizeof(int));
+		rights = CMSG_FIRSTHDR(&message);
+		rights->cmsg_level = SOL_SOCKET;
+		rights->cmsg_type = SCM_RIGHTS;
+		rights->cmsg_len = CMSG_LEN(times * sizeof(int));
+		for (unsigned i = 0; i < times; i++)
+			memcpy(CMSG_DATA(rights) + i * sizeof(int), &passed, sizeof(int));
+	}
+	return sendmsg(to, &message, MSG_NOSIGNAL);
 }
 
 #endif

@@ -40,7 +40,8 @@ static inline void packet_ipv4_seal(uint8_t *ip)
 	memcpy(ip + 10, &sum, 2);
 }
 
-/* Ethernet and IP header for payload_len bytes that the caller writes behind them: returns where. */
+/* Ethernet and IP header for payload_len bytes that the caller writes behind them: returns
+ * where. */
 static inline uint32_t packet_headers(uint8_t *p, const uint8_t dst_mac[6],
 				      const uint8_t src_mac[6], const struct harp_addr *src,
 				      const struct harp_addr *dst, uint8_t proto,

@@ -2,17 +2,17 @@
 /*
  * page_owner.c - a process with two stacks that publish: page_owner IFNAME LABEL CONNECTIONS.
  *
- * The stacks are on one wire in memory; IFNAME queue 0 and queue 1 are what they say they are. It obeys lines on
- * standard input and answers each with "ok":
- *	run N       N rounds: on each connection 1000 bytes go to the other side and are taken there
- *	lose PPM    the wire loses so many packets in a million from now on
- *	twice PPM   or delivers so many twice
- *	note TEXT   of queue 0's stack
- *	latency NS  a message of queue 0's took so long
- *	xstat NAME  queue 0's driver counts 7 by this name, besides what it counted already
- *	xstats N    and N things more, of names of their own
- *	tear        queue 0's page looks as if its owner had died while it wrote
- *	end         both stacks are gone; the pages stay until the input ends
+ * The stacks are on one wire in memory; they publish as queues 0 and 1 of IFNAME. It executes lines
+ * of standard input and answers each with "ok":
+ * 	run N       N rounds: on each connection 1000 bytes go to the other side and are taken there
+ * 	lose PPM    the wire loses so many packets in a million from now on
+ * 	twice PPM   or delivers so many twice
+ * 	note TEXT   of queue 0's stack
+ * 	latency NS  a message of queue 0's took so long
+ * 	xstat NAME  queue 0's driver counts 7 by this name, besides what counted already
+ * 	xstats N    and N things more, of names of their own
+ * 	tear        queue 0's page looks as if its owner had died while it wrote
+ * 	end         both stacks are gone; the pages stay until the input ends
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -9,7 +9,7 @@
 #ifndef HARP_TESTS_TCP_SACK_RIG_H
 #define HARP_TESTS_TCP_SACK_RIG_H
 
-#include "tcp_rig.h"
+#include "rig.h"
 
 #define MSS (rig.timestamps ? 1448u : 1460u)
 #define US 1000ull

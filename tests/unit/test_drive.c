@@ -1,77 +1,56 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* drive.c: threads that wait, threads that call, a guard, and an end in the middle of it. */
+/* test_drive.c - threads wait for and call the stacks of a drive, with and without its guard
+ * thread. argv[1]: the folder of the double of libharp-dpdk.so (fake_dpdk.c). */
 #include "../../harp/native/drive.h"
 
-#include <errno.h>
 #include <pthread.h>
-#include <stdlib.h>
 
-#include "check.h"
+#include "dpdk_rig.h"
+#include "net_rig.h"
 
 #define PAIRS 3u
-#define BYTES (256u << 10)
-#define MS UINT64_C(1000000)
 
-struct world {
-	struct harp_wire *wire;
-	struct harp_stack *stacks[2];
-	struct drive *drive;
-	struct harp_listener *listener;
-};
+static struct drive *drive; /* of both stacks */
 
-/* One direction of one connection: what a try function moves. */
+/* One direction of one connection, moved by a try function. */
 struct mover {
-	struct world *world;
 	struct harp_conn *conn;
 	size_t done;
 	int rc;
 	bool wrong;
 };
 
-static void world_make(struct world *w, bool guard)
+static void drive_make(bool guard)
 {
-	const struct harp_wire_options wire = { .size = sizeof(wire), .strict = 1 };
 	const struct drive_options opt = { .spin_ns = 20000, .guard = guard };
 	struct drive_member members[2] = { { 0 } };
 
-	CHECK_EQ(harp_wire_create(&w->wire, &wire), 0);
+	net_open((struct how){ .wire = { .strict = 1 }, .stack = { .now_ns = drive_now_ns() } });
 	for (unsigned i = 0; i < 2; i++) {
-		const struct harp_stack_options stack = {
-			.size = sizeof(stack),
-			.seed = i + 1,
-			.now_ns = drive_now_ns(),
-		};
-		struct harp_addr addr = harp_addr_v4(10, 0, 0, (uint8_t)(i + 1));
-
-		CHECK_EQ(harp_stack_create(&w->stacks[i], harp_wire_port(w->wire, i), &stack), 0);
-		CHECK_EQ(harp_stack_address_add(w->stacks[i], &addr, 24), 0);
-		members[i].stack = w->stacks[i];
-		members[i].nic = harp_wire_port(w->wire, i);
+		members[i].stack = net.stack[i];
+		members[i].nic = net.tap[i].inner;
 	}
-	CHECK_EQ(drive_create(&w->drive, members, 2, &opt), 0);
-	drive_enter(w->drive);
-	drive_advance(w->drive);
-	CHECK_EQ(harp_tcp_listen(w->stacks[1], &(struct harp_endpoint){ .port = 7000 }, NULL,
-				 &w->listener),
-		 0);
-	drive_leave(w->drive);
+	CHECK_EQ(drive_create(&drive, members, 2, &opt), 0);
+	drive_enter(drive);
+	drive_advance(drive);
+	net_listen(0);
+	drive_leave(drive);
 }
 
-static void world_end(struct world *w)
+static void drive_end(void)
 {
-	drive_stop(w->drive);
-	drive_stop(w->drive);
-	CHECK(drive_stopped(w->drive));
-	drive_free(w->drive);
-	for (unsigned i = 0; i < 2; i++)
-		harp_stack_destroy(w->stacks[i]);
-	harp_wire_destroy(w->wire);
+	drive_stop(drive);
+	drive_stop(drive);
+	CHECK(drive_stopped(drive));
+	drive_free(drive);
+	net.now_ns = drive_now_ns();
+	net_close();
 }
 
 static int try_accept(void *ctx)
 {
 	struct mover *m = ctx;
-	int rc = harp_tcp_accept(m->world->listener, &m->conn);
+	int rc = harp_tcp_accept(net.listener, &m->conn);
 
 	return rc == -EAGAIN ? 0 : rc ? rc : 1;
 }
@@ -119,13 +98,13 @@ static int try_receive(void *ctx)
 static void *run_sender(void *arg)
 {
 	struct mover *m = arg;
-	const struct harp_endpoint to = { .addr = harp_addr_v4(10, 0, 0, 2), .port = 7000 };
+	const struct harp_endpoint to = { .addr = net_addr(false, 1), .port = NET_PORT };
 
-	drive_enter(m->world->drive);
-	m->rc = harp_tcp_connect(m->world->stacks[0], NULL, &to, NULL, &m->conn);
-	drive_leave(m->world->drive);
+	drive_enter(drive);
+	m->rc = harp_tcp_connect(net.stack[0], NULL, &to, NULL, &m->conn);
+	drive_leave(drive);
 	if (!m->rc)
-		m->rc = drive_wait(m->world->drive, try_send, m, DRIVE_FOREVER);
+		m->rc = drive_wait(drive, try_send, m, DRIVE_FOREVER);
 	return NULL;
 }
 
@@ -133,38 +112,37 @@ static void *run_receiver(void *arg)
 {
 	struct mover *m = arg;
 
-	m->rc = drive_wait(m->world->drive, try_accept, m, DRIVE_FOREVER);
+	m->rc = drive_wait(drive, try_accept, m, DRIVE_FOREVER);
 	if (m->rc == 1)
-		m->rc = drive_wait(m->world->drive, try_receive, m, DRIVE_FOREVER);
+		m->rc = drive_wait(drive, try_receive, m, DRIVE_FOREVER);
 	return NULL;
 }
 
-/* Senders, receivers, and this thread, which checks: every byte arrives, and no thread is left waiting. */
+/* Senders, receivers, and this thread, which checks: every byte arrives, and no thread is left
+ * waiting. */
 static void test_threads_share_a_drive(bool guard)
 {
-	struct world w;
 	struct mover movers[2 * PAIRS] = { { 0 } };
 	pthread_t threads[2 * PAIRS];
 	uint64_t polls = 0, before;
 
-	world_make(&w, guard);
+	drive_make(guard);
 	for (unsigned i = 0; i < 2 * PAIRS; i++) {
-		movers[i].world = &w;
 		CHECK_EQ(pthread_create(&threads[i], NULL, i % 2 ? run_receiver : run_sender,
 					&movers[i]),
 			 0);
 	}
 	for (unsigned i = 0; i < 1000; i++) {
 		before = polls;
-		drive_enter(w.drive);
-		CHECK(drive_inside(w.drive));
-		drive_enter(w.drive);
-		CHECK_EQ(harp_stack_stat(w.stacks[0], "polls", &polls), 0);
+		drive_enter(drive);
+		CHECK(drive_inside(drive));
+		drive_enter(drive);
+		CHECK_EQ(harp_stack_stat(net.stack[0], "polls", &polls), 0);
 		CHECK(polls >= before);
-		drive_leave(w.drive);
-		CHECK_EQ(drive_wait(w.drive, try_accept, &movers[1], DRIVE_FOREVER), -EDEADLK);
-		drive_leave(w.drive);
-		CHECK(!drive_inside(w.drive));
+		drive_leave(drive);
+		CHECK_EQ(drive_wait(drive, try_accept, &movers[1], DRIVE_FOREVER), -EDEADLK);
+		drive_leave(drive);
+		CHECK(!drive_inside(drive));
 	}
 	for (unsigned i = 0; i < 2 * PAIRS; i++) {
 		CHECK_EQ(pthread_join(threads[i], NULL), 0);
@@ -172,59 +150,54 @@ static void test_threads_share_a_drive(bool guard)
 		CHECK_EQ(movers[i].done, BYTES);
 		CHECK(!movers[i].wrong);
 	}
-	world_end(&w);
+	drive_end();
 }
 
-static void threads_share_a_guarded_drive(void)
+TEST(threads_share_a_guarded_drive)
 {
 	test_threads_share_a_drive(true);
 }
 
-static void threads_share_a_drive_without_guard(void)
+TEST(threads_share_a_drive_without_guard)
 {
 	test_threads_share_a_drive(false);
 }
 
-static void a_wait_ends_in_time(void)
+TEST(a_wait_ends_in_time)
 {
-	struct world w;
-	struct mover m = { .world = &w };
+	struct mover m = { 0 };
 	uint64_t start;
 
-	world_make(&w, true);
+	drive_make(true);
 	start = drive_now_ns();
-	CHECK_EQ(drive_wait(w.drive, try_accept, &m, start + 20 * MS), -ETIMEDOUT);
+	CHECK_EQ(drive_wait(drive, try_accept, &m, start + 20 * MS), -ETIMEDOUT);
 	CHECK(drive_now_ns() >= start + 20 * MS);
-	CHECK_EQ(drive_wait(w.drive, try_accept, &m, 0), -ETIMEDOUT);
-	world_end(&w);
+	CHECK_EQ(drive_wait(drive, try_accept, &m, 0), -ETIMEDOUT);
+	drive_end();
 }
 
-/* Waits return when the drive is stopped, and later calls do not wait. */
-static void a_stop_ends_every_wait(void)
+TEST(a_stop_ends_every_wait)
 {
-	struct world w;
 	struct mover movers[PAIRS] = { { 0 } };
 	pthread_t threads[PAIRS];
 
-	world_make(&w, true);
+	drive_make(true);
 	for (unsigned i = 0; i < PAIRS; i++) {
-		movers[i].world = &w;
 		CHECK_EQ(pthread_create(&threads[i], NULL, run_receiver, &movers[i]), 0);
 	}
-	drive_stop(w.drive);
+	drive_stop(drive);
 	for (unsigned i = 0; i < PAIRS; i++) {
 		CHECK_EQ(pthread_join(threads[i], NULL), 0);
 		CHECK_EQ(movers[i].rc, -ECANCELED);
 	}
-	CHECK_EQ(drive_wait(w.drive, try_accept, &movers[0], DRIVE_FOREVER), -ECANCELED);
-	world_end(&w);
+	CHECK_EQ(drive_wait(drive, try_accept, &movers[0], DRIVE_FOREVER), -ECANCELED);
+	drive_end();
 }
 
-static void nonsense_is_refused(void)
+TEST(invalid_members_are_refused)
 {
 	struct drive_member members[DRIVE_MEMBERS_MAX + 1] = { { 0 } };
 	const struct drive_options opt = { 0 };
-	struct drive *drive;
 
 	CHECK_EQ(drive_create(&drive, members, 0, &opt), -EINVAL);
 	CHECK_EQ(drive_create(&drive, members, DRIVE_MEMBERS_MAX + 1, &opt), -EINVAL);
@@ -232,12 +205,38 @@ static void nonsense_is_refused(void)
 	drive_free(NULL);
 }
 
-int main(void)
+static int never(void *ctx)
 {
-	threads_share_a_guarded_drive();
-	threads_share_a_drive_without_guard();
-	a_wait_ends_in_time();
-	a_stop_ends_every_wait();
-	nonsense_is_refused();
+	return 0;
+}
+
+/* A wait on a NIC without interrupts polls every 50 us first, later every millisecond. */
+TEST(a_nic_without_interrupts_is_polled_less_and_less_often)
+{
+	const struct drive_options opt = { .spin_ns = 0 };
+	struct harp_instance *instance = open_queue("dpdk:fake0;ip=10.0.0.1/24", 0);
+	struct drive_member member = { .stack = harp_instance_stack(instance),
+				       .nic = harp_instance_nic(instance),
+				       .instance = instance };
+	uint64_t polls;
+
+	CHECK_EQ(harp_instance_fd(instance), -1);
+	CHECK_EQ(drive_create(&drive, &member, 1, &opt), 0);
+	polls = stat_of(instance, "polls");
+	CHECK_EQ(drive_wait(drive, never, NULL, drive_now_ns() + 300 * MS), -ETIMEDOUT);
+	polls = stat_of(instance, "polls") - polls;
+	CHECK(polls > 1 && polls < 600); /* 6000 at 50 us each */
+	drive_stop(drive);
+	drive_free(drive);
+	harp_instance_close(instance);
+}
+
+int main(int argc, char **argv)
+{
+	if (argc != 2)
+		return 1;
+	lib_dir = argv[1];
+	setenv("FAKE_DPDK_UP", "1", 1);
+	check_run();
 	return check_done();
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_netwatch.c - what harpd reports to a job of another network namespace: in time, without waiting, and from a harpd
- * that dies, lies or comes back. harpd is a socket of this process.
+ * test_netwatch.c - a job of another network namespace follows harpd's reports: it never waits for
+ * them, and harpd may die, restart, or send invalid messages. harpd is a socket of this process.
  */
 #include "host/netwatch.h"
 
@@ -17,7 +17,6 @@
 #include "fds.h"
 #include "host/daemon.h"
 #include "lease_messages.h"
-#include "pass_fds.h"
 
 #define LEASE_ID 77u
 #define SECOND UINT64_C(1000000000)
@@ -27,7 +26,7 @@ static char why[512];
 static int listener = -1, connection = -1;
 static const struct harp_lease_leased leased = { .lease_id = LEASE_ID };
 
-/* ---- harpd ---------------------------------------------------------------------------------- */
+/* ---- harpd ----------------------------------------------------------------------------------- */
 
 static void harpd_die(void)
 {
@@ -67,7 +66,7 @@ static uint32_t harpd_hears(uint16_t type, void *message, size_t bytes)
 }
 
 /* HELLO and WATCH come together, and are answered one after the other. */
-static void harpd_accept(bool answers)
+static void harpd_accept(void)
 {
 	struct harp_lease_hello hello;
 	struct harp_lease_watch watch;
@@ -77,17 +76,15 @@ static void harpd_accept(bool answers)
 	connection = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
 	CHECK(connection >= 0);
 	serial = harpd_hears(HARP_LEASE_HELLO, &hello, sizeof(hello));
-	if (answers)
-		harpd_say(connection, &welcome, sizeof(welcome), HARP_LEASE_WELCOME, serial);
+	harpd_say(connection, &welcome, sizeof(welcome), HARP_LEASE_WELCOME, serial);
 	serial = harpd_hears(HARP_LEASE_WATCH, &watch, sizeof(watch));
 	CHECK_EQ(watch.lease_id, LEASE_ID);
-	if (answers)
-		harpd_network(serial, 1500);
+	harpd_network(serial, 1500);
 }
 
 static void *harpd_serves(void *arg)
 {
-	harpd_accept(true);
+	harpd_accept();
 	return NULL;
 }
 
@@ -103,7 +100,7 @@ static void *harpd_refuses(void *arg)
 	return NULL;
 }
 
-/* ---- the job -------------------------------------------------------------------------------- */
+/* ---- the job --------------------------------------------------------------------------------- */
 
 struct received {
 	unsigned networks, neighbors;
@@ -127,21 +124,32 @@ static void count_message(void *ctx, const struct harp_lease_header *header)
 	}
 }
 
-static struct netwatch *opened(struct received *received)
+static struct received received;
+static struct netwatch *watch;
+
+static void watch_open(void)
 {
 	struct why reason = { .text = why, .size = sizeof(why), .subject = "here" };
-	struct netwatch *watch;
 	pthread_t thread;
 
-	memset(received, 0, sizeof(*received));
+	memset(&received, 0, sizeof(received));
 	listener = lease_listen(path, SOCK_SEQPACKET);
 	CHECK_EQ(pthread_create(&thread, NULL, harpd_serves, NULL), 0);
-	CHECK_EQ(netwatch_open(&watch, path, &leased, count_message, received, &reason), 0);
+	CHECK_EQ(netwatch_open(&watch, path, &leased, count_message, &received, &reason), 0);
 	pthread_join(thread, NULL);
-	return watch;
 }
 
-static bool readable(const struct netwatch *watch)
+static void watch_close(void)
+{
+	netwatch_close(watch);
+	watch = NULL;
+	harpd_die();
+}
+
+BEFORE_EACH(watch_open())
+AFTER_EACH(watch_close())
+
+static bool readable(void)
 {
 	struct pollfd fd = { .fd = watch->fd, .events = POLLIN };
 
@@ -151,35 +159,29 @@ static bool readable(const struct netwatch *watch)
 TEST(network_and_neighbor_changes_are_received)
 {
 	struct harp_lease_neighbors message = { .count = 1 };
-	struct received received;
-	struct netwatch *watch = opened(&received);
 
 	CHECK_EQ(received.networks, 1);
 	CHECK(received.serial != 0);
-	CHECK(!readable(watch));
+	CHECK(!readable());
 	CHECK_EQ(netwatch_events(watch, 0, count_message, &received), 0);
 	harpd_network(0, 9000);
 	message.all[0].addr = harp_addr_v4(10, 0, 0, 2);
 	message.all[0].flags = HARP_LEASE_NEIGHBOR_KNOWN;
 	harpd_say(connection, &message, offsetof(struct harp_lease_neighbors, all[1]),
 		  HARP_LEASE_NEIGHBORS, 0);
-	CHECK(readable(watch));
+	CHECK(readable());
 	CHECK_EQ(netwatch_events(watch, 0, count_message, &received), 0);
 	CHECK_EQ(received.networks, 2);
 	CHECK_EQ(received.mtu_bytes, 9000);
 	CHECK_EQ(received.neighbors, 1);
 	CHECK_EQ(received.last.addr.bytes[15], 2);
-	CHECK(!readable(watch));
-	netwatch_close(watch);
-	harpd_die();
+	CHECK(!readable());
 }
 
 TEST(neighbor_requests_never_wait)
 {
 	struct harp_lease_neighbors message = { .count = 2 }, got;
 	const size_t bytes = offsetof(struct harp_lease_neighbors, all[2]);
-	struct received received;
-	struct netwatch *watch = opened(&received);
 	unsigned sent = 0;
 
 	message.all[1].flags = HARP_LEASE_NEIGHBOR_WANTED;
@@ -192,39 +194,33 @@ TEST(neighbor_requests_never_wait)
 	while (netwatch_neighbors(watch, &message) == 0)
 		CHECK(sent++ < 100000);
 	CHECK_EQ(netwatch_neighbors(watch, &message), -EAGAIN);
-	netwatch_close(watch);
-	harpd_die();
 }
 
 /* It stays lost until harpd is back; it is tried once a second at most, without a wake-up. */
 TEST(a_restarted_harpd_is_found_again)
 {
 	struct harp_lease_neighbors message = { .count = 1 };
-	struct received received;
-	struct netwatch *watch = opened(&received);
 
 	harpd_die();
-	CHECK(readable(watch));
+	CHECK(readable());
 	CHECK_EQ(netwatch_events(watch, 5 * SECOND, count_message, &received), -ENOTCONN);
 	CHECK(strstr(watch->why, "the connection ended") != NULL);
-	CHECK(!readable(watch));
+	CHECK(!readable());
 	CHECK_EQ(netwatch_neighbors(watch, &message), -ENOTCONN);
 	CHECK_EQ(netwatch_events(watch, 6 * SECOND, count_message, &received), -ENOTCONN);
 	CHECK(strstr(watch->why, "no such socket") != NULL);
 	listener = lease_listen(path, SOCK_SEQPACKET);
 	CHECK_EQ(netwatch_events(watch, 7 * SECOND - 1, count_message, &received), -ENOTCONN);
 	CHECK_EQ(netwatch_events(watch, 7 * SECOND, count_message, &received), 0);
-	harpd_accept(true);
-	CHECK(readable(watch));
+	harpd_accept();
+	CHECK(readable());
 	CHECK_EQ(netwatch_events(watch, 7 * SECOND, count_message, &received), 0);
 	CHECK_EQ(received.networks, 2);
 	CHECK(received.serial != 0);
 	CHECK_EQ(netwatch_neighbors(watch, &message), 0);
-	netwatch_close(watch);
-	harpd_die();
 }
 
-/* ---- nonsense ------------------------------------------------------------------------------- */
+/* ---- nonsense -------------------------------------------------------------------------------- */
 
 static union {
 	struct harp_lease_header header;
@@ -245,8 +241,6 @@ static void lie_network(void)
 /* The connection ends, the descriptors that came with the message are closed, the job goes on. */
 static void refuses(size_t bytes, uint16_t type, const char *words, int line)
 {
-	struct received received;
-	struct netwatch *watch = opened(&received);
 	unsigned before = fds_open();
 
 	lie.header = lease_header(type, bytes, 0);
@@ -256,52 +250,47 @@ static void refuses(size_t bytes, uint16_t type, const char *words, int line)
 	CHECK_EQ(received.networks, 1);
 	if (!strstr(watch->why, words)) {
 		fprintf(stderr, "%d: \"%s\" instead of \"%s\"\n", line, watch->why, words);
-		check_failures++;
+		check_failed();
 	}
-	netwatch_close(watch);
-	harpd_die();
+	watch_close();
+	watch_open();
 }
 
-#define REFUSES(bytes, type, words) refuses(bytes, type, words, __LINE__)
+/* A NETWORK that is valid but for `change`. */
+#define REFUSES_NETWORK(change)                                                                    \
+	do {                                                                                       \
+		lie_network();                                                                     \
+		change;                                                                            \
+		refuses(sizeof(lie.network), HARP_LEASE_NETWORK, "type 12 is invalid", __LINE__);  \
+	} while (0)
 
 TEST(invalid_messages_end_the_connection)
 {
-	const size_t all = sizeof(lie.network);
-
 	lie_network();
-	REFUSES(8, HARP_LEASE_NETWORK, "is not harpd");
-	REFUSES(all - 1, HARP_LEASE_NETWORK, "type 12 is invalid");
-	lie.network.tables.address_count = HARP_LEASE_ADDRESSES_MAX + 1;
-	REFUSES(all, HARP_LEASE_NETWORK, "type 12 is invalid");
-	lie_network();
-	lie.network.tables.route_count = HARP_LEASE_ROUTES_MAX + 1;
-	REFUSES(all, HARP_LEASE_NETWORK, "type 12 is invalid");
-	lie_network();
-	lie.network.tables.routes[0].prefix_len = 33;
-	REFUSES(all, HARP_LEASE_NETWORK, "type 12 is invalid");
-	lie_network();
-	lie.network.tables.routes[0].has_gateway = 1; /* of IPv6 */
-	REFUSES(all, HARP_LEASE_NETWORK, "type 12 is invalid");
-	lie_network();
-	lie.network.link = 3;
-	REFUSES(all, HARP_LEASE_NETWORK, "type 12 is invalid");
+	refuses(8, HARP_LEASE_NETWORK, "is not harpd", __LINE__);
+	refuses(sizeof(lie.network) - 1, HARP_LEASE_NETWORK, "type 12 is invalid", __LINE__);
+	REFUSES_NETWORK(lie.network.tables.address_count = HARP_LEASE_ADDRESSES_MAX + 1);
+	REFUSES_NETWORK(lie.network.tables.route_count = HARP_LEASE_ROUTES_MAX + 1);
+	REFUSES_NETWORK(lie.network.tables.routes[0].prefix_len = 33);
+	REFUSES_NETWORK(lie.network.tables.routes[0].has_gateway = 1); /* of IPv6 */
+	REFUSES_NETWORK(lie.network.link = 3);
 	memset(&lie, 0, sizeof(lie));
 	lie.neighbors.count = HARP_LEASE_NEIGHBORS_MAX + 1;
-	REFUSES(sizeof(lie.neighbors), HARP_LEASE_NEIGHBORS, "type 13 is invalid");
+	refuses(sizeof(lie.neighbors), HARP_LEASE_NEIGHBORS, "type 13 is invalid", __LINE__);
 	lie.neighbors.count = 2;
-	REFUSES(offsetof(struct harp_lease_neighbors, all[1]), HARP_LEASE_NEIGHBORS, "invalid");
-	REFUSES(sizeof(lie.header), HARP_LEASE_LEASED, "type 4 is invalid");
+	refuses(offsetof(struct harp_lease_neighbors, all[1]), HARP_LEASE_NEIGHBORS, "invalid",
+		__LINE__);
+	refuses(sizeof(lie.header), HARP_LEASE_LEASED, "type 4 is invalid", __LINE__);
 	memset(&lie, 0, sizeof(lie));
 	lie.refused.error = ENOENT;
 	strcpy(lie.refused.why, "the lease is over");
-	REFUSES(sizeof(lie.refused), HARP_LEASE_REFUSED, "harpd refuses: the lease is over");
+	refuses(sizeof(lie.refused), HARP_LEASE_REFUSED, "harpd refuses: the lease is over",
+		__LINE__);
 }
 
-/* Whatever is right passes by: also what was not asked for in this connection. */
+/* A valid message is accepted; descriptors that came with it are closed. */
 TEST(unexpected_descriptors_are_closed)
 {
-	struct received received;
-	struct netwatch *watch = opened(&received);
 	unsigned before = fds_open();
 
 	lie_network();
@@ -310,18 +299,16 @@ TEST(unexpected_descriptors_are_closed)
 		 sizeof(lie.network));
 	CHECK_EQ(netwatch_events(watch, 0, count_message, &received), 0);
 	CHECK_EQ(fds_open(), before);
-	netwatch_close(watch);
-	harpd_die();
 }
 
 TEST(a_failed_open_gives_the_reason)
 {
 	struct why reason = { .text = why, .size = sizeof(why), .subject = "here" };
-	unsigned before = fds_open();
-	struct netwatch *watch;
-	struct received received;
+	unsigned before;
 	pthread_t thread;
 
+	watch_close();
+	before = fds_open();
 	CHECK_EQ(netwatch_open(&watch, path, &leased, count_message, &received, &reason), -ENOENT);
 	CHECK(!watch);
 	CHECK(strncmp(why, "here: no such socket", 20) == 0);
@@ -335,7 +322,7 @@ TEST(a_failed_open_gives_the_reason)
 	CHECK_EQ(fds_open(), before);
 }
 
-/* ---- routes --------------------------------------------------------------------------------- */
+/* ---- routes ---------------------------------------------------------------------------------- */
 
 struct route_script {
 	int error;
@@ -367,8 +354,7 @@ static void *harpd_routes(void *arg)
 	return NULL;
 }
 
-static int route(struct netwatch *watch, uint8_t last, struct route_script *script,
-		 struct harp_host_route *out)
+static int route(uint8_t last, struct route_script *script, struct harp_host_route *out)
 {
 	struct harp_addr dst = harp_addr_v4(10, 0, 0, last);
 	pthread_t thread;
@@ -382,50 +368,44 @@ static int route(struct netwatch *watch, uint8_t last, struct route_script *scri
 	return rc;
 }
 
-/* An answer is kept: for a while at all, and for as long as no harpd is there. */
+/* An answer is cached for a while, and for as long as harpd does not answer. */
 TEST(routes_are_cached_while_harpd_is_away)
 {
-	struct received received;
-	struct netwatch *watch = opened(&received);
 	struct route_script script = { .mtu_bytes = 1400 };
 	struct harp_host_route out;
 
-	CHECK_EQ(route(watch, 1, &script, &out), 0);
+	CHECK_EQ(route(1, &script, &out), 0);
 	CHECK_EQ(out.mtu_bytes, 1400);
 	CHECK_EQ(out.ifindex, 7);
 	CHECK_STR(out.ifname, "eth1?[31m");
-	CHECK_EQ(route(watch, 1, NULL, &out), 0); /* without a request */
+	CHECK_EQ(route(1, NULL, &out), 0); /* without a request */
 	watch->routes[0].fresh_ns = 0;
 	script.error = ENETUNREACH;
-	CHECK_EQ(route(watch, 1, &script, &out), -ENETUNREACH);
+	CHECK_EQ(route(1, &script, &out), -ENETUNREACH);
 	CHECK_EQ(out.mtu_bytes, 0);
 	script = (struct route_script){ .mtu_bytes = 1300 };
 	watch->routes[0].fresh_ns = 0;
-	CHECK_EQ(route(watch, 1, &script, &out), 0);
+	CHECK_EQ(route(1, &script, &out), 0);
 	harpd_die();
 	watch->routes[0].fresh_ns = 0;
-	CHECK_EQ(route(watch, 1, NULL, &out), 0);
+	CHECK_EQ(route(1, NULL, &out), 0);
 	CHECK_EQ(out.mtu_bytes, 1300);
-	CHECK_EQ(route(watch, 2, NULL, &out), -ENOENT);
+	CHECK_EQ(route(2, NULL, &out), -ENOENT);
 	CHECK_EQ(watch->route_count, 1);
-	netwatch_close(watch);
 }
 
 TEST(the_oldest_route_is_replaced)
 {
-	struct received received;
-	struct netwatch *watch = opened(&received);
 	struct route_script script = { .mtu_bytes = 1400 };
 	struct harp_host_route out;
 
 	for (unsigned i = 0; i < NETWATCH_ROUTES_MAX + 3; i++)
-		CHECK_EQ(route(watch, (uint8_t)i, &script, &out), 0);
+		CHECK_EQ(route((uint8_t)i, &script, &out), 0);
 	CHECK_EQ(watch->route_count, NETWATCH_ROUTES_MAX);
-	CHECK_EQ(route(watch, NETWATCH_ROUTES_MAX + 2, NULL, &out), 0);
-	CHECK_EQ(route(watch, 3, NULL, &out), 0);
+	CHECK_EQ(route(NETWATCH_ROUTES_MAX + 2, NULL, &out), 0);
+	CHECK_EQ(route(3, NULL, &out), 0);
 	harpd_die();
-	CHECK_EQ(route(watch, 0, NULL, &out), -ENOENT); /* the oldest made room */
-	netwatch_close(watch);
+	CHECK_EQ(route(0, NULL, &out), -ENOENT); /* the oldest made room */
 }
 
 int main(void)

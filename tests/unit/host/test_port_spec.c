@@ -1,12 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_port_spec.c - a DPDK port's text: what is read, what is refused in which words, and back. */
+/*
+ * test_port_spec.c - the text of a DPDK port: parsed, refused with a reason, formatted. A port that
+ * carries the default route is refused unless its text allows it: in a network namespace whose default
+ * route leaves by lo, with PCI devices in a folder of the test.
+ */
 #include <errno.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "check.h"
 #include "harp_host.h"
+#include "host/dpdk_take.h"
 
 static struct harp_port_spec parse(const char *text)
 {
@@ -78,7 +86,7 @@ TEST(a_long_device_gives_a_short_name)
 	CHECK_STR(spec.name, "a_device_with_a");
 }
 
-/* Refused, with what the line must say. */
+/* The text is refused, and the reason contains these words. */
 static void refused(const char *text, const char *words)
 {
 	struct harp_port_spec spec, zero = { .queues = 1 };
@@ -163,7 +171,6 @@ TEST(invalid_texts_are_refused)
 		refused(cases[i][0], cases[i][1]);
 }
 
-/* Tables of the most there may be, and one more. */
 TEST(tables_are_bounded)
 {
 	char text[HARP_PORT_TEXT_MAX], back[HARP_PORT_TEXT_MAX];
@@ -192,7 +199,6 @@ TEST(tables_are_bounded)
 	refused(text, "a port has at most 32 routes");
 }
 
-/* The longest device goes in and out; longer texts are refused unread. */
 TEST(lengths_are_bounded)
 {
 	static char text[HARP_PORT_TEXT_MAX + 64], back[HARP_PORT_TEXT_MAX];
@@ -206,4 +212,90 @@ TEST(lengths_are_bounded)
 	refused(text, "a device of 1 to 511 bytes");
 	memset(text, 'd', HARP_PORT_TEXT_MAX);
 	refused(text, "the text has more than 8191 bytes");
+}
+
+/* ---- ports of the default route -------------------------------------------------------------- */
+
+static char folder[] = "/tmp/harp-test-take-XXXXXX";
+static char why[512];
+static bool in_namespace; /* of our own, which needs root */
+
+/* A PCI device with that interface; NULL: bound to vfio-pci. */
+static void pci(const char *address, const char *ifname)
+{
+	char path[256];
+
+	snprintf(path, sizeof(path), "%s/%s", folder, address);
+	CHECK_EQ(mkdir(path, 0755), 0);
+	if (!ifname)
+		return;
+	snprintf(path, sizeof(path), "%s/%s/net", folder, address);
+	CHECK_EQ(mkdir(path, 0755), 0);
+	snprintf(path, sizeof(path), "%s/%s/net/%s", folder, address, ifname);
+	CHECK_EQ(mkdir(path, 0755), 0);
+}
+
+static int take(const char *text)
+{
+	struct harp_port_spec spec;
+
+	CHECK_EQ(harp_port_spec_parse(text, &spec, why, sizeof(why)), 0);
+	strcpy(why, "as before");
+	return dpdk_take_check_at(&spec, folder, why, sizeof(why));
+}
+
+TEST(a_pci_port_of_the_default_route_is_refused)
+{
+	if (!in_namespace)
+		return;
+	CHECK_EQ(take("0000:00:06.0,txq_inline=64;ip=10.0.0.1/8"), -EBUSY);
+	CHECK(!strncmp(why, "0000:00:06.0: ", 14));
+	CHECK(strstr(why, "interface lo") && strstr(why, "take=default-route"));
+	CHECK_EQ(take("00:06.0;name=a"), -EBUSY);
+	CHECK_EQ(take("0000:00:06.0;take=default-route"), 0);
+	CHECK_STR(why, "");
+	CHECK_EQ(take("0000:00:07.0"), 0); /* another interface */
+	CHECK_EQ(take("0000:00:08.0"), 0); /* bound to vfio-pci */
+	CHECK_EQ(take("0000:00:09.0"), 0); /* not there: DPDK says it better */
+	CHECK_EQ(take("0000:00:06.00;name=a"), -EBUSY);
+}
+
+TEST(a_virtual_port_of_the_default_route_is_refused)
+{
+	if (!in_namespace)
+		return;
+	CHECK_EQ(take("net_af_packet0,iface=lo"), -EBUSY);
+	CHECK(!strncmp(why, "net_af_packet0: ", 16));
+	CHECK_EQ(take("net_af_xdp1,start_queue=0,iface=lo,queue_count=1"), -EBUSY);
+	CHECK_EQ(take("net_pcap0,rx_iface=lo"), -EBUSY);
+	CHECK_EQ(take("net_tap0,iface=dtap0,remote=lo"), -EBUSY);
+	CHECK_EQ(take("net_af_packet0,iface=lo;take=default-route"), 0);
+	CHECK_EQ(take("net_af_packet0,iface=nosuch0"), 0);
+	CHECK_EQ(take("net_af_packet0,iface=lo0123456789abcdef"), 0);
+	CHECK_EQ(take("net_memif0,role=client,id=0,socket=/run/lo"), 0);
+	CHECK_EQ(take("net_pcap0,rx_pcap=lo,,=,iface"), 0);
+}
+
+int main(void)
+{
+	char command[64];
+
+	in_namespace = unshare(CLONE_NEWNET) == 0;
+	if (in_namespace) {
+		CHECK(mkdtemp(folder) != NULL);
+		pci("0000:00:06.0", "lo");
+		pci("0000:00:07.0", "eth9");
+		pci("0000:00:08.0", NULL);
+		CHECK_EQ(take("0000:00:06.0"), 0); /* no default route yet */
+		CHECK_EQ(system("ip link set lo up && ip route add default dev lo"), 0);
+	}
+	check_run();
+	if (in_namespace) {
+		CHECK_EQ(system("ip route del default dev lo && ip -6 route add default dev lo"),
+			 0);
+		CHECK_EQ(take("0000:00:06.0"), -EBUSY);
+		snprintf(command, sizeof(command), "rm -r %s", folder);
+		CHECK_EQ(system(command), 0);
+	}
+	return check_done();
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_registry.c - a registry is made once, by the first thread, and again in a forked child, whatever
- * another thread of the parent was doing. */
+/* test_registry.c - a registry is made once, by the first thread, and again in a forked child,
+ * whatever another thread of the parent was doing. */
 #include "host/registry.h"
 
 #include <sys/wait.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_rss.c - the Toeplitz hash by its published vectors; what drivers and operators say of RSS. */
+/* test_rss.c - the Toeplitz hash by its published vectors; the RSS rules that drivers report and
+ * operators set. */
 #include <errno.h>
 #include <linux/ethtool.h>
 
@@ -57,7 +58,8 @@ TEST(the_hash_of_addresses_is_as_published)
 	}
 }
 
-/* A table in which each entry is its own number tells the hash's low bits; 512 and 509 entries tell more. */
+/* A table whose entries are their own indices shows the hash modulo its size; several sizes show
+ * more bits. */
 TEST(the_hash_of_ports_is_as_published)
 {
 	static const uint32_t sizes[] = { 512, 509, 503, 128, 1 };
@@ -87,7 +89,7 @@ TEST(unknown_rules_give_no_queue)
 	rss.kind = HARP_RSS_NONE;
 	CHECK_EQ(harp_rss_queue(&rss, &v4, &v4), 0);
 	CHECK_EQ(harp_rss_queue(&rss, &v4, &v6), -EINVAL);
-	/* What a peer sent of its NIC is believed no further than it can be computed. */
+	/* A rule from a peer is used only if it can be computed. */
 	CHECK_EQ(harp_rss_parse("toeplitz:" PUBLISHED_TEXT, 4, &rss), 0);
 	CHECK(harp_rss_queue(&rss, &v4, &v4) >= 0);
 	rss.table_count = 0;
@@ -104,7 +106,7 @@ TEST(unknown_rules_give_no_queue)
 	CHECK_EQ(harp_rss_queue(&rss, &v6, &v6), -ENOTSUP);
 }
 
-/* ---- drivers -------------------------------------------------------------------------------- */
+/* ---- drivers --------------------------------------------------------------------------------- */
 
 #define ALL_FIELDS (RXH_IP_SRC | RXH_IP_DST | RXH_L4_B_0_1 | RXH_L4_B_2_3)
 
@@ -224,7 +226,7 @@ TEST(an_interface_is_asked)
 	CHECK_EQ(harp_rss_read(NULL, &rss), -EINVAL);
 }
 
-/* ---- operators ------------------------------------------------------------------------------ */
+/* ---- operators ------------------------------------------------------------------------------- */
 
 TEST(an_operator_s_rule_is_parsed)
 {

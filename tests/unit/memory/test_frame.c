@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_frame.c - frames go home once, when both holders have let go; refused regions. */
+/* test_frame.c - a frame is freed once, when both of its holders have released it; refused
+ * regions. */
 #include "memory/frame.h"
 
 #include <errno.h>

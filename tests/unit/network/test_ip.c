@@ -1,30 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_ip.c - which IPv4 packets come in, and what goes out. tests/packet/test_malformed.py has those that are dropped. */
-#include "network/ip.h"
-
+/* test_ip.c - which IPv4 and IPv6 packets are accepted, and the headers of those that are sent.
+ * tests/packet/test_malformed.py covers those that are dropped. */
 #include <errno.h>
 
 #include "host.h"
 
-static struct host h;
-BEFORE_EACH(host_init(&h, 1500, HARP_NEIGHBOR_OWN))
-AFTER_EACH(host_done(&h))
+BEFORE_EACH(host_open(1500, HARP_NEIGHBOR_OWN))
+AFTER_EACH(rig_close(&rig))
 
 static struct ipv4_header *header(uint8_t *p)
 {
 	return (struct ipv4_header *)(p + 14);
 }
 
-/* Receives one packet by hand and looks at what ip_input() says of it. */
+/* Receives one packet; the verdict of ip_input(). */
 static enum ip_verdict take(const uint8_t *p, uint32_t len, struct packet_in *in)
 {
 	struct frame *packets[NICIO_BURST];
 
-	peer_send(&h, p, len);
-	CHECK_EQ(nicio_rx(&h.io, packets, NICIO_BURST), 1);
+	peer_send(p, len);
+	CHECK_EQ(nicio_rx(&host->io, packets, NICIO_BURST), 1);
 	*in = (struct packet_in){ .frame = packets[0] };
-	CHECK_EQ(eth_input(&h.eth, packets[0]), ETH_IPV4);
-	return ip_input(&h.ip, in);
+	CHECK_EQ(eth_input(&host->eth, packets[0]), ETH_IPV4);
+	return ip_input(&host->ip, in);
 }
 
 static uint32_t chain_bytes(const struct frame *f)
@@ -39,16 +37,16 @@ static uint32_t chain_bytes(const struct frame *f)
 TEST(valid_packets_are_trimmed_and_delivered)
 {
 	struct packet_in in;
-	static uint8_t p[HOST_PACKET_MAX];
+	static uint8_t p[RIG_RAW_MAX];
 	uint32_t len;
 
-	host_done(&h);
-	host_init(&h, 9000, HARP_NEIGHBOR_OWN);
+	rig_close(&rig);
+	host_open(9000, HARP_NEIGHBOR_OWN);
 	/* Padding goes: 26 bytes of payload in the smallest Ethernet frame and more. */
 	(void)make_ipv4(p, IP_PROTO_TCP, 22);
 	header(p)->ttl = 1;
 	header(p)->tos = 0x2e;
-	ipv4_seal(header(p));
+	packet_ipv4_seal(p + 14);
 	CHECK_EQ(take(p, 60, &in), IP_LOCAL_TCP);
 	CHECK_EQ(in.len, 22);
 	CHECK_EQ(in.frame->pub.len, 22);
@@ -62,44 +60,41 @@ TEST(valid_packets_are_trimmed_and_delivered)
 	const uint8_t pseudo[12] = { 10, 0, 0, 2, 10, 0, 0, 1, 0, 6, 0, 22 };
 
 	CHECK_EQ(csum_finish(in.l4_csum_pseudo), csum_finish(csum_partial(pseudo, 12, 0)));
-	frame_release_packet(&h.pool, in.frame);
+	frame_release_packet(&host->pool, in.frame);
 
 	/* Options are skipped. */
 	len = make_ipv4(p, IP_PROTO_UDP, 40 + 8);
 	header(p)->version_ihl = 0x4f;
 	memset(p + 34, 1, 40);
-	ipv4_seal(header(p));
+	packet_ipv4_seal(p + 14);
 	CHECK_EQ(take(p, len, &in), IP_LOCAL_UDP);
 	CHECK_EQ(in.len, 8);
-	frame_release_packet(&h.pool, in.frame);
+	frame_release_packet(&host->pool, in.frame);
 
-	/* Several frames; a total length that ends inside one, at its end, before it. */
+	/* Several frames; the total length ends inside one, at its end, or before it. */
 	for (uint32_t payload = 1000; payload <= 8980; payload += 5) {
 		make_ipv4(p, IP_PROTO_TCP, payload);
 		CHECK_EQ(take(p, 9014, &in), IP_LOCAL_TCP);
 		CHECK_EQ(in.len, payload);
 		CHECK_EQ(chain_bytes(in.frame), payload);
-		frame_release_packet(&h.pool, in.frame);
-		nicio_fill(&h.io);
+		frame_release_packet(&host->pool, in.frame);
+		nicio_fill(&host->io);
 	}
 	/* An empty payload is a packet too. */
 	make_ipv4(p, IP_PROTO_ICMP, 0);
 	CHECK_EQ(take(p, 60, &in), IP_LOCAL_ICMP);
 	CHECK_EQ(in.len, 0);
-	frame_release_packet(&h.pool, in.frame);
-	CHECK_EQ(h.stats.drop_nic_desc, 0);
+	frame_release_packet(&host->pool, in.frame);
+	CHECK_EQ(host->stats.drop_nic_desc, 0);
 }
 
-static struct packet_out make_out(uint32_t len)
+/* Packets that reached TCP, which drops them: they are too short. */
+static uint64_t tcp_packets(void)
 {
-	struct frame *f = frame_alloc(&h.pool, 0);
-
-	f->pub.len = len;
-	memset(f->pub.data, 0x5a, len);
-	return (struct packet_out){ .frame = f, .head = f->pub.data, .len = len, .frags = 1 };
+	return host->stats.drop_tcp_short;
 }
 
-/* A packet like the last one is not judged again, unless there is something new to judge it by. */
+/* The checks of a header that equals the previous one are skipped, unless the addresses changed. */
 TEST(a_repeated_header_is_validated_again_after_a_change)
 {
 	static const struct {
@@ -113,56 +108,58 @@ TEST(a_repeated_header_is_validated_again_after_a_change)
 	};
 	struct harp_addr own = ipv4_mapped(host_ip);
 	uint8_t p[100] = { 0 };
+	uint64_t accepted;
 	uint32_t len;
 
 	for (unsigned i = 0; i < sizeof(other) / sizeof(other[0]); i++) {
-		const uint64_t *counter = (uint64_t *)((char *)&h.stats + other[i].counter);
+		const uint64_t *counter = (uint64_t *)((char *)&host->stats + other[i].counter);
 		uint64_t before = *counter;
 
 		for (unsigned again = 0; again < 2; again++) {
 			len = make_ipv4(p, IP_PROTO_TCP, 28);
-			peer_say(&h, p, len);
-			CHECK_EQ(h.tcp_packets, 4 * i + 2 * again + 1);
-			peer_say(&h, p, len);
-			CHECK_EQ(h.tcp_packets, 4 * i + 2 * again + 2);
+			peer_say(p, len);
+			CHECK_EQ(tcp_packets(), 4 * i + 2 * again + 1);
+			peer_say(p, len);
+			CHECK_EQ(tcp_packets(), 4 * i + 2 * again + 2);
 			p[14 + other[i].at] = other[i].value;
-			ipv4_seal(header(p));
-			peer_say(&h, p, len);
+			packet_ipv4_seal(p + 14);
+			peer_say(p, len);
 			CHECK_EQ(*counter, before + again + 1);
 		}
 	}
+	accepted = tcp_packets();
 	len = make_ipv4(p, IP_PROTO_TCP, 28);
-	peer_say(&h, p, len);
-	CHECK_EQ(h.ip_verdict, IP_LOCAL_TCP);
-	CHECK_EQ(ip_address_remove(&h.ip, &own), 0);
-	peer_say(&h, p, len);
-	CHECK_EQ(h.ip_verdict, IP_DROPPED);
-	CHECK_EQ(ip_address_add(&h.ip, &own, 24), 0);
-	peer_say(&h, p, len);
-	CHECK_EQ(h.ip_verdict, IP_LOCAL_TCP);
+	peer_say(p, len);
+	CHECK_EQ(tcp_packets(), ++accepted);
+	CHECK_EQ(ip_address_remove(&host->ip, &own), 0);
+	peer_say(p, len);
+	CHECK_EQ(tcp_packets(), accepted);
+	CHECK_EQ(ip_address_add(&host->ip, &own, 24), 0);
+	peer_say(p, len);
+	CHECK_EQ(tcp_packets(), ++accepted);
 	/* The peer's address becomes ours. */
 	own = ipv4_mapped(p + 14 + 12);
-	CHECK_EQ(ip_address_add(&h.ip, &own, 24), 0);
-	peer_say(&h, p, len);
-	CHECK_EQ(h.ip_verdict, IP_DROPPED);
+	CHECK_EQ(ip_address_add(&host->ip, &own, 24), 0);
+	peer_say(p, len);
+	CHECK_EQ(tcp_packets(), accepted);
 }
 
 TEST(sent_packets_have_complete_headers)
 {
 	struct harp_addr peer = ipv4_mapped(peer_ip);
 	struct ip_path path = { .dst = peer };
-	uint8_t p[HOST_PACKET_MAX];
+	uint8_t p[RIG_RAW_MAX];
 	uint16_t last_id = UINT16_MAX;
 
-	CHECK_EQ(neighbor_set(&h.eth, &peer, peer_mac), 0);
+	CHECK_EQ(neighbor_set(&host->eth, &peer, rig_peer_mac), 0);
 	for (unsigned i = 0; i < 3; i++) {
 		struct packet_out out = make_out(100 + i);
 
-		CHECK_EQ(ip_output(&h.ip, &path, IP_PROTO_TCP, 2, &out), 0);
+		CHECK_EQ(ip_output(&host->ip, &path, IP_PROTO_TCP, 2, &out), 0);
 		CHECK_EQ(out.len, 134 + i);
-		frame_release(&h.pool, out.frame);
-		host_poll(&h);
-		CHECK_EQ(peer_receive(&h, p), 134 + i);
+		frame_release(&host->pool, out.frame);
+		rig_poll(&rig);
+		CHECK_EQ(peer_receive(p), 134 + i);
 		CHECK_EQ(csum_finish(csum_partial(p + 14, 20, 0)), 0);
 		CHECK_EQ(be16_get(header(p)->total_len), 120 + i);
 		CHECK_EQ(be16_get(header(p)->flags_offset), IPV4_FLAG_DF);
@@ -176,39 +173,39 @@ TEST(sent_packets_have_complete_headers)
 	}
 	struct packet_out big = make_out(1481); /* one byte above the MTU */
 
-	CHECK_EQ(ip_output(&h.ip, &path, IP_PROTO_TCP, 0, &big), -EMSGSIZE);
+	CHECK_EQ(ip_output(&host->ip, &path, IP_PROTO_TCP, 0, &big), -EMSGSIZE);
 	CHECK(big.head == big.frame->pub.data && big.len == 1481);
 	big.frame->pub.len = big.len = 1480;
-	CHECK_EQ(ip_output(&h.ip, &path, IP_PROTO_TCP, 0, &big), 0);
-	frame_release(&h.pool, big.frame);
+	CHECK_EQ(ip_output(&host->ip, &path, IP_PROTO_TCP, 0, &big), 0);
+	frame_release(&host->pool, big.frame);
 
 	/* The path finds its new neighbor when the record it knew serves another address. */
 	path.neighbor->addr = harp_addr_v4(10, 0, 0, 99);
 	struct packet_out out = make_out(50);
-	int err = ip_output(&h.ip, &path, IP_PROTO_TCP, 0, &out);
+	int err = ip_output(&host->ip, &path, IP_PROTO_TCP, 0, &out);
 
 	CHECK(err == -EAGAIN || err == 0);
 	CHECK_MEM(&path.neighbor->addr, &peer, sizeof(peer));
-	frame_release(&h.pool, out.frame);
+	frame_release(&host->pool, out.frame);
 }
 
-/* A peer that sees some of our packets learns nothing about those to others: RFC 6864 lets it be so. */
+/* IDs count per path, so they reveal nothing about packets to others (RFC 6864). */
 TEST(ids_tell_nothing_of_others)
 {
 	struct harp_addr peer = ipv4_mapped(peer_ip);
 	struct ip_path here = { .dst = peer }, there = { .dst = peer };
-	uint8_t p[HOST_PACKET_MAX];
+	uint8_t p[RIG_RAW_MAX];
 	uint16_t next = 0;
 
-	CHECK_EQ(neighbor_set(&h.eth, &peer, peer_mac), 0);
+	CHECK_EQ(neighbor_set(&host->eth, &peer, rig_peer_mac), 0);
 	for (unsigned i = 0; i < 12; i++) {
 		struct packet_out out = make_out(100);
 		bool ours = i % 3 == 2;
 
-		CHECK_EQ(ip_output(&h.ip, ours ? &here : &there, IP_PROTO_TCP, 0, &out), 0);
-		frame_release(&h.pool, out.frame);
-		host_poll(&h);
-		CHECK_EQ(peer_receive(&h, p), 134);
+		CHECK_EQ(ip_output(&host->ip, ours ? &here : &there, IP_PROTO_TCP, 0, &out), 0);
+		frame_release(&host->pool, out.frame);
+		rig_poll(&rig);
+		CHECK_EQ(peer_receive(p), 134);
 		if (ours)
 			CHECK_EQ(be16_get(header(p)->id), next++);
 	}
@@ -218,29 +215,29 @@ static uint32_t send_and_hear(struct ip_path *path, uint32_t len, uint8_t tos, u
 {
 	struct packet_out out = make_out(len);
 
-	CHECK_EQ(ip_output(&h.ip, path, IP_PROTO_TCP, tos, &out), 0);
-	frame_release(&h.pool, out.frame);
-	host_poll(&h);
-	return peer_receive(&h, p);
+	CHECK_EQ(ip_output(&host->ip, path, IP_PROTO_TCP, tos, &out), 0);
+	frame_release(&host->pool, out.frame);
+	rig_poll(&rig);
+	return peer_receive(p);
 }
 
-/* A path has the headers of its packet before: they are those that a new path would make. */
+/* A path keeps the headers of its previous packet, equal to those of a new path. */
 TEST(a_path_reuses_its_headers)
 {
 	struct harp_addr peer = ipv4_mapped(peer_ip), own = ipv4_mapped(host_ip);
 	struct ip_path path = { .dst = peer };
-	uint8_t p[HOST_PACKET_MAX], q[HOST_PACKET_MAX], mac[6];
+	uint8_t p[RIG_RAW_MAX], q[RIG_RAW_MAX], mac[6];
 
-	memcpy(mac, peer_mac, sizeof(mac));
-	CHECK_EQ(neighbor_set(&h.eth, &peer, mac), 0);
+	memcpy(mac, rig_peer_mac, sizeof(mac));
+	CHECK_EQ(neighbor_set(&host->eth, &peer, mac), 0);
 	for (unsigned i = 0; i < 60; i++) {
 		struct ip_path fresh = { .dst = peer, .v4_id = path.v4_id };
 		uint32_t len = 10 + i * 37 % 1400, got;
 		uint8_t tos = (uint8_t)(i / 5 % 3);
 
-		if (i % 7 == 6) { /* it moves to another card */
+		if (i % 7 == 6) { /* it moves to another NIC */
 			mac[5]++;
-			CHECK_EQ(neighbor_set(&h.eth, &peer, mac), 0);
+			CHECK_EQ(neighbor_set(&host->eth, &peer, mac), 0);
 		}
 		got = send_and_hear(&path, len, tos, p);
 		CHECK_EQ(got, len + 34);
@@ -249,13 +246,13 @@ TEST(a_path_reuses_its_headers)
 		CHECK_MEM(p, mac, sizeof(mac));
 	}
 	CHECK_EQ(path.sent.len, 34);
-	/* What it may not be sent to or from any more it isn't. */
+	/* Nothing is sent from a removed address. */
 	struct packet_out out = make_out(10);
 
-	CHECK_EQ(ip_address_remove(&h.ip, &own), 0);
-	CHECK(ip_output(&h.ip, &path, IP_PROTO_TCP, 0, &out) < 0);
+	CHECK_EQ(ip_address_remove(&host->ip, &own), 0);
+	CHECK(ip_output(&host->ip, &path, IP_PROTO_TCP, 0, &out) < 0);
 	CHECK(out.head == out.frame->pub.data && out.len == 10);
-	frame_release(&h.pool, out.frame);
+	frame_release(&host->pool, out.frame);
 }
 
 TEST(a_full_ring_leaves_the_packet_unchanged)
@@ -265,20 +262,115 @@ TEST(a_full_ring_leaves_the_packet_unchanged)
 	unsigned sent = 0;
 	int err = 0;
 
-	neighbor_set(&h.eth, &peer, peer_mac);
-	h.io.tx_ring = 32;
-	while (!err && sent < 1000) { /* the wire completes at the present: stop its clock */
+	neighbor_set(&host->eth, &peer, rig_peer_mac);
+	host->io.tx_ring = 32;
+	rig.nic_full = true;
+	while (!err && sent < 1000) {
 		struct packet_out out = make_out(10);
 
-		h.io.now_ns = 0;
-		err = ip_output(&h.ip, &path, IP_PROTO_TCP, 0, &out);
+		err = ip_output(&host->ip, &path, IP_PROTO_TCP, 0, &out);
 		if (err)
 			CHECK(out.head == out.frame->pub.data && out.len == 10);
-		frame_release(&h.pool, out.frame);
+		frame_release(&host->pool, out.frame);
 		sent += !err;
 	}
 	CHECK_EQ(err, -EAGAIN);
 	CHECK_EQ(sent, 32);
-	CHECK_EQ(h.stats.tx_ring_full, 1);
-	host_poll(&h);
+	CHECK_EQ(host->stats.tx_ring_full, 1);
+}
+
+/* ---- IPv6 ------------------------------------------------------------------------------------ */
+
+TEST(valid_ipv6_packets_are_trimmed_and_delivered)
+{
+	struct packet_in in;
+	struct frame *packets[NICIO_BURST];
+	uint8_t p[200] = { 0 };
+
+	make_ipv6(p, IP_PROTO_TCP, 22);
+	header6(p)->version_class_label = be32_of(0x62eabcde);
+	header6(p)->hop_limit = 1;
+	peer_send(p, 120); /* padding goes */
+	CHECK_EQ(nicio_rx(&host->io, packets, NICIO_BURST), 1);
+	in = (struct packet_in){ .frame = packets[0] };
+	CHECK_EQ(eth_input(&host->eth, packets[0]), ETH_IPV6);
+	CHECK_EQ(ip6_input(&host->ip, &in), IP_LOCAL_TCP);
+	CHECK_EQ(in.len, 22);
+	CHECK_EQ(in.frame->pub.len, 22);
+	CHECK_EQ(in.ttl, 1);
+	CHECK_EQ(in.tos, 0x2e);
+	CHECK_MEM(&in.src, &peer_ip6, 16);
+	CHECK_MEM(&in.dst, &host_ip6, 16);
+	/* RFC 8200 section 8.1, by hand. */
+	uint8_t pseudo[40] = { [35] = 22, [39] = 6 };
+
+	memcpy(pseudo, &peer_ip6, 16);
+	memcpy(pseudo + 16, &host_ip6, 16);
+	CHECK_EQ(csum_finish(in.l4_csum_pseudo), csum_finish(csum_partial(pseudo, 40, 0)));
+	frame_release_packet(&host->pool, in.frame);
+}
+
+TEST(sent_ipv6_packets_have_complete_headers)
+{
+	struct ip_path path = { .dst = peer_ip6 };
+	static const uint32_t lens[] = { 1460, 1461, 1000, 7, 1460 };
+	uint8_t r[RIG_RAW_MAX] = { 0 };
+
+	CHECK_EQ(neighbor_set(&host->eth, &peer_ip6, rig_peer_mac), 0);
+	CHECK_EQ(ip_path_lookup(&host->ip, &path), 0);
+	ip_path_label(&host->ip, &path, 1, 2);
+	/* The MTU, and one byte more; then with the headers of the packet before. */
+	for (unsigned i = 0; i < sizeof(lens) / sizeof(lens[0]); i++) {
+		uint32_t len = lens[i];
+		struct packet_out out = make_out(len);
+
+		CHECK_EQ(ip_output(&host->ip, &path, IP_PROTO_TCP, 0xb9, &out),
+			 len <= 1460 ? 0 : -EMSGSIZE);
+		frame_release(&host->pool, out.frame);
+		rig_poll(&rig);
+		CHECK_EQ(peer_receive(r), len <= 1460 ? len + 54 : 0);
+		if (len > 1460)
+			continue;
+		CHECK_EQ(be16_load(r + 12), ETH_TYPE_IPV6);
+		CHECK_EQ(be32_load(r + 14), 0x60000000u | 0xb9u << 20 | path.flow_label);
+		CHECK_EQ(be16_get(header6(r)->payload_len), len);
+		CHECK_EQ(header6(r)->next, IP_PROTO_TCP);
+		CHECK_EQ(header6(r)->hop_limit, 64);
+		CHECK_MEM(&header6(r)->src, &host_ip6, 16);
+		CHECK_MEM(&header6(r)->dst, &peer_ip6, 16);
+		CHECK_EQ(r[54], 0x5a);
+	}
+	CHECK_EQ(path.sent.len, 54);
+}
+
+/* RFC 6437: constant for a flow, different between flows and between stacks, 20 bits, never 0. */
+TEST(flow_labels_are_constant_per_flow_and_secret)
+{
+	struct ip_path a = { .src = host_ip6, .dst = peer_ip6 }, b = a;
+	unsigned same = 0;
+
+	ip_path_label(&host->ip, &a, 1000, 2000);
+	ip_path_label(&host->ip, &b, 1000, 2000);
+	CHECK_EQ(a.flow_label, b.flow_label);
+	for (uint16_t port = 1; port < 1000; port++) {
+		ip_path_label(&host->ip, &b, 1000, port);
+		same += a.flow_label == b.flow_label;
+		CHECK(b.flow_label > 0 && b.flow_label <= 0xfffff);
+	}
+	CHECK(same < 3);
+	host->ip.label_key.k[0]++;
+	ip_path_label(&host->ip, &b, 1000, 2000);
+	CHECK(a.flow_label != b.flow_label);
+}
+
+/* A NIC too small for IPv6 has none (RFC 8200 section 5). */
+TEST(an_mtu_below_1280_is_refused)
+{
+	rig_close(&rig);
+	host_open(1279, HARP_NEIGHBOR_OWN);
+	CHECK_EQ(ip_address_add(&host->ip, &host_ip6, 64), -EINVAL);
+	rig_close(&rig);
+	host_open(1280, HARP_NEIGHBOR_OWN);
+	CHECK_EQ(ip_route_add(&host->ip, &peer_ip6, 128, NULL, 1279), -EINVAL);
+	CHECK_EQ(ip_route_add(&host->ip, &peer_ip6, 128, NULL, 1280), 0);
 }

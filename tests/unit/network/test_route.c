@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_route.c - longest prefix, own addresses, source choice, and what paths see of changes. */
+/* test_route.c - longest prefix, own addresses, source choice, and changes of routes that paths
+ * must see. */
 #include <errno.h>
 
 #include "host.h"
@@ -19,7 +20,7 @@ static int add_address(struct ip *ip, const char *text, unsigned len)
 	return ip_address_add(ip, &a, len);
 }
 
-/* Where dst goes: checks next hop, source and MTU. */
+/* Checks next hop, source and MTU of the path to dst. */
 static void check_path(struct ip *ip, const char *dst, const char *next_hop, const char *src,
 		       uint32_t mtu_bytes)
 {
@@ -117,7 +118,7 @@ static void test_generation(struct ip *ip)
 	CHECK_EQ(path.next_hop.bytes[15], 77);
 }
 
-/* RFC 6724: what we send from, by scope, label and prefix. */
+/* RFC 6724: the source address by scope, label and prefix. */
 static void test_source_selection(struct ip *ip)
 {
 	static const struct {
@@ -153,7 +154,7 @@ static void test_source_selection(struct ip *ip)
 	CHECK_EQ(ip_route_remove(ip, &a, 0), 0);
 }
 
-/* A link-local address means something on its own link only. */
+/* A link-local address is valid on its own link only. */
 static void test_scope(struct ip *ip)
 {
 	struct harp_addr link = host_addr("fe80::1"), other = host_addr("fd00::1"),
@@ -195,16 +196,18 @@ static void test_limits(struct ip *ip)
 
 int main(void)
 {
-	struct host h;
+	struct ip *ip;
 
-	host_init(&h, 1500, HARP_NEIGHBOR_OWN);
-	test_longest_prefix(&h.ip);
-	test_unreachable(&h.ip);
-	test_addresses(&h.ip);
-	test_generation(&h.ip);
-	test_source_selection(&h.ip);
-	test_scope(&h.ip);
-	test_limits(&h.ip);
-	host_done(&h);
+	host_open(1500, HARP_NEIGHBOR_OWN);
+	ip = &host->ip;
+	CHECK_EQ(ip_address_remove(ip, &host_ip6), 0);
+	test_longest_prefix(ip);
+	test_unreachable(ip);
+	test_addresses(ip);
+	test_generation(ip);
+	test_source_selection(ip);
+	test_scope(ip);
+	test_limits(ip);
+	rig_close(&rig);
 	return check_done();
 }

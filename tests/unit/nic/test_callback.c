@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_callback.c - a NIC of two functions: packets of every size, -EAGAIN, and a caller that errs. */
+/* test_callback.c - a NIC of two functions: packets of every size, -EAGAIN, and invalid callers. */
 #include "harp_nic.h"
 
 #include <errno.h>
@@ -9,7 +9,7 @@
 struct user {
 	size_t rx_len[16]; /* lengths of packets to hand over, 0 ends */
 	unsigned rx_at;
-	bool rx_lie; /* claims a length above cap once */
+	bool rx_lie; /* returns a length above cap once */
 	uint8_t sent[10000];
 	size_t sent_len;
 	unsigned sends;
@@ -120,7 +120,7 @@ TEST(without_frames_nothing_is_received)
 
 	u.rx_len[0] = 60;
 	CHECK_EQ(nic->ops->rx(nic, d, 16, 0), 0);
-	CHECK_EQ(u.rx_at, 0); /* not asked for what could not be kept */
+	CHECK_EQ(u.rx_at, 0); /* not called without room for a packet */
 	nic->ops->stats(nic, &s);
 	CHECK_EQ(s.rx_fill_empty, 1);
 	uint64_t outside = (uint64_t)nic->caps.frame_size * nic->caps.frame_count;

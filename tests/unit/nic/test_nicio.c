@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_nicio.c - bursts, and a NIC that lies: every impossible descriptor is counted, none believed. */
+/* test_nicio.c - bursts; every invalid descriptor of a NIC is counted and none is used. */
 #include "nic/nicio.h"
 
 #include <errno.h>
@@ -10,7 +10,7 @@
 #define COUNT 64u
 #define FRAME 2048u
 
-/* A card that does what the test scripts. */
+/* A scripted NIC. */
 struct card {
 	struct harp_nic nic;
 	struct harp_desc rx[NICIO_BURST];
@@ -166,8 +166,8 @@ TEST(invalid_descriptors_are_dropped)
 		{ (uint64_t)COUNT * FRAME, 60, 0 }, /* outside the region */
 		{ UINT64_MAX, 60, 0 },
 		{ frame_offset(&b.pool, ours->pub.data), 60,
-		  0 },                                        /* a frame that it does not hold */
-		{ b.card.fill[0] + 256, 60, 0 },              /* one that it gave back before */
+		  0 },                           /* a frame that the NIC does not hold */
+		{ b.card.fill[0] + 256, 60, 0 }, /* one that it returned before */
 		{ b.card.fill[3] + 256, 60, HARP_DESC_MORE }, /* the end is missing */
 	};
 	for (unsigned i = 0; i < sizeof(lies) / sizeof(lies[0]); i++) {
@@ -225,10 +225,10 @@ static void send_one(unsigned frags)
 
 TEST(packets_wait_for_the_ring)
 {
-	CHECK(!nicio_tx_ready(&b.io, 5)); /* more pieces than the card takes: never */
+	CHECK(!nicio_tx_ready(&b.io, 5)); /* more fragments than the NIC takes: never */
 	CHECK(nicio_tx_ready(&b.io, 4));
 	send_one(4);
-	CHECK_EQ(b.card.tx_count, 0); /* gathered, not yet given */
+	CHECK_EQ(b.card.tx_count, 0); /* queued, not yet passed to the NIC */
 	CHECK(nicio_tx_ready(&b.io, 4));
 	send_one(4);
 	CHECK(!nicio_tx_ready(&b.io, 1)); /* ring of 8 */
@@ -241,7 +241,7 @@ TEST(packets_wait_for_the_ring)
 	CHECK_EQ(b.card.tx[3].flags, 0);
 	CHECK_EQ(b.io.tx_count, 4);
 	CHECK(b.card.kicks > 0);
-	b.card.tx_room = 4; /* what was refused goes next time, in order */
+	b.card.tx_room = 4; /* refused descriptors are sent next time, in order */
 	nicio_flush(&b.io);
 	CHECK_EQ(b.card.tx_count, 8);
 	CHECK_EQ(b.card.tx[4].len, 154);
@@ -249,7 +249,7 @@ TEST(packets_wait_for_the_ring)
 		b.card.done[b.card.done_count++] = b.card.tx[i].addr & ~(uint64_t)(FRAME - 1);
 	uint32_t free_before = b.pool.free_count;
 
-	CHECK(nicio_tx_ready(&b.io, 4)); /* makes room by taking completions */
+	CHECK(nicio_tx_ready(&b.io, 4)); /* makes room by processing completions */
 	CHECK_EQ(b.pool.free_count, free_before + 8);
 	CHECK_EQ(b.io.tx_held, 0);
 	CHECK_EQ(b.stats.tx_packets, 2);
@@ -277,7 +277,7 @@ TEST(a_partial_fill_is_continued)
 	unsigned n = 0;
 
 	b.io.fill_target = 40;
-	b.card.fill_room = 5; /* the card takes fewer than offered */
+	b.card.fill_room = 5; /* the NIC takes fewer than offered */
 	nicio_fill(&b.io);
 	CHECK_EQ(b.io.fill_held, 21);
 	b.card.fill_room = COUNT;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_queue.c - an AF_XDP queue is made without being mapped, and adopted only when the kernel agrees with
- * what its maker says. On the loopback interface of a network namespace of its own: as root, else skipped.
+ * test_queue.c - an AF_XDP queue is made without being mapped, and adopted only when the kernel
+ * agrees with its description. On the loopback interface of a network namespace of its own: as
+ * root, else skipped.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -17,6 +18,7 @@
 #include "check.h"
 #include "fds.h"
 #include "nic/af_xdp.h"
+#include "nic/af_xdp_link.h"
 
 static char why[320];
 
@@ -29,14 +31,13 @@ static int make(struct harp_queue *queue, uint32_t huge_pages)
 		.ring_size = 512,
 		.copy_mode = 1,
 		.huge_pages = huge_pages,
-		.bind_retry_ms =
-			60000, /* one gets the queue that another just had, on a busy machine */
+		.bind_retry_ms = 60000, /* the kernel frees a queue with delay */
 	};
 
 	return harp_queue_make(queue, &opt, why, sizeof(why));
 }
 
-/* Adopts and lets go again; the queue's descriptors are used up either way. */
+/* Adopts and destroys; the queue's descriptors are closed in any case. */
 static int adopt(const struct harp_queue *queue)
 {
 	struct harp_nic *nic;
@@ -84,7 +85,7 @@ TEST(a_queue_is_made_without_being_mapped)
 	CHECK_EQ(adopt(&queue), 0);
 	CHECK_EQ(fds_open(), before);
 	CHECK(!mapped("harp-frames"));
-	/* Given back: it can be had again. */
+	/* It can be made again. */
 	CHECK_EQ(make(&queue, 1), 0);
 	CHECK_EQ(adopt(&queue), 0);
 	CHECK_EQ(fds_open(), before);
@@ -104,7 +105,7 @@ TEST(an_impossible_queue_is_refused)
 	CHECK_EQ(harp_queue_make(&queue, NULL, why, sizeof(why)), -EINVAL);
 }
 
-/* Huge pages are sealed like others, or there are none, and then asking for them by force fails. */
+/* Huge pages are sealed like others. If there are none, huge_pages = 2 fails. */
 TEST(huge_pages_are_sealed_too)
 {
 	struct harp_queue queue;
@@ -121,7 +122,7 @@ TEST(huge_pages_are_sealed_too)
 	CHECK_EQ(fds_open(), before);
 }
 
-/* A lie in what the maker says: the error, and what the line says. */
+/* The description is wrong: the error and its message. */
 #define LIE(change, error, words)                                                                  \
 	do {                                                                                       \
 		struct harp_queue queue;                                                           \
@@ -192,7 +193,7 @@ TEST(invalid_descriptors_are_refused)
 	    queue.xsk_fd = other, -EBADF, "not an AF_XDP socket");
 }
 
-/* The adopter of a queue in use would read its rings from the middle. */
+/* A second adopter would read the rings from the middle. */
 TEST(a_queue_in_use_is_not_adopted)
 {
 	struct harp_queue first, second;
@@ -221,7 +222,7 @@ TEST(invalid_arguments_are_refused)
 	CHECK_EQ(harp_nic_af_xdp_adopt(&nic, &queue, why, sizeof(why)), -EPROTO);
 }
 
-/* Adopting takes neither privilege nor locked memory. In a child: it gives up both. */
+/* Adopting needs neither privilege nor locked memory: a child gives up both. */
 TEST(adopting_needs_no_privilege)
 {
 	const struct rlimit little = { 65536, 65536 };
@@ -243,6 +244,24 @@ TEST(adopting_needs_no_privilege)
 	CHECK_EQ(status, 0);
 	close(queue.xsk_fd);
 	close(queue.frames_fd);
+}
+
+static bool is_stacked(const char *driver)
+{
+	struct af_xdp_link link = { 0 };
+
+	snprintf(link.driver, sizeof(link.driver), "%s", driver);
+	return af_xdp_link_is_stacked(&link);
+}
+
+TEST(bonds_teams_and_vlans_are_stacked)
+{
+	CHECK(is_stacked("bonding"));
+	CHECK(is_stacked("team"));
+	CHECK(is_stacked("802.1Q VLAN Support"));
+	CHECK(!is_stacked("veth"));
+	CHECK(!is_stacked("mlx5_core"));
+	CHECK(!is_stacked(""));
 }
 
 static int own_namespace(void)

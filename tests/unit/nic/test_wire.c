@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_wire.c - the simulated wire: order, delay and rate, the check of sent frames, and limits. The
- * simulations prove the rest: marks and inbound limits (sim_cc), the switch, links that go down, and
- * random impairments that a seed replays (sim_run).
+ * test_wire.c - the simulated wire: order, delay and rate, the check of sent frames, and limits.
+ * The simulations prove the rest: marks and inbound limits (sim_cc), the switch, links that go
+ * down, and random impairments that a seed replays (sim_run).
  */
 #include "harp_nic.h"
 
@@ -169,7 +169,7 @@ TEST(strict_mode_finds_writes_to_sent_frames)
 
 	CHECK(a->caps.features & HARP_NIC_STRICT);
 	CHECK_EQ(a->ops->tx(a, &d, 1, 0), 1);
-	a->caps.frame_base[out + 99] ^= 1; /* beside the packet: fine */
+	a->caps.frame_base[out + 99] ^= 1; /* outside the packet: allowed */
 	a->caps.frame_base[out + 300] ^= 1;
 	CHECK_EQ(a->ops->complete(a, done, 4, 5 * US - 1), 0);
 	CHECK_EQ(a->ops->next_ns(a), 5 * US);
@@ -177,7 +177,7 @@ TEST(strict_mode_finds_writes_to_sent_frames)
 	CHECK_EQ(done[0] / a->caps.frame_size, out / a->caps.frame_size);
 	CHECK_EQ(stats_of(0).strict_violations, 0);
 	CHECK_EQ(a->ops->tx(a, &d, 1, 0), 1);
-	a->caps.frame_base[out + 299] ^= 1; /* its last byte: not fine */
+	a->caps.frame_base[out + 299] ^= 1; /* its last byte: a violation */
 	CHECK_EQ(a->ops->complete(a, done, 4, 5 * US), 1);
 	CHECK_EQ(stats_of(0).strict_violations, 1);
 }
@@ -200,7 +200,7 @@ TEST(limits_are_enforced)
 	/* Only whole packets are taken. */
 	d[1].flags = HARP_DESC_MORE;
 	CHECK_EQ(a->ops->tx(a, d, 2, 0), 1);
-	/* What can't be sent comes back, counted. */
+	/* Invalid packets are completed and counted. */
 	d[0] = (struct harp_desc){ out, 0, 0 };
 	d[1] = (struct harp_desc){ out + 2000, 60, 0 };
 	d[2] = (struct harp_desc){ UINT64_MAX, 60, 0 };

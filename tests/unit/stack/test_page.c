@@ -1,30 +1,113 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_page.c - what a stack publishes, when, and that a reader never sees half of it. */
+/* test_page.c - what a stack publishes and when, that a reader never sees a partial record, and
+ * how a reader treats invalid pages, pages of other versions, and other files. */
+#include <fcntl.h>
+#include <linux/memfd.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "base/histogram.h"
-#include "page_rig.h"
+#include "harp_page.h"
+#include "rig.h"
+
+#define FLOWS 4u
 
 static struct rig the_rig, *const rig = &the_rig;
+
+struct page_rig {
+	int fd;
+	uint8_t *bytes;
+	size_t size;
+};
+
+static struct harp_page_identity page_rig_identity(void)
+{
+	return (struct harp_page_identity){
+		.size = sizeof(struct harp_page_identity),
+		.pid = 4242,
+		.queue = 3,
+		.instance = 1,
+		.ifname = "eth7",
+		.label = "train.py rank 3",
+		.describe = "a rig",
+	};
+}
+
+static void page_rig_make(struct page_rig *page, uint32_t flows)
+{
+	CHECK_EQ(harp_page_create_fd(flows, &page->fd), 0);
+	page->size = harp_page_bytes(flows);
+	page->bytes = mmap(NULL, page->size, PROT_READ | PROT_WRITE, MAP_SHARED, page->fd, 0);
+	CHECK(page->bytes != MAP_FAILED);
+}
+
+static void page_rig_attach(struct page_rig *page)
+{
+	struct harp_page_identity identity = page_rig_identity();
+
+	CHECK_EQ(harp_stack_publish_to(rig->stack, page->bytes, page->size, &identity), 0);
+}
+
+static void page_rig_free(struct page_rig *page)
+{
+	munmap(page->bytes, page->size);
+	close(page->fd);
+	page->bytes = NULL;
+}
+
+/* A publication is due, and made. */
+static void page_rig_publish(void)
+{
+	rig->now_ns += HARP_PAGE_PERIOD_NS;
+	rig_poll(rig);
+}
+
+/* One item of a page. */
+#define PAGE_ITEM(type, part, page, index)                                                         \
+	({                                                                                         \
+		struct type item = { 0 };                                                          \
+                                                                                                   \
+		CHECK(harp_page_read((page)->fd, part, index, &item, sizeof(item), 1) == 1);       \
+		item;                                                                              \
+	})
+#define page_rig_status(page) PAGE_ITEM(harp_page_status, HARP_PAGE_STATUS, page, 0)
+#define page_rig_flow(page, index) PAGE_ITEM(harp_page_flow, HARP_PAGE_FLOWS, page, index)
+#define page_rig_histogram(page, index)                                                            \
+	PAGE_ITEM(harp_page_histogram, HARP_PAGE_HISTOGRAMS, page, index)
+
 static struct page_rig page;
+static struct harp_page_header *header; /* of it */
 
 static void page_open(uint32_t flows)
 {
 	page_rig_make(&page, flows);
-	page_rig_attach(&page, rig);
+	page_rig_attach(&page);
+	header = (struct harp_page_header *)page.bytes;
+}
+
+static void page_close(void)
+{
+	if (!page.bytes)
+		return;
+	CHECK_EQ(harp_stack_publish_to(rig->stack, NULL, 0, NULL), 0);
+	page_rig_free(&page);
+}
+
+static void open_both(void)
+{
+	rig_open(rig);
+	page_open(FLOWS);
 }
 
 static void close_both(void)
 {
-	if (page.bytes) {
-		CHECK_EQ(harp_stack_publish_to(rig->stack, NULL, 0, NULL), 0);
-		page_rig_free(&page);
-	}
+	page_close();
 	rig_close(rig);
 }
 
-BEFORE_EACH(rig_open(rig))
+BEFORE_EACH(open_both())
 AFTER_EACH(close_both())
 
 TEST(a_new_page_has_no_owner)
@@ -32,6 +115,7 @@ TEST(a_new_page_has_no_owner)
 	struct harp_page_status status;
 	char why[96] = "";
 
+	page_close();
 	page_rig_make(&page, 4);
 	CHECK_EQ(harp_page_check(page.fd, why, sizeof(why)), -ENODATA);
 	CHECK_STR(why, "its owner has not published yet");
@@ -47,7 +131,6 @@ TEST(the_owner_is_published_at_once)
 {
 	struct harp_page_identity got, want = page_rig_identity();
 
-	page_open(4);
 	CHECK_EQ(harp_page_check(page.fd, NULL, 0), 0);
 	CHECK_EQ(harp_page_read(page.fd, HARP_PAGE_IDENTITY, 0, &got, sizeof(got), 1), 1);
 	CHECK_STR(got.library, harp_version());
@@ -60,6 +143,7 @@ TEST(an_invalid_page_is_refused)
 {
 	struct harp_page_identity identity = page_rig_identity();
 
+	page_close();
 	page_rig_make(&page, 1);
 	CHECK_EQ(harp_stack_publish_to(rig->stack, page.bytes + 8, page.size - 8, &identity),
 		 -EINVAL);
@@ -76,11 +160,10 @@ TEST(counters_are_the_stack_s_own)
 {
 	uint64_t published[256], own[256];
 
-	page_open(4);
 	rig_established(rig, NULL);
 	rig_says(rig, rig_usual(rig, TCP_ACK, 100));
 	rig->now_ns += HARP_PAGE_LATE_NS; /* the NIC's own are older than the others by so much */
-	page_rig_publish(rig);
+	page_rig_publish();
 	CHECK_EQ(harp_page_read(page.fd, HARP_PAGE_COUNTERS, 0, published, 8, 256),
 		 harp_stats_count());
 	CHECK_EQ(harp_stack_stats(rig->stack, own, 256), harp_stats_count());
@@ -99,25 +182,24 @@ static uint64_t published_stat(const char *name)
 	return value;
 }
 
-/* What only the card knows may cost a system call: it is read ten times a second. */
+/* The NIC's own counters may cost a system call, so they are read ten times a second. */
 TEST(nic_counters_are_read_ten_times_a_second)
 {
 	uint64_t before;
 
-	page_open(4);
 	rig_established(rig, NULL);
 	rig->now_ns += HARP_PAGE_LATE_NS;
-	page_rig_publish(rig);
+	page_rig_publish();
 	before = published_stat("nic_copied_bytes");
 	CHECK(before > 0);
 	CHECK_EQ(before, rig_stat(rig, "nic_copied_bytes"));
 	rig_says(rig, rig_usual(rig, TCP_ACK, 100));
-	page_rig_publish(rig);
+	page_rig_publish();
 	CHECK_EQ(published_stat("rx_packets"), rig_stat(rig, "rx_packets"));
 	CHECK_EQ(published_stat("nic_copied_bytes"), before);
 	CHECK(rig_stat(rig, "nic_copied_bytes") > before);
 	rig->now_ns += HARP_PAGE_LATE_NS;
-	page_rig_publish(rig);
+	page_rig_publish();
 	CHECK_EQ(published_stat("nic_copied_bytes"), rig_stat(rig, "nic_copied_bytes"));
 }
 
@@ -125,7 +207,6 @@ TEST(counters_are_published_every_millisecond)
 {
 	uint64_t before;
 
-	page_open(4);
 	before = page_rig_status(&page).publications;
 	for (unsigned i = 0; i < 1000; i++) {
 		rig->now_ns += 10000;
@@ -135,12 +216,11 @@ TEST(counters_are_published_every_millisecond)
 	CHECK_EQ(page_rig_status(&page).published_ns, rig->now_ns);
 }
 
-/* An engine sleeps until the next deadline: what happened last must not wait for what comes next. */
+/* An engine sleeps until the next deadline, so the last event must be published before. */
 TEST(the_last_event_is_published_before_a_sleep)
 {
 	uint64_t value;
 
-	page_open(8);
 	rig_wait(rig, RIG_S);
 	CHECK_EQ(harp_stack_next_deadline_ns(rig->stack), UINT64_MAX);
 	rig_established(rig, NULL);
@@ -159,7 +239,7 @@ TEST(the_last_event_is_published_before_a_sleep)
 	CHECK_EQ(harp_stack_next_deadline_ns(rig->stack), UINT64_MAX);
 }
 
-/* ---- histograms ----------------------------------------------------------------------------- */
+/* ---- histograms ------------------------------------------------------------------------------ */
 
 TEST(histogram_buckets_have_no_gaps)
 {
@@ -185,9 +265,10 @@ TEST(histograms_count_their_events)
 	struct harp_page_histogram h;
 	struct rig_say ack;
 
+	page_close();
 	harp_stack_observe(rig->stack, HARP_HISTOGRAM_message_latency,
 			   5); /* without a page: nothing */
-	page_open(4);
+	page_open(FLOWS);
 	harp_stack_observe(rig->stack, HARP_HISTOGRAM_message_latency, 1000);
 	harp_stack_observe(rig->stack, HARP_HISTOGRAM_message_latency, 9000);
 	harp_stack_observe(rig->stack, (enum harp_histogram)HARP_HISTOGRAM_COUNT, 1);
@@ -199,7 +280,7 @@ TEST(histograms_count_their_events)
 	ack.ack = rig->ack += 100;
 	rig->tsval += 3;
 	rig_says(rig, ack);
-	page_rig_publish(rig);
+	page_rig_publish();
 
 	h = page_rig_histogram(&page, HARP_HISTOGRAM_message_latency);
 	CHECK_EQ(h.count, 2);
@@ -214,21 +295,20 @@ TEST(histograms_count_their_events)
 	CHECK_EQ(h.bucket[histogram_bucket(3 * RIG_MS)], 1);
 }
 
-/* ---- flows ---------------------------------------------------------------------------------- */
+/* ---- flows ----------------------------------------------------------------------------------- */
 
-TEST(a_connection_s_record)
+TEST(a_connection_has_a_record)
 {
 	struct harp_addr peer = harp_addr_v4(10, 0, 0, 2);
 	struct harp_page_flow flow;
 	struct harp_tcp_info info;
 
-	page_open(4);
 	rig_established(rig, NULL);
 	harp_conn_set_label(rig->conn, "a label of more than the sixty-three bytes that a record "
 				       "has room for");
 	rig_says(rig, rig_usual(rig, TCP_ACK, 100));
 	CHECK_EQ(rig_write(rig, 500), 500);
-	page_rig_publish(rig);
+	page_rig_publish();
 	flow = page_rig_flow(&page, 0);
 	CHECK_EQ(harp_conn_info(rig->conn, &info, sizeof(info)), 0);
 	CHECK_EQ(flow.state, HARP_TCP_ESTABLISHED);
@@ -247,39 +327,38 @@ TEST(a_connection_s_record)
 
 	harp_conn_abort(rig->conn);
 	rig->conn = NULL;
-	page_rig_publish(rig);
+	page_rig_publish();
 	CHECK_EQ(page_rig_flow(&page, 0).state, 0);
 	CHECK_EQ(page_rig_status(&page).flows_open, 0);
 }
 
-/* The slot is the same, the flow is another: a reader must be able to tell. */
+/* The same slot holds another flow: a reader must notice. */
 TEST(a_reused_record_has_another_serial)
 {
 	uint64_t serial;
 
-	page_open(4);
 	rig_syn_sent(rig, NULL);
-	page_rig_publish(rig);
+	page_rig_publish();
 	serial = page_rig_flow(&page, 0).serial;
 	harp_conn_abort(rig->conn);
 	rig_syn_sent(rig, NULL);
-	page_rig_publish(rig);
+	page_rig_publish();
 	CHECK_EQ(page_rig_flow(&page, 0).state, HARP_TCP_SYN_SENT);
 	CHECK_EQ(page_rig_flow(&page, 0).serial, serial + 1);
 }
 
-/* Of more connections than records the first have one, and the others are counted. */
-TEST(more_connections_than_records)
+TEST(connections_beyond_the_records_are_counted)
 {
 	struct harp_endpoint remote = { .addr = harp_addr_v4(10, 0, 0, 2), .port = RIG_PEER_PORT };
 	struct harp_conn *conns[6];
 	struct harp_page_flow flows[8];
 
+	page_close();
 	page_open(2);
 	for (unsigned i = 0; i < 6; i++)
 		CHECK_EQ(harp_tcp_connect(rig->stack, NULL, &remote, NULL, &conns[i]), 0);
 	for (unsigned i = 0; i < 5; i++)
-		page_rig_publish(rig);
+		page_rig_publish();
 	CHECK_EQ(harp_page_read(page.fd, HARP_PAGE_FLOWS, 0, flows, sizeof(flows[0]), 8), 2);
 	CHECK_EQ(flows[0].state, HARP_TCP_SYN_SENT);
 	CHECK_EQ(flows[1].state, HARP_TCP_SYN_SENT);
@@ -290,16 +369,15 @@ TEST(more_connections_than_records)
 	rig_poll(rig);
 }
 
-/* ---- the end, and a new beginning ----------------------------------------------------------- */
+/* ---- the end, and a new beginning ------------------------------------------------------------ */
 
 TEST(the_end_is_published)
 {
 	struct harp_page_histogram h;
 
-	page_open(4);
 	rig_established(rig, NULL);
 	harp_stack_publish_note(rig->stack, "eth7 is down");
-	page_rig_publish(rig);
+	page_rig_publish();
 	CHECK_STR(page_rig_status(&page).note, "eth7 is down");
 	CHECK_EQ(page_rig_status(&page).ended, 0);
 	harp_stack_observe(rig->stack, HARP_HISTOGRAM_message_latency, 77);
@@ -309,7 +387,7 @@ TEST(the_end_is_published)
 	h = page_rig_histogram(&page, HARP_HISTOGRAM_message_latency);
 	CHECK_EQ(h.sum_ns, 77);
 	munmap(page.bytes, page.size); /* the stack must not touch it any more */
-	page_rig_publish(rig);
+	page_rig_publish();
 	page.bytes = NULL;
 	close(page.fd);
 }
@@ -320,8 +398,9 @@ static int xstats_read(struct harp_page_xstat *items)
 			      HARP_PAGE_XSTATS_MAX);
 }
 
-/* What a card's driver counts: replaced whole, cut to the room that there is, and no next owner's. */
-TEST(a_driver_s_counters)
+/* The counters of a NIC's driver are replaced as a whole, cut to the room, and cleared for the
+ * next owner. */
+TEST(driver_counters_are_replaced_as_a_whole)
 {
 	static struct harp_page_xstat many[HARP_PAGE_XSTATS_MAX + 100], seen[HARP_PAGE_XSTATS_MAX];
 	uint8_t *lock;
@@ -330,26 +409,27 @@ TEST(a_driver_s_counters)
 		many[i].value = UINT64_MAX - i;
 		snprintf(many[i].name, sizeof(many[i].name), "counter_%u", i);
 	}
+	page_close();
 	harp_stack_publish_xstats(rig->stack, many, 3, 1); /* without a page: nothing */
-	page_open(4);
+	page_open(FLOWS);
 	CHECK_EQ(xstats_read(seen), HARP_PAGE_XSTATS_MAX);
 	CHECK_STR(seen[0].name, "");
 	harp_stack_publish_xstats(rig->stack, many, HARP_PAGE_XSTATS_MAX + 100, 1);
 	CHECK_EQ(xstats_read(seen), HARP_PAGE_XSTATS_MAX);
 	CHECK_STR(seen[HARP_PAGE_XSTATS_MAX - 1].name, "counter_511");
-	page_rig_publish(rig);
+	page_rig_publish();
 	CHECK_EQ(page_rig_status(&page).ended, 0);
 	harp_stack_publish_xstats(rig->stack, many + 7, 2, 1);
 	CHECK_EQ(xstats_read(seen), HARP_PAGE_XSTATS_MAX);
 	CHECK_STR(seen[1].name, "counter_8");
 	CHECK_EQ(seen[1].value, UINT64_MAX - 8);
 	CHECK_STR(seen[2].name, "");
-	/* Its writer died in the middle: the rest of the page is as good as before. */
+	/* The writer died while it wrote: the rest of the page stays valid. */
 	lock = page.bytes + ((struct harp_page_header *)page.bytes)->parts[HARP_PAGE_XSTATS].offset;
 	lock[0] |= 1;
 	CHECK_EQ(xstats_read(seen), -EBUSY);
 	CHECK_EQ(page_rig_status(&page).ended, 0);
-	page_rig_attach(&page, rig);
+	page_rig_attach(&page);
 	CHECK_EQ(xstats_read(seen), HARP_PAGE_XSTATS_MAX);
 	CHECK_STR(seen[0].name, "");
 }
@@ -360,16 +440,16 @@ TEST(a_stack_may_change_its_page)
 
 	page_rig_make(&old, 4);
 	page_rig_make(&new, 8);
-	page_rig_attach(&old, rig);
+	page_rig_attach(&old);
 	rig_established(rig, NULL);
-	page_rig_publish(rig);
+	page_rig_publish();
 	CHECK_EQ(page_rig_flow(&old, 0).state, HARP_TCP_ESTABLISHED);
-	page_rig_attach(&new, rig);
+	page_rig_attach(&new);
 	CHECK_EQ(page_rig_status(&old).ended, 1);
 	CHECK_EQ(page_rig_flow(&new, 0).state, HARP_TCP_ESTABLISHED);
-	/* And back, onto what was left there. */
+	/* And back to the old page, which has old content. */
 	old.bytes[harp_page_bytes(4) - 320 + 200] = 1;
-	page_rig_attach(&old, rig);
+	page_rig_attach(&old);
 	CHECK_EQ(page_rig_status(&old).ended, 0);
 	CHECK_EQ(page_rig_flow(&old, 0).state, HARP_TCP_ESTABLISHED);
 	for (unsigned i = 1; i < 4; i++)
@@ -389,8 +469,8 @@ struct reader {
 	uint64_t seen_count;
 };
 
-/* Every poll counts one gap of exactly a period, so that one number implies the others; the label says when
- * the record was written. */
+/* Every poll counts one gap of exactly a period, so that one number implies the others; the
+ * label says when the record was written. */
 static void reader_look(struct reader *reader)
 {
 	struct harp_page_histogram h;
@@ -401,7 +481,7 @@ static void reader_look(struct reader *reader)
 				sizeof(h), 1);
 
 	if (rc == -EBUSY)
-		return; /* this owner writes a thousand times as often as it may */
+		return; /* this owner publishes a thousand times too often */
 	reader->errors += rc != 1 || harp_page_read(reader->page->fd, HARP_PAGE_FLOWS, 0, &flow,
 						    sizeof(flow), 1) != 1;
 	atomic_fetch_add(&reader->rounds, 1);
@@ -431,21 +511,308 @@ TEST(a_reader_never_sees_a_partial_record)
 	pthread_t thread;
 	char label[32];
 
-	page_rig_make(&page, 4);
+	page_close();
+	page_rig_make(&page, FLOWS);
 	rig_established(rig, NULL);
 	snprintf(label, sizeof(label), "%" PRIu64, rig->now_ns);
 	harp_conn_set_label(rig->conn, label);
-	page_rig_attach(&page, rig);
+	page_rig_attach(&page);
 	CHECK_EQ(pthread_create(&thread, NULL, reader_main, &reader), 0);
 	while (atomic_load(&reader.rounds) < 50000) {
 		snprintf(label, sizeof(label), "%" PRIu64,
 			 (uint64_t)(rig->now_ns + HARP_PAGE_PERIOD_NS));
 		harp_conn_set_label(rig->conn, label);
-		page_rig_publish(rig);
+		page_rig_publish();
 	}
 	atomic_store(&reader.stop, true);
 	pthread_join(thread, NULL);
 	CHECK_EQ(reader.torn, 0);
 	CHECK_EQ(reader.errors, 0);
 	CHECK(reader.seen_count > 0);
+}
+
+/* ---- invalid pages --------------------------------------------------------------------------- */
+
+static void refused(int error, const char *text)
+{
+	uint64_t values[4];
+	char why[128] = "";
+
+	CHECK_EQ(harp_page_check(page.fd, why, sizeof(why)), error);
+	CHECK_STR(why, text);
+	CHECK_EQ(harp_page_read(page.fd, HARP_PAGE_COUNTERS, 0, values, 8, 4), error);
+}
+
+TEST(invalid_parts_are_refused)
+{
+	const struct harp_page_place lies[] = {
+		{ .offset = 1, .stride = 8, .count = 1 },             /* unaligned */
+		{ .offset = 64, .stride = 8, .count = 1 },            /* within the header */
+		{ .offset = 0xffffffc0u, .stride = 8, .count = 1 },   /* far away */
+		{ .offset = 256, .stride = 8, .count = 0xffffffffu }, /* larger than the page */
+		{ .offset = 256, .stride = 65536, .count = 65536 },   /* 2^32 bytes */
+		{ .offset = 256,
+		  .stride = 0x10000008u,
+		  .count = 16 }, /* a multiple of 2^32 and some */
+		{ .offset = 256, .stride = 0, .count = 1 },
+		{ .offset = 256, .stride = 12, .count = 1 },
+		{ .offset = (uint32_t)page.size / 64 * 64, .stride = 8, .count = 0 },
+	};
+	struct harp_page_place good = header->parts[HARP_PAGE_FLOWS];
+
+	for (unsigned i = 0; i < sizeof(lies) / sizeof(*lies); i++) {
+		header->parts[HARP_PAGE_FLOWS] = lies[i];
+		refused(-EPROTO, "the page's header is invalid: part 4 exceeds the page");
+	}
+	header->parts[HARP_PAGE_FLOWS] = good;
+	CHECK_EQ(harp_page_check(page.fd, NULL, 0), 0);
+}
+
+static void refused_header(void)
+{
+	char text[96];
+
+	snprintf(text, sizeof(text), "the page's header is invalid: %u parts, %llu bytes of %zu",
+		 header->part_count, (unsigned long long)header->page_bytes, page.size);
+	refused(-EPROTO, text);
+}
+
+TEST(invalid_headers_are_refused)
+{
+	header->page_bytes += 1u << 20;
+	refused_header();
+	header->page_bytes -= 1u << 20;
+	header->part_count = 0;
+	refused_header();
+	header->part_count = 0xffffffffu;
+	refused_header();
+	header->part_count = HARP_PAGE_PARTS;
+	header->magic++;
+	refused(-EPROTO, "not a statistics page: wrong magic");
+	header->magic--;
+	header->version = 1;
+	refused(-EPROTONOSUPPORT, "version 1 of the page's format; this reader knows 2");
+	header->version = HARP_PAGE_VERSION;
+	CHECK_EQ(harp_page_check(page.fd, NULL, 0), 0);
+}
+
+/* The owner died while it wrote, or pretends to write all the time. */
+TEST(a_record_that_never_settles_is_skipped)
+{
+	uint8_t *counters = page.bytes + header->parts[HARP_PAGE_COUNTERS].offset;
+	uint8_t *flow = page.bytes + header->parts[HARP_PAGE_FLOWS].offset + 64;
+	struct harp_page_flow flows[FLOWS];
+	uint64_t value;
+
+	rig_established(rig, NULL);
+	page_rig_publish();
+	counters[0] |= 1;
+	CHECK_EQ(harp_page_read(page.fd, HARP_PAGE_COUNTERS, 0, &value, 8, 1), -EBUSY);
+	flow[0] |= 1;
+	memset(flows, 0xee, sizeof(flows));
+	CHECK_EQ(harp_page_read(page.fd, HARP_PAGE_FLOWS, 0, flows, sizeof(flows[0]), FLOWS),
+		 FLOWS);
+	for (unsigned i = 0; i < FLOWS; i++)
+		CHECK_EQ(flows[i].state, 0);
+	/* The next publication repairs it. */
+	page_rig_publish();
+	CHECK_EQ(harp_page_read(page.fd, HARP_PAGE_COUNTERS, 0, &value, 8, 1), 1);
+	CHECK_EQ(page_rig_flow(&page, 0).state, HARP_TCP_ESTABLISHED);
+}
+
+/* All records are being written forever: the reader's timeout is for all of them together. */
+TEST(a_page_of_unsettled_records_is_read_in_time)
+{
+	size_t size = harp_page_bytes(HARP_PAGE_FLOWS_MAX);
+	struct harp_page_flow *flows = calloc(HARP_PAGE_FLOWS_MAX, sizeof(*flows));
+	struct page_rig large;
+	uint8_t *at;
+
+	page_rig_make(&large, HARP_PAGE_FLOWS_MAX);
+	memcpy(large.bytes, page.bytes, page.size);
+	((struct harp_page_header *)large.bytes)->page_bytes = size;
+	((struct harp_page_header *)large.bytes)->parts[HARP_PAGE_FLOWS].count =
+		HARP_PAGE_FLOWS_MAX;
+	at = large.bytes + header->parts[HARP_PAGE_FLOWS].offset + 64;
+	for (uint32_t i = 0; i < HARP_PAGE_FLOWS_MAX; i++) {
+		at[(size_t)i * 320] = 1;
+		at[(size_t)i * 320 + 128] = 4;
+	}
+	CHECK(flows);
+	CHECK_EQ(harp_page_read(large.fd, HARP_PAGE_FLOWS, 0, flows, sizeof(*flows),
+				HARP_PAGE_FLOWS_MAX),
+		 HARP_PAGE_FLOWS_MAX);
+	for (uint32_t i = 0; i < HARP_PAGE_FLOWS_MAX; i++)
+		CHECK(flows[i].state == 0 && flows[i].remote_port == 0);
+	free(flows);
+	page_rig_free(&large);
+}
+
+/* ---- a job's page ---------------------------------------------------------------------------- */
+
+static void job_begin(struct page_rig *job_page, uint32_t lanes, struct harp_page_job *job)
+{
+	struct harp_page_identity identity = page_rig_identity();
+
+	CHECK_EQ(harp_page_create_job_fd(lanes, &job_page->fd), 0);
+	job_page->size = harp_page_job_bytes(lanes);
+	job_page->bytes =
+		mmap(NULL, job_page->size, PROT_READ | PROT_WRITE, MAP_SHARED, job_page->fd, 0);
+	CHECK(job_page->bytes != MAP_FAILED);
+	CHECK_EQ(harp_page_check(job_page->fd, NULL, 0), -ENODATA);
+	CHECK_EQ(harp_page_job_begin(job_page->bytes, lanes, &identity, job), 0);
+	CHECK_EQ(harp_page_check(job_page->fd, NULL, 0), 0);
+}
+
+static int job_read(const struct page_rig *job_page, enum harp_page_part part)
+{
+	static uint8_t items[HARP_PAGE_RAILS_MAX][2048];
+
+	return harp_page_read(job_page->fd, part, 0, items, sizeof(items[0]), HARP_PAGE_RAILS_MAX);
+}
+
+TEST(a_job_s_page_is_checked)
+{
+	struct harp_page_identity identity = page_rig_identity();
+	struct page_rig job_page;
+	struct harp_page_job job;
+	struct harp_page_header *lie;
+	struct harp_page_lane lane;
+	char why[128], text[128];
+
+	job_begin(&job_page, FLOWS, &job);
+	lie = (struct harp_page_header *)job_page.bytes;
+	CHECK_EQ(job_read(&job_page, HARP_PAGE_IDENTITY), 1);
+	CHECK_EQ(job_read(&job_page, HARP_PAGE_COUNTERS), 0);
+	CHECK_EQ(job_read(&job_page, HARP_PAGE_FLOWS), 0);
+	CHECK_EQ(job_read(&job_page, HARP_PAGE_JOB), HARP_JOB_COUNT);
+	CHECK_EQ(job_read(&job_page, HARP_PAGE_RAILS), HARP_PAGE_RAILS_MAX);
+	CHECK_EQ(job_read(&job_page, HARP_PAGE_COMMS), FLOWS);
+	CHECK_EQ(job_read(&job_page, HARP_PAGE_LANES), FLOWS);
+	for (unsigned part = HARP_PAGE_JOB; part < HARP_PAGE_PARTS; part++) {
+		uint32_t count = lie->parts[part].count;
+
+		lie->parts[part].count = 65537;
+		snprintf(text, sizeof(text),
+			 "the page's header is invalid: part %u exceeds the page", part);
+		CHECK_EQ(harp_page_check(job_page.fd, why, sizeof(why)), -EPROTO);
+		CHECK_STR(why, text);
+		CHECK_EQ(job_read(&job_page, (enum harp_page_part)part), -EPROTO);
+		lie->parts[part].count = count;
+	}
+	/* Records have locks of their own; one that never settles costs itself only. */
+	job.lanes[1].sequence = 1;
+	job.lanes[1].value[HARP_LANE_state] = HARP_PAGE_LANE_OPEN;
+	job.lanes[2].value[HARP_LANE_state] = HARP_PAGE_LANE_OPEN;
+	CHECK_EQ(harp_page_read(job_page.fd, HARP_PAGE_LANES, 1, &lane, sizeof(lane), 1), 1);
+	CHECK_EQ(lane.value[HARP_LANE_state], 0);
+	CHECK_EQ(harp_page_read(job_page.fd, HARP_PAGE_LANES, 2, &lane, sizeof(lane), 1), 1);
+	CHECK_EQ(lane.value[HARP_LANE_state], HARP_PAGE_LANE_OPEN);
+	job.comms[0].sequence = 3;
+	job.comms[0].value[HARP_COMM_state] = HARP_PAGE_COMM_OPEN;
+	CHECK_EQ(job_read(&job_page, HARP_PAGE_COMMS), FLOWS);
+	page_rig_free(&job_page);
+	/* Invalid sizes. */
+	CHECK_EQ(harp_page_create_job_fd(HARP_PAGE_FLOWS_MAX + 1, &job_page.fd), -EINVAL);
+	CHECK_EQ(harp_page_job_begin(page.bytes + 8, 1, &identity, &job), -EINVAL);
+	identity.size--;
+	CHECK_EQ(harp_page_job_begin(page.bytes, 1, &identity, &job), -EINVAL);
+	job_begin(&job_page, HARP_PAGE_FLOWS_MAX, &job); /* the largest there is has readers */
+	page_rig_free(&job_page);
+	job_begin(&job_page, 0, &job);
+	CHECK_EQ(job_read(&job_page, HARP_PAGE_LANES), 0);
+	page_rig_free(&job_page);
+}
+
+/* ---- other versions -------------------------------------------------------------------------- */
+
+/* A newer page has one more part, more counters and longer items. */
+TEST(a_newer_page_is_read)
+{
+	uint32_t count = harp_stats_count();
+	struct harp_page_place *status = &header->parts[HARP_PAGE_STATUS];
+	struct harp_page_status item = { 0 };
+	uint64_t values[256];
+
+	header->part_count = HARP_PAGE_PARTS + 1;
+	header->parts[HARP_PAGE_COUNTERS].count = count + 3;
+	CHECK_EQ(harp_page_check(page.fd, NULL, 0), 0);
+	CHECK_EQ(harp_page_read(page.fd, HARP_PAGE_COUNTERS, 0, values, 8, 256), count + 3);
+	CHECK_EQ(harp_page_read(page.fd, HARP_PAGE_COUNTERS, count, values, 8, 256), 3);
+	status->stride += 8;
+	CHECK_EQ(harp_page_read(page.fd, HARP_PAGE_STATUS, 0, &item, sizeof(item), 1), 1);
+	CHECK_EQ(item.published_ns, rig->now_ns);
+	status->stride -= 8;
+	header->parts[HARP_PAGE_COUNTERS].count = count;
+	header->part_count = HARP_PAGE_PARTS;
+}
+
+/* An older page has fewer fields: missing ones read as zero. */
+TEST(an_older_page_is_read)
+{
+	struct harp_page_place *status = &header->parts[HARP_PAGE_STATUS];
+	struct harp_page_status item;
+	struct harp_page_flow flow;
+	uint64_t values[256];
+
+	harp_stack_publish_note(rig->stack, "later than that version");
+	page_rig_publish();
+	header->part_count = HARP_PAGE_FLOWS;
+	header->parts[HARP_PAGE_FLOWS].offset = 3; /* not a part of that version */
+	header->parts[HARP_PAGE_COUNTERS].count = 5;
+	status->stride = 16;
+	CHECK_EQ(harp_page_check(page.fd, NULL, 0), 0);
+	CHECK_EQ(harp_page_read(page.fd, HARP_PAGE_FLOWS, 0, &flow, sizeof(flow), 1), 0);
+	CHECK_EQ(harp_page_read(page.fd, HARP_PAGE_COUNTERS, 0, values, 8, 256), 5);
+	memset(&item, 0xee, sizeof(item));
+	CHECK_EQ(harp_page_read(page.fd, HARP_PAGE_STATUS, 0, &item, sizeof(item), 1), 1);
+	CHECK_EQ(item.published_ns, rig->now_ns);
+	CHECK_EQ(item.flows_open, 0);
+	CHECK_STR(item.note, "");
+}
+
+/* ---- other files ----------------------------------------------------------------------------- */
+
+static int no_page_error(int fd)
+{
+	int rc = harp_page_check(fd, NULL, 0);
+
+	close(fd);
+	return rc;
+}
+
+static int memfd(off_t bytes, int seals)
+{
+	int fd = memfd_create(HARP_PAGE_NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+	CHECK(fd >= 0 && ftruncate(fd, bytes) == 0);
+	if (seals)
+		CHECK_EQ(fcntl(fd, F_ADD_SEALS, seals), 0);
+	return fd;
+}
+
+TEST(other_files_are_no_page)
+{
+	const int all = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+	int pipes[2], fd;
+	uint64_t value;
+
+	CHECK_EQ(pipe(pipes), 0);
+	close(pipes[1]);
+	CHECK_EQ(no_page_error(pipes[0]), -EPERM);
+	CHECK_EQ(no_page_error(open("/dev/zero", O_RDONLY | O_CLOEXEC)), -EPERM);
+	CHECK_EQ(no_page_error(open("/", O_RDONLY | O_CLOEXEC)), -EPERM);
+	CHECK_EQ(harp_page_check(-1, NULL, 0), -EPERM);
+	CHECK_EQ(no_page_error(memfd(65536, 0)), -EPERM);
+	CHECK_EQ(no_page_error(memfd(65536, F_SEAL_GROW | F_SEAL_SEAL)), -EPERM);
+	CHECK_EQ(no_page_error(memfd(16, all)), -EMSGSIZE);
+	CHECK_EQ(no_page_error(memfd((off_t)1 << 40, all)), -EFBIG);
+	CHECK_EQ(no_page_error(memfd(65536, all)), -ENODATA);
+	/* Truncated while it is read: a reader that maps the page would get SIGBUS. */
+	fd = memfd((off_t)page.size, 0);
+	CHECK_EQ(pwrite(fd, page.bytes, page.size, 0), page.size);
+	CHECK_EQ(harp_page_read(fd, HARP_PAGE_COUNTERS, 0, &value, 8, 1), 1);
+	CHECK_EQ(ftruncate(fd, 4096), 0);
+	CHECK_EQ(harp_page_read(fd, HARP_PAGE_COUNTERS, 0, &value, 8, 1), -EPROTO);
+	close(fd);
 }

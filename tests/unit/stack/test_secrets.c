@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_secrets.c - each secret of a stack is drawn from getrandom(), which this file stands in for. */
+/* test_secrets.c - each secret of a stack comes from getrandom(), which this file replaces. */
 #include <errno.h>
 #include <sys/random.h>
 
-#include "tcp_rig.h"
+#include "rig.h"
 
 #define DRAWS_MAX 64u
 #define SIGNALS 3u
@@ -11,7 +11,7 @@
 static struct {
 	unsigned draws, signals;
 	unsigned fail_at; /* 0: never; that draw and all after it fail */
-	int error;        /* 0: it gives too little */
+	int error;        /* 0: it returns too few bytes */
 	struct {
 		size_t bytes;
 		uint8_t given[256];
@@ -58,7 +58,7 @@ static void destroy(struct harp_stack *stack, struct harp_nic *card)
 	harp_nic_destroy(card);
 }
 
-/* All that a stack keeps secret. */
+/* All secrets of a stack. */
 static unsigned secrets_of(const struct harp_stack *stack, struct siphash_key keys[8])
 {
 	const struct siphash_key all[] = {
@@ -97,7 +97,7 @@ TEST(each_secret_is_the_kernel_s)
 		for (unsigned j = 0; j < i; j++)
 			CHECK(memcmp(&keys[i], &keys[j], sizeof(keys[i])));
 	}
-	/* And what the numbers begin with, which no key depends on. */
+	/* One more seeds the generator, on which no key depends. */
 	CHECK_EQ(kernel.draws, count + 1);
 	destroy(stack, card);
 }
@@ -117,7 +117,7 @@ TEST(no_secret_follows_from_the_generator_s_state)
 	CHECK_EQ(rng_u64(&a), rng_u64(&b));
 }
 
-TEST(a_seed_replays_all_and_asks_nobody)
+TEST(a_seed_replays_all_secrets)
 {
 	struct siphash_key first[8], second[8];
 	struct harp_stack *stack;

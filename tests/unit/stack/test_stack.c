@@ -3,7 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include "tcp_rig.h"
+#include "rig.h"
 
 static struct rig the_rig, *const rig = &the_rig;
 BEFORE_EACH(rig_open(rig))
@@ -55,10 +55,10 @@ TEST(options_are_refused_by_name)
 TEST(a_connection_s_options_are_refused_by_name)
 {
 	struct harp_endpoint at = { .port = RIG_PORT };
-	struct harp_tcp_options opt = { .size = sizeof(opt), .dscp = 64 };
 
 	rig->stack->options.hooks.log = log_keep;
-	CHECK_EQ(harp_tcp_listen(rig->stack, &at, &opt, &rig->listener), -EINVAL);
+	CHECK_EQ(harp_tcp_listen(rig->stack, &at, RIG_OPTIONS(.dscp = 64), &rig->listener),
+		 -EINVAL);
 	CHECK(!rig->listener);
 	CHECK_STR(logged, "harp_tcp_options: dscp exceeds 63");
 }
@@ -92,7 +92,6 @@ static int set_keepalive(uint64_t idle_ns, uint64_t interval_ns, uint32_t count)
 	return harp_conn_set_options(rig->conn, &opt);
 }
 
-/* Everything that is asked of a dead connection says why it died. */
 TEST(a_dead_connection_says_why)
 {
 	uint8_t byte;
@@ -107,14 +106,13 @@ TEST(a_dead_connection_says_why)
 	CHECK_EQ(harp_conn_send_space(rig->conn), 0);
 }
 
-/* The segment in which the limit lies would leave short, though the rest of the bytes follows. */
+/* A segment cut at the limit would be short although more bytes follow. */
 TEST(the_unsent_limit_is_whole_segments)
 {
-	struct harp_tcp_options opt = { .size = sizeof(opt), .unsent_bytes_max = 5000 };
 	uint8_t bytes[20000] = { 0 };
 	struct iovec iov[] = { { bytes, 1000 }, { bytes, sizeof(bytes) } };
 
-	rig_established(rig, &opt);
+	rig_established(rig, RIG_OPTIONS(.unsent_bytes_max = 5000));
 	CHECK_EQ(harp_conn_send(rig->conn, &iov[0], 1), 1000);
 	CHECK_EQ(harp_conn_send_space(rig->conn), 4000);
 	CHECK_EQ(harp_conn_send(rig->conn, &iov[1], 1), 3 * 1448 - 1000);
@@ -124,7 +122,7 @@ TEST(the_unsent_limit_is_whole_segments)
 		CHECK_EQ(rig_expect(rig, TCP_ACK | (i == 2 ? TCP_PSH : 0))->len, 1448);
 	rig_silent(rig);
 	CHECK(rig_events(rig) & HARP_EVENT_WRITABLE);
-	/* In pieces, too; and what fits is taken as it is. */
+	/* In pieces, too; bytes that fit are accepted as they are. */
 	CHECK_EQ(harp_conn_send(rig->conn, iov, 2), 3 * 1448);
 	rig_poll(rig);
 	rig->out_head = rig->out_tail;
@@ -136,7 +134,8 @@ TEST(the_unsent_limit_is_whole_segments)
 	CHECK_EQ(harp_conn_send(rig->conn, &iov[1], 1), 700);
 }
 
-/* Asked for later, of a connection that has been silent for longer: the peer is asked at once. */
+/* Keepalive is turned on when the connection has been idle for longer: the probe is sent at
+ * once. */
 TEST(keepalive_may_be_asked_for_later)
 {
 	rig_established(rig, NULL);
@@ -145,7 +144,7 @@ TEST(keepalive_may_be_asked_for_later)
 	CHECK_EQ(set_keepalive(5 * RIG_S, RIG_S, 3), 0);
 	rig_wait(rig, RIG_S / 2);
 	CHECK_EQ(rig_expect(rig, TCP_ACK)->seq, rig->ack - 1);
-	rig_says(rig, rig_usual(rig, TCP_ACK, 0)); /* it lives */
+	rig_says(rig, rig_usual(rig, TCP_ACK, 0)); /* it answers */
 	CHECK_EQ(set_keepalive(0, 0, 0), 0);
 	rig_wait(rig, 100 * RIG_S);
 	rig_silent(rig);
@@ -159,7 +158,8 @@ TEST(keepalive_may_be_asked_for_later)
 	rig->out_head = rig->out_tail;
 }
 
-/* Our address goes and comes back: what was written meanwhile leaves then (RFC 1122 4.2.3.5). */
+/* Our address is removed and added again: bytes written meanwhile are sent then (RFC 1122
+ * 4.2.3.5). */
 TEST(a_lost_address_is_waited_for)
 {
 	struct harp_addr own = harp_addr_v4(10, 0, 0, 1);
@@ -188,13 +188,14 @@ TEST(a_removed_route_is_unreachable)
 	CHECK_EQ(harp_tcp_connect(rig->stack, NULL, &far, NULL, &rig->conn), 0);
 	CHECK_EQ(harp_stack_route_remove(rig->stack, &prefix, 16), 0);
 	CHECK_EQ(harp_stack_route_remove(rig->stack, &prefix, 16), -ENOENT);
-	rig_poll(rig); /* its SYN has nowhere to go */
+	rig_poll(rig); /* its SYN has no route */
 	rig_silent(rig);
 	CHECK_EQ(rig->conn->state, HARP_TCP_SYN_SENT);
 	CHECK_EQ(harp_tcp_connect(rig->stack, NULL, &far, NULL, &conn), -ENETUNREACH);
 }
 
-/* A capture holds what came and what went, and ends with the stack unless stopped before. */
+/* A capture holds received and sent packets, and ends with the stack unless it is stopped
+ * before. */
 TEST(a_capture_holds_both_directions)
 {
 	char path[] = "/tmp/harp-test-XXXXXX";

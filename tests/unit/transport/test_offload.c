@@ -1,38 +1,89 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_offload.c - two stacks on NICs with offloads: a GSO packet arrives as the segments that it stands for, and
- * nothing is copied.
+ * test_offload.c - stacks on NICs with offloads: TSO, checksums, and reading the application's
+ * memory. A GSO packet arrives as the segments that it consists of, nothing is copied, and memory
+ * is released when neither stack nor NIC refers to it.
  */
-#include "offload_rig.h"
+#include "memory/external.h"
+#include "net_rig.h"
 
-/* The same bytes through NICs with and without offloads: the segments that arrive are the same, to the
- * identification. */
+#define ALL_OFFLOADS (HARP_NIC_TX_CSUM | HARP_NIC_TX_TSO)
+
+/* Two stacks on a strict wire with these options. */
+#define HOW(...)                                                                                   \
+	((struct how){ .tx_frames = 64, .wire = { .tx_frags_max = 48, .strict = 1, __VA_ARGS__ } })
+
+enum way { BY_COPY, BY_FRAMES, IN_PLACE };
+
+static ssize_t net_send(enum way way, size_t len)
+{
+	struct iovec iov = { net.bytes + net.sent, len };
+	struct harp_frame *frame;
+	int err;
+
+	if (way == BY_COPY)
+		return harp_conn_send(net.from, &iov, 1);
+	if (way == IN_PLACE)
+		return harp_conn_send_external(net.from, iov.iov_base, len);
+	err = harp_frame_alloc(net.from, &frame);
+	if (err)
+		return err;
+	frame->len = len < frame->capacity ? (uint32_t)len : frame->capacity;
+	memcpy(frame->data, iov.iov_base, frame->len); /* the application's, not the stack's */
+	len = frame->len;
+	CHECK_EQ(harp_conn_send_frame(net.from, frame), 0);
+	return (ssize_t)len;
+}
+
+static void net_move(enum way way, size_t piece)
+{
+	for (int i = 0; i < 20000 && net.received < BYTES; i++) {
+		ssize_t n = 1;
+
+		while (n > 0 && net.sent < BYTES) {
+			size_t left = BYTES - net.sent;
+
+			n = net_send(way, left < piece ? left : piece);
+			CHECK(n > 0 || n == -EAGAIN);
+			net.sent += n > 0 ? (uint64_t)n : 0;
+		}
+		net_step(100000);
+		net_take();
+	}
+	CHECK_EQ(net.received, BYTES);
+	net_settles();
+	CHECK_EQ(harp_conn_acked_bytes(net.from), BYTES);
+}
+
+/* The same bytes through NICs with and without offloads: the segments that arrive are the same,
+ * to the identification. */
 static void test_gso_packets_are_segments(bool v6, enum way way, size_t piece)
 {
-	static struct seg plain[SEGS_MAX];
-	struct how how = { .v6 = v6, .external_count = 512 };
+	static struct seg plain[TAP_SEGS_MAX];
+	struct how how = HOW(.external_count = 512);
 	unsigned count = 0;
 	uint32_t begin = 0;
 
 	for (int cut = 0; cut < 2; cut++) {
-		how.offloads = cut ? ALL_OFFLOADS : 0;
-		net_open(&how);
+		how.v6 = v6;
+		how.wire.offloads = cut ? ALL_OFFLOADS : 0;
+		net_open_connected(how);
 		if (way == IN_PLACE)
 			CHECK_EQ(harp_stack_memory_add(net.stack[0], net.bytes, BYTES), 0);
 		net_move(way, piece);
 		CHECK_EQ(net_stat(0, "tcp_tso_packets_out") > 0, cut);
 		CHECK_EQ(net_stat(0, "tcp_retransmits"), 0);
 		if (!cut) {
-			count = net.recorder[1].count;
-			memcpy(plain, net.recorder[1].segs, count * sizeof(plain[0]));
+			count = net.tap[1].count;
+			memcpy(plain, net.tap[1].segs, count * sizeof(plain[0]));
 			CHECK(count > BYTES / 1460);
 		} else {
 			CHECK(net_stat(0, "tcp_tso_segs_out") > count / 2);
 			CHECK(net_stat(0, "tx_packets") < count * 3 / 4);
-			CHECK_EQ(net.recorder[1].count, count);
+			CHECK_EQ(net.tap[1].count, count);
 		}
-		for (unsigned i = 0; cut && i < count && i < net.recorder[1].count; i++) {
-			const struct seg *a = &plain[i], *b = &net.recorder[1].segs[i];
+		for (unsigned i = 0; cut && i < count && i < net.tap[1].count; i++) {
+			const struct seg *a = &plain[i], *b = &net.tap[1].segs[i];
 
 			if (i == 0)
 				begin = b->seq - a->seq;
@@ -50,30 +101,27 @@ AFTER_EACH(net_close())
 /* PSH is in the last segment of a GSO packet, and the segments follow each other. */
 TEST(a_gso_packet_has_psh_at_its_end)
 {
-	struct how how = { .offloads = ALL_OFFLOADS, .tso_bytes_max = 20000 };
-	struct recorder *recorder = &net.recorder[1];
+	struct tap *tap = &net.tap[1];
 	unsigned pushed = 0;
 
-	net_open(&how);
+	net_open_connected(HOW(.offloads = ALL_OFFLOADS, .tso_bytes_max = 20000));
 	net_move(BY_COPY, 10 * 1448);
-	for (unsigned i = 1; i < recorder->count; i++) {
-		CHECK_EQ(recorder->segs[i].seq,
-			 recorder->segs[i - 1].seq + recorder->segs[i - 1].len);
-		CHECK_EQ(recorder->segs[i].id, (uint16_t)(recorder->segs[i - 1].id + 1));
-		CHECK(recorder->segs[i].len <= 1448);
-		pushed += (recorder->segs[i].flags & TCP_PSH) != 0;
+	for (unsigned i = 1; i < tap->count; i++) {
+		CHECK_EQ(tap->segs[i].seq, tap->segs[i - 1].seq + tap->segs[i - 1].len);
+		CHECK_EQ(tap->segs[i].id, (uint16_t)(tap->segs[i - 1].id + 1));
+		CHECK(tap->segs[i].len <= 1448);
+		pushed += (tap->segs[i].flags & TCP_PSH) != 0;
 	}
-	CHECK(recorder->segs[recorder->count - 1].flags & TCP_PSH);
-	CHECK(pushed > 0 && pushed < recorder->count / 2);
+	CHECK(tap->segs[tap->count - 1].flags & TCP_PSH);
+	CHECK(pushed > 0 && pushed < tap->count / 2);
 }
 
 /* End to end with the stacks' own frames, and from the application's memory: nothing is copied. */
 static void test_nothing_is_copied(enum way way, uint32_t offloads)
 {
-	struct how how = { .external_count = 512, .offloads = offloads };
 	struct harp_tcp_info info;
 
-	net_open(&how);
+	net_open_connected(HOW(.external_count = 512, .offloads = offloads));
 	if (way == IN_PLACE)
 		CHECK_EQ(harp_stack_memory_add(net.stack[0], net.bytes, BYTES), 0);
 	net_move(way, 9000);
@@ -91,15 +139,13 @@ static void test_nothing_is_copied(enum way way, uint32_t offloads)
  * for a probe of the path, and smaller when it carries less: nothing is copied for any of that. */
 TEST(resegmenting_copies_nothing)
 {
-	struct how how = { .external_count = 64 };
 	const size_t pieces[] = { 1, 999, 3, 1448, 777, 2000, 5, 5000 };
 	struct frame *first;
 
-	net_open(&how);
+	net_open_connected(HOW(.external_count = 64));
 	CHECK_EQ(harp_stack_memory_add(net.stack[0], net.bytes, BYTES), 0);
 	for (unsigned i = 0; i < 8; i++) {
-		/* Sent from a copy of the bytes now and then, so that they do not go on where the
-		 * last ended. */
+		/* Every other piece is sent from a copy, so that the pieces are not contiguous. */
 		static uint8_t apart[8][5000];
 
 		memcpy(apart[i], net.bytes + net.sent, pieces[i]);
@@ -131,17 +177,16 @@ TEST(resegmenting_copies_nothing)
 	CHECK_EQ(net.stack[0]->pool.external_free_count, 64);
 }
 
-/* A segment of several frames is lost, and the card has given back the first of them only: it is
- * sent again when the card has done with all, and not before. */
+/* A segment of several frames is lost, and the NIC has completed only the first of them: it is
+ * retransmitted when the NIC has completed all, and not before. */
 static void test_sent_again_when_read(enum way way)
 {
 	const struct harp_wire_impair down = { .down = 1 }, up = { 0 };
-	struct how how = { .external_count = 64 };
 
-	net_open(&how);
+	net_open_connected(HOW(.external_count = 64));
 	CHECK_EQ(harp_stack_memory_add(net.stack[0], net.bytes, BYTES), 0);
 	CHECK_EQ(harp_wire_set_impair(net.wire, 0, &down), 0);
-	net.recorder[0].slow = true;
+	net.tap[0].slow = true;
 	while (net.sent < 1400) {
 		CHECK_EQ(net_send(way, 100), 100);
 		net.sent += 100;
@@ -149,27 +194,28 @@ static void test_sent_again_when_read(enum way way)
 	CHECK(seg_frags(net.from->sndq.unsent) > 1);
 	for (int i = 0; i < 3000; i++)
 		net_step(MS);
-	CHECK(net.recorder[0].held_count > 0);
+	CHECK(net.tap[0].held_count > 0);
 	CHECK_EQ(net_stat(0, "tcp_retransmits"), 0);
 	CHECK_EQ(harp_wire_set_impair(net.wire, 0, &up), 0);
-	net.recorder[0].slow = false;
+	net.tap[0].slow = false;
 	net_arrives(100, MS);
 	net_settles();
 	CHECK_EQ(net_stat(0, "frames_tcp_tx") + net_stat(0, "frames_tcp_external"), 0);
 	net_close();
 }
 
-/* A card that gives frames back when more has left, and no sooner: what is lost at the end is sent
- * again as a copy. */
+/* A NIC that completes frames only when more are sent: what is lost at the end is retransmitted as
+ * a copy. */
 static void test_sent_again_when_kept(enum way way)
 {
 	const struct harp_wire_impair down = { .down = 1 }, up = { 0 };
-	struct how how = { .external_count = 64, .lazy = true };
+	struct how how = HOW(.external_count = 64);
 
-	net_open(&how);
+	how.lazy = true;
+	net_open_connected(how);
 	CHECK_EQ(harp_stack_memory_add(net.stack[0], net.bytes, BYTES), 0);
 	CHECK_EQ(harp_wire_set_impair(net.wire, 0, &down), 0);
-	net.recorder[0].stuck = true;
+	net.tap[0].stuck = true;
 	while (net.sent < 4000) {
 		CHECK_EQ(net_send(way, 500), 500);
 		net.sent += 500;
@@ -178,19 +224,19 @@ static void test_sent_again_when_kept(enum way way)
 	CHECK_EQ(harp_wire_set_impair(net.wire, 0, &up), 0);
 	net_arrives(3000, MS);
 	CHECK(net_stat(0, "tx_copied_bytes") >= net.sent);
-	net.recorder[0].stuck = false;
+	net.tap[0].stuck = false;
 	net_settles();
 	CHECK_EQ(net_stat(0, "frames_tcp_tx") + net_stat(0, "frames_tcp_external"), 0);
 	CHECK_EQ(net_stat(0, "frames_tx_nic"), 0);
 	net_close();
 }
 
-/* A card of the first version: whatever lies behind its structs, it has nothing of the second. */
 TEST(a_nic_of_the_first_version_has_no_offloads)
 {
-	struct how how = { .external_count = 64, .v1 = true };
+	struct how how = HOW(.external_count = 64);
 
-	net_open(&how);
+	how.v1 = true;
+	net_open_connected(how);
 	CHECK_EQ(harp_stack_memory_add(net.stack[0], net.bytes, BYTES), -ENOTSUP);
 	CHECK_EQ(harp_conn_send_external(net.from, net.bytes, 10), -EFAULT);
 	net_move(BY_COPY, 9000);
@@ -199,13 +245,12 @@ TEST(a_nic_of_the_first_version_has_no_offloads)
 
 TEST(datagrams_have_good_checksums)
 {
-	struct how how = { .offloads = HARP_NIC_TX_CSUM };
 	struct harp_endpoint at = { .port = 9000 };
 	struct harp_endpoint to = { .addr = harp_addr_v4(10, 0, 0, 2), .port = 9000 };
 	struct harp_udp *a, *b;
 	uint8_t got[2000];
 
-	net_open(&how);
+	net_open_connected(HOW(.offloads = HARP_NIC_TX_CSUM));
 	CHECK_EQ(harp_udp_open(net.stack[0], NULL, NULL, &a), 0);
 	CHECK_EQ(harp_udp_open(net.stack[1], &at, NULL, &b), 0);
 	for (unsigned len = 0; len <= 1472; len += 736) {
@@ -222,12 +267,10 @@ TEST(datagrams_have_good_checksums)
 	harp_udp_close(b);
 }
 
-/* A card says when it has done with what it has, and has not got this yet. */
+/* The NIC has not got this segment yet, so its next completion says nothing about it. */
 TEST(a_segment_made_between_polls_is_due_now)
 {
-	struct how how = { 0 };
-
-	net_open(&how);
+	net_open_connected(HOW());
 	for (int i = 0; i < 4; i++)
 		net_step(MS);
 	CHECK(harp_stack_next_deadline_ns(net.stack[0]) > net.now_ns);
@@ -237,6 +280,283 @@ TEST(a_segment_made_between_polls_is_due_now)
 	CHECK(harp_stack_next_deadline_ns(net.stack[0]) > net.now_ns);
 	CHECK_EQ(net_stat(0, "tcp_rst_out"), 1);
 	net.from = NULL;
+}
+
+/* ---- the application's memory ---------------------------------------------------------------- */
+
+TEST(memory_is_registered_before_it_is_sent_in_place)
+{
+	struct harp_stack *stack;
+	uint8_t *p;
+
+	net_open_connected(HOW(.external_count = 64, .complete_delay_ns = 5 * MS));
+	stack = net.stack[0];
+	p = net.bytes;
+	CHECK_EQ(harp_stack_memory_add(stack, NULL, 10), -EINVAL);
+	CHECK_EQ(harp_stack_memory_add(stack, p, 0), -EINVAL);
+	CHECK_EQ(harp_stack_memory_add(stack, p, SIZE_MAX), -EINVAL);
+	CHECK_EQ(harp_stack_memory_remove(stack, p, 1000), -ENOENT);
+	CHECK_EQ(harp_conn_send_external(net.from, p, 10), -EFAULT);
+	CHECK_EQ(harp_stack_memory_add(stack, p, 1000), 0);
+	CHECK_EQ(harp_stack_memory_add(stack, p + 500, 1000), 0); /* overlaps */
+	CHECK_EQ(harp_stack_memory_add(stack, p, 1000), 0);       /* twice */
+	CHECK_EQ(harp_stack_memory_remove(stack, p, 999), -ENOENT);
+	CHECK_EQ(harp_conn_send_external(net.from, p + 600, 901), -EFAULT); /* its last byte */
+	CHECK_EQ(harp_conn_send_external(net.from, p - 1, 10), -EFAULT);
+	CHECK_EQ(harp_conn_send_external(net.from, p + 400, SIZE_MAX - 300), -EFAULT);
+	CHECK_EQ(harp_conn_send_external(net.from, p, 0), 0);
+	CHECK_EQ(harp_conn_send_external(net.from, p, 1000), 1000);
+	CHECK_EQ(harp_stack_memory_remove(stack, p, 1000), 0); /* it was added twice */
+	CHECK_EQ(harp_stack_memory_remove(stack, p, 1000), -EBUSY);
+	for (int k = 0; k < 40; k++)
+		net_step(MS / 10);
+	CHECK_EQ(harp_stack_memory_remove(stack, p, 1000),
+		 -EBUSY); /* acknowledged, not completed */
+	CHECK_EQ(harp_conn_acked_bytes(net.from), 1000);
+	for (int i = 0; i < 10; i++)
+		net_step(MS);
+	CHECK_EQ(harp_stack_memory_remove(stack, p, 1000), 0);
+	CHECK_EQ(harp_stack_memory_remove(stack, p, 1000), -ENOENT);
+	CHECK_EQ(harp_stack_memory_remove(stack, p + 500, 1000), 0);
+	CHECK_EQ(harp_conn_send_external(net.from, p + 600, 1), -EFAULT);
+}
+
+TEST(an_abort_releases_memory_after_completion)
+{
+	struct harp_stack *stack;
+
+	net_open_connected(HOW(.external_count = 64, .complete_delay_ns = 5 * MS));
+	stack = net.stack[0];
+	CHECK_EQ(harp_stack_memory_add(stack, net.bytes, BYTES), 0);
+	CHECK(harp_conn_send_external(net.from, net.bytes, BYTES) > 20000);
+	net_step(MS); /* the NIC has some of it, most waits for the window */
+	CHECK_EQ(harp_stack_memory_remove(stack, net.bytes, BYTES), -EBUSY);
+	harp_conn_abort(net.from);
+	CHECK_EQ(harp_stack_memory_remove(stack, net.bytes, BYTES), -EBUSY);
+	net_step(6 * MS);
+	CHECK_EQ(harp_stack_memory_remove(stack, net.bytes, BYTES), 0);
+	CHECK_EQ(net_stat(0, "frames_tcp_external"), 0);
+	net.from = NULL;
+}
+
+/* All that was sent arrives, and no frame is left. */
+static void arrives(void)
+{
+	net_arrives(3000, MS);
+	net_settles();
+	CHECK_EQ(net_stat(0, "frames_tcp_tx") + net_stat(0, "frames_tcp_external"), 0);
+	CHECK_EQ(net_stat(0, "frames_tx_nic"), 0);
+}
+
+/* Sends as much as possible from a registered copy of the bytes, offset by ten. */
+static uint8_t *send_apart(size_t len)
+{
+	uint8_t *apart = malloc(BYTES);
+	ssize_t n;
+
+	memcpy(apart, net.bytes, BYTES);
+	CHECK_EQ(harp_stack_memory_add(net.stack[0], apart, BYTES), 0);
+	CHECK_EQ(harp_conn_send(net.from, &(struct iovec){ apart, 10 }, 1), 10);
+	n = harp_conn_send_external(net.from, apart + 10, len);
+	CHECK(n > 8000);
+	net.sent = 10 + (uint64_t)n;
+	return apart;
+}
+
+static void scribble(uint8_t *apart)
+{
+	memset(apart, 0xee, BYTES);
+	free(apart);
+}
+
+/* A NIC that takes nothing, like a memif whose peer has stopped, and segments that wait for it. */
+static uint8_t *send_to_a_full_nic(void)
+{
+	uint8_t *apart;
+
+	net_open_connected(HOW(.external_count = 64));
+	net.tap[0].full = true;
+	apart = send_apart(40000);
+	net_step(MS);
+	return apart;
+}
+
+/* Waiting segments are given up, and the memory is free at once. */
+TEST(eviction_from_a_full_nic_is_immediate)
+{
+	uint8_t *apart = send_to_a_full_nic();
+
+	CHECK(net_stat(0, "frames_tx_nic") > 0);
+	CHECK_EQ(harp_stack_memory_remove(net.stack[0], apart, BYTES), -EBUSY);
+	CHECK_EQ(harp_stack_memory_evict(net.stack[0], apart, BYTES), (ssize_t)net.sent - 10);
+	CHECK(net_stat(0, "tx_forgotten") > 0);
+	CHECK_EQ(net_stat(0, "tx_evicted_bytes"), net.sent - 10);
+	CHECK_EQ(harp_stack_memory_remove(net.stack[0], apart, BYTES), 0);
+	scribble(apart);
+	net_step(MS);
+	net.tap[0].full = false;
+	arrives();
+}
+
+TEST(work_behind_an_eviction_is_due_at_once)
+{
+	uint8_t *apart = send_to_a_full_nic();
+
+	CHECK_EQ(harp_stack_memory_evict(net.stack[0], apart, BYTES), (ssize_t)net.sent - 10);
+	harp_conn_abort(net.from);
+	CHECK_EQ(harp_stack_next_deadline_ns(net.stack[0]), net.now_ns);
+	net.from = NULL;
+	scribble(apart);
+	net.tap[0].full = false;
+	net_step(MS);
+}
+
+/* Segments in other memory that wait for the NIC stay. */
+TEST(an_eviction_leaves_other_memory_alone)
+{
+	static uint8_t other[1000];
+
+	net_open_connected(HOW(.external_count = 64));
+	CHECK_EQ(harp_stack_memory_add(net.stack[0], other, sizeof(other)), 0);
+	CHECK_EQ(harp_stack_memory_add(net.stack[0], net.bytes, BYTES), 0);
+	net.tap[0].full = true;
+	CHECK_EQ(harp_conn_send_external(net.from, net.bytes, 3000), 3000);
+	net.sent = 3000;
+	net_step(MS);
+	CHECK_EQ(harp_stack_memory_evict(net.stack[0], other, sizeof(other)), 0);
+	CHECK_EQ(net_stat(0, "tx_forgotten") + net_stat(0, "tx_evicted_bytes"), 0);
+	/* The NIC has no more room than before. */
+	CHECK(harp_stack_next_deadline_ns(net.stack[0]) > net.now_ns);
+	net.tap[0].full = false;
+	arrives();
+	CHECK_EQ(net_stat(0, "tcp_retransmits") + net_stat(0, "tx_copied_bytes"), 0);
+}
+
+/* Without a free frame the bytes are copied into the frames of the headers. */
+TEST(an_eviction_needs_no_free_frame)
+{
+	struct frame_pool *pool;
+	uint32_t free_count;
+	uint8_t *apart;
+
+	net_open_connected(HOW(.external_count = 64));
+	pool = &net.stack[0]->pool;
+	apart = send_apart(40000);
+	free_count = pool->free_count;
+	pool->free_count = 0;
+	CHECK_EQ(harp_stack_memory_evict(net.stack[0], apart, BYTES), (ssize_t)net.sent - 10);
+	pool->free_count = free_count;
+	CHECK_EQ(harp_stack_memory_remove(net.stack[0], apart, BYTES), 0);
+	scribble(apart);
+	arrives();
+}
+
+/* Packets larger than a frame, and no free frame: the connection ends and reports why. */
+TEST(an_eviction_without_room_ends_the_connection)
+{
+	struct frame_pool *pool;
+	uint32_t free_count;
+	uint8_t *apart;
+
+	net_open_connected(HOW(.external_count = 64, .mtu_bytes = 9000));
+	pool = &net.stack[0]->pool;
+	apart = send_apart(40000);
+	free_count = pool->free_count;
+	pool->free_count = 0;
+	CHECK_EQ(harp_stack_memory_evict(net.stack[0], apart, BYTES), 0);
+	pool->free_count += free_count; /* some were released */
+	CHECK_EQ(harp_conn_error(net.from), -ENOBUFS);
+	CHECK_EQ(harp_stack_memory_remove(net.stack[0], apart, BYTES), 0);
+	scribble(apart);
+}
+
+TEST(evicted_memory_is_refused_until_it_is_added_again)
+{
+	struct harp_stack *stack;
+	uint8_t *p;
+
+	net_open_connected(HOW(.external_count = 64, .complete_delay_ns = 5 * MS));
+	stack = net.stack[0];
+	p = net.bytes;
+	CHECK_EQ(harp_stack_memory_add(stack, p, BYTES), 0);
+	CHECK_EQ(harp_stack_memory_add(stack, p, BYTES / 2), 0);
+	CHECK_EQ(harp_stack_memory_add(stack, p, BYTES / 2), 0);
+	CHECK_EQ(harp_stack_memory_evict(stack, p, BYTES / 2), 0); /* one of two users */
+	CHECK_EQ(harp_stack_memory_remove(stack, p, BYTES), 0);
+	CHECK_EQ(harp_conn_send_external(net.from, p, 1000), 1000);
+	net_step(MS); /* the NIC has it */
+	CHECK_EQ(harp_stack_memory_remove(stack, p, BYTES / 2), 0);
+	CHECK_EQ(harp_stack_memory_evict(stack, p, BYTES / 2), 1000);
+	CHECK_EQ(harp_stack_memory_remove(stack, p, BYTES / 2), -EBUSY);
+	CHECK_EQ(harp_conn_send_external(net.from, p + 1000, 1000), -EFAULT);
+	CHECK_EQ(harp_stack_memory_add(stack, p, BYTES / 2), 0);
+	CHECK_EQ(harp_conn_send_external(net.from, p + 1000, 1000), 1000);
+	net.sent = 2000;
+	CHECK_EQ(harp_stack_memory_remove(stack, p, BYTES / 2), 0);
+	arrives();
+	CHECK_EQ(harp_stack_memory_remove(stack, p, BYTES / 2), 0);
+	CHECK_EQ(harp_stack_memory_remove(stack, p, BYTES / 2), -ENOENT);
+}
+
+TEST(overlapping_memory_still_serves)
+{
+	struct harp_stack *stack;
+	uint8_t *p;
+
+	net_open_connected(HOW(.external_count = 64));
+	stack = net.stack[0];
+	p = net.bytes;
+	CHECK_EQ(harp_stack_memory_add(stack, p, 5000), 0);
+	CHECK_EQ(harp_stack_memory_add(stack, p, 9000), 0);
+	CHECK_EQ(harp_conn_send_external(net.from, p, 1000), 1000);
+	CHECK_EQ(harp_conn_send_external(net.from, p + 1000, 8000), 8000);
+	net.sent = 9000;
+	CHECK(harp_stack_memory_evict(stack, p, 5000) > 0);
+	CHECK_EQ(harp_stack_memory_remove(stack, p, 5000), 0);
+	CHECK_EQ(harp_stack_memory_remove(stack, p, 9000), -EBUSY);
+	arrives();
+	CHECK_EQ(harp_stack_memory_remove(stack, p, 9000), 0);
+}
+
+/* Records run out: a connection waits for its own ACKs, and everything arrives. */
+TEST(a_shortage_of_records_only_delays)
+{
+	net_open_connected(HOW(.external_count = 12, .offloads = ALL_OFFLOADS));
+	CHECK_EQ(harp_stack_memory_add(net.stack[0], net.bytes, BYTES), 0);
+	net_move(IN_PLACE, 100);
+	CHECK_EQ(net.stack[0]->pool.external_free_count, 12);
+}
+
+/* The application takes back its memory before the peer has received it, and overwrites it:
+ * everything arrives. */
+static void evict(bool of_stack)
+{
+	uint8_t *apart;
+	ssize_t n;
+
+	net_open_connected(HOW(.external_count = 64, .complete_delay_ns = 5 * MS));
+	apart = send_apart(40000);
+	CHECK(net.sent > 30000);
+	net_step(MS); /* some has left */
+	CHECK_EQ(harp_stack_memory_evict(net.stack[0], apart, 1), -ENOENT);
+	n = of_stack ? harp_stack_memory_evict(net.stack[0], apart, BYTES)
+		     : harp_conn_evict(net.from);
+	CHECK(n > 20000);
+	CHECK_EQ(net_stat(0, "frames_tcp_external"), 0);
+	CHECK_EQ(net_stat(0, "tx_copied_bytes"), 10 + (uint64_t)n);
+	CHECK_EQ(harp_stack_memory_remove(net.stack[0], apart, BYTES), -EBUSY); /* in use */
+	for (int i = 0; i < 60; i++)
+		net_step(MS / 10);
+	CHECK_EQ(harp_stack_memory_remove(net.stack[0], apart, BYTES), 0);
+	scribble(apart);
+	arrives();
+	net_close();
+}
+
+TEST(the_memory_of_a_stack_or_a_connection_is_evicted)
+{
+	evict(true);
+	evict(false);
 }
 
 int main(void)

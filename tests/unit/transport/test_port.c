@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_port.c - local ports: counts, hooks, choice within the range, refusals by the owner. */
-#include "transport/port.h"
-
+/* test_port.c - local ports: counts, hooks, choice within the range, refusals by the owner; and
+ * the table of flows. */
 #include <errno.h>
 
+#include "base/rng.h"
 #include "check.h"
+#include "transport/flow.h"
+#include "transport/port.h"
 
 struct owner {
 	unsigned acquired, released;
@@ -35,7 +37,7 @@ static bool always(void *ctx, uint16_t port)
 	return port == 61001;
 }
 
-/* ---- The owner has no descriptor left to hold a port with ---- */
+/* ---- The owner has no descriptor left for a port --------------------------------------------- */
 
 static int acquire_short(void *ctx, uint16_t port)
 {
@@ -54,7 +56,7 @@ static void release_short(void *ctx, uint16_t port)
 	++*(unsigned *)ctx;
 }
 
-/* He is asked once, not for every port of the range; one that is used already takes none. */
+/* The owner is called once, not for every port of the range; a port in use needs no descriptor. */
 TEST(a_port_owner_without_descriptors_is_asked_once)
 {
 	struct harp_stack_options opt = { .port_min = 61000, .port_max = 61999 };
@@ -81,7 +83,7 @@ TEST(a_port_owner_without_descriptors_is_asked_once)
 	port_destroy(&table);
 }
 
-/* ---- RFC 6056 ---- */
+/* ---- RFC 6056 -------------------------------------------------------------------------------- */
 
 static struct flow_key peer_key(uint32_t who)
 {
@@ -107,7 +109,7 @@ static bool counted(void *ctx, uint16_t port)
 	return true;
 }
 
-/* All are used, and all can be shared: the first is taken, whatever the number of ports. */
+/* All ports are used and can be shared: the first one is chosen without a search. */
 TEST(a_full_range_is_not_searched)
 {
 	struct harp_stack_options opt = { .port_min = 61000, .port_max = 65535 };
@@ -170,7 +172,7 @@ TEST(one_remote_cannot_tell_anothers_port)
 {
 	unsigned hits = 0;
 
-	/* What the attacker's own connections show, and the 8 ports that would follow. */
+	/* The port of the attacker's own connection, and the 8 ports that would follow. */
 	for (uint64_t seed = 0; seed < 4000; seed++) {
 		struct port_table table;
 		uint16_t seen, next;
@@ -184,7 +186,7 @@ TEST(one_remote_cannot_tell_anothers_port)
 	CHECK(hits >= 1 && hits <= 20); /* by chance: 4000 * 8 / 4096 */
 }
 
-TEST(ports_of_a_remote_come_back_late)
+TEST(ports_of_a_remote_are_reused_late)
 {
 	struct port_table table;
 	bool used[4096] = { false };
@@ -216,7 +218,7 @@ TEST(the_owner_is_called_for_the_first_and_the_last_user_of_a_port)
 	CHECK_EQ(port_init(&table, &opt, hooks.port_acquire, hooks.port_release, hooks.ctx, &rng),
 		 0);
 
-	/* First and last user are told, the ones between are not. */
+	/* The owner is called for the first and the last user. */
 	CHECK_EQ(port_get(&table, 80), 0);
 	CHECK_EQ(port_get(&table, 80), 0);
 	CHECK_EQ(owner.acquired, 1);
@@ -241,5 +243,62 @@ TEST(the_owner_is_called_for_the_first_and_the_last_user_of_a_port)
 	CHECK_EQ(port_choose(&table, NULL, always, NULL), 61001);
 	CHECK_EQ(table.users[61001], 2);
 	port_destroy(&table);
-	CHECK_EQ(owner.released, owner.acquired); /* what was still in use is given back */
+	CHECK_EQ(owner.released, owner.acquired); /* ports in use are released */
+}
+
+/* ---- the flow table -------------------------------------------------------------------------- */
+
+#define FLOWS 200u
+
+static struct flow_key keys[FLOWS];
+static bool present[FLOWS];
+
+static bool match(const void *ctx, uint32_t index, const struct flow_key *key)
+{
+	return memcmp(&keys[index], key, sizeof(*key)) == 0;
+}
+
+/* The same 4-tuple but for one bit is another flow. */
+static void test_against_array(uint64_t seed, uint32_t max_flows)
+{
+	struct siphash_key secret = { .k = { seed, ~seed } };
+	struct flow_table table;
+	struct rng rng;
+	uint32_t count = 0;
+
+	rng_seed(&rng, seed);
+	memset(present, 0, sizeof(present));
+	CHECK_EQ(flow_init(&table, max_flows, &secret, match, NULL), 0);
+	for (uint32_t i = 0; i < FLOWS; i++) {
+		keys[i] = (struct flow_key){ .local = harp_addr_v4(10, 0, 0, 1),
+					     .remote = harp_addr_v4(10, 0, 0, (uint8_t)(i / 4)),
+					     .local_port = 61000,
+					     .remote_port = (uint16_t)(5000 + i % 4) };
+	}
+	for (unsigned step = 0; step < 20000; step++) {
+		uint32_t i = rng_below(&rng, FLOWS);
+
+		CHECK_EQ(flow_find(&table, &keys[i]), present[i] ? i : FLOW_NONE);
+		if (present[i] && rng_below(&rng, 2)) {
+			flow_remove(&table, &keys[i], i);
+			present[i] = false;
+			count--;
+		} else if (!present[i] && count < max_flows) {
+			flow_insert(&table, &keys[i], i);
+			present[i] = true;
+			count++;
+		}
+		CHECK_EQ(table.count, count);
+	}
+	for (uint32_t i = 0; i < FLOWS; i++)
+		CHECK_EQ(flow_find(&table, &keys[i]), present[i] ? i : FLOW_NONE);
+	flow_destroy(&table);
+}
+
+TEST(the_flow_table_agrees_with_an_array)
+{
+	test_against_array(1, FLOWS);
+	test_against_array(2, FLOWS); /* another secret, another order of slots */
+	test_against_array(3, 20);
+	test_against_array(4, 1);
 }

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 #include "base/rng.h"
-#include "tcp_rig.h"
+#include "rig.h"
 
 #define GUESSES (1u << 20)
 #define GUESS_NS 1000u
@@ -27,8 +27,6 @@ static struct rig_say with_echo(struct rig_say say, uint32_t tsval, uint32_t tse
 /* Data in both directions for a while, so that clocks and windows have moved. */
 static void converse(void)
 {
-	uint8_t buf[2000];
-
 	for (unsigned i = 0; i < 4; i++) {
 		rig.tsval += 3;
 		rig_wait(&rig, 3 * RIG_MS);
@@ -42,14 +40,14 @@ static void converse(void)
 			rig.ack = seq_max(rig.ack, s->seq + s->len);
 			rig.tsecr = s->opt.tsval;
 		}
-		CHECK_EQ(harp_conn_recv(rig.conn, buf, sizeof(buf)), 1000);
+		rig_reads(&rig, rig.seq - 1000, 1000);
 	}
 	rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
 	rig_poll(&rig);
 	rig.out_head = rig.out_tail;
 }
 
-/* ---- The echo, case by case ---- */
+/* ---- The echo, case by case ------------------------------------------------------------------ */
 
 TEST(data_needs_an_echo_that_we_sent)
 {
@@ -81,8 +79,7 @@ TEST(ack_needs_an_echo_too)
 	struct rig_say say;
 
 	rig_begin(&rig, NULL);
-	CHECK_EQ(rig_write(&rig, 1000), 1000);
-	rig_expect(&rig, TCP_ACK | TCP_PSH);
+	rig_writes(&rig, 1000);
 	say = rig_usual(&rig, TCP_ACK, 0);
 	say.ack += 1000;
 	rig_says(&rig, with_echo(say, rig.tsval, rig.tsecr + 5));
@@ -94,8 +91,6 @@ TEST(ack_needs_an_echo_too)
 
 TEST(an_echo_after_an_idle_month_is_accepted)
 {
-	uint8_t buf[200];
-
 	rig_begin(&rig, NULL);
 	converse();
 	rig_wait(&rig, 30ull * 86400 * RIG_S);
@@ -106,7 +101,7 @@ TEST(an_echo_after_an_idle_month_is_accepted)
 	rig.seq += 100;
 	rig_poll(&rig);
 	rig_expect(&rig, TCP_ACK);
-	CHECK_EQ(harp_conn_recv(rig.conn, buf, sizeof(buf)), 100);
+	rig_reads(&rig, rig.seq - 100, 100);
 	converse();
 	CHECK_EQ(rig_stat(&rig, "drop_tcp_echo"), 0);
 	CHECK_EQ(rig_stat(&rig, "drop_tcp_paws"), 0);
@@ -122,11 +117,9 @@ TEST(segments_reordered_within_a_clock_tick_are_accepted)
 	/* Two pure ACKs within one tick of the peer's clock; between them it received a segment of
 	 * ours. */
 	first = with_echo(rig_usual(&rig, TCP_ACK, 0), rig.tsval, rig.conn->ts.echo_max);
-	CHECK_EQ(rig_write(&rig, 10), 10);
-	rig_expect(&rig, TCP_ACK | TCP_PSH);
+	rig_writes(&rig, 10);
 	rig_wait(&rig, 2 * RIG_MS);
-	CHECK_EQ(rig_write(&rig, 10), 10);
-	rig_expect(&rig, TCP_ACK | TCP_PSH);
+	rig_writes(&rig, 10);
 	second = rig_usual(&rig, TCP_ACK, 0);
 	second.ack += 20;
 	CHECK(rig.tsecr != rig.conn->ts.echo_max);
@@ -149,7 +142,7 @@ TEST(a_peer_that_echoes_zero_is_accepted)
 	CHECK_EQ(rig_stat(&rig, "drop_tcp_echo"), 0);
 }
 
-/* A peer that echoes what we never sent, from the ACK of the handshake on. The ACK proves that it
+/* A peer echoes values that we never sent, from the ACK of the handshake on. The ACK proves that it
  * knows our ISN, so its echoes are not checked. */
 TEST(echoes_are_not_checked_when_the_handshake_had_a_wrong_one)
 {
@@ -165,7 +158,7 @@ TEST(echoes_are_not_checked_when_the_handshake_had_a_wrong_one)
 	rig.out_head = rig.out_tail;
 }
 
-/* ---- Challenge ACKs ---- */
+/* ---- Challenge ACKs -------------------------------------------------------------------------- */
 
 struct side_channel {
 	uint16_t port[2];
@@ -202,7 +195,6 @@ static struct side_channel side_channel_run(bool provoke_victim)
 
 	rig_open(&rig);
 	for (unsigned i = 0; i < 2; i++) {
-		rig.seq = RIG_PEER_ISS;
 		rig_established(&rig, NULL);
 		conns[i] = rig.conn;
 		s.port[i] = rig.port;
@@ -233,10 +225,7 @@ TEST(challenges_of_one_connection_tell_nothing_of_another)
 
 TEST(a_rst_with_data_into_a_closed_window_is_challenged)
 {
-	struct harp_tcp_options opt = { .size = sizeof(opt), .rx_frames = 4 };
-	struct rig_say say;
-
-	rig_begin(&rig, &opt);
+	rig_begin(&rig, RIG_OPTIONS(.rx_frames = 4));
 	while (conn_rcv_wnd_bytes(rig.conn) > 0) {
 		uint32_t wnd = conn_rcv_wnd_bytes(rig.conn);
 
@@ -245,21 +234,17 @@ TEST(a_rst_with_data_into_a_closed_window_is_challenged)
 		rig_poll(&rig);
 	}
 	rig.out_head = rig.out_tail;
-	say = rig_usual(&rig, TCP_RST, 20);
-	say.seq += 1 << 20;
-	rig_says(&rig, say);
+	rig_says_at(&rig, TCP_RST, 1 << 20, 20);
 	rig_silent(&rig);
 	/* It may have been sent before the peer learned that data in flight is refused. */
-	say.seq = rig.seq + 1000;
-	rig_says(&rig, say);
+	rig_says_at(&rig, TCP_RST, 1000, 20);
 	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
 	CHECK_EQ(rig.conn->state, HARP_TCP_ESTABLISHED);
-	say.seq = rig.seq;
-	rig_says(&rig, say);
+	rig_says_at(&rig, TCP_RST, 0, 20);
 	CHECK_EQ(harp_conn_error(rig.conn), -ECONNRESET);
 }
 
-/* ---- Initial sequence numbers and timestamp offsets: RFC 6528, RFC 7323 section 5.4 ---- */
+/* ---- Initial sequence numbers and timestamp offsets: RFC 6528, RFC 7323 section 5.4 ---------- */
 
 /* Chi-square over the values of a byte: 255 degrees of freedom, above 330.5 once in a thousand
  * honest runs, and this run is the same each time. */
@@ -310,18 +295,18 @@ TEST(isn_is_a_clock_and_a_secret_per_tuple)
 /*
  * ---- 2^20 guesses ----
  *
- * What one guess can hit, with everything that the attacker may be assumed to know taken from him for
- * granted. P(range) is the chance that a 32-bit number drawn evenly, or the next of a stride as long as the
- * range, falls into the range: range / 2^32.
+ * The chance that one guess hits, for an attacker who knows as much as can be assumed. P(range) is
+ * the chance that a 32-bit number drawn evenly, or the next of a stride as long as the range, falls
+ * into the range: range / 2^32.
  *
- *	RST		P(1): exactly RCV.NXT
- *	SYN		0
- *	data, FIN, ACK	P(window + length) for SEG.SEQ, times
- *			P(MAX.SND.WND + flight + 1) for SEG.ACK, times
- *			P(ts_sent - ts_echo_min + 1) for TSecr; PAWS halves it again, which is not counted
+ * 	RST		P(1): exactly RCV.NXT
+ * 	SYN		0
+ * 	data, FIN, ACK	P(window + length) for SEG.SEQ, times
+ * 			P(MAX.SND.WND + flight + 1) for SEG.ACK, times
+ * 			P(ts_sent - ts_echo_min + 1) for TSecr; PAWS halves it again, which is not counted
  *
- * An "insider" guess knows SEG.SEQ and SEG.ACK exactly, and a good TSval: the echo alone is in his way. The
- * bound is the sum over all guesses (the union bound).
+ * An "insider" guess knows SEG.SEQ and SEG.ACK exactly, and a good TSval: only the echo is unknown.
+ * The bound is the sum over all guesses (the union bound).
  */
 struct odds {
 	double rst, blind, insider;
@@ -348,7 +333,7 @@ static struct odds odds_of(const struct harp_conn *conn)
 
 struct attacker {
 	struct rng rng;
-	uint32_t seq, ack, tsecr; /* strides go on from here */
+	uint32_t seq, ack, tsecr; /* of the next stride */
 	double bound;
 };
 
@@ -360,7 +345,8 @@ static void attacker_guess(struct attacker *a, const struct odds *odds)
 	bool insider = odds->insider < 1 && rng_below(&a->rng, 4) == 0;
 	bool strided = rng_below(&a->rng, 2);
 	uint32_t echo_range = conn->ts.sent - conn->ts.echo_min + 1;
-	struct rig_say say = { .flags = kinds[rng_below(&a->rng, insider ? 3 : 5)],
+	struct rig_say say = { .peer_port = RIG_PEER_PORT,
+			       .flags = kinds[rng_below(&a->rng, insider ? 3 : 5)],
 			       .wnd = rng_below(&a->rng, 65536) };
 
 	a->seq += (say.flags & TCP_RST) ? 1 : conn_rcv_wnd_bytes(conn);
@@ -390,7 +376,6 @@ static void test_a_million_guesses(uint64_t seed, bool timestamps)
 	struct harp_conn before;
 	struct odds odds;
 	unsigned answers = 0;
-	uint8_t buf[2000];
 
 	rng_seed(&a.rng, seed);
 	a.seq = (uint32_t)rng_u64(&a.rng);
@@ -428,12 +413,10 @@ static void test_a_million_guesses(uint64_t seed, bool timestamps)
 	/* Next to nothing but challenges, of one second: the rest "was received before", by
 	 * chance. */
 	CHECK(answers <= (timestamps ? 3 : 10) * TCP_CHALLENGE_ACKS_PER_S);
-	/* And the connection goes on, its bytes the peer's. */
+	/* The connection continues with the peer's bytes. */
 	rig.tsval += 2000;
 	rig_says(&rig, rig_usual(&rig, TCP_ACK, 1000));
-	CHECK_EQ(harp_conn_recv(rig.conn, buf, sizeof(buf)), 1000);
-	for (uint32_t i = 0; i < 1000; i++)
-		CHECK_EQ(buf[i], rig_byte(rig.seq + i));
+	rig_reads(&rig, rig.seq, 1000);
 	rig_close(&rig);
 }
 

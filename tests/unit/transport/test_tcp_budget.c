@@ -3,21 +3,13 @@
  * test_tcp_budget.c - budgets that the stack tunes: they follow the stream, are limited by the
  * pool, and are shared by connections.
  *
- * Two stacks on a wire of 1 ms a round trip and 25 Gbit/s, under a virtual clock. Stack 0 sends.
+ * The wire has a round trip of 1 ms and 25 Gbit/s. Stack 0 sends.
  */
-#include <errno.h>
-#include <stdlib.h>
+#include "net_rig.h"
 
-#include "check.h"
-#include "harp.h"
-#include "stack/stack.h"
-
-#define PORT 5000u
 #define CONNS_MAX 16u
 #define BASE_FRAMES 256u
 #define POLL_NS 2000u
-#define MS UINT64_C(1000000)
-#define S (1000 * MS)
 
 struct flow {
 	struct harp_conn *sender, *receiver;
@@ -25,55 +17,35 @@ struct flow {
 	bool writable, sends, reads;
 };
 
-static struct net {
-	struct harp_wire *wire;
-	struct harp_stack *stack[2];
-	struct harp_nic *nic[2];
-	struct harp_listener *listener;
-	struct flow flow[CONNS_MAX];
-	unsigned flows;
-	uint64_t now_ns, polled_ns[2];
-} net;
+static struct flow flows[CONNS_MAX];
+static unsigned flow_count;
+static uint64_t polled_ns[2];
 
-static void net_open(uint32_t frames)
+static void flows_open(uint32_t frames)
 {
-	struct harp_wire_options options = {
-		.size = sizeof(options),
-		.frame_count = frames,
-		.packets_max = 65536,
-		.seed = 1,
-		.impair = { .delay_ns = MS / 2, .rate_bps = 25000000000, .queue_bytes = 4 << 20 }
-	};
-	struct harp_tcp_options tcp = { .size = sizeof(tcp) };
-	struct harp_endpoint at = { .port = PORT };
-
-	memset(&net, 0, sizeof(net));
-	CHECK_EQ(harp_wire_create(&net.wire, &options), 0);
-	for (unsigned i = 0; i < 2; i++) {
-		struct harp_stack_options so = { .size = sizeof(so),
-						 .max_conns = 2 * CONNS_MAX,
-						 .seed = i + 1 };
-		struct harp_addr addr = harp_addr_v4(10, 0, 0, (uint8_t)(i + 1));
-
-		net.nic[i] = harp_wire_port(net.wire, i);
-		CHECK_EQ(harp_stack_create(&net.stack[i], net.nic[i], &so), 0);
-		CHECK_EQ(harp_stack_address_add(net.stack[i], &addr, 24), 0);
-	}
-	CHECK_EQ(harp_tcp_listen(net.stack[1], &at, &tcp, &net.listener), 0);
+	net_open((struct how){
+		.wire = { .frame_count = frames,
+			  .packets_max = 65536,
+			  .seed = 1,
+			  .impair = { .delay_ns = MS / 2,
+				      .rate_bps = 25000000000,
+				      .queue_bytes = 4 << 20 } },
+		.stack = { .max_conns = 2 * CONNS_MAX },
+	});
+	net_listen(0);
+	flow_count = 0;
 }
 
-static void net_close(void)
+static void flows_close(void)
 {
-	for (unsigned i = 0; i < net.flows; i++) {
-		harp_conn_abort(net.flow[i].sender);
-		harp_conn_abort(net.flow[i].receiver);
+	for (unsigned i = 0; i < flow_count; i++) {
+		harp_conn_abort(flows[i].sender);
+		harp_conn_abort(flows[i].receiver);
 	}
 	CHECK_EQ(net.stack[1]->tcp.grown_count, 0);
 	CHECK_EQ(net.stack[1]->tcp.grown_frames, 0);
 	CHECK(TAILQ_EMPTY(&net.stack[1]->tcp.grown));
-	harp_stack_destroy(net.stack[0]);
-	harp_stack_destroy(net.stack[1]);
-	harp_wire_destroy(net.wire);
+	net_close();
 }
 
 static void flow_send(struct flow *flow)
@@ -126,28 +98,26 @@ static void net_poll(unsigned i)
 	uint32_t events;
 
 	harp_stack_poll(net.stack[i], net.now_ns);
-	net.polled_ns[i] = net.now_ns;
+	polled_ns[i] = net.now_ns;
 	while ((conn = harp_stack_next_event(net.stack[i], &events)) != NULL) {
 		struct flow *flow = harp_conn_user(conn);
 
 		if (i == 0 && flow && (events & HARP_EVENT_WRITABLE))
 			flow->writable = true;
 	}
-	for (unsigned f = 0; f < net.flows; f++) {
+	for (unsigned f = 0; f < flow_count; f++) {
 		if (i == 0)
-			flow_send(&net.flow[f]);
+			flow_send(&flows[f]);
 		else
-			flow_read(&net.flow[f]);
+			flow_read(&flows[f]);
 	}
 }
 
 static uint64_t net_due_ns(unsigned i)
 {
-	uint64_t due_ns = harp_stack_next_deadline_ns(net.stack[i]);
-	uint64_t nic_ns = net.nic[i]->ops->next_ns(net.nic[i]);
+	uint64_t due_ns = net_next_ns(i);
 
-	due_ns = nic_ns < due_ns ? nic_ns : due_ns;
-	return due_ns < net.polled_ns[i] + POLL_NS ? net.polled_ns[i] + POLL_NS : due_ns;
+	return due_ns < polled_ns[i] + POLL_NS ? polled_ns[i] + POLL_NS : due_ns;
 }
 
 static void net_run(uint64_t ns)
@@ -172,9 +142,9 @@ static void net_run(uint64_t ns)
 
 static struct flow *flow_open(uint32_t rx_frames, uint32_t tx_frames)
 {
-	struct flow *flow = &net.flow[net.flows++];
+	struct flow *flow = &flows[flow_count++];
 	struct harp_tcp_options tcp = { .size = sizeof(tcp), .tx_frames = tx_frames, .user = flow };
-	struct harp_endpoint remote = { .addr = harp_addr_v4(10, 0, 0, 2), .port = PORT };
+	struct harp_endpoint remote = { .addr = net_addr(false, 1), .port = NET_PORT };
 
 	*flow = (struct flow){ .reads = true };
 	CHECK_EQ(harp_tcp_connect(net.stack[0], NULL, &remote, &tcp, &flow->sender), 0);
@@ -206,13 +176,13 @@ static struct flow *flow_open_sending(void)
 	return flow;
 }
 
-AFTER_EACH(net_close())
+AFTER_EACH(flows_close())
 
 TEST(budgets_follow_the_stream)
 {
 	struct flow *flow;
 
-	net_open(65536);
+	flows_open(65536);
 	flow = flow_open_sending();
 	CHECK_EQ(flow->receiver->frames.rx_budget, BASE_FRAMES);
 	CHECK_EQ(flow->sender->frames.tx_budget, BASE_FRAMES);
@@ -229,7 +199,7 @@ TEST(a_budget_that_was_set_stays)
 {
 	struct flow *flow;
 
-	net_open(65536);
+	flows_open(65536);
 	flow = flow_open(300, 280);
 	flow_start(flow);
 	net_run(30 * MS);
@@ -242,7 +212,7 @@ TEST(unread_data_grows_no_window)
 {
 	struct flow *flow;
 
-	net_open(65536);
+	flows_open(65536);
 	flow = flow_open_sending();
 	flow->reads = false;
 	net_run(30 * MS);
@@ -256,7 +226,7 @@ TEST(a_slow_stream_needs_no_more)
 	struct iovec iov = { .iov_base = bytes, .iov_len = sizeof(bytes) };
 	struct flow *flow;
 
-	net_open(65536);
+	flows_open(65536);
 	flow = flow_open(0, 0);
 	for (unsigned i = 0; i < 1000; i++) { /* 32 KiB in a round trip */
 		CHECK_EQ(harp_conn_send(flow->sender, &iov, 1), sizeof(bytes));
@@ -270,7 +240,7 @@ TEST(many_share_the_pool)
 	uint32_t limit;
 	uint64_t least = UINT64_MAX;
 
-	net_open(6144);
+	flows_open(6144);
 	limit = net.stack[1]->tcp.shared_frames / 2;
 	for (unsigned i = 0; i < CONNS_MAX / 2; i++)
 		flow_open_sending();
@@ -282,8 +252,8 @@ TEST(many_share_the_pool)
 	}
 	/* A share may be above what the others leave until they are measured. */
 	CHECK(net.stack[1]->tcp.grown_frames <= limit + limit / 2);
-	for (unsigned i = 0; i < net.flows; i++)
-		least = net.flow[i].received < least ? net.flow[i].received : least;
+	for (unsigned i = 0; i < flow_count; i++)
+		least = flows[i].received < least ? flows[i].received : least;
 	CHECK(least > 1000000);
 	CHECK_EQ(net.stack[1]->stats.drop_tcp_rx_budget, 0);
 }
@@ -295,7 +265,7 @@ TEST(the_first_connection_returns_its_surplus)
 	struct flow *first;
 	uint32_t alone;
 
-	net_open(8192);
+	flows_open(8192);
 	first = flow_open_sending();
 	net_run(30 * MS);
 	alone = first->receiver->frames.rx_budget;
@@ -313,7 +283,7 @@ TEST(an_idle_connection_returns_its_share)
 {
 	struct flow *first, *second;
 
-	net_open(8192);
+	flows_open(8192);
 	first = flow_open_sending();
 	net_run(30 * MS);
 	CHECK(first->receiver->on_list.grown);
@@ -334,16 +304,16 @@ TEST(an_idle_connection_returns_its_share)
 	CHECK_EQ(net.stack[1]->stats.drop_tcp_rx_budget, 0);
 }
 
-/* Senders hold no more than the pool has left: all of them go on. */
+/* Senders hold no more than the pool has left: all of them make progress. */
 TEST(senders_share_the_pool)
 {
-	net_open(6144);
+	flows_open(6144);
 	for (unsigned i = 0; i < 4; i++)
 		flow_open_sending();
 	net_run(50 * MS);
 	for (unsigned i = 0; i < 4; i++) {
-		CHECK(net.flow[i].sender->frames.tx_held <= net.stack[0]->tcp.shared_frames / 2);
-		CHECK(net.flow[i].received > 1000000);
+		CHECK(flows[i].sender->frames.tx_held <= net.stack[0]->tcp.shared_frames / 2);
+		CHECK(flows[i].received > 1000000);
 	}
 	CHECK(net.stack[0]->pool.free_count > 0);
 }

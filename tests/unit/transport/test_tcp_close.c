@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_tcp_close.c - TIME-WAIT: slots, ports, and connects that take over; FIN before
  * ESTABLISHED. */
-#include "tcp_rig.h"
+#include "rig.h"
 
 static struct rig rig;
 AFTER_EACH(rig_close(&rig))
@@ -15,7 +15,6 @@ static void peer_sends(uint8_t flags, uint32_t len)
 /* Connects and closes first, into TIME-WAIT. Returns the connection's port. */
 static uint16_t closed_into_time_wait(void)
 {
-	rig.seq = RIG_PEER_ISS;
 	rig_established(&rig, NULL);
 	rig_app_closes(&rig);
 	rig_expect_fin(&rig);
@@ -68,7 +67,6 @@ TEST(time_wait_gives_up_its_port_to_a_connect)
 	rig_expect(&rig, TCP_ACK);
 	rig_events(&rig);
 	CHECK_EQ(rig_stat(&rig, "tcp_conns"), 1);
-	rig.seq = RIG_PEER_ISS;
 	rig_established(&rig, NULL);
 	CHECK_EQ(rig_stat(&rig, "tcp_conns"), 1);
 	CHECK_EQ(descriptors, 0);
@@ -108,7 +106,7 @@ TEST(time_wait_acknowledges_the_fin_before_it_gives_way)
 	} peers[CONNS];
 
 	rig_open_conns(&rig, 64);
-	rig.timestamps = false; /* they would differ */
+	rig.timestamps = false; /* the bursts must be equal */
 	for (unsigned i = 0; i < CONNS; i++) {
 		rig.seq = RIG_PEER_ISS;
 		rig_established(&rig, NULL);
@@ -133,38 +131,25 @@ TEST(time_wait_acknowledges_the_fin_before_it_gives_way)
 	CHECK_EQ(rig_stat(&rig, "tcp_conns"), TCP_TIME_WAIT_PORTS_MAX);
 }
 
-static void peer_says(uint16_t peer_port, struct rig_say say)
-{
-	say.peer_port = peer_port;
-	rig_says(&rig, say);
-}
-
 /* Accepted connections share their listener's port and are not counted. */
 TEST(accepted_time_wait_is_not_bounded)
 {
 	rig_open_conns(&rig, 64);
 	rig_listen(&rig, 64);
 	for (uint16_t i = 1; i <= 2 * TCP_TIME_WAIT_PORTS_MAX; i++) {
-		uint16_t peer_port = (uint16_t)(RIG_PEER_PORT + i);
-
 		rig.seq = RIG_PEER_ISS;
-		peer_says(peer_port, rig_syn(&rig, TCP_SYN));
-		rig.ack = rig_expect(&rig, TCP_SYN | TCP_ACK)->seq + 1;
-		rig.seq++;
-		peer_says(peer_port, rig_usual(&rig, TCP_ACK, 0));
-		CHECK_EQ(harp_tcp_accept(rig.listener, &rig.conn), 0);
+		rig.peer_port = (uint16_t)(RIG_PEER_PORT + i);
+		rig_accept(&rig);
 		rig_app_closes(&rig);
 		rig_expect_fin(&rig);
-		peer_says(peer_port, rig_usual(&rig, TCP_ACK | TCP_FIN, 0));
-		rig_poll(&rig);
-		rig.seq++;
+		peer_sends(TCP_ACK | TCP_FIN, 0);
 		rig_expect(&rig, TCP_ACK);
 		CHECK_EQ(rig_stat(&rig, "tcp_conns"), i);
 	}
 }
 
 /* RFC 9293 section 3.10.4, SYN-SENT and SYN-RECEIVED: "queue this until entering ESTABLISHED". */
-TEST(closed_for_sending_while_connecting)
+TEST(a_shutdown_while_connecting_is_queued)
 {
 	rig_open(&rig);
 	rig_syn_sent(&rig, NULL);
@@ -176,8 +161,7 @@ TEST(closed_for_sending_while_connecting)
 	CHECK(rig.out[(rig.out_tail - 1) % RIG_QUEUE].flags & TCP_FIN);
 	CHECK_EQ(rig.conn->state, HARP_TCP_FIN_WAIT_1);
 	rig.out_head = rig.out_tail;
-	rig.ack++;
-	rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
+	rig_acks(&rig, 1);
 	CHECK_EQ(rig.conn->state, HARP_TCP_FIN_WAIT_2);
 }
 
@@ -215,8 +199,7 @@ TEST(a_connect_takes_over_time_wait_after_a_second)
 	rig_begin(&rig, NULL);
 	/* So fast that its sequence numbers are still ahead of the ISN clock. */
 	for (unsigned i = 0; i < 1000; i++) {
-		CHECK_EQ(rig_write(&rig, 1000), 1000);
-		s = rig_expect(&rig, TCP_ACK | TCP_PSH);
+		s = rig_writes(&rig, 1000);
 		rig.ack += s->len;
 		peer_sends(TCP_ACK, 0);
 	}
@@ -247,15 +230,15 @@ TEST(a_connect_takes_over_time_wait_after_a_second)
 	rig.seq = old_seq - 100; /* a peer whose numbers begin where the old ones were */
 	rig_syn_acked(&rig);
 	CHECK_EQ(rig.conn->state, HARP_TCP_ESTABLISHED);
-	/* An old segment lies in the window; PAWS rejects it. */
+	/* PAWS rejects an old segment in the window. */
 	rig.tsval = old_tsval;
 	rig_says(&rig, rig_usual(&rig, TCP_ACK, 50));
 	CHECK_EQ(rig_stat(&rig, "drop_tcp_paws"), 1);
 	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
 }
 
-/* Without timestamps nothing tells old segments from new ones; or the application still holds
- * it. */
+/* Without timestamps old and new segments cannot be distinguished; or the application still holds
+ * the connection. */
 TEST(a_connect_does_not_take_over_time_wait)
 {
 	rig_open(&rig);

@@ -2,14 +2,15 @@
 /* test_tcp_gro.c - GRO batches: segments of a burst that continue the previous one. */
 #include <stddef.h>
 
-#include "tcp_rig.h"
+#include "rig.h"
 
 #define BYTES 1000u
 #define HEADERS_BYTES 66u
 
 enum repair { REPAIR_NONE, REPAIR_TCP, REPAIR_BOTH, REPAIRS };
 
-static struct rig run, apart;
+static struct rig batched, separate;
+BEFORE_EACH(rig_frame_count = 4096) /* enough that no frames are merged */
 
 static struct rig_packet *newest(struct rig *rig)
 {
@@ -27,7 +28,7 @@ static void put_two(struct rig *rig)
 }
 
 /* A packet of an unknown protocol. */
-static void put_stranger(struct rig *rig)
+static void put_unknown(struct rig *rig)
 {
 	rig_put(rig, rig_usual(rig, TCP_ACK, BYTES));
 	be16_store(newest(rig)->bytes + 12, 0x88b5);
@@ -53,62 +54,60 @@ static void repair(struct rig_packet *p, enum repair how)
 	}
 }
 
-TEST(equal_headers_are_a_run)
+TEST(equal_headers_form_a_batch)
 {
-	uint8_t buf[2 * BYTES];
-
-	rig_begin(&run, NULL);
-	put_two(&run);
-	repair(newest(&run), REPAIR_BOTH);
-	rig_poll(&run);
-	CHECK(run.stack->gro.conn == run.conn);
-	CHECK_EQ(rig_stat(&run, "tcp_fast_path_in"), 2);
-	CHECK_EQ(harp_conn_recv(run.conn, buf, sizeof(buf)), sizeof(buf));
-	for (uint32_t i = 0; i < sizeof(buf); i++)
-		CHECK_EQ(buf[i], rig_byte(run.seq + i));
-	rig_close(&run);
+	rig_begin(&batched, NULL);
+	put_two(&batched);
+	repair(newest(&batched), REPAIR_BOTH);
+	rig_poll(&batched);
+	CHECK(batched.stack->gro.conn == batched.conn);
+	CHECK_EQ(rig_stat(&batched, "tcp_fast_path_in"), 2);
+	rig_reads(&batched, batched.seq, 2 * BYTES);
+	rig_close(&batched);
 }
 
 /* The second of two segments has a changed byte, with the checksums corrected or not. The result
  * must be the same as when another packet between them ends the batch. */
 static void compare(uint32_t at, uint8_t change, enum repair how)
 {
-	struct rig *rigs[] = { &run, &apart };
+	struct rig *rigs[] = { &batched, &separate };
 	uint8_t bytes[2][2 * BYTES + 1];
 	ssize_t got[2];
 
 	for (unsigned i = 0; i < 2; i++) {
-		struct rig_packet stranger;
+		struct rig_packet unknown;
 
 		rig_begin(rigs[i], NULL);
-		put_stranger(rigs[i]);
-		stranger = *newest(rigs[i]);
+		put_unknown(rigs[i]);
+		unknown = *newest(rigs[i]);
 		rigs[i]->in_tail--;
 		put_two(rigs[i]);
 		newest(rigs[i])->bytes[at] ^= change;
 		repair(newest(rigs[i]), how);
-		rigs[i]->in[rigs[i]->in_tail++ % RIG_QUEUE] = stranger;
+		rigs[i]->in[rigs[i]->in_tail++ % RIG_QUEUE] = unknown;
 		if (i == 1) { /* the other packet between them */
 			struct rig_packet *p = newest(rigs[i]);
 
 			p[0] = p[-1];
-			p[-1] = stranger;
+			p[-1] = unknown;
 		}
 		rig_poll(rigs[i]);
 		got[i] = harp_conn_recv(rigs[i]->conn, bytes[i], sizeof(bytes[i]));
 	}
 	CHECK_EQ(got[0], got[1]);
 	CHECK(got[0] <= 0 || memcmp(bytes[0], bytes[1], (size_t)got[0]) == 0);
-	CHECK(memcmp(&run.stack->stats, &apart.stack->stats, sizeof(run.stack->stats)) == 0);
-	CHECK_EQ(run.out_tail, apart.out_tail);
-	CHECK(memcmp(run.out, apart.out, sizeof(run.out)) == 0);
-	CHECK_EQ(rig_events(&run), rig_events(&apart));
-	CHECK_EQ(harp_stack_next_deadline_ns(run.stack), harp_stack_next_deadline_ns(apart.stack));
+	CHECK(memcmp(&batched.stack->stats, &separate.stack->stats, sizeof(batched.stack->stats)) ==
+	      0);
+	CHECK_EQ(batched.out_tail, separate.out_tail);
+	CHECK(memcmp(batched.out, separate.out, batched.out_tail * sizeof(batched.out[0])) == 0);
+	CHECK_EQ(rig_events(&batched), rig_events(&separate));
+	CHECK_EQ(harp_stack_next_deadline_ns(batched.stack),
+		 harp_stack_next_deadline_ns(separate.stack));
 	for (unsigned i = 0; i < 2; i++)
 		rig_close(rigs[i]);
 }
 
-TEST(a_changed_header_is_judged_as_without_a_run)
+TEST(a_changed_header_is_handled_as_without_a_batch)
 {
 	for (uint32_t at = 0; at < HEADERS_BYTES; at++)
 		for (unsigned bit = 0; bit < 8; bit++)
@@ -116,40 +115,33 @@ TEST(a_changed_header_is_judged_as_without_a_run)
 				compare(at, (uint8_t)(1u << bit), how);
 }
 
-TEST(a_changed_payload_is_judged_as_without_a_run)
+TEST(a_changed_payload_is_handled_as_without_a_batch)
 {
 	compare(HEADERS_BYTES, 0x40, REPAIR_NONE);
 	compare(HEADERS_BYTES + BYTES - 1, 0x40, REPAIR_NONE);
 	compare(HEADERS_BYTES + BYTES - 1, 0x40, REPAIR_TCP);
 }
 
-TEST(segments_of_one_turn_have_headers_of_their_own)
+TEST(segments_of_one_poll_have_their_own_headers)
 {
 	static uint8_t bytes[6 * 1448 + 100];
 	const struct iovec iov = { bytes, sizeof(bytes) };
 	uint32_t seq;
 
-	rig_begin(&run, NULL);
-	CHECK_EQ(harp_conn_send(run.conn, &iov, 1), sizeof(bytes));
-	rig_poll(&run);
-	CHECK_EQ(rig_pending(&run), 7);
-	seq = run.out[run.out_head % RIG_QUEUE].seq;
+	rig_begin(&batched, NULL);
+	CHECK_EQ(harp_conn_send(batched.conn, &iov, 1), sizeof(bytes));
+	rig_poll(&batched);
+	CHECK_EQ(rig_pending(&batched), 7);
+	seq = batched.out[batched.out_head % RIG_QUEUE].seq;
 	for (unsigned i = 0; i < 7; i++) {
-		const struct rig_seg *s = rig_expect(&run, TCP_ACK);
+		const struct rig_seg *s = rig_expect(&batched, TCP_ACK);
 
 		CHECK_EQ(s->seq, seq + i * 1448);
-		CHECK_EQ(s->ack, run.seq);
+		CHECK_EQ(s->ack, batched.seq);
 		CHECK_EQ(s->len, i == 6 ? 100 : 1448);
 		CHECK_EQ(s->flags, i == 6 ? TCP_ACK | TCP_PSH : TCP_ACK);
-		CHECK_EQ(s->opt.tsval, run.tsecr);
-		CHECK_EQ(s->opt.tsecr, run.tsval);
+		CHECK_EQ(s->opt.tsval, batched.tsecr);
+		CHECK_EQ(s->opt.tsecr, batched.tsval);
 	}
-	rig_close(&run);
-}
-
-int main(void)
-{
-	rig_frame_count = 4096; /* enough that no frames are merged */
-	check_run();
-	return check_done();
+	rig_close(&batched);
 }

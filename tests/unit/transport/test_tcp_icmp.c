@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_tcp_icmp.c - ICMP errors that quote a connection (RFC 5927, RFC 1191): believed or not. */
-#include "tcp_rig.h"
+/* test_tcp_icmp.c - ICMP errors that quote a connection (RFC 5927, RFC 1191): accepted or
+ * ignored. */
+#include "rig.h"
 
 #define UNREACHABLE 3u
 #define PORT 3u
@@ -33,7 +34,7 @@ static void icmp_says(uint8_t code, uint16_t mtu_bytes, uint32_t seq)
 }
 
 /* A SYN fits every path, so the error must be forged. */
-TEST(too_big_says_nothing_of_a_syn)
+TEST(too_big_is_ignored_for_a_syn)
 {
 	const struct rig_seg *syn;
 
@@ -44,33 +45,27 @@ TEST(too_big_says_nothing_of_a_syn)
 	rig_syn_acked(&rig);
 	CHECK_EQ(rig.conn->state, HARP_TCP_ESTABLISHED);
 	CHECK_EQ(rig.conn->snd.mss_bytes, 1448);
-	CHECK_EQ(rig_write(&rig, 1448), 1448);
-	CHECK_EQ(rig_expect(&rig, TCP_ACK | TCP_PSH)->len, 1448);
+	rig_writes(&rig, 1448);
 }
 
 /* Segments of that size were acknowledged, so the error waits for a timeout of the segment. */
-TEST(a_claim_against_the_evidence_waits)
+TEST(too_big_against_the_evidence_waits)
 {
 	uint32_t first;
 
 	rig_begin(&rig, NULL);
-	CHECK_EQ(rig_write(&rig, 1448), 1448);
-	first = rig_expect(&rig, TCP_ACK | TCP_PSH)->seq;
-	rig.ack = first + 1448;
-	rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
-	CHECK_EQ(rig_write(&rig, 1448), 1448);
-	rig_expect(&rig, TCP_ACK | TCP_PSH);
+	first = rig_writes(&rig, 1448)->seq;
+	rig_acks(&rig, 1448);
+	rig_writes(&rig, 1448);
 	icmp_says(TOO_BIG, 1000, first + 1448);
 	CHECK_EQ(rig.conn->snd.mss_bytes, 1448);
 	/* The error was forged: the segment is acknowledged. */
-	rig.ack += 1448;
-	rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
+	rig_acks(&rig, 1448);
 	rig_wait(&rig, RIG_S);
 	CHECK_EQ(rig.conn->snd.mss_bytes, 1448);
 	rig_silent(&rig);
 	/* The error is true: after the timeout, segments have the reported size. */
-	CHECK_EQ(rig_write(&rig, 1448), 1448);
-	rig_expect(&rig, TCP_ACK | TCP_PSH);
+	rig_writes(&rig, 1448);
 	icmp_says(TOO_BIG, 1000, rig.ack);
 	rig_wait(&rig, RIG_S / 4);
 	while (rig_pending(&rig) > 1)
@@ -81,7 +76,7 @@ TEST(a_claim_against_the_evidence_waits)
 }
 
 /* The error must quote the beginning of a segment that is larger than the reported MTU. */
-TEST(a_claim_must_fit_what_it_quotes)
+TEST(too_big_must_fit_the_quoted_segment)
 {
 	uint32_t first;
 
@@ -96,6 +91,20 @@ TEST(a_claim_must_fit_what_it_quotes)
 	rig_silent(&rig);
 }
 
+#define SMALL (1000u - 52)
+
+/* A segment is too big, is resent in two, and all is acknowledged. Then ten minutes pass. */
+static void begin_small(void)
+{
+	rig_begin(&rig, NULL);
+	icmp_says(TOO_BIG, 1000, rig_writes(&rig, 1448)->seq);
+	CHECK_EQ(rig_expect(&rig, TCP_ACK)->len, SMALL);
+	CHECK_EQ(rig_expect(&rig, TCP_ACK | TCP_PSH)->len, 1448 - SMALL);
+	rig_acks(&rig, 1448);
+	rig_wait(&rig, 601 * RIG_S);
+	rig_silent(&rig);
+}
+
 /*
  * Ten minutes after the error, a probe of a larger size is lost, as duplicate ACKs without SACK
  * report: it is split and retransmitted, and the window stays. The next probe arrives.
@@ -103,45 +112,36 @@ TEST(a_claim_must_fit_what_it_quotes)
 TEST(a_lost_probe_is_no_congestion)
 {
 	const struct rig_seg *s;
-	uint32_t first, cwnd, small = 1000 - 52;
+	uint32_t cwnd;
 
-	rig_begin(&rig, NULL);
-	CHECK_EQ(rig_write(&rig, 1448), 1448);
-	first = rig_expect(&rig, TCP_ACK | TCP_PSH)->seq;
-	icmp_says(TOO_BIG, 1000, first);
-	CHECK_EQ(rig_expect(&rig, TCP_ACK)->len, small);
-	CHECK_EQ(rig_expect(&rig, TCP_ACK | TCP_PSH)->len, 1448 - small);
+	begin_small();
 	CHECK_EQ(rig_stat(&rig, "tcp_resegmented"), 1);
 	CHECK_EQ(rig_stat(&rig, "tcp_rto"), 0);
-	rig.ack = first + 1448;
-	rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
-	rig_wait(&rig, 601 * RIG_S);
 	CHECK_EQ(rig_stat(&rig, "tcp_mtu_probes"), 0);
 	for (int lost = 1; lost >= 0; lost--) {
 		rig_silent(&rig);
-		CHECK_EQ(rig_write(&rig, 1448 + 5 * small), 1448 + 5 * small);
+		CHECK_EQ(rig_write(&rig, 1448 + 5 * SMALL), 1448 + 5 * SMALL);
 		cwnd = rig.conn->cc.cwnd_bytes;
 		s = rig_expect(&rig, TCP_ACK);
 		CHECK_EQ(s->seq, rig.ack);
 		CHECK_EQ(s->len, 1448);
 		/* The segments after it stay, except that the probe took bytes of the first. */
-		CHECK_EQ(rig_expect(&rig, TCP_ACK)->len, 2 * small - 1448);
+		CHECK_EQ(rig_expect(&rig, TCP_ACK)->len, 2 * SMALL - 1448);
 		for (int i = 0; i < 4; i++)
-			CHECK_EQ(rig_expect(&rig, TCP_ACK)->len, small);
-		CHECK_EQ(rig_expect(&rig, TCP_ACK | TCP_PSH)->len, 1448 - small);
+			CHECK_EQ(rig_expect(&rig, TCP_ACK)->len, SMALL);
+		CHECK_EQ(rig_expect(&rig, TCP_ACK | TCP_PSH)->len, 1448 - SMALL);
 		rig_silent(&rig);
 		for (int i = 0; lost && i < 5; i++)
 			rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
 		if (lost) {
-			CHECK_EQ(rig_expect(&rig, TCP_ACK)->len, small);
-			CHECK_EQ(rig_expect(&rig, TCP_ACK)->len, 1448 - small);
+			CHECK_EQ(rig_expect(&rig, TCP_ACK)->len, SMALL);
+			CHECK_EQ(rig_expect(&rig, TCP_ACK)->len, 1448 - SMALL);
 			rig_silent(&rig);
 			CHECK_EQ(rig_stat(&rig, "tcp_mtu_probes_lost"), 1);
 		}
 		CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_NONE);
 		CHECK(rig.conn->cc.cwnd_bytes >= cwnd);
-		rig.ack += 1448 + 5 * small;
-		rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
+		rig_acks(&rig, 1448 + 5 * SMALL);
 		rig_wait(&rig, RIG_S);
 	}
 	CHECK_EQ(rig_write(&rig, 10), 10); /* an ACK is evaluated before the next data */
@@ -154,30 +154,18 @@ TEST(a_lost_probe_is_no_congestion)
  * size. */
 TEST(a_probe_behind_a_hole_is_lost_too)
 {
-	uint32_t first, small = 1000 - 52;
-
-	rig_begin(&rig, NULL);
-	CHECK_EQ(rig_write(&rig, 1448), 1448);
-	first = rig_expect(&rig, TCP_ACK | TCP_PSH)->seq;
-	icmp_says(TOO_BIG, 1000, first);
-	rig.ack = first + 1448;
-	rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
-	rig_wait(&rig, 601 * RIG_S);
-	rig.out_head = rig.out_tail;
-	CHECK_EQ(rig_write(&rig, 100), 100);
-	CHECK_EQ(rig_expect(&rig, TCP_ACK | TCP_PSH)->len, 100);
-	CHECK_EQ(rig_write(&rig, 1448 + 5 * small), 1448 + 5 * small);
+	begin_small();
+	rig_writes(&rig, 100);
+	CHECK_EQ(rig_write(&rig, 1448 + 5 * SMALL), 1448 + 5 * SMALL);
 	CHECK_EQ(rig_expect(&rig, TCP_ACK)->len, 1448);
 	CHECK_EQ(rig_stat(&rig, "tcp_mtu_probes"), 1);
 	for (int i = 0; i < 4; i++)
 		rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
 	CHECK_EQ(rig_stat(&rig, "tcp_fast_retransmits"), 1);
-	rig.ack += 100;
-	rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
+	rig_acks(&rig, 100);
 	CHECK_EQ(rig_stat(&rig, "tcp_mtu_probes_lost"), 1);
-	rig.ack += 1448 + 5 * small;
-	rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
+	rig_acks(&rig, 1448 + 5 * SMALL);
 	CHECK_EQ(rig_write(&rig, 10), 10);
-	CHECK_EQ(rig.conn->snd.mss_bytes, small);
+	CHECK_EQ(rig.conn->snd.mss_bytes, SMALL);
 	CHECK_EQ(rig_stat(&rig, "tcp_mtu_raised"), 0);
 }

@@ -1,109 +1,105 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_tcp_in.c - segments to an established connection: acceptance, RST, SYN, PAWS, checksum,
  * order. */
-#include "tcp_rig.h"
+#include "rig.h"
 
 static struct rig rig;
 AFTER_EACH(rig_close(&rig))
 
-/* A message of two full-sized segments and a short one, in one poll. */
-static void message_of_three(uint8_t flags)
-{
-	rig_begin(&rig, NULL);
-	for (unsigned i = 0; i < 2; i++) {
-		rig_put(&rig, rig_usual(&rig, TCP_ACK, 1448));
-		rig.seq += 1448;
-	}
-	rig_sends(&rig, TCP_ACK | flags, 1200);
-}
-
-TEST(two_full_segments_are_acknowledged_at_once)
-{
-	message_of_three(0);
-	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
-	rig_silent(&rig);
-}
-
-/* The application gets the message before the ACK is sent: its answer may carry the ACK. */
-TEST(the_end_of_a_message_is_acknowledged_in_the_next_poll)
-{
-	message_of_three(TCP_PSH);
-	rig_silent(&rig);
-	CHECK_EQ(harp_stack_next_deadline_ns(rig.stack), rig.now_ns);
-	rig_poll(&rig);
-	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
-	rig_silent(&rig);
-	rig_close(&rig);
-	message_of_three(TCP_PSH);
-	CHECK_EQ(rig_write(&rig, 8), 8);
-	CHECK_EQ(rig_expect(&rig, TCP_ACK | TCP_PSH)->ack, rig.seq);
-	rig_poll(&rig);
-	rig_silent(&rig);
-	rig_close(&rig);
-}
-
-/* No PSH: the sender has more data. */
-TEST(in_the_middle_of_a_stream_acks_are_held)
-{
-	rig_begin(&rig, NULL);
-	for (unsigned i = 0; i < 5; i++) {
-		rig_sends(&rig, TCP_ACK, 1448);
-		rig_silent(&rig);
-	}
-	CHECK_EQ(harp_stack_next_deadline_ns(rig.stack), rig.now_ns + TCP_ACK_HOLD_NS);
-	rig_wait(&rig, TCP_ACK_HOLD_NS - 1);
-	rig_silent(&rig);
-	rig_wait(&rig, 1);
-	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
-	rig_silent(&rig);
-}
-
-TEST(a_held_ack_leaves_with_the_sixteenth_segment)
-{
-	rig_begin(&rig, NULL);
-	for (unsigned i = 1; i <= TCP_ACK_EVERY_SEGMENTS; i++) {
-		rig_silent(&rig);
-		rig_sends(&rig, TCP_ACK, 1448);
-	}
-	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
-	rig_silent(&rig);
-}
-
-TEST(a_burst_is_acknowledged_at_its_end)
-{
-	rig_begin(&rig, NULL);
-	for (unsigned i = 0; i < 2 * TCP_ACK_EVERY_SEGMENTS; i++) {
-		rig_put(&rig, rig_usual(&rig, TCP_ACK, 1448));
-		rig.seq += 1448;
-	}
-	rig_poll(&rig);
-	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
-	rig_silent(&rig);
-}
-
-TEST(a_held_ack_leaves_with_a_short_segment)
-{
-	rig_begin(&rig, NULL);
-	rig_sends(&rig, TCP_ACK, 1448);
-	rig_says(&rig, rig_usual(&rig, TCP_ACK, 100));
-	rig_silent(&rig);
-	rig_poll(&rig);
-	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq + 100);
-}
-
 #define DELAY_NS 200000u
+#define FIVE_HELD "F.-F.-F.-F.-F.-"
+#define EIGHT_FULL "FFFFFFFF"
 
-static void open_delayed(void)
+/*
+ * A letter of a script is a segment (below), or: "." a poll, "h" the limit of a held ACK passes, "!" the
+ * next deadline is now, "w" a write whose segment acknowledges everything, "A" one ACK of
+ * everything, "-" no segment.
+ */
+static const struct {
+	char letter;
+	uint8_t flags;
+	uint32_t len;
+} letters[] = {
+	{ 'F', TCP_ACK, 1448 },           { 'P', TCP_ACK | TCP_PSH, 1448 }, { 'n', TCP_ACK, 1200 },
+	{ 'p', TCP_ACK | TCP_PSH, 1200 }, { 'k', TCP_ACK | TCP_PSH, 1000 }, { 'q', TCP_ACK, 100 },
+	{ 's', TCP_ACK | TCP_PSH, 40 },   { 'f', TCP_ACK | TCP_FIN, 0 },
+};
+
+static void play(char letter)
 {
-	rig_begin(&rig, NULL);
-	CHECK_EQ(RIG_SET(&rig, delayed_ack_ns, DELAY_NS), 0);
+	for (unsigned i = 0; i < ARRAY_SIZE(letters); i++) {
+		if (letters[i].letter != letter)
+			continue;
+		rig_put(&rig, rig_usual(&rig, letters[i].flags, letters[i].len));
+		rig.seq += letters[i].len + (letter == 'f');
+		return;
+	}
+	switch (letter) {
+	case '.':
+		rig_poll(&rig);
+		break;
+	case 'h':
+		rig_wait(&rig, TCP_ACK_HOLD_NS - 1);
+		rig_silent(&rig);
+		rig_wait(&rig, 1);
+		break;
+	case '!':
+		CHECK_EQ(harp_stack_next_deadline_ns(rig.stack), rig.now_ns);
+		break;
+	case 'w':
+		CHECK_EQ(rig_writes(&rig, 8)->ack, rig.seq);
+		break;
+	case 'A':
+		CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
+		rig_silent(&rig);
+		break;
+	default:
+		CHECK_EQ(letter, '-');
+		rig_silent(&rig);
+	}
+}
+
+/* A PSH ends a message: the application gets it before the ACK is sent, which its answer may carry.
+ * Without PSH the sender has more data. */
+TEST(acks_are_sent_as_the_table_says)
+{
+	static const struct {
+		const char *name, *script;
+		uint32_t delayed_ack_ns;
+	} rows[] = {
+		{ "two full segments are acknowledged at once", "FFn.A", 0 },
+		{ "the end of a message is acknowledged in the next poll", "FFp.-!.A", 0 },
+		{ "an answer carries the ACK of a message", "FFp.-w.-", 0 },
+		{ "in the middle of a stream ACKs are held", FIVE_HELD "hA", 0 },
+		{ "a held ACK leaves with the sixteenth segment",
+		  FIVE_HELD FIVE_HELD FIVE_HELD "F.A", 0 },
+		{ "a burst is acknowledged at its end",
+		  EIGHT_FULL EIGHT_FULL EIGHT_FULL EIGHT_FULL ".A", 0 },
+		{ "a held ACK leaves with a short segment", "F.-q.-.A", 0 },
+		{ "a delayed ACK is of two segments at most", "k.-.-k.-.-k.-.A", DELAY_NS },
+		{ "an ACK of a FIN is not delayed", "s.-f.A", DELAY_NS },
+		{ "an ACK of a full segment is not delayed", "s.-P..A", DELAY_NS },
+	};
+
+	CHECK_EQ(TCP_ACK_EVERY_SEGMENTS, 16);
+	for (unsigned i = 0; i < ARRAY_SIZE(rows); i++) {
+		unsigned before = check_failures;
+
+		rig_begin(&rig, RIG_OPTIONS(.delayed_ack_ns = rows[i].delayed_ack_ns));
+		for (const char *at = rows[i].script; *at; at++)
+			play(*at);
+		if (check_failures != before)
+			fprintf(stderr, "failed: %s\n", rows[i].name);
+		rig_close(&rig);
+	}
 }
 
 /* harp_tcp_options.delayed_ack_ns: one ACK for several short segments, at its deadline or with
  * data. */
 TEST(short_segments_acks_may_be_delayed)
 {
-	open_delayed();
+	rig_begin(&rig, NULL);
+	CHECK_EQ(RIG_SET(&rig, delayed_ack_ns, DELAY_NS), 0);
 	CHECK_EQ(RIG_SET(&rig, delayed_ack_ns, 500 * RIG_MS), -EINVAL);
 	for (unsigned i = 0; i < 4; i++) {
 		rig_sends(&rig, TCP_ACK | TCP_PSH, 40);
@@ -117,49 +113,18 @@ TEST(short_segments_acks_may_be_delayed)
 	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
 	rig_silent(&rig);
 	rig_sends(&rig, TCP_ACK | TCP_PSH, 40);
-	CHECK_EQ(rig_write(&rig, 8), 8);
-	CHECK_EQ(rig_expect(&rig, TCP_ACK | TCP_PSH)->ack, rig.seq);
+	CHECK_EQ(rig_writes(&rig, 8)->ack, rig.seq);
 	rig_wait(&rig, DELAY_NS);
 	rig_silent(&rig);
 }
 
-/* When two full segments' worth of data waits, the ACK is sent in the next poll. */
-TEST(a_delayed_ack_is_of_two_segments_at_most)
+TEST(an_ack_of_a_gap_is_not_delayed)
 {
-	open_delayed();
-	for (unsigned i = 0; i < 3; i++) {
-		rig_silent(&rig);
-		rig_sends(&rig, TCP_ACK | TCP_PSH, 1000);
-		rig_silent(&rig);
-		rig_poll(&rig);
-	}
-	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
-}
-
-/* ACKs of a gap, of a full-sized segment and of a FIN are not delayed. */
-TEST(a_delayed_ack_does_not_delay_others)
-{
-	open_delayed();
-	rig_says(&rig, rig_usual(&rig, TCP_ACK | TCP_PSH, 40));
+	rig_begin(&rig, RIG_OPTIONS(.delayed_ack_ns = DELAY_NS));
+	rig_sends(&rig, TCP_ACK | TCP_PSH, 40);
 	rig_silent(&rig);
-	rig.seq += 80;
-	rig_says(&rig, rig_usual(&rig, TCP_ACK | TCP_PSH, 40));
-	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq - 40);
-	rig_close(&rig);
-	for (unsigned full = 0; full < 2; full++) {
-		open_delayed();
-		rig_says(&rig, rig_usual(&rig, TCP_ACK | TCP_PSH, 40));
-		rig_silent(&rig);
-		rig.seq += 40;
-		if (full) {
-			rig_sends(&rig, TCP_ACK | TCP_PSH, 1448);
-			rig_poll(&rig);
-		} else {
-			rig_sends(&rig, TCP_ACK | TCP_FIN, 0);
-		}
-		CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
-		rig_close(&rig);
-	}
+	rig_says_at(&rig, TCP_ACK | TCP_PSH, 40, 40);
+	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
 }
 
 #define SLOW_GAP_NS 100000u
@@ -167,10 +132,8 @@ TEST(a_delayed_ack_does_not_delay_others)
 /* A full-sized segment that the application reads at once. */
 static void slow_segment(uint8_t flags)
 {
-	uint8_t buf[1448];
-
 	rig_sends(&rig, TCP_ACK | flags, 1448);
-	CHECK_EQ(harp_conn_recv(rig.conn, buf, sizeof(buf)), 1448);
+	rig_reads(&rig, rig.seq - 1448, 1448);
 }
 
 /* Enough segments, one by one, that their interval is known. No ACK is due at the end. */
@@ -236,7 +199,7 @@ TEST(short_messages_in_a_slow_stream_are_acknowledged_at_once)
 }
 
 /* The number of ACKs that wait is bounded, since each poll visits all of them. */
-TEST(only_so_many_acks_wait_for_a_second_segment)
+TEST(a_bounded_number_of_acks_wait_for_a_second_segment)
 {
 	slow_stream();
 	rig.conn->tcp->acks_pending += TCP_ACKS_HELD_MAX;
@@ -254,12 +217,9 @@ TEST(the_window_of_a_retransmission_is_used)
 	struct rig_say say;
 
 	rig_begin(&rig, NULL);
-	say = rig_usual(&rig, TCP_ACK | TCP_PSH, 100);
-	say.seq += 100; /* the first 100 bytes are lost */
-	rig_says(&rig, say);
+	rig_says_at(&rig, TCP_ACK | TCP_PSH, 100, 100);
 	rig_expect(&rig, TCP_ACK);
-	CHECK_EQ(rig_write(&rig, 1000), 1000);
-	rig_expect(&rig, TCP_ACK | TCP_PSH);
+	rig_writes(&rig, 1000);
 	say = rig_usual(&rig, TCP_ACK | TCP_PSH, 100);
 	say.ack += 1000;
 	say.wnd = 10;

@@ -1,6 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_tcp_loss.c - duplicate ACKs: limited transmit, fast retransmit, NewReno's partial ACKs. */
-#include "tcp_rig.h"
+/*
+ * test_tcp_loss.c - signals of congestion: duplicate ACKs with limited transmit, fast retransmit and
+ * NewReno's partial ACKs; ECN, from negotiation to CWR (RFC 3168 section 6.1), and DCTCP's receiver
+ * (RFC 8257 section 3.2).
+ */
+
+#include "rig.h"
 
 static struct rig rig;
 AFTER_EACH(rig_close(&rig))
@@ -8,11 +13,9 @@ AFTER_EACH(rig_close(&rig))
 /* Ten segments in flight; returns the first one's sequence number. */
 static uint32_t ten_in_flight(void)
 {
-	struct harp_tcp_options opt = { .size = sizeof(opt),
-					.congestion = HARP_CONGESTION_NEWRENO };
 	uint32_t first;
 
-	rig_begin(&rig, &opt);
+	rig_begin(&rig, RIG_OPTIONS(.congestion = HARP_CONGESTION_NEWRENO));
 	CHECK_EQ(rig_write(&rig, 20 * 1448), 20 * 1448);
 	CHECK_EQ(rig_pending(&rig), 10); /* RFC 6928 */
 	first = rig_expect(&rig, TCP_ACK)->seq;
@@ -28,49 +31,50 @@ static struct rig_say ack_of(uint32_t ack)
 	return say;
 }
 
+static void acks(unsigned count, uint32_t ack)
+{
+	while (count-- > 0)
+		rig_says(&rig, ack_of(ack));
+}
+
 /* RFC 6582 section 3.2 step 2: all data up to recover was only late. The peer reports the spurious
  * retransmissions by duplicate ACKs, which must not start a recovery. */
-TEST(copies_of_what_was_sent_again_begin_no_repair)
+TEST(duplicates_of_retransmissions_start_no_recovery)
 {
 	uint32_t first = ten_in_flight(), recover;
 
-	for (unsigned i = 0; i < 4; i++)
-		rig_says(&rig, ack_of(first));
+	acks(4, first);
 	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_FAST);
 	recover = rig.conn->loss.recover_seq;
 	for (uint32_t ack = first + 1448; ack != recover; ack += 1448)
-		rig_says(&rig, ack_of(ack)); /* it was only late: each of these sends one again */
+		rig_says(&rig, ack_of(ack)); /* they were late: each ACK causes a retransmission */
 	rig_says(&rig, ack_of(recover));
 	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_NONE);
 	CHECK(conn_flight_bytes(rig.conn) > 0);
-	for (unsigned i = 0; i < 8; i++)
-		rig_says(&rig, ack_of(recover));
+	acks(8, recover);
 	CHECK_EQ(rig_stat(&rig, "tcp_fast_retransmits"), 1);
 	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_NONE);
 	/* A loss beyond recover starts one. */
 	rig_says(&rig, ack_of(recover + 1448));
 	CHECK(conn_flight_bytes(rig.conn) > 0);
-	for (unsigned i = 0; i < 3; i++)
-		rig_says(&rig, ack_of(recover + 1448));
+	acks(3, recover + 1448);
 	CHECK_EQ(rig_stat(&rig, "tcp_fast_retransmits"), 2);
 }
 
 /* The segment sent right after the retransmission is lost as well. It takes one duplicate ACK more
  * than usual, because the retransmission itself may cause one. */
-TEST(a_loss_behind_the_last_repair_is_mended)
+TEST(a_loss_after_the_last_retransmission_is_recovered)
 {
 	uint32_t first = ten_in_flight(), recover;
 
-	for (unsigned i = 0; i < 5; i++)
-		rig_says(&rig, ack_of(first));
+	acks(5, first);
 	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_FAST);
 	CHECK_EQ(rig.conn->acct.retransmits, 1);
 	recover = rig.conn->loss.recover_seq;
 	rig_says(&rig, ack_of(recover));
 	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_NONE);
 	CHECK(conn_flight_bytes(rig.conn) > 0);
-	for (unsigned i = 0; i < 3; i++)
-		rig_says(&rig, ack_of(recover));
+	acks(3, recover);
 	CHECK_EQ(rig_stat(&rig, "tcp_fast_retransmits"), 1);
 	rig.out_head = rig.out_tail;
 	rig_says(&rig, ack_of(recover));
@@ -79,7 +83,7 @@ TEST(a_loss_behind_the_last_repair_is_mended)
 }
 
 /* ECN reduced the window without a retransmission, so no duplicate ACK is discounted. */
-TEST(a_loss_behind_a_mark_is_mended)
+TEST(a_loss_after_an_ecn_mark_is_recovered)
 {
 	uint32_t first = ten_in_flight(), recover;
 
@@ -88,8 +92,7 @@ TEST(a_loss_behind_a_mark_is_mended)
 	rig_says(&rig, ack_of(recover));
 	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_NONE);
 	CHECK_EQ(recover, first + 10 * 1448);
-	for (unsigned i = 0; i < 4; i++) /* the first of them opens the window: it was the SYN's */
-		rig_says(&rig, ack_of(recover));
+	acks(4, recover); /* the first one updates the window of the SYN */
 	CHECK_EQ(rig_stat(&rig, "tcp_fast_retransmits"), 1);
 }
 
@@ -99,25 +102,21 @@ TEST(duplicate_acks_long_after_the_last_recovery)
 	uint32_t first = ten_in_flight();
 
 	rig.conn->loss.recover_seq = first - 0x90000000u;
-	for (unsigned i = 0; i < 4; i++)
-		rig_says(&rig, ack_of(first));
+	acks(4, first);
 	CHECK_EQ(rig_stat(&rig, "tcp_fast_retransmits"), 1);
 	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_FAST);
 }
 
 /* More duplicate ACKs than segments in flight, then an ACK of one byte: FlightSize must not
  * underflow, because the next ssthresh follows from it. */
-TEST(duplicate_acks_for_more_than_was_in_flight)
+TEST(more_duplicate_acks_than_segments_in_flight_are_bounded)
 {
-	struct harp_tcp_options opt = { .size = sizeof(opt),
-					.congestion = HARP_CONGESTION_NEWRENO };
 	uint32_t first;
 
-	rig_begin(&rig, &opt);
+	rig_begin(&rig, RIG_OPTIONS(.congestion = HARP_CONGESTION_NEWRENO));
 	CHECK_EQ(rig_write(&rig, 10 * 1448), 10 * 1448);
 	first = rig.out[rig.out_head % RIG_QUEUE].seq;
-	for (unsigned i = 0; i < 40; i++)
-		rig_says(&rig, ack_of(first));
+	acks(40, first);
 	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_FAST);
 	rig_says(&rig, ack_of(first + 1));
 	CHECK(rig.conn->loss.dup_acked_bytes <= 10 * 1448 - 1);
@@ -158,13 +157,6 @@ TEST(a_timeout_that_lost_segments_is_not_undone)
 	CHECK(rig.conn->cc.cwnd_bytes < 10 * 1448);
 }
 
-static void take_all(void)
-{
-	for (unsigned i = rig.out_head; i != rig.out_tail; i++)
-		rig.tsecr = rig.out[i % RIG_QUEUE].opt.tsval;
-	rig.out_head = rig.out_tail;
-}
-
 /*
  * RFC 6582 section 3.2 step 2: after a timeout, duplicate ACKs up to recover come from
  * retransmissions and start no recovery. Beyond it they do.
@@ -176,21 +168,117 @@ TEST(duplicate_acks_after_a_timeout)
 	rig_says(&rig, ack_of(first));
 	while (rig.conn->recovery != TCP_RECOVERY_RTO) {
 		rig_wait(&rig, 100 * RIG_MS);
-		take_all();
+		rig_drain(&rig);
 	}
 	recover = rig.conn->loss.recover_seq;
 	CHECK_EQ(recover, first + 10 * 1448);
 	rig_says(&rig, ack_of(recover));
-	take_all();
+	rig_drain(&rig);
 	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_NONE);
-	for (unsigned i = 0; i < 4; i++)
-		rig_says(&rig, ack_of(recover));
+	acks(4, recover);
 	CHECK_EQ(rig_stat(&rig, "tcp_fast_retransmits"), 0);
 	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_NONE);
-	take_all();
+	rig_drain(&rig);
 	rig_says(&rig, ack_of(recover + 1448));
-	take_all();
-	for (unsigned i = 0; i < 4; i++)
-		rig_says(&rig, ack_of(recover + 1448));
+	rig_drain(&rig);
+	acks(4, recover + 1448);
 	CHECK_EQ(rig_stat(&rig, "tcp_fast_retransmits"), 1);
+}
+
+/* ---- ECN ------------------------------------------------------------------------------------- */
+
+#define ECT0 2u
+#define CE 3u
+#define ASK ((uint8_t)(TCP_SYN | TCP_ECE | TCP_CWR))
+
+static struct harp_tcp_options ecn_options(uint32_t congestion, uint32_t ecn)
+{
+	return (struct harp_tcp_options){ .size = sizeof(struct harp_tcp_options),
+					  .congestion = congestion,
+					  .ecn = ecn };
+}
+
+/* ---- The handshake --------------------------------------------------------------------------- */
+
+/* Section 6.1.1.1: the SYN that requested ECN is lost, and the next one does not request it: ECN is
+ * off, whatever the answer. */
+TEST(a_syn_that_is_sent_again_does_not_request_ecn)
+{
+	struct harp_tcp_options opt = ecn_options(0, HARP_ECN_REQUEST);
+
+	rig_open(&rig);
+	rig_syn_sent_flags(&rig, &opt, ASK);
+	rig_wait(&rig, 1050 * RIG_MS);
+	rig_expect(&rig, TCP_SYN);
+	/* The answer to the first one, late: we must not set ECT, having sent a plain SYN. */
+	rig_syn_acked_as(&rig, TCP_ECE, RIG_PEER_WND);
+	CHECK(!(rig.conn->options & HARP_TCPI_ECN));
+	CHECK_EQ(rig_writes(&rig, 100)->tos, 0);
+	/* The peer took it as agreed: its marks are echoed. */
+	{
+		struct rig_say say = rig_usual(&rig, TCP_ACK | TCP_PSH, 10);
+
+		say.tos = CE;
+		say.ack += 100;
+		rig_says(&rig, say);
+		rig_expect(&rig, TCP_ACK | TCP_ECE);
+	}
+	rig_close(&rig);
+
+	/* The peer falls back while we answer it. */
+	rig_open(&rig);
+	rig_listen(&rig, 4);
+	rig_says(&rig, rig_syn(&rig, ASK));
+	rig_expect(&rig, TCP_SYN | TCP_ACK | TCP_ECE);
+	rig_accept(&rig);
+	CHECK(!(rig.conn->options & HARP_TCPI_ECN));
+}
+
+/* ---- Established ----------------------------------------------------------------------------- */
+
+static void ecn_established(uint32_t congestion)
+{
+	struct harp_tcp_options opt = ecn_options(congestion, HARP_ECN_REQUEST);
+
+	rig_open(&rig);
+	rig_syn_sent_flags(&rig, &opt, ASK);
+	rig_syn_acked_as(&rig, TCP_ECE, RIG_PEER_WND);
+	CHECK(rig.conn->options & HARP_TCPI_ECN);
+}
+
+/* The peer sends len bytes so marked, with these flags too. */
+static void data_in(uint8_t tos, uint8_t flags, uint32_t len)
+{
+	struct rig_say say = rig_usual(&rig, TCP_ACK | flags, len);
+
+	say.tos = tos;
+	rig_says(&rig, say);
+	rig.seq += len;
+}
+
+/* RFC 8257 section 3.2: ECE says of each segment whether it was marked, however ACKs are held. */
+TEST(a_dctcp_receiver_echoes_every_change_of_ce)
+{
+	uint32_t before;
+
+	ecn_established(HARP_CONGESTION_DCTCP);
+	data_in(ECT0, 0, 1448); /* held: more is coming */
+	data_in(ECT0, 0, 1448);
+	rig_silent(&rig);
+	before = rig.seq;
+	data_in(CE, 0, 1448); /* the old state first, at once, then the new one */
+	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, before);
+	CHECK_EQ(rig_expect(&rig, TCP_ACK | TCP_ECE)->ack, rig.seq);
+	data_in(CE, 0, 1448);
+	before = rig.seq;
+	data_in(ECT0, 0, 1448);
+	CHECK_EQ(rig_expect(&rig, TCP_ACK | TCP_ECE)->ack, before);
+	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
+	/* CWR doesn't enter into it. */
+	data_in(CE, TCP_PSH, 1448);
+	rig_expect(&rig, TCP_ACK | TCP_ECE);
+	data_in(CE, TCP_PSH | TCP_CWR, 1448);
+	rig_poll(&rig);
+	rig_expect(&rig, TCP_ACK | TCP_ECE);
+	rig_silent(&rig);
 }

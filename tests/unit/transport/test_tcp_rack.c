@@ -4,7 +4,7 @@
 
 #define REORDER_NS (RTT_NS / 4)
 
-/* ---- RACK ---- */
+/* ---- RACK ------------------------------------------------------------------------------------ */
 
 TEST(reordering_within_the_window_costs_nothing)
 {
@@ -26,7 +26,7 @@ TEST(reordering_within_the_window_costs_nothing)
 	CHECK_EQ(rig_stat(&rig, "tcp_lost_segs"), 0);
 }
 
-TEST(what_is_later_than_the_window_is_lost)
+TEST(segments_later_than_the_window_are_lost)
 {
 	in_flight(10, true);
 	later(RTT_NS);
@@ -39,7 +39,7 @@ TEST(what_is_later_than_the_window_is_lost)
 }
 
 /* The receiver took a part of the retransmission: the rest is detected as lost. */
-TEST(the_rest_of_a_retransmission_is_found)
+TEST(the_rest_of_a_retransmission_is_detected_as_lost)
 {
 	uint32_t block[1][2] = { { 1, 10 } };
 	struct rig_say say;
@@ -55,8 +55,8 @@ TEST(the_rest_of_a_retransmission_is_found)
 		rig_says(&rig, say);
 		CHECK_EQ(rig.conn->sndq.head->seq, at(0) + 700);
 		later(RTT_NS);
-		block[0][1] =
-			(rig.conn->snd.nxt_seq - first_seq) / MSS; /* and what left behind it */
+		block[0][1] = (rig.conn->snd.nxt_seq - first_seq) /
+			      MSS; /* and the segments sent after it */
 	}
 	CHECK_EQ(rig_expect(&rig, TCP_ACK)->seq, at(0) + 700);
 	CHECK_EQ(rig_stat(&rig, "tcp_rto"), 0);
@@ -79,7 +79,7 @@ TEST(dsack_widens_the_window)
 	sack(2, 0, 1); /* a duplicate */
 	CHECK_EQ(rig_stat(&rig, "tcp_dsack_in"), 1);
 	CHECK(tcp_rack_window_ns(rig.conn) == 2 * narrow);
-	sack(2, 0, 1); /* more than was sent again: the network's own copy */
+	sack(2, 0, 1); /* more than the retransmissions: duplicated by the network */
 	CHECK(tcp_rack_window_ns(rig.conn) == 2 * narrow);
 	for (uint32_t i = 0; i < 15; i++)
 		tcp_rack_adapt(rig.conn, false, true);
@@ -88,10 +88,10 @@ TEST(dsack_widens_the_window)
 	CHECK(tcp_rack_window_ns(rig.conn) == narrow);
 }
 
-/* ---- The tail ---- */
+/* ---- The tail -------------------------------------------------------------------------------- */
 
 /* The next tail is probed although a DSACK may still undo the last recovery. */
-TEST(a_tail_behind_a_repair_is_probed_for)
+TEST(a_tail_after_a_recovery_is_probed)
 {
 	in_flight(10, true);
 	later(RTT_NS);
@@ -110,7 +110,7 @@ TEST(a_tail_behind_a_repair_is_probed_for)
 }
 
 /* A DSACK of the probe acknowledges nothing, so the deadline of the next probe stays. */
-TEST(data_behind_a_probe_is_probed_for)
+TEST(data_after_a_probe_is_probed)
 {
 	uint64_t due_ns;
 
@@ -164,7 +164,7 @@ TEST(a_probe_that_repairs_counts_as_loss)
 	CHECK_EQ(rig_stat(&rig, "tcp_rto"), 0);
 }
 
-TEST(a_probe_reported_as_duplicate_does_not)
+TEST(a_probe_reported_as_duplicate_is_no_loss)
 {
 	uint32_t before;
 
@@ -249,7 +249,7 @@ TEST(ecn_reduces_once)
 	CHECK_EQ(rig_stat(&rig, "tcp_retransmits"), 0);
 }
 
-/* ---- Spurious retransmissions ---- */
+/* ---- Spurious retransmissions ---------------------------------------------------------------- */
 
 TEST(frto_undoes_a_timeout_without_timestamps)
 {
@@ -288,7 +288,7 @@ TEST(dsack_undoes_a_timeout)
 }
 
 /* DSACKs one by one, or one for all from a receiver with GRO. */
-static void test_dsack_undoes_a_fast_recovery(bool joined)
+static void undo_fast_recovery(bool joined)
 {
 	uint32_t before, una, resent;
 
@@ -323,6 +323,12 @@ static void test_dsack_undoes_a_fast_recovery(bool joined)
 	rig_close(&rig);
 }
 
+TEST(dsack_undoes_a_fast_recovery)
+{
+	undo_fast_recovery(false);
+	undo_fast_recovery(true);
+}
+
 /* Eifel: the ACK echoes a timestamp from before the first retransmission. */
 TEST(eifel_undoes_a_fast_recovery)
 {
@@ -342,7 +348,7 @@ TEST(eifel_undoes_a_fast_recovery)
 	CHECK_EQ(rig_stat(&rig, "tcp_spurious_recovery"), 1);
 }
 
-TEST(a_real_timeout_stays)
+TEST(a_real_timeout_is_not_undone)
 {
 	in_flight(10, false);
 	rig.conn->deadline.probe_ns = TCP_NEVER_NS;
@@ -356,14 +362,12 @@ TEST(a_real_timeout_stays)
 	expect_segment(2);
 }
 
-/* Small writes go on without an ACK: they must not postpone the probe or the timeout. */
+/* Small writes without an ACK must not postpone the probe or the timeout. */
 TEST(writes_do_not_put_off_the_timers)
 {
 	uint64_t begin_ns;
 
-	rig_open(&rig);
-	rig.sack = true;
-	rig_established(&rig, NULL);
+	rig_begin_sack(&rig, NULL);
 	rig.conn->rtt.srtt_ns =
 		100 * RIG_MS; /* a long path that never varied: 2 * SRTT is beyond the RTO */
 	rig.conn->rtt.rto_ns = 105 * RIG_MS;
@@ -376,12 +380,4 @@ TEST(writes_do_not_put_off_the_timers)
 		rig.out_head = rig.out_tail;
 	}
 	CHECK(rig.now_ns < begin_ns + RIG_S / 4);
-}
-
-int main(void)
-{
-	check_run();
-	test_dsack_undoes_a_fast_recovery(false);
-	test_dsack_undoes_a_fast_recovery(true);
-	return check_done();
 }

@@ -4,7 +4,7 @@
  * bytes never change, and a peer can make the stack hold a bounded number of frames.
  */
 #include "base/rng.h"
-#include "tcp_rig.h"
+#include "rig.h"
 
 static struct rig rig;
 AFTER_EACH(rig_close(&rig))
@@ -155,8 +155,7 @@ TEST(tiny_segments_in_order_are_merged)
 	CHECK_EQ(rig.conn->rcv.nxt_seq - rig.seq, sent);
 	CHECK(rig.conn->frames.rx_held <= rig.conn->frames.rx_budget / 2 + 16);
 	while ((n = take_all(buf, sizeof(buf))) > 0) {
-		for (uint32_t i = 0; i < n; i++)
-			CHECK_EQ(buf[i], rig_byte(rig.seq + got + i));
+		rig_check_bytes(buf, n, rig.seq + got);
 		got += n;
 	}
 	CHECK_EQ(got, sent);
@@ -168,7 +167,6 @@ TEST(frames_of_all_connections_are_bounded)
 
 	rig_open(&rig);
 	for (unsigned c = 0; c < 6; c++) {
-		rig.seq = RIG_PEER_ISS;
 		rig_established(&rig, NULL);
 		conns[c] = rig.conn;
 		for (unsigned i = 0; i < 400; i++)
@@ -186,7 +184,7 @@ TEST(frames_of_all_connections_are_bounded)
  * Out-of-order data and unacknowledged data of other connections use up the pool. A connection
  * without frames still receives bytes in order, as long as its application reads them.
  */
-TEST(bytes_in_order_get_in_whatever_others_hold)
+TEST(bytes_in_order_are_accepted_whatever_others_hold)
 {
 	struct harp_conn *conns[7];
 	uint8_t buf[4096];
@@ -195,7 +193,6 @@ TEST(bytes_in_order_get_in_whatever_others_hold)
 	rig_begin(&rig, NULL);
 	conns[6] = rig.conn;
 	for (unsigned c = 0; c < 6; c++) {
-		rig.seq = RIG_PEER_ISS;
 		rig_established(&rig, NULL);
 		conns[c] = rig.conn;
 		while (rig_write(&rig, 1400) > 0)
@@ -204,7 +201,6 @@ TEST(bytes_in_order_get_in_whatever_others_hold)
 			say_at(2 + 2 * i, 1, 0);
 	}
 	CHECK(rig_stat(&rig, "drop_tcp_rx_budget") > 0);
-	rig.seq = RIG_PEER_ISS;
 	rig_established(&rig, NULL);
 	for (unsigned i = 0; i < 200; i++) {
 		say_at(got, 1000, 0);
@@ -220,12 +216,8 @@ TEST(bytes_in_order_get_in_whatever_others_hold)
 
 TEST(a_fin_before_received_bytes_is_ignored)
 {
-	struct rig_say say;
-
 	rig_begin(&rig, NULL);
-	say = rig_usual(&rig, TCP_ACK | TCP_FIN, 0);
-	say.seq += 50;
-	rig_says(&rig, say);
+	rig_says_at(&rig, TCP_ACK | TCP_FIN, 50, 0);
 	say_at(0, 100, 0); /* bytes beyond the FIN */
 	CHECK_EQ(rig.conn->rcv.nxt_seq, rig.seq + 100);
 	CHECK_EQ(rig.conn->state, HARP_TCP_ESTABLISHED);
@@ -234,14 +226,11 @@ TEST(a_fin_before_received_bytes_is_ignored)
 
 /* Bytes beyond a FIN, after a gap. Otherwise the stack would hold them, and report them in each
  * ACK, for the rest of the connection. */
-TEST(bytes_behind_the_fin_are_discarded)
+TEST(bytes_after_the_fin_are_discarded)
 {
-	struct rig_say say;
 	const struct rig_seg *s;
 
-	rig_open(&rig);
-	rig.sack = true;
-	rig_established(&rig, NULL);
+	rig_begin_sack(&rig, NULL);
 	say_at(200, 100, 0);
 	CHECK_EQ(rig.conn->frames.reass_held, 1);
 	rig_says(&rig, rig_usual(&rig, TCP_ACK | TCP_FIN, 100));
@@ -250,21 +239,18 @@ TEST(bytes_behind_the_fin_are_discarded)
 	CHECK_EQ(s->opt.sack_count, 0);
 	CHECK_EQ(rig.conn->state, HARP_TCP_CLOSE_WAIT);
 	CHECK_EQ(rig.conn->frames.rx_held, 1);
-	say = rig_usual(&rig, TCP_ACK, 100);
-	say.seq += 101; /* the gap cannot be filled any more */
-	rig_says(&rig, say);
+	rig_says_at(&rig, TCP_ACK, 101, 100);
 	CHECK_EQ(rig.conn->rcv.nxt_seq, rig.seq + 101);
 }
 
 TEST(segments_into_a_closed_window_change_nothing)
 {
-	struct harp_tcp_options opt = { .size = sizeof(opt), .rx_frames = 4 };
 	uint8_t buf[20000];
 	uint32_t filled = 0;
 	struct rng rng;
 
 	rng_seed(&rng, 3);
-	rig_begin(&rig, &opt);
+	rig_begin(&rig, RIG_OPTIONS(.rx_frames = 4));
 	while (conn_rcv_wnd_bytes(rig.conn) > 0) {
 		uint32_t wnd = conn_rcv_wnd_bytes(rig.conn);
 
@@ -289,8 +275,7 @@ TEST(segments_into_a_closed_window_change_nothing)
 	say_at(filled, 1, 0);
 	CHECK_EQ(harp_conn_acked_bytes(rig.conn), 10);
 	CHECK_EQ(take_all(buf, sizeof(buf)), filled);
-	for (uint32_t i = 0; i < filled; i++)
-		CHECK_EQ(buf[i], rig_byte(rig.seq + i));
+	rig_check_bytes(buf, filled, rig.seq);
 }
 
 /* One segment that covers pieces received before, out of order and then in order: all of its new
@@ -321,7 +306,7 @@ TEST(both_sides_of_pieces_are_kept)
 
 /* Likewise of a packet of several frames, as jumbo frames are: the piece is its beginning, lies
  * within one frame, or in two. */
-TEST(both_sides_of_pieces_in_a_packet_of_frames)
+TEST(both_sides_of_pieces_are_kept_in_a_packet_of_frames)
 {
 	uint8_t buf[1400];
 
@@ -346,18 +331,13 @@ TEST(both_sides_of_pieces_in_a_packet_of_frames)
  * block that it is part of. */
 TEST(a_duplicate_of_several_frames_is_one_block)
 {
-	struct rig_say say;
 	const struct rig_seg *s;
 
 	rig_frame_bytes = 1024;
-	rig_open(&rig);
-	rig.sack = true;
-	rig_established(&rig, NULL);
+	rig_begin_sack(&rig, NULL);
 	say_at(100, 1300, 0);
 	say_at(1400, 100, 0);
-	say = rig_usual(&rig, TCP_ACK, 1400);
-	say.seq += 100;
-	rig_says(&rig, say);
+	rig_says_at(&rig, TCP_ACK, 100, 1400);
 	s = rig_expect(&rig, TCP_ACK);
 	CHECK_EQ(s->opt.sack_count, 2);
 	CHECK_EQ(s->opt.sack[0].start_seq - rig.seq, 100);

@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_tcp_set_options.c - the options of an open connection: read, changed, refused.
+ * test_tcp_set_options.c - harp_tcp_options of a connection: read, changed, refused, and their
+ * effects.
  *
- * harp_conn_options() reports what is in force, harp_conn_set_options() changes it, all or nothing.
+ * harp_conn_options() reports the options in force; harp_conn_set_options() changes all of them or
+ * none. options_off turns off options of the TCP header: they are neither offered nor agreed to, on
+ * both ends and with SYN cookies.
  */
+
 #include "tcp_sack_rig.h"
 
 /* Sets the connection's options and reads them back. */
@@ -17,7 +21,7 @@ static bool same_options(const struct harp_tcp_options *a, const struct harp_tcp
 	return memcmp(a, b, sizeof(*a)) == 0;
 }
 
-/* ---- Reading ---- */
+/* ---- Reading --------------------------------------------------------------------------------- */
 
 TEST(defaults_are_reported)
 {
@@ -107,7 +111,7 @@ TEST(an_accepted_connection_inherits_and_changes)
 	CHECK_EQ(harp_conn_error(rig.conn), -ETIMEDOUT);
 }
 
-/* ---- Options that stay ---- */
+/* ---- Options that stay ----------------------------------------------------------------------- */
 
 TEST(the_same_options_restart_nothing)
 {
@@ -151,14 +155,12 @@ TEST(a_smaller_struct_leaves_the_rest)
 	CHECK(same_options(&got, &opt));
 }
 
-/* ---- Timers ---- */
+/* ---- Timers ---------------------------------------------------------------------------------- */
 
 /* Data has been retransmitted for two seconds. */
 static void begin_unanswered(void)
 {
-	struct harp_tcp_options opt = { .size = sizeof(opt), .user_timeout_ns = 4 * RIG_S };
-
-	rig_begin(&rig, &opt);
+	rig_begin(&rig, RIG_OPTIONS(.user_timeout_ns = 4 * RIG_S));
 	CHECK_EQ(rig_write(&rig, 100), 100);
 	rig_wait(&rig, 2 * RIG_S);
 	CHECK(rig_pending(&rig) > 3);
@@ -192,7 +194,7 @@ TEST(a_longer_user_timeout_extends_the_wait)
 	rig_wait(&rig, 2 * RIG_S);
 	CHECK_EQ(harp_conn_error(rig.conn), -ETIMEDOUT);
 	rig_close(&rig);
-	/* As good as never. */
+	/* Practically never. */
 	begin_unanswered();
 	CHECK_EQ(RIG_SET(&rig, user_timeout_ns, UINT64_MAX), 0);
 	rig_wait(&rig, 1000 * RIG_S);
@@ -200,7 +202,7 @@ TEST(a_longer_user_timeout_extends_the_wait)
 	rig_close(&rig);
 }
 
-/* An idle connection has no data to wait for. */
+/* An idle connection waits for no ACK. */
 TEST(a_user_timeout_leaves_an_idle_connection)
 {
 	rig_begin(&rig, NULL);
@@ -228,11 +230,9 @@ TEST(a_connect_timeout_changes_until_established)
 TEST(the_dscp_changes)
 {
 	rig_begin(&rig, NULL);
-	CHECK_EQ(rig_write(&rig, 10), 10);
-	CHECK_EQ(rig_expect(&rig, TCP_ACK | TCP_PSH)->tos, 0);
+	CHECK_EQ(rig_writes(&rig, 10)->tos, 0);
 	CHECK_EQ(RIG_SET(&rig, dscp, 46), 0);
-	CHECK_EQ(rig_write(&rig, 10), 10);
-	CHECK_EQ(rig_expect(&rig, TCP_ACK | TCP_PSH)->tos, 46 << 2);
+	CHECK_EQ(rig_writes(&rig, 10)->tos, 46 << 2);
 }
 
 TEST(the_initial_rto_changes_until_established)
@@ -250,7 +250,7 @@ TEST(the_initial_rto_changes_until_established)
 	CHECK_EQ(RIG_SET(&rig, initial_rto_ns, 100 * RIG_MS), -EISCONN);
 }
 
-/* ---- Refused ---- */
+/* ---- Refused --------------------------------------------------------------------------------- */
 
 static unsigned complaints;
 
@@ -394,7 +394,7 @@ TEST(a_closed_connection_refuses)
 	rig_wait(&rig, 10 * RIG_S);
 	rig_silent(&rig);
 	rig_close(&rig);
-	/* One that was closed in order has no error of its own. */
+	/* A connection that was closed in order has no error. */
 	rig_begin(&rig, NULL);
 	rig_sends(&rig, TCP_ACK | TCP_FIN, 0);
 	rig_poll(&rig);
@@ -403,4 +403,367 @@ TEST(a_closed_connection_refuses)
 	rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
 	CHECK_EQ(rig.conn->state, HARP_TCP_CLOSED);
 	CHECK_EQ(RIG_SET(&rig, dscp, 1), -EPIPE);
+}
+
+/* ---- budgets --------------------------------------------------------------------------------- */
+
+TEST(more_receive_frames_open_the_window_at_once)
+{
+	uint64_t before;
+
+	rig_begin(&rig, RIG_OPTIONS(.rx_frames = 16));
+	before = rig_info(&rig).rcv_wnd_bytes;
+	CHECK(before <= 16 * 1460);
+	CHECK_EQ(RIG_SET(&rig, rx_frames, 40), 0);
+	rig_poll(&rig);
+	/* The scale of the handshake is 0: 65535 at most. */
+	CHECK_EQ(rig_expect(&rig, TCP_ACK)->wnd, 40 * 1460);
+	CHECK_EQ(rig_info(&rig).rcv_wnd_bytes, 40 * 1460);
+	CHECK_EQ(RIG_SET(&rig, rx_frames, 64), 0);
+	rig_poll(&rig);
+	CHECK(rig_info(&rig).rcv_wnd_bytes <= 65535);
+}
+
+/* The window that was advertised is not taken back (RFC 9293 section 3.8.6). */
+TEST(fewer_receive_frames_are_refused)
+{
+	rig_begin(&rig, RIG_OPTIONS(.rx_frames = 40));
+	CHECK_EQ(RIG_SET(&rig, rx_frames, 39), -EISCONN);
+	CHECK_EQ(rig.conn->frames.rx_budget, 40);
+}
+
+TEST(more_send_frames_wake_the_writer)
+{
+	rig_begin(&rig, RIG_OPTIONS(.tx_frames = 8));
+	CHECK(rig_write(&rig, 100 * 1448) < 100 * 1448);
+	CHECK_EQ(rig_write(&rig, 1), -EAGAIN);
+	CHECK(!(rig_events(&rig) & HARP_EVENT_WRITABLE));
+	CHECK_EQ(RIG_SET(&rig, tx_frames, 32), 0);
+	CHECK(rig_events(&rig) & HARP_EVENT_WRITABLE);
+	CHECK(rig_write(&rig, 1448) > 0);
+}
+
+TEST(fewer_send_frames_refuse_until_acknowledged)
+{
+	struct harp_tcp_options opt = { .size = sizeof(opt),
+					.tx_frames = 32,
+					.congestion = HARP_CONGESTION_FIXED,
+					.fixed_window_bytes = 100000 };
+
+	rig_begin(&rig, &opt);
+	CHECK_EQ(rig_write(&rig, 20 * 1448), 20 * 1448);
+	CHECK_EQ(RIG_SET(&rig, tx_frames, 8), 0);
+	CHECK_EQ(harp_conn_send_space(rig.conn), 0);
+	CHECK_EQ(rig_write(&rig, 1), -EAGAIN);
+	rig.out_head = rig.out_tail;
+	rig_acks(&rig, 20 * 1448);
+	CHECK(rig_events(&rig) & HARP_EVENT_WRITABLE);
+	CHECK_EQ(harp_conn_send_space(rig.conn), 8 * 1448);
+}
+
+TEST(the_unsent_limit_changes)
+{
+	rig_begin(&rig, RIG_OPTIONS(.unsent_bytes_max = 1448));
+	CHECK_EQ(harp_conn_send_space(rig.conn), 1448);
+	CHECK_EQ(RIG_SET(&rig, unsent_bytes_max, 2 * 1448), 0);
+	CHECK_EQ(harp_conn_send_space(rig.conn), 2 * 1448);
+	CHECK_EQ(RIG_SET(&rig, unsent_bytes_max, 0), 0);
+	CHECK(harp_conn_send_space(rig.conn) > 10 * 1448);
+}
+
+/* ---- MSS ------------------------------------------------------------------------------------- */
+
+/* Writes bytes, all of which are acknowledged; the length of the first segment. */
+static uint32_t first_segment_bytes(uint32_t bytes)
+{
+	uint32_t len;
+
+	CHECK_EQ(rig_write(&rig, bytes), bytes);
+	CHECK(rig_pending(&rig) > 0);
+	len = rig.out[rig.out_head % RIG_QUEUE].len;
+	rig_drain(&rig);
+	rig_acks(&rig, bytes);
+	return len;
+}
+
+TEST(the_mss_is_announced_and_kept)
+{
+	struct harp_tcp_options opt = { .size = sizeof(opt), .mss_bytes = 700 };
+
+	rig_open(&rig);
+	CHECK_EQ(rig_syn_sent(&rig, &opt)->opt.mss_bytes, 700);
+	rig_syn_acked(&rig);                    /* the peer would take 1460 */
+	CHECK_EQ(rig.conn->snd.mss_bytes, 688); /* less the timestamps */
+	CHECK_EQ(first_segment_bytes(2000), 688);
+	rig_close(&rig);
+	/* The MTU limits it. */
+	opt.mss_bytes = 65535;
+	rig_open(&rig);
+	CHECK_EQ(rig_syn_sent(&rig, &opt)->opt.mss_bytes, 1460);
+	rig_close(&rig);
+}
+
+TEST(the_mss_goes_down_and_up_later)
+{
+	rig_begin(&rig, NULL);
+	CHECK_EQ(first_segment_bytes(3000), 1448);
+	CHECK_EQ(RIG_SET(&rig, mss_bytes, 600), 0);
+	CHECK_EQ(first_segment_bytes(3000), 588);
+	CHECK_EQ(RIG_SET(&rig, mss_bytes, 88), 0);
+	CHECK_EQ(first_segment_bytes(3000), 76);
+	CHECK_EQ(RIG_SET(&rig, mss_bytes, 1000), 0);
+	CHECK_EQ(first_segment_bytes(3000), 988);
+	CHECK_EQ(RIG_SET(&rig, mss_bytes, 0), 0);
+	CHECK_EQ(first_segment_bytes(3000), 1448);
+}
+
+/* Unsent and retransmitted segments are cut; no byte is lost or sent twice. */
+TEST(a_smaller_mss_cuts_what_is_queued)
+{
+	struct harp_tcp_options opt = { .size = sizeof(opt),
+					.congestion = HARP_CONGESTION_FIXED,
+					.fixed_window_bytes = 2 * 1448 };
+	uint32_t first, seq;
+
+	rig_begin(&rig, &opt);
+	CHECK_EQ(rig_write(&rig, 4 * 1448), 4 * 1448);
+	first = rig_expect(&rig, TCP_ACK)->seq;
+	CHECK_EQ(rig_expect(&rig, TCP_ACK | TCP_PSH)->len, 1448);
+	rig_silent(&rig);
+	CHECK_EQ(RIG_SET(&rig, mss_bytes, 500), 0);
+	rig_wait(&rig, 100 * RIG_MS); /* the retransmission */
+	CHECK(rig_pending(&rig) > 0);
+	while (rig_pending(&rig)) {
+		const struct rig_seg *s = &rig.out[rig.out_head++ % RIG_QUEUE];
+
+		CHECK_EQ(s->seq, first);
+		CHECK_EQ(s->len, 488);
+	}
+	rig.ack = seq = first + 2 * 1448;
+	rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
+	while (seq != first + 4 * 1448) {
+		const struct rig_seg *s = &rig.out[rig.out_head % RIG_QUEUE];
+
+		CHECK(rig_pending(&rig) > 0);
+		if (!rig_pending(&rig))
+			break;
+		rig.out_head++;
+		CHECK_EQ(s->seq, seq);
+		CHECK(s->len <= 488);
+		rig.ack = seq += s->len;
+		rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
+	}
+	CHECK_EQ(harp_conn_acked_bytes(rig.conn), 4 * 1448);
+}
+
+/* ---- congestion control ---------------------------------------------------------------------- */
+
+static int set_congestion(uint32_t congestion, uint32_t fixed_window_bytes)
+{
+	struct harp_tcp_options opt = rig_options(&rig);
+
+	opt.congestion = congestion;
+	opt.fixed_window_bytes = fixed_window_bytes;
+	return harp_conn_set_options(rig.conn, &opt);
+}
+
+TEST(a_new_controller_goes_on_with_the_window)
+{
+	static const uint32_t others[] = { HARP_CONGESTION_CUBIC, HARP_CONGESTION_DELAY,
+					   HARP_CONGESTION_NEWRENO, HARP_CONGESTION_DEFAULT };
+	uint32_t cwnd;
+
+	in_flight(12, true); /* the initial window and more */
+	ack(10);
+	cwnd = rig.conn->cc.cwnd_bytes;
+	CHECK(cwnd > 10 * MSS);
+	for (unsigned i = 0; i < 4; i++) {
+		struct harp_tcp_info info;
+
+		CHECK_EQ(set_congestion(others[i], 0), 0);
+		info = rig_info(&rig);
+		CHECK_EQ(info.congestion, others[i] ? others[i] : HARP_CONGESTION_CUBIC);
+		CHECK_EQ(info.snd_cwnd_bytes, cwnd);
+		CHECK_EQ(info.snd_ssthresh_bytes, HARP_SSTHRESH_NONE);
+	}
+}
+
+TEST(a_fixed_window_is_a_window_of_its_own)
+{
+	in_flight(2, true);
+	ack(2);
+	CHECK_EQ(set_congestion(HARP_CONGESTION_FIXED, 3 * MSS), 0);
+	CHECK_EQ(rig.conn->cc.cwnd_bytes, 3 * MSS);
+	CHECK_EQ(rig_write(&rig, 8 * MSS), 8 * MSS);
+	CHECK_EQ(rig_pending(&rig), 3);
+	/* A larger one sends more, at once. */
+	CHECK_EQ(set_congestion(HARP_CONGESTION_FIXED, 5 * MSS), 0);
+	rig_poll(&rig);
+	CHECK_EQ(rig_pending(&rig), 5);
+	CHECK_EQ(set_congestion(HARP_CONGESTION_CUBIC, 0), 0);
+	CHECK_EQ(rig.conn->cc.cwnd_bytes, cc_initial_window_bytes(MSS));
+	CHECK_EQ(rig.conn->cc.ssthresh_bytes, HARP_SSTHRESH_NONE);
+}
+
+/* The recovery was spurious: the window is restored, the old controller is not. */
+TEST(an_undone_recovery_keeps_the_new_controller)
+{
+	struct rig_say say;
+	uint32_t cwnd;
+
+	in_flight(10, true);
+	cwnd = rig.conn->cc.cwnd_bytes;
+	say = ack_say(0, 1, (const uint32_t[1][2]){ { 4, 10 } });
+	rig.tsval++;
+	later(RTT_NS);
+	rig_says(&rig, say);
+	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_FAST);
+	CHECK(rig.conn->cc.ssthresh_bytes < cwnd);
+	CHECK_EQ(set_congestion(HARP_CONGESTION_CUBIC, 0), 0);
+	CHECK(rig.conn->undo.open);
+	/* The originals arrive: the echo is older than the retransmissions. */
+	rig.conn->undo.tsval = rig.tsecr + 1;
+	rig_says(&rig, ack_say(10, 0, NULL));
+	CHECK_EQ(rig_stat(&rig, "tcp_spurious_recovery"), 1);
+	CHECK_EQ(tcp_cc_congestion(rig.conn), HARP_CONGESTION_CUBIC);
+	CHECK(rig.conn->cc.cwnd_bytes >= cwnd);
+	CHECK_EQ(rig.conn->cc.ssthresh_bytes, HARP_SSTHRESH_NONE);
+}
+
+TEST(dctcp_needs_ecn)
+{
+	struct harp_tcp_options opt = { .size = sizeof(opt) };
+	struct harp_conn *conn;
+
+	opt.congestion = HARP_CONGESTION_DCTCP;
+	opt.ecn = HARP_ECN_OFF;
+	rig_begin(&rig, NULL);
+	CHECK_EQ(rig_connect(&rig, &opt, &conn), -EINVAL);
+	CHECK_EQ(set_congestion(HARP_CONGESTION_DCTCP, 0), -EOPNOTSUPP);
+	CHECK_EQ(rig_options(&rig).congestion, HARP_CONGESTION_CUBIC);
+	rig_close(&rig);
+	opt = (struct harp_tcp_options){ .size = sizeof(opt), .ecn = HARP_ECN_REQUEST };
+	rig_open(&rig);
+	rig_syn_sent_flags(&rig, &opt, TCP_SYN | TCP_ECE | TCP_CWR);
+	/* Before the handshake is complete it is unknown whether ECN will be in use: as with
+	 * connect. */
+	CHECK_EQ(set_congestion(HARP_CONGESTION_DCTCP, 0), 0);
+	CHECK_EQ(set_congestion(HARP_CONGESTION_CUBIC, 0), 0);
+	rig_syn_acked_as(&rig, TCP_ECE, RIG_PEER_WND);
+	CHECK_EQ(set_congestion(HARP_CONGESTION_DCTCP, 0), 0);
+	CHECK_EQ(tcp_cc_congestion(rig.conn), HARP_CONGESTION_DCTCP);
+	rig_close(&rig);
+}
+
+/* ---- options_off ----------------------------------------------------------------------------- */
+
+#define ALL (HARP_TCPI_TIMESTAMPS | HARP_TCPI_SACK | HARP_TCPI_WSCALE)
+
+/* As the options of a SYN are parsed. */
+static uint8_t seen(uint32_t options)
+{
+	return (uint8_t)((options & HARP_TCPI_TIMESTAMPS ? TCP_OPT_TIMESTAMP : 0) |
+			 (options & HARP_TCPI_SACK ? TCP_OPT_SACK_PERMITTED : 0) |
+			 (options & HARP_TCPI_WSCALE ? TCP_OPT_WSCALE : 0) | TCP_OPT_MSS);
+}
+
+static struct harp_tcp_options options(uint32_t off)
+{
+	return (struct harp_tcp_options){ .size = sizeof(struct harp_tcp_options),
+					  .rx_frames = 128,
+					  .options_off = off };
+}
+
+/* Bytes go both ways, in segments with the options that were agreed on. */
+static void check_open(uint32_t off)
+{
+	bool timestamps = !(off & HARP_TCPI_TIMESTAMPS);
+	const struct rig_seg *s;
+	struct harp_tcp_info info = rig_info(&rig);
+
+	CHECK_EQ(info.options, ALL & ~off);
+	CHECK_EQ(info.snd_mss_bytes, timestamps ? 1448 : 1460);
+	CHECK_EQ(info.snd_wscale, off & HARP_TCPI_WSCALE ? 0 : 2);
+	if (off & HARP_TCPI_WSCALE) {
+		CHECK_EQ(info.rcv_wscale, 0);
+		CHECK(info.rcv_wnd_bytes <= 65535);
+	} else {
+		CHECK(info.rcv_wscale > 0);
+	}
+	rig.timestamps = timestamps; /* from here the peer uses the agreed options */
+	rig_sends(&rig, TCP_ACK | TCP_PSH, 100);
+	rig_reads(&rig, rig.seq - 100, 100);
+	s = rig_writes(&rig, 50);
+	CHECK_EQ(s->opt.seen, timestamps ? TCP_OPT_TIMESTAMP : 0);
+	CHECK_EQ(s->ack, rig.seq);
+	CHECK_EQ(s->len, 50);
+	rig_acks(&rig, 50);
+	CHECK_EQ(harp_conn_acked_bytes(rig.conn), 50);
+	CHECK_EQ(rig_info(&rig).snd_wnd_bytes, RIG_PEER_WND << info.snd_wscale);
+	/* Out of order: a SACK block only where SACK was agreed on. */
+	rig_says_at(&rig, TCP_ACK, 10, 10);
+	s = rig_expect(&rig, TCP_ACK);
+	CHECK_EQ(s->opt.seen & TCP_OPT_SACK, off & HARP_TCPI_SACK ? 0 : TCP_OPT_SACK);
+}
+
+/* The peer's SYN-ACK has all options, offered or not. */
+static void connects(uint32_t off)
+{
+	struct harp_tcp_options opt = options(off);
+
+	rig_open(&rig);
+	rig.sack = true;
+	CHECK_EQ(rig_syn_sent(&rig, &opt)->opt.seen, seen(ALL & ~off));
+	rig_syn_acked(&rig);
+	CHECK_EQ(rig.conn->state, HARP_TCP_ESTABLISHED);
+	check_open(off);
+	rig_close(&rig);
+}
+
+static void listens(uint32_t off, uint32_t backlog, bool cookie)
+{
+	struct harp_tcp_options opt = options(off);
+	const struct rig_seg *s;
+
+	rig_open(&rig);
+	rig.sack = true;
+	opt.backlog = backlog;
+	rig_listen_options(&rig, &opt);
+	if (cookie) { /* one half-open connection uses up a backlog of 1 */
+		rig.peer_port = 6666;
+		rig_says(&rig, rig_syn(&rig, TCP_SYN));
+		rig_expect(&rig, TCP_SYN | TCP_ACK);
+		rig.peer_port = RIG_PEER_PORT;
+	}
+	s = rig_syn_received(&rig);
+	/* A cookie keeps the other options in the timestamp. */
+	if (cookie && (off & HARP_TCPI_TIMESTAMPS))
+		off = ALL;
+	CHECK_EQ(s->opt.seen, seen(ALL & ~off));
+	CHECK_EQ(rig_stat(&rig, "tcp_cookies_sent"), cookie);
+	/* The ACK has a timestamp in any case: it must not change the agreed options. */
+	rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
+	CHECK_EQ(harp_tcp_accept(rig.listener, &rig.conn), 0);
+	CHECK_EQ(rig_stat(&rig, "tcp_cookies_accepted"), cookie);
+	rig.out_head = rig.out_tail;
+	check_open(off);
+	rig_close(&rig);
+}
+
+TEST(connect_offers_what_is_on)
+{
+	for (uint32_t off = 0; off <= ALL; off++)
+		connects(off);
+}
+
+TEST(listeners_agree_to_what_is_on)
+{
+	for (uint32_t off = 0; off <= ALL; off++)
+		listens(off, 8, false);
+}
+
+TEST(cookies_agree_to_what_is_on)
+{
+	for (uint32_t off = 0; off <= ALL; off++)
+		listens(off, 1, true);
 }

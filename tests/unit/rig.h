@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tcp_rig.h - one stack whose peer is the test: a segment in, the reply checked.
+ * rig.h - one stack whose peer is the test: a packet in, the reply checked.
  *
- * The stack has a callback NIC. A segment of the test arrives at the next poll; the stack's
- * segments are parsed and queued for rig_expect(). rig_established() and the like construct a
- * state: they do the peer's part of a handshake and leave that queue empty.
+ * The stack has a callback NIC. A packet of the test arrives at the next poll; what the stack sends
+ * is queued: as parsed TCP segments for rig_expect(), or in a raw rig as packets. rig_established()
+ * and the like construct a state: they do the peer's part of a handshake and leave the queue empty.
  */
-#ifndef HARP_TESTS_TCP_RIG_H
-#define HARP_TESTS_TCP_RIG_H
+#ifndef HARP_TESTS_RIG_H
+#define HARP_TESTS_RIG_H
 
 #include <errno.h>
 #include <stdlib.h>
@@ -18,8 +18,9 @@
 #include "packet.h"
 #include "stack/stack.h"
 
-#define RIG_QUEUE 256u
+#define RIG_QUEUE 512u
 #define RIG_PACKET_MAX 2000u
+#define RIG_RAW_MAX 10000u /* a jumbo packet */
 #define RIG_MS 1000000ull
 #define RIG_S 1000000000ull
 #define RIG_PORT 61000u /* ours, when we listen */
@@ -45,18 +46,21 @@ struct rig {
 	struct harp_listener *listener;
 	struct harp_conn *conn;
 	uint64_t now_ns;
-	uint32_t seq, ack; /* the peer's SND.NXT, and what it has received of ours */
+	uint32_t seq, ack; /* the peer's SND.NXT, and the end of our bytes that it has received */
 	bool timestamps, wscale, sack;
 	uint32_t tsval, tsecr; /* the peer's next, and the last of ours */
-	uint16_t port;         /* ours */
+	uint16_t port, peer_port;
+	uint32_t timers; /* of a stack without connections */
+	bool raw, nic_full;
+	unsigned in_head, in_tail, out_head, out_tail;
 	struct rig_packet {
 		uint32_t len;
-		uint8_t bytes[RIG_PACKET_MAX];
+		uint8_t bytes[RIG_RAW_MAX];
 	} in[RIG_QUEUE];
-	unsigned in_head, in_tail;
-	struct rig_seg out[RIG_QUEUE];
-	unsigned out_head, out_tail;
-	uint32_t timers; /* of a stack without connections */
+	union {
+		struct rig_seg out[RIG_QUEUE];
+		struct rig_packet sent[RIG_QUEUE]; /* of a raw rig */
+	};
 };
 
 /* Frame size of the NIC; 0: a packet fits in one frame. */
@@ -79,17 +83,29 @@ static inline size_t rig_receive(void *ctx, void *buf, size_t cap)
 static inline int rig_send(void *ctx, const void *frame, size_t len)
 {
 	struct rig *rig = ctx;
-	struct rig_seg *s = &rig->out[rig->out_tail++ % RIG_QUEUE];
 	const uint8_t *ip = (const uint8_t *)frame + 14, *th = ip + 20;
-	uint32_t total = be16_load(ip + 2), tcp_len = total - 20, header = th[12] / 16 * 4u;
+	uint32_t tcp_len = be16_load(ip + 2) - 20u, header;
 	struct harp_addr src = harp_addr_v4(10, 0, 0, 1);
 	struct harp_addr dst = harp_addr_v4(ip[16], ip[17], ip[18], ip[19]);
+	struct rig_seg *s;
 
-	CHECK(len >= 54 && ip[9] == IP_PROTO_TCP && total + 14 <= len);
+	if (rig->nic_full)
+		return -EAGAIN;
+	if (rig->raw) {
+		struct rig_packet *p = &rig->sent[rig->out_tail++ % RIG_QUEUE];
+
+		CHECK(len <= RIG_RAW_MAX && rig->out_tail - rig->out_head <= RIG_QUEUE);
+		p->len = (uint32_t)len;
+		memcpy(p->bytes, frame, len);
+		return 0;
+	}
+	CHECK(len >= 54 && ip[9] == IP_PROTO_TCP && tcp_len + 34 <= len);
 	CHECK_EQ(csum_finish(csum_partial(ip, 20, 0)), 0);
 	CHECK_EQ(csum_finish(csum_partial(th, tcp_len,
 					  ip_pseudo_sum(&src, &dst, IP_PROTO_TCP, tcp_len))),
 		 0);
+	header = th[12] / 16 * 4u;
+	s = &rig->out[rig->out_tail++ % RIG_QUEUE];
 	*s = (struct rig_seg){ .src_port = be16_load(th),
 			       .dst_port = be16_load(th + 2),
 			       .seq = be32_load(th + 4),
@@ -103,31 +119,49 @@ static inline int rig_send(void *ctx, const void *frame, size_t len)
 	return 0;
 }
 
-static inline void rig_open_conns(struct rig *rig, uint32_t max_conns)
+struct rig_setup {
+	uint32_t max_conns, mtu_bytes, frame_bytes, frame_count, neighbor_mode;
+	bool raw;
+};
+
+/* A stack without addresses. */
+static inline void rig_open_bare(struct rig *rig, struct rig_setup setup)
 {
 	struct harp_nic_callbacks nic = { .size = sizeof(nic),
+					  .mtu_bytes = setup.mtu_bytes,
 					  .mac = { 2, 0, 0, 0, 0, 1 },
 					  .ctx = rig,
 					  .receive = rig_receive,
 					  .send = rig_send,
-					  .frame_size = rig_frame_bytes,
-					  .frame_count = rig_frame_count };
+					  .frame_size = setup.frame_bytes,
+					  .frame_count = setup.frame_count };
 	struct harp_stack_options options = { .size = sizeof(options),
-					      .max_conns = max_conns,
+					      .max_conns = setup.max_conns,
 					      .seed = 1,
-					      .neighbor_mode = HARP_NEIGHBOR_EXTERNAL };
-	struct harp_addr own = harp_addr_v4(10, 0, 0, 1), peer = harp_addr_v4(10, 0, 0, 2);
+					      .neighbor_mode = setup.neighbor_mode };
 
-	memset(rig, 0, sizeof(*rig));
+	memset(rig, 0, offsetof(struct rig, in));
+	rig->raw = setup.raw;
 	rig->now_ns = options.now_ns = 10 * RIG_S;
+	rig->peer_port = RIG_PEER_PORT;
 	rig->seq = RIG_PEER_ISS;
 	rig->tsval = 1000;
 	rig->timestamps = rig->wscale = true;
 	CHECK_EQ(harp_nic_callback_create(&rig->nic, &nic), 0);
 	CHECK_EQ(harp_stack_create(&rig->stack, rig->nic, &options), 0);
+	rig->timers = rig->stack->wheel.count;
+}
+
+static inline void rig_open_conns(struct rig *rig, uint32_t max_conns)
+{
+	struct harp_addr own = harp_addr_v4(10, 0, 0, 1), peer = harp_addr_v4(10, 0, 0, 2);
+
+	rig_open_bare(rig, (struct rig_setup){ .max_conns = max_conns,
+					       .frame_bytes = rig_frame_bytes,
+					       .frame_count = rig_frame_count,
+					       .neighbor_mode = HARP_NEIGHBOR_EXTERNAL });
 	CHECK_EQ(harp_stack_address_add(rig->stack, &own, 24), 0);
 	CHECK_EQ(harp_stack_neighbor_set(rig->stack, &peer, rig_peer_mac), 0);
-	rig->timers = rig->stack->wheel.count;
 }
 
 static inline void rig_open(struct rig *rig)
@@ -165,22 +199,25 @@ static inline void rig_wait(struct rig *rig, uint64_t ns)
 	rig_poll(rig);
 }
 
-/* No connection, frame, timer, flow or port: as the stack was made. */
+/* No connection, socket, frame, timer, flow or port: as the stack was made. */
 static inline void rig_nothing_left(const struct rig *rig)
 {
+	static const char *const counts[] = { "tcp_conns",   "frames_tcp_tx", "frames_tcp_rx",
+					      "udp_sockets", "frames_udp_tx", "frames_udp_rx" };
 	const struct tcp *tcp = &rig->stack->tcp;
+	const struct udp *udp = &rig->stack->udp;
 	uint32_t ports = 0;
 
-	CHECK_EQ(rig_stat(rig, "tcp_conns"), 0);
-	CHECK_EQ(rig_stat(rig, "frames_tcp_tx"), 0);
-	CHECK_EQ(rig_stat(rig, "frames_tcp_rx"), 0);
+	for (unsigned i = 0; i < ARRAY_SIZE(counts); i++)
+		CHECK_EQ(rig_stat(rig, counts[i]), 0);
 	CHECK_EQ(rig->stack->pool.free_count + rig->stack->io.fill_held + rig->stack->io.tx_held,
 		 rig->stack->pool.frame_count);
-	CHECK_EQ(rig->stack->wheel.count, rig->timers);
+	if (rig->stack->options.neighbor_mode == HARP_NEIGHBOR_EXTERNAL)
+		CHECK_EQ(rig->stack->wheel.count, rig->timers);
 	CHECK_EQ(tcp->flows.count, 0);
 	CHECK_EQ(tcp->embryonic_count, 0);
 	for (uint32_t port = 0; port < 65536; port++)
-		ports += tcp->ports.users[port];
+		ports += tcp->ports.users[port] + udp->ports.users[port] + udp->by_port[port];
 	CHECK_EQ(ports, 0);
 	CHECK(TAILQ_EMPTY(&tcp->tx_ready) && TAILQ_EMPTY(&tcp->tx_blocked) &&
 	      TAILQ_EMPTY(&tcp->tx_unresolved) && TAILQ_EMPTY(&tcp->ack_list) &&
@@ -197,6 +234,7 @@ static inline void rig_close(struct rig *rig)
 		harp_conn_abort(rig->conn);
 	if (rig->listener)
 		harp_listener_close(rig->listener);
+	rig->nic_full = false;
 	rig_poll(rig);
 	rig_wait(rig, 200 * RIG_S); /* closed connections end by their timers */
 	rig_nothing_left(rig);
@@ -204,6 +242,8 @@ static inline void rig_close(struct rig *rig)
 	harp_nic_destroy(rig->nic);
 	rig->stack = NULL;
 }
+
+/* ---- TCP ------------------------------------------------------------------------------------- */
 
 /* A segment of the peer. */
 struct rig_say {
@@ -216,9 +256,9 @@ struct rig_say {
 	uint32_t options_len;
 	bool raw_options; /* no timestamp is added */
 	bool bad_checksum;
-	uint8_t salt;       /* XORed to the bytes of rig_byte() */
-	uint16_t peer_port; /* another peer: 0 for RIG_PEER_PORT */
-	uint32_t peer_v4;   /* its address: 0 for 10.0.0.2 */
+	uint8_t salt; /* XORed to the bytes of rig_byte() */
+	uint16_t peer_port;
+	uint32_t peer_v4; /* its address: 0 for 10.0.0.2 */
 	uint32_t sack_count;
 	struct tcp_sack_block sack[TCP_SACK_BLOCKS_MAX];
 };
@@ -226,6 +266,13 @@ struct rig_say {
 static inline uint8_t rig_byte(uint32_t seq)
 {
 	return (uint8_t)(seq * 7 + (seq >> 8));
+}
+
+/* These are the peer's bytes from seq on. */
+static inline void rig_check_bytes(const uint8_t *bytes, uint32_t len, uint32_t seq)
+{
+	for (uint32_t i = 0; i < len; i++)
+		CHECK_EQ(bytes[i], rig_byte(seq + i));
 }
 
 static inline void rig_put(struct rig *rig, struct rig_say say)
@@ -249,11 +296,11 @@ static inline void rig_put(struct rig *rig, struct rig_say say)
 		say.options_len += tcp_options_write_sack(say.options + say.options_len, &opt);
 	}
 	tcp_len = 20 + say.options_len + say.len;
-	memset(p->bytes, 0, sizeof(p->bytes));
+	memset(p->bytes, 0, RIG_PACKET_MAX);
 	packet_headers(p->bytes, rig_mac, rig_peer_mac, &src, &dst, IP_PROTO_TCP, tcp_len);
 	ip[1] = say.tos;
 	packet_ipv4_seal(ip);
-	be16_store(th, say.peer_port ? say.peer_port : RIG_PEER_PORT);
+	be16_store(th, say.peer_port);
 	be16_store(th + 2, rig->port);
 	be32_store(th + 4, say.seq);
 	be32_store(th + 8, say.ack);
@@ -278,9 +325,28 @@ static inline void rig_says(struct rig *rig, struct rig_say say)
 /* The usual segment: at the peer's SND.NXT, acknowledging everything. */
 static inline struct rig_say rig_usual(struct rig *rig, uint8_t flags, uint32_t len)
 {
-	return (struct rig_say){
-		.flags = flags, .seq = rig->seq, .ack = rig->ack, .wnd = RIG_PEER_WND, .len = len
-	};
+	return (struct rig_say){ .flags = flags,
+				 .peer_port = rig->peer_port,
+				 .seq = rig->seq,
+				 .ack = rig->ack,
+				 .wnd = RIG_PEER_WND,
+				 .len = len };
+}
+
+/* The same at an offset from SND.NXT. */
+static inline void rig_says_at(struct rig *rig, uint8_t flags, uint32_t offset, uint32_t len)
+{
+	struct rig_say say = rig_usual(rig, flags, len);
+
+	say.seq += offset;
+	rig_says(rig, say);
+}
+
+/* The peer acknowledges the next bytes. */
+static inline void rig_acks(struct rig *rig, uint32_t bytes)
+{
+	rig->ack += bytes;
+	rig_says(rig, rig_usual(rig, TCP_ACK, 0));
 }
 
 /* The peer's next bytes in order, and its FIN. */
@@ -362,6 +428,7 @@ static inline const struct rig_seg *rig_syn_sent_flags(struct rig *rig,
 {
 	const struct rig_seg *s;
 
+	rig->seq = RIG_PEER_ISS;
 	CHECK_EQ(rig_connect(rig, opt, &rig->conn), 0);
 	rig_poll(rig);
 	s = rig_expect(rig, flags);
@@ -376,10 +443,10 @@ static inline const struct rig_seg *rig_syn_sent(struct rig *rig,
 	return rig_syn_sent_flags(rig, opt, TCP_SYN);
 }
 
-/* The peer answers our SYN, with this window. */
-static inline void rig_syn_acked_window(struct rig *rig, uint32_t wnd)
+/* The peer answers our SYN, with flags in addition to SYN and ACK, and with this window. */
+static inline void rig_syn_acked_as(struct rig *rig, uint8_t flags, uint32_t wnd)
 {
-	struct rig_say say = rig_syn(rig, TCP_SYN | TCP_ACK);
+	struct rig_say say = rig_syn(rig, TCP_SYN | TCP_ACK | flags);
 
 	say.wnd = wnd;
 	rig_says(rig, say);
@@ -389,7 +456,7 @@ static inline void rig_syn_acked_window(struct rig *rig, uint32_t wnd)
 
 static inline void rig_syn_acked(struct rig *rig)
 {
-	rig_syn_acked_window(rig, RIG_PEER_WND);
+	rig_syn_acked_as(rig, 0, RIG_PEER_WND);
 }
 
 /* ESTABLISHED by our connect. */
@@ -402,7 +469,15 @@ static inline void rig_established(struct rig *rig, const struct harp_tcp_option
 	CHECK(rig_events(rig) & HARP_EVENT_CONNECTED);
 }
 
-/* A new stack, ESTABLISHED by our connect. */
+/* A new stack, ESTABLISHED by our connect; the peer has SACK. */
+static inline void rig_begin_sack(struct rig *rig, const struct harp_tcp_options *opt)
+{
+	rig_open(rig);
+	rig->sack = true;
+	rig_established(rig, opt);
+}
+
+/* The same without SACK. */
 static inline void rig_begin(struct rig *rig, const struct harp_tcp_options *opt)
 {
 	rig_open(rig);
@@ -441,7 +516,7 @@ static inline void rig_window(struct rig *rig, uint32_t wnd)
 	rig_says(rig, say);
 }
 
-/* Discards what the stack has sent; timestamps are remembered. */
+/* Discards the stack's segments; keeps the newest timestamp. */
 static inline void rig_drain(struct rig *rig)
 {
 	for (; rig->out_head != rig->out_tail; rig->out_head++) {
@@ -451,6 +526,10 @@ static inline void rig_drain(struct rig *rig)
 			rig->tsecr = s->opt.tsval;
 	}
 }
+
+/* Options of a connection to be. */
+#define RIG_OPTIONS(...)                                                                           \
+	(&(struct harp_tcp_options){ .size = sizeof(struct harp_tcp_options), __VA_ARGS__ })
 
 /* The options in force, to be changed and set. */
 static inline struct harp_tcp_options rig_options(const struct rig *rig)
@@ -523,6 +602,26 @@ static inline ssize_t rig_write(struct rig *rig, size_t len)
 	n = harp_conn_send(rig->conn, &iov, 1);
 	rig_poll(rig);
 	return n;
+}
+
+/* Writes bytes that leave in one segment. */
+static inline const struct rig_seg *rig_writes(struct rig *rig, uint32_t len)
+{
+	const struct rig_seg *s;
+
+	CHECK_EQ(rig_write(rig, len), len);
+	s = rig_expect(rig, TCP_ACK | TCP_PSH);
+	CHECK_EQ(s->len, len);
+	return s;
+}
+
+/* The application reads all that has arrived: these bytes of the peer, from seq on. */
+static inline void rig_reads(struct rig *rig, uint32_t seq, uint32_t len)
+{
+	static uint8_t bytes[1u << 20];
+
+	CHECK_EQ(harp_conn_recv(rig->conn, bytes, sizeof(bytes)), len);
+	rig_check_bytes(bytes, len, seq);
 }
 
 #endif

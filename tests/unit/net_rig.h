@@ -1,0 +1,351 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * net_rig.h - two stacks on a wire under a virtual clock, and a connection from the first to the
+ * second.
+ *
+ * Between a stack and its port of the wire is a tap: a NIC that notes each data segment that
+ * arrives, checks that no frame is sent that the NIC still holds, and may drop large packets or
+ * delay completions.
+ */
+#ifndef HARP_TESTS_NET_RIG_H
+#define HARP_TESTS_NET_RIG_H
+
+#include <errno.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+#include "base/checksum.h"
+#include "base/endian.h"
+#include "base/util.h"
+#include "check.h"
+#include "stack/stack.h"
+
+#define US 1000ull
+#define MS 1000000ull
+#define S 1000000000ull
+#define NET_PORT 7000
+#define BYTES 300000u /* of the pattern that the connection carries, over and over */
+#define TAP_SEGS_MAX 4096u
+#define TAP_FRAMES_MAX 131072u
+#define TAP_HELD_MAX 8192u
+
+/* A data segment that arrived. */
+struct seg {
+	uint32_t seq, len;
+	uint16_t id;
+	uint8_t flags;
+};
+
+struct tap {
+	struct harp_nic nic; /* must be first */
+	struct harp_nic *inner;
+	struct seg segs[TAP_SEGS_MAX];
+	unsigned count;
+	uint32_t path_bytes; /* larger IP packets are lost */
+	bool slow;           /* frames but a packet's first are not completed while this is set */
+	bool stuck;          /* none is completed */
+	bool full;           /* its ring is full and stays so */
+	uint8_t out[TAP_FRAMES_MAX];
+	uint64_t held[TAP_HELD_MAX];
+	unsigned held_count;
+};
+enum {
+	TAP_HOME,
+	TAP_FIRST,
+	TAP_LATER
+}; /* where a frame is: with the NIC as a packet's first, or a later one */
+
+static struct {
+	struct harp_wire *wire;
+	struct tap tap[2];
+	struct harp_stack *stack[2];
+	struct harp_listener *listener; /* of stack 1 */
+	struct harp_conn *from, *to;
+	uint64_t now_ns, sent, received;
+	uint8_t bytes[BYTES];
+} net;
+
+/* ---- the tap --------------------------------------------------------------------------------- */
+
+static inline struct harp_nic *tap_inner(struct harp_nic *nic)
+{
+	return ((struct tap *)nic)->inner;
+}
+
+static inline void tap_note(struct tap *tap, const uint8_t *p)
+{
+	bool v4 = be16_load(p + 12) == 0x0800;
+	const uint8_t *ip = p + 14, *th = ip + (v4 ? 20 : 40);
+	uint32_t len = v4 ? be16_load(ip + 2) - 20u : be16_load(ip + 4);
+	uint32_t sum = csum_add(htobe32(IP_PROTO_TCP), htobe32(len));
+
+	if (be16_load(p + 12) == 0x0806 || (v4 ? ip[9] : ip[6]) != IP_PROTO_TCP)
+		return;
+	sum = csum_partial(v4 ? ip + 12 : ip + 8, v4 ? 8 : 32, sum);
+	CHECK_EQ(csum_finish(csum_partial(th, len, sum)), 0);
+	CHECK(!v4 || csum_finish(csum_partial(ip, 20, 0)) == 0);
+	len -= th[12] / 16 * 4u;
+	if (len > 0 && tap->count < TAP_SEGS_MAX)
+		tap->segs[tap->count++] = (struct seg){ .seq = be32_load(th + 4),
+							.len = len,
+							.id = v4 ? be16_load(ip + 4) : 0,
+							.flags = th[13] };
+}
+
+static inline unsigned tap_rx(struct harp_nic *nic, struct harp_desc *descs, unsigned max,
+			      uint64_t now_ns)
+{
+	struct tap *tap = (struct tap *)nic;
+	unsigned n = tap->inner->ops->rx(tap->inner, descs, max, now_ns), kept = 0;
+
+	for (unsigned i = 0; i < n; i++) {
+		bool whole = !(descs[i].flags & HARP_DESC_MORE) &&
+			     (i == 0 || !(descs[i - 1].flags & HARP_DESC_MORE));
+
+		if (whole && tap->path_bytes && descs[i].len > tap->path_bytes + 14) {
+			CHECK_EQ(tap->inner->ops->fill(tap->inner, &descs[i].addr, 1), 1);
+			continue;
+		}
+		if (whole)
+			tap_note(tap, nic->caps.frame_base + descs[i].addr);
+		descs[kept++] = descs[i];
+	}
+	return kept;
+}
+
+static inline unsigned tap_tx(struct harp_nic *nic, const struct harp_desc *descs, unsigned n,
+			      uint64_t now_ns)
+{
+	struct tap *tap = (struct tap *)nic;
+	unsigned taken = tap->full ? 0 : tap->inner->ops->tx(tap->inner, descs, n, now_ns);
+
+	for (unsigned i = 0; i < taken; i++) {
+		uint64_t frame = descs[i].addr / nic->caps.frame_size;
+		bool first = i == 0 || !(descs[i - 1].flags & HARP_DESC_MORE);
+
+		CHECK(frame < TAP_FRAMES_MAX && tap->out[frame] == TAP_HOME);
+		tap->out[frame] = first ? TAP_FIRST : TAP_LATER;
+	}
+	return taken;
+}
+
+/* Drivers that complete descriptor by descriptor may hold the end of a packet for long. */
+static inline unsigned tap_complete(struct harp_nic *nic, uint64_t *addrs, unsigned max,
+				    uint64_t now_ns)
+{
+	struct tap *tap = (struct tap *)nic;
+	unsigned n = tap->inner->ops->complete(tap->inner, addrs, max, now_ns), kept = 0;
+
+	for (unsigned i = 0; i < n; i++) {
+		uint8_t out = tap->out[addrs[i] / nic->caps.frame_size];
+
+		if (tap->stuck || (tap->slow && out == TAP_LATER))
+			tap->held[tap->held_count++] = addrs[i];
+		else
+			addrs[kept++] = addrs[i];
+	}
+	while (!tap->stuck && !tap->slow && kept < max && tap->held_count > 0)
+		addrs[kept++] = tap->held[--tap->held_count];
+	for (unsigned i = 0; i < kept; i++)
+		tap->out[addrs[i] / nic->caps.frame_size] = TAP_HOME;
+	return kept;
+}
+
+static inline unsigned tap_fill(struct harp_nic *nic, const uint64_t *addrs, unsigned n)
+{
+	return tap_inner(nic)->ops->fill(tap_inner(nic), addrs, n);
+}
+static inline void tap_kick(struct harp_nic *nic, uint64_t now_ns)
+{
+	tap_inner(nic)->ops->kick(tap_inner(nic), now_ns);
+}
+static inline void tap_stats(struct harp_nic *nic, struct harp_nic_stats *out)
+{
+	tap_inner(nic)->ops->stats(tap_inner(nic), out);
+}
+static inline void tap_destroy(struct harp_nic *nic)
+{
+}
+static inline int tap_memory_add(struct harp_nic *nic, const void *base, size_t bytes)
+{
+	return tap_inner(nic)->ops->memory_add(tap_inner(nic), base, bytes);
+}
+static inline int tap_memory_remove(struct harp_nic *nic, const void *base, size_t bytes)
+{
+	return tap_inner(nic)->ops->memory_remove(tap_inner(nic), base, bytes);
+}
+
+#define TAP_OPS(bytes)                                                                             \
+	{                                                                                          \
+		.size = (bytes), .rx = tap_rx, .tx = tap_tx, .complete = tap_complete,             \
+		.fill = tap_fill, .kick = tap_kick, .stats = tap_stats, .destroy = tap_destroy,    \
+		.memory_add = tap_memory_add, .memory_remove = tap_memory_remove                   \
+	}
+static const struct harp_nic_ops tap_ops = TAP_OPS(sizeof(struct harp_nic_ops));
+/* Compiled with the first version of harp_nic.h: the functions beyond its size do not count. */
+static const struct harp_nic_ops tap_ops_v1 = TAP_OPS(offsetof(struct harp_nic_ops, memory_add));
+
+/* ---- the stacks ------------------------------------------------------------------------------ */
+
+struct how {
+	struct harp_wire_options wire;
+	struct harp_stack_options stack;
+	uint32_t tx_frames;
+	bool v6;       /* the connection is over IPv6 */
+	bool v1, lazy; /* the tap is of version 1 of harp_nic.h; it has HARP_NIC_TX_LAZY */
+};
+
+/* Stack i has 10.0.0.(i+1) and fd00::(i+1), and a MAC address that ends with i. */
+static inline struct harp_addr net_addr(bool v6, unsigned i)
+{
+	if (v6)
+		return (struct harp_addr){ { 0xfd, [15] = (uint8_t)(i + 1) } };
+	return harp_addr_v4(10, 0, 0, (uint8_t)(i + 1));
+}
+
+static inline void net_open(struct how how)
+{
+	memset(&net, 0, sizeof(net));
+	net.now_ns = how.stack.now_ns ? how.stack.now_ns : MS;
+	for (uint32_t i = 0; i < BYTES; i++)
+		net.bytes[i] = (uint8_t)(i * 7 + i / 251);
+	how.wire.size = sizeof(how.wire);
+	CHECK_EQ(harp_wire_create(&net.wire, &how.wire), 0);
+	how.stack.size = sizeof(how.stack);
+	how.stack.now_ns = net.now_ns;
+	for (unsigned i = 0; i < 2; i++) {
+		struct tap *tap = &net.tap[i];
+
+		tap->inner = harp_wire_port(net.wire, i);
+		tap->nic.ops = how.v1 ? &tap_ops_v1 : &tap_ops;
+		tap->nic.caps = tap->inner->caps;
+		if (how.lazy)
+			tap->nic.caps.features |= HARP_NIC_TX_LAZY;
+		if (how.v1)
+			memset(&tap->nic.caps.frame_reserved, 0xff,
+			       sizeof(tap->nic.caps) -
+				       offsetof(struct harp_nic_caps, frame_reserved));
+		how.stack.seed = how.stack.seed + 1;
+		CHECK_EQ(harp_stack_create(&net.stack[i], &tap->nic, &how.stack), 0);
+		for (unsigned v6 = 0; v6 < 2; v6++) {
+			struct harp_addr addr = net_addr(v6, i);
+
+			CHECK_EQ(harp_stack_address_add(net.stack[i], &addr, v6 ? 64 : 24), 0);
+		}
+	}
+}
+
+/* As an application that sleeps between polls: a poll that left work is followed by another one. */
+static inline void net_step(uint64_t ns)
+{
+	net.now_ns += ns;
+	for (unsigned i = 0; i < 2; i++) {
+		harp_stack_poll(net.stack[i], net.now_ns);
+		if (harp_stack_next_deadline_ns(net.stack[i]) <= net.now_ns)
+			harp_stack_poll(net.stack[i], net.now_ns);
+	}
+}
+
+/* When stack i or its NIC next has something to do. */
+static inline uint64_t net_next_ns(unsigned i)
+{
+	struct harp_nic *port = net.tap[i].inner;
+	uint64_t stack_ns = harp_stack_next_deadline_ns(net.stack[i]);
+	uint64_t port_ns = port->ops->next_ns(port);
+
+	return stack_ns < port_ns ? stack_ns : port_ns;
+}
+
+static inline void net_listen(uint32_t tx_frames)
+{
+	struct harp_tcp_options tcp = { .size = sizeof(tcp), .tx_frames = tx_frames };
+	struct harp_endpoint any = { .port = NET_PORT };
+
+	CHECK_EQ(harp_tcp_listen(net.stack[1], &any, &tcp, &net.listener), 0);
+}
+
+/* Two stacks and a connection. */
+static inline void net_open_connected(struct how how)
+{
+	struct harp_tcp_options tcp = { .size = sizeof(tcp), .tx_frames = how.tx_frames };
+	struct harp_endpoint remote = { .addr = net_addr(how.v6, 1), .port = NET_PORT };
+
+	net_open(how);
+	net_listen(how.tx_frames);
+	CHECK_EQ(harp_tcp_connect(net.stack[0], NULL, &remote, &tcp, &net.from), 0);
+	for (int i = 0; i < 50 && harp_tcp_accept(net.listener, &net.to) != 0; i++)
+		net_step(MS);
+	CHECK(net.to != NULL);
+}
+
+static inline uint64_t net_stat(unsigned stack, const char *name)
+{
+	uint64_t value = 0;
+
+	CHECK_EQ(harp_stack_stat(net.stack[stack], name, &value), 0);
+	return value;
+}
+
+static inline void net_close(void)
+{
+	if (!net.wire)
+		return;
+	if (net.from)
+		harp_conn_close(net.from);
+	if (net.to)
+		harp_conn_close(net.to);
+	if (net.listener)
+		harp_listener_close(net.listener);
+	for (unsigned i = 0; i < 2; i++) {
+		struct harp_wire_stats wire;
+		struct harp_nic_stats nic;
+
+		net_step(MS);
+		CHECK_EQ(harp_wire_stats(net.wire, i, &wire), 0);
+		CHECK_EQ(wire.strict_violations, 0);
+		tap_stats(&net.tap[i].nic, &nic);
+		CHECK_EQ(nic.tx_invalid, 0);
+	}
+	harp_stack_destroy(net.stack[0]);
+	harp_stack_destroy(net.stack[1]);
+	harp_wire_destroy(net.wire);
+	net.wire = NULL;
+}
+
+/* ---- the connection -------------------------------------------------------------------------- */
+
+/* The receiver takes frames as they come, checks their bytes, and gives them back. */
+static inline void net_take(void)
+{
+	struct harp_frame *frame;
+
+	while (harp_conn_recv_frame(net.to, &frame) == 1) {
+		for (uint32_t at = 0, n; at < frame->len; at += n, net.received += n) {
+			uint32_t from = (uint32_t)(net.received % BYTES);
+
+			n = frame->len - at < BYTES - from ? frame->len - at : BYTES - from;
+			CHECK(memcmp(frame->data + at, net.bytes + from, n) == 0);
+		}
+		harp_frame_release(net.to, frame);
+	}
+	CHECK(net.received <= net.sent);
+}
+
+/* All that was sent arrives within so many turns. */
+static inline void net_arrives(unsigned turns, uint64_t turn_ns)
+{
+	for (unsigned i = 0; i < turns && net.received < net.sent; i++) {
+		net_step(turn_ns);
+		net_take();
+	}
+	CHECK_EQ(net.received, net.sent);
+}
+
+/* The last ACKs come, and the NIC completes what it has. */
+static inline void net_settles(void)
+{
+	for (unsigned i = 0; i < 10; i++)
+		net_step(10 * MS);
+}
+
+#endif
