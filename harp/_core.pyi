@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import enum
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -169,9 +168,4 @@ class Frame(Buffer):
     def __len__(self) -> int: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def __enter__(self) -> Self: ...
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
+    def __exit__(self, *error: object) -> None: ...

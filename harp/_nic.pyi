@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-from types import TracebackType
 from typing import Self
 
 class _Closing:
@@ -7,12 +6,7 @@ class _Closing:
     def closed(self) -> bool: ...
     def close(self) -> None: ...
     def __enter__(self) -> Self: ...
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
+    def __exit__(self, *error: object) -> None: ...
 
 class Nic:
     @property

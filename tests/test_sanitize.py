@@ -29,7 +29,6 @@ SEEDS_DIVISOR = 5  # watched code is that much slower, or more: 500 of each part
 SLOWER = 10  # than it is else
 # One version over kernel lanes, others over HARP's: the code beneath the shims is one.
 PLUGIN = {
-    "test_abi",
     "conform-v12",
     "conform-auto-v12",
     "conform-xdp-v9",
@@ -119,12 +118,11 @@ def test_address_instances(address_build: Path, need_root: None, tests: str) -> 
 
 
 # --------------------------------------------------------------------------------------------------
-# ThreadSanitizer. Exit status 66 when it has reported something; suppressed is only what LL means.
+# ThreadSanitizer. Exit status 66 when it has reported something.
 #
 THREAD_OPTIONS = "exitcode=66:second_deadlock_stack=1"
 THREAD = {"TSAN_OPTIONS": THREAD_OPTIONS}
 SUPPRESSED = f"{THREAD_OPTIONS}:suppressions={Path(__file__).parent}"
-LL_THREAD = {"TSAN_OPTIONS": f"{SUPPRESSED}/thread.supp"}
 # DPDK is the distribution's build: what it does with memory and locks of its own is not seen whole.
 DPDK_THREAD = {"TSAN_OPTIONS": f"{SUPPRESSED}/thread_dpdk.supp:ignore_noninstrumented_modules=1"}
 
@@ -171,10 +169,9 @@ def test_thread_packets(thread_build: Path) -> None:
 
 
 BENCHES = {
-    "allreduce": ("allreduce", "-b", "4", "-e", "4M", "-f", "8", "-n", "20", "--channels", "2"),
-    "ll": ("allreduce", "-b", "4", "-e", "100000", "-f", "16", "-n", "20", "--ll"),
-    "alltoall": ("alltoall", "-b", "200000", "-e", "200000", "-n", "300", "--channels", "2"),
-    "lat": ("lat", "-b", "8", "-e", "40000", "-f", "70", "-n", "300"),
+    "allreduce": ("allreduce", "--sizes", "4:20,2048:20,131072:20,1M:20", "--channels", "2"),
+    "alltoall": ("alltoall", "--sizes", "200000:300", "--channels", "2"),
+    "lat": ("lat", "--sizes", "8:300,560:300,39200:300"),
 }
 
 
@@ -207,8 +204,7 @@ def bench(build: Path, mode: str, options: LabOptions, env: Mapping[str, str]) -
 @pytest.mark.parametrize("mode", BENCHES)
 def test_thread_plugin(thread_build: Path, need_root: None, mode: str, path: str) -> None:
     """Service, progress and our own threads of two ranks: no data race, and every byte right."""
-    options = LL_THREAD if mode == "ll" else THREAD
-    env = options | {"HARP_PATH": path, "HARP_DAEMON": "off", "NCCL_DEBUG": "WARN"}
+    env = THREAD | {"HARP_PATH": path, "HARP_DAEMON": "off", "NCCL_DEBUG": "WARN"}
     bench(thread_build, mode, LabOptions(), env)
 
 

@@ -15,7 +15,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from harp.bench import plot
+import click
+
+from harp import output as console
+from harp.bench import runner
 from harp.bench.streams import (
     SINK,
     SOURCE,
@@ -25,6 +28,17 @@ from harp.bench.streams import (
     pause_ns,
     rate_bytes_per_s,
 )
+from harp.cli.lab_options import (
+    VERDICT,
+    channels_option,
+    lab_options,
+    lab_shape,
+    path_option,
+    plot_option,
+    rounds_option,
+    show,
+)
+from harp.cli.options import FiniteRange, output_option
 from harp.lab import Lab, LabOptions, RailOptions
 from harp.lab.rails import Rails
 
@@ -235,7 +249,7 @@ def typical_round(report: dict[str, Any]) -> dict[str, Any]:
 def write_plot(report: dict[str, Any], file: Path) -> None:
     """Draw the median round."""
     found, options = typical_round(report), report["options"]
-    figure = plot.figure(figsize=(9, 4))
+    figure = runner.figure(figsize=(9, 4))
     axes = figure.add_subplot()
     line = found["timeline"]["received"]
     axes.plot(*_columns(line, 1), color="black", lw=0.9, label="received and verified")
@@ -254,7 +268,7 @@ def write_plot(report: dict[str, Any], file: Path) -> None:
         fontsize=10,
     )
     axes.legend(loc="lower right", fontsize=8)
-    plot.save(figure, file)
+    runner.save_plot(figure, file)
 
 
 def _columns(rows: Sequence[Sequence[float]], column: int) -> tuple[list[float], list[float]]:
@@ -264,4 +278,83 @@ def _columns(rows: Sequence[Sequence[float]], column: int) -> tuple[list[float],
     return (
         [group[-1][0] / 1e3 for group in groups],
         [statistics.fmean(row[column] for row in group) for group in groups],
+    )
+
+
+# --------------------------------------------------------------------------------------------------
+# The command.
+#
+@click.command()
+@click.option(
+    "--rate",
+    "mbit_per_s",
+    type=FiniteRange(1, 100_000),
+    default=1000,
+    show_default=True,
+    help="Of each rail, Mbit/s.",
+)
+@rounds_option(5)
+@click.option(
+    "--seconds", type=FiniteRange(0.5, 60), default=2, show_default=True, help="Before the cut."
+)
+@click.option(
+    "--cut",
+    type=click.Choice(CUTS),
+    default="silent",
+    show_default=True,
+    help="The switch drops all packets; the receiver's cable is pulled; the sender's NIC is down.",
+)
+@click.option(
+    "--use",
+    type=click.Choice(["backup", "all"]),
+    default="all",
+    show_default=True,
+    help="HARP_RAILS.",
+)
+@plot_option
+@channels_option
+@lab_options
+@path_option
+@output_option
+def failover(plot: Path | None, output: str, **given: Any) -> None:
+    """Measure a verified stream whose first NIC fails in the middle, and recovers.
+
+    Pause: the longest time after the cut without a byte at the receiver. Back: from the rail's
+    return to data on it. Goals: every pause below a second, the rail used again in every round.
+    Exit code 1 when a goal is missed, or a byte is lost, repeated or wrong. The JSON has the
+    timelines.
+
+    \b
+    harpctl bench failover --plot failover.png
+    harpctl bench failover --cut unplug --use backup --rounds 3 -o json
+    """
+    runner.check_plot(plot)
+    options = FailoverOptions(shape=lab_shape(given), **given)
+    report = run_failover(options, console.err.print)
+    if plot is not None:
+        write_plot(report, plot)
+    show(report, output, lambda report: _print_failover(report, options), is_good=report["ok"])
+
+
+def _print_failover(report: dict[str, Any], options: FailoverOptions) -> None:
+    console.out.print(
+        f"{options.rails} rails of {options.mbit_per_s:.0f} Mbit/s, {options.lab.words},"
+        f" HARP_PATH={options.path}, HARP_RAILS={options.use}; rail 0 cut ({options.cut})"
+        f" for {options.cut_s:g} s"
+    )
+    columns = ("round", "pause ms", "back ms", "Mbit/s before", "cut", "after")
+    keys = ("pause_ms", "back_ms", "before_mbit_per_s", "cut_mbit_per_s", "after_mbit_per_s")
+    rows = []
+    for name, found in [
+        *((str(index + 1), found) for index, found in enumerate(report["rounds"])),
+        ("median", report["median"]),
+    ]:
+        cells = ["never" if found[key] is None else f"{found[key]:.0f}" for key in keys]
+        rows.append((name, *cells))
+    console.print_table(columns, rows)
+    console.out.print(
+        f"longest pause: {report['longest_pause_ms']:.0f} ms (goal: below"
+        f" {PAUSE_GOAL_MS:.0f}), used again: "
+        f"{sum(found['back_ms'] is not None for found in report['rounds'])} of {options.rounds}:"
+        f" {VERDICT[report['ok']]}"
     )

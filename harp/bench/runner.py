@@ -1,24 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Benchmarks between hosts on this machine; harp-bench and harp-wire measure in C."""
+"""What benches share: harp-bench and harp-tcp, which measure in C, and plots."""
 
 import json
 import os
-import threading
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harp import _paths
-from harp.errors import HarpError
-from harp.lab import Host, Lab, LabOptions, cpus, memif
+from harp import _paths, files
+from harp.errors import Exit, HarpError
+from harp.lab import Host, Lab, LabOptions, memif
 from harp.lab.team import Team
 from harp.plugin_log import path_in_use
 
 ROOT_PORT = 7000
 _WRONG, _PEER_LOST = 1, 5
 _EXIT_TEXTS = {_WRONG: "data arrived wrong", 3: "hang", 4: "plugin error", _PEER_LOST: "peer lost"}
-Progress = Callable[[dict[str, Any]], None]
 
 
 def alternate(names: Sequence[str], rounds: int, say: Callable[[str], None]) -> Iterator[str]:
@@ -32,6 +31,35 @@ def alternate(names: Sequence[str], rounds: int, say: Callable[[str], None]) -> 
             yield name
 
 
+def sizes_argument(
+    sizes: Sequence[int], channels: int, bytes_a_run: int, runs: tuple[int, int]
+) -> str:
+    """Return harp-bench's --sizes: bytes, repetitions and warm-up of each.
+
+    About bytes_a_run are moved for each size; runs: the least and the most repetitions.
+    """
+    words = []
+    for size in sizes:
+        count = min(max(runs[0], bytes_a_run // max(size * channels, 1)), runs[1])
+        words.append(f"{size}:{count}:{max(1, count // 5)}")
+    return ",".join(words)
+
+
+def time_us(mode: str, row: Mapping[str, Any]) -> float:
+    """The time of one operation, from a row of harp-bench's report.
+
+    Half a round trip, a message of a stream, or a collective operation; medians where each is
+    timed by itself.
+    """
+    if mode == "lat":
+        return float(row["half_round_trip_us"])
+    if mode == "bw":
+        return float(row["window_us"]) / float(row["messages"])
+    if mode == "allreduce":
+        return float(row["iteration_us"])
+    return float(row["time_us"])
+
+
 @dataclass(frozen=True)
 class BenchOptions:
     """Options of harp-bench; None selects its default."""
@@ -39,9 +67,8 @@ class BenchOptions:
     mode: str = "lat"
     plugin: str | Path | None = None
     path: str = "auto"
-    sizes: str | None = None  # harp-bench's --sizes
+    sizes: str | None = None  # harp-bench's --sizes; idle has none
     channels: int = 1
-    abi: int | None = None
     datacheck: bool = True
     seconds: float | None = None  # idle: seconds of each phase
     timeout_s: float = 60
@@ -53,8 +80,6 @@ class BenchOptions:
         words = [self.mode, "--plugin", str(_paths.plugin(self.plugin))]
         words += ["--channels", str(self.channels), "--timeout", str(self.timeout_s)]
         words += ["--datacheck", str(int(self.datacheck))]
-        if self.abi is not None:
-            words += ["--abi", str(self.abi)]
         for name, value in (("--sizes", self.sizes), ("--seconds", self.seconds)):
             if value is not None:
                 words += [name, str(value)]
@@ -69,52 +94,27 @@ def _environment(lab: LabOptions, options: BenchOptions, rank: int, folder: Path
     return keep | mine
 
 
-def _start_rank(team: Team, lab: Lab, host: Host, options: BenchOptions, progress_fd: int) -> None:
-    usable = cpus()
+def _start_rank(team: Team, lab: Lab, host: Host, options: BenchOptions) -> None:
     command: list[str | Path] = [_paths.find("harp-bench"), *options.arguments()]
     command += ["--rank", str(host.index), "--ranks", str(len(lab.hosts))]
-    command += ["--root", lab.hosts[0].endpoint(ROOT_PORT)]
-    command += ["--ifname", f"={host.ifname}", "--cpu", str(usable[host.index % len(usable)])]
-    if host.index == 0:
-        command += ["--progress-fd", str(progress_fd)]
-    team.start(
-        host,
-        command,
-        cpu=host.index,
-        env=_environment(lab.options, options, host.index, team.folder),
-        pass_fds=[progress_fd] if host.index == 0 else (),
-    )
+    command += ["--root", lab.hosts[0].endpoint(ROOT_PORT), "--ifname", f"={host.ifname}"]
+    env = _environment(lab.options, options, host.index, team.folder)
+    team.start(host, command, cpu=host.index, env=env)
 
 
-def _report_progress(fd: int, progress: Progress | None) -> None:
-    with os.fdopen(fd) as lines:
-        for line in lines:
-            if progress is not None:
-                progress(json.loads(line))
-
-
-def run_bench(lab: Lab, options: BenchOptions, progress: Progress | None = None) -> dict[str, Any]:
+def run_bench(lab: Lab, options: BenchOptions) -> dict[str, Any]:
     """Run one harp-bench per host; return rank 0's report. HarpError quotes the failed rank."""
-    read_fd, write_fd = os.pipe()
-    reader = threading.Thread(target=_report_progress, args=(read_fd, progress), daemon=True)
-    reader.start()
     with Team("harp-bench") as team:
-        try:
-            for host in lab.hosts:
-                _start_rank(team, lab, host, options, write_fd)
-        finally:
-            os.close(write_fd)
+        for host in lab.hosts:
+            _start_rank(team, lab, host, options)
         # Wrong data is a result, and its table is useful; every other failure is an error.
         printed, *_ = team.finish(good=(0, _WRONG), late=(_PEER_LOST,), texts=_EXIT_TEXTS)
-        reader.join()
-        stderr = team.log(0)
         is_good = not any(process.returncode for process in team.processes)
     try:
         report: dict[str, Any] = json.loads(printed)
     except ValueError:
         raise HarpError(f"harp-bench printed no JSON: {printed[:200]!r}") from None
     report["ok"] = report["ok"] and is_good
-    report["stderr"] = stderr
     return report
 
 
@@ -124,29 +124,84 @@ def path(report: dict[str, Any]) -> str:
 
 
 # --------------------------------------------------------------------------------------------------
-# Raw frames.
+# Messages over TCP from one harp-tcp to another, each on a processor of its own.
 #
+MESSAGE_BYTES = 65536
+_FINISH_S = 60
+
+
 @dataclass(frozen=True)
-class WireOptions:
-    """Options of harp-wire."""
+class End:
+    """One end: its host (None: this one), and harp-tcp's options for its stack."""
 
-    seconds: int = 3
-    xdp: str = "auto"
-    frame_bytes: int | None = None
+    host: Host | None
+    options: Sequence[str | Path]
 
 
-def run_wire(lab: Lab, test: str, options: WireOptions) -> dict[str, Any]:
-    """Run one harp-wire test (send, pingpong) from host 0 to host 1."""
-    tool = _paths.find("harp-wire")
-    library = _paths.find(_paths.XDP_LIBRARY).parent
-    shared: list[str | Path] = ["--seconds", str(options.seconds), "--xdp", options.xdp]
-    shared += ["--lib-dir", library]
-    if options.frame_bytes is not None:
-        shared += ["--size", str(options.frame_bytes)]
-    client, server = lab.hosts[:2]
-    with Team("harp-wire") as team:
-        team.start(server, [tool, "serve", server.ifname, server.address, *shared], cpu=1)
+@dataclass(frozen=True)
+class Load:
+    """Connections, and messages in flight on each; seconds, of which the first do not count."""
+
+    flows: int = 1
+    depth: int = 16
+    skip_s: float = 0.5
+    seconds: float = 2
+    verify: bool = False
+    realtime: int = 0  # SCHED_FIFO's priority; 0: normal scheduling
+
+    @property
+    def times(self) -> list[str]:
+        """harp-tcp's options for the time."""
+        return ["--skip", str(self.skip_s), "--seconds", str(self.seconds), "-o", "json"]
+
+
+def run_tcp(
+    receiver: End, sender: End, address: str, port: int, load: Load
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the sender's report, and the receiver's of each connection. HarpError quotes the end
+    that failed.
+    """
+    tool = _paths.find("harp-tcp")
+    both: list[str | Path] = [address, str(port)]
+    sink = [tool, "sink", *both, *receiver.options, "--count", str(load.flows), *load.times]
+    message = [tool, "message", *both, *sender.options, *load.times, "--flows", str(load.flows)]
+    message += ["--size", str(MESSAGE_BYTES), "--depth", str(load.depth)]
+    realtime = {"realtime": load.realtime} if load.realtime else {}
+    with Team("harp-tcp") as team:
+        team.start(
+            receiver.host, [*sink, *(["--verify"] if load.verify else [])], cpu=-1, **realtime
+        )
         team.ready()
-        team.start(client, [tool, test, client.ifname, server.address, *shared], cpu=0)
-        report: dict[str, Any] = json.loads(team.finish()[1])
-    return report
+        team.start(sender.host, message, cpu=0, **realtime)
+        received, sent = team.finish(load.seconds + _FINISH_S)
+    report: dict[str, Any] = json.loads(sent)
+    return report, [json.loads(line) for line in received.splitlines()]
+
+
+# --------------------------------------------------------------------------------------------------
+# Plots, by matplotlib, without a display.
+#
+def figure(**options: Any) -> Any:
+    """Return a new figure; HarpError without matplotlib."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise HarpError("--plot needs matplotlib: pip install matplotlib", Exit.MISSING) from None
+    return Figure(layout="constrained", **options)
+
+
+def check_plot(file: Path | None) -> None:
+    """Raise HarpError before minutes of measuring if a plot cannot be written there."""
+    if file is None:
+        return
+    formats = figure().canvas.get_supported_filetypes()
+    if file.suffix.lstrip(".") not in formats:
+        raise HarpError(f"{file}: end the name in .png or .svg", Exit.USAGE)
+    with files.writing(file), tempfile.TemporaryFile(dir=file.parent):
+        pass
+
+
+def save_plot(made: Any, file: Path) -> None:
+    """Write the figure in the format that the file's name ends in."""
+    with files.writing(file):
+        made.savefig(file, dpi=90)

@@ -169,7 +169,8 @@ class Stream(Closing):
         wanted = range(len(host.nics)) if options.nics is None else options.nics
         command += ["--ifname", "=" + ",".join(host.nics[nic].ifname for nic in wanted)]
         command += ["--channels", str(options.channels), "--devices", str(options.devices)]
-        command += ["-b", str(options.message_bytes), "--datacheck", str(int(options.verified))]
+        command += ["--sizes", str(options.message_bytes)]
+        command += ["--datacheck", str(int(options.verified))]
         command += ["--tick", str(options.tick_ms), "--timeout", str(options.timeout_s)]
         command += ["--rest", str(options.rest_us)]
         env = self._environment(number)

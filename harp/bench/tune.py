@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from harp import _paths
-from harp.bench.runner import BenchOptions
+from harp.bench.runner import BenchOptions, sizes_argument, time_us
 from harp.closing import Closing
 from harp.config import profile
 from harp.errors import Exit, HarpError
@@ -55,7 +55,7 @@ MODE_WORDS = {
 _PROOF_TIMEOUT_S = 5.0
 _RUN_TIMEOUT_S = 60.0
 _BYTES_A_RUN = 48 * MIB
-_RUNS_MIN, _RUNS_MAX = 4, 2000
+_RUNS = (4, 2000)  # at least, at most
 
 Say = Callable[[str], None]
 
@@ -75,18 +75,9 @@ class Shape:
     factor: int = 1
 
     def sizes(self) -> str:
-        """harp-bench's --sizes: bytes, repetitions and warm-up of each."""
-        words = []
-        for size in self.message_bytes:
-            runs = min(max(_RUNS_MIN, _BYTES_A_RUN // (size * self.channels)), _RUNS_MAX)
-            words.append(f"{size * self.factor}:{runs}:{max(1, runs // 5)}")
-        return ",".join(words)
-
-    def time_us(self, row: Mapping[str, Any]) -> float:
-        """The time of one operation, from a row of harp-bench's report."""
-        if self.mode == "bw":
-            return float(row["window_us"]) / float(row["messages"])
-        return float(row["iteration"]["p50_us"])
+        """harp-bench's --sizes."""
+        sizes = [size * self.factor for size in self.message_bytes]
+        return sizes_argument(sizes, self.channels, _BYTES_A_RUN * self.factor, _RUNS)
 
 
 SHAPES = {
@@ -364,7 +355,7 @@ def measure(
                     words = path_in_use([str(entry["text"]) for entry in report["log"]])
                 for row in report["results"]:
                     size = int(row["size_bytes"]) // shape.factor
-                    measured[name][path][size].append(shape.time_us(row))
+                    measured[name][path][size].append(time_us(shape.mode, row))
     return measured, words
 
 

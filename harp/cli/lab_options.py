@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of benches and of the demo."""
+"""Options of benches and of the demo, and how a bench ends."""
 
 from collections.abc import Callable
 from typing import Any
 
 import click
 
+from harp import output as console
 from harp.cli.options import FilePath
+from harp.errors import Exit
 from harp.lab import MTU_MAX, MTU_MIN, LabOptions, memif
 
 type_mtu = click.IntRange(MTU_MIN, MTU_MAX)
@@ -78,3 +80,16 @@ def lab_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def lab_shape(given: dict[str, Any], hosts: int = 2) -> LabOptions:
     """Build LabOptions from those options and remove them from given."""
     return LabOptions(hosts, given.pop("mtu"), given.pop("offload") == "on", ipv6=given.pop("ipv6"))
+
+
+VERDICT = {True: "met", False: "MISSED"}  # of a goal
+
+
+def show(report: Any, output: str, print_table: Callable[[Any], None], *, is_good: bool) -> None:
+    """Print the report as JSON, or by print_table; exit code 1 when it is not good."""
+    if output == "json":
+        console.print_json(report)
+    else:
+        print_table(report)
+    if not is_good:
+        raise click.exceptions.Exit(Exit.FAILURE)

@@ -3,8 +3,11 @@
 
 Weights and gradients are one flat vector each, for the all-reduce; the layers are views of it.
 Training is deterministic: one seed gives the same batches and first weights everywhere.
+`python -m harp.demo.model EPOCHS SHARDS FILE` trains alone, in a process of its own, so that it
+computes with the same number of threads as a rank.
 """
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -145,3 +148,7 @@ def train_alone(epochs: int, shards: int) -> Floats:
                     whole += part
             model.step(whole[:-1])
     return model.weights
+
+
+if __name__ == "__main__":
+    np.save(sys.argv[3], train_alone(int(sys.argv[1]), int(sys.argv[2])))

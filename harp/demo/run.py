@@ -173,7 +173,7 @@ def _team() -> Team:
 def _alone(options: DemoOptions, folder: Path) -> Floats:
     """Return the weights of a single process that adds the gradients of the ranks' shards."""
     path = folder / "alone.npy"
-    command = [sys.executable, "-m", "harp.demo.alone", str(options.epochs), str(options.ranks)]
+    command = [sys.executable, "-m", "harp.demo.model", str(options.epochs), str(options.ranks)]
     environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [*command, str(path)], env=environment, capture_output=True, text=True, check=False

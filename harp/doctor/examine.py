@@ -5,14 +5,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from harp._host import DEVICE_DPDK
-from harp.doctor import checks_dpdk, checks_host, checks_nic, checks_port, stack
-from harp.doctor.finding import Finding, Severity, run
+from harp.doctor import checks_dpdk, checks_host, checks_nic, checks_port
+from harp.doctor.finding import HOST_NAMES, Finding, Severity, run
 from harp.doctor.view import Link, View, candidates
 from harp.errors import Exit, HarpError
 from harp.nicprep import pci
 
 # These modules register their checks on import.
-CHECK_MODULES = (checks_host, checks_nic, checks_port, checks_dpdk, stack)
+CHECK_MODULES = (checks_host, checks_nic, checks_port, checks_dpdk)
 PORT_PREFIX = "dpdk:"
 
 _VERDICTS = (
@@ -161,8 +161,8 @@ def _findings(view: View, link: Link, queue: int) -> tuple[list[Finding], list[F
 
 def _of_stack(view: View, ifname: str, queue: int) -> tuple[list[Finding], list[Finding]]:
     found = view.stack(ifname, queue)
-    of_host = [each for each in found if each.name in stack.HOST_NAMES]
-    return of_host, [each for each in found if each.name not in stack.HOST_NAMES]
+    of_host = [each for each in found if each.name in HOST_NAMES]
+    return of_host, [each for each in found if each.name not in HOST_NAMES]
 
 
 def _with_lease(finding: Finding) -> Finding:

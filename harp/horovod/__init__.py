@@ -21,8 +21,7 @@ import torch
 import torch.distributed as dist
 
 from harp.collectives.environment import Job
-from harp.horovod.compression import Compression, Compressor
-from harp.horovod.optimizer import DistributedOptimizer
+from harp.horovod.optimizer import Compression, Compressor, DistributedOptimizer
 
 __all__ = [
     "Average",
@@ -79,9 +78,7 @@ Average, Sum, Min, Max, Product = (
 )
 
 # Names of Horovod's that are not here, and what to do without them.
-_ABSENT = dict.fromkeys(
-    ("Adasum", "global_process_set", "ProcessSet", "add_process_set", "remove_process_set"), ""
-) | {
+_ABSENT = {
     "Adasum": "use Average, and scale the learning rate with hvd.size()",
     "SyncBatchNorm": "use torch.nn.SyncBatchNorm, or batch statistics of each rank",
     "alltoall": "use torch.distributed.all_to_all_single",

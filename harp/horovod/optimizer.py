@@ -15,8 +15,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from harp.horovod.compression import Compression, Compressor
-
 # Horovod's variable. Smaller buckets than its default, so that the first ones leave early.
 FUSION, FUSION_BYTES = "HOROVOD_FUSION_THRESHOLD", 16 << 20
 
@@ -27,6 +25,41 @@ def _fusion_bytes() -> int:
         return int(text) if text else FUSION_BYTES
     except ValueError:
         raise ValueError(f"{FUSION}={text} is no number of bytes") from None
+
+
+class Compressor:
+    """Two functions: compress() returns what travels and what decompress() needs."""
+
+    @staticmethod
+    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        """As it is."""
+        return tensor, None
+
+    @staticmethod
+    def decompress(tensor: torch.Tensor, context: Any) -> torch.Tensor:
+        """As it came."""
+        return tensor
+
+
+class Float16Compressor(Compressor):
+    """Sends and adds as float16. The wire format of harp.torch.Options adds as float32."""
+
+    @staticmethod
+    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        """Rounds floating-point tensors."""
+        return (tensor.half() if tensor.is_floating_point() else tensor), tensor.dtype
+
+    @staticmethod
+    def decompress(tensor: torch.Tensor, context: Any) -> torch.Tensor:
+        """In the type that it had."""
+        return tensor.to(context)
+
+
+class Compression:
+    """The compressors."""
+
+    none = Compressor
+    fp16 = Float16Compressor
 
 
 class _Bucket:

@@ -36,7 +36,7 @@ from harp.lab.netns import (
     remove_namespace,
     wait_for_carrier,
 )
-from harp.lab.spread import Spreader
+from harp.lab.piped import Spreader
 from harp.output import err
 
 HOSTS_MAX = 8
@@ -75,7 +75,7 @@ class LabOptions:
     # A bridge even between two hosts, to drop and to shape packets.
     switch: bool = False
     ipv6: bool = False  # IPv6 addresses only, instead of IPv4 ones
-    # The rule by which each NIC chooses queues (harp.lab.spread). Needs a switch. None leaves it to
+    # The rule by which each NIC chooses queues (harp.lab.piped). Needs a switch. None leaves it to
     # veth, where a generic XDP program gets the packets of transmit queue n on receive queue n - 1
     # (and of 0 on 0). That is useless with more than one queue.
     rss: str | None = None

@@ -1,13 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program controlled by a pipe: a line to it, a line back; it ends with its stdin."""
+"""Programs controlled by a pipe: a line to one, a line back; it ends with its stdin.
+
+Two of them are BPF programs at the ports of the test hosts' switch: Spreader and Dropper.
+"""
 
 import contextlib
+import json
 import subprocess
-from typing import Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from harp import _paths
 from harp.closing import Closing
 from harp.errors import HarpError
 from harp.waiting import readable
+
+if TYPE_CHECKING:
+    from harp.lab import Lab
+    from harp.lab.netns import Namespace
+
+_PPM = 1_000_000
 
 _ANSWER_S = 20.0
 
@@ -97,3 +110,69 @@ class PipedTool(Piped):
         line: Any = self.line()
         if line != wanted:
             raise HarpError(f"{self.name} said {line!r} instead of {wanted!r}")
+
+
+class Spreader:
+    """Chooses the receive queue of each host's NIC, at the switch's ports, with harp-rss.
+
+    A rule is HARP_RSS's `toeplitz:KEY[:TABLE]`, which HARP can compute too; `hash:NUMBER`, which it
+    cannot; `zero`, everything to queue 0; or `keep`, the kernel's choice.
+    """
+
+    def __init__(self, switch: "Namespace", ports: Sequence[str], queues: int) -> None:
+        command: list[str | Path] = [_paths.find("harp-rss"), *ports]
+        self._tool = PipedTool("harp-rss", switch.popen(command, stdin=subprocess.PIPE))
+        self._ports, self._queues = tuple(ports), queues
+
+    def rule(self, host: int, rule: str) -> None:
+        """Set the rule for what the host receives. HarpError: no such rule."""
+        if not rule or rule.split() != [rule]:
+            raise HarpError(f"{rule!r} is no rule of receive side scaling")
+        self._tool.tell(f"rss {self._ports[host]} {self._queues} {rule}")
+
+    def counts(self, host: int) -> list[int]:
+        """Return the packets for each queue of the host, except those under `keep`."""
+        counts: dict[str, list[int]] = json.loads(self._tool.ask("counts"))
+        return counts[self._ports[host]][: self._queues]
+
+    def close(self) -> None:
+        """Detach the program. May be called twice."""
+        self._tool.close()
+
+
+class Dropper(Closing):
+    """Drops TCP packets that enter the switch, with harp-drop, until the end of the block.
+
+    Packets of host i enter through port i, so a drop there loses what host i sends. AF_XDP's
+    packets bypass the qdisc and the tc egress hook of their own device, so only the switch can drop
+    them like the kernel's. Offloads must be off, or the switch sees packets of many segments.
+    """
+
+    def __init__(self, lab: "Lab") -> None:
+        if lab.switch is None:
+            raise HarpError("a path with loss needs a switch: LabOptions(switch=True)")
+        self._switch = lab.switch
+        command: list[str | Path] = [_paths.find("harp-drop"), *self._switch.ports]
+        process = self._switch.popen(command, stdin=subprocess.PIPE)
+        self._tool = PipedTool("harp-drop", process)
+
+    def close(self) -> None:
+        """Detach the program. May be called twice."""
+        self._tool.close()
+
+    def lose(self, host: int, share: float, seed: int = 1) -> None:
+        """Drop this share of the host's packets from now on; a seed repeats the same drops."""
+        port = self._switch.ports[host]
+        self._tool.tell(f"loss {port} {round(share * _PPM)} {seed}")
+
+    def lose_both_ways(self, share: float, seed: int = 1) -> None:
+        """Drop packets of each host with a different seed, so that data and its ACKs are lost
+        independently.
+        """
+        for host in range(len(self._switch.ports)):
+            self.lose(host, share, seed + host)
+
+    def counts(self, host: int) -> dict[str, int]:
+        """Return the numbers of packets that the host sent, and that were dropped."""
+        found: dict[str, dict[str, int]] = json.loads(self._tool.ask("counts"))
+        return found[self._switch.ports[host]]

@@ -19,6 +19,8 @@
 
 #include "abi/lifetime.h"
 #include "abi/nccl_abi.h"
+#include "comm/comm.h"
+#include "comm/memory.h"
 #include "context/plugin.h"
 #include "device/device.h"
 #include "process/log.h"
@@ -122,9 +124,10 @@ static enum nccl_result abi_init_v11(void **out, uint64_t comm_id, struct nccl_c
 	struct plugin_ctx *ctx = NULL;
 	int rc;
 
+	(void)comm_id;
 	abi_set_profiler(profiler);
 	*out = NULL;
-	rc = lifetime_open(&ctx, comm_id, traffic_class, logger);
+	rc = lifetime_open(&ctx, traffic_class, logger);
 	if (!rc)
 		*out = ctx;
 	return abi_result(rc);
@@ -135,23 +138,6 @@ static enum nccl_result abi_finalize_v11(void *ctx)
 	/* NULL after a failed init: NCCL 2.28 to 2.29.2. */
 	if (ctx && !lifetime_in_child())
 		lifetime_close(ctx);
-	return NCCL_SUCCESS;
-}
-
-static enum nccl_result abi_set_net_attr_v11(void *ctx, struct nccl_net_attr *attr)
-{
-	struct plugin_net_attr hints;
-
-	if (!ctx || !attr || lifetime_in_child())
-		return NCCL_SUCCESS;
-	hints = (struct plugin_net_attr){
-		.operations = attr->op,
-		.algorithms = attr->algo,
-		.protocols = attr->proto,
-		.send_peers = attr->send.max_concurrent_peers,
-		.receive_peers = attr->recv.max_concurrent_peers,
-	};
-	plugin_set_net_attr(ctx, &hints);
 	return NCCL_SUCCESS;
 }
 
@@ -359,7 +345,7 @@ static enum nccl_result abi_reg_mr_v8(void *comm, void *data, size_t size, int t
 				  type);
 	if (ABI_IS_NEGATIVE(size))
 		return ABI_MISUSE(-EINVAL, "regMr: size %zd is negative", (ssize_t)size);
-	return abi_result(plugin_reg_mr(comm, data, size, mhandle));
+	return abi_result(plugin_memory_add(comm, data, size, mhandle));
 }
 
 static enum nccl_result abi_reg_mr_v6(void *comm, void *data, int size, int type, void **mhandle)
@@ -374,7 +360,7 @@ static enum nccl_result abi_dereg_mr_v6(void *comm, void *mhandle)
 	(void)comm;
 	if (!mhandle || lifetime_in_child())
 		return NCCL_SUCCESS;
-	rc = plugin_dereg_mr(mhandle);
+	rc = plugin_memory_remove(mhandle);
 	if (rc == -ENOENT)
 		return ABI_MISUSE(-EINVAL, "deregMr: no memory is registered as %p, or no more",
 				  mhandle);
@@ -383,20 +369,31 @@ static enum nccl_result abi_dereg_mr_v6(void *comm, void *mhandle)
 
 /* ---- data ------------------------------------------------------------------------------------ */
 
-static enum nccl_result abi_isend_v9(void *send_comm, void *data, size_t size, int tag,
-				     void *mhandle, void **request)
+static enum nccl_result abi_post(const char *call, enum comm_side side, struct comm *comm,
+				 void *data, size_t size, int tag, void *mhandle, void **request)
 {
 	*request = NULL;
 	if (lifetime_in_child())
 		return NCCL_INVALID_USAGE;
-	if (!send_comm)
-		return ABI_MISUSE(-EBADF, "isend: no comm");
+	if (!comm)
+		return ABI_MISUSE(-EBADF, "%s: no comm", call);
+	if (comm->side != side)
+		return ABI_MISUSE(-EINVAL, "%s: the comm has the other direction", call);
 	if (ABI_IS_NEGATIVE(size))
-		return ABI_MISUSE(-EINVAL, "isend: size %zd is negative", (ssize_t)size);
+		return ABI_MISUSE(-EINVAL, "%s: size %zd is negative", call, (ssize_t)size);
 	if (!data && size > 0)
-		return ABI_MISUSE(-EFAULT, "isend: %zu bytes at no address", size);
-	return abi_result(
-		plugin_isend(send_comm, data, size, tag, mhandle, (struct request **)request));
+		return ABI_MISUSE(-EFAULT, "%s: %zu bytes at no address", call, size);
+	/* A longer receive is not an error, as the message may be shorter. */
+	if (side == COMM_SEND && size > RECORD_TOTAL_MAX)
+		return ABI_MISUSE(-EINVAL, "%s: %zu bytes; a message has at most %llu", call, size,
+				  RECORD_TOTAL_MAX);
+	return abi_result(comm_post(comm, data, size, tag, mhandle, (struct request **)request));
+}
+
+static enum nccl_result abi_isend_v9(void *send_comm, void *data, size_t size, int tag,
+				     void *mhandle, void **request)
+{
+	return abi_post("isend", COMM_SEND, send_comm, data, size, tag, mhandle, request);
 }
 
 static enum nccl_result abi_isend_v6(void *send_comm, void *data, int size, int tag, void *mhandle,
@@ -419,18 +416,10 @@ static enum nccl_result abi_irecv_v9(void *recv_comm, int n, void **data, size_t
 				     void **mhandles, void **request)
 {
 	*request = NULL;
-	if (lifetime_in_child())
-		return NCCL_INVALID_USAGE;
-	if (!recv_comm)
-		return ABI_MISUSE(-EBADF, "irecv: no comm");
 	if (n != 1)
 		return ABI_MISUSE(-EINVAL, "irecv: %d buffers at once, maxRecvs is 1", n);
-	if (ABI_IS_NEGATIVE(sizes[0]))
-		return ABI_MISUSE(-EINVAL, "irecv: size %zd is negative", (ssize_t)sizes[0]);
-	if (!data[0] && sizes[0] > 0)
-		return ABI_MISUSE(-EFAULT, "irecv: %zu bytes at no address", sizes[0]);
-	return abi_result(plugin_irecv(recv_comm, data[0], sizes[0], tags ? tags[0] : 0,
-				       mhandles ? mhandles[0] : NULL, (struct request **)request));
+	return abi_post("irecv", COMM_RECV, recv_comm, data[0], sizes[0], tags ? tags[0] : 0,
+			mhandles ? mhandles[0] : NULL, request);
 }
 
 static enum nccl_result abi_irecv_v6(void *recv_comm, int n, void **data, int *sizes, int *tags,
@@ -475,7 +464,7 @@ static enum nccl_result abi_test_v6(void *request, int *done, int *sizes)
 		return NCCL_INVALID_USAGE;
 	if (!request || request == NCCL_REQUEST_OPTIONAL)
 		return ABI_MISUSE(-EBADF, "test: %p is no request", request);
-	rc = plugin_test(request, done, &size);
+	rc = comm_test(request, done, &size);
 	if (rc || *done)
 		abi_event_stop(request, rc);
 	if (rc) {
@@ -491,13 +480,13 @@ static enum nccl_result abi_test_v6(void *request, int *done, int *sizes)
 /* ---- tables --------------------------------------------------------------------------------- */
 
 /* These stay NULL: regMrDmaBuf and getDeviceMr (host memory only), irecvConsumed (requests end at
- * test), makeVDevice (no devices to merge). */
+ * test), makeVDevice (no devices to merge), setNetAttr (docs/nccl.md says why). */
 #define ABI_MORE_v6
 #define ABI_MORE_v7
 #define ABI_MORE_v8
 #define ABI_MORE_v9
 #define ABI_MORE_v10
-#define ABI_MORE_v11 .finalize = abi_finalize_v11, .set_net_attr = abi_set_net_attr_v11
+#define ABI_MORE_v11 .finalize = abi_finalize_v11
 #define ABI_MORE_v12 ABI_MORE_v11
 
 #define TABLE(version, init_form, props_form, listen_form, connect_form, accept_form, reg_form,    \

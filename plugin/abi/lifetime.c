@@ -26,12 +26,13 @@
 
 #include "process/log.h"
 
-/* ---- the log: every word this library says goes through NCCL's logger, and none without it --- */
+/* ---- the log: every line goes through NCCL's logger ------------------------------------------ */
 
 #define LOG_LINE_BYTES 1024
 
 static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
-static unsigned log_users; /* under log_lock */
+/* Contexts that are open or being opened, including the implicit one. Writer: under log_lock. */
+static atomic_uint lifetime_contexts;
 /* Writer: under log_lock. Reader: any thread. The function belongs to NCCL and outlives the
  * plugin. */
 static _Atomic(nccl_logger) log_logger;
@@ -40,7 +41,7 @@ static _Atomic(nccl_logger) log_logger;
 static void log_open(nccl_logger logger)
 {
 	pthread_mutex_lock(&log_lock);
-	log_users++;
+	lifetime_contexts++;
 	if (logger)
 		atomic_store(&log_logger, logger);
 	pthread_mutex_unlock(&log_lock);
@@ -49,7 +50,7 @@ static void log_open(nccl_logger logger)
 static void log_close(void)
 {
 	pthread_mutex_lock(&log_lock);
-	if (log_users > 0 && --log_users == 0)
+	if (--lifetime_contexts == 0)
 		atomic_store(&log_logger, (nccl_logger)NULL);
 	pthread_mutex_unlock(&log_lock);
 }
@@ -75,9 +76,8 @@ void plugin_log(enum plugin_log_level level, const char *func, int line, const c
 
 /* ---- fork and exit -------------------------------------------------------------------------- */
 
-static atomic_uint lifetime_contexts; /* open, including the implicit one */
-static atomic_uint lifetime_comms;    /* open comms and listeners */
-static atomic_bool lifetime_forked;   /* Writer: a forked child, while it has one thread */
+static atomic_uint lifetime_comms;  /* open comms and listeners */
+static atomic_bool lifetime_forked; /* Writer: a forked child, while it has one thread */
 
 static pthread_mutex_t lifetime_implicit_lock = PTHREAD_MUTEX_INITIALIZER;
 /* Writer: under lifetime_implicit_lock. Reader: any shim of v6 to v10. */
@@ -120,7 +120,7 @@ bool lifetime_in_child(void)
 
 /* ---- contexts -------------------------------------------------------------------------------- */
 
-int lifetime_open(struct plugin_ctx **out, uint64_t comm_id, int traffic_class, nccl_logger logger)
+int lifetime_open(struct plugin_ctx **out, int traffic_class, nccl_logger logger)
 {
 	int rc = -EPROTONOSUPPORT;
 
@@ -130,19 +130,16 @@ int lifetime_open(struct plugin_ctx **out, uint64_t comm_id, int traffic_class, 
 		     "start it by exec (Python: the \"spawn\" start method), or fork before NCCL "
 		     "is initialised");
 	} else {
-		rc = plugin_init(out, comm_id, traffic_class);
+		rc = plugin_init(out, traffic_class);
 	}
 	if (rc)
 		log_close();
-	else
-		atomic_fetch_add(&lifetime_contexts, 1);
 	return rc;
 }
 
 void lifetime_close(struct plugin_ctx *ctx)
 {
 	plugin_finalize(ctx);
-	atomic_fetch_sub(&lifetime_contexts, 1);
 	log_close();
 }
 
@@ -164,12 +161,12 @@ int lifetime_implicit_open(nccl_logger logger)
 	int rc = 0;
 
 	if (lifetime_in_child())
-		return lifetime_open(&ctx, 0, NCCL_TRAFFIC_CLASS_UNSET, logger);
+		return lifetime_open(&ctx, NCCL_TRAFFIC_CLASS_UNSET, logger);
 	pthread_mutex_lock(&lifetime_implicit_lock);
 	if (lifetime_unloaded) {
 		rc = -ESHUTDOWN;
 	} else if (!atomic_load(&lifetime_implicit_ctx)) {
-		rc = lifetime_open(&ctx, 0, NCCL_TRAFFIC_CLASS_UNSET, logger);
+		rc = lifetime_open(&ctx, NCCL_TRAFFIC_CLASS_UNSET, logger);
 		if (!rc) {
 			if (!lifetime_implicit_owner)
 				lifetime_at_exit(lifetime_note_exit, NULL, lifetime_library);

@@ -8,7 +8,7 @@
 
 /* Opens a context that NCCL passes to each call and ends. Results of plugin_init();
  * -EPROTONOSUPPORT in a forked child. */
-int lifetime_open(struct plugin_ctx **out, uint64_t comm_id, int traffic_class, nccl_logger logger);
+int lifetime_open(struct plugin_ctx **out, int traffic_class, nccl_logger logger);
 void lifetime_close(struct plugin_ctx *ctx);
 
 /* The implicit context of older versions: the first call opens it, later ones return it. */

@@ -45,7 +45,7 @@ struct acceptor {
 /* By device. Writer: under ctx_lock, or the last finalize; release. Reader: any thread, acquire */
 static _Atomic(struct acceptor *) acceptors[PLUGIN_DEVICES_MAX];
 
-struct acceptor *acceptor_of(int dev)
+static struct acceptor *acceptor_of(int dev)
 {
 	return atomic_load_explicit(&acceptors[dev], memory_order_acquire);
 }
@@ -56,11 +56,6 @@ static struct engine_set *acceptor_engines(const struct acceptor *acceptor)
 }
 
 /* ---- listeners ------------------------------------------------------------------------------ */
-
-int acceptor_dev(const struct acceptor *acceptor)
-{
-	return acceptor->dev;
-}
 
 static void acceptor_admit_run(struct work *work, uint64_t now_ns)
 {
@@ -76,8 +71,10 @@ static void acceptor_admit_run(struct work *work, uint64_t now_ns)
 		     lane_error_text(rc), lane_error_remedy(rc, ""));
 }
 
-void acceptor_admit(struct acceptor *acceptor, bool admits)
+void acceptor_admit(int dev, bool admits)
 {
+	struct acceptor *acceptor = acceptor_of(dev);
+
 	atomic_store(&acceptor->held, !admits);
 	control_post(&acceptor->admit_work);
 }
@@ -115,7 +112,7 @@ static int acceptor_open_kernel(struct acceptor *acceptor)
 	return rc;
 }
 
-int acceptor_open(int dev)
+static int acceptor_new(int dev)
 {
 	struct acceptor *acceptor = calloc(1, sizeof(*acceptor));
 	int rc = 0;
@@ -128,7 +125,7 @@ int acceptor_open(int dev)
 	acceptor->v4.fd = acceptor->v6.fd = -1;
 	acceptor->admit_work.run = acceptor_admit_run;
 	acceptor->close_work.run = acceptor_close_run;
-	pending_set_init(&acceptor->kernel_pending, acceptor, NULL);
+	pending_set_init(&acceptor->kernel_pending, dev, NULL);
 	/* The addresses of a NIC in another network namespace cannot be bound. */
 	if (!plugin_path_is_harp(plugin_config()->path) && !plugin_device(dev)->netns)
 		rc = acceptor_open_kernel(acceptor);
@@ -142,18 +139,20 @@ int acceptor_open(int dev)
 	return 0;
 }
 
-int acceptor_open_harp(struct acceptor *acceptor, struct engine_set *engines)
+int acceptor_open(int dev, struct engine_set *engines)
 {
-	int rc = 0;
+	int rc = acceptor_of(dev) ? 0 : acceptor_new(dev);
+	struct acceptor *acceptor = acceptor_of(dev);
 
+	if (rc || !engines)
+		return rc;
 	for (unsigned i = acceptor->listener_count; !rc && i < engine_set_count(engines); i++) {
-		rc = stack_listener_open(&acceptor->listeners[i], acceptor,
-					 engine_set_at(engines, i));
+		rc = stack_listener_open(&acceptor->listeners[i], dev, engine_set_at(engines, i));
 		acceptor->listener_count += !rc;
 	}
 	if (rc)
 		WARN("%s: HARP cannot listen: %s; are its ports (61000-65535) in use?",
-		     plugin_device(acceptor->dev)->ifname, lane_error_text(rc));
+		     plugin_device(dev)->ifname, lane_error_text(rc));
 	else
 		atomic_store_explicit(&acceptor->engines, engines, memory_order_release);
 	return rc;
@@ -196,8 +195,8 @@ static void acceptor_more_ports(const struct acceptor *acceptor,
 
 void acceptor_endpoints(const struct listen_comm *listen, struct handle *handle)
 {
-	const struct acceptor *acceptor = listen->acceptor;
-	const struct device *device = plugin_device(acceptor->dev);
+	const struct acceptor *acceptor = acceptor_of(listen->dev);
+	const struct device *device = plugin_device(listen->dev);
 
 	handle->has_v4 = device->has_v4;
 	handle->has_v6 = device->has_v6;
@@ -255,10 +254,10 @@ static void acceptor_entries(const struct acceptor *acceptor, uint8_t nic, struc
 			       rails);
 }
 
-size_t acceptor_rails(const struct acceptor *acceptor, uint8_t out[RAILS_BYTES_MAX])
+size_t acceptor_rails(int dev, uint8_t out[RAILS_BYTES_MAX])
 {
 	int devs[RAIL_PAIRS_MAX];
-	unsigned count = rails_devices(acceptor->dev, devs);
+	unsigned count = rails_devices(dev, devs);
 	struct rails rails = { 0 };
 	uint8_t nic = 0;
 
@@ -273,12 +272,11 @@ size_t acceptor_rails(const struct acceptor *acceptor, uint8_t out[RAILS_BYTES_M
 
 /* ---- listen comms --------------------------------------------------------------------------- */
 
-void acceptor_add(struct acceptor *acceptor, struct listen_comm *listen)
+void acceptor_add(struct listen_comm *listen)
 {
+	const struct acceptor *acceptor = acceptor_of(listen->dev);
 	struct engine_set *engines = acceptor_engines(acceptor);
 
-	listen->acceptor = acceptor;
-	listen->dev = acceptor->dev;
 	if (engines) {
 		struct engine *engine = engine_set_choose(engines);
 

@@ -217,26 +217,19 @@ const struct attempt_ops attempt_ops = {
 
 /* ---- the control thread's ------------------------------------------------------------------- */
 
-static void attempt_start_run(struct work *work, uint64_t now_ns)
+/* Poller. */
+static void attempt_run(struct work *work, uint64_t now_ns)
 {
-	struct attempt *a = container_of(work, struct attempt, start_work);
+	struct attempt *a = container_of(work, struct attempt, work);
+	bool starts = !a->started;
 
-	a->ops->start(a, now_ns);
-}
-
-static void attempt_advance_run(struct work *work, uint64_t now_ns)
-{
-	struct attempt *a = container_of(work, struct attempt, advance_work);
-
-	a->ops->advance(a, now_ns);
-}
-
-static void attempt_stop_run(struct work *work, uint64_t now_ns)
-{
-	struct attempt *a = container_of(work, struct attempt, stop_work);
-
-	(void)now_ns;
-	a->ops->stop(a);
+	a->started = true;
+	if (a->stopping)
+		a->ops->stop(a);
+	else if (starts)
+		a->ops->start(a, now_ns);
+	else
+		a->ops->advance(a, now_ns);
 }
 
 static void attempt_ready(struct control_source *source, uint64_t now_ns)
@@ -258,9 +251,9 @@ static void attempt_look(struct control_timer *timer, uint64_t now_ns)
 		return;
 	control_timer_set(timer, now_ns + (a->candidate.harp ? LOOK_HARP_NS : LOOK_KERNEL_NS));
 	if (a->candidate.harp)
-		poller_post(a->poller, &a->advance_work);
+		poller_post(a->poller, &a->work);
 	else
-		a->ops->advance(a, now_ns);
+		attempt_run(&a->work, now_ns);
 }
 
 struct attempt *attempt_new(const struct attempt_ops *ops)
@@ -270,9 +263,7 @@ struct attempt *attempt_new(const struct attempt_ops *ops)
 	if (!a)
 		return NULL;
 	a->ops = ops;
-	a->start_work.run = attempt_start_run;
-	a->advance_work.run = attempt_advance_run;
-	a->stop_work.run = attempt_stop_run;
+	a->work.run = attempt_run;
 	a->source.ready = attempt_ready;
 	a->timer.run = attempt_look;
 	atomic_init(&a->result, ATTEMPT_RUNNING);
@@ -285,10 +276,10 @@ void attempt_begin(struct attempt *a, uint64_t now_ns)
 
 	a->poller = a->candidate.harp ? engine_poller(a->candidate.engine) : control_poller();
 	if (a->candidate.harp) {
-		poller_post(a->poller, &a->start_work);
+		poller_post(a->poller, &a->work);
 	} else {
 		a->waits_for_open = true;
-		a->ops->start(a, now_ns);
+		attempt_run(&a->work, now_ns);
 		/* Without epoll the attempt fails. */
 		if (a->lane &&
 		    control_watch(&a->source, lane_kernel_fd(a->lane), EPOLLIN | EPOLLOUT))
@@ -307,11 +298,12 @@ void attempt_free(struct attempt *a)
 	if (!a)
 		return;
 	control_timer_set(&a->timer, UINT64_MAX);
+	a->stopping = true;
 	if (a->poller && a->candidate.harp) {
-		poller_call(a->poller, &a->stop_work);
+		poller_call(a->poller, &a->work);
 	} else if (a->poller) {
 		control_unwatch(&a->source);
-		a->ops->stop(a);
+		attempt_run(&a->work, 0);
 	}
 	explicit_bzero(a->key, sizeof(a->key));
 	explicit_bzero(a->preamble.key, sizeof(a->preamble.key));

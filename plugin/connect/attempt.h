@@ -65,7 +65,8 @@ struct attempt {
 	struct control_source source; /* of a kernel lane */
 	bool waits_for_open;          /* watches EPOLLOUT, too */
 	struct control_timer timer;
-	struct work start_work, advance_work, stop_work;
+	struct work work; /* starts, advances or stops a HARP lane */
+	bool started, stopping;
 };
 
 /* Control thread, no poller held. NULL: out of memory. */

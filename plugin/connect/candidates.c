@@ -13,106 +13,72 @@
 #include "process/config.h"
 #include "device/device.h"
 
-/* source: the source address of a HARP lane; NULL: a kernel lane. */
-static struct candidate *candidates_add(struct candidates *c, const struct device *device,
-					const struct harp_addr *source,
-					const struct harp_addr *addr, uint16_t port)
+/* Adds a HARP lane from that instance to that port, unless it is listed from `first` on. */
+static void candidates_add_way(struct candidates *c, unsigned first, const struct candidate *base,
+			       struct engine *engine, struct handle_port to)
 {
 	struct candidate *candidate = &c->list[c->count];
 
-	if (!port || c->count == CANDIDATES_MAX)
-		return NULL;
-	memset(candidate, 0, sizeof(*candidate));
-	candidate->remote.addr = *addr;
-	candidate->remote.port = port;
-	/* The scope id belongs to this host. */
-	candidate->remote.scope_id = device_scope_id(device, addr);
-	candidate->harp = source != NULL;
-	if (source) {
-		candidate->local.addr = *source;
-		candidate->local.scope_id = device_scope_id(device, source);
-	}
-	c->count++;
-	return candidate;
-}
-
-/* The ends of a HARP lane: an own instance and a port of the peer. */
-struct way {
-	struct engine *engine;
-	struct handle_port port;
-};
-
-static void way_add(struct way *ways, unsigned *count, struct engine *engine,
-		    const struct handle_port *port)
-{
-	for (unsigned i = 0; i < *count; i++)
-		if (ways[i].engine == engine && ways[i].port.port == port->port)
+	if (!to.port || c->count - first == CANDIDATE_WAYS_MAX)
+		return;
+	for (unsigned i = first; i < c->count; i++)
+		if (c->list[i].engine == engine && c->list[i].remote.port == to.port)
 			return;
-	if (*count < CANDIDATE_WAYS_MAX)
-		ways[(*count)++] = (struct way){ engine, *port };
+	*candidate = *base;
+	candidate->engine = engine;
+	candidate->remote.port = to.port;
+	candidate->peer_queue = to.queue;
+	c->count++;
 }
 
 /*
+ * HARP lanes to the peer's stack, or to its kernel if it has none. own: our address of the family.
+ *
  * Pairs of own instances and the peer's ports, best first: the pair chosen for this comm; each
  * other port of the peer from the instance with the same queue number, because many NICs with an
  * unknown hash keep the queue; the other instances to the chosen port.
  */
-static unsigned candidates_ways(const struct candidates *c, const struct engine_set *engines,
-				const struct handle *h, uint16_t kernel_port,
-				struct way ways[CANDIDATE_WAYS_MAX])
-{
-	const struct handle_port chosen = { h->harp_port ? h->harp_port : kernel_port,
-					    h->harp_queue };
-	unsigned count = 0, engine_count = engine_set_count(engines);
-
-	way_add(ways, &count, c->engine, &chosen);
-	for (unsigned i = 0; h->harp_port && i < HANDLE_PORTS_MAX && h->ports[i].port; i++) {
-		struct engine *from = c->engine;
-
-		for (unsigned e = 0; e < engine_count; e++) {
-			struct placement_end end;
-
-			engine_placement(engine_set_at(engines, e), &end);
-			if (end.queue == h->ports[i].queue)
-				from = engine_set_at(engines, e);
-		}
-		way_add(ways, &count, from, &h->ports[i]);
-	}
-	for (unsigned e = 0; e < engine_count; e++)
-		way_add(ways, &count, engine_set_at(engines, e), &chosen);
-	return count;
-}
-
-/* HARP lanes to the peer's stack, or to its kernel if it has none. own: our address of the
- * family. */
 static void candidates_add_harp(struct candidates *c, const struct device *device,
 				const struct engine_set *engines, const struct handle *h,
 				const struct harp_addr *own, const struct harp_addr *addr,
 				uint16_t kernel_port)
 {
-	struct way ways[CANDIDATE_WAYS_MAX];
+	const struct handle_port chosen = { h->harp_port ? h->harp_port : kernel_port,
+					    h->harp_queue };
+	struct candidate base = {
+		.harp = true,
+		.remote = { .addr = *addr, .scope_id = device_scope_id(device, addr) },
+		.peer_placement = h->harp_placement,
+		.peer_queues = h->harp_queues,
+		.harp_port = h->harp_port != 0,
+	};
+	unsigned first = c->count, engine_count = engine_set_count(engines);
 	static const struct harp_addr zero;
-	struct candidate *candidate;
 	struct placement_end end;
-	struct harp_addr source;
 
-	if (!engine_reaches(c->engine, addr, &source, c->why_kernel, sizeof(c->why_kernel)))
+	if (!engine_reaches(c->engine, addr, &base.local.addr, c->why_kernel,
+			    sizeof(c->why_kernel)))
 		return;
 	/* The queue of packets back is computed from their destination address. */
 	engine_placement(c->engine, &end);
-	if (!memcmp(&source, &zero, sizeof(zero)) && end.kind == PLACEMENT_TOEPLITZ)
-		source = *own;
-	c->ways = candidates_ways(c, engines, h, kernel_port, ways);
-	for (unsigned i = 0; i < c->ways; i++) {
-		candidate = candidates_add(c, device, &source, addr, ways[i].port.port);
-		if (!candidate)
-			continue;
-		candidate->engine = ways[i].engine;
-		candidate->peer_placement = h->harp_placement;
-		candidate->peer_queues = h->harp_queues;
-		candidate->peer_queue = ways[i].port.queue;
-		candidate->harp_port = h->harp_port != 0;
+	if (!memcmp(&base.local.addr, &zero, sizeof(zero)) && end.kind == PLACEMENT_TOEPLITZ)
+		base.local.addr = *own;
+	base.local.scope_id = device_scope_id(device, &base.local.addr);
+	candidates_add_way(c, first, &base, c->engine, chosen);
+	for (unsigned i = 0; h->harp_port && i < HANDLE_PORTS_MAX && h->ports[i].port; i++) {
+		struct engine *from = c->engine;
+
+		for (unsigned e = 0; e < engine_count; e++) {
+			engine_placement(engine_set_at(engines, e), &end);
+			if (end.queue == h->ports[i].queue)
+				from = engine_set_at(engines, e);
+		}
+		candidates_add_way(c, first, &base, from, h->ports[i]);
 	}
+	for (unsigned e = 0; e < engine_count; e++)
+		candidates_add_way(c, first, &base, engine_set_at(engines, e), chosen);
+	if (c->count > first)
+		c->ways = c->count - first;
 }
 
 static bool candidates_on_this_host(struct candidates *c, const struct device *device,
@@ -145,6 +111,17 @@ static void candidates_find_harp(struct candidates *c, const struct device *devi
 		c->why_kernel[0] = '\0';
 }
 
+static void candidates_add_kernel(struct candidates *c, const struct device *device,
+				  const struct harp_addr *addr, uint16_t port)
+{
+	if (port)
+		c->list[c->count++] = (struct candidate){
+			.remote = { .addr = *addr,
+				    .port = port,
+				    .scope_id = device_scope_id(device, addr) },
+		};
+}
+
 /* Kernel lanes to the peer's kernel, or to its stack if it offers nothing else and a NIC is
  * between. */
 static void candidates_find_kernel(struct candidates *c, const struct device *device,
@@ -153,11 +130,11 @@ static void candidates_find_kernel(struct candidates *c, const struct device *de
 	if (c->same_host && !h->kernel_port_v4 && !h->kernel_port_v6)
 		return;
 	if (h->has_v4 && device->has_v4)
-		(void)candidates_add(c, device, NULL, &h->v4,
-				     h->kernel_port_v4 ? h->kernel_port_v4 : h->harp_port);
+		candidates_add_kernel(c, device, &h->v4,
+				      h->kernel_port_v4 ? h->kernel_port_v4 : h->harp_port);
 	if (h->has_v6 && device->has_v6)
-		(void)candidates_add(c, device, NULL, &h->v6,
-				     h->kernel_port_v6 ? h->kernel_port_v6 : h->harp_port);
+		candidates_add_kernel(c, device, &h->v6,
+				      h->kernel_port_v6 ? h->kernel_port_v6 : h->harp_port);
 }
 
 void candidates_list(struct candidates *out, int dev, struct engine_set *engines,

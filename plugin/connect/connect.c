@@ -9,6 +9,7 @@
 #include <sys/random.h>
 
 #include "base/util.h"
+#include "connect/handshake.h"
 #include "connect/peers.h"
 #include "device/device.h"
 #include "device/path_policy.h"
@@ -156,21 +157,13 @@ static void connect_attempt_failed(struct connector *c, const struct attempt *at
 static int connect_proved(struct attempt *attempt)
 {
 	struct connector *c = attempt->owner;
-	const struct preamble *p = &attempt->preamble;
-	struct comm_options opt = {
-		.ctx = c->first.ctx,
-		.side = COMM_SEND,
-		.multi_lane = preamble_is_multi_lane(p),
-		.buffered = (p->own.features & FEATURE_BUFFERED) != 0,
-		.no_credit = (p->own.features & FEATURE_NO_CREDIT) != 0,
-		.eager_bytes = p->own.eager_bytes < p->peer.eager_bytes ? p->own.eager_bytes
-									: p->peer.eager_bytes,
-		.comm_id = c->comm_id,
-		.reconnect_wait_ns = COMM_RECONNECT_WAIT_NS,
-		.lane = { .dev = c->dev, .sent_bytes = p->sent_bytes, .rtt_ns = attempt->rtt_ns }
-	};
+	struct comm_options opt;
 	int rc;
 
+	handshake_comm_options(&attempt->preamble, COMM_SEND, &opt);
+	opt.ctx = c->first.ctx;
+	opt.lane.dev = c->dev;
+	opt.lane.rtt_ns = attempt->rtt_ns;
 	if (opt.multi_lane) {
 		opt.lane_lost = connector_lost;
 		opt.harp_bytes_max =
@@ -296,11 +289,6 @@ static void connect_run(struct work *work, uint64_t now_ns)
 	connect_advance(container_of(work, struct connector, work), now_ns);
 }
 
-static void connect_opened_run(struct work *work, uint64_t now_ns)
-{
-	connect_advance(container_of(work, struct connector, first.waiter.work), now_ns);
-}
-
 static void connect_due(struct control_timer *timer, uint64_t now_ns)
 {
 	connect_advance(container_of(timer, struct connector, timer), now_ns);
@@ -326,7 +314,7 @@ static int connect_new(struct plugin_ctx *ctx, int dev, const void *key,
 	}
 	c->work.run = connect_run;
 	c->timer.run = connect_due;
-	c->first.waiter.work.run = connect_opened_run;
+	c->first.waiter.work = &c->work;
 	c->first.ctx = ctx;
 	c->first.key = key;
 	c->first.deadline_ns = clock_now_ns() + plugin_config()->connect_timeout_ns;
@@ -364,7 +352,6 @@ static void connect_unlink(struct connector *c)
 void connect_abort(struct connector *c)
 {
 	connect_unlink(c);
-	interface_cancel(&c->first.waiter);
 	connector_stop(c);
 	if (c->comm)
 		comm_close(c->comm, true);

@@ -34,10 +34,11 @@ enum connect_stage { CONNECT_RUNNING, CONNECT_DONE, CONNECT_FAILED };
 
 struct connector_rail {
 	int dev;                    /* ours */
+	uint8_t nic;                /* the peer's */
 	struct engine_set *engines; /* NULL: kernel lanes only */
 	struct handle handle;       /* the peer's NIC */
-	bool backup;
-	bool bound; /* kernel lanes are bound to our NIC */
+	bool backup;                /* used only while no other rail works */
+	bool bound;                 /* kernel lanes are bound to our NIC */
 	unsigned up;
 	bool used; /* it has had a lane */
 	bool down_logged;

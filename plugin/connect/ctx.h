@@ -14,17 +14,14 @@
 #include "wire/handle.h"
 
 struct connector;
-struct acceptor;
 
 struct plugin_ctx {
 	struct plugin_ctx *next;
-	uint64_t comm_id;
 	int traffic_class;
 	/* All three under ctx_lock. */
 	LIST_HEAD(, comm) comms;
 	struct connector *connects; /* plugin_connect() has not returned a comm or an error yet */
 	struct listen_comm *listens;
-	atomic_bool attr_logged; /* NCCL's hints by setNetAttr */
 };
 
 /* Protects the contexts, their lists, and the tables of engines and acceptors. Held for list
@@ -36,24 +33,27 @@ extern pthread_mutex_t ctx_lock;
 
 /*
  * Opens the engines for lanes of the device's comms, unless that was tried before; they stay open
- * until the last finalize. Waits for the kernel and harpd. Called by init or the opener thread,
+ * until the last finalize. Waits for the kernel and harpd. Called by init or an opener thread,
  * without locks. Logs the path the first time.
  */
 void interface_open(int dev);
-/* Work for the control thread after the device's interface_open() has ended. Embedded; zeroed
- * except for work.run. */
+/* Work for the control thread when a device's interface_open() has ended. Embedded; zeroed except for
+ * work; owned by the control thread. */
 struct interface_waiter {
-	struct interface_waiter *next;
-	int dev;
-	bool waits, cancelled;
-	struct work work;
+	LIST_ENTRY(interface_waiter) link; /* le_prev NULL: it does not wait */
+	struct work *work;
 };
-/* True: the work will be posted. False: interface_open() has ended, or no thread can be started for
- * it. Never waits. */
+/* Control thread. True: the work will be posted. False: interface_open() has ended, or no thread can
+ * be started for it. */
 bool interface_wait(int dev, struct interface_waiter *waiter);
-/* Cancels all waits, and later ones. Work that was posted still runs. */
-void interface_cancel(struct interface_waiter *waiter);
-/* Returns when no interface is being opened and all waiters' work has run. No lock held. */
+/* Ends the wait, if any. */
+static inline void interface_unwait(struct interface_waiter *waiter)
+{
+	if (waiter->link.le_prev)
+		LIST_REMOVE(waiter, link);
+	waiter->link.le_prev = NULL;
+}
+/* Returns when no interface is being opened and no waiter is left. No lock held. */
 void interfaces_finish_opening(void);
 /* The device's engines. NULL: none, with the reason in why (or NULL, 0), or interface_open() has
  * not run. Any thread, any lock or poller held. */
@@ -61,9 +61,9 @@ struct engine_set *interface_engines(int dev, char *why, size_t why_len);
 /* Messages to peer over the device up to this size prefer HARP lanes (device/path_policy.h). Called
  * like interface_engines(). */
 uint64_t interface_harp_bytes_max(int dev, const struct harp_addr *peer);
-/* The device's acceptor; never waits. opening: its engines are being opened, and connections wait
- * for that. */
-int interface_acceptor(int dev, struct acceptor **out, bool *opening);
+/* Opens the device's acceptor, unless done; never waits. opening: its engines are being opened, and
+ * connections wait for that. */
+int interface_listen(int dev, bool *opening);
 /* Is it a DPDK port whose link is down? Any thread. */
 bool interface_link_is_down(int dev);
 

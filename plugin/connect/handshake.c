@@ -51,3 +51,20 @@ int handshake_encrypt(const struct preamble *p, struct lane **lane)
 	explicit_bzero(&keys, sizeof(keys));
 	return rc;
 }
+
+void handshake_comm_options(const struct preamble *p, enum comm_side side, struct comm_options *out)
+{
+	const struct preamble_terms *sender = side == COMM_SEND ? &p->own : &p->peer;
+
+	*out = (struct comm_options){
+		.side = side,
+		.multi_lane = preamble_is_multi_lane(p),
+		.buffered = (sender->features & FEATURE_BUFFERED) != 0,
+		.no_credit = (sender->features & FEATURE_NO_CREDIT) != 0,
+		.eager_bytes = p->own.eager_bytes < p->peer.eager_bytes ? p->own.eager_bytes
+									: p->peer.eager_bytes,
+		.comm_id = p->comm_id,
+		.reconnect_wait_ns = COMM_RECONNECT_WAIT_NS,
+		.lane.sent_bytes = p->sent_bytes,
+	};
+}

@@ -29,10 +29,9 @@
  *
  * Opening an interface takes tens of milliseconds, and harpd may take seconds to answer. So neither
  * NCCL's calls nor the control thread open one. Init opens the devices that only HARP can use,
- * because a handle must contain their ports. The opener thread opens the others at their first
- * listen or connect; it ends when no device is left to open. Meanwhile, a handle contains the
- * kernel ports and a flag, and peers wait in the backlog of the kernel sockets until CHALLENGE can
- * name the instances' ports. A connect waits, too.
+ * because a handle must contain their ports. An opener thread opens each other device at its first
+ * listen or connect. Meanwhile, a handle contains the kernel ports and a flag, and peers wait in the
+ * backlog of the kernel sockets until CHALLENGE can name the instances' ports. A connect waits, too.
  */
 
 /* A device in this process; its path is decided at the first use. */
@@ -41,19 +40,15 @@ struct device_state {
 				acquire */
 	struct engine_set *engines; /* NULL: why has the reason */
 	char why[384];
-	struct interface_waiter listen_waiter; /* under ctx_lock */
+	/* Owned by the control thread. */
+	bool opening; /* an opener thread runs interface_open() */
+	pthread_t opener;
+	LIST_HEAD(, interface_waiter) waiters;
+	struct interface_waiter listen_waiter;
+	struct work listen_work, opened_work;
 };
 
 static struct device_state device_states[PLUGIN_DEVICES_MAX];
-
-/* The opener thread. */
-static struct {
-	pthread_mutex_t lock;
-	bool started; /* and not joined yet */
-	bool runs;    /* it will read `waiters` again before it ends */
-	pthread_t id;
-	struct interface_waiter *waiters; /* the first one's device is being opened */
-} opener = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 /* Logs which messages take which path. Engines log their own properties. With HARP_PATH=xdp, init
  * fails with the reason; for a device of another namespace, listen and connect do. */
@@ -166,55 +161,41 @@ static bool interface_is_open(int dev)
 	return true;
 }
 
-/* ---- the opener thread ---------------------------------------------------------------------- */
+/* ---- opener threads -------------------------------------------------------------------------- */
 
-/* The device has been opened. opener.lock held. */
-static void opener_release(int dev)
+/* Control thread. */
+static void opener_end(struct device_state *state)
 {
-	struct interface_waiter **at = &opener.waiters, *waiter;
+	struct interface_waiter *waiter;
 
-	while ((waiter = *at)) {
-		if (waiter->dev != dev) {
-			at = &waiter->next;
-			continue;
-		}
-		*at = waiter->next;
-		waiter->waits = false;
-		control_post(&waiter->work);
+	if (!state->opening)
+		return;
+	pthread_join(state->opener, NULL);
+	state->opening = false;
+	while ((waiter = LIST_FIRST(&state->waiters))) {
+		interface_unwait(waiter);
+		control_post(waiter->work);
 	}
+}
+
+static void opener_opened_run(struct work *work, uint64_t now_ns)
+{
+	(void)now_ns;
+	opener_end(container_of(work, struct device_state, opened_work));
 }
 
 static void *opener_main(void *arg)
 {
-	(void)arg;
-	pthread_mutex_lock(&opener.lock);
-	while (opener.waiters) {
-		int dev = opener.waiters->dev;
+	struct device_state *state = arg;
 
-		pthread_mutex_unlock(&opener.lock);
-		interface_open(dev);
-		pthread_mutex_lock(&opener.lock);
-		opener_release(dev);
-	}
-	opener.runs = false;
-	pthread_mutex_unlock(&opener.lock);
+	interface_open((int)(state - device_states));
+	control_post(&state->opened_work);
 	return NULL;
-}
-
-/* opener.lock held. */
-static int opener_start(void)
-{
-	int rc;
-
-	if (opener.started)
-		pthread_join(opener.id, NULL); /* it has ended or is about to */
-	rc = thread_start(&opener.id, opener_main, NULL, "harp-opener");
-	opener.started = opener.runs = !rc;
-	return rc;
 }
 
 bool interface_wait(int dev, struct interface_waiter *waiter)
 {
+	struct device_state *state = &device_states[dev];
 	bool is_open;
 	int rc = 0;
 
@@ -223,53 +204,37 @@ bool interface_wait(int dev, struct interface_waiter *waiter)
 	pthread_mutex_unlock(&ctx_lock);
 	if (is_open)
 		return false;
-	pthread_mutex_lock(&opener.lock);
-	if (!waiter->cancelled && !waiter->waits) {
-		rc = opener.runs ? 0 : opener_start();
-		if (!rc) {
-			waiter->dev = dev;
-			waiter->waits = true;
-			waiter->next = opener.waiters;
-			opener.waiters = waiter;
-		}
-	}
-	pthread_mutex_unlock(&opener.lock);
-	if (rc)
+	state->opened_work.run = opener_opened_run;
+	if (!state->opening)
+		rc = thread_start(&state->opener, opener_main, state, "harp-opener");
+	if (rc) {
 		WARN("%s: cannot open the interface in the background: %s; raise the limit on "
 		     "processes (ulimit -u)",
 		     plugin_device(dev)->ifname, strerror(-rc));
-	return !rc;
+		return false;
+	}
+	state->opening = true;
+	interface_unwait(waiter);
+	LIST_INSERT_HEAD(&state->waiters, waiter, link);
+	return true;
 }
 
-void interface_cancel(struct interface_waiter *waiter)
-{
-	pthread_mutex_lock(&opener.lock);
-	waiter->cancelled = true;
-	LIST_UNLINK(opener.waiters, waiter, next);
-	pthread_mutex_unlock(&opener.lock);
-}
-
-static void opener_flush_run(struct work *work, uint64_t now_ns)
+static void openers_finish_run(struct work *work, uint64_t now_ns)
 {
 	(void)work;
 	(void)now_ns;
+	for (unsigned dev = 0; dev < PLUGIN_DEVICES_MAX; dev++)
+		opener_end(&device_states[dev]);
 }
 
 void interfaces_finish_opening(void)
 {
-	struct work flush = { .run = opener_flush_run };
-	pthread_t id;
-	bool started;
+	struct work finish = { .run = openers_finish_run };
 
-	pthread_mutex_lock(&opener.lock);
-	started = opener.started;
-	id = opener.id;
-	opener.started = false;
-	pthread_mutex_unlock(&opener.lock);
-	if (started)
-		pthread_join(id, NULL);
-	if (control_poller())
-		control_call(&flush);
+	if (!control_poller())
+		return;
+	control_call(&finish);
+	control_call(&finish); /* what it posted has run */
 }
 
 /* ---- engines -------------------------------------------------------------------------------- */
@@ -290,77 +255,65 @@ uint64_t interface_harp_bytes_max(int dev, const struct harp_addr *peer)
 	return path_policy(plugin_device(dev), engine_set_mode(engines), peer).harp_bytes_max;
 }
 
-/* ---- acceptor -------------------------------------------------------------------------------- */
+/* ---- acceptors ------------------------------------------------------------------------------- */
 
-/* Makes the device's acceptor. *out NULL: it cannot have one. ctx_lock held. */
-static int interface_open_acceptor(int dev, struct acceptor **out)
+/* A NIC of another network namespace needs engines. */
+static bool interface_may_listen(int dev)
 {
-	struct engine_set *engines = device_states[dev].engines;
-	int rc = 0;
-
-	*out = NULL;
-	if (plugin_device(dev)->netns && !engines)
-		return 0;
-	if (!acceptor_of(dev))
-		rc = acceptor_open(dev);
-	if (!rc && engines)
-		rc = acceptor_open_harp(acceptor_of(dev), engines);
-	if (!rc)
-		*out = acceptor_of(dev);
-	return rc;
+	return !plugin_device(dev)->netns || device_states[dev].engines;
 }
 
-/* Makes acceptors of the other NICs for lanes of dev's comms, except unusable ones. ctx_lock
+/* Opens the acceptors of the other NICs for lanes of dev's comms, except unusable ones. ctx_lock
  * held. */
 static void interface_open_rails(int dev)
 {
 	int devs[RAIL_PAIRS_MAX];
 	unsigned count = rails_devices(dev, devs);
-	struct acceptor *acceptor;
 
 	for (unsigned i = 1; i < count; i++)
-		(void)interface_open_acceptor(devs[i], &acceptor);
+		if (interface_may_listen(devs[i]))
+			(void)acceptor_open(devs[i], device_states[devs[i]].engines);
 }
 
-/* Control thread. Accepts connections even if HARP listeners could not be opened (which was
- * logged): peers get kernel lanes. */
-static void interface_opened_run(struct work *work, uint64_t now_ns)
+/* Accepts connections even if HARP listeners could not be opened (which was logged): peers get
+ * kernel lanes. */
+static void interface_listen_run(struct work *work, uint64_t now_ns)
 {
-	struct device_state *state = container_of(work, struct device_state, listen_waiter.work);
+	struct device_state *state = container_of(work, struct device_state, listen_work);
 	int dev = (int)(state - device_states);
-	struct acceptor *acceptor;
 
 	(void)now_ns;
+	state->listen_waiter.work = work;
+	if (interface_wait(dev, &state->listen_waiter))
+		return;
 	pthread_mutex_lock(&ctx_lock);
-	(void)interface_open_acceptor(dev, &acceptor);
+	(void)acceptor_open(dev, state->engines);
 	interface_open_rails(dev);
 	pthread_mutex_unlock(&ctx_lock);
-	acceptor_admit(acceptor_of(dev), true);
+	acceptor_admit(dev, true);
 }
 
-int interface_acceptor(int dev, struct acceptor **out, bool *opening)
+int interface_listen(int dev, bool *opening)
 {
 	struct device_state *state = &device_states[dev];
-	int rc;
+	int rc = -EPROTONOSUPPORT;
 
 	pthread_mutex_lock(&ctx_lock);
 	*opening = !interface_is_open(dev);
-	rc = interface_open_acceptor(dev, out);
-	if (!rc && !*out) {
+	if (interface_may_listen(dev))
+		rc = acceptor_open(dev, state->engines);
+	else
 		WARN("%s: cannot listen: %s; the NIC is of another network namespace, and HARP alone "
 		     "can use it (name another interface in HARP_IFNAME)",
 		     plugin_device(dev)->ifname, state->why);
-		rc = -EPROTONOSUPPORT;
-	}
 	if (!rc && *opening)
-		acceptor_admit(*out, false);
+		acceptor_admit(dev, false);
 	else if (!rc)
 		interface_open_rails(dev);
-	state->listen_waiter.work.run = interface_opened_run;
+	state->listen_work.run = interface_listen_run;
 	pthread_mutex_unlock(&ctx_lock);
-	/* It was opened meanwhile, or cannot be: accept connections at once. */
-	if (!rc && *opening && !interface_wait(dev, &state->listen_waiter))
-		control_post(&state->listen_waiter.work);
+	if (!rc && *opening)
+		control_post(&state->listen_work);
 	return rc;
 }
 

@@ -70,8 +70,7 @@ static void stack_listener_close_run(struct work *work, uint64_t now_ns)
 	harp_listener_close(listener->listener);
 }
 
-int stack_listener_open(struct stack_listener **out, struct acceptor *acceptor,
-			struct engine *engine)
+int stack_listener_open(struct stack_listener **out, int dev, struct engine *engine)
 {
 	struct stack_listener *listener = calloc(1, sizeof(*listener));
 	int rc;
@@ -81,7 +80,7 @@ int stack_listener_open(struct stack_listener **out, struct acceptor *acceptor,
 		return -ENOMEM;
 	listener->engine = engine;
 	engine_placement(engine, &listener->placement);
-	pending_set_init(&listener->pending_set, acceptor, &listener->placement);
+	pending_set_init(&listener->pending_set, dev, &listener->placement);
 	listener->work.run = stack_listener_run;
 	listener->open_work.run = stack_listener_open_run;
 	listener->close_work.run = stack_listener_close_run;

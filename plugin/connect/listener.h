@@ -15,8 +15,7 @@ struct stack_listener {
 	int open_result;
 	struct pending_set pending_set;
 };
-int stack_listener_open(struct stack_listener **out, struct acceptor *acceptor,
-			struct engine *engine);
+int stack_listener_open(struct stack_listener **out, int dev, struct engine *engine);
 void stack_listener_close(struct stack_listener *listener);
 
 /* A listening socket, used by the control thread. Embedded. */

@@ -83,8 +83,6 @@ static void pending_drop(struct pending *pending)
 {
 	struct lane *lane = pending->lane;
 
-	if (pending->admitted)
-		registry_dismiss(pending->preamble.listen_id);
 	pending_release(pending);
 	/* A peer that tries several source ports resets all but the first open connection, before
 	 * HELLO. */
@@ -152,14 +150,13 @@ static bool pending_lookup(void *ctx, struct preamble *p, uint8_t key[PREAMBLE_K
 	if (!registry_key(joins ? p->comm_id : p->listen_id, joins, key))
 		return false;
 	if (p->step != PREAMBLE_READ_HELLO) {
-		pending->admitted = !joins && registry_admit(p->listen_id, &pending->lane->remote);
-		p->full = !joins && !pending->admitted;
+		p->full = !joins && !registry_admits(p->listen_id, &pending->lane->remote);
 		return true;
 	}
 	p->full = !pending_identify(pending);
 	if (!joins && preamble_is_multi_lane(p)) {
 		p->own.rails = pending->rails;
-		p->own.rails_bytes = acceptor_rails(pending->set->acceptor, pending->rails);
+		p->own.rails_bytes = acceptor_rails(pending->set->dev, pending->rails);
 	}
 	return true;
 }
@@ -192,7 +189,7 @@ static void pending_lane_options(const struct pending *pending, uint64_t now_ns,
 
 	*opt = (struct comm_lane_options){
 		.index = p->peer.index,
-		.dev = acceptor_dev(pending->set->acceptor),
+		.dev = pending->set->dev,
 		.sent_bytes = p->sent_bytes,
 		.rtt_ns = now_ns - pending->ready_ns,
 	};
@@ -217,20 +214,12 @@ static int pending_join(struct pending *pending, uint64_t now_ns)
 static int pending_begin_comm(struct pending *pending, uint64_t now_ns)
 {
 	const struct preamble *p = &pending->preamble;
-	struct comm_options opt = {
-		.side = COMM_RECV,
-		.multi_lane = preamble_is_multi_lane(p),
-		.buffered = (p->peer.features & FEATURE_BUFFERED) != 0,
-		.no_credit = (p->peer.features & FEATURE_NO_CREDIT) != 0,
-		.eager_bytes = p->own.eager_bytes < p->peer.eager_bytes ? p->own.eager_bytes
-									: p->peer.eager_bytes,
-		.comm_id = p->comm_id,
-		.reconnect_wait_ns = COMM_RECONNECT_WAIT_NS,
-	};
 	uint8_t key[PREAMBLE_KEY_BYTES];
+	struct comm_options opt;
 	struct comm *comm;
 	int rc;
 
+	handshake_comm_options(p, COMM_RECV, &opt);
 	pending_lane_options(pending, now_ns, &opt.lane);
 	rc = comm_create(&comm, pending->lane, &opt);
 	if (rc)
@@ -243,7 +232,6 @@ static int pending_begin_comm(struct pending *pending, uint64_t now_ns)
 		return 0;
 	if (rc == -ENOMEM)
 		registry_fail(p->listen_id, &comm->remote, rc);
-	registry_dismiss(p->listen_id);
 	comm_drop(comm);
 	return 0;
 }
@@ -387,12 +375,11 @@ void pending_set_add(struct pending_set *set, struct lane *lane, int fd, uint64_
 	pending_advance(pending, now_ns);
 }
 
-void pending_set_init(struct pending_set *set, struct acceptor *acceptor,
-		      const struct placement_end *placement)
+void pending_set_init(struct pending_set *set, int dev, const struct placement_end *placement)
 {
-	set->acceptor = acceptor;
+	set->dev = dev;
 	set->placement = placement;
-	set->lanes = rails_lanes_taken(acceptor_dev(acceptor));
+	set->lanes = rails_lanes_taken(dev);
 	set->timer.run = pending_set_due;
 	set->next_ns = UINT64_MAX;
 }

@@ -20,7 +20,6 @@ struct pending {
 	struct pending_set *set;
 	struct lane *lane;     /* NULL: the slot is free */
 	bool identified;       /* its HELLO named a listen id or comm id of this process */
-	bool admitted;         /* by registry_admit(), and not yet a comm */
 	struct harp_addr addr; /* of the peer; the comm may own the lane already */
 	unsigned share;        /* connections of its kind from that address, including itself */
 	uint64_t accepted_ns;
@@ -32,7 +31,7 @@ struct pending {
 
 /* The pending connections of one listener. */
 struct pending_set {
-	struct acceptor *acceptor;
+	int dev;
 	const struct placement_end *placement; /* of the engine; NULL: a kernel listener */
 	uint8_t lanes;                         /* limit in CHALLENGE */
 	struct control_timer timer;            /* of kernel listeners: at next_ns */
@@ -43,8 +42,7 @@ struct pending_set {
 	struct pending pending[PENDING_MAX];
 };
 
-void pending_set_init(struct pending_set *set, struct acceptor *acceptor,
-		      const struct placement_end *placement);
+void pending_set_init(struct pending_set *set, int dev, const struct placement_end *placement);
 /* Adds an accepted connection. fd: of a kernel lane, else -1. */
 void pending_set_add(struct pending_set *set, struct lane *lane, int fd, uint64_t now_ns);
 /* Drops expired connections. Due at next_ns; kernel listeners have a timer for it. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plan.c - plans the lanes of a comm: NICs and kinds. */
+/* plan.c - plans the lanes of a comm: pairs of NICs, and kinds. */
 #include <string.h>
 
 #include "connect/connector.h"
@@ -12,13 +12,64 @@
  * advertised the peer's NICs.
  */
 
+/* Does a route lead from an own device to an address of the peer? */
+static bool rail_reaches(int dev, const struct rail_entry *entry)
+{
+	const struct device *device = plugin_device(dev);
+	struct harp_host_route route;
+	struct harp_addr source;
+	struct engine_set *engines = interface_engines(dev, NULL, 0);
+
+	if (harp_addr_is_v4(&entry->addr) ? !device->has_v4 : !device->has_v6)
+		return false;
+	if (engines && engine_reaches(engine_set_at(engines, 0), &entry->addr, &source, NULL, 0))
+		return true;
+	return !device->netns && !harp_host_route(&entry->addr, &route) && !route.is_local &&
+	       route.ifindex == device->ifindex;
+}
+
+static bool rails_use(const struct connector *c, int dev, unsigned nic, bool both)
+{
+	for (unsigned i = 0; i < c->rail_count; i++) {
+		bool own = c->rails[i].dev == dev, theirs = c->rails[i].nic == nic;
+
+		if (both ? own && theirs : own || theirs)
+			return true;
+	}
+	return false;
+}
+
+/* Adds a rail of NICs that no other rail uses, so that one failure does not affect both. The second
+ * rail may reuse a NIC if one side has no other. */
+static bool rails_add(struct connector *c, const int *devs, unsigned dev_count)
+{
+	for (int shared = 0; shared < (c->rail_count == 1 ? 2 : 1); shared++) {
+		for (unsigned d = 0; d < dev_count; d++) {
+			for (unsigned i = 0; i < c->peer_rails.count; i++) {
+				const struct rail_entry *entry = &c->peer_rails.entry[i];
+
+				if (rails_use(c, devs[d], entry->nic, shared) ||
+				    !rail_reaches(devs[d], entry))
+					continue;
+				c->rails[c->rail_count++] = (struct connector_rail){
+					.dev = devs[d],
+					.nic = entry->nic,
+					.backup = plugin_config()->rails == RAILS_BACKUP,
+				};
+				return true;
+			}
+		}
+	}
+	return false;
+}
+
 /* The handle of an advertised NIC of the peer. */
-static void rail_handle(struct connector_rail *rail, const struct connector *c, unsigned nic)
+static void rail_handle(struct connector_rail *rail, const struct connector *c)
 {
 	struct handle *h = &rail->handle;
 
 	*h = c->handle;
-	if (!nic && !h->opening) /* the handle has more of its HARP ports */
+	if (!rail->nic && !h->opening) /* the handle has more of its HARP ports */
 		return;
 	h->has_v4 = h->has_v6 = false;
 	h->harp_port = h->kernel_port_v4 = h->kernel_port_v6 = 0;
@@ -26,7 +77,7 @@ static void rail_handle(struct connector_rail *rail, const struct connector *c, 
 	for (unsigned i = 0; i < c->peer_rails.count; i++) {
 		const struct rail_entry *entry = &c->peer_rails.entry[i];
 
-		if (entry->nic != nic)
+		if (entry->nic != rail->nic)
 			continue;
 		h->harp_port = entry->harp_port;
 		h->harp_placement = entry->placement;
@@ -42,21 +93,6 @@ static void rail_handle(struct connector_rail *rail, const struct connector *c, 
 			h->kernel_port_v6 = entry->kernel_port;
 		}
 	}
-}
-
-static bool rail_reaches(int dev, const struct rail_entry *entry)
-{
-	const struct device *device = plugin_device(dev);
-	struct harp_host_route route;
-	struct harp_addr source;
-	struct engine_set *engines = interface_engines(dev, NULL, 0);
-
-	if (harp_addr_is_v4(&entry->addr) ? !device->has_v4 : !device->has_v6)
-		return false;
-	if (engines && engine_reaches(engine_set_at(engines, 0), &entry->addr, &source, NULL, 0))
-		return true;
-	return !device->netns && !harp_host_route(&entry->addr, &route) && !route.is_local &&
-	       route.ifindex == device->ifindex;
 }
 
 static void rail_lanes(struct connector *c, unsigned rail, bool harp, unsigned count)
@@ -112,18 +148,18 @@ static bool rail_is_ours(const struct connector_rail *rail)
 
 void connector_plan(struct connector *c)
 {
-	struct rail_pair pairs[RAIL_PAIRS_MAX];
 	int devs[RAIL_PAIRS_MAX];
 	unsigned dev_count = rails_devices(c->dev, devs);
 
-	c->rail_count = rails_pair(devs, dev_count, &c->peer_rails, rail_reaches, pairs);
+	c->rails[0].dev = c->dev;
+	c->rail_count = 1;
+	while (c->rail_count < rails_allowed() && rails_add(c, devs, dev_count))
+		;
 	for (unsigned i = 0; i < c->rail_count; i++) {
 		struct connector_rail *rail = &c->rails[i];
 
-		rail->dev = pairs[i].dev;
-		rail->backup = pairs[i].backup;
 		rail->engines = interface_engines(rail->dev, NULL, 0);
-		rail_handle(rail, c, pairs[i].nic);
+		rail_handle(rail, c);
 		rail->bound = i || rail_is_ours(rail);
 		rail_plan(c, i);
 	}

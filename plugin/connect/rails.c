@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rails.c - pairs the NICs of this process with those of a peer. */
+/* rails.c - the NICs of this process that a comm may use, and the number of its lanes. */
 #include "connect/rails.h"
 
 #include <string.h>
@@ -8,7 +8,7 @@
 #include "device/device.h"
 #include "process/config.h"
 
-static unsigned rails_allowed(void)
+unsigned rails_allowed(void)
 {
 	switch (plugin_config()->rails) {
 	case RAILS_OWN:
@@ -100,52 +100,4 @@ uint8_t rails_lanes_taken(int dev)
 	if (plugin_config()->path != PATH_AUTO && rails_lanes(dev, true) == 1)
 		return 1;
 	return COMM_LANES_MAX;
-}
-
-static bool pair_uses(const struct rail_pair *pairs, unsigned count, int dev, unsigned nic,
-		      bool both)
-{
-	for (unsigned i = 0; i < count; i++) {
-		bool own = pairs[i].dev == dev, theirs = pairs[i].nic == nic;
-
-		if (both ? own && theirs : own || theirs)
-			return true;
-	}
-	return false;
-}
-
-/* The next pair: of NICs that no other pair uses, so that one failure does not affect both. The
- * second pair may reuse a NIC if one side has no other. */
-static bool rails_next(const int *devs, unsigned dev_count, const struct rails *peer,
-		       rails_reaches *reaches, const struct rail_pair *pairs, unsigned count,
-		       struct rail_pair *out)
-{
-	for (int shared = 0; shared < (count == 1 ? 2 : 1); shared++) {
-		for (unsigned d = 0; d < dev_count; d++) {
-			for (unsigned i = 0; i < peer->count; i++) {
-				const struct rail_entry *entry = &peer->entry[i];
-
-				if (pair_uses(pairs, count, devs[d], entry->nic, shared) ||
-				    !reaches(devs[d], entry))
-					continue;
-				*out = (struct rail_pair){ .dev = devs[d], .nic = entry->nic };
-				return true;
-			}
-		}
-	}
-	return false;
-}
-
-unsigned rails_pair(const int *devs, unsigned dev_count, const struct rails *peer,
-		    rails_reaches *reaches, struct rail_pair out[RAIL_PAIRS_MAX])
-{
-	unsigned count = 0, allowed = rails_allowed();
-
-	out[count++] = (struct rail_pair){ .dev = devs[0] };
-	while (count < allowed &&
-	       rails_next(devs, dev_count, peer, reaches, out, count, &out[count])) {
-		out[count].backup = plugin_config()->rails == RAILS_BACKUP;
-		count++;
-	}
-	return count;
 }

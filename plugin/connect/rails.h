@@ -10,6 +10,8 @@
 
 #define RAIL_PAIRS_MAX 4u /* of a comm */
 
+/* The number of rails that HARP_RAILS allows. */
+unsigned rails_allowed(void);
 /* The devices that comms of dev may use: dev, then the others by speed, NUMA node and PCI distance,
  * as HARP_RAILS allows. Returns how many. */
 unsigned rails_devices(int dev, int out[RAIL_PAIRS_MAX]);
@@ -18,17 +20,5 @@ unsigned rails_devices(int dev, int out[RAIL_PAIRS_MAX]);
 unsigned rails_lanes(int dev, bool harp);
 /* The limit of lanes in CHALLENGE: 1 if path and lanes are configured so; else COMM_LANES_MAX. */
 uint8_t rails_lanes_taken(int dev);
-
-struct rail_pair {
-	int dev;     /* ours */
-	uint8_t nic; /* the peer's */
-	bool backup; /* used only while no other rail works */
-};
-/* Does a route lead from an own device to an address of the peer? */
-typedef bool rails_reaches(int dev, const struct rail_entry *entry);
-/* Pairs own devices with the peer's NICs, as HARP_RAILS allows; (devs[0], 0) is always the first
- * pair. Returns how many. */
-unsigned rails_pair(const int *devs, unsigned dev_count, const struct rails *peer,
-		    rails_reaches *reaches, struct rail_pair out[RAIL_PAIRS_MAX]);
 
 #endif

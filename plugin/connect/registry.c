@@ -20,6 +20,9 @@ struct registry_entry {
 	uint64_t id;
 	struct comm *comm;
 	uint8_t key[PREAMBLE_KEY_BYTES];
+	/* Readers attach lanes; they begin under registry_lock. The writer has unlinked the entry, so
+	 * no reader ever waits for it. */
+	pthread_rwlock_t attaching;
 	struct comm_background background;
 	struct work free_work;
 };
@@ -41,16 +44,13 @@ static struct registry_entry *registry_find(uint64_t id)
 	return entry;
 }
 
-static void registry_free(struct registry_entry *entry)
-{
-	explicit_bzero(entry->key, sizeof(entry->key));
-	free(entry);
-}
-
 static void registry_free_run(struct work *work, uint64_t now_ns)
 {
+	struct registry_entry *entry = container_of(work, struct registry_entry, free_work);
+
 	(void)now_ns;
-	registry_free(container_of(work, struct registry_entry, free_work));
+	explicit_bzero(entry->key, sizeof(entry->key));
+	free(entry);
 }
 
 /* registry_lock held. */
@@ -66,6 +66,7 @@ static int registry_insert(struct comm *comm, uint64_t comm_id, const uint8_t *k
 		return -ENOMEM;
 	entry->id = comm_id;
 	entry->comm = comm;
+	pthread_rwlock_init(&entry->attaching, NULL);
 	entry->free_work.run = registry_free_run;
 	memcpy(entry->key, key, PREAMBLE_KEY_BYTES);
 	entry->next = *bucket;
@@ -77,13 +78,15 @@ static int registry_insert(struct comm *comm, uint64_t comm_id, const uint8_t *k
 
 void registry_hide(struct comm *comm)
 {
-	const struct registry_entry *entry = comm->entry;
+	struct registry_entry *entry = comm->entry;
 
 	if (!entry)
 		return;
 	pthread_mutex_lock(&registry_lock);
 	LIST_UNLINK(registry_buckets[entry->id % BUCKETS], entry, next);
 	pthread_mutex_unlock(&registry_lock);
+	pthread_rwlock_wrlock(&entry->attaching);
+	pthread_rwlock_unlock(&entry->attaching);
 }
 
 void registry_remove(struct comm *comm)
@@ -102,14 +105,20 @@ void registry_remove(struct comm *comm)
 int registry_join(uint64_t comm_id, const uint8_t key[PREAMBLE_KEY_BYTES], struct lane *lane,
 		  const struct comm_lane_options *opt)
 {
-	const struct registry_entry *entry;
-	int rc = -ENOENT;
+	struct registry_entry *entry;
+	int rc;
 
 	pthread_mutex_lock(&registry_lock);
 	entry = registry_find(comm_id);
-	if (entry && !memcmp(entry->key, key, PREAMBLE_KEY_BYTES))
-		rc = comm_attach(entry->comm, lane, opt);
+	if (entry && memcmp(entry->key, key, PREAMBLE_KEY_BYTES) != 0)
+		entry = NULL;
+	if (entry)
+		pthread_rwlock_rdlock(&entry->attaching);
 	pthread_mutex_unlock(&registry_lock);
+	if (!entry)
+		return -ENOENT;
+	rc = comm_attach(entry->comm, lane, opt);
+	pthread_rwlock_unlock(&entry->attaching);
 	return rc;
 }
 
@@ -156,7 +165,7 @@ int registry_accept(struct listen_comm *listen, struct comm **out)
 	*out = listen->waiting;
 	if (*out) {
 		listen->waiting = (*out)->next;
-		listen->admitted--;
+		listen->waiting_count--;
 	} else {
 		error = listen->error;
 		listen->error = 0;
@@ -181,7 +190,7 @@ bool registry_key(uint64_t id, bool joins, uint8_t key[PREAMBLE_KEY_BYTES])
 	return found != NULL;
 }
 
-bool registry_admit(uint64_t listen_id, const struct harp_endpoint *peer)
+bool registry_admits(uint64_t listen_id, const struct harp_endpoint *peer)
 {
 	char text[HARP_ENDPOINT_TEXT_MAX];
 	struct listen_comm *listen;
@@ -191,29 +200,18 @@ bool registry_admit(uint64_t listen_id, const struct harp_endpoint *peer)
 	pthread_mutex_lock(&registry_lock);
 	listen = listen_find(listen_id);
 	if (listen) {
-		admits = listen->admitted < LISTEN_PEERS_MAX;
-		listen->admitted += admits;
+		admits = listen->waiting_count < LISTEN_WAITING_MAX;
 		logs = !admits && !listen->full_logged;
 		listen->full_logged |= logs;
 		dev = listen->dev;
 	}
 	pthread_mutex_unlock(&registry_lock);
 	if (logs)
-		WARN("%s: turned away %s, which comes again: too many that know a handle wait already; "
-		     "does this rank still call accept, and who else has its handles?",
-		     plugin_device(dev)->ifname, harp_endpoint_format(peer, text));
+		WARN("%s: turned away %s, which connects again: %u comms wait for accept; does this rank "
+		     "still call it, and which other program has its handles?",
+		     plugin_device(dev)->ifname, harp_endpoint_format(peer, text),
+		     LISTEN_WAITING_MAX);
 	return admits;
-}
-
-void registry_dismiss(uint64_t listen_id)
-{
-	struct listen_comm *listen;
-
-	pthread_mutex_lock(&registry_lock);
-	listen = listen_find(listen_id);
-	if (listen)
-		listen->admitted--;
-	pthread_mutex_unlock(&registry_lock);
 }
 
 void registry_fail(uint64_t listen_id, const struct harp_endpoint *peer, int error)
@@ -254,6 +252,7 @@ int registry_ready(uint64_t listen_id, struct comm *comm, uint64_t comm_id, cons
 			;
 		comm->next = NULL;
 		*tail = comm;
+		listen->waiting_count++;
 	}
 	pthread_mutex_unlock(&registry_lock);
 	return rc;

@@ -4,7 +4,7 @@
  * acceptor's multi-lane comms.
  *
  * Any thread, with or without a poller held: each call holds one lock for a few hundred
- * instructions, or for comm_attach(), which takes a turn. Lock order: poller, then this lock.
+ * instructions. Lock order: poller, then this lock.
  */
 #ifndef HARP_PLUGIN_REGISTRY_H
 #define HARP_PLUGIN_REGISTRY_H
@@ -12,18 +12,16 @@
 #include "comm/comm.h"
 #include "wire/preamble.h"
 
-/* Connections of a listen comm that were sent READY and that the application has not accepted, at
- * most. Further peers are refused before READY, and connect again. */
-#define LISTEN_PEERS_MAX 64u
+/* Comms of a listen comm that wait for accept, at most. Further peers are refused before READY, and
+ * connect again. */
+#define LISTEN_WAITING_MAX 64u
 
-struct acceptor;
 struct stack_listener;
 
 /* A listen comm: an id and a secret that admit peers. */
 struct listen_comm {
 	struct listen_comm *next_of_ctx; /* under ctx_lock */
 	struct plugin_ctx *ctx;
-	struct acceptor *acceptor;
 	struct stack_listener *listener; /* for HARP lanes; NULL: none */
 	int dev;
 	uint64_t id;
@@ -31,9 +29,9 @@ struct listen_comm {
 	/* Under the registry's lock. */
 	struct listen_comm *next;
 	struct comm *waiting; /* ready comms, oldest first, through comm->next */
-	unsigned admitted;    /* ready comms, and connections that were sent READY */
-	bool full_logged;     /* refused peers were logged */
-	int error; /* an admitted peer got no comm for this -errno, until accept reports it */
+	unsigned waiting_count;
+	bool full_logged; /* refused peers were logged */
+	int error; /* a peer that was sent READY got no comm for this -errno, until accept reports it */
 };
 
 void registry_listen(struct listen_comm *listen);
@@ -52,15 +50,13 @@ void registry_remove(struct comm *comm);
 
 /* The key of the comm (joins) or the secret of the listen comm of that id; false: unknown id. */
 bool registry_key(uint64_t id, bool joins, uint8_t key[PREAMBLE_KEY_BYTES]);
-/* May an authenticated peer be sent READY? False: LISTEN_PEERS_MAX is reached, which is logged
+/* May an authenticated peer be sent READY? False: LISTEN_WAITING_MAX is reached, which is logged
  * once. */
-bool registry_admit(uint64_t listen_id, const struct harp_endpoint *peer);
-/* An admitted connection has failed. */
-void registry_dismiss(uint64_t listen_id);
+bool registry_admits(uint64_t listen_id, const struct harp_endpoint *peer);
 /* A connector that has received READY gets no comm. It considers itself connected, sees a reset,
  * and does not connect again. So accept reports the error instead of waiting for it. */
 void registry_fail(uint64_t listen_id, const struct harp_endpoint *peer, int error);
-/* An admitted connection has become a comm, which is ready for accept. key: further lanes may join;
+/* A connection has become a comm, which is ready for accept. key: further lanes may join;
  * NULL: a single-lane comm. -ENOENT: the listen comm is closed; -EEXIST: the comm id is in use;
  * -ENOMEM. */
 int registry_ready(uint64_t listen_id, struct comm *comm, uint64_t comm_id, const uint8_t *key);

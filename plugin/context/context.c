@@ -66,7 +66,7 @@ static int ctx_begin_process(void)
 	return 0;
 }
 
-int plugin_init(struct plugin_ctx **out, uint64_t comm_id, int traffic_class)
+int plugin_init(struct plugin_ctx **out, int traffic_class)
 {
 	struct plugin_ctx *ctx;
 	int rc;
@@ -77,7 +77,6 @@ int plugin_init(struct plugin_ctx **out, uint64_t comm_id, int traffic_class)
 		WARN("cannot begin: out of memory");
 		return -ENOMEM;
 	}
-	ctx->comm_id = comm_id;
 	ctx->traffic_class = traffic_class;
 	pthread_mutex_lock(&ctx_process_lock);
 	rc = forkguard_init(engine_fork_prepare, engine_fork_parent, ctx_fork_child);
@@ -152,12 +151,12 @@ static void ctx_close_comm(struct comm *comm, bool abort)
 	closing_take(comm, ctx_end_closed);
 }
 
-int plugin_finalize(struct plugin_ctx *ctx)
+void plugin_finalize(struct plugin_ctx *ctx)
 {
 	bool last;
 
 	if (!ctx)
-		return 0;
+		return;
 	/* After an abort, NCCL may leave connects, listen comms and comms open. */
 	while (ctx->connects)
 		connect_abort(ctx->connects);
@@ -181,14 +180,12 @@ int plugin_finalize(struct plugin_ctx *ctx)
 	}
 	pthread_mutex_unlock(&ctx_process_lock);
 	free(ctx);
-	return 0;
 }
 
 /* ---- listening ------------------------------------------------------------------------------ */
 
 int plugin_listen(struct plugin_ctx *ctx, int dev, void *handle_bytes, struct listen_comm **out)
 {
-	struct acceptor *acceptor;
 	struct listen_comm *listen;
 	struct handle handle;
 	bool opening;
@@ -203,18 +200,19 @@ int plugin_listen(struct plugin_ctx *ctx, int dev, void *handle_bytes, struct li
 		return -ENOMEM;
 	}
 	listen->ctx = ctx;
+	listen->dev = dev;
 	if (getrandom(&listen->id, sizeof(listen->id), 0) != sizeof(listen->id) ||
 	    getrandom(listen->secret, sizeof(listen->secret), 0) != sizeof(listen->secret)) {
 		WARN("%s: cannot listen: getrandom() gives no secret", plugin_device(dev)->ifname);
 		free(listen);
 		return -EIO;
 	}
-	rc = interface_acceptor(dev, &acceptor, &opening);
+	rc = interface_listen(dev, &opening);
 	if (rc) {
 		free(listen);
 		return rc;
 	}
-	acceptor_add(acceptor, listen);
+	acceptor_add(listen);
 	memset(&handle, 0, sizeof(handle));
 	handle.wire_min = handle.wire_max = WIRE_VERSION;
 	handle.encrypted = keyfile_key() != NULL;
@@ -250,14 +248,13 @@ int plugin_accept(struct listen_comm *listen, struct comm **out)
 	return 0;
 }
 
-int plugin_close_listen(struct listen_comm *listen)
+void plugin_close_listen(struct listen_comm *listen)
 {
 	pthread_mutex_lock(&ctx_lock);
 	LIST_UNLINK(listen->ctx->listens, listen, next_of_ctx);
 	pthread_mutex_unlock(&ctx_lock);
 	acceptor_remove(listen);
 	free(listen);
-	return 0;
 }
 
 int plugin_connect(struct plugin_ctx *ctx, int dev, void *handle, int traffic_class,
@@ -274,7 +271,12 @@ int plugin_connect(struct plugin_ctx *ctx, int dev, void *handle, int traffic_cl
 	return rc;
 }
 
-/* ---- what NCCL asks and says ---------------------------------------------------------------- */
+void plugin_close(struct comm *comm)
+{
+	ctx_close_comm(comm, false);
+}
+
+/* ---- properties ------------------------------------------------------------------------------ */
 
 #define LATENCY_HARP_US 4.0f
 #define LATENCY_KERNEL_US 10.0f
@@ -285,57 +287,4 @@ float plugin_latency_us(int dev)
 
 	return !device || engine_is_forbidden(device, NULL, 0) ? LATENCY_KERNEL_US
 							       : LATENCY_HARP_US;
-}
-
-void plugin_set_net_attr(struct plugin_ctx *ctx, const struct plugin_net_attr *attr)
-{
-	if (!ctx || atomic_load_explicit(&ctx->attr_logged, memory_order_relaxed) ||
-	    atomic_exchange(&ctx->attr_logged, true))
-		return;
-	INFO("communicator %016llx: NCCL announces operations 0x%x, algorithms 0x%x, protocols 0x%x, sends to "
-	     "at most %d peers and receives from at most %d at a time",
-	     (unsigned long long)ctx->comm_id, attr->operations, attr->algorithms, attr->protocols,
-	     attr->send_peers, attr->receive_peers);
-}
-
-/* ---- messages ------------------------------------------------------------------------------- */
-
-int plugin_isend(struct comm *comm, const void *data, size_t size, int tag, void *memory,
-		 struct request **out)
-{
-	*out = NULL;
-	if (comm->side != COMM_SEND || size > RECORD_TOTAL_MAX)
-		return -EINVAL;
-	return comm_post(comm, (void *)(uintptr_t)data, size, tag, memory, out);
-}
-
-int plugin_irecv(struct comm *comm, void *data, size_t size, int tag, void *memory,
-		 struct request **out)
-{
-	*out = NULL;
-	if (comm->side != COMM_RECV)
-		return -EINVAL;
-	return comm_post(comm, data, size, tag, memory, out);
-}
-
-int plugin_test(struct request *request, int *done, size_t *size)
-{
-	*done = 0;
-	return comm_test(request, done, size);
-}
-
-int plugin_reg_mr(struct comm *comm, const void *data, size_t size, void **out)
-{
-	return plugin_memory_add(comm, data, size, out);
-}
-
-int plugin_dereg_mr(void *handle)
-{
-	return plugin_memory_remove(handle);
-}
-
-int plugin_close(struct comm *comm)
-{
-	ctx_close_comm(comm, false);
-	return 0;
 }

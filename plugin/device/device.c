@@ -31,6 +31,7 @@
  */
 #include "device/scan.h"
 #include "base/sockaddr.h"
+#include "base/util.h"
 #include "process/config.h"
 
 #include <arpa/inet.h>
@@ -301,22 +302,36 @@ static void device_describe(const struct device_host *host, const struct plugin_
 	}
 }
 
-static void device_leased_address(struct candidate *candidate, const struct harp_addr *addr,
-				  bool v4)
+void device_take_address(struct device *device, const struct harp_addr *addr, int family)
 {
-	static const struct harp_addr none;
-	struct device *device = &candidate->device;
-
-	if (!memcmp(addr, &none, sizeof(none)))
-		return;
-	if (v4) {
+	if (harp_addr_is_v4(addr)) {
+		if (family == AF_INET6 || device->has_v4)
+			return;
 		device->addr_v4 = *addr;
 		device->has_v4 = true;
-		return;
+	} else if (family != AF_INET &&
+		   (!device->has_v6 || (harp_addr_is_link_local(&device->addr_v6) &&
+					!harp_addr_is_link_local(addr)))) {
+		device->addr_v6 = *addr;
+		device->has_v6 = true;
 	}
-	device->addr_v6 = *addr;
-	device->scope_id = device_scope_id(device, addr);
-	candidate->v6_rank = HARP_ADDRESS_PREFERRED + (device->scope_id ? 0 : RANK_BEYOND_LINK);
+}
+
+void device_take_lease(struct device *device, const struct harp_lease_device *leased, int family)
+{
+	static const struct harp_addr none;
+	const struct harp_addr *const addresses[] = { (const void *)leased->addr_v4,
+						      (const void *)leased->addr_v6 };
+
+	memcpy(device->ifname, leased->ifname, sizeof(device->ifname));
+	device->guid = leased->guid;
+	device->mtu_bytes = leased->mtu_bytes;
+	device->numa_node = leased->numa_node;
+	device->speed_mbps = leased->speed_mbps;
+	memcpy(device->pci_path, leased->pci_path, sizeof(device->pci_path));
+	for (unsigned i = 0; i < ARRAY_SIZE(addresses); i++)
+		if (memcmp(addresses[i], &none, sizeof(none)) != 0)
+			device_take_address(device, addresses[i], family);
 }
 
 /* Adds NICs of other namespaces with a queue that harpd can lease; returns the new count. */
@@ -334,20 +349,16 @@ static unsigned device_collect_leased(const struct device_host *host,
 			continue;
 		count++;
 		memset(candidate, 0, sizeof(*candidate));
-		memcpy(device->ifname, leased->ifname, sizeof(device->ifname));
+		device_take_lease(device, leased, config->family);
 		device->ifindex = leased->ifindex;
 		device->netns = leased->netns;
-		device->guid = leased->guid;
-		device->mtu_bytes = leased->mtu_bytes;
-		device->numa_node = leased->numa_node;
-		device->speed_mbps = leased->speed_mbps;
-		memcpy(device->pci_path, leased->pci_path, sizeof(device->pci_path));
+		if (device->has_v6) {
+			device->scope_id = device_scope_id(device, &device->addr_v6);
+			candidate->v6_rank =
+				HARP_ADDRESS_PREFERRED + (device->scope_id ? 0 : RANK_BEYOND_LINK);
+		}
 		device->has_default_route = leased->flags & HARP_LEASE_DEVICE_DEFAULT_ROUTE;
 		candidate->unnamed_never = device->has_default_route && !config->ifname_set;
-		if (config->family != AF_INET6)
-			device_leased_address(candidate, (const void *)leased->addr_v4, true);
-		if (config->family != AF_INET)
-			device_leased_address(candidate, (const void *)leased->addr_v6, false);
 	}
 	return count;
 }

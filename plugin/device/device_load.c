@@ -176,67 +176,167 @@ static int devices_load_interfaces(const struct plugin_config *config)
 
 /* ---- DPDK ports ----------------------------------------------------------------------------- */
 
-/* Opens one as the next device; false, with the reason in why: it can't be used. */
-static bool devices_try_port(const struct device_port *port, plugin_port_open *open, char *why,
-			     size_t why_len)
-{
-	struct device *device = &device_list[device_count];
-	struct harp_instance_port info;
-	unsigned dev = device_count;
+/*
+ * Ports of HARP_DPDK, then leased ones. The kernel has no interface, address or route for a port.
+ * The rest of the plugin treats it as a NIC in a network namespace of its own (device->netns): only
+ * HARP lanes use it, and two ports of one host are different hosts to each other.
+ */
 
-	if (port->why[0]) {
-		snprintf(why, why_len, "%s", port->why);
-		return false;
-	}
-	*device = port->device;
-	device_count++;
-	if (open((int)dev, &info, why, why_len)) {
-		device_count--;
-		return false;
-	}
-	device_port_opened(device, &info, plugin_config(), DEVICE_SYSFS, dev);
-	return true;
+/* Inode numbers of network namespaces have 32 bits. */
+#define DEVICE_PORT_NETNS (1ull << 63)
+
+void device_port_opened(struct device *device, const struct harp_instance_port *info,
+			const struct plugin_config *config, const char *sysfs, unsigned dev)
+{
+	if (config->speed_mbps)
+		device->speed_mbps = config->speed_mbps;
+	else if (info->speed_mbps)
+		device->speed_mbps = info->speed_mbps;
+	else if (!device->speed_mbps)
+		device->speed_mbps = DEVICE_SPEED_MBPS_DEFAULT;
+	if (info->mtu_bytes)
+		device->mtu_bytes = info->mtu_bytes;
+	if (info->numa_node >= 0)
+		device->numa_node = info->numa_node;
+	if (info->pci[0])
+		device_describe_pci_function(sysfs, info->pci, device);
+	if (!device->guid)
+		device->guid = device_guid(info->mac, dev);
+	device->netns = DEVICE_PORT_NETNS | device->guid;
+	snprintf(device->driver, sizeof(device->driver), "%s", info->driver);
 }
 
-static int devices_open_ports(const struct device_port *ports, unsigned count,
-			      plugin_port_open *open)
-{
-	for (unsigned i = 0; i < count; i++) {
-		const char *name = ports[i].device.ifname;
-		char why[384];
+static char port_names[PLUGIN_DEVICES_MAX][sizeof(((struct device *)0)->ifname)];
+static unsigned port_count;
 
-		if (devices_try_port(&ports[i], open, why, sizeof(why)))
-			continue;
-		if (plugin_config()->path == PATH_DPDK) {
-			WARN("HARP_PATH=dpdk, but DPDK port %s cannot be used: %s (or use "
-			     "HARP_PATH=auto)",
-			     name, why);
-			return -EPROTONOSUPPORT;
-		}
-		WARN("DPDK port %s is not used, and HARP goes on with the next best path: %s", name,
-		     why);
-		device_refused++;
+static bool port_is_known(const char *name)
+{
+	for (unsigned i = 0; i < port_count; i++)
+		if (!strcmp(port_names[i], name))
+			return true;
+	return false;
+}
+
+static void port_name(struct device *device, const char *name)
+{
+	memcpy(device->ifname, name, strnlen(name, sizeof(device->ifname) - 1));
+	memcpy(port_names[port_count++], device->ifname, sizeof(device->ifname));
+}
+
+/* Opens it as the next device. unusable: why it cannot be used, if that is known already. */
+static int port_open(const struct device *port, plugin_port_open *open, const char *unusable)
+{
+	const struct plugin_config *config = plugin_config();
+	struct device *device = &device_list[device_count];
+	unsigned dev = device_count;
+	struct harp_instance_port info;
+	char why[384];
+	bool exact;
+	int rc = -ENODEV;
+
+	/* HARP_IFNAME also selects ports; NCCL_SOCKET_IFNAME selects kernel interfaces only. */
+	if (config->ifname[0] && !config->ifname_is_nccl &&
+	    !device_name_matches(config->ifname, port->ifname, &exact)) {
+		INFO("%s: DPDK port left out by HARP_IFNAME=\"%s\"", port->ifname, config->ifname);
+		return 0;
 	}
+	if (unusable) {
+		snprintf(why, sizeof(why), "%s", unusable);
+	} else if (!port->has_v4 && !port->has_v6) {
+		snprintf(
+			why, sizeof(why),
+			"it has no %s address: give it one, by ;ip=ADDRESS/LENGTH in HARP_DPDK or by "
+			"`addresses` in its [[dpdk]]",
+			config->family == AF_INET    ? "IPv4"
+			: config->family == AF_INET6 ? "IPv6"
+						     : "IP");
+	} else {
+		*device = *port;
+		device->dpdk = true;
+		device->netns = DEVICE_PORT_NETNS | ++device_count;
+		rc = open((int)dev, &info, why, sizeof(why));
+	}
+	if (!rc) {
+		device_port_opened(device, &info, config, DEVICE_SYSFS, dev);
+		return 0;
+	}
+	device_count = dev;
+	if (config->path == PATH_DPDK) {
+		WARN("HARP_PATH=dpdk, but DPDK port %s cannot be used: %s (or use HARP_PATH=auto)",
+		     port->ifname, why);
+		return -EPROTONOSUPPORT;
+	}
+	WARN("DPDK port %s is not used, and HARP goes on with the next best path: %s", port->ifname,
+	     why);
+	device_refused++;
 	return 0;
+}
+
+/* text: a port spec of HARP_DPDK. */
+static int port_own(const char *text, plugin_port_open *open)
+{
+	const struct plugin_config *config = plugin_config();
+	struct device device = { .port = text, .numa_node = -1 };
+	struct harp_port_spec spec;
+	char why[256];
+
+	if (harp_port_spec_parse(text, &spec, why, sizeof(why))) {
+		WARN("HARP_DPDK=\"%.100s\" is not understood: %s", text, why);
+		return -EINVAL;
+	}
+	if (port_is_known(spec.name)) {
+		WARN("HARP_DPDK names two ports %s: give one of them another name, by ;name=NAME",
+		     spec.name);
+		return -EINVAL;
+	}
+	if (port_count == PLUGIN_DEVICES_MAX) {
+		WARN("HARP_DPDK has more than %u ports", PLUGIN_DEVICES_MAX);
+		return -EINVAL;
+	}
+	port_name(&device, spec.name);
+	device.mtu_bytes = spec.mtu_bytes;
+	device.queues = spec.queues > config->instances ? spec.queues : config->instances;
+	for (unsigned i = 0; i < spec.address_count; i++)
+		device_take_address(&device, &spec.addresses[i], config->family);
+	return port_open(&device, open, NULL);
+}
+
+/* Unless HARP_DPDK has one of that name. */
+static int port_leased(const struct harp_lease_device *leased, plugin_port_open *open)
+{
+	const struct plugin_config *config = plugin_config();
+	struct device device = { 0 };
+
+	if (port_is_known(leased->ifname) || port_count == PLUGIN_DEVICES_MAX)
+		return 0;
+	device_take_lease(&device, leased, config->family);
+	port_name(&device, leased->ifname);
+	device.queues = leased->queues < config->instances ? leased->queues : config->instances;
+	return port_open(&device, open,
+			 leased->queues_free ? NULL
+					     : "harpd has leased it to another process (`harpctl "
+					       "status` says which)");
 }
 
 static int devices_load_ports(const struct plugin_config *config, plugin_port_open *open)
 {
 	const struct harp_lease_device *leased;
-	struct device_port *ports = calloc(PLUGIN_DEVICES_MAX, sizeof(*ports));
 	unsigned leased_count;
-	int count, rc;
+	char *at, *rest;
+	int rc = 0;
 
-	if (!ports)
-		return -ENOMEM;
+	port_count = 0;
+	memcpy(device_texts, config->dpdk, sizeof(device_texts));
+	for (at = strtok_r(device_texts, " ", &rest); at && !rc; at = strtok_r(NULL, " ", &rest))
+		rc = port_own(at, open);
 	leased = plugin_daemon_devices(&leased_count);
-	count = device_ports(config, leased, leased_count, ports, PLUGIN_DEVICES_MAX, device_texts);
-	rc = count < 0 ? count : devices_open_ports(ports, (unsigned)count, open);
-	free(ports);
+	for (unsigned i = 0; i < leased_count && !rc; i++)
+		if (leased[i].flags & HARP_LEASE_DEVICE_DPDK)
+			rc = port_leased(&leased[i], open);
 	if (!rc && config->path == PATH_DPDK && !device_count) {
 		WARN("HARP_PATH=dpdk, but there is no DPDK port: name one in HARP_DPDK, or in harp.toml's "
 		     "[[dpdk]] of a harpd that runs%s",
-		     count < 1 && config->ifname[0] && !config->ifname_is_nccl
+		     config->ifname[0] && !config->ifname_is_nccl
 			     ? "; HARP_IFNAME must let its name through"
 			     : "");
 		rc = -EPROTONOSUPPORT;
@@ -308,191 +408,4 @@ int plugin_device_count(void)
 const struct device *plugin_device(int dev)
 {
 	return dev >= 0 && (unsigned)dev < device_count ? &device_list[dev] : NULL;
-}
-
-/* ---- DPDK ports as devices ------------------------------------------------------------------- */
-
-/*
- * Ports of HARP_DPDK, then leased ones. The kernel has no interface, address or route for a port.
- * The rest of the plugin treats it as a NIC in a network namespace of its own (device->netns): only
- * HARP lanes use it, and two ports of one host are different hosts to each other. Properties of the
- * open port are added later.
- */
-
-/* Inode numbers of network namespaces have 32 bits. */
-#define DEVICE_PORT_NETNS (1ull << 63)
-
-/* The first address of each family that is not link-local, else the first. */
-static void port_addresses(struct device *device, const struct harp_addr *addresses, unsigned count,
-			   int family)
-{
-	for (unsigned i = 0; i < count; i++) {
-		const struct harp_addr *addr = &addresses[i];
-
-		if (harp_addr_is_v4(addr)) {
-			if (family == AF_INET6 || device->has_v4)
-				continue;
-			device->addr_v4 = *addr;
-			device->has_v4 = true;
-		} else if (family != AF_INET &&
-			   (!device->has_v6 || (harp_addr_is_link_local(&device->addr_v6) &&
-						!harp_addr_is_link_local(addr)))) {
-			device->addr_v6 = *addr;
-			device->has_v6 = true;
-		}
-	}
-}
-
-static void port_needs_address(struct device_port *port, const struct plugin_config *config)
-{
-	if (port->why[0] || port->device.has_v4 || port->device.has_v6)
-		return;
-	snprintf(port->why, sizeof(port->why),
-		 "it has no %s address: give it one, by ;ip=ADDRESS/LENGTH in HARP_DPDK or by "
-		 "`addresses` in its [[dpdk]]",
-		 config->family == AF_INET    ? "IPv4"
-		 : config->family == AF_INET6 ? "IPv6"
-					      : "IP");
-}
-
-static struct device_port *port_begin(struct device_port *ports, unsigned count, const char *name)
-{
-	struct device_port *port = &ports[count];
-
-	memset(port, 0, sizeof(*port));
-	port->device.dpdk = true;
-	port->device.numa_node = -1;
-	port->device.netns = DEVICE_PORT_NETNS | (count + 1);
-	memcpy(port->device.ifname, name, strnlen(name, sizeof(port->device.ifname) - 1));
-	return port;
-}
-
-static bool port_exists(const struct device_port *ports, unsigned count, const char *name)
-{
-	for (unsigned i = 0; i < count; i++)
-		if (!strcmp(ports[i].device.ifname, name))
-			return true;
-	return false;
-}
-
-/* Adds a port of HARP_DPDK. */
-static int port_own(struct device_port *ports, unsigned *count, const char *text,
-		    const struct plugin_config *config)
-{
-	struct device_port *port;
-	struct harp_port_spec spec;
-	char why[256];
-
-	if (harp_port_spec_parse(text, &spec, why, sizeof(why))) {
-		WARN("HARP_DPDK=\"%.100s\" is not understood: %s", text, why);
-		return -EINVAL;
-	}
-	if (port_exists(ports, *count, spec.name)) {
-		WARN("HARP_DPDK names two ports %s: give one of them another name, by ;name=NAME",
-		     spec.name);
-		return -EINVAL;
-	}
-	port = port_begin(ports, *count, spec.name);
-	port->device.port = text;
-	port->device.mtu_bytes = spec.mtu_bytes;
-	port->device.queues = spec.queues > config->instances ? spec.queues : config->instances;
-	port_addresses(&port->device, spec.addresses, spec.address_count, config->family);
-	port_needs_address(port, config);
-	(*count)++;
-	return 0;
-}
-
-/* Adds a leased port, unless HARP_DPDK has one of that name. */
-static void port_leased(struct device_port *ports, unsigned *count,
-			const struct harp_lease_device *leased, const struct plugin_config *config)
-{
-	static const struct harp_addr none;
-	struct harp_addr addresses[2];
-	struct device_port *port;
-	unsigned address_count = 0;
-
-	if (port_exists(ports, *count, leased->ifname))
-		return;
-	port = port_begin(ports, *count, leased->ifname);
-	port->device.guid = leased->guid;
-	port->device.mtu_bytes = leased->mtu_bytes;
-	port->device.speed_mbps = leased->speed_mbps;
-	port->device.numa_node = leased->numa_node;
-	memcpy(port->device.pci_path, leased->pci_path, sizeof(port->device.pci_path));
-	port->device.queues =
-		leased->queues < config->instances ? leased->queues : config->instances;
-	if (!leased->queues_free)
-		snprintf(port->why, sizeof(port->why),
-			 "harpd has leased it to another process (`harpctl status` says which)");
-	if (memcmp(leased->addr_v4, &none, sizeof(none)))
-		memcpy(&addresses[address_count++], leased->addr_v4, sizeof(none));
-	if (memcmp(leased->addr_v6, &none, sizeof(none)))
-		memcpy(&addresses[address_count++], leased->addr_v6, sizeof(none));
-	port_addresses(&port->device, addresses, address_count, config->family);
-	port_needs_address(port, config);
-	(*count)++;
-}
-
-/* HARP_IFNAME also selects ports; NCCL_SOCKET_IFNAME selects kernel interfaces only. */
-static unsigned ports_named(struct device_port *ports, unsigned count,
-			    const struct plugin_config *config)
-{
-	unsigned kept = 0;
-	bool exact;
-
-	for (unsigned i = 0; i < count; i++) {
-		if (config->ifname[0] && !config->ifname_is_nccl &&
-		    !device_name_matches(config->ifname, ports[i].device.ifname, &exact))
-			INFO("%s: DPDK port left out by HARP_IFNAME=\"%s\"", ports[i].device.ifname,
-			     config->ifname);
-		else
-			ports[kept++] = ports[i];
-	}
-	return kept;
-}
-
-int device_ports(const struct plugin_config *config, const struct harp_lease_device *leased,
-		 unsigned leased_count, struct device_port *out, unsigned max,
-		 char texts[sizeof(config->dpdk)])
-{
-	unsigned count = 0;
-	char *at, *rest;
-
-	memcpy(texts, config->dpdk, sizeof(config->dpdk));
-	for (at = strtok_r(texts, " ", &rest); at; at = strtok_r(NULL, " ", &rest)) {
-		int rc;
-
-		if (count == max) {
-			WARN("HARP_DPDK has more than %u ports", max);
-			return -EINVAL;
-		}
-		rc = port_own(out, &count, at, config);
-		if (rc)
-			return rc;
-	}
-	for (unsigned i = 0; i < leased_count && count < max; i++)
-		if (leased[i].flags & HARP_LEASE_DEVICE_DPDK)
-			port_leased(out, &count, &leased[i], config);
-	return (int)ports_named(out, count, config);
-}
-
-void device_port_opened(struct device *device, const struct harp_instance_port *info,
-			const struct plugin_config *config, const char *sysfs, unsigned dev)
-{
-	if (config->speed_mbps)
-		device->speed_mbps = config->speed_mbps;
-	else if (info->speed_mbps)
-		device->speed_mbps = info->speed_mbps;
-	else if (!device->speed_mbps)
-		device->speed_mbps = DEVICE_SPEED_MBPS_DEFAULT;
-	if (info->mtu_bytes)
-		device->mtu_bytes = info->mtu_bytes;
-	if (info->numa_node >= 0)
-		device->numa_node = info->numa_node;
-	if (info->pci[0])
-		device_describe_pci_function(sysfs, info->pci, device);
-	if (!device->guid)
-		device->guid = device_guid(info->mac, dev);
-	device->netns = DEVICE_PORT_NETNS | device->guid;
-	snprintf(device->driver, sizeof(device->driver), "%s", info->driver);
 }

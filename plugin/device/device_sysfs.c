@@ -119,7 +119,6 @@ static bool device_is_pci_address(const char *name)
 	       name[7] <= '7' && name[8] == '\0';
 }
 
-/* The PCI function of the interface; for virtio, the parent of the virtio device. */
 static void device_describe_driver(const char *directory, struct device *device)
 {
 	char path[PATH_MAX], real[PATH_MAX];
@@ -139,40 +138,44 @@ uint32_t device_assumed_speed_mbps(const struct device *device)
 	return DEVICE_SPEED_MBPS_DEFAULT;
 }
 
+/* numa: also takes the node. */
+static void device_set_pci(const char *real, bool numa, struct device *device)
+{
+	long node;
+
+	if (strlen(real) < sizeof(device->pci_path))
+		strcpy(device->pci_path, real);
+	if (numa && device_sysfs_number(real, "numa_node", &node) && node >= 0 && node <= INT_MAX)
+		device->numa_node = (int)node;
+}
+
+/* The PCI function of the interface; for virtio, the parent of the virtio device. */
 static void device_describe_pci(const char *directory, struct device *device)
 {
 	char path[PATH_MAX], real[PATH_MAX];
-	long node;
 
 	if (snprintf(path, sizeof(path), "%s/device", directory) >= (int)sizeof(path) ||
 	    !realpath(path, real))
 		return;
 	for (char *slash = strrchr(real, '/'); slash && slash != real;
 	     *slash = '\0', slash = strrchr(real, '/')) {
-		if (!device_is_pci_address(slash + 1))
-			continue;
-		if (strlen(real) < sizeof(device->pci_path))
-			strcpy(device->pci_path, real);
-		if (device_sysfs_number(real, "numa_node", &node) && node >= 0 && node <= INT_MAX)
-			device->numa_node = (int)node;
-		return;
+		if (device_is_pci_address(slash + 1)) {
+			device_set_pci(real, true, device);
+			return;
+		}
 	}
 }
 
 void device_describe_pci_function(const char *sysfs, const char *address, struct device *device)
 {
 	char path[PATH_MAX], real[PATH_MAX];
-	long node;
 
 	if (!device_is_pci_address(address) ||
 	    snprintf(path, sizeof(path), "%s/bus/pci/devices/%s", sysfs, address) >=
 		    (int)sizeof(path) ||
-	    !realpath(path, real) || strlen(real) >= sizeof(device->pci_path))
+	    !realpath(path, real))
 		return;
-	strcpy(device->pci_path, real);
-	if (device->numa_node < 0 && device_sysfs_number(real, "numa_node", &node) && node >= 0 &&
-	    node <= INT_MAX)
-		device->numa_node = (int)node;
+	device_set_pci(real, device->numa_node < 0, device);
 }
 
 uint64_t device_guid(const uint8_t mac[6], uint32_t ifindex)
@@ -227,29 +230,15 @@ void device_describe_hardware(const char *sysfs, struct candidate *candidate,
 #define VENDOR_ENA 0x1d0fu
 #define VENDOR_GVNIC 0x1ae0u
 
-static unsigned kernel_lanes_vendor(const struct device *device)
-{
-	char path[PATH_MAX];
-	unsigned vendor = 0;
-	FILE *file;
-
-	if (!device->pci_path[0] ||
-	    snprintf(path, sizeof(path), "%s/vendor", device->pci_path) >= (int)sizeof(path))
-		return 0;
-	file = fopen(path, "re");
-	if (!file)
-		return 0;
-	if (fscanf(file, "0x%4x", &vendor) != 1)
-		vendor = 0;
-	fclose(file);
-	return vendor;
-}
-
 unsigned device_kernel_lanes(const struct device *device)
 {
 	const struct plugin_config *config = plugin_config();
-	unsigned vendor = kernel_lanes_vendor(device), threads = 0, sockets = 1, lanes;
+	unsigned long vendor = 0, threads = 0, sockets = 1, lanes;
+	char text[16];
 
+	if (device->pci_path[0] &&
+	    device_sysfs_read(device->pci_path, "vendor", text, sizeof(text)))
+		vendor = strtoul(text, NULL, 16);
 	if (vendor == VENDOR_ENA) {
 		threads = 2;
 		sockets = 8;
@@ -257,9 +246,9 @@ unsigned device_kernel_lanes(const struct device *device)
 		threads = 4;
 	}
 	if (config->nccl_threads >= 0)
-		threads = (unsigned)config->nccl_threads;
+		threads = (unsigned long)config->nccl_threads;
 	if (config->nccl_sockets_per_thread >= 0)
-		sockets = (unsigned)config->nccl_sockets_per_thread;
+		sockets = (unsigned long)config->nccl_sockets_per_thread;
 	if (threads > KERNEL_LANES_MAX)
 		threads = KERNEL_LANES_MAX;
 	if (sockets > KERNEL_LANES_MAX)
@@ -267,5 +256,5 @@ unsigned device_kernel_lanes(const struct device *device)
 	lanes = config->kernel_lanes ? config->kernel_lanes : threads * sockets;
 	if (lanes > KERNEL_LANES_MAX)
 		lanes = KERNEL_LANES_MAX;
-	return lanes ? lanes : 1;
+	return lanes ? (unsigned)lanes : 1;
 }

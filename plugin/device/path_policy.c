@@ -2,6 +2,7 @@
 /* path_policy.c - see path_policy.h. */
 #include "device/path_policy.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <net/if.h>
 #include <stdarg.h>
@@ -10,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/util.h"
 #include "harp_config.h"
 #include "process/log.h"
 #include "process/keyfile.h"
@@ -155,72 +157,21 @@ void path_policy_load(void)
 
 /*
  * A profile is the subset of TOML that `harpctl tune` writes: `key = "string"`, `key = number`,
- * [tuner],
- * [[nic]], comments and empty lines. Anything else is an error, so a TOML parser gives the same
- * result for every profile that this parser accepts (tests/python/test_profile.py).
+ * [tuner], [[nic]], comments and empty lines. Anything else is an error, so a TOML parser gives the
+ * same result for every profile that this parser accepts (tests/python/test_profile.py).
  */
 
 #define PROFILE_BYTES_MAX (64u * 1024u)
 #define PROFILE_BLANKS " \t"
-#define PROFILE_VERSION "1"
-
-enum profile_key {
-	PROFILE_KEY_VERSION,
-	PROFILE_KEY_HOST,
-	PROFILE_KEY_IFNAME,
-	PROFILE_KEY_MODE,
-	PROFILE_KEY_HARP_UP_TO,
-	PROFILE_KEY_PEERS,
-	PROFILE_KEY_LATENCY,
-	PROFILE_KEY_RATES,
-	PROFILE_KEY_CHANNELS,
-	PROFILE_KEY_COUNT,
-};
-static const char *const profile_keys[] = {
-	[PROFILE_KEY_VERSION] = "version",       [PROFILE_KEY_HOST] = "host",
-	[PROFILE_KEY_IFNAME] = "ifname",         [PROFILE_KEY_MODE] = "mode",
-	[PROFILE_KEY_HARP_UP_TO] = "harp_up_to", [PROFILE_KEY_PEERS] = "peers",
-	[PROFILE_KEY_LATENCY] = "latency_ns",    [PROFILE_KEY_RATES] = "rates",
-	[PROFILE_KEY_CHANNELS] = "channels",
-};
-#define PROFILE_NUMBERS (1u << PROFILE_KEY_VERSION | 1u << PROFILE_KEY_LATENCY)
 
 enum profile_table { PROFILE_TOP, PROFILE_TUNER, PROFILE_NIC };
-static const char *const profile_heads[] = {
-	[PROFILE_TUNER] = "[tuner]", [PROFILE_NIC] = "[[nic]]"
-};
-static const struct {
-	unsigned needed, allowed; /* bits of keys */
-} profile_tables[] = {
-	[PROFILE_TOP] = { 1u << PROFILE_KEY_VERSION | 1u << PROFILE_KEY_HOST, 0 },
-	[PROFILE_TUNER] = { 1u << PROFILE_KEY_LATENCY | 1u << PROFILE_KEY_RATES |
-				    1u << PROFILE_KEY_CHANNELS,
-			    0 },
-	[PROFILE_NIC] = { 1u << PROFILE_KEY_IFNAME | 1u << PROFILE_KEY_MODE |
-				  1u << PROFILE_KEY_HARP_UP_TO,
-			  1u << PROFILE_KEY_PEERS },
-};
-
-static const char *const profile_modes[] = {
-	[HARP_MODE_NONE] = "none",
-	[HARP_MODE_GENERIC_COPY] = "generic-copy",
-	[HARP_MODE_NATIVE_COPY] = "native-copy",
-	[HARP_MODE_ZERO_COPY] = "zero-copy",
-	[HARP_MODE_DPDK] = "dpdk",
-};
-static const char *const profile_classes[] = {
-	[PATH_CLASS_NONE] = "none",
-	[PATH_CLASS_4K] = "4KiB",
-	[PATH_CLASS_64K] = "64KiB",
-	[PATH_CLASS_ALL] = "all",
-};
 
 struct profile_reader {
 	const char *host;
 	struct profile *out;
 	unsigned line;
 	enum profile_table table;
-	unsigned keys;  /* seen in this table */
+	unsigned keys;  /* seen in this table: bits of profile_keys[] */
 	bool has_tuner; /* a [tuner] */
 	char *why;
 	size_t why_len;
@@ -256,37 +207,14 @@ bool profile_has_peer(const struct profile_entry *entry, const struct harp_addr 
 	return true;
 }
 
-/* "10.1.0.0/16": no bit after the prefix is set. */
-static bool profile_peers(char *text, struct profile_entry *entry)
+/* Its number, or count. */
+static unsigned profile_word(const char *text, const char *const *words, unsigned count)
 {
-	char *slash = strchr(text, '/'), *digit;
-	unsigned bits = 0, bits_max;
+	unsigned word = 0;
 
-	if (!slash)
-		return false;
-	*slash = '\0';
-	if (harp_addr_parse(text, &entry->peers))
-		return false;
-	bits_max = harp_addr_is_v4(&entry->peers) ? 32 : 128;
-	for (digit = slash + 1; *digit >= '0' && *digit <= '9' && bits <= bits_max; digit++)
-		bits = bits * 10 + (unsigned)(*digit - '0');
-	if (*digit || digit == slash + 1 || bits > bits_max)
-		return false;
-	/* IPv4 addresses are the last 32 bits of an IPv6 address. */
-	entry->peers_bits = bits + (128 - bits_max);
-	for (unsigned bit = entry->peers_bits; bit < 128; bit++)
-		if (entry->peers.bytes[bit / 8] & 0x80 >> bit % 8)
-			return false;
-	return true;
-}
-
-static bool profile_choice(const char *text, const char *const *words, unsigned count,
-			   unsigned *out)
-{
-	for (*out = 0; *out < count; ++*out)
-		if (!strcmp(text, words[*out]))
-			return true;
-	return false;
+	while (word < count && strcmp(text, words[word]) != 0)
+		word++;
+	return word;
 }
 
 /* "16384:1200 65536:2300": positive numbers, the first ones increasing. */
@@ -313,72 +241,121 @@ static bool profile_curve(const char *text, struct profile_curve *curve)
 	return curve->count > 0;
 }
 
-static int profile_tuner_value(const struct profile_reader *r, enum profile_key key,
-			       const char *text)
+/* "10.1.0.0/16": no bit after the prefix is set. */
+static bool profile_peers(char *text, struct profile_entry *entry)
 {
-	struct profile_tuner *tuner = &r->out->tuner;
+	char *slash = strchr(text, '/'), *digit;
+	unsigned bits = 0, bits_max;
 
-	if (key == PROFILE_KEY_LATENCY) {
-		tuner->latency_ns = strlen(text) <= 12 ? strtoull(text, NULL, 10) : 0;
-		return tuner->latency_ns ? 0
-					 : profile_fail(r, "latency_ns must be 1 to 999999999999");
-	}
-	if (!profile_curve(text, key == PROFILE_KEY_RATES ? &tuner->rates : &tuner->channels))
-		return profile_fail(
-			r, "%s must be 1 to %u pairs such as 16384:1200 65536:2300, rising",
-			profile_keys[key], PROFILE_POINTS_MAX);
-	return 0;
+	if (!slash)
+		return false;
+	*slash = '\0';
+	if (harp_addr_parse(text, &entry->peers))
+		return false;
+	bits_max = harp_addr_is_v4(&entry->peers) ? 32 : 128;
+	for (digit = slash + 1; *digit >= '0' && *digit <= '9' && bits <= bits_max; digit++)
+		bits = bits * 10 + (unsigned)(*digit - '0');
+	if (*digit || digit == slash + 1 || bits > bits_max)
+		return false;
+	/* IPv4 addresses are the last 32 bits of an IPv6 address. */
+	entry->peers_bits = bits + (128 - bits_max);
+	for (unsigned bit = entry->peers_bits; bit < 128; bit++)
+		if (entry->peers.bytes[bit / 8] & 0x80 >> bit % 8)
+			return false;
+	return true;
 }
 
-static int profile_nic_value(const struct profile_reader *r, enum profile_key key, char *text)
+enum profile_key {
+	PROFILE_VERSION,
+	PROFILE_HOST,
+	PROFILE_LATENCY,
+	PROFILE_RATES,
+	PROFILE_CHANNELS,
+	PROFILE_IFNAME,
+	PROFILE_MODE,
+	PROFILE_HARP_UP_TO,
+	PROFILE_PEERS,
+	PROFILE_KEYS,
+};
+static const struct {
+	enum profile_table table;
+	const char *name, *must; /* what its value must be */
+} profile_keys[PROFILE_KEYS] = {
+	[PROFILE_VERSION] = { PROFILE_TOP, "version", "1, which this HARP reads" },
+	[PROFILE_HOST] = { PROFILE_TOP, "host", "the name of this host in double quotes" },
+	[PROFILE_LATENCY] = { PROFILE_TUNER, "latency_ns", "a number from 1 to 999999999999" },
+	[PROFILE_RATES] = { PROFILE_TUNER, "rates",
+			    "1 to 16 pairs such as \"16384:1200 65536:2300\", rising" },
+	[PROFILE_CHANNELS] = { PROFILE_TUNER, "channels",
+			       "1 to 16 pairs such as \"1:1100 2:1900\", rising" },
+	[PROFILE_IFNAME] = { PROFILE_NIC, "ifname", "1 to 15 characters in double quotes" },
+	[PROFILE_MODE] = { PROFILE_NIC, "mode",
+			   "\"generic-copy\", \"native-copy\" or \"zero-copy\"" },
+	[PROFILE_HARP_UP_TO] = { PROFILE_NIC, "harp_up_to",
+				 "\"none\", \"4KiB\", \"64KiB\" or \"all\"" },
+	[PROFILE_PEERS] = { PROFILE_NIC, "peers", "a prefix such as \"10.1.0.0/16\"" },
+};
+static_assert(PROFILE_POINTS_MAX == 16, "the texts of rates and channels");
+#define PROFILE_NUMBERS (1u << PROFILE_VERSION | 1u << PROFILE_LATENCY)
+#define PROFILE_OPTIONAL (1u << PROFILE_PEERS)
+
+/* False: the value is not what it must be. */
+static bool profile_set(const struct profile_reader *r, enum profile_key key, char *text)
 {
-	struct profile_entry *entry = &r->out->entries[r->out->count - 1];
+	static const char *const classes[] = { "none", "4KiB", "64KiB", "all" };
+	static const char *const modes[] = { "", "generic-copy", "native-copy", "zero-copy" };
+	struct profile_tuner *tuner = &r->out->tuner;
+	/* In PROFILE_NIC there is one. */
+	struct profile_entry *entry = &r->out->entries[r->out->count ? r->out->count - 1 : 0];
 	unsigned word;
 
 	switch (key) {
-	case PROFILE_KEY_IFNAME:
-		if (!text[0] || strlen(text) >= sizeof(entry->ifname))
-			return profile_fail(r, "ifname must be 1 to 15 characters");
-		strcpy(entry->ifname, text);
-		return 0;
-	case PROFILE_KEY_MODE:
-		if (!profile_choice(text, profile_modes, HARP_MODE_COUNT, &word) ||
-		    word == HARP_MODE_NONE || word == HARP_MODE_DPDK)
-			return profile_fail(r,
-					    "mode must be generic-copy, native-copy or zero-copy");
+	case PROFILE_VERSION:
+		return !strcmp(text, "1");
+	case PROFILE_HOST:
+		return !strcmp(text, r->host);
+	case PROFILE_LATENCY:
+		tuner->latency_ns = strlen(text) <= 12 ? strtoull(text, NULL, 10) : 0;
+		return tuner->latency_ns > 0;
+	case PROFILE_RATES:
+		return profile_curve(text, &tuner->rates);
+	case PROFILE_CHANNELS:
+		return profile_curve(text, &tuner->channels);
+	case PROFILE_IFNAME:
+		snprintf(entry->ifname, sizeof(entry->ifname), "%s", text);
+		return text[0] && !strcmp(entry->ifname, text);
+	case PROFILE_MODE:
+		word = profile_word(text, modes, ARRAY_SIZE(modes));
 		entry->mode = word;
-		return 0;
-	case PROFILE_KEY_HARP_UP_TO:
-		if (!profile_choice(text, profile_classes, PATH_CLASS_ALL + 1, &word))
-			return profile_fail(r, "harp_up_to must be none, 4KiB, 64KiB or all");
+		return word > HARP_MODE_NONE && word < ARRAY_SIZE(modes);
+	case PROFILE_HARP_UP_TO:
+		word = profile_word(text, classes, ARRAY_SIZE(classes));
 		entry->harp_up_to = word;
-		return 0;
+		return word < ARRAY_SIZE(classes);
 	default:
-		if (!profile_peers(text, entry))
-			return profile_fail(r, "peers must be a prefix such as 10.1.0.0/16");
-		return 0;
+		return profile_peers(text, entry);
 	}
 }
 
+/* ---- lines ---- */
+
 /* The value of a key, in place: a string without escapes, or the digits of a number. */
-static char *profile_value(char *text, bool *is_string)
+static char *profile_value(char *text, bool is_number)
 {
 	char *end;
 
-	*is_string = *text == '"';
-	if (*is_string) {
-		end = strpbrk(++text, "\"\\");
+	if (is_number) {
+		end = text + strspn(text, "0123456789");
+	} else {
+		end = *text == '"' ? strpbrk(++text, "\"\\") : NULL;
 		if (!end || *end != '"')
 			return NULL;
 		*end++ = '\0';
-	} else {
-		end = text + strspn(text, "0123456789");
-		if (end == text)
-			return NULL;
 	}
-	if (end[strspn(end, PROFILE_BLANKS)] && end[strspn(end, PROFILE_BLANKS)] != '#')
+	if (end == text ||
+	    (end[strspn(end, PROFILE_BLANKS)] && end[strspn(end, PROFILE_BLANKS)] != '#'))
 		return NULL;
-	if (!*is_string)
+	if (is_number)
 		*end = '\0';
 	return text;
 }
@@ -386,71 +363,65 @@ static char *profile_value(char *text, bool *is_string)
 static int profile_assign(struct profile_reader *r, char *text)
 {
 	char *end = text + strspn(text, "abcdefghijklmnopqrstuvwxyz_"), *value;
-	unsigned allowed = profile_tables[r->table].needed | profile_tables[r->table].allowed, key;
-	bool is_string, is_number;
+	enum profile_key key = 0;
 
 	value = end + strspn(end, PROFILE_BLANKS);
 	if (end == text || *value != '=')
 		return profile_fail(r, "neither key = value nor a table");
 	value += 1 + strspn(value + 1, PROFILE_BLANKS);
 	*end = '\0';
-	if (!profile_choice(text, profile_keys, PROFILE_KEY_COUNT, &key) || !(allowed & 1u << key))
+	while (key < PROFILE_KEYS &&
+	       (profile_keys[key].table != r->table || strcmp(profile_keys[key].name, text) != 0))
+		key++;
+	if (key == PROFILE_KEYS)
 		return profile_fail(r, "unknown key %.32s", text);
 	if (r->keys & 1u << key)
 		return profile_fail(r, "%s is set twice", text);
 	r->keys |= 1u << key;
-	value = profile_value(value, &is_string);
-	is_number = PROFILE_NUMBERS & 1u << key;
-	if (!value || is_string == is_number)
-		return profile_fail(r, "%s needs a %s", text,
-				    is_number ? "number" : "string in double quotes");
-	if (key == PROFILE_KEY_VERSION && strcmp(value, PROFILE_VERSION))
-		return profile_fail(r, "version %.16s; this HARP reads version " PROFILE_VERSION,
-				    value);
-	if (key == PROFILE_KEY_HOST && strcmp(value, r->host))
+	value = profile_value(value, PROFILE_NUMBERS & 1u << key);
+	if (value && profile_set(r, key, value))
+		return 0;
+	if (value && key == PROFILE_HOST)
 		return profile_fail(r, "it is of host %.64s, and this is %s", value, r->host);
-	if (r->table == PROFILE_TUNER)
-		return profile_tuner_value(r, key, value);
-	return r->table == PROFILE_NIC ? profile_nic_value(r, key, value) : 0;
+	return profile_fail(r, "%s must be %s", text, profile_keys[key].must);
 }
 
 /* At the end of a table: are all required keys present? */
 static int profile_end_table(const struct profile_reader *r)
 {
-	unsigned missing = profile_tables[r->table].needed & ~r->keys;
-
-	if (!missing)
-		return 0;
-	return profile_fail(r, "%s is missing above", profile_keys[__builtin_ctz(missing)]);
+	for (unsigned key = 0; key < PROFILE_KEYS; key++)
+		if (profile_keys[key].table == r->table && !(PROFILE_OPTIONAL & 1u << key) &&
+		    !(r->keys & 1u << key))
+			return profile_fail(r, "%s is missing above", profile_keys[key].name);
+	return 0;
 }
 
 static int profile_line(struct profile_reader *r, char *text)
 {
-	enum profile_table table;
+	const char *head = !strncmp(text, "[[", 2) ? "[[nic]]" : "[tuner]";
 	int rc;
 
-	text += strspn(text, PROFILE_BLANKS);
 	if (!*text || *text == '#')
 		return 0;
 	if (*text != '[')
 		return profile_assign(r, text);
-	table = text[1] == '[' ? PROFILE_NIC : PROFILE_TUNER;
-	if (strncmp(text, profile_heads[table], strlen(profile_heads[table])))
+	if (strncmp(text, head, strlen(head)) != 0)
 		return profile_fail(r, "the only tables are [tuner] and [[nic]]");
-	text += strlen(profile_heads[table]);
+	text += strlen(head);
 	text += strspn(text, PROFILE_BLANKS);
 	if (*text && *text != '#')
 		return profile_fail(r, "neither key = value nor a table");
 	rc = profile_end_table(r);
 	if (rc)
 		return rc;
-	r->table = table;
 	r->keys = 0;
-	if (table == PROFILE_TUNER && r->has_tuner)
-		return profile_fail(r, "a second [tuner]");
-	r->has_tuner |= table == PROFILE_TUNER;
-	if (table == PROFILE_TUNER)
+	r->table = head[1] == '[' ? PROFILE_NIC : PROFILE_TUNER;
+	if (r->table == PROFILE_TUNER) {
+		if (r->has_tuner)
+			return profile_fail(r, "a second [tuner]");
+		r->has_tuner = true;
 		return 0;
+	}
 	if (r->out->count == PROFILE_ENTRIES_MAX)
 		return profile_fail(r, "more than %u [[nic]]", PROFILE_ENTRIES_MAX);
 	r->out->entries[r->out->count++] = (struct profile_entry){ .line = r->line };
@@ -473,7 +444,7 @@ static int profile_text(struct profile_reader *r, char *text)
 		for (const char *c = text; *c; c++)
 			if (((unsigned char)*c < ' ' && *c != '\t') || (unsigned char)*c > '~')
 				return profile_fail(r, "not plain ASCII text");
-		rc = profile_line(r, text);
+		rc = profile_line(r, text + strspn(text, PROFILE_BLANKS));
 	}
 	return rc ? rc : profile_end_table(r);
 }

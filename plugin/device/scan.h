@@ -35,19 +35,6 @@ unsigned device_scan(const struct device_host *host, const struct plugin_config 
 /* Does ifname match a list in NCCL_SOCKET_IFNAME's syntax? exact: the list names it in full. */
 bool device_name_matches(const char *list, const char *ifname, bool *exact);
 
-/* A DPDK port that is not open yet, as a device. why: the reason why it can't be used; empty: it
- * may work. */
-struct device_port {
-	struct device device;
-	char why[256];
-};
-/*
- * Ports of HARP_DPDK, then of harpd, that match HARP_IFNAME. Returns how many, at most max. texts:
- * buffer for the devices' port specs. -EINVAL, with a WARN: HARP_DPDK is invalid.
- */
-int device_ports(const struct plugin_config *config, const struct harp_lease_device *leased,
-		 unsigned leased_count, struct device_port *out, unsigned max,
-		 char texts[sizeof(config->dpdk)]);
 /* Adds the properties of an open port; dev: its number. */
 void device_port_opened(struct device *device, const struct harp_instance_port *info,
 			const struct plugin_config *config, const char *sysfs, unsigned dev);
@@ -75,6 +62,11 @@ struct candidate {
 	int v6_rank;        /* suitability of device.addr_v6 for handles; 0: no address */
 };
 
+/* Adds an address of that family (0: any): the first IPv4 address, and the first IPv6 address that is
+ * not link-local, else the first. */
+void device_take_address(struct device *device, const struct harp_addr *addr, int family);
+/* Takes the properties that harpd knows. */
+void device_take_lease(struct device *device, const struct harp_lease_device *leased, int family);
 /* From MAC address and index: unique per interface of a host, and constant. */
 uint64_t device_guid(const uint8_t mac[6], uint32_t ifindex);
 /* Sets the path of a PCI function ("0000:3b:00.0"), and the NUMA node unless set. */

@@ -20,8 +20,6 @@
 
 #define CONFIG_PREFIX "HARP_"
 #define CONFIG_COLL_PREFIX "HARP_COLL_" /* variables of libharp-coll */
-#define CONFIG_NAME_BYTES_MAX 64
-#define CONFIG_VALUE_BYTES_MAX 4096u
 
 /* Offsets of the job keys, the first of harp_config_key(), in struct plugin_config. */
 static const size_t config_fields[] = {
@@ -31,33 +29,15 @@ static const size_t config_fields[] = {
 };
 #define CONFIG_JOB_COUNT (ARRAY_SIZE(config_fields))
 
-/* A text must fit its field. */
+/* A text fits its field, and the field of a choice is an enum, in the order of the words. */
 #define KEY(name, type, table, key, field, unit, min, max, ...)                                    \
-	static_assert(HARP_CONFIG_##type != HARP_CONFIG_TEXT ||                                    \
-			      (sizeof(((struct plugin_config *)0)->field) == (max) + 1 &&          \
-			       (max) < CONFIG_VALUE_BYTES_MAX),                                    \
+	static_assert((HARP_CONFIG_##type != HARP_CONFIG_TEXT ||                                   \
+		       sizeof(((struct plugin_config *)0)->field) == (max) + 1) &&                 \
+			      (HARP_CONFIG_##type != HARP_CONFIG_CHOICE ||                         \
+			       sizeof(((struct plugin_config *)0)->field) == sizeof(uint32_t)),    \
 		      #name);
 HARP_CONFIG_JOB_KEYS(KEY)
 #undef KEY
-
-/* The words of a CHOICE are in the order of its enum. */
-static_assert(PATH_AUTO == 0 && PATH_XDP == 1 && PATH_KERNEL == 2 && PATH_DPDK == 3, "HARP_PATH");
-static_assert(HUGE_PAGES_AUTO == 0 && HUGE_PAGES_NEVER == 1 && HUGE_PAGES_REQUIRE == 2,
-	      "HARP_DPDK_HUGE_PAGES");
-static_assert(sizeof(enum plugin_huge_pages) == 4, "CHOICE fields");
-static_assert(HARP_XDP_AUTO == 0 && HARP_XDP_GENERIC == 1 && HARP_XDP_NATIVE == 2, "HARP_XDP_MODE");
-static_assert(HARP_CONGESTION_DEFAULT == 0 && HARP_CONGESTION_NEWRENO == 1 &&
-		      HARP_CONGESTION_CUBIC == 2 && HARP_CONGESTION_DCTCP == 3 &&
-		      HARP_CONGESTION_DELAY == 4,
-	      "HARP_CONGESTION");
-static_assert(HARP_ECN_DEFAULT == 0 && HARP_ECN_OFF == 1 && HARP_ECN_REQUEST == 2, "HARP_ECN");
-static_assert(sizeof(enum harp_congestion) == 4 && sizeof(enum harp_ecn) == 4, "CHOICE fields");
-static_assert(sizeof(enum plugin_path) == 4 && sizeof(enum harp_xdp_mode) == 4, "CHOICE fields");
-static_assert(DAEMON_AUTO == 0 && DAEMON_OFF == 1 && DAEMON_REQUIRE == 2, "HARP_DAEMON");
-static_assert(sizeof(enum plugin_daemon) == 4, "CHOICE fields");
-static_assert(RAILS_OWN == 0 && RAILS_BACKUP == 1 && RAILS_ALL == 2, "HARP_RAILS");
-static_assert(ENCRYPT_AUTO == 0 && ENCRYPT_OFF == 1 && ENCRYPT_AES_256_GCM == 2, "HARP_ENCRYPT");
-static_assert(sizeof(enum plugin_rails) == 4 && sizeof(enum plugin_encrypt) == 4, "CHOICE fields");
 
 static struct plugin_config config_current; /* Writer: plugin_config_load, at the first init */
 
@@ -253,35 +233,28 @@ static bool config_is_harpds(unsigned index)
 static int config_read_settings(struct plugin_config *out, const char *settings)
 {
 	static const char source[] = "harp.toml of harpd: ";
+	char *copy = strdup(settings), *line, *rest;
 	int result = 0;
 
-	while (*settings) {
-		size_t len = strcspn(settings, "\n");
-		const char *equals = memchr(settings, '=', len);
-		size_t name_len = equals ? (size_t)(equals - settings) : len;
-		size_t value_len = equals ? len - name_len - 1 : 0;
-		unsigned index = config_find(settings, name_len);
-		char value[CONFIG_VALUE_BYTES_MAX];
-
-		if (!equals || !config_is_harpds(index)) {
-			if (len)
-				INFO("%s%.*s is not known as a key of harp.toml, and ignored",
-				     source,
-				     (int)(name_len < CONFIG_NAME_BYTES_MAX
-						   ? name_len
-						   : CONFIG_NAME_BYTES_MAX),
-				     settings);
-		} else if (value_len) {
-			bool whole = value_len < sizeof(value);
-
-			snprintf(value, sizeof(value), "%.*s", (int)value_len, equals + 1);
-			if (!whole || !config_set(out, index, value)) {
-				config_warn_value(harp_config_key(index), source, value);
-				result = -EINVAL;
-			}
-		}
-		settings += len + (settings[len] == '\n');
+	if (!copy) {
+		WARN("%sout of memory", source);
+		return -ENOMEM;
 	}
+	for (line = strtok_r(copy, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
+		char *value = strchrnul(line, '=');
+		unsigned index = config_find(line, (size_t)(value - line));
+
+		if (*value)
+			*value++ = '\0';
+		if (!config_is_harpds(index)) {
+			INFO("%s%.64s is not known as a key of harp.toml, and ignored", source,
+			     line);
+		} else if (*value && !config_set(out, index, value)) {
+			config_warn_value(harp_config_key(index), source, value);
+			result = -EINVAL;
+		}
+	}
+	free(copy);
 	return result;
 }
 
@@ -301,10 +274,7 @@ static int config_read_environment(struct plugin_config *out, char *const *envir
 			if (hints)
 				WARN("the variable %.*s is unknown and ignored; `harpctl config show` lists "
 				     "those there are",
-				     (int)(equals - name < CONFIG_NAME_BYTES_MAX
-						   ? equals - name
-						   : CONFIG_NAME_BYTES_MAX),
-				     name);
+				     (int)(equals - name), name);
 		} else if (index < CONFIG_JOB_COUNT && equals[1] &&
 			   !config_set(out, index, equals + 1)) {
 			config_warn_value(harp_config_key(index), "", equals + 1);

@@ -46,12 +46,11 @@ class Rank:
     ) -> None:
         build = _paths.build_dir()
         assert build is not None
-        self.role, self.messages, self._progress_text = role, 0, b""
-        self._progress, writing = os.pipe()
+        self.role, self.messages, self._unread = role, 0, b""
         self._log = (harpd.folder / f"{role}-{root.rpartition(':')[2]}").open("w+")
         bench = [build / "tools/driver/harp-bench", role, "--rank", str(number), "--ranks", "2"]
-        bench += ["--root", root, "--ifname", f"={ifname}", "-b", "20000"]
-        bench += ["--timeout", "60", "--progress-fd", str(writing), "--plugin", _paths.plugin()]
+        bench += ["--root", root, "--ifname", f"={ifname}", "--sizes", "20000"]
+        bench += ["--timeout", "60", "--tick", "100", "--plugin", _paths.plugin()]
         env = {
             "PATH": os.environ["PATH"],
             "HARP_PATH": "xdp",
@@ -67,10 +66,8 @@ class Rank:
             stdout=subprocess.PIPE,
             stderr=self._log,
             env=env,
-            pass_fds=[writing],
             text=True,
         )
-        os.close(writing)
 
     @property
     def pid(self) -> int:
@@ -81,33 +78,41 @@ class Rank:
         self._log.seek(0)
         return self._log.read()
 
+    @property
+    def _fd(self) -> int:
+        assert self.process.stdout is not None
+        return self.process.stdout.fileno()
+
+    def _next(self) -> dict[str, Any]:
+        """The next line: ready, tick (ten a second), done, error."""
+        while b"\n" not in self._unread:
+            if not select.select([self._fd], [], [], EVENT_S)[0]:
+                pytest.fail(f"{self.role} sends nothing for {EVENT_S} s: {self.log_text()}")
+            more = os.read(self._fd, 65536)
+            if not more:
+                pytest.fail(f"{self.role} ended with {self.process.wait()}: {self.log_text()}")
+            self._unread += more
+        line, _, self._unread = self._unread.partition(b"\n")
+        found: dict[str, Any] = json.loads(line)
+        return found
+
     def event(self) -> dict[str, Any]:
         """The next event: ready, done, error."""
-        assert self.process.stdout is not None
-        if not select.select([self.process.stdout], [], [], EVENT_S)[0]:
-            pytest.fail(f"{self.role} sends nothing for {EVENT_S} s: {self.log_text()}")
-        line = self.process.stdout.readline()
-        if not line:
-            pytest.fail(f"{self.role} ended with {self.process.wait()}: {self.log_text()}")
-        found: dict[str, Any] = json.loads(line)
+        while (found := self._next())["event"] == "tick":
+            pass
         return found
 
     def progress(self) -> int:
         """The next of its reports, ten a second: how many messages it has moved."""
-        while b"\n" not in self._progress_text:
-            if not select.select([self._progress], [], [], EVENT_S)[0]:
-                pytest.fail(f"{self.role} reports nothing for {EVENT_S} s: {self.log_text()}")
-            more = os.read(self._progress, 65536)
-            if not more:
-                pytest.fail(f"{self.role} ended: {self.log_text()}")
-            self._progress_text += more
-        line, _, self._progress_text = self._progress_text.partition(b"\n")
-        self.messages = int(json.loads(line)["done"])
+        found = self._next()
+        if found["event"] != "tick":
+            pytest.fail(f"{self.role}: {found}: {self.log_text()}")
+        self.messages = int(found["sent_messages"] + found["received_messages"])
         return self.messages
 
     def fresh(self) -> int:
         """Return the present number of messages, after all unread reports."""
-        while b"\n" in self._progress_text or select.select([self._progress], [], [], 0)[0]:
+        while b"\n" in self._unread or select.select([self._fd], [], [], 0)[0]:
             self.progress()
         return self.progress()
 
@@ -133,7 +138,6 @@ class Rank:
         if self.process.poll() is None:
             self.process.kill()
         self.process.communicate()
-        os.close(self._progress)
         self._log.close()
 
 

@@ -81,7 +81,7 @@ def ranks(
 
 
 def test_a_ring_all_reduce_is_exact(plugin: Path, tmp_path: Path) -> None:
-    run = ("allreduce", "-b", "4", "-e", "1M", "-f", "16", "-n", "20")
+    run = ("allreduce", "--sizes", "4:20,1024:20,262144:20")
     with ranks(tmp_path, *run) as (first, second):
         out, errors = first.communicate(timeout=SECONDS_MAX)
         _, other_errors = second.communicate(timeout=SECONDS_MAX)
@@ -93,7 +93,7 @@ def test_a_ring_all_reduce_is_exact(plugin: Path, tmp_path: Path) -> None:
 
 def test_each_queue_of_a_virtual_card_has_lanes(plugin: Path, tmp_path: Path) -> None:
     """virtio_user and net_vhost with two queues each: a stack on each, and exact sums by both."""
-    run = ("allreduce", "-b", "4", "-e", "1M", "-f", "16", "-n", "20", "--channels", "4")
+    run = ("allreduce", "--sizes", "4:20,1024:20,262144:20", "--channels", "4")
     # The card listens and the back-end connects: either may start first.
     devices = (
         f"net_vhost0,iface={tmp_path}/vhost,client=1,queues=2,tso=1",
@@ -124,7 +124,7 @@ def lanes_of(pid: int, other: subprocess.Popen[str]) -> set[tuple[str, str]]:
 
 def test_registered_memory_is_not_copied(plugin: Path, tmp_path: Path) -> None:
     """Of 64 messages of a MiB HARP copies records' headers. What memif copies is counted apart."""
-    run = ("bw", "-b", "1M", "-e", "1M", "-n", "1000000")
+    run = ("bw", "--sizes", "1M:1000000:0")
     with ranks(tmp_path, *run) as (first, second):
         assert lanes_of(first.pid, second) == {("dpdk", "port0")}
         least = 64 << 20
@@ -139,7 +139,7 @@ def test_registered_memory_is_not_copied(plugin: Path, tmp_path: Path) -> None:
 def test_what_was_sent_in_place_moves_to_other_rails(plugin: Path) -> None:
     """The port's cable is cut while registered memory is on it. It arrives by the other NIC's
     lanes, HARP's and the kernel's, every byte right, and deregMr gets it back."""
-    run = ("-b", "1M", "-e", "1M", "-n", "4000")
+    run = ("--sizes", "1M:4000:0")
     require_root("network namespaces")
     with Lab(LabOptions(rails=(RailOptions(),))) as lab:
         root = lab.hosts[0].endpoint(29781)

@@ -104,7 +104,7 @@ def hosts(need_root: None) -> Iterator[Lab]:
 )
 def test_auto_continues_on_another_path(hosts: Lab, wrong: Wrong, ends: Ends, plugin: Path) -> None:
     """A ring all-reduce over the kernel's NICs; the log says why the port is not used."""
-    run = ("-b", "4", "-e", "256K", "-f", "16", "-n", "5", "--ifname", "=eth0")
+    run = ("--sizes", "4:5,1024:5,256K:5", "--ifname", "=eth0")
     root = hosts.hosts[0].endpoint(7000)
     variables = wrong.more | {"HARP_PATH": "auto", "HARP_DPDK": wrong.dpdk, "NCCL_DEBUG": "INFO"}
     ranks = [
@@ -138,7 +138,7 @@ def test_connecting_fails_while_the_link_stays_down(
             HARP_CONNECT_TIMEOUT_MS="1000",
             NCCL_DEBUG="INFO",
         )
-        command = bench("allreduce", host.index, 2, root, "-n", "1")
+        command = bench("allreduce", host.index, 2, root, "--sizes", "8:1")
         ranks.append(host.popen(command, env=variables))
     ends.started += ranks
     said = [rank.communicate(timeout=SECONDS_MAX)[1] for rank in ranks]

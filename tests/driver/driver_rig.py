@@ -50,9 +50,9 @@ def outlives(start: Start, roles: tuple[str, str], *fork: str) -> None:
     """A rank whose peer is killed in the middle of a stream ends with ncclRemoteError, even if a
     child that the peer forked lives on."""
     with contextlib.ExitStack() as stack:
-        survivor = start(0, roles[0])
+        survivor = start(0, roles[0], "--sizes", "64K")
         stack.callback(finish, survivor)
-        victim = start(1, roles[1], *fork)
+        victim = start(1, roles[1], "--sizes", "64K", *fork)
         stack.callback(finish, victim)
         ready, dead = event(survivor), event(victim)
         assert ready["event"] == dead["event"] == "ready"
@@ -66,9 +66,9 @@ def outlives(start: Start, roles: tuple[str, str], *fork: str) -> None:
         assert survivor.returncode == PLUGIN_FAILED
 
 
-def delivers(start: Start, *args: str) -> None:
+def delivers(start: Start, size: str) -> None:
     """A sender that exits without closing right after its last message is done loses nothing."""
-    args = ("-n", "100", "--datacheck", "1", *args)
+    args = ("--sizes", f"{size}:100")
     with contextlib.ExitStack() as stack:
         sink, source = start(0, "sink", *args), start(1, "source", "--abrupt", *args)
         stack.callback(finish, sink)

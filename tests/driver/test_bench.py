@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from driver_rig import HANGS_S, Running, Start, bench, finish
+from driver_rig import HANGS_S, Running, bench, finish
 
 WRONG, USAGE, HANG, PLUGIN, PEER = 1, 2, 3, 4, 5
 
@@ -50,11 +50,6 @@ class Arena:
             text=True,
             env={**os.environ, "NCCL_DEBUG": "WARN", **env},
         )
-
-    def pair(self, *more: str) -> Start:
-        """Starts ranks of a pair: rank, mode, options."""
-        port = self.port()
-        return lambda rank, mode, *args: self.start(rank, 2, port, mode, *more, *args)
 
     def run(self, ranks: int, *args: str, **env: str) -> list[Rank]:
         """All ranks alike, to their end."""
@@ -118,45 +113,38 @@ def kernel_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("more", [[], ["--channels", "3"]], ids=" ".join)
 def test_bw_measures_bandwidth(arena: Arena, plugin: list[str], more: list[str]) -> None:
-    """The rate is bytes by the receiver's window; all messages of all channels are in it."""
+    """All messages of all channels are in the receiver's window."""
     channels = 3 if "--channels" in more else 1
-    args = ["-b", "65536", "-e", "65536", "-n", "100", "-w", "10", *more, *plugin]
+    args = ["--sizes", "65536:100:10", *more, *plugin]
     document = arena.document(2, "bw", *args)
     (row,) = document["results"]
     assert row["messages"] == 100 * channels
-    rate = row["messages"] * row["size_bytes"] / (row["window_us"] * 1e3)
-    assert row["rate_gb_per_s"] == pytest.approx(rate, rel=0.01, abs=1e-3)
+    assert row["window_us"] > 0
     assert row["wrong"] == 0
     # Timed, warm and checked messages, each once.
-    assert document["rank0"]["sent_messages"] == (110 + 64) * channels
+    assert document["sent_messages"] == (110 + 64) * channels
 
 
-def test_sizes_follow_the_factor(arena: Arena) -> None:
-    """In the order given, each with its own number of messages; one of 0 bytes has no next size."""
-    document = arena.document(2, "lat", "--sizes", "4K:30:2,8,64K:20", "-n", "50", "-w", "1")
-    found = [(row["size_bytes"], row["half_round_trip"]["count"]) for row in document["results"]]
-    assert found == [(4096, 30), (8, 50), (65536, 20)]
-    document = arena.document(2, "bw", "-b", "0", "-e", "0", "-n", "20")
+def test_sizes_are_measured_in_the_order_given(arena: Arena) -> None:
+    """Each with its own number of messages; one of 0 bytes too."""
+    document = arena.document(2, "lat", "--sizes", "4K:30:2,8,64K:20")
+    found = [(row["size_bytes"], row["messages"]) for row in document["results"]]
+    assert found == [(4096, 30), (8, 100), (65536, 20)]
+    document = arena.document(2, "bw", "--sizes", "0:20")
     assert [row["size_bytes"] for row in document["results"]] == [0]
 
 
-@pytest.mark.parametrize("protocol", [[], ["--ll"]], ids=["simple", "ll"])
-@pytest.mark.parametrize(("ranks", "channels"), [(1, 1), (2, 3), (3, 2)])
+@pytest.mark.parametrize(("ranks", "channels"), [(2, 3), (3, 2)])
 def test_allreduce_sums_are_right(
-    arena: Arena, plugin: list[str], ranks: int, channels: int, protocol: list[str]
+    arena: Arena, plugin: list[str], ranks: int, channels: int
 ) -> None:
     """Exact sums: chunks that are empty, cut short, of one slice and of several rounds."""
-    args = ["-n", "2", "-w", "1", "--channels", str(channels), *protocol, *plugin]
-    small = arena.document(ranks, "allreduce", "-b", "4", "-e", "200000", "-f", "9", *args)
-    assert [row["size_bytes"] for row in small["results"]] == [4, 36, 324, 2916, 26244]
-    large = arena.document(ranks, "allreduce", "-b", "5000004", "-e", "5000004", *args)
-    for row in small["results"] + large["results"]:
-        assert row["wrong"] == 0
-        assert row["count"] == row["size_bytes"] // 4
-        algbw = row["size_bytes"] / (row["time_us"] * 1e3)
-        assert row["algbw_gb_per_s"] == pytest.approx(algbw, rel=0.01, abs=1e-4)
-        busbw = row["algbw_gb_per_s"] * 2 * (ranks - 1) / ranks
-        assert row["busbw_gb_per_s"] == pytest.approx(busbw, rel=0.01, abs=1e-3)
+    sizes = "4:2:1,36:2:1,2916:2:1,26244:2:1,5000004:2:1"
+    args = ["allreduce", "--sizes", sizes, "--channels", str(channels), *plugin]
+    results = arena.document(ranks, *args)["results"]
+    assert [row["size_bytes"] for row in results] == [4, 36, 2916, 26244, 5000004]
+    assert not any(row["wrong"] for row in results)
+    assert all(row["time_us"] > 0 and row["iteration_us"] > 0 for row in results)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -168,19 +156,10 @@ def test_corruption_is_counted(arena: Arena, mode: str) -> None:
     # lat and bw: 4 timed messages, then 64 verified ones. all-reduce: 1 + 3 timed operations and 2
     # verified ones, of 2 messages each.
     at = "10" if mode == "allreduce" else "60"
-    args = [mode, "-b", "4096", "-e", "4096", "-n", "3", "-w", "1"]
+    args = [mode, "--sizes", "4096:3:1"]
     document = arena.document(2, *args, code=WRONG, SOCK_FAULT="corrupt", SOCK_FAULT_AT=at)
     assert document["wrong"] >= 1
     assert document["results"][0]["wrong"] == document["wrong"]
-
-
-def test_flags_arrive_before_data_is_an_error(arena: Arena) -> None:
-    """LL reads what is half written: flags that come before their data make wrong sums there,
-    while Simple, which waits for the completion, does not notice."""
-    args = ["allreduce", "-b", "64K", "-e", "64K", "-n", "3", "-w", "1"]
-    document = arena.document(2, *args, "--ll", code=WRONG, SOCK_FAULT="early")
-    assert document["wrong"] > 0
-    assert arena.document(2, *args, SOCK_FAULT="early")["wrong"] == 0
 
 
 FAULTS = {
@@ -197,7 +176,7 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_fault_of_a_plugin_ends_every_rank_and_is_named(arena: Arena, fault: str) -> None:
     """Each kind of misbehaviour ends every rank, with a code and a text that name it."""
-    args = ["allreduce", "-b", "512K", "-e", "512K", "-n", "3", "--timeout", "3"]
+    args = ["allreduce", "--sizes", "512K:3", "--timeout", "3"]
     ended = arena.run(2, *args, SOCK_FAULT=fault)
     code, text = FAULTS[fault]
     # The other rank may learn of it from the first, or see its connection closed.
@@ -208,15 +187,14 @@ def test_each_fault_of_a_plugin_ends_every_rank_and_is_named(arena: Arena, fault
 
 USAGES: list[tuple[list[str], str]] = [
     (["nonsense"], "no such mode: nonsense"),
-    (["lat", "--rank", "5", "--ranks", "2"], "rank is 5"),
-    (["bw", "-b", "12Q"], "12Q"),
-    (["bw", "-b", "2M", "-e", "1M"], "-e is smaller"),
-    (["allreduce", "-b", "6"], "multiple of 4"),
-    (["lat", "--root", "nowhere"], "host:port"),
+    (["lat", "--rank", "5", "--sizes", "8"], "the rank below the ranks"),
+    (["bw", "--sizes", "12Q"], "12Q"),
+    (["bw"], "--sizes is needed"),
+    (["allreduce", "--sizes", "6"], "multiples of 4"),
+    (["lat", "--sizes", "8", "--root", "nowhere"], "host:port"),
     (["lat", "--sizes", "8,,9"], "8,,9"),
     (["lat", "--sizes", ",".join(["8"] * 65)], "out of range"),
-    (["lat", "--sizes", "8", "-b", "8"], "goes without -b"),
-    (["idle", "--sizes", "8"], "--sizes goes with lat, bw, alltoall and allreduce"),
+    (["idle", "--sizes", "8"], "except for idle"),
 ]
 
 
@@ -236,12 +214,13 @@ def test_bad_usage_is_named(arena: Arena, args: list[str], text: str) -> None:
     [
         ("/nowhere/libnccl-net-x.so", "can't be loaded"),
         ("no-such-plugin", "libnccl-net-no-such-plugin.so"),
-        ("libc.so.6", "none of the symbols"),
+        ("libc.so.6", "has no symbol ncclNetPlugin_v12"),
     ],
 )
 def test_a_bad_plugin_is_named(arena: Arena, value: str, text: str) -> None:
     """What can't be loaded is said before any peer is waited for."""
     words = [str(arena.bench), "lat", "--rank", "0", "--ranks", "2", "--root", "127.0.0.1:1"]
+    words += ["--sizes", "8"]
     done = subprocess.run(
         [*words, "--plugin", value], capture_output=True, text=True, timeout=HANGS_S
     )
@@ -252,8 +231,8 @@ def test_a_bad_plugin_is_named(arena: Arena, value: str, text: str) -> None:
 def test_a_missing_rank_is_reported(arena: Arena) -> None:
     """The root says how many arrived."""
     port = arena.port()
-    root = arena.start(0, 3, port, "allreduce", "--timeout", "3")
-    other = arena.start(1, 3, port, "allreduce", "--timeout", "3")
+    root = arena.start(0, 3, port, "allreduce", "--sizes", "8", "--timeout", "3")
+    other = arena.start(1, 3, port, "allreduce", "--sizes", "8", "--timeout", "3")
     err = root.communicate(timeout=HANGS_S)[1]
     finish(other)
     assert root.returncode == HANG
@@ -263,8 +242,8 @@ def test_a_missing_rank_is_reported(arena: Arena) -> None:
 def test_ranks_with_different_options_are_refused(arena: Arena) -> None:
     """Ranks started with different numbers of channels end with an error that says so."""
     port = arena.port()
-    root = arena.start(0, 2, port, "lat")
-    other = arena.start(1, 2, port, "lat", "--channels", "2")
+    root = arena.start(0, 2, port, "lat", "--sizes", "8")
+    other = arena.start(1, 2, port, "lat", "--sizes", "8", "--channels", "2")
     err = root.communicate(timeout=HANGS_S)[1]
     finish(other)
     assert root.returncode == PEER

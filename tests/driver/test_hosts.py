@@ -34,13 +34,12 @@ PATHS = [("xdp", "xdp"), ("xdp", "kernel"), ("kernel", "xdp")]
 @pytest.mark.parametrize(
     "args",
     [
-        ("lat", "-e", "40000", "-f", "17", "-n", "200"),
-        ("bw", "-b", "1M", "-n", "100"),
-        ("alltoall", "-b", "3000", "-e", "300000", "-f", "10", "-n", "100", "--channels", "2"),
-        ("allreduce", "-b", "4", "-e", "4M", "-f", "11", "-n", "3", "--channels", "2"),
-        ("allreduce", "-b", "4", "-e", "400000", "-f", "11", "-n", "3", "--ll"),
+        ("lat", "--sizes", "8:200,136:200,2312:200,39304:200"),
+        ("bw", "--sizes", "1M:100"),
+        ("alltoall", "--sizes", "3000,30000,300000", "--channels", "2"),
+        ("allreduce", "--sizes", "4:3,44:3,5324:3,58564:3,644204:3", "--channels", "2"),
     ],
-    ids=lambda args: "-".join(a.lstrip("-") for a in args),
+    ids=lambda args: args[0],
 )
 def test_every_mode_measures_over_a_cable(
     start: Start, args: tuple[str, ...], paths: tuple[str, str]
@@ -70,4 +69,4 @@ def test_the_survivor_of_a_killed_rank_ends_with_an_error(
 
 @pytest.mark.parametrize("size", ["9", "100000", "1M"])
 def test_completed_sends_were_delivered(start: Start, size: str) -> None:
-    delivers(start, "-b", size)
+    delivers(start, size)

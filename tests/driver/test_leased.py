@@ -62,8 +62,8 @@ def containers(request: pytest.FixtureRequest, need_root: None) -> Iterator[Cont
 @pytest.mark.parametrize(
     "args",
     [
-        ("lat", "-e", "40000", "-f", "17", "-n", "200"),
-        ("allreduce", "-b", "4", "-e", "4M", "-f", "11", "-n", "3", "--channels", "2"),
+        ("lat", "--sizes", "8:200,2312:200,39304:200"),
+        ("allreduce", "--sizes", "4:3,5324:3,644204:3", "--channels", "2"),
     ],
     ids=["lat", "allreduce"],
 )
@@ -87,7 +87,7 @@ def test_ranks_of_user_nobody_in_containers_agree(
 def test_ranks_agree_on_a_nic_that_keeps_queues(containers: Containers) -> None:
     """A veth of four queues: queue 0 of each side reaches the other's, and nothing else; kernel
     lanes are impossible. Each rank has four instances, and its comms find the one that works."""
-    args = ("allreduce", "-b", "4", "-e", "1M", "-f", "16", "-n", "3", "--channels", "4")
+    args = ("allreduce", "--sizes", "4:3,1024:3,262144:3", "--channels", "4")
     document, said = containers.run(*args, HARP_INSTANCES="4")
     assert document["wrong"] == 0
     for rank in said:
@@ -102,9 +102,9 @@ def test_settings_of_harp_toml_reach_the_job(containers: Containers) -> None:
         with daemon.file.open("a") as file:
             file.write("[job]\nframes = 2048\n")
         daemon.start()
-    _, said = containers.run("lat", "-e", "8", "-n", "10")
+    _, said = containers.run("lat", "--sizes", "8:10")
     assert all("2048 frames of 2048" in rank for rank in said)
-    _, said = containers.run("lat", "-e", "8", "-n", "10", HARP_FRAMES="4096")
+    _, said = containers.run("lat", "--sizes", "8:10", HARP_FRAMES="4096")
     assert all("4096 frames of 2048" in rank for rank in said)
 
 
@@ -112,7 +112,7 @@ def test_a_stopped_harpd_delays_no_rank(containers: Containers) -> None:
     with contextlib.ExitStack() as stack:
         ranks = []
         for rank, mode in enumerate(("sink", "source")):
-            ranks.append(containers.start(rank, mode, "-n", "20000", "-b", "1000"))
+            ranks.append(containers.start(rank, mode, "--sizes", "1000:20000"))
             stack.callback(finish, ranks[-1])
         assert event(ranks[0])["event"] == "ready"
         stopped = containers.daemons[0].process
@@ -138,9 +138,9 @@ def lease_held(pid: int) -> bool:
 def test_a_killed_job_frees_its_queue_while_its_child_lives(containers: Containers) -> None:
     daemon = containers.daemons[1]
     with contextlib.ExitStack() as stack:
-        survivor = containers.start(0, "sink")
+        survivor = containers.start(0, "sink", "--sizes", "64K")
         stack.callback(finish, survivor)
-        victim = containers.start(1, "source", "--fork-child")
+        victim = containers.start(1, "source", "--sizes", "64K", "--fork-child")
         stack.callback(finish, victim)
         ready, dead = event(survivor), event(victim)
         assert ready["event"] == dead["event"] == "ready"
@@ -162,7 +162,7 @@ def test_a_killed_job_frees_its_queue_while_its_child_lives(containers: Containe
 #
 def refused(containers: Containers, **more: Any) -> list[str]:
     """Two ranks that come to nothing; what each said."""
-    ranks = [containers.start(rank, "lat", "-e", "8", "-n", "10", **more) for rank in range(2)]
+    ranks = [containers.start(rank, "lat", "--sizes", "8:10", **more) for rank in range(2)]
     try:
         said = [rank.communicate(timeout=60)[1] for rank in ranks]
     finally:
@@ -196,7 +196,7 @@ def test_a_required_harpd_that_is_absent_fails_init(containers: Containers) -> N
 def test_without_harpd_kernel_lanes_are_used_and_both_reasons_logged(
     containers: Containers, variables: dict[str, str], reason: str
 ) -> None:
-    document, said = containers.run("lat", "-e", "8", "-n", "10", **variables)
+    document, said = containers.run("lat", "--sizes", "8:10", **variables)
     assert document["wrong"] == 0
     for rank in said:
         path = rank.split("path kernel TCP: ")[1].splitlines()[0]

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fuzz_config.c - what an environment and a harpd may say to a job, DPDK ports included: read, or refused in a line.
+ * fuzz_config.c - the environment and settings of harpd: they are read, or refused by a line. Port specs: fuzz_port.c.
  *
  * Input: the text of WELCOME's settings up to a null byte, then variables, each up to a null byte. Nothing
  * before the first null byte: no settings.
  */
 #include "process/config.h"
-#include "device/scan.h"
 #include "fuzz.h"
 #include "harp_config.h"
 #include "process/log.h"
@@ -62,26 +61,6 @@ static void config_claims(const struct plugin_config *config)
 	FUZZ_CLAIM(memchr(config->dpdk_args, '\0', sizeof(config->dpdk_args)));
 }
 
-/* The ports of HARP_DPDK: each has a name of its own, and an address or a reason why it can't be used. */
-static void port_claims(const struct plugin_config *config)
-{
-	static struct device_port ports[PLUGIN_DEVICES_MAX];
-	static char texts[sizeof(config->dpdk)];
-	int count = device_ports(config, NULL, 0, ports, PLUGIN_DEVICES_MAX, texts);
-
-	FUZZ_CLAIM(count == -EINVAL || (count >= 0 && count <= (int)PLUGIN_DEVICES_MAX));
-	for (int i = 0; i < count; i++) {
-		const struct device *device = &ports[i].device;
-
-		FUZZ_CLAIM(device->ifname[0] &&
-			   memchr(device->ifname, '\0', sizeof(device->ifname)));
-		FUZZ_CLAIM(device->dpdk && device->port && device->queues >= config->instances);
-		FUZZ_CLAIM((device->has_v4 || device->has_v6) == !ports[i].why[0]);
-		for (int before = 0; before < i; before++)
-			FUZZ_CLAIM(strcmp(ports[before].device.ifname, device->ifname) != 0);
-	}
-}
-
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 {
 	char *text = malloc(len + 1), *at = text;
@@ -100,10 +79,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 	}
 	result = config_read(&config, environment, *text ? text : NULL);
 	FUZZ_CLAIM(result == 0 || result == -EINVAL);
-	if (result == 0) {
+	if (result == 0)
 		config_claims(&config);
-		port_claims(&config);
-	}
 	free(text);
 	return 0;
 }

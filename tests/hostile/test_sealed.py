@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 import seal
-from actor import Actor, ActorError, actors, polled
+from actor import Actor, ActorError, polled
 from hosts import Hosts
 from test_hostile import Pair
 from wire import CLOSE, DATA, Handle, Peer, record
@@ -44,9 +44,9 @@ def key_file(tmp_path: Path) -> Path:
     return write_key(tmp_path / "key", PSK)
 
 
-def write_key(path: Path, key: bytes, mode: int = 0o600) -> Path:
+def write_key(path: Path, key: bytes) -> Path:
     path.write_text(key.hex() + "\n")
-    path.chmod(mode)
+    path.chmod(0o600)
     return path
 
 
@@ -207,27 +207,6 @@ def test_one_side_alone_is_named_on_both_sides(hosts: Hosts, path: str, key_file
         at_receiver, at_sender = refusal(receiver, sender)
         assert (here if who == "receiver" else there) in at_receiver
         assert (here if who == "sender" else there) in at_sender
-
-
-BAD_FILES: dict[str, tuple[str, Callable[[Path], str]]] = {
-    "missing": ("needs HARP_KEY_FILE", lambda path: ""),
-    "nowhere": ("cannot be opened: No such file", lambda path: str(path / "nothing")),
-    "open to all": ("chmod 600", lambda path: str(write_key(path / "key", PSK, 0o644))),
-    "zeros": ("a key of zeros", lambda path: str(write_key(path / "key", bytes(32)))),
-}
-
-
-@pytest.mark.parametrize("name", BAD_FILES)
-def test_without_a_usable_key_file_init_fails(hosts: Hosts, tmp_path: Path, name: str) -> None:
-    words, make = BAD_FILES[name]
-    env = {"HARP_ENCRYPT": ENCRYPT, "HARP_KEY_FILE": make(tmp_path)}
-    with actors(Actor(hosts.netns[0], hosts.env("kernel", **env))) as (actor,):
-        with pytest.raises(ActorError) as failed:
-            actor.call("load", path=str(hosts.plugin))
-    text = str(failed.value)
-    assert "init: ncclInvalidArgument" in text
-    assert words in text
-    assert text.count("\n") == 1, "one line"
 
 
 # ---- forged segments -----------------------------------------------------------------------------

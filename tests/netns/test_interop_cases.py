@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from netns_tools import Tools, finish, inside, run, wait_until
 
-from harp.bench.badpath import Dropper
 from harp.lab import Host, Lab, LabOptions
+from harp.lab.piped import Dropper
 
 PORT = {"harp": 61000, "kernel": 7000}
 PAIRS = [("harp", "kernel"), ("kernel", "harp")]

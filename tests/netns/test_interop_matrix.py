@@ -3,7 +3,7 @@
 
 A group is one laboratory (MTU and family), the connecting side, the kernel's congestion control and
 the loss. In a group all eight settings of SACK, timestamps and ECN transfer bytes both ways, one
-connection each. The receiver compares every byte, and the digests of both ends must agree.
+connection each. The receiver compares every byte.
 
 `make test` runs a sample; `make test-long` runs all groups, ten gigabytes.
 """
@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from netns_tools import Tools, finish
 
-from harp.bench.badpath import Dropper
 from harp.lab import Lab, LabOptions
+from harp.lab.piped import Dropper
 
 PORT = {"harp": 61000, "kernel": 7000}
 SETTINGS = list(itertools.product((0, 1), repeat=3))  # SACK, timestamps, ECN
@@ -74,7 +74,6 @@ def group(
     dropper.lose_both_ways(loss, seed=count)
     serving = tools.serve_tcp(there, server, PORT[server], *more)
     near = []
-    digests = set()
     for (sack, timestamps, ecn), test in cases:
         kernel = here if client == "kernel" else there
         kernel.sysctl("ipv4/tcp_sack", sack)
@@ -85,9 +84,7 @@ def group(
             *(*cc[client], *asks[client], "--bytes", str(count), "--timeout", "60"),
         )
         assert report["bytes"] == count
-        digests.add(report["digest"])
         near.append(report["conn"])
-    assert len(digests) == 1, "the same bytes at every end"
     out, err = finish(serving)
     assert "connection" not in err
     far = [json.loads(line) for line in out.splitlines()]

@@ -27,7 +27,7 @@ static void milliseconds(long ms)
 
 /* ---- close ----------------------------------------------------------------------------------- */
 
-/* sends, recvs: how many of each are in flight when send_first says which end closes first. */
+/* sends, recvs: requests in flight. send_first: the sending end closes first. */
 static void close_in_flight(struct net *net, unsigned sends, unsigned recvs, bool send_first)
 {
 	struct pair pair;
@@ -115,7 +115,7 @@ void case_peer_dies_receiving(const char *plugin, int version)
 	fprintf(stderr, "heard of it after %llu ms: %s\n", (unsigned long long)(now_ms() - killed),
 		log_last_warning());
 	said = log_warnings();
-	REQUIRE(said == 1 || hosts_are_ports()); /* whose link goes down, too */
+	REQUIRE(said == 1 || hosts_are_ports()); /* their link goes down, too */
 	for (unsigned i = 0; i < 1000; i++) {
 		int done = 77;
 
@@ -160,13 +160,13 @@ void case_peer_dies_sending(const char *plugin, int version)
 	comm = child_connect(net, peer.fd);
 	complete(net, post_send(net, comm, out, 1, 0));
 	peer_hear(peer.fd);
-	/* The kernel's buffers have room for tens of MiB, and what is in them is done. */
+	/* The kernel's buffers accept tens of MiB, and such sends are complete. */
 	for (unsigned i = 0; i < 16; i++)
 		request = post_send(net, comm, out, sizeof(out), 0);
 	peer_end(&peer, SIGKILL);
 	EXPECT(first_error(net, request), NCCL_REMOTE_ERROR);
 	said = log_warnings();
-	REQUIRE(said == 1 || hosts_are_ports()); /* whose link goes down, too */
+	REQUIRE(said == 1 || hosts_are_ports()); /* their link goes down, too */
 	for (unsigned i = 0; i < 1000; i++) {
 		int done = 77;
 
@@ -293,7 +293,7 @@ static void receive_last_words(const char *plugin, int version,
 		exit(0);
 }
 
-/* Of a dead port's process a round hears by a timeout alone. */
+/* Over ports, only a timeout detects the death of the peer's process. */
 static unsigned last_words_rounds(void)
 {
 	return hosts_are_ports() ? 3 : 12;
@@ -395,7 +395,7 @@ void case_silence(const char *plugin, int version)
 	}
 	library_unload(&lib);
 	milliseconds(50);
-	/* Without finalize one end of the ports goes before the other, which may say so. */
+	/* Without finalize one end of the ports is closed first, and the other may log that. */
 	if (version >= 11 || !hosts_are_ports())
 		REQUIRE(log_lines() == lines);
 }

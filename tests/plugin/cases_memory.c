@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cases_memory.c - registered memory: taken back while it is in use, shared, and not what it should be. */
+/* cases_memory.c - registered memory: removed while in use, shared, and of unusual sizes. */
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -104,8 +104,8 @@ static void child_receives_what_is_right(const char *plugin, int version, int fd
 	library_close(&lib);
 }
 
-/* It does not take what is sent, nor acknowledge it. The memory comes back all the same, is written to, and what
- * the peer gets when it goes on is what was sent, or an error. */
+/* The stopped peer neither receives nor acknowledges. The memory is removed nevertheless and overwritten. When the peer
+ * continues, it gets what was sent, or an error. */
 void case_memory_stopped(const char *plugin, int version)
 {
 	struct peer peer = peer_start(child_receives_what_is_right, HOST_RECEIVER, plugin, version);

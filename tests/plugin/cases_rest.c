@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cases_rest.c - a peer that rests, and one that is gone. */
+/* cases_rest.c - a peer that does not receive, and one that does not answer. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cases_setup.c - properties, registration, connecting: all that comes before the first message. */
+#include <limits.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #include "cases.h"
 
@@ -128,27 +131,81 @@ void case_null_arguments(const char *plugin, int version)
 	library_close(&lib);
 }
 
-void case_memory(const char *plugin, int version)
+/* An invalid argument: one WARN, and the output is written. */
+#define REFUSED(call)                                                                              \
+	do {                                                                                       \
+		unsigned refused_before = log_warnings();                                          \
+		out = GARBAGE;                                                                     \
+		EXPECT(call, NCCL_INVALID_ARGUMENT);                                               \
+		REQUIRE(!out && log_warnings() == refused_before + 1);                             \
+		REQUIRE(strstr(log_last_warning(), "NET/HARP: "));                                 \
+	} while (0)
+
+void case_misuse(const char *plugin, int version)
 {
 	struct library lib;
+	struct net *net = &lib.net;
 	struct pair pair;
-	static char pool[65536];
-	void *handles[64], *out = GARBAGE;
+	char bytes[8];
+	void *out, *many[8], *mhandles[8] = { NULL };
+	size_t sizes[8] = { 0 };
+	int tags[8] = { 0 };
 
-	library_open(&lib, plugin, version);
-	pair_open(&lib.net, &pair);
-	for (unsigned i = 0; i < 64; i++) {
-		handles[i] = NULL;
-		OK(net_reg_mr(&lib.net, i % 2 ? pair.send : pair.recv, pool, sizeof(pool),
-			      NCCL_PTR_HOST, &handles[i]));
-		REQUIRE(handles[i]);
+	library_load(&lib, plugin, version);
+	setenv("HARP_FRAMES", "many", 1);
+	EXPECT(net_init(net, log_collect), NCCL_INVALID_ARGUMENT);
+	REQUIRE(log_warnings() == 1 && strstr(log_last_warning(), "HARP_FRAMES"));
+	REQUIRE(version < 11 || !net->ctx);
+	unsetenv("HARP_FRAMES");
+	OK(net_init(net, log_collect));
+	pair_open(net, &pair);
+	for (unsigned i = 0; i < 8; i++)
+		many[i] = bytes;
+	for (int n = -1; n <= 8; n++)
+		if (n != 1)
+			REFUSED(net_irecv_list(net, pair.recv, n, many, sizes, tags, mhandles,
+					       &out));
+	REFUSED(net_isend(net, pair.send, bytes, (size_t)-1, 0, NULL, &out));
+	REFUSED(net_irecv(net, pair.recv, bytes, (size_t)INT_MIN, 0, NULL, &out));
+	REFUSED(net_isend(net, pair.recv, bytes, 1, 0, NULL, &out));
+	REFUSED(net_irecv(net, pair.send, bytes, 1, 0, NULL, &out));
+	REFUSED(net_reg_mr(net, pair.send, bytes, (size_t)-1, NCCL_PTR_HOST, &out));
+	REFUSED(net_reg_mr(net, pair.send, bytes, 1, NCCL_PTR_CUDA, &out));
+	REFUSED(net_reg_mr(net, pair.send, bytes, 1, NCCL_PTR_DMABUF, &out));
+	REFUSED(net_reg_mr(net, pair.send, bytes, 1, 0, &out));
+	pair_close(net, &pair);
+	library_close(&lib);
+}
+
+/* The sockets of this process with that DS field. */
+static unsigned sockets_with_tos(int wanted)
+{
+	unsigned count = 0;
+
+	for (int fd = 0; fd < 1024; fd++) {
+		socklen_t len = sizeof(int);
+		int tos = -1;
+
+		if (!getsockopt(fd, IPPROTO_IP, IP_TOS, &tos, &len))
+			count += tos == wanted;
 	}
-	EXPECT(net_reg_mr(&lib.net, pair.send, pool, 1, NCCL_PTR_CUDA, &out),
-	       NCCL_INVALID_ARGUMENT);
-	REQUIRE(!out);
-	for (unsigned i = 0; i < 64; i++)
-		OK(net_dereg_mr(&lib.net, i % 2 ? pair.send : pair.recv, handles[i]));
-	OK(net_dereg_mr(&lib.net, pair.send, NULL));
+	return count;
+}
+
+/* At init since v11, at connect in v10. Seen where lanes are the kernel's. */
+void case_traffic_class(const char *plugin, int version)
+{
+	const char *path = getenv("HARP_PATH");
+	struct library lib;
+	struct pair pair;
+
+	if (!path || strcmp(path, "kernel") != 0)
+		return;
+	library_load(&lib, plugin, version);
+	lib.net.traffic_class = 104;
+	OK(net_init(&lib.net, log_collect));
+	pair_open(&lib.net, &pair);
+	REQUIRE((sockets_with_tos(104) > 0) == (version >= 10));
 	pair_close(&lib.net, &pair);
 	library_close(&lib);
 }

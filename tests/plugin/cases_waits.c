@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cases_waits.c - calls wait for nothing, and what they set up goes again. */
+/* cases_waits.c - calls do not wait, and connections leave nothing. */
 #include <stdlib.h>
 #include <string.h>
 

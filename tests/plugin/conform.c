@@ -62,7 +62,7 @@ static bool run_case(const struct conform_case *one, const char *plugin, int ver
 	return status == 0;
 }
 
-/* HARP_ENCRYPT with a key of this run's, in a file that is gone when the cases have run. */
+/* Sets HARP_ENCRYPT with a key of this run, in a file that is removed after the cases. */
 static char key_file[] = "/tmp/conform-key-XXXXXX";
 
 static void make_key(void)
@@ -97,7 +97,7 @@ static const char *set_libdir(const char *plugin)
 	return directory;
 }
 
-/* meson's status of what can't run here, said why. */
+/* Meson's exit status of a test that cannot run here. */
 static int skip(const char *why)
 {
 	fprintf(stderr, "skipped: %s\n", why);

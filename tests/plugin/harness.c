@@ -215,7 +215,7 @@ void library_close(struct library *lib)
 
 /* ---- connections ----------------------------------------------------------------------------- */
 
-/* Pending must be said by writing NULL each time. */
+/* A pending call writes NULL each time. */
 static void *try_connect(struct net *net, char *handle)
 {
 	void *comm = (void *)(uintptr_t)0x57a1e;
@@ -398,7 +398,7 @@ void nothing_left(unsigned threads, unsigned fds)
 		     count_threads(), count_fds(), threads, fds);
 }
 
-/* Up, and not back before the kernel says that it runs. */
+/* Sets it up, and waits until the kernel reports that it is running. */
 static void interface_up(const char *ifname)
 {
 	struct ifreq request = { .ifr_flags = 0 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * harness.h - plays NCCL around the real library, in the way that conform.c's cases are written.
+ * harness.h - calls the real library as NCCL does, for the cases of conform.c.
  *
  * A case runs in a process of its own, in a network namespace with a loopback interface, and
  * ends it at the first thing that is wrong.
@@ -15,7 +15,7 @@
 
 #include "versions.h"
 
-/* Everything that waits gives up after so long: a hang is a failure with a place, not a timeout. */
+/* Each wait ends after this time, so that a hang is a failure with a line number. */
 #define PATIENCE_MS 20000u
 
 __attribute__((format(printf, 3, 4), noreturn)) void fail(const char *file, int line,
@@ -105,9 +105,9 @@ void nothing_left(unsigned threads, unsigned fds);
 void make_one_host(void);
 /* Two: namespaces with a veth pair between them, "ha" and "hb". False when that isn't allowed. */
 bool make_two_hosts(const char *plugin, bool ipv6);
-/* What the sender's host sends gets lost, or no more. False with one host. */
+/* Packets of the sender's host are lost from now on, or no longer. False with one host. */
 bool hosts_cut(bool cut);
-void remove_hosts(void);       /* what is left of them in the file system */
+void remove_hosts(void);       /* their files */
 const char *host_ifname(void); /* of this_host; of the sender for both */
 /* Two DPDK ports instead, net_memif's two ends, called "ha" and "hb". */
 void make_two_ports(const char *plugin);

@@ -44,7 +44,7 @@ void __libc_free(void *block);
 
 static atomic_bool armed;
 static atomic_uint calls, gone; /* gone: kinds that have run out */
-static unsigned armed_kinds, armed_at;
+static unsigned armed_at;
 static bool armed_for_good;
 static char refused[512];
 
@@ -64,7 +64,7 @@ static bool is_harps(const void *caller)
 	       strstr(info.dli_fname, ".so");
 }
 
-/* Not by dladdr()'s name: functions of HARP's are hidden, and the nearest symbol says nothing. */
+/* Not by dladdr()'s symbol: HARP's functions are hidden, so the nearest symbol is another function. */
 static void name(char *text, size_t len, const char *call, const void *caller)
 {
 	Dl_info info;
@@ -79,8 +79,7 @@ static bool refuse(enum scarce_kind kind, const char *call, const void *caller)
 {
 	unsigned number;
 
-	if (!atomic_load_explicit(&armed, memory_order_relaxed) || !(armed_kinds & kind) ||
-	    !is_harps(caller))
+	if (!atomic_load_explicit(&armed, memory_order_relaxed) || !is_harps(caller))
 		return false;
 	number = atomic_fetch_add(&calls, 1) + 1;
 	if (atomic_load(&gone) & kind)
@@ -90,15 +89,14 @@ static bool refuse(enum scarce_kind kind, const char *call, const void *caller)
 	if (armed_for_good)
 		atomic_store(&gone, kind);
 	name(refused, sizeof(refused), call, caller);
-	/* Should it be what the process ends by. */
+	/* Before the process crashes because of it. */
 	(void)!write(STDERR_FILENO, refused, strlen(refused));
 	(void)!write(STDERR_FILENO, " refused\n", 9);
 	return true;
 }
 
-void scarce_begin(unsigned kinds, unsigned at, bool for_good)
+void scarce_begin(unsigned at, bool for_good)
 {
-	armed_kinds = kinds;
 	armed_at = at;
 	armed_for_good = for_good;
 	refused[0] = '\0';
@@ -108,10 +106,9 @@ void scarce_begin(unsigned kinds, unsigned at, bool for_good)
 	atomic_store(&armed, true);
 }
 
-unsigned scarce_end(void)
+void scarce_end(void)
 {
 	atomic_store(&armed, false);
-	return atomic_load(&calls);
 }
 
 const char *scarce_refused(void)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * scarce.h - what HARP's libraries ask of the C library and the kernel, counted, and refused when a test says so.
+ * scarce.h - counts the calls of HARP's libraries to the C library and the kernel, and lets the test's choice of them fail.
  *
  * The functions that they call are defined here, in the program, where the loader looks first. Only calls from
  * files whose name has "harp" in it are counted, and only those can be refused.
@@ -10,22 +10,21 @@
 
 #include <stdbool.h>
 
-/* What runs out together. */
+/* Resources that run out together. */
 enum scarce_kind {
 	SCARCE_MEMORY = 1,
 	SCARCE_DESCRIPTORS = 2,
 	SCARCE_THREADS = 4,
 	SCARCE_CALLS = 8
 };
-#define SCARCE_ALL (SCARCE_MEMORY | SCARCE_DESCRIPTORS | SCARCE_THREADS | SCARCE_CALLS)
 
-/* From here on the at-th call (from 1 on) of these kinds fails, and if for_good, every later one of its kind. 0: none does. */
-void scarce_begin(unsigned kinds, unsigned at, bool for_good);
-/* None is refused any more. How many there were. */
-unsigned scarce_end(void);
+/* From here on call number `at` (from 1) fails, and if for_good, every later one of its kind. */
+void scarce_begin(unsigned at, bool for_good);
+/* No call is refused any more. */
+void scarce_end(void);
 /* The one that was refused, and where it was called; "" when it has not come to that. */
 const char *scarce_refused(void);
-/* Memory that was allocated since scarce_begin() and is not free; it says where that was. */
+/* Blocks that were allocated since scarce_begin() and not freed; prints the caller of each. */
 unsigned scarce_leaks(void);
 
 #endif

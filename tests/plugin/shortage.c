@@ -3,7 +3,7 @@
  * shortage.c - a whole life of the library, again and again: each time another of the things that it asks of the C library
  * and the kernel is refused, once or from then on.
  *
- * shortage PLUGIN SCENE KINDS once|for-good [STEP [FIRST]]   exit 0 passed, 1 failed, 2 wrong usage, 77 cannot run here
+ * shortage PLUGIN SCENE once|for-good [STEP [FIRST]]   exit 0 passed, 1 failed, 2 wrong usage, 77 cannot run here
  * SCENE: one (one kernel lane), several (kernel lanes), xdp or auto (two hosts). STEP: each STEP-th call alone, from FIRST on.
  *
  * A call may fail; it must not crash or hang, and not be silent: what is not done in time has an error at either end. What
@@ -76,8 +76,8 @@ static bool life_connect(struct life *life)
 			return false;
 		if (!life->recv && !ok(net_accept(net, life->listen, &life->recv)))
 			return false;
-		/* An end that has its comm will hear of the other's failure when it uses it; accept hears of
-		 * everything that befalls a peer that was let in. */
+		/* An end with a comm detects the other's failure when it uses the comm; accept reports the
+		 * failures of a peer that was sent READY. */
 		if (now_ms() - start > (life->send ? READY_MS_MAX : SETUP_MS_MAX)) {
 			REQUIRE(!life->send && scarce_refused()[0]);
 			return false;
@@ -103,7 +103,7 @@ static void ask(struct net *net, void *request, size_t size, enum fate *fate)
 		REQUIRE((size_t)got == size);
 }
 
-/* Both ends hear what became of it. */
+/* Both ends get a result. */
 static bool life_message(struct life *life, unsigned i)
 {
 	struct net *net = &life->lib.net;
@@ -121,7 +121,7 @@ static bool life_message(struct life *life, unsigned i)
 			ask(net, send, 0, &sent);
 		if (recv)
 			ask(net, recv, sizes[i], &received);
-		/* What a kernel has taken is done. */
+		/* A send that the kernel has accepted is complete. */
 		if (now_ms() - start > MESSAGE_MS_MAX)
 			fail(__FILE__, __LINE__,
 			     "message %u: sending %d, receiving %d (last WARN: %s)", i, sent,
@@ -189,13 +189,13 @@ static void live(const char *plugin, bool faults)
 	life_end(&life);
 	if (faults && !talked && !log_warnings())
 		fail(__FILE__, __LINE__, "it failed, and no line says why");
-	/* Whoever is refused something while he clears up is still to clear up. */
+	/* The destructor must clean up even if a call fails. */
 	library_unload(&life.lib);
 }
 
 /* ---- many -------------------------------------------------------------------------------------- */
 
-static void run(const char *plugin, unsigned kinds, unsigned at, bool for_good)
+static void run(const char *plugin, unsigned at, bool for_good)
 {
 	unsigned threads, fds, leaks;
 	bool reached;
@@ -204,7 +204,7 @@ static void run(const char *plugin, unsigned kinds, unsigned at, bool for_good)
 		fill(out[i], sizes[i], i);
 	threads = count_threads();
 	fds = count_fds();
-	scarce_begin(kinds, at, for_good);
+	scarce_begin(at, for_good);
 	live(plugin, true);
 	scarce_end();
 	reached = scarce_refused()[0] != '\0';
@@ -217,8 +217,8 @@ static void run(const char *plugin, unsigned kinds, unsigned at, bool for_good)
 	_exit(reached ? 0 : NOT_REACHED);
 }
 
-/* What it says is shown if it fails. */
-static int run_apart(const char *plugin, unsigned kinds, unsigned at, bool for_good)
+/* Shows its output if it fails. */
+static int run_apart(const char *plugin, unsigned at, bool for_good)
 {
 	FILE *said = tmpfile();
 	char line[1024];
@@ -232,7 +232,7 @@ static int run_apart(const char *plugin, unsigned kinds, unsigned at, bool for_g
 	if (child == 0) {
 		alarm(RUN_SECONDS_MAX);
 		dup2(fileno(said), STDERR_FILENO);
-		run(plugin, kinds, at, for_good);
+		run(plugin, at, for_good);
 	}
 	REQUIRE(waitpid(child, &status, 0) == child);
 	if (status && !(WIFEXITED(status) && WEXITSTATUS(status) == NOT_REACHED)) {
@@ -270,32 +270,18 @@ static bool set_scene(const char *scene, const char *plugin)
 	return true;
 }
 
-static unsigned kinds_of(const char *text)
-{
-	unsigned kinds = 0;
-
-	if (!strcmp(text, "all"))
-		return SCARCE_ALL;
-	kinds |= strstr(text, "memory") ? SCARCE_MEMORY : 0;
-	kinds |= strstr(text, "descriptors") ? SCARCE_DESCRIPTORS : 0;
-	kinds |= strstr(text, "threads") ? SCARCE_THREADS : 0;
-	kinds |= strstr(text, "calls") ? SCARCE_CALLS : 0;
-	return kinds;
-}
-
 int main(int argc, char **argv)
 {
-	unsigned kinds = argc > 3 ? kinds_of(argv[3]) : 0;
-	bool for_good = argc > 4 && !strcmp(argv[4], "for-good");
-	unsigned step = argc > 5 ? (unsigned)atoi(argv[5]) : 1,
-		 at = argc > 6 ? (unsigned)atoi(argv[6]) : 1;
+	bool for_good = argc > 3 && !strcmp(argv[3], "for-good");
+	unsigned step = argc > 4 ? (unsigned)atoi(argv[4]) : 1,
+		 at = argc > 5 ? (unsigned)atoi(argv[5]) : 1;
 	unsigned failed = 0, runs = 0;
 	uint64_t start = now_ms();
 	int status = 0;
 
-	if (!kinds || argc < 5 || !step) {
+	if (argc < 4 || !step) {
 		fprintf(stderr,
-			"usage: shortage PLUGIN one|several|xdp|auto KINDS once|for-good [STEP [FIRST]]\n");
+			"usage: shortage PLUGIN one|several|xdp|auto once|for-good [STEP [FIRST]]\n");
 		return 2;
 	}
 	if (!set_scene(argv[2], argv[1])) {
@@ -303,7 +289,7 @@ int main(int argc, char **argv)
 		return 77;
 	}
 	for (;; at += step, runs++) {
-		status = run_apart(argv[1], kinds, at, for_good);
+		status = run_apart(argv[1], at, for_good);
 		if (WIFEXITED(status) && WEXITSTATUS(status) == NOT_REACHED)
 			break;
 		failed += status != 0;

@@ -30,7 +30,7 @@ enum nccl_result net_init(struct net *net, nccl_logger logger);
 enum nccl_result net_finalize(struct net *net);
 const char *net_name(const struct net *net);
 enum nccl_result net_devices(struct net *net, int *count);
-/* Into the newest struct; what the version doesn't have keeps what was there. */
+/* Fills the newest struct; fields that the version does not have are unchanged. */
 enum nccl_result net_properties(struct net *net, int dev, struct nccl_props_v12 *props);
 enum nccl_result net_listen(struct net *net, int dev, void *handle, void **comm);
 enum nccl_result net_connect(struct net *net, int dev, void *handle, void **comm);

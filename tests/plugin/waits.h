@@ -8,7 +8,7 @@
 #ifndef HARP_TESTS_PLUGIN_WAITS_H
 #define HARP_TESTS_PLUGIN_WAITS_H
 
-/* From here on the calling thread must not wait; what it calls that may is noted. */
+/* From here on the calling thread must not wait; functions that may wait are recorded. */
 void waits_begin(void);
 /* The first such function since then; NULL: none. */
 const char *waits_end(void);

@@ -517,21 +517,6 @@ def test_demo_on_a_bridge_of_four() -> None:
     assert len(report["ranks"]) == 4
 
 
-@pytest.mark.usefixtures("need_root")
-def test_bench_idle_encrypts_its_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = ("bench", "idle", "--seconds", "0.2")
-    monkeypatch.setenv("HARP_KEY_FILE", "/nowhere")  # --encrypt brings a key of its own
-    done = harpctl(*bench, "--encrypt", "-o", "json")
-    assert done.returncode == Exit.OK, done.stderr
-    report = json.loads(done.stdout)
-    assert report["encrypt"]
-    assert report["net"] == "HARP"
-    assert len(report["results"]) == 2
-    monkeypatch.setenv("HARP_ENCRYPT", "aes-256-gcm")  # without --encrypt: the ranks obey it
-    done = harpctl(*bench)
-    assert done.returncode == Exit.FAILURE, done.stdout
-
-
 @pytest.mark.sample("IPv6")
 @pytest.mark.usefixtures("need_root")
 @pytest.mark.parametrize("family", [(), ("--ipv6",)], ids=["IPv4", "IPv6"])

@@ -132,7 +132,7 @@ def test_a_bad_element_of_a_list_variable_is_named() -> None:
 
 @pytest.fixture(scope="module")
 def probe(build_dir: Path) -> Path:
-    return build_dir / "tests" / "unit" / "config_probe"
+    return build_dir / "tests" / "unit" / "plugin_probe"
 
 
 @pytest.mark.parametrize("key", JOB_KEYS, ids=identity)
@@ -150,7 +150,7 @@ def test_the_plugin_takes_what_python_takes(key: Key, probe: Path) -> None:
     collect()
     tried = sorted(text for text in samples if text and "\x00" not in text)
     arguments = [f"{key.name}={text}" for text in tried]
-    done = subprocess.run([probe, *arguments], capture_output=True, text=True, check=True)
+    done = subprocess.run([probe, "config", *arguments], capture_output=True, text=True, check=True)
     verdicts = [line.split() for line in done.stdout.splitlines()]
     assert len(verdicts) == len(tried)
     for text, (as_variable, as_setting) in zip(tried, verdicts, strict=True):

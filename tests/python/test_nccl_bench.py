@@ -11,7 +11,6 @@ from click.testing import CliRunner
 
 from harp.bench import nccl as nccl_bench
 from harp.bench.nccl import AUTO, KERNEL, SOCKETS, XDP, Shape, judge
-from harp.cli import nccl as cli_nccl
 from harp.errors import Exit, HarpError
 from harp.lab import LabOptions
 
@@ -90,7 +89,7 @@ def test_the_second_measurement_of_a_cell_that_missed_decides(
 
 @pytest.mark.parametrize("words", [["--ranks", "4", "--shape", "pingpong"], ["--channels", "3"]])
 def test_a_choice_without_shapes_is_an_error(words: list[str]) -> None:
-    result = CliRunner().invoke(cli_nccl.nccl, words)
+    result = CliRunner().invoke(nccl_bench.nccl, words)
     assert isinstance(result.exception, HarpError)
     assert result.exception.code == Exit.USAGE
 

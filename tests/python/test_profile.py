@@ -60,8 +60,8 @@ BAD = (
 
 def read(build_dir: Path, file: Path) -> list[str]:
     """The plugin's words: its result, then entries or the reason."""
-    probe = build_dir / "tests" / "unit" / "profile_probe"
-    done = subprocess.run([probe, HOST, file], capture_output=True, text=True, check=True)
+    command = [build_dir / "tests" / "unit" / "plugin_probe", "profile", HOST, file]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     return done.stdout.split()
 
 

@@ -20,12 +20,12 @@ REQUIRED = "aes-256-gcm"
 
 @pytest.fixture(scope="module")
 def probe(build_dir: Path) -> Path:
-    return build_dir / "tests" / "unit" / "toml_probe"
+    return build_dir / "tests" / "unit" / "plugin_probe"
 
 
 def scanned(probe: Path, *files: Path) -> list[tuple[int, str]]:
     """The result for each file, and the line or the reason."""
-    done = subprocess.run([probe, *files], capture_output=True, text=True, check=True)
+    done = subprocess.run([probe, "toml", *files], capture_output=True, text=True, check=True)
     rows = [line.partition(" ") for line in done.stdout.splitlines()]
     return [(int(result), rest) for result, _, rest in rows]
 

@@ -68,13 +68,8 @@ uint8_t rails_lanes_taken(int dev)
 	return PREAMBLE_LANES_MAX;
 }
 
-/* A NIC stands for its acceptor, which accepts no first lanes. */
-int acceptor_dev(const struct acceptor *acceptor)
-{
-	return (int)((const struct csim_nic *)(const void *)acceptor)->rail;
-}
-
-size_t acceptor_rails(const struct acceptor *acceptor, uint8_t out[RAILS_BYTES_MAX])
+/* No first lane is accepted. */
+size_t acceptor_rails(int dev, uint8_t out[RAILS_BYTES_MAX])
 {
 	return 0;
 }
@@ -89,7 +84,7 @@ int forkguard_accept(int fd, struct sockaddr_storage *peer)
 static void preamble_open(struct csim_nic *nic)
 {
 	if (!nic->lane_listener &&
-	    stack_listener_open(&nic->lane_listener, (struct acceptor *)(void *)nic, &nic->engine))
+	    stack_listener_open(&nic->lane_listener, (int)nic->rail, &nic->engine))
 		(void)csim_fail(nic->sim, "host %u rail %u: no listener for lanes", nic->host,
 				nic->rail);
 }

@@ -154,8 +154,7 @@ static void reconnect_accept(struct comm *comm, uint64_t comm_id, const uint8_t 
 	struct comm *accepted = NULL;
 
 	registry_listen(&listen);
-	if (!registry_admit(listen.id, &comm->remote) ||
-	    registry_ready(listen.id, comm, comm_id, key) || registry_accept(&listen, &accepted) ||
+	if (registry_ready(listen.id, comm, comm_id, key) || registry_accept(&listen, &accepted) ||
 	    accepted != comm)
 		abort();
 	registry_unlisten(&listen);

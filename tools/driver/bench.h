@@ -6,7 +6,6 @@
 #include <stdio.h>
 
 #include "play.h"
-#include "samples.h"
 
 enum bench_mode {
 	MODE_LAT,
@@ -23,27 +22,20 @@ enum bench_mode {
 /* One step of a run. */
 struct bench_size {
 	size_t bytes;
-	uint64_t messages; /* or iterations; 0: by size */
-	uint64_t warm;     /* UINT64_MAX: by size */
+	uint64_t messages; /* or iterations; source, sink: 0 is endless */
+	uint64_t warm;     /* before those */
 };
 
 struct bench {
 	enum bench_mode mode;
-	struct ncclplay_options options;
-	size_t first_bytes, last_bytes, factor;
-	struct bench_size sizes[BENCH_SIZES_MAX]; /* the steps: of --sizes, or of the three above */
-	size_t steps, step;                       /* how many; the present one */
-	uint64_t iterations;                      /* 0: by size */
-	uint64_t warm;                            /* UINT64_MAX: by size */
+	struct play_options options;
+	struct bench_size sizes[BENCH_SIZES_MAX];
+	size_t steps;         /* how many; idle: 0 */
+	size_t largest_bytes; /* of the sizes */
 	bool datacheck, fork_child, abrupt;
-	int progress_fd;  /* -1: none */
 	double seconds;   /* idle: how long */
 	uint64_t tick_ms; /* source, sink: interval of progress lines; 0: none */
-	struct ncclplay *play;
-
-	/* Progress events. */
-	size_t step_bytes;
-	uint64_t step_start, step_total; /* in units of play->moved */
+	struct play *play;
 
 	/* Rank 0: the results of the JSON document. */
 	FILE *results;
@@ -69,10 +61,11 @@ struct bench_idle {
 	struct bench_wait asleep, waiting;
 };
 
+extern const char *const bench_modes[]; /* names; NULL ends them */
 /* SIGUSR1: an endless stream ends. */
 extern atomic_bool bench_stop;
 
-/* bench_modes.c: run all sizes or the one role; enum ncclplay_result. */
+/* bench_modes.c: run all sizes or the one role; enum play_result. */
 int bench_lat(struct bench *bench);
 int bench_bw(struct bench *bench);
 int bench_alltoall(struct bench *bench);
@@ -81,17 +74,15 @@ int bench_role(struct bench *bench);
 /* bench_idle.c */
 int bench_idle(struct bench *bench);
 
-/* report.c */
-void report_lat(struct bench *bench, size_t bytes, const struct samples_summary *s, uint64_t wrong);
+/* report.c; median_ns: of one half round trip, of one iteration */
+void report_lat(struct bench *bench, const struct bench_size *size, uint64_t median_ns,
+		uint64_t wrong);
 void report_bw(struct bench *bench, size_t bytes, uint64_t messages,
 	       const struct bench_rank *ranks);
-void report_alltoall(struct bench *bench, size_t bytes, uint64_t iterations,
-		     const struct bench_rank *ranks);
-void report_allreduce(struct bench *bench, size_t bytes, uint64_t iterations,
-		      const struct bench_rank *ranks, const struct samples_summary *s);
+void report_collective(struct bench *bench, const struct bench_size *size,
+		       const struct bench_rank *ranks, uint64_t median_ns);
 void report_idle(struct bench *bench, int rank, const struct bench_idle *idle);
 int report_end(struct bench *bench, int rc);
-void report_event(struct bench *bench, const char *event, uint64_t done);
 /* One JSON line on stdout of source or sink. extra: more members, or "". */
 void report_role(struct bench *bench, const char *event, const char *extra);
 

@@ -8,9 +8,11 @@
  */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 
 #include "bench.h"
+#include "ring.h"
 
 #define IDLE_COUNT 1024u /* float32, in each all-reduce */
 
@@ -23,13 +25,31 @@ static void idle_sleep(double seconds)
 	nanosleep(&left, NULL);
 }
 
-static int idle_allreduce(struct bench *bench, float *values)
+static uint64_t idle_cpu_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+	return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
+}
+
+/* How often its threads have slept, those that are over too. */
+static uint64_t idle_wakes(void)
+{
+	struct rusage used;
+
+	getrusage(RUSAGE_SELF, &used);
+	return (uint64_t)used.ru_nvcsw;
+}
+
+static int idle_allreduce(struct bench *bench, struct ring_op *ring, float *values)
 {
 	int ranks = bench->options.ranks, sum = ranks * (ranks + 1) / 2, rc;
 
 	for (unsigned i = 0; i < IDLE_COUNT; i++)
 		values[i] = (float)(bench->options.rank + 1);
-	rc = ncclplay_allreduce_f32(bench->play, values, values, IDLE_COUNT);
+	ring_prepare(ring, bench->play, values, values, IDLE_COUNT, 1, NULL);
+	rc = play_run(bench->play, &ring->op);
 	for (unsigned i = 0; !rc && i < IDLE_COUNT; i++)
 		bench->wrong += values[i] != (float)sum;
 	return rc;
@@ -38,20 +58,20 @@ static int idle_allreduce(struct bench *bench, float *values)
 static void idle_begin(struct bench_wait *wait)
 {
 	wait->time_ns = play_now_ns();
-	wait->cpu_ns = play_process_cpu_ns();
-	wait->wakes = play_process_wakes();
+	wait->cpu_ns = idle_cpu_ns();
+	wait->wakes = idle_wakes();
 }
 
 static void idle_end(struct bench_wait *wait)
 {
-	wait->wakes = play_process_wakes() - wait->wakes;
-	wait->cpu_ns = play_process_cpu_ns() - wait->cpu_ns;
+	wait->wakes = idle_wakes() - wait->wakes;
+	wait->cpu_ns = idle_cpu_ns() - wait->cpu_ns;
 	wait->time_ns = play_now_ns() - wait->time_ns;
 }
 
 static int idle_asleep(struct bench *bench, struct bench_wait *mine)
 {
-	int rc = ncclplay_barrier(bench->play);
+	int rc = play_barrier(bench->play);
 
 	idle_begin(mine);
 	if (!rc)
@@ -61,42 +81,44 @@ static int idle_asleep(struct bench *bench, struct bench_wait *mine)
 }
 
 /* Rank 0 does not wait: it is late. */
-static int idle_waiting(struct bench *bench, struct bench_wait *mine, float *values)
+static int idle_waiting(struct bench *bench, struct bench_wait *mine, struct ring_op *ring,
+			float *values)
 {
-	struct ncclplay_stats before, after;
-	int rc = ncclplay_barrier(bench->play);
+	uint64_t polled_ns = atomic_load(&bench->play->stats.cpu_ns);
+	int rc = play_barrier(bench->play);
 
 	if (rc)
 		return rc;
-	ncclplay_stats(bench->play, &before);
 	idle_begin(mine);
 	if (bench->options.rank == 0)
 		idle_sleep(bench->seconds);
-	rc = idle_allreduce(bench, values);
+	rc = idle_allreduce(bench, ring, values);
 	idle_end(mine);
-	ncclplay_stats(bench->play, &after);
-	mine->polling_cpu_ns = after.progress_cpu_ns - before.progress_cpu_ns;
+	mine->polling_cpu_ns = atomic_load(&bench->play->stats.cpu_ns) - polled_ns;
 	return rc;
 }
 
 int bench_idle(struct bench *bench)
 {
-	struct bench_idle mine, all[NCCLPLAY_RANKS_MAX];
+	struct bench_idle mine, all[PLAY_RANKS_MAX];
 	float *values = calloc(IDLE_COUNT, sizeof(*values));
-	int rc = values ? 0 : NCCLPLAY_PEER;
+	struct ring_op *ring = malloc(sizeof(*ring));
+	int rc = values && ring ? 0 : PLAY_PEER;
 
 	memset(&mine, 0, sizeof(mine));
 	if (!rc)
-		rc = idle_allreduce(bench, values); /* every connection has been used */
+		rc = idle_allreduce(bench, ring, values); /* every connection has been used */
 	if (!rc)
 		rc = idle_asleep(bench, &mine.asleep);
 	if (!rc)
-		rc = idle_waiting(bench, &mine.waiting, values);
+		rc = idle_waiting(bench, &mine.waiting, ring, values);
 	if (!rc)
-		rc = ncclplay_gather(bench->play, &mine, sizeof(mine), all);
+		rc = play_gather(bench->play, &mine, sizeof(mine), all);
 	for (int r = 0; !rc && bench->options.rank == 0 && r < bench->options.ranks; r++)
 		report_idle(bench, r, &all[r]);
-	if (!bench->play->stuck)
+	if (!bench->play->stuck) {
+		free(ring);
 		free(values);
+	}
 	return rc;
 }

@@ -15,64 +15,35 @@
 #include "stream.h"
 
 #define CHECK_MESSAGES 64u
-#define AUTO_MIB ((uint64_t)1 << 20)
 
-static uint64_t bench_count(uint64_t asked, uint64_t budget_bytes, size_t bytes, uint64_t least,
-			    uint64_t most)
+static int bench_compare(const void *a, const void *b)
 {
-	uint64_t n = budget_bytes / (bytes ? bytes : 1);
+	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
 
-	if (asked)
-		return asked;
-	return n < least ? least : n > most ? most : n;
+	return (x > y) - (x < y);
 }
 
-/* lat, bw: messages of one size. */
-static uint64_t bench_messages(const struct bench *bench, const struct bench_size *size)
+/* Sorts them. */
+static uint64_t bench_median(uint64_t *samples_ns, uint64_t count)
 {
-	if (bench->mode == MODE_LAT)
-		return bench_count(size->messages, 64 * AUTO_MIB, size->bytes, 200, 10000);
-	return bench_count(size->messages, 512 * AUTO_MIB, size->bytes, 100, 100000);
-}
-
-static uint64_t bench_iterations(const struct bench_size *size)
-{
-	return bench_count(size->messages, 256 * AUTO_MIB, size->bytes, 20, 1000);
-}
-
-static uint64_t bench_warm(const struct bench_size *size, uint64_t messages)
-{
-	if (size->warm != UINT64_MAX)
-		return size->warm;
-	return messages / 10 > 8 ? messages / 10 : 8;
+	qsort(samples_ns, (size_t)count, sizeof(*samples_ns), bench_compare);
+	return count ? samples_ns[(count - 1) / 2] : 0;
 }
 
 /* Room for the samples of the step that has most. */
 static uint64_t *bench_samples(const struct bench *bench)
 {
-	uint64_t most = 1; /* no room at all may be NULL */
+	uint64_t most = 0;
 
-	for (size_t i = 0; i < bench->steps; i++) {
-		uint64_t n = bench->mode == MODE_ALLREDUCE
-				     ? bench_iterations(&bench->sizes[i])
-				     : bench_messages(bench, &bench->sizes[i]);
-
-		most = n > most ? n : most;
-	}
+	for (size_t i = 0; i < bench->steps; i++)
+		if (bench->sizes[i].messages > most)
+			most = bench->sizes[i].messages;
 	return malloc((size_t)most * sizeof(uint64_t));
-}
-
-static void bench_step(struct bench *bench, size_t bytes, uint64_t moves)
-{
-	bench->step_bytes = bytes;
-	bench->step_start = atomic_load(&bench->play->moved);
-	bench->step_total = moves;
-	report_event(bench, "size", 0);
 }
 
 static int bench_gather(struct bench *bench, const struct bench_rank *mine, struct bench_rank *all)
 {
-	int rc = ncclplay_gather(bench->play, mine, sizeof(*mine), all);
+	int rc = play_gather(bench->play, mine, sizeof(*mine), all);
 
 	for (int r = 0; !rc && r < bench->options.ranks; r++)
 		bench->wrong += all[r].wrong;
@@ -87,7 +58,7 @@ static int bench_stream(struct bench *bench, struct stream_op *op, enum stream_r
 	int rc;
 
 	stream_prepare(op, bench->play, role, bytes, warm, messages, check, samples_ns);
-	rc = ncclplay_barrier(bench->play);
+	rc = play_barrier(bench->play);
 	return rc ? rc : play_run(bench->play, &op->op);
 }
 
@@ -97,22 +68,19 @@ static int bench_stream(struct bench *bench, struct stream_op *op, enum stream_r
  */
 static int bench_lat_size(struct bench *bench, const struct bench_size *size, uint64_t *samples_ns)
 {
-	uint64_t n = bench_messages(bench, size);
-	uint64_t warm = bench_warm(size, n);
 	size_t bytes = size->bytes;
 	enum stream_role role = bench->options.rank == 0 ? STREAM_PING : STREAM_PONG;
-	struct bench_rank mine, all[NCCLPLAY_RANKS_MAX];
-	struct samples_summary summary;
+	struct bench_rank mine, all[PLAY_RANKS_MAX];
+	uint64_t median_ns = 0;
 	struct stream_op op;
 	int rc;
 
 	memset(&mine, 0, sizeof(mine));
-	bench_step(bench, bytes, 2 * (n + warm));
-	rc = bench_stream(bench, &op, role, bytes, warm, n, false, samples_ns);
+	rc = bench_stream(bench, &op, role, bytes, size->warm, size->messages, false, samples_ns);
 	if (rc)
 		return rc;
 	if (bench->options.rank == 0)
-		samples_summarise(samples_ns, (size_t)op.sample, &summary);
+		median_ns = bench_median(samples_ns, op.sample);
 	if (bench->datacheck) {
 		rc = bench_stream(bench, &op, role, bytes, 0, CHECK_MESSAGES, true, NULL);
 		mine.wrong = op.wrong;
@@ -120,7 +88,7 @@ static int bench_lat_size(struct bench *bench, const struct bench_size *size, ui
 	if (!rc)
 		rc = bench_gather(bench, &mine, all);
 	if (!rc && bench->options.rank == 0)
-		report_lat(bench, bytes, &summary, all[0].wrong + all[1].wrong);
+		report_lat(bench, size, median_ns, all[0].wrong + all[1].wrong);
 	return rc;
 }
 
@@ -130,9 +98,9 @@ int bench_lat(struct bench *bench)
 	int rc = 0;
 
 	if (!samples_ns)
-		return NCCLPLAY_PEER;
-	for (bench->step = 0; !rc && bench->step < bench->steps; bench->step++)
-		rc = bench_lat_size(bench, &bench->sizes[bench->step], samples_ns);
+		return PLAY_PEER;
+	for (size_t i = 0; !rc && i < bench->steps; i++)
+		rc = bench_lat_size(bench, &bench->sizes[i], samples_ns);
 	if (!bench->play->stuck)
 		free(samples_ns);
 	return rc;
@@ -144,17 +112,15 @@ int bench_lat(struct bench *bench)
  */
 static int bench_bw_size(struct bench *bench, const struct bench_size *size)
 {
-	uint64_t n = bench_messages(bench, size);
-	uint64_t warm = bench_warm(size, n), channels = (uint64_t)bench->options.channels;
+	uint64_t n = size->messages, channels = (uint64_t)bench->options.channels;
 	size_t bytes = size->bytes;
 	enum stream_role role = bench->options.rank == 0 ? STREAM_SEND : STREAM_RECEIVE;
-	struct bench_rank mine, all[NCCLPLAY_RANKS_MAX];
+	struct bench_rank mine, all[PLAY_RANKS_MAX];
 	struct stream_op op;
 	int rc;
 
 	memset(&mine, 0, sizeof(mine));
-	bench_step(bench, bytes, (n + warm) * channels);
-	rc = bench_stream(bench, &op, role, bytes, warm, n, false, NULL);
+	rc = bench_stream(bench, &op, role, bytes, size->warm, n, false, NULL);
 	if (rc)
 		return rc;
 	mine.start_ns = op.received.start_ns;
@@ -174,8 +140,8 @@ int bench_bw(struct bench *bench)
 {
 	int rc = 0;
 
-	for (bench->step = 0; !rc && bench->step < bench->steps; bench->step++)
-		rc = bench_bw_size(bench, &bench->sizes[bench->step]);
+	for (size_t i = 0; !rc && i < bench->steps; i++)
+		rc = bench_bw_size(bench, &bench->sizes[i]);
 	return rc;
 }
 
@@ -190,16 +156,15 @@ static int bench_alltoall_size(struct bench *bench, const struct bench_size *siz
 	uint64_t pieces = part > bench->play->slot_bytes
 				  ? (part + bench->play->slot_bytes - 1) / bench->play->slot_bytes
 				  : 1;
-	uint64_t n = bench_count(size->messages, 256 * AUTO_MIB, size->bytes, 20, 2000);
-	uint64_t warm = bench_warm(size, n), channels = (uint64_t)bench->options.channels;
+	uint64_t n = size->messages;
 	size_t bytes = part / pieces;
-	struct bench_rank mine, all[NCCLPLAY_RANKS_MAX];
+	struct bench_rank mine, all[PLAY_RANKS_MAX];
 	struct stream_op op;
 	int rc;
 
 	memset(&mine, 0, sizeof(mine));
-	bench_step(bench, size->bytes, 2 * (n + warm) * pieces * channels);
-	rc = bench_stream(bench, &op, STREAM_BOTH, bytes, warm * pieces, n * pieces, false, NULL);
+	rc = bench_stream(bench, &op, STREAM_BOTH, bytes, size->warm * pieces, n * pieces, false,
+			  NULL);
 	if (rc)
 		return rc;
 	mine.time_ns = (op.received.end_ns - op.received.start_ns) / n;
@@ -210,7 +175,7 @@ static int bench_alltoall_size(struct bench *bench, const struct bench_size *siz
 	if (!rc)
 		rc = bench_gather(bench, &mine, all);
 	if (!rc && bench->options.rank == 0)
-		report_alltoall(bench, size->bytes, n, all);
+		report_collective(bench, size, all, 0);
 	return rc;
 }
 
@@ -218,8 +183,8 @@ int bench_alltoall(struct bench *bench)
 {
 	int rc = 0;
 
-	for (bench->step = 0; !rc && bench->step < bench->steps; bench->step++)
-		rc = bench_alltoall_size(bench, &bench->sizes[bench->step]);
+	for (size_t i = 0; !rc && i < bench->steps; i++)
+		rc = bench_alltoall_size(bench, &bench->sizes[i]);
 	return rc;
 }
 
@@ -256,7 +221,7 @@ static int bench_ring(struct bench *bench, struct ring_op *ring, const float *sr
 	int rc;
 
 	ring_prepare(ring, bench->play, src, dst, count, (unsigned)iterations, iteration_ns);
-	rc = ncclplay_barrier(bench->play);
+	rc = play_barrier(bench->play);
 	return rc ? rc : play_run(bench->play, &ring->op);
 }
 
@@ -287,19 +252,15 @@ static int bench_allreduce_size(struct bench *bench, const struct bench_size *si
 				struct ring_op *ring, float *src, float *dst,
 				uint64_t *iteration_ns)
 {
-	size_t bytes = size->bytes, count = bytes / sizeof(float);
-	uint64_t n = bench_iterations(size);
-	uint64_t warm = size->warm != UINT64_MAX ? size->warm : n / 10 + 1;
-	struct bench_rank mine, all[NCCLPLAY_RANKS_MAX];
-	struct samples_summary summary;
-	uint64_t last_ns;
+	size_t count = size->bytes / sizeof(float);
+	uint64_t n = size->messages, last_ns;
+	struct bench_rank mine, all[PLAY_RANKS_MAX];
 	int rc = 0;
 
 	memset(&mine, 0, sizeof(mine));
-	bench_step(bench, bytes, 0);
 	bench_fill(bench, src, count, 0);
-	if (warm)
-		rc = bench_ring(bench, ring, src, dst, count, warm, NULL);
+	if (size->warm)
+		rc = bench_ring(bench, ring, src, dst, count, size->warm, NULL);
 	if (rc)
 		return rc;
 	rc = bench_ring(bench, ring, src, dst, count, n, iteration_ns);
@@ -313,7 +274,6 @@ static int bench_allreduce_size(struct bench *bench, const struct bench_size *si
 		iteration_ns[i] = at_ns - last_ns;
 		last_ns = at_ns;
 	}
-	samples_summarise(iteration_ns, (size_t)n, &summary);
 	if (bench->datacheck) {
 		mine.wrong = bench_wrong(bench, dst, count, 0);
 		rc = bench_allreduce_check(bench, ring, src, dst, count, &mine.wrong);
@@ -321,7 +281,7 @@ static int bench_allreduce_size(struct bench *bench, const struct bench_size *si
 	if (!rc)
 		rc = bench_gather(bench, &mine, all);
 	if (!rc && bench->options.rank == 0)
-		report_allreduce(bench, bytes, n, all, &summary);
+		report_collective(bench, size, all, bench_median(iteration_ns, n));
 	return rc;
 }
 
@@ -329,12 +289,11 @@ int bench_allreduce(struct bench *bench)
 {
 	uint64_t *iteration_ns = bench_samples(bench);
 	struct ring_op *ring = malloc(sizeof(*ring));
-	float *src = malloc(bench->last_bytes), *dst = malloc(bench->last_bytes);
-	int rc = iteration_ns && ring && src && dst ? 0 : NCCLPLAY_PEER;
+	float *src = malloc(bench->largest_bytes), *dst = malloc(bench->largest_bytes);
+	int rc = iteration_ns && ring && src && dst ? 0 : PLAY_PEER;
 
-	for (bench->step = 0; !rc && bench->step < bench->steps; bench->step++)
-		rc = bench_allreduce_size(bench, &bench->sizes[bench->step], ring, src, dst,
-					  iteration_ns);
+	for (size_t i = 0; !rc && i < bench->steps; i++)
+		rc = bench_allreduce_size(bench, &bench->sizes[i], ring, src, dst, iteration_ns);
 	if (!bench->play->stuck) {
 		free(iteration_ns);
 		free(ring);
@@ -354,18 +313,18 @@ static int bench_fork(char *text, size_t len)
 			pause();
 	}
 	snprintf(text, len, ",\"child\":%d", (int)child);
-	return child > 0 ? 0 : NCCLPLAY_PEER;
+	return child > 0 ? 0 : PLAY_PEER;
 }
 
 /*
- * source, sink: one end of an endless (or -n long) stream, for tests that kill the other end.
+ * source, sink: one end of a stream, endless unless --sizes has a number of messages, for tests that kill the other end.
  * Prints JSON lines with CLOCK_MONOTONIC times: "ready" when the operation starts, "tick" if asked for, then
  * "done" or "error", with the number of messages that were wrong until then.
  */
 int bench_role(struct bench *bench)
 {
 	enum stream_role role = bench->mode == MODE_SOURCE ? STREAM_SEND : STREAM_RECEIVE;
-	uint64_t n = bench->iterations ? bench->iterations : UINT64_MAX;
+	uint64_t n = bench->sizes[0].messages ? bench->sizes[0].messages : UINT64_MAX;
 	char extra[64] = "";
 	struct stream_op op;
 	int rc = 0;
@@ -373,10 +332,10 @@ int bench_role(struct bench *bench)
 	if (bench->fork_child)
 		rc = bench_fork(extra, sizeof(extra));
 	if (!rc)
-		rc = ncclplay_barrier(bench->play);
+		rc = play_barrier(bench->play);
 	if (rc)
 		return rc;
-	stream_prepare(&op, bench->play, role, bench->first_bytes, 0, n, bench->datacheck, NULL);
+	stream_prepare(&op, bench->play, role, bench->sizes[0].bytes, 0, n, bench->datacheck, NULL);
 	op.stop = n == UINT64_MAX ? &bench_stop : NULL;
 	report_role(bench, "ready", extra);
 	rc = play_run(bench->play, &op.op);

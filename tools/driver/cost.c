@@ -32,13 +32,13 @@ static void check(int rc, const char *call)
 
 static void ends_open(size_t size)
 {
-	uint8_t handle[NET_HANDLE_BYTES] = { 0 };
+	uint8_t handle[NCCL_HANDLE_BYTES] = { 0 };
 	time_t until = time(NULL) + OPEN_SECONDS;
 	const char *call = "init";
 	void *listen_comm = NULL;
 
 	check(net_init(&net, 1, &call), call);
-	check(net_listen(&net, 0, handle, &listen_comm), "listen");
+	check((int)net.table->listen(net.ctx, 0, handle, &listen_comm), "listen");
 	while (!send_comm || !recv_comm) {
 		if (!send_comm)
 			check(net_connect(&net, 0, handle, &send_comm), "connect");
@@ -47,21 +47,25 @@ static void ends_open(size_t size)
 		check(time(NULL) > until, "no connection");
 		sched_yield();
 	}
-	check(net_close_listen(&net, listen_comm), "closeListen");
+	check((int)net.table->close_listen(listen_comm), "closeListen");
 	sent = calloc(IN_FLIGHT_MAX, size);
 	received = calloc(IN_FLIGHT_MAX, size);
 	check(!sent || !received, "no memory");
 	memset(sent, 1, IN_FLIGHT_MAX * size);
-	check(net_reg_mr(&net, send_comm, sent, IN_FLIGHT_MAX * size, &send_mr), "regMr");
-	check(net_reg_mr(&net, recv_comm, received, IN_FLIGHT_MAX * size, &recv_mr), "regMr");
+	check((int)net.table->reg_mr(send_comm, sent, IN_FLIGHT_MAX * size, NCCL_PTR_HOST,
+				     &send_mr),
+	      "regMr");
+	check((int)net.table->reg_mr(recv_comm, received, IN_FLIGHT_MAX * size, NCCL_PTR_HOST,
+				     &recv_mr),
+	      "regMr");
 }
 
 static void ends_close(void)
 {
-	check(net_dereg_mr(&net, send_comm, send_mr), "deregMr");
-	check(net_dereg_mr(&net, recv_comm, recv_mr), "deregMr");
-	check(net_close_send(&net, send_comm), "closeSend");
-	check(net_close_recv(&net, recv_comm), "closeRecv");
+	check((int)net.table->dereg_mr(send_comm, send_mr), "deregMr");
+	check((int)net.table->dereg_mr(recv_comm, recv_mr), "deregMr");
+	check((int)net.table->close_send(send_comm), "closeSend");
+	check((int)net.table->close_recv(recv_comm), "closeRecv");
 	check(net_finalize(&net), "finalize");
 	free(sent);
 	free(received);
@@ -83,7 +87,8 @@ static void *post_send(unsigned slot, size_t size)
 	void *request = NULL;
 
 	while (!request)
-		check(net_isend(&net, send_comm, sent + slot * size, size, 0, send_mr, &request),
+		check((int)net.table->isend(send_comm, sent + slot * size, size, 0, send_mr, NULL,
+					    &request),
 		      "isend");
 	return request;
 }
@@ -95,9 +100,9 @@ static void finish(void *send, void *recv)
 
 	while (!sent_done || !recv_done) {
 		if (!sent_done)
-			check(net_test(&net, send, &sent_done, NULL), "test");
+			check((int)net.table->test(send, &sent_done, NULL), "test");
 		if (!recv_done)
-			check(net_test(&net, recv, &recv_done, NULL), "test");
+			check((int)net.table->test(recv, &recv_done, NULL), "test");
 	}
 }
 
@@ -106,7 +111,7 @@ static void poll_receive(uint64_t count, void *request)
 	for (uint64_t i = 0; i < count; i++) {
 		int done = 0;
 
-		check(net_test(&net, request, &done, NULL), "test");
+		check((int)net.table->test(request, &done, NULL), "test");
 	}
 }
 
@@ -150,7 +155,7 @@ int main(int argc, char **argv)
 		fprintf(stderr, "usage: harp-cost messages|polls SIZE COUNT IN_FLIGHT\n");
 		return 2;
 	}
-	if (net_open(&net, NULL, 0, error, sizeof(error))) {
+	if (net_open(&net, NULL, error, sizeof(error))) {
 		fprintf(stderr, "harp-cost: %s\n", error);
 		return 1;
 	}

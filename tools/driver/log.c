@@ -20,11 +20,11 @@ enum { LEVEL_VERSION = 1, LEVEL_WARN = 2, LEVEL_INFO = 3, LEVEL_TRACE = 5 };
 static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
 	int level;
-	char text[NCCLPLAY_ERROR_BYTES];
+	char text[PLAY_ERROR_BYTES];
 } log_ring[LOG_LINES];
 static uint64_t log_count; /* lines ever; number n lies at (n - 1) % LOG_LINES */
-static char log_warn[NCCLPLAY_ERROR_BYTES];
-static const struct ncclplay *log_play;
+static char log_warn[PLAY_ERROR_BYTES];
+static const struct play *log_play;
 
 static int log_threshold(void)
 {
@@ -43,14 +43,14 @@ static int log_threshold(void)
 	return 0;
 }
 
-void log_attach(const struct ncclplay *play)
+void log_attach(const struct play *play)
 {
 	pthread_mutex_lock(&log_lock);
 	log_play = play;
 	pthread_mutex_unlock(&log_lock);
 }
 
-static void log_print(const struct ncclplay *play, int level, const char *file, int line,
+static void log_print(const struct play *play, int level, const char *file, int line,
 		      const char *text)
 {
 	const char *kind = level == LEVEL_WARN ? "WARN" : level == LEVEL_TRACE ? "TRACE" : "INFO";
@@ -64,12 +64,11 @@ static void log_print(const struct ncclplay *play, int level, const char *file, 
 			play->options.rank, kind, text);
 }
 
-void log_line(int level, unsigned long flags, const char *file, int line, const char *fmt, ...)
+void log_line(int level, const char *file, int line, const char *fmt, ...)
 {
-	char text[NCCLPLAY_ERROR_BYTES];
+	char text[PLAY_ERROR_BYTES];
 	va_list args;
 
-	(void)flags;
 	va_start(args, fmt);
 	vsnprintf(text, sizeof(text), fmt, args);
 	va_end(args);
@@ -92,7 +91,7 @@ void log_last_warn(char *text, size_t len)
 	pthread_mutex_unlock(&log_lock);
 }
 
-int ncclplay_log_next(uint64_t *cursor, char *text, size_t text_len)
+int log_next(uint64_t *cursor, char *text, size_t text_len)
 {
 	int level = 0;
 

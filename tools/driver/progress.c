@@ -14,7 +14,6 @@
 #include <string.h>
 #include <time.h>
 
-#include "../../plugin/abi/nccl_abi.h"
 #include "play.h"
 
 static char conn_unwritten; /* its address: a request that no plugin can have made */
@@ -26,91 +25,69 @@ static char *conn_slot(const struct conn *conn, uint64_t message)
 	return conn->buffer + (message % conn->depth) * conn->slot_stride;
 }
 
-void conn_shape(struct conn *conn, size_t bytes, size_t stride, unsigned depth, bool optional)
+void conn_shape(struct conn *conn, size_t bytes, unsigned depth)
 {
 	conn->post_bytes = bytes;
-	conn->slot_stride = stride;
+	conn->slot_stride = bytes;
 	conn->depth = depth;
-	conn->optional = optional;
 	/* Nothing is outstanding between operations: count from zero, so that slots start at the
 	 * buffer's start. */
-	conn->transmitted = conn->checked = 0;
-	count_put(&conn->filled, 0);
-	count_put(&conn->done, 0);
-	count_put(&conn->posted, 0);
-	count_put(&conn->received, 0);
-	count_put(&conn->consumed, 0);
-	count_put(&conn->limit, 0);
+	conn->filled = conn->transmitted = conn->done = 0;
+	conn->posted = conn->received = conn->consumed = conn->limit = 0;
 }
 
 bool conn_can_fill(const struct conn *conn)
 {
-	return count_get(&conn->filled) - count_get(&conn->done) < conn->depth;
+	return conn->filled - conn->done < conn->depth;
 }
 
 char *conn_fill_slot(const struct conn *conn)
 {
-	return conn_slot(conn, count_get(&conn->filled));
+	return conn_slot(conn, conn->filled);
 }
 
 void conn_fill(struct conn *conn, size_t bytes)
 {
-	conn->sizes[count_get(&conn->filled) % conn->depth] = bytes;
-	count_add(&conn->filled, 1);
+	conn->sizes[conn->filled % conn->depth] = bytes;
+	conn->filled++;
 }
 
 char *conn_take_slot(const struct conn *conn, size_t *bytes)
 {
-	if (count_get(&conn->consumed) == count_get(&conn->received))
+	if (conn->consumed == conn->received)
 		return NULL;
-	*bytes = conn->sizes[count_get(&conn->consumed) % conn->depth];
-	return conn_slot(conn, count_get(&conn->consumed));
+	*bytes = conn->sizes[conn->consumed % conn->depth];
+	return conn_slot(conn, conn->consumed);
 }
 
-char *conn_consume_slot(const struct conn *conn)
+int conn_consume(struct conn *conn, size_t expected)
 {
-	return conn_slot(conn, count_get(&conn->consumed));
-}
+	uint64_t message = conn->consumed++;
+	size_t bytes = conn->sizes[message % conn->depth];
 
-void conn_consume(struct conn *conn, size_t expected)
-{
-	conn->expected[count_get(&conn->consumed) % conn->depth] = expected;
-	count_add(&conn->consumed, 1);
-}
-
-int conn_check(struct conn *conn)
-{
-	while (conn->checked < count_get(&conn->consumed) &&
-	       conn->checked < count_get(&conn->received)) {
-		unsigned slot = (unsigned)(conn->checked % conn->depth);
-
-		if (conn->sizes[slot] != conn->expected[slot])
-			return play_fail(
-				conn->play, NCCLPLAY_WRONG,
-				"message %llu from rank %d (channel %d) has %zu bytes, not "
-				"%zu: lost, repeated or cut",
-				(unsigned long long)conn->checked, conn->peer, conn->channel,
-				conn->sizes[slot], conn->expected[slot]);
-		conn->checked++;
-	}
-	return 0;
+	if (bytes == expected)
+		return 0;
+	return play_fail(conn->play, PLAY_WRONG,
+			 "message %llu from rank %d (channel %d) has %zu bytes, not "
+			 "%zu: lost, repeated or cut",
+			 (unsigned long long)message, conn->peer, conn->channel, bytes, expected);
 }
 
 /* Tests request; 1 done, 0 not, -1 failed. */
 static int conn_test(struct conn *conn, void *request, int *size)
 {
-	struct ncclplay *play = conn->play;
+	struct play *play = conn->play;
 	int done = DONE_UNWRITTEN;
 	int rc;
 
 	mark_enter(&play->progress_mark, "test");
-	rc = net_test(&play->net, request, &done, size);
+	rc = (int)play->net.table->test(request, &done, size);
 	mark_leave(&play->progress_mark);
 	if (rc)
 		return play_fail_call(play, conn->sends ? "test of a send" : "test of a receive",
 				      rc, conn->channel, conn->peer);
 	if (done != 0 && done != 1)
-		return play_fail(play, NCCLPLAY_PLUGIN,
+		return play_fail(play, PLAY_PLUGIN,
 				 "test of a %s returned success and left *done %s",
 				 conn->sends ? "send" : "receive",
 				 done == DONE_UNWRITTEN ? "unwritten" : "other than 0 or 1");
@@ -120,12 +97,12 @@ static int conn_test(struct conn *conn, void *request, int *size)
 /* After isend or irecv: 1 posted, 0 to be tried again, -1 failed. */
 static int conn_posted(struct conn *conn, const char *call, int rc, void *request)
 {
-	struct ncclplay *play = conn->play;
+	struct play *play = conn->play;
 
 	if (rc)
 		return play_fail_call(play, call, rc, conn->channel, conn->peer);
 	if (request == UNWRITTEN)
-		return play_fail(play, NCCLPLAY_PLUGIN,
+		return play_fail(play, PLAY_PLUGIN,
 				 "%s returned success and left *request "
 				 "unwritten: NCCL would take an old request for it",
 				 call);
@@ -134,17 +111,18 @@ static int conn_posted(struct conn *conn, const char *call, int rc, void *reques
 
 int conn_send_pass(struct conn *conn)
 {
-	struct ncclplay *play = conn->play;
-	uint64_t done = count_get(&conn->done);
+	struct play *play = conn->play;
+	uint64_t done = conn->done;
 
-	if (conn->transmitted < count_get(&conn->filled)) {
+	if (conn->transmitted < conn->filled) {
 		unsigned slot = (unsigned)(conn->transmitted % conn->depth);
 		void *request = UNWRITTEN;
 		int rc;
 
 		mark_enter(&play->progress_mark, "isend");
-		rc = net_isend(&play->net, conn->comm, conn_slot(conn, conn->transmitted),
-			       conn->sizes[slot], conn->tag, conn->mhandle, &request);
+		rc = (int)play->net.table->isend(conn->comm, conn_slot(conn, conn->transmitted),
+						 conn->sizes[slot], conn->tag, conn->mhandle, NULL,
+						 &request);
 		mark_leave(&play->progress_mark);
 		rc = conn_posted(conn, "isend", rc, request);
 		if (rc > 0) {
@@ -157,12 +135,11 @@ int conn_send_pass(struct conn *conn)
 	if (done < conn->transmitted) {
 		unsigned slot = (unsigned)(done % conn->depth);
 		int size = -1;
-		/* Senders before 2.24 pass no sizes. */
-		int rc = conn_test(conn, conn->requests[slot], play->net.abi >= 9 ? &size : NULL);
+		int rc = conn_test(conn, conn->requests[slot], &size);
 
 		if (rc <= 0)
 			return rc;
-		count_add(&conn->done, 1);
+		conn->done++;
 		play_bump(&play->stats.sent_messages, 1);
 		play_bump(&play->stats.sent_bytes, conn->sizes[slot]);
 		play_bump(&play->moved, 1);
@@ -173,10 +150,10 @@ int conn_send_pass(struct conn *conn)
 
 static int conn_post(struct conn *conn)
 {
-	struct ncclplay *play = conn->play;
-	uint64_t message = count_get(&conn->posted);
+	struct play *play = conn->play;
+	uint64_t message = conn->posted;
 	unsigned slot = (unsigned)(message % conn->depth);
-	void *request = conn->optional && play->net.abi >= 9 ? NCCL_REQUEST_OPTIONAL : UNWRITTEN;
+	void *request = UNWRITTEN;
 	int rc;
 
 	mark_enter(&play->progress_mark, "irecv");
@@ -186,40 +163,35 @@ static int conn_post(struct conn *conn)
 	rc = conn_posted(conn, "irecv", rc, request);
 	if (rc > 0) {
 		conn->requests[slot] = request;
-		count_add(&conn->posted, 1);
+		conn->posted++;
 	}
 	return rc;
 }
 
 int conn_recv_pass(struct conn *conn)
 {
-	struct ncclplay *play = conn->play;
-	uint64_t consumed = count_get(&conn->consumed), received = count_get(&conn->received);
-	uint64_t freed = consumed < received ? consumed : received;
+	struct play *play = conn->play;
 	int size = -1, rc;
 	unsigned slot;
 
-	if (conn_check(conn))
-		return -1;
-	if (count_get(&conn->posted) < count_get(&conn->limit) &&
-	    count_get(&conn->posted) - freed < conn->depth) {
+	if (conn->posted < conn->limit && conn->posted - conn->consumed < conn->depth) {
 		rc = conn_post(conn);
 		if (rc)
 			return rc;
 	}
-	if (received == count_get(&conn->posted))
+	if (conn->received == conn->posted)
 		return 0;
-	slot = (unsigned)(received % conn->depth);
+	slot = (unsigned)(conn->received % conn->depth);
 	rc = conn_test(conn, conn->requests[slot], &size);
 	if (rc <= 0)
 		return rc;
 	if (size < 0 || (size_t)size > conn->post_bytes)
 		return play_fail(
-			play, NCCLPLAY_WRONG,
+			play, PLAY_WRONG,
 			"test of a receive from rank %d reported %d bytes; %zu were posted",
 			conn->peer, size, conn->post_bytes);
 	conn->sizes[slot] = (size_t)size;
-	count_add(&conn->received, 1);
+	conn->received++;
 	play_bump(&play->stats.received_messages, 1);
 	play_bump(&play->stats.received_bytes, (uint64_t)size);
 	play_bump(&play->moved, 1);
@@ -231,16 +203,14 @@ void conn_describe(const struct conn *conn, char *text, size_t len)
 	if (conn->sends)
 		snprintf(text, len,
 			 "channel %d, sends to rank %d: %llu ready, %llu posted, %llu completed",
-			 conn->channel, conn->peer, (unsigned long long)count_get(&conn->filled),
-			 (unsigned long long)conn->transmitted,
-			 (unsigned long long)count_get(&conn->done));
+			 conn->channel, conn->peer, (unsigned long long)conn->filled,
+			 (unsigned long long)conn->transmitted, (unsigned long long)conn->done);
 	else
 		snprintf(text, len,
 			 "channel %d, receives from rank %d: %llu wanted, %llu posted, "
 			 "%llu completed",
-			 conn->channel, conn->peer, (unsigned long long)count_get(&conn->limit),
-			 (unsigned long long)count_get(&conn->posted),
-			 (unsigned long long)count_get(&conn->received));
+			 conn->channel, conn->peer, (unsigned long long)conn->limit,
+			 (unsigned long long)conn->posted, (unsigned long long)conn->received);
 }
 
 static uint64_t progress_cpu_ns(void)
@@ -251,7 +221,7 @@ static uint64_t progress_cpu_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
 }
 
-static void progress_op(struct ncclplay *play, struct op *op)
+static void progress_op(struct play *play, struct op *op)
 {
 	unsigned idle = 0;
 
@@ -259,11 +229,11 @@ static void progress_op(struct ncclplay *play, struct op *op)
 		int rc;
 
 		if (atomic_load_explicit(&play->abort, memory_order_relaxed)) {
-			char text[NCCLPLAY_ERROR_BYTES / 2] = "";
+			char text[PLAY_ERROR_BYTES / 2] = "";
 
 			op->describe(op, text, sizeof(text));
 			/* The first cause is kept when there is one. */
-			play_fail(play, NCCLPLAY_HANG, "%s: nothing moved for %.1f s: %s", op->name,
+			play_fail(play, PLAY_HANG, "%s: nothing moved for %.1f s: %s", op->name,
 				  play->options.timeout_s, text);
 			break;
 		}
@@ -280,7 +250,7 @@ static void progress_op(struct ncclplay *play, struct op *op)
 
 void *progress_main(void *arg)
 {
-	struct ncclplay *play = arg;
+	struct play *play = arg;
 
 	pthread_setname_np(pthread_self(), "play-progress");
 	pthread_mutex_lock(&play->lock);

@@ -39,10 +39,10 @@ struct rdv_header {
 	char label[16];
 };
 
-static int rdv_error(struct rendezvous *rdv, enum ncclplay_result result, const char *fmt, ...)
+static int rdv_error(struct rendezvous *rdv, enum play_result result, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 
-static int rdv_error(struct rendezvous *rdv, enum ncclplay_result result, const char *fmt, ...)
+static int rdv_error(struct rendezvous *rdv, enum play_result result, const char *fmt, ...)
 {
 	va_list args;
 
@@ -62,11 +62,11 @@ static int rdv_wait(struct rendezvous *rdv, int fd, short events, uint64_t deadl
 		if (n > 0)
 			return 0;
 		if (n < 0 && errno != EINTR)
-			return rdv_error(rdv, NCCLPLAY_PEER, "%s: poll: %s", what, strerror(errno));
+			return rdv_error(rdv, PLAY_PEER, "%s: poll: %s", what, strerror(errno));
 		if (rdv->interrupted && atomic_load(rdv->interrupted))
-			return rdv_error(rdv, NCCLPLAY_INTERRUPTED, "%s: interrupted", what);
+			return rdv_error(rdv, PLAY_INTERRUPTED, "%s: interrupted", what);
 		if (play_now_ns() > deadline_ns)
-			return rdv_error(rdv, NCCLPLAY_HANG, "%s: nothing for %.1f s", what,
+			return rdv_error(rdv, PLAY_HANG, "%s: nothing for %.1f s", what,
 					 (double)rdv->timeout_ns / 1e9);
 	}
 }
@@ -91,7 +91,7 @@ static int rdv_move(struct rendezvous *rdv, int fd, void *data, size_t len, bool
 			continue;
 		}
 		if (n == 0 || (errno != EAGAIN && errno != EINTR))
-			return rdv_error(rdv, NCCLPLAY_PEER, "%s: %s left (%s)", what, who,
+			return rdv_error(rdv, PLAY_PEER, "%s: %s left (%s)", what, who,
 					 n == 0 ? "its connection is closed" : strerror(errno));
 		rc = rdv_wait(rdv, fd, out ? POLLOUT : POLLIN, deadline_ns, place);
 		if (rc)
@@ -128,21 +128,20 @@ static int rdv_receive(struct rendezvous *rdv, int fd, uint32_t kind, const char
 		return rc;
 	h.label[sizeof(h.label) - 1] = 0;
 	if (h.magic != RDV_MAGIC)
-		return rdv_error(rdv, NCCLPLAY_PEER, "%s: %s does not speak this protocol", label,
-				 who);
-	if (h.kind == RDV_FAILED && h.len < NCCLPLAY_ERROR_BYTES / 2) {
-		char why[NCCLPLAY_ERROR_BYTES / 2] = "";
+		return rdv_error(rdv, PLAY_PEER, "%s: %s does not speak this protocol", label, who);
+	if (h.kind == RDV_FAILED && h.len < PLAY_ERROR_BYTES / 2) {
+		char why[PLAY_ERROR_BYTES / 2] = "";
 
 		rc = rdv_move(rdv, fd, why, h.len, false, who, label);
-		return rc ? rc : rdv_error(rdv, NCCLPLAY_PEER, "%s", why);
+		return rc ? rc : rdv_error(rdv, PLAY_PEER, "%s", why);
 	}
 	if (h.kind != kind || h.sequence != rdv->sequence || strcmp(h.label, label))
-		return rdv_error(rdv, NCCLPLAY_PEER,
+		return rdv_error(rdv, PLAY_PEER,
 				 "%s is in exchange %u \"%s\", this rank in %u \"%s\": all ranks "
-				 "must be started with the same mode, sizes and iterations",
+				 "must be started with the same mode and sizes",
 				 who, h.sequence, h.label, rdv->sequence, label);
 	if (h.len != len)
-		return rdv_error(rdv, NCCLPLAY_PEER,
+		return rdv_error(rdv, PLAY_PEER,
 				 "%s: %s sent %u bytes, not %zu: all ranks must "
 				 "have the same --ranks, --channels and mode",
 				 label, who, h.len, len);
@@ -161,7 +160,7 @@ static struct addrinfo *rdv_resolve(struct rendezvous *rdv, const char *root, bo
 	int rc;
 
 	if (!colon || colon == root || (size_t)(colon - root) >= sizeof(host) || !colon[1]) {
-		rdv_error(rdv, NCCLPLAY_USAGE, "root \"%s\": want host:port or [ipv6]:port",
+		rdv_error(rdv, PLAY_USAGE, "root \"%s\": want host:port or [ipv6]:port",
 			  root ? root : "");
 		return NULL;
 	}
@@ -175,7 +174,7 @@ static struct addrinfo *rdv_resolve(struct rendezvous *rdv, const char *root, bo
 	rc = getaddrinfo(host, colon + 1, &hints, &found);
 	if (!rc)
 		return found;
-	rdv_error(rdv, NCCLPLAY_USAGE, "root \"%s\": %s", root, gai_strerror(rc));
+	rdv_error(rdv, PLAY_USAGE, "root \"%s\": %s", root, gai_strerror(rc));
 	return NULL;
 }
 
@@ -199,17 +198,16 @@ static int rdv_admit(struct rendezvous *rdv, int fd)
 	rdv->timeout_ns = timeout_ns;
 	if (rc || h.magic != RDV_MAGIC || h.kind != RDV_HELLO) {
 		close(fd);
-		return rc == NCCLPLAY_INTERRUPTED ? rc : 0;
+		return rc == PLAY_INTERRUPTED ? rc : 0;
 	}
 	if (h.ranks != rdv->ranks || h.rank <= 0 || h.rank >= rdv->ranks) {
 		close(fd);
-		return rdv_error(rdv, NCCLPLAY_USAGE,
-				 "a rank %d of %d arrived at a root of %d ranks", h.rank, h.ranks,
-				 rdv->ranks);
+		return rdv_error(rdv, PLAY_USAGE, "a rank %d of %d arrived at a root of %d ranks",
+				 h.rank, h.ranks, rdv->ranks);
 	}
 	if (rdv->fds[h.rank] >= 0) {
 		close(fd);
-		return rdv_error(rdv, NCCLPLAY_USAGE, "rank %d arrived twice", h.rank);
+		return rdv_error(rdv, PLAY_USAGE, "rank %d arrived twice", h.rank);
 	}
 	rdv->fds[h.rank] = fd;
 	return 0;
@@ -224,13 +222,13 @@ static int rdv_open_root(struct rendezvous *rdv, const char *root)
 
 	ai = rdv_resolve(rdv, root, true);
 	if (!ai)
-		return NCCLPLAY_USAGE;
+		return PLAY_USAGE;
 	rdv->listen_fd = socket(ai->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	if (rdv->listen_fd >= 0)
 		setsockopt(rdv->listen_fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
 	if (rdv->listen_fd < 0 || bind(rdv->listen_fd, ai->ai_addr, ai->ai_addrlen) ||
-	    listen(rdv->listen_fd, NCCLPLAY_RANKS_MAX))
-		rc = rdv_error(rdv, NCCLPLAY_PEER, "rank 0 can't listen at root %s: %s", root,
+	    listen(rdv->listen_fd, PLAY_RANKS_MAX))
+		rc = rdv_error(rdv, PLAY_PEER, "rank 0 can't listen at root %s: %s", root,
 			       strerror(errno));
 	freeaddrinfo(ai);
 	while (!rc && arrived < rdv->ranks) {
@@ -264,7 +262,7 @@ static int rdv_open_other(struct rendezvous *rdv, const char *root)
 
 	ai = rdv_resolve(rdv, root, false);
 	if (!ai)
-		return NCCLPLAY_USAGE;
+		return PLAY_USAGE;
 	for (;;) {
 		struct timespec pause = { .tv_nsec = (long)RDV_RETRY_NS };
 		int fd = socket(ai->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -278,11 +276,11 @@ static int rdv_open_other(struct rendezvous *rdv, const char *root)
 		if (fd >= 0)
 			close(fd);
 		if (rdv->interrupted && atomic_load(rdv->interrupted)) {
-			rc = rdv_error(rdv, NCCLPLAY_INTERRUPTED, "interrupted");
+			rc = rdv_error(rdv, PLAY_INTERRUPTED, "interrupted");
 			break;
 		}
 		if (play_now_ns() > deadline_ns) {
-			rc = rdv_error(rdv, NCCLPLAY_PEER,
+			rc = rdv_error(rdv, PLAY_PEER,
 				       "root %s can't be reached: %s (is rank 0 "
 				       "running there?)",
 				       root, strerror(rc));
@@ -297,16 +295,15 @@ static int rdv_open_other(struct rendezvous *rdv, const char *root)
 
 int rdv_open(struct rendezvous *rdv, const char *root, uint64_t *session)
 {
-	uint64_t sessions[NCCLPLAY_RANKS_MAX];
-	int rc = 0;
+	uint64_t sessions[PLAY_RANKS_MAX];
+	int rc;
 
 	rdv->listen_fd = -1;
-	for (int r = 0; r < NCCLPLAY_RANKS_MAX; r++)
+	for (int r = 0; r < PLAY_RANKS_MAX; r++)
 		rdv->fds[r] = -1;
 	if (getrandom(session, sizeof(*session), 0) != sizeof(*session))
 		*session = play_now_ns();
-	if (rdv->ranks > 1)
-		rc = rdv->rank == 0 ? rdv_open_root(rdv, root) : rdv_open_other(rdv, root);
+	rc = rdv->rank == 0 ? rdv_open_root(rdv, root) : rdv_open_other(rdv, root);
 	if (!rc)
 		rc = rdv_gather(rdv, "session", session, sizeof(*session), sessions);
 	if (!rc)
@@ -322,8 +319,6 @@ int rdv_gather(struct rendezvous *rdv, const char *label, const void *in, size_t
 
 	rdv->sequence++;
 	memcpy(blocks + (size_t)rdv->rank * len, in, len);
-	if (rdv->ranks == 1)
-		return 0;
 	if (rdv->rank != 0) {
 		rc = rdv_send(rdv, rdv->fds[0], RDV_BLOCK, label, in, len, "the root (rank 0)");
 		if (rc)
@@ -350,8 +345,8 @@ int rdv_gather(struct rendezvous *rdv, const char *label, const void *in, size_t
 
 void rdv_fail(struct rendezvous *rdv, const char *why)
 {
-	char text[NCCLPLAY_ERROR_BYTES / 2];
-	char kept[NCCLPLAY_ERROR_BYTES];
+	char text[PLAY_ERROR_BYTES / 2];
+	char kept[PLAY_ERROR_BYTES];
 
 	/* A reason that came from another rank names it already. */
 	if (!strncmp(why, "rank ", 5))
@@ -368,7 +363,7 @@ void rdv_fail(struct rendezvous *rdv, const char *why)
 
 void rdv_close(struct rendezvous *rdv)
 {
-	for (int r = 0; r < NCCLPLAY_RANKS_MAX; r++) {
+	for (int r = 0; r < PLAY_RANKS_MAX; r++) {
 		if (rdv->fds[r] >= 0)
 			close(rdv->fds[r]);
 		rdv->fds[r] = -1;

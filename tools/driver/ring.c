@@ -16,26 +16,17 @@
  * is what the GPU's kernel does in NCCL while the proxy thread moves the slots. Chunks of an array
  * shorter than the ring are empty: their messages have 0 bytes, as NCCL's have.
  *
- * Simple: slices of up to 1 MiB, two of NCCL's slots, so 4 outstanding. LL: 64 KiB slots of 16-byte
- * lines {data, flag, data, flag}; the receiver does not wait for the completion but reads the
- * buffer while the plugin fills it and takes a line when both flags have the message's number. For
- * that the GPU's part has a thread of its own: a plugin that lets a flag be seen before its data
- * gives wrong sums here, as it would on a GPU.
+ * Slices have up to 1 MiB, two of NCCL's slots, so 4 are outstanding.
  */
 #include <stdio.h>
 #include <string.h>
 
 #include "ring.h"
 
-#define RING_SIMPLE_SLICE (2u * PLAY_SLOT_BYTES / sizeof(float))
-#define RING_SIMPLE_SLICES 2u
+#define RING_SLICE (2u * PLAY_SLOT_BYTES / sizeof(float))
+#define RING_SLICES 2u
 #define RING_SMALL (65536u / sizeof(float)) /* chunks up to here travel as one message */
-#define RING_LL_SLICE (PLAY_LL_SLOT_BYTES / 2 / sizeof(float))
-#define RING_ALIGN 4u /* elements: slices start at 16 bytes */
-
-struct ll_line {
-	uint64_t word[2]; /* each: data below, flag above */
-};
+#define RING_ALIGN 4u                       /* elements: slices start at 16 bytes */
 
 static size_t ring_align(size_t n)
 {
@@ -45,15 +36,13 @@ static size_t ring_align(size_t n)
 static void ring_round(struct ring_op *ring, struct ring_part *part)
 {
 	size_t ranks = (size_t)ring->play->options.ranks;
-	bool ll = ring->play->options.ll;
-	size_t most = ll ? RING_LL_SLICE : RING_SIMPLE_SLICE * RING_SIMPLE_SLICES;
+	size_t most = RING_SLICE * RING_SLICES;
 	size_t chunk = ring_align((part->count - part->base + ranks - 1) / ranks);
 
 	part->chunk = chunk < most ? chunk : most;
-	part->slices = ll || part->chunk <= RING_SMALL ? 1 : RING_SIMPLE_SLICES;
+	part->slices = part->chunk <= RING_SMALL ? 1 : RING_SLICES;
 	part->step = 0;
 	part->slice = 0;
-	part->line = 0;
 }
 
 /* Messages that one channel's connection carries in one all-reduce. */
@@ -88,7 +77,7 @@ static void ring_restart(struct ring_op *ring)
 		part->over = n == 0;
 		if (n)
 			ring_round(ring, part);
-		count_add(&part->recv->limit, ring_messages(ring, *part));
+		part->recv->limit += ring_messages(ring, *part);
 		at += n;
 	}
 }
@@ -117,64 +106,10 @@ static void ring_add(float *restrict dst, float *restrict out, const float *in, 
 		memcpy(dst, out, n * sizeof(float));
 }
 
-static uint64_t ll_load(const uint64_t *word)
-{
-	return __atomic_load_n(word, __ATOMIC_RELAXED);
-}
-
-/* Reads lines while they are there, from *line on; true when the slice is complete. in: up to n. */
-static bool ll_take(const struct ll_line *lines, uint32_t flag, float *in, size_t n, size_t *line)
-{
-	for (; *line < n; *line += 2) {
-		uint64_t a = ll_load(&lines[*line / 2].word[0]);
-		uint64_t b = ll_load(&lines[*line / 2].word[1]);
-		uint32_t words[2] = { (uint32_t)a, (uint32_t)b };
-
-		if ((uint32_t)(a >> 32) != flag || (uint32_t)(b >> 32) != flag)
-			return false;
-		memcpy(in + *line, words, (n - *line < 2 ? 1 : 2) * sizeof(float));
-	}
-	return true;
-}
-
-static void ll_put(struct ll_line *lines, uint32_t flag, const float *out, size_t n)
-{
-	for (size_t i = 0; i < n; i += 2) {
-		uint32_t words[2] = { 0, 0 };
-
-		memcpy(words, out + i, (n - i < 2 ? 1 : 2) * sizeof(float));
-		lines[i / 2].word[0] = (uint64_t)flag << 32 | words[0];
-		lines[i / 2].word[1] = (uint64_t)flag << 32 | words[1];
-	}
-}
-
-static size_t ring_wire_bytes(const struct ring_op *ring, size_t n)
-{
-	return ring->play->options.ll ? (n + 1) / 2 * sizeof(struct ll_line) : n * sizeof(float);
-}
-
-/* The slice of n elements that came in, or NULL when it hasn't yet. */
-static const float *ring_arrived(struct ring_op *ring, struct ring_part *part, size_t n)
-{
-	struct conn *recv = part->recv;
-	const void *slot = conn_consume_slot(recv);
-	uint64_t consumed = count_get(&recv->consumed);
-
-	if (!ring->play->options.ll)
-		return count_get(&recv->received) > consumed ? slot : NULL;
-	/* Posted is enough: NCCL's GPU looks at the slot, not at the completion. */
-	if (count_get(&recv->posted) == consumed ||
-	    (n == 0 && count_get(&recv->received) == consumed) ||
-	    !ll_take(slot, recv->flag + 1, part->ll_in, n, &part->line))
-		return NULL;
-	return part->ll_in;
-}
-
 static void ring_advance(struct ring_op *ring, struct ring_part *part)
 {
 	unsigned ranks = (unsigned)ring->play->options.ranks;
 
-	part->line = 0;
 	if (++part->slice < part->slices)
 		return;
 	part->slice = 0;
@@ -190,13 +125,13 @@ static void ring_advance(struct ring_op *ring, struct ring_part *part)
 /* The GPU's part: one slice of the current step, if all it needs is there. 1, 0 or -1. */
 static int ring_step(struct ring_op *ring, struct ring_part *part)
 {
-	struct ncclplay *play = ring->play;
+	struct play *play = ring->play;
 	unsigned ranks = (unsigned)play->options.ranks;
 	bool receives = part->step > 0, sends = part->step < 2 * ranks - 2;
 	size_t per_slice = ring_align((part->chunk + part->slices - 1) / part->slices);
 	size_t from = ring_chunk(part->step, (unsigned)play->options.rank, ranks) * part->chunk;
-	size_t end = from + part->chunk, n;
-	const float *in = NULL, *mine;
+	size_t end = from + part->chunk, n, bytes;
+	const float *in, *mine;
 	float *out = NULL, *dst = NULL;
 
 	from += part->base + part->slice * per_slice;
@@ -209,40 +144,29 @@ static int ring_step(struct ring_op *ring, struct ring_part *part)
 	mine = part->src + (n ? from : 0);
 	if (sends && !conn_can_fill(part->send))
 		return 0;
-	if (receives) {
-		in = ring_arrived(ring, part, n);
-		if (!in)
-			return 0;
-	} else {
-		in = mine;
-	}
+	in = receives ? (const float *)(const void *)conn_take_slot(part->recv, &bytes) : mine;
+	if (!in)
+		return 0;
 	if (sends)
-		out = play->options.ll ? part->ll_out : (float *)(void *)conn_fill_slot(part->send);
+		out = (float *)(void *)conn_fill_slot(part->send);
 	if (part->step >= ranks - 1 && n)
 		dst = part->dst + from;
 	if (part->step >= 1 && part->step <= ranks - 1 && out) /* what adds also sends */
 		ring_add(dst, out, in, mine, n);
 	else
 		ring_copy(dst, out, in, n);
-	if (receives) {
-		conn_consume(part->recv, ring_wire_bytes(ring, n));
-		part->recv->flag++;
-	}
-	if (sends) {
-		part->send->flag++;
-		if (play->options.ll)
-			ll_put((struct ll_line *)(void *)conn_fill_slot(part->send),
-			       part->send->flag, out, n);
-		conn_fill(part->send, ring_wire_bytes(ring, n));
-	}
+	if (receives && conn_consume(part->recv, n * sizeof(float)))
+		return -1;
+	if (sends)
+		conn_fill(part->send, n * sizeof(float));
 	ring_advance(ring, part);
 	return 1;
 }
 
-/* GPU's part: at the end of an iteration notes the time and begins the next. */
+/* At the end of an iteration notes the time and begins the next. */
 static bool ring_iterate(struct ring_op *ring)
 {
-	uint64_t iteration = count_get(&ring->iteration);
+	unsigned iteration = ring->iteration;
 
 	for (int c = 0; c < ring->play->options.channels; c++)
 		if (!ring->parts[c].over)
@@ -253,32 +177,19 @@ static bool ring_iterate(struct ring_op *ring)
 		ring->iteration_ns[iteration] = play_now_ns();
 	if (iteration + 1 < ring->iterations)
 		ring_restart(ring);
-	count_put(&ring->iteration, iteration + 1);
+	ring->iteration = iteration + 1;
 	return true;
-}
-
-static int ring_gpu(struct op *op)
-{
-	struct ring_op *ring = (struct ring_op *)(void *)op;
-	int moved = 0;
-
-	for (int c = 0; c < ring->play->options.channels; c++)
-		while (!ring->parts[c].over && ring_step(ring, &ring->parts[c]))
-			moved = 1;
-	if (ring_iterate(ring))
-		moved = 1;
-	return count_get(&ring->iteration) == ring->iterations ? -1 : moved;
 }
 
 static bool ring_drained(struct ring_op *ring)
 {
-	if (count_get(&ring->iteration) < ring->iterations)
+	if (ring->iteration < ring->iterations)
 		return false;
 	for (int c = 0; c < ring->play->options.channels; c++) {
 		struct ring_part *part = &ring->parts[c];
 
-		if (count_get(&part->send->done) < count_get(&part->send->filled) ||
-		    count_get(&part->recv->received) < count_get(&part->recv->limit))
+		if (part->send->done < part->send->filled ||
+		    part->recv->received < part->recv->limit)
 			return false;
 	}
 	return true;
@@ -298,21 +209,19 @@ static int ring_pass(struct op *op)
 		if (rc < 0)
 			return rc;
 		moved |= rc;
-		while (!op->gpu && !part->over && ring_step(ring, part))
+		while (!part->over && (rc = ring_step(ring, part)) != 0) {
+			if (rc < 0)
+				return rc;
 			moved = 1;
+		}
 		rc = conn_send_pass(part->send);
 		if (rc < 0)
 			return rc;
 		moved |= rc;
 	}
-	if (!op->gpu && ring_iterate(ring))
+	if (ring_iterate(ring))
 		moved = 1;
-	if (ring_drained(ring)) {
-		for (int c = 0; c < ring->play->options.channels; c++)
-			if (conn_check(ring->parts[c].recv))
-				return -1;
-		op->finished = true;
-	}
+	op->finished = ring_drained(ring);
 	return moved;
 }
 
@@ -322,8 +231,8 @@ static void ring_describe(struct op *op, char *text, size_t len)
 	char one[256];
 	size_t at = 0;
 
-	snprintf(text, len, "iteration %u of %u, %zu elements",
-		 (unsigned)count_get(&ring->iteration) + 1, ring->iterations, ring->count);
+	snprintf(text, len, "iteration %u of %u, %zu elements", (unsigned)ring->iteration + 1,
+		 ring->iterations, ring->count);
 	for (int c = 0; c < ring->play->options.channels; c++) {
 		struct ring_part *part = &ring->parts[c];
 
@@ -336,32 +245,13 @@ static void ring_describe(struct op *op, char *text, size_t len)
 	}
 }
 
-/* One rank: no message, as in NCCL. */
-static int ring_alone(struct op *op)
-{
-	struct ring_op *ring = (struct ring_op *)(void *)op;
-
-	ring->start_ns = play_now_ns();
-	for (uint64_t i = 0; i < ring->iterations; i++) {
-		if (ring->dst != ring->src)
-			memcpy(ring->dst, ring->src, ring->count * sizeof(float));
-		if (ring->iteration_ns)
-			ring->iteration_ns[i] = play_now_ns();
-	}
-	op->finished = true;
-	return 1;
-}
-
-void ring_prepare(struct ring_op *ring, struct ncclplay *play, const float *src, float *dst,
+void ring_prepare(struct ring_op *ring, struct play *play, const float *src, float *dst,
 		  size_t count, unsigned iterations, uint64_t *iteration_ns)
 {
-	bool ll = play->options.ll;
-
 	memset(ring, 0, sizeof(*ring));
 	ring->op.name = "all-reduce";
-	ring->op.pass = play->options.ranks == 1 ? ring_alone : ring_pass;
+	ring->op.pass = ring_pass;
 	ring->op.describe = ring_describe;
-	ring->op.gpu = ll && play->options.ranks > 1 ? ring_gpu : NULL;
 	ring->play = play;
 	ring->src = src;
 	ring->dst = dst;
@@ -370,15 +260,10 @@ void ring_prepare(struct ring_op *ring, struct ncclplay *play, const float *src,
 	ring->iteration_ns = iteration_ns;
 	for (int c = 0; c < play->options.channels; c++) {
 		struct channel *ch = &play->channels[c];
-		size_t bytes = ll ? PLAY_LL_SLOT_BYTES : 2 * PLAY_SLOT_BYTES;
-		unsigned depth = ll ? PLAY_SLOTS : PLAY_SLOTS / 2;
 
-		ring->parts[c] = (struct ring_part){ .send = &ch->send,
-						     .recv = &ch->recv,
-						     .ll_in = ch->ll_in,
-						     .ll_out = ch->ll_out };
-		conn_shape(&ch->send, bytes, bytes, depth, false);
-		conn_shape(&ch->recv, bytes, bytes, depth, ll);
+		ring->parts[c] = (struct ring_part){ .send = &ch->send, .recv = &ch->recv };
+		conn_shape(&ch->send, 2 * PLAY_SLOT_BYTES, PLAY_SLOTS / 2);
+		conn_shape(&ch->recv, 2 * PLAY_SLOT_BYTES, PLAY_SLOTS / 2);
 	}
 	ring_restart(ring);
 }

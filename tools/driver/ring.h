@@ -16,26 +16,24 @@ struct ring_part {
 	unsigned slices; /* messages per chunk */
 	unsigned step;   /* 0 .. 2 * (ranks - 1) */
 	unsigned slice;
-	size_t line; /* LL: element to go on with inside the slice */
-	float *ll_in, *ll_out;
 	bool over;
 };
 
 struct ring_op {
 	struct op op; /* first */
-	struct ncclplay *play;
+	struct play *play;
 	const float *src;
 	float *dst;
 	size_t count;
-	unsigned iterations;    /* run back to back, as a stream of launches does */
-	count_t iteration;      /* writer: the GPU's part */
+	unsigned iterations; /* run back to back, as a stream of launches does */
+	unsigned iteration;
 	uint64_t *iteration_ns; /* may be NULL: end of each iteration, CLOCK_MONOTONIC */
 	uint64_t start_ns;
-	struct ring_part parts[NCCLPLAY_CHANNELS_MAX];
+	struct ring_part parts[PLAY_CHANNELS_MAX];
 };
 
 /* src == dst: with more than one iteration the sums are summed again. */
-void ring_prepare(struct ring_op *ring, struct ncclplay *play, const float *src, float *dst,
+void ring_prepare(struct ring_op *ring, struct play *play, const float *src, float *dst,
 		  size_t count, unsigned iterations, uint64_t *iteration_ns);
 
 #endif

@@ -18,42 +18,42 @@
 #define CALL(play, name, expression)                                                               \
 	({                                                                                         \
 		mark_enter(&(play)->service_mark, name);                                           \
-		int call_rc = (expression);                                                        \
+		int call_rc = (int)(expression);                                                   \
 		mark_leave(&(play)->service_mark);                                                 \
 		call_rc;                                                                           \
 	})
 
 /* As NCCL gives each channel a NIC. */
-static int service_device(const struct ncclplay *play, int channel)
+static int service_device(const struct play *play, int channel)
 {
-	return play->options.dev +
-	       (play->options.devices > 1 ? channel % play->options.devices : 0);
+	return channel % play->options.devices;
 }
 
-static void service_listen(struct ncclplay *play)
+static void service_listen(struct play *play)
 {
 	struct net *net = &play->net;
 
 	for (int c = 0; c < play->options.channels; c++) {
 		struct channel *ch = &play->channels[c];
 		int dev = service_device(play, c);
-		struct net_properties properties;
+		struct nccl_props_v12 properties;
 		int rc;
 
-		rc = CALL(play, "getProperties", net_properties(net, dev, &properties));
+		rc = CALL(play, "getProperties", net->table->get_properties(dev, &properties));
 		if (rc) {
 			play_fail_call(play, "getProperties", rc, c, -1);
 			return;
 		}
 		rc = CALL(play, "listen",
-			  net_listen(net, dev, play->handles + (size_t)c * NET_HANDLE_BYTES,
-				     &ch->listen_comm));
+			  net->table->listen(net->ctx, dev,
+					     play->handles + (size_t)c * NCCL_HANDLE_BYTES,
+					     &ch->listen_comm));
 		if (rc) {
 			play_fail_call(play, "listen", rc, c, -1);
 			return;
 		}
 		if (!ch->listen_comm) {
-			play_fail(play, NCCLPLAY_PLUGIN,
+			play_fail(play, PLAY_PLUGIN,
 				  "listen returned success without a listen comm");
 			return;
 		}
@@ -62,7 +62,7 @@ static void service_listen(struct ncclplay *play)
 }
 
 /* One turn of a channel's set-up: 1 connected both ways, 0 pending, -1 failed. */
-static int service_turn(struct ncclplay *play, struct channel *ch)
+static int service_turn(struct play *play, struct channel *ch)
 {
 	struct net *net = &play->net;
 	int rc;
@@ -85,7 +85,7 @@ static int service_turn(struct ncclplay *play, struct channel *ch)
 
 			play_bump(&play->moved, 1);
 			ch->listen_comm = NULL;
-			rc = CALL(play, "closeListen", net_close_listen(net, listen_comm));
+			rc = CALL(play, "closeListen", net->table->close_listen(listen_comm));
 			if (rc)
 				return play_fail_call(play, "closeListen", rc, ch->recv.channel,
 						      ch->recv.peer);
@@ -94,8 +94,9 @@ static int service_turn(struct ncclplay *play, struct channel *ch)
 	return ch->send.comm && ch->recv.comm;
 }
 
-static int service_register(struct ncclplay *play, struct conn *conn)
+static int service_register(struct play *play, struct conn *conn)
 {
+	const struct nccl_net_v12 *net = play->net.table;
 	size_t bytes = PLAY_SLOTS * conn->slot_bytes;
 	void *overlap = NULL;
 	int rc;
@@ -104,29 +105,30 @@ static int service_register(struct ncclplay *play, struct conn *conn)
 			    MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
 	if (conn->buffer == MAP_FAILED) {
 		conn->buffer = NULL;
-		return play_fail(play, NCCLPLAY_PEER, "no memory for %zu bytes of buffers", bytes);
+		return play_fail(play, PLAY_PEER, "no memory for %zu bytes of buffers", bytes);
 	}
 	rc = CALL(play, "regMr",
-		  net_reg_mr(&play->net, conn->comm, conn->buffer, bytes, &conn->mhandle));
+		  net->reg_mr(conn->comm, conn->buffer, bytes, NCCL_PTR_HOST, &conn->mhandle));
 	if (!rc)
 		rc = CALL(play, "regMr",
-			  net_reg_mr(&play->net, conn->comm, conn->buffer, bytes / 2, &overlap));
+			  net->reg_mr(conn->comm, conn->buffer, bytes / 2, NCCL_PTR_HOST,
+				      &overlap));
 	if (rc)
 		return play_fail_call(play, "regMr", rc, conn->channel, conn->peer);
-	rc = CALL(play, "deregMr", net_dereg_mr(&play->net, conn->comm, overlap));
+	rc = CALL(play, "deregMr", net->dereg_mr(conn->comm, overlap));
 	if (rc)
 		return play_fail_call(play, "deregMr", rc, conn->channel, conn->peer);
 	return 0;
 }
 
-static void service_describe_pending(struct ncclplay *play)
+static void service_describe_pending(struct play *play)
 {
 	for (int c = 0; c < play->options.channels; c++) {
 		struct channel *ch = &play->channels[c];
 
 		if (ch->send.comm && ch->recv.comm)
 			continue;
-		play_fail(play, NCCLPLAY_HANG,
+		play_fail(play, PLAY_HANG,
 			  "connection set-up: nothing moved for %.1f s: channel %d, %s rank %d is "
 			  "pending",
 			  play->options.timeout_s, c, ch->send.comm ? "accept from" : "connect to",
@@ -135,7 +137,7 @@ static void service_describe_pending(struct ncclplay *play)
 	}
 }
 
-static void service_connect(struct ncclplay *play)
+static void service_connect(struct play *play)
 {
 	uint64_t begin_ns = play_now_ns();
 	unsigned idle = 0;
@@ -167,22 +169,22 @@ static void service_connect(struct ncclplay *play)
 
 /* An error of close is a fault of the plugin (NCCL would leave the rest open), but the rest is
  * closed all the same. */
-static void service_close_conn(struct ncclplay *play, struct conn *conn)
+static void service_close_conn(struct play *play, struct conn *conn)
 {
-	struct net *net = &play->net;
+	const struct nccl_net_v12 *net = play->net.table;
 	int rc;
 
 	if (conn->comm && conn->mhandle) {
-		rc = CALL(play, "deregMr", net_dereg_mr(net, conn->comm, conn->mhandle));
+		rc = CALL(play, "deregMr", net->dereg_mr(conn->comm, conn->mhandle));
 		if (rc)
 			play_fail_call(play, "deregMr", rc, conn->channel, conn->peer);
 	}
 	if (conn->comm && conn->sends) {
-		rc = CALL(play, "closeSend", net_close_send(net, conn->comm));
+		rc = CALL(play, "closeSend", net->close_send(conn->comm));
 		if (rc)
 			play_fail_call(play, "closeSend", rc, conn->channel, conn->peer);
 	} else if (conn->comm) {
-		rc = CALL(play, "closeRecv", net_close_recv(net, conn->comm));
+		rc = CALL(play, "closeRecv", net->close_recv(conn->comm));
 		if (rc)
 			play_fail_call(play, "closeRecv", rc, conn->channel, conn->peer);
 	}
@@ -195,7 +197,7 @@ static void service_close_conn(struct ncclplay *play, struct conn *conn)
 	play_bump(&play->moved, 1);
 }
 
-static void service_close(struct ncclplay *play)
+static void service_close(struct play *play)
 {
 	for (int c = 0; c < play->options.channels; c++) {
 		struct channel *ch = &play->channels[c];
@@ -204,7 +206,7 @@ static void service_close(struct ncclplay *play)
 		service_close_conn(play, &ch->recv);
 		if (ch->listen_comm) {
 			int rc = CALL(play, "closeListen",
-				      net_close_listen(&play->net, ch->listen_comm));
+				      play->net.table->close_listen(ch->listen_comm));
 
 			if (rc)
 				play_fail_call(play, "closeListen", rc, c, -1);
@@ -215,7 +217,7 @@ static void service_close(struct ncclplay *play)
 
 void *service_main(void *arg)
 {
-	struct ncclplay *play = arg;
+	struct play *play = arg;
 
 	pthread_setname_np(pthread_self(), "play-service");
 	pthread_mutex_lock(&play->lock);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sock_move.c - requests of the reference plugin, and the faults that show at them. */
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -9,32 +8,11 @@
 
 #include "sock.h"
 
-#define SOCK_EARLY 4096u
-
 static enum nccl_result sock_fail(struct sock_comm *comm, int error)
 {
 	comm->failed = NCCL_REMOTE_ERROR;
 	SOCK_WARN("SOCK: the connection to the peer %s", error ? strerror(error) : "was closed");
 	return comm->failed;
-}
-
-/* The fault "early": in each block the odd words, then the rest. */
-static ssize_t sock_recv_early(struct sock_comm *comm, char *data, size_t len)
-{
-	char *whole = malloc(len);
-	ssize_t n = whole ? recv(comm->fd, whole, len, MSG_DONTWAIT) : -1;
-	size_t at = n > 0 ? (size_t)n : 0;
-
-	for (size_t block = 0; block < at; block += SOCK_EARLY) {
-		size_t end = block + SOCK_EARLY < at ? block + SOCK_EARLY : at;
-
-		for (size_t i = block + 4; i + 4 <= end; i += 8)
-			memcpy(data + i, whole + i, 4);
-		usleep(20);
-		memcpy(data + block, whole + block, end - block);
-	}
-	free(whole);
-	return n;
 }
 
 static ssize_t sock_move_out(struct sock_comm *comm, struct sock_request *r)
@@ -61,8 +39,6 @@ static ssize_t sock_move_in(struct sock_comm *comm, struct sock_request *r)
 		return recv(comm->fd, (char *)&r->header + r->moved, header - r->moved,
 			    MSG_DONTWAIT);
 	paid = r->moved - header;
-	if (sock_faulty("early"))
-		return sock_recv_early(comm, r->data + paid, r->size - paid);
 	return recv(comm->fd, r->data + paid, r->size - paid, MSG_DONTWAIT);
 }
 

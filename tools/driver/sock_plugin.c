@@ -15,8 +15,6 @@
  *	error       test() fails with ncclSystemError
  *	norequest   isend leaves *request unwritten
  *	init        init fails
- *	early       every message's odd 4-byte words are written before the even ones (LL's flags
- *	            before their data)
  *	close       closeSend fails
  */
 #include <ifaddrs.h>

@@ -59,25 +59,24 @@ static void stream_edge(const struct stream_op *stream, struct stream_window *wi
 static void stream_produce(struct stream_op *stream, struct conn *send)
 {
 	if (stream->check)
-		stream_write(send, conn_fill_slot(send), count_get(&send->filled), stream->bytes);
+		stream_write(send, conn_fill_slot(send), send->filled, stream->bytes);
 	conn_fill(send, stream->bytes);
 }
 
-static void stream_take(struct stream_op *stream, struct conn *recv)
+static int stream_take(struct stream_op *stream, struct conn *recv)
 {
 	size_t bytes;
 	const char *slot = conn_take_slot(recv, &bytes);
 
 	if (stream->messages == UINT64_MAX && bytes == 0 && stream->bytes) {
-		if (count_get(&recv->limit) == UINT64_MAX)
-			count_put(&recv->limit, count_get(&recv->consumed) + recv->depth);
-		conn_consume(recv, 0);
-		return;
+		if (recv->limit == UINT64_MAX)
+			recv->limit = recv->consumed + recv->depth;
+		return conn_consume(recv, 0);
 	}
 	if (stream->check && bytes == stream->bytes &&
-	    !stream_right(recv, slot, count_get(&recv->consumed), bytes))
+	    !stream_right(recv, slot, recv->consumed, bytes))
 		stream->wrong++;
-	conn_consume(recv, stream->bytes);
+	return conn_consume(recv, stream->bytes);
 }
 
 static uint64_t stream_total(const struct stream_op *stream)
@@ -91,13 +90,13 @@ static void stream_fill(struct stream_op *stream, struct channel *ch)
 	struct conn *send = &ch->send;
 	uint64_t *first_empty = &stream->first_empty[send->channel];
 
-	if (stream->stop && !*first_empty && count_get(&send->filled) &&
+	if (stream->stop && !*first_empty && send->filled &&
 	    atomic_load_explicit(stream->stop, memory_order_relaxed))
-		*first_empty = count_get(&send->filled);
+		*first_empty = send->filled;
 	while (conn_can_fill(send)) {
-		if (!*first_empty && count_get(&send->filled) < stream_total(stream))
+		if (!*first_empty && send->filled < stream_total(stream))
 			stream_produce(stream, send);
-		else if (*first_empty && count_get(&send->filled) < *first_empty + send->depth)
+		else if (*first_empty && send->filled < *first_empty + send->depth)
 			conn_fill(send, 0);
 		else
 			break;
@@ -112,10 +111,9 @@ static bool stream_stopped(const struct stream_op *stream)
 
 		if ((stream->role & STREAM_SEND) &&
 		    (!stream->first_empty[c] ||
-		     count_get(&ch->send.done) < stream->first_empty[c] + ch->send.depth))
+		     ch->send.done < stream->first_empty[c] + ch->send.depth))
 			return false;
-		if ((stream->role & STREAM_RECEIVE) &&
-		    count_get(&ch->recv.consumed) < count_get(&ch->recv.limit))
+		if ((stream->role & STREAM_RECEIVE) && ch->recv.consumed < ch->recv.limit)
 			return false;
 	}
 	return true;
@@ -131,8 +129,9 @@ static int stream_channel(struct stream_op *stream, struct channel *ch)
 		if (rc < 0)
 			return rc;
 		moved |= rc;
-		while (count_get(&ch->recv.consumed) < count_get(&ch->recv.received))
-			stream_take(stream, &ch->recv);
+		while (ch->recv.consumed < ch->recv.received)
+			if (stream_take(stream, &ch->recv))
+				return -1;
 	}
 	if (stream->role & STREAM_SEND) {
 		stream_fill(stream, ch);
@@ -147,7 +146,7 @@ static int stream_channel(struct stream_op *stream, struct channel *ch)
 static int stream_pass(struct op *op)
 {
 	struct stream_op *stream = (struct stream_op *)(void *)op;
-	struct ncclplay *play = stream->play;
+	struct play *play = stream->play;
 	uint64_t sent = 0, received = 0;
 	uint64_t channels = (uint64_t)play->options.channels;
 	int moved = 0;
@@ -159,8 +158,8 @@ static int stream_pass(struct op *op)
 		if (rc < 0)
 			return rc;
 		moved |= rc;
-		sent += count_get(&ch->send.done);
-		received += count_get(&ch->recv.received);
+		sent += ch->send.done;
+		received += ch->recv.received;
 	}
 	if (!moved && stream->received.start_ns && stream->sent.start_ns)
 		return 0;
@@ -170,12 +169,8 @@ static int stream_pass(struct op *op)
 		    ? stream_stopped(stream)
 		    : (!(stream->role & STREAM_SEND) || sent == stream_total(stream) * channels) &&
 			      (!(stream->role & STREAM_RECEIVE) ||
-			       received == stream_total(stream) * channels)) {
-		for (int c = 0; c < play->options.channels; c++)
-			if ((stream->role & STREAM_RECEIVE) && conn_check(&play->channels[c].recv))
-				return -1;
+			       received == stream_total(stream) * channels))
 		op->finished = true;
-	}
 	return moved;
 }
 
@@ -183,7 +178,7 @@ static void stream_ponged(struct stream_op *stream, const struct conn *recv)
 {
 	uint64_t now_ns = play_now_ns();
 
-	if (stream->samples_ns && count_get(&recv->consumed) > stream->warm)
+	if (stream->samples_ns && recv->consumed > stream->warm)
 		stream->samples_ns[stream->sample++] = (now_ns - stream->pinged_ns) / 2;
 	stream->pinged_ns = now_ns;
 }
@@ -200,26 +195,22 @@ static int stream_ping_pass(struct op *op)
 	if (rc < 0)
 		return rc;
 	moved = rc;
-	while (count_get(&recv->consumed) < count_get(&recv->received)) {
-		stream_take(stream, recv);
+	while (recv->consumed < recv->received) {
+		if (stream_take(stream, recv))
+			return -1;
 		if (ping)
 			stream_ponged(stream, recv);
 	}
 	if (ping && !stream->pinged_ns)
 		stream->pinged_ns = play_now_ns();
-	if (count_get(&send->filled) < stream_total(stream) && conn_can_fill(send) &&
-	    count_get(&send->filled) < count_get(&recv->consumed) + (ping ? 1 : 0))
+	if (send->filled < stream_total(stream) && conn_can_fill(send) &&
+	    send->filled < recv->consumed + (ping ? 1 : 0))
 		stream_produce(stream, send);
 	rc = conn_send_pass(send);
 	if (rc < 0)
 		return rc;
 	moved |= rc;
-	if (count_get(&send->done) == stream_total(stream) &&
-	    count_get(&recv->consumed) == stream_total(stream)) {
-		if (conn_check(recv))
-			return -1;
-		op->finished = true;
-	}
+	op->finished = send->done == stream_total(stream) && recv->consumed == stream_total(stream);
 	return moved;
 }
 
@@ -233,14 +224,12 @@ static void stream_describe(struct op *op, char *text, size_t len)
 		struct channel *ch = &stream->play->channels[c];
 		size_t at;
 
-		if (stream->role != STREAM_SEND &&
-		    count_get(&ch->recv.received) < count_get(&ch->recv.limit)) {
+		if (stream->role != STREAM_SEND && ch->recv.received < ch->recv.limit) {
 			at = strlen(text);
 			conn_describe(&ch->recv, one, sizeof(one));
 			snprintf(text + at, len - at, "; %s", one);
 		}
-		if (stream->role != STREAM_RECEIVE &&
-		    count_get(&ch->send.done) < stream_total(stream)) {
+		if (stream->role != STREAM_RECEIVE && ch->send.done < stream_total(stream)) {
 			at = strlen(text);
 			conn_describe(&ch->send, one, sizeof(one));
 			snprintf(text + at, len - at, "; %s", one);
@@ -248,7 +237,7 @@ static void stream_describe(struct op *op, char *text, size_t len)
 	}
 }
 
-void stream_prepare(struct stream_op *stream, struct ncclplay *play, enum stream_role role,
+void stream_prepare(struct stream_op *stream, struct play *play, enum stream_role role,
 		    size_t bytes, uint64_t warm, uint64_t messages, bool check,
 		    uint64_t *samples_ns)
 {
@@ -267,9 +256,9 @@ void stream_prepare(struct stream_op *stream, struct ncclplay *play, enum stream
 	for (int c = 0; c < play->options.channels; c++) {
 		struct channel *ch = &play->channels[c];
 
-		conn_shape(&ch->send, play->slot_bytes, play->slot_bytes, PLAY_SLOTS, false);
-		conn_shape(&ch->recv, play->slot_bytes, play->slot_bytes, PLAY_SLOTS, false);
+		conn_shape(&ch->send, play->slot_bytes, PLAY_SLOTS);
+		conn_shape(&ch->recv, play->slot_bytes, PLAY_SLOTS);
 		if (role != STREAM_SEND)
-			count_put(&ch->recv.limit, stream_total(stream));
+			ch->recv.limit = stream_total(stream);
 	}
 }

@@ -20,7 +20,7 @@ struct stream_window {
 
 struct stream_op {
 	struct op op; /* first */
-	struct ncclplay *play;
+	struct play *play;
 	enum stream_role role;
 	size_t bytes;
 	uint64_t warm,
@@ -28,17 +28,16 @@ struct stream_op {
 	bool check;           /* fill and verify every byte */
 	uint64_t *samples_ns; /* ping: `messages` half round trips */
 	uint64_t sample, pinged_ns;
-	bool awaiting;
 	struct stream_window sent, received;
 	uint64_t wrong; /* messages with a wrong byte */
 	/* Of an endless stream, NULL: none. Once it is true each channel ends with as many empty
 	 * messages as may be outstanding, by which its receiver knows. */
 	const atomic_bool *stop;
-	uint64_t first_empty[NCCLPLAY_CHANNELS_MAX]; /* sender: their numbers; 0: not yet */
+	uint64_t first_empty[PLAY_CHANNELS_MAX]; /* sender: their numbers; 0: not yet */
 };
 
 /* All channels carry the stream; ping and pong use channel 0. */
-void stream_prepare(struct stream_op *stream, struct ncclplay *play, enum stream_role role,
+void stream_prepare(struct stream_op *stream, struct play *play, enum stream_role role,
 		    size_t bytes, uint64_t warm, uint64_t messages, bool check,
 		    uint64_t *samples_ns);
 

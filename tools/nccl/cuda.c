@@ -4,7 +4,8 @@
  *
  * Each function is in the table at the end; library.c redirects the library's own to it. A call
  * that is not in the table ends the process with its name. Signatures are those of NVIDIA's CUDA
- * runtime API, with opaque handles as void pointers.
+ * runtime API, with opaque handles as void pointers. A function without an argument that matters here
+ * (flags, a pool, a limit) leaves it out, with all behind it: x86-64 passes arguments in registers.
  */
 #include "emulation.h"
 
@@ -15,6 +16,19 @@
 typedef enum cuda_error err_t;
 
 static const char cuda_bus_id[] = "0000:99:00.0"; /* in no sysfs: NCCL accepts that, as in a VM */
+
+/* What matters on a real GPU only: registration of host memory, limits, capture modes. */
+static err_t succeed(void)
+{
+	return CUDA_SUCCESS;
+}
+
+/* Device 0; no access to a peer. */
+static err_t none(int *value)
+{
+	*value = 0;
+	return CUDA_SUCCESS;
+}
 
 /* ---- streams ---------------------------------------------------------------------------------- */
 
@@ -35,23 +49,11 @@ struct stream *cuda_stream(void *handle)
 	return default_stream;
 }
 
+/* Whatever the flags: no stream synchronizes with the default one, as NCCL asks. */
 static err_t stream_create(void **stream)
 {
 	*stream = stream_open();
 	return CUDA_SUCCESS;
-}
-
-static err_t stream_create_with_flags(void **stream, unsigned flags)
-{
-	(void)flags; /* no stream synchronizes with the default one: NCCL asks for just that */
-	return stream_create(stream);
-}
-
-static err_t stream_create_with_priority(void **stream, unsigned flags, int priority)
-{
-	(void)flags;
-	(void)priority;
-	return stream_create(stream);
 }
 
 static err_t stream_destroy(void *stream)
@@ -92,29 +94,12 @@ static err_t stream_is_capturing(void *stream, int *status)
 	return CUDA_SUCCESS;
 }
 
-static err_t stream_capture_info(void *stream, int *status, ...)
-{
-	return stream_is_capturing(stream, status);
-}
-
-static err_t exchange_capture_mode(int *mode)
-{
-	(void)mode;
-	return CUDA_SUCCESS;
-}
-
 /* ---- events ----------------------------------------------------------------------------------- */
 
 static err_t event_create(void **event)
 {
 	*event = event_open();
 	return CUDA_SUCCESS;
-}
-
-static err_t event_create_with_flags(void **event, unsigned flags)
-{
-	(void)flags; /* timing: cudaEventElapsedTime() is not emulated */
-	return event_create(event);
 }
 
 static err_t event_destroy(void *event)
@@ -222,18 +207,6 @@ static err_t free_call(void *address)
 	return CUDA_SUCCESS;
 }
 
-static err_t malloc_async(void **address, size_t bytes, void *stream)
-{
-	(void)stream;
-	return malloc_call(address, bytes);
-}
-
-static err_t malloc_from_pool_async(void **address, size_t bytes, void *pool, void *stream)
-{
-	(void)pool;
-	return malloc_async(address, bytes, stream);
-}
-
 static void free_later(void *address)
 {
 	memory_free(MEMORY_DEVICE, address);
@@ -258,51 +231,16 @@ static err_t pool_destroy(void *pool)
 	return CUDA_SUCCESS;
 }
 
-static err_t pool_set_attribute(void *pool, int attribute, void *value)
+/* All pinned memory is mapped and portable. */
+static err_t host_alloc(void **address, size_t bytes)
 {
-	(void)pool; /* only how much unused memory a pool keeps */
-	(void)attribute;
-	(void)value;
-	return CUDA_SUCCESS;
-}
-
-static err_t pool_trim(void *pool, size_t bytes)
-{
-	(void)pool;
-	(void)bytes;
-	return CUDA_SUCCESS;
-}
-
-static err_t host_alloc(void **address, size_t bytes, unsigned flags)
-{
-	(void)flags; /* all pinned memory is mapped and portable */
 	*address = memory_alloc(MEMORY_PINNED, bytes);
 	return CUDA_SUCCESS;
-}
-
-static err_t malloc_host(void **address, size_t bytes)
-{
-	return host_alloc(address, bytes, 0);
 }
 
 static err_t free_host(void *address)
 {
 	memory_free(MEMORY_PINNED, address);
-	return CUDA_SUCCESS;
-}
-
-/* The emulated GPU can use all host memory, whether it is registered or not. */
-static err_t host_register(void *address, size_t bytes, unsigned flags)
-{
-	(void)address;
-	(void)bytes;
-	(void)flags;
-	return CUDA_SUCCESS;
-}
-
-static err_t host_unregister(void *address)
-{
-	(void)address;
 	return CUDA_SUCCESS;
 }
 
@@ -397,12 +335,6 @@ static err_t driver_version(int *version)
 	return CUDA_SUCCESS;
 }
 
-static err_t get_device(int *device)
-{
-	*device = 0;
-	return CUDA_SUCCESS;
-}
-
 static err_t set_device(int device)
 {
 	return device ? CUDA_INVALID_DEVICE : CUDA_SUCCESS;
@@ -411,11 +343,6 @@ static err_t set_device(int device)
 static err_t device_count(int *count)
 {
 	*count = 1;
-	return CUDA_SUCCESS;
-}
-
-static err_t last_error(void)
-{
 	return CUDA_SUCCESS;
 }
 
@@ -464,21 +391,6 @@ static err_t pci_bus_id(char *bus_id, int bytes, int device)
 	return CUDA_SUCCESS;
 }
 
-static err_t can_access_peer(int *can, int device, int peer)
-{
-	(void)device;
-	(void)peer;
-	*can = 0;
-	return CUDA_SUCCESS;
-}
-
-static err_t device_set_limit(int limit, size_t value)
-{
-	(void)limit; /* the stack of kernels */
-	(void)value;
-	return CUDA_SUCCESS;
-}
-
 static err_t device_get_limit(size_t *value, int limit)
 {
 	(void)limit;
@@ -512,14 +424,6 @@ static err_t function_attributes(struct function_attributes *attributes, const v
 		.binary_version = 80,
 		.dynamic_shared_bytes_max = 48 << 10,
 	};
-	return CUDA_SUCCESS;
-}
-
-static err_t function_set_attribute(const void *function, int attribute, int value)
-{
-	(void)function;
-	(void)attribute;
-	(void)value;
 	return CUDA_SUCCESS;
 }
 
@@ -617,14 +521,14 @@ static err_t driver_entry_point_by_version(const char *name, void **function, un
 	}
 
 const struct replacement cuda_runtime[] = {
-	ENTRY("cudaDeviceCanAccessPeer", can_access_peer),
+	ENTRY("cudaDeviceCanAccessPeer", none),
 	ENTRY("cudaDeviceGetAttribute", device_attribute),
 	ENTRY("cudaDeviceGetLimit", device_get_limit),
 	ENTRY("cudaDeviceGetPCIBusId", pci_bus_id),
-	ENTRY("cudaDeviceSetLimit", device_set_limit),
+	ENTRY("cudaDeviceSetLimit", succeed),
 	ENTRY("cudaDriverGetVersion", driver_version),
 	ENTRY("cudaEventCreate", event_create),
-	ENTRY("cudaEventCreateWithFlags", event_create_with_flags),
+	ENTRY("cudaEventCreateWithFlags", event_create),
 	ENTRY("cudaEventDestroy", event_destroy),
 	ENTRY("cudaEventQuery", event_query),
 	ENTRY("cudaEventRecord", event_record_call),
@@ -633,8 +537,8 @@ const struct replacement cuda_runtime[] = {
 	ENTRY("cudaFreeAsync", free_async),
 	ENTRY("cudaFreeHost", free_host),
 	ENTRY("cudaFuncGetAttributes", function_attributes),
-	ENTRY("cudaFuncSetAttribute", function_set_attribute),
-	ENTRY("cudaGetDevice", get_device),
+	ENTRY("cudaFuncSetAttribute", succeed),
+	ENTRY("cudaGetDevice", none),
 	ENTRY("cudaGetDeviceCount", device_count),
 	ENTRY("cudaGetDeviceProperties_v2", device_properties),
 	ENTRY("cudaGetDriverEntryPoint", driver_entry_point),
@@ -642,43 +546,43 @@ const struct replacement cuda_runtime[] = {
 	ENTRY("cudaGetErrorName", error_string),
 	ENTRY("cudaGetErrorString", error_string),
 	ENTRY("cudaGetFuncBySymbol", function_by_symbol),
-	ENTRY("cudaGetLastError", last_error),
+	ENTRY("cudaGetLastError", succeed),
 	ENTRY("cudaHostAlloc", host_alloc),
 	ENTRY("cudaHostGetDevicePointer", host_device_pointer),
-	ENTRY("cudaHostRegister", host_register),
-	ENTRY("cudaHostUnregister", host_unregister),
+	ENTRY("cudaHostRegister", succeed),
+	ENTRY("cudaHostUnregister", succeed),
 	ENTRY("cudaIpcGetMemHandle", ipc_handle),
 	ENTRY("cudaLaunchHostFunc", launch_host_function),
 	ENTRY("cudaLaunchKernel", launch_kernel),
 	ENTRY("cudaLaunchKernelExC", launch_kernel_ex),
 	ENTRY("cudaMalloc", malloc_call),
-	ENTRY("cudaMallocAsync", malloc_async),
-	ENTRY("cudaMallocFromPoolAsync", malloc_from_pool_async),
-	ENTRY("cudaMallocHost", malloc_host),
+	ENTRY("cudaMallocAsync", malloc_call),
+	ENTRY("cudaMallocFromPoolAsync", malloc_call),
+	ENTRY("cudaMallocHost", host_alloc),
 	ENTRY("cudaMemGetInfo", memory_info),
 	ENTRY("cudaMemPoolCreate", pool_create),
 	ENTRY("cudaMemPoolDestroy", pool_destroy),
-	ENTRY("cudaMemPoolSetAttribute", pool_set_attribute),
-	ENTRY("cudaMemPoolTrimTo", pool_trim),
+	ENTRY("cudaMemPoolSetAttribute", succeed),
+	ENTRY("cudaMemPoolTrimTo", succeed),
 	ENTRY("cudaMemcpy", memcpy_call),
 	ENTRY("cudaMemcpyAsync", memcpy_async),
 	ENTRY("cudaMemset", memset_call),
 	ENTRY("cudaMemsetAsync", memset_async),
-	ENTRY("cudaPeekAtLastError", last_error),
+	ENTRY("cudaPeekAtLastError", succeed),
 	ENTRY("cudaPointerGetAttributes", pointer_attributes),
 	ENTRY("cudaRuntimeGetVersion", driver_version),
 	ENTRY("cudaSetDevice", set_device),
 	ENTRY("cudaStreamCreate", stream_create),
-	ENTRY("cudaStreamCreateWithFlags", stream_create_with_flags),
-	ENTRY("cudaStreamCreateWithPriority", stream_create_with_priority),
+	ENTRY("cudaStreamCreateWithFlags", stream_create),
+	ENTRY("cudaStreamCreateWithPriority", stream_create),
 	ENTRY("cudaStreamDestroy", stream_destroy),
-	ENTRY("cudaStreamGetCaptureInfo", stream_capture_info),
-	ENTRY("cudaStreamGetCaptureInfo_v2", stream_capture_info),
-	ENTRY("cudaStreamGetCaptureInfo_v3", stream_capture_info),
+	ENTRY("cudaStreamGetCaptureInfo", stream_is_capturing),
+	ENTRY("cudaStreamGetCaptureInfo_v2", stream_is_capturing),
+	ENTRY("cudaStreamGetCaptureInfo_v3", stream_is_capturing),
 	ENTRY("cudaStreamIsCapturing", stream_is_capturing),
 	ENTRY("cudaStreamQuery", stream_query),
 	ENTRY("cudaStreamSynchronize", stream_synchronize_call),
 	ENTRY("cudaStreamWaitEvent", stream_wait_event),
-	ENTRY("cudaThreadExchangeStreamCaptureMode", exchange_capture_mode),
+	ENTRY("cudaThreadExchangeStreamCaptureMode", succeed),
 	{ 0 },
 };

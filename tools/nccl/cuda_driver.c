@@ -68,9 +68,8 @@ static err_t launch_kernel(const void *function, unsigned grid_x, unsigned grid_
 
 static int driver_context; /* its address is the one context */
 
-static err_t init(unsigned flags)
+static err_t succeed(void)
 {
-	(void)flags;
 	return CUDA_SUCCESS;
 }
 
@@ -102,26 +101,15 @@ static err_t device_uuid(void *uuid, int device)
 	return CUDA_SUCCESS;
 }
 
-static err_t context_current(void **context)
-{
-	*context = &driver_context;
-	return CUDA_SUCCESS;
-}
-
-static err_t context_set_current(void *context)
-{
-	(void)context;
-	return CUDA_SUCCESS;
-}
-
-static err_t context_create(void **context, ...)
-{
-	return context_current(context);
-}
-
 static err_t context_device(int *device)
 {
 	*device = 0;
+	return CUDA_SUCCESS;
+}
+
+static err_t context_current(void **context)
+{
+	*context = &driver_context;
 	return CUDA_SUCCESS;
 }
 
@@ -158,11 +146,11 @@ static err_t error_string(err_t error, const char **text)
 	}
 
 static const struct replacement driver_calls[] = {
-	ENTRY("cuCtxCreate", context_create),
-	ENTRY("cuCtxDestroy", context_set_current),
+	ENTRY("cuCtxCreate", context_current),
+	ENTRY("cuCtxDestroy", succeed),
 	ENTRY("cuCtxGetCurrent", context_current),
 	ENTRY("cuCtxGetDevice", context_device),
-	ENTRY("cuCtxSetCurrent", context_set_current),
+	ENTRY("cuCtxSetCurrent", succeed),
 	ENTRY("cuDeviceGet", device_get),
 	ENTRY("cuDeviceGetAttribute", device_attribute),
 	ENTRY("cuDeviceGetUuid", device_uuid),
@@ -170,7 +158,7 @@ static const struct replacement driver_calls[] = {
 	ENTRY("cuDriverGetVersion", driver_version),
 	ENTRY("cuGetErrorName", error_string),
 	ENTRY("cuGetErrorString", error_string),
-	ENTRY("cuInit", init),
+	ENTRY("cuInit", succeed),
 	ENTRY("cuLaunchKernel", launch_kernel),
 	ENTRY("cuLaunchKernelEx", launch_kernel_ex),
 	ENTRY("cuMemGetAddressRange", address_range),

@@ -29,14 +29,11 @@ static const char usage[] =
 	"                     message: of each connection, instead of --seconds\n"
 	"  --repeat N         send, recv, echo: number of connections, one after the other (1)\n"
 	"  --size N           message size (echo: 8, message: 65536)\n"
-	"  --flows N  --depth N  --seconds S  --skip S   message (1, 16, 3, 0.5)\n"
-	"  --start-ns N       message, sink: start at this time of CLOCK_MONOTONIC; a sink counts what\n"
-	"                     arrives within the same --seconds without --skip\n"
+	"  --flows N  --depth N  --seconds S  --skip S   message (1, 16, 3, 0.5); its report is JSON\n"
 	"  --timeout S        give up after this long without progress (20)\n"
 	"  --local-port N     of a client; default: the stack chooses\n"
 	"  --half-close       recv: end the sending direction before anything is received\n"
 	"  --spin             never sleep\n"
-	"  --sleep            sleep whenever there is nothing to do (a stack spins for a while first)\n"
 	"  --frames           send with the stack's own frames\n"
 	"  --external         message: send from registered memory, nothing copied (DPDK)\n"
 	"  --verify           sink: verify every byte of every message\n"
@@ -74,9 +71,6 @@ static bool parse_stream(int c, struct stream_options *stream)
 		return true;
 	case 's':
 		stream->spin = true;
-		return true;
-	case 'a':
-		stream->sleep = true;
 		return true;
 	case 'f':
 		stream->frames = true;
@@ -145,9 +139,6 @@ static void parse_option(int c, struct options *o)
 	case 'K':
 		o->skip_ns = duration("--skip", optarg);
 		break;
-	case 'B':
-		o->start_ns = option_number(TOOL, "--start-ns", optarg, 1, INT64_MAX);
-		break;
 	case 'H':
 		o->half_close = true;
 		break;
@@ -197,35 +188,15 @@ static void parse_rest(char **words, struct options *o)
 void command_parse(int argc, char **argv, struct options *o)
 {
 	static const struct option longs[] = {
-		{ "ifname", 1, 0, 'i' },
-		{ "kernel", 0, 0, 'k' },
-		{ "bytes", 1, 0, 'b' },
-		{ "count", 1, 0, 'n' },
-		{ "size", 1, 0, 'z' },
-		{ "timeout", 1, 0, 't' },
-		{ "spin", 0, 0, 's' },
-		{ "frames", 0, 0, 'f' },
-		{ "queue", 1, 0, 'q' },
-		{ "xdp", 1, 0, 'x' },
-		{ "copy", 1, 0, 'c' },
-		{ "lib-dir", 1, 0, 'l' },
-		{ "repeat", 1, 0, 'r' },
-		{ "flows", 1, 0, 'w' },
-		{ "depth", 1, 0, 'd' },
-		{ "seconds", 1, 0, 'S' },
-		{ "skip", 1, 0, 'K' },
-		{ "cc", 1, 0, 'C' },
-		{ "rcvbuf", 1, 0, 'R' },
-		{ "ecn", 0, 0, 'e' },
-		{ "half-close", 0, 0, 'H' },
-		{ "local-port", 1, 0, 'p' },
-		{ "sleep", 0, 0, 'a' },
-		{ "start-ns", 1, 0, 'B' },
-		{ "verify", 0, 0, 'V' },
-		{ "external", 0, 0, 'X' },
-		{ "daemon", 1, 0, 'D' },
-		{ "help", 0, 0, 'h' },
-		{ 0, 0, 0, 0 },
+		{ "ifname", 1, 0, 'i' },     { "kernel", 0, 0, 'k' }, { "bytes", 1, 0, 'b' },
+		{ "count", 1, 0, 'n' },      { "size", 1, 0, 'z' },   { "timeout", 1, 0, 't' },
+		{ "spin", 0, 0, 's' },       { "frames", 0, 0, 'f' }, { "queue", 1, 0, 'q' },
+		{ "xdp", 1, 0, 'x' },        { "copy", 1, 0, 'c' },   { "lib-dir", 1, 0, 'l' },
+		{ "repeat", 1, 0, 'r' },     { "flows", 1, 0, 'w' },  { "depth", 1, 0, 'd' },
+		{ "seconds", 1, 0, 'S' },    { "skip", 1, 0, 'K' },   { "cc", 1, 0, 'C' },
+		{ "rcvbuf", 1, 0, 'R' },     { "ecn", 0, 0, 'e' },    { "half-close", 0, 0, 'H' },
+		{ "local-port", 1, 0, 'p' }, { "verify", 0, 0, 'V' }, { "external", 0, 0, 'X' },
+		{ "daemon", 1, 0, 'D' },     { "help", 0, 0, 'h' },   { 0, 0, 0, 0 },
 	};
 	int c;
 

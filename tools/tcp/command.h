@@ -31,7 +31,6 @@ struct options {
 	uint32_t depth;  /* message: unanswered ones on a connection */
 	uint64_t timeout_ns;
 	uint64_t run_ns, skip_ns; /* message: for how long; the beginning that is not counted */
-	uint64_t start_ns; /* message, sink: when that begins, by CLOCK_MONOTONIC; 0: at once */
 };
 
 /* Fills it, or prints what is wrong and exits with status 2. */

@@ -4,7 +4,7 @@
  * TCP, in any combination of both ends. message.c and sink.c are its other half.
  *
  * A client's connection begins with a request: what to do, how much. `send`: the client sends the
- * pattern, the server answers with count and digest. `recv`: the reverse. `echo`: the server
+ * pattern, the server answers with the number of bytes that were right. `recv`: the reverse. `echo`: the server
  * returns messages of `size` bytes.
  */
 #include <errno.h>
@@ -25,9 +25,6 @@ struct request { /* both ends are one build */
 	uint32_t magic, test;
 	uint64_t bytes, seed; /* echo: bytes is the number of round trips */
 	uint32_t size, reserved;
-};
-struct answer {
-	uint64_t bytes, digest;
 };
 
 static uint64_t deadline_ns; /* of the current wait */
@@ -91,18 +88,16 @@ static int recv_all(struct stream *s, void *data, size_t len)
 	return 0;
 }
 
-static int pattern_send(struct stream *s, const struct request *request, uint64_t *digest)
+static int pattern_send(struct stream *s, const struct request *request)
 {
 	static uint8_t chunk[CHUNK_BYTES];
 	int rc = 0;
 
-	*digest = DIGEST_START;
 	for (uint64_t at = 0; at < request->bytes && !rc;) {
 		size_t len = request->bytes - at < CHUNK_BYTES ? (size_t)(request->bytes - at)
 							       : CHUNK_BYTES;
 
 		pattern_fill(request->seed, at, chunk, len);
-		*digest = digest_add(*digest, chunk, len);
 		rc = send_all(s, chunk, len);
 		at += len;
 	}
@@ -110,22 +105,20 @@ static int pattern_send(struct stream *s, const struct request *request, uint64_
 }
 
 /* Receives what pattern_send() sends; -EBADMSG at the first byte that differs. */
-static int pattern_recv(struct stream *s, const struct request *request, struct answer *answer)
+static int pattern_recv(struct stream *s, const struct request *request)
 {
 	static uint8_t chunk[CHUNK_BYTES], wanted[CHUNK_BYTES];
 
-	*answer = (struct answer){ .digest = DIGEST_START };
-	while (answer->bytes < request->bytes) {
-		uint64_t left = request->bytes - answer->bytes;
+	for (uint64_t at = 0; at < request->bytes;) {
+		uint64_t left = request->bytes - at;
 		ssize_t rc = recv_some(s, chunk, left < CHUNK_BYTES ? (size_t)left : CHUNK_BYTES);
 
 		if (rc <= 0)
 			return rc ? (int)rc : -ECONNRESET;
-		pattern_fill(request->seed, answer->bytes, wanted, (size_t)rc);
+		pattern_fill(request->seed, at, wanted, (size_t)rc);
 		if (memcmp(chunk, wanted, (size_t)rc))
 			return -EBADMSG;
-		answer->digest = digest_add(answer->digest, chunk, (size_t)rc);
-		answer->bytes += (uint64_t)rc;
+		at += (uint64_t)rc;
 	}
 	return 0;
 }
@@ -148,8 +141,6 @@ static int serve_echo(struct stream *s, const struct request *request)
 static int serve_one(struct stream *s)
 {
 	struct request request;
-	struct answer answer;
-	uint64_t digest;
 	char rest;
 	int rc = recv_all(s, &request, sizeof(request));
 
@@ -159,12 +150,12 @@ static int serve_one(struct stream *s)
 		return -EPROTO;
 	switch ((enum test)request.test) {
 	case TEST_SEND:
-		rc = pattern_recv(s, &request, &answer);
+		rc = pattern_recv(s, &request);
 		if (!rc)
-			rc = send_all(s, &answer, sizeof(answer));
+			rc = send_all(s, &request.bytes, sizeof(request.bytes));
 		break;
 	case TEST_RECV:
-		rc = pattern_send(s, &request, &digest);
+		rc = pattern_send(s, &request);
 		break;
 	case TEST_ECHO:
 		rc = serve_echo(s, &request);
@@ -247,25 +238,25 @@ static int client_connect(struct stream_host *host, struct stream **s)
 }
 
 static int client_test(struct stream *s, const struct options *o, const struct request *request,
-		       struct answer *answer, struct samples *rtt)
+		       struct samples *rtt)
 {
-	uint64_t digest;
+	uint64_t answer;
 	int rc = send_all(s, request, sizeof(*request));
 
 	if (rc)
 		return rc;
 	switch ((enum test)request->test) {
 	case TEST_SEND:
-		rc = pattern_send(s, request, &digest);
+		rc = pattern_send(s, request);
 		if (!rc)
-			rc = recv_all(s, answer, sizeof(*answer));
-		if (!rc && (answer->digest != digest || answer->bytes != request->bytes))
+			rc = recv_all(s, &answer, sizeof(answer));
+		if (!rc && answer != request->bytes)
 			rc = -EBADMSG;
 		break;
 	case TEST_RECV:
 		rc = o->half_close ? s->host->ops->shutdown(s) : 0;
 		if (!rc)
-			rc = pattern_recv(s, request, answer);
+			rc = pattern_recv(s, request);
 		break;
 	case TEST_ECHO:
 		rc = client_echo(s, request, rtt);
@@ -275,7 +266,7 @@ static int client_test(struct stream *s, const struct options *o, const struct r
 }
 
 static void client_report(struct stream *s, const struct options *o, const struct request *request,
-			  const struct answer *answer, struct samples *rtt, uint64_t elapsed_ns)
+			  struct samples *rtt, uint64_t elapsed_ns)
 {
 	static const char *const names[] = { "send", "recv", "echo" };
 	double seconds = (double)elapsed_ns / 1e9;
@@ -285,15 +276,14 @@ static void client_report(struct stream *s, const struct options *o, const struc
 		       request->size, samples_percentile(rtt, 500) / 1e3,
 		       samples_percentile(rtt, 990) / 1e3);
 	} else if (!o->json) {
-		printf("%s: %" PRIu64 " bytes verified in %.3f s, %.2f Gbit/s, digest %016" PRIx64
-		       "\n",
-		       names[request->test], answer->bytes, seconds,
-		       (double)answer->bytes * 8e-9 / seconds, answer->digest);
+		printf("%s: %" PRIu64 " bytes verified in %.3f s, %.2f Gbit/s\n",
+		       names[request->test], request->bytes, seconds,
+		       (double)request->bytes * 8e-9 / seconds);
 	} else {
 		printf("{\"tool\": \"harp-tcp\", \"test\": \"%s\", \"bytes\": %" PRIu64
-		       ", \"digest\": \"%016" PRIx64
-		       "\", \"seconds\": %.6f, \"size\": %u, \"rtt_ns\": ",
-		       names[request->test], answer->bytes, answer->digest, seconds, request->size);
+		       ", \"seconds\": %.6f, \"size\": %u, \"rtt_ns\": ",
+		       names[request->test], request->test == TEST_ECHO ? 0 : request->bytes,
+		       seconds, request->size);
 		samples_json(rtt, stdout);
 		printf(", \"conn\": ");
 		s->host->ops->describe(s->host, s, stdout);
@@ -306,19 +296,18 @@ static void client_report(struct stream *s, const struct options *o, const struc
 static int client_once(struct stream_host *host, const struct options *o,
 		       const struct request *request, struct samples *rtt)
 {
-	struct answer answer = { 0 };
 	char remote[HARP_ENDPOINT_TEXT_MAX];
 	uint64_t start_ns = stream_clock_ns();
 	struct stream *s;
 	int rc = client_connect(host, &s);
 
 	if (!rc)
-		rc = client_test(s, o, request, &answer, rtt);
+		rc = client_test(s, o, request, rtt);
 	if (rc)
 		fprintf(stderr, "harp-tcp: %s: %s\n",
 			harp_endpoint_format(&o->stream.remote, remote), strerror(-rc));
 	else
-		client_report(s, o, request, &answer, rtt, stream_clock_ns() - start_ns);
+		client_report(s, o, request, rtt, stream_clock_ns() - start_ns);
 	if (s)
 		host->ops->hangup(s);
 	return rc;

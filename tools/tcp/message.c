@@ -12,15 +12,12 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "common/samples.h"
 #include "pattern.h"
 #include "window.h"
 
 #define SAMPLES_MAX (1u << 21)
-#define START_TURNS_NS 200000000u /* the end of the wait for the start is one sleep */
-#define START_STEP_NS 10000000u
 
 struct flow {
 	struct stream *s;
@@ -34,14 +31,12 @@ struct flow {
 	uint64_t receipt;
 	uint32_t receipt_bytes;
 	uint64_t counted_bytes; /* answered in the measured part */
-	char *at_end; /* the connection at the end of the measured part, while it still sent */
-	struct samples times;
 };
 
 struct sending {
 	const struct options *o;
 	struct flow *flows;
-	struct samples times; /* of all flows */
+	struct samples times;
 	struct window window;
 	uint64_t progress_ns; /* the last */
 };
@@ -123,10 +118,8 @@ static int flow_answer(struct sending *all, struct flow *flow)
 	all->progress_ns = now_ns;
 	if (now_ns >= all->window.begin_ns && now_ns < all->window.end_ns)
 		flow->counted_bytes += all->o->size;
-	if (start_ns >= all->window.begin_ns) {
-		samples_add(&flow->times, now_ns - start_ns);
+	if (start_ns >= all->window.begin_ns)
 		samples_add(&all->times, now_ns - start_ns);
-	}
 	return 0;
 }
 
@@ -170,46 +163,6 @@ static int sending_connect(struct sending *all, struct stream_host *host)
 	return rc;
 }
 
-/* Nothing is sent before the start, so only the stack's timers need turns. */
-static int sending_wait(struct stream_host *host, uint64_t start_ns)
-{
-	uint64_t now_ns = stream_clock_ns();
-
-	if (now_ns > start_ns) {
-		fprintf(stderr, "harp-tcp: --start-ns has passed: connecting took longer\n");
-		return -ETIME;
-	}
-	while (now_ns < start_ns) {
-		uint64_t step_ns = start_ns - now_ns;
-		struct timespec step = { 0 };
-
-		if (step_ns > START_TURNS_NS) {
-			host->ops->turn(host);
-			step_ns = START_STEP_NS;
-		}
-		step.tv_nsec = (long)step_ns;
-		nanosleep(&step, NULL);
-		now_ns = stream_clock_ns();
-	}
-	return 0;
-}
-
-static int sending_snapshot(struct sending *all, struct stream_host *host)
-{
-	for (uint32_t i = 0; i < all->o->flows; i++) {
-		struct flow *flow = &all->flows[i];
-		size_t len;
-		FILE *text = open_memstream(&flow->at_end, &len);
-
-		if (!text)
-			return -ENOMEM;
-		host->ops->describe(NULL, flow->s, text);
-		if (fclose(text))
-			return -ENOMEM;
-	}
-	return 0;
-}
-
 /* With --count the last receipt ends what is measured. */
 static void sending_look(struct sending *all, uint64_t now_ns)
 {
@@ -225,22 +178,17 @@ static void sending_look(struct sending *all, uint64_t now_ns)
 static int sending_run(struct sending *all, struct stream_host *host)
 {
 	bool busy = true;
-	int late = all->o->start_ns ? sending_wait(host, all->o->start_ns) : 0;
 
-	if (late)
-		return late;
 	if (all->o->count)
-		window_init(&all->window, all->o->start_ns, 0, INT64_MAX);
+		window_init(&all->window, 0, INT64_MAX);
 	else
-		window_init(&all->window, all->o->start_ns, all->o->skip_ns, all->o->run_ns);
-	all->progress_ns = all->window.start_ns;
+		window_init(&all->window, all->o->skip_ns, all->o->run_ns);
+	all->progress_ns = stream_clock_ns();
 	while (busy) {
 		uint64_t now_ns = stream_clock_ns();
 
 		sending_look(all, now_ns);
 		busy = now_ns < all->window.end_ns;
-		if (all->window.ended && !all->flows[0].at_end && sending_snapshot(all, host))
-			return -ENOMEM;
 		for (uint32_t i = 0; i < all->o->flows; i++) {
 			int rc = flow_recv(all, &all->flows[i]);
 
@@ -265,13 +213,6 @@ static void sending_report(struct sending *all, struct stream_host *host)
 
 	for (uint32_t i = 0; i < o->flows; i++)
 		bytes += all->flows[i].counted_bytes;
-	if (!o->json) {
-		printf("%u flows, %zu messages of %u bytes: %.3f Gbit/s, p50 %.1f us, p99 %.1f us\n",
-		       o->flows, all->times.count, o->size, (double)bytes * 8e-9 / seconds,
-		       samples_percentile(&all->times, 500) / 1e3,
-		       samples_percentile(&all->times, 990) / 1e3);
-		return;
-	}
 	printf("{\"tool\": \"harp-tcp\", \"test\": \"message\", \"size\": %u, \"depth\": %u, "
 	       "\"seconds\": %.6f, \"cpu_share\": %.4f, \"bytes\": %" PRIu64
 	       ", \"messages\": %zu, \"message_ns\": ",
@@ -281,10 +222,7 @@ static void sending_report(struct sending *all, struct stream_host *host)
 	for (uint32_t i = 0; i < o->flows; i++) {
 		struct flow *flow = &all->flows[i];
 
-		printf("%s{\"bytes\": %" PRIu64 ", \"messages\": %zu, \"message_ns\": ",
-		       i ? ", " : "", flow->counted_bytes, flow->times.count);
-		samples_json(&flow->times, stdout);
-		printf(", \"at_end\": %s, \"conn\": ", flow->at_end);
+		printf("%s{\"bytes\": %" PRIu64 ", \"conn\": ", i ? ", " : "", flow->counted_bytes);
 		host->ops->describe(NULL, flow->s, stdout);
 		printf("}");
 	}
@@ -313,11 +251,8 @@ static int sending_init(struct sending *all)
 	all->flows = calloc(all->o->flows, sizeof(*all->flows));
 	if (!all->flows)
 		return -ENOMEM;
-	for (uint32_t i = 0; i < all->o->flows && !rc; i++) {
-		rc = samples_init(&all->flows[i].times, SAMPLES_MAX);
-		if (!rc)
-			rc = flow_messages(all->o, &all->flows[i]);
-	}
+	for (uint32_t i = 0; i < all->o->flows && !rc; i++)
+		rc = flow_messages(all->o, &all->flows[i]);
 	return rc;
 }
 
@@ -344,8 +279,6 @@ static void sending_destroy(struct sending *all, struct stream_host *host)
 			host->ops->memory_remove(host, all->flows[i].messages,
 						 messages_bytes(all->o));
 		free(all->flows[i].messages);
-		free(all->flows[i].at_end);
-		samples_destroy(&all->flows[i].times);
 	}
 	free(all->flows);
 	samples_destroy(&all->times);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * pattern.h - bytes that can be made anywhere in a stream from its seed, and their 64-bit digest. Every
+ * pattern.h - bytes that can be made anywhere in a stream from its seed. Every
  * word depends on its position, so that lost, doubled and swapped bytes show.
  */
 #ifndef HARP_TOOLS_PATTERN_H
@@ -43,15 +43,6 @@ static inline void pattern_repeat(uint64_t seed, size_t period, uint8_t *buf, si
 	pattern_fill(seed, 0, buf, len < period ? len : period);
 	for (size_t i = period; i < len; i++)
 		buf[i] = buf[i - period];
-}
-
-/* FNV-1a over bytes, 64 bits wide. */
-#define DIGEST_START 0xcbf29ce484222325u
-static inline uint64_t digest_add(uint64_t digest, const uint8_t *buf, size_t len)
-{
-	for (size_t i = 0; i < len; i++)
-		digest = (digest ^ buf[i]) * 0x100000001b3u;
-	return digest;
 }
 
 #endif

@@ -24,7 +24,6 @@ struct source {
 	uint64_t receipt; /* next to give */
 	uint32_t receipt_sent_bytes;
 	uint64_t bytes;
-	uint64_t window_bytes; /* of these, in the measured part */
 };
 
 static int sink_head(const struct source *source)
@@ -127,7 +126,7 @@ static int sink_receipts(struct source *source)
 }
 
 /* 1 while the connection lives, 0 at its good end, or -errno. */
-static int sink_turn(struct source *source, bool counted)
+static int sink_turn(struct source *source)
 {
 	for (unsigned i = 0; i < CHUNKS_A_TURN; i++) {
 		ssize_t len = source->s->host->ops->recv_in_place(source->s, sink_take, source);
@@ -137,8 +136,6 @@ static int sink_turn(struct source *source, bool counted)
 			return source->at ? -ECONNRESET : 0;
 		if (len < 0 && len != -EAGAIN)
 			return (int)len;
-		if (len > 0 && counted)
-			source->window_bytes += (uint64_t)len;
 		rc = sink_receipts(source);
 		if (rc)
 			return rc;
@@ -153,10 +150,9 @@ static void sink_end(struct stream_host *host, struct source *source, const stru
 {
 	if (o->json) {
 		printf("{\"bytes\": %" PRIu64 ", \"messages\": %" PRIu64
-		       ", \"window_bytes\": %" PRIu64
 		       ", \"verified\": %s, \"cpu_share\": %.4f, \"conn\": ",
-		       source->bytes, source->serial, source->window_bytes,
-		       source->body ? "true" : "false", window_cpu_share(window));
+		       source->bytes, source->serial, source->body ? "true" : "false",
+		       window_cpu_share(window));
 		host->ops->describe(host, source->s, stdout);
 		printf("}\n");
 		fflush(stdout);
@@ -170,10 +166,9 @@ static int sink_all(struct stream_host *host, const struct options *o, struct so
 	uint32_t begun = 0, ended = 0;
 	struct window window;
 
-	window_init(&window, o->start_ns, o->skip_ns, o->run_ns);
+	window_init(&window, o->skip_ns, o->run_ns);
 	while (ended < o->count) {
-		bool counted = window_look(&window, stream_clock_ns());
-
+		window_look(&window, stream_clock_ns());
 		if (begun < o->count) {
 			int rc = host->ops->accept(host, &sources[begun].s);
 
@@ -183,7 +178,7 @@ static int sink_all(struct stream_host *host, const struct options *o, struct so
 				return rc;
 		}
 		for (uint32_t i = 0; i < begun; i++) {
-			int rc = sources[i].s ? sink_turn(&sources[i], counted) : 1;
+			int rc = sources[i].s ? sink_turn(&sources[i]) : 1;
 
 			if (rc < 0)
 				return rc;

@@ -11,8 +11,8 @@
 #define STREAMS_MAX 64u /* at once */
 
 struct stream_options {
-	bool external;                         /* messages are sent from where they lie */
-	bool kernel, spin, sleep, frames, ecn; /* spin: never sleep; sleep: before spinning */
+	bool external;                  /* messages are sent from where they lie */
+	bool kernel, spin, frames, ecn; /* spin: never sleep */
 	const char *ifname, *lib_dir;
 	const char *daemon; /* harpd's socket: lease the queue. NULL: open it */
 	const char *cc;     /* congestion control; NULL: the default */

@@ -324,7 +324,7 @@ static void harp_turn(struct stream_host *host)
 	}
 	/* Neither this turn nor the caller since the last one found work: packets that arrive from here
 	 * on make the descriptor readable. */
-	if (++h->idle < (host->opt.sleep ? 2u : IDLE_TURNS))
+	if (++h->idle < IDLE_TURNS)
 		return;
 	if (host->opt.spin)
 		sched_yield();

@@ -14,16 +14,14 @@ static uint64_t window_cpu_ns(void)
 	return (uint64_t)used.tv_sec * 1000000000u + (uint64_t)used.tv_nsec;
 }
 
-void window_init(struct window *window, uint64_t start_ns, uint64_t skip_ns, uint64_t run_ns)
+void window_init(struct window *window, uint64_t skip_ns, uint64_t run_ns)
 {
-	if (!start_ns)
-		start_ns = stream_clock_ns();
-	*window = (struct window){ .start_ns = start_ns,
-				   .begin_ns = start_ns + skip_ns,
-				   .end_ns = start_ns + run_ns };
+	uint64_t now_ns = stream_clock_ns();
+
+	*window = (struct window){ .begin_ns = now_ns + skip_ns, .end_ns = now_ns + run_ns };
 }
 
-bool window_look(struct window *window, uint64_t now_ns)
+void window_look(struct window *window, uint64_t now_ns)
 {
 	if (!window->begun && now_ns >= window->begin_ns) {
 		window->begun = true;
@@ -33,7 +31,6 @@ bool window_look(struct window *window, uint64_t now_ns)
 		window->ended = true;
 		window->cpu_end_ns = window_cpu_ns();
 	}
-	return window->begun && !window->ended;
 }
 
 double window_cpu_share(const struct window *window)

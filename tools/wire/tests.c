@@ -90,17 +90,6 @@ static void result_count(struct wire_result *result, uint64_t now_ns, uint32_t f
 	result->bytes += bytes;
 }
 
-static void result_nic(const struct wire_run *run, struct wire_result *result)
-{
-	struct harp_nic_stats stats;
-
-	run->card->nic->ops->stats(run->card->nic, &stats);
-	result->kicks = stats.kicks;
-	result->ring_full = stats.rx_ring_full;
-	result->fill_empty = stats.rx_fill_empty;
-	result->dropped = stats.rx_dropped;
-}
-
 /* Fills a burst with packets; returns descriptors. */
 static unsigned burst_fill(struct wire_run *run, struct harp_desc *descs)
 {
@@ -139,7 +128,6 @@ void run_send(struct wire_run *run, struct wire_result *result)
 			sched_yield();
 		}
 	}
-	result_nic(run, result);
 }
 
 /* Receives a burst and gives its frames straight back. Returns packets; bytes are added. */
@@ -186,7 +174,6 @@ void run_recv(struct wire_run *run, struct wire_result *result)
 		if (done_ns && now_ns - done_ns > QUIET_NS && now_ns - result->last_ns > QUIET_NS)
 			break;
 	}
-	result_nic(run, result);
 }
 
 /* ---- round trips ---------------------------------------------------------------------------- */
@@ -262,7 +249,6 @@ void run_ping(struct wire_run *run, struct wire_result *result, struct samples *
 			result->lost++;
 		}
 	}
-	result_nic(run, result);
 }
 
 void run_pong(struct wire_run *run, struct wire_result *result)
@@ -287,5 +273,4 @@ void run_pong(struct wire_run *run, struct wire_result *result)
 		if (++idle % YIELD_EVERY == 0)
 			sched_yield();
 	}
-	result_nic(run, result);
 }

@@ -63,7 +63,6 @@ struct wire_hello { /* fixed-width and same-endian: both ends are one build */
 struct wire_result {
 	uint64_t frames, bytes, lost;
 	uint64_t first_ns, last_ns; /* of this side's clock */
-	uint64_t kicks, ring_full, fill_empty, dropped;
 };
 struct control {
 	int fd;

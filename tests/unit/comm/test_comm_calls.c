@@ -54,25 +54,25 @@ TEST(a_small_message_costs_one_send_and_one_receive)
 
 		tx[0] = (uint8_t)m;
 		calls_reset();
-		CHECK_EQ(plugin_irecv(pair.recv, rx, sizeof(rx), 0, NULL, &recv), 0);
-		CHECK_EQ(plugin_irecv(pair.recv, rx, sizeof(rx), 0, NULL, &next), 0);
+		CHECK_EQ(comm_post(pair.recv, rx, sizeof(rx), 0, NULL, &recv), 0);
+		CHECK_EQ(comm_post(pair.recv, rx, sizeof(rx), 0, NULL, &next), 0);
 		CHECK_EQ(atomic_load(&receives), 0); /* test() looks for it */
-		CHECK_EQ(plugin_isend(pair.send, tx, sizeof(tx), 0, NULL, &send), 0);
+		CHECK_EQ(comm_post(pair.send, tx, sizeof(tx), 0, NULL, &send), 0);
 		CHECK_EQ(atomic_load(&sends), 1);
 		CHECK(atomic_load(&receives) <= 1); /* what comes the other way, each millisecond */
-		CHECK_EQ(plugin_test(send, &done, NULL), 0);
+		CHECK_EQ(comm_test(send, &done, NULL), 0);
 		CHECK(done); /* the kernel has it */
 		for (done = 0; !done && !check_failures;) {
 			calls_reset();
-			CHECK_EQ(plugin_test(recv, &done, &size), 0);
+			CHECK_EQ(comm_test(recv, &done, &size), 0);
 			CHECK_EQ(atomic_load(&receives), 1); /* though one more receive is posted */
 		}
 		CHECK_EQ(size, sizeof(rx));
 		CHECK_MEM(rx, tx, sizeof(rx));
-		CHECK_EQ(plugin_isend(pair.send, tx, sizeof(tx), 0, NULL, &send), 0);
+		CHECK_EQ(comm_post(pair.send, tx, sizeof(tx), 0, NULL, &send), 0);
 		for (done = 0; !done && !check_failures;)
-			CHECK_EQ(plugin_test(next, &done, NULL), 0);
-		CHECK_EQ(plugin_test(send, &done, NULL), 0);
+			CHECK_EQ(comm_test(next, &done, NULL), 0);
+		CHECK_EQ(comm_test(send, &done, NULL), 0);
 	}
 	pair_close(&pair);
 }
@@ -88,14 +88,14 @@ TEST(a_large_message_is_read_when_its_receive_is_posted)
 		int sent = 0, received = 0;
 
 		calls_reset();
-		CHECK_EQ(plugin_irecv(pair.recv, rx, sizeof(rx), 0, NULL, &recv), 0);
+		CHECK_EQ(comm_post(pair.recv, rx, sizeof(rx), 0, NULL, &recv), 0);
 		CHECK(atomic_load(&receives) >= 1);
-		CHECK_EQ(plugin_isend(pair.send, tx, sizeof(tx), 0, NULL, &send), 0);
+		CHECK_EQ(comm_post(pair.send, tx, sizeof(tx), 0, NULL, &send), 0);
 		while ((!sent || !received) && !check_failures) {
 			if (!sent)
-				CHECK_EQ(plugin_test(send, &sent, NULL), 0);
+				CHECK_EQ(comm_test(send, &sent, NULL), 0);
 			if (!received)
-				CHECK_EQ(plugin_test(recv, &received, NULL), 0);
+				CHECK_EQ(comm_test(recv, &received, NULL), 0);
 		}
 	}
 	pair_close(&pair);

@@ -26,6 +26,8 @@ static uint16_t taken;       /* a port that is in use */
 static uint16_t first, last; /* the engine's */
 static struct placement_end own;
 static struct harp_endpoint here, there;
+static struct port_search search;
+static struct lane *opened; /* by the search */
 
 static enum lane_state fake_state(struct lane *lane)
 {
@@ -99,7 +101,7 @@ static struct placement_end end_of(enum placement_kind kind, uint16_t queues, ui
 	return end;
 }
 
-static void begin(struct port_search *o, struct placement_end ours, struct placement_end theirs)
+static void begin(struct placement_end ours, struct placement_end theirs)
 {
 	fake_count = fake_alive = fake_alive_max = 0;
 	room = UINT32_MAX;
@@ -107,23 +109,34 @@ static void begin(struct port_search *o, struct placement_end ours, struct place
 	first = 61000;
 	last = 65535;
 	own = ours;
-	port_search_prepare(o, NULL, &theirs, &here, &there, 0);
-	o->owner = o;
-	o->notify = notify;
+	port_search_prepare(&search, NULL, &theirs, &here, &there, 0);
+	search.owner = &search;
+	search.notify = notify;
 }
 
-/* Until it ends; nothing is answered. How it ended, and when. */
-static int silence(struct port_search *o, uint64_t *now_ns)
+static int advance(uint64_t at_ms)
 {
-	struct lane *lane;
+	return port_search_advance(&search, at_ms * MS, &opened);
+}
+
+/* The search goes on at each ms. */
+static void goes_on(uint64_t until_ms)
+{
+	for (uint64_t ms = 0; ms < until_ms; ms++)
+		CHECK_EQ(advance(ms), 0);
+}
+
+/* Until it ends, a minute at most; nothing is answered. */
+static int silence(uint64_t *ms)
+{
 	int rc = 0;
 
-	for (*now_ns = 0; !rc && *now_ns < 60000 * MS; *now_ns += MS) {
+	for (*ms = 0; !rc && *ms < 60000; ++*ms) {
 		unsigned before = fake_count;
 
-		rc = port_search_advance(o, *now_ns, &lane);
+		rc = advance(*ms);
 		CHECK(fake_count - before <= 32);
-		CHECK(lane == NULL);
+		CHECK(opened == NULL);
 	}
 	return rc;
 }
@@ -132,40 +145,34 @@ TEST(with_one_queue_each_any_port_will_do)
 {
 	struct placement_end one = end_of(PLACEMENT_ONE_QUEUE, 1, 0), older = { 0 };
 	char text[192];
-	struct port_search o;
-	struct lane *lane;
-	uint64_t now_ns;
 
-	begin(&o, one, older);
-	for (now_ns = 0; now_ns < 1000 * MS; now_ns += MS)
-		CHECK_EQ(port_search_advance(&o, now_ns, &lane), 0);
+	begin(one, older);
+	goes_on(1000);
 	CHECK_EQ(fake_count, 1);
 	CHECK_EQ(fakes[0].lane.local.port, 0);
-	CHECK_STR(port_search_silence(&o, text, sizeof(text)), "");
+	CHECK_STR(port_search_silence(&search, text, sizeof(text)), "");
 	fakes[0].state = LANE_OPEN;
-	CHECK_EQ(port_search_advance(&o, now_ns, &lane), 1);
-	CHECK(lane == &fakes[0].lane && !fakes[0].closed);
+	CHECK_EQ(advance(1000), 1);
+	CHECK(opened == &fakes[0].lane && !fakes[0].closed);
 }
 
 /* The peer may have the end of an older connection from that very port, and then never agrees to a new one. */
 TEST(without_an_answer_other_ports_follow)
 {
 	struct placement_end one = end_of(PLACEMENT_ONE_QUEUE, 1, 0);
-	struct port_search o;
-	struct lane *lane;
-	uint64_t now_ns;
+	uint64_t ms;
 
-	begin(&o, one, one);
-	CHECK_EQ(silence(&o, &now_ns), 0); /* TCP's own timeout is somebody else's business */
-	CHECK_EQ(fake_count, 6);           /* at 0, 1, 3, 7, 15 and 31 s */
+	begin(one, one);
+	CHECK_EQ(silence(&ms), 0); /* the attempt has a deadline */
+	CHECK_EQ(fake_count, 6);   /* at 0, 1, 3, 7, 15 and 31 s */
 	CHECK(!fakes[0].closed);
 	/* No room for one more: what is under way goes on. */
 	room = 0;
-	CHECK_EQ(port_search_advance(&o, 64000 * MS, &lane), 0);
+	CHECK_EQ(advance(64000), 0);
 	CHECK_EQ(fake_count, 6);
 	fakes[2].state = LANE_OPEN;
-	CHECK_EQ(port_search_advance(&o, 64001 * MS, &lane), 1);
-	CHECK(lane == &fakes[2].lane && !fakes[2].closed);
+	CHECK_EQ(advance(64001), 1);
+	CHECK(opened == &fakes[2].lane && !fakes[2].closed);
 	CHECK_EQ(fake_alive, 1);
 	CHECK(fakes[0].closed && fakes[0].aborted);
 }
@@ -174,22 +181,19 @@ TEST(a_port_is_computed_where_both_hashes_are_known)
 {
 	struct placement_end ours = end_of(PLACEMENT_TOEPLITZ, 8, 3);
 	struct placement_end theirs = end_of(PLACEMENT_TOEPLITZ, 4, 1);
-	struct port_search o;
-	struct lane *lane;
 
-	begin(&o, ours, theirs);
-	for (uint64_t now_ns = 0; now_ns < 299 * MS; now_ns += MS)
-		CHECK_EQ(port_search_advance(&o, now_ns, &lane), 0);
+	begin(ours, theirs);
+	goes_on(299);
 	CHECK_EQ(fake_count, 1);
 	CHECK_EQ(harp_rss_queue(&ours.rss, &there, &fakes[0].lane.local), 3);
 	CHECK_EQ(harp_rss_queue(&theirs.rss, &fakes[0].lane.local, &there), 1);
 	/* No answer: it may be out of date. The first one may still come through. */
-	CHECK_EQ(port_search_advance(&o, 300 * MS, &lane), 0);
+	CHECK_EQ(advance(300), 0);
 	CHECK(fake_count > 16);
 	CHECK(!fakes[0].closed);
 	fakes[0].state = LANE_OPEN;
-	CHECK_EQ(port_search_advance(&o, 301 * MS, &lane), 1);
-	CHECK(lane == &fakes[0].lane);
+	CHECK_EQ(advance(301), 1);
+	CHECK(opened == &fakes[0].lane);
 	CHECK_EQ(fake_alive, 1);
 	CHECK(fakes[1].closed && fakes[1].aborted);
 }
@@ -199,39 +203,36 @@ TEST(ports_are_tried_in_bounded_rounds)
 	struct placement_end unknown = end_of(PLACEMENT_UNKNOWN, 8, 3);
 	static uint8_t seen[65536];
 	char text[192];
-	struct port_search o;
-	uint64_t now_ns;
+	uint64_t ms;
 
-	begin(&o, unknown, unknown);
-	CHECK_EQ(silence(&o, &now_ns), -ETIMEDOUT);
+	begin(unknown, unknown);
+	CHECK_EQ(silence(&ms), -ETIMEDOUT);
 	CHECK_EQ(fake_count, PORT_SEARCH_PORTS_MAX);
 	CHECK_EQ(fake_alive_max, PORT_SEARCH_LANES_MAX);
 	CHECK_EQ(fake_alive, 0);
-	CHECK(now_ns < 2000 * MS);
+	CHECK(ms < 2000);
 	for (unsigned i = 0; i < fake_count; i++) {
 		CHECK(!seen[fakes[i].lane.local.port]);
 		seen[fakes[i].lane.local.port] = 1;
 	}
-	CHECK(strstr(port_search_silence(&o, text, sizeof(text)), "our queue 3 of 8") != NULL);
+	CHECK(strstr(port_search_silence(&search, text, sizeof(text)), "our queue 3 of 8") != NULL);
 }
 
 TEST(the_first_open_connection_wins)
 {
 	struct placement_end one = end_of(PLACEMENT_ONE_QUEUE, 1, 0);
 	struct placement_end unknown = end_of(PLACEMENT_UNKNOWN, 4, 1);
-	struct port_search o;
-	struct lane *lane;
 
-	begin(&o, one, unknown);
-	CHECK_EQ(port_search_advance(&o, 0, &lane), 0);
+	begin(one, unknown);
+	CHECK_EQ(advance(0), 0);
 	CHECK_EQ(fake_count, 8); /* one in four is right: twice that */
-	CHECK_EQ(port_search_advance(&o, 49 * MS, &lane), 0);
+	CHECK_EQ(advance(49), 0);
 	CHECK_EQ(fake_count, 8);
-	CHECK_EQ(port_search_advance(&o, 50 * MS, &lane), 0);
+	CHECK_EQ(advance(50), 0);
 	CHECK_EQ(fake_count, 16);
 	fakes[5].state = fakes[9].state = LANE_OPEN;
-	CHECK_EQ(port_search_advance(&o, 51 * MS, &lane), 1);
-	CHECK(lane == &fakes[5].lane && !fakes[5].closed);
+	CHECK_EQ(advance(51), 1);
+	CHECK(opened == &fakes[5].lane && !fakes[5].closed);
 	CHECK(fakes[9].closed && fakes[9].aborted);
 	CHECK_EQ(fake_alive, 1);
 }
@@ -239,74 +240,66 @@ TEST(the_first_open_connection_wins)
 TEST(a_refusal_ends_the_search)
 {
 	struct placement_end unknown = end_of(PLACEMENT_UNKNOWN, 4, 1);
-	struct port_search o;
-	struct lane *lane;
 
-	begin(&o, unknown, unknown);
-	CHECK_EQ(port_search_advance(&o, 0, &lane), 0);
+	begin(unknown, unknown);
+	CHECK_EQ(advance(0), 0);
 	/* One port's own timeout says nothing of the others. */
 	fakes[2].state = LANE_DEAD;
 	fakes[2].lane.error = -ETIMEDOUT;
-	CHECK_EQ(port_search_advance(&o, MS, &lane), 0);
+	CHECK_EQ(advance(1), 0);
 	CHECK(fakes[2].closed);
 	fakes[4].state = LANE_DEAD;
 	fakes[4].lane.error = -ECONNREFUSED;
-	CHECK_EQ(port_search_advance(&o, 2 * MS, &lane), -ECONNREFUSED);
+	CHECK_EQ(advance(2), -ECONNREFUSED);
 	CHECK_EQ(fake_alive, 0);
 }
 
 TEST(a_full_stack_delays_the_next_round)
 {
 	struct placement_end unknown = end_of(PLACEMENT_UNKNOWN, 4, 1);
-	struct port_search o;
-	struct lane *lane;
 
-	begin(&o, unknown, unknown);
+	begin(unknown, unknown);
 	room = 3;
-	for (uint64_t now_ns = 0; now_ns < 200 * MS; now_ns += MS)
-		CHECK_EQ(port_search_advance(&o, now_ns, &lane), 0);
+	goes_on(200);
 	CHECK_EQ(fake_count, 3);
 	room = 100;
-	CHECK_EQ(port_search_advance(&o, 250 * MS, &lane), 0);
+	CHECK_EQ(advance(250), 0);
 	CHECK(fake_count > 10);
-	port_search_stop(&o);
+	port_search_stop(&search);
 	CHECK_EQ(fake_alive, 0);
 	/* A lane from any port is not tried again: there is none. */
-	begin(&o, end_of(PLACEMENT_ONE_QUEUE, 1, 0), end_of(PLACEMENT_ONE_QUEUE, 1, 0));
+	begin(end_of(PLACEMENT_ONE_QUEUE, 1, 0), end_of(PLACEMENT_ONE_QUEUE, 1, 0));
 	room = 0;
-	CHECK_EQ(port_search_advance(&o, 0, &lane), -ENOSPC);
+	CHECK_EQ(advance(0), -ENOSPC);
 }
 
 TEST(a_search_ends_when_no_port_is_left)
 {
 	struct placement_end unknown = end_of(PLACEMENT_UNKNOWN, 8, 1);
-	struct port_search o;
-	uint64_t now_ns;
+	uint64_t ms;
 
-	begin(&o, unknown, unknown);
+	begin(unknown, unknown);
 	last = 61009; /* a lease has a block of them */
 	taken = 61003;
-	port_search_prepare(&o, NULL, &unknown, &here, &there, 0);
-	CHECK_EQ(silence(&o, &now_ns), -ETIMEDOUT);
+	port_search_prepare(&search, NULL, &unknown, &here, &there, 0);
+	CHECK_EQ(silence(&ms), -ETIMEDOUT);
 	CHECK_EQ(fake_count, 9);
 	CHECK_EQ(fake_alive, 0);
-	CHECK(now_ns < 1000 * MS);
+	CHECK(ms < 1000);
 }
 
 /* A table that leads nowhere near our queue: that cannot be true, and ports are tried. */
 TEST(if_no_port_should_do_all_are_tried)
 {
 	struct placement_end ours = end_of(PLACEMENT_TOEPLITZ, 8, 3);
-	struct port_search o;
-	struct lane *lane;
 
 	for (unsigned i = 0; i < 128; i++)
 		ours.rss.table[i] = 0;
-	begin(&o, ours, end_of(PLACEMENT_ONE_QUEUE, 1, 0));
-	CHECK_EQ(port_search_advance(&o, 0, &lane), 0);
-	CHECK_EQ(port_search_advance(&o, MS, &lane), 0);
+	begin(ours, end_of(PLACEMENT_ONE_QUEUE, 1, 0));
+	CHECK_EQ(advance(0), 0);
+	CHECK_EQ(advance(1), 0);
 	CHECK_EQ(fake_count, 16);
-	port_search_stop(&o);
+	port_search_stop(&search);
 }
 
 int main(void)

@@ -42,33 +42,6 @@ static void add_device(uint32_t speed_mbps, int numa_node, const char *pci_path)
 	snprintf(device->pci_path, sizeof(device->pci_path), "%s", pci_path);
 }
 
-static void peer_nics(struct rails *rails, unsigned count)
-{
-	memset(rails, 0, sizeof(*rails));
-	for (; rails->count < count; rails->count++)
-		rails->entry[rails->count] = (struct rail_entry){
-			.addr = harp_addr_v4(10, 0, (uint8_t)rails->count, 1),
-			.nic = (uint8_t)rails->count,
-			.kernel_port = 40000,
-		};
-}
-
-/* Each of our NICs reaches the subnet of its number. */
-static bool same_number(int dev, const struct rail_entry *entry)
-{
-	return dev == entry->nic;
-}
-
-static bool every(int dev, const struct rail_entry *entry)
-{
-	return true;
-}
-
-static bool no_pair(int dev, const struct rail_entry *entry)
-{
-	return false;
-}
-
 TEST(the_nearest_devices_come_first)
 {
 	int out[RAIL_PAIRS_MAX];
@@ -93,36 +66,6 @@ TEST(the_nearest_devices_come_first)
 	CHECK_EQ(out[3], 3); /* the NIC of the default route last */
 	snprintf(devices[1].ifname, sizeof(devices[1].ifname), "lo");
 	CHECK_EQ(rails_devices(0, out), 3);
-}
-
-TEST(rails_share_no_NIC_where_there_is_another)
-{
-	static const int devs[4] = { 0, 1, 2, 3 };
-	struct rail_pair out[RAIL_PAIRS_MAX];
-	struct rails peer;
-
-	config.rails = RAILS_OWN;
-	peer_nics(&peer, 4);
-	CHECK_EQ(rails_pair(devs, 1, &peer, every, out), 1);
-	config.rails = RAILS_BACKUP;
-	CHECK_EQ(rails_pair(devs, 2, &peer, same_number, out), 2);
-	CHECK(!out[0].backup && out[1].backup);
-	CHECK(out[1].dev == 1 && out[1].nic == 1);
-	config.rails = RAILS_ALL;
-	CHECK_EQ(rails_pair(devs, 4, &peer, same_number, out), 4);
-	for (unsigned i = 0; i < 4; i++)
-		CHECK(out[i].dev == (int)i && out[i].nic == i && !out[i].backup);
-	/* One NIC here, two there; and the other way round. */
-	CHECK_EQ(rails_pair(devs, 1, &peer, every, out), 2);
-	CHECK(out[1].dev == 0 && out[1].nic == 1);
-	peer_nics(&peer, 1);
-	CHECK_EQ(rails_pair(devs, 2, &peer, every, out), 2);
-	CHECK(out[1].dev == 1 && out[1].nic == 0);
-	/* No way between the others; nothing advertised. */
-	peer_nics(&peer, 4);
-	CHECK_EQ(rails_pair(devs, 4, &peer, no_pair, out), 1);
-	peer_nics(&peer, 0);
-	CHECK_EQ(rails_pair(devs, 4, &peer, every, out), 1);
 }
 
 TEST(the_number_of_lanes_follows_the_configuration)
@@ -161,8 +104,8 @@ TEST(the_number_of_lanes_follows_the_configuration)
 /* NIC n is interface 10 + n and has 10.0.n.1; an address leaves by the NIC of its third byte. */
 static struct connector connector;
 static bool has_engines[4], engines_reach, harp_way, kernel_way;
-static int route_rc;
-static bool route_is_local;
+static int route_rc, all_routes_rc;
+static bool route_is_local, all_reach; /* all_...: prepare() keeps it */
 
 struct engine_set *interface_engines(int dev, char *why, size_t why_len)
 {
@@ -177,14 +120,14 @@ struct engine *engine_set_at(const struct engine_set *set, unsigned index)
 bool engine_reaches(struct engine *engine, const struct harp_addr *dst, struct harp_addr *source,
 		    char *why, size_t why_len)
 {
-	return engines_reach;
+	return engines_reach || all_reach;
 }
 
 int harp_host_route(const struct harp_addr *dst, struct harp_host_route *out)
 {
 	*out = (struct harp_host_route){ .ifindex = 10u + dst->bytes[14],
 					 .is_local = route_is_local };
-	return route_rc;
+	return route_rc ? route_rc : all_routes_rc;
 }
 
 void candidates_list(struct candidates *out, int dev, struct engine_set *engines,
@@ -230,6 +173,42 @@ static void prepare(enum plugin_rails rails, unsigned nics)
 					    .kernel_port_v4 = 2000,
 					    .listen_id = 99 };
 	connector.handle.ports[0].port = 1001;
+}
+
+/* The rails as text: our NIC and the peer's, b for a backup. ours and theirs: numbers of NICs. */
+static void expect_rails(enum plugin_rails rails, unsigned ours, unsigned theirs, const char *want)
+{
+	char got[4 * RAIL_PAIRS_MAX] = "";
+	size_t used = 0;
+
+	prepare(rails, ours);
+	for (unsigned nic = 0; nic < theirs; nic++)
+		add_entry(nic);
+	connector_plan(&connector);
+	for (unsigned i = 0; i < connector.rail_count; i++) {
+		const struct connector_rail *rail = &connector.rails[i];
+
+		used += (size_t)snprintf(got + used, sizeof(got) - used, "%s%d%u%s", i ? " " : "",
+					 rail->dev, rail->nic, rail->backup ? "b" : "");
+	}
+	CHECK_STR(got, want);
+}
+
+TEST(rails_share_no_NIC_where_there_is_another)
+{
+	expect_rails(RAILS_OWN, 4, 4, "00");
+	expect_rails(RAILS_BACKUP, 4, 4, "00 11b");
+	expect_rails(RAILS_ALL, 4, 4, "00 11 22 33");
+	expect_rails(RAILS_ALL, 4, 0, "00");
+	/* No way between the others. */
+	all_routes_rc = -ENETUNREACH;
+	expect_rails(RAILS_ALL, 4, 4, "00");
+	/* One NIC here, two there; and the other way round. */
+	all_reach = true;
+	expect_rails(RAILS_ALL, 1, 4, "00 01");
+	expect_rails(RAILS_ALL, 2, 1, "00 10");
+	all_reach = false;
+	all_routes_rc = 0;
 }
 
 /* The lanes as text: each one's rail, and its kind. */

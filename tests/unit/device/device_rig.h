@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * device_rig.h - pictures of hosts for device_scan(): a list of addresses as getifaddrs() gives it, and what else it asks
- * of a host, answered by names and addresses.
+ * device_rig.h - hosts for device_scan(): a list of addresses as getifaddrs() returns it, and the other inputs of
+ * struct device_host, by names and addresses.
  */
 #ifndef HARP_TESTS_DEVICE_RIG_H
 #define HARP_TESTS_DEVICE_RIG_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_device_port.c - DPDK ports as devices: what HARP_DPDK and harpd say of them, and which devices there
- * are when some can't be opened. The opener is the test's; interfaces are this machine's, of which lo is enough.
+ * test_device_port.c - DPDK ports as devices: of HARP_DPDK and of harpd, and the list of devices if some cannot be opened.
+ * The test opens the ports; the interfaces are this machine's, of which lo is enough.
  */
 #include "device/scan.h"
 
@@ -21,16 +21,19 @@
 static struct plugin_config config;
 static struct harp_lease_device leased[4];
 static unsigned leased_count;
-static char warning[2048], info[2048];
+static char warning[16384], info[16384];
 static unsigned warnings;
 
 void plugin_log(enum plugin_log_level level, const char *func, int line, const char *fmt, ...)
 {
 	va_list args;
 
+	char *text = level == PLUGIN_WARN ? warning : info; /* all lines since settings() */
+	size_t used = strlen(text);
+
 	warnings += level == PLUGIN_WARN;
 	va_start(args, fmt);
-	vsnprintf(level == PLUGIN_WARN ? warning : info, sizeof(warning), fmt, args);
+	vsnprintf(text + used, sizeof(warning) - used, fmt, args);
 	va_end(args);
 }
 
@@ -60,9 +63,9 @@ int harp_host_address_state(const char *ifname, const struct harp_addr *addr)
 	return HARP_ADDRESS_PREFERRED;
 }
 
-/* ---- what the texts say ----------------------------------------------------------------------- */
-static struct device_port ports[4];
-static char texts[sizeof(config.dpdk)];
+/* ---- ports that are opened -------------------------------------------------------------------- */
+static struct device ports[4]; /* as the opener sees them, which opens none */
+static unsigned port_count;
 
 static void settings(enum plugin_path path, const char *dpdk)
 {
@@ -75,9 +78,25 @@ static void settings(enum plugin_path path, const char *dpdk)
 	warning[0] = info[0] = '\0';
 }
 
-static int read_ports(void)
+static int record_port(int dev, struct harp_instance_port *out, char *why, size_t why_len)
 {
-	return device_ports(&config, leased, leased_count, ports, 4, texts);
+	ports[port_count++] = *plugin_device(dev);
+	snprintf(why, why_len, "it is recorded");
+	return -ENODEV;
+}
+
+/* Which ports are opened; no interface is usable, so the load fails and can be repeated. */
+static unsigned read_ports(void)
+{
+	port_count = 0;
+	warnings = 0;
+	warning[0] = info[0] = '\0';
+	if (!config.ifname[0]) {
+		strcpy(config.ifname, "no-such-nic");
+		config.ifname_is_nccl = true;
+	}
+	CHECK(plugin_devices_load(record_port) < 0);
+	return port_count;
 }
 
 static struct harp_lease_device *add_leased(const char *name, uint32_t free)
@@ -104,59 +123,59 @@ TEST(ports_of_HARP_DPDK_are_devices)
 			    "0000:3b:00.0;ip=10.9.1.1/24;name=fast;queues=4;mtu=9000 ");
 	config.instances = 2;
 	CHECK_EQ(read_ports(), 2);
-	CHECK_STR(ports[0].device.ifname, "net_memif0");
-	CHECK_STR(ports[0].device.port,
+	CHECK_STR(ports[0].ifname, "net_memif0");
+	CHECK_STR(ports[0].port,
 		  "net_memif0,role=client;ip=10.9.0.1/24;ip=fe80::9/64;ip=fd00::1/64");
-	CHECK(ports[0].device.dpdk && ports[0].device.has_v4 && ports[0].device.has_v6);
-	CHECK_EQ(ports[0].device.addr_v4.bytes[15], 1);
+	CHECK(ports[0].dpdk && ports[0].has_v4 && ports[0].has_v6);
+	CHECK_EQ(ports[0].addr_v4.bytes[15], 1);
 	/* The address that reaches further than its link. */
-	CHECK_EQ(ports[0].device.addr_v6.bytes[0], 0xfd);
-	CHECK_EQ(ports[0].device.queues, 2); /* HARP_INSTANCES */
-	CHECK_EQ(ports[0].device.ifindex, 0);
-	CHECK_STR(ports[1].device.ifname, "fast");
-	CHECK_EQ(ports[1].device.queues, 4); /* its own word, being more */
-	CHECK_EQ(ports[1].device.mtu_bytes, 9000);
-	CHECK(ports[0].device.netns && ports[1].device.netns);
-	CHECK(ports[0].device.netns != ports[1].device.netns);
-	CHECK(!ports[0].why[0] && !ports[1].why[0] && !warnings);
+	CHECK_EQ(ports[0].addr_v6.bytes[0], 0xfd);
+	CHECK_EQ(ports[0].queues, 2); /* HARP_INSTANCES */
+	CHECK_EQ(ports[0].ifindex, 0);
+	CHECK_STR(ports[1].ifname, "fast");
+	CHECK_EQ(ports[1].queues, 4); /* its own number is greater */
+	CHECK_EQ(ports[1].mtu_bytes, 9000);
+	CHECK(ports[0].netns && ports[1].netns);
 }
 
 TEST(a_bad_HARP_DPDK_is_an_error)
 {
 	static const struct {
-		const char *text, *said;
+		const char *text, *message;
 	} cases[] = {
 		{ "net_memif0;ip=10.9.0.1",
 		  "HARP_DPDK=\"net_memif0;ip=10.9.0.1\" is not understood" },
 		{ "a;ip=10.0.0.1/8 b;ip=10.0.0.2/8;name=a", "two ports a" },
-		{ "a b c d e", "more than 4 ports" },
+		{ "a b c d e f g h i j k l m n o p q r s t u v w x y z A B C D E F G",
+		  "more than 32 ports" },
 	};
 
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		settings(PATH_AUTO, cases[i].text);
-		CHECK_EQ(read_ports(), -EINVAL);
-		CHECK_EQ(warnings, 1);
-		CHECK(strstr(warning, cases[i].said));
+		CHECK_EQ(plugin_devices_load(record_port), -EINVAL);
+		CHECK(strstr(warning, cases[i].message));
+		port_count = 0;
 	}
-	settings(PATH_AUTO, "");
-	CHECK_EQ(read_ports(), 0);
 	settings(PATH_AUTO, "   ");
 	CHECK_EQ(read_ports(), 0);
+	CHECK_EQ(plugin_ports_refused(), 0);
 }
 
 TEST(a_port_has_addresses_of_the_wanted_family)
 {
 	settings(PATH_AUTO, "a;ip=10.9.0.1/24 b;ip=fd00::1/64 c");
-	CHECK_EQ(read_ports(), 3);
-	CHECK(!ports[0].why[0] && !ports[1].why[0]);
-	CHECK(strstr(ports[2].why, "no IP address") && strstr(ports[2].why, ";ip=ADDRESS/LENGTH"));
+	CHECK_EQ(read_ports(), 2);
+	CHECK_EQ(plugin_ports_refused(), 3);
+	CHECK(strstr(warning, "DPDK port c is not used"));
+	CHECK(strstr(warning, "no IP address") && strstr(warning, ";ip=ADDRESS/LENGTH"));
 	config.family = AF_INET6;
-	CHECK_EQ(read_ports(), 3);
-	CHECK(strstr(ports[0].why, "no IPv6 address") && !ports[0].device.has_v4);
-	CHECK(!ports[1].why[0]);
+	CHECK_EQ(read_ports(), 1);
+	CHECK_STR(ports[0].ifname, "b");
+	CHECK(strstr(warning, "no IPv6 address"));
 	config.family = AF_INET;
-	CHECK_EQ(read_ports(), 3);
-	CHECK(!ports[0].why[0] && strstr(ports[1].why, "no IPv4 address"));
+	CHECK_EQ(read_ports(), 1);
+	CHECK(ports[0].has_v4 && !ports[0].has_v6);
+	CHECK(strstr(warning, "no IPv4 address"));
 }
 
 TEST(HARP_IFNAME_chooses_ports)
@@ -164,14 +183,15 @@ TEST(HARP_IFNAME_chooses_ports)
 	settings(PATH_AUTO, "net_memif0;ip=10.9.0.1/24 net_ring0;ip=10.9.1.1/24");
 	strcpy(config.ifname, "net_ring");
 	CHECK_EQ(read_ports(), 1);
-	CHECK_STR(ports[0].device.ifname, "net_ring0");
+	CHECK_STR(ports[0].ifname, "net_ring0");
 	CHECK(strstr(info, "net_memif0") && strstr(info, "HARP_IFNAME"));
 	strcpy(config.ifname, "^=net_ring0,eth0");
+	config.path = PATH_DPDK; /* no interface is looked for */
 	CHECK_EQ(read_ports(), 1);
-	CHECK_STR(ports[0].device.ifname, "net_memif0");
-	/* What NCCL's bootstrap may use is another matter. */
-	strcpy(config.ifname, "eth0");
-	config.ifname_is_nccl = true;
+	CHECK_STR(ports[0].ifname, "net_memif0");
+	/* NCCL_SOCKET_IFNAME selects no port. */
+	config.path = PATH_AUTO;
+	config.ifname[0] = '\0';
 	CHECK_EQ(read_ports(), 2);
 }
 
@@ -184,22 +204,22 @@ TEST(ports_of_harpd_are_devices)
 	leased[leased_count++] = leased[0]; /* a NIC's queues are no port */
 	leased[3].flags = HARP_LEASE_DEVICE_UP;
 	config.instances = 8;
-	CHECK_EQ(read_ports(), 3);
-	CHECK_STR(ports[0].device.port, "a;ip=10.9.0.1/24"); /* the process's own word */
-	CHECK_STR(ports[1].device.ifname, "fast0");
-	CHECK(ports[1].device.dpdk && !ports[1].device.port && !ports[1].why[0]);
-	CHECK_EQ(ports[1].device.queues, 2); /* as many as there are */
-	CHECK_EQ(ports[1].device.guid, 77);
-	CHECK_EQ(ports[1].device.numa_node, 1);
-	CHECK_EQ(ports[1].device.speed_mbps, 25000);
-	CHECK(ports[1].device.has_v4 && !ports[1].device.has_v6);
-	CHECK(strstr(ports[2].why, "another process"));
+	CHECK_EQ(read_ports(), 2);
+	CHECK_STR(ports[0].port, "a;ip=10.9.0.1/24"); /* HARP_DPDK has priority */
+	CHECK_STR(ports[1].ifname, "fast0");
+	CHECK(ports[1].dpdk && !ports[1].port);
+	CHECK_EQ(ports[1].queues, 2); /* all of them */
+	CHECK_EQ(ports[1].guid, 77);
+	CHECK_EQ(ports[1].numa_node, 1);
+	CHECK_EQ(ports[1].speed_mbps, 25000);
+	CHECK(ports[1].has_v4 && !ports[1].has_v6);
+	CHECK(strstr(warning, "DPDK port fast1 is not used") && strstr(warning, "another process"));
 	memset(leased[0].addr_v4, 0, sizeof(leased[0].addr_v4));
-	CHECK_EQ(read_ports(), 3);
-	CHECK(strstr(ports[1].why, "no IP address"));
+	CHECK_EQ(read_ports(), 1);
+	CHECK(strstr(warning, "no IP address"));
 }
 
-/* ---- what an open port says ------------------------------------------------------------------- */
+/* ---- properties of an open port --------------------------------------------------------------- */
 TEST(an_open_port_describes_itself)
 {
 	char sysfs[] = "/tmp/harp-test-port-XXXXXX", command[512], real[256];
@@ -222,7 +242,7 @@ TEST(an_open_port_describes_itself)
 	CHECK_EQ(device.netns, device.guid | 1ull << 63);
 	CHECK_EQ(device.numa_node, -1);
 	CHECK_STR(device.pci_path, "");
-	/* A port that says nothing of its speed is taken for what NCCL takes it for; HARP_SPEED_MBPS beats both. */
+	/* Without a speed, NCCL's default is used; HARP_SPEED_MBPS replaces both. */
 	card.speed_mbps = 0;
 	device = (struct device){ .numa_node = -1 };
 	device_port_opened(&device, &card, &config, "/sys", 0);
@@ -252,7 +272,7 @@ TEST(an_open_port_describes_itself)
 	CHECK_EQ(system(command), 0);
 }
 
-/* ---- which devices there are ------------------------------------------------------------------ */
+/* ---- the list of devices ---------------------------------------------------------------------- */
 static unsigned opens;
 static const char *bad_port; /* can't be opened */
 
@@ -281,16 +301,16 @@ static int load(void)
 	return plugin_devices_load(open_port);
 }
 
-static void load_fails(int rc, const char *said)
+static void load_fails(int rc, const char *message)
 {
 	CHECK_EQ(load(), rc);
 	CHECK_EQ(warnings, 1);
-	CHECK(strstr(warning, said));
+	CHECK(strstr(warning, message));
 	CHECK_EQ(plugin_device_count(), 0);
 	CHECK(!plugin_device(0));
 }
 
-/* A failed load leaves no state behind, so the next one starts from the beginning. */
+/* A failed load leaves no state, so the next one starts from the beginning. */
 TEST(a_load_that_fails_leaves_no_device)
 {
 	settings(PATH_DPDK, "");
@@ -310,7 +330,7 @@ TEST(a_load_that_fails_leaves_no_device)
 	load_fails(-EINVAL, "not understood");
 }
 
-/* In a process of its own: a load that succeeds is for good. */
+/* In a separate process, because a successful load is permanent. */
 static void apart(void (*test)(void))
 {
 	pid_t child = fork();
@@ -349,7 +369,7 @@ static void load_falls_back(void)
 	CHECK_STR(plugin_device(0)->ifname, "lo");
 	CHECK(!plugin_device(0)->dpdk && !plugin_device(0)->netns);
 	CHECK_EQ(plugin_ports_refused(), 2);
-	/* The next first context finds what there was, and tries no port. */
+	/* The next first context has the same devices, and opens no port. */
 	CHECK_EQ(load(), 0);
 	CHECK_EQ(opens, 0);
 }
@@ -361,14 +381,14 @@ static void load_some(void)
 	config.ifname_set = config.ifname_is_nccl = true;
 	bad_port = "b";
 	CHECK_EQ(load(), 0);
-	CHECK_EQ(plugin_device_count(), 2); /* and not lo, which NCCL's bootstrap uses */
+	CHECK_EQ(plugin_device_count(), 2); /* without lo, which NCCL's bootstrap uses */
 	CHECK_STR(plugin_device(0)->ifname, "a");
 	CHECK_STR(plugin_device(1)->ifname, "c");
 	CHECK_EQ(plugin_device(1)->addr_v4.bytes[15], 3);
 	CHECK(plugin_device(0)->guid != plugin_device(1)->guid);
 	CHECK(plugin_device(0)->netns != plugin_device(1)->netns);
 	CHECK_EQ(plugin_ports_refused(), 1);
-	/* Again, when all contexts have gone; a port that NCCL knows may not be missing then. */
+	/* After the last context: a port that NCCL knows must be opened again. */
 	CHECK_EQ(load(), 0);
 	CHECK_EQ(opens, 2);
 	bad_port = "c";
@@ -384,7 +404,7 @@ static void load_beside(void)
 	config.ifname_set = true;
 	bad_port = NULL;
 	CHECK_EQ(load(), 0);
-	CHECK_EQ(plugin_device_count(), 2); /* the name lo is the port's */
+	CHECK_EQ(plugin_device_count(), 2); /* the name lo means the port */
 	CHECK(plugin_device(0)->dpdk && plugin_device(1)->dpdk);
 }
 

@@ -120,40 +120,45 @@ TEST(only_regular_files_are_read)
 	CHECK_EQ(unlink(other), 0);
 }
 
-/* As another user, in a child: root's file is nothing that it can read, its own is good, mine is not. */
-TEST(a_file_of_another_user_is_refused)
+static void as_nobody(void (*run)(void))
 {
 	int status = -1;
-	pid_t child;
+	pid_t child = fork();
 
+	if (child == 0) {
+		check_failures = 0;
+		CHECK_EQ(setuid(65534), 0);
+		run();
+		_exit(check_failures != 0);
+	}
+	CHECK_EQ(waitpid(child, &status, 0), child);
+	CHECK_EQ(status, 0);
+}
+
+static void own_key_is_read(void)
+{
+	uint8_t key[CRYPTO_PSK_BYTES];
+	char why[384];
+
+	CHECK_EQ(keyfile_read(path, key, why, sizeof(why)), 0);
+}
+
+static void no_permission(void)
+{
+	refused(path, "Permission denied");
+}
+
+TEST(a_file_of_another_user_is_refused)
+{
 	if (geteuid() != 0)
 		return;
 	write_file(DIGITS, 64, 0600);
 	CHECK_EQ(chown(path, 65534, 65534), 0);
 	refused(path, "belongs to user 65534");
 	CHECK_EQ(chmod(folder, 0755), 0);
-	child = fork();
-	if (child == 0) {
-		uint8_t key[CRYPTO_PSK_BYTES];
-		char why[384];
-
-		check_failures = 0;
-		CHECK_EQ(setuid(65534), 0);
-		CHECK_EQ(keyfile_read(path, key, why, sizeof(why)), 0);
-		_exit(check_failures != 0);
-	}
-	CHECK_EQ(waitpid(child, &status, 0), child);
-	CHECK_EQ(status, 0);
+	as_nobody(own_key_is_read);
 	CHECK_EQ(chown(path, 0, 0), 0);
-	child = fork();
-	if (child == 0) {
-		check_failures = 0;
-		CHECK_EQ(setuid(65534), 0);
-		refused(path, "Permission denied");
-		_exit(check_failures != 0);
-	}
-	CHECK_EQ(waitpid(child, &status, 0), child);
-	CHECK_EQ(status, 0);
+	as_nobody(no_permission);
 }
 
 /* Refused by one WARN that holds `word`, and no key. */
@@ -200,12 +205,14 @@ TEST(without_a_key_encryption_cannot_be_required)
 	CHECK_EQ(unlink(path), 0);
 }
 
-/* The host's key file alone requires encryption: whether it can be read is not asked. */
+static void load_has_no_permission(void)
+{
+	load_refused("cannot be opened: Permission denied");
+}
+
+/* The host's key file alone requires encryption, even if it cannot be read. */
 TEST(the_key_of_the_host_requires_encryption)
 {
-	int status = -1;
-	pid_t child;
-
 	env_config.key_file[0] = '\0';
 	env_config.encrypt = ENCRYPT_AUTO;
 	write_file(DIGITS, 64, 0600);
@@ -224,15 +231,7 @@ TEST(the_key_of_the_host_requires_encryption)
 	write_file(DIGITS, 64, 0600);
 	for (int searchable = 0; searchable < 2; searchable++) { /* the folder, then the file */
 		CHECK_EQ(chmod(folder, searchable ? 0755 : 0700), 0);
-		child = fork();
-		if (child == 0) {
-			check_failures = 0;
-			CHECK_EQ(setuid(65534), 0);
-			load_refused("cannot be opened: Permission denied");
-			_exit(check_failures != 0);
-		}
-		CHECK_EQ(waitpid(child, &status, 0), child);
-		CHECK_EQ(status, 0);
+		as_nobody(load_has_no_permission);
 	}
 }
 

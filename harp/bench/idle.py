@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""harpctl bench idle: processor time of waiting ranks."""
+
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from harp import output as console
+from harp.bench.runner import BenchOptions, path, run_bench
+from harp.cli.lab_options import (
+    channels_option,
+    hosts_option,
+    lab_options,
+    lab_shape,
+    nic_option,
+    path_option,
+    show,
+)
+from harp.cli.options import FiniteRange, output_option, plugin_option
+from harp.lab import Lab, LabOptions, memif
+
+
+def _print_idle(report: dict[str, Any]) -> None:
+    console.out.print(
+        f"NET/{report['net']}, {report['ranks']} ranks, {report['channels']} channel(s),"
+        f" {LabOptions(**report['lab']).words}"
+        + ("" if report["nic"] == "veth" else f", {report['nic']}"),
+        markup=False,
+    )
+    if words := path(report):
+        console.out.print(f"path: {words}", markup=False)
+    rows = [
+        {
+            "rank": str(result["rank"]),
+            "asleep % of a core": f"{result['asleep_cpu_percent']:.3f}",
+            "wakes/s": f"{result['asleep_wakes_per_s']:.1f}",
+            "waiting %": f"{result['waiting_cpu_percent']:.3f}",
+            "waiting wakes/s": f"{result['waiting_wakes_per_s']:.1f}",
+            "(NCCL's own poll %)": f"{result['polling_cpu_percent']:.1f}",
+        }
+        for result in report["results"]
+    ]
+    console.print_table(list(rows[0]) if rows else ["rank"], [list(row.values()) for row in rows])
+    if not report["ok"]:
+        console.out.print(f"FAILED: {report['error']}", markup=False)
+
+
+@click.command()
+@hosts_option
+@click.option(
+    "--seconds", type=FiniteRange(0.1), default=60.0, show_default=True, help="Of each wait."
+)
+@channels_option
+@lab_options
+@path_option
+@nic_option
+@plugin_option
+@output_option
+def idle(hosts: int, output: str, **given: Any) -> None:
+    """Measure processor time of ranks that wait with connections open: asleep, then polling.
+
+    Asleep, NCCL calls nothing, and the plugin uses all of the time. Waiting, NCCL's progress thread
+    polls for a rank that is late, and the time of all other threads counts. The goal of both is
+    below 1 %.
+
+    \b
+    harpctl bench idle --seconds 10
+    harpctl bench idle --seconds 10 --nic dpdk-memif
+    """
+    shape = lab_shape(given, hosts)
+    if given["nic"] == memif.NIC:  # before the hosts are made
+        memif.check(hosts, given["path"])
+    with Lab(shape) as lab:
+        report = run_bench(lab, BenchOptions("idle", **given))
+    report |= {"lab": asdict(shape), "nic": given["nic"]}
+    show(report, output, _print_idle, is_good=report["ok"])
