@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lane_owner.c - a process with a job's page: lane_owner LABEL FLOWS (HARP_PAGE_FLOWS).
+ * lane_owner.c - a process with a job's page: lane_owner LABEL FLOWS (HARP_PAGE_FLOWS) NIC.
  *
- * Its one NIC is called "lo". It obeys lines on standard input and answers each with "ok":
+ * It obeys lines on standard input and answers each with "ok":
  *	comm C              comm C (below 16) sends to 10.0.0.2, or 10.0.0.3 if C is odd
  *	lane C I KIND       lane I of it is open; KIND harp, dpdk or kernel. Again: it was given up for another port
  *	bytes C I N         the lane carries N bytes of messages in chunks of 512, headers of 40 each
@@ -138,10 +138,11 @@ int main(int argc, char **argv)
 {
 	char line[256];
 
-	if (argc != 3)
-		fail("usage: lane_owner LABEL FLOWS");
+	if (argc != 4)
+		fail("usage: lane_owner LABEL FLOWS NIC");
 	snprintf(env_config.label, sizeof(env_config.label), "%s", argv[1]);
 	env_config.page_flows = (uint32_t)strtoul(argv[2], NULL, 10);
+	snprintf(env_device.ifname, sizeof(env_device.ifname), "%s", argv[3]);
 	lane_page_open();
 	do {
 		printf("ok\n");
