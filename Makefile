@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Each target does its whole set-up (system packages, .venv, build/); as root or through sudo.
 .POSIX:
-.PHONY: help build build-tests wheel packages demo check test test-long test-nccl test-torch sanitize fuzz coverage tables docs site format clean
+.PHONY: help build build-tests wheel packages demo check test test-long test-nccl test-torch sanitize fuzz coverage tables docs dashboard site format clean
 
 AS_ROOT = tools/as_root.sh
 PYTEST = .venv/bin/python -m pytest
@@ -24,6 +24,7 @@ help:
 	@echo 'make coverage   ... and say which lines of dataplane/ no test runs'
 	@echo 'make tables     write the simulator'"'"'s tables again (make test compares)'
 	@echo 'make docs       write conf/harp.toml and the tables of docs/ again (make test compares)'
+	@echo 'make dashboard  ... and draw docs/dashboard.png again, in a browser'
 	@echo 'make site       build the documentation site into build-site/html'
 	@echo 'make format     format C and Python'
 	@echo 'make clean      remove build directories and .venv'
@@ -77,6 +78,10 @@ tables: build
 
 docs: build
 	@.venv/bin/python tools/docs.py
+
+dashboard: build-tests
+	@$(AS_ROOT) $(PYTEST) tests/stats/test_prometheus.py -k browser --basetemp=build/dashboard
+	@pngquant --force --output docs/dashboard.png 128 build/dashboard/*0/dashboard.png
 
 site:
 	@tools/site.sh

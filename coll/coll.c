@@ -144,13 +144,14 @@ static void group_free(struct harp_coll *group)
 	free(group);
 }
 
-/* The first group of the process loads the plugin; the last one unloads it. */
+/* The first group of the process loads the plugin; the last one unloads it. A group counts before
+ * the former and after the latter, so that a child forked meanwhile is refused. */
 static int process_enter(const struct harp_coll_options *options, char *error, size_t error_bytes)
 {
 	int rc = 0;
 
 	runtime_lock();
-	if (runtime.groups_count == 0) {
+	if (runtime.groups_count++ == 0) {
 		runtime.log = options->log;
 		runtime.log_arg = options->log_arg;
 	}
@@ -161,33 +162,33 @@ static int process_enter(const struct harp_coll_options *options, char *error, s
 		if (rc)
 			snprintf(error, error_bytes, "no background thread: %s", strerror(-rc));
 	}
-	if (rc == 0)
-		runtime.groups_count++;
+	if (rc)
+		runtime.groups_count--;
 	runtime_unlock();
 	return rc;
 }
 
 static void process_leave(void)
 {
-	static pthread_mutex_t leaving = PTHREAD_MUTEX_INITIALIZER;
 	bool is_last;
 
-	pthread_mutex_lock(&leaving);
+	pthread_mutex_lock(&runtime.leaving);
 	runtime_lock();
 	is_last = runtime.groups_count == 1;
 	runtime_unlock();
 	if (is_last)
 		runtime_thread_stop(); /* without the lock, which the thread needs to finish */
 	runtime_lock();
-	if (--runtime.groups_count == 0) {
+	if (runtime.groups_count == 1) {
 		link_accept_forget();
 		op_forget_spare();
 		net_unload();
 	} else if (is_last) {
 		runtime_thread_start(); /* another group was opened in the meantime */
 	}
+	runtime.groups_count--;
 	runtime_unlock();
-	pthread_mutex_unlock(&leaving);
+	pthread_mutex_unlock(&runtime.leaving);
 }
 
 static int group_allocate(struct harp_coll **out, const struct harp_coll_options *options)

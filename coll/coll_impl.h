@@ -422,8 +422,11 @@ LIST_HEAD(group_list, harp_coll);
 struct runtime {
 	pthread_mutex_t lock;
 	struct group_list groups, active;
-	atomic_bool has_active; /* active is not empty; read without the lock */
-	unsigned groups_count;
+	atomic_bool has_active;  /* active is not empty; read without the lock */
+	pthread_mutex_t leaving; /* serializes process_leave() */
+	/* Open groups, and those that are being opened or closed. Writer: under lock. Reader: the
+	 * fork handler. */
+	atomic_uint groups_count;
 	unsigned inbound_expected; /* links that wait for a peer's comm */
 	atomic_uint waiters;       /* threads in harp_coll_wait(); they poll */
 	struct op_queue notify;    /* completed requests whose callbacks were not called yet */

@@ -11,8 +11,9 @@
  * ncclNet has no event to sleep on. A poller without progress spins, then yields, then sleeps for
  * growing times; meanwhile the plugin's own thread advances its connections.
  *
- * Fork. The handler takes the lock, so that the child has a consistent state. A child of a process
- * with open groups shares their connections, so all its calls fail.
+ * Fork. A child of a process with open groups shares their connections, so all its calls fail and
+ * read no state. So the handlers acquire no lock: the plugin's handlers, which run first, may
+ * hold one that a poller waits for.
  */
 #include <errno.h>
 #include <sched.h>
@@ -32,6 +33,7 @@
 #define LINGER_NS (50 * COLL_NSEC_PER_MSEC) /* duration of its polling before it sleeps */
 
 struct runtime runtime = { .lock = PTHREAD_MUTEX_INITIALIZER,
+			   .leaving = PTHREAD_MUTEX_INITIALIZER,
 			   .notify = TAILQ_HEAD_INITIALIZER(runtime.notify) };
 
 static struct {
@@ -303,25 +305,17 @@ void runtime_thread_stop(void)
 
 /* ---- fork ------------------------------------------------------------------------------------ */
 
-static void fork_prepare(void)
-{
-	pthread_mutex_lock(&runtime.lock);
-}
-
-static void fork_parent(void)
-{
-	pthread_mutex_unlock(&runtime.lock);
-}
-
+/* Other threads of the parent may have held the locks. */
 static void fork_child(void)
 {
 	pthread_mutex_init(&runtime.lock, NULL);
+	pthread_mutex_init(&runtime.leaving, NULL);
 	pthread_mutex_init(&background.lock, NULL);
-	if (runtime.groups_count)
+	if (atomic_load(&runtime.groups_count))
 		atomic_store(&runtime.is_child, true);
 }
 
 __attribute__((constructor)) static void runtime_load(void)
 {
-	pthread_atfork(fork_prepare, fork_parent, fork_child);
+	pthread_atfork(NULL, NULL, fork_child);
 }

@@ -146,7 +146,7 @@ struct harp_coll_options {
 	/* Log lines of the plugin and of this library: level 2 warns, 3 informs. May be NULL. The
 	 * process's first group sets it for all. Called from any thread, even while this library's
 	 * lock is held: it must not call this library, nor wait for a lock (such as Python's) whose
-	 * holder may call it. */
+	 * holder may call it or fork(). */
 	void (*log)(void *arg, int level, const char *text);
 	void *log_arg;
 };

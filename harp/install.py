@@ -43,7 +43,13 @@ LIBRARIES = (
     _paths.DPDK_LIBRARY,
 )
 NCCL_LINE = "NCCL_NET_PLUGIN=harp"
-SHARED = ("harp.toml", "alerts.yml", "grafana-dashboard.json", "99-harp-vfio.rules")
+SHARED = (
+    "harp.toml",
+    "alerts.yml",
+    "dashboard.html",
+    "grafana-dashboard.json",
+    "99-harp-vfio.rules",
+)
 UNIT = "harpd.service"
 
 _MANIFEST_BYTES_MAX = 1 << 20

@@ -24,7 +24,10 @@ signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 # Files with few long tests run first. If one of them started last, it would run alone on a machine
 # that is half idle.
-_FIRST = ("test_meson.py", "test_long.py", "test_lint.py", "test_operating.py", "test_versus.py")
+_FIRST = (
+    *("test_meson.py", "test_long.py", "test_lint.py", "test_operating.py", "test_versus.py"),
+    "test_prometheus.py",
+)
 
 
 # Folders in which all tests create network namespaces or open a queue of a NIC.

@@ -109,10 +109,9 @@ def test_address_packets(address_build: Path) -> None:
     preloaded(address_build, "tests/packet", [], ADDRESS_PYTHON, "libasan.so", "libubsan.so")
 
 
-@pytest.mark.parametrize("tests", ["test_lease", "test_pins", "test_sharing"])
+@pytest.mark.parametrize("tests", ["test_pins", "test_sharing"])
 def test_address_instances(address_build: Path, need_root: None, tests: str) -> None:
-    """Queues that are made, handed over, adopted and given back; a harpd that lies; programs that
-    are pinned, replaced and shared."""
+    """Queues that are opened and closed; programs that are pinned, replaced and shared."""
     path = f"tests/netns/{tests}.py"
     preloaded(address_build, path, [], ADDRESS_PYTHON, "libasan.so", "libubsan.so")
 
@@ -222,7 +221,7 @@ def engines_used(said: list[str]) -> None:
 
 
 def test_thread_engines(thread_build: Path, need_root: None) -> None:
-    """One background poller for four engines."""
+    """The control thread polls four engines."""
     engines_used(bench(thread_build, "allreduce", FOUR_QUEUES, THREAD | ENGINES))
 
 

@@ -4,7 +4,7 @@
 # Usage: tools/setup.sh [test]
 #
 # Brings a fresh Debian 12 to a built HARP: system packages (apt), .venv, build/. With `test` also
-# what the tests need: linters, pytest, sanitizers, Prometheus.
+# what the tests need: linters, pytest, sanitizers, a browser, Prometheus.
 # Does only what is missing, so that it may be run again at any time, also after an interruption.
 set -euo pipefail
 
@@ -85,12 +85,14 @@ missing_packages() {
 	need iproute2 command -v ip
 	need ethtool command -v ethtool
 	if [ $with_tests = yes ]; then
+		need chromium-headless-shell command -v chromium-headless-shell
 		need clang-format command -v clang-format
 		need clang-tidy command -v clang-tidy
 		need libclang-rt-14-dev compgen -G '/usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.fuzzer-*.a'
 		need debootstrap command -v debootstrap
 		need dpkg-dev command -v dpkg-source
 		need iperf3 command -v iperf3
+		need pngquant command -v pngquant
 		need procps command -v ps
 	fi
 	printf '%s\n' "${missing[@]}"

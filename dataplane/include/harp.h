@@ -462,6 +462,9 @@ HARP_API void harp_conn_endpoints(const struct harp_conn *conn, struct harp_endp
 				  struct harp_endpoint *remote);
 /* Bytes of the application acknowledged by the peer since the connection began. */
 HARP_API uint64_t harp_conn_acked_bytes(const struct harp_conn *conn);
+/* Ends the delay (delayed_ack_ns) of a pending ACK, because the peer waits for it: the next packet
+ * carries it, or the next poll sends it. */
+HARP_API void harp_conn_acknowledge(struct harp_conn *conn);
 /*
  * The current options, as for harp_conn_set_options(): with defaults and limits applied. Budgets
  * are those that the pool allows, congestion is never DEFAULT, backlog is 0. opt->size is the

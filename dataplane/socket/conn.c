@@ -353,6 +353,12 @@ uint64_t harp_conn_acked_bytes(const struct harp_conn *conn)
 	return conn->acct.bytes_acked;
 }
 
+void harp_conn_acknowledge(struct harp_conn *conn)
+{
+	if (conn->flags & CONN_ACK_PENDING)
+		tcp_delack_request(conn, false);
+}
+
 int harp_conn_probe(struct harp_conn *conn)
 {
 	if (conn->state == HARP_TCP_CLOSED)

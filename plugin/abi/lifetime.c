@@ -7,8 +7,8 @@
  * library's destructor ends at dlclose().
  *
  * Exit. The destructor also runs at exit(), when NCCL's threads may still be inside the plugin. If
- * comms are open then, it does nothing and leaves the cleanup to the kernel. Otherwise it finalizes
- * as usual, with the linger time for the peers' last segments.
+ * comms are open then, it waits until their data is acknowledged, and leaves the cleanup to the
+ * kernel. Otherwise it finalizes as usual, with the linger time for the peers' last segments.
  *
  * Fork. A child shares descriptors and memory, but has none of the threads. In a child that was
  * forked while a context existed, every call fails, or does nothing and succeeds if NCCL calls it
@@ -24,6 +24,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "poll/engine.h"
 #include "process/log.h"
 
 /* ---- the log: every line goes through NCCL's logger ------------------------------------------ */
@@ -82,8 +83,9 @@ static atomic_bool lifetime_forked; /* Writer: a forked child, while it has one 
 static pthread_mutex_t lifetime_implicit_lock = PTHREAD_MUTEX_INITIALIZER;
 /* Writer: under lifetime_implicit_lock. Reader: any shim of v6 to v10. */
 static _Atomic(struct plugin_ctx *) lifetime_implicit_ctx;
-static pid_t lifetime_implicit_owner;
+static pid_t lifetime_owner; /* the process that opened the last context */
 static bool lifetime_unloaded; /* under lifetime_implicit_lock: open no more contexts */
+static bool lifetime_noting_exit; /* under lifetime_implicit_lock */
 static bool lifetime_exiting;  /* Writer: exit(), before the destructor reads it */
 
 static void lifetime_fork_child(void)
@@ -134,6 +136,8 @@ int lifetime_open(struct plugin_ctx **out, int traffic_class, nccl_logger logger
 	}
 	if (rc)
 		log_close();
+	else
+		lifetime_owner = getpid();
 	return rc;
 }
 
@@ -168,9 +172,9 @@ int lifetime_implicit_open(nccl_logger logger)
 	} else if (!atomic_load(&lifetime_implicit_ctx)) {
 		rc = lifetime_open(&ctx, NCCL_TRAFFIC_CLASS_UNSET, logger);
 		if (!rc) {
-			if (!lifetime_implicit_owner)
+			if (!lifetime_noting_exit)
 				lifetime_at_exit(lifetime_note_exit, NULL, lifetime_library);
-			lifetime_implicit_owner = getpid();
+			lifetime_noting_exit = true;
 			atomic_store(&lifetime_implicit_ctx, ctx);
 		}
 	} else if (logger) {
@@ -205,7 +209,11 @@ __attribute__((destructor)) static void lifetime_unload(void)
 	ctx = atomic_load(&lifetime_implicit_ctx);
 	pthread_mutex_unlock(&lifetime_implicit_lock);
 	/* The process that opened it: fork handlers do not run in children of a bare clone(). */
-	if (!ctx || lifetime_in_child() || getpid() != lifetime_implicit_owner)
+	if (lifetime_in_child() || getpid() != lifetime_owner)
+		return;
+	if (atomic_load(&lifetime_comms) > 0)
+		engines_deliver();
+	if (!ctx)
 		return;
 	/* NCCL's logger may be gone by now. */
 	log_close();

@@ -7,135 +7,103 @@
 
 #include "base/util.h"
 #include "comm/comm.h"
-#include "poll/control.h"
+
+/*
+ * Theory of operation
+ *
+ * Each comm has a timer of the control thread. Posted work sets it when the comm is made, and when
+ * it is closed. A closed comm ends at the first look that finds no undelivered message: usually
+ * after a round trip, or after the 40 ms for which the peer's kernel may delay its ACK. After
+ * CLOSING_NS, it ends in any case; the kernel then delivers its messages or not.
+ */
 
 #define BACKGROUND_QUIET_NS 100000000ull /* between two turns while nothing is under way */
+#define CLOSING_NS 2000000000ull
+#define CLOSING_LOOK_NS 2000000u /* between two looks at a closed comm */
+
+static pthread_mutex_t closing_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t closing_ended = PTHREAD_COND_INITIALIZER;
+static unsigned closing_count; /* closed comms; under closing_lock */
+
+static void closing_end(struct comm *comm)
+{
+	/* Leave no timer set: end() frees the comm. */
+	control_timer_set(&comm->background.timer, UINT64_MAX);
+	comm->background.end(comm);
+	pthread_mutex_lock(&closing_lock);
+	if (!--closing_count)
+		pthread_cond_broadcast(&closing_ended);
+	pthread_mutex_unlock(&closing_lock);
+}
 
 static void background_due(struct control_timer *timer, uint64_t now_ns)
 {
-	struct comm_background *b = container_of(timer, struct comm_background, timer);
-	bool busy = comm_run_background(b->comm, now_ns);
+	struct comm *comm = container_of(timer, struct comm, background.timer);
+	uint64_t deadline_ns = comm->background.deadline_ns;
+	bool busy;
 
-	control_timer_set(timer,
-			  control_tick_ns(now_ns, busy ? CONTROL_TICK_NS : BACKGROUND_QUIET_NS));
+	if (deadline_ns && (now_ns >= deadline_ns || !comm_has_undelivered(comm))) {
+		closing_end(comm);
+		return;
+	}
+	busy = comm_run_background(comm, now_ns);
+	control_timer_set(timer, deadline_ns ? now_ns + CLOSING_LOOK_NS
+					     : control_tick_ns(now_ns, busy ? CONTROL_TICK_NS
+									    : BACKGROUND_QUIET_NS));
 }
 
 static void background_begin_run(struct work *work, uint64_t now_ns)
 {
 	struct comm_background *b = container_of(work, struct comm_background, begin_work);
 
-	if (b->comm)
-		control_timer_set(&b->timer, control_tick_ns(now_ns, CONTROL_TICK_NS));
+	control_timer_set(&b->timer, control_tick_ns(now_ns, CONTROL_TICK_NS));
 }
+
+void background_begin(struct comm *comm)
+{
+	comm->background.timer.run = background_due;
+	comm->background.begin_work.run = background_begin_run;
+	control_post(&comm->background.begin_work);
+}
+
+struct background_end {
+	struct work work; /* first */
+	struct comm *comm;
+};
 
 static void background_end_run(struct work *work, uint64_t now_ns)
 {
-	struct comm_background *b = container_of(work, struct comm_background, end_work);
-
 	(void)now_ns;
-	b->comm = NULL;
-	control_timer_set(&b->timer, UINT64_MAX);
+	control_timer_set(&((struct background_end *)work)->comm->background.timer, UINT64_MAX);
 }
 
-void background_begin(struct comm_background *b, struct comm *comm)
+/* background_begin()'s work has run by then: it was posted before this one, or before the close. */
+void background_end(struct comm *comm)
 {
-	b->comm = comm;
+	struct background_end end = { .work.run = background_end_run, .comm = comm };
+
+	control_call(&end.work);
+}
+
+/* ---- closed comms --------------------------------------------------------------------------- */
+
+static void closing_begin_run(struct work *work, uint64_t now_ns)
+{
+	struct comm_background *b = container_of(work, struct comm_background, close_work);
+
+	b->deadline_ns = now_ns + CLOSING_NS;
 	b->timer.run = background_due;
-	b->begin_work.run = background_begin_run;
-	b->end_work.run = background_end_run;
-	control_post(&b->begin_work);
-}
-
-void background_end(struct comm_background *b)
-{
-	control_call(&b->end_work);
-}
-
-/* ---- closed comms ---------------------------------------------------------------------------- */
-
-/*
- * Theory of operation
- *
- * At each tick, the control thread ends the comms without undelivered messages: most after a round
- * trip, or after the 40 ms for which the peer's kernel may delay its ACK. After CLOSING_NS, a comm
- * is ended in any case; the kernel then delivers its messages or not.
- */
-
-#define CLOSING_NS 2000000000ull
-
-static void closing_work_run(struct work *work, uint64_t now_ns);
-static void closing_due(struct control_timer *timer, uint64_t now_ns);
-
-static pthread_mutex_t closing_lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t closing_ended = PTHREAD_COND_INITIALIZER;
-/* Under closing_lock. */
-static struct comm *closing_comms; /* in the order of closing */
-static void (*closing_end)(struct comm *comm);
-static unsigned closing_count; /* on the list, or being ended */
-static struct work closing_work = { .run = closing_work_run };
-static struct control_timer closing_timer = {
-	.run = closing_due
-}; /* owned by the control thread */
-
-static bool closing_stays(struct comm *comm, uint64_t now_ns)
-{
-	if (now_ns >= comm->close_deadline_ns || !comm_has_undelivered(comm))
-		return false;
-	(void)comm_run_background(comm, now_ns);
-	return true;
-}
-
-/* closing_lock is held, but not while a comm is ended: closing_take() never waits. */
-static void closing_run(uint64_t now_ns)
-{
-	void (*end)(struct comm *) = closing_end;
-	struct comm **at = &closing_comms, *comm;
-
-	while ((comm = *at)) {
-		if (closing_stays(comm, now_ns)) {
-			at = &comm->next;
-			continue;
-		}
-		*at = comm->next;
-		pthread_mutex_unlock(&closing_lock);
-		end(comm);
-		pthread_mutex_lock(&closing_lock);
-		closing_count--;
-	}
-}
-
-static void closing_due(struct control_timer *timer, uint64_t now_ns)
-{
-	pthread_mutex_lock(&closing_lock);
-	closing_run(now_ns);
-	/* Leave no timer set after the last comm: the control thread may end then. */
-	control_timer_set(timer,
-			  closing_comms ? control_tick_ns(now_ns, CONTROL_TICK_NS) : UINT64_MAX);
-	if (!closing_count)
-		pthread_cond_broadcast(&closing_ended);
-	pthread_mutex_unlock(&closing_lock);
-}
-
-static void closing_work_run(struct work *work, uint64_t now_ns)
-{
-	(void)work;
-	closing_due(&closing_timer, now_ns);
+	background_due(&b->timer, now_ns);
 }
 
 void closing_take(struct comm *comm, void (*end)(struct comm *comm))
 {
-	struct comm **tail = &closing_comms;
-
 	pthread_mutex_lock(&closing_lock);
-	closing_end = end;
-	comm->close_deadline_ns = clock_now_ns() + CLOSING_NS;
-	comm->next = NULL;
-	while (*tail)
-		tail = &(*tail)->next;
-	*tail = comm;
 	closing_count++;
 	pthread_mutex_unlock(&closing_lock);
-	control_post(&closing_work);
+	comm->background.end = end;
+	comm->background.close_work.run = closing_begin_run;
+	control_post(&comm->background.close_work);
 }
 
 void closing_finish(void)

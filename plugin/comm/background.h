@@ -6,37 +6,31 @@
  * a second while data is under way, so that a lane's death is noticed and other lanes take over,
  * and 10 times a second otherwise. It also reads the kernel lanes of a receiver whose application
  * has stopped polling, because no event wakes a thread for them.
+ *
+ * It also ends closed comms, so that the application's close call does not wait. Most end at once.
+ * A buffered send (comm_send.c) is done when a kernel lane's socket has accepted it. If that lane is
+ * reset before the message is delivered, only the comm can resend it. So a comm with undelivered
+ * messages lives on for a while.
  */
 #ifndef HARP_PLUGIN_BACKGROUND_H
 #define HARP_PLUGIN_BACKGROUND_H
-
-#include <stdbool.h>
-#include <stdint.h>
 
 #include "poll/control.h"
 
 struct comm;
 
-/* Embedded; owned by the control thread. */
+/* Embedded in a comm; owned by the control thread. */
 struct comm_background {
-	struct comm *comm; /* NULL after background_end() */
 	struct control_timer timer;
-	struct work begin_work, end_work;
+	struct work begin_work, close_work;
+	uint64_t deadline_ns; /* of the end of a closed comm; 0: it is open */
+	void (*end)(struct comm *comm);
 };
 
 /* Any thread. */
-void background_begin(struct comm_background *b, struct comm *comm);
-/* When this returns, the control thread no longer uses the comm. begin_work may still be posted:
- * free b by work that is posted to the control thread afterwards. No poller held. */
-void background_end(struct comm_background *b);
-
-/*
- * Closed comms: the control thread ends them, so that the application's close call does not wait.
- *
- * Most end at once. A buffered send (comm_send.c) is done when a kernel lane's socket has accepted
- * it. If that lane is reset before the message is delivered, only the comm can resend it. So a comm
- * with undelivered messages lives on for a while.
- */
+void background_begin(struct comm *comm);
+/* When this returns, the control thread no longer uses the comm. No poller held. */
+void background_end(struct comm *comm);
 
 /* Takes a comm that is off its context's list and has no outstanding requests. The control thread
  * calls end() for it, in the order of closing except for comms with undelivered messages. Never

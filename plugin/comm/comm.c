@@ -30,16 +30,14 @@
  * With failover (both sides plan more than one lane), a message is cut into chunks, and each chunk
  * is sent on the lane that will deliver it first (scheduler.c). The sender keeps a chunk until an
  * ACK record covers it, and resends it when its lane dies; the receiver drops duplicates. A request
- * is done when it is acknowledged; a small one is buffered, and done when its lane has delivered
- * it. Without failover there are no chunks and no ACK records: the lane's TCP reports delivery, as
- * it does for buffered sends.
+ * is done when it is acknowledged. Without failover there are no chunks and no ACK records: the
+ * lane's TCP reports delivery. A small message is done when its lane has copied it.
  */
 
 /* ---- making --------------------------------------------------------------------------------- */
 
 static void comm_free(struct comm *comm)
 {
-	kernel_poll_close(&comm->kernel_poll);
 	comm_stats_free(comm->stats);
 	free(comm->events);
 	if (comm->side == COMM_SEND)
@@ -71,7 +69,6 @@ static struct comm *comm_new(const struct lane *lane, const struct comm_options 
 		return NULL;
 	memset(comm, 0, sizeof(*comm));
 	poller_init(&comm->poller, NULL);
-	kernel_poll_init(&comm->kernel_poll);
 	comm->side = opt->side;
 	comm->failover = opt->multi_lane;
 	comm->no_credit = opt->no_credit && !opt->multi_lane;
@@ -81,7 +78,7 @@ static struct comm *comm_new(const struct lane *lane, const struct comm_options 
 		opt->eager_bytes < COMM_EAGER_BYTES_MIN ? COMM_EAGER_BYTES_MIN : opt->eager_bytes;
 	/* A quarter of the eager limit, so that one chunk always fits (docs/lanes.md section
 	 * 5.3). */
-	if (opt->multi_lane && opt->buffered)
+	if (opt->buffered)
 		comm->buffer_bytes = comm->eager_bytes / 4 < COMM_BUFFER_BYTES_MAX
 					     ? comm->eager_bytes / 4
 					     : COMM_BUFFER_BYTES_MAX;
@@ -199,7 +196,7 @@ int comm_post(struct comm *comm, void *data, size_t size, int tag, const void *m
 	request->received = 0;
 	request->begun = false;
 	request->used_kinds = 0;
-	request->buffer = -1;
+	request->chunk = -1;
 	request->kinds = LANE_HARP | LANE_KERNEL;
 	if (comm->failover && comm->side == COMM_SEND)
 		request->kinds = size <= comm->tx.harp_bytes_max ? LANE_HARP : LANE_KERNEL;

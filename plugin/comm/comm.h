@@ -22,6 +22,7 @@
 
 #include <sys/queue.h>
 
+#include "comm/background.h"
 #include "comm/comm_event.h"
 #include "comm/ranges.h"
 #include "comm/scheduler.h"
@@ -76,7 +77,7 @@ struct request {
 	uint64_t total;     /* receive: bytes of the message, once begun */
 	uint8_t kinds;      /* send: enum lane_kind, preferred lanes */
 	uint8_t used_kinds; /* enum lane_kind, lanes that carried a part */
-	int8_t buffer;      /* send: its buffer, -1: none */
+	int16_t chunk;      /* send: the chunk that has its copy, -1: none */
 	bool begun;         /* receive: a record has arrived */
 };
 
@@ -131,7 +132,7 @@ struct comm_lane {
 	struct comm_out out;
 	struct comm_list under_way; /* its unacknowledged chunks */
 	uint64_t sampled_ns, read_ns, silence_due_ns;
-	uint64_t delivered_bytes; /* send: of our records, as last updated */
+	uint64_t copied_bytes, delivered_bytes; /* send: of our records, as last updated */
 	uint32_t turn_bytes;      /* payload bytes in this turn */
 	uint32_t idle_records;    /* records read in this turn that brought no data */
 };
@@ -144,24 +145,18 @@ struct comm_engine {
 	struct comm_lane *dead; /* closed by the next turn that holds both pollers */
 };
 
-/* A DATA record that was sent and is not covered by an ACK. */
+/* A DATA record that no ACK covers. */
 struct comm_chunk {
 	uint64_t message, offset;
-	uint32_t length;
-	int16_t next;
-	int8_t buffer; /* -1: the request's memory */
-	bool resent;   /* was resent on another lane, too */
-	bool again;    /* is itself a resend */
-};
-
-/* A buffered send: the copy of a small message. Its request is done when a lane has delivered
- * it. */
-struct comm_buffer {
-	uint64_t message;
-	uint32_t size, tag;
-	uint8_t kinds;
-	struct comm_lane *lane; /* that carries it; NULL: that lane died */
+	uint32_t length, tag;
+	struct comm_lane *lane; /* that carries it; NULL: it has died or stalled */
 	uint64_t end_bytes;     /* its end in that lane's byte count */
+	int16_t next;
+	/* A buffered send: the copy of its message, in one chunk. Its request is done when a lane
+	 * has delivered it. -1: the request's memory. */
+	int8_t buffer;
+	uint8_t kinds; /* enum lane_kind, preferred lanes */
+	bool again;    /* sent on more than one lane */
 };
 
 struct comm_send_state {
@@ -175,11 +170,11 @@ struct comm_send_state {
 	uint64_t acked_message,
 		acked_offset;           /* acked: all messages before, and this much of that one */
 	struct comm_chunk *chunks;      /* COMM_CHUNKS_MAX */
-	struct comm_list unused, moved; /* moved: from dead lanes */
-	struct comm_buffer *buffers;    /* COMM_BUFFERS_MAX; NULL: sends are not buffered */
-	uint8_t *buffer_data;           /* COMM_BUFFER_BYTES_MAX for each buffer */
-	uint64_t buffers_free;          /* bit i: buffers[i] */
-	uint64_t harp_bytes_max;        /* path_policy.h */
+	struct comm_list unused, moved; /* moved: from dead and stalled lanes */
+	uint8_t *buffer_data;           /* COMM_BUFFERS_MAX buffers; NULL: sends are not buffered */
+	uint64_t buffer_message[COMM_BUFFERS_MAX];
+	uint64_t buffers_free;   /* a bit for each buffer */
+	uint64_t harp_bytes_max; /* path_policy.h */
 	/* The sticky lane of small messages; kinds 0: none. */
 	struct {
 		uint8_t lane, kinds;
@@ -226,7 +221,7 @@ struct comm {
 	bool no_credit; /* the sender wants none */
 	bool has_kernel_lanes; /* may have some */
 	uint32_t eager_bytes;
-	uint32_t buffer_bytes;      /* messages up to this size are buffered; 0: none */
+	uint32_t buffer_bytes;      /* messages up to this size are buffered */
 	uint64_t reconnect_wait_ns; /* how long a comm without lanes waits for one */
 	struct plugin_ctx *ctx;
 	uint64_t comm_id;
@@ -234,9 +229,9 @@ struct comm {
 	comm_lane_lost *lane_lost;
 	struct comm_stats *stats;
 	/* Of other modules. */
-	LIST_ENTRY(comm) ctx_link;    /* in ctx's list, under its lock */
-	struct comm *next;            /* in the acceptor's list; once closed, in background.c's */
-	uint64_t close_deadline_ns;   /* background.c */
+	LIST_ENTRY(comm) ctx_link; /* in ctx's list, under its lock */
+	struct comm *next;         /* in the acceptor's list */
+	struct comm_background background;
 	struct registry_entry *entry; /* registry.c; NULL: no further lanes are accepted */
 	struct connector *connector;  /* connector.c; NULL: no further lanes are connected */
 	unsigned registered;          /* memory.c: registrations, under its lock */

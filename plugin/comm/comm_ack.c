@@ -22,9 +22,9 @@
  * them at once if the sender may be waiting: a CREDIT of a large message, or an ACK when the sender
  * knows of only half of the completed receives.
  *
- * TCP's own ACKs: a lane whose sender depends on them (FEATURE_ACK_PROMPTLY, lane_kernel.c)
- * acknowledges at once. ACKs of the receiver's records are delayed (lane_harp_delay_acks()), as no
- * request waits for them.
+ * TCP's own ACKs. A buffered send does not wait for them, so TCP may delay them: pure ACKs would
+ * double the number of packets. A larger message of a comm of one lane is acknowledged when it is
+ * complete.
  */
 
 #define ACK_BYTES 1048576u /* received since the last ACK */
@@ -55,10 +55,13 @@ void ack_message_done(struct comm *comm, uint64_t bytes)
 {
 	struct comm_recv_state *rx = &comm->rx;
 
+	bool buffered = comm->buffer_bytes && bytes <= comm->buffer_bytes;
+
 	rx->messages_since_credit++;
-	if (comm->failover && (!comm->buffer_bytes || bytes > comm->buffer_bytes ||
-			       ++rx->ack_buffered >= COMM_BUFFERED_MESSAGES))
-		rx->ack_due = true;
+	if (comm->failover)
+		rx->ack_due |= !buffered || ++rx->ack_buffered >= COMM_BUFFERED_MESSAGES;
+	else if (!buffered)
+		comm->lanes[0]->lane->ops->acknowledge(comm->lanes[0]->lane);
 }
 
 void ack_again(struct comm *comm)

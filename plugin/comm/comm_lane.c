@@ -49,13 +49,13 @@ static struct comm_engine *comm_engine_of(struct comm *comm, struct poller *poll
 }
 
 /* The statistics distinguish HARP lanes on DPDK ports from those on AF_XDP. */
-static enum harp_page_kind comm_lane_page_kind(const struct lane *lane, int dev)
+static enum harp_page_kind comm_lane_page_kind(const struct comm_lane *l)
 {
-	const struct device *device = plugin_device(dev);
+	const struct device *device = plugin_device(l->dev);
 
-	if (lane->kind_bit == LANE_HARP && device && device->dpdk)
+	if (l->kind == LANE_HARP && device && device->dpdk)
 		return HARP_PAGE_KIND_DPDK;
-	return (enum harp_page_kind)lane->kind_bit;
+	return (enum harp_page_kind)l->kind;
 }
 
 struct comm_lane *comm_lane_new(struct comm *comm, struct lane *lane,
@@ -63,14 +63,6 @@ struct comm_lane *comm_lane_new(struct comm *comm, struct lane *lane,
 				void (*notify)(struct lane *lane, uint64_t now_ns))
 {
 	struct comm_lane *l = aligned_alloc(64, (sizeof(*l) + 63) & ~(size_t)63);
-	struct lane_stats_options stats = { .index = opt->index,
-					    .backup = opt->backup,
-					    .dev = opt->dev,
-					    .kind = comm_lane_page_kind(lane, opt->dev),
-					    .local = lane->local,
-					    .remote = lane->remote,
-					    .encrypted = lane->beneath != NULL,
-					    .owner = l };
 
 	if (!l)
 		return NULL;
@@ -91,7 +83,7 @@ struct comm_lane *comm_lane_new(struct comm *comm, struct lane *lane,
 		free(l);
 		return NULL;
 	}
-	l->stats = lane_stats_open(comm->stats, &stats);
+	l->stats = lane_stats_new(comm->stats, l->index);
 	if (!l->stats) {
 		free(l);
 		return NULL;
@@ -100,8 +92,7 @@ struct comm_lane *comm_lane_new(struct comm *comm, struct lane *lane,
 		each->awaited = &comm->awaited;
 	lane->owner = l;
 	lane->notify = notify;
-	if (lane->ops->label)
-		lane->ops->label(lane, comm->side == COMM_SEND ? "NCCL send" : "NCCL receive");
+	lane_harp_label(lane, comm->side == COMM_SEND ? "NCCL send" : "NCCL receive");
 	return l;
 }
 
@@ -142,10 +133,19 @@ static unsigned comm_lane_detach(struct comm_lane *l, bool lost)
 
 static void comm_join(struct comm *comm, struct comm_lane *l)
 {
+	struct lane_stats_options stats = { .index = l->index,
+					    .backup = l->backup,
+					    .dev = l->dev,
+					    .kind = comm_lane_page_kind(l),
+					    .local = l->lane->local,
+					    .remote = l->lane->remote,
+					    .encrypted = l->lane->beneath != NULL };
+
 	if (l->kind == LANE_KERNEL)
 		lane_kernel_join(l->lane, &comm->poller, &comm->kernel_poll);
 	if (comm->lanes[l->index])
 		(void)comm_lane_detach(comm->lanes[l->index], true);
+	lane_stats_open(comm->stats, &stats);
 	atomic_fetch_or_explicit(&comm->present, 1u << l->index, memory_order_relaxed);
 	comm->lanes[l->index] = l;
 	scheduler_add(&comm->scheduler, l->index, l->kind, l->backup, l->rtt_ns, comm->now_ns);
@@ -228,12 +228,12 @@ void comm_lane_die(struct comm_lane *l, int error, bool stalled)
 	}
 	comm_wake_all(comm);
 	if (quiet) {
-		lane_stats_closed(l->stats, l);
+		lane_stats_closed(l->stats);
 		return;
 	}
 	if (comm->lane_lost)
 		comm->lane_lost(comm, l->index, COMM_LOSS);
-	lane_stats_died(l->stats, l, error);
+	lane_stats_died(l->stats, error);
 	if (left || comm->reconnect_wait_ns)
 		comm_lane_log_death(l, error, stalled, moved);
 }

@@ -17,18 +17,15 @@
  *
  * Chunks (failover only). Messages are cut into chunks in order. The scheduler picks the lane that
  * would deliver the next chunk first; if that lane is full, the chunk waits for it. A chunk stays
- * on its lane's list until an ACK record covers it. Chunks are sent in this order:
- *	1. chunks of dead lanes
- *	2. chunks of the oldest message that a stalled lane has
- *	3. new chunks
- *	4. other chunks of stalled lanes
- *	5. chunks that another lane would deliver much sooner
- * The receiver drops duplicates.
+ * on its lane's list until an ACK record covers it, or until the lane dies or stalls while another
+ * one moves: then it joins the list of moved chunks, which are sent before new ones. When nothing
+ * else is left to send, so does a chunk that another lane would deliver much sooner. The receiver
+ * drops duplicates.
  *
- * Buffered sends (failover only). An ACK record for each small message would double the number of
- * packets. So the sender copies a message of up to buffer_bytes and sends the copy. The request is
- * done when its lane has delivered it. The buffer is free when an ACK record covers it; the
- * receiver sends one for every 16 such messages. Small messages wait for a free buffer;
+ * Buffered sends. An ACK for each small message would double the number of packets. So a message of
+ * up to buffer_bytes is done when its lane has copied it, before it is acknowledged. With failover
+ * the sender keeps a copy of its own, to resend it. This buffer is free when an ACK record covers
+ * it; the receiver sends one for every 16 such messages. Small messages wait for a free buffer;
  * docs/lanes.md section 5.3 shows why one always becomes free.
  *
  * A peer cannot prolong a turn: without failover each CREDIT must grant more than the last, and
@@ -44,17 +41,10 @@
 #define STICKY_NS 100000u
 #define STICKY_BYTES 32768u
 
-enum plan_kind { PLAN_NEW, PLAN_MOVED, PLAN_RESENT };
-
 /* The next record to send. */
 struct plan {
-	enum plan_kind kind;
-	int16_t chunk;                /* MOVED, RESENT: its number */
-	int8_t buffer;                /* -1: the payload is in the request's memory */
-	const struct comm_lane *from; /* RESENT: the stalled or slow lane that has the chunk */
-	uint64_t message, offset;
-	uint32_t length;
-	unsigned kinds;
+	struct comm_chunk chunk;
+	bool moved; /* the first of the moved chunks */
 };
 
 int comm_send_init(struct comm *comm, const struct comm_options *opt)
@@ -73,17 +63,15 @@ int comm_send_init(struct comm *comm, const struct comm_options *opt)
 	tx->unused = (struct comm_list){ 0, (int16_t)(COMM_CHUNKS_MAX - 1) };
 	if (!comm->buffer_bytes)
 		return 0;
-	tx->buffers = calloc(COMM_BUFFERS_MAX, sizeof(*tx->buffers));
 	/* Reserves address space; pages get memory when they are used. */
 	tx->buffer_data = malloc((size_t)COMM_BUFFERS_MAX * COMM_BUFFER_BYTES_MAX);
 	tx->buffers_free = ~UINT64_C(0);
-	return tx->buffers && tx->buffer_data ? 0 : -ENOMEM;
+	return tx->buffer_data ? 0 : -ENOMEM;
 }
 
 void comm_send_free(struct comm *comm)
 {
 	free(comm->tx.chunks);
-	free(comm->tx.buffers);
 	free(comm->tx.buffer_data);
 }
 
@@ -108,6 +96,18 @@ static int16_t list_pop(struct comm_send_state *tx, struct comm_list *list)
 	return chunk;
 }
 
+/* before: the chunk before it; -1: it is the head. */
+static void list_unlink(struct comm_send_state *tx, struct comm_list *list, int16_t before,
+			int16_t chunk)
+{
+	if (before < 0)
+		list->head = tx->chunks[chunk].next;
+	else
+		tx->chunks[before].next = tx->chunks[chunk].next;
+	if (list->tail == chunk)
+		list->tail = before;
+}
+
 static bool chunk_is_acked(const struct comm_send_state *tx, const struct comm_chunk *chunk)
 {
 	return chunk->message < tx->acked_message ||
@@ -115,17 +115,19 @@ static bool chunk_is_acked(const struct comm_send_state *tx, const struct comm_c
 		chunk->offset + chunk->length <= tx->acked_offset);
 }
 
-/* Removes acknowledged chunks from the head of the list. Returns true if that emptied the list and
- * the last chunk was sent on this lane only. */
-static bool list_drop_acked(struct comm_send_state *tx, struct comm_list *list)
+/* Removes acknowledged chunks from the head of the list. If that empties it, returns how many bytes
+ * the lane has delivered: up to the last chunk, if no other lane carried that. Else 0. */
+static uint64_t list_drop_acked(struct comm_send_state *tx, struct comm_list *list)
 {
-	bool alone = false;
+	uint64_t delivered_bytes = 0;
 
 	while (list->head >= 0 && chunk_is_acked(tx, &tx->chunks[list->head])) {
-		alone = !tx->chunks[list->head].resent && !tx->chunks[list->head].again;
+		const struct comm_chunk *chunk = &tx->chunks[list->head];
+
+		delivered_bytes = chunk->again ? 0 : chunk->end_bytes;
 		list_append(tx, &tx->unused, list_pop(tx, list));
 	}
-	return alone && list->head < 0;
+	return list->head < 0 ? delivered_bytes : 0;
 }
 
 /* ---- credits -------------------------------------------------------------------------------- */
@@ -188,18 +190,6 @@ static uint8_t *buffer_data(const struct comm_send_state *tx, int buffer)
 	return tx->buffer_data + (size_t)buffer * COMM_BUFFER_BYTES_MAX;
 }
 
-static void buffer_fill(struct comm_send_state *tx, int8_t buffer, struct request *request)
-{
-	tx->buffers[buffer] = (struct comm_buffer){ .message = tx->current,
-						    .size = (uint32_t)request->size,
-						    .tag = (uint32_t)request->tag,
-						    .kinds = request->kinds };
-	tx->buffers_free &= ~(UINT64_C(1) << buffer);
-	request->buffer = buffer;
-	if (request->size)
-		memcpy(buffer_data(tx, buffer), request->data, request->size);
-}
-
 /* Is a lane in the middle of sending from this buffer? */
 static bool buffer_is_read(struct comm *comm, int8_t buffer)
 {
@@ -214,22 +204,23 @@ static bool buffer_is_read(struct comm *comm, int8_t buffer)
 static void buffers_free_acked(struct comm *comm)
 {
 	struct comm_send_state *tx = &comm->tx;
-	uint64_t left = tx->buffers ? ~tx->buffers_free : 0;
+	uint64_t left = tx->buffer_data ? ~tx->buffers_free : 0;
 
 	for (; left; left &= left - 1) {
 		int8_t buffer = (int8_t)__builtin_ctzll(left);
 
-		if (tx->buffers[buffer].message < tx->acked_message &&
-		    !buffer_is_read(comm, buffer))
+		if (tx->buffer_message[buffer] < tx->acked_message && !buffer_is_read(comm, buffer))
 			tx->buffers_free |= left & -left;
 	}
 }
 
-/* Updates the number of bytes of our records that the lane has delivered. */
+/* Updates the number of bytes of our records that the lane has copied and delivered. */
 static void lane_ask_delivered(struct comm_lane *l)
 {
-	uint64_t done_bytes = l->lane->ops->done_bytes(l->lane), delivered_bytes;
+	struct lane *lane = l->lane;
+	uint64_t done_bytes = lane->ops->done_bytes(lane), delivered_bytes;
 
+	l->copied_bytes = lane->ops->copied_bytes(lane) - l->sent_bytes;
 	/* done_bytes < sent_bytes while the preamble's last message is not acknowledged. */
 	delivered_bytes = done_bytes > l->sent_bytes ? done_bytes - l->sent_bytes : 0;
 	if (delivered_bytes == l->delivered_bytes)
@@ -243,22 +234,32 @@ static void lane_ask_delivered(struct comm_lane *l)
 
 bool comm_send_has_buffered(const struct comm *comm)
 {
-	return comm->side == COMM_SEND && comm->tx.buffers && ~comm->tx.buffers_free;
+	return comm->side == COMM_SEND && comm->tx.buffer_data && ~comm->tx.buffers_free;
+}
+
+/* Does the list have a buffered chunk of which the peer's TCP has not acknowledged acked_bytes? */
+static bool list_has_undelivered(const struct comm_send_state *tx, const struct comm_list *list,
+				 uint64_t acked_bytes)
+{
+	for (int16_t i = list->head; i >= 0; i = tx->chunks[i].next) {
+		const struct comm_chunk *chunk = &tx->chunks[i];
+
+		if (chunk->buffer >= 0 && chunk->end_bytes > acked_bytes &&
+		    !chunk_is_acked(tx, chunk))
+			return true;
+	}
+	return false;
 }
 
 bool comm_send_has_undelivered(const struct comm *comm)
 {
 	const struct comm_send_state *tx = &comm->tx;
-	uint64_t left = tx->buffers ? ~tx->buffers_free : 0;
+	struct comm_lane *l;
 
-	for (; left; left &= left - 1) {
-		const struct comm_buffer *b = &tx->buffers[__builtin_ctzll(left)];
-
-		if (b->message >= tx->acked_message &&
-		    (!b->lane || comm->scheduler.lane[b->lane->index].acked_bytes < b->end_bytes))
-			return true;
-	}
-	return false;
+	COMM_FOR_EACH_LANE(comm, l)
+	if (list_has_undelivered(tx, &l->under_way, comm->scheduler.lane[l->index].acked_bytes))
+		return true;
+	return list_has_undelivered(tx, &tx->moved, 0);
 }
 
 /* ---- done ----------------------------------------------------------------------------------- */
@@ -269,15 +270,18 @@ static void send_complete(struct comm *comm, struct comm_lane *observer)
 
 	while (comm->completed < tx->current) {
 		struct request *request = comm_request(comm, comm->completed);
-		const struct comm_buffer *b =
-			request->buffer >= 0 ? &tx->buffers[request->buffer] : NULL;
+		const struct comm_chunk *copy =
+			request->chunk >= 0 ? &tx->chunks[request->chunk] : NULL;
+		const struct comm_lane *l = comm->lanes[0];
 		bool done;
 
-		if (!comm->failover)
-			done = comm->lanes[0]->delivered_bytes >= request->end_bytes;
-		else
+		if (comm->failover)
 			done = comm->completed < tx->acked_message ||
-			       (b && b->lane && b->lane->delivered_bytes >= b->end_bytes);
+			       (copy && copy->lane && copy->lane->copied_bytes >= copy->end_bytes);
+		else
+			done = (request->size <= comm->buffer_bytes ? l->copied_bytes
+								    : l->delivered_bytes) >=
+			       request->end_bytes;
 		if (!done)
 			return;
 		comm_complete(comm, observer, request->size);
@@ -306,13 +310,11 @@ static int send_acked(struct comm *comm, uint64_t message, uint64_t offset)
 	tx->acked_offset = offset;
 	COMM_FOR_EACH_LANE(comm, l)
 	{
-		const struct scheduler_lane *lane = &comm->scheduler.lane[l->index];
+		uint64_t delivered_bytes = list_drop_acked(tx, &l->under_way);
 
-		/* An ACK record implies that the lane's TCP delivered the chunks. This replaces a
-		 * TCP_INFO call. */
-		if (list_drop_acked(tx, &l->under_way) && l->kind == LANE_KERNEL)
-			scheduler_acked(&comm->scheduler, l->index, lane->given_bytes,
-					comm->now_ns);
+		/* This replaces a TCP_INFO call. */
+		if (delivered_bytes && l->kind == LANE_KERNEL)
+			scheduler_acked(&comm->scheduler, l->index, delivered_bytes, comm->now_ns);
 	}
 	buffers_free_acked(comm);
 	return 0;
@@ -325,68 +327,71 @@ unsigned comm_send_release(struct comm_lane *l, bool lost)
 	int16_t i;
 
 	while ((i = list_pop(tx, &l->under_way)) >= 0) {
-		const struct comm_chunk *chunk = &tx->chunks[i];
-		bool acked = chunk_is_acked(tx, chunk);
+		struct comm_chunk *chunk = &tx->chunks[i];
 
-		/* The buffer of an acknowledged chunk may already belong to another message. */
-		if (chunk->buffer >= 0 && !acked && tx->buffers[chunk->buffer].lane == l)
-			tx->buffers[chunk->buffer].lane = NULL;
-		if (acked || chunk->resent || !lost) {
+		chunk->lane = NULL;
+		chunk->again = true;
+		if (!lost || chunk_is_acked(tx, chunk)) {
 			list_append(tx, &tx->unused, i);
 			continue;
 		}
 		list_append(tx, &tx->moved, i);
 		moved++;
 	}
-	l->out.payload = NULL;
 	lane_stats_moved_away(l->stats, moved);
 	return moved;
 }
 
-/* ---- choosing the next record --------------------------------------------------------------- */
-
-static void plan_chunk(struct comm *comm, struct plan *plan, enum plan_kind kind, int16_t i)
+/* Moves the chunks of stalled lanes, if another lane is not stalled. */
+static void send_release_stalled(struct comm *comm)
 {
-	const struct comm_chunk *chunk = &comm->tx.chunks[i];
-
-	*plan = (struct plan){
-		.kind = kind,
-		.chunk = i,
-		.message = chunk->message,
-		.offset = chunk->offset,
-		.length = chunk->length,
-		.buffer = chunk->buffer,
-		.kinds = chunk->buffer < 0 ? comm_request(comm, chunk->message)->kinds
-					   : comm->tx.buffers[chunk->buffer].kinds,
-	};
-}
-
-/* Plans to resend a chunk of a stalled lane: of the oldest message only, or of any message. */
-static bool plan_stalled(struct comm *comm, struct plan *plan, bool any)
-{
-	struct comm_send_state *tx = &comm->tx;
-	/* A buffered send completes before its ACK record arrives. */
-	uint64_t oldest = tx->acked_message > comm->completed ? tx->acked_message : comm->completed;
 	uint32_t stalled = comm->scheduler.stalled;
 
-	if (!stalled || stalled == comm->scheduler.live || tx->unused.head < 0)
-		return false;
-	for (; stalled; stalled &= stalled - 1) {
-		const struct comm_lane *l = comm->lanes[__builtin_ctz(stalled)];
+	if (stalled == comm->scheduler.live)
+		return;
+	for (; stalled; stalled &= stalled - 1)
+		(void)comm_send_release(comm->lanes[__builtin_ctz(stalled)], true);
+}
 
-		for (int16_t i = l->under_way.head; i >= 0; i = tx->chunks[i].next) {
-			const struct comm_chunk *chunk = &tx->chunks[i];
+/* Moves the first chunk that another lane would deliver much sooner than the slow lane that has
+ * it. */
+static bool send_release_late(struct comm *comm)
+{
+	const struct scheduler *scheduler = &comm->scheduler;
+	struct comm_send_state *tx = &comm->tx;
+	struct comm_lane *l;
 
-			if (chunk->resent || chunk_is_acked(tx, chunk) ||
-			    (!any && chunk->message > oldest))
+	COMM_FOR_EACH_LANE(comm, l)
+	{
+		const struct scheduler_lane *lane = &scheduler->lane[l->index];
+
+		if (l->under_way.head < 0 || lane->stalled ||
+		    !scheduler_lags(scheduler, l->index, comm->now_ns))
+			continue;
+		for (int16_t i = l->under_way.head, before = -1; i >= 0;
+		     before = i, i = tx->chunks[i].next) {
+			struct comm_chunk *chunk = &tx->chunks[i];
+			int best = scheduler_best(scheduler, LANE_HARP | LANE_KERNEL, chunk->length,
+						  comm->now_ns);
+
+			if (chunk_is_acked(tx, chunk) || best < 0 ||
+			    !scheduler_late(scheduler, l->index,
+					    lane->given_bytes - chunk->end_bytes, (unsigned)best,
+					    chunk->length, comm->now_ns))
 				continue;
-			plan_chunk(comm, plan, PLAN_RESENT, i);
-			plan->from = l;
+			list_unlink(tx, &l->under_way, before, i);
+			chunk->lane = NULL;
+			chunk->again = true;
+			chunk->kinds = LANE_HARP | LANE_KERNEL;
+			list_append(tx, &tx->moved, i);
+			lane_stats_moved_away(l->stats, 1);
 			return true;
 		}
 	}
 	return false;
 }
+
+/* ---- choosing the next record --------------------------------------------------------------- */
 
 /* The size of the next chunk of a message. */
 static uint64_t plan_chunk_bytes(const struct comm *comm, const struct request *request)
@@ -421,74 +426,38 @@ static bool plan_new(struct comm *comm, struct plan *plan)
 	allowed = send_allowance(comm, plan_chunk_bytes(comm, request));
 	if (allowed < 0)
 		return false;
-	if (tx->buffers && request->size <= comm->buffer_bytes) {
+	if (tx->buffer_data && request->size <= comm->buffer_bytes) {
 		/* In one chunk. */
 		if (!tx->buffers_free || (uint64_t)allowed < request->size)
 			return false;
 		buffer = (int8_t)__builtin_ctzll(tx->buffers_free);
 	}
-	*plan = (struct plan){ .kind = PLAN_NEW,
-			       .message = tx->current,
-			       .offset = tx->offset,
-			       .length = (uint32_t)allowed,
-			       .buffer = buffer,
-			       .kinds = request->kinds };
+	plan->moved = false;
+	plan->chunk = (struct comm_chunk){ .message = tx->current,
+					   .offset = tx->offset,
+					   .length = (uint32_t)allowed,
+					   .tag = (uint32_t)request->tag,
+					   .buffer = buffer,
+					   .kinds = request->kinds };
 	return true;
-}
-
-/* Plans to resend the first chunk that another lane would deliver much sooner than the slow lane
- * that has it. */
-static bool plan_slow(struct comm *comm, struct plan *plan)
-{
-	struct comm_send_state *tx = &comm->tx;
-	uint64_t now_ns = comm->now_ns;
-	struct comm_lane *l;
-
-	if (tx->unused.head < 0)
-		return false;
-	COMM_FOR_EACH_LANE(comm, l)
-	{
-		uint64_t behind = 0;
-
-		if (l->under_way.head < 0 || comm->scheduler.lane[l->index].stalled ||
-		    !scheduler_lags(&comm->scheduler, l->index, now_ns))
-			continue;
-		for (int16_t i = l->under_way.head; i >= 0; i = tx->chunks[i].next)
-			behind += RECORD_HEADER_BYTES + tx->chunks[i].length;
-		for (int16_t i = l->under_way.head; i >= 0; i = tx->chunks[i].next) {
-			const struct comm_chunk *chunk = &tx->chunks[i];
-			int best;
-
-			behind -= RECORD_HEADER_BYTES + chunk->length;
-			if (chunk->resent || chunk_is_acked(tx, chunk))
-				continue;
-			best = scheduler_best(&comm->scheduler, LANE_HARP | LANE_KERNEL,
-					      chunk->length, now_ns);
-			if (best < 0 || !scheduler_late(&comm->scheduler, l->index, behind,
-							(unsigned)best, chunk->length, now_ns))
-				continue;
-			plan_chunk(comm, plan, PLAN_RESENT, i);
-			plan->from = l;
-			plan->kinds = LANE_HARP | LANE_KERNEL;
-			return true;
-		}
-	}
-	return false;
 }
 
 static bool plan_next(struct comm *comm, struct plan *plan)
 {
 	struct comm_send_state *tx = &comm->tx;
 
-	if (!comm->failover)
-		return plan_new(comm, plan);
+	if (comm->scheduler.stalled)
+		send_release_stalled(comm);
 	(void)list_drop_acked(tx, &tx->moved);
-	if (tx->moved.head >= 0) {
-		plan_chunk(comm, plan, PLAN_MOVED, tx->moved.head);
-		return true;
+	if (tx->moved.head < 0) {
+		if (plan_new(comm, plan))
+			return true;
+		if (!comm->failover || !send_release_late(comm))
+			return false;
 	}
-	return plan_stalled(comm, plan, false) || plan_new(comm, plan) ||
-	       plan_stalled(comm, plan, true) || plan_slow(comm, plan);
+	plan->moved = true;
+	plan->chunk = tx->chunks[tx->moved.head];
+	return true;
 }
 
 /* Consecutive small messages stay on one lane for STICKY_NS and STICKY_BYTES: comparing 16 lanes
@@ -498,7 +467,8 @@ static struct comm_lane *plan_lane(struct comm *comm, const struct plan *plan)
 {
 	struct comm_send_state *tx = &comm->tx;
 	struct scheduler *scheduler = &comm->scheduler;
-	bool small = plan->kind == PLAN_NEW && plan->buffer >= 0;
+	const struct comm_chunk *chunk = &plan->chunk;
+	bool small = !plan->moved && chunk->buffer >= 0;
 	struct comm_lane *l;
 	int best;
 
@@ -509,17 +479,17 @@ static struct comm_lane *plan_lane(struct comm *comm, const struct plan *plan)
 		return NULL;
 	}
 	l = comm->lanes[tx->sticky.lane];
-	if (small && tx->sticky.kinds == plan->kinds && l &&
+	if (small && tx->sticky.kinds == chunk->kinds && l &&
 	    !(scheduler->stalled >> tx->sticky.lane & 1) &&
 	    comm->now_ns - tx->sticky.since_ns < STICKY_NS && !l->full &&
 	    scheduler->lane[tx->sticky.lane].given_bytes < tx->sticky.until_bytes)
 		return l;
-	best = scheduler_best(scheduler, plan->kinds, plan->length, comm->now_ns);
+	best = scheduler_best(scheduler, chunk->kinds, chunk->length, comm->now_ns);
 	if (best < 0)
 		return NULL;
 	if (small) {
 		tx->sticky.lane = (uint8_t)best;
-		tx->sticky.kinds = (uint8_t)plan->kinds;
+		tx->sticky.kinds = chunk->kinds;
 		tx->sticky.since_ns = comm->now_ns;
 		tx->sticky.until_bytes = scheduler->lane[best].given_bytes + STICKY_BYTES;
 	}
@@ -528,34 +498,35 @@ static struct comm_lane *plan_lane(struct comm *comm, const struct plan *plan)
 
 /* ---- sending -------------------------------------------------------------------------------- */
 
-/* Keeps the chunk until an ACK record covers it. */
-static void send_track(struct comm_lane *l, const struct plan *plan)
+/* Keeps the chunk until an ACK record covers it. Returns its number. */
+static int16_t send_track(struct comm_lane *l, const struct plan *plan)
 {
 	struct comm *comm = l->comm;
 	struct comm_send_state *tx = &comm->tx;
-	int16_t i = list_pop(tx, plan->kind == PLAN_MOVED ? &tx->moved : &tx->unused);
+	int16_t i = list_pop(tx, plan->moved ? &tx->moved : &tx->unused);
+	struct scheduler_lane *lane = &comm->scheduler.lane[l->index];
 
-	if (plan->kind == PLAN_RESENT) {
-		tx->chunks[plan->chunk].resent = true;
-		lane_stats_moved_away(plan->from->stats, 1);
-	}
-	if (plan->kind != PLAN_NEW)
+	if (plan->moved)
 		lane_stats_moved_here(l->stats);
-	tx->chunks[i] = (struct comm_chunk){ .message = plan->message,
-					     .offset = plan->offset,
-					     .length = plan->length,
-					     .buffer = plan->buffer,
-					     .again = plan->kind != PLAN_NEW };
-	list_append(tx, &l->under_way, i);
-	scheduler_give(&comm->scheduler, l->index, RECORD_HEADER_BYTES + plan->length,
+	scheduler_give(&comm->scheduler, l->index, RECORD_HEADER_BYTES + plan->chunk.length,
 		       comm->now_ns);
-	l->unrated = scheduler_is_unrated(&comm->scheduler.lane[l->index]);
-	if (plan->buffer >= 0) {
-		tx->buffers[plan->buffer].lane = l;
-		/* Failover lanes send only what the scheduler counts, so this is the end
-		 * position. */
-		tx->buffers[plan->buffer].end_bytes = comm->scheduler.lane[l->index].given_bytes;
-	}
+	l->unrated = scheduler_is_unrated(lane);
+	tx->chunks[i] = plan->chunk;
+	tx->chunks[i].lane = l;
+	/* Failover lanes send only what the scheduler counts, so this is the end position. */
+	tx->chunks[i].end_bytes = lane->given_bytes;
+	list_append(tx, &l->under_way, i);
+	return i;
+}
+
+/* Copies a message to the buffer of its chunk. */
+static void send_buffer(struct comm_send_state *tx, const struct comm_chunk *chunk,
+			const struct request *request)
+{
+	tx->buffer_message[chunk->buffer] = chunk->message;
+	tx->buffers_free &= ~(UINT64_C(1) << chunk->buffer);
+	if (request->size)
+		memcpy(buffer_data(tx, chunk->buffer), request->data, request->size);
 }
 
 /* Turns the plan into the record in l->out. */
@@ -563,33 +534,37 @@ static void send_begin(struct comm_lane *l, const struct plan *plan)
 {
 	struct comm *comm = l->comm;
 	struct comm_send_state *tx = &comm->tx;
+	const struct comm_chunk *chunk = &plan->chunk;
 	/* A buffered send may be done already, and its slot reused. */
-	struct request *request = comm_request(comm, plan->message);
-	struct record record = { .type = RECORD_DATA,
-				 .message = plan->message,
-				 .offset = plan->offset,
-				 .length = plan->length };
+	struct request *request = comm_request(comm, chunk->message);
+	bool buffered = chunk->buffer >= 0;
+	int16_t i = -1;
 
-	if (plan->message >= comm->completed)
+	if (chunk->message >= comm->completed)
 		request->used_kinds |= (uint8_t)l->kind;
-	if (plan->kind == PLAN_NEW) {
-		if (plan->buffer >= 0)
-			buffer_fill(tx, plan->buffer, request);
-		send_cut(comm, plan->length);
-	}
 	if (comm->failover)
-		send_track(l, plan);
-	l->turn_bytes += plan->length;
-	lane_stats_chunk_sent(l->stats, plan->length);
-	record.total = plan->buffer >= 0 ? tx->buffers[plan->buffer].size : request->size;
-	record.tag = plan->buffer >= 0 ? tx->buffers[plan->buffer].tag : (uint32_t)request->tag;
-	comm_out_begin(l, &record);
-	l->out.message = plan->message;
-	l->out.buffer = plan->buffer;
-	l->out.payload_left = plan->length;
-	if (plan->length)
-		l->out.payload = plan->buffer >= 0 ? buffer_data(tx, plan->buffer)
-						   : request->data + plan->offset;
+		i = send_track(l, plan);
+	if (!plan->moved) {
+		if (buffered) {
+			send_buffer(tx, chunk, request);
+			request->chunk = i;
+		}
+		send_cut(comm, chunk->length);
+	}
+	l->turn_bytes += chunk->length;
+	lane_stats_chunk_sent(l->stats, chunk->length);
+	comm_out_begin(l, &(struct record){ .type = RECORD_DATA,
+					    .length = chunk->length,
+					    .message = chunk->message,
+					    .total = buffered ? chunk->length : request->size,
+					    .offset = chunk->offset,
+					    .tag = chunk->tag });
+	l->out.message = chunk->message;
+	l->out.buffer = chunk->buffer;
+	l->out.payload_left = chunk->length;
+	if (chunk->length)
+		l->out.payload =
+			buffered ? buffer_data(tx, chunk->buffer) : request->data + chunk->offset;
 }
 
 /* Continues to send the record in l->out. */

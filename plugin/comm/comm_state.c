@@ -52,10 +52,9 @@ void comm_complete(struct comm *comm, struct comm_lane *observer, size_t size)
 	request->size_done = size;
 	comm_stats_done(comm->stats, comm->side == COMM_SEND ? request->used_kinds : 0, size,
 			now_ns);
-	if (observer && observer->lane->ops->observe && comm_lane_is_reachable(observer))
-		observer->lane->ops->observe(observer->lane, now_ns > request->posted_ns
-								     ? now_ns - request->posted_ns
-								     : 0);
+	if (observer && observer->kind == LANE_HARP && comm_lane_is_reachable(observer))
+		lane_harp_observe(observer->lane,
+				  now_ns > request->posted_ns ? now_ns - request->posted_ns : 0);
 	/* Release: a thread that sees DONE also sees the message's bytes. */
 	atomic_store_explicit(&request->state, REQUEST_DONE, memory_order_release);
 }

@@ -200,7 +200,7 @@ static void comm_kernel_turn(struct comm *comm, enum comm_turn why)
 		comm->kernel_poll.rare = true;
 	/* A single socket is polled by reading it, once in a turn: a second read after a small
 	 * message would return EAGAIN. */
-	if (comm->kernel_poll.count == 1)
+	if (kernel_poll_is_single(&comm->kernel_poll))
 		kernel_poll_look(&comm->kernel_poll);
 	if (!comm_lanes_read(comm, why) && why != COMM_TURN_POST && !comm->end_error) {
 		kernel_poll_look(&comm->kernel_poll);
@@ -383,7 +383,7 @@ void comm_poll(struct comm *comm)
 	atomic_store_explicit(&comm->poller.polled_ns, now_ns, memory_order_relaxed);
 	if (comm_has_engines(comm)) {
 		/* A single lane needs no tick: it can't stall while siblings move. A tick would
-		 * wake the background poller. */
+		 * wake the control thread. */
 		if (comm->failover && now_ns - comm->ticked_ns >= TICK_NS)
 			comm_tick(comm, now_ns);
 		comm_poll_engines(comm, now_ns);

@@ -43,8 +43,7 @@ struct memory_piece {
 struct memory {
 	LIST_ENTRY(memory) link;
 	struct memory_piece piece;
-	struct comm *comm; /* NULL: closing or closed */
-	uint64_t closing;  /* sequence number of that close; 0 while open, and after it */
+	struct comm *comm; /* NULL: closed */
 	bool sent_from;    /* announced to NICs */
 };
 
@@ -52,7 +51,6 @@ static LIST_HEAD(, memory) memories;
 static struct engine
 	*engines[PLUGIN_DEVICES_MAX * ENGINES_MAX]; /* that send from memory in place */
 static unsigned engine_count, memory_waiting;
-static uint64_t memory_closings;
 static pthread_mutex_t memory_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t memory_waited = PTHREAD_COND_INITIALIZER;
 
@@ -218,38 +216,20 @@ int plugin_memory_remove(void *handle)
 	return rc;
 }
 
-uint64_t plugin_memory_comm_closes(struct comm *comm)
-{
-	uint64_t closing = 0;
-
-	pthread_mutex_lock(&memory_lock);
-	if (comm->registered)
-		closing = ++memory_closings;
-	for (struct memory *m = LIST_FIRST(&memories); m && comm->registered > 0;
-	     m = LIST_NEXT(m, link)) {
-		if (m->comm != comm)
-			continue;
-		comm->registered--;
-		m->comm = NULL;
-		m->closing = closing;
-	}
-	pthread_mutex_unlock(&memory_lock);
-	return closing;
-}
-
-void plugin_memory_comm_closed(uint64_t closing)
+void plugin_memory_comm_closes(struct comm *comm)
 {
 	struct memory *m;
 
 	pthread_mutex_lock(&memory_lock);
-	for (m = closing ? LIST_FIRST(&memories) : NULL; m;) {
+	for (m = LIST_FIRST(&memories); m && comm->registered > 0;) {
 		struct memory_piece piece = m->piece;
 
-		if (m->closing != closing) {
+		if (m->comm != comm) {
 			m = LIST_NEXT(m, link);
 			continue;
 		}
-		m->closing = 0;
+		comm->registered--;
+		m->comm = NULL;
 		if (m->sent_from) {
 			m->sent_from = false;
 			(void)memory_take_back_all(&piece); /* the list may change meanwhile */

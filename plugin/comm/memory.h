@@ -16,10 +16,9 @@ int plugin_memory_add(struct comm *comm, const void *base, size_t bytes, void **
  * (logged by WARN), and the memory must not be used again.
  */
 int plugin_memory_remove(void *handle);
-/* Called before a comm closes: its registrations lose their owner, and can still be removed.
- * Returns a number for plugin_memory_comm_closed(), which is called when the comm is freed. */
-uint64_t plugin_memory_comm_closes(struct comm *comm);
-void plugin_memory_comm_closed(uint64_t closing);
+/* Called before a comm closes: its NICs no longer send from its registrations, which lose their
+ * owner and can still be removed. */
+void plugin_memory_comm_closes(struct comm *comm);
 
 /* Called after an engine was opened: announces present and future registrations to it. And before
  * it closes: takes them back. */

@@ -27,9 +27,8 @@
  * only two chunks until the peer acknowledges. The same holds for a lane that was idle for a while:
  * its rate may have improved.
  *
- * A chunk is late if another lane would deliver it in less than half the time. It is resent there
- * when nothing else is left to send. The preferred kinds of lanes decide only between comparable
- * lanes: a lane that crawls compared with the other kind competes by delivery time alone.
+ * A chunk is late if another lane would deliver it in less than half the time. It moves there when
+ * nothing else is left to send: a lane that becomes slow has been given more than its share.
  *
  * A lane is stalled if an acknowledgment is overdue by more than a retransmission takes; it gets no
  * chunks while another lane makes progress. It is dead if that lasts for the lane timeout while a
@@ -44,9 +43,6 @@
 #define OVERDUE_NS_MIN 5000000u   /* an unfinished sample of this age limits the rate */
 #define UNKNOWN_BYTES_MAX 262144u /* under way while the rate is unknown */
 #define LAG_SHARE 2u              /* lags: less than 1/LAG_SHARE of another lane's rate */
-#define CRAWL_SHARE 4u            /* crawls: less than 1/CRAWL_SHARE of the other kind's rate */
-#define CRAWL_NS 10000000u        /* a queue of this length justifies a try of the other kind */
-#define CRAWL_QUEUE_NS 4000000u   /* with a shorter queue, the rate may be the demand */
 #define LATE_NS_MIN 3000000u
 #define WAITS_NS (UINT64_C(1) << 63) /* longer than any delivery time */
 #define STALL_NS_MIN 20000000u
@@ -344,37 +340,6 @@ static unsigned scheduler_rank(const struct scheduler_lane *l, unsigned kinds)
 	return (l->stalled ? 4u : 0u) + (l->backup ? 2u : 0u) + (l->kind & kinds ? 0u : 1u);
 }
 
-/* The best rate of lanes of other kinds; 0: there are none, UINT64_MAX: one has an unknown rate. */
-static uint64_t scheduler_rate_others(const struct scheduler *scheduler, unsigned kinds,
-				      uint64_t now_ns)
-{
-	uint64_t best = 0;
-
-	for (uint32_t left = scheduler->live; left; left &= left - 1) {
-		const struct scheduler_lane *l = &scheduler->lane[__builtin_ctz(left)];
-		uint64_t rate;
-
-		if (l->kind & kinds || l->stalled || l->backup)
-			continue;
-		rate = scheduler_rate_now(l, now_ns);
-		if (!rate)
-			return UINT64_MAX;
-		if (rate > best)
-			best = rate;
-	}
-	return best;
-}
-
-static bool scheduler_crawls(const struct scheduler_lane *l, uint64_t others, uint64_t finish_ns,
-			     uint64_t now_ns)
-{
-	uint64_t rate = scheduler_rate_now(l, now_ns);
-
-	if (!rate || !others || finish_ns < CRAWL_QUEUE_NS)
-		return false;
-	return others == UINT64_MAX ? finish_ns >= CRAWL_NS : rate * CRAWL_SHARE < others;
-}
-
 bool scheduler_is_unrated(const struct scheduler_lane *l)
 {
 	return !l->rate && l->given_bytes - l->acked_bytes >= SAMPLE_BYTES_MIN;
@@ -391,12 +356,11 @@ int scheduler_best(const struct scheduler *scheduler, unsigned kinds, uint64_t b
 		   uint64_t now_ns)
 {
 	unsigned best_rank = ~0u, choices = 0;
-	uint64_t best_ns = 0, others;
+	uint64_t best_ns = 0;
 	int best = -1;
 
 	if (!(scheduler->live & (scheduler->live - 1))) /* at most one lane */
 		return scheduler->live ? __builtin_ctz(scheduler->live) : -1;
-	others = scheduler_rate_others(scheduler, kinds, now_ns);
 	for (uint32_t left = scheduler->live; left; left &= left - 1) {
 		int index = __builtin_ctz(left);
 		const struct scheduler_lane *l = &scheduler->lane[index];
@@ -406,10 +370,6 @@ int scheduler_best(const struct scheduler *scheduler, unsigned kinds, uint64_t b
 		if (rank > best_rank)
 			continue;
 		finish_ns = scheduler_finish_ns(scheduler, l, bytes, now_ns);
-		if (l->kind & kinds && scheduler_crawls(l, others, finish_ns, now_ns))
-			rank |= 1;
-		if (rank > best_rank)
-			continue;
 		if (scheduler_is_tried(l, now_ns))
 			finish_ns |= WAITS_NS; /* last of its rank */
 		choices = rank < best_rank ? 1 : choices + 1;

@@ -67,9 +67,9 @@ unsigned scheduler_sample(struct scheduler *scheduler, unsigned index, bool owed
 			  uint64_t timeout_ns, uint64_t now_ns);
 /*
  * The lane that would deliver `bytes` first, among the lanes of the best rank: not stalled before
- * stalled, then regular before backup, then kinds in `kinds` (unless they crawl) before others. -1:
- * there is no lane, or the best lanes have unknown rates and enough bytes under way to measure
- * them; an acknowledgment will come.
+ * stalled, then regular before backup, then kinds in `kinds` before others. -1: there is no lane, or
+ * the best lanes have unknown rates and enough bytes under way to measure them; an acknowledgment
+ * will come.
  */
 int scheduler_best(const struct scheduler *scheduler, unsigned kinds, uint64_t bytes,
 		   uint64_t now_ns);

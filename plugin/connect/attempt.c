@@ -35,6 +35,9 @@ static void attempt_stop(struct attempt *a)
 {
 	a->under_way = false;
 	port_search_stop(&a->search);
+	/* Before the socket is closed: while a forked child has a copy, closing does not remove it
+	 * from epoll. */
+	control_unwatch(&a->source);
 	if (a->lane)
 		a->lane->ops->close(a->lane, true);
 	a->lane = NULL;
@@ -127,7 +130,6 @@ static void attempt_done(struct attempt *a, uint64_t now_ns)
 		peers_learn(&a->candidate.remote, &a->preamble.placement);
 	if (a->preamble.peer.features & FEATURE_ACK_PROMPTLY)
 		lane_kernel_ack_promptly(a->lane);
-	lane_harp_delay_acks(a->lane);
 	a->under_way = false;
 	a->ops->ended(a, 0, "", now_ns);
 }

@@ -374,7 +374,7 @@ void connector_made(struct connector *c, struct comm *comm, const struct attempt
 	preamble_comm_key(&first->preamble, c->key);
 	c->peer_rails = first->preamble.rails;
 	comm->connector = c;
-	background_begin(&c->background, comm);
+	background_begin(comm);
 }
 
 void connector_stop(struct connector *c)
@@ -384,7 +384,7 @@ void connector_stop(struct connector *c)
 	/* First, as the attempt's engine may be making the comm. */
 	control_call(&c->stop_work);
 	if (c->comm && c->comm->connector)
-		background_end(&c->background);
+		background_end(c->comm);
 }
 
 void connector_free(struct connector *c)

@@ -92,7 +92,6 @@ struct connector {
 
 	/* Further lanes. The first lane's poller stores the preamble's results. */
 	struct rails peer_rails;
-	struct comm_background background;
 	bool first_harp;
 	uint8_t planned; /* lanes in HELLO */
 	uint8_t taken;   /* lanes that CHALLENGE allows */

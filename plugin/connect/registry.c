@@ -23,7 +23,6 @@ struct registry_entry {
 	/* Readers attach lanes; they begin under registry_lock. The writer has unlinked the entry, so
 	 * no reader ever waits for it. */
 	pthread_rwlock_t attaching;
-	struct comm_background background;
 	struct work free_work;
 };
 
@@ -72,7 +71,7 @@ static int registry_insert(struct comm *comm, uint64_t comm_id, const uint8_t *k
 	entry->next = *bucket;
 	*bucket = entry;
 	comm->entry = entry;
-	background_begin(&entry->background, comm);
+	background_begin(comm);
 	return 0;
 }
 
@@ -97,7 +96,7 @@ void registry_remove(struct comm *comm)
 		return;
 	registry_hide(comm);
 	comm->entry = NULL;
-	background_end(&entry->background);
+	background_end(comm);
 	/* Runs after work that the comm may have posted to the control thread. */
 	control_post(&entry->free_work);
 }

@@ -35,11 +35,37 @@ static struct plugin_ctx *ctx_list; /* under ctx_lock */
  * other locks except those of abi/lifetime.c; the control thread never acquires it. */
 static pthread_mutex_t ctx_process_lock = PTHREAD_MUTEX_INITIALIZER;
 
+/* In this order: a thread that opens or closes engines may need the forkguard's lock. */
+static void ctx_fork_prepare(void)
+{
+	engine_fork_prepare();
+	forkguard_fork_prepare();
+}
+
+static void ctx_fork_parent(void)
+{
+	forkguard_fork_parent();
+	engine_fork_parent();
+}
+
+/* Only async-signal-safe calls: the parent may have other threads. */
 static void ctx_fork_child(void)
 {
+	forkguard_fork_child();
 	engine_fork_child();
 	lane_page_fork_child();
 	control_fork_child();
+}
+
+/* Once per process image; glibc removes the handlers when the library is unloaded.
+ * ctx_process_lock held. */
+static int ctx_handle_forks(void)
+{
+	static bool installed;
+	int rc = installed ? 0 : -pthread_atfork(ctx_fork_prepare, ctx_fork_parent, ctx_fork_child);
+
+	installed = !rc;
+	return rc;
 }
 
 /* ---- contexts ------------------------------------------------------------------------------- */
@@ -79,7 +105,7 @@ int plugin_init(struct plugin_ctx **out, int traffic_class)
 	}
 	ctx->traffic_class = traffic_class;
 	pthread_mutex_lock(&ctx_process_lock);
-	rc = forkguard_init(engine_fork_prepare, engine_fork_parent, ctx_fork_child);
+	rc = ctx_handle_forks();
 	if (!rc && !ctx_list)
 		rc = ctx_begin_process();
 	if (!rc) {
@@ -138,17 +164,13 @@ static void ctx_end_closed(struct comm *comm)
  * has ended. */
 static void ctx_close_comm(struct comm *comm, bool abort)
 {
-	uint64_t closing = plugin_memory_comm_closes(comm);
-
+	plugin_memory_comm_closes(comm);
 	ctx_remove_comm(comm);
 	registry_hide(comm);
-	if (abort || comm_has_requests(comm)) {
+	if (abort || comm_has_requests(comm))
 		ctx_end_comm(comm, abort);
-		plugin_memory_comm_closed(closing);
-		return;
-	}
-	plugin_memory_comm_closed(closing);
-	closing_take(comm, ctx_end_closed);
+	else
+		closing_take(comm, ctx_end_closed);
 }
 
 void plugin_finalize(struct plugin_ctx *ctx)

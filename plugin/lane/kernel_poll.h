@@ -18,29 +18,29 @@ struct kernel_member {
 	struct kernel_member *next;
 	int fd;
 	bool readable, writable; /* may be; a short read or write clears it */
-	bool ended;              /* FIN, RST or an error arrived: stays readable */
 };
 
+/* Zeroed at first. */
 struct kernel_poll {
 	struct kernel_member *members;
 	struct kernel_member *hot; /* the last one that brought data */
 	unsigned count;
-	unsigned looks, silent; /* looks in all, and in a row without an event */
-	int epoll_fd;           /* -1: fewer than two members, or out of descriptors */
+	unsigned looks, silent; /* looks in all; calls of poll() in a row that found nothing */
 	bool looked;            /* in this turn */
 	bool rare;              /* the previous turn was RARE_NS ago or more */
 	uint64_t turned_ns;     /* previous turn */
 };
 
-void kernel_poll_init(struct kernel_poll *poll);
-/* Closes the epoll descriptor: every look then tries every member. */
-void kernel_poll_close(struct kernel_poll *poll);
 void kernel_poll_add(struct kernel_poll *poll, struct kernel_member *member);
 void kernel_poll_remove(struct kernel_member *member);
 /* Begins a turn of the comm. */
 void kernel_poll_begin(struct kernel_poll *poll, uint64_t now_ns);
-/* Finds out which members are ready: one epoll_wait(), or a guess. At most once a turn. */
+/* Finds out which members are ready: one poll(), or a guess. At most once a turn. */
 void kernel_poll_look(struct kernel_poll *poll);
+static inline bool kernel_poll_is_single(const struct kernel_poll *poll)
+{
+	return poll->count == 1;
+}
 
 /* Is a system call worthwhile? flag: the member's readable or writable. */
 static inline bool kernel_member_may(struct kernel_member *member, const bool *flag)

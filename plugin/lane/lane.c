@@ -71,22 +71,12 @@ int lane_errno(int error)
 const char *lane_error_text(int error)
 {
 	switch (-error) {
-	case ECONNREFUSED:
-		return "connection refused";
-	case ECONNRESET:
-		return "connection reset by the peer";
 	case EPIPE:
 		return "connection closed by the peer";
-	case ECONNABORTED:
-		return "connection aborted";
 	case ETIMEDOUT:
 		return "no answer in time";
 	case EHOSTUNREACH:
 		return "no route to the host, a firewall or route that rejects it, or it does not answer";
-	case ENETUNREACH:
-		return "network unreachable";
-	case ENETDOWN:
-		return "network down";
 	case EADDRNOTAVAIL:
 		return "no local address or port left";
 	case EPERM:
@@ -96,15 +86,10 @@ const char *lane_error_text(int error)
 	case ENOMEM:
 	case ENOBUFS:
 		return "out of memory";
-	case EMFILE:
-	case ENFILE:
-		return "too many open files";
-	case EPROTO:
-		return "protocol error";
 	case EBADMSG:
 		return "an encrypted segment was altered, repeated or left out on the way";
 	default:
-		return "system error";
+		return strerror(-error);
 	}
 }
 

@@ -46,15 +46,14 @@ struct lane_ops {
 	 * the error.
 	 */
 	ssize_t (*recv)(struct lane *lane, void *dst, size_t len, unsigned unit);
-	/* Bytes given to send() that count as delivered: acknowledged by the peer (HARP lane), or
-	 * accepted by the kernel (kernel lane). */
+	/* Bytes given to send() that have been copied, and count as delivered: those acknowledged by
+	 * the peer (HARP lane), or accepted by the kernel (kernel lane). */
+	uint64_t (*copied_bytes)(struct lane *lane);
 	uint64_t (*done_bytes)(struct lane *lane);
+	/* Acknowledges the received data without delay: the peer waits for done_bytes(). */
+	void (*acknowledge)(struct lane *lane);
 	/* Fills *info. May cost system calls: call it at most a few times per millisecond. */
 	void (*info)(struct lane *lane, struct lane_info *info);
-	/* Counts a request's latency from post to completion. May be NULL. */
-	void (*observe)(struct lane *lane, uint64_t latency_ns);
-	/* Sets the lane's purpose, shown by statistics: "send". May be NULL. */
-	void (*label)(struct lane *lane, const char *text);
 	/* Ends and frees the lane. abort: RST; else an orderly close, in the background. */
 	void (*close)(struct lane *lane, bool abort);
 	/* Writes one line: kind, both endpoints, and the path of a HARP lane. */
@@ -94,7 +93,7 @@ void lane_kernel_options(int fd);
 void lane_kernel_join(struct lane *lane, struct poller *poller, struct kernel_poll *poll);
 /* May a comm's kernel lane have data to read? */
 bool lane_kernel_is_due(struct lane *lane);
-/* Acknowledge received data at once, because the peer's sends complete on TCP's acknowledgment. */
+/* The peer's done_bytes() counts acknowledged bytes: acknowledge() is to have an effect. */
 void lane_kernel_ack_promptly(struct lane *lane);
 /* How long the peer has not answered; see kernel_silence_ns(). 0 for other lanes. */
 uint64_t lane_kernel_silence_ns(struct lane *lane, uint64_t now_ns);
@@ -115,7 +114,7 @@ void lane_notices_forget(void);
 const char *lane_kind_text(const struct lane *lane);
 /* A lane's -errno for the errno of a socket call. */
 int lane_errno(int error);
-/* A short text for a lane's -errno: "connection refused". */
+/* A short text for a lane's -errno: "Connection refused". */
 const char *lane_error_text(int error);
 /* What to do about the error, to append to its text. otherwise: for errors that are no local
  * shortage. */
@@ -127,7 +126,10 @@ int lane_harp_connect(struct engine *engine, const struct harp_endpoint *local,
 		      const struct harp_endpoint *remote, int dscp, struct lane **out);
 /* -EAGAIN when no connection waits. */
 int lane_harp_accept(struct engine *engine, struct harp_listener *listener, struct lane **out);
-/* Delay ACKs, because the peer does not wait for them. Any kind of lane. */
-void lane_harp_delay_acks(struct lane *lane);
+/* For any kind of lane; others than HARP lanes ignore them. */
+/* Counts a request's latency from post to completion. */
+void lane_harp_observe(struct lane *lane, uint64_t latency_ns);
+/* Sets the lane's purpose, shown by statistics: "NCCL send". */
+void lane_harp_label(struct lane *lane, const char *text);
 
 #endif

@@ -220,6 +220,18 @@ static uint64_t encrypted_done_bytes(struct lane *lane)
 	return s->done_bytes;
 }
 
+/* All, or those done. */
+static uint64_t encrypted_copied_bytes(struct lane *lane)
+{
+	struct lane_encrypted *s = to_encrypted(lane);
+	struct lane *beneath = lane->beneath;
+
+	if (s->out_begin == s->out_end &&
+	    beneath->ops->copied_bytes(beneath) >= s->beneath_bytes)
+		return s->plain_bytes;
+	return encrypted_done_bytes(lane);
+}
+
 /*
  * Converts acknowledged bytes to plaintext bytes by subtracting the unacknowledged ones: exact if
  * there are none, else slightly too few.
@@ -323,16 +335,9 @@ static enum lane_state encrypted_state(struct lane *lane)
 	return lane->beneath->ops->state(lane->beneath);
 }
 
-static void encrypted_observe(struct lane *lane, uint64_t latency_ns)
+static void encrypted_acknowledge(struct lane *lane)
 {
-	if (lane->beneath->ops->observe)
-		lane->beneath->ops->observe(lane->beneath, latency_ns);
-}
-
-static void encrypted_label(struct lane *lane, const char *text)
-{
-	if (lane->beneath->ops->label)
-		lane->beneath->ops->label(lane->beneath, text);
+	lane->beneath->ops->acknowledge(lane->beneath);
 }
 
 static void encrypted_describe(struct lane *lane, char *buf, size_t len)
@@ -373,10 +378,10 @@ static const struct lane_ops encrypted_ops = {
 	.state = encrypted_state,
 	.send = encrypted_send,
 	.recv = encrypted_recv,
+	.copied_bytes = encrypted_copied_bytes,
 	.done_bytes = encrypted_done_bytes,
+	.acknowledge = encrypted_acknowledge,
 	.info = encrypted_info,
-	.observe = encrypted_observe,
-	.label = encrypted_label,
 	.close = encrypted_close,
 	.describe = encrypted_describe,
 };

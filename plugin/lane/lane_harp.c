@@ -20,9 +20,10 @@
  * While the lane has an owner, they become calls of notify(); afterwards they drive the close.
  *
  * Closing. An orderly close continues without an owner: the FIN follows queued data, received data
- * is dropped, and the connection stays until the peer closes, or until the linger time is over. So
- * a receiver still acknowledges retransmissions of data that it has received (contract
- * section 3.8), and the sender's last bytes are not answered by a reset.
+ * is dropped, and the connection stays until the peer closes, or until the linger time is over and
+ * the peer has acknowledged everything (after 2 s in any case). So a receiver still acknowledges
+ * retransmissions of data that it has received (contract section 3.8), the sender's last bytes are
+ * not answered by a reset, and small messages, which complete before they are acknowledged, arrive.
  *
  * Watching. While a request is outstanding, TCP keepalive probes the connection every
  * probe_interval_ns: the host of a dead process answers with RST. Requests start and end millions
@@ -31,6 +32,8 @@
 
 /* In one peek. A segment of MTU 9000 is in three frames. */
 #define PEEK_PIECES 32
+/* A closing lane waits for acknowledgments for at most this long. */
+#define DELIVER_NS 2000000000u
 
 static struct lane_harp *to_harp(struct lane *lane)
 {
@@ -61,6 +64,8 @@ static ssize_t lane_harp_send_pieces(struct lane_harp *h, const struct iovec *io
 
 		if (iov[i].iov_len >= LANE_HARP_IN_PLACE_BYTES)
 			n = harp_conn_send_external(h->conn, iov[i].iov_base, iov[i].iov_len);
+		if (n > 0)
+			h->external_end = h->sent_bytes + (uint64_t)done + (uint64_t)n;
 		if (n == -EFAULT)
 			n = harp_conn_send(h->conn, &iov[i], 1); /* COPY into frames */
 		if (n < 0)
@@ -84,8 +89,9 @@ static ssize_t lane_harp_send(struct lane *lane, const struct iovec *iov, int io
 	else
 		n = harp_conn_send(h->conn, iov,
 				   iov_count); /* COPY into frames, counted by the stack */
-	if (n < 0 && n != -EAGAIN)
-		return lane_harp_fail(lane, (int)n);
+	if (n < 0)
+		return n == -EAGAIN ? n : lane_harp_fail(lane, (int)n);
+	h->sent_bytes += (uint64_t)n;
 	return n;
 }
 
@@ -147,6 +153,19 @@ static uint64_t lane_harp_done_bytes(struct lane *lane)
 	return harp_conn_acked_bytes(to_harp(lane)->conn);
 }
 
+static uint64_t lane_harp_copied_bytes(struct lane *lane)
+{
+	struct lane_harp *h = to_harp(lane);
+	uint64_t acked_bytes = harp_conn_acked_bytes(h->conn);
+
+	return acked_bytes >= h->external_end ? h->sent_bytes : acked_bytes;
+}
+
+static void lane_harp_acknowledge(struct lane *lane)
+{
+	harp_conn_acknowledge(to_harp(lane)->conn);
+}
+
 /* Is a window probe unanswered? Then the path may be cut: a live peer answers, even with a closed
  * window. */
 static bool lane_harp_probe_waits(struct lane_harp *h, const struct harp_tcp_info *tcp)
@@ -199,17 +218,6 @@ static void lane_harp_probe_on(struct lane_harp *h)
 		return;
 	/* Probes are to provoke a RST. Silence is handled by the user timeout. */
 	lane_harp_keepalive(h, interval_ns, (uint32_t)(config->user_timeout_ns / interval_ns) + 1);
-}
-
-static void lane_harp_observe(struct lane *lane, uint64_t latency_ns)
-{
-	harp_stack_observe(engine_stack(to_harp(lane)->engine), HARP_HISTOGRAM_message_latency,
-			   latency_ns);
-}
-
-static void lane_harp_label(struct lane *lane, const char *text)
-{
-	harp_conn_set_label(to_harp(lane)->conn, text);
 }
 
 static struct lane_harp *member_lane(struct engine_lane *l)
@@ -285,26 +293,13 @@ static const struct lane_ops lane_harp_ops = {
 	.state = lane_harp_state,
 	.send = lane_harp_send,
 	.recv = lane_harp_recv,
+	.copied_bytes = lane_harp_copied_bytes,
 	.done_bytes = lane_harp_done_bytes,
+	.acknowledge = lane_harp_acknowledge,
 	.info = lane_harp_info,
-	.observe = lane_harp_observe,
-	.label = lane_harp_label,
 	.close = lane_harp_close,
 	.describe = lane_harp_describe,
 };
-
-/* A lane was reset: probes the others to the same host at once. */
-static void lane_harp_probe_siblings(struct lane_harp *dead)
-{
-	for (struct engine_lane *l = engine_lanes(dead->engine); l; l = LIST_NEXT(l, link)) {
-		struct lane_harp *h = member_lane(l);
-
-		if (h != dead && !h->lane.error && h->connected &&
-		    !memcmp(&h->lane.remote.addr, &dead->lane.remote.addr,
-			    sizeof(struct harp_addr)))
-			(void)harp_conn_probe(h->conn);
-	}
-}
 
 static void lane_harp_event(struct engine_lane *l, uint32_t events, uint64_t now_ns)
 {
@@ -319,8 +314,6 @@ static void lane_harp_event(struct engine_lane *l, uint32_t events, uint64_t now
 		int error = harp_conn_error(h->conn);
 
 		lane_harp_fail(&h->lane, error ? error : -ECONNRESET);
-		if (error == -ECONNRESET)
-			lane_harp_probe_siblings(h);
 	}
 	if (h->closing_deadline_ns)
 		lane_harp_drain(h, events);
@@ -349,6 +342,13 @@ static void lane_harp_discard(struct engine_lane *l)
 	lane_harp_free(member_lane(l), true);
 }
 
+static bool lane_harp_delivered(const struct engine_lane *l)
+{
+	const struct lane_harp *h = container_of(l, const struct lane_harp, member);
+
+	return h->lane.error || harp_conn_acked_bytes(h->conn) == h->sent_bytes;
+}
+
 static void lane_harp_tick(struct engine_lane *l, uint64_t now_ns)
 {
 	struct lane_harp *h = member_lane(l);
@@ -356,7 +356,8 @@ static void lane_harp_tick(struct engine_lane *l, uint64_t now_ns)
 	uint64_t received_ns;
 
 	if (h->closing_deadline_ns) {
-		if (now_ns >= h->closing_deadline_ns)
+		if (now_ns >= h->closing_deadline_ns &&
+		    (lane_harp_delivered(l) || now_ns >= h->closing_deadline_ns + DELIVER_NS))
 			lane_harp_free(h, false);
 		return;
 	}
@@ -395,6 +396,7 @@ static const struct engine_lane_ops lane_harp_member_ops = {
 	.event = lane_harp_event,
 	.tick = lane_harp_tick,
 	.gone = lane_harp_gone,
+	.delivered = lane_harp_delivered,
 	.discard = lane_harp_discard,
 };
 
@@ -431,6 +433,7 @@ void lane_harp_tcp_options(struct harp_tcp_options *opt, int dscp)
 	opt->user_timeout_ns = config->user_timeout_ns;
 	opt->initial_rto_ns = config->initial_rto_ns;
 	opt->unsent_bytes_max = LANE_HARP_UNSENT_BYTES;
+	opt->delayed_ack_ns = LANE_HARP_DELAYED_ACK_NS;
 	opt->congestion = config->congestion;
 	opt->ecn = config->ecn;
 	opt->dscp = dscp > 0 ? (uint8_t)(dscp & 63) : 0;
@@ -478,14 +481,26 @@ int lane_harp_accept(struct engine *engine, struct harp_listener *listener, stru
 	return 0;
 }
 
-void lane_harp_delay_acks(struct lane *lane)
+/* NULL: another kind of lane. */
+static struct lane_harp *lane_harp_of(struct lane *lane)
 {
-	struct lane_harp *h = to_harp(lane->beneath ? lane->beneath : lane);
-	struct harp_tcp_options opt = { .size = sizeof(opt) };
+	lane = lane->beneath ? lane->beneath : lane;
+	return lane->ops == &lane_harp_ops ? to_harp(lane) : NULL;
+}
 
-	if (h->lane.ops != &lane_harp_ops)
-		return;
-	(void)harp_conn_options(h->conn, &opt);
-	opt.delayed_ack_ns = LANE_HARP_DELAYED_ACK_NS;
-	(void)harp_conn_set_options(h->conn, &opt); /* fails on a dead connection only */
+void lane_harp_observe(struct lane *lane, uint64_t latency_ns)
+{
+	struct lane_harp *h = lane_harp_of(lane);
+
+	if (h)
+		harp_stack_observe(engine_stack(h->engine), HARP_HISTOGRAM_message_latency,
+				   latency_ns);
+}
+
+void lane_harp_label(struct lane *lane, const char *text)
+{
+	struct lane_harp *h = lane_harp_of(lane);
+
+	if (h)
+		harp_conn_set_label(h->conn, text);
 }

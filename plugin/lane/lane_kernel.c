@@ -36,9 +36,9 @@
  * memory in address order, as NCCL's own socket transport requires; bytes are never held back
  * there.
  *
- * Acknowledgments. If the peer's sends complete on its TCP's acknowledgment, the delayed ACK after
- * the last bytes of a message delays them. So TCP_QUICKACK, which acknowledges at once and is not
- * permanent, is set whenever the socket has been emptied and the requested payload is complete.
+ * Acknowledgments. The kernel may delay the ACK of a message's last bytes by 40 ms. If the peer's
+ * large sends complete on the ACK, acknowledge() sets TCP_QUICKACK, which sends it at once and is
+ * not permanent.
  */
 
 #define AHEAD_BYTES 16384u
@@ -51,7 +51,6 @@ struct lane_kernel {
 	int fd;
 	bool connected;
 	bool ack_promptly;
-	bool ack_owed;  /* data was read since TCP_QUICKACK was last set */
 	bool between;   /* the last recv() was for control bytes: the next may begin a payload */
 	bool bulk;      /* the last payload was large */
 	int send_error; /* of a failed send(): the kernel reports it once */
@@ -153,13 +152,6 @@ static ssize_t lane_kernel_send(struct lane *lane, const struct iovec *iov, int 
 	return lane_errno(errno);
 }
 
-static void lane_kernel_ack(struct lane_kernel *k)
-{
-	if (k->ack_owed)
-		lane_kernel_option(k->fd, IPPROTO_TCP, TCP_QUICKACK, 1);
-	k->ack_owed = false;
-}
-
 /* One receive: to dst, and what follows to `ahead`, which is empty. Returns bytes received to
  * dst. */
 static ssize_t lane_kernel_read(struct lane_kernel *k, void *dst, size_t len, size_t ahead)
@@ -177,10 +169,7 @@ static ssize_t lane_kernel_read(struct lane_kernel *k, void *dst, size_t len, si
 			n = recv(k->fd, len ? dst : k->ahead, len + ahead, MSG_DONTWAIT);
 	} while (n < 0 && errno == EINTR);
 	if (n > 0) {
-		k->member.readable = k->member.ended || (size_t)n == len + ahead;
-		k->ack_owed = k->ack_promptly;
-		if ((size_t)n >= len && (size_t)n < len + ahead)
-			lane_kernel_ack(k);
+		k->member.readable = (size_t)n == len + ahead;
 		if (k->member.home)
 			k->member.home->hot = &k->member;
 		k->ahead_begin = 0;
@@ -189,12 +178,8 @@ static ssize_t lane_kernel_read(struct lane_kernel *k, void *dst, size_t len, si
 	}
 	if (n == 0)
 		return k->send_error ? lane_kernel_fail(k, k->send_error) : 0;
-	k->member.readable = k->member.ended;
-	if (errno == EAGAIN) {
-		lane_kernel_ack(k);
-		return -EAGAIN;
-	}
-	return lane_kernel_fail(k, lane_errno(errno));
+	k->member.readable = false;
+	return errno == EAGAIN ? -EAGAIN : lane_kernel_fail(k, lane_errno(errno));
 }
 
 static size_t lane_kernel_take_ahead(struct lane_kernel *k, void *dst, size_t len, unsigned unit)
@@ -247,6 +232,14 @@ static uint64_t lane_kernel_done_bytes(struct lane *lane)
 	return to_kernel(lane)->sent_bytes;
 }
 
+static void lane_kernel_acknowledge(struct lane *lane)
+{
+	struct lane_kernel *k = to_kernel(lane);
+
+	if (k->ack_promptly)
+		lane_kernel_option(k->fd, IPPROTO_TCP, TCP_QUICKACK, 1);
+}
+
 static void lane_kernel_info(struct lane *lane, struct lane_info *info)
 {
 	struct lane_kernel *k = to_kernel(lane);
@@ -278,7 +271,9 @@ static const struct lane_ops lane_kernel_ops = {
 	.state = lane_kernel_state,
 	.send = lane_kernel_send,
 	.recv = lane_kernel_recv,
+	.copied_bytes = lane_kernel_done_bytes,
 	.done_bytes = lane_kernel_done_bytes,
+	.acknowledge = lane_kernel_acknowledge,
 	.info = lane_kernel_info,
 	.close = lane_kernel_close,
 	.describe = lane_kernel_describe,

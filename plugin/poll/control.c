@@ -14,13 +14,15 @@
 #include <unistd.h>
 
 #include "base/thread.h"
+#include "poll/engine.h"
 #include "process/log.h"
 
 /*
  * Theory of operation
  *
- * A turn runs posted work, a batch of epoll events, and expired timers. A source that is unwatched
- * while a batch is handled is removed from the batch.
+ * A turn runs posted work, a batch of epoll events, and expired timers; turns of engines follow
+ * (engine_background.c). A source that is unwatched while a batch is handled is removed from the
+ * batch.
  *
  * Timers are in an unsorted list, which a turn searches only when the earliest may have expired:
  * there is one for each listener and each comm, and few of them are set.
@@ -43,6 +45,7 @@ struct control {
 	uint64_t earliest_ns; /* no timer expires before */
 	struct epoll_event batch[EVENTS_PER_TURN];
 	int batch_at, batch_count;
+	struct pollfd fds[2 + 2 * ENGINES_TOTAL_MAX]; /* of a sleep */
 	/* For control_call(). */
 	pthread_mutex_t call_lock; /* protects `done` of calls; held until `id` is set */
 	pthread_cond_t call_done;
@@ -146,13 +149,18 @@ static void control_run_timers(uint64_t now_ns)
 
 /* ---- posted work ---------------------------------------------------------------------------- */
 
-static void control_wake(struct poller *poller)
+void control_wake(void)
 {
 	uint64_t one = 1;
 
-	(void)poller;
 	if (!atomic_exchange(&control->woken, true))
 		(void)!write(control->wake_fd, &one, sizeof(one));
+}
+
+static void control_poller_wake(struct poller *poller)
+{
+	(void)poller;
+	control_wake();
 }
 
 void control_post(struct work *work)
@@ -201,23 +209,30 @@ static void control_turn(struct poller *poller, uint64_t now_ns)
 	control_run_timers(now_ns);
 }
 
-/* Sleeps until the earliest timer, an event, or posted work. */
+/* Sleeps until the earliest timer, an event, posted work, or something to do for an engine. */
 static void control_sleep(void)
 {
-	struct pollfd fds[2] = { { .fd = control->epoll_fd, .events = POLLIN },
-				 { .fd = control->wake_fd, .events = POLLIN } };
-	uint64_t now_ns = clock_now_ns(), wait_ns, count;
+	struct pollfd *fds = control->fds;
+	uint64_t now_ns = clock_now_ns(), until_ns = now_ns + SLEEP_NS_MAX, wait_ns, count;
 	struct timespec ts;
+	unsigned watched;
 
-	wait_ns = control->earliest_ns > now_ns ? control->earliest_ns - now_ns : 0;
-	if (wait_ns > SLEEP_NS_MAX)
-		wait_ns = SLEEP_NS_MAX;
+	if (control->earliest_ns < until_ns)
+		until_ns = control->earliest_ns;
+	fds[0] = (struct pollfd){ .fd = control->epoll_fd, .events = POLLIN };
+	fds[1] = (struct pollfd){ .fd = control->wake_fd, .events = POLLIN };
+	watched = background_sleep(fds + 2, now_ns, &until_ns);
+	now_ns = clock_now_ns();
+	wait_ns = until_ns > now_ns ? until_ns - now_ns : 0;
 	ts.tv_sec = (time_t)(wait_ns / 1000000000u);
 	ts.tv_nsec = (long)(wait_ns % 1000000000u);
-	if (ppoll(fds, 2, &ts, NULL) <= 0 || !fds[1].revents)
-		return;
-	(void)!read(control->wake_fd, &count, sizeof(count));
-	atomic_store(&control->woken, false);
+	if (ppoll(fds, 2 + watched, &ts, NULL) <= 0)
+		watched = 0;
+	else if (fds[1].revents) {
+		(void)!read(control->wake_fd, &count, sizeof(count));
+		atomic_store(&control->woken, false);
+	}
+	background_awake(fds + 2, watched);
 }
 
 static void *control_main(void *arg)
@@ -227,7 +242,8 @@ static void *control_main(void *arg)
 	pthread_mutex_unlock(&control->call_lock);
 	while (!atomic_load_explicit(&control->stop, memory_order_acquire)) {
 		(void)poller_run(&control->poller, clock_now_ns());
-		control_sleep();
+		if (!background_turn())
+			control_sleep();
 	}
 	while (poller_run_ready(&control->poller, clock_now_ns()))
 		;
@@ -260,7 +276,7 @@ int control_start(void)
 	}
 	memset(c, 0, sizeof(*c));
 	poller_init(&c->poller, control_turn);
-	c->poller.wake = control_wake;
+	c->poller.wake = control_poller_wake;
 	c->earliest_ns = UINT64_MAX;
 	pthread_mutex_init(&c->call_lock, NULL);
 	pthread_cond_init(&c->call_done, NULL);
@@ -290,7 +306,7 @@ void control_stop(void)
 	if (!c)
 		return;
 	atomic_store_explicit(&c->stop, true, memory_order_release);
-	control_wake(&c->poller);
+	control_wake();
 	pthread_join(c->id, NULL);
 	/* Before the descriptors are closed: a child forked now must not close them again. */
 	control = NULL;

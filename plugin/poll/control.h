@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * control.h - the control thread, one per process: accepts, connects and reconnects lanes, and ends
- * closed comms.
+ * control.h - the control thread, one per process: accepts, connects and reconnects lanes, ends
+ * closed comms, and polls engines while the application does not (engine_background.c).
  *
  * It sleeps until a descriptor is ready, a timer expires, or work is posted, and runs their
  * functions one after the other. Data owned by the control thread needs no lock. Its functions must
@@ -28,12 +28,24 @@ void control_fork_child(void);
 /* The poller of kernel lanes that are in no comm yet; only the control thread takes its turns.
  * NULL: the thread does not run. */
 struct poller *control_poller(void);
+/* Ends its sleep. Any thread; never waits. */
+void control_wake(void);
 /* The control thread runs the work, in the order of posting; work->run() may free it. Any thread;
  * never waits. */
 void control_post(struct work *work);
 /* Posts work and waits until it has run. On the control thread itself, runs it at once. The caller
  * holds no poller and no lock that the control thread's functions take. */
 void control_call(struct work *work);
+
+/* engine_background.c; called by the control thread. Takes turns of engines. True: there may be
+ * more to do. */
+bool background_turn(void);
+/* A sleep begins: writes what to watch to fds, two for each of at most ENGINES_TOTAL_MAX engines,
+ * and lowers *until_ns to the end of the sleep. Returns the number of fds. */
+struct pollfd;
+unsigned background_sleep(struct pollfd *fds, uint64_t now_ns, uint64_t *until_ns);
+/* It ended; the fds as poll() left them. */
+void background_awake(const struct pollfd *fds, unsigned count);
 
 /* A descriptor to watch. Embedded; owned by the control thread. */
 struct control_source {

@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "device/daemon.h"
 #include "device/path_policy.h"
@@ -19,23 +18,20 @@
  * takes 3.3 KB when first used; the flow table takes 128 KB. */
 #define ENGINE_CONNS_MAX 8192u
 #define ENGINE_PORT_TEXT_MAX (sizeof(HARP_PORT_PREFIX) + HARP_PORT_TEXT_MAX)
-#define ENGINE_FORK_WAIT_S 1
 
 /* The engines of one device; constant once the set is published. */
 struct engine_set {
 	int dev;
 	unsigned count;
 	struct engine *engines[ENGINES_MAX];
-	struct engine_thread *thread; /* the background poller */
-	atomic_uint turn;             /* relaxed: where engine_set_choose() starts */
+	struct background_set background;
+	atomic_uint turn; /* relaxed: where engine_set_choose() starts */
 };
 
 /* Held while a set is opened or closed. */
 static pthread_mutex_t engines_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct engine_set *engine_sets[PLUGIN_DEVICES_MAX]; /* open ones, under engines_lock */
 static atomic_uint engine_fallbacks[PLUGIN_DEVICES_MAX];   /* enum harp_page_fallback */
-static bool
-	engines_fork_locked; /* by the current fork; guard_lock in forkguard.c serializes forks */
 
 /* ---- one engine ----------------------------------------------------------------------------- */
 
@@ -242,7 +238,6 @@ static struct engine *engine_new(int dev, unsigned index, char *why, size_t why_
 
 static void set_free(struct engine_set *set)
 {
-	engine_thread_stop(set->thread);
 	for (unsigned i = 0; i < set->count; i++) {
 		engine_finish(set->engines[i]);
 		harp_instance_close(set->engines[i]->instance);
@@ -293,10 +288,6 @@ static struct engine_set *set_new(int dev, char *why, size_t why_len)
 	for (unsigned i = 0; i < set->count; i++)
 		INFO("%s: path %s: %s", set->engines[i]->name,
 		     plugin_device(dev)->dpdk ? "DPDK" : "HARP", engine_describe(set->engines[i]));
-	if (engine_thread_start(&set->thread, set->engines, set->count, why, why_len)) {
-		set_free(set);
-		return NULL;
-	}
 	return set;
 }
 
@@ -308,10 +299,15 @@ struct engine_set *engine_set_open(int dev, char *why, size_t why_len)
 	set = set_new(dev, why, why_len);
 	if (set)
 		atomic_store(&engine_fallbacks[dev], HARP_PAGE_FALLBACK_none);
-	else if (!atomic_load(&engine_fallbacks[dev])) /* out of memory or threads */
+	else if (!atomic_load(&engine_fallbacks[dev])) /* out of memory */
 		atomic_store(&engine_fallbacks[dev], HARP_PAGE_FALLBACK_unavailable);
 	engine_sets[dev] = set;
 	pthread_mutex_unlock(&engines_lock);
+	if (set) {
+		set->background.engines = set->engines;
+		set->background.count = set->count;
+		background_add(&set->background);
+	}
 	return set;
 }
 
@@ -330,9 +326,24 @@ void engine_set_close(struct engine_set *set)
 {
 	if (!set)
 		return;
+	/* Without the lock, for which a fork may wait while the control thread waits for the fork. */
+	background_remove(&set->background);
 	pthread_mutex_lock(&engines_lock);
 	engine_sets[set->dev] = NULL;
 	set_free(set);
+	pthread_mutex_unlock(&engines_lock);
+}
+
+void engines_deliver(void)
+{
+	uint64_t until_ns = clock_now_ns() + plugin_config()->close_linger_ns;
+
+	/* A thread that has the lock may not run again. */
+	if (pthread_mutex_trylock(&engines_lock))
+		return;
+	for (unsigned dev = 0; dev < PLUGIN_DEVICES_MAX; dev++)
+		for (unsigned i = 0; engine_sets[dev] && i < engine_sets[dev]->count; i++)
+			engine_deliver(engine_sets[dev]->engines[i], until_ns);
 	pthread_mutex_unlock(&engines_lock);
 }
 
@@ -378,20 +389,15 @@ struct engine *engine_set_choose(struct engine_set *set)
 
 void engine_fork_prepare(void)
 {
-	struct timespec until;
-
 	/* An engine that is being opened or closed is in no set, so the child would keep its queue.
-	 * The forking thread may hold a lock that the opener needs (the Python interpreter's, for
-	 * the logger), so the wait is bounded. */
-	clock_gettime(CLOCK_REALTIME, &until);
-	until.tv_sec += ENGINE_FORK_WAIT_S;
-	engines_fork_locked = pthread_mutex_timedlock(&engines_lock, &until) == 0;
+	 * The logger is called under this lock: it must not need a lock whose holder forks. NCCL's
+	 * and libharp-coll's do not. */
+	pthread_mutex_lock(&engines_lock);
 }
 
 void engine_fork_parent(void)
 {
-	if (engines_fork_locked)
-		pthread_mutex_unlock(&engines_lock);
+	pthread_mutex_unlock(&engines_lock);
 }
 
 void engine_fork_child(void)
@@ -402,11 +408,8 @@ void engine_fork_child(void)
 
 		for (unsigned j = 0; set && j < set->count; j++)
 			harp_instance_fork_child(set->engines[j]->instance);
-		if (set)
-			engine_thread_fork_child(set->thread);
 	}
-	if (engines_fork_locked)
-		pthread_mutex_unlock(&engines_lock);
+	pthread_mutex_unlock(&engines_lock);
 }
 
 bool engine_reaches(struct engine *engine, const struct harp_addr *dst, struct harp_addr *source,

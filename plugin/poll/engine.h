@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * engine.h - engines: this process's HARP instances (an AF_XDP or DPDK queue and a stack) with a
- * poller each, and the background poller.
+ * poller each.
  *
  * A device has one set of engines in a process, shared by all contexts and comms
  * (connect/interfaces.c).
  *
- *   engine.c         engines by harpd or by the process itself, their sets, fork
- *   engine_turn.c    one engine: lanes, turns of its poller, its end
- *   engine_thread.c  the background poller
+ *   engine.c             engines by harpd or by the process itself, their sets, fork
+ *   engine_turn.c        one engine: lanes, turns of its poller, its end
+ *   engine_background.c  turns by the control thread
  */
 #ifndef HARP_PLUGIN_ENGINE_H
 #define HARP_PLUGIN_ENGINE_H
@@ -20,6 +20,7 @@
 #include "harp_page.h"
 
 #define ENGINES_MAX 64u /* of one device; HARP_INSTANCES' range */
+#define ENGINES_TOTAL_MAX (PLUGIN_DEVICES_MAX * ENGINES_MAX)
 
 struct engine;
 struct engine_set;
@@ -37,14 +38,14 @@ struct engine_lane_ops {
 	void (*tick)(struct engine_lane *l, uint64_t now_ns);
 	/* The interface was removed. False: the lane had ended already. */
 	bool (*gone)(struct engine_lane *l, uint64_t now_ns);
+	/* Has the peer acknowledged everything? */
+	bool (*delivered)(const struct engine_lane *l);
 	/* The engine ends: abort the connection and free the lane. */
 	void (*discard)(struct engine_lane *l);
 };
 /* Adds a lane to its engine, or removes it. */
 void engine_add_lane(struct engine *engine, struct engine_lane *l);
 void engine_remove_lane(struct engine_lane *l);
-/* The first lane of the engine's list. */
-struct engine_lane *engine_lanes(struct engine *engine);
 /* Counts lanes that wait for the end of their close: +1 or -1. */
 void engine_lanes_closing(struct engine *engine, int change);
 
@@ -57,6 +58,8 @@ enum harp_page_fallback engine_fallback(int dev);
  * (configuration, privilege, queue busy, ...), with one line in why. */
 struct engine_set *engine_set_open(int dev, char *why, size_t why_len);
 void engine_set_close(struct engine_set *set); /* NULL is accepted */
+/* Waits until all lanes' data is acknowledged, for the linger time at most. */
+void engines_deliver(void);
 unsigned engine_set_count(const struct engine_set *set);
 struct engine *engine_set_at(const struct engine_set *set, unsigned index);
 /* The engine with the lowest load; equal ones in turn. */
@@ -87,8 +90,8 @@ const char *engine_describe(struct engine *engine);
  * 6724), zero: none in particular. Any thread. */
 bool engine_reaches(struct engine *engine, const struct harp_addr *dst, struct harp_addr *source,
 		    char *why, size_t why_len);
-/* Around fork(): no engine is being opened or closed meanwhile. The child closes the engines'
- * descriptors and touches nothing else. */
+/* Handlers for pthread_atfork(). fork() waits until no engine is being opened or closed. The child
+ * closes the engines' descriptors and touches nothing else. */
 void engine_fork_prepare(void);
 void engine_fork_parent(void);
 void engine_fork_child(void);

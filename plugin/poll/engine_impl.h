@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* engine_impl.h - struct engine, shared by engine.c, engine_turn.c and engine_thread.c. */
+/* engine_impl.h - struct engine, shared by engine.c, engine_turn.c and engine_background.c. */
 #ifndef HARP_PLUGIN_ENGINE_IMPL_H
 #define HARP_PLUGIN_ENGINE_IMPL_H
 
 #include <pthread.h>
 
 #include "poll/engine.h"
-
-struct engine_thread;
 
 struct engine {
 	struct poller poller; /* first: cache-line aligned */
@@ -24,15 +22,14 @@ struct engine {
 	int dev;
 	unsigned index;
 	char name[32]; /* for the log: the interface, and the index if there are several */
-	struct engine_thread *thread;
 	/* Shared. */
 	_Alignas(64) atomic_uint_fast64_t worked_ns; /* last turn with work. Writer: poller. Reader:
-						      * background poller. Relaxed */
+						      * control thread. Relaxed */
 	/* Relaxed: hints for engine_set_choose(). */
 	atomic_uint load;
-	/* The control descriptor is readable: set by the background poller, cleared by a turn. */
+	/* The control descriptor is readable: set by the control thread, cleared by a turn. */
 	atomic_bool event;
-	atomic_bool sleeping; /* Writer: thread. Reader: threads that post work */
+	atomic_bool sleeping; /* Writer: control thread. Reader: threads that post work */
 };
 
 /* ---- engine_turn.c --------------------------------------------------------------------------- */
@@ -45,22 +42,26 @@ void engine_requests(void *ctx, uint64_t now_ns);
 bool engine_turn(struct engine *engine, uint64_t now_ns);
 /* The latest time of the next turn. Poller held. */
 uint64_t engine_deadline_ns(const struct engine *engine);
-/* Finishes closing lanes within the linger time, and logs the statistics. No other thread uses the
+/* Takes turns until the peers have acknowledged what the lanes have sent. Poller not held. */
+void engine_deliver(struct engine *engine, uint64_t until_ns);
+/* Finishes closing lanes within their time, and logs the statistics. No other thread uses the
  * engine. */
 void engine_finish(struct engine *engine);
 
-/* ---- engine_thread.c ------------------------------------------------------------------------- */
+/* ---- engine_background.c --------------------------------------------------------------------- */
 
-/* Starts the background poller of engines that the caller owns and that outlive it. 0, or -errno
- * with one line in why. */
-int engine_thread_start(struct engine_thread **out, struct engine *const *engines, unsigned count,
-			char *why, size_t why_len);
-/* Joins it; the caller may poll the engines afterwards. NULL is accepted. */
-void engine_thread_stop(struct engine_thread *thread);
+/* Engines that the control thread polls while the application does not. Embedded in their set. */
+struct background_set {
+	struct work work; /* first */
+	struct engine *const *engines;
+	unsigned count;
+};
+/* Never waits, as the control thread may be waiting for the opener thread. */
+void background_add(struct background_set *set);
+/* When this returns, the control thread no longer polls them. Not called by the control thread. */
+void background_remove(const struct background_set *set);
 /* engine->poller.wake and advance. */
 void engine_wake(struct poller *poller);
 void engine_advance(struct poller *poller, uint64_t now_ns);
-/* In a forked child. */
-void engine_thread_fork_child(struct engine_thread *thread);
 
 #endif

@@ -77,11 +77,6 @@ void engine_remove_lane(struct engine_lane *l)
 	LIST_REMOVE(l, link);
 }
 
-struct engine_lane *engine_lanes(struct engine *engine)
-{
-	return LIST_FIRST(&engine->lanes);
-}
-
 void engine_lanes_closing(struct engine *engine, int change)
 {
 	engine->closing_count += (unsigned)change;
@@ -210,21 +205,48 @@ static void engine_report(struct engine *engine)
 	INFO("%s: HARP stats:%s", engine->name, line);
 }
 
-void engine_finish(struct engine *engine)
+static void engine_wait(struct engine *engine)
 {
-	uint64_t deadline_ns = clock_now_ns() + plugin_config()->close_linger_ns;
+	struct pollfd fd = { .fd = harp_instance_fd(engine->instance), .events = POLLIN };
+
+	(void)poll(&fd, 1, 1);
+}
+
+static bool engine_is_delivered(struct engine *engine)
+{
 	struct engine_lane *l;
 
-	/* Peers may need our last ACK or CLOSE. */
-	while (engine->closing_count) {
-		uint64_t now_ns = clock_now_ns();
-		struct pollfd fd = { .fd = harp_instance_fd(engine->instance), .events = POLLIN };
+	LIST_FOREACH(l, &engine->lanes, link)
+	if (!l->ops->delivered(l))
+		return false;
+	return true;
+}
 
-		if (now_ns >= deadline_ns)
-			break;
-		(void)engine_turn(engine, now_ns);
+void engine_deliver(struct engine *engine, uint64_t until_ns)
+{
+	bool delivered = false;
+
+	for (uint64_t now_ns = clock_now_ns(); now_ns < until_ns; now_ns = clock_now_ns()) {
+		if (poller_try(&engine->poller)) {
+			(void)engine_turn(engine, now_ns);
+			delivered = engine_is_delivered(engine);
+			poller_release(&engine->poller);
+		}
+		if (delivered)
+			return;
+		engine_wait(engine);
+	}
+}
+
+void engine_finish(struct engine *engine)
+{
+	struct engine_lane *l;
+
+	/* Peers may need our last ACK or CLOSE. Each lane limits the time. */
+	while (engine->closing_count) {
+		(void)engine_turn(engine, clock_now_ns());
 		if (engine->closing_count)
-			(void)poll(&fd, 1, 1);
+			engine_wait(engine);
 	}
 	while ((l = LIST_FIRST(&engine->lanes)))
 		l->ops->discard(l);

@@ -90,7 +90,7 @@ bool poller_run(struct poller *poller, uint64_t now_ns)
 
 bool poller_poll_at(struct poller *poller, uint64_t now_ns)
 {
-	/* Relaxed: only a hint for the background poller. */
+	/* Relaxed: only a hint for the control thread. */
 	atomic_store_explicit(&poller->polled_ns, now_ns, memory_order_relaxed);
 	return poller_run(poller, now_ns);
 }

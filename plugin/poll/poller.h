@@ -3,7 +3,7 @@
  * poller.h - the right to advance a group of lanes; one thread at a time has it.
  *
  * A poller is a try-lock, a list of posted work, and an advance function. An application thread
- * that polls (isend, irecv, test) acquires it for one turn. The background poller does so when no
+ * that polls (isend, irecv, test) acquires it for one turn. The control thread does so when no
  * thread has polled for a while. A thread releases it after each turn.
  *
  * Each engine has a poller (advance: a poll of its stack), as do each comm and the control thread.
@@ -41,7 +41,7 @@ bool poller_try(struct poller *poller);
 void poller_release(struct poller *poller);
 /* Takes one turn if the poller is free; false: another thread holds it. */
 bool poller_run(struct poller *poller, uint64_t now_ns);
-/* Same, by the application: records the time, so that the background poller stays away. */
+/* Same, by the application: records the time, so that the control thread stays away. */
 bool poller_poll_at(struct poller *poller, uint64_t now_ns);
 bool poller_poll(struct poller *poller);
 /* Runs the ready list. Poller held. Returns the number of works run. */

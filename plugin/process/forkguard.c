@@ -13,44 +13,23 @@
 static pthread_mutex_t guard_lock = PTHREAD_MUTEX_INITIALIZER;
 static int *guard_fds; /* unordered; under guard_lock */
 static unsigned guard_count, guard_capacity;
-static unsigned guard_installed; /* how many of the two sets of handlers */
 
-static void forkguard_prepare(void)
+void forkguard_fork_prepare(void)
 {
 	pthread_mutex_lock(&guard_lock);
 }
 
-static void forkguard_parent(void)
+void forkguard_fork_parent(void)
 {
 	pthread_mutex_unlock(&guard_lock);
 }
 
-/* Only async-signal-safe calls: the parent may have other threads. */
-static void forkguard_child(void)
+void forkguard_fork_child(void)
 {
 	for (unsigned i = 0; i < guard_count; i++)
 		close(guard_fds[i]);
 	guard_count = 0;
 	pthread_mutex_unlock(&guard_lock);
-}
-
-int forkguard_init(void (*prepare)(void), void (*parent)(void), void (*child)(void))
-{
-	int rc = 0;
-
-	pthread_mutex_lock(&guard_lock);
-	/* The last to be registered prepares first and ends last: its lock is held around the
-	 * others. glibc takes the handlers away when the library is unloaded. */
-	if (guard_installed == 0)
-		rc = -pthread_atfork(prepare, parent, child);
-	if (!rc && guard_installed < 2) {
-		guard_installed = 1;
-		rc = -pthread_atfork(forkguard_prepare, forkguard_parent, forkguard_child);
-	}
-	if (!rc)
-		guard_installed = 2;
-	pthread_mutex_unlock(&guard_lock);
-	return rc;
 }
 
 /* Registers fd, or closes it on failure. guard_lock held. */
@@ -91,16 +70,6 @@ int forkguard_accept(int listener, struct sockaddr_storage *peer)
 	pthread_mutex_lock(&guard_lock);
 	fd = forkguard_add(
 		accept4(listener, (struct sockaddr *)peer, &len, SOCK_CLOEXEC | SOCK_NONBLOCK));
-	pthread_mutex_unlock(&guard_lock);
-	return fd;
-}
-
-int forkguard_epoll(void)
-{
-	int fd;
-
-	pthread_mutex_lock(&guard_lock);
-	fd = forkguard_add(epoll_create1(EPOLL_CLOEXEC));
 	pthread_mutex_unlock(&guard_lock);
 	return fd;
 }

@@ -11,18 +11,14 @@
 #include <stdbool.h>
 #include <sys/socket.h>
 
-/*
- * Once per process image; repeated calls are free. Before and after fork(), prepare and parent run
- * in the parent, and child, which is async-signal-safe, in the child; one fork at a time. Each may
- * be NULL.
- */
-int forkguard_init(void (*prepare)(void), void (*parent)(void), void (*child)(void));
+/* Handlers for pthread_atfork(). No descriptor is created or closed during a fork. */
+void forkguard_fork_prepare(void);
+void forkguard_fork_parent(void);
+void forkguard_fork_child(void); /* async-signal-safe */
 /* Creates or accepts a TCP socket: non-blocking, close-on-exec, registered before any fork().
  * Returns the descriptor, or -errno. */
 int forkguard_socket(int family);
 int forkguard_accept(int listener, struct sockaddr_storage *peer);
-/* Creates an epoll descriptor, likewise: the child's copy would refer to the parent's sockets. */
-int forkguard_epoll(void);
 /* Forgets and closes fd. */
 void forkguard_close(int fd);
 

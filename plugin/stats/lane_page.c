@@ -349,7 +349,9 @@ const struct harp_page_comm *comm_stats_record(const struct comm_stats *stats)
 
 const struct lane_stats *comm_stats_lane(const struct comm_stats *stats, unsigned index)
 {
-	return stats->lanes[index];
+	const struct lane_stats *lane = stats->lanes[index];
+
+	return lane && lane->comm ? lane : NULL;
 }
 
 static bool lane_is_open(const struct lane_stats *stats)
@@ -376,11 +378,12 @@ void comm_stats_free(struct comm_stats *stats)
 	for (unsigned i = 0; i < PAGE_COMM_LANES_MAX; i++) {
 		struct lane_stats *lane = stats->lanes[i];
 
-		if (!lane)
-			continue;
-		if (lane_is_open(lane))
-			lanes_open_add(lane, -1);
-		page_give(PAGE_LANES, lane->slot, &lane->record->sequence, sizeof(*lane->record));
+		if (lane && lane->comm) {
+			if (lane_is_open(lane))
+				lanes_open_add(lane, -1);
+			page_give(PAGE_LANES, lane->slot, &lane->record->sequence,
+				  sizeof(*lane->record));
+		}
 		free(lane);
 	}
 	page_give(PAGE_COMMS, stats->slot, &stats->record->sequence, sizeof(*stats->record));
@@ -392,14 +395,23 @@ void comm_stats_free(struct comm_stats *stats)
 
 /* ---- lanes ---------------------------------------------------------------------------------- */
 
-static struct lane_stats *lane_stats_new(struct comm_stats *comm, unsigned index)
+struct lane_stats *lane_stats_new(struct comm_stats *comm, unsigned index)
 {
-	struct lane_stats *stats = calloc(1, sizeof(*stats));
+	struct lane_stats *stats;
+
+	pthread_mutex_lock(&page_lock);
+	stats = comm->lanes[index];
+	if (!stats)
+		stats = comm->lanes[index] = calloc(1, sizeof(*stats));
+	pthread_mutex_unlock(&page_lock);
+	return stats;
+}
+
+/* Takes a record for the first lane of the index. page_lock held. */
+static void lane_stats_take(struct lane_stats *stats, struct comm_stats *comm, unsigned index)
+{
 	uint64_t serial, *value;
 
-	if (!stats)
-		return NULL;
-	comm->lanes[index] = stats;
 	stats->comm = comm;
 	stats->slot = page_take(PAGE_LANES, &serial);
 	stats->record = stats->slot == PAGE_HIDDEN ? &stats->own : &page_job.lanes[stats->slot];
@@ -407,7 +419,6 @@ static struct lane_stats *lane_stats_new(struct comm_stats *comm, unsigned index
 	stats_set(&value[HARP_LANE_serial], serial);
 	stats_set(&value[HARP_LANE_comm], comm->record->value[HARP_COMM_serial]);
 	stats_set(&value[HARP_LANE_index], index);
-	return stats;
 }
 
 /* Writes the new lane's addresses and properties. */
@@ -432,14 +443,13 @@ static void lane_stats_begin(struct lane_stats *stats, const struct lane_stats_o
 	harp_page_write_end(&record->sequence);
 }
 
-struct lane_stats *lane_stats_open(struct comm_stats *comm, const struct lane_stats_options *opt)
+void lane_stats_open(struct comm_stats *comm, const struct lane_stats_options *opt)
 {
-	struct lane_stats *stats;
+	struct lane_stats *stats = comm->lanes[opt->index];
 
 	pthread_mutex_lock(&page_lock);
-	stats = comm->lanes[opt->index];
-	if (!stats) {
-		stats = lane_stats_new(comm, opt->index);
+	if (!stats->comm) {
+		lane_stats_take(stats, comm, opt->index);
 	} else if (lane_is_open(stats)) {
 		lanes_open_add(stats, -1);
 		stats_add(&stats->record->value[HARP_LANE_rerolls], 1);
@@ -448,16 +458,12 @@ struct lane_stats *lane_stats_open(struct comm_stats *comm, const struct lane_st
 		stats_add(&comm->record->value[HARP_COMM_lanes_replaced], 1);
 		lane_page_count(HARP_JOB_lanes_replaced, 1);
 	}
-	if (stats) {
-		stats->rail = page_rail(opt->dev, opt->kind);
-		stats->owner = opt->owner;
-		stats->retransmits_before = stats_get(&stats->record->value[HARP_LANE_retransmits]);
-		lane_stats_begin(stats, opt);
-		stats_sum(&stats->rail->value[HARP_RAIL_lanes_opened], 1);
-		lanes_open_add(stats, 1);
-	}
+	stats->rail = page_rail(opt->dev, opt->kind);
+	stats->retransmits_before = stats_get(&stats->record->value[HARP_LANE_retransmits]);
+	lane_stats_begin(stats, opt);
+	stats_sum(&stats->rail->value[HARP_RAIL_lanes_opened], 1);
+	lanes_open_add(stats, 1);
 	pthread_mutex_unlock(&page_lock);
-	return stats;
 }
 
 static enum harp_page_lane_end lane_end(int error)
@@ -487,12 +493,12 @@ static enum harp_page_lane_end lane_end(int error)
 	}
 }
 
-/* The lane has ended; another may own its record already. page_lock held. */
-static void lane_stats_end(struct lane_stats *stats, const void *owner, enum harp_page_lane_end end)
+/* page_lock held. */
+static void lane_stats_end(struct lane_stats *stats, enum harp_page_lane_end end)
 {
 	uint64_t *value = stats->record->value;
 
-	if (stats->owner != owner || !lane_is_open(stats))
+	if (!lane_is_open(stats))
 		return;
 	lanes_open_add(stats, -1);
 	stats_set(&value[HARP_LANE_state], HARP_PAGE_LANE_DEAD);
@@ -501,7 +507,7 @@ static void lane_stats_end(struct lane_stats *stats, const void *owner, enum har
 		stats_set(&value[HARP_LANE_end], end);
 }
 
-void lane_stats_died(struct lane_stats *stats, const void *owner, int error)
+void lane_stats_died(struct lane_stats *stats, int error)
 {
 	enum harp_page_lane_end end = lane_end(error);
 
@@ -509,16 +515,16 @@ void lane_stats_died(struct lane_stats *stats, const void *owner, int error)
 						HARP_PAGE_LANE_END_reset),
 			1);
 	pthread_mutex_lock(&page_lock);
-	lane_stats_end(stats, owner, end);
+	lane_stats_end(stats, end);
 	stats_add(&stats->comm->record->value[HARP_COMM_lanes_died], 1);
 	stats_sum(&stats->rail->value[HARP_RAIL_lanes_died], 1);
 	pthread_mutex_unlock(&page_lock);
 }
 
-void lane_stats_closed(struct lane_stats *stats, const void *owner)
+void lane_stats_closed(struct lane_stats *stats)
 {
 	pthread_mutex_lock(&page_lock);
-	lane_stats_end(stats, owner, HARP_PAGE_LANE_END_none);
+	lane_stats_end(stats, HARP_PAGE_LANE_END_none);
 	pthread_mutex_unlock(&page_lock);
 }
 

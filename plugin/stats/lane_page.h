@@ -60,7 +60,7 @@ void comm_stats_failed(struct comm_stats *stats);
  * Poller held. */
 void comm_stats_done(struct comm_stats *stats, unsigned kinds, uint64_t bytes, uint64_t now_ns);
 
-/* The comm's record; and the statistics of its lane of that index, NULL: none yet. */
+/* For tests: the comm's record; and the statistics of its lane of that index, NULL: none yet. */
 const struct harp_page_comm *comm_stats_record(const struct comm_stats *stats);
 const struct lane_stats *comm_stats_lane(const struct comm_stats *stats, unsigned index);
 
@@ -70,9 +70,8 @@ const struct lane_stats *comm_stats_lane(const struct comm_stats *stats, unsigne
 struct lane_stats {
 	struct harp_page_lane *record;
 	struct harp_page_rail *rail;
-	struct comm_stats *comm;
+	struct comm_stats *comm;     /* NULL: no lane has opened */
 	uint64_t retransmits_before; /* of previous lanes of this index */
-	const void *owner;           /* the present lane */
 	uint32_t slot;               /* of the region */
 	struct harp_page_lane own;   /* the record if the region has no space */
 };
@@ -83,15 +82,16 @@ struct lane_stats_options {
 	bool encrypted, backup;
 	int dev;
 	struct harp_endpoint local, remote;
-	const void *owner; /* identifies this lane among those of its index */
 };
-/* A lane has opened, and becomes the owner of its index, even if the previous lane is still open.
- * NULL: out of memory. Any thread. */
-struct lane_stats *lane_stats_open(struct comm_stats *comm, const struct lane_stats_options *opt);
-/* The lane died by this error (0, -EPIPE: closed by the peer); its comm lives. */
-void lane_stats_died(struct lane_stats *stats, const void *owner, int error);
-/* The lane ended with its comm, or did not join it. */
-void lane_stats_closed(struct lane_stats *stats, const void *owner);
+/* Finds or makes the statistics of that index. NULL: out of memory. Any thread. */
+struct lane_stats *lane_stats_new(struct comm_stats *comm, unsigned index);
+/* A lane has joined, after lane_stats_new(). If the previous one is open, it replaces it. Poller
+ * held. */
+void lane_stats_open(struct comm_stats *comm, const struct lane_stats_options *opt);
+/* The lane died by this error (0, -EPIPE: closed by the peer); its comm lives. Poller held. */
+void lane_stats_died(struct lane_stats *stats, int error);
+/* The lane ended with its comm. Poller held. */
+void lane_stats_closed(struct lane_stats *stats);
 /* Sets the lane's stalled state. Poller held. */
 void lane_stats_stalled(struct lane_stats *stats, bool stalled);
 /* Stores TCP's present values. Poller held. */

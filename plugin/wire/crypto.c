@@ -28,6 +28,7 @@
 #define EVP_CTRL_AEAD_GET_TAG 0x10
 #define EVP_CTRL_AEAD_SET_TAG 0x11
 #define ENCRYPT_UNCHANGED (-1)
+#define NONCE_BYTES 12u
 
 /* name, result, arguments. A crypto_gcm is an EVP_CIPHER_CTX. */
 #define CRYPTO_FUNCTIONS(FN)                                                                       \
@@ -95,72 +96,6 @@ int crypto_load(char *why, size_t why_len)
 	return 0;
 }
 
-struct crypto_gcm *crypto_gcm_new(const uint8_t key[CRYPTO_KEY_BYTES], bool encrypt)
-{
-	struct crypto_gcm *gcm = crypto.EVP_CIPHER_CTX_new();
-
-	if (gcm && crypto.EVP_CipherInit_ex(gcm, crypto.aes_256_gcm, NULL, key, NULL, encrypt) == 1)
-		return gcm;
-	crypto.EVP_CIPHER_CTX_free(gcm);
-	return NULL;
-}
-
-void crypto_gcm_free(struct crypto_gcm *gcm)
-{
-	if (gcm)
-		crypto.EVP_CIPHER_CTX_free(gcm); /* and wipes it */
-}
-
-static int crypto_gcm_rekey(struct crypto_gcm *gcm, const uint8_t key[CRYPTO_KEY_BYTES])
-{
-	return crypto.EVP_CipherInit_ex(gcm, NULL, NULL, key, NULL, ENCRYPT_UNCHANGED) == 1 ? 0
-											    : -EIO;
-}
-
-/* Sets the nonce and the additional authenticated data. */
-static bool crypto_gcm_begin(struct crypto_gcm *gcm, const uint8_t *nonce, const void *head,
-			     size_t head_bytes)
-{
-	int n;
-
-	return crypto.EVP_CipherInit_ex(gcm, NULL, NULL, NULL, nonce, ENCRYPT_UNCHANGED) == 1 &&
-	       crypto.EVP_CipherUpdate(gcm, NULL, &n, head, (int)head_bytes) == 1;
-}
-
-/* Encrypts the pieces to out and appends the tag. head is authenticated, but not encrypted. */
-static int crypto_gcm_encrypt(struct crypto_gcm *gcm, const uint8_t nonce[CRYPTO_NONCE_BYTES],
-			      const void *head, size_t head_bytes, const struct iovec *pieces,
-			      int piece_count, uint8_t *out)
-{
-	int n;
-
-	if (!crypto_gcm_begin(gcm, nonce, head, head_bytes))
-		return -EIO;
-	for (int i = 0; i < piece_count; i++) {
-		if (crypto.EVP_CipherUpdate(gcm, out, &n, pieces[i].iov_base,
-					    (int)pieces[i].iov_len) != 1)
-			return -EIO;
-		out += n;
-	}
-	if (crypto.EVP_CipherFinal_ex(gcm, out, &n) != 1 ||
-	    crypto.EVP_CIPHER_CTX_ctrl(gcm, EVP_CTRL_AEAD_GET_TAG, CRYPTO_TAG_BYTES, out) != 1)
-		return -EIO;
-	return 0;
-}
-
-int crypto_gcm_decrypt(struct crypto_gcm *gcm, const uint8_t nonce[CRYPTO_NONCE_BYTES],
-		       const void *head, size_t head_bytes, uint8_t *bytes, size_t len)
-{
-	int n;
-
-	if (!crypto_gcm_begin(gcm, nonce, head, head_bytes) ||
-	    crypto.EVP_CipherUpdate(gcm, bytes, &n, bytes, (int)len) != 1 ||
-	    crypto.EVP_CIPHER_CTX_ctrl(gcm, EVP_CTRL_AEAD_SET_TAG, CRYPTO_TAG_BYTES, bytes + len) !=
-		    1)
-		return -EIO;
-	return crypto.EVP_CipherFinal_ex(gcm, bytes + len, &n) == 1 ? 0 : -EBADMSG;
-}
-
 /* ---- segments ------------------------------------------------------------------------------- */
 
 static const char label_next[] = "HARP1 next key  "; /* 16 bytes, no NUL */
@@ -169,63 +104,86 @@ int segment_flow_begin(struct segment_flow *flow, const uint8_t key[CRYPTO_KEY_B
 {
 	flow->segment = 0;
 	memcpy(flow->key, key, CRYPTO_KEY_BYTES);
-	flow->gcm = crypto_gcm_new(key, encrypt);
-	return flow->gcm ? 0 : -ENOMEM;
+	flow->gcm = crypto.EVP_CIPHER_CTX_new();
+	if (!flow->gcm ||
+	    crypto.EVP_CipherInit_ex(flow->gcm, crypto.aes_256_gcm, NULL, key, NULL, encrypt) != 1)
+		return -ENOMEM;
+	return 0;
 }
 
 void segment_flow_end(struct segment_flow *flow)
 {
-	crypto_gcm_free(flow->gcm);
+	if (flow->gcm)
+		crypto.EVP_CIPHER_CTX_free(flow->gcm); /* and wipes it */
 	explicit_bzero(flow->key, sizeof(flow->key));
 }
 
-/* Computes the nonce of the next segment, after changing the key if that is due. */
-static int segment_next(struct segment_flow *flow, uint8_t nonce[CRYPTO_NONCE_BYTES])
+static bool segment_change_key(struct segment_flow *flow)
 {
-	uint64_t segment = flow->segment;
+	uint8_t next[CRYPTO_KEY_BYTES];
 
-	if (segment == UINT64_MAX) /* a nonce is never reused */
+	blake2s(next, sizeof(next), flow->key, sizeof(flow->key), label_next,
+		sizeof(label_next) - 1);
+	memcpy(flow->key, next, sizeof(flow->key));
+	explicit_bzero(next, sizeof(next));
+	return crypto.EVP_CipherInit_ex(flow->gcm, NULL, NULL, flow->key, NULL,
+					ENCRYPT_UNCHANGED) == 1;
+}
+
+/* Sets key and nonce of the next segment. Its head is authenticated, but not encrypted. */
+static int segment_begin(struct segment_flow *flow, const uint8_t head[SEGMENT_HEAD_BYTES])
+{
+	uint8_t nonce[NONCE_BYTES] = { 0 };
+	int n;
+
+	if (flow->segment == UINT64_MAX) /* a nonce is never reused */
 		return -ECONNABORTED;
-	if (segment && segment % KEY_SEGMENTS == 0) {
-		uint8_t next[CRYPTO_KEY_BYTES];
-		int rc;
-
-		blake2s(next, sizeof(next), flow->key, sizeof(flow->key), label_next,
-			sizeof(label_next) - 1);
-		memcpy(flow->key, next, sizeof(flow->key));
-		explicit_bzero(next, sizeof(next));
-		rc = crypto_gcm_rekey(flow->gcm, flow->key);
-		if (rc)
-			return rc;
-	}
-	wire_put64(nonce, segment);
-	memset(nonce + 8, 0, CRYPTO_NONCE_BYTES - 8);
+	if (flow->segment && flow->segment % KEY_SEGMENTS == 0 && !segment_change_key(flow))
+		return -EIO;
+	wire_put64(nonce, flow->segment);
+	if (crypto.EVP_CipherInit_ex(flow->gcm, NULL, NULL, NULL, nonce, ENCRYPT_UNCHANGED) != 1 ||
+	    crypto.EVP_CipherUpdate(flow->gcm, NULL, &n, head, SEGMENT_HEAD_BYTES) != 1)
+		return -EIO;
 	return 0;
 }
 
 int segment_encrypt(struct segment_flow *flow, const struct iovec *pieces, int piece_count,
 		    size_t len, uint8_t *out)
 {
-	uint8_t nonce[CRYPTO_NONCE_BYTES];
-	int rc = segment_next(flow, nonce);
+	int rc, n;
 
+	wire_put32(out, (uint32_t)len);
+	rc = segment_begin(flow, out);
 	if (rc)
 		return rc;
 	flow->segment++; /* used up, even on error */
-	wire_put32(out, (uint32_t)len);
-	return crypto_gcm_encrypt(flow->gcm, nonce, out, SEGMENT_HEAD_BYTES, pieces, piece_count,
-				  out + SEGMENT_HEAD_BYTES); /* COPY, and the cipher */
+	out += SEGMENT_HEAD_BYTES;
+	for (int i = 0; i < piece_count; i++) { /* COPY, and the cipher */
+		if (crypto.EVP_CipherUpdate(flow->gcm, out, &n, pieces[i].iov_base,
+					    (int)pieces[i].iov_len) != 1)
+			return -EIO;
+		out += n;
+	}
+	if (crypto.EVP_CipherFinal_ex(flow->gcm, out, &n) != 1 ||
+	    crypto.EVP_CIPHER_CTX_ctrl(flow->gcm, EVP_CTRL_AEAD_GET_TAG, CRYPTO_TAG_BYTES, out) !=
+		    1)
+		return -EIO;
+	return 0;
 }
 
 int segment_decrypt(struct segment_flow *flow, uint8_t *segment, size_t len)
 {
-	uint8_t nonce[CRYPTO_NONCE_BYTES];
-	int rc = segment_next(flow, nonce);
+	uint8_t *bytes = segment + SEGMENT_HEAD_BYTES;
+	int rc = segment_begin(flow, segment), n;
 
-	if (!rc)
-		rc = crypto_gcm_decrypt(flow->gcm, nonce, segment, SEGMENT_HEAD_BYTES,
-					segment + SEGMENT_HEAD_BYTES, len);
-	if (!rc)
-		flow->segment++;
-	return rc;
+	if (rc)
+		return rc;
+	if (crypto.EVP_CipherUpdate(flow->gcm, bytes, &n, bytes, (int)len) != 1 ||
+	    crypto.EVP_CIPHER_CTX_ctrl(flow->gcm, EVP_CTRL_AEAD_SET_TAG, CRYPTO_TAG_BYTES,
+				       bytes + len) != 1)
+		return -EIO;
+	if (crypto.EVP_CipherFinal_ex(flow->gcm, bytes + len, &n) != 1)
+		return -EBADMSG;
+	flow->segment++;
+	return 0;
 }

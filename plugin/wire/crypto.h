@@ -14,22 +14,11 @@
 
 #define CRYPTO_PSK_BYTES 32u /* of a pre-shared key (HARP_KEY_FILE) */
 #define CRYPTO_KEY_BYTES 32u
-#define CRYPTO_NONCE_BYTES 12u
 #define CRYPTO_TAG_BYTES 16u
 
 /* Loads libcrypto unless that was done; one caller at a time. 0, or -EPROTONOSUPPORT with one line
  * in why. */
 int crypto_load(char *why, size_t why_len);
-
-/* One key, one direction; used by one thread at a time, any thread. */
-struct crypto_gcm;
-/* Called after crypto_load() succeeded. NULL: out of memory. */
-struct crypto_gcm *crypto_gcm_new(const uint8_t key[CRYPTO_KEY_BYTES], bool encrypt);
-void crypto_gcm_free(struct crypto_gcm *gcm);
-/* Decrypts len bytes in place; the tag follows them. -EBADMSG: authentication failed, and the bytes
- * are garbage now. */
-int crypto_gcm_decrypt(struct crypto_gcm *gcm, const uint8_t nonce[CRYPTO_NONCE_BYTES],
-		       const void *head, size_t head_bytes, uint8_t *bytes, size_t len);
 
 /*
  * One direction of an encrypted lane: its key and segment counter (docs/lanes.md section 8). A
@@ -41,12 +30,14 @@ int crypto_gcm_decrypt(struct crypto_gcm *gcm, const uint8_t nonce[CRYPTO_NONCE_
 /* A direction's key changes after this many segments. */
 #define KEY_SEGMENTS (1u << 20)
 
+struct crypto_gcm;
 struct segment_flow {
 	struct crypto_gcm *gcm;
 	uint64_t segment; /* the next one's number */
 	uint8_t key[CRYPTO_KEY_BYTES];
 };
 
+/* Called after crypto_load() succeeded. */
 /* -ENOMEM; segment_flow_end() in any case. */
 int segment_flow_begin(struct segment_flow *flow, const uint8_t key[CRYPTO_KEY_BYTES],
 		       bool encrypt);

@@ -266,45 +266,34 @@ def sent_by(comm: Communicator, data: Any, op: str, **options: Any) -> tuple[int
     return comm.stats()["net_sent_bytes"] - before, result
 
 
-JOBS: dict[str, Callable[[int, int], dict[str, str]]] = {
-    "torchrun": lambda rank, world: {
-        "RANK": str(rank),
-        "WORLD_SIZE": str(world),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "29500",
-    },
-    "slurm": lambda rank, world: {
-        "SLURM_PROCID": str(rank),
-        "SLURM_NTASKS": str(world),
-        "SLURM_JOB_ID": "77",
-        "SLURM_STEP_NODELIST": "localhost",
-    },
-    "openmpi": lambda rank, world: {
-        "OMPI_COMM_WORLD_RANK": str(rank),
-        "OMPI_COMM_WORLD_SIZE": str(world),
-        "OMPI_COMM_WORLD_LOCAL_SIZE": str(world),
-        "HARP_COLL_SECRET": "word",
-    },
-    "mvapich": lambda rank, world: {
-        "MV2_COMM_WORLD_RANK": str(rank),
-        "MV2_COMM_WORLD_SIZE": str(world),
-        "MV2_COMM_WORLD_LOCAL_SIZE": str(world),
-        "HARP_COLL_PORT": "29412",
-    },
-    "mpich": lambda rank, world: {
-        "PMI_RANK": str(rank),
-        "PMI_SIZE": str(world),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "29413",
-    },
+# Of each launcher: the variables of rank and world, and what else tells where ranks meet.
+JOBS = {
+    "torchrun": ("RANK", "WORLD_SIZE", {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}),
+    "slurm": (
+        "SLURM_PROCID",
+        "SLURM_NTASKS",
+        {"SLURM_JOB_ID": "77", "SLURM_STEP_NODELIST": "localhost"},
+    ),
+    "openmpi": (
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        {"OMPI_COMM_WORLD_LOCAL_SIZE": "3", "HARP_COLL_SECRET": "word"},
+    ),
+    "mvapich": (
+        "MV2_COMM_WORLD_RANK",
+        "MV2_COMM_WORLD_SIZE",
+        {"MV2_COMM_WORLD_LOCAL_SIZE": "3", "HARP_COLL_PORT": "29412"},
+    ),
+    "mpich": ("PMI_RANK", "PMI_SIZE", {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29413"}),
 }
 
 
 def jobs(place: Place) -> list[str]:
     """Ranks that each launcher's variables bring together."""
     done = []
-    for name, variables in JOBS.items():
-        with Communicator.from_env(variables(place.rank, place.world), host="") as comm:
+    for name, (rank, world, more) in JOBS.items():
+        variables = {rank: str(place.rank), world: str(place.world), **more}
+        with Communicator.from_env(variables, host="") as comm:
             assert (comm.rank, comm.world) == (place.rank, place.world)
             assert comm.allgather(np.array([comm.rank])).ravel().tolist() == [*range(comm.world)]
             done.append(name)
@@ -431,36 +420,17 @@ def different_ops(place: Place) -> str:
     return _mismatch(place, lambda comm: comm.broadcast(data))
 
 
-def different_roots(place: Place) -> str:
-    """Both wait for the other to send."""
-    return _mismatch(place, lambda comm: comm.broadcast(np.ones(5), 1 - comm.rank))
-
-
-def different_sizes(place: Place) -> str:
-    return _mismatch(place, lambda comm: comm.allreduce(np.ones(10 if comm.rank else 100_000)))
-
-
-def different_types(place: Place) -> str:
-    dtype = "int32" if place.rank else "float32"
-    return _mismatch(place, lambda comm: comm.allreduce(np.ones(64, dtype)))
-
-
 def different_blocks(place: Place) -> str:
     counts = [[1, 2], [3, 1]][place.rank]
     data = np.ones(sum(counts))
     return _mismatch(place, lambda comm: comm.alltoall(data, in_counts=counts, out_counts=[1, 1]))
 
 
-def strangers_to_each_other(place: Place) -> str:
-    """Rank 3's ring neighbors are not those that a broadcast has: only the store shows it."""
-    big = np.ones(50_000)
-    if place.rank == 3:
-        return _mismatch(place, lambda comm: comm.allreduce(big))
-    return _mismatch(place, lambda comm: comm.broadcast(np.ones(3)))
-
-
 def late(place: Place) -> str:
-    with place.open(timeout_s=1.0) as comm:
+    with place.open("first") as comm:  # loading and connecting take no part of the timeout
+        comm.barrier()
+    # Ranks publish what they wait for after a second: earlier, each would name its neighbor.
+    with place.open(timeout_s=2.0) as comm:
         comm.barrier()
         if place.rank == 2:
             place.store.wait("0", 20.0)
@@ -560,32 +530,6 @@ def in_flight(place: Place) -> str:
     return text
 
 
-def cut(place: Place) -> list[Any]:
-    """Steps of a training whose NIC is cut meanwhile: weights, steps, the longest step in ms.
-
-    The parent cuts when it has read "ready", and then makes the file "cut"; 30 steps follow.
-    """
-    gradient = values(place.rank, 1_000_000, "float32")
-    weights = np.zeros(gradient.size, "float32")
-    steps, left, longest = 0, 30, 0.0
-    with place.open(timeout_s=60.0) as comm:
-        while left:
-            if steps == 5 and place.rank == 0:
-                os.write(1, b'"ready"\n')
-            # The last element says that rank 0 has seen the file, so that both end together.
-            gradient[-1] = place.rank == 0 and (place.folder / "cut").exists()
-            start = time.monotonic()
-            total = comm.allreduce(gradient.copy())
-            longest = max(longest, time.monotonic() - start)
-            weights += total
-            steps += 1
-            left -= total[-1] > 0
-        wanted = values(0, gradient.size, "float32") + values(1, gradient.size, "float32")
-        same(weights[:-1], (wanted * np.float32(steps))[:-1], "weights")
-        assert (comm.allgather(weights) == weights).all(), "ranks differ"
-    return [steps, longest * 1e3]
-
-
 def usage() -> tuple[int, int, int]:
     """Descriptors, threads and resident KiB of this process."""
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
@@ -615,32 +559,6 @@ def groups_come_and_go(place: Place) -> list[Any]:
             one(f"g{index}")
         always.barrier()
         return [count, *(after - then for after, then in zip(usage(), before, strict=True))]
-
-
-def many_groups(place: Place) -> str:
-    comms = [place.open(f"g{i}") for i in range(100)]
-    data = np.ones(100)
-    requests = [comm.iallreduce(data.copy()) for comm in comms]
-    for request in requests:
-        assert (request.wait(30) == place.world).all()
-    for comm in comms:
-        comm.close()
-    with place.open() as comm:
-        sub = comm.subgroup([1, 0])
-        assert sub.rank == 1 - comm.rank
-        assert sub.allgather(np.array([comm.rank])).ravel().tolist() == [1, 0]
-        sub.close()
-    return "done"
-
-
-def idle(place: Place) -> float:
-    """CPU seconds of half a second with an open, idle group."""
-    with place.open() as comm:
-        comm.allreduce(np.ones(1000))
-        time.sleep(0.2)
-        before = time.process_time()
-        time.sleep(0.5)
-        return time.process_time() - before
 
 
 def bad_calls(place: Place) -> list[str]:

@@ -5,11 +5,14 @@
  */
 #include <errno.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "harp_coll.h"
 
@@ -234,8 +237,62 @@ static void world(const char *name, const char *host)
 		pthread_join(ranks[r].thread, NULL);
 }
 
+/* ---- fork ------------------------------------------------------------------------------------ */
+
+static sem_t fork_log_called, fork_done;
+
+/* The library calls this under its lock. It waits for the end of a fork, as a call of the plugin
+ * does whose lock the plugin's fork handler holds. */
+static void fork_log(void *arg, int level, const char *text)
+{
+	(void)arg;
+	(void)level;
+	(void)text;
+	sem_post(&fork_log_called);
+	sem_wait(&fork_done);
+}
+
+static void *fork_abort(void *group)
+{
+	harp_coll_abort(group, "the end");
+	return NULL;
+}
+
+/* fork() ends although another thread holds the library's lock, and the child is refused. */
+static void fork_under_the_lock(void)
+{
+	struct harp_coll_options options = { .size = sizeof(options),
+					     .world = 1,
+					     .name = "forked",
+					     .store.size = sizeof(options.store),
+					     .log = fork_log };
+	struct harp_coll_call barrier = rank_call(HARP_COLL_BARRIER, NULL, NULL, 0);
+	char error[HARP_COLL_ERROR_BYTES];
+	struct harp_coll *group;
+	pthread_t thread;
+	int status = 1;
+	pid_t child;
+
+	sem_init(&fork_log_called, 0, 0);
+	sem_init(&fork_done, 0, 0);
+	if (harp_coll_open(&options, &group, error, sizeof(error)))
+		fail("open", error);
+	if (pthread_create(&thread, NULL, fork_abort, group))
+		fail("thread", "can't start");
+	sem_wait(&fork_log_called);
+	child = fork();
+	if (child == 0)
+		_exit(harp_coll_run(group, &barrier, error, sizeof(error)) != -EOWNERDEAD);
+	sem_post(&fork_done);
+	pthread_join(thread, NULL);
+	if (waitpid(child, &status, 0) != child || status)
+		fail("fork", "the child was not refused");
+	harp_coll_close(group);
+}
+
 int main(void)
 {
+	fork_under_the_lock();
 	world("shared-memory", "one");
 	world("plugin", "");
 	for (int i = 0; i < store.count; i++)

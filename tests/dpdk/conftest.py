@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ends of streams on DPDK ports; all of it is skipped where this build has no DPDK."""
+"""Fixtures that skip a test if this build has no DPDK."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from dpdk_tools import Ends
+
+from harp.errors import HarpError
 
 
 @pytest.fixture
@@ -18,3 +20,12 @@ def ends(build_dir: Path) -> Iterator[Ends]:
         )
     yield ends
     ends.close()
+
+
+@pytest.fixture(scope="session")
+def bindings() -> None:
+    """harp.dpdk can be imported."""
+    try:
+        import harp.dpdk  # noqa: F401
+    except HarpError as error:
+        pytest.skip(str(error))

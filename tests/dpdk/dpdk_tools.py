@@ -4,41 +4,36 @@
 import json
 import os
 import re
-import select
 import subprocess
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
+from netns_tools import Tools, outcome
 
-READY_S = 30
 WAIT_S = 120
-Popen = Callable[..., "subprocess.Popen[str]"]
 # Other tests' devices and huge pages are left alone.
 ENVIRONMENT = {"HARP_DPDK_ARGS": "--no-pci", "HARP_DPDK_HUGE_PAGES": "never"}
 
 
-def start(
-    args: Sequence[str | Path], environment: dict[str, str] | None = None
-) -> "subprocess.Popen[str]":
-    """A process here, as harp.lab's hosts start one there."""
-    return subprocess.Popen(
-        args,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | ENVIRONMENT | (environment or {}),
-    )
+class Here:
+    """This namespace, in place of a host of the laboratory."""
+
+    def popen(self, args: Sequence[str | Path]) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            args,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | ENVIRONMENT,
+        )
 
 
-@dataclass
-class Ends:
-    """Starts ends and ends them; what each reports."""
+HERE: Any = Here()
 
-    build: Path
-    started: list["subprocess.Popen[str]"] = field(default_factory=list)
+
+class Ends(Tools):
+    """Starts harp-tcp and collects its reports."""
 
     @property
     def library(self) -> Path:
@@ -50,52 +45,30 @@ class Ends:
         side: list[str | Path] = ["--kernel"]
         if spec is not None:
             side = ["--ifname", f"dpdk:{spec}", "--lib-dir", self.library]
-        tool = self.build / "tools" / "tcp" / "harp-tcp"
-        return [tool, verb, address, "7000", *side, *more]
+        settings = [f"{name}={value}" for name, value in ENVIRONMENT.items()]
+        return ["env", *settings, self.tcp, verb, address, "7000", *side, *more, "-o", "json"]
 
-    def serve(
-        self, address: str, spec: str | None, *more: str, verb: str = "serve", run: Popen = start
+    def serve_port(
+        self, address: str, spec: str | None, *more: str, verb: str = "serve", host: Any = HERE
     ) -> "subprocess.Popen[str]":
-        """A server that may be called."""
-        server = run([*self.command(verb, address, spec, *more), "-o", "json"])
-        self.started.append(server)
-        assert server.stdout is not None
-        if not select.select([server.stdout], [], [], READY_S)[0]:
-            pytest.fail(f"{spec}: not ready after {READY_S} s")
-        if server.stdout.readline() != "ready\n":
-            pytest.fail(f"{spec}: {server.communicate()[1]}")
-        return server
+        """A server that is ready."""
+        return self.serve(host, self.command(verb, address, spec, *more))
 
-    def call(
-        self, verb: str, address: str, spec: str | None, *more: str, run: Popen = start
-    ) -> tuple[Any, str]:
-        """A client to its good end: its report, and what it said besides."""
-        client = run([*self.command(verb, address, spec, *more), "-o", "json"])
-        self.started.append(client)
-        out, err = client.communicate(timeout=WAIT_S)
-        assert client.returncode == 0, err
-        return json.loads(out), err
+    def call(self, verb: str, address: str, spec: str | None, *more: str, host: Any = HERE) -> Any:
+        """The report of a client, which must succeed."""
+        out, err, status = outcome(host, self.command(verb, address, spec, *more), WAIT_S)
+        assert status == 0, err
+        return json.loads(out)
 
-    def refused(
-        self, spec: str, environment: dict[str, str] | None = None, run: Popen = start
-    ) -> str:
-        """What an end says that can't open its port."""
-        client = run(self.command("send", "10.9.0.1", spec), environment)
-        self.started.append(client)
-        _, err = client.communicate(timeout=WAIT_S)
-        assert client.returncode == 1, err
+    def refused(self, spec: str, host: Any = HERE) -> str:
+        """The last line of a client that cannot open its port."""
+        _, err, status = outcome(host, self.command("send", "10.9.0.1", spec), WAIT_S)
+        assert status == 1, err
         return err.strip().splitlines()[-1]
-
-    def close(self) -> None:
-        """What a failed test left running ends."""
-        for process in self.started:
-            if process.poll() is None:
-                process.kill()
-                process.communicate()
 
 
 def finish(server: "subprocess.Popen[str]") -> tuple[list[Any], str]:
-    """The reports of a server that ends by itself, and what it said."""
+    """The reports and the stderr of a server that ends by itself."""
     out, err = server.communicate(timeout=WAIT_S)
     assert server.returncode == 0, err
     return [json.loads(line) for line in out.splitlines()], err
@@ -108,7 +81,7 @@ def memif(role: str, folder: Path, number: int, mtu: int = 1500, more: str = "")
 
 
 def other_dpdk(library: Path, folder: Path) -> Path:
-    """A folder for LD_LIBRARY_PATH with a DPDK in it that has nothing of what the library needs."""
+    """A folder for LD_LIBRARY_PATH with a DPDK without the symbols that the library needs."""
     listed = subprocess.run(
         ["readelf", "-d", library], capture_output=True, text=True, check=True
     ).stdout

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ports.c - libharp-dpdk.so on net_ring and net_null: every operation of a NIC, and what must not harm it. */
+/* ports.c - libharp-dpdk.so on net_ring and net_null: every operation of a NIC. */
 #include "ports.h"
 
 #include <dirent.h>
@@ -182,7 +182,7 @@ bool end_wait_up(const struct end *end, bool up)
 
 /* ---- cases ------------------------------------------------------------------------------------- */
 
-/* What is sent into a ring comes back: copied, since a frame that was sent is not one to receive into. */
+/* The port receives what it sends. The driver returns the frame that was sent, so it is copied. */
 TEST(a_ring_returns_packets_in_order)
 {
 	struct harp_nic_stats stats;
@@ -194,8 +194,7 @@ TEST(a_ring_returns_packets_in_order)
 	CHECK_STR(info.driver, "net_ring");
 	CHECK_STR(info.device, "net_ring0");
 	CHECK(info.up && !info.driver_copies && info.mtu_bytes == 1500 && info.frame_size == 2048);
-	CHECK(!(end.nic->caps.features &
-		HARP_NIC_TX_LAZY)); /* the receiver of a packet gives it back */
+	CHECK(!(end.nic->caps.features & HARP_NIC_TX_LAZY)); /* the receiver of a packet frees it */
 	CHECK(strncmp(info.dpdk, "DPDK ", 5) == 0);
 	CHECK(!(info.mac[0] & 1));
 	CHECK(end_until(&end, &end, 100000, 1514, 1));
@@ -214,7 +213,7 @@ TEST(a_ring_returns_packets_in_order)
 	end_close(&end);
 }
 
-/* Chains go out whole, and those that are larger than a burst of the receiver's come in when there is room. */
+/* Chains are sent whole. One that is larger than the receiver's burst waits for the next burst. */
 TEST(chained_packets_arrive_whole)
 {
 	struct end end;
@@ -228,7 +227,7 @@ TEST(chained_packets_arrive_whole)
 	end_close(&end);
 }
 
-/* A full ring takes what it has room for, and the rest stays the caller's. */
+/* A full ring accepts what it has room for; the caller keeps the rest. */
 TEST(a_full_ring_takes_a_part)
 {
 	unsigned sent = 0, got;
@@ -242,7 +241,7 @@ TEST(a_full_ring_takes_a_part)
 	end_complete(&end);
 	CHECK_EQ(end.sent, sent); /* the ring has them all */
 	end_close(&end);
-	/* What was in the ring has come home with the port. */
+	/* Closing the port has freed what was in the ring. */
 	end_open(&end, "net_ring0", 0);
 	CHECK(end_until(&end, &end, 1000, 1514, 1));
 	CHECK_EQ(end.wrong, 0);
@@ -261,7 +260,7 @@ static void count_starved(void *ctx, enum harp_log_level level, const char *line
 	starved_lines++;
 }
 
-/* Without frames nothing is received, which is logged once and counted, and nothing is lost of what comes after. */
+/* Without frames nothing is received. That is counted, and logged once. */
 TEST(missing_receive_frames_are_logged_once)
 {
 	const struct harp_dpdk_eal_options starved = { .size = sizeof(starved),
@@ -284,7 +283,7 @@ TEST(missing_receive_frames_are_logged_once)
 	end_close(&end);
 }
 
-/* Descriptors that can't be: refused, counted, and what is the caller's comes back. */
+/* Invalid descriptors are counted, and their frames complete. */
 TEST(invalid_descriptors_are_counted)
 {
 	struct harp_nic_stats stats;
@@ -348,7 +347,7 @@ unsigned descriptors_most(void)
 	return most;
 }
 
-/* DPDK starts once in a process, and so does one test. */
+/* DPDK starts once in a process, so a process runs one test. */
 int main(int argc, char **argv)
 {
 	api = harp_dpdk_api();

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ports_external.c - the application's memory on DPDK's devices: whose it is, and which devices may read it. */
+/* ports_external.c - the application's memory on DPDK's devices. */
 #include <errno.h>
 #include <rte_ethdev.h>
 #include <rte_mempool.h>
@@ -20,8 +20,8 @@ static unsigned external_send(struct end *end, uint32_t number, const uint8_t *b
 	return end->nic->ops->tx(end->nic, descs, 2, 1);
 }
 
-/* The next user of a queue has nothing of the last one's memory, and nothing that went out for that one comes back to
- * it, wherever it was: in a ring, or home and not yet fetched. */
+/* The next user of a queue does not have the memory of the previous one, and gets no completions of
+ * its packets, whether they are in a ring or were not fetched. */
 TEST(external_memory_ends_with_its_queue)
 {
 	static uint8_t memory[1000];
@@ -39,7 +39,7 @@ TEST(external_memory_ends_with_its_queue)
 		CHECK_EQ(stats.tx_packets, 1);
 		CHECK_EQ(stats.tx_invalid, 0);
 		CHECK_EQ(end.nic->ops->memory_remove(end.nic, memory, sizeof(memory)), -EBUSY);
-		if (life & 1) { /* it arrives, and so it is home */
+		if (life & 1) { /* received, so its frame is free */
 			struct harp_desc desc;
 
 			end_fill(&end, 64);
@@ -54,7 +54,7 @@ TEST(external_memory_ends_with_its_queue)
 	end_close(&end);
 }
 
-/* Sends a piece that is not read, and tries to remove its memory until that works; returns the number of tries. */
+/* Sends a piece that is not read, and removes its memory; returns the number of tries. */
 static unsigned external_ask(struct end *end, uint8_t memory[1000], uint64_t *now_ns,
 			     uint64_t step_ns)
 {
@@ -72,8 +72,8 @@ static unsigned external_ask(struct end *end, uint8_t memory[1000], uint64_t *no
 	return asked;
 }
 
-/* A device that keeps what it was given: its ring is not read. After enough tries the memory is free, the ring
- * is empty, and the queue goes on. */
+/* The ring is not read, so the device keeps what was sent. After enough tries the memory is free,
+ * the ring is empty, and the queue works. */
 TEST(memory_in_a_full_ring_is_recovered)
 {
 	static uint8_t memory[3][1000];
@@ -87,7 +87,7 @@ TEST(memory_in_a_full_ring_is_recovered)
 	CHECK_EQ(end.nic->ops->memory_remove(end.nic, memory[1], sizeof(memory[1])), 0);
 	asked = external_ask(&end, memory[0], &now_ns, 10000000);
 	CHECK(asked > 50 && asked < 150); /* a second, by our clock */
-	/* Asked so rarely that all of it is due at once: one after the other. */
+	/* With two seconds between the tries, each step is due at once. */
 	CHECK_EQ(external_ask(&end, memory[2], &now_ns, 2000000000), 2);
 	CHECK(end_until(&end, &end, 1000, 1514, 1));
 	CHECK_EQ(end.wrong, 0);
@@ -107,8 +107,8 @@ static unsigned mempools(void)
 	return count;
 }
 
-/* Somebody holds what was sent when its port is closed, the application's bytes among it: it may give it back whenever it
- * likes, and then nothing is left. */
+/* Another owner holds sent packets, with the application's memory, when their port is closed. The
+ * pools are freed with the last packet. */
 TEST(buffers_held_elsewhere_outlive_their_port)
 {
 	static uint8_t memory[1000];
@@ -134,7 +134,7 @@ TEST(buffers_held_elsewhere_outlive_their_port)
 	CHECK_EQ(mempools(), 0);
 }
 
-/* A device behind a virtual one reads memory that is not mapped for it: nothing is sent in place through those. */
+/* A device behind a virtual one would read memory that is not mapped for it, so all is copied. */
 TEST(a_nested_device_sends_nothing_in_place)
 {
 	struct end end;

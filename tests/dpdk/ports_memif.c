@@ -14,9 +14,9 @@
 
 #define OTHER_USER 65534u
 
-/* Both ends in one process, a hundred times, after the handshake or before. The driver of 22.11 never closes a server's
- * listener, nor the client's memory if the handshake was not complete: each server leaves one descriptor, and each that is
- * closed first another. Nothing else is lost. */
+/* Both ends in one process, a hundred times, closed before or after the handshake. The driver of
+ * DPDK 22.11 closes neither a server's listener, nor the client's memory if the handshake was not
+ * complete: each server leaves one descriptor, and one that is closed first leaves two. */
 TEST(reopening_memif_leaks_nothing_of_ours)
 {
 	unsigned fds = 0;
@@ -47,7 +47,7 @@ static void with_id(char *out, size_t len, const char *device, unsigned id)
 	out[strlen("net_memif")] = (char)(out[strlen("net_memif")] + 2 * (char)id);
 }
 
-/* A client of another number gets no link; a socket has one server. */
+/* A client with another id gets no link; a socket has one server. */
 TEST(a_memif_id_is_one_pair)
 {
 	char server[256], client[256];
@@ -73,7 +73,7 @@ TEST(a_memif_id_is_one_pair)
 
 /* ---- ends that differ -------------------------------------------------------------------------- */
 
-/* A client of a longer MTU sends the server packets of several frames, and nothing else is written to. */
+/* A client with a larger MTU sends the server packets of several frames. */
 TEST(memif_ends_may_differ_in_mtu)
 {
 	struct end a, b;
@@ -82,7 +82,7 @@ TEST(memif_ends_may_differ_in_mtu)
 	end_open(&a, peers_server, 1500);
 	end_open(&b, peers_client, 9000);
 	CHECK(end_until(&b, &a, 1000, 9014, 1));
-	a.wrong = 0; /* pieces that it did not make */
+	a.wrong = 0; /* they were sent in one piece */
 	CHECK(end_until(&b, &a, 1000, 1514, 1));
 	CHECK(end_until(&a, &b, 1000, 1514, 1));
 	CHECK_EQ(a.wrong + b.wrong, 0);
@@ -101,7 +101,7 @@ static void folder_refused(const char *device, const char *folder)
 	CHECK(strstr(why, folder) && strstr(why, "only this user"));
 }
 
-/* A socket lies in a folder that this user alone can open, at both ends; without a name, in one that HARP makes. */
+/* At both ends only this user may open the socket's folder. Without socket=, HARP creates one. */
 static void folders(const char *folder, const char *server, const char *client)
 {
 	CHECK_EQ(mkdir(folder, 0700), 0);

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ports_open.c - starting DPDK and opening ports: again, twice, side by side, in a child, and what is refused. */
+/* ports_open.c - starting DPDK and opening ports: again, twice, in a child, and what is refused. */
+#include <dirent.h>
 #include <errno.h>
 #include <malloc.h>
 #include <rte_log.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -11,7 +13,7 @@
 
 #include "ports.h"
 
-/* Fifty times: nothing of DPDK's memory, of ours, and no descriptor is lost. */
+/* Fifty times: neither memory nor a descriptor leaks. */
 TEST(reopening_leaks_nothing)
 {
 	size_t used = 0;
@@ -46,7 +48,7 @@ static void refused(const char *device, int err, const char *words)
 	CHECK(strncmp(why, device, strcspn(device, ",")) == 0); /* it names the device */
 }
 
-/* A file that is no socket is not taken for one whose server has died. */
+/* A directory in place of the socket is not removed as if its server had died. */
 static void refused_file(void)
 {
 	char folder[] = "/tmp/harp-dpdk-XXXXXX", path[64], device[128];
@@ -60,7 +62,7 @@ static void refused_file(void)
 	CHECK_EQ(rmdir(path) | rmdir(folder), 0);
 }
 
-/* Names and arguments that are longer than what they have to fit in. */
+/* Names and arguments that are too long. */
 static void refused_long(void)
 {
 	char name[200], device[1200];
@@ -94,7 +96,7 @@ TEST(invalid_device_names_are_refused)
 	refused("net_memif0,role=server,socket=/nonexistent/own/m.sock,socket-abstract=no", -ENOENT,
 		"/nonexistent/own cannot be created: No such file");
 	refused("net_af_packet0,iface=nosuchif0", -ENODEV, "nosuchif0");
-	/* None of it has spoilt anything. */
+	/* Afterwards a valid name works. */
 	end_open(&end, "net_ring0", 0);
 	refused("net_ring0", -EBUSY, "open in this process");
 	end_close(&end);
@@ -109,7 +111,7 @@ static void hear_log(void *ctx, enum harp_log_level level, const char *line)
 	log_summaries += strstr(line, "99990 more lines of DPDK were dropped") != NULL;
 }
 
-/* A driver may log each packet that it loses: few of these lines are passed on, the rest is counted. */
+/* A driver may log each packet that it loses: ten lines are passed on, the rest is counted. */
 TEST(driver_logs_are_rate_limited)
 {
 	const struct harp_dpdk_eal_options opt = { .size = sizeof(opt), .log = hear_log };
@@ -141,28 +143,6 @@ TEST(a_queue_has_one_user_at_a_time)
 	end_close(&end);
 }
 
-/* A child can't use the parent's DPDK, and is told so; the parent goes on. */
-TEST(a_forked_child_cannot_open_ports)
-{
-	struct end end;
-	pid_t child;
-	int status = 0;
-
-	end_open(&end, "net_ring0", 0);
-	fflush(NULL);
-	child = fork();
-	if (child == 0) {
-		struct harp_dpdk_port *port;
-		int err = port_try(&port, "net_ring1", 0);
-
-		_exit(err == -ENXIO && strstr(why, "fork") ? 0 : 1);
-	}
-	waitpid(child, &status, 0);
-	CHECK_EQ(status, 0);
-	CHECK(end_until(&end, &end, 1000, 1514, 1));
-	end_close(&end);
-}
-
 static int start(uint32_t huge_pages, uint32_t memory_mib, const char *args)
 {
 	const struct harp_dpdk_eal_options opt = {
@@ -182,7 +162,7 @@ TEST(conflicting_options_are_refused)
 	CHECK_EQ(start(3, 0, NULL), -EINVAL);
 	CHECK_EQ(start(2, 1u << 30, NULL), -ENOMEM); /* no machine has a PiB of them */
 	CHECK(strstr(why, "nr_hugepages"));
-	/* A secondary process would wait for its primary, which may be dead, for ever. */
+	/* A secondary process would wait forever for a primary that has died. */
 	CHECK_EQ(start(1, 64, "--proc-type=secondary"), -EINVAL);
 	CHECK(strstr(why, "--proc-type"));
 	CHECK_EQ(start(1, 64, "--no-pci --proc-type auto"), -EINVAL);
@@ -198,7 +178,7 @@ TEST(conflicting_options_are_refused)
 	end_close(&end);
 }
 
-/* EAL refuses its arguments: the error names them, and a second try says what would help. */
+/* EAL refuses its arguments: the error names them, and a second try advises a new process. */
 TEST(invalid_eal_arguments_are_named)
 {
 	CHECK_EQ(start(1, 64, "--no-such-argument"), -EIO);
@@ -224,18 +204,90 @@ TEST(a_port_uses_huge_pages)
 	end_close(&end);
 }
 
-TEST(two_ports_work_side_by_side)
-{
-	struct end a, b;
+/* ---- fork -------------------------------------------------------------------------------------- */
 
-	end_open(&a, "net_ring0", 0);
-	end_open(&b, "net_ring1", 9000);
-	for (unsigned i = 0; i < 10; i++) {
-		CHECK(end_until(&a, &a, 1000, 1514, 1));
-		CHECK(end_until(&b, &b, 1000, 9014, 1));
+/* A child cannot use its parent's DPDK; the error says so. The parent's port works. */
+TEST(a_forked_child_cannot_open_ports)
+{
+	struct end end;
+	pid_t child;
+	int status = 0;
+
+	end_open(&end, "net_ring0", 0);
+	fflush(NULL);
+	child = fork();
+	if (child == 0) {
+		struct harp_dpdk_port *port;
+		int err = port_try(&port, "net_ring1", 0);
+
+		_exit(err == -ENXIO && strstr(why, "fork") ? 0 : 1);
 	}
-	CHECK_EQ(a.wrong + b.wrong, 0);
-	end_close(&b);
-	CHECK(end_until(&a, &a, 1000, 1514, 1));
-	end_close(&a);
+	waitpid(child, &status, 0);
+	CHECK_EQ(status, 0);
+	CHECK(end_until(&end, &end, 1000, 1514, 1));
+	end_close(&end);
+}
+
+/* Descriptors of tap devices that this process has. */
+static int forked_taps(void)
+{
+	DIR *dir = opendir("/proc/self/fd");
+	struct dirent *entry;
+	int taps = 0;
+
+	while (dir && (entry = readdir(dir)) != NULL) {
+		char target[64] = { 0 };
+
+		if (readlinkat(dirfd(dir), entry->d_name, target, sizeof(target) - 1) > 0)
+			taps += strcmp(target, "/dev/net/tun") == 0;
+	}
+	if (dir)
+		closedir(dir);
+	return taps;
+}
+
+/* Rings of packet sockets that this process has mapped. */
+static int forked_rings(void)
+{
+	FILE *maps = fopen("/proc/self/maps", "r");
+	char line[512];
+	int rings = 0;
+
+	while (maps && fgets(line, sizeof(line), maps))
+		rings += strstr(line, "socket:[") != NULL;
+	if (maps)
+		fclose(maps);
+	return rings;
+}
+
+static int forked_count(int (*count)(void))
+{
+	int status = 0;
+	pid_t child;
+
+	fflush(NULL);
+	child = fork();
+	if (child == 0)
+		_exit(count());
+	waitpid(child, &status, 0);
+	return WEXITSTATUS(status);
+}
+
+TEST(a_forked_child_keeps_no_device)
+{
+	struct end end;
+
+	if (unshare(CLONE_NEWNET) != 0 || access("/dev/net/tun", R_OK | W_OK) != 0)
+		_exit(CHECK_SKIP); /* only root may */
+	end_open(&end, "net_tap0,iface=harpforked", 0);
+	CHECK(forked_taps() > 0);
+	CHECK_EQ(forked_count(forked_taps), 0);
+	CHECK(forked_taps() > 0); /* the parent's are its own */
+	end_close(&end);
+	CHECK_EQ(forked_taps(), 0);
+	end_open(&end, "net_af_packet0,iface=lo", 0);
+	CHECK(forked_rings() > 0);
+	CHECK_EQ(forked_count(forked_rings), 0);
+	end_close(&end);
+	CHECK_EQ(forked_rings(), 0);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ports_peers.c - two processes on a memif: one is killed under traffic, comes late, or comes back. */
+/* ports_peers.c - two processes on a memif, one of which is killed under traffic and starts again. */
 #include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -29,8 +29,8 @@ void peers_end(void)
 	CHECK_EQ(rmdir(peers_folder), 0);
 }
 
-/* Both directions at full speed. What the other side's process is to do next it does, even on the same core. False: nothing
- * has moved, and another process that wanted the core has had its time. */
+/* Both directions at full speed. False: nothing was sent or received, and this process has yielded, so
+ * that the peer can run on the same core. */
 static bool end_turn(struct end *end)
 {
 	uint64_t received = end->received;
@@ -45,7 +45,7 @@ static bool end_turn(struct end *end)
 	return moved;
 }
 
-/* Receives, and lets the sender run when there was nothing. */
+/* Receives; yields if there was nothing. */
 static void end_listen(struct end *end)
 {
 	uint64_t received = end->received;
@@ -68,7 +68,7 @@ void peer_main(const char *device, int ready_fd)
 		end_turn(&end);
 }
 
-/* A program of its own: a fork can't use its parent's DPDK. */
+/* By exec, because a forked child cannot use its parent's DPDK. */
 pid_t peer_start(const char *device)
 {
 	char byte, fd[16];
@@ -120,7 +120,7 @@ TEST(memif_connects_two_ports_of_a_process)
 	CHECK(end_wait_up(&a, true) && end_wait_up(&b, true));
 	CHECK(end_until(&a, &b, 20000, 9014, 1));
 	CHECK(end_until(&b, &a, 20000, 1514, 1));
-	/* A chain's marks don't stay in the ring's slots. */
+	/* The flags of a chain do not stay in the ring's slots. */
 	for (unsigned i = 0; i < 100; i++) {
 		CHECK(end_until(&a, &b, 7, 9014, 3));
 		CHECK(end_until(&a, &b, 300, 60, 1));
@@ -135,28 +135,7 @@ TEST(memif_connects_two_ports_of_a_process)
 	peers_end();
 }
 
-/* A client without a server: its link is down until one comes. */
-TEST(a_memif_client_waits_for_its_server)
-{
-	struct harp_desc desc;
-	struct end end;
-	pid_t peer;
-
-	peers_begin();
-	end_open(&end, peers_client, 0);
-	CHECK(end_wait_up(&end, false));
-	end_fill(&end, 512);
-	CHECK_EQ(end.nic->ops->rx(end.nic, &desc, 1, 1), 0);
-	CHECK_EQ(end_send(&end, 1, 100, 1), 0);
-	peer = peer_start(peers_server);
-	CHECK(end_wait_up(&end, true));
-	CHECK(peer_hears(&end));
-	peer_kill(peer);
-	end_close(&end);
-	peers_end();
-}
-
-/* We send and receive while the other side is killed, five times. */
+/* The peer is killed five times while this process sends and receives. */
 static void dies(const char *ours, const char *theirs)
 {
 	struct end end;
@@ -168,14 +147,14 @@ static void dies(const char *ours, const char *theirs)
 		CHECK(end_wait_up(&end, true));
 		CHECK(peer_hears(&end));
 		peer_kill(peer);
-		/* At full speed, through the moment in which the driver finds out. */
+		/* At full speed until the driver has detected it. */
 		uint64_t until_ns = test_now_ns() + 60000000000u;
 		struct harp_dpdk_info info = { .up = 1 };
 
 		while (info.up && test_now_ns() < until_ns) {
 			unsigned turns = 0;
 
-			/* A yield takes tens of milliseconds where many want the core: the link is looked at after each. */
+			/* A yield may take tens of milliseconds, so the link is read after each. */
 			while (turns < 1000 && end_turn(&end))
 				turns++;
 			api->port_info(end.port, &info);

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harp.dpdk. The scenes are functions of bindings_*.py. Each runs in its own process and network
-namespace."""
+"""harp.dpdk: the scenes of bindings_scenes.py, each in its own process and network namespace, and
+the examples of docs/dpdk-python.md."""
 
 import os
 import re
@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent.parent
-ROLES = {"memif_flood"}  # what a scene starts
+ROOT = Path(__file__).resolve().parents[2]
+FILE = Path(__file__).with_name("bindings_scenes.py")
+SCENES = re.findall(r"^def (\w+)\(\) -> None:", FILE.read_text(), re.MULTILINE)
 WITHOUT = """
 import sys
 sys.modules["harp._dpdk"] = None
@@ -20,26 +20,15 @@ import harp.dpdk
 """
 
 
-def scenes() -> list[tuple[str, str]]:
-    """Files and functions that take nothing, or a folder, and return nothing."""
-    pattern = re.compile(r"^def (\w+)\((?:folder: Path)?\) -> None:", re.MULTILINE)
-    return [
-        (path.name, name)
-        for path in sorted(HERE.glob("bindings_*.py"))
-        for name in pattern.findall(path.read_text())
-        if name not in ROLES
-    ]
-
-
-def run(name: str, scene: str, *arguments: str) -> None:
-    """One scene, in a namespace of its own where we may make one."""
-    words = [sys.executable, str(HERE / name), scene, *arguments]
-    if os.geteuid() == 0:
-        words = ["unshare", "--net", *words]
-    paths = os.pathsep.join([str(ROOT), str(HERE)])
+@pytest.mark.parametrize("scene", SCENES)
+def test_a_scene_passes(scene: str, bindings: None) -> None:
+    if scene == "ports_say_what_they_are" and os.geteuid() != 0:
+        pytest.skip("needs root: a tap device")
+    # In a namespace of its own where we may make one.
+    words = ["unshare", "--net"] if os.geteuid() == 0 else []
     done = subprocess.run(
-        words,
-        env=os.environ | {"PYTHONPATH": paths, "PYTHONFAULTHANDLER": "1"},
+        [*words, sys.executable, str(FILE), scene],
+        env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONFAULTHANDLER": "1"},
         capture_output=True,
         text=True,
         timeout=300,
@@ -49,23 +38,37 @@ def run(name: str, scene: str, *arguments: str) -> None:
         pytest.fail(f"{scene}: {done.returncode}\n{(done.stdout + done.stderr)[-4000:]}", False)
 
 
-@pytest.fixture(scope="module")
-def bindings() -> None:
-    """Skips where this build has no DPDK."""
-    from harp.errors import HarpError
+# What each of the page's examples prints, a pattern a line.
+PRINTED = """\
+DPDK \\d+\\.\\d+.* huge pages: False
+net_ring [0:]+ 1500 \\d+ \\('MULTI_SEGS',\\)
+True 0 \\d+
+60 b'hello'
+b'HELLO'
+the bytes of a packet are in use.*
+\\[9000 9000 9000 9000\\] \\[0, 1, 2, 3\\] \\d+
+100000 100000 \\d+/s
+Ether / IP / UDP .* / Raw
+Ether / IP / ICMP .*
+"""
 
-    try:
-        import harp.dpdk  # noqa: F401
-    except HarpError as error:
-        pytest.skip(str(error))
 
-
-@pytest.mark.parametrize(("name", "scene"), scenes())
-def test_a_scene_passes(name: str, scene: str, bindings: None, tmp_path: Path) -> None:
-    """See bindings_*.py."""
-    if scene == "ports_say_what_they_are" and os.geteuid() != 0:
-        pytest.skip("needs root: a tap device")
-    run(name, scene, *([str(tmp_path)] if name == "bindings_devices.py" else []))
+def test_the_examples_of_the_page_run(tmp_path: Path, bindings: None) -> None:
+    """Unchanged, in their order, in one process; they print exactly these lines."""
+    text = (ROOT / "docs" / "dpdk-python.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    assert len(blocks) == text.count("```python") > 5
+    script = tmp_path / "walk.py"
+    script.write_text("\n".join(blocks))
+    command = [sys.executable, "-W", "error::ResourceWarning", str(script)]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    lines, patterns = done.stdout.splitlines(), PRINTED.splitlines()
+    assert len(lines) == len(patterns), done.stdout
+    for line, pattern in zip(lines, patterns, strict=True):
+        assert re.fullmatch(pattern, line), (pattern, line)
 
 
 def test_a_missing_library_is_named() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from dpdk_tools import ENVIRONMENT, Ends, finish
+from dpdk_tools import Ends, finish
 from netns_tools import wait_until
 from test_steering import ping
 
@@ -35,7 +35,7 @@ PEERS = [
 
 
 class Peer:
-    """HARP's process in one place, the kernel's in another or the same."""
+    """A host with HARP's process, and one with the kernel's; for a tap it is the same host."""
 
     def __init__(self, ends: Ends, lab: Lab, kind: str, mtu: int) -> None:
         self.ends, self.mtu = ends, mtu
@@ -57,27 +57,18 @@ class Peer:
             self.there.run(*address, *words)
         self.spec = f"{device};{ADDRESSES};mtu={mtu}"
 
-    def popen(self, host: Host) -> Any:
-        """How Ends starts a process in a host."""
-
-        def start(args: Any) -> "subprocess.Popen[str]":
-            words = [f"{name}={value}" for name, value in ENVIRONMENT.items()]
-            return host.popen(["env", *words, *args])
-
-        return start
-
     def serve(self, address: str, *more: str) -> "subprocess.Popen[str]":
-        """HARP listens."""
-        return self.ends.serve(address, self.spec, *more, run=self.popen(self.here))
+        """A server on HARP."""
+        return self.ends.serve_port(address, self.spec, *more, host=self.here)
 
     def segments_are_full(self, report: Any) -> bool:
-        """What the two agreed on is what fits into the MTU, less options."""
+        """The MSS is the MTU without headers and options."""
         return bool(self.mtu - 80 <= report["conn"]["snd_mss_bytes"] < self.mtu)
 
 
 @pytest.fixture(params=PEERS, ids=lambda peer: f"{peer[0]}-{peer[1]}")
 def peer(request: pytest.FixtureRequest, ends: Ends, need_root: None) -> Iterator[Peer]:
-    """One of the ways to a kernel; a veth that leaves no checksum and no cutting to a card."""
+    """Each device, at an MTU. The veth has no checksum and segmentation offload."""
     kind, mtu = request.param
     with Lab(LabOptions(offload=False, mtu_bytes=mtu)) as lab:
         yield Peer(ends, lab, kind, mtu)
@@ -86,14 +77,12 @@ def peer(request: pytest.FixtureRequest, ends: Ends, need_root: None) -> Iterato
 @pytest.mark.sample("tap-1500-IPv6", "af_packet-9000-IPv4", "af_xdp-1500-IPv4", "af_xdp-3498-IPv6")
 @pytest.mark.parametrize("family", list(FAMILIES))
 def test_harp_accepts(peer: Peer, family: str) -> None:
-    """The kernel connects, having asked for HARP's address, sends and receives; and pings."""
+    """The kernel resolves HARP's address, pings it, connects, sends and receives."""
     harp, _ = FAMILIES[family]
     server = peer.serve(harp, "--count", "2")
     ping(peer.there, harp)
     for test in ("send", "recv"):
-        report, _ = peer.ends.call(
-            test, harp, None, "--bytes", str(BYTES), run=peer.popen(peer.there)
-        )
+        report = peer.ends.call(test, harp, None, "--bytes", str(BYTES), host=peer.there)
         assert report["bytes"] == BYTES
         assert peer.segments_are_full(report)
     reports, said = finish(server)
@@ -115,12 +104,10 @@ def test_harp_accepts(peer: Peer, family: str) -> None:
 @pytest.mark.parametrize("verb", ["send", "recv"])
 @pytest.mark.parametrize("family", list(FAMILIES))
 def test_harp_connects(peer: Peer, family: str, verb: str) -> None:
-    """HARP asks for the kernel's address, connects, and sends or receives."""
+    """HARP resolves the kernel's address, connects, and sends or receives."""
     _, kernel = FAMILIES[family]
-    server = peer.ends.serve(kernel, None, run=peer.popen(peer.there))
-    report, _ = peer.ends.call(
-        verb, kernel, peer.spec, "--bytes", str(BYTES), run=peer.popen(peer.here)
-    )
+    server = peer.ends.serve_port(kernel, None, host=peer.there)
+    report = peer.ends.call(verb, kernel, peer.spec, "--bytes", str(BYTES), host=peer.here)
     finish(server)
     assert report["bytes"] == BYTES
     assert peer.segments_are_full(report)
@@ -129,14 +116,14 @@ def test_harp_connects(peer: Peer, family: str, verb: str) -> None:
 
 @pytest.mark.sample("tap-1500", "af_packet-9000", "af_xdp-3498")
 def test_a_transfer_survives_loss(peer: Peer) -> None:
-    """One per cent of what HARP sends is lost on its way into the kernel: all of it arrives."""
+    """The kernel's side drops 1 % of what HARP sends, and every byte arrives."""
     server = peer.serve("10.9.0.1")
     process = peer.there.popen([_paths.find("harp-drop"), peer.ifname], stdin=subprocess.PIPE)
     drop = PipedTool("harp-drop", process)
     try:
         drop.tell(f"loss {peer.ifname} 10000 7")
-        report, _ = peer.ends.call(
-            "recv", "10.9.0.1", None, "--bytes", str(BYTES // 4), run=peer.popen(peer.there)
+        report = peer.ends.call(
+            "recv", "10.9.0.1", None, "--bytes", str(BYTES // 4), host=peer.there
         )
     finally:
         drop.close()
@@ -147,10 +134,10 @@ def test_a_transfer_survives_loss(peer: Peer) -> None:
 
 @pytest.mark.parametrize("peer", [("tap", 1500)], indirect=True, ids=["tap"])
 def test_a_connection_survives_link_down_and_up(peer: Peer) -> None:
-    """A tap device set down under a connection: said, and all bytes arrive when it is up again."""
+    """HARP logs that the tap device is down, and every byte arrives when it is up again."""
     server = peer.serve("10.9.0.1")
     words = ("--bytes", str(BYTES), "--timeout", "60")
-    client = peer.popen(peer.here)(peer.ends.command("send", "10.9.0.1", None, *words))
+    client = peer.here.popen(peer.ends.command("send", "10.9.0.1", None, *words))
     peer.ends.started.append(client)
     shown = ("ip", "-s", "-o", "link", "show", "dev", peer.ifname)
     wait_until(lambda: len(re.findall(r"\d{7,}", peer.here.run(*shown))) > 0, "traffic")
@@ -173,16 +160,12 @@ def bare(need_root: None) -> Iterator[Host]:
 
 
 def refused(ends: Ends, host: Host, spec: str) -> str:
-    return ends.refused(f"{spec};ip=10.9.0.1/24", run=lambda args, _: host.popen(args))
-
-
-def test_a_missing_interface_is_named(ends: Ends, bare: Host) -> None:
-    assert "net_af_packet0" in refused(ends, bare, "net_af_packet0,iface=nothing")
+    return ends.refused(f"{spec};ip=10.9.0.1/24", host)
 
 
 @pytest.mark.parametrize("kind", ["af_packet", "af_xdp"])
 def test_an_mtu_above_the_interface_s_is_refused(ends: Ends, bare: Host, kind: str) -> None:
-    """Packets that the kernel would drop are not sent to it."""
+    """The kernel would drop such packets."""
     said = refused(ends, bare, f"net_{kind}0,iface=eth0;mtu=3000")
     assert f"net_{kind}0" in said
     assert "MTU 3000 exceeds the interface's MTU of 1500" in said

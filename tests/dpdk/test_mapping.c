@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_mapping.c - memory that devices read by themselves, over a double of what DPDK does: two devices, sixteen
- * pages, ranges that come and go in any order, and devices that refuse.
+ * test_mapping.c - memory that devices read directly, over a double of DPDK: two devices, sixteen pages,
+ * ranges that are added and removed in any order, and devices that refuse.
  *
- * Whatever happened, each page of a range that is there is mapped once for its device and known once to DPDK, what is
- * undone is what was done, and nothing is left in the end.
+ * Each page of a range is mapped once for its device and registered once with DPDK. Exactly what was
+ * mapped is unmapped, and nothing is left at the end.
  */
 #include <rte_eal.h>
 #include <rte_errno.h>
@@ -20,8 +20,9 @@
 #define DEVICES 2u
 
 static uint64_t devices[DEVICES]; /* their values do not matter here */
-static unsigned made[DEVICES + 1]
-		    [PAGES]; /* by whom (the last: DPDK itself), the first page of the piece + 1 */
+static unsigned
+	made[DEVICES + 1]
+	    [PAGES]; /* per device (the last: DPDK itself), the first page of the piece + 1 */
 static unsigned calls_until_refused; /* 0: nothing is refused */
 static int refusal;
 static uintptr_t page_bytes;
@@ -177,7 +178,7 @@ TEST(ranges_come_and_go_in_any_order)
 	}
 }
 
-/* Physical addresses: a range of several pages is no piece that a device could be told. */
+/* With physical addresses, a range of several pages is not contiguous for a device. */
 TEST(physical_addresses_are_not_mapped)
 {
 	mode = RTE_IOVA_PA;

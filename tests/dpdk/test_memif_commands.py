@@ -54,7 +54,7 @@ def test_bench_idle_over_memif_uses_the_ports() -> None:
     ],
 )
 def test_options_that_memif_excludes_are_refused(args: tuple[str, ...], words: str) -> None:
-    """In one line, before a host is made."""
+    """In one line, before a host is created."""
     nic = () if "--nic" in args else ("--nic", "dpdk-memif")
     done = harpctl(*args, *nic)
     assert done.returncode == Exit.USAGE

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_offload.c - what a device is asked to do to a packet, by its headers; what it can't be asked is refused. */
+/* test_offload.c - offload flags by a packet's headers; packets that no device can finish are refused. */
 #include <rte_ip.h>
 #include <rte_tcp.h>
 #include <rte_udp.h>

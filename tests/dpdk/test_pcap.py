@@ -27,7 +27,7 @@ with harp.Instance(sys.argv[1]) as instance:
 
 
 def answers(ends: Ends, folder: Path, given: list[Packet]) -> list[Packet]:
-    """What HARP says to packets."""
+    """HARP's answers to packets."""
     wrpcap(str(folder / "in.pcap"), given)
     device = f"net_pcap0,rx_pcap={folder}/in.pcap,tx_pcap={folder}/out.pcap"
     spec = f"dpdk:{device};ip=10.9.0.1/24;ip=fd00:9::1/64"

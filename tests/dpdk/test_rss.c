@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_rss.c - which queue a device chooses, over doubles of devices that say so, or don't, or say what can't be. */
+/* test_rss.c - the queue that a device chooses, by valid, missing and impossible reports of it. */
 #include <errno.h>
 
 #include "check.h"
@@ -100,7 +100,7 @@ TEST(a_published_packet_has_its_queue)
 	CHECK_EQ(harp_rss_queue(&rss, &from, &to), entry(0x51ccc178 % 128));
 }
 
-/* Several queues, and what the device says is not enough to compute with. */
+/* Several queues, and the report is not enough to compute one. */
 TEST(an_incomplete_report_is_unknown)
 {
 	const struct device good = {
@@ -124,7 +124,7 @@ TEST(an_incomplete_report_is_unknown)
 	CHECK_EQ(asked(good).kind, HARP_RSS_TOEPLITZ);
 }
 
-/* It has nothing to choose, whatever it says. */
+/* With one queue the report does not matter. */
 TEST(one_queue_needs_no_rule)
 {
 	CHECK_EQ(asked((struct device){ .queues = 1 }).kind, HARP_RSS_NONE);

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HARP's TCP between two processes over memif: every byte, both families, deaths, refusals."""
+"""HARP's TCP between two processes over memif: every byte, both families, the link."""
 
 import signal
 import subprocess
@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from dpdk_tools import ENVIRONMENT, WAIT_S, Ends, finish, memif, start
+from dpdk_tools import HERE, WAIT_S, Ends, finish, memif
 
 BYTES = 16 << 20
 HEADERS = {"10.9.0.1": 52, "fd00:9::1": 72}  # IP, TCP, timestamps
@@ -21,8 +21,8 @@ HEADERS = {"10.9.0.1": 52, "fd00:9::1": 72}  # IP, TCP, timestamps
 )
 @pytest.mark.parametrize("mtu", [1500, 9000])
 def test_bytes_arrive(ends: Ends, tmp_path: Path, mtu: int, address: str, test: str) -> None:
-    server = ends.serve(address, memif("server", tmp_path, 1, mtu))
-    near, _ = ends.call(test, address, memif("client", tmp_path, 2, mtu), "--bytes", str(BYTES))
+    server = ends.serve_port(address, memif("server", tmp_path, 1, mtu))
+    near = ends.call(test, address, memif("client", tmp_path, 2, mtu), "--bytes", str(BYTES))
     (far,), _ = finish(server)
     assert near["bytes"] == BYTES
     for conn in (near["conn"], far):
@@ -36,10 +36,10 @@ def test_bytes_arrive(ends: Ends, tmp_path: Path, mtu: int, address: str, test: 
 
 @pytest.mark.parametrize("flows", [1, 16])
 def test_every_message_arrives_intact(ends: Ends, tmp_path: Path, flows: int) -> None:
-    """Stack-provided buffers: nothing is copied by HARP, and every byte is looked at."""
+    """With stack-provided buffers HARP copies nothing; every byte is compared."""
     spec = memif("server", tmp_path, 1)
-    server = ends.serve("10.9.0.1", spec, "--verify", "--count", str(flows), verb="sink")
-    report, _ = ends.call(
+    server = ends.serve_port("10.9.0.1", spec, "--verify", "--count", str(flows), verb="sink")
+    report = ends.call(
         *("message", "10.9.0.1", memif("client", tmp_path, 2)),
         *("--frames", "--flows", str(flows), "--count", "100"),
     )
@@ -51,7 +51,7 @@ def test_every_message_arrives_intact(ends: Ends, tmp_path: Path, flows: int) ->
 
 
 def expect_line(process: "subprocess.Popen[str]", words: str) -> None:
-    """Waits until the process says a line with these words. One that never does is ended."""
+    """Wait for a line with these words; a process that does not write it is killed."""
     assert process.stderr is not None
     end = threading.Timer(WAIT_S, process.kill)
     end.start()
@@ -65,12 +65,12 @@ def expect_line(process: "subprocess.Popen[str]", words: str) -> None:
 
 
 def test_the_link_follows_the_peer(ends: Ends, tmp_path: Path) -> None:
-    """The link is down until the other process is there, and again when it has gone."""
-    server = ends.serve("10.9.0.1", memif("server", tmp_path, 1), "--count", "2", verb="sink")
+    """The link is up while the other process has its end open."""
+    server = ends.serve_port("10.9.0.1", memif("server", tmp_path, 1), "--count", "2", verb="sink")
     expect_line(server, "net_memif0: the link is still down")
     for word in ("up", "up again"):
         spec = memif("client", tmp_path, 2)
-        client = start([sys.executable, "-c", PYTHON, f"dpdk:{spec}", "hold"])
+        client = HERE.popen([sys.executable, "-c", PYTHON, f"dpdk:{spec}", "hold"])
         ends.started.append(client)
         expect_line(server, f"net_memif0 is {word}")
         client.send_signal(signal.SIGUSR1)
@@ -110,38 +110,14 @@ with Instance(sys.argv[1]) as instance:
 
 
 def test_the_python_binding_transfers_bytes(ends: Ends, tmp_path: Path) -> None:
-    """harp.Instance drives a port: calls block, and a NIC without a descriptor is no hindrance."""
+    """Calls of harp.Instance block, although the NIC has no descriptor to wait on."""
     texts = [f"dpdk:{memif(role, tmp_path, n)}" for role, n in (("server", 1), ("client", 2))]
-    server = start([sys.executable, "-c", PYTHON, texts[0], "serve"])
+    server = HERE.popen([sys.executable, "-c", PYTHON, texts[0], "serve"])
     ends.started.append(server)
     assert server.stdout is not None
     assert server.stdout.readline().startswith("DPDK 2")
-    client = start([sys.executable, "-c", PYTHON, texts[1], "call"])
+    client = HERE.popen([sys.executable, "-c", PYTHON, texts[1], "call"])
     ends.started.append(client)
     for process in (client, server):
         _, err = process.communicate(timeout=120)
         assert process.returncode == 0, err
-
-
-def test_a_port_in_use_is_refused(ends: Ends, tmp_path: Path) -> None:
-    """One process has the server's end of a memif; refused ones do not disturb it."""
-    spec = memif("server", tmp_path, 1)
-    server = ends.serve("10.9.0.1", spec)
-    for _ in range(5):
-        assert "net_memif0" in ends.refused(spec)
-    report, _ = ends.call("send", "10.9.0.1", memif("client", tmp_path, 2), "--bytes", str(BYTES))
-    finish(server)
-    assert report["bytes"] == BYTES
-
-
-def test_an_invalid_variable_is_named(ends: Ends, tmp_path: Path) -> None:
-    """A wrong HARP_DPDK_* is bad usage, in its own name."""
-    for name, value in (("HARP_DPDK_HUGE_PAGES", "some"), ("HARP_DPDK_MEMORY_MIB", "much")):
-        process = start(
-            ends.command("send", "10.9.0.1", memif("server", tmp_path, 1)),
-            ENVIRONMENT | {name: value},
-        )
-        ends.started.append(process)
-        _, err = process.communicate(timeout=60)
-        assert process.returncode == 2
-        assert f"{name} {value}: " in err

@@ -28,7 +28,7 @@ udevadm test /sys/class/net/lo 2>&1
 def test_only_the_named_card_is_opened(
     need_root: None, tmp_path: Path, devices: list[str], opened: bool
 ) -> None:
-    """lo is the group's stand-in: a machine without VFIO has no group to test with."""
+    """The device lo replaces the group, because a machine without VFIO has none."""
     if not shutil.which("udevadm"):
         pytest.skip("udevadm is not installed")
     groups = tmp_path / "groups"

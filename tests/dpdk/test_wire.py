@@ -15,34 +15,24 @@ import pytest
 from harp.errors import Exit
 
 HARPCTL = Path(sys.executable).with_name("harpctl")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def bindings() -> None:
-    """Skips where this build has no DPDK."""
-    from harp.errors import HarpError
-
-    try:
-        import harp.dpdk  # noqa: F401
-    except HarpError as error:
-        pytest.skip(str(error))
+pytestmark = pytest.mark.usefixtures("bindings")
 
 
 def wire(*words: str) -> subprocess.CompletedProcess[str]:
-    """The command, for a second."""
+    """Run the command for a second."""
     command = [HARPCTL, "bench", "wire", "--seconds", "1", *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
 
 
 def report(*words: str) -> Any:
-    """What it prints for scripts."""
+    """Its JSON output."""
     done = wire(*words, "-o", "json")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
 def test_memif_makes_its_peer() -> None:
-    """Every frame that was sent arrives at the other process, whole; pings are answered."""
+    """Every frame arrives whole at the other process, and pings are answered."""
     mtu = 9000
     found = report("--nic", "dpdk:net_memif0", "--mtu", str(mtu))
     stream, ping = found["stream"], found["pingpong"]
@@ -59,7 +49,7 @@ def test_memif_makes_its_peer() -> None:
 
 
 def test_a_signal_leaves_nothing(tmp_path: Path) -> None:
-    """Neither the folder of its memif nor the processes of its ports."""
+    """The memif's folder is removed, and no process stays."""
     command = [HARPCTL, "bench", "wire", "--seconds", "60", "--nic", "dpdk:net_memif0"]
     with subprocess.Popen(
         command, stderr=subprocess.PIPE, text=True, env=os.environ | {"TMPDIR": str(tmp_path)}
@@ -74,7 +64,7 @@ def test_a_signal_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_two_named_ports_exchange_frames(tmp_path: Path) -> None:
-    """--peer: both texts are the caller's."""
+    """--peer names the other port."""
     shared = f"id=3,socket-abstract=no,socket={tmp_path}/wire.sock"
     found = report("--nic", f"dpdk:net_memif0,role=client,{shared}",
                    "--peer", f"dpdk:net_memif1,role=server,{shared}", "--size", "200")  # fmt: skip
@@ -84,7 +74,7 @@ def test_two_named_ports_exchange_frames(tmp_path: Path) -> None:
 
 
 def test_a_port_alone_sends() -> None:
-    """Without a peer what counts is what the driver took."""
+    """Without a peer, the frames that the driver took are counted."""
     found = report("--nic", "dpdk:net_null0")
     assert found["pingpong"] is None
     assert found["stream"]["sent"]["packets"] == found["stream"]["sent"]["stats"]["tx_packets"] > 0

@@ -5,13 +5,12 @@ that gives the reason. With auto, the plugin logs it, uses another path, and all
 import json
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from dpdk_tools import Ends, memif, other_dpdk, start
+from dpdk_tools import HERE, Ends, memif, other_dpdk
 from driver_rig import bench
-from test_plugin import Live, environment, live, plugin
+from test_plugin import PORT, Live, environment, live, plugin
 
 from harp.lab import Lab
 
@@ -19,94 +18,89 @@ __all__ = ["live", "plugin"]
 SECONDS_MAX = 60
 
 
-@dataclass(frozen=True)
-class Wrong:
-    """What a rank is told of its port, and what it then says."""
-
-    words: str
-    dpdk: str = "net_null0,no-rx=1;ip=10.78.1.1/24"
-    more: dict[str, str] = field(default_factory=dict)
-
-
+USAGE, ARGUMENT = "ncclInvalidUsage", "ncclInvalidArgument"
+# Settings, the error of init, and words of its line.
 CASES = {
-    "no-library": Wrong("libharp-dpdk.so is not installed", more={"HARP_LIBDIR": "{folder}"}),
-    "another-version": Wrong(
+    "no-address": ({"HARP_DPDK": "net_null0"}, USAGE, ";ip=ADDRESS/LENGTH"),
+    "no-port": ({"HARP_DPDK": ""}, USAGE, "there is no DPDK port: name one in HARP_DPDK"),
+    "other-interfaces": ({"HARP_IFNAME": "eth"}, USAGE, "HARP_IFNAME must let"),
+    "arguments": ({"HARP_DPDK_ARGS": "--no-such-thing"}, USAGE, "net_null0"),
+    "no-length": ({"HARP_DPDK": "net_null0;ip=10.78.1.1"}, ARGUMENT, "ip=10.78.1.1"),
+    "twice": ({"HARP_DPDK": f"{PORT} {PORT}"}, ARGUMENT, "two ports net_null0"),
+    "memory": ({"HARP_DPDK_MEMORY_MIB": "4"}, ARGUMENT, "from 32"),
+    "no-library": ({"HARP_LIBDIR": "{folder}"}, USAGE, "libharp-dpdk.so is not installed"),
+    "another-version": (
+        {"HARP_LIBDIR": "{build}/tests/unit/fake_dpdk", "FAKE_DPDK_OLD": "1"},
+        USAGE,
         "libharp-dpdk.so is of another version of HARP",
-        more={"HARP_LIBDIR": "{build}/tests/unit/fake_dpdk", "FAKE_DPDK_OLD": "1"},
     ),
-    "another-dpdk": Wrong(
+    "another-dpdk": (
+        {"LD_LIBRARY_PATH": "{folder}"},
+        USAGE,
         "DPDK's libraries are missing or of another version",
-        more={"LD_LIBRARY_PATH": "{other}"},
     ),
-    "no-huge-pages": Wrong(
+    "no-huge-pages": (
+        {"HARP_DPDK_HUGE_PAGES": "require", "HARP_DPDK_MEMORY_MIB": "1000000"},
+        USAGE,
         "1000000 MiB of huge pages are requested",
-        more={"HARP_DPDK_HUGE_PAGES": "require", "HARP_DPDK_MEMORY_MIB": "1000000"},
     ),
-    "no-such-device": Wrong("no_such_device0", "no_such_device0;ip=10.78.1.1/24"),
-    "no-memory": Wrong(
+    "no-such-device": (
+        {"HARP_DPDK": "no_such_device0;ip=10.78.1.1/24"},
+        USAGE,
+        "no_such_device0",
+    ),
+    "no-memory": (
+        {"HARP_DPDK": f"{PORT};frames=65536", "HARP_DPDK_MEMORY_MIB": "32"},
+        USAGE,
         "(132 MiB); give DPDK more (HARP_DPDK_MEMORY_MIB), or use fewer frames",
-        "net_null0,no-rx=1;ip=10.78.1.1/24;frames=65536",
-        {"HARP_DPDK_MEMORY_MIB": "32"},
     ),
-    "taken": Wrong("Address already in use", "{taken}"),
-    "no-primary": Wrong(
+    "taken": ({"HARP_DPDK": "{taken}"}, USAGE, "Address already in use"),
+    "no-primary": (
+        {"HARP_DPDK_ARGS": "--proc-type=secondary --file-prefix=gone"},
+        USAGE,
         "HARP does not share a primary process's ports, which may die",
-        more={"HARP_DPDK_ARGS": "--proc-type=secondary --file-prefix=gone"},
     ),
 }
 
 
-# A port in memory (tests/unit/fake_dpdk.c).
-NO_LINK = Wrong(
-    "its link is down",
-    "fake0,down;ip=10.78.1.1/24",
-    {"HARP_LIBDIR": "{build}/tests/unit/fake_dpdk"},
-)
-
-
-@pytest.fixture(params=CASES.values(), ids=CASES)
-def wrong(request: pytest.FixtureRequest, ends: Ends, tmp_path: Path) -> Wrong:
-    """With the places of this run."""
-    case: Wrong = request.param
+@pytest.mark.parametrize("name", CASES)
+def test_a_forced_path_that_is_not_available_fails(
+    live: Live, ends: Ends, tmp_path: Path, name: str
+) -> None:
+    """init fails, and one line has the reason."""
+    settings, error, words = CASES[name]
     taken = memif("server", tmp_path, 1)
-    if case.dpdk == "{taken}":
-        ends.serve("10.9.0.1", taken)
-    empty, other = (tmp_path / name for name in ("empty", "other"))
-    for folder in (empty, other):
-        folder.mkdir()
-    other_dpdk(ends.library / "libharp-dpdk.so", other)
-
-    def here(text: str) -> str:
-        return text.format(folder=empty, other=other, build=ends.build, taken=taken)
-
-    more = {name: here(value) for name, value in case.more.items()}
-    return Wrong(case.words, here(case.dpdk), environment() | more)
-
-
-def test_a_forced_dpdk_path_fails_with_the_reason(live: Live, wrong: Wrong) -> None:
-    (life,) = live(HARP_PATH="dpdk", HARP_DPDK=wrong.dpdk, **wrong.more)
-    assert life["error"] == "ncclInvalidUsage"
+    if name == "taken":
+        ends.serve_port("10.9.0.1", taken)
+    if name == "another-dpdk":
+        other_dpdk(ends.library / "libharp-dpdk.so", tmp_path)
+    places = {"folder": tmp_path, "build": ends.build, "taken": taken}
+    variables = {key: value.format(**places) for key, value in settings.items()}
+    (life,) = live(**{"HARP_PATH": "dpdk", "HARP_DPDK": PORT} | variables)
+    assert life["error"] == error
     (line,) = life["warned"]
-    assert wrong.words in line
-    assert "(or use HARP_PATH=auto)" in line
+    assert words in line
+    assert error != USAGE or "no DPDK port" in line or "HARP_PATH=auto" in line
 
 
 @pytest.fixture(scope="module")
 def hosts(need_root: None) -> Iterator[Lab]:
-    """The next best path."""
+    """Two hosts with NICs of the kernel."""
     with Lab() as lab:
         yield lab
 
 
-@pytest.mark.sample("taken", "no-link")
-@pytest.mark.parametrize(
-    "wrong", [*CASES.values(), NO_LINK], ids=[*CASES, "no-link"], indirect=True
-)
-def test_auto_continues_on_another_path(hosts: Lab, wrong: Wrong, ends: Ends, plugin: Path) -> None:
-    """A ring all-reduce over the kernel's NICs; the log says why the port is not used."""
+def test_auto_continues_on_another_path(hosts: Lab, ends: Ends, plugin: Path) -> None:
+    """A ring all-reduce over the kernel's NICs; the log says why the port is not used: its link is
+    down, in memory (tests/unit/fake_dpdk.c)."""
     run = ("--sizes", "4:5,1024:5,256K:5", "--ifname", "=eth0")
     root = hosts.hosts[0].endpoint(7000)
-    variables = wrong.more | {"HARP_PATH": "auto", "HARP_DPDK": wrong.dpdk, "NCCL_DEBUG": "INFO"}
+    variables = environment(
+        HARP_PATH="auto",
+        HARP_DPDK="fake0,down;ip=10.78.1.1/24",
+        HARP_LIBDIR=str(ends.build / "tests/unit/fake_dpdk"),
+        NCCL_DEBUG="INFO",
+    )
     ranks = [
         host.popen(bench("allreduce", host.index, 2, root, *run), env=variables)
         for host in hosts.hosts
@@ -119,14 +113,14 @@ def test_auto_continues_on_another_path(hosts: Lab, wrong: Wrong, ends: Ends, pl
     for _, err in said:
         (line,) = [line for line in err.splitlines() if "WARN" in line and "DPDK" in line]
         assert "is not used, and HARP goes on with the next best path: " in line
-        assert wrong.words in line
+        assert "its link is down" in line
         assert "connected by" in err
 
 
 def test_connecting_fails_while_the_link_stays_down(
     hosts: Lab, ends: Ends, plugin: Path, tmp_path: Path
 ) -> None:
-    """Each rank has a memif that nobody else comes to: connecting fails in time, and says why."""
+    """Each rank has a memif without a peer: connecting fails in time, with the reason."""
     root = hosts.hosts[0].endpoint(7001)
     ranks = []
     for host in hosts.hosts:
@@ -168,11 +162,13 @@ exec "$@"
 def test_missing_drivers_are_named(
     need_root: None, ends: Ends, tmp_path: Path, pattern: str, missing: str
 ) -> None:
-    """DPDK's libraries without its drivers: which one every port needs, and from where."""
+    """DPDK's libraries without its drivers: the error names the driver and its folder."""
 
-    def without(command: list[str | Path], _: object) -> "subprocess.Popen[str]":
-        shell = ("unshare", "--mount", "sh", "-c", SOME_DRIVERS, "sh")
-        return start([*shell, *command], {"KEPT": f"{tmp_path}/kept", "PATTERN": pattern})
+    class Without:
+        def popen(self, command: list[str | Path]) -> "subprocess.Popen[str]":
+            settings = (f"KEPT={tmp_path}/kept", f"PATTERN={pattern}")
+            shell = ("env", *settings, "unshare", "--mount", "sh", "-c", SOME_DRIVERS, "sh")
+            return HERE.popen([*shell, *command])
 
-    said = ends.refused(memif("client", tmp_path, 2), run=without)
+    said = ends.refused(memif("client", tmp_path, 2), host=Without())
     assert f"{missing} was not loaded from " in said

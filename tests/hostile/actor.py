@@ -170,11 +170,13 @@ class Commands:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.net, name)
 
-    def load(self, path: str) -> None:
+    def load(self, path: str, logs: bool = True) -> None:
+        """logs: the logger is in Python, so the plugin must not call it during os.fork(), which
+        holds the interpreter's lock."""
         import ncclnet
 
         self.ncclnet = ncclnet
-        self.net = ncclnet.Net(path)
+        self.net = ncclnet.Net(path, logs=logs)
 
     def log(self) -> list[str]:
         return [text for _, text in self.net.lines]
@@ -235,14 +237,9 @@ class Commands:
         comms = self.ncclnet.poll_until(steps, timeout_s)
         return [comms[: len(handles)], comms[len(handles) :]]
 
-    def connect_each(self, handles: list[str], timeout_s: float = HANGS_S) -> list[list[float]]:
-        """Connects to one after the other: [comms, the seconds that each took]."""
-        comms, seconds = [], []
-        for handle in handles:
-            begin = time.monotonic()
-            comms.append(self.connect(handle, timeout_s))
-            seconds.append(time.monotonic() - begin)
-        return [comms, seconds]
+    def connect_each(self, handles: list[str]) -> list[int]:
+        """Connects to one after the other."""
+        return [self.connect(handle) for handle in handles]
 
     def cross(
         self,

@@ -2,7 +2,7 @@
 """Attacks on a host's reachable ports, inside the laboratory's namespaces.
 
 `attack.py KIND ADDRESS PORT...` in the attacker's namespace. It prints "ready" after its first
-packets, continues until its stdin ends, and then prints the number of packets:
+packets and continues until its stdin ends:
 
     syn    half-open floods: SYNs to these ports from any source port, half of them from
            addresses without a host
@@ -44,7 +44,6 @@ class Attack:
         words = [sys.executable, __file__, kind, victim, *map(str, ports)]
         self._process = host.popen(words, stdin=subprocess.PIPE)
         self._tool = PipedTool("attack.py", self._process)
-        self.count = 0  # of frames or connections, once it is over
 
     def __enter__(self) -> Self:
         return self
@@ -58,8 +57,6 @@ class Attack:
         if self._process.poll() is not None:
             raise HarpError(f"the attacker ended: {self._process.communicate()[1]}")
         self._tool.close()
-        assert self._process.stdout is not None
-        self.count = int(json.loads(self._process.stdout.readline())["count"])
 
 
 # ---- the attacker's process ----------------------------------------------------------------------
@@ -132,16 +129,14 @@ def _ports(kind: str, given: Sequence[int]) -> Iterator[int]:
         yield from range(1, 65536) if kind == "scan" else given
 
 
-def _flood(kind: str, victim: str, ports: Sequence[int]) -> int:
-    frames, count = _Frames(victim), 0
-    for port in _ports(kind, ports):
-        frames.syn(port, spoofed=kind == "syn" and count % 2 == 1)
-        count += 1
+def _flood(kind: str, victim: str, ports: Sequence[int]) -> None:
+    frames = _Frames(victim)
+    for count, port in enumerate(_ports(kind, ports), 1):
+        frames.syn(port, spoofed=kind == "syn" and count % 2 == 0)
         if count == _BURST:
             print("ready", flush=True)
         if count % _BURST == 0 and _over(_PAUSE_S):
             break
-    return count
 
 
 class _Caller:
@@ -152,14 +147,13 @@ class _Caller:
         self._family = socket.AF_INET6 if ":" in victim else socket.AF_INET
         self.socket: socket.socket | None = None
         self.said = 0
-        self.opened = 0
 
     def step(self, talk: bool) -> None:
         if self.socket is None:
             self.socket = socket.socket(self._family, socket.SOCK_STREAM)
             self.socket.setblocking(False)
             self.socket.connect_ex(self._where)
-            self.said, self.opened = 0, self.opened + 1
+            self.said = 0
             return
         try:
             if talk:
@@ -173,7 +167,7 @@ class _Caller:
             self.socket = None
 
 
-def _crowd(kind: str, victim: str, ports: Sequence[int]) -> int:
+def _crowd(kind: str, victim: str, ports: Sequence[int]) -> None:
     callers = [_Caller(victim, port) for port in ports for _ in range(_CROWD)]
     for caller in callers:
         caller.step(False)
@@ -181,15 +175,13 @@ def _crowd(kind: str, victim: str, ports: Sequence[int]) -> int:
     while not _over(_LORIS_S):
         for caller in callers:
             caller.step(kind == "loris")
-    return sum(caller.opened for caller in callers)
 
 
 def main(words: Sequence[str]) -> int:
     """Entry point."""
     kind, victim, *ports = words
     act = _flood if kind in ("syn", "scan") else _crowd
-    count = act(kind, victim, [int(port) for port in ports])
-    print(json.dumps({"count": count}), flush=True)
+    act(kind, victim, [int(port) for port in ports])
     return os.EX_OK
 
 

@@ -99,7 +99,9 @@ class Request:
 class Net:
     """One loaded and initialised plugin."""
 
-    def __init__(self, path: str, log: Callable[[int, str], None] | None = None) -> None:
+    def __init__(
+        self, path: str, log: Callable[[int, str], None] | None = None, logs: bool = True
+    ) -> None:
         self.lines: list[tuple[int, str]] = []
         self._log_to = log
         self._lib = ct.CDLL(path)
@@ -108,9 +110,8 @@ class Net:
         self._logger = self._make_logger()
         self._ctx = ct.c_void_p()
         config = (ct.c_int * 4)(-1)
-        result = self._table.init(
-            ct.byref(self._ctx), 0x1234, config, ct.cast(self._logger, ct.c_void_p), None
-        )
+        logger = ct.cast(self._logger, ct.c_void_p) if logs else None
+        result = self._table.init(ct.byref(self._ctx), 0x1234, config, logger, None)
         if result:
             raise NcclError("init", result, self.warnings())
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Further lanes of a comm (docs/lanes.md section 3.4), from a peer written from the document.
+"""Further lanes of a comm (docs/lanes.md section 3.4), with a peer written from the document.
 
-A peer without the key is refused, and the comm never notices.
+tests/unit/wire/test_preamble.c and tests/unit/connect/test_pending.c refuse replays, other keys,
+impossible lane numbers, and connections without CONFIRM.
 """
 
 from __future__ import annotations
@@ -10,16 +11,16 @@ import base64
 import contextlib
 import dataclasses
 import random
+import select
+import struct
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
-from actor import Actor
+from actor import Actor, actors
 from hosts import Hosts
-from wire import CLOSE, DATA, Handle, Peer, record
+from wire import ACK, CLOSE, CREDIT, DATA, Acceptor, Handle, Peer, record
 
 SEED = 20261122
-COMM_ID = 0xC0FFEE
 LANES = {"xdp": {"HARP_LANES": "2"}, "kernel": {"HARP_KERNEL_LANES": "2"}}
 
 
@@ -61,17 +62,12 @@ class Several:
         self.messages += 1
 
 
-def listens(receiver: Actor) -> tuple[Handle, Any]:
-    """Its handle, and the actor's name for the listen comm."""
-    raw, listen = receiver.call("listen")
-    return Handle.decode(base64.b64decode(raw)), listen
-
-
 @pytest.fixture(params=["xdp", "kernel"])
 def several(request: pytest.FixtureRequest, each: Hosts) -> Iterator[Several]:
     path = str(request.param)
     with each.ranks(path, **LANES[path]) as (receiver,), contextlib.ExitStack() as stack:
-        handle, listen = listens(receiver)
+        raw, listen = receiver.call("listen")
+        handle = Handle.decode(base64.b64decode(raw))
         with each.inside(1):
             first = stack.enter_context(Peer(handle))
         receiver.start("accept", listen=listen)
@@ -138,69 +134,47 @@ def test_close_on_every_lane_is_the_end_without_fin(several: Several) -> None:
         assert several.hosts.address[1] in said[0]
 
 
-def test_neither_the_secret_nor_another_key_opens_one(several: Several) -> None:
-    for key in (several.handle.secret, bytes(16), bytes(reversed(several.key))):
-        with several.call() as peer:
-            peer.send(peer.hello(index=1, lanes=8, join=True))
-            peer.challenge()
-            peer.key = key
-            peer.send(peer.proof())
-            assert turned_away(peer)
-        several.goes_on(several.first)
+def test_the_plugin_sends_to_an_acceptor_written_from_the_document(hosts: Hosts) -> None:
+    """Before a CREDIT at most the eager bytes, then the rest, over both lanes. A lane that is lost
+    is opened again, and what it carried since the last ACK is sent again."""
+    data = random.Random(SEED).randbytes(3 << 20)
+    received: dict[int, bytes] = {}
+    env = hosts.env("kernel", HARP_KERNEL_LANES="2", HARP_EAGER_BYTES="8192")
+    with contextlib.ExitStack() as stack:
+        with hosts.inside(0):
+            acceptor = stack.enter_context(Acceptor(hosts.address[0]))
+        (sender,) = stack.enter_context(actors(Actor(hosts.netns[1], env)))
+        sender.call("load", path=str(hosts.plugin))
+        sender.start("connect", handle=base64.b64encode(acceptor.handle).decode())
+        lanes = [stack.enter_context(acceptor.accept(2))]
+        comm = sender.result()
+        lanes.append(stack.enter_context(acceptor.accept(2)))
+        assert [lane.index for lane in lanes] == [0, 1]
 
+        def read() -> None:
+            """One record of the message, of any lane."""
+            ready = select.select(lanes, [], [], 60)[0]
+            kind, message, total, offset, payload = ready[0].record()
+            assert (kind, message, total) == (DATA, 0, len(data))
+            assert payload == data[offset : offset + len(payload)]
+            received[offset] = payload
 
-def test_a_replayed_preamble_of_a_further_lane_is_refused(several: Several) -> None:
-    with several.call() as second:
-        hello = second.hello(index=1, lanes=8, join=True)
-        second.send(hello)
-        second.challenge()
-        proof = second.proof()
-        second.send(proof)
-        second.ready()
-        second.confirm()
-        with several.call() as again:
-            again.send(hello)
-            again.challenge()  # with a nonce of its own
-            again.send(proof)
-            assert turned_away(again)
-        several.goes_on(several.first, second)
-
-
-INVALID: tuple[dict[str, Any], ...] = (
-    {"index": 8, "lanes": 8, "join": True},
-    {"index": 255, "lanes": 32, "join": True},
-    {"index": 1, "lanes": 33, "join": True},
-    {"index": 0, "lanes": 0, "join": True},
-    {"index": 1, "lanes": 8, "join": False},
-    {"index": 1, "lanes": 8, "join": True, "comm_id": COMM_ID + 1},
-)
-
-
-def test_invalid_lane_numbers_are_refused(several: Several) -> None:
-    for hello in INVALID:
-        with several.call() as peer:
-            peer.send(peer.hello(**hello))
-            assert turned_away(peer), hello
-        several.goes_on(several.first)
-
-
-@pytest.mark.parametrize("path", LANES)
-@pytest.mark.parametrize("lanes", [1, 8])
-def test_without_confirm_there_is_no_comm(each: Hosts, path: str, lanes: int) -> None:
-    """The connection breaks before CONFIRM: accept does not return it, but the second attempt."""
-    with each.ranks(path, **LANES[path]) as (receiver,):
-        handle, listen = listens(receiver)
-        with each.inside(1):
-            lost, again = Peer(handle), Peer(handle)
-        with lost, again:
-            receiver.start("accept", listen=listen)
-            lost.send(lost.hello(lanes=lanes))
-            lost.challenge()
-            lost.send(lost.proof())
-            lost.ready()
-            lost.reset()
-            again.handshake(lanes=lanes)
-            comm = receiver.result()
-            receiver.start("receive", comm=comm, size=64)
-            again.send(record(DATA, total=5, payload=b"again"))
-            assert base64.b64decode(receiver.result()) == b"again"
+        sender.start("send", comm=comm, data=base64.b64encode(data).decode())
+        read()
+        assert sum(map(len, received.values())) <= 8192
+        sizes = struct.pack("<Q", len(data))
+        lanes[1].send(record(CREDIT, total=1, payload=sizes))
+        lanes.pop().reset()
+        lanes[0].send(record(CREDIT, total=1, payload=sizes))
+        lanes.append(stack.enter_context(acceptor.accept(2)))
+        assert lanes[1].index == 1
+        while sum(map(len, received.values())) < len(data):
+            read()
+        lanes[0].send(record(ACK, message=1))
+        assert sender.result() == len(data)
+        sender.start("close_send", comm=comm)
+        for lane in lanes:
+            while (end := lane.record())[0] != CLOSE:
+                pass  # what it had begun
+            assert end[1] == 1
+        sender.result()

@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A harpd that is stopped after a job's init blocks no call: listen, connect, accept and
-closeListen return while it withholds the lease. When harpd continues, the job gets its lease, and
-comms of handles made in the meantime use it."""
+"""A harpd that is stopped after a job's init: NCCL's calls return while it withholds the lease, and
+fork() waits for it."""
 
 from __future__ import annotations
 
 import base64
 import contextlib
+import os
+import select
 import signal
 from collections.abc import Iterator
 
 import pytest
 from actor import Actor, actors
 from harpd_rig import HostDaemon
+from netns_tools import wait_until
 
 from harp import _paths
 from harp.lab import Lab
@@ -33,34 +35,40 @@ def daemons(need_root: None) -> Iterator[list[HostDaemon]]:
         yield made
 
 
+def job_of(daemon: HostDaemon) -> Actor:
+    env = {
+        "HARP_SOCKET": str(daemon.socket),
+        "NCCL_SOCKET_IFNAME": "=eth0",
+        "HARP_XDP_BYTES_MAX": "3000",  # on veth auto attaches nothing otherwise
+    }
+    return Actor(daemon.host.netns, env)
+
+
+@contextlib.contextmanager
+def stopped(*daemons: HostDaemon) -> Iterator[None]:
+    processes = [daemon.process for daemon in daemons if daemon.process]
+    for process in processes:
+        process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.send_signal(signal.SIGCONT)
+
+
 def test_calls_return_while_harpd_is_stopped(daemons: list[HostDaemon]) -> None:
-    jobs = [
-        Actor(
-            daemon.host.netns,
-            {
-                "HARP_SOCKET": str(daemon.socket),
-                "NCCL_SOCKET_IFNAME": "=eth0",
-                "HARP_XDP_BYTES_MAX": "3000",  # on veth auto attaches nothing otherwise
-            },
-        )
-        for daemon in daemons
-    ]
+    """listen, connect, accept and closeListen return. When harpd continues, the job gets its lease,
+    and comms of handles made in the meantime use it."""
+    jobs = [job_of(daemon) for daemon in daemons]
     with actors(*jobs) as (here, there):
         for job in jobs:
             job.call("load", path=str(_paths.plugin()))
-        for daemon in daemons:
-            assert daemon.process is not None
-            daemon.process.send_signal(signal.SIGSTOP)
-        try:
+        with stopped(*daemons):
             (a, a_listen), (b, b_listen) = (job.call("listen") for job in jobs)
             pending_here, _ = here.call("call_while_opening", handle=b, listen=a_listen, calls=100)
             pending_there, late = there.call(
                 "call_while_opening", handle=a, listen=b_listen, calls=100
             )
-        finally:
-            for daemon in daemons:
-                assert daemon.process is not None
-                daemon.process.send_signal(signal.SIGCONT)
         assert not pending_here
         assert not pending_there
         assert all(base64.b64decode(handle)[FLAGS] & OPENING for handle in (a, b, late))
@@ -77,3 +85,29 @@ def test_calls_return_while_harpd_is_stopped(daemons: list[HostDaemon]) -> None:
             handle, _ = job.call("listen")
             assert not base64.b64decode(handle)[FLAGS] & OPENING
             assert any("leased from harpd" in line for line in job.call("log"))
+
+
+def test_a_child_forked_while_harpd_is_asked_keeps_no_lease(daemons: list[HostDaemon]) -> None:
+    """fork() waits until the lease is known, so that the child can close its descriptors."""
+    daemon = daemons[0]
+
+    def asked() -> bool:
+        """Is a connection pending at harpd's socket?"""
+        return int(daemon.host.run("ss", "-xlH", "src", str(daemon.socket)).split()[2]) > 0
+
+    with actors(job_of(daemon)) as (job,):
+        job.call("load", path=str(_paths.plugin()), logs=False)
+        with stopped(daemon):
+            job.call("listen")
+            wait_until(asked, "the request for a lease")
+            job.start("fork_sleeper")
+            # Opening takes longer than any other wait of fork().
+            assert not select.select([job.process.stdout], [], [], 1.5)[0], "fork() returned"
+        sleeper = job.result()
+        try:
+            job.call("open_interfaces")
+            assert daemon.query("instances")["instances"]
+            job.kill()
+            wait_until(lambda: not daemon.query("instances")["instances"], "the end of the lease")
+        finally:
+            os.kill(sleeper, signal.SIGKILL)

@@ -81,6 +81,9 @@ class Peer(Closing):
     def close(self) -> None:
         self.socket.close()
 
+    def fileno(self) -> int:
+        return self.socket.fileno()
+
     def reset(self) -> None:
         """RST instead of FIN."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -109,8 +112,6 @@ class Peer(Closing):
         self,
         *,
         features: int = 0,
-        nonce: bytes | None = None,
-        version: int = 1,
         index: int = 0,
         lanes: int = 1,
         join: bool = False,
@@ -118,9 +119,9 @@ class Peer(Closing):
     ) -> bytes:
         return (
             HELLO
-            + struct.pack("<HHQIBBH", version, 0, features, 262144, index, lanes, int(join))
+            + struct.pack("<HHQIBBH", 1, 0, features, 262144, index, lanes, int(join))
             + struct.pack("<QQ", 0 if join else self.handle.listen_id, comm_id)
-            + (nonce or os.urandom(16))
+            + os.urandom(16)
             + bytes(8)
         )
 
@@ -161,3 +162,57 @@ class Peer(Closing):
     def comm_key(self) -> bytes:
         """Section 3.4: after handshake()."""
         return self.mac(b"HARP1 comm key")
+
+    def record(self) -> tuple[int, int, int, int, bytes]:
+        """Reads one: type, message, total, offset, payload."""
+        kind, _, zero, length, message, total, offset, _, nought = struct.unpack(
+            "<BBHIQQQII", self.read(RECORD_BYTES)
+        )
+        assert zero == nought == 0
+        return kind, message, total, offset, self.read(length)
+
+
+class Acceptor(Closing):
+    """A listen comm: a kernel socket and the handle that names it (section 2)."""
+
+    def __init__(self, address: str) -> None:
+        self.socket = socket.create_server((address, 0))
+        self.socket.settimeout(60)
+        self.secret, self.comm_key = os.urandom(16), b""
+        raw = b"HARPhndl" + bytes((1, 1, 1, 1))
+        raw += struct.pack("<HHHHI", 0, self.socket.getsockname()[1], 0, 0, 0) + os.urandom(8)
+        raw += bytes(16) + socket.inet_aton(address) + bytes(20) + self.secret + bytes(24)
+        label = b"HARP handle v1"
+        self.handle = raw + hashlib.blake2s(label + raw, key=self.secret, digest_size=16).digest()
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def accept(self, lanes: int) -> Accepted:
+        return Accepted(self, lanes)
+
+
+class Accepted(Peer):
+    """The acceptor's end of a lane behind its preamble, in which everything is checked."""
+
+    def __init__(self, acceptor: Acceptor, lanes: int) -> None:
+        self.socket = acceptor.socket.accept()[0]
+        self.socket.settimeout(60)
+        self.transcript = b""
+        hello = self.read(64)
+        assert hello[:4] == HELLO
+        self.read(struct.unpack_from("<H", hello, 6)[0])
+        self.index, joins = hello[20], hello[22] & 1
+        self.key = acceptor.comm_key if joins else acceptor.secret
+        unknown = struct.pack("<HH", 0x7FFF, 9) + bytes(12)  # an extension to be skipped
+        terms = struct.pack("<QIBB", 0, 65536, 0, lanes) + bytes(10) + os.urandom(16)
+        self.send(CHALLENGE + struct.pack("<HH", 1, len(unknown)) + terms + unknown)
+        self.send(self.mac(b"HARP1 acceptor"))
+        assert self.read(16)[:4] == PROOF
+        expected = self.mac(b"HARP1 connector")
+        assert self.read(16) == expected, "the connector's proof"
+        self.send(READY + struct.pack("<HHQ", 1, 0, 0))
+        self.send(self.mac(b"HARP1 ready"))
+        if not joins:
+            acceptor.comm_key = self.mac(b"HARP1 comm key")
+        assert self.read(8) == CONFIRM + struct.pack("<HH", 1, 0)

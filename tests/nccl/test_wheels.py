@@ -91,15 +91,6 @@ def test_no_network_is_one_line(monkeypatch: pytest.MonkeyPatch, cache: Path) ->
     assert list(cache.iterdir()) == []
 
 
-def test_no_debugger_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither gdb nor binutils: no program at all is run to read a layout."""
-    library = compiled(tmp_path)
-    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
-    monkeypatch.setattr(subprocess, "Popen", None)
-    with pytest.raises(HarpError, match="does not describe NCCL's structs"):
-        layout.read(library)
-
-
 def test_a_file_that_is_no_library(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("hello")
     with pytest.raises(HarpError, match="not an ELF file"):

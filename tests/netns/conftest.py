@@ -14,24 +14,9 @@ from harp.lab import Lab, LabOptions
 
 @pytest.fixture
 def tools(build_dir: Path, need_root: None) -> Iterator[Tools]:
-    """The tools; servers that a failed test left running end with it."""
     tools = Tools(build_dir)
     yield tools
-    for server in tools.started:
-        if server.poll() is None:
-            server.kill()
-            server.communicate()
-
-
-MTUS = [(1500, False), (3498, True), (9000, False)]
-
-
-@pytest.fixture(scope="module", params=MTUS, ids=lambda p: f"{p[0]}{'-IPv6' if p[1] else ''}")
-def lab_of_mtu(request: pytest.FixtureRequest, need_root: None) -> Iterator[Lab]:
-    """Two hosts at one of the three MTUs, offloads on."""
-    mtu_bytes, ipv6 = request.param
-    with Lab(LabOptions(mtu_bytes=mtu_bytes, ipv6=ipv6)) as lab:
-        yield lab
+    tools.close()
 
 
 @pytest.fixture

@@ -26,17 +26,13 @@ def railed(rails: int = 2, *, ipv6: bool = False) -> Lab:
     return Lab(LabOptions(ipv6=ipv6, rails=(RailOptions(),) * (rails - 1)))
 
 
-def calm(lab: Lab) -> None:
-    """No kernel connection begins with what an earlier one learnt while a rail was cut."""
+def shaped(lab: Lab) -> Rails:
+    """No kernel connection begins with what an earlier one learned while a rail was cut."""
     for host in lab.hosts:
         host.sysctl("ipv4/tcp_no_metrics_save", 1)
-
-
-def shaped(lab: Lab, mbit_per_s: float = MBIT) -> Rails:
-    calm(lab)
     rails = Rails(lab)
     for rail in range(len(lab.options.every_rail)):
-        rails.shape(rail, mbit_per_s, queue_ms=QUEUE_MS)
+        rails.shape(rail, MBIT, queue_ms=QUEUE_MS)
     return rails
 
 

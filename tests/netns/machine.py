@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A host of the laboratory as a separate machine, for commands as a reader would type them.
+"""A host of the laboratory as a separate machine, and the commands of a page of docs/, which it
+runs as a reader would type them.
+
+A block of a page is ```console, followed by words that the page defines. `# exit code 0 or 5` after
+a command gives the expected codes.
 
 It has its own /etc, /run, /sys, /opt and /usr/local/bin and its own processes, in namespaces that
 one process holds open, and an unprivileged user `trainer`.
@@ -7,9 +11,11 @@ one process holds open, and an unprivileged user `trainer`.
 
 import os
 import pwd
+import re
 import shutil
 import subprocess
 import sys
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -18,6 +24,7 @@ from harp.lab import Host
 from harp.lab.jail import library_dirs
 
 USER, UID = "trainer", 60001
+LOOK_AGAIN_S = 60
 # As root, in the namespaces to be: whatever is changed here, nobody else sees.
 SCRIPT = """
 set -e
@@ -57,6 +64,51 @@ def opened(folder: Path) -> str:
         lines.append(f"mount --bind {path} {shown}")
     lines += [f"mount --rbind {fake} {closed}" for closed, fake in covered.items()]
     return "\n".join(lines)
+
+
+@dataclass
+class Step:
+    """One command of the page."""
+
+    number: int  # its line
+    kind: str  # of its block: the words behind console
+    user: bool
+    command: str
+    codes: tuple[int, ...]
+    shown: list[str]
+
+
+def steps(page: Path, others: frozenset[str] = frozenset()) -> list[Step]:
+    """All of them, in the page's order. others: kinds of blocks that are not typed."""
+    found: list[Step] = []
+    kind: str | None = None
+    other = False
+    for number, line in enumerate(page.read_text().splitlines(), 1):
+        if line.startswith("```"):
+            words = line.removeprefix("```").split()
+            if other or (kind is None and words[:1] and words[0] in others):
+                other = not other
+                continue
+            assert kind is not None or words[:1] == ["console"], f"line {number}: {line}"
+            kind = " ".join(words[1:]) if kind is None else None
+        elif kind is not None and line[:2] in ("# ", "$ "):
+            command, _, codes = line[2:].partition("# exit code")
+            wanted = tuple(map(int, re.findall(r"\d+", codes))) or (0,)
+            found.append(Step(number, kind, line[0] == "$", command.strip(), wanted, []))
+        elif kind is not None and line.strip():
+            found[-1].shown.append(line)
+    return found
+
+
+def missing(shown: list[str], out: str) -> str | None:
+    """The first line of the page that is not in the output, in order; None when all are."""
+    lines = iter([" ".join(line.split()) for line in out.splitlines()])
+    for line in shown:
+        words = " ".join(line.split())
+        pattern = re.compile(".*".join(map(re.escape, words.split("..."))))
+        if not any(pattern.match(printed) for printed in lines):
+            return line
+    return None
 
 
 @dataclass
@@ -173,6 +225,24 @@ class Machine:
             out, _ = process.communicate()
             return f"{out}\nstill running after {timeout_s} s", -1
         return out, process.returncode
+
+    def type_in(self, step: Step, where: str, looks: bool = False) -> None:
+        """What a page says happens; AssertionError names its line.
+
+        looks: a job that has just been started may not be yet where the command shows it.
+        """
+        if step.command.endswith("&"):
+            self.begin(step.command.removesuffix("&"), step.user)
+            return
+        deadline = time.monotonic() + LOOK_AGAIN_S
+        while True:
+            ended = self.wait() if step.command == "wait" else [self.run(step.command, step.user)]
+            absent = [line for out, _ in ended if (line := missing(step.shown, out)) is not None]
+            if not (absent and looks and self.busy and time.monotonic() < deadline):
+                break
+        for out, code in ended:
+            assert code in step.codes, f"{where}: exit code {code}\n{out[-2000:]}"
+        assert not absent, f"{where}: no line {absent[0]!r} in\n{ended}"
 
     def close(self) -> None:
         if self._holder is not None:

@@ -30,6 +30,13 @@ class Tools:
     build: Path
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
+    def close(self) -> None:
+        """Servers that a failed test left running end with it."""
+        for server in self.started:
+            if server.poll() is None:
+                server.kill()
+                server.communicate()
+
     @property
     def tcp(self) -> Path:
         return self.build / "tools" / "tcp" / "harp-tcp"
@@ -172,21 +179,6 @@ def serve_pin(tools: Tools, host: Host, pins: Path) -> subprocess.Popen[str]:
     """A process that has attached a program and pinned it."""
     path = f"PYTHONPATH={Path(__file__).parent}"
     return tools.serve(host, ["env", path, sys.executable, "-c", PIN, host.ifname, str(pins)])
-
-
-FOREIGN = """
-__attribute__((section("xdp"), used)) int foreign(void *ctx) { return 2; /* XDP_PASS */ }
-char _license[] __attribute__((section("license"), used)) = "GPL";
-"""
-
-
-def compile_pass(tmp_path: Path) -> Path:
-    """An XDP program of somebody else's, which passes everything."""
-    source, program = tmp_path / "foreign.c", tmp_path / "foreign.o"
-    source.write_text(FOREIGN)
-    flags = ["-O2", "-g", "-target", "bpf", "-c"]
-    subprocess.run(["clang", *flags, source, "-o", program], check=True)
-    return program
 
 
 def xdp_attached(host: Host) -> bool:

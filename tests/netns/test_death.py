@@ -37,12 +37,3 @@ def established(lab: Lab) -> bool:
     """The kernel end of the connection is up and has moved bytes."""
     out = lab.hosts[0].run("ss", "-Htni", "dst", lab.hosts[1].endpoint(61000))
     return "ESTAB" in out and "bytes_" in out
-
-
-def test_no_listener_is_a_reset(tools: Tools, each: Lab) -> None:
-    here, there = each.hosts
-    tools.serve_tcp(there, "harp", 61000)
-    process = here.popen([tools.tcp, "send", there.address, "61001", "--kernel"])
-    _, err = process.communicate(timeout=60)
-    assert "Connection refused" in err
-    assert process.returncode == 1

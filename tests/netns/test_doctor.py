@@ -5,7 +5,6 @@ import json
 import sys
 from typing import Any
 
-import pytest
 from netns_tools import Tools, inside, outcome, wait_until, xdp_attached
 
 from harp._core import host_check
@@ -115,20 +114,13 @@ def test_several_queues_are_reported(need_root: None) -> None:
         assert found["remedy"] == f"ethtool -L {host.ifname} combined 1"
 
 
-@pytest.mark.parametrize(
-    ("reserved", "is_warned"),
-    [("", True), ("61000-65535", False), ("1,7-9,61000-65535", False), ("61001-65535", True)],
-)
-def test_ports_that_other_programs_may_get(lab: Lab, reserved: str, is_warned: bool) -> None:
+def test_ports_that_other_programs_may_get_or_have(tools: Tools, lab: Lab) -> None:
     host = lab.hosts[0]
     host.sysctl("ipv4/ip_local_port_range", "32768 65000")
-    host.sysctl("ipv4/ip_local_reserved_ports", reserved)
-    found = findings(check(host, host.ifname)[0])
-    assert (found["ports-reserved"]["severity"] == "warn") is is_warned
-
-
-def test_a_port_in_use_is_reported(tools: Tools, lab: Lab) -> None:
-    host = lab.hosts[0]
+    for reserved, is_warned in (("", True), ("1,7-9,61000-65535", False), ("61001-65535", True)):
+        host.sysctl("ipv4/ip_local_reserved_ports", reserved)
+        found = findings(check(host, host.ifname)[0])
+        assert (found["ports-reserved"]["severity"] == "warn") is is_warned
     host.sysctl("ipv4/ip_local_port_range", "32768 60999")
     tools.serve_tcp(host, "kernel", 61005)
     found = findings(check(host, host.ifname)[0])

@@ -61,13 +61,8 @@ class Ranks:
 
 
 @contextlib.contextmanager
-def ranks(
-    lab: Lab, count: int = QUEUES, receivers: dict[str, str] | None = None, **env: str
-) -> Iterator[Ranks]:
-    """Two processes with so many comms, set up one after the other.
-
-    receivers: more variables on the host that receives.
-    """
+def ranks(lab: Lab, count: int = QUEUES, **env: str) -> Iterator[Ranks]:
+    """Two processes with so many comms, set up one after the other."""
     started = []
     for host in lab.hosts:
         job = {
@@ -77,7 +72,6 @@ def ranks(
             "HARP_XDP_BYTES_MAX": "3000",  # on veth auto attaches nothing otherwise
             "NCCL_DEBUG": "INFO",
             **env,
-            **((host.index and receivers) or {}),
         }
         started.append(Actor(host.netns, job))
     with actors(*started) as (sender, receiver):
@@ -151,15 +145,6 @@ def test_queues_are_tried_where_the_hash_is_unknown(switched: Lab) -> None:
         assert all(both.pump())
 
 
-def test_one_known_hash_is_enough(switched: Lab) -> None:
-    """The sender's NIC does not report its hash, the receiver's does."""
-    assert switched.spreader is not None
-    switched.spreader.rule(0, "hash:5")
-    with ranks(switched, 4, receivers={"HARP_RSS": TOEPLITZ}, **TRIES) as both:
-        assert all(kind == "HARP" for kind, _ in both.lanes())
-        assert all(both.pump())
-
-
 def test_all_comms_use_the_only_queue_that_receives(switched: Lab) -> None:
     """One pair of instances can talk: all comms go there, and the log says why."""
     spread(switched, "zero")
@@ -192,42 +177,27 @@ def test_matching_queues_are_found_on_a_nic_that_keeps_them(plain: Lab) -> None:
         assert all(both.pump())
 
 
-def test_without_kernel_lanes_matching_queues_are_found(plain: Lab) -> None:
-    """As where the NIC is in another namespace."""
-    with ranks(plain, 4, HARP_INSTANCES="4", **TRIES) as both:
-        assert both.lanes() == [("HARP", 0)] * 4
-        assert all(both.pump())
-
-
-def test_queues_are_tried_where_the_configured_hash_is_wrong(switched: Lab) -> None:
-    """HARP_RSS says Toeplitz, the NIC hashes otherwise: it is tried after all."""
-    spread(switched, "hash:3")
-    with ranks(switched, 2, HARP_RSS=TOEPLITZ, **TRIES) as both:
-        assert all(kind == "HARP" for kind, _ in both.lanes())
-        assert all(both.pump())
-
-
 def threads(actor: Actor, name: str) -> list[list[int]]:
     """The processors that each thread of that name may use."""
     return sorted(cores for thread, cores in actor.call("threads") if thread == name)
 
 
-def test_all_instances_share_one_background_poller(switched: Lab) -> None:
+def test_the_control_thread_polls_all_instances(switched: Lab) -> None:
     with ranks(switched, 0) as both:
         both.sender.call("listen")
-        assert threads(both.sender, "harp-background") == [cpus()]
+        assert threads(both.sender, "harp-control") == [cpus()]
         both.sender.call("finalize")
-        assert threads(both.sender, "harp-background") == []
+        assert threads(both.sender, "harp-control") == []
 
 
-SLEEPS_PER_S = 1.5  # of a background poller: one of 100 ms, then of a second each
+SLEEPS_PER_S = 1.5  # of the control thread: one of 100 ms, then of a second each
 ASKS_PER_S = (
     2  # of an instance: a look at what brings packets, and once more where a lock was taken
 )
 # Of a process: the control thread reads all receivers' kernel lanes at once.
 PROCESS_WAKES_PER_S = 1
 SETTLING_PER_S = 30  # what the barrier before it leaves to be done, over two seconds
-LOOKS_PER_S = 1000  # of the background poller at the poller: HARP_BACKGROUND_IDLE_US
+LOOKS_PER_S = 1000  # of the control thread at the poller: HARP_BACKGROUND_IDLE_US
 
 
 # Beside other tests a preempted rank of the barrier before it wakes its threads many times.

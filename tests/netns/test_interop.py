@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HARP's TCP and the kernel's interoperate: both directions, MTUs, offloads, both families.
+"""HARP's TCP and the kernel's interoperate: both directions, MTUs, offloads, both families, small
+buffers, half close, a thousand connections.
 
 The receiver compares every byte with the expected byte at its position in the stream.
+test_interop_matrix.py has TCP's options and packet loss.
 """
 
 import json
@@ -9,13 +11,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from netns_tools import Tools, all_came, finish
+from netns_tools import Tools, all_came, finish, run
 
-from harp.lab import Lab, LabOptions
+from harp.lab import Host, Lab, LabOptions
 
 BYTES = 8 << 20
 PORT = {"harp": 61000, "kernel": 7000}
-
+both_ways = pytest.mark.parametrize(
+    ("client", "server"), [("harp", "kernel"), ("kernel", "harp")], ids="-".join
+)
 
 WIRED = [
     LabOptions(mtu_bytes=mtu, offload=offload, ipv6=ipv6)
@@ -41,24 +45,27 @@ def segment_bytes(options: LabOptions) -> int:
     return options.mtu_bytes - (40 if options.ipv6 else 20) - 20 - 12
 
 
-def transfer(tools: Tools, lab: Lab, client: str, server: str, test: str, *more: str) -> Any:
-    """One connection; the reports of both ends by kind of end."""
+def transfer(
+    tools: Tools, lab: Lab, client: str, server: str, test: str, *more: str, **sides: list[str]
+) -> tuple[Any, Any]:
+    """One connection; what the client's end and the server's had to say. sides: more options."""
     here, there = lab.hosts
-    port = PORT[server]
-    serving = tools.serve_tcp(there, server, port)
-    report = tools.call_tcp(here, client, test, there.address, port, *more)
+    near, far = sides.get(client, []), sides.get(server, [])
+    serving = tools.serve_tcp(there, server, PORT[server], *far)
+    report = tools.call_tcp(here, client, test, there.address, PORT[server], *near, *more)
     out, err = finish(serving)
     assert "connection" not in err
-    return report, report["conn"], json.loads(out.splitlines()[-1])
+    if "--bytes" in more:
+        assert report["bytes"] == int(more[more.index("--bytes") + 1])
+    return report["conn"], json.loads(out.splitlines()[-1])
 
 
+@both_ways
 @pytest.mark.parametrize("test", ["send", "recv"])
-@pytest.mark.parametrize(("client", "server"), [("harp", "kernel"), ("kernel", "harp")])
 def test_bytes_arrive(tools: Tools, wired: Lab, client: str, server: str, test: str) -> None:
     options = wired.options
-    report, near, far = transfer(tools, wired, client, server, test, "--bytes", str(BYTES))
-    assert report["bytes"] == BYTES
-    harp = near if client == "harp" else far
+    ends = transfer(tools, wired, client, server, test, "--bytes", str(BYTES))
+    harp = ends[client != "harp"]
     stats = harp["stats"]
     assert harp["snd_mss_bytes"] == segment_bytes(options), "timestamps are in use"
     assert stats["drop_tcp_checksum"] == 0
@@ -73,18 +80,63 @@ def test_bytes_arrive(tools: Tools, wired: Lab, client: str, server: str, test: 
     assert harp["steering"]["absent"] == 0
 
 
+@pytest.mark.parametrize("wired", WIRED[2:4], indirect=True, ids=lambda options: options.words)
 @pytest.mark.parametrize("more", [(), ("--frames",)], ids=["plain", "frames"])
 @pytest.mark.parametrize("test", ["send", "recv"])
 def test_bytes_arrive_from_harp_to_harp(
-    tools: Tools, lab_of_mtu: Lab, test: str, more: tuple[str, ...]
+    tools: Tools, wired: Lab, test: str, more: tuple[str, ...]
 ) -> None:
-    report, near, far = transfer(
-        tools, lab_of_mtu, "harp", "harp", test, "--bytes", str(BYTES), *more
-    )
-    assert report["bytes"] == BYTES
+    near, far = transfer(tools, wired, "harp", "harp", test, "--bytes", str(BYTES), *more)
     for end in (near, far):
         assert end["stats"]["drop_tcp_checksum"] == 0
         # HARP finishes its checksums; one in 65536 looks unfinished by chance.
         assert end["stats"]["csum_partial_accepted"] <= 3
     if more and test == "send":
         assert near["stats"]["tx_copied_bytes"] == 0
+
+
+@both_ways
+@pytest.mark.parametrize("test", ["send", "recv"])
+@pytest.mark.parametrize("rcvbuf", [1, 5000])  # the kernel's least, and three segments
+def test_bytes_arrive_through_a_tiny_receive_buffer(
+    tools: Tools, shared_lab: Lab, client: str, server: str, test: str, rcvbuf: int
+) -> None:
+    """The kernel closes its window, and opens it when it has read."""
+    words = ("--bytes", "400000", "--timeout", "60")
+    tiny = ["--rcvbuf", str(rcvbuf)]
+    ends = transfer(tools, shared_lab, client, server, test, *words, kernel=tiny)
+    assert ends[client != "harp"]["stats"]["drop_tcp_window"] == 0
+
+
+@both_ways
+def test_a_client_that_sent_fin_still_receives(
+    tools: Tools, shared_each: Lab, client: str, server: str
+) -> None:
+    words = ("--half-close", "--bytes", "4000000")
+    ends = transfer(tools, shared_each, client, server, "recv", *words)
+    assert ends[client != "harp"]["stats"]["tcp_estab_resets"] == 0
+
+
+@both_ways
+def test_a_thousand_connections_in_a_row(
+    tools: Tools, shared_each: Lab, client: str, server: str
+) -> None:
+    here, there = shared_each.hosts
+    port, count = str(PORT[server]), "1000"
+    serve = [tools.tcp, "serve", there.address, port, *tools.side(there, server)]
+    serving = tools.serve(there, [*serve, "--count", count])
+    send = [tools.tcp, "send", there.address, port, *tools.side(here, client)]
+    # The client's end first: a server would wait for ever for one that failed.
+    printed = run(here, [*send, "--repeat", count, "--bytes", "100"], 120)
+    assert len(printed.splitlines()) == int(count)
+    _, err = finish(serving)
+    assert "connection" not in err
+    kernel = here if client == "kernel" else there
+    assert tcp_counter(kernel, "EstabResets") == tcp_counter(kernel, "AttemptFails") == 0
+
+
+def tcp_counter(host: Host, name: str) -> int:
+    """One of the kernel's counters of TCP."""
+    lines = host.run("cat", "/proc/net/snmp").splitlines()
+    names, values = (line.split() for line in lines if line.startswith("Tcp:"))
+    return int(values[names.index(name)])

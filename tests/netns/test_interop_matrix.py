@@ -2,16 +2,15 @@
 """HARP and the kernel's TCP with every option on and off, with and without packet loss.
 
 A group is one laboratory (MTU and family), the connecting side, the kernel's congestion control and
-the loss. In a group all eight settings of SACK, timestamps and ECN transfer bytes both ways, one
-connection each. The receiver compares every byte.
+the loss. In a group all eight settings of SACK, timestamps (with window scaling) and ECN transfer
+bytes both ways, one connection each. The receiver compares every byte.
 
 `make test` runs a sample; `make test-long` runs all groups, ten gigabytes.
 """
 
-import functools
 import itertools
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -34,7 +33,7 @@ SHORT_BYTES = 500_000
 SHORT_LABS = [(1280, True), (9000, False)]
 HEADER_BYTES = {False: 40, True: 60}  # IP and TCP, without options
 # harp_tcp_info.options
-TIMESTAMPS, SACK, ECN = 1, 2, 8
+TIMESTAMPS, SACK, WINDOW_SCALE, ECN = 1, 2, 4, 8
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +77,7 @@ def group(
         kernel = here if client == "kernel" else there
         kernel.sysctl("ipv4/tcp_sack", sack)
         kernel.sysctl("ipv4/tcp_timestamps", timestamps)
+        kernel.sysctl("ipv4/tcp_window_scaling", timestamps)
         kernel.sysctl("ipv4/tcp_ecn", ecn)
         report = tools.call_tcp(
             *(here, client, test, there.address, PORT[server]),
@@ -102,6 +102,7 @@ def check(harp: dict[str, Any], lab: Lab, setting: tuple[int, int, int], what: s
     options = harp["options"]
     assert bool(options & SACK) == bool(sack), what
     assert bool(options & TIMESTAMPS) == bool(timestamps), what
+    assert bool(options & WINDOW_SCALE) == bool(timestamps), what
     assert bool(options & ECN) <= bool(ecn), what
     headers = HEADER_BYTES[lab.options.ipv6] + 12 * timestamps
     assert harp["snd_mss_bytes"] == lab.options.mtu_bytes - headers, what
@@ -124,19 +125,11 @@ def test_some_option_combinations_interoperate(
     group(tools, path, pair, "cubic", loss, SHORT_BYTES)
 
 
-def every_case(labs: Sequence[tuple[int, bool]]) -> Callable[[Callable[..., None]], Any]:
-    """Marks a long test: both directions, each control and loss, over each of the labs."""
-    marks = [
-        pytest.mark.parametrize("loss", LOSSES),
-        pytest.mark.parametrize("control", CONTROLS),
-        pytest.mark.parametrize("pair", PAIRS, ids=label),
-        pytest.mark.parametrize("path", labs, indirect=True, ids=label),
-        pytest.mark.long,
-    ]
-    return lambda test: functools.reduce(lambda marked, mark: mark(marked), marks, test)
-
-
-@every_case(LABS)
+@pytest.mark.long
+@pytest.mark.parametrize("path", LABS, indirect=True, ids=label)
+@pytest.mark.parametrize("pair", PAIRS, ids=label)
+@pytest.mark.parametrize("control", CONTROLS)
+@pytest.mark.parametrize("loss", LOSSES)
 def test_all_option_combinations_interoperate(
     tools: Tools, path: tuple[Lab, Dropper], pair: tuple[str, str], control: str, loss: float
 ) -> None:

@@ -8,12 +8,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from lanes_rig import MBIT, MIB, QUEUE_MS, calm, options, railed, shaped, wait_for_rails
-from rail_paths import path_bytes, shape_paths
+from lanes_rig import MIB, options, railed, shaped, wait_for_rails
 
 from harp import stats
 from harp.bench.streams import SINK, SOURCE, Stream
-from harp.lab import Lab, LabOptions
+from harp.lab import Lab
 from harp.lab.rails import Rails
 from harp.stats.instance import look
 from harp.stats.job import document
@@ -109,31 +108,6 @@ def test_lanes_are_shown_while_they_carry(lab: Lab, path: str, kinds: set[str]) 
         stream.finish()
 
 
-@pytest.mark.parametrize(
-    ("paths", "kinds"),
-    [
-        (("xdp", "xdp"), ("harp", "harp")),
-        (("kernel", "kernel"), ("kernel", "kernel")),
-        (("xdp", "kernel"), ("harp", "kernel")),
-        (("kernel", "xdp"), ("kernel", "harp")),
-    ],
-    ids=["xdp", "kernel", "xdp to kernel", "kernel to xdp"],
-)
-def test_a_forced_path_is_obeyed_by_every_lane(
-    lab: Lab, paths: tuple[str, str], kinds: tuple[str, str]
-) -> None:
-    """With several lanes of either kind allowed, on two rails, in all that there has ever been."""
-    rails = Rails(lab)
-    many = {"HARP_LANES": "2", "HARP_KERNEL_LANES": "3"}
-    with Stream(lab, options(*paths, HARP_RAILS="all", **many)) as stream:
-        wait_for_rails(stream, rails, [0, 1])
-        for rank, kind in ((SINK, kinds[0]), (SOURCE, kinds[1])):
-            comms = job(stream, rank)["comms"]
-            assert max(len(comm["lanes"]) for comm in comms) > 2
-            assert {lane["kind"] for comm in comms for lane in comm["lanes"]} == {kind}
-        stream.finish()
-
-
 @pytest.mark.parametrize("path", ["kernel", "xdp"])
 def test_a_lane_that_is_lost_is_shown_as_dead_and_its_chunks_as_moved(lab: Lab, path: str) -> None:
     rails = Rails(lab)
@@ -181,48 +155,3 @@ def test_a_lane_that_is_lost_is_shown_as_dead_and_its_chunks_as_moved(lab: Lab, 
         check_bytes(comm)
         json.dumps(back)
         stream.finish()
-
-
-@pytest.mark.parametrize(
-    ("path", "lanes"), [("kernel", "HARP_KERNEL_LANES"), ("xdp", "HARP_LANES")]
-)
-def test_a_lane_slower_than_its_siblings_comes_back_from_another_port(
-    need_root: None, path: str, lanes: str
-) -> None:
-    """A fabric keeps a connection on a path by its source port. A lane on the slow path tries
-    another port, under the same index, and no byte is lost."""
-    full = [MBIT / 2] * 4
-    with Lab(LabOptions(switch=True)) as fabric:
-        calm(fabric)
-        shape_paths(fabric, 0, full, queue_ms=QUEUE_MS)
-        # Long enough for no lane to count as dead.
-        patient = options(path, HARP_LANE_TIMEOUT_MS="20000", **{lanes: "4"})
-        with Stream(fabric, patient) as stream:
-            when(stream, SOURCE, lambda each: max(
-                sum(lane["payload_bytes"] > MIB // 4 for lane in comm["lanes"])
-                for comm in each["comms"]) > 2, "lanes that carry")  # fmt: skip
-            before = {
-                lane["index"]: lane["local_port"] for lane in streaming(stream, SOURCE)["lanes"]
-            }
-            carried = path_bytes(fabric, 0, SINK)
-            slow = carried.index(max(carried))
-            rates = [rate / 10 if n == slow else rate for n, rate in enumerate(full)]
-            shape_paths(fabric, 0, rates, queue_ms=QUEUE_MS)
-            seen = when(
-                stream,
-                SOURCE,
-                lambda each: any(rail["lanes_rerolled"] for rail in each["rails"]),
-                "a re-roll",
-            )
-            comm = max(seen["comms"], key=lambda each: each["bytes"])
-            again = [lane for lane in comm["lanes"] if lane["rerolls"]]
-            assert again
-            for lane in again:
-                assert lane["lanes"] > 1
-                assert lane["local_port"] != before[lane["index"]]
-            check_bytes(comm)
-            # The peer resets the replaced lane: it has not died, and nothing reconnects.
-            stream.flow(2 * MIB)
-            assert job(stream, SOURCE)["counters"]["lanes_died_reset"] == 0
-            assert "has ended" not in stream.ranks[SOURCE].log()
-            stream.finish()

@@ -17,7 +17,6 @@ from lanes_rig import (
     shaped,
     wait_for_rails,
     wait_for_ticks,
-    warnings,
 )
 
 from harp.bench.streams import SINK, SOURCE, Stream, StreamOptions
@@ -67,16 +66,6 @@ def test_an_unprivileged_host_reaches_a_privileged_one(lab: Lab, poor: int, rich
     assert "path HARP" not in logs[poor]
 
 
-@pytest.mark.sample("IPv4-auto", "IPv6-xdp", "IPv6-kernel")
-@pytest.mark.parametrize("path", ["xdp", "kernel", "auto"])
-def test_several_comms_keep_many_lanes(lab: Lab, path: str) -> None:
-    rails = Rails(lab)
-    with Stream(lab, options(path, channels=4, HARP_RAILS="all", **FEW)) as stream:
-        wait_for_rails(stream, rails, [0, 1])
-        stream.flow(4 * MIB)
-        stream.finish()
-
-
 @pytest.mark.sample("IPv4-sender-xdp", "IPv6-receiver-kernel", "IPv6-receiver-auto")
 @pytest.mark.parametrize("path", ["xdp", "kernel", "auto"])
 @pytest.mark.parametrize("stopped", [SINK, SOURCE], ids=["receiver", "sender"])
@@ -94,22 +83,6 @@ def test_a_stopped_process_goes_on_where_it_was(lab: Lab, path: str, stopped: in
         stream.flow(2 * MIB)
         wait_for_rails(stream, rails, [0, 1])
         stream.finish()
-
-
-@pytest.mark.sample(
-    "IPv4-receiver-auto", "IPv6-sender-xdp", "IPv6-receiver-kernel", "IPv4-sender-kernel"
-)
-@pytest.mark.parametrize("path", ["xdp", "kernel", "auto"])
-@pytest.mark.parametrize("killed", [SINK, SOURCE], ids=["receiver", "sender"])
-def test_a_killed_peer_is_an_error_that_names_it(lab: Lab, path: str, killed: int) -> None:
-    with Stream(lab, options(path, HARP_RAILS="all", **FEW)) as stream:
-        stream.flow(2 * MIB)
-        stream.ranks[killed].process.kill()
-        survivor = stream.ranks[1 - killed]
-        assert survivor.process.wait(60) == 4
-        said = warnings(stream, 1 - killed)
-        addresses = [nic.address for nic in lab.hosts[killed].nics]
-        assert any(address in line for line in said for address in addresses), said
 
 
 @pytest.mark.sample("IPv4-xdp", "IPv6-auto")

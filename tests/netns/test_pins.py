@@ -4,7 +4,6 @@
 import ctypes
 import errno
 import os
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,7 +22,7 @@ from netns_tools import (
 )
 from test_steering import V4, ethernet_of, send_frames
 
-from harp import _host, _paths
+from harp import _host
 from harp._host import Steering
 from harp.lab import Host, Lab
 
@@ -166,17 +165,9 @@ def older_layout(pins: Path) -> None:
     set_layout(pins, 1)
 
 
-def swap(pins: Path, one: str, other: str) -> None:
-    """Two maps exchange their names."""
-    (pins / one).rename(pins / "kept")
-    (pins / other).rename(pins / one)
-    (pins / "kept").rename(pins / other)
-
-
 STALE: dict[str, tuple[Callable[[Path], None], str]] = {
     "layout 0": (lambda pins: set_layout(pins, 0), "layout 0"),
     "older layout": (older_layout, r"by another version of HARP \(layout 1, ours is 3\)"),
-    "sockets and addresses swapped": (lambda pins: swap(pins, "xsks", "addresses"), "eth0"),
 }
 
 
@@ -212,11 +203,6 @@ def test_pins_of_a_recreated_interface_are_not_adopted(lab: Lab, pinned: Path) -
     assert "not attached to this interface" in str(error)
 
 
-def test_a_missing_interface_is_an_error(lab: Lab, pinned: Path) -> None:
-    missing = Host(lab.hosts[1].netns, 1, "", "nosuch0")
-    assert refusal(missing, pinned).errno == errno.ENODEV
-
-
 def test_incomplete_pins_are_refused_and_removed(lab: Lab, bpffs: Path) -> None:
     for name in sorted(PINS):
         pinned = pin(lab, bpffs)
@@ -225,27 +211,6 @@ def test_incomplete_pins_are_refused_and_removed(lab: Lab, bpffs: Path) -> None:
         _host.unpin(str(pinned))
         assert not pinned.exists(), name
         wait_until(lambda: not xdp_attached(lab.hosts[1]), "detaching")
-
-
-@pytest.mark.parametrize("name", ["link", "ports", "program"])
-def test_a_directory_in_place_of_a_pin_is_refused(lab: Lab, pinned: Path, name: str) -> None:
-    (pinned / name).unlink()
-    (pinned / name).mkdir()
-    assert refusal(lab.hosts[1], pinned).errno == errno.ESTALE
-    with pytest.raises(OSError, match=str(pinned)):
-        _host.unpin(str(pinned))
-    (pinned / name).rmdir()
-    if pinned.exists():
-        pinned.rmdir()
-
-
-def test_files_of_other_programs_stay(lab: Lab, pinned: Path) -> None:
-    (pinned / "mine").mkdir()
-    adopt(lab.hosts[1], pinned).close()
-    _host.unpin(str(pinned))
-    assert names(pinned) == {"mine"}
-    (pinned / "mine").rmdir()
-    assert not _host.unpin(str(pinned))
 
 
 def test_pins_are_not_overwritten(lab: Lab, pinned: Path) -> None:
@@ -284,27 +249,3 @@ def test_pinning_needs_a_bpffs(lab: Lab, tmp_path: Path, bpffs: Path) -> None:
     _host.unpin(str(bpffs / "eth0"))
     steering.close()
     wait_until(lambda: not xdp_attached(lab.hosts[1]), "detaching")
-
-
-AS_NOBODY = """
-import os, sys
-from harp import _host
-library, pins, ifname = sys.argv[1:]
-_host.load_library(library)
-os.setgroups([])
-os.setuid(65534)
-for call in (lambda: _host.Steering.adopt(pins, ifname), lambda: _host.unpin(pins)):
-    try:
-        call()
-    except OSError as refused:
-        print(refused.errno)
-"""
-
-
-def test_adopting_needs_privileges(lab: Lab, pinned: Path) -> None:
-    """Neither the directory nor the system call is open to others."""
-    host = lab.hosts[1]
-    library = str(_paths.find(_paths.XDP_LIBRARY))
-    out = host.run(sys.executable, "-c", AS_NOBODY, library, str(pinned), host.ifname)
-    assert out.split() == [str(errno.EPERM), str(errno.EPERM)]
-    assert names(pinned) == PINS

@@ -3,6 +3,7 @@
 
 import errno
 import os
+import socket
 from pathlib import Path
 
 import bpf_calls
@@ -24,7 +25,7 @@ from harp.lab import Host, Lab
 
 
 def index(host: Host) -> int:
-    return int(host.run("cat", f"/sys/class/net/{host.ifname}/ifindex"))
+    return int(inside(host, lambda: socket.if_nametoindex(host.ifname)))
 
 
 def detach_by_force(host: Host, pid: int) -> None:

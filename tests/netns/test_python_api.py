@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harp.Instance over AF_XDP between two hosts: with HARP, with the kernel, and its errors."""
+"""harp.Instance over AF_XDP between two hosts, and its errors. test_docs_python.py connects to the
+kernel, also with an instance that its owner polls."""
 
 import json
 import sys
 from pathlib import Path
 
-import pytest
 from netns_tools import Tools, all_came, finish, outcome, wait_until, xdp_attached
 
-from harp.lab import Host, Lab
+from harp.lab import Lab
 
 SERVER = """
 import sys, json, numpy as np, harp
@@ -47,16 +47,15 @@ with harp.Instance(sys.argv[3]) as instance:
 """
 
 
-def script(host: Host, code: str, *args: object) -> list[str | Path]:
-    """Python in a host."""
+def script(code: str, *args: object) -> list[str | Path]:
     return [sys.executable, "-c", code, *map(str, args)]
 
 
 def test_arrays_between_two_instances(tools: Tools, lab: Lab) -> None:
     here, there = lab.hosts
     args = (there.address, 61000, there.ifname)
-    server = tools.serve(there, script(there, SERVER, *args))
-    out, err, status = outcome(here, script(here, CLIENT, *args))
+    server = tools.serve(there, script(SERVER, *args))
+    out, err, status = outcome(here, script(CLIENT, *args))
     assert status == 0, err
     report = json.loads(finish(server)[0].splitlines()[-1])
     assert int(out) == report["total"] > 0
@@ -65,60 +64,6 @@ def test_arrays_between_two_instances(tools: Tools, lab: Lab) -> None:
     assert all_came(report["steering"], report["nic"])
     assert len(report["flows"]) == 1
     wait_until(lambda: not xdp_attached(here) and not xdp_attached(there), "detached")
-
-
-KERNEL_CLIENT = """
-import socket, sys
-with socket.create_connection((sys.argv[1], int(sys.argv[2])), 30) as end:
-    end.sendall(bytes(range(256)) * 4096)
-    end.shutdown(socket.SHUT_WR)
-    print(int.from_bytes(end.recv(8), "little"))
-"""
-
-
-BY_HAND = """
-import select, sys, harp
-with harp.Instance(sys.argv[3], drive=False) as instance:
-    conn = instance.stack.connect(sys.argv[1], int(sys.argv[2]))
-    for call in (lambda: instance.listen(1), lambda: instance.connect("10.77.0.2", 1)):
-        try:
-            call()
-        except ValueError as error:
-            assert "drive=False" in str(error)
-    got = b""
-    while not got:
-        now = instance.stack.now_ns
-        instance.poll()
-        for found, event in instance.stack.next_events():
-            if event & harp.Event.CONNECTED:
-                conn.send(b"by hand")
-                conn.shutdown()
-            if event & harp.Event.READABLE:
-                got = conn.recv()
-        wait = instance.stack.next_deadline_ns
-        fds = [instance.fileno(), instance.control_fileno()]
-        select.select(fds, [], [], 0 if wait is None else min(0.1, max(0, wait - now) / 1e9))
-    conn.close()
-    print(int.from_bytes(got, "little"))
-"""
-
-
-CLIENTS = {
-    "the kernel": (KERNEL_CLIENT, bytes(range(256)) * 4096),
-    "an instance that its owner polls": (BY_HAND, b"by hand"),
-}
-
-
-@pytest.mark.parametrize("name", CLIENTS)
-def test_a_client_is_answered(tools: Tools, lab: Lab, name: str) -> None:
-    here, there = lab.hosts
-    code, sent = CLIENTS[name]
-    args = (there.address, 61000, there.ifname)
-    server = tools.serve(there, script(there, SERVER, *args))
-    out, err, status = outcome(here, script(here, code, *args))
-    assert status == 0, err
-    assert int(out) == sum(sent)
-    finish(server)
 
 
 FORKED = """
@@ -157,7 +102,7 @@ print("good")
 
 def test_a_forked_child_neither_uses_nor_keeps_it(tools: Tools, lab: Lab) -> None:
     here = lab.hosts[0]
-    out, err, status = outcome(here, script(here, FORKED, here.ifname))
+    out, err, status = outcome(here, script(FORKED, here.ifname))
     assert (out, status) == ("good\n", 0), err
 
 
@@ -196,7 +141,7 @@ with harp.Instance(ifname) as instance:
 
 def test_refusals_name_the_cause(tools: Tools, lab: Lab) -> None:
     here = lab.hosts[0]
-    out, err, status = outcome(here, script(here, REFUSED, here.ifname))
+    out, err, status = outcome(here, script(REFUSED, here.ifname))
     assert status == 0, err
     lines = out.splitlines()
     for line, words in zip(
@@ -214,22 +159,3 @@ def test_refusals_name_the_cause(tools: Tools, lab: Lab) -> None:
         strict=True,
     ):
         assert all(word in line for word in words), line
-
-
-IDLE = """
-import resource, sys, harp
-with harp.Instance(sys.argv[1]) as instance, instance.listen(61000) as acceptor:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    try:
-        acceptor.accept(timeout=1)
-    except harp.WaitTimeoutError:
-        pass
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw - used.ru_nvcsw)
-"""
-
-
-def test_a_waiting_instance_sleeps(tools: Tools, lab: Lab) -> None:
-    here = lab.hosts[0]
-    out, err, status = outcome(here, script(here, IDLE, here.ifname))
-    assert status == 0, err
-    assert int(out) < 100, "wakes in a second without a packet"

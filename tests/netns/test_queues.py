@@ -6,7 +6,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pytest
@@ -212,36 +211,3 @@ def test_an_icmp_error_on_another_queue_is_the_kernels(tools: Tools, wide4: Lab)
     counts = servers.counts()
     assert counts["redirect_icmp"] == 1, "all four arrive on one queue"
     assert counts["pass_icmp_queue"] == 3
-
-
-RULES = {
-    "hash": ("hash:7", lambda counts: all(counts)),
-    "zero": ("zero", lambda counts: counts[0] and not any(counts[1:])),
-    "table": (f"{RULE}:2,2,1", lambda counts: counts[1] and counts[2] and not counts[3]),
-}
-
-
-@pytest.mark.parametrize("kind", RULES)
-def test_a_connection_needs_the_home_queue_of_its_port(tools: Tools, wide4: Lab, kind: str) -> None:
-    """Whatever it does, a connection comes about exactly if its packets reach the port's home."""
-    rule, judge = RULES[kind]
-    here, there = wide4.hosts
-    assert wide4.spreader is not None
-    wide4.spreader.rule(there.index, rule)
-    servers = start(tools, there, 4)
-
-    def reaches(queue: int, source: int) -> bool:
-        try:
-            with connection(here, source, (there.address, PORT + queue), 3) as sock:
-                sock.sendall(b"x")
-                return sock.recv(1) == b"x"
-        except TimeoutError:
-            return False
-
-    sources = range(20000, 20012)
-    with ThreadPoolExecutor(4 * len(sources)) as pool:  # most wait for an answer that never comes
-        each = [[pool.submit(reaches, queue, source) for source in sources] for queue in range(4)]
-        reached = [sum(done.result() for done in row) for row in each]
-    assert judge(reached), reached
-    counts = servers.counts()
-    assert (counts["rss_mismatch"] > 0) == (sum(reached) < 48)

@@ -2,8 +2,6 @@
 """The sources that may send to HARP's ports: real packets, from listed prefixes and from others."""
 
 import errno
-import socket
-import subprocess
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -188,22 +186,6 @@ def test_prefixes_of_every_length(dual: Lab, one: Steering) -> None:
     assert taken(dual, one, "10.77.0.1", "10.77.9.1", "10.9.0.1") == [True, False, False]
 
 
-def test_what_is_no_prefix_changes_nothing(dual: Lab, one: Steering) -> None:
-    one.sources_set(prefixes("10.77.0.0/24"))
-    refused: list[list[tuple[bytes, int]]] = [
-        [(bytes([10, 77, 0, 1]), 24)],  # a bit behind the prefix
-        [(bytes(4), 33)],
-        [(bytes(16), 129)],
-        [(bytes(5), 8)],
-        [(bytes(4), 0), (b"", 0)],
-        [(bytes([9, 9, n >> 8, n & 255]), 32) for n in range(MAX + 1)],
-    ]
-    for sources in refused:
-        with pytest.raises((OSError, ValueError), match=r"Invalid argument|bytes|more than 256"):
-            one.sources_set(sources)
-        assert taken(dual, one, "10.77.0.1", "9.9.0.1", "fd77::1") == [True, False, False]
-
-
 def test_a_full_list_is_replaced_or_left_as_it_was(dual: Lab, one: Steering) -> None:
     """The map has no room for two full lists at once: the one before stays in force."""
     full = [(bytes([9, 9, n, 0]), 24) for n in range(MAX)]
@@ -272,45 +254,3 @@ def test_the_source_list_outlives_its_process(tools: Tools, dual: Lab, bpffs: Pa
     assert taken(dual, again, "10.77.0.1", "10.78.0.1", "fd77::1") == [False, True, False]
     _host.unpin(str(at))
     again.close()
-
-
-# bpf_skb_vlan_push(): the tag goes beside the packet, where a NIC with rxvlan puts it too.
-TAGGER = """
-static long (*vlan_push)(void *skb, unsigned short protocol, unsigned short tag) = (void *)18;
-__attribute__((section("tc"), used)) int tag(void *skb) { vlan_push(skb, 0x0081, 5); return 0; }
-char _license[] __attribute__((section("license"), used)) = "GPL";
-"""
-
-
-def test_a_tag_that_the_nic_removes_is_not_seen(dual: Lab, tmp_path: Path) -> None:
-    """What docs/security.md says of rxvlan, and what `harpctl check` warns of: VLAN 5's packet is
-    taken for HARP's by a native program and by a generic one."""
-    here, there = dual.hosts
-    source, program = tmp_path / "tagger.c", tmp_path / "tagger.o"
-    source.write_text(TAGGER)
-    subprocess.run(["clang", "-O2", "-target", "bpf", "-c", source, "-o", program], check=True)
-    here.run("tc", "qdisc", "add", "dev", here.ifname, "clsact")
-    here.run(
-        *("tc", "filter", "add", "dev", here.ifname, "egress"),
-        *("bpf", "da", "obj", str(program), "sec", "tc"),
-    )
-    ethernet = ethernet_of(dual)
-    frame = bytes(ethernet / syn("10.77.0.1"))
-
-    def sent() -> None:
-        with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as raw:
-            raw.bind((here.ifname, 0))
-            raw.send(frame)
-
-    found = {}
-    for mode in (NATIVE, GENERIC):
-        steering = own(attach(there, mode))
-        inside(here, sent)
-        counts = verdicts(steering)
-        found[mode] = {name for name in (TAKEN, "pass_vlan") if counts[name]}
-        if mode == NATIVE:  # the list holds for those packets as for all
-            steering.sources_set(prefixes("10.78.0.0/16"))
-            inside(here, sent)
-            assert verdicts(steering)[DROPPED] == 1
-        steering.close()
-    assert found == {NATIVE: {TAKEN}, GENERIC: {TAKEN}}

@@ -61,18 +61,3 @@ def test_a_working_instance_is_shown(tools: Tools, each: Lab) -> None:
     shown = json.loads(done.stdout)["instances"][0]["flows"][0]
     assert (shown["local"], shown["remote"]) == (there.address, here.address)
     client.send_signal(signal.SIGKILL)
-
-
-def test_an_interface_that_is_down_is_reported(tools: Tools, lab: Lab) -> None:
-    """By an instance that nothing else happens to."""
-    there = lab.hosts[1]
-    server = tools.serve_tcp(there, "harp", 61000)
-
-    def note() -> str:
-        return of_process(server.pid)[0].snapshot.status.note
-
-    assert note() == ""
-    there.run("ip", "link", "set", there.ifname, "down")
-    wait_until(lambda: note() == "the interface is down", "the note")
-    there.run("ip", "link", "set", there.ifname, "up")
-    wait_until(lambda: note() == "", "the note's end")

@@ -93,23 +93,6 @@ def test_harp_calls_kernel(tools: Tools, family: Lab, size: int) -> None:
     assert report["port"] >= 61000, "a port of the range was chosen"
 
 
-def test_harp_calls_harp(tools: Tools, family: Lab) -> None:
-    here, there = family.hosts
-    server = echo_server(tools, there)
-    report = harp_call(tools, here, there.address, "--count", str(COUNT), "--size", "1400")
-    assert report["received"] == COUNT
-    assert report["wrong"] == 0
-    assert end(server)["received"] == COUNT
-
-
-def test_a_closed_port_is_answered_with_an_icmp_error(tools: Tools, family: Lab) -> None:
-    """The kernel's ICMP error reaches the socket through the steering program."""
-    here, there = family.hosts
-    report = harp_call(tools, here, there.address, "--count", "1")
-    assert report["refused"] == 1
-    assert report["steering"]["redirect_icmp"] == 1
-
-
 def test_other_ports_stay_the_kernel_s(tools: Tools, family: Lab) -> None:
     """A held port can't be bound; others, and TCP's of the same number, are free."""
     here, there = family.hosts

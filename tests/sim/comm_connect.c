@@ -141,6 +141,8 @@ void control_post(struct work *work)
 
 void control_call(struct work *work)
 {
+	/* What was posted before runs first. */
+	(void)poller_run_ready(&control_host->control, connect_sim->now_ns);
 	work->run(work, connect_sim->now_ns);
 }
 

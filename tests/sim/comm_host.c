@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * comm_host.c - hosts of the simulation: NICs on the rails' wires, stacks, and engines whose turn is the
- * plugin's own (engine_turn.c). Functions of this file replace engine.c, engine_thread.c, control.c and the instance.
+ * plugin's own (engine_turn.c). Functions of this file replace engine.c, engine_background.c, control.c and the instance.
  */
 #include "comm_sim.h"
 

@@ -9,8 +9,6 @@
  *
  * Comms are skipped that are still woken, that have a full lane, or that have a lane whose socket is known to have data:
  * they will get a turn. Nothing is sampled, and what such a turn stores for itself is restored.
- *
- * Sockets: the lane knows that data or room has come, or epoll still has an event for it.
  */
 #include "comm_sim.h"
 
@@ -183,23 +181,6 @@ static bool idle_look(struct csim_app *app, struct comm_engine *e)
 			   app->number, app->side ? "receiving" : "sending", e ? "HARP" : "kernel");
 }
 
-/* ---- sockets ----------------------------------------------------------------------------------- */
-
-static bool idle_sockets(struct csim_app *app)
-{
-	const struct kernel_poll *poll = &app->comm->kernel_poll;
-
-	for (const struct kernel_member *m = poll->members; m && poll->epoll_fd >= 0; m = m->next) {
-		const char *what = csim_stream_unreported(m->fd, m->readable, m->writable);
-
-		if (what)
-			return runner_fail(
-				"comm %u: a socket of the %s end has %s, which its lane does not know",
-				app->number, app->side ? "receiving" : "sending", what);
-	}
-	return true;
-}
-
 /* ---- for comm_sim.c ---------------------------------------------------------------------------- */
 
 bool csim_check_idle(struct csim_app *app)
@@ -209,8 +190,6 @@ bool csim_check_idle(struct csim_app *app)
 
 	if (!comm || app->closed || rng_below(&sim->check_rng, IDLE_ONE_IN))
 		return true;
-	if (!idle_sockets(app))
-		return false;
 	if (!idle_is_expected(comm))
 		return true;
 	if (comm->control != scheduler_control(&comm->scheduler))

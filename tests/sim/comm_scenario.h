@@ -4,7 +4,7 @@
  * printed, read again, reduced (elements.h).
  *
  * Hosts have one NIC on each rail, and a rail is one wire. A comm sends from one host to another, over lanes:
- * HARP's (real stacks on the rail's wire) and simulated kernel lanes (comm_stream.h).
+ * HARP's (real stacks on the rail's wire) and simulated kernel lanes (comm_stream.c).
  */
 #ifndef HARP_TESTS_COMM_SCENARIO_H
 #define HARP_TESTS_COMM_SCENARIO_H

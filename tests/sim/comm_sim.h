@@ -5,7 +5,7 @@
  *
  *	comm_sim.c         the schedule of hosts, engines and applications
  *	comm_host.c        hosts: NICs, wires, engines (the real turn of engine_turn.c)
- *	comm_stream.c      the simulated kernel: connections as lane_kernel.c calls them, and their epoll
+ *	comm_stream.c      the simulated kernel: connections as lane_kernel.c calls them
  *	comm_lanes.c       first lanes, and the state of all lanes
  *	comm_connect.c     further lanes: control threads, listeners and attempts of the plugin
  *	comm_reconnect.c   their plan, and checks of connector.c
@@ -224,9 +224,6 @@ uint64_t csim_stream_syn_ns(const struct csim_stream *stream);
 int csim_stream_accept(struct csim_stream *stream, struct poller *poller);
 /* When a level-triggered epoll of that host next reports one of the events; CSIM_NEVER_NS. */
 uint64_t csim_stream_level_ns(int fd, unsigned host, uint32_t events);
-/* What has arrived at a socket, or room for more, that neither its lane knows (readable, writable) nor its epoll has yet
- * to report; NULL: nothing. */
-const char *csim_stream_unreported(int fd, bool readable, bool writable);
 bool csim_streams_check_end(struct csim *sim);
 
 /* ---- comm_lanes.c ---- */

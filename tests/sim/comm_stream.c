@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * comm_stream.c - the simulated kernel: TCP connections and their epoll, under the virtual clock. The functions replace
- * forkguard.c, kernel_info.c and the system calls of lane_kernel.c and kernel_poll.c.
+ * comm_stream.c - the simulated kernel: TCP connections under the virtual clock. The functions replace
+ * forkguard.c, kernel_info.c and the system calls of lane_kernel.c.
  *
  * Theory of operation. A connection is two pipes. A pipe is a ring: bytes that were written stay in it until they are
  * read, so its capacity is that of both sockets' buffers. Each write leaves a mark with the time at which its bytes have
@@ -14,9 +14,6 @@
  *
  * Calls that are cut short (short_ppm): a send as if memory were short, with an event for room when the peer has read;
  * a receive as if the rest arrived immediately afterwards.
- *
- * A comm's epoll is a list of sockets, edge-triggered: each event is reported once. The control thread's is
- * level-triggered: csim_stream_level().
  */
 #include "comm_sim.h"
 
@@ -25,6 +22,7 @@
 #include <string.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
@@ -38,8 +36,6 @@
 #define STREAM_PIECE_BYTES_MAX 32768u
 #define STREAM_FD 1000000 /* of lane 0's sending end */
 #define STREAM_PORT 40000
-#define EPOLL_FD 2000000
-#define EPOLLS_MAX 256u
 
 struct stream_mark {
 	uint64_t end_bytes, at_ns;
@@ -63,12 +59,6 @@ struct stream_end {
 	bool lingers_not; /* close() resets */
 	bool event;       /* the end, or an error, or the rest of what was cut short */
 	int error;        /* that no call has reported yet */
-	/* In an epoll: its descriptor (-1: in none), the events and the value that it has. */
-	int epoll_fd;
-	uint32_t watched;
-	void *data;
-	bool edge; /* an event in addition to bytes and the end, which the epoll sees itself */
-	/* Bytes that had come at the last event. */
 	uint64_t reported_arrived;
 	bool reported_fin;
 };
@@ -82,14 +72,7 @@ struct csim_stream {
 	uint64_t open_ns; /* the sender is connected from then on; CSIM_NEVER_NS: not accepted */
 };
 
-struct epoll {
-	bool open;
-	unsigned count;
-	int fds[COMM_LANES_MAX];
-};
-
 static struct csim *stream_sim; /* for calls, which have a descriptor only */
-static struct epoll epolls[EPOLLS_MAX];
 
 /* The socket of a descriptor. */
 static struct csim_stream *stream_at(int fd, enum csim_side *side)
@@ -203,7 +186,6 @@ static void pipe_break(struct csim_stream *s, enum csim_side writer, int error, 
 	p->written = p->arrived;
 	p->broken = error;
 	s->ends[!writer].error = error;
-	s->ends[!writer].edge = true;
 	s->ends[!writer].event = true;
 }
 
@@ -329,7 +311,6 @@ static ssize_t stream_recv(struct csim_stream *s, enum csim_side side, struct ms
 	wanted = stream_cut(s, n);
 	if (wanted < n) { /* the rest comes behind it */
 		end->event = true;
-		end->edge = true;
 	}
 	for (size_t i = 0; i < msg->msg_iovlen && done < wanted; i++) {
 		size_t len = msg->msg_iov[i].iov_len;
@@ -340,7 +321,6 @@ static ssize_t stream_recv(struct csim_stream *s, enum csim_side side, struct ms
 	if (p->full && pipe_has_room(p)) {
 		p->full = false;
 		p->event = true;
-		s->ends[!side].edge = true;
 	}
 	return (ssize_t)done;
 }
@@ -398,7 +378,7 @@ static void stream_end_syn(struct csim_stream *s)
 	s->syn_ns = CSIM_NEVER_NS;
 }
 
-static void stream_close(int fd)
+void forkguard_close(int fd)
 {
 	enum csim_side side;
 	struct csim_stream *s = stream_at(fd, &side);
@@ -538,87 +518,7 @@ int getpeername(int fd, __SOCKADDR_ARG addr, socklen_t *restrict len)
 	return stream_name(fd, true, addr.__sockaddr__, len);
 }
 
-/* ---- epoll ------------------------------------------------------------------------------------- */
-
-static struct epoll *epoll_at(int fd)
-{
-	struct epoll *e = &epolls[fd - EPOLL_FD];
-
-	if (fd < EPOLL_FD || fd >= EPOLL_FD + (int)EPOLLS_MAX || !e->open)
-		abort();
-	return e;
-}
-
-static struct stream_end *end_at(int fd)
-{
-	enum csim_side side;
-	struct csim_stream *s = stream_at(fd, &side);
-
-	return &s->ends[side];
-}
-
-/* Sometimes there is no descriptor left. */
-int forkguard_epoll(void)
-{
-	if (csim_chance(&stream_sim->rng, stream_sim->scenario->world.no_epoll_ppm))
-		return -1;
-	for (int i = 0; i < (int)EPOLLS_MAX; i++) {
-		if (!epolls[i].open) {
-			epolls[i] = (struct epoll){ .open = true };
-			return EPOLL_FD + i;
-		}
-	}
-	abort();
-}
-
-static void epoll_remove(struct epoll *e, int fd)
-{
-	for (unsigned i = 0; i < e->count; i++) {
-		if (e->fds[i] == fd) {
-			memmove(e->fds + i, e->fds + i + 1, (--e->count - i) * sizeof(e->fds[0]));
-			end_at(fd)->epoll_fd = -1;
-			return;
-		}
-	}
-	abort();
-}
-
-/* A closed socket leaves its epoll; the sockets of a closed epoll stay open. */
-void forkguard_close(int fd)
-{
-	struct epoll *e;
-
-	if (fd < EPOLL_FD) {
-		if (end_at(fd)->epoll_fd >= 0)
-			epoll_remove(epoll_at(end_at(fd)->epoll_fd), fd);
-		stream_close(fd);
-		return;
-	}
-	e = epoll_at(fd);
-	while (e->count)
-		epoll_remove(e, e->fds[0]);
-	e->open = false;
-}
-
-int epoll_ctl(int epoll_fd, int op, int fd, struct epoll_event *event)
-{
-	struct epoll *e = epoll_at(epoll_fd);
-	struct stream_end *end = end_at(fd);
-
-	if (op == EPOLL_CTL_DEL) {
-		epoll_remove(e, fd);
-		return 0;
-	}
-	if (op != EPOLL_CTL_ADD || e->count == COMM_LANES_MAX || end->epoll_fd >= 0 ||
-	    !(event->events & EPOLLET))
-		abort();
-	e->fds[e->count++] = fd;
-	end->epoll_fd = epoll_fd;
-	end->watched = event->events;
-	end->data = event->data.ptr;
-	end->edge = true;
-	return 0;
-}
+/* ---- polling ----------------------------------------------------------------------------------- */
 
 /* The socket's state as events. */
 static uint32_t stream_level(const struct csim_stream *s, enum csim_side side)
@@ -631,41 +531,23 @@ static uint32_t stream_level(const struct csim_stream *s, enum csim_side side)
 	       (pipe_has_room(out) || in->broken ? EPOLLOUT : 0);
 }
 
-/* Events since the last edge; 0: there was none. */
-static uint32_t stream_edge(int fd)
+/* Its events have the values of epoll's. */
+int poll(struct pollfd *fds, nfds_t count, int timeout_ms)
 {
-	enum csim_side side;
-	struct csim_stream *s = stream_at(fd, &side);
-	const struct stream_pipe *in = &s->pipes[!side];
-	struct stream_end *end = &s->ends[side];
-	bool fin;
-
-	pipe_advance(s, !side);
-	fin = in->broken || pipe_at_fin(s, !side);
-	if (!end->edge && in->arrived == end->reported_arrived && fin == end->reported_fin)
-		return 0;
-	end->edge = false;
-	end->reported_arrived = in->arrived;
-	end->reported_fin = fin;
-	return stream_level(s, side) & (end->watched | EPOLLHUP | EPOLLERR);
-}
-
-int epoll_wait(int epoll_fd, struct epoll_event *events, int max, int timeout_ms)
-{
-	struct epoll *e = epoll_at(epoll_fd);
-	int count = 0;
+	int ready = 0;
 
 	if (timeout_ms)
 		abort(); /* with a poller held */
-	for (unsigned i = 0; i < e->count && count < max; i++) {
-		uint32_t what = stream_edge(e->fds[i]);
+	for (nfds_t i = 0; i < count; i++) {
+		enum csim_side side;
+		struct csim_stream *s = stream_at(fds[i].fd, &side);
 
-		if (what)
-			events[count++] =
-				(struct epoll_event){ .events = what,
-						      .data.ptr = end_at(e->fds[i])->data };
+		pipe_advance(s, !side);
+		fds[i].revents =
+			(short)((int)stream_level(s, side) & (fds[i].events | POLLHUP | POLLERR));
+		ready += fds[i].revents != 0;
 	}
-	return count;
+	return ready;
 }
 
 uint64_t csim_stream_level_ns(int fd, unsigned host, uint32_t events)
@@ -682,26 +564,6 @@ uint64_t csim_stream_level_ns(int fd, unsigned host, uint32_t events)
 	return csim_stream_next_ns(s, side);
 }
 
-/* What has arrived at the socket, or room for more, that neither its lane knows (readable, writable) nor its epoll has
- * yet to report; NULL: nothing. */
-const char *csim_stream_unreported(int fd, bool readable, bool writable)
-{
-	enum csim_side side;
-	struct csim_stream *s = stream_at(fd, &side);
-	const struct stream_pipe *in = &s->pipes[!side], *out = &s->pipes[side];
-	const struct stream_end *end = &s->ends[side];
-
-	if (end->edge || in->arrived != end->reported_arrived ||
-	    pipe_at_fin(s, !side) != end->reported_fin)
-		return NULL;
-	if (!readable && in->arrived > in->taken)
-		return "bytes";
-	if (!readable && (in->broken || end->reported_fin))
-		return "ended";
-	/* A write that was cut short gets its event when the peer has read. */
-	return !writable && !out->full && pipe_has_room(out) ? "room" : NULL;
-}
-
 /* ---- for the simulator --------------------------------------------------------------- */
 
 unsigned device_kernel_lanes(const struct device *device)
@@ -713,17 +575,12 @@ unsigned device_kernel_lanes(const struct device *device)
 void csim_streams_begin(struct csim *sim)
 {
 	stream_sim = sim;
-	memset(epolls, 0, sizeof(epolls));
 }
 
 bool csim_streams_check_end(struct csim *sim)
 {
 	if (sim->streams)
 		return runner_fail("%llu kernel lanes are left", (unsigned long long)sim->streams);
-	for (unsigned i = 0; i < EPOLLS_MAX; i++) {
-		if (epolls[i].open)
-			return runner_fail("an epoll is left");
-	}
 	return true;
 }
 
@@ -744,7 +601,6 @@ static struct csim_stream *stream_new(struct csim_lane *lane)
 		p->ring = malloc(p->capacity);
 		p->rate_bps = lane->spec->rate_bps;
 		p->delay_ns = lane->spec->delay_ns;
-		s->ends[side].epoll_fd = -1;
 		if (!p->ring)
 			abort();
 	}

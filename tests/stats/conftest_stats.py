@@ -105,11 +105,12 @@ def owner(make_owner: MakeOwner) -> Owner:
 
 @pytest.fixture
 def make_job(build_dir: Path) -> Iterator[Callable[..., JobOwner]]:
-    """Starts one: label, HARP_PAGE_FLOWS."""
+    """Starts one: label, HARP_PAGE_FLOWS, NIC."""
     owners: list[JobOwner] = []
 
-    def make(label: str = "train rank 1", flows: int = 4) -> JobOwner:
-        owners.append(JobOwner(build_dir / "tests" / "unit" / "lane_owner", label, str(flows)))
+    def make(label: str = "train rank 1", flows: int = 4, ifname: str = "lo") -> JobOwner:
+        program = build_dir / "tests" / "unit" / "lane_owner"
+        owners.append(JobOwner(program, label, str(flows), ifname))
         return owners[-1]
 
     yield make
@@ -155,10 +156,10 @@ def scraped(url: str) -> str:
 
 
 def tool(name: str) -> Path:
-    """promtool or prometheus; tools/setup.sh brings them."""
+    """promtool, prometheus or the browser; tools/setup.sh brings them."""
     import shutil
 
     found = shutil.which(name, path=f"{TOOLS}:/usr/bin:/usr/local/bin")
     if found is None:
-        pytest.fail(f"{name} is not there: run `make build`")
+        pytest.fail(f"{name} is not there: run `make build-tests`")
     return Path(found)

@@ -1,48 +1,45 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real Prometheus scrapes the endpoint, in a network namespace, with the rules of conf/."""
+"""A real Prometheus scrapes the endpoint, in a network namespace, with the rules of conf/; a real
+browser draws the dashboard of conf/ from it.
+"""
 
 import json
+import math
 import os
-import re
+import shutil
 import subprocess
 import sys
+import time
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest_stats import MakeOwner, Owner, tool
-from harpd_documents import documents, nic
+from browser import Browser
+from conftest_stats import JobOwner, MakeOwner, Owner, tool
+from harpd_documents import Documents, documents, nic
 
+from harp import files
 from harp.lab import Host, Lab
 
+# In the namespace: the exporter, of the documents that a file has at each scrape.
 SERVE = """
+import json, pathlib, sys
 from harp.daemon import metrics
-from harp.stats.exporter import Exporter
-Exporter(metrics.listen("127.0.0.1", 9747), lambda _problem: DOCUMENTS).serve_forever()
-""".replace(
-    "DOCUMENTS", repr(documents(nic("eth1", "free", "leased", verdicts={"rss_mismatch": 3})))
-)
+from harp.stats import exporter
+exporter.AGE_S = 0.0  # each scrape has an answer of its own
+file = pathlib.Path(sys.argv[1])
+socket = metrics.listen("127.0.0.1", 9747)
+exporter.Exporter(socket, lambda _problem: json.loads(file.read_text())).serve_forever()
+"""
 
 CONFIG = """
 global: {scrape_interval: 1s, evaluation_interval: 1s}
 rule_files: [RULES]
 scrape_configs:
   - job_name: harp
-    static_configs: [{targets: ["127.0.0.1:9747"]}]
-"""
-
-# In the namespace: each line of stdin is a query, and its answer is a line.
-QUERY = """
-import json, sys, urllib.error, urllib.parse, urllib.request
-for line in sys.stdin:
-    url = "http://127.0.0.1:9090/api/v1/query?query=" + urllib.parse.quote(line)
-    try:
-        with urllib.request.urlopen(url, timeout=30) as answer:
-            print(json.dumps(json.load(answer)))
-    except urllib.error.HTTPError as error:
-        print(json.dumps(json.load(error)))
+    static_configs: [{targets: ["127.0.0.1:9747"], labels: {instance: node1}}]
 """
 
 # In the namespace: asks until the answer isn't empty, or the time is over.
@@ -66,26 +63,23 @@ print(json.dumps(data))
 
 
 class Prometheus:
-    """Asks the one in the namespace."""
+    """Exporter and Prometheus in a namespace. Prometheus serves the files of folder/user."""
 
-    def __init__(self, host: Host) -> None:
-        self._host = host
+    def __init__(self, host: Host, folder: Path) -> None:
+        self.host, self.folder = host, folder
+
+    def tell(self, new: Documents) -> None:
+        """What harpd reports from the next scrape on."""
+        files.write_whole(self.folder / "documents.json", json.dumps(new).encode())
 
     def ask(self, question: str) -> Any:
         """Its answer, once it has one."""
-        return json.loads(self._host.run(sys.executable, "-c", ASK, question, timeout_s=90))
+        return json.loads(self.host.run(sys.executable, "-c", ASK, question, timeout_s=90))
 
     def values(self, query: str) -> list[float]:
         """The values of a query's series."""
         answer = self.ask("query?query=" + urllib.parse.quote(query))
         return [float(each["value"][1]) for each in answer["result"]]
-
-    def answers(self, queries: list[str]) -> list[Any]:
-        """The answers to several queries, errors included."""
-        process = self._host.popen([sys.executable, "-c", QUERY], stdin=subprocess.PIPE)
-        out, err = process.communicate("\n".join(queries), timeout=90)
-        assert process.returncode == 0, err
-        return [json.loads(line) for line in out.splitlines()]
 
 
 def _end(process: subprocess.Popen[str]) -> None:
@@ -106,32 +100,33 @@ def owner(make_owner: MakeOwner) -> Owner:
 
 
 @pytest.fixture
-def prometheus(
-    need_root: None, root_dir: Path, tmp_path: Path, owner: Owner
-) -> Iterator[Prometheus]:
-    """Exporter and Prometheus, on the loopback interface of a laboratory's host."""
+def prometheus(need_root: None, root_dir: Path, tmp_path: Path) -> Iterator[Prometheus]:
+    """On the loopback interface of a laboratory's host."""
     config = tmp_path / "prometheus.yml"
     config.write_text(CONFIG.replace("RULES", str(root_dir / "conf" / "alerts.yml")))
     with Lab() as lab:
         host = lab.hosts[0]
-        serving = host.popen([sys.executable, "-c", SERVE])
+        result = Prometheus(host, tmp_path)
+        result.tell(documents(nic("eth1", "free", "leased", verdicts={"rss_mismatch": 3})))
+        serving = host.popen([sys.executable, "-c", SERVE, tmp_path / "documents.json"])
         running = host.popen(
             [
                 tool("prometheus"),
                 f"--config.file={config}",
                 f"--storage.tsdb.path={tmp_path / 'data'}",
                 "--web.listen-address=127.0.0.1:9090",
+                f"--web.user-assets={tmp_path / 'user'}",
                 "--log.level=warn",
             ]
         )
         try:
-            yield Prometheus(host)
+            yield result
         finally:
             _end(running)
             _end(serving)
 
 
-def test_a_real_prometheus_scrapes_it(prometheus: Prometheus, owner: Owner) -> None:
+def test_a_real_prometheus_scrapes_it(owner: Owner, prometheus: Prometheus) -> None:
     assert prometheus.values('up{job="harp"} == 1') == [1.0]
     of_owner = f'{{device="{owner.ifname}"}}'
     assert prometheus.values(f"harp_instances{of_owner}") == [2.0]
@@ -149,44 +144,152 @@ def test_a_real_prometheus_scrapes_it(prometheus: Prometheus, owner: Owner) -> N
     assert 150 < series < 350
 
 
-# Panels of events that did not happen, and of jobs, which the processes of this test are not.
-MAY_BE_EMPTY = {
-    "Drops", "XDP verdicts", "Message latency", "Carried by lanes", "Lanes open",
-    "Lanes lost and moved", "Round trip of lanes", "Comms by path",
-}  # fmt: skip
+# --------------------------------------------------------------------------------------------------
+# The dashboard.
+#
+TICKS = 24
+PAGE = "http://127.0.0.1:9090/user/dashboard.html?from="
+ENDED = 110  # ETIMEDOUT
 
 
-def targets(root_dir: Path) -> list[tuple[str, str, set[str]]]:
-    """Of each query of the dashboard: its panel, PromQL as Grafana sends it, and labels that the
-    legend shows."""
-    board = json.loads((root_dir / "conf/grafana-dashboard.json").read_text())
-    values = {"$__rate_interval": "10s", "$instance": ".*", "$device": ".*"}
-    found = []
+def play(prometheus: Prometheus, owners: list[Owner], jobs: list[JobOwner]) -> None:
+    """Half a minute of two NICs: packets are lost, then a lane on eth2, whose comm falls back to
+    its kernel lane until a lane replaces it. One scrape follows each tick.
+    """
+    for job in jobs:
+        for comm in range(2):
+            job.send(f"comm {comm}", f"lane {comm} 0 harp", f"lane {comm} 1 kernel")
+        job.send("comm 2", "lane 2 0 harp")
+    for tick in range(1, TICKS + 1):
+        wave = 1 + math.sin(tick / 3) / 4
+        for number, owner in enumerate(owners):
+            lossy = number == 1 and 7 <= tick < 12
+            owner.send(f"lose {8000 if lossy else 0}" if tick % 2 else f"twice {8000 * lossy}")
+            owner.send(f"run {int(wave * (700 - 200 * number - 150 * lossy))}")
+            owner.send(
+                *(f"latency {int(wave * 1000 * (30 + 30 * number + 4 * i * i))}" for i in range(10))
+            )
+        for number, job in enumerate(jobs):
+            fallen = number == 1 and 13 <= tick < 18
+            megabyte = int(wave * 1e6)
+            job.send(f"bytes 0 {int(fallen)} {(9 - 4 * fallen) * megabyte}")
+            job.send(f"bytes 1 0 {2 * megabyte}")
+            job.send(f"tcp 0 0 {int(wave * 60000)} {tick}", f"tcp 0 1 {int(wave * 150000)} 0")
+        if tick == 13:
+            jobs[1].send(f"die 0 0 {ENDED}", *["move 0 0 1"] * 6)
+        if tick == 18:
+            jobs[1].send("lane 0 0 harp")
+        verdicts = {"redirect_tcp": 1000 * tick, "pass_kernel": 90 * tick}
+        prometheus.tell(
+            documents(
+                nic("eth1", "leased", "leased", "free", verdicts=verdicts),
+                nic("eth2", "leased", "leased", "free", verdicts=verdicts),
+                leases=[(f"eth{1 + i}", queue, 4711 + i) for i in range(2) for queue in range(2)],
+                refused={"EBUSY": int(tick > 9)},
+            )
+        )
+        prometheus.values(f'harp_steering_packets_total{{device="eth2"}} >= {1000 * tick}')
+
+
+def faults(board: Any, view: Any) -> list[str]:
+    """What a reader of the dashboard would miss in a view of it."""
+    found = list(view["problems"])
+    shown = {each["title"]: each for each in view["places"]}
+    if list(shown) != [panel["title"] for panel in board["panels"]]:
+        found.append(f"titles: {list(shown)}")
+        return found
     for panel in board["panels"]:
-        for target in panel.get("targets", ()):
-            query = target["expr"]
-            for name, value in values.items():
-                query = query.replace(name, value)
-            legend = set(re.findall(r"{{(\w+)}}", target.get("legendFormat", "")))
-            found.append((panel["title"], query, legend))
+        title, at = panel["title"], shown[panel["title"]]
+        place = panel["gridPos"]
+        if (at["column"], at["row"]) != (place["x"], place["y"]):
+            found.append(f"{title}: drawn at {at['column']}, {at['row']}")
+        found += [f"{title}: {error}" for error in at["errors"]]
+        for word in ("undefined", "NaN", "null", "Infinity", "No data"):
+            if word in at["text"]:
+                found.append(f"{title}: shows {at['text']}")
+        if panel["type"] == "row":
+            continue
+        if at["ink"] < 20:
+            found.append(f"{title}: {at['ink']} colored pixels")
+        if panel["type"] == "stat":
+            continue
+        names = [each.rpartition(": ")[0] for each in at["legend"]]
+        if not names or len(names) != at["lines"] or len(set(names)) != len(names) or "" in names:
+            found.append(f"{title}: {at['lines']} lines, legend {names}")
+        times = [each for each in at["axis"] if ":" in each]
+        if not times or len(at["axis"]) < len(times) + 3:
+            found.append(f"{title}: axes {at['axis']}")
+    for i, one in enumerate(view["places"]):
+        for other in view["places"][:i]:
+            if (
+                one["x"] < other["x"] + other["width"]
+                and other["x"] < one["x"] + one["width"]
+                and one["y"] < other["y"] + other["height"]
+                and other["y"] < one["y"] + one["height"]
+            ):
+                found.append(f"{one['title']} covers {other['title']}")
     return found
 
 
-def test_every_panel_of_the_dashboard_has_data(
-    prometheus: Prometheus, owner: Owner, root_dir: Path
+# Text, replacement, and what the reader of the broken dashboard would miss.
+BROKEN = {
+    "grafana-dashboard.json": [
+        ("harp_rx_bytes_total{", "harp_rx_octets_total{", "Received: shows "),
+        ("sum by (device, kind) (rate(", "sum by (device, kind) rate(", "status of 400"),
+        ("{{device}} {{verdict}}", "{{device}}", "XDP verdicts: 4 lines"),
+        ('"percentunit"', '"percent"', 'unit "percent" is not known'),
+        ('"x": 8', '"x": 7', " covers "),
+    ],
+    "dashboard.html": [
+        ('drawing.append(element("path"', '(element("path"', "colored pixels"),
+        ("plot.append(", "plot.attach(", "is not a function"),
+        ("await refresh();", "await refresh(", "SyntaxError"),
+    ],
+}
+
+
+def test_a_browser_draws_every_panel_of_the_dashboard(
+    prometheus: Prometheus,
+    make_owner: MakeOwner,
+    make_job: Callable[..., JobOwner],
+    root_dir: Path,
 ) -> None:
-    """Prometheus accepts every query, and has the labels that the legends show. A reason may be
-    empty."""
-    owner.send("run 300")
-    assert prometheus.values(f'rate(harp_tx_packets_total{{device="{owner.ifname}"}}[10s])')
-    queries = targets(root_dir)
-    assert len(queries) > 30
-    answers = prometheus.answers([query for _, query, _ in queries])
-    empty = set()
-    for (title, query, legend), answer in zip(queries, answers, strict=True):
-        assert answer["status"] == "success", f"{title}: {answer}"
-        series = answer["data"]["result"]
-        assert all(legend - {"reason"} <= set(each["metric"]) for each in series), query
-        if not series:
-            empty.add(title)
-    assert empty <= MAY_BE_EMPTY, empty
+    """Series, legends, axes and units, in their places. A broken query, legend, unit or page is
+    found.
+    """
+    user = prometheus.folder / "user"
+    user.mkdir()
+    for name in ("dashboard.html", "grafana-dashboard.json"):
+        shutil.copy(root_dir / "conf" / name, user)
+    board = json.loads((user / "grafana-dashboard.json").read_text())
+    nics = ("eth1", "eth2")
+    began_s = time.monotonic()
+    play(
+        prometheus,
+        [make_owner(nic, f"rank {i}") for i, nic in enumerate(nics)],
+        [make_job(f"rank {i}", 4, nic) for i, nic in enumerate(nics)],
+    )
+    url = f"{PAGE}now-{int(time.monotonic() - began_s) + 5}s"
+    with Browser(prometheus.host, prometheus.folder) as browser:
+        view = browser.view(url)
+        assert faults(board, view) == []
+        assert {"All", "node1", *nics} <= set(view["choices"])
+        both = browser.view(f"{url}&var-device=eth1&var-device=eth2")
+        assert faults(board, both) == []
+        (prometheus.folder / "dashboard.png").write_bytes(both["png"])
+        one = browser.view(f"{url}&var-instance=node1&var-device=eth2")
+        assert faults(board, one) == []
+        (received,) = [each for each in one["places"] if each["title"] == "Received"]
+        assert [name.split(":")[0] for name in received["legend"]] == ["node1 eth2"]
+        for name, changes in BROKEN.items():
+            good = (user / name).read_text()
+            for text, replacement, miss in changes:
+                assert text in good
+                (user / name).write_text(good.replace(text, replacement, 1))
+                found = faults(board, browser.view(url))
+                assert any(miss in each for each in found), (replacement, found)
+            (user / name).write_text(good)
+        wrong = browser.view(f"{PAGE}yesterday")
+        assert any('"yesterday" is no duration' in each for each in wrong["problems"])
+        (user / "grafana-dashboard.json").unlink()
+        assert any("put it next to" in each for each in browser.view(url)["problems"])

@@ -127,8 +127,8 @@ def test_a_killed_rank_is_named(tmp_path: Path) -> None:
 
 
 def test_a_late_rank_is_named(tmp_path: Path) -> None:
-    texts = results(tmp_path, "late", 3)
-    assert all("rank 1" in texts[rank] for rank in (0, 2)), texts
+    """Two ranks: with a third one, it would matter which of the others comes first."""
+    assert "rank 1" in results(tmp_path, "late", 2)[0]
 
 
 def test_destroy_with_work_in_flight(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ unsigned env_warns;
 static pthread_mutex_t env_lock = PTHREAD_MUTEX_INITIALIZER;
 int env_device_count = 1;
 void (*env_log)(enum plugin_log_level level, const char *text);
-static struct device env_device = { .ifname = "lo", .ifindex = 1, .has_v4 = true };
+struct device env_device = { .ifname = "lo", .ifindex = 1, .has_v4 = true };
 
 const struct plugin_config *plugin_config(void)
 {

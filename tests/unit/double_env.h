@@ -9,7 +9,8 @@
 extern struct plugin_config env_config; /* the defaults; a test may change it */
 extern char env_warn[1024];             /* the newest WARN line */
 extern unsigned env_warns;              /* how many there were */
-extern int env_device_count;            /* loopback interfaces all; 1 */
+extern struct device env_device;        /* the loopback interface; a test may rename it */
+extern int env_device_count;            /* it is all of them; 1 */
 /* Called with each logged line; NULL: none. */
 extern void (*env_log)(enum plugin_log_level level, const char *text);
 

@@ -27,11 +27,10 @@ struct fake_lane {
 	struct fake_pipe *in, *out;
 	struct fake_lane *peer;
 	uint64_t acked;
-	bool event;  /* owed to the owner */
-	bool closed; /* by its owner */
+	unsigned acknowledged; /* calls of acknowledge() */
+	bool event;            /* owed to the owner */
+	bool closed;           /* by its owner */
 	bool aborted;
-	bool taken_is_done; /* done_bytes() counts bytes that the pipe has taken, like a kernel lane */
-	unsigned asked;     /* calls of info() */
 };
 
 struct fake_pair {
@@ -39,15 +38,13 @@ struct fake_pair {
 	struct rng rng;
 	struct fake_pipe pipes[2];
 	struct fake_lane lanes[2];
-	uint64_t rto_ns; /* info() reports it for both ends */
-	bool frozen; /* the path is cut without an error: nothing arrives, nothing is acknowledged */
 };
 
 /* capacity: bytes that either pipe holds. */
 void fake_pair_init(struct fake_pair *pair, uint64_t seed, size_t capacity);
 void fake_pair_free(struct fake_pair *pair);
-/* One turn: acknowledges some, delivers owed events, runs posted work. True: something happened. */
-bool fake_pair_turn(struct fake_pair *pair);
+/* One turn: acknowledges some, delivers owed events, runs posted work. */
+void fake_pair_turn(struct fake_pair *pair);
 /* Inserts bytes that the lane will read. Returns how many fitted. */
 size_t fake_inject(struct fake_lane *lane, const void *bytes, size_t len);
 /* The other side's process died. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_background.c - what the control thread does for comms that are not polled, and for those that are closed. The comms,
- * the control thread and the clock are the test's. */
+/* test_background.c - what the control thread does for comms that are not polled, and for closed
+ * ones. The comms and the control thread are the test's. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -13,7 +13,6 @@
 #define SECOND_NS UINT64_C(1000000000)
 
 static struct comm comms[COMMS];
-static struct comm_background backgrounds[COMMS];
 static unsigned looks;    /* of all comms */
 static bool busy;         /* something is on its way */
 static int owed[COMMS];   /* looks until nothing is owed; below 0: never */
@@ -21,25 +20,19 @@ static char ended[8];     /* the numbers of closed comms, in order */
 static struct comm *next; /* closed while another one is ended */
 
 /* The control thread: posted work and timers. */
-static _Atomic(struct work *) posted;
-static struct control_timer *timers[COMMS + 1];
+static struct poller control;
+static struct control_timer *timers[COMMS];
 static unsigned timer_count;
-static atomic_uint_fast64_t now_ns = SECOND_NS;
-
-uint64_t clock_now_ns(void)
-{
-	return atomic_load(&now_ns);
-}
+static uint64_t now_ns = SECOND_NS;
 
 void control_post(struct work *work)
 {
-	struct work *before = atomic_exchange(&posted, work);
-
-	CHECK(!before || before == work);
+	poller_post(&control, work);
 }
 
 void control_call(struct work *work)
 {
+	(void)poller_run_ready(&control, now_ns);
 	work->run(work, now_ns);
 }
 
@@ -71,13 +64,10 @@ bool comm_has_undelivered(struct comm *comm)
 /* Runs posted work, else the timers that are due next. False: there is neither. */
 static bool control_turn(void)
 {
-	struct work *work = atomic_exchange(&posted, NULL);
 	uint64_t at_ns = UINT64_MAX;
 
-	if (work) {
-		work->run(work, now_ns);
+	if (poller_run_ready(&control, now_ns))
 		return true;
-	}
 	for (unsigned i = 0; i < timer_count; i++)
 		at_ns = timers[i]->at_ns < at_ns ? timers[i]->at_ns : at_ns;
 	if (at_ns == UINT64_MAX)
@@ -123,7 +113,7 @@ TEST(comms_that_began_at_different_times_are_looked_at_together)
 	} rows[] = { { true, 50 }, { false, 10 }, { true, 50 } };
 
 	for (unsigned i = 0; i < COMMS; i++, now_ns += 2345678) {
-		background_begin(&backgrounds[i], &comms[i]);
+		background_begin(&comms[i]);
 		CHECK(control_turn());
 	}
 	for (unsigned i = 0; i < 3; i++) {
@@ -133,15 +123,14 @@ TEST(comms_that_began_at_different_times_are_looked_at_together)
 		CHECK_EQ(looks, COMMS * rows[i].turns);
 	}
 	for (unsigned i = 0; i < COMMS; i++)
-		background_end(&backgrounds[i]);
+		background_end(&comms[i]);
 	CHECK(!control_turn());
 }
 
 TEST(a_comm_that_ends_before_it_has_begun_is_not_looked_at)
 {
-	background_begin(&backgrounds[0], &comms[0]);
-	background_end(&backgrounds[0]);
-	CHECK(control_turn());
+	background_begin(&comms[0]);
+	background_end(&comms[0]);
 	CHECK(!control_turn());
 }
 
@@ -151,6 +140,8 @@ static void take(const char *numbers, int first_owes, int second_owes)
 {
 	memset(ended, 0, sizeof(ended));
 	memset(owed, 0, sizeof(owed));
+	for (unsigned i = 0; i < COMMS; i++)
+		comms[i].background.deadline_ns = 0;
 	owed[0] = first_owes;
 	owed[1] = second_owes;
 	for (; *numbers; numbers++)
@@ -191,17 +182,6 @@ TEST(a_comm_that_is_closed_while_another_one_is_ended_is_ended_too)
 		;
 	CHECK_EQ(strlen(ended), 3);
 	CHECK(!strncmp(ended, "12", 2));
-}
-
-TEST(no_timer_is_left_behind_the_last_comm)
-{
-	take("0", 1, 0);
-	CHECK(control_turn());
-	CHECK_STR(ended, "");
-	closing_take(&comms[1], end_comm); /* ends both before the timer is due */
-	CHECK(control_turn());
-	CHECK_STR(ended, "01");
-	CHECK(!control_turn());
 }
 
 static void *finish(void *done)

@@ -1,13 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_comm_kernel.c - plugin_*() end to end over kernel lanes on the loopback interface. */
-#include <arpa/inet.h>
-#include <errno.h>
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <pthread.h>
 #include <sched.h>
-#include <stdatomic.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -94,74 +89,6 @@ TEST(comms_are_used_by_threads_while_others_open_and_close)
 	pair_close(&pair);
 }
 
-/* ---- set-up that fails ------------------------------------------------------------------------ */
-
-/* Polls connect until it gives a comm or an error. */
-static int connect_result(struct plugin_ctx *ctx, void *handle, struct comm **comm)
-{
-	int rc = 0;
-
-	*comm = NULL;
-	while (!rc && !*comm) {
-		rc = plugin_connect(ctx, 0, handle, -1, comm);
-		sched_yield();
-	}
-	return rc;
-}
-
-/* A listening socket of another program, and a handle that leads to it. */
-static int foreign_listen(uint8_t handle_bytes[PLUGIN_HANDLE_BYTES])
-{
-	struct sockaddr_in sa = { .sin_family = AF_INET };
-	socklen_t len = sizeof(sa);
-	struct handle handle;
-	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-
-	sa.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-	CHECK_EQ(bind(fd, (struct sockaddr *)&sa, sizeof(sa)), 0);
-	CHECK_EQ(listen(fd, 8), 0);
-	CHECK_EQ(getsockname(fd, (struct sockaddr *)&sa, &len), 0);
-	memset(&handle, 0, sizeof(handle));
-	handle.wire_min = handle.wire_max = 1;
-	handle.has_v4 = true;
-	handle.v4 = harp_addr_v4(127, 0, 0, 1);
-	handle.kernel_port_v4 = ntohs(sa.sin_port);
-	handle_encode(handle_bytes, &handle);
-	return fd;
-}
-
-TEST(a_connect_that_fails_is_one_warning_with_its_reason)
-{
-	uint8_t handle[PLUGIN_HANDLE_BYTES];
-	struct plugin_ctx *ctx;
-	struct comm *comm;
-	int fd;
-
-	CHECK_EQ(plugin_init(&ctx, -1), 0);
-	fd = foreign_listen(handle);
-	close(fd);
-	env_warns = 0;
-	CHECK_EQ(connect_result(ctx, handle, &comm), -ECONNREFUSED);
-	CHECK_EQ(env_warns, 1);
-	CHECK(strstr(env_warn, "127.0.0.1") && strstr(env_warn, "refused"));
-
-	fd = foreign_listen(handle); /* accepts the connection and sends nothing */
-	env_warns = 0;
-	env_config.connect_timeout_ns = 200000000;
-	CHECK_EQ(connect_result(ctx, handle, &comm), -ETIMEDOUT);
-	env_config.connect_timeout_ns = 5000000000ull;
-	CHECK_EQ(env_warns, 1);
-	close(fd);
-
-	handle[5] ^= 1;
-	env_warns = 0;
-	CHECK_EQ(plugin_connect(ctx, 0, handle, -1, &comm), -EPROTONOSUPPORT);
-	CHECK_EQ(env_warns, 1);
-	handle[5] ^= 1;
-	CHECK_EQ(plugin_connect(ctx, 99, handle, -1, &comm), -EINVAL);
-	plugin_finalize(ctx);
-}
-
 static int open_files(void)
 {
 	int count = 0;
@@ -173,24 +100,20 @@ static int open_files(void)
 
 TEST(a_forked_child_has_no_descriptor_of_the_plugin)
 {
-	struct request *request = NULL;
+	int before = open_files(), status = -1;
 	struct pair pair;
-	uint8_t byte = 1;
-	int before, status = -1;
 	pid_t pid;
 
-	before = open_files();
 	pair_open(&pair);
 	pid = fork();
-	if (pid == 0) {
+	if (pid == 0)
 		_exit(open_files() != before);
-	}
 	CHECK_EQ(waitpid(pid, &status, 0), pid);
 	CHECK_EQ(WEXITSTATUS(status), 0);
-	CHECK_EQ(comm_post(pair.send, &byte, 1, 0, NULL, &request), 0);
-	CHECK(request != NULL);
 	pair_close(&pair);
 }
+
+/* ---- several lanes ---------------------------------------------------------------------------- */
 
 static unsigned lanes_of(struct comm *comm)
 {

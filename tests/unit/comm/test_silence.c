@@ -13,7 +13,6 @@
 #include "check.h"
 #include "comm/comm_impl.h"
 #include "double_env.h"
-#include "process/forkguard.h"
 
 #define MS 1000000ull
 #define SECOND (1000 * MS)
@@ -88,39 +87,6 @@ static void tcp_answers(uint64_t ms, uint32_t segments)
 }
 
 /* ---- how long is it ------------------------------------------------------------------------------- */
-
-/* A thread reads its clock before it acquires the poller, so the next look may have an older one. */
-TEST(silence_lasts_from_the_first_look_that_finds_a_question)
-{
-	struct rig rig;
-
-	rig_open(&rig);
-	CHECK_EQ(rig_silence_ms(&rig, 0, 0), 0);
-	tcp.unacked = 1;
-	CHECK_EQ(rig_silence_ms(&rig, 0, 0), 0);
-	CHECK_EQ(rig_silence_ms(&rig, 0, 1), 0);
-	CHECK_EQ(rig_silence_ms(&rig, 2000, 0), 2000);
-	tcp.unacked = 0;
-	CHECK_EQ(rig_silence_ms(&rig, 3000, 0), 0);
-	rig_close(&rig);
-}
-
-/* Each look finds a question, and the one before it was answered: it is not known when this one was asked. */
-TEST(each_answer_begins_a_new_silence)
-{
-	struct rig rig;
-
-	rig_open(&rig);
-	tcp.probes = 1;
-	CHECK_EQ(rig_silence_ms(&rig, 0, 0), 0);
-	for (uint32_t looks = 1; looks <= 3; looks++) {
-		tcp_answers(looks * 500 - 490, looks);
-		CHECK_EQ(rig_silence_ms(&rig, looks * 500, 0), 0);
-	}
-	for (uint64_t ms = 500; ms <= 2000; ms += 500)
-		CHECK_EQ(rig_silence_ms(&rig, 1500 + ms, 0), ms);
-	rig_close(&rig);
-}
 
 /* By the clocks the answer came before the last look: the kernel's clock goes in steps, and ours is old. */
 TEST(clocks_that_differ_make_no_silence)
@@ -232,7 +198,6 @@ TEST(a_silent_peer_is_given_up_after_the_timeout)
 
 int main(void)
 {
-	CHECK_EQ(forkguard_init(NULL, NULL, NULL), 0);
 	check_run();
 	return check_done();
 }

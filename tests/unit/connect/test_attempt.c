@@ -104,10 +104,6 @@ void lane_kernel_ack_promptly(struct lane *lane)
 {
 }
 
-void lane_harp_delay_acks(struct lane *lane)
-{
-}
-
 void port_search_prepare(struct port_search *o, struct engine *e, const struct placement_end *end,
 			 const struct harp_endpoint *local, const struct harp_endpoint *remote,
 			 int dscp)
@@ -179,6 +175,13 @@ static enum lane_state state_dead(struct lane *lane)
 	return LANE_DEAD;
 }
 
+/* While a forked child has a copy of the socket, closing it would not remove it from epoll. */
+static void close_unwatched(struct lane *lane, bool abort)
+{
+	CHECK(!attempt->source.watched);
+	fake_ops->close(lane, abort);
+}
+
 static void prepare(bool harp)
 {
 	struct preamble_terms terms = { .eager_bytes = 262144, .lanes = 1 };
@@ -189,6 +192,7 @@ static void prepare(bool harp)
 	fake_pair_init(&pair, seed, 4096);
 	fake_ops = lane->ops;
 	lane_ops = *fake_ops;
+	lane_ops.close = close_unwatched;
 	lane->ops = &lane_ops;
 	lane->kind_bit = harp ? LANE_HARP : LANE_KERNEL;
 	preamble_accept(&peer, &terms, lookup, NULL);

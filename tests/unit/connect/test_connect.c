@@ -100,11 +100,11 @@ unsigned engine_index(const struct engine *engine)
 	return 0;
 }
 
-void background_begin(struct comm_background *background, struct comm *c)
+void background_begin(struct comm *c)
 {
 }
 
-void background_end(struct comm_background *background)
+void background_end(struct comm *c)
 {
 }
 

@@ -68,6 +68,7 @@ static const struct lane_ops pipe_ops = {
 	.state = pipe_state,
 	.send = pipe_send,
 	.recv = pipe_recv,
+	.copied_bytes = pipe_done_bytes,
 	.done_bytes = pipe_done_bytes,
 	.close = pipe_close,
 };

@@ -156,6 +156,7 @@ static void flow_done(struct rig *r, int from, struct flow *flow)
 	uint64_t done = lane->ops->done_bytes(lane) - SENT_BEFORE;
 
 	CHECK(done >= flow->done && done <= flow->sent);
+	CHECK(lane->ops->copied_bytes(lane) - SENT_BEFORE >= done);
 	flow->done = done;
 }
 
@@ -389,23 +390,25 @@ TEST(a_lane_ends_before_its_numbers_do)
 
 TEST(the_next_key_is_the_hash_of_the_last_one_on_both_sides)
 {
-	uint8_t nonce[CRYPTO_NONCE_BYTES] = { 0 }, next[CRYPTO_KEY_BYTES], segment[64], got[16];
-	struct crypto_gcm *gcm;
+	uint8_t next[CRYPTO_KEY_BYTES], segment[64], got[16];
+	struct segment_flow flow;
 
 	rig_open(&rig, 7, 4096);
 	lane_encrypted_renumber(rig.lanes[0], KEY_SEGMENTS - 1, 0);
 	lane_encrypted_renumber(rig.lanes[1], 0, KEY_SEGMENTS - 1);
 	put_segment(&rig, 0, "old", 3);
 	put_segment(&rig, 0, "newer", 5);
-	memcpy(segment, rig.pair.pipes[0].bytes + 3 + SEGMENT_EXTRA_BYTES, 5 + SEGMENT_EXTRA_BYTES);
-	CHECK_EQ(rig.lanes[1]->ops->recv(rig.lanes[1], got, 8, 1), 8);
-	CHECK_MEM(got, "oldnewer", 8);
+	put_segment(&rig, 0, "newest", 6);
+	memcpy(segment, rig.pair.pipes[0].bytes + 3 + 5 + 2 * SEGMENT_EXTRA_BYTES,
+	       6 + SEGMENT_EXTRA_BYTES);
+	CHECK_EQ(rig.lanes[1]->ops->recv(rig.lanes[1], got, 14, 1), 14);
+	CHECK_MEM(got, "oldnewernewest", 14);
 	blake2s(next, 32, key_a, 32, "HARP1 next key  ", 16);
-	wire_put64(nonce, KEY_SEGMENTS);
-	gcm = crypto_gcm_new(next, false);
-	CHECK_EQ(crypto_gcm_decrypt(gcm, nonce, segment, 4, segment + 4, 5), 0);
-	CHECK_MEM(segment + 4, "newer", 5);
-	crypto_gcm_free(gcm);
+	CHECK_EQ(segment_flow_begin(&flow, next, false), 0);
+	flow.segment = KEY_SEGMENTS + 1;
+	CHECK_EQ(segment_decrypt(&flow, segment, 6), 0);
+	CHECK_MEM(segment + SEGMENT_HEAD_BYTES, "newest", 6);
+	segment_flow_end(&flow);
 }
 
 TEST(with_many_segments_in_flight_bytes_are_done_later_and_never_earlier)
@@ -424,6 +427,22 @@ TEST(with_many_segments_in_flight_bytes_are_done_later_and_never_earlier)
 	}
 	rig.pair.lanes[0].acked = rig.pair.pipes[0].written;
 	CHECK_EQ(rig.lanes[0]->ops->done_bytes(rig.lanes[0]), SENT_BEFORE + 1500);
+}
+
+TEST(bytes_are_copied_when_the_lane_beneath_has_taken_their_segments)
+{
+	static const uint8_t bytes[80];
+	struct lane *lane;
+
+	rig_open(&rig, 9, 100);
+	lane = rig.lanes[0];
+	CHECK_EQ(put(lane, "abc", 3), 3);
+	CHECK_EQ(lane->ops->copied_bytes(lane), SENT_BEFORE + 3);
+	CHECK_EQ(lane->ops->done_bytes(lane), SENT_BEFORE);
+	CHECK_EQ(put(lane, bytes, 80), 80); /* more than the lane beneath has space for */
+	CHECK_EQ(lane->ops->copied_bytes(lane), SENT_BEFORE);
+	rig.pair.lanes[0].acked = SENT_BEFORE + 3 + SEGMENT_EXTRA_BYTES;
+	CHECK_EQ(lane->ops->copied_bytes(lane), SENT_BEFORE + 3);
 }
 
 TEST(acknowledged_plaintext_never_decreases_and_is_never_more_than_was_taken)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lane_owner.c - a process with a job's page: lane_owner LABEL FLOWS (HARP_PAGE_FLOWS).
+ * lane_owner.c - a process with a job's page: lane_owner LABEL FLOWS (HARP_PAGE_FLOWS) NIC.
  *
- * Its one NIC is called "lo". It obeys lines on standard input and answers each with "ok":
+ * It obeys lines on standard input and answers each with "ok":
  *	comm C              comm C (below 16) sends to 10.0.0.2, or 10.0.0.3 if C is odd
  *	lane C I KIND       lane I of it is open; KIND harp, dpdk or kernel. Again: it was given up for another port
  *	bytes C I N         the lane carries N bytes of messages in chunks of 512, headers of 40 each
@@ -59,10 +59,10 @@ static void do_lane(unsigned c, unsigned i, const char *kind)
 		.local = { .addr = harp_addr_v4(10, 0, 0, 1),
 			   .port = (uint16_t)(20000 + 100 * c + i) },
 		.remote = { .addr = harp_addr_v4(10, 0, 0, c & 1 ? 3 : 2), .port = 7000 },
-		.owner = &lanes[c][i],
 	};
 
-	lanes[c][i] = lane_stats_open(comms[c], &opt);
+	lanes[c][i] = lane_stats_new(comms[c], i);
+	lane_stats_open(comms[c], &opt);
 }
 
 static void do_bytes(struct lane_stats *lane, uint64_t n)
@@ -117,7 +117,7 @@ static void obey(char *line)
 		lane_stats_moved_away(lanes[c][i], 1);
 		lane_stats_moved_here(lanes[c][j]);
 	} else if (!strncmp(line, "die ", 4)) {
-		lane_stats_died(lanes[c][i], &lanes[c][i], -(int)j);
+		lane_stats_died(lanes[c][i], -(int)j);
 	} else if (!strncmp(line, "stall ", 6)) {
 		lane_stats_stalled(lanes[c][i], j != 0);
 	} else if (!strncmp(line, "failed ", 7)) {
@@ -138,10 +138,11 @@ int main(int argc, char **argv)
 {
 	char line[256];
 
-	if (argc != 3)
-		fail("usage: lane_owner LABEL FLOWS");
+	if (argc != 4)
+		fail("usage: lane_owner LABEL FLOWS NIC");
 	snprintf(env_config.label, sizeof(env_config.label), "%s", argv[1]);
 	env_config.page_flows = (uint32_t)strtoul(argv[2], NULL, 10);
+	snprintf(env_device.ifname, sizeof(env_device.ifname), "%s", argv[3]);
 	lane_page_open();
 	do {
 		printf("ok\n");

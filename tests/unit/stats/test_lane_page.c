@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_lane_page.c - the job's statistics region. */
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,9 +13,108 @@
 #include "check.h"
 #include "double_env.h"
 #include "poll/poller.h"
-#include "process/forkguard.h"
-#include "job_page.h"
+#include "page_find.h"
 #include "stats/lane_page.h"
+
+/* ---- the region, written by the test and read as another process reads it ------------------- */
+
+static int reader = -1; /* what page_find() found */
+
+static struct harp_page_status page_status(void)
+{
+	struct harp_page_status status = { 0 };
+
+	CHECK_EQ(harp_page_read(reader, HARP_PAGE_STATUS, 0, &status, sizeof(status), 1), 1);
+	return status;
+}
+
+static struct harp_page_comm page_comm(uint32_t place)
+{
+	struct harp_page_comm comm = { 0 };
+
+	CHECK_EQ(harp_page_read(reader, HARP_PAGE_COMMS, place, &comm, sizeof(comm), 1), 1);
+	return comm;
+}
+
+static struct harp_page_lane page_lane(uint32_t place)
+{
+	struct harp_page_lane lane = { 0 };
+
+	CHECK_EQ(harp_page_read(reader, HARP_PAGE_LANES, place, &lane, sizeof(lane), 1), 1);
+	return lane;
+}
+
+static struct harp_page_rail page_rail(enum harp_page_kind kind)
+{
+	struct harp_page_rail rail = { 0 };
+
+	CHECK_EQ(harp_page_read(reader, HARP_PAGE_RAILS, kind == HARP_PAGE_KIND_KERNEL, &rail,
+				sizeof(rail), 1),
+		 1);
+	return rail;
+}
+
+static uint64_t page_counter(enum harp_job_counter counter)
+{
+	uint64_t value = 0;
+
+	CHECK_EQ(harp_page_read(reader, HARP_PAGE_JOB, counter, &value, 8, 1), 1);
+	return value;
+}
+
+#define ROWS 64u /* HARP_PAGE_FLOWS 4, 16 lanes each */
+
+static void page_begin(void)
+{
+	env_config.page_flows = 4;
+	lane_page_open();
+	reader = page_find();
+	CHECK(reader >= 0);
+}
+
+static void page_end(void)
+{
+	struct harp_page_status status = { 0 };
+
+	lane_page_close();
+	CHECK_EQ(harp_page_read(reader, HARP_PAGE_STATUS, 0, &status, sizeof(status), 1), 1);
+	CHECK_EQ(status.ended, 1);
+	CHECK_EQ(status.comms_open, 0);
+	CHECK_EQ(status.flows_open, 0);
+	close(reader);
+	CHECK_EQ(page_find(), -1);
+}
+
+static struct comm_stats *comm_add(uint64_t comm_id)
+{
+	struct comm_stats_options opt = {
+		.comm_id = comm_id,
+		.side = HARP_PAGE_SIDE_SEND,
+		.remote = { .addr = harp_addr_v4(10, 0, 0, 2), .port = 4711 },
+	};
+	struct comm_stats *stats = comm_stats_new(&opt);
+
+	CHECK(stats);
+	return stats;
+}
+
+static struct lane_stats *lane_add(struct comm_stats *comm, unsigned index,
+				   enum harp_page_kind kind)
+{
+	struct lane_stats_options opt = {
+		.index = index,
+		.kind = kind,
+		.local = { .addr = harp_addr_v4(10, 0, 0, 1), .port = (uint16_t)(5000 + index) },
+		.remote = { .addr = harp_addr_v4(10, 0, 0, 2), .port = 4711 },
+	};
+	struct lane_stats *stats = lane_stats_new(comm, index);
+
+	CHECK(stats);
+	lane_stats_open(comm, &opt);
+	return stats;
+}
+
+/* ---- records -------------------------------------------------------------------------------- */
 
 TEST(a_comm_and_its_lanes_are_counted_and_their_records_emptied)
 {
@@ -63,7 +163,7 @@ TEST(a_comm_and_its_lanes_are_counted_and_their_records_emptied)
 	lane_stats_moved_here(kernel);
 	lane_stats_stalled(harp, true);
 	lane_stats_stalled(harp, true);
-	lane_stats_died(harp, OWNER(0), -ECONNRESET);
+	lane_stats_died(harp, -ECONNRESET);
 	lane_stats_stalled(harp, false); /* too late */
 	CHECK_EQ(page_lane(0).value[HARP_LANE_state], HARP_PAGE_LANE_DEAD);
 	CHECK_EQ(page_lane(0).value[HARP_LANE_end], HARP_PAGE_LANE_END_reset);
@@ -81,13 +181,12 @@ TEST(a_comm_and_its_lanes_are_counted_and_their_records_emptied)
 	CHECK_EQ(page_lane(0).value[HARP_LANE_lanes], 2);
 	CHECK_EQ(page_counter(HARP_JOB_lanes_replaced), 1);
 	CHECK_EQ(page_counter(HARP_JOB_lanes_stalled), 1);
-	/* An open lane is replaced. What happens to it afterwards does not count for its successor. */
-	CHECK(lane_add_owner(comm, 0, HARP_PAGE_KIND_HARP, comm) == harp);
-	lane_stats_closed(harp, OWNER(0));
+	/* An open lane is replaced. */
+	CHECK(lane_add(comm, 0, HARP_PAGE_KIND_HARP) == harp);
 	CHECK_EQ(page_lane(0).value[HARP_LANE_rerolls], 1);
 	CHECK_EQ(page_lane(0).value[HARP_LANE_state], HARP_PAGE_LANE_OPEN);
 	CHECK_EQ(page_comm(0).value[HARP_COMM_lanes_open], 2);
-	lane_stats_closed(harp, comm);
+	lane_stats_closed(harp);
 	CHECK_EQ(page_lane(0).value[HARP_LANE_state], HARP_PAGE_LANE_DEAD);
 	CHECK_EQ(page_lane(0).value[HARP_LANE_end],
 		 HARP_PAGE_LANE_END_reset); /* the last that was lost */
@@ -132,7 +231,7 @@ TEST(every_reason_for_a_lost_lane_has_its_counter)
 			HARP_JOB_lanes_died_reset + ends[i].end - HARP_PAGE_LANE_END_reset;
 		uint64_t before = page_counter((enum harp_job_counter)counter);
 
-		lane_stats_died(lane_add(comm, i, HARP_PAGE_KIND_HARP), OWNER(i), ends[i].error);
+		lane_stats_died(lane_add(comm, i, HARP_PAGE_KIND_HARP), ends[i].error);
 		CHECK_EQ(page_counter((enum harp_job_counter)counter), before + 1);
 		CHECK_EQ(page_lane(i).value[HARP_LANE_end], ends[i].end);
 		snprintf(name, sizeof(name), "lanes_died_%s", harp_lane_end_name(ends[i].end));
@@ -286,7 +385,7 @@ TEST(a_forked_child_does_not_keep_the_region)
 	int status = 1;
 	pid_t pid;
 
-	CHECK_EQ(forkguard_init(NULL, NULL, lane_page_fork_child), 0);
+	CHECK_EQ(pthread_atfork(NULL, NULL, lane_page_fork_child), 0);
 	pid = fork();
 	if (pid == 0) {
 		close(reader);

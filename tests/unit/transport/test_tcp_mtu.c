@@ -36,7 +36,7 @@ static void tear_down(void)
 	net.from = net.to = NULL;
 	for (int i = 0; i < 3; i++)
 		net_step(STEP_NS);
-	for (unsigned int i = 0; i < 2; i++) {
+	for (unsigned i = 0; i < 2; i++) {
 		CHECK_EQ(net_stat(i, "frames_tcp_tx"), 0);
 		CHECK_EQ(net_stat(i, "frames_tcp_rx"), 0);
 	}
