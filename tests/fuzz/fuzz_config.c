@@ -29,7 +29,7 @@ void plugin_log(enum plugin_log_level level, const char *func, int line, const c
 	va_end(args);
 }
 
-/* Does everything lie where the list of keys says? */
+/* Is each value within the range of the list of keys? */
 static void config_claims(const struct plugin_config *config)
 {
 #define IS_U32(field, min, max)                                                                    \

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * fuzz_encrypted.c - any bytes on their way to an encrypted lane, among segments of its peer. What is
- * received is always a beginning of what was sent, nothing is written beside it, and an error stays.
+ * received is always a prefix of what was sent, no memory behind it is written, and an error stays.
  *
  * Input: a byte of choices, then steps of a kind (one byte) and a number (two bytes): send so many bytes,
  * receive so many (by units or not), inject so many that follow in the input, alter a byte so far on, end the

@@ -10,6 +10,7 @@
 #define HOST_IPV4 20u
 #define HOST_IPV6 40u
 #define HOST_FRAMES 192u
+#define IP_PROTO_ICMP6 58u
 #define HOST_EMPTY_POLLS 64u
 #define HOST_LATE_POLLS 32u
 
@@ -202,27 +203,14 @@ size_t fuzz_host_ip(const struct fuzz_host *host, uint8_t *frame, uint8_t proto,
 /* The transport checksum of len bytes at th, as IPv4 and IPv6 have them. */
 static void repair_transport(uint8_t *th, size_t len, uint8_t proto, uint32_t pseudo_sum, bool v6)
 {
-	size_t at;
+	size_t at = proto == IP_PROTO_TCP ? 16 : proto == IP_PROTO_UDP ? 6 : 2;
 	uint16_t sum;
 
-	switch (proto) {
-	case IP_PROTO_TCP:
-		at = 16;
-		break;
-	case IP_PROTO_UDP:
-		at = 6;
-		break;
-	case IP_PROTO_ICMP:
-		at = 2;
+	if (proto == IP_PROTO_ICMP)
 		pseudo_sum = 0;
-		break;
-	case 58: /* ICMPv6 */
-		at = 2;
-		break;
-	default:
+	else if (proto != IP_PROTO_TCP && proto != IP_PROTO_UDP && proto != IP_PROTO_ICMP6)
 		return;
-	}
-	if (len < at + 2 || (proto == 58 && !v6) || (proto == IP_PROTO_ICMP && v6))
+	if (len < at + 2 || (proto == IP_PROTO_ICMP6 && !v6) || (proto == IP_PROTO_ICMP && v6))
 		return;
 	memset(th + at, 0, 2);
 	sum = csum_finish(csum_partial(th, len, pseudo_sum));

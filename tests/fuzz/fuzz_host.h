@@ -2,8 +2,8 @@
 /*
  * fuzz_host.h - a stack whose peer is the input: frames in, frames out, the application's calls.
  *
- * The stack has 10.0.0.1 and fd00::1, its peer 10.0.0.2 and fd00::2. Built anew for every input, with few
- * frames, so that running out of them is part of what is tried.
+ * The stack has 10.0.0.1 and fd00::1, its peer 10.0.0.2 and fd00::2. Made for each input, with few frames, so
+ * that inputs can use them up.
  */
 #ifndef HARP_TESTS_FUZZ_HOST_H
 #define HARP_TESTS_FUZZ_HOST_H

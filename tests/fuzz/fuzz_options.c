@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fuzz_options.c - TCP options: both parsers agree, and what is written is read again. */
+/* fuzz_options.c - TCP options: both parsers agree, and written options are parsed again. */
 #include "transport/tcp_options.h"
 
 #include "fuzz.h"

@@ -34,7 +34,7 @@ static uint32_t read_seq;  /* of the next byte that the application reads */
 static uint32_t sent_edge; /* the peer never said a byte at or behind it */
 static bool comparing;     /* this connection's bytes are known from the first on */
 
-/* The peer said bytes up to end_seq; what is nowhere near the window doesn't count. */
+/* The peer sent bytes up to end_seq; bytes far from the window do not count. */
 static void tcp_said(uint32_t end_seq)
 {
 	if (end_seq - read_seq < 1u << 24 && (int32_t)(end_seq - sent_edge) > 0)
@@ -137,10 +137,13 @@ static void step_send(struct fuzz_input *in)
 static void step_recv(struct fuzz_input *in)
 {
 	static uint8_t bytes[65536];
+	struct harp_tcp_info info;
 	ssize_t n;
 
 	if (!host.conn)
 		return;
+	FUZZ_CLAIM(harp_conn_info(host.conn, &info, sizeof(info)) == 0);
+	FUZZ_CLAIM(info.rx_frames_held <= info.rx_frames_budget);
 	n = harp_conn_recv(host.conn, bytes, fuzz_u16(in));
 	for (ssize_t i = 0; comparing && i < n; i++)
 		FUZZ_CLAIM(bytes[i] == fuzz_byte(read_seq + (uint32_t)i));
@@ -227,7 +230,7 @@ static void step_take(struct fuzz_input *in)
 	case STEP_CONNECT:
 		if (!host.conn) {
 			tcp_begin(false);
-			comparing = false; /* segments of before may still lie in the queue */
+			comparing = false; /* segments of the last connection may still be queued */
 		}
 		break;
 	case STEP_SACK:

@@ -136,40 +136,28 @@ def tcp() -> None:
             write("fuzz_tcp", f"{name}-{choices}", bytes([choices]) + steps)
 
 
-def reassembly() -> None:
-    """fuzz_reass: orders of arrival."""
-    offsets = {
-        "in-order": [0, 100, 200, 300],
-        "reversed": [300, 200, 100, 0],
-        "every-other": [0, 200, 400, 100, 300],
-        "nested": [0, 50, 25, 10, 150, 120],
-    }
-    for name, places in offsets.items():
-        plain = b"".join(struct.pack("!HB", at, 100) for at in places)
-        reading = b"".join(struct.pack("!HBBH", at, 100, 1, 500) for at in places)
-        write("fuzz_reass", name, b"\0" + plain)
-        write("fuzz_reass", f"{name}-read", b"\x48" + reading)
-
-
 def datagrams() -> None:
-    """fuzz_datagrams: errors with a quote, echo, UDP."""
+    """fuzz_frames: ICMP errors with a quote, echo, UDP, as bodies."""
+    icmp, udp, error = 0x2000, 0x3000, 0x2800
 
     def one(kind: int, body: bytes) -> bytes:
-        return struct.pack("!BH", kind, len(body)) + body
+        return struct.pack("!H", kind | len(body)) + body
 
     unreachable = bytes([3, 4, 0, 0, 0, 0, 2, 100])
     too_big6 = bytes([2, 0, 0, 0, 0, 0, 5, 0])
     dead = bytes([3, 3, 0, 0, 0, 0, 0, 0])
-    write("fuzz_datagrams", "too-big", b"\0" + one(2, unreachable) + b"\0")
-    write("fuzz_datagrams", "too-big6", b"\2" + one(2, too_big6) + b"\0")
-    write("fuzz_datagrams", "port-unreachable", b"\0" + one(2, dead) + b"\0")
-    write("fuzz_datagrams", "echo", b"\1" + one(0, bytes([8, 0, 0, 0, 0, 1, 0, 1]) + b"y" * 30))
-    write("fuzz_datagrams", "echo6", b"\3" + one(0, bytes([128, 0, 0, 0, 0, 1, 0, 1])))
-    write(
-        "fuzz_datagrams", "udp", b"\1" + one(5, struct.pack("!HHHH", 5000, PORT, 30, 0) + b"z" * 22)
-    )
     solicit = bytes([135, 0, 0, 0, 0, 0, 0, 0, 0xFD]) + bytes(14) + b"\1\1\1" + bytes(6)
-    write("fuzz_datagrams", "solicitation", b"\3" + one(0, solicit))
+    inputs = {
+        "quote-too-big": b"\4" + one(error, unreachable),
+        "quote-too-big6": b"\6" + one(error, too_big6),
+        "quote-port-unreachable": b"\4" + one(error, dead),
+        "body-echo": b"\5" + one(icmp, bytes([8, 0, 0, 0, 0, 1, 0, 1]) + b"y" * 30),
+        "body-echo6": b"\7" + one(icmp, bytes([128, 0, 0, 0, 0, 1, 0, 1])),
+        "body-udp": b"\x0d" + one(udp, struct.pack("!HHHH", 5000, PORT, 30, 0) + b"z" * 22),
+        "body-solicitation": b"\7" + one(icmp, solicit),
+    }
+    for name, data in inputs.items():
+        write("fuzz_frames", name, data)
 
 
 def options() -> None:
@@ -379,7 +367,7 @@ def drivers() -> None:
 
 def main() -> None:
     """All of them."""
-    first = (frames, tcp, reassembly, datagrams, options, records, encrypted, handles, config)
+    first = (frames, tcp, datagrams, options, records, encrypted, handles, config)
     for make in (*first, leases, networks, pages, ports, drivers):
         make()
     print(sum(1 for path in CORPUS.rglob("*") if path.is_file()), "seeds in", CORPUS)

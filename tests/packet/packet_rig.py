@@ -38,7 +38,7 @@ class Rig:
         self.nic.collect()
         self.headers = 60 if family == "ipv6" else 40
         self.mss = mtu_bytes - self.headers
-        self.seq, self.ack = 1000, 0  # the peer's SND.NXT, and what it has of ours
+        self.seq, self.ack = 1000, 0  # the peer's SND.NXT and RCV.NXT
         self.sport, self.dport = PEER_PORT, PORT
         self.timestamps = False
         self.tsval, self.tsecr = 500, 0
@@ -52,7 +52,7 @@ class Rig:
 
     # ---- packets ---------------------------------------------------------------------------------
     def raw(self, *frames: bytes, after_ns: int = MS) -> list[Packet]:
-        """Frames arrive together, time passes, one poll; what came out."""
+        """Frames arrive together, time passes, one poll; the packets that the stack sent."""
         for frame in frames:
             self.nic.inject(frame)
         self.now += after_ns
@@ -131,13 +131,17 @@ class Rig:
             options += [("NOP", None), ("WScale", offer["wscale"])]
         return options
 
-    def open(self, *, window: int = WINDOW, listen: Any = None, **offer: Any) -> Connection:
+    def open(
+        self, *, window: int = WINDOW, listen: Any = None, rtt_ns: int = 0, **offer: Any
+    ) -> Connection:
         """A handshake with our listener by hand; the accepted connection."""
         if self.listener is None:
             self.listen(**(listen or {}))
         assert self.listener is not None
         reply = self.says("S", ack=0, window=window, options=self.syn_options(**offer))[0]
         assert str(reply.flags) == "SA"
+        if rtt_ns:
+            self.wait(rtt_ns)
         self.timestamps = bool(offer.get("timestamps"))
         self.seq, self.ack = (self.seq + 1) % MODULUS, (reply.seq + 1) % MODULUS
         self.says("A", window=window)

@@ -28,7 +28,7 @@ ROUTER = {"ipv4": "10.0.0.254", "ipv6": "fd00::fe"}
 
 
 def error(rig: Rig, message: Packet, about: bytes) -> list[Packet]:
-    """A router's word on a packet of ours; what follows from it."""
+    """A router reports an error about a packet of the stack; the stack's packets."""
     return rig.raw(rig.frame(message / Raw(about[:QUOTED_BYTES]), src=ROUTER[rig.family]))
 
 

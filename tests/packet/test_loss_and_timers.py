@@ -86,10 +86,7 @@ def test_a_timeout_sends_the_oldest_segment_first(rig: Rig) -> None:
 def handshake(rig: Rig, opens: str, answer_after_ns: int, **options: object) -> Connection:
     """Without timestamps, by us ("active") or by the peer, which answers so late and only once."""
     if opens == "passive":
-        rig.listen(**options)
-        first = rig.says("S", ack=0, options=rig.syn_options())[0]
-        rig.wait(answer_after_ns - MS)
-        return rig.completes(first)
+        return rig.open(rtt_ns=answer_after_ns - MS, listen=options)
     conn = rig.stack.connect(rig.peer, PORT, **options)
     first = rig.tcp(rig.poll(0))[0]
     rig.sport, rig.dport, rig.ack = PORT, first.sport, first.seq + 1
@@ -210,15 +207,6 @@ def test_the_undone_timeout_of_a_lone_segment_leaves_the_window_as_it_was(rig: R
     assert conn.info()["snd_cwnd_bytes"] == window
 
 
-def test_a_retransmission_has_the_same_bytes(rig: Rig) -> None:
-    conn = rig.open()
-    payload = bytes(range(256)) * 4
-    first = rig.sends(conn, payload)[0].seq
-    again = [(s.seq - first, data_of(s)) for s in with_data(rig.waits(2 * SECOND))]
-    assert again
-    assert all(payload[at : at + len(data)] == data for at, data in again), "cut or not"
-
-
 def test_an_ack_in_the_middle_of_a_segment_is_honoured(rig: Rig) -> None:
     conn = rig.open()
     rig.sends(conn, bytes(range(200)))
@@ -228,14 +216,6 @@ def test_an_ack_in_the_middle_of_a_segment_is_honoured(rig: Rig) -> None:
     again = with_data(rig.waits(2 * SECOND))
     assert again[0].seq == rig.ack
     assert data_of(again[0])[:10] == bytes(range(50, 60))
-
-
-def test_no_timer_runs_when_all_data_is_acknowledged(rig: Rig) -> None:
-    conn = rig.open()
-    rig.sends(conn, b"once")
-    rig.ack += 4
-    rig.says("A")
-    assert with_data(rig.waits(10 * SECOND)) == []
 
 
 @pytest.mark.parametrize("count", [10, 100])
@@ -257,20 +237,3 @@ def test_optimistic_acks_do_not_open_the_window(rig: Rig) -> None:
         rig.says("A", ack=rig.ack + 10 * rig.mss + i * rig.mss)
     assert conn.info()["snd_cwnd_bytes"] <= before
     assert conn.acked_bytes == 0
-
-
-def test_a_single_segment_is_acknowledged_in_time(rig: Rig) -> None:
-    """RFC 9293 section 3.8.6.3: less than 0.5 s; ours within a poll or two."""
-    rig.open()
-    answers = rig.receives(b"ping") + rig.waits(2 * MS)
-    assert answers
-
-
-def test_every_second_full_segment_is_acknowledged_at_least_in_time(rig: Rig) -> None:
-    rig.open()
-    acked = 0
-    for _ in range(40):
-        for answer in rig.receives(bytes(rig.mss), flags="A"):
-            acked = max(acked, answer.ack)
-    acked = max([acked, *[answer.ack for answer in rig.waits(MS)]])
-    assert acked == rig.seq

@@ -68,7 +68,7 @@ def host(request: pytest.FixtureRequest) -> Iterator[Host]:
 def ask(
     rig: Rig, source: str | None = None, target: str | None = None, mac: str = PEER_MAC
 ) -> bytes:
-    """The source asks for an address, ours without another wish."""
+    """The source requests an address, by default the stack's."""
     source, target = source or rig.peer, target or rig.ours
     if rig.family == "ipv4":
         body = ARP(op=1, hwsrc=mac, psrc=source, pdst=target)
@@ -115,7 +115,7 @@ def went(packets: list[Packet]) -> list[str]:
     return [packet.dst for packet in packets if UDP in packet]
 
 
-# ---- questions of ours ---------------------------------------------------------------------------
+# ---- the stack's requests ------------------------------------------------------------------------
 
 
 def test_one_question_resolves_a_neighbor(host: Host) -> None:
@@ -256,7 +256,7 @@ def test_without_neighbors_of_its_own_a_stack_is_silent(family: str) -> None:
 
 
 def answered(rig: Rig, packets: list[Packet]) -> set[str]:
-    """The peer answers who asks for it; where the segments went."""
+    """The peer answers requests for it; the destinations of the segments."""
     if any(ARP in packet or ICMPv6ND_NS in packet for packet in packets):
         rig.raw(tell(rig, rig.peer, PEER_MAC, asked=True))
     return {packet.dst for packet in packets if TCP in packet}

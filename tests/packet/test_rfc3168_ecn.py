@@ -116,21 +116,6 @@ def test_ect_is_not_echoed(rig: Rig) -> None:
         assert not any("E" in word for word in flags_of(receives(rig, mark)))
 
 
-def test_ece_shrinks_the_window_once_per_window(rig: Rig) -> None:
-    conn = open_with_ecn(rig)
-    conn.send(bytes(30 * rig.mss))
-    sent = with_data(rig.tcp(rig.poll()))
-    before = conn.info()["snd_cwnd_bytes"]
-    thresholds = set()
-    for segment in sent[:4]:
-        rig.ack = segment.seq + len(segment.payload)
-        rig.says("AE")
-        thresholds.add(conn.info()["snd_ssthresh_bytes"])
-    assert len(thresholds) == 1
-    assert thresholds.pop() < before
-    assert rig.stat("tcp_ecn_reductions") == 1
-
-
 def test_cwr_on_new_data_reports_the_reduction(rig: Rig) -> None:
     conn = open_with_ecn(rig)
     conn.send(bytes(40 * rig.mss))

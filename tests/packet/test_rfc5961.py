@@ -2,16 +2,7 @@
 """RFC 5961: blind attacks on a connection; RFC 1337."""
 
 import pytest
-from packet_rig import MS, SECOND, Counted, Rig, flags_of
-
-
-@pytest.mark.parametrize("off", [1, 2, 100, 30000])
-def test_a_rst_inside_the_window_is_challenged(rig: Rig, off: int) -> None:
-    conn = rig.open()
-    answers = rig.says("R", seq=rig.seq + off)
-    assert flags_of(answers) == ["A"]
-    assert (answers[0].seq, answers[0].ack) == (rig.ack, rig.seq)
-    assert conn.state == "ESTABLISHED"
+from packet_rig import MS, SECOND, Rig, flags_of
 
 
 def test_the_peer_resets_after_a_challenge_ack(rig: Rig) -> None:
@@ -40,7 +31,7 @@ def test_data_with_an_ack_below_the_largest_window_is_rejected(rig: Rig, off: in
 
 @pytest.mark.parametrize("sent", [0, 3000])
 def test_data_with_an_ack_before_our_first_byte_is_rejected(rig: Rig, sent: int) -> None:
-    """However large the window was: nobody can have received it."""
+    """Whatever the window was: no peer can have received it."""
     conn = rig.open()
     first = rig.ack
     if sent:
@@ -118,14 +109,3 @@ def test_a_forged_fin_does_not_extend_time_wait(rig: Rig, off: int) -> None:
     rig.says("FA", seq=rig.seq + off, ack=fin.seq + 1)
     rig.waits(15 * SECOND)
     assert rig.stat("tcp_conns") == 0
-
-
-def test_segments_of_other_ports_change_nothing(rig: Rig) -> None:
-    conn = rig.open()
-    with Counted(rig) as counted:
-        for port in range(1, 50):
-            rig.says("PA", b"x", sport=port)
-    assert counted.moved == {"drop_tcp_no_flow": 49}
-    rig.poll(MS)
-    with pytest.raises(BlockingIOError):
-        conn.recv()

@@ -2,6 +2,7 @@
 """RFC 9293: sequence numbers, windows and data (sections 3.4, 3.8.6, 3.10.7.4)."""
 
 import itertools
+from contextlib import suppress
 
 import pytest
 from packet_rig import MODULUS, MS, SECOND, Counted, Rig, data_of, flags_of, with_data
@@ -10,25 +11,13 @@ from scapy.layers.inet import TCP
 from harp._core import Connection
 
 
-def read_all(conn: object) -> bytes:
+def read_all(conn: Connection) -> bytes:
     """Everything that waits."""
     got = b""
-    try:
-        while piece := conn.recv():  # type: ignore[attr-defined]
+    with suppress(BlockingIOError):
+        while piece := conn.recv():
             got += piece
-    except BlockingIOError:
-        pass
     return got
-
-
-@pytest.mark.parametrize("order", list(itertools.permutations(range(4))), ids=str)
-def test_four_segments_in_any_order(rig4: Rig, order: tuple[int, ...]) -> None:
-    conn = rig4.open()
-    pieces = [bytes([65 + i]) * (i + 1) for i in range(4)]
-    starts = [0, 1, 3, 6]
-    for i in order:
-        rig4.says("PA", pieces[i], seq=rig4.seq + starts[i])
-    assert read_all(conn) == b"".join(pieces)
 
 
 def test_out_of_order_data_gets_a_duplicate_ack_at_once(rig: Rig) -> None:
@@ -47,48 +36,12 @@ def test_filling_a_hole_is_acknowledged_at_once(rig: Rig) -> None:
     assert read_all(conn) == b"hello world"
 
 
-def test_a_duplicate_is_dropped_and_acknowledged(rig: Rig) -> None:
-    conn = rig.open()
-    rig.receives(b"hello")
-    assert conn.recv() == b"hello"
-    with Counted(rig) as counted:
-        (answer,) = rig.says("PA", b"hello", seq=rig.seq - 5)
-    assert answer.ack == rig.seq
-    assert counted.moved == {"drop_tcp_duplicate": 1}
-
-
-def test_new_bytes_after_a_duplicate_are_received(rig: Rig) -> None:
-    conn = rig.open()
-    rig.receives(b"hello")
-    rig.says("PA", b"hello world", seq=rig.seq - 5)
-    assert read_all(conn) == b"hello world"
-
-
 def test_sequence_numbers_wrap(rig: Rig) -> None:
     rig.seq = MODULUS - 20
     conn = rig.open()
     for i in range(10):
         rig.receives(bytes([48 + i]) * 7)
     assert read_all(conn) == b"".join(bytes([48 + i]) * 7 for i in range(10))
-
-
-def test_beyond_the_window_is_cut_off(rig: Rig) -> None:
-    conn = rig.open(listen={"rx_frames": 8})
-    window = conn.info()["rcv_wnd_bytes"]
-    with Counted(rig) as counted:
-        (answer,) = rig.says("PA", b"x" * 50, seq=rig.seq + window + 1)
-    assert answer.ack == rig.seq
-    assert counted.moved == {"drop_tcp_window": 1}
-
-
-def test_the_right_edge_of_the_window_never_moves_left(rig: Rig) -> None:
-    rig.open(listen={"rx_frames": 16})
-    edge = 0
-    for _ in range(12):
-        for reply in rig.receives(b"x" * 500) + rig.waits(100 * MS):
-            scaled = reply.ack + reply.window
-            assert scaled >= edge
-            edge = scaled
 
 
 def test_a_closed_window_reopens_when_the_application_reads(rig: Rig) -> None:
@@ -111,12 +64,6 @@ def test_data_into_a_closed_window_is_refused_and_acknowledged(rig: Rig) -> None
         rig.waits(50 * MS)
     (answer,) = rig.says("A", b"p")
     assert (answer.ack, answer.window) == (rig.seq, 0)
-
-
-def test_nothing_is_sent_beyond_the_peers_window(rig: Rig) -> None:
-    conn = rig.open(window=2000)
-    sent = rig.sends(conn, bytes(10000))
-    assert sum(len(data_of(segment)) for segment in sent) <= 2000
 
 
 def test_an_opening_window_is_used(rig: Rig) -> None:
@@ -146,7 +93,7 @@ def test_a_zero_window_is_probed_with_growing_pauses(rig: Rig) -> None:
 
 
 def test_a_shrunk_zero_window_is_probed_for_minutes(rig: Rig) -> None:
-    """MUST-34: what it covered before is on its way; MUST-37: who answers keeps the connection."""
+    """MUST-34: what it covered before is on its way; MUST-37: answers keep the connection."""
     conn = rig.open(listen={"user_timeout_ns": 10 * SECOND})
     assert rig.sends(conn, b"taken back")
     rig.says("A", window=0)
@@ -274,10 +221,7 @@ def pushed(segments: list[TCP]) -> list[int]:
 
 def long_path(rig: Rig, **listen: object) -> Connection:
     """A connection over 20 ms, where the window's end is not marked."""
-    rig.listen(**listen)
-    reply = rig.says("S", ack=0, options=rig.syn_options(wscale=4))[0]
-    rig.wait(20 * MS)
-    return rig.completes(reply)
+    return rig.open(rtt_ns=20 * MS, listen=listen, wscale=4)
 
 
 def everything(rig: Rig, sent: list[TCP]) -> list[TCP]:
@@ -380,14 +324,6 @@ def test_urgent_data_is_delivered_in_line(rig: Rig) -> None:
     conn = rig.open()
     rig.receives(b"urgent!", flags="PAU", urgptr=3)
     assert conn.recv() == b"urgent!"
-
-
-def test_an_ack_of_unsent_data_is_rejected(rig: Rig) -> None:
-    conn = rig.open()
-    with Counted(rig) as counted:
-        rig.says("A", ack=rig.ack + 100000)
-    assert counted.moved == {"drop_tcp_ack": 1}
-    assert conn.acked_bytes == 0
 
 
 def test_small_writes_share_segments(rig: Rig) -> None:

@@ -66,24 +66,6 @@ int __wrap_nanosleep(const struct timespec *duration, struct timespec *left);
 int __wrap_sched_yield(void);
 int __wrap_pthread_setname_np(pthread_t thread, const char *name);
 
-void clock_trace(uint64_t value)
-{
-	sim_clock.trace = (sim_clock.trace ^ value ^ sim_clock.now_ns) * 0x100000001b3ull;
-}
-
-static void clock_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
-
-static void clock_say(const char *format, ...)
-{
-	va_list args;
-
-	if (sim_clock.reason[0])
-		return;
-	va_start(args, format);
-	vsnprintf(sim_clock.reason, sizeof(sim_clock.reason), format, args);
-	va_end(args);
-}
-
 /* tasks.lock is held. The task that runs next, at its time; NULL: over. */
 static struct task *clock_next(void)
 {
@@ -109,10 +91,10 @@ static void clock_switch(void)
 {
 	struct task *next = NULL;
 
-	if (!sim_clock.reason[0])
+	if (!runner_has_failed())
 		next = clock_next();
 	if (next && sim_clock.now_ns > tasks.limit_ns) {
-		clock_say("no end after %.3f s", (double)sim_clock.now_ns / 1e9);
+		runner_fail("no end after %.3f s", (double)sim_clock.now_ns / 1e9);
 		next = NULL;
 	}
 	if (next) {
@@ -146,8 +128,7 @@ void clock_fail(const char *format, ...)
 	va_list args;
 
 	va_start(args, format);
-	if (!sim_clock.reason[0])
-		vsnprintf(sim_clock.reason, sizeof(sim_clock.reason), format, args);
+	(void)runner_fail_args(format, args);
 	va_end(args);
 	for (;;)
 		clock_wait_until(NEVER_NS);
@@ -190,8 +171,7 @@ static struct task *task_add(coll_task run, void *(*start)(void *), void *arg)
 void clock_start(uint64_t seed)
 {
 	sim_clock.now_ns = 1000000;
-	sim_clock.steps = sim_clock.trace = 0;
-	sim_clock.reason[0] = '\0';
+	sim_clock.steps = 0;
 	rng_seed(&sim_clock.rng, seed);
 	tasks.count = tasks.current = 0;
 	tasks.is_running = tasks.is_over = false;
@@ -217,7 +197,7 @@ bool clock_run(uint64_t limit_ns)
 	for (unsigned i = 0; i < tasks.count; i++)
 		good = good && tasks.tasks[i].has_ended;
 	if (!good)
-		clock_say("all threads wait for ever");
+		runner_fail("all threads wait forever");
 	pthread_mutex_unlock(&tasks.lock);
 	for (unsigned i = 0; i < tasks.count && good; i++)
 		__real_pthread_join(tasks.tasks[i].thread, NULL);

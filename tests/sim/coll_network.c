@@ -379,7 +379,7 @@ int net_test(void *comm, void *request, void *mhandle, bool *done, size_t *bytes
 	return 0;
 }
 
-/* What was posted arrives yet. */
+/* Posted messages still arrive. */
 void net_close_send(void *comm)
 {
 	struct comm *at = comm;

@@ -4,7 +4,7 @@
  *
  * Bounds keep a seed at some tens of milliseconds of work: about a megabyte in all.
  */
-#include "coll_scenario.h"
+#include "coll_sim.h"
 
 #include <string.h>
 
@@ -55,8 +55,8 @@ static const char *cln_check(const void *scenario)
 		const struct cln_call *c = &s->calls[i];
 
 		if (c->op > HARP_COLL_SEND || c->peer >= s->world.ranks ||
-		    c->reduce > HARP_COLL_MAX || (c->op == HARP_COLL_SEND && !c->peer))
-			return "a call of no operation, peer or reduction";
+		    (c->op == HARP_COLL_SEND && !c->peer))
+			return "a call of no operation or peer";
 	}
 	for (unsigned i = 0; i < s->event_count; i++)
 		if (s->events[i].kind >= CLN_EVENT_KINDS || s->events[i].rank >= s->world.ranks ||
@@ -141,9 +141,6 @@ static void make_calls(struct maker *m)
 		c->op = one_in(&m->rng, 3) ? HARP_COLL_ALLREDUCE
 					   : below(&m->rng, HARP_COLL_SEND + 1);
 		c->count = c->op == HARP_COLL_BARRIER ? 0 : make_count(m);
-		c->is_float = below(&m->rng, 2);
-		c->reduce =
-			PICK(&m->rng, HARP_COLL_SUM, HARP_COLL_SUM, HARP_COLL_MIN, HARP_COLL_MAX);
 		c->peer = below(&m->rng, (uint32_t)s->world.ranks);
 		if (c->op == HARP_COLL_SEND && !c->peer)
 			c->peer = 1;
@@ -178,7 +175,7 @@ static void make_events(struct maker *m)
 	}
 	if (e->kind == CLN_CUT && e->duration_ns)
 		return;
-	/* The end of the group. Every rank waits for every other in such a call. */
+	/* The end of the group. In such a call, each rank waits for all others. */
 	s->world.groups = 1;
 	s->world.hosts = 0;
 	s->call_count = (unsigned)e->call + 1;

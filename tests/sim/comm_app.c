@@ -6,7 +6,7 @@
  * Theory of operation. The bytes of a message are a function of comm, message and offset. A receive buffer is filled with
  * an old pattern, also in front of it and behind. At each step that delivers bytes, and by samples at others, every aligned
  * unit of 8 bytes must be wholly old or wholly new (or new from its start, as recv() of a kernel lane leaves it for a
- * moment); in front and behind it stays old. When the receive is done the message must be new and what lies behind it old.
+ * moment); memory in front and behind stays old. When the receive is done, the message must be new and the bytes behind it old.
  * Then the buffer gets another pattern, is kept for a while, and must not change again. A send's memory is overwritten as
  * soon as the send is done, so that a later read delivers wrong bytes.
  */
@@ -80,9 +80,8 @@ static void buffer_retire(struct csim_app *app, struct csim_buffer *b)
 	struct csim_buffer *slot = &app->retired[app->retired_next++ % 4];
 
 	if (slot->base && !app_all(slot->data, APP_BACK, slot->size))
-		(void)csim_fail(app->sim,
-				"comm %u: the buffer of message %llu changed after it was done",
-				app->number, (unsigned long long)slot->message);
+		(void)runner_fail("comm %u: the buffer of message %llu changed after it was done",
+				  app->number, (unsigned long long)slot->message);
 	buffer_free(slot);
 	*slot = *b;
 	memset(slot->data, APP_BACK, slot->size);
@@ -140,16 +139,15 @@ static bool app_look_at(struct csim_app *app, const struct csim_buffer *b, size_
 			len = b->total - from;
 		app_bytes(app, b->message, from, fresh, len);
 		if (app_unit_torn(b->data + from, fresh, len, prefixes))
-			return csim_fail(
-				app->sim,
+			return runner_fail(
 				"comm %u: message %llu: the unit at %zu is neither old nor new",
 				app->number, (unsigned long long)b->message, from);
 		from += len;
 	}
 	if (to > b->total && b->size > b->total &&
 	    !app_all(b->data + b->total, APP_OLD, b->size - b->total))
-		return csim_fail(app->sim, "comm %u: bytes behind message %llu were written",
-				 app->number, (unsigned long long)b->message);
+		return runner_fail("comm %u: bytes behind message %llu were written", app->number,
+				   (unsigned long long)b->message);
 	return true;
 }
 
@@ -158,8 +156,8 @@ static bool app_guards(struct csim_app *app, const struct csim_buffer *b)
 	if (app_all(b->base, APP_OLD, (size_t)(b->data - b->base)) &&
 	    app_all(b->data + b->size, APP_OLD, APP_GUARD_BYTES))
 		return true;
-	return csim_fail(app->sim, "comm %u: memory around the buffer of message %llu was written",
-			 app->number, (unsigned long long)b->message);
+	return runner_fail("comm %u: memory around the buffer of message %llu was written",
+			   app->number, (unsigned long long)b->message);
 }
 
 bool csim_app_check(struct csim_app *app, bool all)
@@ -177,10 +175,10 @@ bool csim_app_check(struct csim_app *app, bool all)
 			from = rng_below(&app->sim->check_rng, (uint32_t)(b->size - len));
 		}
 		if (!app_all(b->data + from, APP_BACK, len))
-			good = csim_fail(app->sim,
-					 "comm %u: the buffer of message %llu changed after it was "
-					 "done",
-					 app->number, (unsigned long long)b->message);
+			good = runner_fail(
+				"comm %u: the buffer of message %llu changed after it was "
+				"done",
+				app->number, (unsigned long long)b->message);
 	}
 	if (app->side == CSIM_SEND || app->error)
 		return good;
@@ -212,8 +210,8 @@ bool csim_placed(struct csim *sim, const uint8_t *dst, size_t len)
 			if (!b->base || dst < b->data || dst >= b->data + b->size)
 				continue;
 			if (len > b->size - at)
-				return csim_fail(sim, "comm %u: message %llu overruns its buffer",
-						 c, (unsigned long long)m);
+				return runner_fail("comm %u: message %llu overruns its buffer", c,
+						   (unsigned long long)m);
 			return app_look_at(app, b, at, at + 16) &&
 			       app_look_at(app, b, at + len > 24 ? at + len - 24 : 0,
 					   at + len + 24);
@@ -274,21 +272,21 @@ static bool app_received(struct csim_app *app, struct csim_buffer *b, size_t siz
 	uint8_t fresh[256];
 
 	if (size != app->sim->comms[app->number].sizes[b->message])
-		return csim_fail(
-			app->sim, "comm %u: message %llu has %zu bytes instead of %llu",
-			app->number, (unsigned long long)b->message, size,
+		return runner_fail(
+			"comm %u: message %llu has %zu bytes instead of %llu", app->number,
+			(unsigned long long)b->message, size,
 			(unsigned long long)app->sim->comms[app->number].sizes[b->message]);
 	for (size_t at = 0; at < size; at += sizeof(fresh)) {
 		size_t n = size - at < sizeof(fresh) ? size - at : sizeof(fresh);
 
 		app_bytes(app, b->message, at, fresh, n);
 		if (memcmp(b->data + at, fresh, n) != 0)
-			return csim_fail(app->sim, "comm %u: message %llu has wrong bytes near %zu",
-					 app->number, (unsigned long long)b->message, at);
+			return runner_fail("comm %u: message %llu has wrong bytes near %zu",
+					   app->number, (unsigned long long)b->message, at);
 	}
 	if (!app_all(b->data + size, APP_OLD, b->size - size))
-		return csim_fail(app->sim, "comm %u: bytes behind message %llu were written",
-				 app->number, (unsigned long long)b->message);
+		return runner_fail("comm %u: bytes behind message %llu were written", app->number,
+				   (unsigned long long)b->message);
 	app->sim->bytes += size;
 	return app_guards(app, b);
 }
@@ -312,9 +310,9 @@ static bool app_test(struct csim_app *app)
 	if (app->side == CSIM_RECV)
 		(void)app_received(app, b, size);
 	else if (size != b->size)
-		(void)csim_fail(app->sim, "comm %u: %zu bytes of message %llu were sent",
-				app->number, size, (unsigned long long)b->message);
-	csim_trace(app->sim, app->number << 8 | (unsigned)app->side << 4 | 1);
+		(void)runner_fail("comm %u: %zu bytes of message %llu were sent", app->number, size,
+				  (unsigned long long)b->message);
+	runner_trace((app->number << 8 | (unsigned)app->side << 4 | 1) ^ app->sim->now_ns << 16);
 	app->done++;
 	app->progress_ns = app->sim->now_ns;
 	buffer_retire(app, b);
@@ -345,8 +343,8 @@ static bool app_post(struct csim_app *app)
 		if (rc && !app->error)
 			app_broken(app, rc);
 		else if (!rc && app->posted - app->done < PLUGIN_REQUESTS_MAX)
-			(void)csim_fail(app->sim, "comm %u refused request %llu", app->number,
-					(unsigned long long)app->posted);
+			(void)runner_fail("comm %u refused request %llu", app->number,
+					  (unsigned long long)app->posted);
 		return false;
 	}
 	if (gap_ns && (app->posted % burst == 0 || app->posted == k->spec->messages))
@@ -367,7 +365,7 @@ void csim_app_end(struct csim_app *app, bool abort)
 		  app->done < app->posted && !app->error ? " with requests in flight" : "");
 	app->closed = true;
 	app->in_turn = true;
-	if (comm && app->sim->comms[app->number].spec->reconnect)
+	if (comm && app->sim->comms[app->number].spec->multi_lane)
 		csim_reconnect_end(app, abort);
 	else if (comm)
 		comm_close(comm, abort);
@@ -416,9 +414,9 @@ void csim_app_turn(struct csim_app *app)
 	if (sim->scenario->world.no_ticks)
 		app->comm->ticked_ns = sim->now_ns;
 	if (!app->error) {
-		while (app_post(app) && !sim->failed)
+		while (app_post(app) && !runner_has_failed())
 			worked = true;
-		while (app_test(app) && !sim->failed)
+		while (app_test(app) && !runner_has_failed())
 			worked = true;
 		if (worked) /* there is room for the next one */
 			(void)app_post(app);

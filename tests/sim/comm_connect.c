@@ -1,38 +1,43 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * comm_connect.c - a control thread on each host, and connect attempts, as connector.c finds them. The plugin itself opens
- * HARP lanes (comm_preamble.c), functions of this file open kernel lanes: csim_attempt_ops.
+ * comm_connect.c - further lanes are opened by the plugin: connector.c, attempt.c and the preamble on the sender's host,
+ * listener.c, pending.c and registry.c on the receiver's. Functions of this file replace control.c, acceptor.c, peers.c,
+ * keyfile.c and lane_encrypted.c.
  *
- * Theory of operation. A control thread has turns as the real one has them (posted work, sources, timers), a little late.
- * A kernel lane opens without a preamble. When it is open the receiving end attaches it, and drops one that it had of that
- * index. READY takes a while to the connecting end, which may learn of the old lane's end before. Packets of a host that
- * is cut off are lost, until the attempt's deadlines.
+ * Theory of operation. Each host has a control thread, which takes turns as the real one does (posted work, sources,
+ * timers), a little late. A HARP lane is known by its port: that of each SYN while it is being opened, then its own. A
+ * kernel lane is known by its descriptor. Until the plugin attaches them to their comms, the ends of a lane belong to the
+ * attempt and to the listener.
  */
 #include "comm_reconnect.h"
-#include "comm_preamble.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
-#include "connect/attempt.h"
-#include "poll/control.h"
-#include "lane/lane.h"
+#include "connect/listener.h"
+#include "connect/peers.h"
+#include "connect/rails.h"
+#include "connect/registry.h"
+#include "lane/lane_encrypted.h"
+#include "lane/lane_harp.h"
+#include "process/forkguard.h"
+#include "process/keyfile.h"
+
+/* Doubles have the parameters of what they replace. */
+#pragma GCC diagnostic ignored "-Wunused-parameter"
 
 #define CONTROL_WAKE_NS 20000u /* until a control thread that was woken has its turn, at most */
-#define READY_NS 100000u /* READY's latency in addition to the path's delay, at most; at times: */
-#define READY_NS_LONG (20 * CSIM_MS)
 
 static struct csim *connect_sim;
 static struct csim_host *control_host;
-static struct control_source *control_sources[CSIM_LANES_MAX];
-static unsigned control_source_count; /* NULL among them: gone */
-
-void csim_controls_begin(struct csim *sim)
-{
-	connect_sim = sim;
-	control_source_count = 0;
-}
+static struct csim_lane *connecting_lane; /* of the attempt that starts */
+static struct {
+	struct control_source *source; /* NULL: gone */
+	uint32_t events;
+} control_sources[2 * CSIM_LANES_MAX];
+static unsigned control_source_count;
 
 void csim_control_at(struct csim *sim, unsigned host)
 {
@@ -44,7 +49,85 @@ struct csim_host *csim_control_host(void)
 	return control_host;
 }
 
-/* ---- the control thread ---------------------------------------------------------------------------------- */
+struct csim_lane *csim_connecting_lane(void)
+{
+	return connecting_lane;
+}
+
+/* ---- in the place of others -------------------------------------------------------------------- */
+
+ssize_t getrandom(void *buf, size_t len, unsigned flags)
+{
+	uint8_t *out = buf;
+
+	for (size_t i = 0; i < len; i++)
+		out[i] = (uint8_t)rng_u64(&connect_sim->rng);
+	return (ssize_t)len;
+}
+
+const uint8_t *keyfile_key(void)
+{
+	return NULL;
+}
+
+int lane_encrypt(struct lane **lane, uint64_t sent_bytes, const uint8_t out[CRYPTO_KEY_BYTES],
+		 const uint8_t in[CRYPTO_KEY_BYTES])
+{
+	abort(); /* without a key */
+}
+
+bool peers_recall(const struct harp_endpoint *remote, struct placement_end *out)
+{
+	return false;
+}
+
+void peers_learn(const struct harp_endpoint *remote, const struct placement_end *end)
+{
+}
+
+void peers_avoid(const struct harp_endpoint *remote, unsigned engine, uint64_t now_ns)
+{
+}
+
+bool peers_is_avoided(const struct harp_endpoint *remote, unsigned engine, uint64_t now_ns)
+{
+	return false;
+}
+
+uint8_t rails_lanes_taken(int dev)
+{
+	return PREAMBLE_LANES_MAX;
+}
+
+/* No first lane is accepted. */
+size_t acceptor_rails(int dev, uint8_t out[RAILS_BYTES_MAX])
+{
+	return 0;
+}
+
+int forkguard_accept(int fd, struct sockaddr_storage *peer)
+{
+	abort(); /* control_accept() calls pending_set_add() */
+}
+
+int __real_registry_join(uint64_t comm_id, const uint8_t key[PREAMBLE_KEY_BYTES], struct lane *lane,
+			 const struct comm_lane_options *opt);
+int __wrap_registry_join(uint64_t comm_id, const uint8_t key[PREAMBLE_KEY_BYTES], struct lane *lane,
+			 const struct comm_lane_options *opt);
+
+/* It holds the registry's lock, for which a thread that interleaves would wait. */
+int __wrap_registry_join(uint64_t comm_id, const uint8_t key[PREAMBLE_KEY_BYTES], struct lane *lane,
+			 const struct comm_lane_options *opt)
+{
+	int rc;
+
+	connect_sim->depth++;
+	rc = __real_registry_join(comm_id, key, lane, opt);
+	connect_sim->depth--;
+	return rc;
+}
+
+/* ---- the control thread ------------------------------------------------------------------------ */
 
 struct poller *control_poller(void)
 {
@@ -63,7 +146,7 @@ void control_call(struct work *work)
 	work->run(work, connect_sim->now_ns);
 }
 
-static void csim_control_woken(struct poller *poller)
+static void control_woken(struct poller *poller)
 {
 	struct csim_host *host = container_of(poller, struct csim_host, control);
 	uint64_t due_ns = connect_sim->now_ns + rng_below(&connect_sim->rng, CONTROL_WAKE_NS);
@@ -83,258 +166,88 @@ void control_timer_set(struct control_timer *timer, uint64_t at_ns)
 
 int control_watch(struct control_source *source, int fd, uint32_t events)
 {
-	(void)events;
 	/* Sometimes the kernel has no room for it. */
 	if (csim_chance(&connect_sim->rng, connect_sim->scenario->world.no_epoll_ppm))
 		return -ENOSPC;
+	if (control_source_count == 2 * CSIM_LANES_MAX)
+		abort();
 	source->fd = fd;
 	source->watched = true;
-	if (control_source_count == CSIM_LANES_MAX)
-		abort();
-	control_sources[control_source_count++] = source;
+	control_sources[control_source_count].source = source;
+	control_sources[control_source_count++].events = events;
 	return 0;
 }
 
 void control_rewatch(struct control_source *source, uint32_t events)
 {
-	(void)source;
-	(void)events;
+	for (unsigned i = 0; i < control_source_count; i++) {
+		if (control_sources[i].source == source)
+			control_sources[i].events = events;
+	}
 }
 
 void control_unwatch(struct control_source *source)
 {
 	for (unsigned i = 0; source->watched && i < control_source_count; i++) {
-		if (control_sources[i] == source)
-			control_sources[i] = NULL;
+		if (control_sources[i].source == source)
+			control_sources[i].source = NULL;
 	}
 	source->watched = false;
-	while (control_source_count && !control_sources[control_source_count - 1])
+	while (control_source_count && !control_sources[control_source_count - 1].source)
 		control_source_count--;
 }
 
-/* ---- connect attempts ----------------------------------------------------------------------------- */
-
-struct csim_lane *csim_attempted(struct csim *sim, unsigned comm, unsigned index)
+/* When the source is next ready on that host; CSIM_NEVER_NS: it is another host's. */
+static uint64_t source_ns(unsigned number, unsigned host)
 {
-	for (unsigned i = 0; i < sim->lane_count; i++) {
-		if (sim->lanes[i].attempt && sim->lanes[i].spec->comm == comm &&
-		    sim->lanes[i].index == index)
-			return &sim->lanes[i];
-	}
-	return NULL;
+	const struct control_source *source = control_sources[number].source;
+
+	return source ? csim_stream_level_ns(source->fd, host, control_sources[number].events)
+		      : CSIM_NEVER_NS;
 }
 
-struct csim_lane *csim_attempt_lane(const struct attempt *attempt)
+/* The next connection to that host's kernel listeners, and its time. */
+static struct csim_lane *host_syn(unsigned host, uint64_t *at_ns)
 {
-	for (unsigned i = 0; i < connect_sim->lane_count; i++) {
-		if (connect_sim->lanes[i].attempt == attempt)
-			return &connect_sim->lanes[i];
-	}
-	return NULL;
-}
+	struct csim_lane *next = NULL;
 
-void csim_attempt_report(struct attempt *attempt, struct csim_lane *lane, int error,
-			 const char *text, uint64_t now_ns)
-{
-	struct csim_comm *k = &connect_sim->comms[attempt->comm_id];
-	unsigned index = attempt->own.index;
-	struct csim_expected before = k->expected[index];
+	*at_ns = CSIM_NEVER_NS;
+	for (unsigned i = 0; connect_sim->syns && i < connect_sim->lane_count; i++) {
+		struct csim_lane *lane = &connect_sim->lanes[i];
 
-	if (error && lane)
-		csim_expect_no_failure(lane, error);
-	csim_control_at(connect_sim, k->app[CSIM_SEND].host);
-	if (lane) {
-		lane->end[CSIM_SEND].joined = !error;
-		lane->attempt = NULL;
-		lane->broken |= error != 0;
-		lane->disturbed |= error != 0;
-	}
-	csim_expect_ended(k, index, error, lane ? lane->port : 0, now_ns);
-	attempt_ops.ended(attempt, error, text, now_ns);
-	if (lane && !error && lane->end[CSIM_SEND].lane)
-		csim_expect_joined(lane);
-	if (lane && !lane->end[CSIM_SEND].lane) { /* the comm did not take it */
-		lane->end[CSIM_SEND].joined = false;
-		if (!error) {
-			k->expected[index] = before;
-			csim_expect_ended(k, index, -ENOTCONN, 0, now_ns);
+		if (lane->stream && csim_lane_host(lane, CSIM_RECV) == host &&
+		    csim_stream_syn_ns(lane->stream) < *at_ns) {
+			*at_ns = csim_stream_syn_ns(lane->stream);
+			next = lane;
 		}
 	}
-	if (lane)
-		csim_note(connect_sim, "lane %u: the attempt has ended: %d", lane->number, error);
+	return next;
 }
 
-static void connect_stop(struct attempt *attempt)
+static void control_accept(struct csim_lane *lane, uint64_t now_ns)
 {
-	struct csim_lane *lane = csim_attempt_lane(attempt);
+	unsigned host = csim_lane_host(lane, CSIM_RECV);
+	struct csim_nic *nic = connect_sim->hosts[host].nics[lane->spec->rail];
+	int fd = csim_stream_accept(lane->stream, control_poller());
 
-	if (lane) {
-		lane->broken = lane->disturbed = true;
-		lane->attempt = NULL;
-	}
-	if (attempt->candidate.harp) {
-		attempt_ops.stop(attempt);
-		return;
-	}
-	if (attempt->lane)
-		attempt->lane->ops->close(attempt->lane, true);
-	attempt->lane = NULL;
+	pending_set_add(nic->kernel_pending, lane->end[CSIM_RECV].lane, fd, now_ns);
 }
 
-static void connect_ended(struct attempt *attempt, int error, uint64_t now_ns)
-{
-	struct csim_lane *lane = csim_attempt_lane(attempt);
-
-	if (error)
-		connect_stop(attempt);
-	attempt->rtt_ns = 10000;
-	csim_attempt_report(attempt, lane, error, lane_error_text(error), now_ns);
-}
-
-static void connect_start(struct attempt *attempt, uint64_t now_ns)
-{
-	struct csim *sim = connect_sim;
-	struct csim_comm *k = &sim->comms[attempt->comm_id];
-	const struct csn_lane *spec =
-		csim_lane_spec(sim, (unsigned)attempt->comm_id, attempt->own.index);
-	struct csim_lane *lane;
-
-	if (attempt->refused) {
-		attempt_ops.start(attempt, now_ns);
-		return;
-	}
-	csim_expect_candidate(k, attempt->own.index, attempt->candidate.peer_placement);
-	lane = sim->lane_count < CSIM_LANES_MAX ? csim_lane_new(sim, spec, attempt->own.index)
-						: NULL;
-	if (!lane || (spec->kind == CSN_KERNEL &&
-		      (sim->hosts[k->app[CSIM_RECV].host].dead || k->app[CSIM_RECV].closed))) {
-		if (lane)
-			lane->broken = true;
-		connect_ended(attempt, lane ? -ECONNREFUSED : -EMFILE, now_ns);
-		return;
-	}
-	attempt->under_way = true;
-	lane->attempt = attempt;
-	if (spec->kind == CSN_HARP) {
-		lane->has_preamble = true;
-		attempt_ops.start(attempt, now_ns);
-		return;
-	}
-	lane->open_ns = now_ns + 3 * spec->delay_ns + rng_below(&sim->rng, READY_NS);
-	if (csim_lane_connect(lane))
-		connect_ended(attempt, -ENOSPC, now_ns);
-	else
-		attempt->lane = lane->end[CSIM_SEND].lane;
-}
-
-static bool path_is_open(const struct csim_lane *lane)
-{
-	const struct csim *sim = lane->sim;
-
-	for (unsigned side = 0; side < 2; side++) {
-		unsigned host = csim_lane_host(lane, side);
-		const struct csim_nic *nic = sim->hosts[host].nics[lane->spec->rail];
-
-		if (csim_frozen(sim, host) || nic->gone || nic->cut_until_ns > sim->now_ns ||
-		    nic->cut_out_until_ns > sim->now_ns || csim_lane_silent(lane, side))
-			return false;
-	}
-	return true;
-}
-
-bool csim_attempt_may_join(struct csim_lane *lane)
-{
-	struct csim *sim = lane->sim;
-
-	if (!lane->attempt)
-		return true;
-	if (sim->now_ns < lane->open_ns || !path_is_open(lane))
-		return false;
-	lane->ready_ns = sim->now_ns + lane->spec->delay_ns +
-			 rng_below(&sim->rng, rng_below(&sim->rng, 4) ? READY_NS : READY_NS_LONG);
-	return true;
-}
-
-/* 1: READY is here, 0: not yet, or -errno. */
-static int connect_result(const struct csim_lane *lane)
-{
-	const struct csim_end *there = &lane->end[CSIM_RECV];
-
-	if (there->closed || lane->broken ||
-	    lane->attempt->lane->ops->state(lane->attempt->lane) == LANE_DEAD)
-		return -ECONNRESET;
-	return there->joined && lane->sim->now_ns >= lane->ready_ns && path_is_open(lane);
-}
-
-static void connect_advance(struct attempt *attempt, uint64_t now_ns)
-{
-	struct csim_lane *lane = csim_attempt_lane(attempt);
-	int result;
-
-	if (attempt->candidate.harp)
-		attempt_ops.advance(attempt, now_ns);
-	if (!lane || lane->has_preamble)
-		return;
-	attempt->opened = lane->end[CSIM_RECV].joined;
-	result = connect_result(lane);
-	if (!result && (now_ns >= attempt->deadline_ns ||
-			(!attempt->opened && now_ns >= attempt->open_deadline_ns)))
-		result = -ETIMEDOUT;
-	if (result)
-		connect_ended(attempt, result < 0 ? result : 0, now_ns);
-}
-
-/* What the plugin's own attempt comes to: of a HARP lane, or of one that has no candidate. */
-static void connect_ended_by_plugin(struct attempt *attempt, int error, const char *text,
-				    uint64_t now_ns)
-{
-	struct csim_lane *lane = csim_attempt_lane(attempt);
-
-	if (lane && !error)
-		csim_preamble_proved(attempt, lane);
-	csim_attempt_report(attempt, lane, error, text, now_ns);
-}
-
-const struct attempt_ops csim_attempt_ops = {
-	.start = connect_start,
-	.advance = connect_advance,
-	.stop = connect_stop,
-	.ended = connect_ended_by_plugin,
-};
-
-/* ---- turns of control threads ------------------------------------------------------------------------------ */
-
-/* When the source's attempt can go on. */
-static uint64_t source_ns(const struct control_source *source, const struct csim_host *host)
-{
-	struct csim *sim = connect_sim;
-
-	for (unsigned i = 0; i < sim->lane_count; i++) {
-		const struct csim_lane *lane = &sim->lanes[i];
-
-		if (!lane->attempt || !lane->stream ||
-		    lane_kernel_fd(lane->attempt->lane) != source->fd)
-			continue;
-		if (&sim->hosts[csim_lane_host(lane, CSIM_SEND)] != host)
-			return CSIM_NEVER_NS;
-		if (connect_result(lane))
-			return sim->now_ns;
-		return lane->end[CSIM_RECV].joined && path_is_open(lane) ? lane->ready_ns
-									 : CSIM_NEVER_NS;
-	}
-	return CSIM_NEVER_NS;
-}
-
-static void csim_control_turn(struct poller *poller, uint64_t now_ns)
+static void control_turn(struct poller *poller, uint64_t now_ns)
 {
 	struct csim_host *host = container_of(poller, struct csim_host, control);
+	unsigned number = (unsigned)(host - connect_sim->hosts);
 	struct control_timer *timer;
+	struct csim_lane *lane;
+	uint64_t at_ns;
 
 	control_host = host;
 	(void)poller_run_ready(poller, now_ns);
+	while ((lane = host_syn(number, &at_ns)) && at_ns <= now_ns)
+		control_accept(lane, now_ns);
 	for (unsigned i = 0; i < control_source_count; i++) {
-		if (control_sources[i] && source_ns(control_sources[i], host) <= now_ns)
-			control_sources[i]->ready(control_sources[i], now_ns);
+		if (source_ns(i, number) <= now_ns)
+			control_sources[i].source->ready(control_sources[i].source, now_ns);
 	}
 	for (;;) {
 		LIST_FOREACH(timer, &host->timers, link)
@@ -349,8 +262,8 @@ static void csim_control_turn(struct poller *poller, uint64_t now_ns)
 
 void csim_control_make(struct csim_host *host)
 {
-	poller_init(&host->control, csim_control_turn);
-	host->control.wake = csim_control_woken;
+	poller_init(&host->control, control_turn);
+	host->control.wake = control_woken;
 	host->control_ns = CSIM_NEVER_NS;
 }
 
@@ -360,35 +273,20 @@ uint64_t csim_controls_next_ns(struct csim *sim)
 
 	for (unsigned h = 0; h < sim->scenario->world.hosts; h++) {
 		struct csim_host *host = &sim->hosts[h];
-		uint64_t due_ns = host->control_ns;
+		const struct control_timer *timer;
+		uint64_t due_ns;
 
 		if (host->dead)
 			continue;
-
-		const struct control_timer *t;
-
-		LIST_FOREACH(t, &host->timers, link)
-		due_ns = t->at_ns < due_ns ? t->at_ns : due_ns;
-		for (unsigned i = 0; i < control_source_count; i++) {
-			uint64_t at_ns = control_sources[i] ? source_ns(control_sources[i], host)
-							    : CSIM_NEVER_NS;
-
-			due_ns = at_ns < due_ns ? at_ns : due_ns;
-		}
+		(void)host_syn(h, &due_ns);
+		due_ns = earlier(due_ns, host->control_ns);
+		LIST_FOREACH(timer, &host->timers, link)
+		due_ns = earlier(due_ns, timer->at_ns);
+		for (unsigned i = 0; i < control_source_count; i++)
+			due_ns = earlier(due_ns, source_ns(i, h));
 		host->control_due_ns = due_ns;
-		if (due_ns != CSIM_NEVER_NS && due_ns < host->freeze_until_ns)
-			due_ns = host->freeze_until_ns;
-		next_ns = due_ns < next_ns ? due_ns : next_ns;
-	}
-	for (unsigned i = 0; i < sim->lane_count; i++) {
-		const struct csim_lane *lane = &sim->lanes[i];
-
-		if (lane->attempt && !lane->end[CSIM_RECV].joined && lane->open_ns > sim->now_ns &&
-		    lane->open_ns < next_ns)
-			next_ns = lane->open_ns;
-		if (lane->attempt && lane->end[CSIM_RECV].joined && lane->ready_ns > sim->now_ns &&
-		    lane->ready_ns < next_ns)
-			next_ns = lane->ready_ns;
+		if (due_ns != CSIM_NEVER_NS)
+			next_ns = earlier(next_ns, later(due_ns, host->freeze_until_ns));
 	}
 	return next_ns;
 }
@@ -405,12 +303,228 @@ void csim_controls_run(struct csim *sim)
 	}
 }
 
-/* As control_stop(): what is posted still runs. */
+/* As control_stop(): posted work still runs. */
 void csim_controls_end(struct csim *sim)
 {
 	for (unsigned h = 0; h < sim->scenario->world.hosts; h++) {
 		csim_control_at(sim, h);
 		while (poller_run_ready(&sim->hosts[h].control, sim->now_ns))
 			;
+		csim_listeners_drop(&sim->hosts[h]);
 	}
+}
+
+/* ---- listeners --------------------------------------------------------------------------------- */
+
+static void listener_open(struct csim_nic *nic, uint64_t kind)
+{
+	if (kind == CSN_KERNEL && !nic->kernel_pending) {
+		nic->kernel_pending = calloc(1, sizeof(*nic->kernel_pending));
+		if (!nic->kernel_pending)
+			abort();
+		pending_set_init(nic->kernel_pending, (int)nic->rail, NULL);
+	}
+	if (kind == CSN_HARP && !nic->lane_listener &&
+	    stack_listener_open(&nic->lane_listener, (int)nic->rail, &nic->engine))
+		(void)runner_fail("host %u rail %u: no listener for lanes", nic->host, nic->rail);
+}
+
+void csim_listeners_open(struct csim *sim)
+{
+	for (unsigned i = 0; i < sim->scenario->lane_count; i++) {
+		const struct csn_lane *l = &sim->scenario->lanes[i];
+		const struct csn_comm *c = &sim->scenario->comms[l->comm];
+
+		if (c->multi_lane)
+			listener_open(sim->hosts[c->to].nics[l->rail], l->kind);
+	}
+}
+
+void csim_listeners_drop(struct csim_host *host)
+{
+	for (unsigned rail = 0; rail < connect_sim->scenario->world.rails; rail++) {
+		struct csim_nic *nic = host->nics[rail];
+
+		control_host = host;
+		if (nic->kernel_pending)
+			pending_set_close(nic->kernel_pending);
+		free(nic->kernel_pending);
+		nic->kernel_pending = NULL;
+		/* Its connections end with the stack. */
+		nic->engine.listener = NULL;
+		free(nic->lane_listener);
+		nic->lane_listener = NULL;
+	}
+}
+
+uint64_t csim_listener_next_ns(const struct csim_nic *nic)
+{
+	return nic->lane_listener && nic->lane_listener->pending_set.count
+		       ? nic->lane_listener->pending_set.next_ns
+		       : CSIM_NEVER_NS;
+}
+
+/* ---- lanes that are being opened --------------------------------------------------------------- */
+
+struct csim_lane *csim_attempted(struct csim *sim, const struct attempt *attempt)
+{
+	for (unsigned i = 0; i < sim->lane_count; i++) {
+		if (sim->lanes[i].attempt == attempt)
+			return &sim->lanes[i];
+	}
+	return NULL;
+}
+
+bool csim_lane_has_port(const struct csim_lane *lane, uint16_t port)
+{
+	if (lane->port == port)
+		return true;
+	if (!lane->attempt)
+		return false;
+	if (lane->attempt->lane)
+		return lane->attempt->lane->local.port == port;
+	for (unsigned i = 0; i < lane->attempt->search.lane_count; i++) {
+		if (lane->attempt->search.lanes[i]->local.port == port)
+			return true;
+	}
+	return false;
+}
+
+struct lane *csim_lane_end(const struct csim_lane *lane, enum csim_side side)
+{
+	struct csim_nic *nic = lane->sim->hosts[csim_lane_host(lane, side)].nics[lane->spec->rail];
+	struct harp_addr from =
+		csim_addr(lane->sim, csim_lane_host(lane, CSIM_SEND), (unsigned)lane->spec->rail);
+
+	if (lane->end[side].lane || !lane->attempt)
+		return lane->end[side].lane;
+	if (side == CSIM_SEND) {
+		const struct port_search *o = &lane->attempt->search;
+
+		return lane->attempt->lane || !o->lane_count ? lane->attempt->lane
+							     : o->lanes[o->lane_count - 1];
+	}
+	for (unsigned i = 0; nic->lane_listener && i < PENDING_MAX; i++) {
+		struct lane *pending = nic->lane_listener->pending_set.pending[i].lane;
+
+		if (pending && csim_lane_has_port(lane, pending->remote.port) &&
+		    memcmp(&pending->remote.addr, &from, sizeof(from)) == 0)
+			return pending;
+	}
+	return NULL;
+}
+
+static bool lane_is_pending(const struct csim_nic *nic, const struct lane *lane)
+{
+	const struct pending_set *sets[] = { nic->kernel_pending,
+					     nic->lane_listener ? &nic->lane_listener->pending_set
+								: NULL };
+
+	for (unsigned s = 0; s < 2; s++) {
+		for (unsigned i = 0; sets[s] && i < PENDING_MAX; i++) {
+			if (sets[s]->pending[i].lane == lane)
+				return true;
+		}
+	}
+	return false;
+}
+
+/* Of a lane's SYNs one continues to HELLO: that end is the lane's. It has joined when it is no longer pending. */
+void csim_listener_settle(struct csim_nic *nic)
+{
+	struct csim *sim = nic->sim;
+
+	for (unsigned i = 0; nic->lane_listener && i < PENDING_MAX; i++) {
+		const struct pending *pending = &nic->lane_listener->pending_set.pending[i];
+		struct csim_lane *l = pending->lane && pending->identified
+					      ? csim_lane_from(nic, pending->lane)
+					      : NULL;
+
+		if (!l)
+			continue;
+		csim_lane_adopt(pending->lane);
+		l->end[CSIM_RECV].lane = pending->lane;
+	}
+	for (unsigned i = 0; i < sim->lane_count; i++) {
+		struct csim_lane *l = &sim->lanes[i];
+		struct csim_end *end = &l->end[CSIM_RECV];
+
+		if (l->by_plugin && end->lane && l->spec->rail == nic->rail &&
+		    csim_lane_host(l, CSIM_RECV) == nic->host)
+			end->joined |= !lane_is_pending(nic, end->lane);
+	}
+}
+
+/* ---- connect attempts -------------------------------------------------------------------------- */
+
+static void connect_ended(struct attempt *attempt, int error, const char *text, uint64_t now_ns)
+{
+	struct csim_comm *k = &connect_sim->comms[attempt->comm_id];
+	struct csim_lane *lane = csim_attempted(connect_sim, attempt);
+	struct csim_planned *planned = &k->planned[attempt->own.index], before = *planned;
+
+	csim_control_at(connect_sim, k->app[CSIM_SEND].host);
+	if (lane) {
+		if (error)
+			csim_expect_no_failure(lane, error);
+		lane->attempt = NULL;
+		lane->broken |= error != 0;
+		lane->disturbed |= error != 0;
+	}
+	if (lane && !error) {
+		lane->port = attempt->lane->local.port;
+		lane->end[CSIM_SEND].lane = attempt->lane;
+		lane->end[CSIM_SEND].joined = true;
+		if (lane->spec->kind == CSN_HARP)
+			csim_lane_adopt(attempt->lane);
+	}
+	csim_expect_ended(k, planned, error, lane ? lane->port : 0);
+	attempt_ops.ended(attempt, error, text, now_ns);
+	if (lane && !error && !lane->end[CSIM_SEND].lane) { /* the comm did not accept it */
+		lane->end[CSIM_SEND].joined = false;
+		*planned = before;
+		csim_expect_ended(k, planned, -ENOTCONN, 0);
+	}
+	if (lane)
+		csim_note(connect_sim, "lane %u: the attempt has ended: %d", lane->number, error);
+}
+
+static void connect_stop(struct attempt *attempt)
+{
+	struct csim_lane *lane = csim_attempted(connect_sim, attempt);
+
+	if (lane) {
+		lane->broken = lane->disturbed = true;
+		lane->attempt = NULL;
+	}
+	attempt_ops.stop(attempt);
+}
+
+static void connect_start(struct attempt *attempt, uint64_t now_ns)
+{
+	struct csim *sim = connect_sim;
+
+	if (!attempt->refused && sim->lane_count == CSIM_LANES_MAX)
+		attempt->refused = -EMFILE;
+	if (!attempt->refused) {
+		connecting_lane = csim_lane_new(sim,
+						csim_lane_spec(sim, (unsigned)attempt->comm_id,
+							       attempt->own.index),
+						attempt->own.index);
+		connecting_lane->attempt = attempt;
+		connecting_lane->by_plugin = true;
+	}
+	attempt_ops.start(attempt, now_ns);
+}
+
+struct attempt_ops csim_attempt_ops;
+
+void csim_connect_begin(struct csim *sim)
+{
+	connect_sim = sim;
+	control_source_count = 0;
+	csim_attempt_ops = (struct attempt_ops){ .start = connect_start,
+						 .advance = attempt_ops.advance,
+						 .stop = connect_stop,
+						 .ended = connect_ended };
 }

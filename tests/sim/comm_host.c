@@ -10,7 +10,6 @@
 #include <string.h>
 
 #include "base/endian.h"
-#include "comm_preamble.h"
 #include "double_env.h"
 #include "lane/lane_harp.h"
 #include "nic/wire.h"
@@ -90,7 +89,7 @@ void engine_advance(struct poller *poller, uint64_t now_ns)
 		csim_wake_apps(nic->sim, nic->host);
 }
 
-/* ---- NICs: the wire's ports, which lose what is cut off ----------------------------------------- */
+/* ---- NICs: ports of the wire, which drop packets of a cut path ----------------------------------------- */
 
 static struct csim *host_sim;
 static const struct harp_nic_ops *wire_ops;
@@ -114,7 +113,7 @@ static struct csim_lane *card_lane(struct csim_nic *nic, const uint8_t *eth, uin
 		for (unsigned side = 0; side < 2; side++) {
 			if (csim_lane_host(lane, !side) == nic->host &&
 			    eth[11] == csim_lane_host(lane, side) &&
-			    csim_preamble_port(lane,
+			    csim_lane_has_port(lane,
 					       be16_load(tcp + (side == CSIM_SEND ? 0 : 2)))) {
 				*sender = side;
 				return lane;
@@ -169,12 +168,9 @@ static unsigned card_rx(struct harp_nic *port, struct harp_desc *descs, unsigned
 
 uint64_t csim_nic_next_ns(struct csim_nic *nic)
 {
-	uint64_t engine_ns = engine_deadline_ns(&nic->engine);
-	uint64_t card_ns = nic->port->ops->next_ns(nic->port);
-	uint64_t listener_ns = csim_preamble_next_ns(nic);
+	uint64_t next_ns = earlier(engine_deadline_ns(&nic->engine), csim_listener_next_ns(nic));
 
-	engine_ns = listener_ns < engine_ns ? listener_ns : engine_ns;
-	return card_ns < engine_ns ? card_ns : engine_ns;
+	return earlier(next_ns, nic->port->ops->next_ns(nic->port));
 }
 
 /* ---- making ------------------------------------------------------------------------------------ */
@@ -190,22 +186,10 @@ struct harp_addr csim_addr(const struct csim *sim, unsigned host, unsigned rail)
 	return addr;
 }
 
-void csim_nic_impair(struct csim_nic *nic, const struct csn_event *e)
+void csim_nic_impair(struct csim_nic *nic, const struct scn_impair *path)
 {
-	const struct csn_nic *n = &nic->sim->scenario->nics[nic - nic->sim->nics];
-#define HOST_FIELD(name) (e ? e->name : n->name)
-	struct harp_wire_impair impair = {
-		.delay_ns = HOST_FIELD(delay_ns),
-		.jitter_ns = e ? 0 : n->jitter_ns,
-		.rate_bps = HOST_FIELD(rate_bps),
-		.queue_bytes = HOST_FIELD(queue_bytes),
-		.loss_ppm = (uint32_t)HOST_FIELD(loss_ppm),
-		.duplicate_ppm = (uint32_t)HOST_FIELD(duplicate_ppm),
-		.reorder_ppm = (uint32_t)HOST_FIELD(reorder_ppm),
-		.reorder_ns = HOST_FIELD(reorder_ns),
-		.corrupt_ppm = (uint32_t)HOST_FIELD(corrupt_ppm),
-	};
-#undef HOST_FIELD
+	struct harp_wire_impair impair =
+		scn_impair_wire(path ? path : &nic->sim->scenario->nics[nic - nic->sim->nics]);
 
 	(void)harp_wire_set_impair(nic->sim->wires[nic->rail], nic->host, &impair);
 }
@@ -287,7 +271,7 @@ bool csim_hosts_make(struct csim *sim)
 		for (unsigned rail = 0; rail < w->rails && !err; rail++)
 			err = nic_make(sim, host, rail);
 	}
-	return !err || csim_fail(sim, "hosts can't be made: %s", strerror(-err));
+	return !err || runner_fail("hosts can't be made: %s", strerror(-err));
 }
 
 void csim_hosts_impair(struct csim *sim)
@@ -315,7 +299,6 @@ void csim_nic_drop(struct csim_nic *nic)
 		free(container_of(l, struct lane_harp, member));
 	}
 	nic->engine.closing_count = 0;
-	csim_preamble_drop(nic);
 }
 
 void csim_nic_kill(struct csim_nic *nic)
@@ -330,7 +313,7 @@ void csim_nic_kill(struct csim_nic *nic)
 	port->fill_count = 0;
 	port->sent_count = 0;
 	if (nic_stack_make(nic, false))
-		(void)csim_fail(nic->sim, "host %u: no stack for the dead", nic->host);
+		(void)runner_fail("host %u: no stack for the dead", nic->host);
 }
 
 /* ---- attacks ----------------------------------------------------------------------------------- */
@@ -357,8 +340,8 @@ static uint32_t rst_packet(const struct csim *sim, unsigned from, unsigned to, u
 
 void csim_inject_rst(struct csim *sim, struct csim_lane *lane, enum csim_side victim, bool fits)
 {
-	struct lane_harp *mine = (struct lane_harp *)csim_preamble_end(lane, victim);
-	struct lane_harp *its = (struct lane_harp *)csim_preamble_end(lane, !victim);
+	struct lane_harp *mine = (struct lane_harp *)csim_lane_end(lane, victim);
+	struct lane_harp *its = (struct lane_harp *)csim_lane_end(lane, !victim);
 	unsigned to = csim_lane_host(lane, victim), from = csim_lane_host(lane, !victim);
 	unsigned rail = (unsigned)lane->spec->rail;
 	uint8_t eth[128];
@@ -366,7 +349,7 @@ void csim_inject_rst(struct csim *sim, struct csim_lane *lane, enum csim_side vi
 
 	if (!mine || mine->lane.error)
 		return;
-	/* What the peer would send next, so that it fits behind what is under way. */
+	/* The peer's next sequence number, so that the RST is valid behind the data under way. */
 	seq = its && !its->lane.error ? its->conn->snd.nxt_seq : mine->conn->rcv.nxt_seq;
 	if (!fits)
 		seq += 1 + rng_below(&sim->rng, 2000000000);

@@ -17,7 +17,7 @@
 
 #include "comm/comm_impl.h"
 
-#define IDLE_ONE_IN 16u
+#define IDLE_ONE_IN 8u
 
 /* What a turn that finds nothing to do does not change. */
 struct idle_lane {
@@ -129,41 +129,11 @@ static bool idle_is_expected(struct comm *comm)
 
 /* ---- a turn ------------------------------------------------------------------------------------ */
 
-static const char *idle_lane_changed(const struct idle_lane *was, const struct idle_lane *is)
-{
-	if (memcmp(&was->under_way, &is->under_way, sizeof(was->under_way)) ||
-	    was->header_bytes != is->header_bytes || was->payload_left != is->payload_left)
-		return "had something to send";
-	if (memcmp(&was->in, &is->in, sizeof(was->in)) || was->in_head_bytes != is->in_head_bytes)
-		return "had something to read";
-	return NULL;
-}
-
-static const char *idle_changed(const struct idle_view *was, const struct idle_view *is)
-{
-	const char *did;
-
-	for (unsigned i = 0; i < COMM_LANES_MAX; i++) {
-		did = idle_lane_changed(&was->lanes[i], &is->lanes[i]);
-		if (did)
-			return did;
-	}
-	if (was->completed != is->completed)
-		return "had a request to complete";
-	if (was->error != is->error || was->end_error != is->end_error || was->live != is->live)
-		return "had an end to report";
-	if (was->advertised != is->advertised || was->ack_due != is->ack_due ||
-	    was->credit_due != is->credit_due)
-		return "had an ACK or a CREDIT to send";
-	return memcmp(was, is, sizeof(*was)) ? "changed its state" : NULL;
-}
-
-/* Both pollers are held. Returns what the comm had to do, or NULL. */
-static const char *idle_turn(struct comm *comm, struct comm_engine *e)
+/* Both pollers are held. Had the comm something to do? */
+static bool idle_turn(struct comm *comm, struct comm_engine *e)
 {
 	uint64_t sampled_ns[COMM_LANES_MAX], read_ns[COMM_LANES_MAX];
 	struct idle_view was, is;
-	const char *did;
 	struct comm_lane *l;
 
 	idle_see(&was, comm);
@@ -176,17 +146,14 @@ static const char *idle_turn(struct comm *comm, struct comm_engine *e)
 	}
 	comm_advance(comm, e, comm->now_ns, COMM_TURN_POST);
 	idle_see(&is, comm);
-	did = idle_changed(&was, &is);
-	if (!did && idle_is_woken(comm))
-		did = "had others to wake";
-	if (did)
-		return did;
+	if (memcmp(&was, &is, sizeof(was)) || idle_is_woken(comm))
+		return true;
 	COMM_FOR_EACH_LANE(comm, l)
 	{
 		l->sampled_ns = sampled_ns[l->index];
 		l->read_ns = read_ns[l->index];
 	}
-	return NULL;
+	return false;
 }
 
 static bool idle_look(struct csim_app *app, struct comm_engine *e)
@@ -194,7 +161,7 @@ static bool idle_look(struct csim_app *app, struct comm_engine *e)
 	struct comm *comm = app->comm;
 	struct csim *sim = app->sim;
 	struct poller *poller = e ? atomic_load(&e->poller) : NULL;
-	const char *did;
+	bool did;
 
 	if (poller && !poller_try(poller))
 		return true;
@@ -210,8 +177,8 @@ static bool idle_look(struct csim_app *app, struct comm_engine *e)
 	if (poller)
 		poller_release(poller);
 	return !did ||
-	       csim_fail(sim, "comm %u: the %s end %s (%s lanes), and was not woken", app->number,
-			 app->side ? "receiving" : "sending", did, e ? "HARP" : "kernel");
+	       runner_fail("comm %u: the %s end had something to do (%s lanes), and was not woken",
+			   app->number, app->side ? "receiving" : "sending", e ? "HARP" : "kernel");
 }
 
 /* ---- for comm_sim.c ---------------------------------------------------------------------------- */
@@ -226,8 +193,7 @@ bool csim_check_idle(struct csim_app *app)
 	if (!idle_is_expected(comm))
 		return true;
 	if (comm->control != scheduler_control(&comm->scheduler))
-		return csim_fail(
-			sim,
+		return runner_fail(
 			"comm %u: the %s end uses a control lane that the scheduler would not choose",
 			app->number, app->side ? "receiving" : "sending");
 	for (unsigned i = 0; i < COMM_LANES_MAX && atomic_load(&comm->engines[i].poller); i++)

@@ -1,7 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * comm_reconnect.c - comms whose further lanes connector.c opens: the plan (in the place of candidates.c, peers.c and
- * rails.c), and whether connector.c's state agrees with the lanes. comm_reconnect_check.c checks the times.
+ * comm_reconnect.c - comms whose further lanes connector.c opens: the plan (in the place of candidates.c, plan.c and
+ * rails.c), and checks of connector.c.
+ *
+ * For each planned lane, this file records attempts, their results and losses, as seen from outside the plugin. From
+ * these it checks that a lane that is down gets an attempt within the longest pause, that each attempt ends, that an
+ * attempt that nothing disturbs succeeds, and that the connector and the comm's statistics agree.
+ * tests/unit/connect/test_connector.c tests the pauses, the reports of rails and the count of failures.
  */
 #include "comm_reconnect.h"
 
@@ -10,23 +15,32 @@
 #include <string.h>
 
 #include "connect/candidates.h"
-#include "connect/listener.h"
-#include "connect/peers.h"
-#include "connect/registry.h"
 #include "connect/connector.h"
+#include "connect/listener.h"
+#include "connect/registry.h"
+#include "stats/lane_page.h"
+
+#define EXPECT_PAUSE_NS (5 * CSIM_S)
+#define EXPECT_ATTEMPT_NS (5 * CSIM_S)
+#define EXPECT_LATE_NS                                                                             \
+	(100 * CSIM_MS) /* the longest interval between two looks at an attempt's deadline */
 
 static struct csim *reconnect_sim;
 
 void csim_reconnect_begin(struct csim *sim)
 {
 	reconnect_sim = sim;
-	csim_controls_begin(sim);
-	csim_expect_begin(sim);
+	csim_connect_begin(sim);
+}
+
+static unsigned comm_number(const struct csim_comm *k)
+{
+	return (unsigned)(k - reconnect_sim->comms);
 }
 
 /* ---- the plan ------------------------------------------------------------------------------------ */
 
-/* Of the peer's listener there; none if its lanes are the kernel's. */
+/* Of the peer's HARP listener there; 0: it has none. */
 static uint16_t plan_port(const struct csn_lane *spec)
 {
 	const struct csn_comm *c = &reconnect_sim->scenario->comms[spec->comm];
@@ -52,7 +66,7 @@ static unsigned plan_rail(struct connector *u, const struct csn_lane *spec)
 	u->rails[u->rail_count] = (struct connector_rail){
 		.dev = (int)spec->rail,
 		.backup = spec->backup,
-		/* A set of one engine, which stands for it. */
+		/* The set has one engine; its address is that of the engine. */
 		.engines =
 			(struct engine_set *)(void *)reconnect_sim->hosts[c->from].nics[spec->rail],
 		.handle = { .has_v4 = reconnect_sim->scenario->world.family == 4,
@@ -74,7 +88,7 @@ void connector_plan(struct connector *u)
 			.index = (uint8_t)u->lane_count,
 			.rail = (uint8_t)plan_rail(u, &s->lanes[i]),
 			.harp = s->lanes[i].kind == CSN_HARP,
-			.backoff_ns = CONNECTOR_BACKOFF_NS_MIN,
+			.backoff_ns = s->comms[u->comm_id].backoff_ns,
 		};
 		u->lane_count++;
 	}
@@ -108,12 +122,12 @@ static void plan_begins(const struct handle *handle)
 			const struct attempt *a = c->lanes[l].attempt;
 
 			if (&c->rails[c->lanes[l].rail].handle == handle && a && !a->poller)
-				csim_expect_attempt(k, l, reconnect_sim->now_ns);
+				csim_expect_attempt(k, l);
 		}
 	}
 }
 
-/* None while its NIC is gone. They differ in what means nothing where NICs have one queue. */
+/* None while its NIC is gone. */
 void candidates_list(struct candidates *out, int dev, struct engine_set *engines,
 		     const struct handle *handle)
 {
@@ -124,29 +138,19 @@ void candidates_list(struct candidates *out, int dev, struct engine_set *engines
 	plan_begins(handle);
 	if (here->nics[dev]->gone)
 		return;
-	for (out->count = 0; out->count < CSIM_CANDIDATES; out->count++)
-		out->list[out->count] = (struct candidate){
-			.harp = engines != NULL,
-			.engine = engines ? engine_set_at(engines, 0) : NULL,
-			.local.addr = csim_addr(reconnect_sim, host, (unsigned)dev),
-			.remote = { .addr = handle->v4, .port = handle->harp_port },
-			.harp_port = true,
-			.peer_queues = 1,
-			.peer_placement = (uint8_t)out->count,
-		};
-}
-
-bool peers_is_avoided(const struct harp_endpoint *remote, unsigned engine, uint64_t now_ns)
-{
-	(void)remote;
-	(void)engine;
-	(void)now_ns;
-	return false;
+	out->count = 1;
+	out->list[0] = (struct candidate){
+		.harp = engines != NULL,
+		.engine = engines ? engine_set_at(engines, 0) : NULL,
+		.local.addr = csim_addr(reconnect_sim, host, (unsigned)dev),
+		.remote = { .addr = handle->v4, .port = handle->harp_port },
+		.harp_port = true,
+		.peer_queues = 1,
+	};
 }
 
 /* ---- comms ----------------------------------------------------------------------------------------- */
 
-/* The comm has just been made of its first lane. */
 /* The first lane's comm, as its listen comm accepts it. */
 static void reconnect_accept(struct comm *comm, uint64_t comm_id, const uint8_t *key)
 {
@@ -187,9 +191,14 @@ void csim_reconnect_made(struct csim_lane *first, enum csim_side side)
 
 void csim_reconnect_go(struct csim_app *app)
 {
+	struct csim_comm *k = &reconnect_sim->comms[app->number];
+
 	csim_control_at(reconnect_sim, app->host);
 	connector_begin(app->connector);
-	csim_expect_go(&reconnect_sim->comms[app->number]);
+	for (unsigned i = 0; i < COMM_LANES_MAX; i++)
+		k->planned[i] = (struct csim_planned){ .since_ns = reconnect_sim->now_ns,
+						       .up = !i,
+						       .opened = !i };
 }
 
 void csim_reconnect_end(struct csim_app *app, bool abort)
@@ -197,7 +206,6 @@ void csim_reconnect_end(struct csim_app *app, bool abort)
 	csim_control_at(reconnect_sim, app->host);
 	if (app->side == CSIM_RECV)
 		registry_remove(app->comm);
-	csim_expect_closes(app->connector);
 	connector_stop(app->connector);
 	comm_close(app->comm, abort);
 	csim_control_at(reconnect_sim, app->host);
@@ -207,12 +215,115 @@ void csim_reconnect_end(struct csim_app *app, bool abort)
 
 void csim_reconnect_lost(struct csim_comm *k, unsigned index, enum comm_loss loss)
 {
+	struct csim_planned *planned = &k->planned[index];
+
 	csim_control_at(reconnect_sim, k->app[CSIM_SEND].host);
 	connector_lost(k->app[CSIM_SEND].comm, index, loss);
-	csim_expect_lost(k, index, loss);
+	if (loss == COMM_LOSS_SLOW)
+		return;
+	reconnect_sim->deaths++;
+	k->lanes_died++;
+	if (planned->up && !planned->attempting)
+		planned->since_ns = reconnect_sim->now_ns;
+	planned->up = false;
+}
+
+/* ---- attempts -------------------------------------------------------------------------------------- */
+
+void csim_expect_attempt(struct csim_comm *k, unsigned index)
+{
+	struct csim_planned *planned = &k->planned[index];
+
+	if (planned->attempting)
+		(void)runner_fail("comm %u: lane %u has two attempts at a time", comm_number(k),
+				  index);
+	planned->attempting = true;
+	planned->since_ns = reconnect_sim->now_ns;
+	reconnect_sim->attempts++;
+	reconnect_sim->rerolls += planned->up;
+}
+
+void csim_expect_ended(struct csim_comm *k, struct csim_planned *planned, int error, uint16_t port)
+{
+	planned->attempting = false;
+	planned->since_ns = reconnect_sim->now_ns;
+	if (error)
+		return;
+	if (planned->up && port == planned->port)
+		(void)runner_fail("comm %u: lane %u is replaced from the same port", comm_number(k),
+				  (unsigned)(planned - k->planned));
+	planned->rerolled += planned->up;
+	k->lanes_replaced += !planned->up && planned->opened;
+	planned->opened++;
+	planned->port = port;
+	planned->up = true;
+}
+
+void csim_expect_no_failure(const struct csim_lane *lane, int error)
+{
+	const struct csim_comm *k = &reconnect_sim->comms[lane->spec->comm];
+
+	if (lane->disturbed || lane->broken || error == -EMFILE || error == -ENOSPC ||
+	    reconnect_sim->scenario->world.no_epoll_ppm || k->excused)
+		return;
+	for (unsigned side = 0; side < 2; side++) {
+		const struct csim_app *app = &k->app[side];
+
+		if (app->closed || app->error || !app->comm || app->comm->error ||
+		    app->comm->end_error || app->comm->closing ||
+		    (side == CSIM_RECV && app->comm->rx.peer_closed))
+			return;
+	}
+	(void)runner_fail("comm %u: an undisturbed attempt for lane %u fails: %d", comm_number(k),
+			  lane->index, error);
 }
 
 /* ---- checks ---------------------------------------------------------------------------------------- */
+
+/* Time does not count while the host is frozen. */
+static bool check_time(const struct csim_comm *k, unsigned index)
+{
+	const struct csim_planned *planned = &k->planned[index];
+	uint64_t frozen_ns = reconnect_sim->hosts[k->app[CSIM_SEND].host].freeze_until_ns;
+	uint64_t since_ns = frozen_ns > planned->since_ns ? frozen_ns : planned->since_ns;
+	uint64_t passed_ns =
+		reconnect_sim->now_ns > since_ns ? reconnect_sim->now_ns - since_ns : 0;
+	const char *wrong = NULL;
+
+	if (planned->attempting && passed_ns > EXPECT_ATTEMPT_NS + EXPECT_LATE_NS)
+		wrong = "has an attempt that does not end";
+	else if (!planned->attempting && !planned->up &&
+		 passed_ns > EXPECT_PAUSE_NS + EXPECT_LATE_NS)
+		wrong = "is down, and is not connected";
+	return !wrong || runner_fail("comm %u: lane %u %s since %.1f ms", comm_number(k), index,
+				     wrong, (double)passed_ns / 1e6);
+}
+
+/* The statistics agree with what happened. */
+static bool check_statistics(const struct csim_comm *k)
+{
+	const struct comm *comm = k->app[CSIM_SEND].comm;
+	const struct harp_page_comm *record = comm_stats_record(comm->stats);
+	const char *wrong = NULL;
+
+	if (atomic_load(&comm->joining)) /* these lanes are counted when they join */
+		return true;
+	if (stats_get(&record->value[HARP_COMM_lanes_died]) != k->lanes_died)
+		wrong = "lanes lost";
+	else if (stats_get(&record->value[HARP_COMM_lanes_replaced]) != k->lanes_replaced)
+		wrong = "lanes replaced";
+	for (unsigned i = 0; i < k->lanes && !wrong; i++) {
+		const struct lane_stats *lane = comm_stats_lane(comm->stats, i);
+		const uint64_t *value = lane ? lane->record->value : NULL;
+
+		if (k->planned[i].opened != (value ? stats_get(&value[HARP_LANE_lanes]) : 0))
+			wrong = "lanes opened";
+		else if (value && k->planned[i].rerolled != stats_get(&value[HARP_LANE_rerolls]))
+			wrong = "replaced lanes";
+	}
+	return !wrong ||
+	       runner_fail("comm %u: the statistics have other %s", comm_number(k), wrong);
+}
 
 static bool check_lane(struct csim_app *app, const struct connector_lane *lane)
 {
@@ -225,12 +336,12 @@ static bool check_lane(struct csim_app *app, const struct connector_lane *lane)
 		wrong = "is there, and taken for down";
 	else if (lane->attempt && attempt_result(lane->attempt) != ATTEMPT_RUNNING)
 		wrong = "has an attempt that has ended, which the connector does not see";
-	return !wrong ||
-	       csim_fail(app->sim, "comm %u: lane %u %s", app->number, lane->index, wrong);
+	return !wrong || runner_fail("comm %u: lane %u %s", app->number, lane->index, wrong);
 }
 
 bool csim_reconnect_check(struct csim_app *app)
 {
+	const struct csim_comm *k = &reconnect_sim->comms[app->number];
 	struct connector *u = app->connector;
 
 	if (!u || !app->comm || app->closed || !atomic_load(&u->begun))
@@ -240,11 +351,10 @@ bool csim_reconnect_check(struct csim_app *app)
 	    atomic_load(&app->comm->joining))
 		return true;
 	if (atomic_load(&u->slow))
-		return csim_fail(app->sim,
-				 "comm %u: a lane is slow, and its connector does not look",
-				 app->number);
+		return runner_fail("comm %u: a lane is slow, and its connector does not look",
+				   app->number);
 	for (unsigned i = 0; i < u->lane_count; i++)
-		if (!check_lane(app, &u->lanes[i]))
+		if (!check_lane(app, &u->lanes[i]) || !check_time(k, i))
 			return false;
-	return csim_expect_check(app);
+	return check_statistics(k);
 }

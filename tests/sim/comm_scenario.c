@@ -21,10 +21,10 @@
 /* ---- as data ----------------------------------------------------------------------------------- */
 
 static const struct scn_field csn_world[] = { CSN_WORLD(SCN_FIELD) };
-static const struct scn_field csn_nic[] = { CSN_NIC(SCN_FIELD) };
+static const struct scn_field csn_nic[] = { SCN_IMPAIR(SCN_FIELD) };
 static const struct scn_field csn_comm[] = { CSN_COMM(SCN_FIELD) };
 static const struct scn_field csn_lane[] = { CSN_LANE(SCN_FIELD) };
-static const struct scn_field csn_event[] = { CSN_EVENT(SCN_FIELD) };
+static const struct scn_field csn_event[] = { CSN_EVENT(SCN_FIELD) SCN_IMPAIR(SCN_FIELD) };
 
 #define CSN_LIST(word, list, limit, first, number)                                                 \
 	SCN_KIND(struct comm_scenario, word, list, limit, first,                                   \
@@ -67,16 +67,15 @@ static const char *csn_check(const void *scenario)
 			return "a lane of no comm, rail or kind";
 		if (l->kind == CSN_KERNEL && l->buffer_bytes < 64)
 			return "a kernel lane without a buffer";
-		if (lanes[l->comm]++ == 0 && l->start_ns)
-			return "a comm whose first lane comes late";
+		lanes[l->comm]++;
 	}
 	for (unsigned i = 0; i < s->comm_count; i++) {
 		const struct csn_comm *c = &s->comms[i];
 
 		if (c->from >= s->world.hosts || c->to >= s->world.hosts || c->from == c->to)
 			return "a comm that joins no two hosts";
-		if (c->reconnect && !c->multi_lane)
-			return "a comm of one lane whose further lanes are reopened";
+		if (c->multi_lane && !c->backoff_ns)
+			return "a comm that opens lost lanes again without a pause";
 		if (!lanes[i] || lanes[i] > 32 || (!c->multi_lane && lanes[i] > 1))
 			return "a comm with too few or too many lanes";
 		if (c->sizes >= CSN_SIZES_KINDS || !c->s_burst || !c->r_burst)
@@ -111,7 +110,7 @@ struct maker {
 	bool idle; /* many seconds with few messages: lanes live long, and are reopened for long */
 };
 
-static void make_way(struct maker *m, struct csn_nic *n)
+static void make_way(struct maker *m, struct scn_impair *n)
 {
 	n->delay_ns = PICK(&m->rng, 1 * US, 5 * US, 20 * US, 100 * US);
 	n->jitter_ns = one_in(&m->rng, 4) ? below64(&m->rng, n->delay_ns) : 0;
@@ -142,7 +141,8 @@ static void make_world(struct maker *m)
 	w->poller_lag_ns = PICK(&m->rng, 1 * US, 10 * US, 1 * MS);
 	w->interleave_ppm = PICK(&m->rng, 0, 1000, 20000, 100000, 500000);
 	w->hold_ppm = PICK(&m->rng, 0, 0, 20000, 100000);
-	w->kernel_threads = PICK(&m->rng, 0, 0, 1, 3);
+	/* Applications that do not poll for seconds need it. */
+	w->background = m->idle || (!w->no_ticks && one_in(&m->rng, 2));
 	w->no_epoll_ppm =
 		m->idle && one_in(&m->rng, 2) ? 300000 : PICK(&m->rng, 0, 0, 0, 0, 300000);
 	m->s->nic_count = (unsigned)(w->hosts * w->rails);
@@ -162,7 +162,6 @@ static void make_lane(struct maker *m, unsigned comm, uint64_t kind, bool first)
 	l->kind = kind;
 	l->rail = below(&m->rng, m->s->world.rails);
 	l->backup = !first && one_in(&m->rng, 8);
-	l->start_ns = first || m->idle || one_in(&m->rng, 2) ? 0 : below64(&m->rng, m->horizon_ns);
 	if (kind != CSN_KERNEL)
 		return;
 	l->delay_ns = PICK(&m->rng, 1 * US, 10 * US, 100 * US);
@@ -209,7 +208,7 @@ static void make_idle(struct maker *m, struct csn_comm *c)
 	c->size_max = busy ? PICK(&m->rng, 65536, 131072) : c->size_max;
 	c->s_burst = c->r_burst = 4;
 	c->s_gap_ns = c->r_gap_ns = busy ? 300 * MS : 1 * S;
-	c->reconnect = c->multi_lane = 1;
+	c->multi_lane = 1;
 }
 
 static void make_comm(struct maker *m, struct csn_comm *c, uint32_t budget)
@@ -242,8 +241,7 @@ static void make_comm(struct maker *m, struct csn_comm *c, uint32_t budget)
 	c->r_close_ns = one_in(&m->rng, 2) ? below64(&m->rng, 10 * MS) : 0;
 	if (m->idle)
 		c->s_close_ns = c->r_close_ns = one_in(&m->rng, 2) ? 30 * S : 0;
-	c->reconnect |= c->multi_lane && !m->s->world.no_ticks && one_in(&m->rng, 2);
-	c->reopen_ns = one_in(&m->rng, 2) ? 1 + below64(&m->rng, PICK(&m->rng, MS, 100 * MS)) : 0;
+	c->backoff_ns = one_in(&m->rng, 2) ? 100 * MS : 1 + below64(&m->rng, 10 * MS);
 }
 
 /* The lanes of a comm are of one kind, or of both. */
@@ -292,17 +290,9 @@ static void make_event(struct maker *m, struct csn_event *e)
 	if (e->kind == CSN_SILENT && one_in(&m->rng, 3))
 		e->duration_ns = 0;
 	if (e->kind == CSN_IMPAIR) {
-		struct csn_nic way = { 0 };
-
-		make_way(m, &way);
-		e->delay_ns = way.delay_ns;
-		e->rate_bps = way.rate_bps / PICK(&m->rng, 1, 10);
-		e->queue_bytes = way.queue_bytes;
-		e->loss_ppm = way.loss_ppm * PICK(&m->rng, 1, 4);
-		e->duplicate_ppm = way.duplicate_ppm;
-		e->reorder_ppm = way.reorder_ppm;
-		e->reorder_ns = way.reorder_ns;
-		e->corrupt_ppm = way.corrupt_ppm;
+		make_way(m, &e->path);
+		e->path.rate_bps /= PICK(&m->rng, 1, 10);
+		e->path.loss_ppm *= PICK(&m->rng, 1, 4);
 	}
 }
 
@@ -339,21 +329,15 @@ void comm_scenario_make_small(struct comm_scenario *s, unsigned which)
 		unsigned char lanes, kinds[4]; /* CSN_HARP, CSN_KERNEL */
 		unsigned char sizes;
 		uint32_t size_max, messages;
-		bool reconnect;
 	} small[COMM_SCENARIO_SMALL] = {
-		{ 2, { CSN_HARP, CSN_HARP }, CSN_SIZES_BULK, 40000, 3, false },
-		{ 2, { CSN_KERNEL, CSN_KERNEL }, CSN_SIZES_BULK, 40000, 3, false },
-		{ 3, { CSN_HARP, CSN_KERNEL, CSN_HARP }, CSN_SIZES_ODD, 20000, 6, false },
-		{ 3, { CSN_KERNEL, CSN_HARP, CSN_KERNEL }, CSN_SIZES_LL, 4096, 12, false },
-		{ 4,
-		  { CSN_HARP, CSN_HARP, CSN_KERNEL, CSN_KERNEL },
-		  CSN_SIZES_BULK,
-		  70000,
-		  2,
-		  false },
-		{ 1, { CSN_HARP }, CSN_SIZES_ODD, 20000, 4, false },
-		{ 3, { CSN_HARP, CSN_HARP, CSN_HARP }, CSN_SIZES_ODD, 20000, 4, true },
-		{ 3, { CSN_HARP, CSN_KERNEL, CSN_KERNEL }, CSN_SIZES_ODD, 20000, 4, true },
+		{ 2, { CSN_HARP, CSN_HARP }, CSN_SIZES_BULK, 40000, 3 },
+		{ 2, { CSN_KERNEL, CSN_KERNEL }, CSN_SIZES_BULK, 40000, 3 },
+		{ 3, { CSN_HARP, CSN_KERNEL, CSN_HARP }, CSN_SIZES_ODD, 20000, 6 },
+		{ 3, { CSN_KERNEL, CSN_HARP, CSN_KERNEL }, CSN_SIZES_LL, 4096, 12 },
+		{ 4, { CSN_HARP, CSN_HARP, CSN_KERNEL, CSN_KERNEL }, CSN_SIZES_BULK, 70000, 2 },
+		{ 1, { CSN_HARP }, CSN_SIZES_ODD, 20000, 4 },
+		{ 3, { CSN_HARP, CSN_HARP, CSN_HARP }, CSN_SIZES_ODD, 20000, 4 },
+		{ 3, { CSN_HARP, CSN_KERNEL, CSN_KERNEL }, CSN_SIZES_ODD, 20000, 4 },
 	};
 	struct csn_comm *c = &s->comms[0];
 
@@ -369,10 +353,11 @@ void comm_scenario_make_small(struct comm_scenario *s, unsigned which)
 		.probe_ns = 50 * MS,
 		.linger_ns = 50 * MS,
 		.poller_lag_ns = 1000,
+		.background = which % 2,
 	};
 	s->nic_count = 4;
 	for (unsigned i = 0; i < 4; i++)
-		s->nics[i] = (struct csn_nic){ .delay_ns = 5 * US, .rate_bps = 1000000000 };
+		s->nics[i] = (struct scn_impair){ .delay_ns = 5 * US, .rate_bps = 1000000000 };
 	*c = (struct csn_comm){
 		.stream = which,
 		.to = 1,
@@ -385,9 +370,9 @@ void comm_scenario_make_small(struct comm_scenario *s, unsigned which)
 		.r_burst = 2,
 		.s_poll_ns = 20 * US,
 		.r_poll_ns = 20 * US,
+		.backoff_ns = MS,
 	};
 	s->comm_count = 1;
-	c->reconnect = small[which].reconnect;
 	c->no_credit = small[which].kinds[0] == CSN_KERNEL;
 	for (unsigned i = 0; i < small[which].lanes; i++)
 		s->lanes[s->lane_count++] = (struct csn_lane){

@@ -9,7 +9,7 @@
 #ifndef HARP_TESTS_COMM_SCENARIO_H
 #define HARP_TESTS_COMM_SCENARIO_H
 
-#include "elements.h"
+#include "impair.h"
 
 #define CSN_COMM_KIND 2u /* of comm_scenario_layout */
 #define CSN_LANE_KIND 3u
@@ -35,7 +35,7 @@ enum csn_event_kind {
 	CSN_RESET = 0, /* the lane ends for both sides. HARP: a forged RST that fits */
 	CSN_FIN,       /* kernel lane: both sides read its end. HARP: as CSN_RESET */
 	CSN_SILENT,    /* nothing more of the lane arrives; one_way: of what the sender sends.
-			* duration_ns 0: for ever */
+			* duration_ns 0: forever */
 	CSN_SLOW,      /* kernel lane: a tenth of its rate */
 	CSN_FORGE,     /* HARP lane: an RST that does not fit. Nothing must come of it */
 	CSN_IMPAIR,    /* the path of what a NIC sends gets worse (or better) */
@@ -47,26 +47,26 @@ enum csn_event_kind {
 	CSN_EVENT_KINDS,
 };
 
-#define CSN_WORLD(X)                                                                               \
-	X(seed, SCN_KEEP)                                                                          \
-	X(hosts, SCN_KEEP)                                                                         \
-	X(rails, SCN_KEEP)                                                                         \
-	X(family, 4)                                                                               \
-	X(mtu_bytes, 1500)                                                                         \
-	X(lane_timeout_ns, SCN_KEEP)                                                               \
-	X(user_timeout_ns, SCN_KEEP)                                                               \
-	X(probe_ns, SCN_KEEP)                                                                      \
-	X(linger_ns, SCN_KEEP)                                                                     \
-	X(poller_lag_ns, 1000) /* how late the background poller polls an engine, at most */       \
-	X(interleave_ppm,                                                                          \
-	  0) /* chance that other threads run in the middle of a send or receive */                \
-	X(hold_ppm,                                                                                \
-	  0) /* chance, per turn of an application, that another thread holds a poller */          \
-	X(no_epoll_ppm,                                                                            \
-	  0)           /* chance that an attempt gets no place in the control thread's epoll */    \
-	X(no_ticks, 0) /* polls look only at lanes that were woken */                              \
-	X(kernel_threads, 0) /* the control thread runs between applications */                    \
-	X(plant, SCN_KEEP)   /* a bug to be found: enum csn_plant */
+#define CSN_WORLD(X)                                                                                     \
+	X(seed, SCN_KEEP)                                                                                \
+	X(hosts, SCN_KEEP)                                                                               \
+	X(rails, SCN_KEEP)                                                                               \
+	X(family, 4)                                                                                     \
+	X(mtu_bytes, 1500)                                                                               \
+	X(lane_timeout_ns, SCN_KEEP)                                                                     \
+	X(user_timeout_ns, SCN_KEEP)                                                                     \
+	X(probe_ns, SCN_KEEP)                                                                            \
+	X(linger_ns, SCN_KEEP)                                                                           \
+	X(poller_lag_ns, 1000) /* how late the background poller polls an engine, at most */             \
+	X(interleave_ppm,                                                                                \
+	  0) /* chance that other threads run in the middle of a send or receive */                      \
+	X(hold_ppm,                                                                                      \
+	  0) /* chance, per turn of an application, that another thread holds a poller */                \
+	X(no_epoll_ppm,                                                                                  \
+	  0) /* chance that kernel lanes get no epoll, or an attempt no place in the control thread's */ \
+	X(no_ticks, 0)     /* only wake-ups cause turns of a lane */                                     \
+	X(background, 0)   /* the control thread takes turns of comms */                                 \
+	X(plant, SCN_KEEP) /* a bug to be found: enum csn_plant */
 
 enum csn_plant {
 	CSN_PLANT_NONE,
@@ -76,28 +76,17 @@ enum csn_plant {
 	CSN_PLANT_KINDS,
 };
 
-#define CSN_NIC(X)                                                                                 \
-	X(delay_ns, 1000)                                                                          \
-	X(jitter_ns, 0)                                                                            \
-	X(rate_bps, 0)                                                                             \
-	X(queue_bytes, 0)                                                                          \
-	X(loss_ppm, 0)                                                                             \
-	X(duplicate_ppm, 0)                                                                        \
-	X(reorder_ppm, 0)                                                                          \
-	X(reorder_ns, 0)                                                                           \
-	X(corrupt_ppm, 0)
-
 #define CSN_COMM(X)                                                                                \
 	X(stream, SCN_KEEP) /* names its bytes and sizes */                                        \
 	X(from, SCN_KEEP)                                                                          \
 	X(to, SCN_KEEP)                                                                            \
-	X(multi_lane, SCN_KEEP)                                                                    \
+	X(multi_lane, SCN_KEEP) /* the plugin opens all but the first lane */                      \
 	X(eager_bytes, 262144)                                                                     \
 	X(no_credit, 0)                                                                            \
 	X(messages, 1)                                                                             \
 	X(sizes, CSN_SIZES_TINY)                                                                   \
 	X(size_max, 64)                                                                            \
-	X(slack_bytes, 0)    /* a receive is up to so much larger than its message */              \
+	X(slack_bytes, 0)    /* a receive is up to this much larger than its message */            \
 	X(misalign_bytes, 0) /* of receive buffers */                                              \
 	X(truncate_at, 0)    /* 1 + message whose receive is too small */                          \
 	X(s_burst, 32)       /* outstanding at most */                                             \
@@ -111,15 +100,13 @@ enum csn_plant {
 	X(r_close_at, 0)                                                                           \
 	X(s_close_ns, 0) /* between its last request and its close */                              \
 	X(r_close_ns, 0)                                                                           \
-	X(reconnect, 0) /* connector.c opens its further lanes, and those that were given up */    \
-	X(reopen_ns, 0) /* or else: a lane that was given up is opened again after so long */
+	X(backoff_ns, SCN_KEEP) /* before a lost lane is opened again; it doubles */
 
 #define CSN_LANE(X)                                                                                \
 	X(comm, SCN_REF(CSN_COMM_KIND))                                                            \
 	X(kind, SCN_KEEP)                                                                          \
 	X(rail, 0)                                                                                 \
 	X(backup, 0)                                                                               \
-	X(start_ns, 0)                                                                             \
 	X(delay_ns, 1000) /* from here on: kernel lanes */                                         \
 	X(rate_bps, 0)                                                                             \
 	X(buffer_bytes, 65536)                                                                     \
@@ -131,24 +118,13 @@ enum csn_plant {
 	X(host, 0)                                                                                 \
 	X(rail, 0)                                                                                 \
 	X(start_ns, 0)                                                                             \
-	X(step, 0) /* not by time but after so many steps; 0: by time */                           \
+	X(step, 0) /* begins after this many steps; 0: at start_ns */                              \
 	X(duration_ns, 1000)                                                                       \
 	X(one_way, 0)                                                                              \
-	X(keep, 0) /* kernel lane: what was sent before still arrives */                           \
-	X(delay_ns, 1000)                                                                          \
-	X(rate_bps, 0)                                                                             \
-	X(queue_bytes, 0)                                                                          \
-	X(loss_ppm, 0)                                                                             \
-	X(duplicate_ppm, 0)                                                                        \
-	X(reorder_ppm, 0)                                                                          \
-	X(reorder_ns, 0)                                                                           \
-	X(corrupt_ppm, 0)
+	X(keep, 0) /* kernel lane: what was sent before still arrives */
 
 struct csn_world {
 	CSN_WORLD(SCN_MEMBER)
-};
-struct csn_nic {
-	CSN_NIC(SCN_MEMBER)
 };
 struct csn_comm {
 	CSN_COMM(SCN_MEMBER)
@@ -158,11 +134,12 @@ struct csn_lane {
 };
 struct csn_event {
 	CSN_EVENT(SCN_MEMBER)
+	struct scn_impair path; /* CSN_IMPAIR */
 };
 
 struct comm_scenario {
 	struct csn_world world;
-	struct csn_nic nics[CSN_NICS_MAX]; /* host * rails + rail */
+	struct scn_impair nics[CSN_NICS_MAX]; /* of what each sends: host * rails + rail */
 	struct csn_comm comms[CSN_COMMS_MAX];
 	struct csn_lane lanes[CSN_LANES_MAX]; /* of one comm in the order of their indices */
 	struct csn_event events[CSN_EVENTS_MAX];

@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * comm_share.c - what a slow lane costs the others: three lanes, one of which has a tenth of their rate, against
- * two lanes that have theirs.
+ * comm_share.c - what a slow lane costs the others: three lanes, one of which has a tenth of their rate, compared with
+ * two lanes at their rate.
  *
- * Each lane is 1 Gbit/s, HARP's on a rail of its own. The tenth is there from the start, or comes while a message is
- * under way. Virtual time, from the first post to the last receive. Under SHARE_PERCENT_MIN of what two
- * lanes carry alone is a failure, whatever the table says. In the last rows lanes are so slow that a chunk takes the tenth
- * longer than Linux delays an ACK.
+ * Each lane is 1 Gbit/s; HARP lanes have a rail each. The slow lane is slow from the start, or becomes slow while a
+ * message is under way. Virtual time, from the first post to the last receive. Below SHARE_PERCENT_MIN of what two lanes
+ * carry alone the run fails, whatever the table says. In the last rows, a chunk takes the slow lane longer than Linux
+ * delays an ACK.
  */
-#include "comm_share.h"
-
 #include <stdio.h>
 #include <string.h>
 
@@ -50,12 +48,13 @@ static void share_make(struct comm_scenario *s, const struct share_row *row, uin
 
 	comm_scenario_make_small(s, 0);
 	s->world.rails = 3;
+	s->world.background = 1;
 	s->nic_count = 6;
 	s->lane_count = fault == SHARE_TWO ? 2 : 3;
 	for (unsigned i = 0; i < s->nic_count; i++)
-		s->nics[i] = (struct csn_nic){ .delay_ns = 10000,
-					       .rate_bps = rate_bps,
-					       .queue_bytes = 250000 };
+		s->nics[i] = (struct scn_impair){ .delay_ns = 10000,
+						  .rate_bps = rate_bps,
+						  .queue_bytes = 250000 };
 	for (unsigned i = 0; i < s->lane_count; i++)
 		s->lanes[i] = (struct csn_lane){ .kind = row->kinds[i],
 						 .rail = i,
@@ -65,20 +64,19 @@ static void share_make(struct comm_scenario *s, const struct share_row *row, uin
 	if (fault == SHARE_TENTH)
 		s->nics[2].rate_bps = s->lanes[2].rate_bps = tenth_bps;
 	if (fault == SHARE_TENTH_LATER)
-		s->events[s->event_count++] =
-			(struct csn_event){ .kind = row->kinds[2] == CSN_HARP ? CSN_IMPAIR
-									      : CSN_SLOW,
-					    .lane = 2,
-					    .rail = 2,
-					    .start_ns = SHARE_LATER_MBIT * CSIM_S / row->mbps,
-					    .duration_ns = 100 * CSIM_S,
-					    .delay_ns = 10000,
-					    .rate_bps = tenth_bps,
-					    .queue_bytes = 250000 };
+		s->events[s->event_count++] = (struct csn_event){
+			.kind = row->kinds[2] == CSN_HARP ? CSN_IMPAIR : CSN_SLOW,
+			.lane = 2,
+			.rail = 2,
+			.start_ns = SHARE_LATER_MBIT * CSIM_S / row->mbps,
+			.duration_ns = 100 * CSIM_S,
+			.path = { .delay_ns = 10000, .rate_bps = tenth_bps, .queue_bytes = 250000 }
+		};
 	s->comms[0] = (struct csn_comm){ .stream = row->kinds[0] == CSN_HARP ? CSIM_STREAM_HARP
 									     : CSIM_STREAM_KERNEL,
 					 .to = 1,
 					 .multi_lane = 1,
+					 .backoff_ns = 100 * CSIM_MS,
 					 .eager_bytes = 262144,
 					 .messages = SHARE_BYTES / size + 4,
 					 .sizes = CSN_SIZES_ALL,
@@ -97,8 +95,9 @@ static uint64_t share_run(const struct share_row *row, uint64_t size, enum share
 
 	share_make(&scenario, row, size, fault);
 	sim.unchecked = true; /* seeds look at each step */
+	runner_run_begins();
 	if (!csim_run(&sim, &scenario, true)) {
-		printf("FAILED: %s\n", sim.reason);
+		printf("FAILED: %s\n", runner_reason());
 		return 0;
 	}
 	return sim.bytes * 8000 / (sim.comms[0].app[CSIM_RECV].progress_ns - sim.zero_ns);
@@ -114,7 +113,7 @@ int comm_share(const char *path, bool update)
 	SHARE_SAY(
 		"Mbit/s of a comm by tests/sim/comm_share.c; `make tables` writes this file, `make test` "
 		"compares.\nEach lane is 1 Gbit/s, or as said; the last one has a tenth of it from the start, or after "
-		"5 Mbit of a lane.\n");
+		"5 Mbit of a lane.\nThe plugin replaces slow lanes: a new kernel lane has the full rate.\n");
 	for (unsigned l = 0; l < sizeof(share_lanes) / sizeof(share_lanes[0]); l++) {
 		SHARE_SAY(
 			"\n== %s\n  message KiB |  two lanes  three | tenth  %% of two | later  %% of two\n",
@@ -142,7 +141,7 @@ int comm_share(const char *path, bool update)
 	}
 #undef SHARE_SAY
 	if (poor) {
-		printf("%s\nless than what is required of what two lanes carry\n", text);
+		printf("%s\nless than the required share of what two lanes carry\n", text);
 		return 1;
 	}
 	return update ? table_update(path, text) : table_check(path, text);

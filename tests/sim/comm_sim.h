@@ -3,17 +3,15 @@
  * comm_sim.h - the simulator of comms: plugin/comm*.c over lanes of both kinds, under a virtual clock, all
  * hosts in one process and one thread, checked at every step.
  *
- *	comm_sim.c              the schedule of hosts, engines and applications
- *	comm_host.c             hosts: NICs, wires, engines (the real turn of engine_turn.c)
- *	comm_stream.c           the simulated kernel: connections as lane_kernel.c calls them
- *	comm_lanes.c            lanes open, join their comms, die, and are opened again
- *	comm_reconnect.c        ... by connector.c
- *	comm_connect.c          ... with a control thread on each host
- *	comm_preamble.c         ... and the plugin's preamble, if they are HARP's
- *	comm_reconnect_check.c  checks of connector.c's times and statistics
- *	comm_app.c              applications: they post, test, close, and check every byte and every buffer
- *	comm_idle_check.c       a comm that has something to do was woken
- *	comm_check.c            what may fail and what must not; what must be gone in the end
+ *	comm_sim.c         the schedule of hosts, engines and applications
+ *	comm_host.c        hosts: NICs, wires, engines (the real turn of engine_turn.c)
+ *	comm_stream.c      the simulated kernel: connections as lane_kernel.c calls them
+ *	comm_lanes.c       first lanes, and the state of all lanes
+ *	comm_connect.c     further lanes: control threads, listeners and attempts of the plugin
+ *	comm_reconnect.c   their plan, and checks of connector.c
+ *	comm_app.c         applications: they post, test, close, and check every byte and every buffer
+ *	comm_idle_check.c  a comm that has something to do was woken
+ *	comm_check.c       which errors the scenario explains; what must be gone in the end
  */
 #ifndef HARP_TESTS_COMM_SIM_H
 #define HARP_TESTS_COMM_SIM_H
@@ -36,6 +34,7 @@
 struct csim;
 struct csim_lane;
 struct attempt;
+struct pending_set;
 struct stack_listener;
 
 enum csim_side { CSIM_SEND = 0, CSIM_RECV = 1 };
@@ -43,16 +42,19 @@ enum csim_side { CSIM_SEND = 0, CSIM_RECV = 1 };
 /* ---- hosts ------------------------------------------------------------------------------------- */
 
 struct csim_nic {
-	struct engine engine;  /* must be first: also stands for its struct harp_instance */
+	struct engine
+		engine; /* must be first: its address is also that of its struct harp_instance */
 	struct harp_nic *port; /* of the rail's wire */
 	struct csim *sim;
 	unsigned host, rail;
 	struct harp_listener *listener;
-	struct stack_listener *lane_listener; /* of lanes with a preamble; NULL: none */
-	bool gone, reported;                  /* removed; the engine knows */
-	uint64_t cut_until_ns;                /* nothing arrives */
-	uint64_t cut_out_until_ns;            /* nothing of it arrives anywhere */
-	uint64_t due_ns; /* the background poller's next turn, drawn when it became due */
+	/* Of lanes that the plugin opens, NULL: none. */
+	struct stack_listener *lane_listener;
+	struct pending_set *kernel_pending;
+	bool gone, reported;       /* removed; the engine knows */
+	uint64_t cut_until_ns;     /* nothing arrives */
+	uint64_t cut_out_until_ns; /* nothing of it arrives anywhere */
+	uint64_t due_ns;           /* the background poller's next turn, drawn when it became due */
 	uint64_t turned_ns;
 };
 
@@ -72,8 +74,8 @@ struct csim_host {
 /* ---- lanes ------------------------------------------------------------------------------------- */
 
 struct csim_end {
-	struct lane *lane;   /* NULL: not yet, or closed by its owner */
-	bool opened, joined; /* part of its comm */
+	struct lane *lane; /* NULL: not yet, or closed by its owner */
+	bool joined;       /* part of its comm */
 	bool closed;
 };
 
@@ -86,12 +88,10 @@ struct csim_lane {
 	struct csim_stream *stream;
 	uint64_t silent_until_ns[2]; /* by sending side: nothing arrives */
 	uint64_t silent_since_ns;
-	/* While connector.c opens it: */
-	struct attempt *attempt;
-	bool has_preamble; /* opened by the plugin: comm_preamble.c */
-	uint64_t open_ns, ready_ns;
-	bool broken;    /* reset, or silent for ever */
-	bool disturbed; /* something in the scenario explains that it is given up */
+	bool by_plugin;          /* not a first lane */
+	struct attempt *attempt; /* while it is being opened */
+	bool broken;             /* reset, or silent forever */
+	bool disturbed;          /* something in the scenario explains that it is given up */
 };
 
 /* ---- comms ------------------------------------------------------------------------------------- */
@@ -121,20 +121,11 @@ struct csim_app {
 	struct connector *connector; /* of a sender whose lanes are connector.c's */
 };
 
-/* When a lane must have an attempt, and the pause after the next failure. */
-struct csim_due {
-	uint64_t at_ns, pause_ns; /* at_ns CSIM_NEVER_NS: never */
-};
-
-/* comm_reconnect_check.c: what happened to a planned lane, and what must follow; times are 0: never. */
-struct csim_expected {
+/* comm_reconnect.c: what happened to a planned lane. */
+struct csim_planned {
 	bool up, attempting;
-	uint64_t begun_ns; /* its last attempt */
-	unsigned failures; /* of attempts, in a row */
-	uint64_t up_ns, rerolled_ns;
-	uint64_t since_ns;               /* what made it due */
-	struct csim_due soonest, latest; /* they differ where the control thread's clock decides */
-	uint16_t port;                   /* of a HARP lane */
+	uint64_t since_ns; /* of that */
+	uint16_t port;     /* of a HARP lane */
 	uint64_t opened, rerolled;
 };
 
@@ -145,9 +136,9 @@ struct csim_comm {
 	unsigned lanes;      /* of the scenario */
 	bool excused;        /* something in the scenario explains an error */
 	uint64_t no_lane_ns; /* no lane of it works since then; CSIM_NEVER_NS: one does */
-	struct csim_expected expected[COMM_LANES_MAX];
-	uint64_t lanes_died, lanes_replaced; /* of comm_reconnect_check.c */
-	uint64_t no_lane_until_ns;           /* when that ended, for the last time that it lasted */
+	struct csim_planned planned[COMM_LANES_MAX];
+	uint64_t lanes_died, lanes_replaced;
+	uint64_t no_lane_until_ns; /* when that ended, for the last time that it lasted */
 };
 
 /* Its sender keeps small messages (comm_send.c): three comms of four. */
@@ -168,7 +159,7 @@ static inline uint64_t csim_harp_bytes_max(const struct csim_comm *k)
 
 struct csim {
 	const struct comm_scenario *scenario;
-	struct rng rng, check_rng; /* check_rng: what is looked at, which changes nothing */
+	struct rng rng, check_rng; /* check_rng: which memory is checked */
 	uint64_t now_ns, zero_ns;  /* zero_ns: when all comms were there */
 	uint64_t heal_ns;          /* the last disturbance ended */
 	struct harp_wire *wires[CSN_RAILS_MAX];
@@ -177,31 +168,19 @@ struct csim {
 	struct csim_comm comms[CSN_COMMS_MAX];
 	struct csim_lane lanes[CSIM_LANES_MAX];
 	unsigned lane_count;
-	struct {
-		uint64_t at_ns;
-		const struct csn_lane *spec;
-		unsigned index;
-	} connects[CSIM_LANES_MAX];
-	unsigned connect_count;
 	uint8_t event_state[CSN_EVENTS_MAX]; /* 0: to come, 1: going on, 2: over */
-	uint64_t steps, bytes, trace;
+	uint64_t steps, bytes;
 	uint64_t attempts, rerolls, deaths; /* of connector.c's lanes */
-	/* Seen; on the statistics page; of those that ended as their comm did. */
-	uint64_t connects_failed, attempts_forgotten;
-	unsigned yields; /* of threads that wait for others, in this step */
-	unsigned depth;  /* of threads in the middle of another one's step */
-	bool verbose;    /* prints what happens */
-	bool unchecked;  /* memory is looked at when a message is done, not at each step */
-	bool failed;
+	unsigned yields;                    /* of threads that wait for others, in this step */
+	unsigned depth;                     /* of threads in the middle of another one's step */
+	bool verbose;                       /* prints what happens */
+	bool unchecked;   /* memory is looked at when a message is done, not at each step */
 	uint64_t streams; /* that exist */
-	char reason[RUNNER_REASON_MAX];
+	uint64_t syns;    /* of them, not accepted yet */
 };
 
 bool csim_run(struct csim *sim, const struct comm_scenario *scenario, bool dump);
-/* Notes the first failure; false. */
-bool csim_fail(struct csim *sim, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void csim_note(struct csim *sim, const char *format, ...) __attribute__((format(printf, 2, 3)));
-void csim_trace(struct csim *sim, uint64_t value);
 /* In the middle of a send or receive: other threads of the host have a turn, perhaps. */
 void csim_interleave(struct csim *sim, unsigned host);
 /* Something happened that applications of the host may be interested in. */
@@ -220,7 +199,7 @@ bool csim_hosts_make(struct csim *sim);
 void csim_hosts_impair(struct csim *sim);
 void csim_hosts_destroy(struct csim *sim);
 uint64_t csim_nic_next_ns(struct csim_nic *nic);
-void csim_nic_impair(struct csim_nic *nic, const struct csn_event *e); /* NULL: as at first */
+void csim_nic_impair(struct csim_nic *nic, const struct scn_impair *path); /* NULL: its own */
 /* Frees what its lanes have here; their connections go with the stack. */
 void csim_nic_drop(struct csim_nic *nic);
 /* The process is dead, its lanes were closed; the host answers for it with RST. */
@@ -232,23 +211,26 @@ void csim_inject_rst(struct csim *sim, struct csim_lane *lane, enum csim_side vi
 /* ---- comm_stream.c ---- */
 struct csim_stream;
 void csim_streams_begin(struct csim *sim);
+/* A first lane: connected. */
 void csim_stream_make(struct csim_lane *lane);
 void csim_stream_reset(struct csim_stream *stream, bool keep, bool fin);
 void csim_stream_slow(struct csim_stream *stream, bool slow);
 /* When something next changes for a side; CSIM_NEVER_NS. */
 uint64_t csim_stream_next_ns(const struct csim_stream *stream, enum csim_side side);
 void csim_stream_seen(struct csim_stream *stream, enum csim_side side);
+/* When the receiver's host may accept; CSIM_NEVER_NS: it has, or nothing arrives. */
+uint64_t csim_stream_syn_ns(const struct csim_stream *stream);
+/* Makes end[CSIM_RECV].lane. Returns its descriptor. */
+int csim_stream_accept(struct csim_stream *stream, struct poller *poller);
+/* When a level-triggered epoll of that host next reports one of the events; CSIM_NEVER_NS. */
+uint64_t csim_stream_level_ns(int fd, unsigned host, uint32_t events);
+bool csim_streams_check_end(struct csim *sim);
 
 /* ---- comm_lanes.c ---- */
 bool csim_lanes_start(struct csim *sim);
-void csim_connect_at(struct csim *sim, uint64_t at_ns, const struct csn_lane *spec, unsigned index);
-uint64_t csim_connects_next_ns(const struct csim *sim);
-void csim_connects_run(struct csim *sim);
 /* The scenario's lane of that index of a comm. */
 const struct csn_lane *csim_lane_spec(const struct csim *sim, unsigned comm, unsigned index);
 struct csim_lane *csim_lane_new(struct csim *sim, const struct csn_lane *spec, unsigned index);
-/* -errno: the stack has no room. */
-int csim_lane_connect(struct csim_lane *lane);
 /* After a turn of a host: what was accepted, what is open, what failed. */
 void csim_lanes_settle(struct csim *sim, unsigned host);
 /* Nothing of what the sender sends arrives, by itself: until then. */
@@ -262,7 +244,6 @@ static inline unsigned csim_lane_host(const struct csim_lane *lane, enum csim_si
 
 	return (unsigned)(side == CSIM_SEND ? c->from : c->to);
 }
-void csim_lanes_destroy(struct csim *sim);
 
 /* ---- comm_reconnect.c ---- */
 void csim_reconnect_begin(struct csim *sim);
@@ -274,18 +255,24 @@ void csim_reconnect_end(struct csim_app *app, bool abort);
 void csim_reconnect_lost(struct csim_comm *k, unsigned index, enum comm_loss loss);
 bool csim_reconnect_check(struct csim_app *app);
 
-/* ---- comm_reconnect_check.c ---- */
-/* A line of the log is about a rail: not too often? */
-bool csim_expect_log(const char *text);
-bool csim_expect_check_end(struct csim *sim);
-
 /* ---- comm_connect.c ---- */
 void csim_control_make(struct csim_host *host);
 uint64_t csim_controls_next_ns(struct csim *sim);
 void csim_controls_run(struct csim *sim);
 void csim_controls_end(struct csim *sim);
-/* A lane that is open at the receiving end: may it join there? */
-bool csim_attempt_may_join(struct csim_lane *lane);
+/* Listeners for the lanes that the plugin opens. */
+void csim_listeners_open(struct csim *sim);
+void csim_listeners_drop(struct csim_host *host);
+uint64_t csim_listener_next_ns(const struct csim_nic *nic);
+/* After a turn of the NIC's host: which lanes have arrived, and which have joined. */
+void csim_listener_settle(struct csim_nic *nic);
+/* The lane whose attempt is starting. */
+struct csim_lane *csim_connecting_lane(void);
+struct csim_lane *csim_attempted(struct csim *sim, const struct attempt *attempt);
+/* Is it that HARP lane's, at its connector? */
+bool csim_lane_has_port(const struct csim_lane *lane, uint16_t port);
+/* The lane at an end, joined or not; NULL: none. */
+struct lane *csim_lane_end(const struct csim_lane *lane, enum csim_side side);
 
 /* ---- comm_app.c ---- */
 bool csim_apps_make(struct csim *sim);
@@ -298,6 +285,10 @@ bool csim_app_check(struct csim_app *app, bool all);
 bool csim_placed(struct csim *sim, const uint8_t *dst, size_t len);
 void csim_apps_destroy(struct csim *sim);
 struct csim_buffer *csim_buffer_retired(struct csim *sim, unsigned comm);
+
+/* ---- comm_share.c ---- */
+/* Writes or compares the table of what a slow lane costs the others. Returns what main() does. */
+int comm_share(const char *path, bool update);
 
 /* ---- comm_idle_check.c ---- */
 /* Time is about to pass: may it? */

@@ -1,36 +1,41 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * comm_stream.c - the simulated kernel's connections: two byte streams through memory, under the virtual clock, each
- * end a descriptor that lane_kernel.c calls; replaces forkguard.c.
+ * comm_stream.c - the simulated kernel: TCP connections under the virtual clock. The functions replace
+ * forkguard.c, kernel_info.c and the system calls of lane_kernel.c.
  *
- * Theory of operation. A pipe for each direction is a ring: bytes that were written lie in it until they are
- * read, so its capacity stands for both sockets' buffers. Each write leaves a mark: these bytes have arrived
- * by then (rate, then delay). While the lane is silent nothing arrives; afterwards all of it does.
+ * Theory of operation. A connection is two pipes. A pipe is a ring: bytes that were written stay in it until they are
+ * read, so its capacity is that of both sockets' buffers. Each write leaves a mark with the time at which its bytes have
+ * arrived (rate, then delay). While the lane is silent, nothing arrives; afterwards everything does.
  *
- * As Linux does it: what was accepted counts as done; close() with bytes unread, and bytes that come for a
- * socket that was closed, reset the connection, and with that what was under way the other way is lost.
- * After a reset, bytes that had arrived are still read; the first call behind them reports the error once, and then
- * nothing more is sent or read. Payload is delivered as recv() does: in address order, without regard to units of
- * eight.
+ * As in Linux, bytes that send() accepted count as sent. close() with unread bytes, and bytes that arrive for a closed
+ * socket, reset the connection; bytes under way in the other direction are then lost. After a reset, bytes that had
+ * arrived are still read; the next call reports the error once. recv() copies in address order, without regard to units
+ * of eight bytes.
  *
  * Calls that are cut short (short_ppm): a send as if memory were short, with an event for room when the peer has read;
- * a receive as if the rest came right behind it.
+ * a receive as if the rest arrived immediately afterwards.
  */
 #include "comm_sim.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 
-#include "process/forkguard.h"
+#include "base/sockaddr.h"
+#include "device/device.h"
 #include "lane/kernel_info.h"
+#include "process/forkguard.h"
 
 #define STREAM_MARKS_MAX 2048u
 #define STREAM_PIECE_BYTES_MIN 2896u /* two segments */
 #define STREAM_PIECE_BYTES_MAX 32768u
 #define STREAM_FD 1000000 /* of lane 0's sending end */
+#define STREAM_PORT 40000
 
 struct stream_mark {
 	uint64_t end_bytes, at_ns;
@@ -54,6 +59,8 @@ struct stream_end {
 	bool lingers_not; /* close() resets */
 	bool event;       /* the end, or an error, or the rest of what was cut short */
 	int error;        /* that no call has reported yet */
+	uint64_t reported_arrived;
+	bool reported_fin;
 };
 
 struct csim_stream {
@@ -61,11 +68,13 @@ struct csim_stream {
 	struct csim_lane *owner;
 	struct stream_pipe pipes[2]; /* by writing side */
 	struct stream_end ends[2];
+	uint64_t syn_ns;  /* the receiver accepts then; CSIM_NEVER_NS: it has, or never will */
+	uint64_t open_ns; /* the sender is connected from then on; CSIM_NEVER_NS: not accepted */
 };
 
 static struct csim *stream_sim; /* for calls, which have a descriptor only */
 
-/* The socket behind a descriptor of ours. */
+/* The socket of a descriptor. */
 static struct csim_stream *stream_at(int fd, enum csim_side *side)
 {
 	unsigned number = (unsigned)(fd - STREAM_FD) / 2;
@@ -300,8 +309,9 @@ static ssize_t stream_recv(struct csim_stream *s, enum csim_side side, struct ms
 	}
 	n = p->arrived - p->taken < wanted ? (size_t)(p->arrived - p->taken) : wanted;
 	wanted = stream_cut(s, n);
-	if (wanted < n) /* the rest comes behind it */
+	if (wanted < n) { /* the rest comes behind it */
 		end->event = true;
+	}
 	for (size_t i = 0; i < msg->msg_iovlen && done < wanted; i++) {
 		size_t len = msg->msg_iov[i].iov_len;
 
@@ -361,10 +371,11 @@ int setsockopt(int fd, int level, int name, const void *value, socklen_t len)
 	return 0;
 }
 
-int forkguard_socket(int family)
+/* Nothing arrives at the listener any more. */
+static void stream_end_syn(struct csim_stream *s)
 {
-	(void)family;
-	abort(); /* connections are comm_lanes.c's */
+	s->sim->syns -= s->syn_ns != CSIM_NEVER_NS;
+	s->syn_ns = CSIM_NEVER_NS;
 }
 
 void forkguard_close(int fd)
@@ -377,6 +388,7 @@ void forkguard_close(int fd)
 	csim_note(s->sim, "lane %u: %s end %s", s->owner->number, side ? "receiving" : "sending",
 		  abort ? "aborted" : "closed");
 	pipe_advance(s, !side);
+	stream_end_syn(s);
 	if (abort || s->pipes[!side].arrived > s->pipes[!side].taken)
 		stream_collapse(s, side);
 	else
@@ -406,7 +418,7 @@ void kernel_info(int fd, uint64_t sent_bytes, struct lane_info *info)
 	};
 }
 
-/* As its keepalive, or the probes of what is not acknowledged, would tell. */
+/* As measured by keepalive, or by probes of unacknowledged data. */
 uint64_t kernel_silence_ns(int fd, struct kernel_silence *silence, uint64_t now_ns)
 {
 	enum csim_side side;
@@ -418,6 +430,108 @@ uint64_t kernel_silence_ns(int fd, struct kernel_silence *silence, uint64_t now_
 	return now_ns - owner->silent_since_ns;
 }
 
+/* ---- connecting ---------------------------------------------------------------------------------- */
+
+/* The connection was reset before it was accepted. */
+static bool stream_is_refused(const struct csim_stream *s)
+{
+	return s->syn_ns == CSIM_NEVER_NS && s->open_ns == CSIM_NEVER_NS;
+}
+
+static bool stream_is_open(const struct csim_stream *s)
+{
+	return s->open_ns <= s->sim->now_ns;
+}
+
+static struct harp_endpoint stream_endpoint(const struct csim_stream *s, enum csim_side side)
+{
+	unsigned host = csim_lane_host(s->owner, side);
+
+	return (struct harp_endpoint){
+		.addr = csim_addr(s->sim, host, (unsigned)s->owner->spec->rail),
+		.port = (uint16_t)(STREAM_PORT + 2 * s->owner->number + side),
+	};
+}
+
+static int stream_fd(const struct csim_stream *s, enum csim_side side)
+{
+	return STREAM_FD + (int)(2 * s->owner->number + side);
+}
+
+/* The rail's NIC has the address, and the kernel chooses the port. */
+int bind(int fd, __CONST_SOCKADDR_ARG addr, socklen_t len)
+{
+	(void)fd;
+	(void)addr;
+	(void)len;
+	return 0;
+}
+
+int connect(int fd, __CONST_SOCKADDR_ARG addr, socklen_t len)
+{
+	enum csim_side side;
+	struct csim_stream *s = stream_at(fd, &side);
+
+	(void)addr;
+	(void)len;
+	if (s->sim->hosts[csim_lane_host(s->owner, !side)].dead)
+		return (int)stream_refuse(ECONNREFUSED);
+	s->syn_ns = s->sim->now_ns + s->owner->spec->delay_ns;
+	s->sim->syns++;
+	return (int)stream_refuse(EINPROGRESS);
+}
+
+int getsockopt(int fd, int level, int name, void *restrict value, socklen_t *restrict len)
+{
+	enum csim_side side;
+	struct csim_stream *s = stream_at(fd, &side);
+
+	(void)len;
+	if (level == SOL_SOCKET && name == SO_ERROR) {
+		memcpy(value, &s->ends[side].error, sizeof(int));
+		s->ends[side].error = 0;
+	} else if (level == IPPROTO_TCP && name == TCP_INFO) {
+		((struct tcp_info *)value)->tcpi_state = stream_is_refused(s) ? TCP_CLOSE
+							 : stream_is_open(s)  ? TCP_ESTABLISHED
+									      : TCP_SYN_SENT;
+	}
+	return 0;
+}
+
+static int stream_name(int fd, bool peer, struct sockaddr *addr, socklen_t *len)
+{
+	enum csim_side side;
+	const struct csim_stream *s = stream_at(fd, &side);
+	const struct harp_endpoint end = stream_endpoint(s, peer ? !side : side);
+
+	*len = sockaddr_from_endpoint((struct sockaddr_storage *)(void *)addr, &end);
+	return 0;
+}
+
+int getsockname(int fd, __SOCKADDR_ARG addr, socklen_t *restrict len)
+{
+	return stream_name(fd, false, addr.__sockaddr__, len);
+}
+
+int getpeername(int fd, __SOCKADDR_ARG addr, socklen_t *restrict len)
+{
+	return stream_name(fd, true, addr.__sockaddr__, len);
+}
+
+/* ---- polling ----------------------------------------------------------------------------------- */
+
+/* The socket's state as events. */
+static uint32_t stream_level(const struct csim_stream *s, enum csim_side side)
+{
+	const struct stream_pipe *in = &s->pipes[!side], *out = &s->pipes[side];
+	bool fin = in->broken || pipe_at_fin(s, !side);
+
+	return (in->arrived > in->taken || fin ? EPOLLIN : 0) | (fin ? EPOLLRDHUP : 0) |
+	       (in->broken ? EPOLLHUP : 0) | (s->ends[side].error ? EPOLLERR : 0) |
+	       (pipe_has_room(out) || in->broken ? EPOLLOUT : 0);
+}
+
+/* Its events have the values of epoll's. */
 int poll(struct pollfd *fds, nfds_t count, int timeout_ms)
 {
 	int ready = 0;
@@ -427,57 +541,58 @@ int poll(struct pollfd *fds, nfds_t count, int timeout_ms)
 	for (nfds_t i = 0; i < count; i++) {
 		enum csim_side side;
 		struct csim_stream *s = stream_at(fds[i].fd, &side);
-		const struct stream_pipe *in = &s->pipes[!side];
-		int events = 0;
 
 		pipe_advance(s, !side);
-		if (in->arrived > in->taken || in->broken || pipe_at_fin(s, !side))
-			events |= POLLIN;
-		if (pipe_has_room(&s->pipes[side]) || in->broken)
-			events |= POLLOUT;
-		events &= fds[i].events;
-		events |= (in->broken ? POLLHUP : 0) | (s->ends[side].error ? POLLERR : 0);
-		fds[i].revents = (short)events;
-		ready += events != 0;
+		fds[i].revents =
+			(short)((int)stream_level(s, side) & (fds[i].events | POLLHUP | POLLERR));
+		ready += fds[i].revents != 0;
 	}
 	return ready;
 }
 
+uint64_t csim_stream_level_ns(int fd, unsigned host, uint32_t events)
+{
+	enum csim_side side;
+	struct csim_stream *s = stream_at(fd, &side);
+
+	if (csim_lane_host(s->owner, side) != host)
+		return CSIM_NEVER_NS;
+	pipe_advance(s, !side);
+	if (stream_is_refused(s) ||
+	    (stream_is_open(s) && stream_level(s, side) & (events | EPOLLHUP | EPOLLERR)))
+		return s->sim->now_ns;
+	return csim_stream_next_ns(s, side);
+}
+
 /* ---- for the simulator --------------------------------------------------------------- */
+
+unsigned device_kernel_lanes(const struct device *device)
+{
+	(void)device;
+	return 1;
+}
 
 void csim_streams_begin(struct csim *sim)
 {
 	stream_sim = sim;
 }
 
-static void stream_open(struct csim_lane *owner, enum csim_side side)
+bool csim_streams_check_end(struct csim *sim)
 {
-	struct csim *sim = owner->sim;
-	unsigned host = csim_lane_host(owner, side), peer = csim_lane_host(owner, !side);
-	unsigned rail = (unsigned)owner->spec->rail;
-	int fd = STREAM_FD + (int)(2 * owner->number + side);
-	struct harp_endpoint local = { 0 }, remote = { 0 };
-	struct lane *lane;
-
-	local.addr = csim_addr(sim, host, rail);
-	remote.addr = csim_addr(sim, peer, rail);
-	local.port = (uint16_t)(40000 + 2 * owner->number + side);
-	remote.port = (uint16_t)(40000 + 2 * owner->number + !side);
-	if (lane_kernel_adopt(&sim->hosts[host].connect_poller, fd, &local, &remote, &lane))
-		abort();
-	owner->end[side].lane = lane;
+	if (sim->streams)
+		return runner_fail("%llu kernel lanes are left", (unsigned long long)sim->streams);
+	return true;
 }
 
-void csim_stream_make(struct csim_lane *lane)
+static struct csim_stream *stream_new(struct csim_lane *lane)
 {
 	struct csim_stream *s = calloc(1, sizeof(*s));
-	struct csim *sim = lane->sim;
 
 	if (!s)
 		abort();
-	s->sim = sim;
+	s->sim = lane->sim;
 	s->owner = lane;
-	sim->streams++;
+	s->sim->streams++;
 	lane->stream = s;
 	for (unsigned side = 0; side < 2; side++) {
 		struct stream_pipe *p = &s->pipes[side];
@@ -486,15 +601,63 @@ void csim_stream_make(struct csim_lane *lane)
 		p->ring = malloc(p->capacity);
 		p->rate_bps = lane->spec->rate_bps;
 		p->delay_ns = lane->spec->delay_ns;
-		s->ends[side].exists = true;
 		if (!p->ring)
 			abort();
-		stream_open(lane, side);
 	}
+	return s;
+}
+
+/* A lane over this end of a connection; the poller holds the lane until it joins a comm. */
+static void stream_adopt(struct csim_stream *s, enum csim_side side, struct poller *poller)
+{
+	struct harp_endpoint local = stream_endpoint(s, side), remote = stream_endpoint(s, !side);
+
+	s->ends[side].exists = true;
+	if (lane_kernel_adopt(poller, stream_fd(s, side), &local, &remote,
+			      &s->owner->end[side].lane))
+		abort();
+}
+
+void csim_stream_make(struct csim_lane *lane)
+{
+	struct csim_stream *s = stream_new(lane);
+
+	s->syn_ns = CSIM_NEVER_NS;
+	for (unsigned side = 0; side < 2; side++)
+		stream_adopt(s, side, &s->sim->hosts[csim_lane_host(lane, side)].connect_poller);
+}
+
+/* The socket of the lane that connects. */
+int forkguard_socket(int family)
+{
+	struct csim_stream *s = stream_new(csim_connecting_lane());
+
+	(void)family;
+	s->syn_ns = s->open_ns = CSIM_NEVER_NS;
+	s->ends[CSIM_SEND].exists = true;
+	return stream_fd(s, CSIM_SEND);
+}
+
+uint64_t csim_stream_syn_ns(const struct csim_stream *s)
+{
+	uint64_t at_ns = s->syn_ns;
+
+	for (unsigned side = 0; side < 2; side++)
+		at_ns = later(at_ns, csim_lane_silent_until_ns(s->owner, side));
+	return at_ns;
+}
+
+int csim_stream_accept(struct csim_stream *s, struct poller *poller)
+{
+	stream_end_syn(s);
+	s->open_ns = s->sim->now_ns + s->owner->spec->delay_ns;
+	stream_adopt(s, CSIM_RECV, poller);
+	return stream_fd(s, CSIM_RECV);
 }
 
 void csim_stream_reset(struct csim_stream *s, bool keep, bool fin)
 {
+	stream_end_syn(s);
 	for (unsigned side = 0; side < 2; side++) {
 		s->pipes[side].fin |= fin;
 		pipe_break(s, side, fin ? 0 : ECONNRESET, keep);
@@ -517,17 +680,16 @@ uint64_t csim_stream_next_ns(const struct csim_stream *s, enum csim_side side)
 {
 	const struct stream_pipe *in = &s->pipes[!side];
 	const struct csim_lane *lane = s->owner;
-	uint64_t silent_ns, at_ns;
 
 	if (!s->ends[side].exists)
 		return CSIM_NEVER_NS;
 	if (s->ends[side].event || s->pipes[side].event)
 		return s->sim->now_ns;
+	if (side == CSIM_SEND && !stream_is_open(s))
+		return s->open_ns;
 	if (!in->mark_count)
 		return CSIM_NEVER_NS;
-	silent_ns = csim_lane_silent_until_ns(lane, !side);
-	at_ns = in->marks[in->mark_first].at_ns;
-	return at_ns > silent_ns ? at_ns : silent_ns;
+	return later(in->marks[in->mark_first].at_ns, csim_lane_silent_until_ns(lane, !side));
 }
 
 void csim_stream_seen(struct csim_stream *s, enum csim_side side)
@@ -535,12 +697,4 @@ void csim_stream_seen(struct csim_stream *s, enum csim_side side)
 	pipe_advance(s, !side);
 	s->ends[side].event = false;
 	s->pipes[side].event = false;
-}
-
-/* ---- in the place of device_sysfs.c ---------------------------------------------------------- */
-
-unsigned device_kernel_lanes(const struct device *device)
-{
-	(void)device;
-	return 1;
 }

@@ -38,7 +38,7 @@ struct scn_layout {
 	const struct scn_kind *kinds; /* those that others refer to before those that refer */
 	unsigned kind_count;
 	size_t size; /* of the scenario */
-	/* Do all references lead somewhere, does it make sense? Says what is wrong, NULL: nothing. */
+	/* Checks references and values. Returns what is wrong, NULL: nothing. */
 	const char *(*check)(const void *scenario);
 	/* A remark about an element for its comment; NULL: none. */
 	const char *(*remark)(const struct scn_kind *kind, const uint64_t *values);

@@ -2,7 +2,7 @@
 /*
  * goodput.c - tables of goodput over loss, round trip and buffer, kept as a snapshot.
  *
- *	goodput --check PATH    makes the tables anew and compares: a regression is a diff
+ *	goodput --check PATH    computes the tables and compares: a regression is a diff
  *	goodput --update PATH   writes them (make tables)
  *
  * One connection sends through one bottleneck for a fixed virtual time, data one way. Loss is random
@@ -13,21 +13,17 @@
  * rate: of Reno sqrt(3/2/p) segments in flight (Mathis et al. 1997), of CUBIC, section 5.1,
  * 1.054 (RTT/p)^(3/4). A cell below 60 % of it is marked with an exclamation mark.
  */
-#include <errno.h>
 #include <math.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/util.h"
-#include "harp.h"
+#include "bottleneck.h"
 #include "table.h"
 
-#define PORT 5000
 #define MSS_BYTES 1448u /* MTU 1500, IPv4, timestamps */
 #define PACKET_BYTES 1514u
-#define POLL_NS 500u
 #define MS UINT64_C(1000000)
 #define TUNED_GOODPUT_MIN 900u /* per mille */
 
@@ -50,31 +46,13 @@ static const struct path tuned_paths[] = {
 static const uint32_t losses_ppm[] = { 0, 100, 1000, 10000, 30000 };
 static const uint32_t buffers_percent[] = { 25, 100, 400 };
 
-struct cell { /* what is asked, and what came of it */
+struct cell { /* parameters and results */
 	const struct path *path;
 	uint32_t loss_ppm, buffer_percent, congestion;
-	bool tuned; /* no budget is asked for */
+	bool tuned; /* the stacks tune the budgets */
 	uint64_t delivered, lost, resent, timeouts;
 	struct harp_tcp_info info;
 };
-
-struct run {
-	struct harp_wire *wire;
-	struct harp_stack *stack[2];
-	struct harp_nic *nic[2];
-	struct harp_listener *listener;
-	struct harp_conn *sender, *receiver;
-	uint64_t now_ns, polled_ns[2];
-	uint64_t delivered;
-	uint64_t delivered_before; /* what is not counted of it */
-	bool writable;
-};
-
-static void die(const char *what, int err)
-{
-	fprintf(stderr, "goodput: %s: %s\n", what, strerror(-err));
-	exit(2);
-}
 
 static uint64_t cell_bdp_bytes(const struct cell *cell)
 {
@@ -94,140 +72,59 @@ static uint64_t cell_buffer_bytes(const struct cell *cell)
 
 /* ---- one run ----------------------------------------------------------------------------------- */
 
-static void run_make(struct run *run, const struct cell *cell)
+static void cell_open(struct bottleneck *b, const struct cell *cell)
 {
 	/* Twice what path and queue can hold. */
 	uint32_t frames =
 		(uint32_t)(2 * (cell_bdp_bytes(cell) + cell_buffer_bytes(cell)) / MSS_BYTES) + 256;
-	/* Tuned budgets are at most half of the pool. */
-	struct harp_wire_options options = { .size = sizeof(options),
-					     .frame_count = (cell->tuned ? 4 : 2) * frames + 4096,
-					     .packets_max = frames + 4096,
-					     .seed = 1,
-					     .impair = { .delay_ns = cell->path->rtt_ns / 2 } };
-	struct harp_wire_impair slow = { .delay_ns = cell->path->rtt_ns / 2,
-					 .rate_bps = cell->path->rate_bps,
-					 .queue_bytes = cell_buffer_bytes(cell),
-					 .loss_ppm = cell->loss_ppm };
 	struct harp_tcp_options tcp = { .size = sizeof(tcp),
 					.rx_frames = cell->tuned ? 0 : frames,
 					.tx_frames = cell->tuned ? 0 : frames,
 					.congestion = cell->congestion };
-	struct harp_endpoint at = { .port = PORT };
-	struct harp_endpoint remote = { .addr = harp_addr_v4(10, 0, 0, 2), .port = PORT };
-	int err;
+	struct bottleneck_options options = {
+		.senders = 1,
+		/* Tuned budgets are at most half of the pool. */
+		.frame_count = (cell->tuned ? 4 : 2) * frames + 4096,
+		.packets_max = frames + 4096,
+		.delay_ns = cell->path->rtt_ns / 2,
+		.narrow = { .delay_ns = cell->path->rtt_ns / 2,
+			    .rate_bps = cell->path->rate_bps,
+			    .queue_bytes = cell_buffer_bytes(cell),
+			    .loss_ppm = cell->loss_ppm },
+		.listen = tcp,
+		.connect = tcp,
+	};
 
-	if (slow.queue_bytes < 2 * PACKET_BYTES)
-		slow.queue_bytes = 2 * PACKET_BYTES;
+	if (options.narrow.queue_bytes < 2 * PACKET_BYTES)
+		options.narrow.queue_bytes = 2 * PACKET_BYTES;
 	if (cell->congestion == HARP_CONGESTION_DCTCP) /* RFC 8257 section 3.1: K of 1/7 BDP */
-		slow.ecn_mark_bytes = (uint32_t)(cell_bdp_bytes(cell) / 7) + 2 * PACKET_BYTES;
-	err = harp_wire_create(&run->wire, &options);
-	if (!err)
-		err = harp_wire_set_impair(run->wire, 0, &slow);
-	for (unsigned i = 0; i < 2 && !err; i++) {
-		struct harp_stack_options so = { .size = sizeof(so),
-						 .max_conns = 4,
-						 .seed = i + 1 };
-		struct harp_addr addr = harp_addr_v4(10, 0, 0, (uint8_t)(i + 1));
-
-		run->nic[i] = harp_wire_port(run->wire, i);
-		err = harp_stack_create(&run->stack[i], run->nic[i], &so);
-		if (!err)
-			err = harp_stack_address_add(run->stack[i], &addr, 24);
-	}
-	if (!err)
-		err = harp_tcp_listen(run->stack[1], &at, &tcp, &run->listener);
-	if (!err)
-		err = harp_tcp_connect(run->stack[0], NULL, &remote, &tcp, &run->sender);
-	if (err)
-		die("can't make the path", err);
-}
-
-static void run_send(struct run *run)
-{
-	static uint8_t bytes[65536];
-	struct iovec iov = { .iov_base = bytes, .iov_len = sizeof(bytes) };
-
-	while (run->writable) {
-		ssize_t n = harp_conn_send(run->sender, &iov, 1);
-
-		if (n == -EAGAIN)
-			run->writable = false;
-		else if (n < 0)
-			die("harp_conn_send", (int)n);
-	}
-}
-
-static void run_receive(struct run *run)
-{
-	struct iovec iov[16];
-	int n;
-
-	while ((n = harp_conn_peek(run->receiver, iov, 16)) > 0) {
-		size_t bytes = 0;
-
-		for (int i = 0; i < n; i++)
-			bytes += iov[i].iov_len;
-		harp_conn_consume(run->receiver, bytes);
-		run->delivered += bytes;
-	}
-	if (n != -EAGAIN)
-		die("harp_conn_peek", n);
-}
-
-static void run_poll(struct run *run, unsigned i)
-{
-	uint32_t events;
-	bool news = false;
-
-	harp_stack_poll(run->stack[i], run->now_ns);
-	run->polled_ns[i] = run->now_ns;
-	while (harp_stack_next_event(run->stack[i], &events)) {
-		news = true;
-		if (i == 0 && (events & (HARP_EVENT_CONNECTED | HARP_EVENT_WRITABLE)))
-			run->writable = true;
-	}
-	if (i == 0)
-		run_send(run);
-	else if (run->receiver ? news : harp_tcp_accept(run->listener, &run->receiver) == 0)
-		run_receive(run);
-}
-
-static uint64_t run_due_ns(const struct run *run, unsigned i)
-{
-	uint64_t due_ns = harp_stack_next_deadline_ns(run->stack[i]);
-	uint64_t nic_ns = run->nic[i]->ops->next_ns(run->nic[i]);
-
-	due_ns = nic_ns < due_ns ? nic_ns : due_ns;
-	return due_ns < run->polled_ns[i] + POLL_NS ? run->polled_ns[i] + POLL_NS : due_ns;
+		options.narrow.ecn_mark_bytes =
+			(uint32_t)(cell_bdp_bytes(cell) / 7) + 2 * PACKET_BYTES;
+	bottleneck_open(b, &options);
+	b->wanted = UINT64_MAX;
 }
 
 static void cell_run(struct cell *cell)
 {
-	struct run run = { .now_ns = 1 };
+	static struct bottleneck b;
 	struct harp_wire_stats wire;
+	uint64_t not_counted = 0;
 
-	run_make(&run, cell);
-	while (run.now_ns < cell->path->run_ns) {
-		uint64_t due_ns[2] = { run_due_ns(&run, 0), run_due_ns(&run, 1) };
+	cell_open(&b, cell);
+	while (b.now_ns < cell->path->run_ns) {
+		uint64_t received = b.received[0];
 
-		run.now_ns = due_ns[0] < due_ns[1] ? due_ns[0] : due_ns[1];
-		if (run.now_ns < cell_counted_from_ns(cell))
-			run.delivered_before = run.delivered;
-		for (unsigned i = 0; i < 2; i++) {
-			if (due_ns[i] <= run.now_ns)
-				run_poll(&run, i);
-		}
+		bottleneck_step(&b);
+		if (b.now_ns < cell_counted_from_ns(cell))
+			not_counted = received;
 	}
-	harp_wire_stats(run.wire, 0, &wire);
-	harp_conn_info(run.sender, &cell->info, sizeof(cell->info));
-	cell->delivered = run.delivered - run.delivered_before;
+	wire = bottleneck_wire(&b);
+	harp_conn_info(b.out[0], &cell->info, sizeof(cell->info));
+	cell->delivered = b.received[0] - not_counted;
 	cell->lost = wire.lost + wire.queue_dropped;
 	cell->resent = cell->info.retransmits;
 	cell->timeouts = cell->info.rto_count;
-	harp_stack_destroy(run.stack[0]);
-	harp_stack_destroy(run.stack[1]);
-	harp_wire_destroy(run.wire);
+	bottleneck_close(&b);
 }
 
 /* ---- tables ------------------------------------------------------------------------------------ */

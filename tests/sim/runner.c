@@ -26,6 +26,58 @@ static void died(int sig)
 	raise(sig);
 }
 
+/* ---- a run ------------------------------------------------------------------------------------- */
+
+static char reason[RUNNER_REASON_MAX];
+static uint64_t trace;
+
+void runner_run_begins(void)
+{
+	reason[0] = '\0';
+	trace = 0xcbf29ce484222325ull;
+}
+
+bool runner_fail_args(const char *format, va_list args)
+{
+	if (!reason[0])
+		vsnprintf(reason, sizeof(reason), format, args);
+	return false;
+}
+
+bool runner_fail(const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	(void)runner_fail_args(format, args);
+	va_end(args);
+	return false;
+}
+
+bool runner_has_failed(void)
+{
+	return reason[0] != '\0';
+}
+
+const char *runner_reason(void)
+{
+	return reason;
+}
+
+void runner_trace(uint64_t value)
+{
+	trace = (trace ^ value) * 0x100000001b3ull;
+	trace ^= trace >> 29;
+}
+
+static bool run(const void *scenario, bool dump, struct runner_result *result)
+{
+	runner_run_begins();
+	return runner->run(scenario, dump, result) && !runner_has_failed();
+}
+
+/* ---- commands ---------------------------------------------------------------------------------- */
+
 void runner_begin(struct runner *r)
 {
 	runner = r;
@@ -42,7 +94,7 @@ static void make(uint64_t seed)
 	runner->make(seed);
 }
 
-/* Runs the scenario as it lies in runner->scenario. */
+/* Runs runner->scenario. */
 static int run_report(const char *what)
 {
 	struct runner_result result = { 0 };
@@ -51,8 +103,8 @@ static int run_report(const char *what)
 
 	printf("%s: ", what);
 	fflush(stdout);
-	good = runner->run(runner->scenario, true, &result);
-	printf("%s%s; ", good ? "good" : "FAILED: ", result.reason);
+	good = run(runner->scenario, true, &result);
+	printf("%s%s; ", good ? "good" : "FAILED: ", reason);
 	for (unsigned k = 0; k < layout->kind_count; k++) {
 		if (layout->kinds[k].count_at)
 			printf("%u %ss, ", *scn_count(runner->scenario, &layout->kinds[k]),
@@ -60,7 +112,7 @@ static int run_report(const char *what)
 	}
 	printf("%llu bytes, %.6f s, %llu polls, trace %016llx\n", (unsigned long long)result.bytes,
 	       (double)result.at_ns / 1e9, (unsigned long long)result.polls,
-	       (unsigned long long)result.trace);
+	       (unsigned long long)trace);
 	return good ? 0 : 1;
 }
 
@@ -88,10 +140,10 @@ static int run_many(uint64_t from, uint64_t count)
 		struct runner_result result = { 0 };
 
 		make(seed);
-		if (!runner->run(runner->scenario, false, &result)) {
+		if (!run(runner->scenario, false, &result)) {
 			printf("seed %llu FAILED: %s\nreplay it: %s --seed %llu\nreduce it: %s "
 			       "--shrink %llu\n",
-			       (unsigned long long)seed, result.reason, runner->name,
+			       (unsigned long long)seed, reason, runner->name,
 			       (unsigned long long)seed, runner->name, (unsigned long long)seed);
 			return 1;
 		}
@@ -109,25 +161,27 @@ static int run_twice(uint64_t from, uint64_t count)
 
 	for (uint64_t seed = from; seed < from + count; seed++) {
 		struct runner_result first = { 0 }, again = { 0 };
+		uint64_t first_trace;
 
 		make(seed);
-		if (!runner->run(runner->scenario, false, &first))
+		if (!run(runner->scenario, false, &first))
 			return run_seed(seed);
-		if (!runner->run(runner->scenario, false, &again) || again.trace != first.trace ||
+		first_trace = trace;
+		if (!run(runner->scenario, false, &again) || trace != first_trace ||
 		    again.polls != first.polls) {
 			printf("seed %llu ran differently the second time: trace %016llx, %llu "
 			       "polls, then %016llx, %llu polls %s\n",
-			       (unsigned long long)seed, (unsigned long long)first.trace,
-			       (unsigned long long)first.polls, (unsigned long long)again.trace,
-			       (unsigned long long)again.polls, again.reason ? again.reason : "");
+			       (unsigned long long)seed, (unsigned long long)first_trace,
+			       (unsigned long long)first.polls, (unsigned long long)trace,
+			       (unsigned long long)again.polls, reason);
 			return 1;
 		}
-		if (first.trace == last) {
+		if (trace == last) {
 			printf("seeds %llu and %llu left the same trace\n",
 			       (unsigned long long)seed - 1, (unsigned long long)seed);
 			return 1;
 		}
-		last = first.trace;
+		last = trace;
 	}
 	printf("%llu seeds from %llu: the same trace twice each\n", (unsigned long long)count,
 	       (unsigned long long)from);
@@ -162,11 +216,11 @@ struct outcome {
 static struct outcome *outcome;
 static char wanted[RUNNER_REASON_MAX];
 
-static void kind_of(const char *reason, char *kind)
+static void kind_of_failure(char *kind)
 {
-	for (; *reason; reason++) {
-		if (*reason < '0' || *reason > '9')
-			*kind++ = *reason;
+	for (const char *at = reason; *at; at++) {
+		if (*at < '0' || *at > '9')
+			*kind++ = *at;
 	}
 	*kind = 0;
 }
@@ -186,9 +240,9 @@ static bool fails_as_wanted(const void *s)
 		signal(SIGABRT, SIG_DFL);
 		signal(SIGSEGV, SIG_DFL);
 		alarm(RUN_SHRINK_S);
-		if (!freopen("/dev/null", "w", stderr) || runner->run(s, false, &result))
+		if (!freopen("/dev/null", "w", stderr) || run(s, false, &result))
 			_exit(0);
-		kind_of(result.reason, outcome->kind);
+		kind_of_failure(outcome->kind);
 		_exit(1);
 	}
 	if (child < 0 || waitpid(child, &status, 0) != child) {
@@ -261,17 +315,17 @@ static bool check_text(void)
 		printf("read from its text it is not the same: %s\n", why);
 		return false;
 	}
-	if (runner->run(runner->scenario, false, &result)) {
+	if (run(runner->scenario, false, &result)) {
 		printf("read from its text it does not fail\n");
 		return false;
 	}
-	kind_of(result.reason, kind);
-	printf("fails by: %s\n", result.reason);
+	kind_of_failure(kind);
+	printf("fails by: %s\n", reason);
 	elements_print(runner->layout, runner->scenario, stdout);
 	return strcmp(kind, wanted) == 0;
 }
 
-/* One seed in several must get to a small scenario: where a reduction ends depends on what is drawn. */
+/* One of several seeds must be reduced to a small scenario. */
 static bool check_plant(uint64_t from)
 {
 	for (uint64_t seed = from; seed < from + 50; seed++) {

@@ -16,15 +16,37 @@
 #ifndef HARP_TESTS_RUNNER_H
 #define HARP_TESTS_RUNNER_H
 
+#include <stdarg.h>
+
 #include "elements.h"
 
 #define RUNNER_REASON_MAX 240
 
+static inline uint64_t earlier(uint64_t a_ns, uint64_t b_ns)
+{
+	return a_ns < b_ns ? a_ns : b_ns;
+}
+static inline uint64_t later(uint64_t a_ns, uint64_t b_ns)
+{
+	return a_ns > b_ns ? a_ns : b_ns;
+}
+
 struct runner_result {
-	const char *reason;           /* of a failure */
-	uint64_t trace;               /* hash of everything that happened */
 	uint64_t bytes, polls, at_ns; /* delivered, taken, when it ended */
 };
+
+/* ---- for the code of a run ---- */
+/* Forgets the run before. */
+void runner_run_begins(void);
+/* The run has failed; the first reason counts. False. */
+bool runner_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
+bool runner_fail_args(const char *format, va_list args);
+bool runner_has_failed(void);
+const char *runner_reason(void);
+/* Into the hash of everything that happened. */
+void runner_trace(uint64_t value);
+
+/* ---- for main() ---- */
 
 struct runner {
 	const char *name;   /* the program, as it is called */

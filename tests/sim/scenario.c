@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * scenario.c - the scenario of a seed: stacks, their connections, and what happens to them.
+ * scenario.c - the scenario of a seed: stacks, their connections, and events.
  *
  * Bounds keep a seed at a few milliseconds of work: about a megabyte in all, whatever the number of
  * connections. Outages add up to OUTAGE_NS_MAX at most, well below the connections' timeouts
@@ -20,6 +20,77 @@
 
 #define OUTAGE_NS_MAX (40 * S)
 #define BYTES_MAX 1200000u /* of all connections, both ways */
+
+/* ---- as data ----------------------------------------------------------------------------------- */
+
+static const struct scn_field text_world[] = { SCN_WORLD(SCN_FIELD) };
+static const struct scn_field text_stack[] = { SCN_IMPAIR(SCN_FIELD) SCN_STACK(SCN_FIELD) };
+static const struct scn_field text_listen[] = { SCN_LISTEN(SCN_FIELD) };
+static const struct scn_field text_conn[] = { SCN_CONN(SCN_FIELD) SCN_SIDE(SCN_FIELD, c_)
+						      SCN_SIDE(SCN_FIELD, s_) };
+static const struct scn_field text_event[] = { SCN_EVENT(SCN_FIELD) SCN_IMPAIR(SCN_FIELD) };
+
+#define TEXT_LIST(word, list, limit, first, number)                                                \
+	SCN_KIND(struct scenario, word, list, limit, first, offsetof(struct scenario, number))
+static const struct scn_kind text_kinds[] = {
+	SCN_KIND(struct scenario, "world", text_world, 1, world, 0),
+	TEXT_LIST("stack", text_stack, SCN_STACKS_MAX, stacks, stack_count),
+	TEXT_LIST("listen", text_listen, SCN_LISTENS_MAX, listens, listen_count),
+	TEXT_LIST("conn", text_conn, SCN_CONNS_MAX, conns, conn_count),
+	TEXT_LIST("event", text_event, SCN_EVENTS_MAX, events, event_count),
+};
+static const char *const text_event_names[SCN_EVENT_KINDS] = { "worse",  "stall",   "down",
+							       "cut",    "restart", "ring",
+							       "starve", "complete" };
+
+static const char *text_remark(const struct scn_kind *kind, const uint64_t *values)
+{
+	if (strcmp(kind->name, "event") == 0 && values[0] < SCN_EVENT_KINDS)
+		return text_event_names[values[0]];
+	return NULL;
+}
+
+static const char *text_check(const void *scenario)
+{
+	const struct scenario *s = scenario;
+
+	if (s->stack_count < 2)
+		return "fewer than two stacks";
+	for (unsigned i = 0; i < s->listen_count; i++) {
+		if (s->listens[i].stack >= s->stack_count)
+			return "a listener on no stack";
+	}
+	for (unsigned i = 0; i < s->conn_count; i++) {
+		const struct scn_conn *c = &s->conns[i];
+
+		if (c->client >= s->stack_count || c->server >= s->stack_count ||
+		    c->client == c->server)
+			return "a connection that joins no two stacks";
+		if (c->kind != SCN_SIMULTANEOUS &&
+		    (c->listen >= s->listen_count || s->listens[c->listen].stack != c->server))
+			return "a connection to no listener";
+		if (c->kind == SCN_RPC && (c->request_bytes == 0 || c->answer_bytes == 0))
+			return "requests or answers without bytes";
+	}
+	for (unsigned i = 0; i < s->event_count; i++) {
+		const struct scn_event *e = &s->events[i];
+
+		if (e->kind >= SCN_EVENT_KINDS || e->stack >= s->stack_count ||
+		    e->peer >= s->stack_count)
+			return "an event of no kind or on no stack";
+	}
+	return NULL;
+}
+
+const struct scn_layout scenario_layout = {
+	.kinds = text_kinds,
+	.kind_count = sizeof(text_kinds) / sizeof(text_kinds[0]),
+	.size = sizeof(struct scenario),
+	.check = text_check,
+	.remark = text_remark,
+};
+
+/* ---- from a seed ------------------------------------------------------------------------------- */
 
 struct maker {
 	struct scenario *s;
@@ -71,36 +142,35 @@ static void make_stack(struct maker *m, struct scn_stack *k)
 {
 	uint32_t badness = below(&m->rng, 4); /* 0: a good wire */
 
-	k->delay_ns = 1 + below64(&m->rng, one_in(&m->rng, 8) ? 30 * MS : 100 * US);
+	k->path.delay_ns = 1 + below64(&m->rng, one_in(&m->rng, 8) ? 30 * MS : 100 * US);
 	if (one_in(&m->rng, 2))
-		k->rate_bps = 1000000000ull << below(&m->rng, 7);
+		k->path.rate_bps = 1000000000ull << below(&m->rng, 7);
 	if (one_in(&m->rng, 4))
-		k->jitter_ns = below(&m->rng, 20000);
-	if (k->rate_bps && one_in(&m->rng, 3))
-		k->queue_bytes = 20000 + below(&m->rng, 200000);
-	if (k->rate_bps && one_in(&m->rng, 4))
+		k->path.jitter_ns = below(&m->rng, 20000);
+	if (k->path.rate_bps && one_in(&m->rng, 3))
+		k->path.queue_bytes = 20000 + below(&m->rng, 200000);
+	if (k->path.rate_bps && one_in(&m->rng, 4))
 		k->ecn_mark_bytes = 10000 + below(&m->rng, 60000);
-	if (k->rate_bps && one_in(&m->rng, 3)) {
+	if (k->path.rate_bps && one_in(&m->rng, 3)) {
 		k->inbound = 1;
-		k->rate_bps = 100000000ull << below(&m->rng, 7);
-		k->queue_bytes = 30000 + below(&m->rng, 200000);
+		k->path.rate_bps = 100000000ull << below(&m->rng, 7);
+		k->path.queue_bytes = 30000 + below(&m->rng, 200000);
 	}
 	k->poll_cost_ns = 100 + below(&m->rng, 3000);
 	if (one_in(&m->rng, 4))
 		k->poll_lag_ns = below64(&m->rng, one_in(&m->rng, 4) ? 3 * MS : 20 * US);
 	k->eager = one_in(&m->rng, 8);
-	k->max_conns = 64;
 	if (badness == 0)
 		return;
-	k->loss_ppm = below(&m->rng, 50001) / (badness == 1 ? 10 : 1);
+	k->path.loss_ppm = below(&m->rng, 50001) / (badness == 1 ? 10 : 1);
 	if (one_in(&m->rng, 2))
-		k->duplicate_ppm = below(&m->rng, 30000);
+		k->path.duplicate_ppm = below(&m->rng, 30000);
 	if (one_in(&m->rng, 2)) {
-		k->reorder_ppm = below(&m->rng, 50000);
-		k->reorder_ns = below(&m->rng, 300000);
+		k->path.reorder_ppm = below(&m->rng, 50000);
+		k->path.reorder_ns = below(&m->rng, 300000);
 	}
 	if (one_in(&m->rng, 2))
-		k->corrupt_ppm = below(&m->rng, 10000);
+		k->path.corrupt_ppm = below(&m->rng, 10000);
 }
 
 static void make_listens(struct maker *m)
@@ -127,20 +197,15 @@ static void make_listens(struct maker *m)
 	}
 }
 
-struct side {
-	uint64_t bytes, piece, send, recv, stall_ppm, stall_ns, pause_at, pause_ns, abort_at, hold,
-		delayed_ack_ns;
-};
-
-static struct side make_side(struct maker *m, uint32_t bytes_max)
+static struct scn_side make_side(struct maker *m, uint32_t bytes_max)
 {
-	struct side side = { .piece = PICK(&m->rng, 1, 64, 1000, 9000, 65000),
-			     .send = below(&m->rng, 3),
-			     .recv = below(&m->rng, 3) };
+	struct scn_side side = { .piece_bytes = PICK(&m->rng, 1, 64, 1000, 9000, 65000),
+				 .send = below(&m->rng, 3),
+				 .recv = below(&m->rng, 3) };
 
 	if (!one_in(&m->rng, 8))
-		side.bytes =
-			below(&m->rng, side.piece < 100 && bytes_max > 3000 ? 3000 : bytes_max);
+		side.bytes = below(&m->rng,
+				   side.piece_bytes < 100 && bytes_max > 3000 ? 3000 : bytes_max);
 	if (one_in(&m->rng, 3)) {
 		side.stall_ppm = below(&m->rng, 200000);
 		side.stall_ns = 1 + below(&m->rng, 50000000);
@@ -152,7 +217,7 @@ static struct side make_side(struct maker *m, uint32_t bytes_max)
 	if (m->may_die && one_in(&m->rng, 10))
 		side.abort_at = 1 + below64(&m->rng, side.bytes + 1);
 	if (one_in(&m->rng, 6))
-		side.hold = below64(&m->rng, one_in(&m->rng, 3) ? 100 * S : 100 * MS);
+		side.hold_ns = below64(&m->rng, one_in(&m->rng, 3) ? 100 * S : 100 * MS);
 	if (one_in(&m->rng, 4))
 		side.delayed_ack_ns = below64(&m->rng, one_in(&m->rng, 4) ? S / 2 : MS);
 	return side;
@@ -161,8 +226,10 @@ static struct side make_side(struct maker *m, uint32_t bytes_max)
 static void make_conn(struct maker *m, struct scn_conn *c, uint32_t bytes_max)
 {
 	struct scenario *s = m->s;
-	struct side a = make_side(m, bytes_max), b = make_side(m, bytes_max);
+	struct scn_side *a = &c->side[0], *b = &c->side[1];
 
+	*a = make_side(m, bytes_max);
+	*b = make_side(m, bytes_max);
 	c->listen = below(&m->rng, s->listen_count);
 	c->server = s->listens[c->listen].stack;
 	c->client = (c->server + 1 + below(&m->rng, s->stack_count - 1)) % s->stack_count;
@@ -177,9 +244,9 @@ static void make_conn(struct maker *m, struct scn_conn *c, uint32_t bytes_max)
 		each = bytes_max / (uint32_t)c->rounds + 1;
 		c->request_bytes = 1 + below(&m->rng, each);
 		c->answer_bytes = 1 + below(&m->rng, each);
-		a.bytes = c->rounds * c->request_bytes;
-		b.bytes = c->rounds * c->answer_bytes;
-		a.piece = b.piece = 9000;
+		a->bytes = c->rounds * c->request_bytes;
+		b->bytes = c->rounds * c->answer_bytes;
+		a->piece_bytes = b->piece_bytes = 9000;
 	}
 	c->rx_frames = PICK(&m->rng, 0, 8, 32, 64);
 	c->tx_frames = PICK(&m->rng, 0, 8, 32, 64);
@@ -192,15 +259,6 @@ static void make_conn(struct maker *m, struct scn_conn *c, uint32_t bytes_max)
 	}
 	c->congestion = make_congestion(m);
 	c->ecn = make_ecn(m, c->congestion);
-#define MAKE_SIDE(p, side)                                                                         \
-	c->p##_bytes = (side).bytes, c->p##_piece_bytes = (side).piece, c->p##_send = (side).send, \
-	c->p##_recv = (side).recv, c->p##_stall_ppm = (side).stall_ppm,                            \
-	c->p##_stall_ns = (side).stall_ns, c->p##_pause_at = (side).pause_at,                      \
-	c->p##_pause_ns = (side).pause_ns, c->p##_abort_at = (side).abort_at,                      \
-	c->p##_hold_ns = (side).hold, c->p##_delayed_ack_ns = (side).delayed_ack_ns
-	MAKE_SIDE(c, a);
-	MAKE_SIDE(s, b);
-#undef MAKE_SIDE
 }
 
 static void make_conns(struct maker *m)
@@ -228,26 +286,21 @@ static void make_conns(struct maker *m)
 
 static void make_event(struct maker *m, struct scn_event *e)
 {
-	struct scn_stack way = { 0 };
+	struct scn_stack worse = { 0 };
 
 	e->kind = below(&m->rng, SCN_EVENT_KINDS);
 	if (e->kind == SCN_RESTART && !m->may_die)
-		e->kind = SCN_IMPAIR;
+		e->kind = SCN_WORSE;
 	e->stack = below(&m->rng, m->s->stack_count);
 	e->peer = (e->stack + 1 + below(&m->rng, m->s->stack_count - 1)) % m->s->stack_count;
 	e->start_ns = below64(&m->rng, m->horizon_ns + m->horizon_ns / 2);
 	e->duration_ns =
 		1 + below64(&m->rng, PICK(&m->rng, 100 * US, MS, 10 * MS, 100 * MS, S, S, 20 * S));
-	if (e->kind == SCN_IMPAIR) {
-		make_stack(m, &way);
-		e->delay_ns = way.delay_ns;
-		e->rate_bps = way.rate_bps;
-		e->queue_bytes = way.queue_bytes;
-		e->loss_ppm = way.loss_ppm * PICK(&m->rng, 1, 1, 4);
-		e->duplicate_ppm = way.duplicate_ppm;
-		e->reorder_ppm = way.reorder_ppm * PICK(&m->rng, 1, 1, 5);
-		e->reorder_ns = way.reorder_ns;
-		e->corrupt_ppm = way.corrupt_ppm;
+	if (e->kind == SCN_WORSE) {
+		make_stack(m, &worse);
+		e->path = worse.path;
+		e->path.loss_ppm *= PICK(&m->rng, 1, 1, 4);
+		e->path.reorder_ppm *= PICK(&m->rng, 1, 1, 5);
 		return;
 	}
 	if (m->outage_ns + e->duration_ns > OUTAGE_NS_MAX)
@@ -291,10 +344,10 @@ static void make_cards(struct maker *m)
 	w->external_count = PICK(&m->rng, 0, 24, 64, 512, 4096);
 	w->tx_frags = PICK(&m->rng, 0, 2, 17, 48, 64);
 	for (unsigned i = 0; i < m->s->conn_count && w->external_count; i++) {
-		if (!one_in(&m->rng, 3))
-			m->s->conns[i].c_send = SCN_SEND_EXTERNAL;
-		if (!one_in(&m->rng, 3))
-			m->s->conns[i].s_send = SCN_SEND_EXTERNAL;
+		for (unsigned side = 0; side < 2; side++) {
+			if (!one_in(&m->rng, 3))
+				m->s->conns[i].side[side].send = SCN_SEND_EXTERNAL;
+		}
 	}
 }
 

@@ -2,12 +2,12 @@
 /*
  * scenario.h - what happens in a simulation, as data: made from a seed, printed, read again, reduced.
  *
- * The world, stacks, listeners, connections and events are elements, see elements.h.
+ * The world, stacks, listeners, connections and events are elements (elements.h).
  */
 #ifndef HARP_TESTS_SCENARIO_H
 #define HARP_TESTS_SCENARIO_H
 
-#include "elements.h"
+#include "impair.h"
 
 #define SCN_STACK_KIND 1u /* of scn_layout */
 #define SCN_LISTEN_KIND 2u
@@ -26,14 +26,14 @@ enum scn_send { SCN_SEND_COPY, SCN_SEND_FRAMES, SCN_SEND_MIXED, SCN_SEND_EXTERNA
 enum scn_recv { SCN_RECV_COPY, SCN_RECV_PEEK, SCN_RECV_FRAMES };
 
 enum scn_event_kind {
-	SCN_IMPAIR = 0, /* the path of what `stack` sends gets worse (or better) */
-	SCN_STALL,      /* `stack` is not polled, nor do its applications run */
-	SCN_DOWN,       /* `stack`'s link is down */
-	SCN_CUT,        /* nothing passes between `stack` and `peer`; one_way: to `peer` only */
-	SCN_RESTART,    /* `stack` is destroyed, and made again when the event ends */
-	SCN_RING,       /* the card of `stack` holds at most `count` frames for sending */
-	SCN_STARVE,     /* the card takes no frames to receive into */
-	SCN_COMPLETE,   /* the card gives back no sent frames */
+	SCN_WORSE = 0, /* the path of what `stack` sends gets worse (or better) */
+	SCN_STALL,     /* `stack` is not polled, nor do its applications run */
+	SCN_DOWN,      /* `stack`'s link is down */
+	SCN_CUT,       /* nothing passes between `stack` and `peer`; one_way: to `peer` only */
+	SCN_RESTART,   /* `stack` is destroyed, and made again when the event ends */
+	SCN_RING,      /* the card of `stack` holds at most `count` frames for sending */
+	SCN_STARVE,    /* the card takes no frames to receive into */
+	SCN_COMPLETE,  /* the card gives back no sent frames */
 	SCN_EVENT_KINDS,
 };
 
@@ -52,21 +52,11 @@ enum scn_event_kind {
 	X(plant_bytes, SCN_KEEP) /* a bug to be found: 1 + the stream offset of a damaged byte */
 
 #define SCN_STACK(X)                                                                               \
-	X(delay_ns, 1000)                                                                          \
-	X(jitter_ns, 0)                                                                            \
-	X(rate_bps, 0)                                                                             \
-	X(queue_bytes, 0)                                                                          \
 	X(ecn_mark_bytes, 0)                                                                       \
 	X(inbound, 0) /* rate, queue and marks are of what comes to the stack, from all others */  \
-	X(loss_ppm, 0)                                                                             \
-	X(duplicate_ppm, 0)                                                                        \
-	X(reorder_ppm, 0)                                                                          \
-	X(reorder_ns, 0)                                                                           \
-	X(corrupt_ppm, 0)                                                                          \
 	X(poll_cost_ns, 1000) /* a poll after the other */                                         \
-	X(poll_lag_ns, 0)     /* and so long after it was due */                                   \
-	X(eager, 0)           /* polled whenever another stack is */                               \
-	X(max_conns, 64)
+	X(poll_lag_ns, 0)     /* at most, after it was due */                                      \
+	X(eager, 0)           /* polled whenever another stack is */
 
 #define SCN_LISTEN(X)                                                                              \
 	X(stack, SCN_REF(SCN_STACK_KIND))                                                          \
@@ -78,18 +68,19 @@ enum scn_event_kind {
 	X(congestion, 0)                                                                           \
 	X(ecn, 0)
 
-#define SCN_SIDE(X, side)                                                                          \
-	X(side##_bytes, 1)                                                                         \
-	X(side##_piece_bytes, 9000)                                                                \
-	X(side##_send, SCN_SEND_COPY)                                                              \
-	X(side##_recv, SCN_RECV_COPY)                                                              \
-	X(side##_stall_ppm, 0) /* chance of not reading for a while, per turn */                   \
-	X(side##_stall_ns, 0)  /* at most so long */                                               \
-	X(side##_pause_at, 0)  /* once so many bytes were read ... */                              \
-	X(side##_pause_ns, 0)  /* ... it reads nothing for so long */                              \
-	X(side##_abort_at, 0)  /* 1 + bytes sent; 0: never */                                      \
-	X(side##_hold_ns, 0)   /* idle between the last byte and FIN */                            \
-	X(side##_delayed_ack_ns, 0)
+/* An application; p: the prefix of its fields, c_ or s_. */
+#define SCN_SIDE(X, p)                                                                             \
+	X(p##bytes, 1)                                                                             \
+	X(p##piece_bytes, 9000)                                                                    \
+	X(p##send, SCN_SEND_COPY)                                                                  \
+	X(p##recv, SCN_RECV_COPY)                                                                  \
+	X(p##stall_ppm, 0) /* chance of not reading for a while, per turn */                       \
+	X(p##stall_ns, 0)  /* at most */                                                           \
+	X(p##pause_at, 0)  /* once so many bytes were read ... */                                  \
+	X(p##pause_ns, 0)  /* ... it reads nothing for so long */                                  \
+	X(p##abort_at, 0)  /* 1 + bytes sent; 0: never */                                          \
+	X(p##hold_ns, 0)   /* idle between the last byte and FIN */                                \
+	X(p##delayed_ack_ns, 0)
 
 #define SCN_CONN(X)                                                                                \
 	X(client, SCN_REF(SCN_STACK_KIND))                                                         \
@@ -107,9 +98,7 @@ enum scn_event_kind {
 	X(keepalive_ns, SCN_KEEP)                                                                  \
 	X(user_timeout_ns, 0)                                                                      \
 	X(congestion, 0)                                                                           \
-	X(ecn, 0)                                                                                  \
-	SCN_SIDE(X, c)                                                                             \
-	SCN_SIDE(X, s)
+	X(ecn, 0)
 
 #define SCN_EVENT(X)                                                                               \
 	X(kind, SCN_KEEP)                                                                          \
@@ -118,30 +107,28 @@ enum scn_event_kind {
 	X(start_ns, 0)                                                                             \
 	X(duration_ns, 1000)                                                                       \
 	X(one_way, 0)                                                                              \
-	X(count, 0)                                                                                \
-	X(delay_ns, 1000)                                                                          \
-	X(rate_bps, 0)                                                                             \
-	X(queue_bytes, 0)                                                                          \
-	X(loss_ppm, 0)                                                                             \
-	X(duplicate_ppm, 0)                                                                        \
-	X(reorder_ppm, 0)                                                                          \
-	X(reorder_ns, 0)                                                                           \
-	X(corrupt_ppm, 0)
+	X(count, 0)
 
 struct scn_world {
 	SCN_WORLD(SCN_MEMBER)
 };
 struct scn_stack {
+	struct scn_impair path; /* of what it sends */
 	SCN_STACK(SCN_MEMBER)
 };
 struct scn_listen {
 	SCN_LISTEN(SCN_MEMBER)
 };
+struct scn_side {
+	SCN_SIDE(SCN_MEMBER, )
+};
 struct scn_conn {
 	SCN_CONN(SCN_MEMBER)
+	struct scn_side side[2]; /* client, server */
 };
 struct scn_event {
 	SCN_EVENT(SCN_MEMBER)
+	struct scn_impair path; /* SCN_WORSE */
 };
 
 struct scenario {

@@ -25,17 +25,6 @@
 #define SIM_STILL_NS_MAX (250 * SIM_S)
 #define SIM_RETRY_NS (5 * SIM_S)
 
-static void run_trace(struct sim *sim, uint64_t value)
-{
-	sim->trace = (sim->trace ^ value) * 0x100000001b3ull;
-	sim->trace ^= sim->trace >> 29;
-}
-
-static uint64_t run_later(uint64_t a, uint64_t b)
-{
-	return a > b ? a : b;
-}
-
 /* ---- connections begin ------------------------------------------------------------------------- */
 
 static void run_app_begins(struct sim *sim, struct sim_app *app, struct harp_conn *conn)
@@ -46,7 +35,7 @@ static void run_app_begins(struct sim *sim, struct sim_app *app, struct harp_con
 	app->progress_ns = sim->now_ns;
 	(void)harp_conn_options(conn, &opt);
 	opt.user = app;
-	opt.delayed_ack_ns = app->delayed_ack_ns;
+	opt.delayed_ack_ns = app->spec->delayed_ack_ns;
 	(void)harp_conn_set_options(conn, &opt);
 }
 
@@ -104,7 +93,7 @@ static bool run_start(struct sim *sim, struct sim_pair *pair)
 	}
 	pair->started = true;
 	return err == 0 ||
-	       sim_fail(sim, "connection %u: connect: %s", pair->app[0].pair, strerror(-err));
+	       runner_fail("connection %u: connect: %s", pair->app[0].pair, strerror(-err));
 }
 
 static bool run_accepted(struct sim *sim, unsigned stack, struct harp_conn *conn)
@@ -122,13 +111,13 @@ static bool run_accepted(struct sim *sim, unsigned stack, struct harp_conn *conn
 		    memcmp(&client, &remote.addr, sizeof(client)) != 0)
 			continue;
 		if (pair->accepted)
-			return sim_fail(sim, "connection %u was accepted twice", i);
+			return runner_fail("connection %u was accepted twice", i);
 		pair->accepted = true;
 		app->connected = app->ready = true;
 		run_app_begins(sim, app, conn);
 		return true;
 	}
-	return sim_fail(sim, "stack %u accepted a connection that was not opened", stack);
+	return runner_fail("stack %u accepted a connection that was not opened", stack);
 }
 
 /* ---- a stack's turn ---------------------------------------------------------------------------- */
@@ -173,8 +162,8 @@ static bool run_poll(struct sim *sim, unsigned index)
 
 	sim->polls++;
 	k->polled_ns = sim->now_ns;
-	run_trace(sim, sim->now_ns);
-	run_trace(sim, (uint64_t)did << 32 | index << 28 | (k->stack->stats.tx_bytes & 0xfffffff));
+	runner_trace(sim->now_ns);
+	runner_trace((uint64_t)did << 32 | index << 28 | (k->stack->stats.tx_bytes & 0xfffffff));
 	if (!sim_check_step(sim, index))
 		return false;
 	run_stack_events(sim, index);
@@ -283,20 +272,18 @@ static uint64_t run_due_ns(struct sim *sim, unsigned index, uint64_t wake_ns)
 {
 	const struct scn_stack *spec = &sim->scenario->stacks[index];
 	struct sim_stack *k = &sim->stacks[index];
-	uint64_t due_ns, card_ns;
+	uint64_t due_ns;
 
 	if (!k->stack)
 		return SIM_NEVER_NS;
-	due_ns = harp_stack_next_deadline_ns(k->stack);
-	card_ns = sim_net_card_next_ns(&k->card);
-	due_ns = card_ns < due_ns ? card_ns : due_ns;
+	due_ns = earlier(harp_stack_next_deadline_ns(k->stack), sim_net_card_next_ns(&k->card));
 	if (due_ns < SIM_NEVER_NS - spec->poll_lag_ns)
 		due_ns += spec->poll_lag_ns;
-	due_ns = wake_ns < due_ns ? wake_ns : due_ns;
+	due_ns = earlier(due_ns, wake_ns);
 	if (due_ns == SIM_NEVER_NS)
 		return due_ns;
-	due_ns = run_later(due_ns, k->polled_ns + spec->poll_cost_ns + 1);
-	return run_later(due_ns, k->stall_until_ns);
+	due_ns = later(due_ns, k->polled_ns + spec->poll_cost_ns + 1);
+	return later(due_ns, k->stall_until_ns);
 }
 
 /* Liveness: each connection gets somewhere within SIM_STILL_NS_MAX, once nothing bad happens to it. */
@@ -309,13 +296,13 @@ static bool run_is_stalled(struct sim *sim)
 		if (!pair->started || (!pair->app[0].conn && !pair->app[1].conn))
 			continue;
 		for (unsigned role = 0; role < 2; role++) {
-			last_ns = run_later(last_ns, pair->app[role].progress_ns);
-			last_ns = run_later(last_ns, pair->app[role].stall_until_ns);
-			last_ns = run_later(last_ns, pair->app[role].hold_until_ns);
+			last_ns = later(last_ns, pair->app[role].progress_ns);
+			last_ns = later(last_ns, pair->app[role].stall_until_ns);
+			last_ns = later(last_ns, pair->app[role].hold_until_ns);
 		}
 		if (sim->now_ns > last_ns + SIM_STILL_NS_MAX)
-			return !sim_fail(sim, "connection %u has stood still since %.3f s", i,
-					 (double)last_ns / 1e9);
+			return !runner_fail("connection %u has stood still since %.3f s", i,
+					    (double)last_ns / 1e9);
 	}
 	return false;
 }
@@ -351,36 +338,26 @@ static bool run_loop(struct sim *sim)
 		run_wakes(sim, wake_ns);
 		for (unsigned i = 0; i < sim->scenario->stack_count; i++) {
 			due_ns[i] = run_due_ns(sim, i, wake_ns[i]);
-			next_ns = due_ns[i] < next_ns ? due_ns[i] : next_ns;
+			next_ns = earlier(next_ns, due_ns[i]);
 		}
 		if (next_ns == SIM_NEVER_NS)
 			return true;
-		sim->now_ns = run_later(sim->now_ns, next_ns);
+		sim->now_ns = later(sim->now_ns, next_ns);
 		if (sim->now_ns > looked_ns + 10 * SIM_S) {
 			looked_ns = sim->now_ns;
 			if (run_is_stalled(sim))
 				return false;
 		}
 		if (sim->now_ns > SIM_NS_MAX || sim->polls > SIM_POLLS_MAX)
-			return sim_fail(sim, "no end after %llu polls, at %.3f s",
-					(unsigned long long)sim->polls, (double)sim->now_ns / 1e9);
+			return runner_fail("no end after %llu polls, at %.3f s",
+					   (unsigned long long)sim->polls,
+					   (double)sim->now_ns / 1e9);
 		if (!run_step(sim, due_ns))
 			return false;
 	}
 }
 
 /* ---- making ------------------------------------------------------------------------------------ */
-
-#define RUN_APP(app, spec, side)                                                                   \
-	*(app) = (struct sim_app)                                                                  \
-	{                                                                                          \
-		.send_total = (spec)->side##_bytes, .piece_bytes = (spec)->side##_piece_bytes,     \
-		.send = (spec)->side##_send, .recv = (spec)->side##_recv,                          \
-		.stall_ppm = (spec)->side##_stall_ppm, .stall_ns = (spec)->side##_stall_ns,        \
-		.pause_at = (spec)->side##_pause_at, .pause_ns = (spec)->side##_pause_ns,          \
-		.abort_at = (spec)->side##_abort_at, .hold_ns = (spec)->side##_hold_ns,            \
-		.delayed_ack_ns = (spec)->side##_delayed_ack_ns                                    \
-	}
 
 static void run_make_pairs(struct sim *sim)
 {
@@ -389,26 +366,25 @@ static void run_make_pairs(struct sim *sim)
 		struct sim_pair *pair = &sim->pairs[i];
 
 		*pair = (struct sim_pair){ .spec = c, .start_ns = c->start_ns };
-		RUN_APP(&pair->app[SIM_CLIENT], c, c);
-		RUN_APP(&pair->app[SIM_SERVER], c, s);
+		for (unsigned role = 0; role < 2; role++) {
+			pair->app[role] = (struct sim_app){
+				.pair = i,
+				.stack = (unsigned)(role == SIM_CLIENT ? c->client : c->server),
+				.stream = rng_u64(&sim->rng),
+				.send_total = c->side[role].bytes,
+				.wake_ns = SIM_NEVER_NS,
+				.spec = &c->side[role],
+			};
+		}
 		if (c->kind == SCN_RPC) {
 			pair->app[SIM_CLIENT].send_total = c->rounds * c->request_bytes;
 			pair->app[SIM_SERVER].send_total = c->rounds * c->answer_bytes;
-		}
-		for (unsigned role = 0; role < 2; role++) {
-			struct sim_app *app = &pair->app[role];
-
-			app->pair = i;
-			app->stack = (unsigned)(role == SIM_CLIENT ? c->client : c->server);
-			app->stream = rng_u64(&sim->rng);
-			app->wake_ns = SIM_NEVER_NS;
-			app->piece_bytes += app->piece_bytes == 0;
 		}
 	}
 	for (unsigned i = 0; i < sim->scenario->event_count; i++) {
 		const struct scn_event *e = &sim->scenario->events[i];
 
-		sim->heal_ns = run_later(sim->heal_ns, e->start_ns + e->duration_ns);
+		sim->heal_ns = later(sim->heal_ns, e->start_ns + e->duration_ns);
 	}
 }
 
@@ -419,7 +395,6 @@ bool sim_run(struct sim *sim, const struct scenario *scenario, bool dump)
 	memset(sim, 0, sizeof(*sim));
 	sim->verbose = verbose;
 	sim->scenario = scenario;
-	sim->trace = 0xcbf29ce484222325ull;
 	rng_seed(&sim->rng, scenario->world.seed ^ 0x73696d);
 	run_make_pairs(sim);
 	good = sim_segments_make(sim) && sim_net_make(sim) && run_loop(sim) && sim_check_end(sim);

@@ -14,9 +14,9 @@
 
 #include "base/rng.h"
 #include "harp.h"
+#include "runner.h"
 #include "scenario.h"
 
-#define SIM_REASON_MAX 240
 #define SIM_NEVER_NS UINT64_MAX
 #define SIM_US UINT64_C(1000)
 #define SIM_MS UINT64_C(1000000)
@@ -35,9 +35,7 @@ struct sim_app {
 	uint64_t wake_ns; /* it has something to do by then, unasked */
 	uint64_t stall_until_ns, hold_until_ns;
 	uint64_t progress_ns; /* last time it got anywhere */
-	/* From the scenario. */
-	uint64_t piece_bytes, send, recv, stall_ppm, stall_ns, pause_at, pause_ns, abort_at,
-		hold_ns, delayed_ack_ns;
+	const struct scn_side *spec;
 	bool connected, shut, eof, closed, wait_writable, paused, ready;
 	struct harp_frame *held[4]; /* received frames it keeps for a while */
 	unsigned held_count;
@@ -72,8 +70,6 @@ struct sim_stack {
 	struct sim_card card;
 	struct harp_listener *listeners[SCN_LISTENS_MAX]; /* by the scenario's index */
 	uint64_t polled_ns, stall_until_ns;
-	uint64_t fill_floor;
-	uint32_t incarnation;
 };
 
 struct sim_segments; /* sim_segments.c */
@@ -87,16 +83,13 @@ struct sim {
 	struct sim_pair pairs[SCN_CONNS_MAX];
 	uint8_t event_state[SCN_EVENTS_MAX]; /* 0: to come, 1: going on, 2: over */
 	struct sim_segments *segments;
-	bool verbose;                /* prints every segment */
-	uint64_t trace;              /* hash of everything that happened, with its time */
-	uint64_t polls, bytes;       /* bytes: delivered */
-	char reason[SIM_REASON_MAX]; /* of a failure */
+	bool verbose;          /* prints every segment */
+	uint64_t polls, bytes; /* bytes: delivered */
 };
 
-/* Runs a scenario from creation to the last frame's return. False: sim->reason says what broke;
+/* Runs a scenario from creation to the last frame's return. False: runner_reason() says what broke;
  * dump: and the state of all parts on stdout. */
 bool sim_run(struct sim *sim, const struct scenario *scenario, bool dump);
-bool sim_fail(struct sim *sim, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* ---- sim_net.c ---- */
 bool sim_net_make(struct sim *sim);

@@ -64,17 +64,18 @@ static bool app_check(struct sim *sim, struct sim_app *app, const uint8_t *bytes
 		if (plant > app->received && plant <= app->received + n)
 			want[plant - 1 - app->received] ^= 1;
 		if (memcmp(want, bytes, n) != 0)
-			return sim_fail(sim, "connection %u, stack %u: wrong bytes near %llu",
-					app->pair, app->stack, (unsigned long long)app->received);
+			return runner_fail("connection %u, stack %u: wrong bytes near %llu",
+					   app->pair, app->stack,
+					   (unsigned long long)app->received);
 		app->received += n;
 		sim->bytes += n;
 		bytes += n;
 		len -= n;
 	}
 	if (app->received > peer->sent)
-		return sim_fail(sim, "connection %u, stack %u: %llu bytes came, %llu were sent",
-				app->pair, app->stack, (unsigned long long)app->received,
-				(unsigned long long)peer->sent);
+		return runner_fail("connection %u, stack %u: %llu bytes came, %llu were sent",
+				   app->pair, app->stack, (unsigned long long)app->received,
+				   (unsigned long long)peer->sent);
 	app->progress_ns = sim->now_ns;
 	return true;
 }
@@ -137,12 +138,12 @@ static ssize_t app_recv_frame(struct sim *sim, struct sim_app *app)
 /* Does it pause reading? */
 static bool app_rests(struct sim *sim, struct sim_app *app)
 {
-	if (app->pause_ns && !app->paused && app->received >= app->pause_at) {
+	if (app->spec->pause_ns && !app->paused && app->received >= app->spec->pause_at) {
 		app->paused = true;
-		app->stall_until_ns = sim->now_ns + app->pause_ns;
-	} else if (sim->now_ns >= app->stall_until_ns && app->stall_ns &&
-		   rng_below(&sim->rng, 1000000) < app->stall_ppm) {
-		app->stall_until_ns = sim->now_ns + 1 + rng_u64(&sim->rng) % app->stall_ns;
+		app->stall_until_ns = sim->now_ns + app->spec->pause_ns;
+	} else if (sim->now_ns >= app->stall_until_ns && app->spec->stall_ns &&
+		   rng_below(&sim->rng, 1000000) < app->spec->stall_ppm) {
+		app->stall_until_ns = sim->now_ns + 1 + rng_u64(&sim->rng) % app->spec->stall_ns;
 	}
 	if (sim->now_ns >= app->stall_until_ns)
 		return false;
@@ -160,9 +161,9 @@ static bool app_receive(struct sim *sim, struct sim_app *app)
 	while (calls-- > 0) {
 		ssize_t n;
 
-		if (app->recv == SCN_RECV_COPY)
+		if (app->spec->recv == SCN_RECV_COPY)
 			n = app_recv_copy(sim, app);
-		else if (app->recv == SCN_RECV_PEEK)
+		else if (app->spec->recv == SCN_RECV_PEEK)
 			n = app_recv_peek(sim, app);
 		else
 			n = app_recv_frame(sim, app);
@@ -235,8 +236,8 @@ static bool app_finish(struct sim *sim, struct sim_app *app)
 {
 	int err;
 
-	if (app->hold_ns && app->hold_until_ns == 0)
-		app->hold_until_ns = sim->now_ns + app->hold_ns;
+	if (app->spec->hold_ns && app->hold_until_ns == 0)
+		app->hold_until_ns = sim->now_ns + app->spec->hold_ns;
 	if (sim->now_ns < app->hold_until_ns) {
 		app_wake(app, app->hold_until_ns);
 		return true;
@@ -254,13 +255,14 @@ static bool app_send(struct sim *sim, struct sim_app *app)
 
 	while (app->sent < allowed && calls-- > 0 && !app->wait_writable) {
 		uint64_t left = allowed - app->sent;
-		size_t len = 1 + rng_below(&sim->rng, (uint32_t)app->piece_bytes);
-		bool frames = app->send == SCN_SEND_FRAMES ||
-			      (app->send == SCN_SEND_MIXED && rng_below(&sim->rng, 2));
+		size_t len = 1 + rng_below(&sim->rng, (uint32_t)(app->spec->piece_bytes +
+								 !app->spec->piece_bytes));
+		bool frames = app->spec->send == SCN_SEND_FRAMES ||
+			      (app->spec->send == SCN_SEND_MIXED && rng_below(&sim->rng, 2));
 		ssize_t n;
 
 		len = len < left ? len : (size_t)left;
-		if (app->send == SCN_SEND_EXTERNAL)
+		if (app->spec->send == SCN_SEND_EXTERNAL)
 			n = sim_memory_send(sim, app, len);
 		else
 			n = frames ? app_send_frame(sim, app, len) : app_send_copy(sim, app, len);
@@ -324,7 +326,7 @@ bool sim_app_turn(struct sim *sim, struct sim_app *app)
 	if (!app_receive(sim, app) || (!app->shut && !app_send(sim, app)))
 		return false;
 	err = harp_conn_error(app->conn);
-	if (app->abort_at && app->sent + 1 >= app->abort_at)
+	if (app->spec->abort_at && app->sent + 1 >= app->spec->abort_at)
 		app_close(sim, app, true);
 	else if ((app->shut && app->eof) || err)
 		app_close(sim, app, false);

@@ -3,7 +3,6 @@
 #include "sim.h"
 
 #include <errno.h>
-#include <stdarg.h>
 #include <string.h>
 
 #include "harp_stats.h"
@@ -11,18 +10,6 @@
 #include "stack/stack.h"
 
 #define CHECK_FLIGHT_MAX (UINT64_C(1) << 30) /* RFC 7323 section 2.3: the largest window */
-
-bool sim_fail(struct sim *sim, const char *format, ...)
-{
-	va_list args;
-
-	if (sim->reason[0] == 0) {
-		va_start(args, format);
-		vsnprintf(sim->reason, sizeof(sim->reason), format, args);
-		va_end(args);
-	}
-	return false;
-}
 
 uint64_t sim_stat(const struct sim *sim, unsigned stack, const char *name)
 {
@@ -48,8 +35,8 @@ static bool check_was_hasty(const struct sim *sim, const struct sim_pair *pair)
 		if (e->start_ns <= sim->now_ns && e->duration_ns > SIM_S / 4)
 			return true;
 	}
-	/* Or its peer simply did not read for so long. */
-	return c->c_pause_ns || c->s_pause_ns;
+	/* Or its peer did not read for that time. */
+	return c->side[0].pause_ns || c->side[1].pause_ns;
 }
 
 /* A small backlog: SYN cookies, whose ACK may be lost, and half-open connections that make room. */
@@ -70,8 +57,8 @@ bool sim_check_error(struct sim *sim, struct sim_app *app, int err)
 	if (pair->excused &&
 	    (err == -ECONNRESET || err == -ETIMEDOUT || err == -ECONNREFUSED || err == -EPIPE))
 		return true;
-	return sim_fail(sim, "connection %u, stack %u: %s, and nothing in the scenario explains it",
-			app->pair, app->stack, strerror(-err));
+	return runner_fail("connection %u, stack %u: %s, and nothing in the scenario explains it",
+			   app->pair, app->stack, strerror(-err));
 }
 
 /* ---- each step --------------------------------------------------------------------------------- */
@@ -86,15 +73,15 @@ static bool check_frames(struct sim *sim, unsigned index)
 	uint64_t external = stack->pool.external_count - stack->pool.external_free_count;
 
 	if (home + stack->stats.frames_tcp_rx > count)
-		return sim_fail(sim, "stack %u: more frames than there are", index);
+		return runner_fail("stack %u: more frames than there are", index);
 	away = count - home - stack->stats.frames_tcp_rx;
 	/* A frame to be sent may be the queue's and the card's at once. */
 	if (away < tcp_tx || away + external < nic || away > tcp_tx + nic ||
 	    external < stack->stats.frames_tcp_external)
-		return sim_fail(sim,
-				"stack %u: %llu frames are away, %llu queued, %llu with the card",
-				index, (unsigned long long)away, (unsigned long long)tcp_tx,
-				(unsigned long long)nic);
+		return runner_fail(
+			"stack %u: %llu frames are away, %llu queued, %llu with the card", index,
+			(unsigned long long)away, (unsigned long long)tcp_tx,
+			(unsigned long long)nic);
 	return true;
 }
 
@@ -114,8 +101,8 @@ static bool check_may_copy(const struct sim *sim, const struct sim_app *app)
 {
 	const struct harp_stats *s = &sim->stacks[app->stack].stack->stats;
 
-	return app->send != SCN_SEND_EXTERNAL || s->tcp_resegmented > 0 || s->tcp_mtu_probes > 0 ||
-	       s->tx_evicted_bytes > 0;
+	return app->spec->send != SCN_SEND_EXTERNAL || s->tcp_resegmented > 0 ||
+	       s->tcp_mtu_probes > 0 || s->tx_evicted_bytes > 0;
 }
 
 /* Segments in flight that were sent again, counted without the shortcut of tcp_sack_marks(). */
@@ -141,7 +128,7 @@ static bool check_conn(struct sim *sim, const struct sim_app *app, const struct 
 	else if (info.state == HARP_TCP_ESTABLISHED && info.snd_cwnd_bytes == 0)
 		wrong = "the congestion window is empty";
 	else if (info.state == HARP_TCP_ESTABLISHED && !tcp_sack_sums_good(conn))
-		wrong = "what is in flight, lost or SACKed does not add up";
+		wrong = "the counts of segments in flight, lost and SACKed do not add up";
 	else if (info.retrans_out_segs != check_retrans_segs(conn))
 		wrong = "the segments sent again are miscounted";
 	else if (info.ca_state == HARP_CA_OPEN && info.sacked_out_segs + info.lost_out_segs > 0)
@@ -149,7 +136,7 @@ static bool check_conn(struct sim *sim, const struct sim_app *app, const struct 
 	else if (info.tx_frames_held > check_budget(sim, app, info.tx_frames_budget))
 		wrong = "the send budget is overdrawn";
 	else if (info.tx_copied_bytes > 0 && !check_may_copy(sim, app))
-		wrong = "what is sent in place was copied";
+		wrong = "data sent in place was copied";
 	else if (info.bytes_acked > app->sent)
 		wrong = "more was acknowledged than sent";
 	else if (info.bytes_retransmitted > info.bytes_sent)
@@ -159,7 +146,7 @@ static bool check_conn(struct sim *sim, const struct sim_app *app, const struct 
 		wrong = "more was acknowledged than the peer's stack received";
 	else if (info.rto_ns > 61 * SIM_S)
 		wrong = "the retransmission timeout is beyond its maximum";
-	return wrong ? sim_fail(sim, "connection %u, stack %u: %s", app->pair, app->stack, wrong)
+	return wrong ? runner_fail("connection %u, stack %u: %s", app->pair, app->stack, wrong)
 		     : true;
 }
 
@@ -169,14 +156,14 @@ static bool check_packets(struct sim *sim, unsigned index)
 	uint64_t sum = packets_counted(s);
 
 	if (sum != s->rx_packets)
-		return sim_fail(sim, "stack %u: %llu packets came, %llu are accounted for", index,
-				(unsigned long long)s->rx_packets, (unsigned long long)sum);
+		return runner_fail("stack %u: %llu packets came, %llu are accounted for", index,
+				   (unsigned long long)s->rx_packets, (unsigned long long)sum);
 	return true;
 }
 
 bool sim_check_step(struct sim *sim, unsigned index)
 {
-	if (sim->reason[0] || !check_frames(sim, index))
+	if (runner_has_failed() || !check_frames(sim, index))
 		return false;
 	if (sim->stacks[index].stack->stats.polls % 8 != 0)
 		return true;
@@ -202,17 +189,17 @@ static bool check_pair(struct sim *sim, unsigned index)
 		const struct sim_app *app = &pair->app[role], *peer = &pair->app[!role];
 
 		if (app->conn)
-			return sim_fail(sim, "connection %u, stack %u: asleep for ever", index,
-					app->stack);
+			return runner_fail("connection %u, stack %u: never closed", index,
+					   app->stack);
 		if (pair->excused)
 			continue;
 		if (!app->closed)
-			return sim_fail(sim, "connection %u, stack %u: never came to be", index,
-					app->stack);
+			return runner_fail("connection %u, stack %u: never opened", index,
+					   app->stack);
 		if (app->received != peer->send_total)
-			return sim_fail(sim, "connection %u, stack %u: %llu of %llu bytes", index,
-					app->stack, (unsigned long long)app->received,
-					(unsigned long long)peer->send_total);
+			return runner_fail("connection %u, stack %u: %llu of %llu bytes", index,
+					   app->stack, (unsigned long long)app->received,
+					   (unsigned long long)peer->send_total);
 	}
 	return true;
 }
@@ -256,14 +243,14 @@ static bool check_stack(struct sim *sim, unsigned index)
 		left = "memory that was not taken back";
 	card->nic->ops->stats(card->nic, &nic);
 	if (nic.tx_invalid)
-		return sim_fail(sim, "stack %u: the card refused %llu packets", index,
-				(unsigned long long)nic.tx_invalid);
+		return runner_fail("stack %u: the card refused %llu packets", index,
+				   (unsigned long long)nic.tx_invalid);
 	if (left)
-		return sim_fail(sim, "stack %u is left with %s", index, left);
+		return runner_fail("stack %u is left with %s", index, left);
 	harp_wire_stats(sim->wire, index, &wire);
 	if (wire.strict_violations)
-		return sim_fail(sim, "stack %u: %llu frames changed under the card", index,
-				(unsigned long long)wire.strict_violations);
+		return runner_fail("stack %u: %llu frames changed under the card", index,
+				   (unsigned long long)wire.strict_violations);
 	return check_packets(sim, index) && check_frames(sim, index);
 }
 
@@ -278,8 +265,8 @@ bool sim_check_end(struct sim *sim)
 			return false;
 	}
 	if (harp_wire_in_flight(sim->wire))
-		return sim_fail(sim, "%llu packets are under way for ever",
-				(unsigned long long)harp_wire_in_flight(sim->wire));
+		return runner_fail("%llu packets never arrive",
+				   (unsigned long long)harp_wire_in_flight(sim->wire));
 	return true;
 }
 
@@ -306,25 +293,6 @@ static void check_dump_app(const struct sim_app *app, const char *role)
 	       app->wake_ns == SIM_NEVER_NS ? -1ll : (long long)(app->wake_ns / SIM_MS));
 }
 
-/* What the stack itself has left, applications or not. */
-static void check_dump_conns(const struct harp_stack *stack)
-{
-	for (uint32_t i = 0; i < stack->tcp.conns_high; i++) {
-		const struct harp_conn *c = &stack->tcp.conns[i];
-
-		if (c->state == 0 || c->state == HARP_TCP_CLOSED)
-			continue;
-		printf("  port %u to %u: %s, flight %u, unsent %u, pipe %u, cwnd %u, ssthresh %u, wnd %u, "
-		       "recovery %u, flags %x, list %u, rto at %lld, life at %lld us, timer %s\n",
-		       c->local_port, c->remote_port,
-		       harp_tcp_state_name((enum harp_tcp_state)c->state), conn_flight_bytes(c),
-		       conn_unsent_bytes(c), tcp_loss_pipe_bytes(c), c->cc.cwnd_bytes,
-		       c->cc.ssthresh_bytes, c->snd.wnd_bytes, c->recovery, c->flags, c->on_list.tx,
-		       (long long)c->deadline.rto_ns / 1000, (long long)c->deadline.life_ns / 1000,
-		       timer_is_set(&c->timer) ? "set" : "off");
-	}
-}
-
 void sim_dump(const struct sim *sim)
 {
 	printf("at %.6f s:\n", (double)sim->now_ns / 1e9);
@@ -345,7 +313,5 @@ void sim_dump(const struct sim *sim)
 				printf(" %s=%llu", harp_stats_name(i), (unsigned long long)value);
 		}
 		printf("\n");
-		if (sim->stacks[k].stack)
-			check_dump_conns(sim->stacks[k].stack);
 	}
 }

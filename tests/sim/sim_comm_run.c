@@ -7,7 +7,6 @@
  *	sim_comm_run --share --check PATH | --update PATH  what a slow lane costs the others (comm_share.c)
  *	--verbose (before these)       prints what happens to lanes and comms
  */
-#include "comm_share.h"
 #include "comm_sim.h"
 
 #include <stdlib.h>
@@ -32,8 +31,7 @@ static bool run(const void *s, bool dump, struct runner_result *result)
 	attempts += sim.attempts;
 	rerolls += sim.rerolls;
 	died += sim.deaths;
-	*result = (struct runner_result){ sim.reason, sim.trace, sim.bytes, sim.steps,
-					  sim.now_ns - sim.zero_ns };
+	*result = (struct runner_result){ sim.bytes, sim.steps, sim.now_ns - sim.zero_ns };
 	return good;
 }
 
@@ -71,7 +69,7 @@ static const struct {
 };
 #define DEATHS (sizeof(deaths) / sizeof(deaths[0]))
 
-static bool dies(unsigned which, unsigned lane, unsigned death, uint64_t step, uint64_t reopen_ns)
+static bool dies(unsigned which, unsigned lane, unsigned death, uint64_t step, uint64_t backoff_ns)
 {
 	char path[64];
 	FILE *file;
@@ -81,11 +79,12 @@ static bool dies(unsigned which, unsigned lane, unsigned death, uint64_t step, u
 	scenario.events[0].lane = lane;
 	scenario.events[0].step = step;
 	scenario.event_count = 1;
-	scenario.comms[0].reopen_ns = reopen_ns;
+	scenario.comms[0].backoff_ns = backoff_ns;
+	runner_run_begins();
 	if (csim_run(&sim, &scenario, false))
 		return true;
 	printf("small scenario %u, lane %u %s at step %llu: FAILED: %s\n", which, lane,
-	       deaths[death].name, (unsigned long long)step, sim.reason);
+	       deaths[death].name, (unsigned long long)step, runner_reason());
 	snprintf(path, sizeof(path), "comm-small-%u.scenario", which);
 	file = fopen(path, "w");
 	if (file) {
@@ -103,9 +102,10 @@ static int run_exhaustive(uint64_t stride, unsigned first, unsigned last)
 		unsigned lanes;
 
 		comm_scenario_make_small(&scenario, which);
+		runner_run_begins();
 		if (!csim_run(&sim, &scenario, true)) {
 			printf("small scenario %u FAILED without any death: %s\n", which,
-			       sim.reason);
+			       runner_reason());
 			return 1;
 		}
 		steps = sim.steps;
@@ -115,7 +115,7 @@ static int run_exhaustive(uint64_t stride, unsigned first, unsigned last)
 				for (uint64_t step = 1 + (lane * DEATHS + death) % stride;
 				     step <= steps; step += stride, runs++) {
 					if (!dies(which, lane, death, step,
-						  runs % 2 ? 0 : 20 * CSIM_MS))
+						  runs % 2 ? 100 * CSIM_MS : CSIM_MS / 10))
 						return 1;
 				}
 			}

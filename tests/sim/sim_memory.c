@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MEMORY_ASKS 100u /* of so many polls one asks for a piece */
+#define MEMORY_ASKS 100u /* one of this many polls takes memory back */
 
 static struct harp_stack *memory_stack(struct sim *sim, const struct sim_app *app)
 {
@@ -41,7 +41,7 @@ static int memory_make(struct sim *sim, struct sim_app *app)
 	return 0;
 }
 
-/* It is to be sent from again: it was taken back, or asked for. */
+/* Before it is sent from again. */
 static int memory_give_again(struct sim *sim, struct sim_app *app, unsigned i)
 {
 	struct harp_stack *stack = memory_stack(sim, app);
@@ -66,8 +66,8 @@ ssize_t sim_memory_send(struct sim *sim, struct sim_app *app, size_t len)
 	if (!err)
 		err = memory_give_again(sim, app, i);
 	if (err) {
-		sim_fail(sim, "connection %u, stack %u: harp_stack_memory_add: %s", app->pair,
-			 app->stack, strerror(-err));
+		runner_fail("connection %u, stack %u: harp_stack_memory_add: %s", app->pair,
+			    app->stack, strerror(-err));
 		return err;
 	}
 	return harp_conn_send_external(app->conn, app->memory[i] + app->sent, len);
@@ -86,8 +86,8 @@ static bool memory_ask(struct sim *sim, struct sim_app *app)
 		(void)harp_stack_memory_evict(stack, app->memory[i], app->send_total);
 		err = harp_stack_memory_remove(stack, app->memory[i], app->send_total);
 		if (err && err != -EBUSY)
-			return sim_fail(sim, "connection %u, stack %u: taken back: %s", app->pair,
-					app->stack, strerror(-err));
+			return runner_fail("connection %u, stack %u: taken back: %s", app->pair,
+					   app->stack, strerror(-err));
 		app->memory_back[i] = err ? MEMORY_ASKED : MEMORY_OURS;
 		if (!err)
 			memset(app->memory[i], 0xdd, app->send_total);
@@ -107,7 +107,7 @@ static bool memory_take_back(struct sim *sim, struct sim_app *app)
 			app->memory[i] = NULL;
 			continue;
 		}
-		/* It may want it back at once: what is still needed is copied. */
+		/* Evicted memory is free at once: the stack copies what it still needs. */
 		if (rng_below(&sim->rng, 2))
 			(void)harp_stack_memory_evict(memory_stack(sim, app), app->memory[i],
 						      app->send_total);
@@ -116,9 +116,8 @@ static bool memory_take_back(struct sim *sim, struct sim_app *app)
 		if (err == -EBUSY)
 			continue;
 		if (err)
-			return sim_fail(sim,
-					"connection %u, stack %u: harp_stack_memory_remove: %s",
-					app->pair, app->stack, strerror(-err));
+			return runner_fail("connection %u, stack %u: harp_stack_memory_remove: %s",
+					   app->pair, app->stack, strerror(-err));
 		memset(app->memory[i], 0xee, app->send_total);
 		free(app->memory[i]);
 		app->memory[i] = NULL;

@@ -61,7 +61,7 @@ static unsigned net_packet_descs(const struct harp_desc *descs, unsigned count)
 	return n;
 }
 
-/* The packet in one piece: where it lies, or a copy. */
+/* The packet in one piece: in place, or a copy. */
 static uint8_t *net_gather(const struct sim_card *card, const struct harp_desc *descs, unsigned n,
 			   uint32_t *len)
 {
@@ -143,7 +143,7 @@ static unsigned net_tx(struct harp_nic *nic, const struct harp_desc *descs, unsi
 			card->tx_refused = true;
 			break;
 		}
-		/* What goes on the wire is what is checked. */
+		/* Checks the packets that are on the wire. */
 		(void)wire_card_send(&nic->caps, packet, len, descs[taken].flags, NET_PACKET_MAX,
 				     net_emit, card);
 		card->tx_held += n;
@@ -196,21 +196,16 @@ static uint64_t net_next_ns(struct harp_nic *nic)
 
 /* ---- making ------------------------------------------------------------------------------------ */
 
-static struct harp_wire_impair net_base_impair(const struct scn_stack *k)
+/* Of what the stack sends; path: its own, or an event's. */
+static void net_set_impair(struct sim *sim, unsigned stack, const struct scn_impair *path)
 {
-	return (struct harp_wire_impair){
-		.delay_ns = k->delay_ns,
-		.jitter_ns = k->jitter_ns,
-		.rate_bps = k->rate_bps,
-		.queue_bytes = k->queue_bytes,
-		.ecn_mark_bytes = (uint32_t)k->ecn_mark_bytes,
-		.loss_ppm = (uint32_t)k->loss_ppm,
-		.duplicate_ppm = (uint32_t)k->duplicate_ppm,
-		.reorder_ppm = (uint32_t)k->reorder_ppm,
-		.reorder_ns = k->reorder_ns,
-		.corrupt_ppm = (uint32_t)k->corrupt_ppm,
-		.inbound = (uint32_t)k->inbound,
-	};
+	const struct scn_stack *k = &sim->scenario->stacks[stack];
+	struct harp_wire_impair impair = scn_impair_wire(path);
+
+	impair.ecn_mark_bytes = (uint32_t)k->ecn_mark_bytes;
+	impair.inbound = (uint32_t)k->inbound;
+	if (harp_wire_set_impair(sim->wire, stack, &impair))
+		(void)runner_fail("stack %u: harp_wire_set_impair refuses", stack);
 }
 
 static int net_make_wire(struct sim *sim)
@@ -256,7 +251,7 @@ bool sim_net_stack_make(struct sim *sim, unsigned stack)
 	struct sim_stack *k = &sim->stacks[stack];
 	struct harp_stack_options options = {
 		.size = sizeof(options),
-		.max_conns = (uint32_t)sim->scenario->stacks[stack].max_conns,
+		.max_conns = 64,
 		.vlan_id = (uint16_t)sim->scenario->world.vlan_id,
 		.seed = rng_u64(&sim->rng),
 		.now_ns = sim->now_ns,
@@ -279,7 +274,7 @@ bool sim_net_stack_make(struct sim *sim, unsigned stack)
 			err = harp_tcp_listen(k->stack, &at, &tcp, &k->listeners[i]);
 	}
 	if (err)
-		return sim_fail(sim, "stack %u can't be made: %s", stack, strerror(-err));
+		return runner_fail("stack %u can't be made: %s", stack, strerror(-err));
 	return true;
 }
 
@@ -298,7 +293,6 @@ void sim_net_stack_destroy(struct sim *sim, unsigned stack)
 	k->card.tx_held = 0;
 	k->card.tx_refused = false;
 	port->memory_count = 0;
-	k->incarnation++;
 }
 
 bool sim_net_make(struct sim *sim)
@@ -308,14 +302,11 @@ bool sim_net_make(struct sim *sim)
 
 	net_sim = sim;
 	if (err)
-		return sim_fail(sim, "harp_wire_create: %s", strerror(-err));
+		return runner_fail("harp_wire_create: %s", strerror(-err));
 	for (unsigned i = 0; i < sim->scenario->stack_count; i++) {
 		struct sim_card *card = &sim->stacks[i].card;
-		struct harp_wire_impair impair = net_base_impair(&sim->scenario->stacks[i]);
 
-		err = harp_wire_set_impair(sim->wire, i, &impair);
-		if (err)
-			return sim_fail(sim, "harp_wire_set_impair: %s", strerror(-err));
+		net_set_impair(sim, i, &sim->scenario->stacks[i].path);
 		card->sim = sim;
 		card->index = i;
 		card->nic = harp_wire_port(sim->wire, i);
@@ -365,19 +356,10 @@ void sim_net_event_begin(struct sim *sim, const struct scn_event *e)
 	struct sim_stack *k = &sim->stacks[e->stack];
 	unsigned stack = (unsigned)e->stack, peer = (unsigned)e->peer;
 	uint64_t until_ns = e->start_ns + e->duration_ns;
-	struct harp_wire_impair impair = net_base_impair(&sim->scenario->stacks[stack]);
 
 	switch ((enum scn_event_kind)e->kind) {
-	case SCN_IMPAIR:
-		impair.delay_ns = e->delay_ns;
-		impair.rate_bps = e->rate_bps;
-		impair.queue_bytes = e->queue_bytes;
-		impair.loss_ppm = (uint32_t)e->loss_ppm;
-		impair.duplicate_ppm = (uint32_t)e->duplicate_ppm;
-		impair.reorder_ppm = (uint32_t)e->reorder_ppm;
-		impair.reorder_ns = e->reorder_ns;
-		impair.corrupt_ppm = (uint32_t)e->corrupt_ppm;
-		harp_wire_set_impair(sim->wire, stack, &impair);
+	case SCN_WORSE:
+		net_set_impair(sim, stack, &e->path);
 		break;
 	case SCN_STALL:
 		k->stall_until_ns = until_ns > k->stall_until_ns ? until_ns : k->stall_until_ns;
@@ -411,10 +393,9 @@ void sim_net_event_begin(struct sim *sim, const struct scn_event *e)
 void sim_net_event_end(struct sim *sim, const struct scn_event *e)
 {
 	unsigned stack = (unsigned)e->stack;
-	struct harp_wire_impair impair = net_base_impair(&sim->scenario->stacks[stack]);
 
-	if (e->kind == SCN_IMPAIR)
-		harp_wire_set_impair(sim->wire, stack, &impair);
+	if (e->kind == SCN_WORSE)
+		net_set_impair(sim, stack, &sim->scenario->stacks[stack].path);
 	if (e->kind == SCN_RESTART)
 		net_discard(sim, stack);
 }

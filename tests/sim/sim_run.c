@@ -27,7 +27,7 @@ static bool run(const void *s, bool dump, struct runner_result *result)
 {
 	bool good = sim_run(&sim, s, dump);
 
-	*result = (struct runner_result){ sim.reason, sim.trace, sim.bytes, sim.polls, sim.now_ns };
+	*result = (struct runner_result){ sim.bytes, sim.polls, sim.now_ns };
 	return good;
 }
 
@@ -36,7 +36,8 @@ static bool is_small(void)
 {
 	return scenario.stack_count == 2 && scenario.listen_count == 1 &&
 	       scenario.conn_count == 1 && scenario.event_count == 0 &&
-	       scenario.conns[0].c_bytes + scenario.conns[0].s_bytes <= 2 * PLANT_OFFSET + 4;
+	       scenario.conns[0].side[0].bytes + scenario.conns[0].side[1].bytes <=
+		       2 * PLANT_OFFSET + 4;
 }
 
 static struct runner sim_runner = {

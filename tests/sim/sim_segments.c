@@ -19,6 +19,7 @@
 
 #include "base/checksum.h"
 #include "base/endian.h"
+#include "transport/tcp_options.h"
 
 #define SEGMENT_DIRS 512u
 #define SEGMENT_RANGES 64u
@@ -49,19 +50,18 @@ struct sim_segments {
 	struct direction dirs[SEGMENT_DIRS];
 };
 
-struct segment {           /* a segment */
+struct segment {
 	unsigned from, to; /* stacks */
 	uint16_t sport, dport;
 	uint32_t seq, ack, len, wnd_field;
 	uint8_t flags;
-	const uint8_t *options;
-	uint32_t options_len;
+	struct tcp_options opt;
 };
 
 bool sim_segments_make(struct sim *sim)
 {
 	sim->segments = calloc(1, sizeof(*sim->segments));
-	return sim->segments ? true : sim_fail(sim, "no memory for segments");
+	return sim->segments ? true : runner_fail("no memory for segments");
 }
 
 /* ---- looking ----------------------------------------------------------------------------------- */
@@ -84,7 +84,7 @@ static bool segment_parse(const struct sim *sim, uint8_t *packet, uint32_t len, 
 	uint32_t link = len >= 18 && be16_load(packet + 12) == 0x8100 ? 18 : 14;
 	uint8_t *ip = packet + link, *th;
 	bool v4 = len >= link + 20 && be16_load(ip - 2) == 0x0800 && ip[0] >> 4 == 4 && ip[9] == 6;
-	uint32_t header, total, addr_len = v4 ? 4 : 16, sum;
+	uint32_t header, total, tcp_header, addr_len = v4 ? 4 : 16, sum;
 
 	if (!v4 &&
 	    !(len >= link + 40 && be16_load(ip - 2) == 0x86dd && ip[0] >> 4 == 6 && ip[6] == 6))
@@ -113,31 +113,11 @@ static bool segment_parse(const struct sim *sim, uint8_t *packet, uint32_t len, 
 	seg->ack = be32_load(th + 8);
 	seg->flags = th[13];
 	seg->wnd_field = be16_load(th + 14);
-	seg->options = th + 20;
-	seg->options_len = (uint32_t)(th[12] >> 4) * 4 - 20;
-	if (total - header < 20 + seg->options_len)
+	tcp_header = (uint32_t)(th[12] >> 4) * 4;
+	if (tcp_header < 20 || total - header < tcp_header)
 		return false;
-	seg->len = total - header - 20 - seg->options_len;
-	return true;
-}
-
-/* The option's first byte, or NULL. */
-static const uint8_t *segment_option(const struct segment *seg, uint8_t kind)
-{
-	const uint8_t *at = seg->options, *end = at + seg->options_len;
-
-	while (at < end && *at != 0) {
-		if (*at == 1) {
-			at++;
-			continue;
-		}
-		if (end - at < 2 || at[1] < 2 || at[1] > end - at)
-			return NULL;
-		if (*at == kind)
-			return at;
-		at += at[1];
-	}
-	return NULL;
+	seg->len = total - header - tcp_header;
+	return tcp_options_parse(th + 20, tcp_header - 20, &seg->opt);
 }
 
 static struct direction *segment_dir(struct sim *sim, unsigned from, unsigned to, uint16_t sport,
@@ -197,12 +177,10 @@ static bool segment_has(const struct direction *dir, uint32_t from, uint32_t to)
 
 static void segment_syn(struct direction *dir, struct direction *back, const struct segment *seg)
 {
-	const uint8_t *scale = segment_option(seg, 3);
-
 	if (!dir->unknown && dir->isn == seg->seq)
 		return; /* again */
 	if (!(seg->flags & ACK) && back->live)
-		back->unknown = true; /* what the other side says is of the last incarnation yet */
+		back->unknown = true; /* the other side still refers to the last incarnation */
 	if (seg->flags & ACK)
 		back->live =
 			false; /* an old SYN again, perhaps: the receiver knows of nothing since */
@@ -211,14 +189,16 @@ static void segment_syn(struct direction *dir, struct direction *back, const str
 				   .to = dir->to,
 				   .isn = seg->seq,
 				   .sent_end = 1,
-				   .wscale_offer = scale ? (uint8_t)(1 + scale[2]) : 0 };
+				   .wscale_offer = seg->opt.seen & TCP_OPT_WSCALE
+							   ? (uint8_t)(1 + seg->opt.wscale)
+							   : 0 };
 }
 
 /* ---- checks ------------------------------------------------------------------------------------ */
 
-#define SEGMENT_FAIL(sim, dir, what, a, b)                                                         \
-	sim_fail(sim, "%u:%u -> %u:%u: " what, (dir)->from, (dir)->key_ports >> 16, (dir)->to,     \
-		 (dir)->key_ports & 0xffff, (a), (b))
+#define SEGMENT_FAIL(dir, what, a, b)                                                              \
+	runner_fail("%u:%u -> %u:%u: " what, (dir)->from, (dir)->key_ports >> 16, (dir)->to,       \
+		    (dir)->key_ports & 0xffff, (a), (b))
 
 static uint32_t segment_window(struct direction *dir, const struct direction *back,
 			       const struct segment *seg)
@@ -230,11 +210,10 @@ static uint32_t segment_window(struct direction *dir, const struct direction *ba
 }
 
 /* The receiver of a direction acknowledges. back: the direction of its own data. */
-static void segment_ack(struct sim *sim, struct direction *dir, const struct direction *back,
+static void segment_ack(struct direction *dir, const struct direction *back,
 			const struct segment *seg)
 {
 	uint32_t ack = seg->ack - dir->isn, edge = ack + segment_window(dir, back, seg);
-	const uint8_t *sack = segment_option(seg, 5);
 
 	if (dir->unknown)
 		return;
@@ -248,27 +227,27 @@ static void segment_ack(struct sim *sim, struct direction *dir, const struct dir
 		dir->edge = dir->edge_most = edge;
 	}
 	if (ack > 0 && ack < 1u << 31 && !segment_has(dir, 0, ack))
-		SEGMENT_FAIL(sim, dir, "acknowledged up to %u, contiguous only up to %u", ack,
+		SEGMENT_FAIL(dir, "acknowledged up to %u, contiguous only up to %u", ack,
 			     dir->range_count ? dir->ranges[0].to : 0);
 	if ((int32_t)(ack - dir->ack) < 0)
-		SEGMENT_FAIL(sim, dir, "acknowledgment %u after %u", ack, dir->ack);
+		SEGMENT_FAIL(dir, "acknowledgment %u after %u", ack, dir->ack);
 	/* Less than one unit of the scaled field is rounding: RFC 7323 section 2.4. A SYN's window is
 	 * not scaled and can't say all (a SYN-ACK after an ACK happens in simultaneous opens). */
 	if (!(seg->flags & SYN) && edge != ack &&
 	    (int32_t)(edge - dir->edge) <=
 		    -(1 << (back->wscale_offer ? back->wscale_offer - 1 : 0)))
-		SEGMENT_FAIL(sim, dir, "window's right edge %u after %u", edge, dir->edge);
+		SEGMENT_FAIL(dir, "window's right edge %u after %u", edge, dir->edge);
 	dir->ack = ack;
 	if (edge == ack || (int32_t)(edge - dir->edge) > 0)
 		dir->edge = edge;
 	if ((int32_t)(edge - dir->edge_most) > 0)
 		dir->edge_most = edge;
-	for (unsigned at = 2; sack && at + 8 <= sack[1]; at += 8) {
-		uint32_t from = be32_load(sack + at) - dir->isn;
-		uint32_t to = be32_load(sack + at + 4) - dir->isn;
+	for (unsigned i = 0; seg->opt.seen & TCP_OPT_SACK && i < seg->opt.sack_count; i++) {
+		uint32_t from = seg->opt.sack[i].start_seq - dir->isn;
+		uint32_t to = seg->opt.sack[i].end_seq - dir->isn;
 
 		if (from >= to || !segment_has(dir, from, to))
-			SEGMENT_FAIL(sim, dir, "SACK of %u..%u, which did not arrive", from, to);
+			SEGMENT_FAIL(dir, "SACK of %u..%u, which did not arrive", from, to);
 	}
 }
 
@@ -309,16 +288,16 @@ void sim_segment_sent(struct sim *sim, unsigned stack, const uint8_t *packet, ui
 	if (seg.flags & RST)
 		return;
 	if (seg.flags & ACK)
-		segment_ack(sim, back, dir, &seg);
+		segment_ack(back, dir, &seg);
 	if (seg.flags & SYN || dir->unknown)
 		return;
 	from = seg.seq - dir->isn;
 	end = from + seg.len + ((seg.flags & FIN) != 0);
 	if (end != from && dir->sender_edge && (int32_t)(end - dir->sender_edge) > 0)
-		SEGMENT_FAIL(sim, dir, "sent up to %u, allowed up to %u", end, dir->sender_edge);
+		SEGMENT_FAIL(dir, "sent up to %u, allowed up to %u", end, dir->sender_edge);
 	if ((int32_t)(end - dir->sent_end) > 0) {
 		if (dir->fin_sent)
-			SEGMENT_FAIL(sim, dir, "sent up to %u after FIN at %u", end, dir->sent_end);
+			SEGMENT_FAIL(dir, "sent up to %u after FIN at %u", end, dir->sent_end);
 		dir->sent_end = end;
 	}
 	dir->fin_sent |= (seg.flags & FIN) != 0;
