@@ -1,0 +1,424 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_connector.c - when further lanes are connected, to which candidate, and what is reported of rails: a connector with a
+ * comm of two lanes. Attempts end as the test says; control thread, candidates, routes and the comm are doubles.
+ */
+#include <errno.h>
+
+#include "connect/peers.h"
+#include "connect_rig.h"
+#include "stats/lane_page.h"
+
+#define MS UINT64_C(1000000)
+#define LANE 1u
+#define CANDIDATES 3u
+#define FIRST_PORT 6000u
+
+static struct connector *connector;
+static struct comm comm;
+static struct attempt *attempt; /* of lane 1, the newest */
+static bool has_lane[2];        /* what comm_has_lane() says */
+static int attach_rc, route_rc;
+static unsigned route_ifindex, candidates, rails;
+static bool rail_bound, avoided[CANDIDATES];
+static unsigned begun, failed, rail_events, rails_down;
+static struct comm_lane_options attached;
+
+/* ---- doubles ---------------------------------------------------------------------------------------- */
+
+static void ended(struct attempt *a, int result)
+{
+	if (!result)
+		result = a->proved(a);
+	atomic_store(&a->result, result);
+	control_post(a->result_work);
+}
+
+void attempt_begin(struct attempt *a, uint64_t now_ns)
+{
+	begun++;
+	attempt = a;
+	if (a->refused)
+		ended(a, a->refused);
+}
+
+void attempt_free(struct attempt *a)
+{
+	free(a);
+}
+
+void connector_plan(struct connector *c)
+{
+	static uint8_t peer; /* another each time: what was logged of one is remembered */
+
+	peer++;
+	c->rail_count = rails;
+	c->lane_count = 2;
+	c->lanes[1].index = LANE;
+	c->lanes[1].rail = (uint8_t)(rails - 1);
+	for (unsigned i = 0; i < 2; i++) {
+		c->lanes[i].backoff_ns = CONNECTOR_BACKOFF_NS_MIN;
+		c->rails[i].dev = (int)i;
+		c->rails[i].bound = rail_bound;
+		c->rails[i].backup = i == 1;
+		c->rails[i].handle.has_v4 = true;
+		c->rails[i].handle.v4.bytes[0] = peer;
+	}
+}
+
+void candidates_list(struct candidates *out, int dev, struct engine_set *engines,
+		     const struct handle *handle)
+{
+	CHECK(!engines);
+	out->count = candidates;
+	for (unsigned i = 0; i < candidates; i++)
+		out->list[i] = (struct candidate){
+			.remote = { .addr = harp_addr_v4(10, 0, 0, 9),
+				    .port = (uint16_t)(FIRST_PORT + i) },
+		};
+}
+
+bool peers_is_avoided(const struct harp_endpoint *remote, unsigned engine, uint64_t now_ns)
+{
+	return avoided[remote->port - FIRST_PORT];
+}
+
+int harp_host_route(const struct harp_addr *dst, struct harp_host_route *out)
+{
+	*out = (struct harp_host_route){ .ifindex = route_ifindex };
+	return route_rc;
+}
+
+bool comm_has_lane(struct comm *c, unsigned index)
+{
+	return has_lane[index];
+}
+
+int comm_attach(struct comm *c, struct lane *lane, const struct comm_lane_options *opt)
+{
+	attached = *opt;
+	has_lane[opt->index] |= !attach_rc;
+	return attach_rc;
+}
+
+void lane_page_count(enum harp_job_counter which, uint64_t n)
+{
+	CHECK_EQ(which, HARP_JOB_connects_failed);
+	failed += (unsigned)n;
+}
+
+void lane_page_rail(int dev, bool down)
+{
+	rail_events++;
+	rails_down = down ? rails_down | 1u << dev : rails_down & ~(1u << dev);
+}
+
+void lane_page_rail_left(int dev)
+{
+	rails_down &= ~(1u << dev);
+}
+
+/* ---- a connector ------------------------------------------------------------------------------------ */
+
+static void turn(uint64_t now_ns)
+{
+	CHECK(poller_run(&control, now_ns));
+}
+
+static uint64_t next_ns(void)
+{
+	return connector->timer.at_ns;
+}
+
+/* The attempt ends with this result, and the control thread looks at it. */
+static void end(int result, uint64_t now_ns)
+{
+	ended(attempt, result);
+	turn(now_ns);
+}
+
+/* The time has come for the next attempt. */
+static uint64_t due(void)
+{
+	uint64_t now_ns = next_ns();
+
+	connector->timer.run(&connector->timer, now_ns);
+	return now_ns;
+}
+
+/* The comm reports a loss. */
+static void lose(unsigned index, enum comm_loss loss, uint64_t now_ns)
+{
+	has_lane[index] &= loss == COMM_LOSS_SLOW;
+	connector_lost(&comm, index, loss);
+	turn(now_ns);
+}
+
+static void finish(void)
+{
+	if (!connector)
+		return;
+	connector_stop(connector);
+	connector_free(connector);
+	turn(0);
+	connector = NULL;
+	comm.connector = NULL;
+	CHECK_EQ(rails_down, 0); /* those of a comm that is no more are forgotten */
+}
+
+AFTER_EACH(finish())
+
+/* Lane 1 is being connected. */
+static uint64_t prepare_rails(unsigned count)
+{
+	static struct attempt first;
+	const struct handle handle = { .has_v4 = true };
+
+	finish();
+	poller_init(&control, control_turn);
+	begun = failed = rail_events = rails_down = env_warns = 0;
+	rails = count;
+	first.preamble.own.lanes = first.preamble.peer.lanes = 2;
+	connector = connector_new(0, 46, &handle, &attempt_ops);
+	connector_made(connector, &comm, &first);
+	has_lane[0] = true;
+	has_lane[LANE] = false;
+	connector_begin(connector);
+	turn(1000 * MS);
+	CHECK_EQ(begun, 1);
+	return 1000 * MS;
+}
+
+static uint64_t prepare(void)
+{
+	attach_rc = route_rc = 0;
+	env_device_count = 2;
+	CHECK_EQ(plugin_devices_load(NULL), 0); /* gives them an address */
+	route_ifindex = plugin_device(0)->ifindex;
+	candidates = CANDIDATES;
+	rail_bound = false;
+	memset(avoided, 0, sizeof(avoided));
+	return prepare_rails(1);
+}
+
+/* Lane 1 is up. */
+static uint64_t prepare_up(void)
+{
+	uint64_t now_ns = prepare();
+
+	end(0, now_ns);
+	CHECK_EQ(next_ns(), UINT64_MAX);
+	return now_ns;
+}
+
+/* Lane 1 is up, slow, and being replaced. */
+static uint64_t prepare_reroll(void)
+{
+	uint64_t now_ns = prepare_up();
+
+	lose(LANE, COMM_LOSS_SLOW, now_ns);
+	CHECK_EQ(begun, 2);
+	return now_ns;
+}
+
+/* ---- when ------------------------------------------------------------------------------------------- */
+
+TEST(the_pause_doubles_from_100_ms_to_5_s)
+{
+	uint64_t now_ns = prepare(), pause_ns = 100 * MS;
+
+	for (unsigned i = 1; i < 10; i++) {
+		end(-ECONNREFUSED, now_ns);
+		CHECK_EQ(next_ns(), now_ns + pause_ns);
+		connector->timer.run(&connector->timer, now_ns + pause_ns - 1);
+		CHECK_EQ(begun, i);
+		now_ns = due();
+		CHECK_EQ(begun, i + 1);
+		CHECK_EQ(failed, i);
+		CHECK_EQ(attempt->candidate.remote.port, FIRST_PORT + i % CANDIDATES);
+		pause_ns = 2 * pause_ns < 5000 * MS ? 2 * pause_ns : 5000 * MS;
+	}
+	end(0, now_ns);
+	CHECK_EQ(next_ns(), UINT64_MAX);
+}
+
+TEST(a_lane_that_lived_for_a_second_is_connected_at_once)
+{
+	uint64_t now_ns = prepare_up();
+
+	lose(LANE, COMM_LOSS, now_ns + 1000 * MS - 1);
+	CHECK_EQ(next_ns(), now_ns + 1100 * MS - 1);
+	now_ns = due();
+	end(0, now_ns);
+	lose(LANE, COMM_LOSS, now_ns + 1000 * MS);
+	CHECK_EQ(begun, 3);
+	end(-ECONNREFUSED, now_ns + 1000 * MS); /* and the pause is the first again */
+	CHECK_EQ(next_ns(), now_ns + 1100 * MS);
+}
+
+TEST(a_slow_lane_is_replaced_every_5_s_at_most)
+{
+	uint64_t now_ns = prepare_reroll();
+
+	end(0, now_ns);
+	for (unsigned i = 0; i < 5; i++)
+		lose(LANE, COMM_LOSS_SLOW, now_ns + i * 1000 * MS + 999 * MS);
+	CHECK_EQ(begun, 2);
+	lose(LANE, COMM_LOSS_SLOW, now_ns + 5000 * MS);
+	CHECK_EQ(begun, 3);
+	/* It goes on if that fails. */
+	end(-ECONNREFUSED, now_ns + 5000 * MS);
+	CHECK_EQ(next_ns(), UINT64_MAX);
+	CHECK_EQ(failed, 1);
+}
+
+TEST(a_slow_lane_that_dies_keeps_its_attempt)
+{
+	for (int result = 0; result >= -ETIMEDOUT; result -= ETIMEDOUT) {
+		uint64_t now_ns = prepare_reroll();
+
+		lose(LANE, COMM_LOSS, now_ns);
+		CHECK_EQ(begun, 2);
+		CHECK_EQ(connector->rails[0].up, 1);
+		end(result, now_ns);
+		CHECK_EQ(connector->rails[0].up, 1 + !result);
+		CHECK_EQ(next_ns() == UINT64_MAX, !result);
+	}
+}
+
+TEST(a_lane_that_is_lost_before_its_attempt_is_looked_at_is_lost)
+{
+	uint64_t now_ns = prepare();
+
+	ended(attempt, 0);
+	has_lane[LANE] = false;
+	turn(now_ns);
+	CHECK_EQ(next_ns(), now_ns + 100 * MS);
+}
+
+TEST(a_stopped_connector_connects_nothing)
+{
+	uint64_t now_ns = prepare_up();
+
+	connector_stop(connector);
+	lose(LANE, COMM_LOSS, now_ns + 9000 * MS);
+	CHECK_EQ(begun, 1);
+}
+
+/* ---- where to, and from where ----------------------------------------------------------------------- */
+
+TEST(an_attempt_has_what_the_peer_must_know)
+{
+	uint64_t now_ns = prepare();
+
+	CHECK_EQ(attempt->dscp, 46);
+	CHECK_EQ(attempt->own.lanes, 2);
+	CHECK_EQ(attempt->own.index, LANE);
+	CHECK(attempt->own.join);
+	CHECK_EQ(attempt->open_deadline_ns, now_ns + 3000 * MS);
+	CHECK_EQ(attempt->deadline_ns, now_ns + 5000 * MS);
+	attempt->rtt_ns = 777;
+	attempt->preamble.sent_bytes = 321;
+	end(0, now_ns);
+	CHECK_EQ(attached.index, LANE);
+	CHECK_EQ(attached.rtt_ns, 777);
+	CHECK_EQ(attached.sent_bytes, 321);
+	now_ns = prepare_rails(2);
+	end(0, now_ns);
+	CHECK(attached.dev == 1 && attached.backup);
+}
+
+TEST(a_lane_without_a_way_fails)
+{
+	static const struct {
+		unsigned candidates, other_nic;
+		int route_rc, want;
+	} cases[] = {
+		{ 0, 0, 0, -EHOSTUNREACH },
+		{ 1, 1, 0, -ENETUNREACH }, /* the route leaves by another NIC */
+		{ 1, 0, -EHOSTDOWN, -EHOSTDOWN },
+		{ 1, 0, 0, 0 },
+	};
+
+	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		uint64_t now_ns;
+
+		(void)prepare();
+		rail_bound = true;
+		candidates = cases[i].candidates;
+		route_ifindex = plugin_device(0)->ifindex + cases[i].other_nic;
+		route_rc = cases[i].route_rc;
+		now_ns = prepare_rails(1);
+		CHECK_EQ(attempt->refused, cases[i].want);
+		turn(now_ns);
+		CHECK_EQ(failed, cases[i].want != 0);
+		if (!cases[i].want)
+			CHECK_MEM(&attempt->candidate.local.addr, &plugin_device(0)->addr_v4,
+				  sizeof(struct harp_addr));
+	}
+}
+
+/* A kernel lane's candidates are never avoided; test_attempt.c has HARP lanes. */
+TEST(an_unbound_lane_leaves_as_the_host_would)
+{
+	(void)prepare();
+	CHECK_EQ(attempt->candidate.local.addr.bytes[15], 0);
+}
+
+TEST(a_lane_that_the_comm_does_not_take_has_failed)
+{
+	uint64_t now_ns = prepare();
+
+	attach_rc = -ENOTCONN;
+	end(0, now_ns);
+	CHECK_EQ(failed, 1);
+	CHECK_EQ(next_ns(), now_ns + 100 * MS);
+}
+
+/* ---- rails ------------------------------------------------------------------------------------------ */
+
+TEST(a_rail_without_lanes_is_reported)
+{
+	uint64_t now_ns;
+
+	(void)prepare();
+	now_ns = prepare_rails(2);
+	end(0, now_ns);
+	CHECK_EQ(rail_events, 0); /* it never was down */
+	lose(LANE, COMM_LOSS, now_ns);
+	CHECK_EQ(rails_down, 1u << 1);
+	now_ns = due();
+	end(0, now_ns);
+	CHECK_EQ(rails_down, 0);
+	CHECK_EQ(rail_events, 2);
+}
+
+TEST(a_rail_that_flaps_is_logged_every_5_s)
+{
+	uint64_t now_ns;
+
+	(void)prepare();
+	now_ns = prepare_rails(2);
+	for (unsigned i = 0; i < 4; i++) {
+		end(0, now_ns);
+		lose(LANE, COMM_LOSS, now_ns + i / 3 * 5000 * MS);
+		CHECK_EQ(rails_down, 1u << 1);
+		CHECK_EQ(env_warns, 1 + i / 3);
+		now_ns = due();
+	}
+}
+
+TEST(of_a_comm_without_lanes_no_rail_is_reported)
+{
+	uint64_t now_ns;
+
+	(void)prepare();
+	now_ns = prepare_rails(2);
+	end(0, now_ns);
+	lose(0, COMM_LOSS, now_ns + 2000 * MS);
+	CHECK_EQ(rails_down, 1u << 0);
+	lose(LANE, COMM_LOSS, now_ns + 2000 * MS);
+	CHECK_EQ(rails_down, 1u << 0);
+	end(0, now_ns + 2000 * MS); /* lane 1 comes back */
+	CHECK_EQ(rails_down, 1u << 0);
+}
