@@ -3,6 +3,7 @@
 #include "poll/engine.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -236,8 +237,27 @@ static struct engine *engine_new(int dev, unsigned index, char *why, size_t why_
 
 /* ---- sets ------------------------------------------------------------------------------------ */
 
+/* Peers may need our last ACK or CLOSE. Each lane limits the time. */
+static void set_finish_lanes(struct engine_set *set)
+{
+	struct pollfd fds[ENGINES_MAX];
+	bool closing;
+
+	do {
+		closing = false;
+		for (unsigned i = 0; i < set->count; i++) {
+			closing |= engine_is_closing(set->engines[i]);
+			fds[i] = (struct pollfd){ .fd = harp_instance_fd(set->engines[i]->instance),
+						  .events = POLLIN };
+		}
+		if (closing)
+			(void)poll(fds, set->count, 1);
+	} while (closing);
+}
+
 static void set_free(struct engine_set *set)
 {
+	set_finish_lanes(set);
 	for (unsigned i = 0; i < set->count; i++) {
 		engine_finish(set->engines[i]);
 		harp_instance_close(set->engines[i]->instance);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* engine_background.c - the control thread polls engines while the application does not. */
 #include <poll.h>
-#include <string.h>
 
 #include "base/thread.h"
 #include "poll/control.h"

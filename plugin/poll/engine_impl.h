@@ -44,7 +44,9 @@ bool engine_turn(struct engine *engine, uint64_t now_ns);
 uint64_t engine_deadline_ns(const struct engine *engine);
 /* Takes turns until the peers have acknowledged what the lanes have sent. Poller not held. */
 void engine_deliver(struct engine *engine, uint64_t until_ns);
-/* Finishes closing lanes within their time, and logs the statistics. No other thread uses the
+/* Takes a turn if lanes are closing. True: some still are. No other thread uses the engine. */
+bool engine_is_closing(struct engine *engine);
+/* Discards the lanes and logs the statistics. No other thread uses the
  * engine. */
 void engine_finish(struct engine *engine);
 

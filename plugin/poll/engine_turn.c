@@ -205,13 +205,6 @@ static void engine_report(struct engine *engine)
 	INFO("%s: HARP stats:%s", engine->name, line);
 }
 
-static void engine_wait(struct engine *engine)
-{
-	struct pollfd fd = { .fd = harp_instance_fd(engine->instance), .events = POLLIN };
-
-	(void)poll(&fd, 1, 1);
-}
-
 static bool engine_is_delivered(struct engine *engine)
 {
 	struct engine_lane *l;
@@ -224,6 +217,7 @@ static bool engine_is_delivered(struct engine *engine)
 
 void engine_deliver(struct engine *engine, uint64_t until_ns)
 {
+	struct pollfd fd = { .fd = harp_instance_fd(engine->instance), .events = POLLIN };
 	bool delivered = false;
 
 	for (uint64_t now_ns = clock_now_ns(); now_ns < until_ns; now_ns = clock_now_ns()) {
@@ -234,20 +228,21 @@ void engine_deliver(struct engine *engine, uint64_t until_ns)
 		}
 		if (delivered)
 			return;
-		engine_wait(engine);
+		(void)poll(&fd, 1, 1);
 	}
+}
+
+bool engine_is_closing(struct engine *engine)
+{
+	if (engine->closing_count)
+		(void)engine_turn(engine, clock_now_ns());
+	return engine->closing_count > 0;
 }
 
 void engine_finish(struct engine *engine)
 {
 	struct engine_lane *l;
 
-	/* Peers may need our last ACK or CLOSE. Each lane limits the time. */
-	while (engine->closing_count) {
-		(void)engine_turn(engine, clock_now_ns());
-		if (engine->closing_count)
-			engine_wait(engine);
-	}
 	while ((l = LIST_FIRST(&engine->lanes)))
 		l->ops->discard(l);
 	(void)engine_turn(engine, clock_now_ns()); /* sends the last FIN or RST */
