@@ -66,7 +66,8 @@ struct attempt {
 	bool waits_for_open;          /* watches EPOLLOUT, too */
 	struct control_timer timer;
 	struct work work; /* starts, advances or stops a HARP lane */
-	bool started, stopping;
+	bool started;
+	atomic_bool stopping;
 };
 
 /* Control thread, no poller held. NULL: out of memory. */

@@ -228,7 +228,7 @@ void registry_fail(uint64_t listen_id, const struct harp_endpoint *peer, int err
 	pthread_mutex_unlock(&registry_lock);
 	if (dev < 0) /* closed: no accept waits for the comm */
 		return;
-	WARN("%s: cannot accept %s, which finds a reset: %s%s; connect again when that has passed",
+	WARN("%s: cannot accept %s: %s%s; its connection was reset, connect again when that has passed",
 	     plugin_device(dev)->ifname, harp_endpoint_format(peer, text), lane_error_text(error),
 	     lane_error_remedy(error, ""));
 }
