@@ -6,9 +6,9 @@
  * contexts nor finalize: they share one implicit context, which the first call opens and this
  * library's destructor ends at dlclose().
  *
- * Exit. The destructor also runs at exit(), when NCCL's threads may still be inside the plugin. If
- * comms are open then, it waits until their data is acknowledged, and leaves the cleanup to the
- * kernel. Otherwise it finalizes as usual, with the linger time for the peers' last segments.
+ * Exit. The destructor also runs at exit(), when NCCL's threads may still be inside the plugin. It waits
+ * until all lanes' data is acknowledged. If comms are open then, it leaves the cleanup to the kernel.
+ * Otherwise it finalizes as usual, with the linger time for the peers' last segments.
  *
  * Fork. A child shares descriptors and memory, but has none of the threads. In a child that was
  * forked while a context existed, every call fails, or does nothing and succeeds if NCCL calls it
@@ -83,10 +83,10 @@ static atomic_bool lifetime_forked; /* Writer: a forked child, while it has one 
 static pthread_mutex_t lifetime_implicit_lock = PTHREAD_MUTEX_INITIALIZER;
 /* Writer: under lifetime_implicit_lock. Reader: any shim of v6 to v10. */
 static _Atomic(struct plugin_ctx *) lifetime_implicit_ctx;
-static pid_t lifetime_owner; /* the process that opened the last context */
-static bool lifetime_unloaded; /* under lifetime_implicit_lock: open no more contexts */
+static pid_t lifetime_owner;      /* the process that opened the last context */
+static bool lifetime_unloaded;    /* under lifetime_implicit_lock: open no more contexts */
 static bool lifetime_noting_exit; /* under lifetime_implicit_lock */
-static bool lifetime_exiting;  /* Writer: exit(), before the destructor reads it */
+static bool lifetime_exiting;     /* Writer: exit(), before the destructor reads it */
 
 static void lifetime_fork_child(void)
 {
@@ -211,11 +211,12 @@ __attribute__((destructor)) static void lifetime_unload(void)
 	/* The process that opened it: fork handlers do not run in children of a bare clone(). */
 	if (lifetime_in_child() || getpid() != lifetime_owner)
 		return;
-	if (atomic_load(&lifetime_comms) > 0)
+	/* NCCL's logger may be gone by now. */
+	atomic_store(&log_logger, (nccl_logger)NULL);
+	if (atomic_load(&lifetime_contexts) > 0)
 		engines_deliver();
 	if (!ctx)
 		return;
-	/* NCCL's logger may be gone by now. */
 	log_close();
 	if (lifetime_exiting && atomic_load(&lifetime_comms) > 0)
 		return;
