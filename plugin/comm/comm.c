@@ -76,12 +76,13 @@ static struct comm *comm_new(const struct lane *lane, const struct comm_options 
 				 (opt->multi_lane && !plugin_path_is_harp(plugin_config()->path));
 	comm->eager_bytes =
 		opt->eager_bytes < COMM_EAGER_BYTES_MIN ? COMM_EAGER_BYTES_MIN : opt->eager_bytes;
-	/* A quarter of the eager limit, so that one chunk always fits (docs/lanes.md section
-	 * 5.3). */
+	/* At most a quarter of the eager limit, so that one chunk always fits (docs/lanes.md
+	 * section 5.3). */
 	if (opt->buffered)
-		comm->buffer_bytes = comm->eager_bytes / 4 < COMM_BUFFER_BYTES_MAX
-					     ? comm->eager_bytes / 4
-					     : COMM_BUFFER_BYTES_MAX;
+		comm->buffer_bytes =
+			opt->multi_lane ? COMM_BUFFER_BYTES_MAX : LANE_COPIED_BYTES_MAX;
+	if (comm->buffer_bytes > comm->eager_bytes / 4)
+		comm->buffer_bytes = comm->eager_bytes / 4;
 	comm->reconnect_wait_ns = opt->reconnect_wait_ns;
 	comm->ctx = opt->ctx;
 	comm->comm_id = opt->comm_id;

@@ -133,8 +133,8 @@ struct comm_lane {
 	struct comm_list under_way; /* its unacknowledged chunks */
 	uint64_t sampled_ns, read_ns, silence_due_ns;
 	uint64_t copied_bytes, delivered_bytes; /* send: of our records, as last updated */
-	uint32_t turn_bytes;      /* payload bytes in this turn */
-	uint32_t idle_records;    /* records read in this turn that brought no data */
+	uint32_t turn_bytes;                    /* payload bytes in this turn */
+	uint32_t idle_records;                  /* records read in this turn that brought no data */
 };
 
 /* An engine that carries, or carried, lanes of the comm. */
@@ -153,7 +153,7 @@ struct comm_chunk {
 	uint64_t end_bytes;     /* its end in that lane's byte count */
 	int16_t next;
 	/* A buffered send: the copy of its message, in one chunk. Its request is done when a lane
-	 * has delivered it. -1: the request's memory. */
+	 * has copied it. -1: the request's memory. */
 	int8_t buffer;
 	uint8_t kinds; /* enum lane_kind, preferred lanes */
 	bool again;    /* sent on more than one lane */

@@ -374,9 +374,9 @@ static void comm_lane_read_off(struct comm_lane *l)
 }
 
 /*
- * An orderly close sends CLOSE and FIN. With requests in flight, a HARP lane is reset. A kernel
- * lane sends FIN without CLOSE, which means the same to the peer: a reset would drop data that the
- * kernel has accepted and that was reported done.
+ * An orderly close sends CLOSE and FIN. With requests in flight (NCCL aborts), a HARP lane is reset:
+ * waiting for acknowledgments would make the abort slow. A kernel lane sends FIN without CLOSE,
+ * which means the same to the peer, and what the kernel has accepted still arrives.
  */
 void comm_close_lanes(struct comm *comm)
 {
@@ -396,6 +396,9 @@ void comm_close_lanes(struct comm *comm)
 		if (!comm_lane_is_reachable(l))
 			continue;
 		if (!failed && !in_flight) {
+			/* All requests are done: their memory is the application's again. */
+			if (comm->failover && l->out.buffer < 0)
+				l->out.payload = NULL;
 			if (l->kind == LANE_KERNEL && comm->failover)
 				comm_lane_read_off(l);
 			lost = !comm_lane_send_close(l, &close);

@@ -122,9 +122,10 @@ static uint64_t list_drop_acked(struct comm_send_state *tx, struct comm_list *li
 	uint64_t delivered_bytes = 0;
 
 	while (list->head >= 0 && chunk_is_acked(tx, &tx->chunks[list->head])) {
-		const struct comm_chunk *chunk = &tx->chunks[list->head];
+		struct comm_chunk *chunk = &tx->chunks[list->head];
 
 		delivered_bytes = chunk->again ? 0 : chunk->end_bytes;
+		chunk->lane = NULL;
 		list_append(tx, &tx->unused, list_pop(tx, list));
 	}
 	return list->head < 0 ? delivered_bytes : 0;
@@ -215,14 +216,15 @@ static void buffers_free_acked(struct comm *comm)
 }
 
 /* Updates the number of bytes of our records that the lane has copied and delivered. */
-static void lane_ask_delivered(struct comm_lane *l)
+static void lane_update_delivered(struct comm_lane *l)
 {
 	struct lane *lane = l->lane;
-	uint64_t done_bytes = lane->ops->done_bytes(lane), delivered_bytes;
+	uint64_t done_bytes = lane->ops->done_bytes(lane);
+	uint64_t copied_bytes = lane->ops->copied_bytes(lane), delivered_bytes;
 
-	l->copied_bytes = lane->ops->copied_bytes(lane) - l->sent_bytes;
-	/* done_bytes < sent_bytes while the preamble's last message is not acknowledged. */
+	/* Less than sent_bytes while the preamble's last message is not acknowledged. */
 	delivered_bytes = done_bytes > l->sent_bytes ? done_bytes - l->sent_bytes : 0;
+	l->copied_bytes = copied_bytes > l->sent_bytes ? copied_bytes - l->sent_bytes : 0;
 	if (delivered_bytes == l->delivered_bytes)
 		return;
 	l->delivered_bytes = delivered_bytes;
@@ -279,9 +281,9 @@ static void send_complete(struct comm *comm, struct comm_lane *observer)
 			done = comm->completed < tx->acked_message ||
 			       (copy && copy->lane && copy->lane->copied_bytes >= copy->end_bytes);
 		else
-			done = (request->size <= comm->buffer_bytes ? l->copied_bytes
-								    : l->delivered_bytes) >=
-			       request->end_bytes;
+			done = (request->size <= comm->buffer_bytes
+					? l->copied_bytes
+					: l->delivered_bytes) >= request->end_bytes;
 		if (!done)
 			return;
 		comm_complete(comm, observer, request->size);
@@ -290,7 +292,7 @@ static void send_complete(struct comm *comm, struct comm_lane *observer)
 
 void comm_send_finish_lane(struct comm_lane *l)
 {
-	lane_ask_delivered(l);
+	lane_update_delivered(l);
 	send_complete(l->comm, l);
 }
 
@@ -593,7 +595,7 @@ static struct comm_lane *send_go_on(struct comm *comm)
 		reachable = l;
 		if (comm_lane_has_out(l) && !l->full && !l->send_error)
 			send_push(l);
-		lane_ask_delivered(l);
+		lane_update_delivered(l);
 	}
 	return reachable;
 }
@@ -630,7 +632,7 @@ void comm_send_run(struct comm *comm)
 		return;
 	COMM_FOR_EACH_LANE(comm, l)
 	if (comm_lane_is_reachable(l))
-		lane_ask_delivered(l);
+		lane_update_delivered(l);
 	send_complete(comm, observer);
 }
 

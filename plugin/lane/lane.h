@@ -15,6 +15,10 @@ struct lane;
 
 enum lane_state { LANE_CONNECTING, LANE_OPEN, LANE_DEAD };
 
+/* Pieces up to this size are copied, even from registered memory: descriptors cost more than a copy,
+ * and small sends are done when they are copied. */
+#define LANE_COPIED_BYTES_MAX 4096u
+
 /* Bits of a mask. */
 enum lane_kind { LANE_HARP = 1, LANE_KERNEL = 2 };
 
@@ -46,7 +50,8 @@ struct lane_ops {
 	 * the error.
 	 */
 	ssize_t (*recv)(struct lane *lane, void *dst, size_t len, unsigned unit);
-	/* Bytes given to send() that have been copied, and count as delivered: those acknowledged by
+	/* Bytes given to send() that have been copied (pieces of LANE_COPIED_BYTES_MAX always are), and
+	 * count as delivered: those acknowledged by
 	 * the peer (HARP lane), or accepted by the kernel (kernel lane). */
 	uint64_t (*copied_bytes)(struct lane *lane);
 	uint64_t (*done_bytes)(struct lane *lane);

@@ -62,7 +62,7 @@ static ssize_t lane_harp_send_pieces(struct lane_harp *h, const struct iovec *io
 	for (int i = 0; i < iov_count; i++) {
 		ssize_t n = -EFAULT;
 
-		if (iov[i].iov_len >= LANE_HARP_IN_PLACE_BYTES)
+		if (iov[i].iov_len > LANE_COPIED_BYTES_MAX)
 			n = harp_conn_send_external(h->conn, iov[i].iov_base, iov[i].iov_len);
 		if (n > 0)
 			h->external_end = h->sent_bytes + (uint64_t)done + (uint64_t)n;

@@ -8,8 +8,6 @@
 
 /* Unsent bytes at most: as much as one poll sends, while the copy is in the cache. */
 #define LANE_HARP_UNSENT_BYTES 262144u
-/* Larger pieces are sent in place. For smaller ones, descriptors cost more than a copy. */
-#define LANE_HARP_IN_PLACE_BYTES 2048u
 /* Delay of the ACKs of small messages and of control records, which no request waits for. Less than
  * the peer's earliest tail loss probe, 500 us. */
 #define LANE_HARP_DELAYED_ACK_NS 200000u
@@ -22,8 +20,8 @@ struct lane_harp {
 	struct harp_conn *conn;
 	struct engine_lane member;    /* in the engine's list */
 	uint64_t closing_deadline_ns; /* 0: not closing */
-	uint64_t sent_bytes;   /* given to send() */
-	uint64_t external_end; /* of them, the end of the last piece that is sent in place */
+	uint64_t sent_bytes;          /* given to send() */
+	uint64_t external_end;        /* of them, the end of the last piece that is sent in place */
 	bool connected;
 	bool in_place; /* the NIC can read the application's memory */
 	bool warned_silent;

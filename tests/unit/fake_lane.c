@@ -119,7 +119,7 @@ static uint64_t fake_done_bytes(struct lane *lane)
 
 static uint64_t fake_copied_bytes(struct lane *lane)
 {
-	return to_fake(lane)->out->written;
+	return to_fake(lane)->in_place ? to_fake(lane)->acked : to_fake(lane)->out->written;
 }
 
 static void fake_acknowledge(struct lane *lane)

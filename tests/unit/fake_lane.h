@@ -28,6 +28,7 @@ struct fake_lane {
 	struct fake_lane *peer;
 	uint64_t acked;
 	unsigned acknowledged; /* calls of acknowledge() */
+	bool in_place;         /* nothing is copied */
 	bool event;            /* owed to the owner */
 	bool closed;           /* by its owner */
 	bool aborted;

@@ -116,12 +116,11 @@ TEST(without_receives_a_sender_stops_at_the_eager_limit)
 
 TEST(a_small_send_is_done_when_it_is_copied_and_a_large_one_when_it_is_acknowledged)
 {
-	static uint8_t tx[16385], rx[16385];
+	static uint8_t tx[4097], rx[4097];
 	static const struct {
 		size_t bytes;
 		bool waits;
-	} rows[] = { { 0, false }, { 8, false }, { 16384, false }, { 16385, true } };
-	/* Messages of a quarter of the eager bytes are small. */
+	} rows[] = { { 0, false }, { 8, false }, { 4096, false }, { 4097, true } };
 	struct comm_options opt = { .buffered = true, .eager_bytes = 65536 };
 	struct request *send, *recv;
 	struct ends e = { .lanes = 1 };
@@ -154,6 +153,28 @@ TEST(a_small_send_is_done_when_it_is_copied_and_a_large_one_when_it_is_acknowled
 		}
 	}
 	ends_close(&e);
+}
+
+TEST(a_send_that_the_lane_has_not_copied_is_not_done_while_the_preamble_is_not_acknowledged)
+{
+	struct comm_options opt = { .side = COMM_SEND,
+				    .buffered = true,
+				    .no_credit = true,
+				    .eager_bytes = 65536,
+				    .lane.sent_bytes = 100 };
+	struct ends e = { .lanes = 1 };
+	struct request *send;
+	uint8_t data[8] = { 0 };
+	int sent = 1;
+
+	fake_pair_init(&e.pairs[0], 5, 4096);
+	e.pairs[0].lanes[0].in_place = true;
+	CHECK_EQ(comm_create(&e.send, &e.pairs[0].lanes[0].lane, &opt), 0);
+	CHECK_EQ(comm_post(e.send, data, sizeof(data), 0, NULL, &send), 0);
+	CHECK_EQ(comm_test(send, &sent, NULL), 0);
+	CHECK_EQ(sent, 0);
+	comm_close(e.send, true);
+	fake_pair_free(&e.pairs[0]);
 }
 
 /* ---- memory that is taken back -------------------------------------------------------------- */
