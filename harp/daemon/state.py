@@ -29,7 +29,9 @@ FILE_BYTES_MAX = 64 << 20  # 65536 leases take 40
 FILE = "state.json"
 U64_MAX = 2**64 - 1
 # What a value of a wrong type or range raises.
-_MALFORMED = (TypeError, ValueError, ArithmeticError, RecursionError)
+_MALFORMED = (
+    TypeError, ValueError, ArithmeticError, AttributeError, LookupError, RecursionError
+)  # fmt: skip
 
 
 class BadStateError(Exception):
@@ -114,7 +116,10 @@ def _decode_undo(raw: Any) -> tuple[Undo, list[str]]:
     problems: list[str] = []
     for number, each in enumerate(entries):
         try:
-            valid.append(_typed(Entry, each))
+            entry: Entry = _typed(Entry, each)
+            if not entry.before:
+                raise ValueError("no values")
+            valid.append(entry)
         except _MALFORMED as error:
             words = [each.get("kind"), each.get("target")] if isinstance(each, dict) else []
             name = " ".join(printable(word[:40]) for word in words if isinstance(word, str))

@@ -140,7 +140,14 @@ def test_invalid_undo_entries_do_not_end_leases(
     """A newer harpd may have written them: the leases and the valid entries are kept."""
     document = a_state()
     (good,) = document["undo"]["entries"]
-    document["undo"]["entries"] = [good | {"kind": "newkind"}, good, 3]
+    ports = {"kind": "reserved-ports", "target": "9", "ours": {"ports": ["9"]}}
+    document["undo"]["entries"] = [
+        good | {"kind": "newkind"},
+        good,
+        3,
+        good | ports | {"before": {"ports": 9}},
+        good | {"before": {}, "ours": {}},
+    ]
     file = StateFile(tmp_path)
     for undo, kept in (document["undo"], 1), (7, 0), ({"entries": {}}, 0):
         raw = json.dumps(document | {"undo": undo}).encode()
@@ -153,6 +160,8 @@ def test_invalid_undo_entries_do_not_end_leases(
     errors = [each.getMessage() for each in caplog.records if each.levelno == logging.ERROR]
     assert "undo entry 0 (newkind nosuch0): unknown kind 'newkind'" in errors[0]
     assert "undo entry 2 (): '3' is no Entry" in errors[1]
+    assert "undo entry 3 (reserved-ports 9): reserved-ports: ports is no text" in errors[2]
+    assert "undo entry 4 (rings nosuch0): no values" in errors[3]
     assert len([each for each in errors if "undo is no list of entries" in each]) == 2
 
 
