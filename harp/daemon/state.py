@@ -127,6 +127,16 @@ def _decode_undo(raw: Any) -> tuple[Undo, list[str]]:
     return Undo(valid), problems
 
 
+def _other_format(raw: Any) -> str:
+    """Return the reason for refusing a state that another version of harpd wrote."""
+    number = raw.get("format") if isinstance(raw, dict) else None
+    name = f"format {number}" if type(number) is int and 0 <= number <= U64_MAX else "no format"
+    return (
+        f"it has {name} and this harpd reads only format {VERSION}, so its leases end and their "
+        "jobs lose the connections through HARP; end jobs before a change of the format"
+    )
+
+
 def decode(text: str) -> tuple[State, list[str]]:
     """Parse the text; return the state and a line for each undo entry that it lacks, because a
     setting that can't be restored must not end leases. BadStateError with the reason.
@@ -134,7 +144,7 @@ def decode(text: str) -> tuple[State, list[str]]:
     try:
         raw = json.loads(text)
         if not isinstance(raw, dict) or raw.get("format") != VERSION:
-            raise ValueError(f"not of format {VERSION}, which this harpd knows")
+            raise ValueError(_other_format(raw))
         undo, problems = _decode_undo(raw.pop("undo", {}))
         state: State = _typed(State, raw)
         state.undo = undo

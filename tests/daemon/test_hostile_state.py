@@ -132,6 +132,8 @@ def test_a_damaged_state_is_set_aside(
         assert (settings.run_dir / "state.bad").read_bytes() == raw
     assert "internal error" not in caplog.text
     assert caplog.text.count("jobs of before are not known") == len(damaged)
+    reason = "it has format 99 and this harpd reads only format 2, so its leases end and their jobs"
+    assert caplog.text.count(reason) == 1
 
 
 def test_invalid_undo_entries_do_not_end_leases(
