@@ -187,15 +187,25 @@ class StateFile:
         for problem in problems:
             log.error("%s: %s; harpd does not restore it", self.path, problem)
         try:
-            files.write_whole(self._aside, raw, mode=0o600)
+            files.write_whole(self._aside, raw, mode=0o600, durable=False)
         except OSError as error:
             log.error("%s can't be written: %s", self._aside, error.strerror)
         else:
             log.error("%s is a copy of the state with these entries", self._aside)
 
     def write(self, state: State) -> None:
-        """Replace the file as a whole; OSError leaves the old one unchanged."""
-        files.write_whole(self.path, json.dumps(asdict(state), indent=1), mode=0o600)
+        """Replace the file as a whole; OSError leaves the old one unchanged.
+
+        A crash of the host ends all leases and resets the NICs, so that waiting for a disk has no
+        use.
+        """
+        text = json.dumps(asdict(state), indent=1)
+        files.write_whole(self.path, text, mode=0o600, durable=False)
+
+    def remove_temporary(self) -> None:
+        """Remove what a killed harpd left of its writes. The caller holds the directory's lock."""
+        for path in (self.path, self._aside):
+            files.remove_temporary(path)
 
     def set_aside(self) -> Path:
         """Rename an unreadable file, so that a person may examine it."""

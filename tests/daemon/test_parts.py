@@ -69,13 +69,21 @@ def test_a_failed_write_leaves_the_old_state(
     file = StateFile(tmp_path)
     file.write(State(pid=1))
     with monkeypatch.context() as full:
-        full.setattr(os, "fsync", lambda _fd: os.write(-1, b""))
+        full.setattr(os, "fchmod", lambda _fd, _mode: os.write(-1, b""))
         with pytest.raises(OSError, match="Bad file descriptor"):
             file.write(State(pid=2))
     assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
     found = file.read()
     assert found is not None
     assert found.pid == 1
+
+
+def test_the_state_is_written_without_waiting_for_a_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The event loop writes it at every change of a lease."""
+    monkeypatch.setattr(os, "fsync", lambda _fd: pytest.fail("waits for the disk"))
+    StateFile(tmp_path).write(some_state())
 
 
 # ---- limits ----
