@@ -144,9 +144,16 @@ def writing(path: Path) -> Iterator[None]:
         ) from None
 
 
-def write_whole(path: Path, data: str | bytes, *, mode: int = 0o644, replace: bool = True) -> None:
+def write_whole(
+    path: Path,
+    data: str | bytes,
+    *,
+    mode: int = 0o644,
+    replace: bool = True,
+    durable: bool = True,
+) -> None:
     """Write a file completely or not at all; its directory is made if needed. A device such as
-    /dev/null is written to.
+    /dev/null is written to. durable: the contents survive a crash of the host.
 
     Raises
     ------
@@ -164,17 +171,32 @@ def write_whole(path: Path, data: str | bytes, *, mode: int = 0o644, replace: bo
         with os.fdopen(open_output(path, 0), "wb") as device:
             device.write(content)
         return
-    fd, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    fd, name = tempfile.mkstemp(prefix=_temporary_prefix(path), dir=path.parent)
     temporary = Path(name)
     try:
         with os.fdopen(fd, "wb") as file:
             file.write(content)
             file.flush()
             os.fchmod(fd, mode)  # whatever the umask
-            os.fsync(fd)
+            if durable:
+                os.fsync(fd)
         if replace:
             temporary.replace(path)
         else:
             os.link(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _temporary_prefix(path: Path) -> str:
+    return f".{path.name}."
+
+
+def remove_temporary(path: Path) -> None:
+    """Remove the files that write_whole() of this path left when its process was killed. The caller
+    must be the only writer.
+    """
+    with contextlib.suppress(OSError):
+        for entry in path.parent.iterdir():
+            if entry.name.startswith(_temporary_prefix(path)):
+                entry.unlink()

@@ -6,6 +6,7 @@ import logging
 import logging.handlers
 import os
 import resource
+import select
 import signal
 import sys
 from io import TextIOWrapper
@@ -30,6 +31,42 @@ class _JournalFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         return _JOURNAL.get(record.levelname, "") + super().format(record)
+
+
+class _StderrHandler(logging.Handler):
+    """stderr, without waiting for its reader, because that would stop the event loop. Lines for
+    which a pipe or socket has no space are dropped, and counted in the next line that fits.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._dropped = 0
+        self._poll = select.poll()
+        self._poll.register(sys.stderr.fileno(), select.POLLOUT)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            if self._dropped and self._write(self._notice()):
+                self._dropped = 0
+            if self._dropped or not self._write(record):
+                self._dropped += 1
+        except Exception:
+            self.handleError(record)
+
+    def _notice(self) -> logging.LogRecord:
+        text = f"stderr: {self._dropped} lines dropped: its reader had stopped"
+        return logging.makeLogRecord(
+            {"msg": text, "levelno": logging.WARNING, "levelname": "WARNING"}
+        )
+
+    def _write(self, record: logging.LogRecord) -> bool:
+        data = f"{self.format(record)}\n".encode(errors="backslashreplace")
+        while data:
+            # pipe(7): a pipe that is ready takes PIPE_BUF bytes at once.
+            if not self._poll.poll(0):
+                return False
+            data = data[os.write(sys.stderr.fileno(), data[: select.PIPE_BUF]) :]
+        return True
 
 
 class _BoundedFile(logging.handlers.RotatingFileHandler):
@@ -59,7 +96,7 @@ def _log_to(path: Path | None) -> None:
         text = "%(asctime)s harpd: %(levelname)s: %(message)s"
         handler.setFormatter(logging.Formatter(text))
     else:
-        handler = logging.StreamHandler()
+        handler = _StderrHandler()
         if "JOURNAL_STREAM" in os.environ:
             handler.setFormatter(_JournalFormatter("%(message)s"))
         else:

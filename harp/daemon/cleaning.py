@@ -37,6 +37,7 @@ def clean(settings: Settings, preparation: Preparation, unpin: Unpin, force: boo
 
 def _clean(settings: Settings, preparation: Preparation, unpin: Unpin, force: bool) -> list[str]:
     file = StateFile(settings.run_dir)
+    file.remove_temporary()
     state = _read(file)
     living = [lease for lease in state.leases if lease.active and peer.lives(lease.owner)]
     if living and not force:

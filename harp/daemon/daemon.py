@@ -111,6 +111,7 @@ class Daemon:
         self._clients = inherited[2:]
         self._frames = [fd for fd, _ in _inherited(INHERITED_FRAMES)] if inherited else []
         try:
+            self._state_file.remove_temporary()
             before = self._before = takeover.read_state(self._state_file)
             if inherited:
                 self._listening = socket.socket(fileno=inherited[1][0])

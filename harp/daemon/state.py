@@ -9,6 +9,7 @@ next change, every few seconds, and before a restart, which it refuses while the
 import functools
 import itertools
 import json
+import logging
 import math
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
@@ -19,13 +20,18 @@ from harp import files
 from harp.daemon.ports import Block
 from harp.daemon.table import Lease
 from harp.errors import HarpError
-from harp.nicprep import Undo
+from harp.nicprep import Entry, Undo
 from harp.words import printable
 
+log = logging.getLogger("harpd")
 VERSION = 2
 FILE_BYTES_MAX = 64 << 20  # 65536 leases take 40
 FILE = "state.json"
 U64_MAX = 2**64 - 1
+# What a value of a wrong type or range raises.
+_MALFORMED = (
+    TypeError, ValueError, ArithmeticError, AttributeError, LookupError, RecursionError
+)  # fmt: skip
 
 
 class BadStateError(Exception):
@@ -101,16 +107,50 @@ def _typed(kind: Any, value: Any) -> Any:
     raise ValueError(f"{str(value)[:40]!r} is no {getattr(kind, '__name__', kind)}")
 
 
-def decode(text: str) -> State:
-    """Parse the text; BadStateError with the reason."""
+def _decode_undo(raw: Any) -> tuple[Undo, list[str]]:
+    """Return the valid entries, and a line for each other one."""
+    entries = raw.get("entries", []) if isinstance(raw, dict) else None
+    if not isinstance(entries, list):
+        return Undo(), ["undo is no list of entries"]
+    valid: list[Entry] = []
+    problems: list[str] = []
+    for number, each in enumerate(entries):
+        try:
+            entry: Entry = _typed(Entry, each)
+            if not entry.before:
+                raise ValueError("no values")
+            valid.append(entry)
+        except _MALFORMED as error:
+            words = [each.get("kind"), each.get("target")] if isinstance(each, dict) else []
+            name = " ".join(printable(word[:40]) for word in words if isinstance(word, str))
+            problems.append(f"undo entry {number} ({name}): {str(error)[:200]}")
+    return Undo(valid), problems
+
+
+def _other_format(raw: Any) -> str:
+    """Return the reason for refusing a state that another version of harpd wrote."""
+    number = raw.get("format") if isinstance(raw, dict) else None
+    name = f"format {number}" if type(number) is int and 0 <= number <= U64_MAX else "no format"
+    return (
+        f"it has {name} and this harpd reads only format {VERSION}, so its leases end and their "
+        "jobs lose the connections through HARP; end jobs before a change of the format"
+    )
+
+
+def decode(text: str) -> tuple[State, list[str]]:
+    """Parse the text; return the state and a line for each undo entry that it lacks, because a
+    setting that can't be restored must not end leases. BadStateError with the reason.
+    """
     try:
         raw = json.loads(text)
         if not isinstance(raw, dict) or raw.get("format") != VERSION:
-            raise ValueError(f"not of format {VERSION}, which this harpd knows")
+            raise ValueError(_other_format(raw))
+        undo, problems = _decode_undo(raw.pop("undo", {}))
         state: State = _typed(State, raw)
-    except (TypeError, ValueError, ArithmeticError, RecursionError) as error:
+        state.undo = undo
+    except _MALFORMED as error:
         raise BadStateError(f"{type(error).__name__}: {error}") from error
-    return state
+    return state, problems
 
 
 class StateFile:
@@ -118,6 +158,7 @@ class StateFile:
 
     def __init__(self, run_dir: Path) -> None:
         self.path = run_dir / FILE
+        self._aside = self.path.with_suffix(".bad")
 
     def read(self) -> State | None:
         """Read the state of the previous harpd; None without one. BadStateError, OSError, or
@@ -134,19 +175,42 @@ class StateFile:
         if len(raw) > FILE_BYTES_MAX:
             raise BadStateError(f"it has more than {FILE_BYTES_MAX >> 20} MiB")
         try:
-            return decode(raw.decode())
+            state, problems = decode(raw.decode())
         except UnicodeDecodeError as error:
             raise BadStateError(str(error)) from error
+        if problems:
+            self._keep_copy(raw, problems)
+        return state
+
+    def _keep_copy(self, raw: bytes, problems: list[str]) -> None:
+        """The next write drops the invalid undo entries."""
+        for problem in problems:
+            log.error("%s: %s; harpd does not restore it", self.path, problem)
+        try:
+            files.write_whole(self._aside, raw, mode=0o600, durable=False)
+        except OSError as error:
+            log.error("%s can't be written: %s", self._aside, error.strerror)
+        else:
+            log.error("%s is a copy of the state with these entries", self._aside)
 
     def write(self, state: State) -> None:
-        """Replace the file as a whole; OSError leaves the old one unchanged."""
-        files.write_whole(self.path, json.dumps(asdict(state), indent=1), mode=0o600)
+        """Replace the file as a whole; OSError leaves the old one unchanged.
+
+        A crash of the host ends all leases and resets the NICs, so that waiting for a disk has no
+        use.
+        """
+        text = json.dumps(asdict(state), indent=1)
+        files.write_whole(self.path, text, mode=0o600, durable=False)
+
+    def remove_temporary(self) -> None:
+        """Remove what a killed harpd left of its writes. The caller holds the directory's lock."""
+        for path in (self.path, self._aside):
+            files.remove_temporary(path)
 
     def set_aside(self) -> Path:
         """Rename an unreadable file, so that a person may examine it."""
-        aside = self.path.with_suffix(".bad")
-        self.path.replace(aside)
-        return aside
+        self.path.replace(self._aside)
+        return self._aside
 
     def remove(self) -> None:
         """Remove the file: there is no state."""

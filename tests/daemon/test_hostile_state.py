@@ -2,6 +2,7 @@
 """harpd starts with a changed or truncated state.json, logs it, and answers with valid JSON."""
 
 import json
+import logging
 import math
 import os
 import subprocess
@@ -17,7 +18,7 @@ from fake_kernel import FakeKernel
 
 from harp.daemon import cleaning, peer
 from harp.daemon.settings import Settings
-from harp.daemon.state import BadStateError, decode
+from harp.daemon.state import BadStateError, StateFile, decode
 from harp.errors import HarpError
 from harp.nicprep import Preparation
 
@@ -131,6 +132,39 @@ def test_a_damaged_state_is_set_aside(
         assert (settings.run_dir / "state.bad").read_bytes() == raw
     assert "internal error" not in caplog.text
     assert caplog.text.count("jobs of before are not known") == len(damaged)
+    reason = "it has format 99 and this harpd reads only format 2, so its leases end and their jobs"
+    assert caplog.text.count(reason) == 1
+
+
+def test_invalid_undo_entries_do_not_end_leases(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A newer harpd may have written them: the leases and the valid entries are kept."""
+    document = a_state()
+    (good,) = document["undo"]["entries"]
+    ports = {"kind": "reserved-ports", "target": "9", "ours": {"ports": ["9"]}}
+    document["undo"]["entries"] = [
+        good | {"kind": "newkind"},
+        good,
+        3,
+        good | ports | {"before": {"ports": 9}},
+        good | {"before": {}, "ours": {}},
+    ]
+    file = StateFile(tmp_path)
+    for undo, kept in (document["undo"], 1), (7, 0), ({"entries": {}}, 0):
+        raw = json.dumps(document | {"undo": undo}).encode()
+        file.path.write_bytes(raw)
+        state = file.read()
+        assert state is not None
+        assert len(state.leases) == 1
+        assert [entry.kind for entry in state.undo.entries] == ["rings"] * kept
+        assert (tmp_path / "state.bad").read_bytes() == raw
+    errors = [each.getMessage() for each in caplog.records if each.levelno == logging.ERROR]
+    assert "undo entry 0 (newkind nosuch0): unknown kind 'newkind'" in errors[0]
+    assert "undo entry 2 (): '3' is no Entry" in errors[1]
+    assert "undo entry 3 (reserved-ports 9): reserved-ports: ports is no text" in errors[2]
+    assert "undo entry 4 (rings nosuch0): no values" in errors[3]
+    assert len([each for each in errors if "undo is no list of entries" in each]) == 2
 
 
 def an_empty_directory(path: Path) -> None:

@@ -4,8 +4,10 @@
 import ctypes
 import errno
 import os
+import select
 import stat
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -69,13 +71,21 @@ def test_a_failed_write_leaves_the_old_state(
     file = StateFile(tmp_path)
     file.write(State(pid=1))
     with monkeypatch.context() as full:
-        full.setattr(os, "fsync", lambda _fd: os.write(-1, b""))
+        full.setattr(os, "fchmod", lambda _fd, _mode: os.write(-1, b""))
         with pytest.raises(OSError, match="Bad file descriptor"):
             file.write(State(pid=2))
     assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
     found = file.read()
     assert found is not None
     assert found.pid == 1
+
+
+def test_the_state_is_written_without_waiting_for_a_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The event loop writes it at every change of a lease."""
+    monkeypatch.setattr(os, "fsync", lambda _fd: pytest.fail("waits for the disk"))
+    StateFile(tmp_path).write(some_state())
 
 
 # ---- limits ----
@@ -201,3 +211,42 @@ def test_the_watchdog_is_notified_twice_per_interval(monkeypatch: pytest.MonkeyP
     assert notify.watchdog_period_s() == 1.5
     monkeypatch.setenv("WATCHDOG_PID", "1")
     assert notify.watchdog_period_s() is None
+
+
+# ---- the log ----
+
+LOGS = """
+import logging
+from harp.daemon.__main__ import _log_to
+_log_to(None)
+for number in range(5000):
+    logging.warning("line %d of a log that is not read", number)
+print("done", flush=True)
+input()
+logging.warning("the reader continues")
+"""
+
+
+def test_a_stopped_reader_of_stderr_does_not_stop_harpd() -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "JOURNAL_STREAM"}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [sys.executable, "-c", LOGS], stdin=pipe, stdout=pipe, stderr=pipe, env=environment
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        try:
+            assert select.select([process.stdout], [], [], 60)[0], "the writer waits"
+            assert process.stdout.readline() == b"done\n"
+            before = os.read(process.stderr.fileno(), 1 << 20).splitlines()
+            _, after = process.communicate(b"\n", timeout=60)
+        finally:
+            process.kill()
+    lines = [line.decode() for line in (*before, *after.splitlines())]
+    count = len(lines) - 2
+    assert 100 < count < 5000
+    assert lines[count - 1] == f"harpd: WARNING: line {count - 1} of a log that is not read"
+    assert lines[count:] == [
+        f"harpd: WARNING: stderr: {5000 - count} lines dropped: its reader had stopped",
+        "harpd: WARNING: the reader continues",
+    ]

@@ -250,6 +250,17 @@ def test_the_state_is_saved_when_the_disk_has_space_again(
     kill(pid, writing)
 
 
+def test_files_that_a_killed_harpd_was_writing_are_removed(
+    start: Callable[..., Running], settings: Settings
+) -> None:
+    settings.run_dir.mkdir()
+    for name in (".state.json.a1b2c3d4", ".state.bad.a1b2c3d4", ".other"):
+        (settings.run_dir / name).write_text("{")
+    start()
+    hidden = [path.name for path in settings.run_dir.iterdir() if path.name.startswith(".")]
+    assert hidden == [".other"]
+
+
 def test_a_restart_that_would_lose_leases_is_refused(
     harpd: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -235,6 +235,7 @@ def test_a_failed_restore_stays_in_the_list(fake: FakeHost) -> None:
 
 
 PAGES_ENTRY = {"before": {"pages": 1}, "ours": {"pages": [2]}}
+IRQ_ENTRY = {"before": {"processors": "0-3"}, "ours": {"processors": ["2"]}}
 PORTS_ENTRY = {"before": {"ports": ""}, "ours": {"ports": ["9"]}}
 
 
@@ -245,8 +246,18 @@ PORTS_ENTRY = {"before": {"ports": ""}, "ours": {"ports": ["9"]}}
         {"ours": {"tx": [2]}},
         {"ours": {"rx": []}},
         {"kind": "reserved-ports", "target": "9", **PORTS_ENTRY, "before": {"ports": "x"}},
-        {"kind": "irq-affinity", "target": "eth1 irq x"},
-        {"kind": "irq-affinity", "target": "eth1 irq ../../x"},
+        {"before": {"rx": [1]}},
+        {"before": {"rx": None}},
+        {"before": {"rx": 2**32}},
+        {"ours": {"rx": ["2"]}},
+        {"kind": "reserved-ports", "target": "9", "before": {"x": ""}, "ours": {"x": ["9"]}},
+        {"kind": "reserved-ports", "target": "9", **PORTS_ENTRY, "before": {"ports": 9}},
+        {"kind": "reserved-ports", "target": "9", **PORTS_ENTRY, "ours": {"ports": [9]}},
+        {"kind": "huge-pages", "target": "2kB", "before": {"x": 1}, "ours": {"x": [2]}},
+        {"kind": "irq-affinity", "target": "eth1 irq 4", "before": {"x": ""}, "ours": {"x": [""]}},
+        {"kind": "irq-affinity", "target": "eth1 irq 4", **IRQ_ENTRY, "before": {"processors": 1}},
+        {"kind": "irq-affinity", "target": "eth1 irq x", **IRQ_ENTRY},
+        {"kind": "irq-affinity", "target": "eth1 irq ../../x", **IRQ_ENTRY},
         {"kind": "napi", "target": "../../etc"},
         {"kind": "napi", "target": ".."},
         {"target": "sixteen-letters-"},
@@ -261,11 +272,11 @@ def test_an_impossible_entry_is_an_error(wrong: dict[str, Any]) -> None:
     }  # fmt: skip
     for good in (
         {},
-        {"kind": "irq-affinity", "target": "eth1.7 irq 40"},
+        {"kind": "irq-affinity", "target": "eth1.7 irq 40", **IRQ_ENTRY},
         {"kind": "huge-pages", "target": "node0/2048kB", **PAGES_ENTRY},
         {"kind": "huge-pages", "target": "2048kB", **PAGES_ENTRY},
         {"kind": "reserved-ports", "target": "9", **PORTS_ENTRY},
     ):
         Entry(**entry | good)
-    with pytest.raises(ValueError, match=r"kind|counterpart|target|range|no number"):
+    with pytest.raises(ValueError, match=r"kind|counterpart|target|range|names|no text|no number"):
         Entry(**entry | wrong)

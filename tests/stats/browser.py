@@ -116,11 +116,11 @@ class Browser(Closing):
         self._call("Page.navigate", url=url)
         while all(event["method"] != "Page.loadEventFired" for event in self._events):
             self._events.append(self._message())
-        places = self._value(PLACES) or []
+        places = self.value(PLACES) or []
         png = self._call("Page.captureScreenshot")["data"]
-        for place, ink in zip(places, self._value(INK.replace("PNG", png)), strict=True):
+        for place, ink in zip(places, self.value(INK.replace("PNG", png)), strict=True):
             place["ink"] = ink
-        choices = self._value("[...document.querySelectorAll('option')].map((e) => e.textContent)")
+        choices = self.value("[...document.querySelectorAll('option')].map((e) => e.textContent)")
         problems = [text for event in self._events if (text := _problem(event))]
         return {
             "places": places,
@@ -129,7 +129,7 @@ class Browser(Closing):
             "problems": problems,
         }
 
-    def _value(self, expression: str) -> Any:
+    def value(self, expression: str) -> Any:
         """The value of an expression of the page; an exception becomes a problem."""
         answer = self._call(
             "Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True

@@ -281,6 +281,10 @@ def test_a_browser_draws_every_panel_of_the_dashboard(
         assert faults(board, one) == []
         (received,) = [each for each in one["places"] if each["title"] == "Received"]
         assert [name.split(":")[0] for name in received["legend"]] == ["node1 eth2"]
+        label = urllib.parse.quote('no"de\\')
+        none = browser.view(f"{url}&var-instance={label}")
+        assert none["problems"] == []
+        assert not any(each["errors"] for each in none["places"])
         for name, changes in BROKEN.items():
             good = (user / name).read_text()
             for text, replacement, miss in changes:
@@ -293,3 +297,23 @@ def test_a_browser_draws_every_panel_of_the_dashboard(
         assert any('"yesterday" is no duration' in each for each in wrong["problems"])
         (user / "grafana-dashboard.json").unlink()
         assert any("put it next to" in each for each in browser.view(url)["problems"])
+
+
+# 400 series of 301 points, and a label's value with characters of regular expressions and strings.
+MANY = """
+(() => {
+  const points = Array.from({ length: 301 }, (_, i) => [i, i]);
+  const lines = Array.from({ length: 400 }, () => ({ points, color: "#3274d9" }));
+  const drawing = chart(lines, { unit: "none" }, { start: 0, end: 300, step: 1 }, 800, 300);
+  return drawing.querySelectorAll("path").length;
+})()
+"""
+
+
+@pytest.mark.usefixtures("need_root")
+def test_the_page_takes_many_points_and_any_label(root_dir: Path, tmp_path: Path) -> None:
+    with Lab() as lab, Browser(lab.hosts[0], tmp_path) as browser:
+        browser.view((root_dir / "conf" / "dashboard.html").as_uri())
+        assert browser.value(MANY) == 400
+        label = json.dumps('a"b\\c.d\n')
+        assert browser.value(f"pattern({label})") == r"a\"b\\\\c\\.d\n"
