@@ -178,7 +178,8 @@ extern "C" {
 	    60000, "250", LIVE, JOB,                                                                        \
 	    "Interval of probes to a silent peer while a request waits for it; 0: never")                   \
 	KEY(HARP_CLOSE_LINGER_MS, MS, "tcp", "close_linger_ms", close_linger_ns, "ms", 0, 1000,             \
-	    "50", LIVE, JOB, "Time for which a closed lane waits for its peer, and exit() for acknowledgments")
+	    "50", LIVE, JOB,                                                                                \
+	    "Time for which a closed lane waits for its peer, and exit() for acknowledgments")
 
 /* Settings of harpd, except for NICs. */
 #define HARP_CONFIG_DAEMON_KEYS(KEY)                                                                        \

@@ -226,8 +226,7 @@ static uint64_t encrypted_copied_bytes(struct lane *lane)
 	struct lane_encrypted *s = to_encrypted(lane);
 	struct lane *beneath = lane->beneath;
 
-	if (s->out_begin == s->out_end &&
-	    beneath->ops->copied_bytes(beneath) >= s->beneath_bytes)
+	if (s->out_begin == s->out_end && beneath->ops->copied_bytes(beneath) >= s->beneath_bytes)
 		return s->plain_bytes;
 	return encrypted_done_bytes(lane);
 }
