@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The processes that read users' statistics for harpd: privileges, end, failures, restart."""
 
+import contextlib
 import os
 import select
 import signal
@@ -9,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from daemon_rig import Running
 from harpd_documents import Documents, documents, nic
 
 from harp.config import MetricsConfig
+from harp.daemon import metrics
 from harp.daemon.documents import READER, read_statistics
 from harp.daemon.metrics import Metrics, listen
 from harp.daemon.settings import Settings
@@ -129,6 +130,25 @@ def test_the_number_of_descriptors_read_per_user_is_limited(
 # --------------------------------------------------------------------------------------------------
 # The metrics endpoint.
 #
+STARTS_AT_ONCE = """
+import socket
+connection = socket.socket(fileno=0)
+connection.send(b"ready")
+connection.recv(1)
+"""
+
+
+@contextlib.contextmanager
+def made(harpd: Running, command: list[str]) -> Iterator[Metrics]:
+    """An endpoint whose process is another program."""
+    config = MetricsConfig(port=0)
+    endpoint = harpd.call(lambda: Metrics(harpd.daemon.loop, config, lambda: DOCUMENTS, command))
+    try:
+        yield endpoint
+    finally:
+        harpd.call(endpoint.close)
+
+
 def test_all_requests_of_a_second_get_one_answer(
     owner: Owner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,32 +198,96 @@ def test_the_process_that_serves_metrics_is_started_again(
     with listen("127.0.0.1", 0) as unused:
         config = MetricsConfig(port=unused.getsockname()[1])
     harpd = start(given=replace(settings, metrics=config))
-    metrics = harpd.daemon._metrics
-    assert metrics is not None
+    endpoint = harpd.daemon._metrics
+    assert endpoint is not None
 
     def serves() -> int:
-        harpd.until(lambda: metrics.pid > 0, "the process")
-        text = scraped(metrics.url)
+        harpd.until(lambda: endpoint.pid > 0, "the process")
+        text = scraped(endpoint.url)
         assert 'harpd_nic_usable{device="eth0"} 1.0' in text
         assert "process_resident_memory_bytes" in text
-        return metrics.pid
+        return endpoint.pid
 
     first = serves()
     os.kill(first, signal.SIGKILL)
-    harpd.until(lambda: metrics.pid == 0, "its end")
+    harpd.until(lambda: endpoint.pid == 0, "its end")
     assert serves() != first
     assert caplog.text.count("the process that serves /metrics has ended") == 1
 
 
-def test_a_process_that_can_not_serve_metrics_is_started_once(
-    harpd: Running, caplog: pytest.LogCaptureFixture
+# A process that fails at first: each start appends a line to a file.
+STARTS = """
+import socket, sys
+with open({path!r}, "a+") as file:
+    print("start", file=file)
+    file.seek(0)
+    count = len(file.readlines())
+connection = socket.socket(fileno=0)
+if count < 3:
+    {failure}
+connection.send(b"ready")
+connection.recv(1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("failure", "line"),
+    [
+        ("sys.exit(connection.send(b'no \\x1b'))", "can't work: no ?"),
+        ("sys.exit(1)", "ended before it served"),
+    ],
+    ids=["reason", "death"],
+)
+def test_a_process_that_can_not_serve_metrics_is_started_again(
+    harpd: Running,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+    failure: str,
+    line: str,
 ) -> None:
-    command = [sys.executable, "-c", "import socket; socket.socket(fileno=0).send(b'no \\x1b')"]
-    made: list[Any] = []
-    config = MetricsConfig(port=0)
-    harpd.call(lambda: made.append(Metrics(harpd.daemon.loop, config, lambda: DOCUMENTS, command)))
-    harpd.until(lambda: "there are no metrics" in caplog.text, "its end")
-    assert "the process that serves /metrics: no ?" in caplog.text
-    with pytest.raises(TimeoutError):
-        urllib.request.urlopen(made[0].url, timeout=0.01)
-    harpd.call(made[0].close)
+    monkeypatch.setattr(metrics, "RESTART_S", 0.01)
+    code = STARTS.format(path=str(tmp_path / "starts"), failure=failure)
+    with made(harpd, [sys.executable, "-c", code]) as endpoint:
+        harpd.until(lambda: endpoint.pid > 0, "the third one serves")
+    assert caplog.text.count(f"the process that serves /metrics {line}; harpd tries again") == 1
+    assert caplog.text.count("the process that serves /metrics") == 1
+
+
+def test_a_process_for_metrics_that_can_not_be_started_is_started_later(
+    harpd: Running,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr(metrics, "RESTART_S", 0.01)
+    command = tmp_path / "exporter"
+    with made(harpd, [str(command)]) as endpoint:
+        harpd.until(lambda: endpoint._restart_s > 0.02, "a second failure")
+        (tmp_path / "new").write_text(f"#!{sys.executable}\n{STARTS_AT_ONCE}")
+        (tmp_path / "new").chmod(0o755)
+        (tmp_path / "new").rename(command)
+        harpd.until(lambda: endpoint.pid > 0, "it serves")
+    assert caplog.text.count("the process that serves /metrics can't be started: No such file") == 1
+
+
+def test_the_delay_of_a_restart_grows(harpd: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = harpd.daemon.loop
+    call_later = loop.call_later
+    delays: list[float] = []
+
+    def later(delay_s: float, callback: Callable[..., Any], *arguments: Any) -> Any:
+        if callback != endpoint._start:
+            return call_later(delay_s, callback, *arguments)
+        return delays.append(delay_s)
+
+    with made(harpd, [sys.executable, "-c", STARTS_AT_ONCE]) as endpoint:
+        harpd.until(lambda: endpoint.pid > 0, "it serves")
+        monkeypatch.setattr(loop, "call_later", later)
+        for _ in range(8):
+            harpd.call(endpoint._ended)
+        assert delays == [1, 2, 4, 8, 16, 32, 60, 60]
+        monkeypatch.setattr(metrics, "RESTART_MAX_S", 0.0)  # it has served for long
+        endpoint._ready = True
+        harpd.call(endpoint._ended)
+        assert delays[-1] == metrics.RESTART_S
