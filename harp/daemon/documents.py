@@ -37,12 +37,16 @@ class Document:
 
     def __init__(self, text: bytes = b"") -> None:
         self.fd = os.memfd_create("harp-answer", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.fchmod(self.fd, 0o600)  # a reader of it can't open it for writing
-        if text:
-            with os.fdopen(self.fd, "wb", closefd=False) as file:
-                file.write(text)
-            os.lseek(self.fd, 0, os.SEEK_SET)
-            self.seal()
+        try:
+            os.fchmod(self.fd, 0o600)  # a reader of it can't open it for writing
+            if text:
+                with os.fdopen(self.fd, "wb", closefd=False) as file:
+                    file.write(text)
+                os.lseek(self.fd, 0, os.SEEK_SET)
+                self.seal()
+        except BaseException:
+            os.close(self.fd)
+            raise
 
     def seal(self) -> None:
         """Prevent changes of its text. OSError: another process can write it."""
