@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The documents that harpd answers with: memfds, which harpd empties after their use.
+"""The documents that harpd answers with: memfds, which harpd empties after their use, except when
+it ends.
 
 harpd pays for a document's memory, and clients may keep their descriptors. A client reads its
 document at once, so emptying it at the client's next question takes nothing from it and bounds what
@@ -125,7 +126,9 @@ class Statistics:
         self._alive.close()
 
     def close(self) -> None:
-        """Free all documents, after end_reading() and the end of the workers."""
+        """Close all documents, after end_reading() and the end of the workers. Clients may still
+        read them during a restart.
+        """
         self._readers.close()
-        for document in list(self._held):
-            self._empty(document)
+        while self._held:
+            self._held.pop().close(empty=False)

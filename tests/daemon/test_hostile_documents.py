@@ -2,6 +2,7 @@
 """Users that keep harpd's answers: the cost for harpd is bounded, and the memory is released."""
 
 import errno
+import json
 import os
 import resource
 
@@ -81,6 +82,14 @@ def test_memory_of_statistics_comes_back_although_they_are_kept(
         fd = keep(client, STATS)
     harpd.until(lambda: os.fstat(fd).st_size == 0, "the memory comes back")
     os.close(fd)
+
+
+def test_statistics_can_be_read_while_harpd_ends(harpd: Running) -> None:
+    with harpd.client() as client:
+        fd = keep(client, STATS)
+        harpd.end(remove=False)
+    with os.fdopen(fd, "rb") as file:
+        assert "instances" in json.load(file)
 
 
 def test_an_answer_cannot_be_written_or_truncated(harpd: Running) -> None:
