@@ -19,6 +19,7 @@ from typing import Any
 
 from harp.config import MetricsConfig
 from harp.daemon.documents import READER_ENVIRONMENT, Document
+from harp.daemon.limits import Bucket
 from harp.daemon.loop import Loop
 from harp.errors import HarpError
 from harp.words import printable
@@ -30,6 +31,7 @@ BACKLOG = 16
 RESTART_S, RESTART_MAX_S = 1.0, 60.0
 END_S = 5.0
 PAUSE_S = 0.1  # shortest time between two answers to the process
+LOGS_PER_S, LOGS_BURST = 1 / 60, 10.0  # problems that the process reports
 READY, STATE = b"ready", b"state"  # STATE is followed by the process's problem, if any
 _MESSAGE_MAX = 4096
 
@@ -94,6 +96,7 @@ class Metrics:
         self._connection: socket.socket | None = None
         self._ready, self._problem = False, ""
         self._restart_s, self._started_s = RESTART_S, 0.0
+        self._log_bucket = Bucket(LOGS_PER_S, LOGS_BURST)
         self._failed = False  # it could not serve, which was logged
         self._listening = listen(config.address, config.port)
         self.url = url(self._listening)
@@ -106,6 +109,10 @@ class Metrics:
 
     def _start(self) -> None:
         if self._listening.fileno() < 0:  # closed meanwhile
+            return
+        if self._process is not None and self._process.poll() is None:
+            self._fail("does not end")
+            self._start_later()
             return
         self._started_s = self._loop.time()
         try:
@@ -154,19 +161,20 @@ class Metrics:
             message = connection.recv(_MESSAGE_MAX)
         except OSError:
             message = b""
-        if message.startswith(STATE):
+        if self._ready and message.startswith(STATE):
             self._answer(connection, _text(message.removeprefix(STATE)))
+        elif message == READY and not self._ready:
+            self._ready, self._failed = True, False
+        elif message and not self._ready:
+            self._ended(f"can't work: {_text(message)}")
         elif message:
-            self._ready = message == READY
-            if self._ready:
-                self._failed = False
-            else:
-                self._fail(f"can't work: {_text(message)}")
+            self._ended("sent an unknown message")
         else:
-            self._ended()
+            self._ended("has ended" if self._ready else "ended before it served")
 
     def _answer(self, connection: socket.socket, problem: str) -> None:
-        if problem and problem != self._problem:
+        is_new = problem not in ("", self._problem)
+        if is_new and self._log_bucket.take(self._loop.time()) == 0:
             log.error("%s; /metrics is without jobs' statistics until it works", problem)
         self._problem = problem
         document = Document(json.dumps(self._source()).encode())
@@ -176,12 +184,13 @@ class Metrics:
         self._loop.remove_reader(connection)
         self._loop.call_later(PAUSE_S, self._listen)
 
-    def _ended(self) -> None:
+    def _ended(self, why: str) -> None:
+        """Hang up, log at most one line, and start another process later."""
         self._hang_up()
         if self._ready:
-            log.warning("the process that serves /metrics has ended; another one is started")
+            log.warning("the process that serves /metrics %s; another one is started", why)
         else:
-            self._fail("ended before it served")
+            self._fail(why)
         if self._ready and self._loop.time() - self._started_s >= RESTART_MAX_S:
             self._restart_s = RESTART_S
         self._ready = False

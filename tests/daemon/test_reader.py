@@ -285,9 +285,82 @@ def test_the_delay_of_a_restart_grows(harpd: Running, monkeypatch: pytest.Monkey
         harpd.until(lambda: endpoint.pid > 0, "it serves")
         monkeypatch.setattr(loop, "call_later", later)
         for _ in range(8):
-            harpd.call(endpoint._ended)
+            harpd.call(lambda: endpoint._ended("has ended"))
         assert delays == [1, 2, 4, 8, 16, 32, 60, 60]
         monkeypatch.setattr(metrics, "RESTART_MAX_S", 0.0)  # it has served for long
         endpoint._ready = True
-        harpd.call(endpoint._ended)
+        harpd.call(lambda: endpoint._ended("has ended"))
         assert delays[-1] == metrics.RESTART_S
+
+
+# It goes on after harpd has hung up.
+TALKS = """
+import socket
+connection = socket.socket(fileno=0)
+try:
+    for message in {messages}:
+        connection.send(message)
+        if message.startswith(b"state"):
+            connection.recv(16)
+except OSError:
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("messages", "line"),
+    [
+        ("[b'no'] * 100", "can't work: no; harpd tries again"),
+        ("[b'state'] * 100", "can't work: state; harpd tries again"),
+        ("[b'ready'] + [b'no'] * 100", "sent an unknown message; another one is started"),
+        ("[b'ready'] * 100", "sent an unknown message; another one is started"),
+    ],
+)
+def test_a_process_for_metrics_can_not_fill_the_log(
+    harpd: Running,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    messages: str,
+    line: str,
+) -> None:
+    monkeypatch.setattr(metrics, "RESTART_S", 1000.0)
+    with made(harpd, [sys.executable, "-c", TALKS.format(messages=messages)]) as endpoint:
+        harpd.until(lambda: endpoint._connection is None, "harpd hangs up")
+        assert endpoint._process is not None
+        endpoint._process.wait(20)
+        harpd.call(lambda: None)
+    assert caplog.text.count(f"the process that serves /metrics {line}") == 1
+    assert caplog.text.count("the process that serves /metrics") == 1
+
+
+def test_problems_that_the_process_for_metrics_reports_are_limited(
+    harpd: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(metrics, "RESTART_S", 1000.0)
+    monkeypatch.setattr(metrics, "PAUSE_S", 0.0)
+    monkeypatch.setattr(metrics, "LOGS_BURST", 2.0)
+    messages = "[b'ready'] + [b'state%d' % i for i in range(50)]"
+    with made(harpd, [sys.executable, "-c", TALKS.format(messages=messages)]):
+        harpd.until(lambda: "has ended; another" in caplog.text, "its end")
+    assert caplog.text.count("/metrics is without jobs' statistics") == 2
+
+
+def test_no_second_process_serves_metrics(
+    harpd: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """harpd can't kill one that has closed its connection and continues."""
+    monkeypatch.setattr(metrics, "RESTART_S", 0.01)
+    command = [sys.executable, "-c", "import os, time; os.close(0); time.sleep(60)"]
+    with made(harpd, command) as endpoint:
+        harpd.until(lambda: endpoint._restart_s > 0.02, "it was not started again")
+        process = endpoint._process
+        assert process is not None
+        os.kill(process.pid, signal.SIGKILL)
+        harpd.until(lambda: endpoint._process is not process, "then it is")
+
+        def end() -> None:
+            assert endpoint._process is not None
+            os.kill(endpoint._process.pid, signal.SIGKILL)
+            endpoint.close()
+
+        harpd.call(end)
