@@ -21,7 +21,7 @@ from daemon_rig import Running
 from harpd_documents import Documents, documents, nic
 
 from harp.config import MetricsConfig
-from harp.daemon import metrics
+from harp.daemon import daemon, metrics
 from harp.daemon.documents import READER, read_statistics
 from harp.daemon.metrics import Metrics, listen
 from harp.daemon.settings import Settings
@@ -213,6 +213,30 @@ def test_the_process_that_serves_metrics_is_started_again(
     harpd.until(lambda: endpoint.pid == 0, "its end")
     assert serves() != first
     assert caplog.text.count("the process that serves /metrics has ended") == 1
+
+
+def test_metrics_begin_when_their_port_is_free(
+    start: Callable[..., Running],
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The process of a harpd that was killed has the port for a moment."""
+    monkeypatch.setattr(daemon, "METRICS_AGAIN_S", 0.01)
+    attempts = []
+
+    def attempt(address: str, port: int) -> socket.socket:
+        attempts.append(port)
+        return listen(address, port)
+
+    with listen("127.0.0.1", 0) as other:
+        monkeypatch.setattr(metrics, "listen", attempt)
+        config = MetricsConfig(port=other.getsockname()[1])
+        harpd = start(given=replace(settings, metrics=config))
+        harpd.until(lambda: len(attempts) > 2, "harpd tries again")
+        assert harpd.daemon._metrics is None
+    harpd.until(lambda: harpd.daemon._metrics is not None, "the endpoint")
+    assert caplog.text.count("harpd serves without metrics until the port is free") == 1
 
 
 # A process that fails at first: each start appends a line to a file.
