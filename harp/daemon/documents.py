@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The documents that harpd answers with: memfds, which harpd empties after their use.
+"""The documents that harpd answers with: memfds, which harpd empties after their use, except when
+it ends.
 
 harpd pays for a document's memory, and clients may keep their descriptors. A client reads its
 document at once, so emptying it at the client's next question takes nothing from it and bounds what
@@ -37,12 +38,16 @@ class Document:
 
     def __init__(self, text: bytes = b"") -> None:
         self.fd = os.memfd_create("harp-answer", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.fchmod(self.fd, 0o600)  # a reader of it can't open it for writing
-        if text:
-            with os.fdopen(self.fd, "wb", closefd=False) as file:
-                file.write(text)
-            os.lseek(self.fd, 0, os.SEEK_SET)
-            self.seal()
+        try:
+            os.fchmod(self.fd, 0o600)  # a reader of it can't open it for writing
+            if text:
+                with os.fdopen(self.fd, "wb", closefd=False) as file:
+                    file.write(text)
+                os.lseek(self.fd, 0, os.SEEK_SET)
+                self.seal()
+        except BaseException:
+            os.close(self.fd)
+            raise
 
     def seal(self) -> None:
         """Prevent changes of its text. OSError: another process can write it."""
@@ -121,7 +126,9 @@ class Statistics:
         self._alive.close()
 
     def close(self) -> None:
-        """Free all documents, after end_reading() and the end of the workers."""
+        """Close all documents, after end_reading() and the end of the workers. Clients may still
+        read them during a restart.
+        """
         self._readers.close()
-        for document in list(self._held):
-            self._empty(document)
+        while self._held:
+            self._held.pop().close(empty=False)

@@ -2,7 +2,8 @@
 """harpd's side of the Prometheus endpoint, which another process serves (harp.stats.exporter).
 
 harpd binds the port, starts the process and answers what it asks: harpd's status and leases. The
-process ends with harpd. If it dies, it is started again after a second.
+process ends with harpd. If it ends before, or can't be started, harpd starts it again after a
+second, and after up to a minute while that happens repeatedly.
 """
 
 import contextlib
@@ -18,6 +19,7 @@ from typing import Any
 
 from harp.config import MetricsConfig
 from harp.daemon.documents import READER_ENVIRONMENT, Document
+from harp.daemon.limits import Bucket
 from harp.daemon.loop import Loop
 from harp.errors import HarpError
 from harp.words import printable
@@ -25,8 +27,11 @@ from harp.words import printable
 log = logging.getLogger("harpd")
 COMMAND = (sys.executable, "-P", "-m", "harp.stats.exporter")
 BACKLOG = 16
-RESTART_S, END_S = 1.0, 5.0
+# The delay of a restart doubles, until the process has served for the longest delay.
+RESTART_S, RESTART_MAX_S = 1.0, 60.0
+END_S = 5.0
 PAUSE_S = 0.1  # shortest time between two answers to the process
+LOGS_PER_S, LOGS_BURST = 1 / 60, 10.0  # problems that the process reports
 READY, STATE = b"ready", b"state"  # STATE is followed by the process's problem, if any
 _MESSAGE_MAX = 4096
 
@@ -90,6 +95,9 @@ class Metrics:
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: socket.socket | None = None
         self._ready, self._problem = False, ""
+        self._restart_s, self._started_s = RESTART_S, 0.0
+        self._log_bucket = Bucket(LOGS_PER_S, LOGS_BURST)
+        self._failed = False  # it could not serve, which was logged
         self._listening = listen(config.address, config.port)
         self.url = url(self._listening)
         self._start()
@@ -100,9 +108,24 @@ class Metrics:
         return self._process.pid if self._process is not None and self._ready else 0
 
     def _start(self) -> None:
-        number = self._listening.fileno()
-        if number < 0:  # closed meanwhile
+        if self._listening.fileno() < 0:  # closed meanwhile
             return
+        if self._process is not None and self._process.poll() is None:
+            self._fail("does not end")
+            self._start_later()
+            return
+        self._started_s = self._loop.time()
+        try:
+            self._connection = self._spawn()
+        except OSError as error:
+            self._fail(f"can't be started: {error.strerror}")
+            self._start_later()
+            return
+        self._listen()
+
+    def _spawn(self) -> socket.socket:
+        """Start the process; return harpd's end of the connection. OSError."""
+        number = self._listening.fileno()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             try:
@@ -113,13 +136,21 @@ class Metrics:
                     pass_fds=[number],
                     env=os.environ | READER_ENVIRONMENT,
                 )
-            except OSError as error:
+            except OSError:
                 ours.close()
-                log.error("the process that serves /metrics can't be started: %s", error.strerror)
-                return
+                raise
         ours.setblocking(False)
-        self._connection = ours
-        self._listen()
+        return ours
+
+    def _start_later(self) -> None:
+        self._loop.call_later(self._restart_s, self._start)
+        self._restart_s = min(2 * self._restart_s, RESTART_MAX_S)
+
+    def _fail(self, why: str) -> None:
+        """Log why the process can't serve, once until it does."""
+        if not self._failed:
+            log.error("the process that serves /metrics %s; harpd tries again", why)
+        self._failed = True
 
     def _listen(self) -> None:
         if self._connection is not None:
@@ -130,17 +161,20 @@ class Metrics:
             message = connection.recv(_MESSAGE_MAX)
         except OSError:
             message = b""
-        if message.startswith(STATE):
+        if self._ready and message.startswith(STATE):
             self._answer(connection, _text(message.removeprefix(STATE)))
+        elif message == READY and not self._ready:
+            self._ready, self._failed = True, False
+        elif message and not self._ready:
+            self._ended(f"can't work: {_text(message)}")
         elif message:
-            self._ready = message == READY
-            if not self._ready:
-                log.error("the process that serves /metrics: %s", _text(message))
+            self._ended("sent an unknown message")
         else:
-            self._ended()
+            self._ended("has ended" if self._ready else "ended before it served")
 
     def _answer(self, connection: socket.socket, problem: str) -> None:
-        if problem and problem != self._problem:
+        is_new = problem not in ("", self._problem)
+        if is_new and self._log_bucket.take(self._loop.time()) == 0:
             log.error("%s; /metrics is without jobs' statistics until it works", problem)
         self._problem = problem
         document = Document(json.dumps(self._source()).encode())
@@ -150,14 +184,17 @@ class Metrics:
         self._loop.remove_reader(connection)
         self._loop.call_later(PAUSE_S, self._listen)
 
-    def _ended(self) -> None:
+    def _ended(self, why: str) -> None:
+        """Hang up, log at most one line, and start another process later."""
         self._hang_up()
         if self._ready:
-            log.warning("the process that serves /metrics has ended; another one is started")
-            self._loop.call_later(RESTART_S, self._start)
+            log.warning("the process that serves /metrics %s; another one is started", why)
         else:
-            log.error("the process that serves /metrics can't work: there are no metrics")
+            self._fail(why)
+        if self._ready and self._loop.time() - self._started_s >= RESTART_MAX_S:
+            self._restart_s = RESTART_S
         self._ready = False
+        self._start_later()
 
     def _hang_up(self) -> None:
         """Close the connection, which ends the process. harpd has no CAP_KILL, and the process has

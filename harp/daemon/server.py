@@ -194,8 +194,9 @@ class Client:
 
     def lend(self, text: str) -> int:
         """Return a descriptor of a document, which is emptied at the next call or the end."""
-        if self._document is not None:
-            self._document.close()
+        last, self._document = self._document, None  # if the next one can't be made
+        if last is not None:
+            last.close()
         self._document = Document(text.encode())
         return self._document.opened()
 

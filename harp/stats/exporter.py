@@ -36,6 +36,7 @@ AGE_S = 1.0
 ASK_S = 5.0
 REQUEST_TIMEOUT_S = 10.0
 CLIENTS_MAX = 16
+THREADS_MAX = 2 * CLIENTS_MAX  # with those of clients that were closed and wait for statistics
 # Returns harpd's documents; None: harpd does not answer. Gets the problem of the last scan.
 DaemonSource = Callable[[str], own.Documents | None]
 
@@ -128,7 +129,8 @@ class _Handler(WSGIRequestHandler):
 
 class Exporter(ThreadingWSGIServer):
     """The server, with a thread for each client. With too many clients, the oldest one is closed:
-    Prometheus sends its request and reads the answer at once.
+    Prometheus sends its request and reads the answer at once. With too many threads, a new client
+    is closed: the process shares its limit of threads with harpd.
     """
 
     block_on_close = False
@@ -147,6 +149,7 @@ class Exporter(ThreadingWSGIServer):
         self.set_app(self._application)
         self._lock = threading.Lock()
         self._clients: dict[socket.socket, None] = {}  # the oldest first
+        self._running = 0  # clients' threads
         self._applications = {}
         scrapes = Scrapes(source, pid)
         for per in ("device", "queue"):
@@ -165,13 +168,38 @@ class Exporter(ThreadingWSGIServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._lock:
-            self._clients[request] = None
-            if len(self._clients) > CLIENTS_MAX:
-                oldest = next(iter(self._clients))
-                del self._clients[oldest]
-                with contextlib.suppress(OSError):
-                    oldest.shutdown(socket.SHUT_RDWR)  # its thread sees the end and ends
-        super().process_request(request, client_address)
+            admitted = self._running < THREADS_MAX
+            if admitted:
+                self._running += 1
+                self._make_room(request)
+        if not admitted:
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:  # the thread can't start; the caller closes the client
+            self._thread_ended()
+            raise
+
+    def _make_room(self, request: socket.socket) -> None:
+        self._clients[request] = None
+        if len(self._clients) > CLIENTS_MAX:
+            oldest = next(iter(self._clients))
+            del self._clients[oldest]
+            # This ends its thread if that reads or writes. A thread that waits for statistics ends
+            # when it has them.
+            with contextlib.suppress(OSError):
+                oldest.shutdown(socket.SHUT_RDWR)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._thread_ended()
+
+    def _thread_ended(self) -> None:
+        with self._lock:
+            self._running -= 1
 
     def shutdown_request(self, request: Any) -> None:
         with self._lock:

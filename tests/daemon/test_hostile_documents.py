@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Users that keep harpd's answers: the cost for harpd is bounded, and the memory is released."""
 
+import errno
+import json
 import os
 import resource
 
 import pytest
-from daemon_rig import Running
+from daemon_rig import Running, descriptors
 from lease_client import LeaseClient
 
 from harp._host import Kind
 from harp.daemon import documents
+from harp.daemon.client import RefusedByDaemonError
 from harp.daemon.limits import connections_possible
 from harp.daemon.messages import pack
 
@@ -31,6 +34,30 @@ def test_a_client_s_answer_is_emptied_at_its_next_question_and_its_end(harpd: Ru
     harpd.until(lambda: os.fstat(second).st_size == 0, "the memory comes back")
     for fd in (first, second):
         os.close(fd)
+
+
+def unsealable(_self: documents.Document) -> None:
+    raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+
+def test_an_answer_that_can_not_be_made_leaves_no_descriptor(
+    harpd: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does harpd close the previous answer twice: its number may be another file's."""
+    with harpd.client() as client:
+        os.close(keep(client))
+        before = harpd.call(descriptors)
+        with monkeypatch.context() as short:
+            short.setattr(documents.Document, "seal", unsealable)
+            for _ in range(3):
+                with pytest.raises(RefusedByDaemonError, match="harpd failed"):
+                    client.query("status")
+        assert harpd.call(descriptors) == before - 1, "the previous answer"
+        other = os.memfd_create("other")
+        os.write(other, b"other")
+        assert client.query("status")["daemon"] == "harpd"
+        assert os.fstat(other).st_size == 5
+        os.close(other)
 
 
 def test_a_large_document_of_statistics_is_used_longer(
@@ -55,6 +82,14 @@ def test_memory_of_statistics_comes_back_although_they_are_kept(
         fd = keep(client, STATS)
     harpd.until(lambda: os.fstat(fd).st_size == 0, "the memory comes back")
     os.close(fd)
+
+
+def test_statistics_can_be_read_while_harpd_ends(harpd: Running) -> None:
+    with harpd.client() as client:
+        fd = keep(client, STATS)
+        harpd.end(remove=False)
+    with os.fdopen(fd, "rb") as file:
+        assert "instances" in json.load(file)
 
 
 def test_an_answer_cannot_be_written_or_truncated(harpd: Running) -> None:

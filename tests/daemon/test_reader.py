@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The processes that read users' statistics for harpd: privileges, end, failures, restart."""
 
+import contextlib
 import os
 import select
 import signal
@@ -9,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from daemon_rig import Running
 from harpd_documents import Documents, documents, nic
 
 from harp.config import MetricsConfig
+from harp.daemon import daemon, metrics
 from harp.daemon.documents import READER, read_statistics
 from harp.daemon.metrics import Metrics, listen
 from harp.daemon.settings import Settings
@@ -129,6 +130,25 @@ def test_the_number_of_descriptors_read_per_user_is_limited(
 # --------------------------------------------------------------------------------------------------
 # The metrics endpoint.
 #
+STARTS_AT_ONCE = """
+import socket
+connection = socket.socket(fileno=0)
+connection.send(b"ready")
+connection.recv(1)
+"""
+
+
+@contextlib.contextmanager
+def made(harpd: Running, command: list[str]) -> Iterator[Metrics]:
+    """An endpoint whose process is another program."""
+    config = MetricsConfig(port=0)
+    endpoint = harpd.call(lambda: Metrics(harpd.daemon.loop, config, lambda: DOCUMENTS, command))
+    try:
+        yield endpoint
+    finally:
+        harpd.call(endpoint.close)
+
+
 def test_all_requests_of_a_second_get_one_answer(
     owner: Owner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,32 +198,193 @@ def test_the_process_that_serves_metrics_is_started_again(
     with listen("127.0.0.1", 0) as unused:
         config = MetricsConfig(port=unused.getsockname()[1])
     harpd = start(given=replace(settings, metrics=config))
-    metrics = harpd.daemon._metrics
-    assert metrics is not None
+    endpoint = harpd.daemon._metrics
+    assert endpoint is not None
 
     def serves() -> int:
-        harpd.until(lambda: metrics.pid > 0, "the process")
-        text = scraped(metrics.url)
+        harpd.until(lambda: endpoint.pid > 0, "the process")
+        text = scraped(endpoint.url)
         assert 'harpd_nic_usable{device="eth0"} 1.0' in text
         assert "process_resident_memory_bytes" in text
-        return metrics.pid
+        return endpoint.pid
 
     first = serves()
     os.kill(first, signal.SIGKILL)
-    harpd.until(lambda: metrics.pid == 0, "its end")
+    harpd.until(lambda: endpoint.pid == 0, "its end")
     assert serves() != first
     assert caplog.text.count("the process that serves /metrics has ended") == 1
 
 
-def test_a_process_that_can_not_serve_metrics_is_started_once(
-    harpd: Running, caplog: pytest.LogCaptureFixture
+def test_metrics_begin_when_their_port_is_free(
+    start: Callable[..., Running],
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    command = [sys.executable, "-c", "import socket; socket.socket(fileno=0).send(b'no \\x1b')"]
-    made: list[Any] = []
-    config = MetricsConfig(port=0)
-    harpd.call(lambda: made.append(Metrics(harpd.daemon.loop, config, lambda: DOCUMENTS, command)))
-    harpd.until(lambda: "there are no metrics" in caplog.text, "its end")
-    assert "the process that serves /metrics: no ?" in caplog.text
-    with pytest.raises(TimeoutError):
-        urllib.request.urlopen(made[0].url, timeout=0.01)
-    harpd.call(made[0].close)
+    """The process of a harpd that was killed has the port for a moment."""
+    monkeypatch.setattr(daemon, "METRICS_AGAIN_S", 0.01)
+    attempts = []
+
+    def attempt(address: str, port: int) -> socket.socket:
+        attempts.append(port)
+        return listen(address, port)
+
+    with listen("127.0.0.1", 0) as other:
+        monkeypatch.setattr(metrics, "listen", attempt)
+        config = MetricsConfig(port=other.getsockname()[1])
+        harpd = start(given=replace(settings, metrics=config))
+        harpd.until(lambda: len(attempts) > 2, "harpd tries again")
+        assert harpd.daemon._metrics is None
+    harpd.until(lambda: harpd.daemon._metrics is not None, "the endpoint")
+    assert caplog.text.count("harpd serves without metrics until the port is free") == 1
+
+
+# A process that fails at first: each start appends a line to a file.
+STARTS = """
+import socket, sys
+with open({path!r}, "a+") as file:
+    print("start", file=file)
+    file.seek(0)
+    count = len(file.readlines())
+connection = socket.socket(fileno=0)
+if count < 3:
+    {failure}
+connection.send(b"ready")
+connection.recv(1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("failure", "line"),
+    [
+        ("sys.exit(connection.send(b'no \\x1b'))", "can't work: no ?"),
+        ("sys.exit(1)", "ended before it served"),
+    ],
+    ids=["reason", "death"],
+)
+def test_a_process_that_can_not_serve_metrics_is_started_again(
+    harpd: Running,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+    failure: str,
+    line: str,
+) -> None:
+    monkeypatch.setattr(metrics, "RESTART_S", 0.01)
+    code = STARTS.format(path=str(tmp_path / "starts"), failure=failure)
+    with made(harpd, [sys.executable, "-c", code]) as endpoint:
+        harpd.until(lambda: endpoint.pid > 0, "the third one serves")
+    assert caplog.text.count(f"the process that serves /metrics {line}; harpd tries again") == 1
+    assert caplog.text.count("the process that serves /metrics") == 1
+
+
+def test_a_process_for_metrics_that_can_not_be_started_is_started_later(
+    harpd: Running,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr(metrics, "RESTART_S", 0.01)
+    command = tmp_path / "exporter"
+    with made(harpd, [str(command)]) as endpoint:
+        harpd.until(lambda: endpoint._restart_s > 0.02, "a second failure")
+        (tmp_path / "new").write_text(f"#!{sys.executable}\n{STARTS_AT_ONCE}")
+        (tmp_path / "new").chmod(0o755)
+        (tmp_path / "new").rename(command)
+        harpd.until(lambda: endpoint.pid > 0, "it serves")
+    assert caplog.text.count("the process that serves /metrics can't be started: No such file") == 1
+
+
+def test_the_delay_of_a_restart_grows(harpd: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = harpd.daemon.loop
+    call_later = loop.call_later
+    delays: list[float] = []
+
+    def later(delay_s: float, callback: Callable[..., Any], *arguments: Any) -> Any:
+        if callback != endpoint._start:
+            return call_later(delay_s, callback, *arguments)
+        return delays.append(delay_s)
+
+    with made(harpd, [sys.executable, "-c", STARTS_AT_ONCE]) as endpoint:
+        harpd.until(lambda: endpoint.pid > 0, "it serves")
+        monkeypatch.setattr(loop, "call_later", later)
+        for _ in range(8):
+            harpd.call(lambda: endpoint._ended("has ended"))
+        assert delays == [1, 2, 4, 8, 16, 32, 60, 60]
+        monkeypatch.setattr(metrics, "RESTART_MAX_S", 0.0)  # it has served for long
+        endpoint._ready = True
+        harpd.call(lambda: endpoint._ended("has ended"))
+        assert delays[-1] == metrics.RESTART_S
+
+
+# It goes on after harpd has hung up.
+TALKS = """
+import socket
+connection = socket.socket(fileno=0)
+try:
+    for message in {messages}:
+        connection.send(message)
+        if message.startswith(b"state"):
+            connection.recv(16)
+except OSError:
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("messages", "line"),
+    [
+        ("[b'no'] * 100", "can't work: no; harpd tries again"),
+        ("[b'state'] * 100", "can't work: state; harpd tries again"),
+        ("[b'ready'] + [b'no'] * 100", "sent an unknown message; another one is started"),
+        ("[b'ready'] * 100", "sent an unknown message; another one is started"),
+    ],
+)
+def test_a_process_for_metrics_can_not_fill_the_log(
+    harpd: Running,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    messages: str,
+    line: str,
+) -> None:
+    monkeypatch.setattr(metrics, "RESTART_S", 1000.0)
+    with made(harpd, [sys.executable, "-c", TALKS.format(messages=messages)]) as endpoint:
+        harpd.until(lambda: endpoint._connection is None, "harpd hangs up")
+        assert endpoint._process is not None
+        endpoint._process.wait(20)
+        harpd.call(lambda: None)
+    assert caplog.text.count(f"the process that serves /metrics {line}") == 1
+    assert caplog.text.count("the process that serves /metrics") == 1
+
+
+def test_problems_that_the_process_for_metrics_reports_are_limited(
+    harpd: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(metrics, "RESTART_S", 1000.0)
+    monkeypatch.setattr(metrics, "PAUSE_S", 0.0)
+    monkeypatch.setattr(metrics, "LOGS_BURST", 2.0)
+    messages = "[b'ready'] + [b'state%d' % i for i in range(50)]"
+    with made(harpd, [sys.executable, "-c", TALKS.format(messages=messages)]):
+        harpd.until(lambda: "has ended; another" in caplog.text, "its end")
+    assert caplog.text.count("/metrics is without jobs' statistics") == 2
+
+
+def test_no_second_process_serves_metrics(
+    harpd: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """harpd can't kill one that has closed its connection and continues."""
+    monkeypatch.setattr(metrics, "RESTART_S", 0.01)
+    command = [sys.executable, "-c", "import os, time; os.close(0); time.sleep(60)"]
+    with made(harpd, command) as endpoint:
+        harpd.until(lambda: endpoint._restart_s > 0.02, "it was not started again")
+        process = endpoint._process
+        assert process is not None
+        os.kill(process.pid, signal.SIGKILL)
+        harpd.until(lambda: endpoint._process is not process, "then it is")
+
+        def end() -> None:
+            assert endpoint._process is not None
+            os.kill(endpoint._process.pid, signal.SIGKILL)
+            endpoint.close()
+
+        harpd.call(end)

@@ -3,13 +3,14 @@
 
 import contextlib
 import socket
+import threading
 import urllib.error
 import urllib.parse
 from collections.abc import Iterator
 
 import pytest
 from conftest_stats import Owner, scraped, serving
-from harpd_documents import documents, nic
+from harpd_documents import Documents, documents, nic
 
 from harp.daemon import metrics
 from harp.errors import HarpError
@@ -60,14 +61,46 @@ def test_a_harpd_that_does_not_answer_costs_its_part_only(owner: Owner) -> None:
 def test_unfinished_requests_block_no_scrape(endpoint: str) -> None:
     with contextlib.ExitStack() as stack:
         slow = []
-        for _ in range(2 * exporter.CLIENTS_MAX):
+        for i in range(2 * exporter.CLIENTS_MAX):
             slow.append(stack.enter_context(socket.create_connection(where(endpoint), timeout=20)))
             slow[-1].sendall(b"GET /metrics HT")
+            if i >= exporter.CLIENTS_MAX:
+                assert slow[i - exporter.CLIENTS_MAX].recv(1) == b"", "the oldest has made room"
         for _ in range(2):
             assert "harp_build_info" in scraped(endpoint)
-        assert slow[0].recv(1) == b"", "the oldest has made room"
         slow[-1].sendall(b"TP/1.0\r\n\r\n")
         assert slow[-1].recv(12) == b"HTTP/1.0 200", "the newest may still ask"
+
+
+def handlers() -> list[threading.Thread]:
+    """Return the clients' threads."""
+    return [each for each in threading.enumerate() if "process_request_thread" in each.name]
+
+
+def test_threads_that_wait_for_statistics_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closing a client does not end its thread while that waits."""
+    monkeypatch.setattr(exporter, "AGE_S", 1000.0)
+    answered = threading.Event()
+    before = set(handlers())
+
+    def source(_problem: str) -> Documents:
+        answered.wait()
+        return DOCUMENTS
+
+    with contextlib.ExitStack() as stack:
+        url = stack.enter_context(serving(source))
+        stack.callback(answered.set)
+        for _ in range(exporter.THREADS_MAX + 1):
+            client = stack.enter_context(socket.create_connection(where(url), timeout=20))
+            client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        with contextlib.suppress(ConnectionResetError):
+            assert client.recv(1) == b"", "the last one is refused"
+        waiting = set(handlers()) - before
+        assert len(waiting) == exporter.THREADS_MAX
+        answered.set()
+        for thread in waiting:
+            thread.join()
+        assert "harp_build_info" in scraped(url)
 
 
 def test_nonsense_is_survived(endpoint: str) -> None:
