@@ -21,7 +21,7 @@ _PREFIX = "dpdk:"
 _BUFFERS = 8191  # of a port's own pool
 _NAP_S = 50e-6  # seconds between two polls for packets: a port has no descriptor to sleep on
 _XSTATS_TRIES = 5
-_MEMIF = "net_memif"
+_MEMIF, _MEMIF_MORE_BYTES = "net_memif", 64
 _NAME_BYTES_MAX = 63
 _COPYING = frozenset(("net_memif", "net_tap", "net_tun", "net_af_packet", "net_pcap", "net_af_xdp"))
 # What buses and drivers return for names and arguments that they do not know; EPERM is a bare -1.
@@ -87,6 +87,15 @@ def _spec(text: str) -> Any:
         return port_spec(text.removeprefix(_PREFIX))
     except ValueError as error:
         raise DpdkError(str(error), errno.EINVAL) from None
+
+
+def _with_buffers(device: str, pool: Pool) -> str:
+    """Ask memif for buffers of the pool's size: with its default of 2048 bytes, packets of MTU 9000
+    are lost.
+    """
+    if not device.startswith(_MEMIF) or ",bsize=" in device:
+        return device
+    return f"{device},bsize={pool.buffer_bytes + _MEMIF_MORE_BYTES}"
 
 
 def _deadline(timeout: float) -> float:
@@ -198,7 +207,7 @@ class Port(Closing):
         self._rx_locks = [threading.Lock() for _ in range(numbers["rx_queues"])]
         self._tx_locks = [threading.Lock() for _ in range(numbers["tx_queues"])]
         try:
-            self._probe(spec.device)
+            self._probe(_with_buffers(spec.device, self.pool))
             self._configure(numbers, promiscuous)
             if start:
                 self.start()
