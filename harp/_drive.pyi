@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -88,4 +89,9 @@ class Endpoint:
     def close(self, linger: float = 5.0) -> None: ...
     def abort(self) -> None: ...
     def __enter__(self) -> Self: ...
-    def __exit__(self, *error: object) -> None: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...

@@ -173,8 +173,12 @@ def test_the_plugin_sends_to_an_acceptor_written_from_the_document(hosts: Hosts)
         lanes[0].send(record(ACK, message=1))
         assert sender.result() == len(data)
         sender.start("close_send", comm=comm)
+        ends = []
         for lane in lanes:
-            while (end := lane.record())[0] != CLOSE:
-                pass  # what it had begun
-            assert end[1] == 1
+            # A full lane may end in the middle of a record that another lane brought.
+            with contextlib.suppress(EOFError):
+                while (end := lane.record())[0] != CLOSE:
+                    pass  # what it had begun
+                ends.append(end[1])
+        assert set(ends) == {1}
         sender.result()

@@ -56,12 +56,8 @@ def test_a_veth_is_prepared_and_restored(queues_lab: Lab) -> None:
     )
     host.sysctl("ipv4/ip_local_reserved_ports", "5000-5005")
     before = channels(host), features(host), inside(host, lambda _: PORTS.read_text())
-    records: list[str] = []
-
-    def record(undo: Undo) -> None:
-        records.append(json.dumps(undo.to_json()))
-
-    result = inside(host, lambda kernel: prepare([nic], 0, kernel, record))
+    records: list[Undo] = []
+    result = inside(host, lambda kernel: prepare([nic], 0, kernel, records.append))
     said = {outcome.name.removeprefix(f"{host.ifname} "): outcome for outcome in result.outcomes}
     assert said["queues"].status == said["offloads"].status == "done"
     assert said["61000-65535 reserved ports"].status == "done"
@@ -71,10 +67,8 @@ def test_a_veth_is_prepared_and_restored(queues_lab: Lab) -> None:
     now = features(host)
     assert (now["tx-tcp-segmentation"], now["generic-receive-offload"]) == (False, False)
     assert inside(host, lambda _: PORTS.read_text()) == "5000-5005,61000-65535\n"
-    undo = Undo.from_json(json.loads(records[-1]))
-    assert {outcome.status for outcome in inside(host, lambda k: restore(undo, k)).outcomes} == {
-        "restored"
-    }
+    outcomes = inside(host, lambda kernel: restore(records[-1], kernel)).outcomes
+    assert {outcome.status for outcome in outcomes} == {"restored"}
     after = channels(host), features(host), inside(host, lambda _: PORTS.read_text())
     assert after == before
 
