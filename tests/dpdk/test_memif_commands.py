@@ -30,9 +30,7 @@ def test_demo_over_memif_agrees(shape: tuple[str, ...]) -> None:
 
 
 def test_bench_idle_over_memif_uses_the_ports() -> None:
-    done = harpctl(
-        "bench", "idle", "--seconds", "0.5", "--nic", "dpdk-memif", "-o", "json"
-    )
+    done = harpctl("bench", "idle", "--seconds", "0.5", "--nic", "dpdk-memif", "-o", "json")
     assert done.returncode == Exit.OK, done.stderr
     report = json.loads(done.stdout)
     assert report["ok"]
