@@ -6,6 +6,7 @@ With it a test can be a correct peer, and then stop being one.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import ipaddress
@@ -189,7 +190,10 @@ class Acceptor(Closing):
         self.socket.close()
 
     def accept(self, lanes: int) -> Accepted:
-        return Accepted(self, lanes)
+        """The next lane. The connector may end attempts: it uses the first that succeeds."""
+        while True:
+            with contextlib.suppress(EOFError, ConnectionError):
+                return Accepted(self, lanes)
 
 
 class Accepted(Peer):
