@@ -76,7 +76,7 @@ int bench_idle(struct bench *bench);
 
 /* report.c; median_ns: of one half round trip, of one iteration */
 void report_lat(struct bench *bench, const struct bench_size *size, uint64_t median_ns,
-		uint64_t wrong);
+		uint64_t p99_ns, uint64_t wrong);
 void report_bw(struct bench *bench, size_t bytes, uint64_t messages,
 	       const struct bench_rank *ranks);
 void report_collective(struct bench *bench, const struct bench_size *size,

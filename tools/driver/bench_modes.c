@@ -71,7 +71,7 @@ static int bench_lat_size(struct bench *bench, const struct bench_size *size, ui
 	size_t bytes = size->bytes;
 	enum stream_role role = bench->options.rank == 0 ? STREAM_PING : STREAM_PONG;
 	struct bench_rank mine, all[PLAY_RANKS_MAX];
-	uint64_t median_ns = 0;
+	uint64_t median_ns = 0, p99_ns = 0;
 	struct stream_op op;
 	int rc;
 
@@ -79,8 +79,10 @@ static int bench_lat_size(struct bench *bench, const struct bench_size *size, ui
 	rc = bench_stream(bench, &op, role, bytes, size->warm, size->messages, false, samples_ns);
 	if (rc)
 		return rc;
-	if (bench->options.rank == 0)
+	if (bench->options.rank == 0) {
 		median_ns = bench_median(samples_ns, op.sample);
+		p99_ns = op.sample ? samples_ns[op.sample * 99 / 100] : 0;
+	}
 	if (bench->datacheck) {
 		rc = bench_stream(bench, &op, role, bytes, 0, CHECK_MESSAGES, true, NULL);
 		mine.wrong = op.wrong;
@@ -88,7 +90,7 @@ static int bench_lat_size(struct bench *bench, const struct bench_size *size, ui
 	if (!rc)
 		rc = bench_gather(bench, &mine, all);
 	if (!rc && bench->options.rank == 0)
-		report_lat(bench, size, median_ns, all[0].wrong + all[1].wrong);
+		report_lat(bench, size, median_ns, p99_ns, all[0].wrong + all[1].wrong);
 	return rc;
 }
 

@@ -37,13 +37,14 @@ static void report_comma(struct bench *bench)
 }
 
 void report_lat(struct bench *bench, const struct bench_size *size, uint64_t median_ns,
-		uint64_t wrong)
+		uint64_t p99_ns, uint64_t wrong)
 {
 	report_comma(bench);
 	fprintf(bench->results,
-		"{\"size_bytes\":%zu,\"messages\":%llu,\"half_round_trip_us\":%.3f,\"wrong\":%llu}",
+		"{\"size_bytes\":%zu,\"messages\":%llu,\"half_round_trip_us\":%.3f,\"p99_us\":%.3f,"
+		"\"wrong\":%llu}",
 		size->bytes, (unsigned long long)size->messages, report_us(median_ns),
-		(unsigned long long)wrong);
+		report_us(p99_ns), (unsigned long long)wrong);
 }
 
 void report_bw(struct bench *bench, size_t bytes, uint64_t messages, const struct bench_rank *ranks)
