@@ -41,6 +41,13 @@ static inline bool comm_lane_is_over(const struct comm_lane *l)
 	return l->turn_bytes >= COMM_TURN_BYTES_MAX || l->idle_records >= COMM_IDLE_RECORDS_MAX;
 }
 
+/* Of a lane's byte count, the bytes of our records. The count is less than the preamble's bytes
+ * while its last message is not acknowledged. */
+static inline uint64_t comm_lane_record_bytes(const struct comm_lane *l, uint64_t lane_bytes)
+{
+	return lane_bytes > l->sent_bytes ? lane_bytes - l->sent_bytes : 0;
+}
+
 static inline bool comm_lane_has_out(const struct comm_lane *l)
 {
 	return l->out.header_sent < l->out.header_bytes || l->out.payload_left;

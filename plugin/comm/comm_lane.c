@@ -345,8 +345,7 @@ void comm_lane_sample(struct comm_lane *l)
 	l->sampled_ns = now_ns;
 	l->lane->ops->info(l->lane, &info);
 	lane_stats_tcp(l->stats, &info, now_ns);
-	scheduler_acked(&comm->scheduler, l->index,
-			info.acked_bytes > l->sent_bytes ? info.acked_bytes - l->sent_bytes : 0,
+	scheduler_acked(&comm->scheduler, l->index, comm_lane_record_bytes(l, info.acked_bytes),
 			now_ns);
 	events = scheduler_sample(&comm->scheduler, l->index, info.in_flight_bytes > 0,
 				  info.srtt_ns, comm_lane_timeout_ns(&info), now_ns);

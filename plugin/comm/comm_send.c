@@ -218,13 +218,9 @@ static void buffers_free_acked(struct comm *comm)
 /* Updates the number of bytes of our records that the lane has copied and delivered. */
 static void lane_update_delivered(struct comm_lane *l)
 {
-	struct lane *lane = l->lane;
-	uint64_t done_bytes = lane->ops->done_bytes(lane);
-	uint64_t copied_bytes = lane->ops->copied_bytes(lane), delivered_bytes;
+	uint64_t delivered_bytes = comm_lane_record_bytes(l, l->lane->ops->done_bytes(l->lane));
 
-	/* Less than sent_bytes while the preamble's last message is not acknowledged. */
-	delivered_bytes = done_bytes > l->sent_bytes ? done_bytes - l->sent_bytes : 0;
-	l->copied_bytes = copied_bytes > l->sent_bytes ? copied_bytes - l->sent_bytes : 0;
+	l->copied_bytes = comm_lane_record_bytes(l, l->lane->ops->copied_bytes(l->lane));
 	if (delivered_bytes == l->delivered_bytes)
 		return;
 	l->delivered_bytes = delivered_bytes;
@@ -322,6 +318,14 @@ static int send_acked(struct comm *comm, uint64_t message, uint64_t offset)
 	return 0;
 }
 
+/* Another lane is to send the chunk, which is on no list. */
+static void chunk_move(struct comm_send_state *tx, int16_t i)
+{
+	tx->chunks[i].lane = NULL;
+	tx->chunks[i].again = true;
+	list_append(tx, &tx->moved, i);
+}
+
 unsigned comm_send_release(struct comm_lane *l, bool lost)
 {
 	struct comm_send_state *tx = &l->comm->tx;
@@ -329,15 +333,12 @@ unsigned comm_send_release(struct comm_lane *l, bool lost)
 	int16_t i;
 
 	while ((i = list_pop(tx, &l->under_way)) >= 0) {
-		struct comm_chunk *chunk = &tx->chunks[i];
-
-		chunk->lane = NULL;
-		chunk->again = true;
-		if (!lost || chunk_is_acked(tx, chunk)) {
+		if (!lost || chunk_is_acked(tx, &tx->chunks[i])) {
+			tx->chunks[i].lane = NULL;
 			list_append(tx, &tx->unused, i);
 			continue;
 		}
-		list_append(tx, &tx->moved, i);
+		chunk_move(tx, i);
 		moved++;
 	}
 	lane_stats_moved_away(l->stats, moved);
@@ -382,10 +383,8 @@ static bool send_release_late(struct comm *comm)
 					    chunk->length, comm->now_ns))
 				continue;
 			list_unlink(tx, &l->under_way, before, i);
-			chunk->lane = NULL;
-			chunk->again = true;
 			chunk->kinds = LANE_HARP | LANE_KERNEL;
-			list_append(tx, &tx->moved, i);
+			chunk_move(tx, i);
 			lane_stats_moved_away(l->stats, 1);
 			return true;
 		}
