@@ -59,10 +59,10 @@ void kernel_poll_remove(struct kernel_member *member)
 		poll->hot = NULL;
 }
 
-/* Asks for what is not known of each member. Returns true if a member became ready. */
-static bool kernel_poll_ask(struct kernel_poll *members)
+/* Polls the members that are not known to be ready. Returns true if one became readable. */
+static bool kernel_poll_update(struct kernel_poll *members)
 {
-	struct kernel_member *asked[MEMBERS_MAX];
+	struct kernel_member *polled[MEMBERS_MAX];
 	struct pollfd fds[MEMBERS_MAX];
 	nfds_t count = 0;
 	bool found = false;
@@ -72,7 +72,7 @@ static bool kernel_poll_ask(struct kernel_poll *members)
 			m->readable = m->writable = true;
 		if (m->readable && m->writable)
 			continue;
-		asked[count] = m;
+		polled[count] = m;
 		fds[count].fd = m->fd;
 		fds[count++].events =
 			(short)((m->readable ? 0 : POLLIN) | (m->writable ? 0 : POLLOUT));
@@ -83,9 +83,9 @@ static bool kernel_poll_ask(struct kernel_poll *members)
 		bool ended = fds[i].revents & (POLLERR | POLLHUP);
 		bool readable = fds[i].revents & POLLIN || ended;
 
-		found |= readable && !asked[i]->readable;
-		asked[i]->readable |= readable;
-		asked[i]->writable |= fds[i].revents & POLLOUT || ended;
+		found |= readable && !polled[i]->readable;
+		polled[i]->readable |= readable;
+		polled[i]->writable |= fds[i].revents & POLLOUT || ended;
 	}
 	return found;
 }
@@ -110,7 +110,7 @@ void kernel_poll_look(struct kernel_poll *poll)
 		if (poll->hot || poll->silent >= SILENT_LOOKS)
 			return;
 	}
-	if (kernel_poll_ask(poll))
+	if (kernel_poll_update(poll))
 		poll->silent = 0;
 	else if (poll->silent < SILENT_LOOKS)
 		poll->silent++;
