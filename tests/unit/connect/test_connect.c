@@ -2,15 +2,13 @@
 /*
  * test_connect.c - plugin_connect() before a comm exists: the order in which candidates are tried, for how long, and the
  * failure that is reported; and what an attempt for a further lane is given. The test ends attempts and sets the clock.
- * When further lanes are opened is proved by the simulator (tests/sim/comm_reconnect_check.c).
+ * test_connector.c has when further lanes are opened.
  */
 #include <errno.h>
 
-#include "check.h"
-#include "connect/connector.h"
 #include "connect/peers.h"
+#include "connect_rig.h"
 #include "device/path_policy.h"
-#include "double_env.h"
 #include "process/keyfile.h"
 
 #define MS UINT64_C(1000000)
@@ -48,65 +46,6 @@ static int route_rc;
 static unsigned further_candidates;
 
 /* ---- doubles ---------------------------------------------------------------------------------------- */
-
-static struct poller control;
-static struct control_timers timers;
-
-struct poller *control_poller(void)
-{
-	return &control;
-}
-
-void control_post(struct work *work)
-{
-	poller_post(&control, work);
-}
-
-void control_call(struct work *work)
-{
-	work->run(work, 0);
-}
-
-void control_timer_set(struct control_timer *timer, uint64_t at_ns)
-{
-	control_timer_unlink(timer);
-	timer->at_ns = at_ns;
-	if (at_ns != UINT64_MAX)
-		LIST_INSERT_HEAD(&timers, timer, link);
-}
-
-static void control_turn(struct poller *poller, uint64_t at_ns)
-{
-	(void)poller_run_ready(poller, at_ns);
-}
-
-const struct attempt_ops attempt_ops;
-
-struct attempt *attempt_new(const struct attempt_ops *ops)
-{
-	struct attempt *a = calloc(1, sizeof(*a));
-
-	atomic_init(&a->result, ATTEMPT_RUNNING);
-	return a;
-}
-
-int attempt_result(const struct attempt *a)
-{
-	return atomic_load(&a->result);
-}
-
-unsigned engine_index(const struct engine *engine)
-{
-	return 0;
-}
-
-void background_begin(struct comm *c)
-{
-}
-
-void background_end(struct comm *c)
-{
-}
 
 pthread_mutex_t ctx_lock = PTHREAD_MUTEX_INITIALIZER;
 
