@@ -3,7 +3,8 @@
  * fuzz.h - what every fuzz target has: bytes to take decisions from, and claims that end the process.
  *
  * A target is LLVMFuzzerTestOneInput(). With -Dfuzz=true (clang) libFuzzer drives it; otherwise
- * replay.c does, over the seed corpus, so that `make test` runs the same code and the same claims.
+ * replay.c does, over the seed corpus, so that `make test` runs the same code and the same claims. A
+ * seed is a file in corpus/TARGET; the target's comment explains its bytes.
  */
 #ifndef HARP_TESTS_FUZZ_H
 #define HARP_TESTS_FUZZ_H
