@@ -80,15 +80,6 @@ def test_a_rst_without_a_connection_is_not_answered(rig: Rig) -> None:
     assert rig.says("RA") == []
 
 
-def test_connect_sends_a_syn_with_all_options(rig: Rig) -> None:
-    rig.conns.append(rig.stack.connect(rig.peer, 80))
-    (syn,) = rig.tcp(rig.poll())
-    offered = options_of(syn)
-    assert str(syn.flags) == "S"
-    assert {"MSS", "WScale", "Timestamp", "SAckOK"} <= set(offered)
-    assert offered["MSS"] == rig.mss
-
-
 @pytest.mark.parametrize("initial_rto_ns", [0, 200 * MS])
 def test_a_syn_is_sent_again_after_doubling_pauses_until_the_timeout(
     rig: Rig, initial_rto_ns: int
