@@ -130,6 +130,7 @@ static uint32_t set_up(uint64_t seed)
 			  .mtu_bytes = rng_below(&rng, 2) ? 1500 : 8000,
 			  .strict = 1,
 			  .complete_delay_ns = rng_below(&rng, 50000),
+			  .offloads = rng_below(&rng, 2) ? HARP_NIC_TX_CSUM : 0,
 			  .impair = { .delay_ns = rng_below(&rng, 100000),
 				      .rate_bps = rng_below(&rng, 2) ? 0 : 1000000000,
 				      .loss_ppm = rng_below(&rng, 50000),

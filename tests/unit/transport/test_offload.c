@@ -98,24 +98,6 @@ static void test_gso_packets_are_segments(bool v6, enum way way, size_t piece)
 
 AFTER_EACH(net_close())
 
-/* PSH is in the last segment of a GSO packet, and the segments follow each other. */
-TEST(a_gso_packet_has_psh_at_its_end)
-{
-	struct tap *tap = &net.tap[1];
-	unsigned pushed = 0;
-
-	net_open_connected(HOW(.offloads = ALL_OFFLOADS, .tso_bytes_max = 20000));
-	net_move(BY_COPY, 10 * 1448);
-	for (unsigned i = 1; i < tap->count; i++) {
-		CHECK_EQ(tap->segs[i].seq, tap->segs[i - 1].seq + tap->segs[i - 1].len);
-		CHECK_EQ(tap->segs[i].id, (uint16_t)(tap->segs[i - 1].id + 1));
-		CHECK(tap->segs[i].len <= 1448);
-		pushed += (tap->segs[i].flags & TCP_PSH) != 0;
-	}
-	CHECK(tap->segs[tap->count - 1].flags & TCP_PSH);
-	CHECK(pushed > 0 && pushed < tap->count / 2);
-}
-
 /* End to end with the stacks' own frames, and from the application's memory: nothing is copied. */
 static void test_nothing_is_copied(enum way way, uint32_t offloads)
 {
@@ -243,30 +225,6 @@ TEST(a_nic_of_the_first_version_has_no_offloads)
 	CHECK_EQ(net_stat(0, "tx_copied_bytes"), BYTES);
 }
 
-TEST(datagrams_have_good_checksums)
-{
-	struct harp_endpoint at = { .port = 9000 };
-	struct harp_endpoint to = { .addr = harp_addr_v4(10, 0, 0, 2), .port = 9000 };
-	struct harp_udp *a, *b;
-	uint8_t got[2000];
-
-	net_open_connected(HOW(.offloads = HARP_NIC_TX_CSUM));
-	CHECK_EQ(harp_udp_open(net.stack[0], NULL, NULL, &a), 0);
-	CHECK_EQ(harp_udp_open(net.stack[1], &at, NULL, &b), 0);
-	for (unsigned len = 0; len <= 1472; len += 736) {
-		struct iovec iov = { net.bytes, len };
-
-		CHECK_EQ(harp_udp_send(a, &to, &iov, 1), (ssize_t)len);
-		net_step(MS);
-		net_step(MS);
-		CHECK_EQ(harp_udp_recv(b, got, sizeof(got), NULL), (ssize_t)len);
-		CHECK(memcmp(got, net.bytes, len) == 0);
-	}
-	CHECK_EQ(net_stat(1, "drop_udp_checksum"), 0);
-	harp_udp_close(a);
-	harp_udp_close(b);
-}
-
 /* The NIC has not got this segment yet, so its next completion says nothing about it. */
 TEST(a_segment_made_between_polls_is_due_now)
 {
@@ -319,24 +277,6 @@ TEST(memory_is_registered_before_it_is_sent_in_place)
 	CHECK_EQ(harp_stack_memory_remove(stack, p, 1000), -ENOENT);
 	CHECK_EQ(harp_stack_memory_remove(stack, p + 500, 1000), 0);
 	CHECK_EQ(harp_conn_send_external(net.from, p + 600, 1), -EFAULT);
-}
-
-TEST(an_abort_releases_memory_after_completion)
-{
-	struct harp_stack *stack;
-
-	net_open_connected(HOW(.external_count = 64, .complete_delay_ns = 5 * MS));
-	stack = net.stack[0];
-	CHECK_EQ(harp_stack_memory_add(stack, net.bytes, BYTES), 0);
-	CHECK(harp_conn_send_external(net.from, net.bytes, BYTES) > 20000);
-	net_step(MS); /* the NIC has some of it, most waits for the window */
-	CHECK_EQ(harp_stack_memory_remove(stack, net.bytes, BYTES), -EBUSY);
-	harp_conn_abort(net.from);
-	CHECK_EQ(harp_stack_memory_remove(stack, net.bytes, BYTES), -EBUSY);
-	net_step(6 * MS);
-	CHECK_EQ(harp_stack_memory_remove(stack, net.bytes, BYTES), 0);
-	CHECK_EQ(net_stat(0, "frames_tcp_external"), 0);
-	net.from = NULL;
 }
 
 /* All that was sent arrives, and no frame is left. */
@@ -516,15 +456,6 @@ TEST(overlapping_memory_still_serves)
 	CHECK_EQ(harp_stack_memory_remove(stack, p, 9000), -EBUSY);
 	arrives();
 	CHECK_EQ(harp_stack_memory_remove(stack, p, 9000), 0);
-}
-
-/* Records run out: a connection waits for its own ACKs, and everything arrives. */
-TEST(a_shortage_of_records_only_delays)
-{
-	net_open_connected(HOW(.external_count = 12, .offloads = ALL_OFFLOADS));
-	CHECK_EQ(harp_stack_memory_add(net.stack[0], net.bytes, BYTES), 0);
-	net_move(IN_PLACE, 100);
-	CHECK_EQ(net.stack[0]->pool.external_free_count, 12);
 }
 
 /* The application takes back its memory before the peer has received it, and overwrites it:
