@@ -225,6 +225,30 @@ TEST(a_nic_of_the_first_version_has_no_offloads)
 	CHECK_EQ(net_stat(0, "tx_copied_bytes"), BYTES);
 }
 
+TEST(datagrams_have_good_checksums)
+{
+	struct harp_endpoint at = { .port = 9000 };
+	struct harp_endpoint to = { .addr = harp_addr_v4(10, 0, 0, 2), .port = 9000 };
+	struct harp_udp *a, *b;
+	uint8_t got[2000];
+
+	net_open_connected(HOW(.offloads = HARP_NIC_TX_CSUM));
+	CHECK_EQ(harp_udp_open(net.stack[0], NULL, NULL, &a), 0);
+	CHECK_EQ(harp_udp_open(net.stack[1], &at, NULL, &b), 0);
+	for (unsigned len = 0; len <= 1472; len += 736) {
+		struct iovec iov = { net.bytes, len };
+
+		CHECK_EQ(harp_udp_send(a, &to, &iov, 1), (ssize_t)len);
+		net_step(MS);
+		net_step(MS);
+		CHECK_EQ(harp_udp_recv(b, got, sizeof(got), NULL), (ssize_t)len);
+		CHECK(memcmp(got, net.bytes, len) == 0);
+	}
+	CHECK_EQ(net_stat(1, "drop_udp_checksum"), 0);
+	harp_udp_close(a);
+	harp_udp_close(b);
+}
+
 /* The NIC has not got this segment yet, so its next completion says nothing about it. */
 TEST(a_segment_made_between_polls_is_due_now)
 {
