@@ -9,13 +9,14 @@
  * kernel lane is known by its descriptor. Until the plugin attaches them to their comms, the ends of a lane belong to the
  * attempt and to the listener.
  */
-#include "comm_reconnect.h"
+#include "comm_sim.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 
+#include "connect/attempt.h"
 #include "connect/listener.h"
 #include "connect/peers.h"
 #include "connect/rails.h"

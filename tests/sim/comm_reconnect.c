@@ -8,12 +8,13 @@
  * attempt that nothing disturbs succeeds, and that the connector and the comm's statistics agree.
  * tests/unit/connect/test_connector.c tests the pauses, the reports of rails and the count of failures.
  */
-#include "comm_reconnect.h"
+#include "comm_sim.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "connect/attempt.h"
 #include "connect/candidates.h"
 #include "connect/connector.h"
 #include "connect/listener.h"
