@@ -27,11 +27,11 @@ static void handle_bytes(struct fuzz_input *in)
 
 	fuzz_bytes(in, bytes, sizeof(bytes));
 	if (handle_decode(bytes, &handle, why, sizeof(why)) != 0) {
-		FUZZ_CLAIM(why[0] != '\0');
+		CHECK(why[0] != '\0');
 		return;
 	}
 	handle_encode(again, &handle);
-	FUZZ_CLAIM(memcmp(again, bytes, sizeof(bytes)) == 0);
+	CHECK(memcmp(again, bytes, sizeof(bytes)) == 0);
 }
 
 static void fuzz_preamble(struct fuzz_input *in, bool accept)
@@ -53,7 +53,7 @@ static void fuzz_preamble(struct fuzz_input *in, bool accept)
 
 		(void)fake_inject(&pair.lanes[0], bytes, len);
 		err = handshake_advance(&preamble, &pair.lanes[0].lane);
-		FUZZ_CLAIM(err != 1); /* the secret can't be guessed */
+		CHECK(err != 1); /* the secret can't be guessed */
 	}
 	fake_pair_free(&pair);
 }
@@ -71,10 +71,10 @@ static void placement_bytes(struct fuzz_input *in)
 	there.port = 61000;
 	if (placement_decode(&peer, bytes, len))
 		return;
-	FUZZ_CLAIM(placement_encode(&peer, again) == len);
+	CHECK(placement_encode(&peer, again) == len);
 	placement_begin(&ports, &own, &peer, &here, &there, 61000, 61063, len);
 	while ((here.port = placement_next(&ports)) != 0)
-		FUZZ_CLAIM(harp_rss_queue(&peer.rss, &here, &there) == peer.queue);
+		CHECK(harp_rss_queue(&peer.rss, &here, &there) == peer.queue);
 }
 
 /* What is accepted of a peer's NICs is what HARP would send itself. */
@@ -86,7 +86,7 @@ static void rails_bytes(struct fuzz_input *in)
 
 	if (rails_decode(&rails, bytes, len))
 		return;
-	FUZZ_CLAIM(rails_encode(&rails, again) == len);
+	CHECK(rails_encode(&rails, again) == len);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)

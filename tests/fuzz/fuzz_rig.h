@@ -9,8 +9,6 @@
 #ifndef HARP_TESTS_FUZZ_RIG_H
 #define HARP_TESTS_FUZZ_RIG_H
 
-#define CHECK_FAILURES_MAX                                                                         \
-	1u /* the first failed check ends the process, for libFuzzer to keep the input */
 #include "fuzz.h"
 #include "rig.h"
 
