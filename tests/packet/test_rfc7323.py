@@ -80,13 +80,6 @@ def test_a_rst_needs_no_timestamp(rig: Rig) -> None:
     assert conn.error == 104
 
 
-def test_a_timestamp_that_was_not_negotiated_is_ignored(rig: Rig) -> None:
-    conn = rig.open()
-    options = [("NOP", None), ("NOP", None), ("Timestamp", (1, 0))]
-    rig.says("PA", b"data", options=options)
-    assert conn.recv() == b"data"
-
-
 @pytest.mark.parametrize(("offer", "scale"), [({}, 0), ({"wscale": 14}, 14), ({"wscale": 99}, 14)])
 def test_the_window_of_a_syn_is_not_scaled(rig: Rig, offer: dict[str, int], scale: int) -> None:
     """Sections 2.2 and 2.3: none without the option, 14 at most."""
