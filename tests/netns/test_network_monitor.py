@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from netns_tools import inside
+from netns_tools import inside, wait_until
 
 from harp.daemon.netlink import NetworkMonitor
 from harp.lab import Host, Lab
@@ -78,3 +78,15 @@ def test_what_is_confirmed_stays_what_it_was(each: Lab) -> None:
     with_monitor(here, work)
     assert states(here, there.address) == ["PERMANENT"]
     assert absent not in here.run("ip", "neigh", "show")
+
+
+def test_confirmation_keeps_a_neighbor_reachable(each: Lab) -> None:
+    """Without it the kernel probes this one, which does not answer."""
+    here, there = each.hosts
+    family = "ipv6" if ":" in there.address else "ipv4"
+    here.sysctl(f"{family}/neigh/{here.ifname}/delay_first_probe_time", 1)
+    entry = [there.address, "lladdr", "02:00:00:00:00:55", "dev", here.ifname]
+    here.run("ip", "neigh", "replace", *entry, "nud", "delay")
+    with_monitor(here, lambda monitor, ifindex: monitor.confirm(ifindex, raw(there.address)))
+    wait_until(lambda: states(here, there.address) != ["DELAY"], "the end of the delay")
+    assert states(here, there.address) == ["REACHABLE"]
