@@ -147,6 +147,11 @@ def test_allreduce_sums_are_right(
     assert all(row["time_us"] > 0 and row["iteration_us"] > 0 for row in results)
 
 
+def test_alltoall_messages_are_right(arena: Arena, plugin: list[str]) -> None:
+    args = ["--sizes", "3000,30000,300000", "--channels", "2", *plugin]
+    assert len(arena.document(2, "alltoall", *args)["results"]) == 3
+
+
 # --------------------------------------------------------------------------------------------------
 # What it finds: faults of the reference plugin.
 #
