@@ -289,36 +289,6 @@ TEST(identified_connections_stay_whatever_unauthenticated_peers_do)
 	CHECK_EQ(pending_set->identified, 0);
 }
 
-/* Dropped peers connect again, and each round admits as many as the limit allows. Admitted ones are reset here. */
-TEST(of_513_peers_at_once_all_get_through)
-{
-	unsigned through = 0, rounds = 0, waiting[513], left = 513;
-	uint64_t now_ns = SECOND_NS;
-
-	for (; left && rounds < 4; rounds++) {
-		unsigned again = 0;
-
-		for (unsigned i = 0; i < left; i++) {
-			waiting[i] = come(1 + i % 3, now_ns + i);
-			say_hello(waiting[i], now_ns + i);
-		}
-		now_ns += SECOND_NS;
-		for (unsigned i = 0; i < left; i++) {
-			if (!is_here(waiting[i])) {
-				again++;
-				continue;
-			}
-			through++;
-			fake_reset(&pairs[waiting[i]].lanes[0]);
-			pairs[waiting[i]].lanes[0].lane.notify(&pairs[waiting[i]].lanes[0].lane,
-							       now_ns);
-		}
-		left = again;
-	}
-	CHECK_EQ(through, 513);
-	CHECK_EQ(rounds, 3);
-}
-
 /* ---- comms ------------------------------------------------------------------------------------------ */
 
 TEST(a_first_lane_is_a_comm_once_its_connector_has_confirmed)
