@@ -146,22 +146,14 @@ enum {
 };
 
 static const struct option long_options[] = {
-	{ "rank", 1, NULL, O_RANK },
-	{ "ranks", 1, NULL, O_RANKS },
-	{ "root", 1, NULL, O_ROOT },
-	{ "plugin", 1, NULL, O_PLUGIN },
-	{ "ifname", 1, NULL, O_IFNAME },
-	{ "devices", 1, NULL, O_DEVICES },
-	{ "sizes", 1, NULL, O_SIZES },
-	{ "channels", 1, NULL, O_CHANNELS },
-	{ "seconds", 1, NULL, O_SECONDS },
-	{ "datacheck", 1, NULL, O_DATACHECK },
-	{ "timeout", 1, NULL, O_TIMEOUT },
-	{ "rest", 1, NULL, O_REST },
-	{ "tick", 1, NULL, O_TICK },
-	{ "fork-child", 0, NULL, O_FORK_CHILD },
-	{ "help", 0, NULL, O_HELP },
-	{ NULL, 0, NULL, 0 },
+	{ "rank", 1, NULL, O_RANK },       { "ranks", 1, NULL, O_RANKS },
+	{ "root", 1, NULL, O_ROOT },       { "plugin", 1, NULL, O_PLUGIN },
+	{ "ifname", 1, NULL, O_IFNAME },   { "devices", 1, NULL, O_DEVICES },
+	{ "sizes", 1, NULL, O_SIZES },     { "channels", 1, NULL, O_CHANNELS },
+	{ "seconds", 1, NULL, O_SECONDS }, { "datacheck", 1, NULL, O_DATACHECK },
+	{ "timeout", 1, NULL, O_TIMEOUT }, { "rest", 1, NULL, O_REST },
+	{ "tick", 1, NULL, O_TICK },       { "fork-child", 0, NULL, O_FORK_CHILD },
+	{ "help", 0, NULL, O_HELP },       { NULL, 0, NULL, 0 },
 };
 
 /* One option with a number; false when it is out of range. */
