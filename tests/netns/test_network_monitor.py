@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from netns_tools import inside, wait_until
+from netns_tools import inside
 
 from harp.daemon.netlink import NetworkMonitor
 from harp.lab import Host, Lab
@@ -80,13 +80,22 @@ def test_what_is_confirmed_stays_what_it_was(each: Lab) -> None:
     assert absent not in here.run("ip", "neigh", "show")
 
 
-def test_confirmation_keeps_a_neighbor_reachable(each: Lab) -> None:
-    """Without it the kernel probes this one, which does not answer."""
+def test_a_confirmed_neighbor_is_not_probed(each: Lab) -> None:
+    """A packet to a stale neighbor begins a delay. Without a confirmation the kernel probes after
+    it, which this neighbor does not answer."""
     here, there = each.hosts
     family = "ipv6" if ":" in there.address else "ipv4"
     here.sysctl(f"{family}/neigh/{here.ifname}/delay_first_probe_time", 1)
     entry = [there.address, "lladdr", "02:00:00:00:00:55", "dev", here.ifname]
-    here.run("ip", "neigh", "replace", *entry, "nud", "delay")
-    with_monitor(here, lambda monitor, ifindex: monitor.confirm(ifindex, raw(there.address)))
-    wait_until(lambda: states(here, there.address) != ["DELAY"], "the end of the delay")
+    here.run("ip", "neigh", "replace", *entry, "nud", "stale")
+
+    def work(monitor: NetworkMonitor, ifindex: int) -> None:
+        kind = socket.AF_INET6 if family == "ipv6" else socket.AF_INET
+        with socket.socket(kind, socket.SOCK_DGRAM) as sock:
+            sock.sendto(b"", (there.address, 9))
+        monitor.confirm(ifindex, raw(there.address))
+        while states(here, there.address) == ["DELAY"]:
+            monitor.confirm(ifindex, raw(there.address))
+
+    with_monitor(here, work)
     assert states(here, there.address) == ["REACHABLE"]
