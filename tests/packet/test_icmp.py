@@ -119,6 +119,15 @@ def test_too_big_behind_extension_headers_is_understood(rig: Rig, conn: Connecti
     assert max(ip_bytes(packet) for packet in replies) == 1400
 
 
+def test_too_big_about_an_unsent_segment_is_ignored(rig: Rig, conn: Connection) -> None:
+    """RFC 5927 section 4.1: the quoted sequence number is in flight, or it is a guess."""
+    sent = full_segment(rig, conn)
+    layer = IPv6 if rig.family == "ipv6" else IP
+    guess = layer(sent)
+    guess[TCP].seq = (guess[TCP].seq + 10**6) % 2**32
+    assert error(rig, too_big(rig, 1280), bytes(guess)) == []
+
+
 def echo(rig: Rig, data: bytes, **fields: Any) -> bytes:
     ask = ICMPv6EchoRequest(id=0x1234, seq=0x5678) if rig.family == "ipv6" else None
     ask = ask or ICMP(type=8, id=0x1234, seq=0x5678)
