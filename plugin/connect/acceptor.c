@@ -125,7 +125,7 @@ static int acceptor_new(int dev)
 	acceptor->v4.fd = acceptor->v6.fd = -1;
 	acceptor->admit_work.run = acceptor_admit_run;
 	acceptor->close_work.run = acceptor_close_run;
-	pending_set_init(&acceptor->kernel_pending, dev, NULL);
+	pending_set_init(&acceptor->kernel_pending, dev, false);
 	/* The addresses of a NIC in another network namespace cannot be bound. */
 	if (!plugin_path_is_harp(plugin_config()->path) && !plugin_device(dev)->netns)
 		rc = acceptor_open_kernel(acceptor);
@@ -178,21 +178,6 @@ void acceptors_close(void)
 
 /* ---- what is sent to peers ------------------------------------------------------------------ */
 
-/* As many of the other listeners as fit, lowest queues first: most NICs deliver packets to the
- * first queue. */
-static void acceptor_more_ports(const struct acceptor *acceptor,
-				const struct stack_listener *listener, struct handle *handle)
-{
-	unsigned count = 0;
-
-	for (unsigned i = 0; i < acceptor->listener_count && count < HANDLE_PORTS_MAX; i++) {
-		if (acceptor->listeners[i] == listener)
-			continue;
-		handle->ports[count].port = acceptor->listeners[i]->port;
-		handle->ports[count++].queue = acceptor->listeners[i]->placement.queue;
-	}
-}
-
 void acceptor_endpoints(const struct listen_comm *listen, struct handle *handle)
 {
 	const struct acceptor *acceptor = acceptor_of(listen->dev);
@@ -205,10 +190,8 @@ void acceptor_endpoints(const struct listen_comm *listen, struct handle *handle)
 	handle->scope_id = device->scope_id;
 	if (listen->listener) {
 		handle->harp_port = listen->listener->port;
-		handle->harp_placement = (uint8_t)listen->listener->placement.kind;
-		handle->harp_queues = listen->listener->placement.queues;
-		handle->harp_queue = listen->listener->placement.queue;
-		acceptor_more_ports(acceptor, listen->listener, handle);
+		handle->harp_queues = listen->listener->queue.queues;
+		handle->harp_queue = listen->listener->queue.queue;
 	}
 	handle->kernel_port_v4 = acceptor->v4.local.port;
 	handle->kernel_port_v6 = acceptor->v6.local.port;
@@ -230,9 +213,8 @@ static void acceptor_entry(const struct acceptor *acceptor, uint8_t nic,
 	};
 	if (listener) {
 		entry->harp_port = listener->port;
-		entry->placement = (uint8_t)listener->placement.kind;
-		entry->queues = listener->placement.queues;
-		entry->queue = listener->placement.queue;
+		entry->queues = listener->queue.queues;
+		entry->queue = listener->queue.queue;
 	}
 	rails->count++;
 }

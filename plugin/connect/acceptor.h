@@ -27,7 +27,7 @@ void acceptor_endpoints(const struct listen_comm *listen, struct handle *handle)
 /* Polls, and returns the next ready comm, or 0 and NULL. An error concerns one peer
  * (registry_fail()) and is reported once; the next may be accepted. */
 int acceptor_accept(struct listen_comm *listen, struct comm **out);
-/* Writes extension 2 of CHALLENGE and returns its bytes: the NICs for lanes of the device's comms,
+/* Writes the extension of CHALLENGE and returns its bytes: the NICs for lanes of the device's comms,
  * its own first. For pending.c, with any poller held. */
 size_t acceptor_rails(int dev, uint8_t out[RAILS_BYTES_MAX]);
 

@@ -78,7 +78,6 @@ struct connector {
 		unsigned candidate;           /* of the current attempt */
 		struct attempt *attempt;
 		uint64_t began_ns;            /* the present attempt */
-		uint64_t harp_deadline_ns;    /* of all HARP lanes of a family, in this round */
 		unsigned rounds;              /* completed rounds over all candidates */
 		enum connect_failure failure; /* of the current round */
 		uint64_t in_vain_ns; /* end of the last round that was turned away, else of the

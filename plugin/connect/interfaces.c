@@ -15,7 +15,6 @@
 #include "stats/lane_page.h"
 #include "comm/memory.h"
 #include "device/path_policy.h"
-#include "connect/peers.h"
 #include "connect/rails.h"
 #include "connect/acceptor.h"
 #include "process/log.h"
@@ -335,7 +334,6 @@ void interfaces_close(void)
 		engines_close(device_states[dev].engines);
 	memset(device_states, 0, sizeof(device_states));
 	control_stop();
-	peers_reset();
 	keyfile_forget();
 }
 

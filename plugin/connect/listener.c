@@ -79,8 +79,8 @@ int stack_listener_open(struct stack_listener **out, int dev, struct engine *eng
 	if (!listener)
 		return -ENOMEM;
 	listener->engine = engine;
-	engine_placement(engine, &listener->placement);
-	pending_set_init(&listener->pending_set, dev, &listener->placement);
+	listener->queue = engine_queue(engine);
+	pending_set_init(&listener->pending_set, dev, true);
 	listener->work.run = stack_listener_run;
 	listener->open_work.run = stack_listener_open_run;
 	listener->close_work.run = stack_listener_close_run;

@@ -8,7 +8,7 @@
 /* A listener on one engine's stack, under that engine's poller. */
 struct stack_listener {
 	struct engine *engine;
-	struct placement_end placement; /* of the engine; constant */
+	struct engine_queue queue; /* constant */
 	uint16_t port;
 	struct harp_listener *listener;
 	struct work work, open_work, close_work;

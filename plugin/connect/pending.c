@@ -297,7 +297,7 @@ static void pending_ready(struct control_source *source, uint64_t now_ns)
 static void pending_set_next(struct pending_set *set, uint64_t next_ns)
 {
 	set->next_ns = next_ns;
-	if (!set->placement)
+	if (!set->harp)
 		control_timer_set(&set->timer, next_ns);
 }
 
@@ -344,8 +344,7 @@ static struct pending *pending_set_slot(struct pending_set *set)
 void pending_set_add(struct pending_set *set, struct lane *lane, int fd, uint64_t now_ns)
 {
 	struct preamble_terms own = { .eager_bytes = plugin_config()->eager_bytes,
-				      .features = set->placement ? FEATURE_ACK_PROMPTLY : 0,
-				      .placement = set->placement,
+				      .features = set->harp ? FEATURE_ACK_PROMPTLY : 0,
 				      .lanes = set->lanes,
 				      .psk = keyfile_key() };
 	struct pending *pending;
@@ -375,10 +374,10 @@ void pending_set_add(struct pending_set *set, struct lane *lane, int fd, uint64_
 	pending_advance(pending, now_ns);
 }
 
-void pending_set_init(struct pending_set *set, int dev, const struct placement_end *placement)
+void pending_set_init(struct pending_set *set, int dev, bool harp)
 {
 	set->dev = dev;
-	set->placement = placement;
+	set->harp = harp;
 	set->lanes = rails_lanes_taken(dev);
 	set->timer.run = pending_set_due;
 	set->next_ns = UINT64_MAX;

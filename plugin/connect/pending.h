@@ -32,9 +32,9 @@ struct pending {
 /* The pending connections of one listener. */
 struct pending_set {
 	int dev;
-	const struct placement_end *placement; /* of the engine; NULL: a kernel listener */
-	uint8_t lanes;                         /* limit in CHALLENGE */
-	struct control_timer timer;            /* of kernel listeners: at next_ns */
+	bool harp;                  /* of a HARP listener; else of a kernel listener */
+	uint8_t lanes;              /* limit in CHALLENGE */
+	struct control_timer timer; /* of kernel listeners: at next_ns */
 	uint64_t next_ns;           /* not after the earliest deadline; UINT64_MAX: none */
 	uint64_t now_ns;            /* of the current turn; never decreases */
 	unsigned count, identified; /* identified: of count */
@@ -42,7 +42,7 @@ struct pending_set {
 	struct pending pending[PENDING_MAX];
 };
 
-void pending_set_init(struct pending_set *set, int dev, const struct placement_end *placement);
+void pending_set_init(struct pending_set *set, int dev, bool harp);
 /* Adds an accepted connection. fd: of a kernel lane, else -1. */
 void pending_set_add(struct pending_set *set, struct lane *lane, int fd, uint64_t now_ns);
 /* Drops expired connections. Due at next_ns; kernel listeners have a timer for it. */

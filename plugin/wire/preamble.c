@@ -247,17 +247,14 @@ static int preamble_check_extensions(struct preamble *p, const uint8_t *at, size
 	while (left) {
 		uint16_t type = wire_get16(at), len = wire_get16(at + 2);
 		size_t whole = extension_whole(len);
-		const uint8_t *value = at + EXTENSION_HEAD_BYTES;
 
 		if (whole > left)
 			return preamble_fail(p, -EPROTO, "an extension that is cut short");
 		if (type & EXTENSION_MANDATORY)
 			return preamble_fail(p, -EPROTONOSUPPORT,
 					     "a mandatory extension that is unknown here");
-		if (p->step == PREAMBLE_READ_CHALLENGE &&
-		    ((type == PLACEMENT_EXTENSION_TYPE &&
-		      placement_decode(&p->placement, value, len)) ||
-		     (type == RAILS_EXTENSION_TYPE && rails_decode(&p->rails, value, len))))
+		if (p->step == PREAMBLE_READ_CHALLENGE && type == RAILS_EXTENSION_TYPE &&
+		    rails_decode(&p->rails, at + EXTENSION_HEAD_BYTES, len))
 			return preamble_fail(p, -EPROTO, "an extension that makes no sense");
 		at += whole;
 		left -= whole;
@@ -297,25 +294,11 @@ static int preamble_check_short(struct preamble *p, uint32_t magic, const char *
 	return 0;
 }
 
-/* Writes an extension; returns the end. */
-static uint8_t *preamble_put_extension(uint8_t *at, uint16_t type, const uint8_t *value, size_t len)
-{
-	if (!len)
-		return at;
-	wire_put16(at, type);
-	wire_put16(at + 2, (uint16_t)len);
-	memcpy(at + EXTENSION_HEAD_BYTES, value, len);
-	return at + extension_whole(len);
-}
-
 static void preamble_begin_challenge(struct preamble *p)
 {
-	uint8_t value[PLACEMENT_EXTENSION_BYTES_MAX], *m;
-	size_t len = p->own.placement ? placement_encode(p->own.placement, value) : 0;
-	size_t whole = (len ? extension_whole(len) : 0) +
-		       (p->own.rails_bytes ? extension_whole(p->own.rails_bytes) : 0);
+	size_t whole = p->own.rails_bytes ? extension_whole(p->own.rails_bytes) : 0;
+	uint8_t *m = preamble_begin(p, PREAMBLE_SEND_CHALLENGE, PREAMBLE_CHALLENGE_BYTES + whole);
 
-	m = preamble_begin(p, PREAMBLE_SEND_CHALLENGE, PREAMBLE_CHALLENGE_BYTES + whole);
 	wire_put32(m + AT_MAGIC, MAGIC_CHALLENGE);
 	wire_put16(m + AT_VERSION, WIRE_VERSION);
 	wire_put16(m + AT_EXTENSION_BYTES, (uint16_t)whole);
@@ -323,9 +306,12 @@ static void preamble_begin_challenge(struct preamble *p)
 	wire_put32(m + AT_EAGER_BYTES, p->own.eager_bytes);
 	m[AT_LANE_COUNT] = p->own.lanes;
 	memcpy(m + CHALLENGE_AT_NONCE, p->own.nonce, PREAMBLE_NONCE_BYTES);
-	m = preamble_put_extension(m + PREAMBLE_CHALLENGE_BYTES, PLACEMENT_EXTENSION_TYPE, value,
-				   len);
-	(void)preamble_put_extension(m, RAILS_EXTENSION_TYPE, p->own.rails, p->own.rails_bytes);
+	if (whole) {
+		m += PREAMBLE_CHALLENGE_BYTES;
+		wire_put16(m, RAILS_EXTENSION_TYPE);
+		wire_put16(m + 2, (uint16_t)p->own.rails_bytes);
+		memcpy(m + EXTENSION_HEAD_BYTES, p->own.rails, p->own.rails_bytes);
+	}
 	preamble_sign(p, preamble_label_challenge);
 }
 

@@ -11,7 +11,6 @@
 #include "check.h"
 #include "connect/attempt.h"
 #include "connect/handshake.h"
-#include "connect/peers.h"
 #include "fake_lane.h"
 
 #define LISTEN_ID 7u
@@ -33,10 +32,9 @@ static const struct lane_ops *fake_ops;
 
 static struct {
 	int connect_rc, search_rc, watch_rc;
-	bool silent, recalls;
-	unsigned proved, results, avoided, learnt, watched, rewatched;
+	bool silent;
+	unsigned proved, results, watched, rewatched;
 	uint32_t events;
-	struct placement_end peer_end;
 } world;
 
 /* ---- doubles ---------------------------------------------------------------------------------------- */
@@ -82,11 +80,6 @@ struct poller *engine_poller(struct engine *e)
 	return &engine;
 }
 
-unsigned engine_index(const struct engine *e)
-{
-	return 3;
-}
-
 int lane_kernel_connect(struct poller *poller, const struct harp_endpoint *local,
 			const struct harp_endpoint *remote, int dscp, struct lane **out)
 {
@@ -104,11 +97,9 @@ void lane_kernel_ack_promptly(struct lane *lane)
 {
 }
 
-void port_search_prepare(struct port_search *o, struct engine *e, const struct placement_end *end,
-			 const struct harp_endpoint *local, const struct harp_endpoint *remote,
-			 int dscp)
+void port_search_prepare(struct port_search *o, const struct candidate *candidate, int dscp)
 {
-	world.peer_end = *end;
+	CHECK(candidate == &attempt->candidate);
 }
 
 int port_search_advance(struct port_search *o, uint64_t now_ns, struct lane **out)
@@ -126,24 +117,6 @@ const char *port_search_silence(const struct port_search *o, char *buf, size_t l
 {
 	snprintf(buf, len, "%s", world.silent ? "no way" : "");
 	return buf;
-}
-
-bool peers_recall(const struct harp_endpoint *remote, struct placement_end *out)
-{
-	if (world.recalls)
-		out->queues = 7;
-	return world.recalls;
-}
-
-void peers_learn(const struct harp_endpoint *remote, const struct placement_end *end)
-{
-	world.learnt++;
-}
-
-void peers_avoid(const struct harp_endpoint *remote, unsigned e, uint64_t now_ns)
-{
-	CHECK_EQ(e, 3);
-	world.avoided++;
 }
 
 /* ---- an attempt and its peer ------------------------------------------------------------------------ */
@@ -356,7 +329,6 @@ TEST(a_lane_that_does_not_open_fails)
 			CHECK_EQ(attempt_result(attempt), ATTEMPT_RUNNING);
 		}
 		advance(BEGIN_NS + 3000 * MS);
-		CHECK_EQ(world.avoided, cases[i].silent);
 		finish(cases[i].want, cases[i].silent ? "no way" : NULL);
 	}
 }
@@ -376,7 +348,7 @@ TEST(a_peer_that_breaks_the_preamble_is_an_error)
 	finish(-ECONNRESET, NULL);
 }
 
-/* ---- its events and its search ----------------------------------------------------------------------- */
+/* ---- its events  ----------------------------------------------------------------------- */
 
 TEST(the_control_thread_watches_a_kernel_lane)
 {
@@ -398,39 +370,6 @@ TEST(the_control_thread_watches_a_kernel_lane)
 	CHECK_EQ(attempt->timer.at_ns, BEGIN_NS);
 	attempt->timer.run(&attempt->timer, BEGIN_NS);
 	finish(-ETIMEDOUT, NULL);
-}
-
-TEST(a_search_knows_what_the_peer_said_of_its_queues)
-{
-	static const struct {
-		bool recalls, harp_port;
-		uint8_t said;
-		uint16_t said_queues, queues;
-		enum placement_kind kind;
-	} cases[] = {
-		{ true, true, PLACEMENT_ONE_QUEUE, 8, 7, PLACEMENT_NOT_SAID },
-		{ false, false, PLACEMENT_ONE_QUEUE, 8, 0, PLACEMENT_NOT_SAID },
-		{ false, true, PLACEMENT_ONE_QUEUE, 8, 8, PLACEMENT_ONE_QUEUE },
-		{ false, true, PLACEMENT_TOEPLITZ, 8, 8, PLACEMENT_UNKNOWN },
-		{ false, true, PLACEMENT_NOT_SAID, 8, 8, PLACEMENT_NOT_SAID },
-		{ false, true, PLACEMENT_TOEPLITZ, 1, 1, PLACEMENT_NOT_SAID },
-	};
-
-	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-		prepare(true);
-		world.recalls = cases[i].recalls;
-		attempt->candidate.harp_port = cases[i].harp_port;
-		attempt->candidate.peer_placement = cases[i].said;
-		attempt->candidate.peer_queues = cases[i].said_queues;
-		attempt->ports_max = 12;
-		attempt_begin(attempt, BEGIN_NS);
-		CHECK(poller_run(&engine, BEGIN_NS));
-		CHECK_EQ(attempt->search.ports_max, 12);
-		CHECK_EQ(world.peer_end.queues, cases[i].queues);
-		CHECK_EQ(world.peer_end.kind, cases[i].kind);
-		attempt_free(attempt);
-		fake_pair_free(&pair);
-	}
 }
 
 int main(void)

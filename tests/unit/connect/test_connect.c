@@ -6,7 +6,6 @@
  */
 #include <errno.h>
 
-#include "connect/peers.h"
 #include "connect_rig.h"
 #include "device/path_policy.h"
 #include "process/keyfile.h"
@@ -33,7 +32,7 @@ static struct plugin_ctx ctx;
 static uint8_t handle_bytes[PLUGIN_HANDLE_BYTES];
 static uint64_t now_ns, begin_ns;
 static struct candidates found;
-static bool avoided, waits, encrypts;
+static bool waits, encrypts;
 static struct attempt *attempt; /* that runs */
 static unsigned attempts;
 static uint16_t tried[ATTEMPTS_MAX]; /* the candidates' ports */
@@ -113,11 +112,6 @@ void connector_plan(struct connector *c)
 	c->lanes[1].backoff_ns = CONNECTOR_BACKOFF_NS_MIN;
 }
 
-bool peers_is_avoided(const struct harp_endpoint *remote, unsigned engine, uint64_t at_ns)
-{
-	return avoided;
-}
-
 void attempt_begin(struct attempt *a, uint64_t at_ns)
 {
 	CHECK(!attempt && attempts < ATTEMPTS_MAX);
@@ -177,7 +171,7 @@ static void prepare(unsigned candidates)
 						.port = (uint16_t)(1 + found.count) };
 	env_config.connect_timeout_ns = TIMEOUT_NS;
 	poller_init(&control, control_turn);
-	avoided = waits = encrypts = multi_lane = plans_further = false;
+	waits = encrypts = multi_lane = plans_further = false;
 	memset(&comm, 0, sizeof(comm));
 	attempts = 0;
 	env_warn[0] = '\0';
@@ -356,21 +350,6 @@ TEST(candidates_are_tried_in_order_and_again)
 		connector_stop(comm.connector);
 		connector_free(comm.connector);
 		(void)poller_run(&control, now_ns);
-	}
-}
-
-TEST(what_was_silent_a_moment_ago_is_tried_if_nothing_else_is_left)
-{
-	for (unsigned kernel = 0; kernel < 2; kernel++) {
-		prepare(2);
-		found.ways = 2;
-		found.list[0].harp = true;
-		found.list[1].harp = !kernel;
-		avoided = true;
-		(void)fail_by(&refused);
-		for (unsigned i = 0; i < attempts; i++)
-			CHECK_EQ(tried[i], kernel ? 2 : 1 + i % 2); /* in later rounds */
-		CHECK(attempts > 2);
 	}
 }
 

@@ -63,12 +63,10 @@ static char warning[512];
 
 static void listener_open(void)
 {
-	static const struct placement_end one_queue = { .kind = PLACEMENT_ONE_QUEUE, .queues = 1 };
-
 	pending_set = calloc(1, sizeof(*pending_set));
 	pairs = calloc(COMERS, sizeof(*pairs));
 	comers = 0;
-	pending_set_init(pending_set, 0, &one_queue);
+	pending_set_init(pending_set, 0, true);
 }
 
 static void listener_close(void)
