@@ -33,13 +33,12 @@ struct acceptor {
 	int dev;
 	struct kernel_listener v4, v6;
 	struct pending_set kernel_pending; /* owned by the control thread */
-	struct work admit_work, close_work;
+	struct work close_work;
 	unsigned listener_count;
 	struct stack_listener *listeners[ENGINES_MAX]; /* by engine index */
 	/* NULL: no HARP listeners yet; never changes again. Writer: under ctx_lock, release.
 	 * Reader: acquire */
 	_Atomic(struct engine_set *) engines;
-	atomic_bool held; /* the kernel sockets accept no connection */
 };
 
 /* By device. Writer: under ctx_lock, or the last finalize; release. Reader: any thread, acquire */
@@ -57,26 +56,16 @@ static struct engine_set *acceptor_engines(const struct acceptor *acceptor)
 
 /* ---- listeners ------------------------------------------------------------------------------ */
 
-static void acceptor_admit_run(struct work *work, uint64_t now_ns)
+void acceptor_admit(int dev)
 {
-	struct acceptor *acceptor = container_of(work, struct acceptor, admit_work);
-	bool admits = !atomic_load(&acceptor->held);
-	int rc = kernel_listener_admit(&acceptor->v4, admits);
+	struct acceptor *acceptor = acceptor_of(dev);
+	int rc = kernel_listener_admit(&acceptor->v4);
 
-	(void)now_ns;
 	if (!rc)
-		rc = kernel_listener_admit(&acceptor->v6, admits);
+		rc = kernel_listener_admit(&acceptor->v6);
 	if (rc)
 		WARN("%s: cannot accept connections: %s%s", plugin_device(acceptor->dev)->ifname,
 		     lane_error_text(rc), lane_error_remedy(rc, ""));
-}
-
-void acceptor_admit(int dev, bool admits)
-{
-	struct acceptor *acceptor = acceptor_of(dev);
-
-	atomic_store(&acceptor->held, !admits);
-	control_post(&acceptor->admit_work);
 }
 
 static void acceptor_close_run(struct work *work, uint64_t now_ns)
@@ -103,9 +92,7 @@ static int acceptor_open_kernel(struct acceptor *acceptor)
 		rc = kernel_listener_listen(&acceptor->v6, addr, device->scope_id,
 					    &acceptor->kernel_pending);
 	}
-	if (!rc)
-		control_post(&acceptor->admit_work);
-	else
+	if (rc)
 		WARN("%s: cannot listen on %s: %s%s", device->ifname, harp_addr_format(addr, text),
 		     lane_error_text(rc),
 		     lane_error_remedy(rc, "; is the address still the interface's?"));
@@ -123,7 +110,6 @@ static int acceptor_new(int dev)
 	}
 	acceptor->dev = dev;
 	acceptor->v4.fd = acceptor->v6.fd = -1;
-	acceptor->admit_work.run = acceptor_admit_run;
 	acceptor->close_work.run = acceptor_close_run;
 	pending_set_init(&acceptor->kernel_pending, dev, false);
 	/* The addresses of a NIC in another network namespace cannot be bound. */

@@ -13,8 +13,9 @@
 /* Opens the device's kernel sockets, and a listener on each engine (NULL: not yet), unless done.
  * The control thread is running. Under ctx_lock. */
 int acceptor_open(int dev, struct engine_set *engines);
-/* False: new connections stay in the backlog of the kernel sockets. Any thread; never waits. */
-void acceptor_admit(int dev, bool admits);
+/* Accepts connections of the kernel sockets, which stay in their backlog until then. Control
+ * thread. */
+void acceptor_admit(int dev);
 /* Drops pending connections and all acceptors. No listen comm is open. */
 void acceptors_close(void);
 

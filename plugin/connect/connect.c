@@ -220,7 +220,8 @@ static void connect_attempt(struct connector *c, uint64_t now_ns)
 		atomic_store_explicit(&c->first.engine, attempt->poller, memory_order_release);
 }
 
-/* Lists the candidates. False: not yet, or the connect has failed. Queries the kernel's routes. */
+/* Lists the candidates. False: the connect has failed. Waits for the interface to open, and queries
+ * the kernel's routes. */
 static bool connect_find_candidates(struct connector *c)
 {
 	struct candidates *candidates = &c->first.candidates;
@@ -228,8 +229,7 @@ static bool connect_find_candidates(struct connector *c)
 
 	if (candidates->count)
 		return true;
-	if (interface_wait(c->dev, &c->first.waiter))
-		return false;
+	interface_open(c->dev);
 	c->first.error = candidates_find(candidates, c->dev, &c->handle);
 	if (c->first.error) {
 		connect_leave(c, CONNECT_FAILED);
@@ -283,7 +283,6 @@ static int connect_new(struct plugin_ctx *ctx, int dev, const void *key,
 	}
 	c->work.run = connect_run;
 	c->timer.run = connect_due;
-	c->first.waiter.work = &c->work;
 	c->first.ctx = ctx;
 	c->first.key = key;
 	c->first.deadline_ns = clock_now_ns() + plugin_config()->connect_timeout_ns;
