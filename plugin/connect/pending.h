@@ -21,7 +21,6 @@ struct pending {
 	struct lane *lane;     /* NULL: the slot is free */
 	bool identified;       /* its HELLO named a listen id or comm id of this process */
 	struct harp_addr addr; /* of the peer; the comm may own the lane already */
-	unsigned share;        /* connections of its kind from that address, including itself */
 	uint64_t accepted_ns;
 	uint64_t ready_ns; /* when READY was sent; 0: not yet */
 	struct preamble preamble;

@@ -28,7 +28,6 @@
 #define AT_MAGIC 0
 #define AT_VERSION 4
 #define AT_EXTENSION_BYTES 6 /* HELLO, CHALLENGE */
-#define AT_STATUS 6          /* READY; 0 in PROOF */
 #define AT_FEATURES 8        /* HELLO, CHALLENGE */
 #define AT_EAGER_BYTES 16
 #define AT_LANE_INDEX 20
@@ -166,13 +165,12 @@ static uint8_t *preamble_begin(struct preamble *p, enum preamble_step step, size
 }
 
 static void preamble_begin_signed(struct preamble *p, enum preamble_step step, uint32_t magic,
-				  uint16_t status, const char *label)
+				  const char *label)
 {
 	uint8_t *m = preamble_begin(p, step, PREAMBLE_PROOF_BYTES - PREAMBLE_MAC_BYTES);
 
 	wire_put32(m + AT_MAGIC, magic);
 	wire_put16(m + AT_VERSION, WIRE_VERSION);
-	wire_put16(m + AT_STATUS, status);
 	preamble_sign(p, label);
 }
 
@@ -357,7 +355,7 @@ static int preamble_got_challenge(struct preamble *p)
 						  "pre-shared keys (HARP_KEY_FILE) differ?"
 						: "the listener's proof does not hold");
 	memcpy(p->peer.nonce, p->transcript + p->head + CHALLENGE_AT_NONCE, PREAMBLE_NONCE_BYTES);
-	preamble_begin_signed(p, PREAMBLE_SEND_PROOF, MAGIC_PROOF, 0, preamble_label_proof);
+	preamble_begin_signed(p, PREAMBLE_SEND_PROOF, MAGIC_PROOF, preamble_label_proof);
 	return 0;
 }
 
@@ -365,17 +363,14 @@ static int preamble_got_proof(struct preamble *p)
 {
 	uint8_t key[PREAMBLE_KEY_BYTES];
 	int rc = preamble_check_short(p, MAGIC_PROOF, preamble_label_proof);
-	bool found;
 
 	if (rc)
 		return rc;
-	found = p->lookup(p->lookup_ctx, p, key);
+	if (!p->lookup(p->lookup_ctx, p, key))
+		return preamble_fail(p, -ECONNREFUSED, "the listener or comm is closed");
 	if (p->full)
 		return preamble_fail(p, -EBUSY, "too many wait there already");
-	/* If the listener has closed meanwhile, refuse explicitly. */
-	preamble_begin_signed(p, PREAMBLE_SEND_READY, MAGIC_READY,
-			      found ? PREAMBLE_ACCEPTED : PREAMBLE_NOT_LISTENING,
-			      preamble_label_ready);
+	preamble_begin_signed(p, PREAMBLE_SEND_READY, MAGIC_READY, preamble_label_ready);
 	return 0;
 }
 
@@ -386,8 +381,6 @@ static int preamble_got_ready(struct preamble *p)
 
 	if (rc)
 		return rc;
-	if (wire_get16(p->transcript + p->head + AT_STATUS) != PREAMBLE_ACCEPTED)
-		return preamble_fail(p, -ECONNREFUSED, "the listener or comm is closed");
 	m = preamble_begin(p, PREAMBLE_SEND_CONFIRM, PREAMBLE_CONFIRM_BYTES);
 	wire_put32(m + AT_MAGIC, MAGIC_CONFIRM);
 	wire_put16(m + AT_VERSION, WIRE_VERSION);
@@ -424,8 +417,6 @@ static int preamble_next(struct preamble *p)
 	case PREAMBLE_READ_PROOF:
 		return preamble_got_proof(p);
 	case PREAMBLE_SEND_READY:
-		if (wire_get16(p->transcript + p->head + AT_STATUS) != PREAMBLE_ACCEPTED)
-			return preamble_fail(p, -ECONNREFUSED, "no listener has that id");
 		preamble_begin(p, PREAMBLE_READ_CONFIRM, PREAMBLE_CONFIRM_BYTES);
 		return 0;
 	case PREAMBLE_READ_CONFIRM:

@@ -6,7 +6,7 @@
  *   HELLO      ------------->               nonce, listen id, features
  *              <-------------   CHALLENGE   nonce, features, proof that it knows the secret
  *   PROOF      ------------->               the connector's proof
- *              <-------------   READY       accepted into a comm, or refused with a status
+ *              <-------------   READY       accepted into a comm
  *   CONFIRM    ------------->               READY has arrived
  *
  * Every proof is a keyed hash of the transcript so far, with its own label.
@@ -43,8 +43,6 @@
 #define FEATURE_BUFFERED 0x4ull     /* its small messages complete before they are acknowledged */
 #define FEATURE_ENCRYPTED 0x100000000ull /* the lane is encrypted after the preamble */
 #define FEATURE_MANDATORY_MASK 0xffffffff00000000ull
-
-enum preamble_status { PREAMBLE_ACCEPTED = 0, PREAMBLE_NOT_LISTENING = 1 };
 
 /* The terms of one side. */
 struct preamble_terms {
@@ -136,7 +134,7 @@ uint8_t *preamble_bytes(struct preamble *p, size_t *len);
 /*
  * n bytes were sent or received. 1: done, records follow. 0: continue. -EBUSY (p->full), -EPROTO,
  * -EKEYREJECTED (invalid proof), -EPROTONOSUPPORT (version or mandatory feature), -ECONNREFUSED
- * (refused by READY): with a text in p->what.
+ * (unknown id): with a text in p->what.
  */
 int preamble_moved(struct preamble *p, size_t n);
 /* When done: the comm key, which authenticates further lanes (docs/lanes.md section 3.4). */
