@@ -173,7 +173,6 @@ void acceptor_endpoints(const struct listen_comm *listen, struct handle *handle)
 	handle->has_v6 = device->has_v6;
 	handle->v4 = device->addr_v4;
 	handle->v6 = device->addr_v6;
-	handle->scope_id = device->scope_id;
 	if (listen->listener) {
 		handle->harp_port = listen->listener->port;
 		handle->harp_queues = listen->listener->queue.queues;
@@ -183,8 +182,7 @@ void acceptor_endpoints(const struct listen_comm *listen, struct handle *handle)
 	handle->kernel_port_v6 = acceptor->v6.local.port;
 }
 
-static void acceptor_entry(const struct acceptor *acceptor, uint8_t nic,
-			   const struct harp_addr *addr, uint16_t kernel_port,
+static void acceptor_entry(uint8_t nic, const struct harp_addr *addr, uint16_t kernel_port,
 			   const struct stack_listener *listener, struct rails *rails)
 {
 	struct rail_entry *entry = &rails->entry[rails->count];
@@ -195,7 +193,6 @@ static void acceptor_entry(const struct acceptor *acceptor, uint8_t nic,
 		.addr = *addr,
 		.nic = nic,
 		.kernel_port = kernel_port,
-		.speed_mbps = plugin_device(acceptor->dev)->speed_mbps,
 	};
 	if (listener) {
 		entry->harp_port = listener->port;
@@ -215,11 +212,9 @@ static void acceptor_entries(const struct acceptor *acceptor, uint8_t nic, struc
 	if (engines)
 		listener = acceptor->listeners[engine_index(engine_set_choose(engines))];
 	if (device->has_v4)
-		acceptor_entry(acceptor, nic, &device->addr_v4, acceptor->v4.local.port, listener,
-			       rails);
+		acceptor_entry(nic, &device->addr_v4, acceptor->v4.local.port, listener, rails);
 	if (device->has_v6)
-		acceptor_entry(acceptor, nic, &device->addr_v6, acceptor->v6.local.port, listener,
-			       rails);
+		acceptor_entry(nic, &device->addr_v6, acceptor->v6.local.port, listener, rails);
 }
 
 size_t acceptor_rails(int dev, uint8_t out[RAILS_BYTES_MAX])

@@ -120,8 +120,7 @@ static void attempt_done(struct attempt *a, uint64_t now_ns)
 static bool attempt_is_unanswered(const struct attempt *a, uint64_t now_ns)
 {
 	return a->answer_ns &&
-	       (a->preamble.step == PREAMBLE_READ_CHALLENGE ||
-		a->preamble.step == PREAMBLE_READ_READY) &&
+	       (a->preamble.step == PREAMBLE_CHALLENGE || a->preamble.step == PREAMBLE_READY) &&
 	       now_ns >= a->asked_ns + a->rtt_ns + a->answer_ns;
 }
 
@@ -135,9 +134,9 @@ static void attempt_advance(struct attempt *a, uint64_t now_ns)
 	rc = a->opened ? 0 : attempt_begin_preamble(a);
 	if (!rc)
 		rc = handshake_advance(p, a->lane);
-	if (p->step == PREAMBLE_READ_CHALLENGE && !a->asked_ns)
+	if (p->step == PREAMBLE_CHALLENGE && !a->asked_ns)
 		a->asked_ns = now_ns;
-	else if (p->step > PREAMBLE_READ_CHALLENGE && a->asked_ns && !a->rtt_ns)
+	else if (p->step > PREAMBLE_CHALLENGE && a->asked_ns && !a->rtt_ns)
 		a->rtt_ns = now_ns - a->asked_ns;
 	if (rc == 1)
 		attempt_done(a, now_ns);

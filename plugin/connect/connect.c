@@ -67,7 +67,7 @@ static enum connect_failure connect_failure(const struct attempt *attempt, int e
 		return CONNECT_NO_COMM;
 	if (error != -ECONNRESET && error != -ETIMEDOUT)
 		return CONNECT_REJECTED;
-	if (error == -ECONNRESET && attempt->preamble.step <= PREAMBLE_READ_CHALLENGE)
+	if (error == -ECONNRESET && attempt->preamble.step <= PREAMBLE_CHALLENGE)
 		return CONNECT_HELLO_RESET;
 	return CONNECT_TURNED_AWAY;
 }

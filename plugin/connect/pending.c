@@ -110,7 +110,7 @@ static bool pending_lookup(void *ctx, struct preamble *p, uint8_t key[PREAMBLE_K
 
 	if (!registry_key(joins ? p->comm_id : p->listen_id, joins, key))
 		return false;
-	if (p->step != PREAMBLE_READ_HELLO) {
+	if (p->step != PREAMBLE_HELLO) {
 		p->full = !joins && !registry_admits(p->listen_id, &pending->lane->remote);
 		return true;
 	}
@@ -134,7 +134,7 @@ static void pending_warn_encryption(struct pending *pending, int error, uint64_t
 
 	if (error == -EPROTONOSUPPORT && (p->own.features ^ p->peer.features) & FEATURE_ENCRYPTED)
 		text = p->what;
-	else if (error == -ECONNRESET && p->own.psk && p->step == PREAMBLE_READ_PROOF)
+	else if (error == -ECONNRESET && p->own.psk && p->step == PREAMBLE_PROOF)
 		text = "it left at our proof: do the pre-shared keys (HARP_KEY_FILE) differ?";
 	if (!text || (set->warned_ns && now_ns - set->warned_ns < WARN_AGAIN_NS))
 		return;
@@ -234,7 +234,7 @@ static void pending_advance(struct pending *pending, uint64_t now_ns)
 		rc = handshake_advance(&pending->preamble, pending->lane);
 	if (!rc && pending->lane->ops->state(pending->lane) == LANE_DEAD)
 		rc = pending->lane->error;
-	if (pending->preamble.step == PREAMBLE_READ_CONFIRM && !pending->ready_ns)
+	if (pending->preamble.step == PREAMBLE_CONFIRM && !pending->ready_ns)
 		pending->ready_ns = now_ns;
 	if (rc == 1)
 		rc = pending_admit(pending, now_ns);

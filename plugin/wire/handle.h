@@ -21,8 +21,7 @@ struct handle {
 	uint16_t kernel_port_v4;          /* of its kernel sockets; 0: none */
 	uint16_t kernel_port_v6;
 	struct harp_addr v4, v6;
-	uint32_t scope_id; /* of v6, on the listener's host */
-	uint32_t tuner;    /* digest of the times that the listener's tuner uses; 0: it is off */
+	uint32_t tuner; /* digest of the times that the listener's tuner uses; 0: it is off */
 	uint64_t listen_id;
 	uint8_t host_id[HANDLE_HOST_ID_BYTES];
 	uint8_t secret[HANDLE_SECRET_BYTES];

@@ -183,7 +183,7 @@ void preamble_connect(struct preamble *p, uint64_t listen_id, uint64_t comm_id,
 	p->listen_id = listen_id;
 	p->comm_id = comm_id;
 	memcpy(p->key, key, PREAMBLE_KEY_BYTES);
-	m = preamble_begin(p, PREAMBLE_SEND_HELLO, PREAMBLE_HELLO_BYTES);
+	m = preamble_begin(p, PREAMBLE_HELLO, PREAMBLE_HELLO_BYTES);
 	wire_put32(m + AT_MAGIC, MAGIC_HELLO);
 	wire_put16(m + AT_VERSION, WIRE_VERSION);
 	wire_put64(m + AT_FEATURES, p->own.features);
@@ -202,7 +202,7 @@ void preamble_accept(struct preamble *p, const struct preamble_terms *own, pream
 	preamble_init(p, own);
 	p->lookup = lookup;
 	p->lookup_ctx = lookup_ctx;
-	preamble_begin(p, PREAMBLE_READ_HELLO, PREAMBLE_HELLO_BYTES);
+	preamble_begin(p, PREAMBLE_HELLO, PREAMBLE_HELLO_BYTES);
 }
 
 /* Checks magic, version and feature word in the fixed part of HELLO or CHALLENGE. */
@@ -251,7 +251,7 @@ static int preamble_check_extensions(struct preamble *p, const uint8_t *at, size
 		if (type & EXTENSION_MANDATORY)
 			return preamble_fail(p, -EPROTONOSUPPORT,
 					     "a mandatory extension that is unknown here");
-		if (p->step == PREAMBLE_READ_CHALLENGE && type == RAILS_EXTENSION_TYPE &&
+		if (p->step == PREAMBLE_CHALLENGE && type == RAILS_EXTENSION_TYPE &&
 		    rails_decode(&p->rails, at + EXTENSION_HEAD_BYTES, len))
 			return preamble_fail(p, -EPROTO, "an extension that makes no sense");
 		at += whole;
@@ -295,7 +295,7 @@ static int preamble_check_short(struct preamble *p, uint32_t magic, const char *
 static void preamble_begin_challenge(struct preamble *p)
 {
 	size_t whole = p->own.rails_bytes ? extension_whole(p->own.rails_bytes) : 0;
-	uint8_t *m = preamble_begin(p, PREAMBLE_SEND_CHALLENGE, PREAMBLE_CHALLENGE_BYTES + whole);
+	uint8_t *m = preamble_begin(p, PREAMBLE_CHALLENGE, PREAMBLE_CHALLENGE_BYTES + whole);
 
 	wire_put32(m + AT_MAGIC, MAGIC_CHALLENGE);
 	wire_put16(m + AT_VERSION, WIRE_VERSION);
@@ -323,7 +323,6 @@ static int preamble_got_hello(struct preamble *p)
 	p->listen_id = wire_get64(m + HELLO_AT_LISTEN_ID);
 	p->comm_id = wire_get64(m + HELLO_AT_COMM_ID);
 	p->peer.join = (wire_get16(m + HELLO_AT_FLAGS) & HELLO_JOIN) != 0;
-	memcpy(p->peer.nonce, m + HELLO_AT_NONCE, PREAMBLE_NONCE_BYTES);
 	if (p->peer.index && !p->peer.join)
 		return preamble_fail(p, -EPROTO, "a further lane that joins no comm");
 	if (!p->lookup(p->lookup_ctx, p, p->key))
@@ -354,8 +353,7 @@ static int preamble_got_challenge(struct preamble *p)
 				     p->own.psk ? "the listener's proof does not hold: do the "
 						  "pre-shared keys (HARP_KEY_FILE) differ?"
 						: "the listener's proof does not hold");
-	memcpy(p->peer.nonce, p->transcript + p->head + CHALLENGE_AT_NONCE, PREAMBLE_NONCE_BYTES);
-	preamble_begin_signed(p, PREAMBLE_SEND_PROOF, MAGIC_PROOF, preamble_label_proof);
+	preamble_begin_signed(p, PREAMBLE_PROOF, MAGIC_PROOF, preamble_label_proof);
 	return 0;
 }
 
@@ -370,7 +368,7 @@ static int preamble_got_proof(struct preamble *p)
 		return preamble_fail(p, -ECONNREFUSED, "the listener or comm is closed");
 	if (p->full)
 		return preamble_fail(p, -EBUSY, "too many wait there already");
-	preamble_begin_signed(p, PREAMBLE_SEND_READY, MAGIC_READY, preamble_label_ready);
+	preamble_begin_signed(p, PREAMBLE_READY, MAGIC_READY, preamble_label_ready);
 	return 0;
 }
 
@@ -381,60 +379,55 @@ static int preamble_got_ready(struct preamble *p)
 
 	if (rc)
 		return rc;
-	m = preamble_begin(p, PREAMBLE_SEND_CONFIRM, PREAMBLE_CONFIRM_BYTES);
+	m = preamble_begin(p, PREAMBLE_CONFIRM, PREAMBLE_CONFIRM_BYTES);
 	wire_put32(m + AT_MAGIC, MAGIC_CONFIRM);
 	wire_put16(m + AT_VERSION, WIRE_VERSION);
 	return 0;
 }
 
-static int preamble_done(struct preamble *p)
+/* HELLO and PROOF are the connector's, CHALLENGE and READY the acceptor's, CONFIRM the
+ * connector's. */
+bool preamble_sends(const struct preamble *p)
 {
-	p->step = PREAMBLE_DONE;
-	return 1;
+	return p->step != PREAMBLE_DONE && (p->step % 2 == 0) == !p->lookup;
 }
 
 /* The current message is complete. 1: done, 0: continue, or the error. */
 static int preamble_next(struct preamble *p)
 {
-	int rc;
+	/* Of CHALLENGE, the fixed part. */
+	static const size_t bytes[] = {
+		[PREAMBLE_CHALLENGE] = PREAMBLE_CHALLENGE_BYTES,
+		[PREAMBLE_PROOF] = PREAMBLE_PROOF_BYTES,
+		[PREAMBLE_READY] = PREAMBLE_READY_BYTES,
+		[PREAMBLE_CONFIRM] = PREAMBLE_CONFIRM_BYTES,
+	};
+	int rc = 0;
 
+	if (preamble_sends(p) && p->step != PREAMBLE_CONFIRM) {
+		preamble_begin(p, p->step + 1, bytes[p->step + 1]);
+		return 0;
+	}
 	switch (p->step) {
-	case PREAMBLE_SEND_HELLO:
-		preamble_begin(p, PREAMBLE_READ_CHALLENGE, PREAMBLE_CHALLENGE_BYTES);
-		return 0;
-	case PREAMBLE_READ_CHALLENGE:
-		return preamble_got_challenge(p);
-	case PREAMBLE_SEND_PROOF:
-		preamble_begin(p, PREAMBLE_READ_READY, PREAMBLE_READY_BYTES);
-		return 0;
-	case PREAMBLE_READ_READY:
-		return preamble_got_ready(p);
-	case PREAMBLE_READ_HELLO:
+	case PREAMBLE_HELLO:
 		return preamble_got_hello(p);
-	case PREAMBLE_SEND_CHALLENGE:
-		preamble_begin(p, PREAMBLE_READ_PROOF, PREAMBLE_PROOF_BYTES);
-		return 0;
-	case PREAMBLE_READ_PROOF:
+	case PREAMBLE_CHALLENGE:
+		return preamble_got_challenge(p);
+	case PREAMBLE_PROOF:
 		return preamble_got_proof(p);
-	case PREAMBLE_SEND_READY:
-		preamble_begin(p, PREAMBLE_READ_CONFIRM, PREAMBLE_CONFIRM_BYTES);
-		return 0;
-	case PREAMBLE_READ_CONFIRM:
-		rc = preamble_check_short(p, MAGIC_CONFIRM, NULL);
-		return rc ? rc : preamble_done(p);
-	case PREAMBLE_SEND_CONFIRM:
-		return preamble_done(p);
+	case PREAMBLE_READY:
+		return preamble_got_ready(p);
+	case PREAMBLE_CONFIRM:
+		if (p->lookup)
+			rc = preamble_check_short(p, MAGIC_CONFIRM, NULL);
+		if (rc)
+			return rc;
+		p->step = PREAMBLE_DONE;
+		return 1;
 	case PREAMBLE_DONE:
 		break;
 	}
 	return 1;
-}
-
-bool preamble_sends(const struct preamble *p)
-{
-	return p->step == PREAMBLE_SEND_HELLO || p->step == PREAMBLE_SEND_PROOF ||
-	       p->step == PREAMBLE_SEND_CHALLENGE || p->step == PREAMBLE_SEND_READY ||
-	       p->step == PREAMBLE_SEND_CONFIRM;
 }
 
 uint8_t *preamble_bytes(struct preamble *p, size_t *len)

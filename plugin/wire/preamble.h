@@ -75,8 +75,7 @@ struct rail_entry {
 	uint16_t harp_port, kernel_port; /* 0: none; at least one exists */
 	uint16_t queues, queue;          /* of the HARP port, as in the handle */
 	uint8_t nic;                     /* number of the NIC; 0: the NIC of the handle */
-	uint8_t reserved[3];
-	uint32_t speed_mbps; /* 0: unknown */
+	uint8_t reserved[7];
 };
 _Static_assert(sizeof(struct rail_entry) == 32, "an entry of the extension");
 
@@ -85,17 +84,13 @@ struct rails {
 	struct rail_entry entry[RAIL_ENTRIES_MAX];
 };
 
+/* The message that is sent or received. */
 enum preamble_step {
-	PREAMBLE_SEND_HELLO,
-	PREAMBLE_READ_CHALLENGE,
-	PREAMBLE_SEND_PROOF,
-	PREAMBLE_READ_READY,
-	PREAMBLE_SEND_CONFIRM,
-	PREAMBLE_READ_HELLO,
-	PREAMBLE_SEND_CHALLENGE,
-	PREAMBLE_READ_PROOF,
-	PREAMBLE_SEND_READY,
-	PREAMBLE_READ_CONFIRM,
+	PREAMBLE_HELLO,
+	PREAMBLE_CHALLENGE,
+	PREAMBLE_PROOF,
+	PREAMBLE_READY,
+	PREAMBLE_CONFIRM,
 	PREAMBLE_DONE,
 };
 

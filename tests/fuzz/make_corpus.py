@@ -232,12 +232,12 @@ def encrypted() -> None:
 
 
 def handles() -> None:
-    """fuzz_handle: a handle's layout, the first bytes of each side of a preamble, queues."""
+    """fuzz_handle: a handle's layout, the first bytes of each side of a preamble, NICs."""
     write("fuzz_handle", "handle", b"\0HARPhndl\1\1\1\3" + bytes(range(116)))
     write("fuzz_handle", "acceptor", b"\1\x40HARP" + bytes(200))
     write("fuzz_handle", "connector", b"\2\x40HARP" + bytes(200))
-    queues = b"\3\x28\x10\0\2\0\4\0" + bytes(range(40)) + b"\x44\x44"
-    write("fuzz_handle", "queues", bytes([128, len(queues) - 1]) + queues)
+    nic = bytes(10) + b"\xff\xff\x0a\0\0\1" + b"\1\2\3\4\4\0\2\0" + bytes(8)
+    write("fuzz_handle", "rails", b"\x80\1\0\0\0" + nic)
 
 
 def config() -> None:

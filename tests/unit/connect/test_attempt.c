@@ -203,7 +203,7 @@ static void peer_turn(void)
 static void begin_asked(bool harp)
 {
 	begin(harp);
-	while (attempt->preamble.step != PREAMBLE_READ_CHALLENGE || !attempt->opened)
+	while (attempt->preamble.step != PREAMBLE_CHALLENGE || !attempt->opened)
 		advance(BEGIN_NS); /* sends are cut anywhere */
 }
 
@@ -275,10 +275,10 @@ TEST(each_step_has_its_deadline)
 		enum preamble_step step;
 		uint64_t answer_ns, due_ns;
 	} cases[] = {
-		{ PREAMBLE_READ_CHALLENGE, 0, 5000 * MS },
-		{ PREAMBLE_READ_CHALLENGE, 10 * MS, 10 * MS },
+		{ PREAMBLE_CHALLENGE, 0, 5000 * MS },
+		{ PREAMBLE_CHALLENGE, 10 * MS, 10 * MS },
 		/* The peer may have made a comm, of which there must be one. */
-		{ PREAMBLE_READ_READY, 10 * MS, 5000 * MS },
+		{ PREAMBLE_READY, 10 * MS, 5000 * MS },
 	};
 
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -288,8 +288,7 @@ TEST(each_step_has_its_deadline)
 		attempt_begin(attempt, BEGIN_NS);
 		while (attempt->preamble.step != cases[i].step || !attempt->opened) {
 			advance(BEGIN_NS);
-			if (cases[i].step == PREAMBLE_READ_READY &&
-			    peer.step != PREAMBLE_READ_PROOF)
+			if (cases[i].step == PREAMBLE_READY && peer.step != PREAMBLE_PROOF)
 				peer_turn();
 		}
 		advance(BEGIN_NS + cases[i].due_ns - 1);

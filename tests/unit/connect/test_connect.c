@@ -22,9 +22,9 @@ struct outcome {
 };
 static const struct outcome refused = { false, -ECONNREFUSED, 0 },
 			    silent = { false, -ETIMEDOUT, 0 },
-			    wrong_proof = { true, -EKEYREJECTED, PREAMBLE_READ_CHALLENGE },
-			    hello_reset = { true, -ECONNRESET, PREAMBLE_READ_CHALLENGE },
-			    later_reset = { true, -ECONNRESET, PREAMBLE_READ_READY },
+			    wrong_proof = { true, -EKEYREJECTED, PREAMBLE_CHALLENGE },
+			    hello_reset = { true, -ECONNRESET, PREAMBLE_CHALLENGE },
+			    later_reset = { true, -ECONNRESET, PREAMBLE_READY },
 			    no_memory = { true, -ENOMEM, PREAMBLE_DONE },
 			    success = { true, 0, PREAMBLE_DONE };
 

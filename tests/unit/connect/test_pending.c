@@ -138,12 +138,12 @@ static int preamble_of(unsigned comer, struct preamble *p, bool confirms, uint64
 	struct fake_lane *lane = &pairs[comer].lanes[0], *own = &pairs[comer].lanes[1];
 	int rc = 0;
 
-	for (unsigned i = 0; i < 10000 && !rc && p->step != PREAMBLE_SEND_CONFIRM; i++) {
+	for (unsigned i = 0; i < 10000 && !rc && p->step != PREAMBLE_CONFIRM; i++) {
 		const struct lane_ops *ops = own->lane.ops;
 		struct lane_ops mute = *ops;
 
 		mute.send = send_nothing;
-		if (p->step == PREAMBLE_READ_READY && !confirms)
+		if (p->step == PREAMBLE_READY && !confirms)
 			own->lane.ops = &mute;
 		rc = handshake_advance(p, &own->lane);
 		own->lane.ops = ops;
@@ -188,7 +188,7 @@ static void connect_in_vain(unsigned address, uint64_t comm_id, uint64_t now_ns)
 
 	preamble_connect(&p, LISTEN_ID, comm_id, secret, &own);
 	CHECK_EQ(preamble_of(comer, &p, true, now_ns), -ECONNRESET);
-	CHECK_EQ(p.step, PREAMBLE_READ_READY);
+	CHECK_EQ(p.step, PREAMBLE_READY);
 	CHECK(!is_here(comer));
 }
 

@@ -20,7 +20,6 @@ static void example_rails(struct rails *rails)
 			.harp_port = (uint16_t)(61000 + i),
 			.kernel_port = (uint16_t)(40000 + i),
 			.queues = 1,
-			.speed_mbps = 100000,
 		};
 	}
 	CHECK_EQ(harp_addr_parse("2001:db8::2", &rails->entry[1].addr), 0);
@@ -84,7 +83,6 @@ TEST(a_handle_is_read_back_and_every_damaged_bit_is_noticed)
 	in.encrypted = in.opening = true;
 	in.harp_queues = 64;
 	in.harp_queue = 63;
-	in.scope_id = 5;
 	in.tuner = 6;
 	handle_encode(bytes, &in);
 	CHECK_EQ(handle_decode(bytes, &out, why, sizeof(why)), 0);
