@@ -215,18 +215,21 @@ int port_search_advance(struct port_search *o, uint64_t now_ns, struct lane **la
 
 const char *port_search_silence(const struct port_search *o, char *buf, size_t len)
 {
+	char way[96];
+
 	buf[0] = '\0';
 	if (port_search_is_free(o))
 		return buf;
 	if (o->peer_queues)
-		snprintf(buf, len,
-			 "no answer to %u source ports: packets between our queue %u of %u and the "
-			 "peer's queue %u of %u find no way",
-			 o->ports_tried, o->own.queue, o->own.queues, o->peer_queue,
-			 o->peer_queues);
+		snprintf(way, sizeof(way),
+			 "between our queue %u of %u and the peer's queue %u of %u", o->own.queue,
+			 o->own.queues, o->peer_queue, o->peer_queues);
 	else
-		snprintf(buf, len,
-			 "no answer to %u source ports: packets to our queue %u of %u find no way",
-			 o->ports_tried, o->own.queue, o->own.queues);
+		snprintf(way, sizeof(way), "to our queue %u of %u", o->own.queue, o->own.queues);
+	snprintf(
+		buf, len,
+		"no answer to %u source ports: packets %s find no way (a NIC that does not spread by "
+		"ports needs HARP_INSTANCES=1)",
+		o->ports_tried, way);
 	return buf;
 }
