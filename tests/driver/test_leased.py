@@ -46,11 +46,11 @@ class Containers:
         return json.loads(ended[0][0]), [err for _, err in ended]
 
 
-@pytest.fixture
-def containers(need_root: None) -> Iterator[Containers]:
+@pytest.fixture(params=[1], ids=[""])
+def containers(request: pytest.FixtureRequest, need_root: None) -> Iterator[Containers]:
     """Two hosts with a NIC and a harpd each. Nothing of a NIC is in a container."""
     with contextlib.ExitStack() as stack:
-        nics = stack.enter_context(Lab())
+        nics = stack.enter_context(Lab(LabOptions(queues=request.param)))
         inside = stack.enter_context(Lab(LabOptions(ipv6=True)))
         daemons = [HostDaemon(host) for host in nics.hosts]
         for daemon in daemons:
