@@ -1,18 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """`harpctl stop` without a running harpd: cleans up after one that died."""
 
-import logging
 import os
 import stat
 from collections.abc import Callable
 
 from harp.daemon import peer, rundir
 from harp.daemon.settings import Settings
-from harp.daemon.state import BadStateError, State, StateFile
+from harp.daemon.state import State, StateFile
 from harp.errors import Exit, HarpError
 from harp.nicprep import Preparation, Undo
 
-log = logging.getLogger("harpd")
 Unpin = Callable[[str], bool]
 
 
@@ -38,7 +36,7 @@ def clean(settings: Settings, preparation: Preparation, unpin: Unpin, force: boo
 def _clean(settings: Settings, preparation: Preparation, unpin: Unpin, force: bool) -> list[str]:
     file = StateFile(settings.run_dir)
     file.remove_temporary()
-    state = _read(file)
+    state = file.read()
     living = [lease for lease in state.leases if lease.active and peer.lives(lease.owner)]
     if living and not force:
         owners = ", ".join(
@@ -65,20 +63,6 @@ def _clean(settings: Settings, preparation: Preparation, unpin: Unpin, force: bo
         file.remove()
         done.append(f"removed {file.path}")
     return done
-
-
-def _read(file: StateFile) -> State:
-    """Return the dead harpd's state; an empty one if the file is damaged, which is set aside.
-    OSError: whether jobs run, and what to restore, is not known.
-    """
-    try:
-        return file.read() or State()
-    except BadStateError as error:
-        log.error(
-            "%s can't be read (%s); it is now %s, and jobs of before are not known",
-            file.path, error, file.set_aside(),
-        )  # fmt: skip
-        return State()
 
 
 def _unpin(settings: Settings, unpin: Unpin) -> list[str]:

@@ -11,7 +11,7 @@ from harp.daemon.kernel import Kernel
 from harp.daemon.leasing import Leasing
 from harp.daemon.ports import Block
 from harp.daemon.settings import Settings
-from harp.daemon.state import BadStateError, State, StateFile
+from harp.daemon.state import State, StateFile
 from harp.daemon.table import Lease
 
 log = logging.getLogger("harpd")
@@ -21,31 +21,16 @@ def read_state(file: StateFile) -> State:
     """Return the previous state; an empty one, with a message, if it can't be read."""
     try:
         state = file.read()
-    except BadStateError as error:
-        log.error(
-            "%s can't be read (%s); %s, and jobs of before are not known",
-            file.path, error, _set_aside(file),
-        )  # fmt: skip
-        return State()
     except OSError as error:
         log.error("%s: %s; jobs of before are not known", file.path, error.strerror)
         return State()
-    if state is None:
-        return State()
     count = len(state.leases)
-    if state.pid != os.getpid():
+    if state.pid not in (0, os.getpid()):
         log.info(
             "taking over from harpd %s (process %d): %d lease%s",
             state.version, state.pid, count, "" if count == 1 else "s",
         )  # fmt: skip
     return state
-
-
-def _set_aside(file: StateFile) -> str:
-    try:
-        return f"it is now {file.set_aside()}"
-    except OSError as error:
-        return f"it can't be renamed either ({error.strerror})"
 
 
 class Takeover:

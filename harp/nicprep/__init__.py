@@ -11,6 +11,7 @@ where a restarted harpd finds it. undo.py has the theory of operation.
 """
 
 from harp.nicprep.host import Host
+from harp.nicprep.kinds import KINDS
 from harp.nicprep.plan import Change, plan, plan_host
 from harp.nicprep.prepare import Preparation, prepare
 from harp.nicprep.topology import interrupts
@@ -18,6 +19,7 @@ from harp.nicprep.transport import Ethtool
 from harp.nicprep.undo import Entry, Outcome, Record, Result, Undo, apply, restore
 
 __all__ = [
+    "KINDS",
     "Change",
     "Entry",
     "Ethtool",

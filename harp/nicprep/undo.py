@@ -11,36 +11,17 @@ name belongs to another one.
 """
 
 import errno
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from harp.nicprep import ranges
 from harp.nicprep.host import Host
-from harp.nicprep.kinds import ABSENT, KINDS, NAPI, PORTS_KIND
+from harp.nicprep.kinds import ABSENT, KINDS, PORTS_KIND
 from harp.nicprep.plan import Change, short
 from harp.nicprep.transport import Values
 
 _NODEV = (errno.ENODEV, errno.ENXIO)
-# A target becomes part of a path.
-_IFNAME = re.compile(r"(?!\.{1,2}( |$))[^/\s]{1,15}")
-_TARGETS = {
-    "irq-affinity": re.compile(_IFNAME.pattern + r" irq \d{1,9}"),
-    "huge-pages": re.compile(r"(node\d{1,4}/)?\d{1,9}kB"),
-    PORTS_KIND: re.compile(r"[\d,-]+"),
-}
-# Names of values; ethtool checks those of other kinds.
-_NAMES: dict[str, set[str]] = {
-    "napi": set(NAPI),
-    "irq-affinity": {"processors"},
-    PORTS_KIND: {"ports"},
-    "huge-pages": {"pages"},
-}
-_TEXT_KINDS = ("irq-affinity", PORTS_KIND)
-_EXACT_KINDS = (PORTS_KIND, "huge-pages")  # these compute with their values
-_U32_MAX = 2**32 - 1
-
 Status = Literal["done", "partly", "not supported", "refused", "restored", "left", "gone"]
 Key = tuple[str, str]  # kind and target of a setting
 
@@ -71,11 +52,6 @@ class Entry:
         By the same names, the values that are ours.
     ifindex
         The NIC's index; 0: not a NIC's.
-
-    Raises
-    ------
-    ValueError
-        A state file has impossible values.
     """
 
     kind: str
@@ -83,32 +59,6 @@ class Entry:
     before: Values
     ours: dict[str, list[Any]]
     ifindex: int
-
-    def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise ValueError(f"unknown kind {self.kind!r}")
-        if self.before.keys() != self.ours.keys() or not all(self.ours.values()):
-            raise ValueError(f"{self.kind}: values without a counterpart")
-        if not _TARGETS.get(self.kind, _IFNAME).fullmatch(self.target):
-            raise ValueError(f"{self.kind}: target {self.target!r}")
-        if not self.before.keys() <= _NAMES.get(self.kind, self.before.keys()):
-            raise ValueError(f"{self.kind}: unknown names of values")
-        for name, before in self.before.items():
-            for value in (before, *self.ours[name]):
-                # Of ours, None is a value that the kernel no longer reported after the change.
-                if value is not None or value is before or self.kind in _EXACT_KINDS:
-                    self._check(name, value)
-
-    def _check(self, name: str, value: Any) -> None:
-        if self.kind in _TEXT_KINDS:
-            if not isinstance(value, str):
-                raise ValueError(f"{self.kind}: {name} is no text")
-        elif not isinstance(value, int):
-            raise ValueError(f"{self.kind}: {name} is no number")
-        elif self.kind not in _NAMES and not 0 <= value <= _U32_MAX:
-            raise ValueError(f"{self.kind}: {name} is not in the range of ethtool's numbers")
-        if self.kind == PORTS_KIND:
-            ranges.parse(value)
 
     @property
     def key(self) -> Key:
