@@ -8,8 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harp import output as console
-from harp.cli.complete import complete_interface
-from harp.cli.options import output_option
+from harp.cli.options import complete_interface, output_option
 from harp.doctor.examine import PORT_PREFIX, Examined, Report, examine, examine_all
 from harp.doctor.finding import Finding, Severity
 from harp.doctor.view import View

@@ -37,7 +37,7 @@ def _check() -> Any:
 
 
 def _stats() -> Any:
-    from harp.stats.source import Source
+    from harp.stats.instance import Source
 
     return Source().look(flows=True)
 

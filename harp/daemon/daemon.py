@@ -229,7 +229,7 @@ class Daemon:
             rests={
                 ifname: [
                     (block.first, block.last, wall_s + until - now_s)
-                    for block, until in table.ports.quarantined.items()
+                    for block, (until, _) in table.ports.quarantined.items()
                 ]
                 for ifname, table in self.table.nics.items()
             },

@@ -22,7 +22,7 @@ from harp.daemon.messages import Device
 from harp.doctor.finding import Finding, Severity
 from harp.errors import HarpError
 from harp.nicprep import Host
-from harp.stats.source import Source
+from harp.stats.instance import Source
 
 SOCKET = Path(_host.SOCKET)
 _HARPD_S = 3.0

@@ -32,7 +32,7 @@ from harp.errors import HarpError
 from harp.stats import families, totals
 from harp.stats.discover import find
 from harp.stats.instance import look
-from harp.stats.reader import confine, end_with
+from harp.stats.reader import begin
 
 AGE_S = 1.0
 ASK_S = 5.0
@@ -224,14 +224,8 @@ def ask_harpd(harpd: DaemonClient) -> own.Documents | None:
 
 def main() -> None:
     """Entry point. An error is the last line of stderr."""
-    connection = socket.socket(fileno=os.dup(0))
-    pid = os.getppid()
-    try:
-        confine()
-        harpd = DaemonClient(Path("its socket"), "exporter", ASK_S, connection)
-    except (OSError, HarpError) as error:
-        sys.exit(getattr(error, "strerror", str(error)))
-    threading.Thread(target=end_with, args=(connection,), daemon=True).start()
+    connection, pid = begin(), os.getppid()
+    harpd = DaemonClient(Path("its socket"), "exporter", ASK_S, connection)
     listening = socket.socket(fileno=int(sys.argv[1]))
     Exporter(listening, lambda: ask_harpd(harpd), lambda: pid).serve_forever()
 

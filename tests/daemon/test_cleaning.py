@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from harp.daemon import peer, rundir
-from harp.daemon.cleaning import clean
 from harp.daemon.ports import Block
 from harp.daemon.settings import Settings
 from harp.daemon.state import NicState, State, StateFile
 from harp.daemon.table import Lease, Owner
+from harp.daemon.takeover import clean
 from harp.errors import Exit, HarpError
 from harp.nicprep import Entry, Preparation, Record, Undo
 

@@ -13,7 +13,7 @@ import pytest
 from daemon_rig import NOBODY, Running
 from fake_kernel import FakeKernel
 
-from harp.daemon import cleaning, peer
+from harp.daemon import peer, takeover
 from harp.daemon.settings import Settings
 from harp.daemon.state import BadStateError, StateFile, decode
 from harp.errors import HarpError
@@ -192,7 +192,7 @@ def test_a_state_that_another_user_can_change_is_refused(
 
     for use in (
         lambda: start(FakeKernel()),
-        lambda: cleaning.clean(settings, Preparation(), unpin, force=True),
+        lambda: takeover.clean(settings, Preparation(), unpin, force=True),
     ):
         with pytest.raises(HarpError) as caught:
             use()
