@@ -11,16 +11,19 @@ name belongs to another one.
 """
 
 import errno
-from collections.abc import Callable, Iterable
+import logging
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from harp.config import NicConfig
 from harp.nicprep import ranges
 from harp.nicprep.host import Host
 from harp.nicprep.kinds import ABSENT, KINDS, PORTS_KIND
-from harp.nicprep.plan import Change, short
+from harp.nicprep.plan import Change, plan, plan_host, short
 from harp.nicprep.transport import Values
 
+log = logging.getLogger("harpd")
 _NODEV = (errno.ENODEV, errno.ENXIO)
 Status = Literal["done", "partly", "not supported", "refused", "restored", "left", "gone"]
 Key = tuple[str, str]  # kind and target of a setting
@@ -184,6 +187,64 @@ def restore(
                 # It is restored all the same; a reader of the old list will find it so.
                 result.outcomes.append(Outcome("partly", entry.name, f"not recorded: {error}"))
     return result
+
+
+def prepare(
+    nics: Sequence[NicConfig],
+    huge_pages: int,
+    host: Host,
+    record: Record = no_record,
+    undo: Undo | None = None,
+) -> Result:
+    """Prepare the host and its NICs; restore first what an earlier call changed and is no longer
+    requested. Blocks: a NIC may take a second to change its rings.
+
+    Parameters
+    ----------
+    nics
+        Requests of harp.toml.
+    huge_pages
+        Huge pages of 2 MiB that the host must have; 0: unchanged.
+    record
+        Writes the list of changes, before and after each change.
+    undo
+        Changes of earlier calls.
+    """
+
+    def requests() -> list[Change]:
+        found = plan_host(nics, huge_pages, host)
+        for nic in nics:
+            found += plan(nic, host)
+        return found
+
+    result = restore(undo or Undo(), host, record, requests())
+    # The number of queues comes first and the rest is read after it, because the interrupts change
+    # with the queues.
+    for of_queues in (True, False):
+        changes = [each for each in requests() if (each.kind == "channels") is of_queues]
+        made = apply(changes, host, record, result.undo)
+        result = Result(result.outcomes + made.outcomes, made.undo)
+    return result
+
+
+class Preparation:
+    """Prepares and restores the NICs of this host, and logs the results. Tests replace it."""
+
+    def prepare(
+        self, nics: Sequence[NicConfig], huge_pages: int, undo: Undo, record: Record
+    ) -> None:
+        """Prepare the NICs. undo: changes of an earlier harpd."""
+        _log(prepare(nics, huge_pages, Host(), record, undo))
+
+    def restore(self, undo: Undo, record: Record) -> None:
+        """Restore everything that can be restored."""
+        _log(restore(undo, Host(), record))
+
+
+def _log(result: Result) -> None:
+    for outcome in result.outcomes:
+        trouble = outcome.status not in ("done", "restored", "gone")
+        log.log(logging.WARNING if trouble else logging.INFO, "%s", outcome.line)
 
 
 # --------------------------------------------------------------------------------------------------
