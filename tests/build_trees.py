@@ -1,17 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds of the tree that differ from build/: other compilers, sanitizers."""
+"""Builds of the tree: their tests, and builds with other compilers and sanitizers."""
 
+import functools
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+from programs import finished
 
 BIN = Path(sys.executable).parent
 BUILD_S = 2400
+EXIT_SKIP = 77  # as automake and meson have it
+TIMEOUT_FACTOR = 10  # of a test's own timeout, which only ends tests that hang; the machine is busy
+# Tests under a virtual clock give way to tests that depend on real time.
+LOW_PRIORITY = ["nice", "-n", "5"]
 
 
 def output(
@@ -72,3 +79,44 @@ def compiled(root: Path, name: str, *options: str, cc: str = "gcc") -> int:
     objects = [each["output"] for each in each_once(build)]
     output(["ninja", "-C", build, *objects], timeout_s=BUILD_S)
     return len(objects)
+
+
+@functools.cache
+def meson_tests(build: Path) -> tuple[dict[str, Any], ...]:
+    """Return the entries of intro-tests.json, or none without a build."""
+    path = build / "meson-info" / "intro-tests.json"
+    tests = json.loads(path.read_text()) if path.is_file() else []
+    # Arguments that name files of the build are relative to it, and meson runs tests there.
+    return tuple(test | {"workdir": test["workdir"] or str(build)} for test in tests)
+
+
+def suites(test: Mapping[str, Any]) -> list[str]:
+    """Return the suites of a test, without the project's name."""
+    named = (suite.split(":")[-1] for suite in test["suite"])
+    return [suite for suite in named if suite and suite != "harp"]
+
+
+def run_meson_test(test: Mapping[str, Any], env: Mapping[str, str] | None = None) -> None:
+    """Run one entry of intro-tests.json. Exit status 0 means passed, 77 means skipped."""
+    seconds = test["timeout"] * TIMEOUT_FACTOR or None
+    try:
+        done = finished(
+            [*(LOW_PRIORITY if "sim" in suites(test) else []), *test["cmd"]],
+            cwd=test["workdir"],
+            env=os.environ | test["env"] | (env or {}),
+            stdin=subprocess.DEVNULL,
+            errors="replace",
+            timeout=seconds,
+        )
+    except subprocess.TimeoutExpired as error:
+        output = error.stdout or b""
+        text = output.decode(errors="replace") if isinstance(output, bytes) else output
+        pytest.fail(f"still running after {seconds} s; its output ends:\n{text[-4000:]}")
+    if done.returncode == EXIT_SKIP:
+        words = (done.stdout + done.stderr).strip().splitlines()
+        pytest.skip(words[-1] if words else "it cannot run here and gives no reason")
+    if done.returncode != 0:
+        text = (done.stdout + done.stderr)[-8000:]
+        pytest.fail(
+            f"{' '.join(test['cmd'])}\nexit status {done.returncode}\n{text}", pytrace=False
+        )

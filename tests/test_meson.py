@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run each test of the meson build (C unit tests, simulator, examples) as one pytest case."""
 
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-from meson_tests import meson_tests, run_meson_test, suites
+from build_trees import meson_tests, run_meson_test, suites
+from programs import finished
 
 from harp import _paths
 
@@ -27,14 +27,10 @@ def _marks(test: dict[str, Any]) -> list[pytest.MarkDecorator]:
 
 def _cases() -> list[Any]:
     build = _paths.build_dir()
-    cases, seen = [], {}
-    for test in meson_tests(build) if build else ():
-        name = "-".join([*suites(test), test["name"]])
-        seen[name] = seen.get(name, 0) + 1
-        if seen[name] > 1:
-            name = f"{name}-{seen[name]}"
-        cases.append(pytest.param(test, id=name, marks=_marks(test)))
-    return cases
+    return [
+        pytest.param(test, id="-".join([*suites(test), test["name"]]), marks=_marks(test))
+        for test in (meson_tests(build) if build else ())
+    ]
 
 
 CASES = _cases()
@@ -57,5 +53,5 @@ def test_meson(test: dict[str, Any]) -> None:
 def test_simulator_passes_a_few_seeds(build_dir: Path, program: str, seeds: int) -> None:
     """`make check` runs only these seeds; the suite `sim` has thousands."""
     command = [build_dir / "tests/sim" / program, "--seeds", "0", str(seeds)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = finished(command, timeout=300)
     assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from build_trees import built, output
-from meson_tests import meson_tests, run_meson_test, suites
+from build_trees import built, meson_tests, output, run_meson_test, suites
 
 from harp import _paths
 from harp.lab import Host, Lab, LabOptions

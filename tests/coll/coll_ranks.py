@@ -6,34 +6,23 @@ how many hosts they pretend to be (rank r is on host r modulo HOSTS; 0: each has
 "real". The ranks meet in FOLDER. One JSON line for each: [rank, result].
 """
 
-import faulthandler
-import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from forked_ranks import expected, run, values
 
 from harp.collectives import CollectiveError, Communicator
 
 TYPES = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
 FLOATS = ("float16", "float32", "float64", "complex64", "complex128")
 SIZES = (0, 1, 1000, 8192, 8193, 50001)
-PLAIN: dict[str, Any] = {
-    "sum": lambda x, y: x + y,
-    "prod": lambda x, y: x * y,
-    "min": np.minimum,
-    "max": np.maximum,
-    "band": np.bitwise_and,
-    "bor": np.bitwise_or,
-    "bxor": np.bitwise_xor,
-}
 
 
 class FolderStore:
@@ -78,24 +67,6 @@ class Place:
     def open(self, name: str = "g", **options: Any) -> Communicator:
         options = {"timeout_s": 30.0, "host": self.host} | options
         return Communicator(self.rank, self.world, self.store, name=name, **options)
-
-
-def values(rank: int, size: int, dtype: str) -> Any:
-    """Small, and different for each rank: sums and products of 13 ranks are exact in float16."""
-    base = np.arange(size) * (rank + 3) + rank
-    return (base % 2 + (base % 5 == 0)).astype(dtype)
-
-
-def expected(op: str, arrays: list[Any]) -> Any:
-    total = arrays[0]
-    for array in arrays[1:]:
-        total = PLAIN["sum" if op == "avg" else op](total, array).astype(total.dtype)
-    if op != "avg":
-        return total
-    if total.dtype.kind in "iu":
-        return (total // len(arrays)).astype(total.dtype)
-    parts = total.view(total.real.dtype)  # numpy divides by a complex number, and rounds more
-    return (parts / np.array(len(arrays), parts.dtype)).astype(parts.dtype).view(total.dtype)
 
 
 def same(got: Any, wanted: Any, what: object) -> None:
@@ -264,40 +235,6 @@ def sent_by(comm: Communicator, data: Any, op: str, **options: Any) -> tuple[int
     before = comm.stats()["net_sent_bytes"]
     result = comm.allreduce(data.copy(), op, **options)
     return comm.stats()["net_sent_bytes"] - before, result
-
-
-# Of each launcher: the variables of rank and world, and what else tells where ranks meet.
-JOBS = {
-    "torchrun": ("RANK", "WORLD_SIZE", {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}),
-    "slurm": (
-        "SLURM_PROCID",
-        "SLURM_NTASKS",
-        {"SLURM_JOB_ID": "77", "SLURM_STEP_NODELIST": "localhost"},
-    ),
-    "openmpi": (
-        "OMPI_COMM_WORLD_RANK",
-        "OMPI_COMM_WORLD_SIZE",
-        {"OMPI_COMM_WORLD_LOCAL_SIZE": "3", "HARP_COLL_SECRET": "word"},
-    ),
-    "mvapich": (
-        "MV2_COMM_WORLD_RANK",
-        "MV2_COMM_WORLD_SIZE",
-        {"MV2_COMM_WORLD_LOCAL_SIZE": "3", "HARP_COLL_PORT": "29412"},
-    ),
-    "mpich": ("PMI_RANK", "PMI_SIZE", {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29413"}),
-}
-
-
-def jobs(place: Place) -> list[str]:
-    """Ranks that each launcher's variables bring together."""
-    done = []
-    for name, (rank, world, more) in JOBS.items():
-        variables = {rank: str(place.rank), world: str(place.world), **more}
-        with Communicator.from_env(variables, host="") as comm:
-            assert (comm.rank, comm.world) == (place.rank, place.world)
-            assert comm.allgather(np.array([comm.rank])).ravel().tolist() == [*range(comm.world)]
-            done.append(name)
-    return done
 
 
 def wires(place: Place) -> list[float]:
@@ -587,29 +524,11 @@ def main() -> int:
     scenario, world, ranks, hosts, folder = sys.argv[1:]
     if hosts != "real":
         subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
-    children = {}
-    for rank in map(int, ranks.split(",")):
-        pid = os.fork()
-        if pid:
-            children[pid] = rank
-            continue
-        faulthandler.dump_traceback_later(100)
-        status = 1
-        try:
-            place = Place(rank, int(world), hosts, Path(folder))
-            line = json.dumps([rank, globals()[scenario](place)]) + "\n"
-            os.write(1, line.encode())
-            status = 0
-        except BaseException:
-            traceback.print_exc()
-        os._exit(status)
-    status = 0
-    while children:
-        pid, code = os.wait()
-        rank = children.pop(pid)
-        if code and not (rank == 1 and scenario == "killed"):
-            status = 1
-    return status
+
+    def work(rank: int) -> Any:
+        return globals()[scenario](Place(rank, int(world), hosts, Path(folder)))
+
+    return run(map(int, ranks.split(",")), work, (1,) if scenario == "killed" else ())
 
 
 if __name__ == "__main__":

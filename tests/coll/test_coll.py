@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from new_network import output_of
+from programs import MODULES, finished_alone
 
 from harp.lab import Lab, LabOptions
 
 pytestmark = pytest.mark.usefixtures("need_root")
 RANKS = Path(__file__).with_name("coll_ranks.py")
 TIMEOUT_S = 120
-ENV = {"HARP_DAEMON": "off", "OPENBLAS_NUM_THREADS": "1"}
+ENV = MODULES | {"HARP_DAEMON": "off", "OPENBLAS_NUM_THREADS": "1"}
 
 
 def command(scenario: str, world: int, ranks: list[int], hosts: str, folder: Path) -> list[str]:
@@ -37,7 +37,8 @@ def alone(
     """All ranks in one new network namespace, over kernel lanes on lo and shared memory."""
     env = ENV | {"HARP_PATH": "kernel", "NCCL_SOCKET_IFNAME": "lo"}
     words = command(scenario, world, list(range(world)), str(hosts), folder)
-    return results([output_of(words, env, timeout_s)])
+    done = finished_alone(words, env, timeout_s)
+    return results([(done.returncode, done.stdout, done.stderr)])
 
 
 def apart(folder: Path, scenario: str, world: int, path: str) -> dict[int, Any]:
@@ -105,12 +106,6 @@ def test_mismatched_calls(tmp_path: Path, scenario: str, calls: tuple[str, ...])
         assert "rank 0" in text
         assert "rank 1" in text
         assert all(call in text for call in calls), text
-
-
-def test_launchers(tmp_path: Path) -> None:
-    """from_env() opens a group from the variables of torchrun, Slurm and three MPIs."""
-    names = ["torchrun", "slurm", "openmpi", "mvapich", "mpich"]
-    assert alone(tmp_path, "jobs", 3) == dict.fromkeys(range(3), names)
 
 
 @pytest.mark.parametrize(("world", "hosts"), [(3, 0), (5, 2), (6, 3), (3, 1)])
@@ -213,3 +208,34 @@ def test_two_hosts_of_two_ranks(tmp_path: Path) -> None:
     """Network namespaces are hosts: the ranks of each share memory without being told."""
     stats = apart(tmp_path, "ops", 4, "kernel")
     assert all(stat["shm_sent_bytes"] > 0 for stat in stats.values())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("world", [1, 2, 3, 4, 5, 6, 7, 8, 13])
+@pytest.mark.parametrize("hosts", [0, 1, 2])
+def test_every_type(
+    tmp_path: Path, world: int, hosts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every operation with every type, reduction and size equals numpy's."""
+    monkeypatch.setenv("HARP_TEST_TYPES", "all")
+    # 13 ranks share few processors: minutes, where other work runs.
+    assert len(alone(tmp_path, "types", world, hosts, timeout_s=600)) == world
+
+
+@pytest.mark.sample("0-100", "1-100")
+@pytest.mark.parametrize("groups", [100, 1000])
+@pytest.mark.parametrize("hosts", [0, 1])
+def test_groups_leave_nothing(
+    tmp_path: Path, groups: int, hosts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither descriptors nor threads nor memory, over the plugin and through shared memory."""
+    monkeypatch.setenv("HARP_TEST_GROUPS", str(groups))
+    for count, descriptors, threads, kib in alone(
+        tmp_path, "groups_come_and_go", 2, hosts
+    ).values():
+        assert count == groups
+        # What every group leaves is one each; connections of the last ones may still be closing.
+        assert descriptors < groups / 4
+        assert threads < groups / 4
+        # An object that every group forgets is larger: a group has half a MiB through memory.
+        assert kib < 2048

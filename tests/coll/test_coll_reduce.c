@@ -1,24 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_coll_reduce.c - reductions of all types and lengths, and float16 and bfloat16. */
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
+#include "check.h"
 #include "coll_impl.h"
 
 #define COUNT 131u /* more than any vector, and no multiple of one */
-
-static int failures;
-
-#define CHECK(condition, ...)                                                                      \
-	do {                                                                                       \
-		if (!(condition) && failures++ < 20) {                                             \
-			fprintf(stderr, "%s:%d: ", __FILE__, __LINE__);                            \
-			fprintf(stderr, __VA_ARGS__);                                              \
-			fputc('\n', stderr);                                                       \
-		}                                                                                  \
-	} while (0)
 
 /* By the definition of the format, without the library. */
 static double half_value(uint16_t half)
@@ -31,22 +18,21 @@ static double half_value(uint16_t half)
 	return sign * (exponent ? ldexp(1024 + fraction, exponent - 25) : ldexp(fraction, -24));
 }
 
-static void test_half_widens_every_value(void)
+TEST(half_widens_every_value)
 {
 	for (unsigned half = 0; half < 65536; half++) {
 		double expected = half_value((uint16_t)half);
 		double value = (double)half_to_float((uint16_t)half);
 
-		CHECK(isnan(expected) ? isnan(value) : value == expected, "half %04x is %g, not %g",
-		      half, value, expected);
-		CHECK(isnan(expected) || half_from_float((float)expected) == half,
-		      "half %04x comes back as %04x", half, half_from_float((float)expected));
+		CHECK(isnan(expected) ? isnan(value) : value == expected);
+		if (!isnan(expected))
+			CHECK_EQ(half_from_float((float)expected), half);
 	}
-	CHECK(isnan(half_value(half_from_float(NAN))), "NaN is lost");
+	CHECK(isnan(half_value(half_from_float(NAN))));
 }
 
 /* Between two neighbors a value goes to the nearer one, and to the even one from the middle. */
-static void test_half_rounds_to_nearest_even(void)
+TEST(half_rounds_to_nearest_even)
 {
 	for (unsigned half = 0; half < 0x7bff; half++) {
 		float low = (float)half_value((uint16_t)half);
@@ -54,21 +40,18 @@ static void test_half_rounds_to_nearest_even(void)
 		float middle = (low + high) / 2;
 		unsigned even = half & 1 ? half + 1 : half;
 
-		CHECK(half_from_float(middle) == even, "%a becomes %04x, not %04x", (double)middle,
-		      half_from_float(middle), even);
-		CHECK(half_from_float(nextafterf(middle, low)) == half, "below the middle of %04x",
-		      half);
-		CHECK(half_from_float(nextafterf(middle, high)) == half + 1,
-		      "above the middle of %04x", half);
-		CHECK(half_from_float(-middle) == (even | 0x8000u), "-%a", (double)middle);
+		CHECK_EQ(half_from_float(middle), even);
+		CHECK_EQ(half_from_float(nextafterf(middle, low)), half);
+		CHECK_EQ(half_from_float(nextafterf(middle, high)), half + 1);
+		CHECK_EQ(half_from_float(-middle), even | 0x8000u);
 	}
-	CHECK(half_from_float(65519.996f) == 0x7bff, "just below the largest half's middle");
-	CHECK(half_from_float(65520.0f) == 0x7c00, "65520 is infinity");
-	CHECK(half_from_float(1e-30f) == 0, "underflow");
-	CHECK(half_from_float(INFINITY) == 0x7c00, "infinity");
+	CHECK_EQ(half_from_float(65519.996f), 0x7bff); /* just below the largest half's middle */
+	CHECK_EQ(half_from_float(65520.0f), 0x7c00);
+	CHECK_EQ(half_from_float(1e-30f), 0);
+	CHECK_EQ(half_from_float(INFINITY), 0x7c00);
 }
 
-static void test_wire_formats(void)
+TEST(wire_formats)
 {
 	static const enum harp_coll_wire wires[] = { HARP_COLL_WIRE_FLOAT16,
 						     HARP_COLL_WIRE_BFLOAT16 };
@@ -82,16 +65,14 @@ static void test_wire_formats(void)
 		half_decode(wires[w], decoded, encoded, COUNT);
 		half_decode_add(wires[w], sums, values, encoded, COUNT);
 		for (unsigned i = 0; i < COUNT; i++) {
-			CHECK(decoded[i] == values[i], "wire %u: %g becomes %g", w,
-			      (double)values[i], (double)decoded[i]);
-			CHECK(sums[i] == 2 * values[i], "wire %u: twice %g is %g", w,
-			      (double)values[i], (double)sums[i]);
+			CHECK(decoded[i] == values[i]);
+			CHECK(sums[i] == 2 * values[i]);
 		}
 	}
 	/* 257 needs nine bits: bfloat16 rounds it to even. */
 	values[0] = 257;
 	half_encode(HARP_COLL_WIRE_BFLOAT16, encoded, values, 1);
-	CHECK(encoded[0] == 0x4380, "257 is %04x in bfloat16", encoded[0]);
+	CHECK_EQ(encoded[0], 0x4380);
 }
 
 static double plain_reduce(enum harp_coll_reduce reduce, double x, double y)
@@ -134,9 +115,7 @@ static double plain_reduce(enum harp_coll_reduce reduce, double x, double y)
 							       i % 11, i % 7);                     \
                                                                                                    \
 				CHECK((double)from(out[i]) == expected &&                          \
-					      (double)from(b[i]) == expected,                      \
-				      #dtype " reduction %d, element %u of %u: %g, not %g",        \
-				      reduce, i, length, (double)from(out[i]), expected);          \
+				      (double)from(b[i]) == expected);                             \
 			}                                                                          \
 		}                                                                                  \
 	}
@@ -161,68 +140,55 @@ static float bfloat_value(uint16_t bfloat)
 
 #define TO(type) (type)
 
-static void test_all_types(void)
+TEST(all_types)
 {
-	TEST_TYPE(HARP_COLL_INT8, int8_t, TO(int8_t), SAME)
-	TEST_TYPE(HARP_COLL_UINT8, uint8_t, TO(uint8_t), SAME)
-	TEST_TYPE(HARP_COLL_INT16, int16_t, TO(int16_t), SAME)
-	TEST_TYPE(HARP_COLL_UINT16, uint16_t, TO(uint16_t), SAME)
-	TEST_TYPE(HARP_COLL_INT32, int32_t, TO(int32_t), SAME)
-	TEST_TYPE(HARP_COLL_UINT32, uint32_t, TO(uint32_t), SAME)
-	TEST_TYPE(HARP_COLL_INT64, int64_t, TO(int64_t), SAME)
-	TEST_TYPE(HARP_COLL_UINT64, uint64_t, TO(uint64_t), SAME)
-	TEST_TYPE(HARP_COLL_FLOAT16, uint16_t, half_from_float, half_to_float)
-	TEST_TYPE(HARP_COLL_BFLOAT16, uint16_t, bfloat_of, bfloat_value)
-	TEST_TYPE(HARP_COLL_FLOAT32, float, TO(float), SAME)
-	TEST_TYPE(HARP_COLL_FLOAT64, double, TO(double), SAME)
+	TEST_TYPE(HARP_COLL_INT8, int8_t, TO(int8_t), SAME);
+	TEST_TYPE(HARP_COLL_UINT8, uint8_t, TO(uint8_t), SAME);
+	TEST_TYPE(HARP_COLL_INT16, int16_t, TO(int16_t), SAME);
+	TEST_TYPE(HARP_COLL_UINT16, uint16_t, TO(uint16_t), SAME);
+	TEST_TYPE(HARP_COLL_INT32, int32_t, TO(int32_t), SAME);
+	TEST_TYPE(HARP_COLL_UINT32, uint32_t, TO(uint32_t), SAME);
+	TEST_TYPE(HARP_COLL_INT64, int64_t, TO(int64_t), SAME);
+	TEST_TYPE(HARP_COLL_UINT64, uint64_t, TO(uint64_t), SAME);
+	TEST_TYPE(HARP_COLL_FLOAT16, uint16_t, half_from_float, half_to_float);
+	TEST_TYPE(HARP_COLL_BFLOAT16, uint16_t, bfloat_of, bfloat_value);
+	TEST_TYPE(HARP_COLL_FLOAT32, float, TO(float), SAME);
+	TEST_TYPE(HARP_COLL_FLOAT64, double, TO(double), SAME);
 }
 
-static void test_nan_wins(void)
+TEST(nan_wins)
 {
 	float a[3] = { NAN, 1, 2 }, b[3] = { 1, NAN, 3 }, out[3];
 
 	for (int reduce = HARP_COLL_MIN; reduce <= HARP_COLL_MAX; reduce++) {
 		reduce_apply(HARP_COLL_FLOAT32, (enum harp_coll_reduce)reduce, out, a, b, 3);
-		CHECK(isnan(out[0]) && isnan(out[1]) && !isnan(out[2]), "reduction %d", reduce);
+		CHECK(isnan(out[0]) && isnan(out[1]) && !isnan(out[2]));
 	}
 }
 
-static void test_complex_and_bool(void)
+TEST(complex_and_bool)
 {
 	double a[4] = { 1, 2, 3, -1 }, b[4] = { 5, -3, 0, 2 }, out[4];
 	uint8_t x[4] = { 0, 0, 1, 1 }, y[4] = { 0, 1, 0, 1 }, z[4];
 
 	reduce_apply(HARP_COLL_COMPLEX128, HARP_COLL_PROD, out, a, b, 2);
-	CHECK(out[0] == 11 && out[1] == 7 && out[2] == 2 && out[3] == 6, "complex product");
+	CHECK(out[0] == 11 && out[1] == 7 && out[2] == 2 && out[3] == 6);
 	reduce_apply(HARP_COLL_COMPLEX128, HARP_COLL_SUM, out, a, b, 2);
-	CHECK(out[0] == 6 && out[1] == -1 && out[2] == 3 && out[3] == 1, "complex sum");
-	CHECK(!reduce_supported(HARP_COLL_COMPLEX64, HARP_COLL_MAX),
-	      "complex numbers have no order");
-	CHECK(!reduce_supported(HARP_COLL_BOOL, HARP_COLL_AVG), "bool has no average");
-	CHECK(!reduce_supported(HARP_COLL_FLOAT32, HARP_COLL_BAND), "float32 has no bits");
+	CHECK(out[0] == 6 && out[1] == -1 && out[2] == 3 && out[3] == 1);
+	CHECK(!reduce_supported(HARP_COLL_COMPLEX64, HARP_COLL_MAX));
+	CHECK(!reduce_supported(HARP_COLL_BOOL, HARP_COLL_AVG));
+	CHECK(!reduce_supported(HARP_COLL_FLOAT32, HARP_COLL_BAND));
 	reduce_apply(HARP_COLL_BOOL, HARP_COLL_BXOR, z, x, y, 4);
-	CHECK(z[0] == 0 && z[1] == 1 && z[2] == 1 && z[3] == 0, "bool xor");
+	CHECK(z[0] == 0 && z[1] == 1 && z[2] == 1 && z[3] == 0);
 }
 
-static void test_integers_wrap_and_divide(void)
+TEST(integers_wrap_and_divide)
 {
 	int8_t a = 127, b = 1, out;
 	int32_t sums[3] = { 7, -7, 6 };
 
 	reduce_apply(HARP_COLL_INT8, HARP_COLL_SUM, &out, &a, &b, 1);
-	CHECK(out == -128, "127 + 1 is %d in int8", out);
+	CHECK_EQ(out, -128);
 	reduce_divide(HARP_COLL_INT32, sums, 3, 2);
-	CHECK(sums[0] == 3 && sums[1] == -3 && sums[2] == 3, "averages round toward zero");
-}
-
-int main(void)
-{
-	test_half_widens_every_value();
-	test_half_rounds_to_nearest_even();
-	test_wire_formats();
-	test_all_types();
-	test_nan_wins();
-	test_complex_and_bool();
-	test_integers_wrap_and_divide();
-	return failures ? 1 : 0;
+	CHECK(sums[0] == 3 && sums[1] == -3 && sums[2] == 3); /* they round toward zero */
 }

@@ -2,20 +2,12 @@
 """Every function of harp.horovod, on one rank of a job that test_horovod.py starts."""
 
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import torch
+from forked_ranks import failure
 
 import harp.horovod as hvd
-
-
-def failure(run: Callable[[], object]) -> str:
-    try:
-        run()
-    except (AttributeError, RuntimeError, TypeError, ValueError) as error:
-        return f"{type(error).__name__}: {error}"
-    return "no error"
 
 
 def mine(rank: int, *shape: int) -> torch.Tensor:

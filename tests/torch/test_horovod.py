@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """harp.horovod: its functions, and a script for Horovod, under torchrun and MPI's variables."""
 
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from torch_launch import output_of
+from test_torch import alone
 
 # Of the real torch: this folder's name is found, too.
 pytest.importorskip("torch.distributed")
@@ -21,7 +20,7 @@ TIMEOUT_S = 180
 def isolated(words: list[str], **env: str) -> Any:
     """Runs a program in a new network namespace."""
     up = ["sh", "-c", 'ip link set lo up && exec "$@"', "sh", *words]
-    return subprocess.CompletedProcess(words, *output_of(up, env, TIMEOUT_S))
+    return alone(up, env, TIMEOUT_S)
 
 
 def torchrun(world: int, *words: str, **env: str) -> Any:

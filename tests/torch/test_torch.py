@@ -4,13 +4,13 @@
 import json
 import os
 import re
-import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from torch_launch import TIMEOUT_S, output_of
+from programs import Done, finished, finished_alone
 
 from harp.lab import Lab, LabOptions
 
@@ -22,14 +22,26 @@ RANKS = Path(__file__).with_name("torch_ranks.py")
 SUITE = Path(__file__).with_name("torch_suite.py")
 DOCUMENT = Path(__file__).parents[2] / "docs/torch.md"
 LANES, MEMORY = "", "one"  # HARP_COLL_HOST of the ranks
+TIMEOUT_S = 120
+ENV = {
+    "HARP_DAEMON": "off",
+    "HARP_PATH": "kernel",
+    "NCCL_SOCKET_IFNAME": "lo",
+    "OMP_NUM_THREADS": "1",
+    "PYTHONWARNINGS": "ignore",
+}
+
+
+def alone(words: Sequence[str], env: Mapping[str, str], timeout_s: float = TIMEOUT_S) -> Done:
+    return finished_alone(words, ENV | dict(env), timeout_s)
 
 
 def results(folder: Path, scenario: str, world: int, host: str = LANES, **env: str) -> Any:
     """What each rank said, by rank."""
     words = [sys.executable, str(RANKS), scenario, str(world), host, str(folder)]
-    status, out, err = output_of(words, env)
-    assert status == 0, err[-4000:]
-    return dict(json.loads(line) for line in out.splitlines())
+    done = alone(words, env)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return dict(json.loads(line) for line in done.stdout.splitlines())
 
 
 @pytest.mark.parametrize(("world", "host"), [(1, LANES), (2, LANES), (3, MEMORY), (4, LANES)])
@@ -179,9 +191,8 @@ def compile_error(tmp_path: Path, code: str, **env: str) -> str:
         "-c",
         f"import torch; {code}from harp.torch.__main__ import main; main()",
     ]
-    _, _, err = output_of(words, {"XDG_CACHE_HOME": str(tmp_path), **env})
-    lines: list[str] = err.strip().splitlines()
-    return lines[-1]
+    done = alone(words, {"XDG_CACHE_HOME": str(tmp_path), **env})
+    return done.stderr.strip().splitlines()[-1]
 
 
 def test_no_compiler(tmp_path: Path) -> None:
@@ -209,8 +220,7 @@ def test_compiler_that_fails(tmp_path: Path) -> None:
 def test_suite_of_torch(world: str, least: int, host: str) -> None:
     """torch's own tests of backends: all that need neither a GPU nor another backend."""
     words = ["sh", "-c", 'ip link set lo up && exec "$@"', "sh", sys.executable, str(SUITE)]
-    status, _, err = output_of(words, {"WORLD_SIZE": world, "HARP_COLL_HOST": host}, 900)
-    suite_passed(status, err, least)
+    suite_passed(alone(words, {"WORLD_SIZE": world, "HARP_COLL_HOST": host}, 900), least)
 
 
 @pytest.mark.long
@@ -229,26 +239,22 @@ def test_suite_of_torch_on_hosts(path: str, hosts: int, least: int) -> None:
             "HARP_PATH": path,
             "NCCL_SOCKET_IFNAME": "=eth0",
         }
-        status, _, err = output_of([sys.executable, str(SUITE), *names], env, 900)
-    suite_passed(status, err, least)
+        done = alone([sys.executable, str(SUITE), *names], env, 900)
+    suite_passed(done, least)
 
 
-def suite_passed(status: int, err: str, least: int) -> None:
+def suite_passed(done: Done, least: int) -> None:
     """What unittest printed: all that ran have passed, and enough did."""
-    assert status == 0, err[-4000:]
-    ran = re.search(r"Ran (\d+) tests", err)
-    skipped = re.search(r"skipped=(\d+)", err)
-    assert ran is not None
-    assert skipped is not None
+    assert done.returncode == 0, done.stderr[-4000:]
+    ran = re.search(r"Ran (\d+) tests", done.stderr)
+    skipped = re.search(r"skipped=(\d+)", done.stderr)
     assert int(ran[1]) - int(skipped[1]) >= least
 
 
 def harpctl(*words: str) -> Any:
     """The JSON document of a command."""
     command = [str(Path(sys.executable).with_name("harpctl")), *words, "-o", "json"]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, env=os.environ
-    )
+    done = finished(command, timeout=TIMEOUT_S, env=os.environ)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout)
 

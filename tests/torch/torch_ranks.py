@@ -7,13 +7,10 @@ each rank: [rank, result].
 """
 
 import contextlib
-import faulthandler
 import gc
-import json
 import os
 import subprocess
 import sys
-import traceback
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -23,6 +20,8 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from forked_ranks import expected, failure, run, values
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 INTEGERS = ("uint8", "int8", "int16", "int32", "int64")
@@ -33,16 +32,15 @@ TYPES = (*INTEGERS, *UNSIGNED, *FLOATS, *COMPLEX, "bool", "bfloat16")
 SIZES = (0, 1, 1000, 20_011)
 TIMEOUT = timedelta(seconds=30)
 Op = dist.ReduceOp
-# float32 holds small integers exactly, so numpy, which has no bfloat16, computes with it.
-REDUCTIONS: dict[Any, Any] = {
-    Op.SUM: np.add,
-    Op.AVG: np.add,
-    Op.PRODUCT: np.multiply,
-    Op.MIN: np.minimum,
-    Op.MAX: np.maximum,
-    Op.BAND: np.bitwise_and,
-    Op.BOR: np.bitwise_or,
-    Op.BXOR: np.bitwise_xor,
+NAMES: dict[Any, str] = {
+    Op.SUM: "sum",
+    Op.AVG: "avg",
+    Op.PRODUCT: "prod",
+    Op.MIN: "min",
+    Op.MAX: "max",
+    Op.BAND: "band",
+    Op.BOR: "bor",
+    Op.BXOR: "bxor",
 }
 
 
@@ -57,10 +55,8 @@ def init(rank: int, world: int, folder: Path, backend: str = "harp", **options: 
 
 
 def numbers(rank: int, size: int, dtype: str) -> Any:
-    """Small, and different for each rank, so that sums and products are exact in every type."""
-    base = np.arange(size) * (rank + 3) + rank
-    array = base % 2 + (base % 5 == 0)
-    return array.astype("float32" if dtype == "bfloat16" else dtype)
+    """float32 holds them exactly, so numpy, which has no bfloat16, computes with it."""
+    return values(rank, size, "float32" if dtype == "bfloat16" else dtype)
 
 
 def tensor(array: Any, dtype: str) -> torch.Tensor:
@@ -81,18 +77,6 @@ def reductions_of(dtype: str) -> list[Any]:
     return ops + ([Op.BAND, Op.BOR, Op.BXOR] if dtype in (*INTEGERS, *UNSIGNED) else [])
 
 
-def reduced(op: Any, arrays: list[Any]) -> Any:
-    total = arrays[0]
-    for array in arrays[1:]:
-        total = REDUCTIONS[op](total, array).astype(total.dtype)
-    if op != Op.AVG:
-        return total
-    if total.dtype.kind in "iu":
-        return total // len(arrays)
-    parts = total.view(total.real.dtype)  # NumPy's division of complex numbers rounds twice.
-    return (parts / len(arrays)).astype(parts.dtype).view(total.dtype)
-
-
 def check_reductions(rank: int, world: int, size: int, dtype: str) -> None:
     arrays = [numbers(r, size, dtype) for r in range(world)]
     blocks = [numbers(r, size * world, dtype) for r in range(world)]
@@ -100,7 +84,7 @@ def check_reductions(rank: int, world: int, size: int, dtype: str) -> None:
     mine = slice(size * rank, size * (rank + 1))
     for op in reductions_of(dtype):
         what = (op, dtype, size, rank)
-        wanted = reduced(op, arrays)
+        wanted = expected(NAMES[op], arrays)
         if dtype == "bfloat16":  # 1/3 is rounded
             wanted = tensor(wanted, dtype).float().numpy()
         data = tensor(arrays[rank], dtype)
@@ -115,7 +99,7 @@ def check_reductions(rank: int, world: int, size: int, dtype: str) -> None:
             same(data, wanted, "reduce", *what)
         if dtype in COMPLEX:
             continue
-        wanted = reduced(op, blocks)[mine]
+        wanted = expected(NAMES[op], blocks)[mine]
         if dtype == "bfloat16":
             wanted = tensor(wanted, dtype).float().numpy()
         whole = tensor(blocks[rank], dtype)
@@ -332,6 +316,20 @@ class Net(torch.nn.Module):
 Hook = Callable[[DistributedDataParallel], None]
 
 
+def nothing(model: DistributedDataParallel) -> None:
+    """No hook."""
+
+
+def half(model: DistributedDataParallel) -> None:
+    model.register_comm_hook(None, default_hooks.fp16_compress_hook)
+
+
+def everything(model: DistributedDataParallel) -> None:
+    from harp.torch import hooks
+
+    model.register_comm_hook(None, hooks.topk(1.0))
+
+
 def train(rank: int, hook: Hook, bucket_mb: float = 0.1) -> torch.Tensor:
     """Weights after some steps of DDP."""
     model = DistributedDataParallel(Net(), bucket_cap_mb=bucket_mb)
@@ -347,23 +345,14 @@ def train(rank: int, hook: Hook, bucket_mb: float = 0.1) -> torch.Tensor:
 
 def ddp(rank: int, world: int, folder: Path) -> None:
     """DistributedDataParallel gives what it gives over Gloo, and the same on all ranks."""
-    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 
     from harp.torch import hooks
-
-    def nothing(model: DistributedDataParallel) -> None:
-        pass
-
-    def half(model: DistributedDataParallel) -> None:
-        model.register_comm_hook(None, default_hooks.fp16_compress_hook)
 
     def power(model: DistributedDataParallel) -> None:
         torch.manual_seed(1)
         state = powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=2)
         model.register_comm_hook(state, hooks.ordered(powerSGD_hook.powerSGD_hook))
-
-    def everything(model: DistributedDataParallel) -> None:
-        model.register_comm_hook(None, hooks.topk(1.0))
 
     weights: dict[str, list[torch.Tensor]] = {}
     for backend in ("gloo", "harp"):
@@ -533,24 +522,13 @@ def tuned(
 
 def tune(rank: int, world: int, folder: Path) -> Any:
     """The best size stays, the weights are those of a DDP that was not tuned."""
-    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
-
     import harp.torch
-    from harp.torch import hooks, tuning
+    from harp.torch import tuning
 
     init(rank, world, folder)
     assert harp.torch.tune is tuning.tune
     assert tuning._default_sizes(100.0) == [6.25, 12.5, 25.0, 50.0, 100.0]
     assert tuning._default_sizes(0.75) == [0.25, 0.38, 0.75]
-
-    def nothing(model: DistributedDataParallel) -> None:
-        pass
-
-    def half(model: DistributedDataParallel) -> None:
-        model.register_comm_hook(None, default_hooks.fp16_compress_hook)
-
-    def everything(model: DistributedDataParallel) -> None:
-        model.register_comm_hook(None, hooks.topk(1.0))
 
     reports = []
     options: dict[str, Any]
@@ -586,14 +564,6 @@ def tune(rank: int, world: int, folder: Path) -> Any:
     ]
     dist.destroy_process_group()
     return texts
-
-
-def failure(run: Callable[[], object]) -> str:
-    try:
-        run()
-    except (RuntimeError, TypeError, ValueError) as error:
-        return f"{type(error).__name__}: {error}"
-    return "no error"
 
 
 def mismatch(rank: int, world: int, folder: Path) -> str:
@@ -724,30 +694,13 @@ def main() -> int:
     from harp.torch import building
 
     building.module()  # the ranks have it
-    children = {}
-    for rank in range(int(world)):
-        pid = os.fork()
-        if pid:
-            children[pid] = rank
-            continue
-        faulthandler.dump_traceback_later(100)
-        status = 1
-        try:
-            result = globals()[scenario](rank, int(world), Path(folder))
-            os.write(1, (json.dumps([rank, result]) + "\n").encode())
-            status = 0
-        except BaseException:
-            traceback.print_exc()
-        if scenario == "no_destroy":
-            sys.exit(status)  # with its atexit functions
-        os._exit(status)
-    status = 0
-    while children:
-        pid, code = os.wait()
-        rank = children.pop(pid)
-        if code and not (rank == 1 and scenario == "killed"):
-            status = 1
-    return status
+
+    def work(rank: int) -> Any:
+        return globals()[scenario](rank, int(world), Path(folder))
+
+    # Ranks of no_destroy end with their atexit functions.
+    end = sys.exit if scenario == "no_destroy" else os._exit
+    return run(range(int(world)), work, (1,) if scenario == "killed" else (), end)
 
 
 if __name__ == "__main__":
