@@ -5,18 +5,18 @@ import logging
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from daemon_rig import NoPreparation, Running
+from daemon_rig import NoPreparation, Running, Start
 from fake_kernel import FakeKernel
-from harpd_rig import Job
+from harpd_rig import HostDaemon
 from hypothesis import settings as hypothesis_settings
 
 from harp.config import MetricsConfig, NicConfig
 from harp.daemon import rundir
 from harp.daemon.daemon import Daemon
 from harp.daemon.settings import Settings
+from harp.lab import Lab, LabOptions
 from harp.nicprep import Preparation
 
 # The machine may be loaded, so there is no deadline. State machines have many steps already.
@@ -24,6 +24,25 @@ hypothesis_settings.register_profile(
     "daemon", deadline=None, max_examples=40, stateful_step_count=30
 )
 hypothesis_settings.load_profile("daemon")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def as_root(need_root: None) -> None:
+    """All tests of this folder need root: they make namespaces, or play several users."""
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    """Two hosts, two queues each."""
+    with Lab(LabOptions(queues=2)) as lab:
+        yield lab
+
+
+@pytest.fixture
+def daemon(lab: Lab) -> Iterator[HostDaemon]:
+    """A harpd on the first host that was not started yet."""
+    with HostDaemon(lab.hosts[0]) as daemon:
+        yield daemon
 
 
 @pytest.fixture
@@ -52,7 +71,7 @@ def settings(run_dir: Path) -> Settings:
 
 
 @pytest.fixture
-def start(settings: Settings, caplog: pytest.LogCaptureFixture) -> Iterator[Callable[..., Running]]:
+def start(settings: Settings, caplog: pytest.LogCaptureFixture) -> Iterator[Start]:
     """Starts harpds; ends those that still run."""
     caplog.set_level(logging.INFO, logger="harpd")
     running: list[Running] = []
@@ -77,20 +96,6 @@ def start(settings: Settings, caplog: pytest.LogCaptureFixture) -> Iterator[Call
 
 
 @pytest.fixture
-def harpd(start: Callable[..., Running]) -> Running:
+def harpd(start: Start) -> Running:
     """One that runs."""
     return start()
-
-
-@pytest.fixture
-def jobs() -> Iterator[Callable[..., Job]]:
-    """Starts jobs; ends them."""
-    started: list[Job] = []
-
-    def start(*arguments: Any, **named: Any) -> Job:
-        started.append(Job(*arguments, **named))
-        return started[-1]
-
-    yield start
-    for job in started:
-        job.close()

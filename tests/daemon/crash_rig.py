@@ -15,16 +15,17 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
+from driver_rig import PLUGIN_FAILED, REMOTE_ERROR, bench
 from harpd_rig import HostDaemon, echo_server
 from netns_tools import inside
 
-from harp import _paths, stats
+from harp import stats
 from harp.closing import Closing
 from harp.lab import IFNAME, Lab
 
 EVENT_S = 120  # a process that ends waits for the kernel's RCU, which polling on all cores holds up
 MEETING = "10.99.0."
-REMOTE_ERROR, PLUGIN_FAILED, INTERRUPTED = 6, 4, 6
+INTERRUPTED = 6
 # User nobody, no capability, and 64 KiB of locked memory.
 NOBODY = (
     *("prlimit", "--memlock=65536:65536", "--", "setpriv", "--reuid=65534", "--regid=65534"),
@@ -44,13 +45,9 @@ class Rank:
         ifname: str,
         more: dict[str, str],
     ) -> None:
-        build = _paths.build_dir()
-        assert build is not None
         self.role, self.messages, self._unread = role, 0, b""
         self._log = (harpd.folder / f"{role}-{root.rpartition(':')[2]}").open("w+")
-        bench = [build / "tools/driver/harp-bench", role, "--rank", str(number), "--ranks", "2"]
-        bench += ["--root", root, "--ifname", f"={ifname}", "--sizes", "20000"]
-        bench += ["--timeout", "60", "--tick", "100", "--plugin", _paths.plugin()]
+        words = bench(role, number, 2, root, "--ifname", f"={ifname}", "--sizes", "20000")
         env = {
             "PATH": os.environ["PATH"],
             "HARP_PATH": "xdp",
@@ -61,7 +58,7 @@ class Rank:
             **more,
         }
         self.process = subprocess.Popen(
-            harpd.command(*NOBODY, *bench),
+            harpd.command(*NOBODY, *words, "--tick", "100"),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=self._log,
@@ -80,7 +77,6 @@ class Rank:
 
     @property
     def _fd(self) -> int:
-        assert self.process.stdout is not None
         return self.process.stdout.fileno()
 
     def _next(self) -> dict[str, Any]:
@@ -93,8 +89,7 @@ class Rank:
                 pytest.fail(f"{self.role} ended with {self.process.wait()}: {self.log_text()}")
             self._unread += more
         line, _, self._unread = self._unread.partition(b"\n")
-        found: dict[str, Any] = json.loads(line)
-        return found
+        return json.loads(line)
 
     def event(self) -> dict[str, Any]:
         """The next event: ready, done, error."""
@@ -116,15 +111,13 @@ class Rank:
             self.progress()
         return self.progress()
 
-    def progresses(self, messages: int = 50, seconds: float = EVENT_S) -> None:
+    def progresses(self, messages: int = 50) -> None:
         """Wait for a number of further messages."""
         target = self.fresh() + messages
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + EVENT_S
         while self.progress() < target:
             if time.monotonic() > deadline:
-                pytest.fail(
-                    f"{self.role}: no {messages} messages in {seconds} s: {self.log_text()}"
-                )
+                pytest.fail(f"{self.role}: no {messages} messages: {self.log_text()}")
 
     def page(self) -> stats.Snapshot:
         """Its statistics page, as root sees it."""

@@ -3,11 +3,11 @@
 
 import contextlib
 import os
-import pickle
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +86,9 @@ class Running:
         return self._thread.is_alive()
 
 
+Start = Callable[..., Running]  # the fixture: kernel, settings
+
+
 def leave_harpd(*keep: int) -> None:
     """In a forked child: harpd's own descriptors, its lock among them, are none of a client's."""
     for path in list(Path("/proc/self/fd").iterdir()):
@@ -110,6 +113,21 @@ def greeted(path: Path) -> socket.socket:
     return sock
 
 
+@contextlib.contextmanager
+def listener(path: Path, room: int, uid: int = 0) -> Iterator[socket.socket]:
+    """A socket at harpd's path that accepts no connection."""
+    path.parent.mkdir(exist_ok=True)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+        sock.bind(str(path))
+        path.chmod(0o666)
+        os.seteuid(uid)  # SO_PEERCRED names the user that listened
+        try:
+            sock.listen(room)
+        finally:
+            os.seteuid(0)
+        yield sock
+
+
 def descriptors() -> int:
     """Return the number of this process's open descriptors."""
     return len(list(Path("/proc/self/fd").iterdir()))
@@ -120,15 +138,11 @@ def lease_once(client: LeaseClient, ifname: str, **request: Any) -> None:
     client.release(client.take(ifname, **request).lease_id)
 
 
-def errors_of(client: LeaseClient, commands: Iterable[str]) -> list[int]:
-    """Return the errno with which harpd refuses each command."""
-    errors = []
-    for command in commands:
-        try:
-            client.query(command, force=True)
-        except RefusedByDaemonError as error:
-            errors.append(error.error)
-    return errors
+def refusal(ask: Callable[..., object], *arguments: Any, **named: Any) -> RefusedByDaemonError:
+    """Return the error with which harpd refuses a request."""
+    with pytest.raises(RefusedByDaemonError) as caught:
+        ask(*arguments, **named)
+    return caught.value
 
 
 def lease_queue(client: LeaseClient) -> None:
@@ -164,12 +178,12 @@ def kill(pid: int, ending: int) -> None:
 
 def in_child(work: Callable[[], Any], uid: int | None = None) -> Any:
     """Run work() in a forked process, as another user if given; return its result."""
-    reading, writing = os.pipe()
+    receiving, sending = Pipe(duplex=False)
     pid = os.fork()
     if pid == 0:
         try:
-            leave_harpd(writing)
-            if uid is not None and os.geteuid() == 0:
+            leave_harpd(sending.fileno())
+            if uid is not None:
                 os.setgroups([])
                 os.setgid(uid)
                 os.setuid(uid)
@@ -177,14 +191,12 @@ def in_child(work: Callable[[], Any], uid: int | None = None) -> Any:
                 result = (True, work())
             except BaseException as error:
                 result = (False, f"{type(error).__name__}: {error}")
-            with os.fdopen(writing, "wb") as pipe:
-                pipe.write(pickle.dumps(result))
+            sending.send(result)
         finally:
             os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading, "rb") as pipe:
-        raw = pipe.read()
+    sending.close()
+    with receiving:
+        good, value = receiving.recv()
     os.waitpid(pid, 0)
-    good, value = pickle.loads(raw)
     assert good, value
     return value

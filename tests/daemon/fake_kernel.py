@@ -31,13 +31,11 @@ class FakeSteering:
     closed: bool = False
     replaced: int = 0
     failing: str = ""
-    failed: int = 0  # calls that did
     # By queue: packets of ours, those that were dropped as another queue's, bits of their flows.
     arrived: dict[int, tuple[int, int, int]] = field(default_factory=dict)
 
     def _may_fail(self, name: str) -> None:
         if self.failing == name:
-            self.failed += 1
             raise OSError(errno.E2BIG, f"fake: {name}: the map is full")
 
     def check(self) -> str:

@@ -4,7 +4,6 @@
 import contextlib
 import json
 import os
-import pickle
 import select
 import signal
 import socket
@@ -13,25 +12,30 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from ctypes import CDLL, create_string_buffer, get_errno
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any, Self
 
 import pytest
 from daemon_rig import NOBODY, leave_harpd
+from harpctl import COMMAND
 from lease_client import LeaseClient
+from programs import Done, finished
 
 from harp.closing import Closing
 from harp.daemon import rundir
 from harp.lab import Host
 
 READY_S = 30
-HARPCTL = "from harp.cli import main; main()"
 CLONE_NEWNET = 0x40000000
 PR_CAPBSET_DROP, CAP_NET_ADMIN = 24, 12
 CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWPID = 0x00020000, 0x08000000, 0x20000000
 _libc = CDLL(None, use_errno=True)
+
+Send = Callable[[Any], None]
+Work = Callable[[Send, int], None]  # of a Job: send(), and what is readable when it may go on
 
 TOML = """
 [daemon]
@@ -92,7 +96,7 @@ class HostDaemon(Closing):
         self.file = self.folder / "harp.toml"
         self.log = self.folder / "log"
         self.configure(daemon, nic)
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Any = None  # until start()
         self.socket = self.run_dir / "harpd.sock"
 
     def configure(self, daemon: str = "", nic: str = "") -> None:
@@ -113,18 +117,11 @@ class HostDaemon(Closing):
 
     def harpctl_command(self, *words: str) -> list[str]:
         """harpctl's command line there, about this harpd."""
-        return self.command(sys.executable, "-c", HARPCTL, *words, "--file", self.file)
+        return self.command(*COMMAND, *words, "--file", self.file)
 
-    def harpctl(self, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    def harpctl(self, *words: str, **env: str) -> Done:
         """Run harpctl; it never prints a traceback."""
-        done = subprocess.run(
-            self.harpctl_command(*words),
-            capture_output=True,
-            text=True,
-            timeout=90,
-            check=False,
-            env=os.environ | env,
-        )
+        done = finished(self.harpctl_command(*words), timeout=90, env=os.environ | env)
         assert "Traceback" not in done.stderr
         return done
 
@@ -149,7 +146,6 @@ class HostDaemon(Closing):
         return self
 
     def _wait_ready(self, ready: socket.socket) -> None:
-        assert self.process is not None
         pidfd = os.pidfd_open(self.process.pid)
         try:
             found = select.select([ready, pidfd], [], [], READY_S)[0]
@@ -171,7 +167,6 @@ class HostDaemon(Closing):
 
     def end(self, number: signal.Signals) -> int:
         """A signal, and its end."""
-        assert self.process is not None
         self.process.send_signal(number)
         return self.process.wait(30)
 
@@ -189,50 +184,58 @@ class HostDaemon(Closing):
         subprocess.run(["rm", "-rf", str(self.folder)], check=True)
 
 
-class Job:
+@contextlib.contextmanager
+def stopped(*daemons: HostDaemon) -> Iterator[None]:
+    """They answer nothing meanwhile."""
+    for daemon in daemons:
+        daemon.process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for daemon in daemons:
+            daemon.process.send_signal(signal.SIGCONT)
+
+
+class Job(Closing):
     """A forked process, by default of user nobody in an empty network namespace of its own, and
     never able to get CAP_NET_ADMIN there: harpd would refuse it. net_admin: it keeps that.
 
-    Its work gets a function send() that the test reads with hear(), and a file descriptor that is
-    readable when the test has let it go().
+    Its work gets a function send(), which the test reads with receive(), and a file descriptor that
+    is readable when the test has let it go().
     """
 
     def __init__(
         self,
-        work: Callable[[Callable[[Any], None], int], None],
+        work: Work,
         uid: int | None = NOBODY,
         netns: str | None = None,
         container: bool = False,
         net_admin: bool = False,
     ) -> None:
-        self._answers, send_fd = os.pipe()
+        self._answers, sending = Pipe(duplex=False)
         wait_fd, self._go = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
-            self._run(work, send_fd, wait_fd, uid, netns, container, net_admin)
-        os.close(send_fd)
+            self._run(work, sending, wait_fd, uid, netns, container, net_admin)
+        sending.close()
         os.close(wait_fd)
         self.pidfd = os.pidfd_open(self.pid)
         self.reaped = False
 
     @staticmethod
     def _run(
-        work: Any,
-        send_fd: int,
+        work: Work,
+        sending: Any,
         wait_fd: int,
         uid: int | None,
         netns: str | None,
         container: bool,
         net_admin: bool,
     ) -> None:
-        def send(value: Any) -> None:
-            raw = pickle.dumps(value)
-            os.write(send_fd, len(raw).to_bytes(4, "little") + raw)
-
         status = 1
         try:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            leave_harpd(send_fd, wait_fd)
+            leave_harpd(sending.fileno(), wait_fd)
             if netns is not None:
                 enter(netns)
             elif _libc.unshare(CLONE_NEWNET) != 0:
@@ -247,31 +250,24 @@ class Job:
                 os.setgroups([])
                 os.setgid(uid)
                 os.setuid(uid)
-            work(send, wait_fd)
+            work(sending.send, wait_fd)
             status = 0
         except BaseException:
-            send(RuntimeError(traceback.format_exc()))
+            sending.send(RuntimeError(traceback.format_exc()))
         finally:
             os._exit(status)
 
     def receive(self, seconds: float = 30) -> Any:
         """Return the job's next message; a failure of the job fails the test."""
-        raw = self._read(4, seconds)
-        value = pickle.loads(self._read(int.from_bytes(raw, "little"), seconds))
+        if not self._answers.poll(seconds):
+            pytest.fail(f"the job sends nothing for {seconds} s")
+        try:
+            value = self._answers.recv()
+        except EOFError:
+            pytest.fail("the job ended in silence")
         if isinstance(value, RuntimeError):
             pytest.fail(str(value))
         return value
-
-    def _read(self, size: int, seconds: float) -> bytes:
-        raw = b""
-        while len(raw) < size:
-            if not select.select([self._answers], [], [], seconds)[0]:
-                pytest.fail(f"the job sends nothing for {seconds} s")
-            more = os.read(self._answers, size - len(raw))
-            if not more:
-                pytest.fail("the job ended in silence")
-            raw += more
-        return raw
 
     def go(self) -> None:
         """Let the job continue."""
@@ -294,7 +290,8 @@ class Job:
             with contextlib.suppress(ProcessLookupError):
                 self.kill()
             self.join()
-        for fd in (self.pidfd, self._answers, self._go):
+        self._answers.close()
+        for fd in (self.pidfd, self._go):
             os.close(fd)
 
 
@@ -317,7 +314,6 @@ while True:
     threading.Thread(target=serve, args=(server.accept()[0],), daemon=True).start()
 """
     process = host.popen([sys.executable, "-c", code])
-    assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     return process
 

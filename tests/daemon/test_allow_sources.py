@@ -1,24 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """allow_sources of harp.toml: harpd has the XDP program enforce it, from its start on."""
 
+import contextlib
 import json
 import logging
+import os
 import signal
-from collections.abc import Callable, Iterator
+import struct
 from dataclasses import replace
 
 import pytest
-from daemon_rig import Running, lease_once
+from daemon_rig import Running, Start, lease_once
 from fake_kernel import FakeSteering
-from harpd_rig import HostDaemon, Job, echo_server, xdp_id
+from harpd_rig import HostDaemon, Job, Send, Work, echo_server, xdp_id
 from netns_tools import wait_until
-from test_harpd import PORT, echo, echoing
 
+import harp
 from harp.config import NicConfig
 from harp.daemon.client import RefusedByDaemonError
 from harp.daemon.settings import Settings
 from harp.lab import Lab
 
+PORT = 7000
 TEN, TWENTY = "10.0.0.0/8", "fd00::/8"
 TEN_RAW, TWENTY_RAW = (bytes([10, 0, 0, 0]), 8), (bytes([0xFD]) + bytes(15), 8)
 
@@ -44,7 +47,7 @@ def is_leased(harpd: Running) -> bool:
 
 
 def test_no_lease_while_the_list_is_not_enforced(
-    start: Callable[..., Running], settings: Settings, caplog: pytest.LogCaptureFixture
+    start: Start, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
     harpd = start(given=asking(settings, TEN), load=lambda: asking(settings, TWENTY))
     program(harpd).failing = "sources_set"
@@ -66,15 +69,10 @@ def test_no_lease_while_the_list_is_not_enforced(
 # --------------------------------------------------------------------------------------------------
 # Real queues, and a connection under it.
 #
-@pytest.fixture
-def lab(need_root: None) -> Iterator[Lab]:
-    with Lab() as lab:
-        yield lab
 
 
 def nic(harpd: HostDaemon) -> dict[str, object]:
-    found: dict[str, object] = harpd.query("status")["nics"][0]
-    return found
+    return harpd.query("status")["nics"][0]
 
 
 def dropped(harpd: HostDaemon) -> int:
@@ -83,18 +81,44 @@ def dropped(harpd: HostDaemon) -> int:
     return int(verdicts["drop_source"])
 
 
-def test_a_connection_lives_through_changes_of_the_list_and_of_harpd(
-    lab: Lab, jobs: Callable[..., Job]
-) -> None:
+def echoing(harpd: HostDaemon, address: str) -> Work:
+    """A job that leases an instance, connects, and echoes a number each time it may continue."""
+
+    def work(send: Send, wait_fd: int) -> None:
+        socket = str(harpd.socket)
+        with harp.Instance(harpd.host.ifname, daemon="require", socket=socket, label="e") as own:
+            with own.connect(address, PORT, timeout=20) as end:
+                end.timeout = 20
+                number = 0
+                while True:
+                    number += 1
+                    end.send_all(struct.pack("Q", number))
+                    got = b""
+                    while len(got) < 8:
+                        got += bytes(end.recv(8 - len(got)))
+                    send(struct.unpack("Q", got)[0])
+                    if os.read(wait_fd, 1) == b"q":
+                        break
+
+    return work
+
+
+def echo(job: Job, number: int) -> None:
+    """The next number came back: the connection lives."""
+    job.go()
+    assert job.receive() == number
+
+
+def test_a_connection_lives_through_changes_of_the_list_and_of_harpd(lab: Lab) -> None:
     """A removed source is cut off at once, also from open connections; TCP continues
     when it is back. Nothing is detached meanwhile, and a new harpd finds the list in force."""
     here, peer = lab.hosts
     allow, refuse = 'allow_sources = ["10.77.0.0/24"]', 'allow_sources = ["192.0.2.0/24", "::/0"]'
-    harpd = HostDaemon(here, nic=allow)
-    try:
+    echo_server(peer, PORT)
+    with contextlib.ExitStack() as stack:
+        harpd = stack.enter_context(HostDaemon(here, nic=allow))
         harpd.start()
-        echo_server(peer, PORT)
-        job = jobs(echoing(harpd, peer.address), netns=here.netns)
+        job = stack.enter_context(Job(echoing(harpd, peer.address), netns=here.netns))
         assert job.receive() == 1
         echo(job, 2)
         program, before = xdp_id(here), dropped(harpd)
@@ -121,5 +145,3 @@ def test_a_connection_lives_through_changes_of_the_list_and_of_harpd(
         assert job.receive() == 3
         echo(job, 4)
         assert json.loads(harpd.harpctl("status", "-o", "json").stdout)["leases"] == 1
-    finally:
-        harpd.close()

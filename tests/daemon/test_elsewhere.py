@@ -4,23 +4,22 @@
 import json
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from harpd_rig import HostDaemon, Job, echo_server
+from harpd_rig import HostDaemon, Job, Send, Work, echo_server
 
 import harp
 from harp.lab import Lab
 
-Send = Callable[[Any], None]
 PORT = 7000
 BEHIND = "192.0.2.7"  # an address of the other host's, behind its own on the link
 OTHER_MAC = "02:00:00:00:00:77"
 
 
 @pytest.fixture
-def lab(need_root: None) -> Iterator[Lab]:
+def lab() -> Iterator[Lab]:
     """Two hosts of both families. The second has one address behind a gateway, itself."""
     with Lab() as lab:
         for host in lab.hosts:
@@ -44,7 +43,7 @@ def server(lab: Lab) -> Iterator[None]:
     process.communicate()
 
 
-def talking(harpd: HostDaemon, address: str) -> Callable[[Send, int], None]:
+def talking(harpd: HostDaemon, address: str) -> Work:
     """A job with a lease. Whenever it is continued, it sends what a connection of its own receives
     back, or an error; with "k" the connection is the one of before."""
 
@@ -69,12 +68,9 @@ def talking(harpd: HostDaemon, address: str) -> Callable[[Send, int], None]:
 
 @pytest.fixture
 def job(harpd: HostDaemon, request: pytest.FixtureRequest) -> Iterator[Job]:
-    started = Job(talking(harpd, request.param))
-    try:
+    with Job(talking(harpd, request.param)) as started:
         assert started.receive() is True
         yield started
-    finally:
-        started.close()
 
 
 def again(job: Job, command: bytes = b"c") -> Any:

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harpd without capabilities, memory, disk space or a writable directory.
+"""harpd without capabilities or locked memory, in the unit's sandbox, and with jobs in containers.
 
 Each case logs one clear line, and harpd continues with the parts that still work.
 """
 
-import contextlib
 import errno
 import os
 import re
@@ -13,34 +12,19 @@ import signal
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from daemon_rig import NOBODY, lease_once
-from harpd_rig import HostDaemon, Job, paused, xdp_id
+from harpd_rig import HostDaemon, Job, Send, paused, xdp_id
 from netns_tools import wait_until
+from programs import finished
 
 from harp.daemon.client import RefusedByDaemonError
-from harp.lab import Lab, LabOptions
+from harp.daemon.loop import close_all
+from harp.lab import Lab
 
-Send = Callable[[Any], None]
 EXPOSURE_MAX = 3.7
-
-
-@pytest.fixture
-def lab(need_root: None) -> Iterator[Lab]:
-    """Two hosts, two queues each."""
-    with Lab(LabOptions(queues=2)) as lab:
-        yield lab
-
-
-@pytest.fixture
-def daemon(lab: Lab) -> Iterator[HostDaemon]:
-    """A harpd that was not started yet."""
-    with HostDaemon(lab.hosts[0]) as daemon:
-        yield daemon
 
 
 def leases(daemon: HostDaemon, count: int = 1) -> None:
@@ -76,9 +60,7 @@ def members(analyze: str, name: str) -> set[str]:
     """Return the system calls of a filter's entry, which may be a set of sets."""
     if not name.startswith("@"):
         return {name}
-    done = subprocess.run(
-        [analyze, "syscall-filter", "--no-pager", name], capture_output=True, text=True, check=True
-    )
+    done = finished([analyze, "syscall-filter", "--no-pager", name], check=True)
     words = [line.split("#")[0].strip() for line in done.stdout.splitlines()[1:]]
     return set().union(*(members(analyze, word) for word in words if word))
 
@@ -98,10 +80,9 @@ def allowed_calls(root_dir: Path, analyze: str) -> set[str]:
 def filtered(root_dir: Path, analyze: str) -> list[str]:
     """A command in front of harpd that leaves it the unit's system calls."""
     allowed = allowed_calls(root_dir, analyze)
-    found = subprocess.run(
-        ["cc", "-E", "-dM", "-include", "sys/syscall.h", "-xc", "/dev/null"],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+    found = finished(
+        ["cc", "-E", "-dM", "-include", "sys/syscall.h", "-xc", "/dev/null"], check=True
+    )
     numbers = dict(re.findall(r"#define __NR_(\w+) (\d+)", found.stdout))
     chosen = ",".join(sorted(numbers[name] for name in allowed if name in numbers))
     return [sys.executable, str(Path(__file__).with_name("filtered.py")), chosen]
@@ -134,8 +115,7 @@ def test_the_unit_s_privileges_are_enough(root_dir: Path, lab: Lab) -> None:
     analyze = shutil.which("systemd-analyze")
     if analyze is None:
         pytest.skip("no systemd-analyze here, which knows sets of system calls")
-    daemon = HostDaemon(lab.hosts[0], metrics_port=9747)
-    try:
+    with HostDaemon(lab.hosts[0], metrics_port=9747) as daemon:
         mount_before(daemon)
         daemon.wrapper = [
             *sandboxed(daemon), *bounded(root_dir), *filtered(root_dir, analyze)
@@ -156,16 +136,12 @@ def test_the_unit_s_privileges_are_enough(root_dir: Path, lab: Lab) -> None:
         assert xdp_id(daemon.host)
         with daemon.client() as client:
             client.release(lease.lease_id)
-        for fd in fds:
-            os.close(fd)
+        close_all(fds)
         assert daemon.query("stop")["stopping"]
-        assert daemon.process is not None
         assert daemon.process.wait(60) == 0
         assert xdp_id(daemon.host) == 0
         assert "WARNING" not in daemon.log_text()
         assert "ERROR" not in daemon.log_text()
-    finally:
-        daemon.close()
 
 
 def test_the_unit_writes_no_other_process_s_memory(root_dir: Path) -> None:
@@ -185,7 +161,7 @@ def test_the_unit_s_exposure(root_dir: Path) -> None:
         pytest.skip("no systemd here")
     unit = root_dir / "conf" / "harpd.service"
     command = [analyze, "security", "--offline=true", "--no-pager", str(unit)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = finished(command)
     print(done.stdout)
     rated = re.search(r"Overall exposure level for harpd.service: (\d+\.\d)", done.stdout)
     assert rated is not None, done.stderr
@@ -199,9 +175,7 @@ def test_systemd_reads_the_unit(root_dir: Path, tmp_path: Path) -> None:
     text = (root_dir / "conf" / "harpd.service").read_text()
     unit = tmp_path / "harpd.service"
     unit.write_text(re.sub(r"^(Exec\w+=\+?)harpd", r"\1/bin/true", text, flags=re.M))
-    done = subprocess.run(
-        [analyze, "verify", "--man=no", str(unit)], capture_output=True, text=True, check=False
-    )
+    done = finished([analyze, "verify", "--man=no", str(unit)])
     lines = [line for line in done.stderr.splitlines() if "harpd.service" in line]
     assert not lines, lines
 
@@ -210,7 +184,6 @@ def test_started_without_stdin_stdout_and_stderr(daemon: HostDaemon) -> None:
     """No other descriptor gets their numbers, to which libraries and Python write."""
 
     def standard() -> list[str]:
-        assert daemon.process is not None
         folder = Path("/proc", str(daemon.process.pid), "fd")
         return [str((folder / str(fd)).readlink()) for fd in range(3)]
 
@@ -251,39 +224,6 @@ def test_no_capability_to_load_the_program(daemon: HostDaemon) -> None:
             client.lease(daemon.host.ifname)
 
 
-@pytest.fixture
-def disk(daemon: HostDaemon) -> Iterator[Path]:
-    """The daemon's directory is a file system of 32 KiB."""
-    daemon.run_dir.mkdir()
-    subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=32k,mode=755", "harp-test", str(daemon.run_dir)],
-        check=True,
-    )
-    yield daemon.run_dir
-    subprocess.run(["umount", "-R", "-l", str(daemon.run_dir)], check=True)
-
-
-def fill(path: Path) -> None:
-    """Until nothing more fits."""
-    with path.open("wb", buffering=0) as filler, contextlib.suppress(OSError):
-        while filler.write(bytes(1024)) == 1024:
-            pass
-
-
-def test_harpd_serves_on_a_full_disk(daemon: HostDaemon, disk: Path) -> None:
-    daemon.start()
-    leases(daemon)
-    fill(disk / "filler")
-    leases(daemon, 3)
-    words = daemon.log_text()
-    assert words.count("can't be written: No space left on device") == 1
-    assert daemon.query("status")["state"] == "No space left on device"
-    (disk / "filler").unlink()
-    leases(daemon)
-    assert "state.json can be written again" in daemon.log_text()
-    assert daemon.query("status")["state"] == "good"
-
-
 def scraped(daemon: HostDaemon) -> str:
     """/metrics, from the host's network namespace."""
 
@@ -292,12 +232,8 @@ def scraped(daemon: HostDaemon) -> str:
         with urllib.request.urlopen(url, timeout=60) as answer:
             send(answer.read().decode())
 
-    job = Job(scrape, uid=None, netns=daemon.host.netns)
-    try:
-        text: str = job.receive(60)
-        return text
-    finally:
-        job.close()
+    with Job(scrape, uid=None, netns=daemon.host.netns) as job:
+        return job.receive(60)
 
 
 def test_harpd_runs_in_a_container(daemon: HostDaemon) -> None:
@@ -310,8 +246,7 @@ def test_harpd_runs_in_a_container(daemon: HostDaemon) -> None:
             send(os.getpid())
             paused(wait_fd)
 
-    job = Job(work, container=True)
-    try:
+    with Job(work, container=True) as job:
         assert job.receive() == 1
         found = daemon.query("instances")["instances"][0]
         children = Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()
@@ -319,6 +254,4 @@ def test_harpd_runs_in_a_container(daemon: HostDaemon) -> None:
         assert found["uid"] == NOBODY
         job.go()
         assert job.join() == 0
-    finally:
-        job.close()
     wait_until(lambda: not daemon.query("instances")["instances"], "the lease's end")

@@ -1,35 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job that keeps the frame memory of leases which are over: it holds empty files."""
+"""What a job keeps of leases that are over: empty files instead of frame memory, and no queue."""
 
 import contextlib
 import mmap
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from ctypes import CDLL
 from pathlib import Path
 from typing import Any
 
 import pytest
-from daemon_rig import leave_harpd
-from harpd_rig import HostDaemon, Job, paused
+from daemon_rig import lease_once, leave_harpd
+from harpd_rig import HostDaemon, Job, Send, Work, paused
 from netns_tools import wait_until
 
 from harp.daemon import frames
+from harp.daemon.client import RefusedByDaemonError
 from harp.daemon.kernel import FD_FRAMES
 from harp.daemon.loop import close_all
-from harp.lab import Lab, LabOptions
+from harp.lab import Lab
 
-Send = Callable[[Any], None]
 FRAMES = 4096
 LEASES = 6
 
 
 @pytest.fixture
-def harpd(need_root: None) -> Iterator[HostDaemon]:
-    """On a host with two queues."""
-    with Lab(LabOptions(queues=2)) as lab:
-        with HostDaemon(lab.hosts[0], "port_rest_ms = 0") as daemon:
-            yield daemon.start()
+def harpd(lab: Lab) -> Iterator[HostDaemon]:
+    with HostDaemon(lab.hosts[0], "port_rest_ms = 0") as daemon:
+        yield daemon.start()
 
 
 def held_bytes(fd: int) -> int:
@@ -80,14 +79,11 @@ def test_memory_does_not_outlive_its_lease(harpd: HostDaemon) -> None:
             pages[0] = 1
             send(held_bytes(fd) - os.sysconf("SC_PAGESIZE"))
 
-    job = Job(work)
-    try:
+    with Job(work) as job:
         assert job.receive(60) == 0
-    finally:
-        job.close()
 
 
-def leasing_job(harpd: HostDaemon, mapped: bool) -> Callable[[Send, int], None]:
+def leasing_job(harpd: HostDaemon, mapped: bool) -> Work:
     """A job with a lease that keeps its memory: mapped, as jobs do, or open."""
 
     def work(send: Send, wait_fd: int) -> None:
@@ -104,44 +100,38 @@ def leasing_job(harpd: HostDaemon, mapped: bool) -> Callable[[Send, int], None]:
     return work
 
 
-def memory_of(job: Job) -> int:
-    """The job's frame memory, open here."""
-    process = Path("/proc", str(job.pid))
-    for link in frame_links(job.pid):
-        return os.open(link, os.O_RDONLY)
+@contextlib.contextmanager
+def memory_of(pid: int) -> Iterator[int]:
+    """A process's frame memory, open here."""
+    process = Path("/proc", str(pid))
+    paths = frame_links(pid)
     for line in (process / "maps").read_text().splitlines():
         if "harp-frames" in line:
-            name = frames._without_zeros(line.split()[0])
-            return os.open(process / "map_files" / name, os.O_RDONLY)
-    pytest.fail("the job has no frame memory")
+            paths.append(process / "map_files" / frames._without_zeros(line.split()[0]))
+    with paths[0].open("rb", buffering=0) as file:
+        yield file.fileno()
 
 
 @pytest.mark.parametrize(
     ("way", "mapped"), [("killed", True), ("ended", False), ("restarted", True)]
 )
 def test_memory_is_freed_after_a_restart(harpd: HostDaemon, way: str, mapped: bool) -> None:
-    job = Job(leasing_job(harpd, mapped))
-    kept = -1
-    try:
+    with Job(leasing_job(harpd, mapped)) as job:
         assert job.receive() is not mapped
-        kept = memory_of(job)
-        if way == "restarted":
-            assert harpd.harpctl("restart").returncode == 0
-        else:
-            harpd.end(signal.SIGKILL if way == "killed" else signal.SIGTERM)
-            harpd.start()
-        assert len(harpd.query("instances")["instances"]) == 1
-        assert held_bytes(kept) > 0
-        job.kill()
-        no_leases(harpd)
-        wait_until(lambda: held_bytes(kept) == 0, "the memory is freed")
-    finally:
-        job.close()
-        if kept >= 0:
-            os.close(kept)
+        with memory_of(job.pid) as kept:
+            if way == "restarted":
+                assert harpd.harpctl("restart").returncode == 0
+            else:
+                harpd.end(signal.SIGKILL if way == "killed" else signal.SIGTERM)
+                harpd.start()
+            assert len(harpd.query("instances")["instances"]) == 1
+            assert held_bytes(kept) > 0
+            job.kill()
+            no_leases(harpd)
+            wait_until(lambda: held_bytes(kept) == 0, "the memory is freed")
 
 
-def hider(harpd: HostDaemon) -> Callable[[Send, int], None]:
+def hider(harpd: HostDaemon) -> Work:
     """A job of which only a child has the frame memory."""
 
     def work(send: Send, wait_fd: int) -> None:
@@ -164,30 +154,24 @@ def hider(harpd: HostDaemon) -> Callable[[Send, int], None]:
 def test_memory_that_is_hidden_in_another_process(harpd: HostDaemon, way: str) -> None:
     """`harpctl restart` hands the descriptor on. A harpd that was killed has lost it, and the lease
     of a job that hides its memory is over."""
-    job = Job(hider(harpd))
-    kept = -1
-    try:
+    with Job(hider(harpd)) as job:
         child = job.receive()
-        (link,) = frame_links(child)
-        kept = os.open(link, os.O_RDONLY)
-        if way == "restarted":
-            assert harpd.harpctl("restart").returncode == 0
-            job.kill()
-            no_leases(harpd)
-            wait_until(lambda: held_bytes(kept) == 0, "the memory is freed")
-            os.kill(child, signal.SIGKILL)
-        else:
-            harpd.end(signal.SIGKILL)
-            harpd.start()
-            assert harpd.query("instances")["instances"] == []
-            assert "has neither open nor mapped what was its frame memory" in harpd.log_text()
-            job.go()
-            job.go()
-            assert job.join() == 0
-    finally:
-        job.close()
-        if kept >= 0:
-            os.close(kept)
+        with memory_of(child) as kept:
+            if way == "restarted":
+                assert harpd.harpctl("restart").returncode == 0
+                job.kill()
+                no_leases(harpd)
+                wait_until(lambda: held_bytes(kept) == 0, "the memory is freed")
+                os.kill(child, signal.SIGKILL)
+            else:
+                harpd.end(signal.SIGKILL)
+                harpd.start()
+                assert harpd.query("instances")["instances"] == []
+                log = harpd.log_text()
+                assert "has neither open nor mapped what was its frame memory" in log
+                job.go()
+                job.go()
+                assert job.join() == 0
 
 
 def test_a_file_of_a_disk_is_not_emptied(tmp_path: Path) -> None:
@@ -197,3 +181,33 @@ def test_a_file_of_a_disk_is_not_emptied(tmp_path: Path) -> None:
     with path.open() as file:
         assert frames.search(os.getpid(), frames.identity(os.fstat(file.fileno()))) == -1
     assert path.read_text() == "kept"
+
+
+def test_a_forked_child_of_a_killed_job_keeps_only_the_queue(harpd: HostDaemon) -> None:
+    ifname = harpd.host.ifname
+
+    def work(send: Send, wait_fd: int) -> None:
+        with harpd.client() as client:
+            client.lease(ifname, queue=1)
+            child = CDLL(None).syscall(57)  # fork() without any library's handlers
+            if child == 0:
+                signal.pause()
+            send(child)
+            paused(wait_fd)
+
+    job = Job(work)
+    child = job.receive()
+    job.kill()
+    try:
+        no_leases(harpd)
+        nic = harpd.query("status")["nics"][0]
+        assert nic["queues"]["1"] == "recovering"
+        assert nic["queues_waiting"]["1"]["pid"] == job.pid
+        with harpd.client() as client:
+            lease_once(client, ifname)
+            with pytest.raises(RefusedByDaemonError, match="queue 1"):
+                client.lease(ifname, queue=1)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        job.close()
+    wait_until(lambda: harpd.query("status")["nics"][0]["queues"]["1"] == "free", "the queue")

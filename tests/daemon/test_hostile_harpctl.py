@@ -6,27 +6,18 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from harpctl import COMMAND, harpctl
+from programs import finished
 
 from harp import output
 from harp._host import Kind
 from harp.daemon.documents import Document
 from harp.daemon.messages import pack, pack_welcome
-
-CODE = "from harp.cli import main; main()"
-
-
-def harpctl(*words: str, shell: str = "", **env: str) -> subprocess.CompletedProcess[str]:
-    """Its end; shell: a redirection of its stdout."""
-    command = ["sh", "-c", f'exec "$@" {shell}', "sh", sys.executable, "-c", CODE, *words]
-    return subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=60, env=os.environ | env
-    )
 
 
 @pytest.mark.parametrize(
@@ -39,17 +30,16 @@ def harpctl(*words: str, shell: str = "", **env: str) -> subprocess.CompletedPro
     ],
 )
 def test_harpctl_survives_every_kind_of_stdout(shell: str, code: int, words: str) -> None:
-    done = harpctl("config", "show", shell=shell)
+    command = ["sh", "-c", f'exec "$@" {shell}', "sh", *COMMAND, "config", "show"]
+    done = finished(command, timeout=60)
     assert (done.returncode, done.stderr) == (code, words)
 
 
 def test_a_reader_that_stops_early_is_no_error() -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    done = subprocess.run(
-        [sys.executable, "-c", CODE, "man"],
-        stdout=writing, stderr=subprocess.PIPE, check=False, timeout=60,
-    )  # fmt: skip
+    command, pipe = [*COMMAND, "man"], subprocess.PIPE
+    done = subprocess.run(command, stdout=writing, stderr=pipe, check=False, timeout=60)
     os.close(writing)
     assert (done.returncode, done.stderr) == (1, b"")
 

@@ -8,24 +8,18 @@ import socket
 import threading
 
 import pytest
-from daemon_rig import Running
-from lease_client import LeaseClient
+from daemon_rig import Running, refusal
 
 from harp._host import Kind
 from harp.daemon import limits, server, sockets
 from harp.daemon.client import RefusedByDaemonError
+from harp.daemon.loop import close_all
 from harp.daemon.messages import Request, pack, unpack
 from harp.daemon.ports import Block
 from harp.daemon.sockets import ports_in_use
 
 CONNECTIONS = 8
 LAST_OF_EACH_BLOCK = frozenset(range(61255, 65536, 256))  # 17 blocks of 256, and a rest of none
-
-
-def refused(client: LeaseClient) -> RefusedByDaemonError:
-    with pytest.raises(RefusedByDaemonError) as caught:
-        client.lease("eth0")
-    return caught.value
 
 
 class Looking:
@@ -45,7 +39,6 @@ class Looking:
 
 
 def waiting(harpd: Running) -> int:
-    assert harpd.daemon._server is not None
     return sum(client.busy for client in harpd.daemon._server.clients)
 
 
@@ -57,14 +50,13 @@ def test_a_port_search_reads_the_socket_tables_once(
     monkeypatch.setattr(socket.socket, "bind", lambda _self, address: bound.append(address))
     harpd.kernel.ports = LAST_OF_EACH_BLOCK
     with harpd.client() as client:
-        error = refused(client)
+        error = refusal(client.lease, "eth0")
         assert error.error == errno.EBUSY
         assert "no free block of 256 ports in 61000-65535" in error.why
         harpd.kernel.ports = LAST_OF_EACH_BLOCK - {61511}
         lease, fds = client.lease("eth0")
         assert (lease.port_min, lease.port_max) == (61256, 61511)
-        for fd in fds:
-            os.close(fd)
+        close_all(fds)
     assert harpd.kernel.readings == 2
     assert bound == []
 
@@ -112,7 +104,6 @@ def test_a_refused_request_costs_its_sender(
 ) -> None:
     """Its connection's tokens and its user's: the next request of either waits for them."""
     served = harpd.daemon._server
-    assert served is not None
     now_s = harpd.daemon.loop.time()
     with harpd.client() as client:
         (connection,) = served.clients

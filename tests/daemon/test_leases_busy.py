@@ -2,14 +2,11 @@
 """Queues that the kernel has not released yet, and queues that another program's socket owns."""
 
 import errno
-import os
-import signal
 import socket
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from daemon_rig import Running, leave_harpd
+from daemon_rig import Start, holder, kill
 from fake_kernel import FakeKernel
 from lease_client import LeaseClient
 
@@ -63,9 +60,7 @@ def refused(client: LeaseClient) -> tuple[int, str]:
     return body.error, body.why
 
 
-def test_a_lease_after_a_release_waits_for_the_kernel(
-    start: Callable[..., Running],
-) -> None:
+def test_a_lease_after_a_release_waits_for_the_kernel(start: Start) -> None:
     kernel = SlowKernel(queues=1)
     harpd = start(kernel)
     with harpd.client() as client, harpd.client() as other:
@@ -77,9 +72,7 @@ def test_a_lease_after_a_release_waits_for_the_kernel(
         assert leased(client).queue == 0
 
 
-def test_a_recovering_queue_is_leased_once_the_kernel_frees_it(
-    start: Callable[..., Running],
-) -> None:
+def test_a_recovering_queue_is_leased_once_the_kernel_frees_it(start: Start) -> None:
     """A forked child has the first one, and it is not waited for."""
     kernel = SlowKernel(queues=3)
     harpd = start(kernel)
@@ -92,9 +85,7 @@ def test_a_recovering_queue_is_leased_once_the_kernel_frees_it(
 
 
 def test_a_queue_of_another_program_is_refused(
-    start: Callable[..., Running],
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A queue that harpd never leased is not waited for; another one is granted."""
     monkeypatch.setitem(leasing.WAITS_S, errno.EBUSY, 0.0)
@@ -114,37 +105,23 @@ def test_a_queue_of_another_program_is_refused(
 
 
 def test_a_client_that_dies_waiting_leaves_the_queue_to_others(
-    start: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
+    start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(leasing.WAITS_S, errno.EBUSY, 1000.0)
     kernel = SlowKernel(queues=1)
     harpd = start(kernel)
-    path = harpd.path
     with harpd.client() as client:
         give_back(client, 1)
-        pid = os.fork()
-        if pid == 0:
-            try:
-                leave_harpd()
-                with LeaseClient(path, "mortal") as mortal:
-                    asks(mortal)
-                    signal.pause()
-            finally:
-                os._exit(0)
-        try:
-            harpd.until(lambda: kernel.refused >= 1, "a try")
-        finally:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
+        mortal = holder(harpd.path, asks)
+        harpd.until(lambda: kernel.refused >= 1, "a try")
+        kill(*mortal)
         harpd.until(lambda: harpd.daemon.leasing.refused["ESRCH"] == 1, "the end of its request")
         kernel.held.clear()
         asks(client)
         assert leased(client).queue == 0
 
 
-def test_a_client_that_waits_for_a_queue_is_refused_when_harpd_ends(
-    start: Callable[..., Running],
-) -> None:
+def test_a_client_that_waits_for_a_queue_is_refused_when_harpd_ends(start: Start) -> None:
     kernel = SlowKernel(queues=1)
     harpd = start(kernel)
     with harpd.client() as client:

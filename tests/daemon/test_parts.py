@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from programs import finished
 
 from harp._host import Kind
 from harp.daemon import notify, peer
@@ -168,7 +169,7 @@ def test_bodies_are_laid_out_as_in_the_header(root_dir: Path) -> None:
     code += "".join(f'_Static_assert({each}, "{each}");\n' for each in asserts)
     include = root_dir / "dataplane" / "include"
     command = ["cc", "-fsyntax-only", f"-I{include}", "-xc", "-"]
-    done = subprocess.run(command, input=code, capture_output=True, text=True, check=False)
+    done = finished(command, input=code)
     assert done.returncode == 0, done.stderr
 
 
@@ -231,8 +232,6 @@ def test_a_stopped_reader_of_stderr_does_not_stop_harpd() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", LOGS], stdin=pipe, stdout=pipe, stderr=pipe, env=environment
     ) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
         try:
             assert select.select([process.stdout], [], [], 60)[0], "the writer waits"
             assert process.stdout.readline() == b"done\n"

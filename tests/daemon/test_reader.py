@@ -7,18 +7,17 @@ import os
 import select
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from conftest_stats import Owner, make_owner, owner, scraped, serving
-from daemon_rig import Running
-from harpd_documents import Documents, documents, nic
+from conftest_stats import Documents, Owner, documents, make_owner, nic, owner, scraped, serving
+from daemon_rig import Running, Start
+from programs import finished
 
 from harp.config import MetricsConfig
 from harp.daemon import metrics
@@ -30,7 +29,6 @@ from harp.stats import discover, exporter
 from harp.stats.reader import KEPT, NOBODY
 
 __all__ = ["make_owner", "owner"]
-ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: capabilities are given up")
 DOCUMENTS = documents(nic("eth1", "free", verdicts={"rss_mismatch": 3}))
 
 
@@ -51,11 +49,10 @@ def alive() -> Iterator[socket.socket]:
 # --------------------------------------------------------------------------------------------------
 # What they may do.
 #
-@ROOT_ONLY
 def test_a_reader_has_two_capabilities_and_owns_nothing() -> None:
     code = "from harp.stats.reader import confine; confine()"
     code += "; print(open('/proc/self/status').read())"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = finished([sys.executable, "-c", code], check=True)
     found = dict(line.split(":\t", 1) for line in done.stdout.splitlines() if ":\t" in line)
     assert [int(found[name], 16) for name in ("CapEff", "CapPrm", "CapInh", "CapAmb")] == [
         KEPT, KEPT, 0, 0,
@@ -65,7 +62,6 @@ def test_a_reader_has_two_capabilities_and_owns_nothing() -> None:
     assert found["Groups"].strip() == ""
 
 
-@ROOT_ONLY
 def test_without_setuid_a_reader_refuses(alive: socket.socket) -> None:
     """It would be root otherwise, which owns most files."""
     command = ["setpriv", "--bounding-set=-setuid", *READER]
@@ -185,13 +181,12 @@ def test_metrics_without_statistics_are_harpd_s_own(
 
 
 def test_the_process_that_serves_metrics_is_started_again(
-    start: Callable[..., Running], settings: Settings, caplog: pytest.LogCaptureFixture
+    start: Start, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
     with listen("127.0.0.1", 0) as unused:
         config = MetricsConfig(port=unused.getsockname()[1])
     harpd = start(given=replace(settings, metrics=config))
     endpoint = harpd.daemon._metrics
-    assert endpoint is not None
 
     def serves() -> int:
         text = scraped(endpoint.url)
@@ -209,7 +204,7 @@ def test_the_process_that_serves_metrics_is_started_again(
 
 
 def test_metrics_begin_when_their_port_is_free(
-    start: Callable[..., Running],
+    start: Start,
     settings: Settings,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -308,7 +303,6 @@ def test_no_second_process_serves_metrics(harpd: Running, monkeypatch: pytest.Mo
         harpd.until(lambda: endpoint._process is not process, "another one")
 
         def end() -> None:
-            assert endpoint._process is not None
             os.kill(endpoint._process.pid, signal.SIGKILL)
             endpoint.close()
 

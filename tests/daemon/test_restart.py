@@ -4,13 +4,12 @@
 import errno
 import json
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from daemon_rig import Running, holder, kill, lease_once
-from fake_kernel import FakeKernel, FakeSteering, address
+from daemon_rig import Running, Start, holder, kill, lease_once
+from fake_kernel import FakeKernel, address
 from test_leases import nothing_is_left, queue_state, steering
 
 from harp.config import NicConfig
@@ -24,7 +23,7 @@ from harp.errors import HarpError
 from harp.nicprep import Entry, Preparation, Record, Undo
 
 
-def test_a_stop_is_refused_while_leases_exist_unless_forced(start: Callable[..., Running]) -> None:
+def test_a_stop_is_refused_while_leases_exist_unless_forced(start: Start) -> None:
     harpd = start()
     pid, writing = holder(harpd.path)
     with harpd.client() as client:
@@ -38,9 +37,7 @@ def test_a_stop_is_refused_while_leases_exist_unless_forced(start: Callable[...,
     kill(pid, writing)
 
 
-def test_jobs_survive_a_restart(
-    start: Callable[..., Running], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_jobs_survive_a_restart(start: Start, caplog: pytest.LogCaptureFixture) -> None:
     first = start()
     kernel = first.kernel
     pid, writing = holder(first.path)
@@ -61,9 +58,7 @@ def test_jobs_survive_a_restart(
 
 
 @pytest.mark.parametrize("seen", [True, False], ids=["seen", "unseen"])
-def test_a_removed_address_is_kept_over_a_restart(
-    start: Callable[..., Running], seen: bool
-) -> None:
+def test_a_removed_address_is_kept_over_a_restart(start: Start, seen: bool) -> None:
     first = start()
     kernel = first.kernel
     pid, writing = holder(first.path)
@@ -87,7 +82,7 @@ def test_a_removed_address_is_kept_over_a_restart(
 
 
 def test_leases_of_ended_processes_are_removed_at_the_next_start(
-    start: Callable[..., Running], caplog: pytest.LogCaptureFixture
+    start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = start()
     kernel = first.kernel
@@ -108,7 +103,7 @@ def test_leases_of_ended_processes_are_removed_at_the_next_start(
 
 
 def test_a_queue_closed_while_no_harpd_ran_is_freed(
-    start: Callable[..., Running], caplog: pytest.LogCaptureFixture
+    start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = start()
     pid, writing = holder(first.path)
@@ -121,7 +116,7 @@ def test_a_queue_closed_while_no_harpd_ran_is_freed(
 
 
 def test_pins_of_another_layout_are_replaced_with_a_message(
-    start: Callable[..., Running], caplog: pytest.LogCaptureFixture
+    start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = start()
     first.end(remove=False)
@@ -132,7 +127,7 @@ def test_pins_of_another_layout_are_replaced_with_a_message(
 
 
 def test_pins_that_a_job_depends_on_stay_until_it_ends(
-    start: Callable[..., Running], caplog: pytest.LogCaptureFixture
+    start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = start()
     pid, writing = holder(first.path)
@@ -158,7 +153,7 @@ def test_pins_that_a_job_depends_on_stay_until_it_ends(
 
 
 def test_frames_of_a_job_that_continues_unattended_are_left(
-    start: Callable[..., Running], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = start()
     pid, writing = holder(first.path)
@@ -186,7 +181,7 @@ def test_frames_of_a_job_that_continues_unattended_are_left(
     second.call(second.daemon.nics.sync)
 
 
-def test_a_nic_that_appears_is_prepared(start: Callable[..., Running]) -> None:
+def test_a_nic_that_appears_is_prepared(start: Start) -> None:
     kernel, preparation = FakeKernel(), FakePreparation()
     present = kernel.present.pop("eth0")
     harpd = start(kernel, preparation=preparation)
@@ -199,7 +194,7 @@ def test_a_nic_that_appears_is_prepared(start: Callable[..., Running]) -> None:
 
 
 def test_a_program_that_cannot_be_replaced_continues(
-    start: Callable[..., Running], caplog: pytest.LogCaptureFixture
+    start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     kernel = FakeKernel()
     first = start(kernel)
@@ -212,21 +207,7 @@ def test_a_program_that_cannot_be_replaced_continues(
         lease_once(client, "eth0")
 
 
-def test_pins_of_an_interface_that_is_no_longer_ours_are_removed(
-    start: Callable[..., Running], settings: Settings, caplog: pytest.LogCaptureFixture
-) -> None:
-    kernel = FakeKernel()
-    pins = settings.pins_dir / "eth9"
-    pins.mkdir(parents=True)
-    kernel.pinned[str(pins)] = FakeSteering()
-    start(kernel)
-    assert str(pins) in kernel.unpinned
-    assert f"an earlier harpd left in {pins}" in caplog.text
-
-
-def test_a_socket_group_closes_the_socket_to_others(
-    start: Callable[..., Running], settings: Settings
-) -> None:
+def test_a_socket_group_closes_the_socket_to_others(start: Start, settings: Settings) -> None:
     harpd = start(given=replace(settings, socket_group=str(os.getgid())))
     assert harpd.path.stat().st_mode & 0o777 == 0o660
 
@@ -236,7 +217,7 @@ def full(_self: object, _state: object) -> None:
 
 
 def test_the_state_is_saved_when_the_disk_has_space_again(
-    start: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(daemon, "STATE_AGAIN_S", 0.01)
     harpd = start()
@@ -245,13 +226,15 @@ def test_the_state_is_saved_when_the_disk_has_space_again(
         pid, writing = holder(harpd.path)
         harpd.until(lambda: harpd.daemon.status()["state"] != "good", "the disk is full")
     harpd.until(lambda: harpd.daemon.status()["state"] == "good", "saved without another change")
+    assert caplog.text.count("can't be written: No space left on device") == 1
+    assert "state.json can be written again" in caplog.text
     saved = json.loads((harpd.daemon.settings.run_dir / "state.json").read_text())
     assert [each["owner"]["pid"] for each in saved["leases"]] == [pid]
     kill(pid, writing)
 
 
 def test_files_that_a_killed_harpd_was_writing_are_removed(
-    start: Callable[..., Running], settings: Settings
+    start: Start, settings: Settings
 ) -> None:
     settings.run_dir.mkdir()
     for name in (".state.json.a1b2c3d4", ".other"):
@@ -298,7 +281,7 @@ class FakePreparation(Preparation):
         record(Undo())
 
 
-def test_nics_are_restored_at_the_stop_and_not_at_a_restart(start: Callable[..., Running]) -> None:
+def test_nics_are_restored_at_the_stop_and_not_at_a_restart(start: Start) -> None:
     kernel, preparation = FakeKernel(), FakePreparation()
     first = start(kernel, preparation=preparation)
     first.end(remove=False)
@@ -309,9 +292,7 @@ def test_nics_are_restored_at_the_stop_and_not_at_a_restart(start: Callable[...,
     assert preparation.calls[2:] == [("restore", CHANGED)]
 
 
-def test_a_start_that_fails_leaves_running_jobs_alone(
-    start: Callable[..., Running], settings: Settings
-) -> None:
+def test_a_start_that_fails_leaves_running_jobs_alone(start: Start, settings: Settings) -> None:
     first = start()
     pid, writing = holder(first.path)
     first.end(remove=False)
@@ -331,7 +312,7 @@ def test_a_start_that_fails_leaves_running_jobs_alone(
 
 
 def test_nics_are_added_and_removed_by_a_restart(
-    start: Callable[..., Running], settings: Settings
+    start: Start, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = start()
     first.end(remove=False)
@@ -339,11 +320,12 @@ def test_nics_are_added_and_removed_by_a_restart(
     second = start(first.kernel, given=replace(settings, nics=(NicConfig(ifname="eth1"),)))
     assert list(second.daemon.table.nics) == ["eth1"]
     assert [Path(path).name for path in second.kernel.pinned] == ["eth1"]
+    assert f"an earlier harpd left in {settings.pins_dir / 'eth0'}" in caplog.text
 
 
 @pytest.mark.parametrize("change", ["run_dir", "broken"])
 def test_a_restart_that_would_fail_is_refused(
-    settings: Settings, change: str, start: Callable[..., Running]
+    settings: Settings, change: str, start: Start
 ) -> None:
     def load() -> Settings:
         if change == "broken":

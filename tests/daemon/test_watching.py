@@ -4,7 +4,6 @@ requests."""
 
 import contextlib
 import errno
-import os
 import select
 import socket
 import struct
@@ -13,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemon_rig import NOBODY, Running, in_child
+from daemon_rig import NOBODY, Running, greeted, in_child
 from fake_kernel import NETWORK_BYTES, ROUTED_BYTES, V4, FakeMonitor
 
 from harp import _host
 from harp._host import CONFIRMED, KNOWN, WANTED, Kind
 from harp.closing import Closing
 from harp.daemon import peer, watching
+from harp.daemon.loop import close_all
 from harp.daemon.messages import (
-    Hello,
     LeaseId,
     Message,
     Neighbor,
@@ -43,10 +42,7 @@ class Watcher(Closing):
     """A job's connection, message by message."""
 
     def __init__(self, path: Path) -> None:
-        self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._sock.settimeout(10)
-        self._sock.connect(str(path))
-        self.ask(pack(Kind.HELLO, 1, Hello("job")))
+        self._sock = greeted(path)
 
     def send(self, payload: bytes) -> None:
         self._sock.send(payload)
@@ -74,8 +70,7 @@ def lease(harpd: Running) -> Iterator[int]:
     """A lease of this process."""
     with harpd.client() as client:
         leased, fds = client.lease("eth0")
-        for fd in fds:
-            os.close(fd)
+        close_all(fds)
         yield leased.lease_id
 
 
@@ -216,28 +211,6 @@ def test_a_client_that_reads_nothing_costs_one_difference(harpd: Running, watche
     while not last or last[addresses[0]] != (199).to_bytes(6, "big"):
         last |= {each.addr: each.mac for each in watcher.next().records}
     assert set(last.values()) == {(199).to_bytes(6, "big")}
-
-
-def test_an_answer_waits_for_a_notification_and_both_arrive(
-    harpd: Running, watcher: Watcher
-) -> None:
-    addresses = list(map(addr, range(1, 65)))
-    want(watcher, *addresses)
-    watcher.send(pack(Kind.ROUTE, 9, RouteQuery(next(iter(harpd.daemon.table.leases)), addr(1))))
-    for turn in range(1, 20):
-        monitor(harpd).announce(
-            Changes(neighbors=[(2, each, bytes([turn] * 6)) for each in addresses])
-        )
-        harpd.call(lambda: None)
-    kinds = set()
-    while kinds != {Kind.ROUTED, Kind.NEIGHBORS}:
-        message = watcher.next()
-        kinds.add(message.kind)
-        assert message.serial == (9 if message.kind is Kind.ROUTED else 0)
-    want_done = wanted()
-    watcher.send(want_done)
-    while watcher.next().kind is not Kind.DONE:
-        pass
 
 
 def test_lost_notifications_cause_a_new_read(harpd: Running, watcher: Watcher) -> None:

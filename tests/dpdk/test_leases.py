@@ -17,7 +17,8 @@ import pytest
 from crash_rig import NOBODY
 from dpdk_tools import ENVIRONMENT, Ends
 from driver_rig import PLUGIN_FAILED, REMOTE_ERROR
-from harpd_rig import HARPCTL, HostDaemon
+from harpctl import COMMAND
+from harpd_rig import HostDaemon
 from netns_tools import wait_until
 
 from harp.bench.streams import SINK, SOURCE, Stream, StreamOptions
@@ -44,7 +45,7 @@ class Site:
 
     def stream(self, **more: Any) -> Stream:
         """An NCCL stream between two jobs that `harpctl run` starts."""
-        run = [*NOBODY, sys.executable, "-c", HARPCTL, "run", "--set", "path=dpdk"]
+        run = [*NOBODY, *COMMAND, "run", "--set", "path=dpdk"]
         shared = ENVIRONMENT | {
             "HARP_DAEMON": "require",
             "HARP_DPDK_MEMORY_MIB": "128",
@@ -130,7 +131,7 @@ def test_several_queues_are_shown(site: Site) -> None:
         daemon, pid = site.daemons[0], stream.ranks[SINK].process.pid
 
         def shown(*words: str) -> Any:
-            command = daemon.command(sys.executable, "-c", HARPCTL, *words, "-o", "json")
+            command = daemon.command(*COMMAND, *words, "-o", "json")
             env = os.environ | {"HARP_CONFIG": str(daemon.file), "HARP_SOCKET": str(daemon.socket)}
             done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
             assert done.returncode == 0, done.stderr

@@ -6,8 +6,6 @@ one plugin (ncclnet.Net) and answers each command with one line. A test can star
 collect its answer later, and attack in between.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import json
@@ -46,12 +44,10 @@ class Actor:
 
     def start(self, command: str, **args: Any) -> None:
         """Sends a command; result() collects its answer."""
-        assert self.process.stdin
         self.process.stdin.write(json.dumps({"command": command, **args}) + "\n")
         self.process.stdin.flush()
 
     def result(self) -> Any:
-        assert self.process.stdout
         line = self.process.stdout.readline()
         if not line:
             raise ActorError(f"the process ended with {self.process.wait()}")
@@ -64,6 +60,12 @@ class Actor:
         self.start(command, **args)
         return self.result()
 
+    def load(self, **args: Any) -> None:
+        """Loads HARP's plugin."""
+        from harp import _paths
+
+        self.call("load", path=str(_paths.plugin()), **args)
+
     def kill(self) -> None:
         """SIGKILL, and waits for the end."""
         self.process.send_signal(signal.SIGKILL)
@@ -72,7 +74,6 @@ class Actor:
     def close(self) -> None:
         if self.process.poll() is None:
             with contextlib.suppress(BrokenPipeError, OSError):
-                assert self.process.stdin
                 self.process.stdin.close()
             try:
                 self.process.wait(HANGS_S)

@@ -11,14 +11,12 @@ packets and continues until its stdin ends:
     loris  connections to these ports that send a byte of a preamble at intervals
 """
 
-import json
 import os
 import random
 import socket
 import struct
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Self
@@ -29,7 +27,7 @@ from harp.lab.piped import PipedTool
 from harp.waiting import readable
 
 KINDS = ("syn", "scan", "silent", "loris")
-_BURST, _PAUSE_S = 20, 0.01  # frames at a time, and between them: 2000 a second
+_BURST, _PAUSE_S = 20, 0.01  # packets at a time, and between them: 2000 a second
 _CROWD = 100  # connections to each port
 _LORIS_S = 0.2  # between a connection's bytes
 _HELLO = b"HELO" + struct.pack("<HHQIBBH", 1, 0, 0, 262144, 0, 1, 0) + bytes(40)
@@ -73,38 +71,17 @@ def checksum(data: bytes) -> int:
     return ~(total + (total >> 16)) & 0xFFFF
 
 
-class _Frames:
-    """SYNs to one address, as Ethernet frames."""
+class _Packets:
+    """SYNs to one address, as IP packets: this host's kernel finds the way."""
 
     def __init__(self, victim: str) -> None:
         family = socket.AF_INET6 if ":" in victim else socket.AF_INET
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect((victim, 9))
             self._source = socket.inet_pton(family, probe.getsockname()[0])
-            probe.send(b"x")  # the neighbor's address is looked up
-        self._target = socket.inet_pton(family, victim)
-        self._ifname, mac = self._neighbor(victim)
-        self._raw = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
-        self._raw.bind((self._ifname, 0))
-        ethertype = 0x86DD if family == socket.AF_INET6 else 0x0800
-        self._ether = mac + bytes(self._raw.getsockname()[4]) + struct.pack("!H", ethertype)
+        self._victim, self._target = victim, socket.inet_pton(family, victim)
+        self._raw = socket.socket(family, socket.SOCK_RAW, socket.IPPROTO_RAW)
         self._rng = random.Random(1)
-
-    @staticmethod
-    def _neighbor(victim: str) -> tuple[str, bytes]:
-        deadline = time.monotonic() + 5
-        while time.monotonic() < deadline:
-            shown = subprocess.run(
-                ["ip", "-j", "neigh", "show", "to", victim],
-                capture_output=True,
-                text=True,
-                check=True,
-            ).stdout
-            for entry in json.loads(shown):
-                if "lladdr" in entry:
-                    return entry["dev"], bytes.fromhex(entry["lladdr"].replace(":", ""))
-            time.sleep(0.01)  # the kernel is asking, and tells nobody when it is through
-        raise HarpError(f"{victim} has no link-layer address here")
 
     def syn(self, port: int, *, spoofed: bool) -> None:
         """One, from a source port of chance."""
@@ -115,13 +92,13 @@ class _Frames:
         head = head[:4] + struct.pack("!I", self._rng.getrandbits(32)) + head[8:]
         pseudo = source + self._target + struct.pack("!HH", 6, 20)
         tcp = head + struct.pack("!HH", checksum(pseudo + head + bytes(4)), 0)
-        self._raw.send(self._ether + self._ip(source) + tcp)
+        self._raw.sendto(self._ip(source) + tcp, (self._victim, 0))
 
     def _ip(self, source: bytes) -> bytes:
         if len(source) == 16:
             return struct.pack("!IHBB", 6 << 28, 20, 6, 64) + source + self._target
-        head = struct.pack("!BBHHHBBH", 0x45, 0, 40, 0, 0x4000, 64, 6, 0) + source + self._target
-        return head[:10] + struct.pack("!H", checksum(head)) + head[12:]
+        # The kernel adds the checksum.
+        return struct.pack("!BBHHHBBH", 0x45, 0, 40, 0, 0x4000, 64, 6, 0) + source + self._target
 
 
 def _ports(kind: str, given: Sequence[int]) -> Iterator[int]:
@@ -130,9 +107,9 @@ def _ports(kind: str, given: Sequence[int]) -> Iterator[int]:
 
 
 def _flood(kind: str, victim: str, ports: Sequence[int]) -> None:
-    frames = _Frames(victim)
+    packets = _Packets(victim)
     for count, port in enumerate(_ports(kind, ports), 1):
-        frames.syn(port, spoofed=kind == "syn" and count % 2 == 0)
+        packets.syn(port, spoofed=kind == "syn" and count % 2 == 0)
         if count == _BURST:
             print("ready", flush=True)
         if count % _BURST == 0 and _over(_PAUSE_S):

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The laboratory of the hostile tests."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

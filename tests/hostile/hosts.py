@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two hosts joined by a cable, which all hostile tests use, and many comms between ranks."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import os
@@ -52,7 +50,7 @@ class Hosts:
         ]
         with actors(*made):
             for rank in made:
-                rank.call("load", path=str(self.plugin))
+                rank.load()
             yield tuple(made)
 
     def ip(self, host: int, *words: str) -> None:

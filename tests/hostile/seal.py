@@ -1,14 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Encrypted lanes, written a second time, from docs/lanes.md alone."""
 
-from __future__ import annotations
-
 import hashlib
 import struct
 
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-SEGMENT_BYTES_MAX = 16384
 KEY_SEGMENTS = 1 << 20
 HEAD_BYTES, TAG_BYTES = 4, 16
 

@@ -5,8 +5,6 @@ tests/unit/wire/test_preamble.c and tests/unit/connect/test_pending.c refuse rep
 impossible lane numbers, and connections without CONFIRM.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import dataclasses
@@ -144,7 +142,7 @@ def test_the_plugin_sends_to_an_acceptor_written_from_the_document(hosts: Hosts)
         with hosts.inside(0):
             acceptor = stack.enter_context(Acceptor(hosts.address[0]))
         (sender,) = stack.enter_context(actors(Actor(hosts.netns[1], env)))
-        sender.call("load", path=str(hosts.plugin))
+        sender.load()
         sender.start("connect", handle=base64.b64encode(acceptor.handle).decode())
         lanes = [stack.enter_context(acceptor.accept(2))]
         comm = sender.result()

@@ -2,8 +2,6 @@
 """A harpd that is stopped after a job's init: NCCL's calls return while it withholds the lease, and
 fork() waits for it."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import os
@@ -13,10 +11,9 @@ from collections.abc import Iterator
 
 import pytest
 from actor import Actor, actors
-from harpd_rig import HostDaemon
+from harpd_rig import HostDaemon, stopped
 from netns_tools import wait_until
 
-from harp import _paths
 from harp.lab import Lab
 
 OPENING = 8  # a flag of the handle, at FLAGS: docs/lanes.md section 2
@@ -44,25 +41,13 @@ def job_of(daemon: HostDaemon) -> Actor:
     return Actor(daemon.host.netns, env)
 
 
-@contextlib.contextmanager
-def stopped(*daemons: HostDaemon) -> Iterator[None]:
-    processes = [daemon.process for daemon in daemons if daemon.process]
-    for process in processes:
-        process.send_signal(signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for process in processes:
-            process.send_signal(signal.SIGCONT)
-
-
 def test_calls_return_while_harpd_is_stopped(daemons: list[HostDaemon]) -> None:
     """listen, connect, accept and closeListen return. When harpd continues, the job gets its lease,
     and comms of handles made in the meantime use it."""
     jobs = [job_of(daemon) for daemon in daemons]
     with actors(*jobs) as (here, there):
         for job in jobs:
-            job.call("load", path=str(_paths.plugin()))
+            job.load()
         with stopped(*daemons):
             (a, a_listen), (b, b_listen) = (job.call("listen") for job in jobs)
             pending_here, _ = here.call("call_while_opening", handle=b, listen=a_listen, calls=100)
@@ -96,7 +81,7 @@ def test_a_child_forked_while_harpd_is_asked_keeps_no_lease(daemons: list[HostDa
         return int(daemon.host.run("ss", "-xlH", "src", str(daemon.socket)).split()[2]) > 0
 
     with actors(job_of(daemon)) as (job,):
-        job.call("load", path=str(_paths.plugin()), logs=False)
+        job.load(logs=False)
         with stopped(daemon):
             job.call("listen")
             wait_until(asked, "the request for a lease")

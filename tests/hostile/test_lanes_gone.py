@@ -1,16 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connect to a closed listener, to a dead process, or over a forbidden path: one error names the
-peer and the likely cause."""
+"""Connect to a closed listener, to a dead process, over a forbidden path, or without descriptors:
+one error names the peer and the likely cause. What a rank sent before its end arrives."""
 
-from __future__ import annotations
-
+import base64
 import os
+import pathlib
+import resource
 import signal
+import subprocess
 
 import pytest
-from actor import Actor, ActorError
+from actor import Actor, ActorError, actors
 from hosts import Hosts
 
+from harp.lab import Lab, LabOptions
+from harp.lab.rails import Rails
+
+MESSAGE = b"the last message"
+LINGER_S = 0.05  # HARP_CLOSE_LINGER_MS
 SOON = {"HARP_CONNECT_TIMEOUT_MS": "3000"}
 
 
@@ -77,3 +84,50 @@ def test_a_prohibited_route_is_an_unreachable_peer(each: Hosts) -> None:
         receiver.start("accept", listen=listen)
         assert sender.call("connect", handle=handle)
         assert receiver.result()
+
+
+def test_the_sender_has_no_descriptor_left(hosts: Hosts) -> None:
+    """tests/plugin/shortage.c refuses each descriptor, allocation and call in turn."""
+    with hosts.ranks("kernel", "kernel", **SOON) as (receiver, sender):
+        handle, listen = receiver.call("listen")
+        soft, hard = resource.prlimit(sender.pid, resource.RLIMIT_NOFILE)
+        held = len(list(pathlib.Path(f"/proc/{sender.pid}/fd").iterdir()))
+        resource.prlimit(sender.pid, resource.RLIMIT_NOFILE, (held, hard))
+        with pytest.raises(ActorError, match="ncclSystemError"):
+            sender.call("connect", handle=handle)
+        resource.prlimit(sender.pid, resource.RLIMIT_NOFILE, (soft, hard))
+        warnings = "\n".join(sender.call("warnings")).lower()
+        assert "too many open files (raise the limit: ulimit -n)" in warnings, warnings
+        assert "alive" not in warnings, warnings  # the peer has nothing to do with it
+        receiver.start("accept", listen=listen)
+        assert sender.call("connect", handle=handle)
+        assert receiver.result()
+
+
+@pytest.mark.parametrize("end", ["finalize", "exit"])
+def test_a_lost_small_message_arrives_after_its_sender_has_ended(need_root: None, end: str) -> None:
+    """A small send is done before it is acknowledged (docs/lanes.md section 6)."""
+    with Lab(LabOptions(switch=True)) as lab:
+        env = {"HARP_PATH": "xdp", "NCCL_SOCKET_IFNAME": "=" + lab.hosts[0].ifname}
+        if end == "exit":
+            env["HARP_CLOSE_LINGER_MS"] = "1000"
+        with actors(*(Actor(host.netns, env) for host in lab.hosts)) as (receiver, sender):
+            for rank in (receiver, sender):
+                rank.load()
+            handle, listen = receiver.call("listen")
+            receiver.start("accept", listen=listen)
+            comm = sender.call("connect", handle=handle)
+            accepted = receiver.result()
+            rails = Rails(lab)
+            rails.silence(0)
+            sender.call("send", comm=comm, data=base64.b64encode(MESSAGE).decode())
+            if end == "finalize":
+                sender.call("close_send", comm=comm)
+                sender.start("finalize")
+            sender.process.stdin.close()
+            with pytest.raises(subprocess.TimeoutExpired):
+                sender.process.wait(4 * LINGER_S)  # it waits for the acknowledgment
+            rails.restore(0)
+            received = receiver.call("receive", comm=accepted, size=len(MESSAGE))
+            assert base64.b64decode(received) == MESSAGE
+            assert sender.process.wait(10) == 0

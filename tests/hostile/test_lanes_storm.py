@@ -1,13 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Comms between four hosts, all opened at once: all of them come, and nothing of them stays."""
 
-from __future__ import annotations
-
 import pytest
 from actor import Actor, actors
 from hosts import Comms
 
-from harp import _paths
 from harp.lab import Lab, LabOptions
 
 HOSTS = 4
@@ -37,7 +34,7 @@ def round_of(ranks: tuple[Actor, ...], count: int) -> tuple[list[list[int]], lis
     """From load to finalize: each rank's resources with all comms open, and afterwards. (Ports of
     connections in TIME-WAIT are held until finalize.)"""
     for rank in ranks:
-        rank.call("load", path=str(_paths.plugin()))
+        rank.load()
     comms = Comms(ranks, OTHERS, count)
     comms.come()
     comms.cross(10_000)

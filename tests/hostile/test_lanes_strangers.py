@@ -3,8 +3,6 @@
 connects repeatedly and a comm of several lanes transfers data. No connect fails, is repeated or
 logs a line, and every byte is right."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import os
@@ -18,7 +16,6 @@ import pytest
 from actor import Actor, actors
 from attack import KINDS, Attack
 
-from harp import _paths
 from harp.lab import Lab, LabOptions
 from harp.lab.netns import in_namespace
 
@@ -53,7 +50,7 @@ def test_unauthenticated_peers_delay_no_connect(lab: Lab, kind: str, path: str) 
     made = [Actor(host.netns, {"HARP_PATH": path, **ENV}) for host in lab.hosts[:2]]
     with actors(*made) as (victim, healthy):
         for rank in (victim, healthy):
-            rank.call("load", path=str(_paths.plugin()))
+            rank.load()
         handle, listen = victim.call("listen_with_harp")
         later = victim.call("listen_many", count=CONNECTS)
         victim.start("accept", listen=listen)
@@ -81,7 +78,7 @@ def test_a_burst_waits_for_a_stopped_control_thread(lab: Lab) -> None:
         (victim,) = stack.enter_context(
             actors(Actor(lab.hosts[0].netns, {"HARP_PATH": "kernel", **ENV}))
         )
-        victim.call("load", path=str(_paths.plugin()))
+        victim.load()
         where = lab.hosts[0].address, ports_of(victim.call("listen")[0])[0]
         family = socket.AF_INET6 if ":" in where[0] else socket.AF_INET
         burst: list[socket.socket] = []

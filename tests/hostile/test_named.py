@@ -2,15 +2,13 @@
 """On a NIC with generic XDP only, HARP_PATH=auto attaches nothing and leaves the kernel's traffic
 alone. A forced AF_XDP path attaches a program and logs its cost."""
 
-from __future__ import annotations
-
 import contextlib
-import subprocess
 from collections.abc import Iterator
 
 import pytest
 from actor import Actor
 from hosts import Hosts
+from programs import finished
 
 UNNAMED = {"NCCL_SOCKET_IFNAME": "", "HARP_DAEMON": "off", "HARP_XDP_BYTES_MAX": ""}
 
@@ -18,7 +16,7 @@ UNNAMED = {"NCCL_SOCKET_IFNAME": "", "HARP_DAEMON": "off", "HARP_XDP_BYTES_MAX":
 def attached(hosts: Hosts) -> bool:
     """Has host 0 an XDP program anywhere?"""
     words = ["ip", "-n", hosts.netns[0], "-d", "link", "show"]
-    shown = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    shown = finished(words, check=True).stdout
     return "prog/xdp" in shown
 
 
@@ -32,7 +30,7 @@ def untouched(hosts: Hosts) -> dict[str, str]:
         ["grep", "^XDP", "/proc/net/protocols"],  # how many AF_XDP sockets
     ):
         inside = ["ip", "netns", "exec", hosts.netns[0], *words]
-        shown[words[0]] = subprocess.run(inside, capture_output=True, text=True, check=True).stdout
+        shown[words[0]] = finished(inside, check=True).stdout
     return shown
 
 

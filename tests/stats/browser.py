@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A headless Chromium in a namespace, driven over the pipe of the DevTools protocol."""
 
-import base64
 import json
 import os
 import select
@@ -34,34 +33,12 @@ window.drawn.then(() => {
       errors: texts(place, ".error"),
       legend: texts(place, "li"),
       axis: texts(place, "svg text"),
-      lines: place.querySelectorAll("svg path").length,
+      lines: [...place.querySelectorAll("svg path")].filter(
+        (e) => getComputedStyle(e).stroke !== "none",
+      ).length,
     };
   });
 })
-"""
-
-# Colored pixels of a screenshot in the plot or number of each place.
-INK = """
-(async () => {
-  const answer = await fetch("data:image/png;base64,PNG");
-  const picture = await createImageBitmap(await answer.blob());
-  const context = new OffscreenCanvas(picture.width, picture.height).getContext("2d", {
-    willReadFrequently: true, // else the console has a warning
-  });
-  context.drawImage(picture, 0, 0);
-  return [...document.querySelectorAll("main > h2, main > section")].map((place) => {
-    const painted = place.querySelector("svg, .value");
-    if (!painted) return 0;
-    const { x, y, width, height } = painted.getBoundingClientRect();
-    const { data } = context.getImageData(x, y, width, height);
-    let count = 0;
-    for (let i = 0; i < data.length; i += 4) {
-      const color = data.slice(i, i + 3);
-      count += Math.max(...color) - Math.min(...color) > 60;
-    }
-    return count;
-  });
-})()
 """
 
 
@@ -102,7 +79,6 @@ class Browser(Closing):
 
     def close(self) -> None:
         """Chromium ends when the pipe is closed."""
-        assert self._process.stdin is not None
         self._process.stdin.close()
         try:
             self._process.wait(20)
@@ -111,21 +87,17 @@ class Browser(Closing):
             self._process.wait()
 
     def view(self, url: str) -> dict[str, Any]:
-        """Open a dashboard. Return its panels and rows, its choices, the picture, and errors."""
+        """Open a dashboard. Return its panels and rows, its choices, and errors."""
         self._events.clear()
         self._call("Page.navigate", url=url)
         while all(event["method"] != "Page.loadEventFired" for event in self._events):
             self._events.append(self._message())
         places = self.value(PLACES) or []
-        png = self._call("Page.captureScreenshot")["data"]
-        for place, ink in zip(places, self.value(INK.replace("PNG", png)), strict=True):
-            place["ink"] = ink
         choices = self.value("[...document.querySelectorAll('option')].map((e) => e.textContent)")
         problems = [text for event in self._events if (text := _problem(event))]
         return {
             "places": places,
             "choices": choices,
-            "png": base64.b64decode(png),
             "problems": problems,
         }
 
@@ -143,7 +115,6 @@ class Browser(Closing):
         message = {"id": self._calls, "method": method, "params": params}
         if self._session:
             message["sessionId"] = self._session
-        assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(message) + "\0")
         self._process.stdin.flush()
         while (answer := self._message()).get("id") != self._calls:
@@ -152,7 +123,6 @@ class Browser(Closing):
         return answer["result"]
 
     def _message(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
         while b"\0" not in self._received:
             fd = self._process.stdout.fileno()
             chunk = os.read(fd, 1 << 20) if select.select([fd], [], [], ANSWER_S)[0] else b""

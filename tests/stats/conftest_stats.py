@@ -1,52 +1,65 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process that publishes (tests/unit/page_owner.c), at the tests' command."""
+"""Processes that publish (tests/unit/page_owner.c), at the tests' command; harpd's status and
+instances, as much as its metrics need."""
 
 import contextlib
+import fcntl
+import os
 import subprocess
 import sys
 import threading
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from harp import stats
 from harp.daemon import metrics
+from harp.lab.piped import Piped
 from harp.stats.exporter import DaemonSource, Exporter
-from harp.stats.instance import look
+from harp.stats.instance import Instance, look
 
 TOOLS = Path(sys.executable).parent
 
 
-class Commanded:
+SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+
+
+def content_of(page: stats.Page) -> bytearray:
+    return bytearray(os.pread(page.fd, os.fstat(page.fd).st_size, 0))
+
+
+@contextlib.contextmanager
+def memory(content: bytes, seals: int = SEALS) -> Iterator[int]:
+    """A file like that of a page, with this content."""
+    fd = os.memfd_create("harp-page", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.write(fd, content)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+        yield fd
+    finally:
+        os.close(fd)
+
+
+class Commanded(Piped):
     """A program that obeys lines on its standard input and answers each with "ok"."""
 
-    def __init__(self, program: Path, *arguments: str) -> None:
-        self.process = subprocess.Popen(
-            [program, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        self._answer()
+    limit_s = 60.0
 
-    def _answer(self) -> None:
-        assert self.process.stdout is not None
-        assert self.process.stdout.readline() == "ok\n"
+    def __init__(self, program: Path, *arguments: str) -> None:
+        pipe, command = subprocess.PIPE, [program, *arguments]
+        super().__init__(
+            program.name, subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+        )
+        assert self.line() == "ok"
 
     def send(self, *lines: str) -> None:
         """Each command is complete before the next one is sent."""
-        assert self.process.stdin is not None
         for line in lines:
-            self.process.stdin.write(line + "\n")
-            self.process.stdin.flush()
-            self._answer()
-
-    def close(self) -> None:
-        """End it."""
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-        self.process.wait(10)
+            super().send(line)
+            assert self.line() == "ok"
 
 
 class Owner(Commanded):
@@ -60,6 +73,12 @@ class Owner(Commanded):
         """Its pages, by queue."""
         mine = [page for page in found.pages if page.pid == self.process.pid]
         return sorted(mine, key=lambda page: page.read().identity.queue)
+
+    def instances(self) -> tuple[Instance, ...]:
+        """Its instances as they are now, by queue."""
+        with stats.find() as found:
+            seen = [each for each in look(found).instances if each.pid == self.process.pid]
+        return tuple(sorted(seen, key=lambda each: each.snapshot.identity.queue))
 
 
 class JobOwner(Commanded):
@@ -163,3 +182,31 @@ def tool(name: str) -> Path:
     if found is None:
         pytest.fail(f"{name} is not there: run `make build-tests`")
     return Path(found)
+
+
+Documents = tuple[dict[str, Any], dict[str, Any]]
+
+
+def nic(ifname: str = "eth1", *queues: str, **changes: Any) -> dict[str, Any]:
+    """A NIC with queues of these states."""
+    return {
+        "ifname": ifname,
+        "up": True,
+        "problem": "",
+        "queues": {str(number): state for number, state in enumerate(queues)},
+        "queues_unreachable": [],
+        "verdicts": {},
+        **changes,
+    }
+
+
+def documents(*nics: dict[str, Any], leases: Any = (), **changes: Any) -> Documents:
+    """Documents of these NICs; leases: NIC, queue and process."""
+    status = {
+        "since_s": 1000.0, "nics": list(nics), "dpdk": [], "granted": 0, "refused": {}, "reloads": 0
+    }  # fmt: skip
+    instances = [
+        {"ifname": ifname, "queue": queue, "pid": pid, "device": None, "queues": 1}
+        for ifname, queue, pid in leases
+    ]
+    return status | changes, {"instances": instances}

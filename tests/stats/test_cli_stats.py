@@ -4,21 +4,13 @@
 import json
 import os
 import subprocess
-import sys
 
 import pytest
 from conftest_stats import MakeOwner, Owner
+from harpctl import COMMAND, harpctl, harpctl_as_nobody
 
 from harp.errors import Exit
 from harp.stats.view import amount, span
-
-HARPCTL = [sys.executable, "-c", "from harp.cli import main; main()"]
-
-
-def harpctl(*arguments: str, user: int | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*HARPCTL, *arguments], capture_output=True, text=True, timeout=60, check=False, user=user
-    )
 
 
 def test_stats_shows_sums_and_notes(owner: Owner) -> None:
@@ -87,9 +79,8 @@ def test_flows_shows_each_connection(owner: Owner) -> None:
 
 
 def test_watch_prints_one_json_line_per_sample(owner: Owner) -> None:
-    command = [*HARPCTL, "stats", "--watch", "--interval", "0.05", "-o", "json"]
+    command = [*COMMAND, "stats", "--watch", "--interval", "0.05", "-o", "json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watching:
-        assert watching.stdout is not None
         before = json.loads(watching.stdout.readline())
         owner.send("run 100")
         deadline = 200
@@ -121,19 +112,7 @@ def test_no_instances_are_reported(make_owner: MakeOwner) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: becomes nobody")
 def test_pages_of_other_users_need_root(owner: Owner) -> None:
     """Without harpd and as another user: exit code 3 and the remedy."""
-    code = (
-        "import harp.cli, harp.cli.stats, harp.daemon.client, os;"
-        "os.setgid(65534); os.setuid(65534);"
-        "os.environ['HARP_SOCKET'] = '/nonexistent';"
-        "from harp.cli import main; main()"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, "stats"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = harpctl_as_nobody("stats", HARP_SOCKET="/nonexistent")
     assert done.returncode == Exit.PRIVILEGE, done.stderr
     assert "run as root" in done.stderr
     assert "Traceback" not in done.stderr

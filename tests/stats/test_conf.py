@@ -3,14 +3,13 @@
 
 import json
 import re
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest_stats import tool
-from harpd_documents import documents, nic
+from conftest_stats import documents, nic, tool
+from programs import finished
 
 from harp import _page
 from harp.daemon import families as daemon
@@ -92,13 +91,7 @@ def test_every_label_value_exists(root_dir: Path) -> None:
     ids=" ".join,
 )
 def test_alert_rules(root_dir: Path, command: list[str]) -> None:
-    done = subprocess.run(
-        [tool("promtool"), *command],
-        cwd=root_dir / "conf",
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = finished([tool("promtool"), *command], cwd=root_dir / "conf")
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -9,8 +9,7 @@ import urllib.parse
 from collections.abc import Iterator
 
 import pytest
-from conftest_stats import Owner, scraped, serving
-from harpd_documents import Documents, documents, nic
+from conftest_stats import Documents, Owner, documents, nic, scraped, serving
 
 from harp.daemon import metrics
 from harp.errors import HarpError
@@ -29,8 +28,6 @@ def endpoint() -> Iterator[str]:
 def where(endpoint: str) -> tuple[str, int]:
     """Its address and port."""
     parts = urllib.parse.urlsplit(endpoint)
-    assert parts.hostname is not None
-    assert parts.port is not None
     return parts.hostname, parts.port
 
 

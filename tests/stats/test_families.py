@@ -1,21 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Metric families as a pure function: types, units, buckets, bounded labels."""
 
-import subprocess
 from dataclasses import replace
 
 import pytest
-from conftest_stats import MakeOwner, Owner, tool
-from harpd_documents import Documents, documents, nic
+from conftest_stats import Documents, MakeOwner, Owner, documents, nic, tool
+from programs import finished
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from harp import stats
 from harp.daemon import families as own
 from harp.stats import families, schema
 from harp.stats.families import ScrapeData
-from harp.stats.instance import Instance, look
+from harp.stats.instance import Instance
 
 DAEMON = documents(
     nic("eth1", "leased", *["free"] * 3, verdicts={"redirect_tcp": 7, "rss_mismatch": 0}),
@@ -57,9 +55,7 @@ def samples(
 def instances(owner: Owner) -> tuple[Instance, ...]:
     """The two of page_owner."""
     owner.send("latency 1000", "latency 1024", "latency 1025", "latency 99999999999", "run 30")
-    with stats.find() as found:
-        seen = look(found).instances
-    return tuple(each for each in seen if each.pid == owner.process.pid)
+    return owner.instances()
 
 
 def _moved(each: Instance, **identity: object) -> Instance:
@@ -70,13 +66,7 @@ def _moved(each: Instance, **identity: object) -> Instance:
 def test_promtool_has_no_complaint(instances: tuple[Instance, ...]) -> None:
     seen = ScrapeData(instances, {"ended": 0})
     for scrape, daemon in ((ScrapeData(), None), (seen, DAEMON), (ScrapeData(), DAEMON)):
-        done = subprocess.run(
-            [tool("promtool"), "check", "metrics"],
-            input=exposition(scrape, daemon),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = finished([tool("promtool"), "check", "metrics"], input=exposition(scrape, daemon))
         assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
@@ -161,9 +151,7 @@ def test_names_of_driver_counters_are_bounded(make_owner: MakeOwner) -> None:
     )
 
     def scraped() -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-        with stats.find() as found:
-            mine = [each for each in look(found).instances if each.pid == owner.process.pid]
-        instances, ignored = names.sift(mine)
+        instances, ignored = names.sift(owner.instances())
         return samples(ScrapeData(instances, xstats_ignored=ignored))
 
     def ignored(scrape: dict[tuple[str, tuple[tuple[str, str], ...]], float], why: str) -> float:

@@ -1,20 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Statistics of jobs: lanes by comm and peer, shares, dead lanes; and invalid regions."""
 
-import fcntl
 import io
 import json
 import os
 import struct
-import subprocess
 from collections.abc import Callable
 from ipaddress import ip_network
 from typing import Any
 
 import pytest
-from conftest_stats import JobOwner
+from conftest_stats import JobOwner, content_of, memory
+from harpctl import harpctl
 from rich.console import Console
-from test_cli_stats import HARPCTL, harpctl
 
 from harp import _page, stats
 from harp.daemon.client import understood
@@ -26,7 +24,6 @@ from harp.stats.page import read_job
 from harp.stats.view import Rates
 
 MakeJob = Callable[..., JobOwner]
-SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
 def test_a_job_is_found_and_its_lanes_are_grouped(job_owner: JobOwner) -> None:
@@ -157,22 +154,6 @@ def test_an_unknown_job_is_an_error(job_owner: JobOwner) -> None:
     assert "20001" not in harpctl("flows", *_pid(job_owner), "--flat").stdout
 
 
-def test_watch_shows_rates_of_lanes(job_owner: JobOwner) -> None:
-    command = [*HARPCTL, "flows", "--watch", "--interval", "0.05", *_pid(job_owner)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watching:
-        assert watching.stdout is not None
-        try:
-            for line in watching.stdout:
-                if "lane 0: 10.0.0.1:20000" in line:
-                    if "bit/s" in line and " 0bit/s" not in line:
-                        break
-                    job_owner.send("bytes 0 0 100000")
-            else:
-                pytest.fail("no rate was shown")
-        finally:
-            watching.kill()
-
-
 def test_rates_of_lanes_are_what_they_carried_in_between(job_owner: JobOwner) -> None:
     before = {"jobs": [document(job_owner.job())]}
     job_owner.send("bytes 0 0 3000", "lane 1 5 kernel", "bytes 1 5 800")
@@ -200,15 +181,7 @@ def test_stats_shows_jobs(job_owner: JobOwner) -> None:
 #
 def _copied(job_owner: JobOwner) -> bytearray:
     with stats.find() as found:
-        page = job_owner.page(found)
-        return bytearray(os.pread(page.fd, os.fstat(page.fd).st_size, 0))
-
-
-def _memfd(content: bytes) -> int:
-    fd = os.memfd_create("harp-page", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    os.write(fd, content)
-    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
-    return fd
+        return content_of(job_owner.page(found))
 
 
 def _part(raw: bytes, part: int) -> tuple[int, int]:
@@ -235,11 +208,8 @@ def test_invalid_records_are_shown_as_invalid(job_owner: JobOwner) -> None:
     put(comm_at + comm_stride, comm_layout, "serial", struct.pack("=Q", 1))
     put(comm_at, comm_layout, "ifname", b"\x1b]0;x\x07" + b"\xff" * 10)
     put(comm_at, comm_layout, "side", struct.pack("=Q", 9))
-    fd = _memfd(raw)
-    try:
+    with memory(raw) as fd:
         snapshot = read_job(fd)
-    finally:
-        os.close(fd)
     job = stats.Job(1, 0, "liar", snapshot)
     said = document(job)
     lane = said["comms"][0]["lanes"][0]
@@ -261,12 +231,8 @@ def test_a_writer_that_died_costs_only_that_record(job_owner: JobOwner) -> None:
     raw = _copied(job_owner)
     at, _ = _part(raw, _page.LANES)
     raw[at] |= 1
-    fd = _memfd(raw)
-    try:
-        left = read_job(fd).lanes
-    finally:
-        os.close(fd)
-    assert len(left) == 2
+    with memory(raw) as fd:
+        assert len(read_job(fd).lanes) == 2
 
 
 def shown(host: dict[str, Any]) -> str:

@@ -4,7 +4,6 @@ trusted."""
 
 import ctypes
 import errno
-import fcntl
 import json
 import os
 import signal
@@ -16,17 +15,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest_stats import MakeOwner, Owner
+from conftest_stats import MakeOwner, Owner, content_of, memory
 
-from harp import _host, _page, stats
+from harp import _host, _page, memfd, stats
 from harp.daemon import client, peer
 from harp.stats import discover, instance, job, schema
 from harp.stats.instance import host_document, look
 from harp.stats.page import FLOWS_MAX, text
 from harp.stats.view import Rates, quantile_ns
 from harp.stats.view import rates as rates_of
-
-SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
 def test_a_process_s_pages_are_found_and_read(owner: Owner) -> None:
@@ -55,22 +52,10 @@ def test_a_process_s_pages_are_found_and_read(owner: Owner) -> None:
     assert first.fd == -1
 
 
-def first_instance(owner: Owner) -> dict[str, Any]:
-    """The document of the instance on queue 0."""
-    with stats.find() as found:
-        host = look(found)
-    (document,) = [
-        instance.document(each)
-        for each in host.instances
-        if each.pid == owner.process.pid and each.snapshot.identity.queue == 0
-    ]
-    return document
-
-
 def test_rates_are_changes_between_two_readings(owner: Owner) -> None:
-    before = first_instance(owner)
+    before = instance.document(owner.instances()[0])
     owner.send("latency 1000", "latency 500000", "run 100")
-    now = first_instance(owner)
+    now = instance.document(owner.instances()[0])
     rates = Rates(before, now, 2.0)
     sent = now["counters"]["tx_packets"] - before["counters"]["tx_packets"]
     assert sent > 100
@@ -119,7 +104,6 @@ def test_a_page_that_several_processes_hold_is_found_once(owner: Owner) -> None:
             pass_fds=[page.fd],
         )
         try:
-            assert child.stdout is not None
             assert child.stdout.readline() == b"ready\n"
             with stats.find() as again:
                 assert len([each for each in again.pages if each.inode == page.inode]) == 1
@@ -151,19 +135,12 @@ def test_a_page_opened_by_the_search_is_not_the_searcher_s(
 # --------------------------------------------------------------------------------------------------
 # Hostile pages. page_rig's C tests cover the header; these cover what Python reads.
 #
-def _memfd(content: bytes, *, name: str = "harp-page", seals: int = SEALS) -> int:
-    fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    os.write(fd, content)
-    if seals:
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
-    return fd
 
 
 def _copy(owner: Owner, change: dict[int, bytes]) -> bytes:
     """The owner's first page, with bytes changed."""
     with stats.find() as found:
-        page = owner.pages(found)[0]
-        raw = bytearray(os.pread(page.fd, os.fstat(page.fd).st_size, 0))
+        raw = content_of(owner.pages(found)[0])
     for offset, content in change.items():
         raw[offset : offset + len(content)] = content
     return bytes(raw)
@@ -184,23 +161,17 @@ def _copy(owner: Owner, change: dict[int, bytes]) -> bytes:
 def test_a_lying_header_is_one_clear_error(
     owner: Owner, change: dict[int, bytes], why: str
 ) -> None:
-    fd = _memfd(_copy(owner, change))
-    try:
-        with pytest.raises(stats.PageError, match=why):
-            stats.read(fd)
-    finally:
-        os.close(fd)
+    with memory(_copy(owner, change)) as fd, pytest.raises(stats.PageError, match=why):
+        stats.read(fd)
 
 
 def test_strings_are_text_and_nothing_else(owner: Owner) -> None:
     """A label must not move a terminal's cursor, nor end a line of the exposition."""
     raw = _copy(owner, {})
     label = raw.index(b"train rank 0")
-    fd = _memfd(raw[:label] + b'\x1b[2J\n\xff\xfe"}' + b"\0" * 4 + raw[label + 12 :])
-    try:
+    raw = raw[:label] + b'\x1b[2J\n\xff\xfe"}' + b"\0" * 4 + raw[label + 12 :]
+    with memory(raw) as fd:
         assert stats.read(fd).identity.label == '?[2J?\ufffd\ufffd"}'
-    finally:
-        os.close(fd)
     assert text(b"a\0b") == "a"
 
 
@@ -304,18 +275,13 @@ def test_an_invalid_state_number_is_shown_as_unknown(owner: Owner) -> None:
 
 def test_files_named_like_a_page_are_reported(owner: Owner) -> None:
     """Unsealed, empty or unowned files are reported or ignored, and the others are found."""
-    unsealed = _memfd(_copy(owner, {}), seals=0)
     fresh, _ = _host.page_create(0)
-    short = _memfd(b"short")
-    try:
-        with stats.find() as found:
-            assert len(owner.pages(found)) == 2
-            mine = [error for pid, error in found.bad if pid == os.getpid()]
-            assert sorted(error.errno for error in mine) == sorted([errno.EPERM, errno.EMSGSIZE])
-            assert "not sealed against resizing" in " ".join(map(str, mine))
-    finally:
-        for fd in (unsealed, fresh, short):
-            os.close(fd)
+    with memory(_copy(owner, {}), seals=0), memory(b"short"), stats.find() as found:
+        os.close(fresh)
+        assert len(owner.pages(found)) == 2
+        mine = [error for pid, error in found.bad if pid == os.getpid()]
+        assert sorted(error.errno for error in mine) == sorted([errno.EPERM, errno.EMSGSIZE])
+        assert "not sealed against resizing" in " ".join(map(str, mine))
 
 
 def test_unreadable_entries_of_proc_are_counted(tmp_path: Path) -> None:
@@ -326,3 +292,32 @@ def test_unreadable_entries_of_proc_are_counted(tmp_path: Path) -> None:
     (tmp_path / "self").mkdir()
     with stats.find(tmp_path) as found:
         assert (found.pages, found.bad, found.hidden_processes) == ([], [], 0)
+
+
+@pytest.mark.parametrize("kind", ["fifo", "terminal", "device", "file", "directory", "socket"])
+def test_only_memory_is_opened(tmp_path: Path, kind: str) -> None:
+    """Whatever a link leads to at the moment at which it is opened."""
+    held = []
+    path = tmp_path / "it"
+    if kind == "fifo":
+        os.mkfifo(path)
+        held.append(os.open(path, os.O_PATH))
+    elif kind == "terminal":
+        held += os.openpty()
+        held.reverse()
+    elif kind == "device":
+        held.append(os.open("/dev/null", os.O_RDONLY))
+    elif kind == "file":
+        path.write_text("x")
+        held.append(os.open(path, os.O_RDONLY))
+    elif kind == "directory":
+        held.append(os.open(tmp_path, os.O_RDONLY))
+    else:
+        held += os.pipe()
+    try:
+        with pytest.raises(memfd.NotMemoryError) as raised:
+            memfd.open_link(Path("/proc/self/fd", str(held[0])), os.O_RDONLY)
+        assert raised.value.errno == errno.EINVAL
+    finally:
+        for fd in held:
+            os.close(fd)

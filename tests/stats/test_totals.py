@@ -8,11 +8,10 @@ import numpy as np
 from conftest_stats import A_LIFE, JobOwner, MakeOwner, Owner
 from test_families import LEASED, exposition, samples
 
-from harp import _page, stats
+from harp import _page
 from harp.stats import families, schema
 from harp.stats.exporter import Scrapes
 from harp.stats.families import ScrapeData
-from harp.stats.instance import Instance, look
 from harp.stats.job import Job
 from harp.stats.totals import ABSENT_MAX, OTHER, DeviceTotals, Totals, transports
 
@@ -195,9 +194,6 @@ def test_a_scrape_finds_jobs(job_owner: JobOwner) -> None:
 # --------------------------------------------------------------------------------------------------
 # Instances.
 #
-def instances_of(owner: Owner) -> tuple[Instance, ...]:
-    with stats.find() as found:
-        return tuple(each for each in look(found).instances if each.pid == owner.process.pid)
 
 
 def test_sums_of_a_nic_outlive_its_instances(make_owner: MakeOwner) -> None:
@@ -206,7 +202,7 @@ def test_sums_of_a_nic_outlive_its_instances(make_owner: MakeOwner) -> None:
     assert sums.of_devices(()) == {}
     first, second = make_owner(), make_owner()
     first.send("run 30", "latency 1000")
-    seen = (*instances_of(first), *instances_of(second))
+    seen = (*first.instances(), *second.instances())
     both = sums.of_devices(seen)["harp7"]
     assert both.instances == len(seen) == 4
     for one in schema.statistics():
@@ -220,21 +216,21 @@ def test_sums_of_a_nic_outlive_its_instances(make_owner: MakeOwner) -> None:
     assert none.numbers["polls"] == both.numbers["polls"]
     assert none.buckets == both.buckets
     second.send("run 30")
-    again = sums.of_devices(instances_of(second))["harp7"]
+    again = sums.of_devices(second.instances())["harp7"]
     assert again.numbers["polls"] > both.numbers["polls"]
 
 
 def test_instances_of_the_first_reading_count_from_it(owner: Owner) -> None:
     sums = DeviceTotals()
     owner.send("run 30")
-    assert sums.of_devices(instances_of(owner))["harp7"].numbers["polls"] == 0
+    assert sums.of_devices(owner.instances())["harp7"].numbers["polls"] == 0
     owner.send("run 30")
-    assert sums.of_devices(instances_of(owner))["harp7"].numbers["polls"] > 0
+    assert sums.of_devices(owner.instances())["harp7"].numbers["polls"] > 0
 
 
 def test_series_of_a_nic_have_no_queue(owner: Owner) -> None:
-    devices = DeviceTotals(wall_ns=lambda: 0).of_devices(instances_of(owner))
-    seen = instances_of(owner)
+    devices = DeviceTotals(wall_ns=lambda: 0).of_devices(owner.instances())
+    seen = owner.instances()
     found = samples(ScrapeData(seen, devices=devices))
     labels = (("device", "harp7"),)
     assert found["harp_instances", labels] == 2

@@ -1,25 +1,95 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Users that keep harpd's answers: the cost for harpd is bounded, and the memory is released."""
+"""harpd's answers: statistics, for users that may lease; and users that keep them, whose cost for
+harpd is bounded."""
 
 import errno
 import json
 import os
 import resource
+import socket
+import threading
+from dataclasses import replace
+from typing import Any
 
 import pytest
-from daemon_rig import Running, descriptors
+from conftest_stats import Owner, make_owner, owner
+from daemon_rig import NOBODY, Running, Start, descriptors, in_child, refusal
+from harpctl import harpctl_as_nobody
 from lease_client import LeaseClient
 
 from harp._host import Kind
 from harp.daemon import documents
 from harp.daemon.client import RefusedByDaemonError
+from harp.daemon.documents import Document
 from harp.daemon.limits import connections_possible
+from harp.daemon.loop import close_all
 from harp.daemon.messages import pack
+from harp.daemon.settings import Settings
+from harp.stats.view import name_of
 
-ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: it plays two users")
+__all__ = ["make_owner", "owner"]
 STATUS, STATS = b'{"command": "status"}', b'{"command": "stats"}'
 
 
+def test_harpd_sends_the_statistics_of_instances(harpd: Running, owner: Owner) -> None:
+    with harpd.client() as client:
+        document = client.query("stats")
+        brief = client.query("stats", flows=False)
+    mine = [each for each in document["instances"] if each["pid"] == owner.process.pid]
+    assert [name_of(each) for each in mine] == ["harp7/0", "harp7/1"]
+    assert len(mine[0]["flows"]) == 3
+    assert not any(each["flows"] for each in brief["instances"])
+
+
+def test_harpctl_of_user_nobody_asks_harpd(harpd: Running, owner: Owner) -> None:
+    """harpd opens pages that this user may not open."""
+    done = harpctl_as_nobody("stats", "-o", "json", HARP_SOCKET=str(harpd.path))
+    assert done.returncode == 0, done.stderr
+    pids = {each["pid"] for each in json.loads(done.stdout)["instances"]}
+    assert owner.process.pid in pids
+
+
+def test_users_that_may_not_lease_see_no_statistics(start: Start, settings: Settings) -> None:
+    harpd = start(given=replace(settings, users=("root",), groups=()))
+
+    def ask() -> Any:
+        with LeaseClient(harpd.path, "test", 10) as client:
+            return refusal(client.query, "stats").why
+
+    assert in_child(ask, NOBODY) == (
+        f"user {NOBODY} may not have leases, nor see others' instances"
+    )
+
+
+def test_other_requests_are_served_during_a_scan(
+    harpd: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long it takes; requests that arrive meanwhile get its result."""
+    looked, seen = [], threading.Event()
+
+    def look(_alive: socket.socket, _flows: bool) -> Document:
+        assert seen.wait(60)
+        looked.append(threading.current_thread().name[:10])
+        return Document(b"{}")
+
+    monkeypatch.setattr(documents, "read_statistics", look)
+    with harpd.client() as one, harpd.client() as other:
+        for client in (one, other):
+            client._sock.send(pack(Kind.QUERY, 9, rest=STATS))
+        harpd.until(lambda: sum(c.busy for c in harpd.daemon._server.clients) == 2, "two wait")
+        with harpd.client() as third:
+            assert third.query("status")["leases"] == 0
+        seen.set()
+        for client in (one, other):
+            fds = socket.recv_fds(client._sock, 65536, 4)[1]
+            assert os.read(fds[0], 9) == b"{}"
+            os.close(fds[0])
+    assert looked == ["harpd-work"]
+
+
+# --------------------------------------------------------------------------------------------------
+# Answers that are kept.
+#
 def keep(client: LeaseClient, question: bytes = STATUS) -> int:
     """An answer's descriptor."""
     _, fds = client.ask(pack(Kind.QUERY, client.next_serial(), rest=question), Kind.ANSWER)
@@ -36,7 +106,7 @@ def test_a_client_s_answer_is_emptied_at_its_next_question_and_its_end(harpd: Ru
         os.close(fd)
 
 
-def unsealable(_self: documents.Document) -> None:
+def unsealable(_self: Document) -> None:
     raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
 
@@ -48,7 +118,7 @@ def test_an_answer_that_can_not_be_made_leaves_no_descriptor(
         os.close(keep(client))
         before = harpd.call(descriptors)
         with monkeypatch.context() as short:
-            short.setattr(documents.Document, "seal", unsealable)
+            short.setattr(Document, "seal", unsealable)
             for _ in range(3):
                 with pytest.raises(RefusedByDaemonError, match="harpd failed"):
                     client.query("status")
@@ -63,14 +133,14 @@ def test_an_answer_that_can_not_be_made_leaves_no_descriptor(
 def test_a_large_document_of_statistics_is_used_longer(
     harpd: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However often it is asked for, few of them are in memory."""
+    """However often it is asked for, few of them are in memory; none moves another's offset."""
     monkeypatch.setattr(documents, "AGE_S", 0)
     monkeypatch.setattr(documents, "READ_BYTES_PER_S", 1)
     with harpd.client() as client:
         fds = [keep(client, STATS) for _ in range(20)]
     assert len({os.fstat(fd).st_ino for fd in fds}) == 1
-    for fd in fds:
-        os.close(fd)
+    assert [os.read(fd, 10) for fd in fds] == [b'{"format":'] * 20
+    close_all(fds)
 
 
 def test_memory_of_statistics_comes_back_although_they_are_kept(

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""harpctl in a process, with no HARP_ variables but those that a test gives."""
+
+import os
+import sys
+
+from programs import Done, finished
+
+MAIN = "from harp.cli import main; main()"
+COMMAND = [sys.executable, "-c", MAIN]
+# User nobody can't read the modules: they are imported before.
+_AS_NOBODY = """
+import os, difflib, importlib
+from harp.cli import COMMANDS, main
+for place in COMMANDS.values():
+    importlib.import_module(place.partition(':')[0])
+import harp._core, harp._host, harp.demo.run, harp.daemon.takeover, harp.daemon.client
+os.setgroups([])
+os.setgid(65534)
+os.setuid(65534)
+main()
+"""
+
+
+def _run(code: str, arguments: tuple[str, ...], environ: dict[str, str]) -> Done:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("HARP_")}
+    if "HARP_BUILD" in os.environ:
+        clean["HARP_BUILD"] = os.environ["HARP_BUILD"]
+    return finished([sys.executable, "-c", code, *arguments], env=clean | environ, timeout=120)
+
+
+def harpctl(*arguments: str, **environ: str) -> Done:
+    return _run(MAIN, arguments, environ)
+
+
+def harpctl_as_nobody(*arguments: str, **environ: str) -> Done:
+    return _run(_AS_NOBODY, arguments, environ)
