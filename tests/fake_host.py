@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A host made of files and dictionaries, with a NIC that has every feature."""
 
+import copy
 import errno
 import os
 from collections.abc import Mapping
@@ -8,9 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from harp.config import NicConfig
 from harp.nicprep import Host
 
 BUS = "0000:41:00.0"
+
+
+def nic(ifname: str = "eth1", **keys: Any) -> NicConfig:
+    """A [[nic]]."""
+    return NicConfig(ifname=ifname, **keys)
 
 
 @dataclass
@@ -134,6 +141,16 @@ class FakeHost:
 
     def remove(self, path: str) -> None:
         (self.sys.parent / path).unlink()
+
+    def snapshot(self) -> Any:
+        """Everything that nicprep can change: the NIC, interrupts, huge pages, reserved ports."""
+        affinity = [self.read(f"proc/irq/{irq}/smp_affinity_list") for irq in range(38, 48)]
+        pages = [
+            self.read(f"sys/devices/system/node/node{node}/hugepages/hugepages-2048kB/nr_hugepages")
+            for node in (0, 1)
+        ]
+        ports = self.read("proc/sys/net/ipv4/ip_local_reserved_ports")
+        return copy.deepcopy([self.nic.parts, affinity, pages, ports])
 
     def _make(self) -> None:
         self.write("proc/sys/net/ipv4/ip_local_reserved_ports", "")

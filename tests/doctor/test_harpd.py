@@ -3,8 +3,7 @@
 
 import errno
 import socket
-import threading
-from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -19,69 +18,48 @@ def welcome(*devices: Device) -> bytes:
     return pack_welcome(1, "harpd 9", devices, "")
 
 
-@pytest.fixture
-def serve(tmp_path: Path) -> Iterator[Callable[[bytes | None], Path]]:
-    """A server that answers one question; None: it hangs up."""
-    servers: list[tuple[socket.socket, threading.Thread]] = []
-
-    def start(answer: bytes | None) -> Path:
-        path = tmp_path / "s"
-        server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        server.bind(str(path))
+def asked(folder: Path, answer: bytes | None) -> view.Harpd:
+    """What is found where a program answers one question so; None: it hangs up."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
+        server.bind(str(folder / "s"))
         server.listen()
 
-        def body() -> None:
-            peer, _ = server.accept()
-            with peer:
-                asked = peer.recv(65536)
-                assert unpack(asked).kind is _host.Kind.HELLO
+        def serve() -> None:
+            with server.accept()[0] as peer:
+                assert unpack(peer.recv(65536)).kind is _host.Kind.HELLO
                 if answer is not None:
                     peer.send(answer)
 
-        thread = threading.Thread(target=body)
-        thread.start()
-        servers.append((server, thread))
-        return path
-
-    yield start
-    for server, thread in servers:
-        thread.join(10)
-        server.close()
-        assert not thread.is_alive()
+        with ThreadPoolExecutor(1) as pool:
+            served = pool.submit(serve)
+            found = view.ask(folder / "s")
+            served.result(10)
+    return found
 
 
-def test_an_answering_harpd_is_reported(serve: Callable[[bytes | None], Path]) -> None:
+def test_an_answering_harpd_is_reported(tmp_path: Path) -> None:
     devices = [device("eth1", 5, 8, 3, _host.DEVICE_GENERIC), device("eth2", 6, 4, 0)]
-    found = view.ask(serve(welcome(*devices)))
+    found = asked(tmp_path, welcome(*devices))
     assert (found.error, found.version) == (0, "harpd 9")
     assert list(found.devices.values()) == devices
 
 
-def test_a_refusal_is_reported(serve: Callable[[bytes | None], Path]) -> None:
+def test_a_refusal_is_reported(tmp_path: Path) -> None:
     why = "user nobody is not in harp.toml's users"
-    found = view.ask(serve(pack(_host.Kind.REFUSED, 1, Refused(errno.EACCES, why))))
+    found = asked(tmp_path, pack(_host.Kind.REFUSED, 1, Refused(errno.EACCES, why)))
     assert (found.error, found.why) == (errno.EACCES, why)
 
 
 @pytest.mark.parametrize(
-    "answer",
-    [
-        b"?",
-        welcome()[:-1],
-        pack(_host.Kind.DONE, 1),
-        b"\xff" * 65536,
-    ],
+    "answer", [b"?", welcome()[:-1], pack(_host.Kind.DONE, 1), b"\xff" * 65536]
 )
-def test_an_invalid_answer_is_reported(
-    serve: Callable[[bytes | None], Path], answer: bytes
-) -> None:
-    found = view.ask(serve(answer))
-    assert found.error == errno.EPROTO
-    assert found.devices == {}
+def test_an_invalid_answer_is_reported(tmp_path: Path, answer: bytes) -> None:
+    found = asked(tmp_path, answer)
+    assert (found.error, found.devices) == (errno.EPROTO, {})
 
 
-def test_a_closed_connection_is_reported(serve: Callable[[bytes | None], Path]) -> None:
-    found = view.ask(serve(None))
+def test_a_closed_connection_is_reported(tmp_path: Path) -> None:
+    found = asked(tmp_path, None)
     assert found.error != 0
     assert "has closed the connection" in found.why
 

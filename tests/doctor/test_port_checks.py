@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of a DPDK port's device before it is opened; a device with a finding is not opened."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from harp.nicprep import pci
 
 NIC = "0000:00:06.0"
 GOOD, COSTS, NO = Severity.GOOD, Severity.COSTS, Severity.NO
+Cause = Callable[[CheckedHost], object]
 
 
 def card(
@@ -44,16 +46,6 @@ def test_a_bound_card_is_opened(checked: CheckedHost) -> None:
     assert checked.examine(NIC).ifname == f"dpdk:{NIC}", "an address is a port without saying so"
 
 
-def test_a_card_with_a_kernel_driver_is_not_opened(checked: CheckedHost) -> None:
-    interface(checked, card(checked, "ena"), "eth5", "10.0.0.5")
-    severity, text = said(checked, "dpdk-binding")
-    assert severity is NO
-    assert f"{NIC} belongs to the kernel's ena (eth5)" in text
-    assert f"driverctl set-override {NIC} vfio-pci" in text
-    assert f"dpdk-devbind.py -b vfio-pci {NIC}" in text
-    assert checked.opened == []
-
-
 def test_a_card_may_be_named_by_its_interface(checked: CheckedHost) -> None:
     """The advice names the address."""
     checked.fake.nic.bus = NIC
@@ -81,59 +73,74 @@ def test_a_card_that_the_kernel_shares_is_not_bound(checked: CheckedHost, driver
     assert "dpdk-access" not in names
 
 
-def test_an_unknown_card_and_a_missing_nic_are_reported(checked: CheckedHost) -> None:
-    assert said(checked, "dpdk-binding")[0] is NO
-    (card(checked) / "class").write_text("0x010802\n")
-    severity, text = said(checked, "dpdk-binding")
-    assert (severity, "is no network device" in text) == (NO, True)
-    assert checked.opened == []
-
-
-def test_a_card_without_a_driver(checked: CheckedHost) -> None:
-    card(checked, "")
-    assert "has no driver" in said(checked, "dpdk-binding")[1]
-
-
-def test_a_missing_vfio_is_reported(checked: CheckedHost) -> None:
+def no_vfio(checked: CheckedHost) -> None:
     card(checked, "ena")
     (checked.fake.host.sys / "bus/pci/drivers/vfio-pci").rmdir()
-    severity, text = said(checked, "dpdk-vfio")
-    assert (severity, "modprobe vfio-pci" in text) == (NO, True)
 
 
-def test_a_missing_iommu_is_reported(checked: CheckedHost) -> None:
+def no_iommu(checked: CheckedHost) -> None:
     card(checked, group=None)
-    severity, text = said(checked, "dpdk-vfio")
-    assert (severity, "intel_iommu=on" in text) == (NO, True)
     checked.fake.write("sys/module/vfio/parameters/enable_unsafe_noiommu_mode", "Y")
-    severity, text = said(checked, "dpdk-vfio")
-    assert (severity, "reads and writes all memory" in text) == (COSTS, True)
-    assert "CAP_SYS_RAWIO" in said(checked, "dpdk-access")[1]
 
 
-def test_a_group_that_is_shared(checked: CheckedHost) -> None:
+def no_nic(checked: CheckedHost) -> None:
+    (card(checked) / "class").write_text("0x010802\n")
+
+
+def shared_group(checked: CheckedHost) -> None:
     card(checked)
     card(checked, "nvme", address="0000:00:07.0")
-    severity, text = said(checked, "dpdk-vfio")
-    assert (severity, "0000:00:07.0 (nvme)" in text) == (NO, True)
 
 
-def test_uio_is_a_warning(checked: CheckedHost) -> None:
-    card(checked, "uio_pci_generic")
-    assert said(checked, "dpdk-vfio")[0] is COSTS
-    assert said(checked, "dpdk-binding")[0] is GOOD
+def vfio_file(may: bool | None) -> Cause:
+    """Whether this user may open the group's file; None: it is not there."""
+
+    def cause(checked: CheckedHost) -> None:
+        card(checked)
+        checked.files.pop("/dev/vfio/7")
+        if may is not None:
+            checked.files["/dev/vfio/7"] = may
+
+    return cause
 
 
-@pytest.mark.parametrize(("may", "words"), [(False, "chgrp harp"), (None, "--device")])
-def test_a_file_that_this_user_may_not_open(
-    checked: CheckedHost, may: bool | None, words: str
+def ssh_session(checked: CheckedHost) -> None:
+    interface(checked, card(checked, "mlx5_core"), "eth5", "10.0.0.5")
+    checked.ssh_address = "10.0.0.5"
+
+
+ADVICE = f"driverctl set-override {NIC} vfio-pci"
+FAULTS: list[tuple[str, Cause, Severity, str]] = [
+    ("dpdk-binding", lambda p: interface(p, card(p, "ena"), "eth5"), NO, "kernel's ena (eth5)"),
+    ("dpdk-binding", lambda p: card(p, "ena"), NO, ADVICE),
+    ("dpdk-binding", lambda p: card(p, "ena"), NO, f"dpdk-devbind.py -b vfio-pci {NIC}"),
+    ("dpdk-binding", lambda _: None, NO, NIC),
+    ("dpdk-binding", no_nic, NO, "is no network device"),
+    ("dpdk-binding", lambda p: card(p, ""), NO, "has no driver"),
+    ("dpdk-vfio", no_vfio, NO, "modprobe vfio-pci"),
+    ("dpdk-vfio", lambda p: card(p, group=None), NO, "intel_iommu=on"),
+    ("dpdk-vfio", no_iommu, COSTS, "reads and writes all memory"),
+    ("dpdk-access", no_iommu, GOOD, "CAP_SYS_RAWIO"),
+    ("dpdk-vfio", shared_group, NO, "0000:00:07.0 (nvme)"),
+    ("dpdk-vfio", lambda p: card(p, "uio_pci_generic"), COSTS, ""),
+    ("dpdk-access", vfio_file(False), NO, "chgrp harp"),
+    ("dpdk-access", vfio_file(None), NO, "--device"),
+    ("dpdk-default-route", ssh_session, NO, "SSH session comes in by eth5"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "cause", "severity", "words"), FAULTS, ids=[f"{i[0]}: {i[3]}" for i in FAULTS]
+)
+def test_each_check_finds_its_fault(
+    checked: CheckedHost, name: str, cause: Cause, severity: Severity, words: str
 ) -> None:
-    card(checked)
-    checked.files.pop("/dev/vfio/7")
-    if may is not None:
-        checked.files["/dev/vfio/7"] = may
-    severity, text = said(checked, "dpdk-access")
-    assert (severity, words in text) == (NO, True)
+    """A card with a fault that HARP can't work with is not opened."""
+    cause(checked)
+    found, text = said(checked, name)
+    assert found is severity
+    assert words in text
+    assert severity is not NO or checked.opened == []
 
 
 @pytest.mark.parametrize(
@@ -150,13 +157,6 @@ def test_the_default_route_s_interface_is_not_taken(checked: CheckedHost, device
     assert checked.opened == []
     told = said(checked, "dpdk-default-route", f"dpdk:{device};take=default-route")
     assert told[0] is COSTS
-
-
-def test_the_ssh_session_s_interface_is_not_taken(checked: CheckedHost) -> None:
-    interface(checked, card(checked, "mlx5_core"), "eth5", "10.0.0.5")
-    checked.ssh_address = "10.0.0.5"
-    severity, text = said(checked, "dpdk-default-route")
-    assert (severity, "SSH session comes in by eth5" in text) == (NO, True)
 
 
 def test_a_setting_allows_the_default_route_s_interface(checked: CheckedHost) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from checked_host import CheckedHost, device
+from programs import finished
 
 from harp import _host
 from harp.doctor.examine import Examined, examine_port
@@ -167,7 +168,7 @@ def dpdk() -> None:
 def check(spec: str) -> tuple[int, dict[str, Any]]:
     """harpctl check's exit code and findings of the port."""
     command = [Path(sys.executable).with_name("harpctl"), "check", f"dpdk:{spec}", "-o", "json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    done = finished(command, timeout=120)
     assert done.stdout, done.stderr
     findings = json.loads(done.stdout)["findings"]
     return done.returncode, {each["name"]: each for each in findings}
@@ -204,8 +205,6 @@ def test_a_real_port_that_another_process_has(dpdk: None, tmp_path: Path) -> Non
         stdout=subprocess.PIPE,
         text=True,
     )
-    assert holder.stdin is not None
-    assert holder.stdout is not None
     with holder.stdin, holder.stdout:
         assert "driver" in json.loads(holder.stdout.readline())
         status, findings = check(spec)

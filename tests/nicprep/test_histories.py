@@ -6,7 +6,6 @@ import json
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from fake_host import FakeHost
 from hypothesis import given, settings
@@ -44,15 +43,6 @@ class Died(BaseException):
     """The process ends here."""
 
 
-def snapshot(fake: FakeHost) -> Any:
-    affinity = [fake.read(f"proc/irq/{irq}/smp_affinity_list") for irq in range(40, 48)]
-    pages = [
-        fake.read(f"sys/devices/system/node/node{node}/hugepages/hugepages-2048kB/nr_hugepages")
-        for node in (0, 1)
-    ]
-    return json.loads(json.dumps([fake.nic.parts, affinity, pages, fake.read(PORTS)]))
-
-
 def live(fake: FakeHost, nics: list[NicConfig], pages: int, undo: Undo, death: int) -> Undo:
     """One life of harpd: from the list on its disk to the list on its disk."""
     disk = [undo]
@@ -76,11 +66,11 @@ def test_any_history_leaves_the_host_unchanged(
     with tempfile.TemporaryDirectory() as folder:
         fake = FakeHost(Path(folder))
         fake.write(PORTS, "5000,61003")
-        before, undo = snapshot(fake), Undo()
+        before, undo = fake.snapshot(), Undo()
         for nics, pages, death in lives:
             undo = live(fake, nics, pages, undo, death)
         assert restore(undo, fake.host).undo == Undo()
-        assert snapshot(fake) == before
+        assert fake.snapshot() == before
 
 
 @settings(max_examples=50, deadline=None, derandomize=True)
@@ -95,14 +85,14 @@ def test_a_foreign_value_survives_until_the_next_request(
     part, name, value = change
     with tempfile.TemporaryDirectory() as folder:
         fake = FakeHost(Path(folder))
-        before, undo = snapshot(fake), Undo()
+        before, undo = fake.snapshot(), Undo()
         for number, (nics, pages) in enumerate([*lives, lives[-1]]):
             if number == when:
                 fake.nic.parts[part][name] = value
             if number < len(lives):
                 undo = prepare(nics, pages, fake.host, undo=undo).undo
         assert restore(undo, fake.host).undo == Undo()
-        after = snapshot(fake)
+        after = fake.snapshot()
         expected = value if when <= len(lives) else before[0][part][name]
         assert after[0][part][name] == expected
         after[0][part][name] = before[0][part][name]

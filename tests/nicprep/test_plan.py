@@ -4,16 +4,11 @@
 from typing import Any
 
 import pytest
-from fake_host import FakeHost, FakeNic
+from fake_host import FakeHost, FakeNic, nic
 
 from harp import config
 from harp.config import NicConfig
 from harp.nicprep import Change, apply, interrupts, plan, plan_host, ranges, restore
-
-
-def nic(ifname: str = "eth1", **keys: Any) -> NicConfig:
-    """A [[nic]]."""
-    return NicConfig(ifname=ifname, **keys)
 
 
 def planned(fake: FakeHost, **keys: Any) -> list[Change]:

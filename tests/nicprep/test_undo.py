@@ -4,19 +4,11 @@
 import errno
 import json
 from dataclasses import asdict
-from typing import Any
 
 import pytest
-from fake_host import FakeHost
+from fake_host import FakeHost, nic
 
-from harp.config import NicConfig
 from harp.nicprep import Entry, Result, Undo, apply, plan, plan_host, prepare, restore
-
-
-def nic(**keys: Any) -> NicConfig:
-    """A [[nic]] for eth1."""
-    return NicConfig(ifname="eth1", **keys)
-
 
 EVERYTHING = nic(
     queues=4,
@@ -29,13 +21,6 @@ EVERYTHING = nic(
 HUGE_PAGES = 64
 PORTS = "proc/sys/net/ipv4/ip_local_reserved_ports"
 PAGES = "sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages"
-
-
-def snapshot(fake: FakeHost) -> Any:
-    """Everything that can be changed."""
-    affinity = [fake.read(f"proc/irq/{irq}/smp_affinity_list") for irq in range(38, 48)]
-    parts = json.loads(json.dumps(fake.nic.parts))
-    return parts, affinity, fake.read(PORTS), fake.read(PAGES)
 
 
 def outcomes(result: Result) -> dict[str, tuple[str, str]]:
@@ -60,7 +45,7 @@ class State:
 
 
 def test_everything_is_changed_and_restored(fake: FakeHost) -> None:
-    before, state = snapshot(fake), State()
+    before, state = fake.snapshot(), State()
     result = prepare([EVERYTHING], HUGE_PAGES, fake.host, state.record)
     assert {outcome.status for outcome in result.outcomes} == {"done"}
     assert fake.nic.parts["channels"]["combined"] == 4
@@ -72,19 +57,19 @@ def test_everything_is_changed_and_restored(fake: FakeHost) -> None:
     assert (fake.read(PORTS), fake.read(PAGES)) == ("61000-65535", "64")
     # Another process, from the file.
     back = restore(state.read(), fake.host, state.record)
-    assert snapshot(fake) == before
+    assert fake.snapshot() == before
     assert {outcome.status for outcome in back.outcomes} == {"restored"}
     assert back.undo == state.read() == Undo()
 
 
 def test_a_repeated_change_is_recorded_once(fake: FakeHost) -> None:
-    before = snapshot(fake)
+    before = fake.snapshot()
     first = prepare([EVERYTHING], HUGE_PAGES, fake.host)
     log = list(fake.ethtool.log)
     second = prepare([EVERYTHING], HUGE_PAGES, fake.host, undo=first.undo)
     assert (second.outcomes, second.undo, fake.ethtool.log) == ([], first.undo, log)
     restore(second.undo, fake.host)
-    assert snapshot(fake) == before
+    assert fake.snapshot() == before
 
 
 def test_queues_are_restored_first(fake: FakeHost) -> None:
@@ -98,7 +83,7 @@ def test_queues_are_restored_first(fake: FakeHost) -> None:
 def test_a_failed_change_is_reported_and_the_others_continue(
     fake: FakeHost, part: str, how: str
 ) -> None:
-    before = snapshot(fake)
+    before = fake.snapshot()
     if how == "refuse":
         fake.ethtool.refuse[part] = OSError(errno.EBUSY, "the firmware is thinking")
     else:
@@ -111,7 +96,7 @@ def test_a_failed_change_is_reported_and_the_others_continue(
     assert sum(outcome.status == "done" for outcome in result.outcomes) >= 6
     assert result.undo.get(part, "eth1") is None, "nothing of it is to go back"
     restore(result.undo, fake.host)
-    assert snapshot(fake) == before
+    assert fake.snapshot() == before
 
 
 def test_a_reduced_value_is_reported_and_restored(fake: FakeHost) -> None:
@@ -182,9 +167,9 @@ def test_a_crash_between_change_and_record_after_fewer_pages(fake: FakeHost) -> 
 
 
 def test_a_change_that_cannot_be_recorded_is_not_made(fake: FakeHost) -> None:
-    before = snapshot(fake)
+    before = fake.snapshot()
     result = prepare([EVERYTHING], HUGE_PAGES, fake.host, State(fail_at=1).record)
-    assert snapshot(fake) == before
+    assert fake.snapshot() == before
     changes = [outcome for outcome in result.outcomes if outcome.status == "refused"]
     assert len(changes) >= 7
     assert all("No space left" in outcome.text for outcome in changes)
@@ -192,12 +177,12 @@ def test_a_change_that_cannot_be_recorded_is_not_made(fake: FakeHost) -> None:
 
 
 def test_a_disk_that_fills_up_in_the_middle(fake: FakeHost) -> None:
-    before = snapshot(fake)
+    before = fake.snapshot()
     state = State(fail_at=6)
     result = prepare([EVERYTHING], HUGE_PAGES, fake.host, state.record)
     assert {"done", "refused", "partly"} >= {outcome.status for outcome in result.outcomes}
     assert restore(result.undo, fake.host, state.record).undo == Undo()
-    assert snapshot(fake) == before
+    assert fake.snapshot() == before
 
 
 def test_the_interface_is_gone_or_another_one(fake: FakeHost) -> None:
