@@ -2,19 +2,20 @@
 """Find the objects that a test run left on the machine, and those that belong to others.
 
 Several runs may share a machine. All processes of a run inherit RUN. Names of namespaces and
-directories contain the process that made them. A BPF program belongs to the process that holds it,
-or to the interface that it is attached to. Other objects count as this run's.
+directories contain the process that made them. Other objects count as this run's.
+
+A BPF program lives as long as a process, a pin or an interface holds it. Processes, pins and
+namespaces are found themselves; what is left are programs on interfaces of this namespace.
 """
 
-import ctypes
 import json
 import os
-import platform
 import re
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from programs import finished
 
 RUN = "TEST_RUN_OF_HARP"
 # Namespaces made by the tree: harpctl's laboratory, and the tests' own.
@@ -23,19 +24,12 @@ NAMESPACES = re.compile(r"(?:harp|hx)-")
 _MAKER = re.compile(r"(?:harp|hx)(?:-[a-z]\w*)?-(\d+)(?:-|/|$)")
 _PROC = Path("/proc")
 
-_SYS_BPF = {"x86_64": 321, "aarch64": 280}.get(platform.machine())
-_BPF_PROG_GET_NEXT_ID = 11
-_BPF_PROG_GET_FD_BY_ID = 13
-_BPF_OBJ_GET_INFO_BY_FD = 15
-_BPF_PROG_TYPES = (3, 6)  # SCHED_CLS, XDP
-
 
 @dataclass
 class Others:
-    """Living processes that this run did not start, and the programs that they hold."""
+    """Living processes that this run did not start."""
 
     pids: set[int] = field(default_factory=set)
-    programs: set[int] = field(default_factory=set)
     tests: bool = False  # another run of the tests is among them
 
     def made(self, name: str) -> bool:
@@ -85,7 +79,6 @@ def processes(build: Path) -> set[str]:
 
 
 def others(build: Path) -> Others:
-    """Everybody else, and what they hold or have on the interfaces of their namespaces."""
     them = Others()
     for pid in _pids():
         try:
@@ -96,78 +89,19 @@ def others(build: Path) -> Others:
             continue
         them.pids.add(pid)
         them.tests |= ours is False
-        them.programs |= _programs_held(pid)
-    for name in namespaces():
-        if them.made(name):
-            them.programs |= _programs_attached(name)
     return them
-
-
-def _programs_held(pid: int) -> set[int]:
-    """The programs of whose descriptors, or of whose links' descriptors, it has one."""
-    held = set()
-    try:
-        for fd in (_PROC / str(pid) / "fd").iterdir():
-            if "bpf" in str(fd.readlink()):
-                text = (_PROC / str(pid) / "fdinfo" / fd.name).read_text()
-                held |= {int(n) for n in re.findall(r"^prog_id:\s*(\d+)", text, re.MULTILINE)}
-    except OSError:
-        pass  # it ended, or is none of our business
-    return held
-
-
-def _programs_attached(netns: str) -> set[int]:
-    shown = subprocess.run(
-        ["ip", "-n", netns, "-j", "link", "show"], capture_output=True, text=True, check=False
-    )
-    links = json.loads(shown.stdout or "[]")
-    return {link["xdp"]["prog"]["id"] for link in links if link.get("xdp", {}).get("prog")}
-
-
-# --------------------------------------------------------------------------------------------------
-# XDP programs.
-#
-def _bpf(command: int, attr: ctypes.Array[ctypes.c_char]) -> int:
-    libc = ctypes.CDLL(None, use_errno=True)
-    return int(libc.syscall(_SYS_BPF, command, ctypes.byref(attr), len(attr)))
-
-
-def _prog_info(prog_id: int) -> tuple[int, str]:
-    """Type and name of a loaded BPF program (struct bpf_prog_info: type at 0, name at 64)."""
-    attr = ctypes.create_string_buffer(prog_id.to_bytes(4, "little"), 128)
-    fd = _bpf(_BPF_PROG_GET_FD_BY_ID, attr)
-    if fd < 0:
-        return 0, ""
-    try:
-        info = ctypes.create_string_buffer(256)
-        packed = fd.to_bytes(4, "little") + len(info).to_bytes(4, "little")
-        packed += ctypes.addressof(info).to_bytes(8, "little")
-        if _bpf(_BPF_OBJ_GET_INFO_BY_FD, ctypes.create_string_buffer(packed, 128)) < 0:
-            return 0, ""
-        name = info.raw[64:80].split(b"\0")[0].decode(errors="replace")
-        return int.from_bytes(info.raw[0:4], "little"), name
-    finally:
-        os.close(fd)
-
-
-def xdp_programs() -> set[str]:
-    """Loaded steering programs of HARP's, as "id name"."""
-    if _SYS_BPF is None or os.geteuid() != 0:
-        return set()
-    found, prog_id = set(), 0
-    while True:
-        attr = ctypes.create_string_buffer(prog_id.to_bytes(4, "little"), 128)
-        if _bpf(_BPF_PROG_GET_NEXT_ID, attr) < 0:
-            return found
-        prog_id = int.from_bytes(attr.raw[4:8], "little")
-        kind, name = _prog_info(prog_id)
-        if kind in _BPF_PROG_TYPES and name.startswith("harp"):
-            found.add(f"{prog_id} {name}")
 
 
 # --------------------------------------------------------------------------------------------------
 # The rest.
 #
+def xdp_programs() -> set[str]:
+    """Those on interfaces of this namespace, as "interface number"."""
+    links = json.loads(finished(["ip", "-j", "link", "show"]).stdout or "[]")
+    attached = {link["ifname"]: link.get("xdp", {}).get("prog") for link in links}
+    return {f"{ifname} {program['id']}" for ifname, program in attached.items() if program}
+
+
 def namespaces() -> set[str]:
     """Named network namespaces that this tree makes."""
     try:
@@ -209,10 +143,5 @@ def leftovers(build: Path, ours: Path) -> set[tuple[str, str]]:
 
 def without(left: set[tuple[str, str]], them: Others) -> set[tuple[str, str]]:
     """What is left when theirs is taken out."""
-
-    def theirs(kind: str, name: str) -> bool:
-        if kind == "XDP program":
-            return int(name.split()[0]) in them.programs
-        return kind in ("namespace", "bpffs") and them.made(name)
-
-    return {(kind, name) for kind, name in left if not theirs(kind, name)}
+    named = ("namespace", "bpffs")
+    return {(kind, name) for kind, name in left if not (kind in named and them.made(name))}
