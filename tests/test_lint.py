@@ -4,11 +4,11 @@
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from programs import finished
 
 BIN = Path(sys.executable).parent
 
@@ -16,7 +16,7 @@ BIN = Path(sys.executable).parent
 def sources(root: Path, *suffixes: str) -> list[str]:
     """Files of the tree (tracked, or new and not ignored) with one of these suffixes."""
     git = ["git", "-c", f"safe.directory={root}", "ls-files", "-co", "--exclude-standard", "-z"]
-    listed = subprocess.run(git, cwd=root, capture_output=True, text=True, check=False)
+    listed = finished(git, cwd=root)
     if listed.returncode == 0:
         names = [name for name in listed.stdout.split("\0") if name]
     else:  # an unpacked archive
@@ -33,9 +33,7 @@ def run(root: Path, *command: str) -> None:
     """Runs a linter; its findings are the failure."""
     # cython-lint calls pycodestyle by name.
     environment = os.environ | {"PATH": f"{BIN}:{os.environ['PATH']}"}
-    done = subprocess.run(
-        command, cwd=root, env=environment, capture_output=True, text=True, check=False
-    )
+    done = finished(command, cwd=root, env=environment)
     if done.returncode != 0:
         pytest.fail((done.stdout + done.stderr)[-6000:], pytrace=False)
 
@@ -109,7 +107,7 @@ def test_a_forbidden_include_is_found(root_dir: Path, tmp_path: Path) -> None:
         (tmp_path / name).write_text(text)
     (tmp_path / "plugin").mkdir()
     command = [sys.executable, root_dir / "tools" / "check_layers.py", tmp_path]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = finished(command)
     assert done.returncode == 1
     assert done.stdout.startswith("dataplane/base/rng.c:1: includes ")
 

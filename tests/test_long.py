@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from build_trees import BUILD_S, built, compiled, each_once, output
+from programs import finished
 
 CPUS = len(os.sched_getaffinity(0))
 long = pytest.mark.long
@@ -64,13 +65,7 @@ def failing_seeds(sim: Path, first: int, count: int) -> list[str]:
     """The lines that name the failing seeds of a range, at most FAILURES_MAX."""
     lines, end = [], first + count
     while first < end and len(lines) < FAILURES_MAX:
-        done = subprocess.run(
-            [sim, "--seeds", str(first), str(end - first)],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = finished([sim, "--seeds", str(first), str(end - first)], stdin=subprocess.DEVNULL)
         if done.returncode == 0:
             break
         failed = re.search(r"^seed (\d+) FAILED: .*$", done.stdout, re.MULTILINE)
@@ -130,7 +125,7 @@ def test_clang_tidy(root_dir: Path, build_dir: Path, tmp_path: Path) -> None:
 
     def tidy(path: Path) -> str:
         command = ["clang-tidy", "-p", tmp_path, "--quiet", "--use-color=0", path]
-        done = subprocess.run(command, cwd=root_dir, capture_output=True, text=True, check=False)
+        done = finished(command, cwd=root_dir)
         return "" if done.returncode == 0 else done.stdout or done.stderr
 
     with ThreadPoolExecutor(CPUS) as pool:

@@ -8,6 +8,8 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+from programs import finished
+
 SUITE = "bookworm"
 INCLUDE = "python3,python3-venv"
 _TIMEOUT_S = 900
@@ -15,11 +17,8 @@ _TIMEOUT_S = 900
 
 def archive() -> str:
     """The address of the Debian archive that this host uses."""
-    done = subprocess.run(
-        ["apt-get", "indextargets", "--format", "$(SITE)", "Codename: " + SUITE],
-        capture_output=True,
-        text=True,
-        check=True,
+    done = finished(
+        ["apt-get", "indextargets", "--format", "$(SITE)", "Codename: " + SUITE], check=True
     )
     return next(line for line in done.stdout.splitlines() if line.startswith("http"))
 
@@ -60,10 +59,7 @@ class Debian:
         ]
 
     def run(
-        self,
-        *arguments: str | Path,
-        env: Mapping[str, str] | None = None,
-        status: int | None = 0,
+        self, *arguments: str | Path, env: Mapping[str, str] | None = None, status: int | None = 0
     ) -> str:
         """Return what a command prints. Its environment has a PATH and nothing else.
 
@@ -71,14 +67,7 @@ class Debian:
         """
         environment = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
         environment |= {"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8", **(env or {})}
-        done = subprocess.run(
-            self.command(*arguments),
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=_TIMEOUT_S,
-            check=False,
-        )
+        done = finished(self.command(*arguments), env=environment, timeout=_TIMEOUT_S)
         words = " ".join(map(str, arguments))
         assert status in (None, done.returncode), f"{words}: {done.stdout}{done.stderr}"
         return done.stdout

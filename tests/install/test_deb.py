@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from debian import Debian
+from programs import Done, finished
 
 from harp import _paths
 
@@ -17,15 +18,15 @@ PACKAGE = "libnccl-net-harp"
 def build(root_dir: Path, into: Path, *options: str) -> list[Path]:
     """The packages, by tools/deb.py."""
     command = [sys.executable, root_dir / "tools/deb.py", "--quick", *options, into]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = finished(command)
     assert done.returncode == 0, done.stdout + done.stderr
     return [Path(line) for line in done.stdout.split()]
 
 
-def dpkg(root: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+def dpkg(root: Path, *arguments: str | Path) -> Done:
     """Run dpkg on another root, whose packages know nothing of this host's."""
     command = ["dpkg", f"--root={root}", "--force-depends,script-chrootless,not-root"]
-    return subprocess.run([*command, *arguments], capture_output=True, text=True, check=False)
+    return finished([*command, *arguments])
 
 
 @pytest.fixture(scope="module")
@@ -52,9 +53,7 @@ def files(root: Path) -> set[str]:
 
 
 def test_the_plugin_comes_and_goes(package: Path, root: Path) -> None:
-    fields = subprocess.run(
-        ["dpkg-deb", "--field", package, "Depends"], capture_output=True, text=True, check=True
-    )
+    fields = finished(["dpkg-deb", "--field", package, "Depends"], check=True)
     assert fields.stdout.startswith("libc6 (>= 2.")
     assert "," not in fields.stdout
     for _ in range(2):

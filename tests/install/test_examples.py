@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from programs import finished
 
 from harp import _paths
 
@@ -97,14 +98,7 @@ def run(
         name: os.environ[name] for name in ("HOME", "TMPDIR", "PYTHONPATH") if name in os.environ
     }
     env = {"PATH": f"{tools}:{os.environ['PATH']}", "MASTER_PORT": str(port), **kept, **more}
-    done = subprocess.run(
-        [root_dir / "examples" / script, *arguments],
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = finished([root_dir / "examples" / script, *arguments], env=env, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -206,15 +200,12 @@ def test_slurm_itself(root_dir: Path, tools: Path, program: list[Path], need_roo
     (folder / "slurm.conf").write_text(SLURM.format(folder=folder))
     command = ["unshare", "--mount", "--net", "--uts", "--pid", "--fork", "--kill-child"]
     command += ["--mount-proc", "bash", "-e", "-c", CLUSTER, "cluster"]
-    done = subprocess.run(
+    done = finished(
         [*command, root_dir / "examples/slurm.sbatch", sys.executable, *program],
         cwd=folder,
         env=os.environ
         | {"PATH": f"{tools}:{os.environ['PATH']}", "SLURM_CONF": f"{folder}/slurm.conf"},
-        capture_output=True,
-        text=True,
         timeout=300,
-        check=False,
     )
     text = (folder / "job.out").read_text() if (folder / "job.out").exists() else ""
     assert is_right(text), text + done.stdout + done.stderr

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from harpctl import harpctl, harpctl_as_nobody
+from programs import finished
 
 from harp import _paths, install, loader
 from harp.errors import Exit, HarpError
@@ -110,11 +112,9 @@ def test_the_loader_finds_an_installation_by_its_name(tmp_path: Path) -> None:
         "print(open('/proc/self/maps').read())"
     )
     for name in ("libnccl-net-harp.so", "libnccl-net.so", "librccl-net-harp.so"):
-        done = subprocess.run(
+        done = finished(
             [sys.executable, "-I", "-c", code.format(name)],
             env={"LD_LIBRARY_PATH": str(tmp_path / "lib")},
-            capture_output=True,
-            text=True,
             check=True,
         )
         assert str(tmp_path / "lib/libnccl-net-harp.so") in done.stdout
@@ -315,13 +315,6 @@ def test_a_unit_whose_harpd_it_could_not_see(place: Place, monkeypatch: pytest.M
     assert tree(place.root) == before
 
 
-def harpctl(*arguments: str, nobody: bool = False) -> subprocess.CompletedProcess[str]:
-    code = "import harp.cli.install, os; from harp.cli import main; {}main()"
-    drop = "os.setgroups([]); os.setgid(65534); os.setuid(65534); " if nobody else ""
-    command = [sys.executable, "-c", code.format(drop), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
 def test_commands(tmp_path: Path) -> None:
     prefix = ["--prefix", str(tmp_path / "harp")]
     done = harpctl("install", *prefix, "--nccl-conf")
@@ -337,7 +330,7 @@ def test_commands(tmp_path: Path) -> None:
 
 def test_without_root(need_root: None, tmp_path: Path) -> None:
     for arguments in ([], ["--prefix", str(tmp_path)]):
-        done = harpctl("install", *arguments, nobody=True)
+        done = harpctl_as_nobody("install", *arguments)
         assert done.returncode == Exit.PRIVILEGE
         assert "run as root" in done.stderr
         assert done.stderr.count("\n") == 1

@@ -6,7 +6,6 @@ import os
 import platform
 import re
 import shutil
-import subprocess
 import sys
 import sysconfig
 import zipfile
@@ -16,6 +15,7 @@ import pytest
 from build_trees import output
 from debian import Debian
 from machine import Machine
+from programs import finished
 from test_lint import sources
 from test_operating import LOOKS, PAGE, STEPS
 
@@ -98,13 +98,10 @@ def test_a_build_without_network(root_dir: Path, tmp_path: Path) -> None:
     fake.write_text(f'#!/bin/sh\n{archive} || exec {real} -o Acquire::Retries=0 "$@"\n')
     fake.chmod(0o755)
     code = "import wheel; from pathlib import Path; wheel.Apt(Path('{}'), 'arm64')"
-    done = subprocess.run(
+    done = finished(
         [sys.executable, "-c", code.format(tmp_path / "apt")],
         cwd=root_dir / "tools",
         env=os.environ | {"PATH": f"{fake.parent}:{os.environ['PATH']}"},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.returncode == 1
     assert done.stderr.startswith(

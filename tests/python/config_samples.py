@@ -21,50 +21,30 @@ MEANINGFUL: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "HARP_RSS": (
         (
-            "",
-            "unknown",
-            f"toeplitz:{KEY40}",
-            f"toeplitz:{KEY40}:0,1,2,3",
-            f"toeplitz:{KEY40 * 1}6d",
+            *("", "unknown", f"toeplitz:{KEY40}", f"toeplitz:{KEY40}:0,1,2,3"),
+            f"toeplitz:{KEY40}6d",
         ),
         (
-            "toeplitz",
-            "toeplitz:",
-            "toeplitz:6d5a",
-            f"toeplitz:{KEY40[1:]}",
-            f"toeplitz:{KEY40}:",
-            f"toeplitz:{KEY40}:0,",
-            f"toeplitz:{KEY40}:a",
-            f"toeplitz:{KEY40 * 2}",
-            "UNKNOWN",
-            "none ",
+            *("toeplitz", "toeplitz:", "toeplitz:6d5a", f"toeplitz:{KEY40[1:]}"),
+            *("UNKNOWN", "none "),
+            *(f"toeplitz:{KEY40}{end}" for end in (":", ":0,", ":a", KEY40)),
         ),
     ),
     "ALLOW_SOURCES": (
         ("10.0.0.0/8", "fd00::/8", "0.0.0.0/0", "::/0", "192.0.2.7/32", "fe80::1/128"),
         (
-            "10.0.0.1/8",
-            "fd00::1/8",
-            "10.0.0.0",
-            "::1",
-            "10.0.0.0/",
-            "10.0.0.0/33",
-            "fd00::/129",
-            "10.0.0.0/-1",
-            "10.0.0.0/+8",
-            "10.0.0.0/8/8",
-            "10.0.0.0/255.0.0.0",
-            "10.0.0.0/\u0668",
-            "10.0.0/24",
-            "010.0.0.0/8",
-            "fe80::%eth0/64",
-            "::ffff:10.0.0.0/104",
-            "::ffff:0:0/96",
-            "example.org/24",
-            "/8",
-            "0x0a000000/8",
-            "167772160/8",
-            "\u200b/8",
+            *(
+                "10.0.0.1/8",
+                "fd00::1/8",
+                "10.0.0.0",
+                "::1",
+                "10.0.0.0/",
+                "10.0.0.0/33",
+                "10.0.0/24",
+            ),
+            *("10.0.0.0/-1", "10.0.0.0/+8", "10.0.0.0/8/8", "10.0.0.0/255.0.0.0", "fd00::/129"),
+            *("010.0.0.0/8", "fe80::%eth0/64", "::ffff:10.0.0.0/104", "::ffff:0:0/96"),
+            *("example.org/24", "/8", "0x0a000000/8", "167772160/8", "\u200b/8", "10.0.0.0/\u0668"),
             "9" * 127,
         ),
     ),
@@ -80,14 +60,8 @@ MEANINGFUL: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "ADDRESSES": (
         ("10.9.0.1/24", "fd00:9::1/64", "192.0.2.7/32", "2001:db8::7/128"),
         (
-            "10.9.0.1",
-            "10.9.0.1/33",
-            "10.9.0/24",
-            "fd00::1",
-            "fd00::1/129",
-            "::/64",
-            "224.0.0.1/8",
-            "10.9.0.1/24;mtu=9000",
+            *("10.9.0.1", "10.9.0.1/33", "10.9.0/24", "fd00::1", "fd00::1/129", "::/64"),
+            *("224.0.0.1/8", "10.9.0.1/24;mtu=9000"),
         ),
     ),
     "GATEWAYS": (("10.9.0.254", "fd00:9::fe"), ("10.9.0.254/24", "router", "10.9.0", "fd00:")),
@@ -125,16 +99,8 @@ def good(key: Key) -> Iterator[Any]:
                 return
             yield from ([], ["a"], ["a", "1001", "*"], [f"u{i}" for i in range(key.max)])
         case Type.CORES:
-            yield from (
-                "",
-                "0",
-                "7,3",
-                "2,4-7",
-                str(CORE_MAX - 1),
-                [],
-                [5, 4],
-                list(range(key.max)),
-            )
+            yield from ("", "0", "7,3", "2,4-7", str(CORE_MAX - 1))
+            yield from ([], [5, 4], list(range(key.max)))
         case Type.PORTS:
             yield from (f"{key.min}-{key.max}", "61000-61000", "2000-3000")
 
@@ -158,33 +124,13 @@ def bad(key: Key) -> Iterator[Any]:
                 yield ""
             yield from MEANINGFUL.get(key.name, ((), ()))[1]
         case Type.LIST:
-            yield from (
-                "a",
-                "",
-                1,
-                [""],
-                ["a b"],
-                ["a,b"],
-                ["a\nb"],
-                ["x" * (64 if key.variable else 128)],
-            )
+            yield from ("a", "", 1, [""], ["a b"], ["a,b"], ["a\nb"])
+            yield ["x" * (64 if key.variable else 128)]
             yield [f"u{i}" for i in range(key.max + 1)]
             yield from ([text] for text in MEANINGFUL.get(key.name, ((), ()))[1])
         case Type.CORES:
-            yield from (
-                "1,",
-                ",1",
-                "4-2",
-                "1-",
-                "-1",
-                "1--2",
-                "1,1",
-                "0-3,2",
-                "a",
-                " 1",
-                "1 ",
-                "+1",
-            )
+            yield from ["1,", ",1", "4-2", "1-", "-1", "1--2", "1,1", "0-3,2", "a", "+1"]
+            yield from (" 1", "1 ")
             yield from (str(CORE_MAX), f"0-{CORE_MAX}", f"0-{key.max}", "1_0", "٣", 1, True)
             yield from ([1, 1], [-1], [CORE_MAX], list(range(key.max + 1)), ["1"], [1.0])
         case Type.PORTS:

@@ -2,8 +2,9 @@
 """harp.aio: endpoints under asyncio, canceled calls, and ends in the middle of a call."""
 
 import asyncio
+import functools
 import threading
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -17,13 +18,18 @@ from harp import aio
 LIMIT_S = 20.0
 
 
-def run(work: Coroutine[Any, Any, None]) -> None:
-    """In an event loop; none of its threads outlives it."""
-    asyncio.run(asyncio.wait_for(work, 3 * LIMIT_S))
-    left = [each for each in threading.enumerate() if each.name.startswith("harp-")]
-    for each in left:
-        each.join(LIMIT_S)
-    assert not [each.name for each in left if each.is_alive()]
+def in_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    """Run a test in an event loop; none of its threads outlives it."""
+
+    @functools.wraps(test)
+    def run() -> None:
+        asyncio.run(asyncio.wait_for(test(), 3 * LIMIT_S))
+        left = [each for each in threading.enumerate() if each.name.startswith("harp-")]
+        for each in left:
+            each.join(LIMIT_S)
+        assert not [each.name for each in left if each.is_alive()]
+
+    return run
 
 
 @asynccontextmanager
@@ -44,153 +50,137 @@ async def ends() -> AsyncIterator[tuple[aio.AsyncEndpoint, aio.AsyncEndpoint]]:
             there.abort()
 
 
-def test_both_directions_at_once_and_an_orderly_end() -> None:
-    async def body() -> None:
-        data: Any = np.random.default_rng(1).integers(0, 256, 3_000_000, "u1")
-        async with ends() as (here, there):
+@in_loop
+async def test_both_directions_at_once_and_an_orderly_end() -> None:
+    data: Any = np.random.default_rng(1).integers(0, 256, 3_000_000, "u1")
+    async with ends() as (here, there):
 
-            async def one_way(out: aio.AsyncEndpoint, into: aio.AsyncEndpoint) -> None:
-                _, got = await asyncio.gather(out.send_all(data), into.recv_array(len(data)))
-                assert (got == data).all()
+        async def one_way(out: aio.AsyncEndpoint, into: aio.AsyncEndpoint) -> None:
+            _, got = await asyncio.gather(out.send_all(data), into.recv_array(len(data)))
+            assert (got == data).all()
 
-            await asyncio.gather(one_way(here, there), one_way(there, here))
-            await here.send_all(b"last")
-            await here.flush(timeout=LIMIT_S)
-            closing = asyncio.create_task(here.close())
-            buffer = bytearray(4)
-            assert await there.recv_exact(buffer) == 4
-            assert buffer == b"last"
-            assert await there.recv() == b""
+        await asyncio.gather(one_way(here, there), one_way(there, here))
+        await here.send_all(b"last")
+        await here.flush(timeout=LIMIT_S)
+        closing = asyncio.create_task(here.close())
+        buffer = bytearray(4)
+        assert await there.recv_exact(buffer) == 4
+        assert buffer == b"last"
+        assert await there.recv() == b""
+        await closing
+        assert here.endpoint.closed
+
+
+@in_loop
+async def test_calls_of_a_direction_keep_their_order() -> None:
+    async with ends() as (here, there):
+        parts = [asyncio.create_task(there.recv_array(1000)) for _ in range(20)]
+        for number in range(20):
+            part: Any = np.full(1000, number, "u1")
+            await here.send_all(part)
+        for number, got in enumerate(await asyncio.gather(*parts)):
+            assert (got == number).all()
+
+
+@in_loop
+async def test_the_loop_runs_while_a_call_waits() -> None:
+    async with ends() as (here, there):
+        waiting = asyncio.create_task(there.recv())
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert not waiting.done()
+        await here.send_all(b"x")
+        assert await waiting == b"x"
+
+
+@in_loop
+async def test_a_timeout_leaves_the_connection_open_and_a_cancel_aborts_it() -> None:
+    async with ends() as (here, there):
+        with pytest.raises(harp.WaitTimeoutError):
+            await there.recv(timeout=0.01)
+        await here.send_all(b"x")
+        assert await there.recv() == b"x"
+        waiting = asyncio.create_task(there.recv_array(10))
+        await asyncio.sleep(0)
+        # The thread is in the call once the sender sees that it was read.
+        await here.send_all(b"half")
+        await here.flush(timeout=LIMIT_S)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        with pytest.raises(ConnectionResetError):
+            await here.recv(timeout=LIMIT_S)
+        with pytest.raises(ValueError, match="closed"):
+            await there.send_all(b"x")
+
+
+@in_loop
+async def test_a_canceled_call_that_has_not_begun_changes_nothing() -> None:
+    async with ends() as (here, there):
+        first = asyncio.create_task(there.recv())
+        second = asyncio.create_task(there.recv())
+        await asyncio.sleep(0)
+        second.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await second
+        await here.send_all(b"x")
+        assert await first == b"x"
+        await here.send_all(b"y")
+        assert await there.recv(timeout=LIMIT_S) == b"y"
+
+
+@in_loop
+async def test_a_canceled_close_that_has_not_begun_aborts() -> None:
+    async with ends() as (here, there):
+        begun = threading.Event()
+        release = threading.Event()
+
+        def occupy() -> None:
+            begun.set()
+            release.wait(LIMIT_S)
+
+        here._sending.submit(occupy)
+        await asyncio.to_thread(begun.wait, LIMIT_S)
+        closing = asyncio.create_task(here.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
             await closing
-            assert here.endpoint.closed
-
-    run(body())
-
-
-def test_calls_of_a_direction_keep_their_order() -> None:
-    async def body() -> None:
-        async with ends() as (here, there):
-            parts = [asyncio.create_task(there.recv_array(1000)) for _ in range(20)]
-            for number in range(20):
-                part: Any = np.full(1000, number, "u1")
-                await here.send_all(part)
-            for number, got in enumerate(await asyncio.gather(*parts)):
-                assert (got == number).all()
-
-    run(body())
+        release.set()
+        assert here.endpoint.closed
+        with pytest.raises(ConnectionResetError):
+            await there.recv(timeout=LIMIT_S)
 
 
-def test_the_loop_runs_while_a_call_waits() -> None:
-    async def body() -> None:
-        async with ends() as (here, there):
-            waiting = asyncio.create_task(there.recv())
-            for _ in range(100):
-                await asyncio.sleep(0)
-            assert not waiting.done()
-            await here.send_all(b"x")
-            assert await waiting == b"x"
-
-    run(body())
-
-
-def test_a_timeout_leaves_the_connection_open_and_a_cancel_aborts_it() -> None:
-    async def body() -> None:
-        async with ends() as (here, there):
-            with pytest.raises(harp.WaitTimeoutError):
-                await there.recv(timeout=0.01)
-            await here.send_all(b"x")
-            assert await there.recv() == b"x"
-            waiting = asyncio.create_task(there.recv_array(10))
-            await asyncio.sleep(0)
-            # The thread is in the call once the sender sees that it was read.
-            await here.send_all(b"half")
-            await here.flush(timeout=LIMIT_S)
-            waiting.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await waiting
-            with pytest.raises(ConnectionResetError):
-                await here.recv(timeout=LIMIT_S)
-            with pytest.raises(ValueError, match="closed"):
-                await there.send_all(b"x")
-
-    run(body())
+@in_loop
+async def test_an_error_in_the_block_aborts_and_closing_ends_an_accept() -> None:
+    async with ends() as (here, there):
+        with pytest.raises(KeyError):
+            async with here:
+                raise KeyError
+        with pytest.raises(ConnectionResetError):
+            await there.recv(timeout=LIMIT_S)
+    with harp.testing.pair() as (a, b):
+        acceptor = aio.listen(b, timeout=None)
+        accepting = asyncio.create_task(acceptor.accept())
+        await asyncio.sleep(0)
+        accepting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await accepting
+        with pytest.raises(OSError, match=r"refused|reset"):
+            await aio.connect(a, b.address, 7000)
 
 
-def test_a_canceled_call_that_has_not_begun_changes_nothing() -> None:
-    async def body() -> None:
-        async with ends() as (here, there):
-            first = asyncio.create_task(there.recv())
-            second = asyncio.create_task(there.recv())
-            await asyncio.sleep(0)
-            second.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await second
-            await here.send_all(b"x")
-            assert await first == b"x"
-            await here.send_all(b"y")
-            assert await there.recv(timeout=LIMIT_S) == b"y"
-
-    run(body())
-
-
-def test_a_canceled_close_that_has_not_begun_aborts() -> None:
-    async def body() -> None:
-        async with ends() as (here, there):
-            begun = threading.Event()
-            release = threading.Event()
-
-            def occupy() -> None:
-                begun.set()
-                release.wait(LIMIT_S)
-
-            here._sending.submit(occupy)
-            await asyncio.to_thread(begun.wait, LIMIT_S)
-            closing = asyncio.create_task(here.close())
-            await asyncio.sleep(0)
-            closing.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await closing
-            release.set()
-            assert here.endpoint.closed
-            with pytest.raises(ConnectionResetError):
-                await there.recv(timeout=LIMIT_S)
-
-    run(body())
-
-
-def test_an_error_in_the_block_aborts_and_closing_ends_an_accept() -> None:
-    async def body() -> None:
-        async with ends() as (here, there):
-            with pytest.raises(KeyError):
-                async with here:
-                    raise KeyError
-            with pytest.raises(ConnectionResetError):
-                await there.recv(timeout=LIMIT_S)
-        with harp.testing.pair() as (a, b):
-            acceptor = aio.listen(b, timeout=None)
-            accepting = asyncio.create_task(acceptor.accept())
-            await asyncio.sleep(0)
-            accepting.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await accepting
-            with pytest.raises(OSError, match=r"refused|reset"):
-                await aio.connect(a, b.address, 7000)
-
-    run(body())
-
-
-def test_a_canceled_connect_leaves_no_connection() -> None:
-    async def body() -> None:
-        with harp.testing.pair() as (a, b):
-            with a.driver.hold():
-                a.wire.impair(a.port, loss_ppm=1_000_000)
-            connecting = asyncio.create_task(aio.connect(a, b.address, 7000, timeout=0.3))
-            await asyncio.sleep(0)
-            connecting.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await connecting
-            await asyncio.to_thread(a.driver.wait_for, lambda: len(a.stack.flows()) == 0, LIMIT_S)
-            with a.driver.hold():
-                assert len(a.stack.flows()) == 0
-
-    run(body())
+@in_loop
+async def test_a_canceled_connect_leaves_no_connection() -> None:
+    with harp.testing.pair() as (a, b):
+        with a.driver.hold():
+            a.wire.impair(a.port, loss_ppm=1_000_000)
+        connecting = asyncio.create_task(aio.connect(a, b.address, 7000, timeout=0.3))
+        await asyncio.sleep(0)
+        connecting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await connecting
+        await asyncio.to_thread(a.driver.wait_for, lambda: len(a.stack.flows()) == 0, LIMIT_S)
+        with a.driver.hold():
+            assert len(a.stack.flows()) == 0

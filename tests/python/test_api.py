@@ -4,13 +4,13 @@
 import ast
 import importlib
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from programs import finished
 from scapy.layers.inet import IP, TCP
 from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
@@ -42,7 +42,7 @@ def test_public_names_are_there_and_loaded_late() -> None:
         "else:\n"
         "    raise SystemExit('a name out of nothing')\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = finished([sys.executable, "-c", code])
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -62,9 +62,7 @@ def test_stubs_say_what_the_modules_do(tmp_path: Path) -> None:
     command += ["--mypy-config-file", str(tmp_path / "mypy.ini")]
     command += ["--allowlist", str(tmp_path / "untold"), "--ignore-unused-allowlist"]
     command += [f"harp.{name}" for name in COMPILED]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, cwd=Path(harp.__file__).parents[1]
-    )
+    done = finished(command, cwd=Path(harp.__file__).parents[1])
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -167,57 +165,6 @@ def test_time_is_the_callers() -> None:
             bench.wait_for(lambda: False, limit_ns=10**6)
         conn.close()
     bench.close()
-
-
-def test_frames_of_a_stack_that_one_polls() -> None:
-    """The nonblocking interface has them too."""
-    with (
-        harp.Wire(strict=True) as wire,
-        harp.Stack(wire.port(0)) as a,
-        harp.Stack(wire.port(1)) as b,
-    ):
-        a.address_add("10.0.0.1", 24)
-        b.address_add("10.0.0.2", 24)
-        listener = b.listen(7000)
-        here, now = a.connect("10.0.0.2", 7000), 0
-
-        def step() -> None:
-            nonlocal now
-            now += 10**6
-            a.poll(now)
-            b.poll(now)
-
-        there = None
-        while there is None:
-            step()
-            there = listener.accept()
-        with pytest.raises(BlockingIOError):
-            there.recv_frame()
-        frame = here.frame()
-        memoryview(frame)[:3] = b"abc"
-        here.send_frame(frame, 3)
-        for _ in range(3):
-            step()
-        got = there.recv_frame()
-        assert got is not None
-        with memoryview(got) as view:
-            assert bytes(view) == b"abc"
-            with pytest.raises(BufferError):
-                b.close()
-            with pytest.raises(TypeError):
-                view[0] = 1
-        assert not b.closed
-        here.shutdown()
-        for _ in range(3):
-            step()
-        assert there.recv_frame() is None
-        b.close()
-        assert got.released
-        for call in (there.recv_frame, there.frame, lambda: memoryview(got)):
-            with pytest.raises(ValueError, match=r"closed|released"):
-                call()
-        here.abort()
-        listener.close()
 
 
 def test_a_log_function_may_read_but_not_wait() -> None:

@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from programs import finished
 from scapy.utils import RawPcapNgReader
 
 PACKETS = 20  # what test_capture writes
@@ -37,11 +38,5 @@ def test_tcpdump_reads_it(sample: Path) -> None:
     tcpdump = shutil.which("tcpdump", path="/usr/sbin:/usr/bin:/sbin:/bin")
     if tcpdump is None:
         pytest.skip("tcpdump is not installed")
-    done = subprocess.run(
-        [tcpdump, "-n", "-e", "-tt", "-r", str(sample)],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=30,
-    )
+    done = finished([tcpdump, "-n", "-e", "-tt", "-r", str(sample)], check=True, timeout=30)
     assert len([line for line in done.stdout.splitlines() if line.startswith("1700")]) == PACKETS

@@ -7,15 +7,15 @@ import os
 import re
 import stat
 import subprocess
-import sys
 import tarfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner
+from harpctl import COMMAND, harpctl, harpctl_as_nobody
+from programs import finished
 
 from harp import __version__, output
 from harp._core import version
@@ -30,35 +30,9 @@ SEVERITIES = ("ok", "warn", "fail")
 SLOW = {"matplotlib", "numpy", "pyroute2", "scapy"}
 
 
-def harpctl(
-    *arguments: str, timeout: float = 120, env: Mapping[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from harp.cli import main; main()", *arguments]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=timeout, check=False, env=env
-    )
-
-
-def as_nobody(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run harpctl as user nobody, who cannot read the modules: they are imported before."""
-    code = (
-        "import os, sys, difflib, importlib\n"
-        "from harp.cli import COMMANDS, main\n"
-        "for place in COMMANDS.values():\n"
-        "    importlib.import_module(place.partition(':')[0])\n"
-        "import harp._core, harp._host, harp.demo.run, harp.daemon.takeover\n"
-        "os.setgroups([])\n"
-        "os.setgid(65534)\n"
-        "os.setuid(65534)\n"
-        "main()\n"
-    )
-    command = [sys.executable, "-c", code, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-
-
-def imported(*arguments: str, env: Mapping[str, str] = os.environ) -> set[str]:
+def imported(*arguments: str, **environ: str) -> set[str]:
     """The packages that a harpctl with these arguments imports."""
-    done = harpctl(*arguments, env={**env, "PYTHONPROFILEIMPORTTIME": "1"})
+    done = harpctl(*arguments, PYTHONPROFILEIMPORTTIME="1", **environ)
     lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
     packages = {line.rpartition("|")[2].strip().partition(".")[0] for line in lines}
     assert {"click", "harp"} <= packages, done.stderr
@@ -171,7 +145,7 @@ def test_a_mistyped_word_has_a_suggestion(typed: list[str], meant: str) -> None:
 def test_values_are_completed(typed: str, completed: list[str]) -> None:
     last = str(len(typed.split()) - 1)
     shell = {"_HARPCTL_COMPLETE": "bash_complete", "COMP_WORDS": typed, "COMP_CWORD": last}
-    lines = harpctl(env=os.environ | shell).stdout.splitlines()
+    lines = harpctl(**shell).stdout.splitlines()
     assert set(completed) <= {line.partition(",")[2] for line in lines}, lines
 
 
@@ -183,7 +157,7 @@ def test_values_are_completed(typed: str, completed: list[str]) -> None:
     ],
 )
 def test_without_root_the_exit_code_is_3(command: str) -> None:
-    done = as_nobody(*command.split())
+    done = harpctl_as_nobody(*command.split())
     assert done.returncode == Exit.PRIVILEGE, done.stderr
     assert "run as root" in done.stderr
     assert "Traceback" not in done.stderr
@@ -209,7 +183,7 @@ def test_a_report_has_everything_but_secrets(tmp_path: Path) -> None:
     toml = tmp_path / "harp.toml"
     toml.write_text(f'[lanes]\nkey_file = "{key}"\n[daemon]\nrun_dir = "{tmp_path}/run"\n')
     path = tmp_path / "report.tar.gz"
-    done = harpctl("report", str(path), env=os.environ | {"HARP_CONFIG": str(toml)})
+    done = harpctl("report", str(path), HARP_CONFIG=str(toml))
     assert done.returncode == Exit.OK, done.stderr
     assert "status.json is left out: no harpd" in done.stderr
     assert path.stat().st_mode & 0o777 == 0o600
@@ -244,12 +218,8 @@ def test_a_full_disk_is_named_and_nothing_is_left(command: str, name: str, tmp_p
         f"mount -t tmpfs -o size=4k tmpfs {tmp_path}; head -c 4096 /dev/zero > {tmp_path}/fill;"
         f' "$@"; code=$?; find {tmp_path} -type f; exit $code'
     )
-    words = [sys.executable, "-c", "from harp.cli import main; main()"]
     arguments = [*command.split(), str(tmp_path / name)]
-    done = subprocess.run(
-        ["unshare", "--mount", "sh", "-c", script, "sh", *words, *arguments],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = finished(["unshare", "--mount", "sh", "-c", script, "sh", *COMMAND, *arguments])
     assert done.returncode == Exit.FAILURE
     pattern = rf"harpctl: {tmp_path / name}\S* can't be written: No space left on device\n"
     assert re.fullmatch(pattern, done.stderr), done.stderr
@@ -265,11 +235,8 @@ def test_logs_prints_the_last_lines(tmp_path: Path) -> None:
     assert "harpctl start" in none.stderr
     log.write_text("".join(f"line {n}\n" for n in range(300)))
     assert harpctl("logs", "--file", str(toml), "-n", "2").stdout == "line 298\nline 299\n"
-    command = [sys.executable, "-c", "from harp.cli import main; main()", "logs", "--follow"]
-    with subprocess.Popen(
-        [*command, "-n", "1", "--file", toml], stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
+    command = [*COMMAND, "logs", "--follow", "-n", "1", "--file", toml]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "line 299\n"
         with log.open("a") as file:
             file.write("a new one\n")
@@ -289,11 +256,9 @@ def test_a_table_is_printed_whole(capsys: pytest.CaptureFixture[str]) -> None:
 def on_terminal(columns: int, *arguments: str) -> tuple[int, str]:
     """Run harpctl on a terminal with this number of columns: its exit code, and what it shows."""
     ours, its = os.openpty()
-    code = "from harp.cli import main; main()"
     env = {**os.environ, "TERM": "dumb", "COLUMNS": str(columns), "LINES": "40"}
-    with subprocess.Popen(
-        [sys.executable, "-c", code, *arguments], stdin=its, stdout=its, stderr=its, env=env
-    ) as process:
+    command = [*COMMAND, *arguments]
+    with subprocess.Popen(command, stdin=its, stdout=its, stderr=its, env=env) as process:
         os.close(its)
         shown = b""
         with contextlib.suppress(OSError):  # EIO: its last one is closed
@@ -310,14 +275,6 @@ def test_a_key_is_whole_on_every_terminal(columns: int) -> None:
     rows = json.loads(harpctl("config", "show", "-o", "json").stdout)["settings"]
     words = {line.split(" ")[0] for line in shown.splitlines()}
     assert not {row["key"] for row in rows} - words
-    assert "\N{HORIZONTAL ELLIPSIS}" not in shown
-
-
-def test_what_check_finds_is_whole_on_a_narrow_terminal() -> None:
-    _, shown = on_terminal(20, "check", "lo", "--verbose")
-    found = json.loads(harpctl("check", "lo", "-o", "json").stdout)["findings"]
-    words = {line.split(" ")[0] for line in shown.splitlines()}
-    assert not {each["name"] for each in found} - words
     assert "\N{HORIZONTAL ELLIPSIS}" not in shown
 
 
@@ -364,7 +321,7 @@ def test_slow_imports_are_left_to_the_commands_that_need_them(
 
 def test_a_command_is_completed_without_its_module() -> None:
     typed = {"_HARPCTL_COMPLETE": "bash_complete", "COMP_WORDS": "harpctl sta", "COMP_CWORD": "1"}
-    assert not imported(env=os.environ | typed) & SLOW
+    assert not imported(**typed) & SLOW
 
 
 @pytest.mark.parametrize(

@@ -3,28 +3,16 @@
 
 import json
 import os
-import subprocess
-import sys
+import shlex
 from pathlib import Path
 
 import pytest
+from harpctl import COMMAND, harpctl
+from programs import finished
 
 from harp import config
 from harp.config import keys, reference, report
 from harp.errors import Exit
-
-MAIN = "from harp.cli import main; main()"
-
-
-def harpctl(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    """Runs it with these HARP_ variables and no others."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("HARP_")}
-    if "HARP_BUILD" in os.environ:
-        clean["HARP_BUILD"] = os.environ["HARP_BUILD"]
-    command = [sys.executable, "-c", MAIN, *arguments]
-    return subprocess.run(
-        command, env=clean | environ, capture_output=True, text=True, timeout=60, check=False
-    )
 
 
 @pytest.fixture
@@ -260,7 +248,7 @@ def test_completion_scripts_name_the_program(shell: str) -> None:
 def test_bash_itself_takes_the_script(tmp_path: Path) -> None:
     """Sourced by a real bash, which then completes `harpctl con`."""
     (tmp_path / "script").write_text(harpctl("completion", "bash").stdout)
-    (tmp_path / "harpctl").write_text(f'#!/bin/sh\nexec {sys.executable} -c "{MAIN}" "$@"\n')
+    (tmp_path / "harpctl").write_text(f'#!/bin/sh\nexec {shlex.join(COMMAND)} "$@"\n')
     (tmp_path / "harpctl").chmod(0o755)
     commands = (
         f"source {tmp_path}/script\n"
@@ -268,11 +256,9 @@ def test_bash_itself_takes_the_script(tmp_path: Path) -> None:
         "_harpctl_completion harpctl\n"
         'echo "${COMPREPLY[@]}"\n'
     )
-    done = subprocess.run(
+    done = finished(
         ["bash", "-c", commands],
         env=os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"},
-        capture_output=True,
-        text=True,
         check=True,
     )
     assert done.stdout == "config\n"

@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_cli_config import MAIN, harpctl
+from harpctl import COMMAND, harpctl
+from programs import finished
 
 import harp
 from harp import _paths
@@ -31,8 +32,7 @@ def file(tmp_path: Path) -> str:
 def variables(*arguments: str, **environ: str) -> dict[str, str]:
     done = harpctl("env", "-o", "json", *arguments, **environ)
     assert done.returncode == Exit.OK, done.stderr
-    found: dict[str, str] = json.loads(done.stdout)
-    return found
+    return json.loads(done.stdout)
 
 
 def test_env_has_nccls_variables_and_what_is_no_default(file: str) -> None:
@@ -73,7 +73,7 @@ def test_shell_lines_mean_what_they_say(file: str) -> None:
     lines = harpctl("env", "--file", file).stdout
     assert lines == harpctl("env", "--file", file, "-o", "shell").stdout
     code = f"{lines}\nexec env -0"
-    done = subprocess.run(["sh", "-c", code], env={}, capture_output=True, text=True, check=True)
+    done = finished(["sh", "-c", code], env={}, check=True)
     found = dict(entry.split("=", 1) for entry in done.stdout.split("\0") if entry)
     expected = variables("--file", file)
     assert {name: found[name] for name in expected} == expected
@@ -143,9 +143,7 @@ def test_the_loader_finds_the_plugin_by_what_env_says() -> None:
         "ctypes.c_char.in_dll(library, 'ncclNetPlugin_v10')\n"
         "print([l.split()[-1] for l in open('/proc/self/maps') if 'nccl-net' in l][0])\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=found, capture_output=True, text=True, check=True
-    )
+    done = finished([sys.executable, "-c", code], env=found, check=True)
     assert done.stdout.strip() == PLUGIN
 
 
@@ -188,9 +186,8 @@ def test_signals_reach_the_command() -> None:
         "print('ready', flush=True)\n"
         "signal.pause()\n"
     )
-    command = [sys.executable, "-c", MAIN, "run", "--", sys.executable, "-c", script]
+    command = [*COMMAND, "run", "--", sys.executable, "-c", script]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 42
@@ -199,9 +196,7 @@ def test_signals_reach_the_command() -> None:
 def test_the_command_ignores_no_signal_that_harpctl_did_not_inherit() -> None:
     """Python ignores SIGPIPE for itself; `yes | head` must still end."""
     show = "grep SigIgn /proc/self/status"
-    direct = subprocess.run(
-        ["sh", "-c", show], capture_output=True, text=True, check=True, restore_signals=True
-    )
+    direct = finished(["sh", "-c", show], check=True, restore_signals=True)
     assert harpctl("run", "--", "sh", "-c", show).stdout == direct.stdout
 
 
@@ -267,11 +262,7 @@ def test_python_names_the_plugin_by_path_as_the_loader_has_read_its_own(
     found = harp.env({"tcp.ecn": "off"}, file)
     assert found["NCCL_NET_PLUGIN"] == str(harp.nccl_plugin_path())
     assert (found["NCCL_NET"], found["HARP_ECN"], found["HARP_FRAMES"]) == ("HARP", "off", "1024")
-    command = [sys.executable, "-c", MAIN, "env", "-o", "json", "--file", file]
-    done = subprocess.run(
-        [*command, "--set", "tcp.ecn=off"], capture_output=True, text=True, check=True
-    )
-    printed = json.loads(done.stdout)
+    printed = variables("--file", file, "--set", "tcp.ecn=off")
     assert printed.pop("LD_LIBRARY_PATH").startswith(str(harp.nccl_plugin_path().parent))
     assert printed | {"NCCL_NET_PLUGIN": found["NCCL_NET_PLUGIN"]} == found
     with pytest.raises(HarpError, match="enc"):

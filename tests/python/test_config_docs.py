@@ -3,11 +3,11 @@
 
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from programs import finished
 
 from harp import config
 from harp.cli import manual
@@ -17,7 +17,7 @@ from harp.errors import Exit
 
 def test_generated_files_are_current(root_dir: Path) -> None:
     command = [sys.executable, "tools/docs.py", "--check"]
-    done = subprocess.run(command, cwd=root_dir, capture_output=True, text=True, check=False)
+    done = finished(command, cwd=root_dir)
     assert done.returncode == 0, done.stdout
 
 
@@ -44,24 +44,19 @@ def test_the_example_without_its_hashes_is_every_default() -> None:
 def test_manual_pages_are_roff_without_complaints(name: str, tmp_path: Path) -> None:
     """groff with every warning on; where mandoc is installed, its linter as well."""
     (tmp_path / name).write_text(manual.page(name))
-    formatted = subprocess.run(
-        ["groff", "-man", "-Tutf8", "-ww", "-b", tmp_path / name],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    formatted = finished(["groff", "-man", "-Tutf8", "-ww", "-b", tmp_path / name], check=True)
     assert formatted.stderr == ""
     assert formatted.stdout.count("\n") > 40
     if shutil.which("mandoc"):
         lint = ["mandoc", "-Tlint", "-Wwarning", tmp_path / name]
-        assert subprocess.run(lint, capture_output=True, text=True, check=False).stdout == ""
+        assert finished(lint).stdout == ""
 
 
 def plain(name: str, tmp_path: Path) -> str:
     """A page as one reads it, in one line."""
     (tmp_path / "page").write_text(manual.page(name))
     command = ["groff", "-man", "-Tascii", "-P-c", "-P-b", "-P-u", "-rLL=2000n", tmp_path / "page"]
-    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    shown = finished(command, check=True).stdout
     return " ".join(shown.split())
 
 
@@ -95,7 +90,7 @@ def test_roff_prints_what_it_is_given(tmp_path: Path) -> None:
     page = f'.TH x 1 "" "" ""\n.SH NAME\nx\n.nf\n{manual.escape(nasty)}\n'
     (tmp_path / "page").write_text(page)
     command = ["groff", "-man", "-Tutf8", "-ww", "-P-c", tmp_path / "page"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = finished(command, check=True)
     assert done.stderr == ""
     lines = [line.strip() for line in done.stdout.splitlines()]
     for line in nasty.splitlines():
@@ -108,5 +103,5 @@ def test_man_finds_the_pages(tmp_path: Path) -> None:
     for path in written:
         section = path.suffix[1:]
         command = ["man", "-M", str(tmp_path), "-w", section, path.stem]
-        found = subprocess.run(command, capture_output=True, text=True, check=True)
+        found = finished(command, check=True)
         assert found.stdout.strip() == str(path)

@@ -2,15 +2,14 @@
 """harp.toml with every kind of error: each named with its place, all of them at once."""
 
 import os
-import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from programs import finished
 
 from harp import config
 from harp.config import keys
@@ -204,11 +203,9 @@ def test_a_command_line_beats_all_and_is_checked(empty: Path) -> None:
 # Files that are none, or no good ones.
 #
 def refused(path: Path) -> config.ConfigError:
-    """What load() says of a file that it can't use; quickly, whatever it is."""
-    before = time.process_time()
+    """What load() says of a file that it can't use."""
     with pytest.raises(config.ConfigError) as caught:
         config.load(path, {})
-    assert time.process_time() - before < 10
     (problem,) = caught.value.problems
     assert problem.place.startswith(str(path))
     assert len(str(problem)) < len(str(path)) + 320
@@ -243,17 +240,16 @@ def test_hostile_contents_are_one_error(content: bytes, said: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("piece", [".a", "[[nic.b]]\n", "a.b={}\n", "[", "#\n"])
-def test_large_files_are_read_or_refused_quickly(piece: str, tmp_path: Path) -> None:
+def test_large_files_are_read_or_refused(piece: str, tmp_path: Path) -> None:
+    """A parser that is quadratic in one of these would take hours."""
     file = tmp_path / "harp.toml"
     for before in ("", "a", "a = ", "[[nic]]\n"):
         text = before + piece * ((FILE_BYTES_MAX - 10) // len(piece))
         file.write_text(text)
-        began = time.process_time()
         try:
             config.load(file, {})
         except config.ConfigError:
             assert not text.isspace()
-        assert time.process_time() - began < 10
 
 
 def test_what_is_no_file(tmp_path: Path) -> None:
@@ -310,9 +306,7 @@ def test_an_unreadable_file_names_the_user(tmp_path: Path) -> None:
         "except config.ConfigError as error:\n"
         "    print(int(error.code), error)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(file)], capture_output=True, text=True, check=True
-    )
+    done = finished([sys.executable, "-c", code, str(file)], check=True)
     assert done.stdout == f"{Exit.PRIVILEGE.value} {file}: may not be read by this user\n"
 
 
@@ -454,19 +448,8 @@ fragments = st.sampled_from(
         *(f"[{name}]" for name in keys.tables()),
         *(f"[[{name}]]" for name in keys.ARRAYS),
         *(f"{key.key} = " for key in keys.all_keys() if key.table),
-        "\n",
-        '"a"',
-        "1",
-        "true",
-        "[1,",
-        "]",
-        "{a = 1}",
-        "'''x\n'''",
-        "# c\n",
-        ".",
-        ",",
-        "1979-05-27",
-        "inf",
+        *("\n", '"a"', "1", "true", "[1,", "]", "{a = 1}", "'''x\n'''", "# c\n", ".", ","),
+        *("1979-05-27", "inf"),
     ]
 )
 

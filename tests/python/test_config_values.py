@@ -2,7 +2,6 @@
 """Every key: accepted and refused values, and agreement between TOML, variables and the plugin."""
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 from config_samples import JOB_KEYS, MEANINGFUL, TABLE_KEYS, bad, good, identity, texts
 from hypothesis import given
 from hypothesis import settings as limits
+from programs import finished
 
 from harp import config
 from harp.config import keys, values
@@ -150,7 +150,7 @@ def test_the_plugin_takes_what_python_takes(key: Key, probe: Path) -> None:
     collect()
     tried = sorted(text for text in samples if text and "\x00" not in text)
     arguments = [f"{key.name}={text}" for text in tried]
-    done = subprocess.run([probe, "config", *arguments], capture_output=True, text=True, check=True)
+    done = finished([probe, "config", *arguments], check=True)
     verdicts = [line.split() for line in done.stdout.splitlines()]
     assert len(verdicts) == len(tried)
     for text, (as_variable, as_setting) in zip(tried, verdicts, strict=True):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An open Connection: options, readable bytes, shutdown of each direction, and loss state."""
+"""An open Connection: options, readable bytes, frames, shutdown of each direction, loss state."""
 
 import socket
 from collections.abc import Iterator
@@ -130,3 +130,30 @@ def test_the_loss_state_of_a_connection(pair: Pair) -> None:
     pair.step(200)
     info = pair.here.info()
     assert (info["ca_state_name"], info["backoff"], info["retrans_out_segs"]) == ("open", 0, 0)
+
+
+def test_frames(pair: Pair) -> None:
+    here, there, theirs = pair.here, pair.there, pair.stacks[1]
+    with pytest.raises(BlockingIOError):
+        there.recv_frame()
+    frame = here.frame()
+    memoryview(frame)[:3] = b"abc"
+    here.send_frame(frame, 3)
+    pair.step()
+    got = there.recv_frame()
+    assert got is not None
+    with memoryview(got) as view:
+        assert bytes(view) == b"abc"
+        with pytest.raises(BufferError):
+            theirs.close()
+        with pytest.raises(TypeError):
+            view[0] = 1
+    assert not theirs.closed
+    here.shutdown()
+    pair.step()
+    assert there.recv_frame() is None
+    theirs.close()
+    assert got.released
+    for call in (there.recv_frame, there.frame, lambda: memoryview(got)):
+        with pytest.raises(ValueError, match=r"closed|released"):
+            call()

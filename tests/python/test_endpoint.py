@@ -19,18 +19,18 @@ from harp.testing import MemoryHost
 
 PORT = 7000
 LIMIT_S = 20.0
+Hosts = tuple[MemoryHost, MemoryHost]
+Ends = tuple[harp.Endpoint, harp.Endpoint]
 
 
 @pytest.fixture
-def two() -> Iterator[tuple[MemoryHost, MemoryHost]]:
+def two() -> Iterator[Hosts]:
     with harp.testing.pair(strict=True) as made:
         yield made
 
 
 @pytest.fixture
-def ends(
-    two: tuple[MemoryHost, MemoryHost],
-) -> Iterator[tuple[harp.Endpoint, harp.Endpoint]]:
+def ends(two: Hosts) -> Iterator[Ends]:
     """A connection: the side that called, and the side that accepted."""
     a, b = two
     with b.listen(PORT) as acceptor:
@@ -88,9 +88,7 @@ RECORD = np.dtype([("When", "f8"), ("Of", "i4", (3,)), ("name", "S5")])
     ],
     ids=lambda a: f"{a.dtype}-{a.shape}",
 )
-def test_arrays_of_any_dtype(
-    ends: tuple[harp.Endpoint, harp.Endpoint], array: np.ndarray[Any, Any]
-) -> None:
+def test_arrays_of_any_dtype(ends: Ends, array: np.ndarray[Any, Any]) -> None:
     here, there = ends
     sending = in_thread(lambda: here.send_all(array))
     got = there.recv_array(array.shape, array.dtype)
@@ -101,9 +99,7 @@ def test_arrays_of_any_dtype(
     assert here.copied == (array.nbytes, 0)
 
 
-def test_what_is_not_bytes_in_one_piece_is_refused(
-    ends: tuple[harp.Endpoint, harp.Endpoint],
-) -> None:
+def test_what_is_not_bytes_in_one_piece_is_refused(ends: Ends) -> None:
     here, there = ends
     grid = np.zeros((8, 8), "f4")
     objects = np.array([1, "two", None], dtype=object)
@@ -136,7 +132,7 @@ def test_what_is_not_bytes_in_one_piece_is_refused(
     assert there.recv_array(8, "f4").tolist() == [0.0] * 8
 
 
-def test_the_end_of_the_stream(ends: tuple[harp.Endpoint, harp.Endpoint]) -> None:
+def test_the_end_of_the_stream(ends: Ends) -> None:
     here, there = ends
     here.send_all(b"123")
     here.shutdown()
@@ -152,7 +148,7 @@ def test_the_end_of_the_stream(ends: tuple[harp.Endpoint, harp.Endpoint]) -> Non
     assert there.send_all(b"") == there.recv_exact(bytearray()) == 0
 
 
-def test_a_peer_that_aborts_is_an_error(ends: tuple[harp.Endpoint, harp.Endpoint]) -> None:
+def test_a_peer_that_aborts_is_an_error(ends: Ends) -> None:
     here, there = ends
     waiting = in_thread(lambda: there.recv())
     here.abort()
@@ -165,7 +161,7 @@ def test_a_peer_that_aborts_is_an_error(ends: tuple[harp.Endpoint, harp.Endpoint
 # --------------------------------------------------------------------------------------------------
 # Frames.
 #
-def test_frames_carry_bytes_without_a_copy(ends: tuple[harp.Endpoint, harp.Endpoint]) -> None:
+def test_frames_carry_bytes_without_a_copy(ends: Ends) -> None:
     here, there = ends
     numbers = np.arange(5000, dtype="u4")
     raw, at = numbers.tobytes(), 0
@@ -189,7 +185,7 @@ def test_frames_carry_bytes_without_a_copy(ends: tuple[harp.Endpoint, harp.Endpo
     assert here.copied == there.copied == (0, 0)
 
 
-def test_use_after_release(ends: tuple[harp.Endpoint, harp.Endpoint]) -> None:
+def test_use_after_release(ends: Ends) -> None:
     here, there = ends
     here.send_all(np.arange(100, dtype="u1"))
     (frame,) = there.recv_frames()
@@ -209,9 +205,7 @@ def test_use_after_release(ends: tuple[harp.Endpoint, harp.Endpoint]) -> None:
         there.send_frame(frame)
 
 
-def test_a_frame_to_send_is_the_stacks_once_sent(
-    two: tuple[MemoryHost, MemoryHost], ends: tuple[harp.Endpoint, harp.Endpoint]
-) -> None:
+def test_a_frame_to_send_is_the_stacks_once_sent(two: Hosts, ends: Ends) -> None:
     here, there = ends
     frame = here.frame()
     view = memoryview(frame)
@@ -236,7 +230,7 @@ def test_a_frame_to_send_is_the_stacks_once_sent(
         harp.Frame()
 
 
-def test_frames_go_home_with_their_connection(two: tuple[MemoryHost, MemoryHost]) -> None:
+def test_frames_go_home_with_their_connection(two: Hosts) -> None:
     a, b = two
     with a.driver.hold():
         before = b.stack.stat("frames_tcp_rx"), a.stack.stat("frames_tcp_tx")
@@ -253,7 +247,7 @@ def test_frames_go_home_with_their_connection(two: tuple[MemoryHost, MemoryHost]
         assert (b.stack.stat("frames_tcp_rx"), a.stack.stat("frames_tcp_tx")) == before
 
 
-def test_kept_frames_stop_the_sender(ends: tuple[harp.Endpoint, harp.Endpoint]) -> None:
+def test_kept_frames_stop_the_sender(ends: Ends) -> None:
     here, there = ends
     sending = in_thread(lambda: here.send_all(bytes(4 << 20)))
     kept: list[harp.Frame] = []
@@ -276,9 +270,7 @@ def test_kept_frames_stop_the_sender(ends: tuple[harp.Endpoint, harp.Endpoint]) 
     assert sending.result(LIMIT_S) == 4 << 20
 
 
-def test_a_collected_frame_goes_home_and_warns(
-    ends: tuple[harp.Endpoint, harp.Endpoint],
-) -> None:
+def test_a_collected_frame_goes_home_and_warns(ends: Ends) -> None:
     here, there = ends
     here.send_all(b"x")
     with pytest.warns(ResourceWarning, match="Frame"):
@@ -289,9 +281,7 @@ def test_a_collected_frame_goes_home_and_warns(
 # --------------------------------------------------------------------------------------------------
 # Waits.
 #
-def test_waits_end_in_time_and_leave_the_connection_whole(
-    two: tuple[MemoryHost, MemoryHost], ends: tuple[harp.Endpoint, harp.Endpoint]
-) -> None:
+def test_waits_end_in_time_and_leave_the_connection_whole(two: Hosts, ends: Ends) -> None:
     here, there = ends
     _, b = two
     for call in (
@@ -324,7 +314,7 @@ def test_waits_end_in_time_and_leave_the_connection_whole(
             there.recv(timeout=wrong)  # type: ignore[arg-type]
 
 
-def test_connecting_to_a_closed_port_fails(two: tuple[MemoryHost, MemoryHost]) -> None:
+def test_connecting_to_a_closed_port_fails(two: Hosts) -> None:
     a, b = two
     with pytest.raises(ConnectionRefusedError):
         a.connect(b.address, 9)
@@ -340,9 +330,7 @@ def test_connecting_to_a_closed_port_fails(two: tuple[MemoryHost, MemoryHost]) -
         assert a.stack.stat("tcp_conns") == 0
 
 
-def test_the_background_thread_polls_while_no_call_waits(
-    ends: tuple[harp.Endpoint, harp.Endpoint],
-) -> None:
+def test_the_background_thread_polls_while_no_call_waits(ends: Ends) -> None:
     """The far side's acknowledgement needs a poll that neither side asks for."""
     here, _ = ends
     here.send_all(bytes(1000))
@@ -355,7 +343,7 @@ def test_the_background_thread_polls_while_no_call_waits(
             assert two.recv(timeout=LIMIT_S) == b"polled by waiting threads"
 
 
-def test_a_wait_is_interrupted_by_a_signal(ends: tuple[harp.Endpoint, harp.Endpoint]) -> None:
+def test_a_wait_is_interrupted_by_a_signal(ends: Ends) -> None:
     _, there = ends
 
     class RangError(Exception):
@@ -379,7 +367,7 @@ def test_a_wait_is_interrupted_by_a_signal(ends: tuple[harp.Endpoint, harp.Endpo
 # --------------------------------------------------------------------------------------------------
 # Closed objects.
 #
-def test_closed_endpoints_say_so(ends: tuple[harp.Endpoint, harp.Endpoint]) -> None:
+def test_closed_endpoints_say_so(ends: Ends) -> None:
     here, _ = ends
     here.close(linger=0)
     here.close()
@@ -406,7 +394,7 @@ def test_closed_endpoints_say_so(ends: tuple[harp.Endpoint, harp.Endpoint]) -> N
             kind()
 
 
-def test_a_closed_driver_lets_its_stacks_go(two: tuple[MemoryHost, MemoryHost]) -> None:
+def test_a_closed_driver_lets_its_stacks_go(two: Hosts) -> None:
     a, b = two
     acceptor = b.listen(PORT)
     here, there = a.connect(b.address, PORT), acceptor.accept()
@@ -428,9 +416,7 @@ def test_a_closed_driver_lets_its_stacks_go(two: tuple[MemoryHost, MemoryHost]) 
 
 
 @pytest.mark.parametrize("what", ["endpoint", "acceptor", "driver"])
-def test_closing_ends_the_waits_of_other_threads(
-    two: tuple[MemoryHost, MemoryHost], what: str
-) -> None:
+def test_closing_ends_the_waits_of_other_threads(two: Hosts, what: str) -> None:
     a, b = two
     acceptor = b.listen(PORT, timeout=None)
     here, there = a.connect(b.address, PORT), acceptor.accept()
@@ -449,7 +435,7 @@ def test_closing_ends_the_waits_of_other_threads(
             future.result(LIMIT_S)
 
 
-def test_drivers_refuse_what_makes_no_sense(two: tuple[MemoryHost, MemoryHost]) -> None:
+def test_drivers_refuse_what_makes_no_sense(two: Hosts) -> None:
     a, _ = two
     with harp.Wire() as wire, harp.Stack(wire.port(0)) as lone:
         with pytest.raises(ValueError, match="1 to 16"):
@@ -470,9 +456,7 @@ def test_drivers_refuse_what_makes_no_sense(two: tuple[MemoryHost, MemoryHost]) 
             driver.__init__(lone)  # type: ignore[misc]
 
 
-def test_nothing_waits_while_it_holds_the_driver(
-    ends: tuple[harp.Endpoint, harp.Endpoint],
-) -> None:
+def test_nothing_waits_while_it_holds_the_driver(ends: Ends) -> None:
     here, _ = ends
     with here.driver.hold() as driver:
         assert driver is here.driver
@@ -485,7 +469,7 @@ def test_nothing_waits_while_it_holds_the_driver(
     here.send_all(b"x")
 
 
-def test_waiting_for_anything(two: tuple[MemoryHost, MemoryHost]) -> None:
+def test_waiting_for_anything(two: Hosts) -> None:
     a, b = two
     with a.driver.hold():
         here, there = a.stack.udp(), b.stack.udp(PORT)
@@ -515,7 +499,7 @@ def test_waiting_for_anything(two: tuple[MemoryHost, MemoryHost]) -> None:
 # --------------------------------------------------------------------------------------------------
 # Threads, forks, garbage.
 #
-def test_many_threads_on_many_connections(two: tuple[MemoryHost, MemoryHost]) -> None:
+def test_many_threads_on_many_connections(two: Hosts) -> None:
     """Eight connections, a thread for each end: every byte of each arrives on its own."""
     a, b = two
     count, size = 8, 1 << 20
@@ -545,7 +529,7 @@ def test_many_threads_on_many_connections(two: tuple[MemoryHost, MemoryHost]) ->
     acceptor.close()
 
 
-def test_a_forked_child_gets_an_error(ends: tuple[harp.Endpoint, harp.Endpoint]) -> None:
+def test_a_forked_child_gets_an_error(ends: Ends) -> None:
     here, there = ends
     child = os.fork()
     if child == 0:

@@ -3,12 +3,12 @@
 
 import os
 import socket
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from programs import finished
 
 from harp import files
 from harp.cli import manual
@@ -69,10 +69,10 @@ def test_harpd_has_no_log_there(make: Callable[[Path], None], said: str, tmp_pat
     make(tmp_path / "log")
     toml = tmp_path / "harp.toml"
     toml.write_text(f'[daemon]\nrun_dir = "{tmp_path}/run"\n')
-    done = subprocess.run(
+    done = finished(
         [sys.executable, "-m", "harp.daemon", "--config", toml, "--log", tmp_path / "log"],
-        capture_output=True, text=True, check=False, timeout=HANGS_S,
-    )  # fmt: skip
+        timeout=HANGS_S,
+    )
     assert done.returncode == 1
     assert done.stderr == f"harpd: {tmp_path}/log: {said}; choose another file with --log\n"
     assert not (tmp_path / "run").exists()
@@ -93,9 +93,6 @@ def test_a_directory_that_is_gone(tmp_path: Path) -> None:
         "from harp.daemon.__main__ import main; main()"
     )
     (tmp_path / "gone").mkdir()
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=tmp_path / "gone", capture_output=True, text=True, check=False, timeout=HANGS_S,
-    )  # fmt: skip
+    done = finished([sys.executable, "-c", code], cwd=tmp_path / "gone", timeout=HANGS_S)
     assert done.stderr == "harpd: the current directory: No such file or directory\n"
     assert done.returncode == 1

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Test hosts: they reach each other, and leave nothing behind."""
+"""Test hosts: they reach each other, and leave nothing behind; and which process's error is a
+team's."""
 
 import contextlib
 import os
@@ -9,12 +10,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from programs import finished
 
 from harp import lab
 from harp.errors import Exit, HarpError
 from harp.lab import Host, Lab, LabOptions
 from harp.lab.netns import run
 from harp.lab.rails import Rails
+from harp.lab.team import Team
 
 pytestmark = pytest.mark.usefixtures("need_root")
 
@@ -39,7 +42,6 @@ def one_packet_passes(first: Host, other: Host, mtu: int) -> None:
     """One unfragmentable packet of exactly the MTU."""
     payload = mtu - (48 if ":" in other.address else 28)  # IP and UDP headers
     listener = other.popen([sys.executable, "-c", RECEIVE, other.address])
-    assert listener.stdout is not None
     assert listener.stdout.readline().strip() == "ready"
     first.run(sys.executable, "-c", SEND, other.address, str(payload))
     assert listener.stdout.readline().strip() == str(payload)
@@ -90,7 +92,6 @@ def hold() -> tuple[subprocess.Popen[str], str]:
     process = subprocess.Popen(
         [sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
-    assert process.stdout is not None
     return process, process.stdout.readline().strip()
 
 
@@ -129,7 +130,7 @@ print(name)
 
 def test_a_killed_run_is_cleaned_by_the_next() -> None:
     command = [*PRIVATE, KILL_AND_CLEAN, HOLD]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = finished(command, timeout=60)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() in done.stderr
 
@@ -138,10 +139,8 @@ def test_a_living_run_is_left_alone() -> None:
     process, name = hold()
     with Lab():
         assert (Path("/run/netns") / name).exists()
-    assert process.stdin is not None
     process.stdin.close()
     assert process.wait(20) == 0
-    assert process.stdout is not None
     process.stdout.close()
 
 
@@ -170,7 +169,6 @@ def test_without_root_there_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) 
 def test_a_missing_interface_of_a_rail_is_named() -> None:
     with Lab(LabOptions(switch=True)) as lab:
         rails = Rails(lab)
-        assert lab.switch is not None
         port = lab.switch.rails[0][0]
         run(["ip", "-n", lab.switch.netns, "link", "delete", port])
         with pytest.raises(HarpError, match=rf"^namespace {lab.switch.netns}: {port}: no such int"):
@@ -182,3 +180,51 @@ def test_a_missing_program_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(HarpError, match="apt install iproute2") as caught:
         lab.require_programs("ip")
     assert caught.value.code == Exit.MISSING
+
+
+# --------------------------------------------------------------------------------------------------
+# Teams.
+#
+def test_the_first_that_fails_ends_the_wait() -> None:
+    with Team("tool") as team:
+        team.start(None, ["sleep", "600"])
+        team.start(None, ["sh", "-c", "echo no route >&2; exit 3"])
+        with pytest.raises(HarpError, match=r"^no route$"):
+            team.finish()
+        assert team.processes[0].wait() != 0
+
+
+def test_a_process_that_lost_another_waits_for_its_error() -> None:
+    with Team("tool") as team:
+        reader, writer = os.pipe()
+        lost = ["sh", "-c", "echo lost the peer >&2; exit 4"]
+        team.start(None, lost, pass_fds=[writer])
+        os.close(writer)
+        cause = ["sh", "-c", f"cat /dev/fd/{reader}; echo cause >&2; exit 3"]  # after the other
+        team.start(None, cause, pass_fds=[reader])
+        os.close(reader)
+        with pytest.raises(HarpError, match=r"^cause$"):
+            team.finish(late=(4,))
+
+
+def test_a_lost_process_is_the_cause_when_the_time_is_over() -> None:
+    with Team("tool") as team:
+        team.start(None, ["sleep", "600"])
+        team.start(None, ["sh", "-c", "echo lost the peer >&2; exit 4"])
+        team.processes[1].wait()
+        with pytest.raises(HarpError, match=r"^lost the peer$"):
+            team.finish(0.1, late=(4,))
+
+
+def test_a_hanging_team_is_named() -> None:
+    with Team("tool") as team:
+        team.start(None, ["sleep", "600"])
+        with pytest.raises(HarpError, match=r"^tool: not done after 0 s; try less$"):
+            team.finish(0, remedy="; try less")
+
+
+def test_output_comes_in_the_order_of_the_processes() -> None:
+    with Team("tool") as team:
+        team.start(None, ["echo", "first"])
+        team.start(None, ["echo", "second"])
+        assert team.finish() == ["first\n", "second\n"]

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The plugin reads the profiles that harpctl writes, and both refuse the same files."""
 
-import subprocess
 import tomllib
 from pathlib import Path
 
 import pytest
-from test_cli_config import harpctl
+from harpctl import harpctl
+from programs import finished
 
 from harp.config import profile
 from harp.config.profile import Entry
@@ -61,7 +61,7 @@ BAD = (
 def read(build_dir: Path, file: Path) -> list[str]:
     """The plugin's words: its result, then entries or the reason."""
     command = [build_dir / "tests" / "unit" / "plugin_probe", "profile", HOST, file]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = finished(command, check=True)
     return done.stdout.split()
 
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The worked example of encrypted lanes in docs/lanes.md, by a second implementation."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import struct

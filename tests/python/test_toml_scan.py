@@ -4,7 +4,6 @@ requirement."""
 
 import itertools
 import os
-import subprocess
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as limits
 from hypothesis import strategies as st
+from programs import finished
 
 NOBODY = 65534
 REQUIRED = "aes-256-gcm"
@@ -25,7 +25,7 @@ def probe(build_dir: Path) -> Path:
 
 def scanned(probe: Path, *files: Path) -> list[tuple[int, str]]:
     """The result for each file, and the line or the reason."""
-    done = subprocess.run([probe, "toml", *files], capture_output=True, text=True, check=True)
+    done = finished([probe, "toml", *files], check=True)
     rows = [line.partition(" ") for line in done.stdout.splitlines()]
     return [(int(result), rest) for result, _, rest in rows]
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """harpctl tune: its decisions, the hosts that it accepts, and one real measurement of two hosts."""
 
+import os
 import socket
-import sys
 import threading
 import tomllib
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from test_cli_config import harpctl
+from harpctl import COMMAND, harpctl
 
 from harp.bench import tune
 from harp.bench.tune import HARP, KERNEL, Link, Times
@@ -227,8 +227,7 @@ def test_profile_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 
 def _harpctl(host: Host, *arguments: str) -> Any:
-    code = "import sys; from harp.cli import main; sys.exit(main())"
-    return host.popen([sys.executable, "-u", "-c", code, "tune", *arguments])
+    return host.popen([*COMMAND, "tune", *arguments], env=os.environ | {"PYTHONUNBUFFERED": "1"})
 
 
 def test_two_hosts_get_a_profile_each(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harpctl bench nccl: how it judges times, and one real run of every shape."""
+"""harpctl bench nccl: how it judges times, and one real run of every shape; the reports of bench
+failover and bench loss."""
 
 import contextlib
 import json
@@ -9,10 +10,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from harp.bench import failover, loss
 from harp.bench import nccl as nccl_bench
 from harp.bench.nccl import AUTO, KERNEL, SOCKETS, XDP, Shape, judge
+from harp.bench.streams import Sample, pause_ns, rate_bytes_per_s
 from harp.errors import Exit, HarpError
-from harp.lab import LabOptions
+from harp.lab import Lab, LabOptions, RailOptions
+from harp.lab.rails import Rails
 
 ROUNDS = 5
 
@@ -121,3 +125,61 @@ def test_every_transport_measures_every_shape(report: dict[str, Any]) -> None:
             assert set(cell["median_us"]) == set(nccl_bench.TRANSPORTS)
             assert all(time > 0 for time in cell["median_us"].values())
     json.dumps(report)
+
+
+# --------------------------------------------------------------------------------------------------
+# Failover and loss.
+#
+def test_bad_shapes_are_named(need_root: None) -> None:
+    with pytest.raises(HarpError, match="mtu") as caught:
+        Lab(LabOptions(rails=(RailOptions(100),)))
+    assert caught.value.code == Exit.USAGE
+    with pytest.raises(HarpError, match="rails"):
+        Lab(LabOptions(rails=(RailOptions(),) * 4))
+    with Lab() as lab, pytest.raises(HarpError, match="switch"):
+        Rails(lab)
+
+
+def test_pauses_and_rates_of_a_timeline() -> None:
+    samples = [Sample(at * 10, count) for at, count in enumerate((0, 5, 9, 9, 9, 12, 20))]
+    assert pause_ns(samples, 0, 60) == 30
+    assert pause_ns(samples, 30, 60) == 20
+    assert pause_ns(samples, 0, 100) == 40
+    assert pause_ns([], 0, 100) == 100
+    assert rate_bytes_per_s(samples, 0, 20) == pytest.approx(9e9 / 20)
+    assert rate_bytes_per_s(samples, 21, 29) == 0
+
+
+def test_a_failed_nic_is_measured(need_root: None) -> None:
+    """bench failover: every byte arrives, and the report has the times of the cut."""
+    options = failover.FailoverOptions(rounds=1, seconds=0.5, cut_s=0.5, after_s=0.5)
+    report = failover.run_failover(options, lambda words: None)
+    (found,) = report["rounds"]
+    times = found["times_ms"]
+    assert 0 < times["cut"] < times["back"] < times["end"]
+    assert found["bytes"] > 0
+    assert report["longest_pause_ms"] == found["pause_ms"] > 0
+    assert {len(row) for row in found["timeline"]["rails"]} == {1 + options.rails}
+    json.dumps(report)
+
+
+def test_the_loss_report_is_consistent(need_root: None) -> None:
+    """Rates on a busy machine are not judged here."""
+    options = loss.LossOptions(losses=(0.01,), kinds=("harp", "cubic"), rounds=1, seconds=1.5)
+    said: list[str] = []
+    report = loss.run_loss(options, said.append)
+    assert said == ["loss 1.0%, round 1 of 1"]
+    (result,) = report["results"]
+    assert set(result["median"]) == {"harp", "cubic"}
+    for kind, (found,) in result["rounds"].items():
+        assert result["median"][kind]["stream_gbit_per_s"] == found["stream_gbit_per_s"] > 0
+        assert 0 < found["single_p50_us"] <= found["single_p99_us"]
+        assert found["lost_bytes"] > 0
+        assert found["resent_to_lost"] > 0.9, "what was lost was sent again"
+        for test in ("stream", "single"):
+            conn = found[f"{test}_conn"]
+            assert conn["kind"] == ("harp" if kind == "harp" else "kernel")
+            assert conn["cc"] == "cubic"
+            assert conn["snd_mss_bytes"] == 1448
+    assert set(result["met"]) == {"goodput", "stream p99", "single p99", "resent"}
+    assert report["ok"] is all(result["met"].values())
