@@ -23,6 +23,7 @@
 
 #define SHM_RING_BYTES (256u << 10)
 #define SHM_FRAME_BYTES 8u
+#define SHM_REMEDY "free space in /dev/shm, or disable shared memory with HARP_COLL_HOST="
 
 struct shm_ring {
 	/* Release: the earlier bytes are in the ring. Writer: the sender. */
@@ -47,6 +48,17 @@ struct shm {
 static size_t shm_header_bytes(void)
 {
 	return (sizeof(struct shm_header) + 4095) / 4096 * 4096;
+}
+
+/* Allocates segment pages before their first use: in a full /dev/shm, a load or store would raise
+ * SIGBUS. -ENOSPC. */
+static int shm_populate(void *from, size_t bytes)
+{
+	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), at = (uintptr_t)from & -page;
+
+	bytes += (uintptr_t)from - at;
+	/* QEMU's user mode does not know the advice: EINVAL. */
+	return madvise((void *)at, bytes, MADV_POPULATE_WRITE) && errno != EINVAL ? -ENOSPC : 0;
 }
 
 static void shm_sleep(void)
@@ -115,6 +127,11 @@ int shm_open_group(struct harp_coll *group, int64_t deadline_ns, char *error, si
 	if (rc)
 		goto unlink;
 	madvise(map, shm->bytes, MADV_DONTFORK);
+	rc = shm_populate(map, shm_header_bytes());
+	if (rc) {
+		munmap(map, shm->bytes);
+		goto unlink;
+	}
 	shm->header = map;
 	shm->rings = (struct shm_ring *)(void *)((char *)map + shm_header_bytes());
 	atomic_fetch_add(&shm->header->attached, 1);
@@ -135,8 +152,7 @@ unlink:
 		shm_unlink(shm->name);
 fail:
 	snprintf(error, error_bytes,
-		 "shared memory of this host's ranks (/dev/shm%s, %zu bytes): %s; free space in "
-		 "/dev/shm, or disable shared memory with HARP_COLL_HOST=",
+		 "shared memory of this host's ranks (/dev/shm%s, %zu bytes): %s; " SHM_REMEDY,
 		 shm->name, shm->bytes, strerror(-rc));
 	free(shm);
 	return rc;
@@ -159,17 +175,25 @@ static int shm_local_index(const struct harp_coll *group, int peer)
 	return -1;
 }
 
-void shm_bind(struct link *link)
+int shm_bind(struct link *link)
 {
 	struct harp_coll *group = link->group;
 	size_t local = (size_t)group->local_count, me = (size_t)group->local_index, base;
-	int peer = group->shm ? shm_local_index(group, link->peer) : -1;
+	int peer = group->shm ? shm_local_index(group, link->peer) : -1, rc;
 
 	if (peer < 0)
-		return;
+		return 0;
 	base = (size_t)link->class * local * local;
 	link->shm_out = &group->shm->rings[base + me * local + (size_t)peer];
 	link->shm_in = &group->shm->rings[base + (size_t)peer * local + me];
+	rc = shm_populate(link->shm_out, sizeof(*link->shm_out));
+	if (!rc) /* the sender populates the data */
+		rc = shm_populate(link->shm_in, offsetof(struct shm_ring, data));
+	if (rc)
+		group_fail(group, true, rc,
+			   "shared memory for messages between ranks %d and %d: %s; " SHM_REMEDY,
+			   group->rank, link->peer, strerror(-rc));
+	return rc;
 }
 
 void shm_set_closed(struct harp_coll *group)

@@ -173,6 +173,22 @@ def test_broken_store(tmp_path: Path) -> None:
         assert text.endswith("(no answer to harp/coll/g/info)")
 
 
+@pytest.mark.parametrize("size", ["4k", "64k"])
+def test_a_full_dev_shm_is_an_error(tmp_path: Path, size: str) -> None:
+    """Neither the segment nor, later, a link's ring raises SIGBUS."""
+    small = [
+        "unshare",
+        "-m",
+        "sh",
+        "-c",
+        f'mount -t tmpfs -o size={size} none /dev/shm && exec "$@"',
+    ]
+    words = [*small, "sh", *command("no_space", 2, [0, 1], "1", tmp_path)]
+    env = ENV | {"HARP_PATH": "kernel", "NCCL_SOCKET_IFNAME": "lo"}
+    said = results([output_of(words, env, TIMEOUT_S)])
+    assert all("free space in /dev/shm" in said[rank] for rank in (0, 1)), said
+
+
 def test_abort(tmp_path: Path) -> None:
     said = alone(tmp_path, "aborted", 3)
     assert said[0] == "125 rank 0 aborted the group: lunch"
