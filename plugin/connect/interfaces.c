@@ -310,7 +310,8 @@ int interface_listen(int dev, bool *opening)
 		acceptor_admit(dev, false);
 	else if (!rc)
 		interface_open_rails(dev);
-	state->listen_work.run = interface_listen_run;
+	if (!state->listen_work.run) /* else the control thread may be reading it */
+		state->listen_work.run = interface_listen_run;
 	pthread_mutex_unlock(&ctx_lock);
 	if (!rc && *opening)
 		control_post(&state->listen_work);
