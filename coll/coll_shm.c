@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -66,22 +67,31 @@ static void shm_sleep(void)
 	nanosleep(&(struct timespec){ .tv_nsec = 200000 }, NULL);
 }
 
+/* Beyond RLIMIT_FSIZE (ulimit -f), ftruncate() would end the application by SIGXFSZ. */
+static int shm_resize(int fd, size_t bytes)
+{
+	struct rlimit limit;
+
+	if (!getrlimit(RLIMIT_FSIZE, &limit) && bytes > limit.rlim_cur)
+		return -EFBIG;
+	return ftruncate(fd, (off_t)bytes) ? -errno : 0;
+}
+
 /* The lowest rank of the host creates the segment; the others wait until it has its size. */
 static int shm_file(const struct harp_coll *group, const struct shm *shm, int64_t deadline_ns)
 {
 	if (group->local_index == 0) {
 		int fd = shm_open(shm->name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
 
-		if (fd < 0)
-			return -errno;
-		if (ftruncate(fd, (off_t)shm->bytes)) {
-			int rc = -errno;
+		int rc = fd < 0 ? -errno : shm_resize(fd, shm->bytes);
 
+		if (!rc)
+			return fd;
+		if (fd >= 0) {
 			close(fd);
 			shm_unlink(shm->name);
-			return rc;
 		}
-		return fd;
+		return rc;
 	}
 	for (;;) {
 		int fd = shm_open(shm->name, O_RDWR | O_CLOEXEC, 0);

@@ -397,17 +397,17 @@ TEST(a_forked_child_does_not_keep_the_region)
 	CHECK_EQ(page_status().ended, 0);
 }
 
-TEST(without_descriptors_everything_works_and_nothing_is_shown)
+static void works_without_region(__rlimit_resource_t resource)
 {
 	struct rlimit before, none = { 0, 0 };
 	struct comm_stats *comm;
 
 	page_end();
-	CHECK_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+	CHECK_EQ(getrlimit(resource, &before), 0);
 	none.rlim_max = before.rlim_max;
-	CHECK_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+	CHECK_EQ(setrlimit(resource, &none), 0);
 	lane_page_open();
-	CHECK_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+	CHECK_EQ(setrlimit(resource, &before), 0);
 	CHECK_EQ(page_find(), -1);
 	comm = comm_add(3);
 	lane_stats_sent(lane_add(comm, 0, HARP_PAGE_KIND_HARP), 1, clock_now_ns());
@@ -416,6 +416,16 @@ TEST(without_descriptors_everything_works_and_nothing_is_shown)
 	comm_stats_free(comm);
 	lane_page_close();
 	page_begin();
+}
+
+TEST(without_descriptors_everything_works_and_nothing_is_shown)
+{
+	works_without_region(RLIMIT_NOFILE);
+}
+
+TEST(with_a_limit_on_file_sizes_no_signal_ends_the_application)
+{
+	works_without_region(RLIMIT_FSIZE);
 }
 
 int main(void)
