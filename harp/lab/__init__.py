@@ -301,6 +301,8 @@ def require_programs(*names: str) -> None:
         "taskset": "util-linux",
         "chrt": "util-linux",
         "nsenter": "util-linux",
+        "prlimit": "util-linux",
+        "setpriv": "util-linux",
         "unshare": "util-linux",
     }
     for name in names:
