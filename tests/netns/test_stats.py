@@ -26,10 +26,9 @@ def of_process(pid: int) -> list[Instance]:
 
 def test_a_working_instance_is_shown(tools: Tools, each: Lab) -> None:
     here, there = each.hosts
-    server = tools.serve_tcp(there, "harp", 61000)
-    client = here.popen(
-        [tools.tcp, "echo", there.address, "61000", "--kernel", "--count", "1000000"]
-    )
+    address = [there.address, "61000"]
+    server = tools.serve(there, [tools.tcp, "sink", *address, *tools.side(there, "harp")])
+    client = here.popen([tools.tcp, "message", *address, "--kernel", "--seconds", "60"])
     tools.started.append(client)
     # Its connection, once it is there, with a round trip that was measured.
     wait_until(

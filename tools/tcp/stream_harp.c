@@ -144,17 +144,14 @@ static int harp_accept(struct stream_host *host, struct stream **out)
 	return 0;
 }
 
-/* The requested address, else the route's; otherwise the stack chooses. */
+/* The route's address; without a route the stack chooses. */
 static struct harp_endpoint harp_source(struct stream_host *host)
 {
-	const struct stream_options *opt = &host->opt;
-	static const struct harp_addr any;
-	struct harp_endpoint source = opt->local;
+	const struct harp_endpoint *remote = &host->opt.remote;
+	struct harp_endpoint source = { .scope_id = remote->scope_id };
 	struct harp_host_route route;
 
-	source.scope_id = opt->remote.scope_id;
-	if (memcmp(&source.addr, &any, sizeof(any)) == 0 &&
-	    !harp_instance_route(streams(host)->instance, &opt->remote.addr, &route))
+	if (!harp_instance_route(streams(host)->instance, &remote->addr, &route))
 		source.addr = route.source;
 	return source;
 }

@@ -127,32 +127,16 @@ static int kernel_accept(struct stream_host *host, struct stream **out)
 	return kernel_stream_new(host, fd, out);
 }
 
-/* A client's socket has a port of its choice when one was asked for. */
-static int kernel_bind(const struct stream_options *opt, int fd, sa_family_t family)
-{
-	struct harp_endpoint any = { .port = opt->local.port };
-	struct sockaddr_storage address;
-	socklen_t len;
-
-	if (!any.port)
-		return 0;
-	if (family == AF_INET)
-		any.addr = harp_addr_v4(0, 0, 0, 0);
-	len = sockaddr_from_endpoint(&address, &any);
-	return bind(fd, (struct sockaddr *)&address, len) < 0 ? -errno : 0;
-}
-
 static int kernel_connect(struct stream_host *host, struct stream **out)
 {
 	struct sockaddr_storage address;
 	socklen_t len = sockaddr_from_endpoint(&address, &host->opt.remote);
 	int fd = kernel_socket(&host->opt, address.ss_family);
-	int rc;
+	int rc = 0;
 
 	if (fd < 0)
 		return fd;
-	rc = kernel_bind(&host->opt, fd, address.ss_family);
-	if (!rc && connect(fd, (struct sockaddr *)&address, len) < 0 && errno != EINPROGRESS)
+	if (connect(fd, (struct sockaddr *)&address, len) < 0 && errno != EINPROGRESS)
 		rc = -errno;
 	if (rc) {
 		close(fd);
