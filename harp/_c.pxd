@@ -296,7 +296,6 @@ cdef extern from "harp.h" nogil:
     int harp_udp_connect(harp_udp *sock, const harp_endpoint *remote)
     void harp_udp_close(harp_udp *sock)
     int harp_udp_error(harp_udp *sock, harp_endpoint *about)
-    int harp_udp_payload_max(harp_udp *sock, const harp_endpoint *remote)
     ssize_t harp_udp_send(harp_udp *sock, const harp_endpoint *remote, const iovec *iov,
                           int iov_count)
     ssize_t harp_udp_recv(harp_udp *sock, void *buf, size_t length, harp_endpoint *source)
