@@ -14,7 +14,6 @@ from dpdk_tools import Ends, finish
 from netns_tools import wait_until
 from test_steering import ping
 
-from harp import _paths
 from harp.lab import Host, Lab, LabOptions
 from harp.lab.piped import PipedTool
 
@@ -118,10 +117,9 @@ def test_harp_connects(peer: Peer, family: str, verb: str) -> None:
 def test_a_transfer_survives_loss(peer: Peer) -> None:
     """The kernel's side drops 1 % of what HARP sends, and every byte arrives."""
     server = peer.serve("10.9.0.1")
-    process = peer.there.popen([_paths.find("harp-drop"), peer.ifname], stdin=subprocess.PIPE)
-    drop = PipedTool("harp-drop", process)
+    drop = PipedTool(peer.there, "drop", [peer.ifname])
     try:
-        drop.tell(f"loss {peer.ifname} 10000 7")
+        drop.tell(f"set {peer.ifname} 10000 7")
         report = peer.ends.call(
             "recv", "10.9.0.1", None, "--bytes", str(BYTES // 4), host=peer.there
         )

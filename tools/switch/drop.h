@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* drop.h - what harp-drop and its BPF program tell each other; one object, hence one map, a port. */
+/* drop.h - what harp-switch and its BPF program tell each other; one object, hence one map, a port. */
 #ifndef HARP_TOOLS_DROP_H
 #define HARP_TOOLS_DROP_H
 
 #include <linux/types.h>
 
-/* Written by harp-drop, read by the program. */
+/* Written by harp-switch, read by the program. */
 struct drop_settings {
 	__u64 seed;
 	__u64 threshold; /* of 2^32: a packet whose number hashes below it is lost */
