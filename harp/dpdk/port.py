@@ -98,7 +98,8 @@ def _with_buffers(device: str, pool: Pool) -> str:
     return f"{device},bsize={pool.buffer_bytes + _MEMIF_MORE_BYTES}"
 
 
-def _deadline(timeout: float) -> float:
+def deadline(timeout: float) -> float:
+    """Return the end of so many seconds; DpdkError for a negative number."""
     if not timeout >= 0:
         raise DpdkError(f"a timeout of {timeout} seconds: 0 or more are possible", errno.EINVAL)
     return time.monotonic() + timeout
@@ -480,11 +481,11 @@ class Port(Closing):
         if not 0 < most <= BURST_MAX:
             raise DpdkError(f"{self.name}: a burst of {most} packets", errno.ERANGE)
         burst = Burst(most, self.pool._handle)
-        deadline = _deadline(timeout)
+        end = deadline(timeout)
         while True:
             with self._queue(self._rx_locks, queue) as port:
                 lib.dpdk_receive(port, queue, burst._handle)
-            if burst._handle.count or time.monotonic() >= deadline:
+            if burst._handle.count or time.monotonic() >= end:
                 return burst
             time.sleep(_NAP_S)
 
@@ -523,7 +524,7 @@ class Port(Closing):
             return self._send_burst(burst, queue, timeout)
 
     def _send_burst(self, burst: Burst, queue: int, timeout: float) -> int:
-        deadline = _deadline(timeout)
+        end = deadline(timeout)
         with burst._held() as handle:
             want = int(handle.count)
             burst._settle()
@@ -532,7 +533,7 @@ class Port(Closing):
                 with self._queue(self._tx_locks, queue) as port:
                     lib.dpdk_send(port, queue, handle)
                 if handle.count:
-                    if time.monotonic() >= deadline:
+                    if time.monotonic() >= end:
                         break
                     time.sleep(_NAP_S)
             return want - int(handle.count)
