@@ -79,7 +79,6 @@ def _harp(mtu_bytes: int, flows: int, send: str, options: DpdkOptions) -> Report
         "nic_copied": (wire["nic_copied_bytes"] + received["nic_copied_bytes"]) / moved,
         "driver_copied": wire["nic_driver_copied_bytes"] / wire["tx_bytes"],
         "retransmits": wire["tcp_retransmits"],
-        "cpu_share": [report["cpu_share"], sinks[0]["cpu_share"]],
         "path": report["host"]["path"],
     }
 

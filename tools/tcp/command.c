@@ -5,7 +5,6 @@
 #include <getopt.h>
 #include <stdlib.h>
 
-#include "common/endpoint.h"
 #include "common/options.h"
 
 #define TOOL "harp-tcp"
@@ -160,7 +159,7 @@ static void parse_rest(char **words, struct options *o)
 
 	o->command = (enum command)option_choice(TOOL, "command", words[0], commands);
 	end = o->command >= COMMAND_SERVE ? &o->stream.local : &o->stream.remote;
-	if (endpoint_parse(words[1], end)) {
+	if (option_endpoint(words[1], end)) {
 		fprintf(stderr, "harp-tcp: %s is not an IP address\n", words[1]);
 		exit(2);
 	}

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/endpoint.h"
 #include "common/options.h"
 #include "wire.h"
 
@@ -46,7 +45,7 @@ static struct harp_addr parse_address(const char *text)
 {
 	struct harp_endpoint end = { 0 };
 
-	if (endpoint_parse(text, &end)) {
+	if (option_endpoint(text, &end)) {
 		fprintf(stderr, "harp-wire: %s is not an IP address\n", text);
 		exit(2);
 	}
