@@ -171,6 +171,6 @@ class Dropper(Closing):
             self.lose(host, share, seed + host)
 
     def counts(self, host: int) -> dict[str, int]:
-        """Return the numbers of packets that the host sent, and that were dropped."""
+        """Return the packets that the host sent, and the payload bytes that were dropped."""
         found: dict[str, dict[str, int]] = json.loads(self._tool.ask("counts"))
         return found[self._switch.ports[host]]

@@ -35,12 +35,9 @@ static int drop_counts(const struct tc_port *port)
 	int rc = bpf_map_lookup_elem(tc_port_map(port, "counts"), &zero, &c);
 
 	if (!rc)
-		printf("{\"packets\": %llu, \"bytes\": %llu, \"payload_bytes\": %llu, "
-		       "\"dropped_packets\": %llu, \"dropped_bytes\": %llu, "
-		       "\"dropped_payload_bytes\": %llu, \"super_packets\": %llu, "
-		       "\"ecn_marked\": %llu}",
-		       c.packets, c.bytes, c.payload_bytes, c.dropped_packets, c.dropped_bytes,
-		       c.dropped_payload_bytes, c.super_packets, c.ecn_marked);
+		printf("{\"packets\": %llu, \"dropped_payload_bytes\": %llu, "
+		       "\"super_packets\": %llu}",
+		       c.packets, c.dropped_payload_bytes, c.super_packets);
 	return rc;
 }
 

@@ -11,13 +11,11 @@ struct drop_settings {
 	__u64 threshold; /* of 2^32: a packet whose number hashes below it is lost */
 };
 
-/* Written by the program. Payload is TCP's. */
+/* Written by the program. */
 struct drop_counts {
-	__u64 packets, bytes,
-		payload_bytes; /* TCP packets that came, headers included; their payload */
-	__u64 dropped_packets, dropped_bytes, dropped_payload_bytes;
+	__u64 packets; /* TCP packets that came */
+	__u64 dropped_payload_bytes;
 	__u64 super_packets; /* of more than one segment: an offload is on */
-	__u64 ecn_marked;    /* packets that came with CE */
 };
 
 #endif
