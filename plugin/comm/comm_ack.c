@@ -106,6 +106,9 @@ static void ack_put_credit(struct comm_lane *l, uint64_t posted)
 		wire_put64(l->out.header + l->out.header_bytes, comm_request(comm, m)->size);
 		l->out.header_bytes += 8;
 	}
+	/* Only a loss on the control lane is noticed. */
+	if (comm->control != l->index)
+		return;
 	comm->rx.advertised = posted;
 	comm->rx.bytes_since_credit = 0;
 	comm->rx.messages_since_credit = 0;

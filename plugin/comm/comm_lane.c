@@ -355,8 +355,12 @@ void comm_lane_sample(struct comm_lane *l)
 	l->unrated = scheduler_is_unrated(mine);
 	if ((events & SCHEDULER_SLOW) && comm->lane_lost)
 		comm->lane_lost(comm, l->index, COMM_LOSS_SLOW);
-	if (events & SCHEDULER_DEAD)
+	if (events & SCHEDULER_DEAD) {
+		/* Records that TCP has acknowledged come on no other lane. */
+		if (comm->side == COMM_SEND)
+			(void)comm_send_read(l);
 		comm_lane_die(l, -ETIMEDOUT, true);
+	}
 }
 
 /* ---- closing -------------------------------------------------------------------------------- */

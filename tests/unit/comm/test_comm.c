@@ -177,6 +177,69 @@ TEST(a_send_that_the_lane_has_not_copied_is_not_done_while_the_preamble_is_not_a
 	fake_pair_free(&e.pairs[0]);
 }
 
+/* ---- lanes that lose a credit ----------------------------------------------------------------- */
+
+static void inject_message(struct fake_lane *lane, uint64_t message)
+{
+	enum { BYTES = 1024 };
+	struct record record = {
+		.type = RECORD_DATA, .message = message, .total = BYTES, .length = BYTES
+	};
+	uint8_t bytes[RECORD_HEADER_BYTES + BYTES] = { 0 };
+
+	record_encode(bytes, &record);
+	CHECK_EQ(fake_inject(lane, bytes, sizeof(bytes)), sizeof(bytes));
+}
+
+/* A duplicate is answered on the lane that brought it. That lane may be silent from then on: a
+ * sender that has used its eager bytes must get the credit on the control lane too. */
+static void turn_often(struct fake_pair *pair)
+{
+	for (unsigned turn = 0; turn < 200; turn++)
+		fake_pair_turn(pair);
+}
+
+/* A duplicate is answered on the lane that brought it. That lane may be silent from then on: a
+ * sender that has used its eager bytes must get the credit on the control lane too. */
+TEST(a_credit_that_answers_a_duplicate_is_sent_on_the_control_lane_too)
+{
+	enum { GRANTED = 4, POSTED = 12, SENT = 7 };
+	struct comm_options opt = {
+		.side = COMM_RECV, .multi_lane = true, .buffered = true, .eager_bytes = 4096
+	};
+	static uint8_t rx[1024];
+	struct request *request;
+	struct fake_pair control, other;
+	uint64_t control_bytes;
+	struct comm *comm;
+
+	fake_pair_init(&control, 3, 16384);
+	fake_pair_init(&other, 4, 16384);
+	CHECK_EQ(comm_create(&comm, &control.lanes[1].lane, &opt), 0);
+	opt.lane.index = 1;
+	CHECK_EQ(comm_attach(comm, &other.lanes[1].lane, &opt.lane), 0);
+	for (unsigned i = 0; i < GRANTED; i++)
+		CHECK_EQ(comm_post(comm, rx, sizeof(rx), 0, NULL, &request), 0);
+	inject_message(&control.lanes[1], 0);
+	inject_message(&control.lanes[1], 1);
+	turn_often(&control);
+	control_bytes = control.pipes[1].written;
+	CHECK(control_bytes > 0); /* a CREDIT of GRANTED receives */
+	for (unsigned i = GRANTED; i < POSTED; i++)
+		CHECK_EQ(comm_post(comm, rx, sizeof(rx), 0, NULL, &request), 0);
+	inject_message(&other.lanes[1], 0);
+	turn_often(&other);
+	CHECK(other.pipes[1].written > RECORD_HEADER_BYTES); /* the answer, which gets lost */
+	CHECK_EQ(control.pipes[1].written, control_bytes);
+	for (unsigned message = 2; message < SENT; message++)
+		inject_message(&control.lanes[1], message);
+	turn_often(&control);
+	CHECK(control.pipes[1].written > control_bytes);
+	comm_close(comm, true);
+	fake_pair_free(&control);
+	fake_pair_free(&other);
+}
+
 /* ---- memory that is taken back -------------------------------------------------------------- */
 
 /* A request next to the memory continues. One that overlaps it ends the comm without a WARN, and
