@@ -48,13 +48,11 @@ cdef extern from "harp_nic.h" nogil:
     struct harp_wire_options:
         uint32_t size
         uint32_t ports
-        uint32_t frame_size
         uint32_t frame_count
         uint32_t mtu_bytes
         uint32_t packets_max
         uint32_t strict
         uint64_t seed
-        uint64_t complete_delay_ns
 
     struct harp_wire_stats_t "harp_wire_stats":
         uint64_t sent
@@ -78,7 +76,6 @@ cdef extern from "harp_nic.h" nogil:
     struct harp_nic_callbacks:
         uint32_t size
         uint32_t mtu_bytes
-        uint32_t frame_size
         uint32_t frame_count
         uint8_t mac[6]
         void *ctx

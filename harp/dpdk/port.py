@@ -62,14 +62,10 @@ class PortInfo:
     driver_copies: bool  # the driver copies packets (memif, tap, af_packet, pcap, af_xdp)
     mtu_bytes: int
     mtu_bytes_max: int
-    packet_bytes_max: int
     rx_queues: int
     tx_queues: int
     rx_queues_max: int
     tx_queues_max: int
-    rx_descriptors_max: int
-    tx_descriptors_max: int
-    rss_key_bytes: int
     rss_table: int
     rx_offloads: tuple[str, ...]
     tx_offloads: tuple[str, ...]
@@ -356,14 +352,10 @@ class Port(Closing):
                 driver_copies=driver in _COPYING,
                 mtu_bytes=mtu[0],
                 mtu_bytes_max=found.max_mtu,
-                packet_bytes_max=found.max_rx_pktlen,
                 rx_queues=found.nb_rx_queues,
                 tx_queues=found.nb_tx_queues,
                 rx_queues_max=found.max_rx_queues,
                 tx_queues_max=found.max_tx_queues,
-                rx_descriptors_max=found.rx_desc_lim.nb_max,
-                tx_descriptors_max=found.tx_desc_lim.nb_max,
-                rss_key_bytes=found.hash_key_size,
                 rss_table=found.reta_size,
                 rx_offloads=_offloads(found.rx_offload_capa, lib.rte_eth_dev_rx_offload_name),
                 tx_offloads=_offloads(found.tx_offload_capa, lib.rte_eth_dev_tx_offload_name),
