@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Instructions, counted by callgrind: tools/instructions.py [BUILD_DIR] [encrypted|lanes].
+"""Instructions, counted by callgrind: tools/instructions.py [BUILD_DIR] [lanes].
 
 For each kind of poll that tools/cost/sim_bench.c measures, and for 1, 100 and 10,000 flows: the
 instructions the stack executes; then the same for a stack that publishes its statistics
 (harp_page.h) and is polled every microsecond. The wire's own instructions are not counted, nor the
-copies that it makes. With `encrypted`: of a message on an encrypted lane instead, without the lane
-beneath (tests/unit/lane/encryption_bench.c). With `lanes`: of a small message through the plugin
+copies that it makes. With `lanes`: of a small message through the plugin
 over kernel lanes, both ends together, and through the reference plugin with NCCL's sockets
 (tools/driver/cost.c); the kernel's instructions are not counted. The numbers depend on compiler and
 options, not on the load; valgrind has no AVX-512.
@@ -29,9 +28,6 @@ ROWS = (
     ("idle", "poll with nothing to do"),
 )
 PAGE_ROWS = (*ROWS, ("publish", "poll with nothing to do but to publish"))
-ENCRYPTED_BYTES = (40, 1024, 16_384, 65_536, 1 << 20)
-ENCRYPTED_MESSAGES = 50
-NOT_THE_LANE = re.compile(r"^(pipe_|mem(cpy|move|set)|__mem(cpy|move|set))")
 NOT_THE_STACK = re.compile(r"^(wire_|mem(cpy|move|set)|__mem(cpy|move|set))")
 NOT_THE_PLUGIN = re.compile(r"^(net_|send_messages|poll_receive|measured|check|finish|post_|main)")
 COST_MESSAGES = 1000
@@ -95,19 +91,6 @@ def instructions(sim_bench: Path, what: str, flows: int, *page: str) -> int:
     return round(callgrind(left_out, *command) / PACKETS)
 
 
-def encrypted(encryption_bench: Path) -> None:
-    title = "instructions of an encrypted message"
-    print(f"{title:36}" + "".join(f"{n:>10} B" for n in ENCRYPTED_BYTES))
-    for what in ("send", "receive"):
-        counts = []
-        for size in ENCRYPTED_BYTES:
-            command = (str(encryption_bench), what, str(size), str(ENCRYPTED_MESSAGES))
-            counts.append(callgrind(NOT_THE_LANE, *command) / ENCRYPTED_MESSAGES)
-        print(f"{what:36}" + "".join(f"{count:>12.0f}" for count in counts), flush=True)
-        each = [count / size for count, size in zip(counts, ENCRYPTED_BYTES, strict=True)]
-        print(f"{'  a byte':36}" + "".join(f"{count:>12.3f}" for count in each), flush=True)
-
-
 def lanes(build: Path) -> None:
     print(f"{'instructions of a message':30}" + "".join(f"{name:>10}" for name in COST_PLUGINS))
     for text, what, in_flight in COST_ROWS:
@@ -126,12 +109,8 @@ def lanes(build: Path) -> None:
 
 
 def main() -> int:
-    parts = ("encrypted", "lanes")
-    words = [word for word in sys.argv[1:] if word not in parts]
+    words = [word for word in sys.argv[1:] if word != "lanes"]
     build = Path(words[0] if words else "build")
-    if "encrypted" in sys.argv[1:]:
-        encrypted(build / "tests/unit/encryption_bench")
-        return 0
     if "lanes" in sys.argv[1:]:
         lanes(build)
         return 0

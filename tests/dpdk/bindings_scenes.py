@@ -60,15 +60,6 @@ def kernels(ifname: str) -> Any:
 # --------------------------------------------------------------------------------------------------
 # Use.
 #
-def start_is_once_and_stays() -> None:
-    """A second start is accepted; one with other arguments is refused."""
-    assert dpdk.running()
-    dpdk.start()
-    with refused(errno.EALREADY):
-        dpdk.start(args="--no-such-thing")
-    assert dpdk.version().startswith("DPDK ")
-
-
 def bytes_come_back() -> None:
     """Packets of one and of several segments, whole and in order."""
     with ring() as port:
@@ -171,18 +162,6 @@ def stopped_ports_go_on() -> None:
     for _ in range(5):
         with ring() as port:
             assert port.send(numbered(3)) == 3
-
-
-def specs_set_mtu_and_queues() -> None:
-    """A port's text, as the stack takes it."""
-    with dpdk.Port("dpdk:net_null0;mtu=900;queues=3;frames=600;ip=10.0.0.1/24") as port:
-        info = port.info
-        assert (info.mtu_bytes, info.rx_queues, info.tx_queues) == (900, 3, 3)
-        assert port.pool.count == 600
-        with port.receive(queue=2) as burst:
-            assert len(burst)
-        with refused(errno.ERANGE):
-            port.receive(queue=3)
 
 
 def a_stack_runs_in_the_same_process() -> None:

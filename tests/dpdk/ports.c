@@ -334,19 +334,6 @@ unsigned descriptors(void)
 	return n;
 }
 
-unsigned descriptors_most(void)
-{
-	uint64_t until_ns = test_now_ns() + 20000000u;
-	unsigned most = 0;
-
-	do {
-		unsigned now = descriptors();
-
-		most = now > most ? now : most;
-	} while (test_now_ns() < until_ns);
-	return most;
-}
-
 /* DPDK starts once in a process, so a process runs one test. */
 int main(int argc, char **argv)
 {

@@ -43,9 +43,6 @@ bool end_until(struct end *from, struct end *to, uint64_t packets, uint32_t len,
 bool end_wait_up(const struct end *end, bool up);
 uint64_t test_now_ns(void);
 unsigned descriptors(void); /* that this process has */
-/* The maximum within 20 ms: DPDK's interrupt thread sometimes closes one and opens it again. */
-unsigned descriptors_most(void);
-
 /* Sends and receives on a port until it is killed; writes to the pipe when the port is open. */
 __attribute__((noreturn)) void peer_main(const char *device, int ready_fd);
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ports_memif.c - memif ports that are opened again and again, ends that differ, and which peers
- * are allowed.
+ * ports_memif.c - memif ends that differ, and which peers are allowed.
  */
 #include <errno.h>
 #include <sched.h>
@@ -13,31 +12,6 @@
 #include "ports.h"
 
 #define OTHER_USER 65534u
-
-/* Both ends in one process, a hundred times, closed before or after the handshake. The driver of
- * DPDK 22.11 closes neither a server's listener, nor the client's memory if the handshake was not
- * complete: each server leaves one descriptor, and one that is closed first leaves two. */
-TEST(reopening_memif_leaks_nothing_of_ours)
-{
-	unsigned fds = 0;
-
-	peers_begin();
-	for (unsigned i = 0; i < 100; i++) {
-		struct end a, b;
-
-		end_open(&a, peers_server, 0);
-		end_open(&b, peers_client, 0);
-		if (i % 4 == 0)
-			CHECK(end_until(&a, &b, 100, 1514, 1));
-		CHECK_EQ(a.wrong + b.wrong, 0);
-		end_close(i & 1 ? &a : &b);
-		end_close(i & 1 ? &b : &a);
-		if (i == 9)
-			fds = descriptors_most();
-	}
-	CHECK(descriptors_most() <= fds + 90 + 45);
-	peers_end();
-}
 
 static void with_id(char *out, size_t len, const char *device, unsigned id)
 {

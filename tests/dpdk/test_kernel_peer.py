@@ -4,18 +4,15 @@
 HARP answers the kernel's ARP, neighbor discovery and ping, because no other stack has the address.
 """
 
-import re
 import subprocess
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from dpdk_tools import Ends, finish
-from netns_tools import wait_until
 from test_steering import ping
 
 from harp.lab import Host, Lab, LabOptions
-from harp.lab.piped import PipedTool
 
 BYTES = 64 << 20
 FAMILIES = {"IPv4": ("10.9.0.1", "10.9.0.2"), "IPv6": ("fd00:9::1", "fd00:9::2")}  # HARP, kernel
@@ -111,44 +108,6 @@ def test_harp_connects(peer: Peer, family: str, verb: str) -> None:
     assert report["bytes"] == BYTES
     assert peer.segments_are_full(report)
     assert report["conn"]["stats"]["drop_tcp_checksum"] == 0
-
-
-@pytest.mark.sample("tap-1500", "af_packet-9000", "af_xdp-3498")
-def test_a_transfer_survives_loss(peer: Peer) -> None:
-    """The kernel's side drops 1 % of what HARP sends, and every byte arrives."""
-    server = peer.serve("10.9.0.1")
-    drop = PipedTool(peer.there, "drop", [peer.ifname])
-    try:
-        drop.tell(f"set {peer.ifname} 10000 7")
-        report = peer.ends.call(
-            "recv", "10.9.0.1", None, "--bytes", str(BYTES // 4), host=peer.there
-        )
-    finally:
-        drop.close()
-    (far,), _ = finish(server)
-    assert report["bytes"] == BYTES // 4
-    assert far["retransmits"] > 0
-
-
-@pytest.mark.parametrize("peer", [("tap", 1500)], indirect=True, ids=["tap"])
-def test_a_connection_survives_link_down_and_up(peer: Peer) -> None:
-    """HARP logs that the tap device is down, and every byte arrives when it is up again."""
-    server = peer.serve("10.9.0.1")
-    words = ("--bytes", str(BYTES), "--timeout", "60")
-    client = peer.here.popen(peer.ends.command("send", "10.9.0.1", None, *words))
-    peer.ends.started.append(client)
-    shown = ("ip", "-s", "-o", "link", "show", "dev", peer.ifname)
-    wait_until(lambda: len(re.findall(r"\d{7,}", peer.here.run(*shown))) > 0, "traffic")
-    peer.here.run("ip", "link", "set", peer.ifname, "down")
-    assert server.stderr is not None
-    for line in server.stderr:
-        if "net_tap0 is down" in line:
-            break
-    peer.here.run("ip", "link", "set", peer.ifname, "up")
-    peer.here.run("ip", "address", "replace", "10.9.0.2/24", "dev", peer.ifname)
-    assert client.wait(100) == 0
-    _, said = finish(server)
-    assert "net_tap0 is up again" in said
 
 
 @pytest.fixture(scope="module")

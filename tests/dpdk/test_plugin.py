@@ -1,19 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NCCL's plugin on DPDK ports: messages over memif, and the log lines for unusable ports.
+"""NCCL's plugin on DPDK ports: messages over memif and virtio.
 
-`conform` runs NCCL's contract over the two ends of a memif (tests/plugin). A process can start DPDK
-only once, so each rank and each attempt here is a process.
+`conform` runs NCCL's contract over the two ends of a memif (tests/plugin). Which ports are devices:
+tests/unit/device/test_device_port.c. A process can start DPDK only once, so each rank here is a
+process.
 """
 
 import json
 import os
 import re
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from driver_rig import bench
@@ -24,10 +23,7 @@ from harp.stats.instance import look
 from harp.stats.job import document
 
 SECONDS_MAX = 180
-NCCLNET = Path(__file__).parent.parent / "hostile"  # where plugin_lives.py finds ncclnet.py
-PORT = "net_null0,no-rx=1;ip=10.78.1.1/24"  # swallows what it is given
 Environment = dict[str, str]
-Live = Callable[..., list[dict[str, Any]]]
 
 
 @pytest.fixture(scope="module")
@@ -78,17 +74,6 @@ def ranks(
             ends.callback(process.kill)
             started.insert(0, process)
         yield started
-
-
-def test_a_ring_all_reduce_is_exact(plugin: Path, tmp_path: Path) -> None:
-    run = ("allreduce", "--sizes", "4:20,1024:20,262144:20")
-    with ranks(tmp_path, *run) as (first, second):
-        out, errors = first.communicate(timeout=SECONDS_MAX)
-        _, other_errors = second.communicate(timeout=SECONDS_MAX)
-    assert (first.returncode, second.returncode) == (0, 0), errors + other_errors
-    report = json.loads(out)
-    assert report["ok"] is True
-    assert report["net"] == "HARP"
 
 
 def test_each_queue_of_a_virtual_card_has_lanes(plugin: Path, tmp_path: Path) -> None:
@@ -176,69 +161,3 @@ def counters_of(pid: int, other: subprocess.Popen[str], **least: int) -> dict[st
                 if instance.pid == pid and all(values[name] >= n for name, n in least.items()):
                     return values
     raise AssertionError(other.communicate()[1])
-
-
-# --------------------------------------------------------------------------------------------------
-# Ports that can't be used, and ports that can.
-#
-@pytest.fixture
-def live(plugin: Path) -> Live:
-    """Loads the plugin in a process of its own: plugin_lives.py."""
-
-    def run(lives: int = 1, **variables: str) -> list[dict[str, Any]]:
-        done = subprocess.run(
-            [sys.executable, Path(__file__).with_name("plugin_lives.py"), plugin, str(lives)],
-            env=environment(PYTHONPATH=str(NCCLNET), **variables),
-            capture_output=True,
-            text=True,
-            timeout=SECONDS_MAX,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        said: list[dict[str, Any]] = json.loads(done.stdout)
-        return said
-
-    return run
-
-
-def test_a_port_is_a_device(live: Live) -> None:
-    (life,) = live(
-        HARP_PATH="dpdk", HARP_DPDK=PORT + " net_null1,no-rx=1;ip=10.78.2.1/24;name=other"
-    )
-    assert (life["error"], life["warned"], life["refused"]) == (None, [], 0)
-    assert [device["name"] for device in life["devices"]] == ["net_null0", "other"]
-    assert len({device["guid"] for device in life["devices"]} - {0}) == 2
-    assert any("net_null0: path DPDK: DPDK" in line for line in life["told"])
-
-
-def test_each_first_init_opens_the_ports(live: Live) -> None:
-    lives = live(5, HARP_PATH="dpdk", HARP_DPDK=PORT)
-    assert [life["error"] for life in lives] == [None] * 5
-    assert all(life["devices"] == lives[0]["devices"] for life in lives)
-    # DPDK's own threads and descriptors stay, and no others come.
-    assert len({(life["threads"], life["descriptors"]) for life in lives}) == 1
-
-
-def test_auto_continues_without_a_port_and_says_so(live: Live) -> None:
-    (life,) = live(HARP_PATH="auto", HARP_DPDK="net_null0", NCCL_SOCKET_IFNAME="=lo")
-    assert life["error"] is None
-    assert [device["name"] for device in life["devices"]] == ["lo"]
-    (line,) = life["warned"]
-    assert "is not used, and HARP goes on with the next best path" in line
-    assert life["refused"] == 1
-
-
-def test_auto_takes_ports_first(live: Live) -> None:
-    """With ports, an interface is offered only if HARP_IFNAME names it."""
-    (life,) = live(HARP_PATH="auto", HARP_DPDK=PORT, NCCL_SOCKET_IFNAME="=lo")
-    assert [device["name"] for device in life["devices"]] == ["net_null0"]
-    (life,) = live(HARP_PATH="auto", HARP_DPDK=PORT, HARP_IFNAME="=lo,net_null0")
-    assert [device["name"] for device in life["devices"]] == ["net_null0", "lo"]
-    assert not life["warned"]
-
-
-def test_other_paths_leave_ports_alone(live: Live) -> None:
-    (life,) = live(HARP_PATH="kernel", HARP_DPDK=PORT, NCCL_SOCKET_IFNAME="=lo")
-    assert [device["name"] for device in life["devices"]] == ["lo"]
-    assert not life["warned"]
-    assert sum("DPDK ports" in line and "are not used" in line for line in life["told"]) == 1

@@ -64,22 +64,6 @@ def test_bytes_arrive(
     assert (receiver["stats"]["rx_packets"] < segments // 2) == gso
 
 
-@pytest.mark.sample("fd00:9::1-send", "10.9.0.1-recv")
-@pytest.mark.parametrize("test", ["send", "recv"])
-@pytest.mark.parametrize("address", list(HEADERS))
-def test_bytes_arrive_on_another_queue(ends: Ends, tmp_path: Path, address: str, test: str) -> None:
-    """A packet arrives on the queue pair with the number of its sender's: there is no RSS."""
-    queues, queue = ",queues=2;queues=2", ("--queue", "1")
-    back_end = vhost(tmp_path, 1500, True).replace(";", queues + ";", 1)
-    card = virtio(tmp_path, 1500).replace(";", queues + ";", 1)
-    server = ends.serve_port(address, back_end, *queue)
-    near = ends.call(test, address, card, "--bytes", str(BYTES), *queue)
-    (far,), _ = finish(server)
-    assert near["bytes"] == BYTES
-    assert "net_virtio_user on virtio queue 1, MTU 1500" in near["conn"]["path"]
-    assert "net_vhost on vhost queue 1, MTU 1500" in far["path"]
-
-
 def test_a_port_has_no_more_queues_than_its_device(ends: Ends, tmp_path: Path) -> None:
     """If the back end has another number of queues, both use the smaller number."""
     server = ends.serve_port("10.9.0.1", vhost(tmp_path, 1500, True).replace(";", ",queues=2;", 1))

@@ -108,24 +108,6 @@ def test_settings_of_harp_toml_reach_the_job(containers: Containers) -> None:
     assert all("4096 frames of 2048" in rank for rank in said)
 
 
-def test_a_stopped_harpd_delays_no_rank(containers: Containers) -> None:
-    with contextlib.ExitStack() as stack:
-        ranks = []
-        for rank, mode in enumerate(("sink", "source")):
-            ranks.append(containers.start(rank, mode, "--sizes", "1000:20000"))
-            stack.callback(finish, ranks[-1])
-        assert event(ranks[0])["event"] == "ready"
-        stopped = containers.daemons[0].process
-        assert stopped is not None
-        stopped.send_signal(signal.SIGSTOP)
-        stack.callback(stopped.send_signal, signal.SIGCONT)
-        assert event(ranks[0])["event"] == "done"
-        said = ranks[0].communicate(timeout=60)[1]
-        assert ranks[0].returncode == 0
-    line = f"{containers.daemons[0].socket}: harpd does not answer within 1 s; is it stopped?"
-    assert f"the lease ends with the process: {line}" in said
-
-
 def lease_held(pid: int) -> bool:
     """Has the process a descriptor of a lease's memory?"""
     for fd in Path(f"/proc/{pid}/fd").iterdir():
@@ -202,13 +184,3 @@ def test_without_harpd_kernel_lanes_are_used_and_both_reasons_logged(
         path = rank.split("path kernel TCP: ")[1].splitlines()[0]
         assert path.startswith("eth0 queue 0: CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF missing")
         assert reason in path
-
-
-def test_a_user_that_may_not_lease_is_refused_with_a_reason(containers: Containers) -> None:
-    for daemon in containers.daemons:
-        daemon.end(signal.SIGTERM)
-        daemon.file.write_text(daemon.file.read_text().replace('"nobody"', '"daemon"'))
-        daemon.start()
-    said = refused(containers)
-    assert all("cannot listen: " in rank or "harpd refuses" in rank for rank in said), said
-    assert "harpd refuses: " in said[0]

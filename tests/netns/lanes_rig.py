@@ -103,30 +103,11 @@ def counters(stream: Stream, rank: int) -> dict[str, int]:
     return {name: int(values[name]) for name in values.dtype.names or ()}
 
 
-Cut = tuple[Callable[[], None], Callable[[], None]]
-
-
-def cuts(rails: Rails, rail: int) -> dict[str, Cut]:
-    """Every way to lose the rail, and how it comes back."""
-    return {
-        "silent": (lambda: rails.silence(rail), lambda: rails.restore(rail)),
-        "unplugged receiver": (
-            lambda: rails.unplug(SINK, rail),
-            lambda: rails.plug(SINK, rail),
-        ),
-        "unplugged sender": (
-            lambda: rails.unplug(SOURCE, rail),
-            lambda: rails.plug(SOURCE, rail),
-        ),
-        "receiver's NIC off": (lambda: rails.down(SINK, rail), lambda: rails.up(SINK, rail)),
-        "sender's NIC off": (lambda: rails.down(SOURCE, rail), lambda: rails.up(SOURCE, rail)),
-    }
-
-
-CUTS = (
-    "silent",
-    "unplugged receiver",
-    "unplugged sender",
-    "receiver's NIC off",
-    "sender's NIC off",
-)
+# Every way to lose a rail, and how it comes back.
+CUTS: dict[str, tuple[Callable[[Rails, int], None], Callable[[Rails, int], None]]] = {
+    "silent": (Rails.silence, Rails.restore),
+    "unplugged receiver": (lambda r, n: r.unplug(SINK, n), lambda r, n: r.plug(SINK, n)),
+    "unplugged sender": (lambda r, n: r.unplug(SOURCE, n), lambda r, n: r.plug(SOURCE, n)),
+    "receiver's NIC off": (lambda r, n: r.down(SINK, n), lambda r, n: r.up(SINK, n)),
+    "sender's NIC off": (lambda r, n: r.down(SOURCE, n), lambda r, n: r.up(SOURCE, n)),
+}

@@ -156,6 +156,18 @@ def make_queue(host: Host, queue: int = 0) -> tuple[int, int]:
     return made.xsk_fd, made.frames_fd
 
 
+# The second host's addresses: ::ffff:10.77.0.2 and fd77::2.
+OWN = (bytes(10) + b"\xff\xff" + bytes([10, 77, 0, 2]), bytes.fromhex("fd77") + bytes(13) + b"\2")
+
+
+def own(steering: Steering, port: int = 61000) -> Steering:
+    """Both families' addresses and one port are HARP's."""
+    for address in OWN:
+        steering.address_set(address, True)
+    steering.ports_set(port, port, HOME_NONE, True)
+    return steering
+
+
 def verdicts(steering: Steering) -> dict[str, int]:
     return dict(zip(_host.verdict_names(), steering.verdicts(), strict=True))
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from netns_queues import RULE, queue_of, source_port
-from netns_tools import HOME_NONE, attach, make_queue, verdicts
+from netns_tools import HOME_NONE, OWN, attach, make_queue, verdicts
 from scapy.layers.inet import IP, TCP, UDP
 from test_steering import ethernet_of, send_frames
 
@@ -17,7 +17,6 @@ from harp.lab import Lab, LabOptions
 
 QUEUES, HOME = 4, 1
 FIRST, LAST = 61000, 61255
-OWN = bytes(10) + b"\xff\xff" + bytes([10, 77, 0, 2])  # ::ffff:10.77.0.2
 REDIRECT_TCP, REDIRECT_UDP = "redirect_tcp", "redirect_udp"
 ABSENT, PASS_PORT, RSS_MISMATCH = "absent", "pass_port", "rss_mismatch"
 JUDGED = (REDIRECT_TCP, REDIRECT_UDP, ABSENT, PASS_PORT, RSS_MISMATCH)
@@ -34,7 +33,7 @@ def lab4(need_root: None) -> Iterator[Lab]:
 def steering(lab4: Lab) -> Iterator[Steering]:
     """A block of ports whose home is queue 1, as harpd has it for a lease."""
     steering = attach(lab4.hosts[1])
-    steering.address_set(OWN, True)
+    steering.address_set(OWN[0], True)
     steering.ports_set(FIRST, LAST, HOME, True)
     yield steering
     steering.close()

@@ -155,28 +155,6 @@ def test_all_comms_use_the_only_queue_that_receives(switched: Lab) -> None:
         assert all(both.pump())
 
 
-@pytest.fixture
-def plain(tools: Tools) -> Iterator[Lab]:
-    """Two hosts on a veth of four queues: what a socket sends on queue n arrives at the peer's
-    queue max(n - 1, 0), so that queue 0 of each side can talk to the other, and nothing else."""
-    with Lab(LabOptions(queues=4)) as lab:
-        yield lab
-
-
-def test_matching_queues_are_found_on_a_nic_that_keeps_them(plain: Lab) -> None:
-    """The way is found between other instances than the chosen ones, in the three seconds that HARP
-    has; where they pass on a busy machine, by one of the next comms, which know what was silent."""
-    with ranks(plain, 1, HARP_INSTANCES="4") as both:
-        assert both.lanes() == [("HARP", 0)]
-        while len(both.sends) < 14 and both.lanes().count(("HARP", 0)) < 6:
-            both.connect()
-        lanes, silent = both.lanes(), both.silent()
-        assert lanes.count(("HARP", 0)) == 6, (lanes, silent)
-        assert len(silent) >= 2, "of four, whatever was chosen first"
-        assert {kind for kind, queue in lanes if queue != 0} <= {"kernel"}
-        assert all(both.pump())
-
-
 def threads(actor: Actor, name: str) -> list[list[int]]:
     """The processors that each thread of that name may use."""
     return sorted(cores for thread, cores in actor.call("threads") if thread == name)

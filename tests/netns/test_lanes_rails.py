@@ -14,7 +14,6 @@ from lanes_rig import (
     MIB,
     TICK_MS,
     counters,
-    cuts,
     options,
     railed,
     shaped,
@@ -52,11 +51,11 @@ def test_a_rail_that_dies_costs_no_byte(lab: Lab, cut: str, path: str) -> None:
     """Both rails carry data; one dies: it goes on over the other within a second, with a warning
     and a metric; the rail is used again when it is back; every byte has come once."""
     rails = Rails(lab)
-    off, on = cuts(rails, 0)[cut]
+    off, on = CUTS[cut]
     with Stream(lab, options(path, HARP_RAILS="all")) as stream:
         wait_for_rails(stream, rails, [0, 1])
         since, said = len(stream.ranks[SINK].samples), len(warnings(stream, SOURCE))
-        off()
+        off(rails, 0)
         try:
             stream.flow(4 * MIB)
             assert ticks_without_a_byte(stream, since) < SECOND_TICKS
@@ -64,7 +63,7 @@ def test_a_rail_that_dies_costs_no_byte(lab: Lab, cut: str, path: str) -> None:
             assert "eth0" in warnings(stream, SOURCE)[said]
             assert counters(stream, SOURCE)["rails_down"] > 0
         finally:
-            on()
+            on(rails, 0)
         wait_for_rails(stream, rails, [0, 1])
         now = counters(stream, SOURCE)
         assert now["rails_up"] > 0
@@ -120,12 +119,12 @@ def test_rails_that_die_in_turns(lab: Lab, cut: str, tmp_path: Path) -> None:
     with Stream(lab, options("auto", HARP_RAILS="all", **encrypted)) as stream:
         wait_for_rails(stream, rails, [0, 1])
         for turn in range(6):
-            off, on = cuts(rails, turn % 2)[cut]
-            off()
+            off, on = CUTS[cut]
+            off(rails, turn % 2)
             try:
                 stream.flow(MIB)
             finally:
-                on()
+                on(rails, turn % 2)
             wait_for_rails(stream, rails, [turn % 2], MIB // 4)
         stream.finish()
         for rank in stream.ranks:

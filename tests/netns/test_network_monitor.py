@@ -78,3 +78,24 @@ def test_what_is_confirmed_stays_what_it_was(each: Lab) -> None:
     with_monitor(here, work)
     assert states(here, there.address) == ["PERMANENT"]
     assert absent not in here.run("ip", "neigh", "show")
+
+
+def test_a_confirmed_neighbor_is_not_probed(each: Lab) -> None:
+    """A packet to a stale neighbor begins a delay. Without a confirmation the kernel probes after
+    it, which this neighbor does not answer."""
+    here, there = each.hosts
+    family = "ipv6" if ":" in there.address else "ipv4"
+    here.sysctl(f"{family}/neigh/{here.ifname}/delay_first_probe_time", 1)
+    entry = [there.address, "lladdr", "02:00:00:00:00:55", "dev", here.ifname]
+    here.run("ip", "neigh", "replace", *entry, "nud", "stale")
+
+    def work(monitor: NetworkMonitor, ifindex: int) -> None:
+        kind = socket.AF_INET6 if family == "ipv6" else socket.AF_INET
+        with socket.socket(kind, socket.SOCK_DGRAM) as sock:
+            sock.sendto(b"", (there.address, 9))
+        monitor.confirm(ifindex, raw(there.address))
+        while states(here, there.address) == ["DELAY"]:
+            monitor.confirm(ifindex, raw(there.address))
+
+    with_monitor(here, work)
+    assert states(here, there.address) == ["REACHABLE"]

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import netns_tools
 import pytest
 
 from harp.config import NicConfig
 from harp.lab import Host as LabHost
 from harp.lab import Lab, LabOptions
-from harp.lab.netns import in_namespace
 from harp.nicprep import Host, Undo, prepare, restore
 
 PORTS = Path("/proc/sys/net/ipv4/ip_local_reserved_ports")
@@ -20,9 +20,7 @@ PORTS = Path("/proc/sys/net/ipv4/ip_local_reserved_ports")
 
 def inside(host: LabHost, work: Callable[[Host], Any]) -> Any:
     """What work says, done in the host's namespace."""
-    results: list[Any] = []
-    in_namespace(host.netns, lambda _ipr: results.append(work(Host())))
-    return results[0]
+    return netns_tools.inside(host, lambda: work(Host()))
 
 
 def channels(host: LabHost) -> list[int]:

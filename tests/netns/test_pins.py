@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 from netns_tools import (
-    HOME_NONE,
     Tools,
     adopt,
     attach,
     inside,
+    own,
     serve_pin,
     verdicts,
     wait_until,
@@ -27,7 +27,6 @@ from harp._host import Steering
 from harp.lab import Host, Lab
 
 PORT = 61000
-OWN = bytes(10) + b"\xff\xff" + bytes([10, 77, 0, 2])  # ::ffff:10.77.0.2
 PINS = {
     *("xsks", "ports", "addresses", "verdicts", "arrivals", "layout"),
     *("restricted", "sources_v4", "sources_v6"),
@@ -57,11 +56,6 @@ def sent(lab: Lab, steering: Steering, count: int) -> int:
 def absent(steering: Steering) -> int:
     """Packets of HARP's for which no socket was there: what the tests send."""
     return verdicts(steering)["absent"]
-
-
-def own(steering: Steering) -> None:
-    steering.ports_set(PORT, PORT, HOME_NONE, True)
-    steering.address_set(OWN, True)
 
 
 def test_adopted_after_its_maker_was_killed(tools: Tools, lab: Lab, bpffs: Path) -> None:

@@ -1,69 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harp.Instance over AF_XDP between two hosts, and its errors. test_docs_python.py connects to the
-kernel, also with an instance that its owner polls."""
+"""harp.Instance on an AF_XDP queue: fork, and errors. test_docs_python.py and test_queues.py have
+its connections, tests/python/test_endpoint.py arrays and frames."""
 
-import json
 import sys
 from pathlib import Path
 
-from netns_tools import Tools, all_came, finish, outcome, wait_until, xdp_attached
+from netns_tools import Tools, outcome
 
 from harp.lab import Lab
-
-SERVER = """
-import sys, json, numpy as np, harp
-address, port = sys.argv[1], int(sys.argv[2])
-with harp.Instance(sys.argv[3]) as instance, instance.listen(port, timeout=30) as acceptor:
-    print("ready", flush=True)
-    with acceptor.accept() as end:
-        end.timeout = 30
-        total = 0
-        while frames := end.recv_frames():
-            for frame in frames:
-                with frame, memoryview(frame) as view:
-                    total += int(np.frombuffer(view, "u1").sum(dtype="u8"))
-        end.send_all(np.array([total], "u8"))
-        stats = instance.snapshot()
-        print(json.dumps({
-            "total": total, "copied": end.copied, "describe": instance.describe,
-            "nic": {
-                "rx_packets": int(stats["rx_packets"]), "rx_dropped": int(stats["nic_rx_dropped"]),
-                "rx_ring_full": int(stats["nic_rx_ring_full"]),
-            },
-            "steering": instance.steering(),
-            "flows": [str(flow["state_name"]) for flow in instance.flows()],
-        }), flush=True)
-"""
-
-CLIENT = """
-import sys, numpy as np, harp
-with harp.Instance(sys.argv[3]) as instance:
-    with instance.connect(sys.argv[1], int(sys.argv[2])) as end:
-        end.timeout = 30
-        data = np.arange(1 << 20, dtype="u4")
-        end.send_all(data)
-        end.shutdown()
-        print(int(end.recv_array(1, "u8")[0]), flush=True)
-"""
 
 
 def script(code: str, *args: object) -> list[str | Path]:
     return [sys.executable, "-c", code, *map(str, args)]
-
-
-def test_arrays_between_two_instances(tools: Tools, lab: Lab) -> None:
-    here, there = lab.hosts
-    args = (there.address, 61000, there.ifname)
-    server = tools.serve(there, script(SERVER, *args))
-    out, err, status = outcome(here, script(CLIENT, *args))
-    assert status == 0, err
-    report = json.loads(finish(server)[0].splitlines()[-1])
-    assert int(out) == report["total"] > 0
-    assert report["copied"] == [8, 0], "frames are not copied; the answer's array is, once"
-    assert report["describe"].startswith(f"AF_XDP generic copy on {there.ifname} queue 0")
-    assert all_came(report["steering"], report["nic"])
-    assert len(report["flows"]) == 1
-    wait_until(lambda: not xdp_attached(here) and not xdp_attached(there), "detached")
 
 
 FORKED = """

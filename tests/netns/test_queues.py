@@ -4,7 +4,6 @@
 import json
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -106,36 +105,6 @@ def wide(request: pytest.FixtureRequest, need_root: None) -> Iterator[Lab]:
     """Two hosts whose NICs have eight queues and spread by Toeplitz."""
     with Lab(LabOptions(queues=QUEUES, rss=RULE, ipv6=request.param)) as lab:
         yield lab
-
-
-def test_instances_of_one_process_have_a_queue_each(tools: Tools, wide: Lab) -> None:
-    """Eight of them; a kernel peer reaches each from the ports that are computed for its queue."""
-    here, there = wide.hosts
-    servers = start(tools, there, QUEUES)
-    assert servers.process.poll() is None
-    failures: list[BaseException] = []
-
-    def client(queue: int) -> None:
-        try:
-            to = (there.address, PORT + queue)
-            for after in (20000, 30000):
-                source = source_port(here.address, to, queue, QUEUES, after)
-                with connection(here, source, to) as sock:
-                    echoed(sock, 2 << 20)
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=client, args=(queue,)) for queue in range(QUEUES)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures, failures
-    counts = servers.counts()
-    assert counts["rss_mismatch"] == 0
-    assert counts["redirect_tcp"] > QUEUES * 2 * 100
-    assert wide.spreader is not None
-    assert all(packets > 100 for packets in wide.spreader.counts(there.index))
 
 
 def test_a_port_without_its_stack_is_the_kernels(tools: Tools, wide: Lab) -> None:

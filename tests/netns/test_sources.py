@@ -12,12 +12,12 @@ import pytest
 from netns_tools import (
     AUTO,
     GENERIC,
-    HOME_NONE,
     NATIVE,
     Tools,
     adopt,
     attach,
     inside,
+    own,
     serve_pin,
     verdicts,
 )
@@ -32,7 +32,6 @@ from harp._host import Steering
 from harp.lab import Host, Lab
 
 PORT, FREE = 61000, 61001
-OWN = (bytes(10) + b"\xff\xff" + bytes([10, 77, 0, 2]), bytes.fromhex("fd77") + bytes(13) + b"\2")
 MAX = 256  # STEER_SOURCES_MAX
 # Nobody's socket is on the queue, so the kernel gets what the program takes for HARP's.
 TAKEN, DROPPED = "absent", "drop_source"
@@ -41,14 +40,6 @@ TAKEN, DROPPED = "absent", "drop_source"
 def prefixes(*texts: str) -> list[tuple[bytes, int]]:
     networks = map(ip_network, texts)
     return [(each.network_address.packed, each.prefixlen) for each in networks]
-
-
-def own(steering: Steering) -> Steering:
-    """Both families' addresses and one port are HARP's."""
-    for address in OWN:
-        steering.address_set(address, True)
-    steering.ports_set(PORT, PORT, HOME_NONE, True)
-    return steering
 
 
 @pytest.fixture(params=[GENERIC, NATIVE], ids=["generic", "native"])

@@ -4,13 +4,11 @@
 import contextlib
 import json
 import socket
-import subprocess
 from collections import Counter
 from dataclasses import dataclass
 
-import pytest
 import udp_peer
-from netns_tools import Tools, finish, xdp_attached
+from netns_tools import Tools, finish, inside, xdp_attached
 from scapy.layers.inet import ICMP, IP, TCP, UDP
 from scapy.layers.inet6 import (
     ICMPv6DestUnreach,
@@ -33,7 +31,6 @@ from scapy.layers.sctp import SCTP
 from scapy.packet import Packet
 
 from harp.lab import Host, Lab
-from harp.lab.netns import in_namespace
 
 PORT = 61000
 FREE = 61001
@@ -182,14 +179,10 @@ NOISE = {"pass_protocol", "pass_type", "pass_header"}
 def send_frames(lab: Lab, frames: list[bytes]) -> None:
     """From the first host's interface, as they are."""
     here = lab.hosts[0]
-
-    def send(_ipr: object) -> None:
-        with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as raw:
-            raw.bind((here.ifname, 0))
-            for frame in frames:
-                raw.send(frame)
-
-    in_namespace(here.netns, send)
+    with inside(here, lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW)) as raw:
+        raw.bind((here.ifname, 0))
+        for frame in frames:
+            raw.send(frame)
 
 
 def ethernet_of(lab: Lab) -> Ether:
@@ -203,7 +196,7 @@ def ethernet_of(lab: Lab) -> Ether:
 
 def test_udp_has_ports_of_its_own(tools: Tools, dual: Lab) -> None:
     there = dual.hosts[1]
-    args = [*udp_peer.PROGRAM, "echo", "::", str(PORT)]
+    args = [*udp_peer.PROGRAM, "::", str(PORT)]
     server = tools.serve(there, [*args, *tools.side(there, "harp")])
     ethernet = ethernet_of(dual)
     whole = [(verdict, bytes(ethernet / p)) for verdict, p in UDP_HELD]
@@ -245,19 +238,16 @@ def ping(host: Host, address: str) -> None:
         kind, proto, reply = socket.AF_INET, socket.IPPROTO_ICMP, 0
         request = bytes(ICMP(id=7))
 
-    def echo(_ipr: object) -> None:
-        with socket.socket(kind, socket.SOCK_RAW, proto) as raw:
-            raw.settimeout(1)
-            for _ in range(10):
-                raw.sendto(request, (address, 0))
-                with contextlib.suppress(TimeoutError):
-                    while True:
-                        packet = raw.recv(2048)
-                        if packet[0 if kind == socket.AF_INET6 else 20] == reply:
-                            return
-        raise TimeoutError(f"{address} does not answer")
-
-    in_namespace(host.netns, echo)
+    with inside(host, lambda: socket.socket(kind, socket.SOCK_RAW, proto)) as raw:
+        raw.settimeout(1)
+        for _ in range(10):
+            raw.sendto(request, (address, 0))
+            with contextlib.suppress(TimeoutError):
+                while True:
+                    packet = raw.recv(2048)
+                    if packet[0 if kind == socket.AF_INET6 else 20] == reply:
+                        return
+    raise TimeoutError(f"{address} does not answer")
 
 
 def test_the_kernel_answers_pings_and_solicitations(tools: Tools, dual: Lab) -> None:
@@ -269,18 +259,3 @@ def test_the_kernel_answers_pings_and_solicitations(tools: Tools, dual: Lab) -> 
         ping(here, family.own)
         here.run("ip", "neigh", "flush", "dev", here.ifname)  # asked for again
         ping(here, family.own)
-
-
-@pytest.mark.parametrize("family", [V4, V6], ids=["IPv4", "IPv6"])
-def test_a_kernel_server_on_the_same_interface_is_reached(
-    tools: Tools, dual: Lab, family: Family
-) -> None:
-    """As an sshd would be."""
-    here, there = dual.hosts
-    tools.serve(there, [tools.tcp, "serve", "::", str(PORT), *tools.side(there, "harp")])
-    kernel: subprocess.Popen[str] = tools.serve(
-        there, [tools.tcp, "serve", family.own, "22", "--kernel"]
-    )
-    report = tools.call_tcp(here, "kernel", "send", family.own, 22, "--bytes", "1000000")
-    assert report["bytes"] == 1000000
-    assert finish(kernel) == ("", "")

@@ -1,20 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HARP's UDP and the kernel's understand each other, both ways; ports are held, others are not."""
+"""HARP's UDP answers the kernel's; ports are held, others are not."""
 
 import errno
 import json
 import os
 import socket
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import udp_peer
-from netns_tools import Tools, finish, run
+from netns_tools import Tools, finish, inside
 
 from harp.lab import Host, Lab, LabOptions
-from harp.lab.netns import in_namespace
 
 COUNT = 1000
 PORT = 7000
@@ -28,26 +26,15 @@ def family(request: pytest.FixtureRequest, need_root: None) -> Iterator[Lab]:
 
 def kernel_socket(host: Host, timeout_s: float = 5) -> socket.socket:
     """A UDP socket of the kernel's in the host's namespace."""
-
-    made: list[socket.socket] = []
-
-    def make(_: object) -> None:
-        kind = socket.AF_INET6 if ":" in host.address else socket.AF_INET
-        made.append(socket.socket(kind, socket.SOCK_DGRAM))
-
-    in_namespace(host.netns, make)
-    made[0].settimeout(timeout_s)
-    return made[0]
+    family = socket.AF_INET6 if ":" in host.address else socket.AF_INET
+    made: socket.socket = inside(host, lambda: socket.socket(family, socket.SOCK_DGRAM))
+    made.settimeout(timeout_s)
+    return made
 
 
 def echo_server(tools: Tools, host: Host) -> Any:
-    args = [*udp_peer.PROGRAM, "echo", host.address, str(PORT)]
+    args = [*udp_peer.PROGRAM, host.address, str(PORT)]
     return tools.serve(host, [*args, *tools.side(host, "harp")])
-
-
-def harp_call(tools: Tools, host: Host, address: str, *more: str) -> Any:
-    args = [*udp_peer.PROGRAM, "call", address, str(PORT)]
-    return json.loads(run(host, [*args, *tools.side(host, "harp"), *more]))
 
 
 def end(server: Any) -> Any:
@@ -73,26 +60,6 @@ def test_kernel_calls_harp(tools: Tools, family: Lab, size: int) -> None:
     assert report["stats"]["drop_udp_checksum"] == 0
 
 
-@pytest.mark.parametrize("size", [4, 1400])
-def test_harp_calls_kernel(tools: Tools, family: Lab, size: int) -> None:
-    here, there = family.hosts
-
-    with kernel_socket(there) as sock, ThreadPoolExecutor(1) as pool:
-        sock.bind((there.address, PORT))
-
-        def echo() -> None:
-            for _ in range(COUNT):
-                data, peer = sock.recvfrom(9000)
-                sock.sendto(data, peer)
-
-        echoing = pool.submit(echo)
-        report = harp_call(tools, here, there.address, "--count", str(COUNT), "--size", str(size))
-        echoing.result()
-    assert report["sent"] == report["received"] == COUNT
-    assert report["wrong"] == 0
-    assert report["port"] >= 61000, "a port of the range was chosen"
-
-
 def test_other_ports_stay_the_kernel_s(tools: Tools, family: Lab) -> None:
     """A held port can't be bound; others, and TCP's of the same number, are free."""
     here, there = family.hosts
@@ -104,11 +71,8 @@ def test_other_ports_stay_the_kernel_s(tools: Tools, family: Lab) -> None:
         peer.sendto(b"to the kernel", (there.address, PORT + 1))
         assert sock.recv(100) == b"to the kernel"
 
-    def listen(_: object) -> None:
-        with socket.create_server((there.address, PORT), family=peer.family):
-            pass
-
-    in_namespace(there.netns, listen)
+    held = (there.address, PORT)
+    inside(there, lambda: socket.create_server(held, family=peer.family)).close()
     report = end(server)
     assert report["received"] == 0
     # Given back when its holder ends.

@@ -37,8 +37,7 @@ static const char usage[] =
 	"  --timeout S         longest time without progress (default 60)\n"
 	"  --rest US           sleep for so long after passes that moved nothing (default 0: spin)\n"
 	"  --tick MS           source, sink: a JSON line of progress at this interval\n"
-	"  --fork-child        source, sink: fork a child that sleeps\n"
-	"  --abrupt            source, sink with a number of messages: exit without closing\n";
+	"  --fork-child        source, sink: fork a child that sleeps\n";
 
 const char *const bench_modes[] = {
 	[MODE_LAT] = "lat",
@@ -143,28 +142,18 @@ enum {
 	O_REST,
 	O_TICK,
 	O_FORK_CHILD,
-	O_ABRUPT,
 	O_HELP
 };
 
 static const struct option long_options[] = {
-	{ "rank", 1, NULL, O_RANK },
-	{ "ranks", 1, NULL, O_RANKS },
-	{ "root", 1, NULL, O_ROOT },
-	{ "plugin", 1, NULL, O_PLUGIN },
-	{ "ifname", 1, NULL, O_IFNAME },
-	{ "devices", 1, NULL, O_DEVICES },
-	{ "sizes", 1, NULL, O_SIZES },
-	{ "channels", 1, NULL, O_CHANNELS },
-	{ "seconds", 1, NULL, O_SECONDS },
-	{ "datacheck", 1, NULL, O_DATACHECK },
-	{ "timeout", 1, NULL, O_TIMEOUT },
-	{ "rest", 1, NULL, O_REST },
-	{ "tick", 1, NULL, O_TICK },
-	{ "fork-child", 0, NULL, O_FORK_CHILD },
-	{ "abrupt", 0, NULL, O_ABRUPT },
-	{ "help", 0, NULL, O_HELP },
-	{ NULL, 0, NULL, 0 },
+	{ "rank", 1, NULL, O_RANK },       { "ranks", 1, NULL, O_RANKS },
+	{ "root", 1, NULL, O_ROOT },       { "plugin", 1, NULL, O_PLUGIN },
+	{ "ifname", 1, NULL, O_IFNAME },   { "devices", 1, NULL, O_DEVICES },
+	{ "sizes", 1, NULL, O_SIZES },     { "channels", 1, NULL, O_CHANNELS },
+	{ "seconds", 1, NULL, O_SECONDS }, { "datacheck", 1, NULL, O_DATACHECK },
+	{ "timeout", 1, NULL, O_TIMEOUT }, { "rest", 1, NULL, O_REST },
+	{ "tick", 1, NULL, O_TICK },       { "fork-child", 0, NULL, O_FORK_CHILD },
+	{ "help", 0, NULL, O_HELP },       { NULL, 0, NULL, 0 },
 };
 
 /* One option with a number; false when it is out of range. */
@@ -210,9 +199,6 @@ static int bench_option(struct bench *bench, int option)
 		return setenv("NCCL_SOCKET_IFNAME", optarg, 1) ? PLAY_PEER : 0;
 	case O_FORK_CHILD:
 		bench->fork_child = true;
-		return 0;
-	case O_ABRUPT:
-		bench->abrupt = true;
 		return 0;
 	case '?':
 		return bench_usage(NULL, NULL);

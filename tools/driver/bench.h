@@ -32,7 +32,7 @@ struct bench {
 	struct bench_size sizes[BENCH_SIZES_MAX];
 	size_t steps;         /* how many; idle: 0 */
 	size_t largest_bytes; /* of the sizes */
-	bool datacheck, fork_child, abrupt;
+	bool datacheck, fork_child;
 	double seconds;   /* idle: how long */
 	uint64_t tick_ms; /* source, sink: interval of progress lines; 0: none */
 	struct play *play;

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_comm.c - two comms over fake lanes joined in memory: credits, memory that is taken back, the
- * end of a peer, threads, and hostile records. tests/sim has random conversations.
+ * end of a peer, and hostile records. tests/sim has random conversations.
  */
 #include <errno.h>
-#include <pthread.h>
-#include <sched.h>
 #include <stdlib.h>
 
 #include "base/util.h"
@@ -335,87 +333,6 @@ TEST(messages_that_arrived_before_the_peer_died_are_received_and_the_next_is_an_
 	CHECK_EQ(done, 0);
 	CHECK_EQ(env_warns, 1);
 	ends_close(&e);
-}
-
-/* ---- threads: one poller, as an engine's, a thread for each end, and a background poller ----- */
-
-enum { THREAD_MESSAGES = 2000, THREAD_BYTES = 40000 };
-
-struct threads {
-	struct ends ends;
-	atomic_bool stop;
-};
-
-static size_t thread_size(unsigned message)
-{
-	return message * 7919 % THREAD_BYTES;
-}
-
-static void *thread_background(void *arg)
-{
-	struct threads *all = arg;
-
-	while (!atomic_load(&all->stop)) {
-		poller_run(&all->ends.pairs[0].poller, clock_now_ns());
-		sched_yield();
-	}
-	return NULL;
-}
-
-static void thread_pass(struct comm *comm, uint8_t *data, size_t size, size_t want)
-{
-	struct request *request;
-	size_t got = 0;
-	int done = 0;
-
-	CHECK_EQ(comm_post(comm, data, size, 0, NULL, &request), 0);
-	while (!done && !check_failures) {
-		CHECK_EQ(comm_test(request, &done, &got), 0);
-		if (!done)
-			sched_yield();
-	}
-	CHECK_EQ(got, want);
-}
-
-static void *thread_sender(void *arg)
-{
-	static uint8_t data[THREAD_BYTES];
-	struct threads *all = arg;
-
-	for (unsigned m = 0; m < THREAD_MESSAGES && !check_failures; m++) {
-		memset(data, (int)(m & 255), thread_size(m));
-		thread_pass(all->ends.send, data, thread_size(m), thread_size(m));
-	}
-	return NULL;
-}
-
-static void *thread_receiver(void *arg)
-{
-	static uint8_t data[THREAD_BYTES];
-	struct threads *all = arg;
-
-	for (unsigned m = 0; m < THREAD_MESSAGES && !check_failures; m++) {
-		thread_pass(all->ends.recv, data, sizeof(data), thread_size(m));
-		for (size_t i = 0; i < thread_size(m); i++)
-			CHECK(data[i] == (m & 255));
-	}
-	return NULL;
-}
-
-TEST(each_end_is_used_by_a_thread_while_another_one_polls)
-{
-	static struct threads all;
-	pthread_t background, sender, receiver;
-
-	ends_open(&all.ends, 1, 100000, 16384);
-	pthread_create(&background, NULL, thread_background, &all);
-	pthread_create(&sender, NULL, thread_sender, &all);
-	pthread_create(&receiver, NULL, thread_receiver, &all);
-	pthread_join(sender, NULL);
-	pthread_join(receiver, NULL);
-	atomic_store(&all.stop, true);
-	pthread_join(background, NULL);
-	ends_close(&all.ends);
 }
 
 /* ---- hostile records ------------------------------------------------------------------------ */

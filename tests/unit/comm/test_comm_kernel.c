@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_comm_kernel.c - plugin_*() end to end over kernel lanes on the loopback interface. */
 #include <fcntl.h>
-#include <pthread.h>
 #include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -11,83 +10,6 @@
 #include "double_env.h"
 #include "poll/poller.h"
 #include "kernel_pair.h"
-
-/* ---- two threads ------------------------------------------------------------------------------ */
-
-enum { THREAD_MESSAGES = 3000, THREAD_BYTES = 20000 };
-
-static size_t thread_size(uint64_t message)
-{
-	return (size_t)(message * 7919 % THREAD_BYTES);
-}
-
-static void *thread_send(void *arg)
-{
-	static uint8_t data[THREAD_BYTES];
-	struct pair *pair = arg;
-
-	for (uint64_t m = 0; m < THREAD_MESSAGES && !check_failures; m++) {
-		struct request *request = NULL;
-		int done = 0;
-
-		memset(data, (int)(m & 255), thread_size(m));
-		while (!request && !check_failures)
-			CHECK_EQ(comm_post(pair->send, data, thread_size(m), 0, NULL, &request), 0);
-		while (!done && !check_failures) {
-			CHECK_EQ(comm_test(request, &done, NULL), 0);
-			if (!done)
-				sched_yield();
-		}
-	}
-	return NULL;
-}
-
-static void *thread_recv(void *arg)
-{
-	static uint8_t data[2][THREAD_BYTES];
-	struct request *requests[2] = { NULL, NULL };
-	struct pair *pair = arg;
-
-	for (uint64_t m = 0; m <= THREAD_MESSAGES && !check_failures; m++) {
-		struct request *request = requests[(m + 1) % 2];
-		size_t size = 0;
-		int done = 0;
-
-		if (m < THREAD_MESSAGES) /* one ahead */
-			CHECK_EQ(comm_post(pair->recv, data[m % 2], THREAD_BYTES, 0, NULL,
-					   &requests[m % 2]),
-				 0);
-		while (request && !done && !check_failures) {
-			CHECK_EQ(comm_test(request, &done, &size), 0);
-			if (!done)
-				sched_yield();
-		}
-		if (!request)
-			continue;
-		CHECK_EQ(size, thread_size(m - 1));
-		for (size_t i = 0; i < size && !check_failures; i++)
-			CHECK_EQ(data[(m + 1) % 2][i], (m - 1) & 255);
-	}
-	return NULL;
-}
-
-/* For TSan. */
-TEST(comms_are_used_by_threads_while_others_open_and_close)
-{
-	struct pair pair, more;
-	pthread_t sender, receiver;
-
-	pair_open(&pair);
-	pthread_create(&sender, NULL, thread_send, &pair);
-	pthread_create(&receiver, NULL, thread_recv, &pair);
-	for (int i = 0; i < 20; i++) {
-		pair_open(&more);
-		pair_close(&more);
-	}
-	pthread_join(sender, NULL);
-	pthread_join(receiver, NULL);
-	pair_close(&pair);
-}
 
 static int open_files(void)
 {

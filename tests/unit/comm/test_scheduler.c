@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_scheduler.c - which lane takes the next chunk; rates and round trips of the lanes are the test's. */
+/* test_scheduler.c - which lane takes the next chunk; rates and round trips of the lanes are the test's. What a slow
+ * lane costs: tests/sim/comm_share.c. */
 #include "comm/scheduler.h"
 
 #include "check.h"
@@ -96,20 +97,6 @@ static void check_both_carry(void)
 {
 	CHECK(w.got[0] > 9000000);
 	CHECK(w.got[1] > 9000000);
-}
-
-/* tests/sim/comm_share.c has what it costs. */
-TEST(a_lane_with_a_tenth_of_the_rate_is_slow_until_it_recovers)
-{
-	world_open(3, 10000);
-	world_run(500, 16 * CHUNK);
-	CHECK_EQ(w.events, 0);
-	w.rate[1] = 1000;
-	world_run(1000, 16 * CHUNK);
-	CHECK(w.events & SCHEDULER_SLOW);
-	w.rate[1] = 10000;
-	world_run(2000, 16 * CHUNK);
-	CHECK(w.got[1] > 15000000);
 }
 
 TEST(a_lane_that_was_idle_for_long_is_not_slow)

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_connect.c - plugin_connect() before a comm exists: the order in which candidates are tried, for how long, and the
- * failure that is reported; and what an attempt for a further lane is given. The test ends attempts and sets the clock.
- * test_connector.c has when further lanes are opened.
+ * failure that is reported. The test ends attempts and sets the clock. test_connector.c has further lanes.
  */
 #include <errno.h>
 
@@ -39,11 +38,6 @@ static unsigned attempts;
 static uint16_t tried[ATTEMPTS_MAX]; /* the candidates' ports */
 static struct comm comm;
 static bool multi_lane;
-
-static bool plans_further; /* a lane 1, bound to the NIC */
-static uint32_t route_ifindex;
-static int route_rc;
-static unsigned further_candidates;
 
 /* ---- doubles ---------------------------------------------------------------------------------------- */
 
@@ -88,14 +82,6 @@ int candidates_find(struct candidates *out, int dev, const struct handle *handle
 void candidates_list(struct candidates *out, int dev, struct engine_set *engines,
 		     const struct handle *handle)
 {
-	out->count = further_candidates;
-	out->list[0] = (struct candidate){ .remote = { .addr = handle->v4, .port = 99 } };
-}
-
-int harp_host_route(const struct harp_addr *dst, struct harp_host_route *out)
-{
-	*out = (struct harp_host_route){ .ifindex = route_ifindex };
-	return route_rc;
 }
 
 unsigned rails_lanes(int dev, bool harp)
@@ -105,12 +91,7 @@ unsigned rails_lanes(int dev, bool harp)
 
 void connector_plan(struct connector *c)
 {
-	c->rail_count = 1;
-	c->rails[0].bound = true;
-	c->rails[0].handle = c->handle;
-	c->lane_count = plans_further ? 2 : 1;
-	c->lanes[1].index = 1;
-	c->lanes[1].backoff_ns = CONNECTOR_BACKOFF_NS_MIN;
+	c->lane_count = 1;
 }
 
 bool peers_is_avoided(const struct harp_endpoint *remote, unsigned engine, uint64_t at_ns)
@@ -177,7 +158,7 @@ static void prepare(unsigned candidates)
 						.port = (uint16_t)(1 + found.count) };
 	env_config.connect_timeout_ns = TIMEOUT_NS;
 	poller_init(&control, control_turn);
-	avoided = waits = encrypts = multi_lane = plans_further = false;
+	avoided = waits = encrypts = multi_lane = false;
 	memset(&comm, 0, sizeof(comm));
 	attempts = 0;
 	env_warn[0] = '\0';
@@ -227,8 +208,6 @@ static int connect_by(const struct outcome *const *outcomes, unsigned count, str
 
 	for (*out = NULL; !rc && !*out && attempts < ATTEMPTS_MAX;) {
 		rc = step(out);
-		if (*out)
-			break; /* an attempt is of a further lane */
 		if (attempt) {
 			end(outcomes[next]);
 			next += next + 1 < count;
@@ -432,43 +411,4 @@ TEST(a_handle_that_cannot_be_used_is_one_error)
 	handle_bytes[0] ^= 1;
 	CHECK(step(&out) < 0);
 	CHECK(!ctx.connects);
-}
-
-TEST(a_further_lane_needs_a_way_from_its_NIC)
-{
-	static const struct {
-		unsigned candidates, other_nic;
-		int route_rc, refused;
-	} cases[] = {
-		{ 0, 0, 0, -EHOSTUNREACH },
-		{ 1, 1, 0, -ENETUNREACH }, /* the route leaves by another NIC */
-		{ 1, 0, -EHOSTDOWN, -EHOSTDOWN },
-		{ 1, 0, 0, 0 },
-	};
-
-	CHECK_EQ(plugin_devices_load(NULL), 0); /* gives the device an address */
-	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-		const struct outcome *outcome = &success;
-		const struct device *nic = plugin_device(0);
-		struct comm *out;
-
-		prepare(1);
-		multi_lane = plans_further = true;
-		further_candidates = cases[i].candidates;
-		route_ifindex = nic->ifindex + cases[i].other_nic;
-		route_rc = cases[i].route_rc;
-		ctx.traffic_class = 46 << 2;
-		CHECK_EQ(connect_by(&outcome, 1, &out), 0);
-		CHECK_EQ(attempts, 2);
-		CHECK_EQ(attempt->refused, cases[i].refused);
-		CHECK(attempt->own.join && attempt->own.index == 1 && attempt->dscp == 46);
-		CHECK_EQ(attempt->deadline_ns - attempt->open_deadline_ns, 2000 * MS);
-		if (!cases[i].refused)
-			CHECK_MEM(&attempt->candidate.local.addr, &nic->addr_v4,
-				  sizeof(nic->addr_v4));
-		connector_stop(comm.connector);
-		connector_free(comm.connector);
-		(void)poller_run(&control, now_ns);
-		CHECK(!attempt);
-	}
 }

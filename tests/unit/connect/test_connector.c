@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_connector.c - when further lanes are connected, to which candidate, and what is reported of rails: a connector with a
- * comm of two lanes. Attempts end as the test says; control thread, candidates, routes and the comm are doubles.
+ * comm of two lanes. Attempts end as the test says; control thread, candidates, routes and the comm are doubles. Losses
+ * during an attempt: tests/sim/comm_reconnect.c.
  */
 #include <errno.h>
 
@@ -270,39 +271,6 @@ TEST(a_slow_lane_is_replaced_every_5_s_at_most)
 	end(-ECONNREFUSED, now_ns + 5000 * MS);
 	CHECK_EQ(next_ns(), UINT64_MAX);
 	CHECK_EQ(failed, 1);
-}
-
-TEST(a_slow_lane_that_dies_keeps_its_attempt)
-{
-	for (int result = 0; result >= -ETIMEDOUT; result -= ETIMEDOUT) {
-		uint64_t now_ns = prepare_reroll();
-
-		lose(LANE, COMM_LOSS, now_ns);
-		CHECK_EQ(begun, 2);
-		CHECK_EQ(connector->rails[0].up, 1);
-		end(result, now_ns);
-		CHECK_EQ(connector->rails[0].up, 1 + !result);
-		CHECK_EQ(next_ns() == UINT64_MAX, !result);
-	}
-}
-
-TEST(a_lane_that_is_lost_before_its_attempt_is_looked_at_is_lost)
-{
-	uint64_t now_ns = prepare();
-
-	ended(attempt, 0);
-	has_lane[LANE] = false;
-	turn(now_ns);
-	CHECK_EQ(next_ns(), now_ns + 100 * MS);
-}
-
-TEST(a_stopped_connector_connects_nothing)
-{
-	uint64_t now_ns = prepare_up();
-
-	connector_stop(connector);
-	lose(LANE, COMM_LOSS, now_ns + 9000 * MS);
-	CHECK_EQ(begun, 1);
 }
 
 /* ---- where to, and from where ----------------------------------------------------------------------- */

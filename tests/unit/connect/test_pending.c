@@ -26,37 +26,6 @@ static struct fake_pair *pairs; /* COMERS connections */
 static unsigned comers;
 static struct listen_comm comm_listener = { .id = LISTEN_ID };
 
-/* ---- failing allocations --------------------------------------------------------------------------- */
-
-/* Sanitizers have allocators of their own. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SHORTAGES false
-#else
-#define SHORTAGES true
-
-static unsigned shortage; /* this allocation from now on fails; 0: none */
-
-static void *allocate(size_t align, size_t bytes)
-{
-	void *memory;
-
-	if (shortage && --shortage == 0)
-		return NULL;
-	return posix_memalign(&memory, align, bytes) ? NULL : memory;
-}
-
-void *aligned_alloc(size_t align, size_t bytes)
-{
-	return allocate(align, bytes);
-}
-
-void *calloc(size_t count, size_t bytes)
-{
-	void *memory = allocate(16, count * bytes);
-
-	return memory ? memset(memory, 0, count * bytes) : NULL;
-}
-#endif
 static char warning[512];
 
 /* ---- peers ---------------------------------------------------------------------------------------- */
@@ -320,36 +289,6 @@ TEST(identified_connections_stay_whatever_unauthenticated_peers_do)
 	CHECK_EQ(pending_set->identified, 0);
 }
 
-/* Dropped peers connect again, and each round admits as many as the limit allows. Admitted ones are reset here. */
-TEST(of_513_peers_at_once_all_get_through)
-{
-	unsigned through = 0, rounds = 0, waiting[513], left = 513;
-	uint64_t now_ns = SECOND_NS;
-
-	for (; left && rounds < 4; rounds++) {
-		unsigned again = 0;
-
-		for (unsigned i = 0; i < left; i++) {
-			waiting[i] = come(1 + i % 3, now_ns + i);
-			say_hello(waiting[i], now_ns + i);
-		}
-		now_ns += SECOND_NS;
-		for (unsigned i = 0; i < left; i++) {
-			if (!is_here(waiting[i])) {
-				again++;
-				continue;
-			}
-			through++;
-			fake_reset(&pairs[waiting[i]].lanes[0]);
-			pairs[waiting[i]].lanes[0].lane.notify(&pairs[waiting[i]].lanes[0].lane,
-							       now_ns);
-		}
-		left = again;
-	}
-	CHECK_EQ(through, 513);
-	CHECK_EQ(rounds, 3);
-}
-
 /* ---- comms ------------------------------------------------------------------------------------------ */
 
 TEST(a_first_lane_is_a_comm_once_its_connector_has_confirmed)
@@ -461,44 +400,6 @@ TEST(a_further_lane_joins_its_comm)
 	CHECK(comm && comm_has_lane(comm, 1));
 	close_comm(comm);
 	CHECK(!registry_key(91, true, key));
-}
-
-/* The connector considers itself connected, so accept reports the failure once, and then accepts others. */
-TEST(accept_reports_a_comm_that_there_was_no_memory_for)
-{
-#if SHORTAGES
-	struct comm *comm;
-	unsigned failures;
-
-	for (failures = 0; failures < 100; failures++) {
-		unsigned unlucky;
-		bool is_short;
-
-		(void)connect_whole(1, 101, SECOND_NS);
-		warning[0] = '\0';
-		shortage = 1 + failures;
-		unlucky = connect_whole(2, 102, SECOND_NS);
-		is_short = !shortage;
-		shortage = 0;
-		end_turn(unlucky, SECOND_NS);
-		if (!is_short) { /* each of its allocations has failed once */
-			CHECK_EQ(accept_all(101), 2);
-			break;
-		}
-		CHECK(!is_here(unlucky));
-		CHECK(strstr(warning, "cannot accept 10.0.0.2") != NULL);
-		CHECK(strstr(warning, "out of memory") != NULL);
-		comm = accepted();
-		CHECK(comm && comm->comm_id == 101);
-		close_comm(comm);
-		CHECK_EQ(acceptor_accept(&comm_listener, &comm), -ENOMEM);
-		CHECK(!comm);
-		CHECK_EQ(accept_all(0), 0);
-		listener_close();
-		listener_open();
-	}
-	CHECK(failures >= 3);
-#endif
 }
 
 static void keep_warning(enum plugin_log_level level, const char *text)

@@ -460,33 +460,6 @@ TEST(forwarded_icmp_errors_are_rate_limited)
 	close_siblings();
 }
 
-/* A forwarded error is checked like a packet: its sequence number must be in flight, its port
- * must have a socket. */
-TEST(forged_icmp_errors_change_nothing)
-{
-	struct harp_icmp_error lie = { .kind = 5,
-				       .proto = 6,
-				       .local = endpoint("10.0.0.1", 61001),
-				       .remote = endpoint("10.0.0.2", 7000),
-				       .mtu_bytes = 600 };
-	struct harp_endpoint any = { .port = 7000 };
-	struct harp_listener *listener;
-	struct harp_conn *conn;
-
-	open_siblings("fake0");
-	CHECK_EQ(harp_tcp_listen(harp_instance_stack(all[2]), &any, NULL, &listener), 0);
-	conn = dial(all[1], "10.0.0.2", 7000, 61001);
-	CHECK_EQ(settle(conn, all, 3), 0);
-	for (lie.kind = 0; lie.kind < 10; lie.kind++) {
-		for (lie.seq = 0; lie.seq < 0xf0000000u; lie.seq += 0x01000001u)
-			harp_stack_icmp_error(harp_instance_stack(all[1]), &lie);
-		harp_stack_icmp_error(harp_instance_stack(all[0]), &lie);
-	}
-	CHECK_EQ(harp_conn_error(conn), 0);
-	CHECK_EQ(stat_of(all[1], "tcp_mtu_icmp"), 0);
-	close_siblings();
-}
-
 int main(int argc, char **argv)
 {
 	unsigned before = fds_open();

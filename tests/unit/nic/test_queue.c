@@ -18,7 +18,6 @@
 #include "check.h"
 #include "fds.h"
 #include "nic/af_xdp.h"
-#include "nic/af_xdp_link.h"
 
 static char why[320];
 
@@ -244,24 +243,6 @@ TEST(adopting_needs_no_privilege)
 	CHECK_EQ(status, 0);
 	close(queue.xsk_fd);
 	close(queue.frames_fd);
-}
-
-static bool is_stacked(const char *driver)
-{
-	struct af_xdp_link link = { 0 };
-
-	snprintf(link.driver, sizeof(link.driver), "%s", driver);
-	return af_xdp_link_is_stacked(&link);
-}
-
-TEST(bonds_teams_and_vlans_are_stacked)
-{
-	CHECK(is_stacked("bonding"));
-	CHECK(is_stacked("team"));
-	CHECK(is_stacked("802.1Q VLAN Support"));
-	CHECK(!is_stacked("veth"));
-	CHECK(!is_stacked("mlx5_core"));
-	CHECK(!is_stacked(""));
 }
 
 static int own_namespace(void)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_wire.c - the simulated wire: order, delay and rate, the check of sent frames, and limits.
- * The simulations prove the rest: marks and inbound limits (sim_cc), the switch, links that go
+ * test_wire.c - the simulated wire: delay and rate, the check of sent frames, and limits. The
+ * simulations prove the rest: order, marks and inbound limits (sim_cc), the switch, links that go
  * down, and random impairments that a seed replays (sim_run).
  */
 #include "harp_nic.h"
@@ -103,32 +103,6 @@ static struct harp_wire_stats stats_of(unsigned port)
 
 	CHECK_EQ(harp_wire_stats(wire, port, &s), 0);
 	return s;
-}
-
-TEST(packets_arrive_in_order)
-{
-	uint32_t len;
-
-	wire_open((struct harp_wire_options){ .mtu_bytes = 9000 });
-	CHECK_EQ(a->caps.mac[5], 0);
-	CHECK_EQ(b->caps.mac[5], 1);
-	CHECK(harp_wire_port(wire, 2) == NULL);
-	send(a, 1, 60, 0);
-	send(a, 2, 9014, 0); /* six frames in, five out */
-	send(b, 3, 1514, 0);
-	CHECK_EQ(harp_wire_in_flight(wire), 3);
-	CHECK_EQ(b->ops->next_ns(b), 0);
-	CHECK_EQ(receive(b, 0, &len), 1);
-	CHECK_EQ(len, 60);
-	CHECK_EQ(receive(b, 0, &len), 2);
-	CHECK_EQ(len, 9014);
-	CHECK_EQ(receive(b, 0, &len), -1);
-	CHECK_EQ(receive(a, 0, &len), 3);
-	CHECK_EQ(harp_wire_in_flight(wire), 0);
-	CHECK(b->ops->next_ns(b) == UINT64_MAX);
-	CHECK_EQ(stats_of(0).delivered, 2);
-	harp_nic_destroy(a); /* the wire's: nothing happens */
-	harp_wire_destroy(NULL);
 }
 
 TEST(delay_and_rate_are_exact)
