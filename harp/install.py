@@ -23,13 +23,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harp import __version__, _paths, files, loader
 from harp.errors import Exit, HarpError
-
-if TYPE_CHECKING:
-    import click
 
 FORMAT = 1  # of the manifest
 HOST_PREFIX = Path("/usr/local")
@@ -311,25 +308,14 @@ def _unit(place: Place) -> Part:
     return Part(place.unit, "\n".join([*lines, ""]).encode())
 
 
-def completions(command: "click.Command") -> Iterator[tuple[str, str]]:
-    """Return the completion scripts of harpctl: path below a prefix, and text."""
-    from click.shell_completion import get_completion_class
-
-    for shell, path in _SHELLS.items():
-        kind = get_completion_class(shell)
-        assert kind is not None
-        script = kind(command, {}, "harpctl", "_HARPCTL_COMPLETE")
-        yield path, kind.source_template % script.source_vars()
-
-
 def _pages(base: Path) -> Iterator[Part]:
     from harp.cli import cli, manual
 
     for name, section in manual.PAGES.items():
         page = manual.page(name).encode()
         yield Part(base / f"share/man/man{section}/{name}.{section}", page)
-    for path, script in completions(cli):
-        yield Part(base / path, script.encode())
+    for shell, path in _SHELLS.items():
+        yield Part(base / path, manual.completion_script(cli, shell).encode())
 
 
 def parts(place: Place, options: Options) -> list[Part]:

@@ -107,24 +107,29 @@ def exchange(sock: socket.socket, message: Any, kind: int, *, dump: bool = False
         The kernel refused, in its own words if it has any, or did not answer within 5 s.
     """
     sock.send(encode(message, kind, NLM_F_DUMP if dump else NLM_F_ACK))
-    answers: list[Any] = []
+    found = [type(message)(part) for part in answers(sock)]
+    for answer in found:
+        answer.decode()
+    return found
+
+
+def answers(sock: socket.socket) -> Iterator[bytes]:
+    """Yield the messages of an answer, up to its end; raises as exchange()."""
     interrupted = False
     while True:
         try:
             data = sock.recv(_RECEIVE_BYTES)
         except TimeoutError as error:
             raise OSError(errno.ETIMEDOUT, "the kernel did not answer") from error
-        for found, flags, part in split(data):
+        for kind, flags, part in split(data):
             interrupted |= bool(flags & NLM_F_DUMP_INTR)
-            if found == NLMSG_ERROR:
+            if kind == NLMSG_ERROR:
                 _raise(part, flags)
-            if found in (NLMSG_ERROR, NLMSG_DONE):
+            if kind in (NLMSG_ERROR, NLMSG_DONE):
                 if interrupted:
                     raise InterruptedError(errno.EINTR, "the table changed while it was read")
-                return answers
-            answer = type(message)(part)
-            answer.decode()
-            answers.append(answer)
+                return
+            yield part
 
 
 def _raise(part: bytes, flags: int) -> None:

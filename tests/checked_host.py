@@ -11,9 +11,7 @@ from harp import _host, config
 from harp.daemon.messages import Device
 from harp.doctor.examine import Examined, Report, examine, examine_all
 from harp.doctor.finding import Finding
-from harp.doctor.harpd import Harpd, PortUse
-from harp.doctor.port_probe import PortProbe
-from harp.doctor.view import Link, View
+from harp.doctor.view import Harpd, Link, PortProbe, PortUse, View
 
 NOT_RUNNING = Harpd(Path("/run/harp/harpd.sock"), errno.ENOENT, "No such file or directory")
 NO_PORT = PortProbe("no port here")
@@ -52,32 +50,9 @@ class CheckedHost:
     toml: str = ""
     asked: list[Path] = field(default_factory=list)  # where harpd was looked for
 
-    def _open(self, text: str, _arguments: str) -> PortProbe:
-        self.opened.append(text)
-        return self.probe
-
-    def _ask(self, path: Path) -> Harpd:
-        self.asked.append(path)
-        return self.harpd
-
     @property
     def view(self) -> View:
-        return View(
-            self.fake.host,
-            self.links,
-            lambda _ifname, _queue: list(self.stack),
-            self.space.get,
-            lambda: self.xdp_socket,
-            self._ask,
-            lambda: config.parse(self.toml, "harp.toml"),
-            self._open,
-            lambda _name, _harpd: self.use,
-            self.default_routes.__contains__,
-            self.files.get,
-            self.ssh_address,
-            self.python_site,
-            self.libraries.get,
-        )
+        return _View(self)
 
     def examine(self, ifname: str = "eth1", queue: int = 0) -> Examined:
         return examine(self.view, ifname, queue)
@@ -110,3 +85,39 @@ class CheckedHost:
             (folder / "iommu_group").symlink_to(members.parent)
             self.files[f"/dev/vfio/{group}"] = True
         return folder
+
+
+class _View(View):
+    """What the checks see of it."""
+
+    def __init__(self, given: CheckedHost) -> None:
+        self.host, self.links, self.python_site = given.fake.host, given.links, given.python_site
+        self._given = given
+        self.space = given.space.get
+        self.default_route = given.default_routes.__contains__
+        self.may_open = given.files.get
+        self.find_library = given.libraries.get
+
+    @property
+    def ssh_address(self) -> str:
+        return self._given.ssh_address
+
+    def stack(self, _ifname: str, _queue: int) -> list[Finding]:
+        return list(self._given.stack)
+
+    def xdp_socket(self) -> int:
+        return self._given.xdp_socket
+
+    def ask_harpd(self, path: Path) -> Harpd:
+        self._given.asked.append(path)
+        return self._given.harpd
+
+    def load_config(self) -> config.Config:
+        return config.parse(self._given.toml, "harp.toml")
+
+    def open_port(self, spec: str, _arguments: str) -> PortProbe:
+        self._given.opened.append(spec)
+        return self._given.probe
+
+    def port_use(self, _name: str, _harpd: Path) -> PortUse:
+        return self._given.use

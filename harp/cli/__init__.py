@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 COMMANDS = {
     "bench": "harp.cli.bench:bench",
     "check": "harp.cli.check:check",
-    "completion": "harp.cli.docs:completion",
+    "completion": "harp.cli.manual:completion",
     "config": "harp.cli.config:config",
     "demo": "harp.cli.demo:demo",
     "env": "harp.cli.run:env",
@@ -41,7 +41,7 @@ COMMANDS = {
     "install": "harp.cli.install:install",
     "instances": "harp.cli.daemon:instances",
     "logs": "harp.cli.logs:logs",
-    "man": "harp.cli.docs:man",
+    "man": "harp.cli.manual:man",
     "report": "harp.cli.report:report",
     "restart": "harp.cli.daemon:restart",
     "run": "harp.cli.run:run",

@@ -8,11 +8,10 @@ from rich.table import Table
 from rich.text import Text
 
 from harp import output as console
-from harp.cli.complete import complete_interface
-from harp.cli.options import output_option
+from harp.cli.options import complete_interface, output_option
 from harp.doctor.examine import PORT_PREFIX, Examined, Report, examine, examine_all
 from harp.doctor.finding import Finding, Severity
-from harp.doctor.view import this_host
+from harp.doctor.view import View
 from harp.errors import Exit
 
 _STYLES = {Severity.GOOD: "green", Severity.COSTS: "yellow", Severity.NO: "red"}
@@ -87,7 +86,7 @@ def check(interface: str | None, queue: int, verbose: bool, take: bool, output: 
     harpctl check dpdk:0000:01:00.0    open a DPDK port, and close it again
     harpctl check dpdk:eth1            how to give eth1 to DPDK
     """
-    view = this_host()
+    view = View()
     if interface is None:
         examined: Report | Examined = examine_all(view, queue)
     else:

@@ -12,13 +12,12 @@ from rich.text import Text
 from harp import config as settings
 from harp import files
 from harp import output as console
-from harp.cli.complete import complete_key
 from harp.cli.group import Group, suggestion
-from harp.cli.options import FilePath, file_option, output_option
+from harp.cli.options import FilePath, complete_key, file_option, output_option
 from harp.config import document, profile, reference, report
+from harp.config.document import ConfigError
 from harp.config.keys import all_keys, tables
 from harp.config.loading import build
-from harp.config.problems import ConfigError
 from harp.daemon.client import DaemonClient
 from harp.errors import Exit, HarpError
 
@@ -215,28 +214,13 @@ def init(force: bool, target: Path | None, output: str) -> None:
         console.out.print(f"{path} written: every key, commented out", markup=False, soft_wrap=True)
 
 
-def _ask_running(found: settings.Config) -> tuple[DaemonClient, dict[str, Any]]:
-    """Return the harpd of this configuration, and the settings that it uses."""
-    client = DaemonClient(found.daemon.socket_path)
-    try:
-        in_force: dict[str, Any] = client.query("config")
-    except BaseException:
-        client.close()
-        raise
-    return client, in_force
-
-
-def _file_alone(file: Path | None) -> settings.Config:
-    """Return the file's settings alone: harpd has an environment of its own."""
-    if file is None and not settings.file_of()[1]:
-        return settings.load(None, {})
-    return settings.load(file or settings.file_of()[0], {})
-
-
 def _against_running(file: Path | None) -> list[dict[str, Any]]:
-    client, in_force = _ask_running(settings.load(file))
-    client.close()
-    return report.against(in_force, report.document(_file_alone(file)))
+    """Compare what harpd uses with the file alone: harpd has an environment of its own."""
+    with DaemonClient(settings.load(file).daemon.socket_path) as client:
+        in_force = client.query("config")
+    path, named = settings.file_of()
+    alone = settings.load(file or (path if named else None), {})
+    return report.against(in_force, report.document(alone))
 
 
 def _after(row: dict[str, Any]) -> str:
@@ -292,8 +276,7 @@ def reload(file: Path | None) -> None:
     \b
     harpctl config reload
     """
-    client, _ = _ask_running(settings.load(file))
-    with client:
+    with DaemonClient(settings.load(file).daemon.socket_path) as client:
         problem = client.query("reload")["problem"]
     if problem:
         raise HarpError(f"harpd stays as it was: {problem}")

@@ -17,9 +17,8 @@ from rich.text import Text
 
 from harp import output as console
 from harp.cli.logs import LOG_NAME
-from harp.cli.options import file_option, output_option
-from harp.cli.watch import interval_option, watch_option
-from harp.cli.watch import watch as repeat
+from harp.cli.options import file_option, interval_option, output_option, watch_option
+from harp.cli.options import watch as repeat
 from harp.daemon import rundir
 from harp.daemon.client import DaemonClient, understood
 from harp.errors import Exit, HarpError
@@ -176,11 +175,11 @@ def _clean_up(file: Path | None, force: bool) -> bool:
     if os.geteuid() != 0:
         return False
     from harp import _host, _paths
-    from harp.daemon import cleaning, settings
+    from harp.daemon import settings, takeover
     from harp.nicprep import Preparation
 
     _host.load_library(str(_paths.find(_paths.XDP_LIBRARY)))
-    done = cleaning.clean(settings.read(file), Preparation(), _host.unpin, force)
+    done = takeover.clean(settings.read(file), Preparation(), _host.unpin, force)
     for line in done:
         console.out.print(f"no harpd runs; {line}", markup=False, soft_wrap=True)
     return bool(done)

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Manual pages, generated from the commands and from the list of keys."""
+"""harpctl man and completion: manual pages, from the commands and the list of keys, and scripts."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import click
+from click.shell_completion import get_completion_class
 
 from harp import __version__, files
+from harp.cli.options import FilePath
 from harp.config import reference, values
 from harp.config.keys import global_keys, tables
 
@@ -218,10 +220,53 @@ def page(name: str) -> str:
     return "\n".join(_WRITERS[name]()) + "\n"
 
 
-def write_all(directory: Path) -> Iterator[Path]:
-    """Write every page into the folders where man -M finds them."""
-    for name, section in PAGES.items():
-        path = directory / f"man{section}" / f"{name}.{section}"
+def completion_script(command: click.Command, shell: str) -> str:
+    """Return the script that completes harpctl in bash, zsh or fish."""
+    kind = get_completion_class(shell)
+    assert kind is not None
+    script = kind(command, {}, "harpctl", "_HARPCTL_COMPLETE")
+    return kind.source_template % script.source_vars()
+
+
+@click.command()
+@click.argument("shell", metavar="SHELL", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    """Print the script that completes harpctl's commands and options in SHELL.
+
+    SHELL is bash, zsh or fish.
+
+    \b
+    harpctl completion bash > /etc/bash_completion.d/harpctl
+    source <(harpctl completion zsh)
+    harpctl completion fish > ~/.config/fish/completions/harpctl.fish
+    """
+    click.echo(completion_script(ctx.find_root().command, shell))
+
+
+@click.command()
+@click.argument("name", metavar="[PAGE]", type=click.Choice(sorted(PAGES)), default="harpctl")
+@click.option(
+    "--directory",
+    metavar="DIR",
+    type=FilePath(),
+    help="Write all pages there, ready for man -M: man1/harpctl.1 and so on.",
+)
+def man(name: str, directory: Path | None) -> None:
+    """Print a manual page, or write all of them.
+
+    PAGE is harpctl, harpd or harp.toml.
+
+    \b
+    harpctl man | man -l -
+    harpctl man harp.toml | man -l -
+    harpctl man --directory /usr/local/share/man
+    """
+    if directory is None:
+        click.echo(page(name), nl=False)
+        return
+    for each, section in PAGES.items():
+        path = directory / f"man{section}" / f"{each}.{section}"
         with files.writing(path):
-            files.write_whole(path, page(name))
-        yield path
+            files.write_whole(path, page(each))
+        click.echo(path)

@@ -1,11 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options that several commands share. Those of test hosts are in harp.cli.lab_options."""
+"""What several commands share: options, the completion of their values, --watch. The options of
+test hosts are in harp.cli.lab_options.
+"""
 
+import contextlib
+import json
 import math
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
+from rich.console import Console, RenderableType
+from rich.live import Live
+
+from harp import output as console
+from harp.errors import HarpError
 
 
 class FiniteRange(click.FloatRange):
@@ -49,3 +62,135 @@ output_option = click.option(
     show_default=True,
     help="For people, or one JSON document for scripts.",
 )
+
+
+# --------------------------------------------------------------------------------------------------
+# Completion of values. A failure completes nothing.
+#
+_INTERFACES = Path("/sys/class/net")
+_CONGESTION = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
+
+
+def _items(helps: Mapping[str, str], incomplete: str) -> list[CompletionItem]:
+    """Return the values that begin like that, with what the shell says about each."""
+    return [
+        CompletionItem(value, help=text)
+        for value, text in sorted(helps.items())
+        if value.startswith(incomplete)
+    ]
+
+
+def complete_interface(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Complete the name of a network interface of this host."""
+    names: dict[str, str] = {}
+    with contextlib.suppress(OSError):
+        names = {path.name: "" for path in _INTERFACES.iterdir() if path.is_dir()}
+    return _items(names, incomplete)
+
+
+def complete_congestion(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Complete a congestion control of this kernel."""
+    names: dict[str, str] = {}
+    with contextlib.suppress(OSError):
+        names = dict.fromkeys(_CONGESTION.read_text().split(), "")
+    return _items(names, incomplete)
+
+
+def complete_key(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Complete a setting: a table (tcp), a key (tcp.ecn) or a variable (HARP_ECN)."""
+    from harp.config.keys import all_keys, tables
+
+    helps = {key.place: key.help for key in all_keys()}
+    helps |= {key.variable: key.help for key in all_keys() if key.variable}
+    helps |= dict.fromkeys(tables(), "")
+    return _items(helps, incomplete)
+
+
+def complete_assignment(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Complete KEY= of KEY=VALUE, then the values of a key that has a list of them."""
+    from harp.config.keys import Type, find
+
+    name, equals, value = incomplete.partition("=")
+    if not equals:
+        items = complete_key(ctx, param, name)
+        return [CompletionItem(f"{item.value}=") for item in items if find(item.value)]
+    key = find(name)
+    words = ("true", "false") if key and key.type is Type.BOOL else key.words if key else ()
+    return [CompletionItem(f"{name}={word}") for word in words if word.startswith(value)]
+
+
+def complete_pid(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Complete the number of a process that publishes statistics."""
+    from harp.daemon.client import understood
+    from harp.stats.instance import Source
+
+    names: dict[str, str] = {}
+    with contextlib.suppress(HarpError, OSError), understood():
+        seen = Source().look(flows=False)
+        names = {str(each["pid"]): each["comm"] for each in (*seen["instances"], *seen["jobs"])}
+    return _items(names, incomplete)
+
+
+# --------------------------------------------------------------------------------------------------
+# --watch.
+#
+# The terminal's width; otherwise wide enough for all columns.
+WIDE = Console(width=None if sys.stdout.isatty() else 240, highlight=False)
+
+interval_option = click.option(
+    "--interval",
+    type=FiniteRange(0.05),
+    default=1.0,
+    show_default=True,
+    help="Seconds from one look to the next, with --watch.",
+)
+watch_option = click.option("--watch", "-w", is_flag=True, help="Repeat until Ctrl-C.")
+
+
+def _ticks(interval_s: float) -> Iterator[None]:
+    """Yield at once, then every interval_s seconds, independent of the time that each step
+    takes.
+    """
+    due = time.monotonic()
+    while True:
+        yield
+        due += interval_s
+        time.sleep(max(0.0, due - time.monotonic()))
+
+
+def watch(
+    look: Callable[[], Any],
+    draw: Callable[[Any], RenderableType],
+    interval_s: float,
+    as_json: bool = False,
+) -> None:
+    """Show the result of look() repeatedly until an exception ends it.
+
+    Parameters
+    ----------
+    as_json
+        Whether to print the result, a document, as one line with its time instead of drawing it.
+    """
+    if as_json:
+        for _ in _ticks(interval_s):
+            json.dump({"time_s": time.time(), **look()}, sys.stdout)
+            sys.stdout.write("\n")
+            sys.stdout.flush()
+    elif not sys.stdout.isatty():
+        for _ in _ticks(interval_s):
+            console.print_whole(draw(look()), WIDE)
+            sys.stdout.flush()
+    else:
+        with Live(console=WIDE, auto_refresh=False, screen=True) as live:
+            for _ in _ticks(interval_s):
+                live.update(draw(look()), refresh=True)

@@ -31,13 +31,13 @@ _LOG_LINES = 5000
 
 def _check() -> Any:
     from harp.doctor.examine import examine_all
-    from harp.doctor.view import this_host
+    from harp.doctor.view import View
 
-    return examine_all(this_host(), 0).to_json()
+    return examine_all(View(), 0).to_json()
 
 
 def _stats() -> Any:
-    from harp.stats.source import Source
+    from harp.stats.instance import Source
 
     return Source().look(flows=True)
 

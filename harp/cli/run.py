@@ -15,11 +15,10 @@ import click
 from harp import _paths, files
 from harp import config as settings
 from harp import output as console
-from harp.cli.complete import complete_assignment
-from harp.cli.options import FilePath, file_option, plugin_option
+from harp.cli.options import FilePath, complete_assignment, file_option, plugin_option
 from harp.config import jobs
+from harp.config.document import ConfigError
 from harp.config.loading import COMMAND_LINE
-from harp.config.problems import ConfigError
 from harp.errors import Exit, HarpError
 
 

@@ -11,15 +11,19 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from harp import output as console
-from harp.cli.complete import complete_interface, complete_pid
-from harp.cli.options import output_option
-from harp.cli.watch import WIDE, interval_option, watch_option
-from harp.cli.watch import watch as repeat
+from harp.cli.options import (
+    WIDE,
+    complete_interface,
+    complete_pid,
+    interval_option,
+    output_option,
+    watch_option,
+)
+from harp.cli.options import watch as repeat
 from harp.daemon.client import understood
 from harp.errors import Exit, HarpError
 from harp.stats import lanes_view, view
-from harp.stats.source import Source
-from harp.stats.view import Rates
+from harp.stats.instance import Source
 
 Document = Mapping[str, Any]
 
@@ -66,39 +70,17 @@ def _explain(host: Document, source: Source, *, filtered: bool) -> None:
     console.err.print(f"harpctl: no {which} publishes statistics", markup=False)
 
 
-class _Watch:
-    """Rates between two readings."""
+class _Readings:
+    """The previous reading, for rates."""
 
     def __init__(self) -> None:
-        self._before: dict[tuple[int, int, int], tuple[float, Document]] = {}
+        self._last: tuple[float, Document] | None = None
 
-    def rates(self, host: Document) -> list[Rates]:
-        """Return each instance's changes since the previous reading."""
-        now_s = time.monotonic()
-        seen, present = [], {}
-        for each in host["instances"]:
-            identity = each["identity"]
-            key = each["pid"], identity["start_wall_ns"], identity["instance"]
-            at_s, before = self._before.get(key, (now_s, None))
-            seen.append(Rates(before, each, now_s - at_s))
-            present[key] = now_s, each
-        self._before = present
-        return seen
-
-
-class _LaneWatch:
-    """Rates of lanes between two readings."""
-
-    def __init__(self) -> None:
-        self._before: tuple[float, dict[lanes_view.LaneKey, int]] | None = None
-
-    def rates(self, host: Document) -> lanes_view.LaneRates:
-        """Return what lanes carried since the previous reading."""
-        now_s, carried = time.monotonic(), lanes_view.payloads(host)
-        before, self._before = self._before, (now_s, carried)
-        if before is None:
-            return lanes_view.LaneRates()
-        return lanes_view.LaneRates(now_s - before[0], before[1])
+    def next(self, host: Document) -> tuple[float, Document | None]:
+        """Return the seconds since the previous reading, and that; None at the first one."""
+        now_s, last = time.monotonic(), self._last
+        self._last = now_s, host
+        return (now_s - last[0], last[1]) if last else (0.0, None)
 
 
 def _options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -157,13 +139,13 @@ def stats(
     def look() -> Document:
         return _filtered(source.look(flows=output == "json"), nic, queue, pid)
 
-    instances = _Watch()
+    readings = _Readings()
 
     @understood()
     def draw(host: Document) -> RenderableType:
         jobs = lanes_view.jobs_table(host)
         parts: list[RenderableType] = [] if jobs is None else [jobs, *lanes_view.job_notes(host)]
-        if seen := instances.rates(host):
+        if seen := view.rates(host, *readings.next(host)):
             parts += ["", view.stats_view(host, seen, live=watch)]
         return Group(*parts)
 
@@ -244,13 +226,14 @@ def flows(
         host = _filtered(source.look(flows=True), nic, queue, pid)
         return host if peer is None else lanes_view.of_peers(host, peer)
 
-    seen = _LaneWatch()
+    readings = _Readings()
 
     @understood()
     def draw(host: Document) -> RenderableType:
         if flat or queue is not None:
             return view.flows_view(host, wide=wide)
-        return lanes_view.lanes_view(host, seen.rates(host), wide=wide)
+        seconds, before = readings.next(host)
+        return lanes_view.lanes_view(host, lanes_view.rates(before, seconds), wide=wide)
 
     if watch:
         repeat(look, draw, interval, output == "json")

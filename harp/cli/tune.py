@@ -17,8 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from harp import files, tuner
 from harp import output as console
 from harp.bench import tune as runner
-from harp.cli.complete import complete_interface
-from harp.cli.options import FilePath, output_option
+from harp.cli.options import FilePath, complete_interface, output_option
 from harp.config import profile
 from harp.errors import Exit, HarpError
 

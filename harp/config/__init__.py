@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """HARP's settings: the list of keys, harp.toml, the environment, and their combination."""
 
+from harp.config.document import ConfigError, Problem
 from harp.config.keys import DEFAULT_FILE, Key, Reader, Type, all_keys, find
 from harp.config.loading import file_of, load, parse
 from harp.config.model import (
@@ -12,12 +13,10 @@ from harp.config.model import (
     Source,
     Value,
 )
-from harp.config.problems import ConfigError, Problem
-from harp.config.reloading import Change, Reload, reload
+from harp.config.reloading import Reload, reload
 
 __all__ = [
     "DEFAULT_FILE",
-    "Change",
     "Config",
     "ConfigError",
     "DaemonConfig",

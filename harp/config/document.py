@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harp.toml as a file: untrusted input, parsed, with the position of each key."""
+"""harp.toml as a file: untrusted input, parsed, with the position of each key and mistake."""
 
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from harp import files
-from harp.config.problems import ConfigError, Problem
-from harp.errors import Exit
+from harp.errors import Exit, HarpError
 
 # A hundred times the size of one with 32 NICs; the parser takes less than a second.
 FILE_BYTES_MAX = 256 * 1024
@@ -23,6 +22,32 @@ _HEADER = re.compile(r"[ \t]*(\[\[?)[ \t]*([\w.\"'-]+)")
 _KEY = re.compile(r"[ \t]*([\w.\"'\\-]+)[ \t]*=")
 Keys = tuple[str | int, ...]
 Position = tuple[int, int]  # line and column, both from 1
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One mistake. place: file:line:column or "environment"; key: tcp.ecn, HARP_ECN or ""."""
+
+    place: str
+    key: str
+    message: str
+
+    @property
+    def position(self) -> tuple[bool, tuple[int, ...]]:
+        """Sort key: a file's problems first, from top to bottom."""
+        match = re.search(r":(\d+)(?::(\d+))?$", self.place)
+        return match is None, tuple(int(number or 0) for number in match.groups()) if match else ()
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.key}{' ' if self.key else ''}{self.message}"
+
+
+class ConfigError(HarpError):
+    """An invalid configuration; problems lists every mistake, and so does the message."""
+
+    def __init__(self, problems: Sequence[Problem], code: Exit = Exit.FAILURE) -> None:
+        super().__init__("\n".join(str(problem) for problem in problems), code)
+        self.problems = tuple(problems)
 
 
 @dataclass(frozen=True)

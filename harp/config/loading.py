@@ -7,6 +7,7 @@ from pathlib import Path
 
 from harp._core import port_spec
 from harp.config import document, values
+from harp.config.document import ConfigError, Problem
 from harp.config.keys import (
     COLLECTIVES_PREFIX,
     DEFAULT_FILE,
@@ -23,7 +24,6 @@ from harp.config.keys import (
     tables,
 )
 from harp.config.model import Config, DpdkConfig, Source, Value, dpdk_view, frozen, port_name
-from harp.config.problems import ConfigError, Problem
 from harp.config.schema import Reading
 
 ALL_READERS = Reader.JOB | Reader.DAEMON | Reader.TOOL

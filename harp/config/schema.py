@@ -5,10 +5,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from harp.config import values
-from harp.config.document import Document
+from harp.config.document import Document, Problem
 from harp.config.keys import ARRAYS, DPDK_TABLE, NIC_TABLE, global_keys, nearest, tables
 from harp.config.model import Source, Value
-from harp.config.problems import Problem
 
 DEVICES_MAX = 32  # HARP_LEASE_DEVICES_MAX: NICs and ports that fit in WELCOME
 

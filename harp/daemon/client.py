@@ -17,7 +17,7 @@ from harp import __version__, _host, files
 from harp._host import Kind
 from harp.closing import Closing
 from harp.daemon import peer
-from harp.daemon.messages import Device, Hello, Message, pack, unpack
+from harp.daemon.messages import HEADER, Device, Hello, Message, pack, unpack
 from harp.errors import Exit, HarpError
 from harp.words import printable
 
@@ -47,6 +47,8 @@ class DaemonClient(Closing):
         Name of the client, for harpd's log.
     timeout_s
         Limit of each request.
+    sock
+        A connection that harpd made; path is its name in messages.
 
     Attributes
     ----------
@@ -60,17 +62,22 @@ class DaemonClient(Closing):
     """
 
     def __init__(
-        self, path: Path, name: str = f"harpctl {__version__}", timeout_s: float = TIMEOUT_S
+        self,
+        path: Path,
+        name: str = f"harpctl {__version__}",
+        timeout_s: float = TIMEOUT_S,
+        sock: socket.socket | None = None,
     ) -> None:
         self.path = path
         self._serial = 0
-        self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._sock = sock or socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         # Not settimeout(): a connect() to a socket with a full queue must wait, not fail.
         limit = struct.pack("ll", int(timeout_s), int(timeout_s % 1 * 1_000_000))
         for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
             self._sock.setsockopt(socket.SOL_SOCKET, option, limit)
         try:
-            self._connect()
+            if sock is None:
+                self._connect()
             welcome, _ = self.ask(pack(Kind.HELLO, self.next_serial(), Hello(name)), Kind.WELCOME)
         except BaseException:
             self._sock.close()
@@ -119,6 +126,9 @@ class DaemonClient(Closing):
             with contextlib.suppress(ConnectionResetError, BrokenPipeError):
                 self._sock.send(payload)
             raw, fds = self._receive()
+            while 0 < _serial(raw) < _serial(payload):  # an answer that came too late
+                _close(fds)
+                raw, fds = self._receive()
         except BlockingIOError as error:
             raise HarpError(f"harpd at {self.path} does not answer", Exit.NOT_RUNNING) from error
         except OSError as error:
@@ -203,6 +213,10 @@ def understood() -> Iterator[None]:
             f"harpd's answer is not what this harpctl expects ({type(error).__name__}: {reason}); "
             "is it of another version?"
         ) from error
+
+
+def _serial(raw: bytes) -> int:
+    return int(HEADER.unpack_from(raw)[-1]) if len(raw) >= HEADER.size else 0
 
 
 def _close(fds: list[int]) -> None:

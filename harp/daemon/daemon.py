@@ -16,7 +16,6 @@ map, and all other packets pass.
 """
 
 import contextlib
-import errno
 import fcntl
 import logging
 import os
@@ -52,7 +51,6 @@ from harp.nicprep import Preparation, Undo
 log = logging.getLogger("harpd")
 SYNC_EVERY_S = 30.0
 STATE_AGAIN_S = 5.0  # until the disk has space again
-METRICS_AGAIN_S = 5.0  # until the port is free: the process of a killed harpd may still have it
 # kept across a restart: lock, listening socket, clients ("+": greeted)
 INHERITED = "HARPD_INHERITED_FDS"
 INHERITED_FRAMES = "HARPD_INHERITED_FRAMES"  # and the frame memory of leases
@@ -190,32 +188,11 @@ class Daemon:
         self.loop.every(STATE_AGAIN_S, self._save_again)
         self.nics.prepare_with(self._prepare_nics)
         if self.settings.metrics.port != 0:
-            self._start_metrics()
+            self._metrics = Metrics(self.loop, self.settings.metrics, self._server)
         self._before = None
         self.save()
         self._started = True
         log.info("harpd %s serves on %s", __version__, self.settings.socket_path)
-
-    def _start_metrics(self, logged: str = "") -> None:
-        """Start the metrics endpoint. logged: the reason of the last failure."""
-
-        def documents() -> tuple[dict[str, Any], dict[str, Any]]:
-            return self.status(), queries.instances(self.leasing)
-
-        try:
-            self._metrics = Metrics(self.loop, self.settings.metrics, documents)
-        except HarpError as error:
-            cause, why = error.__cause__, str(error)
-            busy = isinstance(cause, OSError) and cause.errno == errno.EADDRINUSE
-            if why != logged:
-                later = " until the port is free" if busy else ""
-                log.error("%s; harpd serves without metrics%s", why, later)
-            if busy:
-                self.loop.call_later(METRICS_AGAIN_S, self._start_metrics_again, why)
-
-    def _start_metrics_again(self, logged: str) -> None:
-        if self._started:  # not while harpd ends
-            self._start_metrics(logged)
 
     def _network_changed(self) -> None:
         assert self._monitor is not None
@@ -252,7 +229,7 @@ class Daemon:
             rests={
                 ifname: [
                     (block.first, block.last, wall_s + until - now_s)
-                    for block, until in table.ports.quarantined.items()
+                    for block, (until, _) in table.ports.quarantined.items()
                 ]
                 for ifname, table in self.table.nics.items()
             },

@@ -101,7 +101,8 @@ class Kernel:
             read = _host.rss_parse(rss, read.queues)
         sysfs = _SYSFS / link.ifname
         own = _sysfs_is(sysfs, link)
-        speed = _number(sysfs / "speed", 0) if own else 0
+        speed = (Host().number(sysfs / "speed") or 0) if own else 0
+        node = Host().number(sysfs / "device" / "numa_node") if own else None
         device = (sysfs / "device").resolve() if own and (sysfs / "device").exists() else None
         return Hardware(
             queues=max(1, read.queues),
@@ -109,7 +110,7 @@ class Kernel:
             rss_key=read.key,
             rss_table=read.table,
             speed_mbps=max(0, speed),
-            numa_node=_number(sysfs / "device" / "numa_node", -1) if own else -1,
+            numa_node=-1 if node is None else node,
             pci_path=str(device) if device and "/pci" in str(device) else "",
             guid=int.from_bytes(link.mac, "big") << 16 | (link.ifindex & 0xFFFF),
             default_route=_host.has_default_route(link.ifname),
@@ -221,16 +222,6 @@ def _pin(steering: _host.Steering, pins: Path | None) -> None:
         raise
 
 
-def _number(path: Path, absent: int) -> int:
-    try:
-        return int(path.read_text())
-    except (OSError, ValueError):
-        return absent
-
-
 def _sysfs_is(sysfs: Path, link: Link) -> bool:
-    try:
-        address = (sysfs / "address").read_text().strip()
-    except OSError:
-        return False
-    return _number(sysfs / "ifindex", -1) == link.ifindex and address == link.mac.hex(":")
+    found = Host().number(sysfs / "ifindex"), Host().read(sysfs / "address")
+    return found == (link.ifindex, link.mac.hex(":"))

@@ -48,8 +48,8 @@ class PortBlocks:
         self.size = min(size, span.last - span.first + 1)
         self.quarantine_s = quarantine_s
         self.held: set[Block] = set()
-        self.quarantined: dict[Block, float] = {}
-        self._quarantined_by: dict[Block, int] = {}  # users; blocks from before a restart have none
+        # Its end, and the user; blocks from before a restart have none.
+        self.quarantined: dict[Block, tuple[float, int | None]] = {}
         self._next = span.first
 
     def _cut(self) -> Iterator[Block]:
@@ -63,10 +63,7 @@ class PortBlocks:
     def expire(self, now_s: float) -> None:
         """End the quarantines that are over."""
         self.quarantined = {
-            block: until for block, until in self.quarantined.items() if until > now_s
-        }
-        self._quarantined_by = {
-            b: uid for b, uid in self._quarantined_by.items() if b in self.quarantined
+            block: entry for block, entry in self.quarantined.items() if entry[0] > now_s
         }
 
     def take(self, now_s: float, in_use: Iterable[int] = ()) -> Block | None:
@@ -103,8 +100,7 @@ class PortBlocks:
         """Return the block of a user's lease; an unused block needs no quarantine."""
         self.held.remove(block)
         if quarantine and self.quarantine_s > 0:
-            self.quarantined[block] = now_s + self.quarantine_s
-            self._quarantined_by[block] = uid
+            self.quarantined[block] = now_s + self.quarantine_s, uid
 
     def used_up(self, uid: int, queues: int, now_s: float) -> bool:
         """Tell whether so many blocks are in quarantine because of this user that others would find
@@ -113,14 +109,14 @@ class PortBlocks:
         self.expire(now_s)
         count = (self.span.last - self.span.first + 1) // self.size
         share = max(count - queues, (count + 1) // 2)
-        return sum(by == uid for by in self._quarantined_by.values()) >= share
+        return sum(by == uid for _, by in self.quarantined.values()) >= share
 
     def continue_quarantine(self, block: Block, until_s: float) -> None:
         """Continue a quarantine from before a restart."""
         if not any(block.overlaps(other) for other in self.held):
-            self.quarantined[block] = until_s
+            self.quarantined[block] = until_s, None
 
     def free_in_s(self, now_s: float) -> float | None:
         """Return when the first quarantine ends; None without any."""
         self.expire(now_s)
-        return min(self.quarantined.values()) - now_s if self.quarantined else None
+        return min((until_s - now_s for until_s, _ in self.quarantined.values()), default=None)

@@ -279,7 +279,6 @@ class Server:
             self._admit(sock)
 
     def _admit(self, sock: socket.socket) -> Client | None:
-        sock.setblocking(False)
         try:
             process = peer.connected(sock)
         except (peer.PeerGoneError, OSError):
@@ -290,6 +289,11 @@ class Server:
             self._refuse_connection(sock, why)
             process.close()
             return None
+        return self.add(sock, process)
+
+    def add(self, sock: socket.socket, process: Peer) -> Client:
+        """Add a connection, whatever the limits; it owns the socket and the peer."""
+        sock.setblocking(False)
         client = Client(self, sock, process)
         self.clients[client] = None
         return client

@@ -6,7 +6,7 @@ leases.
 import grp
 import logging
 import pwd
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -71,24 +71,21 @@ def read(path: Path | None) -> Settings:
 # --------------------------------------------------------------------------------------------------
 # Who may have leases: root, the named users, members of the named groups.
 #
-def user_number(name: str) -> int | None:
-    """Return the number of a user given by name or number; None for an unknown name."""
-    if name.isdecimal():
-        return int(name)
+def _number(name: str, look_up: Callable[[str], int]) -> int | None:
     try:
-        return pwd.getpwnam(name).pw_uid
+        return int(name) if name.isdecimal() else look_up(name)
     except KeyError:
         return None
+
+
+def user_number(name: str) -> int | None:
+    """Return the number of a user given by name or number; None for an unknown name."""
+    return _number(name, lambda known: pwd.getpwnam(known).pw_uid)
 
 
 def group_number(name: str) -> int | None:
     """Return the number of a group given by name or number; None for an unknown name."""
-    if name.isdecimal():
-        return int(name)
-    try:
-        return grp.getgrnam(name).gr_gid
-    except KeyError:
-        return None
+    return _number(name, lambda known: grp.getgrnam(known).gr_gid)
 
 
 @dataclass(frozen=True)

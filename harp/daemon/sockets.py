@@ -11,12 +11,11 @@ one.
 
 import asyncio
 import errno
-import os
 import socket
 import struct
 from collections.abc import Callable, Iterator
 
-from pyroute2.netlink import NLM_F_DUMP, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR
+from pyroute2.netlink import NLM_F_DUMP, NLM_F_REQUEST
 
 from harp import netlink
 from harp.daemon.loop import Loop
@@ -32,7 +31,6 @@ _MODULES = {socket.IPPROTO_TCP: "tcp_diag", socket.IPPROTO_UDP: "udp_diag"}
 _PORT = struct.Struct("!H")
 _PORT_AT = _HEADER.size + 4  # struct inet_diag_msg: idiag_sport
 _MESSAGE_MIN = _PORT_AT + _PORT.size
-_READ_BYTES = 65536
 
 
 def _filter(span: Block) -> bytes:
@@ -52,24 +50,16 @@ def _dump(diag: socket.socket, family: int, protocol: int, span: Block) -> Itera
     body = _REQUEST.pack(family, protocol, 0, 0, _ALL_STATES) + _filter(span)
     size = _HEADER.size + len(body)
     diag.send(_HEADER.pack(size, _SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST | NLM_F_DUMP, 0, 0) + body)
-    count = 0
-    while True:
-        for kind, _, part in netlink.split(diag.recv(_READ_BYTES)):
-            if kind == NLMSG_DONE:
-                return
-            if kind == NLMSG_ERROR:
-                number = -struct.unpack_from("=i", part, _HEADER.size)[0]
-                raise OSError(number, os.strerror(number))
-            if len(part) < _MESSAGE_MIN:
-                raise OSError(errno.EPROTO, "a message without a port")
-            yield _PORT.unpack_from(part, _PORT_AT)[0]
-            count += 1
-        if count > SOCKETS_MAX:
+    for count, part in enumerate(netlink.answers(diag)):
+        if count >= SOCKETS_MAX:
             raise OSError(
                 errno.EBUSY,
                 f"more than {SOCKETS_MAX} sockets have ports of {span}; end the processes that "
                 "bind them, or give harpd another port range in harp.toml",
             )
+        if len(part) < _MESSAGE_MIN:
+            raise OSError(errno.EPROTO, "a message without a port")
+        yield _PORT.unpack_from(part, _PORT_AT)[0]
 
 
 def _read(family: int, protocol: int, span: Block) -> set[int]:

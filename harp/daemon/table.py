@@ -16,7 +16,6 @@ from enum import Enum
 from harp.daemon.ports import Block, PortBlocks
 
 QUEUE_ANY = 0xFFFFFFFF
-QUEUES_MAX = 65536  # number of queues of any NIC
 MISMATCHES_MIN, FLOWS_MIN = 64, 8  # evidence of one_queue()
 REMOVED = "NIC was removed"  # a mark: the lease has no queue any more, whatever replaces the NIC
 
@@ -49,10 +48,6 @@ class Owner:
     start_ticks: int
     uid: int
 
-    def __post_init__(self) -> None:
-        if not 1 <= self.pid < 1 << 31:
-            raise ValueError(f"{self.pid} is no process")
-
 
 @dataclass
 class Lease:
@@ -75,10 +70,6 @@ class Lease:
     queues: int = 1
     # Events of the NIC since the lease: "down", "removed" ... for status; empty: none.
     marks: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        if not self.lease_id or self.queue >= QUEUES_MAX or not 1 <= self.queues <= QUEUES_MAX:
-            raise ValueError(f"{self.what} of {self.queues} is no lease")
 
     @property
     def block(self) -> Block:

@@ -4,9 +4,7 @@
 from typing import Any
 
 from harp.doctor.finding import Answer, cannot, check, costs, good
-from harp.doctor.harpd import PortUse
-from harp.doctor.port_probe import PortProbe
-from harp.doctor.view import View
+from harp.doctor.view import PortProbe, PortUse, View
 
 _USEFUL_TX = {"TCP_CKSUM": "checksums", "TCP_TSO": "segmentation (TSO)"}
 _VIRTUAL = "vdev"

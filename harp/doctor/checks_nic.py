@@ -5,7 +5,7 @@ from harp import _host
 from harp.doctor.finding import Answer, cannot, check, costs, good
 from harp.doctor.view import Link, View
 from harp.nicprep import interrupts, ranges
-from harp.nicprep.topology import affinity_path, local_processors
+from harp.nicprep.host import affinity_path, local_processors
 
 _BASIC, _ZEROCOPY, _RX_SG = 1, 8, 32
 # The largest packet in one page with headroom and the kernel's structure; drivers differ by some

@@ -2,28 +2,140 @@
 """The host as the checks see it: a test can replace every source."""
 
 import errno
+import json
 import os
 import socket
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from pyroute2 import IPRoute
 
-from harp import loader
+from harp import _host, loader
 from harp.config import Config, ConfigError, load
+from harp.daemon.client import DaemonClient, RefusedByDaemonError, understood
+from harp.daemon.messages import Device
 from harp.doctor.finding import Finding, Severity
-from harp.doctor.harpd import SOCKET, Harpd, PortUse, ask, port_use
-from harp.doctor.port_probe import PortProbe, probe
 from harp.errors import HarpError
 from harp.nicprep import Host
+from harp.stats.instance import Source
 
+SOCKET = Path(_host.SOCKET)
+_HARPD_S = 3.0
+_PROBE_S = 60
+_BUFFERS = 255  # enough to configure a port with
+# A virtual device contacts its peer when it is started; a NIC's link shows the cable.
+_STARTED_BUSES = ("pci",)
 _IFF_UP, _IFF_LOOPBACK = 0x1, 0x8
 _ARPHRD_ETHER = 1
 _AF_XDP = 44
 _LINK_LOCAL = ("fe80:", "169.254.")
 CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_ADMIN, CAP_BPF = 12, 13, 21, 39
+
+
+@dataclass(frozen=True)
+class Harpd:
+    """The answer."""
+
+    path: Path
+    error: int = 0  # errno; 0: harpd answered
+    why: str = ""
+    version: str = ""
+    devices: Mapping[str, Device] = field(default_factory=dict)
+
+
+def ask(path: Path = SOCKET) -> Harpd:
+    """Ask harpd; never raises."""
+    try:
+        with DaemonClient(path, "harpctl check", _HARPD_S) as client:
+            devices = {each.ifname: each for each in client.devices}
+            return Harpd(path, version=client.daemon, devices=devices)
+    except RefusedByDaemonError as error:
+        return Harpd(path, error.error or errno.EACCES, error.why)
+    except HarpError as error:
+        number = error.__cause__.errno if isinstance(error.__cause__, OSError) else None
+        return Harpd(path, number or errno.EPROTO, str(error))
+
+
+@dataclass(frozen=True)
+class PortUse:
+    """The holder of a leased DPDK port, and its driver's counters from that job's page. pid 0: this
+    user can't see the holder.
+    """
+
+    pid: int = 0
+    label: str = ""
+    xstats: Mapping[str, int] = field(default_factory=dict)
+
+
+def port_use(name: str, harpd: Path) -> PortUse:
+    """Find the port of that name of the harpd on that socket: another harpd of this machine may
+    lease a port of the same name. The instance on queue 0 has the counters.
+    """
+    try:
+        with DaemonClient(harpd) as client:
+            leases = {each["lease_id"] for each in client.query("instances")["instances"]}
+    except HarpError:
+        return PortUse()
+    with understood():
+        for each in Source().look(flows=False)["instances"]:
+            identity, ended = each["identity"], each["status"]["ended"]
+            leased = f"{identity['lease_id']:016x}" in leases
+            if (identity["ifname"], identity["queue"]) == (name, 0) and leased and not ended:
+                return PortUse(each["pid"], identity["label"] or each["comm"], each["xstats"])
+    return PortUse()
+
+
+@dataclass(frozen=True)
+class PortProbe:
+    """The result of opening a port. error: the reason of a failure, in DPDK's or HARP's words."""
+
+    error: str = ""
+    missing: bool = False  # DPDK is missing
+    info: Mapping[str, Any] = field(default_factory=dict)  # PortInfo, and DPDK's version
+    link: Mapping[str, Any] = field(default_factory=dict)  # empty: the link was not examined
+
+
+def probe(spec: str, arguments: str = "") -> PortProbe:
+    """Open and close the port as a job with these DPDK arguments would, in a process of its own,
+    because drivers may end their process and DPDK can't be stopped. It is started only to see a
+    NIC's link. Never raises because of the port.
+    """
+    try:
+        from harp.dpdk import worker
+    except ImportError as error:
+        return PortProbe(str(error).removeprefix("harp.dpdk: "), missing=True)
+    root = Path(__file__).resolve().parent.parent.parent
+    paths = [str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
+    options = {
+        "start": {"args": arguments},
+        "pool": {"count": _BUFFERS},
+        "port": {"start": False},
+        "run": {"buses": _STARTED_BUSES},
+    }
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", worker.__name__, "examine", spec, json.dumps(options)],
+            capture_output=True,
+            text=True,
+            timeout=_PROBE_S,
+            check=False,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+        )
+    except subprocess.TimeoutExpired:
+        return PortProbe(f"opening it did not end within {_PROBE_S} s")
+    words = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+    if done.returncode == worker.REFUSED:
+        return PortProbe(words[-1])
+    try:
+        answer = json.loads(done.stdout)
+    except ValueError:
+        return PortProbe(f"its driver ended the process: {words[-1]}")
+    return PortProbe(info=answer["info"], link=answer["link"])
 
 
 @dataclass(frozen=True)
@@ -46,25 +158,113 @@ class Link:
     addresses: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class View:
-    """The sources of the checks."""
+def read_links() -> dict[str, Link]:
+    """Return the interfaces of this network namespace."""
+    with IPRoute() as ipr:
+        found = list(ipr.get_links())
+        addresses: dict[int, list[str]] = {}
+        for address in ipr.get_addr():
+            text = address.get_attr("IFA_LOCAL") or address.get_attr("IFA_ADDRESS")
+            addresses.setdefault(address["index"], []).append(str(text))
+    names = {link["index"]: str(link.get_attr("IFLA_IFNAME")) for link in found}
+    kinds = {link["index"]: link.get_nested("IFLA_LINKINFO", "IFLA_INFO_KIND") for link in found}
+    members: dict[int, list[str]] = {}
+    for link in found:
+        members.setdefault(link.get_attr("IFLA_MASTER") or 0, []).append(names[link["index"]])
+    result = {}
+    for link in found:
+        index, master = link["index"], link.get_attr("IFLA_MASTER") or 0
+        # A veth's other end is no device below it, and may be in another namespace.
+        other = kinds[index] != "veth" and link.get_attr("IFLA_LINK_NETNSID") is None
+        result[names[index]] = Link(
+            name=names[index],
+            index=index,
+            kind=kinds[index] or "",
+            up=bool(link["flags"] & _IFF_UP),
+            ethernet=link["ifi_type"] == _ARPHRD_ETHER,
+            loopback=bool(link["flags"] & _IFF_LOOPBACK),
+            mtu_bytes=link.get_attr("IFLA_MTU") or 0,
+            rx_queues=link.get_attr("IFLA_NUM_RX_QUEUES") or 1,
+            tx_queues=link.get_attr("IFLA_NUM_TX_QUEUES") or 1,
+            master=names.get(master, ""),
+            master_kind=kinds.get(master) or "",
+            beneath=names.get(link.get_attr("IFLA_LINK") or 0, "") if other else "",
+            members=tuple(sorted(members.get(index, ()))),
+            addresses=tuple(sorted(addresses.get(index, ()))),
+        )
+    return result
 
-    host: Host
-    links: Mapping[str, Link]
-    stack: Callable[[str, int], list[Finding]]  # harp_host_check()
-    space: Callable[[str], int | None]  # bytes of a file system; None: no such path
-    xdp_socket: Callable[[], int]  # opens an AF_XDP socket: 0 or errno
-    ask_harpd: Callable[[Path], Harpd]
-    load_config: Callable[[], Config]  # or ConfigError
-    open_port: Callable[[str, str], PortProbe]  # a DPDK port's specification; DPDK's arguments
-    port_use: Callable[[str, Path], PortUse]  # a leased port's name; harpd's socket
-    default_route: Callable[[str], bool]  # whether the default route uses this interface
-    # whether a device's file can be read and written; None: it does not exist
-    may_open: Callable[[str], bool | None]
-    ssh_address: str  # of this host, where the session's connection ends; empty: no such session
+
+class View:
+    """This machine, in the network namespace of the calling thread. HarpError: the kernel does not
+    list its interfaces.
+    """
+
     python_site: Path | None = None  # folder of Python packages; None: the folder of this package
-    find_library: Callable[[str], Path | None] = loader.find
+
+    def __init__(self) -> None:
+        self.host = Host()
+        try:
+            self.links: Mapping[str, Link] = read_links()
+        except OSError as error:
+            raise HarpError(f"the kernel does not list its interfaces: {error.strerror}") from error
+
+    # ---- sources ----
+
+    ask_harpd = staticmethod(ask)
+    load_config = staticmethod(load)
+    open_port = staticmethod(probe)
+    port_use = staticmethod(port_use)
+    find_library = staticmethod(loader.find)
+
+    def stack(self, ifname: str, queue: int) -> list[Finding]:
+        """Return the findings of the C stack: harp_host_check()."""
+        from harp._core import host_check
+
+        try:
+            items = host_check(ifname, queue)
+        except OSError as error:
+            raise HarpError(f"{ifname}: {error.strerror or error}") from error
+        return [
+            Finding(name, Severity(severity), text, remedy)
+            for name, severity, text, remedy in items
+        ]
+
+    def space(self, path: str) -> int | None:
+        """Return the bytes of a file system; None: there is no such path."""
+        try:
+            found = os.statvfs(path)
+        except OSError:
+            return None
+        return found.f_blocks * found.f_frsize
+
+    def xdp_socket(self) -> int:
+        """Open an AF_XDP socket: 0 or errno."""
+        try:
+            socket.socket(_AF_XDP, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0).close()
+        except OSError as error:
+            return error.errno or errno.EIO
+        return 0
+
+    def default_route(self, ifname: str) -> bool:
+        """Tell whether the default route uses this interface."""
+        try:
+            return _host.has_default_route(ifname)
+        except OSError:
+            return False
+
+    def may_open(self, path: str) -> bool | None:
+        """Tell whether a device's file can be read and written; None: it does not exist."""
+        return os.access(path, os.R_OK | os.W_OK) if Path(path).exists() else None
+
+    @property
+    def ssh_address(self) -> str:
+        """Return this host's address of the SSH session; empty without one."""
+        # SSH_CONNECTION, sshd(8): the client's address and port, then ours.
+        words = os.environ.get("SSH_CONNECTION", "").split()
+        return words[2] if len(words) == 4 else ""
+
+    # ---- conclusions ----
 
     @cached_property
     def harpd(self) -> Harpd:
@@ -112,102 +312,6 @@ class View:
         """Tell whether harpd leases queues of it to this user."""
         device = self.harpd.devices.get(link.name)
         return device is not None and device.ifindex == link.index
-
-
-def _stack(ifname: str, queue: int) -> list[Finding]:
-    from harp._core import host_check
-
-    try:
-        items = host_check(ifname, queue)
-    except OSError as error:
-        raise HarpError(f"{ifname}: {error.strerror or error}") from error
-    return [
-        Finding(name, Severity(severity), text, remedy) for name, severity, text, remedy in items
-    ]
-
-
-def _space(path: str) -> int | None:
-    try:
-        found = os.statvfs(path)
-    except OSError:
-        return None
-    return found.f_blocks * found.f_frsize
-
-
-def _xdp_socket() -> int:
-    try:
-        socket.socket(_AF_XDP, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0).close()
-    except OSError as error:
-        return error.errno or errno.EIO
-    return 0
-
-
-def _default_route(ifname: str) -> bool:
-    from harp._host import has_default_route
-
-    try:
-        return has_default_route(ifname)
-    except OSError:
-        return False
-
-
-def _may_open(path: str) -> bool | None:
-    return os.access(path, os.R_OK | os.W_OK) if Path(path).exists() else None
-
-
-def _ssh_address() -> str:
-    """Return the third word of SSH_CONNECTION: client's address and port, then ours (sshd(8))."""
-    words = os.environ.get("SSH_CONNECTION", "").split()
-    return words[2] if len(words) == 4 else ""
-
-
-def read_links() -> dict[str, Link]:
-    """Return the interfaces of this network namespace."""
-    with IPRoute() as ipr:
-        found = list(ipr.get_links())
-        addresses: dict[int, list[str]] = {}
-        for address in ipr.get_addr():
-            text = address.get_attr("IFA_LOCAL") or address.get_attr("IFA_ADDRESS")
-            addresses.setdefault(address["index"], []).append(str(text))
-    names = {link["index"]: str(link.get_attr("IFLA_IFNAME")) for link in found}
-    kinds = {link["index"]: link.get_nested("IFLA_LINKINFO", "IFLA_INFO_KIND") for link in found}
-    members: dict[int, list[str]] = {}
-    for link in found:
-        members.setdefault(link.get_attr("IFLA_MASTER") or 0, []).append(names[link["index"]])
-    result = {}
-    for link in found:
-        index, master = link["index"], link.get_attr("IFLA_MASTER") or 0
-        # A veth's other end is no device below it, and may be in another namespace.
-        other = kinds[index] != "veth" and link.get_attr("IFLA_LINK_NETNSID") is None
-        result[names[index]] = Link(
-            name=names[index],
-            index=index,
-            kind=kinds[index] or "",
-            up=bool(link["flags"] & _IFF_UP),
-            ethernet=link["ifi_type"] == _ARPHRD_ETHER,
-            loopback=bool(link["flags"] & _IFF_LOOPBACK),
-            mtu_bytes=link.get_attr("IFLA_MTU") or 0,
-            rx_queues=link.get_attr("IFLA_NUM_RX_QUEUES") or 1,
-            tx_queues=link.get_attr("IFLA_NUM_TX_QUEUES") or 1,
-            master=names.get(master, ""),
-            master_kind=kinds.get(master) or "",
-            beneath=names.get(link.get_attr("IFLA_LINK") or 0, "") if other else "",
-            members=tuple(sorted(members.get(index, ()))),
-            addresses=tuple(sorted(addresses.get(index, ()))),
-        )
-    return result
-
-
-def this_host() -> View:
-    """The machine, in the network namespace of the calling thread."""
-    try:
-        links = read_links()
-    except OSError as error:
-        raise HarpError(f"the kernel does not list its interfaces: {error.strerror}") from error
-    return View(
-        Host(), links, _stack, _space, _xdp_socket, ask, load, probe, port_use, _default_route,
-        _may_open, _ssh_address(),
-    )  # fmt: skip
 
 
 def candidates(links: Mapping[str, Link]) -> list[Link]:

@@ -10,14 +10,24 @@ By default only the reserved ports are changed; an MTU never is. `record` writes
 where a restarted harpd finds it. undo.py has the theory of operation.
 """
 
-from harp.nicprep.host import Host
+from harp.nicprep.host import Host, interrupts
+from harp.nicprep.kinds import KINDS
 from harp.nicprep.plan import Change, plan, plan_host
-from harp.nicprep.prepare import Preparation, prepare
-from harp.nicprep.topology import interrupts
 from harp.nicprep.transport import Ethtool
-from harp.nicprep.undo import Entry, Outcome, Record, Result, Undo, apply, restore
+from harp.nicprep.undo import (
+    Entry,
+    Outcome,
+    Preparation,
+    Record,
+    Result,
+    Undo,
+    apply,
+    prepare,
+    restore,
+)
 
 __all__ = [
+    "KINDS",
     "Change",
     "Entry",
     "Ethtool",

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harp.nicprep import ranges
-from harp.nicprep.host import Host
-from harp.nicprep.topology import affinity_path
+from harp.nicprep.host import Host, affinity_path
 from harp.nicprep.transport import Values
 
 PORTS = "net/ipv4/ip_local_reserved_ports"

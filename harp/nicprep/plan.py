@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 from harp.config import NicConfig
 from harp.nicprep import ranges
-from harp.nicprep.host import Host
+from harp.nicprep.host import Host, cores_near, interrupts
 from harp.nicprep.kinds import ABSENT, KINDS, PORTS_KIND
-from harp.nicprep.topology import cores_near, interrupts
 from harp.nicprep.transport import Values
 
 HUGE_PAGE = "2048kB"

@@ -11,36 +11,20 @@ name belongs to another one.
 """
 
 import errno
-import re
-from collections.abc import Callable, Iterable
+import logging
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from harp.config import NicConfig
 from harp.nicprep import ranges
 from harp.nicprep.host import Host
-from harp.nicprep.kinds import ABSENT, KINDS, NAPI, PORTS_KIND
-from harp.nicprep.plan import Change, short
+from harp.nicprep.kinds import ABSENT, KINDS, PORTS_KIND
+from harp.nicprep.plan import Change, plan, plan_host, short
 from harp.nicprep.transport import Values
 
+log = logging.getLogger("harpd")
 _NODEV = (errno.ENODEV, errno.ENXIO)
-# A target becomes part of a path.
-_IFNAME = re.compile(r"(?!\.{1,2}( |$))[^/\s]{1,15}")
-_TARGETS = {
-    "irq-affinity": re.compile(_IFNAME.pattern + r" irq \d{1,9}"),
-    "huge-pages": re.compile(r"(node\d{1,4}/)?\d{1,9}kB"),
-    PORTS_KIND: re.compile(r"[\d,-]+"),
-}
-# Names of values; ethtool checks those of other kinds.
-_NAMES: dict[str, set[str]] = {
-    "napi": set(NAPI),
-    "irq-affinity": {"processors"},
-    PORTS_KIND: {"ports"},
-    "huge-pages": {"pages"},
-}
-_TEXT_KINDS = ("irq-affinity", PORTS_KIND)
-_EXACT_KINDS = (PORTS_KIND, "huge-pages")  # these compute with their values
-_U32_MAX = 2**32 - 1
-
 Status = Literal["done", "partly", "not supported", "refused", "restored", "left", "gone"]
 Key = tuple[str, str]  # kind and target of a setting
 
@@ -71,11 +55,6 @@ class Entry:
         By the same names, the values that are ours.
     ifindex
         The NIC's index; 0: not a NIC's.
-
-    Raises
-    ------
-    ValueError
-        A state file has impossible values.
     """
 
     kind: str
@@ -83,32 +62,6 @@ class Entry:
     before: Values
     ours: dict[str, list[Any]]
     ifindex: int
-
-    def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise ValueError(f"unknown kind {self.kind!r}")
-        if self.before.keys() != self.ours.keys() or not all(self.ours.values()):
-            raise ValueError(f"{self.kind}: values without a counterpart")
-        if not _TARGETS.get(self.kind, _IFNAME).fullmatch(self.target):
-            raise ValueError(f"{self.kind}: target {self.target!r}")
-        if not self.before.keys() <= _NAMES.get(self.kind, self.before.keys()):
-            raise ValueError(f"{self.kind}: unknown names of values")
-        for name, before in self.before.items():
-            for value in (before, *self.ours[name]):
-                # Of ours, None is a value that the kernel no longer reported after the change.
-                if value is not None or value is before or self.kind in _EXACT_KINDS:
-                    self._check(name, value)
-
-    def _check(self, name: str, value: Any) -> None:
-        if self.kind in _TEXT_KINDS:
-            if not isinstance(value, str):
-                raise ValueError(f"{self.kind}: {name} is no text")
-        elif not isinstance(value, int):
-            raise ValueError(f"{self.kind}: {name} is no number")
-        elif self.kind not in _NAMES and not 0 <= value <= _U32_MAX:
-            raise ValueError(f"{self.kind}: {name} is not in the range of ethtool's numbers")
-        if self.kind == PORTS_KIND:
-            ranges.parse(value)
 
     @property
     def key(self) -> Key:
@@ -234,6 +187,64 @@ def restore(
                 # It is restored all the same; a reader of the old list will find it so.
                 result.outcomes.append(Outcome("partly", entry.name, f"not recorded: {error}"))
     return result
+
+
+def prepare(
+    nics: Sequence[NicConfig],
+    huge_pages: int,
+    host: Host,
+    record: Record = no_record,
+    undo: Undo | None = None,
+) -> Result:
+    """Prepare the host and its NICs; restore first what an earlier call changed and is no longer
+    requested. Blocks: a NIC may take a second to change its rings.
+
+    Parameters
+    ----------
+    nics
+        Requests of harp.toml.
+    huge_pages
+        Huge pages of 2 MiB that the host must have; 0: unchanged.
+    record
+        Writes the list of changes, before and after each change.
+    undo
+        Changes of earlier calls.
+    """
+
+    def requests() -> list[Change]:
+        found = plan_host(nics, huge_pages, host)
+        for nic in nics:
+            found += plan(nic, host)
+        return found
+
+    result = restore(undo or Undo(), host, record, requests())
+    # The number of queues comes first and the rest is read after it, because the interrupts change
+    # with the queues.
+    for of_queues in (True, False):
+        changes = [each for each in requests() if (each.kind == "channels") is of_queues]
+        made = apply(changes, host, record, result.undo)
+        result = Result(result.outcomes + made.outcomes, made.undo)
+    return result
+
+
+class Preparation:
+    """Prepares and restores the NICs of this host, and logs the results. Tests replace it."""
+
+    def prepare(
+        self, nics: Sequence[NicConfig], huge_pages: int, undo: Undo, record: Record
+    ) -> None:
+        """Prepare the NICs. undo: changes of an earlier harpd."""
+        _log(prepare(nics, huge_pages, Host(), record, undo))
+
+    def restore(self, undo: Undo, record: Record) -> None:
+        """Restore everything that can be restored."""
+        _log(restore(undo, Host(), record))
+
+
+def _log(result: Result) -> None:
+    for outcome in result.outcomes:
+        trouble = outcome.status not in ("done", "restored", "gone")
+        log.log(logging.WARNING if trouble else logging.INFO, "%s", outcome.line)
 
 
 # --------------------------------------------------------------------------------------------------

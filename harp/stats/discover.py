@@ -9,6 +9,7 @@ found up to a limit, because anyone can make many.
 import contextlib
 import errno
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
@@ -27,6 +28,11 @@ USER_LINKS_MAX = 65536
 PROCESS_LINKS = 16
 USER_PAGES_MAX = 512
 USER_BYTES_MAX = 512 << 20
+_MORE = {
+    "descriptors": "has more descriptors open",
+    "pages": "publishes more pages",
+    "bytes": "publishes more pages",
+}
 
 
 @dataclass
@@ -113,37 +119,24 @@ def _described(proc: Path, pid: int, fd: int, seen: os.stat_result) -> Page:
 class _Shares:
     """Counts what each user has of the examined."""
 
-    def __init__(self) -> None:
-        self._each: dict[int, tuple[int, int]] = {}
+    def __init__(self, found: Found) -> None:
+        self._found = found
+        self._used: Counter[tuple[int, str]] = Counter()
         self._reported: set[int] = set()
-        self._links: dict[int, int] = {}  # descriptors that were examined
 
-    def links(self, uid: int, pid: int, count: int, found: Found) -> int:
-        """Return how many of a process's descriptors may be examined."""
+    def take(self, uid: int, pid: int, unit: str, count: int, most: int) -> int:
+        """Return how much of `count` the user may have, of `most` in all; the first time that it is
+        less, a message names the user.
+        """
         if uid == 0:
             return count
-        used = self._links.get(uid, 0) + PROCESS_LINKS
-        given = max(0, min(count, USER_LINKS_MAX - used))
-        self._links[uid] = used + given
-        if given < count:
-            self._report(uid, pid, "has more descriptors open", found)
-        return given
-
-    def _report(self, uid: int, pid: int, what: str, found: Found) -> None:
-        if uid not in self._reported:
+        given = min(count, most - self._used[uid, unit])
+        self._used[uid, unit] += given
+        if given < count and uid not in self._reported:
             self._reported.add(uid)
-            why = f"user {uid} {what} than the limit: the others are left out"
-            found.bad.append((pid, PageError(why, errno.EDQUOT)))
-
-    def take(self, page: Page, found: Found) -> bool:
-        """Count one more; False, with one message, beyond the limit."""
-        count, size = self._each.get(page.uid, (0, 0))
-        count, size = count + 1, size + page.size
-        if page.uid == 0 or (count <= USER_PAGES_MAX and size <= USER_BYTES_MAX):
-            self._each[page.uid] = count, size
-            return True
-        self._report(page.uid, page.pid, "publishes more pages", found)
-        return False
+            why = f"user {uid} {_MORE[unit]} than the limit: the others are left out"
+            self._found.bad.append((pid, PageError(why, errno.EDQUOT)))
+        return given
 
 
 class _Search:
@@ -154,7 +147,7 @@ class _Search:
         self.by_inode: dict[int, Page] = {}
         self._proc = proc
         self._bad: set[int] = set()
-        self._shares = _Shares()
+        self._shares = _Shares(self.found)
 
     def examine(self, pid: int) -> None:
         """Examine one process."""
@@ -163,7 +156,9 @@ class _Search:
         except OSError as error:
             self.found.hidden_processes += error.errno in (errno.EACCES, errno.EPERM)
             return
-        count = self._shares.links(_uid(self._proc, pid), pid, len(numbers), self.found)
+        uid, wanted = _uid(self._proc, pid), PROCESS_LINKS + len(numbers)
+        given = self._shares.take(uid, pid, "descriptors", wanted, USER_LINKS_MAX)
+        count = max(0, given - PROCESS_LINKS)
         links = list(_page_links(self._proc / str(pid) / "fd", numbers[:count]))
         mine = pid == os.getpid()
         opened = {page.fd for page in self.by_inode.values()} if mine else set()
@@ -185,7 +180,7 @@ class _Search:
             os.close(fd)
             return True
         page = _described(self._proc, pid, fd, seen)
-        if inode not in self.by_inode and not self._shares.take(page, self.found):
+        if inode not in self.by_inode and not self._admit(page):
             page.close()
             return False
         try:
@@ -199,6 +194,13 @@ class _Search:
             return True
         self._keep(page, inode, whose.pid)
         return True
+
+    def _admit(self, page: Page) -> bool:
+        wanted = (("pages", 1, USER_PAGES_MAX), ("bytes", page.size, USER_BYTES_MAX))
+        return all(
+            self._shares.take(page.uid, page.pid, unit, count, most) == count
+            for unit, count, most in wanted
+        )
 
     def _keep(self, page: Page, inode: int, claimed: int) -> None:
         """Assign a page that several processes hold to the one that its identity names."""

@@ -2,20 +2,21 @@
 """The Prometheus endpoint, in a process of its own: `python -m harp.stats.exporter FD`.
 
 The process parses files that any user may fill, so it is confined as harp.stats.reader. harpd
-(harp.daemon.metrics) gives it a listening socket, FD, and as standard input a connection by which
-it asks for harpd's status and leases. It ends with that connection.
+(harp.daemon.metrics) gives it a listening socket, FD, and as standard input a connection as a
+client's, by which it asks for harpd's status and leases. It ends with that connection. harpd logs
+what it writes to stderr.
 
 Statistics are read at most once a second; all requests share them.
 """
 
 import contextlib
-import json
 import os
 import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 from wsgiref.simple_server import WSGIRequestHandler
@@ -26,19 +27,20 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from harp.daemon import families as own
-from harp.daemon.metrics import READY, STATE
+from harp.daemon.client import DaemonClient
+from harp.errors import HarpError
 from harp.stats import families, totals
 from harp.stats.discover import find
 from harp.stats.instance import look
-from harp.stats.reader import confine, end_with
+from harp.stats.reader import begin
 
 AGE_S = 1.0
 ASK_S = 5.0
 REQUEST_TIMEOUT_S = 10.0
 CLIENTS_MAX = 16
 THREADS_MAX = 2 * CLIENTS_MAX  # with those of clients that were closed and wait for statistics
-# Returns harpd's documents; None: harpd does not answer. Gets the problem of the last scan.
-DaemonSource = Callable[[str], own.Documents | None]
+# Returns harpd's documents; None: harpd does not answer.
+DaemonSource = Callable[[], own.Documents | None]
 
 
 class Scrapes:
@@ -54,7 +56,7 @@ class Scrapes:
 
     def __init__(
         self,
-        source: DaemonSource = lambda _problem: None,
+        source: DaemonSource = lambda: None,
         pid: Callable[[], int | str] = lambda: "self",
     ) -> None:
         self._source = source
@@ -77,7 +79,7 @@ class Scrapes:
             return found
 
     def _read(self, per_queue: bool) -> Iterator[Metric]:
-        documents = self._source(self._problem)
+        documents, before = self._source(), self._problem
         leased = own.leased(documents[1]) if documents is not None else {}
         nics = own.nics(documents[0]) if documents is not None else []
         of_jobs: list[Metric] = []
@@ -87,6 +89,8 @@ class Scrapes:
             self._problem = ""
         except Exception as error:
             self._problem = f"reading statistics: {type(error).__name__}: {error}"
+            if self._problem != before:
+                print(self._problem, file=sys.stderr, flush=True)
         yield from self._process.collect()
         yield from own.collect(documents, not self._problem)
         yield from of_jobs
@@ -210,37 +214,20 @@ class Exporter(ThreadingWSGIServer):
         """A client that has gone is no error."""
 
 
-def ask_harpd(connection: socket.socket, problem: str) -> own.Documents | None:
+def ask_harpd(harpd: DaemonClient) -> own.Documents | None:
     """Ask harpd for its documents; None: it does not answer in time."""
     try:
-        connection.setblocking(False)
-        with contextlib.suppress(BlockingIOError):  # an answer that came too late
-            os.close(socket.recv_fds(connection, 16, 1)[1][0])
-        connection.settimeout(ASK_S)
-        connection.send(STATE + problem.encode(errors="replace")[:1000])
-        _, fds, _, _ = socket.recv_fds(connection, 16, 1)
-        with os.fdopen(fds[0], "rb") as file:
-            status, instances = json.loads(file.read())
-    except (OSError, IndexError):
+        return harpd.query("status"), harpd.query("instances")
+    except HarpError:
         return None
-    return status, instances
 
 
 def main() -> None:
-    """Entry point. An error goes to harpd, which logs it."""
-    connection = socket.socket(fileno=os.dup(0))
-    try:
-        confine()
-    except OSError as error:
-        connection.send(str(error.strerror).encode())
-        sys.exit(1)
-    connection.send(READY)
-    harpd = os.getppid()
-    threading.Thread(target=end_with, args=(connection,), daemon=True).start()
+    """Entry point. An error is the last line of stderr."""
+    connection, pid = begin(), os.getppid()
+    harpd = DaemonClient(Path("its socket"), "exporter", ASK_S, connection)
     listening = socket.socket(fileno=int(sys.argv[1]))
-    Exporter(
-        listening, lambda problem: ask_harpd(connection, problem), lambda: harpd
-    ).serve_forever()
+    Exporter(listening, lambda: ask_harpd(harpd), lambda: pid).serve_forever()
 
 
 if __name__ == "__main__":

@@ -54,11 +54,10 @@ class LaneRates:
         return max(0, now - self.before.get(_lane_key(job, lane), 0)) / self.seconds
 
 
-def payloads(host: Record) -> dict[LaneKey, int]:
-    """Return the payload bytes of all lanes, for a later LaneRates."""
-    return {
-        _lane_key(job, lane): lane["payload_bytes"] for job in host["jobs"] for lane in _lanes(job)
-    }
+def rates(before: Record | None, seconds: float) -> LaneRates:
+    """Return the rates since a reading; None: there was none."""
+    lanes = [(job, lane) for job in before["jobs"] for lane in _lanes(job)] if before else []
+    return LaneRates(seconds, {_lane_key(job, lane): lane["payload_bytes"] for job, lane in lanes})
 
 
 # --------------------------------------------------------------------------------------------------

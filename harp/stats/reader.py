@@ -70,8 +70,20 @@ def confine() -> None:
     _keep_capabilities(kept)
 
 
-def end_with(connection: socket.socket) -> None:
-    """End this process when the other end of the connection is closed."""
+def begin() -> socket.socket:
+    """Confine this process, and end it when the other end of the socket that is its standard input
+    is closed; return that socket.
+    """
+    connection = socket.socket(fileno=os.dup(0))
+    try:
+        confine()
+    except OSError as error:
+        sys.exit(str(error.strerror))
+    threading.Thread(target=_end_with, args=(connection,), daemon=True).start()
+    return connection
+
+
+def _end_with(connection: socket.socket) -> None:
     ends = select.poll()
     ends.register(connection, 0)  # POLLHUP is always reported
     ends.poll()
@@ -80,13 +92,8 @@ def end_with(connection: socket.socket) -> None:
 
 def main() -> None:
     """Entry point."""
-    alive = socket.socket(fileno=os.dup(0))
-    try:
-        confine()
-    except OSError as error:
-        sys.exit(str(error.strerror))
+    begin()
     signal.alarm(LIMIT_S)
-    threading.Thread(target=end_with, args=(alive,), daemon=True).start()
     with discover.find() as found:
         host = look(found, flows="--flows" in sys.argv)
     sys.stdout.write(json.dumps(host_document(host), allow_nan=False))

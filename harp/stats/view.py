@@ -27,25 +27,17 @@ class Rates:
     Parameters
     ----------
     before
-        None at the first reading. A document of another owner counts as none.
+        None at the first reading.
     """
 
     before: Mapping[str, Any] | None
     now: Mapping[str, Any]
     seconds: float
 
-    def _earlier(self) -> Mapping[str, Any] | None:
-        before = self.before
-        if before is None:
-            return None
-        start, present = (each["identity"]["start_wall_ns"] for each in (before, self.now))
-        return before if start == present else None
-
     def delta(self, name: str) -> int:
-        """Return the increase of a counter; all of it if the page is new or another owner's."""
+        """Return the increase of a counter; all of it if the page is new."""
         value = int(self.now["counters"].get(name, 0))
-        before = self._earlier()
-        earlier = int(before["counters"].get(name, 0)) if before else 0
+        earlier = int(self.before["counters"].get(name, 0)) if self.before else 0
         return value - earlier if value >= earlier else value
 
     def per_s(self, name: str) -> float | None:
@@ -64,13 +56,23 @@ class Rates:
     def quantile_ns(self, histogram: str, share: float) -> int | None:
         """Return an upper bound, within a quarter, of a quantile; None: no values."""
         buckets = list(self.now["histograms"][histogram]["buckets"])
-        before = self._earlier()
-        if before is not None:
-            earlier = before["histograms"][histogram]["buckets"]
+        if self.before is not None:
+            earlier = self.before["histograms"][histogram]["buckets"]
             grown = [now - then for now, then in zip(buckets, earlier, strict=True)]
             if min(grown, default=0) >= 0:
                 buckets = grown
         return quantile_ns(buckets, share)
+
+
+def rates(host: Mapping[str, Any], seconds: float, before: Mapping[str, Any] | None) -> list[Rates]:
+    """Return each instance's changes since a reading; None: there was none."""
+
+    def key(each: Mapping[str, Any]) -> tuple[int, int, int]:
+        identity = each["identity"]
+        return each["pid"], identity["start_wall_ns"], identity["instance"]
+
+    earlier = {key(each): each for each in before["instances"]} if before else {}
+    return [Rates(earlier.get(key(each)), each, seconds) for each in host["instances"]]
 
 
 def quantile_ns(buckets: Sequence[int], share: float) -> int | None:

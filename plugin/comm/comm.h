@@ -41,7 +41,7 @@
 #define COMM_EAGER_BYTES_MIN 4096u
 #define COMM_EAGER_MESSAGES 256u /* begun beyond the credits, at most */
 #define COMM_BULK_BYTES 32768u   /* larger messages make the receiver send credits early */
-#define COMM_CREDIT_MESSAGES 64u /* received since the last CREDIT: one is due */
+#define COMM_CREDIT_MESSAGES 128u /* received since the last CREDIT: one is due */
 /* A sender's unacknowledged chunks, at most: 64 MiB in chunks of 128 KiB, or 5 ms at 100 Gbit/s.
  * This bounds the receiver's ranges; it allows twice as many. */
 #define COMM_CHUNKS_MAX 512u

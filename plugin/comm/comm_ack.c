@@ -11,7 +11,7 @@
  *
  *	CREDIT    the newest message is large, and the sender knows of at most half of the
  *	          incomplete receives
- *	CREDIT    since the last one: half of the eager bytes without credit, or 64 messages
+ *	CREDIT    since the last one: half of the eager bytes without credit, or 128 messages
  *	ACK (1)   a message longer than a buffered send is complete, or 16 buffered ones are
  *	ACK (1)   1 MiB has arrived since the last one
  *	CREDIT    an ACK is sent that covers no buffered sends, and receives are not advertised

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from harp.daemon import peer, rundir
-from harp.daemon.cleaning import clean
 from harp.daemon.ports import Block
 from harp.daemon.settings import Settings
 from harp.daemon.state import NicState, State, StateFile
 from harp.daemon.table import Lease, Owner
+from harp.daemon.takeover import clean
 from harp.errors import Exit, HarpError
 from harp.nicprep import Entry, Preparation, Record, Undo
 
@@ -77,9 +77,7 @@ def test_changes_that_cannot_be_restored_stay_in_the_state(settings: Settings) -
     file = left(settings, undo=changes("x", "y"))
     messages = clean(settings, machine, machine.unpin, force=False)
     assert f"part of what harpd had changed stays as it is, and in {file.path}" in messages[2]
-    state = file.read()
-    assert state is not None
-    assert state.undo == changes("y")
+    assert file.read().undo == changes("y")
     machine.stays = Undo()
     clean(settings, machine, machine.unpin, force=False)
     assert machine.restored == [changes("x", "y"), changes("y")]
@@ -123,7 +121,7 @@ def test_a_state_that_is_not_known_changes_nothing(
     file = left(settings, Owner(os.getpid(), peer.start_ticks(os.getpid()), 0), undo=changes("x"))
     if damaged:
         file.path.write_text("{")
-    monkeypatch.setattr(StateFile, "set_aside" if damaged else "read", fail)
+    monkeypatch.setattr(StateFile, "_set_aside" if damaged else "read", fail)
     with pytest.raises(HarpError, match="Input/output error"):
         clean(settings, machine, machine.unpin, force=True)
     assert (machine.unpinned, machine.restored) == ([], [])

@@ -64,7 +64,7 @@ class Life(RuleBasedStateMachine):
         again = PortBlocks(self.span, size, self.ports.quarantine_s)
         for block in self.ports.held:
             assert again.claim(block)
-        for block, until_s in self.ports.quarantined.items():
+        for block, (until_s, _) in self.ports.quarantined.items():
             again.continue_quarantine(block, until_s)
         self.ports = again
 

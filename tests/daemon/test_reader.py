@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The processes that read users' statistics for harpd: privileges, end, failures, restart."""
 
+import asyncio
 import contextlib
 import os
 import select
@@ -13,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from conftest_stats import Owner, make_owner, owner, scraped, serving
@@ -21,7 +21,7 @@ from daemon_rig import Running
 from harpd_documents import Documents, documents, nic
 
 from harp.config import MetricsConfig
-from harp.daemon import daemon, metrics
+from harp.daemon import metrics
 from harp.daemon.documents import READER, read_statistics
 from harp.daemon.metrics import Metrics, listen
 from harp.daemon.settings import Settings
@@ -130,19 +130,14 @@ def test_the_number_of_descriptors_read_per_user_is_limited(
 # --------------------------------------------------------------------------------------------------
 # The metrics endpoint.
 #
-STARTS_AT_ONCE = """
-import socket
-connection = socket.socket(fileno=0)
-connection.send(b"ready")
-connection.recv(1)
-"""
-
-
 @contextlib.contextmanager
-def made(harpd: Running, command: list[str]) -> Iterator[Metrics]:
+def made(harpd: Running, *code: str) -> Iterator[Metrics]:
     """An endpoint whose process is another program."""
+    command = [sys.executable, "-c", *code] if len(code) == 1 else code
+    server = harpd.daemon._server
+    assert server is not None
     config = MetricsConfig(port=0)
-    endpoint = harpd.call(lambda: Metrics(harpd.daemon.loop, config, lambda: DOCUMENTS, command))
+    endpoint = harpd.call(lambda: Metrics(harpd.daemon.loop, config, server, command))
     try:
         yield endpoint
     finally:
@@ -153,10 +148,10 @@ def test_all_requests_of_a_second_get_one_answer(
     owner: Owner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exporter, "AGE_S", 1000.0)
-    asked: list[str] = []
+    asked = []
 
-    def source(problem: str) -> Documents:
-        asked.append(problem)
+    def source() -> Documents:
+        asked.append(1)
         return DOCUMENTS
 
     texts: list[str] = []
@@ -166,7 +161,7 @@ def test_all_requests_of_a_second_get_one_answer(
             thread.start()
         for thread in threads:
             thread.join()
-        assert (len(texts), len(set(texts)), asked) == (4, 1, [""])
+        assert (len(texts), len(set(texts)), asked) == (4, 1, [1])
         assert 'harp_tcp_conns{device="harp7"' in texts[0]
         assert "harpd_pages_read 1.0" in texts[0]
         monkeypatch.setattr(exporter, "AGE_S", 0.0)
@@ -174,22 +169,19 @@ def test_all_requests_of_a_second_get_one_answer(
         assert len(asked) == 2
 
 
-def test_metrics_without_statistics_are_harpd_s_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_without_statistics_are_harpd_s_own(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(exporter, "AGE_S", 0.0)
     monkeypatch.setattr(exporter, "find", lambda: 1 / 0)
-    problems: list[str] = []
-
-    def source(problem: str) -> Documents:
-        problems.append(problem)
-        return DOCUMENTS
-
-    with serving(source) as url:
+    with serving(lambda: DOCUMENTS) as url:
         for _ in range(2):
             text = scraped(url)
     assert "harpd_pages_read 0.0" in text
     assert 'harp_steering_packets_total{device="eth1",verdict="rss_mismatch"} 3.0' in text
     assert "harp_tcp_conns" not in text
-    assert problems == ["", "reading statistics: ZeroDivisionError: division by zero"]
+    reason = "reading statistics: ZeroDivisionError: division by zero\n"
+    assert capsys.readouterr().err == reason, "once"
 
 
 def test_the_process_that_serves_metrics_is_started_again(
@@ -202,15 +194,16 @@ def test_the_process_that_serves_metrics_is_started_again(
     assert endpoint is not None
 
     def serves() -> int:
-        harpd.until(lambda: endpoint.pid > 0, "the process")
         text = scraped(endpoint.url)
         assert 'harpd_nic_usable{device="eth0"} 1.0' in text
         assert "process_resident_memory_bytes" in text
-        return endpoint.pid
+        assert endpoint._process is not None
+        return endpoint._process.pid
 
+    harpd.until(lambda: endpoint._process is not None, "the process")
     first = serves()
     os.kill(first, signal.SIGKILL)
-    harpd.until(lambda: endpoint.pid == 0, "its end")
+    harpd.until(lambda: endpoint._process.pid != first, "another one")  # type: ignore[union-attr]
     assert serves() != first
     assert caplog.text.count("the process that serves /metrics has ended") == 1
 
@@ -222,7 +215,7 @@ def test_metrics_begin_when_their_port_is_free(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The process of a harpd that was killed has the port for a moment."""
-    monkeypatch.setattr(daemon, "METRICS_AGAIN_S", 0.01)
+    monkeypatch.setattr(metrics, "BUSY_S", 0.01)
     attempts = []
 
     def attempt(address: str, port: int) -> socket.socket:
@@ -234,48 +227,25 @@ def test_metrics_begin_when_their_port_is_free(
         config = MetricsConfig(port=other.getsockname()[1])
         harpd = start(given=replace(settings, metrics=config))
         harpd.until(lambda: len(attempts) > 2, "harpd tries again")
-        assert harpd.daemon._metrics is None
-    harpd.until(lambda: harpd.daemon._metrics is not None, "the endpoint")
-    assert caplog.text.count("harpd serves without metrics until the port is free") == 1
+        assert harpd.daemon.status()["metrics"] == ""
+    harpd.until(lambda: harpd.daemon.status()["metrics"] != "", "the endpoint")
+    assert caplog.text.count("harpd serves without metrics until it can bind the port") == 1
 
 
-# A process that fails at first: each start appends a line to a file.
-STARTS = """
-import socket, sys
-with open({path!r}, "a+") as file:
-    print("start", file=file)
-    file.seek(0)
-    count = len(file.readlines())
-connection = socket.socket(fileno=0)
-if count < 3:
-    {failure}
-connection.send(b"ready")
-connection.recv(1)
-"""
-
-
-@pytest.mark.parametrize(
-    ("failure", "line"),
-    [
-        ("sys.exit(connection.send(b'no \\x1b'))", "can't work: no ?"),
-        ("sys.exit(1)", "ended before it served"),
-    ],
-    ids=["reason", "death"],
-)
 def test_a_process_that_can_not_serve_metrics_is_started_again(
     harpd: Running,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     tmp_path: Path,
-    failure: str,
-    line: str,
 ) -> None:
+    """Its reason is logged once, however often it fails."""
     monkeypatch.setattr(metrics, "RESTART_S", 0.01)
-    code = STARTS.format(path=str(tmp_path / "starts"), failure=failure)
-    with made(harpd, [sys.executable, "-c", code]) as endpoint:
-        harpd.until(lambda: endpoint.pid > 0, "the third one serves")
-    assert caplog.text.count(f"the process that serves /metrics {line}; harpd tries again") == 1
-    assert caplog.text.count("the process that serves /metrics") == 1
+    starts = tmp_path / "starts"
+    code = f"import sys; print('start', file=open({str(starts)!r}, 'a')); sys.exit('no \\x1b')"
+    with made(harpd, code):
+        harpd.until(lambda: starts.exists() and starts.read_text().count("start") > 2, "a third")
+    assert caplog.text.count("the process that serves /metrics: no ?") == 1
+    assert caplog.text.count("the process that serves /metrics has ended; another one") == 1
 
 
 def test_a_process_for_metrics_that_can_not_be_started_is_started_later(
@@ -286,101 +256,56 @@ def test_a_process_for_metrics_that_can_not_be_started_is_started_later(
 ) -> None:
     monkeypatch.setattr(metrics, "RESTART_S", 0.01)
     command = tmp_path / "exporter"
-    with made(harpd, [str(command)]) as endpoint:
-        harpd.until(lambda: endpoint._restart_s > 0.02, "a second failure")
-        (tmp_path / "new").write_text(f"#!{sys.executable}\n{STARTS_AT_ONCE}")
+    with made(harpd, str(command), "") as endpoint:
+        harpd.until(lambda: "can't be started" in caplog.text, "a failure")
+        (tmp_path / "new").write_text("#!/bin/sh\nread -r line\n")
         (tmp_path / "new").chmod(0o755)
         (tmp_path / "new").rename(command)
-        harpd.until(lambda: endpoint.pid > 0, "it serves")
+        harpd.until(lambda: endpoint._process is not None, "it serves")
     assert caplog.text.count("the process that serves /metrics can't be started: No such file") == 1
 
 
 def test_the_delay_of_a_restart_grows(harpd: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    loop = harpd.daemon.loop
-    call_later = loop.call_later
     delays: list[float] = []
 
-    def later(delay_s: float, callback: Callable[..., Any], *arguments: Any) -> Any:
-        if callback != endpoint._start:
-            return call_later(delay_s, callback, *arguments)
-        return delays.append(delay_s)
+    async def ends(_self: Metrics, _listening: int) -> None:
+        if len(delays) == 9:  # it has served for long
+            monkeypatch.setattr(metrics, "RESTART_MAX_S", 0.0)
 
-    with made(harpd, [sys.executable, "-c", STARTS_AT_ONCE]) as endpoint:
-        harpd.until(lambda: endpoint.pid > 0, "it serves")
-        monkeypatch.setattr(loop, "call_later", later)
-        for _ in range(8):
-            harpd.call(lambda: endpoint._ended("has ended"))
-        assert delays == [1, 2, 4, 8, 16, 32, 60, 60]
-        monkeypatch.setattr(metrics, "RESTART_MAX_S", 0.0)  # it has served for long
-        endpoint._ready = True
-        harpd.call(lambda: endpoint._ended("has ended"))
-        assert delays[-1] == metrics.RESTART_S
+    async def sleep(delay_s: float) -> None:
+        delays.append(delay_s)
+        if len(delays) == 10:
+            await asyncio.Event().wait()
 
-
-# It goes on after harpd has hung up.
-TALKS = """
-import socket
-connection = socket.socket(fileno=0)
-try:
-    for message in {messages}:
-        connection.send(message)
-        if message.startswith(b"state"):
-            connection.recv(16)
-except OSError:
-    pass
-"""
+    monkeypatch.setattr(Metrics, "_serve", ends)
+    monkeypatch.setattr(metrics.asyncio, "sleep", sleep)
+    with made(harpd, ""):
+        harpd.until(lambda: len(delays) == 10, "ten starts")
+    assert delays == [1, 2, 4, 8, 16, 32, 60, 60, 60, metrics.RESTART_S]
 
 
-@pytest.mark.parametrize(
-    ("messages", "line"),
-    [
-        ("[b'no'] * 100", "can't work: no; harpd tries again"),
-        ("[b'state'] * 100", "can't work: state; harpd tries again"),
-        ("[b'ready'] + [b'no'] * 100", "sent an unknown message; another one is started"),
-        ("[b'ready'] * 100", "sent an unknown message; another one is started"),
-    ],
-)
 def test_a_process_for_metrics_can_not_fill_the_log(
-    harpd: Running,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    messages: str,
-    line: str,
-) -> None:
-    monkeypatch.setattr(metrics, "RESTART_S", 1000.0)
-    with made(harpd, [sys.executable, "-c", TALKS.format(messages=messages)]) as endpoint:
-        harpd.until(lambda: endpoint._connection is None, "harpd hangs up")
-        assert endpoint._process is not None
-        endpoint._process.wait(20)
-        harpd.call(lambda: None)
-    assert caplog.text.count(f"the process that serves /metrics {line}") == 1
-    assert caplog.text.count("the process that serves /metrics") == 1
-
-
-def test_problems_that_the_process_for_metrics_reports_are_limited(
     harpd: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(metrics, "RESTART_S", 1000.0)
-    monkeypatch.setattr(metrics, "PAUSE_S", 0.0)
     monkeypatch.setattr(metrics, "LOGS_BURST", 2.0)
-    messages = "[b'ready'] + [b'state%d' % i for i in range(50)]"
-    with made(harpd, [sys.executable, "-c", TALKS.format(messages=messages)]):
-        harpd.until(lambda: "has ended; another" in caplog.text, "its end")
-    assert caplog.text.count("/metrics is without jobs' statistics") == 2
+    code = "import sys\nfor i in range(1000): print(i, file=sys.stderr, flush=True)"
+    with made(harpd, code) as endpoint:
+        harpd.until(lambda: endpoint._process.poll() is not None, "its end")  # type: ignore[union-attr]
+        harpd.call(lambda: None)
+    assert 1 <= caplog.text.count("the process that serves /metrics") <= 2
 
 
-def test_no_second_process_serves_metrics(
-    harpd: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_no_second_process_serves_metrics(harpd: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     """harpd can't kill one that has closed its connection and continues."""
     monkeypatch.setattr(metrics, "RESTART_S", 0.01)
-    command = [sys.executable, "-c", "import os, time; os.close(0); time.sleep(60)"]
-    with made(harpd, command) as endpoint:
-        harpd.until(lambda: endpoint._restart_s > 0.02, "it was not started again")
+    with made(harpd, "import os, time; os.close(0); time.sleep(60)") as endpoint:
+        harpd.until(lambda: endpoint._client is not None and not endpoint._client.open, "its close")
         process = endpoint._process
         assert process is not None
+        assert process.poll() is None
         os.kill(process.pid, signal.SIGKILL)
-        harpd.until(lambda: endpoint._process is not process, "then it is")
+        harpd.until(lambda: endpoint._process is not process, "another one")
 
         def end() -> None:
             assert endpoint._process is not None

@@ -254,7 +254,7 @@ def test_files_that_a_killed_harpd_was_writing_are_removed(
     start: Callable[..., Running], settings: Settings
 ) -> None:
     settings.run_dir.mkdir()
-    for name in (".state.json.a1b2c3d4", ".state.bad.a1b2c3d4", ".other"):
+    for name in (".state.json.a1b2c3d4", ".other"):
         (settings.run_dir / name).write_text("{")
     start()
     hidden = [path.name for path in settings.run_dir.iterdir() if path.name.startswith(".")]

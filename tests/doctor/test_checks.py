@@ -12,8 +12,7 @@ from checked_host import NOT_RUNNING, CheckedHost, device
 
 from harp import _host, _paths
 from harp.doctor.finding import CHECKS, Finding, Severity
-from harp.doctor.harpd import Harpd
-from harp.doctor.view import Link
+from harp.doctor.view import Harpd, Link
 
 COSTS, NO = Severity.COSTS, Severity.NO
 CPU = "sys/devices/system/cpu"

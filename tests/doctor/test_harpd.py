@@ -12,7 +12,7 @@ from checked_host import device
 
 from harp import _host
 from harp.daemon.messages import Device, Refused, pack, pack_welcome, unpack
-from harp.doctor import harpd
+from harp.doctor import view
 
 
 def welcome(*devices: Device) -> bytes:
@@ -52,14 +52,14 @@ def serve(tmp_path: Path) -> Iterator[Callable[[bytes | None], Path]]:
 
 def test_an_answering_harpd_is_reported(serve: Callable[[bytes | None], Path]) -> None:
     devices = [device("eth1", 5, 8, 3, _host.DEVICE_GENERIC), device("eth2", 6, 4, 0)]
-    found = harpd.ask(serve(welcome(*devices)))
+    found = view.ask(serve(welcome(*devices)))
     assert (found.error, found.version) == (0, "harpd 9")
     assert list(found.devices.values()) == devices
 
 
 def test_a_refusal_is_reported(serve: Callable[[bytes | None], Path]) -> None:
     why = "user nobody is not in harp.toml's users"
-    found = harpd.ask(serve(pack(_host.Kind.REFUSED, 1, Refused(errno.EACCES, why))))
+    found = view.ask(serve(pack(_host.Kind.REFUSED, 1, Refused(errno.EACCES, why))))
     assert (found.error, found.why) == (errno.EACCES, why)
 
 
@@ -75,30 +75,30 @@ def test_a_refusal_is_reported(serve: Callable[[bytes | None], Path]) -> None:
 def test_an_invalid_answer_is_reported(
     serve: Callable[[bytes | None], Path], answer: bytes
 ) -> None:
-    found = harpd.ask(serve(answer))
+    found = view.ask(serve(answer))
     assert found.error == errno.EPROTO
     assert found.devices == {}
 
 
 def test_a_closed_connection_is_reported(serve: Callable[[bytes | None], Path]) -> None:
-    found = harpd.ask(serve(None))
+    found = view.ask(serve(None))
     assert found.error != 0
     assert "has closed the connection" in found.why
 
 
 def test_a_missing_answer_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(harpd, "TIMEOUT_S", 0.05)
+    monkeypatch.setattr(view, "_HARPD_S", 0.05)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
         server.bind(str(tmp_path / "s"))
         server.listen()
-        found = harpd.ask(tmp_path / "s")
+        found = view.ask(tmp_path / "s")
     assert found.error != 0
     assert "does not answer" in found.why
 
 
 def test_a_missing_harpd_is_reported(tmp_path: Path) -> None:
-    assert harpd.ask(tmp_path / "s").error == errno.ENOENT
+    assert view.ask(tmp_path / "s").error == errno.ENOENT
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
         server.bind(str(tmp_path / "s"))
-    assert harpd.ask(tmp_path / "s").error == errno.ECONNREFUSED
-    assert harpd.ask(Path("/" + "x" * 200)).error != 0, "too long for a socket"
+    assert view.ask(tmp_path / "s").error == errno.ECONNREFUSED
+    assert view.ask(Path("/" + "x" * 200)).error != 0, "too long for a socket"

@@ -15,8 +15,7 @@ from checked_host import CheckedHost, device
 from harp import _host
 from harp.doctor.examine import Examined, examine_port
 from harp.doctor.finding import Finding, Severity
-from harp.doctor.harpd import Harpd, PortUse
-from harp.doctor.port_probe import PortProbe
+from harp.doctor.view import Harpd, PortProbe, PortUse
 from harp.errors import HarpError
 
 GOOD, COSTS, NO = Severity.GOOD, Severity.COSTS, Severity.NO

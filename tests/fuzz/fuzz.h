@@ -1,30 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fuzz.h - what every fuzz target has: bytes to take decisions from, and claims that end the process.
+ * fuzz.h - what every fuzz target has: bytes to take decisions from, and checks that end the process.
  *
  * A target is LLVMFuzzerTestOneInput(). With -Dfuzz=true (clang) libFuzzer drives it; otherwise
- * replay.c does, over the seed corpus, so that `make test` runs the same code and the same claims.
+ * replay.c does, over the seed corpus, so that `make test` runs the same code and the same checks. A
+ * seed is a file in corpus/TARGET; the target's comment explains its bytes.
  */
 #ifndef HARP_TESTS_FUZZ_H
 #define HARP_TESTS_FUZZ_H
 
-#include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+
+/* The first check that fails ends the process, for libFuzzer to keep the input. */
+#define CHECK_FAILURES_MAX 1u
+#include "check.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
-
-/* A claim of the target's, also without assertions. */
-#define FUZZ_CLAIM(claim)                                                                          \
-	do {                                                                                       \
-		if (!(claim)) {                                                                    \
-			fprintf(stderr, "%s:%d: does not hold: %s\n", __FILE__, __LINE__, #claim); \
-			abort();                                                                   \
-		}                                                                                  \
-	} while (0)
 
 struct fuzz_input {
 	const uint8_t *at;

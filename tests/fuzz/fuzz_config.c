@@ -25,7 +25,7 @@ void plugin_log(enum plugin_log_level level, const char *func, int line, const c
 	(void)func;
 	(void)line;
 	va_start(args, fmt);
-	FUZZ_CLAIM(vsnprintf(text, sizeof(text), fmt, args) < (int)sizeof(text));
+	CHECK(vsnprintf(text, sizeof(text), fmt, args) < (int)sizeof(text));
 	va_end(args);
 }
 
@@ -33,8 +33,7 @@ void plugin_log(enum plugin_log_level level, const char *func, int line, const c
 static void config_claims(const struct plugin_config *config)
 {
 #define IS_U32(field, min, max)                                                                    \
-	FUZZ_CLAIM((uint64_t)config->field + 1 > (uint64_t)(min) &&                                \
-		   (uint64_t)config->field <= (max))
+	CHECK((uint64_t)config->field + 1 > (uint64_t)(min) && (uint64_t)config->field <= (max))
 	IS_U32(instances, 1, 64);
 	IS_U32(frames, 1024, 1048576);
 	IS_U32(port_min, 1024, config->port_max);
@@ -51,14 +50,14 @@ static void config_claims(const struct plugin_config *config)
 	IS_U32(lane_timeout_ns, 20000000u, 60000000000ull);
 	IS_U32(encrypt, 0, ENCRYPT_AES_256_GCM);
 #undef IS_U32
-	FUZZ_CLAIM(memchr(config->ifname, '\0', sizeof(config->ifname)));
-	FUZZ_CLAIM(memchr(config->socket, '\0', sizeof(config->socket)));
-	FUZZ_CLAIM(memchr(config->label, '\0', sizeof(config->label)));
-	FUZZ_CLAIM(memchr(config->rss, '\0', sizeof(config->rss)));
-	FUZZ_CLAIM(memchr(config->key_file, '\0', sizeof(config->key_file)));
-	FUZZ_CLAIM(memchr(config->lib_dir, '\0', sizeof(config->lib_dir)));
-	FUZZ_CLAIM(memchr(config->dpdk, '\0', sizeof(config->dpdk)));
-	FUZZ_CLAIM(memchr(config->dpdk_args, '\0', sizeof(config->dpdk_args)));
+	CHECK(memchr(config->ifname, '\0', sizeof(config->ifname)));
+	CHECK(memchr(config->socket, '\0', sizeof(config->socket)));
+	CHECK(memchr(config->label, '\0', sizeof(config->label)));
+	CHECK(memchr(config->rss, '\0', sizeof(config->rss)));
+	CHECK(memchr(config->key_file, '\0', sizeof(config->key_file)));
+	CHECK(memchr(config->lib_dir, '\0', sizeof(config->lib_dir)));
+	CHECK(memchr(config->dpdk, '\0', sizeof(config->dpdk)));
+	CHECK(memchr(config->dpdk_args, '\0', sizeof(config->dpdk_args)));
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
@@ -68,7 +67,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 	struct plugin_config config;
 	int result;
 
-	FUZZ_CLAIM(text);
+	CHECK(text);
 	memcpy(text, bytes, len);
 	text[len] = '\0';
 	for (unsigned i = 0; i < VARIABLES_MAX; i++) {
@@ -78,7 +77,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 		environment[i] = at;
 	}
 	result = config_read(&config, environment, *text ? text : NULL);
-	FUZZ_CLAIM(result == 0 || result == -EINVAL);
+	CHECK(result == 0 || result == -EINVAL);
 	if (result == 0)
 		config_claims(&config);
 	free(text);

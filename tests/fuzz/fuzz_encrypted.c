@@ -39,7 +39,7 @@ static void rig_send(struct encrypted_rig *rig, size_t len)
 	for (size_t i = 0; i < len; i++)
 		data[i] = plain_byte(rig->sent + i);
 	n = rig->lanes[0]->ops->send(rig->lanes[0], &iov, 1);
-	FUZZ_CLAIM(n == -EAGAIN || (n >= 0 && (size_t)n <= len));
+	CHECK(n == -EAGAIN || (n >= 0 && (size_t)n <= len));
 	rig->sent += n > 0 ? (size_t)n : 0;
 }
 
@@ -49,14 +49,14 @@ static void rig_receive(struct encrypted_rig *rig, size_t len, unsigned unit)
 		malloc(len + 1); /* of its own size, so that a write behind the end is seen */
 	ssize_t n;
 
-	FUZZ_CLAIM(memory);
+	CHECK(memory);
 	n = rig->lanes[1]->ops->recv(rig->lanes[1], memory, len + 1, unit);
-	FUZZ_CLAIM(n <= (ssize_t)len + 1);
+	CHECK(n <= (ssize_t)len + 1);
 	/* An error stays; what was left of a unit in front of it may still be read. */
-	FUZZ_CLAIM(!rig->error || n == rig->error || (n > 0 && n < 8));
+	CHECK(!rig->error || n == rig->error || (n > 0 && n < 8));
 	for (ssize_t i = 0; i < n; i++, rig->received++)
-		FUZZ_CLAIM(memory[i] == plain_byte(rig->received));
-	FUZZ_CLAIM(rig->received <= rig->sent);
+		CHECK(memory[i] == plain_byte(rig->received));
+	CHECK(rig->received <= rig->sent);
 	if (n < 0 && n != -EAGAIN)
 		rig->error = (int)n;
 	free(memory);
@@ -107,7 +107,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 	fake_pair_init(&rig.pair, choices, choices & 1 ? 20000 : 300);
 	for (unsigned i = 0; i < 2; i++) {
 		rig.lanes[i] = &rig.pair.lanes[i].lane;
-		FUZZ_CLAIM(lane_encrypt(&rig.lanes[i], 0, keys[i], keys[1 - i]) == 0);
+		CHECK(lane_encrypt(&rig.lanes[i], 0, keys[i], keys[1 - i]) == 0);
 	}
 	if (choices & 2) { /* the next key is near */
 		lane_encrypted_renumber(rig.lanes[0], KEY_SEGMENTS - 2, 0);

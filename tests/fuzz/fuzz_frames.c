@@ -8,40 +8,36 @@
  * checksums are repaired, 0x4000 time passes, 0x2000 the bytes are the body of an ICMP message, with 0x1000 of a
  * datagram to the UDP socket, with 0x0800 of an ICMP error, whose quote replaces what is behind 8 bytes.
  */
-#include "fuzz_host.h"
-
-#include "base/endian.h"
-
-#define IP_PROTO_ICMP6 58u
-
-static struct fuzz_host host;
+#include "fuzz_rig.h"
 
 /* The connection's newest segment, as an ICMP error quotes it. Returns its length. */
 static size_t quote(uint8_t *at, uint8_t seq_offset)
 {
-	uint8_t frame[FUZZ_HOST_FRAME_MAX], swap[16];
-	size_t ip_bytes = fuzz_host_ip(&host, frame, IP_PROTO_TCP, 20) - 14;
+	uint8_t frame[FUZZ_FRAME_MAX], swap[16];
+	size_t ip_bytes = fuzz_ip(frame, IP_PROTO_TCP, 20) - 14;
 	uint8_t *ip = frame + 14, *th = ip + ip_bytes;
-	size_t addr_bytes = host.v6 ? 16 : 4;
-	uint8_t *src = ip + (host.v6 ? 8 : 12), *dst = src + addr_bytes;
+	size_t addr_bytes = fuzz_is_v6() ? 16 : 4;
+	uint8_t *src = ip + (fuzz_is_v6() ? 8 : 12), *dst = src + addr_bytes;
 
 	/* It went the other way. */
 	memcpy(swap, src, addr_bytes);
 	memcpy(src, dst, addr_bytes);
 	memcpy(dst, swap, addr_bytes);
 	memset(th, 0, 20);
-	be16_store(th, host.seen.port);
-	be16_store(th + 2, FUZZ_PEER_PORT);
-	be32_store(th + 4, host.seen.seq + 0x80 - seq_offset);
+	be16_store(th, fuzz_seen.port);
+	be16_store(th + 2, RIG_PEER_PORT);
+	be32_store(th + 4, fuzz_seen.seq + 0x80 - seq_offset);
 	memcpy(at, ip, ip_bytes + 20);
 	return ip_bytes + 20;
 }
 
 /* Makes a packet of the body in the frame. Returns the frame's length. */
-static size_t packet(uint8_t frame[FUZZ_HOST_FRAME_MAX], size_t len, uint32_t word)
+static size_t packet(uint8_t frame[FUZZ_FRAME_MAX], size_t len, uint32_t word)
 {
-	uint8_t body[FUZZ_HOST_FRAME_MAX];
-	uint8_t proto = word & 0x1000 ? IP_PROTO_UDP : host.v6 ? IP_PROTO_ICMP6 : IP_PROTO_ICMP;
+	uint8_t body[FUZZ_FRAME_MAX];
+	uint8_t proto = word & 0x1000  ? IP_PROTO_UDP
+			: fuzz_is_v6() ? IP_PROTO_ICMP6
+				       : IP_PROTO_ICMP;
 	size_t at;
 
 	len = len < 1400 ? len : 1400;
@@ -49,10 +45,10 @@ static size_t packet(uint8_t frame[FUZZ_HOST_FRAME_MAX], size_t len, uint32_t wo
 	if (word & 0x0800 && len >= 8)
 		len = 8 + quote(body + 8, body[len - 1]);
 	if (proto == IP_PROTO_UDP && len >= 8) {
-		be16_store(body + 2, FUZZ_HOST_PORT);
+		be16_store(body + 2, RIG_PORT);
 		be16_store(body + 4, (uint16_t)len);
 	}
-	at = fuzz_host_ip(&host, frame, proto, len);
+	at = fuzz_ip(frame, proto, len);
 	memcpy(frame + at, body, len);
 	return at + len;
 }
@@ -61,35 +57,37 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 {
 	struct fuzz_input in = { bytes, len };
 	uint32_t choices = fuzz_u8(&in);
-	struct fuzz_host_options opt = { .own_neighbors = choices & 1, .v6 = choices & 2 };
 	static uint8_t data[8000];
 	struct iovec iov = { data, sizeof(data) };
-	struct harp_endpoint at = { .port = FUZZ_HOST_PORT };
+	struct harp_endpoint at = { .port = RIG_PORT };
 	struct harp_udp *sock;
 
-	fuzz_host_open(&host, &opt);
-	fuzz_host_listen(&host);
-	FUZZ_CLAIM(harp_udp_open(host.stack, &at, NULL, &sock) == 0);
+	fuzz_open(choices & 2, FUZZ_FRAMES,
+		  choices & 1 ? HARP_NEIGHBOR_OWN : HARP_NEIGHBOR_EXTERNAL);
+	rig_listen_options(&rig, RIG_OPTIONS(.rx_frames = 16, .tx_frames = 16, .backlog = 3));
+	CHECK(harp_udp_open(rig.stack, &at, NULL, &sock) == 0);
 	if (choices & 4)
-		fuzz_host_connect(&host, true);
-	if (host.conn)
-		(void)harp_conn_send(host.conn, &iov, 1); /* so that something is in flight */
-	fuzz_host_poll(&host, 1000);
+		fuzz_connect(true);
+	if (rig.conn)
+		(void)harp_conn_send(rig.conn, &iov, 1); /* so that something is in flight */
+	fuzz_poll(1000);
 	while (in.left > 0) {
-		uint8_t frame[FUZZ_HOST_FRAME_MAX];
+		uint8_t frame[FUZZ_FRAME_MAX];
 		uint32_t word = fuzz_u16(&in);
-		size_t got = fuzz_bytes(&in, frame, (word & 0x7ff) % (FUZZ_HOST_FRAME_MAX + 1));
+		size_t got = fuzz_bytes(&in, frame, (word & 0x7ff) % (FUZZ_FRAME_MAX + 1));
 
 		if (word & 0x2000)
 			got = packet(frame, got, word);
 		if (word & 0xa000)
 			fuzz_repair(frame, got);
-		if (fuzz_host_put(&host, frame, got))
-			fuzz_host_poll(&host, word & 0x4000 ? 50 * FUZZ_NS_PER_MS : 1000);
+		if (got > 0) {
+			fuzz_put(frame, got);
+			fuzz_poll(word & 0x4000 ? 50 * RIG_MS : 1000);
+		}
 		while (choices & 8 && harp_udp_recv(sock, data, sizeof(data), NULL) >= 0)
 			;
 	}
 	harp_udp_close(sock);
-	fuzz_host_close(&host);
+	fuzz_close();
 	return 0;
 }

@@ -32,7 +32,7 @@ static void say(int fd, struct fuzz_input *in, size_t len, uint16_t type, uint32
 	header.size = (uint32_t)len;
 	if (type && len >= sizeof(header))
 		memcpy(bytes, &header, sizeof(header));
-	FUZZ_CLAIM(pass_fds(fd, bytes, len, fd, fds) == (ssize_t)len);
+	CHECK(pass_fds(fd, bytes, len, fd, fds) == (ssize_t)len);
 }
 
 /* One line, with an end. */
@@ -40,9 +40,9 @@ static void claim_line(const char *text, size_t size)
 {
 	size_t len = strnlen(text, size);
 
-	FUZZ_CLAIM(len > 0 && len < size);
+	CHECK(len > 0 && len < size);
 	for (size_t i = 0; i < len; i++)
-		FUZZ_CLAIM((unsigned char)text[i] >= ' ' && text[i] != 0x7f);
+		CHECK((unsigned char)text[i] >= ' ' && text[i] != 0x7f);
 }
 
 static void claim_welcome(const struct harp_daemon *daemon)
@@ -51,25 +51,25 @@ static void claim_welcome(const struct harp_daemon *daemon)
 	unsigned count;
 
 	devices = harp_daemon_devices(daemon, &count);
-	FUZZ_CLAIM(count <= HARP_LEASE_DEVICES_MAX);
+	CHECK(count <= HARP_LEASE_DEVICES_MAX);
 	for (unsigned i = 0; i < count; i++) {
 		claim_line(devices[i].ifname, sizeof(devices[i].ifname));
-		FUZZ_CLAIM(!strchr(devices[i].ifname, '/'));
-		FUZZ_CLAIM(!devices[i].ifindex == !!(devices[i].flags & HARP_LEASE_DEVICE_DPDK));
-		FUZZ_CLAIM(memchr(devices[i].pci_path, '\0', sizeof(devices[i].pci_path)));
+		CHECK(!strchr(devices[i].ifname, '/'));
+		CHECK(!devices[i].ifindex == !!(devices[i].flags & HARP_LEASE_DEVICE_DPDK));
+		CHECK(memchr(devices[i].pci_path, '\0', sizeof(devices[i].pci_path)));
 	}
-	FUZZ_CLAIM(strlen(harp_daemon_name(daemon)) < 32);
-	FUZZ_CLAIM(strlen(harp_daemon_settings(daemon)) < ANSWER_BYTES_MAX);
+	CHECK(strlen(harp_daemon_name(daemon)) < 32);
+	CHECK(strlen(harp_daemon_settings(daemon)) < ANSWER_BYTES_MAX);
 }
 
 static void claim_leased(const struct harp_lease_leased *leased)
 {
-	FUZZ_CLAIM(!strcmp(leased->ifname, "eth1") && leased->ifindex);
-	FUZZ_CLAIM(leased->queue < leased->queue_count);
-	FUZZ_CLAIM(leased->port_min && leased->port_min <= leased->port_max);
-	FUZZ_CLAIM(leased->rss_kind <= HARP_LEASE_RSS_TOEPLITZ);
-	FUZZ_CLAIM(leased->rss_key_bytes <= HARP_LEASE_RSS_KEY_MAX);
-	FUZZ_CLAIM(leased->rss_table_count <= HARP_LEASE_RSS_TABLE_MAX);
+	CHECK(!strcmp(leased->ifname, "eth1") && leased->ifindex);
+	CHECK(leased->queue < leased->queue_count);
+	CHECK(leased->port_min && leased->port_min <= leased->port_max);
+	CHECK(leased->rss_kind <= HARP_LEASE_RSS_TOEPLITZ);
+	CHECK(leased->rss_key_bytes <= HARP_LEASE_RSS_KEY_MAX);
+	CHECK(leased->rss_table_count <= HARP_LEASE_RSS_TABLE_MAX);
 }
 
 static void ask(struct harp_daemon *daemon, struct why *why)
@@ -81,14 +81,14 @@ static void ask(struct harp_daemon *daemon, struct why *why)
 
 	why->text[0] = '\0';
 	rc = daemon_lease(daemon, &request, &leased, fds, why);
-	FUZZ_CLAIM(rc <= 0);
+	CHECK(rc <= 0);
 	if (rc) {
 		claim_line(why->text, why->size);
 		return;
 	}
 	claim_leased(&leased);
 	for (unsigned i = 0; i < HARP_LEASE_FDS; i++)
-		FUZZ_CLAIM(close(fds[i]) == 0);
+		CHECK(close(fds[i]) == 0);
 }
 
 static void ask_port(struct harp_daemon *daemon, struct why *why)
@@ -98,23 +98,23 @@ static void ask_port(struct harp_daemon *daemon, struct why *why)
 
 	why->text[0] = '\0';
 	rc = daemon_lease_port(daemon, "rail0", 2, "fuzz", &port, why);
-	FUZZ_CLAIM(rc <= 0);
+	CHECK(rc <= 0);
 	if (rc) {
 		claim_line(why->text, why->size);
 		return;
 	}
-	FUZZ_CLAIM(port.page_count && port.page_count <= HARP_LEASE_PORT_PAGES_MAX);
-	FUZZ_CLAIM(!strcmp(port.port.name, "rail0") && port.port.queues == port.page_count);
+	CHECK(port.page_count && port.page_count <= HARP_LEASE_PORT_PAGES_MAX);
+	CHECK(!strcmp(port.port.name, "rail0") && port.port.queues == port.page_count);
 	claim_line(port.spec, sizeof(port.spec));
 	for (unsigned i = 0; i < port.page_count; i++)
-		FUZZ_CLAIM(close(port.page_fds[i]) == 0);
+		CHECK(close(port.page_fds[i]) == 0);
 }
 
 static int next_fd(void)
 {
 	int fd = dup(STDERR_FILENO);
 
-	FUZZ_CLAIM(fd >= 0);
+	CHECK(fd >= 0);
 	close(fd);
 	return fd;
 }
@@ -130,10 +130,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 	struct why why = { .text = text, .size = sizeof(text), .subject = "here" };
 	int ends[2], before = next_fd(), rc;
 
-	FUZZ_CLAIM(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0);
+	CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0);
 	say(ends[1], &in, fuzz_u16(&in), choices & 1 ? HARP_LEASE_WELCOME : 0, 1, 0);
 	rc = daemon_open_on(&daemon, ends[0], "fuzz", 0, &why);
-	FUZZ_CLAIM(rc <= 0 && (rc == 0) == (daemon != NULL));
+	CHECK(rc <= 0 && (rc == 0) == (daemon != NULL));
 	if (rc) {
 		claim_line(text, sizeof(text));
 	} else {
@@ -146,6 +146,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 	}
 	harp_daemon_close(daemon);
 	close(ends[1]);
-	FUZZ_CLAIM(next_fd() == before);
+	CHECK(next_fd() == before);
 	return 0;
 }

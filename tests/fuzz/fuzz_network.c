@@ -5,14 +5,13 @@
  * Input: messages, each as a byte (1: it has the length that its header says) and 16 bits of length before it; their
  * addresses are the stack's own, too.
  */
-#include "fuzz_host.h"
+#include "fuzz_rig.h"
 
 #include "host/route_cache.h"
 #include "host/neighbors.h"
 
 #define MESSAGE_BYTES_MAX 4096u
 
-static struct fuzz_host host;
 static struct neighbors neighbors;
 
 static void apply(struct route_cache *cache, const void *message)
@@ -23,8 +22,8 @@ static void apply(struct route_cache *cache, const void *message)
 
 	if (header->type == HARP_LEASE_NETWORK) {
 		route_cache_apply(cache, &network->tables);
-		FUZZ_CLAIM(cache->now.address_count <= HARP_LEASE_ADDRESSES_MAX);
-		FUZZ_CLAIM(cache->now.route_count <= HARP_LEASE_ROUTES_MAX);
+		CHECK(cache->now.address_count <= HARP_LEASE_ADDRESSES_MAX);
+		CHECK(cache->now.route_count <= HARP_LEASE_ROUTES_MAX);
 		return;
 	}
 	for (unsigned i = 0; i < all->count; i += 2) /* the others were not asked for */
@@ -35,13 +34,12 @@ static void apply(struct route_cache *cache, const void *message)
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 {
 	struct fuzz_input in = { bytes, len };
-	struct fuzz_host_options opt = { 0 };
 	struct route_cache cache = { .ifindex = 1 };
 
-	fuzz_host_open(&host, &opt);
-	cache.stack = host.stack;
+	fuzz_open(false, FUZZ_FRAMES, HARP_NEIGHBOR_EXTERNAL);
+	cache.stack = rig.stack;
 	memset(&neighbors, 0, sizeof(neighbors));
-	neighbors.stack = host.stack;
+	neighbors.stack = rig.stack;
 	while (in.left > 0) {
 		_Alignas(8) uint8_t message[MESSAGE_BYTES_MAX] = { 0 };
 		bool whole = fuzz_u8(&in) & 1;
@@ -52,8 +50,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 			got = wanted;
 		if (got >= sizeof(struct harp_lease_header) && netwatch_message_good(message, got))
 			apply(&cache, message);
-		fuzz_host_poll(&host, 1000);
+		fuzz_poll(1000);
 	}
-	fuzz_host_close(&host);
+	fuzz_close();
 	return 0;
 }

@@ -6,8 +6,8 @@
 
 static void options_claim(const struct tcp_options *opt)
 {
-	FUZZ_CLAIM(!(opt->seen & TCP_OPT_SACK) || opt->sack_count <= TCP_SACK_BLOCKS_MAX);
-	FUZZ_CLAIM(!(opt->seen & TCP_OPT_WSCALE) || opt->wscale <= TCP_WSCALE_MAX);
+	CHECK(!(opt->seen & TCP_OPT_SACK) || opt->sack_count <= TCP_SACK_BLOCKS_MAX);
+	CHECK(!(opt->seen & TCP_OPT_WSCALE) || opt->wscale <= TCP_WSCALE_MAX);
 }
 
 /* Every SYN's worth of options survives being written and read. */
@@ -19,15 +19,15 @@ static void options_round_trip(const struct tcp_options *opt)
 
 	syn.seen &= TCP_OPT_MSS | TCP_OPT_WSCALE | TCP_OPT_TIMESTAMP | TCP_OPT_SACK_PERMITTED;
 	len = tcp_options_write_syn(bytes, &syn);
-	FUZZ_CLAIM(len <= sizeof(bytes) && len % 4 == 0);
-	FUZZ_CLAIM(tcp_options_parse(bytes, len, &again));
-	FUZZ_CLAIM(again.seen == syn.seen);
+	CHECK(len <= sizeof(bytes) && len % 4 == 0);
+	CHECK(tcp_options_parse(bytes, len, &again));
+	CHECK(again.seen == syn.seen);
 	if (syn.seen & TCP_OPT_MSS)
-		FUZZ_CLAIM(again.mss_bytes == syn.mss_bytes);
+		CHECK(again.mss_bytes == syn.mss_bytes);
 	if (syn.seen & TCP_OPT_WSCALE)
-		FUZZ_CLAIM(again.wscale == syn.wscale);
+		CHECK(again.wscale == syn.wscale);
 	if (syn.seen & TCP_OPT_TIMESTAMP)
-		FUZZ_CLAIM(again.tsval == syn.tsval && again.tsecr == syn.tsecr);
+		CHECK(again.tsval == syn.tsval && again.tsecr == syn.tsecr);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
@@ -42,9 +42,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 	fast_good = tcp_options_parse_fast(bytes, (uint32_t)len, &fast);
 	slow_good = tcp_options_parse(bytes, (uint32_t)len, &slow);
 	if (fast_good) {
-		FUZZ_CLAIM(slow_good && fast.seen == slow.seen);
+		CHECK(slow_good && fast.seen == slow.seen);
 		if (fast.seen & TCP_OPT_TIMESTAMP)
-			FUZZ_CLAIM(fast.tsval == slow.tsval && fast.tsecr == slow.tsecr);
+			CHECK(fast.tsval == slow.tsval && fast.tsecr == slow.tsecr);
 	}
 	if (slow_good) {
 		options_claim(&slow);

@@ -24,15 +24,15 @@ static int make_page(struct fuzz_input *in, uint32_t choices)
 	const uint32_t version = HARP_PAGE_VERSION;
 	int fd = memfd_create("fuzz-page", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 
-	FUZZ_CLAIM(fd >= 0);
-	FUZZ_CLAIM(write(fd, in->at, in->left) == (ssize_t)in->left);
+	CHECK(fd >= 0);
+	CHECK(write(fd, in->at, in->left) == (ssize_t)in->left);
 	if (choices & 1) {
-		FUZZ_CLAIM(pwrite(fd, &magic, sizeof(magic), 0) == sizeof(magic));
-		FUZZ_CLAIM(pwrite(fd, &version, sizeof(version), 8) == sizeof(version));
+		CHECK(pwrite(fd, &magic, sizeof(magic), 0) == sizeof(magic));
+		CHECK(pwrite(fd, &version, sizeof(version), 8) == sizeof(version));
 	}
 	if (choices & 2)
-		FUZZ_CLAIM(ftruncate(fd, LONGER_BYTES) == 0);
-	FUZZ_CLAIM(fcntl(fd, F_ADD_SEALS, SEALS) == 0);
+		CHECK(ftruncate(fd, LONGER_BYTES) == 0);
+	CHECK(fcntl(fd, F_ADD_SEALS, SEALS) == 0);
 	return fd;
 }
 
@@ -43,9 +43,9 @@ static void read_part(int fd, enum harp_page_part part, uint32_t item_bytes, uin
 	uint8_t *items = malloc((size_t)item_bytes * max);
 	int rc = harp_page_read(fd, part, first, items, item_bytes, max);
 
-	FUZZ_CLAIM(rc <= (int)max);
+	CHECK(rc <= (int)max);
 	/* A valid page stays valid: it is not written meanwhile. */
-	FUZZ_CLAIM(good ? rc >= 0 || rc == -EBUSY : rc < 0);
+	CHECK(good ? rc >= 0 || rc == -EBUSY : rc < 0);
 	free(items);
 }
 
@@ -58,7 +58,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 	int fd = make_page(&in, choices), rc;
 
 	rc = harp_page_check(fd, why, sizeof(why));
-	FUZZ_CLAIM(rc <= 0 && (rc == 0 || why[0]) && !strchr(why, '\n'));
+	CHECK(rc <= 0 && (rc == 0 || why[0]) && !strchr(why, '\n'));
 	for (unsigned part = 0; part < HARP_PAGE_PARTS; part++)
 		read_part(fd, (enum harp_page_part)part, item_bytes, first, max, rc == 0);
 	close(fd);

@@ -7,15 +7,14 @@
 
 static void port_claims(const struct harp_port_spec *spec)
 {
-	FUZZ_CLAIM(spec->device[0] && memchr(spec->device, '\0', sizeof(spec->device)));
-	FUZZ_CLAIM(spec->name[0] && memchr(spec->name, '\0', sizeof(spec->name)));
-	FUZZ_CLAIM(spec->address_count <= HARP_PORT_ADDRESSES_MAX);
-	FUZZ_CLAIM(spec->route_count <= HARP_PORT_ROUTES_MAX);
-	FUZZ_CLAIM(spec->queues >= 1 && spec->queues <= 64);
-	FUZZ_CLAIM(spec->vlan_id <= 4094 && spec->mtu_bytes <= 16000);
+	CHECK(spec->device[0] && memchr(spec->device, '\0', sizeof(spec->device)));
+	CHECK(spec->name[0] && memchr(spec->name, '\0', sizeof(spec->name)));
+	CHECK(spec->address_count <= HARP_PORT_ADDRESSES_MAX);
+	CHECK(spec->route_count <= HARP_PORT_ROUTES_MAX);
+	CHECK(spec->queues >= 1 && spec->queues <= 64);
+	CHECK(spec->vlan_id <= 4094 && spec->mtu_bytes <= 16000);
 	for (uint32_t i = 0; i < spec->address_count; i++)
-		FUZZ_CLAIM(spec->prefix_lens[i] <=
-			   (harp_addr_is_v4(&spec->addresses[i]) ? 32u : 128u));
+		CHECK(spec->prefix_lens[i] <= (harp_addr_is_v4(&spec->addresses[i]) ? 32u : 128u));
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
@@ -24,19 +23,19 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 	struct harp_port_spec spec, again;
 	int rc;
 
-	FUZZ_CLAIM(text);
+	CHECK(text);
 	memcpy(text, bytes, len);
 	text[len] = '\0';
 	rc = harp_port_spec_parse(text, &spec, why, sizeof(why));
 	free(text);
 	if (rc) {
-		FUZZ_CLAIM(rc == -EINVAL && why[0] && !strchr(why, '\n'));
+		CHECK(rc == -EINVAL && why[0] && !strchr(why, '\n'));
 		return 0;
 	}
-	FUZZ_CLAIM(!why[0]);
+	CHECK(!why[0]);
 	port_claims(&spec);
-	FUZZ_CLAIM(harp_port_spec_format(&spec, back, sizeof(back)) == (int)strlen(back));
-	FUZZ_CLAIM(harp_port_spec_parse(back, &again, NULL, 0) == 0);
-	FUZZ_CLAIM(memcmp(&spec, &again, sizeof(spec)) == 0);
+	CHECK(harp_port_spec_format(&spec, back, sizeof(back)) == (int)strlen(back));
+	CHECK(harp_port_spec_parse(back, &again, NULL, 0) == 0);
+	CHECK(memcmp(&spec, &again, sizeof(spec)) == 0);
 	return 0;
 }

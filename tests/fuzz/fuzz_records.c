@@ -65,15 +65,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 		fake_pair_init(&pairs[i], choices, 20000);
 		opt.lane.index = (uint8_t)i;
 		if (i)
-			FUZZ_CLAIM(comm_attach(comm, lane, &opt.lane) == 0);
+			CHECK(comm_attach(comm, lane, &opt.lane) == 0);
 		else
-			FUZZ_CLAIM(comm_create(&comm, lane, &opt) == 0);
+			CHECK(comm_create(&comm, lane, &opt) == 0);
 	}
 	for (unsigned i = 0; i < RECEIVES; i++) {
 		/* Of their own size, so that a write behind the end is seen. */
 		memory[i] = calloc(1, RECEIVE_BYTES);
-		FUZZ_CLAIM(memory[i]);
-		FUZZ_CLAIM(comm_post(comm, memory[i], RECEIVE_BYTES, 0, NULL, &requests[i]) == 0);
+		CHECK(memory[i]);
+		CHECK(comm_post(comm, memory[i], RECEIVE_BYTES, 0, NULL, &requests[i]) == 0);
 	}
 	while (in.left > 0) {
 		records_piece(&in, pairs, opt.multi_lane);
@@ -85,7 +85,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 		int done = 0;
 
 		if (comm_test(requests[i], &done, &size) == 0 && done)
-			FUZZ_CLAIM(size <= RECEIVE_BYTES);
+			CHECK(size <= RECEIVE_BYTES);
 	}
 	comm_close(comm, true);
 	for (unsigned i = 0; i < lanes; i++)

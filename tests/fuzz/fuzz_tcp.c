@@ -6,7 +6,7 @@
  *
  * Input: a byte of choices; then steps of an operation byte and its arguments.
  */
-#include "fuzz_host.h"
+#include "fuzz_rig.h"
 
 enum step {
 	STEP_SEGMENT, /* flags, offsets of seq and ack, length, window; options by their own bytes */
@@ -26,9 +26,8 @@ enum step {
 	STEP_RARE_MIN = 240,
 };
 
-#define FUZZ_TIMEOUT_NS_MAX (120000 * FUZZ_NS_PER_MS + 1)
+#define FUZZ_TIMEOUT_NS_MAX (120 * RIG_S + 1)
 
-static struct fuzz_host host;
 static uint32_t peer_seq;  /* the peer's SND.NXT */
 static uint32_t read_seq;  /* of the next byte that the application reads */
 static uint32_t sent_edge; /* the peer never said a byte at or behind it */
@@ -41,22 +40,33 @@ static void tcp_said(uint32_t end_seq)
 		sent_edge = end_seq;
 }
 
-static void tcp_stamp(struct fuzz_segment *seg, uint32_t ago)
+static void tcp_stamp(struct rig_say *seg, uint32_t ago)
 {
-	tcp_options_write_timestamp(seg->options, (uint32_t)(host.now_ns / FUZZ_NS_PER_MS),
-				    host.seen.tsval - ago);
+	tcp_options_write_timestamp(seg->options, (uint32_t)(rig.now_ns / RIG_MS),
+				    fuzz_seen.tsval - ago);
 	seg->options_len = TCP_OPTIONS_TIMESTAMP_BYTES;
 }
 
-static struct fuzz_segment tcp_usual(uint8_t flags, uint32_t len)
+static struct rig_say tcp_usual(uint8_t flags, uint32_t len)
 {
-	return (struct fuzz_segment){ .seq = peer_seq,
-				      .ack = host.seen.end_seq,
-				      .wnd = 60000,
-				      .src_port = FUZZ_PEER_PORT,
-				      .dst_port = host.seen.port,
-				      .flags = flags,
-				      .len = len };
+	return (struct rig_say){ .seq = peer_seq,
+				 .ack = fuzz_seen.end_seq,
+				 .wnd = RIG_PEER_WND,
+				 .peer_port = RIG_PEER_PORT,
+				 .flags = flags,
+				 .raw_options = true,
+				 .len = len };
+}
+
+/* The segment arrives at the port, cut to a packet. */
+static void tcp_arrives(struct rig_say seg, uint16_t port)
+{
+	uint32_t room = FUZZ_FRAME_MAX - 14 - 40 - 20 - seg.options_len;
+
+	seg.len = seg.len < room ? seg.len : room;
+	rig.port = port;
+	rig_put(&rig, seg);
+	fuzz_poll(1000);
 }
 
 /* A small distance, in either direction. */
@@ -67,7 +77,7 @@ static uint32_t fuzz_near(struct fuzz_input *in)
 
 static void step_segment(struct fuzz_input *in)
 {
-	struct fuzz_segment seg = tcp_usual((uint8_t)fuzz_u8(in), 0);
+	struct rig_say seg = tcp_usual((uint8_t)fuzz_u8(in), 0);
 	uint32_t how = fuzz_u8(in);
 
 	/* Offsets are signed and small, or anything. */
@@ -82,27 +92,23 @@ static void step_segment(struct fuzz_input *in)
 	} else if (how & 8) {
 		tcp_stamp(&seg, fuzz_u8(in));
 	}
-	if (how & 16)
-		seg.dst_port = FUZZ_HOST_PORT;
-	fuzz_host_segment(&host, &seg);
 	tcp_said(seg.seq + seg.len);
-	fuzz_host_poll(&host, 1000);
+	tcp_arrives(seg, how & 16 ? RIG_PORT : fuzz_seen.port);
 }
 
 static void step_data(struct fuzz_input *in)
 {
-	struct fuzz_segment seg = tcp_usual(TCP_ACK, 1 + fuzz_u16(in) % 1400);
+	struct rig_say seg = tcp_usual(TCP_ACK, 1 + fuzz_u16(in) % 1400);
 
 	tcp_stamp(&seg, 0);
 	peer_seq += seg.len;
 	tcp_said(peer_seq);
-	fuzz_host_segment(&host, &seg);
-	fuzz_host_poll(&host, 1000);
+	tcp_arrives(seg, fuzz_seen.port);
 }
 
 static void step_sack(struct fuzz_input *in)
 {
-	struct fuzz_segment seg = tcp_usual(TCP_ACK, 0);
+	struct rig_say seg = tcp_usual(TCP_ACK, 0);
 	uint32_t blocks = 1 + fuzz_u8(in) % 3;
 
 	tcp_stamp(&seg, 0);
@@ -111,14 +117,13 @@ static void step_sack(struct fuzz_input *in)
 	seg.options[14] = 5;
 	seg.options[15] = (uint8_t)(2 + 8 * blocks);
 	for (uint32_t i = 0; i < blocks; i++) {
-		uint32_t start = host.seen.end_seq - fuzz_u16(in), end = start + fuzz_u16(in);
+		uint32_t start = fuzz_seen.end_seq - fuzz_u16(in), end = start + fuzz_u16(in);
 
 		be32_store(seg.options + 16 + 8 * i, start);
 		be32_store(seg.options + 20 + 8 * i, end);
 	}
 	seg.options_len = 16 + 8 * blocks;
-	fuzz_host_segment(&host, &seg);
-	fuzz_host_poll(&host, 1000);
+	tcp_arrives(seg, fuzz_seen.port);
 }
 
 static void step_send(struct fuzz_input *in)
@@ -127,11 +132,11 @@ static void step_send(struct fuzz_input *in)
 	struct iovec iov = { bytes, fuzz_u16(in) };
 	ssize_t n;
 
-	if (!host.conn)
+	if (!rig.conn)
 		return;
-	n = harp_conn_send(host.conn, &iov, 1);
-	FUZZ_CLAIM(n <= (ssize_t)iov.iov_len);
-	fuzz_host_poll(&host, 1000);
+	n = harp_conn_send(rig.conn, &iov, 1);
+	CHECK(n <= (ssize_t)iov.iov_len);
+	fuzz_poll(1000);
 }
 
 static void step_recv(struct fuzz_input *in)
@@ -140,18 +145,18 @@ static void step_recv(struct fuzz_input *in)
 	struct harp_tcp_info info;
 	ssize_t n;
 
-	if (!host.conn)
+	if (!rig.conn)
 		return;
-	FUZZ_CLAIM(harp_conn_info(host.conn, &info, sizeof(info)) == 0);
-	FUZZ_CLAIM(info.rx_frames_held <= info.rx_frames_budget);
-	n = harp_conn_recv(host.conn, bytes, fuzz_u16(in));
+	CHECK(harp_conn_info(rig.conn, &info, sizeof(info)) == 0);
+	CHECK(info.rx_frames_held <= info.rx_frames_budget);
+	n = harp_conn_recv(rig.conn, bytes, fuzz_u16(in));
 	for (ssize_t i = 0; comparing && i < n; i++)
-		FUZZ_CLAIM(bytes[i] == fuzz_byte(read_seq + (uint32_t)i));
+		CHECK(bytes[i] == rig_byte(read_seq + (uint32_t)i));
 	if (n > 0)
 		read_seq += (uint32_t)n;
 	if (comparing)
-		FUZZ_CLAIM((int32_t)(sent_edge - read_seq) >= 0);
-	fuzz_host_poll(&host, 1000);
+		CHECK((int32_t)(sent_edge - read_seq) >= 0);
+	fuzz_poll(1000);
 }
 
 static void step_options(struct fuzz_input *in)
@@ -159,9 +164,9 @@ static void step_options(struct fuzz_input *in)
 	struct harp_tcp_options opt = { .size = sizeof(opt) }, before;
 	unsigned changes = fuzz_u8(in) % 8;
 
-	if (!host.conn)
+	if (!rig.conn)
 		return;
-	FUZZ_CLAIM(harp_conn_options(host.conn, &opt) == 0);
+	CHECK(harp_conn_options(rig.conn, &opt) == 0);
 	before = opt;
 	while (changes-- > 0) {
 		size_t at = sizeof(opt.size) + fuzz_u8(in) % (sizeof(opt) - sizeof(opt.size));
@@ -171,28 +176,28 @@ static void step_options(struct fuzz_input *in)
 	/* Or a connection that the application has closed lives on behind the end. */
 	opt.connect_timeout_ns %= FUZZ_TIMEOUT_NS_MAX;
 	opt.user_timeout_ns %= FUZZ_TIMEOUT_NS_MAX;
-	if (harp_conn_set_options(host.conn, &opt) != 0) {
-		FUZZ_CLAIM(harp_conn_options(host.conn, &opt) == 0);
-		FUZZ_CLAIM(opt.user_timeout_ns == before.user_timeout_ns &&
-			   opt.rx_frames == before.rx_frames && opt.mss_bytes == before.mss_bytes);
+	if (harp_conn_set_options(rig.conn, &opt) != 0) {
+		CHECK(harp_conn_options(rig.conn, &opt) == 0);
+		CHECK(opt.user_timeout_ns == before.user_timeout_ns &&
+		      opt.rx_frames == before.rx_frames && opt.mss_bytes == before.mss_bytes);
 	}
-	fuzz_host_poll(&host, 1000);
+	fuzz_poll(1000);
 }
 
 static void step_shut_read(void)
 {
-	if (!host.conn || harp_conn_shutdown(host.conn, SHUT_RD) != 0)
+	if (!rig.conn || harp_conn_shutdown(rig.conn, SHUT_RD) != 0)
 		return;
 	comparing = false; /* bytes are missing from here on */
-	FUZZ_CLAIM(harp_conn_readable_bytes(host.conn) == 0);
+	CHECK(harp_conn_readable_bytes(rig.conn) == 0);
 }
 
 static void tcp_begin(bool timestamps)
 {
-	peer_seq = FUZZ_PEER_ISS + 1;
+	peer_seq = RIG_PEER_ISS + 1;
 	read_seq = sent_edge = peer_seq;
 	comparing = true;
-	fuzz_host_connect(&host, timestamps);
+	fuzz_connect(timestamps);
 }
 
 static void step_take(struct fuzz_input *in)
@@ -207,7 +212,7 @@ static void step_take(struct fuzz_input *in)
 		step_data(in);
 		break;
 	case STEP_TIME:
-		fuzz_host_poll(&host, fuzz_u16(in) * (FUZZ_NS_PER_MS / 4));
+		fuzz_poll(fuzz_u16(in) * (RIG_MS / 4));
 		break;
 	case STEP_SEND:
 		step_send(in);
@@ -216,19 +221,19 @@ static void step_take(struct fuzz_input *in)
 		step_recv(in);
 		break;
 	case STEP_SHUTDOWN:
-		if (host.conn)
-			(void)harp_conn_shutdown(host.conn, SHUT_WR);
+		if (rig.conn)
+			(void)harp_conn_shutdown(rig.conn, SHUT_WR);
 		break;
 	case STEP_CLOSE:
-		harp_conn_close(host.conn);
-		host.conn = NULL;
+		harp_conn_close(rig.conn);
+		rig.conn = NULL;
 		break;
 	case STEP_ABORT:
-		harp_conn_abort(host.conn);
-		host.conn = NULL;
+		harp_conn_abort(rig.conn);
+		rig.conn = NULL;
 		break;
 	case STEP_CONNECT:
-		if (!host.conn) {
+		if (!rig.conn) {
 			tcp_begin(false);
 			comparing = false; /* segments of the last connection may still be queued */
 		}
@@ -251,18 +256,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 {
 	struct fuzz_input in = { bytes, len };
 	uint32_t choices = fuzz_u8(&in);
-	struct fuzz_host_options opt = { .v6 = choices & 2, .frames = choices & 8 ? 64 : 0 };
 
-	fuzz_host_open(&host, &opt);
-	fuzz_host_listen(&host);
+	fuzz_open(choices & 2, choices & 8 ? 64 : FUZZ_FRAMES, HARP_NEIGHBOR_EXTERNAL);
+	rig_listen_options(&rig, RIG_OPTIONS(.rx_frames = 16, .tx_frames = 16, .backlog = 3));
 	tcp_begin(choices & 1);
 	while (in.left > 0) {
 		struct harp_conn *accepted;
 
 		step_take(&in);
-		while (harp_tcp_accept(host.listener, &accepted) == 0)
+		while (harp_tcp_accept(rig.listener, &accepted) == 0)
 			harp_conn_abort(accepted);
 	}
-	fuzz_host_close(&host);
+	fuzz_close();
 	return 0;
 }

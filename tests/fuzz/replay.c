@@ -21,7 +21,7 @@ static void replay(const uint8_t *bytes, size_t len)
 	/* Of its own size, so that a read behind the end is seen. */
 	uint8_t *exact = malloc(len ? len : 1);
 
-	FUZZ_CLAIM(exact);
+	CHECK(exact);
 	memcpy(exact, bytes, len);
 	LLVMFuzzerTestOneInput(exact, len);
 	free(exact);

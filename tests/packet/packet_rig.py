@@ -9,7 +9,7 @@ from scapy.layers.inet6 import IPv6, in6_chksum
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
-from harp._core import CallbackNic, Connection, Listener, Stack, UdpSocket
+from harp._core import CallbackNic, Connection, Listener, Stack
 
 OUR_MAC, PEER_MAC = "02:00:00:00:00:01", "02:00:00:00:00:02"
 OUR_ADDRESS = {"ipv4": "10.0.0.1", "ipv6": "fd00::1"}
@@ -246,24 +246,3 @@ def sack_of(segment: TCP) -> list[tuple[int, int]]:
     """SACK blocks, in the order of the option."""
     edges = options_of(segment).get("SAck") or ()
     return list(zip(edges[::2], edges[1::2], strict=True))
-
-
-__all__ = [
-    "MODULUS",
-    "MS",
-    "OUR_MAC",
-    "PEER_MAC",
-    "PEER_PORT",
-    "PORT",
-    "SECOND",
-    "WINDOW",
-    "Counted",
-    "Rig",
-    "UdpSocket",
-    "data_of",
-    "flags_of",
-    "options_of",
-    "sack_of",
-    "seal",
-    "with_data",
-]

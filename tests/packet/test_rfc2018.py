@@ -4,7 +4,7 @@
 import struct
 
 import pytest
-from packet_rig import MS, SECOND, WINDOW, Rig, data_of, options_of, sack_of, seal, with_data
+from packet_rig import MS, SECOND, WINDOW, Rig, options_of, sack_of, seal, with_data
 from scapy.layers.inet import TCP
 
 from harp._core import Connection
@@ -134,18 +134,6 @@ def test_neighboring_duplicate_pieces_are_one(rig: Rig) -> None:
 # ---- the sender ----------------------------------------------------------------------------------
 
 
-def test_only_what_is_missing_is_sent_again(rig: Rig) -> None:
-    _, mss = flight(rig)
-    start = rig.ack
-    resent = []
-    for last in range(2, 8):
-        blocks = sack((start + mss, start + last * mss))
-        resent += with_data(rig.says("A", ack=start, options=blocks))
-    resent = [segment for segment in resent if segment.seq == start]
-    assert len(resent) == 1
-    assert len(data_of(resent[0])) == mss
-
-
 def test_two_holes_are_filled_in_one_round_trip(rig: Rig) -> None:
     _, mss = flight(rig, 10)
     start = rig.ack
@@ -175,19 +163,6 @@ def test_a_lost_tail_is_probed_before_the_timeout_of_a_long_path(rig: Rig) -> No
     replies = rig.says("A", ack=sent[0].seq, options=sack(last)) + rig.waits(15 * MS)
     assert [segment.seq for segment in with_data(replies)][:1] == [sent[0].seq]
     assert conn.info()["rto_count"] == timeouts
-
-
-def test_a_lost_tail_is_probed_before_the_timeout(rig: Rig) -> None:
-    """RFC 8985 section 7."""
-    conn = rig.open(sack=True)
-    for _ in range(5):
-        rig.sends(conn, bytes(rig.mss))
-        rig.ack += rig.mss
-        rig.says("A")
-    rig.sends(conn, bytes(3 * rig.mss))
-    probes = with_data(rig.waits(400 * MS))
-    assert probes
-    assert probes[0].seq == rig.ack + 2 * rig.mss, "the last segment, not the first"
 
 
 def long_path(rig: Rig, **offer: object) -> Connection:
@@ -229,18 +204,6 @@ def useless_acks(rig: Rig, name: str, count: int, pause_ns: int) -> list[TCP]:
         sent += rig.waits(pause_ns - MS)
         sent += USELESS[name](rig)
     return with_data(sent)
-
-
-@pytest.mark.parametrize("name", USELESS)
-def test_an_ack_of_nothing_new_does_not_move_the_probe(rig: Rig, name: str) -> None:
-    """RFC 8985 section 7.2: new data and ACKs of new data start the timer, nothing else."""
-    conn = long_path(rig, sack=True)
-    sent = rig.sends(conn, bytes(4 * rig.mss))
-    due = rig.now + 2 * conn.info()["srtt_ns"]
-    assert useless_acks(rig, name, 3, 50 * MS) == []
-    assert with_data(rig.waits(due - MS - rig.now)) == []
-    assert [s.seq for s in with_data(rig.waits(2 * MS))] == [sent[3].seq]
-    assert conn.info()["rto_count"] == 0
 
 
 @pytest.mark.parametrize("name", USELESS)

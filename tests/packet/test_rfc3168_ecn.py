@@ -36,11 +36,6 @@ def receives(rig: Rig, mark: int, flags: str = "PA", size: int = 100) -> list[An
     return rig.tcp(rig.raw(frame)) + rig.waits(60 * MS)
 
 
-def test_a_peer_that_asks_gets_ecn(rig: Rig) -> None:
-    conn = open_with_ecn(rig)
-    assert conn.info()["options"] & 8
-
-
 @pytest.mark.parametrize("flags", ["SE", "SC"])
 def test_half_a_request_is_none(rig: Rig, flags: str) -> None:
     rig.listen()
@@ -57,14 +52,6 @@ def test_ecn_is_requested_when_it_is_enabled(rig: Rig) -> None:
     (packet,) = rig.poll()
     assert set(str(packet["TCP"].flags)) == set("SEC")
     assert codepoint(packet) == NOT_ECT, "section 6.1.1: not on a SYN"
-
-
-def test_a_syn_lost_twice_is_sent_without_asking(rig: Rig) -> None:
-    """Section 6.1.1.1: someone on the way may drop what asks."""
-    rig.conns.append(rig.stack.connect(rig.peer, 80, ecn="request"))
-    rig.poll()
-    later = rig.waits(8 * SECOND)
-    assert "S" in flags_of(later)
 
 
 def test_new_data_is_sent_as_ect_0(rig: Rig) -> None:
@@ -134,12 +121,3 @@ def test_ece_without_agreement_is_ignored(rig: Rig) -> None:
     rig.ack += rig.mss
     rig.says("AE")
     assert conn.info()["snd_ssthresh_bytes"] == before
-
-
-def test_ecn_flags_do_not_leave_the_fast_path(rig: Rig) -> None:
-    open_with_ecn(rig)
-    receives(rig, ECT_0)
-    before = rig.stat("tcp_fast_path_in")
-    for _ in range(10):
-        receives(rig, ECT_0)
-    assert rig.stat("tcp_fast_path_in") >= before + 10

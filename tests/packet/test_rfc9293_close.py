@@ -5,13 +5,6 @@ import pytest
 from packet_rig import MS, SECOND, Rig, data_of, flags_of, with_data
 
 
-def close_by_peer(rig: Rig) -> list[str]:
-    """The peer's FIN and what comes back."""
-    answers = flags_of(rig.says("FA"))
-    rig.seq += 1
-    return answers
-
-
 def test_a_fin_ahead_of_missing_bytes_waits_for_them(rig: Rig) -> None:
     conn = rig.open()
     rig.says("FA", seq=rig.seq + 5)
@@ -20,30 +13,6 @@ def test_a_fin_ahead_of_missing_bytes_waits_for_them(rig: Rig) -> None:
     assert conn.recv() == b"bytes"
     assert conn.recv() == b""
     assert conn.state == "CLOSE-WAIT"
-
-
-def test_close_sends_fin_after_what_is_queued(rig: Rig) -> None:
-    conn = rig.open()
-    conn.send(b"bye")
-    conn.close()
-    segments = rig.tcp(rig.poll())
-    assert data_of(segments[0]) == b"bye"
-    assert "F" in str(segments[-1].flags)
-
-
-def test_the_active_close_waits_two_msl(rig: Rig) -> None:
-    rig.time_wait()
-    assert rig.stat("tcp_conns") == 1
-    rig.waits(61 * SECOND)
-    assert rig.stat("tcp_conns") == 0
-
-
-def test_data_after_close_is_answered_with_rst(rig: Rig) -> None:
-    """RFC 1122 section 4.2.2.13."""
-    conn = rig.open()
-    conn.close()
-    rig.poll()
-    assert "R" in "".join(flags_of(rig.says("PA", b"nobody reads this")))
 
 
 def test_close_with_unread_bytes_is_a_rst(rig: Rig) -> None:
@@ -83,14 +52,6 @@ def test_a_retransmitted_fin_restarts_two_msl(rig: Rig) -> None:
     assert rig.stat("tcp_conns") == 1
     rig.waits(20 * SECOND)
     assert rig.stat("tcp_conns") == 0
-
-
-def test_keepalive_finds_a_dead_peer(rig: Rig) -> None:
-    conn = rig.open()
-    conn.set_options(keepalive_idle_ns=SECOND, keepalive_interval_ns=SECOND, keepalive_count=3)
-    probes = rig.waits(10 * SECOND)
-    assert conn.error == 110
-    assert len([p for p in probes if "R" not in str(p.flags)]) == 3
 
 
 def test_an_answered_keepalive_keeps_the_connection(rig: Rig) -> None:

@@ -46,7 +46,7 @@ def as_nobody(*arguments: str) -> subprocess.CompletedProcess[str]:
         "from harp.cli import COMMANDS, main\n"
         "for place in COMMANDS.values():\n"
         "    importlib.import_module(place.partition(':')[0])\n"
-        "import harp._core, harp._host, harp.demo.run, harp.daemon.cleaning\n"
+        "import harp._core, harp._host, harp.demo.run, harp.daemon.takeover\n"
         "os.setgroups([])\n"
         "os.setgid(65534)\n"
         "os.setuid(65534)\n"

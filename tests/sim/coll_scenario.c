@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "base/rng.h"
-#include "pick.h"
 #include "harp_coll.h"
 
 #define US UINT64_C(1000)

@@ -13,7 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm_reconnect.h"
 #include "lane/lane_harp.h"
 
 #define LANES_PORT 7000u

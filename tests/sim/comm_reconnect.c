@@ -8,12 +8,13 @@
  * attempt that nothing disturbs succeeds, and that the connector and the comm's statistics agree.
  * tests/unit/connect/test_connector.c tests the pauses, the reports of rails and the count of failures.
  */
-#include "comm_reconnect.h"
+#include "comm_sim.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "connect/attempt.h"
 #include "connect/candidates.h"
 #include "connect/connector.h"
 #include "connect/listener.h"
@@ -144,7 +145,6 @@ void candidates_list(struct candidates *out, int dev, struct engine_set *engines
 		.engine = engines ? engine_set_at(engines, 0) : NULL,
 		.local.addr = csim_addr(reconnect_sim, host, (unsigned)dev),
 		.remote = { .addr = handle->v4, .port = handle->harp_port },
-		.harp_port = true,
 		.peer_queues = 1,
 	};
 }

@@ -9,7 +9,7 @@
 #ifndef HARP_TESTS_COMM_SCENARIO_H
 #define HARP_TESTS_COMM_SCENARIO_H
 
-#include "impair.h"
+#include "elements.h"
 
 #define CSN_COMM_KIND 2u /* of comm_scenario_layout */
 #define CSN_LANE_KIND 3u

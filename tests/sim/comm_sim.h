@@ -34,6 +34,7 @@
 struct csim;
 struct csim_lane;
 struct attempt;
+struct attempt_ops;
 struct pending_set;
 struct stack_listener;
 
@@ -228,6 +229,10 @@ bool csim_streams_check_end(struct csim *sim);
 
 /* ---- comm_lanes.c ---- */
 bool csim_lanes_start(struct csim *sim);
+/* A HARP lane of the simulation: its operations go through comm_lanes.c from now on. */
+void csim_lane_adopt(struct lane *lane);
+/* The lane that came to a NIC from there; NULL: unknown. */
+struct csim_lane *csim_lane_from(struct csim_nic *nic, const struct lane *lane);
 /* The scenario's lane of that index of a comm. */
 const struct csn_lane *csim_lane_spec(const struct csim *sim, unsigned comm, unsigned index);
 struct csim_lane *csim_lane_new(struct csim *sim, const struct csn_lane *spec, unsigned index);
@@ -254,8 +259,18 @@ void csim_reconnect_go(struct csim_app *app);
 void csim_reconnect_end(struct csim_app *app, bool abort);
 void csim_reconnect_lost(struct csim_comm *k, unsigned index, enum comm_loss loss);
 bool csim_reconnect_check(struct csim_app *app);
+void csim_expect_attempt(struct csim_comm *k, unsigned index);
+/* port: of the new HARP lane. */
+void csim_expect_ended(struct csim_comm *k, struct csim_planned *planned, int error, uint16_t port);
+/* An attempt that nothing disturbed must not fail. */
+void csim_expect_no_failure(const struct csim_lane *lane, int error);
 
 /* ---- comm_connect.c ---- */
+extern struct attempt_ops csim_attempt_ops; /* of the plugin's attempts */
+void csim_connect_begin(struct csim *sim);
+/* control_post() and the like refer to that host's control thread from now on: the plugin has one. */
+void csim_control_at(struct csim *sim, unsigned host);
+struct csim_host *csim_control_host(void);
 void csim_control_make(struct csim_host *host);
 uint64_t csim_controls_next_ns(struct csim *sim);
 void csim_controls_run(struct csim *sim);

@@ -15,6 +15,9 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "base/rng.h"
+#include "nic/wire.h"
+
 #define SCN_KEEP UINT64_MAX
 #define SCN_REF(kind) (UINT64_MAX - 1 - (kind)) /* kind: its index in scn_layout.kinds */
 #define SCN_REFS_MAX 16u
@@ -72,5 +75,60 @@ bool elements_read(const struct scn_layout *layout, void *scenario, FILE *from, 
  */
 unsigned elements_shrink(const struct scn_layout *layout, void *scenario,
 			 bool (*fails)(const void *scenario), unsigned tries_max);
+
+/* ---- how scenarios are drawn: all from one generator, so that a seed is a scenario ------------- */
+
+/* Uniform in [0, bound); 0 if bound is 0. */
+static inline uint32_t below(struct rng *rng, uint64_t bound)
+{
+	return bound ? rng_below(rng, (uint32_t)bound) : 0;
+}
+
+static inline uint64_t below64(struct rng *rng, uint64_t bound)
+{
+	return bound ? rng_u64(rng) % bound : 0;
+}
+
+static inline bool one_in(struct rng *rng, uint32_t n)
+{
+	return rng_below(rng, n) == 0;
+}
+
+/* One of the values. */
+#define PICK(rng, ...)                                                                             \
+	((const uint64_t[]){ __VA_ARGS__ }[below(rng, sizeof((const uint64_t[]){ __VA_ARGS__ }) /  \
+							      sizeof(uint64_t))])
+
+/* ---- a wire's impairments as fields of elements ------------------------------------------------ */
+
+#define SCN_IMPAIR(X)                                                                              \
+	X(delay_ns, 1000)                                                                          \
+	X(jitter_ns, 0)                                                                            \
+	X(rate_bps, 0)                                                                             \
+	X(queue_bytes, 0)                                                                          \
+	X(loss_ppm, 0)                                                                             \
+	X(duplicate_ppm, 0)                                                                        \
+	X(reorder_ppm, 0)                                                                          \
+	X(reorder_ns, 0)                                                                           \
+	X(corrupt_ppm, 0)
+
+struct scn_impair {
+	SCN_IMPAIR(SCN_MEMBER)
+};
+
+static inline struct harp_wire_impair scn_impair_wire(const struct scn_impair *i)
+{
+	return (struct harp_wire_impair){
+		.delay_ns = i->delay_ns,
+		.jitter_ns = i->jitter_ns,
+		.rate_bps = i->rate_bps,
+		.queue_bytes = i->queue_bytes,
+		.loss_ppm = (uint32_t)i->loss_ppm,
+		.duplicate_ppm = (uint32_t)i->duplicate_ppm,
+		.reorder_ppm = (uint32_t)i->reorder_ppm,
+		.reorder_ns = i->reorder_ns,
+		.corrupt_ppm = (uint32_t)i->corrupt_ppm,
+	};
+}
 
 #endif

@@ -11,7 +11,6 @@
 #include <string.h>
 
 #include "base/rng.h"
-#include "pick.h"
 #include "harp.h"
 
 #define US UINT64_C(1000)

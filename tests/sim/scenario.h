@@ -7,7 +7,7 @@
 #ifndef HARP_TESTS_SCENARIO_H
 #define HARP_TESTS_SCENARIO_H
 
-#include "impair.h"
+#include "elements.h"
 
 #define SCN_STACK_KIND 1u /* of scn_layout */
 #define SCN_LISTEN_KIND 2u

@@ -22,7 +22,7 @@ DOCUMENTS = documents(nic("eth1", "free", verdicts={"rss_mismatch": 3}))
 @pytest.fixture
 def endpoint() -> Iterator[str]:
     """Its URL."""
-    with serving(lambda _problem: DOCUMENTS) as url:
+    with serving(lambda: DOCUMENTS) as url:
         yield url
 
 
@@ -52,7 +52,7 @@ def test_an_unknown_breakdown_is_a_bad_request(endpoint: str) -> None:
 
 
 def test_a_harpd_that_does_not_answer_costs_its_part_only(owner: Owner) -> None:
-    with serving(lambda _problem: None) as url:
+    with serving(lambda: None) as url:
         text = scraped(url)
     assert 'harp_tcp_conns{device="harp7"' in text
     assert "harpd_start_time_seconds" not in text
@@ -83,7 +83,7 @@ def test_threads_that_wait_for_statistics_are_limited(monkeypatch: pytest.Monkey
     answered = threading.Event()
     before = set(handlers())
 
-    def source(_problem: str) -> Documents:
+    def source() -> Documents:
         answered.wait()
         return DOCUMENTS
 
@@ -135,6 +135,6 @@ def test_an_address_of_another_host_is_an_error(address: str) -> None:
 
 
 def test_the_endpoint_listens_on_ipv6() -> None:
-    with serving(lambda _problem: DOCUMENTS, "::1") as url:
+    with serving(lambda: DOCUMENTS, "::1") as url:
         assert url.startswith("http://[::1]:")
         assert "harp_build_info" in scraped(url)

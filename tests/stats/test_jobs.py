@@ -19,7 +19,7 @@ from test_cli_stats import HARPCTL, harpctl
 from harp import _page, stats
 from harp.daemon.client import understood
 from harp.errors import Exit, HarpError
-from harp.stats import lanes_view, source, view
+from harp.stats import instance, lanes_view, view
 from harp.stats.instance import HostSnapshot, host_document, look
 from harp.stats.job import comms, document
 from harp.stats.page import read_job
@@ -174,10 +174,10 @@ def test_watch_shows_rates_of_lanes(job_owner: JobOwner) -> None:
 
 
 def test_rates_of_lanes_are_what_they_carried_in_between(job_owner: JobOwner) -> None:
-    before = lanes_view.payloads({"jobs": [document(job_owner.job())]})
+    before = {"jobs": [document(job_owner.job())]}
     job_owner.send("bytes 0 0 3000", "lane 1 5 kernel", "bytes 1 5 800")
     job = document(job_owner.job())
-    rates = lanes_view.LaneRates(2.0, before)
+    rates = lanes_view.rates(before, 2.0)
     carried = [rates.carried(job, lane) for comm in job["comms"] for lane in comm["lanes"]]
     assert carried == [1500, 0, 0, 400]
 
@@ -290,7 +290,7 @@ def test_an_invalid_answer_is_one_line(
 ) -> None:
     """Of a harpd of another version."""
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(source, "ask_harpd", lambda _flows: answer)
+    monkeypatch.setattr(instance, "ask_harpd", lambda _flows: answer)
     with pytest.raises(HarpError, match=r"is it of another version\?$"):
         with understood():
-            shown(source.Source().look(flows=True))
+            shown(instance.Source().look(flows=True))

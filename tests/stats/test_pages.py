@@ -24,6 +24,7 @@ from harp.stats import discover, instance, job, schema
 from harp.stats.instance import host_document, look
 from harp.stats.page import FLOWS_MAX, text
 from harp.stats.view import Rates, quantile_ns
+from harp.stats.view import rates as rates_of
 
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
@@ -79,7 +80,8 @@ def test_rates_are_changes_between_two_readings(owner: Owner) -> None:
     assert Rates(None, now, 0).per_s("tx_packets") is None
     assert Rates(None, before, 0).quantile_ns("message_latency", 0.5) is None
     other = {**before, "identity": {**before["identity"], "start_wall_ns": 1}}
-    assert Rates(other, now, 2.0).delta("tx_packets") == now["counters"]["tx_packets"]
+    (fresh,) = rates_of({"instances": [now]}, 2.0, {"instances": [other]})
+    assert fresh.delta("tx_packets") == now["counters"]["tx_packets"]
 
 
 def test_a_page_of_an_ended_process_is_not_found(make_owner: MakeOwner) -> None:

@@ -31,7 +31,7 @@ from harp.stats import exporter
 exporter.AGE_S = 0.0  # each scrape has an answer of its own
 file = pathlib.Path(sys.argv[1])
 socket = metrics.listen("127.0.0.1", 9747)
-exporter.Exporter(socket, lambda _problem: json.loads(file.read_text())).serve_forever()
+exporter.Exporter(socket, lambda: json.loads(file.read_text())).serve_forever()
 """
 
 CONFIG = """

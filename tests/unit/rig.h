@@ -46,6 +46,7 @@ struct rig {
 	struct harp_listener *listener;
 	struct harp_conn *conn;
 	uint64_t now_ns;
+	struct harp_addr own, peer;
 	uint32_t seq, ack; /* the peer's SND.NXT, and the end of our bytes that it has received */
 	bool timestamps, wscale, sack;
 	uint32_t tsval, tsecr; /* the peer's next, and the last of ours */
@@ -120,7 +121,7 @@ static inline int rig_send(void *ctx, const void *frame, size_t len)
 }
 
 struct rig_setup {
-	uint32_t max_conns, mtu_bytes, frame_bytes, frame_count, neighbor_mode;
+	uint32_t max_conns, max_neighbors, mtu_bytes, frame_bytes, frame_count, neighbor_mode;
 	bool raw;
 };
 
@@ -137,12 +138,15 @@ static inline void rig_open_bare(struct rig *rig, struct rig_setup setup)
 					  .frame_count = setup.frame_count };
 	struct harp_stack_options options = { .size = sizeof(options),
 					      .max_conns = setup.max_conns,
+					      .max_neighbors = setup.max_neighbors,
 					      .seed = 1,
 					      .neighbor_mode = setup.neighbor_mode };
 
 	memset(rig, 0, offsetof(struct rig, in));
 	rig->raw = setup.raw;
 	rig->now_ns = options.now_ns = 10 * RIG_S;
+	rig->own = harp_addr_v4(10, 0, 0, 1);
+	rig->peer = harp_addr_v4(10, 0, 0, 2);
 	rig->peer_port = RIG_PEER_PORT;
 	rig->seq = RIG_PEER_ISS;
 	rig->tsval = 1000;
@@ -154,14 +158,12 @@ static inline void rig_open_bare(struct rig *rig, struct rig_setup setup)
 
 static inline void rig_open_conns(struct rig *rig, uint32_t max_conns)
 {
-	struct harp_addr own = harp_addr_v4(10, 0, 0, 1), peer = harp_addr_v4(10, 0, 0, 2);
-
 	rig_open_bare(rig, (struct rig_setup){ .max_conns = max_conns,
 					       .frame_bytes = rig_frame_bytes,
 					       .frame_count = rig_frame_count,
 					       .neighbor_mode = HARP_NEIGHBOR_EXTERNAL });
-	CHECK_EQ(harp_stack_address_add(rig->stack, &own, 24), 0);
-	CHECK_EQ(harp_stack_neighbor_set(rig->stack, &peer, rig_peer_mac), 0);
+	CHECK_EQ(harp_stack_address_add(rig->stack, &rig->own, 24), 0);
+	CHECK_EQ(harp_stack_neighbor_set(rig->stack, &rig->peer, rig_peer_mac), 0);
 }
 
 static inline void rig_open(struct rig *rig)
@@ -258,7 +260,7 @@ struct rig_say {
 	bool bad_checksum;
 	uint8_t salt; /* XORed to the bytes of rig_byte() */
 	uint16_t peer_port;
-	uint32_t peer_v4; /* its address: 0 for 10.0.0.2 */
+	uint32_t peer_v4; /* its IPv4 address: 0 for rig.peer */
 	uint32_t sack_count;
 	struct tcp_sack_block sack[TCP_SACK_BLOCKS_MAX];
 };
@@ -278,12 +280,12 @@ static inline void rig_check_bytes(const uint8_t *bytes, uint32_t len, uint32_t 
 static inline void rig_put(struct rig *rig, struct rig_say say)
 {
 	struct rig_packet *p = &rig->in[rig->in_tail++ % RIG_QUEUE];
-	uint32_t peer = say.peer_v4 ? say.peer_v4 : 0x0a000002u;
-	struct harp_addr src = harp_addr_v4((uint8_t)(peer >> 24), (uint8_t)(peer >> 16),
-					    (uint8_t)(peer >> 8), (uint8_t)peer);
-	struct harp_addr dst = harp_addr_v4(10, 0, 0, 1);
-	uint8_t *ip = p->bytes + 14, *th = ip + 20;
+	struct harp_addr src = rig->peer;
+	uint8_t *ip = p->bytes + 14, *th = ip + packet_ip_bytes(&src);
 	uint32_t tcp_len;
+
+	if (say.peer_v4)
+		be32_store(src.bytes + 12, say.peer_v4);
 
 	if (rig->timestamps && !say.raw_options && !(say.flags & TCP_SYN)) {
 		tcp_options_write_timestamp(say.options, rig->tsval, rig->tsecr);
@@ -297,9 +299,13 @@ static inline void rig_put(struct rig *rig, struct rig_say say)
 	}
 	tcp_len = 20 + say.options_len + say.len;
 	memset(p->bytes, 0, RIG_PACKET_MAX);
-	packet_headers(p->bytes, rig_mac, rig_peer_mac, &src, &dst, IP_PROTO_TCP, tcp_len);
-	ip[1] = say.tos;
-	packet_ipv4_seal(ip);
+	packet_headers(p->bytes, rig_mac, rig_peer_mac, &src, &rig->own, IP_PROTO_TCP, tcp_len);
+	if (harp_addr_is_v4(&src)) {
+		ip[1] = say.tos;
+		packet_ipv4_seal(ip);
+	} else {
+		be16_store(ip, (uint16_t)(0x6000 | say.tos << 4));
+	}
 	be16_store(th, say.peer_port);
 	be16_store(th + 2, rig->port);
 	be32_store(th + 4, say.seq);
@@ -310,9 +316,9 @@ static inline void rig_put(struct rig *rig, struct rig_say say)
 	memcpy(th + 20, say.options, say.options_len);
 	for (uint32_t i = 0; i < say.len; i++)
 		th[20 + say.options_len + i] = rig_byte(say.seq + i) ^ say.salt;
-	packet_seal(th, 16, tcp_len, &src, &dst, IP_PROTO_TCP);
+	packet_seal(th, 16, tcp_len, &src, &rig->own, IP_PROTO_TCP);
 	th[16] = (uint8_t)(th[16] ^ say.bad_checksum);
-	p->len = 34 + tcp_len;
+	p->len = (uint32_t)(th - p->bytes) + tcp_len;
 }
 
 /* The segment arrives; one poll. */
@@ -416,7 +422,7 @@ static inline struct rig_say rig_syn(struct rig *rig, uint8_t flags)
 static inline int rig_connect(struct rig *rig, const struct harp_tcp_options *opt,
 			      struct harp_conn **conn)
 {
-	struct harp_endpoint remote = { .addr = harp_addr_v4(10, 0, 0, 2), .port = RIG_PEER_PORT };
+	struct harp_endpoint remote = { .addr = rig->peer, .port = RIG_PEER_PORT };
 
 	return harp_tcp_connect(rig->stack, NULL, &remote, opt, conn);
 }

@@ -69,14 +69,6 @@ static inline void sack(uint32_t ack, uint32_t start, uint32_t end)
 	CHECK(tcp_sack_sums_good(rig.conn));
 }
 
-static inline void sack2(uint32_t ack, uint32_t start, uint32_t end, uint32_t start2, uint32_t end2)
-{
-	const uint32_t blocks[2][2] = { { start, end }, { start2, end2 } };
-
-	rig_says(&rig, ack_say(ack, 2, blocks));
-	CHECK(tcp_sack_sums_good(rig.conn));
-}
-
 /* The stack's next segment is this one. */
 static inline void expect_segment(uint32_t segment)
 {

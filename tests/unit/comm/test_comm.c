@@ -79,7 +79,7 @@ static void ends_pass(struct ends *e, uint8_t *tx, uint8_t *rx, size_t size)
 
 /* ---- credits -------------------------------------------------------------------------------- */
 
-TEST(a_ping_pong_of_small_messages_costs_a_credit_for_64)
+TEST(a_ping_pong_of_small_messages_costs_a_credit_for_128)
 {
 	uint8_t tx[8] = { 1, 2, 3 }, rx[8];
 	struct ends e;
@@ -88,7 +88,7 @@ TEST(a_ping_pong_of_small_messages_costs_a_credit_for_64)
 	for (unsigned m = 0; m < 1000 && !check_failures; m++)
 		ends_pass(&e, tx, rx, sizeof(tx));
 	/* Each has one size at most. */
-	CHECK(e.pairs[0].pipes[1].written / (RECORD_HEADER_BYTES + 8) <= 1000 / 64 + 1);
+	CHECK(e.pairs[0].pipes[1].written / (RECORD_HEADER_BYTES + 8) <= 1000 / 128 + 1);
 	CHECK(e.pairs[0].pipes[1].written > 0);
 	ends_close(&e);
 }

@@ -8,12 +8,14 @@ static struct rig the_rig, *const rig = &the_rig;
 static bool v6;
 static struct harp_addr own, peer_addr, other_addr; /* other_addr: a second peer */
 
-static void open_family(void)
+static void open_family(uint32_t mtu_bytes)
 {
 	static const char *const addrs[2][3] = { { "10.0.0.1", "10.0.0.2", "10.0.0.3" },
 						 { "fd00::1", "fd00::2", "fd00::3" } };
 
 	rig_open_bare(rig, (struct rig_setup){ .max_conns = 8,
+					       .mtu_bytes = mtu_bytes,
+					       .frame_bytes = 2048,
 					       .frame_count = 1024,
 					       .neighbor_mode = HARP_NEIGHBOR_EXTERNAL,
 					       .raw = true });
@@ -25,7 +27,7 @@ static void open_family(void)
 	CHECK_EQ(harp_stack_neighbor_set(rig->stack, &other_addr, rig_peer_mac), 0);
 }
 
-BEFORE_EACH(open_family())
+BEFORE_EACH(open_family(1500))
 AFTER_EACH(rig_close(rig))
 
 static uint32_t l3_bytes(void)
@@ -292,6 +294,57 @@ TEST(datagrams_are_sent)
 	CHECK_EQ(harp_udp_info(sock, &info, sizeof(info)), 0);
 	CHECK(info.tx_datagrams == 5 && info.tx_bytes == most + 35 && info.tx_frames_held == 0);
 	rig_silent(rig);
+	harp_udp_close(sock);
+}
+
+/* Copied or in the stack's own frames, a jumbo datagram arrives and leaves whole; the send budget
+ * bounds its size. */
+TEST(datagrams_of_several_frames)
+{
+	enum { LEN = 7000, FRAMES = 5, FRAME_MAX = 2048 - FRAME_HEADROOM_BYTES };
+	static uint8_t buf[LEN + 1];
+	struct harp_udp_options few = { .size = sizeof(few), .tx_frames = 4 };
+	struct harp_endpoint peer = udp_peer();
+	struct harp_frame *frames[FRAMES];
+	struct harp_udp *sock;
+	const uint8_t *data;
+	uint32_t len = 0;
+	int count;
+
+	rig_close(rig);
+	open_family(8000);
+	sock = udp_socket(RIG_PORT, NULL);
+	for (int i = 0; i < 3; i++)
+		udp_says((struct udp_say){ .len = LEN, .first = 9 });
+	CHECK_EQ(harp_udp_recv(sock, buf, sizeof(buf), NULL), LEN);
+	for (uint32_t i = 0; i < LEN; i++)
+		CHECK_EQ(buf[i], (uint8_t)(9 + i));
+	CHECK_EQ(harp_udp_recv_frames(sock, frames, 1, NULL), -EMSGSIZE);
+	count = harp_udp_recv_frames(sock, frames, FRAMES, NULL);
+	CHECK(count > 1);
+	for (int i = 0; i < count; i++) {
+		for (uint32_t at = 0; at < frames[i]->len; at++, len++)
+			CHECK_EQ(frames[i]->data[at], (uint8_t)(9 + len));
+		harp_udp_frame_release(sock, frames[i]);
+	}
+	CHECK_EQ(len, LEN);
+	CHECK_EQ(udp_write(sock, &peer, LEN), LEN);
+	rig_poll(rig);
+	data = udp_expect(RIG_PEER_PORT, LEN);
+	for (uint32_t i = 0; i < LEN; i++)
+		CHECK_EQ(data[i], (uint8_t)(i * 5 + 1));
+	for (uint32_t i = 0; i < 3; i++) {
+		CHECK_EQ(harp_udp_frame_alloc(sock, &frames[i]), 0);
+		frames[i]->len = 1000 + i;
+		memset(frames[i]->data, (int)i, frames[i]->len);
+	}
+	CHECK_EQ(harp_udp_send_frames(sock, &peer, frames, 3), 0);
+	rig_poll(rig);
+	data = udp_expect(RIG_PEER_PORT, 3003);
+	CHECK(data[999] == 0 && data[1000] == 1 && data[2000] == 1 && data[2001] == 2);
+	harp_udp_close(sock);
+	sock = udp_socket(RIG_PORT, &few);
+	CHECK_EQ(harp_udp_payload_max(sock, &peer), 4 * FRAME_MAX);
 	harp_udp_close(sock);
 }
 

@@ -620,34 +620,6 @@ TEST(a_record_that_never_settles_is_skipped)
 	CHECK_EQ(page_rig_flow(&page, 0).state, HARP_TCP_ESTABLISHED);
 }
 
-/* All records are being written forever: the reader's timeout is for all of them together. */
-TEST(a_page_of_unsettled_records_is_read_in_time)
-{
-	size_t size = harp_page_bytes(HARP_PAGE_FLOWS_MAX);
-	struct harp_page_flow *flows = calloc(HARP_PAGE_FLOWS_MAX, sizeof(*flows));
-	struct page_rig large;
-	uint8_t *at;
-
-	page_rig_make(&large, HARP_PAGE_FLOWS_MAX);
-	memcpy(large.bytes, page.bytes, page.size);
-	((struct harp_page_header *)large.bytes)->page_bytes = size;
-	((struct harp_page_header *)large.bytes)->parts[HARP_PAGE_FLOWS].count =
-		HARP_PAGE_FLOWS_MAX;
-	at = large.bytes + header->parts[HARP_PAGE_FLOWS].offset + 64;
-	for (uint32_t i = 0; i < HARP_PAGE_FLOWS_MAX; i++) {
-		at[(size_t)i * 320] = 1;
-		at[(size_t)i * 320 + 128] = 4;
-	}
-	CHECK(flows);
-	CHECK_EQ(harp_page_read(large.fd, HARP_PAGE_FLOWS, 0, flows, sizeof(*flows),
-				HARP_PAGE_FLOWS_MAX),
-		 HARP_PAGE_FLOWS_MAX);
-	for (uint32_t i = 0; i < HARP_PAGE_FLOWS_MAX; i++)
-		CHECK(flows[i].state == 0 && flows[i].remote_port == 0);
-	free(flows);
-	page_rig_free(&large);
-}
-
 /* ---- a job's page ---------------------------------------------------------------------------- */
 
 static void job_begin(struct page_rig *job_page, uint32_t lanes, struct harp_page_job *job)

@@ -52,17 +52,6 @@ TEST(options_are_refused_by_name)
 		      "harp_stack_create: neighbor_mode is neither OWN nor EXTERNAL");
 }
 
-TEST(a_connection_s_options_are_refused_by_name)
-{
-	struct harp_endpoint at = { .port = RIG_PORT };
-
-	rig->stack->options.hooks.log = log_keep;
-	CHECK_EQ(harp_tcp_listen(rig->stack, &at, RIG_OPTIONS(.dscp = 64), &rig->listener),
-		 -EINVAL);
-	CHECK(!rig->listener);
-	CHECK_STR(logged, "harp_tcp_options: dscp exceeds 63");
-}
-
 TEST(a_port_is_listened_to_once)
 {
 	struct harp_endpoint any = { .port = RIG_PORT }, chosen = { 0 }, own = any;
@@ -90,20 +79,6 @@ static int set_keepalive(uint64_t idle_ns, uint64_t interval_ns, uint32_t count)
 	opt.keepalive_interval_ns = interval_ns;
 	opt.keepalive_count = count;
 	return harp_conn_set_options(rig->conn, &opt);
-}
-
-TEST(a_dead_connection_says_why)
-{
-	uint8_t byte;
-
-	rig_established(rig, NULL);
-	rig_says(rig, rig_usual(rig, TCP_RST, 0));
-	CHECK_EQ(rig->conn->state, HARP_TCP_CLOSED);
-	CHECK_EQ(harp_conn_shutdown(rig->conn, SHUT_WR), -ECONNRESET);
-	CHECK_EQ(harp_conn_probe(rig->conn), -ECONNRESET);
-	CHECK_EQ(set_keepalive(RIG_S, 0, 0), -ECONNRESET);
-	CHECK_EQ(harp_conn_recv(rig->conn, &byte, 1), -ECONNRESET);
-	CHECK_EQ(harp_conn_send_space(rig->conn), 0);
 }
 
 /* A segment cut at the limit would be short although more bytes follow. */

@@ -213,24 +213,6 @@ static void run_for(uint64_t ns)
 		run_rounds(1);
 }
 
-/* The queue is there and short: the pipe is full, and the round trip stays near the target. */
-static void converges(uint64_t rtt_ns, uint64_t rate, uint64_t target_ns)
-{
-	uint64_t pipe_bytes = rate * rtt_ns / MS, most = 0;
-	unsigned low = 0;
-
-	begin(rtt_ns, rate);
-	run_rounds(400);
-	for (unsigned i = 0; i < 200; i++) {
-		run_rounds(1);
-		low += cc.cwnd_bytes < pipe_bytes * 85 / 100;
-		most = path_rtt_ns() > most ? path_rtt_ns() : most;
-	}
-	CHECK(low <= 10); /* the rounds in which it looks for the minimum */
-	CHECK(most <= rtt_ns + 3 * target_ns);
-	CHECK(cc.cwnd_bytes >= pipe_bytes);
-}
-
 TEST(the_window_follows_a_route_change)
 {
 	begin(1 * MS, 1000000); /* 8 Gbit/s */
@@ -266,14 +248,6 @@ TEST(a_loss_halves_and_the_minimum_is_probed_for)
 	CHECK(cc.cwnd_bytes > 1000 * MSS); /* and came back from there */
 	timeout_of(MSS);
 	CHECK_EQ(cc.ssthresh_bytes, 2 * MSS);
-}
-
-TEST(the_window_converges_to_a_short_queue)
-{
-	converges(20 * US, 3000000, 100 * US); /* 24 Gbit/s in a rack */
-	converges(100 * US, 1250000, 100 * US);
-	converges(10 * MS, 125000, 1250 * US);
-	converges(200 * MS, 12500, 5 * MS);
 }
 
 /* ---- CUBIC ----------------------------------------------------------------------------------- */
@@ -535,23 +509,4 @@ TEST(hystart_is_for_the_first_slow_start)
 	rounds(2, 20 * US);
 	rounds(1, 200 * US);
 	CHECK(rounds(1, 200 * US) >= 190);
-}
-
-/* A restored copy continues as before (RFC 9438 section 4.9). */
-TEST(a_restored_controller_goes_on_as_before)
-{
-	struct cc saved;
-	uint32_t before;
-
-	open_with(1000 * MSS, 1000 * MSS);
-	for (unsigned i = 0; i < 50; i++)
-		round_trip(100 * MS);
-	saved = cc;
-	before = cc.cwnd_bytes;
-	signal_of(CC_SIGNAL_LOSS, cc.cwnd_bytes);
-	cc.cwnd_bytes = cc.ssthresh_bytes;
-	cc = saved;
-	CHECK_EQ(cc.cwnd_bytes, before);
-	round_trip(100 * MS);
-	CHECK(cc.cwnd_bytes >= before);
 }

@@ -98,24 +98,6 @@ static void test_gso_packets_are_segments(bool v6, enum way way, size_t piece)
 
 AFTER_EACH(net_close())
 
-/* PSH is in the last segment of a GSO packet, and the segments follow each other. */
-TEST(a_gso_packet_has_psh_at_its_end)
-{
-	struct tap *tap = &net.tap[1];
-	unsigned pushed = 0;
-
-	net_open_connected(HOW(.offloads = ALL_OFFLOADS, .tso_bytes_max = 20000));
-	net_move(BY_COPY, 10 * 1448);
-	for (unsigned i = 1; i < tap->count; i++) {
-		CHECK_EQ(tap->segs[i].seq, tap->segs[i - 1].seq + tap->segs[i - 1].len);
-		CHECK_EQ(tap->segs[i].id, (uint16_t)(tap->segs[i - 1].id + 1));
-		CHECK(tap->segs[i].len <= 1448);
-		pushed += (tap->segs[i].flags & TCP_PSH) != 0;
-	}
-	CHECK(tap->segs[tap->count - 1].flags & TCP_PSH);
-	CHECK(pushed > 0 && pushed < tap->count / 2);
-}
-
 /* End to end with the stacks' own frames, and from the application's memory: nothing is copied. */
 static void test_nothing_is_copied(enum way way, uint32_t offloads)
 {
@@ -321,24 +303,6 @@ TEST(memory_is_registered_before_it_is_sent_in_place)
 	CHECK_EQ(harp_conn_send_external(net.from, p + 600, 1), -EFAULT);
 }
 
-TEST(an_abort_releases_memory_after_completion)
-{
-	struct harp_stack *stack;
-
-	net_open_connected(HOW(.external_count = 64, .complete_delay_ns = 5 * MS));
-	stack = net.stack[0];
-	CHECK_EQ(harp_stack_memory_add(stack, net.bytes, BYTES), 0);
-	CHECK(harp_conn_send_external(net.from, net.bytes, BYTES) > 20000);
-	net_step(MS); /* the NIC has some of it, most waits for the window */
-	CHECK_EQ(harp_stack_memory_remove(stack, net.bytes, BYTES), -EBUSY);
-	harp_conn_abort(net.from);
-	CHECK_EQ(harp_stack_memory_remove(stack, net.bytes, BYTES), -EBUSY);
-	net_step(6 * MS);
-	CHECK_EQ(harp_stack_memory_remove(stack, net.bytes, BYTES), 0);
-	CHECK_EQ(net_stat(0, "frames_tcp_external"), 0);
-	net.from = NULL;
-}
-
 /* All that was sent arrives, and no frame is left. */
 static void arrives(void)
 {
@@ -516,15 +480,6 @@ TEST(overlapping_memory_still_serves)
 	CHECK_EQ(harp_stack_memory_remove(stack, p, 9000), -EBUSY);
 	arrives();
 	CHECK_EQ(harp_stack_memory_remove(stack, p, 9000), 0);
-}
-
-/* Records run out: a connection waits for its own ACKs, and everything arrives. */
-TEST(a_shortage_of_records_only_delays)
-{
-	net_open_connected(HOW(.external_count = 12, .offloads = ALL_OFFLOADS));
-	CHECK_EQ(harp_stack_memory_add(net.stack[0], net.bytes, BYTES), 0);
-	net_move(IN_PLACE, 100);
-	CHECK_EQ(net.stack[0]->pool.external_free_count, 12);
 }
 
 /* The application takes back its memory before the peer has received it, and overwrites it:

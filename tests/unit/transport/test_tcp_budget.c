@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_tcp_budget.c - budgets that the stack tunes: they follow the stream, are limited by the
+ * test_tcp_budget.c - budgets that the stack tunes: they follow the reader, are limited by the
  * pool, and are shared by connections.
  *
- * The wire has a round trip of 1 ms and 25 Gbit/s. Stack 0 sends.
+ * The wire has a round trip of 1 ms and 25 Gbit/s. Stack 0 sends. tests/sim/goodput.c shows that
+ * tuned budgets fill such a wire.
  */
 #include "net_rig.h"
 
@@ -177,23 +178,6 @@ static struct flow *flow_open_sending(void)
 }
 
 AFTER_EACH(flows_close())
-
-TEST(budgets_follow_the_stream)
-{
-	struct flow *flow;
-
-	flows_open(65536);
-	flow = flow_open_sending();
-	CHECK_EQ(flow->receiver->frames.rx_budget, BASE_FRAMES);
-	CHECK_EQ(flow->sender->frames.tx_budget, BASE_FRAMES);
-	net_run(30 * MS);
-	check_grown();
-	/* 3.1 MB are in flight: 2158 frames. */
-	CHECK(flow->receiver->frames.rx_budget > 2158);
-	CHECK(flow->sender->frames.tx_budget > 2158);
-	CHECK(flow->received > 40000000);
-	CHECK(flow->receiver->rcv.wscale >= 10);
-}
 
 TEST(a_budget_that_was_set_stays)
 {

@@ -121,27 +121,3 @@ TEST(a_changed_payload_is_handled_as_without_a_batch)
 	compare(HEADERS_BYTES + BYTES - 1, 0x40, REPAIR_NONE);
 	compare(HEADERS_BYTES + BYTES - 1, 0x40, REPAIR_TCP);
 }
-
-TEST(segments_of_one_poll_have_their_own_headers)
-{
-	static uint8_t bytes[6 * 1448 + 100];
-	const struct iovec iov = { bytes, sizeof(bytes) };
-	uint32_t seq;
-
-	rig_begin(&batched, NULL);
-	CHECK_EQ(harp_conn_send(batched.conn, &iov, 1), sizeof(bytes));
-	rig_poll(&batched);
-	CHECK_EQ(rig_pending(&batched), 7);
-	seq = batched.out[batched.out_head % RIG_QUEUE].seq;
-	for (unsigned i = 0; i < 7; i++) {
-		const struct rig_seg *s = rig_expect(&batched, TCP_ACK);
-
-		CHECK_EQ(s->seq, seq + i * 1448);
-		CHECK_EQ(s->ack, batched.seq);
-		CHECK_EQ(s->len, i == 6 ? 100 : 1448);
-		CHECK_EQ(s->flags, i == 6 ? TCP_ACK | TCP_PSH : TCP_ACK);
-		CHECK_EQ(s->opt.tsval, batched.tsecr);
-		CHECK_EQ(s->opt.tsecr, batched.tsval);
-	}
-	rig_close(&batched);
-}

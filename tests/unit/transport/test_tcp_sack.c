@@ -268,28 +268,6 @@ TEST(a_fast_recovery)
 	CHECK(info().snd_ssthresh_bytes < HARP_SSTHRESH_NONE);
 }
 
-/* Four segments are lost; those that do not fit in the window wait. */
-TEST(lost_segments_wait_to_be_sent_again)
-{
-	struct harp_tcp_info got;
-
-	in_flight(10, true);
-	later(RTT_NS);
-	sack(0, 4, 8);
-	got = info();
-	CHECK_EQ(got.ca_state, HARP_CA_RECOVERY);
-	CHECK_EQ(got.sacked_out_segs, 4);
-	CHECK_EQ(got.lost_out_segs + got.retrans_out_segs, 4);
-	CHECK_EQ(got.retrans_out_segs, got.retransmits);
-	CHECK(got.lost_out_segs > 0 && got.retrans_out_segs > 0);
-	/* The retransmissions arrive, and the rest follows. */
-	later(RTT_NS);
-	sack2(0, 0, 1, 4, 10);
-	later(RTT_NS);
-	ack(10);
-	check_state(HARP_CA_OPEN, 0, 0, 0);
-}
-
 TEST(a_timeout_backs_off)
 {
 	uint64_t rto_ns;
@@ -312,31 +290,6 @@ TEST(a_timeout_backs_off)
 	ack(2);
 	CHECK_EQ(info().backoff, 0);
 	ack(4);
-	check_state(HARP_CA_OPEN, 0, 0, 0);
-}
-
-/* After an undone recovery, retransmitted segments are still in flight. */
-TEST(retransmissions_are_counted_after_an_undo)
-{
-	const struct frame *seg;
-	struct rig_say say;
-	uint64_t again = 0;
-
-	in_flight(10, true);
-	later(RTT_NS);
-	sack(0, 2, 8);
-	CHECK(info().retrans_out_segs > 0);
-	rig.conn->undo.tsval = rig.tsecr + 1; /* the echo is older than the retransmissions */
-	say = ack_say(1, 1, (const uint32_t[1][2]){ { 2, 8 } });
-	rig_says(&rig, say);
-	CHECK_EQ(info().undone_recoveries, 1);
-	CHECK_EQ(info().lost_out_segs, rig.conn->loss.lost_bytes / MSS);
-	for (seg = rig.conn->sndq.head; seg != rig.conn->sndq.unsent; seg = seg->next)
-		again +=
-			(seg->flags & FRAME_RETRANS) && !(seg->tcp_flags & (SEG_SACKED | SEG_LOST));
-	CHECK(again > 0);
-	CHECK_EQ(info().retrans_out_segs, again);
-	ack(10);
 	check_state(HARP_CA_OPEN, 0, 0, 0);
 }
 

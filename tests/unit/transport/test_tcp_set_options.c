@@ -388,6 +388,8 @@ TEST(a_closed_connection_refuses)
 	CHECK_EQ(rig.conn->state, HARP_TCP_CLOSED);
 	opt = rig_options(&rig); /* can still be read */
 	CHECK_EQ(opt.user_timeout_ns, 120 * RIG_S);
+	CHECK_EQ(harp_conn_probe(rig.conn), -ECONNRESET);
+	CHECK_EQ(harp_conn_send_space(rig.conn), 0);
 	opt.keepalive_idle_ns = RIG_S;
 	CHECK_EQ(harp_conn_set_options(rig.conn, &opt), -ECONNRESET);
 	CHECK_EQ(harp_conn_set_options(rig.conn, NULL), -ECONNRESET);
