@@ -165,7 +165,7 @@ struct link {
 	struct shm_ring *shm_out, *shm_in;
 };
 
-/* The link to a peer; NULL: out of memory. */
+/* The link to a peer; NULL: out of memory, or of space in /dev/shm. */
 struct link *link_get(struct harp_coll *group, int peer, enum link_class class);
 static inline bool half_has_room(const struct half *half)
 {
@@ -193,7 +193,9 @@ int link_listener(int device, void *handle);
 struct shm;
 int shm_open_group(struct harp_coll *group, int64_t deadline_ns, char *error, size_t error_bytes);
 void shm_close_group(struct harp_coll *group);
-void shm_bind(struct link *link);
+/* Gives the link its rings if the peer is a rank of this host. Fails the group if there is no memory
+ * for them. -errno. */
+int shm_bind(struct link *link);
 /* Informs the host's other ranks that this rank's group has ended or failed. */
 void shm_set_closed(struct harp_coll *group);
 bool shm_peer_closed(const struct harp_coll *group, int peer);

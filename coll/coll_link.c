@@ -223,7 +223,10 @@ struct link *link_get(struct harp_coll *group, int peer, enum link_class class)
 	link->group = group;
 	link->peer = peer;
 	link->class = class;
-	shm_bind(link);
+	if (shm_bind(link)) {
+		free(link);
+		return NULL;
+	}
 	*at = link;
 	return link;
 }

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -23,6 +24,7 @@
 
 #define SHM_RING_BYTES (256u << 10)
 #define SHM_FRAME_BYTES 8u
+#define SHM_REMEDY "free space in /dev/shm, or disable shared memory with HARP_COLL_HOST="
 
 struct shm_ring {
 	/* Release: the earlier bytes are in the ring. Writer: the sender. */
@@ -49,9 +51,30 @@ static size_t shm_header_bytes(void)
 	return (sizeof(struct shm_header) + 4095) / 4096 * 4096;
 }
 
+/* Allocates segment pages before their first use: in a full /dev/shm, a load or store would raise
+ * SIGBUS. -ENOSPC. */
+static int shm_populate(void *from, size_t bytes)
+{
+	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), at = (uintptr_t)from & -page;
+
+	bytes += (uintptr_t)from - at;
+	/* QEMU's user mode does not know the advice: EINVAL. */
+	return madvise((void *)at, bytes, MADV_POPULATE_WRITE) && errno != EINVAL ? -ENOSPC : 0;
+}
+
 static void shm_sleep(void)
 {
 	nanosleep(&(struct timespec){ .tv_nsec = 200000 }, NULL);
+}
+
+/* Beyond RLIMIT_FSIZE (ulimit -f), ftruncate() would end the application by SIGXFSZ. */
+static int shm_resize(int fd, size_t bytes)
+{
+	struct rlimit limit;
+
+	if (!getrlimit(RLIMIT_FSIZE, &limit) && bytes > limit.rlim_cur)
+		return -EFBIG;
+	return ftruncate(fd, (off_t)bytes) ? -errno : 0;
 }
 
 /* The lowest rank of the host creates the segment; the others wait until it has its size. */
@@ -60,16 +83,15 @@ static int shm_file(const struct harp_coll *group, const struct shm *shm, int64_
 	if (group->local_index == 0) {
 		int fd = shm_open(shm->name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
 
-		if (fd < 0)
-			return -errno;
-		if (ftruncate(fd, (off_t)shm->bytes)) {
-			int rc = -errno;
+		int rc = fd < 0 ? -errno : shm_resize(fd, shm->bytes);
 
+		if (!rc)
+			return fd;
+		if (fd >= 0) {
 			close(fd);
 			shm_unlink(shm->name);
-			return rc;
 		}
-		return fd;
+		return rc;
 	}
 	for (;;) {
 		int fd = shm_open(shm->name, O_RDWR | O_CLOEXEC, 0);
@@ -115,6 +137,11 @@ int shm_open_group(struct harp_coll *group, int64_t deadline_ns, char *error, si
 	if (rc)
 		goto unlink;
 	madvise(map, shm->bytes, MADV_DONTFORK);
+	rc = shm_populate(map, shm_header_bytes());
+	if (rc) {
+		munmap(map, shm->bytes);
+		goto unlink;
+	}
 	shm->header = map;
 	shm->rings = (struct shm_ring *)(void *)((char *)map + shm_header_bytes());
 	atomic_fetch_add(&shm->header->attached, 1);
@@ -135,8 +162,7 @@ unlink:
 		shm_unlink(shm->name);
 fail:
 	snprintf(error, error_bytes,
-		 "shared memory of this host's ranks (/dev/shm%s, %zu bytes): %s; free space in "
-		 "/dev/shm, or disable shared memory with HARP_COLL_HOST=",
+		 "shared memory of this host's ranks (/dev/shm%s, %zu bytes): %s; " SHM_REMEDY,
 		 shm->name, shm->bytes, strerror(-rc));
 	free(shm);
 	return rc;
@@ -159,17 +185,25 @@ static int shm_local_index(const struct harp_coll *group, int peer)
 	return -1;
 }
 
-void shm_bind(struct link *link)
+int shm_bind(struct link *link)
 {
 	struct harp_coll *group = link->group;
 	size_t local = (size_t)group->local_count, me = (size_t)group->local_index, base;
-	int peer = group->shm ? shm_local_index(group, link->peer) : -1;
+	int peer = group->shm ? shm_local_index(group, link->peer) : -1, rc;
 
 	if (peer < 0)
-		return;
+		return 0;
 	base = (size_t)link->class * local * local;
 	link->shm_out = &group->shm->rings[base + me * local + (size_t)peer];
 	link->shm_in = &group->shm->rings[base + (size_t)peer * local + me];
+	rc = shm_populate(link->shm_out, sizeof(*link->shm_out));
+	if (!rc) /* the sender populates the data */
+		rc = shm_populate(link->shm_in, offsetof(struct shm_ring, data));
+	if (rc)
+		group_fail(group, true, rc,
+			   "shared memory for messages between ranks %d and %d: %s; " SHM_REMEDY,
+			   group->rank, link->peer, strerror(-rc));
+	return rc;
 }
 
 void shm_set_closed(struct harp_coll *group)

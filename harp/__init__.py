@@ -12,53 +12,32 @@ from typing import TYPE_CHECKING, Any
 from harp import _conflict, _paths
 
 if TYPE_CHECKING:
-    from harp._core import (
-        SSTHRESH_NONE,
-        Connection,
-        Event,
-        Frame,
-        Listener,
-        Stack,
-        UdpSocket,
-        flow_dtype,
-        stat_names,
-        stats_delta,
-        stats_dtype,
-    )
-    from harp._drive import Acceptor, Driver, Endpoint, Source, WaitTimeoutError
-    from harp._instance import Instance, steering_names
-    from harp._job import env, nccl_plugin_path
-    from harp._nic import CallbackNic, Nic, Wire
-    from harp.errors import HarpError
+    from harp._core import SSTHRESH_NONE as SSTHRESH_NONE
+    from harp._core import Connection as Connection
+    from harp._core import Event as Event
+    from harp._core import Frame as Frame
+    from harp._core import Listener as Listener
+    from harp._core import Stack as Stack
+    from harp._core import UdpSocket as UdpSocket
+    from harp._core import flow_dtype as flow_dtype
+    from harp._core import stat_names as stat_names
+    from harp._core import stats_delta as stats_delta
+    from harp._core import stats_dtype as stats_dtype
+    from harp._drive import Acceptor as Acceptor
+    from harp._drive import Driver as Driver
+    from harp._drive import Endpoint as Endpoint
+    from harp._drive import Source as Source
+    from harp._drive import WaitTimeoutError as WaitTimeoutError
+    from harp._instance import Instance as Instance
+    from harp._instance import steering_names as steering_names
+    from harp._job import env as env
+    from harp._job import nccl_plugin_path as nccl_plugin_path
+    from harp._nic import CallbackNic as CallbackNic
+    from harp._nic import Nic as Nic
+    from harp._nic import Wire as Wire
+    from harp.errors import HarpError as HarpError
 
 __version__ = "0.1.0"
-__all__ = [
-    "SSTHRESH_NONE",
-    "Acceptor",
-    "CallbackNic",
-    "Connection",
-    "Driver",
-    "Endpoint",
-    "Event",
-    "Frame",
-    "HarpError",
-    "Instance",
-    "Listener",
-    "Nic",
-    "Source",
-    "Stack",
-    "UdpSocket",
-    "WaitTimeoutError",
-    "Wire",
-    "__version__",
-    "env",
-    "flow_dtype",
-    "nccl_plugin_path",
-    "stat_names",
-    "stats_delta",
-    "stats_dtype",
-    "steering_names",
-]
 
 if _conflict.other_distribution():
     warnings.warn(_conflict.problem(), ImportWarning, stacklevel=2)
@@ -89,6 +68,8 @@ _MADE_IN = {
     "harp.errors": ("HarpError",),
 }
 _HOME = {name: module for module, names in _MADE_IN.items() for name in names}
+if not TYPE_CHECKING:
+    __all__ = ["__version__", *_HOME]
 
 
 def __getattr__(name: str) -> Any:

@@ -48,13 +48,11 @@ cdef extern from "harp_nic.h" nogil:
     struct harp_wire_options:
         uint32_t size
         uint32_t ports
-        uint32_t frame_size
         uint32_t frame_count
         uint32_t mtu_bytes
         uint32_t packets_max
         uint32_t strict
         uint64_t seed
-        uint64_t complete_delay_ns
 
     struct harp_wire_stats_t "harp_wire_stats":
         uint64_t sent
@@ -78,7 +76,6 @@ cdef extern from "harp_nic.h" nogil:
     struct harp_nic_callbacks:
         uint32_t size
         uint32_t mtu_bytes
-        uint32_t frame_size
         uint32_t frame_count
         uint8_t mac[6]
         void *ctx
@@ -296,7 +293,6 @@ cdef extern from "harp.h" nogil:
     int harp_udp_connect(harp_udp *sock, const harp_endpoint *remote)
     void harp_udp_close(harp_udp *sock)
     int harp_udp_error(harp_udp *sock, harp_endpoint *about)
-    int harp_udp_payload_max(harp_udp *sock, const harp_endpoint *remote)
     ssize_t harp_udp_send(harp_udp *sock, const harp_endpoint *remote, const iovec *iov,
                           int iov_count)
     ssize_t harp_udp_recv(harp_udp *sock, void *buf, size_t length, harp_endpoint *source)

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-import enum
 from collections.abc import Callable
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 from typing_extensions import Buffer
@@ -9,6 +8,8 @@ from typing_extensions import Buffer
 from harp._nic import CallbackNic as CallbackNic
 from harp._nic import Nic, _Closing
 from harp._nic import Wire as Wire
+from harp._types import Event as Event
+from harp._types import PortSpec as PortSpec
 
 __all__ = [
     "SSTHRESH_NONE",
@@ -33,35 +34,12 @@ __all__ = [
 
 SSTHRESH_NONE: int
 
-class Event(enum.IntFlag):
-    CONNECTED = 0x01
-    READABLE = 0x02
-    WRITABLE = 0x04
-    ACKED = 0x08
-    EOF = 0x10
-    CLOSED = 0x20
-    ACCEPT = 0x40
-
 def version() -> str: ...
 def stat_names() -> dict[str, str]: ...
 def config_keys() -> list[dict[str, Any]]: ...
 def stats_dtype() -> np.dtype[np.void]: ...
 def stats_delta(later: np.void, earlier: np.void) -> np.void: ...
 def flow_dtype() -> np.dtype[np.void]: ...
-
-class PortSpec(NamedTuple):
-    device: str
-    name: str
-    addresses: tuple[str, ...]
-    gateways: tuple[str, ...]
-    routes: tuple[str, ...]
-    mtu_bytes: int
-    vlan_id: int
-    queues: int
-    frame_count: int
-    take_default_route: bool
-    text: str
-
 def port_spec(text: str) -> PortSpec: ...
 def host_check(ifname: str, queue: int = 0) -> list[tuple[str, int, str, str]]: ...
 
@@ -153,7 +131,6 @@ class UdpSocket(_Closing):
     def send(self, data: Buffer, address: str | None = None, port: int = 0) -> int: ...
     def recv(self, size: int = 65536) -> tuple[bytes, int, tuple[str, int]]: ...
     def error(self) -> tuple[int, tuple[str, int]] | None: ...
-    def payload_max(self, address: str | None = None, port: int = 0) -> int: ...
     @property
     def endpoints(self) -> tuple[tuple[str, int], tuple[str, int]]: ...
 

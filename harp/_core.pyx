@@ -8,8 +8,6 @@ now". As in C, one thread at a time uses a stack and its objects. A stack that a
 belongs to the driver: calls outside Driver.hold() raise RuntimeError.
 """
 
-import enum
-import typing
 import weakref
 
 from cpython.buffer cimport PyBuffer_FillInfo
@@ -23,24 +21,13 @@ from harp._c cimport *
 from harp._nic cimport Nic, _Context, _check, _endpoint, _format, _left_open, _mac, _parse
 
 from harp._nic import CallbackNic, Wire
+from harp._types import Event, PortSpec
 
 __all__ = [
     "CallbackNic", "Connection", "Event", "Frame", "Listener", "PortSpec", "Stack", "UdpSocket",
     "SSTHRESH_NONE", "Wire", "config_keys", "flow_dtype", "host_check", "port_spec",
     "stat_names", "stats_delta", "stats_dtype", "version",
 ]
-
-
-class Event(enum.IntFlag):
-    """Events of next_events() (HARP_EVENT_* of harp.h)."""
-
-    CONNECTED = 0x01
-    READABLE = 0x02
-    WRITABLE = 0x04
-    ACKED = 0x08
-    EOF = 0x10
-    CLOSED = 0x20
-    ACCEPT = 0x40
 
 
 def version():
@@ -120,22 +107,6 @@ def host_check(str ifname, int queue=0):
         )
         for i in range(min(count, 64))
     ]
-
-
-class PortSpec(typing.NamedTuple):
-    """struct harp_port_spec: a DPDK port. Numbers are 0 where the specification has none."""
-
-    device: str
-    name: str
-    addresses: tuple  # "10.9.0.1/24"
-    gateways: tuple  # at most one per family
-    routes: tuple  # "10.8.0.0/16@10.9.0.254"
-    mtu_bytes: int
-    vlan_id: int
-    queues: int
-    frame_count: int
-    take_default_route: bool
-    text: str  # the canonical specification
 
 
 def port_spec(str text):
@@ -1210,26 +1181,6 @@ cdef class UdpSocket(_Context):
         cdef harp_endpoint about
         cdef int err = harp_udp_error(self._open(), &about)
         return None if err == 0 else (-err, (_format(&about.addr), about.port))
-
-    def payload_max(self, str address=None, int port=0):
-        """Return the size of the largest datagram to an address.
-
-        Parameters
-        ----------
-        address, port
-            The destination; None: the connected peer.
-
-        Returns
-        -------
-        int
-            Bytes.
-        """
-        cdef harp_endpoint remote
-        if address is not None:
-            _endpoint(address, port, self.stack.scope_id, &remote)
-        cdef int most = harp_udp_payload_max(self._open(), NULL if address is None else &remote)
-        _check(most, "payload_max")
-        return most
 
     @property
     def endpoints(self):

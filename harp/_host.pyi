@@ -4,8 +4,8 @@
 import enum
 from collections.abc import Iterable
 
-from harp._host_types import Queue as Queue
-from harp._host_types import Rss as Rss
+from harp._types import Queue as Queue
+from harp._types import Rss as Rss
 
 MAGIC: int
 VERSION: int

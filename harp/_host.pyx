@@ -13,7 +13,7 @@ from libc.string cimport memcpy, memset
 from harp._host cimport *
 
 from harp import _page
-from harp._host_types import Queue, Rss
+from harp._types import Queue, Rss
 
 MAGIC, VERSION = HARP_LEASE_MAGIC, HARP_LEASE_VERSION
 SOCKET = HARP_LEASE_SOCKET.decode()

@@ -17,14 +17,11 @@ class Nic:
     def mode(self) -> str: ...
 
 class CallbackNic(Nic, _Closing):
-    oversize: int
     def __init__(
         self,
         *,
         mac: str | bytes = ...,
         mtu_bytes: int = 1500,
-        frame_size: int = 0,
-        frame_count: int = 1024,
     ) -> None: ...
     def inject(self, frame: object) -> None: ...
     def collect(self) -> list[bytes]: ...
@@ -37,10 +34,7 @@ class Wire(_Closing):
         ports: int = 2,
         seed: int = 0,
         mtu_bytes: int = 1500,
-        frame_size: int = 0,
-        frame_count: int = 1024,
         strict: bool = True,
-        complete_delay_ns: int = 0,
     ) -> None: ...
     def port(self, index: int) -> Nic: ...
     def impair(

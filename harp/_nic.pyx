@@ -14,6 +14,9 @@ from libc.string cimport memcpy, memset
 
 from harp._c cimport *
 
+cdef enum:
+    FRAME_COUNT = 1024  # of the pool of each NIC
+
 
 cdef _fail(long rc, str what):
     raise OSError(-rc, f"{what}: {os.strerror(-rc)}")
@@ -102,7 +105,6 @@ cdef size_t _callback_receive(void *ctx, void *buf, size_t cap) noexcept with gi
         if len(frame) <= cap:
             memcpy(buf, <const char *>frame, len(frame))
             return len(frame)
-        nic.oversize += 1
     return 0
 
 
@@ -121,28 +123,21 @@ cdef class CallbackNic(Nic):
         The MAC address.
     mtu_bytes
         The largest IP packet.
-    frame_size
-        Bytes of a frame of its pool; 0: enough for the MTU.
-    frame_count
-        Frames of its pool.
     """
 
     cdef object _inbound
     cdef list _outbound
-    cdef readonly int oversize  # frames dropped because the stack had too few buffers
 
     def __cinit__(self, *args, **kwargs):
         self._inbound = deque()
         self._outbound = []
 
-    def __init__(self, *, mac="02:00:00:00:00:01", int mtu_bytes=1500, int frame_size=0,
-                 int frame_count=1024):
+    def __init__(self, *, mac="02:00:00:00:00:01", int mtu_bytes=1500):
         cdef harp_nic_callbacks callbacks
         memset(&callbacks, 0, sizeof(callbacks))
         callbacks.size = sizeof(callbacks)
         callbacks.mtu_bytes = mtu_bytes
-        callbacks.frame_size = frame_size
-        callbacks.frame_count = frame_count
+        callbacks.frame_count = FRAME_COUNT
         callbacks.ctx = <void *>self
         callbacks.receive = _callback_receive
         callbacks.send = _callback_send
@@ -203,12 +198,8 @@ cdef class Wire(_Context):
         Of the impairments' random numbers.
     mtu_bytes
         The largest IP packet.
-    frame_size, frame_count
-        Of each port's pool of frames; size 0: enough for the MTU.
     strict
         Whether frames are checked for use after they were given away.
-    complete_delay_ns
-        Time until a sent frame returns to its stack, in nanoseconds.
     """
 
     cdef harp_wire *wire
@@ -216,18 +207,15 @@ cdef class Wire(_Context):
     cdef list _nics
     cdef object __weakref__
 
-    def __init__(self, *, unsigned ports=2, seed=0, int mtu_bytes=1500, int frame_size=0,
-                 int frame_count=1024, bint strict=True, complete_delay_ns=0):
+    def __init__(self, *, unsigned ports=2, seed=0, int mtu_bytes=1500, bint strict=True):
         cdef harp_wire_options options
         memset(&options, 0, sizeof(options))
         options.size = sizeof(options)
         options.ports = ports
         options.seed = seed
         options.mtu_bytes = mtu_bytes
-        options.frame_size = frame_size
-        options.frame_count = frame_count
+        options.frame_count = FRAME_COUNT
         options.strict = strict
-        options.complete_delay_ns = complete_delay_ns
         _check(harp_wire_create(&self.wire, &options), "wire")
         self.ports = ports
         self._nics = [None] * ports

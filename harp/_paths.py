@@ -27,8 +27,7 @@ _BUILT = {
     SOCKET_PLUGIN: "tools/driver",
     "harp-wire": "tools/wire",
     "harp-tcp": "tools/tcp",
-    "harp-drop": "tools/drop",
-    "harp-rss": "tools/rss",
+    "harp-switch": "tools/switch",
 }
 
 

@@ -127,8 +127,8 @@ static void link_event(void *arg)
 	eventfd_t count;
 
 	(void)arg;
-	(void)eventfd_read(rte_intr_fd_get(link_call.handle), &count);
 	pthread_mutex_lock(&link_call.lock);
+	(void)eventfd_read(rte_intr_fd_get(link_call.handle), &count);
 	if (link_call.run)
 		link_call.run(link_call.arg);
 	link_call.run = NULL;

@@ -10,7 +10,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/memfd.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -20,6 +19,8 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "base/memfd.h"
 
 #define PAGE_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 #define PAGE_PARTS_MAX 64u
@@ -44,15 +45,10 @@ page_fail(char *why, size_t why_len, int error, const char *format, ...)
 
 static int page_create(size_t bytes, int *out)
 {
-	int fd = memfd_create(HARP_PAGE_NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING), rc = 0;
+	int fd = memfd_sealed(HARP_PAGE_NAME, 0, bytes, PAGE_SEALS);
 
 	if (fd < 0)
-		return -errno;
-	if (ftruncate(fd, (off_t)bytes) < 0 || fcntl(fd, F_ADD_SEALS, PAGE_SEALS) < 0) {
-		rc = -errno;
-		close(fd);
-		return rc;
-	}
+		return fd;
 	*out = fd;
 	return 0;
 }

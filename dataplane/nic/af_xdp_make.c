@@ -12,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/memfd.h"
 #include "base/why.h"
 #include "base/util.h"
 #include "nic/af_xdp.h"
@@ -74,25 +75,22 @@ static int making_options(struct making *m, const struct harp_af_xdp_options *op
 
 /* frame memory */
 
-/* Creates a memfd of sealed size, which the caller owns. -1: there is no such memory. */
+/* Creates a memfd of sealed size, which the caller owns; or -errno. */
 static int frames_create(size_t bytes, unsigned memfd_flags)
 {
-	int fd = memfd_create("harp-frames", MFD_CLOEXEC | MFD_ALLOW_SEALING | memfd_flags);
+	int fd = memfd_sealed("harp-frames", memfd_flags, bytes, AF_XDP_FRAMES_SEALS);
 	void *frames;
 
 	if (fd < 0)
-		return -1;
+		return fd;
 	/* The kernel reserves huge pages when they are mapped, not before. */
-	if (ftruncate(fd, (off_t)bytes) == 0 && fcntl(fd, F_ADD_SEALS, AF_XDP_FRAMES_SEALS) == 0) {
-		frames =
-			mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
-		if (frames != MAP_FAILED) {
-			munmap(frames, bytes);
-			return fd;
-		}
+	frames = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
+	if (frames == MAP_FAILED) {
+		close(fd);
+		return -ENOMEM;
 	}
-	close(fd);
-	return -1;
+	munmap(frames, bytes);
+	return fd;
 }
 
 static int making_frames(struct making *m)
@@ -108,6 +106,10 @@ static int making_frames(struct making *m)
 				bytes / AF_XDP_HUGE_PAGE_BYTES);
 	if (fd < 0)
 		fd = frames_create(bytes, 0);
+	if (fd == -EFBIG)
+		return why_fail(&m->why, fd,
+				"%zu bytes of frames exceed the limit; raise it (ulimit -f)",
+				bytes);
 	if (fd < 0)
 		return why_fail(&m->why, -ENOMEM, "no memory for %u frames of %u; use fewer frames",
 				m->opt.frame_count, m->opt.frame_size);

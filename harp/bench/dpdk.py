@@ -17,8 +17,8 @@ import click
 
 from harp import _paths
 from harp import output as console
-from harp.bench import dpdk_wire
 from harp.bench.runner import MESSAGE_BYTES, End, Load, run_tcp
+from harp.bench.wire import WireOptions, run_dpdk
 from harp.cli.lab_options import VERDICT, rounds_option, show, type_mtu
 from harp.cli.options import FiniteRange, output_option
 from harp.lab import Lab, LabOptions, memif
@@ -79,7 +79,6 @@ def _harp(mtu_bytes: int, flows: int, send: str, options: DpdkOptions) -> Report
         "nic_copied": (wire["nic_copied_bytes"] + received["nic_copied_bytes"]) / moved,
         "driver_copied": wire["nic_driver_copied_bytes"] / wire["tx_bytes"],
         "retransmits": wire["tcp_retransmits"],
-        "cpu_share": [report["cpu_share"], sinks[0]["cpu_share"]],
         "path": report["host"]["path"],
     }
 
@@ -93,8 +92,7 @@ def _kernel(lab: Lab, flows: int, options: DpdkOptions) -> Report:
 
 def _raw(mtu_bytes: int, options: DpdkOptions) -> Report:
     seconds = max(1, round(options.seconds))
-    wire = dpdk_wire.WireOptions("dpdk:net_memif0", "", seconds, mtu_bytes)
-    stream: Report = dpdk_wire.run(wire)["stream"]
+    stream: Report = run_dpdk("dpdk:net_memif0", "", WireOptions(seconds, mtu_bytes))["stream"]
     return {name: stream[name] for name in ("gbit_per_s", "frames_per_s", "mode")}
 
 

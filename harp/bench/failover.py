@@ -104,14 +104,6 @@ def _median(rounds: Sequence[dict[str, Any]], key: str) -> float:
     return statistics.median(values) if values else 0.0
 
 
-@dataclass(frozen=True)
-class RailSample:
-    """Return the bytes of frames that left the switch towards the receiver, by rail."""
-
-    at_ns: int
-    counts: tuple[int, ...]
-
-
 def run_failover(options: FailoverOptions, say: Say) -> dict[str, Any]:
     """Run the rounds, each on new hosts; return them and their medians."""
     rounds = []
@@ -184,12 +176,14 @@ def _failover_round(lab: Lab, options: FailoverOptions) -> dict[str, Any]:
 
 @contextmanager
 def _watched(rails: Rails, stream: Stream) -> Any:
-    """Record the bytes of each rail whenever the receiver reports progress."""
-    found: list[RailSample] = []
+    """Record the time and the bytes of frames that left the switch towards the receiver, by rail,
+    whenever the receiver reports progress.
+    """
+    found: list[list[int]] = []
     over = threading.Event()
 
     def add(counts: list[int]) -> bool:
-        found.append(RailSample(time.monotonic_ns(), tuple(counts)))
+        found.append([time.monotonic_ns(), *counts])
         return not over.wait(stream.options.tick_ms / 1000)
 
     thread = threading.Thread(target=rails.watch, args=(SINK, add), name="rails")
@@ -201,24 +195,24 @@ def _watched(rails: Rails, stream: Stream) -> Any:
         thread.join()
 
 
-def _used_again(watched: Sequence[RailSample], back_ns: int) -> int | None:
+def _used_again(watched: Sequence[list[int]], back_ns: int) -> int | None:
     """Return when the cut rail had carried a message's worth of bytes again; None: never."""
     base = None
-    for sample in watched:
-        if sample.at_ns < back_ns:
+    for at_ns, *counts in watched:
+        if at_ns < back_ns:
             continue
-        base = sample.counts[_CUT_RAIL] if base is None else base
-        if sample.counts[_CUT_RAIL] - base >= 1 << 18:
-            return sample.at_ns
+        base = counts[_CUT_RAIL] if base is None else base
+        if counts[_CUT_RAIL] - base >= 1 << 18:
+            return at_ns
     return None
 
 
 def _timeline(
-    samples: Sequence[Sample], watched: Sequence[RailSample], begin_ns: int, end_ns: int
+    samples: Sequence[Sample], watched: Sequence[list[int]], begin_ns: int, end_ns: int
 ) -> dict[str, Any]:
     """Return times in ms since begin and Mbit/s by sample: received, and per rail."""
     received = [[_ms(sample.at_ns, begin_ns), sample.count] for sample in samples]
-    frames = [[_ms(sample.at_ns, begin_ns), *sample.counts] for sample in watched]
+    frames = [[_ms(at_ns, begin_ns), *counts] for at_ns, *counts in watched]
     last_ms = _ms(end_ns, begin_ns)
     return {
         "received": _rates([row for row in received if 0 <= row[0] <= last_ms]),

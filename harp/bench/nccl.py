@@ -41,7 +41,6 @@ from harp.lab.netns import in_namespace
 KIB, MIB = 1024, 1 << 20
 AUTO, XDP, KERNEL, SOCKETS = "auto", "xdp", "kernel", "sockets"
 TRANSPORTS = (AUTO, XDP, KERNEL, SOCKETS)
-FORCED = (XDP, KERNEL)
 # The hosts' veth has generic copy mode only, where the path policy chooses kernel lanes alone.
 JUDGED = (KERNEL,)
 # The speed of auto relative to the best forced path and to NCCL's sockets: at least.

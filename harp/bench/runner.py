@@ -149,11 +149,6 @@ class Load:
     verify: bool = False
     realtime: int = 0  # SCHED_FIFO's priority; 0: normal scheduling
 
-    @property
-    def times(self) -> list[str]:
-        """harp-tcp's options for the time."""
-        return ["--skip", str(self.skip_s), "--seconds", str(self.seconds), "-o", "json"]
-
 
 def run_tcp(
     receiver: End, sender: End, address: str, port: int, load: Load
@@ -163,8 +158,9 @@ def run_tcp(
     """
     tool = _paths.find("harp-tcp")
     both: list[str | Path] = [address, str(port)]
-    sink = [tool, "sink", *both, *receiver.options, "--count", str(load.flows), *load.times]
-    message = [tool, "message", *both, *sender.options, *load.times, "--flows", str(load.flows)]
+    sink = [tool, "sink", *both, *receiver.options, "--count", str(load.flows), "-o", "json"]
+    message = [tool, "message", *both, *sender.options, "--flows", str(load.flows)]
+    message += ["--skip", str(load.skip_s), "--seconds", str(load.seconds), "-o", "json"]
     message += ["--size", str(MESSAGE_BYTES), "--depth", str(load.depth)]
     realtime = {"realtime": load.realtime} if load.realtime else {}
     with Team("harp-tcp") as team:

@@ -7,7 +7,7 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -186,24 +186,22 @@ def size_text(size: int) -> str:
     return f"{size} B"
 
 
-def write_plot(reports: Sequence[dict[str, Any]], file: Path) -> None:
+def write_plot(report: dict[str, Any], file: Path) -> None:
     """Times by size, PNG or SVG by the file's name. It takes matplotlib."""
-    figure = runner.figure(figsize=(5 * len(reports), 4))
-    for axes, report in zip(
-        figure.subplots(1, len(reports), squeeze=False)[0], reports, strict=True
-    ):
-        rows = report["results"]
-        sizes = [row["size_bytes"] for row in rows]
-        axes.loglog(sizes, [row["gloo_us"] for row in rows], "o-", color="gray", label="Gloo")
-        for path in rows[0]["paths"]:
-            times = [row["paths"][path]["harp_us"] for row in rows]
-            axes.loglog(sizes, times, "o-", label=f"harp, path {path}")
-        axes.set(xlabel="bytes", ylabel="us for one all_reduce")
-        axes.set_title(
-            f"{report['ranks']} ranks on {report['hosts']} hosts, {report['lab']}", fontsize=9
-        )
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize=8)
+    figure = runner.figure(figsize=(5, 4))
+    axes = figure.add_subplot()
+    rows = report["results"]
+    sizes = [row["size_bytes"] for row in rows]
+    axes.loglog(sizes, [row["gloo_us"] for row in rows], "o-", color="gray", label="Gloo")
+    for path in rows[0]["paths"]:
+        times = [row["paths"][path]["harp_us"] for row in rows]
+        axes.loglog(sizes, times, "o-", label=f"harp, path {path}")
+    axes.set(xlabel="bytes", ylabel="us for one all_reduce")
+    axes.set_title(
+        f"{report['ranks']} ranks on {report['hosts']} hosts, {report['lab']}", fontsize=9
+    )
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)
     runner.save_plot(figure, file)
 
 
@@ -287,7 +285,7 @@ def torch(
         return
     report = run_torch(lab_shape(lab, hosts), options, console.err.print)
     if plot is not None:
-        write_plot([report], plot)
+        write_plot(report, plot)
     show(report, output, _print, is_good=report["right"])
 
 

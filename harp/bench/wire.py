@@ -2,7 +2,10 @@
 """harpctl bench wire: raw frames, on AF_XDP by harp-wire or on DPDK ports by harp.dpdk."""
 
 import json
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -10,37 +13,153 @@ import click
 
 from harp import _paths
 from harp import output as console
-from harp.bench import dpdk_wire
 from harp.cli.lab_options import lab_options, lab_shape
 from harp.cli.options import output_option
-from harp.lab import Lab
+from harp.errors import Exit, HarpError
+from harp.lab import Host, Lab, unwinding
 from harp.lab.team import Team
+
+PREFIX = "dpdk:"
+PING_BYTES = 64  # on DPDK; harp-wire chooses its own
+_ETHERNET_BYTES = 14
+_BUFFER_BYTES = 2048
+_BUFFERS = {False: 8191, True: 4095}  # bytes: small and large
+_MEMIF_LARGE_BYTES = 16384
+_ROUNDS = 2000
+_BROADCAST = "ff:ff:ff:ff:ff:ff"
+Command = list[str | Path]
 
 
 @dataclass(frozen=True)
 class WireOptions:
-    """Options of harp-wire."""
+    """Frames to send. frame_bytes 0: the largest that the MTU allows."""
 
     seconds: int = 3
-    xdp: str = "auto"
-    frame_bytes: int | None = None
+    mtu_bytes: int = 1500
+    frame_bytes: int = 0
 
 
-def run_wire(lab: Lab, test: str, options: WireOptions) -> dict[str, Any]:
-    """Run one harp-wire test (send, pingpong) from host 0 to host 1."""
-    tool = _paths.find("harp-wire")
-    library = _paths.find(_paths.XDP_LIBRARY).parent
-    shared: list[str | Path] = ["--seconds", str(options.seconds), "--xdp", options.xdp]
-    shared += ["--lib-dir", library]
-    if options.frame_bytes is not None:
-        shared += ["--size", str(options.frame_bytes)]
-    client, server = lab.hosts[:2]
-    with Team("harp-wire") as team:
-        team.start(server, [tool, "serve", server.ifname, server.address, *shared], cpu=1)
-        team.ready()
-        team.start(client, [tool, test, client.ifname, server.address, *shared], cpu=0)
-        report: dict[str, Any] = json.loads(team.finish()[1])
-    return report
+# The commands of both ends, by role and the MAC address of the other end. The second is absent
+# where nothing receives.
+Ends = tuple[Callable[[str, str], Command], Callable[[str, str], Command] | None]
+
+
+def _run_ends(
+    team: Team, roles: tuple[str, str], ends: Ends, hosts: Sequence[Host | None]
+) -> list[dict[str, Any]]:
+    """Run the second end until the first has measured; return the report of each."""
+    to, answering = _BROADCAST, None
+    if ends[1] is not None:
+        answering = team.start(hosts[1], ends[1](roles[1], _BROADCAST), cpu=1)
+        to = team.ready() or to
+    team.start(hosts[0], ends[0](roles[0], to), cpu=0).wait()
+    if answering is not None:
+        answering.terminate()
+    return [json.loads(text) for text in reversed(team.finish())]
+
+
+# --------------------------------------------------------------------------------------------------
+# AF_XDP, by harp-wire between two hosts.
+#
+def run_xdp(lab: Lab, options: WireOptions, xdp: str) -> dict[str, Any]:
+    """Measure frames from host 0 to host 1, and round trips."""
+
+    def end(own: Host, peer: Host, size: int) -> Callable[[str, str], Command]:
+        command: Command = [own.ifname, own.address, peer.address, "--xdp", xdp]
+        command += ["--seconds", str(options.seconds)]
+        command += ["--lib-dir", _paths.find(_paths.XDP_LIBRARY).parent]
+        command += ["--size", str(size)] if size else []
+        return lambda role, _to: [_paths.find("harp-wire"), role, *command]
+
+    def both(roles: tuple[str, str], size: int = 0) -> list[dict[str, Any]]:
+        client, server = lab.hosts[:2]
+        ends = end(client, server, size), end(server, client, size)
+        with Team("harp-wire") as team:
+            return _run_ends(team, roles, ends, (client, server))
+
+    sent, received = both(("send", "receive"), options.frame_bytes)
+    seconds = received["seconds"] or 1e-9
+    rates = {
+        "frames_per_s": received["frames"] / seconds,
+        "gbit_per_s": received["bytes"] * 8e-9 / seconds,
+        "received": received["frames"],
+    }
+    ping, _ = both(("ping", "pong"))
+    return {
+        "stream": sent | rates | {"sent": sent["frames"]},
+        "pingpong": ping | {"round_trips": ping["frames"], "rtt_ns": ping["rtt_ns"] or {}},
+    }
+
+
+# --------------------------------------------------------------------------------------------------
+# DPDK, by the generator of harp.dpdk, one process for each port.
+#
+def _port_specs(nic: str, peer: str, folder: Path) -> tuple[str, str]:
+    """Return the specifications of the two ports, the generator's first. Empty second: no peer.
+
+    A net_memif port without a given peer gets one, over a socket of this run. Any other port
+    without a peer only sends, and the packets that its driver accepted count.
+    """
+    for spec in filter(None, (nic, peer)):
+        if not spec.startswith(PREFIX):
+            raise HarpError(f"{spec}: want dpdk:DEVICE, such as dpdk:net_memif0", Exit.USAGE)
+    device, semicolon, rest = nic.removeprefix(PREFIX).partition(";")
+    if peer or not device.startswith("net_memif") or "role=" in device:
+        return nic, peer
+    shared = f"{device},socket={folder}/memif.sock"
+    return f"{shared},role=client{semicolon}{rest}", f"{shared},role=server{semicolon}{rest}"
+
+
+def _percentile(ordered: list[int], permille: int) -> int:
+    return ordered[min(len(ordered) * permille // 1000, len(ordered) - 1)] if ordered else 0
+
+
+def run_dpdk(nic: str, peer: str, options: WireOptions) -> dict[str, Any]:
+    """Measure a stream and, with a peer, round trips: {"stream": ..., "pingpong": ... or None}."""
+    import_module("harp.dpdk")  # or its error, which names what is missing
+    size = options.frame_bytes or options.mtu_bytes + _ETHERNET_BYTES
+    is_large = size > _BUFFER_BYTES
+    room = _MEMIF_LARGE_BYTES if is_large else _BUFFER_BYTES
+    shared = {
+        "pool": {"count": _BUFFERS[is_large], "buffer_bytes": room},
+        "port": {"mtu": max(options.mtu_bytes, size - _ETHERNET_BYTES)},
+    }
+
+    def end(spec: str, run: dict[str, Any]) -> Callable[[str, str], Command]:
+        def command(role: str, to: str) -> Command:
+            mine = {"run": run | {"to": to}} if run else {}
+            words = json.dumps(shared | mine)
+            spec_alone = spec.removeprefix(PREFIX)
+            return [sys.executable, "-m", "harp.dpdk.worker", role, spec_alone, words]
+
+        return command
+
+    def both(roles: tuple[str, str], **run: Any) -> list[dict[str, Any]]:
+        with unwinding(), Team("harp-wire") as team:
+            first, second = _port_specs(nic, peer, team.folder)
+            ends = end(first, run), end(second, {}) if second else None
+            return _run_ends(team, roles, ends, (None, None))
+
+    sent, *others = both(("send", "receive"), size=size, seconds=options.seconds)
+    info, received = sent["info"], others[0] if others else sent
+    copies = ", the driver copies" if info["driver_copies"] else ""
+    stream = {
+        "mode": f"dpdk {info['driver']}{copies}",
+        "frame_bytes": size,
+        "frames_per_s": received["packets_per_s"],
+        "gbit_per_s": received["gbit_per_s"],
+        "sent": sent,
+        "received": others[0] if others else None,
+    }
+    if not others:
+        return {"stream": stream, "pingpong": None}
+    answered, _ = both(("ping", "pong"), size=PING_BYTES, rounds=_ROUNDS)
+    ordered = answered["rtt_ns"]
+    rtt = {"min": _percentile(ordered, 0), "max": _percentile(ordered, 1000)}
+    rtt |= {f"p{each / 10:g}": _percentile(ordered, each) for each in (500, 900, 990)}
+    lost = answered["sent"] - len(ordered)
+    ping = {"round_trips": len(ordered), "lost": lost, "rtt_ns": rtt}
+    return {"stream": stream, "pingpong": ping}
 
 
 @click.command()
@@ -79,17 +198,15 @@ def wire(
     harpctl bench wire --nic dpdk:0000:01:00.0 --peer dpdk:0000:01:00.1
     """
     shape = lab_shape(lab)
+    options = WireOptions(seconds, shape.mtu_bytes, size or 0)
     if nic is not None:
-        port = dpdk_wire.WireOptions(nic, peer, seconds, shape.mtu_bytes, size or 0)
-        _print_wire(dpdk_wire.run(port), f"MTU {shape.mtu_bytes}", output)
+        _print_wire(run_dpdk(nic, peer, options), f"MTU {shape.mtu_bytes}", output)
         return
     if peer:
         raise click.UsageError("--peer needs --nic dpdk:SPEC")
-    options = WireOptions(seconds, xdp, size)
     with Lab(shape) as made:
-        stream = run_wire(made, "send", options)
-        ping = run_wire(made, "pingpong", WireOptions(seconds, xdp))
-    _print_wire({"stream": stream, "pingpong": ping}, shape.words, output)
+        report = run_xdp(made, options, xdp)
+    _print_wire(report, shape.words, output)
 
 
 def _print_wire(report: dict[str, Any], words: str, output: str) -> None:
@@ -105,7 +222,6 @@ def _print_wire(report: dict[str, Any], words: str, output: str) -> None:
         "Gbit/s": f"{stream['gbit_per_s']:.2f}",
     }
     if ping is not None:
-        rtt = {key: value for key, value in ping["rtt_ns"].items() if key != "count"}
-        row |= {f"rtt {name} us": f"{value / 1e3:.2f}" for name, value in rtt.items()}
+        row |= {f"rtt {name} us": f"{value / 1e3:.2f}" for name, value in ping["rtt_ns"].items()}
         row["lost"] = str(ping["lost"])
     console.print_table(list(row), [list(row.values())])

@@ -7,14 +7,14 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeAlias, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from harp import _paths
 from harp._coll import Group, Request
+from harp.closing import Closing
 from harp.collectives.environment import Job
 from harp.collectives.store import Store, TcpStore
 
@@ -90,7 +90,7 @@ def _starting(plan: "Planner[P, T]") -> "Callable[Concatenate[Communicator, P], 
     return call
 
 
-class Communicator:
+class Communicator(Closing):
     """One rank of a group of processes. All ranks call the same operations in the same order.
 
     Arrays are C-contiguous, of numpy's integers, floats, complex numbers or bool; with
@@ -579,17 +579,6 @@ class Communicator:
         self._group.close()
         if self._owned_store is not None:
             self._owned_store.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _same_shape(self, values: Array, out: Array) -> None:
         if out is not values and out.size != values.size:

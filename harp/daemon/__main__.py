@@ -122,6 +122,7 @@ def _mount(config: Path | None) -> None:
 def _serve(config: Path | None) -> None:
     from harp.daemon.daemon import Daemon
     from harp.daemon.kernel import Kernel
+    from harp.daemon.limits import DESCRIPTORS_MIN
     from harp.daemon.settings import read
 
     settings = read(config)
@@ -129,6 +130,11 @@ def _serve(config: Path | None) -> None:
     if os.geteuid() != 0:
         log.warning("not root: binding queues and attaching XDP will need capabilities")
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < DESCRIPTORS_MIN:
+        raise HarpError(
+            f"harpd may open {hard} files and needs {DESCRIPTORS_MIN}: raise the limit "
+            "(ulimit -Hn, LimitNOFILE=)"
+        )
     wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     if not settings.nics and not settings.dpdk:

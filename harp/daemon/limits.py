@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 DESCRIPTORS_KEPT = 48  # harpd's own, and those of leases in the making
+DESCRIPTORS_MIN = DESCRIPTORS_KEPT + 3 * 4  # and those of four connections
 MEMORY_KEPT = 256 << 20  # for harpd itself, its answers and the processes that read statistics
 
 
@@ -76,7 +77,7 @@ def connections_possible(wanted: int) -> int:
     three: its socket, a pidfd and an answer.
     """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return max(4, min(wanted, (soft - DESCRIPTORS_KEPT) // 3))
+    return min(wanted, (soft - DESCRIPTORS_KEPT) // 3)
 
 
 def own_group() -> Path | None:

@@ -106,16 +106,20 @@ def probe(spec: str, arguments: str = "") -> PortProbe:
     NIC's link. Never raises because of the port.
     """
     try:
-        import harp.dpdk  # noqa: F401
+        from harp.dpdk import worker
     except ImportError as error:
         return PortProbe(str(error).removeprefix("harp.dpdk: "), missing=True)
     root = Path(__file__).resolve().parent.parent.parent
     paths = [str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
-    options = {"start": False, "pool": {"count": _BUFFERS}, "args": arguments}
+    options = {
+        "start": {"args": arguments},
+        "pool": {"count": _BUFFERS},
+        "port": {"start": False},
+        "run": {"buses": _STARTED_BUSES},
+    }
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "harp.dpdk.worker", spec, json.dumps(options)],
-            input=json.dumps({"do": "examine", "buses": _STARTED_BUSES}) + "\n",
+            [sys.executable, "-m", worker.__name__, "examine", spec, json.dumps(options)],
             capture_output=True,
             text=True,
             timeout=_PROBE_S,
@@ -124,18 +128,14 @@ def probe(spec: str, arguments: str = "") -> PortProbe:
         )
     except subprocess.TimeoutExpired:
         return PortProbe(f"opening it did not end within {_PROBE_S} s")
+    words = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+    if done.returncode == worker.REFUSED:
+        return PortProbe(words[-1])
     try:
-        answers = [json.loads(line) for line in done.stdout.splitlines()]
+        answer = json.loads(done.stdout)
     except ValueError:
-        answers = []
-    for each in answers:
-        if "error" in each:
-            return PortProbe(str(each["error"]))
-    if len(answers) < 2:
-        words = done.stderr.strip().splitlines()
-        why = words[-1] if words else f"exit status {done.returncode}"
-        return PortProbe(f"its driver ended the process: {why}")
-    return PortProbe(info=answers[0], link=answers[1]["link"])
+        return PortProbe(f"its driver ended the process: {words[-1]}")
+    return PortProbe(info=answer["info"], link=answer["link"])
 
 
 @dataclass(frozen=True)

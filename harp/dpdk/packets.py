@@ -7,6 +7,7 @@ Python can't release (a slice of a view, a numpy array over it) prevents the bur
 or sent, with EBUSY.
 """
 
+import contextlib
 import errno
 import os
 import threading
@@ -88,32 +89,6 @@ class Packet:
         return np.frombuffer(self.data, np.uint8)
 
 
-class _Held:
-    """Holds the lock of an open burst, in the generation that the holder knows."""
-
-    __slots__ = ("_burst", "_generation")
-
-    def __init__(self, burst: "Burst", generation: int | None) -> None:
-        self._burst, self._generation = burst, generation
-
-    def __enter__(self) -> Any:
-        self._burst._lock.acquire()
-        why = ""
-        if self._burst._freed:
-            why = "the burst was freed"
-        elif self._generation is not None and self._generation != self._burst._generation:
-            why = "the packet was sent"
-        elif lib.dpdk_running() != 1:
-            why = "the burst belongs to the process that this one was forked from"
-        if why:
-            self._burst._lock.release()
-            raise DpdkError(f"use after the end: {why}", errno.EBADF)
-        return self._burst._handle
-
-    def __exit__(self, *_: object) -> None:
-        self._burst._lock.release()
-
-
 def _destroy(pool: object, handle: Any) -> None:
     """Keep pool alive until now."""
     lib.dpdk_burst_destroy(handle)
@@ -140,8 +115,20 @@ class Burst:
         self._views: dict[int, tuple[memoryview, ...]] = {}
         self._exported: list[weakref.ref[Any]] = []
 
-    def _held(self, generation: int | None = None) -> _Held:
-        return _Held(self, generation)
+    @contextlib.contextmanager
+    def _held(self, generation: int | None = None) -> Iterator[Any]:
+        """Hold the lock of an open burst, in the generation that the holder knows."""
+        with self._lock:
+            why = ""
+            if self._freed:
+                why = "the burst was freed"
+            elif generation not in (None, self._generation):
+                why = "the packet was sent"
+            elif lib.dpdk_running() != 1:
+                why = "the burst belongs to the process that this one was forked from"
+            if why:
+                raise DpdkError(f"use after the end: {why}", errno.EBADF)
+            yield self._handle
 
     def _views_of(self, index: int) -> tuple[memoryview, ...]:
         """Under the lock."""

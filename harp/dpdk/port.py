@@ -62,14 +62,10 @@ class PortInfo:
     driver_copies: bool  # the driver copies packets (memif, tap, af_packet, pcap, af_xdp)
     mtu_bytes: int
     mtu_bytes_max: int
-    packet_bytes_max: int
     rx_queues: int
     tx_queues: int
     rx_queues_max: int
     tx_queues_max: int
-    rx_descriptors_max: int
-    tx_descriptors_max: int
-    rss_key_bytes: int
     rss_table: int
     rx_offloads: tuple[str, ...]
     tx_offloads: tuple[str, ...]
@@ -98,7 +94,8 @@ def _with_buffers(device: str, pool: Pool) -> str:
     return f"{device},bsize={pool.buffer_bytes + _MEMIF_MORE_BYTES}"
 
 
-def _deadline(timeout: float) -> float:
+def deadline(timeout: float) -> float:
+    """Return the end of so many seconds; DpdkError for a negative number."""
     if not timeout >= 0:
         raise DpdkError(f"a timeout of {timeout} seconds: 0 or more are possible", errno.EINVAL)
     return time.monotonic() + timeout
@@ -355,14 +352,10 @@ class Port(Closing):
                 driver_copies=driver in _COPYING,
                 mtu_bytes=mtu[0],
                 mtu_bytes_max=found.max_mtu,
-                packet_bytes_max=found.max_rx_pktlen,
                 rx_queues=found.nb_rx_queues,
                 tx_queues=found.nb_tx_queues,
                 rx_queues_max=found.max_rx_queues,
                 tx_queues_max=found.max_tx_queues,
-                rx_descriptors_max=found.rx_desc_lim.nb_max,
-                tx_descriptors_max=found.tx_desc_lim.nb_max,
-                rss_key_bytes=found.hash_key_size,
                 rss_table=found.reta_size,
                 rx_offloads=_offloads(found.rx_offload_capa, lib.rte_eth_dev_rx_offload_name),
                 tx_offloads=_offloads(found.tx_offload_capa, lib.rte_eth_dev_tx_offload_name),
@@ -480,11 +473,11 @@ class Port(Closing):
         if not 0 < most <= BURST_MAX:
             raise DpdkError(f"{self.name}: a burst of {most} packets", errno.ERANGE)
         burst = Burst(most, self.pool._handle)
-        deadline = _deadline(timeout)
+        end = deadline(timeout)
         while True:
             with self._queue(self._rx_locks, queue) as port:
                 lib.dpdk_receive(port, queue, burst._handle)
-            if burst._handle.count or time.monotonic() >= deadline:
+            if burst._handle.count or time.monotonic() >= end:
                 return burst
             time.sleep(_NAP_S)
 
@@ -523,7 +516,7 @@ class Port(Closing):
             return self._send_burst(burst, queue, timeout)
 
     def _send_burst(self, burst: Burst, queue: int, timeout: float) -> int:
-        deadline = _deadline(timeout)
+        end = deadline(timeout)
         with burst._held() as handle:
             want = int(handle.count)
             burst._settle()
@@ -532,7 +525,7 @@ class Port(Closing):
                 with self._queue(self._tx_locks, queue) as port:
                     lib.dpdk_send(port, queue, handle)
                 if handle.count:
-                    if time.monotonic() >= deadline:
+                    if time.monotonic() >= end:
                         break
                     time.sleep(_NAP_S)
             return want - int(handle.count)

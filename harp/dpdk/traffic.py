@@ -13,7 +13,7 @@ from typing import Any
 
 from harp.dpdk._binding import DpdkError, check, ffi, lib
 from harp.dpdk.packets import Burst
-from harp.dpdk.port import Port
+from harp.dpdk.port import Port, deadline
 
 _SPAN_NS = 20_000_000
 _PINGS = 64  # packets per call
@@ -45,12 +45,6 @@ class Count:
 def _count(raw: Any) -> Count:
     seconds = (raw.last_ns - raw.first_ns) * 1e-9
     return Count(raw.packets, raw.bytes, raw.calls, raw.idle, seconds)
-
-
-def _end(seconds: float) -> float:
-    if not seconds >= 0:
-        raise DpdkError(f"{seconds} seconds: 0 or more are possible", errno.EINVAL)
-    return time.monotonic() + seconds
 
 
 def _is_set(stop: threading.Event | None) -> bool:
@@ -92,7 +86,7 @@ def generate(
     """
     if packets is not None and packets < 0:
         raise DpdkError(f"{packets} packets: 0 or more are possible", errno.EINVAL)
-    end, raw = _end(seconds), ffi.new("struct dpdk_count *")
+    end, raw = deadline(seconds), ffi.new("struct dpdk_count *")
     most = (1 << 63) if packets is None else packets
     while raw.packets < most and time.monotonic() < end and not _is_set(stop):
         with burst._held() as handle, port._queue(port._tx_locks, queue) as number:
@@ -133,7 +127,7 @@ def sink(
     """
     if packets is not None and packets < 1:
         raise DpdkError(f"{packets} packets: 1 or more are possible", errno.EINVAL)
-    end, raw = _end(seconds), ffi.new("struct dpdk_count *")
+    end, raw = deadline(seconds), ffi.new("struct dpdk_count *")
     while packets is None or raw.packets < packets:
         now = time.monotonic()
         if now >= end or _is_set(stop) or (raw.packets and now - raw.last_ns * 1e-9 >= idle):
@@ -170,7 +164,7 @@ def echo(
     DpdkError
         EBADF: the port is stopped or closed.
     """
-    end, raw = _end(seconds), ffi.new("struct dpdk_count *")
+    end, raw = deadline(seconds), ffi.new("struct dpdk_count *")
     while time.monotonic() < end and not _is_set(stop):
         with (
             port._queue(port._rx_locks, queue) as number,

@@ -264,7 +264,7 @@ class Lab(Closing):
     def _make_bridge(self, switch: Switch, rail: int, shape: RailOptions) -> None:
         ports = switch.rails[rail]
         for host, port in zip(self.hosts, ports, strict=True):
-            # harp-rss needs this; rss.bpf.c has the reason.
+            # harp-switch rss needs this; rss.bpf.c has the reason.
             spare = int(self.options.rss is not None)
             _make_veth(switch.netns, port, host.netns, host.nics[rail].ifname, self.options, spare)
 
@@ -301,6 +301,8 @@ def require_programs(*names: str) -> None:
         "taskset": "util-linux",
         "chrt": "util-linux",
         "nsenter": "util-linux",
+        "prlimit": "util-linux",
+        "setpriv": "util-linux",
         "unshare": "util-linux",
     }
     for name in names:

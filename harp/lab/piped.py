@@ -90,10 +90,11 @@ class Piped(Closing):
 
 
 class PipedTool(Piped):
-    """One of HARP's test programs, which prints "ready" first. Its end undoes its changes."""
+    """harp-switch at ports in a namespace; it prints "ready" first. Its end undoes its changes."""
 
-    def __init__(self, name: str, process: "subprocess.Popen[str]") -> None:
-        super().__init__(name, process)
+    def __init__(self, place: "Namespace", what: str, ports: Sequence[str]) -> None:
+        command: list[str | Path] = [_paths.find("harp-switch"), what, *ports]
+        super().__init__(f"harp-switch {what}", place.popen(command, stdin=subprocess.PIPE))
         self._expect("ready")
 
     def ask(self, command: str) -> str:
@@ -113,22 +114,21 @@ class PipedTool(Piped):
 
 
 class Spreader:
-    """Chooses the receive queue of each host's NIC, at the switch's ports, with harp-rss.
+    """Chooses the receive queue of each host's NIC, at the switch's ports, with harp-switch.
 
     A rule is HARP_RSS's `toeplitz:KEY[:TABLE]`, which HARP can compute too; `hash:NUMBER`, which it
     cannot; `zero`, everything to queue 0; or `keep`, the kernel's choice.
     """
 
     def __init__(self, switch: "Namespace", ports: Sequence[str], queues: int) -> None:
-        command: list[str | Path] = [_paths.find("harp-rss"), *ports]
-        self._tool = PipedTool("harp-rss", switch.popen(command, stdin=subprocess.PIPE))
+        self._tool = PipedTool(switch, "rss", ports)
         self._ports, self._queues = tuple(ports), queues
 
     def rule(self, host: int, rule: str) -> None:
         """Set the rule for what the host receives. HarpError: no such rule."""
         if not rule or rule.split() != [rule]:
             raise HarpError(f"{rule!r} is no rule of receive side scaling")
-        self._tool.tell(f"rss {self._ports[host]} {self._queues} {rule}")
+        self._tool.tell(f"set {self._ports[host]} {self._queues} {rule}")
 
     def counts(self, host: int) -> list[int]:
         """Return the packets for each queue of the host, except those under `keep`."""
@@ -141,7 +141,7 @@ class Spreader:
 
 
 class Dropper(Closing):
-    """Drops TCP packets that enter the switch, with harp-drop, until the end of the block.
+    """Drops TCP packets that enter the switch, with harp-switch, until the end of the block.
 
     Packets of host i enter through port i, so a drop there loses what host i sends. AF_XDP's
     packets bypass the qdisc and the tc egress hook of their own device, so only the switch can drop
@@ -152,9 +152,7 @@ class Dropper(Closing):
         if lab.switch is None:
             raise HarpError("a path with loss needs a switch: LabOptions(switch=True)")
         self._switch = lab.switch
-        command: list[str | Path] = [_paths.find("harp-drop"), *self._switch.ports]
-        process = self._switch.popen(command, stdin=subprocess.PIPE)
-        self._tool = PipedTool("harp-drop", process)
+        self._tool = PipedTool(self._switch, "drop", self._switch.ports)
 
     def close(self) -> None:
         """Detach the program. May be called twice."""
@@ -163,7 +161,7 @@ class Dropper(Closing):
     def lose(self, host: int, share: float, seed: int = 1) -> None:
         """Drop this share of the host's packets from now on; a seed repeats the same drops."""
         port = self._switch.ports[host]
-        self._tool.tell(f"loss {port} {round(share * _PPM)} {seed}")
+        self._tool.tell(f"set {port} {round(share * _PPM)} {seed}")
 
     def lose_both_ways(self, share: float, seed: int = 1) -> None:
         """Drop packets of each host with a different seed, so that data and its ACKs are lost
@@ -173,6 +171,6 @@ class Dropper(Closing):
             self.lose(host, share, seed + host)
 
     def counts(self, host: int) -> dict[str, int]:
-        """Return the numbers of packets that the host sent, and that were dropped."""
+        """Return the packets that the host sent, and the payload bytes that were dropped."""
         found: dict[str, dict[str, int]] = json.loads(self._tool.ask("counts"))
         return found[self._switch.ports[host]]

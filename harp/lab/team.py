@@ -72,13 +72,17 @@ class Team(Closing):
         self.processes.append(process)
         return process
 
-    def ready(self) -> None:
-        """Wait until the newest process prints "ready"; HarpError when it ends before."""
+    def ready(self) -> str:
+        """Wait until the newest process prints "ready", and return the rest of that line; HarpError
+        when it ends before.
+        """
         stdout = self.processes[-1].stdout
         assert stdout is not None
-        if stdout.readline().strip() != "ready":
+        word, _, rest = stdout.readline().strip().partition(" ")
+        if word != "ready":
             self.processes[-1].wait()
             raise self.failure(len(self.processes) - 1)
+        return rest
 
     def log(self, index: int) -> list[str]:
         """Return the stderr of a process so far."""

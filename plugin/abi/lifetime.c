@@ -82,10 +82,10 @@ static atomic_bool lifetime_forked; /* Writer: a forked child, while it has one 
 static pthread_mutex_t lifetime_implicit_lock = PTHREAD_MUTEX_INITIALIZER;
 /* Writer: under lifetime_implicit_lock. Reader: any shim of v6 to v10. */
 static _Atomic(struct plugin_ctx *) lifetime_implicit_ctx;
-static pid_t lifetime_owner;      /* the process that opened the last context */
-static bool lifetime_unloaded;    /* under lifetime_implicit_lock: open no more contexts */
-static bool lifetime_noting_exit; /* under lifetime_implicit_lock */
-static bool lifetime_exiting;     /* Writer: exit(), before the destructor reads it */
+static _Atomic(pid_t) lifetime_owner; /* the process that opened the last context */
+static bool lifetime_unloaded;        /* under lifetime_implicit_lock: open no more contexts */
+static bool lifetime_noting_exit;     /* under lifetime_implicit_lock */
+static bool lifetime_exiting;         /* Writer: exit(), before the destructor reads it */
 
 static void lifetime_fork_child(void)
 {
@@ -136,7 +136,7 @@ int lifetime_open(struct plugin_ctx **out, int traffic_class, nccl_logger logger
 	if (rc)
 		log_close();
 	else
-		lifetime_owner = getpid();
+		atomic_store(&lifetime_owner, getpid());
 	return rc;
 }
 
@@ -208,7 +208,7 @@ __attribute__((destructor)) static void lifetime_unload(void)
 	ctx = atomic_load(&lifetime_implicit_ctx);
 	pthread_mutex_unlock(&lifetime_implicit_lock);
 	/* The process that opened it: fork handlers do not run in children of a bare clone(). */
-	if (lifetime_in_child() || getpid() != lifetime_owner)
+	if (lifetime_in_child() || getpid() != atomic_load(&lifetime_owner))
 		return;
 	/* NCCL's logger may be gone by now. */
 	atomic_store(&log_logger, (nccl_logger)NULL);

@@ -39,8 +39,8 @@
 #define COMM_RECONNECT_WAIT_NS                                                                     \
 	500000000ull /* the connector reconnects a comm's last lane at once */
 #define COMM_EAGER_BYTES_MIN 4096u
-#define COMM_EAGER_MESSAGES 256u /* begun beyond the credits, at most */
-#define COMM_BULK_BYTES 32768u   /* larger messages make the receiver send credits early */
+#define COMM_EAGER_MESSAGES 256u  /* begun beyond the credits, at most */
+#define COMM_BULK_BYTES 32768u    /* larger messages make the receiver send credits early */
 #define COMM_CREDIT_MESSAGES 128u /* received since the last CREDIT: one is due */
 /* A sender's unacknowledged chunks, at most: 64 MiB in chunks of 128 KiB, or 5 ms at 100 Gbit/s.
  * This bounds the receiver's ranges; it allows twice as many. */

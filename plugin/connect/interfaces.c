@@ -222,7 +222,8 @@ int interface_listen(int dev, bool *opening)
 		WARN("%s: cannot listen: %s; the NIC is of another network namespace, and HARP alone "
 		     "can use it (name another interface in HARP_IFNAME)",
 		     plugin_device(dev)->ifname, state->why);
-	state->listen_work.run = interface_listen_run;
+	if (!state->listen_work.run) /* else the control thread may be reading it */
+		state->listen_work.run = interface_listen_run;
 	pthread_mutex_unlock(&ctx_lock);
 	if (!rc)
 		control_post(&state->listen_work);

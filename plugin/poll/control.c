@@ -230,7 +230,8 @@ static void control_sleep(void)
 		watched = 0;
 	else if (fds[1].revents) {
 		(void)!read(control->wake_fd, &count, sizeof(count));
-		atomic_store(&control->woken, false);
+		/* Not a store: work of a thread that saw `woken` set must be visible afterwards. */
+		atomic_exchange(&control->woken, false);
 	}
 	background_awake(fds + 2, watched);
 }

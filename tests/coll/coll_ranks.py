@@ -387,6 +387,14 @@ def killed(place: Place) -> str:
         return failure(lambda: [comm.allreduce(data) for _ in range(3)])
 
 
+def no_space(place: Place) -> str:
+    def run() -> None:
+        with place.open(timeout_s=2.0) as comm:
+            comm.allreduce(np.ones(100000))
+
+    return failure(run)
+
+
 def absent(place: Place) -> str:
     if place.rank == 1:
         return ""

@@ -35,8 +35,11 @@ def alone(
     folder: Path, scenario: str, world: int, hosts: int = 0, timeout_s: float = TIMEOUT_S
 ) -> dict[int, Any]:
     """All ranks in one new network namespace, over kernel lanes on lo and shared memory."""
+    return said_by(command(scenario, world, list(range(world)), str(hosts), folder), timeout_s)
+
+
+def said_by(words: list[str], timeout_s: float = TIMEOUT_S) -> dict[int, Any]:
     env = ENV | {"HARP_PATH": "kernel", "NCCL_SOCKET_IFNAME": "lo"}
-    words = command(scenario, world, list(range(world)), str(hosts), folder)
     done = finished_alone(words, env, timeout_s)
     return results([(done.returncode, done.stdout, done.stderr)])
 
@@ -166,6 +169,21 @@ def test_broken_store(tmp_path: Path) -> None:
     for text in alone(tmp_path, "broken_store", 2).values():
         assert text.startswith("5 the key-value store failed to set harp/coll/g/info/")
         assert text.endswith("(no answer to harp/coll/g/info)")
+
+
+@pytest.mark.parametrize("size", ["4k", "64k"])
+def test_a_full_dev_shm_is_an_error(tmp_path: Path, size: str) -> None:
+    """Neither the segment nor, later, a link's ring raises SIGBUS."""
+    small = [
+        "unshare",
+        "-m",
+        "sh",
+        "-c",
+        f'mount -t tmpfs -o size={size} none /dev/shm && exec "$@"',
+    ]
+    words = [*small, "sh", *command("no_space", 2, [0, 1], "1", tmp_path)]
+    said = said_by(words)
+    assert all("free space in /dev/shm" in said[rank] for rank in (0, 1)), said
 
 
 def test_abort(tmp_path: Path) -> None:

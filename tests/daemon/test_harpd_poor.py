@@ -195,6 +195,15 @@ def test_started_without_stdin_stdout_and_stderr(daemon: HostDaemon) -> None:
     leases(daemon)
 
 
+def test_too_few_descriptors_are_an_error_at_the_start(daemon: HostDaemon) -> None:
+    """With fewer, harpd would start and then fail at each request, `harpctl stop` among them."""
+    daemon.wrapper = ["prlimit", "--nofile=59:59"]
+    process = daemon.start(wait=False).process
+    assert process is not None
+    assert process.wait(30) == 1
+    assert "may open 59 files and needs 60: raise the limit (ulimit -Hn" in daemon.log_text()
+
+
 def test_64_kib_of_locked_memory(daemon: HostDaemon) -> None:
     daemon.wrapper = ["prlimit", "--memlock=65536", "setpriv", "--bounding-set=-ipc_lock"]
     daemon.start()

@@ -198,17 +198,13 @@ def test_a_real_port_that_another_process_has(dpdk: None, tmp_path: Path) -> Non
     from harp import dpdk as ports
 
     spec = f"net_memif0,role=server,socket={tmp_path}/m,socket-abstract=no"
-    options = json.dumps({"huge_pages": "never", "memory_mib": 64, "pool": {"count": 255}})
-    holder = subprocess.Popen(
-        [sys.executable, "-m", ports.__name__ + ".worker", spec, options],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with holder.stdin, holder.stdout:
-        assert "driver" in json.loads(holder.stdout.readline())
+    start = {"huge_pages": "never", "memory_mib": 64}
+    options = json.dumps({"start": start, "pool": {"count": 255}})
+    command = [sys.executable, "-m", ports.__name__ + ".worker", "receive", spec, options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout.readline().startswith("ready ")
         status, findings = check(spec)
-    holder.wait()
+        holder.terminate()
     assert status == 1
     assert "Address already in use" in findings["dpdk-device"]["text"]
 

@@ -25,7 +25,7 @@ HOME_NONE = 0xFFFFFFFF
 
 @dataclass
 class Tools:
-    """harp-tcp and harp-wire of the build tree, run in hosts."""
+    """harp-tcp of the build tree, run in hosts."""
 
     build: Path
     started: list[subprocess.Popen[str]] = field(default_factory=list)
@@ -40,10 +40,6 @@ class Tools:
     @property
     def tcp(self) -> Path:
         return self.build / "tools" / "tcp" / "harp-tcp"
-
-    @property
-    def wire(self) -> Path:
-        return self.build / "tools" / "wire" / "harp-wire"
 
     @property
     def lib_dir(self) -> list[str]:

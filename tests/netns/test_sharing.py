@@ -11,6 +11,7 @@ from netns_tools import (
     call_until_answered,
     finish,
     outcome,
+    run,
     xdp_attached,
 )
 
@@ -58,7 +59,8 @@ def test_a_kernel_connection_goes_on_and_no_packet_of_it_reaches_harp(
 ) -> None:
     here, there = each.hosts
     before = [(offloads(host), mtu(host)) for host in each.hosts]
-    kernel_echo = tools.serve_tcp(there, "kernel", 7001)
+    address = [there.address, "7001", "--kernel"]
+    kernel_messages = tools.serve(there, [tools.tcp, "sink", *address])
     transfer = [sys.executable, "-c", TRANSFER, there.address]
     kernel_sink = tools.serve(there, [*transfer, "sink"])
     kernel_source = tools.serve(here, [*transfer, "source"])
@@ -66,10 +68,10 @@ def test_a_kernel_connection_goes_on_and_no_packet_of_it_reaches_harp(
     assert xdp_attached(there)
     assert [(offloads(host), mtu(host)) for host in each.hosts] == before
     # How far the transfer comes meanwhile is the scheduler's; these are a packet each.
-    tools.call_tcp(here, "kernel", "echo", there.address, 7001, "--count", "200")
-    assert finish(kernel_echo)[1] == ""
-    report = tools.call_tcp(here, "kernel", "echo", there.address, 61000, "--count", "50")
-    assert report["rtt_ns"]["min"] > 0
+    one_by_one = ["--count", "200", "--size", "64", "--depth", "1"]
+    run(here, [tools.tcp, "message", *address, *one_by_one])
+    assert finish(kernel_messages)[1] == ""
+    tools.call_tcp(here, "kernel", "send", there.address, 61000, "--bytes", "100000")
     harp = json.loads(finish(harp_server)[0].splitlines()[-1])
     assert kernel_source.poll() is None, "it lived all the time"
     kernel_source.terminate()

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* options.c - numbers and words of a command line. */
+/* options.c - numbers, words and addresses of a command line. */
 #include "options.h"
 
 #include <errno.h>
 #include <inttypes.h>
+#include <net/if.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -66,4 +67,20 @@ uint32_t option_choice(const char *tool, const char *name, const char *text,
 		fprintf(stderr, " %s", words[i]);
 	fprintf(stderr, "\n");
 	exit(2);
+}
+
+int option_endpoint(const char *text, struct harp_endpoint *out)
+{
+	const char *scope = strchr(text, '%');
+	size_t len = scope ? (size_t)(scope - text) : strlen(text);
+	char address[HARP_ADDR_TEXT_MAX];
+
+	if (len >= sizeof(address))
+		return -EINVAL;
+	memcpy(address, text, len);
+	address[len] = '\0';
+	if (harp_addr_parse(address, &out->addr))
+		return -EINVAL;
+	out->scope_id = scope ? if_nametoindex(scope + 1) : 0;
+	return scope && !out->scope_id ? -ENODEV : 0;
 }

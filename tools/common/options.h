@@ -22,5 +22,7 @@ void option_dpdk(const char *tool, struct harp_instance_options *opt);
 /* The place of text in words. */
 uint32_t option_choice(const char *tool, const char *name, const char *text,
 		       const char *const *words);
+/* Address and scope of out, from "fe80::1%eth0"; -EINVAL, -ENODEV when the scope is no interface. */
+int option_endpoint(const char *text, struct harp_endpoint *out);
 
 #endif

@@ -16,7 +16,7 @@
  *     time COMM OP BYTES TIMES   runs it TIMES times without a pause  {"us": of each}
  *     abort COMM                 ncclCommAbort()                        {"ms": ...}
  *     destroy COMM               finalizes and destroys                 {"ms": ...}
- *     status                     of the process                         {"threads":, "fds":, ...}
+ *     status                     of the process                         {"threads":, "fds":}
  *
  * Every answer has "ok"; where it is false, "error" says why, in NCCL's words.
  */
@@ -315,25 +315,11 @@ static unsigned count_entries(const char *path)
 	return count;
 }
 
-static unsigned count_plugin_maps(void)
-{
-	char line[RANK_LINE_BYTES];
-	unsigned count = 0;
-	FILE *maps = fopen("/proc/self/maps", "re");
-
-	while (maps && fgets(line, sizeof(line), maps))
-		count += strstr(line, "libnccl-net") != NULL;
-	if (maps)
-		fclose(maps);
-	return count;
-}
-
 static void command_status(char **args)
 {
 	(void)args;
-	answer("\"threads\": %u, \"fds\": %u, \"plugin_maps\": %u, \"version\": %d",
-	       count_entries("/proc/self/task"), count_entries("/proc/self/fd"),
-	       count_plugin_maps(), library_version());
+	answer("\"threads\": %u, \"fds\": %u", count_entries("/proc/self/task"),
+	       count_entries("/proc/self/fd"));
 }
 
 static const struct command {

@@ -5,7 +5,6 @@
 #include <getopt.h>
 #include <stdlib.h>
 
-#include "common/endpoint.h"
 #include "common/options.h"
 
 #define TOOL "harp-tcp"
@@ -14,10 +13,10 @@
 
 static const char usage[] =
 	"usage: harp-tcp serve|sink ADDRESS PORT [options]\n"
-	"       harp-tcp send|recv|echo ADDRESS PORT [options]     to a `serve`\n"
+	"       harp-tcp send|recv ADDRESS PORT [options]          to a `serve`\n"
 	"       harp-tcp message ADDRESS PORT [options]            to a `sink`\n"
 	"\n"
-	"Verified bytes, round trips and messages over the HARP stack, or the kernel's TCP with --kernel.\n"
+	"Verified bytes and messages over the HARP stack, or the kernel's TCP with --kernel.\n"
 	"ADDRESS: 10.0.0.1, fd00::1, fe80::1%eth0; of serve and sink also 0.0.0.0 and ::.\n"
 	"message: --flows connections at once send messages of --size bytes, at most --depth unanswered,\n"
 	"for --seconds or --count; a message's time is from its first byte until its receipt comes back.\n"
@@ -25,13 +24,12 @@ static const char usage[] =
 	"  --ifname NAME      the interface of the HARP stack, or dpdk:SPEC (needed without --kernel)\n"
 	"  --kernel           kernel sockets\n"
 	"  --bytes N          bytes to move (16777216)\n"
-	"  --count N          echo: round trips (10000); serve, sink: connections before it ends (1);\n"
-	"                     message: of each connection, instead of --seconds\n"
-	"  --repeat N         send, recv, echo: number of connections, one after the other (1)\n"
-	"  --size N           message size (echo: 8, message: 65536)\n"
+	"  --count N          serve, sink: connections before it ends (1); message: of each connection,\n"
+	"                     instead of --seconds\n"
+	"  --repeat N         send, recv: number of connections, one after the other (1)\n"
+	"  --size N           message size (65536)\n"
 	"  --flows N  --depth N  --seconds S  --skip S   message (1, 16, 3, 0.5); its report is JSON\n"
 	"  --timeout S        give up after this long without progress (20)\n"
-	"  --local-port N     of a client; default: the stack chooses\n"
 	"  --half-close       recv: end the sending direction before anything is received\n"
 	"  --spin             never sleep\n"
 	"  --frames           send with the stack's own frames\n"
@@ -87,10 +85,6 @@ static bool parse_stream(int c, struct stream_options *stream)
 	case 'R':
 		stream->rcvbuf_bytes =
 			(uint32_t)option_number(TOOL, "--rcvbuf", optarg, 1, 1u << 30);
-		return true;
-	case 'p':
-		stream->local.port =
-			(uint16_t)option_number(TOOL, "--local-port", optarg, 1, 65535);
 		return true;
 	case 'q':
 		stream->queue = (uint32_t)option_number(TOOL, "--queue", optarg, 0, 255);
@@ -160,25 +154,18 @@ static void parse_option(int c, struct options *o)
 
 static void parse_rest(char **words, struct options *o)
 {
-	static const char *const commands[] = { "send",  "recv", "echo", "message",
-						"serve", "sink", NULL };
+	static const char *const commands[] = { "send", "recv", "message", "serve", "sink", NULL };
 	struct harp_endpoint *end;
 
 	o->command = (enum command)option_choice(TOOL, "command", words[0], commands);
 	end = o->command >= COMMAND_SERVE ? &o->stream.local : &o->stream.remote;
-	if (endpoint_parse(words[1], end)) {
+	if (option_endpoint(words[1], end)) {
 		fprintf(stderr, "harp-tcp: %s is not an IP address\n", words[1]);
 		exit(2);
 	}
 	end->port = (uint16_t)option_number(TOOL, "PORT", words[2], 1, 65535);
-	if (!o->count && o->command != COMMAND_MESSAGE)
-		o->count = o->command == COMMAND_ECHO ? 10000 : 1;
-	if (!o->size)
-		o->size = o->command == COMMAND_MESSAGE ? 65536 : 8;
-	if (o->command == COMMAND_ECHO && o->size > ECHO_MAX) {
-		fprintf(stderr, "harp-tcp: --size: echo takes at most %u\n", ECHO_MAX);
-		exit(2);
-	}
+	if (!o->count && o->command >= COMMAND_SERVE)
+		o->count = 1;
 	if (o->skip_ns >= o->run_ns) {
 		fprintf(stderr, "harp-tcp: --skip leaves nothing of --seconds\n");
 		exit(2);
@@ -188,20 +175,25 @@ static void parse_rest(char **words, struct options *o)
 void command_parse(int argc, char **argv, struct options *o)
 {
 	static const struct option longs[] = {
-		{ "ifname", 1, 0, 'i' },     { "kernel", 0, 0, 'k' }, { "bytes", 1, 0, 'b' },
-		{ "count", 1, 0, 'n' },      { "size", 1, 0, 'z' },   { "timeout", 1, 0, 't' },
-		{ "spin", 0, 0, 's' },       { "frames", 0, 0, 'f' }, { "queue", 1, 0, 'q' },
-		{ "xdp", 1, 0, 'x' },        { "copy", 1, 0, 'c' },   { "lib-dir", 1, 0, 'l' },
-		{ "repeat", 1, 0, 'r' },     { "flows", 1, 0, 'w' },  { "depth", 1, 0, 'd' },
-		{ "seconds", 1, 0, 'S' },    { "skip", 1, 0, 'K' },   { "cc", 1, 0, 'C' },
-		{ "rcvbuf", 1, 0, 'R' },     { "ecn", 0, 0, 'e' },    { "half-close", 0, 0, 'H' },
-		{ "local-port", 1, 0, 'p' }, { "verify", 0, 0, 'V' }, { "external", 0, 0, 'X' },
-		{ "daemon", 1, 0, 'D' },     { "help", 0, 0, 'h' },   { 0, 0, 0, 0 },
+		{ "ifname", 1, 0, 'i' },     { "kernel", 0, 0, 'k' },
+		{ "bytes", 1, 0, 'b' },      { "count", 1, 0, 'n' },
+		{ "size", 1, 0, 'z' },       { "timeout", 1, 0, 't' },
+		{ "spin", 0, 0, 's' },       { "frames", 0, 0, 'f' },
+		{ "queue", 1, 0, 'q' },      { "xdp", 1, 0, 'x' },
+		{ "copy", 1, 0, 'c' },       { "lib-dir", 1, 0, 'l' },
+		{ "repeat", 1, 0, 'r' },     { "flows", 1, 0, 'w' },
+		{ "depth", 1, 0, 'd' },      { "seconds", 1, 0, 'S' },
+		{ "skip", 1, 0, 'K' },       { "cc", 1, 0, 'C' },
+		{ "rcvbuf", 1, 0, 'R' },     { "ecn", 0, 0, 'e' },
+		{ "half-close", 0, 0, 'H' }, { "verify", 0, 0, 'V' },
+		{ "external", 0, 0, 'X' },   { "daemon", 1, 0, 'D' },
+		{ "help", 0, 0, 'h' },       { 0, 0, 0, 0 },
 	};
 	int c;
 
 	*o = (struct options){ .timeout_ns = 20000000000u,
 			       .bytes = 16u << 20,
+			       .size = 65536,
 			       .repeat = 1,
 			       .flows = 1,
 			       .depth = 16,

@@ -5,18 +5,10 @@
 
 #include "stream.h"
 
-#define ECHO_MAX 65536u
 #define MESSAGE_MAX (16u << 20)
 #define MESSAGE_DEPTH_MAX 1024u
 
-enum command {
-	COMMAND_SEND,
-	COMMAND_RECV,
-	COMMAND_ECHO,
-	COMMAND_MESSAGE,
-	COMMAND_SERVE,
-	COMMAND_SINK
-};
+enum command { COMMAND_SEND, COMMAND_RECV, COMMAND_MESSAGE, COMMAND_SERVE, COMMAND_SINK };
 struct options {
 	struct stream_options stream;
 	enum command command;
@@ -24,9 +16,9 @@ struct options {
 	bool verify;     /* sink: every byte */
 	bool half_close; /* recv: nothing is sent after the request */
 	uint64_t bytes;  /* send, recv */
-	uint32_t count;  /* echo: round trips; serve, sink: connections; message: of each, or 0 */
-	uint32_t size;   /* echo, message: bytes of one */
-	uint32_t repeat; /* send, recv, echo: connections, one after the other */
+	uint32_t count;  /* serve, sink: connections; message: of each, or 0 */
+	uint32_t size;   /* message: bytes of one */
+	uint32_t repeat; /* send, recv: connections, one after the other */
 	uint32_t flows;  /* message: connections at once */
 	uint32_t depth;  /* message: unanswered ones on a connection */
 	uint64_t timeout_ns;

@@ -1,30 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * main.c - harp-tcp: moves verified bytes and measures round trips over the HARP stack or the kernel's
- * TCP, in any combination of both ends. message.c and sink.c are its other half.
+ * main.c - harp-tcp: moves verified bytes over the HARP stack or the kernel's TCP, in any combination
+ * of both ends. message.c and sink.c are its other half.
  *
  * A client's connection begins with a request: what to do, how much. `send`: the client sends the
- * pattern, the server answers with the number of bytes that were right. `recv`: the reverse. `echo`: the server
- * returns messages of `size` bytes.
+ * pattern, the server answers with the number of bytes that were right. `recv`: the reverse.
  */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/samples.h"
 #include "message.h"
 #include "command.h"
 #include "pattern.h"
 
-#define REQUEST_MAGIC 0x48545032u /* "HTP2" */
+#define REQUEST_MAGIC 0x48545033u /* "HTP3" */
 #define CHUNK_BYTES 65536u
 
-enum test { TEST_SEND = COMMAND_SEND, TEST_RECV = COMMAND_RECV, TEST_ECHO = COMMAND_ECHO };
+enum test { TEST_SEND = COMMAND_SEND, TEST_RECV = COMMAND_RECV };
 struct request { /* both ends are one build */
 	uint32_t magic, test;
-	uint64_t bytes, seed; /* echo: bytes is the number of round trips */
-	uint32_t size, reserved;
+	uint64_t bytes, seed;
 };
 
 static uint64_t deadline_ns; /* of the current wait */
@@ -125,19 +122,6 @@ static int pattern_recv(struct stream *s, const struct request *request)
 
 /* ---- the server ----------------------------------------------------------------------------- */
 
-static int serve_echo(struct stream *s, const struct request *request)
-{
-	static uint8_t message[ECHO_MAX];
-	int rc = 0;
-
-	for (uint64_t i = 0; i < request->bytes && !rc; i++) {
-		rc = recv_all(s, message, request->size);
-		if (!rc)
-			rc = send_all(s, message, request->size);
-	}
-	return rc;
-}
-
 static int serve_one(struct stream *s)
 {
 	struct request request;
@@ -146,20 +130,14 @@ static int serve_one(struct stream *s)
 
 	if (rc)
 		return rc;
-	if (request.magic != REQUEST_MAGIC || request.test > TEST_ECHO || request.size > ECHO_MAX)
+	if (request.magic != REQUEST_MAGIC || request.test > TEST_RECV)
 		return -EPROTO;
-	switch ((enum test)request.test) {
-	case TEST_SEND:
+	if (request.test == TEST_RECV) {
+		rc = pattern_send(s, &request);
+	} else {
 		rc = pattern_recv(s, &request);
 		if (!rc)
 			rc = send_all(s, &request.bytes, sizeof(request.bytes));
-		break;
-	case TEST_RECV:
-		rc = pattern_send(s, &request);
-		break;
-	case TEST_ECHO:
-		rc = serve_echo(s, &request);
-		break;
 	}
 	if (rc)
 		return rc;
@@ -202,25 +180,6 @@ static int serve(struct stream_host *host, const struct options *o)
 
 /* ---- the client ----------------------------------------------------------------------------- */
 
-static int client_echo(struct stream *s, const struct request *request, struct samples *rtt)
-{
-	static uint8_t out[ECHO_MAX], in[ECHO_MAX];
-	int rc = 0;
-
-	for (uint64_t i = 0; i < request->bytes && !rc; i++) {
-		uint64_t start_ns = stream_clock_ns();
-
-		pattern_fill(request->seed, i * request->size, out, request->size);
-		rc = send_all(s, out, request->size);
-		if (!rc)
-			rc = recv_all(s, in, request->size);
-		if (!rc && memcmp(in, out, request->size))
-			rc = -EBADMSG;
-		samples_add(rtt, stream_clock_ns() - start_ns);
-	}
-	return rc;
-}
-
 static int client_connect(struct stream_host *host, struct stream **s)
 {
 	int rc;
@@ -237,64 +196,45 @@ static int client_connect(struct stream_host *host, struct stream **s)
 	return rc;
 }
 
-static int client_test(struct stream *s, const struct options *o, const struct request *request,
-		       struct samples *rtt)
+static int client_test(struct stream *s, const struct options *o, const struct request *request)
 {
 	uint64_t answer;
 	int rc = send_all(s, request, sizeof(*request));
 
 	if (rc)
 		return rc;
-	switch ((enum test)request->test) {
-	case TEST_SEND:
-		rc = pattern_send(s, request);
-		if (!rc)
-			rc = recv_all(s, &answer, sizeof(answer));
-		if (!rc && answer != request->bytes)
-			rc = -EBADMSG;
-		break;
-	case TEST_RECV:
+	if (request->test == TEST_RECV) {
 		rc = o->half_close ? s->host->ops->shutdown(s) : 0;
-		if (!rc)
-			rc = pattern_recv(s, request);
-		break;
-	case TEST_ECHO:
-		rc = client_echo(s, request, rtt);
-		break;
+		return rc ? rc : pattern_recv(s, request);
 	}
-	return rc;
+	rc = pattern_send(s, request);
+	if (!rc)
+		rc = recv_all(s, &answer, sizeof(answer));
+	return !rc && answer != request->bytes ? -EBADMSG : rc;
 }
 
 static void client_report(struct stream *s, const struct options *o, const struct request *request,
-			  struct samples *rtt, uint64_t elapsed_ns)
+			  uint64_t elapsed_ns)
 {
-	static const char *const names[] = { "send", "recv", "echo" };
+	const char *test = request->test == TEST_SEND ? "send" : "recv";
 	double seconds = (double)elapsed_ns / 1e9;
 
-	if (!o->json && request->test == TEST_ECHO) {
-		printf("%zu round trips of %u bytes: p50 %.2f us, p99 %.2f us\n", rtt->count,
-		       request->size, samples_percentile(rtt, 500) / 1e3,
-		       samples_percentile(rtt, 990) / 1e3);
-	} else if (!o->json) {
-		printf("%s: %" PRIu64 " bytes verified in %.3f s, %.2f Gbit/s\n",
-		       names[request->test], request->bytes, seconds,
-		       (double)request->bytes * 8e-9 / seconds);
-	} else {
-		printf("{\"tool\": \"harp-tcp\", \"test\": \"%s\", \"bytes\": %" PRIu64
-		       ", \"seconds\": %.6f, \"size\": %u, \"rtt_ns\": ",
-		       names[request->test], request->test == TEST_ECHO ? 0 : request->bytes,
-		       seconds, request->size);
-		samples_json(rtt, stdout);
-		printf(", \"conn\": ");
-		s->host->ops->describe(s->host, s, stdout);
-		printf("}\n");
-		fflush(stdout);
+	if (!o->json) {
+		printf("%s: %" PRIu64 " bytes verified in %.3f s, %.2f Gbit/s\n", test,
+		       request->bytes, seconds, (double)request->bytes * 8e-9 / seconds);
+		return;
 	}
+	printf("{\"tool\": \"harp-tcp\", \"test\": \"%s\", \"bytes\": %" PRIu64
+	       ", \"seconds\": %.6f, \"conn\": ",
+	       test, request->bytes, seconds);
+	s->host->ops->describe(s->host, s, stdout);
+	printf("}\n");
+	fflush(stdout);
 }
 
 /* One connection, from connect to close. */
 static int client_once(struct stream_host *host, const struct options *o,
-		       const struct request *request, struct samples *rtt)
+		       const struct request *request)
 {
 	char remote[HARP_ENDPOINT_TEXT_MAX];
 	uint64_t start_ns = stream_clock_ns();
@@ -302,12 +242,12 @@ static int client_once(struct stream_host *host, const struct options *o,
 	int rc = client_connect(host, &s);
 
 	if (!rc)
-		rc = client_test(s, o, request, rtt);
+		rc = client_test(s, o, request);
 	if (rc)
 		fprintf(stderr, "harp-tcp: %s: %s\n",
 			harp_endpoint_format(&o->stream.remote, remote), strerror(-rc));
 	else
-		client_report(s, o, request, rtt, stream_clock_ns() - start_ns);
+		client_report(s, o, request, stream_clock_ns() - start_ns);
 	if (s)
 		host->ops->hangup(s);
 	return rc;
@@ -318,16 +258,13 @@ static int client(struct stream_host *host, const struct options *o)
 	const struct request request = {
 		.magic = REQUEST_MAGIC,
 		.test = o->command,
-		.bytes = o->command == COMMAND_ECHO ? o->count : o->bytes,
+		.bytes = o->bytes,
 		.seed = 0x48415250,
-		.size = o->size,
 	};
-	struct samples rtt = { 0 };
-	int rc = o->command == COMMAND_ECHO ? samples_init(&rtt, (size_t)o->count * o->repeat) : 0;
+	int rc = 0;
 
 	for (uint32_t i = 0; i < o->repeat && !rc; i++)
-		rc = client_once(host, o, &request, &rtt);
-	samples_destroy(&rtt);
+		rc = client_once(host, o, &request);
 	return rc ? 1 : 0;
 }
 

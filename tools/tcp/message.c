@@ -15,7 +15,6 @@
 
 #include "common/samples.h"
 #include "pattern.h"
-#include "window.h"
 
 #define SAMPLES_MAX (1u << 21)
 
@@ -37,8 +36,8 @@ struct sending {
 	const struct options *o;
 	struct flow *flows;
 	struct samples times;
-	struct window window;
-	uint64_t progress_ns; /* the last */
+	uint64_t begin_ns, end_ns; /* what is measured */
+	uint64_t progress_ns;      /* the last */
 };
 
 /* Messages in place: a slot is reused once its receipt has arrived. */
@@ -65,7 +64,7 @@ static void message_make(const struct options *o, struct flow *flow)
 /* Whether it has begun all of its messages. */
 static bool flow_is_through(const struct sending *all, const struct flow *flow, uint64_t now_ns)
 {
-	return all->o->count ? flow->begun == all->o->count : now_ns >= all->window.end_ns;
+	return all->o->count ? flow->begun == all->o->count : now_ns >= all->end_ns;
 }
 
 /* Whether there is a message to send, or the rest of one. */
@@ -116,9 +115,9 @@ static int flow_answer(struct sending *all, struct flow *flow)
 	flow->answered++;
 	flow->receipt_bytes = 0;
 	all->progress_ns = now_ns;
-	if (now_ns >= all->window.begin_ns && now_ns < all->window.end_ns)
+	if (now_ns >= all->begin_ns && now_ns < all->end_ns)
 		flow->counted_bytes += all->o->size;
-	if (start_ns >= all->window.begin_ns)
+	if (start_ns >= all->begin_ns)
 		samples_add(&all->times, now_ns - start_ns);
 	return 0;
 }
@@ -171,24 +170,21 @@ static void sending_look(struct sending *all, uint64_t now_ns)
 	for (uint32_t i = 0; i < all->o->flows && answered; i++)
 		answered = all->flows[i].answered == all->o->count;
 	if (answered)
-		all->window.end_ns = now_ns;
-	window_look(&all->window, now_ns);
+		all->end_ns = now_ns;
 }
 
 static int sending_run(struct sending *all, struct stream_host *host)
 {
 	bool busy = true;
 
-	if (all->o->count)
-		window_init(&all->window, 0, INT64_MAX);
-	else
-		window_init(&all->window, all->o->skip_ns, all->o->run_ns);
 	all->progress_ns = stream_clock_ns();
+	all->begin_ns = all->progress_ns + (all->o->count ? 0 : all->o->skip_ns);
+	all->end_ns = all->o->count ? UINT64_MAX : all->progress_ns + all->o->run_ns;
 	while (busy) {
 		uint64_t now_ns = stream_clock_ns();
 
 		sending_look(all, now_ns);
-		busy = now_ns < all->window.end_ns;
+		busy = now_ns < all->end_ns;
 		for (uint32_t i = 0; i < all->o->flows; i++) {
 			int rc = flow_recv(all, &all->flows[i]);
 
@@ -208,15 +204,14 @@ static int sending_run(struct sending *all, struct stream_host *host)
 static void sending_report(struct sending *all, struct stream_host *host)
 {
 	const struct options *o = all->o;
-	double seconds = (double)(all->window.end_ns - all->window.begin_ns) / 1e9;
+	double seconds = (double)(all->end_ns - all->begin_ns) / 1e9;
 	uint64_t bytes = 0;
 
 	for (uint32_t i = 0; i < o->flows; i++)
 		bytes += all->flows[i].counted_bytes;
 	printf("{\"tool\": \"harp-tcp\", \"test\": \"message\", \"size\": %u, \"depth\": %u, "
-	       "\"seconds\": %.6f, \"cpu_share\": %.4f, \"bytes\": %" PRIu64
-	       ", \"messages\": %zu, \"message_ns\": ",
-	       o->size, o->depth, seconds, window_cpu_share(&all->window), bytes, all->times.count);
+	       "\"seconds\": %.6f, \"bytes\": %" PRIu64 ", \"messages\": %zu, \"message_ns\": ",
+	       o->size, o->depth, seconds, bytes, all->times.count);
 	samples_json(&all->times, stdout);
 	printf(", \"flows\": [");
 	for (uint32_t i = 0; i < o->flows; i++) {

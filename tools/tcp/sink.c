@@ -7,7 +7,6 @@
 
 #include "message.h"
 #include "pattern.h"
-#include "window.h"
 
 #define CHUNKS_A_TURN 4u /* of one connection, before the next */
 #define BODY_BYTES                                                                                 \
@@ -145,14 +144,12 @@ static int sink_turn(struct source *source)
 	return 1;
 }
 
-static void sink_end(struct stream_host *host, struct source *source, const struct options *o,
-		     const struct window *window)
+static void sink_end(struct stream_host *host, struct source *source, const struct options *o)
 {
 	if (o->json) {
 		printf("{\"bytes\": %" PRIu64 ", \"messages\": %" PRIu64
-		       ", \"verified\": %s, \"cpu_share\": %.4f, \"conn\": ",
-		       source->bytes, source->serial, source->body ? "true" : "false",
-		       window_cpu_share(window));
+		       ", \"verified\": %s, \"conn\": ",
+		       source->bytes, source->serial, source->body ? "true" : "false");
 		host->ops->describe(host, source->s, stdout);
 		printf("}\n");
 		fflush(stdout);
@@ -164,11 +161,8 @@ static void sink_end(struct stream_host *host, struct source *source, const stru
 static int sink_all(struct stream_host *host, const struct options *o, struct source *sources)
 {
 	uint32_t begun = 0, ended = 0;
-	struct window window;
 
-	window_init(&window, o->skip_ns, o->run_ns);
 	while (ended < o->count) {
-		window_look(&window, stream_clock_ns());
 		if (begun < o->count) {
 			int rc = host->ops->accept(host, &sources[begun].s);
 
@@ -183,7 +177,7 @@ static int sink_all(struct stream_host *host, const struct options *o, struct so
 			if (rc < 0)
 				return rc;
 			if (rc == 0) {
-				sink_end(host, &sources[i], o, &window);
+				sink_end(host, &sources[i], o);
 				ended++;
 			}
 		}

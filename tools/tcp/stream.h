@@ -17,10 +17,10 @@ struct stream_options {
 	const char *daemon; /* harpd's socket: lease the queue. NULL: open it */
 	const char *cc;     /* congestion control; NULL: the default */
 	uint32_t queue, xdp_mode, copy_mode;
-	uint32_t unsent_bytes;      /* that a HARP connection accepts before any of it was sent */
-	uint32_t rcvbuf_bytes;      /* SO_RCVBUF of kernel sockets; 0: the kernel's choice */
-	struct harp_endpoint local; /* of a client: its port, or 0 */
-	struct harp_endpoint remote;
+	uint32_t unsent_bytes;       /* that a HARP connection accepts before any of it was sent */
+	uint32_t rcvbuf_bytes;       /* SO_RCVBUF of kernel sockets; 0: the kernel's choice */
+	struct harp_endpoint local;  /* of a server */
+	struct harp_endpoint remote; /* of a client: its peer */
 };
 
 struct stream_host; /* a stack, or the kernel */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* stream_harp.c - the streams of a HARP instance: the loop that an application of harp_host.h writes. */
 #include <errno.h>
+#include <inttypes.h>
 #include <poll.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -9,7 +10,6 @@
 #include <time.h>
 
 #include "common/options.h"
-#include "describe.h"
 #include "stream.h"
 
 #define CONTROL_EVERY_NS 100000000u
@@ -144,17 +144,14 @@ static int harp_accept(struct stream_host *host, struct stream **out)
 	return 0;
 }
 
-/* The requested address, else the route's; otherwise the stack chooses. */
+/* The route's address; without a route the stack chooses. */
 static struct harp_endpoint harp_source(struct stream_host *host)
 {
-	const struct stream_options *opt = &host->opt;
-	static const struct harp_addr any;
-	struct harp_endpoint source = opt->local;
+	const struct harp_endpoint *remote = &host->opt.remote;
+	struct harp_endpoint source = { .scope_id = remote->scope_id };
 	struct harp_host_route route;
 
-	source.scope_id = opt->remote.scope_id;
-	if (memcmp(&source.addr, &any, sizeof(any)) == 0 &&
-	    !harp_instance_route(streams(host)->instance, &opt->remote.addr, &route))
+	if (!harp_instance_route(streams(host)->instance, &remote->addr, &route))
 		source.addr = route.source;
 	return source;
 }
@@ -363,9 +360,55 @@ static void harp_hangup(struct stream *s)
 	free(s);
 }
 
+static void describe_conn(const struct harp_conn *conn, FILE *out)
+{
+	struct harp_tcp_info info = { 0 };
+
+	harp_conn_info(conn, &info, sizeof(info));
+	fprintf(out,
+		", \"cc\": \"%s\", \"srtt_ns\": %" PRIu64
+		", \"snd_mss_bytes\": %u, \"rcv_mss_bytes\": %u, \"options\": %u"
+		", \"retransmits\": %" PRIu64 ", \"bytes_acked\": %" PRIu64
+		", \"bytes_received\": %" PRIu64 ", \"bytes_retransmitted\": %" PRIu64,
+		harp_congestion_name((enum harp_congestion)info.congestion), info.srtt_ns,
+		info.snd_mss_bytes, info.rcv_mss_bytes, info.options, info.retransmits,
+		info.bytes_acked, info.bytes_received, info.bytes_retransmitted);
+}
+
+static void describe_instance(struct harp_instance *instance, FILE *out)
+{
+	struct harp_nic_stats nic = { 0 };
+	uint64_t counts[32] = { 0 }, value;
+	int verdicts = harp_instance_steering(instance, counts, 32);
+
+	fprintf(out, ", \"path\": \"%s\", \"steering\": {", harp_instance_describe(instance));
+	for (int i = 0; i < verdicts && i < 32; i++)
+		fprintf(out, "%s\"%s\": %" PRIu64, i ? ", " : "", harp_steering_name((unsigned)i),
+			counts[i]);
+	fprintf(out, "}, \"stats\": {");
+	for (unsigned i = 0; i < harp_stats_count(); i++) {
+		value = 0;
+		harp_stack_stat(harp_instance_stack(instance), harp_stats_name(i), &value);
+		fprintf(out, "%s\"%s\": %" PRIu64, i ? ", " : "", harp_stats_name(i), value);
+	}
+	harp_instance_nic(instance)->ops->stats(harp_instance_nic(instance), &nic);
+	fprintf(out,
+		"}, \"nic\": {\"rx_packets\": %" PRIu64 ", \"tx_packets\": %" PRIu64
+		", \"rx_dropped\": %" PRIu64 ", \"rx_ring_full\": %" PRIu64
+		", \"rx_fill_empty\": %" PRIu64 ", \"tx_invalid\": %" PRIu64 ", \"kicks\": %" PRIu64
+		", \"copied_bytes\": %" PRIu64 ", \"driver_copied_bytes\": %" PRIu64 "}",
+		nic.rx_packets, nic.tx_packets, nic.rx_dropped, nic.rx_ring_full, nic.rx_fill_empty,
+		nic.tx_invalid, nic.kicks, nic.copied_bytes, nic.driver_copied_bytes);
+}
+
 static void harp_describe(struct stream_host *host, struct stream *s, FILE *out)
 {
-	describe_harp(host ? streams(host)->instance : NULL, s ? self(s)->conn : NULL, out);
+	fprintf(out, "{\"kind\": \"harp\"");
+	if (s)
+		describe_conn(self(s)->conn, out);
+	if (host)
+		describe_instance(streams(host)->instance, out);
+	fprintf(out, "}");
 }
 
 static void harp_close(struct stream_host *host)

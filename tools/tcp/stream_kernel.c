@@ -12,7 +12,6 @@
 #include <unistd.h>
 
 #include "base/sockaddr.h"
-#include "common/endpoint.h"
 #include "stream.h"
 
 #define CHUNK_BYTES 65536u
@@ -127,32 +126,16 @@ static int kernel_accept(struct stream_host *host, struct stream **out)
 	return kernel_stream_new(host, fd, out);
 }
 
-/* A client's socket has a port of its choice when one was asked for. */
-static int kernel_bind(const struct stream_options *opt, int fd, sa_family_t family)
-{
-	struct harp_endpoint any = { .port = opt->local.port };
-	struct sockaddr_storage address;
-	socklen_t len;
-
-	if (!any.port)
-		return 0;
-	if (family == AF_INET)
-		any.addr = harp_addr_v4(0, 0, 0, 0);
-	len = sockaddr_from_endpoint(&address, &any);
-	return bind(fd, (struct sockaddr *)&address, len) < 0 ? -errno : 0;
-}
-
 static int kernel_connect(struct stream_host *host, struct stream **out)
 {
 	struct sockaddr_storage address;
 	socklen_t len = sockaddr_from_endpoint(&address, &host->opt.remote);
 	int fd = kernel_socket(&host->opt, address.ss_family);
-	int rc;
+	int rc = 0;
 
 	if (fd < 0)
 		return fd;
-	rc = kernel_bind(&host->opt, fd, address.ss_family);
-	if (!rc && connect(fd, (struct sockaddr *)&address, len) < 0 && errno != EINPROGRESS)
+	if (connect(fd, (struct sockaddr *)&address, len) < 0 && errno != EINPROGRESS)
 		rc = -errno;
 	if (rc) {
 		close(fd);
@@ -264,18 +247,13 @@ static void kernel_describe(struct stream_host *host, struct stream *s, FILE *ou
 		getsockopt(self(s)->fd, IPPROTO_TCP, TCP_INFO, &info, &len);
 		getsockopt(self(s)->fd, IPPROTO_TCP, TCP_CONGESTION, cc, &cc_len);
 		fprintf(out,
-			", \"cc\": \"%s\", \"srtt_ns\": %" PRIu64 ", \"rtt_ns_min\": %" PRIu64
+			", \"cc\": \"%s\", \"srtt_ns\": %" PRIu64
 			", \"snd_mss_bytes\": %u, \"rcv_mss_bytes\": %u, \"options\": %u"
-			", \"retransmits\": %u, \"snd_cwnd_segments\": %u"
-			", \"bytes_acked\": %" PRIu64 ", \"bytes_received\": %" PRIu64
-			", \"bytes_retransmitted\": %" PRIu64 ", \"snd_ssthresh_segments\": %u"
-			", \"unacked_segments\": %u, \"reordering_segments\": %u",
-			cc, (uint64_t)info.tcpi_rtt * 1000, (uint64_t)info.tcpi_min_rtt * 1000,
-			info.tcpi_snd_mss, info.tcpi_rcv_mss, info.tcpi_options,
-			info.tcpi_total_retrans, info.tcpi_snd_cwnd,
-			(uint64_t)info.tcpi_bytes_acked, (uint64_t)info.tcpi_bytes_received,
-			(uint64_t)info.tcpi_bytes_retrans, info.tcpi_snd_ssthresh,
-			info.tcpi_unacked, info.tcpi_reordering);
+			", \"retransmits\": %u, \"bytes_acked\": %" PRIu64
+			", \"bytes_received\": %" PRIu64 ", \"bytes_retransmitted\": %" PRIu64,
+			cc, (uint64_t)info.tcpi_rtt * 1000, info.tcpi_snd_mss, info.tcpi_rcv_mss,
+			info.tcpi_options, info.tcpi_total_retrans, (uint64_t)info.tcpi_bytes_acked,
+			(uint64_t)info.tcpi_bytes_received, (uint64_t)info.tcpi_bytes_retrans);
 	}
 	fprintf(out, "}");
 }

@@ -73,7 +73,7 @@ static int card_steer(const struct card *card, const struct card_options *opt,
 	int rc = card->api->address_set(card->xdp, own->bytes, true);
 
 	if (!rc)
-		rc = card->api->ports_set(card->xdp, STEER_PORT_TCP, opt->port, opt->port,
+		rc = card->api->ports_set(card->xdp, STEER_PORT_TCP, WIRE_PORT, WIRE_PORT,
 					  HARP_XDP_HOME_NONE, true);
 	if (!rc)
 		rc = card->api->xsk_set(card->xdp, 0, harp_nic_af_xdp_fd(card->nic));
@@ -88,7 +88,7 @@ int card_open(struct card *card, const struct card_options *opt, const struct ha
 {
 	int rc;
 
-	*card = (struct card){ .port = opt->port };
+	*card = (struct card){ 0 };
 	rc = card_xdp_open(card, opt, why, why_len);
 	if (!rc) {
 		card->frame_bytes_max = card->nic->caps.mtu_bytes + ETHERNET_BYTES;

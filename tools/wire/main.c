@@ -1,40 +1,39 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* main.c - harp-wire: raw frames and round trips between two hosts, without any stack. */
+/* main.c - harp-wire: one end of raw frames or round trips between two hosts, without any stack. */
 #include <getopt.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "common/options.h"
 #include "wire.h"
 
 #define TOOL "harp-wire"
 #define PING_SAMPLES_MAX (4u << 20)
-#define DATA_PORT 61000u
 
 static const char usage[] =
-	"usage: harp-wire serve IFNAME ADDRESS [options]\n"
-	"       harp-wire send|pingpong IFNAME PEER-ADDRESS [options]\n"
+	"usage: harp-wire send|receive|ping|pong IFNAME ADDRESS PEER-ADDRESS [options]\n"
 	"\n"
 	"Raw frames between two AF_XDP queues: the NIC code, XDP program and MTU of the HARP stack, but no\n"
-	"stack. `serve` answers one client and ends; it prints \"ready\" when it accepts connections. The\n"
-	"client prints a JSON document.\n"
+	"stack. `receive` and `pong` print \"ready\" and run until SIGTERM, `send` and `ping` for --seconds.\n"
+	"Each prints a JSON document at its end.\n"
 	"\n"
 	"  --seconds N        duration (3; at most 60)\n"
-	"  --size BYTES       frame with its Ethernet header (send: the MTU's; pingpong: 64, IPv6 82)\n"
+	"  --size BYTES       frame with its Ethernet header (send: the MTU's; ping, pong: 64, IPv6 82)\n"
 	"  --xdp MODE         auto, generic, native or native-or-none (auto)\n"
 	"  --lib-dir DIR      directory of libharp-xdp.so\n";
 
-struct options {
-	const char *address;
-	bool serve;
-	enum wire_test test;
-	double seconds;
-	uint32_t size;
-	struct card_options card;
-};
+enum role { ROLE_SEND, ROLE_RECEIVE, ROLE_PING, ROLE_PONG };
+static const char *const roles[] = { "send", "receive", "ping", "pong", NULL };
+
+static volatile sig_atomic_t stop;
+
+static void stop_signal(int signal)
+{
+	(void)signal;
+	stop = 1;
+}
 
 static int complain(const char *line)
 {
@@ -42,30 +41,41 @@ static int complain(const char *line)
 	return 1;
 }
 
-static void parse(int argc, char **argv, struct options *o)
+static struct harp_addr parse_address(const char *text)
+{
+	struct harp_endpoint end = { 0 };
+
+	if (option_endpoint(text, &end)) {
+		fprintf(stderr, "harp-wire: %s is not an IP address\n", text);
+		exit(2);
+	}
+	return end.addr;
+}
+
+static enum role parse(int argc, char **argv, struct wire_run *run, struct card_options *card)
 {
 	static const struct option longs[] = {
 		{ "seconds", 1, 0, 's' }, { "size", 1, 0, 'z' }, { "xdp", 1, 0, 'x' },
 		{ "lib-dir", 1, 0, 'l' }, { "help", 0, 0, 'h' }, { 0, 0, 0, 0 },
 	};
-	static const char *const commands[] = { "send", "pingpong", "serve", NULL };
-	uint32_t command;
 	int c;
 
-	*o = (struct options){ .seconds = 3, .card = { .port = DATA_PORT } };
+	run->duration_ns = 3000000000u;
 	while ((c = getopt_long(argc, argv, "h", longs, NULL)) != -1) {
 		switch (c) {
 		case 's':
-			o->seconds = (double)option_number(TOOL, "--seconds", optarg, 1, 60);
+			run->duration_ns =
+				option_number(TOOL, "--seconds", optarg, 1, 60) * 1000000000u;
 			break;
 		case 'z':
-			o->size = (uint32_t)option_number(TOOL, "--size", optarg, 62, 65535);
+			run->frame_bytes =
+				(uint32_t)option_number(TOOL, "--size", optarg, 62, 65535);
 			break;
 		case 'x':
-			o->card.xdp_mode = option_choice(TOOL, "--xdp", optarg, option_xdp_modes);
+			card->xdp_mode = option_choice(TOOL, "--xdp", optarg, option_xdp_modes);
 			break;
 		case 'l':
-			o->card.lib_dir = optarg;
+			card->lib_dir = optarg;
 			break;
 		case 'h':
 			option_help(usage);
@@ -73,189 +83,99 @@ static void parse(int argc, char **argv, struct options *o)
 			option_misused(usage);
 		}
 	}
-	if (argc - optind != 3)
+	if (argc - optind != 4)
 		option_misused(usage);
-	command = option_choice(TOOL, "command", argv[optind], commands);
-	o->serve = command == 2;
-	o->test = (enum wire_test)command;
-	o->card.ifname = argv[optind + 1];
-	o->address = argv[optind + 2];
+	card->ifname = argv[optind + 1];
+	run->own = parse_address(argv[optind + 2]);
+	run->peer = parse_address(argv[optind + 3]);
+	return (enum role)option_choice(TOOL, "command", argv[optind], roles);
 }
 
-static void hello_fill(struct wire_hello *hello, const struct card *card)
+/* Chooses the size of a frame if none was given; the card must be able to send it. */
+static int check_frame(struct wire_run *run, enum role role)
 {
-	hello->magic = WIRE_MAGIC;
-	hello->mtu_bytes = card->nic->caps.mtu_bytes;
-	hello->data_port = card->port;
-	memcpy(hello->mac, card->nic->caps.mac, sizeof(hello->mac));
-}
+	const struct card *card = run->card;
+	uint32_t least = run_header_bytes(run) + WIRE_STAMP_BYTES;
+	char why[64];
 
-/* ---- the server ----------------------------------------------------------------------------- */
-
-static int serve_test(struct wire_run *run)
-{
-	struct wire_result result = { 0 };
-	char done;
-	int rc;
-
-	if (run->peer.test == WIRE_SEND)
-		run_recv(run, &result);
-	else
-		run_pong(run, &result);
-	rc = control_recv(run->control, &done, 1);
-	return rc ? rc : control_send(run->control, &result, sizeof(result));
-}
-
-static int serve(const struct options *o)
-{
-	struct control control;
-	struct card card = { 0 };
-	struct wire_run run = { .card = &card, .control = &control };
-	char why[256] = "";
-	int listener, rc;
-
-	listener = control_listen(o->address, why, sizeof(why));
-	if (listener < 0)
-		return complain(why);
-	printf("ready\n");
-	fflush(stdout);
-	rc = control_accept(&control, listener);
-	close(listener);
-	if (rc || control_recv(&control, &run.peer, sizeof(run.peer)) ||
-	    run.peer.magic != WIRE_MAGIC || run.peer.test > WIRE_PINGPONG)
-		return complain("the client closed the connection or is not harp-wire");
-	rc = card_open(&card, &o->card, &control.local.addr, why, sizeof(why));
-	if (rc) {
-		close(control.fd); /* the client sees the end; the reason is printed here */
+	if (!run->frame_bytes)
+		run->frame_bytes = role == ROLE_SEND || role == ROLE_RECEIVE ? card->frame_bytes_max
+				   : least > WIRE_PING_BYTES                 ? least
+									     : WIRE_PING_BYTES;
+	if (run->frame_bytes < least) {
+		snprintf(why, sizeof(why), "--size %u: %u is the least in this family",
+			 run->frame_bytes, least);
 		return complain(why);
 	}
-	run.own = run.peer;
-	hello_fill(&run.own, &card);
-	if (run.peer.frame_bytes > card.frame_bytes_max) {
-		rc = complain("the client's frames exceed this side's MTU");
-	} else {
-		run_headers(&run);
-		if (control_send(&control, &run.own, sizeof(run.own)) || serve_test(&run))
-			rc = complain("the client closed the connection");
-	}
-	card_close(&card);
-	close(control.fd);
-	return rc;
+	if (run->frame_bytes > card->frame_bytes_max)
+		return complain("--size exceeds the interface's MTU");
+	if (card_frags(card, run->frame_bytes) > card->nic->caps.tx_frags_max)
+		return complain("the kernel cannot send a frame of so many pieces (6.6 can)");
+	return 0;
 }
 
-/* ---- the client ----------------------------------------------------------------------------- */
-
-static double elapsed_s(const struct wire_result *result)
+static void report(const struct wire_run *run, enum role role, const struct card_options *opt,
+		   const struct wire_result *result, struct samples *rtt)
 {
-	return result->last_ns > result->first_ns
-		       ? (double)(result->last_ns - result->first_ns) / 1e9
-		       : 1e-9;
-}
+	double seconds = (double)(result->last_ns - result->first_ns) / 1e9;
 
-static void report(const struct options *o, const struct wire_run *run,
-		   const struct wire_result *own, const struct wire_result *peer,
-		   struct samples *rtt)
-{
-	static const char *const names[] = { "send", "pingpong" };
-	const struct wire_result *received = o->test == WIRE_SEND ? peer : own;
-	double seconds = elapsed_s(received);
-
-	printf("{\"tool\": \"harp-wire\", \"test\": \"%s\", \"interface\": \"%s\", \"mode\": "
+	printf("{\"tool\": \"harp-wire\", \"role\": \"%s\", \"interface\": \"%s\", \"mode\": "
 	       "\"%s\", \"mtu_bytes\": %u, \"frame_bytes\": %u, \"descriptors_per_frame\": %u, "
-	       "\"seconds\": %.3f, ",
-	       names[o->test], o->card.ifname, run->card->mode, run->own.mtu_bytes,
-	       run->own.frame_bytes, card_frags(run->card, run->own.frame_bytes), seconds);
-	if (o->test == WIRE_PINGPONG) {
-		printf("\"round_trips\": %zu, \"lost\": %" PRIu64 ", \"rtt_ns\": ", rtt->count,
-		       own->lost);
-		samples_json(rtt, stdout);
-	} else {
-		printf("\"frames_per_s\": %.0f, \"gbit_per_s\": %.3f, \"sent\": %" PRIu64
-		       ", \"received\": %" PRIu64,
-		       (double)peer->frames / seconds, (double)peer->bytes * 8e-9 / seconds,
-		       own->frames, peer->frames);
-	}
+	       "\"seconds\": %.6f, \"frames\": %" PRIu64 ", \"bytes\": %" PRIu64
+	       ", \"lost\": %" PRIu64 ", \"rtt_ns\": ",
+	       roles[role], opt->ifname, run->card->mode, run->card->nic->caps.mtu_bytes,
+	       run->frame_bytes, card_frags(run->card, run->frame_bytes), seconds, result->frames,
+	       result->bytes, result->lost);
+	samples_json(rtt, stdout);
 	printf("}\n");
 }
 
-static int client_test(const struct options *o, struct wire_run *run)
+static int run_role(struct wire_run *run, enum role role, const struct card_options *opt)
 {
-	struct wire_result own = { 0 }, peer = { 0 };
+	struct wire_result result = { 0 };
 	struct samples rtt = { 0 };
-	char done = 1;
-	int rc = 0;
 
-	if (o->test == WIRE_SEND) {
-		run_send(run, &own);
-	} else {
-		rc = samples_init(&rtt, PING_SAMPLES_MAX);
-		if (!rc)
-			run_ping(run, &own, &rtt);
+	run_headers(run);
+	if (role == ROLE_PING && samples_init(&rtt, PING_SAMPLES_MAX))
+		return complain("out of memory");
+	if (role == ROLE_RECEIVE || role == ROLE_PONG) {
+		signal(SIGTERM, stop_signal);
+		printf("ready\n");
+		fflush(stdout);
 	}
-	if (!rc)
-		rc = control_send(run->control, &done, 1);
-	if (!rc)
-		rc = control_recv(run->control, &peer, sizeof(peer));
-	if (rc)
-		rc = complain("the server closed the connection");
-	else
-		report(o, run, &own, &peer, &rtt);
+	switch (role) {
+	case ROLE_SEND:
+		run_send(run, &result);
+		break;
+	case ROLE_RECEIVE:
+		run_recv(run, &result);
+		break;
+	case ROLE_PING:
+		run_ping(run, &result, &rtt);
+		break;
+	case ROLE_PONG:
+		run_pong(run, &result);
+		break;
+	}
+	report(run, role, opt, &result, &rtt);
 	samples_destroy(&rtt);
-	return rc;
-}
-
-static uint32_t client_frame_bytes(const struct options *o, const struct card *card, uint32_t least)
-{
-	if (o->size)
-		return o->size;
-	if (o->test != WIRE_PINGPONG)
-		return card->frame_bytes_max;
-	return least > WIRE_PING_BYTES ? least : WIRE_PING_BYTES;
-}
-
-static int client(const struct options *o)
-{
-	struct control control;
-	struct card card = { 0 };
-	struct wire_run run = { .card = &card, .control = &control };
-	char why[256] = "";
-	uint32_t least;
-	int rc = control_connect(&control, o->address, why, sizeof(why));
-
-	if (rc)
-		return complain(why);
-	if (card_open(&card, &o->card, &control.local.addr, why, sizeof(why)))
-		return complain(why);
-	hello_fill(&run.own, &card);
-	run.own.test = o->test;
-	run.own.duration_ns = (uint64_t)(o->seconds * 1e9);
-	least = run_header_bytes(&control) + WIRE_STAMP_BYTES;
-	run.own.frame_bytes = client_frame_bytes(o, &card, least);
-	if (run.own.frame_bytes < least) {
-		snprintf(why, sizeof(why), "--size %u: %u is the least in this family", o->size,
-			 least);
-		rc = complain(why);
-	} else if (run.own.frame_bytes > card.frame_bytes_max)
-		rc = complain("--size exceeds the interface's MTU");
-	else if (card_frags(&card, run.own.frame_bytes) > card.nic->caps.tx_frags_max)
-		rc = complain("the kernel cannot send a frame of so many pieces (6.6 can)");
-	if (!rc &&
-	    (control_send(&control, &run.own, sizeof(run.own)) ||
-	     control_recv(&control, &run.peer, sizeof(run.peer)) || run.peer.magic != WIRE_MAGIC))
-		rc = complain("the server refused: its own output says why");
-	if (!rc) {
-		run_headers(&run);
-		rc = client_test(o, &run);
-	}
-	card_close(&card);
-	close(control.fd);
-	return rc ? 1 : 0;
+	return 0;
 }
 
 int main(int argc, char **argv)
 {
-	struct options o;
+	struct card card = { 0 };
+	struct card_options opt = { 0 };
+	struct wire_run run = { .card = &card, .stop = &stop };
+	enum role role = parse(argc, argv, &run, &opt);
+	char why[256] = "";
+	int rc;
 
-	parse(argc, argv, &o);
-	return o.serve ? serve(&o) : client(&o);
+	if (card_open(&card, &opt, &run.own, why, sizeof(why)))
+		return complain(why);
+	rc = check_frame(&run, role);
+	if (!rc)
+		rc = run_role(&run, role, &opt);
+	card_close(&card);
+	return rc;
 }

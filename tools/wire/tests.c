@@ -12,7 +12,6 @@
 #define QUIET_NS 20000000u /* nothing arrived for this long: nothing is in flight */
 #define PING_LOST_NS 100000000u
 #define DRAIN_NS UINT64_C(2000000000) /* the peer has ended: what still arrives is not from it */
-#define CONTROL_EVERY 4096u           /* polls between checks of the control connection */
 #define YIELD_EVERY 512u              /* empty polls between sched_yield()s: we may share a core */
 
 #define ETHERNET_BYTES 14u
@@ -28,10 +27,9 @@ uint64_t wire_clock_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-uint32_t run_header_bytes(const struct control *control)
+uint32_t run_header_bytes(const struct wire_run *run)
 {
-	return ETHERNET_BYTES + TCP_BYTES +
-	       (harp_addr_is_v4(&control->local.addr) ? IPV4_BYTES : IPV6_BYTES);
+	return ETHERNET_BYTES + TCP_BYTES + (harp_addr_is_v4(&run->own) ? IPV4_BYTES : IPV6_BYTES);
 }
 
 static uint8_t *headers_ipv4(const struct wire_run *run, uint8_t *ip, uint16_t total)
@@ -43,8 +41,8 @@ static uint8_t *headers_ipv4(const struct wire_run *run, uint8_t *ip, uint16_t t
 	be16_store(ip + 6, 0x4000); /* don't fragment */
 	ip[8] = 64;
 	ip[9] = IPPROTO_TCP;
-	memcpy(ip + 12, run->control->local.addr.bytes + 12, 4);
-	memcpy(ip + 16, run->control->remote.addr.bytes + 12, 4);
+	memcpy(ip + 12, run->own.bytes + 12, 4);
+	memcpy(ip + 16, run->peer.bytes + 12, 4);
 	checksum = csum_finish(csum_partial(ip, IPV4_BYTES, 0));
 	memcpy(ip + 10, &checksum, 2);
 	return ip + IPV4_BYTES;
@@ -56,26 +54,26 @@ static uint8_t *headers_ipv6(const struct wire_run *run, uint8_t *ip, uint16_t t
 	be16_store(ip + 4, (uint16_t)(total - IPV6_BYTES));
 	ip[6] = IPPROTO_TCP;
 	ip[7] = 64;
-	memcpy(ip + 8, run->control->local.addr.bytes, 16);
-	memcpy(ip + 24, run->control->remote.addr.bytes, 16);
+	memcpy(ip + 8, run->own.bytes, 16);
+	memcpy(ip + 24, run->peer.bytes, 16);
 	return ip + IPV6_BYTES;
 }
 
-/* TCP segments between the control connection's addresses, which the XDP program knows. */
+/* TCP segments between the two addresses, broadcast: the XDP program looks at the IP address. */
 void run_headers(struct wire_run *run)
 {
-	bool v4 = harp_addr_is_v4(&run->control->local.addr);
-	uint16_t total = (uint16_t)(run->own.frame_bytes - ETHERNET_BYTES);
+	bool v4 = harp_addr_is_v4(&run->own);
+	uint16_t total = (uint16_t)(run->frame_bytes - ETHERNET_BYTES);
 	uint8_t *eth = run->headers, *ip = eth + ETHERNET_BYTES, *tcp;
 
-	run->header_bytes = run_header_bytes(run->control);
+	run->header_bytes = run_header_bytes(run);
 	memset(run->headers, 0, sizeof(run->headers));
-	memcpy(eth, run->peer.mac, 6);
-	memcpy(eth + 6, run->own.mac, 6);
+	memset(eth, 0xff, 6);
+	memcpy(eth + 6, run->card->nic->caps.mac, 6);
 	be16_store(eth + 12, v4 ? 0x0800 : 0x86dd);
 	tcp = v4 ? headers_ipv4(run, ip, total) : headers_ipv6(run, ip, total);
-	be16_store(tcp, run->own.data_port);
-	be16_store(tcp + 2, run->peer.data_port);
+	be16_store(tcp, WIRE_PORT);
+	be16_store(tcp + 2, WIRE_PORT);
 	tcp[12] = 5 << 4;
 	tcp[13] = 0x10; /* ACK */
 }
@@ -93,10 +91,10 @@ static void result_count(struct wire_result *result, uint64_t now_ns, uint32_t f
 /* Fills a burst with packets; returns descriptors. */
 static unsigned burst_fill(struct wire_run *run, struct harp_desc *descs)
 {
-	unsigned frags = card_frags(run->card, run->own.frame_bytes), count = 0;
+	unsigned frags = card_frags(run->card, run->frame_bytes), count = 0;
 
 	while (count + frags <= WIRE_BURST &&
-	       card_packet(run->card, run->own.frame_bytes, descs + count)) {
+	       card_packet(run->card, run->frame_bytes, descs + count)) {
 		memcpy(card_at(run->card, descs[count].addr), run->headers, run->header_bytes);
 		count += frags;
 	}
@@ -106,12 +104,12 @@ static unsigned burst_fill(struct wire_run *run, struct harp_desc *descs)
 void run_send(struct wire_run *run, struct wire_result *result)
 {
 	struct card *card = run->card;
-	unsigned frags = card_frags(card, run->own.frame_bytes);
+	unsigned frags = card_frags(card, run->frame_bytes);
 	uint64_t start_ns = wire_clock_ns(), now_ns = start_ns;
 	struct harp_desc descs[WIRE_BURST];
 	unsigned idle = 0;
 
-	while (now_ns - start_ns < run->own.duration_ns) {
+	while (now_ns - start_ns < run->duration_ns) {
 		unsigned count = burst_fill(run, descs);
 		unsigned took = card->nic->ops->tx(card->nic, descs, count, now_ns);
 
@@ -122,7 +120,7 @@ void run_send(struct wire_run *run, struct wire_result *result)
 		now_ns = wire_clock_ns();
 		if (took) {
 			result_count(result, now_ns, took / frags,
-				     (uint64_t)(took / frags) * run->own.frame_bytes);
+				     (uint64_t)(took / frags) * run->frame_bytes);
 			idle = 0;
 		} else if (++idle % YIELD_EVERY == 0) {
 			sched_yield();
@@ -152,7 +150,7 @@ static unsigned burst_recv(struct wire_run *run, uint64_t now_ns, uint64_t *byte
 void run_recv(struct wire_run *run, struct wire_result *result)
 {
 	uint64_t done_ns = 0, now_ns;
-	unsigned idle = 0, turns = 0;
+	unsigned idle = 0;
 
 	for (;;) {
 		uint64_t bytes = 0;
@@ -160,7 +158,7 @@ void run_recv(struct wire_run *run, struct wire_result *result)
 
 		now_ns = wire_clock_ns();
 		packets = burst_recv(run, now_ns, &bytes);
-		if (!done_ns && ++turns % CONTROL_EVERY == 0 && control_ready(run->control))
+		if (!done_ns && *run->stop)
 			done_ns = now_ns;
 		if (done_ns && now_ns - done_ns > DRAIN_NS)
 			break;
@@ -182,10 +180,10 @@ static bool send_number(struct wire_run *run, uint64_t number, uint64_t now_ns)
 {
 	struct harp_desc descs[WIRE_FRAGS_MAX];
 	struct harp_nic *nic = run->card->nic;
-	unsigned frags = card_frags(run->card, run->own.frame_bytes);
+	unsigned frags = card_frags(run->card, run->frame_bytes);
 	uint8_t *frame;
 
-	if (!card_packet(run->card, run->own.frame_bytes, descs))
+	if (!card_packet(run->card, run->frame_bytes, descs))
 		return false;
 	frame = card_at(run->card, descs[0].addr);
 	memcpy(frame, run->headers, run->header_bytes);
@@ -226,7 +224,7 @@ void run_ping(struct wire_run *run, struct wire_result *result, struct samples *
 {
 	uint64_t start_ns = wire_clock_ns(), now_ns = start_ns, number = 0, answer;
 
-	while (now_ns - start_ns < run->own.duration_ns) {
+	while (now_ns - start_ns < run->duration_ns) {
 		uint64_t sent_ns = wire_clock_ns();
 		unsigned idle = 0;
 		bool got = false;
@@ -244,7 +242,7 @@ void run_ping(struct wire_run *run, struct wire_result *result, struct samples *
 		card_housekeeping(run->card, now_ns);
 		if (got) {
 			samples_add(samples, now_ns - sent_ns);
-			result_count(result, now_ns, 1, run->own.frame_bytes);
+			result_count(result, now_ns, 1, run->frame_bytes);
 		} else {
 			result->lost++;
 		}
@@ -254,16 +252,14 @@ void run_ping(struct wire_run *run, struct wire_result *result, struct samples *
 void run_pong(struct wire_run *run, struct wire_result *result)
 {
 	uint64_t number = 0;
-	unsigned idle = 0, turns = 0;
+	unsigned idle = 0;
 
-	for (;;) {
+	while (!*run->stop) {
 		uint64_t now_ns = wire_clock_ns();
 
-		if (++turns % CONTROL_EVERY == 0 && control_ready(run->control))
-			break;
 		if (recv_number(run, &number, now_ns)) {
 			if (send_number(run, number, now_ns))
-				result_count(result, now_ns, 1, run->own.frame_bytes);
+				result_count(result, now_ns, 1, run->frame_bytes);
 			else
 				result->lost++;
 			card_housekeeping(run->card, now_ns);

@@ -7,6 +7,7 @@
 #ifndef HARP_TOOLS_WIRE_H
 #define HARP_TOOLS_WIRE_H
 
+#include <signal.h>
 #include <stdbool.h>
 
 #include "common/samples.h"
@@ -18,6 +19,7 @@
 #define WIRE_HEADER_BYTES_MAX 74u /* Ethernet, IPv6, TCP */
 #define WIRE_PING_BYTES 64u
 #define WIRE_STAMP_BYTES 8u /* ping-pong number, after the headers */
+#define WIRE_PORT 61000u    /* the frames are TCP segments from and to this port */
 
 uint64_t wire_clock_ns(void);
 
@@ -27,7 +29,6 @@ struct card {
 	const struct harp_xdp_api *api;
 	struct harp_xdp *xdp;
 	void *library;
-	uint16_t port;  /* the frames are TCP segments to this port of our address */
 	uint32_t *free; /* frames that are ours, by number */
 	uint32_t free_count;
 	uint32_t frame_bytes_max; /* longest frame: MTU and Ethernet header */
@@ -36,7 +37,6 @@ struct card {
 struct card_options {
 	const char *ifname, *lib_dir;
 	uint32_t xdp_mode;
-	uint16_t port;
 };
 int card_open(struct card *card, const struct card_options *opt, const struct harp_addr *own,
 	      char *why, size_t why_len);
@@ -51,46 +51,28 @@ void card_release(struct card *card, uint64_t addr);
 /* Completed frames go home; empty frames go to the NIC. */
 void card_housekeeping(struct card *card, uint64_t now_ns);
 
-/* ---- control.c: the kernel TCP connection over which both sides agree ---- */
-enum wire_test { WIRE_SEND, WIRE_PINGPONG };
-struct wire_hello { /* fixed-width and same-endian: both ends are one build */
-	uint32_t magic, test, frame_bytes, mtu_bytes;
-	uint64_t duration_ns;
-	uint8_t mac[6];
-	uint16_t data_port;
-};
-#define WIRE_MAGIC 0x48575232u /* "HWR2" */
-struct wire_result {
-	uint64_t frames, bytes, lost;
-	uint64_t first_ns, last_ns; /* of this side's clock */
-};
-struct control {
-	int fd;
-	struct harp_endpoint local, remote;
-};
-int control_listen(const char *address, char *why, size_t why_len);
-int control_accept(struct control *control, int listener);
-int control_connect(struct control *control, const char *address, char *why, size_t why_len);
-int control_send(const struct control *control, const void *data, size_t len);
-int control_recv(const struct control *control, void *data, size_t len);
-/* Whether the peer sent something or closed the connection; does not wait. */
-int control_ready(const struct control *control);
-
 /* ---- tests.c ---------------------------------------------------------------------------------- */
 struct wire_run {
 	struct card *card;
-	struct control *control;
-	struct wire_hello own, peer;
+	struct harp_addr own, peer;
+	uint32_t frame_bytes;
+	uint64_t duration_ns;
+	volatile sig_atomic_t *stop; /* ends run_recv() and run_pong() */
 	uint32_t header_bytes;
 	uint8_t headers[WIRE_HEADER_BYTES_MAX];
 };
-/* Ethernet, IP of the control connection's family, TCP. */
-uint32_t run_header_bytes(const struct control *control);
+struct wire_result {
+	uint64_t frames, bytes, lost;
+	uint64_t first_ns, last_ns;
+};
+/* Ethernet, IP of the addresses' family, TCP. */
+uint32_t run_header_bytes(const struct wire_run *run);
 void run_headers(struct wire_run *run);
 /* Sends full frames for duration_ns. */
 void run_send(struct wire_run *run, struct wire_result *result);
-/* Receives until the peer ends on the control connection, then what is in flight. */
+/* Receives until it must stop, then what is in flight. */
 void run_recv(struct wire_run *run, struct wire_result *result);
+/* Sends a frame and waits for its answer, again and again for duration_ns. */
 void run_ping(struct wire_run *run, struct wire_result *result, struct samples *samples);
 void run_pong(struct wire_run *run, struct wire_result *result);
 

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -309,6 +310,21 @@ TEST(a_forked_child_does_not_keep_the_region)
 	CHECK_EQ(waitpid(pid, &status, 0), pid);
 	CHECK_EQ(status, 0);
 	CHECK_EQ(page_status().ended, 0);
+}
+
+TEST(a_limit_on_file_sizes_costs_the_region_and_not_the_application)
+{
+	struct rlimit before, none = { 0, 0 };
+
+	page_end();
+	CHECK_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+	none.rlim_max = before.rlim_max;
+	CHECK_EQ(setrlimit(RLIMIT_FSIZE, &none), 0);
+	lane_page_open();
+	CHECK_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+	CHECK_EQ(page_find(), -1);
+	lane_page_close();
+	page_begin();
 }
 
 int main(void)

@@ -1,6 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tc_port.c - a BPF program at clsact of each port named, for as long as the tool runs. */
-#include "tc_port.h"
+/*
+ * main.c - harp-switch: makes the ports of a bridge lose packets, or spread them over queues.
+ *
+ * It attaches one copy of a BPF program to each port named, prints "ready", and then answers a line on
+ * stdin with a line on stdout. At the end of stdin or a signal it detaches and ends. So harp.lab
+ * controls it by a pipe, and it ends with the lab.
+ */
+#include "switch.h"
 
 #include <errno.h>
 #include <net/if.h>
@@ -9,6 +15,22 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+
+#define TC_PORTS_MAX 16
+#define TC_LINE_MAX 4096
+
+static const char usage[] =
+	"usage: harp-switch drop|rss PORT...\n"
+	"\n"
+	"drop: loses TCP packets that enter these bridge ports. rss: chooses the receive queue of the host\n"
+	"behind these bridge ports for each packet. Commands on stdin, answers on stdout:\n"
+	"  set PORT PPM SEED     drop: lose PPM of a million packets from now on -> ok\n"
+	"  set PORT QUEUES RULE  rss: from now on                                -> ok\n"
+	"     toeplitz:KEY[:TABLE]  as HARP_RSS has it\n"
+	"     hash:SECRET           a hash of another kind, by a number\n"
+	"     zero                  all to queue 0\n"
+	"     keep                  as the kernel likes (what it begins with)\n"
+	"  counts                of each port since the start    -> {\"PORT\": ..., ...}\n";
 
 /* libbpf explains an existing qdisc on stderr; what matters comes back as -errno. */
 static int __attribute__((format(printf, 2, 0)))
@@ -23,8 +45,8 @@ quiet(enum libbpf_print_level level, const char *format, va_list args)
 static int port_complain(const struct tc_tool *tool, const struct tc_port *port, const char *what,
 			 int rc)
 {
-	fprintf(stderr, "%s: %s: %s: %s%s\n", tool->name, port->name, what, strerror(-rc),
-		rc == -EPERM ? "; run as root" : "");
+	fprintf(stderr, "harp-switch %s: %s: %s: %s%s\n", tool->name, port->name, what,
+		strerror(-rc), rc == -EPERM ? "; run as root" : "");
 	return rc;
 }
 
@@ -83,32 +105,51 @@ static void port_detach(struct tc_port *port)
 	bpf_object__close(port->object);
 }
 
-struct tc_port *tc_port_find(struct tc_port *ports, int count, const char *name)
-{
-	for (int i = 0; i < count; i++)
-		if (!strcmp(ports[i].name, name))
-			return &ports[i];
-	return NULL;
-}
-
 int tc_port_map(const struct tc_port *port, const char *name)
 {
 	return bpf_object__find_map_fd_by_name(port->object, name);
 }
 
-static int serve(const struct tc_tool *tool, struct tc_port *ports, int count)
+static int command_set(const struct tc_tool *tool, const struct tc_port *ports, int count,
+		       const char *words)
+{
+	size_t length = strcspn(words, " ");
+
+	for (int i = 0; i < count; i++)
+		if (!strncmp(ports[i].name, words, length) && !ports[i].name[length])
+			return tool->set(&ports[i], words + length);
+	return -ENODEV;
+}
+
+static int command_counts(const struct tc_tool *tool, const struct tc_port *ports, int count)
+{
+	int rc = 0;
+
+	for (int i = 0; i < count && !rc; i++) {
+		printf("%s\"%s\": ", i ? ", " : "{", ports[i].name);
+		rc = tool->counts(&ports[i]);
+	}
+	printf("}\n");
+	return rc;
+}
+
+static int serve(const struct tc_tool *tool, const struct tc_port *ports, int count)
 {
 	static char line[TC_LINE_MAX];
 
 	printf("ready\n");
 	fflush(stdout);
 	while (fgets(line, sizeof(line), stdin)) {
-		int rc;
+		int rc = -EINVAL;
 
 		line[strcspn(line, "\n")] = '\0';
-		rc = tool->command(ports, count, line);
+		if (!strncmp(line, "set ", 4))
+			rc = command_set(tool, ports, count, line + 4);
+		else if (!strcmp(line, "counts"))
+			rc = command_counts(tool, ports, count);
 		if (rc) {
-			fprintf(stderr, "%s: %s: %s\n", tool->name, line, strerror(-rc));
+			fprintf(stderr, "harp-switch %s: %s: %s\n", tool->name, line,
+				strerror(-rc));
 			return 1;
 		}
 		fflush(stdout);
@@ -122,20 +163,26 @@ static void on_signal(int number)
 	close(STDIN_FILENO); /* the read that waits ends, and all is detached in order */
 }
 
-int tc_main(const struct tc_tool *tool, int argc, char **argv)
+int main(int argc, char **argv)
 {
 	struct sigaction action = { .sa_handler = on_signal }; /* no SA_RESTART */
+	const struct tc_tool *tool =
+		argc > 1 && !strcmp(argv[1], "rss") ? &switch_rss : &switch_drop;
 	struct tc_port ports[TC_PORTS_MAX];
 	int count = 0, rc = 0;
 
-	if (argc < 2 || argc - 1 > TC_PORTS_MAX || argv[1][0] == '-') {
-		fputs(tool->usage, argc == 2 && !strcmp(argv[1], "--help") ? stdout : stderr);
-		return argc == 2 && !strcmp(argv[1], "--help") ? 0 : 2;
+	if (argc == 2 && !strcmp(argv[1], "--help")) {
+		fputs(usage, stdout);
+		return 0;
+	}
+	if (argc < 3 || argc - 2 > TC_PORTS_MAX || strcmp(argv[1], tool->name)) {
+		fputs(usage, stderr);
+		return 2;
 	}
 	sigaction(SIGTERM, &action, NULL);
 	sigaction(SIGINT, &action, NULL);
 	libbpf_set_print(quiet);
-	for (int i = 1; i < argc && !rc; i++)
+	for (int i = 2; i < argc && !rc; i++)
 		rc = port_attach(tool, &ports[count++], argv[i]);
 	rc = rc ? 1 : serve(tool, ports, count);
 	while (count)

@@ -19,9 +19,6 @@
 
 #include "drop.h"
 
-#define ECN_MASK 3
-#define ECN_CE 3
-
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -49,7 +46,6 @@ static __always_inline __u32 drop_hash(__u64 seed, __u64 number)
 struct headers {
 	__u32 tcp; /* offset of the TCP header */
 	__u32 end; /* of the IP packet; padding of short frames follows */
-	__u32 ce;  /* congestion was experienced */
 };
 
 /* 0 when the packet is TCP. Extension headers and fragments are not followed: both are let through. */
@@ -63,7 +59,6 @@ static __always_inline int drop_parse(struct __sk_buff *skb, struct headers *at)
 			return -1;
 		at->tcp = ETH_HLEN + ip.ihl * 4;
 		at->end = ETH_HLEN + bpf_ntohs(ip.tot_len);
-		at->ce = (ip.tos & ECN_MASK) == ECN_CE;
 		return 0;
 	}
 	if (skb->protocol == bpf_htons(ETH_P_IPV6)) {
@@ -73,7 +68,6 @@ static __always_inline int drop_parse(struct __sk_buff *skb, struct headers *at)
 			return -1;
 		at->tcp = ETH_HLEN + sizeof(ip);
 		at->end = ETH_HLEN + sizeof(ip) + bpf_ntohs(ip.payload_len);
-		at->ce = (ip.flow_lbl[0] >> 4 & ECN_MASK) == ECN_CE;
 		return 0;
 	}
 	return -1;
@@ -95,14 +89,9 @@ int harp_drop(struct __sk_buff *skb)
 		return TC_ACT_OK;
 	payload = at.tcp + tcp.doff * 4 < at.end ? at.end - at.tcp - tcp.doff * 4 : 0;
 	number = __sync_fetch_and_add(&count->packets, 1);
-	__sync_fetch_and_add(&count->bytes, skb->len);
-	__sync_fetch_and_add(&count->payload_bytes, payload);
 	__sync_fetch_and_add(&count->super_packets, skb->gso_segs > 1);
-	__sync_fetch_and_add(&count->ecn_marked, at.ce);
 	if (drop_hash(set->seed, number) >= set->threshold)
 		return TC_ACT_OK;
-	__sync_fetch_and_add(&count->dropped_packets, 1);
-	__sync_fetch_and_add(&count->dropped_bytes, skb->len);
 	__sync_fetch_and_add(&count->dropped_payload_bytes, payload);
 	return TC_ACT_SHOT;
 }

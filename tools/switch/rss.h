@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rss.h - what harp-rss and its BPF program tell each other; one object, hence one of each map, a port. */
+/* rss.h - what harp-switch and its BPF program tell each other; one object, hence one of each map, a port. */
 #ifndef HARP_TOOLS_RSS_H
 #define HARP_TOOLS_RSS_H
 
@@ -16,7 +16,7 @@ enum rss_mode {
 	RSS_ZERO = 3,     /* everything to queue 0 */
 };
 
-/* Written by harp-rss, read by the program. */
+/* Written by harp-switch, read by the program. */
 struct rss_settings {
 	__u32 mode;
 	__u32 queues;
