@@ -61,6 +61,7 @@ void plugin_log(enum plugin_log_level level, const char *func, int line, const c
 	static const enum nccl_log_level levels[] = {
 		[PLUGIN_WARN] = NCCL_LOG_WARN,
 		[PLUGIN_INFO] = NCCL_LOG_INFO,
+		[PLUGIN_TRACE] = NCCL_LOG_TRACE,
 	};
 	nccl_logger logger = atomic_load(&log_logger);
 	char text[LOG_LINE_BYTES];

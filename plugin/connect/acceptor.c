@@ -33,12 +33,13 @@ struct acceptor {
 	int dev;
 	struct kernel_listener v4, v6;
 	struct pending_set kernel_pending; /* owned by the control thread */
-	struct work close_work;
+	struct work admit_work, close_work;
 	unsigned listener_count;
 	struct stack_listener *listeners[ENGINES_MAX]; /* by engine index */
 	/* NULL: no HARP listeners yet; never changes again. Writer: under ctx_lock, release.
 	 * Reader: acquire */
 	_Atomic(struct engine_set *) engines;
+	atomic_bool held; /* the kernel sockets accept no connection */
 };
 
 /* By device. Writer: under ctx_lock, or the last finalize; release. Reader: any thread, acquire */
@@ -56,16 +57,26 @@ static struct engine_set *acceptor_engines(const struct acceptor *acceptor)
 
 /* ---- listeners ------------------------------------------------------------------------------ */
 
-void acceptor_admit(int dev)
+static void acceptor_admit_run(struct work *work, uint64_t now_ns)
 {
-	struct acceptor *acceptor = acceptor_of(dev);
-	int rc = kernel_listener_admit(&acceptor->v4);
+	struct acceptor *acceptor = container_of(work, struct acceptor, admit_work);
+	bool admits = !atomic_load(&acceptor->held);
+	int rc = kernel_listener_admit(&acceptor->v4, admits);
 
+	(void)now_ns;
 	if (!rc)
-		rc = kernel_listener_admit(&acceptor->v6);
+		rc = kernel_listener_admit(&acceptor->v6, admits);
 	if (rc)
 		WARN("%s: cannot accept connections: %s%s", plugin_device(acceptor->dev)->ifname,
 		     lane_error_text(rc), lane_error_remedy(rc, ""));
+}
+
+void acceptor_admit(int dev, bool admits)
+{
+	struct acceptor *acceptor = acceptor_of(dev);
+
+	atomic_store(&acceptor->held, !admits);
+	control_post(&acceptor->admit_work);
 }
 
 static void acceptor_close_run(struct work *work, uint64_t now_ns)
@@ -92,7 +103,9 @@ static int acceptor_open_kernel(struct acceptor *acceptor)
 		rc = kernel_listener_listen(&acceptor->v6, addr, device->scope_id,
 					    &acceptor->kernel_pending);
 	}
-	if (rc)
+	if (!rc)
+		control_post(&acceptor->admit_work);
+	else
 		WARN("%s: cannot listen on %s: %s%s", device->ifname, harp_addr_format(addr, text),
 		     lane_error_text(rc),
 		     lane_error_remedy(rc, "; is the address still the interface's?"));
@@ -110,8 +123,9 @@ static int acceptor_new(int dev)
 	}
 	acceptor->dev = dev;
 	acceptor->v4.fd = acceptor->v6.fd = -1;
+	acceptor->admit_work.run = acceptor_admit_run;
 	acceptor->close_work.run = acceptor_close_run;
-	pending_set_init(&acceptor->kernel_pending, dev, false);
+	pending_set_init(&acceptor->kernel_pending, dev, NULL);
 	/* The addresses of a NIC in another network namespace cannot be bound. */
 	if (!plugin_path_is_harp(plugin_config()->path) && !plugin_device(dev)->netns)
 		rc = acceptor_open_kernel(acceptor);
@@ -164,6 +178,21 @@ void acceptors_close(void)
 
 /* ---- what is sent to peers ------------------------------------------------------------------ */
 
+/* As many of the other listeners as fit, lowest queues first: most NICs deliver packets to the
+ * first queue. */
+static void acceptor_more_ports(const struct acceptor *acceptor,
+				const struct stack_listener *listener, struct handle *handle)
+{
+	unsigned count = 0;
+
+	for (unsigned i = 0; i < acceptor->listener_count && count < HANDLE_PORTS_MAX; i++) {
+		if (acceptor->listeners[i] == listener)
+			continue;
+		handle->ports[count].port = acceptor->listeners[i]->port;
+		handle->ports[count++].queue = acceptor->listeners[i]->placement.queue;
+	}
+}
+
 void acceptor_endpoints(const struct listen_comm *listen, struct handle *handle)
 {
 	const struct acceptor *acceptor = acceptor_of(listen->dev);
@@ -173,16 +202,20 @@ void acceptor_endpoints(const struct listen_comm *listen, struct handle *handle)
 	handle->has_v6 = device->has_v6;
 	handle->v4 = device->addr_v4;
 	handle->v6 = device->addr_v6;
+	handle->scope_id = device->scope_id;
 	if (listen->listener) {
 		handle->harp_port = listen->listener->port;
-		handle->harp_queues = listen->listener->queue.queues;
-		handle->harp_queue = listen->listener->queue.queue;
+		handle->harp_placement = (uint8_t)listen->listener->placement.kind;
+		handle->harp_queues = listen->listener->placement.queues;
+		handle->harp_queue = listen->listener->placement.queue;
+		acceptor_more_ports(acceptor, listen->listener, handle);
 	}
 	handle->kernel_port_v4 = acceptor->v4.local.port;
 	handle->kernel_port_v6 = acceptor->v6.local.port;
 }
 
-static void acceptor_entry(uint8_t nic, const struct harp_addr *addr, uint16_t kernel_port,
+static void acceptor_entry(const struct acceptor *acceptor, uint8_t nic,
+			   const struct harp_addr *addr, uint16_t kernel_port,
 			   const struct stack_listener *listener, struct rails *rails)
 {
 	struct rail_entry *entry = &rails->entry[rails->count];
@@ -193,11 +226,13 @@ static void acceptor_entry(uint8_t nic, const struct harp_addr *addr, uint16_t k
 		.addr = *addr,
 		.nic = nic,
 		.kernel_port = kernel_port,
+		.speed_mbps = plugin_device(acceptor->dev)->speed_mbps,
 	};
 	if (listener) {
 		entry->harp_port = listener->port;
-		entry->queues = listener->queue.queues;
-		entry->queue = listener->queue.queue;
+		entry->placement = (uint8_t)listener->placement.kind;
+		entry->queues = listener->placement.queues;
+		entry->queue = listener->placement.queue;
 	}
 	rails->count++;
 }
@@ -212,9 +247,11 @@ static void acceptor_entries(const struct acceptor *acceptor, uint8_t nic, struc
 	if (engines)
 		listener = acceptor->listeners[engine_index(engine_set_choose(engines))];
 	if (device->has_v4)
-		acceptor_entry(nic, &device->addr_v4, acceptor->v4.local.port, listener, rails);
+		acceptor_entry(acceptor, nic, &device->addr_v4, acceptor->v4.local.port, listener,
+			       rails);
 	if (device->has_v6)
-		acceptor_entry(nic, &device->addr_v6, acceptor->v6.local.port, listener, rails);
+		acceptor_entry(acceptor, nic, &device->addr_v6, acceptor->v6.local.port, listener,
+			       rails);
 }
 
 size_t acceptor_rails(int dev, uint8_t out[RAILS_BYTES_MAX])

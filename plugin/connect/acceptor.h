@@ -13,9 +13,8 @@
 /* Opens the device's kernel sockets, and a listener on each engine (NULL: not yet), unless done.
  * The control thread is running. Under ctx_lock. */
 int acceptor_open(int dev, struct engine_set *engines);
-/* Accepts connections of the kernel sockets, which stay in their backlog until then. Control
- * thread. */
-void acceptor_admit(int dev);
+/* False: new connections stay in the backlog of the kernel sockets. Any thread; never waits. */
+void acceptor_admit(int dev, bool admits);
 /* Drops pending connections and all acceptors. No listen comm is open. */
 void acceptors_close(void);
 
@@ -28,7 +27,7 @@ void acceptor_endpoints(const struct listen_comm *listen, struct handle *handle)
 /* Polls, and returns the next ready comm, or 0 and NULL. An error concerns one peer
  * (registry_fail()) and is reported once; the next may be accepted. */
 int acceptor_accept(struct listen_comm *listen, struct comm **out);
-/* Writes the extension of CHALLENGE and returns its bytes: the NICs for lanes of the device's comms,
+/* Writes extension 2 of CHALLENGE and returns its bytes: the NICs for lanes of the device's comms,
  * its own first. For pending.c, with any poller held. */
 size_t acceptor_rails(int dev, uint8_t out[RAILS_BYTES_MAX]);
 

@@ -11,8 +11,11 @@
 
 #include "base/util.h"
 #include "connect/handshake.h"
+#include "connect/peers.h"
+#include "device/device.h"
 #include "process/config.h"
 #include "process/keyfile.h"
+#include "process/log.h"
 
 /*
  * Theory of operation
@@ -62,6 +65,17 @@ static void attempt_fail(struct attempt *a, int error, const char *text, uint64_
 	a->ops->ended(a, error, text, now_ns);
 }
 
+/* No packet got through between the two queues: logs it once, and avoids the pair for a while. */
+static void attempt_avoid(struct attempt *a, const char *silence, uint64_t now_ns)
+{
+	const struct harp_endpoint *remote = &a->candidate.remote;
+	char text[HARP_ENDPOINT_TEXT_MAX];
+
+	peers_avoid(remote, engine_index(a->candidate.engine), now_ns);
+	INFO("%s: %s: %s; not tried again for %llu s", plugin_device(a->dev)->ifname,
+	     harp_endpoint_format(remote, text), silence, PEERS_AVOID_NS / 1000000000u);
+}
+
 /* True: the lane is open. False: it is still connecting, or the attempt has ended. */
 static bool attempt_open(struct attempt *a, uint64_t now_ns)
 {
@@ -80,6 +94,8 @@ static bool attempt_open(struct attempt *a, uint64_t now_ns)
 		error = a->lane->error;
 	if (error >= 0 && now_ns >= a->open_deadline_ns)
 		error = -ETIMEDOUT;
+	if (silence[0])
+		attempt_avoid(a, silence, now_ns);
 	if (error < 0)
 		attempt_fail(a, error, silence[0] ? silence : lane_error_text(error), now_ns);
 	return false;
@@ -110,6 +126,8 @@ static void attempt_done(struct attempt *a, uint64_t now_ns)
 		attempt_fail(a, rc, lane_error_text(rc), now_ns);
 		return;
 	}
+	if (a->preamble.placement.kind != PLACEMENT_NOT_SAID)
+		peers_learn(&a->candidate.remote, &a->preamble.placement);
 	if (a->preamble.peer.features & FEATURE_ACK_PROMPTLY)
 		lane_kernel_ack_promptly(a->lane);
 	a->under_way = false;
@@ -120,7 +138,8 @@ static void attempt_done(struct attempt *a, uint64_t now_ns)
 static bool attempt_is_unanswered(const struct attempt *a, uint64_t now_ns)
 {
 	return a->answer_ns &&
-	       (a->preamble.step == PREAMBLE_CHALLENGE || a->preamble.step == PREAMBLE_READY) &&
+	       (a->preamble.step == PREAMBLE_READ_CHALLENGE ||
+		a->preamble.step == PREAMBLE_READ_READY) &&
 	       now_ns >= a->asked_ns + a->rtt_ns + a->answer_ns;
 }
 
@@ -134,9 +153,9 @@ static void attempt_advance(struct attempt *a, uint64_t now_ns)
 	rc = a->opened ? 0 : attempt_begin_preamble(a);
 	if (!rc)
 		rc = handshake_advance(p, a->lane);
-	if (p->step == PREAMBLE_CHALLENGE && !a->asked_ns)
+	if (p->step == PREAMBLE_READ_CHALLENGE && !a->asked_ns)
 		a->asked_ns = now_ns;
-	else if (p->step > PREAMBLE_CHALLENGE && a->asked_ns && !a->rtt_ns)
+	else if (p->step > PREAMBLE_READ_CHALLENGE && a->asked_ns && !a->rtt_ns)
 		a->rtt_ns = now_ns - a->asked_ns;
 	if (rc == 1)
 		attempt_done(a, now_ns);
@@ -151,6 +170,28 @@ static void attempt_notify(struct lane *lane, uint64_t now_ns)
 	attempt_advance(lane->owner, now_ns);
 }
 
+/* The peer's queue placement, for a HARP lane to its stack or its kernel. */
+static void attempt_prepare_search(struct attempt *a)
+{
+	const struct candidate *candidate = &a->candidate;
+	struct placement_end peer = { .kind = PLACEMENT_NOT_SAID };
+
+	if (candidate->harp_port && !peers_recall(&candidate->remote, &peer)) {
+		peer.queues = candidate->peer_queues;
+		peer.queue = candidate->peer_queue;
+		if (candidate->peer_placement && peer.queues != 1)
+			peer.kind = candidate->peer_placement == PLACEMENT_ONE_QUEUE
+					    ? PLACEMENT_ONE_QUEUE
+					    : PLACEMENT_UNKNOWN;
+	}
+	port_search_prepare(&a->search, candidate->engine, &peer, &candidate->local,
+			    &candidate->remote, a->dscp);
+	if (a->ports_max)
+		a->search.ports_max = a->ports_max;
+	a->search.owner = a;
+	a->search.notify = attempt_notify;
+}
+
 static void attempt_start(struct attempt *a, uint64_t now_ns)
 {
 	const struct candidate *candidate = &a->candidate;
@@ -158,9 +199,7 @@ static void attempt_start(struct attempt *a, uint64_t now_ns)
 
 	a->under_way = true;
 	if (!rc && candidate->harp) {
-		port_search_prepare(&a->search, candidate, a->dscp);
-		a->search.owner = a;
-		a->search.notify = attempt_notify;
+		attempt_prepare_search(a);
 		attempt_advance(a, now_ns);
 		return;
 	}

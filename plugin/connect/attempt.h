@@ -38,6 +38,7 @@ struct attempt {
 	int refused; /* -errno: no candidate; attempt_begin() fails with it */
 	struct candidate candidate;
 	uint8_t dscp;
+	unsigned ports_max; /* source ports to try for a HARP lane; 0: the default number */
 	uint64_t listen_id, comm_id;
 	uint8_t key[PREAMBLE_KEY_BYTES];
 	struct preamble_terms own;              /* lanes, index, join; the rest is set here */

@@ -1,75 +1,84 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* candidates.c - candidate lanes to a peer, by its handle, our engines and the host's routes. */
+#include "process/host_id.h"
 #include "connect/candidates.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "connect/ctx.h"
+#include "wire/queue_placement.h"
 #include "process/log.h"
 #include "process/config.h"
 #include "device/device.h"
-#include "wire/blake2s.h"
 
-/* A HARP lane to the peer's stack, or to its kernel if it has none. own: our address of the
- * family. */
-static void candidates_add_harp(struct candidates *c, const struct device *device,
-				struct engine *engine, const struct handle *h,
-				const struct harp_addr *own, const struct harp_addr *addr,
-				uint16_t kernel_port)
+/* Adds a HARP lane from that instance to that port, unless it is listed from `first` on. */
+static void candidates_add_way(struct candidates *c, unsigned first, const struct candidate *base,
+			       struct engine *engine, struct handle_port to)
 {
 	struct candidate *candidate = &c->list[c->count];
-	static const struct harp_addr zero;
 
-	*candidate = (struct candidate){
-		.harp = true,
-		.engine = engine,
-		.remote = { .addr = *addr,
-			    .port = h->harp_port ? h->harp_port : kernel_port,
-			    .scope_id = device_scope_id(device, addr) },
-		.peer_queues = h->harp_port ? h->harp_queues : 0,
-		.peer_queue = h->harp_queue,
-	};
-	if (!candidate->remote.port || !engine_reaches(engine, addr, &candidate->local.addr,
-						       c->why_kernel, sizeof(c->why_kernel)))
+	if (!to.port || c->count - first == CANDIDATE_WAYS_MAX)
 		return;
-	/* The queue of packets back is computed from their destination address. */
-	if (!memcmp(&candidate->local.addr, &zero, sizeof(zero)) &&
-	    engine_queue(engine).rss->kind == HARP_RSS_TOEPLITZ)
-		candidate->local.addr = *own;
-	candidate->local.scope_id = device_scope_id(device, &candidate->local.addr);
+	for (unsigned i = first; i < c->count; i++)
+		if (c->list[i].engine == engine && c->list[i].remote.port == to.port)
+			return;
+	*candidate = *base;
+	candidate->engine = engine;
+	candidate->remote.port = to.port;
+	candidate->peer_queue = to.queue;
 	c->count++;
 }
 
-int host_id_read(uint64_t netns_ino, uint8_t out[HANDLE_HOST_ID_BYTES])
+/*
+ * HARP lanes to the peer's stack, or to its kernel if it has none. own: our address of the family.
+ *
+ * Pairs of own instances and the peer's ports, best first: the pair chosen for this comm; each
+ * other port of the peer from the instance with the same queue number, because many NICs with an
+ * unknown hash keep the queue; the other instances to the chosen port.
+ */
+static void candidates_add_harp(struct candidates *c, const struct device *device,
+				const struct engine_set *engines, const struct handle *h,
+				const struct harp_addr *own, const struct harp_addr *addr,
+				uint16_t kernel_port)
 {
-	struct blake2s state;
-	struct stat netns;
-	char boot_id[64];
-	ssize_t n;
-	int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+	const struct handle_port chosen = { h->harp_port ? h->harp_port : kernel_port,
+					    h->harp_queue };
+	struct candidate base = {
+		.harp = true,
+		.remote = { .addr = *addr, .scope_id = device_scope_id(device, addr) },
+		.peer_placement = h->harp_placement,
+		.peer_queues = h->harp_queues,
+		.harp_port = h->harp_port != 0,
+	};
+	unsigned first = c->count, engine_count = engine_set_count(engines);
+	static const struct harp_addr zero;
+	struct placement_end end;
 
-	if (fd < 0)
-		return -errno;
-	n = read(fd, boot_id, sizeof(boot_id));
-	close(fd);
-	if (n <= 0)
-		return -EIO;
-	/* thread-self: /proc/self is the process's first thread. */
-	if (stat("/proc/thread-self/ns/net", &netns))
-		return -errno;
-	if (netns_ino)
-		netns.st_ino = netns_ino;
-	blake2s_init(&state, HANDLE_HOST_ID_BYTES, NULL, 0);
-	blake2s_update(&state, boot_id, (size_t)n);
-	blake2s_update(&state, &netns.st_dev, sizeof(netns.st_dev));
-	blake2s_update(&state, &netns.st_ino, sizeof(netns.st_ino));
-	blake2s_final(&state, out);
-	return 0;
+	if (!engine_reaches(c->engine, addr, &base.local.addr, c->why_kernel,
+			    sizeof(c->why_kernel)))
+		return;
+	/* The queue of packets back is computed from their destination address. */
+	engine_placement(c->engine, &end);
+	if (!memcmp(&base.local.addr, &zero, sizeof(zero)) && end.kind == PLACEMENT_TOEPLITZ)
+		base.local.addr = *own;
+	base.local.scope_id = device_scope_id(device, &base.local.addr);
+	candidates_add_way(c, first, &base, c->engine, chosen);
+	for (unsigned i = 0; h->harp_port && i < HANDLE_PORTS_MAX && h->ports[i].port; i++) {
+		struct engine *from = c->engine;
+
+		for (unsigned e = 0; e < engine_count; e++) {
+			engine_placement(engine_set_at(engines, e), &end);
+			if (end.queue == h->ports[i].queue)
+				from = engine_set_at(engines, e);
+		}
+		candidates_add_way(c, first, &base, from, h->ports[i]);
+	}
+	for (unsigned e = 0; e < engine_count; e++)
+		candidates_add_way(c, first, &base, engine_set_at(engines, e), chosen);
+	if (c->count > first)
+		c->ways = c->count - first;
 }
 
 static bool candidates_on_this_host(struct candidates *c, const struct device *device,
@@ -85,18 +94,18 @@ static bool candidates_on_this_host(struct candidates *c, const struct device *d
 	return c->same_host;
 }
 
+/* HARP lanes of an engine, which is chosen here. */
 static void candidates_find_harp(struct candidates *c, const struct device *device,
 				 struct engine_set *engines, const struct handle *h)
 {
-	struct engine *engine = engine_set_choose(engines);
-
+	c->engine = engine_set_choose(engines);
 	if (candidates_on_this_host(c, device, h))
 		return;
 	if (h->has_v4 && device->has_v4)
-		candidates_add_harp(c, device, engine, h, &device->addr_v4, &h->v4,
+		candidates_add_harp(c, device, engines, h, &device->addr_v4, &h->v4,
 				    h->kernel_port_v4);
 	if (h->has_v6 && device->has_v6)
-		candidates_add_harp(c, device, engine, h, &device->addr_v6, &h->v6,
+		candidates_add_harp(c, device, engines, h, &device->addr_v6, &h->v6,
 				    h->kernel_port_v6);
 	if (c->count)
 		c->why_kernel[0] = '\0';

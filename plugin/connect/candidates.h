@@ -7,18 +7,25 @@
 #include "poll/engine.h"
 #include "wire/handle.h"
 
-#define CANDIDATES_MAX 4u /* a HARP lane and a kernel lane of each family */
+#define CANDIDATE_WAYS_MAX                                                                         \
+	8u /* HARP lanes of a family: pairs of own instance and port of the peer */
+#define CANDIDATES_MAX (2u * CANDIDATE_WAYS_MAX + 2u)
 
 struct candidate {
 	struct harp_endpoint local; /* port 0; zero: the stack or the kernel chooses */
 	struct harp_endpoint remote;
-	bool harp;
-	struct engine *engine; /* of a HARP lane */
-	/* Of the remote port, if it belongs to a stack (struct engine_queue); else 0. */
+	struct engine *engine; /* of HARP lanes */
+	/* Of the remote port, if it belongs to a stack, from the handle: enum placement_kind. */
+	uint8_t peer_placement;
 	uint16_t peer_queues, peer_queue;
+	bool harp;
+	bool harp_port; /* the remote port belongs to the peer's stack, so its queue matters, too */
 };
 
 struct candidates {
+	struct engine *engine; /* preferred for HARP lanes; NULL: none */
+	unsigned ways;         /* HARP lanes of a family; more than one for NICs that connect some
+				* pairs of queues only */
 	unsigned count;
 	struct candidate list[CANDIDATES_MAX];
 	bool same_host;       /* and the same network namespace */
@@ -33,9 +40,5 @@ void candidates_list(struct candidates *out, int dev, struct engine_set *engines
  * HARP_PATH forces. Queries the kernel's routes. Control thread, after interface_open(); ctx_lock
  * not held. */
 int candidates_find(struct candidates *out, int dev, const struct handle *handle);
-
-/* Writes the id of this host and a network namespace (its inode number; 0: this process's). It is
- * equal for two ends whose packets to each other never reach a NIC. 0 or -errno. */
-int host_id_read(uint64_t netns, uint8_t out[HANDLE_HOST_ID_BYTES]);
 
 #endif

@@ -10,6 +10,7 @@
 
 #include "base/util.h"
 #include "connect/handshake.h"
+#include "connect/peers.h"
 #include "device/device.h"
 #include "device/path_policy.h"
 #include "process/config.h"
@@ -30,9 +31,10 @@
  * attempts fail (connect_goes_on()).
  */
 
-#define HARP_OPEN_NS 3000000000ull /* for a HARP lane if a kernel lane is possible */
+#define HARP_OPEN_NS 3000000000ull /* for a family's HARP lanes if other candidates follow */
 #define ANSWER_NS                                                                                  \
-	6000000000ull /* for CHALLENGE: the listener drops a connection after 5 s (pending.c) */
+	6000000000ull     /* for CHALLENGE: the listener drops a connection after 5 s (pending.c) */
+#define WAY_PORTS_MAX 64u /* source ports to try for each pair except the first */
 #define PAUSE_NS 50000000ull /* after the first round; doubled PAUSE_DOUBLES times */
 #define PAUSE_DOUBLES 4u     /* so often */
 
@@ -67,7 +69,7 @@ static enum connect_failure connect_failure(const struct attempt *attempt, int e
 		return CONNECT_NO_COMM;
 	if (error != -ECONNRESET && error != -ETIMEDOUT)
 		return CONNECT_REJECTED;
-	if (error == -ECONNRESET && attempt->preamble.step <= PREAMBLE_CHALLENGE)
+	if (error == -ECONNRESET && attempt->preamble.step <= PREAMBLE_READ_CHALLENGE)
 		return CONNECT_HELLO_RESET;
 	return CONNECT_TURNED_AWAY;
 }
@@ -189,10 +191,37 @@ static void connect_attempt_ended(struct connector *c, int result, uint64_t now_
 	connect_leave(c, CONNECT_DONE);
 }
 
-static void connect_attempt(struct connector *c, uint64_t now_ns)
+/* False: do not try this HARP lane now; text has the reason. */
+static bool connect_may_try(struct connector *c, struct attempt *attempt, uint64_t now_ns,
+			    const char **text)
 {
 	const struct candidates *candidates = &c->first.candidates;
+	const struct candidate *candidate = &attempt->candidate;
+	bool last_resort = candidates->list[candidates->count - 1].harp;
+
+	if (c->first.candidate % candidates->ways == 0) /* first of its family */
+		c->first.harp_deadline_ns = now_ns + HARP_OPEN_NS;
+	/* Without kernel candidates, avoided pairs are tried again in later rounds. */
+	if ((!last_resort || (!c->first.rounds && candidates->count > 1)) &&
+	    peers_is_avoided(&candidate->remote, engine_index(candidate->engine), now_ns)) {
+		*text = "no packet found the way a moment ago";
+		return false;
+	}
+	if (!last_resort && now_ns >= c->first.harp_deadline_ns) {
+		*text = "others took all the time";
+		return false;
+	}
+	if (!last_resort && c->first.harp_deadline_ns < c->first.deadline_ns)
+		attempt->open_deadline_ns = c->first.harp_deadline_ns;
+	if (c->first.candidate % candidates->ways)
+		attempt->ports_max = WAY_PORTS_MAX;
+	return true;
+}
+
+static void connect_attempt(struct connector *c, uint64_t now_ns)
+{
 	struct attempt *attempt = attempt_new(c->attempt_ops);
+	const char *text;
 
 	if (!attempt) {
 		connect_attempt_failed(c, NULL, -ENOMEM, lane_error_text(-ENOMEM), now_ns);
@@ -200,7 +229,7 @@ static void connect_attempt(struct connector *c, uint64_t now_ns)
 	}
 	attempt->dev = c->dev;
 	attempt->dscp = c->dscp;
-	attempt->candidate = candidates->list[c->first.candidate];
+	attempt->candidate = c->first.candidates.list[c->first.candidate];
 	attempt->listen_id = c->handle.listen_id;
 	attempt->comm_id = c->comm_id;
 	memcpy(attempt->key, c->handle.secret, PREAMBLE_KEY_BYTES);
@@ -210,9 +239,11 @@ static void connect_attempt(struct connector *c, uint64_t now_ns)
 	attempt->proved = connect_proved;
 	attempt->owner = c;
 	attempt->result_work = &c->work;
-	if (attempt->candidate.harp && !candidates->list[candidates->count - 1].harp &&
-	    now_ns + HARP_OPEN_NS < c->first.deadline_ns)
-		attempt->open_deadline_ns = now_ns + HARP_OPEN_NS;
+	if (attempt->candidate.harp && !connect_may_try(c, attempt, now_ns, &text)) {
+		attempt_free(attempt);
+		connect_attempt_failed(c, NULL, -ETIMEDOUT, text, now_ns);
+		return;
+	}
 	c->first.began_ns = now_ns;
 	c->first.attempt = attempt;
 	attempt_begin(attempt, now_ns);
@@ -220,8 +251,7 @@ static void connect_attempt(struct connector *c, uint64_t now_ns)
 		atomic_store_explicit(&c->first.engine, attempt->poller, memory_order_release);
 }
 
-/* Lists the candidates. False: the connect has failed. Waits for the interface to open, and queries
- * the kernel's routes. */
+/* Lists the candidates. False: not yet, or the connect has failed. Queries the kernel's routes. */
 static bool connect_find_candidates(struct connector *c)
 {
 	struct candidates *candidates = &c->first.candidates;
@@ -229,7 +259,8 @@ static bool connect_find_candidates(struct connector *c)
 
 	if (candidates->count)
 		return true;
-	interface_open(c->dev);
+	if (interface_wait(c->dev, &c->first.waiter))
+		return false;
 	c->first.error = candidates_find(candidates, c->dev, &c->handle);
 	if (c->first.error) {
 		connect_leave(c, CONNECT_FAILED);
@@ -283,6 +314,7 @@ static int connect_new(struct plugin_ctx *ctx, int dev, const void *key,
 	}
 	c->work.run = connect_run;
 	c->timer.run = connect_due;
+	c->first.waiter.work = &c->work;
 	c->first.ctx = ctx;
 	c->first.key = key;
 	c->first.deadline_ns = clock_now_ns() + plugin_config()->connect_timeout_ns;

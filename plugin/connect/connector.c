@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/util.h"
+#include "connect/peers.h"
 #include "device/device.h"
 #include "process/log.h"
 #include "stats/lane_page.h"
@@ -179,17 +180,24 @@ static int lane_bind(struct attempt *a, const struct connector_rail *rail)
 	return 0;
 }
 
-/* The next candidate after each failure. */
+/* The next candidate after each failure, except those that were unreachable recently. */
 static int lane_choose(struct attempt *a, const struct connector_rail *rail,
-		       const struct connector_lane *lane)
+		       const struct connector_lane *lane, uint64_t now_ns)
 {
 	struct candidates candidates;
 
 	candidates_list(&candidates, rail->dev, lane->harp ? rail->engines : NULL, &rail->handle);
-	if (!candidates.count)
-		return -EHOSTUNREACH;
-	a->candidate = candidates.list[lane->failures % candidates.count];
-	return lane_bind(a, rail);
+	for (unsigned i = 0; i < candidates.count; i++) {
+		const struct candidate *candidate =
+			&candidates.list[(lane->failures + i) % candidates.count];
+
+		if (candidate->harp &&
+		    peers_is_avoided(&candidate->remote, engine_index(candidate->engine), now_ns))
+			continue;
+		a->candidate = *candidate;
+		return lane_bind(a, rail);
+	}
+	return -EHOSTUNREACH;
 }
 
 static void lane_attempt(struct connector *c, struct connector_lane *lane, uint64_t now_ns)
@@ -214,7 +222,7 @@ static void lane_attempt(struct connector *c, struct connector_lane *lane, uint6
 	a->proved = lane_proved;
 	a->owner = c;
 	a->result_work = &c->work;
-	a->refused = lane_choose(a, rail, lane);
+	a->refused = lane_choose(a, rail, lane, now_ns);
 	attempt_begin(a, now_ns);
 }
 
@@ -317,6 +325,7 @@ static void connector_stop_run(struct work *work, uint64_t now_ns)
 	(void)now_ns;
 	c->stopped = true;
 	control_timer_set(&c->timer, UINT64_MAX);
+	interface_unwait(&c->first.waiter);
 	attempt_free(c->first.attempt);
 	c->first.attempt = NULL;
 	for (unsigned i = 0; i < c->lane_count; i++) {

@@ -73,10 +73,12 @@ struct connector {
 		 * acquire. */
 		atomic_int stage;
 		_Atomic(struct poller *) engine; /* of the current attempt; NULL: a kernel lane */
-		struct candidates candidates;    /* empty before the first attempt */
-		unsigned candidate;              /* of the current attempt */
+		struct interface_waiter waiter;
+		struct candidates candidates; /* empty before the first attempt */
+		unsigned candidate;           /* of the current attempt */
 		struct attempt *attempt;
 		uint64_t began_ns;            /* the present attempt */
+		uint64_t harp_deadline_ns;    /* of all HARP lanes of a family, in this round */
 		unsigned rounds;              /* completed rounds over all candidates */
 		enum connect_failure failure; /* of the current round */
 		uint64_t in_vain_ns; /* end of the last round that was turned away, else of the

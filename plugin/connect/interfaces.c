@@ -9,11 +9,13 @@
 
 #include "connect/ctx.h"
 #include "base/util.h"
+#include "base/thread.h"
 #include "poll/control.h"
 #include "process/keyfile.h"
 #include "stats/lane_page.h"
 #include "comm/memory.h"
 #include "device/path_policy.h"
+#include "connect/peers.h"
 #include "connect/rails.h"
 #include "connect/acceptor.h"
 #include "process/log.h"
@@ -25,11 +27,11 @@
 /*
  * Theory of operation
  *
- * Opening an interface takes tens of milliseconds. So NCCL's calls, except init, open none. Init
- * opens the devices that only HARP can use, because a handle must contain their ports. The control
- * thread opens each other device at its first listen or connect. Meanwhile, a handle contains the
- * kernel ports and a flag, and peers wait in the backlog of the kernel sockets until CHALLENGE can
- * name the instances' ports. A connect is pending, too.
+ * Opening an interface takes tens of milliseconds, and harpd may take seconds to answer. So neither
+ * NCCL's calls nor the control thread open one. Init opens the devices that only HARP can use,
+ * because a handle must contain their ports. An opener thread opens each other device at its first
+ * listen or connect. Meanwhile, a handle contains the kernel ports and a flag, and peers wait in the
+ * backlog of the kernel sockets until CHALLENGE can name the instances' ports. A connect waits, too.
  */
 
 /* A device in this process; its path is decided at the first use. */
@@ -38,7 +40,12 @@ struct device_state {
 				acquire */
 	struct engine_set *engines; /* NULL: why has the reason */
 	char why[384];
-	struct work listen_work;
+	/* Owned by the control thread. */
+	bool opening; /* an opener thread runs interface_open() */
+	pthread_t opener;
+	LIST_HEAD(, interface_waiter) waiters;
+	struct interface_waiter listen_waiter;
+	struct work listen_work, opened_work;
 };
 
 static struct device_state device_states[PLUGIN_DEVICES_MAX];
@@ -154,6 +161,82 @@ static bool interface_is_open(int dev)
 	return true;
 }
 
+/* ---- opener threads -------------------------------------------------------------------------- */
+
+/* Control thread. */
+static void opener_end(struct device_state *state)
+{
+	struct interface_waiter *waiter;
+
+	if (!state->opening)
+		return;
+	pthread_join(state->opener, NULL);
+	state->opening = false;
+	while ((waiter = LIST_FIRST(&state->waiters))) {
+		interface_unwait(waiter);
+		control_post(waiter->work);
+	}
+}
+
+static void opener_opened_run(struct work *work, uint64_t now_ns)
+{
+	(void)now_ns;
+	opener_end(container_of(work, struct device_state, opened_work));
+}
+
+static void *opener_main(void *arg)
+{
+	struct device_state *state = arg;
+
+	interface_open((int)(state - device_states));
+	control_post(&state->opened_work);
+	return NULL;
+}
+
+bool interface_wait(int dev, struct interface_waiter *waiter)
+{
+	struct device_state *state = &device_states[dev];
+	bool is_open;
+	int rc = 0;
+
+	pthread_mutex_lock(&ctx_lock);
+	is_open = interface_is_open(dev);
+	pthread_mutex_unlock(&ctx_lock);
+	if (is_open)
+		return false;
+	state->opened_work.run = opener_opened_run;
+	if (!state->opening)
+		rc = thread_start(&state->opener, opener_main, state, "harp-opener");
+	if (rc) {
+		WARN("%s: cannot open the interface in the background: %s; raise the limit on "
+		     "processes (ulimit -u)",
+		     plugin_device(dev)->ifname, strerror(-rc));
+		return false;
+	}
+	state->opening = true;
+	interface_unwait(waiter);
+	LIST_INSERT_HEAD(&state->waiters, waiter, link);
+	return true;
+}
+
+static void openers_finish_run(struct work *work, uint64_t now_ns)
+{
+	(void)work;
+	(void)now_ns;
+	for (unsigned dev = 0; dev < PLUGIN_DEVICES_MAX; dev++)
+		opener_end(&device_states[dev]);
+}
+
+void interfaces_finish_opening(void)
+{
+	struct work finish = { .run = openers_finish_run };
+
+	if (!control_poller())
+		return;
+	control_call(&finish);
+	control_call(&finish); /* what it posted has run */
+}
+
 /* ---- engines -------------------------------------------------------------------------------- */
 
 struct engine_set *interface_engines(int dev, char *why, size_t why_len)
@@ -188,9 +271,8 @@ static void interface_open_rails(int dev)
 	unsigned count = rails_devices(dev, devs);
 
 	for (unsigned i = 1; i < count; i++)
-		if (interface_may_listen(devs[i]) &&
-		    !acceptor_open(devs[i], device_states[devs[i]].engines))
-			acceptor_admit(devs[i]);
+		if (interface_may_listen(devs[i]))
+			(void)acceptor_open(devs[i], device_states[devs[i]].engines);
 }
 
 /* Accepts connections even if HARP listeners could not be opened (which was logged): peers get
@@ -201,12 +283,14 @@ static void interface_listen_run(struct work *work, uint64_t now_ns)
 	int dev = (int)(state - device_states);
 
 	(void)now_ns;
-	interface_open(dev);
+	state->listen_waiter.work = work;
+	if (interface_wait(dev, &state->listen_waiter))
+		return;
 	pthread_mutex_lock(&ctx_lock);
 	(void)acceptor_open(dev, state->engines);
 	interface_open_rails(dev);
 	pthread_mutex_unlock(&ctx_lock);
-	acceptor_admit(dev);
+	acceptor_admit(dev, true);
 }
 
 int interface_listen(int dev, bool *opening)
@@ -222,10 +306,14 @@ int interface_listen(int dev, bool *opening)
 		WARN("%s: cannot listen: %s; the NIC is of another network namespace, and HARP alone "
 		     "can use it (name another interface in HARP_IFNAME)",
 		     plugin_device(dev)->ifname, state->why);
+	if (!rc && *opening)
+		acceptor_admit(dev, false);
+	else if (!rc)
+		interface_open_rails(dev);
 	if (!state->listen_work.run) /* else the control thread may be reading it */
 		state->listen_work.run = interface_listen_run;
 	pthread_mutex_unlock(&ctx_lock);
-	if (!rc)
+	if (!rc && *opening)
 		control_post(&state->listen_work);
 	return rc;
 }
@@ -240,24 +328,15 @@ bool interface_link_is_down(int dev)
 
 /* ---- the first init and the last finalize --------------------------------------------------- */
 
-static void listen_runs_end(struct work *work, uint64_t now_ns)
-{
-	(void)work;
-	(void)now_ns;
-}
-
 void interfaces_close(void)
 {
-	struct work after_listen_runs = { .run = listen_runs_end };
-
-	if (control_poller())
-		control_call(&after_listen_runs);
 	plugin_memory_forget();
 	acceptors_close();
 	for (unsigned dev = 0; dev < PLUGIN_DEVICES_MAX; dev++)
 		engines_close(device_states[dev].engines);
 	memset(device_states, 0, sizeof(device_states));
 	control_stop();
+	peers_reset();
 	keyfile_forget();
 }
 

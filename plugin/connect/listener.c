@@ -79,8 +79,8 @@ int stack_listener_open(struct stack_listener **out, int dev, struct engine *eng
 	if (!listener)
 		return -ENOMEM;
 	listener->engine = engine;
-	listener->queue = engine_queue(engine);
-	pending_set_init(&listener->pending_set, dev, true);
+	engine_placement(engine, &listener->placement);
+	pending_set_init(&listener->pending_set, dev, &listener->placement);
 	listener->work.run = stack_listener_run;
 	listener->open_work.run = stack_listener_open_run;
 	listener->close_work.run = stack_listener_close_run;
@@ -175,11 +175,18 @@ int kernel_listener_listen(struct kernel_listener *listener, const struct harp_a
 	return 0;
 }
 
-int kernel_listener_admit(struct kernel_listener *listener)
+int kernel_listener_admit(struct kernel_listener *listener, bool admits)
 {
-	if (listener->fd < 0 || listener->source.watched)
+	int rc = 0;
+
+	if (listener->fd < 0)
 		return 0;
-	return control_watch(&listener->source, listener->fd, EPOLLIN);
+	if (!listener->source.watched)
+		rc = control_watch(&listener->source, listener->fd, 0);
+	control_timer_set(&listener->rest, UINT64_MAX);
+	if (!rc)
+		control_rewatch(&listener->source, admits ? EPOLLIN : 0);
+	return rc;
 }
 
 void kernel_listener_close(struct kernel_listener *listener)

@@ -28,16 +28,19 @@
  *
  * Admission limits, per listener. At most 64 unidentified connections are pending. When the limit
  * is exceeded, the oldest one of the address with the most is dropped, so a scanner's own
- * connections go first. At most 192 identified connections are pending; a further one is dropped,
- * so the first of hundreds of concurrent peers complete and make space. A dropped peer connects
- * again (connect.c).
+ * connections go first. At most 192 identified connections are pending. When that limit is
+ * exceeded, the newest one of the address with the most is dropped, so the first of hundreds of
+ * concurrent peers complete and make space. A dropped peer connects again (connector.c). An
+ * unidentified connection never displaces an identified one.
  *
  * CONFIRM makes the connection a comm, or a lane of one. READY alone must not: a connector that
  * misses READY connects again, and the application would already have a dead comm. A connector that
- * has received READY considers itself connected. So after READY the connector's deadline applies.
+ * has received READY considers itself connected. So after READY the connector's deadline applies,
+ * and the connection is not dropped over a limit unless CONFIRM is overdue by a second.
  */
 
 #define PENDING_TIME_NS 5000000000ull
+#define CONFIRM_TIME_NS 1000000000ull
 #define WARN_AGAIN_NS 5000000000ull
 
 /* ---- dropping ------------------------------------------------------------------------------- */
@@ -48,8 +51,27 @@ static uint64_t pending_deadline_ns(const struct pending *pending)
 	       (pending->ready_ns ? plugin_config()->connect_timeout_ns : PENDING_TIME_NS);
 }
 
+/* Counts one more (change 1) or one fewer (-1) connection of its kind from its address. */
+static void admission_count(struct pending *pending, int change)
+{
+	struct pending_set *set = pending->set;
+
+	pending->share = 0;
+	for (unsigned i = 0; i < PENDING_MAX; i++) {
+		struct pending *other = &set->pending[i];
+
+		if (!other->lane || other->identified != pending->identified ||
+		    memcmp(&other->addr, &pending->addr, sizeof(other->addr)) != 0)
+			continue;
+		pending->share++;
+		if (other != pending)
+			other->share += (unsigned)change;
+	}
+}
+
 static void pending_release(struct pending *pending)
 {
+	admission_count(pending, -1);
 	control_unwatch(&pending->source);
 	explicit_bzero(pending->preamble.key, sizeof(pending->preamble.key));
 	pending->lane = NULL;
@@ -69,39 +91,56 @@ static void pending_drop(struct pending *pending)
 	lane->ops->close(lane, true);
 }
 
-static unsigned pending_share(const struct pending *pending)
-{
-	unsigned share = 0;
-
-	for (const struct pending *other = pending->set->pending;
-	     other < pending->set->pending + PENDING_MAX; other++)
-		share += other->lane && !other->identified &&
-			 !memcmp(&other->addr, &pending->addr, sizeof(other->addr));
-	return share;
-}
-
-/* Of the address with the most unidentified connections, the oldest one. */
-static struct pending *pending_excess(struct pending_set *set)
+/* The connection to drop over the limit of identified or of unidentified ones. */
+static struct pending *admission_excess(struct pending_set *set, bool identified)
 {
 	struct pending *excess = NULL;
-	unsigned most = 0;
 
 	for (unsigned i = 0; i < PENDING_MAX; i++) {
 		struct pending *pending = &set->pending[i];
-		unsigned share;
+		bool is_newer;
 
-		if (!pending->lane || pending->identified)
+		if (!pending->lane || pending->identified != identified ||
+		    (pending->ready_ns && set->now_ns - pending->ready_ns < CONFIRM_TIME_NS))
 			continue;
-		share = pending_share(pending);
-		if (share > most || (share == most && pending->accepted_ns < excess->accepted_ns)) {
+		is_newer = excess && pending->accepted_ns >= excess->accepted_ns;
+		if (!excess || pending->share > excess->share ||
+		    (pending->share == excess->share && is_newer == identified))
 			excess = pending;
-			most = share;
-		}
 	}
 	return excess;
 }
 
+static void pending_advance(struct pending *pending, uint64_t now_ns);
+
+/* Drops one over the limit. A first lane whose CONFIRM has just arrived stays: its peer has the
+ * comm. */
+static void pending_displace(struct pending *pending)
+{
+	if (pending->ready_ns)
+		pending_advance(pending, pending->set->now_ns);
+	if (pending->lane)
+		pending_drop(pending);
+}
+
 /* ---- what the preamble asks ----------------------------------------------------------------- */
+
+/* HELLO has named an id of this process. False: this connection is over the limit and is
+ * dropped. */
+static bool pending_identify(struct pending *pending)
+{
+	struct pending *excess;
+
+	admission_count(pending, -1);
+	pending->identified = true;
+	admission_count(pending, 1);
+	if (++pending->set->identified <= PENDING_IDENTIFIED_MAX)
+		return true;
+	excess = admission_excess(pending->set, true);
+	if (excess != pending)
+		pending_displace(excess);
+	return excess != pending;
+}
 
 static bool pending_lookup(void *ctx, struct preamble *p, uint8_t key[PREAMBLE_KEY_BYTES])
 {
@@ -110,12 +149,11 @@ static bool pending_lookup(void *ctx, struct preamble *p, uint8_t key[PREAMBLE_K
 
 	if (!registry_key(joins ? p->comm_id : p->listen_id, joins, key))
 		return false;
-	if (p->step != PREAMBLE_HELLO) {
+	if (p->step != PREAMBLE_READ_HELLO) {
 		p->full = !joins && !registry_admits(p->listen_id, &pending->lane->remote);
 		return true;
 	}
-	pending->identified = true;
-	p->full = ++pending->set->identified > PENDING_IDENTIFIED_MAX;
+	p->full = !pending_identify(pending);
 	if (!joins && preamble_is_multi_lane(p)) {
 		p->own.rails = pending->rails;
 		p->own.rails_bytes = acceptor_rails(pending->set->dev, pending->rails);
@@ -134,7 +172,7 @@ static void pending_warn_encryption(struct pending *pending, int error, uint64_t
 
 	if (error == -EPROTONOSUPPORT && (p->own.features ^ p->peer.features) & FEATURE_ENCRYPTED)
 		text = p->what;
-	else if (error == -ECONNRESET && p->own.psk && p->step == PREAMBLE_PROOF)
+	else if (error == -ECONNRESET && p->own.psk && p->step == PREAMBLE_READ_PROOF)
 		text = "it left at our proof: do the pre-shared keys (HARP_KEY_FILE) differ?";
 	if (!text || (set->warned_ns && now_ns - set->warned_ns < WARN_AGAIN_NS))
 		return;
@@ -234,7 +272,7 @@ static void pending_advance(struct pending *pending, uint64_t now_ns)
 		rc = handshake_advance(&pending->preamble, pending->lane);
 	if (!rc && pending->lane->ops->state(pending->lane) == LANE_DEAD)
 		rc = pending->lane->error;
-	if (pending->preamble.step == PREAMBLE_CONFIRM && !pending->ready_ns)
+	if (pending->preamble.step == PREAMBLE_READ_CONFIRM && !pending->ready_ns)
 		pending->ready_ns = now_ns;
 	if (rc == 1)
 		rc = pending_admit(pending, now_ns);
@@ -259,7 +297,7 @@ static void pending_ready(struct control_source *source, uint64_t now_ns)
 static void pending_set_next(struct pending_set *set, uint64_t next_ns)
 {
 	set->next_ns = next_ns;
-	if (!set->harp)
+	if (!set->placement)
 		control_timer_set(&set->timer, next_ns);
 }
 
@@ -296,7 +334,7 @@ static struct pending *pending_set_slot(struct pending_set *set)
 	unsigned i = 0;
 
 	if (set->count - set->identified == PENDING_UNAUTHENTICATED_MAX)
-		pending_drop(pending_excess(set));
+		pending_drop(admission_excess(set, false));
 	while (set->pending[i].lane) /* a free one exists: at most PENDING_IDENTIFIED_MAX others are
 					in use */
 		i++;
@@ -306,7 +344,8 @@ static struct pending *pending_set_slot(struct pending_set *set)
 void pending_set_add(struct pending_set *set, struct lane *lane, int fd, uint64_t now_ns)
 {
 	struct preamble_terms own = { .eager_bytes = plugin_config()->eager_bytes,
-				      .features = set->harp ? FEATURE_ACK_PROMPTLY : 0,
+				      .features = set->placement ? FEATURE_ACK_PROMPTLY : 0,
+				      .placement = set->placement,
 				      .lanes = set->lanes,
 				      .psk = keyfile_key() };
 	struct pending *pending;
@@ -321,6 +360,7 @@ void pending_set_add(struct pending_set *set, struct lane *lane, int fd, uint64_
 	pending->source.ready = pending_ready;
 	lane->owner = pending;
 	lane->notify = pending_notify;
+	admission_count(pending, 1);
 	set->count++;
 	/* A predictable nonce would admit a replay; an unwatched socket would never be read. */
 	if (getrandom(own.nonce, PREAMBLE_NONCE_BYTES, GRND_NONBLOCK) != PREAMBLE_NONCE_BYTES ||
@@ -335,10 +375,10 @@ void pending_set_add(struct pending_set *set, struct lane *lane, int fd, uint64_
 	pending_advance(pending, now_ns);
 }
 
-void pending_set_init(struct pending_set *set, int dev, bool harp)
+void pending_set_init(struct pending_set *set, int dev, const struct placement_end *placement)
 {
 	set->dev = dev;
-	set->harp = harp;
+	set->placement = placement;
 	set->lanes = rails_lanes_taken(dev);
 	set->timer.run = pending_set_due;
 	set->next_ns = UINT64_MAX;

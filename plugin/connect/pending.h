@@ -21,6 +21,7 @@ struct pending {
 	struct lane *lane;     /* NULL: the slot is free */
 	bool identified;       /* its HELLO named a listen id or comm id of this process */
 	struct harp_addr addr; /* of the peer; the comm may own the lane already */
+	unsigned share;        /* connections of its kind from that address, including itself */
 	uint64_t accepted_ns;
 	uint64_t ready_ns; /* when READY was sent; 0: not yet */
 	struct preamble preamble;
@@ -31,9 +32,9 @@ struct pending {
 /* The pending connections of one listener. */
 struct pending_set {
 	int dev;
-	bool harp;                  /* of a HARP listener; else of a kernel listener */
-	uint8_t lanes;              /* limit in CHALLENGE */
-	struct control_timer timer; /* of kernel listeners: at next_ns */
+	const struct placement_end *placement; /* of the engine; NULL: a kernel listener */
+	uint8_t lanes;                         /* limit in CHALLENGE */
+	struct control_timer timer;            /* of kernel listeners: at next_ns */
 	uint64_t next_ns;           /* not after the earliest deadline; UINT64_MAX: none */
 	uint64_t now_ns;            /* of the current turn; never decreases */
 	unsigned count, identified; /* identified: of count */
@@ -41,7 +42,7 @@ struct pending_set {
 	struct pending pending[PENDING_MAX];
 };
 
-void pending_set_init(struct pending_set *set, int dev, bool harp);
+void pending_set_init(struct pending_set *set, int dev, const struct placement_end *placement);
 /* Adds an accepted connection. fd: of a kernel lane, else -1. */
 void pending_set_add(struct pending_set *set, struct lane *lane, int fd, uint64_t now_ns);
 /* Drops expired connections. Due at next_ns; kernel listeners have a timer for it. */

@@ -69,16 +69,18 @@ static void rail_handle(struct connector_rail *rail, const struct connector *c)
 	struct handle *h = &rail->handle;
 
 	*h = c->handle;
-	if (!rail->nic && !h->opening) /* the engine that the peer has chosen for the comm */
+	if (!rail->nic && !h->opening) /* the handle has more of its HARP ports */
 		return;
 	h->has_v4 = h->has_v6 = false;
 	h->harp_port = h->kernel_port_v4 = h->kernel_port_v6 = 0;
+	memset(h->ports, 0, sizeof(h->ports));
 	for (unsigned i = 0; i < c->peer_rails.count; i++) {
 		const struct rail_entry *entry = &c->peer_rails.entry[i];
 
 		if (entry->nic != rail->nic)
 			continue;
 		h->harp_port = entry->harp_port;
+		h->harp_placement = entry->placement;
 		h->harp_queues = entry->queues;
 		h->harp_queue = entry->queue;
 		if (harp_addr_is_v4(&entry->addr)) {

@@ -12,13 +12,14 @@
 /*
  * Theory of operation
  *
- * If each NIC delivers a connection to our queues from any port, a SYN is sent from any port. If
- * there is no answer, SYNs from other ports follow at growing intervals: the peer may be in
- * TIME-WAIT with an older connection from that port, or one of several network paths may be dead.
+ * If each NIC has one queue, a SYN is sent from any port. If there is no answer, SYNs from other
+ * ports follow at growing intervals: the peer may be in TIME-WAIT with an older connection from
+ * that port, or one of several network paths may be dead.
  *
- * Otherwise SYNs are sent in rounds, every ROUND_NS. If our NIC's hash is known, only ports are used
- * whose packets back reach our queue; after COMPUTED_ROUNDS without an answer, or if there is no
- * such port, the hash is taken to be wrong. A round has about twice as many ports as it takes on
+ * If both NICs' hashes are known (queue_placement.h), one SYN is sent from a computed port; more
+ * follow only if it gets no answer for CERTAIN_NS.
+ *
+ * Otherwise SYNs are sent in rounds, every ROUND_NS, from about twice as many ports as it takes on
  * average to find a right one, at most ROUND_PORTS_MAX. The first lane whose handshake completes is
  * used, and the others are aborted. A SYN on the wrong queue is dropped by the peer's host, a
  * SYN-ACK on the wrong queue by this host; neither is answered. Beyond PORT_SEARCH_LANES_MAX lanes,
@@ -28,51 +29,27 @@
  */
 
 #define ANOTHER_NS 1000000000ull /* for the answer to a SYN from any port; doubled each time */
+#define CERTAIN_NS 300000000ull
 #define ROUND_NS 50000000ull
 #define ROUND_PORTS_MAX 32u
-#define COMPUTED_ROUNDS 6u
 #define LAST_ROUND_NS 300000000ull /* wait after the last SYNs */
-/* Step from one source port to the next: a prime above the number of ports visits each port
- * once. */
-#define STRIDE 65521u
 
-void port_search_prepare(struct port_search *o, const struct candidate *candidate, int dscp)
+void port_search_prepare(struct port_search *o, struct engine *engine,
+			 const struct placement_end *peer, const struct harp_endpoint *local,
+			 const struct harp_endpoint *remote, int dscp)
 {
+	uint16_t first, last;
 	uint64_t random = 0;
-	uint16_t last;
 
 	memset(o, 0, sizeof(*o));
-	o->engine = candidate->engine;
+	o->engine = engine;
 	o->dscp = dscp;
-	o->local = candidate->local;
-	o->remote = candidate->remote;
-	o->own = engine_queue(o->engine);
-	o->peer_queues = candidate->peer_queues;
-	o->peer_queue = candidate->peer_queue;
-	o->computes = o->own.rss->kind == HARP_RSS_TOEPLITZ;
-	engine_ports(o->engine, &o->first, &last);
-	o->count = last >= o->first ? (uint32_t)(last - o->first) + 1u : 0;
+	o->ports_max = PORT_SEARCH_PORTS_MAX;
+	o->peer = *peer;
+	engine_placement(engine, &o->own);
+	engine_ports(engine, &first, &last);
 	(void)!getrandom(&random, sizeof(random), GRND_NONBLOCK); /* only to spread ports */
-	o->start = (uint32_t)random;
-}
-
-static bool port_search_is_free(const struct port_search *o)
-{
-	return o->own.queues <= 1 && o->peer_queues <= 1;
-}
-
-/* The next source port that may work; 0: none is left. */
-static uint16_t port_search_next(struct port_search *o)
-{
-	while (o->at < o->count && o->ports_tried < PORT_SEARCH_PORTS_MAX) {
-		uint64_t step = o->start + (uint64_t)o->at++ * STRIDE;
-
-		o->local.port = (uint16_t)(o->first + step % o->count);
-		if (!o->computes ||
-		    harp_rss_queue(o->own.rss, &o->remote, &o->local) == o->own.queue)
-			return o->local.port;
-	}
-	return 0;
+	placement_begin(&o->ports, &o->own, &o->peer, local, remote, first, last, random);
 }
 
 static void port_search_drop(struct port_search *o, unsigned index)
@@ -92,13 +69,14 @@ void port_search_stop(struct port_search *o)
 /* Sends one SYN. port 0: any. */
 static int port_search_call(struct port_search *o, uint16_t port)
 {
+	struct harp_endpoint local = o->ports.local;
 	struct lane *lane;
 	int rc;
 
-	o->local.port = port;
+	local.port = port;
 	if (o->lane_count == PORT_SEARCH_LANES_MAX)
 		port_search_drop(o, 0);
-	rc = lane_harp_connect(o->engine, &o->local, &o->remote, o->dscp, &lane);
+	rc = lane_harp_connect(o->engine, &local, &o->ports.remote, o->dscp, &lane);
 	if (rc)
 		return rc;
 	lane->owner = o->owner;
@@ -108,14 +86,17 @@ static int port_search_call(struct port_search *o, uint16_t port)
 	return 0;
 }
 
+/* Twice the average number of tries to find a right port. */
 static unsigned port_search_round_ports(const struct port_search *o)
 {
-	unsigned chance = !o->computes && o->own.queues ? o->own.queues : 1;
+	unsigned chance = 2;
 
-	if (o->peer_queues)
-		chance *= o->peer_queues;
-	if (chance > 1)
-		chance *= 2;
+	if (placement_is_certain(&o->ports))
+		return 1;
+	if ((!o->own.known || o->ports.distrust) && o->own.queues)
+		chance *= o->own.queues;
+	if ((!o->peer.known || o->ports.distrust) && o->peer.queues)
+		chance *= o->peer.queues;
 	return chance < ROUND_PORTS_MAX ? chance : ROUND_PORTS_MAX;
 }
 
@@ -123,7 +104,7 @@ static unsigned port_search_round_ports(const struct port_search *o)
 static int port_search_calls(struct port_search *o, unsigned wanted)
 {
 	for (unsigned opened = 0; opened < wanted;) {
-		uint16_t port = port_search_next(o);
+		uint16_t port = o->ports_tried < o->ports_max ? placement_next(&o->ports) : 0;
 		int rc;
 
 		if (!port)
@@ -131,7 +112,7 @@ static int port_search_calls(struct port_search *o, unsigned wanted)
 		rc = port_search_call(o, port);
 		if (!rc)
 			opened++;
-		else if (rc == -ENOSPC && o->lane_count)
+		else if (rc == -ENOSPC && o->several)
 			return 0; /* the stack is busy: continue in the next round */
 		else if (rc != -EADDRINUSE)
 			return rc;
@@ -150,21 +131,26 @@ static int port_search_any(struct port_search *o, uint64_t now_ns)
 
 static int port_search_round(struct port_search *o, uint64_t now_ns)
 {
+	unsigned wanted;
 	int rc;
 
-	if (port_search_is_free(o))
+	if (placement_is_free(&o->ports))
 		return port_search_any(o, now_ns);
-	if (o->rounds++ == COMPUTED_ROUNDS)
-		o->computes = false;
-	o->next_ns = now_ns + ROUND_NS;
-	rc = port_search_calls(o, port_search_round_ports(o));
-	if (rc > 0 && o->computes) {
-		o->computes = false;
-		o->at = 0;
-		return 0;
-	}
+	if (o->rounds++ && placement_is_certain(&o->ports))
+		o->ports.distrust = true;
+	wanted = port_search_round_ports(o);
+	o->several |= wanted > 1;
+	o->next_ns = now_ns + (placement_is_certain(&o->ports) ? CERTAIN_NS : ROUND_NS);
+	rc = port_search_calls(o, wanted);
 	if (rc <= 0)
 		return rc;
+	if (!o->ports_tried && !o->ports.distrust) {
+		/* No port should work, so the known placement must be wrong. */
+		o->ports.distrust = true;
+		o->ports.at = 0;
+		o->next_ns = now_ns;
+		return 0;
+	}
 	o->next_ns = UINT64_MAX;
 	o->give_up_ns = now_ns + LAST_ROUND_NS;
 	return o->lane_count ? 0 : -EADDRNOTAVAIL;
@@ -215,21 +201,18 @@ int port_search_advance(struct port_search *o, uint64_t now_ns, struct lane **la
 
 const char *port_search_silence(const struct port_search *o, char *buf, size_t len)
 {
-	char way[96];
-
 	buf[0] = '\0';
-	if (port_search_is_free(o))
+	if (placement_is_free(&o->ports))
 		return buf;
-	if (o->peer_queues)
-		snprintf(way, sizeof(way),
-			 "between our queue %u of %u and the peer's queue %u of %u", o->own.queue,
-			 o->own.queues, o->peer_queue, o->peer_queues);
+	if (o->peer.queues)
+		snprintf(buf, len,
+			 "no answer to %u source ports: packets between our queue %u of %u and the "
+			 "peer's queue %u of %u find no way",
+			 o->ports_tried, o->own.queue, o->own.queues, o->peer.queue,
+			 o->peer.queues);
 	else
-		snprintf(way, sizeof(way), "to our queue %u of %u", o->own.queue, o->own.queues);
-	snprintf(
-		buf, len,
-		"no answer to %u source ports: packets %s find no way (a NIC that does not spread by "
-		"ports needs HARP_INSTANCES=1)",
-		o->ports_tried, way);
+		snprintf(buf, len,
+			 "no answer to %u source ports: packets to our queue %u of %u find no way",
+			 o->ports_tried, o->own.queue, o->own.queues);
 	return buf;
 }

@@ -4,8 +4,9 @@
  * closed comms, and polls engines while the application does not (engine_background.c).
  *
  * It sleeps until a descriptor is ready, a timer expires, or work is posted, and runs their
- * functions one after the other. Data owned by the control thread needs no lock. Its functions wait
- * for another process only to open an interface (connect/interfaces.c).
+ * functions one after the other. Data owned by the control thread needs no lock. Its functions must
+ * not wait for another process: opener threads (connect/interfaces.c) open interfaces and post the
+ * result.
  */
 #ifndef HARP_PLUGIN_CONTROL_H
 #define HARP_PLUGIN_CONTROL_H

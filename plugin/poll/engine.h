@@ -69,13 +69,9 @@ void engine_load(struct engine *engine, int change);
 
 struct poller *engine_poller(struct engine *engine);
 struct harp_stack *engine_stack(struct engine *engine);
-/* Its queue, those among which its NIC spreads the packets of a port (1: any port works), and how. */
-struct engine_queue {
-	uint16_t queue, queues;
-	const struct harp_rss *rss;
-};
-struct engine_queue engine_queue(const struct engine *engine);
-/* The first and last local port of its stack. */
+/* How its NIC chooses queues, and the first and last local port of its stack. */
+struct placement_end;
+void engine_placement(const struct engine *engine, struct placement_end *out);
 void engine_ports(const struct engine *engine, uint16_t *first, uint16_t *last);
 /* How packets come to the engines of a set; HARP_MODE_NONE for NULL. */
 enum harp_instance_mode engine_set_mode(const struct engine_set *set);

@@ -8,6 +8,7 @@
 
 #include "poll/engine_impl.h"
 #include "base/util.h"
+#include "wire/queue_placement.h"
 #include "process/log.h"
 #include "process/config.h"
 #include "device/device.h"
@@ -34,16 +35,10 @@ const char *engine_describe(struct engine *engine)
 	return harp_instance_describe(engine->instance);
 }
 
-struct engine_queue engine_queue(const struct engine *engine)
+void engine_placement(const struct engine *engine, struct placement_end *out)
 {
-	const struct harp_rss *rss = harp_instance_rss(engine->instance);
-	uint32_t queues = rss->queues < UINT16_MAX ? rss->queues : UINT16_MAX;
-
-	return (struct engine_queue){
-		.queue = (uint16_t)harp_instance_queue(engine->instance),
-		.queues = rss->kind == HARP_RSS_NONE ? 1 : (uint16_t)queues,
-		.rss = rss,
-	};
+	placement_own(out, harp_instance_rss(engine->instance),
+		      harp_instance_queue(engine->instance));
 }
 
 void engine_ports(const struct engine *engine, uint16_t *first, uint16_t *last)

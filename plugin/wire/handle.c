@@ -29,10 +29,12 @@ static const struct {
 	uint16_t member; /* of struct handle */
 } handle_fields[] = {
 	FIELD(9, wire_min),        FIELD(10, wire_max),       FIELD(12, harp_port),
-	FIELD(14, kernel_port_v4), FIELD(16, kernel_port_v6), FIELD(24, listen_id),
-	FIELD(32, host_id),        FIELD(52, tuner),          FIELD(AT_SECRET, secret),
-	FIELD(88, harp_queues),    FIELD(90, harp_queue),
+	FIELD(14, kernel_port_v4), FIELD(16, kernel_port_v6), FIELD(20, scope_id),
+	FIELD(24, listen_id),      FIELD(32, host_id),        FIELD(52, tuner),
+	FIELD(AT_SECRET, secret),  FIELD(88, harp_placement), FIELD(90, harp_queues),
+	FIELD(92, harp_queue),     FIELD(94, ports),
 };
+_Static_assert(sizeof(((struct handle *)0)->ports) == 16, "port, queue, port, queue ...");
 
 #define FLAG_V4 1u
 #define FLAG_V6 2u

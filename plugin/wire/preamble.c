@@ -28,6 +28,7 @@
 #define AT_MAGIC 0
 #define AT_VERSION 4
 #define AT_EXTENSION_BYTES 6 /* HELLO, CHALLENGE */
+#define AT_STATUS 6          /* READY; 0 in PROOF */
 #define AT_FEATURES 8        /* HELLO, CHALLENGE */
 #define AT_EAGER_BYTES 16
 #define AT_LANE_INDEX 20
@@ -165,12 +166,13 @@ static uint8_t *preamble_begin(struct preamble *p, enum preamble_step step, size
 }
 
 static void preamble_begin_signed(struct preamble *p, enum preamble_step step, uint32_t magic,
-				  const char *label)
+				  uint16_t status, const char *label)
 {
 	uint8_t *m = preamble_begin(p, step, PREAMBLE_PROOF_BYTES - PREAMBLE_MAC_BYTES);
 
 	wire_put32(m + AT_MAGIC, magic);
 	wire_put16(m + AT_VERSION, WIRE_VERSION);
+	wire_put16(m + AT_STATUS, status);
 	preamble_sign(p, label);
 }
 
@@ -183,7 +185,7 @@ void preamble_connect(struct preamble *p, uint64_t listen_id, uint64_t comm_id,
 	p->listen_id = listen_id;
 	p->comm_id = comm_id;
 	memcpy(p->key, key, PREAMBLE_KEY_BYTES);
-	m = preamble_begin(p, PREAMBLE_HELLO, PREAMBLE_HELLO_BYTES);
+	m = preamble_begin(p, PREAMBLE_SEND_HELLO, PREAMBLE_HELLO_BYTES);
 	wire_put32(m + AT_MAGIC, MAGIC_HELLO);
 	wire_put16(m + AT_VERSION, WIRE_VERSION);
 	wire_put64(m + AT_FEATURES, p->own.features);
@@ -202,7 +204,7 @@ void preamble_accept(struct preamble *p, const struct preamble_terms *own, pream
 	preamble_init(p, own);
 	p->lookup = lookup;
 	p->lookup_ctx = lookup_ctx;
-	preamble_begin(p, PREAMBLE_HELLO, PREAMBLE_HELLO_BYTES);
+	preamble_begin(p, PREAMBLE_READ_HELLO, PREAMBLE_HELLO_BYTES);
 }
 
 /* Checks magic, version and feature word in the fixed part of HELLO or CHALLENGE. */
@@ -245,14 +247,17 @@ static int preamble_check_extensions(struct preamble *p, const uint8_t *at, size
 	while (left) {
 		uint16_t type = wire_get16(at), len = wire_get16(at + 2);
 		size_t whole = extension_whole(len);
+		const uint8_t *value = at + EXTENSION_HEAD_BYTES;
 
 		if (whole > left)
 			return preamble_fail(p, -EPROTO, "an extension that is cut short");
 		if (type & EXTENSION_MANDATORY)
 			return preamble_fail(p, -EPROTONOSUPPORT,
 					     "a mandatory extension that is unknown here");
-		if (p->step == PREAMBLE_CHALLENGE && type == RAILS_EXTENSION_TYPE &&
-		    rails_decode(&p->rails, at + EXTENSION_HEAD_BYTES, len))
+		if (p->step == PREAMBLE_READ_CHALLENGE &&
+		    ((type == PLACEMENT_EXTENSION_TYPE &&
+		      placement_decode(&p->placement, value, len)) ||
+		     (type == RAILS_EXTENSION_TYPE && rails_decode(&p->rails, value, len))))
 			return preamble_fail(p, -EPROTO, "an extension that makes no sense");
 		at += whole;
 		left -= whole;
@@ -292,11 +297,25 @@ static int preamble_check_short(struct preamble *p, uint32_t magic, const char *
 	return 0;
 }
 
+/* Writes an extension; returns the end. */
+static uint8_t *preamble_put_extension(uint8_t *at, uint16_t type, const uint8_t *value, size_t len)
+{
+	if (!len)
+		return at;
+	wire_put16(at, type);
+	wire_put16(at + 2, (uint16_t)len);
+	memcpy(at + EXTENSION_HEAD_BYTES, value, len);
+	return at + extension_whole(len);
+}
+
 static void preamble_begin_challenge(struct preamble *p)
 {
-	size_t whole = p->own.rails_bytes ? extension_whole(p->own.rails_bytes) : 0;
-	uint8_t *m = preamble_begin(p, PREAMBLE_CHALLENGE, PREAMBLE_CHALLENGE_BYTES + whole);
+	uint8_t value[PLACEMENT_EXTENSION_BYTES_MAX], *m;
+	size_t len = p->own.placement ? placement_encode(p->own.placement, value) : 0;
+	size_t whole = (len ? extension_whole(len) : 0) +
+		       (p->own.rails_bytes ? extension_whole(p->own.rails_bytes) : 0);
 
+	m = preamble_begin(p, PREAMBLE_SEND_CHALLENGE, PREAMBLE_CHALLENGE_BYTES + whole);
 	wire_put32(m + AT_MAGIC, MAGIC_CHALLENGE);
 	wire_put16(m + AT_VERSION, WIRE_VERSION);
 	wire_put16(m + AT_EXTENSION_BYTES, (uint16_t)whole);
@@ -304,12 +323,9 @@ static void preamble_begin_challenge(struct preamble *p)
 	wire_put32(m + AT_EAGER_BYTES, p->own.eager_bytes);
 	m[AT_LANE_COUNT] = p->own.lanes;
 	memcpy(m + CHALLENGE_AT_NONCE, p->own.nonce, PREAMBLE_NONCE_BYTES);
-	if (whole) {
-		m += PREAMBLE_CHALLENGE_BYTES;
-		wire_put16(m, RAILS_EXTENSION_TYPE);
-		wire_put16(m + 2, (uint16_t)p->own.rails_bytes);
-		memcpy(m + EXTENSION_HEAD_BYTES, p->own.rails, p->own.rails_bytes);
-	}
+	m = preamble_put_extension(m + PREAMBLE_CHALLENGE_BYTES, PLACEMENT_EXTENSION_TYPE, value,
+				   len);
+	(void)preamble_put_extension(m, RAILS_EXTENSION_TYPE, p->own.rails, p->own.rails_bytes);
 	preamble_sign(p, preamble_label_challenge);
 }
 
@@ -323,6 +339,7 @@ static int preamble_got_hello(struct preamble *p)
 	p->listen_id = wire_get64(m + HELLO_AT_LISTEN_ID);
 	p->comm_id = wire_get64(m + HELLO_AT_COMM_ID);
 	p->peer.join = (wire_get16(m + HELLO_AT_FLAGS) & HELLO_JOIN) != 0;
+	memcpy(p->peer.nonce, m + HELLO_AT_NONCE, PREAMBLE_NONCE_BYTES);
 	if (p->peer.index && !p->peer.join)
 		return preamble_fail(p, -EPROTO, "a further lane that joins no comm");
 	if (!p->lookup(p->lookup_ctx, p, p->key))
@@ -353,7 +370,8 @@ static int preamble_got_challenge(struct preamble *p)
 				     p->own.psk ? "the listener's proof does not hold: do the "
 						  "pre-shared keys (HARP_KEY_FILE) differ?"
 						: "the listener's proof does not hold");
-	preamble_begin_signed(p, PREAMBLE_PROOF, MAGIC_PROOF, preamble_label_proof);
+	memcpy(p->peer.nonce, p->transcript + p->head + CHALLENGE_AT_NONCE, PREAMBLE_NONCE_BYTES);
+	preamble_begin_signed(p, PREAMBLE_SEND_PROOF, MAGIC_PROOF, 0, preamble_label_proof);
 	return 0;
 }
 
@@ -361,14 +379,17 @@ static int preamble_got_proof(struct preamble *p)
 {
 	uint8_t key[PREAMBLE_KEY_BYTES];
 	int rc = preamble_check_short(p, MAGIC_PROOF, preamble_label_proof);
+	bool found;
 
 	if (rc)
 		return rc;
-	if (!p->lookup(p->lookup_ctx, p, key))
-		return preamble_fail(p, -ECONNREFUSED, "the listener or comm is closed");
+	found = p->lookup(p->lookup_ctx, p, key);
 	if (p->full)
 		return preamble_fail(p, -EBUSY, "too many wait there already");
-	preamble_begin_signed(p, PREAMBLE_READY, MAGIC_READY, preamble_label_ready);
+	/* If the listener has closed meanwhile, refuse explicitly. */
+	preamble_begin_signed(p, PREAMBLE_SEND_READY, MAGIC_READY,
+			      found ? PREAMBLE_ACCEPTED : PREAMBLE_NOT_LISTENING,
+			      preamble_label_ready);
 	return 0;
 }
 
@@ -379,55 +400,64 @@ static int preamble_got_ready(struct preamble *p)
 
 	if (rc)
 		return rc;
-	m = preamble_begin(p, PREAMBLE_CONFIRM, PREAMBLE_CONFIRM_BYTES);
+	if (wire_get16(p->transcript + p->head + AT_STATUS) != PREAMBLE_ACCEPTED)
+		return preamble_fail(p, -ECONNREFUSED, "the listener or comm is closed");
+	m = preamble_begin(p, PREAMBLE_SEND_CONFIRM, PREAMBLE_CONFIRM_BYTES);
 	wire_put32(m + AT_MAGIC, MAGIC_CONFIRM);
 	wire_put16(m + AT_VERSION, WIRE_VERSION);
 	return 0;
 }
 
-/* HELLO and PROOF are the connector's, CHALLENGE and READY the acceptor's, CONFIRM the
- * connector's. */
-bool preamble_sends(const struct preamble *p)
+static int preamble_done(struct preamble *p)
 {
-	return p->step != PREAMBLE_DONE && (p->step % 2 == 0) == !p->lookup;
+	p->step = PREAMBLE_DONE;
+	return 1;
 }
 
 /* The current message is complete. 1: done, 0: continue, or the error. */
 static int preamble_next(struct preamble *p)
 {
-	/* Of CHALLENGE, the fixed part. */
-	static const size_t bytes[] = {
-		[PREAMBLE_CHALLENGE] = PREAMBLE_CHALLENGE_BYTES,
-		[PREAMBLE_PROOF] = PREAMBLE_PROOF_BYTES,
-		[PREAMBLE_READY] = PREAMBLE_READY_BYTES,
-		[PREAMBLE_CONFIRM] = PREAMBLE_CONFIRM_BYTES,
-	};
-	int rc = 0;
+	int rc;
 
-	if (preamble_sends(p) && p->step != PREAMBLE_CONFIRM) {
-		preamble_begin(p, p->step + 1, bytes[p->step + 1]);
-		return 0;
-	}
 	switch (p->step) {
-	case PREAMBLE_HELLO:
-		return preamble_got_hello(p);
-	case PREAMBLE_CHALLENGE:
+	case PREAMBLE_SEND_HELLO:
+		preamble_begin(p, PREAMBLE_READ_CHALLENGE, PREAMBLE_CHALLENGE_BYTES);
+		return 0;
+	case PREAMBLE_READ_CHALLENGE:
 		return preamble_got_challenge(p);
-	case PREAMBLE_PROOF:
-		return preamble_got_proof(p);
-	case PREAMBLE_READY:
+	case PREAMBLE_SEND_PROOF:
+		preamble_begin(p, PREAMBLE_READ_READY, PREAMBLE_READY_BYTES);
+		return 0;
+	case PREAMBLE_READ_READY:
 		return preamble_got_ready(p);
-	case PREAMBLE_CONFIRM:
-		if (p->lookup)
-			rc = preamble_check_short(p, MAGIC_CONFIRM, NULL);
-		if (rc)
-			return rc;
-		p->step = PREAMBLE_DONE;
-		return 1;
+	case PREAMBLE_READ_HELLO:
+		return preamble_got_hello(p);
+	case PREAMBLE_SEND_CHALLENGE:
+		preamble_begin(p, PREAMBLE_READ_PROOF, PREAMBLE_PROOF_BYTES);
+		return 0;
+	case PREAMBLE_READ_PROOF:
+		return preamble_got_proof(p);
+	case PREAMBLE_SEND_READY:
+		if (wire_get16(p->transcript + p->head + AT_STATUS) != PREAMBLE_ACCEPTED)
+			return preamble_fail(p, -ECONNREFUSED, "no listener has that id");
+		preamble_begin(p, PREAMBLE_READ_CONFIRM, PREAMBLE_CONFIRM_BYTES);
+		return 0;
+	case PREAMBLE_READ_CONFIRM:
+		rc = preamble_check_short(p, MAGIC_CONFIRM, NULL);
+		return rc ? rc : preamble_done(p);
+	case PREAMBLE_SEND_CONFIRM:
+		return preamble_done(p);
 	case PREAMBLE_DONE:
 		break;
 	}
 	return 1;
+}
+
+bool preamble_sends(const struct preamble *p)
+{
+	return p->step == PREAMBLE_SEND_HELLO || p->step == PREAMBLE_SEND_PROOF ||
+	       p->step == PREAMBLE_SEND_CHALLENGE || p->step == PREAMBLE_SEND_READY ||
+	       p->step == PREAMBLE_SEND_CONFIRM;
 }
 
 uint8_t *preamble_bytes(struct preamble *p, size_t *len)

@@ -6,7 +6,7 @@
  *   HELLO      ------------->               nonce, listen id, features
  *              <-------------   CHALLENGE   nonce, features, proof that it knows the secret
  *   PROOF      ------------->               the connector's proof
- *              <-------------   READY       accepted into a comm
+ *              <-------------   READY       accepted into a comm, or refused with a status
  *   CONFIRM    ------------->               READY has arrived
  *
  * Every proof is a keyed hash of the transcript so far, with its own label.
@@ -16,6 +16,7 @@
 
 #include "wire/crypto.h"
 #include "wire/handle.h"
+#include "wire/queue_placement.h"
 #include <stddef.h>
 #include "harp.h"
 
@@ -44,6 +45,8 @@
 #define FEATURE_ENCRYPTED 0x100000000ull /* the lane is encrypted after the preamble */
 #define FEATURE_MANDATORY_MASK 0xffffffff00000000ull
 
+enum preamble_status { PREAMBLE_ACCEPTED = 0, PREAMBLE_NOT_LISTENING = 1 };
+
 /* The terms of one side. */
 struct preamble_terms {
 	uint64_t features;
@@ -54,8 +57,9 @@ struct preamble_terms {
 	 * existing comm. */
 	uint8_t lanes, index;
 	bool join;
-	/* Acceptor: the extension of CHALLENGE, from rails_encode(); the caller's memory. NULL, 0
-	 * bytes: none. */
+	/* Acceptor, for CHALLENGE; the caller's memory. NULL, 0 bytes: none. rails: the value of
+	 * extension 2, from rails_encode(). */
+	const struct placement_end *placement;
 	const uint8_t *rails;
 	size_t rails_bytes;
 	/* CRYPTO_PSK_BYTES, the caller's memory: encrypt the lane (FEATURE_ENCRYPTED). NULL: do
@@ -63,9 +67,9 @@ struct preamble_terms {
 	const uint8_t *psk;
 };
 
-/* Addresses and ports of an acceptor's NICs: the extension of CHALLENGE (docs/lanes.md section
+/* Addresses and ports of an acceptor's NICs: extension 2 of CHALLENGE (docs/lanes.md section
  * 3.2). */
-#define RAILS_EXTENSION_TYPE 1u
+#define RAILS_EXTENSION_TYPE 2u
 #define RAIL_ENTRIES_MAX 16u
 #define RAILS_BYTES_MAX (4u + 32u * RAIL_ENTRIES_MAX)
 
@@ -73,9 +77,11 @@ struct preamble_terms {
 struct rail_entry {
 	struct harp_addr addr;
 	uint16_t harp_port, kernel_port; /* 0: none; at least one exists */
-	uint16_t queues, queue;          /* of the HARP port, as in the handle */
+	uint8_t placement;               /* of the HARP port: enum placement_kind, */
 	uint8_t nic;                     /* number of the NIC; 0: the NIC of the handle */
-	uint8_t reserved[7];
+	uint16_t queues, queue;          /* of the HARP port's NIC, and its own */
+	uint16_t reserved;
+	uint32_t speed_mbps; /* 0: unknown */
 };
 _Static_assert(sizeof(struct rail_entry) == 32, "an entry of the extension");
 
@@ -84,13 +90,17 @@ struct rails {
 	struct rail_entry entry[RAIL_ENTRIES_MAX];
 };
 
-/* The message that is sent or received. */
 enum preamble_step {
-	PREAMBLE_HELLO,
-	PREAMBLE_CHALLENGE,
-	PREAMBLE_PROOF,
-	PREAMBLE_READY,
-	PREAMBLE_CONFIRM,
+	PREAMBLE_SEND_HELLO,
+	PREAMBLE_READ_CHALLENGE,
+	PREAMBLE_SEND_PROOF,
+	PREAMBLE_READ_READY,
+	PREAMBLE_SEND_CONFIRM,
+	PREAMBLE_READ_HELLO,
+	PREAMBLE_SEND_CHALLENGE,
+	PREAMBLE_READ_PROOF,
+	PREAMBLE_SEND_READY,
+	PREAMBLE_READ_CONFIRM,
 	PREAMBLE_DONE,
 };
 
@@ -109,11 +119,14 @@ struct preamble {
 	bool full; /* acceptor: over the admission limit; the lane is closed without an answer */
 	preamble_lookup *lookup;
 	void *lookup_ctx;
-	size_t at;          /* bytes of the transcript sent and received */
-	size_t sent_bytes;  /* bytes of the transcript sent */
-	size_t end;         /* end of the current message, as far as known */
-	size_t head;        /* its begin */
-	struct rails rails; /* connector, when done: the acceptor's NICs. count 0: not sent */
+	size_t at;         /* bytes of the transcript sent and received */
+	size_t sent_bytes; /* bytes of the transcript sent */
+	size_t end;        /* end of the current message, as far as known */
+	size_t head;       /* its begin */
+	/* Connector, when done: extensions 1 and 2 of CHALLENGE: how the acceptor's NIC chooses
+	 * queues, and its NICs. PLACEMENT_NOT_SAID, count 0: not sent. */
+	struct placement_end placement;
+	struct rails rails;
 	uint8_t transcript[PREAMBLE_BYTES_MAX];
 };
 
@@ -129,7 +142,7 @@ uint8_t *preamble_bytes(struct preamble *p, size_t *len);
 /*
  * n bytes were sent or received. 1: done, records follow. 0: continue. -EBUSY (p->full), -EPROTO,
  * -EKEYREJECTED (invalid proof), -EPROTONOSUPPORT (version or mandatory feature), -ECONNREFUSED
- * (unknown id): with a text in p->what.
+ * (refused by READY): with a text in p->what.
  */
 int preamble_moved(struct preamble *p, size_t n);
 /* When done: the comm key, which authenticates further lanes (docs/lanes.md section 3.4). */

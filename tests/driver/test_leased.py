@@ -83,6 +83,19 @@ def test_ranks_of_user_nobody_in_containers_agree(
         wait_until(lambda d=daemon: "given back" in d.log_text(), "the lease is given back")
 
 
+@pytest.mark.parametrize("containers", [4], indirect=True, ids=["4-queues"])
+def test_ranks_agree_on_a_nic_that_keeps_queues(containers: Containers) -> None:
+    """A veth of four queues: queue 0 of each side reaches the other's, and nothing else; kernel
+    lanes are impossible. Each rank has four instances, and its comms find the one that works."""
+    args = ("allreduce", "--sizes", "4:3,1024:3,262144:3", "--channels", "4")
+    document, said = containers.run(*args, HARP_INSTANCES="4")
+    assert document["wrong"] == 0
+    for rank in said:
+        ways = [line for line in rank.splitlines() if "connected by" in line]
+        assert len(ways) >= 4
+        assert all(" on eth0 queue 0" in line for line in ways), ways
+
+
 def test_settings_of_harp_toml_reach_the_job(containers: Containers) -> None:
     for daemon in containers.daemons:
         daemon.end(signal.SIGTERM)

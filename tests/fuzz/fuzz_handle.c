@@ -3,7 +3,7 @@
  * fuzz_handle.c - what a stranger may say before it is anybody's peer: handles and preambles.
  *
  * Input: a byte of choices; then a handle's 128 bytes, or what the other side of a preamble says, or what a
- * peer says of its NICs.
+ * peer says of its NIC's queues or of its NICs.
  */
 #include "connect/handshake.h"
 #include "fake_lane.h"
@@ -58,6 +58,25 @@ static void fuzz_preamble(struct fuzz_input *in, bool accept)
 	fake_pair_free(&pair);
 }
 
+/* What is believed can be computed with: every port that is found is right. */
+static void placement_bytes(struct fuzz_input *in)
+{
+	uint8_t bytes[PLACEMENT_EXTENSION_BYTES_MAX + 16], again[PLACEMENT_EXTENSION_BYTES_MAX];
+	size_t len = fuzz_bytes(in, bytes, 1 + fuzz_u8(in) % sizeof(bytes));
+	struct harp_endpoint here = { .addr = harp_addr_v4(10, 0, 0, 1) }, there = here;
+	const struct placement_end own = { .kind = PLACEMENT_ONE_QUEUE, .queues = 1 };
+	struct placement_end peer;
+	struct placement ports;
+
+	there.port = 61000;
+	if (placement_decode(&peer, bytes, len))
+		return;
+	CHECK(placement_encode(&peer, again) == len);
+	placement_begin(&ports, &own, &peer, &here, &there, 61000, 61063, len);
+	while ((here.port = placement_next(&ports)) != 0)
+		CHECK(harp_rss_queue(&peer.rss, &here, &there) == peer.queue);
+}
+
 /* What is accepted of a peer's NICs is what HARP would send itself. */
 static void rails_bytes(struct fuzz_input *in)
 {
@@ -75,8 +94,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 	struct fuzz_input in = { bytes, len };
 	uint32_t choices = fuzz_u8(&in);
 
-	if (choices & 128)
+	if (choices >= 192)
 		rails_bytes(&in);
+	else if (choices & 128)
+		placement_bytes(&in);
 	else if (choices % 3 == 0)
 		handle_bytes(&in);
 	else

@@ -70,7 +70,7 @@ def several(request: pytest.FixtureRequest, each: Hosts) -> Iterator[Several]:
             first = stack.enter_context(Peer(handle))
         receiver.start("accept", listen=listen)
         assert first.handshake(lanes=8) > 1
-        assert first.extensions[:2] == b"\x01\x00"  # the rails
+        assert first.extensions[:2] == b"\x02\x00"  # the rails
         comm = receiver.result()
         receiver.call("close_listen", comm=listen)  # not needed for further lanes
         yield Several(each, receiver, handle, first, first.comm_key(), comm)

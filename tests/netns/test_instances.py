@@ -55,6 +55,10 @@ class Ranks:
         found = [match for line in self.sender.call("log") if (match := _LANE.search(line))]
         return [(match[1], int(match[2]) if match[2] else None) for match in found]
 
+    def silent(self) -> list[str]:
+        """The sender's log lines about queues that never answered."""
+        return [line for line in self.sender.call("log") if "not tried again for 10 s" in line]
+
 
 @contextlib.contextmanager
 def ranks(lab: Lab, count: int = QUEUES, **env: str) -> Iterator[Ranks]:
@@ -102,25 +106,52 @@ def test_a_known_toeplitz_hash_selects_every_queue(switched: Lab) -> None:
     assert all(count > 20 for count in counts), "each queue has had its part"
 
 
-def test_queues_are_tried_where_the_hash_is_unknown(switched: Lab) -> None:
-    """From each queue to its own: each SYN has one chance in 64, and 512 leave within a second.
-    Without kernel lanes, so that they leave again where a busy machine loses them all."""
-    spread(switched, "hash:77")
-    with ranks(switched, HARP_PATH="xdp") as both:
-        assert sorted(both.lanes()) == [("HARP", queue) for queue in range(QUEUES)]
+def test_queue_placement_in_challenge_saves_attempts(switched: Lab) -> None:
+    """One listener, connections to its port: many SYNs, then one, or on a busy machine many again
+    where that gets no answer for 300 ms. Without kernel lanes: a comm's further lanes come when
+    they come, and would be counted with the next connection."""
+    assert switched.spreader is not None
+    with ranks(switched, 0, HARP_RSS=TOEPLITZ, HARP_PATH="xdp") as both:
+        seen = []
+        handle, listen = both.receiver.call("listen")
+        for _ in range(4):
+            before = sum(switched.spreader.counts(1))
+            both.receiver.start("accept", listen=listen)
+            both.sends.append(both.sender.call("connect", handle=handle))
+            both.receives.append(both.receiver.result())
+            seen.append(sum(switched.spreader.counts(1)) - before)
+        assert all(lane == "HARP" for lane, _ in both.lanes())
+        # SYN, ACK, HELLO, PROOF, on a busy machine some of them twice: what any connection has. A
+        # sender that knows one side only begins with 16 SYNs.
+        assert min(seen[1:]) < 12, seen
+        assert seen[0] > min(seen[1:]), seen
         assert all(both.pump())
 
 
-def test_queues_that_do_not_receive_get_kernel_lanes(switched: Lab) -> None:
-    """Everything arrives on queue 0: at most one of three comms has it on both sides."""
+# Tries take what time they take where no kernel lane is to be had: else HARP has three seconds, of
+# which a busy machine may leave too few.
+TRIES = {"HARP_PATH": "xdp"}
+
+
+def test_queues_are_tried_where_the_hash_is_unknown(switched: Lab) -> None:
+    """From each queue to its own: each SYN has one chance in 64, and 512 leave within a second.
+    They may all be lost by bad luck, or where the other process stands still so long; not often."""
+    spread(switched, "hash:77")
+    with ranks(switched, **TRIES) as both:
+        lanes, silent = both.lanes(), both.silent()
+        assert all(kind == "HARP" for kind, _ in lanes)
+        assert len(silent) <= 2, silent
+        assert len({queue for _, queue in lanes}) >= QUEUES - len(silent), (lanes, silent)
+        assert all(both.pump())
+
+
+def test_all_comms_use_the_only_queue_that_receives(switched: Lab) -> None:
+    """One pair of instances can talk: all comms go there, and the log says why."""
     spread(switched, "zero")
-    with ranks(switched, 3) as both:
+    with ranks(switched, 3, **TRIES) as both:
         log = both.sender.call("log")
-        kernel = both.lanes().count(("kernel", None))
-        assert {queue for kind, queue in both.lanes() if kind == "HARP"} <= {0}, "\n".join(log)
-        assert kernel >= 2, "\n".join(log)
-        reasons = [line for line in log if "connected by kernel" in line and "find no way" in line]
-        assert len(reasons) == kernel
+        assert both.lanes() == [("HARP", 0)] * 3, "\n".join(log)
+        assert sum("find no way; not tried again for 10 s" in line for line in log) == 3
         assert all(both.pump())
 
 

@@ -18,6 +18,7 @@
 
 #include "connect/attempt.h"
 #include "connect/listener.h"
+#include "connect/peers.h"
 #include "connect/rails.h"
 #include "connect/registry.h"
 #include "lane/lane_encrypted.h"
@@ -74,6 +75,24 @@ int lane_encrypt(struct lane **lane, uint64_t sent_bytes, const uint8_t out[CRYP
 		 const uint8_t in[CRYPTO_KEY_BYTES])
 {
 	abort(); /* without a key */
+}
+
+bool peers_recall(const struct harp_endpoint *remote, struct placement_end *out)
+{
+	return false;
+}
+
+void peers_learn(const struct harp_endpoint *remote, const struct placement_end *end)
+{
+}
+
+void peers_avoid(const struct harp_endpoint *remote, unsigned engine, uint64_t now_ns)
+{
+}
+
+bool peers_is_avoided(const struct harp_endpoint *remote, unsigned engine, uint64_t now_ns)
+{
+	return false;
 }
 
 uint8_t rails_lanes_taken(int dev)
@@ -304,7 +323,7 @@ static void listener_open(struct csim_nic *nic, uint64_t kind)
 		nic->kernel_pending = calloc(1, sizeof(*nic->kernel_pending));
 		if (!nic->kernel_pending)
 			abort();
-		pending_set_init(nic->kernel_pending, (int)nic->rail, false);
+		pending_set_init(nic->kernel_pending, (int)nic->rail, NULL);
 	}
 	if (kind == CSN_HARP && !nic->lane_listener &&
 	    stack_listener_open(&nic->lane_listener, (int)nic->rail, &nic->engine))

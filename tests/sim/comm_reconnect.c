@@ -145,6 +145,7 @@ void candidates_list(struct candidates *out, int dev, struct engine_set *engines
 		.engine = engines ? engine_set_at(engines, 0) : NULL,
 		.local.addr = csim_addr(reconnect_sim, host, (unsigned)dev),
 		.remote = { .addr = handle->v4, .port = handle->harp_port },
+		.harp_port = true,
 		.peer_queues = 1,
 	};
 }

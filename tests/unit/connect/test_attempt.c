@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_attempt.c - a connect attempt: the round trip that it measures, and its deadlines. The lane is in memory, its
- * peer runs the acceptor's preamble; ports and the control thread are doubles. How attempts end, and that each does, is
- * proved by the simulator, which runs attempt.c (tests/sim/comm_connect.c, comm_reconnect.c), and of real sockets by
- * tests/hostile/test_lanes_gone.py.
+ * test_attempt.c - a connect attempt: the round trip that it measures, its deadlines, and what its search knows. The lane
+ * is in memory, its peer runs the acceptor's preamble; ports and the control thread are doubles. How attempts end, and
+ * that each does, is proved by the simulator, which runs attempt.c (tests/sim/comm_connect.c, comm_reconnect.c), and of
+ * real sockets by tests/hostile/test_lanes_gone.py.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -11,6 +11,7 @@
 #include "check.h"
 #include "connect/attempt.h"
 #include "connect/handshake.h"
+#include "connect/peers.h"
 #include "fake_lane.h"
 
 #define LISTEN_ID 7u
@@ -31,7 +32,9 @@ static struct lane_ops
 static const struct lane_ops *fake_ops;
 
 static struct {
+	bool recalls, searches;
 	unsigned proved, results;
+	struct placement_end peer_end;
 } world;
 
 /* ---- doubles ---------------------------------------------------------------------------------------- */
@@ -73,6 +76,11 @@ struct poller *engine_poller(struct engine *e)
 	return &engine;
 }
 
+unsigned engine_index(const struct engine *e)
+{
+	return 3;
+}
+
 int lane_kernel_connect(struct poller *poller, const struct harp_endpoint *local,
 			const struct harp_endpoint *remote, int dscp, struct lane **out)
 {
@@ -90,15 +98,18 @@ void lane_kernel_ack_promptly(struct lane *lane)
 {
 }
 
-void port_search_prepare(struct port_search *o, const struct candidate *candidate, int dscp)
+void port_search_prepare(struct port_search *o, struct engine *e, const struct placement_end *end,
+			 const struct harp_endpoint *local, const struct harp_endpoint *remote,
+			 int dscp)
 {
-	CHECK(candidate == &attempt->candidate);
+	world.peer_end = *end;
 }
 
 int port_search_advance(struct port_search *o, uint64_t now_ns, struct lane **out)
 {
-	*out = &pair.lanes[0].lane;
-	return 1;
+	if (!world.searches)
+		*out = &pair.lanes[0].lane;
+	return !world.searches;
 }
 
 void port_search_stop(struct port_search *o)
@@ -109,6 +120,21 @@ const char *port_search_silence(const struct port_search *o, char *buf, size_t l
 {
 	buf[0] = '\0';
 	return buf;
+}
+
+bool peers_recall(const struct harp_endpoint *remote, struct placement_end *out)
+{
+	if (world.recalls)
+		out->queues = 7;
+	return world.recalls;
+}
+
+void peers_learn(const struct harp_endpoint *remote, const struct placement_end *end)
+{
+}
+
+void peers_avoid(const struct harp_endpoint *remote, unsigned e, uint64_t now_ns)
+{
 }
 
 /* ---- an attempt and its peer ------------------------------------------------------------------------ */
@@ -184,7 +210,7 @@ static void peer_turn(void)
 static void begin_asked(bool harp)
 {
 	begin(harp);
-	while (attempt->preamble.step != PREAMBLE_CHALLENGE || !attempt->opened)
+	while (attempt->preamble.step != PREAMBLE_READ_CHALLENGE || !attempt->opened)
 		advance(BEGIN_NS); /* sends are cut anywhere */
 }
 
@@ -256,10 +282,10 @@ TEST(each_step_has_its_deadline)
 		enum preamble_step step;
 		uint64_t answer_ns, due_ns;
 	} cases[] = {
-		{ PREAMBLE_CHALLENGE, 0, 5000 * MS },
-		{ PREAMBLE_CHALLENGE, 10 * MS, 10 * MS },
+		{ PREAMBLE_READ_CHALLENGE, 0, 5000 * MS },
+		{ PREAMBLE_READ_CHALLENGE, 10 * MS, 10 * MS },
 		/* The peer may have made a comm, of which there must be one. */
-		{ PREAMBLE_READY, 10 * MS, 5000 * MS },
+		{ PREAMBLE_READ_READY, 10 * MS, 5000 * MS },
 	};
 
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -268,13 +294,48 @@ TEST(each_step_has_its_deadline)
 		attempt_begin(attempt, BEGIN_NS);
 		while (attempt->preamble.step != cases[i].step || !attempt->opened) {
 			advance(BEGIN_NS);
-			if (cases[i].step == PREAMBLE_READY && peer.step != PREAMBLE_PROOF)
+			if (cases[i].step == PREAMBLE_READ_READY &&
+			    peer.step != PREAMBLE_READ_PROOF)
 				peer_turn();
 		}
 		advance(BEGIN_NS + cases[i].due_ns - 1);
 		CHECK_EQ(attempt_result(attempt), ATTEMPT_RUNNING);
 		advance(BEGIN_NS + cases[i].due_ns);
 		finish(-ETIMEDOUT, "the peer does not accept; is its rank alive?");
+	}
+}
+
+TEST(a_search_knows_what_the_peer_said_of_its_queues)
+{
+	static const struct {
+		bool recalls, harp_port;
+		uint8_t said;
+		uint16_t said_queues, queues;
+		enum placement_kind kind;
+	} cases[] = {
+		{ true, true, PLACEMENT_ONE_QUEUE, 8, 7, PLACEMENT_NOT_SAID },
+		{ false, false, PLACEMENT_ONE_QUEUE, 8, 0, PLACEMENT_NOT_SAID },
+		{ false, true, PLACEMENT_ONE_QUEUE, 8, 8, PLACEMENT_ONE_QUEUE },
+		{ false, true, PLACEMENT_TOEPLITZ, 8, 8, PLACEMENT_UNKNOWN },
+		{ false, true, PLACEMENT_NOT_SAID, 8, 8, PLACEMENT_NOT_SAID },
+		{ false, true, PLACEMENT_TOEPLITZ, 1, 1, PLACEMENT_NOT_SAID },
+	};
+
+	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		prepare(true);
+		world.searches = true;
+		world.recalls = cases[i].recalls;
+		attempt->candidate.harp_port = cases[i].harp_port;
+		attempt->candidate.peer_placement = cases[i].said;
+		attempt->candidate.peer_queues = cases[i].said_queues;
+		attempt->ports_max = 12;
+		attempt_begin(attempt, BEGIN_NS);
+		CHECK(poller_run(&engine, BEGIN_NS));
+		CHECK_EQ(attempt->search.ports_max, 12);
+		CHECK_EQ(world.peer_end.queues, cases[i].queues);
+		CHECK_EQ(world.peer_end.kind, cases[i].kind);
+		attempt_free(attempt);
+		fake_pair_free(&pair);
 	}
 }
 

@@ -5,6 +5,7 @@
  */
 #include <errno.h>
 
+#include "connect/peers.h"
 #include "connect_rig.h"
 #include "device/path_policy.h"
 #include "process/keyfile.h"
@@ -21,9 +22,9 @@ struct outcome {
 };
 static const struct outcome refused = { false, -ECONNREFUSED, 0 },
 			    silent = { false, -ETIMEDOUT, 0 },
-			    wrong_proof = { true, -EKEYREJECTED, PREAMBLE_CHALLENGE },
-			    hello_reset = { true, -ECONNRESET, PREAMBLE_CHALLENGE },
-			    later_reset = { true, -ECONNRESET, PREAMBLE_READY },
+			    wrong_proof = { true, -EKEYREJECTED, PREAMBLE_READ_CHALLENGE },
+			    hello_reset = { true, -ECONNRESET, PREAMBLE_READ_CHALLENGE },
+			    later_reset = { true, -ECONNRESET, PREAMBLE_READ_READY },
 			    no_memory = { true, -ENOMEM, PREAMBLE_DONE },
 			    success = { true, 0, PREAMBLE_DONE };
 
@@ -31,7 +32,7 @@ static struct plugin_ctx ctx;
 static uint8_t handle_bytes[PLUGIN_HANDLE_BYTES];
 static uint64_t now_ns, begin_ns;
 static struct candidates found;
-static bool encrypts;
+static bool avoided, waits, encrypts;
 static struct attempt *attempt; /* that runs */
 static unsigned attempts;
 static uint16_t tried[ATTEMPTS_MAX]; /* the candidates' ports */
@@ -52,8 +53,9 @@ uint32_t path_policy_tuner(void)
 	return 7;
 }
 
-void interface_open(int dev)
+bool interface_wait(int dev, struct interface_waiter *waiter)
 {
+	return waits;
 }
 
 struct engine_set *interface_engines(int dev, char *why, size_t why_len)
@@ -90,6 +92,11 @@ unsigned rails_lanes(int dev, bool harp)
 void connector_plan(struct connector *c)
 {
 	c->lane_count = 1;
+}
+
+bool peers_is_avoided(const struct harp_endpoint *remote, unsigned engine, uint64_t at_ns)
+{
+	return avoided;
 }
 
 void attempt_begin(struct attempt *a, uint64_t at_ns)
@@ -151,7 +158,7 @@ static void prepare(unsigned candidates)
 						.port = (uint16_t)(1 + found.count) };
 	env_config.connect_timeout_ns = TIMEOUT_NS;
 	poller_init(&control, control_turn);
-	encrypts = multi_lane = false;
+	avoided = waits = encrypts = multi_lane = false;
 	memset(&comm, 0, sizeof(comm));
 	attempts = 0;
 	env_warn[0] = '\0';
@@ -331,6 +338,21 @@ TEST(candidates_are_tried_in_order_and_again)
 	}
 }
 
+TEST(what_was_silent_a_moment_ago_is_tried_if_nothing_else_is_left)
+{
+	for (unsigned kernel = 0; kernel < 2; kernel++) {
+		prepare(2);
+		found.ways = 2;
+		found.list[0].harp = true;
+		found.list[1].harp = !kernel;
+		avoided = true;
+		(void)fail_by(&refused);
+		for (unsigned i = 0; i < attempts; i++)
+			CHECK_EQ(tried[i], kernel ? 2 : 1 + i % 2); /* in later rounds */
+		CHECK(attempts > 2);
+	}
+}
+
 TEST(one_side_that_encrypts_alone_fails_at_once)
 {
 	prepare(1);
@@ -354,6 +376,23 @@ TEST(an_attempt_that_the_deadline_cut_short_is_not_reported)
 	end(outcomes[1]);
 	CHECK_EQ(step(&out), -ECONNREFUSED);
 	(void)poller_run(&control, now_ns);
+}
+
+TEST(a_connect_is_pending_while_the_interface_is_opened)
+{
+	struct comm *out;
+
+	prepare(1);
+	waits = true;
+	CHECK_EQ(step(&out), 0);
+	CHECK_EQ(attempts, 0);
+	waits = false;
+	control_post(ctx.connects->first.waiter.work);
+	(void)poller_run(&control, now_ns);
+	CHECK_EQ(attempts, 1);
+	connect_abort(ctx.connects);
+	(void)poller_run(&control, now_ns);
+	CHECK(!ctx.connects && !attempt);
 }
 
 TEST(a_handle_that_cannot_be_used_is_one_error)

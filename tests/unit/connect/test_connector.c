@@ -6,6 +6,7 @@
  */
 #include <errno.h>
 
+#include "connect/peers.h"
 #include "connect_rig.h"
 #include "stats/lane_page.h"
 
@@ -20,7 +21,7 @@ static struct attempt *attempt; /* of lane 1, the newest */
 static bool has_lane[2];        /* what comm_has_lane() says */
 static int attach_rc, route_rc;
 static unsigned route_ifindex, candidates, rails;
-static bool rail_bound;
+static bool rail_bound, avoided[CANDIDATES];
 static unsigned begun, failed, rail_events, rails_down;
 static struct comm_lane_options attached;
 
@@ -76,6 +77,11 @@ void candidates_list(struct candidates *out, int dev, struct engine_set *engines
 			.remote = { .addr = harp_addr_v4(10, 0, 0, 9),
 				    .port = (uint16_t)(FIRST_PORT + i) },
 		};
+}
+
+bool peers_is_avoided(const struct harp_endpoint *remote, unsigned engine, uint64_t now_ns)
+{
+	return avoided[remote->port - FIRST_PORT];
 }
 
 int harp_host_route(const struct harp_addr *dst, struct harp_host_route *out)
@@ -192,6 +198,7 @@ static uint64_t prepare(void)
 	route_ifindex = plugin_device(0)->ifindex;
 	candidates = CANDIDATES;
 	rail_bound = false;
+	memset(avoided, 0, sizeof(avoided));
 	return prepare_rails(1);
 }
 
@@ -319,6 +326,7 @@ TEST(a_lane_without_a_way_fails)
 	}
 }
 
+/* A kernel lane's candidates are never avoided; test_attempt.c has HARP lanes. */
 TEST(an_unbound_lane_leaves_as_the_host_would)
 {
 	(void)prepare();

@@ -32,10 +32,12 @@ static char warning[512];
 
 static void listener_open(void)
 {
+	static const struct placement_end one_queue = { .kind = PLACEMENT_ONE_QUEUE, .queues = 1 };
+
 	pending_set = calloc(1, sizeof(*pending_set));
 	pairs = calloc(COMERS, sizeof(*pairs));
 	comers = 0;
-	pending_set_init(pending_set, 0, true);
+	pending_set_init(pending_set, 0, &one_queue);
 }
 
 static void listener_close(void)
@@ -107,12 +109,12 @@ static int preamble_of(unsigned comer, struct preamble *p, bool confirms, uint64
 	struct fake_lane *lane = &pairs[comer].lanes[0], *own = &pairs[comer].lanes[1];
 	int rc = 0;
 
-	for (unsigned i = 0; i < 10000 && !rc && p->step != PREAMBLE_CONFIRM; i++) {
+	for (unsigned i = 0; i < 10000 && !rc && p->step != PREAMBLE_SEND_CONFIRM; i++) {
 		const struct lane_ops *ops = own->lane.ops;
 		struct lane_ops mute = *ops;
 
 		mute.send = send_nothing;
-		if (p->step == PREAMBLE_READY && !confirms)
+		if (p->step == PREAMBLE_READ_READY && !confirms)
 			own->lane.ops = &mute;
 		rc = handshake_advance(p, &own->lane);
 		own->lane.ops = ops;
@@ -147,6 +149,13 @@ static unsigned connect_to_ready(unsigned address, uint64_t comm_id, uint64_t no
 	return connect_as(2, address, comm_id, false, now_ns);
 }
 
+/* Fills the limit of identified connections. */
+static void connect_all_to_ready(unsigned peers[PENDING_IDENTIFIED_MAX], uint64_t now_ns)
+{
+	for (unsigned i = 0; i < PENDING_IDENTIFIED_MAX; i++)
+		peers[i] = connect_as(2, 1, 5000 + i, false, now_ns);
+}
+
 /* A peer that is reset before READY. */
 static void connect_in_vain(unsigned address, uint64_t comm_id, uint64_t now_ns)
 {
@@ -157,7 +166,7 @@ static void connect_in_vain(unsigned address, uint64_t comm_id, uint64_t now_ns)
 
 	preamble_connect(&p, LISTEN_ID, comm_id, secret, &own);
 	CHECK_EQ(preamble_of(comer, &p, true, now_ns), -ECONNRESET);
-	CHECK_EQ(p.step, PREAMBLE_READY);
+	CHECK_EQ(p.step, PREAMBLE_READ_READY);
 	CHECK(!is_here(comer));
 }
 
@@ -263,9 +272,18 @@ TEST(identified_connections_stay_whatever_unauthenticated_peers_do)
 	CHECK_EQ(pending_set->count, PENDING_MAX);
 	for (unsigned i = 0; i < PENDING_IDENTIFIED_MAX; i++) /* the first of them */
 		CHECK(is_here(peers[i]));
+	/* A peer that is alone at its address is admitted, and stays. */
+	peers[0] = come(9, 3 * SECOND_NS);
+	say_hello(peers[0], 3 * SECOND_NS);
+	for (unsigned i = 1; i < 100; i++)
+		say_hello(come(1, 3 * SECOND_NS + i), 3 * SECOND_NS + i);
+	CHECK(is_here(peers[0]));
+	CHECK_EQ(pending_set->identified, PENDING_IDENTIFIED_MAX);
+	pending_set_expire(pending_set, 6 * SECOND_NS + 513);
 	for (unsigned i = 0; i < comers; i++)
 		here += is_here(i);
 	CHECK_EQ(here, pending_set->count);
+	CHECK(is_here(peers[0]));
 	pending_set_expire(pending_set, 9 * SECOND_NS);
 	CHECK_EQ(pending_set->count, 0);
 	CHECK_EQ(pending_set->identified, 0);
@@ -306,11 +324,42 @@ TEST(behind_READY_a_connection_has_the_time_of_connectors)
 	uint64_t end_ns = SECOND_NS + plugin_config()->connect_timeout_ns;
 	unsigned peer = connect_to_ready(1, 79, SECOND_NS);
 
+	/* It is not dropped to make room in the first second. */
+	for (unsigned i = 0; i < 300; i++)
+		say_hello(come(1, 2 * SECOND_NS - 1), 2 * SECOND_NS - 1);
+	CHECK(is_here(peer));
+	CHECK_EQ(pending_set->identified, PENDING_IDENTIFIED_MAX);
 	pending_set_expire(pending_set, end_ns - 1);
 	CHECK(is_here(peer));
 	pending_set_expire(pending_set, end_ns);
 	CHECK(!is_here(peer));
 	CHECK_EQ(accept_all(79), 0);
+}
+
+TEST(peers_that_do_not_confirm_for_a_second_make_room_for_others)
+{
+	unsigned silent[PENDING_IDENTIFIED_MAX], honest;
+
+	connect_all_to_ready(silent, SECOND_NS);
+	honest = come(2, 2 * SECOND_NS - 1);
+	say_hello(honest, 2 * SECOND_NS - 1);
+	CHECK(!is_here(honest));
+	for (unsigned i = 0; i < PENDING_IDENTIFIED_MAX; i++)
+		CHECK(is_here(silent[i]));
+	/* The newest one is dropped. */
+	(void)connect_whole(2, 6000, 2 * SECOND_NS);
+	CHECK(!is_here(silent[PENDING_IDENTIFIED_MAX - 1]));
+	CHECK_EQ(accept_all(6000), 1);
+}
+
+TEST(a_turn_with_an_older_clock_drops_no_connection)
+{
+	unsigned peers[PENDING_IDENTIFIED_MAX];
+
+	connect_all_to_ready(peers, SECOND_NS);
+	say_hello(come(2, SECOND_NS - 1), SECOND_NS - 1);
+	for (unsigned i = 0; i < PENDING_IDENTIFIED_MAX; i++)
+		CHECK(is_here(peers[i]));
 }
 
 TEST(while_64_comms_wait_for_accept_further_peers_are_turned_away)

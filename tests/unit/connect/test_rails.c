@@ -143,6 +143,7 @@ static void add_entry(unsigned nic)
 		.nic = (uint8_t)nic,
 		.harp_port = (uint16_t)(3000 + nic),
 		.kernel_port = (uint16_t)(4000 + nic),
+		.placement = PLACEMENT_UNKNOWN,
 		.queues = 8,
 		.queue = (uint16_t)nic,
 	};
@@ -171,6 +172,7 @@ static void prepare(enum plugin_rails rails, unsigned nics)
 					    .harp_port = 1000,
 					    .kernel_port_v4 = 2000,
 					    .listen_id = 99 };
+	connector.handle.ports[0].port = 1001;
 }
 
 /* The rails as text: our NIC and the peer's, b for a backup. ours and theirs: numbers of NICs. */
@@ -278,6 +280,7 @@ TEST(each_rail_goes_to_a_NIC_that_the_peer_advertised)
 	CHECK_EQ(h->harp_port, 3001);
 	CHECK_EQ(h->kernel_port_v4, 4001);
 	CHECK_EQ(h->harp_queue, 1);
+	CHECK_EQ(h->ports[0].port, 0); /* those are of the first NIC */
 	CHECK_EQ(h->listen_id, 99);
 	prepare(RAILS_BACKUP, 3);
 	add_entry(0);

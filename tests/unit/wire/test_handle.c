@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_handle.c - what a listener states: its NICs in CHALLENGE, its ports and queue in the handle.
+ * test_handle.c - what a listener states: its NICs and queues in CHALLENGE, its ports and queues in the handle.
  * It is used as documented; damaged and impossible values are refused.
  */
+#include "process/host_id.h"
 #include "preamble_rig.h"
 #include "connect/rails.h"
 #include "wire/handle.h"
@@ -19,7 +20,9 @@ static void example_rails(struct rails *rails)
 			.nic = (uint8_t)(i / 2),
 			.harp_port = (uint16_t)(61000 + i),
 			.kernel_port = (uint16_t)(40000 + i),
+			.placement = PLACEMENT_ONE_QUEUE,
 			.queues = 1,
+			.speed_mbps = 100000,
 		};
 	}
 	CHECK_EQ(harp_addr_parse("2001:db8::2", &rails->entry[1].addr), 0);
@@ -72,6 +75,48 @@ TEST(rails_in_challenge_are_believed_unless_they_make_no_sense)
 	}
 }
 
+/* ---- queues, in CHALLENGE and in the handle ------------------------------------------------------- */
+
+static void toeplitz_end(struct placement_end *end)
+{
+	struct harp_rss rss = {
+		.kind = HARP_RSS_TOEPLITZ, .queues = 4, .key_bytes = 40, .table_count = 16
+	};
+
+	for (uint8_t i = 0; i < 40; i++)
+		rss.key[i] = (uint8_t)(3 * i + 1);
+	for (uint16_t i = 0; i < 16; i++)
+		rss.table[i] = i % 4;
+	placement_own(end, &rss, 2);
+}
+
+#define PLACED_EXTENSION_BYTES 56u /* 4, 8, 40 bytes of key, 2 of table, padded */
+
+TEST(a_toeplitz_nic_is_described_in_challenge)
+{
+	const struct placement_end *received = &r.connector.placement;
+	struct preamble_terms t;
+	struct placement_end end;
+
+	toeplitz_end(&end);
+	run_begin(&r, 1, FEATURE_ACK_PROMPTLY);
+	terms(&t, FEATURE_ACK_PROMPTLY, 0x50);
+	t.placement = &end;
+	preamble_accept(&r.acceptor, &t, lookup, NULL);
+	run(&r);
+	CHECK_EQ(r.connected, 1);
+	CHECK_EQ(r.accepted, 1);
+	CHECK_EQ(received->kind, PLACEMENT_TOEPLITZ);
+	CHECK_EQ(r.acceptor.placement.kind, PLACEMENT_NOT_SAID);
+	CHECK_EQ(received->queue, 2);
+	CHECK_EQ(received->queues, 4);
+	CHECK_MEM(received->rss.key, end.rss.key, 40);
+	for (uint32_t i = 0; i < 16; i++)
+		CHECK_EQ(received->rss.table[i] == 2, i % 4 == 2);
+	CHECK_EQ(r.pair.pipes[1].written, PREAMBLE_CHALLENGE_BYTES + PLACED_EXTENSION_BYTES +
+						  PREAMBLE_MAC_BYTES + PREAMBLE_READY_BYTES);
+}
+
 /* ---- the handle ----------------------------------------------------------------------------------- */
 
 TEST(a_handle_is_read_back_and_every_damaged_bit_is_noticed)
@@ -81,9 +126,13 @@ TEST(a_handle_is_read_back_and_every_damaged_bit_is_noticed)
 	char why[192];
 
 	in.encrypted = in.opening = true;
+	in.harp_placement = PLACEMENT_TOEPLITZ;
 	in.harp_queues = 64;
 	in.harp_queue = 63;
+	in.scope_id = 5;
 	in.tuner = 6;
+	for (unsigned i = 0; i < HANDLE_PORTS_MAX; i++)
+		in.ports[i] = (struct handle_port){ (uint16_t)(61000 + i), (uint16_t)(300 + i) };
 	handle_encode(bytes, &in);
 	CHECK_EQ(handle_decode(bytes, &out, why, sizeof(why)), 0);
 	CHECK_MEM(&out, &in, sizeof(in));
@@ -97,6 +146,7 @@ TEST(a_handle_is_read_back_and_every_damaged_bit_is_noticed)
 	memset(bytes, 0, sizeof(bytes));
 	CHECK_EQ(handle_decode(bytes, &out, why, sizeof(why)), -EPROTONOSUPPORT);
 	CHECK(strstr(why, "not HARP's") != NULL);
+	CHECK_EQ(host_id_read(0, out.host_id), 0);
 }
 
 int main(void)
