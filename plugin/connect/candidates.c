@@ -1,17 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* candidates.c - candidate lanes to a peer, by its handle, our engines and the host's routes. */
-#include "process/host_id.h"
 #include "connect/candidates.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "connect/ctx.h"
 #include "wire/queue_placement.h"
 #include "process/log.h"
 #include "process/config.h"
 #include "device/device.h"
+#include "wire/blake2s.h"
 
 /* Adds a HARP lane from that instance to that port, unless it is listed from `first` on. */
 static void candidates_add_way(struct candidates *c, unsigned first, const struct candidate *base,
@@ -79,6 +82,33 @@ static void candidates_add_harp(struct candidates *c, const struct device *devic
 		candidates_add_way(c, first, &base, engine_set_at(engines, e), chosen);
 	if (c->count > first)
 		c->ways = c->count - first;
+}
+
+int host_id_read(uint64_t netns_ino, uint8_t out[HANDLE_HOST_ID_BYTES])
+{
+	struct blake2s state;
+	struct stat netns;
+	char boot_id[64];
+	ssize_t n;
+	int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0)
+		return -errno;
+	n = read(fd, boot_id, sizeof(boot_id));
+	close(fd);
+	if (n <= 0)
+		return -EIO;
+	/* thread-self: /proc/self is the process's first thread. */
+	if (stat("/proc/thread-self/ns/net", &netns))
+		return -errno;
+	if (netns_ino)
+		netns.st_ino = netns_ino;
+	blake2s_init(&state, HANDLE_HOST_ID_BYTES, NULL, 0);
+	blake2s_update(&state, boot_id, (size_t)n);
+	blake2s_update(&state, &netns.st_dev, sizeof(netns.st_dev));
+	blake2s_update(&state, &netns.st_ino, sizeof(netns.st_ino));
+	blake2s_final(&state, out);
+	return 0;
 }
 
 static bool candidates_on_this_host(struct candidates *c, const struct device *device,

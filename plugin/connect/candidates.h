@@ -41,4 +41,8 @@ void candidates_list(struct candidates *out, int dev, struct engine_set *engines
  * not held. */
 int candidates_find(struct candidates *out, int dev, const struct handle *handle);
 
+/* Writes the id of this host and a network namespace (its inode number; 0: this process's). It is
+ * equal for two ends whose packets to each other never reach a NIC. 0 or -errno. */
+int host_id_read(uint64_t netns, uint8_t out[HANDLE_HOST_ID_BYTES]);
+
 #endif
