@@ -173,8 +173,8 @@ class Metrics:
 
     def _report(self) -> None:
         """Log the last line."""
-        lines, self._reported = self._reported.decode(errors="replace").splitlines(), b""
-        if lines:
+        text, self._reported = self._reported.decode(errors="replace").strip(), b""
+        if lines := text.splitlines():
             self._log(f"the process that serves /metrics: {printable(lines[-1])}")
 
     def _hang_up(self) -> None:

@@ -269,16 +269,36 @@ def test_a_process_that_can_not_serve_metrics_is_started_again(
         assert count == 1 if again_s else count > 1
 
 
-def test_a_traceback_of_the_process_is_one_line_of_the_log(
-    harpd: Running, caplog: pytest.LogCaptureFixture
+def test_a_problem_is_logged_while_the_process_runs(
+    harpd: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    code = "import sys, traceback\ntry: 1 / 0\nexcept Exception: traceback.print_exc()\n"
-    with made(harpd, f"{code}sys.stdin.read()") as endpoint:
-        harpd.until(lambda: "serves /metrics" in caplog.text, "its reason")
+    monkeypatch.setattr(metrics, "SETTLE_S", 0.01)
+    with made(harpd, "import sys; print('why', file=sys.stderr); sys.stdin.read()") as endpoint:
+        harpd.until(lambda: "the process that serves /metrics: why" in caplog.text, "its reason")
         assert endpoint._process is not None
-        assert endpoint._process.poll() is None, "it is logged while the process runs"
-    reasons = [line for line in caplog.messages if "serves /metrics" in line]
-    assert reasons == ["the process that serves /metrics: ZeroDivisionError: division by zero"]
+        assert endpoint._process.poll() is None
+
+
+# Writes two lines; the second one when harpd has read the first one.
+TRACEBACK = """
+import array, fcntl, sys, termios
+print("Traceback (most recent call last):", file=sys.stderr, flush=True)
+unread = array.array("i", [1])
+while unread[0]:
+    fcntl.ioctl(2, termios.FIONREAD, unread)
+sys.exit("ValueError: why")
+"""
+
+
+def test_a_traceback_of_the_process_is_one_line_of_the_log(
+    harpd: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(metrics, "SETTLE_S", 1000.0)
+    monkeypatch.setattr(metrics, "RESTART_S", 1000.0)
+    with made(harpd, TRACEBACK):
+        harpd.until(lambda: "has ended" in caplog.text, "its end")
+    reasons = [line for line in caplog.messages if "serves /metrics:" in line]
+    assert reasons == ["the process that serves /metrics: ValueError: why"]
 
 
 @pytest.mark.parametrize(
