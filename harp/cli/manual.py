@@ -220,6 +220,15 @@ def page(name: str) -> str:
     return "\n".join(_WRITERS[name]()) + "\n"
 
 
+def write_all(directory: Path) -> Iterator[Path]:
+    """Write every page into the folders where man -M finds them."""
+    for name, section in PAGES.items():
+        path = directory / f"man{section}" / f"{name}.{section}"
+        with files.writing(path):
+            files.write_whole(path, page(name))
+        yield path
+
+
 def completion_script(command: click.Command, shell: str) -> str:
     """Return the script that completes harpctl in bash, zsh or fish."""
     kind = get_completion_class(shell)
@@ -265,8 +274,5 @@ def man(name: str, directory: Path | None) -> None:
     if directory is None:
         click.echo(page(name), nl=False)
         return
-    for each, section in PAGES.items():
-        path = directory / f"man{section}" / f"{each}.{section}"
-        with files.writing(path):
-            files.write_whole(path, page(each))
+    for path in write_all(directory):
         click.echo(path)

@@ -23,7 +23,7 @@ from typing import Self
 
 from harp.errors import Exit, HarpError
 from harp.lab import Host
-from harp.lab.piped import PipedTool
+from harp.lab.piped import Piped
 from harp.waiting import readable
 
 KINDS = ("syn", "scan", "silent", "loris")
@@ -41,7 +41,9 @@ class Attack:
             raise HarpError(f"attack: {kind} is none of {', '.join(KINDS)}", Exit.USAGE)
         words = [sys.executable, __file__, kind, victim, *map(str, ports)]
         self._process = host.popen(words, stdin=subprocess.PIPE)
-        self._tool = PipedTool("attack.py", self._process)
+        self._tool = Piped("attack.py", self._process)
+        if self._tool.line() != "ready":
+            raise self._tool.ended()
 
     def __enter__(self) -> Self:
         return self

@@ -12,8 +12,8 @@ from netns_tools import Tools, call_until_answered, finish, inside, outcome, wai
 
 from harp.lab import Lab
 
-ECHO = struct.Struct("=IIQQII")  # struct request of tools/tcp/main.c
-ECHO_MAGIC, ECHO_TEST = 0x48545032, 2
+REQUEST = struct.Struct("=IIQQ")  # struct request of tools/tcp/main.c
+REQUEST_MAGIC, TEST_SEND = 0x48545033, 0
 TCP_CLOSE = 7
 
 
@@ -53,17 +53,17 @@ def test_an_address_comes_back_before_its_process_notices(tools: Tools, each: La
     serve = [tools.tcp, "serve", there.address, "61000", *tools.side(there, "harp")]
     server = tools.serve(there, [*serve, "-o", "json"])
     address = [f"{there.address}/{64 if v6 else 24}", "dev", there.ifname]
+    request = REQUEST.pack(REQUEST_MAGIC, TEST_SEND, 0, 0)
     with inside(here, lambda: socket.create_connection((there.address, 61000), 30)) as sock:
-        sock.sendall(ECHO.pack(ECHO_MAGIC, ECHO_TEST, 2, 1, 16, 0) + b"before the stop.")
-        assert sock.recv(16, socket.MSG_WAITALL) == b"before the stop."
+        sock.sendall(request[:12])
         there.run("ip", "address", "del", *address)
         read_until(server, f"{there.address} was removed")
         server.send_signal(signal.SIGSTOP)
         there.run("ip", "address", "add", *address, *(["nodad"] if v6 else []))
-        sock.sendall(b"during the stop.")
+        sock.sendall(request[12:])
         wait_until(lambda: sent_again_or_reset(sock), "a segment sent once more")
         server.send_signal(signal.SIGCONT)
-        assert sock.recv(16, socket.MSG_WAITALL) == b"during the stop."
+        assert sock.recv(8, socket.MSG_WAITALL) == bytes(8)  # bytes received
     steering = json.loads(finish(server)[0].splitlines()[-1])["steering"]
     assert steering["pass_address"] == 0
 
