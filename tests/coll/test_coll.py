@@ -146,6 +146,8 @@ def test_a_killed_rank_is_named(tmp_path: Path, hosts: int) -> None:
     for rank in (0, 2):
         assert said[rank].startswith("104 "), said
         assert "rank 1" in said[rank]
+    # A survivor that has no connection to the killed rank reads the reason in the store.
+    assert "rank 1" in (tmp_path / "harp_coll_g_error").read_text()
 
 
 def test_absent_rank(tmp_path: Path) -> None:
