@@ -132,7 +132,7 @@ class Commands(Group):
         return {title: list(names) for title, names in SECTIONS.items()}
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
-        """Return commands and options that begin like that, without importing a module."""
+        """Return the commands and options with this prefix, without importing a module."""
         listed = {
             name: click.Command(name, help=_summary(place)) for name, place in COMMANDS.items()
         }

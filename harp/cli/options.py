@@ -72,7 +72,7 @@ _CONGESTION = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 
 
 def _items(helps: Mapping[str, str], incomplete: str) -> list[CompletionItem]:
-    """Return the values that begin like that, with what the shell says about each."""
+    """Return the values with this prefix, with their help."""
     return [
         CompletionItem(value, help=text)
         for value, text in sorted(helps.items())

@@ -408,7 +408,7 @@ class Daemon:
         self._close_socket()
         if self._remove:
             rundir.unmount(self.settings.pins_dir)
-            if not self._undo.entries:
+            if not self._undo:
                 _remove(self._state_file.path)
         os.close(self._lock)
         log.info("harpd has ended")

@@ -35,7 +35,9 @@ END_S = 5.0
 NOBODY = 65534  # the process's user
 BUSY_S = 5.0  # until the port is free: the process of a killed harpd may still have it
 LOGS_PER_S, LOGS_BURST = 1 / 60, 10.0
-_LINES_BYTES = 4096
+LOG_AGAIN_S = 3600.0  # until the same line is logged again
+SETTLE_S = 1.0  # until a traceback, which the process writes line by line, is complete
+_PIPE_BYTES, _LINE_BYTES = 1 << 16, 4096  # read at once, and logged
 
 
 def listen(address: str, port: int) -> socket.socket:
@@ -79,16 +81,23 @@ class Metrics:
         self._listening: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._client: Client | None = None
-        self._logged: set[str] = set()  # since the process served for long
+        # When each line was logged, since the process served for long.
+        self._logged: dict[str, float] = {}
+        self._reported = b""  # the end of what the process wrote and is not logged yet
         self._bucket = Bucket(LOGS_PER_S, LOGS_BURST)
         self.url = ""
         self._listen()
         self._task = loop.spawn(self._run())
 
     def _log(self, text: str) -> None:
-        """Log a line once, at most LOGS_PER_S: the process parses what users write."""
-        if text not in self._logged and self._bucket.take(self._loop.time()) == 0:
-            self._logged.add(text)
+        """Log a line once in LOG_AGAIN_S, at most LOGS_PER_S: the process parses what users
+        write.
+        """
+        now_s = self._loop.time()
+        recent = {each: at_s for each, at_s in self._logged.items() if now_s - at_s < LOG_AGAIN_S}
+        self._logged = recent
+        if text not in recent and self._bucket.take(now_s) == 0:
+            recent[text] = now_s
             log.error("%s", text)
 
     def _listen(self) -> None:
@@ -120,43 +129,53 @@ class Metrics:
     async def _serve(self, listening: int) -> None:
         """Start the process and wait for its end. OSError."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with ours, theirs:
-            self._process = process = subprocess.Popen(
-                [*self._command, str(listening)],
-                stdin=theirs.fileno(),
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                pass_fds=[listening],
-                env=os.environ | READER_ENVIRONMENT,
-            )
-            connection = ours.dup()
-        owner = Owner(process.pid, 0, NOBODY)
-        peer = Peer(owner, frozenset(), os.pidfd_open(process.pid), "exporter")
-        self._client = self._server.add(connection, peer)
-        assert process.stderr is not None
-        os.set_blocking(process.stderr.fileno(), False)
-        ended, pidfd = asyncio.Event(), os.pidfd_open(process.pid)
-        self._loop.add_reader(pidfd, ended.set)
-        self._loop.add_reader(process.stderr, self._reported, process.stderr.fileno())
-        try:
+        with contextlib.ExitStack() as opened, contextlib.ExitStack() as of_client:
+            of_client.enter_context(ours)
+            with theirs:
+                self._process = process = subprocess.Popen(
+                    [*self._command, str(listening)],
+                    stdin=theirs.fileno(),
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.PIPE,
+                    pass_fds=[listening],
+                    env=os.environ | READER_ENVIRONMENT,
+                )
+            assert process.stderr is not None
+            stderr = opened.enter_context(process.stderr).fileno()
+            os.set_blocking(stderr, False)
+            pidfd = os.pidfd_open(process.pid)
+            opened.callback(os.close, pidfd)
+            owner = Owner(process.pid, 0, NOBODY)
+            peer = Peer(owner, frozenset(), os.pidfd_open(process.pid), "exporter")
+            of_client.callback(peer.close)
+            opened.callback(self._hang_up)
+            self._client = self._server.add(ours, peer, internal=True)
+            of_client.pop_all()  # the client owns them now
+            ended = asyncio.Event()
+            self._loop.add_reader(pidfd, ended.set)
+            opened.callback(self._loop.remove_reader, pidfd)
+            self._loop.add_reader(stderr, self._read, stderr)
+            opened.callback(self._loop.remove_reader, stderr)
             await ended.wait()
-            self._reported(process.stderr.fileno())
+            self._read(stderr)
+            self._report()
             process.wait()
-        finally:
-            self._loop.remove_reader(pidfd)
-            self._loop.remove_reader(process.stderr)
-            os.close(pidfd)
-            process.stderr.close()
-            self._hang_up()
 
-    def _reported(self, stderr: int) -> None:
-        """Log the last line of what the process wrote."""
+    def _read(self, stderr: int) -> None:
+        """Read what the process wrote, and log it soon."""
         with contextlib.suppress(BlockingIOError):
-            lines = os.read(stderr, _LINES_BYTES).decode(errors="replace").splitlines()
-            if lines:
-                self._log(f"the process that serves /metrics: {printable(lines[-1])}")
-            else:
+            data = os.read(stderr, _PIPE_BYTES)
+            if not data:
                 self._loop.remove_reader(stderr)
+            elif not self._reported:
+                self._loop.call_later(SETTLE_S, self._report)
+            self._reported = (self._reported + data)[-_LINE_BYTES:]
+
+    def _report(self) -> None:
+        """Log the last line."""
+        text, self._reported = self._reported.decode(errors="replace").strip(), b""
+        if lines := text.splitlines():
+            self._log(f"the process that serves /metrics: {printable(lines[-1])}")
 
     def _hang_up(self) -> None:
         """Close the connection, which ends the process. harpd has no CAP_KILL, and the process has

@@ -63,10 +63,15 @@ Handler = Callable[["Client", Message], Coroutine[Any, Any, None]]
 
 
 class Client:
-    """One connection. A task reads a message, has it handled, and reads the next one."""
+    """One connection. A task reads a message, has it handled, and reads the next one. internal: of
+    harpd's own process, which counts in no limit of its user, and sends only HELLO and QUERY.
+    """
 
-    def __init__(self, server: "Server", sock: socket.socket, process: Peer) -> None:
+    def __init__(
+        self, server: "Server", sock: socket.socket, process: Peer, internal: bool = False
+    ) -> None:
         self._server, self._sock, self.peer = server, sock, process
+        self.internal = internal
         # The smallest buffer, so that answers with descriptors do not accumulate.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 0)
         self.name = ""  # version in HELLO; empty before it is handled
@@ -95,7 +100,8 @@ class Client:
                 await loop.ready(self._sock)
                 now_s = loop.time()
                 wait_s = self._bucket.take(now_s)
-                wait_s = wait_s or self._server.buckets.take(self.peer.owner.uid, now_s)
+                if not self.internal:
+                    wait_s = wait_s or self._server.buckets.take(self.peer.owner.uid, now_s)
                 if wait_s > 0:
                     await asyncio.sleep(wait_s)
                 elif message := self._receive():
@@ -145,7 +151,8 @@ class Client:
         """A request was refused: delay the next ones of this client and its user."""
         now_s = self._server.loop.time()
         self._bucket.charge(REFUSED_TOKENS, now_s)
-        self._server.buckets.charge(self.peer.owner.uid, REFUSED_TOKENS, now_s)
+        if not self.internal:
+            self._server.buckets.charge(self.peer.owner.uid, REFUSED_TOKENS, now_s)
 
     # ---- out ----
 
@@ -291,10 +298,10 @@ class Server:
             return None
         return self.add(sock, process)
 
-    def add(self, sock: socket.socket, process: Peer) -> Client:
+    def add(self, sock: socket.socket, process: Peer, internal: bool = False) -> Client:
         """Add a connection, whatever the limits; it owns the socket and the peer."""
         sock.setblocking(False)
-        client = Client(self, sock, process)
+        client = Client(self, sock, process, internal)
         self.clients[client] = None
         return client
 
@@ -304,16 +311,17 @@ class Server:
         At a limit the oldest connection without HELLO is closed: of this user if it is the user's
         limit, else of the user with the most. A client that sends HELLO in time is not affected.
         """
-        mine = [each for each in self.clients if each.peer.owner.uid == uid]
+        clients = [each for each in self.clients if not each.internal]
+        mine = [each for each in clients if each.peer.owner.uid == uid]
         reserve = min(ROOT_RESERVE, self.total_max // 4) if uid == 0 else 0
         if uid != 0 and len(mine) >= self.per_uid_max:
             why = f"user {uid} has {len(mine)} connections to harpd, which is the limit; close some"
             silent = [each for each in mine if each.silent]
-        elif len(self.clients) >= self.total_max + reserve:
-            why = f"harpd has {len(self.clients)} connections, which is the limit; close some"
-            counts = Counter(each.peer.owner.uid for each in self.clients if each.silent)
+        elif len(clients) >= self.total_max + reserve:
+            why = f"harpd has {len(clients)} connections, which is the limit; close some"
+            counts = Counter(each.peer.owner.uid for each in clients if each.silent)
             most = [each for each, _ in counts.most_common(1)]
-            silent = [each for each in self.clients if each.silent and each.peer.owner.uid in most]
+            silent = [each for each in clients if each.silent and each.peer.owner.uid in most]
         else:
             return ""
         if not silent:

@@ -62,6 +62,9 @@ class Session:
         if message.kind is not Kind.HELLO and not client.name:
             client.close("it did not send HELLO first")
             return
+        if client.internal and message.kind not in (Kind.HELLO, Kind.QUERY):
+            client.close(f"{message.kind.name} is for jobs, and it is harpd's own process")
+            return
         serial = message.serial
         try:
             payload = await self._handle(client, message)

@@ -6,6 +6,7 @@ can't be written (disk full, read-only), harpd logs that once and continues. It 
 next change, every few seconds, and before a restart, which it refuses while there are leases.
 """
 
+import contextlib
 import json
 import logging
 from dataclasses import asdict, dataclass, field, fields
@@ -16,12 +17,13 @@ from harp import files
 from harp.daemon.ports import Block
 from harp.daemon.table import Lease, Owner
 from harp.errors import HarpError
-from harp.nicprep import KINDS, Entry, Undo
+from harp.nicprep import Entry, Undo
 
 log = logging.getLogger("harpd")
 VERSION = 2
 FILE_BYTES_MAX = 64 << 20  # 65536 leases take 40
 FILE = "state.json"
+_SHOWN = 200  # characters of an unknown entry
 T = TypeVar("T")
 
 
@@ -68,12 +70,23 @@ def _lease(raw: dict[str, Any]) -> Lease:
 
 
 def _undo(raw: dict[str, Any]) -> Undo:
-    """Return the entries that this harpd can restore. Others end no lease."""
-    entries = [_known(Entry, each) for each in raw["entries"]]
-    for each in entries:
-        if each.kind not in KINDS:
-            log.error("%s: %s is not known; harpd does not restore it", each.target, each.kind)
-    return Undo([each for each in entries if each.kind in KINDS])
+    """Return the entries. Those of another version, which this harpd can't restore, end no lease
+    and are written back as they are.
+    """
+    undo = Undo()
+    for each in raw["entries"]:
+        with contextlib.suppress(TypeError, AttributeError):  # it lacks a field, or is no object
+            entry = _known(Entry, each)
+            if entry.restorable:
+                undo.entries.append(entry)
+                continue
+        undo.unknown.append(each)
+        log.error(
+            "%s: a change by another version of harpd is not restored: %s; only that version can "
+            "restore it",
+            FILE, json.dumps(each)[:_SHOWN],
+        )  # fmt: skip
+    return undo
 
 
 def decode(text: str) -> State:
@@ -127,7 +140,7 @@ class StateFile:
             why = str(error)
         aside = self._set_aside(why)
         log.error(
-            "%s can't be read (%s); it is now %s, and jobs of before are not known",
+            "%s can't be read (%s); it is now %s, and earlier jobs are unknown",
             self.path, why, aside,
         )  # fmt: skip
         return State()
@@ -138,8 +151,9 @@ class StateFile:
         A crash of the host ends all leases and resets the NICs, so that waiting for a disk has no
         use.
         """
-        text = json.dumps(asdict(state), indent=1)
-        files.write_whole(self.path, text, mode=0o600, durable=False)
+        document = asdict(state)
+        document["undo"]["entries"] += document["undo"].pop("unknown")
+        files.write_whole(self.path, json.dumps(document, indent=1), mode=0o600, durable=False)
 
     def remove_temporary(self) -> None:
         """Remove what a killed harpd left of its writes. The caller holds the directory's lock."""

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Takes over from the previous harpd: state, leases of living owners, quarantined ports, pins. Or
-cleans up after one that died, for `harpctl stop`.
+"""Takes over from the previous harpd: state, leases of living owners, quarantined ports, pins. For
+`harpctl stop`, it cleans up after a harpd that died.
 """
 
 import logging
@@ -29,7 +29,7 @@ def read_state(file: StateFile) -> State:
     try:
         state = file.read()
     except OSError as error:
-        log.error("%s: %s; jobs of before are not known", file.path, error.strerror)
+        log.error("%s: %s; earlier jobs are unknown", file.path, error.strerror)
         return State()
     count = len(state.leases)
     if state.pid not in (0, os.getpid()):
@@ -152,17 +152,17 @@ def _clean(settings: Settings, preparation: Preparation, unpin: Unpin, force: bo
             Exit.RUNNING,
         )
     done = _unpin(settings, unpin)
-    if state.undo.entries:
+    if state.undo:
         _restore(preparation, state, file)
         done.append(
             f"part of what harpd had changed stays as it is, and in {file.path} for the next try"
-            if state.undo.entries
+            if state.undo
             else "restored what harpd had changed of NICs and ports"
         )
     if _stale_socket(settings):
         settings.socket_path.unlink()
         done.append(f"removed {settings.socket_path}")
-    if not state.undo.entries and file.path.exists():
+    if not state.undo and file.path.exists():
         file.remove()
         done.append(f"removed {file.path}")
     return done

@@ -74,6 +74,13 @@ class Entry:
         return f"{self.target} {KINDS[self.kind].title}"
 
     @property
+    def restorable(self) -> bool:
+        """Tell whether this version can restore it: another one may have written it."""
+        needed = {"ports"} if self.kind == PORTS_KIND else set()
+        complete = needed <= self.before.keys() <= self.ours.keys()
+        return self.kind in KINDS and isinstance(self.target, str) and complete
+
+    @property
     def added(self) -> set[int]:
         """Return the ports that we reserved."""
         return ranges.parse(self.ours["ports"][-1]) - ranges.parse(self.before["ports"])
@@ -111,9 +118,19 @@ class Entry:
 
 @dataclass(frozen=True)
 class Undo:
-    """All changes to restore, in the order in which they were made."""
+    """All changes to restore, in the order in which they were made. False if there are none.
+
+    Parameters
+    ----------
+    unknown
+        JSON of entries that only another version can restore.
+    """
 
     entries: list[Entry] = field(default_factory=list)
+    unknown: list[Any] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.entries or self.unknown)
 
     def get(self, kind: str, target: str) -> Entry | None:
         """Return the entry of a setting."""
@@ -124,7 +141,7 @@ class Undo:
         without values is dropped.
         """
         entries = {each.key: each for each in self.entries} | {entry.key: entry}
-        return Undo([each for each in entries.values() if each.before])
+        return replace(self, entries=[each for each in entries.values() if each.before])
 
 
 @dataclass
@@ -323,7 +340,7 @@ def _restore_one(entry: Entry, host: Host) -> tuple[Outcome | None, bool]:
                 return Outcome(
                     "refused", entry.name, "the kernel accepted the old value and did not apply it"
                 ), False
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, LookupError, TypeError) as error:
         number = error.errno if isinstance(error, OSError) else None
         if number in ABSENT or number in _NODEV:
             return Outcome("gone", entry.name, "the setting no longer exists"), True

@@ -131,11 +131,13 @@ class _Shares:
         if uid == 0:
             return count
         given = min(count, most - self._used[uid, unit])
-        self._used[uid, unit] += given
         if given < count and uid not in self._reported:
             self._reported.add(uid)
             why = f"user {uid} {_MORE[unit]} than the limit: the others are left out"
             self._found.bad.append((pid, PageError(why, errno.EDQUOT)))
+        if given < count and unit != "descriptors":  # part of a page is of no use
+            given = 0
+        self._used[uid, unit] += given
         return given
 
 
@@ -196,7 +198,8 @@ class _Search:
         return True
 
     def _admit(self, page: Page) -> bool:
-        wanted = (("pages", 1, USER_PAGES_MAX), ("bytes", page.size, USER_BYTES_MAX))
+        # Bytes first: a page that exceeds their limit is not counted as one of the pages.
+        wanted = (("bytes", page.size, USER_BYTES_MAX), ("pages", 1, USER_PAGES_MAX))
         return all(
             self._shares.take(page.uid, page.pid, unit, count, most) == count
             for unit, count, most in wanted

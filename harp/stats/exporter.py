@@ -225,7 +225,10 @@ def ask_harpd(harpd: DaemonClient) -> own.Documents | None:
 def main() -> None:
     """Entry point. An error is the last line of stderr."""
     connection, pid = begin(), os.getppid()
-    harpd = DaemonClient(Path("its socket"), "exporter", ASK_S, connection)
+    try:
+        harpd = DaemonClient(Path("its socket"), "exporter", ASK_S, connection)
+    except HarpError as error:
+        sys.exit(str(error))
     listening = socket.socket(fileno=int(sys.argv[1]))
     Exporter(listening, lambda: ask_harpd(harpd), lambda: pid).serve_forever()
 

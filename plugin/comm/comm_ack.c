@@ -106,7 +106,7 @@ static void ack_put_credit(struct comm_lane *l, uint64_t posted)
 		wire_put64(l->out.header + l->out.header_bytes, comm_request(comm, m)->size);
 		l->out.header_bytes += 8;
 	}
-	/* Only a loss on the control lane is noticed. */
+	/* Another lane may be silent unnoticed: a lane with nothing more to send does not stall. */
 	if (comm->control != l->index)
 		return;
 	comm->rx.advertised = posted;

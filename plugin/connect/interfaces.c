@@ -12,7 +12,6 @@
 #include "base/thread.h"
 #include "poll/control.h"
 #include "process/keyfile.h"
-#include "stats/lane_page.h"
 #include "comm/memory.h"
 #include "device/path_policy.h"
 #include "connect/peers.h"

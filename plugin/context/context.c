@@ -187,8 +187,10 @@ void plugin_finalize(struct plugin_ctx *ctx)
 		ctx_close_comm(LIST_FIRST(&ctx->comms), true);
 	pthread_mutex_lock(&ctx_process_lock);
 	last = ctx_list == ctx && !ctx->next;
-	if (last)
+	if (last) {
 		closing_finish();
+		interfaces_finish_opening();
+	}
 	pthread_mutex_lock(&ctx_lock);
 	LIST_UNLINK(ctx_list, ctx, next);
 	pthread_mutex_unlock(&ctx_lock);

@@ -9,6 +9,7 @@ import resource
 import socket
 import threading
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,11 +20,11 @@ from lease_client import LeaseClient
 
 from harp._host import Kind
 from harp.daemon import documents
-from harp.daemon.client import RefusedByDaemonError
+from harp.daemon.client import DaemonClient, RefusedByDaemonError
 from harp.daemon.documents import Document
 from harp.daemon.limits import connections_possible
 from harp.daemon.loop import close_all
-from harp.daemon.messages import pack
+from harp.daemon.messages import pack, pack_welcome
 from harp.daemon.settings import Settings
 from harp.stats.view import name_of
 
@@ -47,6 +48,21 @@ def test_harpctl_of_user_nobody_asks_harpd(harpd: Running, owner: Owner) -> None
     assert done.returncode == 0, done.stderr
     pids = {each["pid"] for each in json.loads(done.stdout)["instances"]}
     assert owner.process.pid in pids
+
+
+def test_an_answer_to_an_earlier_request_is_skipped() -> None:
+    """Its request timed out. Its descriptor is closed."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        theirs.send(pack_welcome(1, "harpd", [], ""))
+        with DaemonClient(Path("here"), sock=ours) as client:
+            before = descriptors()
+            for serial in (client.next_serial(), 3):
+                document = Document(json.dumps({"serial": serial}).encode())
+                socket.send_fds(theirs, [pack(Kind.ANSWER, serial)], [document.fd])
+                document.close(empty=False)
+            assert client.query("status") == {"serial": 3}
+            assert descriptors() == before
 
 
 def test_users_that_may_not_lease_see_no_statistics(start: Start, settings: Settings) -> None:

@@ -3,6 +3,7 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from harp.daemon import peer, takeover
 from harp.daemon.settings import Settings
 from harp.daemon.state import BadStateError, StateFile, decode
 from harp.errors import HarpError
-from harp.nicprep import Preparation
+from harp.nicprep import Host, Preparation, restore
 
 
 def a_state() -> dict[str, Any]:
@@ -95,23 +96,45 @@ def test_a_damaged_state_is_set_aside(
         start(FakeKernel()).end(remove=True)
         assert (settings.run_dir / "state.bad").read_bytes() == raw
     assert "internal error" not in caplog.text
-    assert caplog.text.count("jobs of before are not known") == len(damaged)
+    assert caplog.text.count("earlier jobs are unknown") == len(damaged)
     reason = "it has format 99 and this harpd reads only format 2, so its leases end and their jobs"
     assert caplog.text.count(reason) == 1
 
 
-def test_an_undo_entry_of_a_newer_harpd_does_not_end_leases(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+RINGS = a_state()["undo"]["entries"][0]
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        RINGS | {"kind": "newkind", "since": "0.9"},
+        {"kind": "rings", "target": "nosuch0"},
+        RINGS | {"ours": {"tx": [1024]}},
+        RINGS | {"kind": "reserved-ports"},
+        RINGS | {"kind": []},
+        RINGS | {"target": 3},
+        RINGS | {"before": None},
+        "rings",
+        None,
+    ],
+)
+def test_an_undo_entry_of_another_harpd_is_kept_as_it_is(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, foreign: object
 ) -> None:
+    """It ends no lease and hinders no other entry, and its harpd can restore it later."""
     document = a_state()
-    entries = document["undo"]["entries"]
-    entries.insert(0, entries[0] | {"kind": "newkind", "since": "0.9"})
+    document["undo"]["entries"].insert(0, foreign)
     file = StateFile(tmp_path)
     file.path.write_text(json.dumps(document))
     state = file.read()
     assert len(state.leases) == 1
     assert [entry.kind for entry in state.undo.entries] == ["rings"]
-    assert "nosuch0: newkind is not known; harpd does not restore it" in caplog.text
+    assert caplog.text.count("a change by another version of harpd is not restored: ") == 1
+    restored = restore(state.undo, Host()).undo  # nosuch0 is gone
+    assert not restored.entries
+    assert restored
+    file.write(replace(state, undo=restored))
+    assert json.loads(file.path.read_text())["undo"] == {"entries": [foreign]}
 
 
 def test_a_state_that_can_not_be_set_aside(
@@ -120,7 +143,7 @@ def test_a_state_that_can_not_be_set_aside(
     (settings.run_dir / "state.bad" / "x").mkdir(parents=True)
     (settings.run_dir / "state.json").write_text("{")
     start(FakeKernel()).end(remove=True)
-    assert "it can't be renamed either (Is a directory); jobs of before" in caplog.text
+    assert "it can't be renamed either (Is a directory); earlier jobs" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["state.json", "run_dir"])

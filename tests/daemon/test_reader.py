@@ -3,26 +3,35 @@
 
 import asyncio
 import contextlib
+import errno
 import os
 import select
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest_stats import Documents, Owner, documents, make_owner, nic, owner, scraped, serving
-from daemon_rig import Running, Start
+from daemon_rig import Running, Start, descriptors, in_child, refusal
+from lease_client import LeaseClient
 from programs import finished
 
+from harp._host import Kind
 from harp.config import MetricsConfig
-from harp.daemon import metrics
+from harp.daemon import metrics, table
+from harp.daemon.client import DaemonClient
 from harp.daemon.documents import READER, read_statistics
+from harp.daemon.limits import Buckets
+from harp.daemon.messages import Hello, LeaseId, Refused, Request, pack, unpack
 from harp.daemon.metrics import Metrics, listen
+from harp.daemon.peer import Peer
 from harp.daemon.settings import Settings
 from harp.daemon.table import RefusedError
 from harp.stats import discover, exporter
@@ -140,6 +149,21 @@ def made(harpd: Running, *code: str) -> Iterator[Metrics]:
         harpd.call(endpoint.close)
 
 
+@pytest.fixture
+def starts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Gets an element at each attempt to start the process, which is repeated soon."""
+    attempts: list[int] = []
+    popen = subprocess.Popen
+
+    def attempt(*arguments: Any, **options: Any) -> "subprocess.Popen[bytes]":
+        attempts.append(1)
+        return popen(*arguments, **options)
+
+    monkeypatch.setattr(metrics.subprocess, "Popen", attempt)
+    monkeypatch.setattr(metrics, "RESTART_S", 0.01)
+    return attempts
+
+
 def test_all_requests_of_a_second_get_one_answer(
     owner: Owner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,32 +251,161 @@ def test_metrics_begin_when_their_port_is_free(
     assert caplog.text.count("harpd serves without metrics until it can bind the port") == 1
 
 
+@pytest.mark.parametrize("again_s", [0.0, metrics.LOG_AGAIN_S])
 def test_a_process_that_can_not_serve_metrics_is_started_again(
     harpd: Running,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
-    tmp_path: Path,
+    starts: list[int],
+    again_s: float,
 ) -> None:
-    """Its reason is logged once, however often it fails."""
-    monkeypatch.setattr(metrics, "RESTART_S", 0.01)
-    starts = tmp_path / "starts"
-    code = f"import sys; print('start', file=open({str(starts)!r}, 'a')); sys.exit('no \\x1b')"
-    with made(harpd, code):
-        harpd.until(lambda: starts.exists() and starts.read_text().count("start") > 2, "a third")
-    assert caplog.text.count("the process that serves /metrics: no ?") == 1
-    assert caplog.text.count("the process that serves /metrics has ended; another one") == 1
+    """Its reason is logged once in an hour, however often it fails."""
+    monkeypatch.setattr(metrics, "LOG_AGAIN_S", again_s)
+    with made(harpd, "import sys; sys.exit('no \\x1b')") as endpoint:
+        harpd.until(lambda: len(starts) > 2, "a third")
+        assert len(endpoint._logged) == (2 if again_s else 1), "an expired line is forgotten"
+    for text in (": no ?", " has ended; another one"):
+        count = caplog.text.count(f"the process that serves /metrics{text}")
+        assert count == 1 if again_s else count > 1
+
+
+def test_a_problem_is_logged_while_the_process_runs(
+    harpd: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(metrics, "SETTLE_S", 0.01)
+    with made(harpd, "import sys; print('why', file=sys.stderr); sys.stdin.read()") as endpoint:
+        harpd.until(lambda: "the process that serves /metrics: why" in caplog.text, "its reason")
+        assert endpoint._process is not None
+        assert endpoint._process.poll() is None
+
+
+# Writes two lines; the second one when harpd has read the first one.
+TRACEBACK = """
+import array, fcntl, sys, termios
+print("Traceback (most recent call last):", file=sys.stderr, flush=True)
+unread = array.array("i", [1])
+while unread[0]:
+    fcntl.ioctl(2, termios.FIONREAD, unread)
+sys.exit("ValueError: why")
+"""
+
+
+def test_a_traceback_of_the_process_is_one_line_of_the_log(
+    harpd: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(metrics, "SETTLE_S", 1000.0)
+    monkeypatch.setattr(metrics, "RESTART_S", 1000.0)
+    with made(harpd, TRACEBACK):
+        harpd.until(lambda: "has ended" in caplog.text, "its end")
+    reasons = [line for line in caplog.messages if "serves /metrics:" in line]
+    assert reasons == ["the process that serves /metrics: ValueError: why"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (pack(Kind.REFUSED, 1, Refused(errno.EPERM, "no")), "harpd refuses: no\n"),
+        (b"?", "harpd at its socket speaks another protocol: "),
+    ],
+)
+def test_a_process_without_welcome_ends_with_one_line(answer: bytes, why: str) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with listen("127.0.0.1", 0) as unused, ours:
+        with theirs:
+            process = subprocess.Popen(
+                [*metrics.COMMAND, str(unused.fileno())],
+                stdin=theirs, stderr=subprocess.PIPE, text=True, pass_fds=[unused.fileno()],
+            )  # fmt: skip
+        assert unpack(ours.recv(65536)).kind is Kind.HELLO
+        ours.send(answer)
+        _, written = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert written.startswith(why)
+    assert written.count("\n") == 1
+
+
+def test_a_process_that_can_not_be_watched_serves_no_metrics(
+    harpd: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """harpd can open one descriptor, and needs two."""
+    before = harpd.call(descriptors)
+    monkeypatch.setattr(metrics, "RESTART_S", 1000.0)
+    room, pidfd_open = [1], os.pidfd_open
+
+    def limited(pid: int) -> int:
+        if not room:
+            raise OSError(errno.EMFILE, "Too many open files")
+        room.pop()
+        return pidfd_open(pid)
+
+    monkeypatch.setattr(metrics.os, "pidfd_open", limited)
+    with made(harpd, "import sys; sys.stdin.read()") as endpoint:
+        harpd.until(lambda: "can't be started: Too many open files" in caplog.text, "a failure")
+        assert not harpd.daemon._server.clients
+        assert harpd.call(descriptors) == before + 1, "the listening socket"
+        assert endpoint._process is not None
+        assert endpoint._process.wait(60) == 0, "it ends, as its connection is closed"
+
+
+@contextlib.contextmanager
+def internal(harpd: Running) -> Iterator[socket.socket]:
+    """The connection of a process of harpd, as user nobody."""
+    server = harpd.daemon._server
+    assert server is not None
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+    def add() -> None:
+        process = table.Owner(os.getpid(), 0, NOBODY)
+        peer = Peer(process, frozenset(), os.pidfd_open(os.getpid()), "exporter")
+        server.add(theirs, peer, internal=True)
+
+    with ours:
+        ours.settimeout(10)
+        harpd.call(add)
+        yield ours
+
+
+def test_the_process_for_metrics_is_in_no_limit_of_its_user(
+    start: Start, settings: Settings
+) -> None:
+    """A job of that user takes nothing from it, and it takes nothing from the job."""
+    harpd = start(given=replace(settings, connections_per_uid=1))
+    harpd.daemon._server.buckets = Buckets(1e-9, 2.0)  # HELLO and QUERY of the job
+
+    def job() -> bool:
+        with LeaseClient(harpd.path, "job", 10) as client:
+            return client.query("status")["leases"] == 0
+
+    with internal(harpd) as connection:
+        assert in_child(job, NOBODY), "the silent connection is not the user's"
+        with DaemonClient(Path("here"), sock=connection) as client:
+            assert refusal(client.query, "unknown").error == errno.ENOSYS
+            assert client.query("status")["leases"] == 0
+
+
+@pytest.mark.parametrize(
+    "message", [pack(Kind.LEASE, 2, Request("eth0")), pack(Kind.RELEASE, 2, LeaseId(1))]
+)
+def test_the_process_for_metrics_can_not_lease(
+    harpd: Running, caplog: pytest.LogCaptureFixture, message: bytes
+) -> None:
+    with internal(harpd) as connection:
+        connection.send(pack(Kind.HELLO, 1, Hello("exporter")))
+        assert unpack(connection.recv(65536)).kind is Kind.WELCOME
+        connection.send(message)
+        assert connection.recv(65536) == b""
+    assert "is for jobs, and it is harpd's own process; its connection is closed" in caplog.text
 
 
 def test_a_process_for_metrics_that_can_not_be_started_is_started_later(
     harpd: Running,
-    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
+    starts: list[int],
     tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(metrics, "RESTART_S", 0.01)
     command = tmp_path / "exporter"
     with made(harpd, str(command), "") as endpoint:
-        harpd.until(lambda: "can't be started" in caplog.text, "a failure")
+        harpd.until(lambda: len(starts) > 2, "a third attempt")
         (tmp_path / "new").write_text("#!/bin/sh\nread -r line\n")
         (tmp_path / "new").chmod(0o755)
         (tmp_path / "new").rename(command)
@@ -284,6 +437,7 @@ def test_a_process_for_metrics_can_not_fill_the_log(
 ) -> None:
     monkeypatch.setattr(metrics, "RESTART_S", 1000.0)
     monkeypatch.setattr(metrics, "LOGS_BURST", 2.0)
+    monkeypatch.setattr(metrics, "SETTLE_S", 0.0)
     code = "import sys\nfor i in range(1000): print(i, file=sys.stderr, flush=True)"
     with made(harpd, code) as endpoint:
         harpd.until(lambda: endpoint._process.poll() is not None, "its end")  # type: ignore[union-attr]
@@ -291,16 +445,22 @@ def test_a_process_for_metrics_can_not_fill_the_log(
     assert 1 <= caplog.text.count("the process that serves /metrics") <= 2
 
 
-def test_no_second_process_serves_metrics(harpd: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_second_process_serves_metrics(harpd: Running, starts: list[int]) -> None:
     """harpd can't kill one that has closed its connection and continues."""
-    monkeypatch.setattr(metrics, "RESTART_S", 0.01)
     with made(harpd, "import os, time; os.close(0); time.sleep(60)") as endpoint:
         harpd.until(lambda: endpoint._client is not None and not endpoint._client.open, "its close")
         process = endpoint._process
+        # The loop's timers run in order: a start that the close had caused would be over.
+        delay_over = threading.Event()
+        harpd.call(lambda: harpd.daemon.loop.call_later(5 * metrics.RESTART_S, delay_over.set))
+        assert delay_over.wait(10)
+        assert starts == [1]
         assert process is not None
+        assert process is endpoint._process
         assert process.poll() is None
         os.kill(process.pid, signal.SIGKILL)
         harpd.until(lambda: endpoint._process is not process, "another one")
+        assert len(starts) > 1
 
         def end() -> None:
             os.kill(endpoint._process.pid, signal.SIGKILL)

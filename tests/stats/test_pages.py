@@ -207,6 +207,29 @@ def test_the_number_of_regions_read_per_user_is_limited(
         assert ["publishes more pages" in str(error) for _, error in found.bad] == [True]
 
 
+def test_a_region_that_does_not_fit_takes_no_share(
+    make_owner: MakeOwner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The regions of the user's other processes are still read."""
+    first, second = sorted((make_owner(), make_owner()), key=lambda each: each.process.pid)
+    of_nobody(monkeypatch, first, second)
+    with stats.find() as found:
+        monkeypatch.setattr(discover, "USER_BYTES_MAX", 2 * found.pages[0].size)
+    monkeypatch.setattr(discover, "USER_PAGES_MAX", 2)
+    described = discover._described
+
+    def large(*arguments: Any) -> stats.Page:
+        page = described(*arguments)
+        page.size <<= 2 * (page.pid == first.process.pid)
+        return page
+
+    monkeypatch.setattr(discover, "_described", large)
+    with stats.find() as found:
+        assert {page.pid for page in found.pages} == {second.process.pid}
+        assert len(found.pages) == 2
+        assert ["publishes more pages" in str(error) for _, error in found.bad] == [True]
+
+
 def test_a_user_s_connections_are_shown_up_to_a_limit(
     owner: Owner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
