@@ -221,6 +221,10 @@ int meet_open(struct harp_coll *group, const struct harp_coll_options *options, 
 /* Without the lock: publishes or fetches the reason of a failure, and the state of other ranks. */
 void meet_settle(struct harp_coll *group);
 void meet_diagnose(struct harp_coll *group);
+/* Reads why another rank failed the group: its errno and text; 0: no entry. */
+int meet_get_error(const struct harp_coll *group, char *text, size_t room);
+/* Publishes the group's error and its text. */
+void meet_put_error(const struct harp_coll *group);
 /* False also if this process cannot see the other. */
 bool meet_process_is_dead(const struct harp_coll *group, int rank);
 

@@ -10,7 +10,8 @@
  *	            compatible: ALL_ERROR and a text, which all ranks report.
  *	call/RANK   struct stalled_call: the operation in which the rank is stuck, and the ranks for
  *	            which it waits. A rank sets it after a second without progress.
- *	error       why the group failed: errno and a text. Set by the rank that detected it.
+ *	error       why the group failed: errno and a text. Set by the rank that detected it. A rank
+ *	            that only lost a connection sets it if no other rank does: the peer was killed.
  *
  * A stuck rank follows the records of the ranks that it waits for. A record with another operation
  * under the same number is the error. A rank without a record for this number is in no operation
@@ -329,8 +330,7 @@ int meet_open(struct harp_coll *group, const struct harp_coll_options *options, 
 
 /* ---- failures -------------------------------------------------------------------------------- */
 
-/* Reads why another rank failed the group: its errno and text; 0: no entry. */
-static int meet_get_error(const struct harp_coll *group, char *text, size_t room)
+int meet_get_error(const struct harp_coll *group, char *text, size_t room)
 {
 	char key[200], value[HARP_COLL_ERROR_BYTES + 16] = "";
 	size_t bytes = sizeof(value) - 1;
@@ -349,7 +349,7 @@ static int meet_get_error(const struct harp_coll *group, char *text, size_t room
 	return number;
 }
 
-static void meet_put_error(const struct harp_coll *group)
+void meet_put_error(const struct harp_coll *group)
 {
 	char key[200], value[HARP_COLL_ERROR_BYTES + 16];
 	int length = snprintf(value, sizeof(value), "%d %s", -group->error, group->error_text);
@@ -372,6 +372,9 @@ void meet_settle(struct harp_coll *group)
 				nanosleep(&(struct timespec){ .tv_nsec = SETTLE_NS }, NULL);
 			number = meet_get_error(group, text, sizeof(text));
 		}
+		/* A rank that waits for this one, and not for the killed one, learns the reason. */
+		if (!number)
+			meet_put_error(group);
 	}
 	runtime_lock();
 	if (number && !strstr(group->error_text, text)) {

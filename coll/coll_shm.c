@@ -25,6 +25,7 @@
 #define SHM_RING_BYTES (256u << 10)
 #define SHM_FRAME_BYTES 8u
 #define SHM_REMEDY "free space in /dev/shm, or disable shared memory with HARP_COLL_HOST="
+#define SHM_CHECK_NS (100 * COLL_NSEC_PER_MSEC) /* interval of checks whether a rank failed */
 
 struct shm_ring {
 	/* Release: the earlier bytes are in the ring. Writer: the sender. */
@@ -62,9 +63,27 @@ static int shm_populate(void *from, size_t bytes)
 	return madvise((void *)at, bytes, MADV_POPULATE_WRITE) && errno != EINVAL ? -ENOSPC : 0;
 }
 
-static void shm_sleep(void)
+/* Waiting for other ranks of the host. */
+struct shm_wait {
+	int64_t deadline_ns, check_ns;
+	char error[HARP_COLL_ERROR_BYTES]; /* why another rank failed; empty: none did */
+};
+
+/* -ETIMEDOUT, or the error of a rank that failed. */
+static int shm_sleep(const struct harp_coll *group, struct shm_wait *wait)
 {
-	nanosleep(&(struct timespec){ .tv_nsec = 200000 }, NULL);
+	int64_t now_ns = coll_now_ns();
+	int number = 0;
+
+	if (now_ns > wait->deadline_ns)
+		return -ETIMEDOUT;
+	if (now_ns >= wait->check_ns) {
+		number = meet_get_error(group, wait->error, sizeof(wait->error));
+		wait->check_ns = now_ns + SHM_CHECK_NS;
+	}
+	if (!number)
+		nanosleep(&(struct timespec){ .tv_nsec = 200000 }, NULL);
+	return -number;
 }
 
 /* Beyond RLIMIT_FSIZE (ulimit -f), ftruncate() would end the application by SIGXFSZ. */
@@ -78,13 +97,14 @@ static int shm_resize(int fd, size_t bytes)
 }
 
 /* The lowest rank of the host creates the segment; the others wait until it has its size. */
-static int shm_file(const struct harp_coll *group, const struct shm *shm, int64_t deadline_ns)
+static int shm_file(const struct harp_coll *group, const struct shm *shm, struct shm_wait *wait)
 {
+	int rc;
+
 	if (group->local_index == 0) {
 		int fd = shm_open(shm->name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
 
-		int rc = fd < 0 ? -errno : shm_resize(fd, shm->bytes);
-
+		rc = fd < 0 ? -errno : shm_resize(fd, shm->bytes);
 		if (!rc)
 			return fd;
 		if (fd >= 0) {
@@ -103,15 +123,24 @@ static int shm_file(const struct harp_coll *group, const struct shm *shm, int64_
 			return fd;
 		if (fd >= 0)
 			close(fd);
-		if (coll_now_ns() > deadline_ns)
-			return -ETIMEDOUT;
-		shm_sleep();
+		rc = shm_sleep(group, wait);
+		if (rc)
+			return rc;
 	}
+}
+
+/* Tells the ranks that wait for this one. */
+static void shm_publish(struct harp_coll *group, int error, const char *text)
+{
+	group->error = error;
+	snprintf(group->error_text, sizeof(group->error_text), "rank %d: %s", group->rank, text);
+	meet_put_error(group);
 }
 
 int shm_open_group(struct harp_coll *group, int64_t deadline_ns, char *error, size_t error_bytes)
 {
 	size_t local = (size_t)group->local_count;
+	struct shm_wait wait = { deadline_ns, .check_ns = coll_now_ns() + SHM_CHECK_NS };
 	struct shm *shm;
 	uint64_t id;
 	int fd, rc;
@@ -126,7 +155,7 @@ int shm_open_group(struct harp_coll *group, int64_t deadline_ns, char *error, si
 	snprintf(shm->name, sizeof(shm->name), "/harp-coll-%016" PRIx64 "-%d", id,
 		 group->local_ranks[0]);
 	shm->bytes = shm_header_bytes() + LINK_CLASSES * local * local * sizeof(struct shm_ring);
-	fd = shm_file(group, shm, deadline_ns);
+	fd = shm_file(group, shm, &wait);
 	if (fd < 0) {
 		rc = fd;
 		goto fail;
@@ -146,12 +175,11 @@ int shm_open_group(struct harp_coll *group, int64_t deadline_ns, char *error, si
 	shm->rings = (struct shm_ring *)(void *)((char *)map + shm_header_bytes());
 	atomic_fetch_add(&shm->header->attached, 1);
 	while (atomic_load(&shm->header->attached) < (uint32_t)local) {
-		if (coll_now_ns() > deadline_ns) {
+		rc = shm_sleep(group, &wait);
+		if (rc) {
 			munmap(map, shm->bytes);
-			rc = -ETIMEDOUT;
 			goto unlink;
 		}
-		shm_sleep();
 	}
 	if (group->local_index == 0)
 		shm_unlink(shm->name);
@@ -161,9 +189,16 @@ unlink:
 	if (group->local_index == 0)
 		shm_unlink(shm->name);
 fail:
-	snprintf(error, error_bytes,
-		 "shared memory of this host's ranks (/dev/shm%s, %zu bytes): %s; " SHM_REMEDY,
-		 shm->name, shm->bytes, strerror(-rc));
+	if (wait.error[0]) {
+		snprintf(error, error_bytes, "%s", wait.error);
+	} else {
+		snprintf(
+			error, error_bytes,
+			"shared memory of this host's ranks (/dev/shm%s, %zu bytes): %s; %s" SHM_REMEDY,
+			shm->name, shm->bytes, strerror(-rc),
+			rc == -EFBIG ? "raise the limit (ulimit -f), " : "");
+		shm_publish(group, rc, error);
+	}
 	free(shm);
 	return rc;
 }

@@ -146,6 +146,8 @@ def test_a_killed_rank_is_named(tmp_path: Path, hosts: int) -> None:
     for rank in (0, 2):
         assert said[rank].startswith("104 "), said
         assert "rank 1" in said[rank]
+    # A survivor that has no connection to the killed rank reads the reason in the store.
+    assert "rank 1" in (tmp_path / "harp_coll_g_error").read_text()
 
 
 def test_absent_rank(tmp_path: Path) -> None:
@@ -171,19 +173,21 @@ def test_broken_store(tmp_path: Path) -> None:
         assert text.endswith("(no answer to harp/coll/g/info)")
 
 
-@pytest.mark.parametrize("size", ["4k", "64k"])
-def test_a_full_dev_shm_is_an_error(tmp_path: Path, size: str) -> None:
-    """Neither the segment nor, later, a link's ring raises SIGBUS."""
-    small = [
-        "unshare",
-        "-m",
-        "sh",
-        "-c",
-        f'mount -t tmpfs -o size={size} none /dev/shm && exec "$@"',
-    ]
+@pytest.mark.parametrize(
+    ("limit", "text"),
+    [
+        ("mount -t tmpfs -o size=4k none /dev/shm", "No space left on device; "),
+        ("mount -t tmpfs -o size=64k none /dev/shm", "No space left on device; "),
+        ("ulimit -f 100", "File too large; raise the limit (ulimit -f), "),
+    ],
+)
+def test_a_full_dev_shm_is_an_error(tmp_path: Path, limit: str, text: str) -> None:
+    """Neither the segment nor, later, a link's ring raises SIGBUS. Rank 1, which waits for rank 0's
+    segment, reports the same."""
+    small = ["unshare", "-m", "sh", "-c", f'{limit} && exec "$@"']
     words = [*small, "sh", *command("no_space", 2, [0, 1], "1", tmp_path)]
     said = said_by(words)
-    assert all("free space in /dev/shm" in said[rank] for rank in (0, 1)), said
+    assert all(f"{text}free space in /dev/shm" in said[rank] for rank in (0, 1)), said
 
 
 def test_abort(tmp_path: Path) -> None:

@@ -137,7 +137,10 @@ def test_an_address_comes_back_before_harpd_notices(two_nics: Site) -> None:
         harpd.host.run("ip", "address", "add", *address)
         pair.sink.progresses()
     wait_until(lambda: marks(harpd) == [], "the end of the mark")
-    pair.finish()
+    with stopped(harpd):
+        pair.finish()
+    line = f"{harpd.socket}: harpd does not answer within 1 s; is it stopped?"
+    assert f"the lease ends with the process: {line}" in pair.sink.log_text()
 
 
 def test_a_removed_address_ends_its_job_at_the_timeout(two_nics: Site) -> None:

@@ -60,6 +60,22 @@ def kernels(ifname: str) -> Any:
 # --------------------------------------------------------------------------------------------------
 # Use.
 #
+def start_is_once_and_stays() -> None:
+    """A second start is accepted; one with other arguments is refused."""
+    dpdk.start()
+    with refused(errno.EALREADY):
+        dpdk.start(args="--no-such-thing")
+
+
+def specs_set_mtu_and_queues() -> None:
+    """A port's text, as the stack takes it."""
+    with dpdk.Port("dpdk:net_null0;mtu=900;queues=3;frames=600;ip=10.0.0.1/24") as port:
+        info = port.info
+        assert (info.mtu_bytes, info.rx_queues, port.pool.count) == (900, 3, 600)
+        with port.receive(queue=2) as burst:
+            assert len(burst)
+
+
 def bytes_come_back() -> None:
     """Packets of one and of several segments, whole and in order."""
     with ring() as port:

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fuzz_handle.c - what a stranger may say before it is anybody's peer: handles and preambles.
+ * fuzz_handle.c - input of an unauthenticated peer: handles and preambles.
  *
  * Input: a byte of choices; then a handle's 128 bytes, or what the other side of a preamble says, or what a
  * peer says of its NIC's queues or of its NICs.

@@ -2,8 +2,12 @@
 """If HARP cannot open an interface, one line names the interface, the queue, the cause and the
 remedy."""
 
+import ctypes
+import errno
+import mmap
 import os
 import socket
+import struct
 
 import bpf_calls
 import pytest
@@ -100,3 +104,27 @@ def test_a_missing_privilege_is_named(tools: Tools, lab: Lab, capability: str) -
     name = f"CAP_{capability.split(',')[0].upper()}"
     assert line == f"{host.ifname} queue 0: {name} missing; run as root or add it"
     assert not xdp_attached(host)
+
+
+def test_the_kernel_refuses_large_chunks_and_a_budget_without_a_ring() -> None:
+    """So nic/af_xdp_make.c uses multi-buffer for jumbo frames, and sets the budget after the rings.
+    The numbers are those of linux/if_xdp.h."""
+    sol_xdp, tx_ring, umem_reg, max_tx_skb_budget = 283, 3, 4, 9
+    region = mmap.mmap(-1, 1 << 20)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(region))
+    with socket.socket(44, socket.SOCK_RAW) as xsk:  # AF_XDP
+
+        def refusal(option: int, *value: int, layout: str = "I") -> int | None:
+            try:
+                xsk.setsockopt(sol_xdp, option, struct.pack(layout, *value))
+            except OSError as error:
+                return error.errno
+            return None
+
+        for chunk, error in ((8192, errno.EINVAL), (4096, None)):
+            memory = (address, len(region), chunk, 0, 0, 0)
+            assert refusal(umem_reg, *memory, layout="QQ4I") == error
+        early = refusal(max_tx_skb_budget, 128)
+        assert refusal(tx_ring, 256) is None
+        if early != errno.ENOPROTOOPT:  # before Linux 6.17
+            assert (early, refusal(max_tx_skb_budget, 128)) == (errno.EACCES, None)

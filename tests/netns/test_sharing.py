@@ -3,6 +3,7 @@
 
 import json
 import sys
+from typing import Any
 
 import pytest
 from netns_tools import (
@@ -90,15 +91,23 @@ def test_a_kernel_connection_goes_on_and_no_packet_of_it_reaches_harp(
 def test_the_kernel_resolves_harps_neighbors(tools: Tools, each: Lab) -> None:
     here, there = each.hosts
 
-    def known() -> list[str]:
-        table = json.loads(here.run("ip", "-j", "neigh", "show", "to", there.address))
-        return [state for entry in table for state in entry["state"]]
+    def known() -> Any:
+        return json.loads(here.run("ip", "-j", "-s", "neigh", "show", "to", there.address))
 
     assert known() == []
     tools.serve_tcp(there, "kernel", 7000)
     report = tools.call_tcp(here, "harp", "send", there.address, 7000, "--bytes", "100000")
     assert report["conn"]["stats"]["arp_out"] == report["conn"]["stats"]["nd_out"] == 0
-    assert known() == ["REACHABLE"]
+    (entry,) = known()
+    assert entry["state"] == ["REACHABLE"]
+    # Progress is passed on: a new stale entry counts as confirmed a minute ago.
+    here.run("ip", "neigh", "del", there.address, "dev", here.ifname)
+    stale = ["lladdr", entry["lladdr"], "dev", here.ifname, "nud", "stale"]
+    here.run("ip", "neigh", "add", there.address, *stale)
+    assert known()[0]["confirmed"] > 30
+    tools.serve(there, [tools.tcp, "sink", there.address, "7001", "--kernel"])
+    tools.call_tcp(here, "harp", "message", there.address, 7001, "--seconds", "1")
+    assert known()[0]["confirmed"] < 30
 
 
 @pytest.mark.parametrize("address", ["10.77.0.99", "fd77::99"])

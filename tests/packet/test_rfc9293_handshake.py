@@ -59,7 +59,9 @@ def test_data_on_a_syn_ack_is_not_acknowledged(rig: Rig) -> None:
     assert conn.recv() == b"early"
 
 
-def test_a_syn_to_a_closed_port_is_refused(rig: Rig) -> None:
+def test_a_closed_port_refuses_a_syn_and_ignores_a_rst(rig: Rig) -> None:
+    assert rig.says("R") == []
+    assert rig.says("RA") == []
     (answer,) = rig.says("S", ack=0)
     assert (str(answer.flags), answer.seq, answer.ack) == ("RA", 0, rig.seq + 1)
 

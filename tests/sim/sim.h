@@ -18,7 +18,6 @@
 #include "scenario.h"
 
 #define SIM_NEVER_NS UINT64_MAX
-#define SIM_US UINT64_C(1000)
 #define SIM_MS UINT64_C(1000000)
 #define SIM_S UINT64_C(1000000000)
 

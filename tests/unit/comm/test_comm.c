@@ -189,8 +189,6 @@ static void inject_message(struct fake_lane *lane, uint64_t message)
 	CHECK_EQ(fake_inject(lane, bytes, sizeof(bytes)), sizeof(bytes));
 }
 
-/* A duplicate is answered on the lane that brought it. That lane may be silent from then on: a
- * sender that has used its eager bytes must get the credit on the control lane too. */
 static void turn_often(struct fake_pair *pair)
 {
 	for (unsigned turn = 0; turn < 200; turn++)

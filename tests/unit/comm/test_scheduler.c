@@ -99,6 +99,16 @@ static void check_both_carry(void)
 	CHECK(w.got[1] > 9000000);
 }
 
+TEST(a_lane_with_a_tenth_of_the_rate_is_slow)
+{
+	world_open(3, 10000);
+	world_run(500, 16 * CHUNK);
+	CHECK_EQ(w.events, 0);
+	w.rate[1] = 1000;
+	world_run(1000, 16 * CHUNK);
+	CHECK(w.events & SCHEDULER_SLOW);
+}
+
 TEST(a_lane_that_was_idle_for_long_is_not_slow)
 {
 	world_open(1, 10000);

@@ -510,7 +510,8 @@ static void *serve_one(void *mute)
 	CHECK_EQ(recv(fd, &greeting, sizeof(greeting), 0), sizeof(greeting));
 	if (!mute)
 		CHECK_EQ(send(fd, &answer, answer.size, 0), answer.size);
-	(void)!recv(fd, &end, 1, 0);
+	while (recv(fd, &end, 1, 0) > 0)
+		;
 	close(fd);
 	return NULL;
 }
@@ -692,6 +693,13 @@ TEST(a_silent_harpd_times_out)
 	CHECK(strstr(why, "does not answer within 1 s"));
 	CHECK_EQ(pthread_join(server, NULL), 0);
 	CHECK_EQ(fds_open(), before);
+	good_welcome(0, "");
+	CHECK_EQ(pthread_create(&server, NULL, serve_one, NULL), 0);
+	CHECK_EQ(daemon_open(&daemon, path, "test", 1000, &silence), 0);
+	why[0] = '\0';
+	CHECK_EQ(daemon_release(daemon, LEASE_ID, &silence), -ETIMEDOUT);
+	CHECK(strstr(why, "does not answer within 1 s"));
+	hang_up(daemon);
 	strcpy(address.sun_path, path);
 	do { /* until the backlog is full */
 		crowd[count] = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);

@@ -114,7 +114,7 @@ static struct lane_stats *lane_add(struct comm_stats *comm, unsigned index,
 
 /* ---- records -------------------------------------------------------------------------------- */
 
-TEST(what_tcp_says_of_a_lane_is_shown_and_continued_by_the_next_one)
+TEST(tcp_statistics_of_a_lane_are_shown_and_continued_by_the_next_one)
 {
 	struct comm_stats *comm = comm_add(77);
 	struct lane_stats *lane = lane_add(comm, 0, HARP_PAGE_KIND_HARP);

@@ -99,6 +99,12 @@ TEST(features_listeners_and_versions_are_refused_as_documented)
 	run(&r);
 	CHECK_EQ(r.accepted, -EPROTONOSUPPORT);
 
+	run_begin(&r, 4, 0);
+	r.connector.transcript[0] = 'G'; /* another protocol */
+	run(&r);
+	CHECK_EQ(r.accepted, -EPROTO);
+	CHECK_STR(r.acceptor.what, "what came is not HARP's preamble");
+
 	run_begin(&r, 5, 1ull << 20); /* an optional one */
 	run(&r);
 	CHECK_EQ(r.accepted, 1);
