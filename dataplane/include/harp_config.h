@@ -153,7 +153,8 @@ extern "C" {
 	    "Directory of libharp-xdp.so and libharp-dpdk.so; empty: the directory of this library")        \
 	KEY(HARP_BACKGROUND_IDLE_US, US, "drive", "background_idle_us", background_idle_ns, "us",           \
 	    10, 1000000, "1000", LIVE, JOB,                                                                 \
-	    "Time without a call from NCCL after which the background poller polls the stack")              \
+	    "Time without a call from NCCL after which the background poller polls the stack; up to "       \
+	    "four times as long after much traffic")                                                        \
 	KEY(HARP_CONGESTION, CHOICE, "tcp", "congestion", congestion,                                       \
 	    "default|newreno|cubic|dctcp|delay", 0, 0, "default", LIVE, JOB,                                \
 	    "Congestion control of HARP's TCP; default: cubic. dctcp is for networks whose switches mark "  \

@@ -17,7 +17,8 @@
  *   - away: no application thread has polled it for HARP_BACKGROUND_IDLE_US. The control thread
  *     takes turns until there is no work.
  *   - in use: polled, with work in the last QUIET_NS. The control thread sleeps until it would be
- *     away.
+ *     away, and up to IN_USE_TIMES as long if it stays in use: a look may take the processor from
+ *     the application.
  *   - quiet: polled, without work for QUIET_NS. The control thread sleeps as if the engine were
  *     away, so a rank that waits for a minute costs nothing.
  *
@@ -35,6 +36,7 @@
 
 #define TURNS_EMPTY_MAX 8u /* turns without work before it sleeps */
 #define QUIET_NS 20000000ull
+#define IN_USE_TIMES 4u
 #define SLEEP_NS_MAX 100000000ull
 #define BLIND_NS_MIN 50000u
 #define BLIND_NS_MAX 1000000u
@@ -147,6 +149,14 @@ static unsigned background_last_look(struct engine *engine, uint64_t now_ns, str
 	return count;
 }
 
+/* How much longer than background_idle_ns the next sleep is if the engine stays in use. */
+static uint64_t background_in_use_extra_ns(const struct engine *engine)
+{
+	uint64_t idle_ns = plugin_config()->background_idle_ns;
+
+	return earlier_ns(2 * engine->in_use_extra_ns + idle_ns, (IN_USE_TIMES - 1) * idle_ns);
+}
+
 unsigned background_sleep(struct pollfd *fds, uint64_t now_ns, uint64_t *until_ns)
 {
 	unsigned count = 0;
@@ -158,9 +168,12 @@ unsigned background_sleep(struct pollfd *fds, uint64_t now_ns, uint64_t *until_n
 		struct engine *engine = background.engines[i];
 
 		if (engine_in_use(engine, now_ns)) {
-			*until_ns = earlier_ns(*until_ns, engine_away_ns(engine));
+			*until_ns = earlier_ns(*until_ns,
+					       engine_away_ns(engine) + engine->in_use_extra_ns);
+			engine->in_use_extra_ns = background_in_use_extra_ns(engine);
 			continue;
 		}
+		engine->in_use_extra_ns = 0;
 		atomic_store_explicit(&engine->sleeping, true, memory_order_relaxed);
 		background.asleep[background.asleep_count++] = engine;
 	}
