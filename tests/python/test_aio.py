@@ -16,6 +16,7 @@ import harp.testing
 from harp import aio
 
 LIMIT_S = 20.0
+UNBUFFERED_BYTES = 1 << 25  # more than both stacks hold
 
 
 def in_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
@@ -100,10 +101,9 @@ async def test_a_timeout_leaves_the_connection_open_and_a_cancel_aborts_it() -> 
             await there.recv(timeout=0.01)
         await here.send_all(b"x")
         assert await there.recv() == b"x"
-        waiting = asyncio.create_task(there.recv_array(10))
-        await asyncio.sleep(0)
-        # The thread is in the call once the sender sees that it was read.
-        await here.send_all(b"half")
+        waiting = asyncio.create_task(there.recv_array(UNBUFFERED_BYTES + 1))
+        # The thread is in the call once all of it is acknowledged: unread, it would not fit.
+        await here.send_all(bytes(UNBUFFERED_BYTES))
         await here.flush(timeout=LIMIT_S)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
