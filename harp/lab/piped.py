@@ -9,7 +9,7 @@ import json
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from harp import _paths
 from harp.closing import Closing
@@ -63,6 +63,12 @@ class Piped(Closing):
             raise self.ended()
         return line.rstrip("\n")
 
+    def expect(self, wanted: str) -> None:
+        """Read a line; HarpError if it is another one."""
+        line = self.line()
+        if line != wanted:
+            raise HarpError(f"{self.name} said {line!r} instead of {wanted!r}")
+
     def late(self, limit_s: float) -> HarpError:
         """Return the error of a process that does not answer."""
         return HarpError(f"{self.name}: no answer in {limit_s:.0f} s")
@@ -95,7 +101,7 @@ class PipedTool(Piped):
     def __init__(self, place: "Namespace", what: str, ports: Sequence[str]) -> None:
         command: list[str | Path] = [_paths.find("harp-switch"), what, *ports]
         super().__init__(f"harp-switch {what}", place.popen(command, stdin=subprocess.PIPE))
-        self._expect("ready")
+        self.expect("ready")
 
     def ask(self, command: str) -> str:
         """Send a line and return the answer."""
@@ -105,12 +111,7 @@ class PipedTool(Piped):
     def tell(self, command: str) -> None:
         """Send a line whose answer must be "ok"."""
         self.send(command)
-        self._expect("ok")
-
-    def _expect(self, wanted: str) -> None:
-        line: Any = self.line()
-        if line != wanted:
-            raise HarpError(f"{self.name} said {line!r} instead of {wanted!r}")
+        self.expect("ok")
 
 
 class Spreader:

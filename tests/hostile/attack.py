@@ -42,8 +42,7 @@ class Attack:
         words = [sys.executable, __file__, kind, victim, *map(str, ports)]
         self._process = host.popen(words, stdin=subprocess.PIPE)
         self._tool = Piped("attack.py", self._process)
-        if self._tool.line() != "ready":
-            raise self._tool.ended()
+        self._tool.expect("ready")
 
     def __enter__(self) -> Self:
         return self
