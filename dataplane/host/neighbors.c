@@ -11,8 +11,8 @@
  * NTF_USE requires CAP_NET_ADMIN. Without it a real packet is sent: an empty datagram to the
  * discard port (RFC 863) with a hop limit of 1. Confirming needs no privilege: the same call with
  * MSG_CONFIRM and MSG_PROBE sends nothing. The rtnetlink alternative, NUD_REACHABLE, would turn an
- * operator's permanent entry into one that expires. tests/netns/test_network_monitor.py
- * verifies this behavior.
+ * operator's permanent entry into one that expires. tests/netns/test_network_monitor.py verifies
+ * this behavior.
  *
  * A job in another network namespace asks harpd (host/netwatch.h), which does the same.
  */

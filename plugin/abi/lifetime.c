@@ -6,9 +6,9 @@
  * contexts nor finalize: they share one implicit context, which the first call opens and this
  * library's destructor ends at dlclose().
  *
- * Exit. The destructor also runs at exit(), when NCCL's threads may still be inside the plugin. It waits
- * until all lanes' data is acknowledged. If comms are open then, it leaves the cleanup to the kernel.
- * Otherwise it finalizes as usual, with the linger time for the peers' last segments.
+ * Exit. The destructor also runs at exit(), when NCCL's threads may still be inside the plugin. It
+ * waits until all lanes' data is acknowledged. If comms are open then, it leaves the cleanup to the
+ * kernel. Otherwise it finalizes as usual, with the linger time for the peers' last segments.
  *
  * Fork. A child shares descriptors and memory, but has none of the threads. In a child that was
  * forked while a context existed, every call fails, or does nothing and succeeds if NCCL calls it

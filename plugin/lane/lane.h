@@ -50,9 +50,9 @@ struct lane_ops {
 	 * the error.
 	 */
 	ssize_t (*recv)(struct lane *lane, void *dst, size_t len, unsigned unit);
-	/* Bytes given to send() that have been copied (pieces of LANE_COPIED_BYTES_MAX always are), and
-	 * count as delivered: those acknowledged by
-	 * the peer (HARP lane), or accepted by the kernel (kernel lane). */
+	/* Bytes given to send() that have been copied (pieces of LANE_COPIED_BYTES_MAX always are),
+	 * and count as delivered: those acknowledged by the peer (HARP lane), or accepted by the
+	 * kernel (kernel lane). */
 	uint64_t (*copied_bytes)(struct lane *lane);
 	uint64_t (*done_bytes)(struct lane *lane);
 	/* Acknowledges the received data without delay: the peer waits for done_bytes(). */

@@ -47,8 +47,7 @@ uint64_t engine_deadline_ns(const struct engine *engine);
 void engine_deliver(struct engine *engine, uint64_t until_ns);
 /* Takes a turn if lanes are closing. True: some still are. No other thread uses the engine. */
 bool engine_is_closing(struct engine *engine);
-/* Discards the lanes and logs the statistics. No other thread uses the
- * engine. */
+/* Discards the lanes and logs the statistics. No other thread uses the engine. */
 void engine_finish(struct engine *engine);
 
 /* ---- engine_background.c --------------------------------------------------------------------- */
