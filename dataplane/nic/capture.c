@@ -226,7 +226,7 @@ static void capture_file_section(struct capture_file *file)
 
 static void capture_file_interface(struct capture_file *file, const char *ifname, uint32_t snap_len)
 {
-	uint16_t name_len = (uint16_t)strnlen(ifname, 255);
+	uint16_t name_len = (uint16_t)strlen(ifname);
 	uint32_t total = (uint32_t)(20 + 4 + capture_pad(name_len, 4) + 8 + 4);
 	const uint16_t linktype[2] = { PCAPNG_LINKTYPE_ETHERNET, 0 };
 	const uint8_t nanoseconds = 9;
