@@ -6,6 +6,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import re
 import socket
 import stat
 from pathlib import Path
@@ -16,6 +17,7 @@ from harp.errors import Exit, HarpError
 
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 2, 4, 8
 _UMOUNT_NOFOLLOW = 8
+_ESCAPE = re.compile(rb"\\([0-7]{3})")  # proc_pid_mountinfo(5)
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -146,13 +148,18 @@ def listen(settings: Settings, backlog: int) -> tuple[socket.socket, str]:
 # in it (dataplane/xdp/xdp_pin.c).
 #
 def is_mounted(path: Path, kind: str, mountinfo: Path = Path("/proc/self/mountinfo")) -> bool:
-    """Tell whether a file system of that type is mounted there."""
-    wanted = str(path.resolve())
-    for line in mountinfo.read_text().splitlines():
-        mount, _, rest = line.partition(" - ")
-        where = mount.split()[4].encode().decode("unicode_escape")
-        if where == wanted and rest.split()[0] == kind:
-            return True
+    """Tell whether a file system of that type is mounted there.
+
+    Any user may mount in a directory of its own (FUSE), and only blank, tab, newline, backslash and
+    "#" are escaped in its name.
+    """
+    wanted = os.fsencode(path.resolve())
+    with mountinfo.open("rb") as lines:
+        for line in lines:
+            mount, _, rest = line.partition(b" - ")
+            where = _ESCAPE.sub(lambda octal: bytes([int(octal[1], 8)]), mount.split(b" ")[4])
+            if where == wanted and rest.split(b" ")[0] == kind.encode():
+                return True
     return False
 
 

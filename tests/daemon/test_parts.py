@@ -15,7 +15,7 @@ import pytest
 from programs import finished
 
 from harp._host import Kind
-from harp.daemon import notify, peer
+from harp.daemon import notify, peer, rundir
 from harp.daemon.limits import Bucket, Buckets, MemoryRoom
 from harp.daemon.loop import WORKERS, Loop
 from harp.daemon.messages import (
@@ -88,6 +88,26 @@ def test_the_state_is_written_without_waiting_for_a_disk(
     """The event loop writes it at every change of a lease."""
     monkeypatch.setattr(os, "fsync", lambda _fd: pytest.fail("waits for the disk"))
     StateFile(tmp_path).write(some_state())
+
+
+# ---- mounts ----
+
+
+def test_mounts_of_other_users_hide_none(tmp_path: Path) -> None:
+    # FUSE mounts of users: their names have bytes that are no text, and characters that end a line
+    # or separate words for str.
+    other = b"1 1 0:1 / /home/u/%s rw - fuse u rw\n"
+    names = (b"\xff", b"a\fb", b"a\rb", "a\u2028b\u00a0c".encode(), b"a\\134134", b"\\043")
+    mine = tmp_path / "h\u00e4rp run#\\040"
+    escaped = os.fsencode(mine).replace(b"\\", b"\\134").replace(b" ", b"\\040")
+    mountinfo = tmp_path / "mountinfo"
+    mountinfo.write_bytes(
+        b"".join(other % name for name in names)
+        + b"1 1 0:1 / %s rw shared:1 - bpf b rw\n" % escaped
+    )
+    assert rundir.is_mounted(mine, "bpf", mountinfo)
+    assert not rundir.is_mounted(mine, "tmpfs", mountinfo)
+    assert not rundir.is_mounted(tmp_path, "bpf", mountinfo)
 
 
 # ---- limits ----
