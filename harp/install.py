@@ -165,6 +165,11 @@ class Place:
         needs = [at, *([self.etc] if self.prefix is None else [])]
         for folder in needs:
             if not os.access(folder, os.W_OK | os.X_OK):
+                if os.geteuid() == 0:
+                    raise HarpError(
+                        f"{command}: {folder} cannot be written to (read-only?); make it writable"
+                        + (", or choose a --prefix that is" if command == "install" else "")
+                    )
                 raise HarpError(
                     f"{command}: {folder} cannot be written by this user; run as root"
                     + (", or choose a --prefix that is yours" if self.prefix is None else ""),

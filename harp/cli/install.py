@@ -2,6 +2,7 @@
 """harpctl install and uninstall."""
 
 import os
+import shlex
 from pathlib import Path
 
 import click
@@ -30,7 +31,9 @@ def _print(line: str) -> None:
 
 def _print_next(place: installation.Place) -> None:
     """Print what is left to do."""
-    library = place.base / "lib"
+    library, unit, nccl_conf = (
+        shlex.quote(str(path)) for path in (place.base / "lib", place.unit, place.nccl_conf)
+    )
     manifest = installation.Manifest.read(place)
     assert manifest is not None
     options = installation.Options.chosen(manifest)
@@ -43,9 +46,9 @@ def _print_next(place: installation.Place) -> None:
             _print("start harpd: systemctl enable --now harpd")
         return
     if options.nccl_conf:
-        _print(f"export NCCL_CONF_FILE={place.nccl_conf}  # NCCL 2.23 and later")
+        _print(f"export NCCL_CONF_FILE={nccl_conf}  # NCCL 2.23 and later")
     if options.systemd:
-        _print(f"start harpd: systemctl enable --now {place.unit}")
+        _print(f"start harpd: systemctl enable --now {unit}")
 
 
 @click.command()

@@ -3,6 +3,7 @@
 
 import configparser
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -326,6 +327,24 @@ def test_commands(tmp_path: Path) -> None:
     assert again.returncode == Exit.MISSING
     assert "nothing of HARP is installed" in again.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_the_variables_of_a_prefix_with_blanks(tmp_path: Path) -> None:
+    prefix = tmp_path / "a b's $HOME"
+    done = harpctl("install", "--prefix", str(prefix), "--nccl-conf")
+    lines = [line for line in done.stdout.splitlines() if line.startswith("export ")]
+    script = "\n".join([*lines, 'printf "%s\\n" "$LD_LIBRARY_PATH" "$NCCL_CONF_FILE"'])
+    values = finished(["sh", "-euc", script], env={"PATH": "/usr/bin:/bin"}, check=True).stdout
+    assert values.splitlines() == [f"{prefix}/lib", f"{prefix}/etc/nccl.conf"]
+
+
+def test_a_read_only_prefix_is_no_matter_of_the_user(
+    need_root: None, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda _path, mode: mode == os.F_OK)
+    with pytest.raises(HarpError, match=r"cannot be written to \(read-only\?\).*--prefix"):
+        install.install(place)
+    assert not list(place.base.glob("**/*harp*"))
 
 
 def test_without_root(need_root: None, tmp_path: Path) -> None:
