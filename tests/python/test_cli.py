@@ -5,8 +5,10 @@ import contextlib
 import json
 import os
 import re
+import signal
 import stat
 import subprocess
+import sys
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -463,6 +465,34 @@ def test_demo_lets_nobody_write_the_weights_only(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(IndexError):  # there are no ranks to report
         demo.run(demo.DemoOptions(lab=LabOptions(), daemon=True))
     assert list(modes.values()) == [0o700, 0o1777]
+
+
+COMPARING = """
+import contextlib, signal
+from harp.demo import run
+from harp.lab import LabOptions
+
+def compare(_options, folder):
+    print(folder, flush=True)
+    signal.pause()
+
+run.Lab = lambda _options: contextlib.nullcontext()
+run._follow = lambda *_: ([], 0.0)
+run.compare = compare
+run.run(run.DemoOptions(lab=LabOptions()))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_after_the_training_leaves_nothing(number: signal.Signals) -> None:
+    command, pipe = [sys.executable, "-c", COMPARING], subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stdout is not None
+        folder = Path(process.stdout.readline().strip())
+        assert folder.is_dir()
+        process.send_signal(number)
+        process.communicate(timeout=20)
+    assert not folder.exists()
 
 
 @pytest.mark.usefixtures("need_root")
