@@ -161,7 +161,9 @@ class Switch(Namespace):
 
 @contextlib.contextmanager
 def unwinding() -> Iterator[None]:
-    """Make SIGTERM and SIGHUP raise an exception like Ctrl-C, so that everything is removed."""
+    """Make SIGTERM and SIGHUP raise an exception like Ctrl-C, so that everything is removed. A
+    signal that is ignored (nohup) stays ignored.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -169,7 +171,11 @@ def unwinding() -> Iterator[None]:
     def unwind(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, unwind) for number in _SIGNALS}
+    before = {
+        number: signal.signal(number, unwind)
+        for number in _SIGNALS
+        if signal.getsignal(number) is not signal.SIG_IGN
+    }
     try:
         yield
     finally:

@@ -479,6 +479,7 @@ def compare(_options, folder):
 run.Lab = lambda _options: contextlib.nullcontext()
 run._follow = lambda *_: ([], 0.0)
 run.compare = compare
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it
 run.run(run.DemoOptions(lab=LabOptions()))
 """
 

@@ -14,7 +14,7 @@ from programs import finished
 
 from harp import lab
 from harp.errors import Exit, HarpError
-from harp.lab import Host, Lab, LabOptions
+from harp.lab import Host, Lab, LabOptions, unwinding
 from harp.lab.netns import run
 from harp.lab.rails import Rails
 from harp.lab.team import Team
@@ -75,11 +75,21 @@ def test_an_exception_cleans_up() -> None:
     assert not ours()
 
 
-# A shell that starts this suite in the background lets it inherit SIGINT ignored.
+def test_an_ignored_signal_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with unwinding():
+            signal.raise_signal(signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+# A shell that starts this suite in the background lets it inherit SIGINT ignored; nohup, SIGHUP.
 HOLD = """
 import signal, sys
 from harp.lab import Lab
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 with Lab() as made:
     child = made.hosts[0].popen(["sh", "-c", "echo; exec sleep 1000"])
     child.stdout.readline()
