@@ -18,11 +18,13 @@
 
 #define S(state) (1u << HARP_TCP_##state)
 /* RFC 9293 figure 5. CLOSED is reachable from every state (RST, abort, timeout). LISTEN is not a
- * state of a connection here: listeners are another type. */
+ * state of a connection here: listeners are another type. From SYN-RECEIVED back to SYN-SENT: see
+ * check_rst_of_other_syn(). */
 static const uint16_t tcp_state_successors[HARP_TCP_CLOSED + 1] = {
 	[HARP_TCP_CLOSED] = S(SYN_SENT) | S(SYN_RECEIVED),
 	[HARP_TCP_SYN_SENT] = S(SYN_RECEIVED) | S(ESTABLISHED) | S(CLOSED),
-	[HARP_TCP_SYN_RECEIVED] = S(ESTABLISHED) | S(FIN_WAIT_1) | S(CLOSE_WAIT) | S(CLOSED),
+	[HARP_TCP_SYN_RECEIVED] =
+		S(SYN_SENT) | S(ESTABLISHED) | S(FIN_WAIT_1) | S(CLOSE_WAIT) | S(CLOSED),
 	[HARP_TCP_ESTABLISHED] = S(FIN_WAIT_1) | S(CLOSE_WAIT) | S(CLOSED),
 	[HARP_TCP_FIN_WAIT_1] = S(FIN_WAIT_2) | S(CLOSING) | S(TIME_WAIT) | S(CLOSED),
 	[HARP_TCP_FIN_WAIT_2] = S(TIME_WAIT) | S(CLOSED),

@@ -8,7 +8,8 @@
  * match a value that the attacker cannot know:
  *
  *	RST	exactly RCV.NXT: 1 in 2^32. Elsewhere in the window it gets a challenge ACK, which a
- *		peer that really reset answers with an exact RST.
+ *		peer that really reset answers with an exact RST. After a simultaneous open RCV.NXT
+ *		may be the attacker's: it must acknowledge our SYN, too.
  *	SYN	never accepted: always a challenge ACK (except TIME-WAIT:
  *		tcp_check_time_wait_reuse()).
  *	data, FIN, ACK
@@ -256,6 +257,18 @@ static enum tcp_verdict check_sequence(struct harp_conn *conn, struct tcp_segmen
 	return check_unacceptable(conn, seg, space);
 }
 
+/*
+ * A RST after a simultaneous open that does not acknowledge our SYN. An attacker that knows the
+ * 4-tuple can forge both the SYN and this RST. A peer that never sent the SYN resets our SYN-ACK in
+ * the same way. So the connection returns to SYN-SENT. The retransmission timer sends the SYN
+ * again, and a peer that refuses acknowledges it.
+ */
+static bool check_rst_of_other_syn(const struct harp_conn *conn, const struct tcp_segment *seg)
+{
+	return conn->state == HARP_TCP_SYN_RECEIVED && !(conn->flags & CONN_PASSIVE) &&
+	       !((seg->flags & TCP_ACK) && seg->ack == conn->iss_seq + 1);
+}
+
 /* Second, check the RST bit, after RFC 5961 section 3.2. */
 static enum tcp_verdict check_rst(struct harp_conn *conn, const struct tcp_segment *seg)
 {
@@ -266,6 +279,11 @@ static enum tcp_verdict check_rst(struct harp_conn *conn, const struct tcp_segme
 		 * current receive window ... MUST send an acknowledgment (challenge ACK)". */
 		check_challenge(conn);
 		return TCP_DROP_WINDOW;
+	}
+	if (check_rst_of_other_syn(conn, seg)) {
+		tcp_conn_offer(conn);
+		tcp_state_set(conn, HARP_TCP_SYN_SENT);
+		return TCP_DROP_STATE;
 	}
 	/* RFC 1337 section 3 (F1): "Ignore RST segments in TIME-WAIT state". An old duplicate would
 	 * otherwise end the state that protects the next incarnation. */

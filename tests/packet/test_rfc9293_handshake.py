@@ -145,6 +145,36 @@ def test_a_forged_syn_does_not_end_a_connect(rig: Rig, offer: dict[str, Any]) ->
     assert (info["snd_wscale"], bool(info["options"])) == (offer.get("wscale", 0), bool(offer))
 
 
+@pytest.mark.parametrize("flags", ["R", "RA"])
+def test_a_forged_syn_and_its_rst_do_not_end_a_connect(rig: Rig, flags: str) -> None:
+    """The RST matches RCV.NXT, which is the attacker's own, but does not acknowledge our SYN."""
+    conn = rig.stack.connect(rig.peer, PORT)
+    (syn,) = rig.tcp(rig.poll())
+    rig.sport, rig.dport, rig.ack = PORT, syn.sport, syn.seq + 1
+    forged = rig.seq + 10**6
+    rig.says("S", seq=forged, ack=0, options=rig.syn_options(wscale=9))
+    assert rig.says(flags, seq=forged + 1, ack=0) == []
+    assert (conn.state, conn.error) == ("SYN-SENT", 0)
+    rig.says("SA", options=[])
+    assert (conn.state, conn.info()["options"]) == ("ESTABLISHED", 0)
+    rig.seq += 1
+    rig.receives(b"hello")
+    assert conn.recv() == b"hello"
+
+
+def test_after_the_rst_of_another_syn_ours_is_sent_again(rig: Rig) -> None:
+    """A peer that refuses acknowledges it, so the application learns of it after one timeout."""
+    conn = rig.stack.connect(rig.peer, PORT)
+    (syn,) = rig.tcp(rig.poll())
+    rig.sport, rig.dport, rig.ack = PORT, syn.sport, syn.seq + 1
+    rig.says("S", ack=0)
+    rig.says("R", seq=rig.seq + 1, ack=0)
+    again, *_ = rig.waits(3 * SECOND)
+    assert (str(again.flags), again.seq) == ("S", syn.seq)
+    rig.says("RA", seq=0)
+    assert conn.error == 111
+
+
 def test_a_connect_timeout_may_be_infinite(rig: Rig) -> None:
     conn = rig.stack.connect(rig.peer, PORT, connect_timeout_ns=2**64 - 1)
     assert len(rig.waits(40 * SECOND)) > 5
