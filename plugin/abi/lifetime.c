@@ -3,8 +3,8 @@
  * lifetime.c - lifetime of contexts; unloading of the library, exit() and fork().
  *
  * Contexts. Since v11, NCCL passes a context to each call and ends it. Older versions have neither
- * contexts nor finalize: they share one implicit context, which the first call opens and this
- * library's destructor ends at dlclose().
+ * contexts nor finalize: they share one implicit context, which the first call opens. At dlclose()
+ * this library's destructor ends every context that is open, since no thread may outlive the code.
  *
  * Exit. The destructor also runs at exit(), when NCCL's threads may still be inside the plugin. It
  * waits until all lanes' data is acknowledged. If comms are open then, it leaves the cleanup to the
@@ -85,7 +85,6 @@ static pthread_mutex_t lifetime_implicit_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic(struct plugin_ctx *) lifetime_implicit_ctx;
 static _Atomic(pid_t) lifetime_owner; /* the process that opened the last context */
 static bool lifetime_unloaded;        /* under lifetime_implicit_lock: open no more contexts */
-static bool lifetime_noting_exit;     /* under lifetime_implicit_lock */
 static bool lifetime_exiting;         /* Writer: exit(), before the destructor reads it */
 
 static void lifetime_fork_child(void)
@@ -110,6 +109,11 @@ static void lifetime_note_exit(void *unused)
 int lifetime_at_exit(void (*run)(void *), void *arg, void *library) __asm__("__cxa_atexit");
 extern void *lifetime_library __asm__("__dso_handle") __attribute__((visibility("hidden")));
 
+static void lifetime_register(void)
+{
+	lifetime_at_exit(lifetime_note_exit, NULL, lifetime_library);
+}
+
 __attribute__((constructor)) static void lifetime_load(void)
 {
 	pthread_atfork(NULL, NULL, lifetime_fork_child);
@@ -124,8 +128,10 @@ bool lifetime_in_child(void)
 
 int lifetime_open(struct plugin_ctx **out, int traffic_class, nccl_logger logger)
 {
+	static pthread_once_t registered = PTHREAD_ONCE_INIT;
 	int rc = -EPROTONOSUPPORT;
 
+	pthread_once(&registered, lifetime_register);
 	log_open(logger);
 	if (lifetime_in_child()) {
 		WARN("this process was forked from one that was using HARP, and cannot use it too: "
@@ -171,12 +177,8 @@ int lifetime_implicit_open(nccl_logger logger)
 		rc = -ESHUTDOWN;
 	} else if (!atomic_load(&lifetime_implicit_ctx)) {
 		rc = lifetime_open(&ctx, NCCL_TRAFFIC_CLASS_UNSET, logger);
-		if (!rc) {
-			if (!lifetime_noting_exit)
-				lifetime_at_exit(lifetime_note_exit, NULL, lifetime_library);
-			lifetime_noting_exit = true;
+		if (!rc)
 			atomic_store(&lifetime_implicit_ctx, ctx);
-		}
 	} else if (logger) {
 		/* The context may have been opened without a logger; it keeps the log open. */
 		log_open(logger);
@@ -215,10 +217,14 @@ __attribute__((destructor)) static void lifetime_unload(void)
 	atomic_store(&log_logger, (nccl_logger)NULL);
 	if (atomic_load(&lifetime_contexts) > 0)
 		engines_deliver();
+	if (!lifetime_exiting) {
+		plugin_finalize_all();
+		return;
+	}
 	if (!ctx)
 		return;
 	log_close();
-	if (lifetime_exiting && atomic_load(&lifetime_comms) > 0)
+	if (atomic_load(&lifetime_comms) > 0)
 		return;
 	atomic_store(&lifetime_implicit_ctx, (struct plugin_ctx *)NULL);
 	plugin_finalize(ctx);

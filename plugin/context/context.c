@@ -203,6 +203,12 @@ void plugin_finalize(struct plugin_ctx *ctx)
 	free(ctx);
 }
 
+void plugin_finalize_all(void)
+{
+	while (ctx_list)
+		plugin_finalize(ctx_list);
+}
+
 /* ---- listening ------------------------------------------------------------------------------ */
 
 int plugin_listen(struct plugin_ctx *ctx, int dev, void *handle_bytes, struct listen_comm **out)

@@ -26,6 +26,8 @@ float plugin_latency_us(int dev);
 /* This and the following functions set *out to NULL on error. */
 int plugin_init(struct plugin_ctx **out, int traffic_class);
 void plugin_finalize(struct plugin_ctx *ctx); /* NULL is accepted */
+/* Before the library is unloaded; no other thread is in a call. */
+void plugin_finalize_all(void);
 int plugin_listen(struct plugin_ctx *ctx, int dev, void *handle, struct listen_comm **out);
 /* 0 with *out NULL: call again. The context keeps the progress in a table, by the handle's address
  * and secret. */

@@ -370,7 +370,7 @@ void case_unload_in_use(const char *plugin, int version)
 		library_open(&lib, plugin, version);
 		pair_open(&lib.net, &pair);
 		post_recv(&lib.net, pair.recv, &byte, 1, 0);
-		library_close(&lib);
+		library_unload(&lib);
 		REQUIRE(!is_mapped(plugin));
 		nothing_left(threads, fds);
 	}
