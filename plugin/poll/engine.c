@@ -40,11 +40,11 @@ static void engine_log(void *ctx, enum harp_log_level level, const char *message
 {
 	const struct engine *engine = ctx;
 
-	/* Only the first engine of an interface warns: all see the same trouble. */
+	/* Messages name the interface. Only its first engine warns: all see the same trouble. */
 	if (level <= HARP_LOG_WARN && !engine->index)
-		WARN("%s: %s", engine->name, message);
+		WARN("%s", message);
 	else
-		INFO("%s: %s", engine->name, message);
+		INFO("%s", message);
 }
 
 enum harp_page_fallback engine_is_forbidden(const struct device *device, char *why, size_t why_len)

@@ -131,7 +131,7 @@ def test_an_address_comes_back_before_harpd_notices(two_nics: Site) -> None:
     address = [f"{harpd.host.address}/24", "dev", "eth0"]
     harpd.host.run("ip", "address", "del", *address)
     wait_until(lambda: f"address removed: {harpd.host.address}" in marks(harpd), "the mark")
-    text = f"{harpd.host.address} was removed from eth0"
+    text = f"NET/HARP: {harpd.host.address} was removed from eth0"
     wait_until(lambda: text in pair.sink.log_text(), "the message of the job")
     with stopped(harpd):
         harpd.host.run("ip", "address", "add", *address)
