@@ -19,17 +19,13 @@ if TYPE_CHECKING:
     from harp._core import Listener as Listener
     from harp._core import Stack as Stack
     from harp._core import UdpSocket as UdpSocket
-    from harp._core import flow_dtype as flow_dtype
     from harp._core import stat_names as stat_names
-    from harp._core import stats_delta as stats_delta
-    from harp._core import stats_dtype as stats_dtype
     from harp._drive import Acceptor as Acceptor
     from harp._drive import Driver as Driver
     from harp._drive import Endpoint as Endpoint
     from harp._drive import Source as Source
     from harp._drive import WaitTimeoutError as WaitTimeoutError
     from harp._instance import Instance as Instance
-    from harp._instance import steering_names as steering_names
     from harp._job import env as env
     from harp._job import nccl_plugin_path as nccl_plugin_path
     from harp._nic import CallbackNic as CallbackNic
@@ -56,13 +52,10 @@ _MADE_IN = {
         "Listener",
         "Stack",
         "UdpSocket",
-        "flow_dtype",
         "stat_names",
-        "stats_delta",
-        "stats_dtype",
     ),
     "harp._drive": ("Acceptor", "Driver", "Endpoint", "Source", "WaitTimeoutError"),
-    "harp._instance": ("Instance", "steering_names"),
+    "harp._instance": ("Instance",),
     "harp._job": ("env", "nccl_plugin_path"),
     "harp._nic": ("CallbackNic", "Nic", "Wire"),
     "harp.errors": ("HarpError",),

@@ -301,7 +301,6 @@ cdef extern from "harp.h" nogil:
     const char *harp_stats_name(unsigned index)
     const char *harp_stats_help(unsigned index)
     unsigned harp_stack_stats(const harp_stack *stack, uint64_t *values, unsigned count)
-    int harp_stack_stat(const harp_stack *stack, const char *name, uint64_t *value)
 
 
 cdef extern from "harp_host.h" nogil:
@@ -411,7 +410,6 @@ cdef extern from "drive.h" nogil:
 
     struct drive_options:
         uint64_t spin_ns
-        bint guard
         int (*interrupted)(void *ctx) noexcept
         void *ctx
 

@@ -95,6 +95,5 @@ cdef extern from "harp_coll.h" nogil:
     int harp_coll_request_source(const harp_coll_request *)
     size_t harp_coll_request_count(const harp_coll_request *)
     void harp_coll_request_free(harp_coll_request *)
-    const char *harp_coll_error(const harp_coll *)
     void harp_coll_stats(harp_coll *, harp_coll_stats_t *)
     void harp_coll_net(harp_coll *, harp_coll_net_t *)

@@ -18,15 +18,15 @@ from posix.unistd cimport getpid
 cimport cython
 
 from harp._c cimport *
-from harp._nic cimport Nic, _Context, _check, _endpoint, _format, _left_open, _mac, _parse
+from harp._check cimport check
+from harp._nic cimport Nic, _Context, _endpoint, _format, _left_open, _mac, _parse
 
 from harp._nic import CallbackNic, Wire
 from harp._types import Event, PortSpec
 
 __all__ = [
     "CallbackNic", "Connection", "Event", "Frame", "Listener", "PortSpec", "Stack", "UdpSocket",
-    "SSTHRESH_NONE", "Wire", "config_keys", "flow_dtype", "host_check", "port_spec",
-    "stat_names", "stats_delta", "stats_dtype", "version",
+    "SSTHRESH_NONE", "Wire", "config_keys", "host_check", "port_spec", "stat_names", "version",
 ]
 
 
@@ -45,7 +45,7 @@ def stat_names():
 _dtypes = {}
 
 
-def stats_dtype():
+cdef _stats_dtype():
     """Return numpy's dtype of Stack.snapshot(): now_ns, then each statistic by name, all uint64."""
     if "stats" not in _dtypes:
         import numpy
@@ -54,28 +54,8 @@ def stats_dtype():
     return _dtypes["stats"]
 
 
-def stats_delta(later, earlier):
-    """Return the differences of two snapshots of a stack.
-
-    Parameters
-    ----------
-    later, earlier
-        Records of Stack.snapshot().
-
-    Returns
-    -------
-    dict
-        Each statistic by name, modulo 2**64: a gauge that fell wraps.
-    """
-    import numpy
-
-    ends = [numpy.frombuffer(numpy.array(taken, stats_dtype()), "u8") for taken in (later, earlier)]
-    return (ends[0] - ends[1]).view(stats_dtype())[0]
-
-
-def flow_dtype():
-    """Return numpy's dtype of Stack.flows(): both ends, names of states, and struct harp_tcp_info.
-    """
+cdef _flow_dtype():
+    """Return numpy's dtype of Stack.flows()."""
     cdef harp_tcp_info info
     if "flow" not in _dtypes:
         import numpy
@@ -97,7 +77,7 @@ def host_check(str ifname, int queue=0):
     encoded = ifname.encode()
     memset(items, 0, sizeof(items))
     count = harp_host_check(encoded, queue, items, 64)
-    _check(count, f"check of {ifname}")
+    check(count, f"check of {ifname}")
     return [
         (
             items[i].name.decode("utf-8", "replace"),
@@ -120,7 +100,7 @@ def port_spec(str text):
     rc = harp_port_spec_parse(encoded.replace(b"\0", b" "), &spec, why, sizeof(why))
     if rc < 0:
         raise ValueError(why.decode("utf-8", "replace"))
-    _check(harp_port_spec_format(&spec, buf, sizeof(buf)), "port")
+    check(harp_port_spec_format(&spec, buf, sizeof(buf)), "port")
     gateways = [_format(&spec.gateway_v4), _format(&spec.gateway_v6)]
     return PortSpec(
         spec.device.decode(),
@@ -281,7 +261,7 @@ cdef class Stack(_Context):
         if log is not None:
             options.hooks.ctx = <void *>self
             options.hooks.log = _stack_log
-        _check(harp_stack_create(&self.stack, nic._open(), &options), "stack")
+        check(harp_stack_create(&self.stack, nic._open(), &options), "stack")
         self.nic = nic
         nic.users += 1
 
@@ -388,7 +368,7 @@ cdef class Stack(_Context):
         """
         cdef harp_addr addr
         _parse(address, &addr)
-        _check(harp_stack_address_add(self._open(), &addr, prefix_len), address)
+        check(harp_stack_address_add(self._open(), &addr, prefix_len), address)
 
     def route_add(self, str prefix not None, unsigned prefix_len, str gateway=None,
                   unsigned mtu_bytes=0):
@@ -413,8 +393,8 @@ cdef class Stack(_Context):
         _parse(prefix, &addr)
         if gateway is not None:
             _parse(gateway, &via)
-        _check(harp_stack_route_add(self._open(), &addr, prefix_len,
-                                    NULL if gateway is None else &via, mtu_bytes), prefix)
+        check(harp_stack_route_add(self._open(), &addr, prefix_len,
+                                   NULL if gateway is None else &via, mtu_bytes), prefix)
 
     def neighbor_set(self, str address not None, mac):
         """Set a neighbor's MAC address.
@@ -431,8 +411,8 @@ cdef class Stack(_Context):
         _parse(address, &addr)
         if mac is not None:
             _mac(mac, raw)
-        _check(harp_stack_neighbor_set(self._open(), &addr, NULL if mac is None else raw),
-               address)
+        check(harp_stack_neighbor_set(self._open(), &addr, NULL if mac is None else raw),
+              address)
 
     def listen(self, int port, str address="0.0.0.0", **options):
         """Listen on a port.
@@ -464,8 +444,8 @@ cdef class Stack(_Context):
             _parse(address, &local.addr)
         local.port = port
         _tcp_options(&tcp, options)
-        _check(harp_tcp_listen(self._open(), &local, &tcp, &listener.listener),
-               f"listen on {address} port {port}")
+        check(harp_tcp_listen(self._open(), &local, &tcp, &listener.listener),
+              f"listen on {address} port {port}")
         listener.stack = self
         return listener
 
@@ -503,8 +483,8 @@ cdef class Stack(_Context):
             _parse(local_address, &local.addr)
         local.port = local_port
         _tcp_options(&tcp, options)
-        _check(harp_tcp_connect(self._open(), &local, &remote, &tcp, &conn),
-               f"connect to {address} port {port}")
+        check(harp_tcp_connect(self._open(), &local, &remote, &tcp, &conn),
+              f"connect to {address} port {port}")
         return self._wrap(conn)
 
     def udp(self, int port=0, str address="::", **options):
@@ -540,7 +520,7 @@ cdef class Stack(_Context):
         udp.dscp = options.pop("dscp", 0)
         if options:
             raise TypeError(f"no such UDP option: {', '.join(options)}")
-        _check(harp_udp_open(self._open(), &local, &udp, &sock.sock), f"UDP port {port}")
+        check(harp_udp_open(self._open(), &local, &udp, &sock.sock), f"UDP port {port}")
         sock.stack = self
         return sock
 
@@ -557,30 +537,6 @@ cdef class Stack(_Context):
             if wrapped is not None:
                 found.append((wrapped, Event(events)))
 
-    def stat(self, str name not None):
-        """Return one statistic of harp_stats.h.
-
-        Parameters
-        ----------
-        name
-            One of stat_names().
-
-        Returns
-        -------
-        int
-            Its value.
-
-        Raises
-        ------
-        KeyError
-            There is no such statistic.
-        """
-        cdef uint64_t value = 0
-        encoded = name.encode()
-        if harp_stack_stat(self._open(), encoded, &value) < 0:
-            raise KeyError(name)
-        return value
-
     def stats(self):
         """Return all statistics by name."""
         cdef harp_stack *stack = self._open()
@@ -595,20 +551,22 @@ cdef class Stack(_Context):
             free(values)
 
     def snapshot(self):
-        """Return all statistics at once, with the time: a numpy record of stats_dtype().
-        stats_delta() subtracts two of them.
+        """Return all statistics at once as a numpy record: now_ns, the time, then each statistic by
+        name, all uint64.
         """
         import numpy
 
         cdef harp_stack *stack = self._open()
-        taken = numpy.zeros(1, stats_dtype())
+        taken = numpy.zeros(1, _stats_dtype())
         cdef uint64_t[::1] values = taken.view("u8")
         values[0] = harp_stack_now_ns(stack)
         harp_stack_stats(stack, &values[1], values.shape[0] - 1)
         return taken[0]
 
     def flows(self):
-        """Return the connections that Python holds: a numpy array of flow_dtype()."""
+        """Return the connections that Python holds: a numpy array, a record for each with both
+        ends, the names of its states, and struct harp_tcp_info.
+        """
         import numpy
 
         self._open()
@@ -622,8 +580,8 @@ cdef class Stack(_Context):
                 "local": local, "local_port": local_port,
                 "remote": remote, "remote_port": remote_port,
             }
-            flows.append(tuple(info[name] for name in flow_dtype().names))
-        return numpy.array(flows, flow_dtype())
+            flows.append(tuple(info[name] for name in _flow_dtype().names))
+        return numpy.array(flows, _flow_dtype())
 
     @property
     def closed(self):
@@ -672,7 +630,7 @@ cdef class Listener(_Context):
         cdef int rc = harp_tcp_accept(self._open(), &conn)
         if rc == -11:  # EAGAIN
             return None
-        _check(rc, "accept")
+        check(rc, "accept")
         return self.stack._wrap(conn)
 
     @property
@@ -777,7 +735,7 @@ cdef class Connection(_Context):
         piece.iov_base = <void *>&data[0]
         piece.iov_len = data.shape[0]
         sent = harp_conn_send(conn, &piece, 1)
-        _check(sent, "send")
+        check(sent, "send")
         return sent
 
     @property
@@ -809,7 +767,7 @@ cdef class Connection(_Context):
         buffer = bytearray(size)
         cdef char *target = buffer
         cdef ssize_t got = harp_conn_recv(conn, target, size)
-        _check(got, "recv")
+        check(got, "recv")
         return bytes(buffer[:got])
 
     def recv_frame(self):
@@ -818,14 +776,14 @@ cdef class Connection(_Context):
         """
         cdef harp_frame *frame = NULL
         cdef int rc = harp_conn_recv_frame(self._open(), &frame)
-        _check(rc, "recv_frame")
+        check(rc, "recv_frame")
         return self._lend(frame, True) if rc else None
 
     def frame(self):
         """Return an empty Frame to fill and send. BlockingIOError while the send budget is used up.
         """
         cdef harp_frame *frame = NULL
-        _check(harp_frame_alloc(self._open(), &frame), "frame")
+        check(harp_frame_alloc(self._open(), &frame), "frame")
         return self._lend(frame, False)
 
     def send_frame(self, Frame frame not None, length=None):
@@ -860,7 +818,7 @@ cdef class Connection(_Context):
             raise ValueError(f"{used} bytes do not fit: the frame takes 1 to {most}")
         frame._check_lent()
         taken.length = used
-        _check(harp_conn_send_frame(conn, taken), "send_frame")
+        check(harp_conn_send_frame(conn, taken), "send_frame")
         frame._unlink()
         return used
 
@@ -898,7 +856,7 @@ cdef class Connection(_Context):
         """
         cdef harp_tcp_info info
         memset(&info, 0, sizeof(info))
-        _check(harp_conn_info(self._open(), &info, sizeof(info)), "info")
+        check(harp_conn_info(self._open(), &info, sizeof(info)), "info")
         fields = dict(info)
         fields["congestion_name"] = harp_congestion_name(<harp_congestion>info.congestion).decode()
         fields["state_name"] = harp_tcp_state_name(<harp_tcp_state>info.state).decode()
@@ -909,7 +867,7 @@ cdef class Connection(_Context):
         """Return the present options, as connect(), listen() and set_options() take them."""
         cdef harp_tcp_options tcp
         tcp.size = sizeof(tcp)
-        _check(harp_conn_options(self._open(), &tcp), "options")
+        check(harp_conn_options(self._open(), &tcp), "options")
         fields = dict(tcp)
         for name in ("size", "backlog"):
             del fields[name]
@@ -937,13 +895,13 @@ cdef class Connection(_Context):
         """
         cdef harp_tcp_options tcp
         tcp.size = sizeof(tcp)
-        _check(harp_conn_options(self._open(), &tcp), "set_options")
+        check(harp_conn_options(self._open(), &tcp), "set_options")
         _change_tcp_options(&tcp, options)
-        _check(harp_conn_set_options(self._open(), &tcp), "set_options")
+        check(harp_conn_set_options(self._open(), &tcp), "set_options")
 
     def probe(self):
         """Send one keepalive probe at the next poll."""
-        _check(harp_conn_probe(self._open()), "probe")
+        check(harp_conn_probe(self._open()), "probe")
 
     def shutdown(self, int how=SHUT_WR):
         """End one or both directions.
@@ -955,7 +913,7 @@ cdef class Connection(_Context):
             bytes, present and future, are acknowledged and discarded, and recv() returns b"".
             SHUT_RDWR: both.
         """
-        _check(harp_conn_shutdown(self._open(), how), "shutdown")
+        check(harp_conn_shutdown(self._open(), how), "shutdown")
 
     @property
     def closed(self):
@@ -1116,7 +1074,7 @@ cdef class UdpSocket(_Context):
         cdef harp_endpoint remote
         if address is not None:
             _endpoint(address, port, self.stack.scope_id, &remote)
-        _check(harp_udp_connect(self._open(), NULL if address is None else &remote), "connect")
+        check(harp_udp_connect(self._open(), NULL if address is None else &remote), "connect")
 
     def send(self, const uint8_t[::1] data not None, str address=None, int port=0):
         """Send one datagram.
@@ -1148,7 +1106,7 @@ cdef class UdpSocket(_Context):
         piece.iov_base = <void *>&data[0] if data.shape[0] else NULL
         piece.iov_len = data.shape[0]
         sent = harp_udp_send(self._open(), NULL if address is None else &remote, &piece, 1)
-        _check(sent, "send")
+        check(sent, "send")
         return sent
 
     def recv(self, size_t size=65536):
@@ -1173,7 +1131,7 @@ cdef class UdpSocket(_Context):
         buffer = bytearray(size)
         cdef char *target = buffer
         cdef ssize_t got = harp_udp_recv(self._open(), target, size, &source)
-        _check(got, "recv")
+        check(got, "recv")
         return bytes(buffer[:got]), got, (_format(&source.addr), source.port)
 
     def error(self):

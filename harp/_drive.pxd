@@ -33,11 +33,10 @@ cdef class Driver(_Context):
     cdef bint _closing
     cdef object __weakref__
 
-    cdef _create(self, drive_member *members, double spin_us, bint guard)
+    cdef _create(self, drive_member *members, double spin_us)
     cdef drive *_open(self) except NULL
-    cdef _enter(self)
-    cdef _leave(self)
-    cdef int _wait(self, drive_try_fn attempt, void *ctx, timeout, str what) except -1
+    cdef int _wait(self, drive_try_fn attempt, transfer *ctx, timeout, str what,
+                   str lacking) except -1
 
 
 cdef class Source:
@@ -66,3 +65,5 @@ cdef class Endpoint:
     cdef _begin(self, transfer *ctx)
     cdef int _transfer(self, drive_try_fn attempt, transfer *ctx, timeout, str what,
                        str lacking=*) except -1
+    cdef int _move(self, data, int flags, drive_try_fn attempt, transfer *ctx, timeout,
+                   str what) except -1

@@ -9,8 +9,8 @@ continue while Python computes. Ctrl-C interrupts a wait. A forked child cannot 
 Each call documents its copies, and Endpoint.copied counts them.
 """
 
+import contextlib
 import math
-import os
 import weakref
 
 from cpython.buffer cimport (
@@ -25,6 +25,7 @@ from libc.string cimport memset
 cimport cython
 
 from harp._c cimport *
+from harp._check cimport check
 from harp._core cimport Connection, Frame, Stack
 from harp._nic cimport _Context, _left_open
 
@@ -81,25 +82,19 @@ cdef class _Hold:
     cdef Driver driver
 
     def __enter__(self):
-        self.driver._enter()
+        cdef drive *d = self.driver._open()
+        with nogil:
+            drive_enter(d)
+        if drive_stopped(d):
+            with nogil:
+                drive_leave(d)
+            raise ValueError("this driver is closed")
         return self.driver
 
     def __exit__(self, *error):
-        self.driver._leave()
-
-
-cdef struct predicate_ctx:
-    void *function
-    void *error
-
-
-cdef int _try_predicate(void *ctx) noexcept with gil:
-    cdef predicate_ctx *asked = <predicate_ctx *>ctx
-    try:
-        return DONE if (<object>asked.function)() else 0
-    except BaseException as error:
-        (<list>asked.error).append(error)
-        return DEAD
+        cdef drive *d = self.driver.drive
+        with nogil:
+            drive_leave(d)
 
 
 @cython.no_gc_clear
@@ -116,9 +111,6 @@ cdef class Driver(_Context):
     spin_us
         How long a waiting thread polls after the last packet before it sleeps, in microseconds, 0
         to 1000000. A wake-up takes about 30 us.
-    guard
-        Whether a background thread polls while no thread waits. False: nothing advances unless a
-        thread waits.
 
     Raises
     ------
@@ -126,7 +118,7 @@ cdef class Driver(_Context):
         A number is out of its range, or a stack is closed, named twice or driven already.
     """
 
-    def __init__(self, *stacks, double spin_us=50.0, bint guard=True):
+    def __init__(self, *stacks, double spin_us=50.0):
         cdef drive_member members[DRIVE_MEMBERS_MAX]
         cdef Stack stack
         if self.drive != NULL:
@@ -148,25 +140,24 @@ cdef class Driver(_Context):
                 raise ValueError("this stack has a driver already")
             members[i].nic = stack.nic._open()
         self._members = stacks
-        self._create(members, spin_us, guard)
+        self._create(members, spin_us)
 
-    cdef _create(self, drive_member *members, double spin_us, bint guard):
+    cdef _create(self, drive_member *members, double spin_us):
         cdef drive_options options
         cdef Stack stack
         cdef unsigned count = len(self._members)
-        cdef int rc
         memset(&options, 0, sizeof(options))
         options.spin_ns = <uint64_t>(spin_us * 1e3)
-        options.guard = guard
         options.interrupted = _interrupted
         options.ctx = <void *>self
-        rc = drive_create(&self.drive, members, count, &options)
-        if rc < 0:
-            raise OSError(-rc, f"driver: {os.strerror(-rc)}")
+        check(drive_create(&self.drive, members, count, &options), "driver")
         for stack in self._members:
             stack.drive = self.drive
             stack._driver = weakref.ref(self)
-        self.kick()  # set their clocks to ours before anything begins
+        with nogil:  # set their clocks to ours before anything begins
+            drive_enter(self.drive)
+            drive_advance(self.drive)
+            drive_leave(self.drive)
 
     cdef drive *_open(self) except NULL:
         if self.drive == NULL or self._closing:
@@ -177,29 +168,19 @@ cdef class Driver(_Context):
             )
         return self.drive
 
-    cdef _enter(self):
-        cdef drive *d = self._open()
-        with nogil:
-            drive_enter(d)
-        if drive_stopped(d):
-            with nogil:
-                drive_leave(d)
-            raise ValueError("this driver is closed")
-
-    cdef _leave(self):
-        cdef drive *d = self.drive
-        with nogil:
-            drive_leave(d)
-
-    cdef int _wait(self, drive_try_fn attempt, void *ctx, timeout, str what) except -1:
-        """Call drive_wait(), and raise its common failures as exceptions. 0: timeout."""
+    cdef int _wait(self, drive_try_fn attempt, transfer *ctx, timeout, str what,
+                   str lacking) except -1:
+        """Call drive_wait() until attempt returns DONE or END, and return that; raise what else can
+        happen. lacking: what a timeout is about; None: the bytes.
+        """
         cdef uint64_t deadline_ns = _deadline(timeout)
         cdef drive *d = self._open()
         cdef int rc
         with nogil:
             rc = drive_wait(d, attempt, ctx, deadline_ns)
         if rc == -ETIMEDOUT:
-            return 0
+            lacking = lacking or f"{ctx.done} of {ctx.size} bytes"
+            raise WaitTimeoutError(f"{what}: {lacking} within {timeout} s", ctx.done)
         if rc == -EINTR:
             error, self._stop = self._stop, None
             raise error
@@ -209,9 +190,7 @@ cdef class Driver(_Context):
             raise ValueError(f"{what}: it was closed meanwhile")
         if rc == -EDEADLK:
             raise RuntimeError(f"{what}: nothing moves while this thread holds the driver")
-        if rc < 0:
-            raise OSError(-rc, f"{what}: {os.strerror(-rc)}")
-        return rc
+        return check(-ctx.error if rc == DEAD else rc, what)
 
     def hold(self):
         """Stop the stacks inside `with driver.hold():`; only this thread may use them and their
@@ -226,41 +205,6 @@ cdef class Driver(_Context):
         self._open()
         hold.driver = self
         return hold
-
-    def kick(self):
-        """Poll every stack once, now: after CallbackNic.inject()."""
-        cdef drive *d
-        self._enter()
-        d = self.drive
-        with nogil:
-            drive_advance(d)
-            drive_leave(d)
-
-    def wait_for(self, predicate, timeout=None):
-        """Wait for an operation without a blocking call, such as UDP.
-
-        Parameters
-        ----------
-        predicate
-            It is called with the driver held, after each poll, until it returns a true value.
-        timeout
-            Seconds; None: no limit.
-
-        Returns
-        -------
-        bool
-            True; False after a timeout.
-        """
-        cdef predicate_ctx ctx
-        errors = []
-        if not callable(predicate):
-            raise TypeError("predicate is not callable")
-        ctx.function = <void *>predicate
-        ctx.error = <void *>errors
-        rc = self._wait(_try_predicate, &ctx, timeout, "wait_for")
-        if errors:
-            raise errors[0]
-        return rc == DONE
 
     @property
     def closed(self):
@@ -469,11 +413,8 @@ cdef class Source:
         """
         cdef Acceptor acceptor = Acceptor.__new__(Acceptor)
         cdef Driver driver = self._driven()
-        driver._enter()
-        try:
+        with driver.hold():
             acceptor._listener = self._stack.listen(port, address, **options)
-        finally:
-            driver._leave()
         acceptor.driver = driver
         acceptor.timeout = timeout
         return acceptor
@@ -510,23 +451,16 @@ cdef class Source:
         cdef Driver driver = self._driven()
         if timeout is not None and "connect_timeout_ns" not in options:
             options["connect_timeout_ns"] = int(min(max(float(timeout), 0.001), 1e6) * 2e9)
-        driver._enter()
-        try:
+        with driver.hold():
             endpoint._conn = self._stack.connect(
                 address, port, local_address, local_port, **options
             )
-        finally:
-            driver._leave()
         endpoint.driver = driver
         memset(&ctx, 0, sizeof(ctx))
         ctx.conn = &endpoint._conn.conn
         what = f"connect to {address} port {port}"
         try:
-            rc = driver._wait(_try_connected, &ctx, timeout, what)
-            if rc == DEAD:
-                raise OSError(ctx.error, f"{what}: {os.strerror(ctx.error)}")
-            if rc != DONE:
-                raise WaitTimeoutError(f"{what}: no answer within {timeout} s")
+            driver._wait(_try_connected, &ctx, timeout, what, "no answer")
         except BaseException:
             endpoint._end(True)
             raise
@@ -570,11 +504,7 @@ cdef class Acceptor(_Context):
         memset(&ctx, 0, sizeof(ctx))
         ctx.listener = &self._listener.listener
         wait = self.timeout if timeout is None else timeout
-        rc = self.driver._wait(_try_accept, &ctx, wait, "accept")
-        if rc == 0:
-            raise WaitTimeoutError(f"accept: no connection within {wait} s")
-        if rc == DEAD:
-            raise OSError(ctx.error, f"accept: {os.strerror(ctx.error)}")
+        self.driver._wait(_try_accept, &ctx, wait, "accept", "no connection")
         endpoint = Endpoint.__new__(Endpoint)
         endpoint._conn = self._listener.stack._wrap(ctx.accepted)
         endpoint.driver = self.driver
@@ -629,12 +559,9 @@ cdef class Endpoint:
 
     cdef list _lend(self, transfer *ctx, bint received):
         """Frames that a wait has taken; the connection can't be closed before they are returned."""
-        self.driver._enter()
-        try:
+        with self.driver.hold():
             self._conn.lending -= ctx.frame_count
             return [self._conn._lend(ctx.frames[i], received) for i in range(ctx.frame_count)]
-        finally:
-            self.driver._leave()
 
     cdef _begin(self, transfer *ctx):
         self._open()
@@ -644,17 +571,24 @@ cdef class Endpoint:
 
     cdef int _transfer(self, drive_try_fn attempt, transfer *ctx, timeout, str what,
                        str lacking=None) except -1:
-        """Wait until attempt returns DONE or END, and return that; raise what else can happen.
-        lacking: what a timeout is about; None: the bytes.
-        """
+        """Driver._wait(), with the endpoint's own timeout for None."""
         wait = self.timeout if timeout is None else timeout
-        rc = self.driver._wait(attempt, ctx, wait, what)
-        if rc == DEAD:
-            raise OSError(ctx.error, f"{what}: {os.strerror(ctx.error)}")
-        if rc == 0:
-            lacking = lacking or f"{ctx.done} of {ctx.size} bytes"
-            raise WaitTimeoutError(f"{what}: {lacking} within {wait} s", ctx.done)
-        return rc
+        return self.driver._wait(attempt, ctx, wait, what, lacking)
+
+    cdef int _move(self, data, int flags, drive_try_fn attempt, transfer *ctx, timeout,
+                   str what) except -1:
+        """Send or fill a whole buffer; return DONE or END."""
+        cdef Py_buffer view
+        self._begin(ctx)
+        if not PyObject_CheckBuffer(data):
+            raise TypeError(f"{what}: {type(data).__name__} has no buffer of bytes")
+        PyObject_GetBuffer(data, &view, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | flags)
+        try:
+            _refuse_objects(view.format, what)
+            ctx.data, ctx.size = <uint8_t *>view.buf, view.len
+            return self._transfer(attempt, ctx, timeout, what) if view.len else DONE
+        finally:
+            PyBuffer_Release(&view)
 
     def send_all(self, data, *, timeout=None):
         """Send all of a buffer. The bytes are queued on return, not delivered: flush() waits for
@@ -677,20 +611,8 @@ cdef class Endpoint:
         WaitTimeoutError
             The stack did not take all in time; `bytes_done` is the number of queued bytes.
         """
-        cdef Py_buffer view
         cdef transfer ctx
-        self._begin(&ctx)
-        if not PyObject_CheckBuffer(data):
-            raise TypeError(f"send_all: {type(data).__name__} has no buffer of bytes")
-        PyObject_GetBuffer(data, &view, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT)
-        try:
-            _refuse_objects(view.format, "send_all")
-            ctx.data, ctx.size = <uint8_t *>view.buf, view.len
-            if view.len == 0:
-                return 0
-            self._transfer(_try_send, &ctx, timeout, "send_all")
-        finally:
-            PyBuffer_Release(&view)
+        self._move(data, 0, _try_send, &ctx, timeout, "send_all")
         return ctx.size
 
     def recv_exact(self, buffer, *, timeout=None):
@@ -715,21 +637,8 @@ cdef class Endpoint:
         WaitTimeoutError
             Less arrived in time; `bytes_done` is the number of bytes in the buffer.
         """
-        cdef Py_buffer view
         cdef transfer ctx
-        self._begin(&ctx)
-        if not PyObject_CheckBuffer(buffer):
-            raise TypeError(f"recv_exact: {type(buffer).__name__} has no buffer of bytes")
-        PyObject_GetBuffer(buffer, &view, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | PyBUF_WRITABLE)
-        try:
-            _refuse_objects(view.format, "recv_exact")
-            ctx.data, ctx.size = <uint8_t *>view.buf, view.len
-            if view.len == 0:
-                return 0
-            rc = self._transfer(_try_receive, &ctx, timeout, "recv_exact")
-        finally:
-            PyBuffer_Release(&view)
-        if rc == END:
+        if self._move(buffer, PyBUF_WRITABLE, _try_receive, &ctx, timeout, "recv_exact") == END:
             if ctx.done:
                 raise EOFError(f"recv_exact: the stream ended after {ctx.done} of {ctx.size} bytes")
             return 0
@@ -995,7 +904,8 @@ cdef class Endpoint:
         if linger:
             memset(&ctx, 0, sizeof(ctx))
             ctx.conn, ctx.frame_max = &self._conn.conn, 1
-            self.driver._wait(_try_flushed, &ctx, linger, "close")
+            with contextlib.suppress(OSError):  # it is dead, or the peer too slow
+                self.driver._wait(_try_flushed, &ctx, linger, "close", "not all acknowledged")
         self._end(False)
 
     def abort(self):

@@ -165,10 +165,6 @@ cdef extern from "xdp/harp_xdp.h" nogil:
         const char *(*libbpf_version)()
 
 
-cdef extern from "string.h" nogil:
-    size_t strnlen(const char *text, size_t max)
-
-
 cdef extern from "dlfcn.h" nogil:
     int RTLD_NOW
     int RTLD_LOCAL

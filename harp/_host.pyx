@@ -10,6 +10,7 @@ import os
 
 from libc.string cimport memcpy, memset
 
+from harp._check cimport check, check_why
 from harp._host cimport *
 
 from harp import _page
@@ -64,8 +65,7 @@ def network(uint32_t ifindex):
     cdef int rc
     with nogil:
         rc = route_cache_network(ifindex, &m)
-    if rc:
-        raise OSError(-rc, f"interface {ifindex}: {os.strerror(-rc)}")
+    check(rc, f"interface {ifindex}")
     at = <size_t>(<char *>&m.lease_id - <char *>&m) + sizeof(m.lease_id)
     return (<const char *>&m)[at : sizeof(m)]
 
@@ -85,11 +85,6 @@ def route(uint32_t ifindex, bytes dst):
 # --------------------------------------------------------------------------------------------------
 # Queues.
 #
-cdef _fail(int rc, const char *why, str what):
-    words = why.decode("utf-8", "replace") if why[0] else f"{what}: {os.strerror(-rc)}"
-    raise OSError(-rc, words)
-
-
 def queue_make(
     str ifname,
     uint32_t queue,
@@ -118,8 +113,7 @@ def queue_make(
     made.size = sizeof(made)
     with nogil:
         rc = harp_queue_make(&made, &opt, why, sizeof(why))
-    if rc < 0:
-        _fail(rc, why, f"{ifname} queue {queue}")
+    check_why(rc, why, f"{ifname} queue {queue}")
     return Queue(
         made.xsk_fd, made.frames_fd, made.ifindex, made.queue, made.frame_size, made.frame_count,
         made.ring_size, made.mtu_bytes, made.features, made.tx_frags_max, bool(made.zero_copy),
@@ -131,8 +125,7 @@ def page_create(uint32_t flows):
     """harp_page_create_fd(): a new page's descriptor and its size."""
     cdef int fd = -1
     rc = harp_page_create_fd(flows, &fd)
-    if rc < 0:
-        raise OSError(-rc, f"a statistics page of {flows} flows: {os.strerror(-rc)}")
+    check(rc, f"a statistics page of {flows} flows")
     return fd, os.fstat(fd).st_size
 
 
@@ -149,8 +142,7 @@ def rss_read(str ifname):
     memset(&rss, 0, sizeof(rss))
     name = ifname.encode()
     rc = harp_rss_read(name, &rss)
-    if rc < 0:
-        raise OSError(-rc, f"{ifname}: {os.strerror(-rc)}")
+    check(rc, ifname)
     return _rss(&rss)
 
 
@@ -173,22 +165,15 @@ def port_take_check(str text):
     if harp_port_spec_parse(text.encode(), &spec, why, sizeof(why)) < 0:
         raise ValueError(why.decode("utf-8", "replace"))
     rc = dpdk_take_check(&spec, why, sizeof(why))
-    if rc < 0:
-        _fail(rc, why, spec.device.decode())
+    check_why(rc, why, spec.device.decode())
 
 
 def has_default_route(str ifname):
     """Tell whether the default route uses this interface."""
     name = ifname.encode()
     rc = harp_host_has_default_route(name)
-    if rc < 0:
-        raise OSError(-rc, f"{ifname}: {os.strerror(-rc)}")
+    check(rc, ifname)
     return bool(rc)
-
-
-def verdict_names():
-    """Names of the XDP program's verdicts, with their help."""
-    return dict(_page.steering_verdicts())
 
 
 # --------------------------------------------------------------------------------------------------
@@ -229,9 +214,7 @@ def libbpf_version():
 def attached_id(uint32_t ifindex):
     """Return the number of the XDP program on an interface, 0 without one."""
     rc = _loaded().attached_id(ifindex)
-    if rc < 0:
-        raise OSError(-rc, os.strerror(-rc))
-    return rc
+    return check(rc, f"interface {ifindex}")
 
 
 def unpin(str directory):
@@ -240,8 +223,7 @@ def unpin(str directory):
     rc = _loaded().unpin(encoded)
     if rc == -2:
         return False
-    if rc < 0:
-        raise OSError(-rc, f"{directory}: {os.strerror(-rc)}")
+    check(rc, directory)
     return True
 
 
@@ -264,8 +246,7 @@ cdef class Steering:
         name = ifname.encode()
         why[0] = 0
         rc = _loaded().attach(&self.xdp, name, mode, why, sizeof(why))
-        if rc < 0:
-            _fail(rc, why, ifname)
+        check_why(rc, why, ifname)
         self.ifname, self.why = ifname, why.decode("utf-8", "replace")
         return self
 
@@ -278,8 +259,7 @@ cdef class Steering:
         where, name = os.fsencode(directory), ifname.encode()
         why[0] = 0
         rc = _loaded().adopt(&self.xdp, where, name, why, sizeof(why))
-        if rc < 0:
-            _fail(rc, why, f"{ifname}: pins in {directory}")
+        check_why(rc, why, f"{ifname}: pins in {directory}")
         self.ifname, self.why = ifname, why.decode("utf-8", "replace")
         return self
 
@@ -287,10 +267,6 @@ cdef class Steering:
         if self.xdp == NULL:
             raise ValueError(f"the XDP program of {self.ifname} is closed")
         return self.xdp
-
-    cdef _check(self, int rc, str what):
-        if rc < 0:
-            raise OSError(-rc, f"{self.ifname}: {what}: {os.strerror(-rc)}")
 
     @property
     def native(self):
@@ -304,14 +280,13 @@ cdef class Steering:
         cdef char why[512]
         why[0] = 0
         rc = _loaded().check(self._open(), why, sizeof(why))
-        if rc < 0:
-            _fail(rc, why, f"{self.ifname}: its XDP program")
+        check_why(rc, why, f"{self.ifname}: its XDP program")
         return why.decode("utf-8", "replace")
 
     def pin(self, str directory):
         """Pin link, program and maps, so that they outlive this process."""
         encoded = os.fsencode(directory)
-        self._check(_loaded().pin(self._open(), encoded), f"pinning in {directory}")
+        check(_loaded().pin(self._open(), encoded), f"{self.ifname}: pinning in {directory}")
 
     def replace(self):
         """Replace the attached programs with this library's."""
@@ -322,15 +297,14 @@ cdef class Steering:
         why[0] = 0
         with nogil:
             rc = api.replace(xdp, why, sizeof(why))
-        if rc < 0:
-            _fail(rc, why, f"{self.ifname}: replacing the XDP program")
+        check_why(rc, why, f"{self.ifname}: replacing the XDP program")
 
     def xsk_set(self, uint32_t queue, int fd):
         """Set the socket of a queue; -1 removes it, also if there is none."""
         rc = _loaded().xsk_set(self._open(), queue, fd)
         if rc == -2 and fd < 0:
             return
-        self._check(rc, f"socket of queue {queue} in the steering map")
+        check(rc, f"{self.ifname}: socket of queue {queue} in the steering map")
 
     def ports_set(
         self, uint16_t first, uint16_t last, uint32_t home_queue, cbool ours,
@@ -338,7 +312,7 @@ cdef class Steering:
     ):
         """Set the home queue of a lease's TCP and UDP ports."""
         rc = _loaded().ports_set(self._open(), protocols, first, last, home_queue, ours)
-        self._check(rc, f"ports {first}-{last} in the steering map")
+        check(rc, f"{self.ifname}: ports {first}-{last} in the steering map")
 
     def address_set(self, bytes address, cbool ours):
         """Add or remove an address of the host, 16 bytes. Removing a missing one is no error."""
@@ -347,7 +321,7 @@ cdef class Steering:
         rc = _loaded().address_set(self._open(), address, ours)
         if rc == -2 and not ours:
             return
-        self._check(rc, "address in the steering map")
+        check(rc, f"{self.ifname}: address in the steering map")
 
     def sources_set(self, sources):
         """Set the prefixes that may send to HARP, each an address of 4 or 16 bytes and a number of
@@ -369,13 +343,14 @@ cdef class Steering:
             count += 1
         with nogil:
             rc = api.sources_set(xdp, each, count)
-        self._check(rc, "allow_sources in the XDP program")
+        check(rc, f"{self.ifname}: allow_sources in the XDP program")
 
     def verdicts(self):
-        """Return packets by verdict since it was attached, in the order of verdict_names()."""
+        """Return packets by verdict since it was attached."""
         cdef uint64_t counts[64]
-        self._check(_loaded().verdicts(self._open(), counts, STEER_VERDICT_COUNT), "verdicts")
-        return [counts[i] for i in range(STEER_VERDICT_COUNT)]
+        rc = _loaded().verdicts(self._open(), counts, STEER_VERDICT_COUNT)
+        check(rc, f"{self.ifname}: verdicts")
+        return {name: counts[i] for i, (name, _) in enumerate(_page.steering_verdicts())}
 
     def arrivals(self, unsigned count):
         """Return for each queue below count: HARP's packets that came there, replies to stacks of
@@ -384,7 +359,7 @@ cdef class Steering:
         """
         cdef steer_arrivals sums[256]
         count = min(count, 256)
-        self._check(_loaded().arrivals(self._open(), sums, count), "arrivals")
+        check(_loaded().arrivals(self._open(), sums, count), f"{self.ifname}: arrivals")
         return [(sums[i].packets, sums[i].mismatches, sums[i].flows) for i in range(count)]
 
     def fds(self):

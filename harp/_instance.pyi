@@ -9,9 +9,7 @@ from harp._core import Stack
 from harp._drive import Source
 from harp._nic import _Closing
 
-__all__ = ["Instance", "steering_names"]
-
-def steering_names() -> dict[str, str]: ...
+__all__ = ["Instance"]
 
 class Instance(Source, _Closing):
     def __init__(

@@ -2,6 +2,7 @@
 # cython: language_level=3, embedsignature=True
 """Instance: a stack on a NIC that the kernel also uses (harp_host.h)."""
 
+import contextlib
 import logging
 import os
 
@@ -12,13 +13,14 @@ from posix.unistd cimport getpid
 cimport cython
 
 from harp._c cimport *
+from harp._check cimport check, check_why
 from harp._core cimport Stack
 from harp._drive cimport Driver, Source
-from harp._nic cimport Nic, _check, _left_open
+from harp._nic cimport Nic, _left_open
 
 from harp import _page
 
-__all__ = ["Instance", "steering_names"]
+__all__ = ["Instance"]
 
 cdef enum:
     STEERING_MAX = 64
@@ -57,7 +59,7 @@ cdef void _in_child() noexcept nogil:
             _open_instances[i] = NULL
 
 
-_check(-pthread_atfork(NULL, NULL, _in_child), "pthread_atfork")
+check(-pthread_atfork(NULL, NULL, _in_child), "pthread_atfork")
 
 
 cdef _remember(harp_instance *instance, harp_instance *now):
@@ -71,11 +73,6 @@ cdef _remember(harp_instance *instance, harp_instance *now):
 
 
 # --------------------------------------------------------------------------------------------------
-def steering_names():
-    """Return the verdicts of the XDP program in order, with their help texts."""
-    return dict(_page.steering_verdicts())
-
-
 def _log_to_logging(level, text):
     _logger.log(_LEVELS.get(level, logging.DEBUG), "%s", text)
 
@@ -284,9 +281,7 @@ cdef class Instance(Source):
         why[0] = 0
         with nogil:
             rc = harp_instance_open(&handle.instance, options, why, sizeof(why))
-        if rc < 0:
-            words = why.decode("utf-8", "replace") or f"{self.ifname}: {os.strerror(-rc)}"
-            raise OSError(-rc, words)
+        check_why(rc, why, self.ifname)
         if not _remember(NULL, handle.instance):
             handle._close()
             raise OSError(24, f"{self.ifname}: {OPEN_MAX} instances are open in this process")
@@ -311,7 +306,7 @@ cdef class Instance(Source):
         member.instance = self._handle.instance
         self.driver = Driver.__new__(Driver)
         self.driver._members = (self._stack,)
-        self.driver._create(&member, spin_us, True)
+        self.driver._create(&member, spin_us)
 
     cdef harp_instance *_open(self) except NULL:
         if self._handle is None or self._handle.instance == NULL:
@@ -323,14 +318,10 @@ cdef class Instance(Source):
             )
         return self._handle.instance
 
-    cdef _enter(self):
+    cdef _hold(self):
+        """A context in which this thread may use the stack."""
         self._open()
-        if self.driver is not None:
-            self.driver._enter()
-
-    cdef _leave(self):
-        if self.driver is not None:
-            self.driver._leave()
+        return contextlib.nullcontext() if self.driver is None else self.driver.hold()
 
     # ---- looking at it ---------------------------------------------------------------------------
     @property
@@ -364,42 +355,31 @@ cdef class Instance(Source):
 
     def stats(self):
         """Return all statistics of the stack by name."""
-        self._enter()
-        try:
+        with self._hold():
             return self._stack.stats()
-        finally:
-            self._leave()
 
     def snapshot(self):
         """Return the statistics as a numpy record, with the time: see Stack.snapshot()."""
-        self._enter()
-        try:
+        with self._hold():
             return self._stack.snapshot()
-        finally:
-            self._leave()
 
     def flows(self):
         """Return the connections that Python holds, as a numpy array: see Stack.flows()."""
-        self._enter()
-        try:
+        with self._hold():
             return self._stack.flows()
-        finally:
-            self._leave()
 
     def steering(self):
         """Return the XDP program's counts of the interface's packets, by verdict
-        (steering_names()). OSError ENOTSUP for a lease: harpd has the counts.
+        (docs/metrics.md). OSError ENOTSUP for a lease: harpd has the counts.
         """
         cdef uint64_t counts[STEERING_MAX]
         cdef int count
-        self._enter()
-        try:
-            memset(counts, 0, sizeof(counts))
+        memset(counts, 0, sizeof(counts))
+        with self._hold():
             count = harp_instance_steering(self._open(), counts, STEERING_MAX)
-        finally:
-            self._leave()
-        _check(count, f"steering of {self.ifname}")
-        return {name: counts[i] for i, name in enumerate(steering_names()) if i < count}
+        check(count, f"steering of {self.ifname}")
+        verdicts = _page.steering_verdicts()[:count]
+        return {name: counts[i] for i, (name, _) in enumerate(verdicts)}
 
     cdef Driver _driven(self):
         self._open()
@@ -428,7 +408,7 @@ cdef class Instance(Source):
         with nogil:
             rc = harp_instance_control(instance, now_ns)
         if rc < 0 and rc not in (-100, -67):  # ENETDOWN, ENOLINK
-            _check(rc, f"{self.ifname}")
+            check(rc, f"{self.ifname}")
         return did
 
     @property

@@ -3,8 +3,6 @@ from libc.stdint cimport uint8_t
 
 from harp._c cimport harp_addr, harp_endpoint, harp_nic
 
-cdef _fail(long rc, str what)
-cdef _check(long rc, str what)
 cdef int _parse(str text, harp_addr *out) except -1
 cdef int _endpoint(str address, int port, unsigned scope_id, harp_endpoint *out) except -1
 cdef str _format(const harp_addr *addr)

@@ -5,7 +5,6 @@
 Use it through harp._core, or harp.CallbackNic and harp.Wire.
 """
 
-import os
 import warnings
 import weakref
 from collections import deque
@@ -13,18 +12,10 @@ from collections import deque
 from libc.string cimport memcpy, memset
 
 from harp._c cimport *
+from harp._check cimport check
 
 cdef enum:
     FRAME_COUNT = 1024  # of the pool of each NIC
-
-
-cdef _fail(long rc, str what):
-    raise OSError(-rc, f"{what}: {os.strerror(-rc)}")
-
-
-cdef _check(long rc, str what):
-    if rc < 0:
-        _fail(rc, what)
 
 
 cdef int _parse(str text, harp_addr *out) except -1:
@@ -142,7 +133,7 @@ cdef class CallbackNic(Nic):
         callbacks.receive = _callback_receive
         callbacks.send = _callback_send
         _mac(mac, callbacks.mac)
-        _check(harp_nic_callback_create(&self.nic, &callbacks), "callback NIC")
+        check(harp_nic_callback_create(&self.nic, &callbacks), "callback NIC")
 
     def inject(self, frame):
         """Queue a frame that the stack receives at its next poll.
@@ -216,7 +207,7 @@ cdef class Wire(_Context):
         options.mtu_bytes = mtu_bytes
         options.frame_count = FRAME_COUNT
         options.strict = strict
-        _check(harp_wire_create(&self.wire, &options), "wire")
+        check(harp_wire_create(&self.wire, &options), "wire")
         self.ports = ports
         self._nics = [None] * ports
 
@@ -282,7 +273,7 @@ cdef class Wire(_Context):
         impair.reorder_ns = reorder_ns
         impair.corrupt_ppm = corrupt_ppm
         impair.down = down
-        _check(harp_wire_set_impair(self._open(), port, &impair), f"port {port}")
+        check(harp_wire_set_impair(self._open(), port, &impair), f"port {port}")
 
     def stats(self, unsigned port):
         """Return the counts of packets that this port sent.
@@ -298,7 +289,7 @@ cdef class Wire(_Context):
             Counts by name.
         """
         cdef harp_wire_stats_t stats
-        _check(harp_wire_stats(self._open(), port, &stats), f"port {port}")
+        check(harp_wire_stats(self._open(), port, &stats), f"port {port}")
         return dict(stats)
 
     @property

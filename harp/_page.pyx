@@ -5,9 +5,10 @@
 harp.stats makes numpy arrays of them. Nothing here trusts a page: see harp_page_read().
 """
 
-import os
-
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+
+from harp._check cimport check as check_rc
+from harp._check cimport check_why
 
 
 cdef extern from "harp_page.h" nogil:
@@ -135,9 +136,7 @@ def check(int fd):
     """OSError with one line for people unless fd is a page that read() can read."""
     cdef char why[192]
     why[0] = 0
-    cdef int rc = harp_page_check(fd, why, sizeof(why))
-    if rc < 0:
-        raise OSError(-rc, why.decode("utf-8", "replace"))
+    check_why(harp_page_check(fd, why, sizeof(why)), why, "page")
 
 
 def read(int fd, int part, unsigned item_bytes, unsigned most, unsigned first=0):
@@ -152,8 +151,7 @@ def read(int fd, int part, unsigned item_bytes, unsigned most, unsigned first=0)
     into = items
     with nogil:
         rc = harp_page_read(fd, <harp_page_part>part, first, into, item_bytes, most)
-    if rc < 0:
-        raise OSError(-rc, f"part {part} of the page: {os.strerror(-rc)}")
+    check_rc(rc, f"part {part} of the page")
     return bytes(items[: rc * item_bytes])
 
 

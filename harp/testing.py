@@ -44,7 +44,7 @@ class MemoryHost(Source):
 
 @contextmanager
 def hosts(
-    count: int = 2, *, ipv6: bool = False, guard: bool = True, seed: int = 1, **wire: Any
+    count: int = 2, *, ipv6: bool = False, seed: int = 1, **wire: Any
 ) -> Iterator[tuple[MemoryHost, ...]]:
     """Make stacks 10.0.0.1, 10.0.0.2 ... (fd00::1 ...) on one wire, and the driver of all of them.
 
@@ -54,8 +54,6 @@ def hosts(
         Hosts.
     ipv6
         Whether their addresses are IPv6.
-    guard
-        Whether a background thread polls while no thread waits.
     seed
         Of the wire's and the stacks' random numbers.
     **wire
@@ -75,7 +73,7 @@ def hosts(
             )
             stack.address_add(_address(index, ipv6), 64 if ipv6 else 24)
             stacks.append(stack)
-        driver = opened.enter_context(Driver(*stacks, guard=guard))
+        driver = opened.enter_context(Driver(*stacks))
         yield tuple(
             MemoryHost(driver, stack, _address(i, ipv6), cable, i) for i, stack in enumerate(stacks)
         )

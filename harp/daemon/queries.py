@@ -49,12 +49,10 @@ def instances(leasing: Leasing) -> dict[str, Any]:
 
 
 def _verdicts(nic: Nic) -> dict[str, int]:
-    from harp._host import verdict_names
-
     if nic.steering is None:
         return {}
     try:
-        return dict(zip(verdict_names(), nic.steering.verdicts(), strict=False))
+        return nic.steering.verdicts()
     except OSError:
         return {}
 

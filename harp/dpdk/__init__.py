@@ -19,7 +19,7 @@ from harp.dpdk.eal import huge_pages, running, start, version
 from harp.dpdk.packets import Burst, Packet
 from harp.dpdk.pool import Pool
 from harp.dpdk.port import Link, Port, PortInfo
-from harp.dpdk.traffic import Count, echo, generate, ping, sink
+from harp.dpdk.traffic import Count, generate, ping, sink
 
 __all__ = [
     "Burst",
@@ -31,7 +31,6 @@ __all__ = [
     "Pool",
     "Port",
     "PortInfo",
-    "echo",
     "generate",
     "huge_pages",
     "ping",

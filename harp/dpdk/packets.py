@@ -9,19 +9,14 @@ or sent, with EBUSY.
 
 import contextlib
 import errno
-import os
 import threading
 import weakref
 from collections.abc import Iterator
-from typing import Any, Self, TypeAlias
-
-import numpy as np
+from typing import Any, Self
 
 from harp.dpdk._binding import DpdkError, ffi, lib
 
 BURST_MAX = 65535
-Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
-Lengths: TypeAlias = np.ndarray[Any, np.dtype[np.uint32]]
 
 
 def _buffers(packet: Any) -> Iterator[tuple[Any, int]]:
@@ -83,11 +78,6 @@ class Packet:
             )
         return views[0]
 
-    @property
-    def array(self) -> Bytes:
-        """`data` as numpy's uint8. Delete it before the packet is freed or sent."""
-        return np.frombuffer(self.data, np.uint8)
-
 
 def _destroy(pool: object, handle: Any) -> None:
     """Keep pool alive until now."""
@@ -95,7 +85,7 @@ def _destroy(pool: object, handle: Any) -> None:
 
 
 class Burst:
-    """Packets, in order. Made by Port.receive(), Pool.allocate() and Pool.build(). Threads may
+    """Packets, in order. Made by Port.receive() and Pool.build(). Threads may
     share a burst; calls are serialized.
     """
 
@@ -185,13 +175,6 @@ class Burst:
     def __repr__(self) -> str:
         return "<Burst, freed>" if self._freed else f"<Burst of {self._handle.count} packets>"
 
-    @property
-    def lengths(self) -> Lengths:
-        """The bytes of each packet."""
-        with self._held() as handle:
-            lengths = [handle.packets[index].pkt_len for index in range(handle.count)]
-        return np.array(lengths, np.uint32)
-
     def free(self) -> None:
         """Return the packets to their pool; a second call does nothing.
 
@@ -219,13 +202,9 @@ class Burst:
                 raise
 
 
-def no_room(error: int, count: int, size: int) -> DpdkError:
-    """Return the error for packets that could not be allocated."""
+def no_room(error: int, size: int) -> DpdkError:
+    """Return the error for a packet that could not be allocated."""
     if error == errno.ENOBUFS:
-        text = f"the pool has not enough free buffers for {count} packets of {size} bytes"
+        text = f"the pool has not enough free buffers for a packet of {size} bytes"
         return DpdkError(f"{text}: free some, or make a larger pool", error)
-    if error == errno.EMSGSIZE:
-        return DpdkError(
-            f"a packet of {size} bytes takes more than 64 of the pool's buffers", error
-        )
-    return DpdkError(f"{count} packets of {size} bytes: {os.strerror(error)}", error)
+    return DpdkError(f"a packet of {size} bytes takes more than 64 of the pool's buffers", error)

@@ -14,7 +14,6 @@ from harp.dpdk.packets import BURST_MAX, Burst, copy_into, no_room
 
 HEADROOM_BYTES = 128  # of a buffer, before its data (RTE_PKTMBUF_HEADROOM)
 _COUNT_MAX = 1 << 22
-_PACKET_BYTES_MAX = 1 << 22
 _ANY_SOCKET = -1  # SOCKET_ID_ANY
 _serial = itertools.count()
 
@@ -75,40 +74,6 @@ class Pool:
         with self._lock:
             return int(lib.rte_mempool_in_use_count(self._open()))
 
-    def _add(self, burst: Burst, size: int, count: int) -> Any:
-        """Under the lock: add a packet to a burst of `count` packets of this size."""
-        result = lib.dpdk_burst_add(burst._handle, self._handle, size)
-        if result < 0:
-            burst.free()
-            raise no_room(-result, count, size)
-        return burst._handle.packets[burst._handle.count - 1]
-
-    def allocate(self, count: int, size: int) -> Burst:
-        """Return packets with undefined contents.
-
-        Parameters
-        ----------
-        count, size
-            Packets, and bytes of each.
-
-        Returns
-        -------
-        Burst
-            The packets.
-
-        Raises
-        ------
-        DpdkError
-            ENOBUFS: too few buffers are free. EMSGSIZE: a packet would take too many.
-        """
-        if not 0 <= size <= _PACKET_BYTES_MAX:
-            raise no_room(errno.EMSGSIZE, count, size)
-        with self._lock:
-            burst = Burst(count, self._open())
-            for _ in range(count):
-                self._add(burst, size, count)
-        return burst
-
     def build(self, packets: Iterable[Any]) -> Burst:
         """Return packets with these bytes.
 
@@ -125,13 +90,18 @@ class Pool:
         Raises
         ------
         DpdkError
-            As of allocate(). EINVAL: something has no bytes.
+            ENOBUFS: too few buffers are free. EMSGSIZE: a packet takes too many of them. EINVAL:
+            something has no bytes.
         """
         contents = [_contents(each) for each in packets]
         with self._lock:
             burst = Burst(len(contents), self._open())
             for data in contents:
-                copy_into(self._add(burst, len(data), 1), data)
+                result = lib.dpdk_burst_add(burst._handle, self._handle, len(data))
+                if result < 0:
+                    burst.free()
+                    raise no_room(-result, len(data))
+                copy_into(burst._handle.packets[burst._handle.count - 1], data)
         return burst
 
     def close(self) -> None:

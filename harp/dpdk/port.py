@@ -369,49 +369,6 @@ class Port(Closing):
             check(lib.dpdk_port_link(port, found), f"{self.name}: its link")
         return Link(bool(found.up), found.speed_mbps, bool(found.full_duplex))
 
-    @property
-    def mac(self) -> str:
-        """ "02:00:00:00:00:01"; can be set if the driver supports it."""
-        return self.info.mac
-
-    @mac.setter
-    def mac(self, value: str) -> None:
-        try:
-            raw = bytes.fromhex(value.replace(":", ""))
-        except ValueError:
-            raw = b""
-        if len(raw) != 6:
-            raise DpdkError(f"{self.name}: {value!r} is no MAC address", errno.EINVAL)
-        address = ffi.new("struct rte_ether_addr *", [raw])
-        with self._control() as port:
-            result = lib.rte_eth_dev_default_mac_addr_set(port, address)
-            check(result, f"{self.name}: setting its MAC address")
-
-    @property
-    def mtu(self) -> int:
-        """Bytes of an IP packet; can be set if the driver supports it."""
-        return self.info.mtu_bytes
-
-    @mtu.setter
-    def mtu(self, value: int) -> None:
-        if not 0 < value <= BURST_MAX:
-            raise DpdkError(
-                f"{self.name}: MTU {value}: 1 to {BURST_MAX} are possible", errno.EINVAL
-            )
-        with self._control() as port:
-            check(lib.rte_eth_dev_set_mtu(port, value), f"{self.name}: setting MTU {value}")
-
-    @property
-    def promiscuous(self) -> bool:
-        """Whether it accepts packets for other MAC addresses."""
-        return self.info.promiscuous
-
-    @promiscuous.setter
-    def promiscuous(self, value: bool) -> None:
-        change = lib.rte_eth_promiscuous_enable if value else lib.rte_eth_promiscuous_disable
-        with self._control() as port:
-            check(change(port), f"{self.name}: promiscuous mode")
-
     def stats(self) -> dict[str, int]:
         """Return the counters that every driver has: rx_packets, tx_packets, rx_bytes, tx_bytes,
         rx_missed (no descriptor was free), rx_errors, tx_errors, rx_no_buffer (the pool was empty).
@@ -438,12 +395,6 @@ class Port(Closing):
                 if counts == {most}:
                     return {_text(names[v.id].name): v.value for v in values[0:most]}
         raise DpdkError(f"{self.name}: its counters change too often", errno.EAGAIN)
-
-    def reset_stats(self) -> None:
-        """Reset stats() and xstats() to 0, if the driver supports it."""
-        with self._control() as port:
-            results = lib.rte_eth_stats_reset(port), lib.rte_eth_xstats_reset(port)
-            check(min(results), f"{self.name}: resetting its counters")
 
     # ----------------------------------------------------------------------------------------------
     # Packets.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Traffic at the rate of C: a generator, a sink, an echo, a ping.
+"""Traffic at the rate of C: a generator, a sink or echo, a ping.
 
 Each loop runs in C without the GIL and returns at least every 20 ms, so that Ctrl-C, other threads
 and other queues of the port continue.
@@ -8,6 +8,7 @@ and other queues of the port continue.
 import errno
 import threading
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,19 +102,21 @@ def sink(
     *,
     packets: int | None = None,
     seconds: float = _FOREVER,
-    idle: float = _FOREVER,
     queue: int = 0,
     stop: threading.Event | None = None,
+    echo: bool = False,
 ) -> Count:
-    """Receive packets and free them.
+    """Receive packets and free them, or return them to their senders.
 
     Parameters
     ----------
     port, queue
-        The port, and its receive queue.
-    packets, seconds, idle, stop
-        What ends it: a number of packets received (None: no limit), seconds, seconds without a
-        packet after the first, or an event that is set.
+        The port, and its queue.
+    packets, seconds, stop
+        What ends it: a number of packets received (None: no limit), seconds, or an event that is
+        set.
+    echo
+        Whether packets are sent back, with source and destination MAC exchanged.
 
     Returns
     -------
@@ -129,55 +132,22 @@ def sink(
         raise DpdkError(f"{packets} packets: 1 or more are possible", errno.EINVAL)
     end, raw = deadline(seconds), ffi.new("struct dpdk_count *")
     while packets is None or raw.packets < packets:
-        now = time.monotonic()
-        if now >= end or _is_set(stop) or (raw.packets and now - raw.last_ns * 1e-9 >= idle):
+        if time.monotonic() >= end or _is_set(stop):
             break
-        with port._queue(port._rx_locks, queue) as number:
-            left = 0 if packets is None else packets - raw.packets
-            lib.dpdk_sink(number, queue, left, _SPAN_NS, raw)
-    return _count(raw)
-
-
-def echo(
-    port: Port,
-    *,
-    seconds: float = _FOREVER,
-    queue: int = 0,
-    stop: threading.Event | None = None,
-) -> Count:
-    """Return packets to their senders, with source and destination MAC exchanged.
-
-    Parameters
-    ----------
-    port, queue
-        The port, and its queue.
-    seconds, stop
-        What ends it: seconds, or an event that is set.
-
-    Returns
-    -------
-    Count
-        What was received.
-
-    Raises
-    ------
-    DpdkError
-        EBADF: the port is stopped or closed.
-    """
-    end, raw = deadline(seconds), ffi.new("struct dpdk_count *")
-    while time.monotonic() < end and not _is_set(stop):
         with (
             port._queue(port._rx_locks, queue) as number,
-            port._queue(port._tx_locks, queue),
+            port._queue(port._tx_locks, queue) if echo else nullcontext(),
         ):
-            lib.dpdk_echo(number, queue, _SPAN_NS, raw)
+            left = 0 if packets is None else packets - raw.packets
+            lib.dpdk_sink(number, queue, left, _SPAN_NS, echo, raw)
     return _count(raw)
 
 
 def ping(
     port: Port, burst: Burst, *, rounds: int = 1000, wait: float = 0.1, queue: int = 0
 ) -> list[int]:
-    """Measure round trips: send a packet, which an echo() returns, and wait for it.
+    """Measure round trips: send a packet, which a sink(echo=True) returns, and wait
+    for it.
 
     Parameters
     ----------

@@ -40,7 +40,7 @@ def _packets(port: dpdk.Port, size: int, count: int, to: str) -> dpdk.Burst:
     """Packets to a peer whose link is up."""
     if not _link(port).up:
         raise HarpError(f"{port.name}: no link: is its peer there, the cable in?")
-    head = bytes.fromhex((to + port.mac).replace(":", "")) + _ETHERTYPE
+    head = bytes.fromhex((to + port.info.mac).replace(":", "")) + _ETHERTYPE
     return port.pool.build([head + bytes(size - len(head))] * count)
 
 
@@ -53,7 +53,7 @@ def _stopped(port: dpdk.Port) -> threading.Event:
     """Say that the port is ready; the event is set by SIGTERM."""
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    print("ready", port.mac, flush=True)
+    print("ready", port.info.mac, flush=True)
     return stop
 
 
@@ -80,7 +80,7 @@ def ping(port: dpdk.Port, size: int, rounds: int, to: str) -> dict[str, Any]:
 
 def pong(port: dpdk.Port) -> dict[str, Any]:
     """Return packets until SIGTERM."""
-    return _counted(port, dpdk.echo(port, stop=_stopped(port)))
+    return _counted(port, dpdk.sink(port, stop=_stopped(port), echo=True))
 
 
 def examine(port: dpdk.Port, buses: list[str]) -> dict[str, Any]:

@@ -56,7 +56,7 @@ struct drive {
 	unsigned count;
 	struct drive_options opt;
 	pid_t pid;
-	bool guarded, stopping, leading;
+	bool guarded, stopping, leading; /* guarded: guard_thread runs */
 	unsigned waiting, following;
 	int fatal; /* -ENODEV, once an interface is gone */
 	uint64_t led_ns, news_ns;
@@ -463,7 +463,7 @@ static int drive_make(struct drive *d)
 	pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
 	rc = -pthread_cond_init(&d->news, &clock);
 	pthread_condattr_destroy(&clock);
-	if (!rc && d->opt.guard) {
+	if (!rc) {
 		rc = thread_start(&d->guard_thread, guard_main, d, "harp-guard");
 		d->guarded = rc == 0;
 	}

@@ -27,7 +27,6 @@ struct drive_member {
 struct drive_options {
 	uint64_t
 		spin_ns; /* a waiting thread polls for this long after the last work, then it sleeps */
-	bool guard;      /* start the guard thread */
 	/* Asked now and then by waiting threads, without the lock: not 0 ends the wait with -EINTR. */
 	int (*interrupted)(void *ctx);
 	void *ctx;

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from harp import _host
+from harp import _host, _page
 from harp.config import DpdkConfig
 from harp.daemon.kernel import Hardware, Kernel, Made, PortFacts
 from harp.daemon.messages import Request
@@ -69,8 +69,8 @@ class FakeSteering:
         self._may_fail("sources_set")
         self.sources = list(sources)
 
-    def verdicts(self) -> list[int]:
-        return [0] * len(_host.verdict_names())
+    def verdicts(self) -> dict[str, int]:
+        return {name: 0 for name, _ in _page.steering_verdicts()}
 
     def arrivals(self, count: int) -> list[tuple[int, int, int]]:
         self._may_fail("arrivals")

@@ -83,7 +83,6 @@ def bytes_come_back() -> None:
         assert port.send(given) == len(given)
         with port.receive(64, timeout=5) as got:
             assert [bytes(packet) for packet in got] == given
-            assert got.lengths.tolist() == [len(each) for each in given]
             assert [len(packet.segments) for packet in got][-3:] == [3, 1, 2]
             assert bytes(got[-1]) == given[-1]
         assert port.pool.in_use == 0
@@ -92,9 +91,9 @@ def bytes_come_back() -> None:
 def views_are_the_packet() -> None:
     """A view or an array is the packet's memory: nothing is copied."""
     with ring() as port:
-        burst = port.pool.allocate(2, 100)
+        burst = port.pool.build([bytes(100)] * 2)
         burst[0].data[:] = b"x" * 100
-        array = burst[1].array
+        array = np.frombuffer(burst[1].data, np.uint8)
         array[:97] = np.arange(97)
         array[97:] = list(b"abc")
         del array
@@ -103,7 +102,6 @@ def views_are_the_packet() -> None:
         got = port.receive(timeout=5)
         assert bytes(got[0].data) == b"x" * 100
         assert bytes(got[1]) == bytes(range(97)) + b"abc"
-        assert got[1].array.sum() == sum(range(97)) + sum(b"abc")
         got.free()
 
 
@@ -126,7 +124,7 @@ def a_full_ring_takes_no_more() -> None:
 
 
 def ports_say_what_they_are() -> None:
-    """info, link, MAC, MTU, promiscuous mode, counters."""
+    """info: driver, queues, MTU, MAC address, promiscuous mode; link."""
     with dpdk.Port("net_tap0,iface=harpcffi0;mtu=1400;queues=2;name=tap") as port:
         info = port.info
         assert (info.driver, info.bus, info.mtu_bytes) == ("net_tap", "vdev", 1400)
@@ -135,33 +133,19 @@ def ports_say_what_they_are() -> None:
         assert info.driver_copies
         assert "MULTI_SEGS" in info.tx_offloads
         assert kernels("harpcffi0")["mtu"] == 1400
-        port.mtu = 1500
-        assert port.mtu == 1500
-        port.mac = "02:00:00:00:00:07"
-        assert port.mac == "02:00:00:00:00:07"
-        assert kernels("harpcffi0")["address"] == port.mac
-        port.promiscuous = False
-        assert not port.promiscuous
-        port.promiscuous = True
-        assert port.promiscuous
+        assert kernels("harpcffi0")["address"] == info.mac
+        assert info.promiscuous
         assert port.link.up
-        for bad in ("", "02:00", "zz:00:00:00:00:00"):
-            with refused(errno.EINVAL, "MAC"):
-                port.mac = bad
-        with refused(errno.EINVAL, "MTU"):
-            port.mtu = 1 << 20
 
 
 def counters_count() -> None:
-    """Basic counters, the driver's, and their reset."""
+    """Basic counters, and the driver's."""
     with ring() as port:
         port.send(numbered(7))
         port.receive(timeout=5).free()
         assert port.stats()["tx_packets"] == port.stats()["rx_packets"] == 7
         assert port.xstats()["rx_good_packets"] == 7
         assert "rx_missed_errors" in port.xstats()
-        port.reset_stats()
-        assert not any(port.stats().values())
 
 
 def stopped_ports_go_on() -> None:
@@ -232,7 +216,7 @@ def used_after_the_end() -> None:
     port.close()
     port.close()
     for call in (port.receive, port.start, port.stop, port.stats, port.xstats, lambda: port.info,
-                 lambda: port.send(b"x" * 60), port.reset_stats):  # fmt: skip
+                 lambda: port.send(b"x" * 60)):  # fmt: skip
         with refused(errno.EBADF, "net_ring0", "closed"):
             call()
     burst.free()
@@ -252,7 +236,7 @@ def held_bytes_keep_the_packet() -> None:
             port.send(burst)
         assert bytes(piece) == numbered(2)[1][10:20]
         del piece
-        array = burst[0].array
+        array = np.frombuffer(burst[0].data, np.uint8)
         with refused(errno.EBUSY, "in use"):
             burst.free()
         # The burst is collected; the packets are freed after the array.
@@ -281,13 +265,10 @@ def wrong_numbers() -> None:
         for most in (0, -1, 65536, 1 << 40):
             with refused(errno.ERANGE):
                 port.receive(most)
-            with refused(errno.ERANGE):
-                port.pool.allocate(most, 60)
-        for size in (-1, 1 << 23, 1 << 40, 200_000):
-            with refused(errno.EMSGSIZE):
-                port.pool.allocate(1, size)
+        with refused(errno.EMSGSIZE):
+            port.pool.build([bytes(200_000)])
         with refused(errno.ENOBUFS, "free some"):
-            port.pool.allocate(2000, 60)
+            port.pool.build([bytes(60)] * 2000)
         for queue in (-1, 1, 1 << 20):
             with refused(errno.ERANGE, "queue"):
                 port.receive(queue=queue)
@@ -369,7 +350,7 @@ def pools_in_use_stay() -> None:
     pool.close()
     pool.close()
     with refused(errno.EBADF, "closed"):
-        pool.allocate(1, 60)
+        pool.build([bytes(60)])
     with refused(errno.EBADF, "closed"):
         dpdk.Port("net_ring0", pool=pool)
 

@@ -46,7 +46,7 @@ True 0 \\d+
 60 b'hello'
 b'HELLO'
 the bytes of a packet are in use.*
-\\[9000 9000 9000 9000\\] \\[0, 1, 2, 3\\] \\d+
+\\[9000, 9000, 9000, 9000\\] \\[0, 1, 2, 3\\] \\d+
 100000 100000 \\d+/s
 Ether / IP / UDP .* / Raw
 Ether / IP / ICMP .*

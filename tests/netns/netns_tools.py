@@ -168,10 +168,6 @@ def own(steering: Steering, port: int = 61000) -> Steering:
     return steering
 
 
-def verdicts(steering: Steering) -> dict[str, int]:
-    return dict(zip(_host.verdict_names(), steering.verdicts(), strict=True))
-
-
 # Attaches to the interface, pins, and runs until it is killed.
 PIN = """
 import sys

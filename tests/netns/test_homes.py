@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from netns_queues import RULE, queue_of, source_port
-from netns_tools import HOME_NONE, OWN, attach, make_queue, verdicts
+from netns_tools import HOME_NONE, OWN, attach, make_queue
 from scapy.layers.inet import IP, TCP, UDP
 from test_steering import ethernet_of, send_frames
 
@@ -41,9 +41,9 @@ def steering(lab4: Lab) -> Iterator[Steering]:
 
 def counted(steering: Steering, work: Callable[[], None]) -> dict[str, int]:
     """The verdicts that grew meanwhile, of TCP and UDP."""
-    before = verdicts(steering)
+    before = steering.verdicts()
     work()
-    after = verdicts(steering)
+    after = steering.verdicts()
     return {name: after[name] - before[name] for name in JUDGED if after[name] != before[name]}
 
 

@@ -16,7 +16,6 @@ from netns_tools import (
     inside,
     own,
     serve_pin,
-    verdicts,
     wait_until,
     xdp_attached,
 )
@@ -55,7 +54,7 @@ def sent(lab: Lab, steering: Steering, count: int) -> int:
 
 def absent(steering: Steering) -> int:
     """Packets of HARP's for which no socket was there: what the tests send."""
-    return verdicts(steering)["absent"]
+    return steering.verdicts()["absent"]
 
 
 def test_adopted_after_its_maker_was_killed(tools: Tools, lab: Lab, bpffs: Path) -> None:

@@ -19,7 +19,6 @@ from netns_tools import (
     inside,
     own,
     serve_pin,
-    verdicts,
 )
 from scapy.layers.inet import ICMP, IP, TCP, UDP
 from scapy.layers.inet6 import ICMPv6PacketTooBig, IPv6, IPv6ExtHdrFragment
@@ -83,9 +82,9 @@ def verdict_of(lab: Lab, steering: Steering, packet: Packet) -> str:
 def counted(lab: Lab, steering: Steering, packets: list[Packet]) -> Counter[str]:
     """The verdicts that grew meanwhile, but those of what kernels send by themselves."""
     ethernet = ethernet_of(lab)
-    before = verdicts(steering)
+    before = steering.verdicts()
     send_frames(lab, [bytes(ethernet / packet) for packet in packets])
-    after = verdicts(steering)
+    after = steering.verdicts()
     noise = {"pass_protocol", "pass_type", "pass_header"}
     grown = {name: after[name] - before[name] for name in after if name not in noise}
     return +Counter(grown)
@@ -212,11 +211,11 @@ def test_no_packet_of_a_source_that_stays_is_dropped_by_a_change(dual: Lab, one:
         packets = [syn("10.77.0.1"), syn("fd77::1"), syn("10.9.0.1")] * 2000
         ethernet = ethernet_of(dual)
         frames = [bytes(ethernet / packet) for packet in packets]
-        before = verdicts(one)
+        before = one.verdicts()
         for _ in range(20):  # changes are as slow as the kernel is busy
-            sent = verdicts(one)
+            sent = one.verdicts()
             send_frames(dual, frames)
-            after = verdicts(one)
+            after = one.verdicts()
             assert after[TAKEN] - sent[TAKEN] == 4000
             assert after[DROPPED] - sent[DROPPED] == 2000
             if changes > 20:

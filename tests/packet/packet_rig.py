@@ -194,7 +194,7 @@ class Rig:
         return with_data(self.tcp(self.poll()))
 
     def stat(self, name: str) -> int:
-        return self.stack.stat(name)
+        return self.stack.stats()[name]
 
 
 def seal(rig: Rig, segment: bytes, proto: int = 6, at: int = 16) -> bytes:

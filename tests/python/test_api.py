@@ -94,15 +94,13 @@ def test_stubs_say_what_constructors_take(module: str, name: str, stub: list[str
 # --------------------------------------------------------------------------------------------------
 # Numbers.
 #
-def test_snapshots_are_records_that_subtract() -> None:
+def test_snapshots_are_records() -> None:
     with PacketBench() as bench:
         before = bench.stack.snapshot()
-        assert before.dtype == harp.stats_dtype()
         assert before.dtype.names == ("now_ns", *harp.stat_names())
         bench.exchange(after_ns=7)
         after = bench.stack.snapshot()
-        moved = harp.stats_delta(after, before)
-        assert (moved["now_ns"], moved["polls"]) == (7, 1)
+        assert (after["now_ns"] - before["now_ns"], after["polls"] - before["polls"]) == (7, 1)
         assert {n: int(after[n]) for n in harp.stat_names()} == bench.stack.stats()
         many = np.array([before, after])
         assert many["polls"].tolist() == [before["polls"], after["polls"]]
@@ -118,7 +116,6 @@ def test_flows_are_an_array() -> None:
             with a.driver.hold():
                 (flow,) = a.stack.flows()
                 (back,) = b.stack.flows()
-            assert flow.dtype == harp.flow_dtype()
             assert (flow["local"], flow["remote"]) == (back["remote"], back["local"])
             assert (flow["remote_port"], back["local_port"]) == (7000, 7000)
             assert flow["state_name"] == "ESTABLISHED"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_drive.c - threads wait for and call the stacks of a drive, with and without its guard
- * thread. argv[1]: the folder of the double of libharp-dpdk.so (fake_dpdk.c). */
+/* test_drive.c - threads wait for and call the stacks of a drive with its guard thread.
+ * argv[1]: the folder of the double of libharp-dpdk.so (fake_dpdk.c). */
 #include "../../harp/native/drive.h"
 
 #include <pthread.h>
@@ -20,9 +20,9 @@ struct mover {
 	bool wrong;
 };
 
-static void drive_make(bool guard)
+static void drive_make(void)
 {
-	const struct drive_options opt = { .spin_ns = 20000, .guard = guard };
+	const struct drive_options opt = { .spin_ns = 20000 };
 	struct drive_member members[2] = { { 0 } };
 
 	net_open((struct how){ .wire = { .strict = 1 }, .stack = { .now_ns = drive_now_ns() } });
@@ -120,13 +120,13 @@ static void *run_receiver(void *arg)
 
 /* Senders, receivers, and this thread, which checks: every byte arrives, and no thread is left
  * waiting. */
-static void test_threads_share_a_drive(bool guard)
+TEST(threads_share_a_drive)
 {
 	struct mover movers[2 * PAIRS] = { { 0 } };
 	pthread_t threads[2 * PAIRS];
 	uint64_t polls = 0, before;
 
-	drive_make(guard);
+	drive_make();
 	for (unsigned i = 0; i < 2 * PAIRS; i++) {
 		CHECK_EQ(pthread_create(&threads[i], NULL, i % 2 ? run_receiver : run_sender,
 					&movers[i]),
@@ -153,22 +153,12 @@ static void test_threads_share_a_drive(bool guard)
 	drive_end();
 }
 
-TEST(threads_share_a_guarded_drive)
-{
-	test_threads_share_a_drive(true);
-}
-
-TEST(threads_share_a_drive_without_guard)
-{
-	test_threads_share_a_drive(false);
-}
-
 TEST(a_wait_ends_in_time)
 {
 	struct mover m = { 0 };
 	uint64_t start;
 
-	drive_make(true);
+	drive_make();
 	start = drive_now_ns();
 	CHECK_EQ(drive_wait(drive, try_accept, &m, start + 20 * MS), -ETIMEDOUT);
 	CHECK(drive_now_ns() >= start + 20 * MS);
@@ -181,7 +171,7 @@ TEST(a_stop_ends_every_wait)
 	struct mover movers[PAIRS] = { { 0 } };
 	pthread_t threads[PAIRS];
 
-	drive_make(true);
+	drive_make();
 	for (unsigned i = 0; i < PAIRS; i++) {
 		CHECK_EQ(pthread_create(&threads[i], NULL, run_receiver, &movers[i]), 0);
 	}

@@ -92,11 +92,10 @@ struct dpdk_count {
 /* Sends the burst's packets again and again, kept, 32 a call, at most `packets` of them. */
 int dpdk_generate(uint16_t port, uint16_t queue, struct dpdk_burst *burst, uint64_t packets,
 		  uint64_t span_ns, struct dpdk_count *count);
-/* Receives and frees, until `packets` more have come (0: no limit). */
-void dpdk_sink(uint16_t port, uint16_t queue, uint64_t packets, uint64_t span_ns,
+/* Receives, until `packets` more have come (0: no limit), and frees them, or (echo) sends them back
+ * with source and destination MAC exchanged. */
+void dpdk_sink(uint16_t port, uint16_t queue, uint64_t packets, uint64_t span_ns, bool echo,
 	       struct dpdk_count *count);
-/* Sends back what comes, source and destination MAC exchanged. */
-void dpdk_echo(uint16_t port, uint16_t queue, uint64_t span_ns, struct dpdk_count *count);
 /* Sends the burst's first packet and waits for an answer, at most `rounds` times; round trips to rtt_ns.
  * Returns how many were answered; each unanswered one waits for wait_ns. */
 int dpdk_ping(uint16_t port, uint16_t queue, struct dpdk_burst *burst, uint32_t rounds,

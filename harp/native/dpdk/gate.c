@@ -2,10 +2,10 @@
 /*
  * gate.c - keeps bursts out of memif's driver while its interrupt thread takes a connection down.
  *
- * Each thread counts itself in and out of the drivers in a place of its own (shared by a few, where there are many
- * threads). The thread that shuts the gate waits until all places are empty; a thread that finds it shut skips this burst. The
- * driver guards nothing else against its interrupt thread either: so ports of memif are started,
- * stopped, closed and asked for their link there.
+ * Each thread counts itself in and out of the drivers. The thread that shuts the gate waits until
+ * no thread is inside; a thread that finds it shut skips this burst. The driver guards nothing else
+ * against its interrupt thread either: so ports of memif are started, stopped, closed and asked for
+ * their link there.
  */
 #include <rte_ethdev.h>
 #include <sched.h>
@@ -13,20 +13,12 @@
 
 #include "dpdk_private.h"
 
-#define PLACES 64u
-
-static struct {
-	_Alignas(64) uint32_t inside;
-} places[PLACES];
-static uint32_t place_next, shut;
-static __thread uint32_t place_own; /* its number + 1 */
+static uint32_t inside, shut;
 
 bool dpdk_gate_enter(void)
 {
-	if (!place_own)
-		place_own = __atomic_fetch_add(&place_next, 1, __ATOMIC_RELAXED) % PLACES + 1;
 	/* Pairs with that of dpdk_gate_shut(): either we see it shut, or it sees us inside. */
-	__atomic_add_fetch(&places[place_own - 1].inside, 1, __ATOMIC_SEQ_CST);
+	__atomic_add_fetch(&inside, 1, __ATOMIC_SEQ_CST);
 	if (!__atomic_load_n(&shut, __ATOMIC_SEQ_CST))
 		return true;
 	dpdk_gate_leave();
@@ -35,15 +27,14 @@ bool dpdk_gate_enter(void)
 
 void dpdk_gate_leave(void)
 {
-	__atomic_sub_fetch(&places[place_own - 1].inside, 1, __ATOMIC_RELEASE);
+	__atomic_sub_fetch(&inside, 1, __ATOMIC_RELEASE);
 }
 
 void dpdk_gate_shut(void)
 {
 	__atomic_add_fetch(&shut, 1, __ATOMIC_SEQ_CST);
-	for (uint32_t i = 0; i < PLACES; i++)
-		while (__atomic_load_n(&places[i].inside, __ATOMIC_SEQ_CST))
-			sched_yield(); /* a burst takes microseconds */
+	while (__atomic_load_n(&inside, __ATOMIC_SEQ_CST))
+		sched_yield(); /* a burst takes microseconds */
 }
 
 void dpdk_gate_open(void)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Traffic: a generator, a sink, an echo and a ping, as loops over a queue that come back to Python now and then. */
+/* Traffic: a generator, a sink or echo, and a ping, as loops over a queue that come back to Python now and then. */
 #include <errno.h>
 #include <rte_ethdev.h>
 #include <rte_mbuf.h>
@@ -71,25 +71,6 @@ int dpdk_generate(uint16_t port, uint16_t queue, struct dpdk_burst *burst, uint6
 	return 0;
 }
 
-void dpdk_sink(uint16_t port, uint16_t queue, uint64_t packets, uint64_t span_ns,
-	       struct dpdk_count *count)
-{
-	uint64_t now = now_ns(), end = now + span_ns;
-	uint64_t until = packets ? count->packets + packets : UINT64_MAX;
-	struct rte_mbuf *got[BURST];
-
-	do {
-		for (uint32_t i = 0; i < CALLS_PER_LOOK && count->packets < until; i++) {
-			uint32_t want = (uint32_t)RTE_MIN((uint64_t)BURST, until - count->packets);
-			uint32_t n = dpdk_rx(port, queue, got, (uint16_t)want);
-
-			moved(count, n, bytes_of(got, n), now);
-			rte_pktmbuf_free_bulk(got, n);
-		}
-		now = now_ns();
-	} while (count->packets < until && now < end);
-}
-
 static void turn_round(struct rte_mbuf *packet)
 {
 	struct rte_ether_hdr *header = rte_pktmbuf_mtod(packet, struct rte_ether_hdr *);
@@ -102,24 +83,29 @@ static void turn_round(struct rte_mbuf *packet)
 	header->dst_addr = sender;
 }
 
-void dpdk_echo(uint16_t port, uint16_t queue, uint64_t span_ns, struct dpdk_count *count)
+void dpdk_sink(uint16_t port, uint16_t queue, uint64_t packets, uint64_t span_ns, bool echo,
+	       struct dpdk_count *count)
 {
 	uint64_t now = now_ns(), end = now + span_ns;
+	uint64_t until = packets ? count->packets + packets : UINT64_MAX;
 	struct rte_mbuf *got[BURST];
 
 	do {
-		for (uint32_t i = 0; i < CALLS_PER_LOOK; i++) {
-			uint32_t n = dpdk_rx(port, queue, got, BURST), sent;
+		for (uint32_t i = 0; i < CALLS_PER_LOOK && count->packets < until; i++) {
+			uint32_t want = (uint32_t)RTE_MIN((uint64_t)BURST, until - count->packets);
+			uint32_t n = dpdk_rx(port, queue, got, (uint16_t)want), sent = 0;
 
-			for (uint32_t j = 0; j < n; j++)
-				turn_round(got[j]);
 			/* Before they are the driver's. */
 			moved(count, n, bytes_of(got, n), now);
-			sent = dpdk_tx(port, queue, got, (uint16_t)n);
+			if (echo) {
+				for (uint32_t j = 0; j < n; j++)
+					turn_round(got[j]);
+				sent = dpdk_tx(port, queue, got, (uint16_t)n);
+			}
 			rte_pktmbuf_free_bulk(got + sent, n - sent);
 		}
 		now = now_ns();
-	} while (now < end);
+	} while (count->packets < until && now < end);
 }
 
 /* Receives until the answer with this number is there; 0: not in time. */
