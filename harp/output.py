@@ -33,6 +33,11 @@ def print_json(value: Any) -> None:
     sys.stdout.write("\n")
 
 
+def print_line(text: str, console: Console = out) -> None:
+    """Print text as it is: brackets are no markup, and a long line is not broken."""
+    console.print(text, markup=False, soft_wrap=True)
+
+
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
     """Make a table whose columns after the first are numbers, aligned right."""
     result = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)

@@ -128,4 +128,4 @@ def _print(report: dict[str, Any]) -> None:
     console.print_table(columns, rows)
     for name, words in report["paths"].items():
         if words:
-            console.out.print(f"{name}: {words}", markup=False)
+            console.print_line(f"{name}: {words}")

@@ -233,4 +233,4 @@ def _print(report: dict[str, Any]) -> None:
     console.print_table(columns, rows)
     for result in report["results"]:
         for name, good in result["met"].items():
-            console.out.print(f"MTU {result['mtu_bytes']}, {name}: {VERDICT[good]}", markup=False)
+            console.print_line(f"MTU {result['mtu_bytes']}, {name}: {VERDICT[good]}")

@@ -385,9 +385,9 @@ def _print(report: dict[str, Any]) -> None:
                 f"\n{setting['words']}: {shape['words']} (us, {report['rounds']} rounds)"
             )
             console.print_table(columns, [_row(cell) for cell in shape["cells"]])
-            console.out.print(f"auto: {shape['paths'][AUTO]}", markup=False)
+            console.print_line(f"auto: {shape['paths'][AUTO]}")
     for words in report["missed"]:
-        console.out.print(f"MISSED: {words}", markup=False)
+        console.print_line(f"MISSED: {words}")
     console.out.print("xdp is shown and not judged: auto does not choose it in generic copy mode")
     if report["ok"]:
         console.out.print("auto meets its goals in every cell")

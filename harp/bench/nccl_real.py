@@ -214,16 +214,15 @@ def nccl_real(
         protocol=protocol,
     )
     if output != "json":
-        console.out.print(NOTE, markup=False)
+        console.print_line(NOTE)
     report = run_real(lab_shape(lab, ranks), options, console.err.print)
     show(report, output, _print, is_good=report["ok"])
 
 
 def _print(report: dict[str, Any]) -> None:
-    console.out.print(
+    console.print_line(
         f"NCCL {report['nccl']}, {report['ranks']} ranks, {report['lab']},"
-        f" {report['rounds']} rounds",
-        markup=False,
+        f" {report['rounds']} rounds"
     )
     columns = ("operation", "size B", "over", "time us", "algbw GB/s", "busbw GB/s", "#wrong")
     rows = []
@@ -238,4 +237,4 @@ def _print(report: dict[str, Any]) -> None:
     console.print_table((*columns, "speed"), rows)
     for name, path in report["paths"].items():
         if path:
-            console.out.print(f"{name}: {path}", markup=False)
+            console.print_line(f"{name}: {path}")

@@ -290,11 +290,9 @@ def torch(
 
 
 def _print(report: dict[str, Any]) -> None:
-    console.out.print(
+    console.print_line(
         f"all_reduce of float32, {report['ranks']} ranks on {report['hosts']} hosts,"
-        f" {report['lab']} (us, medians of {report['rounds']} rounds)",
-        markup=False,
-        soft_wrap=True,
+        f" {report['lab']} (us, medians of {report['rounds']} rounds)"
     )
     columns = ["bytes", "Gloo"]
     for path in report["results"][0]["paths"]:
@@ -314,11 +312,9 @@ def _print(report: dict[str, Any]) -> None:
 
 
 def _print_topk(report: dict[str, Any]) -> None:
-    console.out.print(
+    console.print_line(
         f"gradients, {report['ranks']} ranks on {report['hosts']} hosts, {report['lab']}"
-        f" (medians of {report['rounds']} rounds)",
-        markup=False,
-        soft_wrap=True,
+        f" (medians of {report['rounds']} rounds)"
     )
     rows = [
         [

@@ -46,7 +46,7 @@ def _sections(examined: Report | Examined) -> dict[str, list[Finding]]:
 
 def print_check(examined: Report | Examined, verbose: bool) -> None:
     """Print the verdict, then what is not ok, or everything."""
-    console.out.print(examined.verdict, markup=False, soft_wrap=True)
+    console.print_line(examined.verdict)
     sections = _sections(examined)
     for title, findings in sections.items():
         table = _table(title, findings, verbose)

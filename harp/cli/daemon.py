@@ -138,7 +138,7 @@ def start(file: Path | None, foreground: bool) -> None:
     with _connect(file) as client:
         nics = ", ".join(device.ifname for device in client.devices) or "no NIC"
         text = f"{client.daemon} serves on {client.path} (process {pid}): {nics}"
-        console.out.print(text, markup=False, soft_wrap=True)
+        console.print_line(text)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -181,7 +181,7 @@ def _clean_up(file: Path | None, force: bool) -> bool:
     _host.load_library(str(_paths.find(_paths.XDP_LIBRARY)))
     done = takeover.clean(settings.read(file), Preparation(), _host.unpin, force)
     for line in done:
-        console.out.print(f"no harpd runs; {line}", markup=False, soft_wrap=True)
+        console.print_line(f"no harpd runs; {line}")
     return bool(done)
 
 
@@ -225,7 +225,7 @@ def stop(file: Path | None, force: bool) -> None:
         finally:
             os.close(pidfd)
     _check_gone(client.path)
-    console.out.print("harpd has stopped", markup=False)
+    console.print_line("harpd has stopped")
 
 
 def _wait_for_restart(file: Path | None, since_s: float) -> dict[str, Any]:
@@ -257,15 +257,13 @@ def restart(file: Path | None) -> None:
     client = _running(file)
     if client is None:
         pid = _start_in_background(file)
-        console.out.print(f"no harpd ran; started one (process {pid})", markup=False)
+        console.print_line(f"no harpd ran; started one (process {pid})")
         return
     with client:
         answer = client.query("restart")
     status = _wait_for_restart(file, float(answer["since_s"]))
     words = f"{_leases(status)} taken over"
-    console.out.print(
-        f"harpd {status['version']} restarted (process {status['pid']}), {words}", markup=False
-    )
+    console.print_line(f"harpd {status['version']} restarted (process {status['pid']}), {words}")
 
 
 # --------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ def _place(prefix: Path | None) -> installation.Place:
 
 
 def _print(line: str) -> None:
-    console.out.print(line, markup=False, soft_wrap=True)
+    console.print_line(line)
 
 
 def _print_next(place: installation.Place) -> None:

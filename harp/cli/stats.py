@@ -53,9 +53,7 @@ def _filtered(
 def _explain(host: Document, source: Source, *, filtered: bool) -> None:
     """Print warnings on stderr; HarpError if nothing could be read."""
     for bad in host["bad_pages"]:
-        console.err.print(
-            f"harpctl: process {bad['pid']}: {bad['why']}", markup=False, soft_wrap=True
-        )
+        console.print_line(f"harpctl: process {bad['pid']}: {bad['why']}", console.err)
     if host["instances"] or host["jobs"]:
         return
     if host["bad_pages"]:
@@ -67,7 +65,7 @@ def _explain(host: Document, source: Source, *, filtered: bool) -> None:
             Exit.PRIVILEGE,
         )
     which = "process that matches" if filtered else "process on this host"
-    console.err.print(f"harpctl: no {which} publishes statistics", markup=False)
+    console.print_line(f"harpctl: no {which} publishes statistics", console.err)
 
 
 class _Readings:

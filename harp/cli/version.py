@@ -86,4 +86,4 @@ def version(output: str) -> None:
         return
     for name, part in found.items():
         line = f"{name.replace('_', ' '):11} {_text(part)}"
-        console.out.print(line, markup=False, soft_wrap=True)
+        console.print_line(line)

@@ -134,7 +134,7 @@ def _listen(process: subprocess.Popen[str], rank: int, events: Queue[tuple[int, 
         try:
             events.put((rank, json.loads(line)))
         except ValueError:
-            output.err.print(f"rank {rank}: {line.rstrip()}", markup=False)
+            output.print_line(f"rank {rank}: {line.rstrip()}", output.err)
     events.put((rank, None))
 
 
@@ -361,12 +361,12 @@ def print_report(report: dict[str, Any]) -> None:
     output.print_whole(table)
     for rank in report["ranks"]:
         for text in rank.get("warnings", []):
-            output.out.print(f"rank {rank['rank']} warns: {text}", markup=False)
+            output.print_line(f"rank {rank['rank']} warns: {text}")
     output.out.print()
     for line in transport_lines(report):
-        output.out.print(line, markup=False, soft_wrap=True)
+        output.print_line(line)
     for line in verdict_lines(report["verdict"], len(report["ranks"])):
-        output.out.print(line, markup=False)
+        output.print_line(line)
 
 
 def transport_lines(report: dict[str, Any]) -> list[str]:
