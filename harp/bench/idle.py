@@ -15,9 +15,8 @@ from harp.cli.lab_options import (
     lab_shape,
     nic_option,
     path_option,
-    show,
 )
-from harp.cli.options import FiniteRange, output_option, plugin_option
+from harp.cli.options import FiniteRange, output_option, plugin_option, show
 from harp.lab import Lab, LabOptions, memif
 
 

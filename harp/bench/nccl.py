@@ -32,8 +32,8 @@ from harp.bench.runner import (
     sizes_argument,
     time_us,
 )
-from harp.cli.lab_options import plot_option, rounds_option, show
-from harp.cli.options import output_option
+from harp.cli.lab_options import plot_option, rounds_option
+from harp.cli.options import output_option, show
 from harp.errors import Exit, HarpError
 from harp.lab import Host, Lab, LabOptions
 from harp.lab.netns import in_namespace

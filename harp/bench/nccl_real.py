@@ -14,8 +14,8 @@ import click
 
 from harp import output as console
 from harp.bench.runner import alternate
-from harp.cli.lab_options import lab_options, lab_shape, paths_option, rounds_option, show
-from harp.cli.options import output_option
+from harp.cli.lab_options import lab_options, lab_shape, paths_option, rounds_option
+from harp.cli.options import output_option, show
 from harp.errors import Exit, HarpError
 from harp.lab import Host, Lab, LabOptions, cpus
 from harp.nccl import wheels

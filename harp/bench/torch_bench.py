@@ -24,9 +24,8 @@ from harp.cli.lab_options import (
     paths_option,
     plot_option,
     rounds_option,
-    show,
 )
-from harp.cli.options import FiniteRange, output_option
+from harp.cli.options import FiniteRange, output_option, show
 from harp.errors import Exit, HarpError
 from harp.lab import Lab, LabOptions
 from harp.lab.rails import Rails
@@ -281,7 +280,7 @@ def torch(
     runner.check_plot(plot)
     if topk is not None:
         report = run_topk(lab_shape(lab, hosts), options, topk, console.err.print)
-        show(report, output, _print_topk, is_good=True)
+        show(report, output, _print_topk)
         return
     report = run_torch(lab_shape(lab, hosts), options, console.err.print)
     if plot is not None:

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harp import output as console
-from harp.cli.options import complete_interface, output_option
+from harp.cli.options import complete_interface, output_option, show
 from harp.doctor.examine import PORT_PREFIX, Examined, Report, examine, examine_all
 from harp.doctor.finding import Finding, Severity
 from harp.doctor.view import View
@@ -91,10 +91,7 @@ def check(interface: str | None, queue: int, verbose: bool, take: bool, output: 
         examined: Report | Examined = examine_all(view, queue)
     else:
         examined = examine(view, interface, queue, take)
-    if output == "json":
-        console.print_json(examined.to_json())
-    else:
-        print_check(examined, verbose)
+    show(examined.to_json(), output, lambda _: print_check(examined, verbose))
     if isinstance(examined, Report) and not examined.interfaces:
         raise click.exceptions.Exit(Exit.MISSING)
     if examined.severity:

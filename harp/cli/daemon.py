@@ -17,7 +17,7 @@ from rich.text import Text
 
 from harp import output as console
 from harp.cli.logs import LOG_NAME
-from harp.cli.options import file_option, interval_option, output_option, watch_option
+from harp.cli.options import file_option, interval_option, output_option, show, watch_option
 from harp.cli.options import watch as repeat
 from harp.daemon import rundir
 from harp.daemon.client import DaemonClient, understood
@@ -366,11 +366,7 @@ def status(file: Path | None, interval: float, watch: bool, output: str) -> None
 
     if watch:
         repeat(look, _status_view, interval, output == "json")
-    found = look()
-    if output == "json":
-        console.print_json(found)
-    else:
-        console.print_whole(_status_view(found))
+    show(look(), output, lambda found: console.print_whole(_status_view(found)))
 
 
 @click.command()

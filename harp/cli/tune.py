@@ -17,7 +17,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from harp import files, tuner
 from harp import output as console
 from harp.bench import tune as runner
-from harp.cli.options import FilePath, complete_interface, output_option
+from harp.cli.lab_options import rounds_option
+from harp.cli.options import FilePath, complete_interface, output_option, show
 from harp.config import profile
 from harp.errors import Exit, HarpError
 
@@ -222,9 +223,7 @@ def _explain(file: Path, operation: str, size: int, ranks: int, hosts: int, outp
     shell_complete=complete_interface,
     help="The NIC to measure (default: the one towards PEER).",
 )
-@click.option(
-    "--rounds", type=click.IntRange(1, 50), default=3, show_default=True, help="Repetitions."
-)
+@rounds_option(3)
 @click.option(
     "--profile",
     "file",
@@ -290,7 +289,4 @@ def tune(
         )
     _check_writable(file)
     report = _measure(peer, port, token, ifname, file, rounds, nccl)
-    if output == "json":
-        console.print_json(report)
-    else:
-        _print(report)
+    show(report, output, _print)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -31,6 +32,7 @@ RSS = "toeplitz:6d5a56da255b0ec24167253d43a38fb0d0ca2bcbae7b30b477cb2da38030f20c
 # training amplifies the difference.
 TOLERANCE = 1e-4
 BASELINE_ROUNDS = 5
+OnEpoch = Callable[[dict[str, Any]], None]
 WEIGHTS = "weights"  # folder of the ranks' weights, in the team's
 
 
@@ -65,6 +67,10 @@ class RankReport:
     connected: dict[str, Any] | None = None
     done: dict[str, Any] | None = None
     epochs: list[dict[str, Any]] = field(default_factory=list)
+
+
+def ignore_epoch(_event: dict[str, Any]) -> None:
+    """Print nothing about an epoch."""
 
 
 def check(options: DemoOptions) -> None:
@@ -139,7 +145,7 @@ def _listen(process: subprocess.Popen[str], rank: int, events: Queue[tuple[int, 
 
 
 def _follow(
-    options: DemoOptions, lab: Lab, daemons: list[LabHarpd], team: Team, on_epoch: Any
+    options: DemoOptions, lab: Lab, daemons: list[LabHarpd], team: Team, on_epoch: OnEpoch
 ) -> tuple[list[RankReport], float]:
     """Run all ranks to their end; HarpError reports the first failure."""
     start = time.perf_counter()
@@ -232,7 +238,7 @@ def _total(epochs: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def _train(
-    options: DemoOptions, team: Team, on_epoch: Any = lambda event: None
+    options: DemoOptions, team: Team, on_epoch: OnEpoch = ignore_epoch
 ) -> tuple[list[RankReport], float]:
     """Train on new hosts. Returns the ranks' reports and the seconds that it took."""
     with Lab(_laboratory(options)) as lab, ExitStack() as stack:
@@ -281,7 +287,7 @@ def _speed(harp_seconds: float, sockets_seconds: float) -> float:
     return sockets_seconds / harp_seconds if harp_seconds else 0.0
 
 
-def run(options: DemoOptions, on_epoch: Any = lambda event: None) -> dict[str, Any]:
+def run(options: DemoOptions, on_epoch: OnEpoch = ignore_epoch) -> dict[str, Any]:
     """Run the whole demo; return its report as plain data."""
     check(options)
     with _team() as team:
