@@ -12,7 +12,8 @@ from rich.text import Text
 
 from harp.output import table
 from harp.stats import schema
-from harp.stats.view import amount, counters_table, endpoint, flows_view, notes, span
+from harp.stats.view import amount, counters_table, flows_view, notes, span
+from harp.words import endpoint
 
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 Record: TypeAlias = Mapping[str, Any]  # a job, a comm or a lane of a document

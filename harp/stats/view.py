@@ -18,6 +18,7 @@ from rich.text import Text
 from harp import _page
 from harp.output import fold, table
 from harp.stats import schema
+from harp.words import endpoint
 
 
 @dataclass(frozen=True)
@@ -105,11 +106,6 @@ def span(ns: float | None) -> str:
         if ns >= size:
             return f"{ns / size:.3g}{unit}"
     return f"{ns:.0f}ns"
-
-
-def endpoint(address: str, port: int) -> str:
-    """Format an address and a port: 10.0.0.1:61000 or [fd00::1]:61000."""
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
 def name_of(instance: Mapping[str, Any]) -> str:
