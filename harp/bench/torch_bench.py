@@ -3,7 +3,6 @@
 
 import contextlib
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -29,7 +28,7 @@ from harp.cli.options import FiniteRange, output_option, show
 from harp.errors import Exit, HarpError
 from harp.lab import Lab, LabOptions
 from harp.lab.rails import Rails
-from harp.lab.team import Team
+from harp.lab.team import Team, job_environment
 
 KIB, MIB = 1 << 10, 1 << 20
 SIZES = (4, 8, 64, KIB, 8 * KIB, 32 * KIB, 256 * KIB, MIB, 8 * MIB, 64 * MIB, 256 * MIB)
@@ -71,14 +70,15 @@ def check() -> None:
 
 def environment(path: str, ifname: str) -> dict[str, str]:
     """Of a rank that has this interface."""
-    keep = {name: value for name, value in os.environ.items() if not name.startswith("NCCL_")}
-    return keep | {
-        "HARP_PATH": path,
-        "NCCL_SOCKET_IFNAME": f"={ifname}",
-        "GLOO_SOCKET_IFNAME": ifname,
-        "TP_SOCKET_IFNAME": ifname,
-        "OMP_NUM_THREADS": "1",
-    }
+    return job_environment(
+        {
+            "HARP_PATH": path,
+            "NCCL_SOCKET_IFNAME": f"={ifname}",
+            "GLOO_SOCKET_IFNAME": ifname,
+            "TP_SOCKET_IFNAME": ifname,
+            "OMP_NUM_THREADS": "1",
+        }
+    )
 
 
 def compile_backend() -> None:

@@ -16,7 +16,6 @@ harp-bench, with shapes and sizes of this file; the peer chooses among them and 
 import hashlib
 import hmac
 import json
-import os
 import secrets
 import socket
 import time
@@ -33,7 +32,7 @@ from harp.bench.runner import BenchOptions, sizes_argument, time_us
 from harp.closing import Closing
 from harp.config import profile
 from harp.errors import Exit, HarpError
-from harp.lab.team import Team
+from harp.lab.team import Team, job_environment
 from harp.plugin_log import path_in_use
 from harp.words import endpoint
 
@@ -289,15 +288,15 @@ def start_rank(rank: int, root: str, shape: Shape, path: str, ifname: str) -> Te
         datacheck=False,
         timeout_s=30,
     )
-    environment = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("NCCL_", "HARP_")) or name in {"HARP_SOCKET", "HARP_DAEMON"}
-    }
+    environment = job_environment(
+        {"HARP_PATH": path, "NCCL_DEBUG": "INFO"},
+        foreign=("NCCL_", "HARP_"),
+        kept=("HARP_SOCKET", "HARP_DAEMON"),
+    )
     command: list[str | Path] = [_paths.find("harp-bench"), *options.arguments()]
     command += ["--rank", str(rank), "--ranks", "2", "--root", root, "--ifname", f"={ifname}"]
     team = Team("harp-bench")
-    team.start(None, command, env=environment | {"HARP_PATH": path, "NCCL_DEBUG": "INFO"})
+    team.start(None, command, env=environment)
     return team
 
 

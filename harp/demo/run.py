@@ -23,7 +23,7 @@ from harp.errors import Exit, HarpError
 from harp.lab import Host, Lab, LabOptions, memif
 from harp.lab.harpd import LabHarpd
 from harp.lab.jail import Jail, library_dirs
-from harp.lab.team import Team
+from harp.lab.team import Team, job_environment
 
 ROOT_PORT = 7700
 # The RSS key of hosts with several ranks: that of Microsoft's specification.
@@ -85,9 +85,7 @@ def check(options: DemoOptions) -> None:
 
 
 def _environment(options: DemoOptions, host: Host) -> dict[str, str]:
-    foreign = ("NCCL_", "HARP_") if options.daemon else ("NCCL_",)
-    keep = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
-    return keep | {
+    variables = {
         "NCCL_SOCKET_IFNAME": f"={host.ifname}",
         "HARP_PATH": options.path,
         # One thread: the same sums in the same order in every process, and no contention for cores.
@@ -95,6 +93,7 @@ def _environment(options: DemoOptions, host: Host) -> dict[str, str]:
         "OMP_NUM_THREADS": "1",
         "PYTHONUNBUFFERED": "1",
     }
+    return job_environment(variables, foreign=("NCCL_", "HARP_") if options.daemon else ("NCCL_",))
 
 
 def _command(options: DemoOptions, lab: Lab, rank: int, folder: Path) -> list[str | Path]:
