@@ -22,8 +22,7 @@ def _table(title: str, findings: Iterable[Finding], verbose: bool) -> Table | No
     shown = [finding for finding in findings if finding.severity or verbose]
     if not shown:
         return None
-    table = console.table(title, ("check", "", "result"), [])
-    table.columns[1].justify = "left"
+    table = console.table(title, ("check", "", "result"), [], left=("",))
     console.fold(table, 2)
     for finding in shown:
         remedy = f"\n→ {finding.remedy}" if finding.remedy else ""
