@@ -4,8 +4,8 @@
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any, Literal
 
 from rich.console import Console, Group, RenderableType
 from rich.measure import Measurement
@@ -33,11 +33,25 @@ def print_json(value: Any) -> None:
     sys.stdout.write("\n")
 
 
-def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
-    """Make a table whose columns after the first are numbers, aligned right."""
+def print_line(text: str, console: Console = out) -> None:
+    """Print text as it is: brackets are no markup, and a long line is not broken."""
+    console.print(text, markup=False, soft_wrap=True)
+
+
+def table(
+    title: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    left: Collection[str] = (),
+) -> Table:
+    """Make a table. The first column and those in `left` are words; the others are numbers, aligned
+    right.
+    """
     result = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
     for index, column in enumerate(columns):
-        result.add_column(column, justify="left" if index == 0 else "right", no_wrap=True)
+        side: Literal["left", "right"] = "left" if index == 0 or column in left else "right"
+        result.add_column(column, justify=side, no_wrap=True)
     for row in rows:
         # Text, not a string: a job's name is no markup.
         result.add_row(*(Text(str(cell)) for cell in row))

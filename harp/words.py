@@ -1,7 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes text of other programs safe to print."""
+"""Words for people and command lines."""
 
 
 def printable(words: str) -> str:
-    """Return one line without escape sequences."""
+    """Return text of another program as one line without escape sequences."""
     return "".join(char if char.isprintable() else "?" for char in words)
+
+
+def endpoint(address: str, port: int) -> str:
+    """Format an address and a port: 10.0.0.1:61000 or [fd00::1]:61000."""
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"

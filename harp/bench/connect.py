@@ -16,8 +16,8 @@ import click
 from harp import output as console
 from harp.bench.nccl import SOCKETS, TRANSPORTS, bench_options
 from harp.bench.runner import alternate, path, run_bench
-from harp.cli.lab_options import lab_options, lab_shape, rounds_option, show
-from harp.cli.options import output_option
+from harp.cli.lab_options import lab_options, lab_shape, rounds_option
+from harp.cli.options import output_option, show
 from harp.errors import HarpError
 from harp.lab import Lab, LabOptions
 
@@ -108,7 +108,7 @@ def connect(channels: tuple[int, ...], rounds: int, output: str, **lab: Any) -> 
     harpctl bench connect --channels 32 --rounds 3 -o json
     """
     options = ConnectOptions(lab_shape(lab), channels, rounds)
-    show(run_connect(options, console.err.print), output, _print, is_good=True)
+    show(run_connect(options, console.err.print), output, _print)
 
 
 def _print(report: dict[str, Any]) -> None:
@@ -128,4 +128,4 @@ def _print(report: dict[str, Any]) -> None:
     console.print_table(columns, rows)
     for name, words in report["paths"].items():
         if words:
-            console.out.print(f"{name}: {words}", markup=False)
+            console.print_line(f"{name}: {words}")

@@ -19,8 +19,8 @@ from harp import _paths
 from harp import output as console
 from harp.bench.runner import MESSAGE_BYTES, End, Load, run_tcp
 from harp.bench.wire import WireOptions, run_dpdk
-from harp.cli.lab_options import VERDICT, rounds_option, show, type_mtu
-from harp.cli.options import FiniteRange, output_option
+from harp.cli.lab_options import VERDICT, rounds_option, type_mtu
+from harp.cli.options import FiniteRange, output_option, show
 from harp.lab import Lab, LabOptions, memif
 
 PORT = 61000
@@ -233,4 +233,4 @@ def _print(report: dict[str, Any]) -> None:
     console.print_table(columns, rows)
     for result in report["results"]:
         for name, good in result["met"].items():
-            console.out.print(f"MTU {result['mtu_bytes']}, {name}: {VERDICT[good]}", markup=False)
+            console.print_line(f"MTU {result['mtu_bytes']}, {name}: {VERDICT[good]}")

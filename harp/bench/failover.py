@@ -36,9 +36,8 @@ from harp.cli.lab_options import (
     path_option,
     plot_option,
     rounds_option,
-    show,
 )
-from harp.cli.options import FiniteRange, output_option
+from harp.cli.options import FiniteRange, output_option, show
 from harp.lab import Lab, LabOptions, RailOptions
 from harp.lab.rails import Rails
 

@@ -15,21 +15,19 @@ from harp.cli.lab_options import (
     lab_shape,
     nic_option,
     path_option,
-    show,
 )
-from harp.cli.options import FiniteRange, output_option, plugin_option
+from harp.cli.options import FiniteRange, output_option, plugin_option, show
 from harp.lab import Lab, LabOptions, memif
 
 
 def _print_idle(report: dict[str, Any]) -> None:
-    console.out.print(
+    console.print_line(
         f"NET/{report['net']}, {report['ranks']} ranks, {report['channels']} channel(s),"
         f" {LabOptions(**report['lab']).words}"
-        + ("" if report["nic"] == "veth" else f", {report['nic']}"),
-        markup=False,
+        + ("" if report["nic"] == "veth" else f", {report['nic']}")
     )
     if words := path(report):
-        console.out.print(f"path: {words}", markup=False)
+        console.print_line(f"path: {words}")
     rows = [
         {
             "rank": str(result["rank"]),
@@ -43,7 +41,7 @@ def _print_idle(report: dict[str, Any]) -> None:
     ]
     console.print_table(list(rows[0]) if rows else ["rank"], [list(row.values()) for row in rows])
     if not report["ok"]:
-        console.out.print(f"FAILED: {report['error']}", markup=False)
+        console.print_line(f"FAILED: {report['error']}")
 
 
 @click.command()

@@ -19,8 +19,8 @@ import click
 from harp import _paths
 from harp import output as console
 from harp.bench.runner import MESSAGE_BYTES, End, Load, run_tcp
-from harp.cli.lab_options import VERDICT, ipv6_option, rounds_option, show, type_mtu
-from harp.cli.options import FiniteRange, complete_congestion, output_option
+from harp.cli.lab_options import VERDICT, ipv6_option, rounds_option, type_mtu
+from harp.cli.options import FiniteRange, complete_congestion, output_option, show
 from harp.errors import Exit, HarpError
 from harp.lab import Host, Lab, LabOptions, require_programs
 from harp.lab.piped import Dropper

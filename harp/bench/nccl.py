@@ -32,8 +32,8 @@ from harp.bench.runner import (
     sizes_argument,
     time_us,
 )
-from harp.cli.lab_options import plot_option, rounds_option, show
-from harp.cli.options import output_option
+from harp.cli.lab_options import plot_option, rounds_option
+from harp.cli.options import output_option, show
 from harp.errors import Exit, HarpError
 from harp.lab import Host, Lab, LabOptions
 from harp.lab.netns import in_namespace
@@ -385,9 +385,9 @@ def _print(report: dict[str, Any]) -> None:
                 f"\n{setting['words']}: {shape['words']} (us, {report['rounds']} rounds)"
             )
             console.print_table(columns, [_row(cell) for cell in shape["cells"]])
-            console.out.print(f"auto: {shape['paths'][AUTO]}", markup=False)
+            console.print_line(f"auto: {shape['paths'][AUTO]}")
     for words in report["missed"]:
-        console.out.print(f"MISSED: {words}", markup=False)
+        console.print_line(f"MISSED: {words}")
     console.out.print("xdp is shown and not judged: auto does not choose it in generic copy mode")
     if report["ok"]:
         console.out.print("auto meets its goals in every cell")

@@ -14,8 +14,8 @@ import click
 
 from harp import output as console
 from harp.bench.runner import alternate
-from harp.cli.lab_options import lab_options, lab_shape, paths_option, rounds_option, show
-from harp.cli.options import output_option
+from harp.cli.lab_options import lab_options, lab_shape, paths_option, rounds_option
+from harp.cli.options import output_option, show
 from harp.errors import Exit, HarpError
 from harp.lab import Host, Lab, LabOptions, cpus
 from harp.nccl import wheels
@@ -214,16 +214,15 @@ def nccl_real(
         protocol=protocol,
     )
     if output != "json":
-        console.out.print(NOTE, markup=False)
+        console.print_line(NOTE)
     report = run_real(lab_shape(lab, ranks), options, console.err.print)
     show(report, output, _print, is_good=report["ok"])
 
 
 def _print(report: dict[str, Any]) -> None:
-    console.out.print(
+    console.print_line(
         f"NCCL {report['nccl']}, {report['ranks']} ranks, {report['lab']},"
-        f" {report['rounds']} rounds",
-        markup=False,
+        f" {report['rounds']} rounds"
     )
     columns = ("operation", "size B", "over", "time us", "algbw GB/s", "busbw GB/s", "#wrong")
     rows = []
@@ -238,4 +237,4 @@ def _print(report: dict[str, Any]) -> None:
     console.print_table((*columns, "speed"), rows)
     for name, path in report["paths"].items():
         if path:
-            console.out.print(f"{name}: {path}", markup=False)
+            console.print_line(f"{name}: {path}")

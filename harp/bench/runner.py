@@ -2,7 +2,6 @@
 """What benches share: harp-bench and harp-tcp, which measure in C, and plots."""
 
 import json
-import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,8 +10,8 @@ from typing import Any
 
 from harp import _paths, files
 from harp.errors import Exit, HarpError
-from harp.lab import Host, Lab, LabOptions, memif
-from harp.lab.team import Team
+from harp.lab import Host, Lab, memif
+from harp.lab.team import Team, job_environment
 from harp.plugin_log import path_in_use
 
 ROOT_PORT = 7000
@@ -86,20 +85,14 @@ class BenchOptions:
         return words
 
 
-def _environment(lab: LabOptions, options: BenchOptions, rank: int, folder: Path) -> dict[str, str]:
-    keep = {name: value for name, value in os.environ.items() if not name.startswith("NCCL_")}
-    mine = {"HARP_PATH": options.path, **options.environment}
-    if options.nic == memif.NIC:
-        mine |= memif.environment(lab, rank, folder)
-    return keep | mine
-
-
 def _start_rank(team: Team, lab: Lab, host: Host, options: BenchOptions) -> None:
     command: list[str | Path] = [_paths.find("harp-bench"), *options.arguments()]
     command += ["--rank", str(host.index), "--ranks", str(len(lab.hosts))]
     command += ["--root", lab.hosts[0].endpoint(ROOT_PORT), "--ifname", f"={host.ifname}"]
-    env = _environment(lab.options, options, host.index, team.folder)
-    team.start(host, command, cpu=host.index, env=env)
+    env = {"HARP_PATH": options.path, **options.environment}
+    if options.nic == memif.NIC:
+        env |= memif.environment(lab.options, host.index, team.folder)
+    team.start(host, command, cpu=host.index, env=job_environment(env))
 
 
 def run_bench(lab: Lab, options: BenchOptions) -> dict[str, Any]:

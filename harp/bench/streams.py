@@ -8,7 +8,6 @@ order. Both report their progress every few milliseconds.
 import contextlib
 import functools
 import json
-import os
 import signal
 import subprocess
 import threading
@@ -23,7 +22,7 @@ from harp.closing import Closing
 from harp.errors import HarpError
 from harp.lab import Lab
 from harp.lab.harpd import in_network
-from harp.lab.team import Team
+from harp.lab.team import Team, job_environment
 
 ROOT_PORT = 7000
 SINK, SOURCE = 0, 1
@@ -173,7 +172,7 @@ class Stream(Closing):
         command += ["--datacheck", str(int(options.verified))]
         command += ["--tick", str(options.tick_ms), "--timeout", str(options.timeout_s)]
         command += ["--rest", str(options.rest_us)]
-        env = self._environment(number)
+        env = job_environment({"NCCL_DEBUG": "INFO", **options.env[number]})
         process = self._team.start(None, in_network(host, command), env=env)
         host.processes.append(process)  # it ends with the test hosts at the latest
         rank = Rank(process, functools.partial(self._team.log, number))
@@ -181,10 +180,6 @@ class Stream(Closing):
         self._threads.append(thread)
         thread.start()
         return rank
-
-    def _environment(self, number: int) -> dict[str, str]:
-        keep = {name: value for name, value in os.environ.items() if not name.startswith("NCCL_")}
-        return keep | {"NCCL_DEBUG": "INFO"} | dict(self.options.env[number])
 
     def _listen(self, rank: Rank, mode: str) -> None:
         """Read one rank's lines until it ends."""

@@ -3,7 +3,6 @@
 
 import contextlib
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -24,13 +23,12 @@ from harp.cli.lab_options import (
     paths_option,
     plot_option,
     rounds_option,
-    show,
 )
-from harp.cli.options import FiniteRange, output_option
+from harp.cli.options import FiniteRange, output_option, show
 from harp.errors import Exit, HarpError
 from harp.lab import Lab, LabOptions
 from harp.lab.rails import Rails
-from harp.lab.team import Team
+from harp.lab.team import Team, job_environment
 
 KIB, MIB = 1 << 10, 1 << 20
 SIZES = (4, 8, 64, KIB, 8 * KIB, 32 * KIB, 256 * KIB, MIB, 8 * MIB, 64 * MIB, 256 * MIB)
@@ -72,14 +70,15 @@ def check() -> None:
 
 def environment(path: str, ifname: str) -> dict[str, str]:
     """Of a rank that has this interface."""
-    keep = {name: value for name, value in os.environ.items() if not name.startswith("NCCL_")}
-    return keep | {
-        "HARP_PATH": path,
-        "NCCL_SOCKET_IFNAME": f"={ifname}",
-        "GLOO_SOCKET_IFNAME": ifname,
-        "TP_SOCKET_IFNAME": ifname,
-        "OMP_NUM_THREADS": "1",
-    }
+    return job_environment(
+        {
+            "HARP_PATH": path,
+            "NCCL_SOCKET_IFNAME": f"={ifname}",
+            "GLOO_SOCKET_IFNAME": ifname,
+            "TP_SOCKET_IFNAME": ifname,
+            "OMP_NUM_THREADS": "1",
+        }
+    )
 
 
 def compile_backend() -> None:
@@ -281,7 +280,7 @@ def torch(
     runner.check_plot(plot)
     if topk is not None:
         report = run_topk(lab_shape(lab, hosts), options, topk, console.err.print)
-        show(report, output, _print_topk, is_good=True)
+        show(report, output, _print_topk)
         return
     report = run_torch(lab_shape(lab, hosts), options, console.err.print)
     if plot is not None:
@@ -290,11 +289,9 @@ def torch(
 
 
 def _print(report: dict[str, Any]) -> None:
-    console.out.print(
+    console.print_line(
         f"all_reduce of float32, {report['ranks']} ranks on {report['hosts']} hosts,"
-        f" {report['lab']} (us, medians of {report['rounds']} rounds)",
-        markup=False,
-        soft_wrap=True,
+        f" {report['lab']} (us, medians of {report['rounds']} rounds)"
     )
     columns = ["bytes", "Gloo"]
     for path in report["results"][0]["paths"]:
@@ -314,11 +311,9 @@ def _print(report: dict[str, Any]) -> None:
 
 
 def _print_topk(report: dict[str, Any]) -> None:
-    console.out.print(
+    console.print_line(
         f"gradients, {report['ranks']} ranks on {report['hosts']} hosts, {report['lab']}"
-        f" (medians of {report['rounds']} rounds)",
-        markup=False,
-        soft_wrap=True,
+        f" (medians of {report['rounds']} rounds)"
     )
     rows = [
         [

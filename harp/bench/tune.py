@@ -16,7 +16,6 @@ harp-bench, with shapes and sizes of this file; the peer chooses among them and 
 import hashlib
 import hmac
 import json
-import os
 import secrets
 import socket
 import time
@@ -33,8 +32,9 @@ from harp.bench.runner import BenchOptions, sizes_argument, time_us
 from harp.closing import Closing
 from harp.config import profile
 from harp.errors import Exit, HarpError
-from harp.lab.team import Team
+from harp.lab.team import Team, job_environment
 from harp.plugin_log import path_in_use
+from harp.words import endpoint
 
 KIB, MIB = 1024, 1 << 20
 PORT = 7900
@@ -288,15 +288,15 @@ def start_rank(rank: int, root: str, shape: Shape, path: str, ifname: str) -> Te
         datacheck=False,
         timeout_s=30,
     )
-    environment = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("NCCL_", "HARP_")) or name in {"HARP_SOCKET", "HARP_DAEMON"}
-    }
+    environment = job_environment(
+        {"HARP_PATH": path, "NCCL_DEBUG": "INFO"},
+        foreign=("NCCL_", "HARP_"),
+        kept=("HARP_SOCKET", "HARP_DAEMON"),
+    )
     command: list[str | Path] = [_paths.find("harp-bench"), *options.arguments()]
     command += ["--rank", str(rank), "--ranks", "2", "--root", root, "--ifname", f"={ifname}"]
     team = Team("harp-bench")
-    team.start(None, command, env=environment | {"HARP_PATH": path, "NCCL_DEBUG": "INFO"})
+    team.start(None, command, env=environment)
     return team
 
 
@@ -308,15 +308,11 @@ def _free_port(address: str) -> int:
         return port
 
 
-def _endpoint(address: str, port: int) -> str:
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
-
-
 def _run(link: Link, shape: Shape, path: str, ifname: str) -> dict[str, Any]:
     """Make one run as rank 0; return its report."""
     address = str(link.sock.getsockname()[0])
     port = _free_port(address)
-    with start_rank(0, _endpoint(address, port), shape, path, ifname) as own:
+    with start_rank(0, endpoint(address, port), shape, path, ifname) as own:
         link.send({"run": {"shape": shape.name, "path": path, "port": port}})
         failed = str(link.receive().get("failed") or "")[:500]
         # The rank that failed first knows the cause; the other one only lost its peer.
@@ -369,7 +365,7 @@ def steps(rounds: int, shapes: Mapping[str, Shape] = SHAPES) -> int:
 #
 def connect(host: str, port: int, token: str) -> Link:
     """Connect to the waiting host. HarpError gives the reason of a failure."""
-    peer = _endpoint(host, port)
+    peer = endpoint(host, port)
     try:
         sock = socket.create_connection((host, port), timeout=_PROOF_TIMEOUT_S)
     except OSError as error:
@@ -401,7 +397,7 @@ def _obey(link: Link, ifname: str, write: Callable[[Any], str], say: Say) -> Non
         if shape is None or path not in PATHS or type(port) is not int or not 1024 <= port < 65536:
             raise HarpError(f"{link.peer}: asked for a run that this version does not know")
         say(f"{shape.name} over {path}")
-        with start_rank(1, _endpoint(address, port), shape, path, ifname) as own:
+        with start_rank(1, endpoint(address, port), shape, path, ifname) as own:
             try:
                 own.finish(_RUN_TIMEOUT_S)
                 link.send({"done": True})
@@ -425,7 +421,7 @@ def serve(
     """
     while True:
         sock, address = listener.accept()
-        with Link(sock, _endpoint(address[0].removeprefix("::ffff:"), address[1])) as link:
+        with Link(sock, endpoint(address[0].removeprefix("::ffff:"), address[1])) as link:
             try:
                 sock.settimeout(_PROOF_TIMEOUT_S)
                 link.authenticate(token, waits=True)

@@ -14,7 +14,7 @@ import click
 from harp import _paths
 from harp import output as console
 from harp.cli.lab_options import lab_options, lab_shape
-from harp.cli.options import output_option
+from harp.cli.options import output_option, show
 from harp.errors import Exit, HarpError
 from harp.lab import Host, Lab, unwinding
 from harp.lab.team import Team
@@ -199,21 +199,19 @@ def wire(
     """
     shape = lab_shape(lab)
     options = WireOptions(seconds, shape.mtu_bytes, size or 0)
+    words = shape.words
     if nic is not None:
-        _print_wire(run_dpdk(nic, peer, options), f"MTU {shape.mtu_bytes}", output)
-        return
-    if peer:
+        report, words = run_dpdk(nic, peer, options), f"MTU {shape.mtu_bytes}"
+    elif peer:
         raise click.UsageError("--peer needs --nic dpdk:SPEC")
-    with Lab(shape) as made:
-        report = run_xdp(made, options, xdp)
-    _print_wire(report, shape.words, output)
+    else:
+        with Lab(shape) as made:
+            report = run_xdp(made, options, xdp)
+    show(report, output, lambda report: _print_wire(report, words))
 
 
-def _print_wire(report: dict[str, Any], words: str, output: str) -> None:
+def _print_wire(report: dict[str, Any], words: str) -> None:
     """Print the report; pingpong is None without a peer that replies."""
-    if output == "json":
-        console.print_json(report)
-        return
     stream, ping = report["stream"], report["pingpong"]
     console.out.print(f"{stream['mode']}, {words}")
     row = {

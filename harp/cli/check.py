@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harp import output as console
-from harp.cli.options import complete_interface, output_option
+from harp.cli.options import complete_interface, output_option, show
 from harp.doctor.examine import PORT_PREFIX, Examined, Report, examine, examine_all
 from harp.doctor.finding import Finding, Severity
 from harp.doctor.view import View
@@ -22,8 +22,7 @@ def _table(title: str, findings: Iterable[Finding], verbose: bool) -> Table | No
     shown = [finding for finding in findings if finding.severity or verbose]
     if not shown:
         return None
-    table = console.table(title, ("check", "", "result"), [])
-    table.columns[1].justify = "left"
+    table = console.table(title, ("check", "", "result"), [], left=("",))
     console.fold(table, 2)
     for finding in shown:
         remedy = f"\n→ {finding.remedy}" if finding.remedy else ""
@@ -46,7 +45,7 @@ def _sections(examined: Report | Examined) -> dict[str, list[Finding]]:
 
 def print_check(examined: Report | Examined, verbose: bool) -> None:
     """Print the verdict, then what is not ok, or everything."""
-    console.out.print(examined.verdict, markup=False, soft_wrap=True)
+    console.print_line(examined.verdict)
     sections = _sections(examined)
     for title, findings in sections.items():
         table = _table(title, findings, verbose)
@@ -91,10 +90,7 @@ def check(interface: str | None, queue: int, verbose: bool, take: bool, output: 
         examined: Report | Examined = examine_all(view, queue)
     else:
         examined = examine(view, interface, queue, take)
-    if output == "json":
-        console.print_json(examined.to_json())
-    else:
-        print_check(examined, verbose)
+    show(examined.to_json(), output, lambda _: print_check(examined, verbose))
     if isinstance(examined, Report) and not examined.interfaces:
         raise click.exceptions.Exit(Exit.MISSING)
     if examined.severity:

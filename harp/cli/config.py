@@ -36,7 +36,7 @@ def config() -> None:
 
 def _warn(warnings: Iterable[str]) -> None:
     for warning in warnings:
-        console.err.print(f"harpctl: warning: {warning}", markup=False, soft_wrap=True)
+        console.print_line(f"harpctl: warning: {warning}", console.err)
 
 
 def _shown(value: object) -> str:
@@ -137,7 +137,7 @@ def show(keys: tuple[str, ...], everything: bool, file: Path | None, output: str
     _print_rows(("setting", "value", "unit", "source"), rows)
     named = found["HARP_PROFILE"]
     if any(row["variable"] in ("HARP_PATH", "HARP_PROFILE") for row in chosen["settings"]):
-        console.out.print(profile.source(str(named or "")), markup=False, soft_wrap=True)
+        console.print_line(profile.source(str(named or "")))
 
 
 @config.command()
@@ -169,10 +169,10 @@ def validate(file: Path | None, output: str) -> None:
     else:
         _warn(warnings)
         for problem in problems:
-            console.out.print(str(problem), markup=False, soft_wrap=True)
+            console.print_line(str(problem))
         count = len(problems)
         verdict = f"{count} problem{'s' * (count != 1)}" if count else f"{name}: good"
-        console.out.print(verdict, markup=False, soft_wrap=True)
+        console.print_line(verdict)
     if code:
         raise click.exceptions.Exit(code)
 
@@ -211,7 +211,7 @@ def init(force: bool, target: Path | None, output: str) -> None:
     if output == "json":
         console.print_json({"file": str(path) if path else None, "text": text})
     else:
-        console.out.print(f"{path} written: every key, commented out", markup=False, soft_wrap=True)
+        console.print_line(f"{path} written: every key, commented out")
 
 
 def _against_running(file: Path | None) -> list[dict[str, Any]]:
@@ -283,4 +283,4 @@ def reload(file: Path | None) -> None:
     waiting = [row for row in _against_running(file) if _after(row) == "restart"]
     console.out.print("harpd has reloaded its file")
     for row in waiting:
-        console.out.print(f"{row['key']} waits for `harpctl restart`", markup=False, soft_wrap=True)
+        console.print_line(f"{row['key']} waits for `harpctl restart`")

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from harp import output as console
 from harp.cli.logs import LOG_NAME
-from harp.cli.options import file_option, interval_option, output_option, watch_option
+from harp.cli.options import file_option, interval_option, output_option, show, watch_option
 from harp.cli.options import watch as repeat
 from harp.daemon import rundir
 from harp.daemon.client import DaemonClient, understood
@@ -138,7 +138,7 @@ def start(file: Path | None, foreground: bool) -> None:
     with _connect(file) as client:
         nics = ", ".join(device.ifname for device in client.devices) or "no NIC"
         text = f"{client.daemon} serves on {client.path} (process {pid}): {nics}"
-        console.out.print(text, markup=False, soft_wrap=True)
+        console.print_line(text)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -181,7 +181,7 @@ def _clean_up(file: Path | None, force: bool) -> bool:
     _host.load_library(str(_paths.find(_paths.XDP_LIBRARY)))
     done = takeover.clean(settings.read(file), Preparation(), _host.unpin, force)
     for line in done:
-        console.out.print(f"no harpd runs; {line}", markup=False, soft_wrap=True)
+        console.print_line(f"no harpd runs; {line}")
     return bool(done)
 
 
@@ -225,7 +225,7 @@ def stop(file: Path | None, force: bool) -> None:
         finally:
             os.close(pidfd)
     _check_gone(client.path)
-    console.out.print("harpd has stopped", markup=False)
+    console.print_line("harpd has stopped")
 
 
 def _wait_for_restart(file: Path | None, since_s: float) -> dict[str, Any]:
@@ -257,15 +257,13 @@ def restart(file: Path | None) -> None:
     client = _running(file)
     if client is None:
         pid = _start_in_background(file)
-        console.out.print(f"no harpd ran; started one (process {pid})", markup=False)
+        console.print_line(f"no harpd ran; started one (process {pid})")
         return
     with client:
         answer = client.query("restart")
     status = _wait_for_restart(file, float(answer["since_s"]))
     words = f"{_leases(status)} taken over"
-    console.out.print(
-        f"harpd {status['version']} restarted (process {status['pid']}), {words}", markup=False
-    )
+    console.print_line(f"harpd {status['version']} restarted (process {status['pid']}), {words}")
 
 
 # --------------------------------------------------------------------------------------------------
@@ -368,11 +366,7 @@ def status(file: Path | None, interval: float, watch: bool, output: str) -> None
 
     if watch:
         repeat(look, _status_view, interval, output == "json")
-    found = look()
-    if output == "json":
-        console.print_json(found)
-    else:
-        console.print_whole(_status_view(found))
+    show(look(), output, lambda found: console.print_whole(_status_view(found)))
 
 
 @click.command()

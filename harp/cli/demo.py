@@ -7,10 +7,9 @@ from typing import Any
 import click
 
 from harp.cli.lab_options import hosts_option, lab_options, lab_shape, nic_option
-from harp.cli.options import output_option, plugin_option
-from harp.errors import Exit
+from harp.cli.options import output_option, plugin_option, show
 from harp.lab import LabOptions, memif
-from harp.output import out, print_json
+from harp.output import out
 
 
 @click.command()
@@ -96,28 +95,20 @@ def demo(
         nic=nic,
         baseline=baseline,
     )
-    if output == "json":
-        report = run.run(options)
-        print_json(report)
-    else:
+    on_epoch: run.OnEpoch = run.ignore_epoch
+    if output != "json":
+        on_epoch = run.print_epoch
         ranks = f" with {ranks_per_host} ranks each" if ranks_per_host > 1 else ""
         daemons = ", harpd on each, ranks without privileges" if options.daemon else ""
         way = "DPDK ports joined by memif" if nic == memif.NIC else f"path {path}"
         words = f"{hosts} hosts{ranks} on this machine, {options.lab.words}, {way}{daemons}"
         out.print(words, soft_wrap=True)
-        report = run.run(options, run.print_epoch)
-        run.print_report(report)
-    if not report["verdict"]["agree"]:
-        raise click.exceptions.Exit(Exit.FAILURE)
+    report = run.run(options, on_epoch)
+    show(report, output, run.print_report, is_good=report["verdict"]["agree"])
 
 
 def _train_torch(shape: LabOptions, epochs: int, path: str, output: str) -> None:
     from harp.demo import torch_run
 
     report = torch_run.run(shape, epochs, path)
-    if output == "json":
-        print_json(report)
-    else:
-        torch_run.print_report(report)
-    if not report["agree"]:
-        raise click.exceptions.Exit(Exit.FAILURE)
+    show(report, output, torch_run.print_report, is_good=report["agree"])

@@ -25,10 +25,6 @@ def _place(prefix: Path | None) -> installation.Place:
     return installation.Place(Path(os.path.normpath(prefix.absolute())) if prefix else None)
 
 
-def _print(line: str) -> None:
-    console.out.print(line, markup=False, soft_wrap=True)
-
-
 def _print_next(place: installation.Place) -> None:
     """Print what is left to do."""
     library, unit, nccl_conf = (
@@ -38,17 +34,19 @@ def _print_next(place: installation.Place) -> None:
     assert manifest is not None
     options = installation.Options.chosen(manifest)
     if not installation.is_found_by_name(place):
-        _print(f"export LD_LIBRARY_PATH={library}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}")
+        console.print_line(
+            f"export LD_LIBRARY_PATH={library}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}"
+        )
     if place.prefix is None:
         if not (options.nccl_conf or options.default_name):
-            _print(f"export {installation.NCCL_LINE}")
+            console.print_line(f"export {installation.NCCL_LINE}")
         if options.systemd:
-            _print("start harpd: systemctl enable --now harpd")
+            console.print_line("start harpd: systemctl enable --now harpd")
         return
     if options.nccl_conf:
-        _print(f"export NCCL_CONF_FILE={nccl_conf}  # NCCL 2.23 and later")
+        console.print_line(f"export NCCL_CONF_FILE={nccl_conf}  # NCCL 2.23 and later")
     if options.systemd:
-        _print(f"start harpd: systemctl enable --now {unit}")
+        console.print_line(f"start harpd: systemctl enable --now {unit}")
 
 
 @click.command()
@@ -85,15 +83,15 @@ def install(
     place = _place(prefix)
     changes = installation.install(place, systemd, nccl_conf, default_name)
     for path in changes.kept:
-        _print(f"{path} was changed since and is kept")
+        console.print_line(f"{path} was changed since and is kept")
     before = changes.old_version
     if not changes:
-        _print(f"HARP {__version__} is installed in {place.base}: nothing to do")
+        console.print_line(f"HARP {__version__} is installed in {place.base}: nothing to do")
     elif before and before != __version__:
-        _print(f"HARP {__version__} is installed in {place.base}, in place of {before}")
+        console.print_line(f"HARP {__version__} is installed in {place.base}, in place of {before}")
     else:
         counts = f"{len(changes.written)} files written, {len(changes.removed)} removed"
-        _print(f"HARP {__version__} is installed in {place.base}: {counts}")
+        console.print_line(f"HARP {__version__} is installed in {place.base}: {counts}")
     _print_next(place)
 
 
@@ -108,5 +106,5 @@ def uninstall(prefix: Path | None) -> None:
     """
     changes = installation.uninstall(_place(prefix))
     for path in changes.kept:
-        _print(f"{path} was changed since and is kept")
-    _print(f"HARP {changes.old_version} is removed: {len(changes.removed)} files")
+        console.print_line(f"{path} was changed since and is kept")
+    console.print_line(f"HARP {changes.old_version} is removed: {len(changes.removed)} files")

@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of benches and of the demo, and how a bench ends."""
+"""Options of benches and of the demo."""
 
 from collections.abc import Callable
 from typing import Any
 
 import click
 
-from harp import output as console
 from harp.cli.options import FilePath
-from harp.errors import Exit
 from harp.lab import MTU_MAX, MTU_MIN, LabOptions, memif
 
 type_mtu = click.IntRange(MTU_MIN, MTU_MAX)
@@ -83,13 +81,3 @@ def lab_shape(given: dict[str, Any], hosts: int = 2) -> LabOptions:
 
 
 VERDICT = {True: "met", False: "MISSED"}  # of a goal
-
-
-def show(report: Any, output: str, print_table: Callable[[Any], None], *, is_good: bool) -> None:
-    """Print the report as JSON, or by print_table; exit code 1 when it is not good."""
-    if output == "json":
-        console.print_json(report)
-    else:
-        print_table(report)
-    if not is_good:
-        raise click.exceptions.Exit(Exit.FAILURE)

@@ -18,7 +18,7 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 
 from harp import output as console
-from harp.errors import HarpError
+from harp.errors import Exit, HarpError
 
 
 class FiniteRange(click.FloatRange):
@@ -62,6 +62,18 @@ output_option = click.option(
     show_default=True,
     help="For people, or one JSON document for scripts.",
 )
+
+
+def show(
+    report: Any, output: str, print_table: Callable[[Any], None], *, is_good: bool = True
+) -> None:
+    """Print the report as JSON, or by print_table; exit code 1 when it is not good."""
+    if output == "json":
+        console.print_json(report)
+    else:
+        print_table(report)
+    if not is_good:
+        raise click.exceptions.Exit(Exit.FAILURE)
 
 
 # --------------------------------------------------------------------------------------------------

@@ -103,5 +103,5 @@ def report(file: Path | None) -> None:
     stamp = time.strftime("%Y%m%d-%H%M%S")
     path = file or Path(f"harp-report-{socket.gethostname()}-{stamp}.tar.gz")
     for name, why in write_report(path).items():
-        console.err.print(f"harpctl: {name} is left out: {why}", markup=False, soft_wrap=True)
-    console.out.print(f"{path} written", markup=False, soft_wrap=True)
+        console.print_line(f"harpctl: {name} is left out: {why}", console.err)
+    console.print_line(f"{path} written")

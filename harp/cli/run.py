@@ -73,7 +73,7 @@ def job_variables(
             raise ConfigError(error.problems, Exit.USAGE) from None
         raise
     for warning in found.warnings:
-        console.err.print(f"harpctl: warning: {warning}", markup=False, soft_wrap=True)
+        console.print_line(f"harpctl: warning: {warning}", console.err)
     return jobs.variables(found, _paths.plugin(plugin).resolve(), os.environ)
 
 
@@ -167,5 +167,5 @@ def run(command: tuple[str, ...], **given: Any) -> None:
         before = os.environ.get(name, "")
         if before and before != found[name]:
             text = f"harpctl: {name}={before} becomes {found[name]}"
-            console.err.print(text, markup=False, soft_wrap=True)
+            console.print_line(text, console.err)
     execute(command, {**os.environ, **found})

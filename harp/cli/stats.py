@@ -53,9 +53,7 @@ def _filtered(
 def _explain(host: Document, source: Source, *, filtered: bool) -> None:
     """Print warnings on stderr; HarpError if nothing could be read."""
     for bad in host["bad_pages"]:
-        console.err.print(
-            f"harpctl: process {bad['pid']}: {bad['why']}", markup=False, soft_wrap=True
-        )
+        console.print_line(f"harpctl: process {bad['pid']}: {bad['why']}", console.err)
     if host["instances"] or host["jobs"]:
         return
     if host["bad_pages"]:
@@ -67,7 +65,7 @@ def _explain(host: Document, source: Source, *, filtered: bool) -> None:
             Exit.PRIVILEGE,
         )
     which = "process that matches" if filtered else "process on this host"
-    console.err.print(f"harpctl: no {which} publishes statistics", markup=False)
+    console.print_line(f"harpctl: no {which} publishes statistics", console.err)
 
 
 class _Readings:
@@ -106,6 +104,26 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+def _show(
+    source: Source,
+    look: Callable[[], Document],
+    draw: Callable[[Document], RenderableType],
+    given: Mapping[str, Any],
+    *,
+    filtered: bool,
+) -> None:
+    """Show what look() returns, as tables by draw() or as JSON: once, or with --watch."""
+    as_json = given["output"] == "json"
+    if given["watch"]:
+        repeat(look, draw, given["interval"], as_json)
+    host = look()
+    _explain(host, source, filtered=filtered)
+    if as_json:
+        console.print_json(host)
+    elif host["instances"] or host["jobs"]:
+        console.print_whole(draw(host), WIDE)
+
+
 @click.command()
 @_options
 @click.option("--all", "everything", is_flag=True, help="Every statistic that isn't 0, explained.")
@@ -113,10 +131,8 @@ def stats(
     nic: str | None,
     queue: int | None,
     pid: int | None,
-    interval: float,
-    watch: bool,
-    output: str,
     everything: bool,
+    **given: Any,
 ) -> None:
     """Show what jobs and instances do: bytes, lanes, losses, round trips, drops by reason.
 
@@ -137,31 +153,21 @@ def stats(
 
     @understood()
     def look() -> Document:
-        return _filtered(source.look(flows=output == "json"), nic, queue, pid)
+        return _filtered(source.look(flows=given["output"] == "json"), nic, queue, pid)
 
     readings = _Readings()
 
     @understood()
     def draw(host: Document) -> RenderableType:
+        if everything and not given["watch"]:
+            return Group(*_all_tables(host))
         jobs = lanes_view.jobs_table(host)
         parts: list[RenderableType] = [] if jobs is None else [jobs, *lanes_view.job_notes(host)]
         if seen := view.rates(host, *readings.next(host)):
-            parts += ["", view.stats_view(host, seen, live=watch)]
+            parts += ["", view.stats_view(host, seen, live=given["watch"])]
         return Group(*parts)
 
-    if watch:
-        repeat(look, draw, interval, output == "json")
-        return
-    host = look()
-    _explain(host, source, filtered=(nic, queue, pid) != (None, None, None))
-    if output == "json":
-        console.print_json(host)
-    elif everything:
-        with understood():
-            for table in _all_tables(host):
-                console.print_whole(table, WIDE)
-    elif host["instances"] or host["jobs"]:
-        console.print_whole(draw(host), WIDE)
+    _show(source, look, draw, given, filtered=(nic, queue, pid) != (None, None, None))
 
 
 def _all_tables(host: Document) -> Iterator[Table]:
@@ -197,12 +203,10 @@ def flows(
     nic: str | None,
     queue: int | None,
     pid: int | None,
-    interval: float,
-    watch: bool,
-    output: str,
     peer: lanes_view.Network | None,
     flat: bool,
     wide: bool,
+    **given: Any,
 ) -> None:
     """Show lanes by peer and comm, with bytes, round trips and losses; and other connections.
 
@@ -235,12 +239,4 @@ def flows(
         seconds, before = readings.next(host)
         return lanes_view.lanes_view(host, lanes_view.rates(before, seconds), wide=wide)
 
-    if watch:
-        repeat(look, draw, interval, output == "json")
-        return
-    host = look()
-    _explain(host, source, filtered=(nic, queue, pid, peer) != (None,) * 4)
-    if output == "json":
-        console.print_json(host)
-    elif host["instances"] or host["jobs"]:
-        console.print_whole(draw(host), WIDE)
+    _show(source, look, draw, given, filtered=(nic, queue, pid, peer) != (None,) * 4)

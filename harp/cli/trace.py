@@ -32,9 +32,7 @@ def trace(directory: Path, file: Path) -> None:
     with files.writing(file):
         files.write_whole(file, json.dumps(traces.chrome(processes)))
     found = traces.summary(processes)
-    console.out.print(
+    console.print_line(
         f"{file}: {found['messages']:,} messages of {found['processes']} processes,"
-        f" {found['unfinished']} unfinished, {found['failed']} failed",
-        markup=False,
-        soft_wrap=True,
+        f" {found['unfinished']} unfinished, {found['failed']} failed"
     )

@@ -17,7 +17,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from harp import files, tuner
 from harp import output as console
 from harp.bench import tune as runner
-from harp.cli.options import FilePath, complete_interface, output_option
+from harp.cli.lab_options import rounds_option
+from harp.cli.options import FilePath, complete_interface, output_option, show
 from harp.config import profile
 from harp.errors import Exit, HarpError
 
@@ -91,20 +92,18 @@ def _wait(port: int, ifname: str | None, file: Path) -> None:
 
     with listener:
         own_port = listener.getsockname()[1]
-        console.out.print(
+        console.print_line(
             f"waiting on port {own_port}; on the other host run:\n"
-            f"    harpctl tune {socket.gethostname()} --port {own_port} --token {token}",
-            markup=False,
-            soft_wrap=True,
+            f"    harpctl tune {socket.gethostname()} --port {own_port} --token {token}"
         )
         runner.serve(
             listener,
             token,
             pick,
             lambda text: store_profile(file, text, *measured),
-            lambda words: console.err.print(words, markup=False),
+            lambda words: console.print_line(words, console.err),
         )
-    console.out.print(f"{file}: written; new jobs use it", markup=False)
+    console.print_line(f"{file}: written; new jobs use it")
 
 
 def _measure(
@@ -171,9 +170,9 @@ def _print(report: dict[str, Any]) -> None:
         "none": "kernel lanes carry all messages",
         "all": "HARP lanes carry all messages",
     }.get(limit, f"HARP lanes carry messages of up to {limit}, kernel lanes longer ones")
-    console.out.print(f"path auto: {verdict}", markup=False)
+    console.print_line(f"path auto: {verdict}")
     for where in report["written"]:
-        console.out.print(f"written: {where}", markup=False, soft_wrap=True)
+        console.print_line(f"written: {where}")
 
 
 class SizeType(click.ParamType[int]):
@@ -197,9 +196,7 @@ def _explain(file: Path, operation: str, size: int, ranks: int, hosts: int, outp
     if output == "json":
         console.print_json(found)
         return
-    console.out.print(
-        f"{operation} of {size:,} bytes, {ranks} ranks on {hosts} hosts", markup=False
-    )
+    console.print_line(f"{operation} of {size:,} bytes, {ranks} ranks on {hosts} hosts")
     rows = [
         [row["algorithm"], row["protocol"], f"{row['us']:,.1f}", "chosen" if row["chosen"] else ""]
         for row in found["costs"]
@@ -207,7 +204,7 @@ def _explain(file: Path, operation: str, size: int, ranks: int, hosts: int, outp
     console.print_table(("algorithm", "protocol", "us", ""), rows)
     channels = found["channels"] or "as NCCL chooses"
     chunks = f"chunks of Simple: {found['chunk_bytes']:,} bytes"
-    console.out.print(f"channels: {channels}; {chunks}", markup=False)
+    console.print_line(f"channels: {channels}; {chunks}")
 
 
 @click.command()
@@ -226,9 +223,7 @@ def _explain(file: Path, operation: str, size: int, ranks: int, hosts: int, outp
     shell_complete=complete_interface,
     help="The NIC to measure (default: the one towards PEER).",
 )
-@click.option(
-    "--rounds", type=click.IntRange(1, 50), default=3, show_default=True, help="Repetitions."
-)
+@rounds_option(3)
 @click.option(
     "--profile",
     "file",
@@ -294,7 +289,4 @@ def tune(
         )
     _check_writable(file)
     report = _measure(peer, port, token, ifname, file, rounds, nccl)
-    if output == "json":
-        console.print_json(report)
-    else:
-        _print(report)
+    show(report, output, _print)

@@ -10,7 +10,7 @@ import click
 
 from harp import __version__, _paths
 from harp import output as console
-from harp.cli.options import output_option
+from harp.cli.options import output_option, show
 from harp.errors import HarpError
 
 _ABIS = range(1, 32)
@@ -80,10 +80,10 @@ def version(output: str) -> None:
     harpctl version
     harpctl version -o json
     """
-    found = versions()
-    if output == "json":
-        console.print_json(found)
-        return
+    show(versions(), output, _print)
+
+
+def _print(found: dict[str, Any]) -> None:
     for name, part in found.items():
         line = f"{name.replace('_', ' '):11} {_text(part)}"
-        console.out.print(line, markup=False, soft_wrap=True)
+        console.print_line(line)

@@ -78,8 +78,9 @@ def _from_command_line(settings: Mapping[str, str], problems: list[Problem]) -> 
     return found
 
 
-def _origin(value: Value) -> str:
-    return str(value.source)
+def _mistake(value: Value, message: str, key: str = "") -> Problem:
+    """Return a problem at the place of the value; key: default the value's own."""
+    return Problem(str(value.source), key or value.key.place, message)
 
 
 def _together(found: Mapping[str, Value], problems: list[Problem]) -> None:
@@ -87,7 +88,7 @@ def _together(found: Mapping[str, Value], problems: list[Problem]) -> None:
 
     def report(first: str, second: str, message: str) -> None:
         later = found[second] if found[second].source.kind != "default" else found[first]
-        problems.append(Problem(_origin(later), later.key.place, message))
+        problems.append(_mistake(later, message))
 
     if found["HARP_CONGESTION"].value == "dctcp" and found["HARP_ECN"].value == "off":
         report("HARP_CONGESTION", "HARP_ECN", "congestion = dctcp needs ECN: ecn must not be off")
@@ -109,8 +110,8 @@ def _keep_encryption(
     if required is None or required.value != "aes-256-gcm":
         return
     if found[_ENCRYPT].value == "off":
-        message = f'= "off", and {_origin(required)} requires encryption: unset it, or change that'
-        problems.append(Problem(_origin(found[_ENCRYPT]), found[_ENCRYPT].key.place, message))
+        message = f'= "off", and {required.source} requires encryption: unset it, or change that'
+        problems.append(_mistake(found[_ENCRYPT], message))
     elif found[_ENCRYPT].value != required.value:
         found[_ENCRYPT] = required
 
@@ -125,15 +126,15 @@ def _nic_together(nic: Mapping[str, Value], problems: list[Problem]) -> None:
     for name, switch, word in needs:
         if not nic[name].is_default and nic[switch].value != word:
             message = f'has no effect without {switch} = "{word}"'
-            problems.append(Problem(_origin(nic[name]), nic[name].key.place, message))
+            problems.append(_mistake(nic[name], message))
     if nic["irq_affinity"].value == "cores" and not nic["irq_cores"].value:
         message = '= "cores" needs irq_cores'
-        problems.append(Problem(_origin(nic["irq_affinity"]), "nic.irq_affinity", message))
+        problems.append(_mistake(nic["irq_affinity"], message))
     queues = nic["queues"].value
     for queue in nic["lease_queues"].value if isinstance(nic["lease_queues"].value, tuple) else ():
         if isinstance(queues, int) and isinstance(queue, int) and 0 < queues <= queue:
             message = f"names queue {queue}, and queues = {queues} numbers them 0 to {queues - 1}"
-            problems.append(Problem(_origin(nic["lease_queues"]), "nic.lease_queues", message))
+            problems.append(_mistake(nic["lease_queues"], message))
             break
 
 
@@ -149,7 +150,7 @@ def _port_whole(port: Mapping[str, Value], config: DpdkConfig, problems: list[Pr
         why = str(error).partition(": ")[2]
         key = why.partition("=")[0]
         value = port.get(_PORT_KEYS.get(key, key), port["device"])
-        problems.append(Problem(_origin(value), "dpdk", why))
+        problems.append(_mistake(value, why, DPDK_TABLE))
 
 
 def _ports_together(
@@ -165,15 +166,15 @@ def _ports_together(
         name = str(port["name"].value) or port_name(str(port["device"].value))
         # Duplicates of a name or a device have been reported already.
         if name in called and called[name].key is not named.key:
-            message = f"makes a second {name}: {_origin(called[name])} has one; set name"
-            problems.append(Problem(_origin(named), named.key.place, message))
+            message = f"makes a second {name}: {called[name].source} has one; set name"
+            problems.append(_mistake(named, message))
         called.setdefault(name, named)
         addresses = port["addresses"]
         for word in addresses.value if isinstance(addresses.value, tuple) else ():
             address = values.bare_address(str(word))
             if owned.get(address, addresses) is not addresses:
-                message = f"names {address}, which is in {_origin(owned[address])} already"
-                problems.append(Problem(_origin(addresses), addresses.key.place, message))
+                message = f"names {address}, which is in {owned[address].source} already"
+                problems.append(_mistake(addresses, message))
             owned.setdefault(address, addresses)
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from harp.errors import Exit, HarpError
 from harp.lab import Host, Lab, LabOptions, memif, unwinding
 from harp.lab.harpd import LabHarpd
 from harp.lab.jail import Jail, library_dirs
-from harp.lab.team import Team
+from harp.lab.team import Team, job_environment
 
 ROOT_PORT = 7700
 # The RSS key of hosts with several ranks: that of Microsoft's specification.
@@ -31,6 +32,7 @@ RSS = "toeplitz:6d5a56da255b0ec24167253d43a38fb0d0ca2bcbae7b30b477cb2da38030f20c
 # training amplifies the difference.
 TOLERANCE = 1e-4
 BASELINE_ROUNDS = 5
+OnEpoch = Callable[[dict[str, Any]], None]
 WEIGHTS = "weights"  # folder of the ranks' weights, in the team's
 
 
@@ -67,6 +69,10 @@ class RankReport:
     epochs: list[dict[str, Any]] = field(default_factory=list)
 
 
+def ignore_epoch(_event: dict[str, Any]) -> None:
+    """Print nothing about an epoch."""
+
+
 def check(options: DemoOptions) -> None:
     """Raise HarpError for options that contradict each other."""
     if options.baseline and options.lab.ipv6:
@@ -79,9 +85,7 @@ def check(options: DemoOptions) -> None:
 
 
 def _environment(options: DemoOptions, host: Host) -> dict[str, str]:
-    foreign = ("NCCL_", "HARP_") if options.daemon else ("NCCL_",)
-    keep = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
-    return keep | {
+    variables = {
         "NCCL_SOCKET_IFNAME": f"={host.ifname}",
         "HARP_PATH": options.path,
         # One thread: the same sums in the same order in every process, and no contention for cores.
@@ -89,6 +93,7 @@ def _environment(options: DemoOptions, host: Host) -> dict[str, str]:
         "OMP_NUM_THREADS": "1",
         "PYTHONUNBUFFERED": "1",
     }
+    return job_environment(variables, foreign=("NCCL_", "HARP_") if options.daemon else ("NCCL_",))
 
 
 def _command(options: DemoOptions, lab: Lab, rank: int, folder: Path) -> list[str | Path]:
@@ -134,12 +139,12 @@ def _listen(process: subprocess.Popen[str], rank: int, events: Queue[tuple[int, 
         try:
             events.put((rank, json.loads(line)))
         except ValueError:
-            output.err.print(f"rank {rank}: {line.rstrip()}", markup=False)
+            output.print_line(f"rank {rank}: {line.rstrip()}", output.err)
     events.put((rank, None))
 
 
 def _follow(
-    options: DemoOptions, lab: Lab, daemons: list[LabHarpd], team: Team, on_epoch: Any
+    options: DemoOptions, lab: Lab, daemons: list[LabHarpd], team: Team, on_epoch: OnEpoch
 ) -> tuple[list[RankReport], float]:
     """Run all ranks to their end; HarpError reports the first failure."""
     start = time.perf_counter()
@@ -232,7 +237,7 @@ def _total(epochs: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def _train(
-    options: DemoOptions, team: Team, on_epoch: Any = lambda event: None
+    options: DemoOptions, team: Team, on_epoch: OnEpoch = ignore_epoch
 ) -> tuple[list[RankReport], float]:
     """Train on new hosts. Returns the ranks' reports and the seconds that it took."""
     with Lab(_laboratory(options)) as lab, ExitStack() as stack:
@@ -281,7 +286,7 @@ def _speed(harp_seconds: float, sockets_seconds: float) -> float:
     return sockets_seconds / harp_seconds if harp_seconds else 0.0
 
 
-def run(options: DemoOptions, on_epoch: Any = lambda event: None) -> dict[str, Any]:
+def run(options: DemoOptions, on_epoch: OnEpoch = ignore_epoch) -> dict[str, Any]:
     """Run the whole demo; return its report as plain data."""
     check(options)
     with unwinding(), _team() as team:  # without hosts, too: the folder must go
@@ -361,12 +366,12 @@ def print_report(report: dict[str, Any]) -> None:
     output.print_whole(table)
     for rank in report["ranks"]:
         for text in rank.get("warnings", []):
-            output.out.print(f"rank {rank['rank']} warns: {text}", markup=False)
+            output.print_line(f"rank {rank['rank']} warns: {text}")
     output.out.print()
     for line in transport_lines(report):
-        output.out.print(line, markup=False, soft_wrap=True)
+        output.print_line(line)
     for line in verdict_lines(report["verdict"], len(report["ranks"])):
-        output.out.print(line, markup=False)
+        output.print_line(line)
 
 
 def transport_lines(report: dict[str, Any]) -> list[str]:

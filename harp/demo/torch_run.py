@@ -71,10 +71,8 @@ def run(shape: LabOptions, epochs: int, path: str) -> dict[str, Any]:
 
 def print_report(report: dict[str, Any]) -> None:
     """A row for each backend and epoch, and the verdict."""
-    output.out.print(
-        f"{report['command']}: {report['hosts']} hosts on this machine, {report['lab']}",
-        markup=False,
-        soft_wrap=True,
+    output.print_line(
+        f"{report['command']}: {report['hosts']} hosts on this machine, {report['lab']}"
     )
     rows = [
         [backend, str(row["epoch"]), f"{row['loss']:.5f}", f"{row['seconds']:.3f}"]
@@ -83,17 +81,15 @@ def print_report(report: dict[str, Any]) -> None:
     ]
     output.print_table(["backend", "epoch", "loss", "seconds"], rows)
     times = {name: found["seconds"] for name, found in report["backends"].items()}
-    output.out.print(
+    output.print_line(
         f"training: Gloo {times['gloo']:.3f} s, harp {times['harp']:.3f} s"
-        f" ({report['speed']:.2f} times as fast)",
-        markup=False,
+        f" ({report['speed']:.2f} times as fast)"
     )
     ranks = "equal bit for bit" if report["ranks_equal_bit_for_bit"] else "DIFFERENT"
     if report["backends_equal_bit_for_bit"]:
         between = "equal bit for bit"
     else:
         between = "equal within 1e-4" if report["agree"] else "DIFFERENT"
-    output.out.print(
-        f"{report['weights']} weights: between ranks {ranks}, between backends {between}",
-        markup=False,
+    output.print_line(
+        f"{report['weights']} weights: between ranks {ranks}, between backends {between}"
     )

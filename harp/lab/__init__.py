@@ -38,6 +38,7 @@ from harp.lab.netns import (
 )
 from harp.lab.piped import Spreader
 from harp.output import err
+from harp.words import endpoint
 
 HOSTS_MAX = 8
 RAILS_MAX = 4
@@ -136,7 +137,7 @@ class Host(Namespace):
 
     def endpoint(self, port: int) -> str:
         """Return "address:port", the address in brackets if it is IPv6."""
-        return f"[{self.address}]:{port}" if ":" in self.address else f"{self.address}:{port}"
+        return endpoint(self.address, port)
 
 
 @dataclass

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Processes that run together on test hosts. The error of the first that failed is the team's."""
 
+import os
 import subprocess
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
@@ -11,6 +12,23 @@ from typing import Any
 from harp.closing import Closing
 from harp.errors import HarpError
 from harp.lab import Host, cpus
+
+
+def job_environment(
+    variables: Mapping[str, str],
+    *,
+    foreign: tuple[str, ...] = ("NCCL_",),
+    kept: Collection[str] = (),
+) -> dict[str, str]:
+    """Return this process's environment with these variables, and without other ones whose names
+    begin with one of `foreign`, except those in `kept`.
+    """
+    own = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(foreign) or name in kept
+    }
+    return own | dict(variables)
 
 
 class Team(Closing):

@@ -19,6 +19,7 @@ from harp.closing import Closing
 from harp.errors import HarpError
 from harp.lab import Host
 from harp.lab.piped import Piped
+from harp.lab.team import job_environment
 from harp.nccl import wheels
 
 ANSWER_S = 90.0  # seconds after which a hanging rank ends
@@ -41,11 +42,6 @@ def environment(
     host: Host, net: str, more: Mapping[str, str] | None = None, plugin: Path | None = None
 ) -> dict[str, str]:
     """Return a rank's environment: net carries the traffic, or NCCL fails. `more` overrides it."""
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("NCCL_", "HARP_")) or name == "HARP_BUILD"
-    }
     mine = _EMULATION | {
         "NCCL_HOSTID": host.netns,  # each rank on a host of its own
         "NCCL_SOCKET_IFNAME": ",".join(nic.ifname for nic in host.nics),
@@ -59,7 +55,8 @@ def environment(
         mine |= {"NCCL_NET_PLUGIN": "harp", "LD_LIBRARY_PATH": ":".join(paths)}
     else:
         mine["NCCL_NET_PLUGIN"] = "none"
-    return kept | mine | dict(more or {})
+    mine |= more or {}
+    return job_environment(mine, foreign=("NCCL_", "HARP_"), kept=("HARP_BUILD",))
 
 
 class RankError(HarpError):

@@ -12,7 +12,8 @@ from rich.text import Text
 
 from harp.output import table
 from harp.stats import schema
-from harp.stats.view import amount, counters_table, endpoint, flows_view, notes, span
+from harp.stats.view import amount, counters_table, flows_view, notes, span
+from harp.words import endpoint
 
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 Record: TypeAlias = Mapping[str, Any]  # a job, a comm or a lane of a document
@@ -200,13 +201,6 @@ def _row(line: _Line, live: bool) -> list[object]:
     return [cells.get(name, "") for name in _COLUMNS]
 
 
-def _lanes_table(lines: Iterable[_Line], live: bool) -> Table:
-    result = table("Lanes", _COLUMNS, (_row(line, live) for line in lines))
-    for name, column in zip(_COLUMNS, result.columns, strict=True):
-        column.justify = "left" if name in _LEFT else "right"
-    return result
-
-
 def _endpoints(record: Record) -> tuple[Any, ...]:
     return tuple(record[name] for name in ("local", "local_port", "remote", "remote_port"))
 
@@ -244,7 +238,8 @@ def lanes_view(host: Record, rates: LaneRates, *, wide: bool = False) -> Rendera
     lines = list(tree(host, rates))
     parts: list[RenderableType] = []
     if lines:
-        parts += [_lanes_table(lines, rates.seconds > 0)]
+        rows = (_row(line, rates.seconds > 0) for line in lines)
+        parts += [table("Lanes", _COLUMNS, rows, left=_LEFT)]
     rest = without_lanes(host)
     if any(each["flows"] for each in rest["instances"]):
         parts += ["", flows_view(rest, wide=wide)]

@@ -18,6 +18,7 @@ from rich.text import Text
 from harp import _page
 from harp.output import fold, table
 from harp.stats import schema
+from harp.words import endpoint
 
 
 @dataclass(frozen=True)
@@ -40,18 +41,16 @@ class Rates:
         earlier = int(self.before["counters"].get(name, 0)) if self.before else 0
         return value - earlier if value >= earlier else value
 
-    def per_s(self, name: str) -> float | None:
-        """Return the counter's rate; None at the first reading."""
+    def moved(self, name: str) -> float:
+        """Return the counter's increase per second; at the first reading its value."""
         if self.before is None or self.seconds <= 0:
-            return None
+            return float(self.now["counters"].get(name, 0))
         return self.delta(name) / self.seconds
 
-    def drops_per_s(self) -> dict[str, float]:
-        """Return drops by reason that are not 0; none at the first reading."""
-        if self.before is None or self.seconds <= 0:
-            return {}
-        rates = {each.drop_reason: self.delta(each.name) for each in schema.drops()}
-        return {reason: n / self.seconds for reason, n in rates.items() if reason and n}
+    def drops(self) -> dict[str, float]:
+        """Return drops by reason that are not 0, likewise."""
+        moved = {each.drop_reason or "": self.moved(each.name) for each in schema.drops()}
+        return {reason: count for reason, count in moved.items() if count}
 
     def quantile_ns(self, histogram: str, share: float) -> int | None:
         """Return an upper bound, within a quarter, of a quantile; None: no values."""
@@ -107,41 +106,24 @@ def span(ns: float | None) -> str:
     return f"{ns:.0f}ns"
 
 
-def endpoint(address: str, port: int) -> str:
-    """Format an address and a port: 10.0.0.1:61000 or [fd00::1]:61000."""
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
-
-
 def name_of(instance: Mapping[str, Any]) -> str:
     """Return an instance's NIC and queue: eth1/0."""
     return f"{instance['identity']['ifname']}/{instance['identity']['queue']}"
 
 
-def _drops(instance: Mapping[str, Any]) -> dict[str, int]:
-    """Return the drops by reason that are not 0."""
-    counts = {one.drop_reason: instance["counters"].get(one.name, 0) for one in schema.drops()}
-    return {reason: count for reason, count in counts.items() if reason and count}
-
-
 def _instance_row(rates: Rates) -> tuple[object, ...]:
-    each, counters, identity = rates.now, rates.now["counters"], rates.now["identity"]
-
-    def moved(name: str, factor: int = 1) -> str:
-        per_s = rates.per_s(name)
-        return amount((counters.get(name, 0) if per_s is None else per_s) * factor)
-
-    lost = _drops(each) if rates.before is None else rates.drops_per_s()
+    each, identity = rates.now, rates.now["identity"]
     return (
         name_of(each),
         identity["label"] or each["comm"],
         each["pid"],
-        counters["tcp_conns"],
-        moved("rx_packets"),
-        moved("tx_packets"),
-        moved("rx_bytes", 8),
-        moved("tx_bytes", 8),
-        moved("tcp_retransmits"),
-        amount(sum(lost.values())),
+        each["counters"]["tcp_conns"],
+        amount(rates.moved("rx_packets")),
+        amount(rates.moved("tx_packets")),
+        amount(rates.moved("rx_bytes") * 8),
+        amount(rates.moved("tx_bytes") * 8),
+        amount(rates.moved("tcp_retransmits")),
+        amount(sum(rates.drops().values())),
         span(rates.quantile_ns("tcp_rtt", 0.5)),
         span(rates.quantile_ns("tcp_rtt", 0.99)),
         span(rates.quantile_ns("message_latency", 0.5)),
@@ -167,16 +149,15 @@ def drops(seen: Iterable[Rates], *, live: bool) -> Table | None:
     helps = {each.drop_reason: each.help for each in schema.drops()}
     rows = []
     for rates in seen:
-        counts: Mapping[str, float] = rates.drops_per_s() if live else _drops(rates.now)
-        for reason, count in sorted(counts.items(), key=lambda pair: -pair[1]):
+        if live and rates.before is None:
+            continue  # what it dropped before the first reading is no rate
+        for reason, count in sorted(rates.drops().items(), key=lambda pair: -pair[1]):
             where = name_of(rates.now), rates.now["pid"]
             rows.append((*where, reason, amount(count), helps.get(reason, "")))
     if not rows:
         return None
-    result = table(
-        "Drops", ("nic/queue", "pid", "reason", "per s" if live else "count", "what"), rows
-    )
-    result.columns[2].justify = "left"
+    columns = ("nic/queue", "pid", "reason", "per s" if live else "count", "what")
+    result = table("Drops", columns, rows, left=("reason",))
     fold(result, 4)
     return result
 
@@ -275,7 +256,5 @@ def flows_view(host: Mapping[str, Any], *, wide: bool = False) -> RenderableType
     """Return the output of `harpctl flows --flat`."""
     columns = _FLOW_COLUMNS_WIDE if wide else _FLOW_COLUMNS
     cells = [_flow_cells(each, flow) for each in host["instances"] for flow in each["flows"]]
-    result = table("HARP connections", columns, ([row[name] for name in columns] for row in cells))
-    for name, column in zip(columns, result.columns, strict=True):
-        column.justify = "left" if name in _LEFT else "right"
-    return Group(result, *notes(host))
+    rows = ([row[name] for name in columns] for row in cells)
+    return Group(table("HARP connections", columns, rows, left=_LEFT), *notes(host))

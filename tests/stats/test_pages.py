@@ -59,10 +59,10 @@ def test_rates_are_changes_between_two_readings(owner: Owner) -> None:
     rates = Rates(before, now, 2.0)
     sent = now["counters"]["tx_packets"] - before["counters"]["tx_packets"]
     assert sent > 100
-    assert rates.per_s("tx_packets") == sent / 2.0
+    assert rates.moved("tx_packets") == sent / 2.0
     assert rates.quantile_ns("message_latency", 0.5) == 1024
     assert rates.quantile_ns("message_latency", 0.99) == 524288
-    assert Rates(None, now, 0).per_s("tx_packets") is None
+    assert Rates(None, now, 0).moved("tx_packets") == now["counters"]["tx_packets"]
     assert Rates(None, before, 0).quantile_ns("message_latency", 0.5) is None
     other = {**before, "identity": {**before["identity"], "start_wall_ns": 1}}
     (fresh,) = rates_of({"instances": [now]}, 2.0, {"instances": [other]})
