@@ -81,9 +81,12 @@ struct request {
 	bool begun;         /* receive: a record has arrived */
 };
 
+/* Payloads up to this size are copied behind their header and sent with it, as one piece. */
+#define COMM_JOINED_BYTES (8 * RECORD_CREDITS_MAX)
 /* An outgoing record. */
 struct comm_out {
-	uint8_t header[2 * RECORD_HEADER_BYTES + 8 * RECORD_CREDITS_MAX]; /* CREDIT and ACK */
+	uint8_t header[2 * RECORD_HEADER_BYTES + 8 * RECORD_CREDITS_MAX]; /* CREDIT and ACK; or DATA
+									   * and a small payload */
 	size_t header_bytes, header_sent;
 	const uint8_t *payload; /* NULL: send zeros, because the message is done */
 	size_t payload_left;

@@ -539,6 +539,7 @@ static void send_begin(struct comm_lane *l, const struct plan *plan)
 	/* A buffered send may be done already, and its slot reused. */
 	struct request *request = comm_request(comm, chunk->message);
 	bool buffered = chunk->buffer >= 0;
+	const uint8_t *payload;
 	int16_t i = -1;
 
 	if (chunk->message >= comm->completed)
@@ -560,12 +561,17 @@ static void send_begin(struct comm_lane *l, const struct plan *plan)
 					    .total = buffered ? chunk->length : request->size,
 					    .offset = chunk->offset,
 					    .tag = chunk->tag });
+	payload = buffered ? buffer_data(tx, chunk->buffer) : request->data + chunk->offset;
+	if (chunk->length && chunk->length <= COMM_JOINED_BYTES) {
+		memcpy(l->out.header + RECORD_HEADER_BYTES, payload, chunk->length);
+		l->out.header_bytes += chunk->length;
+		return;
+	}
 	l->out.message = chunk->message;
 	l->out.buffer = chunk->buffer;
 	l->out.payload_left = chunk->length;
 	if (chunk->length)
-		l->out.payload =
-			buffered ? buffer_data(tx, chunk->buffer) : request->data + chunk->offset;
+		l->out.payload = payload;
 }
 
 /* Continues to send the record in l->out. */

@@ -135,7 +135,10 @@ static ssize_t lane_kernel_send(struct lane *lane, const struct iovec *iov, int 
 	for (int i = 0; i < iov_count; i++)
 		wanted += iov[i].iov_len;
 	do {
-		n = sendmsg(k->fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
+		if (iov_count == 1) /* send() is cheaper */
+			n = send(k->fd, iov->iov_base, wanted, MSG_NOSIGNAL | MSG_DONTWAIT);
+		else
+			n = sendmsg(k->fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
 	} while (n < 0 && errno == EINTR);
 	if (n >= 0) {
 		k->sent_bytes += (uint64_t)n;

@@ -255,6 +255,14 @@ ssize_t sendmsg(int fd, const struct msghdr *msg, int flags)
 	return sent;
 }
 
+ssize_t send(int fd, const void *from, size_t bytes, int flags)
+{
+	struct iovec iov = { (void *)(uintptr_t)from, bytes };
+	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1 };
+
+	return sendmsg(fd, &msg, flags);
+}
+
 /* A bug that the simulation must find: enum csn_plant. */
 static void stream_plant(struct csim_stream *s, uint8_t *dst, size_t n, size_t len)
 {

@@ -184,7 +184,7 @@ static void fake_turn(struct poller *poller, uint64_t now_ns)
 	for (int i = 0; i < 2; i++) {
 		struct fake_lane *f = &pair->lanes[i];
 
-		if (f->acked < f->out->written && rng_below(&pair->rng, 2)) {
+		if (!f->unanswered && f->acked < f->out->written && rng_below(&pair->rng, 2)) {
 			f->acked += fake_cut(f, (size_t)(f->out->written - f->acked));
 			f->event = true;
 		}

@@ -29,6 +29,7 @@ struct fake_lane {
 	uint64_t acked;
 	unsigned acknowledged; /* calls of acknowledge() */
 	bool in_place;         /* nothing is copied */
+	bool unanswered;       /* the peer acknowledges nothing */
 	bool event;            /* owed to the owner */
 	bool closed;           /* by its owner */
 	bool aborted;
