@@ -58,7 +58,7 @@ struct background_set {
 	struct engine *const *engines;
 	unsigned count;
 };
-/* Never waits, as the control thread may be waiting for the opener thread. */
+/* Never waits. */
 void background_add(struct background_set *set);
 /* When this returns, the control thread no longer polls them. Not called by the control thread. */
 void background_remove(const struct background_set *set);
