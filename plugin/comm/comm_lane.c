@@ -190,7 +190,7 @@ void comm_end_without_lanes(struct comm *comm)
 static void comm_lane_log_death(struct comm_lane *l, int error, bool stalled, unsigned moved)
 {
 	unsigned left = (unsigned)__builtin_popcount(l->comm->scheduler.live);
-	char remote[HARP_ENDPOINT_TEXT_MAX], buf[96];
+	char remote[HARP_ENDPOINT_TEXT_MAX], buf[COMM_END_TEXT_MAX];
 
 	INFO("lane %u to %s over %s has ended (%s): %u lane%s left, %u chunk%s moved", l->index,
 	     harp_endpoint_format(&l->lane->remote, remote), lane_kind_text(l->lane),

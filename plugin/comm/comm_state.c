@@ -134,7 +134,7 @@ const char *comm_lane_end_text(int error, bool in_message, char *buf, size_t len
 
 void comm_end_by_error(struct comm *comm, struct comm_lane *l, int error)
 {
-	char text[96];
+	char text[COMM_END_TEXT_MAX];
 
 	comm_end(comm, error == -EPIPE ? -ECONNRESET : error,
 		 comm_lane_end_text(error, l && !comm->failover && l->in.here, text, sizeof(text)));
