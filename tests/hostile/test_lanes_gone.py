@@ -104,6 +104,18 @@ def test_the_sender_has_no_descriptor_left(hosts: Hosts) -> None:
         assert receiver.result()
 
 
+def test_an_xdp_rank_has_too_few_descriptors(hosts: Hosts) -> None:
+    with actors(Actor(hosts.netns[0], hosts.env("xdp"))) as (rank,):
+        _soft, hard = resource.prlimit(rank.pid, resource.RLIMIT_NOFILE)
+        held = len(list(pathlib.Path(f"/proc/{rank.pid}/fd").iterdir()))
+        resource.prlimit(rank.pid, resource.RLIMIT_NOFILE, (held + 12, hard))
+        with pytest.raises(ActorError) as error:
+            rank.load()
+        text = str(error.value)
+        assert "Too many open files" in text, text
+        assert "raise the limit: ulimit -n" in text, text
+
+
 @pytest.mark.parametrize("end", ["finalize", "exit"])
 def test_a_lost_small_message_arrives_after_its_sender_has_ended(need_root: None, end: str) -> None:
     """A small send is done before it is acknowledged (docs/lanes.md section 6)."""
