@@ -8,6 +8,7 @@ import pathlib
 import resource
 import signal
 import subprocess
+import time
 
 import pytest
 from actor import Actor, ActorError, actors
@@ -114,6 +115,23 @@ def test_an_xdp_rank_has_too_few_descriptors(hosts: Hosts) -> None:
         text = str(error.value)
         assert "Too many open files" in text, text
         assert "raise the limit: ulimit -n" in text, text
+
+
+def test_a_link_that_goes_down_is_one_warning(hosts: Hosts) -> None:
+    with hosts.ranks("xdp") as (rank,):
+        rank.call("listen")
+        ifname = hosts.ifname[0]
+        hosts.ip(0, "link", "set", ifname, "down")
+        try:
+            deadline = time.monotonic() + 10
+            while not (warnings := rank.call("warnings")) and time.monotonic() < deadline:
+                time.sleep(0.05)
+            time.sleep(0.2)
+            warnings = rank.call("warnings")
+        finally:
+            hosts.ip(0, "link", "set", ifname, "up")
+        text = f"NET/HARP: {ifname} is down; its connections wait until it is up or they time out"
+        assert [line for line in warnings if "is down" in line] == [text]
 
 
 @pytest.mark.parametrize("end", ["finalize", "exit"])
