@@ -399,7 +399,7 @@ int connect_step(struct plugin_ctx *ctx, int dev, const void *handle_bytes, int 
 		/* Ranks with different algorithms would deadlock. */
 		snprintf(
 			why, sizeof(why),
-			"the peer's NCCL tuner goes by other times (%08x, here %08x): give all hosts the "
+			"the peer's NCCL tuner uses other times (%08x, here %08x): give all hosts the "
 			"same [tuner] in the profile, or set HARP_TUNER=off",
 			handle.tuner, path_policy_tuner());
 		rc = -EPROTONOSUPPORT;

@@ -17,7 +17,7 @@ struct engine {
 	uint64_t listener_ns;  /* latest time of its next run */
 	unsigned closing_count;
 	uint64_t tick_ns;         /* next tick */
-	int link_reported;        /* the interface's last logged -errno; 0: none */
+	int link_reported;        /* the interface's last -errno; 0: none */
 	uint64_t in_use_extra_ns; /* control thread: engine_background.c */
 	/* Constant. */
 	int dev;
