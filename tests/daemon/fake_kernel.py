@@ -70,7 +70,7 @@ class FakeSteering:
         self.sources = list(sources)
 
     def verdicts(self) -> dict[str, int]:
-        return {name: 0 for name, _ in _page.steering_verdicts()}
+        return {name: 0 for name, _ in _page.LISTS["verdict"]}
 
     def arrivals(self, count: int) -> list[tuple[int, int, int]]:
         self._may_fail("arrivals")

@@ -195,7 +195,7 @@ def test_invalid_records_are_shown_as_invalid(job_owner: JobOwner) -> None:
     raw = _copied(job_owner)
     lanes, stride = _part(raw, _page.LANES)
     comm_at, comm_stride = _part(raw, _page.COMMS)
-    layout, comm_layout = _page.lane_layout(), _page.comm_layout()
+    layout, comm_layout = _page.LAYOUTS["lane"], _page.LAYOUTS["comm"]
 
     def put(at: int, where: object, name: str, content: bytes) -> None:
         offset = dict(zip(where["names"], where["offsets"], strict=True))[name]  # type: ignore[index]
