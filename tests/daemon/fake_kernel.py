@@ -23,6 +23,7 @@ class FakeSteering:
     """What is in the maps. failing: the call of that name raises."""
 
     native: bool = False
+    why: str = "generic XDP: a fake"
     words: str = ""  # of check()
     xsks: dict[int, int] = field(default_factory=dict)
     ports: dict[int, int] = field(default_factory=dict)
