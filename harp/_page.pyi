@@ -13,7 +13,6 @@ LANES: int
 XSTATS: int
 XSTATS_MAX: int
 LINK: str
-SSTHRESH_NONE: int
 LISTS: dict[str, list[tuple[str, str]]]
 LAYOUTS: dict[str, Any]  # what numpy.dtype() takes
 

@@ -115,8 +115,6 @@ cdef extern from "harp_page.h" nogil:
     unsigned harp_stats_count()
     const char *harp_tcp_state_name(int state)
     const char *harp_congestion_name(int congestion)
-    enum:
-        HARP_SSTHRESH_NONE
 
 cdef extern from "harp_host.h" nogil:
     const char *harp_steering_name(unsigned index)
@@ -128,7 +126,6 @@ cdef enum:
 
 IDENTITY, STATUS, COUNTERS, HISTOGRAMS, FLOWS, JOB, RAILS, COMMS, LANES, XSTATS = range(10)
 XSTATS_MAX = HARP_PAGE_XSTATS_MAX
-SSTHRESH_NONE = HARP_SSTHRESH_NONE
 LINK = HARP_PAGE_LINK.decode()
 
 

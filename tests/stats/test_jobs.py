@@ -241,7 +241,7 @@ def shown(host: dict[str, Any]) -> str:
     console = Console(file=output, width=200)
     rates = [Rates(each, each, 1.0) for each in host["instances"]]
     console.print(view.stats_view(host, rates, live=True))
-    console.print(lanes_view.lanes_view(host, lanes_view.LaneRates(), wide=True))
+    console.print(lanes_view.lanes_view(host, lanes_view.LaneRates()))
     console.print(lanes_view.jobs_table(host))
     for job in host["jobs"]:
         console.print(lanes_view.all_job_counters(job))
