@@ -39,8 +39,6 @@ PORT = 7900
 LINE_BYTES_MAX = 1 << 20
 HARP, KERNEL = "xdp", "kernel"  # HARP_PATH of the two paths
 PATHS = (HARP, KERNEL)
-# The size classes of a profile (plugin/device/path_policy.h): the longest message of each.
-CLASSES = {"none": 0, "4KiB": 4 * KIB, "64KiB": 64 * KIB, "all": 1 << 63}
 # Messages use HARP lanes only where these are faster by this factor: a comm with both kinds of lane
 # costs part of the gain, and kernel TCP leaves the NIC's queues to other processes.
 MARGIN = 1.1
@@ -96,13 +94,13 @@ def speed_of_harp(times: Times, size: int) -> float:
 
 
 def harp_up_to(measured: Mapping[str, Times]) -> str:
-    """Return the largest size class of messages that HARP lanes shall carry: a key of CLASSES.
+    """Return the largest size class of messages (profile.UP_TO) that HARP lanes shall carry.
 
     HARP lanes are faster by MARGIN for every message of that class and of the smaller ones, in
     every shape that measured it.
     """
     best = "none"
-    for name, limit in CLASSES.items():
+    for name, limit in profile.UP_TO.items():
         speeds = [
             speed_of_harp(times, size)
             for times in measured.values()
@@ -140,7 +138,7 @@ def nic_mode(path_words: str) -> str:
 
 def _best_us(times: Times, size: int, limit: str) -> float:
     """Over the lanes that carry messages of that size."""
-    return float(np.median(times[HARP if size <= CLASSES[limit] else KERNEL][size]))
+    return float(np.median(times[HARP if size <= profile.UP_TO[limit] else KERNEL][size]))
 
 
 def tuner_times(measured: Mapping[str, Times], limit: str) -> dict[str, Any]:
