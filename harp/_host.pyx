@@ -350,7 +350,7 @@ cdef class Steering:
         cdef uint64_t counts[64]
         rc = _loaded().verdicts(self._open(), counts, STEER_VERDICT_COUNT)
         check(rc, f"{self.ifname}: verdicts")
-        return {name: counts[i] for i, (name, _) in enumerate(_page.steering_verdicts())}
+        return {name: counts[i] for i, (name, _) in enumerate(_page.LISTS["verdict"])}
 
     def arrivals(self, unsigned count):
         """Return for each queue below count: HARP's packets that came there, replies to stacks of

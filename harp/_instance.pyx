@@ -378,7 +378,7 @@ cdef class Instance(Source):
         with self._hold():
             count = harp_instance_steering(self._open(), counts, STEERING_MAX)
         check(count, f"steering of {self.ifname}")
-        verdicts = _page.steering_verdicts()[:count]
+        verdicts = _page.LISTS["verdict"][:count]
         return {name: counts[i] for i, (name, _) in enumerate(verdicts)}
 
     cdef Driver _driven(self):

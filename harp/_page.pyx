@@ -115,8 +115,6 @@ cdef extern from "harp_page.h" nogil:
     unsigned harp_stats_count()
     const char *harp_tcp_state_name(int state)
     const char *harp_congestion_name(int congestion)
-    enum:
-        HARP_SSTHRESH_NONE
 
 cdef extern from "harp_host.h" nogil:
     const char *harp_steering_name(unsigned index)
@@ -128,7 +126,6 @@ cdef enum:
 
 IDENTITY, STATUS, COUNTERS, HISTOGRAMS, FLOWS, JOB, RAILS, COMMS, LANES, XSTATS = range(10)
 XSTATS_MAX = HARP_PAGE_XSTATS_MAX
-SSTHRESH_NONE = HARP_SSTHRESH_NONE
 LINK = HARP_PAGE_LINK.decode()
 
 
@@ -169,63 +166,33 @@ def statistics():
 ctypedef const char *(*text_of)(unsigned) noexcept nogil
 
 
-cdef _listed(text_of name, text_of help):
-    """(name, help) of a list, in its order."""
+cdef _listed(text_of name, text_of help, unsigned i=0):
     result = []
-    cdef unsigned i = 0
     while name(i) != NULL:
         result.append((name(i).decode(), help(i).decode()))
         i += 1
     return result
 
 
-def histograms():
-    """(name, help) of the histograms, in their order."""
-    return _listed(harp_histogram_name, harp_histogram_help)
+# (name, help) of each, in their order.
+LISTS = {
+    "histogram": _listed(harp_histogram_name, harp_histogram_help),
+    # The numbers of a connection, of lanes of a kind over a NIC, of a comm and of a lane.
+    "flow": _listed(harp_flow_value_name, harp_flow_value_help),
+    "rail": _listed(harp_rail_value_name, harp_rail_value_help),
+    "comm": _listed(harp_comm_value_name, harp_comm_value_help),
+    "lane": _listed(harp_lane_value_name, harp_lane_value_help),
+    # Counters of a job, and of the XDP program.
+    "job": _listed(harp_job_counter_name, harp_job_counter_help),
+    "verdict": _listed(harp_steering_name, harp_steering_help),
+    # Reasons of a comm without HARP lanes, from number 1 on.
+    "fallback": _listed(harp_fallback_name, harp_fallback_help, 1),
+}
 
 
 def histogram_upper_ns():
     """The largest value, in nanoseconds, of each bucket but the last, which has none."""
     return [harp_histogram_upper_ns(i) for i in range(HARP_HISTOGRAM_BUCKETS - 1)]
-
-
-def flow_values():
-    """(name, help) of a flow record's numbers, in their order."""
-    return _listed(harp_flow_value_name, harp_flow_value_help)
-
-
-def job_counters():
-    """(name, help) of what a job counts, in their order."""
-    return _listed(harp_job_counter_name, harp_job_counter_help)
-
-
-def rail_values():
-    """(name, help) of the numbers of lanes of a kind over a NIC, in their order."""
-    return _listed(harp_rail_value_name, harp_rail_value_help)
-
-
-def comm_values():
-    """(name, help) of a comm's numbers, in their order."""
-    return _listed(harp_comm_value_name, harp_comm_value_help)
-
-
-def lane_values():
-    """(name, help) of a lane's numbers, in their order."""
-    return _listed(harp_lane_value_name, harp_lane_value_help)
-
-
-def steering_verdicts():
-    """(name, help) of what the XDP program counts."""
-    return _listed(harp_steering_name, harp_steering_help)
-
-
-def fallbacks():
-    """(name, help) of the reasons of a comm without HARP lanes, from number 1 on."""
-    found, number = [], 1
-    while harp_fallback_name(number) != NULL:
-        found.append((harp_fallback_name(number).decode(), harp_fallback_help(number).decode()))
-        number += 1
-    return found
 
 
 def lane_end_name(unsigned end):
@@ -252,115 +219,86 @@ def congestion_name(congestion):
 # --------------------------------------------------------------------------------------------------
 # Layouts, as numpy.dtype() takes them.
 #
-cdef _layout(fields, size_t bytes_all):
+cdef _layout(size_t bytes_all, fields, numbers=None, size_t first=0):
+    """numbers: the list of those that lie one behind the other, from offset `first` on."""
+    if numbers is not None:
+        fields += [(name, "=u8", first + 8 * i) for i, (name, _) in enumerate(LISTS[numbers])]
+    names, formats, offsets = map(list, zip(*fields))
+    return {"names": names, "formats": formats, "offsets": offsets, "itemsize": bytes_all}
+
+
+cdef _layouts():
+    cdef harp_page_identity *identity = NULL
+    cdef harp_page_status *status = NULL
+    cdef harp_page_histogram *histogram = NULL
+    cdef harp_page_xstat *xstat = NULL
+    cdef harp_page_flow *flow = NULL
+    cdef harp_page_rail *rail = NULL
+    cdef harp_page_comm *comm = NULL
+    cdef harp_page_lane *lane = NULL
+    buckets = f"({HARP_HISTOGRAM_BUCKETS},)=u8"
     return {
-        "names": [name for name, _, _ in fields],
-        "formats": [kind for _, kind, _ in fields],
-        "offsets": [offset for _, _, offset in fields],
-        "itemsize": bytes_all,
+        "identity": _layout(sizeof(harp_page_identity), [
+            ("pid", "=u4", <size_t>&identity.pid),
+            ("queue", "=u4", <size_t>&identity.queue),
+            ("instance", "=u4", <size_t>&identity.instance),
+            ("lease_id", "=u8", <size_t>&identity.lease_id),
+            ("netns", "=u8", <size_t>&identity.netns),
+            ("start_wall_ns", "=u8", <size_t>&identity.start_wall_ns),
+            ("ifname", f"S{sizeof(identity.ifname)}", <size_t>&identity.ifname[0]),
+            ("label", f"S{sizeof(identity.label)}", <size_t>&identity.label[0]),
+            ("describe", f"S{sizeof(identity.describe)}", <size_t>&identity.describe[0]),
+            ("library", f"S{sizeof(identity.library)}", <size_t>&identity.library[0]),
+        ]),
+        "status": _layout(sizeof(harp_page_status), [
+            ("published_ns", "=u8", <size_t>&status.published_ns),
+            ("publications", "=u8", <size_t>&status.publications),
+            ("flows_open", "=u8", <size_t>&status.flows_open),
+            ("flows_hidden", "=u8", <size_t>&status.flows_hidden),
+            ("ended", "=u4", <size_t>&status.ended),
+            ("note", f"S{sizeof(status.note)}", <size_t>&status.note[0]),
+            ("comms_open", "=u8", <size_t>&status.comms_open),
+            ("comms_hidden", "=u8", <size_t>&status.comms_hidden),
+        ]),
+        "histogram": _layout(sizeof(harp_page_histogram), [
+            ("count", "=u8", <size_t>&histogram.count),
+            ("sum_ns", "=u8", <size_t>&histogram.sum_ns),
+            ("bucket", buckets, <size_t>&histogram.bucket[0]),
+        ]),
+        "xstat": _layout(sizeof(harp_page_xstat), [
+            ("name", f"S{sizeof(xstat.name)}", <size_t>&xstat.name[0]),
+            ("value", "=u8", <size_t>&xstat.value),
+        ]),
+        "flow": _layout(sizeof(harp_page_flow), [
+            ("local_addr", "V16", <size_t>&flow.local_addr[0]),
+            ("remote_addr", "V16", <size_t>&flow.remote_addr[0]),
+            ("local_port", "=u2", <size_t>&flow.local_port),
+            ("remote_port", "=u2", <size_t>&flow.remote_port),
+            ("scope_id", "=u4", <size_t>&flow.scope_id),
+            ("label", f"S{sizeof(flow.label)}", <size_t>&flow.label[0]),
+        ], "flow", <size_t>&flow.state),
+        "rail": _layout(sizeof(harp_page_rail), [
+            ("ifname", f"S{sizeof(rail.ifname)}", <size_t>&rail.ifname[0]),
+            ("srtt_count", "=u8", <size_t>&rail.srtt.count),
+            ("srtt_sum_ns", "=u8", <size_t>&rail.srtt.sum_ns),
+            ("srtt_bucket", buckets, <size_t>&rail.srtt.bucket[0]),
+        ], "rail", <size_t>&rail.value[0]),
+        "comm": _layout(sizeof(harp_page_comm), [
+            ("remote_addr", "V16", <size_t>&comm.remote_addr[0]),
+            ("remote_port", "=u2", <size_t>&comm.remote_port),
+            ("scope_id", "=u4", <size_t>&comm.scope_id),
+            ("ifname", f"S{sizeof(comm.ifname)}", <size_t>&comm.ifname[0]),
+        ], "comm", <size_t>&comm.value[0]),
+        "lane": _layout(sizeof(harp_page_lane), [
+            ("local_addr", "V16", <size_t>&lane.local_addr[0]),
+            ("remote_addr", "V16", <size_t>&lane.remote_addr[0]),
+            ("local_port", "=u2", <size_t>&lane.local_port),
+            ("remote_port", "=u2", <size_t>&lane.remote_port),
+            ("scope_id", "=u4", <size_t>&lane.scope_id),
+            ("ifname", f"S{sizeof(lane.ifname)}", <size_t>&lane.ifname[0]),
+        ], "lane", <size_t>&lane.value[0]),
     }
 
 
-def identity_layout():
-    """struct harp_page_identity."""
-    cdef harp_page_identity *at = NULL
-    return _layout([
-        ("pid", "=u4", <size_t>&at.pid),
-        ("queue", "=u4", <size_t>&at.queue),
-        ("instance", "=u4", <size_t>&at.instance),
-        ("lease_id", "=u8", <size_t>&at.lease_id),
-        ("netns", "=u8", <size_t>&at.netns),
-        ("start_wall_ns", "=u8", <size_t>&at.start_wall_ns),
-        ("ifname", f"S{sizeof(at.ifname)}", <size_t>&at.ifname[0]),
-        ("label", f"S{sizeof(at.label)}", <size_t>&at.label[0]),
-        ("describe", f"S{sizeof(at.describe)}", <size_t>&at.describe[0]),
-        ("library", f"S{sizeof(at.library)}", <size_t>&at.library[0]),
-    ], sizeof(harp_page_identity))
-
-
-def status_layout():
-    """struct harp_page_status."""
-    cdef harp_page_status *at = NULL
-    return _layout([
-        ("published_ns", "=u8", <size_t>&at.published_ns),
-        ("publications", "=u8", <size_t>&at.publications),
-        ("flows_open", "=u8", <size_t>&at.flows_open),
-        ("flows_hidden", "=u8", <size_t>&at.flows_hidden),
-        ("ended", "=u4", <size_t>&at.ended),
-        ("note", f"S{sizeof(at.note)}", <size_t>&at.note[0]),
-        ("comms_open", "=u8", <size_t>&at.comms_open),
-        ("comms_hidden", "=u8", <size_t>&at.comms_hidden),
-    ], sizeof(harp_page_status))
-
-
-def histogram_layout():
-    """struct harp_page_histogram."""
-    cdef harp_page_histogram *at = NULL
-    return _layout([
-        ("count", "=u8", <size_t>&at.count),
-        ("sum_ns", "=u8", <size_t>&at.sum_ns),
-        ("bucket", f"({HARP_HISTOGRAM_BUCKETS},)=u8", <size_t>&at.bucket[0]),
-    ], sizeof(harp_page_histogram))
-
-
-def xstat_layout():
-    """struct harp_page_xstat."""
-    cdef harp_page_xstat *at = NULL
-    return _layout([
-        ("name", f"S{sizeof(at.name)}", <size_t>&at.name[0]),
-        ("value", "=u8", <size_t>&at.value),
-    ], sizeof(harp_page_xstat))
-
-
-cdef _numbers(values, size_t first):
-    """Fields of a list's numbers, which lie one behind the other."""
-    return [(name, "=u8", first + 8 * i) for i, (name, _) in enumerate(values)]
-
-
-def flow_layout():
-    """struct harp_page_flow."""
-    cdef harp_page_flow *at = NULL
-    fields = [
-        ("local_addr", "V16", <size_t>&at.local_addr[0]),
-        ("remote_addr", "V16", <size_t>&at.remote_addr[0]),
-        ("local_port", "=u2", <size_t>&at.local_port),
-        ("remote_port", "=u2", <size_t>&at.remote_port),
-        ("scope_id", "=u4", <size_t>&at.scope_id),
-        ("label", f"S{sizeof(at.label)}", <size_t>&at.label[0]),
-    ]
-    return _layout(fields + _numbers(flow_values(), <size_t>&at.state), sizeof(harp_page_flow))
-
-
-def rail_layout():
-    """struct harp_page_rail; its histogram of smoothed round trips as histogram_layout()."""
-    cdef harp_page_rail *at = NULL
-    return _layout([
-        ("ifname", f"S{sizeof(at.ifname)}", <size_t>&at.ifname[0]),
-        ("srtt_count", "=u8", <size_t>&at.srtt.count),
-        ("srtt_sum_ns", "=u8", <size_t>&at.srtt.sum_ns),
-        ("srtt_bucket", f"({HARP_HISTOGRAM_BUCKETS},)=u8", <size_t>&at.srtt.bucket[0]),
-    ] + _numbers(rail_values(), <size_t>&at.value[0]), sizeof(harp_page_rail))
-
-
-def comm_layout():
-    """struct harp_page_comm."""
-    cdef harp_page_comm *at = NULL
-    return _layout([
-        ("remote_addr", "V16", <size_t>&at.remote_addr[0]),
-        ("remote_port", "=u2", <size_t>&at.remote_port),
-        ("scope_id", "=u4", <size_t>&at.scope_id),
-        ("ifname", f"S{sizeof(at.ifname)}", <size_t>&at.ifname[0]),
-    ] + _numbers(comm_values(), <size_t>&at.value[0]), sizeof(harp_page_comm))
-
-
-def lane_layout():
-    """struct harp_page_lane."""
-    cdef harp_page_lane *at = NULL
-    return _layout([
-        ("local_addr", "V16", <size_t>&at.local_addr[0]),
-        ("remote_addr", "V16", <size_t>&at.remote_addr[0]),
-        ("local_port", "=u2", <size_t>&at.local_port),
-        ("remote_port", "=u2", <size_t>&at.remote_port),
-        ("scope_id", "=u4", <size_t>&at.scope_id),
-        ("ifname", f"S{sizeof(at.ifname)}", <size_t>&at.ifname[0]),
-    ] + _numbers(lane_values(), <size_t>&at.value[0]), sizeof(harp_page_lane))
+# struct harp_page_NAME. A rail's histogram of smoothed round trips is as "histogram".
+LAYOUTS = _layouts()

@@ -41,6 +41,12 @@ def test_the_build_has_tests() -> None:
     assert CASES, "no meson tests in build/meson-info/intro-tests.json: run `make build`"
 
 
+def test_the_oldest_meson_has_all_features(build_dir: Path) -> None:
+    """The build files use nothing newer than `meson_version` in meson.build."""
+    log = (build_dir / "meson-logs/meson-log.txt").read_text()
+    assert "features which were added in newer versions" not in log
+
+
 @pytest.mark.parametrize("test", CASES)
 def test_meson(test: dict[str, Any]) -> None:
     """The exit status of the program decides: 0 means passed, 77 means skipped."""

@@ -110,7 +110,7 @@ LABELS = {
     "harp_rail_down": "device",
     "harp_job_lanes_died": "reason",
     "harp_lane_srtt_seconds": "device, kind",
-    **{families.rail_metric(name): "device, kind" for name, _ in _page.rail_values()},
+    **{families.rail_metric(name): "device, kind" for name, _ in _page.LISTS["rail"]},
 }
 OF_NIC = ("harpd_nic_usable", "harpd_leases", "harpd_queues_unreachable")
 
@@ -134,16 +134,16 @@ def reasons() -> Iterator[str]:
         ("lane_lost", "the comm had HARP lanes and lost them"),
         ("unknown", "the job's plugin is of an earlier version of HARP"),
     )
-    yield from named("reason", (*_page.fallbacks(), *more))
+    yield from named("reason", (*_page.LISTS["fallback"], *more))
 
 
 def numbers_of_jobs() -> Iterator[str]:
     """Yield tables of the numbers of jobs, comms and lanes."""
-    yield from named("counter of a job", _page.job_counters())
+    yield from named("counter of a job", _page.LISTS["job"])
     for what, listed in (
-        ("lanes over a NIC", _page.rail_values()),
-        ("a comm", _page.comm_values()),
-        ("a lane", _page.lane_values()),
+        ("lanes over a NIC", _page.LISTS["rail"]),
+        ("a comm", _page.LISTS["comm"]),
+        ("a lane", _page.LISTS["lane"]),
     ):
         yield ""
         yield from named(f"number of {what}", listed)
@@ -158,9 +158,9 @@ PARTS: dict[str, Callable[[], Iterator[str]]] = {
     "metrics": metrics,
     "reasons": reasons,
     "drops": lambda: named("reason", ((one.drop_reason or "", one.help) for one in schema.drops())),
-    "verdicts": lambda: named("verdict", _page.steering_verdicts()),
-    "histograms": lambda: named("histogram", _page.histograms()),
-    "connections": lambda: named("number", _page.flow_values()),
+    "verdicts": lambda: named("verdict", _page.LISTS["verdict"]),
+    "histograms": lambda: named("histogram", _page.LISTS["histogram"]),
+    "connections": lambda: named("number", _page.LISTS["flow"]),
     "jobs": numbers_of_jobs,
 }
 

@@ -117,7 +117,8 @@ static void control_up(struct harp_instance *instance, bool up)
 {
 	if (up != instance->up) {
 		instance_log(instance, HARP_LOG_WARN, "%s is %s", instance->ifname,
-			     up ? "up again" : "down");
+			     up ? "up again"
+				: "down; its connections wait until it is up or they time out");
 		harp_stack_publish_note(instance->stack, up ? "" : "the interface is down");
 	}
 	instance->up = up;
@@ -202,7 +203,7 @@ static void control_lost(struct harp_instance *instance)
 	pthread_mutex_unlock(&instance->queries_lock);
 	instance->gone |= rc == -ENODEV;
 	if (!rc)
-		instance->up = link.up;
+		control_up(instance, link.up);
 	instance->tables_changed = true;
 	neighbors_resync(&instance->neighbors);
 }

@@ -332,6 +332,8 @@ void tcp_icmp_error(struct tcp *tcp, const struct flow_key *key, uint32_t quoted
 /* ---- tcp_listen.c ---- */
 struct harp_listener *tcp_listener_find(struct tcp *tcp, const struct harp_addr *addr,
 					uint16_t port);
+/* True if as many connections as the backlog allows wait for accept: SYNs are dropped. */
+bool tcp_listen_is_full(const struct harp_listener *l);
 /* TCP_PASS: the ACK carried a valid cookie, and the new connection can process it. */
 enum tcp_verdict tcp_listen_input(struct harp_listener *l, const struct tcp_segment *seg);
 /* Fills in 4-tuple and path for a segment to this listener; false if no connection is possible. */

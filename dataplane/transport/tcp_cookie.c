@@ -176,7 +176,7 @@ bool tcp_cookie_accept(struct harp_listener *l, const struct tcp_segment *ack)
 		return false;
 	}
 	/* The peer retransmits its data if the backlog is full now. */
-	if (l->accept_count >= l->backlog) {
+	if (tcp_listen_is_full(l)) {
 		tcp->stats->drop_tcp_backlog++;
 		return false;
 	}

@@ -311,9 +311,13 @@ static enum tcp_verdict in_text_and_fin(struct harp_conn *conn, struct tcp_segme
 static enum tcp_verdict in_time_wait_reuse(struct harp_conn *conn, struct tcp_segment *seg)
 {
 	struct tcp *tcp = conn->tcp;
+	struct harp_listener *l = tcp_listener_find(tcp, &seg->in->dst, conn->local_port);
 	uint32_t old_nxt_seq = conn->snd.nxt_seq;
 	enum tcp_verdict v;
 
+	/* No new incarnation: the old one keeps TIME-WAIT. */
+	if (tcp_listen_is_full(l))
+		return tcp_listen_input(l, seg);
 	tcp_conn_die(conn, 0);
 	v = in_no_flow(tcp, seg);
 	conn = in_find(tcp, seg);

@@ -149,6 +149,11 @@ static bool listen_under_pressure(const struct harp_listener *l)
 	       tcp->embryonic_count >= (tcp->max_conns + 1) / 2 || !tcp_has_slot(tcp);
 }
 
+bool tcp_listen_is_full(const struct harp_listener *l)
+{
+	return l->accept_count >= l->backlog;
+}
+
 enum tcp_verdict tcp_listen_input(struct harp_listener *l, const struct tcp_segment *seg)
 {
 	struct tcp *tcp = l->tcp;
@@ -170,7 +175,7 @@ enum tcp_verdict tcp_listen_input(struct harp_listener *l, const struct tcp_segm
 	/* "Third, check for a SYN"; "Fourth, other data or control: ... drop the segment". */
 	if (!(seg->flags & TCP_SYN))
 		return TCP_DROP_STATE;
-	if (l->accept_count >= l->backlog) {
+	if (tcp_listen_is_full(l)) {
 		tcp->stats->drop_tcp_backlog++;
 		return TCP_DROP_BACKLOG;
 	}

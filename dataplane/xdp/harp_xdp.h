@@ -71,7 +71,7 @@ struct harp_xdp_api {
 	/*
 	 * Adopts the pinned objects of dir without interrupting traffic. -ENOENT no object of HARP
 	 * is pinned there (or it is not a bpffs); -ESTALE incomplete, not ours, another layout, or
-	 * another interface than ifname: unpin and attach again; -EPERM; -ENODEV.
+	 * another interface than ifname: unpin and attach again; -EPERM; -ENODEV. why: the mode.
 	 */
 	int (*adopt)(struct harp_xdp **out, const char *dir, const char *ifname, char *why,
 		     size_t why_len);

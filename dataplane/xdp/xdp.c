@@ -145,6 +145,15 @@ static int xdp_try_native(struct harp_xdp *xdp, const struct why *why,
  * copies each packet that is cloned, nonlinear, or has less than 256 bytes of headroom, which
  * includes its own bulk traffic. It also disables GRO before the program (docs/performance.md).
  */
+void xdp_say_generic(const struct why *why, const char *reason)
+{
+	why_say(why,
+		"generic XDP (%s): the kernel copies all packets that it receives on this "
+		"interface once more and disables GRO before XDP; its bulk throughput drops "
+		"by up to a third",
+		reason);
+}
+
 static int xdp_attach_generic(struct harp_xdp *xdp, const struct why *why, const char *reason)
 {
 	int rc = xdp_load(why, &xdp->program_fd, xdp->map_fds);
@@ -154,12 +163,8 @@ static int xdp_attach_generic(struct harp_xdp *xdp, const struct why *why, const
 	rc = xdp_link(xdp, false);
 	if (rc)
 		return xdp_link_failed(xdp, why, rc);
-	return why_fail(
-		why, 0,
-		"generic XDP (%s): the kernel copies all packets that it receives on this "
-		"interface once more and disables GRO before XDP; its bulk throughput drops "
-		"by up to a third",
-		reason);
+	xdp_say_generic(why, reason);
+	return 0;
 }
 
 /* Native mode if it costs the kernel nothing. Otherwise generic, or nothing if native_only. */

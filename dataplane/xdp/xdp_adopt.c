@@ -236,6 +236,10 @@ int xdp_adopt(struct harp_xdp **out, const char *dir, const char *ifname, char *
 		xdp_detach(xdp);
 		return rc;
 	}
+	if (xdp->native)
+		why_say(&why, "native XDP: taken over");
+	else
+		xdp_say_generic(&why, "taken over");
 	*out = xdp;
 	return 0;
 }

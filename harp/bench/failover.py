@@ -47,6 +47,7 @@ CUTS = ("silent", "unplug", "down")
 MESSAGE_BYTES = 65536
 _SKIP_S = 1  # warm-up, which does not count
 _QUEUE_MS = 5  # of the shaped rails
+_KEYS = ("pause_ms", "back_ms", "before_mbit_per_s", "cut_mbit_per_s", "after_mbit_per_s")
 _CUT_RAIL = 0  # the NIC of the lane that connected first
 Say = Callable[[str], None]
 
@@ -110,12 +111,11 @@ def run_failover(options: FailoverOptions, say: Say) -> dict[str, Any]:
         say(f"round {index + 1} of {options.rounds}")
         with Lab(options.lab) as lab:
             rounds.append(_failover_round(lab, options))
-    keys = ("pause_ms", "back_ms", "before_mbit_per_s", "cut_mbit_per_s", "after_mbit_per_s")
     pauses = [found["pause_ms"] for found in rounds]
     return {
         "options": asdict(options),
         "rounds": rounds,
-        "median": {key: _median(rounds, key) for key in keys},
+        "median": {key: _median(rounds, key) for key in _KEYS},
         "longest_pause_ms": max(pauses),
         "goals": {"pause_ms": PAUSE_GOAL_MS},
         "ok": max(pauses) < PAUSE_GOAL_MS and all(found["back_ms"] for found in rounds),
@@ -336,13 +336,12 @@ def _print_failover(report: dict[str, Any], options: FailoverOptions) -> None:
         f" for {options.cut_s:g} s"
     )
     columns = ("round", "pause ms", "back ms", "Mbit/s before", "cut", "after")
-    keys = ("pause_ms", "back_ms", "before_mbit_per_s", "cut_mbit_per_s", "after_mbit_per_s")
     rows = []
     for name, found in [
         *((str(index + 1), found) for index, found in enumerate(report["rounds"])),
         ("median", report["median"]),
     ]:
-        cells = ["never" if found[key] is None else f"{found[key]:.0f}" for key in keys]
+        cells = ["never" if found[key] is None else f"{found[key]:.0f}" for key in _KEYS]
         rows.append((name, *cells))
     console.print_table(columns, rows)
     console.out.print(

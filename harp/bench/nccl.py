@@ -25,11 +25,14 @@ from harp import _paths
 from harp import output as console
 from harp.bench import runner
 from harp.bench.runner import (
+    KIB,
+    MIB,
     BenchOptions,
+    Shape,
     alternate,
     path,
     run_bench,
-    sizes_argument,
+    size_text,
     time_us,
 )
 from harp.cli.lab_options import plot_option, rounds_option
@@ -38,7 +41,6 @@ from harp.errors import Exit, HarpError
 from harp.lab import Host, Lab, LabOptions
 from harp.lab.netns import in_namespace
 
-KIB, MIB = 1024, 1 << 20
 AUTO, XDP, KERNEL, SOCKETS = "auto", "xdp", "kernel", "sockets"
 TRANSPORTS = (AUTO, XDP, KERNEL, SOCKETS)
 # The hosts' veth has generic copy mode only, where the path policy chooses kernel lanes alone.
@@ -56,32 +58,14 @@ Runs = tuple[
 ]  # transport: size: us; transport: path
 
 
-@dataclass(frozen=True)
-class Shape:
-    """One run of harp-bench: a traffic pattern with several sizes."""
-
-    name: str
-    mode: str  # harp-bench's
-    sizes: tuple[int, ...]
-    ranks: int = 2
-    channels: int = 1
-
-    @property
-    def words(self) -> str:
-        """For the head of a table."""
-        if self.mode == "bw":
-            return f"stream, {self.channels} comms, 8 messages in flight"
-        if self.mode == "lat":
-            return "ping-pong"
-        ranks = f"{self.ranks} ranks"
-        return f"{self.name}, {ranks}" + (
-            f", {self.channels} channels" if self.mode == "allreduce" else ""
-        )
-
-    def argument(self) -> str:
-        """harp-bench's --sizes."""
-        most = _RUNS_MAX if self.mode != "lat" else 2 * _RUNS_MAX
-        return sizes_argument(self.sizes, self.channels, _BYTES_A_RUN, (_RUNS_MIN, most))
+def shape_words(shape: Shape) -> str:
+    """For the head of a table."""
+    if shape.mode == "bw":
+        return f"stream, {shape.channels} comms, 8 messages in flight"
+    if shape.mode == "lat":
+        return "ping-pong"
+    channels = f", {shape.channels} channels" if shape.mode == "allreduce" else ""
+    return f"{shape.name}, {shape.ranks} ranks{channels}"
 
 
 _ALLREDUCE = (8, KIB, 8 * KIB, 64 * KIB, 256 * KIB, MIB, 8 * MIB, 64 * MIB)
@@ -130,12 +114,14 @@ def bench_options(mode: str, transport: str, sizes: str, channels: int) -> Bench
 def run_shape(lab: Lab, shape: Shape, transport: str) -> tuple[Times, str]:
     """One transport's times, and the path that it says it took."""
     sockets = transport == SOCKETS
-    options = bench_options(shape.mode, transport, shape.argument(), shape.channels)
+    most = _RUNS_MAX if shape.mode != "lat" else 2 * _RUNS_MAX
+    sizes = shape.argument(_BYTES_A_RUN, (_RUNS_MIN, most))
+    options = bench_options(shape.mode, transport, sizes, shape.channels)
     if sockets and any(has_program(host) for host in lab.hosts):
         raise HarpError("an XDP program is attached: that is no baseline for NCCL's sockets")
     report = run_bench(lab, options)
     if not report["ok"]:
-        raise HarpError(f"{shape.words}, {transport}: {report['error']}")
+        raise HarpError(f"{shape_words(shape)}, {transport}: {report['error']}")
     times = {row["size_bytes"]: time_us(shape.mode, row) for row in report["results"]}
     return times, "" if sockets else path(report)
 
@@ -205,7 +191,7 @@ def measure_shape(
     shaped = LabOptions(shape.ranks, setting.mtu_bytes, setting.offload, ipv6=setting.ipv6)
     # NCCL's sockets as tools/driver implements them speak IPv4.
     transports = TRANSPORTS[:-1] if setting.ipv6 else TRANSPORTS
-    words = f"{setting.words}: {shape.words}: "
+    words = f"{setting.words}: {shape_words(shape)}: "
     with Lab(shaped) as lab:
         times, paths = _alternate(
             lab, shape, transports, options.rounds, lambda text: say(words + text)
@@ -224,7 +210,7 @@ def measure_shape(
             for index, cell in enumerate(cells):
                 if cell["size_bytes"] in second:
                     cells[index] = {**second[cell["size_bytes"]], "first": cell}
-    return {**asdict(shape), "words": shape.words, "paths": paths, "cells": cells}
+    return {**asdict(shape), "words": shape_words(shape), "paths": paths, "cells": cells}
 
 
 def run_nccl(options: NcclOptions, say: Say) -> dict[str, Any]:
@@ -289,14 +275,6 @@ _SETTINGS = {
     for mtu in (1500, 9000)
     for offload in ("on", "off")
 }
-
-
-def size_words(size: int) -> str:
-    """Format a size: 8, 4K, 64M."""
-    for letter, unit in (("M", MIB), ("K", KIB)):
-        if size % unit == 0:
-            return f"{size // unit}{letter}"
-    return str(size)
 
 
 def time_words(time_us: float) -> str:
@@ -399,4 +377,4 @@ def _row(cell: dict[str, Any]) -> list[str]:
     sockets = interval_words(speed[SOCKETS]) if SOCKETS in speed else ""
     verdict = "MISSED" if cell["missed"] else "again" if "first" in cell else ""
     best = interval_words(speed[cell["best_forced"]])
-    return [size_words(cell["size_bytes"]), *times, best, sockets, verdict]
+    return [size_text(cell["size_bytes"]), *times, best, sockets, verdict]

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from harp import output as console
-from harp.bench.runner import alternate
+from harp.bench.runner import MIB, alternate
 from harp.cli.lab_options import lab_options, lab_shape, paths_option, rounds_option
 from harp.cli.options import output_option, show
 from harp.errors import Exit, HarpError
@@ -24,7 +24,6 @@ from harp.plugin_log import path_in_use
 
 OPERATIONS = ("allreduce", "allgather", "reducescatter", "alltoall")
 NOTE = "The CPU plays the GPU: times compare transports on this machine only."
-MIB = 1 << 20
 SIZES_BYTES = (1024, 16 << 10, 256 << 10, 4 * MIB)
 _BYTES_A_RUN = 32 * MIB
 _TIMES_MIN, _TIMES_MAX = 4, 100

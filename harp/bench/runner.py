@@ -14,6 +14,7 @@ from harp.lab import Host, Lab, memif
 from harp.lab.team import Team, job_environment
 from harp.plugin_log import path_in_use
 
+KIB, MIB = 1 << 10, 1 << 20
 ROOT_PORT = 7000
 _WRONG, _PEER_LOST = 1, 5
 _EXIT_TEXTS = {_WRONG: "data arrived wrong", 3: "hang", 4: "plugin error", _PEER_LOST: "peer lost"}
@@ -30,18 +31,34 @@ def alternate(names: Sequence[str], rounds: int, say: Callable[[str], None]) -> 
             yield name
 
 
-def sizes_argument(
-    sizes: Sequence[int], channels: int, bytes_a_run: int, runs: tuple[int, int]
-) -> str:
-    """Return harp-bench's --sizes: bytes, repetitions and warm-up of each.
+@dataclass(frozen=True)
+class Shape:
+    """One run of harp-bench: a traffic pattern with several sizes."""
 
-    About bytes_a_run are moved for each size; runs: the least and the most repetitions.
-    """
-    words = []
-    for size in sizes:
-        count = min(max(runs[0], bytes_a_run // max(size * channels, 1)), runs[1])
-        words.append(f"{size}:{count}:{max(1, count // 5)}")
-    return ",".join(words)
+    name: str
+    mode: str  # harp-bench's
+    sizes: tuple[int, ...]
+    ranks: int = 2
+    channels: int = 1
+
+    def argument(self, bytes_a_run: int, runs: tuple[int, int]) -> str:
+        """Return harp-bench's --sizes: bytes, repetitions and warm-up of each.
+
+        About bytes_a_run are moved for each size; runs: the least and the most repetitions.
+        """
+        words = []
+        for size in self.sizes:
+            count = min(max(runs[0], bytes_a_run // (size * self.channels)), runs[1])
+            words.append(f"{size}:{count}:{max(1, count // 5)}")
+        return ",".join(words)
+
+
+def size_text(size: int) -> str:
+    """Format a size: 8 B, 256 KiB, 64 MiB."""
+    for unit, name in ((MIB, "MiB"), (KIB, "KiB")):
+        if size % unit == 0:
+            return f"{size // unit} {name}"
+    return f"{size} B"
 
 
 def time_us(mode: str, row: Mapping[str, Any]) -> float:

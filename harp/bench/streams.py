@@ -5,7 +5,6 @@ Two harp-bench processes produce NCCL's traffic over the plugin. The receiver co
 order. Both report their progress every few milliseconds.
 """
 
-import contextlib
 import functools
 import json
 import signal
@@ -79,7 +78,6 @@ class Stream(Closing):
         self._hosts = (lab.hosts[sink], lab.hosts[source])
         self._changed = threading.Condition()
         self._team = Team("harp-stream")
-        self._threads: list[threading.Thread] = []
         self.ranks: list[Rank] = []
 
     def __enter__(self) -> Self:
@@ -97,10 +95,6 @@ class Stream(Closing):
 
     def close(self) -> None:
         """Kill processes that still run. May be called twice."""
-        for rank in self.ranks:
-            rank.process.kill()
-        for thread in self._threads:
-            thread.join()
         self._team.close()
 
     # ---- progress --------------------------------------------------------------------------------
@@ -133,12 +127,10 @@ class Stream(Closing):
     def finish(self, seconds: float = 60) -> int:
         """End the stream at its source; return the bytes received. HarpError for any error."""
         self.ranks[SOURCE].process.send_signal(signal.SIGUSR1)
-        for number, rank in enumerate(self.ranks):
-            try:
-                rank.process.wait(seconds)
-            except subprocess.TimeoutExpired:
-                raise HarpError(f"the stream does not end: {self.words()}") from None
-            self._threads[number].join()
+        with self._changed:
+            if not self._changed.wait_for(lambda: all(rank.over for rank in self.ranks), seconds):
+                raise HarpError(f"the stream does not end: {self.words()}")
+        for number in range(2):
             self._require(number, "done")
         sink, source = (rank.events[-1] for rank in self.ranks)
         if sink["received_messages"] != source["sent_messages"] or sink["wrong"]:
@@ -176,26 +168,20 @@ class Stream(Closing):
         process = self._team.start(None, in_network(host, command), env=env)
         host.processes.append(process)  # it ends with the test hosts at the latest
         rank = Rank(process, functools.partial(self._team.log, number))
-        thread = threading.Thread(target=self._listen, args=(rank, mode), daemon=True)
-        self._threads.append(thread)
-        thread.start()
+        key = "received_bytes" if mode == "sink" else "sent_bytes"
+        self._team.follow(functools.partial(self._take, rank, key))
         return rank
 
-    def _listen(self, rank: Rank, mode: str) -> None:
-        """Read one rank's lines until it ends."""
-        assert rank.process.stdout is not None
-        key = "received_bytes" if mode == "sink" else "sent_bytes"
-        # the pipe was closed, or a killed process left half a line
-        with contextlib.suppress(ValueError):
-            for line in rank.process.stdout:
-                event = json.loads(line)
-                with self._changed:
-                    rank.samples.append(Sample(event["at_ns"], event[key]))
-                    if event["event"] != "tick":
-                        rank.events.append(event)
-                    self._changed.notify_all()
+    def _take(self, rank: Rank, key: str, line: str | None) -> None:
+        """Store a line of a rank, whose count is `key`; None: it ended."""
         with self._changed:
-            rank.over = True
+            if line is None:
+                rank.over = True
+            else:
+                event = json.loads(line)
+                rank.samples.append(Sample(event["at_ns"], event[key]))
+                if event["event"] != "tick":
+                    rank.events.append(event)
             self._changed.notify_all()
 
 

@@ -16,6 +16,7 @@ import click
 
 from harp import output as console
 from harp.bench import runner
+from harp.bench.runner import KIB, MIB, size_text
 from harp.cli.lab_options import (
     hosts_option,
     lab_options,
@@ -30,7 +31,6 @@ from harp.lab import Lab, LabOptions
 from harp.lab.rails import Rails
 from harp.lab.team import Team, job_environment
 
-KIB, MIB = 1 << 10, 1 << 20
 SIZES = (4, 8, 64, KIB, 8 * KIB, 32 * KIB, 256 * KIB, MIB, 8 * MIB, 64 * MIB, 256 * MIB)
 # Gloo's time over HARP's, by the largest size for which it holds.
 GOALS = ((256 * KIB, 10.0), (8 * MIB, 1.8), (64 * MIB, 1.5), (1 << 62, 1.2))
@@ -175,14 +175,6 @@ def run_torch(shape: LabOptions, options: TorchOptions, say: Say) -> dict[str, A
         "right": all(cell["right"] for row in rows for cell in row["paths"].values()),
         "met": all(row["paths"][first]["speed"] >= row["goal"] for row in rows),
     }
-
-
-def size_text(size: int) -> str:
-    """As "256 KiB"."""
-    for unit, name in ((MIB, "MiB"), (KIB, "KiB")):
-        if size >= unit:
-            return f"{size // unit} {name}"
-    return f"{size} B"
 
 
 def write_plot(report: dict[str, Any], file: Path) -> None:

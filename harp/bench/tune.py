@@ -21,14 +21,13 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from harp import _paths
-from harp.bench.runner import BenchOptions, sizes_argument, time_us
+from harp.bench.runner import KIB, MIB, BenchOptions, Shape, time_us
 from harp.closing import Closing
 from harp.config import profile
 from harp.errors import Exit, HarpError
@@ -36,13 +35,10 @@ from harp.lab.team import Team, job_environment
 from harp.plugin_log import path_in_use
 from harp.words import endpoint
 
-KIB, MIB = 1024, 1 << 20
 PORT = 7900
 LINE_BYTES_MAX = 1 << 20
 HARP, KERNEL = "xdp", "kernel"  # HARP_PATH of the two paths
 PATHS = (HARP, KERNEL)
-# The size classes of a profile (plugin/device/path_policy.h): the longest message of each.
-CLASSES = {"none": 0, "4KiB": 4 * KIB, "64KiB": 64 * KIB, "all": 1 << 63}
 # Messages use HARP lanes only where these are faster by this factor: a comm with both kinds of lane
 # costs part of the gain, and kernel TCP leaves the NIC's queues to other processes.
 MARGIN = 1.1
@@ -60,34 +56,13 @@ _RUNS = (4, 2000)  # at least, at most
 Say = Callable[[str], None]
 
 
-@dataclass(frozen=True)
-class Shape:
-    """A traffic pattern of two ranks.
-
-    message_bytes are the sizes of NCCL's messages; factor turns them into harp-bench's size: a ring
-    all-reduce of two ranks sends half of its buffer in each message.
-    """
-
-    name: str
-    mode: str
-    message_bytes: tuple[int, ...]
-    channels: int = 1
-    factor: int = 1
-
-    def sizes(self) -> str:
-        """harp-bench's --sizes."""
-        sizes = [size * self.factor for size in self.message_bytes]
-        return sizes_argument(sizes, self.channels, _BYTES_A_RUN * self.factor, _RUNS)
-
-
 SHAPES = {
     shape.name: shape
     for shape in (
         Shape(
             "allreduce",
             "allreduce",
-            (8, KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB),
-            factor=2,
+            (16, 2 * KIB, 8 * KIB, 32 * KIB, 128 * KIB, 512 * KIB, 2 * MIB, 8 * MIB),
         ),
         Shape("stream", "bw", (16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB), channels=4),
     )
@@ -99,6 +74,12 @@ TUNER_SHAPES = {
     for shape in (Shape(f"streams{n}", "bw", (MIB,), channels=n) for n in (1, 2, 8))
 }
 ALL_SHAPES = SHAPES | TUNER_SHAPES
+
+
+def messages(shape: Shape) -> int:
+    """Messages for each size: a ring all-reduce of two ranks sends half of its buffer in each."""
+    return 2 if shape.mode == "allreduce" else 1
+
 
 Times = dict[str, dict[int, list[float]]]  # us, by path and message size, one for each round
 
@@ -113,13 +94,13 @@ def speed_of_harp(times: Times, size: int) -> float:
 
 
 def harp_up_to(measured: Mapping[str, Times]) -> str:
-    """Return the largest size class of messages that HARP lanes shall carry: a key of CLASSES.
+    """Return the largest size class of messages (profile.UP_TO) that HARP lanes shall carry.
 
     HARP lanes are faster by MARGIN for every message of that class and of the smaller ones, in
     every shape that measured it.
     """
     best = "none"
-    for name, limit in CLASSES.items():
+    for name, limit in profile.UP_TO.items():
         speeds = [
             speed_of_harp(times, size)
             for times in measured.values()
@@ -157,7 +138,7 @@ def nic_mode(path_words: str) -> str:
 
 def _best_us(times: Times, size: int, limit: str) -> float:
     """Over the lanes that carry messages of that size."""
-    return float(np.median(times[HARP if size <= CLASSES[limit] else KERNEL][size]))
+    return float(np.median(times[HARP if size <= profile.UP_TO[limit] else KERNEL][size]))
 
 
 def tuner_times(measured: Mapping[str, Times], limit: str) -> dict[str, Any]:
@@ -283,7 +264,7 @@ def start_rank(rank: int, root: str, shape: Shape, path: str, ifname: str) -> Te
     options = BenchOptions(
         shape.mode,
         path=path,
-        sizes=shape.sizes(),
+        sizes=shape.argument(_BYTES_A_RUN * messages(shape), _RUNS),
         channels=shape.channels,
         datacheck=False,
         timeout_s=30,
@@ -339,7 +320,7 @@ def measure(
     """
     words = ""
     measured: dict[str, Times] = {
-        name: {path: {size: [] for size in shape.message_bytes} for path in PATHS}
+        name: {path: {size // messages(shape): [] for size in shape.sizes} for path in PATHS}
         for name, shape in shapes.items()
     }
     for index in range(rounds):
@@ -350,7 +331,7 @@ def measure(
                 if path == HARP:
                     words = path_in_use([str(entry["text"]) for entry in report["log"]])
                 for row in report["results"]:
-                    size = int(row["size_bytes"]) // shape.factor
+                    size = int(row["size_bytes"]) // messages(shape)
                     measured[name][path][size].append(time_us(shape.mode, row))
     return measured, words
 

@@ -74,7 +74,7 @@ def _select(found: dict[str, Any], wanted: tuple[str, ...]) -> dict[str, Any]:
     """Return the document with the requested settings only."""
     chosen = [row for row in found["settings"] if _matches(row, wanted)]
     arrays: dict[str, list[dict[str, Any]]] = {}
-    for array, name in (("nics", "ifname"), ("dpdk", "name")):
+    for array, name in report.ARRAYS.items():
         arrays[array] = []
         for each in found[array]:
             kept = [row for row in each["settings"] if _matches(row, wanted, each[name])]
@@ -124,16 +124,10 @@ def show(keys: tuple[str, ...], everything: bool, file: Path | None, output: str
         console.print_json(chosen)
         return
     rows = [
-        (row["key"], _shown(row["value"]), row["unit"], _source(row))
-        for row in chosen["settings"]
+        (name, _shown(row["value"]), row["unit"], _source(row))
+        for name, row in report.flat(chosen).items()
         if everything or keys or not _is_of_tools(row)
     ]
-    for array, name in (("nics", "ifname"), ("dpdk", "name")):
-        for each in chosen[array]:
-            for row in each["settings"]:
-                table, _, key = row["key"].partition(".")
-                called = f"{table} {each[name]}.{key}"
-                rows.append((called, _shown(row["value"]), row["unit"], _source(row)))
     _print_rows(("setting", "value", "unit", "source"), rows)
     named = found["HARP_PROFILE"]
     if any(row["variable"] in ("HARP_PATH", "HARP_PROFILE") for row in chosen["settings"]):

@@ -198,14 +198,12 @@ class _Peers(click.ParamType):  # type: ignore[type-arg]
 @_options
 @click.option("--peer", type=_Peers(), help="Only with this peer: an address or a network.")
 @click.option("--flat", is_flag=True, help="HARP's TCP connections one by one, lanes or not.")
-@click.option("--wide", is_flag=True, help="All columns of connections.")
 def flows(
     nic: str | None,
     queue: int | None,
     pid: int | None,
     peer: lanes_view.Network | None,
     flat: bool,
-    wide: bool,
     **given: Any,
 ) -> None:
     """Show lanes by peer and comm, with bytes, round trips and losses; and other connections.
@@ -220,7 +218,7 @@ def flows(
     \b
     harpctl flows
     harpctl flows --watch --interval 0.5 --pid 4711 --peer 10.0.0.0/24
-    harpctl flows --flat --wide --nic eth1
+    harpctl flows --flat --nic eth1
     harpctl flows -o json | jq '.jobs[].comms[].lanes[] | .state'
     """
     source = Source()
@@ -235,8 +233,8 @@ def flows(
     @understood()
     def draw(host: Document) -> RenderableType:
         if flat or queue is not None:
-            return view.flows_view(host, wide=wide)
+            return view.flows_view(host)
         seconds, before = readings.next(host)
-        return lanes_view.lanes_view(host, lanes_view.rates(before, seconds), wide=wide)
+        return lanes_view.lanes_view(host, lanes_view.rates(before, seconds))
 
     _show(source, look, draw, given, filtered=(nic, queue, pid, peer) != (None,) * 4)

@@ -22,8 +22,6 @@ from harp.cli.options import FilePath, complete_interface, output_option, show
 from harp.config import profile
 from harp.errors import Exit, HarpError
 
-PROFILE = Path("/etc/harp/profile.toml")
-
 
 def interface_of(address: str) -> tuple[str, str]:
     """Return the interface of this host with this address, and the prefix of its link."""
@@ -228,7 +226,7 @@ def _explain(file: Path, operation: str, size: int, ranks: int, hosts: int, outp
     "--profile",
     "file",
     type=FilePath(dir_okay=False),
-    default=PROFILE,
+    default=profile.DEFAULT_FILE,
     show_default=True,
     help="Where the profile is written.",
 )

@@ -19,7 +19,8 @@ from typing import Any
 DEFAULT_FILE = Path("/etc/harp/profile.toml")
 VERSION = 1
 MODES = ("generic-copy", "native-copy", "zero-copy")
-UP_TO = ("none", "4KiB", "64KiB", "all")
+# Size classes (plugin/device/path_policy.h): the longest message of each.
+UP_TO = {"none": 0, "4KiB": 4 << 10, "64KiB": 64 << 10, "all": 1 << 63}
 ENTRIES_MAX = 64
 _NEEDED, _KEYS = {"ifname", "mode", "harp_up_to"}, {"ifname", "mode", "harp_up_to", "peers"}
 

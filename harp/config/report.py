@@ -8,6 +8,8 @@ from harp.config import values
 from harp.config.keys import Reader
 from harp.config.model import Config, Value
 
+ARRAYS = {"nics": "ifname", "dpdk": "name"}  # of a document, and what names an element
+
 
 def row(value: Value) -> dict[str, Any]:
     """Return one setting as a row."""
@@ -48,17 +50,14 @@ def document(config: Config) -> dict[str, Any]:
     }
 
 
-def _flat(found: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def flat(found: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the rows of a document by their names: tcp.ecn, nic eth1.queues, dpdk p0.queues."""
     rows = {row["key"]: row for row in found["settings"]}
-    for nic in found["nics"]:
-        for setting in nic["settings"]:
-            name = setting["key"].removeprefix("nic.")
-            rows[f"nic {nic['ifname']}.{name}"] = setting
-    for port in found["dpdk"]:
-        for setting in port["settings"]:
-            name = setting["key"].removeprefix("dpdk.")
-            rows[f"dpdk {port['name']}.{name}"] = setting
+    for array, name in ARRAYS.items():
+        for each in found[array]:
+            for setting in each["settings"]:
+                table, _, key = setting["key"].partition(".")
+                rows[f"{table} {each[name]}.{key}"] = setting
     return rows
 
 
@@ -66,14 +65,14 @@ def against_defaults(found: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the settings that differ from their defaults."""
     return [
         {"key": name, "other": setting["default"], **_mine(setting)}
-        for name, setting in _flat(found).items()
+        for name, setting in flat(found).items()
         if setting["value"] != setting["default"]
     ]
 
 
 def against(found: Mapping[str, Any], other: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the settings of harpd or jobs that differ; None if one side lacks the NIC."""
-    mine, theirs = _flat(found), _flat(other)
+    mine, theirs = flat(found), flat(other)
     result = []
     for name in {**mine, **theirs}:
         a, b = mine.get(name), theirs.get(name)

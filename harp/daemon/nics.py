@@ -320,8 +320,7 @@ class Nics:
         """Detach a generic program that harp.toml does not ask for, once no process has a lease."""
         assert nic.steering is not None
         if not nic.generic or nic.settings.xdp_mode == "generic":
-            mode = "generic" if nic.generic else "native"
-            nic.mode_why = f"{nic.ifname}: {mode} XDP, taken over"
+            nic.mode_why = nic.steering.why
             return True
         pids = self._stranded(nic.ifname, link.ifindex)
         if not pids:

@@ -6,11 +6,11 @@ import os
 import statistics
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from queue import Queue
 from typing import Any
@@ -111,16 +111,15 @@ def _command(options: DemoOptions, lab: Lab, rank: int, folder: Path) -> list[st
     return [*command, "--weights", folder / WEIGHTS / f"rank{rank}.npy"]
 
 
-def _start(
-    options: DemoOptions, lab: Lab, daemons: list[LabHarpd], rank: int, team: Team
-) -> subprocess.Popen[str]:
+def _start(options: DemoOptions, lab: Lab, daemons: list[LabHarpd], rank: int, team: Team) -> None:
     host = lab.hosts[rank % options.lab.hosts]
     command = _command(options, lab, rank, team.folder)
     env = _environment(options, host)
     if options.nic == memif.NIC:
         env |= memif.environment(options.lab, rank, team.folder)
     if not daemons:
-        return team.start(host, command, cpu=rank, env=env)
+        team.start(host, command, cpu=rank, env=env)
+        return
     jail = Jail(
         socket=str(daemons[host.index].socket),
         readable=(*library_dirs(), str(_paths.plugin(options.plugin).parent)),
@@ -129,18 +128,14 @@ def _start(
     )
     process = team.start(None, jail.command(host, command), env=env)
     host.processes.append(process)  # it ends with the test hosts at the latest
-    return process
 
 
-def _listen(process: subprocess.Popen[str], rank: int, events: Queue[tuple[int, Any]]) -> None:
-    """Read one rank's lines; None signals its end."""
-    assert process.stdout is not None
-    for line in process.stdout:
-        try:
-            events.put((rank, json.loads(line)))
-        except ValueError:
-            output.print_line(f"rank {rank}: {line.rstrip()}", output.err)
-    events.put((rank, None))
+def _take(rank: int, events: Queue[tuple[int, Any]], line: str | None) -> None:
+    """Queue a rank's event; None signals its end."""
+    try:
+        events.put((rank, line and json.loads(line)))
+    except ValueError:
+        output.print_line(f"rank {rank}: {str(line).rstrip()}", output.err)
 
 
 def _follow(
@@ -151,8 +146,8 @@ def _follow(
     events: Queue[tuple[int, Any]] = Queue()
     reports = [RankReport(rank) for rank in range(options.ranks)]
     for rank in range(options.ranks):
-        process = _start(options, lab, daemons, rank, team)
-        threading.Thread(target=_listen, args=(process, rank, events), daemon=True).start()
+        _start(options, lab, daemons, rank, team)
+        team.follow(partial(_take, rank, events))
     running = set(range(options.ranks))
     while running:
         rank, event = events.get()

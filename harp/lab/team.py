@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Processes that run together on test hosts. The error of the first that failed is the team's."""
 
+import contextlib
 import os
 import subprocess
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
@@ -49,6 +51,7 @@ class Team(Closing):
         self._name, self._label, self._error = name, label, error
         self.folder = Path(self._folder.name)
         self.processes: list[subprocess.Popen[str]] = []
+        self._readers: list[threading.Thread] = []
 
     def start(
         self,
@@ -101,6 +104,21 @@ class Team(Closing):
             self.processes[-1].wait()
             raise self.failure(len(self.processes) - 1)
         return rest
+
+    def follow(self, take: Callable[[str | None], None]) -> None:
+        """Call take, in a thread, with each line that the newest process prints, then with None."""
+        stdout = self.processes[-1].stdout
+        assert stdout is not None
+
+        def read() -> None:
+            # The pipe was closed, or a killed process left half a line.
+            with contextlib.suppress(ValueError):
+                for line in stdout:
+                    take(line)
+            take(None)
+
+        self._readers.append(threading.Thread(target=read, daemon=True))
+        self._readers[-1].start()
 
     def log(self, index: int) -> list[str]:
         """Return the stderr of a process so far."""
@@ -180,6 +198,9 @@ class Team(Closing):
         self._kill()
         for process in self.processes:
             process.wait()
+        for reader in self._readers:
+            reader.join()
+        for process in self.processes:
             if process.stdout is not None:
                 process.stdout.close()
         self._folder.cleanup()

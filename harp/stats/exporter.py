@@ -22,7 +22,7 @@ from urllib.parse import parse_qs
 from wsgiref.simple_server import WSGIRequestHandler
 
 from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
-from prometheus_client.exposition import ThreadingWSGIServer
+from prometheus_client.exposition import ThreadingWSGIServer, choose_encoder
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
@@ -167,6 +167,10 @@ class Exporter(ThreadingWSGIServer):
         if more or per not in self._applications:
             start_response("400 Bad Request", [("Content-Type", "text/plain")])
             return [b"per is device or queue\n"]
+        try:
+            choose_encoder(environ.get("HTTP_ACCEPT", ""))
+        except TypeError:  # a version that is no number: plain text
+            del environ["HTTP_ACCEPT"]
         answer: Iterable[bytes] = self._applications[per](environ, start_response)
         return answer
 

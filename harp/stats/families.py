@@ -189,7 +189,7 @@ def _statistics(labels: Labels, rows: Rows) -> Iterator[Metric]:
             for one in schema.drops()
         ),
     )
-    for index, (name, text) in enumerate(_page.histograms()):
+    for index, (name, text) in enumerate(_page.LISTS["histogram"]):
         yield _histogram(
             f"harp_{name}_seconds",
             sentence(text),
@@ -281,7 +281,7 @@ def _jobs(jobs: totals.Jobs) -> Iterator[Metric]:
         ),
     )
     rails = sorted(jobs.rails.items())
-    for name, text in _page.rail_values():
+    for name, text in _page.LISTS["rail"]:
         if name in totals.GAUGES:
             rows = [(labels, rail.lanes_open) for labels, rail in rails]
             yield gauge(rail_metric(name), sentence(text), RAIL_LABELS, rows)

@@ -112,7 +112,7 @@ def _place(each: Instance) -> tuple[str, int]:
 #
 def flow_document(flow: np.void) -> dict[str, Any]:
     """Return one connection."""
-    values = {name: int(flow[name]) for name, _ in _page.flow_values()}
+    values = {name: int(flow[name]) for name, _ in _page.LISTS["flow"]}
     return {
         "local": address(flow["local_addr"].tobytes()),
         "local_port": int(flow["local_port"]),
@@ -142,7 +142,7 @@ def document(each: Instance) -> dict[str, Any]:
                 "sum_ns": int(item["sum_ns"]),
                 "buckets": [int(count) for count in item["bucket"]],
             }
-            for (name, _), item in zip(_page.histograms(), snapshot.histograms, strict=True)
+            for (name, _), item in zip(_page.LISTS["histogram"], snapshot.histograms, strict=True)
         },
         "flows": [flow_document(flow) for flow in snapshot.flows],
         "xstats": dict(snapshot.xstats),

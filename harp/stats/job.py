@@ -21,7 +21,7 @@ COMM_STATES = {1: "open", 2: "failed"}
 LANE_STATES = {1: "open", 2: "stalled", 3: "dead"}
 UNKNOWN = "?"
 # Why a comm began on a kernel lane: the plugin's names, by number.
-FALLBACKS = {number: name for number, (name, _) in enumerate(_page.fallbacks(), 1)}
+FALLBACKS = {number: name for number, (name, _) in enumerate(_page.LISTS["fallback"], 1)}
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def _values(record: np.void, names: list[tuple[str, str]]) -> dict[str, Any]:
 
 def lane_document(lane: np.void, share: float) -> dict[str, Any]:
     """Return one lane."""
-    values = _values(lane, _page.lane_values())
+    values = _values(lane, _page.LISTS["lane"])
     return {
         "local": address(lane["local_addr"].tobytes()),
         "local_port": int(lane["local_port"]),
@@ -96,7 +96,7 @@ def comm_document(each: CommLanes) -> dict[str, Any]:
     lanes = [lane_document(lane, each.share(lane)) for lane in each.lanes]
     if each.comm is None:
         return {"peer": each.peer, "lanes": lanes}
-    values = _values(each.comm, _page.comm_values())
+    values = _values(each.comm, _page.LISTS["comm"])
     return {
         "peer": each.peer,
         "peer_port": int(each.comm["remote_port"]),
@@ -112,7 +112,7 @@ def comm_document(each: CommLanes) -> dict[str, Any]:
 
 def rail_document(rail: np.void) -> dict[str, Any]:
     """Return lanes of one kind over one NIC."""
-    values = _values(rail, _page.rail_values())
+    values = _values(rail, _page.LISTS["rail"])
     return {
         "ifname": text(rail["ifname"]),
         **values,

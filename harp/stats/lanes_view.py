@@ -233,7 +233,7 @@ def job_notes(host: Record) -> list[Text]:
     return lines
 
 
-def lanes_view(host: Record, rates: LaneRates, *, wide: bool = False) -> RenderableType:
+def lanes_view(host: Record, rates: LaneRates) -> RenderableType:
     """Return the output of `harpctl flows`: lanes by peer and comm, then other connections."""
     lines = list(tree(host, rates))
     parts: list[RenderableType] = []
@@ -242,7 +242,7 @@ def lanes_view(host: Record, rates: LaneRates, *, wide: bool = False) -> Rendera
         parts += [table("Lanes", _COLUMNS, rows, left=_LEFT)]
     rest = without_lanes(host)
     if any(each["flows"] for each in rest["instances"]):
-        parts += ["", flows_view(rest, wide=wide)]
+        parts += ["", flows_view(rest)]
     if not parts:
         parts = [Text("no lane is open")]
     return Group(*parts, *job_notes(host), *notes(host))

@@ -213,7 +213,9 @@ def read(fd: int, *, flows: bool = True) -> Snapshot:
             _identity(fd),
             _status(fd),
             _counters(fd, _page.COUNTERS, schema.counters_type()),
-            _items(fd, _page.HISTOGRAMS, schema.record_type("histogram"), len(_page.histograms())),
+            _items(
+                fd, _page.HISTOGRAMS, schema.record_type("histogram"), len(_page.LISTS["histogram"])
+            ),
             _records(fd, _page.FLOWS, "flow", "state", FLOWS_MAX if flows else 0),
             _xstats(fd),
         )

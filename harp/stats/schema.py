@@ -44,7 +44,7 @@ def record_type(name: str) -> np.dtype[np.void]:
     name
         identity, status, histogram, flow, rail, comm, lane or xstat.
     """
-    result: np.dtype[np.void] = np.dtype(getattr(_page, f"{name}_layout")())
+    result: np.dtype[np.void] = np.dtype(_page.LAYOUTS[name])
     return result
 
 
@@ -57,7 +57,7 @@ def counters_type() -> np.dtype[np.void]:
 @cache
 def job_counters() -> tuple[Statistic, ...]:
     """Return the counters of a job, in the page's order."""
-    return tuple(Statistic(name, "counter", text) for name, text in _page.job_counters())
+    return tuple(Statistic(name, "counter", text) for name, text in _page.LISTS["job"])
 
 
 @cache

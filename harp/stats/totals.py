@@ -26,7 +26,7 @@ OTHER = "other"  # for NICs that a job names and this host does not have
 GAUGES = ("lanes_open",)
 # Growing numbers of lanes over a NIC; kind and down do not grow.
 RAIL_COUNTERS = tuple(
-    name for name, _ in _page.rail_values() if name not in ("kind", "down", *GAUGES)
+    name for name, _ in _page.LISTS["rail"] if name not in ("kind", "down", *GAUGES)
 )
 # Transports of a comm, by the kinds of its open lanes. unknown: the page has no record of it.
 TRANSPORTS = ("harp", "dpdk", "kernel", "mixed", "none", "unknown")
@@ -267,7 +267,7 @@ def _vector(each: Instance) -> npt.NDArray[np.uint64]:
 def _device(numbers: npt.NDArray[np.uint64]) -> Device:
     """Split a vector; gauges are 0."""
     statistics = schema.statistics()
-    histograms = numbers[len(statistics) :].reshape(len(_page.histograms()), -1)
+    histograms = numbers[len(statistics) :].reshape(len(_page.LISTS["histogram"]), -1)
     return Device(
         instances=0,
         numbers={

@@ -15,7 +15,6 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from harp import _page
 from harp.output import fold, table
 from harp.stats import schema
 from harp.words import endpoint
@@ -216,45 +215,30 @@ def stats_view(host: Mapping[str, Any], seen: Sequence[Rates], *, live: bool) ->
     return Group(*parts, *notes(host))
 
 
-def _flow_cells(each: Mapping[str, Any], flow: Mapping[str, Any]) -> dict[str, object]:
-    threshold = flow["ssthresh_bytes"]
-    return {
-        "local": endpoint(flow["local"], flow["local_port"]),
-        "remote": endpoint(flow["remote"], flow["remote_port"]),
-        "state": flow["state"],
-        "nic/queue": name_of(each),
-        "lane": flow["label"] or "-",
-        "cc": flow["congestion"],
-        "cwnd": amount(flow["cwnd_bytes"]),
-        "ssthresh": "-" if threshold >= _page.SSTHRESH_NONE else amount(threshold),
-        "in flight": amount(flow["in_flight_bytes"]),
-        "srtt": span(flow["srtt_ns"]),
-        "rttvar": span(flow["rttvar_ns"]),
-        "retrans": flow["retransmits"],
-        "lost": flow["lost_segs"],
-        "timeouts": flow["rto_count"],
-        "unsent": amount(flow["unsent_bytes"]),
-        "unread": amount(flow["unread_bytes"]),
-        "acked": amount(flow["acked_bytes"]),
-        "received": amount(flow["received_bytes"]),
-        "pid": each["pid"],
-    }
+def _flow_row(each: Mapping[str, Any], flow: Mapping[str, Any]) -> tuple[object, ...]:
+    return (
+        endpoint(flow["local"], flow["local_port"]),
+        endpoint(flow["remote"], flow["remote_port"]),
+        flow["state"],
+        name_of(each),
+        flow["label"] or "-",
+        amount(flow["cwnd_bytes"]),
+        amount(flow["in_flight_bytes"]),
+        span(flow["srtt_ns"]),
+        flow["retransmits"],
+        amount(flow["unsent_bytes"]),
+        each["pid"],
+    )
 
 
 _FLOW_COLUMNS = (
     "local", "remote", "state", "nic/queue", "lane", "cwnd", "in flight", "srtt", "retrans",
     "unsent", "pid",
 )  # fmt: skip
-_FLOW_COLUMNS_WIDE = (
-    "local", "remote", "state", "nic/queue", "lane", "cc", "cwnd", "ssthresh", "in flight", "srtt",
-    "rttvar", "retrans", "lost", "timeouts", "unsent", "unread", "acked", "received", "pid",
-)  # fmt: skip
-_LEFT = ("local", "remote", "state", "nic/queue", "lane", "cc")
+_LEFT = ("local", "remote", "state", "nic/queue", "lane")
 
 
-def flows_view(host: Mapping[str, Any], *, wide: bool = False) -> RenderableType:
+def flows_view(host: Mapping[str, Any]) -> RenderableType:
     """Return the output of `harpctl flows --flat`."""
-    columns = _FLOW_COLUMNS_WIDE if wide else _FLOW_COLUMNS
-    cells = [_flow_cells(each, flow) for each in host["instances"] for flow in each["flows"]]
-    rows = ([row[name] for name in columns] for row in cells)
-    return Group(table("HARP connections", columns, rows, left=_LEFT), *notes(host))
+    rows = [_flow_row(each, flow) for each in host["instances"] for flow in each["flows"]]
+    return Group(table("HARP connections", _FLOW_COLUMNS, rows, left=_LEFT), *notes(host))

@@ -38,6 +38,7 @@
 #define COMM_LANES_MAX SCHEDULER_LANES_MAX
 #define COMM_RECONNECT_WAIT_NS                                                                     \
 	500000000ull /* the connector reconnects a comm's last lane at once */
+#define COMM_END_TEXT_MAX 160
 #define COMM_EAGER_BYTES_MIN 4096u
 #define COMM_EAGER_MESSAGES 256u  /* begun beyond the credits, at most */
 #define COMM_BULK_BYTES 32768u    /* larger messages make the receiver send credits early */
@@ -276,7 +277,7 @@ struct comm {
 	uint64_t last_lane_died_ns; /* when the last lane died; 0: a lane lives */
 	int last_lane_error;
 	int end_error; /* the lanes have ended: becomes the error when a request is outstanding */
-	char end_text[96];
+	char end_text[COMM_END_TEXT_MAX];
 	union {
 		struct comm_send_state tx;
 		struct comm_recv_state rx;

@@ -190,7 +190,7 @@ void comm_end_without_lanes(struct comm *comm)
 static void comm_lane_log_death(struct comm_lane *l, int error, bool stalled, unsigned moved)
 {
 	unsigned left = (unsigned)__builtin_popcount(l->comm->scheduler.live);
-	char remote[HARP_ENDPOINT_TEXT_MAX], buf[96];
+	char remote[HARP_ENDPOINT_TEXT_MAX], buf[COMM_END_TEXT_MAX];
 
 	INFO("lane %u to %s over %s has ended (%s): %u lane%s left, %u chunk%s moved", l->index,
 	     harp_endpoint_format(&l->lane->remote, remote), lane_kind_text(l->lane),
@@ -378,15 +378,16 @@ static void comm_lane_read_off(struct comm_lane *l)
 
 /*
  * An orderly close sends CLOSE and FIN. With requests in flight (NCCL aborts), a HARP lane is reset:
- * waiting for acknowledgments would make the abort slow. A kernel lane sends FIN without CLOSE,
- * which means the same to the peer, and what the kernel has accepted still arrives.
+ * waiting for acknowledgments would make the abort slow. A kernel lane sends FIN, so what the kernel
+ * has accepted still arrives. Before it a single lane sends CLOSE if no record is in the way. In a
+ * multi-lane comm, CLOSE would end the comm before completed sends arrive on another lane.
  */
 void comm_close_lanes(struct comm *comm)
 {
 	bool failed = comm_has_failed(comm);
 	bool in_flight = comm->abort || comm->completed < comm_posted(comm);
 	struct record close = { .type = RECORD_CLOSE,
-				.tag = CLOSE_ORDERLY,
+				.tag = in_flight ? CLOSE_ABORTED : CLOSE_ORDERLY,
 				.message = comm->completed };
 	struct comm_lane *l;
 
@@ -405,6 +406,8 @@ void comm_close_lanes(struct comm *comm)
 			if (l->kind == LANE_KERNEL && comm->failover)
 				comm_lane_read_off(l);
 			lost = !comm_lane_send_close(l, &close);
+		} else if (!failed && l->kind == LANE_KERNEL && !comm->failover) {
+			(void)comm_lane_send_close(l, &close);
 		}
 		(void)comm_lane_detach(l, lost);
 	}

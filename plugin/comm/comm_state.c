@@ -124,17 +124,19 @@ const char *comm_lane_end_text(int error, bool in_message, char *buf, size_t len
 		return lane_error_text(error);
 	if (error == -EPIPE)
 		return in_message
-			       ? "connection closed in the middle of a message: the peer's process "
-				 "died (see its log)"
-			       : "connection closed without notice: the peer's process died (see its log)";
-	snprintf(buf, len, "%s: the peer's process or host died, or the path is cut",
-		 lane_error_text(error));
+			       ? "connection closed in the middle of a message: the peer aborted, or "
+				 "its process died (see its log)"
+			       : "connection closed without notice: the peer aborted, or its process "
+				 "died (see its log)";
+	snprintf(buf, len, "%s: %s process or host died, or the path is cut",
+		 lane_error_text(error),
+		 error == -ECONNRESET ? "the peer aborted, its" : "the peer's");
 	return buf;
 }
 
 void comm_end_by_error(struct comm *comm, struct comm_lane *l, int error)
 {
-	char text[96];
+	char text[COMM_END_TEXT_MAX];
 
 	comm_end(comm, error == -EPIPE ? -ECONNRESET : error,
 		 comm_lane_end_text(error, l && !comm->failover && l->in.here, text, sizeof(text)));

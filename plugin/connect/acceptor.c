@@ -24,22 +24,18 @@
  * Pending connections of kernel listeners belong to the control thread, those of a HARP listener to
  * its engine. So connections are accepted even if no thread calls plugin_accept(). It polls
  * nevertheless, because that is faster than waking a thread.
- *
- * The engines may be opened later than the kernel sockets. Until then, connections stay in the
- * backlog of the kernel listeners, because CHALLENGE must name the HARP ports.
  */
 
 struct acceptor {
 	int dev;
 	struct kernel_listener v4, v6;
 	struct pending_set kernel_pending; /* owned by the control thread */
-	struct work admit_work, close_work;
+	struct work watch_work, close_work;
 	unsigned listener_count;
 	struct stack_listener *listeners[ENGINES_MAX]; /* by engine index */
 	/* NULL: no HARP listeners yet; never changes again. Writer: under ctx_lock, release.
 	 * Reader: acquire */
 	_Atomic(struct engine_set *) engines;
-	atomic_bool held; /* the kernel sockets accept no connection */
 };
 
 /* By device. Writer: under ctx_lock, or the last finalize; release. Reader: any thread, acquire */
@@ -57,26 +53,17 @@ static struct engine_set *acceptor_engines(const struct acceptor *acceptor)
 
 /* ---- listeners ------------------------------------------------------------------------------ */
 
-static void acceptor_admit_run(struct work *work, uint64_t now_ns)
+static void acceptor_watch_run(struct work *work, uint64_t now_ns)
 {
-	struct acceptor *acceptor = container_of(work, struct acceptor, admit_work);
-	bool admits = !atomic_load(&acceptor->held);
-	int rc = kernel_listener_admit(&acceptor->v4, admits);
+	struct acceptor *acceptor = container_of(work, struct acceptor, watch_work);
+	int rc = kernel_listener_watch(&acceptor->v4);
 
 	(void)now_ns;
 	if (!rc)
-		rc = kernel_listener_admit(&acceptor->v6, admits);
+		rc = kernel_listener_watch(&acceptor->v6);
 	if (rc)
 		WARN("%s: cannot accept connections: %s%s", plugin_device(acceptor->dev)->ifname,
 		     lane_error_text(rc), lane_error_remedy(rc, ""));
-}
-
-void acceptor_admit(int dev, bool admits)
-{
-	struct acceptor *acceptor = acceptor_of(dev);
-
-	atomic_store(&acceptor->held, !admits);
-	control_post(&acceptor->admit_work);
 }
 
 static void acceptor_close_run(struct work *work, uint64_t now_ns)
@@ -104,7 +91,7 @@ static int acceptor_open_kernel(struct acceptor *acceptor)
 					    &acceptor->kernel_pending);
 	}
 	if (!rc)
-		control_post(&acceptor->admit_work);
+		control_post(&acceptor->watch_work);
 	else
 		WARN("%s: cannot listen on %s: %s%s", device->ifname, harp_addr_format(addr, text),
 		     lane_error_text(rc),
@@ -123,7 +110,7 @@ static int acceptor_new(int dev)
 	}
 	acceptor->dev = dev;
 	acceptor->v4.fd = acceptor->v6.fd = -1;
-	acceptor->admit_work.run = acceptor_admit_run;
+	acceptor->watch_work.run = acceptor_watch_run;
 	acceptor->close_work.run = acceptor_close_run;
 	pending_set_init(&acceptor->kernel_pending, dev, NULL);
 	/* The addresses of a NIC in another network namespace cannot be bound. */

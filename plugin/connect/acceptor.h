@@ -10,11 +10,9 @@
 #include "connect/registry.h"
 #include "wire/preamble.h"
 
-/* Opens the device's kernel sockets, and a listener on each engine (NULL: not yet), unless done.
+/* Opens the device's kernel sockets, and a listener on each engine (NULL: none), unless done.
  * The control thread is running. Under ctx_lock. */
 int acceptor_open(int dev, struct engine_set *engines);
-/* False: new connections stay in the backlog of the kernel sockets. Any thread; never waits. */
-void acceptor_admit(int dev, bool admits);
 /* Drops pending connections and all acceptors. No listen comm is open. */
 void acceptors_close(void);
 

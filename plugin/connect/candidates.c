@@ -204,13 +204,8 @@ int candidates_find(struct candidates *out, int dev, const struct handle *handle
 
 	memset(out, 0, sizeof(*out));
 	engines = interface_engines(dev, out->why_kernel, sizeof(out->why_kernel));
-	if (engines && (!handle->opening || plugin_path_is_harp(path) || device->netns))
+	if (engines)
 		candidates_find_harp(out, device, engines, handle);
-	else if (engines && !candidates_on_this_host(out, device, handle))
-		/* CHALLENGE of a kernel lane will name the ports of the instances that are being
-		 * opened. */
-		snprintf(out->why_kernel, sizeof(out->why_kernel),
-			 "HARP lanes follow: the peer was still opening its NIC");
 	if (!out->count && (plugin_path_is_harp(path) || device->dpdk)) {
 		candidates_warn_none(out, device, path);
 		return -EPROTONOSUPPORT;

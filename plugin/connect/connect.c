@@ -20,11 +20,11 @@
 /*
  * Theory of operation
  *
- * The first plugin_connect() with a handle makes a connector; later calls find it by the handle's
- * address and secret. The control thread waits for the interface, lists the candidates (HARP lanes
- * first, then kernel lanes), and tries one after the other (attempt.h). After the last one it
- * pauses and begins another round. The attempt's poller makes the comm. Meanwhile, the application
- * polls the engine of the current attempt.
+ * The first plugin_connect() with a handle opens the device's engines, unless done, and makes a
+ * connector; later calls find it by the handle's address and secret. The control thread lists the
+ * candidates (HARP lanes first, then kernel lanes), and tries one after the other (attempt.h).
+ * After the last one it pauses and begins another round. The attempt's poller makes the comm.
+ * Meanwhile, the application polls the engine of the current attempt.
  *
  * Some failures are temporary: hundreds of concurrent connects, a peer that is attaching its XDP
  * program, a busy listener. A closed listener is not. So the number of rounds depends on how
@@ -251,24 +251,19 @@ static void connect_attempt(struct connector *c, uint64_t now_ns)
 		atomic_store_explicit(&c->first.engine, attempt->poller, memory_order_release);
 }
 
-/* Lists the candidates. False: not yet, or the connect has failed. Queries the kernel's routes. */
+/* Lists the candidates. False: the connect has failed. Queries the kernel's routes. */
 static bool connect_find_candidates(struct connector *c)
 {
 	struct candidates *candidates = &c->first.candidates;
-	bool harp;
 
 	if (candidates->count)
 		return true;
-	if (interface_wait(c->dev, &c->first.waiter))
-		return false;
 	c->first.error = candidates_find(candidates, c->dev, &c->handle);
 	if (c->first.error) {
 		connect_leave(c, CONNECT_FAILED);
 		return false;
 	}
-	harp = candidates->list[0].harp ||
-	       (c->handle.opening && !candidates->same_host && interface_engines(c->dev, NULL, 0));
-	c->planned = (uint8_t)rails_lanes(c->dev, harp);
+	c->planned = (uint8_t)rails_lanes(c->dev, candidates->list[0].harp);
 	return true;
 }
 
@@ -314,7 +309,6 @@ static int connect_new(struct plugin_ctx *ctx, int dev, const void *key,
 	}
 	c->work.run = connect_run;
 	c->timer.run = connect_due;
-	c->first.waiter.work = &c->work;
 	c->first.ctx = ctx;
 	c->first.key = key;
 	c->first.deadline_ns = clock_now_ns() + plugin_config()->connect_timeout_ns;
@@ -405,7 +399,7 @@ int connect_step(struct plugin_ctx *ctx, int dev, const void *handle_bytes, int 
 		/* Ranks with different algorithms would deadlock. */
 		snprintf(
 			why, sizeof(why),
-			"the peer's NCCL tuner goes by other times (%08x, here %08x): give all hosts the "
+			"the peer's NCCL tuner uses other times (%08x, here %08x): give all hosts the "
 			"same [tuner] in the profile, or set HARP_TUNER=off",
 			handle.tuner, path_policy_tuner());
 		rc = -EPROTONOSUPPORT;
@@ -416,6 +410,7 @@ int connect_step(struct plugin_ctx *ctx, int dev, const void *handle_bytes, int 
 	}
 	c = connect_find(ctx, handle_bytes, &handle);
 	if (!c) {
+		interface_open(dev);
 		rc = connect_new(ctx, dev, handle_bytes, &handle, traffic_class, &c);
 		if (rc)
 			return rc;

@@ -325,7 +325,6 @@ static void connector_stop_run(struct work *work, uint64_t now_ns)
 	(void)now_ns;
 	c->stopped = true;
 	control_timer_set(&c->timer, UINT64_MAX);
-	interface_unwait(&c->first.waiter);
 	attempt_free(c->first.attempt);
 	c->first.attempt = NULL;
 	for (unsigned i = 0; i < c->lane_count; i++) {

@@ -73,9 +73,8 @@ struct connector {
 		 * acquire. */
 		atomic_int stage;
 		_Atomic(struct poller *) engine; /* of the current attempt; NULL: a kernel lane */
-		struct interface_waiter waiter;
-		struct candidates candidates; /* empty before the first attempt */
-		unsigned candidate;           /* of the current attempt */
+		struct candidates candidates;    /* empty before the first attempt */
+		unsigned candidate;              /* of the current attempt */
 		struct attempt *attempt;
 		uint64_t began_ns;            /* the present attempt */
 		uint64_t harp_deadline_ns;    /* of all HARP lanes of a family, in this round */

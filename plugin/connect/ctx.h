@@ -33,37 +33,19 @@ extern pthread_mutex_t ctx_lock;
 
 /*
  * Opens the engines for lanes of the device's comms, unless that was tried before; they stay open
- * until the last finalize. Waits for the kernel and harpd. Called by init or an opener thread,
- * without locks. Logs the path the first time.
+ * until the last finalize. Waits for the kernel and harpd, or for another thread that opens an
+ * interface. Called by init, listen and connect, with no lock and no poller held; never by the
+ * control thread. Logs the path the first time.
  */
 void interface_open(int dev);
-/* Work for the control thread when a device's interface_open() has ended. Embedded; zeroed except for
- * work; owned by the control thread. */
-struct interface_waiter {
-	LIST_ENTRY(interface_waiter) link; /* le_prev NULL: it does not wait */
-	struct work *work;
-};
-/* Control thread. True: the work will be posted. False: interface_open() has ended, or no thread can
- * be started for it. */
-bool interface_wait(int dev, struct interface_waiter *waiter);
-/* Ends the wait, if any. */
-static inline void interface_unwait(struct interface_waiter *waiter)
-{
-	if (waiter->link.le_prev)
-		LIST_REMOVE(waiter, link);
-	waiter->link.le_prev = NULL;
-}
-/* Returns when no interface is being opened and no waiter is left. No lock held. */
-void interfaces_finish_opening(void);
 /* The device's engines. NULL: none, with the reason in why (or NULL, 0), or interface_open() has
  * not run. Any thread, any lock or poller held. */
 struct engine_set *interface_engines(int dev, char *why, size_t why_len);
 /* Messages to peer over the device up to this size prefer HARP lanes (device/path_policy.h). Called
  * like interface_engines(). */
 uint64_t interface_harp_bytes_max(int dev, const struct harp_addr *peer);
-/* Opens the device's acceptor, unless done; never waits. opening: its engines are being opened, and
- * connections wait for that. */
-int interface_listen(int dev, bool *opening);
+/* Opens the device's engines as interface_open(), and its acceptor, unless done. */
+int interface_listen(int dev);
 /* Is it a DPDK port whose link is down? Any thread. */
 bool interface_link_is_down(int dev);
 
@@ -72,7 +54,7 @@ bool interface_link_is_down(int dev);
 int interfaces_open_at_init(void);
 /* The opener for plugin_devices_load(), which runs in the first init. */
 int interface_open_port(int dev, struct harp_instance_port *out, char *why, size_t why_len);
-/* Called after the last context has ended; no interface is being opened. ctx_lock not held. */
+/* Called after the last context has ended. ctx_lock not held. */
 void interfaces_close(void);
 
 /* connect.c: plugin_connect() of an existing device. */

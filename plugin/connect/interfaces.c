@@ -9,7 +9,6 @@
 
 #include "connect/ctx.h"
 #include "base/util.h"
-#include "base/thread.h"
 #include "poll/control.h"
 #include "process/keyfile.h"
 #include "comm/memory.h"
@@ -26,11 +25,10 @@
 /*
  * Theory of operation
  *
- * Opening an interface takes tens of milliseconds, and harpd may take seconds to answer. So neither
- * NCCL's calls nor the control thread open one. Init opens the devices that only HARP can use,
- * because a handle must contain their ports. An opener thread opens each other device at its first
- * listen or connect. Meanwhile, a handle contains the kernel ports and a flag, and peers wait in the
- * backlog of the kernel sockets until CHALLENGE can name the instances' ports. A connect waits, too.
+ * Opening an interface takes tens of milliseconds, and harpd may take seconds to answer. The first
+ * listen or connect of a device opens its engines in the calling thread, so that every handle names
+ * the final ports and every connect knows its candidates. Init opens the devices that only HARP can
+ * use. The control thread never opens an interface, and continues meanwhile.
  */
 
 /* A device in this process; its path is decided at the first use. */
@@ -39,12 +37,6 @@ struct device_state {
 				acquire */
 	struct engine_set *engines; /* NULL: why has the reason */
 	char why[384];
-	/* Owned by the control thread. */
-	bool opening; /* an opener thread runs interface_open() */
-	pthread_t opener;
-	LIST_HEAD(, interface_waiter) waiters;
-	struct interface_waiter listen_waiter;
-	struct work listen_work, opened_work;
 };
 
 static struct device_state device_states[PLUGIN_DEVICES_MAX];
@@ -95,35 +87,22 @@ static void interface_set_engines(struct device_state *state, struct engine_set 
 	atomic_store_explicit(&state->decided, true, memory_order_release);
 }
 
-/* True: the path is decided without opening anything. ctx_lock held. */
-static bool interface_is_decided(int dev)
-{
-	struct device_state *state = &device_states[dev];
-	char why[sizeof(state->why)] = "";
-
-	if (!state->decided && engine_is_forbidden(plugin_device(dev), why, sizeof(why))) {
-		interface_set_engines(state, NULL, why);
-		interface_log_path(dev, state);
-	}
-	return state->decided;
-}
-
 static void interface_decide(int dev)
 {
 	static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER; /* one interface at a time */
-	struct engine_set *engines;
-	char why[384] = "";
-	bool decided;
+	struct device_state *state = &device_states[dev];
+	struct engine_set *engines = NULL;
+	char why[sizeof(state->why)] = "";
 
+	if (atomic_load_explicit(&state->decided, memory_order_acquire))
+		return;
 	pthread_mutex_lock(&opening);
-	pthread_mutex_lock(&ctx_lock);
-	decided = interface_is_decided(dev);
-	pthread_mutex_unlock(&ctx_lock);
-	if (!decided) {
-		engines = engines_open(dev, why, sizeof(why));
+	if (!atomic_load_explicit(&state->decided, memory_order_acquire)) {
+		if (!engine_is_forbidden(plugin_device(dev), why, sizeof(why)))
+			engines = engines_open(dev, why, sizeof(why));
 		pthread_mutex_lock(&ctx_lock);
-		interface_set_engines(&device_states[dev], engines, why);
-		interface_log_path(dev, &device_states[dev]);
+		interface_set_engines(state, engines, why);
+		interface_log_path(dev, state);
 		pthread_mutex_unlock(&ctx_lock);
 	}
 	pthread_mutex_unlock(&opening);
@@ -146,94 +125,6 @@ void interface_open(int dev)
 
 	for (unsigned i = 0; i < count; i++)
 		interface_decide(devs[i]);
-}
-
-/* ctx_lock held. */
-static bool interface_is_open(int dev)
-{
-	int devs[RAIL_PAIRS_MAX];
-	unsigned count = interface_engine_devices(dev, devs);
-
-	for (unsigned i = 0; i < count; i++)
-		if (!interface_is_decided(devs[i]))
-			return false;
-	return true;
-}
-
-/* ---- opener threads -------------------------------------------------------------------------- */
-
-/* Control thread. */
-static void opener_end(struct device_state *state)
-{
-	struct interface_waiter *waiter;
-
-	if (!state->opening)
-		return;
-	pthread_join(state->opener, NULL);
-	state->opening = false;
-	while ((waiter = LIST_FIRST(&state->waiters))) {
-		interface_unwait(waiter);
-		control_post(waiter->work);
-	}
-}
-
-static void opener_opened_run(struct work *work, uint64_t now_ns)
-{
-	(void)now_ns;
-	opener_end(container_of(work, struct device_state, opened_work));
-}
-
-static void *opener_main(void *arg)
-{
-	struct device_state *state = arg;
-
-	interface_open((int)(state - device_states));
-	control_post(&state->opened_work);
-	return NULL;
-}
-
-bool interface_wait(int dev, struct interface_waiter *waiter)
-{
-	struct device_state *state = &device_states[dev];
-	bool is_open;
-	int rc = 0;
-
-	pthread_mutex_lock(&ctx_lock);
-	is_open = interface_is_open(dev);
-	pthread_mutex_unlock(&ctx_lock);
-	if (is_open)
-		return false;
-	state->opened_work.run = opener_opened_run;
-	if (!state->opening)
-		rc = thread_start(&state->opener, opener_main, state, "harp-opener");
-	if (rc) {
-		WARN("%s: cannot open the interface in the background: %s; raise the limit on "
-		     "processes (ulimit -u)",
-		     plugin_device(dev)->ifname, strerror(-rc));
-		return false;
-	}
-	state->opening = true;
-	interface_unwait(waiter);
-	LIST_INSERT_HEAD(&state->waiters, waiter, link);
-	return true;
-}
-
-static void openers_finish_run(struct work *work, uint64_t now_ns)
-{
-	(void)work;
-	(void)now_ns;
-	for (unsigned dev = 0; dev < PLUGIN_DEVICES_MAX; dev++)
-		opener_end(&device_states[dev]);
-}
-
-void interfaces_finish_opening(void)
-{
-	struct work finish = { .run = openers_finish_run };
-
-	if (!control_poller())
-		return;
-	control_call(&finish);
-	control_call(&finish); /* what it posted has run */
 }
 
 /* ---- engines -------------------------------------------------------------------------------- */
@@ -274,46 +165,22 @@ static void interface_open_rails(int dev)
 			(void)acceptor_open(devs[i], device_states[devs[i]].engines);
 }
 
-/* Accepts connections even if HARP listeners could not be opened (which was logged): peers get
- * kernel lanes. */
-static void interface_listen_run(struct work *work, uint64_t now_ns)
-{
-	struct device_state *state = container_of(work, struct device_state, listen_work);
-	int dev = (int)(state - device_states);
-
-	(void)now_ns;
-	state->listen_waiter.work = work;
-	if (interface_wait(dev, &state->listen_waiter))
-		return;
-	pthread_mutex_lock(&ctx_lock);
-	(void)acceptor_open(dev, state->engines);
-	interface_open_rails(dev);
-	pthread_mutex_unlock(&ctx_lock);
-	acceptor_admit(dev, true);
-}
-
-int interface_listen(int dev, bool *opening)
+int interface_listen(int dev)
 {
 	struct device_state *state = &device_states[dev];
 	int rc = -EPROTONOSUPPORT;
 
+	interface_open(dev);
 	pthread_mutex_lock(&ctx_lock);
-	*opening = !interface_is_open(dev);
 	if (interface_may_listen(dev))
 		rc = acceptor_open(dev, state->engines);
 	else
 		WARN("%s: cannot listen: %s; the NIC is of another network namespace, and HARP alone "
 		     "can use it (name another interface in HARP_IFNAME)",
 		     plugin_device(dev)->ifname, state->why);
-	if (!rc && *opening)
-		acceptor_admit(dev, false);
-	else if (!rc)
+	if (!rc)
 		interface_open_rails(dev);
-	if (!state->listen_work.run) /* else the control thread may be reading it */
-		state->listen_work.run = interface_listen_run;
 	pthread_mutex_unlock(&ctx_lock);
-	if (!rc && *opening)
-		control_post(&state->listen_work);
 	return rc;
 }
 

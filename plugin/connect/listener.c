@@ -175,18 +175,9 @@ int kernel_listener_listen(struct kernel_listener *listener, const struct harp_a
 	return 0;
 }
 
-int kernel_listener_admit(struct kernel_listener *listener, bool admits)
+int kernel_listener_watch(struct kernel_listener *listener)
 {
-	int rc = 0;
-
-	if (listener->fd < 0)
-		return 0;
-	if (!listener->source.watched)
-		rc = control_watch(&listener->source, listener->fd, 0);
-	control_timer_set(&listener->rest, UINT64_MAX);
-	if (!rc)
-		control_rewatch(&listener->source, admits ? EPOLLIN : 0);
-	return rc;
+	return listener->fd < 0 ? 0 : control_watch(&listener->source, listener->fd, EPOLLIN);
 }
 
 void kernel_listener_close(struct kernel_listener *listener)

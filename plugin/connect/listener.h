@@ -29,8 +29,8 @@ struct kernel_listener {
 /* Opens it on the device's address; the kernel chooses the port. */
 int kernel_listener_listen(struct kernel_listener *listener, const struct harp_addr *addr,
 			   uint32_t scope_id, struct pending_set *pending_set);
-/* Accepts connections from now on, or leaves them in the backlog. Control thread. */
-int kernel_listener_admit(struct kernel_listener *listener, bool admits);
+/* Accepts connections from now on. Control thread. */
+int kernel_listener_watch(struct kernel_listener *listener);
 /* Closes it; accepts one that was never opened. Poller held. */
 void kernel_listener_close(struct kernel_listener *listener);
 

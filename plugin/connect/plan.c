@@ -69,7 +69,7 @@ static void rail_handle(struct connector_rail *rail, const struct connector *c)
 	struct handle *h = &rail->handle;
 
 	*h = c->handle;
-	if (!rail->nic && !h->opening) /* the handle has more of its HARP ports */
+	if (!rail->nic) /* the handle has more of its HARP ports */
 		return;
 	h->has_v4 = h->has_v6 = false;
 	h->harp_port = h->kernel_port_v4 = h->kernel_port_v6 = 0;

@@ -187,10 +187,8 @@ void plugin_finalize(struct plugin_ctx *ctx)
 		ctx_close_comm(LIST_FIRST(&ctx->comms), true);
 	pthread_mutex_lock(&ctx_process_lock);
 	last = ctx_list == ctx && !ctx->next;
-	if (last) {
+	if (last)
 		closing_finish();
-		interfaces_finish_opening();
-	}
 	pthread_mutex_lock(&ctx_lock);
 	LIST_UNLINK(ctx_list, ctx, next);
 	pthread_mutex_unlock(&ctx_lock);
@@ -215,7 +213,6 @@ int plugin_listen(struct plugin_ctx *ctx, int dev, void *handle_bytes, struct li
 {
 	struct listen_comm *listen;
 	struct handle handle;
-	bool opening;
 	int rc;
 
 	*out = NULL;
@@ -234,7 +231,7 @@ int plugin_listen(struct plugin_ctx *ctx, int dev, void *handle_bytes, struct li
 		free(listen);
 		return -EIO;
 	}
-	rc = interface_listen(dev, &opening);
+	rc = interface_listen(dev);
 	if (rc) {
 		free(listen);
 		return rc;
@@ -244,7 +241,6 @@ int plugin_listen(struct plugin_ctx *ctx, int dev, void *handle_bytes, struct li
 	handle.wire_min = handle.wire_max = WIRE_VERSION;
 	handle.encrypted = keyfile_key() != NULL;
 	acceptor_endpoints(listen, &handle);
-	handle.opening = opening;
 	handle.tuner = path_policy_tuner();
 	handle.listen_id = listen->id;
 	memcpy(handle.secret, listen->secret, HANDLE_SECRET_BYTES);

@@ -5,8 +5,7 @@
  *
  * It sleeps until a descriptor is ready, a timer expires, or work is posted, and runs their
  * functions one after the other. Data owned by the control thread needs no lock. Its functions must
- * not wait for another process: opener threads (connect/interfaces.c) open interfaces and post the
- * result.
+ * not wait for another process.
  */
 #ifndef HARP_PLUGIN_CONTROL_H
 #define HARP_PLUGIN_CONTROL_H

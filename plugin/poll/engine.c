@@ -176,6 +176,8 @@ static int engine_open(struct engine *engine, const struct device *device, char 
 	used = strlen(why);
 	if (rc == -EPERM && !opt.daemon_socket && !device->dpdk)
 		snprintf(why + used, why_len - used, "; and %s", no_daemon);
+	else if ((rc == -EMFILE || rc == -ENFILE) && !strstr(why, "ulimit -n"))
+		snprintf(why + used, why_len - used, "; raise the limit: ulimit -n");
 	else if (rc == -ECANCELED && !opt.daemon_socket)
 		snprintf(why, why_len, "%s", unwanted);
 	else if (!rc &&

@@ -17,7 +17,7 @@ struct engine {
 	uint64_t listener_ns;  /* latest time of its next run */
 	unsigned closing_count;
 	uint64_t tick_ns;         /* next tick */
-	int link_reported;        /* the interface's last logged -errno; 0: none */
+	int link_reported;        /* the interface's last -errno; 0: none */
 	uint64_t in_use_extra_ns; /* control thread: engine_background.c */
 	/* Constant. */
 	int dev;
@@ -58,7 +58,7 @@ struct background_set {
 	struct engine *const *engines;
 	unsigned count;
 };
-/* Never waits, as the control thread may be waiting for the opener thread. */
+/* Never waits. */
 void background_add(struct background_set *set);
 /* When this returns, the control thread no longer polls them. Not called by the control thread. */
 void background_remove(const struct background_set *set);

@@ -111,33 +111,24 @@ static void engine_gone(struct engine *engine, uint64_t now_ns)
 		l = l->ops->gone(l, now_ns) ? LIST_FIRST(&engine->lanes) : LIST_NEXT(l, link);
 }
 
-static const char *engine_error_text(int error)
-{
-	switch (error) {
-	case -ENODEV:
-		return "the interface was removed; its connections end with an error";
-	case -ENOLINK:
-		return "packets do not reach HARP there any more; its connections end with an error";
-	default:
-		return "the interface is down; connections wait until it is back or their timeout";
-	}
-}
-
 static void engine_control(struct engine *engine, uint64_t now_ns)
 {
+	bool is_new;
 	int rc;
 
 	/* Cleared before the call: a later event sets it again. */
 	atomic_store_explicit(&engine->event, false, memory_order_relaxed);
 	rc = harp_instance_control(engine->instance, now_ns);
-
-	/* Only the first engine of an interface warns. A DPDK instance warns of its link itself. */
-	if (rc && rc != engine->link_reported && !engine->index &&
-	    !(rc == -ENETDOWN && plugin_device(engine->dev)->dpdk))
-		WARN("%s: %s", plugin_device(engine->dev)->ifname, engine_error_text(rc));
+	is_new = rc != engine->link_reported;
 	engine->link_reported = rc;
-	if (rc == -ENODEV || rc == -ENOLINK)
-		engine_gone(engine, now_ns);
+	if (rc != -ENODEV && rc != -ENOLINK) /* the instance warns of a link that is down */
+		return;
+	if (is_new && !engine->index) /* only the first engine of an interface warns */
+		WARN("%s: %s; its connections end with an error",
+		     plugin_device(engine->dev)->ifname,
+		     rc == -ENODEV ? "the interface was removed"
+				   : "packets do not reach HARP there any more");
+	engine_gone(engine, now_ns);
 }
 
 static void engine_tick(struct engine *engine, uint64_t now_ns)

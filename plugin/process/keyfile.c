@@ -188,7 +188,8 @@ int keyfile_load(const char *host_path)
 	}
 	rc = keyfile_read(path, keyfile_page, why, sizeof(why));
 	if (rc)
-		WARN("encryption is required: key file %s: %s", path, why);
+		WARN("encryption is required: key file %s%s: %s", path,
+		     config->key_file[0] ? " (HARP_KEY_FILE, or key_file in harp.toml)" : "", why);
 	else if ((rc = crypto_load(why, sizeof(why))))
 		WARN("encryption is required: %s", why);
 	if (rc)

@@ -39,7 +39,6 @@ _Static_assert(sizeof(((struct handle *)0)->ports) == 16, "port, queue, port, qu
 #define FLAG_V4 1u
 #define FLAG_V6 2u
 #define FLAG_ENCRYPTED 4u
-#define FLAG_OPENING 8u
 
 static const uint8_t handle_magic[8] = { 'H', 'A', 'R', 'P', 'h', 'n', 'd', 'l' };
 static const char handle_label[] = "HARP handle v1"; /* 14 bytes, no NUL */
@@ -63,8 +62,7 @@ void handle_encode(uint8_t out[PLUGIN_HANDLE_BYTES], const struct handle *handle
 	memcpy(out + AT_MAGIC, handle_magic, sizeof(handle_magic));
 	out[AT_VERSION] = 1;
 	out[AT_FLAGS] = (uint8_t)((handle->has_v4 ? FLAG_V4 : 0) | (handle->has_v6 ? FLAG_V6 : 0) |
-				  (handle->encrypted ? FLAG_ENCRYPTED : 0) |
-				  (handle->opening ? FLAG_OPENING : 0));
+				  (handle->encrypted ? FLAG_ENCRYPTED : 0));
 	for (size_t i = 0; i < ARRAY_SIZE(handle_fields); i++)
 		memcpy(out + handle_fields[i].at, (const char *)handle + handle_fields[i].member,
 		       handle_fields[i].bytes);
@@ -116,7 +114,6 @@ int handle_decode(const uint8_t in[PLUGIN_HANDLE_BYTES], struct handle *handle, 
 	handle->has_v4 = (in[AT_FLAGS] & FLAG_V4) != 0;
 	handle->has_v6 = (in[AT_FLAGS] & FLAG_V6) != 0;
 	handle->encrypted = (in[AT_FLAGS] & FLAG_ENCRYPTED) != 0;
-	handle->opening = (in[AT_FLAGS] & FLAG_OPENING) != 0;
 	handle->v4 = harp_addr_v4(v4[0], v4[1], v4[2], v4[3]);
 	memcpy(handle->v6.bytes, in + AT_V6, 16);
 	return 0;

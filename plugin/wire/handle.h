@@ -21,7 +21,6 @@ struct handle {
 	uint8_t wire_min, wire_max; /* wire versions that the listener supports */
 	bool has_v4, has_v6;
 	bool encrypted;     /* the listener requires encryption */
-	bool opening;       /* the listener is opening its instances: CHALLENGE has their ports */
 	uint16_t harp_port; /* of the listener's stack, both families; 0: none */
 	/* How that stack's NIC chooses queues: enum placement_kind, its queues, the stack's own. */
 	uint8_t harp_placement;

@@ -23,6 +23,7 @@ class FakeSteering:
     """What is in the maps. failing: the call of that name raises."""
 
     native: bool = False
+    why: str = "generic XDP: a fake"
     words: str = ""  # of check()
     xsks: dict[int, int] = field(default_factory=dict)
     ports: dict[int, int] = field(default_factory=dict)
@@ -70,7 +71,7 @@ class FakeSteering:
         self.sources = list(sources)
 
     def verdicts(self) -> dict[str, int]:
-        return {name: 0 for name, _ in _page.steering_verdicts()}
+        return {name: 0 for name, _ in _page.LISTS["verdict"]}
 
     def arrivals(self, count: int) -> list[tuple[int, int, int]]:
         self._may_fail("arrivals")

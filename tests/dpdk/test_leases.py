@@ -101,8 +101,7 @@ def test_the_plugin_runs_on_a_leased_port_and_survives_harpd(site: Site, victim:
         dead.process.kill()
         wait_until(lambda: not site.leases(victim), "the end of the dead one's lease")
         assert other.process.wait(60) == PLUGIN_FAILED, stream.words()
-        for thread in stream._threads:
-            thread.join()
+        wait_until(lambda: other.over, "the end of the other one's output")
         error = other.events[-1]
         assert (error["event"], error["nccl"]) == ("error", REMOTE_ERROR)
         assert f"10.9.0.{victim + 1}" in error["text"], stream.words()

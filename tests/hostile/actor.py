@@ -16,6 +16,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -186,19 +187,13 @@ class Commands:
         handle, comm = self.net.listen()
         return [base64.b64encode(handle).decode(), comm]
 
-    def listen_with_harp(self, timeout_s: float = HANGS_S) -> list[Any]:
-        """Listens once the instances are open, which the first listen begins (HARP_PATH=auto): the
-        handle has their ports."""
-        deadline = time.monotonic() + timeout_s
-        while (made := self.net.listen())[0][11] & 8:  # docs/lanes.md section 2
-            assert time.monotonic() < deadline, "the instances are not open"
-            self.net.close_listen(made[1])
-            time.sleep(0.01)
-        return [base64.b64encode(made[0]).decode(), made[1]]
+    def listen_in_thread(self) -> None:
+        """Returns at once; the thread opens the instances."""
+        threading.Thread(target=self.net.listen, daemon=True).start()
 
     def open_interfaces(self) -> None:
-        """Returns once the instances are open, or cannot be opened."""
-        self.net.close_listen(self.listen_with_harp()[1])
+        """The first listen opens the instances, if they can be opened."""
+        self.net.close_listen(self.net.listen()[1])
 
     def accept(self, listen: int, timeout_s: float = HANGS_S) -> int:
         return self.ncclnet.poll_until([lambda: self.net.accept_step(listen)], timeout_s)[0]
@@ -206,16 +201,6 @@ class Commands:
     def connect(self, handle: str, timeout_s: float = HANGS_S) -> int:
         step = self.net.connect_start(base64.b64decode(handle))
         return self.ncclnet.poll_until([step], timeout_s)[0]
-
-    def call_while_opening(self, handle: str, listen: int, calls: int) -> list[Any]:
-        """Calls of a process whose interface cannot be opened yet: connects and accepts that gave
-        a comm, and another listener's handle, which is closed again."""
-        step = self.net.connect_start(base64.b64decode(handle))
-        found = [step() for _ in range(calls)]
-        found += [self.net.accept_step(listen) for _ in range(calls)]
-        other, comm = self.net.listen()
-        self.net.close_listen(comm)
-        return [[comm for comm in found if comm], base64.b64encode(other).decode()]
 
     def poll(self, listen: int) -> bool:
         """Answers at once, and accepts until the next command: did a peer arrive?"""
@@ -339,7 +324,6 @@ class Commands:
         failed, the queue being busy; sleepers that hold a BPF object]. Without a logger: one in
         Python could not be called while os.fork() waits."""
         import ctypes as ct
-        import threading
 
         import ncclnet
 

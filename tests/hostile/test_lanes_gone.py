@@ -8,6 +8,7 @@ import pathlib
 import resource
 import signal
 import subprocess
+import time
 
 import pytest
 from actor import Actor, ActorError, actors
@@ -102,6 +103,35 @@ def test_the_sender_has_no_descriptor_left(hosts: Hosts) -> None:
         receiver.start("accept", listen=listen)
         assert sender.call("connect", handle=handle)
         assert receiver.result()
+
+
+def test_an_xdp_rank_has_too_few_descriptors(hosts: Hosts) -> None:
+    with actors(Actor(hosts.netns[0], hosts.env("xdp"))) as (rank,):
+        _soft, hard = resource.prlimit(rank.pid, resource.RLIMIT_NOFILE)
+        held = len(list(pathlib.Path(f"/proc/{rank.pid}/fd").iterdir()))
+        resource.prlimit(rank.pid, resource.RLIMIT_NOFILE, (held + 12, hard))
+        with pytest.raises(ActorError) as error:
+            rank.load()
+        text = str(error.value)
+        assert "Too many open files" in text, text
+        assert "raise the limit: ulimit -n" in text, text
+
+
+def test_a_link_that_goes_down_is_one_warning(hosts: Hosts) -> None:
+    with hosts.ranks("xdp") as (rank,):
+        rank.call("listen")
+        ifname = hosts.ifname[0]
+        hosts.ip(0, "link", "set", ifname, "down")
+        try:
+            deadline = time.monotonic() + 10
+            while not (warnings := rank.call("warnings")) and time.monotonic() < deadline:
+                time.sleep(0.05)
+            time.sleep(0.2)
+            warnings = rank.call("warnings")
+        finally:
+            hosts.ip(0, "link", "set", ifname, "up")
+        text = f"NET/HARP: {ifname} is down; its connections wait until it is up or they time out"
+        assert [line for line in warnings if "is down" in line] == [text]
 
 
 @pytest.mark.parametrize("end", ["finalize", "exit"])

@@ -51,7 +51,7 @@ def test_unauthenticated_peers_delay_no_connect(lab: Lab, kind: str, path: str) 
     with actors(*made) as (victim, healthy):
         for rank in (victim, healthy):
             rank.load()
-        handle, listen = victim.call("listen_with_harp")
+        handle, listen = victim.call("listen")
         later = victim.call("listen_many", count=CONNECTS)
         victim.start("accept", listen=listen)
         sends, receives = healthy.call("connect", handle=handle), victim.result()

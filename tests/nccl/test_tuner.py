@@ -57,7 +57,7 @@ def test_hosts_with_different_times_are_refused(lab: Lab, tmp_path: Path) -> Non
         with pytest.raises(RankError):
             use(ranks)
         log = log_of(ranks)
-    assert "the peer's NCCL tuner goes by other times" in log
+    assert "the peer's NCCL tuner uses other times" in log
     assert "or set HARP_TUNER=off" in log
 
 

@@ -29,7 +29,7 @@ def test_link_and_mtu_changes_are_reported_and_survived(tools: Tools, lab: Lab) 
     assert f"{name}: the MTU changed from 1500 to 1400; HARP uses 1500 until restarted" in (
         line.rstrip() for line in said
     )
-    assert f"{name} is down" in said
+    assert f"{name} is down; its connections wait until it is up or they time out" in said
     assert f"{name} is up again" in said
 
 

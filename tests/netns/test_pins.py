@@ -65,6 +65,7 @@ def test_adopted_after_its_maker_was_killed(tools: Tools, lab: Lab, bpffs: Path)
     maker.communicate()
     assert xdp_attached(host)
     first = adopt(host, pins)
+    assert first.why.startswith(f"{host.ifname}: generic XDP (taken over): the kernel copies all")
     own(first)
     assert sent(lab, first, 10) == 10
     # The next one finds what that one left.

@@ -2,7 +2,7 @@
 """RFC 9293: closing (section 3.6), TIME-WAIT, aborts; RFC 1122, 1337, 2525, 6191."""
 
 import pytest
-from packet_rig import MS, SECOND, Rig, data_of, flags_of, with_data
+from packet_rig import MS, PEER_PORT, SECOND, Rig, data_of, flags_of, with_data
 
 
 def test_a_fin_ahead_of_missing_bytes_waits_for_them(rig: Rig) -> None:
@@ -30,6 +30,20 @@ def test_a_new_syn_takes_over_time_wait_with_a_greater_isn(rig: Rig) -> None:
     answers = rig.says("S", seq=rig.seq + 1000000, ack=0)
     assert flags_of(answers) == ["SA"]
     assert answers[0].ack == rig.seq + 1000001
+
+
+def test_a_syn_to_a_full_accept_queue_keeps_time_wait(rig: Rig) -> None:
+    """The SYN is dropped, so it begins no incarnation that could replace the old one."""
+    rig.listen(backlog=1)
+    fin = rig.time_wait()
+    first = rig.says("S", sport=PEER_PORT + 1, ack=0)[0]
+    rig.says("A", sport=PEER_PORT + 1, seq=rig.seq + 1, ack=first.seq + 1)  # fills the queue
+    assert rig.says("S", seq=rig.seq + 1000000, ack=0) == []
+    assert rig.stat("drop_tcp_backlog") == 1
+    answers = rig.says("FA", ack=fin.seq + 1)
+    assert flags_of(answers) == ["A"], "a closed connection would send a RST"
+    rig.accept()
+    assert flags_of(rig.says("S", seq=rig.seq + 1000000, ack=0)) == ["SA"]
 
 
 def test_an_old_syn_does_not_take_over_time_wait(rig: Rig) -> None:

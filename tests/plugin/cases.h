@@ -18,8 +18,7 @@
 	CASE(refused, "a handle whose listener is closed gives a remote error")                    \
 	CASE(abandoned, "finalize ends connections that are half open")                            \
 	/* cases_waits.c */                                                                        \
-	CASE(calls_return,                                                                         \
-	     "after init no call waits, not even for an interface that is being opened")           \
+	CASE(calls_return, "after the first listen or connect of a device no call waits")          \
 	CASE(many_lives, "hundreds of connections leave no descriptor and no thread")              \
 	/* cases_data.c */                                                                         \
 	CASE(sizes, "messages of all sizes and alignments arrive whole, with their real size")     \

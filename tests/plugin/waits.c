@@ -57,50 +57,6 @@ static bool socket_waits(int fd, int flags)
 	       (!(flags & MSG_DONTWAIT) && !(fcntl(fd, F_GETFL) & O_NONBLOCK));
 }
 
-/* ---- interfaces -------------------------------------------------------------------------------- */
-
-static pthread_mutex_t hold_lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t hold_over = PTHREAD_COND_INITIALIZER;
-static bool hold; /* under hold_lock, as is: */
-static unsigned hold_count;
-
-void interfaces_hold(void)
-{
-	pthread_mutex_lock(&hold_lock);
-	hold = true;
-	pthread_mutex_unlock(&hold_lock);
-}
-
-void interfaces_go(void)
-{
-	pthread_mutex_lock(&hold_lock);
-	hold = false;
-	pthread_cond_broadcast(&hold_over);
-	pthread_mutex_unlock(&hold_lock);
-}
-
-unsigned interfaces_held(void)
-{
-	unsigned count;
-
-	pthread_mutex_lock(&hold_lock);
-	count = hold_count;
-	pthread_mutex_unlock(&hold_lock);
-	return count;
-}
-
-/* A watched thread would wait for ever: it is noted only. */
-static void interface_opens(void)
-{
-	note("the opening of an interface");
-	pthread_mutex_lock(&hold_lock);
-	hold_count++;
-	while (hold && !watched)
-		pthread_cond_wait(&hold_over, &hold_lock);
-	hold_count--;
-	pthread_mutex_unlock(&hold_lock);
-}
-
 /* ---- the C library's --------------------------------------------------------------------------- */
 
 /*
@@ -125,14 +81,7 @@ static void interface_opens(void)
 
 #pragma GCC visibility push(default) /* the loader is to find them */
 
-RESOLVE(socket)
-int socket(int domain, int type, int protocol)
-{
-	if (domain == AF_XDP)
-		interface_opens();
-	return NEXT(socket, int (*)(int, int, int))(domain, type, protocol);
-}
-
+WAITS(domain == AF_XDP, int, socket, (int domain, int type, int protocol), (domain, type, protocol))
 WAITS(timeout_ms != 0, int, poll, (struct pollfd * fds, nfds_t count, int timeout_ms),
       (fds, count, timeout_ms))
 WAITS(true, int, ppoll,

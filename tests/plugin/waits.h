@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * waits.h - notices when a call of the plugin may wait, and holds up the opening of interfaces.
+ * waits.h - notices when a call of the plugin may wait.
  *
  * The program defines functions of the C library that the plugin calls, as harness.c does with the
  * clock.
@@ -24,10 +24,5 @@ const char *waits_end(void);
 			fail(__FILE__, __LINE__, "%s may wait in %s", #call, once_waits);          \
 		OK(once_result);                                                                   \
 	} while (0)
-
-/* Threads that open an AF_XDP socket wait until interfaces_go(), and how many do now. */
-void interfaces_hold(void);
-unsigned interfaces_held(void);
-void interfaces_go(void);
 
 #endif

@@ -58,7 +58,7 @@ def test_ratios_are_of_one_round() -> None:
 
 def test_repetitions_are_bounded_by_bytes_and_number() -> None:
     shape = Shape("allreduce", "allreduce", (8, 64 * nccl_bench.MIB))
-    assert shape.argument() == f"8:1000:200,{64 * nccl_bench.MIB}:4:1"
+    assert shape.argument(64 * nccl_bench.MIB, (4, 1000)) == f"8:1000:200,{64 * nccl_bench.MIB}:4:1"
 
 
 def test_sizes_beyond_the_limits_are_left_out() -> None:

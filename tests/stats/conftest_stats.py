@@ -167,7 +167,7 @@ def serving(source: DaemonSource, address: str = "127.0.0.1") -> Iterator[str]:
         thread.join()
 
 
-def scraped(url: str) -> str:
+def scraped(url: str | urllib.request.Request) -> str:
     """An answer of it."""
     with urllib.request.urlopen(url, timeout=60) as answer:
         assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")

@@ -73,7 +73,7 @@ def test_every_query_names_what_exists(root_dir: Path) -> None:
 
 
 def test_every_label_value_exists(root_dir: Path) -> None:
-    verdicts = {name for name, _ in _page.steering_verdicts()}
+    verdicts = {name for name, _ in _page.LISTS["verdict"]}
     reasons = {each.drop_reason for each in schema.drops()}
     for where, query in queries(root_dir):
         assert set(VERDICT.findall(query)) <= verdicts, where

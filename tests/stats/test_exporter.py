@@ -6,6 +6,7 @@ import socket
 import threading
 import urllib.error
 import urllib.parse
+import urllib.request
 from collections.abc import Iterator
 
 import pytest
@@ -46,6 +47,15 @@ def test_a_scrape_has_instances_and_harpd(owner: Owner, endpoint: str) -> None:
 def test_an_unknown_breakdown_is_a_bad_request(endpoint: str) -> None:
     with pytest.raises(urllib.error.HTTPError, match="400"):
         scraped(f"{endpoint}?per=process")
+
+
+@pytest.mark.parametrize("version", ["\xff", "1.x"])
+def test_an_unknown_version_gets_plain_text(
+    endpoint: str, version: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    accept = {"Accept": f"application/openmetrics-text;version={version}"}
+    assert "harp_build_info" in scraped(urllib.request.Request(endpoint, headers=accept))
+    assert capfd.readouterr().err == ""
 
 
 def test_a_harpd_that_does_not_answer_costs_its_part_only(owner: Owner) -> None:

@@ -195,7 +195,7 @@ def test_invalid_records_are_shown_as_invalid(job_owner: JobOwner) -> None:
     raw = _copied(job_owner)
     lanes, stride = _part(raw, _page.LANES)
     comm_at, comm_stride = _part(raw, _page.COMMS)
-    layout, comm_layout = _page.lane_layout(), _page.comm_layout()
+    layout, comm_layout = _page.LAYOUTS["lane"], _page.LAYOUTS["comm"]
 
     def put(at: int, where: object, name: str, content: bytes) -> None:
         offset = dict(zip(where["names"], where["offsets"], strict=True))[name]  # type: ignore[index]
@@ -241,7 +241,7 @@ def shown(host: dict[str, Any]) -> str:
     console = Console(file=output, width=200)
     rates = [Rates(each, each, 1.0) for each in host["instances"]]
     console.print(view.stats_view(host, rates, live=True))
-    console.print(lanes_view.lanes_view(host, lanes_view.LaneRates(), wide=True))
+    console.print(lanes_view.lanes_view(host, lanes_view.LaneRates()))
     console.print(lanes_view.jobs_table(host))
     for job in host["jobs"]:
         console.print(lanes_view.all_job_counters(job))

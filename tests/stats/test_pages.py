@@ -43,7 +43,7 @@ def test_a_process_s_pages_are_found_and_read(owner: Owner) -> None:
         assert sorted(flows["label"]) == [b"send comm 0", b"send comm 1", b"send comm 2"]
         assert np.all(flows["srtt_ns"] > 0)
         assert np.all(flows["acked_bytes"] > 100_000)
-        names = [name for name, _ in _page.histograms()]
+        names = [name for name, _ in _page.LISTS["histogram"]]
         gaps = snapshot.histograms[names.index("poll_gap")]
         assert gaps["count"] == sum(gaps["bucket"])
         assert (

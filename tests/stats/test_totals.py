@@ -267,13 +267,13 @@ def test_comms_on_kernel_lanes_have_the_reason(make_job: MakeJob) -> None:
         return name
 
     assert reason() == "unknown", "a plugin that names none"
-    for number, (name, _) in enumerate(_page.fallbacks(), 1):
+    for number, (name, _) in enumerate(_page.LISTS["fallback"], 1):
         comm["fallback"] = number
         assert reason() == name
-    for claimed in (len(_page.fallbacks()) + 1, 2**64 - 1):
+    for claimed in (len(_page.LISTS["fallback"]) + 1, 2**64 - 1):
         comm["fallback"] = claimed
         assert reason() == "unknown"
     owner.send("lane 0 1 harp", "die 0 1 104")
     job = owner.job()
     assert reason() == "lane_lost"
-    assert all(help for _, help in _page.fallbacks())
+    assert all(help for _, help in _page.LISTS["fallback"])

@@ -8,7 +8,7 @@
 
 #include "base/util.h"
 #include "check.h"
-#include "comm/comm.h"
+#include "comm/comm_impl.h"
 #include "double_env.h"
 #include "fake_lane.h"
 
@@ -330,6 +330,17 @@ TEST(messages_that_arrived_before_the_peer_died_are_received_and_the_next_is_an_
 	CHECK_EQ(comm_test(recv[1], &done, &size), -ECONNRESET);
 	CHECK_EQ(done, 0);
 	CHECK_EQ(env_warns, 1);
+	ends_close(&e);
+}
+
+TEST(the_longest_reason_of_an_end_is_logged_whole)
+{
+	static const char tail[] = "the peer's process or host died, or the path is cut";
+	struct ends e;
+
+	ends_open(&e, 1, 1000, 8192);
+	comm_end_by_error(e.recv, NULL, -EHOSTUNREACH);
+	CHECK(strstr(e.recv->end_text, tail) != NULL);
 	ends_close(&e);
 }
 

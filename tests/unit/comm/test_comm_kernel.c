@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_comm_kernel.c - plugin_*() end to end over kernel lanes on the loopback interface. */
+#include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/wait.h>
@@ -33,6 +34,62 @@ TEST(a_forked_child_has_no_descriptor_of_the_plugin)
 	CHECK_EQ(waitpid(pid, &status, 0), pid);
 	CHECK_EQ(WEXITSTATUS(status), 0);
 	pair_close(&pair);
+}
+
+/* ---- a close with requests in flight ----------------------------------------------------------- */
+
+/* Posts on the peer's side until it fails: does its warning contain this text? */
+static void fails_with(struct comm *comm, const char *text)
+{
+	static uint8_t data[65536];
+	struct request *request;
+	int done = 0, rc = 0;
+
+	env_warns = 0;
+	for (int i = 0; i < TURNS_MAX && !rc; i++) {
+		rc = comm_post(comm, data, sizeof(data), 0, NULL, &request);
+		for (done = 0; request && !rc && !done;)
+			rc = comm_test(request, &done, NULL);
+	}
+	CHECK_EQ(rc, -ECONNRESET);
+	CHECK_EQ(env_warns, 1);
+	if (!strstr(env_warn, text)) {
+		fprintf(stderr, "\"%s\" does not contain \"%s\"\n", env_warn, text);
+		check_failed();
+	}
+}
+
+TEST(a_receiver_that_closes_with_a_receive_in_flight_has_aborted)
+{
+	static uint8_t rx[64];
+	struct request *request;
+	struct pair pair;
+
+	pair_open(&pair);
+	CHECK_EQ(comm_post(pair.recv, rx, sizeof(rx), 0, NULL, &request), 0);
+	plugin_close(pair.recv);
+	fails_with(pair.send, "over kernel-tcp: the peer aborted");
+	plugin_close(pair.send);
+	plugin_finalize(pair.ctx);
+}
+
+TEST(a_sender_that_closes_in_the_middle_of_a_message_may_have_aborted)
+{
+	enum { BYTES = 64 << 20 };
+	static uint8_t tx[BYTES], rx[BYTES];
+	struct request *send, *recv;
+	struct pair pair;
+	int done;
+
+	pair_open(&pair);
+	CHECK_EQ(comm_post(pair.send, tx, BYTES, 0, NULL, &send), 0);
+	CHECK_EQ(comm_post(pair.recv, rx, BYTES, 0, NULL, &recv), 0);
+	CHECK_EQ(comm_test(recv, &done, NULL), 0);
+	CHECK(!done);
+	plugin_close(pair.send);
+	fails_with(pair.recv, "in the middle of a message: the peer aborted, or its process died");
+	plugin_close(pair.recv);
+	plugin_finalize(pair.ctx);
 }
 
 /* ---- several lanes ---------------------------------------------------------------------------- */

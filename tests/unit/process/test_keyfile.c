@@ -192,9 +192,11 @@ TEST(without_a_key_encryption_cannot_be_required)
 	load_refused("needs HARP_KEY_FILE");
 	/* One that is named must be there, whatever HARP_ENCRYPT says. */
 	strcpy(env_config.key_file, "/nowhere/at/all");
-	load_refused("key file /nowhere/at/all: it cannot be opened");
+	load_refused(
+		"key file /nowhere/at/all (HARP_KEY_FILE, or key_file in harp.toml): it cannot be opened");
 	env_config.encrypt = ENCRYPT_AUTO;
-	load_refused("key file /nowhere/at/all: it cannot be opened");
+	load_refused(
+		"key file /nowhere/at/all (HARP_KEY_FILE, or key_file in harp.toml): it cannot be opened");
 	env_config.encrypt = ENCRYPT_OFF;
 	load_refused("HARP_ENCRYPT=off, and the key file /nowhere/at/all");
 	env_config.key_file[0] = '\0';

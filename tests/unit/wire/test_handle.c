@@ -124,7 +124,7 @@ TEST(a_handle_is_read_back_and_every_damaged_bit_is_noticed)
 	struct handle out, in = handle;
 	char why[192];
 
-	in.encrypted = in.opening = true;
+	in.encrypted = true;
 	in.harp_placement = PLACEMENT_TOEPLITZ;
 	in.harp_queues = 64;
 	in.harp_queue = 63;
