@@ -16,8 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Set before the first child process starts, because all children must inherit it.
 os.environ[RUN] = f"{os.getpid()}-{time.time_ns()}"
-# A background job of a shell (nohup make test &) ignores SIGINT and SIGHUP, and its children would as
-# well.
+# A background job of a shell (nohup make test &) ignores these, and its children would as well.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 # On SIGTERM, fixtures must end the processes that they started.
