@@ -18,7 +18,7 @@ from pathlib import Path
 from harp import _page, memfd
 from harp.closing import Closing
 from harp.procfs import PROC, status_field
-from harp.stats.page import JobSnapshot, PageError, Snapshot, identity, read, read_job
+from harp.stats.page import PageError, identity
 from harp.words import printable
 
 PAGES_MAX = 4096
@@ -37,9 +37,7 @@ _MORE = {
 
 @dataclass
 class Page:
-    """An open page. The kernel provides uid and pid, as seen from here; comm is the process's
-    own.
-    """
+    """An open page. The kernel provides uid and pid, as seen from here; its process, comm."""
 
     fd: int
     pid: int
@@ -48,14 +46,6 @@ class Page:
     inode: int
     size: int = 0  # bytes
     job: bool = False  # a job's; else a stack's
-
-    def read(self, *, flows: bool = True) -> Snapshot:
-        """Read a stack's page. PageError."""
-        return read(self.fd, flows=flows)
-
-    def read_job(self, *, lanes: bool = True) -> JobSnapshot:
-        """Read a job's page. PageError."""
-        return read_job(self.fd, lanes=lanes)
 
     def close(self) -> None:
         """Close the descriptor. May be called twice."""
@@ -74,7 +64,6 @@ class Found(Closing):
     bad: list[tuple[int, PageError]] = field(default_factory=list)  # pid, what is wrong
 
     def close(self) -> None:
-        """Close all pages."""
         for page in (*self.pages, *self.jobs):
             page.close()
 
@@ -152,7 +141,6 @@ class _Search:
         self._shares = _Shares(self.found)
 
     def examine(self, pid: int) -> None:
-        """Examine one process."""
         try:
             numbers = _numbers(self._proc / str(pid) / "fd")
         except OSError as error:
@@ -219,18 +207,7 @@ class _Search:
 
 
 def find(proc: Path = PROC) -> Found:
-    """Find the pages of all processes that this process may examine.
-
-    Parameters
-    ----------
-    proc
-        Where procfs is mounted.
-
-    Returns
-    -------
-    Found
-        Open pages; close them with `with` or close().
-    """
+    """Find the pages of all processes that this process may examine."""
     search = _Search(proc)
     for pid in _processes(proc):
         search.examine(pid)

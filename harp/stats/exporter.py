@@ -44,14 +44,8 @@ DaemonSource = Callable[[], own.Documents | None]
 
 
 class Scrapes:
-    """All families, read at most once a second. Any thread may use it.
-
-    Parameters
-    ----------
-    source
-        Returns harpd's status and instances.
-    pid
-        Returns harpd's process number, for process_*.
+    """All families, read at most once a second. Any thread may use it. pid: returns harpd's process
+    number, for process_*.
     """
 
     def __init__(
@@ -98,9 +92,7 @@ class Scrapes:
     def scrape(
         self, leased: families.Leased, nics: frozenset[str], per_queue: bool = False
     ) -> families.ScrapeData:
-        """Return the data of instances and jobs. nics: names of NICs that may become labels,
-        besides this host's.
-        """
+        """Return the data. nics: names that may become labels, besides this host's NICs."""
         with find() as found:
             host = look(found, flows=False, lanes=True)
         instances, ignored = families.believed(host.instances, leased)

@@ -9,15 +9,13 @@ kind of lane. No process, peer, port or label of a job becomes a Prometheus labe
 """
 
 import re
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from harp import _page
@@ -42,8 +40,6 @@ Leased = Mapping[tuple[str, int], int]
 
 @dataclass(frozen=True)
 class ScrapeData:
-    """The data of the families."""
-
     instances: tuple[Instance, ...] = ()
     ignored: Mapping[str, int] = field(default_factory=dict)  # pages, by reason
     jobs: totals.Jobs = field(default_factory=totals.Jobs)
@@ -51,9 +47,6 @@ class ScrapeData:
     xstats_ignored: Mapping[str, int] = field(default_factory=dict)  # by reason
 
 
-# --------------------------------------------------------------------------------------------------
-# Trust.
-#
 def believed(
     instances: Iterable[Instance], leased: Leased
 ) -> tuple[tuple[Instance, ...], dict[str, int]]:
@@ -143,23 +136,14 @@ def _labeled(instances: Iterable[Instance]) -> list[tuple[tuple[str, str, str], 
     return result
 
 
-# --------------------------------------------------------------------------------------------------
-# Instances.
-#
 Rows = Sequence[tuple[Labels, totals.Device]]
 
 
 def octaves(bucket: Iterable[int]) -> list[tuple[str, float]]:
     """Return cumulative counts at OCTAVES_NS and +Inf of a page's histogram."""
-    upper, counts = schema.upper_ns(), [int(count) for count in bucket]
-    result, total, index = [], 0, 0
-    for bound_ns in OCTAVES_NS:
-        while index < len(upper) and upper[index] <= bound_ns:
-            total += counts[index]
-            index += 1
-        result.append((repr(bound_ns / 1e9), float(total)))
-    result.append(("+Inf", float(sum(counts))))
-    return result
+    upper, sums = schema.upper_ns(), [0, *accumulate(int(count) for count in bucket)]
+    bounds = [(repr(ns / 1e9), float(sums[bisect_right(upper, ns)])) for ns in OCTAVES_NS]
+    return [*bounds, ("+Inf", float(sums[-1]))]
 
 
 def _histogram(
@@ -242,9 +226,6 @@ def _instances(scrape: ScrapeData) -> Iterator[Metric]:
     )
 
 
-# --------------------------------------------------------------------------------------------------
-# Jobs.
-#
 def rail_metric(name: str) -> str:
     """Return the metric of a number of HARP_RAIL_VALUES."""
     return f"harp_{name}" if name.startswith("lanes_") else f"harp_lane_{name}"

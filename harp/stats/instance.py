@@ -13,7 +13,7 @@ from harp import _page
 from harp.errors import HarpError
 from harp.stats import job, schema
 from harp.stats.discover import Found, Page, find
-from harp.stats.page import Instance, Items, Job, PageError, address, text
+from harp.stats.page import Instance, Items, Job, PageError, address, read, read_job, text
 
 FORMAT = 1
 # Limit of a JSON document, shared by the users with pages. A page full of connections fits.
@@ -51,19 +51,12 @@ class _Room:
         return given
 
     def kept(self, page: Page, records: Items) -> Items:
-        """Return the records that fit."""
         return records[: self.take(page, len(records))]
 
 
 def look(found: Found, *, flows: bool = True, lanes: bool | None = None) -> HostSnapshot:
-    """Read all pages that were found, ordered by NIC, queue and process.
-
-    Parameters
-    ----------
-    flows
-        Whether to read the connections of instances.
-    lanes
-        Whether to read the comms and lanes of jobs. Default: as flows.
+    """Read all pages that were found, ordered by NIC, queue and process: without flows, not the
+    connections of instances; without lanes (default: as flows), not the comms and lanes of jobs.
     """
     lanes = flows if lanes is None else lanes
     bad = [(pid, str(error)) for pid, error in found.bad]
@@ -85,7 +78,7 @@ def look(found: Found, *, flows: bool = True, lanes: bool | None = None) -> Host
 
 def _instance(page: Page, room: _Room, flows: bool) -> list[Instance]:
     """Return a page's instance; an empty list if it does not fit."""
-    seen = page.read(flows=flows)
+    seen = read(page.fd, flows=flows)
     bare = Instance(page.pid, page.uid, page.comm, replace(seen, flows=seen.flows[:0]))
     if not room.take(page, 1, len(json.dumps(document(bare)))):
         return []
@@ -94,7 +87,7 @@ def _instance(page: Page, room: _Room, flows: bool) -> list[Instance]:
 
 def _job(page: Page, room: _Room, lanes: bool) -> list[Job]:
     """The same for a job."""
-    snapshot = page.read_job(lanes=lanes)
+    snapshot = read_job(page.fd, lanes=lanes)
     bare = replace(snapshot, comms=snapshot.comms[:0], lanes=snapshot.lanes[:0])
     one = Job(page.pid, page.uid, page.comm, bare)
     if not room.take(page, 1, len(json.dumps(job.document(one)))):
@@ -107,11 +100,7 @@ def _place(each: Instance) -> tuple[str, int]:
     return each.snapshot.identity.ifname, each.snapshot.identity.queue
 
 
-# --------------------------------------------------------------------------------------------------
-# As a document: the output of `-o json` and harpd's answer.
-#
 def flow_document(flow: np.void) -> dict[str, Any]:
-    """Return one connection."""
     values = {name: int(flow[name]) for name, _ in _page.LISTS["flow"]}
     return {
         "local": address(flow["local_addr"].tobytes()),
@@ -127,15 +116,9 @@ def flow_document(flow: np.void) -> dict[str, Any]:
 
 
 def document(each: Instance) -> dict[str, Any]:
-    """Return one instance."""
     snapshot = each.snapshot
     return {
-        "pid": each.pid,
-        "uid": each.uid,
-        "comm": each.comm,
-        "identity": vars(snapshot.identity),
-        "status": vars(snapshot.status),
-        "counters": {one.name: int(snapshot.counters[one.name]) for one in schema.statistics()},
+        **each.document(),
         "histograms": {
             name: {
                 "count": int(item["count"]),
@@ -150,7 +133,6 @@ def document(each: Instance) -> dict[str, Any]:
 
 
 def host_document(host: HostSnapshot) -> dict[str, Any]:
-    """Return everything that was read."""
     return {
         "format": FORMAT,
         "histogram_upper_ns": list(schema.upper_ns()),
@@ -182,16 +164,9 @@ def ask_harpd(flows: bool) -> dict[str, Any] | None:
 
 
 class Source:
-    """A source for repeated readings.
+    """A source for repeated readings."""
 
-    Attributes
-    ----------
-    daemon
-        Whether the last reading was harpd's.
-    """
-
-    def __init__(self) -> None:
-        self.daemon = False
+    daemon = False  # whether the last reading was harpd's
 
     def look(self, *, flows: bool) -> dict[str, Any]:
         """Return a document of everything that is visible now (docs/metrics.md)."""

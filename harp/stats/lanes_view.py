@@ -32,23 +32,13 @@ def _lanes(job: Record) -> Iterator[Record]:
 
 @dataclass(frozen=True)
 class LaneRates:
-    """What lanes carried between two readings.
+    """What lanes carried between two readings."""
 
-    Parameters
-    ----------
-    seconds
-        Time between the readings; 0: there was no previous one.
-    before
-        Payload bytes at the previous reading.
-    """
-
-    seconds: float = 0.0
-    before: Mapping[LaneKey, int] = field(default_factory=dict)
+    seconds: float = 0.0  # between the readings; 0: there was no previous one
+    before: Mapping[LaneKey, int] = field(default_factory=dict)  # payload bytes
 
     def carried(self, job: Record, lane: Record) -> float:
-        """Return bytes of messages: so far, or per second since the previous reading; all of a new
-        lane's.
-        """
+        """Return bytes of messages: so far, or per second since the previous reading."""
         now = float(lane["payload_bytes"])
         if self.seconds <= 0:
             return now
@@ -61,28 +51,21 @@ def rates(before: Record | None, seconds: float) -> LaneRates:
     return LaneRates(seconds, {_lane_key(job, lane): lane["payload_bytes"] for job, lane in lanes})
 
 
-# --------------------------------------------------------------------------------------------------
-# Filters.
-#
-def _is_peer(text: str, peers: Network) -> bool:
-    try:
-        return ipaddress.ip_address(text) in peers
-    except ValueError:  # "?", of a comm without a record and without lanes
-        return False
-
-
 def of_peers(host: Record, peers: Network) -> dict[str, Any]:
     """Keep only comms, lanes and connections with these peers. A comm keeps its lanes."""
 
+    def is_peer(address: str) -> bool:
+        return ipaddress.ip_address(address) in peers
+
     def with_peers(records: Iterable[Record]) -> list[Record]:
-        return [each for each in records if _is_peer(each["remote"], peers)]
+        return [each for each in records if is_peer(each["remote"])]
 
     def comms(job: Record) -> Iterator[Record]:
         for comm in job["comms"]:
             if "serial" not in comm:  # without a record
                 if lanes := with_peers(comm["lanes"]):
                     yield {**comm, "lanes": lanes}
-            elif _is_peer(comm["peer"], peers):
+            elif is_peer(comm["peer"]):
                 yield comm
 
     return {
@@ -98,9 +81,6 @@ def over_nic(job: Record, nic: str) -> dict[str, Any]:
     return {**job, "comms": comms}
 
 
-# --------------------------------------------------------------------------------------------------
-# harpctl flows.
-#
 @dataclass(frozen=True)
 class _Line:
     """A line of the tree: a peer, a comm or a lane. Sums are over the lanes below it."""
@@ -141,7 +121,6 @@ def _messages(comm: Record) -> str:
 
 
 def job_name(job: Record) -> str:
-    """Return a job's name for people."""
     return str(job["identity"]["label"] or job["comm"])
 
 
@@ -248,9 +227,6 @@ def lanes_view(host: Record, rates: LaneRates) -> RenderableType:
     return Group(*parts, *job_notes(host), *notes(host))
 
 
-# --------------------------------------------------------------------------------------------------
-# harpctl stats.
-#
 def _by_kind(job: Record, name: str) -> dict[str, int]:
     """Return sums over the job's lanes of the kernel and of HARP's stack."""
     result = {"harp": 0, "kernel": 0}
@@ -277,7 +253,6 @@ def _job_row(job: Record) -> tuple[object, ...]:
 
 
 def jobs_table(host: Record) -> Table | None:
-    """Return a line for every job; None without jobs."""
     if not host["jobs"]:
         return None
     columns = (

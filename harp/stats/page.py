@@ -111,6 +111,18 @@ class Published(Generic[_Of]):
         identity = self.snapshot.identity
         return self.pid, identity.start_wall_ns, identity.instance
 
+    def document(self) -> dict[str, Any]:
+        """Return what documents of instances and jobs have in common."""
+        snapshot, counters = self.snapshot, self.snapshot.counters
+        return {
+            "pid": self.pid,
+            "uid": self.uid,
+            "comm": self.comm,
+            "identity": vars(snapshot.identity),
+            "status": vars(snapshot.status),
+            "counters": {name: int(counters[name]) for name in counters.dtype.names or ()},
+        }
+
 
 Instance = Published[Snapshot]
 Job = Published[JobSnapshot]
@@ -193,20 +205,7 @@ def identity(fd: int) -> tuple[Identity, bool]:
 
 
 def read(fd: int, *, flows: bool = True) -> Snapshot:
-    """Read the page of a stack.
-
-    Parameters
-    ----------
-    fd
-        Descriptor of the page.
-    flows
-        Whether to read the records of connections.
-
-    Raises
-    ------
-    PageError
-        The page is invalid, of another version, or its owner is in the middle of a write.
-    """
+    """Read the page of a stack; without flows, not the records of connections. PageError."""
     with _refusals():
         _page.check(fd)
         return Snapshot(
@@ -222,20 +221,7 @@ def read(fd: int, *, flows: bool = True) -> Snapshot:
 
 
 def read_job(fd: int, *, lanes: bool = True) -> JobSnapshot:
-    """Read the page of a job.
-
-    Parameters
-    ----------
-    fd
-        Descriptor of the page.
-    lanes
-        Whether to read the records of comms and lanes.
-
-    Raises
-    ------
-    PageError
-        As read().
-    """
+    """Read the page of a job; without lanes, not the records of comms and lanes. PageError."""
     most = FLOWS_MAX if lanes else 0
     with _refusals():
         _page.check(fd)

@@ -71,9 +71,7 @@ def confine() -> None:
 
 
 def begin() -> socket.socket:
-    """Confine this process, and end it when the other end of the socket that is its standard input
-    is closed; return that socket.
-    """
+    """Confine this process, and end it with the other end of its standard input, a socket."""
     connection = socket.socket(fileno=os.dup(0))
     try:
         confine()
@@ -91,7 +89,6 @@ def _end_with(connection: socket.socket) -> None:
 
 
 def main() -> None:
-    """Entry point."""
     begin()
     signal.alarm(LIMIT_S)
     with discover.find() as found:

@@ -31,19 +31,12 @@ def statistics() -> tuple[Statistic, ...]:
 
 @cache
 def drops() -> tuple[Statistic, ...]:
-    """Return those that count drops."""
     return tuple(each for each in statistics() if each.drop_reason)
 
 
 @cache
 def record_type(name: str) -> np.dtype[np.void]:
-    """Return the type of a record, struct harp_page_NAME.
-
-    Parameters
-    ----------
-    name
-        identity, status, histogram, flow, rail, comm, lane or xstat.
-    """
+    """Return the type of a record, struct harp_page_NAME."""
     result: np.dtype[np.void] = np.dtype(_page.LAYOUTS[name])
     return result
 

@@ -80,14 +80,8 @@ def _lives(pid: int) -> bool:
 
 
 class Sums:
-    """Sums of the growing numbers of all owners, in vectors by key.
-
-    Parameters
-    ----------
-    lives
-        Tells whether a process of that number exists.
-    wall_ns
-        The clock of owners' start times.
+    """Sums of the growing numbers of all owners, in vectors by key. lives: tells whether a process
+    exists; wall_ns: the clock of owners' start times.
     """
 
     def __init__(
@@ -120,20 +114,11 @@ class Sums:
         self._last = {owner: self._last[owner] for owner in absent[-ABSENT_MAX:]} | dict(now)
 
 
-# --------------------------------------------------------------------------------------------------
-# Jobs.
-#
 class Totals(Sums):
     """Remembers jobs between scrapes."""
 
     def of_jobs(self, jobs: Iterable[Job], nics: frozenset[str]) -> Jobs:
-        """Return the sums over jobs.
-
-        Parameters
-        ----------
-        nics
-            Names that may become labels; lanes over other NICs count for "other".
-        """
+        """Return the sums; lanes over NICs that are not in `nics` count for "other"."""
         kept = list(jobs)
         sums = self.take({job.key: _job_numbers(job, nics) for job in kept})
         result = Jobs()
@@ -219,9 +204,6 @@ def transports(job: Job) -> dict[tuple[str, str], int]:
     return result
 
 
-# --------------------------------------------------------------------------------------------------
-# Instances.
-#
 @dataclass
 class Device:
     """All instances of a NIC. numbers: by statistic, gauges of the present instances; buckets and
@@ -238,7 +220,6 @@ class DeviceTotals(Sums):
     """Remembers instances between scrapes."""
 
     def of_devices(self, instances: Iterable[Instance]) -> dict[str, Device]:
-        """Return the sums over the instances of each NIC."""
         kept = list(instances)
         sums = self.take(
             {each.key: {(each.snapshot.identity.ifname,): _vector(each)} for each in kept}
@@ -250,7 +231,6 @@ class DeviceTotals(Sums):
 
 
 def alone(each: Instance) -> Device:
-    """Return one instance's numbers."""
     device = _device(_vector(each))
     _add_gauges(device, each)
     return device

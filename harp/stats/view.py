@@ -15,36 +15,25 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from harp.output import fold, table
+from harp.output import table
 from harp.stats import schema
 from harp.words import endpoint
 
 
 @dataclass(frozen=True)
 class Rates:
-    """Two documents of one instance and the seconds between them.
+    """Two documents of one instance and the seconds between them."""
 
-    Parameters
-    ----------
-    before
-        None at the first reading.
-    """
-
-    before: Mapping[str, Any] | None
+    before: Mapping[str, Any] | None  # None at the first reading
     now: Mapping[str, Any]
     seconds: float
 
-    def delta(self, name: str) -> int:
-        """Return the increase of a counter; all of it if the page is new."""
-        value = int(self.now["counters"].get(name, 0))
-        earlier = int(self.before["counters"].get(name, 0)) if self.before else 0
-        return value - earlier if value >= earlier else value
-
     def moved(self, name: str) -> float:
         """Return the counter's increase per second; at the first reading its value."""
+        value = float(self.now["counters"].get(name, 0))
         if self.before is None or self.seconds <= 0:
-            return float(self.now["counters"].get(name, 0))
-        return self.delta(name) / self.seconds
+            return value
+        return max(0.0, value - float(self.before["counters"].get(name, 0))) / self.seconds
 
     def drops(self) -> dict[str, float]:
         """Return drops by reason that are not 0, likewise."""
@@ -56,9 +45,7 @@ class Rates:
         buckets = list(self.now["histograms"][histogram]["buckets"])
         if self.before is not None:
             earlier = self.before["histograms"][histogram]["buckets"]
-            grown = [now - then for now, then in zip(buckets, earlier, strict=True)]
-            if min(grown, default=0) >= 0:
-                buckets = grown
+            buckets = [max(0, now - then) for now, then in zip(buckets, earlier, strict=True)]
         return quantile_ns(buckets, share)
 
 
@@ -85,14 +72,14 @@ def quantile_ns(buckets: Sequence[int], share: float) -> int | None:
 _UNITS = ("", "k", "M", "G", "T", "P", "E")
 
 
-def amount(value: float, unit: str = "") -> str:
+def amount(value: float) -> str:
     """Format 1234567 as "1.23M"."""
     step = 0
     while value >= 1000 and step + 1 < len(_UNITS):
         value /= 1000
         step += 1
     shown = f"{value:.0f}" if step == 0 and value == int(value) else f"{value:.3g}"
-    return f"{shown}{_UNITS[step]}{unit}" if step or unit == "" else f"{shown}{unit}"
+    return f"{shown}{_UNITS[step]}"
 
 
 def span(ns: float | None) -> str:
@@ -131,7 +118,6 @@ def _instance_row(rates: Rates) -> tuple[object, ...]:
 
 
 def instances(seen: Sequence[Rates], *, live: bool) -> Table:
-    """Return a line per instance."""
     per = "/s" if live else ""
     title = "HARP instances" + ("" if live else ", since their start")
     bits = "bit/s" if live else "bits"
@@ -144,7 +130,6 @@ def instances(seen: Sequence[Rates], *, live: bool) -> Table:
 
 
 def drops(seen: Iterable[Rates], *, live: bool) -> Table | None:
-    """Return a table of drops by reason; None without drops."""
     helps = {each.drop_reason: each.help for each in schema.drops()}
     rows = []
     for rates in seen:
@@ -156,9 +141,7 @@ def drops(seen: Iterable[Rates], *, live: bool) -> Table | None:
     if not rows:
         return None
     columns = ("nic/queue", "pid", "reason", "per s" if live else "count", "what")
-    result = table("Drops", columns, rows, left=("reason",))
-    fold(result, 4)
-    return result
+    return table("Drops", columns, rows, left=("reason",), folded=(4,))
 
 
 def notes(host: Mapping[str, Any]) -> list[Text]:
@@ -185,9 +168,7 @@ def counters_table(
 ) -> Table:
     """Return the known counters that are not 0, with their meaning."""
     rows = [(one.name, values[one.name], one.help) for one in known if values.get(one.name)]
-    result = table(title, (what, "value", "what"), rows)
-    fold(result, 2)
-    return result
+    return table(title, (what, "value", "what"), rows, folded=(2,))
 
 
 def all_counters(each: Mapping[str, Any]) -> Table:

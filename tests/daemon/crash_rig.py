@@ -124,7 +124,7 @@ class Rank:
         with stats.find() as found:
             for page in found.pages:
                 if page.pid == self.pid:
-                    return page.read()
+                    return stats.read(page.fd)
         pytest.fail(f"{self.role} {self.pid} publishes nothing")
 
     def close(self) -> None:

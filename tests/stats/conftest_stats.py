@@ -72,7 +72,7 @@ class Owner(Commanded):
     def pages(self, found: stats.Found) -> list[stats.Page]:
         """Its pages, by queue."""
         mine = [page for page in found.pages if page.pid == self.process.pid]
-        return sorted(mine, key=lambda page: page.read().identity.queue)
+        return sorted(mine, key=lambda page: stats.read(page.fd).identity.queue)
 
     def instances(self) -> tuple[Instance, ...]:
         """Its instances as they are now, by queue."""

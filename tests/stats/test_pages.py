@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -30,14 +31,14 @@ def test_a_process_s_pages_are_found_and_read(owner: Owner) -> None:
     with stats.find() as found:
         first, second = owner.pages(found)
         assert (first.uid, first.comm) == (os.geteuid(), "page_owner")
-        snapshot = first.read()
+        snapshot = stats.read(first.fd)
         assert snapshot.identity.ifname == "harp7"
         assert snapshot.identity.label == "train rank 0"
         assert snapshot.identity.pid == owner.process.pid
         assert snapshot.status.flows_open == 3
         assert not snapshot.status.ended
         assert snapshot.counters["tcp_active_opens"] == 3
-        assert second.read().counters["tcp_passive_opens"] == 3
+        assert stats.read(second.fd).counters["tcp_passive_opens"] == 3
         assert snapshot.counters["tx_packets"] > 200
         flows = snapshot.flows
         assert sorted(flows["label"]) == [b"send comm 0", b"send comm 1", b"send comm 2"]
@@ -66,7 +67,7 @@ def test_rates_are_changes_between_two_readings(owner: Owner) -> None:
     assert Rates(None, before, 0).quantile_ns("message_latency", 0.5) is None
     other = {**before, "identity": {**before["identity"], "start_wall_ns": 1}}
     (fresh,) = rates_of({"instances": [now]}, 2.0, {"instances": [other]})
-    assert fresh.delta("tx_packets") == now["counters"]["tx_packets"]
+    assert fresh.moved("tx_packets") == now["counters"]["tx_packets"]
 
 
 def test_a_page_of_an_ended_process_is_not_found(make_owner: MakeOwner) -> None:
@@ -74,9 +75,9 @@ def test_a_page_of_an_ended_process_is_not_found(make_owner: MakeOwner) -> None:
     with stats.find() as found:
         page = owner.pages(found)[0]
         owner.send("end")
-        assert page.read().status.ended  # its last words
+        assert stats.read(page.fd).status.ended  # its last words
         owner.close()
-        assert page.read().status.ended  # a holder of the memory can still read it
+        assert stats.read(page.fd).status.ended  # a holder of the memory can still read it
     with stats.find() as found:
         assert not owner.pages(found)
 
@@ -251,8 +252,8 @@ def test_a_page_of_the_longest_records_fits_into_a_document() -> None:
     flow, comm, lane = (np.frombuffer(b"\xff" * each.itemsize, each)[0] for each in types)
     for record in (
         instance.flow_document(flow),
-        job.comm_document(job.CommLanes(comm, ())),
-        job.comm_document(job.CommLanes(None, (lane,))),
+        *job.comm_documents(SimpleNamespace(comms=[comm], lanes=[])),
+        *job.comm_documents(SimpleNamespace(comms=[], lanes=[lane])),
     ):
         assert len(json.dumps(record)) + 100 <= instance.RECORD_BYTES
     whole = FLOWS_MAX * instance.RECORD_BYTES
@@ -290,7 +291,7 @@ def test_any_process_name_is_safe(name: bytes) -> None:
 def test_an_invalid_state_number_is_shown_as_unknown(owner: Owner) -> None:
     """A connection with such a number is shown, and others are not affected."""
     with stats.find() as found:
-        flow = owner.pages(found)[0].read().flows[0]
+        flow = stats.read(owner.pages(found)[0].fd).flows[0]
     flow["state"] = flow["congestion"] = 2**64 - 1
     document = instance.flow_document(flow)
     assert (document["state"], document["congestion"]) == ("?", "?")
