@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.text import Text
 
 from harp import config as settings
 from harp import files
@@ -40,7 +39,6 @@ def _warn(warnings: Iterable[str]) -> None:
 
 
 def _shown(value: object) -> str:
-    """Format a value for a table."""
     if value is None:
         return "(none)"
     return value if isinstance(value, str) and value else json.dumps(value)
@@ -51,36 +49,21 @@ def _source(row: dict[str, Any]) -> str:
 
 
 def _print_rows(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
-    table = console.table("", columns, [])
-    console.fold(table, *range(1, len(columns)))
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    console.print_whole(table)
+    console.print_whole(console.table("", columns, rows, folded=range(1, len(columns))))
 
 
-def _matches(row: dict[str, Any], wanted: tuple[str, ...], name: str = "") -> bool:
-    """Tell whether a setting was requested: tcp, tcp.ecn, ecn, HARP_ECN, nic, eth1, eth1.queues.
-
-    name: of its NIC or DPDK port.
-    """
+def _matches(row: dict[str, Any], wanted: tuple[str, ...]) -> bool:
+    """Tell whether a setting was requested: tcp, tcp.ecn, ecn, HARP_ECN, nic, eth1, eth1.queues."""
     table, _, key = row["key"].partition(".")
-    words = {row["key"], row["variable"], table, key}
-    if name:
-        words |= {name, f"{name}.{key}", f"{table} {name}.{key}"}
+    words = {row["key"], row["variable"], table, key, row["name"]}
+    if row["of"]:
+        words |= {row["of"], f"{row['of']}.{key}"}
     return not wanted or any(word in words for word in wanted)
 
 
 def _select(found: dict[str, Any], wanted: tuple[str, ...]) -> dict[str, Any]:
-    """Return the document with the requested settings only."""
     chosen = [row for row in found["settings"] if _matches(row, wanted)]
-    arrays: dict[str, list[dict[str, Any]]] = {}
-    for array, name in report.ARRAYS.items():
-        arrays[array] = []
-        for each in found[array]:
-            kept = [row for row in each["settings"] if _matches(row, wanted, each[name])]
-            if kept:
-                arrays[array].append({name: each[name], "settings": kept})
-    if wanted and not chosen and not any(arrays.values()):
+    if wanted and not chosen:
         key = settings.find(wanted[0])
         if key is None or key.variable is not None:
             names = [each.place for each in all_keys()] + [each.key for each in all_keys()]
@@ -90,13 +73,7 @@ def _select(found: dict[str, Any], wanted: tuple[str, ...]) -> dict[str, Any]:
                 "`harpctl config show --all` lists them",
                 Exit.USAGE,
             )
-    return {**found, "settings": chosen, **arrays}
-
-
-def _is_of_tools(row: dict[str, Any]) -> bool:
-    """Tell whether only HARP's build and tests read a setting."""
-    readers: list[str] = row["readers"]
-    return readers == ["tool"]
+    return {**found, "settings": chosen}
 
 
 @config.command()
@@ -124,9 +101,9 @@ def show(keys: tuple[str, ...], everything: bool, file: Path | None, output: str
         console.print_json(chosen)
         return
     rows = [
-        (name, _shown(row["value"]), row["unit"], _source(row))
-        for name, row in report.flat(chosen).items()
-        if everything or keys or not _is_of_tools(row)
+        (row["name"], _shown(row["value"]), row["unit"], _source(row))
+        for row in chosen["settings"]
+        if everything or keys or row["readers"] != ["tool"]
     ]
     _print_rows(("setting", "value", "unit", "source"), rows)
     named = found["HARP_PROFILE"]

@@ -54,9 +54,14 @@ class Key:
     min: int
     max: int
     preset: str
-    live: bool
+    apply: int
     readers: Reader
     help: str
+
+    @property
+    def live(self) -> bool:
+        """Tell whether a change becomes effective without a restart."""
+        return self.apply == 0
 
     @property
     def variable(self) -> str | None:
@@ -70,13 +75,7 @@ class Key:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Return the allowed values of a CHOICE."""
         return tuple(self.unit.split("|")) if self.type is Type.CHOICE else ()
-
-    @property
-    def unit_name(self) -> str:
-        """Return the unit of a number, for people; empty without one."""
-        return "" if self.type in (Type.CHOICE, Type.BOOL) else self.unit
 
     @property
     def accepts(self) -> str:
@@ -103,19 +102,7 @@ class Key:
 def all_keys() -> tuple[Key, ...]:
     """Return every key, in the order of the list."""
     return tuple(
-        Key(
-            name=row["name"],
-            table=row["table"],
-            key=row["key"],
-            type=Type(row["type"]),
-            unit=row["unit"],
-            min=row["min"],
-            max=row["max"],
-            preset=row["preset"],
-            live=row["apply"] == 0,
-            readers=Reader(row["readers"]),
-            help=row["help"],
-        )
+        Key(**{**row, "type": Type(row["type"]), "readers": Reader(row["readers"])})
         for row in config_keys()
     )
 
@@ -146,6 +133,12 @@ def nearest(word: str, words: Iterable[str]) -> str | None:
     """Return the closest of the known words, if one is close enough."""
     found = difflib.get_close_matches(word.lower()[:100], [w.lower() for w in words], 1, 0.6)
     return found[0] if found else None
+
+
+def did_you_mean(word: str, words: Iterable[str], otherwise: str) -> str:
+    """Return advice about an unknown word: the closest of the known ones, or other advice."""
+    hint = nearest(word, words)
+    return f"did you mean {hint}?" if hint else otherwise
 
 
 def nearest_variable(name: str) -> str | None:

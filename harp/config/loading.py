@@ -4,6 +4,7 @@
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from harp._core import port_spec
 from harp.config import document, values
@@ -17,13 +18,13 @@ from harp.config.keys import (
     Key,
     Reader,
     by_name,
+    did_you_mean,
     find,
     global_keys,
-    nearest,
     nearest_variable,
     tables,
 )
-from harp.config.model import Config, DpdkConfig, Source, Value, dpdk_view, frozen, port_name
+from harp.config.model import Config, DpdkConfig, Source, Value, dpdk_view, port_name
 from harp.config.schema import Reading
 
 ALL_READERS = Reader.JOB | Reader.DAEMON | Reader.TOOL
@@ -64,10 +65,10 @@ def _from_command_line(settings: Mapping[str, str], problems: list[Problem]) -> 
     for name, text in settings.items():
         key = find(name)
         if key is None or key.variable is None:
-            hint = nearest(name, [k.place for k in global_keys() if k.table])
-            if name.startswith(VARIABLE_PREFIX):
-                hint = nearest_variable(name)
-            advice = f"did you mean {hint}?" if hint else "`harpctl config show` lists the keys"
+            places = [k.place for k in global_keys() if k.table]
+            advice = did_you_mean(name, places, "`harpctl config show` lists the keys")
+            if name.startswith(VARIABLE_PREFIX) and (hint := nearest_variable(name)):
+                advice = f"did you mean {hint}?"
             shown = values.quote(name)[1:-1]
             problems.append(Problem(COMMAND_LINE, shown, f"is an unknown key: {advice}"))
             continue
@@ -79,7 +80,6 @@ def _from_command_line(settings: Mapping[str, str], problems: list[Problem]) -> 
 
 
 def _mistake(value: Value, message: str, key: str = "") -> Problem:
-    """Return a problem at the place of the value; key: default the value's own."""
     return Problem(str(value.source), key or value.key.place, message)
 
 
@@ -103,8 +103,7 @@ def _keep_encryption(
     found: dict[str, Value], file: Mapping[str, Value], problems: list[Problem]
 ) -> None:
     """Report an environment or a command line that disables encryption which harp.toml requires,
-    like
-    config_keep_encryption() of plugin/process/config.c.
+    like config_keep_encryption() of plugin/process/config.c.
     """
     required = file.get(_ENCRYPT)
     if required is None or required.value != "aes-256-gcm":
@@ -156,9 +155,7 @@ def _port_whole(port: Mapping[str, Value], config: DpdkConfig, problems: list[Pr
 def _ports_together(
     ports: list[dict[str, Value]], nics: list[dict[str, Value]], problems: list[Problem]
 ) -> None:
-    """The same for all [[dpdk]]: names are unique, also among NICs, and addresses are not
-    shared.
-    """
+    """Check that names are unique, also among NICs, and that addresses are not shared."""
     called: dict[str, Value] = {str(nic["ifname"].value): nic["ifname"] for nic in nics}
     owned: dict[str, Value] = {}
     for port in ports:
@@ -216,9 +213,9 @@ def build(
     if problems:
         raise ConfigError(sorted(problems, key=lambda problem: problem.position))
     return Config(
-        values=frozen(found),
-        nic_values=tuple(frozen(nic) for nic in nics),
-        dpdk_values=tuple(frozen(port) for port in ports),
+        values=MappingProxyType(found),
+        nic_values=tuple(map(MappingProxyType, nics)),
+        dpdk_values=tuple(map(MappingProxyType, ports)),
         file=doc.file if doc else "",
         warnings=tuple(warnings),
     )
@@ -231,52 +228,23 @@ def load(
     readers: Reader = ALL_READERS,
     settings: Mapping[str, str] | None = None,
 ) -> Config:
-    """Load the configuration: command line over environment over file over default.
+    """Load the configuration: command line (`settings`) over environment over file over default.
 
-    Parameters
-    ----------
-    path
-        Default: HARP_CONFIG, or /etc/harp/harp.toml; only the latter may be absent.
-    environ
-        Default: os.environ.
-    readers
-        Variables of other readers are ignored. harpd passes Reader.DAEMON, because job settings in
-        its environment must not hide those of the file.
-    settings
-        Values of the command line by key.
-
-    Raises
-    ------
-    ConfigError
-        Lists every problem.
+    Without a path the file is HARP_CONFIG's, or /etc/harp/harp.toml; only the latter may be absent.
+    Variables of other readers are ignored. harpd passes Reader.DAEMON, because job settings in its
+    environment must not hide those of the file. ConfigError lists every problem.
     """
     environ = os.environ if environ is None else environ
     chosen, named = (Path(path), True) if path is not None else file_of(environ)
     doc: document.Document | None = None
     try:
         doc = document.read(chosen)
-    except ConfigError as error:
+    except ConfigError:
         if named or os.path.lexists(chosen):
-            problems: list[Problem] = list(error.problems)
-            _from_command_line(settings or {}, problems)
-            _from_environment(environ, readers, problems, [])
-            raise ConfigError(problems, error.code) from None
+            raise
     return build(doc, environ, readers=readers, settings=settings)
 
 
 def parse(text: str, file: str = "harp.toml", environ: Mapping[str, str] | None = None) -> Config:
-    """Return the configuration of a text.
-
-    Parameters
-    ----------
-    file
-        Name of the text in messages.
-    environ
-        Default: no environment.
-
-    Raises
-    ------
-    ConfigError
-        Lists every problem.
-    """
+    """Return the configuration of a text, which messages call `file`. ConfigError."""
     return build(document.parse(file, text), environ or {})

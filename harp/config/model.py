@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
 from typing import Literal, TypeVar
 
 from harp.config import values
@@ -45,12 +44,10 @@ class Value:
 
     @property
     def text(self) -> str:
-        """Format the value for a variable."""
         return values.to_text(self.value, self.key)
 
     @property
     def toml(self) -> str:
-        """Format the value for harp.toml."""
         return values.to_toml(self.value, self.key)
 
 
@@ -83,7 +80,6 @@ class DaemonConfig:
 
     @property
     def pins_dir(self) -> Path:
-        """Return the directory of harpd's BPF file system."""
         return self.run_dir / "bpf"
 
 
@@ -156,13 +152,7 @@ class DpdkConfig:
         return ";".join(words)
 
     def spec(self, queues: int = 0) -> str:
-        """Return the specification for a job.
-
-        Parameters
-        ----------
-        queues
-            Number of queues; 0: all of the port.
-        """
+        """Return the specification for a job with this number of queues; 0: all of the port."""
         return f"{self.text};queues={queues or self.queues}"
 
 
@@ -171,7 +161,6 @@ PORT_NAME_BYTES_MAX = 15  # of struct harp_port_spec: the length of an interface
 
 
 def port_name(device: str) -> str:
-    """Return the default name of a port."""
     return device.partition(",")[0][:PORT_NAME_BYTES_MAX]
 
 
@@ -190,8 +179,7 @@ def dpdk_view(found: Mapping[str, Value]) -> DpdkConfig:
 @dataclass(frozen=True)
 class Config:
     """All settings of a host. values by variable; nic_values by key, one for each [[nic]];
-    dpdk_values
-    likewise.
+    dpdk_values likewise.
     """
 
     values: Mapping[str, Value]
@@ -206,17 +194,14 @@ class Config:
 
     @cached_property
     def daemon(self) -> DaemonConfig:
-        """Return harpd's settings."""
         return _view(DaemonConfig, self.table("daemon"))
 
     @cached_property
     def metrics(self) -> MetricsConfig:
-        """The Prometheus endpoint."""
         return _view(MetricsConfig, self.table("metrics"))
 
     @cached_property
     def nics(self) -> tuple[NicConfig, ...]:
-        """The NICs that harpd leases."""
         return tuple(_view(NicConfig, nic) for nic in self.nic_values)
 
     @property
@@ -226,7 +211,6 @@ class Config:
 
     @cached_property
     def dpdk(self) -> tuple[DpdkConfig, ...]:
-        """The DPDK ports that harpd leases."""
         return tuple(map(dpdk_view, self.dpdk_values))
 
     def __getitem__(self, name: str) -> Setting:
@@ -250,17 +234,10 @@ class Config:
         }
 
     def job_settings(self) -> str:
-        """Return the settings for WELCOME, one NAME=VALUE a line, without those that locate
-        harpd.
-        """
+        """Return the settings for WELCOME, NAME=VALUE lines, without those that locate harpd."""
         lines = [
             f"{name}={value.text}\n"
             for name, value in self.job_values().items()
             if name not in ("HARP_SOCKET", "HARP_DAEMON") and value.source.kind == "file"
         ]
         return "".join(lines)
-
-
-def frozen(found: dict[str, Value]) -> Mapping[str, Value]:
-    """Prevent changes of a shared configuration."""
-    return MappingProxyType(found)

@@ -22,10 +22,8 @@ MODES = ("generic-copy", "native-copy", "zero-copy")
 # Size classes (plugin/device/path_policy.h): the longest message of each.
 UP_TO = {"none": 0, "4KiB": 4 << 10, "64KiB": 64 << 10, "all": 1 << 63}
 ENTRIES_MAX = 64
-_NEEDED, _KEYS = {"ifname", "mode", "harp_up_to"}, {"ifname", "mode", "harp_up_to", "peers"}
-
-
-_PAIR = re.compile(r"([1-9]\d{0,11}):([1-9]\d{0,8})")
+_PAIR = r"[1-9]\d{0,11}:[1-9]\d{0,8}"
+_PAIRS = re.compile(f"{_PAIR}( {_PAIR})*")
 POINTS_MAX = 16
 
 
@@ -47,10 +45,7 @@ class Entry:
 
 def _entry(raw: dict[str, Any], number: int) -> Entry:
     where = f"[[nic]] number {number}"
-    if missing := sorted(_NEEDED - set(raw)):
-        raise ProfileError(f"{where}: {missing[0]} is missing")
-    if unknown := sorted(set(raw) - _KEYS):
-        raise ProfileError(f"{where}: unknown key {unknown[0]}")
+    _check_keys(where, raw, {"ifname", "mode", "harp_up_to"}, {"peers"})
     if not all(isinstance(value, str) for value in raw.values()):
         raise ProfileError(f"{where}: every value is a string")
     entry = Entry(**raw)
@@ -69,30 +64,30 @@ def _entry(raw: dict[str, Any], number: int) -> Entry:
     return entry
 
 
-def _curve(text: object) -> bool:
-    if not isinstance(text, str):
+def _check_keys(where: str, raw: Mapping[str, Any], needed: set[str], more: set[str]) -> None:
+    if missing := sorted(needed - set(raw)):
+        raise ProfileError(f"{where}: {missing[0]} is missing")
+    if unknown := sorted(set(raw) - needed - more):
+        raise ProfileError(f"{where}: unknown key {unknown[0]}")
+
+
+def _is_curve(text: object) -> bool:
+    if not isinstance(text, str) or not _PAIRS.fullmatch(text):
         return False
-    pairs = [_PAIR.fullmatch(word) for word in text.split(" ")]
-    places = [int(pair[1]) for pair in pairs if pair]
-    return (
-        len(places) == len(pairs) <= POINTS_MAX and sorted(set(places)) == places and bool(places)
-    )
+    places = [int(pair.partition(":")[0]) for pair in text.split(" ")]
+    return len(places) <= POINTS_MAX and sorted(set(places)) == places
 
 
 def _check_tuner(raw: object) -> None:
     """ProfileError unless it is a [tuner]."""
     if not isinstance(raw, dict):
         raise ProfileError("tuner must be a table: [tuner]")
-    keys = {"latency_ns", "rates", "channels"}
-    if missing := sorted(keys - set(raw)):
-        raise ProfileError(f"[tuner]: {missing[0]} is missing")
-    if unknown := sorted(set(raw) - keys):
-        raise ProfileError(f"[tuner]: unknown key {unknown[0]}")
+    _check_keys("[tuner]", raw, {"latency_ns", "rates", "channels"}, set())
     latency = raw["latency_ns"]
     if type(latency) is not int or not 1 <= latency < 10**12:
         raise ProfileError("[tuner]: latency_ns must be 1 to 999999999999")
     for key in ("rates", "channels"):
-        if not _curve(raw[key]):
+        if not _is_curve(raw[key]):
             raise ProfileError(
                 f"[tuner]: {key} must be 1 to {POINTS_MAX} pairs such as 16384:1200 65536:2300,"
                 " rising"
@@ -100,9 +95,7 @@ def _check_tuner(raw: object) -> None:
 
 
 def parse(text: str, host: str | None = None) -> tuple[Entry, ...]:
-    """Return the entries; ProfileError. host: the host that the profile must be for; None: this
-    one.
-    """
+    """Return the entries; ProfileError. host: for which it must be; None: this one."""
     try:
         found = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

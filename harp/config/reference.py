@@ -35,12 +35,10 @@ _TOML_HEAD = f"""\
 
 
 def applies(key: Key) -> str:
-    """Return when a change becomes effective."""
     return "live" if key.live else "restart"
 
 
 def range_of(key: Key) -> str:
-    """Return a short description of the allowed values."""
     match key.type:
         case Type.BOOL:
             return "true or false"
@@ -56,7 +54,6 @@ def range_of(key: Key) -> str:
 
 
 def title(table: str) -> str:
-    """Return a table's header in harp.toml."""
     return f"[[{table}]]" if table in ARRAYS else f"[{table}]"
 
 
@@ -71,7 +68,6 @@ def _comment(text: str) -> Iterator[str]:
 
 
 def to_toml() -> str:
-    """Return conf/harp.toml."""
     lines = [_TOML_HEAD]
     for table, purpose in TABLES.items():
         lines += ["", *_comment(purpose)]

@@ -3,9 +3,10 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from harp.config.keys import DPDK_TABLE, NIC_TABLE, Reader
-from harp.config.model import Config, Value, frozen
+from harp.config.model import Config, Value
 
 _Array = Mapping[str, Mapping[str, Value]]
 _Changes = Iterator[tuple[bool, str]]  # whether it is effective at once, and one line
@@ -13,9 +14,7 @@ _Changes = Iterator[tuple[bool, str]]  # whether it is effective at once, and on
 
 @dataclass(frozen=True)
 class Reload:
-    """Changes, one line each. live: effective at once; restart: after a restart; effective: the
-    configuration until then.
-    """
+    """Changes, one line each; effective: the configuration until a restart."""
 
     live: tuple[str, ...]
     restart: tuple[str, ...]
@@ -31,13 +30,11 @@ def _changes(old: Mapping[str, Value], new: Mapping[str, Value], of: str = "") -
 
 def _merge(old: Mapping[str, Value], new: Mapping[str, Value]) -> Mapping[str, Value]:
     """Return the new values of keys that may change live, and the old values of the others."""
-    return frozen({name: new[name] if new[name].key.live else old[name] for name in old})
+    return MappingProxyType({name: new[name] if new[name].key.live else old[name] for name in old})
 
 
 def _of_arrays(table: str, old: _Array, new: _Array, live: bool) -> _Changes:
-    """Compare the [[nic]] or [[dpdk]] of two files by their names. live: whether one may come or go
-    without a restart.
-    """
+    """Compare arrays by name. live: one may come or go without a restart."""
     for name, each in old.items():
         if name in new:
             yield from _changes(each, new[name], f" of {name}")

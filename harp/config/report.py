@@ -5,20 +5,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from harp.config import values
-from harp.config.keys import Reader
+from harp.config.keys import Reader, Type
 from harp.config.model import Config, Value
 
-ARRAYS = {"nics": "ifname", "dpdk": "name"}  # of a document, and what names an element
 
-
-def row(value: Value) -> dict[str, Any]:
-    """Return one setting as a row."""
+def row(value: Value, of: str = "") -> dict[str, Any]:
+    """Return one setting; of: the name of its NIC or DPDK port."""
     key = value.key
     return {
+        "name": f"{key.table} {of}.{key.key}" if of else key.place,
         "key": key.place,
+        "of": of or None,
         "variable": key.variable,
         "value": values.to_json(value.value),
-        "unit": key.unit_name,
+        "unit": "" if key.type in (Type.CHOICE, Type.BOOL) else key.unit,
         "source": value.source.kind,
         "file": value.source.file or None,
         "line": value.source.line or None,
@@ -31,48 +31,27 @@ def row(value: Value) -> dict[str, Any]:
 
 
 def document(config: Config) -> dict[str, Any]:
-    """Return all settings."""
-    return {
-        "file": config.file or None,
-        "warnings": list(config.warnings),
-        "settings": [row(value) for value in config.values.values()],
-        "nics": [
-            {
-                "ifname": nic["ifname"].value,
-                "settings": [row(value) for key, value in nic.items() if key != "ifname"],
-            }
-            for nic in config.nic_values
-        ],
-        "dpdk": [
-            {"name": name, "settings": [row(value) for value in port.values()]}
-            for name, port in config.dpdk_named.items()
-        ],
-    }
-
-
-def flat(found: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the rows of a document by their names: tcp.ecn, nic eth1.queues, dpdk p0.queues."""
-    rows = {row["key"]: row for row in found["settings"]}
-    for array, name in ARRAYS.items():
-        for each in found[array]:
-            for setting in each["settings"]:
-                table, _, key = setting["key"].partition(".")
-                rows[f"{table} {each[name]}.{key}"] = setting
-    return rows
+    rows = [row(value) for value in config.values.values()]
+    for nic in config.nic_values:
+        rows += [
+            row(value, str(nic["ifname"].value)) for key, value in nic.items() if key != "ifname"
+        ]
+    for name, port in config.dpdk_named.items():
+        rows += [row(value, name) for value in port.values()]
+    return {"file": config.file or None, "warnings": list(config.warnings), "settings": rows}
 
 
 def against_defaults(found: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the settings that differ from their defaults."""
     return [
-        {"key": name, "other": setting["default"], **_mine(setting)}
-        for name, setting in flat(found).items()
+        {"key": setting["name"], "other": setting["default"], **_mine(setting)}
+        for setting in found["settings"]
         if setting["value"] != setting["default"]
     ]
 
 
 def against(found: Mapping[str, Any], other: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the settings of harpd or jobs that differ; None if one side lacks the NIC."""
-    mine, theirs = flat(found), flat(other)
+    mine, theirs = ({row["name"]: row for row in each["settings"]} for each in (found, other))
     result = []
     for name in {**mine, **theirs}:
         a, b = mine.get(name), theirs.get(name)

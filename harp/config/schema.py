@@ -6,16 +6,14 @@ from typing import Any
 
 from harp.config import values
 from harp.config.document import Document, Problem
-from harp.config.keys import ARRAYS, DPDK_TABLE, NIC_TABLE, global_keys, nearest, tables
+from harp.config.keys import ARRAYS, DPDK_TABLE, NIC_TABLE, did_you_mean, global_keys, tables
 from harp.config.model import Source, Value
 
 DEVICES_MAX = 32  # HARP_LEASE_DEVICES_MAX: NICs and ports that fit in WELCOME
 
 
 class Reading:
-    """The contents of one document. values by variable, arrays (nic, dpdk) by key, problems in no
-    order.
-    """
+    """The contents of one document: values by variable, arrays by key, problems in no order."""
 
     def __init__(self, document: Document) -> None:
         self.document = document
@@ -54,24 +52,14 @@ class Reading:
                 self._report(f"belongs into the table [{homes[0]}]", shown, name)
                 return
         what = "unknown table" if isinstance(content, (dict, list)) else "unknown key"
-        hint = nearest(name, tables())
-        there = ", ".join(table for table in tables())
-        self._report(
-            f"is an {what}: " + (f"did you mean {hint}?" if hint else f"there are {there}"),
-            shown,
-            name,
-        )
+        advice = did_you_mean(name, tables(), f"there are {', '.join(tables())}")
+        self._report(f"is an {what}: {advice}", shown, name)
 
     def _unknown_key(self, table: str, name: str, path: tuple[str | int, ...]) -> None:
         own = tables()[table]
         elsewhere = [key.place for key in global_keys() if key.key == name and key.table]
-        hint = nearest(name, own)
-        if elsewhere and not hint:
-            advice = f"did you mean {elsewhere[0]}?"
-        elif hint:
-            advice = f"did you mean {hint}?"
-        else:
-            advice = f"[{table}] has {', '.join(own)}"
+        there = f"did you mean {elsewhere[0]}?" if elsewhere else f"[{table}] has {', '.join(own)}"
+        advice = did_you_mean(name, own, there)
         self._report(f"is an unknown key: {advice}", f"{table}.{values.quote(name)[1:-1]}", *path)
 
     def _table(

@@ -260,7 +260,6 @@ def from_toml(value: object, key: Key) -> Setting:
 
 
 def preset(key: Key) -> Setting:
-    """Return the default."""
     if not key.preset and key.type is Type.TEXT:
         return ""  # it may be shorter than a written value: [[nic]] ifname has none
     return from_text(key.preset, key)
@@ -290,20 +289,13 @@ def to_text(value: Setting, key: Key) -> str:
     return str(value)
 
 
-def _toml_string(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return (
-        '"' + "".join(c if c >= " " and c != "\x7f" else f"\\u{ord(c):04x}" for c in escaped) + '"'
-    )
-
-
 def to_toml(value: Setting, key: Key) -> str:
     """Format a value for harp.toml; the inverse of from_toml()."""
     if isinstance(value, (bool, int)):
         return to_text(value, key)
     if key.type is Type.LIST and isinstance(value, tuple):
-        return "[" + ", ".join(_toml_string(str(word)) for word in value) + "]"
-    return _toml_string(to_text(value, key))
+        return json.dumps(value, ensure_ascii=False)
+    return json.dumps(to_text(value, key), ensure_ascii=False)
 
 
 def to_json(value: Setting) -> bool | int | str | list[str] | list[int]:

@@ -29,8 +29,8 @@ def test_show_says_where_each_value_came_from(file: Path) -> None:
     done = harpctl("config", "show", "-o", "json", HARP_CONFIG=str(file), HARP_FRAMES="1024")
     assert done.returncode == Exit.OK, done.stderr
     shown = json.loads(done.stdout)
-    rows = {row["key"]: row for row in shown["settings"]}
-    assert len(rows) == len(keys.global_keys())
+    rows = {row["name"]: row for row in shown["settings"]}
+    assert len([row for row in rows.values() if row["of"] is None]) == len(keys.global_keys())
     ecn, frames, rail = rows["tcp.ecn"], rows["job.frames"], rows["lanes.rails"]
     assert (ecn["value"], ecn["source"], ecn["file"], ecn["line"]) == (
         "request",
@@ -41,9 +41,8 @@ def test_show_says_where_each_value_came_from(file: Path) -> None:
     assert (frames["value"], frames["source"], frames["unit"]) == (1024, "environment", "frames")
     assert (rail["value"], rail["source"]) == ("backup", "default")
     assert rail["variable"] == "HARP_RAILS"
-    (nic,) = shown["nics"]
-    cores = next(row for row in nic["settings"] if row["key"] == "nic.irq_cores")
-    assert (nic["ifname"], cores["value"], cores["line"]) == ("eth1", [1, 2], 7)
+    cores = rows["nic eth1.irq_cores"]
+    assert (cores["key"], cores["value"], cores["line"]) == ("nic.irq_cores", [1, 2], 7)
 
 
 @pytest.mark.parametrize(

@@ -218,7 +218,11 @@ HOSTILE: list[tuple[str, bytes, str]] = [
     ("10 MB", b"#" * 10_000_000, "is larger than 256 KiB"),
     ("arrays in arrays", b"a = " + b"[" * 100_000, "is nested too deeply"),
     ("tables in tables", b"a = " + b"{b = " * 40_000, "is nested too deeply"),
-    ("UTF-16", '[job]\npath = "xdp"\n'.encode("utf-16"), "is UTF-16: save it as UTF-8"),
+    (
+        "UTF-16",
+        '[job]\npath = "xdp"\n'.encode("utf-16"),
+        ":1:1: byte 0xff is not UTF-8: save it as UTF-8",
+    ),
     ("a byte order mark", b"\xef\xbb\xbf[job]\n", "begins with a byte order mark"),
     ("Latin-1", b'[job]\nifname = "\xe9"\n', ":2:11: byte 0xe9 is not UTF-8"),
     ("an overlong encoding", b"[job]\n# \xc0\xaf\n", ":2:3: byte 0xc0 is not UTF-8"),
@@ -227,7 +231,6 @@ HOSTILE: list[tuple[str, bytes, str]] = [
     ("a number without end", b"[job]\nframes = " + b"9" * 200_000, ""),
     ("a long value", b'[job]\npath = "' + b"x" * 200_000 + b'"\n', ":2:1: job.path ="),
     ("terminal escapes", b'[job]\npath = "\\u001b[2J\\u009b"\n', r"\u001b[2J\x9b"),
-    ("dots", b"#\na" + b".a" * 3000 + b" = 1\n", ":2:1: has more than 100 dots in a line"),
     ("a few dots", b"# " + b"." * 9000 + b"\na" + b".a" * 99 + b" = 1\n", ":2:1: a is an unknown"),
 ]
 
