@@ -11,36 +11,6 @@ where a restarted harpd finds it. undo.py has the theory of operation.
 """
 
 from harp.nicprep.host import Host, interrupts
-from harp.nicprep.kinds import KINDS
-from harp.nicprep.plan import Change, plan, plan_host
-from harp.nicprep.transport import Ethtool
-from harp.nicprep.undo import (
-    Entry,
-    Outcome,
-    Preparation,
-    Record,
-    Result,
-    Undo,
-    apply,
-    prepare,
-    restore,
-)
+from harp.nicprep.undo import Entry, Preparation, Record, Undo, prepare, restore
 
-__all__ = [
-    "KINDS",
-    "Change",
-    "Entry",
-    "Ethtool",
-    "Host",
-    "Outcome",
-    "Preparation",
-    "Record",
-    "Result",
-    "Undo",
-    "apply",
-    "interrupts",
-    "plan",
-    "plan_host",
-    "prepare",
-    "restore",
-]
+__all__ = ["Entry", "Host", "Preparation", "Record", "Undo", "interrupts", "prepare", "restore"]

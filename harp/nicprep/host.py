@@ -21,10 +21,6 @@ def _ifindex(ifname: str) -> int | None:
         return None
 
 
-def _processors() -> set[int]:
-    return os.sched_getaffinity(0)
-
-
 @dataclass(frozen=True)
 class Host:
     """The sources. Everything that is read may be absent."""
@@ -33,7 +29,8 @@ class Host:
     proc: Path = Path("/proc")
     ethtool: Ethtool = field(default_factory=Ethtool)
     ifindex: Callable[[str], int | None] = _ifindex
-    processors: Callable[[], set[int]] = _processors  # that this process may use
+    # Those that this process may use.
+    processors: Callable[[], set[int]] = lambda: os.sched_getaffinity(0)
 
     def read(self, path: Path) -> str | None:
         """Return a small file's text without the last newline; None if it can't be read."""
@@ -43,7 +40,6 @@ class Host:
             return None
 
     def number(self, path: Path) -> int | None:
-        """Return the number in a file."""
         text = self.read(path)
         try:
             return None if text is None else int(text)
@@ -168,5 +164,4 @@ def cores_near(host: Host, ifname: str) -> list[int]:
 
 
 def affinity_path(host: Host, number: int) -> Path:
-    """Return the file with the processors of an interrupt."""
     return host.proc / "irq" / str(number) / "smp_affinity_list"

@@ -15,7 +15,6 @@ from harp.nicprep import ranges
 from harp.nicprep.host import Host, affinity_path
 from harp.nicprep.transport import Values
 
-PORTS = "net/ipv4/ip_local_reserved_ports"
 PORTS_KIND = "reserved-ports"
 ABSENT = (errno.EOPNOTSUPP, errno.ENOENT, errno.ENOTTY)
 
@@ -30,70 +29,55 @@ class Kind:
     of_nic: bool = True
 
 
-def _read_part(part: str) -> Callable[[Host, str], Values]:
-    return lambda host, target: host.ethtool.get(part, target)
+def _of_ethtool(title: str, part: str) -> Kind:
+    return Kind(
+        title,
+        lambda host, target: host.ethtool.get(part, target),
+        lambda host, target, values: host.ethtool.set(part, target, values),
+    )
 
 
-def _write_part(part: str) -> Callable[[Host, str, Mapping[str, object]], None]:
-    return lambda host, target, values: host.ethtool.set(part, target, values)
+def _of_files(
+    title: str,
+    find: Callable[[Host, str], dict[str, Path]],
+    parse: Callable[[str], int | str],
+    of_nic: bool = True,
+) -> Kind:
+    """A setting whose values are in files of the kernel, which are never made."""
+
+    def read(host: Host, target: str) -> Values:
+        return {name: parse(path.read_text().strip()) for name, path in find(host, target).items()}
+
+    def write(host: Host, target: str, values: Mapping[str, object]) -> None:
+        files = find(host, target)
+        for name, value in values.items():
+            fd = os.open(files[name], os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
+            try:
+                os.write(fd, f"{value}\n".encode())  # in one piece
+            finally:
+                os.close(fd)
+
+    return Kind(title, read, write, of_nic)
 
 
-def _read_text(path: Path) -> str:
-    """Read a file of the kernel. Host.read() hides a missing file; this raises OSError."""
-    return path.read_text().strip()
+def _numbers(text: str) -> str:
+    return ranges.text(ranges.parse(text))
 
 
-def _write_text(path: Path, text: str) -> None:
-    """Write a file of the kernel, in one piece; never make one."""
-    fd = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
-    try:
-        os.write(fd, f"{text}\n".encode())
-    finally:
-        os.close(fd)
-
-
-def _read_affinity(host: Host, target: str) -> Values:
+def _affinity(host: Host, target: str) -> dict[str, Path]:
     """target: "eth0 irq 34"."""
-    path = affinity_path(host, _irq(target))
-    return {"processors": ranges.text(ranges.parse(_read_text(path)))}
+    return {"processors": affinity_path(host, int(target.rsplit(" ", 1)[1]))}
 
 
-def _write_affinity(host: Host, target: str, values: Mapping[str, object]) -> None:
-    _write_text(affinity_path(host, _irq(target)), str(values["processors"]))
-
-
-def _irq(target: str) -> int:
-    return int(target.rsplit(" ", 1)[1])
-
-
-NAPI = ("napi_defer_hard_irqs", "gro_flush_timeout")
-
-
-def _napi_folder(host: Host, target: str) -> Path:
-    """Return the interface's folder, if /sys shows our network namespace."""
+def _napi(host: Host, target: str) -> dict[str, Path]:
     folder = host.sys / "class/net" / target
     if host.number(folder / "ifindex") != host.ifindex(target):
         raise OSError(errno.EOPNOTSUPP, "/sys shows another network namespace")
-    return folder
+    return {name: folder / name for name in ("napi_defer_hard_irqs", "gro_flush_timeout")}
 
 
-def _read_napi(host: Host, target: str) -> Values:
-    folder = _napi_folder(host, target)
-    return {name: int(_read_text(folder / name)) for name in NAPI}
-
-
-def _write_napi(host: Host, target: str, values: Mapping[str, object]) -> None:
-    for name, value in values.items():
-        if name in NAPI:
-            _write_text(_napi_folder(host, target) / name, str(value))
-
-
-def _read_ports(host: Host, _target: str) -> Values:
-    return {"ports": ranges.text(ranges.parse(_read_text(host.proc / "sys" / PORTS)))}
-
-
-def _write_ports(host: Host, _target: str, values: Mapping[str, object]) -> None:
-    _write_text(host.proc / "sys" / PORTS, str(values["ports"]))
+def _ports(host: Host, _target: str) -> dict[str, Path]:
+    return {"ports": host.proc / "sys/net/ipv4/ip_local_reserved_ports"}
 
 
 def pages_path(host: Host, target: str) -> Path:
@@ -103,21 +87,17 @@ def pages_path(host: Host, target: str) -> Path:
     return base / "hugepages" / f"hugepages-{size}" / "nr_hugepages"
 
 
-def _read_pages(host: Host, target: str) -> Values:
-    return {"pages": int(_read_text(pages_path(host, target)))}
-
-
-def _write_pages(host: Host, target: str, values: Mapping[str, object]) -> None:
-    _write_text(pages_path(host, target), str(values["pages"]))
+def _pages(host: Host, target: str) -> dict[str, Path]:
+    return {"pages": pages_path(host, target)}
 
 
 KINDS: dict[str, Kind] = {
-    "channels": Kind("queues", _read_part("channels"), _write_part("channels")),
-    "rings": Kind("ring sizes", _read_part("rings"), _write_part("rings")),
-    "coalesce": Kind("interrupt coalescing", _read_part("coalesce"), _write_part("coalesce")),
-    "features": Kind("offloads", _read_part("features"), _write_part("features")),
-    "napi": Kind("interrupt deferral", _read_napi, _write_napi),
-    "irq-affinity": Kind("interrupt affinity", _read_affinity, _write_affinity),
-    PORTS_KIND: Kind("reserved ports", _read_ports, _write_ports, of_nic=False),
-    "huge-pages": Kind("huge pages", _read_pages, _write_pages, of_nic=False),
+    "channels": _of_ethtool("queues", "channels"),
+    "rings": _of_ethtool("ring sizes", "rings"),
+    "coalesce": _of_ethtool("interrupt coalescing", "coalesce"),
+    "features": _of_ethtool("offloads", "features"),
+    "napi": _of_files("interrupt deferral", _napi, int),
+    "irq-affinity": _of_files("interrupt affinity", _affinity, _numbers),
+    PORTS_KIND: _of_files("reserved ports", _ports, _numbers, of_nic=False),
+    "huge-pages": _of_files("huge pages", _pages, int, of_nic=False),
 }

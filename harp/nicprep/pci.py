@@ -32,14 +32,11 @@ class PciDevice:
 
     @property
     def opens(self) -> bool:
-        """Tell whether DPDK can open it with its present driver."""
         return self.driver in USER_DRIVERS or self.driver in BIFURCATED
 
 
 def canonical(device: str) -> str | None:
-    """Return the PCI address at the begin of a port's device, with its domain; None: a virtual
-    device.
-    """
+    """Return the PCI address at the begin of a port's device; None: a virtual device."""
     match = _ADDRESS.fullmatch(device.partition(",")[0])
     if match is None:
         return None

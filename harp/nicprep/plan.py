@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compares what is requested of a NIC and its host with the present state; changes nothing."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from harp.config import NicConfig
 from harp.nicprep import ranges
-from harp.nicprep.host import Host, cores_near, interrupts
+from harp.nicprep.host import Host, Interrupt, cores_near, interrupts
 from harp.nicprep.kinds import ABSENT, KINDS, PORTS_KIND
 from harp.nicprep.transport import Values
 
 HUGE_PAGE = "2048kB"
+Decision = tuple[Values, list[str]]  # values to set, and notes for people
 _BREAKS = {
     "channels": "the link may pause for a moment",
     "rings": "the link may pause for a moment",
@@ -40,7 +42,6 @@ class Change:
 
     @property
     def needed(self) -> bool:
-        """Tell whether there is something to do, or to report."""
         return bool(self.problem) or self.before != self.after
 
     @property
@@ -50,7 +51,6 @@ class Change:
 
     @property
     def line(self) -> str:
-        """Return one line for people."""
         if self.problem:
             return f"{self.name}: {self.problem}"
         parts = ", ".join(
@@ -76,12 +76,8 @@ def plan(nic: NicConfig, host: Host) -> list[Change]:
 
 
 def plan_host(nics: Sequence[NicConfig], huge_pages: int, host: Host) -> list[Change]:
-    """Return the settings of the host, likewise: the NICs' ports are reserved.
-
-    Parameters
-    ----------
-    huge_pages
-        Number of huge pages of 2 MiB, on the NUMA nodes of the NICs; 0: unchanged.
+    """Return the settings of the host, likewise: the NICs' ports are reserved; huge_pages: number
+    of 2 MiB, on the NUMA nodes of the NICs, 0: unchanged.
     """
     found = [_ports(host, nics)] if nics else []
     if huge_pages:
@@ -89,59 +85,52 @@ def plan_host(nics: Sequence[NicConfig], huge_pages: int, host: Host) -> list[Ch
     return found
 
 
-# --------------------------------------------------------------------------------------------------
-
-
 def short(value: object) -> str:
-    """Format a value for people."""
     if isinstance(value, bool):
         return "on" if value else "off"
     return "none" if value in (None, "") else str(value)
 
 
-def _read(host: Host, kind: str, target: str) -> Values | Change:
+def _plan(host: Host, kind: str, target: str, decide: Callable[[Values], Decision]) -> Change:
+    """Plan a setting whose requested values depend on its present ones."""
     try:
-        return KINDS[kind].read(host, target)
+        now = KINDS[kind].read(host, target)
     except (OSError, ValueError) as error:
         absent = isinstance(error, OSError) and error.errno in ABSENT
         why = (error.strerror if isinstance(error, OSError) else None) or str(error)
         return Change(kind, target, {}, {}, problem=why, absent=absent)
+    after, notes = decide(now)
+    if notes and not after:
+        return Change(kind, target, {}, {}, problem="; ".join(notes), absent=True)
+    notes = [_BREAKS[kind], *notes] if kind in _BREAKS else notes
+    return Change(kind, target, {name: now[name] for name in after}, after, "; ".join(notes))
 
 
-def _simple(host: Host, kind: str, target: str, wanted: Values) -> Change:
-    """Plan values that must match exactly; unknown ones are a problem."""
-    now = _read(host, kind, target)
-    if isinstance(now, Change):
-        return now
-    unknown = sorted(wanted.keys() - now.keys())
-    known = {name: value for name, value in wanted.items() if name in now}
-    if unknown and not known:
-        problem = f"can't be set here: {', '.join(unknown)}"
-        return Change(kind, target, {}, {}, problem=problem, absent=True)
-    note = f"can't be set here: {', '.join(unknown)}" if unknown else _BREAKS.get(kind, "")
-    return Change(kind, target, {name: now[name] for name in known}, known, note)
+def _exactly(requested: Values, now: Values) -> Decision:
+    """Values that must match; unknown ones are a problem."""
+    unknown = ", ".join(sorted(requested.keys() - now.keys()))
+    known = {name: value for name, value in requested.items() if name in now}
+    return known, [f"can't be set here: {unknown}"] if unknown else []
 
 
 def _counts(host: Host, kind: str, ifname: str, requested: Mapping[str, int]) -> list[Change]:
     """Plan numbers with a limit: a larger request is reduced to the limit, and reported."""
-    requested = {name: value for name, value in requested.items() if value}
-    if not requested:
-        return []
-    now = _read(host, kind, ifname)
-    if isinstance(now, Change):
-        return [now]
-    before, after, notes = {}, {}, [_BREAKS[kind]]
-    for name, value in _queue_names(requested, now).items():
-        limit = now.get(f"{name}_max", 0)
-        if name not in now or not limit:
-            notes.append(f"{name} can't be set here")
-            continue
-        before[name], after[name] = now[name], min(value, limit)
-        if value > limit:
-            notes.append(f"{name} {value} asked for, {limit} is the most")
-    if not after:
-        return [Change(kind, ifname, {}, {}, problem="can't be set here", absent=True)]
-    return [Change(kind, ifname, before, after, "; ".join(notes))]
+
+    def decide(now: Values) -> Decision:
+        after, notes = {}, []
+        for name, value in _queue_names(requested, now).items():
+            limit = now.get(f"{name}_max", 0)
+            if not value:
+                continue
+            if name not in now or not limit:
+                notes.append(f"{name} can't be set here")
+                continue
+            after[name] = min(value, limit)
+            if value > limit:
+                notes.append(f"{name} {value} asked for, {limit} is the most")
+        return after, notes
+
+    return [_plan(host, kind, ifname, decide)] if any(requested.values()) else []
 
 
 def _queue_names(requested: Mapping[str, int], now: Values) -> Mapping[str, int]:
@@ -161,13 +150,11 @@ def _offloads(host: Host, nic: NicConfig) -> list[Change]:
         if getattr(nic, key) != "keep"
         for name in names
     }
-    if not requested:
-        return []
-    now = _read(host, "features", nic.ifname)
-    if isinstance(now, Change):
-        return [now]
-    wanted = {name: on for name, on in requested.items() if on or name in now}
-    return [_simple(host, "features", nic.ifname, wanted)] if wanted else []
+
+    def decide(now: Values) -> Decision:
+        return _exactly({name: on for name, on in requested.items() if on or name in now}, now)
+
+    return [_plan(host, "features", nic.ifname, decide)] if requested else []
 
 
 def _napi(host: Host, nic: NicConfig) -> list[Change]:
@@ -176,23 +163,24 @@ def _napi(host: Host, nic: NicConfig) -> list[Change]:
         "gro_flush_timeout": nic.gro_flush_us * 1000,
     }
     requested = {name: value for name, value in requested.items() if value}
-    return [_simple(host, "napi", nic.ifname, requested)] if requested else []
+    return [_plan(host, "napi", nic.ifname, partial(_exactly, requested))] if requested else []
 
 
 def _coalesce(host: Host, nic: NicConfig) -> list[Change]:
-    if nic.coalesce == "keep":
-        return []
     adaptive = int(nic.coalesce == "adaptive")
     requested = {"adaptive_rx": adaptive, "adaptive_tx": adaptive}
     if nic.coalesce == "low":
         requested |= {"rx_usecs": 0, "tx_usecs": 0}
     elif nic.coalesce == "set":
         requested |= {"rx_usecs": nic.coalesce_rx_us, "tx_usecs": nic.coalesce_tx_us}
-    now = _read(host, "coalesce", nic.ifname)
-    # Many NICs have one adaptive switch for both directions.
-    if not isinstance(now, Change) and "adaptive_rx" in now and "adaptive_tx" not in now:
-        del requested["adaptive_tx"]
-    return [_simple(host, "coalesce", nic.ifname, requested)]
+
+    def decide(now: Values) -> Decision:
+        # Many NICs have one adaptive switch for both directions.
+        if "adaptive_rx" in now and "adaptive_tx" not in now:
+            del requested["adaptive_tx"]
+        return _exactly(requested, now)
+
+    return [] if nic.coalesce == "keep" else [_plan(host, "coalesce", nic.ifname, decide)]
 
 
 def _affinity(host: Host, nic: NicConfig) -> list[Change]:
@@ -207,26 +195,23 @@ def _affinity(host: Host, nic: NicConfig) -> list[Change]:
     if not cores:
         problem = "none of the processors of the NIC's NUMA node may be used"
         return [Change("irq-affinity", nic.ifname, {}, {}, problem=problem)]
-    changes = []
-    for interrupt in found:
-        target = f"{nic.ifname} irq {interrupt.number}"
-        now = _read(host, "irq-affinity", target)
-        if isinstance(now, Change):
-            changes.append(now)
-            continue
-        after = {"processors": str(cores[interrupt.queue % len(cores)])}
-        changes.append(Change("irq-affinity", target, now, after, interrupt.name))
-    return changes
+
+    def planned(each: Interrupt) -> Change:
+        after = {"processors": str(cores[each.queue % len(cores)])}
+        target = f"{nic.ifname} irq {each.number}"
+        return _plan(host, "irq-affinity", target, lambda _: (after, [each.name]))
+
+    return [planned(each) for each in found]
 
 
 def _ports(host: Host, nics: Sequence[NicConfig]) -> Change:
     """Plan the reservation of all ports of HARP, which are the setting's target."""
     ports = {port for nic in nics for port in range(nic.ports[0], nic.ports[1] + 1)}
-    now = _read(host, PORTS_KIND, ranges.text(ports))
-    if isinstance(now, Change):
-        return now
-    wanted = ranges.text(ranges.parse(now["ports"]) | ports)
-    return Change(PORTS_KIND, ranges.text(ports), now, {"ports": wanted})
+
+    def decide(now: Values) -> Decision:
+        return {"ports": ranges.text(ranges.parse(now["ports"]) | ports)}, []
+
+    return _plan(host, PORTS_KIND, ranges.text(ports), decide)
 
 
 def _pages(host: Host, pages: int, ifnames: Sequence[str]) -> list[Change]:
@@ -234,13 +219,11 @@ def _pages(host: Host, pages: int, ifnames: Sequence[str]) -> list[Change]:
     near = {node for ifname in ifnames if (node := host.node(ifname)) is not None}
     nodes = sorted(near) or host.nodes()
     targets = [f"node{node}/{HUGE_PAGE}" for node in nodes] or [HUGE_PAGE]
-    changes = []
-    for index, target in enumerate(targets):
+
+    def planned(index: int, target: str) -> Change:
         share = pages // len(targets) + (index < pages % len(targets))
-        now = _read(host, "huge-pages", target)
-        if isinstance(now, Change):
-            changes.append(now)
-        else:
-            after = {"pages": max(share, now["pages"])}
-            changes.append(Change("huge-pages", target, now, after))
-    return changes
+        return _plan(
+            host, "huge-pages", target, lambda now: ({"pages": max(share, now["pages"])}, [])
+        )
+
+    return [planned(index, target) for index, target in enumerate(targets)]

@@ -3,6 +3,8 @@
 
 from collections.abc import Iterable
 
+from harp.config.values import spans
+
 NUMBER_MAX = 65535
 
 
@@ -24,13 +26,4 @@ def parse(text: str) -> set[int]:
 
 def text(numbers: Iterable[int]) -> str:
     """Return the shortest notation; empty for no numbers."""
-    parts: list[str] = []
-    ordered = sorted(set(numbers))
-    at = 0
-    while at < len(ordered):
-        end = at
-        while end + 1 < len(ordered) and ordered[end + 1] == ordered[end] + 1:
-            end += 1
-        parts.append(str(ordered[at]) if end == at else f"{ordered[at]}-{ordered[end]}")
-        at = end + 1
-    return ",".join(parts)
+    return spans(sorted(set(numbers)))

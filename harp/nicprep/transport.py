@@ -15,14 +15,7 @@ import struct
 from collections.abc import Mapping
 from typing import Any
 
-from pyroute2.netlink import (
-    GENL_ID_CTRL,
-    NETLINK_GENERIC,
-    NLA_F_NESTED,
-    ctrlmsg,
-    genlmsg,
-    nla,
-)
+from pyroute2.netlink import GENL_ID_CTRL, NETLINK_GENERIC, NLA_F_NESTED, ctrlmsg, genlmsg, nla
 from pyroute2.netlink.generic import ethtool as pyroute2_ethtool
 
 from harp import netlink
@@ -85,16 +78,13 @@ class Features(_Ethtool):
 
 
 class NetdevDevice(genlmsg):  # type: ignore[misc]
-    """NETDEV_CMD_DEV_GET (Linux 6.3)."""
+    """NETDEV_CMD_DEV_GET: the part of it that is ours."""
 
     nla_map = (
         ("UNSPEC", "none"),
         ("ifindex", "uint32"),
         ("PAD", "none"),
         ("xdp_features", "uint64"),
-        ("zc_max_segs", "uint32"),
-        ("rx_metadata", "uint64"),
-        ("xsk_features", "uint64"),
     )
 
 
@@ -121,12 +111,7 @@ class NetdevQueue(genlmsg):  # type: ignore[misc]
 _PARTS: dict[str, tuple[int, int, type[Any], tuple[str, ...]]] = {
     "channels": (17, 18, Channels, ("rx", "tx", "combined")),
     "rings": (15, 16, Rings, ("rx", "tx")),
-    "coalesce": (
-        19,
-        20,
-        Coalesce,
-        ("rx_usecs", "tx_usecs", "adaptive_rx", "adaptive_tx"),
-    ),
+    "coalesce": (19, 20, Coalesce, ("rx_usecs", "tx_usecs", "adaptive_rx", "adaptive_tx")),
     "features": (11, 12, Features, ()),
 }
 
@@ -176,9 +161,7 @@ class Ethtool:
         return words[0], words[1] if words[1] not in ("N/A", "tap", "tun") else ""
 
     def xdp(self, ifname: str) -> Values:
-        """Return xdp_features, zc_max_segs, xsk_features: the kernel's netdev family (Linux
-        6.3).
-        """
+        """Return xdp_features (Linux 6.3)."""
         request = NetdevDevice()
         request["attrs"].append(("ifindex", socket.if_nametoindex(ifname)))
         (answer,) = _call("netdev", request, _NETDEV_DEV_GET)
@@ -189,12 +172,8 @@ class Ethtool:
         request = NetdevQueue()
         request["attrs"].append(("ifindex", socket.if_nametoindex(ifname)))
         answers = _call("netdev", request, _NETDEV_QUEUE_GET, dump=True)
-        found = []
-        for answer in answers:
-            attributes = dict(answer["attrs"])
-            if attributes.get("type") == 0 and "xsk" in attributes:
-                found.append(int(attributes["id"]))
-        return sorted(found)
+        queues = [dict(answer["attrs"]) for answer in answers]
+        return sorted(int(q["id"]) for q in queues if q.get("type") == 0 and "xsk" in q)
 
 
 def _call(family: str, message: Any, command: int, *, dump: bool = False) -> list[Any]:
@@ -223,9 +202,7 @@ def _request(message: type[Any], ifname: str) -> Any:
 
 
 def _bit_names(bitset: Any) -> dict[str, bool]:
-    """Return the bits of a bitset by name, and whether each is set; without a mask only set
-    ones.
-    """
+    """Return a bitset's bits by name, and whether each is set; without a mask only set ones."""
     listed = bitset.get_attr("ETHTOOL_A_BITSET_BITS") if bitset is not None else None
     if listed is None:
         return {}

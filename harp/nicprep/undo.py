@@ -10,6 +10,7 @@ that can't be written to the file is not made. An entry is dropped if its interf
 name belongs to another one.
 """
 
+import contextlib
 import errno
 import logging
 from collections.abc import Callable, Iterable, Sequence
@@ -39,33 +40,21 @@ class Outcome:
 
     @property
     def line(self) -> str:
-        """Return the line for a log."""
         return f"{self.name}: {self.status}: {self.text}" if self.text else self.name
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A setting that we changed, or were about to.
-
-    Parameters
-    ----------
-    before
-        The values to restore.
-    ours
-        By the same names, the values that are ours.
-    ifindex
-        The NIC's index; 0: not a NIC's.
-    """
+    """A setting that we changed, or were about to."""
 
     kind: str
     target: str
-    before: Values
-    ours: dict[str, list[Any]]
-    ifindex: int
+    before: Values  # to restore
+    ours: dict[str, list[Any]]  # by the same names, the values that are ours
+    ifindex: int  # the NIC's; 0: not a NIC's
 
     @property
     def key(self) -> Key:
-        """Return what identifies the setting."""
         return self.kind, self.target
 
     @property
@@ -82,7 +71,6 @@ class Entry:
 
     @property
     def added(self) -> set[int]:
-        """Return the ports that we reserved."""
         return ranges.parse(self.ours["ports"][-1]) - ranges.parse(self.before["ports"])
 
     def owns(self, name: str, value: Any) -> bool:
@@ -92,7 +80,6 @@ class Entry:
         return value in ours or fewer
 
     def only(self, names: Iterable[str]) -> "Entry":
-        """Return the part with these values."""
         kept = list(names)
         return replace(
             self,
@@ -118,28 +105,16 @@ class Entry:
 
 @dataclass(frozen=True)
 class Undo:
-    """All changes to restore, in the order in which they were made. False if there are none.
-
-    Parameters
-    ----------
-    unknown
-        JSON of entries that only another version can restore.
-    """
+    """All changes to restore, in the order in which they were made. False if there are none."""
 
     entries: list[Entry] = field(default_factory=list)
-    unknown: list[Any] = field(default_factory=list)
+    unknown: list[Any] = field(default_factory=list)  # JSON that only another version can restore
 
     def __bool__(self) -> bool:
         return bool(self.entries or self.unknown)
 
-    def get(self, kind: str, target: str) -> Entry | None:
-        """Return the entry of a setting."""
-        return next((each for each in self.entries if each.key == (kind, target)), None)
-
     def put(self, entry: Entry) -> "Undo":
-        """Return a list with this entry, which replaces an older one of the same setting. One
-        without values is dropped.
-        """
+        """Return a list with this entry in place of an older one; one without values is dropped."""
         entries = {each.key: each for each in self.entries} | {entry.key: entry}
         return replace(self, entries=[each for each in entries.values() if each.before])
 
@@ -164,13 +139,8 @@ def apply(
 ) -> Result:
     """Make changes one by one; a failure is reported and the others continue.
 
-    Parameters
-    ----------
-    record
-        Writes the list of changes, before and after each change. If it raises OSError before a
-        change, the change is not made.
-    undo
-        Earlier changes that are still to be restored.
+    record writes the list of changes, before and after each change. If it raises OSError before a
+    change, the change is not made. undo: earlier changes that are still to be restored.
     """
     result = Result(undo=undo or Undo())
     for change in changes:
@@ -198,11 +168,8 @@ def restore(
             result.outcomes.append(outcome)
         if settled:
             result.undo = result.undo.put(entry.only(kept))
-            try:
+            with contextlib.suppress(OSError):  # a reader of the old list will find it restored
                 record(result.undo)
-            except OSError as error:
-                # It is restored all the same; a reader of the old list will find it so.
-                result.outcomes.append(Outcome("partly", entry.name, f"not recorded: {error}"))
     return result
 
 
@@ -215,17 +182,6 @@ def prepare(
 ) -> Result:
     """Prepare the host and its NICs; restore first what an earlier call changed and is no longer
     requested. Blocks: a NIC may take a second to change its rings.
-
-    Parameters
-    ----------
-    nics
-        Requests of harp.toml.
-    huge_pages
-        Huge pages of 2 MiB that the host must have; 0: unchanged.
-    record
-        Writes the list of changes, before and after each change.
-    undo
-        Changes of earlier calls.
     """
 
     def requests() -> list[Change]:
@@ -250,11 +206,9 @@ class Preparation:
     def prepare(
         self, nics: Sequence[NicConfig], huge_pages: int, undo: Undo, record: Record
     ) -> None:
-        """Prepare the NICs. undo: changes of an earlier harpd."""
         _log(prepare(nics, huge_pages, Host(), record, undo))
 
     def restore(self, undo: Undo, record: Record) -> None:
-        """Restore everything that can be restored."""
         _log(restore(undo, Host(), record))
 
 
@@ -264,13 +218,11 @@ def _log(result: Result) -> None:
         log.log(logging.WARNING if trouble else logging.INFO, "%s", outcome.line)
 
 
-# --------------------------------------------------------------------------------------------------
-
-
 def _apply_one(change: Change, host: Host, record: Record, result: Result) -> None:
     kind, undo = KINDS[change.kind], result.undo
     ifindex = (host.ifindex(change.target.split(" ")[0]) or 0) if kind.of_nic else 0
-    old = undo.get(change.kind, change.target)
+    key = change.kind, change.target
+    old = next((each for each in undo.entries if each.key == key), None)
     entry = _intent(old if old and old.ifindex == ifindex else None, change, ifindex)
 
     def report(status: Status, text: str) -> None:
@@ -304,11 +256,8 @@ def _apply_one(change: Change, host: Host, record: Record, result: Result) -> No
             report("done", change.line.partition(": ")[2])
         else:
             report("partly", got + (f": {failure}" if failure else ""))
-    try:
+    with contextlib.suppress(OSError):  # the recorded intent has the same effect
         record(result.undo)
-    except OSError as error:
-        # The recorded intent has the same effect.
-        report("partly", f"its end is not recorded: {error}")
 
 
 def _intent(old: Entry | None, change: Change, ifindex: int) -> Entry:

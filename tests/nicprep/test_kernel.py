@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from harp.nicprep import Ethtool, Host, plan_host, prepare, restore
+from harp.nicprep import Host, prepare, restore
 from harp.nicprep.kinds import pages_path
+from harp.nicprep.plan import plan_host
+from harp.nicprep.transport import Ethtool
 
 ETHTOOL = Ethtool()
 

@@ -8,7 +8,9 @@ from fake_host import FakeHost, FakeNic, nic
 
 from harp import config
 from harp.config import NicConfig
-from harp.nicprep import Change, apply, interrupts, plan, plan_host, ranges, restore
+from harp.nicprep import interrupts, ranges, restore
+from harp.nicprep.plan import Change, plan, plan_host
+from harp.nicprep.undo import apply
 
 
 def planned(fake: FakeHost, **keys: Any) -> list[Change]:
