@@ -85,7 +85,7 @@ def checks(*scopes: str) -> Callable[[], Iterator[str]]:
     """Return what yields a table of the checks of these scopes."""
     assert examine.CHECK_MODULES  # they have registered their checks
     rows = []
-    for each in sorted(CHECKS, key=lambda one: one.scope in ("opened", "used")):
+    for each in sorted(CHECKS, key=lambda one: one.scope in ("opened", "working", "used")):
         if each.scope in scopes:
             what, _, why = " ".join(each.description.split()).removesuffix(".").partition(": ")
             rows.append((f"`{each.name}`", what, why))
@@ -154,7 +154,7 @@ PARTS: dict[str, Callable[[], Iterator[str]]] = {
     "variables": variables,
     "host-checks": checks("host"),
     "interface-checks": checks("interface"),
-    "port-checks": checks("port", "opened", "used"),
+    "port-checks": checks("port", "opened", "working", "used"),
     "metrics": metrics,
     "reasons": reasons,
     "drops": lambda: named("reason", ((one.drop_reason or "", one.help) for one in schema.drops())),

@@ -11,19 +11,6 @@ _VIRTUAL = "vdev"
 _LOST = ("err", "drop", "miss", "discard", "nombuf")  # in names of counters of lost packets
 
 
-def _frame_bytes(mtu_bytes: int) -> int:
-    """Return the frame size for packets of that size: a power of two that includes the headers."""
-    size = 2048
-    while size < mtu_bytes + 470:
-        size *= 2
-    return size
-
-
-def _has_failed(probe: PortProbe) -> bool:
-    """Tell whether opening failed, which the check "dpdk-device" reports."""
-    return bool(probe.error)
-
-
 @check("dpdk", "opened")
 def _dpdk(view: View, spec: Any, probe: PortProbe) -> Answer:
     """Whether HARP was built with DPDK, and which: HARP drives ports with it."""
@@ -39,10 +26,12 @@ def _memory(view: View, spec: Any, probe: PortProbe) -> Answer:
     """
     if probe.missing:
         return None
-    wanted = int(str(view.config["HARP_DPDK_MEMORY_MIB"])) if view.config else 256
-    asked = str(view.config["HARP_DPDK_HUGE_PAGES"]) if view.config else "auto"
-    frames = spec.frame_count or (int(str(view.config["HARP_FRAMES"])) if view.config else 8192)
-    needed = max(spec.queues, 1) * frames * _frame_bytes(spec.mtu_bytes) >> 20
+    wanted = int(str(view.config["HARP_DPDK_MEMORY_MIB"]))
+    asked = str(view.config["HARP_DPDK_HUGE_PAGES"])
+    frames = spec.frame_count or int(str(view.config["HARP_FRAMES"]))
+    # A power of two that includes the headers.
+    frame_bytes = 1 << max(11, (spec.mtu_bytes + 469).bit_length())
+    needed = max(spec.queues, 1) * frames * frame_bytes >> 20
     if needed > wanted:
         return cannot(
             f"{needed} MiB of frames are asked for ({max(spec.queues, 1)} queues of {frames}), "
@@ -83,12 +72,12 @@ def _device(view: View, spec: Any, probe: PortProbe) -> Answer:
     return good(f"{info['driver']}, {where}{node}, {info['mac']}")
 
 
-@check("dpdk-link", "opened")
+@check("dpdk-link", "working")
 def _link(view: View, spec: Any, probe: PortProbe) -> Answer:
     """The link of a NIC (not of a virtual device, which would contact its peer): no packets
     without.
     """
-    if _has_failed(probe) or not probe.link:
+    if not probe.link:
         return None
     if not probe.link["up"]:
         return cannot("down", "put the cable in, or ask the switch's side")
@@ -96,11 +85,9 @@ def _link(view: View, spec: Any, probe: PortProbe) -> Answer:
     return good(f"up, {speed} Mbit/s" if speed else "up, of unknown speed")
 
 
-@check("dpdk-mtu", "opened")
+@check("dpdk-mtu", "working")
 def _mtu(view: View, spec: Any, probe: PortProbe) -> Answer:
     """The requested MTU, and the device's limit: all hosts and switches must agree."""
-    if _has_failed(probe):
-        return None
     info = probe.info
     wanted = spec.mtu_bytes or info["mtu_bytes"]
     if wanted > info["mtu_bytes_max"]:
@@ -114,13 +101,11 @@ def _mtu(view: View, spec: Any, probe: PortProbe) -> Answer:
     return good(f"{wanted}, of at most {info['mtu_bytes_max']}")
 
 
-@check("dpdk-queues", "opened")
+@check("dpdk-queues", "working")
 def _queues(view: View, spec: Any, probe: PortProbe) -> Answer:
     """The requested queues, the device's queues, and its hash: each instance needs a queue, and
     must know which flows reach it.
     """
-    if _has_failed(probe):
-        return None
     info = probe.info
     most = min(info["rx_queues_max"], info["tx_queues_max"])
     if spec.queues > most:
@@ -134,13 +119,11 @@ def _queues(view: View, spec: Any, probe: PortProbe) -> Answer:
     return good(f"{spec.queues} of {most}{rss}")
 
 
-@check("dpdk-offloads", "opened")
+@check("dpdk-offloads", "working")
 def _offloads(view: View, spec: Any, probe: PortProbe) -> Answer:
     """Checksums and segmentation, and whether the driver copies packets: the NIC's work is saved on
     the processor.
     """
-    if _has_failed(probe):
-        return None
     has = [text for name, text in _USEFUL_TX.items() if name in probe.info["tx_offloads"]]
     text = " and ".join(has) or "none"
     if probe.info["driver_copies"]:

@@ -285,9 +285,6 @@ def _harpd(view: View) -> Answer:
     return costs(harpd.why, "harpctl restart; look at its log")
 
 
-# --------------------------------------------------------------------------------------------------
-
-
 def cgroup_folders(view: View, controller: str) -> list[Path]:
     """Return the visible folders of this process's cgroup and of its ancestors."""
     base = view.host.sys / "fs/cgroup"

@@ -110,9 +110,8 @@ def _channels(view: View, link: Link, _queue: int) -> Answer:
     """The NIC's queues, and how many it could have: each instance needs one; some drivers want
     spare ones for XDP.
     """
-    try:
-        now = view.host.ethtool.get("channels", link.name)
-    except OSError:
+    now = view.ethtool("channels", link)
+    if now is None:
         return good(f"{link.rx_queues} receive, {link.tx_queues} transmit; fixed")
     if not now.get("combined_max"):
         words = [f"{now.get(way)} {way} of {now.get(f'{way}_max')}" for way in ("rx", "tx")]
@@ -134,14 +133,13 @@ def _rss(view: View, link: Link, _queue: int) -> Answer:
     """
     if _queues(view, link) == 1:
         return good("one queue: nothing to choose")
-    try:
-        table = view.host.ethtool.get("rss", link.name)["table"]
-    except OSError:
+    rss = view.ethtool("rss", link)
+    if rss is None:
         return costs(
             "the NIC does not show its table: HARP finds the right queue by trying",
             f"HARP_RSS, if you know the rule; or ethtool -L {link.name} combined 1",
         )
-    return good(f"a table of {len(table)} entries over queues {ranges.text(table)}")
+    return good(f"a table of {len(rss['table'])} entries over queues {ranges.text(rss['table'])}")
 
 
 @check("merging", "interface")
@@ -149,9 +147,8 @@ def _merging(view: View, link: Link, _queue: int) -> Answer:
     """LRO and hardware GRO: they merge packets before XDP sees them, and many drivers refuse XDP
     with them.
     """
-    try:
-        features = view.host.ethtool.get("features", link.name)
-    except OSError:
+    features = view.ethtool("features", link)
+    if features is None:
         return None
     names = {"rx-lro": "lro", "rx-gro-hw": "rx-gro-hw"}
     found = [word for name, word in names.items() if features.get(name)]
@@ -178,12 +175,11 @@ def _vlan_tags(view: View, link: Link, _queue: int) -> Answer:
     )
     if not vlans:
         return good("no VLAN interface here")
-    try:
-        offload = view.host.ethtool.get("features", link.name).get("rx-vlan-hw-parse")
-    except OSError:
+    features = view.ethtool("features", link)
+    if features is None:
         return None
     names = ", ".join(vlans)
-    if not offload:
+    if not features.get("rx-vlan-hw-parse"):
         return good(f"rxvlan is off: the XDP program passes what belongs to {names}")
     return costs(
         f"rxvlan is on and there is {names}: HARP can receive a VLAN's packets for its own "
@@ -195,9 +191,8 @@ def _vlan_tags(view: View, link: Link, _queue: int) -> Answer:
 @check("coalescing", "interface")
 def _coalescing(view: View, link: Link, _queue: int) -> Answer:
     """The time that the NIC waits before an interrupt: each wait is part of a message's latency."""
-    try:
-        now = view.host.ethtool.get("coalesce", link.name)
-    except OSError:
+    now = view.ethtool("coalesce", link)
+    if now is None:
         return None
     if now.get("adaptive_rx"):
         return costs(
@@ -213,9 +208,8 @@ def _coalescing(view: View, link: Link, _queue: int) -> Answer:
 @check("rings", "interface")
 def _rings(view: View, link: Link, _queue: int) -> Answer:
     """The NIC's ring sizes: a short ring drops packets of a burst."""
-    try:
-        now = view.host.ethtool.get("rings", link.name)
-    except OSError:
+    now = view.ethtool("rings", link)
+    if now is None:
         return None
     size, most = now.get("rx", 0), now.get("rx_max", 0)
     if size < min(_RING_SMALL, most):
@@ -299,9 +293,6 @@ def _queue_busy(view: View, link: Link, queue: int) -> Answer:
     return good(f"queue {queue} is free" + (f"; taken: {ranges.text(busy)}" if busy else ""))
 
 
-# --------------------------------------------------------------------------------------------------
-
-
 def _features(view: View, link: Link) -> int | None:
     try:
         value = view.host.ethtool.xdp(link.name).get("xdp_features")
@@ -311,8 +302,5 @@ def _features(view: View, link: Link) -> int | None:
 
 
 def _queues(view: View, link: Link) -> int:
-    try:
-        now = view.host.ethtool.get("channels", link.name)
-    except OSError:
-        return link.rx_queues
+    now = view.ethtool("channels", link) or {}
     return int(now.get("combined", 0)) + int(now.get("rx", 0)) or link.rx_queues

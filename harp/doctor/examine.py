@@ -32,16 +32,13 @@ class Examined:
 
     @property
     def severity(self) -> Severity:
-        """Return the worst severity."""
         return max((finding.severity for finding in self.findings), default=Severity.GOOD)
 
     @property
     def verdict(self) -> str:
-        """Return the verdict as one line."""
         return _VERDICTS[self.severity].format(ifname=self.ifname)
 
     def to_json(self) -> dict[str, Any]:
-        """Return a document for scripts: the keys never change their meaning."""
         return {
             "interface": self.ifname,
             "queue": self.queue,
@@ -67,7 +64,6 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """Return the verdict as one line."""
         if not self.interfaces:
             return "no interface is up and has an address that other hosts could reach"
         if any(finding.severity == Severity.NO for finding in self.host):
@@ -80,7 +76,6 @@ class Report:
         return f"HARP works on {names}{cost}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return a document for scripts: the keys never change their meaning."""
         return {
             "severity": self.severity.word,
             "verdict": self.verdict,
@@ -110,7 +105,7 @@ def examine_port(view: View, text: str, take: bool = False) -> Examined:
     """
     from harp._core import port_spec
 
-    configured = {port.port: port.spec() for port in view.config.dpdk} if view.config else {}
+    configured = {port.port: port.spec() for port in view.config.dpdk}
     text = configured.get(text, text)
     try:
         spec = port_spec(text)
@@ -124,8 +119,10 @@ def examine_port(view: View, text: str, take: bool = False) -> Examined:
     if leased is not None and leased.flags & DEVICE_DPDK and leased.queues_free == 0:
         findings += run("used", view, spec, view.port_use(spec.name, view.harpd.path))
     elif all(finding.severity < Severity.NO for finding in findings):
-        arguments = str(view.config["HARP_DPDK_ARGS"]) if view.config else ""
-        findings += run("opened", view, spec, view.open_port(text, arguments))
+        probe = view.open_port(text, str(view.config["HARP_DPDK_ARGS"]))
+        findings += run("opened", view, spec, probe)
+        if not probe.error:
+            findings += run("working", view, spec, probe)
     return Examined(f"{PORT_PREFIX}{spec.name}", 0, findings)
 
 
@@ -139,7 +136,7 @@ def examine_all(view: View, queue: int) -> Report:
     if not interfaces:
         # The host's part of the C stack's answer is the same for any interface.
         of_host = _of_stack(view, "lo", queue)[0]
-    for port in view.config.dpdk if view.config else ():
+    for port in view.config.dpdk:
         interfaces.append(examine_port(view, port.port))
     return Report([*of_host, *run("host", view)], interfaces)
 

@@ -39,15 +39,15 @@ class Finding:
         }
 
 
-# port: a DPDK port's specification, before it is opened; opened: its properties; used: it was not
-# opened, because a job has it.
-Scope = Literal["host", "interface", "port", "opened", "used"]
+# port: a DPDK port's specification, before it is opened; opened: whether it could be; working: its
+# properties; used: it was not opened, because a job has it.
+Scope = Literal["host", "interface", "port", "opened", "working", "used"]
 
 
 @dataclass(frozen=True)
 class Check:
     """One check. function: of a host (view), of an interface (view, link, queue), of a port (view,
-    spec), of an opened one (view, spec, look), of one in use (view, spec, use); returns (severity,
+    spec), of an opened one (view, spec, probe), of one in use (view, spec, use); returns (severity,
     text, remedy), or None without a finding. description: what it examines, a colon, and why.
     """
 
@@ -73,17 +73,14 @@ def check(name: str, scope: Scope) -> Callable[[Callable[..., Answer]], Callable
 
 
 def good(text: str) -> Answer:
-    """Nothing to do."""
     return Severity.GOOD, text, ""
 
 
 def costs(text: str, remedy: str) -> Answer:
-    """It works, and could work better."""
     return Severity.COSTS, text, remedy
 
 
 def cannot(text: str, remedy: str) -> Answer:
-    """It can't work like this."""
     return Severity.NO, text, remedy
 
 

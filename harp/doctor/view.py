@@ -16,15 +16,15 @@ from typing import Any
 from pyroute2 import IPRoute
 
 from harp import _host, loader
-from harp.config import Config, ConfigError, load
+from harp.config import Config, ConfigError, load, parse
 from harp.daemon.client import DaemonClient, RefusedByDaemonError, understood
 from harp.daemon.messages import Device
 from harp.doctor.finding import Finding, Severity
 from harp.errors import HarpError
 from harp.nicprep import Host
+from harp.nicprep.transport import Values
 from harp.stats.instance import Source
 
-SOCKET = Path(_host.SOCKET)
 _HARPD_S = 3.0
 _PROBE_S = 60
 _BUFFERS = 255  # enough to configure a port with
@@ -39,8 +39,6 @@ CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_ADMIN, CAP_BPF = 12, 13, 21, 39
 
 @dataclass(frozen=True)
 class Harpd:
-    """The answer."""
-
     path: Path
     error: int = 0  # errno; 0: harpd answered
     why: str = ""
@@ -48,7 +46,7 @@ class Harpd:
     devices: Mapping[str, Device] = field(default_factory=dict)
 
 
-def ask(path: Path = SOCKET) -> Harpd:
+def ask(path: Path) -> Harpd:
     """Ask harpd; never raises."""
     try:
         with DaemonClient(path, "harpctl check", _HARPD_S) as client:
@@ -63,9 +61,7 @@ def ask(path: Path = SOCKET) -> Harpd:
 
 @dataclass(frozen=True)
 class PortUse:
-    """The holder of a leased DPDK port, and its driver's counters from that job's page. pid 0: this
-    user can't see the holder.
-    """
+    """The holder of a leased DPDK port (pid 0: unknown to this user), and its driver's counters."""
 
     pid: int = 0
     label: str = ""
@@ -140,8 +136,6 @@ def probe(spec: str, arguments: str = "") -> PortProbe:
 
 @dataclass(frozen=True)
 class Link:
-    """An interface."""
-
     name: str
     index: int
     kind: str = ""  # "veth", "bond", "vlan" ...; empty: hardware
@@ -159,7 +153,6 @@ class Link:
 
 
 def read_links() -> dict[str, Link]:
-    """Return the interfaces of this network namespace."""
     with IPRoute() as ipr:
         found = list(ipr.get_links())
         addresses: dict[int, list[str]] = {}
@@ -196,9 +189,7 @@ def read_links() -> dict[str, Link]:
 
 
 class View:
-    """This machine, in the network namespace of the calling thread. HarpError: the kernel does not
-    list its interfaces.
-    """
+    """This machine, in the network namespace of the calling thread."""
 
     python_site: Path | None = None  # folder of Python packages; None: the folder of this package
 
@@ -247,7 +238,6 @@ class View:
         return 0
 
     def default_route(self, ifname: str) -> bool:
-        """Tell whether the default route uses this interface."""
         try:
             return _host.has_default_route(ifname)
         except OSError:
@@ -268,8 +258,7 @@ class View:
 
     @cached_property
     def harpd(self) -> Harpd:
-        """Return harpd's answer; asked once."""
-        return self.ask_harpd(self.config.daemon.socket_path if self.config else SOCKET)
+        return self.ask_harpd(self.config.daemon.socket_path)
 
     @cached_property
     def read_config(self) -> Config | ConfigError:
@@ -280,19 +269,17 @@ class View:
             return error
 
     @property
-    def config(self) -> Config | None:
-        """The same; None if there are mistakes."""
-        return self.read_config if isinstance(self.read_config, Config) else None
+    def config(self) -> Config:
+        """The same; defaults if there are mistakes."""
+        return self.read_config if isinstance(self.read_config, Config) else parse("")
 
     @cached_property
     def status(self) -> Mapping[str, str]:
-        """Return /proc/self/status."""
         text = self.host.read(self.host.proc / "self/status") or ""
         lines = (line.partition(":") for line in text.splitlines())
         return {name: value.strip() for name, colon, value in lines if colon}
 
     def has_capability(self, number: int) -> bool:
-        """Tell whether a capability is effective in this process."""
         try:
             return bool(int(self.status.get("CapEff", "0"), 16) >> number & 1)
         except ValueError:
@@ -303,6 +290,13 @@ class View:
         """Tell whether this process may open queues by itself."""
         bpf = self.has_capability(CAP_BPF) or self.has_capability(CAP_SYS_ADMIN)
         return bpf and all(map(self.has_capability, (CAP_NET_ADMIN, CAP_NET_RAW)))
+
+    def ethtool(self, part: str, link: Link) -> Values | None:
+        """Return a part of the NIC's settings; None: it has no such."""
+        try:
+            return self.host.ethtool.get(part, link.name)
+        except OSError:
+            return None
 
     def hardware(self, link: Link) -> bool:
         """Tell whether it is a NIC on a bus, not a device that the kernel made."""
@@ -315,9 +309,7 @@ class View:
 
 
 def candidates(links: Mapping[str, Link]) -> list[Link]:
-    """Return interfaces that HARP might use: up, with an address that others can reach; members of
-    bonds.
-    """
+    """Return interfaces that are up with an address that others can reach; members of bonds."""
     found = []
     for link in links.values():
         reachable = [text for text in link.addresses if not text.startswith(_LINK_LOCAL)]
