@@ -18,7 +18,7 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, distribution
@@ -102,9 +102,6 @@ def digest_of(path: Path) -> str:
         return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
 
 
-# --------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Place:
     """Where an installation lies.
@@ -125,29 +122,24 @@ class Place:
 
     @property
     def etc(self) -> Path:
-        """Return the directory of nccl.conf."""
         return self.root / "etc" if self.prefix is None else self.prefix / "etc"
 
     @property
     def nccl_conf(self) -> Path:
-        """Return NCCL's file of settings."""
         return self.etc / "nccl.conf"
 
     @property
     def loader_conf(self) -> Path:
-        """Return our file of the loader's directories."""
         return self.etc / "ld.so.conf.d" / "harp.conf"
 
     @property
     def unit(self) -> Path:
-        """Return the path of harpd.service."""
         if self.prefix is None:
             return self.etc / "systemd/system" / UNIT
         return self.prefix / "lib/systemd/system" / UNIT
 
     @property
     def manifest(self) -> Path:
-        """Return the list of what was written."""
         return self.base / "share/harp/install.json"
 
     @property
@@ -156,40 +148,25 @@ class Place:
         return self.prefix is None and self.root == Path("/")
 
     def check_writable(self, command: str) -> None:
-        """Raise HarpError unless this user can write there."""
         at = self.base
         while not os.access(at, os.F_OK) and at != at.parent:
             at = at.parent
         if not at.is_dir():
             raise HarpError(f"{command}: {at} is no directory; choose another --prefix")
-        needs = [at, *([self.etc] if self.prefix is None else [])]
-        for folder in needs:
+        is_root = os.geteuid() == 0
+        remedy = "make it writable" if is_root else "run as root"
+        for folder in [at, *([self.etc] if self.prefix is None else [])]:
             if not os.access(folder, os.W_OK | os.X_OK):
-                if os.geteuid() == 0:
-                    raise HarpError(
-                        f"{command}: {folder} cannot be written to (read-only?); make it writable"
-                        + (", or choose a --prefix that is" if command == "install" else "")
-                    )
                 raise HarpError(
-                    f"{command}: {folder} cannot be written by this user; run as root"
-                    + (", or choose a --prefix that is yours" if self.prefix is None else ""),
-                    Exit.PRIVILEGE,
+                    f"{command}: {folder} cannot be written; {remedy}, or choose another --prefix",
+                    Exit.FAILURE if is_root else Exit.PRIVILEGE,
                 )
 
 
-@dataclass(frozen=True)
-class Options:
-    """What is installed besides the plugin, commands and pages."""
-
-    systemd: bool = False
-    nccl_conf: bool = False
-    default_name: bool = True  # libnccl-net.so
-
-    @staticmethod
-    def chosen(old: "Manifest", **options: bool | None) -> "Options":
-        """Return the options given; where None is given, those of the last installation."""
-        known = vars(Options()) | old.options
-        return Options(**known | {name: on for name, on in options.items() if on is not None})
+# What is installed besides the plugin, commands and pages, unless the command says otherwise.
+# default_name: libnccl-net.so.
+OPTIONS = {"systemd": False, "nccl_conf": False, "default_name": True}
+Options = Mapping[str, bool]
 
 
 @dataclass
@@ -197,7 +174,7 @@ class Manifest:
     """The parts that were written."""
 
     version: str = ""
-    options: dict[str, bool] = field(default_factory=dict)
+    options: dict[str, bool] = field(default_factory=OPTIONS.copy)
     parts: dict[Path, list[str]] = field(default_factory=dict)  # digests
     directories: list[Path] = field(default_factory=list)  # outer ones first
     nccl_line: bool = False  # is NCCL_LINE of nccl.conf ours?
@@ -215,7 +192,7 @@ class Manifest:
                 )
             return Manifest(
                 str(document["version"]),
-                {str(name): bool(on) for name, on in document["options"].items()},
+                OPTIONS | {str(name): bool(on) for name, on in document["options"].items()},
                 {Path(name): [str(d) for d in list_] for name, list_ in document["parts"].items()},
                 [Path(name) for name in document["directories"]],
                 bool(document["nccl_line"]),
@@ -228,8 +205,7 @@ class Manifest:
                 "the files of HARP by hand"
             ) from error
 
-    def part(self) -> bytes:
-        """Return the manifest as a document."""
+    def write(self, place: Place) -> None:
         document: dict[str, Any] = {
             "format": FORMAT,
             "version": self.version,
@@ -238,15 +214,7 @@ class Manifest:
             "directories": [str(path) for path in self.directories],
             "nccl_line": self.nccl_line,
         }
-        return (json.dumps(document, indent=1) + "\n").encode()
-
-    def write(self, place: Place) -> None:
-        """Replace the manifest of a place."""
-        Part(place.manifest, self.part()).write()
-
-
-# --------------------------------------------------------------------------------------------------
-# What a HARP consists of.
+        Part(place.manifest, (json.dumps(document, indent=1) + "\n").encode()).write()
 
 
 def shared(name: str) -> Path:
@@ -271,7 +239,7 @@ def _libraries(folder: Path, options: Options) -> Iterator[Part]:
             raise
         yield Part(folder / name, source.read_bytes(), mode=0o755)
     for name in NAMES:
-        if options.default_name or name != DEFAULT_NAME:
+        if options["default_name"] or name != DEFAULT_NAME:
             yield Part(folder / name, target=_paths.PLUGIN)
 
 
@@ -328,7 +296,7 @@ def parts(place: Place, options: Options) -> list[Part]:
     library = place.base / "lib"
     listed = [*_libraries(library, options), *_commands(place.base / "bin"), *_pages(place.base)]
     listed += [Part(place.base / "share/harp" / name, shared(name).read_bytes()) for name in SHARED]
-    if options.systemd:
+    if options["systemd"]:
         listed.append(_unit(place))
     if place.prefix is None:
         listed.append(Part(place.loader_conf, f"{HOST_PREFIX / 'lib'}\n".encode()))
@@ -372,13 +340,8 @@ def _remove_line(place: Place, manifest: Manifest) -> bool:
     return True
 
 
-# --------------------------------------------------------------------------------------------------
-
-
 @dataclass
 class Changes:
-    """What install() or uninstall() did."""
-
     written: list[Path] = field(default_factory=list)
     removed: list[Path] = field(default_factory=list)
     kept: list[Path] = field(default_factory=list)  # changed since
@@ -410,10 +373,10 @@ def _check_conflicts(place: Place, listed: list[Part], old: Manifest, options: O
     for part in listed:
         if digest_of(part.path) not in (_ABSENT, part.digest, *old.parts.get(part.path, ())):
             problems.append(_conflict(part))
-    other = _default_name_elsewhere(place) if options.default_name else None
+    other = _default_name_elsewhere(place) if options["default_name"] else None
     if other is not None and not problems:
         problems.append(_conflict(Part(other)))
-    line = _other_plugin(_lines(place.nccl_conf)) if options.nccl_conf else None
+    line = _other_plugin(_lines(place.nccl_conf)) if options["nccl_conf"] else None
     if line is not None:
         problems.append(f"{place.nccl_conf} has {line}: another plugin; remove that line")
     if problems:
@@ -433,29 +396,26 @@ def install(
     nccl_conf: bool | None = None,
     default_name: bool | None = None,
 ) -> Changes:
-    """Install, upgrade or downgrade to this HARP. None: as the last installation.
-
-    Raises
-    ------
-    HarpError
-        Something is in the way, or this user may not write there. Nothing was changed.
+    """Install, upgrade or downgrade to this HARP. None: as the last installation. HarpError if
+    something is in the way, or this user may not write there; nothing was changed.
     """
     place.check_writable("install")
     old = Manifest.read(place) or Manifest()
-    options = Options.chosen(old, systemd=systemd, nccl_conf=nccl_conf, default_name=default_name)
+    given = {"systemd": systemd, "nccl_conf": nccl_conf, "default_name": default_name}
+    options = {**old.options, **{name: on for name, on in given.items() if on is not None}}
     listed = parts(place, options)
     _check_conflicts(place, listed, old, options)
     # Everything else in the file stays, byte for byte.
     ours = [part for part in listed if part.path in old.parts or digest_of(part.path) == _ABSENT]
     changes = Changes(old_version=old.version)
 
-    add_line = options.nccl_conf and (old.nccl_line or NCCL_LINE not in _lines(place.nccl_conf))
+    add_line = options["nccl_conf"] and (old.nccl_line or NCCL_LINE not in _lines(place.nccl_conf))
     paths = [part.path for part in ours] + [place.manifest]
     paths += [place.nccl_conf] if add_line else []
     directories = _new_directories(paths)
     intended = Manifest(
         version=__version__,
-        options=dict(vars(options)),
+        options=options,
         parts={path: list(digests) for path, digests in old.parts.items()},
         directories=old.directories + [each for each in directories if each not in old.directories],
         nccl_line=old.nccl_line or add_line,
@@ -478,7 +438,7 @@ def install(
     if add_line and NCCL_LINE not in _lines(place.nccl_conf):
         _replace_lines(place.nccl_conf, [*_lines(place.nccl_conf), NCCL_LINE])
         changes.written.append(place.nccl_conf)
-    if old.nccl_line and not options.nccl_conf:
+    if old.nccl_line and not options["nccl_conf"]:
         if _remove_line(place, old):
             changes.removed.append(place.nccl_conf)
         intended.nccl_line = False
@@ -491,13 +451,7 @@ def install(
 
 
 def uninstall(place: Place) -> Changes:
-    """Remove what install() wrote and what is unchanged since.
-
-    Raises
-    ------
-    HarpError
-        Nothing is installed there, harpd.service runs, or this user may not write there.
-    """
+    """Remove what install() wrote and what is unchanged since. HarpError."""
     old = Manifest.read(place)
     if old is None:
         raise HarpError(f"nothing of HARP is installed in {place.base}", Exit.MISSING)
@@ -531,10 +485,6 @@ def is_found_by_name(place: Place) -> bool:
     """Whether the loader finds this installation's plugin for every job of the host."""
     path = place.base / "lib" / _paths.PLUGIN
     return place.is_live and path in loader.cached().get(_paths.PLUGIN, ())[:1]
-
-
-# --------------------------------------------------------------------------------------------------
-# The loader's cache, and systemd where it runs.
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:

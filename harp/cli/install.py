@@ -26,35 +26,32 @@ def _place(prefix: Path | None) -> installation.Place:
 
 
 def _print_next(place: installation.Place) -> None:
-    """Print what is left to do."""
     library, unit, nccl_conf = (
         shlex.quote(str(path)) for path in (place.base / "lib", place.unit, place.nccl_conf)
     )
     manifest = installation.Manifest.read(place)
     assert manifest is not None
-    options = installation.Options.chosen(manifest)
+    options = manifest.options
     if not installation.is_found_by_name(place):
         console.print_line(
             f"export LD_LIBRARY_PATH={library}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}"
         )
     if place.prefix is None:
-        if not (options.nccl_conf or options.default_name):
+        if not (options["nccl_conf"] or options["default_name"]):
             console.print_line(f"export {installation.NCCL_LINE}")
-        if options.systemd:
+        if options["systemd"]:
             console.print_line("start harpd: systemctl enable --now harpd")
         return
-    if options.nccl_conf:
+    if options["nccl_conf"]:
         console.print_line(f"export NCCL_CONF_FILE={nccl_conf}  # NCCL 2.23 and later")
-    if options.systemd:
+    if options["systemd"]:
         console.print_line(f"start harpd: systemctl enable --now {unit}")
 
 
 @click.command()
 @_prefix_option
 @click.option(
-    "--systemd/--no-systemd",
-    default=None,
-    help="Also install harpd.service. Does not start it.",
+    "--systemd/--no-systemd", default=None, help="Also install harpd.service. Does not start it."
 )
 @click.option(
     "--nccl-conf/--no-nccl-conf",

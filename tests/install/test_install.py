@@ -206,12 +206,14 @@ def test_another_default_plugin_elsewhere_on_the_loaders_path(
     other.write_bytes(b"another plugin")
     monkeypatch.setattr(loader, "cached", lambda: {"libnccl-net.so": [other]})
     with pytest.raises(HarpError, match=f"nothing was changed: {other} exists and is not HARP's"):
-        install._check_conflicts(Place(), [], install.Manifest(), install.Options())
-    install._check_conflicts(Place(), [], install.Manifest(), install.Options(default_name=False))
+        install._check_conflicts(Place(), [], install.Manifest(), install.OPTIONS)
+    install._check_conflicts(
+        Place(), [], install.Manifest(), install.OPTIONS | {"default_name": False}
+    )
     other.unlink()
     (tmp_path / _paths.PLUGIN).write_bytes(b"")
     other.symlink_to(_paths.PLUGIN)
-    install._check_conflicts(Place(), [], install.Manifest(), install.Options())
+    install._check_conflicts(Place(), [], install.Manifest(), install.OPTIONS)
 
 
 def test_without_the_default_name_the_other_plugin_stays(place: Place) -> None:
