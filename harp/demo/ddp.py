@@ -29,7 +29,6 @@ def make_data() -> TensorDataset:
 
 
 def make_model(hidden: int) -> torch.nn.Module:
-    """Three layers."""
     return torch.nn.Sequential(
         torch.nn.Linear(PIXELS, hidden),
         torch.nn.ReLU(),
@@ -40,7 +39,6 @@ def make_model(hidden: int) -> torch.nn.Module:
 
 
 def main() -> None:
-    """Entry point."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--backend", default="gloo")
     parser.add_argument("--epochs", type=int, default=3)

@@ -38,9 +38,7 @@ class Data:
 
 
 def make_data() -> Data:
-    """Return noisy copies of one random pattern for each class, the same on every host with the
-    same numpy.
-    """
+    """Return noisy copies of one random pattern for each class, the same with the same numpy."""
     random = np.random.default_rng(SEED)
     pixels, classes = LAYERS[0], LAYERS[-1]
     labels = np.arange(TRAIN + TEST, dtype=np.int64) % classes
@@ -120,13 +118,11 @@ class Model:
         out[-1] = loss / np.float32(BATCH)
 
     def step(self, gradient: Floats) -> None:
-        """Update the weights with the whole batch's gradient."""
         self._velocity *= MOMENTUM
         self._velocity -= LEARNING_RATE * gradient
         self.weights += self._velocity
 
     def accuracy(self, images: Floats, labels: Ints) -> float:
-        """Return the share of images recognized."""
         return float((self._forward(images)[-1].argmax(axis=1) == labels).mean())
 
 

@@ -26,7 +26,6 @@ _STATS_LINE = re.compile(r"HARP stats:(?P<pairs>.*)")
 
 
 def emit(event: str, **fields: Any) -> None:
-    """Print one line for the parent."""
     print(json.dumps({"event": event, **fields}), flush=True)
 
 
@@ -60,7 +59,6 @@ def train(comm: Communicator, arguments: argparse.Namespace) -> net.Floats:
 
 
 def path(log: list[tuple[int, str]]) -> str:
-    """Return the path that the plugin logged."""
     return path_in_use([text for _, text in log]) or "unknown: the plugin has said nothing"
 
 
@@ -93,7 +91,6 @@ def kernel_counters(ifname: str) -> dict[str, int]:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Train between open and close, then report."""
     before = kernel_counters(arguments.ifname) if arguments.ifname else {}
     address, _, port = arguments.root.rpartition(":")
     store = TcpStore(
@@ -134,7 +131,6 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def main() -> int:
-    """Entry point of `python -m harp.demo.rank`."""
     parser = argparse.ArgumentParser(prog="python -m harp.demo.rank")
     parser.add_argument(
         "--plugin", default=os.environ.get("NCCL_NET_PLUGIN"), help="default: $NCCL_NET_PLUGIN"

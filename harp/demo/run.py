@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from queue import Queue
@@ -53,24 +53,8 @@ class DemoOptions:
 
     @property
     def ranks(self) -> int:
-        """Number of ranks. Rank r is on host r modulo hosts, so that neighbors in the ring never
-        share a host.
-        """
+        """Rank r is on host r modulo hosts, so that neighbors in the ring never share one."""
         return self.lab.hosts * self.ranks_per_host
-
-
-@dataclass
-class RankReport:
-    """Results of one rank; None if it did not get that far."""
-
-    rank: int
-    connected: dict[str, Any] | None = None
-    done: dict[str, Any] | None = None
-    epochs: list[dict[str, Any]] = field(default_factory=list)
-
-
-def ignore_epoch(_event: dict[str, Any]) -> None:
-    """Print nothing about an epoch."""
 
 
 def check(options: DemoOptions) -> None:
@@ -140,11 +124,11 @@ def _take(rank: int, events: Queue[tuple[int, Any]], line: str | None) -> None:
 
 def _follow(
     options: DemoOptions, lab: Lab, daemons: list[LabHarpd], team: Team, on_epoch: OnEpoch
-) -> tuple[list[RankReport], float]:
+) -> tuple[list[dict[str, Any]], float]:
     """Run all ranks to their end; HarpError reports the first failure."""
     start = time.perf_counter()
     events: Queue[tuple[int, Any]] = Queue()
-    reports = [RankReport(rank) for rank in range(options.ranks)]
+    reports: list[dict[str, Any]] = [{"epochs": []} for _ in range(options.ranks)]
     for rank in range(options.ranks):
         _start(options, lab, daemons, rank, team)
         team.follow(partial(_take, rank, events))
@@ -156,13 +140,11 @@ def _follow(
             if team.processes[rank].wait() != 0:
                 raise team.failure(rank)
         elif event["event"] == "epoch":
-            reports[rank].epochs.append(event)
+            reports[rank]["epochs"].append(event)
             if rank == 0:
                 on_epoch(event)
-        elif event["event"] == "connected":
-            reports[rank].connected = event
-        else:
-            reports[rank].done = event
+        elif event["event"] == "done":
+            reports[rank] |= event
     return reports, time.perf_counter() - start
 
 
@@ -207,15 +189,6 @@ def compare(options: DemoOptions, folder: Path) -> dict[str, Any]:
     }
 
 
-def _laboratory(options: DemoOptions) -> LabOptions:
-    """Return the options of the hosts. With a harpd each rank has a queue, and the NICs use a rule
-    that HARP can compute.
-    """
-    if not options.daemon or options.ranks_per_host == 1:
-        return options.lab
-    return replace(options.lab, queues=options.ranks_per_host, rss=RSS)
-
-
 def _daemons(options: DemoOptions, lab: Lab, stack: ExitStack) -> list[LabHarpd]:
     if not options.daemon:
         return []
@@ -223,19 +196,15 @@ def _daemons(options: DemoOptions, lab: Lab, stack: ExitStack) -> list[LabHarpd]
     return [stack.enter_context(LabHarpd(host, nic=nic)) for host in lab.hosts]
 
 
-def _total(epochs: list[dict[str, Any]]) -> dict[str, float]:
-    """Return the seconds of all epochs, and those in communication."""
-    return {
-        "seconds": sum(epoch["seconds"] for epoch in epochs),
-        "comm_seconds": sum(epoch["comm_seconds"] for epoch in epochs),
-    }
-
-
 def _train(
-    options: DemoOptions, team: Team, on_epoch: OnEpoch = ignore_epoch
-) -> tuple[list[RankReport], float]:
+    options: DemoOptions, team: Team, on_epoch: OnEpoch = lambda _: None
+) -> tuple[list[dict[str, Any]], float]:
     """Train on new hosts. Returns the ranks' reports and the seconds that it took."""
-    with Lab(_laboratory(options)) as lab, ExitStack() as stack:
+    shape = options.lab
+    if options.daemon and options.ranks_per_host > 1:
+        # Each rank has a queue, by a rule that HARP can compute.
+        shape = replace(shape, queues=options.ranks_per_host, rss=RSS)
+    with Lab(shape) as lab, ExitStack() as stack:
         daemons = _daemons(options, lab, stack)
         weights = team.folder / WEIGHTS
         weights.mkdir()
@@ -249,7 +218,7 @@ def _comm_seconds(options: DemoOptions) -> float:
     """Train once more; return the median time in communication of rank 0's epochs."""
     with _team() as team:
         reports, _ = _train(options, team)
-    return statistics.median(float(epoch["comm_seconds"]) for epoch in reports[0].epochs)
+    return statistics.median(float(epoch["comm_seconds"]) for epoch in reports[0]["epochs"])
 
 
 def _baseline(options: DemoOptions) -> dict[str, Any]:
@@ -281,8 +250,7 @@ def _speed(harp_seconds: float, sockets_seconds: float) -> float:
     return sockets_seconds / harp_seconds if harp_seconds else 0.0
 
 
-def run(options: DemoOptions, on_epoch: OnEpoch = ignore_epoch) -> dict[str, Any]:
-    """Run the whole demo; return its report as plain data."""
+def run(options: DemoOptions, on_epoch: OnEpoch = lambda _: None) -> dict[str, Any]:
     check(options)
     with unwinding(), _team() as team:  # without hosts, too: the folder must go
         reports, seconds = _train(options, team, on_epoch)
@@ -290,36 +258,22 @@ def run(options: DemoOptions, on_epoch: OnEpoch = ignore_epoch) -> dict[str, Any
     sockets = _baseline(options) if options.baseline else None
     return {
         "options": {
-            "plugin": str(options.plugin) if options.plugin else None,
-            "path": options.path,
-            "epochs": options.epochs,
-            "ranks_per_host": options.ranks_per_host,
-            "daemon": options.daemon,
-            "nic": options.nic,
+            name: getattr(options, name)
+            for name in ("path", "epochs", "ranks_per_host", "daemon", "nic")
         }
         | asdict(options.lab),
         "seconds": seconds,
-        "epochs": reports[0].epochs,
-        "total": _total(reports[0].epochs),
+        "epochs": reports[0]["epochs"],
         "sockets": sockets,
         "ranks": [
-            {
-                "rank": report.rank,
-                "host": report.rank % options.lab.hosts,
-                "connected": report.connected,
-                **(report.done or {}),
-            }
-            for report in reports
+            {"rank": rank, "host": rank % options.lab.hosts, **report}
+            for rank, report in enumerate(reports)
         ],
         "verdict": verdict,
     }
 
 
-# --------------------------------------------------------------------------------------------------
-# Output for people.
-#
 def print_epoch(event: dict[str, Any]) -> None:
-    """Print one line per epoch."""
     share = event["comm_seconds"] / event["seconds"] if event["seconds"] else 0
     output.out.print(
         f"epoch {event['epoch']:3d}   loss {event['loss']:8.5f}   "
@@ -329,7 +283,6 @@ def print_epoch(event: dict[str, Any]) -> None:
 
 
 def print_report(report: dict[str, Any]) -> None:
-    """Print the table of ranks and the verdict."""
     rows = []
     for rank in report["ranks"]:
         counters = rank.get("counters", {})
@@ -345,20 +298,9 @@ def print_report(report: dict[str, Any]) -> None:
                 rank.get("path", "?"),
             )
         )
-    columns = (
-        "rank",
-        "host",
-        "sent MB",
-        "received MB",
-        "tx packets",
-        "rx packets",
-        "retransmits",
-        "path",
-    )
+    columns = ("rank", "host", "sent MB", "received MB", "tx packets", "rx packets", "retransmits")
     output.out.print()
-    table = output.table("ranks", columns, rows)
-    output.fold(table, len(columns) - 1)
-    output.print_whole(table)
+    output.print_whole(output.table("ranks", (*columns, "path"), rows, folded=(len(columns),)))
     for rank in report["ranks"]:
         for text in rank.get("warnings", []):
             output.print_line(f"rank {rank['rank']} warns: {text}")
@@ -403,7 +345,6 @@ def transport_lines(report: dict[str, Any]) -> list[str]:
 
 
 def verdict_lines(verdict: dict[str, Any], ranks: int) -> list[str]:
-    """Print whether the weights agree, and how closely."""
     if verdict["ranks_equal_bit_for_bit"]:
         first = f"weights of all {ranks} ranks: equal bit for bit ({verdict['weights']})"
     else:

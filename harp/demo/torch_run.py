@@ -46,10 +46,7 @@ def run(shape: LabOptions, epochs: int, path: str) -> dict[str, Any]:
                 found = run_backend(lab, backend, epochs, path, Path(name))
                 files = [Path(name) / f"rank{rank}.pt" for rank in range(shape.hosts)]
                 weights[backend] = [torch.load(file, weights_only=True) for file in files]
-            backends[backend] = {
-                "epochs": found,
-                "seconds": sum(row["seconds"] for row in found),
-            }
+            backends[backend] = {"epochs": found, "seconds": sum(row["seconds"] for row in found)}
     every = [*weights["gloo"], *weights["harp"]]
     ranks_equal = all(
         torch.equal(value, values[0]) for values in weights.values() for value in values

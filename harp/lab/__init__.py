@@ -42,6 +42,7 @@ from harp.words import endpoint
 
 HOSTS_MAX = 8
 RAILS_MAX = 4
+QUEUES_MAX = 16
 MTU_MIN, MTU_MAX = 1280, 65535
 IFNAME = "eth0"
 _NAME = re.compile(r"harp-(\d+)-(\d+)-(h\d|sw)")
@@ -50,19 +51,6 @@ _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 _IFA_F_NODAD = 2
 _IPV6 = Path("/proc/net/if_inet6")
 _serial = itertools.count()
-
-
-@dataclass(frozen=True)
-class RailOptions:
-    """A further NIC of each host, and the bridge that connects them."""
-
-    mtu_bytes: int = 1500
-    offload: bool = True
-
-    def check(self) -> None:
-        """Raise HarpError for an option out of range."""
-        if not MTU_MIN <= self.mtu_bytes <= MTU_MAX:
-            raise HarpError(f"mtu: {self.mtu_bytes} is not in {MTU_MIN}..{MTU_MAX}", Exit.USAGE)
 
 
 @dataclass(frozen=True)
@@ -80,35 +68,26 @@ class LabOptions:
     # veth, where a generic XDP program gets the packets of transmit queue n on receive queue n - 1
     # (and of 0 on 0). That is useless with more than one queue.
     rss: str | None = None
-    # NICs of each host besides eth0: eth1, eth2 ... They need a switch.
-    rails: tuple[RailOptions, ...] = ()
-
-    @property
-    def every_rail(self) -> tuple[RailOptions, ...]:
-        """Return the further NICs, and eth0's first."""
-        return (RailOptions(self.mtu_bytes, self.offload), *self.rails)
+    rails: int = 1  # NICs of each host: eth0, eth1 ... Several need a switch.
 
     @property
     def switched(self) -> bool:
-        """Tell whether there is a switch."""
-        return self.switch or self.hosts > 2 or self.rss is not None or bool(self.rails)
+        return self.switch or self.hosts > 2 or self.rss is not None or self.rails > 1
 
     @property
     def words(self) -> str:
-        """Return a description for the head of a table."""
         family = "IPv6" if self.ipv6 else "IPv4"
         return f"{family}, MTU {self.mtu_bytes}, offloads {'on' if self.offload else 'off'}"
 
     def check(self) -> None:
-        """Raise HarpError for an option out of range."""
-        if not 2 <= self.hosts <= HOSTS_MAX:
-            raise HarpError(f"hosts: {self.hosts} is not in 2..{HOSTS_MAX}", Exit.USAGE)
-        for rail in self.every_rail:
-            rail.check()
-        if len(self.rails) >= RAILS_MAX:
-            raise HarpError(f"rails: {len(self.rails) + 1} is more than {RAILS_MAX}", Exit.USAGE)
-        if not 1 <= self.queues <= 16:
-            raise HarpError(f"queues: {self.queues} is not in 1..16", Exit.USAGE)
+        for name, value, least, most in (
+            ("hosts", self.hosts, 2, HOSTS_MAX),
+            ("mtu", self.mtu_bytes, MTU_MIN, MTU_MAX),
+            ("rails", self.rails, 1, RAILS_MAX),
+            ("queues", self.queues, 1, QUEUES_MAX),
+        ):
+            if not least <= value <= most:
+                raise HarpError(f"{name}: {value} is not in {least}..{most}", Exit.USAGE)
         if self.ipv6 and not _IPV6.exists():
             raise HarpError("ipv6: this kernel runs without it", Exit.MISSING)
 
@@ -132,7 +111,6 @@ class Host(Namespace):
 
     @property
     def nics(self) -> tuple[Nic, ...]:
-        """Return its addresses, one for each rail."""
         return (Nic(self.ifname, self.address), *self.further)
 
     def endpoint(self, port: int) -> str:
@@ -142,21 +120,17 @@ class Host(Namespace):
 
 @dataclass
 class Switch(Namespace):
-    """The namespace in the middle: for each rail a bridge with one port per host, in their
-    order.
-    """
+    """The namespace in the middle, with a bridge for each rail, and on it a port for each host."""
 
-    ports: tuple[str, ...]  # of the first rail
-    further: tuple[tuple[str, ...], ...] = ()
+    rails: tuple[tuple[str, ...], ...]  # the ports of each
 
     @property
-    def rails(self) -> tuple[tuple[str, ...], ...]:
-        """Return the ports of each rail."""
-        return (self.ports, *self.further)
+    def ports(self) -> tuple[str, ...]:
+        """Return those of the first rail."""
+        return self.rails[0]
 
     @staticmethod
     def bridge(rail: int) -> str:
-        """Return the rail's bridge."""
         return f"br{rail}"
 
 
@@ -224,14 +198,11 @@ class Lab(Closing):
         self._signals.close()
         atexit.unregister(self.close)
 
-    # ----------------------------------------------------------------------------------------------
-
     def _make(self) -> None:
         count = self.options.hosts
         for index in range(count):
             nics = [
-                Nic(f"eth{rail}", self._address(rail, index))
-                for rail in range(len(self.options.every_rail))
+                Nic(f"eth{rail}", self._address(rail, index)) for rail in range(self.options.rails)
             ]
             name = f"{self._prefix}h{index}"
             host = Host(name, index, nics[0].address, nics[0].ifname, tuple(nics[1:]))
@@ -258,17 +229,17 @@ class Lab(Closing):
         return f"10.77.{rail}.{index + 1}"
 
     def _make_switch(self) -> Switch:
-        rails = [
+        rails = tuple(
             tuple(f"p{host.index}{f'r{rail}' if rail else ''}" for host in self.hosts)
-            for rail in range(len(self.options.every_rail))
-        ]
-        switch = Switch(f"{self._prefix}sw", rails[0], tuple(rails[1:]))
+            for rail in range(self.options.rails)
+        )
+        switch = Switch(f"{self._prefix}sw", rails)
         make_namespace(switch.netns)
-        for rail, shape in enumerate(self.options.every_rail):
-            self._make_bridge(switch, rail, shape)
+        for rail in range(self.options.rails):
+            self._make_bridge(switch, rail)
         return switch
 
-    def _make_bridge(self, switch: Switch, rail: int, shape: RailOptions) -> None:
+    def _make_bridge(self, switch: Switch, rail: int) -> None:
         ports = switch.rails[rail]
         for host, port in zip(self.hosts, ports, strict=True):
             # harp-switch rss needs this; rss.bpf.c has the reason.
@@ -276,7 +247,7 @@ class Lab(Closing):
             _make_veth(switch.netns, port, host.netns, host.nics[rail].ifname, self.options, spare)
 
         def bridge_ports(ipr: Any) -> None:
-            name, mtu = switch.bridge(rail), shape.mtu_bytes
+            name, mtu = switch.bridge(rail), self.options.mtu_bytes
             ipr.link("add", ifname=name, kind="bridge", br_forward_delay=0, br_stp_state=0)
             bridge = ipr.link_lookup(ifname=name)[0]
             for port in ports:
@@ -285,38 +256,26 @@ class Lab(Closing):
             ipr.link("set", index=bridge, mtu=mtu, state="up")
 
         in_namespace(switch.netns, bridge_ports)
-        if not shape.offload:
+        if not self.options.offload:
             for port in ports:
                 offloads_off(switch.netns, port)
 
 
 def cpus() -> list[int]:
-    """Return the processors that this process may use, in order."""
     return sorted(os.sched_getaffinity(0))
 
 
 def require_root(what: str) -> None:
-    """Raise HarpError unless this is root."""
     if os.geteuid() != 0:
         raise HarpError(f"{what} needs root; run as root", Exit.PRIVILEGE)
 
 
 def require_programs(*names: str) -> None:
     """Raise HarpError with the missing program and its package."""
-    packages = {
-        "ip": "iproute2",
-        "taskset": "util-linux",
-        "chrt": "util-linux",
-        "nsenter": "util-linux",
-        "prlimit": "util-linux",
-        "setpriv": "util-linux",
-        "unshare": "util-linux",
-    }
     for name in names:
         if shutil.which(name) is None:
-            raise HarpError(
-                f"{name} is not installed: apt install {packages.get(name, name)}", Exit.MISSING
-            )
+            package = "iproute2" if name == "ip" else "util-linux"
+            raise HarpError(f"{name} is not installed: apt install {package}", Exit.MISSING)
 
 
 def clean_leftovers() -> list[str]:
@@ -324,19 +283,12 @@ def clean_leftovers() -> list[str]:
     removed = []
     for name in namespaces():
         match = _NAME.fullmatch(name)
-        if match and not _alive(int(match[1])):
+        if match and not Path("/proc", match[1]).exists():
             _remove(name)
             removed.append(name)
     if removed:
         err.print(f"removed what a killed run had left: {', '.join(removed)}", soft_wrap=True)
     return removed
-
-
-# --------------------------------------------------------------------------------------------------
-
-
-def _alive(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists()
 
 
 def _remove(name: str) -> None:
@@ -370,9 +322,9 @@ def _configure(host: Host, options: LabOptions) -> None:
     def configure(ipr: Any) -> None:
         ipr.link("set", index=ipr.link_lookup(ifname="lo")[0], state="up")
         shape = {"prefixlen": 64, "flags": _IFA_F_NODAD} if options.ipv6 else {"prefixlen": 24}
-        for nic, rail in zip(host.nics, options.every_rail, strict=True):
+        for nic in host.nics:
             index = ipr.link_lookup(ifname=nic.ifname)[0]
-            ipr.link("set", index=index, mtu=rail.mtu_bytes)
+            ipr.link("set", index=index, mtu=options.mtu_bytes)
             ipr.addr("add", index=index, address=nic.address, **shape)
             ipr.link("set", index=index, state="up")
 
@@ -384,6 +336,5 @@ def _configure(host: Host, options: LabOptions) -> None:
             # Keep the addresses of an interface that goes down, as a host's network manager would.
             host.sysctl(f"ipv6/conf/{nic.ifname}/keep_addr_on_down", 1)
     in_namespace(host.netns, configure)
-    for nic, rail in zip(host.nics, options.every_rail, strict=True):
-        if not rail.offload:
-            offloads_off(host.netns, nic.ifname)
+    for nic in () if options.offload else host.nics:
+        offloads_off(host.netns, nic.ifname)

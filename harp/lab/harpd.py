@@ -6,6 +6,7 @@ give it a mount namespace of its own, whose bpffs and pins would vanish at its d
 """
 
 import contextlib
+import json
 import os
 import shutil
 import subprocess
@@ -22,20 +23,8 @@ _HARPCTL = "from harp.cli import main; main()"
 Value = str | int | bool | Sequence[str]
 
 
-def _toml(value: Value) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int):
-        return str(value)
-    if isinstance(value, str):
-        return f'"{value}"'
-    return "[" + ", ".join(f'"{each}"' for each in value) + "]"
-
-
 def in_network(host: Host, args: Sequence[str | Path]) -> list[str]:
-    """Return the command line that runs args with the host's network and the machine's other
-    namespaces.
-    """
+    """Return the command line that runs args with the host's network only."""
     return ["nsenter", f"--net=/run/netns/{host.netns}", "--", *map(str, args)]
 
 
@@ -65,7 +54,7 @@ class LabHarpd(Closing):
         }
         lines = []
         for head, keys in tables.items():
-            lines += [head, *(f"{key} = {_toml(value)}" for key, value in keys.items()), ""]
+            lines += [head, *(f"{key} = {json.dumps(value)}" for key, value in keys.items()), ""]
         self.text = "\n".join(lines) + more
 
     def __enter__(self) -> Self:
@@ -81,7 +70,6 @@ class LabHarpd(Closing):
 
     @property
     def environment(self) -> dict[str, str]:
-        """Return the variables that select this harpd for harpctl and jobs."""
         return {"HARP_CONFIG": str(self.config), "HARP_SOCKET": str(self.socket)}
 
     def outcome(
@@ -103,12 +91,10 @@ class LabHarpd(Closing):
         done = self.outcome([sys.executable, "-c", _HARPCTL, *args])
         if done.returncode != 0:
             lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-            code = done.returncode
-            known = code in set(map(int, Exit))
             words = lines[-1].removeprefix("harpctl: ")
             raise HarpError(
                 f"harpctl {' '.join(args)} on host {self.host.index}: {words}",
-                Exit(code) if known else Exit.FAILURE,
+                Exit(done.returncode),
             )
         return done.stdout
 

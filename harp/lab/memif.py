@@ -17,9 +17,7 @@ def address(end: int, *, ipv6: bool = False) -> str:
 
 
 def port_texts(folder: Path, *, mtu_bytes: int = 1500, ipv6: bool = False) -> tuple[str, str]:
-    """Return the specifications of both ports, the server's first: it makes the socket, in this
-    folder.
-    """
+    """Return the specifications of both ports, the server's first; the socket is in the folder."""
     prefix = _NETWORK[ipv6][1]
     device = f"net_memif0,socket={folder}/memif.sock,role="
     return tuple(  # type: ignore[return-value]

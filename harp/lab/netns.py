@@ -9,10 +9,10 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from pyroute2 import IPRoute, NetlinkError, netns
 
@@ -43,6 +43,12 @@ def run(command: Sequence[str], timeout_s: float = COMMAND_S) -> str:
     return done.stdout
 
 
+def popen(command: Sequence[str], **options: Any) -> subprocess.Popen[str]:
+    """Start a process of texts, with pipes for its output unless options of Popen say otherwise."""
+    usual = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, text=True, errors="replace", **(usual | options))
+
+
 @dataclass
 class Namespace:
     """A network namespace of the lab, and the processes in it."""
@@ -53,9 +59,7 @@ class Namespace:
     def command(
         self, args: Sequence[str | Path], cpu: int | None = None, realtime: int = 0
     ) -> list[str]:
-        """Return the command line that runs args here: on one processor, with real-time priority,
-        if requested.
-        """
+        """Return the command line that runs args here, on one processor if requested."""
         pin = [] if cpu is None else ["taskset", "-c", str(cpu)]
         first = ["chrt", "--fifo", str(realtime)] if realtime else []
         return ["ip", "netns", "exec", self.netns, *pin, *first, *map(str, args)]
@@ -66,23 +70,10 @@ class Namespace:
         *,
         cpu: int | None = None,
         realtime: int = 0,
-        env: Mapping[str, str] | None = None,
-        stdin: int | IO[Any] | None = subprocess.DEVNULL,
-        stdout: int | IO[Any] | None = subprocess.PIPE,
-        stderr: int | IO[Any] | None = subprocess.PIPE,
-        pass_fds: Sequence[int] = (),
+        **options: Any,
     ) -> subprocess.Popen[str]:
-        """Start a process here. It ends with the lab at the latest."""
-        process = subprocess.Popen(
-            self.command(args, cpu, realtime),
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
-            env=None if env is None else dict(env),
-            pass_fds=tuple(pass_fds),
-            text=True,
-            errors="replace",
-        )
+        """Start a process here, with options of Popen. It ends with the lab at the latest."""
+        process = popen(self.command(args, cpu, realtime), **options)
         self.processes.append(process)
         return process
 
@@ -157,7 +148,6 @@ def in_namespace(name: str, work: Callable[[Any], None]) -> None:
 
 
 def namespaces() -> list[str]:
-    """Return the names of all namespaces."""
     try:
         return sorted(path.name for path in NETNS_DIR.iterdir())
     except FileNotFoundError:
@@ -181,26 +171,24 @@ def end_processes(processes: Sequence[subprocess.Popen[str]]) -> None:
                 stream.close()
 
 
-def wait_for_carrier(ipr: Any, ifname: str | None = None, *, up: bool = True) -> None:
-    """Wait until every veth here, or the named one, is up (down): the kernel reports it a moment
-    after both ends are. A port of a bridge is up when the bridge forwards over it.
+def wait_for_carrier(ipr: Any) -> None:
+    """Wait until every veth here is up: the kernel reports it a moment after both ends are. A port
+    of a bridge is up when the bridge forwards over it.
     """
     deadline = time.monotonic() + CARRIER_S
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as changes:
         changes.bind((0, _RTMGRP_LINK))  # before the first reading, so that no change is missed
         while True:
             links = [link for link in ipr.get_links() if link.get_nested(*_IFLA_KIND) == "veth"]
-            if ifname is not None:
-                links = [link for link in links if link.get_attr("IFLA_IFNAME") == ifname]
-            wrong = [link for link in links if _running(link) != up]
-            if not wrong:
+            down = [link for link in links if not _running(link)]
+            if not down:
                 return
             changes.settimeout(max(0.001, deadline - time.monotonic()))
             try:
                 changes.recv(65536)
             except TimeoutError:
-                name, word = wrong[0].get_attr("IFLA_IFNAME"), "up" if up else "down"
-                raise HarpError(f"{name} did not go {word} within {CARRIER_S} s") from None
+                name = down[0].get_attr("IFLA_IFNAME")
+                raise HarpError(f"{name} did not go up within {CARRIER_S} s") from None
 
 
 def _running(link: Any) -> bool:
@@ -210,9 +198,7 @@ def _running(link: Any) -> bool:
 
 
 def offloads_off(namespace: str, ifname: str) -> None:
-    """Turn off segmentation, merging and checksum offloads, as `ethtool -K tso off gso off gro off
-    tx off` does.
-    """
+    """Do as `ethtool -K IFNAME tso off gso off gro off tx off`."""
 
     def work(_ipr: Any) -> None:
         ethtool = Ethtool()

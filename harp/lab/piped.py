@@ -26,15 +26,7 @@ _ANSWER_S = 20.0
 
 
 class Piped(Closing):
-    """A process that was started with pipes.
-
-    Parameters
-    ----------
-    name
-        Of the program, for error messages.
-    process
-        The process, which belongs to this object from here on.
-    """
+    """A process that was started with pipes; it belongs to this object. name: for messages."""
 
     limit_s = _ANSWER_S  # for an answer
     end_s = _ANSWER_S
@@ -70,7 +62,6 @@ class Piped(Closing):
             raise HarpError(f"{self.name} said {line!r} instead of {wanted!r}")
 
     def late(self, limit_s: float) -> HarpError:
-        """Return the error of a process that does not answer."""
         return HarpError(f"{self.name}: no answer in {limit_s:.0f} s")
 
     def ended(self) -> HarpError:
@@ -101,10 +92,10 @@ class PipedTool(Piped):
     def __init__(self, place: "Namespace", what: str, ports: Sequence[str]) -> None:
         command: list[str | Path] = [_paths.find("harp-switch"), what, *ports]
         super().__init__(f"harp-switch {what}", place.popen(command, stdin=subprocess.PIPE))
+        self.ports = tuple(ports)
         self.expect("ready")
 
     def ask(self, command: str) -> str:
-        """Send a line and return the answer."""
         self.send(command)
         return self.line()
 
@@ -114,7 +105,7 @@ class PipedTool(Piped):
         self.expect("ok")
 
 
-class Spreader:
+class Spreader(PipedTool):
     """Chooses the receive queue of each host's NIC, at the switch's ports, with harp-switch.
 
     A rule is HARP_RSS's `toeplitz:KEY[:TABLE]`, which HARP can compute too; `hash:NUMBER`, which it
@@ -122,26 +113,22 @@ class Spreader:
     """
 
     def __init__(self, switch: "Namespace", ports: Sequence[str], queues: int) -> None:
-        self._tool = PipedTool(switch, "rss", ports)
-        self._ports, self._queues = tuple(ports), queues
+        super().__init__(switch, "rss", ports)
+        self._queues = queues
 
     def rule(self, host: int, rule: str) -> None:
         """Set the rule for what the host receives. HarpError: no such rule."""
         if not rule or rule.split() != [rule]:
             raise HarpError(f"{rule!r} is no rule of receive side scaling")
-        self._tool.tell(f"set {self._ports[host]} {self._queues} {rule}")
+        self.tell(f"set {self.ports[host]} {self._queues} {rule}")
 
     def counts(self, host: int) -> list[int]:
         """Return the packets for each queue of the host, except those under `keep`."""
-        counts: dict[str, list[int]] = json.loads(self._tool.ask("counts"))
-        return counts[self._ports[host]][: self._queues]
-
-    def close(self) -> None:
-        """Detach the program. May be called twice."""
-        self._tool.close()
+        counts: dict[str, list[int]] = json.loads(self.ask("counts"))
+        return counts[self.ports[host]][: self._queues]
 
 
-class Dropper(Closing):
+class Dropper(PipedTool):
     """Drops TCP packets that enter the switch, with harp-switch, until the end of the block.
 
     Packets of host i enter through port i, so a drop there loses what host i sends. AF_XDP's
@@ -152,26 +139,19 @@ class Dropper(Closing):
     def __init__(self, lab: "Lab") -> None:
         if lab.switch is None:
             raise HarpError("a path with loss needs a switch: LabOptions(switch=True)")
-        self._switch = lab.switch
-        self._tool = PipedTool(self._switch, "drop", self._switch.ports)
-
-    def close(self) -> None:
-        """Detach the program. May be called twice."""
-        self._tool.close()
+        super().__init__(lab.switch, "drop", lab.switch.ports)
 
     def lose(self, host: int, share: float, seed: int = 1) -> None:
         """Drop this share of the host's packets from now on; a seed repeats the same drops."""
-        port = self._switch.ports[host]
-        self._tool.tell(f"set {port} {round(share * _PPM)} {seed}")
+        port = self.ports[host]
+        self.tell(f"set {port} {round(share * _PPM)} {seed}")
 
     def lose_both_ways(self, share: float, seed: int = 1) -> None:
-        """Drop packets of each host with a different seed, so that data and its ACKs are lost
-        independently.
-        """
-        for host in range(len(self._switch.ports)):
+        """Drop packets of each host with a seed of its own: data and its ACKs independently."""
+        for host in range(len(self.ports)):
             self.lose(host, share, seed + host)
 
     def counts(self, host: int) -> dict[str, int]:
         """Return the packets that the host sent, and the payload bytes that were dropped."""
-        found: dict[str, dict[str, int]] = json.loads(self._tool.ask("counts"))
-        return found[self._switch.ports[host]]
+        found: dict[str, dict[str, int]] = json.loads(self.ask("counts"))
+        return found[self.ports[host]]

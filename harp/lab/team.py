@@ -14,6 +14,7 @@ from typing import Any
 from harp.closing import Closing
 from harp.errors import HarpError
 from harp.lab import Host, cpus
+from harp.lab.netns import popen
 
 
 def job_environment(
@@ -36,14 +37,8 @@ def job_environment(
 class Team(Closing):
     """Processes, each with a file for its stderr. They end with this object.
 
-    Parameters
-    ----------
-    name
-        Of the program, for error messages.
-    label
-        What an error message begins with: "rank {}: ", with the number of the process.
-    error
-        Text that marks lines of errors, of which the first counts; "": the last line counts.
+    name: of the program, for error messages, which begin with `label`: "rank {}: ", with the number
+    of the process. error: text that marks lines of errors, of which the first counts; "": the last.
     """
 
     def __init__(self, name: str, label: str = "", error: str = "") -> None:
@@ -61,18 +56,10 @@ class Team(Closing):
         cpu: int | None = None,
         **options: Any,
     ) -> subprocess.Popen[str]:
-        """Start a process.
+        """Start a process on a host, or (None) in this network namespace.
 
-        Parameters
-        ----------
-        host
-            Where it runs; None: in this network namespace.
-        command
-            The program and its arguments.
-        cpu
-            Number of a processor among those that may be used, modulo their count; None: all.
-        **options
-            Those of Namespace.popen(), or of Popen.
+        cpu: number of a processor among those that may be used, modulo their count; None: all.
+        options: those of Namespace.popen(), or of Popen.
         """
         usable = cpus()
         core = None if cpu is None else usable[cpu % len(usable)]
@@ -81,22 +68,12 @@ class Team(Closing):
                 process = host.popen(command, cpu=core, stderr=stderr, **options)
             else:
                 pin = [] if core is None else ["taskset", "-c", str(core)]
-                process = subprocess.Popen(
-                    [*pin, *map(str, command)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=stderr,
-                    text=True,
-                    errors="replace",
-                    **options,
-                )
+                process = popen([*pin, *map(str, command)], stderr=stderr, **options)
         self.processes.append(process)
         return process
 
     def ready(self) -> str:
-        """Wait until the newest process prints "ready", and return the rest of that line; HarpError
-        when it ends before.
-        """
+        """Wait until the newest process prints "ready"; return the rest of that line."""
         stdout = self.processes[-1].stdout
         assert stdout is not None
         word, _, rest = stdout.readline().strip().partition(" ")
@@ -121,7 +98,6 @@ class Team(Closing):
         self._readers[-1].start()
 
     def log(self, index: int) -> list[str]:
-        """Return the stderr of a process so far."""
         text = (self.folder / f"stderr{index}").read_text(errors="replace")
         return text.strip().splitlines()
 
@@ -143,29 +119,11 @@ class Team(Closing):
         remedy: str = "",
     ) -> list[str]:
         """Wait for all processes, or for the first that failed by itself: others may wait for it.
+        Return what each printed; HarpError if one failed, or after limit_s.
 
-        Parameters
-        ----------
-        limit_s
-            Seconds until all have ended; None: no limit.
-        good
-            Exit statuses that are no error.
-        late
-            Exit statuses of processes that only lost another one, which has the cause.
-        texts
-            What an exit status means, for processes that wrote nothing to stderr.
-        remedy
-            What to do when the time is over, for the error.
-
-        Returns
-        -------
-        list of str
-            What each process printed.
-
-        Raises
-        ------
-        HarpError
-            A process failed, or the time is over.
+        Exit statuses in `good` are no error; those in `late` are of processes that only lost
+        another one, which has the cause. texts: meanings of exit statuses, for processes that wrote
+        nothing to stderr. remedy: what to do when the time is over.
         """
         lost = None  # the error of a process that lost another one
         with ThreadPoolExecutor(len(self.processes)) as pool:

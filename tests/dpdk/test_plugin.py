@@ -18,7 +18,7 @@ import pytest
 from driver_rig import bench
 
 from harp import stats
-from harp.lab import Lab, LabOptions, RailOptions, require_root
+from harp.lab import Lab, LabOptions, require_root
 from harp.stats.instance import look
 from harp.stats.job import document
 
@@ -126,7 +126,7 @@ def test_what_was_sent_in_place_moves_to_other_rails(plugin: Path) -> None:
     lanes, HARP's and the kernel's, every byte right, and deregMr gets it back."""
     run = ("--sizes", "1M:4000:0")
     require_root("network namespaces")
-    with Lab(LabOptions(rails=(RailOptions(),))) as lab:
+    with Lab(LabOptions(rails=2)) as lab:
         root = lab.hosts[0].endpoint(29781)
         started = []
         for rank, host in enumerate(lab.hosts):

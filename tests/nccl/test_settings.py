@@ -13,7 +13,7 @@ import pytest
 from nccl_tools import NEWEST, OLDEST, check_all, log_of, ranks_of
 
 from harp import _paths
-from harp.lab import Lab, LabOptions, RailOptions, memif
+from harp.lab import Lab, LabOptions, memif
 from harp.lab.harpd import LabHarpd
 from harp.lab.jail import Jail, library_dirs
 from harp.nccl import wheels
@@ -77,7 +77,7 @@ def test_leases_of_harpd_as_nobody(lab: Lab, version: str) -> None:
             ranks.ask("destroy 0")
 
 
-@pytest.mark.parametrize("lab", [LabOptions(rails=(RailOptions(),))], indirect=True)
+@pytest.mark.parametrize("lab", [LabOptions(rails=2)], indirect=True)
 def test_two_nics(lab: Lab, version: str) -> None:
     with ranks_of(lab, version, HARP, {"HARP_PATH": "xdp"}) as ranks:
         ranks.init()

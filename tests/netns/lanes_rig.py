@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from harp.bench.streams import SINK, SOURCE, Stream, StreamOptions
 from harp.errors import HarpError
-from harp.lab import Lab, LabOptions, RailOptions
+from harp.lab import Lab, LabOptions
 from harp.lab.rails import Rails
 from harp.stats.discover import find
 from harp.stats.instance import look
@@ -23,7 +23,7 @@ REST_US = 100
 
 def railed(rails: int = 2, *, ipv6: bool = False) -> Lab:
     """Two hosts with so many NICs."""
-    return Lab(LabOptions(ipv6=ipv6, rails=(RailOptions(),) * (rails - 1)))
+    return Lab(LabOptions(ipv6=ipv6, rails=rails))
 
 
 def shaped(lab: Lab) -> Rails:
@@ -31,7 +31,7 @@ def shaped(lab: Lab) -> Rails:
     for host in lab.hosts:
         host.sysctl("ipv4/tcp_no_metrics_save", 1)
     rails = Rails(lab)
-    for rail in range(len(lab.options.every_rail)):
+    for rail in range(lab.options.rails):
         rails.shape(rail, MBIT, queue_ms=QUEUE_MS)
     return rails
 
@@ -57,14 +57,26 @@ def options(
     )
 
 
+def bytes_to(rails: Rails, host: int) -> list[int]:
+    """The bytes of frames that left the switch towards the host so far, on each rail."""
+    found: list[int] = []
+
+    def once(counts: list[int]) -> bool:
+        found.extend(counts)
+        return False
+
+    rails.watch(host, once)
+    return found
+
+
 def wait_for_rails(stream: Stream, rails: Rails, used: list[int], more: int = MIB) -> None:
     """Returns when each of these rails has carried so much more."""
-    before = now = rails.bytes_to(SINK)
+    before = now = bytes_to(rails, SINK)
     for _ in range(300):
         if all(now[rail] - before[rail] >= more for rail in used):
             return
         wait_for_ticks(stream, SINK, 10)
-        now = rails.bytes_to(SINK)
+        now = bytes_to(rails, SINK)
     raise HarpError(f"the rails {used} are not used: {before} {now} {stream.words()}")
 
 
@@ -104,10 +116,33 @@ def counters(stream: Stream, rank: int) -> dict[str, int]:
 
 
 # Every way to lose a rail, and how it comes back.
-CUTS: dict[str, tuple[Callable[[Rails, int], None], Callable[[Rails, int], None]]] = {
-    "silent": (Rails.silence, Rails.restore),
-    "unplugged receiver": (lambda r, n: r.unplug(SINK, n), lambda r, n: r.plug(SINK, n)),
-    "unplugged sender": (lambda r, n: r.unplug(SOURCE, n), lambda r, n: r.plug(SOURCE, n)),
-    "receiver's NIC off": (lambda r, n: r.down(SINK, n), lambda r, n: r.up(SINK, n)),
-    "sender's NIC off": (lambda r, n: r.down(SOURCE, n), lambda r, n: r.up(SOURCE, n)),
+Cut = Callable[[Lab, int], object]  # of a rail
+
+
+def cable(host: int, state: str) -> Cut:
+    """The host's cable is pulled or plugged, at the switch."""
+
+    def change(lab: Lab, rail: int) -> None:
+        assert lab.switch is not None
+        lab.switch.run("ip", "link", "set", lab.switch.rails[rail][host], state)
+
+    return change
+
+
+def nic(host: int, state: str) -> Cut:
+    """The host switches its NIC off or on."""
+    return lambda lab, rail: lab.hosts[host].run(
+        "ip", "link", "set", lab.hosts[host].nics[rail].ifname, state
+    )
+
+
+CUTS: dict[str, tuple[Cut, Cut]] = {
+    "silent": (
+        lambda lab, rail: Rails(lab).silence(rail),
+        lambda lab, rail: Rails(lab).restore(rail),
+    ),
+    "unplugged receiver": (cable(SINK, "down"), cable(SINK, "up")),
+    "unplugged sender": (cable(SOURCE, "down"), cable(SOURCE, "up")),
+    "receiver's NIC off": (nic(SINK, "down"), nic(SINK, "up")),
+    "sender's NIC off": (nic(SOURCE, "down"), nic(SOURCE, "up")),
 }

@@ -13,6 +13,7 @@ from lanes_rig import (
     CUTS,
     MIB,
     TICK_MS,
+    bytes_to,
     counters,
     options,
     railed,
@@ -55,7 +56,7 @@ def test_a_rail_that_dies_costs_no_byte(lab: Lab, cut: str, path: str) -> None:
     with Stream(lab, options(path, HARP_RAILS="all")) as stream:
         wait_for_rails(stream, rails, [0, 1])
         since, said = len(stream.ranks[SINK].samples), len(warnings(stream, SOURCE))
-        off(rails, 0)
+        off(lab, 0)
         try:
             stream.flow(4 * MIB)
             assert ticks_without_a_byte(stream, since) < SECOND_TICKS
@@ -63,7 +64,7 @@ def test_a_rail_that_dies_costs_no_byte(lab: Lab, cut: str, path: str) -> None:
             assert "eth0" in warnings(stream, SOURCE)[said]
             assert counters(stream, SOURCE)["rails_down"] > 0
         finally:
-            on(rails, 0)
+            on(lab, 0)
         wait_for_rails(stream, rails, [0, 1])
         now = counters(stream, SOURCE)
         assert now["rails_up"] > 0
@@ -77,14 +78,15 @@ def test_a_backup_works_only_while_the_own_rail_does_not(lab: Lab, path: str) ->
     rails = Rails(lab)
     with Stream(lab, options(path, HARP_RAILS="backup")) as stream:
         wait_for_rails(stream, rails, [0])
-        idle = rails.bytes_to(SINK)[1]
+        idle = bytes_to(rails, SINK)[1]
         stream.flow(4 * MIB)
-        assert rails.bytes_to(SINK)[1] - idle < MIB // 4
-        rails.unplug(SOURCE, 0)
+        assert bytes_to(rails, SINK)[1] - idle < MIB // 4
+        off, on = CUTS["unplugged sender"]
+        off(lab, 0)
         try:
             wait_for_rails(stream, rails, [1])
         finally:
-            rails.plug(SOURCE, 0)
+            on(lab, 0)
         wait_for_rails(stream, rails, [0])
         stream.finish()
 
@@ -120,11 +122,11 @@ def test_rails_that_die_in_turns(lab: Lab, cut: str, tmp_path: Path) -> None:
         wait_for_rails(stream, rails, [0, 1])
         for turn in range(6):
             off, on = CUTS[cut]
-            off(rails, turn % 2)
+            off(lab, turn % 2)
             try:
                 stream.flow(MIB)
             finally:
-                on(rails, turn % 2)
+                on(lab, turn % 2)
             wait_for_rails(stream, rails, [turn % 2], MIB // 4)
         stream.finish()
         for rank in stream.ranks:
