@@ -6,7 +6,6 @@ The numbers of functions, algorithms and protocols are NCCL's (plugin/tuner/tune
 
 import ctypes
 import os
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -78,8 +77,7 @@ def _profile(file: Path) -> Iterator[None]:
 
 def _check(file: Path) -> None:
     try:
-        text = file.read_text()
-        parse(text, socket.gethostname())
+        parse(file.read_text())
     except FileNotFoundError:
         raise HarpError(
             f"{file}: no such file; measure with `harpctl tune --nccl`", Exit.MISSING

@@ -7,15 +7,14 @@ is rank 0's, from its first connect to its last comm. Each measurement is a new 
 """
 
 import statistics
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import click
 
 from harp import output as console
-from harp.bench.nccl import SOCKETS, TRANSPORTS, bench_options
-from harp.bench.runner import alternate, path, run_bench
+from harp.bench.nccl import TRANSPORTS, bench_options
+from harp.bench.runner import Say, alternate, path, run_bench, transport_words
 from harp.cli.lab_options import lab_options, lab_shape, rounds_option
 from harp.cli.options import output_option, show
 from harp.errors import HarpError
@@ -23,37 +22,20 @@ from harp.lab import Lab, LabOptions
 
 _SIZES = "8:1:1"  # one message shows that the connections work
 
-Say = Callable[[str], None]
 
-
-@dataclass(frozen=True)
-class ConnectOptions:
-    """What to measure: connections per direction at once, and rounds."""
-
-    lab: LabOptions
-    channels: tuple[int, ...] = (1, 16)
-    rounds: int = 7
-
-
-def run_connect(options: ConnectOptions, say: Say) -> dict[str, Any]:
-    """Measure all cells; a round begins with another transport than the one before.
-
-    Returns
-    -------
-    dict
-        ``cells``, one for each number of channels: by transport the times of the rounds in
-        microseconds, their median, minimum and maximum, and connections per second at the median.
-        ``paths``: the path that each transport reported.
-    """
+def run_connect(
+    shape: LabOptions, wanted: tuple[int, ...], rounds: int, say: Say
+) -> dict[str, Any]:
+    """Measure all cells, one for each number of channels; paths: what each transport reported."""
     # The driver's reference plugin of NCCL's sockets speaks IPv4.
-    transports = TRANSPORTS[:-1] if options.lab.ipv6 else TRANSPORTS
+    transports = TRANSPORTS[:-1] if shape.ipv6 else TRANSPORTS
     times: dict[tuple[int, str], list[float]] = {
-        (channels, name): [] for channels in options.channels for name in transports
+        (channels, name): [] for channels in wanted for name in transports
     }
     paths: dict[str, str] = {}
-    with Lab(options.lab) as lab:
-        for name in alternate(transports, options.rounds, say):
-            for channels in options.channels:
+    with Lab(shape) as lab:
+        for name in alternate(transports, rounds, say):
+            for channels in wanted:
                 report = run_bench(lab, bench_options("lat", name, _SIZES, channels))
                 if not report["ok"]:
                     raise HarpError(f"{name}, {channels} channels: {report['error']}")
@@ -64,9 +46,9 @@ def run_connect(options: ConnectOptions, say: Say) -> dict[str, Any]:
             "channels": channels,
             "transports": {name: _summary(channels, times[channels, name]) for name in transports},
         }
-        for channels in options.channels
+        for channels in wanted
     ]
-    return {"lab": asdict(options.lab), "rounds": options.rounds, "cells": cells, "paths": paths}
+    return {"lab": asdict(shape), "rounds": rounds, "cells": cells, "paths": paths}
 
 
 def _summary(channels: int, times_us: list[float]) -> dict[str, Any]:
@@ -81,16 +63,12 @@ def _summary(channels: int, times_us: list[float]) -> dict[str, Any]:
     }
 
 
-# --------------------------------------------------------------------------------------------------
-# The command.
-#
 @click.command()
 @click.option(
     "--channels",
     type=click.IntRange(1, 32),
     multiple=True,
     default=(1, 16),
-    show_default=True,
     help="Connections per direction at once; may be repeated.",
 )
 @rounds_option(7)
@@ -107,8 +85,7 @@ def connect(channels: tuple[int, ...], rounds: int, output: str, **lab: Any) -> 
     harpctl bench connect
     harpctl bench connect --channels 32 --rounds 3 -o json
     """
-    options = ConnectOptions(lab_shape(lab), channels, rounds)
-    show(run_connect(options, console.err.print), output, _print)
+    show(run_connect(lab_shape(lab), channels, rounds, console.err.print), output, _print)
 
 
 def _print(report: dict[str, Any]) -> None:
@@ -119,7 +96,7 @@ def _print(report: dict[str, Any]) -> None:
             rows.append(
                 (
                     cell["channels"],
-                    "NCCL's sockets" if name == SOCKETS else f"HARP {name}",
+                    transport_words(name),
                     f"{found['median_us']:.0f}",
                     f"{found['min_us']:.0f} to {found['max_us']:.0f}",
                     f"{found['connections_per_s']:.0f}",

@@ -8,8 +8,7 @@ all offloads and no XDP program. Results are medians. Every receiver reads each 
 
 import statistics
 import tempfile
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,8 @@ import click
 
 from harp import _paths
 from harp import output as console
-from harp.bench.runner import MESSAGE_BYTES, End, Load, run_tcp
-from harp.bench.wire import WireOptions, run_dpdk
+from harp.bench.runner import MESSAGE_BYTES, End, Load, Say, run_tcp
+from harp.bench.wire import run_dpdk
 from harp.cli.lab_options import VERDICT, rounds_option, type_mtu
 from harp.cli.options import FiniteRange, output_option, show
 from harp.lab import Lab, LabOptions, memif
@@ -30,7 +29,6 @@ _HEADERS_BYTES = 52  # IPv4 and TCP with timestamps
 # at 1500.
 RATE_GOALS = {1500: 40.0, 9000: 60.0}
 FRAMES_GOAL = (1500, 0.5)
-Say = Callable[[str], None]
 Report = dict[str, Any]
 
 # How HARP's sender passes its bytes to the stack: harp-tcp's option for it.
@@ -40,22 +38,11 @@ SENDS = {
 }
 
 
-@dataclass(frozen=True)
-class DpdkOptions:
-    """Options of the bench."""
-
-    mtus: tuple[int, ...] = (1500, 9000)
-    flows: tuple[int, ...] = (1, 16)
-    rounds: int = 5
-    seconds: float = 2
-    skip_s: float = 0.5
+def _load(flows: int, seconds: float) -> Load:
+    return Load(flows, DEPTH, seconds=Load.skip_s + seconds, verify=True)
 
 
-def _load(flows: int, options: DpdkOptions) -> Load:
-    return Load(flows, DEPTH, options.skip_s, options.skip_s + options.seconds, verify=True)
-
-
-def _harp(mtu_bytes: int, flows: int, send: str, options: DpdkOptions) -> Report:
+def _harp(mtu_bytes: int, flows: int, send: str, seconds: float) -> Report:
     library = _paths.find("libharp-dpdk.so").parent
     with tempfile.TemporaryDirectory(prefix="harp-memif-") as name:
         texts = memif.port_texts(Path(name), mtu_bytes=mtu_bytes)
@@ -64,7 +51,7 @@ def _harp(mtu_bytes: int, flows: int, send: str, options: DpdkOptions) -> Report
         ]
         receiver, sender = End(None, ends[0]), End(None, [*ends[1], *SENDS[send]])
         address = memif.address(memif.SERVER)
-        report, sinks = run_tcp(receiver, sender, address, PORT, _load(flows, options))
+        report, sinks = run_tcp(receiver, sender, address, PORT, _load(flows, seconds))
     wire, received = report["host"]["stats"], sinks[0]["conn"]["stats"]
     moved = sum(each["bytes"] for each in sinks)
     rate = report["bytes"] / report["seconds"]
@@ -81,37 +68,37 @@ def _harp(mtu_bytes: int, flows: int, send: str, options: DpdkOptions) -> Report
     }
 
 
-def _kernel(lab: Lab, flows: int, options: DpdkOptions) -> Report:
+def _kernel(lab: Lab, flows: int, seconds: float) -> Report:
     sender, receiver = (End(host, ["--kernel", "--spin"]) for host in lab.hosts)
     address = lab.hosts[1].address
-    report, _ = run_tcp(receiver, sender, address, PORT, _load(flows, options))
+    report, _ = run_tcp(receiver, sender, address, PORT, _load(flows, seconds))
     return {"gbit_per_s": report["bytes"] * 8e-9 / report["seconds"]}
 
 
-def _raw(mtu_bytes: int, options: DpdkOptions) -> Report:
-    seconds = max(1, round(options.seconds))
-    stream: Report = run_dpdk("dpdk:net_memif0", "", WireOptions(seconds, mtu_bytes))["stream"]
+def _raw(mtu_bytes: int, seconds: float) -> Report:
+    whole_s = max(1, round(seconds))
+    stream: Report = run_dpdk("dpdk:net_memif0", "", whole_s, mtu_bytes)["stream"]
     return {name: stream[name] for name in ("gbit_per_s", "frames_per_s", "mode")}
 
 
-def run(options: DpdkOptions, say: Say) -> Report:
+def run(mtus: Sequence[int], flows: Sequence[int], rounds: int, seconds: float, say: Say) -> Report:
     """Run all cases alternately; return medians and whether the goals are met."""
     results = []
-    for mtu_bytes in options.mtus:
-        rounds: dict[str, list[Report]] = {}
+    for mtu_bytes in mtus:
+        runs: dict[str, list[Report]] = {}
         with Lab(LabOptions(2, mtu_bytes)) as lab:
-            for index in range(options.rounds):
-                say(f"MTU {mtu_bytes}, round {index + 1} of {options.rounds}")
-                rounds.setdefault("raw", []).append(_raw(mtu_bytes, options))
-                for flows in options.flows:
+            for index in range(rounds):
+                say(f"MTU {mtu_bytes}, round {index + 1} of {rounds}")
+                runs.setdefault("raw", []).append(_raw(mtu_bytes, seconds))
+                for count in flows:
                     for send in SENDS:
-                        found = _harp(mtu_bytes, flows, send, options)
-                        rounds.setdefault(f"harp {send} x{flows}", []).append(found)
-                    found = _kernel(lab, flows, options)
-                    rounds.setdefault(f"kernel x{flows}", []).append(found)
-        results.append(_result(mtu_bytes, rounds, options))
+                        found = _harp(mtu_bytes, count, send, seconds)
+                        runs.setdefault(f"harp {send} x{count}", []).append(found)
+                    found = _kernel(lab, count, seconds)
+                    runs.setdefault(f"kernel x{count}", []).append(found)
+        results.append(_result(mtu_bytes, runs, flows[0]))
     return {
-        "options": asdict(options),
+        "rounds": rounds,
         "message_bytes": MESSAGE_BYTES,
         "depth": DEPTH,
         "results": results,
@@ -122,7 +109,7 @@ def run(options: DpdkOptions, say: Say) -> Report:
 COPIES = ("sender_copied", "receiver_copied", "nic_copied", "driver_copied")
 
 
-def _result(mtu_bytes: int, rounds: dict[str, list[Report]], options: DpdkOptions) -> Report:
+def _result(mtu_bytes: int, rounds: dict[str, list[Report]], flows: int) -> Report:
     medians: dict[str, Report] = {}
     for name, runs in rounds.items():
         numbers = [key for key, value in runs[0].items() if isinstance(value, int | float)]
@@ -131,7 +118,7 @@ def _result(mtu_bytes: int, rounds: dict[str, list[Report]], options: DpdkOption
         "mtu_bytes": mtu_bytes,
         "median": medians,
         "rounds": rounds,
-        "met": _met(mtu_bytes, medians, rounds, options),
+        "met": _met(mtu_bytes, medians, rounds, flows),
     }
 
 
@@ -139,11 +126,11 @@ def _met(
     mtu_bytes: int,
     medians: dict[str, Report],
     rounds: dict[str, list[Report]],
-    options: DpdkOptions,
+    flows: int,
 ) -> dict[str, bool]:
     """Return the goals that apply to the cases that were run."""
     met = {}
-    name = f"harp frames x{options.flows[0]}"
+    name = f"harp frames x{flows}"
     if goal := RATE_GOALS.get(mtu_bytes):
         rate = medians[name]["gbit_per_s"]
         met[f"{name}: {rate:.1f} Gbit/s of {goal:.0f}"] = rate >= goal
@@ -156,14 +143,11 @@ def _met(
             ratio >= FRAMES_GOAL[1]
         )
     for send in SENDS:
-        copied = medians[f"harp {send} x{options.flows[0]}"]["sender_copied"]
+        copied = medians[f"harp {send} x{flows}"]["sender_copied"]
         met[f"{send}: {copied:.3g} bytes copied by the sender for each sent"] = copied < 1e-3
     return met
 
 
-# --------------------------------------------------------------------------------------------------
-# The command.
-#
 @click.command()
 @click.option(
     "--mtu",
@@ -171,7 +155,6 @@ def _met(
     type=type_mtu,
     multiple=True,
     default=(1500, 9000),
-    show_default=True,
     help="Bytes; may be repeated.",
 )
 @click.option(
@@ -179,13 +162,10 @@ def _met(
     type=click.IntRange(1, 256),
     multiple=True,
     default=(1, 16),
-    show_default=True,
     help="Connections at once; may be repeated.",
 )
 @rounds_option(5)
-@click.option(
-    "--seconds", type=FiniteRange(0.5, 60), default=2, show_default=True, help="Of each run."
-)
+@click.option("--seconds", type=FiniteRange(0.5, 60), default=2, help="Of each run.")
 @output_option
 def dpdk(output: str, **given: Any) -> None:
     """Compare raw frames and HARP's TCP over memif with kernel TCP over veth; medians.
@@ -199,14 +179,13 @@ def dpdk(output: str, **given: Any) -> None:
     harpctl bench dpdk
     harpctl bench dpdk --mtu 1500 --flows 1 --rounds 3 -o json
     """
-    report = run(DpdkOptions(**given), console.err.print)
+    report = run(**given, say=console.err.print)
     show(report, output, _print, is_good=report["ok"])
 
 
 def _print(report: dict[str, Any]) -> None:
-    options = report["options"]
     console.out.print(
-        f"medians of {options['rounds']} rounds, messages of {report['message_bytes']} bytes,"
+        f"medians of {report['rounds']} rounds, messages of {report['message_bytes']} bytes,"
         f" {report['depth']} on their way; copied: bytes for each of payload"
     )
     columns = ("MTU", "", "Gbit/s", "Mframes/s", "copied: sender", "receiver", "NIC", "driver")

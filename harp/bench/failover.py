@@ -9,7 +9,7 @@ import itertools
 import statistics
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -19,15 +19,8 @@ import click
 
 from harp import output as console
 from harp.bench import runner
-from harp.bench.streams import (
-    SINK,
-    SOURCE,
-    Sample,
-    Stream,
-    StreamOptions,
-    pause_ns,
-    rate_bytes_per_s,
-)
+from harp.bench.runner import Say
+from harp.bench.streams import SINK, Stream, StreamOptions, pause_ns, rate_bytes_per_s
 from harp.cli.lab_options import (
     VERDICT,
     channels_option,
@@ -38,18 +31,16 @@ from harp.cli.lab_options import (
     rounds_option,
 )
 from harp.cli.options import FiniteRange, output_option, show
-from harp.lab import Lab, LabOptions, RailOptions
+from harp.lab import Lab, LabOptions
 from harp.lab.rails import Rails
 
 MBIT = 8e-6  # bytes per second to Mbit/s
 PAUSE_GOAL_MS = 1000.0  # goal: at most this long without a received byte after a cut
-CUTS = ("silent", "unplug", "down")
 MESSAGE_BYTES = 65536
 _SKIP_S = 1  # warm-up, which does not count
 _QUEUE_MS = 5  # of the shaped rails
 _KEYS = ("pause_ms", "back_ms", "before_mbit_per_s", "cut_mbit_per_s", "after_mbit_per_s")
 _CUT_RAIL = 0  # the NIC of the lane that connected first
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -60,7 +51,6 @@ class FailoverOptions:
     rails: int = 2
     rounds: int = 5
     seconds: float = 2  # before the cut
-    cut: str = "silent"
     cut_s: float = 3
     after_s: float = 8  # a restored rail is tried again after 5 s at the latest
     use: str = "all"
@@ -70,23 +60,13 @@ class FailoverOptions:
 
     @property
     def lab(self) -> LabOptions:
-        """Make two hosts with one NIC per rail."""
-        further = (RailOptions(self.shape.mtu_bytes, self.shape.offload),) * (self.rails - 1)
-        return replace(self.shape, rails=further)
+        return replace(self.shape, rails=self.rails)
 
     def stream(self) -> StreamOptions:
-        """Return the stream of a job with HARP_RAILS=use."""
         variables = {"HARP_PATH": self.path, "HARP_RAILS": self.use}
         return StreamOptions(
             message_bytes=MESSAGE_BYTES, channels=self.channels, env=(variables, variables)
         )
-
-
-def _shaped(lab: Lab, options: FailoverOptions) -> Rails:
-    rails = Rails(lab)
-    for rail in range(options.rails):
-        rails.shape(rail, options.mbit_per_s, queue_ms=_QUEUE_MS)
-    return rails
 
 
 def _until(stream: Stream, at_ns: int) -> None:
@@ -97,11 +77,6 @@ def _until(stream: Stream, at_ns: int) -> None:
         "the time is over",
         (at_ns - time.monotonic_ns()) / 1e9 + 60,
     )
-
-
-def _median(rounds: Sequence[dict[str, Any]], key: str) -> float:
-    values = [found[key] for found in rounds if found[key] is not None]
-    return statistics.median(values) if values else 0.0
 
 
 def run_failover(options: FailoverOptions, say: Say) -> dict[str, Any]:
@@ -115,49 +90,32 @@ def run_failover(options: FailoverOptions, say: Say) -> dict[str, Any]:
     return {
         "options": asdict(options),
         "rounds": rounds,
-        "median": {key: _median(rounds, key) for key in _KEYS},
+        "median": {key: runner.known_median(found[key] for found in rounds) for key in _KEYS},
         "longest_pause_ms": max(pauses),
-        "goals": {"pause_ms": PAUSE_GOAL_MS},
         "ok": max(pauses) < PAUSE_GOAL_MS and all(found["back_ms"] for found in rounds),
     }
 
 
-@contextmanager
-def _cut(rails: Rails, options: FailoverOptions) -> Any:
-    """Keep the rail cut inside the block."""
-    if options.cut == "silent":
-        rails.silence(_CUT_RAIL)
-        yield
-        rails.restore(_CUT_RAIL)
-    elif options.cut == "unplug":
-        rails.unplug(SINK, _CUT_RAIL)
-        yield
-        rails.plug(SINK, _CUT_RAIL)
-    else:
-        rails.down(SOURCE, _CUT_RAIL)
-        yield
-        rails.up(SOURCE, _CUT_RAIL)
-
-
 def _failover_round(lab: Lab, options: FailoverOptions) -> dict[str, Any]:
-    rails = _shaped(lab, options)
+    rails = Rails(lab)
+    for rail in range(options.rails):
+        rails.shape(rail, options.mbit_per_s, queue_ms=_QUEUE_MS)
     with Stream(lab, options.stream()) as stream, _watched(rails, stream) as watched:
         begin_ns = time.monotonic_ns() + round(_SKIP_S * 1e9)
         _until(stream, begin_ns + round(options.seconds * 1e9))
         cut_ns = time.monotonic_ns()
-        with _cut(rails, options):
-            _until(stream, cut_ns + round(options.cut_s * 1e9))
-            back_ns = time.monotonic_ns()
+        rails.silence(_CUT_RAIL)
+        _until(stream, cut_ns + round(options.cut_s * 1e9))
+        back_ns = time.monotonic_ns()
+        rails.restore(_CUT_RAIL)
         end_ns = back_ns + round(options.after_s * 1e9)
         _until(stream, end_ns)
         total = stream.finish()
         samples = list(stream.ranks[SINK].samples)
-        logs = [rank.log().splitlines() for rank in stream.ranks]
     used_ns = _used_again(watched, back_ns)
     middle_ns = cut_ns + pause_ns(samples, cut_ns, back_ns)
     return {
         "times_ms": {
-            "begin": 0,
             "cut": (cut_ns - begin_ns) / 1e6,
             "back": (back_ns - begin_ns) / 1e6,
             "end": (end_ns - begin_ns) / 1e6,
@@ -168,16 +126,16 @@ def _failover_round(lab: Lab, options: FailoverOptions) -> dict[str, Any]:
         "before_mbit_per_s": rate_bytes_per_s(samples, begin_ns, cut_ns) * MBIT,
         "cut_mbit_per_s": rate_bytes_per_s(samples, middle_ns, back_ns) * MBIT,
         "after_mbit_per_s": rate_bytes_per_s(samples, used_ns or back_ns, end_ns) * MBIT,
-        "warnings": [line.partition("WARN ")[2] for log in logs for line in log if "WARN" in line],
-        "timeline": _timeline(samples, watched, begin_ns, end_ns),
+        "timeline": {
+            "received": _rates([(each.at_ns, each.count) for each in samples], begin_ns, end_ns),
+            "rails": _rates(watched, begin_ns, end_ns),
+        },
     }
 
 
 @contextmanager
 def _watched(rails: Rails, stream: Stream) -> Any:
-    """Record the time and the bytes of frames that left the switch towards the receiver, by rail,
-    whenever the receiver reports progress.
-    """
+    """Record the bytes that the switch sent to the receiver, by rail, at each tick."""
     found: list[list[int]] = []
     over = threading.Event()
 
@@ -206,42 +164,20 @@ def _used_again(watched: Sequence[list[int]], back_ns: int) -> int | None:
     return None
 
 
-def _timeline(
-    samples: Sequence[Sample], watched: Sequence[list[int]], begin_ns: int, end_ns: int
-) -> dict[str, Any]:
-    """Return times in ms since begin and Mbit/s by sample: received, and per rail."""
-    received = [[_ms(sample.at_ns, begin_ns), sample.count] for sample in samples]
-    frames = [[_ms(at_ns, begin_ns), *counts] for at_ns, *counts in watched]
-    last_ms = _ms(end_ns, begin_ns)
-    return {
-        "received": _rates([row for row in received if 0 <= row[0] <= last_ms]),
-        "rails": _rates([row for row in frames if 0 <= row[0] <= last_ms]),
-    }
-
-
-def _ms(at_ns: int, begin_ns: int) -> float:
-    return (at_ns - begin_ns) / 1e6
-
-
-def _rates(rows: Sequence[Sequence[float]]) -> list[list[float]]:
-    """Differences of rows of a time in ms and counts: the time, and each count's increase."""
+def _rates(rows: Iterable[Sequence[int]], begin_ns: int, end_ns: int) -> list[list[float]]:
+    """Return times in ms since the begin, and Mbit/s of each count since the row before."""
     found = []
-    for before, row in itertools.pairwise(rows):
-        if row[0] > before[0]:
-            grown = [new - old for new, old in zip(row[1:], before[1:], strict=True)]
-            found.append([row[0], *(more * 1000 * MBIT / (row[0] - before[0]) for more in grown)])
+    for (before_ns, *old), (at_ns, *new) in itertools.pairwise(rows):
+        if begin_ns <= before_ns < at_ns <= end_ns:
+            scale = 1e9 * MBIT / (at_ns - before_ns)
+            grown = [(now - then) * scale for now, then in zip(new, old, strict=True)]
+            found.append([(at_ns - begin_ns) / 1e6, *grown])
     return found
 
 
-def typical_round(report: dict[str, Any]) -> dict[str, Any]:
-    """Return the round with the median pause (of two in the middle, the longer one)."""
-    rounds: list[dict[str, Any]] = sorted(report["rounds"], key=lambda found: found["pause_ms"])
-    return rounds[len(rounds) // 2]
-
-
 def write_plot(report: dict[str, Any], file: Path) -> None:
-    """Draw the median round."""
-    found, options = typical_round(report), report["options"]
+    rounds = sorted(report["rounds"], key=lambda found: float(found["pause_ms"]))
+    found, options = rounds[len(rounds) // 2], report["options"]
     figure = runner.figure(figsize=(9, 4))
     axes = figure.add_subplot()
     line = found["timeline"]["received"]
@@ -251,8 +187,7 @@ def write_plot(report: dict[str, Any], file: Path) -> None:
         axes.plot(at, rate, lw=0.7, alpha=0.8, label=f"frames on rail {rail}")
     times = found["times_ms"]
     axes.axvspan(times["cut"] / 1e3, times["back"] / 1e3, color="red", alpha=0.1)
-    words = f"rail {_CUT_RAIL} cut ({options['cut']})"
-    axes.annotate(words, (times["cut"] / 1e3, axes.get_ylim()[1]), va="top")
+    axes.annotate(f"rail {_CUT_RAIL} cut", (times["cut"] / 1e3, axes.get_ylim()[1]), va="top")
     axes.set(xlabel="s", ylabel="Mbit/s", xlim=(0, times["end"] / 1e3), ylim=(0, None))
     axes.set_title(
         f"{options['rails']} rails of {options['mbit_per_s']:.0f} Mbit/s,"
@@ -274,36 +209,13 @@ def _columns(rows: Sequence[Sequence[float]], column: int) -> tuple[list[float],
     )
 
 
-# --------------------------------------------------------------------------------------------------
-# The command.
-#
 @click.command()
 @click.option(
-    "--rate",
-    "mbit_per_s",
-    type=FiniteRange(1, 100_000),
-    default=1000,
-    show_default=True,
-    help="Of each rail, Mbit/s.",
+    "--rate", "mbit_per_s", type=FiniteRange(1, 100_000), default=1000, help="Of each rail, Mbit/s."
 )
 @rounds_option(5)
-@click.option(
-    "--seconds", type=FiniteRange(0.5, 60), default=2, show_default=True, help="Before the cut."
-)
-@click.option(
-    "--cut",
-    type=click.Choice(CUTS),
-    default="silent",
-    show_default=True,
-    help="The switch drops all packets; the receiver's cable is pulled; the sender's NIC is down.",
-)
-@click.option(
-    "--use",
-    type=click.Choice(["backup", "all"]),
-    default="all",
-    show_default=True,
-    help="HARP_RAILS.",
-)
+@click.option("--seconds", type=FiniteRange(0.5, 60), default=2, help="Before the cut.")
+@click.option("--use", type=click.Choice(["backup", "all"]), default="all", help="HARP_RAILS.")
 @plot_option
 @channels_option
 @lab_options
@@ -319,7 +231,7 @@ def failover(plot: Path | None, output: str, **given: Any) -> None:
 
     \b
     harpctl bench failover --plot failover.png
-    harpctl bench failover --cut unplug --use backup --rounds 3 -o json
+    harpctl bench failover --use backup --rounds 3 -o json
     """
     runner.check_plot(plot)
     options = FailoverOptions(shape=lab_shape(given), **given)
@@ -332,7 +244,7 @@ def failover(plot: Path | None, output: str, **given: Any) -> None:
 def _print_failover(report: dict[str, Any], options: FailoverOptions) -> None:
     console.out.print(
         f"{options.rails} rails of {options.mbit_per_s:.0f} Mbit/s, {options.lab.words},"
-        f" HARP_PATH={options.path}, HARP_RAILS={options.use}; rail 0 cut ({options.cut})"
+        f" HARP_PATH={options.path}, HARP_RAILS={options.use}; rail 0 cut"
         f" for {options.cut_s:g} s"
     )
     columns = ("round", "pause ms", "back ms", "Mbit/s before", "cut", "after")

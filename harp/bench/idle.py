@@ -29,26 +29,25 @@ def _print_idle(report: dict[str, Any]) -> None:
     if words := path(report):
         console.print_line(f"path: {words}")
     rows = [
-        {
-            "rank": str(result["rank"]),
-            "asleep % of a core": f"{result['asleep_cpu_percent']:.3f}",
-            "wakes/s": f"{result['asleep_wakes_per_s']:.1f}",
-            "waiting %": f"{result['waiting_cpu_percent']:.3f}",
-            "waiting wakes/s": f"{result['waiting_wakes_per_s']:.1f}",
-            "(NCCL's own poll %)": f"{result['polling_cpu_percent']:.1f}",
-        }
+        (
+            result["rank"],
+            f"{result['asleep_cpu_percent']:.3f}",
+            f"{result['asleep_wakes_per_s']:.1f}",
+            f"{result['waiting_cpu_percent']:.3f}",
+            f"{result['waiting_wakes_per_s']:.1f}",
+            f"{result['polling_cpu_percent']:.1f}",
+        )
         for result in report["results"]
     ]
-    console.print_table(list(rows[0]) if rows else ["rank"], [list(row.values()) for row in rows])
+    columns = ("rank", "asleep % of a core", "wakes/s", "waiting %", "waiting wakes/s")
+    console.print_table((*columns, "(NCCL's own poll %)"), rows)
     if not report["ok"]:
         console.print_line(f"FAILED: {report['error']}")
 
 
 @click.command()
 @hosts_option
-@click.option(
-    "--seconds", type=FiniteRange(0.1), default=60.0, show_default=True, help="Of each wait."
-)
+@click.option("--seconds", type=FiniteRange(0.1), default=60.0, help="Of each wait.")
 @channels_option
 @lab_options
 @path_option

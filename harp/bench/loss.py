@@ -8,8 +8,7 @@ in a process stops when the process is preempted, and half of the kernel's stack
 load on the machine is a property of neither.
 """
 
-import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,9 @@ import click
 
 from harp import _paths
 from harp import output as console
-from harp.bench.runner import MESSAGE_BYTES, End, Load, run_tcp
+from harp.bench.runner import MESSAGE_BYTES, End, Load, Say, known_median, run_tcp
 from harp.cli.lab_options import VERDICT, ipv6_option, rounds_option, type_mtu
-from harp.cli.options import FiniteRange, complete_congestion, output_option, show
+from harp.cli.options import FiniteRange, output_option, show
 from harp.errors import Exit, HarpError
 from harp.lab import Host, Lab, LabOptions, require_programs
 from harp.lab.piped import Dropper
@@ -31,16 +30,14 @@ PORTS = {"harp": 61000, "kernel": 7000}
 STREAM_DEPTH = 16  # messages in flight in the stream test
 RATIO_GOAL = 0.9  # goodput of HARP relative to cubic: at least; the inverse for times: at most
 RESENT_GOAL = 1.5  # bytes retransmitted by HARP relative to bytes lost: at most
-Say = Callable[[str], None]
 
 
-def _end(host: Host, kind: str, options: "LossOptions") -> End:
+def _end(host: Host, kind: str) -> End:
     """Return an end of this kind: "harp", or a congestion control of the kernel."""
     if kind != HARP:
         return End(host, ["--kernel", "--cc", kind])
     library = _paths.find(_paths.XDP_LIBRARY).parent
-    cc = [] if options.harp_cc is None else ["--cc", options.harp_cc]
-    return End(host, ["--ifname", host.ifname, "--lib-dir", library, *cc])
+    return End(host, ["--ifname", host.ifname, "--lib-dir", library])
 
 
 def check_kinds(kinds: Sequence[str]) -> None:
@@ -54,37 +51,25 @@ def check_kinds(kinds: Sequence[str]) -> None:
             )
 
 
-def path_lab(mtu_bytes: int, ipv6: bool = False) -> Lab:
-    """Make two hosts with a switch in the middle, all offloads off."""
-    require_programs("chrt")
-    return Lab(LabOptions(2, mtu_bytes, offload=False, switch=True, ipv6=ipv6))
-
-
-def forget_paths(lab: Lab) -> None:
-    """Flush the kernel's cached metrics of the path, so that no run affects the next."""
-    for host in lab.hosts:
-        host.sysctl("ipv4/tcp_no_metrics_save", 1)
-
-
 @dataclass(frozen=True)
 class LossOptions:
-    """Options of the loss bench."""
-
     losses: tuple[float, ...] = (0.001, 0.01, 0.03)  # shares of packets lost in each direction
     kinds: tuple[str, ...] = (HARP, BASELINE, "bbr", "reno")
     rounds: int = 7
     seconds: float = 2
     mtu_bytes: int = 1500
     ipv6: bool = False
-    harp_cc: str | None = None
 
 
 def run_loss(options: LossOptions, say: Say) -> dict[str, Any]:
     """For each loss and kind run a stream of messages, and single messages; return medians."""
     check_kinds(options.kinds)
+    require_programs("chrt")
     results = []
-    with path_lab(options.mtu_bytes, options.ipv6) as lab, Dropper(lab) as dropper:
-        forget_paths(lab)
+    shape = LabOptions(2, options.mtu_bytes, offload=False, switch=True, ipv6=options.ipv6)
+    with Lab(shape) as lab, Dropper(lab) as dropper:
+        for host in lab.hosts:  # no run affects the next
+            host.sysctl("ipv4/tcp_no_metrics_save", 1)
         for loss in options.losses:
             rounds: dict[str, list[dict[str, Any]]] = {kind: [] for kind in options.kinds}
             for index in range(options.rounds):
@@ -96,8 +81,6 @@ def run_loss(options: LossOptions, say: Say) -> dict[str, Any]:
     return {
         "options": asdict(options),
         "message_bytes": MESSAGE_BYTES,
-        "stream_depth": STREAM_DEPTH,
-        "goals": {"ratio": RATIO_GOAL, "resent_to_lost": RESENT_GOAL},
         "results": results,
         "ok": all(all(result["met"].values()) for result in results),
     }
@@ -110,7 +93,7 @@ def _loss_round(
     found: dict[str, Any] = {}
     before = dropper.counts(0)
     resent = 0
-    sender, receiver = (_end(host, kind, options) for host in lab.hosts)
+    sender, receiver = (_end(host, kind) for host in lab.hosts)
     port = PORTS["harp" if kind == HARP else "kernel"]
     for test, depth in (("stream", STREAM_DEPTH), ("single", 1)):
         dropper.lose_both_ways(loss, seed)
@@ -141,15 +124,15 @@ _MEDIANS = (
 
 def _loss_result(loss: float, rounds: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
     medians = {
-        kind: {
-            name: _median([found[name] for found in runs if found[name] is not None])
-            for name in _MEDIANS
-        }
+        kind: {name: known_median(found[name] for found in runs) for name in _MEDIANS}
         for kind, runs in rounds.items()
     }
     result: dict[str, Any] = {"loss": loss, "median": medians, "rounds": rounds}
     result["ratio"] = {
-        kind: {name: _ratio(medians[HARP][name], median[name]) for name in _MEDIANS[:-1]}
+        kind: {
+            name: medians[HARP][name] / median[name] if median[name] else 0.0
+            for name in _MEDIANS[:-1]
+        }
         for kind, median in medians.items()
         if HARP in medians and kind != HARP
     }
@@ -169,17 +152,6 @@ def _loss_met(result: dict[str, Any]) -> dict[str, bool]:
     return met
 
 
-def _median(values: list[float]) -> float:
-    return statistics.median(values) if values else 0.0
-
-
-def _ratio(value: float, base: float) -> float:
-    return value / base if base else 0.0
-
-
-# --------------------------------------------------------------------------------------------------
-# The command.
-#
 @click.command()
 @click.option(
     "--loss",
@@ -187,7 +159,6 @@ def _ratio(value: float, base: float) -> float:
     type=FiniteRange(0, 50),
     multiple=True,
     default=(0.1, 1, 3),
-    show_default=True,
     help="Per cent of the TCP packets, in each direction; may be repeated.",
 )
 @click.option(
@@ -195,18 +166,11 @@ def _ratio(value: float, base: float) -> float:
     "kinds",
     multiple=True,
     default=("cubic", "bbr", "reno"),
-    show_default=True,
-    shell_complete=complete_congestion,
     help="The kernel's congestion control; may be repeated.",
 )
 @rounds_option(7)
-@click.option(
-    "--seconds", type=FiniteRange(0.6, 60), default=2, show_default=True, help="Of each test."
-)
-@click.option(
-    "--cc", "harp_cc", metavar="NAME", help="HARP's congestion control, instead of its default."
-)
-@click.option("--mtu", "mtu_bytes", type=type_mtu, default=1500, show_default=True, help="Bytes.")
+@click.option("--seconds", type=FiniteRange(0.6, 60), default=2, help="Of each test.")
+@click.option("--mtu", "mtu_bytes", type=type_mtu, default=1500, help="Bytes.")
 @ipv6_option
 @output_option
 def loss(losses: tuple[float, ...], kinds: tuple[str, ...], output: str, **given: Any) -> None:

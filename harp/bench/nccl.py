@@ -9,12 +9,11 @@ Among 260 cells some miss a goal by chance: a cell that does is measured a secon
 the rounds, and the second measurement decides.
 
 "sockets" is NCCL's socket transport as tools/driver implements it (one socket per connection, no
-helper threads, as NCCL does outside of clouds), in a process without HARP and on hosts without an
-XDP program.
+helper threads, as NCCL does outside of clouds), in a process without HARP.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,21 +26,23 @@ from harp.bench import runner
 from harp.bench.runner import (
     KIB,
     MIB,
+    SOCKETS,
     BenchOptions,
+    Say,
     Shape,
     alternate,
     path,
     run_bench,
     size_text,
     time_us,
+    transport_words,
 )
 from harp.cli.lab_options import plot_option, rounds_option
 from harp.cli.options import output_option, show
 from harp.errors import Exit, HarpError
-from harp.lab import Host, Lab, LabOptions
-from harp.lab.netns import in_namespace
+from harp.lab import Lab, LabOptions
 
-AUTO, XDP, KERNEL, SOCKETS = "auto", "xdp", "kernel", "sockets"
+AUTO, XDP, KERNEL = "auto", "xdp", "kernel"
 TRANSPORTS = (AUTO, XDP, KERNEL, SOCKETS)
 # The hosts' veth has generic copy mode only, where the path policy chooses kernel lanes alone.
 JUDGED = (KERNEL,)
@@ -51,7 +52,6 @@ _RESAMPLES = 2000
 _BYTES_A_RUN = 64 * MIB  # of each size: about as many are moved
 _RUNS_MIN, _RUNS_MAX = 4, 1000
 
-Say = Callable[[str], None]
 Times = dict[int, float]  # us, by size in bytes
 Runs = tuple[
     dict[str, dict[int, list[float]]], dict[str, str]
@@ -82,21 +82,6 @@ SHAPES = (
 SHAPE_NAMES = tuple(dict.fromkeys(shape.name for shape in SHAPES))
 
 
-# --------------------------------------------------------------------------------------------------
-# Measuring.
-#
-def has_program(host: Host) -> bool:
-    """Is there an XDP program on the host's interface?"""
-    found: list[bool] = []
-
-    def ask(ipr: Any) -> None:
-        (link,) = ipr.get_links(ifname=host.ifname)
-        found.append(bool(link.get_nested("IFLA_XDP", "IFLA_XDP_ATTACHED")))
-
-    in_namespace(host.netns, ask)
-    return found[0]
-
-
 def bench_options(mode: str, transport: str, sizes: str, channels: int) -> BenchOptions:
     """Options of a run of harp-bench over the transport."""
     sockets = transport == SOCKETS
@@ -112,13 +97,10 @@ def bench_options(mode: str, transport: str, sizes: str, channels: int) -> Bench
 
 
 def run_shape(lab: Lab, shape: Shape, transport: str) -> tuple[Times, str]:
-    """One transport's times, and the path that it says it took."""
     sockets = transport == SOCKETS
     most = _RUNS_MAX if shape.mode != "lat" else 2 * _RUNS_MAX
     sizes = shape.argument(_BYTES_A_RUN, (_RUNS_MIN, most))
     options = bench_options(shape.mode, transport, sizes, shape.channels)
-    if sockets and any(has_program(host) for host in lab.hosts):
-        raise HarpError("an XDP program is attached: that is no baseline for NCCL's sockets")
     report = run_bench(lab, options)
     if not report["ok"]:
         raise HarpError(f"{shape_words(shape)}, {transport}: {report['error']}")
@@ -126,9 +108,6 @@ def run_shape(lab: Lab, shape: Shape, transport: str) -> tuple[Times, str]:
     return times, "" if sockets else path(report)
 
 
-# --------------------------------------------------------------------------------------------------
-# Judging: no clock and no machine.
-#
 def interval(times: Sequence[float], others: Sequence[float]) -> dict[str, float]:
     """The speed relative to others': the median of the rounds' ratios, and the limits within
     which 95 % of the medians of resampled rounds lie."""
@@ -149,18 +128,6 @@ def judge(times: Mapping[str, Sequence[float]]) -> dict[str, Any]:
     if SOCKETS in speed and speed[SOCKETS]["high"] < SOCKETS_GOAL:
         missed.append(f"{speed[SOCKETS]['ratio']:.2f} of the speed of NCCL's sockets")
     return {"median_us": median, "best_forced": forced, "speed": speed, "missed": missed}
-
-
-# --------------------------------------------------------------------------------------------------
-# The whole bench.
-#
-@dataclass(frozen=True)
-class NcclOptions:
-    """What to measure."""
-
-    settings: tuple[LabOptions, ...]  # MTU, offloads and family; hosts as each shape wants
-    shapes: tuple[Shape, ...] = SHAPES
-    rounds: int = 5
 
 
 def _alternate(lab: Lab, shape: Shape, transports: Sequence[str], rounds: int, say: Say) -> Runs:
@@ -184,27 +151,19 @@ def _cells(shape: Shape, times: Mapping[str, Mapping[int, list[float]]]) -> list
     return cells
 
 
-def measure_shape(
-    options: NcclOptions, setting: LabOptions, shape: Shape, say: Say
-) -> dict[str, Any]:
+def measure_shape(setting: LabOptions, shape: Shape, rounds: int, say: Say) -> dict[str, Any]:
     """One table: the cells of a shape; those that miss a goal are measured twice."""
     shaped = LabOptions(shape.ranks, setting.mtu_bytes, setting.offload, ipv6=setting.ipv6)
     # NCCL's sockets as tools/driver implements them speak IPv4.
     transports = TRANSPORTS[:-1] if setting.ipv6 else TRANSPORTS
     words = f"{setting.words}: {shape_words(shape)}: "
     with Lab(shaped) as lab:
-        times, paths = _alternate(
-            lab, shape, transports, options.rounds, lambda text: say(words + text)
-        )
+        times, paths = _alternate(lab, shape, transports, rounds, lambda text: say(words + text))
         cells = _cells(shape, times)
         missed = replace(shape, sizes=tuple(c["size_bytes"] for c in cells if c["missed"]))
         if missed.sizes:
             again, _ = _alternate(
-                lab,
-                missed,
-                transports,
-                2 * options.rounds,
-                lambda text: say(f"{words}again: {text}"),
+                lab, missed, transports, 2 * rounds, lambda text: say(f"{words}again: {text}")
             )
             second = {cell["size_bytes"]: cell for cell in _cells(missed, again)}
             for index, cell in enumerate(cells):
@@ -213,12 +172,14 @@ def measure_shape(
     return {**asdict(shape), "words": shape_words(shape), "paths": paths, "cells": cells}
 
 
-def run_nccl(options: NcclOptions, say: Say) -> dict[str, Any]:
+def run_nccl(
+    wanted: Sequence[LabOptions], shapes: Sequence[Shape], rounds: int, say: Say
+) -> dict[str, Any]:
     """All settings and shapes as one document; ok: no cell misses a goal."""
     settings: list[dict[str, Any]] = []
-    for setting in options.settings:
-        shapes = [measure_shape(options, setting, shape, say) for shape in options.shapes]
-        settings.append({"lab": asdict(setting), "words": setting.words, "shapes": shapes})
+    for setting in wanted:
+        found = [measure_shape(setting, shape, rounds, say) for shape in shapes]
+        settings.append({"lab": asdict(setting), "words": setting.words, "shapes": found})
     missed = [
         f"{setting['words']}: {shape['words']}, {cell['size_bytes']} B: {words}"
         for setting in settings
@@ -226,14 +187,7 @@ def run_nccl(options: NcclOptions, say: Say) -> dict[str, Any]:
         for cell in shape["cells"]
         for words in cell["missed"]
     ]
-    return {
-        "rounds": options.rounds,
-        "units": "us for an operation; speed: auto's relative to the other transport's",
-        "goals": {"forced_at_least": FORCED_GOAL, "sockets_at_least": SOCKETS_GOAL},
-        "settings": settings,
-        "missed": missed,
-        "ok": not missed,
-    }
+    return {"rounds": rounds, "settings": settings, "missed": missed, "ok": not missed}
 
 
 def replace_sizes(shape: Shape, min_bytes: int | None, max_bytes: int | None) -> Shape:
@@ -245,31 +199,23 @@ def replace_sizes(shape: Shape, min_bytes: int | None, max_bytes: int | None) ->
 def plot_allreduce(report: Mapping[str, Any], file: Path) -> None:
     """Plot time over size of the two-rank all-reduces, a panel for each setting."""
     panels = [
-        (setting["words"], shape)
+        (
+            setting["words"],
+            [cell["size_bytes"] for cell in shape["cells"]],
+            {
+                transport_words(name): [cell["median_us"][name] for cell in shape["cells"]]
+                for name in shape["cells"][0]["median_us"]
+            },
+        )
         for setting in report["settings"]
         for shape in setting["shapes"]
         if shape["name"] == "allreduce" and shape["ranks"] == 2 and shape["channels"] == 1
     ]
     if not panels:
         raise HarpError("--plot shows the all-reduce of 2 ranks: measure it", Exit.USAGE)
-    figure = runner.figure(figsize=(5 * len(panels), 4))
-    for index, (words, shape) in enumerate(panels):
-        axes = figure.add_subplot(1, len(panels), index + 1)
-        sizes = [cell["size_bytes"] for cell in shape["cells"]]
-        for name in TRANSPORTS:
-            times = [cell["median_us"].get(name) for cell in shape["cells"]]
-            if None not in times:
-                label = "NCCL's sockets" if name == SOCKETS else f"HARP {name}"
-                axes.loglog(sizes, times, marker="o", label=label)
-        axes.set(title=words, xlabel="bytes", ylabel="time of an all-reduce, us")
-        axes.grid(visible=True, alpha=0.3)
-        axes.legend()
-    runner.save_plot(figure, file)
+    runner.plot_times(panels, file)
 
 
-# --------------------------------------------------------------------------------------------------
-# The command.
-#
 _SETTINGS = {
     f"{mtu}-{offload}": LabOptions(mtu_bytes=mtu, offload=offload == "on")
     for mtu in (1500, 9000)
@@ -348,8 +294,8 @@ def nccl(
     if not wanted:
         raise HarpError("no shape has such ranks, channels and sizes", Exit.USAGE)
     runner.check_plot(plot)
-    options = NcclOptions(tuple(_SETTINGS[name] for name in settings or _SETTINGS), wanted, rounds)
-    report = run_nccl(options, console.err.print)
+    chosen = [_SETTINGS[name] for name in settings or _SETTINGS]
+    report = run_nccl(chosen, wanted, rounds, console.err.print)
     if plot is not None:
         plot_allreduce(report, plot)
     show(report, output, _print, is_good=report["ok"] or not check)

@@ -6,14 +6,13 @@ Times therefore compare transports under equal load and do not predict those of 
 """
 
 import statistics
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import click
 
 from harp import output as console
-from harp.bench.runner import MIB, alternate
+from harp.bench.runner import MIB, Say, alternate
 from harp.cli.lab_options import lab_options, lab_shape, paths_option, rounds_option
 from harp.cli.options import output_option, show
 from harp.errors import Exit, HarpError
@@ -27,19 +26,15 @@ NOTE = "The CPU plays the GPU: times compare transports on this machine only."
 SIZES_BYTES = (1024, 16 << 10, 256 << 10, 4 * MIB)
 _BYTES_A_RUN = 32 * MIB
 _TIMES_MIN, _TIMES_MAX = 4, 100
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class RealOptions:
-    """Options of the bench."""
-
     version: str
     operations: tuple[str, ...] = OPERATIONS
     paths: tuple[str, ...] = ("auto",)
     sizes: tuple[int, ...] = SIZES_BYTES
     rounds: int = 3
-    protocol: str = "Simple"
 
 
 def bus_factor(operation: str, ranks: int) -> float:
@@ -48,19 +43,11 @@ def bus_factor(operation: str, ranks: int) -> float:
     return 2 * share if operation == "allreduce" else share
 
 
-def times_of(size_bytes: int) -> int:
-    """Return the number of repetitions of an operation."""
-    return min(max(_TIMES_MIN, _BYTES_A_RUN // max(size_bytes, 1)), _TIMES_MAX)
-
-
-def _environments(lab: Lab, transport: str, protocol: str) -> list[dict[str, str]]:
-    def of(host: Host) -> dict[str, str]:
-        more = {"NCCL_PROTO": protocol}
-        if transport == SOCKETS:
-            return environment(host, SOCKETS, more)
-        return environment(host, HARP, more | {"HARP_PATH": transport})
-
-    return [of(host) for host in lab.hosts]
+def _environment(host: Host, transport: str) -> dict[str, str]:
+    more = {"NCCL_PROTO": "Simple"}
+    if transport == SOCKETS:
+        return environment(host, SOCKETS, more)
+    return environment(host, HARP, more | {"HARP_PATH": transport})
 
 
 def run_once(lab: Lab, options: RealOptions, transport: str) -> tuple[dict[Any, Any], str]:
@@ -68,13 +55,14 @@ def run_once(lab: Lab, options: RealOptions, transport: str) -> tuple[dict[Any, 
     found = {}
     usable = cpus()
     processors = [usable[host.index % len(usable)] for host in lab.hosts]
-    environments = _environments(lab, transport, options.protocol)
+    environments = [_environment(host, transport) for host in lab.hosts]
     with Ranks(lab.hosts, options.version, environments, processors=processors) as ranks:
         ranks.init()
         for operation in options.operations:
             for size in options.sizes:
                 wrong = ranks.run(operation, size)
-                answers = ranks.ask(f"time 0 {operation} {size} {times_of(size)}")
+                count = min(max(_TIMES_MIN, _BYTES_A_RUN // size), _TIMES_MAX)
+                answers = ranks.ask(f"time 0 {operation} {size} {count}")
                 found[operation, size] = {
                     "time_us": max(answer["us"] for answer in answers),
                     "bytes": answers[0]["bytes"],
@@ -133,9 +121,6 @@ def run_real(shape: LabOptions, options: RealOptions, say: Say) -> dict[str, Any
     }
 
 
-# --------------------------------------------------------------------------------------------------
-# The command.
-#
 @click.command("nccl-real")
 @click.option(
     "--nccl",
@@ -159,17 +144,8 @@ def run_real(shape: LabOptions, options: RealOptions, say: Say) -> dict[str, Any
     multiple=True,
     help="Bytes; may be repeated.",
 )
-@click.option(
-    "--ranks", type=click.IntRange(2, 4), default=2, show_default=True, help="One on each host."
-)
+@click.option("--ranks", type=click.IntRange(2, 4), default=2, help="One on each host.")
 @rounds_option(3)
-@click.option(
-    "--protocol",
-    type=click.Choice(["Simple", "LL"]),
-    default="Simple",
-    show_default=True,
-    help="NCCL_PROTO.",
-)
 @lab_options
 @output_option
 def nccl_real(
@@ -180,7 +156,6 @@ def nccl_real(
     sizes: tuple[int, ...],
     ranks: int,
     rounds: int,
-    protocol: str,
     output: str,
     **lab: Any,
 ) -> None:
@@ -204,14 +179,7 @@ def nccl_real(
             f"no NCCL in {wheels.cache_dir()}: --download fetches it, about 300 MB", Exit.MISSING
         )
     wheels.library(version)
-    options = RealOptions(
-        version,
-        operations=operations or OPERATIONS,
-        paths=paths,
-        sizes=sizes or SIZES_BYTES,
-        rounds=rounds,
-        protocol=protocol,
-    )
+    options = RealOptions(version, operations or OPERATIONS, paths, sizes or SIZES_BYTES, rounds)
     if output != "json":
         console.print_line(NOTE)
     report = run_real(lab_shape(lab, ranks), options, console.err.print)

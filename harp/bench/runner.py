@@ -2,8 +2,8 @@
 """What benches share: harp-bench and harp-tcp, which measure in C, and plots."""
 
 import json
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,13 @@ from harp.plugin_log import path_in_use
 
 KIB, MIB = 1 << 10, 1 << 20
 ROOT_PORT = 7000
+SOCKETS = "sockets"  # the transport of NCCL's own sockets
+Say = Callable[[str], None]  # tells people what is measured now
 _WRONG, _PEER_LOST = 1, 5
 _EXIT_TEXTS = {_WRONG: "data arrived wrong", 3: "hang", 4: "plugin error", _PEER_LOST: "peer lost"}
 
 
-def alternate(names: Sequence[str], rounds: int, say: Callable[[str], None]) -> Iterator[str]:
+def alternate(names: Sequence[str], rounds: int, say: Say) -> Iterator[str]:
     """Yield all names in each round; a round begins with another one than the round before, because
     the machine's speed changes within minutes.
     """
@@ -53,6 +55,17 @@ class Shape:
         return ",".join(words)
 
 
+def known_median(values: Iterable[float | None]) -> float:
+    """Return the median of the known ones; 0 without any."""
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else 0.0
+
+
+def transport_words(name: str) -> str:
+    """Return a transport's name for people; name: HARP_PATH, or SOCKETS."""
+    return "NCCL's sockets" if name == SOCKETS else f"HARP {name}"
+
+
 def size_text(size: int) -> str:
     """Format a size: 8 B, 256 KiB, 64 MiB."""
     for unit, name in ((MIB, "MiB"), (KIB, "KiB")):
@@ -67,13 +80,10 @@ def time_us(mode: str, row: Mapping[str, Any]) -> float:
     Half a round trip, a message of a stream, or a collective operation; medians where each is
     timed by itself.
     """
-    if mode == "lat":
-        return float(row["half_round_trip_us"])
     if mode == "bw":
         return float(row["window_us"]) / float(row["messages"])
-    if mode == "allreduce":
-        return float(row["iteration_us"])
-    return float(row["time_us"])
+    key = {"lat": "half_round_trip_us", "allreduce": "iteration_us"}.get(mode, "time_us")
+    return float(row[key])
 
 
 @dataclass(frozen=True)
@@ -163,9 +173,7 @@ class Load:
 def run_tcp(
     receiver: End, sender: End, address: str, port: int, load: Load
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return the sender's report, and the receiver's of each connection. HarpError quotes the end
-    that failed.
-    """
+    """Return the sender's report, and the receiver's of each connection."""
     tool = _paths.find("harp-tcp")
     both: list[str | Path] = [address, str(port)]
     sink = [tool, "sink", *both, *receiver.options, "--count", str(load.flows), "-o", "json"]
@@ -184,9 +192,6 @@ def run_tcp(
     return report, [json.loads(line) for line in received.splitlines()]
 
 
-# --------------------------------------------------------------------------------------------------
-# Plots, by matplotlib, without a display.
-#
 def figure(**options: Any) -> Any:
     """Return a new figure; HarpError without matplotlib."""
     try:
@@ -203,8 +208,22 @@ def check_plot(file: Path | None) -> None:
     formats = figure().canvas.get_supported_filetypes()
     if file.suffix.lstrip(".") not in formats:
         raise HarpError(f"{file}: end the name in .png or .svg", Exit.USAGE)
-    with files.writing(file), tempfile.TemporaryFile(dir=file.parent):
-        pass
+    files.check_writable(file)
+
+
+def plot_times(
+    panels: Sequence[tuple[str, Sequence[int], Mapping[str, Sequence[float]]]], file: Path
+) -> None:
+    """Plot the times of an all-reduce; a panel has a title, sizes, and times in us by label."""
+    made = figure(figsize=(5 * len(panels), 4))
+    for index, (title, sizes, times) in enumerate(panels, 1):
+        axes = made.add_subplot(1, len(panels), index)
+        for label, values in times.items():
+            axes.loglog(sizes, values, marker="o", label=label)
+        axes.set(title=title, xlabel="bytes", ylabel="time of an all-reduce, us")
+        axes.grid(visible=True, alpha=0.3)
+        axes.legend()
+    save_plot(made, file)
 
 
 def save_plot(made: Any, file: Path) -> None:

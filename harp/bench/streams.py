@@ -64,7 +64,6 @@ class Rank:
     over: bool = False
 
     def log(self) -> str:
-        """Return the plugin's log lines so far."""
         return "\n".join([*self.stderr(), ""])
 
 
@@ -101,7 +100,6 @@ class Stream(Closing):
 
     @property
     def received(self) -> int:
-        """Return the number of bytes that the receiver verified."""
         samples = self.ranks[SINK].samples
         return samples[-1].count if samples else 0
 

@@ -6,7 +6,7 @@ import json
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,7 +16,7 @@ import click
 
 from harp import output as console
 from harp.bench import runner
-from harp.bench.runner import KIB, MIB, size_text
+from harp.bench.runner import KIB, MIB, Say, size_text
 from harp.cli.lab_options import (
     hosts_option,
     lab_options,
@@ -35,13 +35,10 @@ SIZES = (4, 8, 64, KIB, 8 * KIB, 32 * KIB, 256 * KIB, MIB, 8 * MIB, 64 * MIB, 25
 # Gloo's time over HARP's, by the largest size for which it holds.
 GOALS = ((256 * KIB, 10.0), (8 * MIB, 1.8), (64 * MIB, 1.5), (1 << 62, 1.2))
 PORT = 7950
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class TorchOptions:
-    """What the command line asked for."""
-
     ranks: int = 2
     paths: tuple[str, ...] = ("auto",)
     rounds: int = 5
@@ -53,13 +50,7 @@ class TorchOptions:
 
     @property
     def sizes(self) -> list[int]:
-        """Those between the smallest and the largest."""
         return [size for size in SIZES if self.min_bytes <= size <= self.max_bytes]
-
-
-def goal_of(size: int) -> float:
-    """The least speed relative to Gloo that is wanted."""
-    return next(goal for limit, goal in GOALS if size <= limit)
 
 
 def check() -> None:
@@ -89,14 +80,12 @@ def compile_backend() -> None:
         raise HarpError("the backend could not be compiled, as said above", Exit.MISSING)
 
 
-def run_ranks(
-    lab: Lab, options: TorchOptions, path: str, module: str, words: list[str]
-) -> list[dict[str, Any]]:
+def run_ranks(lab: Lab, options: TorchOptions, path: str, words: list[str]) -> list[dict[str, Any]]:
     """What rank 0 printed. Hosts have neighboring ranks, as torchrun's, and a processor each."""
     with Team("harp-torch", f"path {path}: rank {{}} failed: ") as team:
         for rank in range(options.ranks):
             host = lab.hosts[rank * len(lab.hosts) // options.ranks]
-            command: list[str | Path] = [sys.executable, "-m", module]
+            command: list[str | Path] = [sys.executable, "-m", "harp.bench.torch_rank"]
             command += ["--rank", str(rank), "--ranks", str(options.ranks)]
             command += ["--root", lab.hosts[0].endpoint(PORT), "--rounds", str(options.rounds)]
             env = environment(path, host.ifname)
@@ -128,9 +117,7 @@ def run_topk(shape: LabOptions, options: TorchOptions, ratio: float, say: Say) -
     with laboratory(shape, options) as lab:
         for path in options.paths:
             say(f"path {path}")
-            (runs[path],) = run_ranks(
-                lab, options, path, "harp.bench.torch_topk", ["--topk", str(ratio)]
-            )
+            (runs[path],) = run_ranks(lab, options, path, ["--topk", str(ratio)])
     return {
         "ratio": ratio,
         "ranks": options.ranks,
@@ -150,7 +137,7 @@ def run_torch(shape: LabOptions, options: TorchOptions, say: Say) -> dict[str, A
     with laboratory(shape, options) as lab:
         for path in options.paths:
             say(f"path {path}")
-            runs[path] = run_ranks(lab, options, path, "harp.bench.torch_rank", words)
+            runs[path] = run_ranks(lab, options, path, words)
     rows = []
     for index, size in enumerate(options.sizes):
         cells = {path: found[index] for path, found in runs.items()}
@@ -159,7 +146,7 @@ def run_torch(shape: LabOptions, options: TorchOptions, say: Say) -> dict[str, A
                 "size_bytes": size,
                 "gloo_us": statistics.median(cell["gloo_us"] for cell in cells.values()),
                 "paths": cells,
-                "goal": goal_of(size),
+                "goal": next(goal for limit, goal in GOALS if size <= limit),
             }
         )
     first = options.paths[0]
@@ -179,41 +166,24 @@ def run_torch(shape: LabOptions, options: TorchOptions, say: Say) -> dict[str, A
 
 def write_plot(report: dict[str, Any], file: Path) -> None:
     """Times by size, PNG or SVG by the file's name. It takes matplotlib."""
-    figure = runner.figure(figsize=(5, 4))
-    axes = figure.add_subplot()
     rows = report["results"]
-    sizes = [row["size_bytes"] for row in rows]
-    axes.loglog(sizes, [row["gloo_us"] for row in rows], "o-", color="gray", label="Gloo")
+    times = {"Gloo": [row["gloo_us"] for row in rows]}
     for path in rows[0]["paths"]:
-        times = [row["paths"][path]["harp_us"] for row in rows]
-        axes.loglog(sizes, times, "o-", label=f"harp, path {path}")
-    axes.set(xlabel="bytes", ylabel="us for one all_reduce")
-    axes.set_title(
-        f"{report['ranks']} ranks on {report['hosts']} hosts, {report['lab']}", fontsize=9
-    )
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
-    runner.save_plot(figure, file)
+        times[f"harp, path {path}"] = [row["paths"][path]["harp_us"] for row in rows]
+    title = f"{report['ranks']} ranks on {report['hosts']} hosts, {report['lab']}"
+    runner.plot_times([(title, [row["size_bytes"] for row in rows], times)], file)
 
 
-# --------------------------------------------------------------------------------------------------
-# The command.
-#
 @click.command("torch")
-@click.option(
-    "--ranks", type=click.IntRange(2, 16), default=2, show_default=True, help="Of all hosts."
-)
+@click.option("--ranks", type=click.IntRange(2, 16), default=2, help="Of all hosts.")
 @hosts_option
 @paths_option
 @rounds_option(5)
-@click.option(
-    "--min-bytes", type=click.IntRange(4, 256 << 20), default=4, show_default=True, help="Smallest."
-)
+@click.option("--min-bytes", type=click.IntRange(4, 256 << 20), default=4, help="Smallest.")
 @click.option(
     "--max-bytes",
     type=click.IntRange(4, 256 << 20),
     default=64 << 20,
-    show_default=True,
     help="Largest size; up to 256 MiB.",
 )
 @click.option(

@@ -1,38 +1,49 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank of `harpctl bench torch`: all-reduce over Gloo and over HARP in one process, alternated.
+"""One rank of `harpctl bench torch`, whose rank 0 prints JSON lines.
 
-Rank 0 prints a JSON line for each size. Further groups: "flat" runs HARP's ring over all ranks
-where the second group runs 2D, and a wire format's name rounds what hosts send.
+Without --topk, all-reduce over Gloo and over HARP in one process, alternated; a line for each size.
+Further groups: "flat" runs HARP's ring over all ranks where the second group runs 2D, and a wire
+format's name rounds what hosts send. With --topk, a bucket's exchange and a training over HARP,
+each with all gradients and with the largest.
 """
 
 import argparse
+import itertools
 import json
 import os
 import statistics
 import time
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler
 
-from harp.torch import Options, stats
+from harp.demo import ddp
+from harp.torch import Options, hooks, stats
 
 _BYTES_A_ROUND = 32 << 20
 _RUNS_MIN, _RUNS_MAX = 2, 150
+_BUCKET_ELEMENTS = (25 << 20) // 4  # DDP's default
+_BUCKET_RUNS = 3
+_STEPS, _WARMUP_STEPS = 150, 40
 
 
-def runs_of(size: int) -> int:
-    """Operations of one round."""
-    return min(max(_RUNS_MIN, _BYTES_A_ROUND // size), _RUNS_MAX)
-
-
-def time_us(group: dist.ProcessGroup, data: torch.Tensor, runs: int) -> float:
+def time_us(group: dist.ProcessGroup | None, work: Callable[[], object], runs: int) -> float:
     """Mean time of an operation."""
     dist.barrier(group)
     start = time.perf_counter()
     for _ in range(runs):
-        dist.all_reduce(data, group=group)
+        work()
     return (time.perf_counter() - start) / runs * 1e6
+
+
+def ratio(times: list[float], others: list[float]) -> float:
+    """Median over the rounds: each is compared with itself, as the machine's pace changes."""
+    return statistics.median(time / other for time, other in zip(times, others, strict=True))
 
 
 def is_right(group: dist.ProcessGroup, size: int) -> bool:
@@ -45,25 +56,25 @@ def is_right(group: dist.ProcessGroup, size: int) -> bool:
     return bool(torch.equal(data, wanted))
 
 
-def ratio(times: list[float], others: list[float]) -> float:
-    """Median over the rounds: each is compared with itself, as the machine's pace changes."""
-    return statistics.median(time / other for time, other in zip(times, others, strict=True))
-
-
 def measure(groups: dict[str, dist.ProcessGroup], size: int, rounds: int) -> dict[str, Any]:
     """Times of one size by backend, one for each round."""
-    runs = runs_of(size)
+    runs = min(max(_RUNS_MIN, _BYTES_A_ROUND // size), _RUNS_MAX)
     right = True
     for group in groups.values():  # both, on all ranks
         right = is_right(group, size) and right
     data = torch.zeros(max(1, size // 4))
+
+    def run(name: str, runs: int) -> float:
+        group = groups[name]
+        return time_us(group, lambda: dist.all_reduce(data, group=group), runs)
+
     times: dict[str, list[float]] = {name: [] for name in groups}
     before = {name: stats(group) for name, group in groups.items() if name != "gloo"}
-    for group in groups.values():
-        time_us(group, data, max(1, runs // 5))
+    for name in groups:
+        run(name, max(1, runs // 5))
     for index in range(rounds):
         for name in list(groups)[:: 1 if index % 2 else -1]:
-            times[name].append(time_us(groups[name], data, runs))
+            times[name].append(run(name, runs))
     operations = max(1, runs // 5) + rounds * runs
     sent = {
         name: (stats(groups[name])["net_sent_bytes"] - count["net_sent_bytes"]) / operations
@@ -86,20 +97,8 @@ def measure(groups: dict[str, dist.ProcessGroup], size: int, rounds: int) -> dic
     return row
 
 
-def main() -> None:
-    """Entry point of python -m harp.bench.torch_rank."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--rank", type=int, required=True)
-    parser.add_argument("--ranks", type=int, required=True)
-    parser.add_argument("--root", required=True)
-    parser.add_argument("--rounds", type=int, required=True)
-    parser.add_argument("--variant", action="append", default=[])
-    parser.add_argument("sizes", type=int, nargs="+")
-    given = parser.parse_args()
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo", init_method=f"tcp://{given.root}", rank=given.rank, world_size=given.ranks
-    )
+def all_reduces(given: argparse.Namespace) -> None:
+    """Measure every size, and print its row."""
     groups = {"gloo": dist.new_group(backend="gloo"), "harp": dist.new_group(backend="harp")}
     for name in given.variant:
         wire = None if name == "flat" else name
@@ -117,6 +116,85 @@ def main() -> None:
                 if key.endswith("net_sent_bytes"):
                     row[key] = sum(other[key] for other in rows)
             print(json.dumps(row), flush=True)
+
+
+def train(share: float | None) -> float:
+    """Mean loss of the last ten steps of the demonstration's training."""
+    torch.manual_seed(0)
+    model = DistributedDataParallel(ddp.make_model(1024))
+    if share is not None:
+        model.register_comm_hook(None, hooks.topk(share, warmup_steps=_WARMUP_STEPS))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    data = ddp.make_data()
+    loader = DataLoader(data, batch_size=32, sampler=DistributedSampler(data, seed=3))
+    losses: list[float] = []
+    for inputs, labels in itertools.islice(
+        itertools.chain.from_iterable(itertools.repeat(loader)), _STEPS
+    ):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(inputs), labels)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    mean = torch.tensor(statistics.mean(losses[-10:]))
+    dist.all_reduce(mean)
+    return float(mean.item() / dist.get_world_size())
+
+
+def top_k(given: argparse.Namespace) -> None:
+    """Measure the exchange of a bucket, and train; print the row."""
+    data, parameter = torch.zeros(_BUCKET_ELEMENTS), torch.zeros(_BUCKET_ELEMENTS)
+    # What a hook needs of DDP's bucket.
+    bucket: Any = SimpleNamespace(
+        buffer=lambda: data,
+        index=lambda: 0,
+        is_last=lambda: True,
+        parameters=lambda: [parameter],
+        gradients=lambda: [data],
+    )
+    hook = hooks.topk(given.topk)
+    works: dict[str, Callable[[], object]] = {
+        "full": lambda: dist.all_reduce(data),
+        "topk": lambda: hook(None, bucket).wait(),
+        # What of it is selection, not exchange.
+        "select": lambda: hooks.largest(data, int(_BUCKET_ELEMENTS * given.topk)),
+    }
+    times: dict[str, list[float]] = {name: [] for name in works}
+    for _ in range(given.rounds):
+        for name, work in works.items():
+            data.normal_()
+            times[name].append(time_us(None, work, _BUCKET_RUNS) / 1e3)
+    row = {
+        "bucket_bytes": _BUCKET_ELEMENTS * 4,
+        "times_ms": times,
+        **{f"{name}_ms": statistics.median(times[name]) for name in works},
+        "faster": ratio(times["full"], times["topk"]),
+        "steps": _STEPS,
+        "warmup_steps": _WARMUP_STEPS,
+        "loss": {"full": train(None), "topk": train(given.topk)},
+    }
+    if given.rank == 0:
+        print(json.dumps(row), flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rank", type=int, required=True)
+    parser.add_argument("--ranks", type=int, required=True)
+    parser.add_argument("--root", required=True)
+    parser.add_argument("--rounds", type=int, required=True)
+    parser.add_argument("--topk", type=float)
+    parser.add_argument("--variant", action="append", default=[])
+    parser.add_argument("sizes", type=int, nargs="*")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "harp" if given.topk else "gloo",
+        init_method=f"tcp://{given.root}",
+        rank=given.rank,
+        world_size=given.ranks,
+    )
+    (top_k if given.topk else all_reduces)(given)
     dist.destroy_process_group()
 
 

@@ -15,19 +15,21 @@ harp-bench, with shapes and sizes of this file; the peer chooses among them and 
 
 import hashlib
 import hmac
+import ipaddress
 import json
 import secrets
 import socket
-import time
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pyroute2 import IPRoute
 
-from harp import _paths
-from harp.bench.runner import KIB, MIB, BenchOptions, Shape, time_us
+from harp import _paths, files
+from harp.bench.runner import KIB, MIB, BenchOptions, Say, Shape, time_us
 from harp.closing import Closing
 from harp.config import profile
 from harp.errors import Exit, HarpError
@@ -52,8 +54,6 @@ _PROOF_TIMEOUT_S = 5.0
 _RUN_TIMEOUT_S = 60.0
 _BYTES_A_RUN = 48 * MIB
 _RUNS = (4, 2000)  # at least, at most
-
-Say = Callable[[str], None]
 
 
 SHAPES = {
@@ -153,45 +153,13 @@ def tuner_times(measured: Mapping[str, Times], limit: str) -> dict[str, Any]:
     return {
         # A ring of two ranks sends two messages, one after the other.
         "latency_ns": max(1, round(_best_us(ring, smallest, limit) * 1e3 / 2)),
-        "rates": [[size, rate("stream", size)] for size in sorted(measured["stream"][HARP])],
-        "channels": [[n, rate(name, MIB)] for n, name in streams.items()],
+        "rates": " ".join(
+            f"{size}:{rate('stream', size)}" for size in sorted(measured["stream"][HARP])
+        ),
+        "channels": " ".join(f"{n}:{rate(name, MIB)}" for n, name in streams.items()),
     }
 
 
-def _curve(points: Sequence[Sequence[int]]) -> str:
-    return " ".join(f"{int(at)}:{int(rate)}" for at, rate in points)
-
-
-def profile_text(
-    host: str,
-    ifname: str,
-    mode: str,
-    peers: str,
-    measured: Sequence[Mapping[str, Any]],
-    limit: str,
-    tuner: Mapping[str, Any] | None = None,
-) -> str:
-    """The profile of one host (docs/configuration.md), with the measurement as comments."""
-    lines = [
-        f"# Written by harpctl tune, {time.strftime('%Y-%m-%d %H:%M')}. Times in us, medians;",
-        "# speed of HARP lanes relative to kernel lanes.",
-        "# shape       message  HARP lanes  kernel lanes  speed",
-    ]
-    lines += [
-        f"# {row['shape']:<9} {row['message_bytes']:>9} {row['harp_us']:>11.1f}"
-        f" {row['kernel_us']:>13.1f} {row['speed_of_harp']:>6.2f}"
-        for row in measured
-    ]
-    if tuner is not None:
-        curves = {key: _curve(tuner[key]) for key in ("rates", "channels")}
-        tuner = {"latency_ns": int(tuner["latency_ns"]), **curves}
-    entry = profile.Entry(ifname, mode, limit, peers)
-    return "\n".join([*lines, profile.text([entry], host, tuner)])
-
-
-# --------------------------------------------------------------------------------------------------
-# The connection between the two hosts.
-#
 def _proof(token: str, role: str, nonces: Sequence[str]) -> str:
     text = "\n".join(("harp tune", role, *nonces))
     return hmac.new(token.encode(), text.encode(), hashlib.sha256).hexdigest()
@@ -205,14 +173,12 @@ class Link(Closing):
         self._lines = sock.makefile("rb")
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Send one message."""
         try:
             self.sock.sendall(json.dumps(message).encode() + b"\n")
         except OSError as error:
             raise HarpError(f"{self.peer}: {error.strerror or error}") from error
 
     def receive(self) -> dict[str, Any]:
-        """Return the next message."""
         try:
             line = self._lines.readline(LINE_BYTES_MAX)
         except TimeoutError:
@@ -251,14 +217,10 @@ class Link(Closing):
             self.send({"proof": proofs["waits"]})
 
     def close(self) -> None:
-        """Close the connection."""
         self._lines.close()
         self.sock.close()
 
 
-# --------------------------------------------------------------------------------------------------
-# One run: harp-bench on both hosts.
-#
 def start_rank(rank: int, root: str, shape: Shape, path: str, ifname: str) -> Team:
     """Start harp-bench as this rank of two. root: rank 0's address and port."""
     options = BenchOptions(
@@ -337,13 +299,9 @@ def measure(
 
 
 def steps(rounds: int, shapes: Mapping[str, Shape] = SHAPES) -> int:
-    """Runs of `measure`."""
     return rounds * len(shapes) * len(PATHS)
 
 
-# --------------------------------------------------------------------------------------------------
-# The two roles.
-#
 def connect(host: str, port: int, token: str) -> Link:
     """Connect to the waiting host. HarpError gives the reason of a failure."""
     peer = endpoint(host, port)
@@ -363,13 +321,49 @@ def connect(host: str, port: int, token: str) -> Link:
     return link
 
 
-def _obey(link: Link, ifname: str, write: Callable[[Any], str], say: Say) -> None:
+def interface_of(address: str) -> tuple[str, str]:
+    """Return the interface of this host with this address, and the prefix of its link."""
+    address = address.partition("%")[0]
+    with IPRoute() as ipr:
+        for entry in ipr.get_addr(address=address):
+            (link,) = ipr.get_links(entry["index"])
+            network = ipaddress.ip_network(f"{address}/{entry['prefixlen']}", False)
+            return str(link.get_attr("IFLA_IFNAME")), str(network)
+    raise HarpError(f"{address}: no interface of this host has it", Exit.MISSING)
+
+
+def write_profile(file: Path, text: str) -> str:
+    """Store a profile completely or not at all; return its path."""
+    with files.writing(file):
+        files.write_whole(file, text)
+    return str(file)
+
+
+def store_profile(file: Path, text: Any, ifname: str, peers: str) -> str:
+    """Store a profile from the measuring host, which may have another version; return its path. It
+    may only be about what was measured.
+    """
+    try:
+        entries = profile.parse(str(text))
+        for entry in entries:
+            if (entry.ifname, entry.peers) != (ifname, peers):
+                raise profile.ProfileError(
+                    f"it is about {entry.ifname}, peers {entry.peers or 'all'}, and {ifname}, peers"
+                    f" {peers} was measured"
+                )
+    except profile.ProfileError as error:
+        raise HarpError(f"the peer sent a profile that can't be used: {error}") from error
+    times = tomllib.loads(str(text)).get("tuner")
+    return write_profile(file, profile.text(entries, tuner=times))
+
+
+def _obey(link: Link, ifname: str, peers: str, file: Path, say: Say) -> None:
     """Run what the measuring host requests, until it sends the profile."""
     address = str(link.sock.getpeername()[0]).removeprefix("::ffff:")
     while True:
         message = link.receive()
         if "profile" in message:
-            link.send({"written": write(message["profile"])})
+            link.send({"written": store_profile(file, message["profile"], ifname, peers)})
             return
         run = message.get("run")
         if not isinstance(run, dict):
@@ -386,19 +380,11 @@ def _obey(link: Link, ifname: str, write: Callable[[Any], str], say: Say) -> Non
                 link.send({"failed": str(error)})
 
 
-def serve(
-    listener: socket.socket,
-    token: str,
-    pick_interface: Callable[[str], tuple[str, str]],
-    write: Callable[[Any], str],
-    say: Say,
-) -> None:
-    """Wait for a measuring host that knows the token, and serve it.
+def serve(listener: socket.socket, token: str, ifname: str | None, file: Path, say: Say) -> None:
+    """Wait for a measuring host that knows the token, and serve it; its profile goes to the file.
 
-    pick_interface returns the interface that has an address of this host, and the prefix of its
-    link; write stores the text of a profile that the peer sent, and returns its path. A connection
-    that does not prove the token within _PROOF_TIMEOUT_S is closed and named in one line, and the
-    next one is served.
+    ifname: of the NIC to measure, if it is not the one towards the peer. A connection that does not
+    prove the token within _PROOF_TIMEOUT_S is closed and named in one line.
     """
     while True:
         sock, address = listener.accept()
@@ -411,7 +397,8 @@ def serve(
                 continue
             # The measuring host starts its own rank before it asks for the next run.
             sock.settimeout(2 * _RUN_TIMEOUT_S)
-            ifname, peers = pick_interface(str(sock.getsockname()[0]).removeprefix("::ffff:"))
-            link.send({"host": socket.gethostname(), "ifname": ifname, "peers": peers})
-            _obey(link, ifname, write, say)
+            name, peers = interface_of(str(sock.getsockname()[0]).removeprefix("::ffff:"))
+            name = ifname or name
+            link.send({"host": socket.gethostname(), "ifname": name, "peers": peers})
+            _obey(link, name, peers, file, say)
             return

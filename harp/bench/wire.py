@@ -4,12 +4,12 @@
 import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 
 from harp import _paths
 from harp import output as console
@@ -28,15 +28,6 @@ _MEMIF_LARGE_BYTES = 16384
 _ROUNDS = 2000
 _BROADCAST = "ff:ff:ff:ff:ff:ff"
 Command = list[str | Path]
-
-
-@dataclass(frozen=True)
-class WireOptions:
-    """Frames to send. frame_bytes 0: the largest that the MTU allows."""
-
-    seconds: int = 3
-    mtu_bytes: int = 1500
-    frame_bytes: int = 0
 
 
 # The commands of both ends, by role and the MAC address of the other end. The second is absent
@@ -61,12 +52,12 @@ def _run_ends(
 # --------------------------------------------------------------------------------------------------
 # AF_XDP, by harp-wire between two hosts.
 #
-def run_xdp(lab: Lab, options: WireOptions, xdp: str) -> dict[str, Any]:
+def run_xdp(lab: Lab, seconds: int, frame_bytes: int, xdp: str) -> dict[str, Any]:
     """Measure frames from host 0 to host 1, and round trips."""
 
     def end(own: Host, peer: Host, size: int) -> Callable[[str, str], Command]:
         command: Command = [own.ifname, own.address, peer.address, "--xdp", xdp]
-        command += ["--seconds", str(options.seconds)]
+        command += ["--seconds", str(seconds)]
         command += ["--lib-dir", _paths.find(_paths.XDP_LIBRARY).parent]
         command += ["--size", str(size)] if size else []
         return lambda role, _to: [_paths.find("harp-wire"), role, *command]
@@ -77,11 +68,11 @@ def run_xdp(lab: Lab, options: WireOptions, xdp: str) -> dict[str, Any]:
         with Team("harp-wire") as team:
             return _run_ends(team, roles, ends, (client, server))
 
-    sent, received = both(("send", "receive"), options.frame_bytes)
-    seconds = received["seconds"] or 1e-9
+    sent, received = both(("send", "receive"), frame_bytes)
+    took_s = received["seconds"] or 1e-9
     rates = {
-        "frames_per_s": received["frames"] / seconds,
-        "gbit_per_s": received["bytes"] * 8e-9 / seconds,
+        "frames_per_s": received["frames"] / took_s,
+        "gbit_per_s": received["bytes"] * 8e-9 / took_s,
         "received": received["frames"],
     }
     ping, _ = both(("ping", "pong"))
@@ -110,19 +101,17 @@ def _port_specs(nic: str, peer: str, folder: Path) -> tuple[str, str]:
     return f"{shared},role=client{semicolon}{rest}", f"{shared},role=server{semicolon}{rest}"
 
 
-def _percentile(ordered: list[int], permille: int) -> int:
-    return ordered[min(len(ordered) * permille // 1000, len(ordered) - 1)] if ordered else 0
-
-
-def run_dpdk(nic: str, peer: str, options: WireOptions) -> dict[str, Any]:
+def run_dpdk(
+    nic: str, peer: str, seconds: int, mtu_bytes: int, frame_bytes: int = 0
+) -> dict[str, Any]:
     """Measure a stream and, with a peer, round trips: {"stream": ..., "pingpong": ... or None}."""
     import_module("harp.dpdk")  # or its error, which names what is missing
-    size = options.frame_bytes or options.mtu_bytes + _ETHERNET_BYTES
+    size = frame_bytes or mtu_bytes + _ETHERNET_BYTES
     is_large = size > _BUFFER_BYTES
     room = _MEMIF_LARGE_BYTES if is_large else _BUFFER_BYTES
     shared = {
         "pool": {"count": _BUFFERS[is_large], "buffer_bytes": room},
-        "port": {"mtu": max(options.mtu_bytes, size - _ETHERNET_BYTES)},
+        "port": {"mtu": max(mtu_bytes, size - _ETHERNET_BYTES)},
     }
 
     def end(spec: str, run: dict[str, Any]) -> Callable[[str, str], Command]:
@@ -140,7 +129,7 @@ def run_dpdk(nic: str, peer: str, options: WireOptions) -> dict[str, Any]:
             ends = end(first, run), end(second, {}) if second else None
             return _run_ends(team, roles, ends, (None, None))
 
-    sent, *others = both(("send", "receive"), size=size, seconds=options.seconds)
+    sent, *others = both(("send", "receive"), size=size, seconds=seconds)
     info, received = sent["info"], others[0] if others else sent
     copies = ", the driver copies" if info["driver_copies"] else ""
     stream = {
@@ -154,29 +143,32 @@ def run_dpdk(nic: str, peer: str, options: WireOptions) -> dict[str, Any]:
     if not others:
         return {"stream": stream, "pingpong": None}
     answered, _ = both(("ping", "pong"), size=PING_BYTES, rounds=_ROUNDS)
-    ordered = answered["rtt_ns"]
-    rtt = {"min": _percentile(ordered, 0), "max": _percentile(ordered, 1000)}
-    rtt |= {f"p{each / 10:g}": _percentile(ordered, each) for each in (500, 900, 990)}
-    lost = answered["sent"] - len(ordered)
-    ping = {"round_trips": len(ordered), "lost": lost, "rtt_ns": rtt}
+    times = answered["rtt_ns"]
+    names = {"min": 0, "max": 100, "p50": 50, "p90": 90, "p99": 99}
+    percentiles = np.percentile(times or [0], list(names.values()), method="higher").tolist()
+    ping = {
+        "round_trips": len(times),
+        "lost": answered["sent"] - len(times),
+        "rtt_ns": dict(zip(names, percentiles, strict=True)),
+    }
     return {"stream": stream, "pingpong": ping}
 
 
 @click.command()
 @lab_options
+@click.option("--seconds", type=click.IntRange(1, 60), default=3, help="Of each test.")
 @click.option(
-    "--seconds", type=click.IntRange(1, 60), default=3, show_default=True, help="Of each test."
-)
-@click.option(
-    "--xdp",
-    type=click.Choice(["auto", "generic", "native"]),
-    default="auto",
-    show_default=True,
-    help="XDP mode.",
+    "--xdp", type=click.Choice(["auto", "generic", "native"]), default="auto", help="XDP mode."
 )
 @click.option("--size", type=click.IntRange(62, 65535), help="Frame, bytes (default: the MTU's).")
 @click.option("--nic", metavar="dpdk:SPEC", help="A DPDK port to send from, instead of AF_XDP.")
-@click.option("--peer", metavar="dpdk:SPEC", default="", help="The DPDK port that receives.")
+@click.option(
+    "--peer",
+    metavar="dpdk:SPEC",
+    default="",
+    show_default=False,
+    help="The DPDK port that receives.",
+)
 @output_option
 def wire(
     seconds: int,
@@ -198,15 +190,15 @@ def wire(
     harpctl bench wire --nic dpdk:0000:01:00.0 --peer dpdk:0000:01:00.1
     """
     shape = lab_shape(lab)
-    options = WireOptions(seconds, shape.mtu_bytes, size or 0)
     words = shape.words
     if nic is not None:
-        report, words = run_dpdk(nic, peer, options), f"MTU {shape.mtu_bytes}"
+        report = run_dpdk(nic, peer, seconds, shape.mtu_bytes, size or 0)
+        words = f"MTU {shape.mtu_bytes}"
     elif peer:
         raise click.UsageError("--peer needs --nic dpdk:SPEC")
     else:
         with Lab(shape) as made:
-            report = run_xdp(made, options, xdp)
+            report = run_xdp(made, seconds, size or 0, xdp)
     show(report, output, lambda report: _print_wire(report, words))
 
 

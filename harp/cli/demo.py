@@ -8,7 +8,7 @@ import click
 
 from harp.cli.lab_options import hosts_option, lab_options, lab_shape, nic_option
 from harp.cli.options import output_option, plugin_option, show
-from harp.lab import LabOptions, memif
+from harp.lab import memif
 from harp.output import out
 
 
@@ -18,7 +18,6 @@ from harp.output import out
     "--ranks-per-host",
     type=click.IntRange(1, 8),
     default=1,
-    show_default=True,
     help="Processes on each host; more than one means --daemon.",
 )
 @click.option(
@@ -27,9 +26,7 @@ from harp.output import out
     help="A harpd on each host; the ranks run as user nobody in containers that have its socket.",
 )
 @nic_option
-@click.option(
-    "--epochs", type=click.IntRange(1, 1000), default=20, show_default=True, help="Epochs to train."
-)
+@click.option("--epochs", type=click.IntRange(1, 1000), default=20, help="Epochs to train.")
 @click.option(
     "--baseline",
     is_flag=True,
@@ -80,7 +77,10 @@ def demo(
     if is_torch:
         if daemon or baseline or plugin or ranks_per_host > 1 or nic == memif.NIC:
             raise click.UsageError("--torch goes with --hosts, --epochs, --path and the lab's only")
-        _train_torch(lab_shape(lab, hosts), epochs, path or "auto", output)
+        from harp.demo import torch_run
+
+        found = torch_run.run(lab_shape(lab, hosts), epochs, path or "auto")
+        show(found, output, torch_run.print_report, is_good=found["agree"])
         return
     from harp.demo import run  # Import late: numpy takes 0.1 s.
 
@@ -95,20 +95,11 @@ def demo(
         nic=nic,
         baseline=baseline,
     )
-    on_epoch: run.OnEpoch = run.ignore_epoch
     if output != "json":
-        on_epoch = run.print_epoch
         ranks = f" with {ranks_per_host} ranks each" if ranks_per_host > 1 else ""
         daemons = ", harpd on each, ranks without privileges" if options.daemon else ""
         way = "DPDK ports joined by memif" if nic == memif.NIC else f"path {path}"
         words = f"{hosts} hosts{ranks} on this machine, {options.lab.words}, {way}{daemons}"
         out.print(words, soft_wrap=True)
-    report = run.run(options, on_epoch)
+    report = run.run(options, run.print_epoch if output != "json" else lambda _: None)
     show(report, output, run.print_report, is_good=report["verdict"]["agree"])
-
-
-def _train_torch(shape: LabOptions, epochs: int, path: str, output: str) -> None:
-    from harp.demo import torch_run
-
-    report = torch_run.run(shape, epochs, path)
-    show(report, output, torch_run.print_report, is_good=report["agree"])

@@ -9,38 +9,30 @@ import click
 from harp.cli.options import FilePath
 from harp.lab import MTU_MAX, MTU_MIN, LabOptions, memif
 
+type_path = click.Choice(["auto", "xdp", "kernel"])
 type_mtu = click.IntRange(MTU_MIN, MTU_MAX)
 path_option = click.option(
     "--path",
-    type=click.Choice(["auto", "xdp", "kernel"]),
+    type=type_path,
     default="auto",
-    show_default=True,
     help="HARP_PATH. A path that is forced and not available is an error.",
 )
 nic_option = click.option(
     "--nic",
     type=click.Choice(["veth", memif.NIC]),
     default="veth",
-    show_default=True,
     help=f"{memif.NIC}: a DPDK port in each rank, joined by shared memory; for two hosts.",
 )
-hosts_option = click.option(
-    "--hosts", type=click.IntRange(2, 4), default=2, show_default=True, help="Test hosts."
-)
+hosts_option = click.option("--hosts", type=click.IntRange(2, 4), default=2, help="Test hosts.")
 channels_option = click.option(
-    "--channels",
-    type=click.IntRange(1, 32),
-    default=1,
-    show_default=True,
-    help="Connections per direction.",
+    "--channels", type=click.IntRange(1, 32), default=1, help="Connections per direction."
 )
 paths_option = click.option(
     "--path",
     "paths",
-    type=click.Choice(["auto", "xdp", "kernel"]),
+    type=type_path,
     multiple=True,
     default=("auto",),
-    show_default=True,
     help="HARP_PATH; may be repeated.",
 )
 plot_option = click.option(
@@ -55,9 +47,7 @@ ipv6_option = click.option("--ipv6", is_flag=True, help="Hosts with IPv6 address
 def rounds_option(rounds: int) -> Callable[..., Any]:
     """--rounds, with its default."""
     kind = click.IntRange(1, 50)
-    return click.option(
-        "--rounds", type=kind, default=rounds, show_default=True, help="Repetitions."
-    )
+    return click.option("--rounds", type=kind, default=rounds, help="Repetitions.")
 
 
 def lab_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -66,12 +56,9 @@ def lab_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "--offload",
         type=click.Choice(["on", "off"]),
         default="on",
-        show_default=True,
         help="Segmentation, GRO and checksum offloads of the veth devices.",
     )
-    mtu = click.option(
-        "--mtu", type=type_mtu, default=1500, show_default=True, help="Of every interface, bytes."
-    )
+    mtu = click.option("--mtu", type=type_mtu, default=1500, help="Of every interface, bytes.")
     return mtu(offload(ipv6_option(command)))
 
 

@@ -1,73 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """harpctl tune: measure which path carries which messages between this host and a peer."""
 
-import ipaddress
 import re
 import secrets
 import socket
-import tempfile
-import tomllib
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
-from pyroute2 import IPRoute
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import Progress
 
 from harp import files, tuner
 from harp import output as console
 from harp.bench import tune as runner
+from harp.bench.runner import Say
 from harp.cli.lab_options import rounds_option
 from harp.cli.options import FilePath, complete_interface, output_option, show
 from harp.config import profile
 from harp.errors import Exit, HarpError
-
-
-def interface_of(address: str) -> tuple[str, str]:
-    """Return the interface of this host with this address, and the prefix of its link."""
-    with IPRoute() as ipr:
-        for entry in ipr.get_addr(address=address.partition("%")[0]):
-            (link,) = ipr.get_links(entry["index"])
-            network = ipaddress.ip_network(
-                f"{address.partition('%')[0]}/{entry['prefixlen']}", False
-            )
-            return str(link.get_attr("IFLA_IFNAME")), str(network)
-    raise HarpError(f"{address}: no interface of this host has it", Exit.MISSING)
-
-
-def write_profile(file: Path, text: str) -> str:
-    """Store a profile completely or not at all; return its path."""
-    with files.writing(file):
-        files.write_whole(file, text)
-    return str(file)
-
-
-def _check_writable(file: Path) -> None:
-    """Raise HarpError before minutes of measuring if the profile cannot be written."""
-    with files.writing(file), tempfile.TemporaryFile(dir=_existing(file.parent)):
-        pass
-
-
-def _existing(folder: Path) -> Path:
-    return folder if folder.exists() else _existing(folder.parent)
-
-
-def store_profile(file: Path, text: Any, ifname: str, peers: str) -> str:
-    """Store a profile from the measuring host, which may have another version. It may only be about
-    what was measured; its comments are dropped.
-    """
-    try:
-        entries = profile.parse(str(text))
-        for entry in entries:
-            if (entry.ifname, entry.peers) != (ifname, peers):
-                raise profile.ProfileError(
-                    f"it is about {entry.ifname}, peers {entry.peers or 'all'}, and {ifname}, peers"
-                    f" {peers} was measured"
-                )
-    except profile.ProfileError as error:
-        raise HarpError(f"the peer sent a profile that can't be used: {error}") from error
-    times = tomllib.loads(str(text)).get("tuner")
-    return write_profile(file, profile.text(entries, tuner=times))
 
 
 def _wait(port: int, ifname: str | None, file: Path) -> None:
@@ -80,27 +31,14 @@ def _wait(port: int, ifname: str | None, file: Path) -> None:
         except OSError as error:
             raise HarpError(f"port {port}: {error.strerror}; choose another with --port") from error
 
-    measured = ("", "")
-
-    def pick(address: str) -> tuple[str, str]:
-        nonlocal measured
-        name, peers = interface_of(address)
-        measured = (ifname or name, peers)
-        return measured
-
     with listener:
         own_port = listener.getsockname()[1]
         console.print_line(
             f"waiting on port {own_port}; on the other host run:\n"
             f"    harpctl tune {socket.gethostname()} --port {own_port} --token {token}"
         )
-        runner.serve(
-            listener,
-            token,
-            pick,
-            lambda text: store_profile(file, text, *measured),
-            lambda words: console.print_line(words, console.err),
-        )
+        say: Say = partial(console.print_line, console=console.err)
+        runner.serve(listener, token, ifname, file, say)
     console.print_line(f"{file}: written; new jobs use it")
 
 
@@ -109,16 +47,10 @@ def _measure(
 ) -> Any:
     shapes = runner.ALL_SHAPES if nccl else runner.SHAPES
     with runner.connect(peer, port, token) as link:
-        name, peers = interface_of(str(link.sock.getsockname()[0]))
+        name, peers = runner.interface_of(str(link.sock.getsockname()[0]))
         name = ifname or name
         other = {key: str(value)[:64] for key, value in link.receive().items()}
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-        )
-        with Progress(*columns, console=console.err, transient=True) as bar:
+        with Progress(console=console.err, transient=True) as bar:
             task = bar.add_task("start", total=runner.steps(rounds, shapes))
             done = iter(range(runner.steps(rounds, shapes)))
 
@@ -136,11 +68,10 @@ def _measure(
             result["tuner"] = runner.tuner_times(measured, limit)
 
         def text(host: str, ifname: str, peers: str) -> str:
-            mode, tuner = result["mode"], result.get("tuner")
-            rows = result["measured"]
-            return runner.profile_text(host, ifname, mode, peers, rows, limit, tuner)
+            entry = profile.Entry(ifname, result["mode"], limit, peers)
+            return profile.text([entry], host, result.get("tuner"))
 
-        written = [write_profile(file, text(socket.gethostname(), name, peers))]
+        written = [runner.write_profile(file, text(socket.gethostname(), name, peers))]
         theirs = [other.get(key, "") for key in ("host", "ifname", "peers")]
         link.send({"profile": text(*theirs)})
         written.append(f"{theirs[0]}: {str(link.receive().get('written'))[:300]}")
@@ -211,7 +142,6 @@ def _explain(file: Path, operation: str, size: int, ranks: int, hosts: int, outp
     "--port",
     type=click.IntRange(1, 65535),
     default=runner.PORT,
-    show_default=True,
     help="TCP port of the host that waits.",
 )
 @click.option("--token", help="What `harpctl tune` printed on PEER.")
@@ -227,7 +157,6 @@ def _explain(file: Path, operation: str, size: int, ranks: int, hosts: int, outp
     "file",
     type=FilePath(dir_okay=False),
     default=profile.DEFAULT_FILE,
-    show_default=True,
     help="Where the profile is written.",
 )
 @click.option(
@@ -277,7 +206,7 @@ def tune(
     if peer is None:
         if token is not None:
             raise HarpError("--token needs PEER, the host that printed it", Exit.USAGE)
-        _check_writable(file)
+        files.check_writable(file)
         _wait(port, ifname, file)
         return
     if token is None:
@@ -285,6 +214,6 @@ def tune(
             f"--token is missing: run `harpctl tune` on {peer} and give the token that it prints",
             Exit.USAGE,
         )
-    _check_writable(file)
+    files.check_writable(file)
     report = _measure(peer, port, token, ifname, file, rounds, nccl)
     show(report, output, _print)

@@ -95,7 +95,6 @@ class Rank(Piped):
         return answer
 
     def ask(self, command: str, limit_s: float = ANSWER_S) -> Answer:
-        """Send a command and return its answer."""
         self.send(command)
         return self.receive(limit_s)
 
@@ -165,7 +164,6 @@ class Ranks(Closing):
         return [rank.receive(max(deadline - time.monotonic(), 0.1)) for rank in self.ranks]
 
     def init(self, comm: int = 0) -> list[Answer]:
-        """Make a communicator of all ranks."""
         unique = self.ranks[0].ask("id")["id"]
         return self.ask(f"init {comm} {unique} {{ranks}} {{rank}}")
 

@@ -26,13 +26,11 @@ _FREE_BYTES_MIN = 2 << 30  # the wheel, and its contents
 
 
 def cache_dir() -> Path:
-    """Return the cache's folder."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(home) / "harp" / "nccl"
 
 
 def version_key(version: str) -> tuple[int, ...]:
-    """Return a sort key."""
     return tuple(int(part) for part in re.findall(r"\d+", version))
 
 

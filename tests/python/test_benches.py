@@ -15,7 +15,7 @@ from harp.bench import nccl as nccl_bench
 from harp.bench.nccl import AUTO, KERNEL, SOCKETS, XDP, Shape, judge
 from harp.bench.streams import Sample, pause_ns, rate_bytes_per_s
 from harp.errors import Exit, HarpError
-from harp.lab import Lab, LabOptions, RailOptions
+from harp.lab import Lab, LabOptions
 from harp.lab.rails import Rails
 
 ROUNDS = 5
@@ -82,8 +82,7 @@ def test_the_second_measurement_of_a_cell_that_missed_decides(
     monkeypatch.setattr(nccl_bench, "run_shape", run_shape)
     monkeypatch.setattr(nccl_bench, "Lab", lambda options: contextlib.nullcontext())
     shape = Shape("allreduce", "allreduce", (8, 64))
-    options = nccl_bench.NcclOptions((LabOptions(),), (shape,), rounds=3)
-    report = nccl_bench.run_nccl(options, lambda words: None)
+    report = nccl_bench.run_nccl([LabOptions()], [shape], 3, lambda words: None)
     assert report["ok"] is is_ok
     assert sizes_run == [(8, 64)] * 12 + [(8,)] * 24
     small, large = report["settings"][0]["shapes"][0]["cells"]
@@ -109,10 +108,9 @@ def report(need_root: None) -> dict[str, Any]:
     """Every kind of shape once, with two sizes."""
     shapes = {shape.name: shape for shape in nccl_bench.SHAPES if shape.channels < 4}
     small = tuple(nccl_bench.replace_sizes(shape, None, 65536) for shape in shapes.values())
-    options = nccl_bench.NcclOptions((LabOptions(),), small, rounds=1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(nccl_bench, "_RUNS_MAX", 16)  # nothing is judged by these times
-        return nccl_bench.run_nccl(options, lambda words: None)
+        return nccl_bench.run_nccl([LabOptions()], small, 1, lambda words: None)
 
 
 def test_every_transport_measures_every_shape(report: dict[str, Any]) -> None:
@@ -132,10 +130,10 @@ def test_every_transport_measures_every_shape(report: dict[str, Any]) -> None:
 #
 def test_bad_shapes_are_named(need_root: None) -> None:
     with pytest.raises(HarpError, match="mtu") as caught:
-        Lab(LabOptions(rails=(RailOptions(100),)))
+        Lab(LabOptions(mtu_bytes=100, rails=2))
     assert caught.value.code == Exit.USAGE
     with pytest.raises(HarpError, match="rails"):
-        Lab(LabOptions(rails=(RailOptions(),) * 4))
+        Lab(LabOptions(rails=5))
     with Lab() as lab, pytest.raises(HarpError, match="switch"):
         Rails(lab)
 
