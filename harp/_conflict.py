@@ -8,12 +8,8 @@ from pathlib import Path
 
 
 def other_distribution(site: Path | None = None) -> str:
-    """Name and version of an installed distribution `harp`, as "harp 1.2"; empty without one.
-
-    Parameters
-    ----------
-    site
-        Folder to search. Default: the folder that contains this package.
+    """Return an installed distribution `harp`, as "harp 1.2"; empty without one. site: folder to
+    search; default: the one that contains this package.
     """
     folder = site or Path(__file__).resolve().parent.parent
     for pattern in ("harp-*.dist-info", "harp-*.egg-info"):

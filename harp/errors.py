@@ -2,23 +2,37 @@
 """Exit codes of harpctl, and the exception that carries them."""
 
 from enum import IntEnum
+from typing import Self
 
 
 class Exit(IntEnum):
-    """Exit codes for scripts; the numbers never change their meaning."""
+    """Exit codes for scripts, with their meaning; the numbers never change theirs."""
 
-    OK = 0
-    FAILURE = 1  # it ran, and the result is wrong or misses a goal
-    USAGE = 2  # bad usage (click's own code)
-    PRIVILEGE = 3  # root is required
-    MISSING = 4  # a program, library or interface is missing
-    WARNING = 5  # harpctl check: works, but something costs performance
-    RUNNING = 6  # harpctl start: another harpd runs; stop: leases exist
-    NOT_RUNNING = 7  # no harpd runs
-    REFUSED = 8  # harpd refuses: not allowed, no queue free
-    NOT_EXECUTABLE = 126  # harpctl run: its command can't be executed (a shell's own code)
-    NOT_FOUND = 127  # harpctl run: its command does not exist (a shell's own code)
-    INTERRUPTED = 130  # Ctrl-C or SIGTERM
+    meaning: str
+
+    def __new__(cls, code: int, meaning: str = "") -> Self:
+        """Make a code with its meaning."""
+        member = int.__new__(cls, code)
+        member._value_ = code
+        member.meaning = meaning
+        return member
+
+    OK = 0, "good"
+    FAILURE = 1, "it ran, and the result is wrong or misses a goal"
+    USAGE = 2, "bad usage"  # click's own code
+    PRIVILEGE = 3, "needs root"
+    MISSING = 4, "a program, library, file or interface is missing"
+    WARNING = 5, "check: works, but something costs performance"
+    RUNNING = 6, "start: another harpd runs; stop: leases exist"
+    NOT_RUNNING = 7, "no harpd runs; stop: and none left anything behind"
+    REFUSED = 8, "harpd refuses: not allowed, or no queue free"
+    NOT_EXECUTABLE = 126, "run: the command can't be executed"  # a shell's own code, as 127
+    NOT_FOUND = 127, "run: the command does not exist"
+    INTERRUPTED = 130, "interrupted"
+
+    @classmethod
+    def _missing_(cls, value: object) -> "Exit":
+        return cls.FAILURE  # another program's code
 
 
 class HarpError(Exception):

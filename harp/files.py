@@ -8,7 +8,6 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TextIO
 
 from harp.errors import Exit, HarpError
 
@@ -125,11 +124,6 @@ def open_output(path: Path, flags: int) -> int:
     return fd
 
 
-def opened(path: Path, newline: str | None = None) -> TextIO:
-    """open_output() for text that replaces the contents."""
-    return os.fdopen(open_output(path, os.O_TRUNC), "w", encoding="utf-8", newline=newline)
-
-
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
     """Convert an OSError inside the block to a HarpError that names the path and the remedy."""
@@ -144,6 +138,13 @@ def writing(path: Path) -> Iterator[None]:
         ) from None
 
 
+def check_writable(path: Path) -> None:
+    """Raise HarpError, before minutes of work, if a file cannot be made there."""
+    folder = next(each for each in path.absolute().parents if each.exists())
+    with writing(path), tempfile.TemporaryFile(dir=folder):
+        pass
+
+
 def write_whole(
     path: Path,
     data: str | bytes,
@@ -153,14 +154,8 @@ def write_whole(
     durable: bool = True,
 ) -> None:
     """Write a file completely or not at all; its directory is made if needed. A device such as
-    /dev/null is written to. durable: the contents survive a crash of the host.
-
-    Raises
-    ------
-    FileExistsError
-        The path exists, even as a dangling link, and must not be replaced.
-    NotRegularError
-        The path is a FIFO or a socket.
+    /dev/null is written to. durable: the contents survive a crash of the host. FileExistsError: the
+    path exists, even as a dangling link, and must not be replaced. NotRegularError.
     """
     content = data.encode() if isinstance(data, str) else data
     try:
@@ -193,9 +188,7 @@ def _temporary_prefix(path: Path) -> str:
 
 
 def remove_temporary(path: Path) -> None:
-    """Remove the files that write_whole() of this path left when its process was killed. The caller
-    must be the only writer.
-    """
+    """Remove what write_whole() of this path left when killed; the caller is the only writer."""
     with contextlib.suppress(OSError):
         for entry in path.parent.iterdir():
             if entry.name.startswith(_temporary_prefix(path)):

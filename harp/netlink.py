@@ -32,20 +32,7 @@ _RECEIVE_BYTES = 1 << 20
 
 
 def connect(protocol: int, groups: int = 0) -> socket.socket:
-    """Return a socket for requests, in the network namespace of the calling thread.
-
-    Parameters
-    ----------
-    protocol
-        socket.NETLINK_ROUTE, or NETLINK_GENERIC of pyroute2.
-    groups
-        Multicast groups to receive.
-
-    Raises
-    ------
-    OSError
-        No descriptor is left, or the kernel lacks the protocol.
-    """
+    """Return a socket for requests in this thread's network namespace; groups: to receive."""
     sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
     try:
         sock.settimeout(_TIMEOUT_S)
@@ -70,16 +57,9 @@ def split(data: bytes) -> Iterator[tuple[int, int, bytes]]:
 
 
 def encode(message: Any, kind: int, flags: int) -> bytes:
-    """Return a request's bytes.
-
-    Parameters
-    ----------
-    message
-        An object of one of pyroute2's message classes, with its fields and attributes.
-    kind
-        The message's type (RTM_GETLINK ...), or the number of a generic netlink family.
-    flags
-        NLM_F_* besides NLM_F_REQUEST.
+    """Return the bytes of a request: an object of one of pyroute2's message classes, with its
+    fields and attributes. kind: the message's type (RTM_GETLINK ...), or the number of a generic
+    netlink family; flags: NLM_F_* besides NLM_F_REQUEST.
     """
     message["header"]["type"], message["header"]["flags"] = kind, NLM_F_REQUEST | flags
     message["header"]["sequence_number"], message["header"]["pid"] = 1, 0
@@ -88,23 +68,11 @@ def encode(message: Any, kind: int, flags: int) -> bytes:
 
 
 def exchange(sock: socket.socket, message: Any, kind: int, *, dump: bool = False) -> list[Any]:
-    """Send a request; return the answers as decoded messages of its class.
+    """Send a request as for encode(); return the answers as decoded messages of its class. dump:
+    the answer is a whole table.
 
-    Parameters
-    ----------
-    sock
-        A socket of connect().
-    message, kind
-        As for encode().
-    dump
-        Whether the answer is a whole table.
-
-    Raises
-    ------
-    InterruptedError
-        The table changed while it was read: ask again.
-    OSError
-        The kernel refused, in its own words if it has any, or did not answer within 5 s.
+    InterruptedError: the table changed while it was read; ask again. OSError: the kernel refused,
+    in its own words if it has any, or did not answer within 5 s.
     """
     sock.send(encode(message, kind, NLM_F_DUMP if dump else NLM_F_ACK))
     found = [type(message)(part) for part in answers(sock)]

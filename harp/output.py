@@ -44,25 +44,22 @@ def table(
     rows: Iterable[Sequence[object]],
     *,
     left: Collection[str] = (),
+    folded: Collection[int] = (),
 ) -> Table:
-    """Make a table. The first column and those in `left` are words; the others are numbers, aligned
-    right.
+    """Make a table. The first column and those in `left` are words; others are numbers. The folded
+    ones, by index, are words that may take several lines.
     """
     result = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
     for index, column in enumerate(columns):
         side: Literal["left", "right"] = "left" if index == 0 or column in left else "right"
-        result.add_column(column, justify=side, no_wrap=True)
+        if index in folded:
+            result.add_column(column, overflow="fold")
+        else:
+            result.add_column(column, justify=side, no_wrap=True)
     for row in rows:
         # Text, not a string: a job's name is no markup.
-        result.add_row(*(Text(str(cell)) for cell in row))
+        result.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))
     return result
-
-
-def fold(made: Table, *columns: int) -> None:
-    """Mark columns of words, which may take several lines."""
-    for index in columns:
-        column = made.columns[index]
-        column.justify, column.no_wrap, column.overflow = "left", False, "fold"
 
 
 def _width_of(made: Table) -> int:
@@ -98,5 +95,4 @@ def print_whole(made: RenderableType, console: Console = out) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table completely."""
     print_whole(table("", columns, rows))

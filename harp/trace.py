@@ -34,10 +34,6 @@ class Process:
         """What makes its monotonic clock a wall clock."""
         return int(self.head["wall_ns"]) - int(self.head["monotonic_ns"])
 
-    @property
-    def ranks(self) -> list[int]:
-        return sorted({event["rank"] for event in self.events.values()})
-
 
 def _lines(file: Path) -> Iterator[Line]:
     try:
@@ -126,9 +122,9 @@ def chrome(processes: list[Process]) -> Line:
     first_ns = min(starts, default=0)
     events: list[Line] = []
     for pid, process in enumerate(processes, 1):
-        ranks = ", ".join(map(str, process.ranks)) or "?"
+        ranks = ", ".join(map(str, sorted({each["rank"] for each in process.events.values()})))
         head = process.head
-        name = f"rank {ranks}: {head['program']} {head['pid']} on {head['host']}"
+        name = f"rank {ranks or '?'}: {head['program']} {head['pid']} on {head['host']}"
         events.append({"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}})
         zero_ns = first_ns - process.offset_ns
         for number, event in process.events.items():

@@ -7,9 +7,7 @@ from collections.abc import Iterable
 
 
 def readable(fds: Iterable[int], limit_s: float) -> set[int]:
-    """Return the descriptors that can be read, or have ended, as soon as there is one; none after
-    limit_s.
-    """
+    """Return the descriptors that can be read, or have ended; none after limit_s."""
     poll = select.poll()
     for fd in fds:
         poll.register(fd, select.POLLIN)

@@ -12,8 +12,8 @@ COMMAND = [sys.executable, "-c", MAIN]
 _AS_NOBODY = """
 import os, difflib, importlib
 from harp.cli import COMMANDS, main
-for place in COMMANDS.values():
-    importlib.import_module(place.partition(':')[0])
+for module in COMMANDS.values():
+    importlib.import_module(f'harp.cli.{module}')
 import harp._core, harp._host, harp.demo.run, harp.daemon.takeover, harp.daemon.client
 os.setgroups([])
 os.setgid(65534)

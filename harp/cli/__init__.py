@@ -14,7 +14,7 @@ import click
 
 from harp import _conflict
 from harp import output as console
-from harp.cli.group import Group
+from harp.cli.group import Group, first_paragraph
 from harp.errors import Exit, HarpError
 from harp.output import err
 from harp.standard import open_standard
@@ -28,32 +28,8 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
     from click.shell_completion import CompletionItem
 
-# Each command: module and attribute of the click command. A module is imported when its command
-# runs, or prints its own help.
-COMMANDS = {
-    "bench": "harp.cli.bench:bench",
-    "check": "harp.cli.check:check",
-    "completion": "harp.cli.manual:completion",
-    "config": "harp.cli.config:config",
-    "demo": "harp.cli.demo:demo",
-    "env": "harp.cli.run:env",
-    "flows": "harp.cli.stats:flows",
-    "install": "harp.cli.install:install",
-    "instances": "harp.cli.daemon:instances",
-    "logs": "harp.cli.logs:logs",
-    "man": "harp.cli.manual:man",
-    "report": "harp.cli.report:report",
-    "restart": "harp.cli.daemon:restart",
-    "run": "harp.cli.run:run",
-    "start": "harp.cli.daemon:start",
-    "stats": "harp.cli.stats:stats",
-    "status": "harp.cli.daemon:status",
-    "stop": "harp.cli.daemon:stop",
-    "trace": "harp.cli.trace:trace",
-    "tune": "harp.cli.tune:tune",
-    "uninstall": "harp.cli.install:uninstall",
-    "version": "harp.cli.version:version",
-}
+# The commands by section of the help. A command's module of harp.cli is imported when the command
+# runs, or prints its own help; it has the command's name if _MODULES has no other.
 SECTIONS = {
     "Set up": ("install", "uninstall", "check", "config", "tune", "version", "completion", "man"),
     "Daemon": ("start", "stop", "restart", "status", "instances", "logs"),
@@ -61,32 +37,25 @@ SECTIONS = {
     "Observe": ("stats", "flows", "trace", "report"),
     "Try": ("demo", "bench"),
 }
+_MODULES = {
+    **dict.fromkeys(("start", "stop", "restart", "status", "instances"), "daemon"),
+    **dict.fromkeys(("completion", "man"), "manual"),
+    "uninstall": "install",
+    "env": "run",
+    "flows": "stats",
+}
+COMMANDS = {name: _MODULES.get(name, name) for names in SECTIONS.values() for name in names}
 
-EXIT_CODES = (
-    ("0", "good"),
-    ("1", "it ran, and the result is wrong or misses a goal"),
-    ("2", "bad usage"),
-    ("3", "needs root"),
-    ("4", "a program, library, file or interface is missing"),
-    ("5", "check: works, but something costs performance"),
-    ("6", "start: another harpd runs; stop: leases exist"),
-    ("7", "no harpd runs; stop: and none left anything behind"),
-    ("8", "harpd refuses: not allowed, or no queue free"),
-    ("126, 127", "run: the command can't be executed, or does not exist"),
-    ("130", "interrupted"),
-)
-EPILOG = "\b\nExit codes:\n" + "\n".join(f"{code:>8}  {text}" for code, text in EXIT_CODES)
+EPILOG = "\b\nExit codes:\n" + "\n".join(f"{code:>8}  {code.meaning}" for code in Exit)
 
 
-def _summary(place: str) -> str:
+def _summary(name: str) -> str:
     """Return the first paragraph of a command's help, without importing its module."""
-    module, _, attribute = place.partition(":")
-    source = Path(__file__).parent / f"{module.rpartition('.')[2]}.py"
     with contextlib.suppress(OSError):
-        for node in ast.parse(source.read_bytes()).body:
-            if isinstance(node, ast.FunctionDef) and node.name == attribute:
-                text = ast.get_docstring(node) or ""
-                return " ".join(text.partition("\n\n")[0].split())
+        source = (Path(__file__).parent / f"{COMMANDS[name]}.py").read_bytes()
+        for node in ast.parse(source).body:
+            if isinstance(node, ast.FunctionDef) and node.name == name:
+                return first_paragraph(ast.get_docstring(node) or "")
     return ""
 
 
@@ -108,16 +77,15 @@ class Commands(Group):
     """Imports a command's module on demand: an unusable module leaves the others alone."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return all names, sorted."""
         return sorted({*COMMANDS, *self.commands})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return the command of that name; None when there is none."""
         if cmd_name not in COMMANDS:
             return super().get_command(ctx, cmd_name)
-        module, _, attribute = COMMANDS[cmd_name].partition(":")
         try:
-            command = getattr(importlib.import_module(module), attribute)
+            module = importlib.import_module(f"harp.cli.{COMMANDS[cmd_name]}")
+            command = getattr(module, cmd_name)
         except ImportError as error:
             return _unusable(cmd_name, error)
         assert isinstance(command, click.Command)
@@ -125,23 +93,24 @@ class Commands(Group):
 
     def summary(self, ctx: click.Context, name: str) -> str:
         """Return a command's line in the help, without importing its module."""
-        return _summary(COMMANDS[name]) if name in COMMANDS else super().summary(ctx, name)
+        return _summary(name) if name in COMMANDS else super().summary(ctx, name)
 
     def sections(self, ctx: click.Context) -> dict[str, list[str]]:
-        """Return SECTIONS."""
         return {title: list(names) for title, names in SECTIONS.items()}
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
         """Return the commands and options with this prefix, without importing a module."""
-        listed = {
-            name: click.Command(name, help=_summary(place)) for name, place in COMMANDS.items()
-        }
+        listed = {name: click.Command(name, help=_summary(name)) for name in COMMANDS}
         outline = click.Group(commands={**self.commands, **listed})
         names = outline.shell_complete(click.Context(outline, help_option_names=[]), incomplete)
         return names + click.Command.shell_complete(self, ctx, incomplete)
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]}, epilog=EPILOG)
+@click.group(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
+    epilog=EPILOG,
+)
 @click.version_option(__version__, prog_name="harpctl")
 def cli() -> None:
     """Manage HARP, the user-space TCP stack that carries NCCL.
@@ -168,19 +137,12 @@ def _finish(status: int) -> int:
     """Flush all output and return the exit code; an error of stdout is printed on stderr."""
     try:
         sys.stdout.flush()
-    except BrokenPipeError:
-        return _discard_output()
     except OSError as error:
-        console.discard_stdout()
-        if not status:
+        console.discard_stdout()  # otherwise the interpreter would report the error at exit
+        if not status and not isinstance(error, BrokenPipeError):
             _complain(f"{error.filename}: {error.strerror}")
         return status or Exit.FAILURE
     return status
-
-
-def _discard_output() -> int:
-    console.discard_stdout()  # otherwise the interpreter would report the error at exit
-    return Exit.FAILURE
 
 
 class _Output(io.FileIO):
@@ -211,7 +173,8 @@ def _run() -> int:
         _complain("interrupted")
         return Exit.INTERRUPTED
     except BrokenPipeError:
-        return _discard_output()
+        console.discard_stdout()
+        return Exit.FAILURE
     except OSError as error:
         where = f"{error.filename}: " if error.filename is not None else ""
         _complain(f"{where}{error.strerror or error}")

@@ -22,13 +22,15 @@ def _table(title: str, findings: Iterable[Finding], verbose: bool) -> Table | No
     shown = [finding for finding in findings if finding.severity or verbose]
     if not shown:
         return None
-    table = console.table(title, ("check", "", "result"), [], left=("",))
-    console.fold(table, 2)
-    for finding in shown:
-        remedy = f"\n→ {finding.remedy}" if finding.remedy else ""
-        word = Text(finding.severity.word, _STYLES[finding.severity])
-        table.add_row(finding.name, word, Text(finding.text + remedy))
-    return table
+    rows = [
+        (
+            finding.name,
+            Text(finding.severity.word, _STYLES[finding.severity]),
+            finding.text + (f"\n→ {finding.remedy}" if finding.remedy else ""),
+        )
+        for finding in shown
+    ]
+    return console.table(title, ("check", "", "result"), rows, left=("",), folded=(2,))
 
 
 def _title(ifname: str, queue: int) -> str:
@@ -36,7 +38,6 @@ def _title(ifname: str, queue: int) -> str:
 
 
 def _sections(examined: Report | Examined) -> dict[str, list[Finding]]:
-    """Return the findings by title."""
     if isinstance(examined, Examined):
         return {_title(examined.ifname, examined.queue): examined.findings}
     interfaces = {_title(each.ifname, each.queue): each.findings for each in examined.interfaces}
@@ -59,9 +60,7 @@ def print_check(examined: Report | Examined, verbose: bool) -> None:
 
 @click.command()
 @click.argument("interface", required=False, shell_complete=complete_interface)
-@click.option(
-    "--queue", type=click.IntRange(0), default=0, show_default=True, help="NIC queue to look at."
-)
+@click.option("--queue", type=click.IntRange(0), default=0, help="NIC queue to look at.")
 @click.option("--verbose", "-v", is_flag=True, help="Also show what is ok.")
 @click.option(
     "--take-default-route",

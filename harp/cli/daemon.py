@@ -15,6 +15,7 @@ import click
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from harp import config
 from harp import output as console
 from harp.cli.logs import LOG_NAME
 from harp.cli.options import file_option, interval_option, output_option, show, watch_option
@@ -27,14 +28,8 @@ from harp.waiting import readable
 START_S, STOP_S = 60.0, 30.0
 
 
-def _daemon_config(file: Path | None) -> Any:
-    from harp import config as settings
-
-    return settings.load(file).daemon
-
-
 def _connect(file: Path | None) -> DaemonClient:
-    return DaemonClient(_daemon_config(file).socket_path)
+    return DaemonClient(config.load(file).daemon.socket_path)
 
 
 def _running(file: Path | None) -> DaemonClient | None:
@@ -55,9 +50,6 @@ def _leases(status: dict[str, Any]) -> str:
     return f"{count} lease{'' if count == 1 else 's'}"
 
 
-# --------------------------------------------------------------------------------------------------
-# start
-#
 def _command(file: Path | None, log: Path | None) -> list[str]:
     command = [sys.executable, "-m", "harp.daemon"]
     if file is not None:
@@ -81,10 +73,8 @@ def _wait_ready(process: subprocess.Popen[str], ready: socket.socket) -> None:
                     return
             elif pidfd in found:
                 words = process.stderr.read().strip() or "harpd ended without a message"
-                code = process.wait()
-                known = code in set(map(int, Exit))
-                lines = [line.removeprefix("harpd: ") for line in words.splitlines()]
-                raise HarpError(lines[-1], Exit(code) if known and code else Exit.FAILURE)
+                line = words.splitlines()[-1].removeprefix("harpd: ")
+                raise HarpError(line, Exit(process.wait() or Exit.FAILURE))
             elif left_s <= 0:
                 process.kill()
                 raise HarpError(f"harpd was not ready after {START_S:.0f} s and was ended")
@@ -93,7 +83,7 @@ def _wait_ready(process: subprocess.Popen[str], ready: socket.socket) -> None:
 
 
 def _start_in_background(file: Path | None) -> int:
-    run_dir = Path(_daemon_config(file).run_dir)
+    run_dir = config.load(file).daemon.run_dir
     rundir.prepare(run_dir)  # the log contains the error
     name = f"\0harpctl-{os.getpid()}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready:
@@ -139,23 +129,6 @@ def start(file: Path | None, foreground: bool) -> None:
         nics = ", ".join(device.ifname for device in client.devices) or "no NIC"
         text = f"{client.daemon} serves on {client.path} (process {pid}): {nics}"
         console.print_line(text)
-
-
-# --------------------------------------------------------------------------------------------------
-# stop, restart
-#
-def _wait_end(pid: int, pidfd: int) -> None:
-    if not readable([pidfd], STOP_S):
-        raise HarpError(f"harpd (process {pid}) has not ended after {STOP_S:.0f} s; see its log")
-
-
-def _check_gone(path: Path) -> None:
-    """Wait until harpd has removed its socket, which it does last."""
-    if path.exists() and not rundir.answers(path):
-        raise HarpError(
-            f"harpd has ended and left {path} behind: its log says why; `harpctl stop` once more "
-            "takes back what it left"
-        )
 
 
 def _what(lease: dict[str, Any]) -> str:
@@ -221,10 +194,17 @@ def stop(file: Path | None, force: bool) -> None:
                     "which cuts their connections",
                     Exit.RUNNING,
                 )
-            _wait_end(pid, pidfd)
+            if not readable([pidfd], STOP_S):
+                raise HarpError(
+                    f"harpd (process {pid}) has not ended after {STOP_S:.0f} s; see its log"
+                )
         finally:
             os.close(pidfd)
-    _check_gone(client.path)
+    if client.path.exists() and not rundir.answers(client.path):
+        raise HarpError(
+            f"harpd has ended and left {client.path} behind: its log says why; `harpctl stop` once "
+            "more takes back what it left"
+        )
     console.print_line("harpd has stopped")
 
 
@@ -266,9 +246,6 @@ def restart(file: Path | None) -> None:
     console.print_line(f"harpd {status['version']} restarted (process {status['pid']}), {words}")
 
 
-# --------------------------------------------------------------------------------------------------
-# status, instances
-#
 def _nic_row(nic: dict[str, Any]) -> list[object]:
     queues = nic["queues"]
     leased = sum(state == "leased" for state in queues.values())

@@ -13,21 +13,24 @@ def suggestion(word: str, words: Iterable[str]) -> str:
     return f"; did you mean {near[0]}?" if near else ""
 
 
+def first_paragraph(text: str) -> str:
+    """Return it as one line."""
+    return " ".join(text.partition("\n\n")[0].split())
+
+
 class Group(click.Group):
     """A group of commands. Its commands are its own, or those that a subclass imports lazily."""
 
     def summary(self, ctx: click.Context, name: str) -> str:
         """Return the first paragraph of a command's help."""
         command = self.get_command(ctx, name)
-        text = (command.help or "") if command else ""
-        return " ".join(text.partition("\n\n")[0].split())
+        return first_paragraph((command.help or "") if command else "")
 
     def sections(self, ctx: click.Context) -> dict[str, list[str]]:
         """Return the names of commands by the title under which the help lists them."""
         return {"Commands": self.list_commands(ctx)}
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the sections of commands."""
         width = max(map(len, self.list_commands(ctx)))
         for title, names in self.sections(ctx).items():
             rows = [(name.ljust(width), self.summary(ctx, name)) for name in names]

@@ -23,7 +23,6 @@ def log_path(file: Path | None = None) -> Path:
 
 
 def _journal(lines: int) -> list[str]:
-    """Return journalctl's command line."""
     return ["journalctl", "--unit", UNIT, "--lines", str(lines), "--no-pager"]
 
 
@@ -61,9 +60,7 @@ def log_tail(path: Path, lines: int) -> str:
 
 @click.command()
 @file_option
-@click.option(
-    "--lines", "-n", type=click.IntRange(1), default=100, show_default=True, help="Last lines."
-)
+@click.option("--lines", "-n", type=click.IntRange(1), default=100, help="Last lines.")
 @click.option("--follow", "-f", is_flag=True, help="Print new lines as they come, until Ctrl-C.")
 def logs(file: Path | None, lines: int, follow: bool) -> None:
     """Print harpd's log.

@@ -12,17 +12,17 @@ from harp import __version__, files
 from harp.cli.options import FilePath
 from harp.config import reference, values
 from harp.config.keys import global_keys, tables
+from harp.errors import Exit
 
+_ROFF = dict(
+    zip("\\-`^~'\"", ("\\e", "\\-", "\\(ga", "\\(ha", "\\(ti", "\\(aq", "\\(dq"), strict=True)
+)
 PAGES = {"harpctl": 1, "harp.toml": 5, "harpd": 8}
 
 
 def escape(text: str) -> str:
     """Escape text for roff."""
-    clean = (
-        text.replace("\\", "\\e").replace("-", "\\-").replace("`", "\\(ga").replace("^", "\\(ha")
-    )
-    clean = clean.replace("~", "\\(ti").replace("'", "\\(aq").replace('"', "\\(dq")
-    clean = "".join(c if ord(c) < 128 else f"\\[u{ord(c):04X}]" for c in clean)
+    clean = "".join(_ROFF.get(c, c if ord(c) < 128 else f"\\[u{ord(c):04X}]") for c in text)
     return re.sub(r"^\.", r"\\&.", clean, flags=re.MULTILINE)
 
 
@@ -55,9 +55,7 @@ def _see_also(*names: str) -> Iterator[str]:
 
 
 def _help(text: str) -> Iterator[str]:
-    """Format a command's help: paragraphs, and those that click keeps as they are (\\b) as
-    examples.
-    """
+    """Format a command's help: paragraphs, and those that click keeps as they are as examples."""
     for paragraph in text.split("\n\n"):
         lines = [line.strip() for line in paragraph.strip().splitlines()]
         if lines and lines[0] == "\b":
@@ -97,7 +95,7 @@ def _command(path: str, command: click.Command) -> Iterator[str]:
 
 
 def _harpctl() -> Iterator[str]:
-    from harp.cli import EXIT_CODES, cli
+    from harp.cli import cli
 
     ctx = click.Context(cli, info_name="harpctl", **cli.context_settings)
     yield from _head("harpctl", "manage HARP, the user-space TCP stack that carries NCCL")
@@ -111,8 +109,8 @@ def _harpctl() -> Iterator[str]:
     for path, command in leaves(cli, ctx):
         yield from _command(path, command)
     yield ".SH EXIT STATUS"
-    for code, meaning in EXIT_CODES:
-        yield from _term(code, meaning)
+    for code in Exit:
+        yield from _term(str(int(code)), code.meaning)
     yield ".SH ENVIRONMENT"
     yield escape(
         "Every setting of harp.toml outside [[nic]] and [[dpdk]] is a variable too, which "

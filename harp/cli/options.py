@@ -59,7 +59,6 @@ output_option = click.option(
     "--output",
     type=click.Choice(["table", "json"]),
     default="table",
-    show_default=True,
     help="For people, or one JSON document for scripts.",
 )
 
@@ -80,7 +79,6 @@ def show(
 # Completion of values. A failure completes nothing.
 #
 _INTERFACES = Path("/sys/class/net")
-_CONGESTION = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 
 
 def _items(helps: Mapping[str, str], incomplete: str) -> list[CompletionItem]:
@@ -99,16 +97,6 @@ def complete_interface(
     names: dict[str, str] = {}
     with contextlib.suppress(OSError):
         names = {path.name: "" for path in _INTERFACES.iterdir() if path.is_dir()}
-    return _items(names, incomplete)
-
-
-def complete_congestion(
-    ctx: click.Context, param: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """Complete a congestion control of this kernel."""
-    names: dict[str, str] = {}
-    with contextlib.suppress(OSError):
-        names = dict.fromkeys(_CONGESTION.read_text().split(), "")
     return _items(names, incomplete)
 
 
@@ -163,16 +151,13 @@ interval_option = click.option(
     "--interval",
     type=FiniteRange(0.05),
     default=1.0,
-    show_default=True,
     help="Seconds from one look to the next, with --watch.",
 )
 watch_option = click.option("--watch", "-w", is_flag=True, help="Repeat until Ctrl-C.")
 
 
 def _ticks(interval_s: float) -> Iterator[None]:
-    """Yield at once, then every interval_s seconds, independent of the time that each step
-    takes.
-    """
+    """Yield at once, then every interval_s seconds, whatever time each step takes."""
     due = time.monotonic()
     while True:
         yield
@@ -186,12 +171,8 @@ def watch(
     interval_s: float,
     as_json: bool = False,
 ) -> None:
-    """Show the result of look() repeatedly until an exception ends it.
-
-    Parameters
-    ----------
-    as_json
-        Whether to print the result, a document, as one line with its time instead of drawing it.
+    """Show the result of look() repeatedly until an exception ends it; as_json: as one line with
+    its time instead of drawing it.
     """
     if as_json:
         for _ in _ticks(interval_s):

@@ -24,39 +24,17 @@ from harp.cli.options import FilePath
 from harp.cli.version import versions
 from harp.config import report as config_report
 from harp.daemon.client import DaemonClient
+from harp.doctor.examine import examine_all
+from harp.doctor.view import View
 from harp.errors import HarpError
+from harp.stats.instance import Source
 
 _LOG_LINES = 5000
-
-
-def _check() -> Any:
-    from harp.doctor.examine import examine_all
-    from harp.doctor.view import View
-
-    return examine_all(View(), 0).to_json()
-
-
-def _stats() -> Any:
-    from harp.stats.instance import Source
-
-    return Source().look(flows=True)
 
 
 def _ask(query: str) -> Any:
     with DaemonClient(settings.load().daemon.socket_path) as client:
         return client.query(query)
-
-
-def _parts() -> dict[str, Callable[[], Any]]:
-    return {
-        "version.json": versions,
-        "check.json": _check,
-        "config.json": lambda: config_report.document(settings.load()),
-        "status.json": lambda: _ask("status"),
-        "instances.json": lambda: _ask("instances"),
-        "stats.json": _stats,
-        "harpd.log": lambda: log_tail(log_path(), _LOG_LINES),
-    }
 
 
 def _add(archive: tarfile.TarFile, name: str, content: Any) -> None:
@@ -68,16 +46,19 @@ def _add(archive: tarfile.TarFile, name: str, content: Any) -> None:
 
 
 def write_report(path: Path) -> dict[str, str]:
-    """Write the archive completely or not at all; return why parts are missing, by name.
-
-    Raises
-    ------
-    HarpError
-        The file exists, or cannot be written.
-    """
+    """Write the archive completely or not at all; return why parts are missing, by name."""
+    parts: dict[str, Callable[[], Any]] = {
+        "version.json": versions,
+        "check.json": lambda: examine_all(View(), 0).to_json(),
+        "config.json": lambda: config_report.document(settings.load()),
+        "status.json": lambda: _ask("status"),
+        "instances.json": lambda: _ask("instances"),
+        "stats.json": lambda: Source().look(flows=True),
+        "harpd.log": lambda: log_tail(log_path(), _LOG_LINES),
+    }
     folder, errors, data = path.name.partition(".")[0], {}, io.BytesIO()
     with tarfile.open(fileobj=data, mode="w:gz") as archive:
-        for name, collect in _parts().items():
+        for name, collect in parts.items():
             try:
                 _add(archive, f"{folder}/{name}", collect())
             except (HarpError, OSError, LookupError, TypeError, ValueError) as error:

@@ -52,20 +52,15 @@ def _assignments(texts: tuple[str, ...]) -> dict[str, str]:
     return found
 
 
-def _trace_directory(directory: Path) -> str:
-    """Make it; the path is absolute, because the job may start elsewhere."""
-    with files.writing(directory):
-        directory.mkdir(parents=True, exist_ok=True)
-    return str(directory.absolute())
-
-
 def job_variables(
     assignments: tuple[str, ...], file: Path | None, plugin: Path | None, trace: Path | None
 ) -> dict[str, str]:
     """Return what a job needs in its environment beyond what is there."""
     given = _assignments(assignments)
     if trace is not None:
-        given["HARP_TRACE"] = _trace_directory(trace)
+        with files.writing(trace):
+            trace.mkdir(parents=True, exist_ok=True)
+        given["HARP_TRACE"] = str(trace.absolute())  # the job may start elsewhere
     try:
         found = settings.load(file, settings=given)
     except ConfigError as error:
@@ -84,7 +79,6 @@ def job_variables(
     "--output",
     type=click.Choice(["shell", "plain", "json"]),
     default="shell",
-    show_default=True,
     help="Lines for eval, NAME=VALUE lines (docker --env-file), or one JSON object.",
 )
 def env(output: str, **given: Any) -> None:
@@ -109,28 +103,16 @@ def env(output: str, **given: Any) -> None:
 
 
 def _no_command(name: str, error: OSError) -> HarpError:
-    """Return why the command could not be started, with a shell's wording and exit code."""
-    path = Path(name) if "/" in name else None
-    found = shutil.which(name)
-    if isinstance(error, FileNotFoundError) or (path is None and found is None):
-        if path is None and found is None:
-            return HarpError(f"{name}: no such command on the PATH", Exit.NOT_FOUND)
-        if path is not None and not path.exists():
-            return HarpError(f"{name}: no such file", Exit.NOT_FOUND)
-        return HarpError(
-            f"{name}: its interpreter (first line, or loader) is not there", Exit.NOT_FOUND
-        )
-    if path is not None and path.is_dir():
-        return HarpError(f"{name} is a directory, not a command", Exit.NOT_EXECUTABLE)
-    if isinstance(error, PermissionError):
-        return HarpError(f"{name} may not be executed: chmod +x it?", Exit.NOT_EXECUTABLE)
-    return HarpError(f"{name} can't be executed: {error.strerror}", Exit.NOT_EXECUTABLE)
+    """Return why the command could not be started, with a shell's exit code."""
+    if isinstance(error, FileNotFoundError) or ("/" not in name and shutil.which(name) is None):
+        text = f"{name}: no such command, or its interpreter (first line, or loader) is not there"
+        return HarpError(text, Exit.NOT_FOUND)
+    remedy = ": chmod +x it?" if isinstance(error, PermissionError) else ""
+    return HarpError(f"{name} can't be executed: {error.strerror}{remedy}", Exit.NOT_EXECUTABLE)
 
 
 def execute(command: tuple[str, ...], environment: dict[str, str]) -> NoReturn:
-    """Replace this process with the command, which then determines exit code, signals and
-    terminal.
-    """
+    """Replace this process with the command; exit code, signals and terminal are the command's."""
     if not command[0]:
         raise HarpError("the command's name is empty", Exit.NOT_FOUND)
     # Python ignores these signals, and a program would inherit that.

@@ -91,10 +91,7 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option("--queue", type=click.IntRange(0), help="Only instances on this queue."),
         click.option(
-            "--pid",
-            type=click.IntRange(1),
-            help="Only this process.",
-            shell_complete=complete_pid,
+            "--pid", type=click.IntRange(1), help="Only this process.", shell_complete=complete_pid
         ),
         interval_option,
         watch_option,
@@ -180,23 +177,25 @@ def _all_tables(host: Document) -> Iterator[Table]:
             yield of_driver
 
 
-class _Peers(click.ParamType):  # type: ignore[type-arg]
-    """An address or a network: 10.0.0.2, fd00::/64."""
-
-    name = "ADDRESS"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> lanes_view.Network:
-        try:
-            return ipaddress.ip_network(value, strict=False)
-        except ValueError:
-            self.fail(f"{value!r} is neither an address nor a network such as 10.0.0.0/24")
+def _network(
+    ctx: click.Context, param: click.Parameter, value: str | None
+) -> lanes_view.Network | None:
+    try:
+        return None if value is None else ipaddress.ip_network(value, strict=False)
+    except ValueError:
+        raise click.BadParameter(
+            f"{value!r} is neither an address nor a network such as 10.0.0.0/24"
+        ) from None
 
 
 @click.command()
 @_options
-@click.option("--peer", type=_Peers(), help="Only with this peer: an address or a network.")
+@click.option(
+    "--peer",
+    metavar="ADDRESS",
+    callback=_network,
+    help="Only with this peer: an address or a network.",
+)
 @click.option("--flat", is_flag=True, help="HARP's TCP connections one by one, lanes or not.")
 def flows(
     nic: str | None,

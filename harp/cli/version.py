@@ -4,6 +4,7 @@
 import ctypes
 import platform
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import click
@@ -36,27 +37,15 @@ def _libbpf() -> str:
     return _host.libbpf_version()
 
 
-def _dpdk() -> str:
-    from harp import dpdk
-
-    return dpdk.version().removeprefix("DPDK ")
-
-
-def _core() -> str:
-    from harp import _core as core
-
-    return str(core.version())
-
-
 def versions() -> dict[str, Any]:
     """Return the versions of everything that matters in a bug report."""
     return {
         "harp": {"value": __version__},
-        "core": _available(_core),
+        "core": _available(lambda: str(import_module("harp._core").version())),
         "plugin": _available(lambda: str(_paths.plugin())),
         "plugin_abi": _available(_plugin_abis),
         "libbpf": _available(_libbpf),
-        "dpdk": _available(_dpdk),
+        "dpdk": _available(lambda: import_module("harp.dpdk").version().removeprefix("DPDK ")),
         "kernel": {"value": platform.release()},
         "machine": {"value": platform.machine()},
         "python": {"value": platform.python_version()},

