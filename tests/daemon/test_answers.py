@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from conftest_stats import Owner, make_owner, owner
 from daemon_rig import NOBODY, Running, Start, descriptors, in_child, refusal
-from harpctl import harpctl_as_nobody
+from harpctl import harpctl_without_root
 from lease_client import LeaseClient
 
 from harp._host import Kind
@@ -42,9 +42,9 @@ def test_harpd_sends_the_statistics_of_instances(harpd: Running, owner: Owner) -
     assert not any(each["flows"] for each in brief["instances"])
 
 
-def test_harpctl_of_user_nobody_asks_harpd(harpd: Running, owner: Owner) -> None:
+def test_harpctl_without_root_asks_harpd(harpd: Running, owner: Owner) -> None:
     """harpd opens pages that this user may not open."""
-    done = harpctl_as_nobody("stats", "-o", "json", HARP_SOCKET=str(harpd.path))
+    done = harpctl_without_root("stats", "-o", "json", HARP_SOCKET=str(harpd.path))
     assert done.returncode == 0, done.stderr
     pids = {each["pid"] for each in json.loads(done.stdout)["instances"]}
     assert owner.process.pid in pids

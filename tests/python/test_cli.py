@@ -16,7 +16,7 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner
-from harpctl import COMMAND, harpctl, harpctl_as_nobody
+from harpctl import COMMAND, harpctl, harpctl_without_root
 from programs import finished
 
 from harp import __version__, output
@@ -159,7 +159,7 @@ def test_values_are_completed(typed: str, completed: list[str]) -> None:
     ],
 )
 def test_without_root_the_exit_code_is_3(command: str) -> None:
-    done = harpctl_as_nobody(*command.split())
+    done = harpctl_without_root(*command.split())
     assert done.returncode == Exit.PRIVILEGE, done.stderr
     assert "run as root" in done.stderr
     assert "Traceback" not in done.stderr
