@@ -233,7 +233,7 @@ def test_logs_prints_the_last_lines(tmp_path: Path) -> None:
     toml.write_text(f'[daemon]\nrun_dir = "{tmp_path}"\n')
     log = tmp_path / "harpd.log"
     none = harpctl("logs", "--file", str(toml))
-    assert none.returncode == Exit.FAILURE
+    assert none.returncode == Exit.MISSING
     assert "harpctl start" in none.stderr
     log.write_text("".join(f"line {n}\n" for n in range(300)))
     assert harpctl("logs", "--file", str(toml), "-n", "2").stdout == "line 298\nline 299\n"
