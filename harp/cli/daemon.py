@@ -338,7 +338,12 @@ def _status_view(found: dict[str, Any]) -> Group:
         parts += [Text(f"{port['name']}: {port['problem']}") for port in ports if port["problem"]]
     parts += [Text(note) for nic in found["nics"] for note in _nic_notes(nic)]
     if found["state"] != "good":
-        parts.append(Text(f"state can't be saved: {found['state']}"))
+        parts.append(
+            Text(
+                f"{found['run_dir']}/state.json can't be written: {found['state']}; until it can, "
+                "the next harpd would not know of the leases made now"
+            )
+        )
     return Group(*parts)
 
 

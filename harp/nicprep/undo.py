@@ -202,7 +202,9 @@ def restore(
                 record(result.undo)
             except OSError as error:
                 # It is restored all the same; a reader of the old list will find it so.
-                result.outcomes.append(Outcome("partly", entry.name, f"not recorded: {error}"))
+                result.outcomes.append(
+                    Outcome("partly", entry.name, f"not recorded: {error.strerror or error}")
+                )
     return result
 
 
@@ -279,7 +281,10 @@ def _apply_one(change: Change, host: Host, record: Record, result: Result) -> No
     try:
         record(undo.put(entry))
     except OSError as error:
-        report("refused", f"not changed, because the change can't be recorded: {error}")
+        report(
+            "refused",
+            f"not changed, because the change can't be recorded: {error.strerror or error}",
+        )
         return
     result.undo = undo.put(entry)
     failure = ""
@@ -308,7 +313,7 @@ def _apply_one(change: Change, host: Host, record: Record, result: Result) -> No
         record(result.undo)
     except OSError as error:
         # The recorded intent has the same effect.
-        report("partly", f"its end is not recorded: {error}")
+        report("partly", f"its end is not recorded: {error.strerror or error}")
 
 
 def _intent(old: Entry | None, change: Change, ifindex: int) -> Entry:

@@ -161,6 +161,15 @@ def test_a_restart_while_the_log_can_not_be_written(daemon: HostDaemon) -> None:
     assert left(daemon) == ["filler", "harpd.log"]
 
 
+def test_a_full_disk_is_named(daemon: HostDaemon) -> None:
+    full(daemon)
+    daemon.start()
+    status = daemon.harpctl("status").stdout
+    assert f"{daemon.run_dir}/state.json can't be written: No space left on device;" in status
+    refused = "not changed, because the change can't be recorded: No space left on device\n"
+    assert refused in daemon.log.read_text()
+
+
 @pytest.mark.parametrize("inodes", [4, 6])
 def test_no_room_for_the_list_of_changes(daemon: HostDaemon, inodes: int) -> None:
     disk(daemon, f"nr_inodes={inodes}")
