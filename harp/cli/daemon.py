@@ -139,6 +139,10 @@ def start(file: Path | None, foreground: bool) -> None:
         nics = ", ".join(device.ifname for device in client.devices) or "no NIC"
         text = f"{client.daemon} serves on {client.path} (process {pid}): {nics}"
         console.print_line(text)
+        for nic in client.query("status")["nics"]:
+            if nic["problem"]:
+                problem = f"harpctl: {nic['ifname']} can't be leased: {nic['problem']}"
+                console.print_line(problem, console.err)
 
 
 # --------------------------------------------------------------------------------------------------

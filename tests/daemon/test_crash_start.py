@@ -170,6 +170,15 @@ def test_a_full_disk_is_named(daemon: HostDaemon) -> None:
     assert refused in daemon.log.read_text()
 
 
+def test_an_absent_nic_is_named(daemon: HostDaemon) -> None:
+    daemon.file.write_text(daemon.file.read_text().replace(daemon.host.ifname, "eth77"))
+    done = daemon.harpctl("start")
+    assert done.returncode == 0
+    assert done.stderr == "harpctl: eth77 can't be leased: no such interface\n"
+    assert "no such interface" in daemon.harpctl("status").stdout
+    assert daemon.harpctl("stop").returncode == 0
+
+
 @pytest.mark.parametrize("inodes", [4, 6])
 def test_no_room_for_the_list_of_changes(daemon: HostDaemon, inodes: int) -> None:
     disk(daemon, f"nr_inodes={inodes}")
