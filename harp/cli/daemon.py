@@ -20,7 +20,7 @@ from harp.cli.logs import LOG_NAME
 from harp.cli.options import file_option, interval_option, output_option, show, watch_option
 from harp.cli.options import watch as repeat
 from harp.daemon import rundir
-from harp.daemon.client import DaemonClient, understood
+from harp.daemon.client import DaemonClient, SilentDaemonError, understood
 from harp.errors import Exit, HarpError
 from harp.waiting import readable
 
@@ -38,8 +38,11 @@ def _connect(file: Path | None) -> DaemonClient:
 
 
 def _running(file: Path | None) -> DaemonClient | None:
+    """Return a connection; None if no harpd runs."""
     try:
         return _connect(file)
+    except SilentDaemonError:
+        raise
     except HarpError as error:
         if error.code is Exit.NOT_RUNNING:
             return None
