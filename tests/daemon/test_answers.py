@@ -54,6 +54,15 @@ def test_harpctl_without_root_asks_harpd(harpd: Running, owner: Owner) -> None:
     assert owner.process.pid in pids
 
 
+def test_harpctl_stats_asks_the_harpd_of_harp_toml(harpd: Running, owner: Owner) -> None:
+    file = harpd.path.parent.parent / "harp.toml"
+    file.write_text(f'[daemon]\nsocket = "{harpd.path}"\n')
+    done = harpctl_without_root("stats", "-o", "json", HARP_CONFIG=str(file))
+    assert done.returncode == 0, done.stderr
+    pids = {each["pid"] for each in json.loads(done.stdout)["instances"]}
+    assert owner.process.pid in pids
+
+
 @pytest.mark.parametrize("command", ["status", "start", "stop", "restart"])
 def test_a_silent_harpd_is_named(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
