@@ -25,7 +25,7 @@ from harp.cli import COMMANDS, SECTIONS, cli, manual
 from harp.cli.group import Group
 from harp.demo import run as demo
 from harp.errors import Exit, HarpError
-from harp.lab import LabOptions
+from harp.lab import LabOptions, memif
 from harp.lab.team import Team
 
 SEVERITIES = ("ok", "warn", "fail")
@@ -448,6 +448,15 @@ def test_demo_has_no_tolerance_for_two_ranks(ranks: int, words: str) -> None:
     lines = demo.verdict_lines(verdict, ranks)
     assert words in lines[1]
     assert ("tolerance" in lines[1]) == (ranks > 2)
+
+
+def test_memif_without_dpdk_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("harp.dpdk")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "harp._dpdk", None)
+    with pytest.raises(HarpError, match="built without DPDK") as caught:
+        memif.check(2, "auto")
+    assert caught.value.code == Exit.MISSING
 
 
 def test_demo_lets_nobody_write_the_weights_only(monkeypatch: pytest.MonkeyPatch) -> None:
