@@ -459,6 +459,13 @@ def test_memif_without_dpdk_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert caught.value.code == Exit.MISSING
 
 
+def test_horovod_without_torch_is_one_line() -> None:
+    code = "import runpy, sys; sys.modules['torch'] = None; runpy._run_module_as_main(sys.argv[1])"
+    done = finished([sys.executable, "-c", code, "harp.horovod"])
+    assert "pip install 'harp-nccl[torch]'" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 def test_demo_lets_nobody_write_the_weights_only(monkeypatch: pytest.MonkeyPatch) -> None:
     modes = {}
 
