@@ -279,7 +279,7 @@ def restart(file: Path | None) -> None:
 def _nic_row(nic: dict[str, Any]) -> list[object]:
     queues = nic["queues"]
     leased = sum(state == "leased" for state in queues.values())
-    state = nic["problem"] or ("up" if nic["up"] else "down")
+    state = "problem" if nic["problem"] else "up" if nic["up"] else "down"
     return [
         nic["ifname"],
         state,
@@ -310,6 +310,8 @@ def _port_rows(ports: list[dict[str, Any]]) -> list[list[object]]:
 
 def _nic_notes(nic: dict[str, Any]) -> Iterator[str]:
     """Yield the facts for which the table of NICs has no column."""
+    if nic["problem"]:
+        yield f"{nic['ifname']} can't be leased: {nic['problem']}"
     if nic["mode"] == "generic":
         yield nic["mode_why"]
     if nic["allow_sources"]:

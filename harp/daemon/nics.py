@@ -127,7 +127,9 @@ class Nics:
             try:
                 self._examine(nic, link, addresses)
             except OSError as error:
-                nic.problem, nic.error = error.strerror or str(error), error.errno or errno.EIO
+                words = error.strerror or str(error)
+                nic.problem = words.removeprefix(f"{nic.ifname}: ")  # every message names the NIC
+                nic.error = error.errno or errno.EIO
                 if error.errno == errno.ECANCELED:
                     nic.problem += (
                         f'; xdp_mode = "generic" in the [[nic]] of {nic.ifname} forces it'

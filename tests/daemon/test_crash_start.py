@@ -89,6 +89,10 @@ def no_file(daemon: HostDaemon) -> None:
     daemon.file.unlink()
 
 
+def no_socket_directory(daemon: HostDaemon) -> None:
+    daemon.configure(f'socket = "{daemon.folder}/absent/s"')
+
+
 def no_group(daemon: HostDaemon) -> None:
     daemon.configure('socket_group = "nosuchgroup"')
 
@@ -101,6 +105,7 @@ TROUBLES: dict[Callable[[HostDaemon], None], tuple[int, str]] = {
     link_for_socket: (FAILURE, "exists and is not a socket; remove it"),
     unknown_key: (FAILURE, "port_rest_ms"),
     no_file: (MISSING, "harp.toml"),
+    no_socket_directory: (FAILURE, "absent/s: No such file or directory; make its directory"),
     no_group: (FAILURE, "there is no group nosuchgroup"),
 }
 
@@ -175,7 +180,7 @@ def test_an_absent_nic_is_named(daemon: HostDaemon) -> None:
     done = daemon.harpctl("start")
     assert done.returncode == 0
     assert done.stderr == "harpctl: eth77 can't be leased: no such interface\n"
-    assert "no such interface" in daemon.harpctl("status").stdout
+    assert "\neth77 can't be leased: no such interface\n" in daemon.harpctl("status").stdout
     assert daemon.harpctl("stop").returncode == 0
 
 
