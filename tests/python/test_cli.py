@@ -205,6 +205,17 @@ def test_a_report_has_everything_but_secrets(tmp_path: Path) -> None:
     assert "File exists" in again.stderr
 
 
+def test_a_report_makes_no_directory(tmp_path: Path) -> None:
+    folder = tmp_path / "absent"
+    done = harpctl("report", str(folder / "report.tar.gz"))
+    assert done.returncode == Exit.MISSING
+    assert done.stderr == (
+        f"harpctl: {folder}/report.tar.gz can't be written: {folder} is not a directory; make it "
+        "first\n"
+    )
+    assert not folder.exists()
+
+
 @pytest.mark.usefixtures("need_root")
 @pytest.mark.parametrize(
     ("command", "name"),
