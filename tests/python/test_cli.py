@@ -479,9 +479,9 @@ def test_demo_lets_nobody_write_the_weights_only(monkeypatch: pytest.MonkeyPatch
 
 
 COMPARING = """
-import contextlib, signal
+import contextlib, signal, sys
+from harp.cli import main
 from harp.demo import run
-from harp.lab import LabOptions
 
 def compare(_options, folder):
     print(folder, flush=True)
@@ -491,7 +491,8 @@ run.Lab = lambda _options: contextlib.nullcontext()
 run._follow = lambda *_: ([], 0.0)
 run.compare = compare
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it
-run.run(run.DemoOptions(lab=LabOptions()))
+sys.argv = ["harpctl", "demo", "-o", "json"]
+main()
 """
 
 
