@@ -3,6 +3,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -148,6 +149,28 @@ def test_a_killed_rank_is_named(tmp_path: Path, hosts: int) -> None:
         assert "rank 1" in said[rank]
     # A survivor that has no connection to the killed rank reads the reason in the store.
     assert "rank 1" in (tmp_path / "harp_coll_g_error").read_text()
+
+
+PRIVATE_MEMORY = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs none /dev/shm && exec "$@"', "sh"]
+
+
+@pytest.mark.parametrize(
+    ("scenario", "error", "rank"),
+    [
+        ("killed_before_mapping", r"104 .*rank {} \(process \d+ of this host\) died", 1),
+        ("killed_after_mapping", r"104 .*rank {} \(process \d+ of this host\) died", 0),
+        ("stopped_before_mapping", r"110 .*rank {} \(process \d+ of this host\) did not map", 1),
+    ],
+)
+def test_a_rank_that_fails_while_the_group_opens(
+    tmp_path: Path, scenario: str, error: str, rank: int
+) -> None:
+    """The others name it long before their timeout, and leave nothing in /dev/shm."""
+    said = said_by([*PRIVATE_MEMORY, *command(scenario, 3, [0, 1, 2], "1", tmp_path)])
+    assert len(said) == (2 if scenario.startswith("killed") else 3)
+    for text, files in said.values():
+        assert re.match(error.format(rank), text), said
+        assert files == []
 
 
 def test_absent_rank(tmp_path: Path) -> None:
