@@ -429,7 +429,7 @@ struct runtime {
 	pthread_mutex_t lock;
 	struct group_list groups, active;
 	atomic_bool has_active;  /* active is not empty; read without the lock */
-	pthread_mutex_t leaving; /* serializes process_leave() */
+	pthread_mutex_t leaving; /* serializes process_enter() and process_leave() */
 	/* Open groups, and those that are being opened or closed. Writer: under lock. Reader: the
 	 * fork handler. */
 	atomic_uint groups_count;
