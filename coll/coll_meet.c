@@ -390,20 +390,27 @@ void meet_settle(struct harp_coll *group)
 	runtime_unlock();
 }
 
-static bool meet_get_call(const struct harp_coll *group, int rank, struct stalled_call *call)
+/* -ENOENT: the rank has no valid record. */
+static int meet_get_call(const struct harp_coll *group, int rank, struct stalled_call *call)
 {
 	char key[200];
 	size_t bytes = sizeof(*call);
+	int rc;
 
 	memset(call, 0, sizeof(*call));
 	meet_key(group, key, "call", rank);
-	return group->store.get(group->store.arg, key, call, &bytes) == 0 &&
-	       bytes >= sizeof(call->call) + sizeof(call->waits_count) &&
-	       call->waits_count <= WAITS_MAX;
+	rc = group->store.get(group->store.arg, key, call, &bytes);
+	if (rc == 0 && (bytes < sizeof(call->call) + sizeof(call->waits_count) ||
+			call->waits_count > WAITS_MAX))
+		rc = -ENOENT;
+	return rc;
 }
 
-static void meet_list(char *text, size_t bytes, const int *ranks, int count)
+/* Ranks with their hosts, as many as fit. */
+static void meet_list(const struct harp_coll *group, char *text, size_t bytes, const int *ranks,
+		      int count)
 {
+	char rank[COLL_RANK_BYTES];
 	size_t at = 0;
 
 	text[0] = '\0';
@@ -419,8 +426,8 @@ struct diagnosis {
 	struct call_header other_call;
 };
 
-/* Follows the waits from rank to rank, beginning with this rank. -ENOMEM. */
-static int meet_follow(const struct harp_coll *group, struct diagnosis *diagnosis)
+/* Follows the waits from rank to rank, beginning with this rank, while the store answers. */
+static void meet_follow(const struct harp_coll *group, struct diagnosis *diagnosis)
 {
 	size_t world = (size_t)group->world;
 	bool *seen = calloc(world, sizeof(*seen));
@@ -430,21 +437,21 @@ static int meet_follow(const struct harp_coll *group, struct diagnosis *diagnosi
 	diagnosis->missing = calloc(world, sizeof(int));
 	diagnosis->missing_count = 0;
 	diagnosis->other = -1;
-	if (!seen || !todo || !call || !diagnosis->missing) {
-		free(seen);
-		free(todo);
-		free(call);
-		return -ENOMEM;
-	}
+	if (!seen || !todo || !call || !diagnosis->missing)
+		goto done;
 	seen[group->rank] = true;
 	for (int i = 0; i < group->waits_count; i++) {
 		seen[group->waits[i]] = true;
 		todo[todo_count++] = group->waits[i];
 	}
 	for (int i = 0; i < todo_count && diagnosis->other < 0; i++) {
-		int rank = todo[i];
+		int rank = todo[i], rc = meet_get_call(group, rank, call);
 
-		if (!meet_get_call(group, rank, call) || call->call.seq != group->waits_call.seq) {
+		if (rc && rc != -ENOENT) {
+			diagnosis->missing_count = 0;
+			break;
+		}
+		if (rc || call->call.seq != group->waits_call.seq) {
 			diagnosis->missing[diagnosis->missing_count++] = rank;
 			continue;
 		}
@@ -461,10 +468,10 @@ static int meet_follow(const struct harp_coll *group, struct diagnosis *diagnosi
 			todo[todo_count++] = next;
 		}
 	}
+done:
 	free(seen);
 	free(todo);
 	free(call);
-	return 0;
 }
 
 static void meet_publish_call(const struct harp_coll *group)
