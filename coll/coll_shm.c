@@ -77,6 +77,7 @@ static int shm_sleep(const struct harp_coll *group, struct shm_wait *wait, int r
 {
 	int64_t now_ns = coll_now_ns();
 	int pid = (int)group->peers[rank].pid, number;
+	char name[COLL_RANK_BYTES];
 
 	if (now_ns >= wait->check_ns || now_ns > wait->deadline_ns) {
 		wait->check_ns = now_ns + SHM_CHECK_NS;
@@ -85,16 +86,17 @@ static int shm_sleep(const struct harp_coll *group, struct shm_wait *wait, int r
 		if (number)
 			return -number;
 		if (meet_process_is_dead(group, rank)) {
-			snprintf(wait->error, sizeof(wait->error),
-				 "rank %d (process %d of this host) died", rank, pid);
+			snprintf(wait->error, sizeof(wait->error), "rank %s died, process %d",
+				 meet_rank(group, rank, name), pid);
 			return -ECONNRESET;
 		}
 	}
 	if (now_ns > wait->deadline_ns) {
-		snprintf(wait->error, sizeof(wait->error),
-			 "rank %d (process %d of this host) did not map the shared memory of group "
-			 "%s in time: is it stopped?",
-			 rank, pid, group->name);
+		snprintf(
+			wait->error, sizeof(wait->error),
+			"rank %s did not map the shared memory of group %s in time; process %d may "
+			"be stopped",
+			meet_rank(group, rank, name), group->name, pid);
 		return -ETIMEDOUT;
 	}
 	nanosleep(&(struct timespec){ .tv_nsec = 200000 }, NULL);
