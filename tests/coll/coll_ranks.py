@@ -378,6 +378,20 @@ def late(place: Place) -> str:
         return text
 
 
+def idle_after_an_operation(place: Place) -> None:
+    """Rank 0 is late: it has rank 1's message before its own connection is there."""
+    with place.open() as comm:
+        if place.rank == 0:
+            place.store.wait("called", 20.0)
+            time.sleep(0.2)  # the library's thread, idle for 50 ms, sleeps
+            comm.barrier()
+            place.store.wait("done", 20.0)
+        else:
+            place.store.set("called", b"")
+            comm.barrier()
+            place.store.set("done", b"")
+
+
 def killed(place: Place) -> str:
     with place.open() as comm:
         data = np.ones(1 << 20)

@@ -142,6 +142,12 @@ def test_a_late_rank_is_named(tmp_path: Path, hosts: int) -> None:
 
 
 @pytest.mark.parametrize("hosts", [0, 1])
+def test_an_idle_rank_sends_its_last_messages(tmp_path: Path, hosts: int) -> None:
+    """The other one does not wait for its next call."""
+    assert alone(tmp_path, "idle_after_an_operation", 2, hosts) == {0: None, 1: None}
+
+
+@pytest.mark.parametrize("hosts", [0, 1])
 def test_a_killed_rank_is_named(tmp_path: Path, hosts: int) -> None:
     said = alone(tmp_path, "killed", 3, hosts)
     for rank in (0, 2):
