@@ -508,6 +508,35 @@ def test_a_signal_after_the_training_leaves_nothing(number: signal.Signals) -> N
     assert not folder.exists()
 
 
+STARTING = """
+import signal, sys
+from harp.cli import daemon, main
+
+def wait(process, ready):
+    ready.recv(4096)
+    print(process.pid, flush=True)
+    signal.pause()
+
+daemon._wait_ready = wait
+sys.argv = ["harpctl", "start", "--file", sys.argv[1]]
+main()
+"""
+
+
+@pytest.mark.usefixtures("need_root")
+def test_an_interrupted_start_ends_harpd(tmp_path: Path) -> None:
+    toml = tmp_path / "harp.toml"
+    toml.write_text(f'[daemon]\nrun_dir = "{tmp_path}/run"\n[metrics]\nport = 0\n')
+    command, pipe = [sys.executable, "-c", STARTING, str(toml)], subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stdout is not None
+        pid = int(process.stdout.readline())
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+    assert process.returncode == Exit.INTERRUPTED
+    assert not Path(f"/proc/{pid}").exists()
+
+
 @pytest.mark.usefixtures("need_root")
 def test_demo_on_a_bridge_of_four() -> None:
     done = harpctl("demo", "--epochs", "1", "--hosts", "4", "--mtu", "9000", "-o", "json")
