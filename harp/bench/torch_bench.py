@@ -49,6 +49,7 @@ class TorchOptions:
     max_bytes: int = 64 * MIB
     variants: tuple[str, ...] = ()  # "flat": HARP_COLL_ALGO=ring; wire formats
     mbit_per_s: int | None = None  # of the switch, towards each host
+    busy: bool = False  # another process computes on each processor
     timeout_s: float = 230
 
     @property
@@ -107,19 +108,22 @@ def run_ranks(
 
 @contextlib.contextmanager
 def laboratory(shape: LabOptions, options: TorchOptions) -> Iterator[Lab]:
-    """The hosts, with a slow wire where one is wanted."""
+    """The hosts, with a slow wire and busy processors where they are wanted."""
     check()
     compile_backend()
-    with Lab(replace(shape, switch=shape.switch or options.mbit_per_s is not None)) as lab:
+    slow = options.mbit_per_s is not None
+    with Lab(replace(shape, switch=shape.switch or slow)) as lab, Team("harp-busy") as busy:
         if options.mbit_per_s is not None:
             Rails(lab).shape(0, options.mbit_per_s)
+        for host in lab.hosts if options.busy else ():
+            busy.start(host, [sys.executable, "-c", "while True: pass"], cpu=host.index)
         yield lab
 
 
 def lab_words(shape: LabOptions, options: TorchOptions) -> str:
     """For the head of a table."""
     rate = f", {options.mbit_per_s} Mbit/s" if options.mbit_per_s is not None else ""
-    return shape.words + rate
+    return shape.words + rate + (", busy processors" if options.busy else "")
 
 
 def run_topk(shape: LabOptions, options: TorchOptions, ratio: float, say: Say) -> dict[str, Any]:
@@ -231,6 +235,7 @@ def write_plot(report: dict[str, Any], file: Path) -> None:
     type=click.IntRange(1, 100_000),
     help="Shape what each host receives to this many Mbit/s.",
 )
+@click.option("--busy", is_flag=True, help="On each processor another process computes meanwhile.")
 @click.option(
     "--topk",
     type=FiniteRange(0, 1, min_open=True),
@@ -249,6 +254,7 @@ def torch(
     flat: bool,
     wire: str | None,
     mbit: int | None,
+    busy: bool,
     topk: float | None,
     plot: Path | None,
     output: str,
@@ -264,11 +270,12 @@ def torch(
     harpctl bench torch --ranks 4 --path auto --path kernel
     harpctl bench torch --ranks 4 --min-bytes 1048576 --flat --mbit 1000
     harpctl bench torch --min-bytes 1048576 --wire float16 --mbit 1000
+    harpctl bench torch --busy --max-bytes 8388608
     harpctl bench torch --topk 0.01 --mbit 1000
     harpctl bench torch --max-bytes 268435456 --plot torch.png
     """
     variants = (*(["flat"] if flat else []), *([wire] if wire else []))
-    options = TorchOptions(ranks, paths, rounds, min_bytes, max_bytes, variants, mbit)
+    options = TorchOptions(ranks, paths, rounds, min_bytes, max_bytes, variants, mbit, busy)
     runner.check_plot(plot)
     if topk is not None:
         report = run_topk(lab_shape(lab, hosts), options, topk, console.err.print)
