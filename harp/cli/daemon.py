@@ -111,7 +111,12 @@ def _start_in_background(file: Path | None) -> int:
             text=True,
             errors="replace",
         )
-        _wait_ready(process, ready)
+        try:
+            _wait_ready(process, ready)
+        except BaseException:  # Ctrl-C, too: harpd must not stay behind
+            process.terminate()
+            process.wait(STOP_S)
+            raise
     # Nothing reads its stderr from now on; its messages are in its log.
     assert process.stderr is not None
     process.stderr.close()

@@ -24,7 +24,7 @@ from harp.cli.options import FilePath
 from harp.cli.version import versions
 from harp.config import report as config_report
 from harp.daemon.client import DaemonClient
-from harp.errors import HarpError
+from harp.errors import Exit, HarpError
 
 _LOG_LINES = 5000
 
@@ -73,8 +73,13 @@ def write_report(path: Path) -> dict[str, str]:
     Raises
     ------
     HarpError
-        The file exists, or cannot be written.
+        The file exists, cannot be written, or its folder does not exist.
     """
+    if not path.parent.is_dir():
+        raise HarpError(
+            f"{path} can't be written: {path.parent} is not a directory; make it first",
+            Exit.MISSING,
+        )
     folder, errors, data = path.name.partition(".")[0], {}, io.BytesIO()
     with tarfile.open(fileobj=data, mode="w:gz") as archive:
         for name, collect in _parts().items():

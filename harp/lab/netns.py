@@ -16,6 +16,7 @@ from typing import IO, Any
 
 from pyroute2 import IPRoute, NetlinkError, netns
 
+from harp.closing import deferring
 from harp.errors import HarpError
 from harp.nicprep.transport import Ethtool
 
@@ -73,17 +74,18 @@ class Namespace:
         pass_fds: Sequence[int] = (),
     ) -> subprocess.Popen[str]:
         """Start a process here. It ends with the lab at the latest."""
-        process = subprocess.Popen(
-            self.command(args, cpu, realtime),
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
-            env=None if env is None else dict(env),
-            pass_fds=tuple(pass_fds),
-            text=True,
-            errors="replace",
-        )
-        self.processes.append(process)
+        with deferring():
+            process = subprocess.Popen(
+                self.command(args, cpu, realtime),
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                env=None if env is None else dict(env),
+                pass_fds=tuple(pass_fds),
+                text=True,
+                errors="replace",
+            )
+            self.processes.append(process)
         return process
 
     def run(self, *args: str | Path, timeout_s: float = COMMAND_S) -> str:

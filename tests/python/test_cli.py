@@ -205,6 +205,17 @@ def test_a_report_has_everything_but_secrets(tmp_path: Path) -> None:
     assert "File exists" in again.stderr
 
 
+def test_a_report_makes_no_directory(tmp_path: Path) -> None:
+    folder = tmp_path / "absent"
+    done = harpctl("report", str(folder / "report.tar.gz"))
+    assert done.returncode == Exit.MISSING
+    assert done.stderr == (
+        f"harpctl: {folder}/report.tar.gz can't be written: {folder} is not a directory; make it "
+        "first\n"
+    )
+    assert not folder.exists()
+
+
 @pytest.mark.usefixtures("need_root")
 @pytest.mark.parametrize(
     ("command", "name"),
@@ -484,9 +495,9 @@ def test_demo_lets_nobody_write_the_weights_only(monkeypatch: pytest.MonkeyPatch
 
 
 COMPARING = """
-import contextlib, signal
+import contextlib, signal, sys
+from harp.cli import main
 from harp.demo import run
-from harp.lab import LabOptions
 
 def compare(_options, folder):
     print(folder, flush=True)
@@ -496,7 +507,8 @@ run.Lab = lambda _options: contextlib.nullcontext()
 run._follow = lambda *_: ([], 0.0)
 run.compare = compare
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it
-run.run(run.DemoOptions(lab=LabOptions()))
+sys.argv = ["harpctl", "demo", "-o", "json"]
+main()
 """
 
 
@@ -510,6 +522,35 @@ def test_a_signal_after_the_training_leaves_nothing(number: signal.Signals) -> N
         process.send_signal(number)
         process.communicate(timeout=20)
     assert not folder.exists()
+
+
+STARTING = """
+import signal, sys
+from harp.cli import daemon, main
+
+def wait(process, ready):
+    ready.recv(4096)
+    print(process.pid, flush=True)
+    signal.pause()
+
+daemon._wait_ready = wait
+sys.argv = ["harpctl", "start", "--file", sys.argv[1]]
+main()
+"""
+
+
+@pytest.mark.usefixtures("need_root")
+def test_an_interrupted_start_ends_harpd(tmp_path: Path) -> None:
+    toml = tmp_path / "harp.toml"
+    toml.write_text(f'[daemon]\nrun_dir = "{tmp_path}/run"\n[metrics]\nport = 0\n')
+    command, pipe = [sys.executable, "-c", STARTING, str(toml)], subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stdout is not None
+        pid = int(process.stdout.readline())
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+    assert process.returncode == Exit.INTERRUPTED
+    assert not Path(f"/proc/{pid}").exists()
 
 
 @pytest.mark.usefixtures("need_root")
