@@ -17,7 +17,7 @@ help:
 	@echo 'make check      ... and run the tests that need no root (2 minutes on two cores)'
 	@echo 'make test       ... and run the tests (10 minutes on two cores)'
 	@echo 'make test-long  ... and what takes longer (sanitizers, more seeds, clang-tidy, the wheel)'
-	@echo 'make test-nccl  ... and run NVIDIA'"'"'s NCCL, 2.18 to the newest, over HARP (downloads 4 GB once)'
+	@echo 'make test-nccl  ... and run NVIDIA'"'"'s NCCL, 2.18 to the newest, over HARP (downloads 5 GB once)'
 	@echo 'make test-torch ... and run the tests of harp.torch (installs PyTorch into .venv)'
 	@echo 'make sanitize   ... and the suite with AddressSanitizer, UBSan and ThreadSanitizer (test-long has it)'
 	@echo 'make fuzz       ... and every fuzz target for a minute (FUZZFLAGS=--seconds=3600: an hour in all)'

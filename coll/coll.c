@@ -150,6 +150,7 @@ static int process_enter(const struct harp_coll_options *options, char *error, s
 {
 	int rc = 0;
 
+	pthread_mutex_lock(&runtime.leaving); /* waits for the thread to stop with the last group */
 	runtime_lock();
 	if (runtime.groups_count++ == 0) {
 		runtime.log = options->log;
@@ -162,9 +163,12 @@ static int process_enter(const struct harp_coll_options *options, char *error, s
 		if (rc)
 			snprintf(error, error_bytes, "no background thread: %s", strerror(-rc));
 	}
+	if (rc && runtime.groups_count == 1)
+		net_unload();
 	if (rc)
 		runtime.groups_count--;
 	runtime_unlock();
+	pthread_mutex_unlock(&runtime.leaving);
 	return rc;
 }
 
@@ -179,12 +183,10 @@ static void process_leave(void)
 	if (is_last)
 		runtime_thread_stop(); /* without the lock, which the thread needs to finish */
 	runtime_lock();
-	if (runtime.groups_count == 1) {
+	if (is_last) {
 		link_accept_forget();
 		op_forget_spare();
 		net_unload();
-	} else if (is_last) {
-		runtime_thread_start(); /* another group was opened in the meantime */
 	}
 	runtime.groups_count--;
 	runtime_unlock();

@@ -160,18 +160,21 @@ void group_finish_failure(struct harp_coll *group)
 
 static void group_link_failed(struct harp_coll *group, const struct link *link, int rc)
 {
+	char peer[COLL_RANK_BYTES];
+
+	meet_rank(group, link->peer, peer);
 	if (link->connecting)
 		group_fail(group, true, rc == -EPROTO ? -EPROTONOSUPPORT : -ECONNRESET,
-			   "rank %d cannot connect to rank %d; the plugin's log has the reason",
-			   group->rank, link->peer);
+			   "rank %d cannot connect to rank %s; the plugin's log has the reason",
+			   group->rank, peer);
 	else if (rc == -EPROTO)
 		group_fail(group, true, -EPROTO,
 			   "rank %d sent a message that is too long for rank %d: they called "
 			   "operations of different sizes",
 			   link->peer, group->rank);
 	else
-		group_fail(group, false, -ECONNRESET, "rank %d: lost the connection to rank %d: %s",
-			   group->rank, link->peer, strerror(-rc));
+		group_fail(group, false, -ECONNRESET, "rank %d: lost the connection to rank %s: %s",
+			   group->rank, peer, strerror(-rc));
 }
 
 static int group_links(struct harp_coll *group)
@@ -261,13 +264,15 @@ static void group_note_message_waits(struct harp_coll *group, const struct harp_
 /* The death of a local rank leaves no trace in shared memory, so this checks the process. */
 static void group_check_deaths(struct harp_coll *group)
 {
+	char rank[COLL_RANK_BYTES];
+
 	for (int i = 0; i < group->busy_count; i++) {
 		const struct link *link = group->busy[i];
 
 		if (!link->shm_in || !meet_process_is_dead(group, link->peer))
 			continue;
-		group_fail(group, true, -ECONNRESET, "rank %d (process %d of this host) died",
-			   link->peer, (int)group->peers[link->peer].pid);
+		group_fail(group, true, -ECONNRESET, "rank %s died, process %d",
+			   meet_rank(group, link->peer, rank), (int)group->peers[link->peer].pid);
 		return;
 	}
 }

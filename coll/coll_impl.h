@@ -28,6 +28,7 @@
 #define COLL_SCRATCH_KEEP (32u << 20) /* scratch memory that an idle group keeps, in bytes */
 #define COLL_NAME_BYTES 65u
 #define COLL_HOST_BYTES 64u
+#define COLL_RANK_BYTES 96u /* a rank in a text */
 
 struct harp_coll;
 struct bounce;
@@ -212,6 +213,7 @@ struct peer_info {
 	uint64_t pid_namespace; /* inode */
 	uint64_t start_ticks;   /* of the process: /proc/PID/stat, field 22 */
 	char host[COLL_HOST_BYTES];
+	char host_name[COLL_HOST_BYTES]; /* for people */
 	unsigned char handle[COLL_HANDLE_BYTES];
 	uint8_t id[16]; /* of the group; from rank 0 */
 };
@@ -225,6 +227,8 @@ void meet_diagnose(struct harp_coll *group);
 int meet_get_error(const struct harp_coll *group, char *text, size_t room);
 /* Publishes the group's error and its text. */
 void meet_put_error(const struct harp_coll *group);
+/* "3 (host NAME)" */
+const char *meet_rank(const struct harp_coll *group, int rank, char text[COLL_RANK_BYTES]);
 /* False also if this process cannot see the other. */
 bool meet_process_is_dead(const struct harp_coll *group, int rank);
 
@@ -429,7 +433,7 @@ struct runtime {
 	pthread_mutex_t lock;
 	struct group_list groups, active;
 	atomic_bool has_active;  /* active is not empty; read without the lock */
-	pthread_mutex_t leaving; /* serializes process_leave() */
+	pthread_mutex_t leaving; /* serializes process_enter() and process_leave() */
 	/* Open groups, and those that are being opened or closed. Writer: under lock. Reader: the
 	 * fork handler. */
 	atomic_uint groups_count;

@@ -93,6 +93,12 @@ bool meet_process_is_dead(const struct harp_coll *group, int rank)
 	       meet_start_ticks(peer->pid) != peer->start_ticks;
 }
 
+const char *meet_rank(const struct harp_coll *group, int rank, char text[COLL_RANK_BYTES])
+{
+	snprintf(text, COLL_RANK_BYTES, "%d (host %s)", rank, group->peers[rank].host_name);
+	return text;
+}
+
 /*
  * Identifies the kernel, the tmpfs, the PID namespace and the user. Ranks with equal texts share
  * /dev/shm and process numbers. Network namespaces distinguish hosts in tests and containers.
@@ -308,6 +314,7 @@ int meet_open(struct harp_coll *group, const struct harp_coll_options *options, 
 	mine->pid_namespace = meet_inode("/proc/self/ns/pid");
 	mine->start_ticks = meet_start_ticks(mine->pid);
 	meet_host(mine->host, options->host);
+	gethostname(mine->host_name, sizeof(mine->host_name));
 	if (group->rank == 0 && getrandom(mine->id, sizeof(mine->id), 0) != sizeof(mine->id)) {
 		snprintf(error, error_bytes, "no random numbers: %s", strerror(errno));
 		return -EIO;
@@ -324,7 +331,8 @@ int meet_open(struct harp_coll *group, const struct harp_coll_options *options, 
 	}
 	memcpy(group->id, group->peers[0].id, sizeof(group->id));
 	for (int r = 0; r < group->world; r++)
-		group->peers[r].host[COLL_HOST_BYTES - 1] = '\0';
+		group->peers[r].host[COLL_HOST_BYTES - 1] =
+			group->peers[r].host_name[COLL_HOST_BYTES - 1] = '\0';
 	return 0;
 }
 
@@ -390,27 +398,38 @@ void meet_settle(struct harp_coll *group)
 	runtime_unlock();
 }
 
-static bool meet_get_call(const struct harp_coll *group, int rank, struct stalled_call *call)
+/* -ENOENT: the rank has no valid record. */
+static int meet_get_call(const struct harp_coll *group, int rank, struct stalled_call *call)
 {
 	char key[200];
 	size_t bytes = sizeof(*call);
+	int rc;
 
 	memset(call, 0, sizeof(*call));
 	meet_key(group, key, "call", rank);
-	return group->store.get(group->store.arg, key, call, &bytes) == 0 &&
-	       bytes >= sizeof(call->call) + sizeof(call->waits_count) &&
-	       call->waits_count <= WAITS_MAX;
+	rc = group->store.get(group->store.arg, key, call, &bytes);
+	if (rc == 0 && (bytes < sizeof(call->call) + sizeof(call->waits_count) ||
+			call->waits_count > WAITS_MAX))
+		rc = -ENOENT;
+	return rc;
 }
 
-static void meet_list(char *text, size_t bytes, const int *ranks, int count)
+/* Ranks with their hosts, as many as fit. */
+static void meet_list(const struct harp_coll *group, char *text, size_t bytes, const int *ranks,
+		      int count)
 {
+	char rank[COLL_RANK_BYTES];
 	size_t at = 0;
 
 	text[0] = '\0';
-	for (int i = 0; i < count && i < 16; i++)
-		at += (size_t)snprintf(text + at, bytes - at, "%s%d", i ? ", " : "", ranks[i]);
-	if (count > 16)
-		snprintf(text + at, bytes - at, " and %d more", count - 16);
+	for (int i = 0; i < count; i++) {
+		if (bytes - at < COLL_RANK_BYTES + 32) {
+			snprintf(text + at, bytes - at, " and %d more", count - i);
+			break;
+		}
+		at += (size_t)snprintf(text + at, bytes - at, "%s%s", i ? ", " : "",
+				       meet_rank(group, ranks[i], rank));
+	}
 }
 
 struct diagnosis {
@@ -419,8 +438,8 @@ struct diagnosis {
 	struct call_header other_call;
 };
 
-/* Follows the waits from rank to rank, beginning with this rank. -ENOMEM. */
-static int meet_follow(const struct harp_coll *group, struct diagnosis *diagnosis)
+/* Follows the waits from rank to rank, beginning with this rank, while the store answers. */
+static void meet_follow(const struct harp_coll *group, struct diagnosis *diagnosis)
 {
 	size_t world = (size_t)group->world;
 	bool *seen = calloc(world, sizeof(*seen));
@@ -430,21 +449,21 @@ static int meet_follow(const struct harp_coll *group, struct diagnosis *diagnosi
 	diagnosis->missing = calloc(world, sizeof(int));
 	diagnosis->missing_count = 0;
 	diagnosis->other = -1;
-	if (!seen || !todo || !call || !diagnosis->missing) {
-		free(seen);
-		free(todo);
-		free(call);
-		return -ENOMEM;
-	}
+	if (!seen || !todo || !call || !diagnosis->missing)
+		goto done;
 	seen[group->rank] = true;
 	for (int i = 0; i < group->waits_count; i++) {
 		seen[group->waits[i]] = true;
 		todo[todo_count++] = group->waits[i];
 	}
 	for (int i = 0; i < todo_count && diagnosis->other < 0; i++) {
-		int rank = todo[i];
+		int rank = todo[i], rc = meet_get_call(group, rank, call);
 
-		if (!meet_get_call(group, rank, call) || call->call.seq != group->waits_call.seq) {
+		if (rc && rc != -ENOENT) {
+			diagnosis->missing_count = 0;
+			break;
+		}
+		if (rc || call->call.seq != group->waits_call.seq) {
 			diagnosis->missing[diagnosis->missing_count++] = rank;
 			continue;
 		}
@@ -461,10 +480,10 @@ static int meet_follow(const struct harp_coll *group, struct diagnosis *diagnosi
 			todo[todo_count++] = next;
 		}
 	}
+done:
 	free(seen);
 	free(todo);
 	free(call);
-	return 0;
 }
 
 static void meet_publish_call(const struct harp_coll *group)
@@ -481,7 +500,7 @@ static void meet_publish_call(const struct harp_coll *group)
 static void meet_report(struct harp_coll *group, const struct diagnosis *diagnosis,
 			const char *their_error)
 {
-	char mine[192], theirs[192], list[160];
+	char mine[192], theirs[192], list[480];
 
 	call_describe(&group->waits_call, mine, sizeof(mine));
 	if (their_error) {
@@ -498,7 +517,7 @@ static void meet_report(struct harp_coll *group, const struct diagnosis *diagnos
 		int count =
 			diagnosis->missing_count ? diagnosis->missing_count : group->waits_count;
 
-		meet_list(list, sizeof(list), ranks, count);
+		meet_list(group, list, sizeof(list), ranks, count);
 		if (group->waits_call.kind == CALL_COLLECTIVE)
 			group_fail(group, true, -ETIMEDOUT,
 				   "rank %d: %s, number %" PRIu64

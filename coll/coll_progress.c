@@ -215,6 +215,9 @@ void runtime_wait(const atomic_int *result, int64_t deadline_ns)
 		runtime_rest(now_ns - moved_ns);
 	}
 	atomic_fetch_sub(&runtime.waiters, 1);
+	/* The operation's last messages may still wait for a connection, or for space. */
+	if (atomic_load_explicit(&runtime.has_active, memory_order_relaxed))
+		runtime_kick();
 }
 
 /* ---- the background thread ------------------------------------------------------------------- */

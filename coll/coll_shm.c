@@ -35,9 +35,10 @@ struct shm_ring {
 	_Alignas(64) unsigned char data[SHM_RING_BYTES];
 };
 
+enum shm_state { SHM_ABSENT, SHM_ATTACHED, SHM_CLOSED };
+
 struct shm_header {
-	_Atomic uint32_t attached;
-	_Atomic uint32_t closed[HARP_COLL_WORLD_MAX]; /* [local index] */
+	_Atomic uint32_t states[HARP_COLL_WORLD_MAX]; /* [local index], enum shm_state */
 };
 
 struct shm {
@@ -66,24 +67,40 @@ static int shm_populate(void *from, size_t bytes)
 /* Waiting for other ranks of the host. */
 struct shm_wait {
 	int64_t deadline_ns, check_ns;
-	char error[HARP_COLL_ERROR_BYTES]; /* why another rank failed; empty: none did */
+	bool is_published;                 /* another rank failed, and the others know */
+	char error[HARP_COLL_ERROR_BYTES]; /* why this rank stopped waiting */
 };
 
-/* -ETIMEDOUT, or the error of a rank that failed. */
-static int shm_sleep(const struct harp_coll *group, struct shm_wait *wait)
+/* Waits a moment for a rank. -ETIMEDOUT, -ECONNRESET if it died, or the error of a rank that
+ * failed. */
+static int shm_sleep(const struct harp_coll *group, struct shm_wait *wait, int rank)
 {
 	int64_t now_ns = coll_now_ns();
-	int number = 0;
+	int pid = (int)group->peers[rank].pid, number;
+	char name[COLL_RANK_BYTES];
 
-	if (now_ns > wait->deadline_ns)
-		return -ETIMEDOUT;
-	if (now_ns >= wait->check_ns) {
-		number = meet_get_error(group, wait->error, sizeof(wait->error));
+	if (now_ns >= wait->check_ns || now_ns > wait->deadline_ns) {
 		wait->check_ns = now_ns + SHM_CHECK_NS;
+		number = meet_get_error(group, wait->error, sizeof(wait->error));
+		wait->is_published = number;
+		if (number)
+			return -number;
+		if (meet_process_is_dead(group, rank)) {
+			snprintf(wait->error, sizeof(wait->error), "rank %s died, process %d",
+				 meet_rank(group, rank, name), pid);
+			return -ECONNRESET;
+		}
 	}
-	if (!number)
-		nanosleep(&(struct timespec){ .tv_nsec = 200000 }, NULL);
-	return -number;
+	if (now_ns > wait->deadline_ns) {
+		snprintf(
+			wait->error, sizeof(wait->error),
+			"rank %s did not map the shared memory of group %s in time; process %d may "
+			"be stopped",
+			meet_rank(group, rank, name), group->name, pid);
+		return -ETIMEDOUT;
+	}
+	nanosleep(&(struct timespec){ .tv_nsec = 200000 }, NULL);
+	return 0;
 }
 
 /* Beyond RLIMIT_FSIZE (ulimit -f), ftruncate() would end the application by SIGXFSZ. */
@@ -123,7 +140,7 @@ static int shm_file(const struct harp_coll *group, const struct shm *shm, struct
 			return fd;
 		if (fd >= 0)
 			close(fd);
-		rc = shm_sleep(group, wait);
+		rc = shm_sleep(group, wait, group->local_ranks[0]);
 		if (rc)
 			return rc;
 	}
@@ -164,41 +181,42 @@ int shm_open_group(struct harp_coll *group, int64_t deadline_ns, char *error, si
 	rc = map == MAP_FAILED ? -errno : 0;
 	close(fd);
 	if (rc)
-		goto unlink;
+		goto fail;
 	madvise(map, shm->bytes, MADV_DONTFORK);
 	rc = shm_populate(map, shm_header_bytes());
 	if (rc) {
 		munmap(map, shm->bytes);
-		goto unlink;
+		goto fail;
 	}
 	shm->header = map;
 	shm->rings = (struct shm_ring *)(void *)((char *)map + shm_header_bytes());
-	atomic_fetch_add(&shm->header->attached, 1);
-	while (atomic_load(&shm->header->attached) < (uint32_t)local) {
-		rc = shm_sleep(group, &wait);
+	atomic_store(&shm->header->states[group->local_index], SHM_ATTACHED);
+	for (size_t i = 0; i < local;) {
+		if (atomic_load(&shm->header->states[i]) != SHM_ABSENT) {
+			i++;
+			continue;
+		}
+		rc = shm_sleep(group, &wait, group->local_ranks[i]);
 		if (rc) {
 			munmap(map, shm->bytes);
-			goto unlink;
+			goto fail;
 		}
 	}
-	if (group->local_index == 0)
-		shm_unlink(shm->name);
+	shm_unlink(shm->name); /* each rank, because the one that created it may have been killed */
 	group->shm = shm;
 	return 0;
-unlink:
-	if (group->local_index == 0)
-		shm_unlink(shm->name);
 fail:
-	if (wait.error[0]) {
+	shm_unlink(shm->name);
+	if (wait.error[0])
 		snprintf(error, error_bytes, "%s", wait.error);
-	} else {
+	else
 		snprintf(
 			error, error_bytes,
 			"shared memory of this host's ranks (/dev/shm%s, %zu bytes): %s; %s" SHM_REMEDY,
 			shm->name, shm->bytes, strerror(-rc),
 			rc == -EFBIG ? "raise the limit (ulimit -f), " : "");
+	if (!wait.is_published)
 		shm_publish(group, rc, error);
-	}
 	free(shm);
 	return rc;
 }
@@ -244,14 +262,14 @@ int shm_bind(struct link *link)
 void shm_set_closed(struct harp_coll *group)
 {
 	if (group->shm)
-		atomic_store(&group->shm->header->closed[group->local_index], 1);
+		atomic_store(&group->shm->header->states[group->local_index], SHM_CLOSED);
 }
 
 bool shm_peer_closed(const struct harp_coll *group, int peer)
 {
 	int index = group->shm ? shm_local_index(group, peer) : -1;
 
-	return index >= 0 && atomic_load(&group->shm->header->closed[index]);
+	return index >= 0 && atomic_load(&group->shm->header->states[index]) == SHM_CLOSED;
 }
 
 /* COPY: into the ring at `at`, which wraps. */

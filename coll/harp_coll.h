@@ -113,7 +113,8 @@ enum harp_coll_wire {
 /*
  * The caller's key-value store, with the same keys for all ranks. Keys are printable ASCII of at
  * most 200 bytes, values at most 2 MiB. The functions return 0 or -errno. Threads that call this
- * library, and its own thread, call them without a lock, never two at a time for one group.
+ * library, and its own thread, call them without a lock, never two at a time for one group. Each
+ * must return within seconds, wait() after its timeout: errors of operations wait for them.
  */
 struct harp_coll_store {
 	size_t size; /* sizeof(struct harp_coll_store) */

@@ -8,16 +8,17 @@ from programs import Done, finished
 
 MAIN = "from harp.cli import main; main()"
 COMMAND = [sys.executable, "-c", MAIN]
-# User nobody can't read the modules: they are imported before.
-_AS_NOBODY = """
+# A user without any other process, so that none publishes statistics that this one may read. It
+# can't read the modules: they are imported before.
+_WITHOUT_ROOT = """
 import os, difflib, importlib
 from harp.cli import COMMANDS, main
 for module in COMMANDS.values():
     importlib.import_module(f'harp.cli.{module}')
 import harp._core, harp._host, harp.demo.run, harp.daemon.takeover, harp.daemon.client
 os.setgroups([])
-os.setgid(65534)
-os.setuid(65534)
+os.setgid(64873)
+os.setuid(64873)
 main()
 """
 
@@ -33,5 +34,5 @@ def harpctl(*arguments: str, **environ: str) -> Done:
     return _run(MAIN, arguments, environ)
 
 
-def harpctl_as_nobody(*arguments: str, **environ: str) -> Done:
-    return _run(_AS_NOBODY, arguments, environ)
+def harpctl_without_root(*arguments: str, **environ: str) -> Done:
+    return _run(_WITHOUT_ROOT, arguments, environ)

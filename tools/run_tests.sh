@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# The test suite, three tests at a time, as most of them wait for another process or a timer most of
-# the time; arguments go to pytest. At most FEW tests that
-# failed run once more alone: two cores do not always give a test its share. A
-# test that fails alone fails the run. One that passes alone is named as flaky, which is a fault to mend.
+# Runs the test suite, three tests at a time, because most tests wait for another process or a timer.
+# Arguments go to pytest. If at most FEW tests failed, these run once more, alone, because a busy
+# machine may have delayed them. A test that fails again fails the run. One that passes is reported
+# as flaky; repair it.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 

@@ -226,7 +226,7 @@ setup_venv() {
 	if ! venv_usable; then
 		say "making .venv with $("$python" --version) ($python) and installing Python packages"
 		rm -rf .venv
-		"$python" -m venv .venv
+		logged "$python" -m venv .venv || die "$python could not make .venv"
 		install_packages build
 		rm -rf build # its compiled modules belong to the interpreter that is gone
 		stamp_text build >.venv/harp-stamp

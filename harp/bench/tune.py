@@ -20,8 +20,8 @@ import json
 import secrets
 import socket
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -221,8 +221,9 @@ class Link(Closing):
         self.sock.close()
 
 
-def start_rank(rank: int, root: str, shape: Shape, path: str, ifname: str) -> Team:
-    """Start harp-bench as this rank of two. root: rank 0's address and port."""
+@contextmanager
+def running_rank(rank: int, root: str, shape: Shape, path: str, ifname: str) -> Iterator[Team]:
+    """Run harp-bench as this rank of two. root: rank 0's address and port."""
     options = BenchOptions(
         shape.mode,
         path=path,
@@ -238,9 +239,9 @@ def start_rank(rank: int, root: str, shape: Shape, path: str, ifname: str) -> Te
     )
     command: list[str | Path] = [_paths.find("harp-bench"), *options.arguments()]
     command += ["--rank", str(rank), "--ranks", "2", "--root", root, "--ifname", f"={ifname}"]
-    team = Team("harp-bench")
-    team.start(None, command, env=environment)
-    return team
+    with Team("harp-bench") as team:
+        team.start(None, command, env=environment)
+        yield team
 
 
 def _free_port(address: str) -> int:
@@ -255,7 +256,7 @@ def _run(link: Link, shape: Shape, path: str, ifname: str) -> dict[str, Any]:
     """Make one run as rank 0; return its report."""
     address = str(link.sock.getsockname()[0])
     port = _free_port(address)
-    with start_rank(0, endpoint(address, port), shape, path, ifname) as own:
+    with running_rank(0, endpoint(address, port), shape, path, ifname) as own:
         link.send({"run": {"shape": shape.name, "path": path, "port": port}})
         failed = str(link.receive().get("failed") or "")[:500]
         # The rank that failed first knows the cause; the other one only lost its peer.
@@ -372,7 +373,7 @@ def _obey(link: Link, ifname: str, peers: str, file: Path, say: Say) -> None:
         if shape is None or path not in PATHS or type(port) is not int or not 1024 <= port < 65536:
             raise HarpError(f"{link.peer}: asked for a run that this version does not know")
         say(f"{shape.name} over {path}")
-        with start_rank(1, endpoint(address, port), shape, path, ifname) as own:
+        with running_rank(1, endpoint(address, port), shape, path, ifname) as own:
             try:
                 own.finish(_RUN_TIMEOUT_S)
                 link.send({"done": True})

@@ -16,7 +16,7 @@ from harp import output as console
 from harp.cli.lab_options import lab_options, lab_shape
 from harp.cli.options import output_option, show
 from harp.errors import Exit, HarpError
-from harp.lab import Host, Lab, unwinding
+from harp.lab import Host, Lab
 from harp.lab.team import Team
 
 PREFIX = "dpdk:"
@@ -124,7 +124,7 @@ def run_dpdk(
         return command
 
     def both(roles: tuple[str, str], **run: Any) -> list[dict[str, Any]]:
-        with unwinding(), Team("harp-wire") as team:
+        with Team("harp-wire") as team:
             first, second = _port_specs(nic, peer, team.folder)
             ends = end(first, run), end(second, {}) if second else None
             return _run_ends(team, roles, ends, (None, None))

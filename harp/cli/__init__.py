@@ -15,6 +15,7 @@ import click
 from harp import _conflict
 from harp import output as console
 from harp.cli.group import Group, first_paragraph
+from harp.closing import unwinding
 from harp.errors import Exit, HarpError
 from harp.output import err
 from harp.standard import open_standard
@@ -160,7 +161,8 @@ def _run() -> int:
     """Run the command and return its exit code. Every error becomes one line."""
     try:
         # Not standalone: click hands an Exit's code back instead of exiting.
-        status = cli.main(standalone_mode=False, prog_name="harpctl")
+        with unwinding():
+            status = cli.main(standalone_mode=False, prog_name="harpctl")
         return status if isinstance(status, int) else Exit.OK
     except HarpError as error:
         _complain(str(error))

@@ -252,6 +252,6 @@ def reload(file: Path | None) -> None:
     if problem:
         raise HarpError(f"harpd stays as it was: {problem}")
     waiting = [row for row in _against_running(file) if _after(row) == "restart"]
-    console.out.print("harpd has reloaded its file")
+    console.out.print("harpd has reloaded its harp.toml")
     for row in waiting:
         console.print_line(f"{row['key']} waits for `harpctl restart`")

@@ -21,7 +21,7 @@ from harp.cli.logs import LOG_NAME
 from harp.cli.options import file_option, interval_option, output_option, show, watch_option
 from harp.cli.options import watch as repeat
 from harp.daemon import rundir
-from harp.daemon.client import DaemonClient, understood
+from harp.daemon.client import DaemonClient, SilentDaemonError, understood
 from harp.errors import Exit, HarpError
 from harp.waiting import readable
 
@@ -33,8 +33,11 @@ def _connect(file: Path | None) -> DaemonClient:
 
 
 def _running(file: Path | None) -> DaemonClient | None:
+    """Return a connection; None if no harpd runs."""
     try:
         return _connect(file)
+    except SilentDaemonError:
+        raise
     except HarpError as error:
         if error.code is Exit.NOT_RUNNING:
             return None
@@ -98,7 +101,12 @@ def _start_in_background(file: Path | None) -> int:
             text=True,
             errors="replace",
         )
-        _wait_ready(process, ready)
+        try:
+            _wait_ready(process, ready)
+        except BaseException:  # Ctrl-C, too: harpd must not stay behind
+            process.terminate()
+            process.wait(STOP_S)
+            raise
     # Nothing reads its stderr from now on; its messages are in its log.
     assert process.stderr is not None
     process.stderr.close()
@@ -129,6 +137,10 @@ def start(file: Path | None, foreground: bool) -> None:
         nics = ", ".join(device.ifname for device in client.devices) or "no NIC"
         text = f"{client.daemon} serves on {client.path} (process {pid}): {nics}"
         console.print_line(text)
+        for nic in client.query("status")["nics"]:
+            if nic["problem"]:
+                problem = f"harpctl: {nic['ifname']} can't be leased: {nic['problem']}"
+                console.print_line(problem, console.err)
 
 
 def _what(lease: dict[str, Any]) -> str:
@@ -249,7 +261,7 @@ def restart(file: Path | None) -> None:
 def _nic_row(nic: dict[str, Any]) -> list[object]:
     queues = nic["queues"]
     leased = sum(state == "leased" for state in queues.values())
-    state = nic["problem"] or ("up" if nic["up"] else "down")
+    state = "problem" if nic["problem"] else "up" if nic["up"] else "down"
     return [
         nic["ifname"],
         state,
@@ -280,6 +292,8 @@ def _port_rows(ports: list[dict[str, Any]]) -> list[list[object]]:
 
 def _nic_notes(nic: dict[str, Any]) -> Iterator[str]:
     """Yield the facts for which the table of NICs has no column."""
+    if nic["problem"]:
+        yield f"{nic['ifname']} can't be leased: {nic['problem']}"
     if nic["mode"] == "generic":
         yield nic["mode_why"]
     if nic["allow_sources"]:
@@ -315,7 +329,12 @@ def _status_view(found: dict[str, Any]) -> Group:
         parts += [Text(f"{port['name']}: {port['problem']}") for port in ports if port["problem"]]
     parts += [Text(note) for nic in found["nics"] for note in _nic_notes(nic)]
     if found["state"] != "good":
-        parts.append(Text(f"state can't be saved: {found['state']}"))
+        parts.append(
+            Text(
+                f"{found['run_dir']}/state.json can't be written: {found['state']}; until it can, "
+                "the next harpd would not know of the leases made now"
+            )
+        )
     return Group(*parts)
 
 

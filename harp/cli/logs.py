@@ -40,7 +40,8 @@ def _check(path: Path) -> None:
     if not path.exists():
         raise HarpError(
             f"no log: neither {path} nor the journal of the systemd unit {UNIT} is there; "
-            "`harpctl start` starts harpd with a log"
+            "`harpctl start` starts harpd with a log",
+            Exit.MISSING,
         )
     if not path.is_file():
         raise HarpError(f"{path} is no regular file; `harpctl start` replaces it")

@@ -26,7 +26,7 @@ from harp.config import report as config_report
 from harp.daemon.client import DaemonClient
 from harp.doctor.examine import examine_all
 from harp.doctor.view import View
-from harp.errors import HarpError
+from harp.errors import Exit, HarpError
 from harp.stats.instance import Source
 
 _LOG_LINES = 5000
@@ -47,6 +47,11 @@ def _add(archive: tarfile.TarFile, name: str, content: Any) -> None:
 
 def write_report(path: Path) -> dict[str, str]:
     """Write the archive completely or not at all; return why parts are missing, by name."""
+    if not path.parent.is_dir():
+        raise HarpError(
+            f"{path} can't be written: {path.parent} is not a directory; make it first",
+            Exit.MISSING,
+        )
     parts: dict[str, Callable[[], Any]] = {
         "version.json": versions,
         "check.json": lambda: examine_all(View(), 0).to_json(),

@@ -60,8 +60,8 @@ def _explain(host: Document, source: Source, *, filtered: bool) -> None:
         raise HarpError("no page could be read")
     if host["hidden_processes"] and not source.daemon:
         raise HarpError(
-            "no process of this user publishes statistics; run as root to see those of others, "
-            "or start harpd",
+            "no process of this user publishes statistics; run as root to see those of others, or "
+            "as a user whom `users` or `groups` of the running harpd's harp.toml name",
             Exit.PRIVILEGE,
         )
     which = "process that matches" if filtered else "process on this host"

@@ -148,10 +148,12 @@ def read(path: Path) -> Document:
     try:
         data = files.read(path, FILE_BYTES_MAX)
     except FileNotFoundError:
-        remedy = "is not there; `harpctl config init` writes one"
+        remedy = "no such file; `harpctl config init` writes one"
         raise _refuse(file, remedy, Exit.MISSING) from None
     except PermissionError:
-        raise _refuse(file, "may not be read by this user", Exit.PRIVILEGE) from None
+        raise _refuse(
+            file, "this user may not read it; chmod a+r it, or run as root", Exit.PRIVILEGE
+        ) from None
     except files.NotRegularError:
         raise _refuse(file, files.NOT_REGULAR) from None
     except files.UntrustedError as error:

@@ -36,6 +36,18 @@ class RefusedByDaemonError(HarpError):
         self.why = why
 
 
+class SilentDaemonError(HarpError):
+    """A harpd listens and does not answer: it is stopped, or hangs."""
+
+    def __init__(self, path: Path, pid: int) -> None:
+        which, whom = (f" (process {pid})", str(pid)) if pid > 0 else ("", "PID")
+        super().__init__(
+            f"harpd at {path}{which} does not answer; `kill -9 {whom}` ends it, and `harpctl "
+            "start` then takes over its leases",
+            Exit.NOT_RUNNING,
+        )
+
+
 class DaemonClient(Closing):
     """A connection after HELLO.
 
@@ -93,6 +105,8 @@ class DaemonClient(Closing):
             raise HarpError(
                 f"no harpd at {self.path}; `harpctl start` starts it", Exit.NOT_RUNNING
             ) from error
+        except BlockingIOError as error:  # its queue of connections is full
+            raise SilentDaemonError(self.path, 0) from error
         except PermissionError as error:
             raise HarpError(
                 f"{self.path}: not for this user; see socket_group in harp.toml", Exit.PRIVILEGE
@@ -130,7 +144,7 @@ class DaemonClient(Closing):
                 _close(fds)
                 raw, fds = self._receive()
         except BlockingIOError as error:
-            raise HarpError(f"harpd at {self.path} does not answer", Exit.NOT_RUNNING) from error
+            raise SilentDaemonError(self.path, peer.connected_pid(self._sock)) from error
         except OSError as error:
             raise HarpError(f"harpd at {self.path}: {error.strerror}", Exit.NOT_RUNNING) from error
         try:

@@ -163,7 +163,10 @@ class Daemon:
             Frames(self._frames),
         )  # fmt: skip
         if self.leasing.access.unknown:
-            log.info("no user or group is called %s", ", ".join(self.leasing.access.unknown))
+            log.info(
+                "harp.toml allows leases to %s, which this host does not have",
+                ", ".join(self.leasing.access.unknown),
+            )
         self._monitor = netlink.NetworkMonitor(netlink.MONITOR_GROUPS)
         self._takeover = Takeover(before)
         self.nics.inherit(before.nics, self._takeover.users)

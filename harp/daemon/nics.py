@@ -24,6 +24,7 @@ from harp.daemon.table import REMOVED, Lease, LeaseTable, NicTable, QueueState, 
 
 log = logging.getLogger("harpd")
 DOWN, ADDRESS = "NIC is down", "address removed"
+NOT_EXAMINED = "not examined yet"
 # enum harp_xdp_mode. harpd attaches a generic program only if harp.toml asks for it.
 XDP_MODES = {"generic": 1, "native": 2, "auto": 3}
 # Of the program's 64 addresses (xdp/steer.h), this many may be ones that the interface lost.
@@ -43,7 +44,7 @@ class Nic:
     # Addresses in the map that the interface lost; the oldest loss first.
     lost_addresses: dict[bytes, Address] = field(default_factory=dict)
     # Why it can't be leased now; empty: it can.
-    problem: str = "not examined yet"
+    problem: str = NOT_EXAMINED
     error: int = errno.ENODEV
     fresh: bool = True  # it appeared and is not prepared yet
     keep_pins: bool = False  # jobs depend on pins that this harpd can't adopt
@@ -115,6 +116,8 @@ class Nics:
             if nic.link is not None and (link is None or link.ifindex != nic.link.ifindex):
                 self._handle_removal(nic)
             if link is None:
+                if nic.problem == NOT_EXAMINED:
+                    nic.problem = "no such interface"
                 self._log_once(nic.ifname, "no such interface yet; waiting for it")
                 continue
             before, nic.link = nic.link, link
@@ -124,7 +127,9 @@ class Nics:
             try:
                 self._examine(nic, link, addresses)
             except OSError as error:
-                nic.problem, nic.error = error.strerror or str(error), error.errno or errno.EIO
+                words = error.strerror or str(error)
+                nic.problem = words.removeprefix(f"{nic.ifname}: ")  # every message names the NIC
+                nic.error = error.errno or errno.EIO
                 if error.errno == errno.ECANCELED:
                     nic.problem += (
                         f'; xdp_mode = "generic" in the [[nic]] of {nic.ifname} forces it'

@@ -236,6 +236,12 @@ def connected_uid(connection: socket.socket) -> int:
     return int(_UCRED.unpack(raw)[1]) & 0xFFFFFFFF
 
 
+def connected_pid(connection: socket.socket) -> int:
+    """Return the process at the other end; 0 if this PID namespace does not show it."""
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    return int(_UCRED.unpack(raw)[0])
+
+
 def connected(connection: socket.socket) -> Peer:
     """Return the process that connected; PeerGoneError if it has ended."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)

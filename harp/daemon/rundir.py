@@ -137,8 +137,8 @@ def listen(settings: Settings, backlog: int) -> tuple[socket.socket, str]:
         sock.close()
         words = error.strerror or str(error)
         raise HarpError(
-            f"listening on {path}: {words}; set `socket` to a path of at most 107 bytes in a "
-            "directory that can be written"
+            f"listening on {path}: {words}; make its directory, or set `socket` to a path of at "
+            "most 107 bytes in a directory that can be written"
         ) from error
     return sock, removed
 

@@ -20,7 +20,7 @@ import numpy as np
 from harp import _paths, output
 from harp.demo.model import Floats
 from harp.errors import Exit, HarpError
-from harp.lab import Host, Lab, LabOptions, memif, unwinding
+from harp.lab import Host, Lab, LabOptions, memif
 from harp.lab.harpd import LabHarpd
 from harp.lab.jail import Jail, library_dirs
 from harp.lab.team import Team, job_environment
@@ -252,7 +252,7 @@ def _speed(harp_seconds: float, sockets_seconds: float) -> float:
 
 def run(options: DemoOptions, on_epoch: OnEpoch = lambda _: None) -> dict[str, Any]:
     check(options)
-    with unwinding(), _team() as team:  # without hosts, too: the folder must go
+    with _team() as team:
         reports, seconds = _train(options, team, on_epoch)
         verdict = compare(options, team.folder)
     sockets = _baseline(options) if options.baseline else None

@@ -158,7 +158,7 @@ def _merging(view: View, link: Link, _queue: int) -> Answer:
     free = [word for name, word in names.items() if word in found and name in changeable]
     if not free:
         words = f"{' and '.join(found)} on, and fixed: generic XDP if native is refused"
-        return costs(words, "of a virtual machine, the hypervisor can turn it off")
+        return costs(words, "in a virtual machine, only the hypervisor can turn it off")
     switches = " ".join(f"{word} off" for word in free)
     return costs(f"{' and '.join(found)} on", f"ethtool -K {link.name} {switches}")
 

@@ -18,7 +18,7 @@ PORT_PREFIX = "dpdk:"
 _VERDICTS = (
     "HARP works on {ifname}",
     "HARP works on {ifname}, but something costs performance",
-    "HARP can't use {ifname}; it would carry its lanes on kernel TCP",
+    "HARP can't use {ifname}; its lanes would be kernel TCP there",
 )
 
 
@@ -67,7 +67,7 @@ class Report:
         if not self.interfaces:
             return "no interface is up and has an address that other hosts could reach"
         if any(finding.severity == Severity.NO for finding in self.host):
-            return "HARP can't work on this host; it would carry its lanes on kernel TCP"
+            return "HARP can't work on this host; its lanes would be kernel TCP"
         usable = [each for each in self.interfaces if each.severity < Severity.NO]
         if not usable:
             return "HARP can use no interface of this host; it would use kernel TCP"

@@ -17,8 +17,13 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import torch
-import torch.distributed as dist
+try:
+    import torch
+    import torch.distributed as dist
+except ImportError as error:
+    # With this module's name, `python -m harp.horovod` prints a line instead of a traceback.
+    words = f"harp.horovod needs PyTorch ({error}): pip install 'harp-nccl[torch]'"
+    raise ImportError(words, name=__name__) from error
 
 from harp.collectives.environment import Job
 from harp.horovod.optimizer import Compression, Compressor, DistributedOptimizer

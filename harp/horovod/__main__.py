@@ -46,11 +46,7 @@ def main() -> int:
     if not Path(script).is_file():
         print(f"harp: error: there is no script {script}", file=sys.stderr)
         return 2
-    try:
-        alias()
-    except ImportError as error:
-        print(f"harp: error: {error}: install torch", file=sys.stderr)
-        return 1
+    alias()
     sys.argv = sys.argv[1:]
     sys.path[0] = str(Path(script).resolve().parent)
     runpy.run_path(script, run_name="__main__")

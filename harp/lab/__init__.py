@@ -15,15 +15,11 @@ import itertools
 import os
 import re
 import shutil
-import signal
-import threading
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any, Self
 
-from harp.closing import Closing
+from harp.closing import Closing, unwinding
 from harp.errors import Exit, HarpError
 from harp.lab.netns import (
     NETNS_DIR,
@@ -47,7 +43,6 @@ MTU_MIN, MTU_MAX = 1280, 65535
 IFNAME = "eth0"
 _NAME = re.compile(r"harp-(\d+)-(\d+)-(h\d|sw)")
 RUN_DIRS = Path("/run/harp-lab")  # of the hosts' harpds: harp.lab.harpd
-_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 _IFA_F_NODAD = 2
 _IPV6 = Path("/proc/net/if_inet6")
 _serial = itertools.count()
@@ -132,30 +127,6 @@ class Switch(Namespace):
     @staticmethod
     def bridge(rail: int) -> str:
         return f"br{rail}"
-
-
-@contextlib.contextmanager
-def unwinding() -> Iterator[None]:
-    """Make SIGTERM and SIGHUP raise an exception like Ctrl-C, so that everything is removed. A
-    signal that is ignored (nohup) stays ignored.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def unwind(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = {
-        number: signal.signal(number, unwind)
-        for number in _SIGNALS
-        if signal.getsignal(number) is not signal.SIG_IGN
-    }
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 class Lab(Closing):

@@ -27,7 +27,9 @@ def port_texts(folder: Path, *, mtu_bytes: int = 1500, ipv6: bool = False) -> tu
 
 
 def check(ranks: int, path: str) -> None:
-    """Raise HarpError for options that a job on memif ports alone does not support."""
+    """Raise HarpError for options that a job on memif ports alone does not support, and if HARP was
+    built without DPDK.
+    """
     if ranks != 2:
         raise HarpError(
             f"memif joins two processes: --nic {NIC} is for 2 hosts with one rank each", Exit.USAGE
@@ -36,6 +38,7 @@ def check(ranks: int, path: str) -> None:
         raise HarpError(
             f"path {path} does not use DPDK ports: leave --path or --nic out", Exit.USAGE
         )
+    import harp.dpdk  # noqa: F401 - its error says what is missing
 
 
 def environment(lab: LabOptions, rank: int, folder: Path) -> dict[str, str]:

@@ -10,7 +10,6 @@ that can't be written to the file is not made. An entry is dropped if its interf
 name belongs to another one.
 """
 
-import contextlib
 import errno
 import logging
 from collections.abc import Callable, Iterable, Sequence
@@ -168,8 +167,13 @@ def restore(
             result.outcomes.append(outcome)
         if settled:
             result.undo = result.undo.put(entry.only(kept))
-            with contextlib.suppress(OSError):  # a reader of the old list will find it restored
+            try:
                 record(result.undo)
+            except OSError as error:
+                # It is restored all the same; a reader of the old list will find it so.
+                result.outcomes.append(
+                    Outcome("partly", entry.name, f"not recorded: {error.strerror or error}")
+                )
     return result
 
 
@@ -231,7 +235,10 @@ def _apply_one(change: Change, host: Host, record: Record, result: Result) -> No
     try:
         record(undo.put(entry))
     except OSError as error:
-        report("refused", f"not changed, because the change can't be recorded: {error}")
+        report(
+            "refused",
+            f"not changed, because the change can't be recorded: {error.strerror or error}",
+        )
         return
     result.undo = undo.put(entry)
     failure = ""
@@ -256,8 +263,11 @@ def _apply_one(change: Change, host: Host, record: Record, result: Result) -> No
             report("done", change.line.partition(": ")[2])
         else:
             report("partly", got + (f": {failure}" if failure else ""))
-    with contextlib.suppress(OSError):  # the recorded intent has the same effect
+    try:
         record(result.undo)
+    except OSError as error:
+        # The recorded intent has the same effect.
+        report("partly", f"its end is not recorded: {error.strerror or error}")
 
 
 def _intent(old: Entry | None, change: Change, ifindex: int) -> Entry:

@@ -148,15 +148,17 @@ def host_document(host: HostSnapshot) -> dict[str, Any]:
 # every process's pages. Others see their own processes' pages, and ask harpd for the rest; harpd
 # answers users who may have leases.
 #
-SOCKET = "/run/harp/harpd.sock"
-
-
 def ask_harpd(flows: bool) -> dict[str, Any] | None:
     """Return harpd's answer; None if there is no harpd, or it does not answer."""
+    from harp import _host, config
     from harp.daemon.client import DaemonClient
 
     try:
-        with DaemonClient(Path(os.environ.get("HARP_SOCKET") or SOCKET)) as harpd:
+        path = config.load().daemon.socket_path
+    except HarpError:  # statistics need no valid harp.toml
+        path = Path(_host.SOCKET)
+    try:
+        with DaemonClient(path) as harpd:
             answer: dict[str, Any] = harpd.query("stats", flows=flows)
     except HarpError:
         return None

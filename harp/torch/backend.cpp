@@ -14,7 +14,8 @@
  * A thread that closes a group joins the library's thread, so it must not hold the GIL.
  *
  * Store. The group's keys go through a clone of the given store, as a thread of the application may
- * wait for minutes in the store itself.
+ * wait for minutes in the store itself. A thread of its own makes each request, as a store whose
+ * server is stopped or cut off never answers.
  *
  * Compiled on the user's machine (harp/torch/building.py), as c10d has no stable ABI.
  */
@@ -28,11 +29,13 @@
 #include <deque>
 #include <exception>
 #include <functional>
+#include <future>
 #include <limits>
 #include <mutex>
 #include <optional>
 #include <set>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -305,8 +308,9 @@ struct Plan {
  * As many threads as there are Futures whose callbacks have not returned. They end after some idle
  * seconds. Never destroyed: threads may outlive main().
  */
-class Completions {
-    public:
+class Completions
+{
+      public:
 	static Completions &instance()
 	{
 		static auto *completions = new Completions;
@@ -336,7 +340,7 @@ class Completions {
 				  [this] { return queue_.empty() && idle_ == threads_; });
 	}
 
-    private:
+      private:
 	void loop()
 	{
 		std::unique_lock<std::mutex> lock(lock_);
@@ -523,10 +527,8 @@ class HarpWork : public Work
 			has_future = static_cast<bool>(future_);
 		}
 		if (has_future)
-			Completions::instance().run(
-				[work = intrusive_ptr<HarpWork>::reclaim_copy(this)] {
-					work->complete_future();
-				});
+			Completions::instance().run([work = intrusive_ptr<HarpWork>::reclaim_copy(
+							     this)] { work->complete_future(); });
 	}
 
 	/* complete() and getFuture() may both find that it is time. */
@@ -554,7 +556,7 @@ class HarpWork : public Work
 class StoreKeys
 {
       public:
-	explicit StoreKeys(const intrusive_ptr<c10d::Store> &store)
+	StoreKeys(const intrusive_ptr<c10d::Store> &store, milliseconds limit) : limit_(limit)
 	{
 		try {
 			store_ = store->clone();
@@ -579,15 +581,24 @@ class StoreKeys
 	int64_t generation(int rank)
 	{
 		int64_t number = 0;
-		const int rc = guarded(this, [&](c10d::Store &store) {
-			number = store.add(c10::str("harp/generation/", rank), 1);
-			return 0;
+		const Reply reply = ask([rank](c10d::Store &store, Reply &answer) {
+			const int64_t count = store.add(c10::str("harp/generation/", rank), 1);
+
+			answer.value.resize(sizeof(count));
+			memcpy(answer.value.data(), &count, sizeof(count));
 		});
 
-		if (rc)
-			throw_error(rc, c10::str("the key-value store does not answer: ",
-						 take_error()));
+		if (reply.rc)
+			throw_error(reply.rc, c10::str("the key-value store does not answer: ",
+						       take_error()));
+		memcpy(&number, reply.value.data(), sizeof(number));
 		return number;
+	}
+
+	/* From now on only failures need the store: they must not wait for long. */
+	void set_open()
+	{
+		limit_ = std::min(limit_, answer_limit);
 	}
 
 	std::string take_error()
@@ -596,61 +607,113 @@ class StoreKeys
 	}
 
       private:
-	template <typename Function> static int guarded(void *arg, Function &&function)
+	struct Reply {
+		int rc = 0;
+		std::vector<uint8_t> value;
+		std::string error;
+	};
+	using Question = std::function<void(c10d::Store &, Reply &)>;
+
+	/* The question may outlive this object, so it owns what it uses. */
+	Reply ask(Question question, milliseconds more = milliseconds(0))
 	{
-		auto *keys = static_cast<StoreKeys *>(arg);
+		Reply reply{ -EIO,
+			     {},
+			     c10::str("no answer within ", (limit_ + more).count(), " ms") };
+
+		if (is_asked_->exchange(true))
+			reply.error = "an earlier request has no answer yet";
+		else
+			ask_thread(std::move(question), more, reply);
+		if (reply.rc == -EIO)
+			error_ = reply.error;
+		return reply;
+	}
+
+	void ask_thread(Question &&question, milliseconds more, Reply &reply)
+	{
+		std::packaged_task<Reply()> task(
+			[store = store_, is_asked = is_asked_, question = std::move(question)] {
+				Reply answer;
+
+				try {
+					question(*store, answer);
+				} catch (const c10::Error &error) {
+					answer = { -EIO, {}, error.what_without_backtrace() };
+				} catch (const std::exception &error) {
+					answer = { -EIO, {}, error.what() };
+				}
+				*is_asked = false;
+				return answer;
+			});
+		std::future<Reply> answer = task.get_future();
 
 		try {
-			return function(*keys->store_);
-		} catch (const c10::Error &error) {
-			keys->error_ = error.what_without_backtrace();
-		} catch (const std::exception &error) {
-			keys->error_ = error.what();
+			std::thread(std::move(task)).detach();
+		} catch (const std::system_error &error) {
+			*is_asked_ = false;
+			reply.error = c10::str("no thread to ask it: ", error.what());
+			return;
 		}
-		return -EIO;
+		if (answer.wait_for(limit_ + more) == std::future_status::ready)
+			reply = answer.get();
 	}
 
 	static int set(void *arg, const char *key, const void *value, size_t bytes)
 	{
-		return guarded(arg, [&](c10d::Store &store) {
-			const auto *data = static_cast<const uint8_t *>(value);
+		const auto *data = static_cast<const uint8_t *>(value);
 
-			store.set(key, std::vector<uint8_t>(data, data + bytes));
-			return 0;
-		});
+		return static_cast<StoreKeys *>(arg)
+			->ask([key = std::string(key),
+			       copy = std::vector<uint8_t>(data, data + bytes)](c10d::Store &store,
+										Reply &) {
+				store.set(key, copy);
+			})
+			.rc;
 	}
 
 	static int get(void *arg, const char *key, void *value, size_t *bytes)
 	{
-		return guarded(arg, [&](c10d::Store &store) {
-			const size_t room = *bytes;
+		const Reply reply = static_cast<StoreKeys *>(arg)->ask(
+			[key = std::string(key)](c10d::Store &store, Reply &answer) {
+				if (store.check({ key }))
+					answer.value = store.get(key);
+				else
+					answer.rc = -ENOENT;
+			});
+		const size_t room = *bytes;
 
-			if (!store.check({ key }))
-				return -ENOENT;
-			const std::vector<uint8_t> data = store.get(key);
-			*bytes = data.size();
-			if (data.size() > room)
-				return -ENOSPC;
-			memcpy(value, data.data(), data.size());
-			return 0;
-		});
+		if (reply.rc)
+			return reply.rc;
+		*bytes = reply.value.size();
+		if (reply.value.size() > room)
+			return -ENOSPC;
+		memcpy(value, reply.value.data(), reply.value.size());
+		return 0;
 	}
 
 	static int wait(void *arg, const char *key, int64_t timeout_ms)
 	{
-		return guarded(arg, [&](c10d::Store &store) {
-			try {
-				store.wait({ key }, milliseconds(timeout_ms));
-			} catch (const c10::DistNetworkError &) {
-				throw;
-			} catch (const c10::DistError &) {
-				return -ETIMEDOUT; /* stores say it so */
-			}
-			return 0;
-		});
+		return static_cast<StoreKeys *>(arg)
+			->ask(
+				[key = std::string(key), timeout_ms](c10d::Store &store,
+								     Reply &answer) {
+					try {
+						store.wait({ key }, milliseconds(timeout_ms));
+					} catch (const c10::DistNetworkError &) {
+						throw;
+					} catch (const c10::DistError &) {
+						answer.rc = -ETIMEDOUT; /* stores say it so */
+					}
+				},
+				milliseconds(timeout_ms))
+			.rc;
 	}
 
+	static constexpr milliseconds answer_limit{ 10000 };
 	intrusive_ptr<c10d::Store> store_;
+	milliseconds limit_; /* for an answer */
+	std::shared_ptr<std::atomic<bool>> is_asked_ = std::make_shared<std::atomic<bool>>(false);
 	std::string error_;
 };
 
@@ -669,8 +732,8 @@ class HarpBackend : public c10d::Backend
 	HarpBackend(const intrusive_ptr<c10d::Store> &store, int rank, int size,
 		    milliseconds timeout, const std::string &name, std::string plugin,
 		    harp_coll_wire wire)
-	    : Backend(rank, size), keys_(std::make_unique<StoreKeys>(store)), timeout_(timeout),
-	      plugin_(std::move(plugin)), wire_(wire)
+	    : Backend(rank, size), keys_(std::make_unique<StoreKeys>(store, timeout)),
+	      timeout_(timeout), plugin_(std::move(plugin)), wire_(wire)
 	{
 		harp_coll_options options{};
 		char error[HARP_COLL_ERROR_BYTES];
@@ -694,6 +757,7 @@ class HarpBackend : public c10d::Backend
 
 			throw_error(rc, cause.empty() ? error : c10::str(error, " (", cause, ")"));
 		}
+		keys_->set_open();
 		std::lock_guard<std::mutex> lock(open_lock);
 		open_backends.insert(this);
 	}
@@ -1135,7 +1199,8 @@ class HarpBackend : public c10d::Backend
 
 		if (block.numel() != own.numel())
 			refuse(name, "tensor ", rank_, " of the list has ", block.numel(),
-			       " elements, and the other tensor of rank ", rank_, " has ", own.numel());
+			       " elements, and the other tensor of rank ", rank_, " has ",
+			       own.numel());
 	}
 
 	/* The one list of tensors, one for each rank. */

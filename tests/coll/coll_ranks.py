@@ -378,6 +378,20 @@ def late(place: Place) -> str:
         return text
 
 
+def idle_after_an_operation(place: Place) -> None:
+    """Rank 0 is late: it has rank 1's message before its own connection is there."""
+    with place.open() as comm:
+        if place.rank == 0:
+            place.store.wait("called", 20.0)
+            time.sleep(0.2)  # the library's thread, idle for 50 ms, sleeps
+            comm.barrier()
+            place.store.wait("done", 20.0)
+        else:
+            place.store.set("called", b"")
+            comm.barrier()
+            place.store.set("done", b"")
+
+
 def killed(place: Place) -> str:
     with place.open() as comm:
         data = np.ones(1 << 20)
@@ -386,6 +400,63 @@ def killed(place: Place) -> str:
             os.kill(os.getpid(), 9)
         # The others may still be in the first one.
         return failure(lambda: [comm.allreduce(data) for _ in range(4)])
+
+
+class LateStore(FolderStore):
+    """Tells the other ranks only after the second one was killed."""
+
+    def get(self, key: str) -> bytes | None:
+        if key.endswith("/all"):
+            self.wait("killed", 20.0)
+        return super().get(key)
+
+
+class DeadlyStore(FolderStore):
+    """Kills its process when it reads this key."""
+
+    def __init__(self, folder: Path, key: str) -> None:
+        super().__init__(folder)
+        self._key = key
+
+    def get(self, key: str) -> bytes | None:
+        if key.endswith(self._key):
+            self.set("killed", b"")
+            os.kill(os.getpid(), 9)
+        return super().get(key)
+
+
+def _opened(place: Place, **options: Any) -> list[Any]:
+    """Open a group and use it; return the error, and what is left in /dev/shm."""
+
+    def use() -> None:
+        with place.open(**options) as comm:
+            comm.barrier()
+
+    return [failure(use), [path.name for path in Path("/dev/shm").iterdir()]]
+
+
+def killed_before_mapping(place: Place) -> list[Any]:
+    if place.rank == 1:
+        place.store = DeadlyStore(place.folder, "/all")
+    return _opened(place)
+
+
+def killed_after_mapping(place: Place) -> list[Any]:
+    """Rank 0, which made the segment, waits for rank 2."""
+    if place.rank == 0:
+        place.store = DeadlyStore(place.folder, "/error")
+    if place.rank == 2:
+        place.store = LateStore(place.folder)
+    return _opened(place)
+
+
+def stopped_before_mapping(place: Place) -> list[Any]:
+    """Rank 1 comes when the others have given up."""
+    if place.rank == 1:
+        place.store = LateStore(place.folder)
+    found = _opened(place, timeout_s=5.0)
+    place.store.set("killed", b"")
+    return found
 
 
 def no_space(place: Place) -> str:
@@ -537,7 +608,9 @@ def main() -> int:
     def work(rank: int) -> Any:
         return globals()[scenario](Place(rank, int(world), hosts, Path(folder)))
 
-    return run(map(int, ranks.split(",")), work, (1,) if scenario == "killed" else ())
+    victim = 0 if scenario == "killed_after_mapping" else 1
+    may_fail = [victim] if scenario.startswith("killed") else []
+    return run(map(int, ranks.split(",")), work, may_fail)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -137,7 +138,13 @@ def test_a_late_rank_is_named(tmp_path: Path, hosts: int) -> None:
     said = alone(tmp_path, "late", 3, hosts)
     for rank in (0, 1):
         assert said[rank].startswith("110 ")
-        assert "timed out: rank 2 did not take part in it" in said[rank]
+        assert re.search(r"timed out: rank 2 \(host \S+\) did not take part in it", said[rank])
+
+
+@pytest.mark.parametrize("hosts", [0, 1])
+def test_an_idle_rank_sends_its_last_messages(tmp_path: Path, hosts: int) -> None:
+    """The other one does not wait for its next call."""
+    assert alone(tmp_path, "idle_after_an_operation", 2, hosts) == {0: None, 1: None}
 
 
 @pytest.mark.parametrize("hosts", [0, 1])
@@ -148,6 +155,28 @@ def test_a_killed_rank_is_named(tmp_path: Path, hosts: int) -> None:
         assert "rank 1" in said[rank]
     # A survivor that has no connection to the killed rank reads the reason in the store.
     assert "rank 1" in (tmp_path / "harp_coll_g_error").read_text()
+
+
+PRIVATE_MEMORY = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs none /dev/shm && exec "$@"', "sh"]
+
+
+@pytest.mark.parametrize(
+    ("scenario", "error", "rank"),
+    [
+        ("killed_before_mapping", r"104 .*rank {} \(host \S+\) died, process \d+", 1),
+        ("killed_after_mapping", r"104 .*rank {} \(host \S+\) died, process \d+", 0),
+        ("stopped_before_mapping", r"110 .*rank {} \(host \S+\) did not map", 1),
+    ],
+)
+def test_a_rank_that_fails_while_the_group_opens(
+    tmp_path: Path, scenario: str, error: str, rank: int
+) -> None:
+    """The others name it long before their timeout, and leave nothing in /dev/shm."""
+    said = said_by([*PRIVATE_MEMORY, *command(scenario, 3, [0, 1, 2], "1", tmp_path)])
+    assert len(said) == (2 if scenario.startswith("killed") else 3)
+    for text, files in said.values():
+        assert re.match(error.format(rank), text), said
+        assert files == []
 
 
 def test_absent_rank(tmp_path: Path) -> None:

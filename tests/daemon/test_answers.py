@@ -3,6 +3,7 @@
 harpd is bounded."""
 
 import errno
+import functools
 import json
 import os
 import resource
@@ -13,12 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from conftest_stats import Owner, make_owner, owner
 from daemon_rig import NOBODY, Running, Start, descriptors, in_child, refusal
-from harpctl import harpctl_as_nobody
+from harpctl import harpctl_without_root
 from lease_client import LeaseClient
 
 from harp._host import Kind
+from harp.cli import cli
 from harp.daemon import documents
 from harp.daemon.client import DaemonClient, RefusedByDaemonError
 from harp.daemon.documents import Document
@@ -26,6 +29,7 @@ from harp.daemon.limits import connections_possible
 from harp.daemon.loop import close_all
 from harp.daemon.messages import pack, pack_welcome
 from harp.daemon.settings import Settings
+from harp.errors import Exit, HarpError
 from harp.stats.view import name_of
 
 __all__ = ["make_owner", "owner"]
@@ -42,12 +46,41 @@ def test_harpd_sends_the_statistics_of_instances(harpd: Running, owner: Owner) -
     assert not any(each["flows"] for each in brief["instances"])
 
 
-def test_harpctl_of_user_nobody_asks_harpd(harpd: Running, owner: Owner) -> None:
+def test_harpctl_without_root_asks_harpd(harpd: Running, owner: Owner) -> None:
     """harpd opens pages that this user may not open."""
-    done = harpctl_as_nobody("stats", "-o", "json", HARP_SOCKET=str(harpd.path))
+    done = harpctl_without_root("stats", "-o", "json", HARP_SOCKET=str(harpd.path))
     assert done.returncode == 0, done.stderr
     pids = {each["pid"] for each in json.loads(done.stdout)["instances"]}
     assert owner.process.pid in pids
+
+
+def test_harpctl_stats_asks_the_harpd_of_harp_toml(harpd: Running, owner: Owner) -> None:
+    file = harpd.path.parent.parent / "harp.toml"
+    file.write_text(f'[daemon]\nsocket = "{harpd.path}"\n')
+    done = harpctl_without_root("stats", "-o", "json", HARP_CONFIG=str(file))
+    assert done.returncode == 0, done.stderr
+    pids = {each["pid"] for each in json.loads(done.stdout)["instances"]}
+    assert owner.process.pid in pids
+
+
+@pytest.mark.parametrize("command", ["status", "start", "stop", "restart"])
+def test_a_silent_harpd_is_named(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is no harpd that has ended: start and stop would then take over its files."""
+    impatient = functools.partial(DaemonClient, timeout_s=0.05)
+    monkeypatch.setattr("harp.cli.daemon.DaemonClient", impatient)
+    path = tmp_path / "s"
+    file = tmp_path / "harp.toml"
+    file.write_text(f'[daemon]\nsocket = "{path}"\nrun_dir = "{tmp_path}"\n')
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
+        server.bind(str(path))
+        server.listen()
+        done = CliRunner().invoke(cli, [command, "--file", str(file)])
+    assert isinstance(done.exception, HarpError)
+    assert done.exception.code == Exit.NOT_RUNNING
+    line = f"harpd at {path} (process {os.getpid()}) does not answer; `kill -9 {os.getpid()}` ends"
+    assert line in str(done.exception)
 
 
 def test_an_answer_to_an_earlier_request_is_skipped() -> None:

@@ -89,6 +89,10 @@ def no_file(daemon: HostDaemon) -> None:
     daemon.file.unlink()
 
 
+def no_socket_directory(daemon: HostDaemon) -> None:
+    daemon.configure(f'socket = "{daemon.folder}/absent/s"')
+
+
 def no_group(daemon: HostDaemon) -> None:
     daemon.configure('socket_group = "nosuchgroup"')
 
@@ -101,6 +105,7 @@ TROUBLES: dict[Callable[[HostDaemon], None], tuple[int, str]] = {
     link_for_socket: (FAILURE, "exists and is not a socket; remove it"),
     unknown_key: (FAILURE, "port_rest_ms"),
     no_file: (MISSING, "harp.toml"),
+    no_socket_directory: (FAILURE, "absent/s: No such file or directory; make its directory"),
     no_group: (FAILURE, "there is no group nosuchgroup"),
 }
 
@@ -159,6 +164,24 @@ def test_a_restart_while_the_log_can_not_be_written(daemon: HostDaemon) -> None:
         done = daemon.harpctl(word)
         assert (done.returncode, done.stderr) == (0, "")
     assert left(daemon) == ["filler", "harpd.log"]
+
+
+def test_a_full_disk_is_named(daemon: HostDaemon) -> None:
+    full(daemon)
+    daemon.start()
+    status = daemon.harpctl("status").stdout
+    assert f"{daemon.run_dir}/state.json can't be written: No space left on device;" in status
+    refused = "not changed, because the change can't be recorded: No space left on device\n"
+    assert refused in daemon.log.read_text()
+
+
+def test_an_absent_nic_is_named(daemon: HostDaemon) -> None:
+    daemon.file.write_text(daemon.file.read_text().replace(daemon.host.ifname, "eth77"))
+    done = daemon.harpctl("start")
+    assert done.returncode == 0
+    assert done.stderr == "harpctl: eth77 can't be leased: no such interface\n"
+    assert "\neth77 can't be leased: no such interface\n" in daemon.harpctl("status").stdout
+    assert daemon.harpctl("stop").returncode == 0
 
 
 @pytest.mark.parametrize("inodes", [4, 6])

@@ -332,7 +332,7 @@ def test_an_interface_that_another_program_has(
     kernel.attach_error = OSError(errno.EBUSY, "eth0: XDP program 7 is attached already")
     harpd = start(kernel)
     sync(harpd), sync(harpd)
-    assert logged(caplog, "eth0: can't be leased: eth0: XDP program 7 is attached") == 1
+    assert logged(caplog, "eth0: can't be leased: XDP program 7 is attached") == 1
     with harpd.client() as client:
         assert client.devices[0].queues == 0
         with pytest.raises(RefusedByDaemonError, match="XDP program 7") as caught:

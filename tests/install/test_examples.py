@@ -230,3 +230,10 @@ def test_scripts_are_sound(root_dir: Path, script: str) -> None:
     assert os.access(path, os.X_OK)
     if shutil.which("shellcheck"):
         subprocess.run(["shellcheck", path], check=True)
+
+
+def test_the_slurm_script_names_sbatch_outside_of_slurm(root_dir: Path) -> None:
+    env = {"PATH": os.environ["PATH"]}
+    done = finished([root_dir / "examples/slurm.sbatch", "true"], env=env)
+    assert done.returncode != 0
+    assert "start this script with sbatch" in done.stderr

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from harpctl import harpctl, harpctl_as_nobody
+from harpctl import harpctl, harpctl_without_root
 from programs import finished
 
 from harp import _paths, install, loader
@@ -351,7 +351,7 @@ def test_a_read_only_prefix_is_no_matter_of_the_user(
 
 def test_without_root(need_root: None, tmp_path: Path) -> None:
     for arguments in ([], ["--prefix", str(tmp_path)]):
-        done = harpctl_as_nobody("install", *arguments)
+        done = harpctl_without_root("install", *arguments)
         assert done.returncode == Exit.PRIVILEGE
         assert "run as root" in done.stderr
         assert done.stderr.count("\n") == 1

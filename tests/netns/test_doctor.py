@@ -75,7 +75,7 @@ def test_the_verdict_comes_first_then_only_problems(lab: Lab) -> None:
     out, _, status = outcome(host, [*CHECK, host.ifname])
     assert status == Exit.FAILURE
     lines = out.splitlines()
-    assert lines[0] == f"HARP can't use {host.ifname}; it would carry its lanes on kernel TCP"
+    assert lines[0] == f"HARP can't use {host.ifname}; its lanes would be kernel TCP there"
     assert any(line.startswith("link") and " fail " in line for line in lines)
     assert any("→ ip link set dev" in line for line in lines)
     assert not any(line.startswith(("kernel", "driver")) for line in lines)

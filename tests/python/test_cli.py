@@ -16,7 +16,7 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner
-from harpctl import COMMAND, harpctl, harpctl_as_nobody
+from harpctl import COMMAND, harpctl, harpctl_without_root
 from programs import finished
 
 from harp import __version__, output
@@ -25,7 +25,7 @@ from harp.cli import COMMANDS, SECTIONS, cli, manual
 from harp.cli.group import Group
 from harp.demo import run as demo
 from harp.errors import Exit, HarpError
-from harp.lab import LabOptions
+from harp.lab import LabOptions, memif
 from harp.lab.team import Team
 
 SEVERITIES = ("ok", "warn", "fail")
@@ -156,7 +156,7 @@ def test_values_are_completed(typed: str, completed: list[str]) -> None:
     ],
 )
 def test_without_root_the_exit_code_is_3(command: str) -> None:
-    done = harpctl_as_nobody(*command.split())
+    done = harpctl_without_root(*command.split())
     assert done.returncode == Exit.PRIVILEGE, done.stderr
     assert "run as root" in done.stderr
     assert "Traceback" not in done.stderr
@@ -202,6 +202,17 @@ def test_a_report_has_everything_but_secrets(tmp_path: Path) -> None:
     assert "File exists" in again.stderr
 
 
+def test_a_report_makes_no_directory(tmp_path: Path) -> None:
+    folder = tmp_path / "absent"
+    done = harpctl("report", str(folder / "report.tar.gz"))
+    assert done.returncode == Exit.MISSING
+    assert done.stderr == (
+        f"harpctl: {folder}/report.tar.gz can't be written: {folder} is not a directory; make it "
+        "first\n"
+    )
+    assert not folder.exists()
+
+
 @pytest.mark.usefixtures("need_root")
 @pytest.mark.parametrize(
     ("command", "name"),
@@ -230,7 +241,7 @@ def test_logs_prints_the_last_lines(tmp_path: Path) -> None:
     toml.write_text(f'[daemon]\nrun_dir = "{tmp_path}"\n')
     log = tmp_path / "harpd.log"
     none = harpctl("logs", "--file", str(toml))
-    assert none.returncode == Exit.FAILURE
+    assert none.returncode == Exit.MISSING
     assert "harpctl start" in none.stderr
     log.write_text("".join(f"line {n}\n" for n in range(300)))
     assert harpctl("logs", "--file", str(toml), "-n", "2").stdout == "line 298\nline 299\n"
@@ -446,6 +457,22 @@ def test_demo_has_no_tolerance_for_two_ranks(ranks: int, words: str) -> None:
     assert ("tolerance" in lines[1]) == (ranks > 2)
 
 
+def test_memif_without_dpdk_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("harp.dpdk")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "harp._dpdk", None)
+    with pytest.raises(HarpError, match="built without DPDK") as caught:
+        memif.check(2, "auto")
+    assert caught.value.code == Exit.MISSING
+
+
+def test_horovod_without_torch_is_one_line() -> None:
+    code = "import runpy, sys; sys.modules['torch'] = None; runpy._run_module_as_main(sys.argv[1])"
+    done = finished([sys.executable, "-c", code, "harp.horovod"])
+    assert "pip install 'harp-nccl[torch]'" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 def test_demo_lets_nobody_write_the_weights_only(monkeypatch: pytest.MonkeyPatch) -> None:
     modes = {}
 
@@ -464,9 +491,9 @@ def test_demo_lets_nobody_write_the_weights_only(monkeypatch: pytest.MonkeyPatch
 
 
 COMPARING = """
-import contextlib, signal
+import contextlib, signal, sys
+from harp.cli import main
 from harp.demo import run
-from harp.lab import LabOptions
 
 def compare(_options, folder):
     print(folder, flush=True)
@@ -476,7 +503,8 @@ run.Lab = lambda _options: contextlib.nullcontext()
 run._follow = lambda *_: ([], 0.0)
 run.compare = compare
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it
-run.run(run.DemoOptions(lab=LabOptions()))
+sys.argv = ["harpctl", "demo", "-o", "json"]
+main()
 """
 
 
@@ -490,6 +518,35 @@ def test_a_signal_after_the_training_leaves_nothing(number: signal.Signals) -> N
         process.send_signal(number)
         process.communicate(timeout=20)
     assert not folder.exists()
+
+
+STARTING = """
+import signal, sys
+from harp.cli import daemon, main
+
+def wait(process, ready):
+    ready.recv(4096)
+    print(process.pid, flush=True)
+    signal.pause()
+
+daemon._wait_ready = wait
+sys.argv = ["harpctl", "start", "--file", sys.argv[1]]
+main()
+"""
+
+
+@pytest.mark.usefixtures("need_root")
+def test_an_interrupted_start_ends_harpd(tmp_path: Path) -> None:
+    toml = tmp_path / "harp.toml"
+    toml.write_text(f'[daemon]\nrun_dir = "{tmp_path}/run"\n[metrics]\nport = 0\n')
+    command, pipe = [sys.executable, "-c", STARTING, str(toml)], subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stdout is not None
+        pid = int(process.stdout.readline())
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+    assert process.returncode == Exit.INTERRUPTED
+    assert not Path(f"/proc/{pid}").exists()
 
 
 @pytest.mark.usefixtures("need_root")

@@ -310,7 +310,8 @@ def test_an_unreadable_file_names_the_user(tmp_path: Path) -> None:
         "    print(int(error.code), error)\n"
     )
     done = finished([sys.executable, "-c", code, str(file)], check=True)
-    assert done.stdout == f"{Exit.PRIVILEGE.value} {file}: may not be read by this user\n"
+    remedy = "this user may not read it; chmod a+r it, or run as root"
+    assert done.stdout == f"{Exit.PRIVILEGE.value} {file}: {remedy}\n"
 
 
 # What lets another user change harp.toml; `file` is it, in a folder of its own.

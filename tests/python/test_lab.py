@@ -13,8 +13,9 @@ import pytest
 from programs import finished
 
 from harp import lab
+from harp.closing import unwinding
 from harp.errors import Exit, HarpError
-from harp.lab import Host, Lab, LabOptions, unwinding
+from harp.lab import Host, Lab, LabOptions
 from harp.lab.netns import run
 from harp.lab.rails import Rails
 from harp.lab.team import Team

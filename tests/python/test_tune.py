@@ -2,7 +2,9 @@
 """harpctl tune: its decisions, the hosts that it accepts, and one real measurement of two hosts."""
 
 import os
+import signal
 import socket
+import subprocess
 import threading
 import tomllib
 from pathlib import Path
@@ -199,6 +201,33 @@ def test_profile_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     file = tmp_path / "file" / "profile.toml"
     with pytest.raises(HarpError, match=r"profile.toml can't be written: Not a directory"):
         tune.write_profile(file, "version = 1\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
+    """Neither the rank that it runs for the peer nor its folder."""
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    port = tune._free_port("127.0.0.1")
+    words = [*COMMAND, "tune", "--port", str(port), "--profile", str(tmp_path / "profile.toml")]
+    env = os.environ | {"PYTHONUNBUFFERED": "1", "TMPDIR": str(temporary)}
+    with (
+        socket.create_server(("127.0.0.1", 0)) as root,
+        subprocess.Popen(words, stdout=subprocess.PIPE, env=env, text=True) as waiting,
+    ):
+        assert waiting.stdout is not None
+        waiting.stdout.readline()
+        token = waiting.stdout.readline().split()[-1]
+        with tune.connect("127.0.0.1", port, token) as link:
+            link.receive()
+            link.send({"run": {"shape": "stream", "path": KERNEL, "port": root.getsockname()[1]}})
+            with root.accept()[0]:  # its rank runs
+                children = Path(f"/proc/{waiting.pid}/task/{waiting.pid}/children")
+                (rank,) = children.read_text().split()
+                waiting.send_signal(number)
+                assert waiting.wait(20) == Exit.INTERRUPTED
+    assert not Path(f"/proc/{rank}").exists()
+    assert list(temporary.iterdir()) == []
 
 
 def _harpctl(host: Host, *arguments: str) -> Any:

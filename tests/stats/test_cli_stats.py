@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 from conftest_stats import MakeOwner, Owner
-from harpctl import COMMAND, harpctl, harpctl_as_nobody
+from harpctl import COMMAND, harpctl, harpctl_without_root
 
 from harp.errors import Exit
 from harp.stats.view import amount, span
@@ -108,10 +108,10 @@ def test_no_instances_are_reported(make_owner: MakeOwner) -> None:
     assert json.loads(done.stdout)["instances"] == []
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: becomes nobody")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: becomes another user")
 def test_pages_of_other_users_need_root(owner: Owner) -> None:
     """Without harpd and as another user: exit code 3 and the remedy."""
-    done = harpctl_as_nobody("stats", HARP_SOCKET="/nonexistent")
+    done = harpctl_without_root("stats", HARP_SOCKET="/nonexistent")
     assert done.returncode == Exit.PRIVILEGE, done.stderr
     assert "run as root" in done.stderr
     assert "Traceback" not in done.stderr

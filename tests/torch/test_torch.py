@@ -158,6 +158,13 @@ def test_store_that_is_gone(tmp_path: Path) -> None:
     assert text.startswith("DistBackendError: harp: the key-value store does not answer: "), text
 
 
+def test_store_that_is_stopped(tmp_path: Path) -> None:
+    """The operation times out, and names the rank, without the store."""
+    text = results(tmp_path, "store_stopped", 3)[0]
+    pattern = r"timed out: rank 1 \(host \S+\) did not answer: the network may be cut"
+    assert re.search(pattern, text), text
+
+
 def test_bad_calls(tmp_path: Path) -> None:
     words = [
         "all_reduce: sparse tensors are not supported",

@@ -9,6 +9,7 @@ each rank: [rank, result].
 import contextlib
 import gc
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -670,6 +671,36 @@ def store_gone(rank: int, world: int, folder: Path) -> str:
     store.set(f"connected{rank}", "")
     wait_for(folder / "gone")
     return failure(lambda: dist.init_process_group("harp", store=store, rank=rank, world_size=2))
+
+
+def store_stopped(rank: int, world: int, folder: Path) -> str:
+    """The process of the store, the last one, stops while rank 0 waits for rank 1."""
+    address, failed = folder / "port", folder / "failed"
+    if rank == 2:
+        server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        (folder / "new").write_text(f"{server.port} {os.getpid()}")
+        (folder / "new").rename(address)
+        server.wait(["opened0", "opened1"])
+        os.kill(os.getpid(), signal.SIGSTOP)
+        server.wait(["closed0", "closed1"])
+        return ""
+    wait_for(address)
+    port, pid = map(int, address.read_text().split())
+    store = dist.TCPStore("127.0.0.1", port, wait_for_workers=False)
+    init = {"store": store, "rank": rank, "world_size": 2, "timeout": timedelta(seconds=2)}
+    dist.init_process_group("harp", **init)
+    dist.barrier()
+    store.set(f"opened{rank}", "")
+    while ") T " not in Path(f"/proc/{pid}/stat").read_text():
+        os.sched_yield()
+    text = ""
+    if rank == 0:
+        text = failure(lambda: dist.all_reduce(torch.ones(9)))
+        os.kill(pid, signal.SIGCONT)
+        failed.touch()
+    wait_for(failed)
+    store.set(f"closed{rank}", "")
+    return text
 
 
 def wait_for(path: Path) -> None:
