@@ -239,9 +239,12 @@ def load(
     doc: document.Document | None = None
     try:
         doc = document.read(chosen)
-    except ConfigError:
+    except ConfigError as error:
         if named or os.path.lexists(chosen):
-            raise
+            problems: list[Problem] = list(error.problems)
+            _from_command_line(settings or {}, problems)
+            _from_environment(environ, readers, problems, [])
+            raise ConfigError(problems, error.code) from None
     return build(doc, environ, readers=readers, settings=settings)
 
 
