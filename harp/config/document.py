@@ -14,6 +14,8 @@ from harp.errors import Exit, HarpError
 
 # A hundred times the size of one with 32 NICs; the parser takes less than a second.
 FILE_BYTES_MAX = 256 * 1024
+# tomllib's time and memory for a dotted key grow with the square of its parts.
+_DOTS_MAX = 100
 _AT = re.compile(r" \(at line (\d+), column (\d+)\)$")
 # A table's header or a key at the begin of a line.
 _HEADER = re.compile(r"[ \t]*(\[\[?)[ \t]*([\w.\"'-]+)")
@@ -130,6 +132,9 @@ def _syntax(file: str, text: str, error: tomllib.TOMLDecodeError) -> ConfigError
 
 def parse(file: str, text: str) -> Document:
     """Parse text; messages call it file. ConfigError reports the position of a syntax error."""
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.count(".") > _DOTS_MAX and not line.lstrip().startswith("#"):
+            raise _refuse(f"{file}:{number}:1", f"has more than {_DOTS_MAX} dots in a line")
     try:
         tree = tomllib.loads(text)
         return Document(file, tree, positions(text))

@@ -231,6 +231,7 @@ HOSTILE: list[tuple[str, bytes, str]] = [
     ("a number without end", b"[job]\nframes = " + b"9" * 200_000, ""),
     ("a long value", b'[job]\npath = "' + b"x" * 200_000 + b'"\n', ":2:1: job.path ="),
     ("terminal escapes", b'[job]\npath = "\\u001b[2J\\u009b"\n', r"\u001b[2J\x9b"),
+    ("dots", b"#\na" + b".a" * 3000 + b" = 1\n", ":2:1: has more than 100 dots in a line"),
     ("a few dots", b"# " + b"." * 9000 + b"\na" + b".a" * 99 + b" = 1\n", ":2:1: a is an unknown"),
 ]
 
