@@ -10,8 +10,8 @@
  *
  * ncclNet has no event to sleep on. A poller without progress spins, then yields, then sleeps for
  * growing times; meanwhile the plugin's own thread advances its connections. On a processor that
- * another thread uses, sched_yield() returns after that thread's time slice (milliseconds), so the
- * poller sleeps instead: the scheduler prefers a thread that wakes up.
+ * another thread uses, sched_yield() returns after that thread's time slice (milliseconds). There
+ * the poller sleeps instead, because the scheduler prefers a thread that wakes up.
  *
  * Fork. A child of a process with open groups shares their connections, so all its calls fail and
  * read no state. So the handlers acquire no lock: the plugin's handlers, which run first, may
@@ -29,8 +29,11 @@
 
 #define SPIN_NS 2000
 #define YIELD_NS (2 * COLL_NSEC_PER_MSEC)
-#define BUSY_YIELD_NS COLL_NSEC_PER_MSEC   /* a longer sched_yield(): the processor is busy */
-#define BUSY_NS (250 * COLL_NSEC_PER_MSEC) /* for so long, sleep instead */
+#define BUSY_YIELD_NS COLL_NSEC_PER_MSEC /* a longer sched_yield(): the processor is busy */
+/* After the second long yield in a row, sleep instead for this time; it doubles up to the maximum
+ * while each yield in between is long. One alone may be a kernel thread's. */
+#define BUSY_NS_MIN (8 * COLL_NSEC_PER_MSEC)
+#define BUSY_NS_MAX (256 * COLL_NSEC_PER_MSEC)
 #define SLEEP_NS_MIN 20000
 #define SLEEP_NS_MAX (500 * 1000)
 #define GRACE_NS 50000                      /* before the background thread polls */
@@ -168,24 +171,33 @@ bool runtime_poll(void)
 	return moved;
 }
 
+static void runtime_yield(void)
+{
+	static _Thread_local int64_t busy_until_ns, busy_ns;
+	int64_t before_ns = coll_now_ns(), after_ns;
+
+	if (before_ns < busy_until_ns) {
+		nanosleep(&(struct timespec){ .tv_nsec = SLEEP_NS_MIN }, NULL);
+		return;
+	}
+	sched_yield();
+	after_ns = coll_now_ns();
+	if (after_ns - before_ns < BUSY_YIELD_NS) {
+		busy_ns = 0;
+		return;
+	}
+	busy_until_ns = after_ns + busy_ns;
+	busy_ns = !busy_ns ? BUSY_NS_MIN : busy_ns < BUSY_NS_MAX ? 2 * busy_ns : BUSY_NS_MAX;
+}
+
 /* Waits for a moment, idle_ns after the last progress. */
 static void runtime_rest(int64_t idle_ns)
 {
-	static _Thread_local int64_t busy_until_ns;
-
 	if (idle_ns < SPIN_NS)
 		return;
 	if (idle_ns < YIELD_NS) {
-		int64_t before_ns = coll_now_ns(), now_ns;
-
-		if (before_ns >= busy_until_ns) {
-			sched_yield();
-			now_ns = coll_now_ns();
-			if (now_ns - before_ns > BUSY_YIELD_NS)
-				busy_until_ns = now_ns + BUSY_NS;
-			return;
-		}
-		idle_ns = 0;
+		runtime_yield();
+		return;
 	}
 	idle_ns /= 64;
 	if (idle_ns < SLEEP_NS_MIN)
