@@ -103,12 +103,20 @@ def env(output: str, **given: Any) -> None:
 
 
 def _no_command(name: str, error: OSError) -> HarpError:
-    """Return why the command could not be started, with a shell's exit code."""
-    if isinstance(error, FileNotFoundError) or ("/" not in name and shutil.which(name) is None):
-        text = f"{name}: no such command, or its interpreter (first line, or loader) is not there"
-        return HarpError(text, Exit.NOT_FOUND)
-    remedy = ": chmod +x it?" if isinstance(error, PermissionError) else ""
-    return HarpError(f"{name} can't be executed: {error.strerror}{remedy}", Exit.NOT_EXECUTABLE)
+    """Return why the command could not be started, with a shell's wording and exit code."""
+    if "/" not in name and shutil.which(name) is None:
+        return HarpError(f"{name}: no such command on the PATH", Exit.NOT_FOUND)
+    if isinstance(error, FileNotFoundError):
+        if "/" in name and not Path(name).exists():
+            return HarpError(f"{name}: no such file", Exit.NOT_FOUND)
+        return HarpError(
+            f"{name}: its interpreter (first line, or loader) is not there", Exit.NOT_FOUND
+        )
+    if "/" in name and Path(name).is_dir():
+        return HarpError(f"{name} is a directory, not a command", Exit.NOT_EXECUTABLE)
+    if isinstance(error, PermissionError):
+        return HarpError(f"{name} may not be executed: chmod +x it?", Exit.NOT_EXECUTABLE)
+    return HarpError(f"{name} can't be executed: {error.strerror}", Exit.NOT_EXECUTABLE)
 
 
 def execute(command: tuple[str, ...], environment: dict[str, str]) -> NoReturn:

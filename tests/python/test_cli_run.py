@@ -225,10 +225,10 @@ def test_a_command_that_can_not_run_is_one_clear_line(tmp_path: Path) -> None:
     garbage.chmod(0o755)
     for name, code, said in (
         ("no-such-command-anywhere", Exit.NOT_FOUND, "no such command"),
-        (str(tmp_path / "none"), Exit.NOT_FOUND, "no such command"),
+        (str(tmp_path / "none"), Exit.NOT_FOUND, "no such file"),
         (str(script), Exit.NOT_FOUND, "its interpreter"),
         (str(data), Exit.NOT_EXECUTABLE, "chmod +x"),
-        (str(tmp_path), Exit.NOT_EXECUTABLE, "Permission denied"),
+        (str(tmp_path), Exit.NOT_EXECUTABLE, "is a directory"),
         (str(garbage), Exit.NOT_EXECUTABLE, "can't be executed"),
         ("", Exit.NOT_FOUND, "name is empty"),
     ):
