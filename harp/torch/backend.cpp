@@ -580,19 +580,14 @@ class StoreKeys
 	/* How many groups this rank has opened under the store's prefix: names are never reused. */
 	int64_t generation(int rank)
 	{
-		int64_t number = 0;
 		const Reply reply = ask([rank](c10d::Store &store, Reply &answer) {
-			const int64_t count = store.add(c10::str("harp/generation/", rank), 1);
-
-			answer.value.resize(sizeof(count));
-			memcpy(answer.value.data(), &count, sizeof(count));
+			answer.number = store.add(c10::str("harp/generation/", rank), 1);
 		});
 
 		if (reply.rc)
 			throw_error(reply.rc, c10::str("the key-value store does not answer: ",
 						       take_error()));
-		memcpy(&number, reply.value.data(), sizeof(number));
-		return number;
+		return reply.number;
 	}
 
 	/* From now on only failures need the store: they must not wait for long. */
@@ -611,15 +606,16 @@ class StoreKeys
 		int rc = 0;
 		std::vector<uint8_t> value;
 		std::string error;
+		int64_t number = 0;
 	};
 	using Question = std::function<void(c10d::Store &, Reply &)>;
 
 	/* The question may outlive this object, so it owns what it uses. */
 	Reply ask(Question question, milliseconds more = milliseconds(0))
 	{
-		Reply reply{ -EIO,
-			     {},
-			     c10::str("no answer within ", (limit_ + more).count(), " ms") };
+		Reply reply{
+			-EIO, {}, c10::str("no answer within ", (limit_ + more).count(), " ms"), 0
+		};
 
 		if (is_asked_->exchange(true))
 			reply.error = "an earlier request has no answer yet";
@@ -639,9 +635,9 @@ class StoreKeys
 				try {
 					question(*store, answer);
 				} catch (const c10::Error &error) {
-					answer = { -EIO, {}, error.what_without_backtrace() };
+					answer = { -EIO, {}, error.what_without_backtrace(), 0 };
 				} catch (const std::exception &error) {
-					answer = { -EIO, {}, error.what() };
+					answer = { -EIO, {}, error.what(), 0 };
 				}
 				*is_asked = false;
 				return answer;
