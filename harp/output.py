@@ -38,6 +38,11 @@ def print_line(text: str, console: Console = out) -> None:
     console.print(text, markup=False, soft_wrap=True)
 
 
+def say(text: str) -> None:
+    """Tell on stderr what a long command does now."""
+    print_line(text, err)
+
+
 def table(
     title: str,
     columns: Sequence[str],

@@ -85,7 +85,7 @@ def connect(channels: tuple[int, ...], rounds: int, output: str, **lab: Any) -> 
     harpctl bench connect
     harpctl bench connect --channels 32 --rounds 3 -o json
     """
-    show(run_connect(lab_shape(lab), channels, rounds, console.err.print), output, _print)
+    show(run_connect(lab_shape(lab), channels, rounds, console.say), output, _print)
 
 
 def _print(report: dict[str, Any]) -> None:

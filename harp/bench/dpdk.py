@@ -179,7 +179,7 @@ def dpdk(output: str, **given: Any) -> None:
     harpctl bench dpdk
     harpctl bench dpdk --mtu 1500 --flows 1 --rounds 3 -o json
     """
-    report = run(**given, say=console.err.print)
+    report = run(**given, say=console.say)
     show(report, output, _print, is_good=report["ok"])
 
 

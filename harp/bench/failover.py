@@ -235,7 +235,7 @@ def failover(plot: Path | None, output: str, **given: Any) -> None:
     """
     runner.check_plot(plot)
     options = FailoverOptions(shape=lab_shape(given), **given)
-    report = run_failover(options, console.err.print)
+    report = run_failover(options, console.say)
     if plot is not None:
         write_plot(report, plot)
     show(report, output, lambda report: _print_failover(report, options), is_good=report["ok"])

@@ -190,7 +190,7 @@ def loss(losses: tuple[float, ...], kinds: tuple[str, ...], output: str, **given
         kinds=(HARP, *kinds),
         **given,
     )
-    report = run_loss(options, console.err.print)
+    report = run_loss(options, console.say)
     show(report, output, _print_loss, is_good=report["ok"])
 
 

@@ -295,7 +295,7 @@ def nccl(
         raise HarpError("no shape has such ranks, channels and sizes", Exit.USAGE)
     runner.check_plot(plot)
     chosen = [_SETTINGS[name] for name in settings or _SETTINGS]
-    report = run_nccl(chosen, wanted, rounds, console.err.print)
+    report = run_nccl(chosen, wanted, rounds, console.say)
     if plot is not None:
         plot_allreduce(report, plot)
     show(report, output, _print, is_good=report["ok"] or not check)

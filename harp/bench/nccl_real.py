@@ -182,7 +182,7 @@ def nccl_real(
     options = RealOptions(version, operations or OPERATIONS, paths, sizes or SIZES_BYTES, rounds)
     if output != "json":
         console.print_line(NOTE)
-    report = run_real(lab_shape(lab, ranks), options, console.err.print)
+    report = run_real(lab_shape(lab, ranks), options, console.say)
     show(report, output, _print, is_good=report["ok"])
 
 

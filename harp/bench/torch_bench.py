@@ -248,10 +248,10 @@ def torch(
     options = TorchOptions(ranks, paths, rounds, min_bytes, max_bytes, variants, mbit, busy)
     runner.check_plot(plot)
     if topk is not None:
-        report = run_topk(lab_shape(lab, hosts), options, topk, console.err.print)
+        report = run_topk(lab_shape(lab, hosts), options, topk, console.say)
         show(report, output, _print_topk)
         return
-    report = run_torch(lab_shape(lab, hosts), options, console.err.print)
+    report = run_torch(lab_shape(lab, hosts), options, console.say)
     if plot is not None:
         write_plot(report, plot)
     show(report, output, _print, is_good=report["right"])
