@@ -86,10 +86,10 @@ static int group_topology(struct harp_coll *group)
 
 	group->host_of = calloc(world, sizeof(int));
 	group->local_ranks = calloc(world, sizeof(int));
-	group->rail_ranks = calloc(world, sizeof(int));
+	group->grid = calloc(world, sizeof(int));
 	first_of = calloc(world, sizeof(int));
 	size_of = calloc(world, sizeof(int));
-	if (!group->host_of || !group->local_ranks || !group->rail_ranks || !first_of || !size_of) {
+	if (!group->host_of || !group->local_ranks || !group->grid || !first_of || !size_of) {
 		free(first_of);
 		free(size_of);
 		return -ENOMEM;
@@ -118,9 +118,11 @@ static int group_topology(struct harp_coll *group)
 		group->local_ranks[group->local_count++] = r;
 	}
 	memset(size_of, 0, world * sizeof(int));
-	for (int r = 0; r < group->world; r++)
-		if (size_of[group->host_of[r]]++ == group->local_index)
-			group->rail_ranks[group->host_of[r]] = r;
+	for (int r = 0; r < group->world && group->is_regular; r++) {
+		int h = group->host_of[r];
+
+		group->grid[h * group->local_count + size_of[h]++] = r;
+	}
 	free(first_of);
 	free(size_of);
 	return 0;
@@ -138,7 +140,7 @@ static void group_free(struct harp_coll *group)
 	free(group->peers);
 	free(group->host_of);
 	free(group->local_ranks);
-	free(group->rail_ranks);
+	free(group->grid);
 	free(group->waits);
 	free(group->messages);
 	free(group);

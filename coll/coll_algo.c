@@ -13,8 +13,10 @@
  *	                more                       ring
  *	broadcast       64 KiB                     binomial tree
  *	and reduce      more                       chain of pieces
- *	allgather       64 KiB a rank, 32 ranks    direct exchange
+ *	allgather       hosts of many ranks        2D
+ *	                64 KiB a rank, 32 ranks    direct exchange
  *	                more                       ring
+ *	reduce-scatter  hosts of many ranks        2D
  *	barrier                                    recursive doubling
  *	others                                     direct exchange
  */
@@ -60,6 +62,12 @@ static size_t algo_largest(const size_t *counts, size_t count, int world)
 	return count;
 }
 
+/* True if all hosts have the same number of ranks, several each. */
+static bool algo_has_grid(const struct harp_coll *group)
+{
+	return group->is_regular && group->hosts_count > 1 && group->local_count > 1;
+}
+
 enum algorithm algo_choose(const struct harp_coll *group, const struct harp_coll_call *call)
 {
 	size_t element = harp_coll_dtype_bytes(call->dtype), bytes = call->count * element;
@@ -72,15 +80,17 @@ enum algorithm algo_choose(const struct harp_coll *group, const struct harp_coll
 			return ALGO_DIRECT;
 		if (bytes <= COLL_INLINE_BYTES)
 			return ALGO_DOUBLING;
-		if (group->is_regular && group->hosts_count > 1 && group->local_count > 1)
-			return ALGO_2D;
-		return ALGO_RING;
+		return algo_has_grid(group) ? ALGO_2D : ALGO_RING;
 	case HARP_COLL_BARRIER:
 		return ALGO_DOUBLING;
 	case HARP_COLL_BROADCAST:
 	case HARP_COLL_REDUCE:
 		return bytes <= TREE_BYTES ? ALGO_TREE : ALGO_CHAIN;
+	case HARP_COLL_REDUCE_SCATTER:
+		return algo_has_grid(group) ? ALGO_2D : ALGO_DIRECT;
 	case HARP_COLL_ALLGATHER:
+		if (algo_has_grid(group))
+			return ALGO_2D;
 		bytes = algo_largest(call->out_counts, call->count, world) * element;
 		return bytes <= GATHER_DIRECT_BYTES && world <= GATHER_DIRECT_RANKS ? ALGO_DIRECT
 										    : ALGO_RING;
@@ -110,21 +120,27 @@ int algo_build(struct harp_coll_request *op)
 	case HARP_COLL_REDUCE:
 		return op->header.algorithm == ALGO_TREE ? tree_reduce(op) : chain_reduce(op);
 	case HARP_COLL_ALLGATHER:
-		return op->header.algorithm == ALGO_DIRECT ? direct_exchange(op)
-							   : ring_allgather(op);
+		switch (op->header.algorithm) {
+		case ALGO_DIRECT:
+			return direct_exchange(op);
+		case ALGO_2D:
+			return grid_allgather(op);
+		default:
+			return ring_allgather(op);
+		}
 	case HARP_COLL_REDUCE_SCATTER:
-		return direct_reduce_scatter(op);
+		return op->header.algorithm == ALGO_2D ? grid_reduce_scatter(op)
+						       : direct_reduce_scatter(op);
 	default:
 		return direct_exchange(op);
 	}
 }
 
 /* Small enough that pieces overlap, and large enough that each costs little. */
-size_t algo_piece_bytes(const struct harp_coll *group, size_t total_bytes)
+size_t algo_piece_bytes(size_t total_bytes)
 {
 	size_t piece = total_bytes / 8;
 
-	(void)group;
 	if (piece < PIECE_BYTES_MIN)
 		piece = PIECE_BYTES_MIN;
 	if (piece > PIECE_BYTES_MAX)
@@ -194,4 +210,19 @@ void *algo_out_block(const struct harp_coll_request *op, int r, size_t *count)
 	if (call->out_blocks)
 		return call->out_blocks[r];
 	return (char *)call->out + algo_offset(call->out_counts, call->count, r) * element;
+}
+
+bool algo_overwrites_input(const struct harp_coll_request *op, const char *out, size_t bytes)
+{
+	size_t element = harp_coll_dtype_bytes(op->call.dtype), count;
+
+	for (int r = 0; r < op->group->world; r++) {
+		const char *block = algo_in_block(op, r, &count);
+
+		if (r == op->group->rank && block == out)
+			continue; /* each element is read before it is written */
+		if (block < out + bytes && out < block + count * element)
+			return true;
+	}
+	return false;
 }

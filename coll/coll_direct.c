@@ -160,21 +160,6 @@ static int scatter_piece(struct harp_coll_request *op, const char *own, char *ac
 	return rc;
 }
 
-static bool scatter_overlaps(const struct harp_coll_request *op, const char *out, size_t bytes)
-{
-	size_t element = harp_coll_dtype_bytes(op->call.dtype), count;
-
-	for (int r = 0; r < op->group->world; r++) {
-		const char *block = algo_in_block(op, r, &count);
-
-		if (r == op->group->rank && block == out)
-			continue; /* each element is read before it is written */
-		if (block < out + bytes && out < block + count * element)
-			return true;
-	}
-	return false;
-}
-
 int direct_reduce_scatter(struct harp_coll_request *op)
 {
 	struct harp_coll *group = op->group;
@@ -187,7 +172,7 @@ int direct_reduce_scatter(struct harp_coll_request *op)
 	limit = SCATTER_SCRATCH_BYTES / ((size_t)world * SCATTER_SLOTS) / 4096 * 4096;
 	/* Senders and receiver choose the same pieces, from values that all ranks know. */
 	piece = limit < 65536 ? 65536 : limit > 524288 ? 524288 : limit;
-	if (scatter_overlaps(op, out, bytes)) {
+	if (algo_overwrites_input(op, out, bytes)) {
 		acc = sched_scratch(op, bytes);
 		if (!acc)
 			return -ENOMEM;

@@ -89,7 +89,8 @@ static int hosts_gather(struct hosts *hosts, size_t segment, int ready)
 	char *out = op->call.out;
 	size_t offset, own = hosts_chunk(hosts, segment, me, &offset);
 	struct ring ring = { .op = op,
-			     .ranks = group->rail_ranks,
+			     .ranks = group->grid + me,
+			     .stride = local,
 			     .count = group->hosts_count,
 			     .me = group->host_of[group->rank],
 			     .in = out + offset * hosts->element,

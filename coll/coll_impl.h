@@ -341,17 +341,21 @@ int tree_reduce(struct harp_coll_request *op);
 int chain_broadcast(struct harp_coll_request *op);
 int chain_reduce(struct harp_coll_request *op);
 int hosts_allreduce(struct harp_coll_request *op);
+int grid_allgather(struct harp_coll_request *op);
+int grid_reduce_scatter(struct harp_coll_request *op);
 
 /* Block of rank r: its address and number of elements. */
 const void *algo_in_block(const struct harp_coll_request *op, int r, size_t *count);
 void *algo_out_block(const struct harp_coll_request *op, int r, size_t *count);
+/* True if writing the output of a reduce-scatter may change input that is still needed. */
+bool algo_overwrites_input(const struct harp_coll_request *op, const char *out, size_t bytes);
 /* HARP_COLL_ALGO if it is neither "" nor "ring". */
 const char *algo_check_settings(void);
-/* True if a ring over all ranks replaces 2D. */
+/* True if algorithms over all ranks replace 2D. */
 bool algo_is_flat(void);
 /* Hash of the settings that must be equal on all ranks. */
 uint64_t algo_settings_hash(void);
-size_t algo_piece_bytes(const struct harp_coll *group, size_t total_bytes);
+size_t algo_piece_bytes(size_t total_bytes);
 
 /* ---- coll_message.c: SEND and RECV ----------------------------------------------------------- */
 
@@ -387,7 +391,7 @@ struct harp_coll {
 	int *host_of; /* [rank] */
 	int hosts_count;
 	bool is_regular; /* all hosts have local_count ranks */
-	int *rail_ranks; /* [host]: the rank there with our local index; if is_regular */
+	int *grid;       /* [host * local_count + local index]: the rank; if is_regular */
 	struct shm *shm;
 	struct op_queue queue;         /* collectives; the first one runs */
 	struct op_queue sends, recvs;  /* point to point */

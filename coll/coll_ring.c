@@ -27,7 +27,7 @@
 static int ring_rank(const struct ring *ring, int index)
 {
 	index = (index + 2 * ring->count) % ring->count;
-	return ring->ranks ? ring->ranks[index] : index;
+	return ring->ranks ? ring->ranks[index * ring->stride] : index;
 }
 
 struct cut {
@@ -45,7 +45,7 @@ static void ring_cut(const struct ring *ring, struct cut *cut)
 	cut->total = ring->elements;
 	cut->chunk = (ring->elements + count - 1) / count;
 	cut->chunk = (cut->chunk + CHUNK_ELEMENTS - 1) / CHUNK_ELEMENTS * CHUNK_ELEMENTS;
-	cut->piece = algo_piece_bytes(ring->op->group, cut->chunk * element) / element;
+	cut->piece = algo_piece_bytes(cut->chunk * element) / element;
 	cut->pieces = (cut->chunk + cut->piece - 1) / cut->piece;
 }
 
@@ -306,22 +306,19 @@ int ring_allreduce(struct harp_coll_request *op)
 	return rc;
 }
 
-/* One block, in pieces. dep: of the send. recv: the block arrives first. */
-static int gather_block(struct harp_coll_request *op, const char *from, char *to, size_t bytes,
-			bool receives, bool sends)
+int relay_block(struct harp_coll_request *op, int source, char *out, const char *in, size_t bytes,
+		const int *ranks, int count)
 {
-	int world = op->group->world, me = op->group->rank, rc = 0;
-	size_t piece = algo_piece_bytes(op->group, bytes), at = 0;
+	size_t piece = algo_piece_bytes(bytes), at = 0;
+	int rc = 0, dep = -1;
 
 	do {
 		size_t part = bytes - at < piece ? bytes - at : piece;
-		int dep = -1;
 
-		if (receives)
-			rc = dep =
-				sched_recv(op, (me + world - 1) % world, to + at, part, -1, NULL);
-		if (sends && rc >= 0)
-			rc = sched_send(op, (me + 1) % world, from + at, part, dep);
+		if (source >= 0)
+			rc = dep = sched_recv(op, source, out + at, part, -1, NULL);
+		for (int i = 0; i < count && rc >= 0; i++)
+			rc = sched_send(op, ranks[i], in + at, part, dep);
 		at += part;
 	} while (at < bytes && rc >= 0);
 	return rc;
@@ -330,16 +327,17 @@ static int gather_block(struct harp_coll_request *op, const char *from, char *to
 int ring_allgather(struct harp_coll_request *op)
 {
 	int world = op->group->world, me = op->group->rank, rc;
+	int next = (me + 1) % world, previous = (me + world - 1) % world;
 	size_t element = harp_coll_dtype_bytes(op->call.dtype), count;
 	const char *in = algo_in_block(op, me, &count);
 	char *out = algo_out_block(op, me, &count);
 
 	rc = sched_local(op, 0, ACT_COPY, out, in, NULL, count * element, -1, -1);
 	if (rc >= 0)
-		rc = gather_block(op, in, NULL, count * element, false, true);
+		rc = relay_block(op, -1, NULL, in, count * element, &next, 1);
 	for (int s = 0; s < world - 1 && rc >= 0; s++) {
 		out = algo_out_block(op, (me + world - s - 1) % world, &count);
-		rc = gather_block(op, out, out, count * element, true, s < world - 2);
+		rc = relay_block(op, previous, out, out, count * element, &next, s < world - 2);
 	}
 	return rc < 0 ? rc : 0;
 }

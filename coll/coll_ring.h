@@ -13,9 +13,10 @@ struct ring_piece {
 
 struct ring {
 	struct harp_coll_request *op;
-	const int *ranks; /* NULL: 0 to count - 1 */
-	int count, me;    /* me: index in ranks */
-	const char *in;   /* may equal out */
+	const int *ranks; /* every stride-th is in the ring. NULL: 0 to count - 1 */
+	int stride;
+	int count, me;  /* ranks of the ring, and this one's number */
+	const char *in; /* may equal out */
 	char *out;
 	size_t elements;
 	unsigned lane;
@@ -28,5 +29,9 @@ struct ring {
 int ring_build(struct ring *ring);
 /* The pieces of a ring, without acts, for a rank outside the ring. The caller frees it. */
 int ring_layout(struct ring *ring);
+/* Receives a block from a rank (-1: it is there) into `out`, and sends it from `in` to `count`
+ * ranks, in pieces. */
+int relay_block(struct harp_coll_request *op, int source, char *out, const char *in, size_t bytes,
+		const int *ranks, int count);
 
 #endif

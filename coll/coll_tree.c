@@ -91,7 +91,7 @@ int chain_broadcast(struct harp_coll_request *op)
 	const struct harp_coll_call *call = &op->call;
 	int world = op->group->world, me = tree_number(op), rc = 0;
 	size_t bytes = call->count * harp_coll_dtype_bytes(call->dtype);
-	size_t piece = algo_piece_bytes(op->group, bytes);
+	size_t piece = algo_piece_bytes(bytes);
 	const char *in = me == 0 ? call->in : call->out;
 	char *out = call->out;
 
@@ -114,7 +114,7 @@ int chain_reduce(struct harp_coll_request *op)
 	const struct harp_coll_call *call = &op->call;
 	int world = op->group->world, me = tree_number(op), rc = 0;
 	size_t element = harp_coll_dtype_bytes(call->dtype), bytes = call->count * element;
-	size_t piece = algo_piece_bytes(op->group, bytes), number = 0;
+	size_t piece = algo_piece_bytes(bytes), number = 0;
 	const char *in = call->in;
 	char *slots = me < world - 1 ? sched_scratch(op, CHAIN_SLOTS * piece) : NULL;
 	int users[CHAIN_SLOTS];

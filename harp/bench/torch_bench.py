@@ -32,13 +32,15 @@ from harp.lab.rails import Rails
 from harp.lab.team import Team, job_environment
 
 SIZES = (4, 8, 64, KIB, 8 * KIB, 32 * KIB, 256 * KIB, MIB, 8 * MIB, 64 * MIB, 256 * MIB)
-# Gloo's time over HARP's, by the largest size for which it holds.
+# Gloo's time over HARP's in an all-reduce, by the largest size for which it holds.
 GOALS = ((256 * KIB, 10.0), (8 * MIB, 1.8), (64 * MIB, 1.5), (1 << 62, 1.2))
 PORT = 7950
+OPERATIONS = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")
 
 
 @dataclass(frozen=True)
 class TorchOptions:
+    operation: str = OPERATIONS[0]
     ranks: int = 2
     paths: tuple[str, ...] = ("auto",)
     rounds: int = 5
@@ -136,7 +138,8 @@ def run_torch(shape: LabOptions, options: TorchOptions, say: Say) -> dict[str, A
     """The document of the whole bench; ok: all sums are right and all goals are met."""
     if not options.sizes:
         raise HarpError(f"--min-bytes {options.min_bytes} is above --max-bytes", Exit.USAGE)
-    words = [*(f"--variant={name}" for name in options.variants), *map(str, options.sizes)]
+    words = [f"--operation={options.operation}"]
+    words += [*(f"--variant={name}" for name in options.variants), *map(str, options.sizes)]
     runs: dict[str, list[dict[str, Any]]] = {}
     with laboratory(shape, options) as lab:
         for path in options.paths:
@@ -150,12 +153,14 @@ def run_torch(shape: LabOptions, options: TorchOptions, say: Say) -> dict[str, A
                 "size_bytes": size,
                 "gloo_us": statistics.median(cell["gloo_us"] for cell in cells.values()),
                 "paths": cells,
-                "goal": next(goal for limit, goal in GOALS if size <= limit),
+                "goal": next(goal for limit, goal in GOALS if size <= limit)
+                if options.operation == OPERATIONS[0]
+                else 1.0,
             }
         )
     first = options.paths[0]
     return {
-        "operation": "all_reduce",
+        "operation": options.operation,
         "dtype": "float32",
         "ranks": options.ranks,
         "hosts": shape.hosts,
@@ -179,6 +184,12 @@ def write_plot(report: dict[str, Any], file: Path) -> None:
 
 
 @click.command("torch")
+@click.option(
+    "--operation",
+    type=click.Choice(OPERATIONS),
+    default=OPERATIONS[0],
+    help="Of torch.distributed; sizes are those of the blocks of all ranks together.",
+)
 @click.option("--ranks", type=click.IntRange(2, 16), default=2, help="Of all hosts.")
 @hosts_option
 @paths_option
@@ -215,6 +226,7 @@ def write_plot(report: dict[str, Any], file: Path) -> None:
 @lab_options
 @output_option
 def torch(
+    operation: str,
     ranks: int,
     hosts: int,
     paths: tuple[str, ...],
@@ -230,22 +242,25 @@ def torch(
     output: str,
     **lab: Any,
 ) -> None:
-    """Compare torch.distributed's all_reduce over HARP and over Gloo.
+    """Compare torch.distributed over HARP and over Gloo.
 
     Both run in the same processes, alternated; times are medians of the rounds, "speed" is Gloo's
-    time over HARP's, "of NAME" HARP's time over NAME's. Exit code 1 when a sum is wrong.
+    time over HARP's, "of NAME" HARP's time over NAME's. Exit code 1 when a result is wrong.
 
     \b
     harpctl bench torch
     harpctl bench torch --ranks 4 --path auto --path kernel
     harpctl bench torch --ranks 4 --min-bytes 1048576 --flat --mbit 1000
+    harpctl bench torch --ranks 8 --operation reduce_scatter --flat --mbit 1000
     harpctl bench torch --min-bytes 1048576 --wire float16 --mbit 1000
     harpctl bench torch --busy --max-bytes 8388608
     harpctl bench torch --topk 0.01 --mbit 1000
     harpctl bench torch --max-bytes 268435456 --plot torch.png
     """
     variants = (*(["flat"] if flat else []), *([wire] if wire else []))
-    options = TorchOptions(ranks, paths, rounds, min_bytes, max_bytes, variants, mbit, busy)
+    options = TorchOptions(
+        operation, ranks, paths, rounds, min_bytes, max_bytes, variants, mbit, busy
+    )
     runner.check_plot(plot)
     if topk is not None:
         report = run_topk(lab_shape(lab, hosts), options, topk, console.say)
@@ -259,7 +274,7 @@ def torch(
 
 def _print(report: dict[str, Any]) -> None:
     console.print_line(
-        f"all_reduce of float32, {report['ranks']} ranks on {report['hosts']} hosts,"
+        f"{report['operation']} of float32, {report['ranks']} ranks on {report['hosts']} hosts,"
         f" {report['lab']} (us, medians of {report['rounds']} rounds)"
     )
     columns = ["bytes", "Gloo"]

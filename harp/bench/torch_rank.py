@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One rank of `harpctl bench torch`, whose rank 0 prints JSON lines.
 
-Without --topk, all-reduce over Gloo and over HARP in one process, alternated; a line for each size.
+Without --topk, an operation over Gloo and over HARP in one process, alternated; a line for each
+size, which is that of the blocks of all ranks together.
 Further groups: "flat" runs HARP's ring over all ranks where the second group runs 2D, and a wire
 format's name rounds what hosts send. With --topk, a bucket's exchange and a training over HARP,
 each with all gradients and with the largest.
@@ -14,6 +15,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -46,27 +48,55 @@ def ratio(times: list[float], others: list[float]) -> float:
     return statistics.median(time / other for time, other in zip(times, others, strict=True))
 
 
-def is_right(group: dist.ProcessGroup, size: int) -> bool:
-    """Do all ranks have the sum?"""
-    world = dist.get_world_size(group)
-    data = torch.arange(max(1, size // 4), dtype=torch.float32).remainder_(7)
-    wanted = data * (world * (world + 1) / 2)
-    data *= dist.get_rank(group) + 1
-    dist.all_reduce(data, group=group)
-    return bool(torch.equal(data, wanted))
+def prepare(
+    operation: str, group: dist.ProcessGroup, size: int
+) -> tuple[Callable[[], object], Callable[[], bool]]:
+    """An operation, and whether its first run gave the right result."""
+    world, rank = dist.get_world_size(group), dist.get_rank(group)
+    count = max(1, size // 4 // (1 if operation == "all_reduce" else world))
+    block = torch.arange(count, dtype=torch.float32).remainder_(7)
+    together = block * (world * (world + 1) / 2)
+    blocks = torch.cat([block * (rank + 1) + to for to in range(world)])
+    out = torch.empty_like(blocks)
+    own = torch.empty_like(block)
+    if operation == "all_reduce":
+        data = block * (rank + 1)
+        return (
+            lambda: dist.all_reduce(data, group=group),
+            lambda: torch.equal(data, together),
+        )
+    if operation == "reduce_scatter":
+        return (
+            lambda: dist.reduce_scatter_tensor(own, blocks, group=group),
+            lambda: torch.equal(own, together + world * rank),
+        )
+    if operation == "all_gather":
+        return (
+            lambda: dist.all_gather_into_tensor(out, block * (rank + 1), group=group),
+            lambda: torch.equal(out, torch.cat([block * (r + 1) for r in range(world)])),
+        )
+    return (
+        lambda: dist.all_to_all_single(out, blocks, group=group),
+        lambda: torch.equal(out, torch.cat([block * (r + 1) + rank for r in range(world)])),
+    )
 
 
-def measure(groups: dict[str, dist.ProcessGroup], size: int, rounds: int) -> dict[str, Any]:
+def measure(
+    operation: str, groups: dict[str, dist.ProcessGroup], size: int, rounds: int
+) -> dict[str, Any]:
     """Times of one size by backend, one for each round."""
     runs = min(max(_RUNS_MIN, _BYTES_A_ROUND // size), _RUNS_MAX)
-    right = True
-    for group in groups.values():  # both, on all ranks
-        right = is_right(group, size) and right
-    data = torch.zeros(max(1, size // 4))
+    right, works = True, {}
+    for name, group in groups.items():  # both, on all ranks
+        works[name], is_right = prepare(operation, group, size)
+        works[name]()
+        right = is_right() and right
+    if operation == "all_reduce":  # sums that grow would be infinite soon
+        data = torch.zeros(max(1, size // 4))
+        works = {name: partial(dist.all_reduce, data, group=groups[name]) for name in groups}
 
     def run(name: str, runs: int) -> float:
-        group = groups[name]
-        return time_us(group, lambda: dist.all_reduce(data, group=group), runs)
+        return time_us(groups[name], works[name], runs)
 
     times: dict[str, list[float]] = {name: [] for name in groups}
     before = {name: stats(group) for name, group in groups.items() if name != "gloo"}
@@ -97,7 +127,7 @@ def measure(groups: dict[str, dist.ProcessGroup], size: int, rounds: int) -> dic
     return row
 
 
-def all_reduces(given: argparse.Namespace) -> None:
+def operations(given: argparse.Namespace) -> None:
     """Measure every size, and print its row."""
     groups = {"gloo": dist.new_group(backend="gloo"), "harp": dist.new_group(backend="harp")}
     for name in given.variant:
@@ -107,7 +137,7 @@ def all_reduces(given: argparse.Namespace) -> None:
         groups[name] = dist.new_group(backend="harp", pg_options=Options(wire=wire))
         os.environ.pop("HARP_COLL_ALGO", None)
     for size in given.sizes:
-        row = measure(groups, size, given.rounds)
+        row = measure(given.operation, groups, size, given.rounds)
         rows: list[Any] = [None] * given.ranks
         dist.all_gather_object(rows, row)
         if given.rank == 0:
@@ -183,6 +213,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, required=True)
     parser.add_argument("--root", required=True)
     parser.add_argument("--rounds", type=int, required=True)
+    parser.add_argument("--operation", default="all_reduce")
     parser.add_argument("--topk", type=float)
     parser.add_argument("--variant", action="append", default=[])
     parser.add_argument("sizes", type=int, nargs="*")
@@ -194,7 +225,7 @@ def main() -> None:
         rank=given.rank,
         world_size=given.ranks,
     )
-    (top_k if given.topk else all_reduces)(given)
+    (top_k if given.topk else operations)(given)
     dist.destroy_process_group()
 
 

@@ -92,6 +92,10 @@ def check_reductions(comm: Communicator, dtype: str, size: int) -> None:
             same(got, wanted, what)
         wanted = expected(op, blocks)[size * comm.rank : size * (comm.rank + 1)]
         same(comm.reduce_scatter(blocks[comm.rank], op), wanted, what)
+        for place in (0, size * comm.rank):  # the output is a part of the input
+            block = blocks[comm.rank].copy()
+            out = block[place : place + size]
+            same(comm.reduce_scatter(block, op, out=out), wanted, what)
 
 
 def check_copies(comm: Communicator, dtype: str, size: int) -> None:
@@ -325,9 +329,16 @@ def large(place: Place) -> Any:
         for array, request in zip(arrays, requests, strict=True):
             got = request.wait(30)
             same(got, values(0, array.size, "float32") * comm.world, array.size)
-        before = comm.stats()["net_sent_bytes"]
-        comm.allreduce(np.ones(1 << 20, "float32"))
-        return comm.stats()["net_sent_bytes"] - before
+        ones, sent = np.ones(1 << 20, "float32"), []
+        for run in (
+            lambda: comm.allreduce(ones),
+            lambda: comm.reduce_scatter(ones),
+            lambda: comm.allgather(ones[: ones.size // comm.world]),
+        ):
+            before = comm.stats()["net_sent_bytes"]
+            run()
+            sent.append(comm.stats()["net_sent_bytes"] - before)
+        return sent
 
 
 def failure(run: Callable[[], object]) -> str:

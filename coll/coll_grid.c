@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * coll_grid.c - 2D all-gather and reduce-scatter for several hosts with the same number of ranks.
+ *
+ * Theory of operation. The ranks are a grid: a row for each host, a column for each local index.
+ * Rows share memory, and only ranks of a column exchange data over the network. So each byte
+ * crosses the network once for each other host, and not once for each rank there.
+ *
+ * All-gather: each rank sends its block to its column, and passes the blocks of its column on to
+ * its row.
+ *
+ * Reduce-scatter: the ranks of a row first add their inputs of all blocks of a column, at the rank
+ * of that column. It sends the sums to the ranks of the column that own them, which add them. The
+ * sums are made in pieces. For each piece the own block comes first, so that sums of other hosts
+ * that arrive early can always be added: no slot waits for a later piece.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "coll_ring.h"
+
+#define SLOTS 2u /* pieces in progress from or to a rank */
+#define SCRATCH_BYTES (16u << 20)
+#define PIECE_BYTES_MIN (64u << 10)
+#define PIECE_BYTES_MAX (512u << 10)
+#define LANE_ROW 0u /* local acts: sums of the row, copies of the result, sums of the column */
+#define LANE_RESULT 1u
+#define LANE_COLUMN 2u
+
+static int grid_rank(const struct harp_coll *group, int host, int local)
+{
+	return group
+		->grid[host % group->hosts_count * group->local_count + local % group->local_count];
+}
+
+/* Ranks of this row (returns how many), then of this column. */
+static int grid_others(const struct harp_coll *group, int *ranks)
+{
+	int host = group->host_of[group->rank], local = group->local_index, count = 0;
+
+	for (int d = 1; d < group->local_count; d++)
+		ranks[count++] = grid_rank(group, host, local + d);
+	for (int d = 1; d < group->hosts_count; d++)
+		ranks[count++] = grid_rank(group, host + d, local);
+	return group->local_count - 1;
+}
+
+static int grid_gather(struct harp_coll_request *op, const int *others, int row_count)
+{
+	const struct harp_coll *group = op->group;
+	size_t element = harp_coll_dtype_bytes(op->call.dtype), count;
+	int hosts = group->hosts_count, host = group->host_of[group->rank], rc;
+	const char *in = algo_in_block(op, group->rank, &count);
+	char *out = algo_out_block(op, group->rank, &count);
+
+	rc = sched_local(op, 0, ACT_COPY, out, in, NULL, count * element, -1, -1);
+	if (rc >= 0)
+		rc = relay_block(op, -1, NULL, in, count * element, others, row_count + hosts - 1);
+	for (int d = 1; d < hosts && rc >= 0; d++) {
+		int rank = grid_rank(group, host + hosts - d, group->local_index);
+
+		out = algo_out_block(op, rank, &count);
+		rc = relay_block(op, rank, out, out, count * element, others, row_count);
+	}
+	for (int i = 0; i < row_count; i++) {
+		for (int d = 0; d < hosts && rc >= 0; d++) {
+			int rank = grid_rank(group, host + hosts - d, group->local_index + 1 + i);
+
+			out = algo_out_block(op, rank, &count);
+			rc = relay_block(op, others[i], out, out, count * element, NULL, 0);
+		}
+	}
+	return rc < 0 ? rc : 0;
+}
+
+int grid_allgather(struct harp_coll_request *op)
+{
+	int *others = malloc((size_t)op->group->world * sizeof(int)), rc = -ENOMEM;
+
+	if (others)
+		rc = grid_gather(op, others, grid_others(op->group, others));
+	free(others);
+	return rc;
+}
+
+/* ---- reduce-scatter -------------------------------------------------------------------------- */
+
+struct scatter {
+	struct harp_coll_request *op;
+	size_t element, piece; /* piece: elements */
+	char *slots;
+	int *users;     /* the act after which a slot is free again */
+	unsigned sums;  /* of the row, so far */
+	bool is_copied; /* the result is copied to the output when no act needs the input */
+};
+
+enum slot_kind { FROM_ROW, TO_COLUMN, FROM_COLUMN }; /* by local index, host, host */
+
+static char *scatter_slot(const struct scatter *s, enum slot_kind kind, int index, size_t number,
+			  int **user)
+{
+	const struct harp_coll *group = s->op->group;
+	int before = kind == FROM_ROW    ? 0
+		     : kind == TO_COLUMN ? group->local_count
+					 : group->local_count + group->hosts_count;
+	size_t slot = (size_t)(before + index) * SLOTS + number % SLOTS;
+
+	*user = &s->users[slot];
+	return s->slots + slot * s->piece * s->element;
+}
+
+/* Elements of a rank's block in piece p; *in: their input here. */
+static size_t scatter_part(const struct scatter *s, int rank, size_t p, const char **in)
+{
+	size_t count, at = p * s->piece;
+	const char *block = algo_in_block(s->op, rank, &count);
+
+	if (at >= count)
+		return 0;
+	*in = block + at * s->element;
+	return count - at < s->piece ? count - at : s->piece;
+}
+
+/* Sums the row's inputs of a block of this column into dst, which is free after the act `before`.
+ * Returns the act after which the sum is complete. */
+static int scatter_sum(struct scatter *s, const char *in, size_t count, char *dst, int before)
+{
+	const struct harp_coll *group = s->op->group;
+	int host = group->host_of[group->rank], rc = before;
+
+	for (int d = 1; d < group->local_count && rc >= -1; d++) {
+		int local = (group->local_index + d) % group->local_count, *user;
+		char *slot = scatter_slot(s, FROM_ROW, local, s->sums, &user);
+		const void *value;
+
+		rc = sched_recv(s->op, grid_rank(group, host, local), slot, count * s->element,
+				*user, &value);
+		if (rc >= 0)
+			rc = sched_local(s->op, LANE_ROW, ACT_REDUCE, dst, in, value, count, rc,
+					 before);
+		*user = rc;
+		in = dst;
+	}
+	s->sums++;
+	return rc;
+}
+
+/* Sends the row its inputs of piece p for a host's blocks. *more: there are such. */
+static int scatter_send(const struct scatter *s, int host, size_t p, bool *more)
+{
+	const struct harp_coll *group = s->op->group;
+	int own_host = group->host_of[group->rank], rc = 0;
+
+	for (int d = 1; d < group->local_count && rc >= 0; d++) {
+		int local = group->local_index + d;
+		const char *in;
+		size_t count = scatter_part(s, grid_rank(group, host, local), p, &in);
+
+		if (!count)
+			continue;
+		*more = true;
+		rc = sched_send(s->op, grid_rank(group, own_host, local), in, count * s->element,
+				-1);
+		if (rc >= 0 && s->is_copied)
+			rc = sched_local(s->op, LANE_RESULT, ACT_NOTHING, NULL, NULL, NULL, 0, rc,
+					 -1);
+	}
+	return rc;
+}
+
+/* Piece p of all blocks of this column. result: of the own block. */
+static int scatter_piece(struct scatter *s, size_t p, char *result, bool *more)
+{
+	struct harp_coll_request *op = s->op;
+	const struct harp_coll *group = op->group;
+	int hosts = group->hosts_count, own_host = group->host_of[group->rank], *user, rc = 0;
+	int ready = -1;
+	size_t own = 0, count;
+	const char *in;
+	const void *value;
+
+	for (int d = 0; d < hosts && rc >= 0; d++) {
+		int host = (own_host + d) % hosts;
+		int rank = grid_rank(group, host, group->local_index);
+		char *slot;
+
+		rc = scatter_send(s, host, p, more);
+		count = scatter_part(s, rank, p, &in);
+		if (!count || rc < 0)
+			continue;
+		*more = true;
+		if (d == 0) {
+			own = count;
+			rc = ready = scatter_sum(s, in, count, result, -1);
+			continue;
+		}
+		slot = scatter_slot(s, TO_COLUMN, host, p, &user);
+		rc = scatter_sum(s, in, count, slot, *user);
+		if (rc >= 0)
+			rc = *user = sched_send(op, rank, slot, count * s->element, rc);
+	}
+	for (int d = 1; d < hosts && own && rc >= 0; d++) {
+		int host = (own_host + hosts - d) % hosts;
+		char *slot = scatter_slot(s, FROM_COLUMN, host, p, &user);
+
+		rc = sched_recv(op, grid_rank(group, host, group->local_index), slot,
+				own * s->element, *user, &value);
+		if (rc >= 0)
+			rc = sched_local(op, LANE_COLUMN, ACT_REDUCE, result, result, value, own,
+					 rc, ready);
+		*user = rc;
+	}
+	if (op->call.reduce == HARP_COLL_AVG && own && rc >= 0)
+		rc = sched_local(op, LANE_COLUMN, ACT_DIVIDE, result, NULL, NULL, own, -1, -1);
+	return rc;
+}
+
+/* Equal on all ranks: depends on the largest block. */
+static size_t scatter_piece_elements(const struct harp_coll_request *op, size_t element,
+				     size_t slots)
+{
+	size_t piece = SCRATCH_BYTES / slots / 4096 * 4096, largest = 0, count;
+
+	if (piece < PIECE_BYTES_MIN)
+		piece = PIECE_BYTES_MIN;
+	if (piece > PIECE_BYTES_MAX)
+		piece = PIECE_BYTES_MAX;
+	for (int r = 0; r < op->group->world; r++) {
+		(void)algo_in_block(op, r, &count);
+		if (count > largest)
+			largest = count;
+	}
+	return piece / element < largest ? piece / element : largest;
+}
+
+int grid_reduce_scatter(struct harp_coll_request *op)
+{
+	struct harp_coll *group = op->group;
+	size_t slots = SLOTS * (size_t)(group->local_count + 2 * group->hosts_count), count;
+	struct scatter s = { .op = op, .element = harp_coll_dtype_bytes(op->call.dtype) };
+	char *out = algo_out_block(op, group->rank, &count), *result = out;
+	bool more = true;
+	int rc = 0;
+
+	s.piece = scatter_piece_elements(op, s.element, slots);
+	s.is_copied = algo_overwrites_input(op, out, count * s.element);
+	if (s.is_copied)
+		result = sched_scratch(op, count * s.element);
+	s.slots = sched_scratch(op, slots * s.piece * s.element);
+	s.users = malloc(slots * sizeof(int));
+	if (!result || !s.slots || !s.users)
+		rc = -ENOMEM;
+	for (size_t i = 0; i < slots && s.users; i++)
+		s.users[i] = -1;
+	for (size_t p = 0; more && rc >= 0; p++) {
+		more = false;
+		rc = scatter_piece(&s, p, result + p * s.piece * s.element, &more);
+	}
+	free(s.users);
+	if (s.is_copied && count && rc >= 0)
+		rc = sched_local(op, LANE_RESULT, ACT_COPY, out, result, NULL, count * s.element,
+				 op->lanes[LANE_COLUMN].last, op->lanes[LANE_ROW].last);
+	return rc < 0 ? rc : 0;
+}
