@@ -276,6 +276,21 @@ def test_bench() -> None:
     assert all(len(times) == 1 for cell in cells for times in cell["times_us"].values())
 
 
+@pytest.mark.parametrize(
+    ("operation", "share"),
+    [("reduce_scatter", 1 / 2), ("all_gather", 2 / 3), ("all_to_all", 1)],
+)
+def test_bench_of_operations(operation: str, share: float) -> None:
+    """Two ranks on each host: results are right, and 2D sends this share of the bytes."""
+    size = ("--min-bytes", "1048576", "--max-bytes", "1048576")
+    words = ("--operation", operation, "--ranks", "4", "--flat", "--rounds", "1")
+    report = harpctl("bench", "torch", *words, *size)
+    assert report["operation"] == operation
+    assert report["right"]
+    (cell,) = report["results"][0]["paths"].values()
+    assert cell["net_sent_bytes"] / cell["flat_net_sent_bytes"] == pytest.approx(share, rel=0.01)
+
+
 def test_bench_of_variants() -> None:
     """Two ranks on each host: 2D sends two thirds of a flat ring's bytes, float16 half of 2D's."""
     size = ("--min-bytes", "1048576", "--max-bytes", "1048576")
