@@ -27,7 +27,7 @@
  * covers the lanes of one engine, or the kernel lanes (comm_turn.c). comm_wake() leaves work for
  * other lanes to their engines.
  *
- * With failover (both sides plan more than one lane), a message is cut into chunks, and each chunk
+ * With failover (more than one lane may come), a message is cut into chunks, and each chunk
  * is sent on the lane that will deliver it first (scheduler.c). The sender keeps a chunk until an
  * ACK record covers it, and resends it when its lane dies; the receiver drops duplicates. A request
  * is done when it is acknowledged. Without failover there are no chunks and no ACK records: the
@@ -78,9 +78,7 @@ static struct comm *comm_new(const struct lane *lane, const struct comm_options 
 		opt->eager_bytes < COMM_EAGER_BYTES_MIN ? COMM_EAGER_BYTES_MIN : opt->eager_bytes;
 	/* At most a quarter of the eager limit, so that one chunk always fits (docs/lanes.md
 	 * section 5.3). */
-	if (opt->buffered)
-		comm->buffer_bytes =
-			opt->multi_lane ? COMM_BUFFER_BYTES_MAX : LANE_COPIED_BYTES_MAX;
+	comm->buffer_bytes = opt->multi_lane ? COMM_BUFFER_BYTES_MAX : LANE_COPIED_BYTES_MAX;
 	if (comm->buffer_bytes > comm->eager_bytes / 4)
 		comm->buffer_bytes = comm->eager_bytes / 4;
 	comm->reconnect_wait_ns = opt->reconnect_wait_ns;

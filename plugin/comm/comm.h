@@ -175,7 +175,7 @@ struct comm_send_state {
 		acked_offset;           /* acked: all messages before, and this much of that one */
 	struct comm_chunk *chunks;      /* COMM_CHUNKS_MAX */
 	struct comm_list unused, moved; /* moved: from dead and stalled lanes */
-	uint8_t *buffer_data;           /* COMM_BUFFERS_MAX buffers; NULL: sends are not buffered */
+	uint8_t *buffer_data;           /* COMM_BUFFERS_MAX buffers */
 	uint64_t buffer_message[COMM_BUFFERS_MAX];
 	uint64_t buffers_free;   /* a bit for each buffer */
 	uint64_t harp_bytes_max; /* path_policy.h */
@@ -297,8 +297,7 @@ struct comm_options {
 	enum comm_side side;
 	uint32_t eager_bytes; /* the smaller value of both sides */
 	bool no_credit;       /* ignored if multi_lane */
-	bool multi_lane;      /* both sides plan more than one lane */
-	bool buffered;        /* multi_lane: the sender buffers small messages */
+	bool multi_lane;      /* more than one lane may come */
 	uint64_t comm_id;
 	uint64_t reconnect_wait_ns;    /* how long a comm without lanes waits for one */
 	struct comm_lane_options lane; /* of the first lane */

@@ -54,7 +54,7 @@ void ack_count(struct comm *comm, uint64_t message, uint64_t bytes)
 void ack_message_done(struct comm *comm, uint64_t bytes)
 {
 	struct comm_recv_state *rx = &comm->rx;
-	bool buffered = comm->buffer_bytes && bytes <= comm->buffer_bytes;
+	bool buffered = bytes <= comm->buffer_bytes;
 
 	rx->messages_since_credit++;
 	if (comm->failover)

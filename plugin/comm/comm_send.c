@@ -53,6 +53,7 @@ int comm_send_init(struct comm *comm, const struct comm_options *opt)
 
 	tx->unused = tx->moved = (struct comm_list){ -1, -1 };
 	tx->harp_bytes_max = opt->harp_bytes_max;
+	tx->buffers_free = ~UINT64_C(0);
 	if (!comm->failover)
 		return 0;
 	tx->chunks = malloc(COMM_CHUNKS_MAX * sizeof(*tx->chunks));
@@ -61,11 +62,8 @@ int comm_send_init(struct comm *comm, const struct comm_options *opt)
 	for (int16_t i = 0; i < (int16_t)COMM_CHUNKS_MAX; i++)
 		tx->chunks[i].next = (int16_t)(i + 1 < (int16_t)COMM_CHUNKS_MAX ? i + 1 : -1);
 	tx->unused = (struct comm_list){ 0, (int16_t)(COMM_CHUNKS_MAX - 1) };
-	if (!comm->buffer_bytes)
-		return 0;
 	/* Reserves address space; pages get memory when they are used. */
 	tx->buffer_data = malloc((size_t)COMM_BUFFERS_MAX * COMM_BUFFER_BYTES_MAX);
-	tx->buffers_free = ~UINT64_C(0);
 	return tx->buffer_data ? 0 : -ENOMEM;
 }
 
@@ -205,7 +203,7 @@ static bool buffer_is_read(struct comm *comm, int8_t buffer)
 static void buffers_free_acked(struct comm *comm)
 {
 	struct comm_send_state *tx = &comm->tx;
-	uint64_t left = tx->buffer_data ? ~tx->buffers_free : 0;
+	uint64_t left = ~tx->buffers_free;
 
 	for (; left; left &= left - 1) {
 		int8_t buffer = (int8_t)__builtin_ctzll(left);
@@ -232,7 +230,7 @@ static void lane_update_delivered(struct comm_lane *l)
 
 bool comm_send_has_buffered(const struct comm *comm)
 {
-	return comm->side == COMM_SEND && comm->tx.buffer_data && ~comm->tx.buffers_free;
+	return comm->side == COMM_SEND && ~comm->tx.buffers_free;
 }
 
 /* Does the list have a buffered chunk of which the peer's TCP has not acknowledged acked_bytes? */
@@ -427,7 +425,7 @@ static bool plan_new(struct comm *comm, struct plan *plan)
 	allowed = send_allowance(comm, plan_chunk_bytes(comm, request));
 	if (allowed < 0)
 		return false;
-	if (tx->buffer_data && request->size <= comm->buffer_bytes) {
+	if (comm->failover && request->size <= comm->buffer_bytes) {
 		/* In one chunk. */
 		if (!tx->buffers_free || (uint64_t)allowed < request->size)
 			return false;

@@ -109,8 +109,7 @@ static int attempt_begin_preamble(struct attempt *a)
 	own->psk = keyfile_key();
 	/* A kernel lane's sends are done before they are delivered: the peer must send nothing that
 	 * could turn our close into a reset (docs/lanes.md section 5.4). */
-	own->features =
-		FEATURE_BUFFERED | (a->candidate.harp ? FEATURE_ACK_PROMPTLY : FEATURE_NO_CREDIT);
+	own->features |= a->candidate.harp ? FEATURE_ACK_PROMPTLY : FEATURE_NO_CREDIT;
 	if (getrandom(own->nonce, sizeof(own->nonce), 0) != sizeof(own->nonce))
 		return -EIO;
 	preamble_connect(&a->preamble, a->listen_id, a->comm_id, a->key, own);
@@ -126,7 +125,7 @@ static void attempt_done(struct attempt *a, uint64_t now_ns)
 		attempt_fail(a, rc, lane_error_text(rc), now_ns);
 		return;
 	}
-	if (a->preamble.placement.kind != PLACEMENT_NOT_SAID)
+	if (a->preamble.placement.kind != PLACEMENT_NONE)
 		peers_learn(&a->candidate.remote, &a->preamble.placement);
 	if (a->preamble.peer.features & FEATURE_ACK_PROMPTLY)
 		lane_kernel_ack_promptly(a->lane);
@@ -174,16 +173,12 @@ static void attempt_notify(struct lane *lane, uint64_t now_ns)
 static void attempt_prepare_search(struct attempt *a)
 {
 	const struct candidate *candidate = &a->candidate;
-	struct placement_end peer = { .kind = PLACEMENT_NOT_SAID };
+	struct placement_end peer = { .queue = candidate->queue, .queues = candidate->queues };
 
-	if (candidate->harp_port && !peers_recall(&candidate->remote, &peer)) {
-		peer.queues = candidate->peer_queues;
-		peer.queue = candidate->peer_queue;
-		if (candidate->peer_placement && peer.queues != 1)
-			peer.kind = candidate->peer_placement == PLACEMENT_ONE_QUEUE
-					    ? PLACEMENT_ONE_QUEUE
-					    : PLACEMENT_UNKNOWN;
-	}
+	/* Without key and table, a Toeplitz hash is as good as unknown. */
+	if (candidate->placement > PLACEMENT_ONE_QUEUE && candidate->queues != 1)
+		peer.kind = PLACEMENT_UNKNOWN;
+	(void)peers_recall(&candidate->remote, &peer);
 	port_search_prepare(&a->search, candidate->engine, &peer, &candidate->local,
 			    &candidate->remote, a->dscp);
 	if (a->ports_max)

@@ -41,7 +41,7 @@ struct attempt {
 	unsigned ports_max; /* source ports to try for a HARP lane; 0: the default number */
 	uint64_t listen_id, comm_id;
 	uint8_t key[PREAMBLE_KEY_BYTES];
-	struct preamble_terms own;              /* lanes, index, join; the rest is set here */
+	struct preamble_terms own; /* index, FEATURE_JOIN or _MULTI_LANE; the rest is set here */
 	uint64_t open_deadline_ns, deadline_ns; /* for the open lane, for the authenticated lane */
 	uint64_t answer_ns;                     /* for CHALLENGE, and for READY; 0: no limit */
 	/* Takes ownership of the authenticated attempt->lane. -errno: the attempt closes it. */

@@ -34,7 +34,7 @@
 #define HARP_OPEN_NS 3000000000ull /* for a family's HARP lanes if other candidates follow */
 #define ANSWER_NS                                                                                  \
 	6000000000ull     /* for CHALLENGE: the listener drops a connection after 5 s (pending.c) */
-#define WAY_PORTS_MAX 64u /* source ports to try for each pair except the first */
+#define PAIR_PORTS_MAX 64u /* source ports to try for each pair except the first */
 #define PAUSE_NS 50000000ull /* after the first round; doubled PAUSE_DOUBLES times */
 #define PAUSE_DOUBLES 4u     /* so often */
 
@@ -199,7 +199,7 @@ static bool connect_may_try(struct connector *c, struct attempt *attempt, uint64
 	const struct candidate *candidate = &attempt->candidate;
 	bool last_resort = candidates->list[candidates->count - 1].harp;
 
-	if (c->first.candidate % candidates->ways == 0) /* first of its family */
+	if (c->first.candidate % candidates->pairs == 0) /* first of its family */
 		c->first.harp_deadline_ns = now_ns + HARP_OPEN_NS;
 	/* Without kernel candidates, avoided pairs are tried again in later rounds. */
 	if ((!last_resort || (!c->first.rounds && candidates->count > 1)) &&
@@ -213,8 +213,8 @@ static bool connect_may_try(struct connector *c, struct attempt *attempt, uint64
 	}
 	if (!last_resort && c->first.harp_deadline_ns < c->first.deadline_ns)
 		attempt->open_deadline_ns = c->first.harp_deadline_ns;
-	if (c->first.candidate % candidates->ways)
-		attempt->ports_max = WAY_PORTS_MAX;
+	if (c->first.candidate % candidates->pairs)
+		attempt->ports_max = PAIR_PORTS_MAX;
 	return true;
 }
 
@@ -233,7 +233,7 @@ static void connect_attempt(struct connector *c, uint64_t now_ns)
 	attempt->listen_id = c->handle.listen_id;
 	attempt->comm_id = c->comm_id;
 	memcpy(attempt->key, c->handle.secret, PREAMBLE_KEY_BYTES);
-	attempt->own.lanes = c->planned;
+	attempt->own.features = c->first.multi_lane ? FEATURE_MULTI_LANE : 0;
 	attempt->answer_ns = ANSWER_NS;
 	attempt->deadline_ns = attempt->open_deadline_ns = c->first.deadline_ns;
 	attempt->proved = connect_proved;
@@ -263,7 +263,7 @@ static bool connect_find_candidates(struct connector *c)
 		connect_leave(c, CONNECT_FAILED);
 		return false;
 	}
-	c->planned = (uint8_t)rails_lanes(c->dev, candidates->list[0].harp);
+	c->first.multi_lane = rails_are_multi_lane(c->dev, candidates->list[0].harp);
 	return true;
 }
 

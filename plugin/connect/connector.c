@@ -37,7 +37,7 @@
 
 static void rail_log(const struct connector_rail *rail, uint64_t now_ns)
 {
-	const struct harp_addr *addr = rail->handle.has_v4 ? &rail->handle.v4 : &rail->handle.v6;
+	const struct harp_addr *addr = nic_addr(rail->nic);
 	const char *ifname = plugin_device(rail->dev)->ifname;
 	char text[HARP_ADDR_TEXT_MAX];
 
@@ -174,19 +174,21 @@ static int lane_bind(struct attempt *a, const struct connector_rail *rail)
 		return rc;
 	if (route.ifindex != device->ifindex)
 		return -ENETUNREACH;
-	candidate->local.addr =
-		harp_addr_is_v4(&candidate->remote.addr) ? device->addr_v4 : device->addr_v6;
+	candidate->local.addr = *device_address(
+		device, harp_addr_is_v4(&candidate->remote.addr) ? NIC_V4 : NIC_V6);
 	candidate->local.scope_id = device_scope_id(device, &candidate->local.addr);
 	return 0;
 }
 
 /* The next candidate after each failure, except those that were unreachable recently. */
-static int lane_choose(struct attempt *a, const struct connector_rail *rail,
+static int lane_choose(const struct connector *c, struct attempt *a,
 		       const struct connector_lane *lane, uint64_t now_ns)
 {
+	const struct connector_rail *rail = &c->rails[lane->rail];
 	struct candidates candidates;
 
-	candidates_list(&candidates, rail->dev, lane->harp ? rail->engines : NULL, &rail->handle);
+	candidates_list(&candidates, rail->dev, lane->harp ? rail->engines : NULL, rail->nic,
+			c->handle.host_id);
 	for (unsigned i = 0; i < candidates.count; i++) {
 		const struct candidate *candidate =
 			&candidates.list[(lane->failures + i) % candidates.count];
@@ -202,7 +204,6 @@ static int lane_choose(struct attempt *a, const struct connector_rail *rail,
 
 static void lane_attempt(struct connector *c, struct connector_lane *lane, uint64_t now_ns)
 {
-	const struct connector_rail *rail = &c->rails[lane->rail];
 	struct attempt *a = attempt_new(c->attempt_ops);
 
 	if (!a) {
@@ -210,19 +211,18 @@ static void lane_attempt(struct connector *c, struct connector_lane *lane, uint6
 		return;
 	}
 	lane->attempt = a;
-	a->dev = rail->dev;
+	a->dev = c->rails[lane->rail].dev;
 	a->dscp = c->dscp;
 	a->comm_id = c->comm_id;
 	memcpy(a->key, c->key, PREAMBLE_KEY_BYTES);
-	a->own.lanes = c->planned;
 	a->own.index = lane->index;
-	a->own.join = true;
+	a->own.features = FEATURE_JOIN;
 	a->open_deadline_ns = now_ns + OPEN_NS;
 	a->deadline_ns = now_ns + PROVED_NS;
 	a->proved = lane_proved;
 	a->owner = c;
 	a->result_work = &c->work;
-	a->refused = lane_choose(a, rail, lane, now_ns);
+	a->refused = lane_choose(c, a, lane, now_ns);
 	attempt_begin(a, now_ns);
 }
 
@@ -368,10 +368,10 @@ void connector_made(struct connector *c, struct comm *comm, const struct attempt
 	c->comm = comm;
 	c->comm_id = first->comm_id;
 	c->first_harp = first->candidate.harp;
-	c->planned = first->preamble.own.lanes;
-	c->taken = first->preamble.peer.lanes;
 	preamble_comm_key(&first->preamble, c->key);
-	c->peer_rails = first->preamble.rails;
+	c->nics[0] = c->handle.nic;
+	c->nic_count = 1u + first->preamble.peer.nic_count;
+	memcpy(&c->nics[1], first->preamble.peer.nics, sizeof(first->preamble.peer.nics));
 	comm->connector = c;
 	background_begin(comm);
 }

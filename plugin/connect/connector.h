@@ -33,12 +33,11 @@ enum connect_failure {
 enum connect_stage { CONNECT_RUNNING, CONNECT_DONE, CONNECT_FAILED };
 
 struct connector_rail {
-	int dev;                    /* ours */
-	uint8_t nic;                /* the peer's */
-	struct engine_set *engines; /* NULL: kernel lanes only */
-	struct handle handle;       /* the peer's NIC */
-	bool backup;                /* used only while no other rail works */
-	bool bound;                 /* kernel lanes are bound to our NIC */
+	int dev;                         /* the own NIC */
+	const struct nic_endpoints *nic; /* the peer's, in connector->nics */
+	struct engine_set *engines;      /* NULL: kernel lanes only */
+	bool backup;                     /* used only while no other rail works */
+	bool bound;                      /* kernel lanes are bound to the own NIC */
 	unsigned up;
 	bool used; /* it has had a lane */
 	bool down_logged;
@@ -74,6 +73,7 @@ struct connector {
 		atomic_int stage;
 		_Atomic(struct poller *) engine; /* of the current attempt; NULL: a kernel lane */
 		struct candidates candidates;    /* empty before the first attempt */
+		bool multi_lane;                 /* HELLO says so */
 		unsigned candidate;              /* of the current attempt */
 		struct attempt *attempt;
 		uint64_t began_ns;            /* the present attempt */
@@ -90,16 +90,15 @@ struct connector {
 			      the application's */
 
 	/* Further lanes. The first lane's poller stores the preamble's results. */
-	struct rails peer_rails;
+	unsigned nic_count;
+	struct nic_endpoints nics[1 + PREAMBLE_NICS_MAX]; /* of the peer; that of the handle first */
 	bool first_harp;
-	uint8_t planned; /* lanes in HELLO */
-	uint8_t taken;   /* lanes that CHALLENGE allows */
 	uint8_t key[PREAMBLE_KEY_BYTES];
 	atomic_bool begun;
 	/* Bits of lanes. Writer: any poller, which then posts work. */
 	atomic_uint slow;
 	unsigned rail_count, lane_count;
-	struct connector_rail rails[RAIL_PAIRS_MAX];
+	struct connector_rail rails[RAILS_MAX];
 	struct connector_lane lanes[COMM_LANES_MAX];
 };
 

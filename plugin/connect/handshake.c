@@ -58,8 +58,7 @@ void handshake_comm_options(const struct preamble *p, enum comm_side side, struc
 
 	*out = (struct comm_options){
 		.side = side,
-		.multi_lane = preamble_is_multi_lane(p),
-		.buffered = (sender->features & FEATURE_BUFFERED) != 0,
+		.multi_lane = (sender->features & FEATURE_MULTI_LANE) != 0,
 		.no_credit = (sender->features & FEATURE_NO_CREDIT) != 0,
 		.eager_bytes = p->own.eager_bytes < p->peer.eager_bytes ? p->own.eager_bytes
 									: p->peer.eager_bytes,

@@ -111,7 +111,7 @@ static void interface_decide(int dev)
 /* Lists the devices whose engines a comm of dev may use. A backup NIC's queue is left to processes
  * that need it: it is opened only if this process uses the NIC as a device, or with
  * HARP_RAILS=all. */
-static unsigned interface_engine_devices(int dev, int devs[RAIL_PAIRS_MAX])
+static unsigned interface_engine_devices(int dev, int devs[RAILS_MAX])
 {
 	unsigned count = rails_devices(dev, devs);
 
@@ -120,7 +120,7 @@ static unsigned interface_engine_devices(int dev, int devs[RAIL_PAIRS_MAX])
 
 void interface_open(int dev)
 {
-	int devs[RAIL_PAIRS_MAX];
+	int devs[RAILS_MAX];
 	unsigned count = interface_engine_devices(dev, devs);
 
 	for (unsigned i = 0; i < count; i++)
@@ -157,7 +157,7 @@ static bool interface_may_listen(int dev)
  * held. */
 static void interface_open_rails(int dev)
 {
-	int devs[RAIL_PAIRS_MAX];
+	int devs[RAILS_MAX];
 	unsigned count = rails_devices(dev, devs);
 
 	for (unsigned i = 1; i < count; i++)

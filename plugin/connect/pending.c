@@ -9,7 +9,6 @@
 
 #include "base/util.h"
 #include "connect/handshake.h"
-#include "connect/rails.h"
 #include "connect/registry.h"
 #include "process/config.h"
 #include "process/keyfile.h"
@@ -145,7 +144,7 @@ static bool pending_identify(struct pending *pending)
 static bool pending_lookup(void *ctx, struct preamble *p, uint8_t key[PREAMBLE_KEY_BYTES])
 {
 	struct pending *pending = ctx;
-	bool joins = p->peer.join;
+	bool joins = p->peer.features & FEATURE_JOIN;
 
 	if (!registry_key(joins ? p->comm_id : p->listen_id, joins, key))
 		return false;
@@ -154,10 +153,8 @@ static bool pending_lookup(void *ctx, struct preamble *p, uint8_t key[PREAMBLE_K
 		return true;
 	}
 	p->full = !pending_identify(pending);
-	if (!joins && preamble_is_multi_lane(p)) {
-		p->own.rails = pending->rails;
-		p->own.rails_bytes = acceptor_rails(pending->set->dev, pending->rails);
-	}
+	if (!joins && p->peer.features & FEATURE_MULTI_LANE)
+		p->own.nic_count = acceptor_nics(pending->set->dev, p->own.nics);
 	return true;
 }
 
@@ -239,7 +236,7 @@ static int pending_begin_comm(struct pending *pending, uint64_t now_ns)
 /* CONFIRM has arrived. */
 static int pending_admit(struct pending *pending, uint64_t now_ns)
 {
-	bool joins = pending->preamble.peer.join;
+	bool joins = pending->preamble.peer.features & FEATURE_JOIN;
 	int rc;
 
 	control_unwatch(&pending->source); /* the comm may close it at once */
@@ -346,7 +343,6 @@ void pending_set_add(struct pending_set *set, struct lane *lane, int fd, uint64_
 	struct preamble_terms own = { .eager_bytes = plugin_config()->eager_bytes,
 				      .features = set->placement ? FEATURE_ACK_PROMPTLY : 0,
 				      .placement = set->placement,
-				      .lanes = set->lanes,
 				      .psk = keyfile_key() };
 	struct pending *pending;
 
@@ -379,7 +375,6 @@ void pending_set_init(struct pending_set *set, int dev, const struct placement_e
 {
 	set->dev = dev;
 	set->placement = placement;
-	set->lanes = rails_lanes_taken(dev);
 	set->timer.run = pending_set_due;
 	set->next_ns = UINT64_MAX;
 }

@@ -6,19 +6,19 @@
 #ifndef HARP_PLUGIN_RAILS_H
 #define HARP_PLUGIN_RAILS_H
 
+#include <stdbool.h>
+
 #include "wire/preamble.h"
 
-#define RAIL_PAIRS_MAX 4u /* of a comm */
+#define RAILS_MAX (1u + PREAMBLE_NICS_MAX) /* of a comm */
 
 /* The number of rails that HARP_RAILS allows. */
 unsigned rails_allowed(void);
 /* The devices that comms of dev may use: dev, then the others by speed, NUMA node and PCI distance,
  * as HARP_RAILS allows. Returns how many. */
-unsigned rails_devices(int dev, int out[RAIL_PAIRS_MAX]);
+unsigned rails_devices(int dev, int out[RAILS_MAX]);
 
-/* The configured lanes of a comm of dev, 1 to COMM_LANES_MAX. harp: HARP lanes are possible. */
-unsigned rails_lanes(int dev, bool harp);
-/* The limit of lanes in CHALLENGE: 1 if path and lanes are configured so; else COMM_LANES_MAX. */
-uint8_t rails_lanes_taken(int dev);
+/* May a comm of dev have more than one lane? harp: HARP lanes are possible. */
+bool rails_are_multi_lane(int dev, bool harp);
 
 #endif

@@ -238,9 +238,8 @@ int plugin_listen(struct plugin_ctx *ctx, int dev, void *handle_bytes, struct li
 	}
 	acceptor_add(listen);
 	memset(&handle, 0, sizeof(handle));
-	handle.wire_min = handle.wire_max = WIRE_VERSION;
 	handle.encrypted = keyfile_key() != NULL;
-	acceptor_endpoints(listen, &handle);
+	acceptor_endpoints(listen, &handle.nic);
 	handle.tuner = path_policy_tuner();
 	handle.listen_id = listen->id;
 	memcpy(handle.secret, listen->secret, HANDLE_SECRET_BYTES);

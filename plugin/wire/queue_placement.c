@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* queue_placement.c - chooses source ports by the queues that they map to; extension 1 of
- * CHALLENGE. */
+/* queue_placement.c - chooses source ports by the queues that they map to. */
 #include "wire/queue_placement.h"
 
 #include <errno.h>
@@ -13,7 +12,7 @@
  * once. */
 #define STRIDE 65521u
 
-/* The value of extension 1 (docs/lanes.md section 3.2). */
+/* docs/lanes.md section 3.2. */
 #define AT_KIND 0
 #define AT_KEY_BYTES 1
 #define AT_TABLE_COUNT 2
@@ -41,7 +40,7 @@ void placement_own(struct placement_end *end, const struct harp_rss *rss, uint32
 	}
 }
 
-size_t placement_encode(const struct placement_end *end, uint8_t out[PLACEMENT_EXTENSION_BYTES_MAX])
+size_t placement_encode(const struct placement_end *end, uint8_t out[PLACEMENT_BYTES_MAX])
 {
 	const struct harp_rss *rss = &end->rss;
 	size_t bitmap = (rss->table_count + 7u) / 8u;
@@ -97,7 +96,7 @@ int placement_decode(struct placement_end *end, const uint8_t *in, size_t len)
 
 static bool end_is_free(const struct placement_end *end)
 {
-	return end->kind == PLACEMENT_NOT_SAID || end->kind == PLACEMENT_ONE_QUEUE;
+	return end->kind == PLACEMENT_NONE || end->kind == PLACEMENT_ONE_QUEUE;
 }
 
 void placement_begin(struct placement *p, const struct placement_end *own,

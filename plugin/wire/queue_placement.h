@@ -15,7 +15,7 @@
 
 /* How the NIC of a HARP port chooses queues, in handle and CHALLENGE (docs/lanes.md 2 and 3.2). */
 enum placement_kind {
-	PLACEMENT_NOT_SAID = 0, /* a kernel socket: any port works */
+	PLACEMENT_NONE = 0, /* a kernel socket: any port works */
 	PLACEMENT_ONE_QUEUE = 1,
 	PLACEMENT_UNKNOWN = 2,
 	PLACEMENT_TOEPLITZ = 3,
@@ -31,12 +31,10 @@ struct placement_end {
 	struct harp_rss rss;
 };
 
-/* The extension's value; only PLACEMENT_TOEPLITZ ends have one. */
-#define PLACEMENT_EXTENSION_TYPE 1u
-#define PLACEMENT_EXTENSION_BYTES_MAX (8u + HARP_RSS_KEY_MAX + HARP_RSS_TABLE_MAX / 8u)
-/* Returns bytes written; 0: no extension. */
-size_t placement_encode(const struct placement_end *end,
-			uint8_t out[PLACEMENT_EXTENSION_BYTES_MAX]);
+/* In CHALLENGE; only PLACEMENT_TOEPLITZ ends are described. */
+#define PLACEMENT_BYTES_MAX (8u + HARP_RSS_KEY_MAX + HARP_RSS_TABLE_MAX / 8u)
+/* Returns bytes written; 0: none. */
+size_t placement_encode(const struct placement_end *end, uint8_t out[PLACEMENT_BYTES_MAX]);
 /* -EPROTO: invalid. */
 int placement_decode(struct placement_end *end, const uint8_t *in, size_t len);
 /* The end of an own instance. */

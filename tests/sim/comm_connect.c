@@ -95,13 +95,8 @@ bool peers_is_avoided(const struct harp_endpoint *remote, unsigned engine, uint6
 	return false;
 }
 
-uint8_t rails_lanes_taken(int dev)
-{
-	return PREAMBLE_LANES_MAX;
-}
-
 /* No first lane is accepted. */
-size_t acceptor_rails(int dev, uint8_t out[RAILS_BYTES_MAX])
+uint8_t acceptor_nics(int dev, struct nic_endpoints out[PREAMBLE_NICS_MAX])
 {
 	return 0;
 }

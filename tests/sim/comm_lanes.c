@@ -192,7 +192,6 @@ static int lane_begin_comm(struct csim_lane *lane, enum csim_side side)
 		.eager_bytes = (uint32_t)k->spec->eager_bytes,
 		.no_credit = k->spec->no_credit,
 		.multi_lane = k->spec->multi_lane,
-		.buffered = csim_is_buffered(k),
 		.harp_bytes_max = csim_harp_bytes_max(k),
 		.comm_id = k->spec->stream,
 		.lane_lost = lanes_lost,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * comm_reconnect.c - comms whose further lanes connector.c opens: the plan (in the place of candidates.c, plan.c and
+ * comm_reconnect.c - comms whose further lanes connector.c opens: the plan (in the place of candidates.c and
  * rails.c), and checks of connector.c.
  *
  * For each planned lane, this file records attempts, their results and losses, as seen from outside the plugin. From
@@ -62,7 +62,7 @@ static unsigned plan_rail(struct connector *u, const struct csn_lane *spec)
 			return i;
 		same = i;
 	}
-	if (u->rail_count == RAIL_PAIRS_MAX)
+	if (u->rail_count == RAILS_MAX)
 		return same;
 	u->rails[u->rail_count] = (struct connector_rail){
 		.dev = (int)spec->rail,
@@ -70,10 +70,10 @@ static unsigned plan_rail(struct connector *u, const struct csn_lane *spec)
 		/* The set has one engine; its address is that of the engine. */
 		.engines =
 			(struct engine_set *)(void *)reconnect_sim->hosts[c->from].nics[spec->rail],
-		.handle = { .has_v4 = reconnect_sim->scenario->world.family == 4,
-			    .harp_port = plan_port(spec) },
+		.nic = &u->nics[u->rail_count],
 	};
-	u->rails[u->rail_count].handle.v4 = u->rails[u->rail_count].handle.v6 =
+	u->nics[u->rail_count].harp[0].port = plan_port(spec);
+	u->nics[u->rail_count].addr[NIC_V4] =
 		csim_addr(reconnect_sim, (unsigned)c->to, (unsigned)spec->rail);
 	return u->rail_count++;
 }
@@ -113,7 +113,7 @@ struct engine *engine_set_at(const struct engine_set *set, unsigned index)
 }
 
 /* The lane of that rail whose attempt is about to begin. */
-static void plan_begins(const struct handle *handle)
+static void plan_begins(const struct nic_endpoints *nic)
 {
 	for (unsigned i = 0; i < reconnect_sim->scenario->comm_count; i++) {
 		struct csim_comm *k = &reconnect_sim->comms[i];
@@ -122,7 +122,7 @@ static void plan_begins(const struct handle *handle)
 		for (unsigned l = 0; c && l < c->lane_count; l++) {
 			const struct attempt *a = c->lanes[l].attempt;
 
-			if (&c->rails[c->lanes[l].rail].handle == handle && a && !a->poller)
+			if (c->rails[c->lanes[l].rail].nic == nic && a && !a->poller)
 				csim_expect_attempt(k, l);
 		}
 	}
@@ -130,13 +130,14 @@ static void plan_begins(const struct handle *handle)
 
 /* None while its NIC is gone. */
 void candidates_list(struct candidates *out, int dev, struct engine_set *engines,
-		     const struct handle *handle)
+		     const struct nic_endpoints *nic, const uint8_t host_id[HANDLE_HOST_ID_BYTES])
 {
 	const struct csim_host *here = csim_control_host();
 	unsigned host = (unsigned)(here - reconnect_sim->hosts);
 
+	(void)host_id;
 	memset(out, 0, sizeof(*out));
-	plan_begins(handle);
+	plan_begins(nic);
 	if (here->nics[dev]->gone)
 		return;
 	out->count = 1;
@@ -144,9 +145,8 @@ void candidates_list(struct candidates *out, int dev, struct engine_set *engines
 		.harp = engines != NULL,
 		.engine = engines ? engine_set_at(engines, 0) : NULL,
 		.local.addr = csim_addr(reconnect_sim, host, (unsigned)dev),
-		.remote = { .addr = handle->v4, .port = handle->harp_port },
-		.harp_port = true,
-		.peer_queues = 1,
+		.remote = { .addr = nic->addr[NIC_V4], .port = nic->harp[0].port },
+		.queues = 1,
 	};
 }
 
@@ -171,9 +171,7 @@ void csim_reconnect_made(struct csim_lane *first, enum csim_side side)
 	struct csim_app *app = &k->app[side];
 	struct handle handle = { 0 };
 	struct attempt attempt = { .comm_id = first->spec->comm,
-				   .candidate = { .harp = first->spec->kind == CSN_HARP },
-				   .preamble = { .own.lanes = (uint8_t)k->lanes,
-						 .peer.lanes = (uint8_t)k->lanes } };
+				   .candidate = { .harp = first->spec->kind == CSN_HARP } };
 	uint8_t key[PREAMBLE_KEY_BYTES];
 
 	csim_control_at(reconnect_sim, app->host);

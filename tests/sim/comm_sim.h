@@ -142,12 +142,6 @@ struct csim_comm {
 	uint64_t no_lane_until_ns; /* when that ended, for the last time that it lasted */
 };
 
-/* Its sender keeps small messages (comm_send.c): three comms of four. */
-static inline bool csim_is_buffered(const struct csim_comm *k)
-{
-	return k->spec->multi_lane && k->spec->stream % 4;
-}
-
 /* The comm's path policy (path_policy.h), by its stream's number as well. */
 #define CSIM_STREAM_KERNEL 1u /* a stream whose messages prefer kernel lanes */
 #define CSIM_STREAM_HARP 13u  /* one whose messages prefer HARP lanes */

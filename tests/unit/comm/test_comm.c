@@ -119,7 +119,7 @@ TEST(a_small_send_is_done_when_it_is_copied_and_a_large_one_when_it_is_acknowled
 		size_t bytes;
 		bool waits;
 	} rows[] = { { 0, false }, { 8, false }, { 4096, false }, { 4097, true } };
-	struct comm_options opt = { .buffered = true, .eager_bytes = 65536 };
+	struct comm_options opt = { .eager_bytes = 65536 };
 	struct request *send, *recv;
 	struct ends e = { .lanes = 1 };
 	struct fake_lane *from = &e.pairs[0].lanes[0], *to = &e.pairs[0].lanes[1];
@@ -156,7 +156,6 @@ TEST(a_small_send_is_done_when_it_is_copied_and_a_large_one_when_it_is_acknowled
 TEST(a_send_that_the_lane_has_not_copied_is_not_done_while_the_preamble_is_not_acknowledged)
 {
 	struct comm_options opt = { .side = COMM_SEND,
-				    .buffered = true,
 				    .no_credit = true,
 				    .eager_bytes = 65536,
 				    .lane.sent_bytes = 100 };
@@ -201,7 +200,7 @@ TEST(a_credit_that_answers_a_duplicate_is_sent_on_the_control_lane_too)
 {
 	enum { GRANTED = 4, POSTED = 12, SENT = 7 };
 	struct comm_options opt = {
-		.side = COMM_RECV, .multi_lane = true, .buffered = true, .eager_bytes = 4096
+		.side = COMM_RECV, .multi_lane = true, .eager_bytes = 4096
 	};
 	static uint8_t rx[1024];
 	struct request *request;

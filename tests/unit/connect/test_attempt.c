@@ -165,7 +165,7 @@ static void close_unwatched(struct lane *lane, bool abort)
 
 static void prepare(bool harp)
 {
-	struct preamble_terms terms = { .eager_bytes = 262144, .lanes = 1 };
+	struct preamble_terms terms = { .eager_bytes = 262144 };
 	struct lane *lane = &pair.lanes[0].lane;
 
 	memset(&world, 0, sizeof(world));
@@ -180,7 +180,6 @@ static void prepare(bool harp)
 	attempt = attempt_new(&attempt_ops);
 	attempt->candidate.harp = harp;
 	attempt->listen_id = LISTEN_ID;
-	attempt->own.lanes = 1;
 	memcpy(attempt->key, secret, sizeof(secret));
 	attempt->open_deadline_ns = BEGIN_NS + 3000 * MS;
 	attempt->deadline_ns = BEGIN_NS + 5000 * MS;
@@ -245,7 +244,7 @@ TEST(the_round_trip_is_measured_from_HELLO_to_CHALLENGE)
 	for (unsigned harp = 0; harp < 2; harp++) {
 		begin_asked(harp);
 		CHECK_EQ(attempt->own.features,
-			 FEATURE_BUFFERED | (harp ? FEATURE_ACK_PROMPTLY : FEATURE_NO_CREDIT));
+			 harp ? FEATURE_ACK_PROMPTLY : FEATURE_NO_CREDIT);
 		CHECK_EQ(attempt->rtt_ns, 0);
 		for (unsigned i = 1; i < 1000 && !attempt->rtt_ns; i++) {
 			peer_turn();
@@ -308,26 +307,25 @@ TEST(each_step_has_its_deadline)
 TEST(a_search_knows_what_the_peer_said_of_its_queues)
 {
 	static const struct {
-		bool recalls, harp_port;
-		uint8_t said;
-		uint16_t said_queues, queues;
+		bool recalls;
+		uint8_t placement;
+		uint16_t candidate_queues, queues;
 		enum placement_kind kind;
 	} cases[] = {
-		{ true, true, PLACEMENT_ONE_QUEUE, 8, 7, PLACEMENT_NOT_SAID },
-		{ false, false, PLACEMENT_ONE_QUEUE, 8, 0, PLACEMENT_NOT_SAID },
-		{ false, true, PLACEMENT_ONE_QUEUE, 8, 8, PLACEMENT_ONE_QUEUE },
-		{ false, true, PLACEMENT_TOEPLITZ, 8, 8, PLACEMENT_UNKNOWN },
-		{ false, true, PLACEMENT_NOT_SAID, 8, 8, PLACEMENT_NOT_SAID },
-		{ false, true, PLACEMENT_TOEPLITZ, 1, 1, PLACEMENT_NOT_SAID },
+		{ true, PLACEMENT_ONE_QUEUE, 8, 7, PLACEMENT_NONE },
+		{ false, PLACEMENT_ONE_QUEUE, 8, 8, PLACEMENT_NONE },
+		{ false, PLACEMENT_TOEPLITZ, 8, 8, PLACEMENT_UNKNOWN },
+		{ false, 77, 8, 8, PLACEMENT_UNKNOWN },
+		{ false, PLACEMENT_NONE, 8, 8, PLACEMENT_NONE },
+		{ false, PLACEMENT_TOEPLITZ, 1, 1, PLACEMENT_NONE },
 	};
 
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		prepare(true);
 		world.searches = true;
 		world.recalls = cases[i].recalls;
-		attempt->candidate.harp_port = cases[i].harp_port;
-		attempt->candidate.peer_placement = cases[i].said;
-		attempt->candidate.peer_queues = cases[i].said_queues;
+		attempt->candidate.placement = cases[i].placement;
+		attempt->candidate.queues = cases[i].candidate_queues;
 		attempt->ports_max = 12;
 		attempt_begin(attempt, BEGIN_NS);
 		CHECK(poller_run(&engine, BEGIN_NS));

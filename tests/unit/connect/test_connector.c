@@ -62,13 +62,13 @@ void connector_plan(struct connector *c)
 		c->rails[i].dev = (int)i;
 		c->rails[i].bound = rail_bound;
 		c->rails[i].backup = i == 1;
-		c->rails[i].handle.has_v4 = true;
-		c->rails[i].handle.v4.bytes[0] = peer;
+		c->nics[i].addr[NIC_V4].bytes[0] = peer;
+		c->rails[i].nic = &c->nics[i];
 	}
 }
 
 void candidates_list(struct candidates *out, int dev, struct engine_set *engines,
-		     const struct handle *handle)
+		     const struct nic_endpoints *nic, const uint8_t host_id[HANDLE_HOST_ID_BYTES])
 {
 	CHECK(!engines);
 	out->count = candidates;
@@ -173,13 +173,12 @@ AFTER_EACH(finish())
 static uint64_t prepare_rails(unsigned count)
 {
 	static struct attempt first;
-	const struct handle handle = { .has_v4 = true };
+	const struct handle handle = { 0 };
 
 	finish();
 	poller_init(&control, control_turn);
 	begun = failed = rail_events = rails_down = env_warns = 0;
 	rails = count;
-	first.preamble.own.lanes = first.preamble.peer.lanes = 2;
 	connector = connector_new(0, 46, &handle, &attempt_ops);
 	connector_made(connector, &comm, &first);
 	has_lane[0] = true;
@@ -280,9 +279,8 @@ TEST(an_attempt_has_what_the_peer_must_know)
 	uint64_t now_ns = prepare();
 
 	CHECK_EQ(attempt->dscp, 46);
-	CHECK_EQ(attempt->own.lanes, 2);
 	CHECK_EQ(attempt->own.index, LANE);
-	CHECK(attempt->own.join);
+	CHECK_EQ(attempt->own.features, FEATURE_JOIN);
 	CHECK_EQ(attempt->open_deadline_ns, now_ns + 3000 * MS);
 	CHECK_EQ(attempt->deadline_ns, now_ns + 5000 * MS);
 	attempt->rtt_ns = 777;

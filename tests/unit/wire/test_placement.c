@@ -139,7 +139,7 @@ TEST(ports_are_free_certain_or_tried_by_what_both_nics_state)
 TEST(an_encoded_queue_table_selects_the_same_ports)
 {
 	for (uint64_t seed = 0; seed < 60; seed++) {
-		uint8_t bytes[PLACEMENT_EXTENSION_BYTES_MAX];
+		uint8_t bytes[PLACEMENT_BYTES_MAX];
 		struct placement_end own, heard;
 		struct harp_endpoint from = there;
 		struct harp_rss rss;
@@ -163,7 +163,7 @@ TEST(an_encoded_queue_table_selects_the_same_ports)
 
 TEST(a_nic_without_a_known_hash_is_not_encoded)
 {
-	uint8_t bytes[PLACEMENT_EXTENSION_BYTES_MAX];
+	uint8_t bytes[PLACEMENT_BYTES_MAX];
 	struct placement_end end = end_of(PLACEMENT_ONE_QUEUE, 1, 0);
 
 	CHECK_EQ(placement_encode(&end, bytes), 0);
@@ -182,7 +182,7 @@ TEST(a_damaged_queue_table_is_refused_or_usable)
 		{ 0, 0 }, { 0, 2 }, { 0, 255 }, { 1, 0 },   { 1, 39 }, { 1, 41 },  { 1, 65 },
 		{ 2, 0 }, { 2, 9 }, { 3, 2 },   { 3, 255 }, { 4, 8 },  { 5, 255 }, { 6, 0 },
 	};
-	uint8_t good[PLACEMENT_EXTENSION_BYTES_MAX + 8], bytes[sizeof(good)];
+	uint8_t good[PLACEMENT_BYTES_MAX + 8], bytes[sizeof(good)];
 	struct placement_end own, end;
 	struct harp_rss rss;
 	struct rng rng;
