@@ -66,23 +66,16 @@ void background_begin(struct comm *comm)
 	control_post(&comm->background.begin_work);
 }
 
-struct background_end {
-	struct work work; /* first */
-	struct comm *comm;
-};
-
-static void background_end_run(struct work *work, uint64_t now_ns)
+static void background_end_run(void *timer, uint64_t now_ns)
 {
 	(void)now_ns;
-	control_timer_set(&((struct background_end *)work)->comm->background.timer, UINT64_MAX);
+	control_timer_set(timer, UINT64_MAX);
 }
 
-/* background_begin()'s work has run by then: it was posted before this one, or before the close. */
+/* background_begin()'s work has run by then: it was posted before this call, or before the close. */
 void background_end(struct comm *comm)
 {
-	struct background_end end = { .work.run = background_end_run, .comm = comm };
-
-	control_call(&end.work);
+	control_call(background_end_run, &comm->background.timer);
 }
 
 /* ---- closed comms --------------------------------------------------------------------------- */

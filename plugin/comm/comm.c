@@ -47,8 +47,6 @@ static void comm_free(struct comm *comm)
 	free(comm);
 }
 
-static void comm_close_run(struct work *work, uint64_t now_ns);
-
 static struct comm *comm_new(const struct lane *lane, const struct comm_options *opt)
 {
 	struct comm_stats_options stats = {
@@ -92,7 +90,6 @@ static struct comm *comm_new(const struct lane *lane, const struct comm_options 
 	for (unsigned i = 0; i < COMM_LANES_MAX; i++) {
 		comm->engines[i].comm = comm;
 		comm->engines[i].work.run = comm_engine_run;
-		comm->engines[i].close_work.run = comm_close_run;
 	}
 	comm->stats = comm_stats_new(&stats);
 	rc = opt->side == COMM_SEND ? comm_send_init(comm, opt) : comm_recv_init(comm);
@@ -293,9 +290,9 @@ void comm_cancel_memory(struct comm *comm, const void *memory, const void *base,
  * may have to be resent; the second sends CLOSE on each lane and closes it. Chunks of a lane that
  * died meanwhile go to the lanes that are closed after it.
  */
-static void comm_close_run(struct work *work, uint64_t now_ns)
+static void comm_close_run(void *arg, uint64_t now_ns)
 {
-	struct comm_engine *e = container_of(work, struct comm_engine, close_work);
+	struct comm_engine *e = arg;
 	struct comm *comm = e->comm;
 	struct comm_lane *l;
 
@@ -316,7 +313,7 @@ static void comm_close_turns(struct comm *comm)
 	for (unsigned i = 0; i < COMM_LANES_MAX; i++) {
 		poller = atomic_load_explicit(&comm->engines[i].poller, memory_order_acquire);
 		if (poller)
-			poller_call(poller, &comm->engines[i].close_work);
+			poller_call(poller, comm_close_run, &comm->engines[i]);
 	}
 }
 
@@ -340,34 +337,6 @@ void comm_close(struct comm *comm, bool abort)
 	comm->engine = NULL;
 	comm_close_lanes(comm);
 	comm_free(comm);
-}
-
-static void comm_drop_run(struct work *work, uint64_t now_ns)
-{
-	struct comm *comm = container_of(work, struct comm_engine, close_work)->comm;
-	struct comm_lane *l;
-
-	(void)now_ns;
-	COMM_FOR_EACH_LANE(comm, l)
-	{
-		l->lane->ops->close(l->lane, true);
-		free(l);
-	}
-	comm_free(comm);
-}
-
-void comm_drop(struct comm *comm)
-{
-	struct comm_engine *e = &comm->engines[0];
-	struct poller *poller = atomic_load_explicit(&e->poller, memory_order_relaxed);
-
-	comm_hold(comm);
-	comm->closing = true;
-	e->close_work.run = comm_drop_run;
-	if (poller) /* runs after e->work, which comm_create() posted */
-		poller_post(poller, &e->close_work);
-	else
-		comm_drop_run(&e->close_work, 0);
 }
 
 /* ---- events for NCCL's profiler (harp_profiler.h); application thread ----------------------- */

@@ -145,7 +145,7 @@ struct comm_lane {
 struct comm_engine {
 	struct comm *comm;
 	_Atomic(struct poller *) poller; /* NULL: this entry and all after it are unused */
-	struct work work, close_work;
+	struct work work;
 	struct comm_lane *dead; /* closed by the next turn that holds both pollers */
 };
 
@@ -315,9 +315,6 @@ int comm_attach(struct comm *comm, struct lane *lane, const struct comm_lane_opt
 bool comm_has_lane(struct comm *comm, unsigned index);
 /* Ends and frees the comm, which is off its ctx's list and gets no more lanes. abort: send RST. */
 void comm_close(struct comm *comm, bool abort);
-/* Same as comm_close(comm, true), for a new comm that no other thread knows. The caller holds the
- * poller of its only lane. */
-void comm_drop(struct comm *comm);
 /* The application deregisters memory. The comm fails (-ECANCELED) if an outstanding request was
  * posted with that registration, or without one and overlaps its bytes. Returns when the memory is
  * no longer accessed. Any thread, no poller held; the comm is not being closed. */

@@ -58,16 +58,15 @@ static pthread_cond_t memory_waited = PTHREAD_COND_INITIALIZER;
 
 /* One call of a stack, with its engine's poller held. */
 struct memory_call {
-	struct work work; /* first */
 	struct engine *engine;
 	struct memory_piece piece;
 	bool add;
 	int rc;
 };
 
-static void memory_run(struct work *work, uint64_t now_ns)
+static void memory_run(void *arg, uint64_t now_ns)
 {
-	struct memory_call *call = (struct memory_call *)work;
+	struct memory_call *call = arg;
 	struct harp_stack *stack = engine_stack(call->engine);
 	const struct memory_piece *piece = &call->piece;
 
@@ -85,11 +84,9 @@ static void memory_run(struct work *work, uint64_t now_ns)
 
 static int memory_call(struct engine *engine, const struct memory_piece *piece, bool add)
 {
-	struct memory_call call = {
-		.work.run = memory_run, .engine = engine, .piece = *piece, .add = add
-	};
+	struct memory_call call = { .engine = engine, .piece = *piece, .add = add };
 
-	poller_call(engine_poller(engine), &call.work);
+	poller_call(engine_poller(engine), memory_run, &call);
 	return call.rc;
 }
 

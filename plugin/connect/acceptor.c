@@ -30,7 +30,7 @@ struct acceptor {
 	int dev;
 	struct kernel_listener kernel[NIC_FAMILIES];
 	struct pending_set kernel_pending; /* owned by the control thread */
-	struct work watch_work, close_work;
+	struct work watch_work;
 	unsigned listener_count;
 	struct stack_listener *listeners[ENGINES_MAX]; /* by engine index */
 	/* NULL: no HARP listeners yet; never changes again. Writer: under ctx_lock, release.
@@ -73,9 +73,9 @@ static void acceptor_close_kernel(struct acceptor *acceptor)
 		kernel_listener_close(&acceptor->kernel[family]);
 }
 
-static void acceptor_close_run(struct work *work, uint64_t now_ns)
+static void acceptor_close_run(void *arg, uint64_t now_ns)
 {
-	struct acceptor *acceptor = container_of(work, struct acceptor, close_work);
+	struct acceptor *acceptor = arg;
 
 	(void)now_ns;
 	acceptor_close_kernel(acceptor);
@@ -117,7 +117,6 @@ static int acceptor_new(int dev)
 	acceptor->dev = dev;
 	acceptor->kernel[NIC_V4].fd = acceptor->kernel[NIC_V6].fd = -1;
 	acceptor->watch_work.run = acceptor_watch_run;
-	acceptor->close_work.run = acceptor_close_run;
 	pending_set_init(&acceptor->kernel_pending, dev, NULL);
 	/* The addresses of a NIC in another network namespace cannot be bound. */
 	if (!plugin_path_is_harp(plugin_config()->path) && !plugin_device(dev)->netns)
@@ -160,7 +159,7 @@ void acceptors_close(void)
 		for (unsigned i = 0; acceptor && i < acceptor->listener_count; i++)
 			stack_listener_close(acceptor->listeners[i]);
 		if (acceptor)
-			control_call(&acceptor->close_work);
+			control_call(acceptor_close_run, acceptor);
 	}
 	for (unsigned dev = 0; dev < PLUGIN_DEVICES_MAX; dev++) {
 		free(acceptors[dev]);

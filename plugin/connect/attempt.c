@@ -218,15 +218,20 @@ const struct attempt_ops attempt_ops = {
 static void attempt_run(struct work *work, uint64_t now_ns)
 {
 	struct attempt *a = container_of(work, struct attempt, work);
-	bool starts = !a->started;
 
-	a->started = true;
-	if (a->stopping)
-		a->ops->stop(a);
-	else if (starts)
-		a->ops->start(a, now_ns);
-	else
+	if (a->started)
 		a->ops->advance(a, now_ns);
+	else
+		a->ops->start(a, now_ns);
+	a->started = true;
+}
+
+static void attempt_stop_run(void *arg, uint64_t now_ns)
+{
+	struct attempt *a = arg;
+
+	(void)now_ns;
+	a->ops->stop(a);
 }
 
 static void attempt_ready(struct control_source *source, uint64_t now_ns)
@@ -295,13 +300,10 @@ void attempt_free(struct attempt *a)
 	if (!a)
 		return;
 	control_timer_set(&a->timer, UINT64_MAX);
-	a->stopping = true;
-	if (a->poller && a->candidate.harp) {
-		poller_call(a->poller, &a->work);
-	} else if (a->poller) {
-		control_unwatch(&a->source);
-		attempt_run(&a->work, 0);
-	}
+	if (a->poller && a->candidate.harp)
+		poller_call(a->poller, attempt_stop_run, a);
+	else if (a->poller)
+		a->ops->stop(a);
 	explicit_bzero(a->key, sizeof(a->key));
 	explicit_bzero(a->preamble.key, sizeof(a->preamble.key));
 	free(a);

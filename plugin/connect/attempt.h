@@ -65,9 +65,8 @@ struct attempt {
 	struct control_source source; /* of a kernel lane */
 	bool waits_for_open;          /* watches EPOLLOUT, too */
 	struct control_timer timer;
-	struct work work; /* starts, advances or stops a HARP lane */
+	struct work work; /* starts or advances a HARP lane */
 	bool started;
-	atomic_bool stopping;
 };
 
 /* Control thread, no poller held. NULL: out of memory. */

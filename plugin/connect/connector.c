@@ -318,9 +318,9 @@ void connector_begin(struct connector *c)
 	control_post(&c->work);
 }
 
-static void connector_stop_run(struct work *work, uint64_t now_ns)
+static void connector_stop_run(void *arg, uint64_t now_ns)
 {
-	struct connector *c = container_of(work, struct connector, stop_work);
+	struct connector *c = arg;
 
 	(void)now_ns;
 	c->stopped = true;
@@ -357,7 +357,6 @@ struct connector *connector_new(int dev, uint8_t dscp, const struct handle *hand
 	c->handle = *handle;
 	c->attempt_ops = ops;
 	c->work.run = connector_run;
-	c->stop_work.run = connector_stop_run;
 	c->free_work.run = connector_free_run;
 	c->timer.run = connector_due;
 	return c;
@@ -381,7 +380,7 @@ void connector_stop(struct connector *c)
 	if (!c)
 		return;
 	/* First, as the attempt's engine may be making the comm. */
-	control_call(&c->stop_work);
+	control_call(connector_stop_run, c);
 	if (c->comm && c->comm->connector)
 		background_end(c->comm);
 }

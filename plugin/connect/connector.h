@@ -58,7 +58,7 @@ struct connector {
 	uint8_t dscp;
 	struct handle handle;
 	uint64_t comm_id;
-	struct work work, stop_work, free_work;
+	struct work work, free_work;
 	struct control_timer timer;
 	bool stopped;
 

@@ -41,9 +41,9 @@ static void stack_listener_run(struct work *work, uint64_t now_ns)
 	engine_listener_due(listener->engine, listener->pending_set.next_ns);
 }
 
-static void stack_listener_open_run(struct work *work, uint64_t now_ns)
+static void stack_listener_open_run(void *arg, uint64_t now_ns)
 {
-	struct stack_listener *listener = container_of(work, struct stack_listener, open_work);
+	struct stack_listener *listener = arg;
 	struct harp_endpoint any;
 	struct harp_tcp_options opt;
 
@@ -60,9 +60,9 @@ static void stack_listener_open_run(struct work *work, uint64_t now_ns)
 	engine_set_listener(listener->engine, &listener->work);
 }
 
-static void stack_listener_close_run(struct work *work, uint64_t now_ns)
+static void stack_listener_close_run(void *arg, uint64_t now_ns)
 {
-	struct stack_listener *listener = container_of(work, struct stack_listener, close_work);
+	struct stack_listener *listener = arg;
 
 	(void)now_ns;
 	engine_set_listener(listener->engine, NULL);
@@ -82,9 +82,7 @@ int stack_listener_open(struct stack_listener **out, int dev, struct engine *eng
 	engine_placement(engine, &listener->placement);
 	pending_set_init(&listener->pending_set, dev, &listener->placement);
 	listener->work.run = stack_listener_run;
-	listener->open_work.run = stack_listener_open_run;
-	listener->close_work.run = stack_listener_close_run;
-	poller_call(engine_poller(engine), &listener->open_work);
+	poller_call(engine_poller(engine), stack_listener_open_run, listener);
 	rc = listener->open_result;
 	if (rc)
 		free(listener);
@@ -95,7 +93,7 @@ int stack_listener_open(struct stack_listener **out, int dev, struct engine *eng
 
 void stack_listener_close(struct stack_listener *listener)
 {
-	poller_call(engine_poller(listener->engine), &listener->close_work);
+	poller_call(engine_poller(listener->engine), stack_listener_close_run, listener);
 	free(listener);
 }
 

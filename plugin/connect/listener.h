@@ -11,7 +11,7 @@ struct stack_listener {
 	struct placement_end placement; /* of the engine; constant */
 	uint16_t port;
 	struct harp_listener *listener;
-	struct work work, open_work, close_work;
+	struct work work; /* in each turn of the engine */
 	int open_result;
 	struct pending_set pending_set;
 };

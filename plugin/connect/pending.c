@@ -213,24 +213,16 @@ static int pending_begin_comm(struct pending *pending, uint64_t now_ns)
 	const struct preamble *p = &pending->preamble;
 	uint8_t key[PREAMBLE_KEY_BYTES];
 	struct comm_options opt;
-	struct comm *comm;
 	int rc;
 
 	handshake_comm_options(p, COMM_RECV, &opt);
 	pending_lane_options(pending, now_ns, &opt.lane);
-	rc = comm_create(&comm, pending->lane, &opt);
-	if (rc)
-		return rc;
 	preamble_comm_key(p, key);
-	pending_release(pending);
-	rc = registry_ready(p->listen_id, comm, p->comm_id, opt.multi_lane ? key : NULL);
+	rc = registry_add(p->listen_id, pending->lane, &opt, key);
 	explicit_bzero(key, sizeof(key));
 	if (!rc)
-		return 0;
-	if (rc == -ENOMEM)
-		registry_fail(p->listen_id, &comm->remote, rc);
-	comm_drop(comm);
-	return 0;
+		pending_release(pending);
+	return rc;
 }
 
 /* CONFIRM has arrived. */
@@ -243,7 +235,7 @@ static int pending_admit(struct pending *pending, uint64_t now_ns)
 	rc = handshake_encrypt(&pending->preamble, &pending->lane);
 	if (!rc)
 		rc = joins ? pending_join(pending, now_ns) : pending_begin_comm(pending, now_ns);
-	if (rc && !joins)
+	if (rc == -ENOMEM && !joins)
 		registry_fail(pending->preamble.listen_id, &pending->lane->remote, rc);
 	return rc;
 }

@@ -235,14 +235,9 @@ void background_add(struct background_set *set)
 	control_post(&set->work);
 }
 
-struct background_removal {
-	struct work work; /* first */
-	const struct background_set *set;
-};
-
-static void background_remove_run(struct work *work, uint64_t now_ns)
+static void background_remove_run(void *arg, uint64_t now_ns)
 {
-	const struct background_set *set = ((struct background_removal *)work)->set;
+	const struct background_set *set = arg;
 	unsigned count = 0;
 
 	(void)now_ns;
@@ -258,9 +253,7 @@ static void background_remove_run(struct work *work, uint64_t now_ns)
 	background.count = count;
 }
 
-void background_remove(const struct background_set *set)
+void background_remove(struct background_set *set)
 {
-	struct background_removal removal = { .work.run = background_remove_run, .set = set };
-
-	control_call(&removal.work);
+	control_call(background_remove_run, set);
 }

@@ -61,7 +61,7 @@ struct background_set {
 /* Never waits. */
 void background_add(struct background_set *set);
 /* When this returns, the control thread no longer polls them. Not called by the control thread. */
-void background_remove(const struct background_set *set);
+void background_remove(struct background_set *set);
 /* engine->poller.wake and advance. */
 void engine_wake(struct poller *poller);
 void engine_advance(struct poller *poller, uint64_t now_ns);

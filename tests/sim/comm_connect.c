@@ -135,11 +135,11 @@ void control_post(struct work *work)
 	poller_post(&control_host->control, work);
 }
 
-void control_call(struct work *work)
+void control_call(void (*run)(void *arg, uint64_t now_ns), void *arg)
 {
 	/* What was posted before runs first. */
 	(void)poller_run_ready(&control_host->control, connect_sim->now_ns);
-	work->run(work, connect_sim->now_ns);
+	run(arg, connect_sim->now_ns);
 }
 
 static void control_woken(struct poller *poller)

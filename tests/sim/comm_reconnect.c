@@ -152,36 +152,43 @@ void candidates_list(struct candidates *out, int dev, struct engine_set *engines
 
 /* ---- comms ----------------------------------------------------------------------------------------- */
 
-/* The first lane's comm, as its listen comm accepts it. */
-static void reconnect_accept(struct comm *comm, uint64_t comm_id, const uint8_t *key)
+/* The attempt of a first lane, which had no preamble. */
+static struct attempt first_attempt(const struct csim_lane *first)
 {
-	struct listen_comm listen = { .id = comm_id, .ctx = comm->ctx };
-	struct comm *accepted = NULL;
+	const struct csim_comm *k = &reconnect_sim->comms[first->spec->comm];
+	struct attempt attempt = { .comm_id = (uint64_t)first->spec->comm,
+				   .candidate = { .harp = first->spec->kind == CSN_HARP } };
 
-	registry_listen(&listen);
-	if (registry_ready(listen.id, comm, comm_id, key) || registry_accept(&listen, &accepted) ||
-	    accepted != comm)
-		abort();
-	registry_unlisten(&listen);
+	memcpy(attempt.preamble.key, &k->spec->stream, sizeof(k->spec->stream));
+	return attempt;
 }
 
-void csim_reconnect_made(struct csim_lane *first, enum csim_side side)
+/* The receiver's comm, by a listen comm. */
+int csim_reconnect_accept(struct csim_lane *first, struct comm_options *opt)
 {
-	struct csim_comm *k = &reconnect_sim->comms[first->spec->comm];
-	struct csim_app *app = &k->app[side];
-	struct handle handle = { 0 };
-	struct attempt attempt = { .comm_id = first->spec->comm,
-				   .candidate = { .harp = first->spec->kind == CSN_HARP } };
+	struct csim_app *app = &reconnect_sim->comms[first->spec->comm].app[CSIM_RECV];
+	struct attempt attempt = first_attempt(first);
+	struct listen_comm listen = { .id = opt->comm_id };
 	uint8_t key[PREAMBLE_KEY_BYTES];
+	int rc;
 
 	csim_control_at(reconnect_sim, app->host);
-	/* The first lane had no preamble. */
-	memcpy(attempt.preamble.key, &k->spec->stream, sizeof(k->spec->stream));
-	if (side == CSIM_RECV) {
-		preamble_comm_key(&attempt.preamble, key);
-		reconnect_accept(app->comm, first->spec->comm, key);
-		return;
-	}
+	preamble_comm_key(&attempt.preamble, key);
+	registry_listen(&listen);
+	rc = registry_add(listen.id, first->end[CSIM_RECV].lane, opt, key);
+	if (!rc && (registry_accept(&listen, &app->comm) || !app->comm))
+		abort();
+	registry_unlisten(&listen);
+	return rc;
+}
+
+void csim_reconnect_made(struct csim_lane *first)
+{
+	struct csim_app *app = &reconnect_sim->comms[first->spec->comm].app[CSIM_SEND];
+	struct attempt attempt = first_attempt(first);
+	struct handle handle = { 0 };
+
+	csim_control_at(reconnect_sim, app->host);
 	app->connector = connector_new((int)first->spec->rail, 0, &handle, &csim_attempt_ops);
 	if (!app->connector)
 		abort();

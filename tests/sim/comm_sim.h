@@ -246,7 +246,8 @@ static inline unsigned csim_lane_host(const struct csim_lane *lane, enum csim_si
 
 /* ---- comm_reconnect.c ---- */
 void csim_reconnect_begin(struct csim *sim);
-void csim_reconnect_made(struct csim_lane *first, enum csim_side side);
+void csim_reconnect_made(struct csim_lane *first);
+int csim_reconnect_accept(struct csim_lane *first, struct comm_options *opt);
 /* Further lanes are opened from now on. */
 void csim_reconnect_go(struct csim_app *app);
 /* Closes the comm. */

@@ -30,10 +30,10 @@ void control_post(struct work *work)
 	poller_post(&control, work);
 }
 
-void control_call(struct work *work)
+void control_call(void (*run)(void *arg, uint64_t now_ns), void *arg)
 {
 	(void)poller_run_ready(&control, now_ns);
-	work->run(work, now_ns);
+	run(arg, now_ns);
 }
 
 void control_timer_set(struct control_timer *timer, uint64_t at_ns)

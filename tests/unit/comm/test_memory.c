@@ -67,9 +67,9 @@ uint64_t clock_now_ns(void)
 	return now_ns;
 }
 
-void poller_call(struct poller *poller, struct work *work)
+void poller_call(struct poller *poller, void (*run)(void *arg, uint64_t now_ns), void *arg)
 {
-	work->run(work, 0);
+	run(arg, 0);
 }
 
 struct poller *engine_poller(struct engine *engine)
