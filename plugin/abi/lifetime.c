@@ -58,11 +58,6 @@ static void log_close(void)
 
 void plugin_log(enum plugin_log_level level, const char *func, int line, const char *fmt, ...)
 {
-	static const enum nccl_log_level levels[] = {
-		[PLUGIN_WARN] = NCCL_LOG_WARN,
-		[PLUGIN_INFO] = NCCL_LOG_INFO,
-		[PLUGIN_TRACE] = NCCL_LOG_TRACE,
-	};
 	nccl_logger logger = atomic_load(&log_logger);
 	char text[LOG_LINE_BYTES];
 	va_list args;
@@ -72,7 +67,8 @@ void plugin_log(enum plugin_log_level level, const char *func, int line, const c
 	va_start(args, fmt);
 	vsnprintf(text, sizeof(text), fmt, args);
 	va_end(args);
-	logger(levels[level], NCCL_LOG_INIT | NCCL_LOG_NET, func, line, "NET/HARP: %s", text);
+	logger(level == PLUGIN_WARN ? NCCL_LOG_WARN : NCCL_LOG_INFO, NCCL_LOG_INIT | NCCL_LOG_NET,
+	       func, line, "NET/HARP: %s", text);
 }
 
 /* ---- fork and exit -------------------------------------------------------------------------- */

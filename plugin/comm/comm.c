@@ -27,10 +27,10 @@
  * covers the lanes of one engine, or the kernel lanes (comm_turn.c). comm_wake() leaves work for
  * other lanes to their engines.
  *
- * With failover (more than one lane may come), a message is cut into chunks, and each chunk
+ * In a multi-lane comm, a message is cut into chunks, and each chunk
  * is sent on the lane that will deliver it first (scheduler.c). The sender keeps a chunk until an
  * ACK record covers it, and resends it when its lane dies; the receiver drops duplicates. A request
- * is done when it is acknowledged. Without failover there are no chunks and no ACK records: the
+ * is done when it is acknowledged. In a single-lane comm there are no chunks and no ACK records: the
  * lane's TCP reports delivery. A small message is done when its lane has copied it.
  */
 
@@ -68,7 +68,7 @@ static struct comm *comm_new(const struct lane *lane, const struct comm_options 
 	memset(comm, 0, sizeof(*comm));
 	poller_init(&comm->poller, NULL);
 	comm->side = opt->side;
-	comm->failover = opt->multi_lane;
+	comm->multi_lane = opt->multi_lane;
 	comm->no_credit = opt->no_credit && !opt->multi_lane;
 	comm->has_kernel_lanes = lane->kind_bit == LANE_KERNEL ||
 				 (opt->multi_lane && !plugin_path_is_harp(plugin_config()->path));
@@ -79,7 +79,6 @@ static struct comm *comm_new(const struct lane *lane, const struct comm_options 
 	comm->buffer_bytes = opt->multi_lane ? COMM_BUFFER_BYTES_MAX : LANE_COPIED_BYTES_MAX;
 	if (comm->buffer_bytes > comm->eager_bytes / 4)
 		comm->buffer_bytes = comm->eager_bytes / 4;
-	comm->reconnect_wait_ns = opt->reconnect_wait_ns;
 	comm->ctx = opt->ctx;
 	comm->comm_id = opt->comm_id;
 	comm->remote = lane->remote;
@@ -103,7 +102,7 @@ static struct comm *comm_new(const struct lane *lane, const struct comm_options 
 int comm_create(struct comm **out, struct lane *lane, const struct comm_options *opt)
 {
 	struct comm *comm = comm_new(lane, opt);
-	struct comm_lane *l = comm ? comm_lane_new(comm, lane, &opt->lane, comm_lane_notify) : NULL;
+	struct comm_lane *l = comm ? comm_lane_new(comm, lane, &opt->lane) : NULL;
 
 	*out = NULL;
 	if (!l) {
@@ -122,11 +121,11 @@ int comm_attach(struct comm *comm, struct lane *lane, const struct comm_lane_opt
 {
 	struct comm_lane *l, *head;
 
-	if (!comm->failover || opt->index >= COMM_LANES_MAX)
+	if (!comm->multi_lane || opt->index >= COMM_LANES_MAX)
 		return -EINVAL;
 	if (atomic_load_explicit(&comm->ended, memory_order_relaxed) || comm_has_failed(comm))
 		return -ENOTCONN;
-	l = comm_lane_new(comm, lane, opt, comm_lane_notify);
+	l = comm_lane_new(comm, lane, opt);
 	if (!l)
 		return -ENOMEM;
 	atomic_fetch_or_explicit(&comm->present, 1u << l->index, memory_order_relaxed);
@@ -194,7 +193,7 @@ int comm_post(struct comm *comm, void *data, size_t size, int tag, const void *m
 	request->used_kinds = 0;
 	request->chunk = -1;
 	request->kinds = LANE_HARP | LANE_KERNEL;
-	if (comm->failover && comm->side == COMM_SEND)
+	if (comm->multi_lane && comm->side == COMM_SEND)
 		request->kinds = size <= comm->tx.harp_bytes_max ? LANE_HARP : LANE_KERNEL;
 	atomic_store_explicit(&request->state, REQUEST_POSTED, memory_order_relaxed);
 	*out = request;

@@ -36,8 +36,7 @@
 
 #define PLUGIN_REQUESTS_MAX 32u
 #define COMM_LANES_MAX SCHEDULER_LANES_MAX
-#define COMM_RECONNECT_WAIT_NS                                                                     \
-	500000000ull /* the connector reconnects a comm's last lane at once */
+#define COMM_RECONNECT_WAIT_NS 500000000ull /* for which a comm without lanes waits for one */
 #define COMM_END_TEXT_MAX 160
 #define COMM_EAGER_BYTES_MIN 4096u
 #define COMM_EAGER_MESSAGES 256u  /* begun beyond the credits, at most */
@@ -73,7 +72,7 @@ struct request {
 	struct comm_event *event; /* NULL: no profiler wants it */
 	/* Poller. */
 	uint64_t begun_ns;  /* when the first record was sent or received */
-	uint64_t end_bytes; /* send, no failover: its end in the stream of records */
+	uint64_t end_bytes; /* send, single-lane: its end in the stream of records */
 	uint64_t received;  /* receive: bytes delivered */
 	uint64_t total;     /* receive: bytes of the message, once begun */
 	uint8_t kinds;      /* send: enum lane_kind, preferred lanes */
@@ -170,7 +169,7 @@ struct comm_send_state {
 	uint64_t data_bytes;     /* of DATA records cut, headers included */
 	uint64_t credited_bytes; /* data_bytes at the end of message granted-1, once cut */
 	uint64_t end_ring[COMM_EAGER_MESSAGES]; /* data_bytes at the end of ungranted messages */
-	/* With failover. */
+	/* Multi-lane. */
 	uint64_t acked_message,
 		acked_offset;           /* acked: all messages before, and this much of that one */
 	struct comm_chunk *chunks;      /* COMM_CHUNKS_MAX */
@@ -200,7 +199,7 @@ struct comm_recv_state {
 	uint64_t advertised; /* receives */
 	uint64_t bytes_since_credit, messages_since_credit;
 	bool bulk; /* the last message was large */
-	/* With failover. */
+	/* Multi-lane. */
 	struct ranges ranges;
 	struct comm_unexpected *unexpected;
 	bool ack_due, credit_due; /* credit_due: repeat the last one */
@@ -221,12 +220,11 @@ typedef void comm_lane_lost(struct comm *comm, unsigned index, enum comm_loss lo
 struct comm {
 	/* Written when it is made. */
 	enum comm_side side;
-	bool failover;  /* more than one lane may come: chunks, ACK records, lanes that die */
-	bool no_credit; /* the sender wants none */
+	bool multi_lane; /* more than one lane may come: chunks, ACK records, lanes that die */
+	bool no_credit;  /* the sender wants none */
 	bool has_kernel_lanes; /* may have some */
 	uint32_t eager_bytes;
-	uint32_t buffer_bytes;      /* messages up to this size are buffered */
-	uint64_t reconnect_wait_ns; /* how long a comm without lanes waits for one */
+	uint32_t buffer_bytes; /* messages up to this size are buffered */
 	struct plugin_ctx *ctx;
 	uint64_t comm_id;
 	struct harp_endpoint remote; /* of the first lane, for messages */
@@ -299,7 +297,6 @@ struct comm_options {
 	bool no_credit;       /* ignored if multi_lane */
 	bool multi_lane;      /* more than one lane may come */
 	uint64_t comm_id;
-	uint64_t reconnect_wait_ns;    /* how long a comm without lanes waits for one */
 	struct comm_lane_options lane; /* of the first lane */
 	comm_lane_lost *lane_lost;     /* NULL: losses are not reported */
 	uint64_t harp_bytes_max;       /* multi_lane, send: path_policy.h */

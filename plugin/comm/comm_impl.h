@@ -111,8 +111,7 @@ void comm_lane_notify(struct lane *lane, uint64_t now_ns);
 /* Makes a lane, which joins in comm_adopt(). NULL: out of memory. The poller of lane->poller is
  * held. */
 struct comm_lane *comm_lane_new(struct comm *comm, struct lane *lane,
-				const struct comm_lane_options *opt,
-				void (*notify)(struct lane *lane, uint64_t now_ns));
+				const struct comm_lane_options *opt);
 /* Puts attached lanes into the lane table. */
 void comm_adopt(struct comm *comm);
 /* Samples the lane's TCP if that is due, which may end the lane. */

@@ -19,7 +19,7 @@
  * chunks move to other lanes, and the next turn that reaches it closes and frees it.
  *
  * A lane's end is no error while other lanes live. When the last lane dies, another may join within
- * reconnect_wait_ns; otherwise the comm ends. A receiver's lane that accepts no more records
+ * COMM_RECONNECT_WAIT_NS; otherwise the comm ends. A receiver's lane that accepts no more records
  * drains: it is read to its end, because its data may not come on another lane.
  */
 
@@ -59,8 +59,7 @@ static enum harp_page_kind comm_lane_page_kind(const struct comm_lane *l)
 }
 
 struct comm_lane *comm_lane_new(struct comm *comm, struct lane *lane,
-				const struct comm_lane_options *opt,
-				void (*notify)(struct lane *lane, uint64_t now_ns))
+				const struct comm_lane_options *opt)
 {
 	struct comm_lane *l = aligned_alloc(64, (sizeof(*l) + 63) & ~(size_t)63);
 
@@ -91,7 +90,7 @@ struct comm_lane *comm_lane_new(struct comm *comm, struct lane *lane,
 	for (struct lane *each = lane; each; each = each->beneath)
 		each->awaited = &comm->awaited;
 	lane->owner = l;
-	lane->notify = notify;
+	lane->notify = comm_lane_notify;
 	lane_harp_label(lane, comm->side == COMM_SEND ? "NCCL send" : "NCCL receive");
 	return l;
 }
@@ -119,7 +118,7 @@ static unsigned comm_lane_detach(struct comm_lane *l, bool lost)
 	l->dead = true;
 	comm->lanes[l->index] = NULL;
 	scheduler_remove(&comm->scheduler, l->index);
-	if (comm->side == COMM_SEND && comm->failover)
+	if (comm->side == COMM_SEND && comm->multi_lane)
 		moved = comm_send_release(l, lost);
 	comm_choose_control(comm);
 	if (comm->side == COMM_RECV) /* a CREDIT or an ACK may be lost with it */
@@ -204,12 +203,11 @@ void comm_lane_die(struct comm_lane *l, int error, bool stalled)
 	struct comm *comm = l->comm;
 	bool quiet = comm->closing || comm_has_failed(comm) || comm->end_error ||
 		     (comm->side == COMM_RECV && comm->rx.peer_closed);
-	bool left;
 	unsigned moved;
 
 	if (l->dead)
 		return;
-	if (!comm->failover) {
+	if (!comm->multi_lane) {
 		if (comm->side == COMM_SEND)
 			comm_send_finish_lane(l);
 		comm_end_by_error(comm, l, error);
@@ -219,11 +217,10 @@ void comm_lane_die(struct comm_lane *l, int error, bool stalled)
 		return; /* the other lanes have died meanwhile */
 	moved = comm_lane_detach(l, true);
 	atomic_fetch_and_explicit(&comm->present, ~(1u << l->index), memory_order_relaxed);
-	left = comm->scheduler.live != 0;
-	if (!left) {
+	if (!comm->scheduler.live) {
 		comm->last_lane_died_ns = comm->now_ns;
 		comm->last_lane_error = error;
-		if (!comm->reconnect_wait_ns || comm->closing || comm_has_failed(comm))
+		if (comm->closing || comm_has_failed(comm))
 			comm_end_without_lanes(comm);
 	}
 	comm_wake_all(comm);
@@ -234,8 +231,7 @@ void comm_lane_die(struct comm_lane *l, int error, bool stalled)
 	if (comm->lane_lost)
 		comm->lane_lost(comm, l->index, COMM_LOSS);
 	lane_stats_died(l->stats, error);
-	if (left || comm->reconnect_wait_ns)
-		comm_lane_log_death(l, error, stalled, moved);
+	comm_lane_log_death(l, error, stalled, moved);
 }
 
 void comm_lane_drain(struct comm_lane *l)
@@ -326,7 +322,7 @@ void comm_lane_sample(struct comm_lane *l)
 		comm_lane_die(l, -ETIMEDOUT, false);
 		return;
 	}
-	if (!comm->failover) {
+	if (!comm->multi_lane) {
 		if (comm->completed < comm_posted(comm) && lane_stats_want_tcp(l->stats, now_ns)) {
 			l->lane->ops->info(l->lane, &info);
 			lane_stats_tcp(l->stats, &info, now_ns);
@@ -391,7 +387,7 @@ void comm_close_lanes(struct comm *comm)
 				.message = comm->completed };
 	struct comm_lane *l;
 
-	if (!failed && !in_flight && comm->side == COMM_SEND && comm->failover)
+	if (!failed && !in_flight && comm->side == COMM_SEND && comm->multi_lane)
 		comm_send_run(comm); /* chunks of lanes that died */
 	COMM_FOR_EACH_LANE(comm, l)
 	{
@@ -401,12 +397,12 @@ void comm_close_lanes(struct comm *comm)
 			continue;
 		if (!failed && !in_flight) {
 			/* All requests are done: their memory is the application's again. */
-			if (comm->failover && l->out.buffer < 0)
+			if (comm->multi_lane && l->out.buffer < 0)
 				l->out.payload = NULL;
-			if (l->kind == LANE_KERNEL && comm->failover)
+			if (l->kind == LANE_KERNEL && comm->multi_lane)
 				comm_lane_read_off(l);
 			lost = !comm_lane_send_close(l, &close);
-		} else if (!failed && l->kind == LANE_KERNEL && !comm->failover) {
+		} else if (!failed && l->kind == LANE_KERNEL && !comm->multi_lane) {
 			(void)comm_lane_send_close(l, &close);
 		}
 		(void)comm_lane_detach(l, lost);

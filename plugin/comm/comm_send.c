@@ -15,7 +15,7 @@
  * the stream position after message granted-1, so data_bytes - credited_bytes is the number of
  * bytes sent beyond the grant. end_ring holds the positions that a later CREDIT may need.
  *
- * Chunks (failover only). Messages are cut into chunks in order. The scheduler picks the lane that
+ * Chunks (multi-lane only). Messages are cut into chunks in order. The scheduler picks the lane that
  * would deliver the next chunk first; if that lane is full, the chunk waits for it. A chunk stays
  * on its lane's list until an ACK record covers it, or until the lane dies or stalls while another
  * one moves: then it joins the list of moved chunks, which are sent before new ones. When nothing
@@ -23,13 +23,13 @@
  * drops duplicates.
  *
  * Buffered sends. An ACK for each small message would double the number of packets. So a message of
- * up to buffer_bytes is done when its lane has copied it, before it is acknowledged. With failover
+ * up to buffer_bytes is done when its lane has copied it, before it is acknowledged. In a multi-lane comm
  * the sender keeps a copy of its own, to resend it. This buffer is free when an ACK record covers
  * it; the receiver sends one for every 16 such messages. Small messages wait for a free buffer;
  * docs/lanes.md section 5.3 shows why one always becomes free.
  *
- * A peer cannot prolong a turn: without failover each CREDIT must grant more than the last, and
- * with failover a turn reads at most COMM_IDLE_RECORDS_MAX records from a lane.
+ * A peer cannot prolong a turn: in a single-lane comm each CREDIT must grant more than the last, and
+ * in a multi-lane comm a turn reads at most COMM_IDLE_RECORDS_MAX records from a lane.
  */
 
 /* Chunk sizes of a message that several lanes share. Each chunk costs a kernel lane one system
@@ -54,7 +54,7 @@ int comm_send_init(struct comm *comm, const struct comm_options *opt)
 	tx->unused = tx->moved = (struct comm_list){ -1, -1 };
 	tx->harp_bytes_max = opt->harp_bytes_max;
 	tx->buffers_free = ~UINT64_C(0);
-	if (!comm->failover)
+	if (!comm->multi_lane)
 		return 0;
 	tx->chunks = malloc(COMM_CHUNKS_MAX * sizeof(*tx->chunks));
 	if (!tx->chunks)
@@ -224,7 +224,7 @@ static void lane_update_delivered(struct comm_lane *l)
 	l->delivered_bytes = delivered_bytes;
 	/* For a kernel lane, done_bytes counts bytes in the socket buffer, not acknowledged
 	 * ones. */
-	if (l->comm->failover && l->kind == LANE_HARP)
+	if (l->comm->multi_lane && l->kind == LANE_HARP)
 		scheduler_acked(&l->comm->scheduler, l->index, delivered_bytes, l->comm->now_ns);
 }
 
@@ -271,7 +271,7 @@ static void send_complete(struct comm *comm, struct comm_lane *observer)
 		const struct comm_lane *l = comm->lanes[0];
 		bool done;
 
-		if (comm->failover)
+		if (comm->multi_lane)
 			done = comm->completed < tx->acked_message ||
 			       (copy && copy->lane && copy->lane->copied_bytes >= copy->end_bytes);
 		else
@@ -398,7 +398,7 @@ static uint64_t plan_chunk_bytes(const struct comm *comm, const struct request *
 	uint64_t left = request->size - comm->tx.offset, limit;
 	unsigned choices = 1;
 
-	if (!comm->failover)
+	if (!comm->multi_lane)
 		return left;
 	if (left > CHUNK_BYTES_MIN)
 		choices = scheduler_choices(&comm->scheduler, request->kinds);
@@ -420,12 +420,12 @@ static bool plan_new(struct comm *comm, struct plan *plan)
 	int8_t buffer = -1;
 	int64_t allowed;
 
-	if (tx->current == comm_posted(comm) || (comm->failover && tx->unused.head < 0))
+	if (tx->current == comm_posted(comm) || (comm->multi_lane && tx->unused.head < 0))
 		return false;
 	allowed = send_allowance(comm, plan_chunk_bytes(comm, request));
 	if (allowed < 0)
 		return false;
-	if (comm->failover && request->size <= comm->buffer_bytes) {
+	if (comm->multi_lane && request->size <= comm->buffer_bytes) {
 		/* In one chunk. */
 		if (!tx->buffers_free || (uint64_t)allowed < request->size)
 			return false;
@@ -451,7 +451,7 @@ static bool plan_next(struct comm *comm, struct plan *plan)
 	if (tx->moved.head < 0) {
 		if (plan_new(comm, plan))
 			return true;
-		if (!comm->failover || !send_release_late(comm))
+		if (!comm->multi_lane || !send_release_late(comm))
 			return false;
 	}
 	plan->moved = true;
@@ -542,7 +542,7 @@ static void send_begin(struct comm_lane *l, const struct plan *plan)
 
 	if (chunk->message >= comm->completed)
 		request->used_kinds |= (uint8_t)l->kind;
-	if (comm->failover)
+	if (comm->multi_lane)
 		i = send_track(l, plan);
 	if (!plan->moved) {
 		if (buffered) {
@@ -580,7 +580,7 @@ static void send_push(struct comm_lane *l)
 	uint64_t over = out->buffer < 0 ? comm->completed : comm->tx.acked_message;
 
 	/* The request is done: its memory belongs to the application or to another message. */
-	if (out->payload && comm->failover && out->message < over)
+	if (out->payload && comm->multi_lane && out->message < over)
 		out->payload = NULL;
 	(void)comm_lane_push(l);
 }
@@ -641,10 +641,10 @@ void comm_send_run(struct comm *comm)
 
 /* ---- the receiver's records ----------------------------------------------------------------- */
 
-/* Returns the protocol violation, or NULL. Without failover, every CREDIT must grant more. */
+/* Returns the protocol violation, or NULL. In a single-lane comm, every CREDIT must grant more. */
 static const char *send_credit(struct comm *comm, const struct record *record)
 {
-	if (comm->failover) {
+	if (comm->multi_lane) {
 		if (send_acked(comm, record->message, 0))
 			return "a CREDIT record of messages that were not sent";
 		if (record->total > comm->tx.granted)
@@ -671,13 +671,13 @@ static bool send_record(struct comm_lane *l, const struct record *record)
 		wrong = send_credit(comm, record);
 		break;
 	case RECORD_ACK:
-		if (!comm->failover)
+		if (!comm->multi_lane)
 			wrong = "an ACK record in a comm of one lane";
 		else if (send_acked(comm, record->message, record->offset))
 			wrong = "an ACK record of bytes that were not sent";
 		break;
 	case RECORD_CLOSE:
-		if (comm->failover)
+		if (comm->multi_lane)
 			(void)send_acked(comm, record->message, 0);
 		/* The segments that carried CLOSE may have acknowledged the last bytes. */
 		comm_send_finish_lane(l);

@@ -72,7 +72,7 @@ static void comm_fail_text(struct comm *comm, struct comm_lane *l, int error,
 			lane_notice_due(LANE_NOTICE_GIVEN_UP, &comm->remote.addr, comm->now_ns),
 		"%s peer %s over %s: %s", comm->side == COMM_SEND ? "sending to" : "receiving from",
 		harp_endpoint_format(&comm->remote, peer),
-		l && !comm->failover ? lane_kind_text(l->lane) : "several lanes", text);
+		l && !comm->multi_lane ? lane_kind_text(l->lane) : "several lanes", text);
 	comm_stats_failed(comm->stats);
 	atomic_store_explicit(&comm->ended, true, memory_order_relaxed);
 	/* After the WARN: a thread that sees the error finds its text in ncclGetLastError(). */
@@ -139,7 +139,8 @@ void comm_end_by_error(struct comm *comm, struct comm_lane *l, int error)
 	char text[COMM_END_TEXT_MAX];
 
 	comm_end(comm, error == -EPIPE ? -ECONNRESET : error,
-		 comm_lane_end_text(error, l && !comm->failover && l->in.here, text, sizeof(text)));
+		 comm_lane_end_text(error, l && !comm->multi_lane && l->in.here, text,
+				    sizeof(text)));
 }
 
 void comm_end_by_record(struct comm *comm, const struct record *close)

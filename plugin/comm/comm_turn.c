@@ -141,8 +141,8 @@ static bool comm_kernel_lane_is_due(struct comm_lane *l, enum comm_turn why)
 		return false;
 	return l->ready ||
 	       (waits &&
-		(comm->failover ? comm->control == l->index
-				: !comm->no_credit && comm->tx.current < comm_posted(comm)));
+		(comm->multi_lane ? comm->control == l->index
+				  : !comm->no_credit && comm->tx.current < comm_posted(comm)));
 }
 
 static bool comm_lane_is_due(struct comm_lane *l, enum comm_turn why)
@@ -225,7 +225,7 @@ static void comm_sample(struct comm *comm)
 
 static bool comm_is_under_way(const struct comm *comm)
 {
-	bool under_way = comm->failover && comm->side == COMM_SEND && comm->tx.moved.head >= 0;
+	bool under_way = comm->multi_lane && comm->side == COMM_SEND && comm->tx.moved.head >= 0;
 
 	for (uint32_t left = comm->scheduler.live; left; left &= left - 1) {
 		const struct scheduler_lane *l = &comm->scheduler.lane[__builtin_ctz(left)];
@@ -299,7 +299,7 @@ void comm_advance(struct comm *comm, struct comm_engine *engine, uint64_t now_ns
 			comm_send_run(comm);
 	}
 	if (comm->last_lane_died_ns &&
-	    comm->now_ns >= comm->last_lane_died_ns + comm->reconnect_wait_ns)
+	    comm->now_ns >= comm->last_lane_died_ns + COMM_RECONNECT_WAIT_NS)
 		comm_end_without_lanes(comm);
 	comm_settle(comm);
 	if (comm_has_failed(comm))
@@ -352,14 +352,14 @@ void comm_poll_posted(struct comm *comm, const struct request *request)
 
 	/* A small message on a kernel lane is found by test(): polling here would mostly be in
 	 * vain. */
-	if (comm->side == COMM_RECV && !comm_has_engines(comm) && !comm->failover &&
+	if (comm->side == COMM_RECV && !comm_has_engines(comm) && !comm->multi_lane &&
 	    request->size <= COMM_BULK_BYTES)
 		return;
 	if (comm->has_kernel_lanes && comm->side == COMM_SEND && request->kinds == LANE_KERNEL)
 		atomic_store_explicit(&comm->kernel_message, comm->app_posted,
 				      memory_order_relaxed);
 	comm_turn(comm, NULL, now_ns,
-		  comm->side == COMM_RECV && !comm->failover ? COMM_TURN_TEST : COMM_TURN_POST);
+		  comm->side == COMM_RECV && !comm->multi_lane ? COMM_TURN_TEST : COMM_TURN_POST);
 	comm_poll_engines(comm, now_ns);
 	if (atomic_load_explicit(&comm->kernel_due, memory_order_relaxed))
 		comm_turn(comm, NULL, now_ns, COMM_TURN_POST);
@@ -384,11 +384,11 @@ void comm_poll(struct comm *comm)
 	if (comm_has_engines(comm)) {
 		/* A single lane needs no tick: it can't stall while siblings move. A tick would
 		 * wake the control thread. */
-		if (comm->failover && now_ns - comm->ticked_ns >= TICK_NS)
+		if (comm->multi_lane && now_ns - comm->ticked_ns >= TICK_NS)
 			comm_tick(comm, now_ns);
 		comm_poll_engines(comm, now_ns);
 	}
-	if ((comm->has_kernel_lanes || comm->failover) && comm_kernel_is_due(comm, now_ns)) {
+	if ((comm->has_kernel_lanes || comm->multi_lane) && comm_kernel_is_due(comm, now_ns)) {
 		comm->kernel_polled_ns = now_ns;
 		comm_turn(comm, NULL, now_ns, COMM_TURN_TEST);
 	}
@@ -419,7 +419,7 @@ bool comm_has_undelivered(struct comm *comm)
 {
 	bool owes;
 
-	if (!comm->failover || comm->side != COMM_SEND)
+	if (!comm->multi_lane || comm->side != COMM_SEND)
 		return false;
 	if (!poller_try(&comm->poller))
 		return true;

@@ -137,8 +137,8 @@ int acceptor_open(int dev, struct engine_set *engines)
 
 	if (rc || !engines)
 		return rc;
-	for (unsigned i = acceptor->listener_count; !rc && i < engine_set_count(engines); i++) {
-		rc = stack_listener_open(&acceptor->listeners[i], dev, engine_set_at(engines, i));
+	for (unsigned i = acceptor->listener_count; !rc && i < engines->count; i++) {
+		rc = stack_listener_open(&acceptor->listeners[i], dev, engines->engines[i]);
 		acceptor->listener_count += !rc;
 	}
 	if (rc)
@@ -211,7 +211,7 @@ static struct stack_listener *acceptor_choose(const struct acceptor *acceptor)
 {
 	struct engine_set *engines = acceptor_engines(acceptor);
 
-	return engines ? acceptor->listeners[engine_index(engine_set_choose(engines))] : NULL;
+	return engines ? acceptor->listeners[engine_set_choose(engines)->index] : NULL;
 }
 
 uint8_t acceptor_nics(int dev, struct nic_endpoints out[PREAMBLE_NICS_MAX])
@@ -253,6 +253,6 @@ int acceptor_accept(struct listen_comm *listen, struct comm **out)
 	if (rc || *out)
 		return rc;
 	if (listen->listener)
-		poller_poll(engine_poller(listen->listener->engine));
+		poller_poll(&listen->listener->engine->poller);
 	return registry_accept(listen, out);
 }

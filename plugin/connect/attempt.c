@@ -71,7 +71,7 @@ static void attempt_avoid(struct attempt *a, const char *silence, uint64_t now_n
 	const struct harp_endpoint *remote = &a->candidate.remote;
 	char text[HARP_ENDPOINT_TEXT_MAX];
 
-	peers_avoid(remote, engine_index(a->candidate.engine), now_ns);
+	peers_avoid(remote, a->candidate.engine->index, now_ns);
 	INFO("%s: %s: %s; not tried again for %llu s", plugin_device(a->dev)->ifname,
 	     harp_endpoint_format(remote, text), silence, PEERS_AVOID_NS / 1000000000u);
 }
@@ -276,7 +276,7 @@ void attempt_begin(struct attempt *a, uint64_t now_ns)
 {
 	uint64_t look_ns = now_ns + (a->candidate.harp ? LOOK_HARP_NS : LOOK_KERNEL_NS);
 
-	a->poller = a->candidate.harp ? engine_poller(a->candidate.engine) : control_poller();
+	a->poller = a->candidate.harp ? &a->candidate.engine->poller : control_poller();
 	if (a->candidate.harp) {
 		poller_post(a->poller, &a->work);
 	} else {

@@ -53,7 +53,7 @@ static void candidates_add_harp(struct candidates *c, const struct device *devic
 		.placement = nic->placement,
 		.queues = nic->queues,
 	};
-	unsigned first = c->count, engine_count = engine_set_count(engines);
+	unsigned first = c->count, engine_count = engines->count;
 	struct placement_end end;
 
 	if (!engine_reaches(chosen, addr, &base.local.addr, c->why_kernel, sizeof(c->why_kernel)))
@@ -68,15 +68,14 @@ static void candidates_add_harp(struct candidates *c, const struct device *devic
 		struct engine *from = chosen;
 
 		for (unsigned e = 0; e < engine_count; e++) {
-			engine_placement(engine_set_at(engines, e), &end);
+			engine_placement(engines->engines[e], &end);
 			if (end.queue == nic->harp[i].queue)
-				from = engine_set_at(engines, e);
+				from = engines->engines[e];
 		}
 		candidates_add_pair(c, first, &base, from, nic->harp[i].port, nic->harp[i].queue);
 	}
 	for (unsigned e = 0; e < engine_count; e++)
-		candidates_add_pair(c, first, &base, engine_set_at(engines, e), port,
-				    nic->harp[0].queue);
+		candidates_add_pair(c, first, &base, engines->engines[e], port, nic->harp[0].queue);
 	if (c->count > first)
 		c->pairs = c->count - first;
 }
@@ -144,8 +143,8 @@ static void candidates_find_kernel(struct candidates *c, const struct device *de
 		return;
 	for (unsigned family = 0; family < NIC_FAMILIES; family++) {
 		const struct harp_addr *addr = &nic->addr[family];
-		uint16_t port = nic->kernel_port[family] ? nic->kernel_port[family]
-							 : nic->harp[0].port;
+		uint16_t port =
+			nic->kernel_port[family] ? nic->kernel_port[family] : nic->harp[0].port;
 
 		if (port && candidates_have_family(device, nic, family))
 			c->list[c->count++] = (struct candidate){

@@ -33,8 +33,8 @@
 
 #define HARP_OPEN_NS 3000000000ull /* for a family's HARP lanes if other candidates follow */
 #define ANSWER_NS                                                                                  \
-	6000000000ull     /* for CHALLENGE: the listener drops a connection after 5 s (pending.c) */
-#define PAIR_PORTS_MAX 64u /* source ports to try for each pair except the first */
+	6000000000ull /* for CHALLENGE: the listener drops a connection after 5 s (pending.c) */
+#define PAIR_PORTS_MAX 64u   /* source ports to try for each pair except the first */
 #define PAUSE_NS 50000000ull /* after the first round; doubled PAUSE_DOUBLES times */
 #define PAUSE_DOUBLES 4u     /* so often */
 
@@ -203,7 +203,7 @@ static bool connect_may_try(struct connector *c, struct attempt *attempt, uint64
 		c->first.harp_deadline_ns = now_ns + HARP_OPEN_NS;
 	/* Without kernel candidates, avoided pairs are tried again in later rounds. */
 	if ((!last_resort || (!c->first.rounds && candidates->count > 1)) &&
-	    peers_is_avoided(&candidate->remote, engine_index(candidate->engine), now_ns)) {
+	    peers_is_avoided(&candidate->remote, candidate->engine->index, now_ns)) {
 		*text = "no packet found the way a moment ago";
 		return false;
 	}

@@ -174,8 +174,8 @@ static int lane_bind(struct attempt *a, const struct connector_rail *rail)
 		return rc;
 	if (route.ifindex != device->ifindex)
 		return -ENETUNREACH;
-	candidate->local.addr = *device_address(
-		device, harp_addr_is_v4(&candidate->remote.addr) ? NIC_V4 : NIC_V6);
+	candidate->local.addr =
+		*device_address(device, harp_addr_is_v4(&candidate->remote.addr) ? NIC_V4 : NIC_V6);
 	candidate->local.scope_id = device_scope_id(device, &candidate->local.addr);
 	return 0;
 }
@@ -194,7 +194,7 @@ static int lane_choose(const struct connector *c, struct attempt *a,
 			&candidates.list[(lane->failures + i) % candidates.count];
 
 		if (candidate->harp &&
-		    peers_is_avoided(&candidate->remote, engine_index(candidate->engine), now_ns))
+		    peers_is_avoided(&candidate->remote, candidate->engine->index, now_ns))
 			continue;
 		a->candidate = *candidate;
 		return lane_bind(a, rail);

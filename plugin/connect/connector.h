@@ -91,7 +91,8 @@ struct connector {
 
 	/* Further lanes. The first lane's poller stores the preamble's results. */
 	unsigned nic_count;
-	struct nic_endpoints nics[1 + PREAMBLE_NICS_MAX]; /* of the peer; that of the handle first */
+	struct nic_endpoints
+		nics[1 + PREAMBLE_NICS_MAX]; /* of the peer; that of the handle first */
 	bool first_harp;
 	uint8_t key[PREAMBLE_KEY_BYTES];
 	atomic_bool begun;

@@ -63,7 +63,6 @@ void handshake_comm_options(const struct preamble *p, enum comm_side side, struc
 		.eager_bytes = p->own.eager_bytes < p->peer.eager_bytes ? p->own.eager_bytes
 									: p->peer.eager_bytes,
 		.comm_id = p->comm_id,
-		.reconnect_wait_ns = COMM_RECONNECT_WAIT_NS,
 		.lane.sent_bytes = p->sent_bytes,
 	};
 }

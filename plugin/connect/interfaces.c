@@ -66,15 +66,15 @@ static struct engine_set *engines_open(int dev, char *why, size_t why_len)
 {
 	struct engine_set *set = engine_set_open(dev, why, why_len);
 
-	for (unsigned i = 0; set && i < engine_set_count(set); i++)
-		plugin_memory_engine_open(engine_set_at(set, i));
+	for (unsigned i = 0; set && i < set->count; i++)
+		plugin_memory_engine_open(set->engines[i]);
 	return set;
 }
 
 static void engines_close(struct engine_set *set)
 {
-	for (unsigned i = 0; set && i < engine_set_count(set); i++)
-		plugin_memory_engine_close(engine_set_at(set, i));
+	for (unsigned i = 0; set && i < set->count; i++)
+		plugin_memory_engine_close(set->engines[i]);
 	engine_set_close(set);
 }
 

@@ -38,7 +38,7 @@ static void stack_listener_run(struct work *work, uint64_t now_ns)
 	}
 	if (now_ns >= listener->pending_set.next_ns)
 		pending_set_expire(&listener->pending_set, now_ns);
-	engine_listener_due(listener->engine, listener->pending_set.next_ns);
+	listener->engine->listener_ns = listener->pending_set.next_ns;
 }
 
 static void stack_listener_open_run(void *arg, uint64_t now_ns)
@@ -52,12 +52,13 @@ static void stack_listener_open_run(void *arg, uint64_t now_ns)
 	lane_harp_tcp_options(&opt, 0);
 	opt.backlog = BACKLOG;
 	listener->open_result =
-		harp_tcp_listen(engine_stack(listener->engine), &any, &opt, &listener->listener);
+		harp_tcp_listen(listener->engine->stack, &any, &opt, &listener->listener);
 	if (listener->open_result)
 		return;
 	harp_listener_endpoint(listener->listener, &any);
 	listener->port = any.port;
-	engine_set_listener(listener->engine, &listener->work);
+	listener->engine->listener_ns = UINT64_MAX;
+	listener->engine->listener = &listener->work;
 }
 
 static void stack_listener_close_run(void *arg, uint64_t now_ns)
@@ -65,7 +66,7 @@ static void stack_listener_close_run(void *arg, uint64_t now_ns)
 	struct stack_listener *listener = arg;
 
 	(void)now_ns;
-	engine_set_listener(listener->engine, NULL);
+	listener->engine->listener = NULL;
 	pending_set_close(&listener->pending_set);
 	harp_listener_close(listener->listener);
 }
@@ -82,7 +83,7 @@ int stack_listener_open(struct stack_listener **out, int dev, struct engine *eng
 	engine_placement(engine, &listener->placement);
 	pending_set_init(&listener->pending_set, dev, &listener->placement);
 	listener->work.run = stack_listener_run;
-	poller_call(engine_poller(engine), stack_listener_open_run, listener);
+	poller_call(&engine->poller, stack_listener_open_run, listener);
 	rc = listener->open_result;
 	if (rc)
 		free(listener);
@@ -93,7 +94,7 @@ int stack_listener_open(struct stack_listener **out, int dev, struct engine *eng
 
 void stack_listener_close(struct stack_listener *listener)
 {
-	poller_call(engine_poller(listener->engine), stack_listener_close_run, listener);
+	poller_call(&listener->engine->poller, stack_listener_close_run, listener);
 	free(listener);
 }
 

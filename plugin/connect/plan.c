@@ -25,7 +25,7 @@ static bool rail_reaches(int dev, const struct nic_endpoints *nic)
 
 		if (!addr_is_set(addr) || !device_address(device, family))
 			continue;
-		if (engines && engine_reaches(engine_set_at(engines, 0), addr, &source, NULL, 0))
+		if (engines && engine_reaches(engines->engines[0], addr, &source, NULL, 0))
 			return true;
 		if (!device->netns && !harp_host_route(addr, &route) && !route.is_local &&
 		    route.ifindex == device->ifindex)

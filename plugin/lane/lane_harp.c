@@ -231,9 +231,9 @@ static void lane_harp_free(struct lane_harp *h, bool abort)
 		harp_conn_abort(h->conn);
 	else
 		harp_conn_close(h->conn);
-	engine_remove_lane(&h->member);
+	LIST_REMOVE(&h->member, link);
 	if (h->closing_deadline_ns)
-		engine_lanes_closing(h->engine, -1);
+		h->engine->closing_count--;
 	if (h->connected)
 		engine_load(h->engine, -1);
 	free(h);
@@ -275,8 +275,8 @@ static void lane_harp_close(struct lane *lane, bool abort)
 	}
 	(void)harp_conn_shutdown(h->conn, SHUT_WR);
 	h->closing_deadline_ns =
-		harp_stack_now_ns(engine_stack(h->engine)) + plugin_config()->close_linger_ns;
-	engine_lanes_closing(h->engine, 1);
+		harp_stack_now_ns(h->engine->stack) + plugin_config()->close_linger_ns;
+	h->engine->closing_count++;
 	lane_harp_drain(h, HARP_EVENT_READABLE);
 }
 
@@ -286,7 +286,7 @@ static void lane_harp_describe(struct lane *lane, char *buf, size_t len)
 
 	snprintf(buf, len, "HARP TCP %s -> %s, %s", harp_endpoint_format(&lane->local, local),
 		 harp_endpoint_format(&lane->remote, remote),
-		 engine_describe(to_harp(lane)->engine));
+		 harp_instance_describe(to_harp(lane)->engine->instance));
 }
 
 static const struct lane_ops lane_harp_ops = {
@@ -407,11 +407,11 @@ static struct lane_harp *lane_harp_new(struct engine *engine)
 	if (!h)
 		return NULL;
 	h->lane.ops = &lane_harp_ops;
-	h->lane.poller = engine_poller(engine);
+	h->lane.poller = &engine->poller;
 	h->lane.kind_bit = LANE_HARP;
 	h->engine = engine;
 	h->member.ops = &lane_harp_member_ops;
-	h->in_place = harp_stack_memory_supported(engine_stack(engine));
+	h->in_place = harp_stack_memory_supported(engine->stack);
 	return h;
 }
 
@@ -419,7 +419,7 @@ static void lane_harp_start(struct lane_harp *h, struct lane **out)
 {
 	harp_conn_set_user(h->conn, &h->member);
 	harp_conn_endpoints(h->conn, &h->lane.local, &h->lane.remote);
-	engine_add_lane(h->engine, &h->member);
+	LIST_INSERT_HEAD(&h->engine->lanes, &h->member, link);
 	*out = &h->lane;
 }
 
@@ -451,7 +451,7 @@ int lane_harp_connect(struct engine *engine, const struct harp_endpoint *local,
 		return -ENOMEM;
 	lane_harp_tcp_options(&opt, dscp);
 	opt.user = &h->member;
-	rc = harp_tcp_connect(engine_stack(engine), local, remote, &opt, &h->conn);
+	rc = harp_tcp_connect(engine->stack, local, remote, &opt, &h->conn);
 	if (rc) {
 		free(h);
 		return rc;
@@ -493,8 +493,7 @@ void lane_harp_observe(struct lane *lane, uint64_t latency_ns)
 	struct lane_harp *h = lane_harp_of(lane);
 
 	if (h)
-		harp_stack_observe(engine_stack(h->engine), HARP_HISTOGRAM_message_latency,
-				   latency_ns);
+		harp_stack_observe(h->engine->stack, HARP_HISTOGRAM_message_latency, latency_ns);
 }
 
 void lane_harp_label(struct lane *lane, const char *text)

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* engine_background.c - the control thread polls engines while the application does not. */
+#include "poll/engine.h"
+
 #include <poll.h>
 
 #include "base/thread.h"
 #include "poll/control.h"
-#include "poll/engine_impl.h"
 #include "process/config.h"
 
 /*
@@ -222,22 +223,22 @@ bool background_turn(void)
 
 static void background_add_run(struct work *work, uint64_t now_ns)
 {
-	const struct background_set *set = (struct background_set *)work;
+	const struct engine_set *set = container_of(work, struct engine_set, background_work);
 
 	(void)now_ns;
 	for (unsigned i = 0; i < set->count; i++)
 		background.engines[background.count++] = set->engines[i];
 }
 
-void background_add(struct background_set *set)
+void background_add(struct engine_set *set)
 {
-	set->work.run = background_add_run;
-	control_post(&set->work);
+	set->background_work.run = background_add_run;
+	control_post(&set->background_work);
 }
 
 static void background_remove_run(void *arg, uint64_t now_ns)
 {
-	const struct background_set *set = arg;
+	const struct engine_set *set = arg;
 	unsigned count = 0;
 
 	(void)now_ns;
@@ -253,7 +254,7 @@ static void background_remove_run(void *arg, uint64_t now_ns)
 	background.count = count;
 }
 
-void background_remove(struct background_set *set)
+void background_remove(struct engine_set *set)
 {
 	control_call(background_remove_run, set);
 }

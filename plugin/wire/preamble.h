@@ -37,10 +37,10 @@
 
 /* The feature word. A side ignores unknown bits of the low half, and refuses those of the high
  * half. */
-#define FEATURE_NO_CREDIT 0x1ull    /* this side wants no CREDIT records (section 5.4) */
-#define FEATURE_ACK_PROMPTLY 0x2ull /* its large sends are done when TCP acknowledges them */
-#define FEATURE_MULTI_LANE 0x4ull   /* connector: the comm may have more than one lane */
-#define FEATURE_JOIN 0x8ull         /* connector: this lane joins an existing comm */
+#define FEATURE_NO_CREDIT 0x1ull         /* this side wants no CREDIT records (section 5.4) */
+#define FEATURE_ACK_PROMPTLY 0x2ull      /* its large sends are done when TCP acknowledges them */
+#define FEATURE_MULTI_LANE 0x4ull        /* connector: the comm may have more than one lane */
+#define FEATURE_JOIN 0x8ull              /* connector: this lane joins an existing comm */
 #define FEATURE_ENCRYPTED 0x100000000ull /* the lane is encrypted after the preamble */
 #define FEATURE_MANDATORY_MASK 0xffffffff00000000ull
 

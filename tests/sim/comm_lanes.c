@@ -195,7 +195,6 @@ static int lane_begin_comm(struct csim_lane *lane, enum csim_side side)
 		.harp_bytes_max = csim_harp_bytes_max(k),
 		.comm_id = (uint64_t)lane->spec->comm,
 		.lane_lost = lanes_lost,
-		.reconnect_wait_ns = COMM_RECONNECT_WAIT_NS,
 		.lane = { .index = (uint8_t)lane->index,
 			  .dev = (int)lane->spec->rail,
 			  .backup = lane->spec->backup,

@@ -67,9 +67,7 @@ static unsigned plan_rail(struct connector *u, const struct csn_lane *spec)
 	u->rails[u->rail_count] = (struct connector_rail){
 		.dev = (int)spec->rail,
 		.backup = spec->backup,
-		/* The set has one engine; its address is that of the engine. */
-		.engines =
-			(struct engine_set *)(void *)reconnect_sim->hosts[c->from].nics[spec->rail],
+		.engines = &reconnect_sim->hosts[c->from].nics[spec->rail]->engines,
 		.nic = &u->nics[u->rail_count],
 	};
 	u->nics[u->rail_count].harp[0].port = plan_port(spec);
@@ -99,17 +97,6 @@ enum harp_page_fallback engine_fallback(int dev)
 {
 	(void)dev;
 	return HARP_PAGE_FALLBACK_none;
-}
-
-unsigned engine_set_count(const struct engine_set *set)
-{
-	return set ? 1 : 0;
-}
-
-struct engine *engine_set_at(const struct engine_set *set, unsigned index)
-{
-	(void)index;
-	return (struct engine *)(uintptr_t)set;
 }
 
 /* The lane of that rail whose attempt is about to begin. */
@@ -143,7 +130,7 @@ void candidates_list(struct candidates *out, int dev, struct engine_set *engines
 	out->count = 1;
 	out->list[0] = (struct candidate){
 		.harp = engines != NULL,
-		.engine = engines ? engine_set_at(engines, 0) : NULL,
+		.engine = engines ? engines->engines[0] : NULL,
 		.local.addr = csim_addr(reconnect_sim, host, (unsigned)dev),
 		.remote = { .addr = nic->addr[NIC_V4], .port = nic->harp[0].port },
 		.queues = 1,

@@ -19,7 +19,7 @@
 #include "base/rng.h"
 #include "comm/comm.h"
 #include "comm_scenario.h"
-#include "poll/engine_impl.h"
+#include "poll/engine.h"
 #include "harp.h"
 #include "runner.h"
 #include "comm/background.h"
@@ -45,7 +45,8 @@ enum csim_side { CSIM_SEND = 0, CSIM_RECV = 1 };
 struct csim_nic {
 	struct engine
 		engine; /* must be first: its address is also that of its struct harp_instance */
-	struct harp_nic *port; /* of the rail's wire */
+	struct engine_set engines; /* only that one */
+	struct harp_nic *port;     /* of the rail's wire */
 	struct csim *sim;
 	unsigned host, rail;
 	struct harp_listener *listener;

@@ -155,10 +155,9 @@ TEST(a_small_send_is_done_when_it_is_copied_and_a_large_one_when_it_is_acknowled
 
 TEST(a_send_that_the_lane_has_not_copied_is_not_done_while_the_preamble_is_not_acknowledged)
 {
-	struct comm_options opt = { .side = COMM_SEND,
-				    .no_credit = true,
-				    .eager_bytes = 65536,
-				    .lane.sent_bytes = 100 };
+	struct comm_options opt = {
+		.side = COMM_SEND, .no_credit = true, .eager_bytes = 65536, .lane.sent_bytes = 100
+	};
 	struct ends e = { .lanes = 1 };
 	struct request *send;
 	uint8_t data[8] = { 0 };
@@ -199,9 +198,7 @@ static void turn_often(struct fake_pair *pair)
 TEST(a_credit_that_answers_a_duplicate_is_sent_on_the_control_lane_too)
 {
 	enum { GRANTED = 4, POSTED = 12, SENT = 7 };
-	struct comm_options opt = {
-		.side = COMM_RECV, .multi_lane = true, .eager_bytes = 4096
-	};
+	struct comm_options opt = { .side = COMM_RECV, .multi_lane = true, .eager_bytes = 4096 };
 	static uint8_t rx[1024];
 	struct request *request;
 	struct fake_pair control, other;

@@ -54,11 +54,6 @@ int attempt_result(const struct attempt *a)
 	return atomic_load(&a->result);
 }
 
-unsigned engine_index(const struct engine *engine)
-{
-	return 0;
-}
-
 void background_begin(struct comm *c)
 {
 }

@@ -22,7 +22,8 @@
 static const uint8_t secret[PREAMBLE_KEY_BYTES] = { 1, 2, 3 };
 
 static uint64_t seed;
-static struct poller control, engine;
+static struct poller control;
+static struct engine engine;
 static struct attempt *attempt;
 static struct work result_work;
 static struct fake_pair pair;
@@ -69,16 +70,6 @@ void control_rewatch(struct control_source *source, uint32_t events)
 void control_unwatch(struct control_source *source)
 {
 	source->watched = false;
-}
-
-struct poller *engine_poller(struct engine *e)
-{
-	return &engine;
-}
-
-unsigned engine_index(const struct engine *e)
-{
-	return 3;
 }
 
 int lane_kernel_connect(struct poller *poller, const struct harp_endpoint *local,
@@ -151,7 +142,7 @@ static int proved(struct attempt *a)
 	return 0;
 }
 
-static void engine_turn(struct poller *poller, uint64_t now_ns)
+static void run_engine(struct poller *poller, uint64_t now_ns)
 {
 	(void)poller_run_ready(poller, now_ns);
 }
@@ -169,7 +160,7 @@ static void prepare(bool harp)
 	struct lane *lane = &pair.lanes[0].lane;
 
 	memset(&world, 0, sizeof(world));
-	poller_init(&engine, engine_turn);
+	poller_init(&engine.poller, run_engine);
 	fake_pair_init(&pair, seed, 4096);
 	fake_ops = lane->ops;
 	lane_ops = *fake_ops;
@@ -179,6 +170,7 @@ static void prepare(bool harp)
 	preamble_accept(&peer, &terms, lookup, NULL);
 	attempt = attempt_new(&attempt_ops);
 	attempt->candidate.harp = harp;
+	attempt->candidate.engine = &engine;
 	attempt->listen_id = LISTEN_ID;
 	memcpy(attempt->key, secret, sizeof(secret));
 	attempt->open_deadline_ns = BEGIN_NS + 3000 * MS;
@@ -192,7 +184,7 @@ static void begin(bool harp)
 	prepare(harp);
 	attempt_begin(attempt, BEGIN_NS);
 	if (harp)
-		CHECK(poller_run(&engine, BEGIN_NS));
+		CHECK(poller_run(&engine.poller, BEGIN_NS));
 }
 
 static void advance(uint64_t now_ns)
@@ -243,8 +235,7 @@ TEST(the_round_trip_is_measured_from_HELLO_to_CHALLENGE)
 {
 	for (unsigned harp = 0; harp < 2; harp++) {
 		begin_asked(harp);
-		CHECK_EQ(attempt->own.features,
-			 harp ? FEATURE_ACK_PROMPTLY : FEATURE_NO_CREDIT);
+		CHECK_EQ(attempt->own.features, harp ? FEATURE_ACK_PROMPTLY : FEATURE_NO_CREDIT);
 		CHECK_EQ(attempt->rtt_ns, 0);
 		for (unsigned i = 1; i < 1000 && !attempt->rtt_ns; i++) {
 			peer_turn();
@@ -328,7 +319,7 @@ TEST(a_search_knows_what_the_peer_said_of_its_queues)
 		attempt->candidate.queues = cases[i].candidate_queues;
 		attempt->ports_max = 12;
 		attempt_begin(attempt, BEGIN_NS);
-		CHECK(poller_run(&engine, BEGIN_NS));
+		CHECK(poller_run(&engine.poller, BEGIN_NS));
 		CHECK_EQ(attempt->search.ports_max, 12);
 		CHECK_EQ(world.peer_end.queues, cases[i].queues);
 		CHECK_EQ(world.peer_end.kind, cases[i].kind);

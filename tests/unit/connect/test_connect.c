@@ -32,6 +32,7 @@ static struct plugin_ctx ctx;
 static uint8_t handle_bytes[PLUGIN_HANDLE_BYTES];
 static uint64_t now_ns, begin_ns;
 static struct candidates found;
+static struct engine an_engine;
 static bool avoided, encrypts;
 static unsigned opened;
 static struct attempt *attempt; /* that runs */
@@ -344,6 +345,7 @@ TEST(what_was_silent_a_moment_ago_is_tried_if_nothing_else_is_left)
 	for (unsigned kernel = 0; kernel < 2; kernel++) {
 		prepare(2);
 		found.pairs = 2;
+		found.list[0].engine = found.list[1].engine = &an_engine;
 		found.list[0].harp = true;
 		found.list[1].harp = !kernel;
 		avoided = true;

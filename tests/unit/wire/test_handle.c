@@ -55,10 +55,10 @@ TEST(queues_and_NICs_are_described_in_challenge)
 		CHECK_EQ(r.connector.peer.nic_count, count);
 		CHECK_MEM(r.connector.peer.nics, acceptor_terms.nics,
 			  count * sizeof(struct nic_endpoints));
-		CHECK_EQ(r.pair.pipes[1].written,
-			 PREAMBLE_CHALLENGE_BYTES + DESCRIBED_BYTES +
-				 count * sizeof(struct nic_endpoints) + PREAMBLE_MAC_BYTES +
-				 PREAMBLE_READY_BYTES);
+		CHECK_EQ(r.pair.pipes[1].written, PREAMBLE_CHALLENGE_BYTES + DESCRIBED_BYTES +
+							  count * sizeof(struct nic_endpoints) +
+							  PREAMBLE_MAC_BYTES +
+							  PREAMBLE_READY_BYTES);
 	}
 }
 
