@@ -30,7 +30,6 @@ struct acceptor {
 	int dev;
 	struct kernel_listener kernel[NIC_FAMILIES];
 	struct pending_set kernel_pending; /* owned by the control thread */
-	struct work watch_work;
 	unsigned listener_count;
 	struct stack_listener *listeners[ENGINES_MAX]; /* by engine index */
 	/* NULL: no HARP listeners yet; never changes again. Writer: under ctx_lock, release.
@@ -53,32 +52,13 @@ static struct engine_set *acceptor_engines(const struct acceptor *acceptor)
 
 /* ---- listeners ------------------------------------------------------------------------------ */
 
-static void acceptor_watch_run(struct work *work, uint64_t now_ns)
-{
-	struct acceptor *acceptor = container_of(work, struct acceptor, watch_work);
-	int rc = kernel_listener_watch(&acceptor->kernel[NIC_V4]);
-
-	(void)now_ns;
-	if (!rc)
-		rc = kernel_listener_watch(&acceptor->kernel[NIC_V6]);
-	if (rc)
-		WARN("%s: cannot accept connections: %s%s", plugin_device(acceptor->dev)->ifname,
-		     lane_error_text(rc), lane_error_remedy(rc, ""));
-}
-
-/* Closes those that are open. */
-static void acceptor_close_kernel(struct acceptor *acceptor)
-{
-	for (unsigned family = 0; family < NIC_FAMILIES; family++)
-		kernel_listener_close(&acceptor->kernel[family]);
-}
-
 static void acceptor_close_run(void *arg, uint64_t now_ns)
 {
 	struct acceptor *acceptor = arg;
 
 	(void)now_ns;
-	acceptor_close_kernel(acceptor);
+	for (unsigned family = 0; family < NIC_FAMILIES; family++)
+		kernel_listener_close(&acceptor->kernel[family]);
 	pending_set_close(&acceptor->kernel_pending);
 }
 
@@ -101,7 +81,6 @@ static int acceptor_open_kernel(struct acceptor *acceptor)
 		     lane_error_remedy(rc, "; is the address still the interface's?"));
 		return rc;
 	}
-	control_post(&acceptor->watch_work);
 	return 0;
 }
 
@@ -116,13 +95,12 @@ static int acceptor_new(int dev)
 	}
 	acceptor->dev = dev;
 	acceptor->kernel[NIC_V4].fd = acceptor->kernel[NIC_V6].fd = -1;
-	acceptor->watch_work.run = acceptor_watch_run;
 	pending_set_init(&acceptor->kernel_pending, dev, NULL);
 	/* The addresses of a NIC in another network namespace cannot be bound. */
 	if (!plugin_path_is_harp(plugin_config()->path) && !plugin_device(dev)->netns)
 		rc = acceptor_open_kernel(acceptor);
-	if (rc) { /* nothing has been accepted */
-		acceptor_close_kernel(acceptor);
+	if (rc) {
+		control_call(acceptor_close_run, acceptor);
 		free(acceptor);
 		return rc;
 	}

@@ -25,8 +25,8 @@ struct plugin_ctx {
 };
 
 /* Protects the contexts, their lists, and the tables of engines and acceptors. Held for list
- * operations and to open kernel sockets and listeners. Not held while an interface is opened, nor
- * during control_call(), because the control thread acquires it.
+ * operations and to open kernel sockets and listeners. Not held while an interface is opened. The
+ * control thread never acquires it.
  * Lock order: ctx_lock, then an engine's poller, because poller_call() closes a listener that could
  * not be opened. So a thread that may hold a poller does not acquire ctx_lock. */
 extern pthread_mutex_t ctx_lock;

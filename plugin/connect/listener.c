@@ -147,6 +147,14 @@ static void kernel_listener_ready(struct control_source *source, uint64_t now_ns
 	}
 }
 
+static void kernel_listener_watch(void *arg, uint64_t now_ns)
+{
+	struct kernel_listener *listener = arg;
+
+	(void)now_ns;
+	listener->watch_result = control_watch(&listener->source, listener->fd, EPOLLIN);
+}
+
 int kernel_listener_listen(struct kernel_listener *listener, const struct harp_addr *addr,
 			   uint32_t scope_id, struct pending_set *pending_set)
 {
@@ -171,12 +179,8 @@ int kernel_listener_listen(struct kernel_listener *listener, const struct harp_a
 	listener->pending_set = pending_set;
 	listener->source.ready = kernel_listener_ready;
 	listener->rest.run = kernel_listener_rested;
-	return 0;
-}
-
-int kernel_listener_watch(struct kernel_listener *listener)
-{
-	return listener->fd < 0 ? 0 : control_watch(&listener->source, listener->fd, EPOLLIN);
+	control_call(kernel_listener_watch, listener);
+	return listener->watch_result;
 }
 
 void kernel_listener_close(struct kernel_listener *listener)
