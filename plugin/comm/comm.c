@@ -49,19 +49,14 @@ static void comm_free(struct comm *comm)
 
 static struct comm *comm_new(const struct lane *lane, const struct comm_options *opt)
 {
-	struct comm_stats_options stats = {
-		.comm_id = opt->comm_id,
-		.side = opt->side == COMM_SEND ? HARP_PAGE_SIDE_SEND : HARP_PAGE_SIDE_RECEIVE,
-		.dev = opt->lane.dev,
-		.remote = lane->remote,
-	};
+	enum harp_page_fallback fallback = HARP_PAGE_FALLBACK_none;
 	struct comm *comm = aligned_alloc(64, (sizeof(*comm) + 63) & ~(size_t)63);
 	int rc;
 
 	if (lane->kind_bit == LANE_KERNEL) {
-		stats.fallback = engine_fallback(opt->lane.dev);
-		if (!stats.fallback)
-			stats.fallback = HARP_PAGE_FALLBACK_peer;
+		fallback = engine_fallback(opt->lane.dev);
+		if (!fallback)
+			fallback = HARP_PAGE_FALLBACK_peer;
 	}
 	if (!comm)
 		return NULL;
@@ -90,7 +85,10 @@ static struct comm *comm_new(const struct lane *lane, const struct comm_options 
 		comm->engines[i].comm = comm;
 		comm->engines[i].work.run = comm_engine_run;
 	}
-	comm->stats = comm_stats_new(&stats);
+	comm->stats = comm_stats_new(opt->comm_id,
+				     opt->side == COMM_SEND ? HARP_PAGE_SIDE_SEND
+							    : HARP_PAGE_SIDE_RECEIVE,
+				     opt->lane.dev, fallback, &lane->remote);
 	rc = opt->side == COMM_SEND ? comm_send_init(comm, opt) : comm_recv_init(comm);
 	if (rc || !comm->stats) {
 		comm_free(comm);

@@ -132,19 +132,11 @@ static unsigned comm_lane_detach(struct comm_lane *l, bool lost)
 
 static void comm_join(struct comm *comm, struct comm_lane *l)
 {
-	struct lane_stats_options stats = { .index = l->index,
-					    .backup = l->backup,
-					    .dev = l->dev,
-					    .kind = comm_lane_page_kind(l),
-					    .local = l->lane->local,
-					    .remote = l->lane->remote,
-					    .encrypted = l->lane->beneath != NULL };
-
 	if (l->kind == LANE_KERNEL)
 		lane_kernel_join(l->lane, &comm->poller, &comm->kernel_poll);
 	if (comm->lanes[l->index])
 		(void)comm_lane_detach(comm->lanes[l->index], true);
-	lane_stats_open(comm->stats, &stats);
+	lane_stats_open(comm->stats, l->index, l->lane, comm_lane_page_kind(l), l->dev, l->backup);
 	atomic_fetch_or_explicit(&comm->present, 1u << l->index, memory_order_relaxed);
 	comm->lanes[l->index] = l;
 	scheduler_add(&comm->scheduler, l->index, l->kind, l->backup, l->rtt_ns, comm->now_ns);

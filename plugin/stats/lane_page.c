@@ -278,7 +278,9 @@ void lane_page_rail_left(int dev)
 
 /* ---- comms ---------------------------------------------------------------------------------- */
 
-struct comm_stats *comm_stats_new(const struct comm_stats_options *opt)
+struct comm_stats *comm_stats_new(uint64_t comm_id, enum harp_page_side side, int dev,
+				  enum harp_page_fallback fallback,
+				  const struct harp_endpoint *remote)
 {
 	struct comm_stats *stats = calloc(1, sizeof(*stats));
 	struct harp_page_comm *record;
@@ -291,15 +293,15 @@ struct comm_stats *comm_stats_new(const struct comm_stats_options *opt)
 	stats->record = record =
 		stats->slot == PAGE_HIDDEN ? &stats->own : &page_job.comms[stats->slot];
 	harp_page_write_begin(&record->sequence);
-	memcpy(record->remote_addr, &opt->remote.addr, sizeof(record->remote_addr));
-	record->remote_port = opt->remote.port;
-	record->scope_id = opt->remote.scope_id;
-	page_ifname(record->ifname, opt->dev);
+	memcpy(record->remote_addr, &remote->addr, sizeof(record->remote_addr));
+	record->remote_port = remote->port;
+	record->scope_id = remote->scope_id;
+	page_ifname(record->ifname, dev);
 	record->value[HARP_COMM_state] = HARP_PAGE_COMM_OPEN;
 	record->value[HARP_COMM_opened_ns] = record->value[HARP_COMM_updated_ns] = clock_now_ns();
-	record->value[HARP_COMM_comm_id] = opt->comm_id;
-	record->value[HARP_COMM_side] = opt->side;
-	record->value[HARP_COMM_fallback] = opt->fallback;
+	record->value[HARP_COMM_comm_id] = comm_id;
+	record->value[HARP_COMM_side] = side;
+	record->value[HARP_COMM_fallback] = fallback;
 	record->value[HARP_COMM_serial] = serial;
 	harp_page_write_end(&record->sequence);
 	page_records[PAGE_COMMS].open++;
@@ -422,34 +424,36 @@ static void lane_stats_take(struct lane_stats *stats, struct comm_stats *comm, u
 }
 
 /* Writes the new lane's addresses and properties. */
-static void lane_stats_begin(struct lane_stats *stats, const struct lane_stats_options *opt)
+static void lane_stats_begin(struct lane_stats *stats, const struct lane *lane,
+			     enum harp_page_kind kind, int dev, bool backup)
 {
 	struct harp_page_lane *record = stats->record;
 
 	harp_page_write_begin(&record->sequence);
-	memcpy(record->local_addr, &opt->local.addr, sizeof(record->local_addr));
-	memcpy(record->remote_addr, &opt->remote.addr, sizeof(record->remote_addr));
-	record->local_port = opt->local.port;
-	record->remote_port = opt->remote.port;
-	record->scope_id = opt->remote.scope_id;
-	page_ifname(record->ifname, opt->dev);
+	memcpy(record->local_addr, &lane->local.addr, sizeof(record->local_addr));
+	memcpy(record->remote_addr, &lane->remote.addr, sizeof(record->remote_addr));
+	record->local_port = lane->local.port;
+	record->remote_port = lane->remote.port;
+	record->scope_id = lane->remote.scope_id;
+	page_ifname(record->ifname, dev);
 	stats_set(&record->value[HARP_LANE_state], HARP_PAGE_LANE_OPEN);
 	stats_set(&record->value[HARP_LANE_opened_ns], clock_now_ns());
-	stats_set(&record->value[HARP_LANE_kind], opt->kind);
-	stats_set(&record->value[HARP_LANE_encrypted], opt->encrypted);
-	stats_set(&record->value[HARP_LANE_backup], opt->backup);
+	stats_set(&record->value[HARP_LANE_kind], kind);
+	stats_set(&record->value[HARP_LANE_encrypted], lane->beneath != NULL);
+	stats_set(&record->value[HARP_LANE_backup], backup);
 	stats_set(&record->value[HARP_LANE_tcp_ns], 0);
 	stats_add(&record->value[HARP_LANE_lanes], 1);
 	harp_page_write_end(&record->sequence);
 }
 
-void lane_stats_open(struct comm_stats *comm, const struct lane_stats_options *opt)
+void lane_stats_open(struct comm_stats *comm, unsigned index, const struct lane *lane,
+		     enum harp_page_kind kind, int dev, bool backup)
 {
-	struct lane_stats *stats = comm->lanes[opt->index];
+	struct lane_stats *stats = comm->lanes[index];
 
 	pthread_mutex_lock(&page_lock);
 	if (!stats->comm) {
-		lane_stats_take(stats, comm, opt->index);
+		lane_stats_take(stats, comm, index);
 	} else if (lane_is_open(stats)) {
 		lanes_open_add(stats, -1);
 		stats_add(&stats->record->value[HARP_LANE_rerolls], 1);
@@ -458,9 +462,9 @@ void lane_stats_open(struct comm_stats *comm, const struct lane_stats_options *o
 		stats_add(&comm->record->value[HARP_COMM_lanes_replaced], 1);
 		lane_page_count(HARP_JOB_lanes_replaced, 1);
 	}
-	stats->rail = page_rail(opt->dev, opt->kind);
+	stats->rail = page_rail(dev, kind);
 	stats->retransmits_before = stats_get(&stats->record->value[HARP_LANE_retransmits]);
-	lane_stats_begin(stats, opt);
+	lane_stats_begin(stats, lane, kind, dev, backup);
 	stats_sum(&stats->rail->value[HARP_RAIL_lanes_opened], 1);
 	lanes_open_add(stats, 1);
 	pthread_mutex_unlock(&page_lock);

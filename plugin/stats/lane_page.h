@@ -40,15 +40,11 @@ void lane_page_rail_left(int dev);
 
 struct comm_stats;
 
-struct comm_stats_options {
-	uint64_t comm_id; /* on the wire */
-	enum harp_page_side side;
-	int dev;                          /* requested by NCCL */
-	enum harp_page_fallback fallback; /* why its first lane is a kernel lane, if it is */
-	struct harp_endpoint remote;
-};
-/* NULL: out of memory. */
-struct comm_stats *comm_stats_new(const struct comm_stats_options *opt);
+/* comm_id: on the wire. dev: requested by NCCL. fallback: why its first lane is a kernel lane, if it
+ * is. NULL: out of memory. */
+struct comm_stats *comm_stats_new(uint64_t comm_id, enum harp_page_side side, int dev,
+				  enum harp_page_fallback fallback,
+				  const struct harp_endpoint *remote);
 /* The comm and its lanes are gone. */
 void comm_stats_free(struct comm_stats *stats);
 /* The last known retransmissions of all lanes of the comm, and the smoothed round-trip time of one.
@@ -76,18 +72,12 @@ struct lane_stats {
 	struct harp_page_lane own;   /* the record if the region has no space */
 };
 
-struct lane_stats_options {
-	unsigned index; /* in the comm, below 32 */
-	enum harp_page_kind kind;
-	bool encrypted, backup;
-	int dev;
-	struct harp_endpoint local, remote;
-};
 /* Finds or makes the statistics of that index. NULL: out of memory. Any thread. */
 struct lane_stats *lane_stats_new(struct comm_stats *comm, unsigned index);
 /* A lane has joined, after lane_stats_new(). If the previous one is open, it replaces it. Poller
  * held. */
-void lane_stats_open(struct comm_stats *comm, const struct lane_stats_options *opt);
+void lane_stats_open(struct comm_stats *comm, unsigned index, const struct lane *lane,
+		     enum harp_page_kind kind, int dev, bool backup);
 /* The lane died by this error (0, -EPIPE: closed by the peer); its comm lives. Poller held. */
 void lane_stats_died(struct lane_stats *stats, int error);
 /* The lane ended with its comm. Poller held. */

@@ -85,12 +85,9 @@ static void page_end(void)
 
 static struct comm_stats *comm_add(uint64_t comm_id)
 {
-	struct comm_stats_options opt = {
-		.comm_id = comm_id,
-		.side = HARP_PAGE_SIDE_SEND,
-		.remote = { .addr = harp_addr_v4(10, 0, 0, 2), .port = 4711 },
-	};
-	struct comm_stats *stats = comm_stats_new(&opt);
+	struct harp_endpoint remote = { .addr = harp_addr_v4(10, 0, 0, 2), .port = 4711 };
+	struct comm_stats *stats =
+		comm_stats_new(comm_id, HARP_PAGE_SIDE_SEND, 0, HARP_PAGE_FALLBACK_none, &remote);
 
 	CHECK(stats);
 	return stats;
@@ -99,16 +96,14 @@ static struct comm_stats *comm_add(uint64_t comm_id)
 static struct lane_stats *lane_add(struct comm_stats *comm, unsigned index,
 				   enum harp_page_kind kind)
 {
-	struct lane_stats_options opt = {
-		.index = index,
-		.kind = kind,
+	struct lane lane = {
 		.local = { .addr = harp_addr_v4(10, 0, 0, 1), .port = (uint16_t)(5000 + index) },
 		.remote = { .addr = harp_addr_v4(10, 0, 0, 2), .port = 4711 },
 	};
 	struct lane_stats *stats = lane_stats_new(comm, index);
 
 	CHECK(stats);
-	lane_stats_open(comm, &opt);
+	lane_stats_open(comm, index, &lane, kind, 0, false);
 	return stats;
 }
 
