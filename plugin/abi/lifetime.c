@@ -73,7 +73,6 @@ void plugin_log(enum plugin_log_level level, const char *func, int line, const c
 
 /* ---- fork and exit -------------------------------------------------------------------------- */
 
-static atomic_uint lifetime_comms;  /* open comms and listeners */
 static atomic_bool lifetime_forked; /* Writer: a forked child, while it has one thread */
 
 static pthread_mutex_t lifetime_implicit_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -149,16 +148,6 @@ void lifetime_close(struct plugin_ctx *ctx)
 	log_close();
 }
 
-void lifetime_comm_opened(void)
-{
-	atomic_fetch_add(&lifetime_comms, 1);
-}
-
-void lifetime_comm_closed(void)
-{
-	atomic_fetch_sub(&lifetime_comms, 1);
-}
-
 /* ---- the implicit context, and its end ------------------------------------------------------- */
 
 int lifetime_implicit_open(nccl_logger logger)
@@ -220,7 +209,7 @@ __attribute__((destructor)) static void lifetime_unload(void)
 	if (!ctx)
 		return;
 	log_close();
-	if (atomic_load(&lifetime_comms) > 0)
+	if (!plugin_is_idle(ctx))
 		return;
 	atomic_store(&lifetime_implicit_ctx, (struct plugin_ctx *)NULL);
 	plugin_finalize(ctx);

@@ -201,6 +201,17 @@ void plugin_finalize(struct plugin_ctx *ctx)
 	free(ctx);
 }
 
+bool plugin_is_idle(const struct plugin_ctx *ctx)
+{
+	bool idle;
+
+	if (pthread_mutex_trylock(&ctx_lock))
+		return false;
+	idle = !ctx->connects && !ctx->listens && LIST_EMPTY(&ctx->comms);
+	pthread_mutex_unlock(&ctx_lock);
+	return idle;
+}
+
 void plugin_finalize_all(void)
 {
 	while (ctx_list)
