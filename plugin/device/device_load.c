@@ -344,19 +344,6 @@ static int devices_load_ports(const struct plugin_config *config, plugin_port_op
 	return rc;
 }
 
-static void devices_say_unused(const struct plugin_config *config)
-{
-	const struct harp_lease_device *leased;
-	unsigned count, ports = config->dpdk[0] != '\0';
-
-	leased = plugin_daemon_devices(&count);
-	for (unsigned i = 0; i < count; i++)
-		ports += (leased[i].flags & HARP_LEASE_DEVICE_DPDK) != 0;
-	if (ports)
-		INFO("HARP_PATH=%s: DPDK ports (of HARP_DPDK and of harpd) are not used",
-		     config->path == PATH_XDP ? "xdp" : "kernel");
-}
-
 /* A later first context: the devices stay the same. */
 static int devices_open_again(plugin_port_open *open)
 {
@@ -384,10 +371,11 @@ int plugin_devices_load(plugin_port_open *open)
 	if (device_count)
 		return devices_open_again(open);
 	device_refused = 0;
-	if (config->path == PATH_XDP || config->path == PATH_KERNEL)
-		devices_say_unused(config);
-	else
+	if (config->path == PATH_AUTO || config->path == PATH_DPDK)
 		rc = devices_load_ports(config, open);
+	else if (config->dpdk[0])
+		INFO("HARP_PATH=%s: the ports of HARP_DPDK are not used",
+		     config->path == PATH_XDP ? "xdp" : "kernel");
 	if (!rc && config->path != PATH_DPDK && (!device_count || beside))
 		rc = devices_load_interfaces(config);
 	if (rc)
