@@ -153,7 +153,6 @@ static void device_add_address(const struct device_host *host, struct candidate 
 		return;
 	candidate->v6_rank = rank;
 	device->addr_v6 = addr;
-	device->scope_id = rank > RANK_BEYOND_LINK ? 0 : v6->sin6_scope_id;
 }
 
 static bool device_is_link_local_only(const struct candidate *candidate)
@@ -270,8 +269,6 @@ static bool device_usable(const struct device_host *host, const struct plugin_co
 	/* With an IPv4 address, a link-local IPv6 address is not needed. */
 	device->has_v6 =
 		candidate->v6_rank && (!device->has_v4 || candidate->v6_rank > RANK_BEYOND_LINK);
-	if (!device->has_v6)
-		device->scope_id = 0;
 	if (!device->has_v4 && !device->has_v6)
 		return false;
 	return exact || device->netns ||
@@ -352,11 +349,10 @@ static unsigned device_collect_leased(const struct device_host *host,
 		device_take_lease(device, leased, config->family);
 		device->ifindex = leased->ifindex;
 		device->netns = leased->netns;
-		if (device->has_v6) {
-			device->scope_id = device_scope_id(device, &device->addr_v6);
+		if (device->has_v6)
 			candidate->v6_rank =
-				HARP_ADDRESS_PREFERRED + (device->scope_id ? 0 : RANK_BEYOND_LINK);
-		}
+				HARP_ADDRESS_PREFERRED +
+				(harp_addr_is_link_local(&device->addr_v6) ? 0 : RANK_BEYOND_LINK);
 		device->has_default_route = leased->flags & HARP_LEASE_DEVICE_DEFAULT_ROUTE;
 		candidate->unnamed_never = device->has_default_route && !config->ifname_set;
 	}

@@ -24,7 +24,6 @@ struct device {
 	uint64_t netns;
 	bool has_v4, has_v6;
 	struct harp_addr addr_v4, addr_v6; /* first usable address of each family */
-	uint32_t scope_id;                 /* of addr_v6 when link-local */
 	/* A DPDK port: unknown to the kernel, so netns is a number of its own and ifindex 0. */
 	bool dpdk;
 	const char *port; /* its port spec (harp_host.h), if this process opens it; NULL: leased
