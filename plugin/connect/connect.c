@@ -106,19 +106,15 @@ static uint64_t connect_next_round_ns(struct connector *c, uint64_t now_ns)
 
 /* The round reports its most informative failure. */
 static void connect_note(struct connector *c, const struct attempt *attempt, int error,
-			 const char *text, uint64_t now_ns)
+			 const char *text)
 {
 	const struct candidate *candidate = &c->first.candidates.list[c->first.candidate];
 	enum connect_failure failure = connect_failure(attempt, error);
-	bool cut_short = attempt && error == -ETIMEDOUT && now_ns >= c->first.deadline_ns &&
-			 now_ns < c->first.began_ns + ANSWER_NS;
 	char remote[HARP_ENDPOINT_TEXT_MAX];
 
 	if (failure < c->first.failure)
 		return;
 	c->first.failure = failure;
-	if (cut_short && c->first.rounds)
-		return;
 	c->first.error = error;
 	c->first.reason = failure;
 	snprintf(c->first.error_text, sizeof(c->first.error_text), "%s by %s: %s",
@@ -137,7 +133,7 @@ static void connect_attempt_failed(struct connector *c, const struct attempt *at
 		error = -EPROTONOSUPPORT;
 		text = preamble_encryption_differs(c->handle.encrypted);
 	}
-	connect_note(c, attempt, error, text, now_ns);
+	connect_note(c, attempt, error, text);
 	/* The peer has a comm of this id, and would refuse a second one. */
 	if (differs || c->first.failure == CONNECT_NO_COMM) {
 		next_ns = UINT64_MAX;
@@ -244,7 +240,6 @@ static void connect_attempt(struct connector *c, uint64_t now_ns)
 		connect_attempt_failed(c, NULL, -ETIMEDOUT, text, now_ns);
 		return;
 	}
-	c->first.began_ns = now_ns;
 	c->first.attempt = attempt;
 	attempt_begin(attempt, now_ns);
 	if (attempt->candidate.harp)

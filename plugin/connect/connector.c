@@ -15,7 +15,7 @@
 /*
  * Theory of operation
  *
- * The plan (plan.c) is a list of lanes, by their index in the comm. A lane of the plan that is not
+ * The plan (rails.c) is a list of lanes, by their index in the comm. A lane of the plan that is not
  * up gets a connect attempt: immediately the first time, and if it had been up for PROVEN_NS;
  * otherwise after CONNECTOR_BACKOFF_NS_MIN, doubled after each failure. A slow lane gets an attempt
  * while it is up: a new lane from another source port replaces it under the same index. The peer
@@ -31,7 +31,6 @@
 #define BACKOFF_NS_MAX 5000000000ull
 #define PROVEN_NS 1000000000ull /* a lane that was up this long is reopened at once */
 #define REROLL_NS 5000000000ull /* between replacements of a slow lane */
-#define LOG_NS 5000000000ull    /* between log lines about a shortage */
 
 /* ---- what is logged of rails ---------------------------------------------------------------- */
 
@@ -98,7 +97,6 @@ static void lane_back_off(struct connector_lane *lane, uint64_t now_ns)
 static void lane_failed(struct connector *c, struct connector_lane *lane, int error,
 			const char *text, uint64_t now_ns)
 {
-	static uint64_t shortage_ns; /* the control thread's */
 	const char *ifname = plugin_device(c->rails[lane->rail].dev)->ifname;
 
 	lane_page_count(HARP_JOB_connects_failed, 1);
@@ -106,17 +104,11 @@ static void lane_failed(struct connector *c, struct connector_lane *lane, int er
 	lane->next_ns = UINT64_MAX;
 	if (!lane->up) /* else it was a replacement, and the old lane stays */
 		lane_back_off(lane, now_ns);
-	if ((error == -EMFILE || error == -ENFILE) &&
-	    (!shortage_ns || now_ns >= shortage_ns + LOG_NS)) {
-		shortage_ns = now_ns;
-		WARN("%s: %s: comms go on with fewer lanes than planned (raise the limit: ulimit -n)",
-		     ifname, text);
-	}
 	/* The first failure may come from a peer that has not made the comm yet: the second attempt
 	 * succeeds. */
 	if (lane->failures > 1 && !lane->failure_logged)
-		INFO("%s: a further lane (%s TCP) cannot be opened: %s; tried again", ifname,
-		     lane->harp ? "HARP" : "kernel", text);
+		INFO("%s: a further lane (%s TCP) cannot be opened: %s%s; tried again", ifname,
+		     lane->harp ? "HARP" : "kernel", text, lane_error_remedy(error, ""));
 	lane->failure_logged |= lane->failures > 1;
 }
 

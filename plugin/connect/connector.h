@@ -76,7 +76,6 @@ struct connector {
 		bool multi_lane;                 /* HELLO says so */
 		unsigned candidate;              /* of the current attempt */
 		struct attempt *attempt;
-		uint64_t began_ns;            /* the present attempt */
 		uint64_t harp_deadline_ns;    /* of all HARP lanes of a family, in this round */
 		unsigned rounds;              /* completed rounds over all candidates */
 		enum connect_failure failure; /* of the current round */
@@ -116,7 +115,7 @@ void connector_lost(struct comm *comm, unsigned index, enum comm_loss loss);
 void connector_stop(struct connector *c);
 /* Frees it, when no attempt runs. Any thread; never waits. Both accept NULL. */
 void connector_free(struct connector *c);
-/* plan.c: fills rails and lanes; queries the kernel's routes. Control thread. */
+/* rails.c: fills rails and lanes; queries the kernel's routes. Control thread. */
 void connector_plan(struct connector *c);
 
 #endif

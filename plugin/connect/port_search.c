@@ -112,7 +112,7 @@ static int port_search_calls(struct port_search *o, unsigned wanted)
 		rc = port_search_call(o, port);
 		if (!rc)
 			opened++;
-		else if (rc == -ENOSPC && o->several)
+		else if (rc == -ENOSPC && o->lane_count)
 			return 0; /* the stack is busy: continue in the next round */
 		else if (rc != -EADDRINUSE)
 			return rc;
@@ -139,7 +139,6 @@ static int port_search_round(struct port_search *o, uint64_t now_ns)
 	if (o->rounds++ && placement_is_certain(&o->ports))
 		o->ports.distrust = true;
 	wanted = port_search_round_ports(o);
-	o->several |= wanted > 1;
 	o->next_ns = now_ns + (placement_is_certain(&o->ports) ? CERTAIN_NS : ROUND_NS);
 	rc = port_search_calls(o, wanted);
 	if (rc <= 0)

@@ -26,7 +26,6 @@ struct port_search {
 		ports_max; /* ports to try; set to PORT_SEARCH_PORTS_MAX by port_search_prepare() */
 	uint64_t next_ns;  /* of the next round */
 	uint64_t give_up_ns; /* all ports were tried, and the wait for answers is over */
-	bool several;        /* more than one port was needed */
 	/* For the lanes; the caller's. */
 	void *owner;
 	void (*notify)(struct lane *lane, uint64_t now_ns);

@@ -365,22 +365,6 @@ TEST(one_side_that_encrypts_alone_fails_at_once)
 	CHECK(strstr(env_warn, "this process encrypts") != NULL);
 }
 
-TEST(an_attempt_that_the_deadline_cut_short_is_not_reported)
-{
-	const struct outcome *outcomes[] = { &refused, &silent };
-	struct comm *out = NULL;
-
-	prepare(1);
-	CHECK_EQ(step(&out), 0);
-	end(outcomes[0]);
-	run_timer();
-	now_ns = begin_ns + TIMEOUT_NS + MS;
-	ctx.connects->first.began_ns = now_ns - MS;
-	end(outcomes[1]);
-	CHECK_EQ(step(&out), -ECONNREFUSED);
-	(void)poller_run(&control, now_ns);
-}
-
 TEST(the_first_call_of_a_connect_opens_the_interface)
 {
 	struct comm *out;
