@@ -189,7 +189,7 @@ int comm_post(struct comm *comm, void *data, size_t size, int tag, const void *m
 	request->received = 0;
 	request->begun = false;
 	request->used_kinds = 0;
-	request->chunk = -1;
+	request->chunk = NULL;
 	request->kinds = LANE_HARP | LANE_KERNEL;
 	if (comm->multi_lane && comm->side == COMM_SEND)
 		request->kinds = size <= comm->tx.harp_bytes_max ? LANE_HARP : LANE_KERNEL;

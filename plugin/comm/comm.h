@@ -71,14 +71,14 @@ struct request {
 	uint64_t posted_ns;
 	struct comm_event *event; /* NULL: no profiler wants it */
 	/* Poller. */
-	uint64_t begun_ns;  /* when the first record was sent or received */
-	uint64_t end_bytes; /* send, single-lane: its end in the stream of records */
-	uint64_t received;  /* receive: bytes delivered */
-	uint64_t total;     /* receive: bytes of the message, once begun */
-	uint8_t kinds;      /* send: enum lane_kind, preferred lanes */
-	uint8_t used_kinds; /* enum lane_kind, lanes that carried a part */
-	int16_t chunk;      /* send: the chunk that has its copy, -1: none */
-	bool begun;         /* receive: a record has arrived */
+	uint64_t begun_ns;        /* when the first record was sent or received */
+	uint64_t end_bytes;       /* send, single-lane: its end in the stream of records */
+	uint64_t received;        /* receive: bytes delivered */
+	uint64_t total;           /* receive: bytes of the message, once begun */
+	uint8_t kinds;            /* send: enum lane_kind, preferred lanes */
+	uint8_t used_kinds;       /* enum lane_kind, lanes that carried a part */
+	struct comm_chunk *chunk; /* send: that has its copy; NULL: none */
+	bool begun;               /* receive: a record has arrived */
 };
 
 /* Payloads up to this size are copied behind their header and sent with it, as one piece. */
@@ -102,9 +102,7 @@ struct comm_in {
 	uint32_t length, done, tag;
 };
 
-struct comm_list { /* of chunk numbers; -1: none */
-	int16_t head, tail;
-};
+TAILQ_HEAD(comm_list, comm_chunk);
 
 struct comm_lane {
 	struct comm *comm;
@@ -150,11 +148,11 @@ struct comm_engine {
 
 /* A DATA record that no ACK covers. */
 struct comm_chunk {
+	TAILQ_ENTRY(comm_chunk) link;
 	uint64_t message, offset;
 	uint32_t length, tag;
 	struct comm_lane *lane; /* that carries it; NULL: it has died or stalled */
 	uint64_t end_bytes;     /* its end in that lane's byte count */
-	int16_t next;
 	/* A buffered send: the copy of its message, in one chunk. Its request is done when a lane
 	 * has copied it. -1: the request's memory. */
 	int8_t buffer;

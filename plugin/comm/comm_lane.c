@@ -74,7 +74,7 @@ struct comm_lane *comm_lane_new(struct comm *comm, struct lane *lane,
 	l->dev = opt->dev;
 	l->sent_bytes = opt->sent_bytes;
 	l->rtt_ns = opt->rtt_ns;
-	l->under_way = (struct comm_list){ -1, -1 };
+	TAILQ_INIT(&l->under_way);
 	l->out.buffer = -1;
 	l->engine = l->kind == LANE_HARP ? comm_engine_of(comm, lane->poller) : NULL;
 	if ((l->kind == LANE_HARP) != !!l->engine ||

@@ -268,12 +268,12 @@ static void recv_arrived(struct comm_lane *l, const struct target *target)
 
 	in->here = false;
 	if (target->kind == TARGET_NOWHERE) {
-		lane_stats_duplicate(l->stats);
+		LANE_STATS_ADD(l->stats, chunks_duplicate, 1);
 		l->duplicate = true;
 		l->idle_records++;
 		return;
 	}
-	lane_stats_payload(l->stats, in->length);
+	LANE_STATS_ADD(l->stats, payload_bytes, in->length);
 	if (target->unexpected)
 		target->unexpected->complete = true;
 	else

@@ -51,7 +51,8 @@ int comm_send_init(struct comm *comm, const struct comm_options *opt)
 {
 	struct comm_send_state *tx = &comm->tx;
 
-	tx->unused = tx->moved = (struct comm_list){ -1, -1 };
+	TAILQ_INIT(&tx->unused);
+	TAILQ_INIT(&tx->moved);
 	tx->harp_bytes_max = opt->harp_bytes_max;
 	tx->buffers_free = ~UINT64_C(0);
 	if (!comm->multi_lane)
@@ -59,9 +60,8 @@ int comm_send_init(struct comm *comm, const struct comm_options *opt)
 	tx->chunks = malloc(COMM_CHUNKS_MAX * sizeof(*tx->chunks));
 	if (!tx->chunks)
 		return -ENOMEM;
-	for (int16_t i = 0; i < (int16_t)COMM_CHUNKS_MAX; i++)
-		tx->chunks[i].next = (int16_t)(i + 1 < (int16_t)COMM_CHUNKS_MAX ? i + 1 : -1);
-	tx->unused = (struct comm_list){ 0, (int16_t)(COMM_CHUNKS_MAX - 1) };
+	for (unsigned i = 0; i < COMM_CHUNKS_MAX; i++)
+		TAILQ_INSERT_TAIL(&tx->unused, &tx->chunks[i], link);
 	/* Reserves address space; pages get memory when they are used. */
 	tx->buffer_data = malloc((size_t)COMM_BUFFERS_MAX * COMM_BUFFER_BYTES_MAX);
 	return tx->buffer_data ? 0 : -ENOMEM;
@@ -75,35 +75,19 @@ void comm_send_free(struct comm *comm)
 
 /* ---- lists of chunks ------------------------------------------------------------------------ */
 
-static void list_append(struct comm_send_state *tx, struct comm_list *list, int16_t chunk)
+static struct comm_chunk *list_pop(struct comm_list *list)
 {
-	tx->chunks[chunk].next = -1;
-	if (list->head < 0)
-		list->head = chunk;
-	else
-		tx->chunks[list->tail].next = chunk;
-	list->tail = chunk;
-}
+	struct comm_chunk *chunk = TAILQ_FIRST(list);
 
-static int16_t list_pop(struct comm_send_state *tx, struct comm_list *list)
-{
-	int16_t chunk = list->head;
-
-	if (chunk >= 0)
-		list->head = tx->chunks[chunk].next;
+	if (chunk)
+		TAILQ_REMOVE(list, chunk, link);
 	return chunk;
 }
 
-/* before: the chunk before it; -1: it is the head. */
-static void list_unlink(struct comm_send_state *tx, struct comm_list *list, int16_t before,
-			int16_t chunk)
+static void chunk_free(struct comm_send_state *tx, struct comm_chunk *chunk)
 {
-	if (before < 0)
-		list->head = tx->chunks[chunk].next;
-	else
-		tx->chunks[before].next = tx->chunks[chunk].next;
-	if (list->tail == chunk)
-		list->tail = before;
+	chunk->lane = NULL;
+	TAILQ_INSERT_TAIL(&tx->unused, chunk, link);
 }
 
 static bool chunk_is_acked(const struct comm_send_state *tx, const struct comm_chunk *chunk)
@@ -118,15 +102,13 @@ static bool chunk_is_acked(const struct comm_send_state *tx, const struct comm_c
 static uint64_t list_drop_acked(struct comm_send_state *tx, struct comm_list *list)
 {
 	uint64_t delivered_bytes = 0;
+	struct comm_chunk *chunk;
 
-	while (list->head >= 0 && chunk_is_acked(tx, &tx->chunks[list->head])) {
-		struct comm_chunk *chunk = &tx->chunks[list->head];
-
+	while ((chunk = TAILQ_FIRST(list)) && chunk_is_acked(tx, chunk)) {
 		delivered_bytes = chunk->again ? 0 : chunk->end_bytes;
-		chunk->lane = NULL;
-		list_append(tx, &tx->unused, list_pop(tx, list));
+		chunk_free(tx, list_pop(list));
 	}
-	return list->head < 0 ? delivered_bytes : 0;
+	return chunk ? 0 : delivered_bytes;
 }
 
 /* ---- credits -------------------------------------------------------------------------------- */
@@ -237,13 +219,11 @@ bool comm_send_has_buffered(const struct comm *comm)
 static bool list_has_undelivered(const struct comm_send_state *tx, const struct comm_list *list,
 				 uint64_t acked_bytes)
 {
-	for (int16_t i = list->head; i >= 0; i = tx->chunks[i].next) {
-		const struct comm_chunk *chunk = &tx->chunks[i];
+	const struct comm_chunk *chunk;
 
-		if (chunk->buffer >= 0 && chunk->end_bytes > acked_bytes &&
-		    !chunk_is_acked(tx, chunk))
-			return true;
-	}
+	TAILQ_FOREACH(chunk, list, link)
+	if (chunk->buffer >= 0 && chunk->end_bytes > acked_bytes && !chunk_is_acked(tx, chunk))
+		return true;
 	return false;
 }
 
@@ -266,8 +246,7 @@ static void send_complete(struct comm *comm, struct comm_lane *observer)
 
 	while (comm->completed < tx->current) {
 		struct request *request = comm_request(comm, comm->completed);
-		const struct comm_chunk *copy =
-			request->chunk >= 0 ? &tx->chunks[request->chunk] : NULL;
+		const struct comm_chunk *copy = request->chunk;
 		const struct comm_lane *l = comm->lanes[0];
 		bool done;
 
@@ -317,29 +296,28 @@ static int send_acked(struct comm *comm, uint64_t message, uint64_t offset)
 }
 
 /* Another lane is to send the chunk, which is on no list. */
-static void chunk_move(struct comm_send_state *tx, int16_t i)
+static void chunk_move(struct comm_send_state *tx, struct comm_chunk *chunk)
 {
-	tx->chunks[i].lane = NULL;
-	tx->chunks[i].again = true;
-	list_append(tx, &tx->moved, i);
+	chunk->lane = NULL;
+	chunk->again = true;
+	TAILQ_INSERT_TAIL(&tx->moved, chunk, link);
 }
 
 unsigned comm_send_release(struct comm_lane *l, bool lost)
 {
 	struct comm_send_state *tx = &l->comm->tx;
+	struct comm_chunk *chunk;
 	unsigned moved = 0;
-	int16_t i;
 
-	while ((i = list_pop(tx, &l->under_way)) >= 0) {
-		if (!lost || chunk_is_acked(tx, &tx->chunks[i])) {
-			tx->chunks[i].lane = NULL;
-			list_append(tx, &tx->unused, i);
+	while ((chunk = list_pop(&l->under_way))) {
+		if (!lost || chunk_is_acked(tx, chunk)) {
+			chunk_free(tx, chunk);
 			continue;
 		}
-		chunk_move(tx, i);
+		chunk_move(tx, chunk);
 		moved++;
 	}
-	lane_stats_moved_away(l->stats, moved);
+	LANE_STATS_ADD(l->stats, chunks_moved_away, moved);
 	return moved;
 }
 
@@ -365,13 +343,13 @@ static bool send_release_late(struct comm *comm)
 	COMM_FOR_EACH_LANE(comm, l)
 	{
 		const struct scheduler_lane *lane = &scheduler->lane[l->index];
+		struct comm_chunk *chunk;
 
-		if (l->under_way.head < 0 || lane->stalled ||
+		if (TAILQ_EMPTY(&l->under_way) || lane->stalled ||
 		    !scheduler_lags(scheduler, l->index, comm->now_ns))
 			continue;
-		for (int16_t i = l->under_way.head, before = -1; i >= 0;
-		     before = i, i = tx->chunks[i].next) {
-			struct comm_chunk *chunk = &tx->chunks[i];
+		TAILQ_FOREACH(chunk, &l->under_way, link)
+		{
 			int best = scheduler_best(scheduler, LANE_HARP | LANE_KERNEL, chunk->length,
 						  comm->now_ns);
 
@@ -380,10 +358,10 @@ static bool send_release_late(struct comm *comm)
 					    lane->given_bytes - chunk->end_bytes, (unsigned)best,
 					    chunk->length, comm->now_ns))
 				continue;
-			list_unlink(tx, &l->under_way, before, i);
+			TAILQ_REMOVE(&l->under_way, chunk, link);
 			chunk->kinds = LANE_HARP | LANE_KERNEL;
-			chunk_move(tx, i);
-			lane_stats_moved_away(l->stats, 1);
+			chunk_move(tx, chunk);
+			LANE_STATS_ADD(l->stats, chunks_moved_away, 1);
 			return true;
 		}
 	}
@@ -420,7 +398,7 @@ static bool plan_new(struct comm *comm, struct plan *plan)
 	int8_t buffer = -1;
 	int64_t allowed;
 
-	if (tx->current == comm_posted(comm) || (comm->multi_lane && tx->unused.head < 0))
+	if (tx->current == comm_posted(comm) || (comm->multi_lane && TAILQ_EMPTY(&tx->unused)))
 		return false;
 	allowed = send_allowance(comm, plan_chunk_bytes(comm, request));
 	if (allowed < 0)
@@ -448,14 +426,14 @@ static bool plan_next(struct comm *comm, struct plan *plan)
 	if (comm->scheduler.stalled)
 		send_release_stalled(comm);
 	(void)list_drop_acked(tx, &tx->moved);
-	if (tx->moved.head < 0) {
+	if (TAILQ_EMPTY(&tx->moved)) {
 		if (plan_new(comm, plan))
 			return true;
 		if (!comm->multi_lane || !send_release_late(comm))
 			return false;
 	}
 	plan->moved = true;
-	plan->chunk = tx->chunks[tx->moved.head];
+	plan->chunk = *TAILQ_FIRST(&tx->moved);
 	return true;
 }
 
@@ -497,25 +475,25 @@ static struct comm_lane *plan_lane(struct comm *comm, const struct plan *plan)
 
 /* ---- sending -------------------------------------------------------------------------------- */
 
-/* Keeps the chunk until an ACK record covers it. Returns its number. */
-static int16_t send_track(struct comm_lane *l, const struct plan *plan)
+/* Keeps the chunk until an ACK record covers it. */
+static struct comm_chunk *send_track(struct comm_lane *l, const struct plan *plan)
 {
 	struct comm *comm = l->comm;
 	struct comm_send_state *tx = &comm->tx;
-	int16_t i = list_pop(tx, plan->moved ? &tx->moved : &tx->unused);
+	struct comm_chunk *chunk = list_pop(plan->moved ? &tx->moved : &tx->unused);
 	struct scheduler_lane *lane = &comm->scheduler.lane[l->index];
 
 	if (plan->moved)
-		lane_stats_moved_here(l->stats);
+		LANE_STATS_ADD(l->stats, chunks_moved_here, 1);
 	scheduler_give(&comm->scheduler, l->index, RECORD_HEADER_BYTES + plan->chunk.length,
 		       comm->now_ns);
 	l->unrated = scheduler_is_unrated(lane);
-	tx->chunks[i] = plan->chunk;
-	tx->chunks[i].lane = l;
-	/* Failover lanes send only what the scheduler counts, so this is the end position. */
-	tx->chunks[i].end_bytes = lane->given_bytes;
-	list_append(tx, &l->under_way, i);
-	return i;
+	*chunk = plan->chunk;
+	chunk->lane = l;
+	/* These lanes send only what the scheduler counts, so this is the end position. */
+	chunk->end_bytes = lane->given_bytes;
+	TAILQ_INSERT_TAIL(&l->under_way, chunk, link);
+	return chunk;
 }
 
 /* Copies a message to the buffer of its chunk. */
@@ -537,22 +515,23 @@ static void send_begin(struct comm_lane *l, const struct plan *plan)
 	/* A buffered send may be done already, and its slot reused. */
 	struct request *request = comm_request(comm, chunk->message);
 	bool buffered = chunk->buffer >= 0;
+	struct comm_chunk *tracked = NULL;
 	const uint8_t *payload;
-	int16_t i = -1;
 
 	if (chunk->message >= comm->completed)
 		request->used_kinds |= (uint8_t)l->kind;
 	if (comm->multi_lane)
-		i = send_track(l, plan);
+		tracked = send_track(l, plan);
 	if (!plan->moved) {
 		if (buffered) {
 			send_buffer(tx, chunk, request);
-			request->chunk = i;
+			request->chunk = tracked;
 		}
 		send_cut(comm, chunk->length);
 	}
 	l->turn_bytes += chunk->length;
-	lane_stats_chunk_sent(l->stats, chunk->length);
+	LANE_STATS_ADD(l->stats, chunks_sent, 1);
+	LANE_STATS_ADD(l->stats, payload_bytes, chunk->length);
 	comm_out_begin(l, &(struct record){ .type = RECORD_DATA,
 					    .length = chunk->length,
 					    .message = chunk->message,

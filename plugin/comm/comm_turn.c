@@ -225,7 +225,8 @@ static void comm_sample(struct comm *comm)
 
 static bool comm_is_under_way(const struct comm *comm)
 {
-	bool under_way = comm->multi_lane && comm->side == COMM_SEND && comm->tx.moved.head >= 0;
+	bool under_way =
+		comm->multi_lane && comm->side == COMM_SEND && !TAILQ_EMPTY(&comm->tx.moved);
 
 	for (uint32_t left = comm->scheduler.live; left; left &= left - 1) {
 		const struct scheduler_lane *l = &comm->scheduler.lane[__builtin_ctz(left)];

@@ -35,6 +35,10 @@
 
 static_assert(PLUGIN_DEVICES_MAX * 2 <= HARP_PAGE_RAILS_MAX, "a rail for each device and kind");
 static_assert(sizeof(_Atomic(uint64_t)) == sizeof(uint64_t), "words of the region");
+/* Messages are counted by the kinds of their lanes: HARP, kernel, mixed. */
+static_assert(LANE_HARP == 1 && LANE_KERNEL == 2, "bits of kinds");
+static_assert(HARP_COMM_messages_mixed == HARP_COMM_messages_harp + 2, "by kinds");
+static_assert(HARP_JOB_messages_mixed == HARP_JOB_messages_harp + 2, "by kinds");
 
 enum page_table { PAGE_COMMS, PAGE_LANES, PAGE_TABLES };
 
@@ -313,23 +317,15 @@ struct comm_stats *comm_stats_new(uint64_t comm_id, enum harp_page_side side, in
 
 void comm_stats_done(struct comm_stats *stats, unsigned kinds, uint64_t bytes, uint64_t now_ns)
 {
-	static const struct {
-		enum harp_comm_value comm;
-		enum harp_job_counter job;
-	} of[] = {
-		[LANE_HARP] = { HARP_COMM_messages_harp, HARP_JOB_messages_harp },
-		[LANE_KERNEL] = { HARP_COMM_messages_kernel, HARP_JOB_messages_kernel },
-		[LANE_HARP | LANE_KERNEL] = { HARP_COMM_messages_mixed, HARP_JOB_messages_mixed },
-	};
 	uint64_t *value = stats->record->value;
 
 	stats_add(&value[HARP_COMM_requests], 1);
 	stats_add(&value[HARP_COMM_bytes], bytes);
 	stats_set(&value[HARP_COMM_updated_ns], now_ns);
-	if (kinds > 0 && kinds < ARRAY_SIZE(of)) {
-		stats_add(&value[of[kinds].comm], 1);
-		lane_page_count(of[kinds].job, 1);
-	}
+	if (!kinds)
+		return;
+	stats_add(&value[HARP_COMM_messages_harp + kinds - LANE_HARP], 1);
+	lane_page_count((enum harp_job_counter)(HARP_JOB_messages_harp + kinds - LANE_HARP), 1);
 }
 
 void comm_stats_tcp(const struct comm_stats *stats, uint64_t *retransmits, uint64_t *srtt_ns)

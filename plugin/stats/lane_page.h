@@ -126,30 +126,6 @@ static inline void lane_stats_received(struct lane_stats *stats, uint64_t bytes,
 	LANE_STATS_ADD(stats, received_bytes, bytes);
 	stats_set(&stats->record->value[HARP_LANE_updated_ns], now_ns);
 }
-static inline void lane_stats_payload(struct lane_stats *stats, uint64_t bytes)
-{
-	LANE_STATS_ADD(stats, payload_bytes, bytes);
-}
-static inline void lane_stats_chunk_sent(struct lane_stats *stats, uint64_t bytes)
-{
-	LANE_STATS_ADD(stats, chunks_sent, 1);
-	lane_stats_payload(stats, bytes);
-}
-/* Chunks that other lanes resend. */
-static inline void lane_stats_moved_away(struct lane_stats *stats, uint64_t chunks)
-{
-	LANE_STATS_ADD(stats, chunks_moved_away, chunks);
-}
-/* A chunk of another lane is resent on this one. */
-static inline void lane_stats_moved_here(struct lane_stats *stats)
-{
-	LANE_STATS_ADD(stats, chunks_moved_here, 1);
-}
-/* The lane brought a duplicate chunk. */
-static inline void lane_stats_duplicate(struct lane_stats *stats)
-{
-	LANE_STATS_ADD(stats, chunks_duplicate, 1);
-}
 /* Is a query of TCP due for the statistics? It can cost a system call. */
 bool lane_stats_want_tcp(const struct lane_stats *stats, uint64_t now_ns);
 

@@ -66,10 +66,10 @@ static void do_bytes(struct lane_stats *lane, uint64_t n)
 {
 	uint64_t chunks = (n + CHUNK_BYTES - 1) / CHUNK_BYTES;
 
-	lane_stats_payload(lane, n);
+	LANE_STATS_ADD(lane, payload_bytes, n);
 	lane_stats_sent(lane, n + 40 * chunks, clock_now_ns());
 	for (uint64_t i = 0; i < chunks; i++)
-		lane_stats_chunk_sent(lane, 0);
+		LANE_STATS_ADD(lane, chunks_sent, 1);
 }
 
 static void do_tcp(struct lane_stats *lane, uint64_t srtt_ns, uint64_t retransmits)
@@ -111,8 +111,8 @@ static void obey(char *line)
 	} else if (sscanf(line, "tcp %*u %*u %*u %" SCNu64, &n) == 1) {
 		do_tcp(lanes[c][i], j, n);
 	} else if (!strncmp(line, "move ", 5)) {
-		lane_stats_moved_away(lanes[c][i], 1);
-		lane_stats_moved_here(lanes[c][j]);
+		LANE_STATS_ADD(lanes[c][i], chunks_moved_away, 1);
+		LANE_STATS_ADD(lanes[c][j], chunks_moved_here, 1);
 	} else if (!strncmp(line, "die ", 4)) {
 		lane_stats_died(lanes[c][i], -(int)j);
 	} else if (!strncmp(line, "stall ", 6)) {

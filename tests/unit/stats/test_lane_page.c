@@ -116,7 +116,7 @@ TEST(tcp_statistics_of_a_lane_are_shown_and_continued_by_the_next_one)
 	struct lane_info tcp = { .srtt_ns = 30000, .in_flight_bytes = 512, .retransmits = 3 };
 	uint64_t now_ns = clock_now_ns() + 1000000000u;
 
-	lane_stats_payload(lane, 1000);
+	LANE_STATS_ADD(lane, payload_bytes, 1000);
 	CHECK(lane_stats_want_tcp(lane, now_ns));
 	lane_stats_tcp(lane, &tcp, now_ns);
 	CHECK(!lane_stats_want_tcp(lane, now_ns + 1000000));
@@ -204,8 +204,8 @@ static void *crowd_add(void *arg)
 	struct lane_stats *mine = me->crowd->lane[me->number];
 
 	for (unsigned i = 1; i <= ROUNDS; i++) {
-		lane_stats_payload(mine, 3);
-		lane_stats_chunk_sent(mine, 0);
+		LANE_STATS_ADD(mine, payload_bytes, 3);
+		LANE_STATS_ADD(mine, chunks_sent, 1);
 		lane_page_count(HARP_JOB_connects_failed, 1);
 	}
 	return NULL;
@@ -218,8 +218,9 @@ static void *crowd_churn(void *arg)
 
 	while (!atomic_load(&crowd->over)) {
 		struct comm_stats *comm = comm_add(5);
+		struct lane_stats *lane = lane_add(comm, 7, HARP_PAGE_KIND_HARP);
 
-		lane_stats_payload(lane_add(comm, 7, HARP_PAGE_KIND_HARP), 1);
+		LANE_STATS_ADD(lane, payload_bytes, 1);
 		lane_page_rail(0, true);
 		lane_page_rail(0, false);
 		comm_stats_free(comm);
