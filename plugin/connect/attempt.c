@@ -28,6 +28,8 @@
 
 #define LOOK_HARP_NS 10000000ull
 #define LOOK_KERNEL_NS 100000000ull
+/* For CHALLENGE, and for READY: the listener drops a connection after 5 s (pending.c). */
+#define ANSWER_NS 6000000000ull
 
 /* ---- the poller's --------------------------------------------------------------------------- */
 
@@ -136,10 +138,9 @@ static void attempt_done(struct attempt *a, uint64_t now_ns)
 /* The listener answers HELLO and PROOF or resets; a reset may be lost. */
 static bool attempt_is_unanswered(const struct attempt *a, uint64_t now_ns)
 {
-	return a->answer_ns &&
-	       (a->preamble.step == PREAMBLE_READ_CHALLENGE ||
+	return (a->preamble.step == PREAMBLE_READ_CHALLENGE ||
 		a->preamble.step == PREAMBLE_READ_READY) &&
-	       now_ns >= a->asked_ns + a->rtt_ns + a->answer_ns;
+	       now_ns >= a->asked_ns + a->rtt_ns + ANSWER_NS;
 }
 
 static void attempt_advance(struct attempt *a, uint64_t now_ns)
@@ -190,17 +191,16 @@ static void attempt_prepare_search(struct attempt *a)
 static void attempt_start(struct attempt *a, uint64_t now_ns)
 {
 	const struct candidate *candidate = &a->candidate;
-	int rc = a->refused;
+	int rc;
 
 	a->under_way = true;
-	if (!rc && candidate->harp) {
+	if (candidate->harp) {
 		attempt_prepare_search(a);
 		attempt_advance(a, now_ns);
 		return;
 	}
-	if (!rc)
-		rc = lane_kernel_connect(a->poller, &candidate->local, &candidate->remote, a->dscp,
-					 &a->lane);
+	rc = lane_kernel_connect(a->poller, &candidate->local, &candidate->remote, a->dscp,
+				 &a->lane);
 	if (rc)
 		attempt_fail(a, rc, lane_error_text(rc), now_ns);
 }

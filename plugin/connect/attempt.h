@@ -35,7 +35,6 @@ struct attempt {
 	const struct attempt_ops *ops;
 	/* Set by the owner before attempt_begin(). */
 	int dev;
-	int refused; /* -errno: no candidate; attempt_begin() fails with it */
 	struct candidate candidate;
 	uint8_t dscp;
 	unsigned ports_max; /* source ports to try for a HARP lane; 0: the default number */
@@ -43,7 +42,6 @@ struct attempt {
 	uint8_t key[PREAMBLE_KEY_BYTES];
 	struct preamble_terms own; /* index, FEATURE_JOIN or _MULTI_LANE; the rest is set here */
 	uint64_t open_deadline_ns, deadline_ns; /* for the open lane, for the authenticated lane */
-	uint64_t answer_ns;                     /* for CHALLENGE, and for READY; 0: no limit */
 	/* Takes ownership of the authenticated attempt->lane. -errno: the attempt closes it. */
 	int (*proved)(struct attempt *attempt);
 	void *owner;

@@ -32,11 +32,9 @@
  */
 
 #define HARP_OPEN_NS 3000000000ull /* for a family's HARP lanes if other candidates follow */
-#define ANSWER_NS                                                                                  \
-	6000000000ull /* for CHALLENGE: the listener drops a connection after 5 s (pending.c) */
-#define PAIR_PORTS_MAX 64u   /* source ports to try for each pair except the first */
-#define PAUSE_NS 50000000ull /* after the first round; doubled PAUSE_DOUBLES times */
-#define PAUSE_DOUBLES 4u     /* so often */
+#define PAIR_PORTS_MAX 64u         /* source ports to try for each pair except the first */
+#define PAUSE_NS 50000000ull       /* after the first round; doubled PAUSE_DOUBLES times */
+#define PAUSE_DOUBLES 4u           /* so often */
 
 /* When a connect gives up (docs/lanes.md, section 3): after this many rounds, or this part of the
  * connect timeout. */
@@ -230,7 +228,6 @@ static void connect_attempt(struct connector *c, uint64_t now_ns)
 	attempt->comm_id = c->comm_id;
 	memcpy(attempt->key, c->handle.secret, PREAMBLE_KEY_BYTES);
 	attempt->own.features = c->first.multi_lane ? FEATURE_MULTI_LANE : 0;
-	attempt->answer_ns = ANSWER_NS;
 	attempt->deadline_ns = attempt->open_deadline_ns = c->first.deadline_ns;
 	attempt->proved = connect_proved;
 	attempt->owner = c;
@@ -266,22 +263,12 @@ static void connect_advance(struct connector *c, uint64_t now_ns)
 {
 	int result = c->first.attempt ? attempt_result(c->first.attempt) : ATTEMPT_RUNNING;
 
-	if (c->stopped || atomic_load(&c->first.stage) != CONNECT_RUNNING)
+	if (atomic_load(&c->first.stage) != CONNECT_RUNNING)
 		return;
 	if (result != ATTEMPT_RUNNING)
 		connect_attempt_ended(c, result, now_ns);
 	else if (!c->first.attempt && !c->timer.link.le_prev && connect_find_candidates(c))
 		connect_attempt(c, now_ns);
-}
-
-static void connect_run(struct work *work, uint64_t now_ns)
-{
-	connect_advance(container_of(work, struct connector, work), now_ns);
-}
-
-static void connect_due(struct control_timer *timer, uint64_t now_ns)
-{
-	connect_advance(container_of(timer, struct connector, timer), now_ns);
 }
 
 /* ---- plugin_connect ------------------------------------------------------------------------- */
@@ -302,8 +289,7 @@ static int connect_new(struct plugin_ctx *ctx, int dev, const void *key,
 		connector_free(c);
 		return -EIO;
 	}
-	c->work.run = connect_run;
-	c->timer.run = connect_due;
+	atomic_store(&c->advance, connect_advance);
 	c->first.ctx = ctx;
 	c->first.key = key;
 	c->first.deadline_ns = clock_now_ns() + plugin_config()->connect_timeout_ns;

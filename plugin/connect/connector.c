@@ -172,7 +172,8 @@ static int lane_bind(struct attempt *a, const struct connector_rail *rail)
 	return 0;
 }
 
-/* The next candidate after each failure, except those that were unreachable recently. */
+/* The next candidate after each failure, except those that were unreachable recently. -errno: none
+ * can be used. */
 static int lane_choose(const struct connector *c, struct attempt *a,
 		       const struct connector_lane *lane, uint64_t now_ns)
 {
@@ -189,6 +190,7 @@ static int lane_choose(const struct connector *c, struct attempt *a,
 		    peers_is_avoided(&candidate->remote, candidate->engine->index, now_ns))
 			continue;
 		a->candidate = *candidate;
+		a->dev = rail->dev;
 		return lane_bind(a, rail);
 	}
 	return -EHOSTUNREACH;
@@ -197,13 +199,14 @@ static int lane_choose(const struct connector *c, struct attempt *a,
 static void lane_attempt(struct connector *c, struct connector_lane *lane, uint64_t now_ns)
 {
 	struct attempt *a = attempt_new(c->attempt_ops);
+	int rc = a ? lane_choose(c, a, lane, now_ns) : -ENOMEM;
 
-	if (!a) {
-		lane_failed(c, lane, -ENOMEM, lane_error_text(-ENOMEM), now_ns);
+	if (rc) {
+		attempt_free(a);
+		lane_failed(c, lane, rc, lane_error_text(rc), now_ns);
 		return;
 	}
 	lane->attempt = a;
-	a->dev = c->rails[lane->rail].dev;
 	a->dscp = c->dscp;
 	a->comm_id = c->comm_id;
 	memcpy(a->key, c->key, PREAMBLE_KEY_BYTES);
@@ -214,7 +217,6 @@ static void lane_attempt(struct connector *c, struct connector_lane *lane, uint6
 	a->proved = lane_proved;
 	a->owner = c;
 	a->result_work = &c->work;
-	a->refused = lane_choose(c, a, lane, now_ns);
 	attempt_begin(a, now_ns);
 }
 
@@ -272,21 +274,29 @@ static void connector_plan_lanes(struct connector *c, uint64_t now_ns)
 }
 
 /* The plan and the attempts query the kernel's routes. */
-static void connector_due(struct control_timer *timer, uint64_t now_ns)
+static void connector_advance(struct connector *c, uint64_t now_ns)
 {
-	struct connector *c = container_of(timer, struct connector, timer);
-
 	if (!c->rail_count)
 		connector_plan_lanes(c, now_ns);
 	connector_look(c, now_ns);
 }
 
-static void connector_run(struct work *work, uint64_t now_ns)
+static void connector_run(struct connector *c, uint64_t now_ns)
 {
-	struct connector *c = container_of(work, struct connector, work);
+	void (*advance)(struct connector * c, uint64_t now_ns) = atomic_load(&c->advance);
 
-	if (!c->stopped && atomic_load_explicit(&c->begun, memory_order_acquire))
-		connector_due(&c->timer, now_ns);
+	if (advance)
+		advance(c, now_ns);
+}
+
+static void connector_work_run(struct work *work, uint64_t now_ns)
+{
+	connector_run(container_of(work, struct connector, work), now_ns);
+}
+
+static void connector_timer_run(struct control_timer *timer, uint64_t now_ns)
+{
+	connector_run(container_of(timer, struct connector, timer), now_ns);
 }
 
 void connector_lost(struct comm *comm, unsigned index, enum comm_loss loss)
@@ -304,9 +314,7 @@ void connector_lost(struct comm *comm, unsigned index, enum comm_loss loss)
 
 void connector_begin(struct connector *c)
 {
-	c->work.run = connector_run;
-	c->timer.run = connector_due;
-	atomic_store_explicit(&c->begun, true, memory_order_release);
+	atomic_store(&c->advance, connector_advance);
 	control_post(&c->work);
 }
 
@@ -315,7 +323,7 @@ static void connector_stop_run(void *arg, uint64_t now_ns)
 	struct connector *c = arg;
 
 	(void)now_ns;
-	c->stopped = true;
+	atomic_store(&c->advance, NULL);
 	control_timer_set(&c->timer, UINT64_MAX);
 	attempt_free(c->first.attempt);
 	c->first.attempt = NULL;
@@ -348,9 +356,9 @@ struct connector *connector_new(int dev, uint8_t dscp, const struct handle *hand
 	c->dscp = dscp;
 	c->handle = *handle;
 	c->attempt_ops = ops;
-	c->work.run = connector_run;
+	c->work.run = connector_work_run;
 	c->free_work.run = connector_free_run;
-	c->timer.run = connector_due;
+	c->timer.run = connector_timer_run;
 	return c;
 }
 

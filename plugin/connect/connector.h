@@ -60,7 +60,9 @@ struct connector {
 	uint64_t comm_id;
 	struct work work, free_work;
 	struct control_timer timer;
-	bool stopped;
+	/* Run by work and timer: connect_advance(), then connector_advance(). NULL: not begun, or
+	 * stopped. Writer: any thread, release. */
+	void (*_Atomic advance)(struct connector *c, uint64_t now_ns);
 
 	/* The first lane (connect.c). */
 	struct {
@@ -94,7 +96,6 @@ struct connector {
 		nics[1 + PREAMBLE_NICS_MAX]; /* of the peer; that of the handle first */
 	bool first_harp;
 	uint8_t key[PREAMBLE_KEY_BYTES];
-	atomic_bool begun;
 	/* Bits of lanes. Writer: any poller, which then posts work. */
 	atomic_uint slow;
 	unsigned rail_count, lane_count;

@@ -500,16 +500,17 @@ static void connect_start(struct attempt *attempt, uint64_t now_ns)
 {
 	struct csim *sim = connect_sim;
 
-	if (!attempt->refused && sim->lane_count == CSIM_LANES_MAX)
-		attempt->refused = -EMFILE;
-	if (!attempt->refused) {
-		connecting_lane = csim_lane_new(sim,
-						csim_lane_spec(sim, (unsigned)attempt->comm_id,
-							       attempt->own.index),
-						attempt->own.index);
-		connecting_lane->attempt = attempt;
-		connecting_lane->by_plugin = true;
+	csim_expect_attempt(&sim->comms[attempt->comm_id], attempt->own.index);
+	if (sim->lane_count == CSIM_LANES_MAX) {
+		attempt->ops->ended(attempt, -EMFILE, "", now_ns);
+		return;
 	}
+	connecting_lane =
+		csim_lane_new(sim,
+			      csim_lane_spec(sim, (unsigned)attempt->comm_id, attempt->own.index),
+			      attempt->own.index);
+	connecting_lane->attempt = attempt;
+	connecting_lane->by_plugin = true;
 	attempt_ops.start(attempt, now_ns);
 }
 

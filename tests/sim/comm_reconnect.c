@@ -99,19 +99,16 @@ enum harp_page_fallback engine_fallback(int dev)
 	return HARP_PAGE_FALLBACK_none;
 }
 
-/* The lane of that rail whose attempt is about to begin. */
-static void plan_begins(const struct nic_endpoints *nic)
+/* Lanes of that rail have no candidate: this counts as an attempt that has ended. */
+static void plan_has_none(const struct nic_endpoints *nic)
 {
 	for (unsigned i = 0; i < reconnect_sim->scenario->comm_count; i++) {
 		struct csim_comm *k = &reconnect_sim->comms[i];
 		const struct connector *c = k->app[CSIM_SEND].connector;
 
-		for (unsigned l = 0; c && l < c->lane_count; l++) {
-			const struct attempt *a = c->lanes[l].attempt;
-
-			if (c->rails[c->lanes[l].rail].nic == nic && a && !a->poller)
-				csim_expect_attempt(k, l);
-		}
+		for (unsigned l = 0; c && l < c->lane_count; l++)
+			if (c->rails[c->lanes[l].rail].nic == nic && !k->planned[l].attempting)
+				k->planned[l].since_ns = reconnect_sim->now_ns;
 	}
 }
 
@@ -124,9 +121,10 @@ void candidates_list(struct candidates *out, int dev, struct engine_set *engines
 
 	(void)host_id;
 	memset(out, 0, sizeof(*out));
-	plan_begins(nic);
-	if (here->nics[dev]->gone)
+	if (here->nics[dev]->gone) {
+		plan_has_none(nic);
 		return;
+	}
 	out->count = 1;
 	out->list[0] = (struct candidate){
 		.harp = engines != NULL,
@@ -337,7 +335,7 @@ bool csim_reconnect_check(struct csim_app *app)
 	const struct csim_comm *k = &reconnect_sim->comms[app->number];
 	struct connector *u = app->connector;
 
-	if (!u || !app->comm || app->closed || !atomic_load(&u->begun))
+	if (!u || !app->comm || app->closed || !atomic_load(&u->advance))
 		return true;
 	/* A comm that ends does not report losses; posted work is still to come. */
 	if (app->comm->error || app->comm->end_error || atomic_load(&u->work.queued) ||

@@ -270,17 +270,16 @@ TEST(each_step_has_its_deadline)
 {
 	static const struct {
 		enum preamble_step step;
-		uint64_t answer_ns, due_ns;
+		uint64_t deadline_ns, due_ns;
 	} cases[] = {
-		{ PREAMBLE_READ_CHALLENGE, 0, 5000 * MS },
-		{ PREAMBLE_READ_CHALLENGE, 10 * MS, 10 * MS },
-		/* The peer may have made a comm, of which there must be one. */
-		{ PREAMBLE_READ_READY, 10 * MS, 5000 * MS },
+		{ PREAMBLE_READ_CHALLENGE, 5000 * MS, 5000 * MS },
+		{ PREAMBLE_READ_CHALLENGE, 30000 * MS, 6000 * MS },
+		{ PREAMBLE_READ_READY, 5000 * MS, 5000 * MS },
 	};
 
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		prepare(false);
-		attempt->answer_ns = cases[i].answer_ns;
+		attempt->deadline_ns = BEGIN_NS + cases[i].deadline_ns;
 		attempt_begin(attempt, BEGIN_NS);
 		while (attempt->preamble.step != cases[i].step || !attempt->opened) {
 			advance(BEGIN_NS);
