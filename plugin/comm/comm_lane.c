@@ -24,7 +24,6 @@
  */
 
 #define SILENCE_ASK_NS 1000000000ull
-#define SILENCE_WARN_NS 5000000000ull
 #define SAMPLE_HARP_NS 2000000u
 #define SAMPLE_KERNEL_NS 1000000u /* also updates the bytes under way */
 #define SAMPLE_UNRATED_NS 20000u  /* until the samples have measured the lane's rate */
@@ -269,7 +268,6 @@ static uint64_t comm_lane_timeout_ns(const struct lane_info *info)
 static bool comm_lane_is_silent(struct comm_lane *l)
 {
 	uint64_t now_ns = l->comm->now_ns, timeout_ns, silence_ns, wait_ns;
-	char peer[HARP_ENDPOINT_TEXT_MAX];
 	bool silent;
 
 	if (l->kind != LANE_KERNEL || now_ns < l->silence_due_ns ||
@@ -281,14 +279,9 @@ static bool comm_lane_is_silent(struct comm_lane *l)
 	if (silence_ns < timeout_ns && timeout_ns - silence_ns < wait_ns)
 		wait_ns = timeout_ns - silence_ns;
 	l->silence_due_ns = now_ns + wait_ns;
-	silent = silence_ns >= SILENCE_WARN_NS;
+	silent = silence_ns >= LANE_SILENCE_WARN_NS;
 	if (silent && silence_ns < timeout_ns && !l->silence_warned)
-		WARN_IF(lane_notice_due(LANE_NOTICE_SILENT, &l->lane->remote.addr, now_ns),
-			"peer %s silent for %llu s on a kernel lane: still waiting (gives up after "
-			"%llu s; is the host or the path down?)",
-			harp_endpoint_format(&l->lane->remote, peer),
-			(unsigned long long)(SILENCE_WARN_NS / 1000000000u),
-			(unsigned long long)(timeout_ns / 1000000000u));
+		lane_warn_silent(l->lane, now_ns);
 	l->silence_warned = silent;
 	return silence_ns >= timeout_ns;
 }

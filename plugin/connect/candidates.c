@@ -6,13 +6,13 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "connect/ctx.h"
 #include "wire/queue_placement.h"
 #include "process/log.h"
 #include "process/config.h"
+#include "device/daemon.h"
 #include "device/device.h"
 #include "wire/blake2s.h"
 
@@ -80,10 +80,9 @@ static void candidates_add_harp(struct candidates *c, const struct device *devic
 		c->pairs = c->count - first;
 }
 
-int host_id_read(uint64_t netns_ino, uint8_t out[HANDLE_HOST_ID_BYTES])
+int host_id_read(uint64_t netns, uint8_t out[HANDLE_HOST_ID_BYTES])
 {
 	struct blake2s state;
-	struct stat netns;
 	char boot_id[64];
 	ssize_t n;
 	int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
@@ -92,17 +91,13 @@ int host_id_read(uint64_t netns_ino, uint8_t out[HANDLE_HOST_ID_BYTES])
 		return -errno;
 	n = read(fd, boot_id, sizeof(boot_id));
 	close(fd);
-	if (n <= 0)
+	if (!netns)
+		netns = plugin_netns();
+	if (n <= 0 || !netns)
 		return -EIO;
-	/* thread-self: /proc/self is the process's first thread. */
-	if (stat("/proc/thread-self/ns/net", &netns))
-		return -errno;
-	if (netns_ino)
-		netns.st_ino = netns_ino;
 	blake2s_init(&state, HANDLE_HOST_ID_BYTES, NULL, 0);
 	blake2s_update(&state, boot_id, (size_t)n);
-	blake2s_update(&state, &netns.st_dev, sizeof(netns.st_dev));
-	blake2s_update(&state, &netns.st_ino, sizeof(netns.st_ino));
+	blake2s_update(&state, &netns, sizeof(netns));
 	blake2s_final(&state, out);
 	return 0;
 }

@@ -361,10 +361,10 @@ static unsigned device_collect_leased(const struct device_host *host,
 
 /* Does a usable leased NIC of another namespace have this interface's name? */
 static bool device_is_shadowed(const struct candidate *candidate, const struct candidate *all,
-			       const bool *usable, unsigned count)
+			       unsigned count)
 {
 	for (unsigned i = 0; i < count && !candidate->device.netns; i++)
-		if (usable[i] && all[i].device.netns &&
+		if (all[i].usable && all[i].device.netns &&
 		    !strcmp(all[i].device.ifname, candidate->device.ifname))
 			return true;
 	return false;
@@ -378,17 +378,16 @@ unsigned device_scan(const struct device_host *host, const struct plugin_config 
 		true; /* true: all of the best group have only link-local addresses */
 	unsigned count, chosen = 0, room = 256;
 	struct candidate *all = calloc(room, sizeof(*all));
-	bool *usable = calloc(room, sizeof(*usable));
 
-	if (!all || !usable)
-		goto out;
+	if (!all)
+		return 0;
 	count = device_collect(host, config->family, all, room);
 	count = device_collect_leased(host, config, all, count, room);
 	for (unsigned i = 0; i < count; i++)
-		usable[i] = device_usable(host, config, &all[i]);
+		all[i].usable = device_usable(host, config, &all[i]);
 	for (unsigned i = 0; i < count; i++) {
-		usable[i] &= !device_is_shadowed(&all[i], all, usable, count);
-		group = usable[i] ? device_default_group(&all[i]) : GROUP_NONE;
+		all[i].usable &= !device_is_shadowed(&all[i], all, count);
+		group = all[i].usable ? device_default_group(&all[i]) : GROUP_NONE;
 		if (group < best)
 			link_local_only = true;
 		if (group <= best && group != GROUP_NONE) {
@@ -399,15 +398,13 @@ unsigned device_scan(const struct device_host *host, const struct plugin_config 
 	for (unsigned i = 0; i < count && chosen < max; i++) {
 		struct device *device = &all[i].device;
 
-		if (!usable[i] || (!config->ifname[0] &&
-				   (device_default_group(&all[i]) != best ||
-				    (device_is_link_local_only(&all[i]) && !link_local_only))))
+		if (!all[i].usable || (!config->ifname[0] &&
+				       (device_default_group(&all[i]) != best ||
+					(device_is_link_local_only(&all[i]) && !link_local_only))))
 			continue;
 		device_describe(host, config, &all[i], all, count);
 		out[chosen++] = *device;
 	}
-out:
-	free(usable);
 	free(all);
 	return chosen;
 }

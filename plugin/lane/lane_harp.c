@@ -10,7 +10,6 @@
 
 #include "harp_page.h"
 #include "lane/place.h"
-#include "process/log.h"
 #include "process/config.h"
 
 /*
@@ -198,26 +197,18 @@ static void lane_harp_info(struct lane *lane, struct lane_info *info)
 	info->retransmits = tcp.retransmits;
 }
 
-/* idle_ns 0: off. */
-static void lane_harp_keepalive(struct lane_harp *h, uint64_t idle_ns, uint32_t count)
+/* Probes are to provoke a RST. Silence is handled by the user timeout. */
+static void lane_harp_set_probes(struct lane_harp *h, bool on)
 {
+	uint64_t interval_ns = plugin_config()->probe_interval_ns;
 	struct harp_tcp_options opt = { .size = sizeof(opt) };
-
-	(void)harp_conn_options(h->conn, &opt);
-	opt.keepalive_idle_ns = opt.keepalive_interval_ns = idle_ns;
-	opt.keepalive_count = count;
-	(void)harp_conn_set_options(h->conn, &opt); /* fails on a dead connection only */
-}
-
-static void lane_harp_probe_on(struct lane_harp *h)
-{
-	const struct plugin_config *config = plugin_config();
-	uint64_t interval_ns = config->probe_interval_ns;
 
 	if (!interval_ns)
 		return;
-	/* Probes are to provoke a RST. Silence is handled by the user timeout. */
-	lane_harp_keepalive(h, interval_ns, (uint32_t)(config->user_timeout_ns / interval_ns) + 1);
+	(void)harp_conn_options(h->conn, &opt);
+	opt.keepalive_idle_ns = opt.keepalive_interval_ns = on ? interval_ns : 0;
+	opt.keepalive_count = (uint32_t)(plugin_config()->user_timeout_ns / interval_ns) + 1;
+	(void)harp_conn_set_options(h->conn, &opt); /* fails on a dead connection only */
 }
 
 static struct lane_harp *member_lane(struct engine_lane *l)
@@ -354,6 +345,7 @@ static void lane_harp_tick(struct engine_lane *l, uint64_t now_ns)
 	struct lane_harp *h = member_lane(l);
 	struct harp_tcp_info info;
 	uint64_t received_ns;
+	bool silent;
 
 	if (h->closing_deadline_ns) {
 		if (now_ns >= h->closing_deadline_ns &&
@@ -365,31 +357,22 @@ static void lane_harp_tick(struct engine_lane *l, uint64_t now_ns)
 		return;
 	if (!h->lane.awaited || !atomic_load_explicit(h->lane.awaited, memory_order_relaxed)) {
 		if (h->watched_ns)
-			lane_harp_keepalive(h, 0, 0);
+			lane_harp_set_probes(h, false);
 		h->watched_ns = 0;
 		return;
 	}
 	if (!h->watched_ns) {
 		h->watched_ns = now_ns;
-		lane_harp_probe_on(h);
+		lane_harp_set_probes(h, true);
 	}
 	if (harp_conn_info(h->conn, &info, sizeof(info)))
 		return;
 	/* Before it was watched no answer of the peer was due. */
 	received_ns = info.last_rcv_ns > h->watched_ns ? info.last_rcv_ns : h->watched_ns;
-	if (now_ns < received_ns + LANE_HARP_SILENCE_NS) {
-		h->warned_silent = false;
-	} else if (!h->warned_silent) {
-		char text[256];
-
-		h->warned_silent = true;
-		lane_harp_describe(&h->lane, text, sizeof(text));
-		WARN_IF(lane_notice_due(LANE_NOTICE_SILENT, &h->lane.remote.addr, now_ns),
-			"peer silent for %llu s on %s: still waiting (gives up after %llu s without "
-			"an acknowledgement; is the host or the path down?)",
-			(unsigned long long)((now_ns - received_ns) / 1000000000u), text,
-			(unsigned long long)(plugin_config()->user_timeout_ns / 1000000000u));
-	}
+	silent = now_ns >= received_ns + LANE_SILENCE_WARN_NS;
+	if (silent && !h->warned_silent)
+		lane_warn_silent(&h->lane, now_ns);
+	h->warned_silent = silent;
 }
 
 static const struct engine_lane_ops lane_harp_member_ops = {

@@ -11,10 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "device/daemon.h"
 #include "device/device.h"
 #include "process/config.h"
 #include "process/log.h"
@@ -95,12 +95,6 @@ static void page_status(bool ended)
 	harp_page_write_end(page_job.status_sequence);
 }
 
-static bool page_is_empty(enum page_table table, uint32_t slot)
-{
-	return table == PAGE_COMMS ? !page_job.comms[slot].value[HARP_COMM_state]
-				   : !page_job.lanes[slot].value[HARP_LANE_state];
-}
-
 /* The lowest empty record; the caller fills it before it releases page_lock. */
 static uint32_t page_take(enum page_table table, uint64_t *serial)
 {
@@ -109,8 +103,11 @@ static uint32_t page_take(enum page_table table, uint64_t *serial)
 
 	*serial = ++records->serial;
 	while (page_map && records->lowest < room) {
-		if (page_is_empty(table, records->lowest++))
-			return records->lowest - 1;
+		uint32_t slot = records->lowest++;
+
+		if (table == PAGE_COMMS ? !page_job.comms[slot].value[HARP_COMM_state]
+					: !page_job.lanes[slot].value[HARP_LANE_state])
+			return slot;
 	}
 	records->hidden++;
 	return PAGE_HIDDEN;
@@ -138,13 +135,12 @@ static void page_identity(struct harp_page_identity *identity)
 {
 	const char *label = plugin_config()->label;
 	struct timespec now;
-	struct stat st;
 
 	clock_gettime(CLOCK_REALTIME, &now);
 	*identity = (struct harp_page_identity){
 		.size = sizeof(*identity),
 		.pid = (uint32_t)getpid(),
-		.netns = stat("/proc/self/ns/net", &st) < 0 ? 0 : st.st_ino,
+		.netns = plugin_netns(),
 		.start_wall_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec,
 	};
 	snprintf(identity->label, sizeof(identity->label), "%s",

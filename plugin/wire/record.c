@@ -5,6 +5,8 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/util.h"
+
 void record_encode(uint8_t out[RECORD_HEADER_BYTES], const struct record *record)
 {
 	memcpy(out, record, RECORD_HEADER_BYTES);
@@ -68,18 +70,15 @@ int record_decode(const uint8_t in[RECORD_HEADER_BYTES], struct record *record, 
 
 const char *record_close_reason_text(uint32_t reason)
 {
-	switch (reason) {
-	case CLOSE_ORDERLY:
-		return "the peer closed the connection";
-	case CLOSE_TRUNCATED:
-		return "the peer posted a receive smaller than the message (message truncated)";
-	case CLOSE_PROTOCOL:
-		return "the peer saw a protocol error";
-	case CLOSE_ABORTED:
-		return "the peer aborted";
-	case CLOSE_LOCAL:
-		return "the peer had an error of its own";
-	default:
-		return "the peer closed the connection for an unknown reason";
-	}
+	static const char *const texts[] = {
+		[CLOSE_ORDERLY] = "the peer closed the connection",
+		[CLOSE_TRUNCATED] = "the peer posted a receive smaller than the message (message "
+				    "truncated)",
+		[CLOSE_PROTOCOL] = "the peer saw a protocol error",
+		[CLOSE_ABORTED] = "the peer aborted",
+		[CLOSE_LOCAL] = "the peer had an error of its own",
+	};
+
+	return reason < ARRAY_SIZE(texts) ? texts[reason]
+					  : "the peer closed the connection for an unknown reason";
 }
