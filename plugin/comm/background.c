@@ -1,15 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* background.c - see background.h. */
-#include "comm/background.h"
+/* background.c - the control thread's work for comms: those that are not polled, and closed ones. */
+#include "comm/comm.h"
 
 #include <pthread.h>
 #include <stddef.h>
 
 #include "base/util.h"
-#include "comm/comm.h"
 
 /*
  * Theory of operation
+ *
+ * The control thread advances each multi-lane comm even if its application does not poll: 50 times
+ * a second while data is under way, so that a lane's death is noticed and other lanes take over,
+ * and 10 times a second otherwise. It also reads the kernel lanes of a receiver whose application
+ * has stopped polling, because no event wakes a thread for them.
+ *
+ * It also ends closed comms, so that the application's close call does not wait. Most end at once.
+ * A buffered send (comm_send.c) is done when a kernel lane's socket has accepted it. If that lane is
+ * reset before the message is delivered, only the comm can resend it. So a comm with undelivered
+ * messages lives on for a while.
  *
  * Each comm has a timer of the control thread. Posted work sets it when the comm is made, and when
  * it is closed. A closed comm ends at the first look that finds no undelivered message: usually
@@ -54,9 +63,9 @@ static void background_due(struct control_timer *timer, uint64_t now_ns)
 
 static void background_begin_run(struct work *work, uint64_t now_ns)
 {
-	struct comm_background *b = container_of(work, struct comm_background, begin_work);
+	struct comm *comm = container_of(work, struct comm, background.begin_work);
 
-	control_timer_set(&b->timer, control_tick_ns(now_ns, CONTROL_TICK_NS));
+	control_timer_set(&comm->background.timer, control_tick_ns(now_ns, CONTROL_TICK_NS));
 }
 
 void background_begin(struct comm *comm)
@@ -66,9 +75,8 @@ void background_begin(struct comm *comm)
 	control_post(&comm->background.begin_work);
 }
 
-static void background_end_run(void *timer, uint64_t now_ns)
+static void background_end_run(void *timer)
 {
-	(void)now_ns;
 	control_timer_set(timer, UINT64_MAX);
 }
 
@@ -82,11 +90,11 @@ void background_end(struct comm *comm)
 
 static void closing_begin_run(struct work *work, uint64_t now_ns)
 {
-	struct comm_background *b = container_of(work, struct comm_background, close_work);
+	struct comm *comm = container_of(work, struct comm, background.close_work);
 
-	b->deadline_ns = now_ns + CLOSING_NS;
-	b->timer.run = background_due;
-	background_due(&b->timer, now_ns);
+	comm->background.deadline_ns = now_ns + CLOSING_NS;
+	comm->background.timer.run = background_due;
+	background_due(&comm->background.timer, now_ns);
 }
 
 void closing_take(struct comm *comm, void (*end)(struct comm *comm))

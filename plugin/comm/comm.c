@@ -287,7 +287,7 @@ void comm_cancel_memory(struct comm *comm, const void *memory, const void *base,
  * may have to be resent; the second sends CLOSE on each lane and closes it. Chunks of a lane that
  * died meanwhile go to the lanes that are closed after it.
  */
-static void comm_close_run(void *arg, uint64_t now_ns)
+static void comm_close_run(void *arg)
 {
 	struct comm_engine *e = arg;
 	struct comm *comm = e->comm;
@@ -296,7 +296,7 @@ static void comm_close_run(void *arg, uint64_t now_ns)
 	if (!comm->closing) {
 		COMM_FOR_EACH_LANE(comm, l)
 		l->ready |= l->engine == e;
-		comm_advance(comm, e, now_ns, COMM_TURN_TEST);
+		comm_advance(comm, e, clock_now_ns(), COMM_TURN_TEST);
 		return;
 	}
 	comm->engine = e;

@@ -22,13 +22,12 @@
 
 #include <sys/queue.h>
 
-#include "comm/background.h"
-#include "comm/comm_event.h"
 #include "comm/ranges.h"
 #include "comm/scheduler.h"
 #include "lane/kernel_poll.h"
+#include "harp_profiler.h"
 #include "lane/lane.h"
-#include "poll/poller.h"
+#include "poll/control.h"
 #include "process/config.h"
 #include "process/log.h"
 #include "stats/lane_page.h"
@@ -231,7 +230,12 @@ struct comm {
 	/* Of other modules. */
 	LIST_ENTRY(comm) ctx_link; /* in ctx's list, under its lock */
 	struct comm *next;         /* in the acceptor's list */
-	struct comm_background background;
+	struct {
+		struct control_timer timer;
+		struct work begin_work, close_work;
+		uint64_t deadline_ns; /* of the end of a closed comm; 0: it is open */
+		void (*end)(struct comm *comm);
+	} background;                 /* background.c; owned by the control thread */
 	struct registry_entry *entry; /* registry.c; NULL: no further lanes are accepted */
 	struct connector *connector;  /* connector.c; NULL: no further lanes are connected */
 	unsigned registered;          /* memory.c: registrations, under its lock */
@@ -329,5 +333,32 @@ bool comm_run_background(struct comm *comm, uint64_t now_ns);
 bool comm_has_undelivered(struct comm *comm);
 /* Writes one line that describes the lanes. Returns true if all are kernel lanes. */
 bool comm_describe(struct comm *comm, char *buf, size_t len);
+
+/* ---- events for NCCL's profiler, by the application thread ----------------------------------- */
+
+struct comm_event {
+	void *handle; /* the profiler's, stored by the caller; NULL: the profiler does not want the
+			 event */
+	struct harp_profiler_event data;
+};
+/* Called right after comm_post() returned the request. NULL: out of memory. */
+struct comm_event *plugin_event_begin(struct request *request);
+/* Called right after comm_test() reported the request done, or failed with this -errno. NULL: the
+ * request has no event, or its event no handle. */
+struct comm_event *plugin_event_end(struct request *request, int error);
+
+/* ---- background.c ----------------------------------------------------------------------------- */
+
+/* The control thread advances the comm from now on. Any thread. */
+void background_begin(struct comm *comm);
+/* When this returns, the control thread no longer uses the comm. No poller held. */
+void background_end(struct comm *comm);
+/* Takes a comm that is off its context's list and has no outstanding requests. The control thread
+ * calls end() for it, in the order of closing except for comms with undelivered messages. Never
+ * waits. */
+void closing_take(struct comm *comm, void (*end)(struct comm *comm));
+/* Returns when all closed comms have ended: at once, or up to 2 s after the close of a comm with
+ * undelivered messages. Not called by the control thread; one caller at a time. */
+void closing_finish(void);
 
 #endif

@@ -64,13 +64,12 @@ struct memory_call {
 	int rc;
 };
 
-static void memory_run(void *arg, uint64_t now_ns)
+static void memory_run(void *arg)
 {
 	struct memory_call *call = arg;
 	struct harp_stack *stack = call->engine->stack;
 	const struct memory_piece *piece = &call->piece;
 
-	(void)now_ns;
 	if (call->add) {
 		call->rc = harp_stack_memory_add(stack, piece->base, piece->bytes);
 		return;

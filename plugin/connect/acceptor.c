@@ -45,18 +45,12 @@ static struct acceptor *acceptor_of(int dev)
 	return atomic_load_explicit(&acceptors[dev], memory_order_acquire);
 }
 
-static struct engine_set *acceptor_engines(const struct acceptor *acceptor)
-{
-	return atomic_load_explicit(&acceptor->engines, memory_order_acquire);
-}
-
 /* ---- listeners ------------------------------------------------------------------------------ */
 
-static void acceptor_close_run(void *arg, uint64_t now_ns)
+static void acceptor_close_run(void *arg)
 {
 	struct acceptor *acceptor = arg;
 
-	(void)now_ns;
 	for (unsigned family = 0; family < NIC_FAMILIES; family++)
 		kernel_listener_close(&acceptor->kernel[family]);
 	pending_set_close(&acceptor->kernel_pending);
@@ -187,7 +181,7 @@ void acceptor_endpoints(const struct listen_comm *listen, struct nic_endpoints *
 /* The listener on a lightly loaded engine; NULL: there is none. */
 static struct stack_listener *acceptor_choose(const struct acceptor *acceptor)
 {
-	struct engine_set *engines = acceptor_engines(acceptor);
+	struct engine_set *engines = atomic_load_explicit(&acceptor->engines, memory_order_acquire);
 
 	return engines ? acceptor->listeners[engine_set_choose(engines)->index] : NULL;
 }

@@ -6,7 +6,6 @@
 #define HARP_PLUGIN_ACCEPTOR_H
 
 #include "connect/ctx.h"
-#include "connect/rails.h"
 #include "connect/registry.h"
 #include "wire/preamble.h"
 

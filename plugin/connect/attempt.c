@@ -226,11 +226,10 @@ static void attempt_run(struct work *work, uint64_t now_ns)
 	a->started = true;
 }
 
-static void attempt_stop_run(void *arg, uint64_t now_ns)
+static void attempt_stop_run(void *arg)
 {
 	struct attempt *a = arg;
 
-	(void)now_ns;
 	a->ops->stop(a);
 }
 

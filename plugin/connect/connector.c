@@ -220,11 +220,6 @@ static void lane_attempt(struct connector *c, struct connector_lane *lane, uint6
 	attempt_begin(a, now_ns);
 }
 
-static bool lane_has_died(struct connector *c, const struct connector_lane *lane)
-{
-	return lane->up && !comm_has_lane(c->comm, lane->index);
-}
-
 static void lane_attempted(struct connector *c, struct connector_lane *lane, int result,
 			   uint64_t now_ns)
 {
@@ -251,7 +246,7 @@ static void connector_look(struct connector *c, uint64_t now_ns)
 
 		if (result != ATTEMPT_RUNNING)
 			lane_attempted(c, lane, result, now_ns);
-		if (lane_has_died(c, lane))
+		if (lane->up && !comm_has_lane(c->comm, lane->index))
 			lane_is_lost(c, lane, now_ns);
 		if (slow >> lane->index & 1)
 			lane_is_slow(lane, now_ns);
@@ -263,21 +258,13 @@ static void connector_look(struct connector *c, uint64_t now_ns)
 	control_timer_set(&c->timer, next_ns);
 }
 
-static void connector_plan_lanes(struct connector *c, uint64_t now_ns)
-{
-	connector_plan(c);
-	c->lanes[0].up = true;
-	c->lanes[0].up_ns = now_ns;
-	c->lanes[0].next_ns = UINT64_MAX;
-	c->rails[0].up = 1;
-	c->rails[0].used = true;
-}
-
 /* The plan and the attempts query the kernel's routes. */
 static void connector_advance(struct connector *c, uint64_t now_ns)
 {
-	if (!c->rail_count)
-		connector_plan_lanes(c, now_ns);
+	if (!c->rail_count) {
+		connector_plan(c);
+		lane_is_up(c, &c->lanes[0], now_ns);
+	}
 	connector_look(c, now_ns);
 }
 
@@ -318,11 +305,10 @@ void connector_begin(struct connector *c)
 	control_post(&c->work);
 }
 
-static void connector_stop_run(void *arg, uint64_t now_ns)
+static void connector_stop_run(void *arg)
 {
 	struct connector *c = arg;
 
-	(void)now_ns;
 	atomic_store(&c->advance, NULL);
 	control_timer_set(&c->timer, UINT64_MAX);
 	attempt_free(c->first.attempt);

@@ -10,11 +10,9 @@
 #ifndef HARP_PLUGIN_CONNECTOR_H
 #define HARP_PLUGIN_CONNECTOR_H
 
-#include "comm/background.h"
 #include "comm/comm.h"
 #include "connect/attempt.h"
 #include "connect/ctx.h"
-#include "connect/rails.h"
 #include "poll/control.h"
 
 #define CONNECTOR_BACKOFF_NS_MIN 100000000ull

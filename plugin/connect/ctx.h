@@ -11,7 +11,7 @@
 
 #include "comm/comm.h"
 #include "poll/engine.h"
-#include "wire/handle.h"
+#include "wire/preamble.h"
 
 struct connector;
 
@@ -46,6 +46,17 @@ struct engine_set *interface_engines(int dev, char *why, size_t why_len);
 uint64_t interface_harp_bytes_max(int dev, const struct harp_addr *peer);
 /* Opens the device's engines as interface_open(), and its acceptor, unless done. */
 int interface_listen(int dev);
+/*
+ * rails.c. A rail is a NIC of this process and one of the peer between which lanes of a comm run. Rail
+ * 0 is the NIC that NCCL chose, on both sides.
+ */
+#define RAILS_MAX (1u + PREAMBLE_NICS_MAX) /* of a comm */
+/* The devices that comms of dev may use: dev, then the others by speed, NUMA node and PCI distance,
+ * as HARP_RAILS allows. Returns how many. */
+unsigned rails_devices(int dev, int out[RAILS_MAX]);
+/* May a comm of dev have more than one lane? harp: HARP lanes are possible. */
+bool rails_are_multi_lane(int dev, bool harp);
+
 /* Is it a DPDK port whose link is down? Any thread. */
 bool interface_link_is_down(int dev);
 

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/uio.h>
 
-#include "lane/lane_encrypted.h"
+#include "lane/lane.h"
 
 static int handshake_fail(struct preamble *p, int error, const char *what)
 {

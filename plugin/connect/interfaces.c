@@ -14,7 +14,6 @@
 #include "comm/memory.h"
 #include "device/path_policy.h"
 #include "connect/peers.h"
-#include "connect/rails.h"
 #include "connect/acceptor.h"
 #include "process/log.h"
 #include "process/config.h"
@@ -108,21 +107,15 @@ static void interface_decide(int dev)
 	pthread_mutex_unlock(&opening);
 }
 
-/* Lists the devices whose engines a comm of dev may use. A backup NIC's queue is left to processes
- * that need it: it is opened only if this process uses the NIC as a device, or with
- * HARP_RAILS=all. */
-static unsigned interface_engine_devices(int dev, int devs[RAILS_MAX])
-{
-	unsigned count = rails_devices(dev, devs);
-
-	return plugin_config()->rails == RAILS_ALL ? count : 1;
-}
-
 void interface_open(int dev)
 {
 	int devs[RAILS_MAX];
-	unsigned count = interface_engine_devices(dev, devs);
+	unsigned count = rails_devices(dev, devs);
 
+	/* A backup NIC's queue is left to processes that need it: it is opened only if this process
+	 * uses the NIC as a device, or with HARP_RAILS=all. */
+	if (plugin_config()->rails != RAILS_ALL)
+		count = 1;
 	for (unsigned i = 0; i < count; i++)
 		interface_decide(devs[i]);
 }

@@ -41,13 +41,12 @@ static void stack_listener_run(struct work *work, uint64_t now_ns)
 	listener->engine->listener_ns = listener->pending_set.next_ns;
 }
 
-static void stack_listener_open_run(void *arg, uint64_t now_ns)
+static void stack_listener_open_run(void *arg)
 {
 	struct stack_listener *listener = arg;
 	struct harp_endpoint any;
 	struct harp_tcp_options opt;
 
-	(void)now_ns;
 	memset(&any, 0, sizeof(any));
 	lane_harp_tcp_options(&opt, 0);
 	opt.backlog = BACKLOG;
@@ -61,11 +60,10 @@ static void stack_listener_open_run(void *arg, uint64_t now_ns)
 	listener->engine->listener = &listener->work;
 }
 
-static void stack_listener_close_run(void *arg, uint64_t now_ns)
+static void stack_listener_close_run(void *arg)
 {
 	struct stack_listener *listener = arg;
 
-	(void)now_ns;
 	listener->engine->listener = NULL;
 	pending_set_close(&listener->pending_set);
 	harp_listener_close(listener->listener);
@@ -147,11 +145,10 @@ static void kernel_listener_ready(struct control_source *source, uint64_t now_ns
 	}
 }
 
-static void kernel_listener_watch(void *arg, uint64_t now_ns)
+static void kernel_listener_watch(void *arg)
 {
 	struct kernel_listener *listener = arg;
 
-	(void)now_ns;
 	listener->watch_result = control_watch(&listener->source, listener->fd, EPOLLIN);
 }
 

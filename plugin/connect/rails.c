@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* rails.c - the NICs of this process that a comm may use, and the plan of its lanes. */
-#include "connect/rails.h"
+#include "connect/ctx.h"
 
 #include <string.h>
 

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/util.h"
-#include "comm/background.h"
+#include "comm/comm.h"
 #include "device/device.h"
 #include "process/log.h"
 

@@ -17,7 +17,7 @@
 #include "process/keyfile.h"
 #include "device/path_policy.h"
 #include "stats/lane_page.h"
-#include "comm/background.h"
+#include "comm/comm.h"
 #include "comm/memory.h"
 #include "wire/preamble.h"
 #include "connect/registry.h"
@@ -137,13 +137,6 @@ static void ctx_add_comm(struct comm *comm)
 	pthread_mutex_unlock(&ctx_lock);
 }
 
-static void ctx_remove_comm(struct comm *comm)
-{
-	pthread_mutex_lock(&ctx_lock);
-	LIST_REMOVE(comm, ctx_link);
-	pthread_mutex_unlock(&ctx_lock);
-}
-
 static void ctx_end_comm(struct comm *comm, bool abort)
 {
 	struct connector *connector = comm->connector;
@@ -164,7 +157,9 @@ static void ctx_end_closed(struct comm *comm)
 static void ctx_close_comm(struct comm *comm, bool abort)
 {
 	plugin_memory_comm_closes(comm);
-	ctx_remove_comm(comm);
+	pthread_mutex_lock(&ctx_lock);
+	LIST_REMOVE(comm, ctx_link);
+	pthread_mutex_unlock(&ctx_lock);
 	registry_hide(comm);
 	if (abort || comm_has_requests(comm))
 		ctx_end_comm(comm, abort);

@@ -167,7 +167,7 @@ void control_post(struct work *work)
 /* On the caller's stack. */
 struct control_call {
 	struct work work;
-	void (*run)(void *arg, uint64_t now_ns);
+	void (*run)(void *arg);
 	void *arg;
 	bool done;
 };
@@ -176,19 +176,20 @@ static void control_call_run(struct work *work, uint64_t now_ns)
 {
 	struct control_call *call = container_of(work, struct control_call, work);
 
-	call->run(call->arg, now_ns);
+	(void)now_ns;
+	call->run(call->arg);
 	pthread_mutex_lock(&control->call_lock);
 	call->done = true;
 	pthread_cond_broadcast(&control->call_done);
 	pthread_mutex_unlock(&control->call_lock);
 }
 
-void control_call(void (*run)(void *arg, uint64_t now_ns), void *arg)
+void control_call(void (*run)(void *arg), void *arg)
 {
 	struct control_call call = { .work.run = control_call_run, .run = run, .arg = arg };
 
 	if (pthread_equal(pthread_self(), control->id)) {
-		run(arg, clock_now_ns());
+		run(arg);
 		return;
 	}
 	control_post(&call.work);

@@ -35,7 +35,7 @@ void control_post(struct work *work);
 /* Runs the function on the control thread, after work posted before, and waits for it. On the
  * control thread itself, runs it at once. The caller holds no poller and no lock that the control
  * thread's functions take. */
-void control_call(void (*run)(void *arg, uint64_t now_ns), void *arg);
+void control_call(void (*run)(void *arg), void *arg);
 
 /* engine_background.c; called by the control thread. Takes turns of engines. True: there may be
  * more to do. */

@@ -150,16 +150,9 @@ static unsigned background_last_look(struct engine *engine, uint64_t now_ns, str
 	return count;
 }
 
-/* How much longer than background_idle_ns the next sleep is if the engine stays in use. */
-static uint64_t background_in_use_extra_ns(const struct engine *engine)
-{
-	uint64_t idle_ns = plugin_config()->background_idle_ns;
-
-	return earlier_ns(2 * engine->in_use_extra_ns + idle_ns, (IN_USE_TIMES - 1) * idle_ns);
-}
-
 unsigned background_sleep(struct pollfd *fds, uint64_t now_ns, uint64_t *until_ns)
 {
+	uint64_t idle_ns = plugin_config()->background_idle_ns;
 	unsigned count = 0;
 
 	background.asleep_count = 0;
@@ -171,7 +164,9 @@ unsigned background_sleep(struct pollfd *fds, uint64_t now_ns, uint64_t *until_n
 		if (engine_in_use(engine, now_ns)) {
 			*until_ns = earlier_ns(*until_ns,
 					       engine_away_ns(engine) + engine->in_use_extra_ns);
-			engine->in_use_extra_ns = background_in_use_extra_ns(engine);
+			/* If it stays in use, the next sleep is longer. */
+			engine->in_use_extra_ns = earlier_ns(2 * engine->in_use_extra_ns + idle_ns,
+							     (IN_USE_TIMES - 1) * idle_ns);
 			continue;
 		}
 		engine->in_use_extra_ns = 0;
@@ -236,12 +231,11 @@ void background_add(struct engine_set *set)
 	control_post(&set->background_work);
 }
 
-static void background_remove_run(void *arg, uint64_t now_ns)
+static void background_remove_run(void *arg)
 {
 	const struct engine_set *set = arg;
 	unsigned count = 0;
 
-	(void)now_ns;
 	for (unsigned i = 0; i < background.count; i++) {
 		struct engine *engine = background.engines[i];
 		bool removed = false;

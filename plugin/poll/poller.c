@@ -103,7 +103,7 @@ bool poller_poll(struct poller *poller)
 /* On the caller's stack. */
 struct poller_call {
 	struct work work; /* first */
-	void (*run)(void *arg, uint64_t now_ns);
+	void (*run)(void *arg);
 	void *arg;
 };
 
@@ -111,10 +111,11 @@ static void poller_call_run(struct work *work, uint64_t now_ns)
 {
 	struct poller_call *call = (struct poller_call *)work;
 
-	call->run(call->arg, now_ns);
+	(void)now_ns;
+	call->run(call->arg);
 }
 
-void poller_call(struct poller *poller, void (*run)(void *arg, uint64_t now_ns), void *arg)
+void poller_call(struct poller *poller, void (*run)(void *arg), void *arg)
 {
 	struct poller_call call = { .work.run = poller_call_run, .run = run, .arg = arg };
 

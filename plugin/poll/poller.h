@@ -48,6 +48,6 @@ bool poller_poll(struct poller *poller);
 unsigned poller_run_ready(struct poller *poller, uint64_t now_ns);
 /* Runs the function with the poller held: takes turns until it has run and that turn has ended,
  * here or on another thread. For set-up and close. */
-void poller_call(struct poller *poller, void (*run)(void *arg, uint64_t now_ns), void *arg);
+void poller_call(struct poller *poller, void (*run)(void *arg), void *arg);
 
 #endif

@@ -95,18 +95,9 @@ static int keyfile_decode(const char *text, size_t len, uint8_t key[CRYPTO_PSK_B
 	return 0;
 }
 
-/* Reject all zeros: templates and failed generators leave them, and attackers try them first. */
-static bool keyfile_is_zero(const uint8_t key[CRYPTO_PSK_BYTES])
-{
-	uint8_t any = 0;
-
-	for (size_t i = 0; i < CRYPTO_PSK_BYTES; i++)
-		any |= key[i];
-	return !any;
-}
-
 int keyfile_read(const char *path, uint8_t key[CRYPTO_PSK_BYTES], char *why, size_t why_len)
 {
+	static const uint8_t zeros[CRYPTO_PSK_BYTES];
 	char text[KEYFILE_DIGITS + 3] = { 0 }; /* one more than allowed, and a NUL */
 	size_t len;
 	int rc = -EINVAL;
@@ -122,7 +113,8 @@ int keyfile_read(const char *path, uint8_t key[CRYPTO_PSK_BYTES], char *why, siz
 			"-hex %u`",
 			KEYFILE_DIGITS, CRYPTO_PSK_BYTES);
 		explicit_bzero(key, CRYPTO_PSK_BYTES);
-	} else if (keyfile_is_zero(key)) {
+	} else if (!memcmp(key, zeros, sizeof(zeros))) {
+		/* Templates and failed generators leave zeros, and attackers try them first. */
 		snprintf(
 			why, why_len,
 			"it holds a key of zeros, which is no secret: make one by `openssl rand -hex %u`",

@@ -339,12 +339,6 @@ static int preamble_got_ready(struct preamble *p)
 	return 0;
 }
 
-static int preamble_done(struct preamble *p)
-{
-	p->step = PREAMBLE_DONE;
-	return 1;
-}
-
 /* The current message is complete. 1: done, 0: continue, or the error. */
 static int preamble_next(struct preamble *p)
 {
@@ -375,12 +369,14 @@ static int preamble_next(struct preamble *p)
 		return 0;
 	case PREAMBLE_READ_CONFIRM:
 		rc = preamble_check_short(p, MAGIC_CONFIRM, NULL);
-		return rc ? rc : preamble_done(p);
+		if (rc)
+			return rc;
+		break;
 	case PREAMBLE_SEND_CONFIRM:
-		return preamble_done(p);
 	case PREAMBLE_DONE:
 		break;
 	}
+	p->step = PREAMBLE_DONE;
 	return 1;
 }
 

@@ -19,9 +19,9 @@
 #include "connect/attempt.h"
 #include "connect/listener.h"
 #include "connect/peers.h"
-#include "connect/rails.h"
+#include "connect/ctx.h"
 #include "connect/registry.h"
-#include "lane/lane_encrypted.h"
+#include "lane/lane.h"
 #include "lane/lane_harp.h"
 #include "process/forkguard.h"
 #include "process/keyfile.h"
@@ -135,11 +135,11 @@ void control_post(struct work *work)
 	poller_post(&control_host->control, work);
 }
 
-void control_call(void (*run)(void *arg, uint64_t now_ns), void *arg)
+void control_call(void (*run)(void *arg), void *arg)
 {
 	/* What was posted before runs first. */
 	(void)poller_run_ready(&control_host->control, connect_sim->now_ns);
-	run(arg, connect_sim->now_ns);
+	run(arg);
 }
 
 static void control_woken(struct poller *poller)

@@ -22,7 +22,6 @@
 #include "poll/engine.h"
 #include "harp.h"
 #include "runner.h"
-#include "comm/background.h"
 #include "process/log.h"
 
 #define CSIM_NEVER_NS UINT64_MAX

@@ -68,9 +68,9 @@ uint64_t clock_now_ns(void)
 	return now_ns;
 }
 
-void poller_call(struct poller *poller, void (*run)(void *arg, uint64_t now_ns), void *arg)
+void poller_call(struct poller *poller, void (*run)(void *arg), void *arg)
 {
-	run(arg, 0);
+	run(arg);
 }
 
 const char *harp_instance_describe(const struct harp_instance *instance)

@@ -20,9 +20,9 @@ void control_post(struct work *work)
 	poller_post(&control, work);
 }
 
-void control_call(void (*run)(void *arg, uint64_t now_ns), void *arg)
+void control_call(void (*run)(void *arg), void *arg)
 {
-	run(arg, 0);
+	run(arg);
 }
 
 void control_timer_set(struct control_timer *timer, uint64_t at_ns)

@@ -15,9 +15,8 @@ struct call {
 
 static struct poller poller;
 
-static void call_run(void *call, uint64_t now_ns)
+static void call_run(void *call)
 {
-	(void)now_ns;
 	((struct call *)call)->runs++;
 }
 

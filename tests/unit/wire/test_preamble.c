@@ -4,7 +4,7 @@
  * otherwise.
  */
 #include "connect/handshake.h"
-#include "lane/lane_encrypted.h"
+#include "lane/lane.h"
 #include "preamble_rig.h"
 #include "wire/record.h"
 
