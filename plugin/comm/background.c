@@ -11,7 +11,7 @@
  * Theory of operation
  *
  * The control thread advances each multi-lane comm even if its application does not poll: 50 times
- * a second while data is under way, so that a lane's death is noticed and other lanes take over,
+ * a second while data is in flight, so that a lane's death is noticed and other lanes take over,
  * and 10 times a second otherwise. It also reads the kernel lanes of a receiver whose application
  * has stopped polling, because no event wakes a thread for them.
  *
@@ -21,14 +21,14 @@
  * messages lives on for a while.
  *
  * Each comm has a timer of the control thread. Posted work sets it when the comm is made, and when
- * it is closed. A closed comm ends at the first look that finds no undelivered message: usually
+ * it is closed. A closed comm ends at the first check that finds no undelivered message: usually
  * after a round trip, or after the 40 ms for which the peer's kernel may delay its ACK. After
  * CLOSING_NS, it ends in any case; the kernel then delivers its messages or not.
  */
 
-#define BACKGROUND_QUIET_NS 100000000ull /* between two turns while nothing is under way */
+#define BACKGROUND_QUIET_NS 100000000ull /* between two turns while nothing is in flight */
 #define CLOSING_NS 2000000000ull
-#define CLOSING_LOOK_NS 2000000u /* between two looks at a closed comm */
+#define CLOSING_CHECK_NS 2000000u /* between two looks at a closed comm */
 
 static pthread_mutex_t closing_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t closing_ended = PTHREAD_COND_INITIALIZER;
@@ -56,7 +56,7 @@ static void background_due(struct control_timer *timer, uint64_t now_ns)
 		return;
 	}
 	busy = comm_run_background(comm, now_ns);
-	control_timer_set(timer, deadline_ns ? now_ns + CLOSING_LOOK_NS
+	control_timer_set(timer, deadline_ns ? now_ns + CLOSING_CHECK_NS
 					     : control_tick_ns(now_ns, busy ? CONTROL_TICK_NS
 									    : BACKGROUND_QUIET_NS));
 }

@@ -150,14 +150,14 @@ bool comm_describe(struct comm *comm, char *buf, size_t len)
 	size_t used;
 
 	snprintf(buf, len, "no lane");
-	comm_hold(comm);
+	comm_acquire(comm);
 	COMM_FOR_EACH_LANE(comm, l)
 	{
 		if (count++ == 0)
 			l->lane->ops->describe(l->lane, buf, len);
 		is_kernel &= l->kind == LANE_KERNEL;
 	}
-	comm_leave(comm);
+	comm_release(comm);
 	used = strlen(buf);
 	if (count > 1)
 		snprintf(buf + used, len - used, " and %u more", count - 1);
@@ -260,7 +260,7 @@ void comm_cancel_memory(struct comm *comm, const void *memory, const void *base,
 
 	if (bytes == 0)
 		return;
-	comm_hold(comm);
+	comm_acquire(comm);
 	posted = comm_posted(comm);
 	for (uint64_t m = comm->completed; m < posted && !comm_has_failed(comm); m++) {
 		if (!comm_request_is_in(comm_request(comm, m), memory, begin, begin + bytes))
@@ -276,7 +276,7 @@ void comm_cancel_memory(struct comm *comm, const void *memory, const void *base,
 		atomic_store_explicit(&comm->error, -ECANCELED, memory_order_release);
 		comm_wake_all(comm);
 	}
-	comm_leave(comm);
+	comm_release(comm);
 }
 
 /* ---- closing -------------------------------------------------------------------------------- */
@@ -318,7 +318,7 @@ void comm_close(struct comm *comm, bool abort)
 {
 	struct comm_lane *l;
 
-	comm_hold(comm);
+	comm_acquire(comm);
 	comm->abort = abort;
 	atomic_store_explicit(&comm->ended, true, memory_order_relaxed);
 	comm_adopt(comm);

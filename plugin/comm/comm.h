@@ -10,7 +10,7 @@
  *   comm_recv.c  the receiver: delivery, unexpected messages
  *   comm_ack.c   when a receiver sends CREDIT and ACK records
  *   scheduler.c  which lane takes the next chunk
- *   ranges.c     which bytes of the messages under way have arrived
+ *   ranges.c     which bytes of the messages in flight have arrived
  *
  * Ownership. "Application": the thread that posts and tests, one at a time (NCCL contract
  * section 3.1). "Poller": the thread that holds comm->poller. The application publishes requests
@@ -95,7 +95,7 @@ struct comm_out {
 
 /* A DATA record whose header has arrived. */
 struct comm_in {
-	bool here;
+	bool active;
 	bool admitted; /* checked against its receive */
 	uint64_t message, offset, total;
 	uint32_t length, done, tag;
@@ -123,14 +123,14 @@ struct comm_lane {
 	bool close_sent, close_received;
 	bool waits;     /* receiver: the next message has no receive */
 	bool duplicate; /* it brought a duplicate: send CREDIT and ACK on it */
-	bool unrated;   /* much is under way and its rate is not known */
+	bool unrated;   /* much is in flight and its rate is not known */
 	bool silence_warned;
 	int send_error;       /* sending failed with this -errno; 0: it works */
 	size_t in_head_bytes; /* of the header being read */
 	uint8_t in_head[RECORD_HEADER_BYTES + 8 * RECORD_CREDITS_MAX];
 	struct comm_in in;
 	struct comm_out out;
-	struct comm_list under_way; /* its unacknowledged chunks */
+	struct comm_list in_flight; /* its unacknowledged chunks */
 	uint64_t sampled_ns, read_ns, silence_due_ns;
 	uint64_t copied_bytes, delivered_bytes; /* send: of our records, as last updated */
 	uint32_t turn_bytes;                    /* payload bytes in this turn */
@@ -244,7 +244,7 @@ struct comm {
 	uint64_t app_posted;
 	struct comm_event *events; /* for the slots of requests[]; NULL: no profiler */
 	uint64_t kernel_polled_ns;
-	uint64_t ticked_ns;
+	uint64_t checked_ns;
 	atomic_uint_fast64_t posted; /* Writer: application, release. Reader: poller, acquire */
 	atomic_int error;            /* Writer: poller, release. Reader: application, acquire */
 	struct request requests[PLUGIN_REQUESTS_MAX]; /* message m is in slot m % 32 */
@@ -326,7 +326,7 @@ bool comm_has_requests(const struct comm *comm);
 
 /* Called by the control thread at intervals: advances lanes while the application does not poll.
  * Also reads the kernel lanes of a receiver that was not polled lately. Returns false if nothing
- * was under way. */
+ * was in flight. */
 bool comm_run_background(struct comm *comm, uint64_t now_ns);
 /* Is there a buffered send that was reported done and is not delivered? False while requests are
  * outstanding. Any thread. */

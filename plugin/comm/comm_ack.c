@@ -89,7 +89,7 @@ bool ack_is_urgent(const struct comm *comm)
 static bool ack_answers(const struct comm_lane *l)
 {
 	return l->duplicate && (l->kind != LANE_KERNEL || l->waits ||
-				(!l->in.here && !l->in_head_bytes && !comm_lane_is_over(l)));
+				(!l->in.active && !l->in_head_bytes && !comm_lane_turn_is_over(l)));
 }
 
 /* Puts a CREDIT into l->out. */

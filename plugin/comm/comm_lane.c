@@ -23,9 +23,9 @@
  * drains: it is read to its end, because its data may not come on another lane.
  */
 
-#define SILENCE_ASK_NS 1000000000ull
+#define SILENCE_CHECK_NS 1000000000ull
 #define SAMPLE_HARP_NS 2000000u
-#define SAMPLE_KERNEL_NS 1000000u /* also updates the bytes under way */
+#define SAMPLE_KERNEL_NS 1000000u /* also updates the bytes in flight */
 #define SAMPLE_UNRATED_NS 20000u  /* until the samples have measured the lane's rate */
 #define RTOS 2u                   /* a lane is not dead before its TCP's RTO has expired so often */
 #define DRAIN_READS 256u
@@ -36,12 +36,13 @@
 static struct comm_engine *comm_engine_of(struct comm *comm, struct poller *poller)
 {
 	for (unsigned i = 0; i < COMM_LANES_MAX; i++) {
-		struct poller *found = NULL;
+		struct poller *engine_poller = NULL;
 
-		if (atomic_compare_exchange_strong_explicit(&comm->engines[i].poller, &found,
-							    poller, memory_order_acq_rel,
+		if (atomic_compare_exchange_strong_explicit(&comm->engines[i].poller,
+							    &engine_poller, poller,
+							    memory_order_acq_rel,
 							    memory_order_acquire) ||
-		    found == poller)
+		    engine_poller == poller)
 			return &comm->engines[i];
 	}
 	return NULL;
@@ -73,7 +74,7 @@ struct comm_lane *comm_lane_new(struct comm *comm, struct lane *lane,
 	l->dev = opt->dev;
 	l->sent_bytes = opt->sent_bytes;
 	l->rtt_ns = opt->rtt_ns;
-	TAILQ_INIT(&l->under_way);
+	TAILQ_INIT(&l->in_flight);
 	l->out.buffer = -1;
 	l->engine = l->kind == LANE_HARP ? comm_engine_of(comm, lane->poller) : NULL;
 	if ((l->kind == LANE_HARP) != !!l->engine ||
@@ -86,8 +87,8 @@ struct comm_lane *comm_lane_new(struct comm *comm, struct lane *lane,
 		free(l);
 		return NULL;
 	}
-	for (struct lane *each = lane; each; each = each->beneath)
-		each->awaited = &comm->awaited;
+	for (struct lane *part = lane; part; part = part->beneath)
+		part->awaited = &comm->awaited;
 	lane->owner = l;
 	lane->notify = comm_lane_notify;
 	lane_harp_label(lane, comm->side == COMM_SEND ? "NCCL send" : "NCCL receive");
@@ -274,7 +275,7 @@ static bool comm_lane_is_silent(struct comm_lane *l)
 	    l->comm->completed == comm_posted(l->comm))
 		return false;
 	timeout_ns = plugin_config()->user_timeout_ns;
-	wait_ns = timeout_ns / 4 < SILENCE_ASK_NS ? timeout_ns / 4 : SILENCE_ASK_NS;
+	wait_ns = timeout_ns / 4 < SILENCE_CHECK_NS ? timeout_ns / 4 : SILENCE_CHECK_NS;
 	silence_ns = lane_kernel_silence_ns(l->lane, now_ns);
 	if (silence_ns < timeout_ns && timeout_ns - silence_ns < wait_ns)
 		wait_ns = timeout_ns - silence_ns;
@@ -298,7 +299,7 @@ static uint64_t comm_lane_sample_ns(const struct comm_lane *l)
 void comm_lane_sample(struct comm_lane *l)
 {
 	struct comm *comm = l->comm;
-	struct scheduler_lane *mine = &comm->scheduler.lane[l->index];
+	struct scheduler_lane *state = &comm->scheduler.lane[l->index];
 	uint64_t now_ns = comm->now_ns;
 	struct lane_info info;
 	unsigned events;
@@ -318,8 +319,8 @@ void comm_lane_sample(struct comm_lane *l)
 		return;
 	/* Skip idle lanes. A lane that sent something since the last sample has a new round-trip
 	 * time; a stalled one, which gets no chunks, may have been acknowledged since. */
-	if (mine->given_bytes == mine->acked_bytes && mine->given_ns <= l->sampled_ns &&
-	    !mine->stalled) {
+	if (state->given_bytes == state->acked_bytes && state->given_ns <= l->sampled_ns &&
+	    !state->stalled) {
 		l->sampled_ns = now_ns;
 		return;
 	}
@@ -332,8 +333,8 @@ void comm_lane_sample(struct comm_lane *l)
 				  info.srtt_ns, comm_lane_timeout_ns(&info), now_ns);
 	if (events & (SCHEDULER_STALLED | SCHEDULER_MOVES))
 		comm_choose_control(comm);
-	lane_stats_stalled(l->stats, mine->stalled);
-	l->unrated = scheduler_is_unrated(mine);
+	lane_stats_stalled(l->stats, state->stalled);
+	l->unrated = scheduler_is_unrated(state);
 	if ((events & SCHEDULER_SLOW) && comm->lane_lost)
 		comm->lane_lost(comm, l->index, COMM_LOSS_SLOW);
 	if (events & SCHEDULER_DEAD) {
@@ -348,7 +349,7 @@ void comm_lane_sample(struct comm_lane *l)
 
 /* Reads and drops received data: with unread data, close() would send RST and CLOSE could be
  * lost. */
-static void comm_lane_read_off(struct comm_lane *l)
+static void comm_lane_discard_input(struct comm_lane *l)
 {
 	uint8_t bytes[16384];
 
@@ -385,7 +386,7 @@ void comm_close_lanes(struct comm *comm)
 			if (comm->multi_lane && l->out.buffer < 0)
 				l->out.payload = NULL;
 			if (l->kind == LANE_KERNEL && comm->multi_lane)
-				comm_lane_read_off(l);
+				comm_lane_discard_input(l);
 			lost = !comm_lane_send_close(l, &close);
 		} else if (!failed && l->kind == LANE_KERNEL && !comm->multi_lane) {
 			(void)comm_lane_send_close(l, &close);

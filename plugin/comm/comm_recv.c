@@ -108,9 +108,9 @@ static struct comm_unexpected *unexpected_new(struct comm *comm, const struct co
 
 /* ---- the target of a chunk ------------------------------------------------------------------ */
 
-static struct target target_fault(struct comm_lane *l, const char *wrong)
+static struct target target_fault(struct comm_lane *l, const char *violation)
 {
-	comm_fail_protocol(l->comm, l, wrong);
+	comm_fail_protocol(l->comm, l, violation);
 	return (struct target){ .kind = TARGET_FAULT };
 }
 
@@ -266,7 +266,7 @@ static void recv_arrived(struct comm_lane *l, const struct target *target)
 {
 	struct comm_in *in = &l->in;
 
-	in->here = false;
+	in->active = false;
 	if (target->kind == TARGET_NOWHERE) {
 		LANE_STATS_ADD(l->stats, chunks_duplicate, 1);
 		l->duplicate = true;
@@ -327,7 +327,7 @@ static int recv_payload(struct comm_lane *l)
 		}
 		if (n <= 0)
 			return (int)n;
-		if (comm_lane_is_over(l))
+		if (comm_lane_turn_is_over(l))
 			return 1;
 	}
 }
@@ -339,7 +339,7 @@ static int recv_header(struct comm_lane *l)
 	struct comm *comm = l->comm;
 	uint64_t posted = comm_posted(comm);
 	struct record record;
-	const char *wrong = NULL;
+	const char *violation = NULL;
 	int rc;
 
 	if (l->close_received)
@@ -357,17 +357,17 @@ static int recv_header(struct comm_lane *l)
 		return comm->end_error ? 0 : -EPIPE;
 	}
 	if (record.type != RECORD_DATA)
-		wrong = "a record that only a receiver may send";
+		violation = "a record that only a receiver may send";
 	else if (record.message >= posted + COMM_EAGER_MESSAGES ||
 		 (!comm->multi_lane &&
 		  (record.message != comm->completed ||
 		   record.offset != comm_request(comm, record.message)->received)))
-		wrong = "a DATA record out of order";
-	if (wrong) {
-		comm_fail_protocol(comm, l, wrong);
+		violation = "a DATA record out of order";
+	if (violation) {
+		comm_fail_protocol(comm, l, violation);
 		return 0;
 	}
-	l->in = (struct comm_in){ .here = true,
+	l->in = (struct comm_in){ .active = true,
 				  .message = record.message,
 				  .offset = record.offset,
 				  .total = record.total,
@@ -385,8 +385,8 @@ int comm_recv_read(struct comm_lane *l)
 	int rc = 1;
 
 	l->waits = false;
-	while (rc == 1 && !comm_lane_is_over(l)) {
-		if (!l->in.here)
+	while (rc == 1 && !comm_lane_turn_is_over(l)) {
+		if (!l->in.active)
 			rc = recv_header(l);
 		if (rc == 1)
 			rc = recv_payload(l);
@@ -453,8 +453,8 @@ void comm_recv_run(struct comm *comm)
 	if (comm_has_failed(comm) || comm->end_error)
 		return;
 	COMM_FOR_EACH_LANE(comm, l)
-	if (l->waits && (l->in.here ? l->in.message < posted || comm->completed < posted
-				    : comm->completed < posted)) {
+	if (l->waits && (l->in.active ? l->in.message < posted || comm->completed < posted
+				      : comm->completed < posted)) {
 		l->waits = false;
 		comm_wake(l);
 	}

@@ -233,7 +233,7 @@ bool comm_send_has_undelivered(const struct comm *comm)
 	struct comm_lane *l;
 
 	COMM_FOR_EACH_LANE(comm, l)
-	if (list_has_undelivered(tx, &l->under_way, comm->scheduler.lane[l->index].acked_bytes))
+	if (list_has_undelivered(tx, &l->in_flight, comm->scheduler.lane[l->index].acked_bytes))
 		return true;
 	return list_has_undelivered(tx, &tx->moved, 0);
 }
@@ -285,7 +285,7 @@ static int send_acked(struct comm *comm, uint64_t message, uint64_t offset)
 	tx->acked_offset = offset;
 	COMM_FOR_EACH_LANE(comm, l)
 	{
-		uint64_t delivered_bytes = list_drop_acked(tx, &l->under_way);
+		uint64_t delivered_bytes = list_drop_acked(tx, &l->in_flight);
 
 		/* This replaces a TCP_INFO call. */
 		if (delivered_bytes && l->kind == LANE_KERNEL)
@@ -309,7 +309,7 @@ unsigned comm_send_release(struct comm_lane *l, bool lost)
 	struct comm_chunk *chunk;
 	unsigned moved = 0;
 
-	while ((chunk = list_pop(&l->under_way))) {
+	while ((chunk = list_pop(&l->in_flight))) {
 		if (!lost || chunk_is_acked(tx, chunk)) {
 			chunk_free(tx, chunk);
 			continue;
@@ -345,10 +345,10 @@ static bool send_release_late(struct comm *comm)
 		const struct scheduler_lane *lane = &scheduler->lane[l->index];
 		struct comm_chunk *chunk;
 
-		if (TAILQ_EMPTY(&l->under_way) || lane->stalled ||
+		if (TAILQ_EMPTY(&l->in_flight) || lane->stalled ||
 		    !scheduler_lags(scheduler, l->index, comm->now_ns))
 			continue;
-		TAILQ_FOREACH(chunk, &l->under_way, link)
+		TAILQ_FOREACH(chunk, &l->in_flight, link)
 		{
 			int best = scheduler_best(scheduler, LANE_HARP | LANE_KERNEL, chunk->length,
 						  comm->now_ns);
@@ -358,7 +358,7 @@ static bool send_release_late(struct comm *comm)
 					    lane->given_bytes - chunk->end_bytes, (unsigned)best,
 					    chunk->length, comm->now_ns))
 				continue;
-			TAILQ_REMOVE(&l->under_way, chunk, link);
+			TAILQ_REMOVE(&l->in_flight, chunk, link);
 			chunk->kinds = LANE_HARP | LANE_KERNEL;
 			chunk_move(tx, chunk);
 			LANE_STATS_ADD(l->stats, chunks_moved_away, 1);
@@ -492,7 +492,7 @@ static struct comm_chunk *send_track(struct comm_lane *l, const struct plan *pla
 	chunk->lane = l;
 	/* These lanes send only what the scheduler counts, so this is the end position. */
 	chunk->end_bytes = lane->given_bytes;
-	TAILQ_INSERT_TAIL(&l->under_way, chunk, link);
+	TAILQ_INSERT_TAIL(&l->in_flight, chunk, link);
 	return chunk;
 }
 
@@ -566,7 +566,7 @@ static void send_push(struct comm_lane *l)
 
 /* Continues begun records on reachable lanes and updates their delivered bytes. Returns one of
  * these lanes, or NULL. */
-static struct comm_lane *send_go_on(struct comm *comm)
+static struct comm_lane *send_continue(struct comm *comm)
 {
 	struct comm_lane *l, *reachable = NULL;
 
@@ -607,7 +607,7 @@ void comm_send_run(struct comm *comm)
 
 	if (comm->end_error) /* the peer sent CLOSE: it accepts no more data */
 		return;
-	observer = send_go_on(comm);
+	observer = send_continue(comm);
 	send_complete(comm, observer);
 	send_schedule(comm);
 	if (comm->completed == comm->tx.current)
@@ -643,17 +643,17 @@ static const char *send_credit(struct comm *comm, const struct record *record)
 static bool send_record(struct comm_lane *l, const struct record *record)
 {
 	struct comm *comm = l->comm;
-	const char *wrong = NULL;
+	const char *violation = NULL;
 
 	switch (record->type) {
 	case RECORD_CREDIT:
-		wrong = send_credit(comm, record);
+		violation = send_credit(comm, record);
 		break;
 	case RECORD_ACK:
 		if (!comm->multi_lane)
-			wrong = "an ACK record in a comm of one lane";
+			violation = "an ACK record in a comm of one lane";
 		else if (send_acked(comm, record->message, record->offset))
-			wrong = "an ACK record of bytes that were not sent";
+			violation = "an ACK record of bytes that were not sent";
 		break;
 	case RECORD_CLOSE:
 		if (comm->multi_lane)
@@ -663,11 +663,11 @@ static bool send_record(struct comm_lane *l, const struct record *record)
 		comm_end_by_record(comm, record);
 		return false;
 	default:
-		wrong = "a record that only a sender may send";
+		violation = "a record that only a sender may send";
 	}
-	if (wrong)
-		comm_fail_protocol(comm, l, wrong);
-	return !wrong;
+	if (violation)
+		comm_fail_protocol(comm, l, violation);
+	return !violation;
 }
 
 int comm_send_read(struct comm_lane *l)
@@ -682,6 +682,6 @@ int comm_send_read(struct comm_lane *l)
 		l->idle_records++;
 		if (!send_record(l, &record))
 			return 0;
-	} while (!comm_lane_is_over(l));
+	} while (!comm_lane_turn_is_over(l));
 	return rc;
 }

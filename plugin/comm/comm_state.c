@@ -12,7 +12,7 @@
  * Theory of operation
  *
  * End and failure. When the lanes end (the peer closes or dies), comm_end() records the reason.
- * comm_settle() turns it into a failure, with one WARN, when a request is outstanding. A failure is
+ * comm_report_end() turns it into a failure, with one WARN, when a request is outstanding. A failure is
  * sticky: `error` is set once, no buffer is touched afterwards, and every later call returns it.
  *
  * Records. An outgoing record stays in l->out until the lane has taken its last byte. Only
@@ -139,7 +139,7 @@ void comm_end_by_error(struct comm *comm, struct comm_lane *l, int error)
 	char text[COMM_END_TEXT_MAX];
 
 	comm_end(comm, error == -EPIPE ? -ECONNRESET : error,
-		 comm_lane_end_text(error, l && !comm->multi_lane && l->in.here, text,
+		 comm_lane_end_text(error, l && !comm->multi_lane && l->in.active, text,
 				    sizeof(text)));
 }
 
@@ -154,7 +154,7 @@ void comm_end_by_record(struct comm *comm, const struct record *close)
 	comm_end(comm, error, record_close_reason_text(close->tag));
 }
 
-void comm_settle(struct comm *comm)
+void comm_report_end(struct comm *comm)
 {
 	struct record close = { .tag = CLOSE_ABORTED };
 	struct comm_lane *l;

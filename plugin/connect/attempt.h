@@ -43,16 +43,16 @@ struct attempt {
 	struct preamble_terms own; /* index, FEATURE_JOIN or _MULTI_LANE; the rest is set here */
 	uint64_t open_deadline_ns, deadline_ns; /* for the open lane, for the authenticated lane */
 	/* Takes ownership of the authenticated attempt->lane. -errno: the attempt closes it. */
-	int (*proved)(struct attempt *attempt);
+	int (*authenticated)(struct attempt *attempt);
 	void *owner;
 	struct work *result_work; /* posted to the control thread with the result */
 
 	/* Poller. */
 	struct poller *poller;
-	bool under_way;
+	bool running;
 	bool opened; /* connected: the preamble has begun */
 	struct lane *lane;
-	uint64_t asked_ns, rtt_ns; /* time of HELLO; round trip to CHALLENGE */
+	uint64_t hello_ns, rtt_ns; /* time of HELLO; round trip to CHALLENGE */
 	struct port_search search; /* of a HARP lane, while lane is NULL */
 	struct preamble preamble;
 	/* ATTEMPT_RUNNING, 0, -errno. Writer: the poller, release. Reader: owner, acquire */

@@ -16,21 +16,21 @@
  * Theory of operation
  *
  * The plan (rails.c) is a list of lanes, by their index in the comm. A lane of the plan that is not
- * up gets a connect attempt: immediately the first time, and if it had been up for PROVEN_NS;
+ * up gets a connect attempt: immediately the first time, and if it had been up for STABLE_NS;
  * otherwise after CONNECTOR_BACKOFF_NS_MIN, doubled after each failure. A slow lane gets an attempt
  * while it is up: a new lane from another source port replaces it under the same index. The peer
  * resets the old lane when CONFIRM admits the new one; this comm has the new lane by then. (A
  * kernel lane sends CONFIRM microseconds before that. A reset in between counts as a lane's death.)
  *
- * Everything belongs to the control thread. connector_lost(), called with any poller held, sets
+ * Everything belongs to the control thread. connector_lane_lost(), called with any poller held, sets
  * bits and posts work. The control thread then asks the comm which lanes have died.
  */
 
 #define OPEN_NS 3000000000ull /* to open a lane, and to authenticate it */
-#define PROVED_NS 5000000000ull
+#define AUTHENTICATE_NS 5000000000ull
 #define BACKOFF_NS_MAX 5000000000ull
-#define PROVEN_NS 1000000000ull /* a lane that was up this long is reopened at once */
-#define REROLL_NS 5000000000ull /* between replacements of a slow lane */
+#define STABLE_NS 1000000000ull  /* a lane that was up this long is reopened at once */
+#define REPLACE_NS 5000000000ull /* between replacements of a slow lane */
 
 /* ---- what is logged of rails ---------------------------------------------------------------- */
 
@@ -55,7 +55,7 @@ static void rail_log(const struct connector_rail *rail, uint64_t now_ns)
 
 /* If all rails have lost their lanes, they are reported when the first lane returns. A comm without
  * lanes reports that itself. */
-static void rails_look(struct connector *c, uint64_t now_ns)
+static void rails_update(struct connector *c, uint64_t now_ns)
 {
 	unsigned up = 0;
 
@@ -73,7 +73,7 @@ static void rails_look(struct connector *c, uint64_t now_ns)
 
 /* ---- lanes ---------------------------------------------------------------------------------- */
 
-static void lane_is_up(struct connector *c, struct connector_lane *lane, uint64_t now_ns)
+static void lane_set_up(struct connector *c, struct connector_lane *lane, uint64_t now_ns)
 {
 	struct connector_rail *rail = &c->rails[lane->rail];
 
@@ -83,7 +83,7 @@ static void lane_is_up(struct connector *c, struct connector_lane *lane, uint64_
 	lane->up_ns = now_ns;
 	lane->failures = 0;
 	lane->next_ns = UINT64_MAX;
-	rails_look(c, now_ns);
+	rails_update(c, now_ns);
 }
 
 static void lane_back_off(struct connector_lane *lane, uint64_t now_ns)
@@ -112,32 +112,32 @@ static void lane_failed(struct connector *c, struct connector_lane *lane, int er
 	lane->failure_logged |= lane->failures > 1;
 }
 
-static void lane_is_lost(struct connector *c, struct connector_lane *lane, uint64_t now_ns)
+static void lane_set_down(struct connector *c, struct connector_lane *lane, uint64_t now_ns)
 {
 	lane->up = false;
 	c->rails[lane->rail].up--;
-	if (now_ns >= lane->up_ns + PROVEN_NS) {
+	if (now_ns >= lane->up_ns + STABLE_NS) {
 		lane->backoff_ns = CONNECTOR_BACKOFF_NS_MIN;
 		lane->next_ns = now_ns;
 	} else {
 		lane_back_off(lane, now_ns);
 	}
-	rails_look(c, now_ns);
+	rails_update(c, now_ns);
 }
 
 /* Replaces the lane by one from another source port. */
-static void lane_is_slow(struct connector_lane *lane, uint64_t now_ns)
+static void lane_replace(struct connector_lane *lane, uint64_t now_ns)
 {
 	if (!lane->up || lane->attempt ||
-	    (lane->rerolled_ns && now_ns < lane->rerolled_ns + REROLL_NS))
+	    (lane->replaced_ns && now_ns < lane->replaced_ns + REPLACE_NS))
 		return;
-	lane->rerolled_ns = now_ns;
+	lane->replaced_ns = now_ns;
 	lane->next_ns = now_ns;
 }
 
 /* ---- attempts ------------------------------------------------------------------------------- */
 
-static int lane_proved(struct attempt *a)
+static int lane_authenticated(struct attempt *a)
 {
 	struct connector *c = a->owner;
 	struct comm_lane_options options = {
@@ -213,20 +213,20 @@ static void lane_attempt(struct connector *c, struct connector_lane *lane, uint6
 	a->own.index = lane->index;
 	a->own.features = FEATURE_JOIN;
 	a->open_deadline_ns = now_ns + OPEN_NS;
-	a->deadline_ns = now_ns + PROVED_NS;
-	a->proved = lane_proved;
+	a->deadline_ns = now_ns + AUTHENTICATE_NS;
+	a->authenticated = lane_authenticated;
 	a->owner = c;
 	a->result_work = &c->work;
 	attempt_begin(a, now_ns);
 }
 
-static void lane_attempted(struct connector *c, struct connector_lane *lane, int result,
-			   uint64_t now_ns)
+static void lane_attempt_ended(struct connector *c, struct connector_lane *lane, int result,
+			       uint64_t now_ns)
 {
 	struct attempt *a = lane->attempt;
 
 	if (!result)
-		lane_is_up(c, lane, now_ns);
+		lane_set_up(c, lane, now_ns);
 	else
 		lane_failed(c, lane, result, a->text, now_ns);
 	lane->attempt = NULL;
@@ -235,7 +235,7 @@ static void lane_attempted(struct connector *c, struct connector_lane *lane, int
 
 /* ---- turns ---------------------------------------------------------------------------------- */
 
-static void connector_look(struct connector *c, uint64_t now_ns)
+static void connector_check_lanes(struct connector *c, uint64_t now_ns)
 {
 	unsigned slow = atomic_exchange(&c->slow, 0);
 	uint64_t next_ns = UINT64_MAX;
@@ -245,11 +245,11 @@ static void connector_look(struct connector *c, uint64_t now_ns)
 		int result = lane->attempt ? attempt_result(lane->attempt) : ATTEMPT_RUNNING;
 
 		if (result != ATTEMPT_RUNNING)
-			lane_attempted(c, lane, result, now_ns);
+			lane_attempt_ended(c, lane, result, now_ns);
 		if (lane->up && !comm_has_lane(c->comm, lane->index))
-			lane_is_lost(c, lane, now_ns);
+			lane_set_down(c, lane, now_ns);
 		if (slow >> lane->index & 1)
-			lane_is_slow(lane, now_ns);
+			lane_replace(lane, now_ns);
 		if (!lane->attempt && now_ns >= lane->next_ns)
 			lane_attempt(c, lane, now_ns);
 		if (!lane->attempt && lane->next_ns < next_ns)
@@ -263,9 +263,9 @@ static void connector_advance(struct connector *c, uint64_t now_ns)
 {
 	if (!c->rail_count) {
 		connector_plan(c);
-		lane_is_up(c, &c->lanes[0], now_ns);
+		lane_set_up(c, &c->lanes[0], now_ns);
 	}
-	connector_look(c, now_ns);
+	connector_check_lanes(c, now_ns);
 }
 
 static void connector_run(struct connector *c, uint64_t now_ns)
@@ -286,7 +286,7 @@ static void connector_timer_run(struct control_timer *timer, uint64_t now_ns)
 	connector_run(container_of(timer, struct connector, timer), now_ns);
 }
 
-void connector_lost(struct comm *comm, unsigned index, enum comm_loss loss)
+void connector_lane_lost(struct comm *comm, unsigned index, enum comm_loss loss)
 {
 	struct connector *c = comm->connector;
 
@@ -299,7 +299,7 @@ void connector_lost(struct comm *comm, unsigned index, enum comm_loss loss)
 
 /* ---- its life ------------------------------------------------------------------------------- */
 
-void connector_begin(struct connector *c)
+void connector_start(struct connector *c)
 {
 	atomic_store(&c->advance, connector_advance);
 	control_post(&c->work);
@@ -348,7 +348,7 @@ struct connector *connector_new(int dev, uint8_t dscp, const struct handle *hand
 	return c;
 }
 
-void connector_made(struct connector *c, struct comm *comm, const struct attempt *first)
+void connector_set_comm(struct connector *c, struct comm *comm, const struct attempt *first)
 {
 	c->comm = comm;
 	c->comm_id = first->comm_id;

@@ -20,12 +20,12 @@
 /* How the first lane's attempts have failed, least informative first. */
 enum connect_failure {
 	CONNECT_NOT_TRIED,
-	CONNECT_SILENT,      /* no answer */
-	CONNECT_NO_WAY,      /* a routing or network error */
-	CONNECT_REJECTED,    /* an invalid proof or another protocol error */
-	CONNECT_HELLO_RESET, /* the listen comm is closed, or the admission limit is reached */
-	CONNECT_TURNED_AWAY, /* a later reset, or silence: the listen comm exists */
-	CONNECT_NO_COMM,     /* out of memory after CONFIRM: the peer has the comm */
+	CONNECT_NO_ANSWER,      /* no answer */
+	CONNECT_UNREACHABLE,    /* a routing or network error */
+	CONNECT_PROTOCOL_ERROR, /* an invalid proof or another protocol error */
+	CONNECT_RESET_AT_HELLO, /* the listen comm is closed, or the admission limit is reached */
+	CONNECT_NOT_ACCEPTED,   /* a later reset, or silence: the listen comm exists */
+	CONNECT_OUT_OF_MEMORY,  /* out of memory after CONFIRM: the peer has the comm */
 };
 
 enum connect_stage { CONNECT_RUNNING, CONNECT_DONE, CONNECT_FAILED };
@@ -45,7 +45,7 @@ struct connector_lane {
 	uint8_t index, rail;
 	bool harp, up, failure_logged;
 	unsigned failures; /* in a row */
-	uint64_t next_ns, backoff_ns, up_ns, rerolled_ns;
+	uint64_t next_ns, backoff_ns, up_ns, replaced_ns;
 	struct attempt *attempt; /* NULL: none runs */
 };
 
@@ -79,7 +79,7 @@ struct connector {
 		uint64_t harp_deadline_ns;    /* of all HARP lanes of a family, in this round */
 		unsigned rounds;              /* completed rounds over all candidates */
 		enum connect_failure failure; /* of the current round */
-		uint64_t in_vain_ns; /* end of the last round that was turned away, else of the
+		uint64_t retry_since_ns; /* end of the last round that was not accepted, else of the
 				      * first round; 0: no round has ended */
 		int error;
 		enum connect_failure reason; /* of error */
@@ -105,11 +105,11 @@ struct connector {
 struct connector *connector_new(int dev, uint8_t dscp, const struct handle *handle,
 				const struct attempt_ops *ops);
 /* The first lane's attempt has made a multi-lane comm. The lane's poller is held. */
-void connector_made(struct connector *c, struct comm *comm, const struct attempt *first);
+void connector_set_comm(struct connector *c, struct comm *comm, const struct attempt *first);
 /* Plans and opens further lanes from now on. Any thread; never waits. */
-void connector_begin(struct connector *c);
+void connector_start(struct connector *c);
 /* comm_options.lane_lost. */
-void connector_lost(struct comm *comm, unsigned index, enum comm_loss loss);
+void connector_lane_lost(struct comm *comm, unsigned index, enum comm_loss loss);
 /* Called before the comm closes: stops all attempts before it returns. No poller held. */
 void connector_stop(struct connector *c);
 /* Frees it, when no attempt runs. Any thread; never waits. Both accept NULL. */

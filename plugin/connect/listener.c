@@ -20,8 +20,8 @@
 /* Beyond it the kernel drops SYNs, which are retransmitted after a second. Thousands of
  * unauthenticated peers must not fill the backlog while the control thread waits for a CPU. */
 #define KERNEL_BACKLOG 1024
-#define REST_NS 100000000ull       /* pause of a listener without descriptors */
-#define REST_WARN_NS 5000000000ull /* between warnings */
+#define ACCEPT_PAUSE_NS 100000000ull /* pause of a listener without descriptors */
+#define ACCEPT_WARN_NS 5000000000ull /* between warnings */
 
 /* ---- on our own stacks ---------------------------------------------------------------------- */
 
@@ -99,22 +99,22 @@ void stack_listener_close(struct stack_listener *listener)
 /* ---- the kernel's --------------------------------------------------------------------------- */
 
 /* Out of descriptors or memory: pauses, because level-triggered epoll would loop. */
-static void kernel_listener_rest(struct kernel_listener *listener, int error, uint64_t now_ns)
+static void kernel_listener_pause(struct kernel_listener *listener, int error, uint64_t now_ns)
 {
 	static uint64_t warned_ns; /* used by the control thread only */
 
 	control_rewatch(&listener->source, 0);
-	control_timer_set(&listener->rest, now_ns + REST_NS);
-	if (warned_ns && now_ns < warned_ns + REST_WARN_NS)
+	control_timer_set(&listener->pause_timer, now_ns + ACCEPT_PAUSE_NS);
+	if (warned_ns && now_ns < warned_ns + ACCEPT_WARN_NS)
 		return;
 	warned_ns = now_ns;
-	WARN("cannot let peers in: %s%s; they wait until that has passed", lane_error_text(error),
+	WARN("cannot accept connections: %s%s; peers wait meanwhile", lane_error_text(error),
 	     lane_error_remedy(error, ""));
 }
 
-static void kernel_listener_rested(struct control_timer *timer, uint64_t now_ns)
+static void kernel_listener_resume(struct control_timer *timer, uint64_t now_ns)
 {
-	struct kernel_listener *listener = container_of(timer, struct kernel_listener, rest);
+	struct kernel_listener *listener = container_of(timer, struct kernel_listener, pause_timer);
 
 	(void)now_ns;
 	control_rewatch(&listener->source, EPOLLIN);
@@ -136,7 +136,7 @@ static void kernel_listener_ready(struct control_source *source, uint64_t now_ns
 		struct lane *lane;
 
 		if (is_shortage(fd))
-			kernel_listener_rest(listener, fd, now_ns);
+			kernel_listener_pause(listener, fd, now_ns);
 		if (fd < 0)
 			return; /* EAGAIN, or ECONNABORTED: the next turn tries again */
 		sockaddr_to_endpoint(&peer, &remote);
@@ -175,7 +175,7 @@ int kernel_listener_listen(struct kernel_listener *listener, const struct harp_a
 	sockaddr_to_endpoint(&sa, &listener->local);
 	listener->pending_set = pending_set;
 	listener->source.ready = kernel_listener_ready;
-	listener->rest.run = kernel_listener_rested;
+	listener->pause_timer.run = kernel_listener_resume;
 	control_call(kernel_listener_watch, listener);
 	return listener->watch_result;
 }
@@ -185,7 +185,7 @@ void kernel_listener_close(struct kernel_listener *listener)
 	if (listener->fd < 0)
 		return;
 	control_unwatch(&listener->source);
-	control_timer_set(&listener->rest, UINT64_MAX);
+	control_timer_set(&listener->pause_timer, UINT64_MAX);
 	forkguard_close(listener->fd);
 	listener->fd = -1;
 }

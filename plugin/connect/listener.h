@@ -24,7 +24,7 @@ struct kernel_listener {
 	struct harp_endpoint local;
 	struct control_source source;
 	int watch_result;
-	struct control_timer rest; /* pause without descriptors */
+	struct control_timer pause_timer; /* pause without descriptors */
 	struct pending_set *pending_set;
 };
 /* Opens it on the device's address; the kernel chooses the port. Waits for the control thread, which

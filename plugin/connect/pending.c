@@ -174,7 +174,7 @@ static void pending_warn_encryption(struct pending *pending, int error, uint64_t
 	if (!text || (set->warned_ns && now_ns - set->warned_ns < WARN_AGAIN_NS))
 		return;
 	set->warned_ns = now_ns;
-	WARN("turned away %s: %s", harp_endpoint_format(&pending->lane->remote, peer), text);
+	WARN("refused %s: %s", harp_endpoint_format(&pending->lane->remote, peer), text);
 }
 
 /* ---- admission ------------------------------------------------------------------------------ */

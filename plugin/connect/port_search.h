@@ -42,6 +42,6 @@ int port_search_advance(struct port_search *o, uint64_t now_ns, struct lane **la
 void port_search_stop(struct port_search *o);
 /* If it ended without an answer, from several ports or from a computed one: one line of text, else
  * "". */
-const char *port_search_silence(const struct port_search *o, char *buf, size_t len);
+const char *port_search_describe_failure(const struct port_search *o, char *buf, size_t len);
 
 #endif

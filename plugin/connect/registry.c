@@ -164,16 +164,16 @@ bool registry_key(uint64_t id, bool joins, uint8_t key[PREAMBLE_KEY_BYTES])
 {
 	const struct registry_entry *entry;
 	const struct listen_comm *listen;
-	const uint8_t *found;
+	const uint8_t *source;
 
 	pthread_mutex_lock(&registry_lock);
 	entry = joins ? registry_find(id) : NULL;
 	listen = joins ? NULL : listen_find(id);
-	found = entry ? entry->key : listen ? listen->secret : NULL;
-	if (found)
-		memcpy(key, found, PREAMBLE_KEY_BYTES);
+	source = entry ? entry->key : listen ? listen->secret : NULL;
+	if (source)
+		memcpy(key, source, PREAMBLE_KEY_BYTES);
 	pthread_mutex_unlock(&registry_lock);
-	return found != NULL;
+	return source != NULL;
 }
 
 bool registry_admits(uint64_t listen_id, const struct harp_endpoint *peer)
@@ -193,7 +193,7 @@ bool registry_admits(uint64_t listen_id, const struct harp_endpoint *peer)
 	}
 	pthread_mutex_unlock(&registry_lock);
 	if (logs)
-		WARN("%s: turned away %s, which connects again: %u comms wait for accept; does this rank "
+		WARN("%s: refused %s, which connects again: %u comms wait for accept; does this rank "
 		     "still call it, and which other program has its handles?",
 		     plugin_device(dev)->ifname, harp_endpoint_format(peer, text),
 		     LISTEN_WAITING_MAX);

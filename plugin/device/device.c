@@ -60,7 +60,7 @@ enum device_group {
 
 bool device_name_matches(const char *list, const char *ifname, bool *exact)
 {
-	bool except = *list == '^', whole, found = false;
+	bool except = *list == '^', whole, listed = false;
 
 	if (except)
 		list++;
@@ -73,12 +73,12 @@ bool device_name_matches(const char *list, const char *ifname, bool *exact)
 		bool hit = whole ? strlen(ifname) == len && !strncmp(list, ifname, len)
 				 : len > 0 && !strncmp(list, ifname, len);
 
-		found |= hit;
+		listed |= hit;
 		list += len;
 		list += *list == ',';
 	}
-	*exact = whole && found && !except;
-	return found != except;
+	*exact = whole && listed && !except;
+	return listed != except;
 }
 
 static enum device_group device_default_group(const struct candidate *candidate)

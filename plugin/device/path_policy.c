@@ -55,7 +55,7 @@ static bool path_by_profile(const struct profile *profile, const struct device *
 			    enum harp_instance_mode mode, const struct harp_addr *peer,
 			    enum path_class *class)
 {
-	bool found = false;
+	bool matches = false;
 
 	for (unsigned i = 0; i < profile->count; i++) {
 		const struct profile_entry *entry = &profile->entries[i];
@@ -63,14 +63,14 @@ static bool path_by_profile(const struct profile *profile, const struct device *
 		if (entry->mode != mode || strcmp(entry->ifname, device->ifname) != 0 ||
 		    (peer && !profile_has_peer(entry, peer)))
 			continue;
-		if (!found || entry->harp_up_to > *class)
+		if (!matches || entry->harp_up_to > *class)
 			*class = entry->harp_up_to;
-		found = true;
+		matches = true;
 		/* Without a peer: entries after one for all peers have no effect. */
 		if (peer || !entry->peers_bits)
 			return true;
 	}
-	return found;
+	return matches;
 }
 
 struct path_policy path_policy_of(const struct device *device, enum harp_instance_mode mode,

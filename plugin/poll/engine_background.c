@@ -39,9 +39,9 @@
 #define QUIET_NS 20000000ull
 #define IN_USE_TIMES 4u
 #define SLEEP_NS_MAX 100000000ull
-#define BLIND_NS_MIN 50000u
-#define BLIND_NS_MAX 1000000u
-#define BLIND_SHARE 8u
+#define NO_FD_NS_MIN 50000u
+#define NO_FD_NS_MAX 1000000u
+#define NO_FD_SHARE 8u
 #define TAKE_TRIES_MAX 64u /* to acquire an engine's poller */
 
 /* Owned by the control thread. */
@@ -116,20 +116,20 @@ static bool background_take(struct engine *engine)
 }
 
 /* When a blind engine must be looked at again. */
-static uint64_t blind_until_ns(const struct engine *engine, uint64_t now_ns)
+static uint64_t no_fd_until_ns(const struct engine *engine, uint64_t now_ns)
 {
 	uint64_t worked_ns = atomic_load_explicit(&engine->worked_ns, memory_order_relaxed);
-	uint64_t rest_ns = now_ns > worked_ns ? (now_ns - worked_ns) / BLIND_SHARE : 0;
+	uint64_t rest_ns = now_ns > worked_ns ? (now_ns - worked_ns) / NO_FD_SHARE : 0;
 
-	if (rest_ns < BLIND_NS_MIN)
-		rest_ns = BLIND_NS_MIN;
-	return now_ns + earlier_ns(rest_ns, BLIND_NS_MAX);
+	if (rest_ns < NO_FD_NS_MIN)
+		rest_ns = NO_FD_NS_MIN;
+	return now_ns + earlier_ns(rest_ns, NO_FD_NS_MAX);
 }
 
 /* The last look at an engine before the sleep. What to watch goes behind the count fds, and when it
  * must be looked at again to *until_ns. */
-static unsigned background_last_look(struct engine *engine, uint64_t now_ns, struct pollfd *fds,
-				     unsigned count, uint64_t *until_ns)
+static unsigned background_enter_sleep(struct engine *engine, uint64_t now_ns, struct pollfd *fds,
+				       unsigned count, uint64_t *until_ns)
 {
 	if (!background_take(engine)) {
 		/* A thread that holds the poller was preempted on this core: yield. */
@@ -141,7 +141,7 @@ static unsigned background_last_look(struct engine *engine, uint64_t now_ns, str
 			       engine_turn(engine, now_ns) ? now_ns : engine_deadline_ns(engine));
 	poller_release(&engine->poller);
 	if (harp_instance_fd(engine->instance) < 0) /* blind */
-		*until_ns = earlier_ns(*until_ns, blind_until_ns(engine, now_ns));
+		*until_ns = earlier_ns(*until_ns, no_fd_until_ns(engine, now_ns));
 	background.watched[count / 2] = engine;
 	fds[count].fd = harp_instance_fd(engine->instance);
 	fds[count++].events = POLLIN;
@@ -176,7 +176,7 @@ unsigned background_sleep(struct pollfd *fds, uint64_t now_ns, uint64_t *until_n
 	/* Pairs with engine_wake(): `sleeping` is set before the last look. */
 	atomic_thread_fence(memory_order_seq_cst);
 	for (unsigned i = 0; i < background.asleep_count; i++)
-		count = background_last_look(background.asleep[i], now_ns, fds, count, until_ns);
+		count = background_enter_sleep(background.asleep[i], now_ns, fds, count, until_ns);
 	return count;
 }
 

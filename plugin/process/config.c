@@ -218,7 +218,7 @@ static int config_read_nccl(struct plugin_config *config, char *const *environme
 
 /* May harpd set the key? Those of harp.toml, except the two by which a job finds harpd. Keys that
  * can load a library exist as variables only. */
-static bool config_is_harpds(unsigned index)
+static bool config_is_from_harpd(unsigned index)
 {
 	const struct harp_config_key *key = harp_config_key(index);
 
@@ -246,7 +246,7 @@ static int config_read_settings(struct plugin_config *out, const char *settings)
 
 		if (*value)
 			*value++ = '\0';
-		if (!config_is_harpds(index)) {
+		if (!config_is_from_harpd(index)) {
 			INFO("%s%.64s is not known as a key of harp.toml, and ignored", source,
 			     line);
 		} else if (*value && !config_set(out, index, value)) {

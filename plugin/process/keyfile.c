@@ -154,12 +154,12 @@ int keyfile_load(const char *host_path)
 {
 	const struct plugin_config *config = plugin_config();
 	const char *path = config->key_file[0] ? config->key_file : host_path;
-	bool is_there = config->key_file[0] || keyfile_exists(path);
+	bool exists = config->key_file[0] || keyfile_exists(path);
 	char why[384];
 	int rc;
 
 	keyfile_forget();
-	if (!is_there && config->encrypt != ENCRYPT_AES_256_GCM)
+	if (!exists && config->encrypt != ENCRYPT_AES_256_GCM)
 		return 0;
 	if (config->encrypt == ENCRYPT_OFF) {
 		WARN("HARP_ENCRYPT=off, and the key file %s requires encryption: unset HARP_ENCRYPT, or "
@@ -167,7 +167,7 @@ int keyfile_load(const char *host_path)
 		     path);
 		return -EINVAL;
 	}
-	if (!is_there) {
+	if (!exists) {
 		WARN("encryption is required (HARP_ENCRYPT, or encrypt in harp.toml), and there is no key: "
 		     "needs HARP_KEY_FILE, or %s: a file with a key of 64 hexadecimal digits, the same on "
 		     "every host (`(umask 077; openssl rand -hex 32 >FILE)`)",
@@ -224,24 +224,24 @@ const uint8_t *keyfile_key(void)
 static int toml_scan_text(char *text, unsigned *line, char *why, size_t why_len)
 {
 	regex_t exempt, requires;
-	int found = 0;
+	int match = 0;
 
 	if (regcomp(&exempt, TOML_EXEMPT, REG_EXTENDED | REG_NOSUB) ||
 	    regcomp(&requires, TOML_REQUIRES, REG_EXTENDED | REG_NOSUB)) {
 		snprintf(why, why_len, "out of memory");
 		return -EINVAL;
 	}
-	for (*line = 0; text && !found; ++*line) {
+	for (*line = 0; text && !match; ++*line) {
 		char *next = strchr(text, '\n');
 
 		if (next)
 			*next++ = '\0';
-		found = regexec(&exempt, text, 0, NULL, 0) && !regexec(&requires, text, 0, NULL, 0);
+		match = regexec(&exempt, text, 0, NULL, 0) && !regexec(&requires, text, 0, NULL, 0);
 		text = next;
 	}
 	regfree(&exempt);
 	regfree(&requires);
-	return found;
+	return match;
 }
 
 int toml_read(const char *path, char *text, size_t bytes_max, char *why, size_t why_len)

@@ -250,7 +250,7 @@ static struct harp_page_rail *page_rail(int dev, enum harp_page_kind kind)
 
 /* One more comm (change 1), or one fewer (-1), reports the NIC down. True: the NIC's state
  * changes. */
-static bool page_rail_says(int dev, int change)
+static bool page_rail_report(int dev, int change)
 {
 	unsigned before, after;
 
@@ -267,13 +267,13 @@ static bool page_rail_says(int dev, int change)
 
 void lane_page_rail(int dev, bool down)
 {
-	if (page_rail_says(dev, down ? 1 : -1))
+	if (page_rail_report(dev, down ? 1 : -1))
 		lane_page_count(down ? HARP_JOB_rails_down : HARP_JOB_rails_up, 1);
 }
 
 void lane_page_rail_left(int dev)
 {
-	(void)page_rail_says(dev, -1);
+	(void)page_rail_report(dev, -1);
 }
 
 /* ---- comms ---------------------------------------------------------------------------------- */

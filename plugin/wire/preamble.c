@@ -211,8 +211,7 @@ static int preamble_read_terms(struct preamble *p, uint32_t magic)
 	p->peer.features = wire_get64(m + AT_FEATURES);
 	p->peer.eager_bytes = wire_get32(m + AT_EAGER_BYTES);
 	if (p->peer.features & FEATURE_MANDATORY_MASK & ~FEATURE_ENCRYPTED)
-		return preamble_fail(p, -EPROTONOSUPPORT,
-				     "a mandatory feature that is unknown here");
+		return preamble_fail(p, -EPROTONOSUPPORT, "an unknown mandatory feature");
 	return 0;
 }
 
@@ -310,16 +309,16 @@ static int preamble_got_proof(struct preamble *p)
 {
 	uint8_t key[PREAMBLE_KEY_BYTES];
 	int rc = preamble_check_short(p, MAGIC_PROOF, preamble_label_proof);
-	bool found;
+	bool accepted;
 
 	if (rc)
 		return rc;
-	found = p->lookup(p->lookup_ctx, p, key);
+	accepted = p->lookup(p->lookup_ctx, p, key);
 	if (p->full)
 		return preamble_fail(p, -EBUSY, "too many comms wait for accept");
 	/* If the listener has closed meanwhile, refuse explicitly. */
 	preamble_begin_signed(p, PREAMBLE_SEND_READY, MAGIC_READY,
-			      found ? PREAMBLE_ACCEPTED : PREAMBLE_NOT_LISTENING,
+			      accepted ? PREAMBLE_ACCEPTED : PREAMBLE_NOT_LISTENING,
 			      preamble_label_ready);
 	return 0;
 }

@@ -46,7 +46,7 @@ struct placement {
 	struct harp_endpoint local, remote;     /* local.port: the last one given */
 	uint16_t first;
 	uint32_t count, start, at;
-	bool distrust; /* a computed port did not work: try any port */
+	bool try_all; /* a computed port did not work: try any port */
 };
 /* random: a new random number. The ports are first..last. */
 void placement_begin(struct placement *p, const struct placement_end *own,
@@ -54,9 +54,9 @@ void placement_begin(struct placement *p, const struct placement_end *own,
 		     const struct harp_endpoint *remote, uint16_t first, uint16_t last,
 		     uint64_t random);
 /* Does any port work? Both NICs have one queue, as far as known. */
-bool placement_is_free(const struct placement *p);
+bool placement_takes_any_port(const struct placement *p);
 /* Is the first port known to work, so that nothing has to be tried? */
-bool placement_is_certain(const struct placement *p);
+bool placement_is_computed(const struct placement *p);
 /* The next source port that may work; 0: none is left. */
 uint16_t placement_next(struct placement *p);
 

@@ -42,30 +42,30 @@ static const char *record_check_credit(const struct record *r)
 
 int record_decode(const uint8_t in[RECORD_HEADER_BYTES], struct record *record, const char **what)
 {
-	const char *wrong = NULL;
+	const char *violation = NULL;
 
 	memcpy(record, in, RECORD_HEADER_BYTES);
 	if (record->flags || record->reserved16 || record->reserved32) {
-		wrong = "a record with reserved bits set";
+		violation = "a record with reserved bits set";
 	} else {
 		switch (record->type) {
 		case RECORD_DATA:
-			wrong = record_check_data(record);
+			violation = record_check_data(record);
 			break;
 		case RECORD_CREDIT:
-			wrong = record_check_credit(record);
+			violation = record_check_credit(record);
 			break;
 		case RECORD_ACK:
 		case RECORD_CLOSE:
 			if (record->length)
-				wrong = "an ACK or CLOSE record with payload";
+				violation = "an ACK or CLOSE record with payload";
 			break;
 		default:
-			wrong = "a record of unknown type";
+			violation = "a record of unknown type";
 		}
 	}
-	*what = wrong;
-	return wrong ? -EPROTO : 0;
+	*what = violation;
+	return violation ? -EPROTO : 0;
 }
 
 const char *record_close_reason_text(uint32_t reason)

@@ -177,7 +177,7 @@ void csim_reconnect_made(struct csim_lane *first)
 	app->connector = connector_new((int)first->spec->rail, 0, &handle, &csim_attempt_ops);
 	if (!app->connector)
 		abort();
-	connector_made(app->connector, app->comm, &attempt);
+	connector_set_comm(app->connector, app->comm, &attempt);
 }
 
 void csim_reconnect_go(struct csim_app *app)
@@ -185,7 +185,7 @@ void csim_reconnect_go(struct csim_app *app)
 	struct csim_comm *k = &reconnect_sim->comms[app->number];
 
 	csim_control_at(reconnect_sim, app->host);
-	connector_begin(app->connector);
+	connector_start(app->connector);
 	for (unsigned i = 0; i < COMM_LANES_MAX; i++)
 		k->planned[i] = (struct csim_planned){ .since_ns = reconnect_sim->now_ns,
 						       .up = !i,
@@ -209,7 +209,7 @@ void csim_reconnect_lost(struct csim_comm *k, unsigned index, enum comm_loss los
 	struct csim_planned *planned = &k->planned[index];
 
 	csim_control_at(reconnect_sim, k->app[CSIM_SEND].host);
-	connector_lost(k->app[CSIM_SEND].comm, index, loss);
+	connector_lane_lost(k->app[CSIM_SEND].comm, index, loss);
 	if (loss == COMM_LOSS_SLOW)
 		return;
 	reconnect_sim->deaths++;

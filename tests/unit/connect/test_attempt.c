@@ -34,7 +34,7 @@ static const struct lane_ops *fake_ops;
 
 static struct {
 	bool recalls, searches;
-	unsigned proved, results;
+	unsigned authenticated, results;
 	struct placement_end peer_end;
 } world;
 
@@ -107,7 +107,7 @@ void port_search_stop(struct port_search *o)
 {
 }
 
-const char *port_search_silence(const struct port_search *o, char *buf, size_t len)
+const char *port_search_describe_failure(const struct port_search *o, char *buf, size_t len)
 {
 	buf[0] = '\0';
 	return buf;
@@ -136,9 +136,9 @@ static bool lookup(void *ctx, struct preamble *p, uint8_t key[PREAMBLE_KEY_BYTES
 	return p->listen_id == LISTEN_ID;
 }
 
-static int proved(struct attempt *a)
+static int authenticated(struct attempt *a)
 {
-	world.proved++;
+	world.authenticated++;
 	return 0;
 }
 
@@ -175,7 +175,7 @@ static void prepare(bool harp)
 	memcpy(attempt->key, secret, sizeof(secret));
 	attempt->open_deadline_ns = BEGIN_NS + 3000 * MS;
 	attempt->deadline_ns = BEGIN_NS + 5000 * MS;
-	attempt->proved = proved;
+	attempt->authenticated = authenticated;
 	attempt->result_work = &result_work;
 }
 
@@ -211,7 +211,7 @@ static void finish(int result, const char *text)
 	CHECK_EQ(attempt_result(attempt), result);
 	CHECK_EQ(world.results, 1);
 	CHECK(!attempt->lane);
-	CHECK_EQ(world.proved, !result);
+	CHECK_EQ(world.authenticated, !result);
 	if (text)
 		CHECK_STR(attempt->text, text);
 	advance(BEGIN_NS + 60000 * MS);

@@ -185,7 +185,7 @@ static void end(const struct outcome *outcome)
 	snprintf(a->text, sizeof(a->text), "%s", strerror(-outcome->error));
 	if (!outcome->error) {
 		a->preamble.own.features = multi_lane ? FEATURE_MULTI_LANE : 0;
-		CHECK_EQ(a->proved(a), 0);
+		CHECK_EQ(a->authenticated(a), 0);
 	}
 	atomic_store(&a->result, outcome->error);
 	control_post(a->result_work);

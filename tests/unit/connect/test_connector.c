@@ -30,7 +30,7 @@ static struct comm_lane_options attached;
 static void ended(struct attempt *a, int result)
 {
 	if (!result)
-		result = a->proved(a);
+		result = a->authenticated(a);
 	atomic_store(&a->result, result);
 	control_post(a->result_work);
 }
@@ -149,7 +149,7 @@ static uint64_t due(void)
 static void lose(unsigned index, enum comm_loss loss, uint64_t now_ns)
 {
 	has_lane[index] &= loss == COMM_LOSS_SLOW;
-	connector_lost(&comm, index, loss);
+	connector_lane_lost(&comm, index, loss);
 	turn(now_ns);
 }
 
@@ -178,10 +178,10 @@ static uint64_t prepare_rails(unsigned count)
 	begun = failed = rail_events = rails_down = env_warns = 0;
 	rails = count;
 	connector = connector_new(0, 46, &handle, &attempt_ops);
-	connector_made(connector, &comm, &first);
+	connector_set_comm(connector, &comm, &first);
 	has_lane[0] = true;
 	has_lane[LANE] = false;
-	connector_begin(connector);
+	connector_start(connector);
 	turn(1000 * MS);
 	CHECK_EQ(begun + failed, 1);
 	return 1000 * MS;

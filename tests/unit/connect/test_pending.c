@@ -370,7 +370,7 @@ TEST(while_64_comms_wait_for_accept_further_peers_are_turned_away)
 		(void)connect_whole(1, 3000 + i, SECOND_NS + i);
 	CHECK_EQ(pending_set->count, 0);
 	connect_in_vain(2, 202, SECOND_NS + 100);
-	CHECK(strstr(warning, "turned away 10.0.0.2") != NULL);
+	CHECK(strstr(warning, "refused 10.0.0.2") != NULL);
 	close_comm(accepted());
 	(void)connect_whole(2, 202, SECOND_NS + 200);
 	CHECK_EQ(accept_all(3001), LISTEN_WAITING_MAX);

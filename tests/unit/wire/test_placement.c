@@ -55,8 +55,8 @@ static void computed_ports_reach_the_right_queues(void)
 		placement_own(&peer, &theirs, (uint32_t)seed % 4);
 		placement_begin(&p, &own, &peer, &here, &there, FIRST, LAST,
 				seed * 0x9e3779b97f4a7c15ull);
-		CHECK(!placement_is_free(&p));
-		CHECK(placement_is_certain(&p));
+		CHECK(!placement_takes_any_port(&p));
+		CHECK(placement_is_computed(&p));
 		while ((port = placement_next(&p)) != 0) {
 			struct harp_endpoint local = here;
 
@@ -83,7 +83,7 @@ TEST(every_port_is_given_once)
 
 		placement_begin(&p, &unknown, &unknown, &here, &there, FIRST, last,
 				seed * 0xd1b54a32d192ed03ull);
-		CHECK(!placement_is_certain(&p) && !placement_is_free(&p));
+		CHECK(!placement_is_computed(&p) && !placement_takes_any_port(&p));
 		while ((port = placement_next(&p)) != 0) {
 			CHECK(port >= FIRST && port <= last && !seen[port]);
 			seen[port] = 1;
@@ -101,20 +101,20 @@ TEST(ports_are_free_certain_or_tried_by_what_both_nics_state)
 	struct placement p;
 
 	placement_begin(&p, &one, &older, &here, &there, FIRST, LAST, 1);
-	CHECK(placement_is_free(&p) && placement_is_certain(&p));
+	CHECK(placement_takes_any_port(&p) && placement_is_computed(&p));
 	placement_begin(&p, &one, &unknown, &here, &there, FIRST, LAST, 1);
-	CHECK(!placement_is_free(&p) && !placement_is_certain(&p));
+	CHECK(!placement_takes_any_port(&p) && !placement_is_computed(&p));
 	toeplitz(&rss, 7, 4, 128);
 	placement_own(&known, &rss, 2);
 	ends[0] = &one;
 	ends[1] = &older;
 	for (int i = 0; i < 2; i++) {
 		placement_begin(&p, &known, ends[i], &here, &there, FIRST, LAST, 1);
-		CHECK(!placement_is_free(&p) && placement_is_certain(&p));
+		CHECK(!placement_takes_any_port(&p) && placement_is_computed(&p));
 		CHECK(placement_next(&p) != 0);
 		/* What the peer stated was wrong: any port may do. */
-		p.distrust = true;
-		CHECK(!placement_is_certain(&p));
+		p.try_all = true;
+		CHECK(!placement_is_computed(&p));
 	}
 	/* A queue that no entry leads to. */
 	known.queue = 9;
