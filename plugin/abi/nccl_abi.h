@@ -262,10 +262,6 @@ NCCL_NET_TABLES(TABLE)
 
 /* ---- layout, as measured on x86-64 (LP64) ---------------------------------------------------- */
 
-#define NCCL_ABI_WORDS(type, words)                                                                \
-	static_assert(sizeof(struct type) == (words) * sizeof(void *), "words of " #type)
-#define NCCL_ABI_WORD(type, member, word)                                                          \
-	static_assert(offsetof(struct type, member) == (word) * sizeof(void *), #type "." #member)
 #define NCCL_ABI_SIZE(type, bytes) static_assert(sizeof(struct type) == (bytes), "size of " #type)
 #define NCCL_ABI_AT(type, member, bytes)                                                           \
 	static_assert(offsetof(struct type, member) == (bytes), #type "." #member)
@@ -301,11 +297,11 @@ NCCL_ABI_AT(nccl_props_v12, max_multi_request_size, 120);
 NCCL_ABI_AT(nccl_props_v12, rail_id, 124);
 
 #define NCCL_ABI_NET(version, words, last_member)                                                  \
-	NCCL_ABI_WORDS(nccl_net_##version, words);                                                 \
-	NCCL_ABI_WORD(nccl_net_##version, listen, 4);                                              \
-	NCCL_ABI_WORD(nccl_net_##version, isend, 10);                                              \
-	NCCL_ABI_WORD(nccl_net_##version, close_listen, 16);                                       \
-	NCCL_ABI_WORD(nccl_net_##version, last_member, (words)-1)
+	NCCL_ABI_SIZE(nccl_net_##version, (words)*8);                                              \
+	NCCL_ABI_AT(nccl_net_##version, listen, 32);                                               \
+	NCCL_ABI_AT(nccl_net_##version, isend, 80);                                                \
+	NCCL_ABI_AT(nccl_net_##version, close_listen, 128);                                        \
+	NCCL_ABI_AT(nccl_net_##version, last_member, ((words)-1) * 8)
 NCCL_ABI_NET(v6, 17, close_listen);
 NCCL_ABI_NET(v7, 19, irecv_consumed);
 NCCL_ABI_NET(v8, 19, irecv_consumed);
@@ -313,15 +309,13 @@ NCCL_ABI_NET(v9, 20, make_vdevice);
 NCCL_ABI_NET(v10, 20, make_vdevice);
 NCCL_ABI_NET(v11, 22, set_net_attr);
 NCCL_ABI_NET(v12, 22, set_net_attr);
-NCCL_ABI_WORD(nccl_net_v12, reg_mr, 7);
-NCCL_ABI_WORD(nccl_net_v12, test, 13);
-NCCL_ABI_WORD(nccl_net_v12, get_device_mr, 17);
-NCCL_ABI_WORD(nccl_net_v12, make_vdevice, 19);
+NCCL_ABI_AT(nccl_net_v12, reg_mr, 56);
+NCCL_ABI_AT(nccl_net_v12, test, 104);
+NCCL_ABI_AT(nccl_net_v12, get_device_mr, 136);
+NCCL_ABI_AT(nccl_net_v12, make_vdevice, 152);
 
 #undef NCCL_ABI_NET
 #undef NCCL_ABI_PROPS
-#undef NCCL_ABI_WORDS
-#undef NCCL_ABI_WORD
 #undef NCCL_ABI_SIZE
 #undef NCCL_ABI_AT
 

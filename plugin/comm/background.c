@@ -28,7 +28,7 @@
 
 #define BACKGROUND_QUIET_NS 100000000ull /* between two turns while nothing is in flight */
 #define CLOSING_NS 2000000000ull
-#define CLOSING_CHECK_NS 2000000u /* between two looks at a closed comm */
+#define CLOSING_CHECK_NS 2000000u /* between two checks of a closed comm */
 
 static pthread_mutex_t closing_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t closing_ended = PTHREAD_COND_INITIALIZER;

@@ -207,14 +207,14 @@ void acceptor_add(struct listen_comm *listen)
 {
 	listen->listener = acceptor_choose(acceptor_of(listen->dev));
 	if (listen->listener)
-		engine_load(listen->listener->engine, 1); /* of the comm to come */
+		listen->listener->engine->load++; /* of the comm to come */
 	registry_listen(listen);
 }
 
 void acceptor_remove(struct listen_comm *listen)
 {
 	if (listen->listener)
-		engine_load(listen->listener->engine, -1);
+		listen->listener->engine->load--;
 	registry_unlisten(listen);
 }
 

@@ -122,7 +122,7 @@ static void pending_displace(struct pending *pending)
 		pending_drop(pending);
 }
 
-/* ---- what the preamble asks ----------------------------------------------------------------- */
+/* ---- lookups for the preamble ---------------------------------------------------------------- */
 
 /* HELLO has named an id of this process. False: this connection is over the limit and is
  * dropped. */
@@ -240,7 +240,7 @@ static int pending_admit(struct pending *pending, uint64_t now_ns)
 	return rc;
 }
 
-/* ---- going on ------------------------------------------------------------------------------- */
+/* ---- advancing ------------------------------------------------------------------------------- */
 
 /* The caller read its clock before it acquired the poller. Another thread may have polled since
  * with a later timestamp, so the maximum is kept. */

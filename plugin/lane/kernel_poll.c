@@ -11,20 +11,20 @@
  * Theory of operation
  *
  * NCCL polls thousands of times between two messages; with 16 sockets, each poll would be 16 recv()
- * calls that return EAGAIN. So a look at several sockets is one poll(). After a short read or
- * write, a socket is not called again until a look finds it ready.
+ * calls that return EAGAIN. So a check of several sockets is one poll(). After a short read or
+ * write, a socket is not called again until a check finds it ready.
  *
- * Small messages mostly arrive on the same socket. So most looks assume that the socket that was
+ * Small messages mostly arrive on the same socket. So most checks assume that the socket that was
  * read last is readable, and skip poll(), which takes 0.4 us for 4 sockets and 1 us for 16: a
  * message then costs one recv(). After SILENT_CHECKS calls that found nothing, poll() is called less
- * often. Turns of the control thread are rare, so each calls it. A look at a single socket is a
+ * often. Turns of the control thread are rare, so each calls it. A check of a single socket is a
  * recv().
  */
 
 #define MEMBERS_MAX 64u /* of one poll(); others are always tried */
 #define CHECKS_PER_POLL(count) ((count) <= 4 ? 2u : 4u)
 #define SILENT_CHECKS 64u
-#define SILENT_TIMES 4u   /* as many looks per poll() */
+#define SILENT_TIMES 4u   /* as many checks per poll() */
 #define RARE_NS 10000000u /* between two turns */
 
 void kernel_poll_begin(struct kernel_poll *poll, uint64_t now_ns)

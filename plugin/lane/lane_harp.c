@@ -226,7 +226,7 @@ static void lane_harp_free(struct lane_harp *h, bool abort)
 	if (h->closing_deadline_ns)
 		h->engine->closing_count--;
 	if (h->connected)
-		engine_load(h->engine, -1);
+		h->engine->load--;
 	free(h);
 }
 
@@ -298,7 +298,7 @@ static void lane_harp_event(struct engine_lane *l, uint32_t events, uint64_t now
 
 	if (events & HARP_EVENT_CONNECTED) {
 		h->connected = true;
-		engine_load(h->engine, 1);
+		h->engine->load++;
 		harp_conn_endpoints(h->conn, &h->lane.local, &h->lane.remote);
 	}
 	if (events & HARP_EVENT_CLOSED) {
@@ -459,7 +459,7 @@ int lane_harp_accept(struct engine *engine, struct harp_listener *listener, stru
 	}
 	h->conn = conn;
 	h->connected = true;
-	engine_load(engine, 1);
+	engine->load++;
 	lane_harp_start(h, out);
 	return 0;
 }

@@ -61,7 +61,7 @@ struct engine {
 	/* Shared. */
 	_Alignas(64) atomic_uint_fast64_t worked_ns; /* last turn with work. Writer: poller. Reader:
 						      * control thread. Relaxed */
-	/* +1 for each lane and listen comm. Relaxed: a hint for engine_set_choose(). */
+	/* Open lanes and listen comms: a hint for engine_set_choose(). */
 	atomic_uint load;
 	/* The control descriptor is readable: set by the control thread, cleared by a turn. */
 	atomic_bool event;
@@ -113,8 +113,6 @@ void engine_fork_child(void);
 struct placement_end;
 void engine_placement(const struct engine *engine, struct placement_end *out);
 void engine_ports(const struct engine *engine, uint16_t *first, uint16_t *last);
-/* Changes an engine's load: +1 or -1. */
-void engine_load(struct engine *engine, int change);
 /* The instance's requests hook. ctx: the engine. */
 void engine_requests(void *ctx, uint64_t now_ns);
 /* Takes a turn. Poller held. True if there was work. */

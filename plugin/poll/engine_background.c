@@ -18,7 +18,7 @@
  *   - away: no application thread has polled it for HARP_BACKGROUND_IDLE_US. The control thread
  *     takes turns until there is no work.
  *   - in use: polled, with work in the last QUIET_NS. The control thread sleeps until it would be
- *     away, and up to IN_USE_TIMES as long if it stays in use: a look may take the processor from
+ *     away, and up to IN_USE_TIMES as long if it stays in use: a wake-up may take the processor from
  *     the application.
  *   - quiet: polled, without work for QUIET_NS. The control thread sleeps as if the engine were
  *     away, so a rank that waits for a minute costs nothing.
@@ -115,7 +115,7 @@ static bool background_take(struct engine *engine)
 	return false;
 }
 
-/* When a blind engine must be looked at again. */
+/* When an engine without a descriptor must be polled again. */
 static uint64_t no_fd_until_ns(const struct engine *engine, uint64_t now_ns)
 {
 	uint64_t worked_ns = atomic_load_explicit(&engine->worked_ns, memory_order_relaxed);
@@ -126,8 +126,8 @@ static uint64_t no_fd_until_ns(const struct engine *engine, uint64_t now_ns)
 	return now_ns + earlier_ns(rest_ns, NO_FD_NS_MAX);
 }
 
-/* The last look at an engine before the sleep. What to watch goes behind the count fds, and when it
- * must be looked at again to *until_ns. */
+/* The last turn of an engine before the sleep. Appends its descriptors to the count fds, and lowers
+ * *until_ns to its next turn. */
 static unsigned background_enter_sleep(struct engine *engine, uint64_t now_ns, struct pollfd *fds,
 				       unsigned count, uint64_t *until_ns)
 {

@@ -30,11 +30,6 @@ void engine_ports(const struct engine *engine, uint16_t *first, uint16_t *last)
 	*last = lease ? lease->port_max : (uint16_t)plugin_config()->port_max;
 }
 
-void engine_load(struct engine *engine, int change)
-{
-	atomic_fetch_add_explicit(&engine->load, (unsigned)change, memory_order_relaxed);
-}
-
 /* ---- one turn ------------------------------------------------------------------------------- */
 
 void engine_requests(void *ctx, uint64_t now_ns)

@@ -57,19 +57,16 @@ static bool config_parse_number(const char *text, uint64_t min, uint64_t max, ui
 	return value >= min && value <= max;
 }
 
-static bool config_parse_choice(const char *text, const char *words, uint32_t *out)
+static bool config_parse_choice(const char *text, const char *choices, uint32_t *out)
 {
 	size_t len = strlen(text);
 
-	for (uint32_t index = 0; words; index++) {
-		const char *end = strchr(words, '|');
-		size_t word_len = end ? (size_t)(end - words) : strlen(words);
+	for (*out = 0; choices; ++*out) {
+		size_t choice_len = strcspn(choices, "|");
 
-		if (word_len == len && !strncmp(words, text, len)) {
-			*out = index;
+		if (choice_len == len && !strncmp(choices, text, len))
 			return true;
-		}
-		words = end ? end + 1 : NULL;
+		choices = choices[choice_len] ? choices + choice_len + 1 : NULL;
 	}
 	return false;
 }

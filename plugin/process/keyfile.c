@@ -26,7 +26,7 @@
  * key. */
 static uint8_t *keyfile_page;
 
-/* ---- files that are believed ---------------------------------------------------------------- */
+/* ---- trusted files --------------------------------------------------------------------------- */
 
 /* secret: no other user may read it; else no other user may write it. */
 static int file_check(int fd, const char *path, bool secret, char *why, size_t why_len)
@@ -35,7 +35,7 @@ static int file_check(int fd, const char *path, bool secret, char *why, size_t w
 	struct stat st;
 
 	if (fstat(fd, &st))
-		snprintf(why, why_len, "it cannot be looked at: %s", strerror(errno));
+		snprintf(why, why_len, "it cannot be examined: %s", strerror(errno));
 	else if (!S_ISREG(st.st_mode))
 		snprintf(why, why_len, "it is not a regular file");
 	else if (secret ? st.st_uid != geteuid() && st.st_uid != 0 : !trust_user(st.st_uid))
@@ -45,7 +45,7 @@ static int file_check(int fd, const char *path, bool secret, char *why, size_t w
 	else if ((st.st_mode & others) && secret)
 		snprintf(why, why_len,
 			 "it is open to its group or to others (mode %03o): chmod 600 %.200s, and "
-			 "make a new key if anybody may have read it",
+			 "make a new key if another user may have read it",
 			 (unsigned)(st.st_mode & 0777), path);
 	else if (st.st_mode & others)
 		snprintf(why, why_len, "others may write it (mode %03o): chmod go-w",

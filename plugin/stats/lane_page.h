@@ -86,7 +86,7 @@ void lane_stats_closed(struct lane_stats *stats);
 void lane_stats_stalled(struct lane_stats *stats, bool stalled);
 /* Stores TCP's present values. Poller held. */
 void lane_stats_tcp(struct lane_stats *stats, const struct lane_info *tcp, uint64_t now_ns);
-/* No data is under way. Poller held. */
+/* No data is in flight. Poller held. */
 void lane_stats_idle(struct lane_stats *stats);
 
 /* Adds to a word that one thread at a time writes. */

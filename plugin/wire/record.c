@@ -76,7 +76,7 @@ const char *record_close_reason_text(uint32_t reason)
 				    "truncated)",
 		[CLOSE_PROTOCOL] = "the peer saw a protocol error",
 		[CLOSE_ABORTED] = "the peer aborted",
-		[CLOSE_LOCAL] = "the peer had an error of its own",
+		[CLOSE_LOCAL] = "the peer had a local error",
 	};
 
 	return reason < ARRAY_SIZE(texts) ? texts[reason]

@@ -433,7 +433,7 @@ TEST(the_reason_in_the_peers_close_is_the_result_and_is_logged)
 		{ CLOSE_TRUNCATED, -EMSGSIZE, "a receive smaller than the message" },
 		{ CLOSE_PROTOCOL, -EPROTO, "the peer saw a protocol error" },
 		{ CLOSE_ABORTED, -ECONNRESET, "the peer aborted" },
-		{ CLOSE_LOCAL, -ECONNRESET, "the peer had an error of its own" },
+		{ CLOSE_LOCAL, -ECONNRESET, "the peer had a local error" },
 		{ UINT32_MAX, -ECONNRESET, "for an unknown reason" },
 	};
 
