@@ -15,7 +15,7 @@
 /*
  * Theory of operation
  *
- * The plan (rails.c) is a list of lanes, by their index in the comm. A lane of the plan that is not
+ * The plan (plan.c) is a list of lanes, by their index in the comm. A lane of the plan that is not
  * up gets a connect attempt: immediately the first time, and if it had been up for STABLE_NS;
  * otherwise after CONNECTOR_BACKOFF_NS_MIN, doubled after each failure. A slow lane gets an attempt
  * while it is up: a new lane from another source port replaces it under the same index. The peer

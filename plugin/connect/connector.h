@@ -114,7 +114,7 @@ void connector_lane_lost(struct comm *comm, unsigned index, enum comm_loss loss)
 void connector_stop(struct connector *c);
 /* Frees it, when no attempt runs. Any thread; never waits. Both accept NULL. */
 void connector_free(struct connector *c);
-/* rails.c: fills rails and lanes; queries the kernel's routes. Control thread. */
+/* plan.c: fills rails and lanes; queries the kernel's routes. Control thread. */
 void connector_plan(struct connector *c);
 
 #endif

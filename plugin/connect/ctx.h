@@ -51,6 +51,8 @@ int interface_listen(int dev);
  * 0 is the NIC that NCCL chose, on both sides.
  */
 #define RAILS_MAX (1u + PREAMBLE_NICS_MAX) /* of a comm */
+/* The number of rails that HARP_RAILS allows. */
+unsigned rails_allowed(void);
 /* The devices that comms of dev may use: dev, then the others by speed, NUMA node and PCI distance,
  * as HARP_RAILS allows. Returns how many. */
 unsigned rails_devices(int dev, int out[RAILS_MAX]);

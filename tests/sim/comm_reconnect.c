@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * comm_reconnect.c - comms whose further lanes connector.c opens: the plan (in the place of candidates.c and
- * rails.c), and checks of connector.c.
+ * comm_reconnect.c - comms whose further lanes connector.c opens: the plan (in the place of candidates.c, plan.c
+ * and rails.c), and checks of connector.c.
  *
  * For each planned lane, this file records attempts, their results and losses, as seen from outside the plugin. From
  * these it checks that a lane that is down gets an attempt within the longest pause, that each attempt ends, that an
