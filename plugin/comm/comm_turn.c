@@ -200,7 +200,7 @@ static void comm_kernel_turn(struct comm *comm, enum comm_turn why)
 		comm->kernel_poll.rare = true;
 	/* A single socket is polled by reading it, once in a turn: a second read after a small
 	 * message would return EAGAIN. */
-	if (kernel_poll_is_single(&comm->kernel_poll))
+	if (comm->kernel_poll.count == 1)
 		kernel_poll_check(&comm->kernel_poll);
 	if (!comm_lanes_read(comm, why) && why != COMM_TURN_POST && !comm->end_error) {
 		kernel_poll_check(&comm->kernel_poll);

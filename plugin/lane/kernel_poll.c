@@ -98,7 +98,7 @@ void kernel_poll_check(struct kernel_poll *poll)
 		return;
 	poll->checked = true;
 	poll->checks++;
-	if (kernel_poll_is_single(poll)) {
+	if (poll->count == 1) {
 		poll->members->readable = poll->members->writable = true;
 		return;
 	}

@@ -37,10 +37,6 @@ void kernel_poll_remove(struct kernel_member *member);
 void kernel_poll_begin(struct kernel_poll *poll, uint64_t now_ns);
 /* Finds out which members are ready: one poll(), or a guess. At most once a turn. */
 void kernel_poll_check(struct kernel_poll *poll);
-static inline bool kernel_poll_is_single(const struct kernel_poll *poll)
-{
-	return poll->count == 1;
-}
 
 /* Is a system call worthwhile? flag: the member's readable or writable. */
 static inline bool kernel_member_may(struct kernel_member *member, const bool *flag)

@@ -72,15 +72,9 @@ static void preamble_hash(const struct preamble *p, const char *label, size_t le
 	blake2s_final(&state, out);
 }
 
-static void preamble_mac(const struct preamble *p, const char *label, size_t len,
-			 uint8_t out[PREAMBLE_MAC_BYTES])
-{
-	preamble_hash(p, label, len, out, PREAMBLE_MAC_BYTES);
-}
-
 static void preamble_append_mac(struct preamble *p, const char *label)
 {
-	preamble_mac(p, label, p->end, p->transcript + p->end);
+	preamble_hash(p, label, p->end, p->transcript + p->end, PREAMBLE_MAC_BYTES);
 	p->end += PREAMBLE_MAC_BYTES;
 }
 
@@ -89,7 +83,7 @@ static bool preamble_verify_mac(const struct preamble *p, const char *label)
 	uint8_t mac[PREAMBLE_MAC_BYTES];
 	size_t signed_bytes = p->end - PREAMBLE_MAC_BYTES;
 
-	preamble_mac(p, label, signed_bytes, mac);
+	preamble_hash(p, label, signed_bytes, mac, PREAMBLE_MAC_BYTES);
 	return blake2s_equal(mac, p->transcript + signed_bytes, PREAMBLE_MAC_BYTES);
 }
 
@@ -101,7 +95,7 @@ static size_t preamble_ready_end(const struct preamble *p)
 
 void preamble_comm_key(const struct preamble *p, uint8_t out[PREAMBLE_KEY_BYTES])
 {
-	preamble_mac(p, label_comm_key, preamble_ready_end(p), out);
+	preamble_hash(p, label_comm_key, preamble_ready_end(p), out, PREAMBLE_KEY_BYTES);
 }
 
 bool preamble_keys(const struct preamble *p, struct preamble_keys *out)
