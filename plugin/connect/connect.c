@@ -28,7 +28,7 @@
  *
  * Some failures are temporary: hundreds of concurrent connects, a peer that is attaching its XDP
  * program, a busy listener. A closed listener is not. So the number of rounds depends on how
- * attempts fail (connect_may_retry()).
+ * attempts fail (connect_limits).
  */
 
 #define HARP_OPEN_NS 3000000000ull /* for a family's HARP lanes if other candidates follow */
@@ -72,35 +72,26 @@ static enum connect_failure connect_failure(const struct attempt *attempt, int e
 	return CONNECT_NOT_ACCEPTED;
 }
 
-/* A round has ended with this failure. */
-static bool connect_may_retry(const struct connector *c, uint64_t now_ns)
-{
-	unsigned part = connect_limits[c->first.failure].part;
-	/* This poller's clock may be older than the previous round's. */
-	uint64_t retry_since_ns =
-		now_ns > c->first.retry_since_ns ? now_ns - c->first.retry_since_ns : 0;
-
-	return c->first.rounds < connect_limits[c->first.failure].rounds ||
-	       (part && retry_since_ns < plugin_config()->connect_timeout_ns / part);
-}
-
 /* The last candidate of a round has failed. Returns the time of the next round; UINT64_MAX: give
  * up. */
 static uint64_t connect_next_round_ns(struct connector *c, uint64_t now_ns)
 {
+	enum connect_failure failure = c->first.failure;
 	unsigned doubles = c->first.rounds < PAUSE_DOUBLES ? c->first.rounds : PAUSE_DOUBLES;
+	unsigned part = connect_limits[failure].part;
 	uint64_t pause_ns = PAUSE_NS << doubles;
-	bool goes_on;
 
-	c->first.rounds++;
-	if (c->first.failure == CONNECT_NOT_ACCEPTED || !c->first.retry_since_ns)
-		c->first.retry_since_ns = now_ns;
-	if (c->first.failure >=
-	    CONNECT_RESET_AT_HELLO) /* spread connects that were dropped together */
-		pause_ns += c->comm_id % pause_ns;
-	goes_on = connect_may_retry(c, now_ns);
 	c->first.failure = CONNECT_NOT_TRIED;
-	return goes_on ? now_ns + pause_ns : UINT64_MAX;
+	if (failure == CONNECT_NOT_ACCEPTED || !c->first.retry_since_ns)
+		c->first.retry_since_ns = now_ns;
+	if (++c->first.rounds >= connect_limits[failure].rounds &&
+	    (!part ||
+	     now_ns >= c->first.retry_since_ns + plugin_config()->connect_timeout_ns / part))
+		return UINT64_MAX;
+	/* Spread connects that were dropped together. */
+	if (failure >= CONNECT_RESET_AT_HELLO)
+		pause_ns += c->comm_id % pause_ns;
+	return now_ns + pause_ns;
 }
 
 /* The round reports its most informative failure. */
