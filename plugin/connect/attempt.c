@@ -153,9 +153,9 @@ static void attempt_advance(struct attempt *a, uint64_t now_ns)
 	rc = a->opened ? 0 : attempt_begin_preamble(a);
 	if (!rc)
 		rc = handshake_advance(p, a->lane);
-	if (p->step == PREAMBLE_READ_CHALLENGE && !a->hello_ns)
+	if (p->step >= PREAMBLE_READ_CHALLENGE && !a->hello_ns)
 		a->hello_ns = now_ns;
-	else if (p->step > PREAMBLE_READ_CHALLENGE && a->hello_ns && !a->rtt_ns)
+	else if (p->step > PREAMBLE_READ_CHALLENGE && !a->rtt_ns)
 		a->rtt_ns = now_ns - a->hello_ns;
 	if (rc == 1)
 		attempt_done(a, now_ns);
