@@ -231,8 +231,6 @@ static enum nccl_result abi_listen_v11(void *ctx, int dev, void *handle, void **
 	if (!handle)
 		return ABI_MISUSE(-EFAULT, "listen: no handle");
 	rc = plugin_listen(ctx, dev, handle, (struct listen_comm **)listen_comm);
-	if (!rc)
-		lifetime_comm_opened();
 	return abi_result(rc);
 }
 
@@ -257,8 +255,6 @@ static enum nccl_result abi_connect(struct plugin_ctx *ctx, int dev, int traffic
 	if (!handle)
 		return ABI_MISUSE(-EFAULT, "connect: no handle");
 	rc = plugin_connect(ctx, dev, handle, traffic_class, (struct comm **)send_comm);
-	if (*send_comm)
-		lifetime_comm_opened();
 	return abi_result(rc);
 }
 
@@ -300,8 +296,6 @@ static enum nccl_result abi_accept_v7(void *listen_comm, void **recv_comm,
 	if (!listen_comm)
 		return ABI_MISUSE(-EBADF, "accept: no listen comm");
 	rc = plugin_accept(listen_comm, (struct comm **)recv_comm);
-	if (*recv_comm)
-		lifetime_comm_opened();
 	return abi_result(rc);
 }
 
@@ -316,7 +310,6 @@ static enum nccl_result abi_close_v6(void *comm)
 	if (!comm || lifetime_in_child())
 		return NCCL_SUCCESS;
 	plugin_close(comm);
-	lifetime_comm_closed();
 	return NCCL_SUCCESS;
 }
 
@@ -325,7 +318,6 @@ static enum nccl_result abi_close_listen_v6(void *listen_comm)
 	if (!listen_comm || lifetime_in_child())
 		return NCCL_SUCCESS;
 	plugin_close_listen(listen_comm);
-	lifetime_comm_closed();
 	return NCCL_SUCCESS;
 }
 

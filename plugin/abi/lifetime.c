@@ -58,11 +58,6 @@ static void log_close(void)
 
 void plugin_log(enum plugin_log_level level, const char *func, int line, const char *fmt, ...)
 {
-	static const enum nccl_log_level levels[] = {
-		[PLUGIN_WARN] = NCCL_LOG_WARN,
-		[PLUGIN_INFO] = NCCL_LOG_INFO,
-		[PLUGIN_TRACE] = NCCL_LOG_TRACE,
-	};
 	nccl_logger logger = atomic_load(&log_logger);
 	char text[LOG_LINE_BYTES];
 	va_list args;
@@ -72,12 +67,12 @@ void plugin_log(enum plugin_log_level level, const char *func, int line, const c
 	va_start(args, fmt);
 	vsnprintf(text, sizeof(text), fmt, args);
 	va_end(args);
-	logger(levels[level], NCCL_LOG_INIT | NCCL_LOG_NET, func, line, "NET/HARP: %s", text);
+	logger(level == PLUGIN_WARN ? NCCL_LOG_WARN : NCCL_LOG_INFO, NCCL_LOG_INIT | NCCL_LOG_NET,
+	       func, line, "NET/HARP: %s", text);
 }
 
 /* ---- fork and exit -------------------------------------------------------------------------- */
 
-static atomic_uint lifetime_comms;  /* open comms and listeners */
 static atomic_bool lifetime_forked; /* Writer: a forked child, while it has one thread */
 
 static pthread_mutex_t lifetime_implicit_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -153,16 +148,6 @@ void lifetime_close(struct plugin_ctx *ctx)
 	log_close();
 }
 
-void lifetime_comm_opened(void)
-{
-	atomic_fetch_add(&lifetime_comms, 1);
-}
-
-void lifetime_comm_closed(void)
-{
-	atomic_fetch_sub(&lifetime_comms, 1);
-}
-
 /* ---- the implicit context, and its end ------------------------------------------------------- */
 
 int lifetime_implicit_open(nccl_logger logger)
@@ -224,7 +209,7 @@ __attribute__((destructor)) static void lifetime_unload(void)
 	if (!ctx)
 		return;
 	log_close();
-	if (atomic_load(&lifetime_comms) > 0)
+	if (!plugin_is_idle(ctx))
 		return;
 	atomic_store(&lifetime_implicit_ctx, (struct plugin_ctx *)NULL);
 	plugin_finalize(ctx);

@@ -19,8 +19,4 @@ struct plugin_ctx *lifetime_implicit(void);
 /* Is this a child that was forked while a context existed? Then it must not use any state. */
 bool lifetime_in_child(void);
 
-/* Count open comms and listeners. */
-void lifetime_comm_opened(void);
-void lifetime_comm_closed(void);
-
 #endif

@@ -51,7 +51,6 @@ enum nccl_log_level {
 };
 #define NCCL_LOG_INIT 1ul
 #define NCCL_LOG_NET 16ul
-#define NCCL_LOG_ALL (~0ul)
 
 typedef void (*nccl_logger)(enum nccl_log_level level, unsigned long flags, const char *func,
 			    int line, const char *fmt, ...);
@@ -87,17 +86,6 @@ struct nccl_device_handle {
 /* v10 and later: ncclNetCommConfig. */
 struct nccl_comm_config {
 	int traffic_class; /* NCCL_TRAFFIC_CLASS_UNSET: none */
-};
-
-struct nccl_comm_attr {
-	int32_t max_concurrent_peers, min_concurrent_peers;
-	int32_t max_flows_per_peer, min_flows_per_peer;
-};
-
-/* v11 and later: hints of setNetAttr. */
-struct nccl_net_attr {
-	struct nccl_comm_attr send, recv;
-	uint32_t op, algo, proto; /* bit masks */
 };
 
 /* Physical devices behind a virtual one. */
@@ -179,9 +167,6 @@ typedef enum nccl_result nccl_get_properties_v8(int dev, struct nccl_props_v8 *p
 typedef enum nccl_result nccl_get_properties_v9(int dev, struct nccl_props_v9 *props);
 typedef enum nccl_result nccl_get_properties_v11(int dev, struct nccl_props_v11 *props);
 typedef enum nccl_result nccl_get_properties_v12(int dev, struct nccl_props_v12 *props);
-typedef enum nccl_result nccl_make_vdevice_v9(int *dev, struct nccl_vprops_v9 *props);
-typedef enum nccl_result nccl_make_vdevice_v12(int *dev, struct nccl_vprops_v12 *props);
-typedef enum nccl_result nccl_set_net_attr_v11(void *ctx, struct nccl_net_attr *attr);
 
 typedef enum nccl_result nccl_listen_v6(int dev, void *handle, void **listen_comm);
 typedef enum nccl_result nccl_listen_v11(void *ctx, int dev, void *handle, void **listen_comm);
@@ -201,10 +186,7 @@ typedef enum nccl_result nccl_accept_v7(void *listen_comm, void **recv_comm,
 typedef enum nccl_result nccl_reg_mr_v6(void *comm, void *data, int size, int type, void **mhandle);
 typedef enum nccl_result nccl_reg_mr_v8(void *comm, void *data, size_t size, int type,
 					void **mhandle);
-typedef enum nccl_result nccl_reg_mr_dmabuf_v6(void *comm, void *data, size_t size, int type,
-					       uint64_t offset, int fd, void **mhandle);
 typedef enum nccl_result nccl_dereg_mr_v6(void *comm, void *mhandle);
-typedef enum nccl_result nccl_get_device_mr_v7(void *comm, void *mhandle, void **device_mr);
 
 typedef enum nccl_result nccl_isend_v6(void *send_comm, void *data, int size, int tag,
 				       void *mhandle, void **request);
@@ -224,7 +206,6 @@ typedef enum nccl_result nccl_irecv_v10(void *recv_comm, int n, void **data, siz
 typedef enum nccl_result nccl_iflush_v6(void *recv_comm, int n, void **data, int *sizes,
 					void **mhandles, void **request);
 typedef enum nccl_result nccl_test_v6(void *request, int *done, int *sizes);
-typedef enum nccl_result nccl_irecv_consumed_v7(void *recv_comm, int n, void *request);
 typedef enum nccl_result nccl_close_v6(void *comm);
 
 /* ---- tables --------------------------------------------------------------------------------- */
@@ -241,21 +222,18 @@ typedef enum nccl_result nccl_close_v6(void *comm);
 	TABLE(v11, v11, v11, v11, v11, v7, v8, v10)                                                \
 	TABLE(v12, v11, v12, v11, v11, v7, v8, v10)
 
+/* An optional function that HARP does not have. */
+typedef void nccl_unused(void);
 /* Further fields of a table. */
 #define NCCL_NET_MORE_v6
-#define NCCL_NET_MORE_v7                                                                           \
-	nccl_get_device_mr_v7 *get_device_mr;                                                      \
-	nccl_irecv_consumed_v7 *irecv_consumed;
+#define NCCL_NET_MORE_v7 nccl_unused *get_device_mr, *irecv_consumed;
 #define NCCL_NET_MORE_v8 NCCL_NET_MORE_v7
-#define NCCL_NET_MORE_v9 NCCL_NET_MORE_v7 nccl_make_vdevice_v9 *make_vdevice;
+#define NCCL_NET_MORE_v9 NCCL_NET_MORE_v7 nccl_unused *make_vdevice;
 #define NCCL_NET_MORE_v10 NCCL_NET_MORE_v9
-#define NCCL_NET_CONTEXT                                                                           \
-	nccl_finalize_v11 *finalize;                                                               \
-	nccl_set_net_attr_v11 *set_net_attr;
-#define NCCL_NET_MORE_v11 NCCL_NET_MORE_v9 NCCL_NET_CONTEXT
-#define NCCL_NET_MORE_v12                                                                          \
-	NCCL_NET_MORE_v7 nccl_make_vdevice_v12 *make_vdevice;                                      \
-	NCCL_NET_CONTEXT
+#define NCCL_NET_MORE_v11                                                                          \
+	NCCL_NET_MORE_v9 nccl_finalize_v11 *finalize;                                              \
+	nccl_unused *set_net_attr;
+#define NCCL_NET_MORE_v12 NCCL_NET_MORE_v11
 
 #define TABLE(version, init_form, props_form, listen_form, connect_form, accept_form, reg_form,    \
 	      data_form)                                                                           \
@@ -268,7 +246,7 @@ typedef enum nccl_result nccl_close_v6(void *comm);
 		nccl_connect_##connect_form *connect;                                              \
 		nccl_accept_##accept_form *accept;                                                 \
 		nccl_reg_mr_##reg_form *reg_mr;                                                    \
-		nccl_reg_mr_dmabuf_v6 *reg_mr_dmabuf;                                              \
+		nccl_unused *reg_mr_dmabuf;                                                        \
 		nccl_dereg_mr_v6 *dereg_mr;                                                        \
 		nccl_isend_##data_form *isend;                                                     \
 		nccl_irecv_##data_form *irecv;                                                     \
@@ -284,10 +262,6 @@ NCCL_NET_TABLES(TABLE)
 
 /* ---- layout, as measured on x86-64 (LP64) ---------------------------------------------------- */
 
-#define NCCL_ABI_WORDS(type, words)                                                                \
-	static_assert(sizeof(struct type) == (words) * sizeof(void *), "words of " #type)
-#define NCCL_ABI_WORD(type, member, word)                                                          \
-	static_assert(offsetof(struct type, member) == (word) * sizeof(void *), #type "." #member)
 #define NCCL_ABI_SIZE(type, bytes) static_assert(sizeof(struct type) == (bytes), "size of " #type)
 #define NCCL_ABI_AT(type, member, bytes)                                                           \
 	static_assert(offsetof(struct type, member) == (bytes), #type "." #member)
@@ -297,8 +271,6 @@ static_assert(sizeof(enum nccl_result) == 4 && sizeof(enum nccl_log_level) == 4,
 NCCL_ABI_SIZE(nccl_device_handle, 32);
 NCCL_ABI_AT(nccl_device_handle, needs_proxy_progress, 24);
 NCCL_ABI_SIZE(nccl_comm_config, 4);
-NCCL_ABI_SIZE(nccl_net_attr, 44);
-NCCL_ABI_AT(nccl_net_attr, op, 32);
 NCCL_ABI_SIZE(nccl_vprops_v9, 20);
 NCCL_ABI_SIZE(nccl_vprops_v12, 36);
 
@@ -325,11 +297,11 @@ NCCL_ABI_AT(nccl_props_v12, max_multi_request_size, 120);
 NCCL_ABI_AT(nccl_props_v12, rail_id, 124);
 
 #define NCCL_ABI_NET(version, words, last_member)                                                  \
-	NCCL_ABI_WORDS(nccl_net_##version, words);                                                 \
-	NCCL_ABI_WORD(nccl_net_##version, listen, 4);                                              \
-	NCCL_ABI_WORD(nccl_net_##version, isend, 10);                                              \
-	NCCL_ABI_WORD(nccl_net_##version, close_listen, 16);                                       \
-	NCCL_ABI_WORD(nccl_net_##version, last_member, (words)-1)
+	NCCL_ABI_SIZE(nccl_net_##version, (words)*8);                                              \
+	NCCL_ABI_AT(nccl_net_##version, listen, 32);                                               \
+	NCCL_ABI_AT(nccl_net_##version, isend, 80);                                                \
+	NCCL_ABI_AT(nccl_net_##version, close_listen, 128);                                        \
+	NCCL_ABI_AT(nccl_net_##version, last_member, ((words)-1) * 8)
 NCCL_ABI_NET(v6, 17, close_listen);
 NCCL_ABI_NET(v7, 19, irecv_consumed);
 NCCL_ABI_NET(v8, 19, irecv_consumed);
@@ -337,15 +309,13 @@ NCCL_ABI_NET(v9, 20, make_vdevice);
 NCCL_ABI_NET(v10, 20, make_vdevice);
 NCCL_ABI_NET(v11, 22, set_net_attr);
 NCCL_ABI_NET(v12, 22, set_net_attr);
-NCCL_ABI_WORD(nccl_net_v12, reg_mr, 7);
-NCCL_ABI_WORD(nccl_net_v12, test, 13);
-NCCL_ABI_WORD(nccl_net_v12, get_device_mr, 17);
-NCCL_ABI_WORD(nccl_net_v12, make_vdevice, 19);
+NCCL_ABI_AT(nccl_net_v12, reg_mr, 56);
+NCCL_ABI_AT(nccl_net_v12, test, 104);
+NCCL_ABI_AT(nccl_net_v12, get_device_mr, 136);
+NCCL_ABI_AT(nccl_net_v12, make_vdevice, 152);
 
 #undef NCCL_ABI_NET
 #undef NCCL_ABI_PROPS
-#undef NCCL_ABI_WORDS
-#undef NCCL_ABI_WORD
 #undef NCCL_ABI_SIZE
 #undef NCCL_ABI_AT
 

@@ -1,25 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* background.c - see background.h. */
-#include "comm/background.h"
+/* background.c - the control thread's work for comms: those that are not polled, and closed ones. */
+#include "comm/comm.h"
 
 #include <pthread.h>
 #include <stddef.h>
 
 #include "base/util.h"
-#include "comm/comm.h"
 
 /*
  * Theory of operation
  *
+ * The control thread advances each multi-lane comm even if its application does not poll: 50 times
+ * a second while data is in flight, so that a lane's death is noticed and other lanes take over,
+ * and 10 times a second otherwise. It also reads the kernel lanes of a receiver whose application
+ * has stopped polling, because no event wakes a thread for them.
+ *
+ * It also ends closed comms, so that the application's close call does not wait. Most end at once.
+ * A buffered send (comm_send.c) is done when a kernel lane's socket has accepted it. If that lane is
+ * reset before the message is delivered, only the comm can resend it. So a comm with undelivered
+ * messages lives on for a while.
+ *
  * Each comm has a timer of the control thread. Posted work sets it when the comm is made, and when
- * it is closed. A closed comm ends at the first look that finds no undelivered message: usually
+ * it is closed. A closed comm ends at the first check that finds no undelivered message: usually
  * after a round trip, or after the 40 ms for which the peer's kernel may delay its ACK. After
  * CLOSING_NS, it ends in any case; the kernel then delivers its messages or not.
  */
 
-#define BACKGROUND_QUIET_NS 100000000ull /* between two turns while nothing is under way */
+#define BACKGROUND_QUIET_NS 100000000ull /* between two turns while nothing is in flight */
 #define CLOSING_NS 2000000000ull
-#define CLOSING_LOOK_NS 2000000u /* between two looks at a closed comm */
+#define CLOSING_CHECK_NS 2000000u /* between two checks of a closed comm */
 
 static pthread_mutex_t closing_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t closing_ended = PTHREAD_COND_INITIALIZER;
@@ -47,16 +56,16 @@ static void background_due(struct control_timer *timer, uint64_t now_ns)
 		return;
 	}
 	busy = comm_run_background(comm, now_ns);
-	control_timer_set(timer, deadline_ns ? now_ns + CLOSING_LOOK_NS
+	control_timer_set(timer, deadline_ns ? now_ns + CLOSING_CHECK_NS
 					     : control_tick_ns(now_ns, busy ? CONTROL_TICK_NS
 									    : BACKGROUND_QUIET_NS));
 }
 
 static void background_begin_run(struct work *work, uint64_t now_ns)
 {
-	struct comm_background *b = container_of(work, struct comm_background, begin_work);
+	struct comm *comm = container_of(work, struct comm, background.begin_work);
 
-	control_timer_set(&b->timer, control_tick_ns(now_ns, CONTROL_TICK_NS));
+	control_timer_set(&comm->background.timer, control_tick_ns(now_ns, CONTROL_TICK_NS));
 }
 
 void background_begin(struct comm *comm)
@@ -66,34 +75,26 @@ void background_begin(struct comm *comm)
 	control_post(&comm->background.begin_work);
 }
 
-struct background_end {
-	struct work work; /* first */
-	struct comm *comm;
-};
-
-static void background_end_run(struct work *work, uint64_t now_ns)
+static void background_end_run(void *timer)
 {
-	(void)now_ns;
-	control_timer_set(&((struct background_end *)work)->comm->background.timer, UINT64_MAX);
+	control_timer_set(timer, UINT64_MAX);
 }
 
-/* background_begin()'s work has run by then: it was posted before this one, or before the close. */
+/* background_begin()'s work has run by then: it was posted before this call, or before the close. */
 void background_end(struct comm *comm)
 {
-	struct background_end end = { .work.run = background_end_run, .comm = comm };
-
-	control_call(&end.work);
+	control_call(background_end_run, &comm->background.timer);
 }
 
 /* ---- closed comms --------------------------------------------------------------------------- */
 
 static void closing_begin_run(struct work *work, uint64_t now_ns)
 {
-	struct comm_background *b = container_of(work, struct comm_background, close_work);
+	struct comm *comm = container_of(work, struct comm, background.close_work);
 
-	b->deadline_ns = now_ns + CLOSING_NS;
-	b->timer.run = background_due;
-	background_due(&b->timer, now_ns);
+	comm->background.deadline_ns = now_ns + CLOSING_NS;
+	comm->background.timer.run = background_due;
+	background_due(&comm->background.timer, now_ns);
 }
 
 void closing_take(struct comm *comm, void (*end)(struct comm *comm))

@@ -27,10 +27,10 @@
  * covers the lanes of one engine, or the kernel lanes (comm_turn.c). comm_wake() leaves work for
  * other lanes to their engines.
  *
- * With failover (both sides plan more than one lane), a message is cut into chunks, and each chunk
+ * In a multi-lane comm, a message is cut into chunks, and each chunk
  * is sent on the lane that will deliver it first (scheduler.c). The sender keeps a chunk until an
  * ACK record covers it, and resends it when its lane dies; the receiver drops duplicates. A request
- * is done when it is acknowledged. Without failover there are no chunks and no ACK records: the
+ * is done when it is acknowledged. In a single-lane comm there are no chunks and no ACK records: the
  * lane's TCP reports delivery. A small message is done when its lane has copied it.
  */
 
@@ -47,30 +47,23 @@ static void comm_free(struct comm *comm)
 	free(comm);
 }
 
-static void comm_close_run(struct work *work, uint64_t now_ns);
-
 static struct comm *comm_new(const struct lane *lane, const struct comm_options *opt)
 {
-	struct comm_stats_options stats = {
-		.comm_id = opt->comm_id,
-		.side = opt->side == COMM_SEND ? HARP_PAGE_SIDE_SEND : HARP_PAGE_SIDE_RECEIVE,
-		.dev = opt->lane.dev,
-		.remote = lane->remote,
-	};
+	enum harp_page_fallback fallback = HARP_PAGE_FALLBACK_none;
 	struct comm *comm = aligned_alloc(64, (sizeof(*comm) + 63) & ~(size_t)63);
 	int rc;
 
 	if (lane->kind_bit == LANE_KERNEL) {
-		stats.fallback = engine_fallback(opt->lane.dev);
-		if (!stats.fallback)
-			stats.fallback = HARP_PAGE_FALLBACK_peer;
+		fallback = engine_fallback(opt->lane.dev);
+		if (!fallback)
+			fallback = HARP_PAGE_FALLBACK_peer;
 	}
 	if (!comm)
 		return NULL;
 	memset(comm, 0, sizeof(*comm));
 	poller_init(&comm->poller, NULL);
 	comm->side = opt->side;
-	comm->failover = opt->multi_lane;
+	comm->multi_lane = opt->multi_lane;
 	comm->no_credit = opt->no_credit && !opt->multi_lane;
 	comm->has_kernel_lanes = lane->kind_bit == LANE_KERNEL ||
 				 (opt->multi_lane && !plugin_path_is_harp(plugin_config()->path));
@@ -78,12 +71,9 @@ static struct comm *comm_new(const struct lane *lane, const struct comm_options 
 		opt->eager_bytes < COMM_EAGER_BYTES_MIN ? COMM_EAGER_BYTES_MIN : opt->eager_bytes;
 	/* At most a quarter of the eager limit, so that one chunk always fits (docs/lanes.md
 	 * section 5.3). */
-	if (opt->buffered)
-		comm->buffer_bytes =
-			opt->multi_lane ? COMM_BUFFER_BYTES_MAX : LANE_COPIED_BYTES_MAX;
+	comm->buffer_bytes = opt->multi_lane ? COMM_BUFFER_BYTES_MAX : LANE_COPIED_BYTES_MAX;
 	if (comm->buffer_bytes > comm->eager_bytes / 4)
 		comm->buffer_bytes = comm->eager_bytes / 4;
-	comm->reconnect_wait_ns = opt->reconnect_wait_ns;
 	comm->ctx = opt->ctx;
 	comm->comm_id = opt->comm_id;
 	comm->remote = lane->remote;
@@ -94,9 +84,11 @@ static struct comm *comm_new(const struct lane *lane, const struct comm_options 
 	for (unsigned i = 0; i < COMM_LANES_MAX; i++) {
 		comm->engines[i].comm = comm;
 		comm->engines[i].work.run = comm_engine_run;
-		comm->engines[i].close_work.run = comm_close_run;
 	}
-	comm->stats = comm_stats_new(&stats);
+	comm->stats = comm_stats_new(opt->comm_id,
+				     opt->side == COMM_SEND ? HARP_PAGE_SIDE_SEND
+							    : HARP_PAGE_SIDE_RECEIVE,
+				     opt->lane.dev, fallback, &lane->remote);
 	rc = opt->side == COMM_SEND ? comm_send_init(comm, opt) : comm_recv_init(comm);
 	if (rc || !comm->stats) {
 		comm_free(comm);
@@ -108,7 +100,7 @@ static struct comm *comm_new(const struct lane *lane, const struct comm_options 
 int comm_create(struct comm **out, struct lane *lane, const struct comm_options *opt)
 {
 	struct comm *comm = comm_new(lane, opt);
-	struct comm_lane *l = comm ? comm_lane_new(comm, lane, &opt->lane, comm_lane_notify) : NULL;
+	struct comm_lane *l = comm ? comm_lane_new(comm, lane, &opt->lane) : NULL;
 
 	*out = NULL;
 	if (!l) {
@@ -127,11 +119,11 @@ int comm_attach(struct comm *comm, struct lane *lane, const struct comm_lane_opt
 {
 	struct comm_lane *l, *head;
 
-	if (!comm->failover || opt->index >= COMM_LANES_MAX)
+	if (!comm->multi_lane || opt->index >= COMM_LANES_MAX)
 		return -EINVAL;
 	if (atomic_load_explicit(&comm->ended, memory_order_relaxed) || comm_has_failed(comm))
 		return -ENOTCONN;
-	l = comm_lane_new(comm, lane, opt, comm_lane_notify);
+	l = comm_lane_new(comm, lane, opt);
 	if (!l)
 		return -ENOMEM;
 	atomic_fetch_or_explicit(&comm->present, 1u << l->index, memory_order_relaxed);
@@ -158,14 +150,14 @@ bool comm_describe(struct comm *comm, char *buf, size_t len)
 	size_t used;
 
 	snprintf(buf, len, "no lane");
-	comm_hold(comm);
+	comm_acquire(comm);
 	COMM_FOR_EACH_LANE(comm, l)
 	{
 		if (count++ == 0)
 			l->lane->ops->describe(l->lane, buf, len);
 		is_kernel &= l->kind == LANE_KERNEL;
 	}
-	comm_leave(comm);
+	comm_release(comm);
 	used = strlen(buf);
 	if (count > 1)
 		snprintf(buf + used, len - used, " and %u more", count - 1);
@@ -197,9 +189,9 @@ int comm_post(struct comm *comm, void *data, size_t size, int tag, const void *m
 	request->received = 0;
 	request->begun = false;
 	request->used_kinds = 0;
-	request->chunk = -1;
+	request->chunk = NULL;
 	request->kinds = LANE_HARP | LANE_KERNEL;
-	if (comm->failover && comm->side == COMM_SEND)
+	if (comm->multi_lane && comm->side == COMM_SEND)
 		request->kinds = size <= comm->tx.harp_bytes_max ? LANE_HARP : LANE_KERNEL;
 	atomic_store_explicit(&request->state, REQUEST_POSTED, memory_order_relaxed);
 	*out = request;
@@ -268,7 +260,7 @@ void comm_cancel_memory(struct comm *comm, const void *memory, const void *base,
 
 	if (bytes == 0)
 		return;
-	comm_hold(comm);
+	comm_acquire(comm);
 	posted = comm_posted(comm);
 	for (uint64_t m = comm->completed; m < posted && !comm_has_failed(comm); m++) {
 		if (!comm_request_is_in(comm_request(comm, m), memory, begin, begin + bytes))
@@ -284,7 +276,7 @@ void comm_cancel_memory(struct comm *comm, const void *memory, const void *base,
 		atomic_store_explicit(&comm->error, -ECANCELED, memory_order_release);
 		comm_wake_all(comm);
 	}
-	comm_leave(comm);
+	comm_release(comm);
 }
 
 /* ---- closing -------------------------------------------------------------------------------- */
@@ -295,16 +287,16 @@ void comm_cancel_memory(struct comm *comm, const void *memory, const void *base,
  * may have to be resent; the second sends CLOSE on each lane and closes it. Chunks of a lane that
  * died meanwhile go to the lanes that are closed after it.
  */
-static void comm_close_run(struct work *work, uint64_t now_ns)
+static void comm_close_run(void *arg)
 {
-	struct comm_engine *e = container_of(work, struct comm_engine, close_work);
+	struct comm_engine *e = arg;
 	struct comm *comm = e->comm;
 	struct comm_lane *l;
 
 	if (!comm->closing) {
 		COMM_FOR_EACH_LANE(comm, l)
 		l->ready |= l->engine == e;
-		comm_advance(comm, e, now_ns, COMM_TURN_TEST);
+		comm_advance(comm, e, clock_now_ns(), COMM_TURN_TEST);
 		return;
 	}
 	comm->engine = e;
@@ -318,7 +310,7 @@ static void comm_close_turns(struct comm *comm)
 	for (unsigned i = 0; i < COMM_LANES_MAX; i++) {
 		poller = atomic_load_explicit(&comm->engines[i].poller, memory_order_acquire);
 		if (poller)
-			poller_call(poller, &comm->engines[i].close_work);
+			poller_call(poller, comm_close_run, &comm->engines[i]);
 	}
 }
 
@@ -326,7 +318,7 @@ void comm_close(struct comm *comm, bool abort)
 {
 	struct comm_lane *l;
 
-	comm_hold(comm);
+	comm_acquire(comm);
 	comm->abort = abort;
 	atomic_store_explicit(&comm->ended, true, memory_order_relaxed);
 	comm_adopt(comm);
@@ -342,34 +334,6 @@ void comm_close(struct comm *comm, bool abort)
 	comm->engine = NULL;
 	comm_close_lanes(comm);
 	comm_free(comm);
-}
-
-static void comm_drop_run(struct work *work, uint64_t now_ns)
-{
-	struct comm *comm = container_of(work, struct comm_engine, close_work)->comm;
-	struct comm_lane *l;
-
-	(void)now_ns;
-	COMM_FOR_EACH_LANE(comm, l)
-	{
-		l->lane->ops->close(l->lane, true);
-		free(l);
-	}
-	comm_free(comm);
-}
-
-void comm_drop(struct comm *comm)
-{
-	struct comm_engine *e = &comm->engines[0];
-	struct poller *poller = atomic_load_explicit(&e->poller, memory_order_relaxed);
-
-	comm_hold(comm);
-	comm->closing = true;
-	e->close_work.run = comm_drop_run;
-	if (poller) /* runs after e->work, which comm_create() posted */
-		poller_post(poller, &e->close_work);
-	else
-		comm_drop_run(&e->close_work, 0);
 }
 
 /* ---- events for NCCL's profiler (harp_profiler.h); application thread ----------------------- */

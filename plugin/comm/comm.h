@@ -10,7 +10,7 @@
  *   comm_recv.c  the receiver: delivery, unexpected messages
  *   comm_ack.c   when a receiver sends CREDIT and ACK records
  *   scheduler.c  which lane takes the next chunk
- *   ranges.c     which bytes of the messages under way have arrived
+ *   ranges.c     which bytes of the messages in flight have arrived
  *
  * Ownership. "Application": the thread that posts and tests, one at a time (NCCL contract
  * section 3.1). "Poller": the thread that holds comm->poller. The application publishes requests
@@ -22,13 +22,12 @@
 
 #include <sys/queue.h>
 
-#include "comm/background.h"
-#include "comm/comm_event.h"
 #include "comm/ranges.h"
 #include "comm/scheduler.h"
 #include "lane/kernel_poll.h"
+#include "harp_profiler.h"
 #include "lane/lane.h"
-#include "poll/poller.h"
+#include "poll/control.h"
 #include "process/config.h"
 #include "process/log.h"
 #include "stats/lane_page.h"
@@ -36,8 +35,7 @@
 
 #define PLUGIN_REQUESTS_MAX 32u
 #define COMM_LANES_MAX SCHEDULER_LANES_MAX
-#define COMM_RECONNECT_WAIT_NS                                                                     \
-	500000000ull /* the connector reconnects a comm's last lane at once */
+#define COMM_RECONNECT_WAIT_NS 500000000ull /* for which a comm without lanes waits for one */
 #define COMM_END_TEXT_MAX 160
 #define COMM_EAGER_BYTES_MIN 4096u
 #define COMM_EAGER_MESSAGES 256u  /* begun beyond the credits, at most */
@@ -72,14 +70,14 @@ struct request {
 	uint64_t posted_ns;
 	struct comm_event *event; /* NULL: no profiler wants it */
 	/* Poller. */
-	uint64_t begun_ns;  /* when the first record was sent or received */
-	uint64_t end_bytes; /* send, no failover: its end in the stream of records */
-	uint64_t received;  /* receive: bytes delivered */
-	uint64_t total;     /* receive: bytes of the message, once begun */
-	uint8_t kinds;      /* send: enum lane_kind, preferred lanes */
-	uint8_t used_kinds; /* enum lane_kind, lanes that carried a part */
-	int16_t chunk;      /* send: the chunk that has its copy, -1: none */
-	bool begun;         /* receive: a record has arrived */
+	uint64_t begun_ns;        /* when the first record was sent or received */
+	uint64_t end_bytes;       /* send, single-lane: its end in the stream of records */
+	uint64_t received;        /* receive: bytes delivered */
+	uint64_t total;           /* receive: bytes of the message, once begun */
+	uint8_t kinds;            /* send: enum lane_kind, preferred lanes */
+	uint8_t used_kinds;       /* enum lane_kind, lanes that carried a part */
+	struct comm_chunk *chunk; /* send: that has its copy; NULL: none */
+	bool begun;               /* receive: a record has arrived */
 };
 
 /* Payloads up to this size are copied behind their header and sent with it, as one piece. */
@@ -97,15 +95,13 @@ struct comm_out {
 
 /* A DATA record whose header has arrived. */
 struct comm_in {
-	bool here;
+	bool active;
 	bool admitted; /* checked against its receive */
 	uint64_t message, offset, total;
 	uint32_t length, done, tag;
 };
 
-struct comm_list { /* of chunk numbers; -1: none */
-	int16_t head, tail;
-};
+TAILQ_HEAD(comm_list, comm_chunk);
 
 struct comm_lane {
 	struct comm *comm;
@@ -127,14 +123,14 @@ struct comm_lane {
 	bool close_sent, close_received;
 	bool waits;     /* receiver: the next message has no receive */
 	bool duplicate; /* it brought a duplicate: send CREDIT and ACK on it */
-	bool unrated;   /* much is under way and its rate is not known */
+	bool unrated;   /* much is in flight and its rate is not known */
 	bool silence_warned;
 	int send_error;       /* sending failed with this -errno; 0: it works */
 	size_t in_head_bytes; /* of the header being read */
 	uint8_t in_head[RECORD_HEADER_BYTES + 8 * RECORD_CREDITS_MAX];
 	struct comm_in in;
 	struct comm_out out;
-	struct comm_list under_way; /* its unacknowledged chunks */
+	struct comm_list in_flight; /* its unacknowledged chunks */
 	uint64_t sampled_ns, read_ns, silence_due_ns;
 	uint64_t copied_bytes, delivered_bytes; /* send: of our records, as last updated */
 	uint32_t turn_bytes;                    /* payload bytes in this turn */
@@ -145,17 +141,17 @@ struct comm_lane {
 struct comm_engine {
 	struct comm *comm;
 	_Atomic(struct poller *) poller; /* NULL: this entry and all after it are unused */
-	struct work work, close_work;
+	struct work work;
 	struct comm_lane *dead; /* closed by the next turn that holds both pollers */
 };
 
 /* A DATA record that no ACK covers. */
 struct comm_chunk {
+	TAILQ_ENTRY(comm_chunk) link;
 	uint64_t message, offset;
 	uint32_t length, tag;
 	struct comm_lane *lane; /* that carries it; NULL: it has died or stalled */
 	uint64_t end_bytes;     /* its end in that lane's byte count */
-	int16_t next;
 	/* A buffered send: the copy of its message, in one chunk. Its request is done when a lane
 	 * has copied it. -1: the request's memory. */
 	int8_t buffer;
@@ -170,12 +166,12 @@ struct comm_send_state {
 	uint64_t data_bytes;     /* of DATA records cut, headers included */
 	uint64_t credited_bytes; /* data_bytes at the end of message granted-1, once cut */
 	uint64_t end_ring[COMM_EAGER_MESSAGES]; /* data_bytes at the end of ungranted messages */
-	/* With failover. */
+	/* Multi-lane. */
 	uint64_t acked_message,
 		acked_offset;           /* acked: all messages before, and this much of that one */
 	struct comm_chunk *chunks;      /* COMM_CHUNKS_MAX */
 	struct comm_list unused, moved; /* moved: from dead and stalled lanes */
-	uint8_t *buffer_data;           /* COMM_BUFFERS_MAX buffers; NULL: sends are not buffered */
+	uint8_t *buffer_data;           /* COMM_BUFFERS_MAX buffers */
 	uint64_t buffer_message[COMM_BUFFERS_MAX];
 	uint64_t buffers_free;   /* a bit for each buffer */
 	uint64_t harp_bytes_max; /* path_policy.h */
@@ -200,7 +196,7 @@ struct comm_recv_state {
 	uint64_t advertised; /* receives */
 	uint64_t bytes_since_credit, messages_since_credit;
 	bool bulk; /* the last message was large */
-	/* With failover. */
+	/* Multi-lane. */
 	struct ranges ranges;
 	struct comm_unexpected *unexpected;
 	bool ack_due, credit_due; /* credit_due: repeat the last one */
@@ -221,12 +217,11 @@ typedef void comm_lane_lost(struct comm *comm, unsigned index, enum comm_loss lo
 struct comm {
 	/* Written when it is made. */
 	enum comm_side side;
-	bool failover;  /* more than one lane may come: chunks, ACK records, lanes that die */
-	bool no_credit; /* the sender wants none */
+	bool multi_lane; /* more than one lane may come: chunks, ACK records, lanes that die */
+	bool no_credit;  /* the sender wants none */
 	bool has_kernel_lanes; /* may have some */
 	uint32_t eager_bytes;
-	uint32_t buffer_bytes;      /* messages up to this size are buffered */
-	uint64_t reconnect_wait_ns; /* how long a comm without lanes waits for one */
+	uint32_t buffer_bytes; /* messages up to this size are buffered */
 	struct plugin_ctx *ctx;
 	uint64_t comm_id;
 	struct harp_endpoint remote; /* of the first lane, for messages */
@@ -235,7 +230,12 @@ struct comm {
 	/* Of other modules. */
 	LIST_ENTRY(comm) ctx_link; /* in ctx's list, under its lock */
 	struct comm *next;         /* in the acceptor's list */
-	struct comm_background background;
+	struct {
+		struct control_timer timer;
+		struct work begin_work, close_work;
+		uint64_t deadline_ns; /* of the end of a closed comm; 0: it is open */
+		void (*end)(struct comm *comm);
+	} background;                 /* background.c; owned by the control thread */
 	struct registry_entry *entry; /* registry.c; NULL: no further lanes are accepted */
 	struct connector *connector;  /* connector.c; NULL: no further lanes are connected */
 	unsigned registered;          /* memory.c: registrations, under its lock */
@@ -244,7 +244,7 @@ struct comm {
 	uint64_t app_posted;
 	struct comm_event *events; /* for the slots of requests[]; NULL: no profiler */
 	uint64_t kernel_polled_ns;
-	uint64_t ticked_ns;
+	uint64_t checked_ns;
 	atomic_uint_fast64_t posted; /* Writer: application, release. Reader: poller, acquire */
 	atomic_int error;            /* Writer: poller, release. Reader: application, acquire */
 	struct request requests[PLUGIN_REQUESTS_MAX]; /* message m is in slot m % 32 */
@@ -297,10 +297,8 @@ struct comm_options {
 	enum comm_side side;
 	uint32_t eager_bytes; /* the smaller value of both sides */
 	bool no_credit;       /* ignored if multi_lane */
-	bool multi_lane;      /* both sides plan more than one lane */
-	bool buffered;        /* multi_lane: the sender buffers small messages */
+	bool multi_lane;      /* more than one lane may come */
 	uint64_t comm_id;
-	uint64_t reconnect_wait_ns;    /* how long a comm without lanes waits for one */
 	struct comm_lane_options lane; /* of the first lane */
 	comm_lane_lost *lane_lost;     /* NULL: losses are not reported */
 	uint64_t harp_bytes_max;       /* multi_lane, send: path_policy.h */
@@ -316,9 +314,6 @@ int comm_attach(struct comm *comm, struct lane *lane, const struct comm_lane_opt
 bool comm_has_lane(struct comm *comm, unsigned index);
 /* Ends and frees the comm, which is off its ctx's list and gets no more lanes. abort: send RST. */
 void comm_close(struct comm *comm, bool abort);
-/* Same as comm_close(comm, true), for a new comm that no other thread knows. The caller holds the
- * poller of its only lane. */
-void comm_drop(struct comm *comm);
 /* The application deregisters memory. The comm fails (-ECANCELED) if an outstanding request was
  * posted with that registration, or without one and overlaps its bytes. Returns when the memory is
  * no longer accessed. Any thread, no poller held; the comm is not being closed. */
@@ -331,12 +326,39 @@ bool comm_has_requests(const struct comm *comm);
 
 /* Called by the control thread at intervals: advances lanes while the application does not poll.
  * Also reads the kernel lanes of a receiver that was not polled lately. Returns false if nothing
- * was under way. */
+ * was in flight. */
 bool comm_run_background(struct comm *comm, uint64_t now_ns);
 /* Is there a buffered send that was reported done and is not delivered? False while requests are
  * outstanding. Any thread. */
 bool comm_has_undelivered(struct comm *comm);
 /* Writes one line that describes the lanes. Returns true if all are kernel lanes. */
 bool comm_describe(struct comm *comm, char *buf, size_t len);
+
+/* ---- events for NCCL's profiler, by the application thread ----------------------------------- */
+
+struct comm_event {
+	void *handle; /* the profiler's, stored by the caller; NULL: the profiler does not want the
+			 event */
+	struct harp_profiler_event data;
+};
+/* Called right after comm_post() returned the request. NULL: out of memory. */
+struct comm_event *plugin_event_begin(struct request *request);
+/* Called right after comm_test() reported the request done, or failed with this -errno. NULL: the
+ * request has no event, or its event no handle. */
+struct comm_event *plugin_event_end(struct request *request, int error);
+
+/* ---- background.c ----------------------------------------------------------------------------- */
+
+/* The control thread advances the comm from now on. Any thread. */
+void background_begin(struct comm *comm);
+/* When this returns, the control thread no longer uses the comm. No poller held. */
+void background_end(struct comm *comm);
+/* Takes a comm that is off its context's list and has no outstanding requests. The control thread
+ * calls end() for it, in the order of closing except for comms with undelivered messages. Never
+ * waits. */
+void closing_take(struct comm *comm, void (*end)(struct comm *comm));
+/* Returns when all closed comms have ended: at once, or up to 2 s after the close of a comm with
+ * undelivered messages. Not called by the control thread; one caller at a time. */
+void closing_finish(void);
 
 #endif

@@ -18,7 +18,7 @@
  *	both (1)  another lane becomes the control lane: records on the old one may be lost
  *	both (1)  a lane brings a duplicate: on that lane, whose sender may have missed an ACK
  *
- * (1) with failover only. Before it reads a payload in the middle of a turn, the receiver sends
+ * (1) multi-lane only. Before it reads a payload in the middle of a turn, the receiver sends
  * them at once if the sender may be waiting: a CREDIT of a large message, or an ACK when the sender
  * knows of only half of the completed receives.
  *
@@ -48,16 +48,16 @@ void ack_count(struct comm *comm, uint64_t message, uint64_t bytes)
 	if (message >= rx->advertised)
 		rx->bytes_since_credit += bytes;
 	rx->ack_bytes += bytes;
-	rx->ack_due |= comm->failover && rx->ack_bytes >= ACK_BYTES;
+	rx->ack_due |= comm->multi_lane && rx->ack_bytes >= ACK_BYTES;
 }
 
 void ack_message_done(struct comm *comm, uint64_t bytes)
 {
 	struct comm_recv_state *rx = &comm->rx;
-	bool buffered = comm->buffer_bytes && bytes <= comm->buffer_bytes;
+	bool buffered = bytes <= comm->buffer_bytes;
 
 	rx->messages_since_credit++;
-	if (comm->failover)
+	if (comm->multi_lane)
 		rx->ack_due |= !buffered || ++rx->ack_buffered >= COMM_BUFFERED_MESSAGES;
 	else if (!buffered)
 		comm->lanes[0]->lane->ops->acknowledge(comm->lanes[0]->lane);
@@ -67,7 +67,7 @@ void ack_again(struct comm *comm)
 {
 	struct comm_recv_state *rx = &comm->rx;
 
-	if (!comm->failover || !(rx->advertised || comm->completed || rx->ranges.count))
+	if (!comm->multi_lane || !(rx->advertised || comm->completed || rx->ranges.count))
 		return;
 	rx->credit_due = rx->ack_due = true;
 	if (comm->control >= 0)
@@ -89,7 +89,7 @@ bool ack_is_urgent(const struct comm *comm)
 static bool ack_answers(const struct comm_lane *l)
 {
 	return l->duplicate && (l->kind != LANE_KERNEL || l->waits ||
-				(!l->in.here && !l->in_head_bytes && !comm_lane_is_over(l)));
+				(!l->in.active && !l->in_head_bytes && !comm_lane_turn_is_over(l)));
 }
 
 /* Puts a CREDIT into l->out. */
@@ -153,7 +153,7 @@ static bool ack_prepare(struct comm_lane *l)
 		rx->ack_bytes = ack ? 0 : rx->ack_bytes;
 		rx->ack_message = ack ? comm->completed : rx->ack_message;
 	}
-	if (comm->failover)
+	if (comm->multi_lane)
 		scheduler_give(&comm->scheduler, l->index, l->out.header_bytes, comm->now_ns);
 	return true;
 }

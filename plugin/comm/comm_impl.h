@@ -36,7 +36,7 @@ static inline bool comm_lane_is_reachable(const struct comm_lane *l)
 	return l->engine == l->comm->engine;
 }
 
-static inline bool comm_lane_is_over(const struct comm_lane *l)
+static inline bool comm_lane_turn_is_over(const struct comm_lane *l)
 {
 	return l->turn_bytes >= COMM_TURN_BYTES_MAX || l->idle_records >= COMM_IDLE_RECORDS_MAX;
 }
@@ -70,7 +70,7 @@ void comm_fail_protocol(struct comm *comm, struct comm_lane *l, const char *what
 void comm_end_by_error(struct comm *comm, struct comm_lane *l, int error);
 void comm_end_by_record(struct comm *comm, const struct record *close);
 /* Turns a recorded end into a failure if a request is outstanding. */
-void comm_settle(struct comm *comm);
+void comm_report_end(struct comm *comm);
 const char *comm_lane_end_text(int error, bool in_message, char *buf, size_t len);
 void comm_out_begin(struct comm_lane *l, const struct record *record);
 /* Pushes l->out. 1: all of it is sent, 0: the lane is full, or the error, which is sticky. */
@@ -98,8 +98,8 @@ void comm_turn(struct comm *comm, struct comm_engine *engine, uint64_t now_ns, e
 void comm_advance(struct comm *comm, struct comm_engine *engine, uint64_t now_ns,
 		  enum comm_turn why);
 /* Waits for the comm's poller, for set-up and close; releases it after taking missed turns. */
-void comm_hold(struct comm *comm);
-void comm_leave(struct comm *comm);
+void comm_acquire(struct comm *comm);
+void comm_release(struct comm *comm);
 /* Polls by the application: after posting, and in test(). */
 void comm_poll_posted(struct comm *comm, const struct request *request);
 void comm_poll(struct comm *comm);
@@ -111,8 +111,7 @@ void comm_lane_notify(struct lane *lane, uint64_t now_ns);
 /* Makes a lane, which joins in comm_adopt(). NULL: out of memory. The poller of lane->poller is
  * held. */
 struct comm_lane *comm_lane_new(struct comm *comm, struct lane *lane,
-				const struct comm_lane_options *opt,
-				void (*notify)(struct lane *lane, uint64_t now_ns));
+				const struct comm_lane_options *opt);
 /* Puts attached lanes into the lane table. */
 void comm_adopt(struct comm *comm);
 /* Samples the lane's TCP if that is due, which may end the lane. */

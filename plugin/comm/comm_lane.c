@@ -19,14 +19,13 @@
  * chunks move to other lanes, and the next turn that reaches it closes and frees it.
  *
  * A lane's end is no error while other lanes live. When the last lane dies, another may join within
- * reconnect_wait_ns; otherwise the comm ends. A receiver's lane that accepts no more records
+ * COMM_RECONNECT_WAIT_NS; otherwise the comm ends. A receiver's lane that accepts no more records
  * drains: it is read to its end, because its data may not come on another lane.
  */
 
-#define SILENCE_ASK_NS 1000000000ull
-#define SILENCE_WARN_NS 5000000000ull
+#define SILENCE_CHECK_NS 1000000000ull
 #define SAMPLE_HARP_NS 2000000u
-#define SAMPLE_KERNEL_NS 1000000u /* also updates the bytes under way */
+#define SAMPLE_KERNEL_NS 1000000u /* also updates the bytes in flight */
 #define SAMPLE_UNRATED_NS 20000u  /* until the samples have measured the lane's rate */
 #define RTOS 2u                   /* a lane is not dead before its TCP's RTO has expired so often */
 #define DRAIN_READS 256u
@@ -37,12 +36,13 @@
 static struct comm_engine *comm_engine_of(struct comm *comm, struct poller *poller)
 {
 	for (unsigned i = 0; i < COMM_LANES_MAX; i++) {
-		struct poller *found = NULL;
+		struct poller *engine_poller = NULL;
 
-		if (atomic_compare_exchange_strong_explicit(&comm->engines[i].poller, &found,
-							    poller, memory_order_acq_rel,
+		if (atomic_compare_exchange_strong_explicit(&comm->engines[i].poller,
+							    &engine_poller, poller,
+							    memory_order_acq_rel,
 							    memory_order_acquire) ||
-		    found == poller)
+		    engine_poller == poller)
 			return &comm->engines[i];
 	}
 	return NULL;
@@ -59,8 +59,7 @@ static enum harp_page_kind comm_lane_page_kind(const struct comm_lane *l)
 }
 
 struct comm_lane *comm_lane_new(struct comm *comm, struct lane *lane,
-				const struct comm_lane_options *opt,
-				void (*notify)(struct lane *lane, uint64_t now_ns))
+				const struct comm_lane_options *opt)
 {
 	struct comm_lane *l = aligned_alloc(64, (sizeof(*l) + 63) & ~(size_t)63);
 
@@ -75,7 +74,7 @@ struct comm_lane *comm_lane_new(struct comm *comm, struct lane *lane,
 	l->dev = opt->dev;
 	l->sent_bytes = opt->sent_bytes;
 	l->rtt_ns = opt->rtt_ns;
-	l->under_way = (struct comm_list){ -1, -1 };
+	TAILQ_INIT(&l->in_flight);
 	l->out.buffer = -1;
 	l->engine = l->kind == LANE_HARP ? comm_engine_of(comm, lane->poller) : NULL;
 	if ((l->kind == LANE_HARP) != !!l->engine ||
@@ -88,10 +87,10 @@ struct comm_lane *comm_lane_new(struct comm *comm, struct lane *lane,
 		free(l);
 		return NULL;
 	}
-	for (struct lane *each = lane; each; each = each->beneath)
-		each->awaited = &comm->awaited;
+	for (struct lane *part = lane; part; part = part->beneath)
+		part->awaited = &comm->awaited;
 	lane->owner = l;
-	lane->notify = notify;
+	lane->notify = comm_lane_notify;
 	lane_harp_label(lane, comm->side == COMM_SEND ? "NCCL send" : "NCCL receive");
 	return l;
 }
@@ -119,7 +118,7 @@ static unsigned comm_lane_detach(struct comm_lane *l, bool lost)
 	l->dead = true;
 	comm->lanes[l->index] = NULL;
 	scheduler_remove(&comm->scheduler, l->index);
-	if (comm->side == COMM_SEND && comm->failover)
+	if (comm->side == COMM_SEND && comm->multi_lane)
 		moved = comm_send_release(l, lost);
 	comm_choose_control(comm);
 	if (comm->side == COMM_RECV) /* a CREDIT or an ACK may be lost with it */
@@ -133,19 +132,11 @@ static unsigned comm_lane_detach(struct comm_lane *l, bool lost)
 
 static void comm_join(struct comm *comm, struct comm_lane *l)
 {
-	struct lane_stats_options stats = { .index = l->index,
-					    .backup = l->backup,
-					    .dev = l->dev,
-					    .kind = comm_lane_page_kind(l),
-					    .local = l->lane->local,
-					    .remote = l->lane->remote,
-					    .encrypted = l->lane->beneath != NULL };
-
 	if (l->kind == LANE_KERNEL)
 		lane_kernel_join(l->lane, &comm->poller, &comm->kernel_poll);
 	if (comm->lanes[l->index])
 		(void)comm_lane_detach(comm->lanes[l->index], true);
-	lane_stats_open(comm->stats, &stats);
+	lane_stats_open(comm->stats, l->index, l->lane, comm_lane_page_kind(l), l->dev, l->backup);
 	atomic_fetch_or_explicit(&comm->present, 1u << l->index, memory_order_relaxed);
 	comm->lanes[l->index] = l;
 	scheduler_add(&comm->scheduler, l->index, l->kind, l->backup, l->rtt_ns, comm->now_ns);
@@ -204,12 +195,11 @@ void comm_lane_die(struct comm_lane *l, int error, bool stalled)
 	struct comm *comm = l->comm;
 	bool quiet = comm->closing || comm_has_failed(comm) || comm->end_error ||
 		     (comm->side == COMM_RECV && comm->rx.peer_closed);
-	bool left;
 	unsigned moved;
 
 	if (l->dead)
 		return;
-	if (!comm->failover) {
+	if (!comm->multi_lane) {
 		if (comm->side == COMM_SEND)
 			comm_send_finish_lane(l);
 		comm_end_by_error(comm, l, error);
@@ -219,11 +209,10 @@ void comm_lane_die(struct comm_lane *l, int error, bool stalled)
 		return; /* the other lanes have died meanwhile */
 	moved = comm_lane_detach(l, true);
 	atomic_fetch_and_explicit(&comm->present, ~(1u << l->index), memory_order_relaxed);
-	left = comm->scheduler.live != 0;
-	if (!left) {
+	if (!comm->scheduler.live) {
 		comm->last_lane_died_ns = comm->now_ns;
 		comm->last_lane_error = error;
-		if (!comm->reconnect_wait_ns || comm->closing || comm_has_failed(comm))
+		if (comm->closing || comm_has_failed(comm))
 			comm_end_without_lanes(comm);
 	}
 	comm_wake_all(comm);
@@ -234,8 +223,7 @@ void comm_lane_die(struct comm_lane *l, int error, bool stalled)
 	if (comm->lane_lost)
 		comm->lane_lost(comm, l->index, COMM_LOSS);
 	lane_stats_died(l->stats, error);
-	if (left || comm->reconnect_wait_ns)
-		comm_lane_log_death(l, error, stalled, moved);
+	comm_lane_log_death(l, error, stalled, moved);
 }
 
 void comm_lane_drain(struct comm_lane *l)
@@ -281,26 +269,20 @@ static uint64_t comm_lane_timeout_ns(const struct lane_info *info)
 static bool comm_lane_is_silent(struct comm_lane *l)
 {
 	uint64_t now_ns = l->comm->now_ns, timeout_ns, silence_ns, wait_ns;
-	char peer[HARP_ENDPOINT_TEXT_MAX];
 	bool silent;
 
 	if (l->kind != LANE_KERNEL || now_ns < l->silence_due_ns ||
 	    l->comm->completed == comm_posted(l->comm))
 		return false;
 	timeout_ns = plugin_config()->user_timeout_ns;
-	wait_ns = timeout_ns / 4 < SILENCE_ASK_NS ? timeout_ns / 4 : SILENCE_ASK_NS;
+	wait_ns = timeout_ns / 4 < SILENCE_CHECK_NS ? timeout_ns / 4 : SILENCE_CHECK_NS;
 	silence_ns = lane_kernel_silence_ns(l->lane, now_ns);
 	if (silence_ns < timeout_ns && timeout_ns - silence_ns < wait_ns)
 		wait_ns = timeout_ns - silence_ns;
 	l->silence_due_ns = now_ns + wait_ns;
-	silent = silence_ns >= SILENCE_WARN_NS;
+	silent = silence_ns >= LANE_SILENCE_WARN_NS;
 	if (silent && silence_ns < timeout_ns && !l->silence_warned)
-		WARN_IF(lane_notice_due(LANE_NOTICE_SILENT, &l->lane->remote.addr, now_ns),
-			"peer %s silent for %llu s on a kernel lane: still waiting (gives up after "
-			"%llu s; is the host or the path down?)",
-			harp_endpoint_format(&l->lane->remote, peer),
-			(unsigned long long)(SILENCE_WARN_NS / 1000000000u),
-			(unsigned long long)(timeout_ns / 1000000000u));
+		lane_warn_silent(l->lane, now_ns);
 	l->silence_warned = silent;
 	return silence_ns >= timeout_ns;
 }
@@ -317,7 +299,7 @@ static uint64_t comm_lane_sample_ns(const struct comm_lane *l)
 void comm_lane_sample(struct comm_lane *l)
 {
 	struct comm *comm = l->comm;
-	struct scheduler_lane *mine = &comm->scheduler.lane[l->index];
+	struct scheduler_lane *state = &comm->scheduler.lane[l->index];
 	uint64_t now_ns = comm->now_ns;
 	struct lane_info info;
 	unsigned events;
@@ -326,7 +308,7 @@ void comm_lane_sample(struct comm_lane *l)
 		comm_lane_die(l, -ETIMEDOUT, false);
 		return;
 	}
-	if (!comm->failover) {
+	if (!comm->multi_lane) {
 		if (comm->completed < comm_posted(comm) && lane_stats_want_tcp(l->stats, now_ns)) {
 			l->lane->ops->info(l->lane, &info);
 			lane_stats_tcp(l->stats, &info, now_ns);
@@ -337,8 +319,8 @@ void comm_lane_sample(struct comm_lane *l)
 		return;
 	/* Skip idle lanes. A lane that sent something since the last sample has a new round-trip
 	 * time; a stalled one, which gets no chunks, may have been acknowledged since. */
-	if (mine->given_bytes == mine->acked_bytes && mine->given_ns <= l->sampled_ns &&
-	    !mine->stalled) {
+	if (state->given_bytes == state->acked_bytes && state->given_ns <= l->sampled_ns &&
+	    !state->stalled) {
 		l->sampled_ns = now_ns;
 		return;
 	}
@@ -351,8 +333,8 @@ void comm_lane_sample(struct comm_lane *l)
 				  info.srtt_ns, comm_lane_timeout_ns(&info), now_ns);
 	if (events & (SCHEDULER_STALLED | SCHEDULER_MOVES))
 		comm_choose_control(comm);
-	lane_stats_stalled(l->stats, mine->stalled);
-	l->unrated = scheduler_is_unrated(mine);
+	lane_stats_stalled(l->stats, state->stalled);
+	l->unrated = scheduler_is_unrated(state);
 	if ((events & SCHEDULER_SLOW) && comm->lane_lost)
 		comm->lane_lost(comm, l->index, COMM_LOSS_SLOW);
 	if (events & SCHEDULER_DEAD) {
@@ -367,7 +349,7 @@ void comm_lane_sample(struct comm_lane *l)
 
 /* Reads and drops received data: with unread data, close() would send RST and CLOSE could be
  * lost. */
-static void comm_lane_read_off(struct comm_lane *l)
+static void comm_lane_discard_input(struct comm_lane *l)
 {
 	uint8_t bytes[16384];
 
@@ -391,7 +373,7 @@ void comm_close_lanes(struct comm *comm)
 				.message = comm->completed };
 	struct comm_lane *l;
 
-	if (!failed && !in_flight && comm->side == COMM_SEND && comm->failover)
+	if (!failed && !in_flight && comm->side == COMM_SEND && comm->multi_lane)
 		comm_send_run(comm); /* chunks of lanes that died */
 	COMM_FOR_EACH_LANE(comm, l)
 	{
@@ -401,12 +383,12 @@ void comm_close_lanes(struct comm *comm)
 			continue;
 		if (!failed && !in_flight) {
 			/* All requests are done: their memory is the application's again. */
-			if (comm->failover && l->out.buffer < 0)
+			if (comm->multi_lane && l->out.buffer < 0)
 				l->out.payload = NULL;
-			if (l->kind == LANE_KERNEL && comm->failover)
-				comm_lane_read_off(l);
+			if (l->kind == LANE_KERNEL && comm->multi_lane)
+				comm_lane_discard_input(l);
 			lost = !comm_lane_send_close(l, &close);
-		} else if (!failed && l->kind == LANE_KERNEL && !comm->failover) {
+		} else if (!failed && l->kind == LANE_KERNEL && !comm->multi_lane) {
 			(void)comm_lane_send_close(l, &close);
 		}
 		(void)comm_lane_detach(l, lost);

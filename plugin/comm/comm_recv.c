@@ -13,10 +13,10 @@
  * Payload is copied from a lane straight to the receive buffer, in whole 8-byte units (NCCL
  * contract section 4.3). Messages complete in order.
  *
- * Without failover, a message without a posted receive waits in the lane, and TCP's flow control
+ * In a single-lane comm, a message without a posted receive waits in the lane, and TCP's flow control
  * stops the sender.
  *
- * With failover, chunks arrive on any lane in any order, and `ranges` records what has arrived.
+ * In a multi-lane comm, chunks arrive on any lane in any order, and `ranges` records what has arrived.
  * While all posted receives are complete, a lane is read up to the first chunk of a message without
  * receive. Duplicates are acknowledged even then, because their sender may wait for an ACK that was
  * lost with its lane. While a receive is incomplete, every lane is read, and chunks of messages
@@ -45,7 +45,7 @@ int comm_recv_init(struct comm *comm)
 {
 	struct comm_recv_state *rx = &comm->rx;
 
-	if (!comm->failover)
+	if (!comm->multi_lane)
 		return 0;
 	rx->ranges.table = malloc(COMM_RANGES_MAX * sizeof(*rx->ranges.table));
 	rx->ranges.max = COMM_RANGES_MAX;
@@ -108,9 +108,9 @@ static struct comm_unexpected *unexpected_new(struct comm *comm, const struct co
 
 /* ---- the target of a chunk ------------------------------------------------------------------ */
 
-static struct target target_fault(struct comm_lane *l, const char *wrong)
+static struct target target_fault(struct comm_lane *l, const char *violation)
 {
-	comm_fail_protocol(l->comm, l, wrong);
+	comm_fail_protocol(l->comm, l, violation);
 	return (struct target){ .kind = TARGET_FAULT };
 }
 
@@ -147,9 +147,9 @@ static bool recv_admit(struct comm *comm, struct comm_lane *l, unsigned kind,
 	request->begun = true;
 	request->used_kinds |= (uint8_t)kind;
 	request->total = in->total;
-	/* With failover, the ACK of a shorter message carries the CREDIT. */
+	/* In a multi-lane comm, the ACK of a shorter message carries the CREDIT. */
 	comm->rx.bulk = in->total > COMM_BULK_BYTES &&
-			(!comm->failover || in->total > comm->eager_bytes / 4);
+			(!comm->multi_lane || in->total > comm->eager_bytes / 4);
 	return true;
 }
 
@@ -199,7 +199,7 @@ static struct target recv_target(struct comm_lane *l)
 	struct comm_unexpected *u = NULL;
 	int has = 0;
 
-	if (comm->failover) {
+	if (comm->multi_lane) {
 		has = recv_has(comm, in, posted);
 		u = unexpected_find(comm, in->message, in->offset);
 	}
@@ -225,7 +225,7 @@ static void recv_close(struct comm *comm, const struct record *close)
 {
 	comm->rx.peer_closed = true;
 	comm->rx.peer_close = *close;
-	if (!comm->failover || close->tag != CLOSE_ORDERLY || close->message <= comm->completed)
+	if (!comm->multi_lane || close->tag != CLOSE_ORDERLY || close->message <= comm->completed)
 		comm_end_by_record(comm, close);
 }
 
@@ -238,7 +238,7 @@ static void recv_placed(struct comm *comm, struct comm_lane *l, uint64_t message
 	uint64_t posted = comm_posted(comm);
 	int rc = 1;
 
-	if (comm->failover && length < request->total)
+	if (comm->multi_lane && length < request->total)
 		rc = ranges_add(&rx->ranges, message, offset, offset + length);
 	if (rc < 0) {
 		comm_fail_protocol(comm, l,
@@ -252,7 +252,7 @@ static void recv_placed(struct comm *comm, struct comm_lane *l, uint64_t message
 		request = comm_request(comm, comm->completed);
 		if (!request->begun || request->received != request->total)
 			break;
-		if (comm->failover)
+		if (comm->multi_lane)
 			ranges_forget(&rx->ranges, comm->completed);
 		comm_complete(comm, l, request->total);
 		ack_message_done(comm, request->total);
@@ -266,14 +266,14 @@ static void recv_arrived(struct comm_lane *l, const struct target *target)
 {
 	struct comm_in *in = &l->in;
 
-	in->here = false;
+	in->active = false;
 	if (target->kind == TARGET_NOWHERE) {
-		lane_stats_duplicate(l->stats);
+		LANE_STATS_ADD(l->stats, chunks_duplicate, 1);
 		l->duplicate = true;
 		l->idle_records++;
 		return;
 	}
-	lane_stats_payload(l->stats, in->length);
+	LANE_STATS_ADD(l->stats, payload_bytes, in->length);
 	if (target->unexpected)
 		target->unexpected->complete = true;
 	else
@@ -327,7 +327,7 @@ static int recv_payload(struct comm_lane *l)
 		}
 		if (n <= 0)
 			return (int)n;
-		if (comm_lane_is_over(l))
+		if (comm_lane_turn_is_over(l))
 			return 1;
 	}
 }
@@ -339,12 +339,12 @@ static int recv_header(struct comm_lane *l)
 	struct comm *comm = l->comm;
 	uint64_t posted = comm_posted(comm);
 	struct record record;
-	const char *wrong = NULL;
+	const char *violation = NULL;
 	int rc;
 
 	if (l->close_received)
 		return -EPIPE;
-	if (!comm->failover && comm->completed == posted) {
+	if (!comm->multi_lane && comm->completed == posted) {
 		l->waits = true;
 		return 0;
 	}
@@ -357,17 +357,17 @@ static int recv_header(struct comm_lane *l)
 		return comm->end_error ? 0 : -EPIPE;
 	}
 	if (record.type != RECORD_DATA)
-		wrong = "a record that only a receiver may send";
+		violation = "a record that only a receiver may send";
 	else if (record.message >= posted + COMM_EAGER_MESSAGES ||
-		 (!comm->failover &&
+		 (!comm->multi_lane &&
 		  (record.message != comm->completed ||
 		   record.offset != comm_request(comm, record.message)->received)))
-		wrong = "a DATA record out of order";
-	if (wrong) {
-		comm_fail_protocol(comm, l, wrong);
+		violation = "a DATA record out of order";
+	if (violation) {
+		comm_fail_protocol(comm, l, violation);
 		return 0;
 	}
-	l->in = (struct comm_in){ .here = true,
+	l->in = (struct comm_in){ .active = true,
 				  .message = record.message,
 				  .offset = record.offset,
 				  .total = record.total,
@@ -385,8 +385,8 @@ int comm_recv_read(struct comm_lane *l)
 	int rc = 1;
 
 	l->waits = false;
-	while (rc == 1 && !comm_lane_is_over(l)) {
-		if (!l->in.here)
+	while (rc == 1 && !comm_lane_turn_is_over(l)) {
+		if (!l->in.active)
 			rc = recv_header(l);
 		if (rc == 1)
 			rc = recv_payload(l);
@@ -453,8 +453,8 @@ void comm_recv_run(struct comm *comm)
 	if (comm_has_failed(comm) || comm->end_error)
 		return;
 	COMM_FOR_EACH_LANE(comm, l)
-	if (l->waits && (l->in.here ? l->in.message < posted || comm->completed < posted
-				    : comm->completed < posted)) {
+	if (l->waits && (l->in.active ? l->in.message < posted || comm->completed < posted
+				      : comm->completed < posted)) {
 		l->waits = false;
 		comm_wake(l);
 	}

@@ -15,7 +15,7 @@
  * the stream position after message granted-1, so data_bytes - credited_bytes is the number of
  * bytes sent beyond the grant. end_ring holds the positions that a later CREDIT may need.
  *
- * Chunks (failover only). Messages are cut into chunks in order. The scheduler picks the lane that
+ * Chunks (multi-lane only). Messages are cut into chunks in order. The scheduler picks the lane that
  * would deliver the next chunk first; if that lane is full, the chunk waits for it. A chunk stays
  * on its lane's list until an ACK record covers it, or until the lane dies or stalls while another
  * one moves: then it joins the list of moved chunks, which are sent before new ones. When nothing
@@ -23,13 +23,13 @@
  * drops duplicates.
  *
  * Buffered sends. An ACK for each small message would double the number of packets. So a message of
- * up to buffer_bytes is done when its lane has copied it, before it is acknowledged. With failover
+ * up to buffer_bytes is done when its lane has copied it, before it is acknowledged. In a multi-lane comm
  * the sender keeps a copy of its own, to resend it. This buffer is free when an ACK record covers
  * it; the receiver sends one for every 16 such messages. Small messages wait for a free buffer;
  * docs/lanes.md section 5.3 shows why one always becomes free.
  *
- * A peer cannot prolong a turn: without failover each CREDIT must grant more than the last, and
- * with failover a turn reads at most COMM_IDLE_RECORDS_MAX records from a lane.
+ * A peer cannot prolong a turn: in a single-lane comm each CREDIT must grant more than the last, and
+ * in a multi-lane comm a turn reads at most COMM_IDLE_RECORDS_MAX records from a lane.
  */
 
 /* Chunk sizes of a message that several lanes share. Each chunk costs a kernel lane one system
@@ -51,21 +51,19 @@ int comm_send_init(struct comm *comm, const struct comm_options *opt)
 {
 	struct comm_send_state *tx = &comm->tx;
 
-	tx->unused = tx->moved = (struct comm_list){ -1, -1 };
+	TAILQ_INIT(&tx->unused);
+	TAILQ_INIT(&tx->moved);
 	tx->harp_bytes_max = opt->harp_bytes_max;
-	if (!comm->failover)
+	tx->buffers_free = ~UINT64_C(0);
+	if (!comm->multi_lane)
 		return 0;
 	tx->chunks = malloc(COMM_CHUNKS_MAX * sizeof(*tx->chunks));
 	if (!tx->chunks)
 		return -ENOMEM;
-	for (int16_t i = 0; i < (int16_t)COMM_CHUNKS_MAX; i++)
-		tx->chunks[i].next = (int16_t)(i + 1 < (int16_t)COMM_CHUNKS_MAX ? i + 1 : -1);
-	tx->unused = (struct comm_list){ 0, (int16_t)(COMM_CHUNKS_MAX - 1) };
-	if (!comm->buffer_bytes)
-		return 0;
+	for (unsigned i = 0; i < COMM_CHUNKS_MAX; i++)
+		TAILQ_INSERT_TAIL(&tx->unused, &tx->chunks[i], link);
 	/* Reserves address space; pages get memory when they are used. */
 	tx->buffer_data = malloc((size_t)COMM_BUFFERS_MAX * COMM_BUFFER_BYTES_MAX);
-	tx->buffers_free = ~UINT64_C(0);
 	return tx->buffer_data ? 0 : -ENOMEM;
 }
 
@@ -77,35 +75,19 @@ void comm_send_free(struct comm *comm)
 
 /* ---- lists of chunks ------------------------------------------------------------------------ */
 
-static void list_append(struct comm_send_state *tx, struct comm_list *list, int16_t chunk)
+static struct comm_chunk *list_pop(struct comm_list *list)
 {
-	tx->chunks[chunk].next = -1;
-	if (list->head < 0)
-		list->head = chunk;
-	else
-		tx->chunks[list->tail].next = chunk;
-	list->tail = chunk;
-}
+	struct comm_chunk *chunk = TAILQ_FIRST(list);
 
-static int16_t list_pop(struct comm_send_state *tx, struct comm_list *list)
-{
-	int16_t chunk = list->head;
-
-	if (chunk >= 0)
-		list->head = tx->chunks[chunk].next;
+	if (chunk)
+		TAILQ_REMOVE(list, chunk, link);
 	return chunk;
 }
 
-/* before: the chunk before it; -1: it is the head. */
-static void list_unlink(struct comm_send_state *tx, struct comm_list *list, int16_t before,
-			int16_t chunk)
+static void chunk_free(struct comm_send_state *tx, struct comm_chunk *chunk)
 {
-	if (before < 0)
-		list->head = tx->chunks[chunk].next;
-	else
-		tx->chunks[before].next = tx->chunks[chunk].next;
-	if (list->tail == chunk)
-		list->tail = before;
+	chunk->lane = NULL;
+	TAILQ_INSERT_TAIL(&tx->unused, chunk, link);
 }
 
 static bool chunk_is_acked(const struct comm_send_state *tx, const struct comm_chunk *chunk)
@@ -120,15 +102,13 @@ static bool chunk_is_acked(const struct comm_send_state *tx, const struct comm_c
 static uint64_t list_drop_acked(struct comm_send_state *tx, struct comm_list *list)
 {
 	uint64_t delivered_bytes = 0;
+	struct comm_chunk *chunk;
 
-	while (list->head >= 0 && chunk_is_acked(tx, &tx->chunks[list->head])) {
-		struct comm_chunk *chunk = &tx->chunks[list->head];
-
+	while ((chunk = TAILQ_FIRST(list)) && chunk_is_acked(tx, chunk)) {
 		delivered_bytes = chunk->again ? 0 : chunk->end_bytes;
-		chunk->lane = NULL;
-		list_append(tx, &tx->unused, list_pop(tx, list));
+		chunk_free(tx, list_pop(list));
 	}
-	return list->head < 0 ? delivered_bytes : 0;
+	return chunk ? 0 : delivered_bytes;
 }
 
 /* ---- credits -------------------------------------------------------------------------------- */
@@ -205,7 +185,7 @@ static bool buffer_is_read(struct comm *comm, int8_t buffer)
 static void buffers_free_acked(struct comm *comm)
 {
 	struct comm_send_state *tx = &comm->tx;
-	uint64_t left = tx->buffer_data ? ~tx->buffers_free : 0;
+	uint64_t left = ~tx->buffers_free;
 
 	for (; left; left &= left - 1) {
 		int8_t buffer = (int8_t)__builtin_ctzll(left);
@@ -226,26 +206,24 @@ static void lane_update_delivered(struct comm_lane *l)
 	l->delivered_bytes = delivered_bytes;
 	/* For a kernel lane, done_bytes counts bytes in the socket buffer, not acknowledged
 	 * ones. */
-	if (l->comm->failover && l->kind == LANE_HARP)
+	if (l->comm->multi_lane && l->kind == LANE_HARP)
 		scheduler_acked(&l->comm->scheduler, l->index, delivered_bytes, l->comm->now_ns);
 }
 
 bool comm_send_has_buffered(const struct comm *comm)
 {
-	return comm->side == COMM_SEND && comm->tx.buffer_data && ~comm->tx.buffers_free;
+	return comm->side == COMM_SEND && ~comm->tx.buffers_free;
 }
 
 /* Does the list have a buffered chunk of which the peer's TCP has not acknowledged acked_bytes? */
 static bool list_has_undelivered(const struct comm_send_state *tx, const struct comm_list *list,
 				 uint64_t acked_bytes)
 {
-	for (int16_t i = list->head; i >= 0; i = tx->chunks[i].next) {
-		const struct comm_chunk *chunk = &tx->chunks[i];
+	const struct comm_chunk *chunk;
 
-		if (chunk->buffer >= 0 && chunk->end_bytes > acked_bytes &&
-		    !chunk_is_acked(tx, chunk))
-			return true;
-	}
+	TAILQ_FOREACH(chunk, list, link)
+	if (chunk->buffer >= 0 && chunk->end_bytes > acked_bytes && !chunk_is_acked(tx, chunk))
+		return true;
 	return false;
 }
 
@@ -255,7 +233,7 @@ bool comm_send_has_undelivered(const struct comm *comm)
 	struct comm_lane *l;
 
 	COMM_FOR_EACH_LANE(comm, l)
-	if (list_has_undelivered(tx, &l->under_way, comm->scheduler.lane[l->index].acked_bytes))
+	if (list_has_undelivered(tx, &l->in_flight, comm->scheduler.lane[l->index].acked_bytes))
 		return true;
 	return list_has_undelivered(tx, &tx->moved, 0);
 }
@@ -268,12 +246,11 @@ static void send_complete(struct comm *comm, struct comm_lane *observer)
 
 	while (comm->completed < tx->current) {
 		struct request *request = comm_request(comm, comm->completed);
-		const struct comm_chunk *copy =
-			request->chunk >= 0 ? &tx->chunks[request->chunk] : NULL;
+		const struct comm_chunk *copy = request->chunk;
 		const struct comm_lane *l = comm->lanes[0];
 		bool done;
 
-		if (comm->failover)
+		if (comm->multi_lane)
 			done = comm->completed < tx->acked_message ||
 			       (copy && copy->lane && copy->lane->copied_bytes >= copy->end_bytes);
 		else
@@ -308,7 +285,7 @@ static int send_acked(struct comm *comm, uint64_t message, uint64_t offset)
 	tx->acked_offset = offset;
 	COMM_FOR_EACH_LANE(comm, l)
 	{
-		uint64_t delivered_bytes = list_drop_acked(tx, &l->under_way);
+		uint64_t delivered_bytes = list_drop_acked(tx, &l->in_flight);
 
 		/* This replaces a TCP_INFO call. */
 		if (delivered_bytes && l->kind == LANE_KERNEL)
@@ -319,29 +296,28 @@ static int send_acked(struct comm *comm, uint64_t message, uint64_t offset)
 }
 
 /* Another lane is to send the chunk, which is on no list. */
-static void chunk_move(struct comm_send_state *tx, int16_t i)
+static void chunk_move(struct comm_send_state *tx, struct comm_chunk *chunk)
 {
-	tx->chunks[i].lane = NULL;
-	tx->chunks[i].again = true;
-	list_append(tx, &tx->moved, i);
+	chunk->lane = NULL;
+	chunk->again = true;
+	TAILQ_INSERT_TAIL(&tx->moved, chunk, link);
 }
 
 unsigned comm_send_release(struct comm_lane *l, bool lost)
 {
 	struct comm_send_state *tx = &l->comm->tx;
+	struct comm_chunk *chunk;
 	unsigned moved = 0;
-	int16_t i;
 
-	while ((i = list_pop(tx, &l->under_way)) >= 0) {
-		if (!lost || chunk_is_acked(tx, &tx->chunks[i])) {
-			tx->chunks[i].lane = NULL;
-			list_append(tx, &tx->unused, i);
+	while ((chunk = list_pop(&l->in_flight))) {
+		if (!lost || chunk_is_acked(tx, chunk)) {
+			chunk_free(tx, chunk);
 			continue;
 		}
-		chunk_move(tx, i);
+		chunk_move(tx, chunk);
 		moved++;
 	}
-	lane_stats_moved_away(l->stats, moved);
+	LANE_STATS_ADD(l->stats, chunks_moved_away, moved);
 	return moved;
 }
 
@@ -367,13 +343,13 @@ static bool send_release_late(struct comm *comm)
 	COMM_FOR_EACH_LANE(comm, l)
 	{
 		const struct scheduler_lane *lane = &scheduler->lane[l->index];
+		struct comm_chunk *chunk;
 
-		if (l->under_way.head < 0 || lane->stalled ||
+		if (TAILQ_EMPTY(&l->in_flight) || lane->stalled ||
 		    !scheduler_lags(scheduler, l->index, comm->now_ns))
 			continue;
-		for (int16_t i = l->under_way.head, before = -1; i >= 0;
-		     before = i, i = tx->chunks[i].next) {
-			struct comm_chunk *chunk = &tx->chunks[i];
+		TAILQ_FOREACH(chunk, &l->in_flight, link)
+		{
 			int best = scheduler_best(scheduler, LANE_HARP | LANE_KERNEL, chunk->length,
 						  comm->now_ns);
 
@@ -382,10 +358,10 @@ static bool send_release_late(struct comm *comm)
 					    lane->given_bytes - chunk->end_bytes, (unsigned)best,
 					    chunk->length, comm->now_ns))
 				continue;
-			list_unlink(tx, &l->under_way, before, i);
+			TAILQ_REMOVE(&l->in_flight, chunk, link);
 			chunk->kinds = LANE_HARP | LANE_KERNEL;
-			chunk_move(tx, i);
-			lane_stats_moved_away(l->stats, 1);
+			chunk_move(tx, chunk);
+			LANE_STATS_ADD(l->stats, chunks_moved_away, 1);
 			return true;
 		}
 	}
@@ -400,7 +376,7 @@ static uint64_t plan_chunk_bytes(const struct comm *comm, const struct request *
 	uint64_t left = request->size - comm->tx.offset, limit;
 	unsigned choices = 1;
 
-	if (!comm->failover)
+	if (!comm->multi_lane)
 		return left;
 	if (left > CHUNK_BYTES_MIN)
 		choices = scheduler_choices(&comm->scheduler, request->kinds);
@@ -422,12 +398,12 @@ static bool plan_new(struct comm *comm, struct plan *plan)
 	int8_t buffer = -1;
 	int64_t allowed;
 
-	if (tx->current == comm_posted(comm) || (comm->failover && tx->unused.head < 0))
+	if (tx->current == comm_posted(comm) || (comm->multi_lane && TAILQ_EMPTY(&tx->unused)))
 		return false;
 	allowed = send_allowance(comm, plan_chunk_bytes(comm, request));
 	if (allowed < 0)
 		return false;
-	if (tx->buffer_data && request->size <= comm->buffer_bytes) {
+	if (comm->multi_lane && request->size <= comm->buffer_bytes) {
 		/* In one chunk. */
 		if (!tx->buffers_free || (uint64_t)allowed < request->size)
 			return false;
@@ -450,14 +426,14 @@ static bool plan_next(struct comm *comm, struct plan *plan)
 	if (comm->scheduler.stalled)
 		send_release_stalled(comm);
 	(void)list_drop_acked(tx, &tx->moved);
-	if (tx->moved.head < 0) {
+	if (TAILQ_EMPTY(&tx->moved)) {
 		if (plan_new(comm, plan))
 			return true;
-		if (!comm->failover || !send_release_late(comm))
+		if (!comm->multi_lane || !send_release_late(comm))
 			return false;
 	}
 	plan->moved = true;
-	plan->chunk = tx->chunks[tx->moved.head];
+	plan->chunk = *TAILQ_FIRST(&tx->moved);
 	return true;
 }
 
@@ -499,25 +475,25 @@ static struct comm_lane *plan_lane(struct comm *comm, const struct plan *plan)
 
 /* ---- sending -------------------------------------------------------------------------------- */
 
-/* Keeps the chunk until an ACK record covers it. Returns its number. */
-static int16_t send_track(struct comm_lane *l, const struct plan *plan)
+/* Keeps the chunk until an ACK record covers it. */
+static struct comm_chunk *send_track(struct comm_lane *l, const struct plan *plan)
 {
 	struct comm *comm = l->comm;
 	struct comm_send_state *tx = &comm->tx;
-	int16_t i = list_pop(tx, plan->moved ? &tx->moved : &tx->unused);
+	struct comm_chunk *chunk = list_pop(plan->moved ? &tx->moved : &tx->unused);
 	struct scheduler_lane *lane = &comm->scheduler.lane[l->index];
 
 	if (plan->moved)
-		lane_stats_moved_here(l->stats);
+		LANE_STATS_ADD(l->stats, chunks_moved_here, 1);
 	scheduler_give(&comm->scheduler, l->index, RECORD_HEADER_BYTES + plan->chunk.length,
 		       comm->now_ns);
 	l->unrated = scheduler_is_unrated(lane);
-	tx->chunks[i] = plan->chunk;
-	tx->chunks[i].lane = l;
-	/* Failover lanes send only what the scheduler counts, so this is the end position. */
-	tx->chunks[i].end_bytes = lane->given_bytes;
-	list_append(tx, &l->under_way, i);
-	return i;
+	*chunk = plan->chunk;
+	chunk->lane = l;
+	/* These lanes send only what the scheduler counts, so this is the end position. */
+	chunk->end_bytes = lane->given_bytes;
+	TAILQ_INSERT_TAIL(&l->in_flight, chunk, link);
+	return chunk;
 }
 
 /* Copies a message to the buffer of its chunk. */
@@ -539,22 +515,23 @@ static void send_begin(struct comm_lane *l, const struct plan *plan)
 	/* A buffered send may be done already, and its slot reused. */
 	struct request *request = comm_request(comm, chunk->message);
 	bool buffered = chunk->buffer >= 0;
+	struct comm_chunk *tracked = NULL;
 	const uint8_t *payload;
-	int16_t i = -1;
 
 	if (chunk->message >= comm->completed)
 		request->used_kinds |= (uint8_t)l->kind;
-	if (comm->failover)
-		i = send_track(l, plan);
+	if (comm->multi_lane)
+		tracked = send_track(l, plan);
 	if (!plan->moved) {
 		if (buffered) {
 			send_buffer(tx, chunk, request);
-			request->chunk = i;
+			request->chunk = tracked;
 		}
 		send_cut(comm, chunk->length);
 	}
 	l->turn_bytes += chunk->length;
-	lane_stats_chunk_sent(l->stats, chunk->length);
+	LANE_STATS_ADD(l->stats, chunks_sent, 1);
+	LANE_STATS_ADD(l->stats, payload_bytes, chunk->length);
 	comm_out_begin(l, &(struct record){ .type = RECORD_DATA,
 					    .length = chunk->length,
 					    .message = chunk->message,
@@ -582,14 +559,14 @@ static void send_push(struct comm_lane *l)
 	uint64_t over = out->buffer < 0 ? comm->completed : comm->tx.acked_message;
 
 	/* The request is done: its memory belongs to the application or to another message. */
-	if (out->payload && comm->failover && out->message < over)
+	if (out->payload && comm->multi_lane && out->message < over)
 		out->payload = NULL;
 	(void)comm_lane_push(l);
 }
 
 /* Continues begun records on reachable lanes and updates their delivered bytes. Returns one of
  * these lanes, or NULL. */
-static struct comm_lane *send_go_on(struct comm *comm)
+static struct comm_lane *send_continue(struct comm *comm)
 {
 	struct comm_lane *l, *reachable = NULL;
 
@@ -630,7 +607,7 @@ void comm_send_run(struct comm *comm)
 
 	if (comm->end_error) /* the peer sent CLOSE: it accepts no more data */
 		return;
-	observer = send_go_on(comm);
+	observer = send_continue(comm);
 	send_complete(comm, observer);
 	send_schedule(comm);
 	if (comm->completed == comm->tx.current)
@@ -643,10 +620,10 @@ void comm_send_run(struct comm *comm)
 
 /* ---- the receiver's records ----------------------------------------------------------------- */
 
-/* Returns the protocol violation, or NULL. Without failover, every CREDIT must grant more. */
+/* Returns the protocol violation, or NULL. In a single-lane comm, every CREDIT must grant more. */
 static const char *send_credit(struct comm *comm, const struct record *record)
 {
-	if (comm->failover) {
+	if (comm->multi_lane) {
 		if (send_acked(comm, record->message, 0))
 			return "a CREDIT record of messages that were not sent";
 		if (record->total > comm->tx.granted)
@@ -666,31 +643,31 @@ static const char *send_credit(struct comm *comm, const struct record *record)
 static bool send_record(struct comm_lane *l, const struct record *record)
 {
 	struct comm *comm = l->comm;
-	const char *wrong = NULL;
+	const char *violation = NULL;
 
 	switch (record->type) {
 	case RECORD_CREDIT:
-		wrong = send_credit(comm, record);
+		violation = send_credit(comm, record);
 		break;
 	case RECORD_ACK:
-		if (!comm->failover)
-			wrong = "an ACK record in a comm of one lane";
+		if (!comm->multi_lane)
+			violation = "an ACK record in a comm of one lane";
 		else if (send_acked(comm, record->message, record->offset))
-			wrong = "an ACK record of bytes that were not sent";
+			violation = "an ACK record of bytes that were not sent";
 		break;
 	case RECORD_CLOSE:
-		if (comm->failover)
+		if (comm->multi_lane)
 			(void)send_acked(comm, record->message, 0);
 		/* The segments that carried CLOSE may have acknowledged the last bytes. */
 		comm_send_finish_lane(l);
 		comm_end_by_record(comm, record);
 		return false;
 	default:
-		wrong = "a record that only a sender may send";
+		violation = "a record that only a sender may send";
 	}
-	if (wrong)
-		comm_fail_protocol(comm, l, wrong);
-	return !wrong;
+	if (violation)
+		comm_fail_protocol(comm, l, violation);
+	return !violation;
 }
 
 int comm_send_read(struct comm_lane *l)
@@ -705,6 +682,6 @@ int comm_send_read(struct comm_lane *l)
 		l->idle_records++;
 		if (!send_record(l, &record))
 			return 0;
-	} while (!comm_lane_is_over(l));
+	} while (!comm_lane_turn_is_over(l));
 	return rc;
 }

@@ -12,7 +12,7 @@
  * Theory of operation
  *
  * End and failure. When the lanes end (the peer closes or dies), comm_end() records the reason.
- * comm_settle() turns it into a failure, with one WARN, when a request is outstanding. A failure is
+ * comm_report_end() turns it into a failure, with one WARN, when a request is outstanding. A failure is
  * sticky: `error` is set once, no buffer is touched afterwards, and every later call returns it.
  *
  * Records. An outgoing record stays in l->out until the lane has taken its last byte. Only
@@ -72,7 +72,7 @@ static void comm_fail_text(struct comm *comm, struct comm_lane *l, int error,
 			lane_notice_due(LANE_NOTICE_GIVEN_UP, &comm->remote.addr, comm->now_ns),
 		"%s peer %s over %s: %s", comm->side == COMM_SEND ? "sending to" : "receiving from",
 		harp_endpoint_format(&comm->remote, peer),
-		l && !comm->failover ? lane_kind_text(l->lane) : "several lanes", text);
+		l && !comm->multi_lane ? lane_kind_text(l->lane) : "several lanes", text);
 	comm_stats_failed(comm->stats);
 	atomic_store_explicit(&comm->ended, true, memory_order_relaxed);
 	/* After the WARN: a thread that sees the error finds its text in ncclGetLastError(). */
@@ -139,7 +139,8 @@ void comm_end_by_error(struct comm *comm, struct comm_lane *l, int error)
 	char text[COMM_END_TEXT_MAX];
 
 	comm_end(comm, error == -EPIPE ? -ECONNRESET : error,
-		 comm_lane_end_text(error, l && !comm->failover && l->in.here, text, sizeof(text)));
+		 comm_lane_end_text(error, l && !comm->multi_lane && l->in.active, text,
+				    sizeof(text)));
 }
 
 void comm_end_by_record(struct comm *comm, const struct record *close)
@@ -153,7 +154,7 @@ void comm_end_by_record(struct comm *comm, const struct record *close)
 	comm_end(comm, error, record_close_reason_text(close->tag));
 }
 
-void comm_settle(struct comm *comm)
+void comm_report_end(struct comm *comm)
 {
 	struct record close = { .tag = CLOSE_ABORTED };
 	struct comm_lane *l;

@@ -38,13 +38,13 @@
 #define HOLD_SPINS 64u   /* before sched_yield() */
 #define TICK_NS 2000000u /* between checks of all lanes while a request is outstanding */
 #define READ_NS 1000000u /* between reads of a sender's kernel lane that brings no credits */
-/* In a comm with HARP lanes, kernel lanes are polled every KERNEL_LOOK_NS, and always within
- * KERNEL_ACTIVE_NS after they brought something. Each KERNEL_LOOK_MESSAGES messages on HARP lanes
- * lengthen the interval by KERNEL_LOOK_NS, up to KERNEL_LOOK_TIMES times. */
-#define KERNEL_LOOK_NS 20000u
+/* In a comm with HARP lanes, kernel lanes are polled every KERNEL_CHECK_NS, and always within
+ * KERNEL_ACTIVE_NS after they brought something. Each KERNEL_CHECK_MESSAGES messages on HARP lanes
+ * lengthen the interval by KERNEL_CHECK_NS, up to KERNEL_CHECK_TIMES times. */
+#define KERNEL_CHECK_NS 20000u
 #define KERNEL_ACTIVE_NS 200000u
-#define KERNEL_LOOK_MESSAGES 16u
-#define KERNEL_LOOK_TIMES 10u
+#define KERNEL_CHECK_MESSAGES 16u
+#define KERNEL_CHECK_TIMES 10u
 #define LEFT_NS 100000000u /* without a poll by the application: the control thread takes over */
 
 static_assert(COMM_LANES_MAX < 63, "a bit of `missed` for each engine");
@@ -65,7 +65,7 @@ static void comm_run_missed(struct comm *comm)
 		comm_advance(comm, NULL, clock_now_ns(), COMM_TURN_POST);
 }
 
-void comm_leave(struct comm *comm)
+void comm_release(struct comm *comm)
 {
 	for (;;) {
 		(void)atomic_exchange(&comm->poller.held, false);
@@ -75,7 +75,7 @@ void comm_leave(struct comm *comm)
 	}
 }
 
-static bool comm_take(struct comm *comm, const struct comm_engine *engine)
+static bool comm_try(struct comm *comm, const struct comm_engine *engine)
 {
 	uint64_t bit = engine ? UINT64_C(1) << (engine - comm->engines) : COMM_MISSED_KERNEL;
 
@@ -88,7 +88,7 @@ static bool comm_take(struct comm *comm, const struct comm_engine *engine)
 	return true;
 }
 
-void comm_hold(struct comm *comm)
+void comm_acquire(struct comm *comm)
 {
 	unsigned spins = 0;
 
@@ -99,10 +99,10 @@ void comm_hold(struct comm *comm)
 
 void comm_turn(struct comm *comm, struct comm_engine *engine, uint64_t now_ns, enum comm_turn why)
 {
-	if (!comm_take(comm, engine))
+	if (!comm_try(comm, engine))
 		return;
 	comm_advance(comm, engine, now_ns, why);
-	comm_leave(comm);
+	comm_release(comm);
 }
 
 void comm_engine_run(struct work *work, uint64_t now_ns)
@@ -141,8 +141,8 @@ static bool comm_kernel_lane_is_due(struct comm_lane *l, enum comm_turn why)
 		return false;
 	return l->ready ||
 	       (waits &&
-		(comm->failover ? comm->control == l->index
-				: !comm->no_credit && comm->tx.current < comm_posted(comm)));
+		(comm->multi_lane ? comm->control == l->index
+				  : !comm->no_credit && comm->tx.current < comm_posted(comm)));
 }
 
 static bool comm_lane_is_due(struct comm_lane *l, enum comm_turn why)
@@ -200,10 +200,10 @@ static void comm_kernel_turn(struct comm *comm, enum comm_turn why)
 		comm->kernel_poll.rare = true;
 	/* A single socket is polled by reading it, once in a turn: a second read after a small
 	 * message would return EAGAIN. */
-	if (kernel_poll_is_single(&comm->kernel_poll))
-		kernel_poll_look(&comm->kernel_poll);
+	if (comm->kernel_poll.count == 1)
+		kernel_poll_check(&comm->kernel_poll);
 	if (!comm_lanes_read(comm, why) && why != COMM_TURN_POST && !comm->end_error) {
-		kernel_poll_look(&comm->kernel_poll);
+		kernel_poll_check(&comm->kernel_poll);
 		(void)comm_lanes_read(comm, why);
 	}
 }
@@ -223,16 +223,17 @@ static void comm_sample(struct comm *comm)
 	}
 }
 
-static bool comm_is_under_way(const struct comm *comm)
+static bool comm_has_in_flight(const struct comm *comm)
 {
-	bool under_way = comm->failover && comm->side == COMM_SEND && comm->tx.moved.head >= 0;
+	bool in_flight =
+		comm->multi_lane && comm->side == COMM_SEND && !TAILQ_EMPTY(&comm->tx.moved);
 
 	for (uint32_t left = comm->scheduler.live; left; left &= left - 1) {
 		const struct scheduler_lane *l = &comm->scheduler.lane[__builtin_ctz(left)];
 
-		under_way |= l->given_bytes != l->acked_bytes;
+		in_flight |= l->given_bytes != l->acked_bytes;
 	}
-	return under_way;
+	return in_flight;
 }
 
 /* Publishes what the turn leaves to do, and whether requests are outstanding. */
@@ -264,7 +265,7 @@ static void comm_lane_send_failure(struct comm_lane *l)
 
 /* Posted data waits for credits that may be in the socket, and the application may poll another
  * comm next. */
-static bool comm_is_held_up(const struct comm *comm, enum comm_turn why)
+static bool comm_waits_for_credit(const struct comm *comm, enum comm_turn why)
 {
 	return why == COMM_TURN_POST && comm->side == COMM_SEND && !comm->engine &&
 	       comm->tx.current < comm_posted(comm) && !comm_has_failed(comm) && !comm->end_error &&
@@ -293,15 +294,15 @@ void comm_advance(struct comm *comm, struct comm_engine *engine, uint64_t now_ns
 		else
 			comm_recv_run(comm);
 	}
-	if (comm_is_held_up(comm, why)) {
+	if (comm_waits_for_credit(comm, why)) {
 		comm_kernel_turn(comm, COMM_TURN_TEST);
 		if (!comm_has_failed(comm))
 			comm_send_run(comm);
 	}
 	if (comm->last_lane_died_ns &&
-	    comm->now_ns >= comm->last_lane_died_ns + comm->reconnect_wait_ns)
+	    comm->now_ns >= comm->last_lane_died_ns + COMM_RECONNECT_WAIT_NS)
 		comm_end_without_lanes(comm);
-	comm_settle(comm);
+	comm_report_end(comm);
 	if (comm_has_failed(comm))
 		COMM_FOR_EACH_LANE(comm, l)
 	if (comm_lane_is_reachable(l))
@@ -335,13 +336,13 @@ static bool comm_kernel_is_due(struct comm *comm, uint64_t now_ns)
 {
 	uint64_t last = atomic_load_explicit(&comm->kernel_message, memory_order_relaxed);
 	uint64_t since = comm->app_posted > last ? comm->app_posted - last : 0;
-	uint64_t times = 1 + since / KERNEL_LOOK_MESSAGES;
+	uint64_t times = 1 + since / KERNEL_CHECK_MESSAGES;
 
-	if (times > KERNEL_LOOK_TIMES)
-		times = KERNEL_LOOK_TIMES;
+	if (times > KERNEL_CHECK_TIMES)
+		times = KERNEL_CHECK_TIMES;
 	return !comm_has_engines(comm) ||
 	       atomic_load_explicit(&comm->kernel_due, memory_order_relaxed) ||
-	       now_ns - comm->kernel_polled_ns >= KERNEL_LOOK_NS * times ||
+	       now_ns - comm->kernel_polled_ns >= KERNEL_CHECK_NS * times ||
 	       now_ns < atomic_load_explicit(&comm->kernel_active_ns, memory_order_relaxed) +
 				KERNEL_ACTIVE_NS;
 }
@@ -352,27 +353,27 @@ void comm_poll_posted(struct comm *comm, const struct request *request)
 
 	/* A small message on a kernel lane is found by test(): polling here would mostly be in
 	 * vain. */
-	if (comm->side == COMM_RECV && !comm_has_engines(comm) && !comm->failover &&
+	if (comm->side == COMM_RECV && !comm_has_engines(comm) && !comm->multi_lane &&
 	    request->size <= COMM_BULK_BYTES)
 		return;
 	if (comm->has_kernel_lanes && comm->side == COMM_SEND && request->kinds == LANE_KERNEL)
 		atomic_store_explicit(&comm->kernel_message, comm->app_posted,
 				      memory_order_relaxed);
 	comm_turn(comm, NULL, now_ns,
-		  comm->side == COMM_RECV && !comm->failover ? COMM_TURN_TEST : COMM_TURN_POST);
+		  comm->side == COMM_RECV && !comm->multi_lane ? COMM_TURN_TEST : COMM_TURN_POST);
 	comm_poll_engines(comm, now_ns);
 	if (atomic_load_explicit(&comm->kernel_due, memory_order_relaxed))
 		comm_turn(comm, NULL, now_ns, COMM_TURN_POST);
 }
 
 /* Checks all lanes, including silent ones, while requests are outstanding. */
-static void comm_tick(struct comm *comm, uint64_t now_ns)
+static void comm_check_all(struct comm *comm, uint64_t now_ns)
 {
-	comm->ticked_ns = now_ns;
+	comm->checked_ns = now_ns;
 	if (!poller_try(&comm->poller))
 		return;
 	comm_wake_all(comm);
-	comm_leave(comm);
+	comm_release(comm);
 }
 
 void comm_poll(struct comm *comm)
@@ -384,11 +385,11 @@ void comm_poll(struct comm *comm)
 	if (comm_has_engines(comm)) {
 		/* A single lane needs no tick: it can't stall while siblings move. A tick would
 		 * wake the control thread. */
-		if (comm->failover && now_ns - comm->ticked_ns >= TICK_NS)
-			comm_tick(comm, now_ns);
+		if (comm->multi_lane && now_ns - comm->checked_ns >= TICK_NS)
+			comm_check_all(comm, now_ns);
 		comm_poll_engines(comm, now_ns);
 	}
-	if ((comm->has_kernel_lanes || comm->failover) && comm_kernel_is_due(comm, now_ns)) {
+	if ((comm->has_kernel_lanes || comm->multi_lane) && comm_kernel_is_due(comm, now_ns)) {
 		comm->kernel_polled_ns = now_ns;
 		comm_turn(comm, NULL, now_ns, COMM_TURN_TEST);
 	}
@@ -401,30 +402,30 @@ bool comm_run_background(struct comm *comm, uint64_t now_ns)
 	uint64_t polled_ns = atomic_load_explicit(&comm->poller.polled_ns, memory_order_relaxed);
 	bool reads =
 		comm->side == COMM_RECV && comm->has_kernel_lanes && now_ns >= polled_ns + LEFT_NS;
-	bool under_way, due;
+	bool in_flight, due;
 
 	if (!poller_try(&comm->poller))
 		return true;
-	under_way = comm_is_under_way(comm);
+	in_flight = comm_has_in_flight(comm);
 	due = atomic_load_explicit(&comm->kernel_due, memory_order_relaxed);
-	if (under_way)
+	if (in_flight)
 		comm_wake_all(comm);
-	if (under_way || due || reads)
+	if (in_flight || due || reads)
 		comm_advance(comm, NULL, now_ns, reads ? COMM_TURN_BACKGROUND : COMM_TURN_TEST);
-	comm_leave(comm);
-	return under_way || due;
+	comm_release(comm);
+	return in_flight || due;
 }
 
 bool comm_has_undelivered(struct comm *comm)
 {
-	bool owes;
+	bool undelivered;
 
-	if (!comm->failover || comm->side != COMM_SEND)
+	if (!comm->multi_lane || comm->side != COMM_SEND)
 		return false;
 	if (!poller_try(&comm->poller))
 		return true;
-	owes = !comm_has_failed(comm) && !comm->end_error && comm->completed == comm_posted(comm) &&
-	       comm_send_has_undelivered(comm);
-	comm_leave(comm);
-	return owes;
+	undelivered = !comm_has_failed(comm) && !comm->end_error &&
+		      comm->completed == comm_posted(comm) && comm_send_has_undelivered(comm);
+	comm_release(comm);
+	return undelivered;
 }

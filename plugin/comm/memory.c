@@ -58,20 +58,18 @@ static pthread_cond_t memory_waited = PTHREAD_COND_INITIALIZER;
 
 /* One call of a stack, with its engine's poller held. */
 struct memory_call {
-	struct work work; /* first */
 	struct engine *engine;
 	struct memory_piece piece;
 	bool add;
 	int rc;
 };
 
-static void memory_run(struct work *work, uint64_t now_ns)
+static void memory_run(void *arg)
 {
-	struct memory_call *call = (struct memory_call *)work;
-	struct harp_stack *stack = engine_stack(call->engine);
+	struct memory_call *call = arg;
+	struct harp_stack *stack = call->engine->stack;
 	const struct memory_piece *piece = &call->piece;
 
-	(void)now_ns;
 	if (call->add) {
 		call->rc = harp_stack_memory_add(stack, piece->base, piece->bytes);
 		return;
@@ -85,11 +83,9 @@ static void memory_run(struct work *work, uint64_t now_ns)
 
 static int memory_call(struct engine *engine, const struct memory_piece *piece, bool add)
 {
-	struct memory_call call = {
-		.work.run = memory_run, .engine = engine, .piece = *piece, .add = add
-	};
+	struct memory_call call = { .engine = engine, .piece = *piece, .add = add };
 
-	poller_call(engine_poller(engine), &call.work);
+	poller_call(&engine->poller, memory_run, &call);
 	return call.rc;
 }
 
@@ -99,7 +95,8 @@ static void memory_announce(struct engine *engine, const struct memory_piece *pi
 
 	if (rc)
 		INFO("%s: %zu bytes at %p can't be sent in place (%s): they are copied",
-		     engine_describe(engine), piece->bytes, piece->base, strerror(-rc));
+		     harp_instance_describe(engine->instance), piece->bytes, piece->base,
+		     strerror(-rc));
 }
 
 /* The caller has incremented memory_waiting. */
@@ -113,7 +110,7 @@ static int memory_take_back(struct engine *engine, const struct memory_piece *pi
 	if (rc == -EBUSY)
 		WARN("%s: deregMr: the device still reads %zu bytes at %p after %u s and can't be "
 		     "stopped: don't use them again, and end the process",
-		     engine_describe(engine), piece->bytes, piece->base,
+		     harp_instance_describe(engine->instance), piece->bytes, piece->base,
 		     (unsigned)(MEMORY_WAIT_NS / 1000000000u));
 	return rc == -ENOENT ? 0 : rc; /* it was never announced */
 }
@@ -141,7 +138,7 @@ static int memory_take_back_all(const struct memory_piece *piece)
 
 void plugin_memory_engine_open(struct engine *engine)
 {
-	if (!harp_stack_memory_supported(engine_stack(engine)))
+	if (!harp_stack_memory_supported(engine->stack))
 		return;
 	pthread_mutex_lock(&memory_lock);
 	for (struct memory *m = LIST_FIRST(&memories); m; m = LIST_NEXT(m, link))

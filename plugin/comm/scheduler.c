@@ -12,12 +12,12 @@
  * The rates of lanes differ and are not known in advance, and the slowest lane must not determine
  * the throughput. So there is no fixed split: a chunk goes to the lane with the smallest
  *
- *     half a round trip + (bytes under way + this chunk) / rate
+ *     half a round trip + (bytes in flight + this chunk) / rate
  *
- * Bytes under way were given to the lane and are not acknowledged by the peer's TCP. The chunk
+ * Bytes in flight were given to the lane and are not acknowledged by the peer's TCP. The chunk
  * waits for that lane even if it is full, because another lane would deliver it later.
  *
- * Rates are measured while bytes are under way, in samples of at least a millisecond and
+ * Rates are measured while bytes are in flight, in samples of at least a millisecond and
  * SAMPLE_BYTES_MIN. If a sample finds everything acknowledged, the lane became idle at an unknown
  * time since the last one. This gives an upper and a lower bound; if they are far apart, they set
  * no first rate. During a sample, the rate is at most what it would be if everything were
@@ -41,7 +41,7 @@
 #define SURE_SHARE 4u             /* the bounds of a first rate differ by at most this factor */
 #define TAIL_NS 60000000u         /* Linux delays an ACK by 40 ms, plus its clock's granularity */
 #define OVERDUE_NS_MIN 5000000u   /* an unfinished sample of this age limits the rate */
-#define UNKNOWN_BYTES_MAX 262144u /* under way while the rate is unknown */
+#define UNKNOWN_BYTES_MAX 262144u /* in flight while the rate is unknown */
 #define LAG_SHARE 2u              /* lags: less than 1/LAG_SHARE of another lane's rate */
 #define LATE_NS_MIN 3000000u
 #define WAITS_NS (UINT64_C(1) << 63) /* longer than any delivery time */
@@ -115,7 +115,7 @@ static uint64_t scheduler_rate_of(uint64_t bytes, uint64_t from_ns, uint64_t to_
 }
 
 /* Updates the rate. The first acknowledgment of a burst comes a round trip after its first byte. */
-static void scheduler_learn_rate(struct scheduler_lane *l, bool was_owed, uint64_t now_ns)
+static void scheduler_learn_rate(struct scheduler_lane *l, bool was_unacked, uint64_t now_ns)
 {
 	uint64_t bytes = l->acked_bytes - l->sample_bytes, spent_ns, rtt_ns = l->rtt_min_ns;
 	bool done = l->acked_bytes == l->given_bytes;
@@ -123,7 +123,7 @@ static void scheduler_learn_rate(struct scheduler_lane *l, bool was_owed, uint64
 	uint64_t least, most;
 
 	/* A sample that begins behind a tail has acked_bytes < sample_bytes at first. */
-	if (!was_owed || now_ns <= l->sample_ns || l->acked_bytes < l->sample_bytes)
+	if (!was_unacked || now_ns <= l->sample_ns || l->acked_bytes < l->sample_bytes)
 		return;
 	if (!idle)
 		l->busy_ns = now_ns;
@@ -148,7 +148,7 @@ void scheduler_acked(struct scheduler *scheduler, unsigned index, uint64_t acked
 		     uint64_t now_ns)
 {
 	struct scheduler_lane *l = &scheduler->lane[index];
-	bool was_owed = l->acked_bytes != l->given_bytes;
+	bool was_unacked = l->acked_bytes != l->given_bytes;
 
 	now_ns = scheduler_clock(l, now_ns);
 	if (acked_bytes > l->given_bytes) /* a lane can't deliver more than it was given */
@@ -160,11 +160,11 @@ void scheduler_acked(struct scheduler *scheduler, unsigned index, uint64_t acked
 	l->acked_ns = now_ns;
 	if (l->acked_bytes == l->given_bytes)
 		l->progress_ns = now_ns;
-	if (was_owed && l->acked_bytes == l->given_bytes && now_ns > l->burst_begin_ns) {
+	if (was_unacked && l->acked_bytes == l->given_bytes && now_ns > l->burst_begin_ns) {
 		l->burst_ns = now_ns - l->burst_begin_ns;
 		l->burst_end_ns = now_ns;
 	}
-	scheduler_learn_rate(l, was_owed, now_ns);
+	scheduler_learn_rate(l, was_unacked, now_ns);
 }
 
 /* ---- predictions ---------------------------------------------------------------------------- */
@@ -185,9 +185,9 @@ static uint64_t scheduler_rate_default(const struct scheduler *scheduler, unsign
 /* 0: unknown. */
 static uint64_t scheduler_rate_now(const struct scheduler_lane *l, uint64_t now_ns)
 {
-	uint64_t under_way = l->given_bytes - l->acked_bytes, rate, most;
+	uint64_t in_flight = l->given_bytes - l->acked_bytes, rate, most;
 
-	if (!under_way)
+	if (!in_flight)
 		return now_ns < l->given_ns + FORGET_NS ? l->rate : 0;
 	rate = l->rate;
 	if (scheduler_is_tail(l))
@@ -224,16 +224,16 @@ static uint64_t scheduler_srtt_now(const struct scheduler *scheduler,
 	return srtt_ns;
 }
 
-static uint64_t scheduler_under_way(const struct scheduler_lane *l, uint64_t rate, uint64_t now_ns)
+static uint64_t scheduler_in_flight(const struct scheduler_lane *l, uint64_t rate, uint64_t now_ns)
 {
-	uint64_t under_way = l->given_bytes - l->acked_bytes,
+	uint64_t in_flight = l->given_bytes - l->acked_bytes,
 		 guess_ns = now_ns > l->acked_ns ? now_ns - l->acked_ns : 0;
 	uint64_t guess;
 
-	if (!under_way || l->kind != LANE_KERNEL) /* acked_bytes of a kernel lane is not current */
-		return under_way;
+	if (!in_flight || l->kind != LANE_KERNEL) /* acked_bytes of a kernel lane is not current */
+		return in_flight;
 	guess = (guess_ns < GUESS_NS_MAX ? guess_ns : GUESS_NS_MAX) * rate / 1000000u;
-	return under_way > guess ? under_way - guess : 0;
+	return in_flight > guess ? in_flight - guess : 0;
 }
 
 static uint64_t scheduler_finish_ns(const struct scheduler *scheduler,
@@ -244,7 +244,7 @@ static uint64_t scheduler_finish_ns(const struct scheduler *scheduler,
 	if (!rate)
 		rate = scheduler_rate_default(scheduler, l->kind);
 	return scheduler_srtt_now(scheduler, l, now_ns) / 2 +
-	       (scheduler_under_way(l, rate, now_ns) + bytes) * 1000000u / rate;
+	       (scheduler_in_flight(l, rate, now_ns) + bytes) * 1000000u / rate;
 }
 
 /* Has another lane made progress after since_ns? */
@@ -280,7 +280,7 @@ static uint64_t scheduler_median_rate(const struct scheduler *scheduler, unsigne
 	return count ? rates[count / 2] : 0;
 }
 
-static unsigned scheduler_judge_slow(struct scheduler *scheduler, unsigned index, uint64_t now_ns)
+static unsigned scheduler_check_slow(struct scheduler *scheduler, unsigned index, uint64_t now_ns)
 {
 	struct scheduler_lane *l = &scheduler->lane[index];
 	uint64_t median = scheduler_median_rate(scheduler, index);
@@ -298,8 +298,8 @@ static unsigned scheduler_judge_slow(struct scheduler *scheduler, unsigned index
 	return SCHEDULER_SLOW;
 }
 
-unsigned scheduler_sample(struct scheduler *scheduler, unsigned index, bool owed, uint64_t srtt_ns,
-			  uint64_t timeout_ns, uint64_t now_ns)
+unsigned scheduler_sample(struct scheduler *scheduler, unsigned index, bool unacked,
+			  uint64_t srtt_ns, uint64_t timeout_ns, uint64_t now_ns)
 {
 	struct scheduler_lane *l = &scheduler->lane[index];
 	bool was_stalled = l->stalled;
@@ -312,7 +312,7 @@ unsigned scheduler_sample(struct scheduler *scheduler, unsigned index, bool owed
 		if (!l->rtt_min_ns || srtt_ns < l->rtt_min_ns)
 			l->rtt_min_ns = srtt_ns;
 	}
-	if (!owed)
+	if (!unacked)
 		l->progress_ns = now_ns;
 	limit_ns = l->srtt_ns * STALL_ROUND_TRIPS;
 	if (limit_ns < STALL_NS_MIN)
@@ -323,7 +323,7 @@ unsigned scheduler_sample(struct scheduler *scheduler, unsigned index, bool owed
 	l->stalled = still_ns >= limit_ns;
 	scheduler->stalled &= ~(1u << index);
 	scheduler->stalled |= (uint32_t)l->stalled << index;
-	events = scheduler_judge_slow(scheduler, index, now_ns);
+	events = scheduler_check_slow(scheduler, index, now_ns);
 	if (l->stalled && !was_stalled)
 		events |= SCHEDULER_STALLED;
 	if (!l->stalled && was_stalled)
@@ -345,7 +345,7 @@ bool scheduler_is_unrated(const struct scheduler_lane *l)
 	return !l->rate && l->given_bytes - l->acked_bytes >= SAMPLE_BYTES_MIN;
 }
 
-/* Is its rate unknown, with as many bytes under way as such a lane may have? */
+/* Is its rate unknown, with as many bytes in flight as such a lane may have? */
 static bool scheduler_is_tried(const struct scheduler_lane *l, uint64_t now_ns)
 {
 	return l->given_bytes - l->acked_bytes >= UNKNOWN_BYTES_MAX &&
@@ -404,15 +404,15 @@ bool scheduler_late(const struct scheduler *scheduler, unsigned index, uint64_t 
 		    unsigned best, uint64_t bytes, uint64_t now_ns)
 {
 	const struct scheduler_lane *l = &scheduler->lane[index];
-	uint64_t rate = scheduler_rate_now(l, now_ns), under_way, sooner_ns;
+	uint64_t rate = scheduler_rate_now(l, now_ns), in_flight, sooner_ns;
 
 	if (best == index || !rate)
 		return false;
-	under_way = scheduler_under_way(l, rate, now_ns);
-	if (under_way <= behind)
+	in_flight = scheduler_in_flight(l, rate, now_ns);
+	if (in_flight <= behind)
 		return false;
 	sooner_ns = scheduler_finish_ns(scheduler, &scheduler->lane[best], bytes, now_ns);
-	return (under_way - behind) * 1000000u / rate > LAG_SHARE * sooner_ns + LATE_NS_MIN;
+	return (in_flight - behind) * 1000000u / rate > LAG_SHARE * sooner_ns + LATE_NS_MIN;
 }
 
 unsigned scheduler_choices(const struct scheduler *scheduler, unsigned kinds)

@@ -28,13 +28,14 @@ struct scheduler_lane {
 	/* The current rate sample: acked_bytes at its begin, and the time of its begin plus the
 	 * idle time since then. */
 	uint64_t sample_bytes, sample_ns;
-	uint64_t busy_ns;        /* bytes were under way until this time, or longer */
+	uint64_t busy_ns;        /* bytes were in flight until this time, or longer */
 	uint64_t rtt_min_ns;     /* 0: unknown */
-	uint64_t burst_begin_ns; /* bytes have been under way since */
+	uint64_t burst_begin_ns; /* bytes have been in flight since */
 	uint64_t burst_ns;       /* of the last burst, until everything was acknowledged */
 	uint64_t burst_end_ns;   /* when that was */
-	uint64_t progress_ns; /* last time that bytes were acknowledged, or that none were owed */
-	uint64_t slow_ns;     /* slower than its siblings since; 0: it is not */
+	uint64_t
+		progress_ns; /* last time that bytes were acknowledged, or that none were in flight */
+	uint64_t slow_ns;    /* slower than its siblings since; 0: it is not */
 };
 
 struct scheduler {
@@ -59,27 +60,27 @@ void scheduler_give(struct scheduler *scheduler, unsigned index, uint64_t bytes,
 void scheduler_acked(struct scheduler *scheduler, unsigned index, uint64_t acked_bytes,
 		     uint64_t now_ns);
 /*
- * Samples the lane, at most a few times per 10 ms. owed: bytes are in flight, so the peer's TCP
- * owes an acknowledgment (bytes held back by a closed window do not count). Returns enum
+ * Samples the lane, at most a few times per 10 ms. unacked: bytes are in flight, and the peer's TCP
+ * has not acknowledged them (bytes held back by a closed window do not count). Returns enum
  * scheduler_event bits.
  */
-unsigned scheduler_sample(struct scheduler *scheduler, unsigned index, bool owed, uint64_t srtt_ns,
-			  uint64_t timeout_ns, uint64_t now_ns);
+unsigned scheduler_sample(struct scheduler *scheduler, unsigned index, bool unacked,
+			  uint64_t srtt_ns, uint64_t timeout_ns, uint64_t now_ns);
 /*
  * The lane that would deliver `bytes` first, among the lanes of the best rank: not stalled before
  * stalled, then regular before backup, then kinds in `kinds` before others. -1: there is no lane, or
- * the best lanes have unknown rates and enough bytes under way to measure them; an acknowledgment
+ * the best lanes have unknown rates and enough bytes in flight to measure them; an acknowledgment
  * will come.
  */
 int scheduler_best(const struct scheduler *scheduler, unsigned kinds, uint64_t bytes,
 		   uint64_t now_ns);
-/* Is a lane with bytes under way much slower than another? */
+/* Is a lane with bytes in flight much slower than another? */
 bool scheduler_lags(const struct scheduler *scheduler, unsigned index, uint64_t now_ns);
-/* Would lane `best` deliver a chunk of `bytes` much sooner than the lane that has it under way,
+/* Would lane `best` deliver a chunk of `bytes` much sooner than the lane that has it in flight,
  * with `behind` bytes after it? */
 bool scheduler_late(const struct scheduler *scheduler, unsigned index, uint64_t behind,
 		    unsigned best, uint64_t bytes, uint64_t now_ns);
-/* Is its rate unknown, with enough bytes under way to measure it? Then sample it soon. */
+/* Is its rate unknown, with enough bytes in flight to measure it? Then sample it soon. */
 bool scheduler_is_unrated(const struct scheduler_lane *l);
 /* The number of lanes that scheduler_best() chooses from. */
 unsigned scheduler_choices(const struct scheduler *scheduler, unsigned kinds);

@@ -28,9 +28,8 @@
 
 struct acceptor {
 	int dev;
-	struct kernel_listener v4, v6;
+	struct kernel_listener kernel[NIC_FAMILIES];
 	struct pending_set kernel_pending; /* owned by the control thread */
-	struct work watch_work, close_work;
 	unsigned listener_count;
 	struct stack_listener *listeners[ENGINES_MAX]; /* by engine index */
 	/* NULL: no HARP listeners yet; never changes again. Writer: under ctx_lock, release.
@@ -46,57 +45,37 @@ static struct acceptor *acceptor_of(int dev)
 	return atomic_load_explicit(&acceptors[dev], memory_order_acquire);
 }
 
-static struct engine_set *acceptor_engines(const struct acceptor *acceptor)
-{
-	return atomic_load_explicit(&acceptor->engines, memory_order_acquire);
-}
-
 /* ---- listeners ------------------------------------------------------------------------------ */
 
-static void acceptor_watch_run(struct work *work, uint64_t now_ns)
+static void acceptor_close_run(void *arg)
 {
-	struct acceptor *acceptor = container_of(work, struct acceptor, watch_work);
-	int rc = kernel_listener_watch(&acceptor->v4);
+	struct acceptor *acceptor = arg;
 
-	(void)now_ns;
-	if (!rc)
-		rc = kernel_listener_watch(&acceptor->v6);
-	if (rc)
-		WARN("%s: cannot accept connections: %s%s", plugin_device(acceptor->dev)->ifname,
-		     lane_error_text(rc), lane_error_remedy(rc, ""));
-}
-
-static void acceptor_close_run(struct work *work, uint64_t now_ns)
-{
-	struct acceptor *acceptor = container_of(work, struct acceptor, close_work);
-
-	(void)now_ns;
-	kernel_listener_close(&acceptor->v4);
-	kernel_listener_close(&acceptor->v6);
+	for (unsigned family = 0; family < NIC_FAMILIES; family++)
+		kernel_listener_close(&acceptor->kernel[family]);
 	pending_set_close(&acceptor->kernel_pending);
 }
 
 static int acceptor_open_kernel(struct acceptor *acceptor)
 {
 	const struct device *device = plugin_device(acceptor->dev);
-	const struct harp_addr *addr = &device->addr_v4;
 	char text[HARP_ADDR_TEXT_MAX];
-	int rc = 0;
 
-	if (device->has_v4)
-		rc = kernel_listener_listen(&acceptor->v4, addr, 0, &acceptor->kernel_pending);
-	if (!rc && device->has_v6) {
-		addr = &device->addr_v6;
-		rc = kernel_listener_listen(&acceptor->v6, addr, device->scope_id,
-					    &acceptor->kernel_pending);
-	}
-	if (!rc)
-		control_post(&acceptor->watch_work);
-	else
+	for (unsigned family = 0; family < NIC_FAMILIES; family++) {
+		const struct harp_addr *addr = device_address(device, family);
+		int rc = addr ? kernel_listener_listen(&acceptor->kernel[family], addr,
+						       device_scope_id(device, addr),
+						       &acceptor->kernel_pending)
+			      : 0;
+
+		if (!rc)
+			continue;
 		WARN("%s: cannot listen on %s: %s%s", device->ifname, harp_addr_format(addr, text),
 		     lane_error_text(rc),
 		     lane_error_remedy(rc, "; is the address still the interface's?"));
-	return rc;
+		return rc;
+	}
+	return 0;
 }
 
 static int acceptor_new(int dev)
@@ -109,16 +88,13 @@ static int acceptor_new(int dev)
 		return -ENOMEM;
 	}
 	acceptor->dev = dev;
-	acceptor->v4.fd = acceptor->v6.fd = -1;
-	acceptor->watch_work.run = acceptor_watch_run;
-	acceptor->close_work.run = acceptor_close_run;
+	acceptor->kernel[NIC_V4].fd = acceptor->kernel[NIC_V6].fd = -1;
 	pending_set_init(&acceptor->kernel_pending, dev, NULL);
 	/* The addresses of a NIC in another network namespace cannot be bound. */
 	if (!plugin_path_is_harp(plugin_config()->path) && !plugin_device(dev)->netns)
 		rc = acceptor_open_kernel(acceptor);
-	if (rc) { /* nothing has been accepted */
-		kernel_listener_close(&acceptor->v4);
-		kernel_listener_close(&acceptor->v6);
+	if (rc) {
+		control_call(acceptor_close_run, acceptor);
 		free(acceptor);
 		return rc;
 	}
@@ -133,8 +109,8 @@ int acceptor_open(int dev, struct engine_set *engines)
 
 	if (rc || !engines)
 		return rc;
-	for (unsigned i = acceptor->listener_count; !rc && i < engine_set_count(engines); i++) {
-		rc = stack_listener_open(&acceptor->listeners[i], dev, engine_set_at(engines, i));
+	for (unsigned i = acceptor->listener_count; !rc && i < engines->count; i++) {
+		rc = stack_listener_open(&acceptor->listeners[i], dev, engines->engines[i]);
 		acceptor->listener_count += !rc;
 	}
 	if (rc)
@@ -155,7 +131,7 @@ void acceptors_close(void)
 		for (unsigned i = 0; acceptor && i < acceptor->listener_count; i++)
 			stack_listener_close(acceptor->listeners[i]);
 		if (acceptor)
-			control_call(&acceptor->close_work);
+			control_call(acceptor_close_run, acceptor);
 	}
 	for (unsigned dev = 0; dev < PLUGIN_DEVICES_MAX; dev++) {
 		free(acceptors[dev]);
@@ -165,118 +141,80 @@ void acceptors_close(void)
 
 /* ---- what is sent to peers ------------------------------------------------------------------ */
 
-/* As many of the other listeners as fit, lowest queues first: most NICs deliver packets to the
- * first queue. */
-static void acceptor_more_ports(const struct acceptor *acceptor,
-				const struct stack_listener *listener, struct handle *handle)
-{
-	unsigned count = 0;
-
-	for (unsigned i = 0; i < acceptor->listener_count && count < HANDLE_PORTS_MAX; i++) {
-		if (acceptor->listeners[i] == listener)
-			continue;
-		handle->ports[count].port = acceptor->listeners[i]->port;
-		handle->ports[count++].queue = acceptor->listeners[i]->placement.queue;
-	}
-}
-
-void acceptor_endpoints(const struct listen_comm *listen, struct handle *handle)
-{
-	const struct acceptor *acceptor = acceptor_of(listen->dev);
-	const struct device *device = plugin_device(listen->dev);
-
-	handle->has_v4 = device->has_v4;
-	handle->has_v6 = device->has_v6;
-	handle->v4 = device->addr_v4;
-	handle->v6 = device->addr_v6;
-	handle->scope_id = device->scope_id;
-	if (listen->listener) {
-		handle->harp_port = listen->listener->port;
-		handle->harp_placement = (uint8_t)listen->listener->placement.kind;
-		handle->harp_queues = listen->listener->placement.queues;
-		handle->harp_queue = listen->listener->placement.queue;
-		acceptor_more_ports(acceptor, listen->listener, handle);
-	}
-	handle->kernel_port_v4 = acceptor->v4.local.port;
-	handle->kernel_port_v6 = acceptor->v6.local.port;
-}
-
-static void acceptor_entry(const struct acceptor *acceptor, uint8_t nic,
-			   const struct harp_addr *addr, uint16_t kernel_port,
-			   const struct stack_listener *listener, struct rails *rails)
-{
-	struct rail_entry *entry = &rails->entry[rails->count];
-
-	if (rails->count == RAIL_ENTRIES_MAX || (!kernel_port && !listener))
-		return;
-	*entry = (struct rail_entry){
-		.addr = *addr,
-		.nic = nic,
-		.kernel_port = kernel_port,
-		.speed_mbps = plugin_device(acceptor->dev)->speed_mbps,
-	};
-	if (listener) {
-		entry->harp_port = listener->port;
-		entry->placement = (uint8_t)listener->placement.kind;
-		entry->queues = listener->placement.queues;
-		entry->queue = listener->placement.queue;
-	}
-	rails->count++;
-}
-
-/* The device's endpoint of a family, on a lightly loaded engine. */
-static void acceptor_entries(const struct acceptor *acceptor, uint8_t nic, struct rails *rails)
+/* Its addresses and kernel ports, and as many listeners as fit: `first`, then lowest queues first,
+ * as most NICs deliver packets to the first queue. first NULL: kernel ports only. */
+static void acceptor_describe(const struct acceptor *acceptor, const struct stack_listener *first,
+			      struct nic_endpoints *out)
 {
 	const struct device *device = plugin_device(acceptor->dev);
-	const struct stack_listener *listener = NULL;
-	struct engine_set *engines = acceptor_engines(acceptor);
+	unsigned count = 0;
 
-	if (engines)
-		listener = acceptor->listeners[engine_index(engine_set_choose(engines))];
-	if (device->has_v4)
-		acceptor_entry(acceptor, nic, &device->addr_v4, acceptor->v4.local.port, listener,
-			       rails);
-	if (device->has_v6)
-		acceptor_entry(acceptor, nic, &device->addr_v6, acceptor->v6.local.port, listener,
-			       rails);
+	*out = (struct nic_endpoints){ 0 };
+	for (unsigned family = 0; family < NIC_FAMILIES; family++) {
+		const struct harp_addr *addr = device_address(device, family);
+
+		if (addr)
+			out->addr[family] = *addr;
+		out->kernel_port[family] = acceptor->kernel[family].local.port;
+	}
+	if (!first)
+		return;
+	out->placement = (uint8_t)first->placement.kind;
+	out->queues = first->placement.queues;
+	out->harp[count].port = first->port;
+	out->harp[count++].queue = first->placement.queue;
+	for (unsigned i = 0; i < acceptor->listener_count && count < NIC_PORTS_MAX; i++) {
+		const struct stack_listener *listener = acceptor->listeners[i];
+
+		if (listener == first)
+			continue;
+		out->harp[count].port = listener->port;
+		out->harp[count++].queue = listener->placement.queue;
+	}
 }
 
-size_t acceptor_rails(int dev, uint8_t out[RAILS_BYTES_MAX])
+void acceptor_endpoints(const struct listen_comm *listen, struct nic_endpoints *out)
 {
-	int devs[RAIL_PAIRS_MAX];
-	unsigned count = rails_devices(dev, devs);
-	struct rails rails = { 0 };
-	uint8_t nic = 0;
+	acceptor_describe(acceptor_of(listen->dev), listen->listener, out);
+}
 
-	for (unsigned i = 0; i < count; i++) {
-		const struct acceptor *other = acceptor_of(devs[i]);
+/* The listener on a lightly loaded engine; NULL: there is none. */
+static struct stack_listener *acceptor_choose(const struct acceptor *acceptor)
+{
+	struct engine_set *engines = atomic_load_explicit(&acceptor->engines, memory_order_acquire);
 
-		if (other)
-			acceptor_entries(other, nic++, &rails);
+	return engines ? acceptor->listeners[engine_set_choose(engines)->index] : NULL;
+}
+
+uint8_t acceptor_nics(int dev, struct nic_endpoints out[PREAMBLE_NICS_MAX])
+{
+	int devs[RAILS_MAX];
+	unsigned dev_count = rails_devices(dev, devs);
+	uint8_t count = 0;
+
+	for (unsigned i = 1; i < dev_count; i++) {
+		const struct acceptor *acceptor = acceptor_of(devs[i]);
+
+		if (acceptor)
+			acceptor_describe(acceptor, acceptor_choose(acceptor), &out[count++]);
 	}
-	return rails_encode(&rails, out);
+	return count;
 }
 
 /* ---- listen comms --------------------------------------------------------------------------- */
 
 void acceptor_add(struct listen_comm *listen)
 {
-	const struct acceptor *acceptor = acceptor_of(listen->dev);
-	struct engine_set *engines = acceptor_engines(acceptor);
-
-	if (engines) {
-		struct engine *engine = engine_set_choose(engines);
-
-		listen->listener = acceptor->listeners[engine_index(engine)];
-		engine_load(engine, 1); /* of the comm to come */
-	}
+	listen->listener = acceptor_choose(acceptor_of(listen->dev));
+	if (listen->listener)
+		listen->listener->engine->load++; /* of the comm to come */
 	registry_listen(listen);
 }
 
 void acceptor_remove(struct listen_comm *listen)
 {
 	if (listen->listener)
-		engine_load(listen->listener->engine, -1);
+		listen->listener->engine->load--;
 	registry_unlisten(listen);
 }
 
@@ -287,6 +225,6 @@ int acceptor_accept(struct listen_comm *listen, struct comm **out)
 	if (rc || *out)
 		return rc;
 	if (listen->listener)
-		poller_poll(engine_poller(listen->listener->engine));
+		poller_poll(&listen->listener->engine->poller);
 	return registry_accept(listen, out);
 }

@@ -6,7 +6,6 @@
 #define HARP_PLUGIN_ACCEPTOR_H
 
 #include "connect/ctx.h"
-#include "connect/rails.h"
 #include "connect/registry.h"
 #include "wire/preamble.h"
 
@@ -20,13 +19,13 @@ void acceptors_close(void);
 void acceptor_add(struct listen_comm *listen);
 /* Accepts no more, and closes its ready comms. No poller held. */
 void acceptor_remove(struct listen_comm *listen);
-/* Fills the endpoints of its handle. */
-void acceptor_endpoints(const struct listen_comm *listen, struct handle *handle);
+/* Describes its NIC, for the handle. */
+void acceptor_endpoints(const struct listen_comm *listen, struct nic_endpoints *out);
 /* Polls, and returns the next ready comm, or 0 and NULL. An error concerns one peer
  * (registry_fail()) and is reported once; the next may be accepted. */
 int acceptor_accept(struct listen_comm *listen, struct comm **out);
-/* Writes extension 2 of CHALLENGE and returns its bytes: the NICs for lanes of the device's comms,
- * its own first. For pending.c, with any poller held. */
-size_t acceptor_rails(int dev, uint8_t out[RAILS_BYTES_MAX]);
+/* Describes the other NICs for lanes of the device's comms, and returns how many. For pending.c, with
+ * any poller held. */
+uint8_t acceptor_nics(int dev, struct nic_endpoints out[PREAMBLE_NICS_MAX]);
 
 #endif

@@ -23,17 +23,19 @@
  * The control thread advances a kernel lane until it is authenticated, so this needs no poll by the
  * application. A HARP lane's attempt is started, advanced and stopped by work posted to its engine.
  * A timer handles deadlines, and rounds of SYNs of HARP lanes. The poller that ends the attempt
- * gives the lane to the comm (proved()), stores the result, and posts the owner's work.
+ * gives the lane to the comm (authenticated()), stores the result, and posts the owner's work.
  */
 
-#define LOOK_HARP_NS 10000000ull
-#define LOOK_KERNEL_NS 100000000ull
+#define CHECK_HARP_NS 10000000ull
+#define CHECK_KERNEL_NS 100000000ull
+/* For CHALLENGE, and for READY: the listener drops a connection after 5 s (pending.c). */
+#define ANSWER_NS 6000000000ull
 
 /* ---- the poller's --------------------------------------------------------------------------- */
 
 static void attempt_stop(struct attempt *a)
 {
-	a->under_way = false;
+	a->running = false;
 	port_search_stop(&a->search);
 	/* Before the socket is closed: while a forked child has a copy, closing does not remove it
 	 * from epoll. */
@@ -48,8 +50,8 @@ static void attempt_ended(struct attempt *a, int error, const char *text, uint64
 	(void)now_ns;
 	control_unwatch(&a->source);
 	if (!error) {
-		error = a->proved(a);
-		text = error == -ENOTCONN ? "the comm does not take it" : lane_error_text(error);
+		error = a->authenticated(a);
+		text = error == -ENOTCONN ? "the comm does not accept it" : lane_error_text(error);
 		if (error)
 			attempt_stop(a);
 		a->lane = NULL;
@@ -71,7 +73,7 @@ static void attempt_avoid(struct attempt *a, const char *silence, uint64_t now_n
 	const struct harp_endpoint *remote = &a->candidate.remote;
 	char text[HARP_ENDPOINT_TEXT_MAX];
 
-	peers_avoid(remote, engine_index(a->candidate.engine), now_ns);
+	peers_avoid(remote, a->candidate.engine->index, now_ns);
 	INFO("%s: %s: %s; not tried again for %llu s", plugin_device(a->dev)->ifname,
 	     harp_endpoint_format(remote, text), silence, PEERS_AVOID_NS / 1000000000u);
 }
@@ -85,7 +87,7 @@ static bool attempt_open(struct attempt *a, uint64_t now_ns)
 	if (a->candidate.harp && !a->lane) {
 		error = port_search_advance(&a->search, now_ns, &a->lane);
 		if (error == -ETIMEDOUT)
-			port_search_silence(&a->search, silence, sizeof(silence));
+			port_search_describe_failure(&a->search, silence, sizeof(silence));
 	}
 	/* Read data that arrived before the end: it may be READY. */
 	if (a->lane && (a->opened || a->lane->ops->state(a->lane) == LANE_OPEN))
@@ -109,8 +111,7 @@ static int attempt_begin_preamble(struct attempt *a)
 	own->psk = keyfile_key();
 	/* A kernel lane's sends are done before they are delivered: the peer must send nothing that
 	 * could turn our close into a reset (docs/lanes.md section 5.4). */
-	own->features =
-		FEATURE_BUFFERED | (a->candidate.harp ? FEATURE_ACK_PROMPTLY : FEATURE_NO_CREDIT);
+	own->features |= a->candidate.harp ? FEATURE_ACK_PROMPTLY : FEATURE_NO_CREDIT;
 	if (getrandom(own->nonce, sizeof(own->nonce), 0) != sizeof(own->nonce))
 		return -EIO;
 	preamble_connect(&a->preamble, a->listen_id, a->comm_id, a->key, own);
@@ -126,21 +127,20 @@ static void attempt_done(struct attempt *a, uint64_t now_ns)
 		attempt_fail(a, rc, lane_error_text(rc), now_ns);
 		return;
 	}
-	if (a->preamble.placement.kind != PLACEMENT_NOT_SAID)
+	if (a->preamble.placement.kind != PLACEMENT_NONE)
 		peers_learn(&a->candidate.remote, &a->preamble.placement);
 	if (a->preamble.peer.features & FEATURE_ACK_PROMPTLY)
 		lane_kernel_ack_promptly(a->lane);
-	a->under_way = false;
+	a->running = false;
 	a->ops->ended(a, 0, "", now_ns);
 }
 
 /* The listener answers HELLO and PROOF or resets; a reset may be lost. */
 static bool attempt_is_unanswered(const struct attempt *a, uint64_t now_ns)
 {
-	return a->answer_ns &&
-	       (a->preamble.step == PREAMBLE_READ_CHALLENGE ||
+	return (a->preamble.step == PREAMBLE_READ_CHALLENGE ||
 		a->preamble.step == PREAMBLE_READ_READY) &&
-	       now_ns >= a->asked_ns + a->rtt_ns + a->answer_ns;
+	       now_ns >= a->hello_ns + a->rtt_ns + ANSWER_NS;
 }
 
 static void attempt_advance(struct attempt *a, uint64_t now_ns)
@@ -148,15 +148,15 @@ static void attempt_advance(struct attempt *a, uint64_t now_ns)
 	struct preamble *p = &a->preamble;
 	int rc;
 
-	if (!a->under_way || !attempt_open(a, now_ns))
+	if (!a->running || !attempt_open(a, now_ns))
 		return;
 	rc = a->opened ? 0 : attempt_begin_preamble(a);
 	if (!rc)
 		rc = handshake_advance(p, a->lane);
-	if (p->step == PREAMBLE_READ_CHALLENGE && !a->asked_ns)
-		a->asked_ns = now_ns;
-	else if (p->step > PREAMBLE_READ_CHALLENGE && a->asked_ns && !a->rtt_ns)
-		a->rtt_ns = now_ns - a->asked_ns;
+	if (p->step >= PREAMBLE_READ_CHALLENGE && !a->hello_ns)
+		a->hello_ns = now_ns;
+	else if (p->step > PREAMBLE_READ_CHALLENGE && !a->rtt_ns)
+		a->rtt_ns = now_ns - a->hello_ns;
 	if (rc == 1)
 		attempt_done(a, now_ns);
 	else if (rc)
@@ -174,16 +174,12 @@ static void attempt_notify(struct lane *lane, uint64_t now_ns)
 static void attempt_prepare_search(struct attempt *a)
 {
 	const struct candidate *candidate = &a->candidate;
-	struct placement_end peer = { .kind = PLACEMENT_NOT_SAID };
+	struct placement_end peer = { .queue = candidate->queue, .queues = candidate->queues };
 
-	if (candidate->harp_port && !peers_recall(&candidate->remote, &peer)) {
-		peer.queues = candidate->peer_queues;
-		peer.queue = candidate->peer_queue;
-		if (candidate->peer_placement && peer.queues != 1)
-			peer.kind = candidate->peer_placement == PLACEMENT_ONE_QUEUE
-					    ? PLACEMENT_ONE_QUEUE
-					    : PLACEMENT_UNKNOWN;
-	}
+	/* Without key and table, a Toeplitz hash is as good as unknown. */
+	if (candidate->placement > PLACEMENT_ONE_QUEUE && candidate->queues != 1)
+		peer.kind = PLACEMENT_UNKNOWN;
+	(void)peers_recall(&candidate->remote, &peer);
 	port_search_prepare(&a->search, candidate->engine, &peer, &candidate->local,
 			    &candidate->remote, a->dscp);
 	if (a->ports_max)
@@ -195,17 +191,16 @@ static void attempt_prepare_search(struct attempt *a)
 static void attempt_start(struct attempt *a, uint64_t now_ns)
 {
 	const struct candidate *candidate = &a->candidate;
-	int rc = a->refused;
+	int rc;
 
-	a->under_way = true;
-	if (!rc && candidate->harp) {
+	a->running = true;
+	if (candidate->harp) {
 		attempt_prepare_search(a);
 		attempt_advance(a, now_ns);
 		return;
 	}
-	if (!rc)
-		rc = lane_kernel_connect(a->poller, &candidate->local, &candidate->remote, a->dscp,
-					 &a->lane);
+	rc = lane_kernel_connect(a->poller, &candidate->local, &candidate->remote, a->dscp,
+				 &a->lane);
 	if (rc)
 		attempt_fail(a, rc, lane_error_text(rc), now_ns);
 }
@@ -223,15 +218,19 @@ const struct attempt_ops attempt_ops = {
 static void attempt_run(struct work *work, uint64_t now_ns)
 {
 	struct attempt *a = container_of(work, struct attempt, work);
-	bool starts = !a->started;
 
-	a->started = true;
-	if (a->stopping)
-		a->ops->stop(a);
-	else if (starts)
-		a->ops->start(a, now_ns);
-	else
+	if (a->started)
 		a->ops->advance(a, now_ns);
+	else
+		a->ops->start(a, now_ns);
+	a->started = true;
+}
+
+static void attempt_stop_run(void *arg)
+{
+	struct attempt *a = arg;
+
+	a->ops->stop(a);
 }
 
 static void attempt_ready(struct control_source *source, uint64_t now_ns)
@@ -245,13 +244,13 @@ static void attempt_ready(struct control_source *source, uint64_t now_ns)
 	control_rewatch(&a->source, EPOLLIN);
 }
 
-static void attempt_look(struct control_timer *timer, uint64_t now_ns)
+static void attempt_timer_run(struct control_timer *timer, uint64_t now_ns)
 {
 	struct attempt *a = container_of(timer, struct attempt, timer);
 
 	if (attempt_result(a) != ATTEMPT_RUNNING)
 		return;
-	control_timer_set(timer, now_ns + (a->candidate.harp ? LOOK_HARP_NS : LOOK_KERNEL_NS));
+	control_timer_set(timer, now_ns + (a->candidate.harp ? CHECK_HARP_NS : CHECK_KERNEL_NS));
 	if (a->candidate.harp)
 		poller_post(a->poller, &a->work);
 	else
@@ -267,16 +266,16 @@ struct attempt *attempt_new(const struct attempt_ops *ops)
 	a->ops = ops;
 	a->work.run = attempt_run;
 	a->source.ready = attempt_ready;
-	a->timer.run = attempt_look;
+	a->timer.run = attempt_timer_run;
 	atomic_init(&a->result, ATTEMPT_RUNNING);
 	return a;
 }
 
 void attempt_begin(struct attempt *a, uint64_t now_ns)
 {
-	uint64_t look_ns = now_ns + (a->candidate.harp ? LOOK_HARP_NS : LOOK_KERNEL_NS);
+	uint64_t check_ns = now_ns + (a->candidate.harp ? CHECK_HARP_NS : CHECK_KERNEL_NS);
 
-	a->poller = a->candidate.harp ? engine_poller(a->candidate.engine) : control_poller();
+	a->poller = a->candidate.harp ? &a->candidate.engine->poller : control_poller();
 	if (a->candidate.harp) {
 		poller_post(a->poller, &a->work);
 	} else {
@@ -285,9 +284,9 @@ void attempt_begin(struct attempt *a, uint64_t now_ns)
 		/* Without epoll the attempt fails. */
 		if (a->lane &&
 		    control_watch(&a->source, lane_kernel_fd(a->lane), EPOLLIN | EPOLLOUT))
-			look_ns = a->open_deadline_ns = a->deadline_ns = now_ns;
+			check_ns = a->open_deadline_ns = a->deadline_ns = now_ns;
 	}
-	control_timer_set(&a->timer, look_ns);
+	control_timer_set(&a->timer, check_ns);
 }
 
 int attempt_result(const struct attempt *a)
@@ -300,13 +299,10 @@ void attempt_free(struct attempt *a)
 	if (!a)
 		return;
 	control_timer_set(&a->timer, UINT64_MAX);
-	a->stopping = true;
-	if (a->poller && a->candidate.harp) {
-		poller_call(a->poller, &a->work);
-	} else if (a->poller) {
-		control_unwatch(&a->source);
-		attempt_run(&a->work, 0);
-	}
+	if (a->poller && a->candidate.harp)
+		poller_call(a->poller, attempt_stop_run, a);
+	else if (a->poller)
+		a->ops->stop(a);
 	explicit_bzero(a->key, sizeof(a->key));
 	explicit_bzero(a->preamble.key, sizeof(a->preamble.key));
 	free(a);

@@ -35,26 +35,24 @@ struct attempt {
 	const struct attempt_ops *ops;
 	/* Set by the owner before attempt_begin(). */
 	int dev;
-	int refused; /* -errno: no candidate; attempt_begin() fails with it */
 	struct candidate candidate;
 	uint8_t dscp;
 	unsigned ports_max; /* source ports to try for a HARP lane; 0: the default number */
 	uint64_t listen_id, comm_id;
 	uint8_t key[PREAMBLE_KEY_BYTES];
-	struct preamble_terms own;              /* lanes, index, join; the rest is set here */
+	struct preamble_terms own; /* index, FEATURE_JOIN or _MULTI_LANE; the rest is set here */
 	uint64_t open_deadline_ns, deadline_ns; /* for the open lane, for the authenticated lane */
-	uint64_t answer_ns;                     /* for CHALLENGE, and for READY; 0: no limit */
 	/* Takes ownership of the authenticated attempt->lane. -errno: the attempt closes it. */
-	int (*proved)(struct attempt *attempt);
+	int (*authenticated)(struct attempt *attempt);
 	void *owner;
 	struct work *result_work; /* posted to the control thread with the result */
 
 	/* Poller. */
 	struct poller *poller;
-	bool under_way;
+	bool running;
 	bool opened; /* connected: the preamble has begun */
 	struct lane *lane;
-	uint64_t asked_ns, rtt_ns; /* time of HELLO; round trip to CHALLENGE */
+	uint64_t hello_ns, rtt_ns; /* time of HELLO; round trip to CHALLENGE */
 	struct port_search search; /* of a HARP lane, while lane is NULL */
 	struct preamble preamble;
 	/* ATTEMPT_RUNNING, 0, -errno. Writer: the poller, release. Reader: owner, acquire */
@@ -65,9 +63,8 @@ struct attempt {
 	struct control_source source; /* of a kernel lane */
 	bool waits_for_open;          /* watches EPOLLOUT, too */
 	struct control_timer timer;
-	struct work work; /* starts, advances or stops a HARP lane */
+	struct work work; /* starts or advances a HARP lane */
 	bool started;
-	atomic_bool stopping;
 };
 
 /* Control thread, no poller held. NULL: out of memory. */

@@ -7,35 +7,34 @@
 #include "poll/engine.h"
 #include "wire/handle.h"
 
-#define CANDIDATE_WAYS_MAX                                                                         \
-	8u /* HARP lanes of a family: pairs of own instance and port of the peer */
-#define CANDIDATES_MAX (2u * CANDIDATE_WAYS_MAX + 2u)
+/* HARP lanes of a family: pairs of an own instance and a port of the peer. */
+#define CANDIDATE_PAIRS_MAX 8u
+#define CANDIDATES_MAX (2u * CANDIDATE_PAIRS_MAX + 2u)
 
 struct candidate {
 	struct harp_endpoint local; /* port 0; zero: the stack or the kernel chooses */
 	struct harp_endpoint remote;
 	struct engine *engine; /* of HARP lanes */
-	/* Of the remote port, if it belongs to a stack, from the handle: enum placement_kind. */
-	uint8_t peer_placement;
-	uint16_t peer_queues, peer_queue;
 	bool harp;
-	bool harp_port; /* the remote port belongs to the peer's stack, so its queue matters, too */
+	/* How the NIC of a remote HARP port chooses queues: enum placement_kind, its queues, the
+	 * port's own. Zeros: the remote port is the kernel's. */
+	uint8_t placement;
+	uint16_t queues, queue;
 };
 
 struct candidates {
-	struct engine *engine; /* preferred for HARP lanes; NULL: none */
-	unsigned ways;         /* HARP lanes of a family; more than one for NICs that connect some
-				* pairs of queues only */
+	unsigned pairs; /* HARP lanes of a family; more than one for NICs that connect some pairs
+			 * of queues only */
 	unsigned count;
 	struct candidate list[CANDIDATES_MAX];
 	bool same_host;       /* and the same network namespace */
 	char why_kernel[384]; /* why there is no HARP lane; else empty */
 };
 
-/* Lists candidates of one kind (engines not NULL: HARP lanes) between a device and a peer's NIC;
- * logs nothing; may find none. Any thread. */
+/* Lists candidates of one kind (engines not NULL: HARP lanes) between a device and a NIC of the
+ * peer; logs nothing; may find none. Any thread. */
 void candidates_list(struct candidates *out, int dev, struct engine_set *engines,
-		     const struct handle *handle);
+		     const struct nic_endpoints *nic, const uint8_t host_id[HANDLE_HOST_ID_BYTES]);
 /* Lists all candidates. -EPROTONOSUPPORT, with a WARN: there is none, or none of the path that
  * HARP_PATH forces. Queries the kernel's routes. Control thread, after interface_open(); ctx_lock
  * not held. */

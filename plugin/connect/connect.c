@@ -28,30 +28,28 @@
  *
  * Some failures are temporary: hundreds of concurrent connects, a peer that is attaching its XDP
  * program, a busy listener. A closed listener is not. So the number of rounds depends on how
- * attempts fail (connect_goes_on()).
+ * attempts fail (connect_limits).
  */
 
 #define HARP_OPEN_NS 3000000000ull /* for a family's HARP lanes if other candidates follow */
-#define ANSWER_NS                                                                                  \
-	6000000000ull     /* for CHALLENGE: the listener drops a connection after 5 s (pending.c) */
-#define WAY_PORTS_MAX 64u /* source ports to try for each pair except the first */
-#define PAUSE_NS 50000000ull /* after the first round; doubled PAUSE_DOUBLES times */
-#define PAUSE_DOUBLES 4u     /* so often */
+#define PAIR_PORTS_MAX 64u         /* source ports to try for each pair except the first */
+#define PAUSE_NS 50000000ull       /* after the first round; doubled PAUSE_DOUBLES times */
+#define PAUSE_DOUBLES 4u           /* so often */
 
 /* When a connect gives up (docs/lanes.md, section 3): after this many rounds, or this part of the
  * connect timeout. */
 static const struct {
 	unsigned rounds, part; /* part 0: none */
-} connect_patience[] = {
+} connect_limits[] = {
 	[CONNECT_NOT_TRIED] = { 4, 10 },
-	[CONNECT_SILENT] = { 4, 10 },
-	[CONNECT_NO_WAY] = { 4, 10 },
-	[CONNECT_REJECTED] = { 4, 0 }, /* a packet may have been corrupted */
-	[CONNECT_HELLO_RESET] = { 0, 3 },
-	[CONNECT_TURNED_AWAY] = { 0, 1 },
+	[CONNECT_NO_ANSWER] = { 4, 10 },
+	[CONNECT_UNREACHABLE] = { 4, 10 },
+	[CONNECT_PROTOCOL_ERROR] = { 4, 0 }, /* a packet may have been corrupted */
+	[CONNECT_RESET_AT_HELLO] = { 0, 3 },
+	[CONNECT_NOT_ACCEPTED] = { 0, 1 },
 };
 
-static void connect_leave(struct connector *c, enum connect_stage stage)
+static void connect_set_stage(struct connector *c, enum connect_stage stage)
 {
 	atomic_store_explicit(&c->first.stage, (int)stage, memory_order_release);
 }
@@ -64,61 +62,49 @@ static enum connect_failure connect_failure(const struct attempt *attempt, int e
 	if (!attempt)
 		return CONNECT_NOT_TRIED;
 	if (!attempt->opened)
-		return error == -ETIMEDOUT ? CONNECT_SILENT : CONNECT_NO_WAY;
+		return error == -ETIMEDOUT ? CONNECT_NO_ANSWER : CONNECT_UNREACHABLE;
 	if (attempt->preamble.step == PREAMBLE_DONE)
-		return CONNECT_NO_COMM;
+		return CONNECT_OUT_OF_MEMORY;
 	if (error != -ECONNRESET && error != -ETIMEDOUT)
-		return CONNECT_REJECTED;
+		return CONNECT_PROTOCOL_ERROR;
 	if (error == -ECONNRESET && attempt->preamble.step <= PREAMBLE_READ_CHALLENGE)
-		return CONNECT_HELLO_RESET;
-	return CONNECT_TURNED_AWAY;
-}
-
-/* A round has ended with this failure. */
-static bool connect_goes_on(const struct connector *c, uint64_t now_ns)
-{
-	unsigned part = connect_patience[c->first.failure].part;
-	/* This poller's clock may be older than the previous round's. */
-	uint64_t in_vain_ns = now_ns > c->first.in_vain_ns ? now_ns - c->first.in_vain_ns : 0;
-
-	return c->first.rounds < connect_patience[c->first.failure].rounds ||
-	       (part && in_vain_ns < plugin_config()->connect_timeout_ns / part);
+		return CONNECT_RESET_AT_HELLO;
+	return CONNECT_NOT_ACCEPTED;
 }
 
 /* The last candidate of a round has failed. Returns the time of the next round; UINT64_MAX: give
  * up. */
 static uint64_t connect_next_round_ns(struct connector *c, uint64_t now_ns)
 {
+	enum connect_failure failure = c->first.failure;
 	unsigned doubles = c->first.rounds < PAUSE_DOUBLES ? c->first.rounds : PAUSE_DOUBLES;
+	unsigned part = connect_limits[failure].part;
 	uint64_t pause_ns = PAUSE_NS << doubles;
-	bool goes_on;
 
-	c->first.rounds++;
-	if (c->first.failure == CONNECT_TURNED_AWAY || !c->first.in_vain_ns)
-		c->first.in_vain_ns = now_ns;
-	if (c->first.failure >=
-	    CONNECT_HELLO_RESET) /* spread connects that were dropped together */
-		pause_ns += c->comm_id % pause_ns;
-	goes_on = connect_goes_on(c, now_ns);
 	c->first.failure = CONNECT_NOT_TRIED;
-	return goes_on ? now_ns + pause_ns : UINT64_MAX;
+	if (failure == CONNECT_NOT_ACCEPTED || !c->first.retry_since_ns)
+		c->first.retry_since_ns = now_ns;
+	if (++c->first.rounds >= connect_limits[failure].rounds &&
+	    (!part ||
+	     now_ns >= c->first.retry_since_ns + plugin_config()->connect_timeout_ns / part))
+		return UINT64_MAX;
+	/* Spread connects that were dropped together. */
+	if (failure >= CONNECT_RESET_AT_HELLO)
+		pause_ns += c->comm_id % pause_ns;
+	return now_ns + pause_ns;
 }
 
 /* The round reports its most informative failure. */
-static void connect_note(struct connector *c, const struct attempt *attempt, int error,
-			 const char *text, uint64_t now_ns)
+static void connect_record_failure(struct connector *c, const struct attempt *attempt, int error,
+				   const char *text)
 {
 	const struct candidate *candidate = &c->first.candidates.list[c->first.candidate];
 	enum connect_failure failure = connect_failure(attempt, error);
-	bool cut_short = attempt && error == -ETIMEDOUT && now_ns >= c->first.deadline_ns &&
-			 now_ns < c->first.began_ns + ANSWER_NS;
 	char remote[HARP_ENDPOINT_TEXT_MAX];
 
 	if (failure < c->first.failure)
 		return;
 	c->first.failure = failure;
-	if (cut_short && c->first.rounds)
-		return;
 	c->first.error = error;
 	c->first.reason = failure;
 	snprintf(c->first.error_text, sizeof(c->first.error_text), "%s by %s: %s",
@@ -137,16 +123,16 @@ static void connect_attempt_failed(struct connector *c, const struct attempt *at
 		error = -EPROTONOSUPPORT;
 		text = preamble_encryption_differs(c->handle.encrypted);
 	}
-	connect_note(c, attempt, error, text, now_ns);
+	connect_record_failure(c, attempt, error, text);
 	/* The peer has a comm of this id, and would refuse a second one. */
-	if (differs || c->first.failure == CONNECT_NO_COMM) {
+	if (differs || c->first.failure == CONNECT_OUT_OF_MEMORY) {
 		next_ns = UINT64_MAX;
 	} else if (++c->first.candidate == c->first.candidates.count) {
 		c->first.candidate = 0;
 		next_ns = connect_next_round_ns(c, now_ns);
 	}
 	if (next_ns >= c->first.deadline_ns)
-		connect_leave(c, CONNECT_FAILED);
+		connect_set_stage(c, CONNECT_FAILED);
 	else
 		control_timer_set(&c->timer, next_ns);
 }
@@ -154,7 +140,7 @@ static void connect_attempt_failed(struct connector *c, const struct attempt *at
 /* ---- attempts ------------------------------------------------------------------------------- */
 
 /* Makes a comm of the authenticated lane. */
-static int connect_proved(struct attempt *attempt)
+static int connect_authenticated(struct attempt *attempt)
 {
 	struct connector *c = attempt->owner;
 	struct comm_options opt;
@@ -165,13 +151,13 @@ static int connect_proved(struct attempt *attempt)
 	opt.lane.dev = c->dev;
 	opt.lane.rtt_ns = attempt->rtt_ns;
 	if (opt.multi_lane) {
-		opt.lane_lost = connector_lost;
+		opt.lane_lost = connector_lane_lost;
 		opt.harp_bytes_max =
 			interface_harp_bytes_max(c->dev, &attempt->candidate.remote.addr);
 	}
 	rc = comm_create(&c->comm, attempt->lane, &opt);
 	if (!rc && opt.multi_lane)
-		connector_made(c, c->comm, attempt);
+		connector_set_comm(c, c->comm, attempt);
 	return rc;
 }
 
@@ -187,34 +173,34 @@ static void connect_attempt_ended(struct connector *c, int result, uint64_t now_
 	if (result)
 		return;
 	if (c->comm->connector)
-		connector_begin(c);
-	connect_leave(c, CONNECT_DONE);
+		connector_start(c);
+	connect_set_stage(c, CONNECT_DONE);
 }
 
 /* False: do not try this HARP lane now; text has the reason. */
-static bool connect_may_try(struct connector *c, struct attempt *attempt, uint64_t now_ns,
-			    const char **text)
+static bool connect_can_try_harp(struct connector *c, struct attempt *attempt, uint64_t now_ns,
+				 const char **text)
 {
 	const struct candidates *candidates = &c->first.candidates;
 	const struct candidate *candidate = &attempt->candidate;
 	bool last_resort = candidates->list[candidates->count - 1].harp;
 
-	if (c->first.candidate % candidates->ways == 0) /* first of its family */
+	if (c->first.candidate % candidates->pairs == 0) /* first of its family */
 		c->first.harp_deadline_ns = now_ns + HARP_OPEN_NS;
 	/* Without kernel candidates, avoided pairs are tried again in later rounds. */
 	if ((!last_resort || (!c->first.rounds && candidates->count > 1)) &&
-	    peers_is_avoided(&candidate->remote, engine_index(candidate->engine), now_ns)) {
-		*text = "no packet found the way a moment ago";
+	    peers_is_avoided(&candidate->remote, candidate->engine->index, now_ns)) {
+		*text = "no packet arrived a moment ago";
 		return false;
 	}
 	if (!last_resort && now_ns >= c->first.harp_deadline_ns) {
-		*text = "others took all the time";
+		*text = "no time was left for it";
 		return false;
 	}
 	if (!last_resort && c->first.harp_deadline_ns < c->first.deadline_ns)
 		attempt->open_deadline_ns = c->first.harp_deadline_ns;
-	if (c->first.candidate % candidates->ways)
-		attempt->ports_max = WAY_PORTS_MAX;
+	if (c->first.candidate % candidates->pairs)
+		attempt->ports_max = PAIR_PORTS_MAX;
 	return true;
 }
 
@@ -233,18 +219,16 @@ static void connect_attempt(struct connector *c, uint64_t now_ns)
 	attempt->listen_id = c->handle.listen_id;
 	attempt->comm_id = c->comm_id;
 	memcpy(attempt->key, c->handle.secret, PREAMBLE_KEY_BYTES);
-	attempt->own.lanes = c->planned;
-	attempt->answer_ns = ANSWER_NS;
+	attempt->own.features = c->first.multi_lane ? FEATURE_MULTI_LANE : 0;
 	attempt->deadline_ns = attempt->open_deadline_ns = c->first.deadline_ns;
-	attempt->proved = connect_proved;
+	attempt->authenticated = connect_authenticated;
 	attempt->owner = c;
 	attempt->result_work = &c->work;
-	if (attempt->candidate.harp && !connect_may_try(c, attempt, now_ns, &text)) {
+	if (attempt->candidate.harp && !connect_can_try_harp(c, attempt, now_ns, &text)) {
 		attempt_free(attempt);
 		connect_attempt_failed(c, NULL, -ETIMEDOUT, text, now_ns);
 		return;
 	}
-	c->first.began_ns = now_ns;
 	c->first.attempt = attempt;
 	attempt_begin(attempt, now_ns);
 	if (attempt->candidate.harp)
@@ -260,10 +244,10 @@ static bool connect_find_candidates(struct connector *c)
 		return true;
 	c->first.error = candidates_find(candidates, c->dev, &c->handle);
 	if (c->first.error) {
-		connect_leave(c, CONNECT_FAILED);
+		connect_set_stage(c, CONNECT_FAILED);
 		return false;
 	}
-	c->planned = (uint8_t)rails_lanes(c->dev, candidates->list[0].harp);
+	c->first.multi_lane = rails_are_multi_lane(c->dev, candidates->list[0].harp);
 	return true;
 }
 
@@ -271,22 +255,12 @@ static void connect_advance(struct connector *c, uint64_t now_ns)
 {
 	int result = c->first.attempt ? attempt_result(c->first.attempt) : ATTEMPT_RUNNING;
 
-	if (c->stopped || atomic_load(&c->first.stage) != CONNECT_RUNNING)
+	if (atomic_load(&c->first.stage) != CONNECT_RUNNING)
 		return;
 	if (result != ATTEMPT_RUNNING)
 		connect_attempt_ended(c, result, now_ns);
 	else if (!c->first.attempt && !c->timer.link.le_prev && connect_find_candidates(c))
 		connect_attempt(c, now_ns);
-}
-
-static void connect_run(struct work *work, uint64_t now_ns)
-{
-	connect_advance(container_of(work, struct connector, work), now_ns);
-}
-
-static void connect_due(struct control_timer *timer, uint64_t now_ns)
-{
-	connect_advance(container_of(timer, struct connector, timer), now_ns);
 }
 
 /* ---- plugin_connect ------------------------------------------------------------------------- */
@@ -307,8 +281,7 @@ static int connect_new(struct plugin_ctx *ctx, int dev, const void *key,
 		connector_free(c);
 		return -EIO;
 	}
-	c->work.run = connect_run;
-	c->timer.run = connect_due;
+	atomic_store(&c->advance, connect_advance);
 	c->first.ctx = ctx;
 	c->first.key = key;
 	c->first.deadline_ns = clock_now_ns() + plugin_config()->connect_timeout_ns;
@@ -376,10 +349,10 @@ static const char *connect_remedy(const struct connector *c)
 		return "; the link is down here: a cable, or a memif without its peer";
 	if (error == -EPROTONOSUPPORT || error == -EKEYREJECTED) /* the peer answered */
 		return "";
-	if (c->first.reason == CONNECT_HELLO_RESET)
+	if (c->first.reason == CONNECT_RESET_AT_HELLO)
 		return " at HELLO each time: its rank has closed this listener (see the log there: it may have "
 		       "failed or been restarted), or unauthenticated peers crowd the port";
-	if (c->first.reason == CONNECT_TURNED_AWAY) /* the error text names the remedy */
+	if (c->first.reason == CONNECT_NOT_ACCEPTED) /* the error text names the remedy */
 		return error == -ETIMEDOUT ? "" : "; is the peer's rank alive?";
 	return "; is the peer's rank alive, and does a firewall let TCP through?";
 }

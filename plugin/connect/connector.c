@@ -16,28 +16,27 @@
  * Theory of operation
  *
  * The plan (plan.c) is a list of lanes, by their index in the comm. A lane of the plan that is not
- * up gets a connect attempt: immediately the first time, and if it had been up for PROVEN_NS;
+ * up gets a connect attempt: immediately the first time, and if it had been up for STABLE_NS;
  * otherwise after CONNECTOR_BACKOFF_NS_MIN, doubled after each failure. A slow lane gets an attempt
  * while it is up: a new lane from another source port replaces it under the same index. The peer
  * resets the old lane when CONFIRM admits the new one; this comm has the new lane by then. (A
  * kernel lane sends CONFIRM microseconds before that. A reset in between counts as a lane's death.)
  *
- * Everything belongs to the control thread. connector_lost(), called with any poller held, sets
- * bits and posts work. The control thread then asks the comm which lanes have died.
+ * Everything belongs to the control thread. connector_lane_lost(), called with any poller held, sets
+ * bits and posts work. The control thread then queries the comm for dead lanes.
  */
 
 #define OPEN_NS 3000000000ull /* to open a lane, and to authenticate it */
-#define PROVED_NS 5000000000ull
+#define AUTHENTICATE_NS 5000000000ull
 #define BACKOFF_NS_MAX 5000000000ull
-#define PROVEN_NS 1000000000ull /* a lane that was up this long is reopened at once */
-#define REROLL_NS 5000000000ull /* between replacements of a slow lane */
-#define LOG_NS 5000000000ull    /* between log lines about a shortage */
+#define STABLE_NS 1000000000ull  /* a lane that was up this long is reopened at once */
+#define REPLACE_NS 5000000000ull /* between replacements of a slow lane */
 
 /* ---- what is logged of rails ---------------------------------------------------------------- */
 
 static void rail_log(const struct connector_rail *rail, uint64_t now_ns)
 {
-	const struct harp_addr *addr = rail->handle.has_v4 ? &rail->handle.v4 : &rail->handle.v6;
+	const struct harp_addr *addr = nic_addr(rail->nic);
 	const char *ifname = plugin_device(rail->dev)->ifname;
 	char text[HARP_ADDR_TEXT_MAX];
 
@@ -56,7 +55,7 @@ static void rail_log(const struct connector_rail *rail, uint64_t now_ns)
 
 /* If all rails have lost their lanes, they are reported when the first lane returns. A comm without
  * lanes reports that itself. */
-static void rails_look(struct connector *c, uint64_t now_ns)
+static void rails_update(struct connector *c, uint64_t now_ns)
 {
 	unsigned up = 0;
 
@@ -74,7 +73,7 @@ static void rails_look(struct connector *c, uint64_t now_ns)
 
 /* ---- lanes ---------------------------------------------------------------------------------- */
 
-static void lane_is_up(struct connector *c, struct connector_lane *lane, uint64_t now_ns)
+static void lane_set_up(struct connector *c, struct connector_lane *lane, uint64_t now_ns)
 {
 	struct connector_rail *rail = &c->rails[lane->rail];
 
@@ -84,7 +83,7 @@ static void lane_is_up(struct connector *c, struct connector_lane *lane, uint64_
 	lane->up_ns = now_ns;
 	lane->failures = 0;
 	lane->next_ns = UINT64_MAX;
-	rails_look(c, now_ns);
+	rails_update(c, now_ns);
 }
 
 static void lane_back_off(struct connector_lane *lane, uint64_t now_ns)
@@ -98,7 +97,6 @@ static void lane_back_off(struct connector_lane *lane, uint64_t now_ns)
 static void lane_failed(struct connector *c, struct connector_lane *lane, int error,
 			const char *text, uint64_t now_ns)
 {
-	static uint64_t shortage_ns; /* the control thread's */
 	const char *ifname = plugin_device(c->rails[lane->rail].dev)->ifname;
 
 	lane_page_count(HARP_JOB_connects_failed, 1);
@@ -106,46 +104,40 @@ static void lane_failed(struct connector *c, struct connector_lane *lane, int er
 	lane->next_ns = UINT64_MAX;
 	if (!lane->up) /* else it was a replacement, and the old lane stays */
 		lane_back_off(lane, now_ns);
-	if ((error == -EMFILE || error == -ENFILE) &&
-	    (!shortage_ns || now_ns >= shortage_ns + LOG_NS)) {
-		shortage_ns = now_ns;
-		WARN("%s: %s: comms go on with fewer lanes than planned (raise the limit: ulimit -n)",
-		     ifname, text);
-	}
 	/* The first failure may come from a peer that has not made the comm yet: the second attempt
 	 * succeeds. */
 	if (lane->failures > 1 && !lane->failure_logged)
-		INFO("%s: a further lane (%s TCP) cannot be opened: %s; tried again", ifname,
-		     lane->harp ? "HARP" : "kernel", text);
+		INFO("%s: a further lane (%s TCP) cannot be opened: %s%s; tried again", ifname,
+		     lane->harp ? "HARP" : "kernel", text, lane_error_remedy(error, ""));
 	lane->failure_logged |= lane->failures > 1;
 }
 
-static void lane_is_lost(struct connector *c, struct connector_lane *lane, uint64_t now_ns)
+static void lane_set_down(struct connector *c, struct connector_lane *lane, uint64_t now_ns)
 {
 	lane->up = false;
 	c->rails[lane->rail].up--;
-	if (now_ns >= lane->up_ns + PROVEN_NS) {
+	if (now_ns >= lane->up_ns + STABLE_NS) {
 		lane->backoff_ns = CONNECTOR_BACKOFF_NS_MIN;
 		lane->next_ns = now_ns;
 	} else {
 		lane_back_off(lane, now_ns);
 	}
-	rails_look(c, now_ns);
+	rails_update(c, now_ns);
 }
 
 /* Replaces the lane by one from another source port. */
-static void lane_is_slow(struct connector_lane *lane, uint64_t now_ns)
+static void lane_replace(struct connector_lane *lane, uint64_t now_ns)
 {
 	if (!lane->up || lane->attempt ||
-	    (lane->rerolled_ns && now_ns < lane->rerolled_ns + REROLL_NS))
+	    (lane->replaced_ns && now_ns < lane->replaced_ns + REPLACE_NS))
 		return;
-	lane->rerolled_ns = now_ns;
+	lane->replaced_ns = now_ns;
 	lane->next_ns = now_ns;
 }
 
 /* ---- attempts ------------------------------------------------------------------------------- */
 
-static int lane_proved(struct attempt *a)
+static int lane_authenticated(struct attempt *a)
 {
 	struct connector *c = a->owner;
 	struct comm_lane_options options = {
@@ -175,26 +167,30 @@ static int lane_bind(struct attempt *a, const struct connector_rail *rail)
 	if (route.ifindex != device->ifindex)
 		return -ENETUNREACH;
 	candidate->local.addr =
-		harp_addr_is_v4(&candidate->remote.addr) ? device->addr_v4 : device->addr_v6;
+		*device_address(device, harp_addr_is_v4(&candidate->remote.addr) ? NIC_V4 : NIC_V6);
 	candidate->local.scope_id = device_scope_id(device, &candidate->local.addr);
 	return 0;
 }
 
-/* The next candidate after each failure, except those that were unreachable recently. */
-static int lane_choose(struct attempt *a, const struct connector_rail *rail,
+/* The next candidate after each failure, except those that were unreachable recently. -errno: none
+ * can be used. */
+static int lane_choose(const struct connector *c, struct attempt *a,
 		       const struct connector_lane *lane, uint64_t now_ns)
 {
+	const struct connector_rail *rail = &c->rails[lane->rail];
 	struct candidates candidates;
 
-	candidates_list(&candidates, rail->dev, lane->harp ? rail->engines : NULL, &rail->handle);
+	candidates_list(&candidates, rail->dev, lane->harp ? rail->engines : NULL, rail->nic,
+			c->handle.host_id);
 	for (unsigned i = 0; i < candidates.count; i++) {
 		const struct candidate *candidate =
 			&candidates.list[(lane->failures + i) % candidates.count];
 
 		if (candidate->harp &&
-		    peers_is_avoided(&candidate->remote, engine_index(candidate->engine), now_ns))
+		    peers_is_avoided(&candidate->remote, candidate->engine->index, now_ns))
 			continue;
 		a->candidate = *candidate;
+		a->dev = rail->dev;
 		return lane_bind(a, rail);
 	}
 	return -EHOSTUNREACH;
@@ -202,42 +198,35 @@ static int lane_choose(struct attempt *a, const struct connector_rail *rail,
 
 static void lane_attempt(struct connector *c, struct connector_lane *lane, uint64_t now_ns)
 {
-	const struct connector_rail *rail = &c->rails[lane->rail];
 	struct attempt *a = attempt_new(c->attempt_ops);
+	int rc = a ? lane_choose(c, a, lane, now_ns) : -ENOMEM;
 
-	if (!a) {
-		lane_failed(c, lane, -ENOMEM, lane_error_text(-ENOMEM), now_ns);
+	if (rc) {
+		attempt_free(a);
+		lane_failed(c, lane, rc, lane_error_text(rc), now_ns);
 		return;
 	}
 	lane->attempt = a;
-	a->dev = rail->dev;
 	a->dscp = c->dscp;
 	a->comm_id = c->comm_id;
 	memcpy(a->key, c->key, PREAMBLE_KEY_BYTES);
-	a->own.lanes = c->planned;
 	a->own.index = lane->index;
-	a->own.join = true;
+	a->own.features = FEATURE_JOIN;
 	a->open_deadline_ns = now_ns + OPEN_NS;
-	a->deadline_ns = now_ns + PROVED_NS;
-	a->proved = lane_proved;
+	a->deadline_ns = now_ns + AUTHENTICATE_NS;
+	a->authenticated = lane_authenticated;
 	a->owner = c;
 	a->result_work = &c->work;
-	a->refused = lane_choose(a, rail, lane, now_ns);
 	attempt_begin(a, now_ns);
 }
 
-static bool lane_has_died(struct connector *c, const struct connector_lane *lane)
-{
-	return lane->up && !comm_has_lane(c->comm, lane->index);
-}
-
-static void lane_attempted(struct connector *c, struct connector_lane *lane, int result,
-			   uint64_t now_ns)
+static void lane_attempt_ended(struct connector *c, struct connector_lane *lane, int result,
+			       uint64_t now_ns)
 {
 	struct attempt *a = lane->attempt;
 
 	if (!result)
-		lane_is_up(c, lane, now_ns);
+		lane_set_up(c, lane, now_ns);
 	else
 		lane_failed(c, lane, result, a->text, now_ns);
 	lane->attempt = NULL;
@@ -246,7 +235,7 @@ static void lane_attempted(struct connector *c, struct connector_lane *lane, int
 
 /* ---- turns ---------------------------------------------------------------------------------- */
 
-static void connector_look(struct connector *c, uint64_t now_ns)
+static void connector_check_lanes(struct connector *c, uint64_t now_ns)
 {
 	unsigned slow = atomic_exchange(&c->slow, 0);
 	uint64_t next_ns = UINT64_MAX;
@@ -256,11 +245,11 @@ static void connector_look(struct connector *c, uint64_t now_ns)
 		int result = lane->attempt ? attempt_result(lane->attempt) : ATTEMPT_RUNNING;
 
 		if (result != ATTEMPT_RUNNING)
-			lane_attempted(c, lane, result, now_ns);
-		if (lane_has_died(c, lane))
-			lane_is_lost(c, lane, now_ns);
+			lane_attempt_ended(c, lane, result, now_ns);
+		if (lane->up && !comm_has_lane(c->comm, lane->index))
+			lane_set_down(c, lane, now_ns);
 		if (slow >> lane->index & 1)
-			lane_is_slow(lane, now_ns);
+			lane_replace(lane, now_ns);
 		if (!lane->attempt && now_ns >= lane->next_ns)
 			lane_attempt(c, lane, now_ns);
 		if (!lane->attempt && lane->next_ns < next_ns)
@@ -269,35 +258,35 @@ static void connector_look(struct connector *c, uint64_t now_ns)
 	control_timer_set(&c->timer, next_ns);
 }
 
-static void connector_plan_lanes(struct connector *c, uint64_t now_ns)
-{
-	connector_plan(c);
-	c->lanes[0].up = true;
-	c->lanes[0].up_ns = now_ns;
-	c->lanes[0].next_ns = UINT64_MAX;
-	c->rails[0].up = 1;
-	c->rails[0].used = true;
-}
-
 /* The plan and the attempts query the kernel's routes. */
-static void connector_due(struct control_timer *timer, uint64_t now_ns)
+static void connector_advance(struct connector *c, uint64_t now_ns)
 {
-	struct connector *c = container_of(timer, struct connector, timer);
-
-	if (!c->rail_count)
-		connector_plan_lanes(c, now_ns);
-	connector_look(c, now_ns);
+	if (!c->rail_count) {
+		connector_plan(c);
+		lane_set_up(c, &c->lanes[0], now_ns);
+	}
+	connector_check_lanes(c, now_ns);
 }
 
-static void connector_run(struct work *work, uint64_t now_ns)
+static void connector_run(struct connector *c, uint64_t now_ns)
 {
-	struct connector *c = container_of(work, struct connector, work);
+	void (*advance)(struct connector * c, uint64_t now_ns) = atomic_load(&c->advance);
 
-	if (!c->stopped && atomic_load_explicit(&c->begun, memory_order_acquire))
-		connector_due(&c->timer, now_ns);
+	if (advance)
+		advance(c, now_ns);
 }
 
-void connector_lost(struct comm *comm, unsigned index, enum comm_loss loss)
+static void connector_work_run(struct work *work, uint64_t now_ns)
+{
+	connector_run(container_of(work, struct connector, work), now_ns);
+}
+
+static void connector_timer_run(struct control_timer *timer, uint64_t now_ns)
+{
+	connector_run(container_of(timer, struct connector, timer), now_ns);
+}
+
+void connector_lane_lost(struct comm *comm, unsigned index, enum comm_loss loss)
 {
 	struct connector *c = comm->connector;
 
@@ -310,20 +299,17 @@ void connector_lost(struct comm *comm, unsigned index, enum comm_loss loss)
 
 /* ---- its life ------------------------------------------------------------------------------- */
 
-void connector_begin(struct connector *c)
+void connector_start(struct connector *c)
 {
-	c->work.run = connector_run;
-	c->timer.run = connector_due;
-	atomic_store_explicit(&c->begun, true, memory_order_release);
+	atomic_store(&c->advance, connector_advance);
 	control_post(&c->work);
 }
 
-static void connector_stop_run(struct work *work, uint64_t now_ns)
+static void connector_stop_run(void *arg)
 {
-	struct connector *c = container_of(work, struct connector, stop_work);
+	struct connector *c = arg;
 
-	(void)now_ns;
-	c->stopped = true;
+	atomic_store(&c->advance, NULL);
 	control_timer_set(&c->timer, UINT64_MAX);
 	attempt_free(c->first.attempt);
 	c->first.attempt = NULL;
@@ -356,22 +342,21 @@ struct connector *connector_new(int dev, uint8_t dscp, const struct handle *hand
 	c->dscp = dscp;
 	c->handle = *handle;
 	c->attempt_ops = ops;
-	c->work.run = connector_run;
-	c->stop_work.run = connector_stop_run;
+	c->work.run = connector_work_run;
 	c->free_work.run = connector_free_run;
-	c->timer.run = connector_due;
+	c->timer.run = connector_timer_run;
 	return c;
 }
 
-void connector_made(struct connector *c, struct comm *comm, const struct attempt *first)
+void connector_set_comm(struct connector *c, struct comm *comm, const struct attempt *first)
 {
 	c->comm = comm;
 	c->comm_id = first->comm_id;
 	c->first_harp = first->candidate.harp;
-	c->planned = first->preamble.own.lanes;
-	c->taken = first->preamble.peer.lanes;
 	preamble_comm_key(&first->preamble, c->key);
-	c->peer_rails = first->preamble.rails;
+	c->nics[0] = c->handle.nic;
+	c->nic_count = 1u + first->preamble.peer.nic_count;
+	memcpy(&c->nics[1], first->preamble.peer.nics, sizeof(first->preamble.peer.nics));
 	comm->connector = c;
 	background_begin(comm);
 }
@@ -381,7 +366,7 @@ void connector_stop(struct connector *c)
 	if (!c)
 		return;
 	/* First, as the attempt's engine may be making the comm. */
-	control_call(&c->stop_work);
+	control_call(connector_stop_run, c);
 	if (c->comm && c->comm->connector)
 		background_end(c->comm);
 }

@@ -10,11 +10,9 @@
 #ifndef HARP_PLUGIN_CONNECTOR_H
 #define HARP_PLUGIN_CONNECTOR_H
 
-#include "comm/background.h"
 #include "comm/comm.h"
 #include "connect/attempt.h"
 #include "connect/ctx.h"
-#include "connect/rails.h"
 #include "poll/control.h"
 
 #define CONNECTOR_BACKOFF_NS_MIN 100000000ull
@@ -22,23 +20,22 @@
 /* How the first lane's attempts have failed, least informative first. */
 enum connect_failure {
 	CONNECT_NOT_TRIED,
-	CONNECT_SILENT,      /* no answer */
-	CONNECT_NO_WAY,      /* a routing or network error */
-	CONNECT_REJECTED,    /* an invalid proof or another protocol error */
-	CONNECT_HELLO_RESET, /* the listen comm is closed, or the admission limit is reached */
-	CONNECT_TURNED_AWAY, /* a later reset, or silence: the listen comm exists */
-	CONNECT_NO_COMM,     /* out of memory after CONFIRM: the peer has the comm */
+	CONNECT_NO_ANSWER,      /* no answer */
+	CONNECT_UNREACHABLE,    /* a routing or network error */
+	CONNECT_PROTOCOL_ERROR, /* an invalid proof or another protocol error */
+	CONNECT_RESET_AT_HELLO, /* the listen comm is closed, or the admission limit is reached */
+	CONNECT_NOT_ACCEPTED,   /* a later reset, or silence: the listen comm exists */
+	CONNECT_OUT_OF_MEMORY,  /* out of memory after CONFIRM: the peer has the comm */
 };
 
 enum connect_stage { CONNECT_RUNNING, CONNECT_DONE, CONNECT_FAILED };
 
 struct connector_rail {
-	int dev;                    /* ours */
-	uint8_t nic;                /* the peer's */
-	struct engine_set *engines; /* NULL: kernel lanes only */
-	struct handle handle;       /* the peer's NIC */
-	bool backup;                /* used only while no other rail works */
-	bool bound;                 /* kernel lanes are bound to our NIC */
+	int dev;                         /* the own NIC */
+	const struct nic_endpoints *nic; /* the peer's, in connector->nics */
+	struct engine_set *engines;      /* NULL: kernel lanes only */
+	bool backup;                     /* used only while no other rail works */
+	bool bound;                      /* kernel lanes are bound to the own NIC */
 	unsigned up;
 	bool used; /* it has had a lane */
 	bool down_logged;
@@ -48,7 +45,7 @@ struct connector_lane {
 	uint8_t index, rail;
 	bool harp, up, failure_logged;
 	unsigned failures; /* in a row */
-	uint64_t next_ns, backoff_ns, up_ns, rerolled_ns;
+	uint64_t next_ns, backoff_ns, up_ns, replaced_ns;
 	struct attempt *attempt; /* NULL: none runs */
 };
 
@@ -59,9 +56,11 @@ struct connector {
 	uint8_t dscp;
 	struct handle handle;
 	uint64_t comm_id;
-	struct work work, stop_work, free_work;
+	struct work work, free_work;
 	struct control_timer timer;
-	bool stopped;
+	/* Run by work and timer: connect_advance(), then connector_advance(). NULL: not begun, or
+	 * stopped. Writer: any thread, release. */
+	void (*_Atomic advance)(struct connector *c, uint64_t now_ns);
 
 	/* The first lane (connect.c). */
 	struct {
@@ -74,13 +73,13 @@ struct connector {
 		atomic_int stage;
 		_Atomic(struct poller *) engine; /* of the current attempt; NULL: a kernel lane */
 		struct candidates candidates;    /* empty before the first attempt */
+		bool multi_lane;                 /* HELLO says so */
 		unsigned candidate;              /* of the current attempt */
 		struct attempt *attempt;
-		uint64_t began_ns;            /* the present attempt */
 		uint64_t harp_deadline_ns;    /* of all HARP lanes of a family, in this round */
 		unsigned rounds;              /* completed rounds over all candidates */
 		enum connect_failure failure; /* of the current round */
-		uint64_t in_vain_ns; /* end of the last round that was turned away, else of the
+		uint64_t retry_since_ns; /* end of the last round that was not accepted, else of the
 				      * first round; 0: no round has ended */
 		int error;
 		enum connect_failure reason; /* of error */
@@ -90,16 +89,15 @@ struct connector {
 			      the application's */
 
 	/* Further lanes. The first lane's poller stores the preamble's results. */
-	struct rails peer_rails;
+	unsigned nic_count;
+	struct nic_endpoints
+		nics[1 + PREAMBLE_NICS_MAX]; /* of the peer; that of the handle first */
 	bool first_harp;
-	uint8_t planned; /* lanes in HELLO */
-	uint8_t taken;   /* lanes that CHALLENGE allows */
 	uint8_t key[PREAMBLE_KEY_BYTES];
-	atomic_bool begun;
 	/* Bits of lanes. Writer: any poller, which then posts work. */
 	atomic_uint slow;
 	unsigned rail_count, lane_count;
-	struct connector_rail rails[RAIL_PAIRS_MAX];
+	struct connector_rail rails[RAILS_MAX];
 	struct connector_lane lanes[COMM_LANES_MAX];
 };
 
@@ -107,11 +105,11 @@ struct connector {
 struct connector *connector_new(int dev, uint8_t dscp, const struct handle *handle,
 				const struct attempt_ops *ops);
 /* The first lane's attempt has made a multi-lane comm. The lane's poller is held. */
-void connector_made(struct connector *c, struct comm *comm, const struct attempt *first);
+void connector_set_comm(struct connector *c, struct comm *comm, const struct attempt *first);
 /* Plans and opens further lanes from now on. Any thread; never waits. */
-void connector_begin(struct connector *c);
+void connector_start(struct connector *c);
 /* comm_options.lane_lost. */
-void connector_lost(struct comm *comm, unsigned index, enum comm_loss loss);
+void connector_lane_lost(struct comm *comm, unsigned index, enum comm_loss loss);
 /* Called before the comm closes: stops all attempts before it returns. No poller held. */
 void connector_stop(struct connector *c);
 /* Frees it, when no attempt runs. Any thread; never waits. Both accept NULL. */

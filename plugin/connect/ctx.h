@@ -11,7 +11,7 @@
 
 #include "comm/comm.h"
 #include "poll/engine.h"
-#include "wire/handle.h"
+#include "wire/preamble.h"
 
 struct connector;
 
@@ -25,8 +25,8 @@ struct plugin_ctx {
 };
 
 /* Protects the contexts, their lists, and the tables of engines and acceptors. Held for list
- * operations and to open kernel sockets and listeners. Not held while an interface is opened, nor
- * during control_call(), because the control thread acquires it.
+ * operations and to open kernel sockets and listeners. Not held while an interface is opened. The
+ * control thread never acquires it.
  * Lock order: ctx_lock, then an engine's poller, because poller_call() closes a listener that could
  * not be opened. So a thread that may hold a poller does not acquire ctx_lock. */
 extern pthread_mutex_t ctx_lock;
@@ -46,6 +46,19 @@ struct engine_set *interface_engines(int dev, char *why, size_t why_len);
 uint64_t interface_harp_bytes_max(int dev, const struct harp_addr *peer);
 /* Opens the device's engines as interface_open(), and its acceptor, unless done. */
 int interface_listen(int dev);
+/*
+ * rails.c. A rail is a NIC of this process and one of the peer between which lanes of a comm run. Rail
+ * 0 is the NIC that NCCL chose, on both sides.
+ */
+#define RAILS_MAX (1u + PREAMBLE_NICS_MAX) /* of a comm */
+/* The number of rails that HARP_RAILS allows. */
+unsigned rails_allowed(void);
+/* The devices that comms of dev may use: dev, then the others by speed, NUMA node and PCI distance,
+ * as HARP_RAILS allows. Returns how many. */
+unsigned rails_devices(int dev, int out[RAILS_MAX]);
+/* May a comm of dev have more than one lane? harp: HARP lanes are possible. */
+bool rails_are_multi_lane(int dev, bool harp);
+
 /* Is it a DPDK port whose link is down? Any thread. */
 bool interface_link_is_down(int dev);
 

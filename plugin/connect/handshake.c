@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/uio.h>
 
-#include "lane/lane_encrypted.h"
+#include "lane/lane.h"
 
 static int handshake_fail(struct preamble *p, int error, const char *what)
 {
@@ -58,13 +58,11 @@ void handshake_comm_options(const struct preamble *p, enum comm_side side, struc
 
 	*out = (struct comm_options){
 		.side = side,
-		.multi_lane = preamble_is_multi_lane(p),
-		.buffered = (sender->features & FEATURE_BUFFERED) != 0,
+		.multi_lane = (sender->features & FEATURE_MULTI_LANE) != 0,
 		.no_credit = (sender->features & FEATURE_NO_CREDIT) != 0,
 		.eager_bytes = p->own.eager_bytes < p->peer.eager_bytes ? p->own.eager_bytes
 									: p->peer.eager_bytes,
 		.comm_id = p->comm_id,
-		.reconnect_wait_ns = COMM_RECONNECT_WAIT_NS,
 		.lane.sent_bytes = p->sent_bytes,
 	};
 }

@@ -14,7 +14,6 @@
 #include "comm/memory.h"
 #include "device/path_policy.h"
 #include "connect/peers.h"
-#include "connect/rails.h"
 #include "connect/acceptor.h"
 #include "process/log.h"
 #include "process/config.h"
@@ -66,15 +65,15 @@ static struct engine_set *engines_open(int dev, char *why, size_t why_len)
 {
 	struct engine_set *set = engine_set_open(dev, why, why_len);
 
-	for (unsigned i = 0; set && i < engine_set_count(set); i++)
-		plugin_memory_engine_open(engine_set_at(set, i));
+	for (unsigned i = 0; set && i < set->count; i++)
+		plugin_memory_engine_open(set->engines[i]);
 	return set;
 }
 
 static void engines_close(struct engine_set *set)
 {
-	for (unsigned i = 0; set && i < engine_set_count(set); i++)
-		plugin_memory_engine_close(engine_set_at(set, i));
+	for (unsigned i = 0; set && i < set->count; i++)
+		plugin_memory_engine_close(set->engines[i]);
 	engine_set_close(set);
 }
 
@@ -108,21 +107,15 @@ static void interface_decide(int dev)
 	pthread_mutex_unlock(&opening);
 }
 
-/* Lists the devices whose engines a comm of dev may use. A backup NIC's queue is left to processes
- * that need it: it is opened only if this process uses the NIC as a device, or with
- * HARP_RAILS=all. */
-static unsigned interface_engine_devices(int dev, int devs[RAIL_PAIRS_MAX])
-{
-	unsigned count = rails_devices(dev, devs);
-
-	return plugin_config()->rails == RAILS_ALL ? count : 1;
-}
-
 void interface_open(int dev)
 {
-	int devs[RAIL_PAIRS_MAX];
-	unsigned count = interface_engine_devices(dev, devs);
+	int devs[RAILS_MAX];
+	unsigned count = rails_devices(dev, devs);
 
+	/* A backup NIC's queue is left to processes that need it: it is opened only if this process
+	 * uses the NIC as a device, or with HARP_RAILS=all. */
+	if (plugin_config()->rails != RAILS_ALL)
+		count = 1;
 	for (unsigned i = 0; i < count; i++)
 		interface_decide(devs[i]);
 }
@@ -157,7 +150,7 @@ static bool interface_may_listen(int dev)
  * held. */
 static void interface_open_rails(int dev)
 {
-	int devs[RAIL_PAIRS_MAX];
+	int devs[RAILS_MAX];
 	unsigned count = rails_devices(dev, devs);
 
 	for (unsigned i = 1; i < count; i++)

@@ -20,8 +20,8 @@
 /* Beyond it the kernel drops SYNs, which are retransmitted after a second. Thousands of
  * unauthenticated peers must not fill the backlog while the control thread waits for a CPU. */
 #define KERNEL_BACKLOG 1024
-#define REST_NS 100000000ull       /* pause of a listener without descriptors */
-#define REST_WARN_NS 5000000000ull /* between warnings */
+#define ACCEPT_PAUSE_NS 100000000ull /* pause of a listener without descriptors */
+#define ACCEPT_WARN_NS 5000000000ull /* between warnings */
 
 /* ---- on our own stacks ---------------------------------------------------------------------- */
 
@@ -38,34 +38,33 @@ static void stack_listener_run(struct work *work, uint64_t now_ns)
 	}
 	if (now_ns >= listener->pending_set.next_ns)
 		pending_set_expire(&listener->pending_set, now_ns);
-	engine_listener_due(listener->engine, listener->pending_set.next_ns);
+	listener->engine->listener_ns = listener->pending_set.next_ns;
 }
 
-static void stack_listener_open_run(struct work *work, uint64_t now_ns)
+static void stack_listener_open_run(void *arg)
 {
-	struct stack_listener *listener = container_of(work, struct stack_listener, open_work);
+	struct stack_listener *listener = arg;
 	struct harp_endpoint any;
 	struct harp_tcp_options opt;
 
-	(void)now_ns;
 	memset(&any, 0, sizeof(any));
 	lane_harp_tcp_options(&opt, 0);
 	opt.backlog = BACKLOG;
 	listener->open_result =
-		harp_tcp_listen(engine_stack(listener->engine), &any, &opt, &listener->listener);
+		harp_tcp_listen(listener->engine->stack, &any, &opt, &listener->listener);
 	if (listener->open_result)
 		return;
 	harp_listener_endpoint(listener->listener, &any);
 	listener->port = any.port;
-	engine_set_listener(listener->engine, &listener->work);
+	listener->engine->listener_ns = UINT64_MAX;
+	listener->engine->listener = &listener->work;
 }
 
-static void stack_listener_close_run(struct work *work, uint64_t now_ns)
+static void stack_listener_close_run(void *arg)
 {
-	struct stack_listener *listener = container_of(work, struct stack_listener, close_work);
+	struct stack_listener *listener = arg;
 
-	(void)now_ns;
-	engine_set_listener(listener->engine, NULL);
+	listener->engine->listener = NULL;
 	pending_set_close(&listener->pending_set);
 	harp_listener_close(listener->listener);
 }
@@ -82,9 +81,7 @@ int stack_listener_open(struct stack_listener **out, int dev, struct engine *eng
 	engine_placement(engine, &listener->placement);
 	pending_set_init(&listener->pending_set, dev, &listener->placement);
 	listener->work.run = stack_listener_run;
-	listener->open_work.run = stack_listener_open_run;
-	listener->close_work.run = stack_listener_close_run;
-	poller_call(engine_poller(engine), &listener->open_work);
+	poller_call(&engine->poller, stack_listener_open_run, listener);
 	rc = listener->open_result;
 	if (rc)
 		free(listener);
@@ -95,29 +92,29 @@ int stack_listener_open(struct stack_listener **out, int dev, struct engine *eng
 
 void stack_listener_close(struct stack_listener *listener)
 {
-	poller_call(engine_poller(listener->engine), &listener->close_work);
+	poller_call(&listener->engine->poller, stack_listener_close_run, listener);
 	free(listener);
 }
 
 /* ---- the kernel's --------------------------------------------------------------------------- */
 
 /* Out of descriptors or memory: pauses, because level-triggered epoll would loop. */
-static void kernel_listener_rest(struct kernel_listener *listener, int error, uint64_t now_ns)
+static void kernel_listener_pause(struct kernel_listener *listener, int error, uint64_t now_ns)
 {
 	static uint64_t warned_ns; /* used by the control thread only */
 
 	control_rewatch(&listener->source, 0);
-	control_timer_set(&listener->rest, now_ns + REST_NS);
-	if (warned_ns && now_ns < warned_ns + REST_WARN_NS)
+	control_timer_set(&listener->pause_timer, now_ns + ACCEPT_PAUSE_NS);
+	if (warned_ns && now_ns < warned_ns + ACCEPT_WARN_NS)
 		return;
 	warned_ns = now_ns;
-	WARN("cannot let peers in: %s%s; they wait until that has passed", lane_error_text(error),
+	WARN("cannot accept connections: %s%s; peers wait meanwhile", lane_error_text(error),
 	     lane_error_remedy(error, ""));
 }
 
-static void kernel_listener_rested(struct control_timer *timer, uint64_t now_ns)
+static void kernel_listener_resume(struct control_timer *timer, uint64_t now_ns)
 {
-	struct kernel_listener *listener = container_of(timer, struct kernel_listener, rest);
+	struct kernel_listener *listener = container_of(timer, struct kernel_listener, pause_timer);
 
 	(void)now_ns;
 	control_rewatch(&listener->source, EPOLLIN);
@@ -139,13 +136,20 @@ static void kernel_listener_ready(struct control_source *source, uint64_t now_ns
 		struct lane *lane;
 
 		if (is_shortage(fd))
-			kernel_listener_rest(listener, fd, now_ns);
+			kernel_listener_pause(listener, fd, now_ns);
 		if (fd < 0)
 			return; /* EAGAIN, or ECONNABORTED: the next turn tries again */
 		sockaddr_to_endpoint(&peer, &remote);
 		if (!lane_kernel_adopt(control_poller(), fd, &listener->local, &remote, &lane))
 			pending_set_add(listener->pending_set, lane, fd, now_ns);
 	}
+}
+
+static void kernel_listener_watch(void *arg)
+{
+	struct kernel_listener *listener = arg;
+
+	listener->watch_result = control_watch(&listener->source, listener->fd, EPOLLIN);
 }
 
 int kernel_listener_listen(struct kernel_listener *listener, const struct harp_addr *addr,
@@ -171,13 +175,9 @@ int kernel_listener_listen(struct kernel_listener *listener, const struct harp_a
 	sockaddr_to_endpoint(&sa, &listener->local);
 	listener->pending_set = pending_set;
 	listener->source.ready = kernel_listener_ready;
-	listener->rest.run = kernel_listener_rested;
-	return 0;
-}
-
-int kernel_listener_watch(struct kernel_listener *listener)
-{
-	return listener->fd < 0 ? 0 : control_watch(&listener->source, listener->fd, EPOLLIN);
+	listener->pause_timer.run = kernel_listener_resume;
+	control_call(kernel_listener_watch, listener);
+	return listener->watch_result;
 }
 
 void kernel_listener_close(struct kernel_listener *listener)
@@ -185,7 +185,7 @@ void kernel_listener_close(struct kernel_listener *listener)
 	if (listener->fd < 0)
 		return;
 	control_unwatch(&listener->source);
-	control_timer_set(&listener->rest, UINT64_MAX);
+	control_timer_set(&listener->pause_timer, UINT64_MAX);
 	forkguard_close(listener->fd);
 	listener->fd = -1;
 }

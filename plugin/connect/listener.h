@@ -11,7 +11,7 @@ struct stack_listener {
 	struct placement_end placement; /* of the engine; constant */
 	uint16_t port;
 	struct harp_listener *listener;
-	struct work work, open_work, close_work;
+	struct work work; /* in each turn of the engine */
 	int open_result;
 	struct pending_set pending_set;
 };
@@ -23,15 +23,15 @@ struct kernel_listener {
 	int fd; /* -1: none */
 	struct harp_endpoint local;
 	struct control_source source;
-	struct control_timer rest; /* pause without descriptors */
+	int watch_result;
+	struct control_timer pause_timer; /* pause without descriptors */
 	struct pending_set *pending_set;
 };
-/* Opens it on the device's address; the kernel chooses the port. */
+/* Opens it on the device's address; the kernel chooses the port. Waits for the control thread, which
+ * accepts connections from now on. */
 int kernel_listener_listen(struct kernel_listener *listener, const struct harp_addr *addr,
 			   uint32_t scope_id, struct pending_set *pending_set);
-/* Accepts connections from now on. Control thread. */
-int kernel_listener_watch(struct kernel_listener *listener);
-/* Closes it; accepts one that was never opened. Poller held. */
+/* Closes it; accepts one that was never opened. Control thread. */
 void kernel_listener_close(struct kernel_listener *listener);
 
 #endif

@@ -20,8 +20,8 @@ static pthread_mutex_t peers_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct peer peers[PEERS_MAX];
 static uint64_t peers_clock;
 
-/* makes: replaces the least recently used entry if there is none. peers_lock held. */
-static struct peer *peers_find(const struct harp_endpoint *remote, bool makes)
+/* create: replaces the least recently used entry if there is none. peers_lock held. */
+static struct peer *peers_find(const struct harp_endpoint *remote, bool create)
 {
 	struct peer *oldest = &peers[0];
 
@@ -36,7 +36,7 @@ static struct peer *peers_find(const struct harp_endpoint *remote, bool makes)
 		if (peer->used < oldest->used)
 			oldest = peer;
 	}
-	if (!makes)
+	if (!create)
 		return NULL;
 	memset(oldest, 0, sizeof(*oldest));
 	oldest->addr = remote->addr;

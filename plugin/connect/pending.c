@@ -9,7 +9,6 @@
 
 #include "base/util.h"
 #include "connect/handshake.h"
-#include "connect/rails.h"
 #include "connect/registry.h"
 #include "process/config.h"
 #include "process/keyfile.h"
@@ -123,7 +122,7 @@ static void pending_displace(struct pending *pending)
 		pending_drop(pending);
 }
 
-/* ---- what the preamble asks ----------------------------------------------------------------- */
+/* ---- lookups for the preamble ---------------------------------------------------------------- */
 
 /* HELLO has named an id of this process. False: this connection is over the limit and is
  * dropped. */
@@ -145,7 +144,7 @@ static bool pending_identify(struct pending *pending)
 static bool pending_lookup(void *ctx, struct preamble *p, uint8_t key[PREAMBLE_KEY_BYTES])
 {
 	struct pending *pending = ctx;
-	bool joins = p->peer.join;
+	bool joins = p->peer.features & FEATURE_JOIN;
 
 	if (!registry_key(joins ? p->comm_id : p->listen_id, joins, key))
 		return false;
@@ -154,10 +153,8 @@ static bool pending_lookup(void *ctx, struct preamble *p, uint8_t key[PREAMBLE_K
 		return true;
 	}
 	p->full = !pending_identify(pending);
-	if (!joins && preamble_is_multi_lane(p)) {
-		p->own.rails = pending->rails;
-		p->own.rails_bytes = acceptor_rails(pending->set->dev, pending->rails);
-	}
+	if (!joins && p->peer.features & FEATURE_MULTI_LANE)
+		p->own.nic_count = acceptor_nics(pending->set->dev, p->own.nics);
 	return true;
 }
 
@@ -177,7 +174,7 @@ static void pending_warn_encryption(struct pending *pending, int error, uint64_t
 	if (!text || (set->warned_ns && now_ns - set->warned_ns < WARN_AGAIN_NS))
 		return;
 	set->warned_ns = now_ns;
-	WARN("turned away %s: %s", harp_endpoint_format(&pending->lane->remote, peer), text);
+	WARN("refused %s: %s", harp_endpoint_format(&pending->lane->remote, peer), text);
 }
 
 /* ---- admission ------------------------------------------------------------------------------ */
@@ -216,42 +213,34 @@ static int pending_begin_comm(struct pending *pending, uint64_t now_ns)
 	const struct preamble *p = &pending->preamble;
 	uint8_t key[PREAMBLE_KEY_BYTES];
 	struct comm_options opt;
-	struct comm *comm;
 	int rc;
 
 	handshake_comm_options(p, COMM_RECV, &opt);
 	pending_lane_options(pending, now_ns, &opt.lane);
-	rc = comm_create(&comm, pending->lane, &opt);
-	if (rc)
-		return rc;
 	preamble_comm_key(p, key);
-	pending_release(pending);
-	rc = registry_ready(p->listen_id, comm, p->comm_id, opt.multi_lane ? key : NULL);
+	rc = registry_add(p->listen_id, pending->lane, &opt, key);
 	explicit_bzero(key, sizeof(key));
 	if (!rc)
-		return 0;
-	if (rc == -ENOMEM)
-		registry_fail(p->listen_id, &comm->remote, rc);
-	comm_drop(comm);
-	return 0;
+		pending_release(pending);
+	return rc;
 }
 
 /* CONFIRM has arrived. */
 static int pending_admit(struct pending *pending, uint64_t now_ns)
 {
-	bool joins = pending->preamble.peer.join;
+	bool joins = pending->preamble.peer.features & FEATURE_JOIN;
 	int rc;
 
 	control_unwatch(&pending->source); /* the comm may close it at once */
 	rc = handshake_encrypt(&pending->preamble, &pending->lane);
 	if (!rc)
 		rc = joins ? pending_join(pending, now_ns) : pending_begin_comm(pending, now_ns);
-	if (rc && !joins)
+	if (rc == -ENOMEM && !joins)
 		registry_fail(pending->preamble.listen_id, &pending->lane->remote, rc);
 	return rc;
 }
 
-/* ---- going on ------------------------------------------------------------------------------- */
+/* ---- advancing ------------------------------------------------------------------------------- */
 
 /* The caller read its clock before it acquired the poller. Another thread may have polled since
  * with a later timestamp, so the maximum is kept. */
@@ -346,7 +335,6 @@ void pending_set_add(struct pending_set *set, struct lane *lane, int fd, uint64_
 	struct preamble_terms own = { .eager_bytes = plugin_config()->eager_bytes,
 				      .features = set->placement ? FEATURE_ACK_PROMPTLY : 0,
 				      .placement = set->placement,
-				      .lanes = set->lanes,
 				      .psk = keyfile_key() };
 	struct pending *pending;
 
@@ -379,7 +367,6 @@ void pending_set_init(struct pending_set *set, int dev, const struct placement_e
 {
 	set->dev = dev;
 	set->placement = placement;
-	set->lanes = rails_lanes_taken(dev);
 	set->timer.run = pending_set_due;
 	set->next_ns = UINT64_MAX;
 }

@@ -25,15 +25,13 @@ struct pending {
 	uint64_t accepted_ns;
 	uint64_t ready_ns; /* when READY was sent; 0: not yet */
 	struct preamble preamble;
-	uint8_t rails[RAILS_BYTES_MAX]; /* the extension of CHALLENGE */
-	struct control_source source;   /* of a kernel lane */
+	struct control_source source; /* of a kernel lane */
 };
 
 /* The pending connections of one listener. */
 struct pending_set {
 	int dev;
 	const struct placement_end *placement; /* of the engine; NULL: a kernel listener */
-	uint8_t lanes;                         /* limit in CHALLENGE */
 	struct control_timer timer;            /* of kernel listeners: at next_ns */
 	uint64_t next_ns;           /* not after the earliest deadline; UINT64_MAX: none */
 	uint64_t now_ns;            /* of the current turn; never decreases */

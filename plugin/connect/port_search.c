@@ -67,7 +67,7 @@ void port_search_stop(struct port_search *o)
 }
 
 /* Sends one SYN. port 0: any. */
-static int port_search_call(struct port_search *o, uint16_t port)
+static int port_search_send_syn(struct port_search *o, uint16_t port)
 {
 	struct harp_endpoint local = o->ports.local;
 	struct lane *lane;
@@ -91,17 +91,17 @@ static unsigned port_search_round_ports(const struct port_search *o)
 {
 	unsigned chance = 2;
 
-	if (placement_is_certain(&o->ports))
+	if (placement_is_computed(&o->ports))
 		return 1;
-	if ((!o->own.known || o->ports.distrust) && o->own.queues)
+	if ((!o->own.known || o->ports.try_all) && o->own.queues)
 		chance *= o->own.queues;
-	if ((!o->peer.known || o->ports.distrust) && o->peer.queues)
+	if ((!o->peer.known || o->ports.try_all) && o->peer.queues)
 		chance *= o->peer.queues;
 	return chance < ROUND_PORTS_MAX ? chance : ROUND_PORTS_MAX;
 }
 
 /* Sends `wanted` SYNs. 0; 1: out of ports; or the error of a SYN if no other is in progress. */
-static int port_search_calls(struct port_search *o, unsigned wanted)
+static int port_search_send_syns(struct port_search *o, unsigned wanted)
 {
 	for (unsigned opened = 0; opened < wanted;) {
 		uint16_t port = o->ports_tried < o->ports_max ? placement_next(&o->ports) : 0;
@@ -109,10 +109,10 @@ static int port_search_calls(struct port_search *o, unsigned wanted)
 
 		if (!port)
 			return 1;
-		rc = port_search_call(o, port);
+		rc = port_search_send_syn(o, port);
 		if (!rc)
 			opened++;
-		else if (rc == -ENOSPC && o->several)
+		else if (rc == -ENOSPC && o->lane_count)
 			return 0; /* the stack is busy: continue in the next round */
 		else if (rc != -EADDRINUSE)
 			return rc;
@@ -121,9 +121,9 @@ static int port_search_calls(struct port_search *o, unsigned wanted)
 }
 
 /* Sends a SYN from any port. An error is ignored if others are in progress. */
-static int port_search_any(struct port_search *o, uint64_t now_ns)
+static int port_search_round_any_port(struct port_search *o, uint64_t now_ns)
 {
-	int rc = port_search_call(o, 0);
+	int rc = port_search_send_syn(o, 0);
 
 	o->next_ns = now_ns + (ANOTHER_NS << o->rounds);
 	return o->rounds++ ? 0 : rc;
@@ -134,19 +134,18 @@ static int port_search_round(struct port_search *o, uint64_t now_ns)
 	unsigned wanted;
 	int rc;
 
-	if (placement_is_free(&o->ports))
-		return port_search_any(o, now_ns);
-	if (o->rounds++ && placement_is_certain(&o->ports))
-		o->ports.distrust = true;
+	if (placement_takes_any_port(&o->ports))
+		return port_search_round_any_port(o, now_ns);
+	if (o->rounds++ && placement_is_computed(&o->ports))
+		o->ports.try_all = true;
 	wanted = port_search_round_ports(o);
-	o->several |= wanted > 1;
-	o->next_ns = now_ns + (placement_is_certain(&o->ports) ? CERTAIN_NS : ROUND_NS);
-	rc = port_search_calls(o, wanted);
+	o->next_ns = now_ns + (placement_is_computed(&o->ports) ? CERTAIN_NS : ROUND_NS);
+	rc = port_search_send_syns(o, wanted);
 	if (rc <= 0)
 		return rc;
-	if (!o->ports_tried && !o->ports.distrust) {
+	if (!o->ports_tried && !o->ports.try_all) {
 		/* No port should work, so the known placement must be wrong. */
-		o->ports.distrust = true;
+		o->ports.try_all = true;
 		o->ports.at = 0;
 		o->next_ns = now_ns;
 		return 0;
@@ -157,7 +156,7 @@ static int port_search_round(struct port_search *o, uint64_t now_ns)
 }
 
 /* Returns the open lane; otherwise 0, or the error of an answer. */
-static int port_search_look(struct port_search *o, struct lane **open)
+static int port_search_check_lanes(struct port_search *o, struct lane **open)
 {
 	for (unsigned i = 0; i < o->lane_count;) {
 		struct lane *lane = o->lanes[i];
@@ -189,7 +188,7 @@ int port_search_advance(struct port_search *o, uint64_t now_ns, struct lane **la
 	*lane = NULL;
 	if (!o->rounds)
 		o->next_ns = o->give_up_ns = UINT64_MAX;
-	rc = o->rounds ? port_search_look(o, lane) : port_search_round(o, now_ns);
+	rc = o->rounds ? port_search_check_lanes(o, lane) : port_search_round(o, now_ns);
 	if (!rc && now_ns >= o->give_up_ns)
 		rc = -ETIMEDOUT;
 	if (!rc && now_ns >= o->next_ns)
@@ -199,20 +198,21 @@ int port_search_advance(struct port_search *o, uint64_t now_ns, struct lane **la
 	return rc;
 }
 
-const char *port_search_silence(const struct port_search *o, char *buf, size_t len)
+const char *port_search_describe_failure(const struct port_search *o, char *buf, size_t len)
 {
 	buf[0] = '\0';
-	if (placement_is_free(&o->ports))
+	if (placement_takes_any_port(&o->ports))
 		return buf;
 	if (o->peer.queues)
 		snprintf(buf, len,
 			 "no answer to %u source ports: packets between our queue %u of %u and the "
-			 "peer's queue %u of %u find no way",
+			 "peer's queue %u of %u do not arrive",
 			 o->ports_tried, o->own.queue, o->own.queues, o->peer.queue,
 			 o->peer.queues);
 	else
-		snprintf(buf, len,
-			 "no answer to %u source ports: packets to our queue %u of %u find no way",
-			 o->ports_tried, o->own.queue, o->own.queues);
+		snprintf(
+			buf, len,
+			"no answer to %u source ports: packets to our queue %u of %u do not arrive",
+			o->ports_tried, o->own.queue, o->own.queues);
 	return buf;
 }

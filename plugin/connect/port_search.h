@@ -26,7 +26,6 @@ struct port_search {
 		ports_max; /* ports to try; set to PORT_SEARCH_PORTS_MAX by port_search_prepare() */
 	uint64_t next_ns;  /* of the next round */
 	uint64_t give_up_ns; /* all ports were tried, and the wait for answers is over */
-	bool several;        /* more than one port was needed */
 	/* For the lanes; the caller's. */
 	void *owner;
 	void (*notify)(struct lane *lane, uint64_t now_ns);
@@ -43,6 +42,6 @@ int port_search_advance(struct port_search *o, uint64_t now_ns, struct lane **la
 void port_search_stop(struct port_search *o);
 /* If it ended without an answer, from several ports or from a computed one: one line of text, else
  * "". */
-const char *port_search_silence(const struct port_search *o, char *buf, size_t len);
+const char *port_search_describe_failure(const struct port_search *o, char *buf, size_t len);
 
 #endif

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rails.c - the NICs of this process that a comm may use, and the number of its lanes. */
-#include "connect/rails.h"
+/* rails.c - the NICs of this process that a comm may use. */
+#include "connect/ctx.h"
 
 #include <string.h>
 
-#include "comm/comm.h"
 #include "device/device.h"
 #include "process/config.h"
 
@@ -18,7 +17,7 @@ unsigned rails_allowed(void)
 	case RAILS_ALL:
 		break;
 	}
-	return RAIL_PAIRS_MAX;
+	return RAILS_MAX;
 }
 
 /* The number of common leading components of two PCI paths: shared bridges. */
@@ -48,7 +47,7 @@ static unsigned rails_score(const struct device *own, const struct device *devic
 	return score;
 }
 
-unsigned rails_devices(int dev, int out[RAIL_PAIRS_MAX])
+unsigned rails_devices(int dev, int out[RAILS_MAX])
 {
 	const struct device *own = plugin_device(dev);
 	unsigned count = 0, allowed = rails_allowed();
@@ -78,10 +77,10 @@ unsigned rails_devices(int dev, int out[RAIL_PAIRS_MAX])
 	return count;
 }
 
-unsigned rails_lanes(int dev, bool harp)
+bool rails_are_multi_lane(int dev, bool harp)
 {
 	enum plugin_path path = plugin_config()->path;
-	int devs[RAIL_PAIRS_MAX];
+	int devs[RAILS_MAX];
 	unsigned count = rails_devices(dev, devs), lanes = 0;
 
 	for (unsigned i = 0; i < count; i++) {
@@ -90,14 +89,5 @@ unsigned rails_lanes(int dev, bool harp)
 		if (!plugin_path_is_harp(path) && !plugin_device(devs[i])->netns)
 			lanes += device_kernel_lanes(plugin_device(devs[i]));
 	}
-	if (!lanes)
-		return 1;
-	return lanes < COMM_LANES_MAX ? lanes : COMM_LANES_MAX;
-}
-
-uint8_t rails_lanes_taken(int dev)
-{
-	if (plugin_config()->path != PATH_AUTO && rails_lanes(dev, true) == 1)
-		return 1;
-	return COMM_LANES_MAX;
+	return lanes > 1;
 }

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/util.h"
-#include "comm/background.h"
+#include "comm/comm.h"
 #include "device/device.h"
 #include "process/log.h"
 
@@ -23,7 +23,6 @@ struct registry_entry {
 	/* Readers attach lanes; they begin under registry_lock. The writer has unlinked the entry, so
 	 * no reader ever waits for it. */
 	pthread_rwlock_t attaching;
-	struct work free_work;
 };
 
 static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -43,36 +42,25 @@ static struct registry_entry *registry_find(uint64_t id)
 	return entry;
 }
 
-static void registry_free_run(struct work *work, uint64_t now_ns)
+static struct registry_entry *registry_entry_new(uint64_t id, const uint8_t *key)
 {
-	struct registry_entry *entry = container_of(work, struct registry_entry, free_work);
+	struct registry_entry *entry = calloc(1, sizeof(*entry));
 
-	(void)now_ns;
-	explicit_bzero(entry->key, sizeof(entry->key));
-	free(entry);
+	if (!entry)
+		return NULL;
+	entry->id = id;
+	memcpy(entry->key, key, PREAMBLE_KEY_BYTES);
+	pthread_rwlock_init(&entry->attaching, NULL);
+	return entry;
 }
 
-/* registry_lock held. */
-static int registry_insert(struct comm *comm, uint64_t comm_id, const uint8_t *key)
+static void registry_entry_free(struct registry_entry *entry)
 {
-	struct registry_entry **bucket = &registry_buckets[comm_id % BUCKETS];
-	struct registry_entry *entry;
-
-	if (registry_find(comm_id))
-		return -EEXIST;
-	entry = calloc(1, sizeof(*entry));
 	if (!entry)
-		return -ENOMEM;
-	entry->id = comm_id;
-	entry->comm = comm;
-	pthread_rwlock_init(&entry->attaching, NULL);
-	entry->free_work.run = registry_free_run;
-	memcpy(entry->key, key, PREAMBLE_KEY_BYTES);
-	entry->next = *bucket;
-	*bucket = entry;
-	comm->entry = entry;
-	background_begin(comm);
-	return 0;
+		return;
+	pthread_rwlock_destroy(&entry->attaching);
+	explicit_bzero(entry->key, sizeof(entry->key));
+	free(entry);
 }
 
 void registry_hide(struct comm *comm)
@@ -97,8 +85,7 @@ void registry_remove(struct comm *comm)
 	registry_hide(comm);
 	comm->entry = NULL;
 	background_end(comm);
-	/* Runs after work that the comm may have posted to the control thread. */
-	control_post(&entry->free_work);
+	registry_entry_free(entry);
 }
 
 int registry_join(uint64_t comm_id, const uint8_t key[PREAMBLE_KEY_BYTES], struct lane *lane,
@@ -177,16 +164,16 @@ bool registry_key(uint64_t id, bool joins, uint8_t key[PREAMBLE_KEY_BYTES])
 {
 	const struct registry_entry *entry;
 	const struct listen_comm *listen;
-	const uint8_t *found;
+	const uint8_t *source;
 
 	pthread_mutex_lock(&registry_lock);
 	entry = joins ? registry_find(id) : NULL;
 	listen = joins ? NULL : listen_find(id);
-	found = entry ? entry->key : listen ? listen->secret : NULL;
-	if (found)
-		memcpy(key, found, PREAMBLE_KEY_BYTES);
+	source = entry ? entry->key : listen ? listen->secret : NULL;
+	if (source)
+		memcpy(key, source, PREAMBLE_KEY_BYTES);
 	pthread_mutex_unlock(&registry_lock);
-	return found != NULL;
+	return source != NULL;
 }
 
 bool registry_admits(uint64_t listen_id, const struct harp_endpoint *peer)
@@ -206,7 +193,7 @@ bool registry_admits(uint64_t listen_id, const struct harp_endpoint *peer)
 	}
 	pthread_mutex_unlock(&registry_lock);
 	if (logs)
-		WARN("%s: turned away %s, which connects again: %u comms wait for accept; does this rank "
+		WARN("%s: refused %s, which connects again: %u comms wait for accept; does this rank "
 		     "still call it, and which other program has its handles?",
 		     plugin_device(dev)->ifname, harp_endpoint_format(peer, text),
 		     LISTEN_WAITING_MAX);
@@ -233,26 +220,51 @@ void registry_fail(uint64_t listen_id, const struct harp_endpoint *peer, int err
 	     lane_error_remedy(error, ""));
 }
 
-int registry_ready(uint64_t listen_id, struct comm *comm, uint64_t comm_id, const uint8_t *key)
+/* registry_lock held. entry: of a multi-lane comm, else NULL. */
+static void registry_insert(struct listen_comm *listen, struct comm *comm,
+			    struct registry_entry *entry)
 {
+	struct comm **tail = &listen->waiting;
+
+	while (*tail)
+		tail = &(*tail)->next;
+	comm->next = NULL;
+	*tail = comm;
+	listen->waiting_count++;
+	if (!entry)
+		return;
+	entry->comm = comm;
+	entry->next = registry_buckets[entry->id % BUCKETS];
+	registry_buckets[entry->id % BUCKETS] = entry;
+	comm->entry = entry;
+	background_begin(comm);
+}
+
+int registry_add(uint64_t listen_id, struct lane *lane, struct comm_options *opt,
+		 const uint8_t key[PREAMBLE_KEY_BYTES])
+{
+	struct registry_entry *entry =
+		opt->multi_lane ? registry_entry_new(opt->comm_id, key) : NULL;
 	struct listen_comm *listen;
-	struct comm **tail;
+	struct comm *comm;
 	int rc = 0;
 
+	if (opt->multi_lane && !entry)
+		return -ENOMEM;
 	pthread_mutex_lock(&registry_lock);
 	listen = listen_find(listen_id);
 	if (!listen)
 		rc = -ENOENT;
-	else if (key)
-		rc = registry_insert(comm, comm_id, key);
-	if (!rc) {
-		comm->ctx = listen->ctx;
-		for (tail = &listen->waiting; *tail; tail = &(*tail)->next)
-			;
-		comm->next = NULL;
-		*tail = comm;
-		listen->waiting_count++;
-	}
+	else if (entry && registry_find(entry->id))
+		rc = -EEXIST;
+	else
+		opt->ctx = listen->ctx;
+	if (!rc)
+		rc = comm_create(&comm, lane, opt);
+	if (!rc)
+		registry_insert(listen, comm, entry);
 	pthread_mutex_unlock(&registry_lock);
+	if (rc)
+		registry_entry_free(entry);
 	return rc;
 }

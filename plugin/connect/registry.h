@@ -56,10 +56,11 @@ bool registry_admits(uint64_t listen_id, const struct harp_endpoint *peer);
 /* A connector that has received READY gets no comm. It considers itself connected, sees a reset,
  * and does not connect again. So accept reports the error instead of waiting for it. */
 void registry_fail(uint64_t listen_id, const struct harp_endpoint *peer, int error);
-/* A connection has become a comm, which is ready for accept. key: further lanes may join;
- * NULL: a single-lane comm. -ENOENT: the listen comm is closed; -EEXIST: the comm id is in use;
- * -ENOMEM. */
-int registry_ready(uint64_t listen_id, struct comm *comm, uint64_t comm_id, const uint8_t *key);
+/* Makes a comm of an authenticated first lane (poller of lane->poller held), ready for accept. key:
+ * of further lanes, which may join if the comm is multi-lane. Takes ownership of the lane, except on
+ * error: -ENOENT: the listen comm is closed; -EEXIST: the comm id is in use; -ENOMEM. */
+int registry_add(uint64_t listen_id, struct lane *lane, struct comm_options *opt,
+		 const uint8_t key[PREAMBLE_KEY_BYTES]);
 /* Attaches a lane (poller of lane->poller held) that was authenticated by the key. -ENOENT: no comm
  * has that id and key; or an error of comm_attach(). On error, the caller keeps the lane. */
 int registry_join(uint64_t comm_id, const uint8_t key[PREAMBLE_KEY_BYTES], struct lane *lane,

@@ -17,7 +17,7 @@
 #include "process/keyfile.h"
 #include "device/path_policy.h"
 #include "stats/lane_page.h"
-#include "comm/background.h"
+#include "comm/comm.h"
 #include "comm/memory.h"
 #include "wire/preamble.h"
 #include "connect/registry.h"
@@ -137,13 +137,6 @@ static void ctx_add_comm(struct comm *comm)
 	pthread_mutex_unlock(&ctx_lock);
 }
 
-static void ctx_remove_comm(struct comm *comm)
-{
-	pthread_mutex_lock(&ctx_lock);
-	LIST_REMOVE(comm, ctx_link);
-	pthread_mutex_unlock(&ctx_lock);
-}
-
 static void ctx_end_comm(struct comm *comm, bool abort)
 {
 	struct connector *connector = comm->connector;
@@ -164,7 +157,9 @@ static void ctx_end_closed(struct comm *comm)
 static void ctx_close_comm(struct comm *comm, bool abort)
 {
 	plugin_memory_comm_closes(comm);
-	ctx_remove_comm(comm);
+	pthread_mutex_lock(&ctx_lock);
+	LIST_REMOVE(comm, ctx_link);
+	pthread_mutex_unlock(&ctx_lock);
 	registry_hide(comm);
 	if (abort || comm_has_requests(comm))
 		ctx_end_comm(comm, abort);
@@ -199,6 +194,17 @@ void plugin_finalize(struct plugin_ctx *ctx)
 	}
 	pthread_mutex_unlock(&ctx_process_lock);
 	free(ctx);
+}
+
+bool plugin_is_idle(const struct plugin_ctx *ctx)
+{
+	bool idle;
+
+	if (pthread_mutex_trylock(&ctx_lock))
+		return false;
+	idle = !ctx->connects && !ctx->listens && LIST_EMPTY(&ctx->comms);
+	pthread_mutex_unlock(&ctx_lock);
+	return idle;
 }
 
 void plugin_finalize_all(void)
@@ -238,9 +244,8 @@ int plugin_listen(struct plugin_ctx *ctx, int dev, void *handle_bytes, struct li
 	}
 	acceptor_add(listen);
 	memset(&handle, 0, sizeof(handle));
-	handle.wire_min = handle.wire_max = WIRE_VERSION;
 	handle.encrypted = keyfile_key() != NULL;
-	acceptor_endpoints(listen, &handle);
+	acceptor_endpoints(listen, &handle.nic);
 	handle.tuner = path_policy_tuner();
 	handle.listen_id = listen->id;
 	memcpy(handle.secret, listen->secret, HANDLE_SECRET_BYTES);

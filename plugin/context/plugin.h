@@ -28,6 +28,8 @@ int plugin_init(struct plugin_ctx **out, int traffic_class);
 void plugin_finalize(struct plugin_ctx *ctx); /* NULL is accepted */
 /* Before the library is unloaded; no other thread is in a call. */
 void plugin_finalize_all(void);
+/* Has the context no comm, listen comm or connect? False if another thread is changing that. */
+bool plugin_is_idle(const struct plugin_ctx *ctx);
 int plugin_listen(struct plugin_ctx *ctx, int dev, void *handle, struct listen_comm **out);
 /* 0 with *out NULL: call again. The context keeps the progress in a table, by the handle's address
  * and secret. */

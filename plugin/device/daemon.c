@@ -66,7 +66,7 @@ static void daemon_report(const char *name)
 }
 
 /* Stores harpd's answer: its settings, and its devices unless HARP_DAEMON=off. */
-static int daemon_take(const struct harp_daemon *daemon, const char *socket)
+static int daemon_store(const struct harp_daemon *daemon, const char *socket)
 {
 	const struct harp_lease_device *devices;
 	unsigned count;
@@ -145,7 +145,7 @@ int plugin_daemon_load(void)
 	rc = harp_daemon_connect(&daemon, socket, client, daemon_why_not, sizeof(daemon_why_not));
 	if (rc)
 		return daemon_missing(rc);
-	rc = daemon_take(daemon, socket);
+	rc = daemon_store(daemon, socket);
 	harp_daemon_close(daemon);
 	return rc;
 }
@@ -172,9 +172,9 @@ static const struct harp_lease_device *daemon_find(const struct device *device)
 
 bool plugin_daemon_is_generic(const struct device *device)
 {
-	const struct harp_lease_device *found = daemon_find(device);
+	const struct harp_lease_device *leased = daemon_find(device);
 
-	return found && (found->flags & HARP_LEASE_DEVICE_GENERIC);
+	return leased && (leased->flags & HARP_LEASE_DEVICE_GENERIC);
 }
 
 const char *plugin_daemon_socket(const struct device *device, char *why, size_t why_len)

@@ -60,7 +60,7 @@ enum device_group {
 
 bool device_name_matches(const char *list, const char *ifname, bool *exact)
 {
-	bool except = *list == '^', whole, found = false;
+	bool except = *list == '^', whole, listed = false;
 
 	if (except)
 		list++;
@@ -73,12 +73,12 @@ bool device_name_matches(const char *list, const char *ifname, bool *exact)
 		bool hit = whole ? strlen(ifname) == len && !strncmp(list, ifname, len)
 				 : len > 0 && !strncmp(list, ifname, len);
 
-		found |= hit;
+		listed |= hit;
 		list += len;
 		list += *list == ',';
 	}
-	*exact = whole && found && !except;
-	return found != except;
+	*exact = whole && listed && !except;
+	return listed != except;
 }
 
 static enum device_group device_default_group(const struct candidate *candidate)
@@ -153,7 +153,6 @@ static void device_add_address(const struct device_host *host, struct candidate 
 		return;
 	candidate->v6_rank = rank;
 	device->addr_v6 = addr;
-	device->scope_id = rank > RANK_BEYOND_LINK ? 0 : v6->sin6_scope_id;
 }
 
 static bool device_is_link_local_only(const struct candidate *candidate)
@@ -270,8 +269,6 @@ static bool device_usable(const struct device_host *host, const struct plugin_co
 	/* With an IPv4 address, a link-local IPv6 address is not needed. */
 	device->has_v6 =
 		candidate->v6_rank && (!device->has_v4 || candidate->v6_rank > RANK_BEYOND_LINK);
-	if (!device->has_v6)
-		device->scope_id = 0;
 	if (!device->has_v4 && !device->has_v6)
 		return false;
 	return exact || device->netns ||
@@ -352,11 +349,10 @@ static unsigned device_collect_leased(const struct device_host *host,
 		device_take_lease(device, leased, config->family);
 		device->ifindex = leased->ifindex;
 		device->netns = leased->netns;
-		if (device->has_v6) {
-			device->scope_id = device_scope_id(device, &device->addr_v6);
+		if (device->has_v6)
 			candidate->v6_rank =
-				HARP_ADDRESS_PREFERRED + (device->scope_id ? 0 : RANK_BEYOND_LINK);
-		}
+				HARP_ADDRESS_PREFERRED +
+				(harp_addr_is_link_local(&device->addr_v6) ? 0 : RANK_BEYOND_LINK);
 		device->has_default_route = leased->flags & HARP_LEASE_DEVICE_DEFAULT_ROUTE;
 		candidate->unnamed_never = device->has_default_route && !config->ifname_set;
 	}
@@ -365,10 +361,10 @@ static unsigned device_collect_leased(const struct device_host *host,
 
 /* Does a usable leased NIC of another namespace have this interface's name? */
 static bool device_is_shadowed(const struct candidate *candidate, const struct candidate *all,
-			       const bool *usable, unsigned count)
+			       unsigned count)
 {
 	for (unsigned i = 0; i < count && !candidate->device.netns; i++)
-		if (usable[i] && all[i].device.netns &&
+		if (all[i].usable && all[i].device.netns &&
 		    !strcmp(all[i].device.ifname, candidate->device.ifname))
 			return true;
 	return false;
@@ -382,17 +378,16 @@ unsigned device_scan(const struct device_host *host, const struct plugin_config 
 		true; /* true: all of the best group have only link-local addresses */
 	unsigned count, chosen = 0, room = 256;
 	struct candidate *all = calloc(room, sizeof(*all));
-	bool *usable = calloc(room, sizeof(*usable));
 
-	if (!all || !usable)
-		goto out;
+	if (!all)
+		return 0;
 	count = device_collect(host, config->family, all, room);
 	count = device_collect_leased(host, config, all, count, room);
 	for (unsigned i = 0; i < count; i++)
-		usable[i] = device_usable(host, config, &all[i]);
+		all[i].usable = device_usable(host, config, &all[i]);
 	for (unsigned i = 0; i < count; i++) {
-		usable[i] &= !device_is_shadowed(&all[i], all, usable, count);
-		group = usable[i] ? device_default_group(&all[i]) : GROUP_NONE;
+		all[i].usable &= !device_is_shadowed(&all[i], all, count);
+		group = all[i].usable ? device_default_group(&all[i]) : GROUP_NONE;
 		if (group < best)
 			link_local_only = true;
 		if (group <= best && group != GROUP_NONE) {
@@ -403,15 +398,13 @@ unsigned device_scan(const struct device_host *host, const struct plugin_config 
 	for (unsigned i = 0; i < count && chosen < max; i++) {
 		struct device *device = &all[i].device;
 
-		if (!usable[i] || (!config->ifname[0] &&
-				   (device_default_group(&all[i]) != best ||
-				    (device_is_link_local_only(&all[i]) && !link_local_only))))
+		if (!all[i].usable || (!config->ifname[0] &&
+				       (device_default_group(&all[i]) != best ||
+					(device_is_link_local_only(&all[i]) && !link_local_only))))
 			continue;
 		device_describe(host, config, &all[i], all, count);
 		out[chosen++] = *device;
 	}
-out:
-	free(usable);
 	free(all);
 	return chosen;
 }

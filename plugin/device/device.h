@@ -24,7 +24,6 @@ struct device {
 	uint64_t netns;
 	bool has_v4, has_v6;
 	struct harp_addr addr_v4, addr_v6; /* first usable address of each family */
-	uint32_t scope_id;                 /* of addr_v6 when link-local */
 	/* A DPDK port: unknown to the kernel, so netns is a number of its own and ifindex 0. */
 	bool dpdk;
 	const char *port; /* its port spec (harp_host.h), if this process opens it; NULL: leased
@@ -44,6 +43,13 @@ const struct device *plugin_device(int dev); /* NULL when out of range */
 /* The number of kernel lanes of a comm on a NIC, 1 to 16: as configured, else as many as NCCL's
  * socket transport uses sockets there (device_sysfs.c). */
 unsigned device_kernel_lanes(const struct device *device);
+/* The device's address of that family (enum nic_family); NULL: none. */
+static inline const struct harp_addr *device_address(const struct device *device, unsigned family)
+{
+	if (family == 0)
+		return device->has_v4 ? &device->addr_v4 : NULL;
+	return device->has_v6 ? &device->addr_v6 : NULL;
+}
 /* The scope id of an address that is reached through the device: 0 unless it is link-local. */
 static inline uint32_t device_scope_id(const struct device *device, const struct harp_addr *addr)
 {

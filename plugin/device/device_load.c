@@ -81,7 +81,7 @@ static int device_segments(const char *ifname)
 static void device_warn_none(const struct plugin_config *config, const struct ifaddrs *addresses)
 {
 	const char *named = getenv("HARP_IFNAME"), *family = "IP";
-	char there[512] = "";
+	char list[512] = "";
 	size_t used = 0;
 
 	if (config->family)
@@ -95,19 +95,19 @@ static void device_warn_none(const struct plugin_config *config, const struct if
 			state = " (down)";
 		else if (!(entry->ifa_flags & IFF_RUNNING))
 			state = " (no carrier)";
-		if (used + 32 < sizeof(there))
-			used += (size_t)snprintf(there + used, sizeof(there) - used, " %s%s",
+		if (used + 32 < sizeof(list))
+			used += (size_t)snprintf(list + used, sizeof(list) - used, " %s%s",
 						 entry->ifa_name, state);
 	}
 	if (config->ifname[0])
 		WARN("%s=\"%s\" selects no usable interface: it must be up, running and have an "
 		     "%s address; there are:%s",
 		     named && *named ? "HARP_IFNAME" : "NCCL_SOCKET_IFNAME", config->ifname, family,
-		     there);
+		     list);
 	else
 		WARN("no usable interface: one must be up, running and have an %s address; "
 		     "there are:%s",
-		     family, there);
+		     family, list);
 }
 
 /* IFF_RUNNING follows the carrier with up to a second of delay, so the carrier itself is read. */
@@ -266,8 +266,7 @@ static int port_open(const struct device *port, plugin_port_open *open, const ch
 		     port->ifname, why);
 		return -EPROTONOSUPPORT;
 	}
-	WARN("DPDK port %s is not used, and HARP goes on with the next best path: %s", port->ifname,
-	     why);
+	WARN("DPDK port %s is not used, and HARP uses the next best path: %s", port->ifname, why);
 	device_refused++;
 	return 0;
 }
@@ -344,19 +343,6 @@ static int devices_load_ports(const struct plugin_config *config, plugin_port_op
 	return rc;
 }
 
-static void devices_say_unused(const struct plugin_config *config)
-{
-	const struct harp_lease_device *leased;
-	unsigned count, ports = config->dpdk[0] != '\0';
-
-	leased = plugin_daemon_devices(&count);
-	for (unsigned i = 0; i < count; i++)
-		ports += (leased[i].flags & HARP_LEASE_DEVICE_DPDK) != 0;
-	if (ports)
-		INFO("HARP_PATH=%s: DPDK ports (of HARP_DPDK and of harpd) are not used",
-		     config->path == PATH_XDP ? "xdp" : "kernel");
-}
-
 /* A later first context: the devices stay the same. */
 static int devices_open_again(plugin_port_open *open)
 {
@@ -384,10 +370,11 @@ int plugin_devices_load(plugin_port_open *open)
 	if (device_count)
 		return devices_open_again(open);
 	device_refused = 0;
-	if (config->path == PATH_XDP || config->path == PATH_KERNEL)
-		devices_say_unused(config);
-	else
+	if (config->path == PATH_AUTO || config->path == PATH_DPDK)
 		rc = devices_load_ports(config, open);
+	else if (config->dpdk[0])
+		INFO("HARP_PATH=%s: the ports of HARP_DPDK are not used",
+		     config->path == PATH_XDP ? "xdp" : "kernel");
 	if (!rc && config->path != PATH_DPDK && (!device_count || beside))
 		rc = devices_load_interfaces(config);
 	if (rc)

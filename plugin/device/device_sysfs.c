@@ -61,7 +61,7 @@ static bool device_sysfs_number(const char *directory, const char *entry, long *
 }
 
 /* Does /sys describe this interface? */
-static bool device_sysfs_is_ours(const char *directory, const struct candidate *candidate)
+static bool device_sysfs_matches(const char *directory, const struct candidate *candidate)
 {
 	const uint8_t *mac = candidate->mac;
 	char text[64], expected[18];
@@ -196,7 +196,7 @@ void device_describe_hardware(const char *sysfs, struct candidate *candidate,
 	long number;
 
 	snprintf(directory, sizeof(directory), "%s/class/net/%s", sysfs, device->ifname);
-	if (!device_sysfs_is_ours(directory, candidate))
+	if (!device_sysfs_matches(directory, candidate))
 		return;
 	if (!device->speed_mbps && device_sysfs_number(directory, "speed", &number) && number > 0)
 		device->speed_mbps = number < (long)DEVICE_SPEED_MBPS_MAX ? (uint32_t)number

@@ -55,7 +55,7 @@ static bool path_by_profile(const struct profile *profile, const struct device *
 			    enum harp_instance_mode mode, const struct harp_addr *peer,
 			    enum path_class *class)
 {
-	bool found = false;
+	bool matches = false;
 
 	for (unsigned i = 0; i < profile->count; i++) {
 		const struct profile_entry *entry = &profile->entries[i];
@@ -63,14 +63,14 @@ static bool path_by_profile(const struct profile *profile, const struct device *
 		if (entry->mode != mode || strcmp(entry->ifname, device->ifname) != 0 ||
 		    (peer && !profile_has_peer(entry, peer)))
 			continue;
-		if (!found || entry->harp_up_to > *class)
+		if (!matches || entry->harp_up_to > *class)
 			*class = entry->harp_up_to;
-		found = true;
+		matches = true;
 		/* Without a peer: entries after one for all peers have no effect. */
 		if (peer || !entry->peers_bits)
 			return true;
 	}
-	return found;
+	return matches;
 }
 
 struct path_policy path_policy_of(const struct device *device, enum harp_instance_mode mode,
@@ -220,23 +220,24 @@ static unsigned profile_word(const char *text, const char *const *words, unsigne
 /* "16384:1200 65536:2300": positive numbers, the first ones increasing. */
 static bool profile_curve(const char *text, struct profile_curve *curve)
 {
-	uint64_t before = 0, numbers[2];
+	char at[13], mb_per_s[13];
+	struct profile_point point = { 0 };
+	int used;
 
 	for (curve->count = 0; *text; curve->count++) {
-		for (unsigned i = 0; i < 2; i++) {
-			unsigned digits = 0;
+		uint64_t before = point.at;
 
-			for (numbers[i] = 0; *text >= '0' && *text <= '9'; text++, digits++)
-				numbers[i] = numbers[i] * 10 + (uint64_t)(*text - '0');
-			if (!numbers[i] || digits > 12 || (i == 0 && *text++ != ':'))
-				return false;
-		}
-		text += *text == ' ' && text[1] != '\0';
-		if (curve->count == PROFILE_POINTS_MAX || numbers[0] <= before ||
-		    numbers[1] > UINT32_MAX || (*text && text[-1] != ' '))
+		if (curve->count == PROFILE_POINTS_MAX ||
+		    sscanf(text, "%12[0-9]:%12[0-9]%n", at, mb_per_s, &used) != 2)
 			return false;
-		before = numbers[0];
-		curve->points[curve->count] = (struct profile_point){ numbers[0], numbers[1] };
+		point = (struct profile_point){ strtoull(at, NULL, 10),
+						strtoull(mb_per_s, NULL, 10) };
+		if (point.at <= before || !point.mb_per_s || point.mb_per_s > UINT32_MAX)
+			return false;
+		curve->points[curve->count] = point;
+		text += used;
+		if (*text && (*text++ != ' ' || !*text))
+			return false;
 	}
 	return curve->count > 0;
 }

@@ -59,7 +59,8 @@ struct candidate {
 	bool has_mac;
 	bool on_comm_id_subnet;
 	bool unnamed_never; /* only usable if named: of another namespace, with its default route */
-	int v6_rank;        /* suitability of device.addr_v6 for handles; 0: no address */
+	bool usable;
+	int v6_rank; /* suitability of device.addr_v6 for handles; 0: no address */
 };
 
 /* Adds an address of that family (0: any): the first IPv4 address, and the first IPv6 address that is

@@ -68,17 +68,17 @@ uint64_t kernel_silence_ns(int fd, struct kernel_silence *silence, uint64_t now_
 		return 0;
 	answered_ns = now_ns - info.tcpi_last_ack_recv * 1000000ull;
 	answered = info.tcpi_segs_in != silence->segments &&
-		   answered_ns + CLOCKS_DIFFER_NS > silence->looked_ns;
+		   answered_ns + CLOCKS_DIFFER_NS > silence->checked_ns;
 	silence->segments = info.tcpi_segs_in;
-	silence->looked_ns = now_ns;
+	silence->checked_ns = now_ns;
 	/* Window probes and keepalives; any ACK resets the count. */
 	if (!info.tcpi_unacked && !info.tcpi_probes) {
-		silence->asked_ns = 0;
+		silence->unanswered_ns = 0;
 		return 0;
 	}
-	if (!silence->asked_ns || answered)
-		silence->asked_ns = now_ns;
-	since_ns = answered_ns > silence->asked_ns ? answered_ns : silence->asked_ns;
+	if (!silence->unanswered_ns || answered)
+		silence->unanswered_ns = now_ns;
+	since_ns = answered_ns > silence->unanswered_ns ? answered_ns : silence->unanswered_ns;
 	/* Threads alternate, and this one's clock may be older than the last one's. */
 	return now_ns > since_ns ? now_ns - since_ns : 0;
 }

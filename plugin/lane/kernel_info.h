@@ -10,8 +10,8 @@ void kernel_info(int fd, uint64_t sent_bytes, struct lane_info *info);
 
 /* The state between two calls of kernel_silence_ns(). The caller's, zero at first. */
 struct kernel_silence {
-	uint64_t asked_ns; /* the first call that saw the outstanding data or probe; 0: none */
-	uint64_t looked_ns;
+	uint64_t unanswered_ns; /* the first call that saw the outstanding data or probe; 0: none */
+	uint64_t checked_ns;
 	uint32_t segments; /* received */
 };
 /* How long the peer has not answered outstanding data or probes: never too long, and too short by

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "process/config.h"
+#include "process/log.h"
 
 #define LANE_NOTICES 64u
 #define LANE_NOTICE_NS_MIN 60000000000ull
@@ -52,6 +53,18 @@ void lane_notices_forget(void)
 	pthread_mutex_lock(&lane_notices_lock);
 	memset(lane_notices, 0, sizeof(lane_notices));
 	pthread_mutex_unlock(&lane_notices_lock);
+}
+
+void lane_warn_silent(struct lane *lane, uint64_t now_ns)
+{
+	char text[256];
+
+	lane->ops->describe(lane, text, sizeof(text));
+	WARN_IF(lane_notice_due(LANE_NOTICE_SILENT, &lane->remote.addr, now_ns),
+		"peer silent for %llu s on %s: still waiting (gives up after %llu s without an "
+		"acknowledgment; is the host or the path down?)",
+		LANE_SILENCE_WARN_NS / 1000000000u, text,
+		(unsigned long long)(plugin_config()->user_timeout_ns / 1000000000u));
 }
 
 const char *lane_kind_text(const struct lane *lane)

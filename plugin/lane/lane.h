@@ -9,6 +9,7 @@
 
 #include "poll/poller.h"
 #include "harp.h"
+#include "wire/crypto.h"
 
 struct kernel_poll;
 struct lane;
@@ -18,6 +19,9 @@ enum lane_state { LANE_CONNECTING, LANE_OPEN, LANE_DEAD };
 /* Pieces up to this size are copied, even from registered memory: descriptors cost more than a copy,
  * and small sends are done when they are copied. */
 #define LANE_COPIED_BYTES_MAX 4096u
+
+/* A peer from which an answer is due for this long is reported once. */
+#define LANE_SILENCE_WARN_NS 5000000000ull
 
 /* Bits of a mask. */
 enum lane_kind { LANE_HARP = 1, LANE_KERNEL = 2 };
@@ -121,9 +125,23 @@ const char *lane_kind_text(const struct lane *lane);
 int lane_errno(int error);
 /* A short text for a lane's -errno: "Connection refused". */
 const char *lane_error_text(int error);
+/* Warns of a peer that has not answered for LANE_SILENCE_WARN_NS. */
+void lane_warn_silent(struct lane *lane, uint64_t now_ns);
 /* What to do about the error, to append to its text. otherwise: for errors that are no local
  * shortage. */
 const char *lane_error_remedy(int error, const char *otherwise);
+
+/*
+ * lane_encrypted.c. Replaces *lane, which is open and past its preamble, by an encrypted lane that owns
+ * it (docs/lanes.md section 8). Byte counts of the new lane are plaintext bytes. sent_bytes: sent on
+ * the lane before (the preamble). Poller held. -ENOMEM leaves *lane as it was. The keys are copied;
+ * the caller wipes its own.
+ */
+int lane_encrypt(struct lane **lane, uint64_t sent_bytes, const uint8_t send_key[CRYPTO_KEY_BYTES],
+		 const uint8_t recv_key[CRYPTO_KEY_BYTES]);
+/* For tests, before the first segment: sets the numbers of the next segments. Keys stay the
+ * same. */
+void lane_encrypted_renumber(struct lane *lane, uint64_t send_segment, uint64_t recv_segment);
 
 /* lane_harp.c, on an engine's poller; poller held. */
 struct engine;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* lane_encrypted.c - a lane that encrypts another lane, in both directions. */
-#include "lane/lane_encrypted.h"
+#include "lane/lane.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -10,7 +10,6 @@
 
 #include "harp_page.h"
 #include "lane/place.h"
-#include "process/log.h"
 #include "process/config.h"
 
 /*
@@ -198,26 +197,18 @@ static void lane_harp_info(struct lane *lane, struct lane_info *info)
 	info->retransmits = tcp.retransmits;
 }
 
-/* idle_ns 0: off. */
-static void lane_harp_keepalive(struct lane_harp *h, uint64_t idle_ns, uint32_t count)
+/* Probes are to provoke a RST. Silence is handled by the user timeout. */
+static void lane_harp_set_probes(struct lane_harp *h, bool on)
 {
+	uint64_t interval_ns = plugin_config()->probe_interval_ns;
 	struct harp_tcp_options opt = { .size = sizeof(opt) };
-
-	(void)harp_conn_options(h->conn, &opt);
-	opt.keepalive_idle_ns = opt.keepalive_interval_ns = idle_ns;
-	opt.keepalive_count = count;
-	(void)harp_conn_set_options(h->conn, &opt); /* fails on a dead connection only */
-}
-
-static void lane_harp_probe_on(struct lane_harp *h)
-{
-	const struct plugin_config *config = plugin_config();
-	uint64_t interval_ns = config->probe_interval_ns;
 
 	if (!interval_ns)
 		return;
-	/* Probes are to provoke a RST. Silence is handled by the user timeout. */
-	lane_harp_keepalive(h, interval_ns, (uint32_t)(config->user_timeout_ns / interval_ns) + 1);
+	(void)harp_conn_options(h->conn, &opt);
+	opt.keepalive_idle_ns = opt.keepalive_interval_ns = on ? interval_ns : 0;
+	opt.keepalive_count = (uint32_t)(plugin_config()->user_timeout_ns / interval_ns) + 1;
+	(void)harp_conn_set_options(h->conn, &opt); /* fails on a dead connection only */
 }
 
 static struct lane_harp *member_lane(struct engine_lane *l)
@@ -231,11 +222,11 @@ static void lane_harp_free(struct lane_harp *h, bool abort)
 		harp_conn_abort(h->conn);
 	else
 		harp_conn_close(h->conn);
-	engine_remove_lane(&h->member);
+	LIST_REMOVE(&h->member, link);
 	if (h->closing_deadline_ns)
-		engine_lanes_closing(h->engine, -1);
+		h->engine->closing_count--;
 	if (h->connected)
-		engine_load(h->engine, -1);
+		h->engine->load--;
 	free(h);
 }
 
@@ -275,8 +266,8 @@ static void lane_harp_close(struct lane *lane, bool abort)
 	}
 	(void)harp_conn_shutdown(h->conn, SHUT_WR);
 	h->closing_deadline_ns =
-		harp_stack_now_ns(engine_stack(h->engine)) + plugin_config()->close_linger_ns;
-	engine_lanes_closing(h->engine, 1);
+		harp_stack_now_ns(h->engine->stack) + plugin_config()->close_linger_ns;
+	h->engine->closing_count++;
 	lane_harp_drain(h, HARP_EVENT_READABLE);
 }
 
@@ -286,7 +277,7 @@ static void lane_harp_describe(struct lane *lane, char *buf, size_t len)
 
 	snprintf(buf, len, "HARP TCP %s -> %s, %s", harp_endpoint_format(&lane->local, local),
 		 harp_endpoint_format(&lane->remote, remote),
-		 engine_describe(to_harp(lane)->engine));
+		 harp_instance_describe(to_harp(lane)->engine->instance));
 }
 
 static const struct lane_ops lane_harp_ops = {
@@ -307,7 +298,7 @@ static void lane_harp_event(struct engine_lane *l, uint32_t events, uint64_t now
 
 	if (events & HARP_EVENT_CONNECTED) {
 		h->connected = true;
-		engine_load(h->engine, 1);
+		h->engine->load++;
 		harp_conn_endpoints(h->conn, &h->lane.local, &h->lane.remote);
 	}
 	if (events & HARP_EVENT_CLOSED) {
@@ -354,6 +345,7 @@ static void lane_harp_tick(struct engine_lane *l, uint64_t now_ns)
 	struct lane_harp *h = member_lane(l);
 	struct harp_tcp_info info;
 	uint64_t received_ns;
+	bool silent;
 
 	if (h->closing_deadline_ns) {
 		if (now_ns >= h->closing_deadline_ns &&
@@ -365,31 +357,22 @@ static void lane_harp_tick(struct engine_lane *l, uint64_t now_ns)
 		return;
 	if (!h->lane.awaited || !atomic_load_explicit(h->lane.awaited, memory_order_relaxed)) {
 		if (h->watched_ns)
-			lane_harp_keepalive(h, 0, 0);
+			lane_harp_set_probes(h, false);
 		h->watched_ns = 0;
 		return;
 	}
 	if (!h->watched_ns) {
 		h->watched_ns = now_ns;
-		lane_harp_probe_on(h);
+		lane_harp_set_probes(h, true);
 	}
 	if (harp_conn_info(h->conn, &info, sizeof(info)))
 		return;
 	/* Before it was watched no answer of the peer was due. */
 	received_ns = info.last_rcv_ns > h->watched_ns ? info.last_rcv_ns : h->watched_ns;
-	if (now_ns < received_ns + LANE_HARP_SILENCE_NS) {
-		h->warned_silent = false;
-	} else if (!h->warned_silent) {
-		char text[256];
-
-		h->warned_silent = true;
-		lane_harp_describe(&h->lane, text, sizeof(text));
-		WARN_IF(lane_notice_due(LANE_NOTICE_SILENT, &h->lane.remote.addr, now_ns),
-			"peer silent for %llu s on %s: still waiting (gives up after %llu s without "
-			"an acknowledgement; is the host or the path down?)",
-			(unsigned long long)((now_ns - received_ns) / 1000000000u), text,
-			(unsigned long long)(plugin_config()->user_timeout_ns / 1000000000u));
-	}
+	silent = now_ns >= received_ns + LANE_SILENCE_WARN_NS;
+	if (silent && !h->warned_silent)
+		lane_warn_silent(&h->lane, now_ns);
+	h->warned_silent = silent;
 }
 
 static const struct engine_lane_ops lane_harp_member_ops = {
@@ -407,11 +390,11 @@ static struct lane_harp *lane_harp_new(struct engine *engine)
 	if (!h)
 		return NULL;
 	h->lane.ops = &lane_harp_ops;
-	h->lane.poller = engine_poller(engine);
+	h->lane.poller = &engine->poller;
 	h->lane.kind_bit = LANE_HARP;
 	h->engine = engine;
 	h->member.ops = &lane_harp_member_ops;
-	h->in_place = harp_stack_memory_supported(engine_stack(engine));
+	h->in_place = harp_stack_memory_supported(engine->stack);
 	return h;
 }
 
@@ -419,7 +402,7 @@ static void lane_harp_start(struct lane_harp *h, struct lane **out)
 {
 	harp_conn_set_user(h->conn, &h->member);
 	harp_conn_endpoints(h->conn, &h->lane.local, &h->lane.remote);
-	engine_add_lane(h->engine, &h->member);
+	LIST_INSERT_HEAD(&h->engine->lanes, &h->member, link);
 	*out = &h->lane;
 }
 
@@ -451,7 +434,7 @@ int lane_harp_connect(struct engine *engine, const struct harp_endpoint *local,
 		return -ENOMEM;
 	lane_harp_tcp_options(&opt, dscp);
 	opt.user = &h->member;
-	rc = harp_tcp_connect(engine_stack(engine), local, remote, &opt, &h->conn);
+	rc = harp_tcp_connect(engine->stack, local, remote, &opt, &h->conn);
 	if (rc) {
 		free(h);
 		return rc;
@@ -476,7 +459,7 @@ int lane_harp_accept(struct engine *engine, struct harp_listener *listener, stru
 	}
 	h->conn = conn;
 	h->connected = true;
-	engine_load(engine, 1);
+	engine->load++;
 	lane_harp_start(h, out);
 	return 0;
 }
@@ -493,8 +476,7 @@ void lane_harp_observe(struct lane *lane, uint64_t latency_ns)
 	struct lane_harp *h = lane_harp_of(lane);
 
 	if (h)
-		harp_stack_observe(engine_stack(h->engine), HARP_HISTOGRAM_message_latency,
-				   latency_ns);
+		harp_stack_observe(h->engine->stack, HARP_HISTOGRAM_message_latency, latency_ns);
 }
 
 void lane_harp_label(struct lane *lane, const char *text)

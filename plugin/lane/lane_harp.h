@@ -11,8 +11,6 @@
 /* Delay of the ACKs of small messages and of control records, which no request waits for. Less than
  * the peer's earliest tail loss probe, 500 us. */
 #define LANE_HARP_DELAYED_ACK_NS 200000u
-/* A watched peer that is silent for this long is reported once. */
-#define LANE_HARP_SILENCE_NS 5000000000ull
 
 struct lane_harp {
 	struct lane lane; /* first */

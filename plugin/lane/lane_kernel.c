@@ -173,8 +173,8 @@ static ssize_t lane_kernel_read(struct lane_kernel *k, void *dst, size_t len, si
 	} while (n < 0 && errno == EINTR);
 	if (n > 0) {
 		k->member.readable = (size_t)n == len + ahead;
-		if (k->member.home)
-			k->member.home->hot = &k->member;
+		if (k->member.set)
+			k->member.set->hot = &k->member;
 		k->ahead_begin = 0;
 		k->ahead_end = (size_t)n > len ? (size_t)n - len : 0;
 		return n - (ssize_t)k->ahead_end;

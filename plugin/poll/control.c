@@ -20,9 +20,8 @@
 /*
  * Theory of operation
  *
- * A turn runs posted work, a batch of epoll events, and expired timers; turns of engines follow
- * (engine_background.c). A source that is unwatched while a batch is handled is removed from the
- * batch.
+ * A turn runs posted work, some epoll events, and expired timers; turns of engines follow
+ * (engine_background.c).
  *
  * Timers are in an unsorted list, which a turn searches only when the earliest may have expired:
  * there is one for each listener and each comm, and few of them are set.
@@ -32,7 +31,7 @@
  * and ends the next sleep.
  */
 
-#define EVENTS_PER_TURN 64
+#define EVENTS_PER_TURN 64u
 #define SLEEP_NS_MAX 1000000000ull
 
 struct control {
@@ -42,9 +41,7 @@ struct control {
 	atomic_bool stop, woken;
 	/* Owned by the control thread. */
 	struct control_timers timers;
-	uint64_t earliest_ns; /* no timer expires before */
-	struct epoll_event batch[EVENTS_PER_TURN];
-	int batch_at, batch_count;
+	uint64_t earliest_ns;                         /* no timer expires before */
 	struct pollfd fds[2 + 2 * ENGINES_TOTAL_MAX]; /* of a sleep */
 	/* For control_call(). */
 	pthread_mutex_t call_lock; /* protects `done` of calls; held until `id` is set */
@@ -89,21 +86,20 @@ void control_unwatch(struct control_source *source)
 		return;
 	(void)source_control(source, EPOLL_CTL_DEL, 0);
 	source->watched = false;
-	for (int i = control->batch_at; i < control->batch_count; i++)
-		if (control->batch[i].data.ptr == source)
-			control->batch[i].data.ptr = NULL;
 }
 
 static void control_events(uint64_t now_ns)
 {
-	int count = epoll_wait(control->epoll_fd, control->batch, EVENTS_PER_TURN, 0);
+	struct epoll_event event;
 
-	control->batch_count = count > 0 ? count : 0;
-	for (control->batch_at = 0; control->batch_at < control->batch_count;) {
-		struct control_source *source = control->batch[control->batch_at++].data.ptr;
+	/* One by one: a function may unwatch any source. */
+	for (unsigned i = 0; i < EVENTS_PER_TURN; i++) {
+		struct control_source *source;
 
-		if (source)
-			source->ready(source, now_ns);
+		if (epoll_wait(control->epoll_fd, &event, 1, 0) <= 0)
+			return;
+		source = event.data.ptr;
+		source->ready(source, now_ns);
 	}
 }
 
@@ -170,7 +166,9 @@ void control_post(struct work *work)
 
 /* On the caller's stack. */
 struct control_call {
-	struct work work, *inner;
+	struct work work;
+	void (*run)(void *arg);
+	void *arg;
 	bool done;
 };
 
@@ -178,19 +176,20 @@ static void control_call_run(struct work *work, uint64_t now_ns)
 {
 	struct control_call *call = container_of(work, struct control_call, work);
 
-	call->inner->run(call->inner, now_ns);
+	(void)now_ns;
+	call->run(call->arg);
 	pthread_mutex_lock(&control->call_lock);
 	call->done = true;
 	pthread_cond_broadcast(&control->call_done);
 	pthread_mutex_unlock(&control->call_lock);
 }
 
-void control_call(struct work *work)
+void control_call(void (*run)(void *arg), void *arg)
 {
-	struct control_call call = { .work.run = control_call_run, .inner = work };
+	struct control_call call = { .work.run = control_call_run, .run = run, .arg = arg };
 
 	if (pthread_equal(pthread_self(), control->id)) {
-		work->run(work, clock_now_ns());
+		run(arg);
 		return;
 	}
 	control_post(&call.work);

@@ -32,9 +32,10 @@ void control_wake(void);
 /* The control thread runs the work, in the order of posting; work->run() may free it. Any thread;
  * never waits. */
 void control_post(struct work *work);
-/* Posts work and waits until it has run. On the control thread itself, runs it at once. The caller
- * holds no poller and no lock that the control thread's functions take. */
-void control_call(struct work *work);
+/* Runs the function on the control thread, after work posted before, and waits for it. On the
+ * control thread itself, runs it at once. The caller holds no poller and no lock that the control
+ * thread's functions take. */
+void control_call(void (*run)(void *arg), void *arg);
 
 /* engine_background.c; called by the control thread. Takes turns of engines. True: there may be
  * more to do. */

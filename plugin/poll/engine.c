@@ -10,7 +10,6 @@
 
 #include "device/daemon.h"
 #include "device/path_policy.h"
-#include "poll/engine_impl.h"
 #include "process/log.h"
 #include "process/config.h"
 #include "device/device.h"
@@ -19,15 +18,6 @@
  * takes 3.3 KB when first used; the flow table takes 128 KB. */
 #define ENGINE_CONNS_MAX 8192u
 #define ENGINE_PORT_TEXT_MAX (sizeof(HARP_PORT_PREFIX) + HARP_PORT_TEXT_MAX)
-
-/* The engines of one device; constant once the set is published. */
-struct engine_set {
-	int dev;
-	unsigned count;
-	struct engine *engines[ENGINES_MAX];
-	struct background_set background;
-	atomic_uint turn; /* relaxed: where engine_set_choose() starts */
-};
 
 /* Held while a set is opened or closed. */
 static pthread_mutex_t engines_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -233,7 +223,8 @@ static struct engine *engine_new(int dev, unsigned index, char *why, size_t why_
 		return NULL;
 	}
 	engine->stack = harp_instance_stack(engine->instance);
-	engine_turn_init(engine);
+	poller_init(&engine->poller, engine_advance);
+	engine->poller.wake = engine_wake;
 	return engine;
 }
 
@@ -309,7 +300,8 @@ static struct engine_set *set_new(int dev, char *why, size_t why_len)
 	}
 	for (unsigned i = 0; i < set->count; i++)
 		INFO("%s: path %s: %s", set->engines[i]->name,
-		     plugin_device(dev)->dpdk ? "DPDK" : "HARP", engine_describe(set->engines[i]));
+		     plugin_device(dev)->dpdk ? "DPDK" : "HARP",
+		     harp_instance_describe(set->engines[i]->instance));
 	return set;
 }
 
@@ -325,11 +317,8 @@ struct engine_set *engine_set_open(int dev, char *why, size_t why_len)
 		atomic_store(&engine_fallbacks[dev], HARP_PAGE_FALLBACK_unavailable);
 	engine_sets[dev] = set;
 	pthread_mutex_unlock(&engines_lock);
-	if (set) {
-		set->background.engines = set->engines;
-		set->background.count = set->count;
-		background_add(&set->background);
-	}
+	if (set)
+		background_add(set);
 	return set;
 }
 
@@ -349,7 +338,7 @@ void engine_set_close(struct engine_set *set)
 	if (!set)
 		return;
 	/* Without the lock, for which a fork may wait while the control thread waits for the fork. */
-	background_remove(&set->background);
+	background_remove(set);
 	pthread_mutex_lock(&engines_lock);
 	engine_sets[set->dev] = NULL;
 	set_free(set);
@@ -367,16 +356,6 @@ void engines_deliver(void)
 		for (unsigned i = 0; engine_sets[dev] && i < engine_sets[dev]->count; i++)
 			engine_deliver(engine_sets[dev]->engines[i], until_ns);
 	pthread_mutex_unlock(&engines_lock);
-}
-
-unsigned engine_set_count(const struct engine_set *set)
-{
-	return set->count;
-}
-
-struct engine *engine_set_at(const struct engine_set *set, unsigned index)
-{
-	return index < set->count ? set->engines[index] : NULL;
 }
 
 enum harp_instance_mode engine_set_mode(const struct engine_set *set)

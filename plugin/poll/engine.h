@@ -13,6 +13,7 @@
 #ifndef HARP_PLUGIN_ENGINE_H
 #define HARP_PLUGIN_ENGINE_H
 
+#include <pthread.h>
 #include <sys/queue.h>
 
 #include "poll/poller.h"
@@ -21,9 +22,6 @@
 
 #define ENGINES_MAX 64u /* of one device; HARP_INSTANCES' range */
 #define ENGINES_TOTAL_MAX (PLUGIN_DEVICES_MAX * ENGINES_MAX)
-
-struct engine;
-struct engine_set;
 
 /* A lane in its engine's list. Embedded in the lane; the user pointer of its connection. */
 struct engine_lane {
@@ -43,11 +41,43 @@ struct engine_lane_ops {
 	/* The engine ends: abort the connection and free the lane. */
 	void (*discard)(struct engine_lane *l);
 };
-/* Adds a lane to its engine, or removes it. */
-void engine_add_lane(struct engine *engine, struct engine_lane *l);
-void engine_remove_lane(struct engine_lane *l);
-/* Counts lanes that wait for the end of their close: +1 or -1. */
-void engine_lanes_closing(struct engine *engine, int change);
+
+struct engine {
+	struct poller poller; /* first: cache-line aligned */
+	/* Poller. */
+	struct harp_instance *instance;
+	struct harp_stack *stack;
+	LIST_HEAD(, engine_lane) lanes;
+	struct work *listener;    /* run in each turn; NULL: none */
+	uint64_t listener_ns;     /* latest time of its next run; UINT64_MAX: none */
+	unsigned closing_count;   /* lanes that wait for the end of their close */
+	uint64_t tick_ns;         /* next tick */
+	int link_reported;        /* the interface's last -errno; 0: none */
+	uint64_t in_use_extra_ns; /* control thread: engine_background.c */
+	/* Constant. */
+	int dev;
+	unsigned index; /* in its set */
+	char name[32];  /* for the log: the interface, and the index if there are several */
+	/* Shared. */
+	_Alignas(64) atomic_uint_fast64_t worked_ns; /* last turn with work. Writer: poller. Reader:
+						      * control thread. Relaxed */
+	/* Open lanes and listen comms: a hint for engine_set_choose(). */
+	atomic_uint load;
+	/* The control descriptor is readable: set by the control thread, cleared by a turn. */
+	atomic_bool event;
+	atomic_bool sleeping; /* Writer: control thread. Reader: threads that post work */
+};
+
+/* The engines of one device; constant once the set is published. */
+struct engine_set {
+	int dev;
+	unsigned count; /* at least 1 */
+	struct engine *engines[ENGINES_MAX];
+	struct work background_work; /* engine_background.c */
+	atomic_uint turn;            /* relaxed: where engine_set_choose() starts */
+};
+
+/* ---- engine.c -------------------------------------------------------------------------------- */
 
 /* Does a setting forbid engines on the device? Writes one line to why. HARP_PAGE_FALLBACK_none: no.
  * Never waits. */
@@ -60,31 +90,12 @@ struct engine_set *engine_set_open(int dev, char *why, size_t why_len);
 void engine_set_close(struct engine_set *set); /* NULL is accepted */
 /* Waits until all lanes' data is acknowledged, for the linger time at most. */
 void engines_deliver(void);
-unsigned engine_set_count(const struct engine_set *set);
-struct engine *engine_set_at(const struct engine_set *set, unsigned index);
 /* The engine with the lowest load; equal ones in turn. */
 struct engine *engine_set_choose(struct engine_set *set);
-/* Changes an engine's load: +1 or -1 for each lane and listen comm. */
-void engine_load(struct engine *engine, int change);
-
-struct poller *engine_poller(struct engine *engine);
-struct harp_stack *engine_stack(struct engine *engine);
-/* How its NIC chooses queues, and the first and last local port of its stack. */
-struct placement_end;
-void engine_placement(const struct engine *engine, struct placement_end *out);
-void engine_ports(const struct engine *engine, uint16_t *first, uint16_t *last);
 /* How packets come to the engines of a set; HARP_MODE_NONE for NULL. */
 enum harp_instance_mode engine_set_mode(const struct engine_set *set);
 /* Properties of a set's DPDK port. -ENOTSUP: it is not a DPDK port. */
 int engine_set_port(const struct engine_set *set, struct harp_instance_port *out);
-/* Sets work that each turn runs, to serve a listener; NULL: none. Poller held. */
-void engine_set_listener(struct engine *engine, struct work *listener);
-/* The latest time of the listener's next run; UINT64_MAX: none. Poller held. */
-void engine_listener_due(struct engine *engine, uint64_t at_ns);
-/* Its index in the set. */
-unsigned engine_index(const struct engine *engine);
-/* One line of text, from harp_instance_describe(). */
-const char *engine_describe(struct engine *engine);
 /* Can this engine reach dst? No if dst is an address of this host or the route uses another
  * interface; why has the reason. source: the source address that the kernel would select (RFC
  * 6724), zero: none in particular. Any thread. */
@@ -95,5 +106,34 @@ bool engine_reaches(struct engine *engine, const struct harp_addr *dst, struct h
 void engine_fork_prepare(void);
 void engine_fork_parent(void);
 void engine_fork_child(void);
+
+/* ---- engine_turn.c --------------------------------------------------------------------------- */
+
+/* How its NIC chooses queues, and the first and last local port of its stack. */
+struct placement_end;
+void engine_placement(const struct engine *engine, struct placement_end *out);
+void engine_ports(const struct engine *engine, uint16_t *first, uint16_t *last);
+/* The instance's requests hook. ctx: the engine. */
+void engine_requests(void *ctx, uint64_t now_ns);
+/* Takes a turn. Poller held. True if there was work. */
+bool engine_turn(struct engine *engine, uint64_t now_ns);
+/* The latest time of the next turn. Poller held. */
+uint64_t engine_deadline_ns(const struct engine *engine);
+/* Takes turns until the peers have acknowledged what the lanes have sent. Poller not held. */
+void engine_deliver(struct engine *engine, uint64_t until_ns);
+/* Takes a turn if lanes are closing. True: some still are. No other thread uses the engine. */
+bool engine_is_closing(struct engine *engine);
+/* Discards the lanes and logs the statistics. No other thread uses the engine. */
+void engine_finish(struct engine *engine);
+
+/* ---- engine_background.c --------------------------------------------------------------------- */
+
+/* The control thread polls the set's engines while the application does not. Never waits. */
+void background_add(struct engine_set *set);
+/* When this returns, the control thread no longer polls them. Not called by the control thread. */
+void background_remove(struct engine_set *set);
+/* engine->poller.wake and advance. */
+void engine_wake(struct poller *poller);
+void engine_advance(struct poller *poller, uint64_t now_ns);
 
 #endif

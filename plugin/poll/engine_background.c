@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* engine_background.c - the control thread polls engines while the application does not. */
+#include "poll/engine.h"
+
 #include <poll.h>
 
 #include "base/thread.h"
 #include "poll/control.h"
-#include "poll/engine_impl.h"
 #include "process/config.h"
 
 /*
@@ -17,7 +18,7 @@
  *   - away: no application thread has polled it for HARP_BACKGROUND_IDLE_US. The control thread
  *     takes turns until there is no work.
  *   - in use: polled, with work in the last QUIET_NS. The control thread sleeps until it would be
- *     away, and up to IN_USE_TIMES as long if it stays in use: a look may take the processor from
+ *     away, and up to IN_USE_TIMES as long if it stays in use: a wake-up may take the processor from
  *     the application.
  *   - quiet: polled, without work for QUIET_NS. The control thread sleeps as if the engine were
  *     away, so a rank that waits for a minute costs nothing.
@@ -38,9 +39,9 @@
 #define QUIET_NS 20000000ull
 #define IN_USE_TIMES 4u
 #define SLEEP_NS_MAX 100000000ull
-#define BLIND_NS_MIN 50000u
-#define BLIND_NS_MAX 1000000u
-#define BLIND_SHARE 8u
+#define NO_FD_NS_MIN 50000u
+#define NO_FD_NS_MAX 1000000u
+#define NO_FD_SHARE 8u
 #define TAKE_TRIES_MAX 64u /* to acquire an engine's poller */
 
 /* Owned by the control thread. */
@@ -114,21 +115,21 @@ static bool background_take(struct engine *engine)
 	return false;
 }
 
-/* When a blind engine must be looked at again. */
-static uint64_t blind_until_ns(const struct engine *engine, uint64_t now_ns)
+/* When an engine without a descriptor must be polled again. */
+static uint64_t no_fd_until_ns(const struct engine *engine, uint64_t now_ns)
 {
 	uint64_t worked_ns = atomic_load_explicit(&engine->worked_ns, memory_order_relaxed);
-	uint64_t rest_ns = now_ns > worked_ns ? (now_ns - worked_ns) / BLIND_SHARE : 0;
+	uint64_t rest_ns = now_ns > worked_ns ? (now_ns - worked_ns) / NO_FD_SHARE : 0;
 
-	if (rest_ns < BLIND_NS_MIN)
-		rest_ns = BLIND_NS_MIN;
-	return now_ns + earlier_ns(rest_ns, BLIND_NS_MAX);
+	if (rest_ns < NO_FD_NS_MIN)
+		rest_ns = NO_FD_NS_MIN;
+	return now_ns + earlier_ns(rest_ns, NO_FD_NS_MAX);
 }
 
-/* The last look at an engine before the sleep. What to watch goes behind the count fds, and when it
- * must be looked at again to *until_ns. */
-static unsigned background_last_look(struct engine *engine, uint64_t now_ns, struct pollfd *fds,
-				     unsigned count, uint64_t *until_ns)
+/* The last turn of an engine before the sleep. Appends its descriptors to the count fds, and lowers
+ * *until_ns to its next turn. */
+static unsigned background_enter_sleep(struct engine *engine, uint64_t now_ns, struct pollfd *fds,
+				       unsigned count, uint64_t *until_ns)
 {
 	if (!background_take(engine)) {
 		/* A thread that holds the poller was preempted on this core: yield. */
@@ -140,7 +141,7 @@ static unsigned background_last_look(struct engine *engine, uint64_t now_ns, str
 			       engine_turn(engine, now_ns) ? now_ns : engine_deadline_ns(engine));
 	poller_release(&engine->poller);
 	if (harp_instance_fd(engine->instance) < 0) /* blind */
-		*until_ns = earlier_ns(*until_ns, blind_until_ns(engine, now_ns));
+		*until_ns = earlier_ns(*until_ns, no_fd_until_ns(engine, now_ns));
 	background.watched[count / 2] = engine;
 	fds[count].fd = harp_instance_fd(engine->instance);
 	fds[count++].events = POLLIN;
@@ -149,16 +150,9 @@ static unsigned background_last_look(struct engine *engine, uint64_t now_ns, str
 	return count;
 }
 
-/* How much longer than background_idle_ns the next sleep is if the engine stays in use. */
-static uint64_t background_in_use_extra_ns(const struct engine *engine)
-{
-	uint64_t idle_ns = plugin_config()->background_idle_ns;
-
-	return earlier_ns(2 * engine->in_use_extra_ns + idle_ns, (IN_USE_TIMES - 1) * idle_ns);
-}
-
 unsigned background_sleep(struct pollfd *fds, uint64_t now_ns, uint64_t *until_ns)
 {
+	uint64_t idle_ns = plugin_config()->background_idle_ns;
 	unsigned count = 0;
 
 	background.asleep_count = 0;
@@ -170,7 +164,9 @@ unsigned background_sleep(struct pollfd *fds, uint64_t now_ns, uint64_t *until_n
 		if (engine_in_use(engine, now_ns)) {
 			*until_ns = earlier_ns(*until_ns,
 					       engine_away_ns(engine) + engine->in_use_extra_ns);
-			engine->in_use_extra_ns = background_in_use_extra_ns(engine);
+			/* If it stays in use, the next sleep is longer. */
+			engine->in_use_extra_ns = earlier_ns(2 * engine->in_use_extra_ns + idle_ns,
+							     (IN_USE_TIMES - 1) * idle_ns);
 			continue;
 		}
 		engine->in_use_extra_ns = 0;
@@ -180,7 +176,7 @@ unsigned background_sleep(struct pollfd *fds, uint64_t now_ns, uint64_t *until_n
 	/* Pairs with engine_wake(): `sleeping` is set before the last look. */
 	atomic_thread_fence(memory_order_seq_cst);
 	for (unsigned i = 0; i < background.asleep_count; i++)
-		count = background_last_look(background.asleep[i], now_ns, fds, count, until_ns);
+		count = background_enter_sleep(background.asleep[i], now_ns, fds, count, until_ns);
 	return count;
 }
 
@@ -222,30 +218,24 @@ bool background_turn(void)
 
 static void background_add_run(struct work *work, uint64_t now_ns)
 {
-	const struct background_set *set = (struct background_set *)work;
+	const struct engine_set *set = container_of(work, struct engine_set, background_work);
 
 	(void)now_ns;
 	for (unsigned i = 0; i < set->count; i++)
 		background.engines[background.count++] = set->engines[i];
 }
 
-void background_add(struct background_set *set)
+void background_add(struct engine_set *set)
 {
-	set->work.run = background_add_run;
-	control_post(&set->work);
+	set->background_work.run = background_add_run;
+	control_post(&set->background_work);
 }
 
-struct background_removal {
-	struct work work; /* first */
-	const struct background_set *set;
-};
-
-static void background_remove_run(struct work *work, uint64_t now_ns)
+static void background_remove_run(void *arg)
 {
-	const struct background_set *set = ((struct background_removal *)work)->set;
+	const struct engine_set *set = arg;
 	unsigned count = 0;
 
-	(void)now_ns;
 	for (unsigned i = 0; i < background.count; i++) {
 		struct engine *engine = background.engines[i];
 		bool removed = false;
@@ -258,9 +248,7 @@ static void background_remove_run(struct work *work, uint64_t now_ns)
 	background.count = count;
 }
 
-void background_remove(const struct background_set *set)
+void background_remove(struct engine_set *set)
 {
-	struct background_removal removal = { .work.run = background_remove_run, .set = set };
-
-	control_call(&removal.work);
+	control_call(background_remove_run, set);
 }

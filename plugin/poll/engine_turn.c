@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* engine_turn.c - one engine: its lanes, a turn of its poller, its end. */
+#include "poll/engine.h"
+
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "poll/engine_impl.h"
 #include "base/util.h"
 #include "wire/queue_placement.h"
 #include "process/log.h"
@@ -14,26 +15,6 @@
 #include "device/device.h"
 
 #define ENGINE_TICK_NS 50000000ull /* for closes, probes, silence, host events */
-
-struct poller *engine_poller(struct engine *engine)
-{
-	return &engine->poller;
-}
-
-struct harp_stack *engine_stack(struct engine *engine)
-{
-	return engine->stack;
-}
-
-unsigned engine_index(const struct engine *engine)
-{
-	return engine->index;
-}
-
-const char *engine_describe(struct engine *engine)
-{
-	return harp_instance_describe(engine->instance);
-}
 
 void engine_placement(const struct engine *engine, struct placement_end *out)
 {
@@ -47,39 +28,6 @@ void engine_ports(const struct engine *engine, uint16_t *first, uint16_t *last)
 
 	*first = lease ? lease->port_min : (uint16_t)plugin_config()->port_min;
 	*last = lease ? lease->port_max : (uint16_t)plugin_config()->port_max;
-}
-
-void engine_load(struct engine *engine, int change)
-{
-	atomic_fetch_add_explicit(&engine->load, (unsigned)change, memory_order_relaxed);
-}
-
-void engine_set_listener(struct engine *engine, struct work *listener)
-{
-	engine->listener = listener;
-	engine->listener_ns = UINT64_MAX;
-}
-
-void engine_listener_due(struct engine *engine, uint64_t at_ns)
-{
-	engine->listener_ns = at_ns;
-}
-
-/* ---- lanes ---------------------------------------------------------------------------------- */
-
-void engine_add_lane(struct engine *engine, struct engine_lane *l)
-{
-	LIST_INSERT_HEAD(&engine->lanes, l, link);
-}
-
-void engine_remove_lane(struct engine_lane *l)
-{
-	LIST_REMOVE(l, link);
-}
-
-void engine_lanes_closing(struct engine *engine, int change)
-{
-	engine->closing_count += (unsigned)change;
 }
 
 /* ---- one turn ------------------------------------------------------------------------------- */
@@ -166,12 +114,6 @@ uint64_t engine_deadline_ns(const struct engine *engine)
 	if (engine->closing_count && engine->tick_ns < deadline_ns)
 		deadline_ns = engine->tick_ns;
 	return deadline_ns;
-}
-
-void engine_turn_init(struct engine *engine)
-{
-	poller_init(&engine->poller, engine_advance);
-	engine->poller.wake = engine_wake;
 }
 
 /* ---- the end -------------------------------------------------------------------------------- */

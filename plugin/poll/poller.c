@@ -100,11 +100,29 @@ bool poller_poll(struct poller *poller)
 	return poller_poll_at(poller, clock_now_ns());
 }
 
-void poller_call(struct poller *poller, struct work *work)
+/* On the caller's stack. */
+struct poller_call {
+	struct work work; /* first */
+	void (*run)(void *arg);
+	void *arg;
+};
+
+static void poller_call_run(struct work *work, uint64_t now_ns)
 {
-	poller_post(poller, work);
+	struct poller_call *call = (struct poller_call *)work;
+
+	(void)now_ns;
+	call->run(call->arg);
+}
+
+void poller_call(struct poller *poller, void (*run)(void *arg), void *arg)
+{
+	struct poller_call call = { .work.run = poller_call_run, .run = run, .arg = arg };
+
+	poller_post(poller, &call.work);
 	/* If the work is off the list after our own turn, it ran in this turn or in an earlier
 	 * one. */
-	while (!poller_poll(poller) || atomic_load_explicit(&work->queued, memory_order_acquire))
+	while (!poller_poll(poller) ||
+	       atomic_load_explicit(&call.work.queued, memory_order_acquire))
 		sched_yield();
 }

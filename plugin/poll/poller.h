@@ -46,8 +46,8 @@ bool poller_poll_at(struct poller *poller, uint64_t now_ns);
 bool poller_poll(struct poller *poller);
 /* Runs the ready list. Poller held. Returns the number of works run. */
 unsigned poller_run_ready(struct poller *poller, uint64_t now_ns);
-/* Posts work and takes turns until it has run and the turn that ran it has ended, here or on
- * another thread. For set-up and close. */
-void poller_call(struct poller *poller, struct work *work);
+/* Runs the function with the poller held: takes turns until it has run and that turn has ended,
+ * here or on another thread. For set-up and close. */
+void poller_call(struct poller *poller, void (*run)(void *arg), void *arg);
 
 #endif

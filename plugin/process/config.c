@@ -57,19 +57,16 @@ static bool config_parse_number(const char *text, uint64_t min, uint64_t max, ui
 	return value >= min && value <= max;
 }
 
-static bool config_parse_choice(const char *text, const char *words, uint32_t *out)
+static bool config_parse_choice(const char *text, const char *choices, uint32_t *out)
 {
 	size_t len = strlen(text);
 
-	for (uint32_t index = 0; words; index++) {
-		const char *end = strchr(words, '|');
-		size_t word_len = end ? (size_t)(end - words) : strlen(words);
+	for (*out = 0; choices; ++*out) {
+		size_t choice_len = strcspn(choices, "|");
 
-		if (word_len == len && !strncmp(words, text, len)) {
-			*out = index;
+		if (choice_len == len && !strncmp(choices, text, len))
 			return true;
-		}
-		words = end ? end + 1 : NULL;
+		choices = choices[choice_len] ? choices + choice_len + 1 : NULL;
 	}
 	return false;
 }
@@ -218,7 +215,7 @@ static int config_read_nccl(struct plugin_config *config, char *const *environme
 
 /* May harpd set the key? Those of harp.toml, except the two by which a job finds harpd. Keys that
  * can load a library exist as variables only. */
-static bool config_is_harpds(unsigned index)
+static bool config_is_from_harpd(unsigned index)
 {
 	const struct harp_config_key *key = harp_config_key(index);
 
@@ -246,7 +243,7 @@ static int config_read_settings(struct plugin_config *out, const char *settings)
 
 		if (*value)
 			*value++ = '\0';
-		if (!config_is_harpds(index)) {
+		if (!config_is_from_harpd(index)) {
 			INFO("%s%.64s is not known as a key of harp.toml, and ignored", source,
 			     line);
 		} else if (*value && !config_set(out, index, value)) {

@@ -4,15 +4,17 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <stdlib.h>
-#include <sys/epoll.h>
+#include <stdint.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/util.h"
+
+#define GUARD_FDS_MAX (1u << 20)
+
 /* Held across fork(), so that the child's table is consistent. */
 static pthread_mutex_t guard_lock = PTHREAD_MUTEX_INITIALIZER;
-static int *guard_fds; /* unordered; under guard_lock */
-static unsigned guard_count, guard_capacity;
+static uint64_t guard_bits[GUARD_FDS_MAX / 64]; /* a bit for each descriptor; under guard_lock */
 
 void forkguard_fork_prepare(void)
 {
@@ -26,9 +28,9 @@ void forkguard_fork_parent(void)
 
 void forkguard_fork_child(void)
 {
-	for (unsigned i = 0; i < guard_count; i++)
-		close(guard_fds[i]);
-	guard_count = 0;
+	for (int i = 0; i < (int)ARRAY_SIZE(guard_bits); i++)
+		for (; guard_bits[i]; guard_bits[i] &= guard_bits[i] - 1)
+			close(64 * i + __builtin_ctzll(guard_bits[i]));
 	pthread_mutex_unlock(&guard_lock);
 }
 
@@ -37,18 +39,11 @@ static int forkguard_add(int fd)
 {
 	if (fd < 0)
 		return -errno;
-	if (guard_count == guard_capacity) {
-		unsigned capacity = guard_capacity ? 2 * guard_capacity : 64;
-		int *fds = realloc(guard_fds, capacity * sizeof(*fds));
-
-		if (!fds) {
-			close(fd);
-			return -ENOMEM;
-		}
-		guard_fds = fds;
-		guard_capacity = capacity;
+	if ((unsigned)fd >= GUARD_FDS_MAX) {
+		close(fd);
+		return -EMFILE;
 	}
-	guard_fds[guard_count++] = fd;
+	guard_bits[fd / 64] |= UINT64_C(1) << fd % 64;
 	return fd;
 }
 
@@ -77,17 +72,7 @@ int forkguard_accept(int listener, struct sockaddr_storage *peer)
 void forkguard_close(int fd)
 {
 	pthread_mutex_lock(&guard_lock);
-	for (unsigned i = 0; i < guard_count; i++) {
-		if (guard_fds[i] == fd) {
-			guard_fds[i] = guard_fds[--guard_count];
-			break;
-		}
-	}
-	if (!guard_count) { /* free everything, as the library may be unloaded */
-		free(guard_fds);
-		guard_fds = NULL;
-		guard_capacity = 0;
-	}
+	guard_bits[fd / 64] &= ~(UINT64_C(1) << fd % 64);
 	close(fd);
 	pthread_mutex_unlock(&guard_lock);
 }

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <regex.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -25,7 +26,7 @@
  * key. */
 static uint8_t *keyfile_page;
 
-/* ---- files that are believed ---------------------------------------------------------------- */
+/* ---- trusted files --------------------------------------------------------------------------- */
 
 /* secret: no other user may read it; else no other user may write it. */
 static int file_check(int fd, const char *path, bool secret, char *why, size_t why_len)
@@ -34,7 +35,7 @@ static int file_check(int fd, const char *path, bool secret, char *why, size_t w
 	struct stat st;
 
 	if (fstat(fd, &st))
-		snprintf(why, why_len, "it cannot be looked at: %s", strerror(errno));
+		snprintf(why, why_len, "it cannot be examined: %s", strerror(errno));
 	else if (!S_ISREG(st.st_mode))
 		snprintf(why, why_len, "it is not a regular file");
 	else if (secret ? st.st_uid != geteuid() && st.st_uid != 0 : !trust_user(st.st_uid))
@@ -44,7 +45,7 @@ static int file_check(int fd, const char *path, bool secret, char *why, size_t w
 	else if ((st.st_mode & others) && secret)
 		snprintf(why, why_len,
 			 "it is open to its group or to others (mode %03o): chmod 600 %.200s, and "
-			 "make a new key if anybody may have read it",
+			 "make a new key if another user may have read it",
 			 (unsigned)(st.st_mode & 0777), path);
 	else if (st.st_mode & others)
 		snprintf(why, why_len, "others may write it (mode %03o): chmod go-w",
@@ -94,18 +95,9 @@ static int keyfile_decode(const char *text, size_t len, uint8_t key[CRYPTO_PSK_B
 	return 0;
 }
 
-/* Reject all zeros: templates and failed generators leave them, and attackers try them first. */
-static bool keyfile_is_zero(const uint8_t key[CRYPTO_PSK_BYTES])
-{
-	uint8_t any = 0;
-
-	for (size_t i = 0; i < CRYPTO_PSK_BYTES; i++)
-		any |= key[i];
-	return !any;
-}
-
 int keyfile_read(const char *path, uint8_t key[CRYPTO_PSK_BYTES], char *why, size_t why_len)
 {
+	static const uint8_t zeros[CRYPTO_PSK_BYTES];
 	char text[KEYFILE_DIGITS + 3] = { 0 }; /* one more than allowed, and a NUL */
 	size_t len;
 	int rc = -EINVAL;
@@ -121,7 +113,8 @@ int keyfile_read(const char *path, uint8_t key[CRYPTO_PSK_BYTES], char *why, siz
 			"-hex %u`",
 			KEYFILE_DIGITS, CRYPTO_PSK_BYTES);
 		explicit_bzero(key, CRYPTO_PSK_BYTES);
-	} else if (keyfile_is_zero(key)) {
+	} else if (!memcmp(key, zeros, sizeof(zeros))) {
+		/* Templates and failed generators leave zeros, and attackers try them first. */
 		snprintf(
 			why, why_len,
 			"it holds a key of zeros, which is no secret: make one by `openssl rand -hex %u`",
@@ -161,12 +154,12 @@ int keyfile_load(const char *host_path)
 {
 	const struct plugin_config *config = plugin_config();
 	const char *path = config->key_file[0] ? config->key_file : host_path;
-	bool is_there = config->key_file[0] || keyfile_exists(path);
+	bool exists = config->key_file[0] || keyfile_exists(path);
 	char why[384];
 	int rc;
 
 	keyfile_forget();
-	if (!is_there && config->encrypt != ENCRYPT_AES_256_GCM)
+	if (!exists && config->encrypt != ENCRYPT_AES_256_GCM)
 		return 0;
 	if (config->encrypt == ENCRYPT_OFF) {
 		WARN("HARP_ENCRYPT=off, and the key file %s requires encryption: unset HARP_ENCRYPT, or "
@@ -174,7 +167,7 @@ int keyfile_load(const char *host_path)
 		     path);
 		return -EINVAL;
 	}
-	if (!is_there) {
+	if (!exists) {
 		WARN("encryption is required (HARP_ENCRYPT, or encrypt in harp.toml), and there is no key: "
 		     "needs HARP_KEY_FILE, or %s: a file with a key of 64 hexadecimal digits, the same on "
 		     "every host (`(umask 077; openssl rand -hex 32 >FILE)`)",
@@ -222,61 +215,33 @@ const uint8_t *keyfile_key(void)
 
 /* Same as FILE_BYTES_MAX of harp/config/document.py. */
 #define TOML_BYTES_MAX (256u * 1024u)
-#define TOML_BLANKS " \t"
+#define TOML_EXEMPT "^[ \t]*(#|encrypt[ \t]*=[ \t]*(\"(off|auto)\"|'(off|auto)')[ \t\r]*(#|$))"
+/* Escapes can spell either name. In a multi-line string, a line that begins with # is not a
+ * comment. */
+#define TOML_REQUIRES "encrypt|key_file|\\\\|\"\"\"|'''"
 
-/* If text begins with word, after blanks, returns the text after it, else NULL. */
-static const char *toml_skip(const char *text, const char *word)
+/* 1: line *line may require encryption, 0: none does, -EINVAL. */
+static int toml_scan_text(char *text, unsigned *line, char *why, size_t why_len)
 {
-	size_t len = strlen(word);
+	regex_t exempt, requires;
+	int match = 0;
 
-	text += strspn(text, TOML_BLANKS);
-	return strncmp(text, word, len) == 0 ? text + len : NULL;
-}
-
-/* encrypt = "off" or "auto", in either kind of quotes, with an optional comment. */
-static bool toml_is_exempt(const char *text)
-{
-	static const char *const values[] = { "\"off\"", "'off'", "\"auto\"", "'auto'" };
-	const char *value = toml_skip(text, "encrypt");
-
-	if (value)
-		value = toml_skip(value, "=");
-	for (size_t i = 0; value && i < ARRAY_SIZE(values); i++) {
-		const char *end = toml_skip(value, values[i]);
-
-		if (end) {
-			end += strspn(end, TOML_BLANKS "\r");
-			return !*end || *end == '#';
-		}
+	if (regcomp(&exempt, TOML_EXEMPT, REG_EXTENDED | REG_NOSUB) ||
+	    regcomp(&requires, TOML_REQUIRES, REG_EXTENDED | REG_NOSUB)) {
+		snprintf(why, why_len, "out of memory");
+		return -EINVAL;
 	}
-	return false;
-}
+	for (*line = 0; text && !match; ++*line) {
+		char *next = strchr(text, '\n');
 
-static bool toml_line_requires(const char *text)
-{
-	/* Escapes can spell either name. In a multi-line string, a line that begins with # is not a
-	 * comment. */
-	static const char *const signs[] = { "encrypt", "key_file", "\\", "\"\"\"", "'''" };
-
-	if (toml_skip(text, "#") || toml_is_exempt(text))
-		return false;
-	for (size_t i = 0; i < ARRAY_SIZE(signs); i++)
-		if (strstr(text, signs[i]))
-			return true;
-	return false;
-}
-
-static int toml_scan_text(char *text, unsigned *line)
-{
-	*line = 1;
-	for (char *next; text; text = next, ++*line) {
-		next = strchr(text, '\n');
 		if (next)
 			*next++ = '\0';
-		if (toml_line_requires(text))
-			return 1;
+		match = regexec(&exempt, text, 0, NULL, 0) && !regexec(&requires, text, 0, NULL, 0);
+		text = next;
 	}
-	return 0;
+	regfree(&exempt);
+	regfree(&requires);
+	return match;
 }
 
 int toml_read(const char *path, char *text, size_t bytes_max, char *why, size_t why_len)
@@ -297,5 +262,5 @@ int toml_scan_encrypt(const char *path, unsigned *line, char *why, size_t why_le
 	static char text[TOML_BYTES_MAX + 2]; /* one init at a time */
 	int rc = toml_read(path, text, TOML_BYTES_MAX, why, why_len);
 
-	return rc <= 0 ? rc : toml_scan_text(text, line);
+	return rc <= 0 ? rc : toml_scan_text(text, line, why, why_len);
 }

@@ -4,7 +4,7 @@
 #ifndef HARP_PLUGIN_LOG_H
 #define HARP_PLUGIN_LOG_H
 
-enum plugin_log_level { PLUGIN_WARN, PLUGIN_INFO, PLUGIN_TRACE };
+enum plugin_log_level { PLUGIN_WARN, PLUGIN_INFO };
 void plugin_log(enum plugin_log_level level, const char *func, int line, const char *fmt, ...)
 	__attribute__((format(printf, 4, 5)));
 #define WARN(...) plugin_log(PLUGIN_WARN, __func__, __LINE__, __VA_ARGS__)

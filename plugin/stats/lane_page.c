@@ -11,10 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "device/daemon.h"
 #include "device/device.h"
 #include "process/config.h"
 #include "process/log.h"
@@ -35,6 +35,10 @@
 
 static_assert(PLUGIN_DEVICES_MAX * 2 <= HARP_PAGE_RAILS_MAX, "a rail for each device and kind");
 static_assert(sizeof(_Atomic(uint64_t)) == sizeof(uint64_t), "words of the region");
+/* Messages are counted by the kinds of their lanes: HARP, kernel, mixed. */
+static_assert(LANE_HARP == 1 && LANE_KERNEL == 2, "bits of kinds");
+static_assert(HARP_COMM_messages_mixed == HARP_COMM_messages_harp + 2, "by kinds");
+static_assert(HARP_JOB_messages_mixed == HARP_JOB_messages_harp + 2, "by kinds");
 
 enum page_table { PAGE_COMMS, PAGE_LANES, PAGE_TABLES };
 
@@ -91,12 +95,6 @@ static void page_status(bool ended)
 	harp_page_write_end(page_job.status_sequence);
 }
 
-static bool page_is_empty(enum page_table table, uint32_t slot)
-{
-	return table == PAGE_COMMS ? !page_job.comms[slot].value[HARP_COMM_state]
-				   : !page_job.lanes[slot].value[HARP_LANE_state];
-}
-
 /* The lowest empty record; the caller fills it before it releases page_lock. */
 static uint32_t page_take(enum page_table table, uint64_t *serial)
 {
@@ -105,8 +103,11 @@ static uint32_t page_take(enum page_table table, uint64_t *serial)
 
 	*serial = ++records->serial;
 	while (page_map && records->lowest < room) {
-		if (page_is_empty(table, records->lowest++))
-			return records->lowest - 1;
+		uint32_t slot = records->lowest++;
+
+		if (table == PAGE_COMMS ? !page_job.comms[slot].value[HARP_COMM_state]
+					: !page_job.lanes[slot].value[HARP_LANE_state])
+			return slot;
 	}
 	records->hidden++;
 	return PAGE_HIDDEN;
@@ -134,13 +135,12 @@ static void page_identity(struct harp_page_identity *identity)
 {
 	const char *label = plugin_config()->label;
 	struct timespec now;
-	struct stat st;
 
 	clock_gettime(CLOCK_REALTIME, &now);
 	*identity = (struct harp_page_identity){
 		.size = sizeof(*identity),
 		.pid = (uint32_t)getpid(),
-		.netns = stat("/proc/self/ns/net", &st) < 0 ? 0 : st.st_ino,
+		.netns = plugin_netns(),
 		.start_wall_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec,
 	};
 	snprintf(identity->label, sizeof(identity->label), "%s",
@@ -250,7 +250,7 @@ static struct harp_page_rail *page_rail(int dev, enum harp_page_kind kind)
 
 /* One more comm (change 1), or one fewer (-1), reports the NIC down. True: the NIC's state
  * changes. */
-static bool page_rail_says(int dev, int change)
+static bool page_rail_report(int dev, int change)
 {
 	unsigned before, after;
 
@@ -267,18 +267,20 @@ static bool page_rail_says(int dev, int change)
 
 void lane_page_rail(int dev, bool down)
 {
-	if (page_rail_says(dev, down ? 1 : -1))
+	if (page_rail_report(dev, down ? 1 : -1))
 		lane_page_count(down ? HARP_JOB_rails_down : HARP_JOB_rails_up, 1);
 }
 
 void lane_page_rail_left(int dev)
 {
-	(void)page_rail_says(dev, -1);
+	(void)page_rail_report(dev, -1);
 }
 
 /* ---- comms ---------------------------------------------------------------------------------- */
 
-struct comm_stats *comm_stats_new(const struct comm_stats_options *opt)
+struct comm_stats *comm_stats_new(uint64_t comm_id, enum harp_page_side side, int dev,
+				  enum harp_page_fallback fallback,
+				  const struct harp_endpoint *remote)
 {
 	struct comm_stats *stats = calloc(1, sizeof(*stats));
 	struct harp_page_comm *record;
@@ -291,15 +293,15 @@ struct comm_stats *comm_stats_new(const struct comm_stats_options *opt)
 	stats->record = record =
 		stats->slot == PAGE_HIDDEN ? &stats->own : &page_job.comms[stats->slot];
 	harp_page_write_begin(&record->sequence);
-	memcpy(record->remote_addr, &opt->remote.addr, sizeof(record->remote_addr));
-	record->remote_port = opt->remote.port;
-	record->scope_id = opt->remote.scope_id;
-	page_ifname(record->ifname, opt->dev);
+	memcpy(record->remote_addr, &remote->addr, sizeof(record->remote_addr));
+	record->remote_port = remote->port;
+	record->scope_id = remote->scope_id;
+	page_ifname(record->ifname, dev);
 	record->value[HARP_COMM_state] = HARP_PAGE_COMM_OPEN;
 	record->value[HARP_COMM_opened_ns] = record->value[HARP_COMM_updated_ns] = clock_now_ns();
-	record->value[HARP_COMM_comm_id] = opt->comm_id;
-	record->value[HARP_COMM_side] = opt->side;
-	record->value[HARP_COMM_fallback] = opt->fallback;
+	record->value[HARP_COMM_comm_id] = comm_id;
+	record->value[HARP_COMM_side] = side;
+	record->value[HARP_COMM_fallback] = fallback;
 	record->value[HARP_COMM_serial] = serial;
 	harp_page_write_end(&record->sequence);
 	page_records[PAGE_COMMS].open++;
@@ -311,23 +313,15 @@ struct comm_stats *comm_stats_new(const struct comm_stats_options *opt)
 
 void comm_stats_done(struct comm_stats *stats, unsigned kinds, uint64_t bytes, uint64_t now_ns)
 {
-	static const struct {
-		enum harp_comm_value comm;
-		enum harp_job_counter job;
-	} of[] = {
-		[LANE_HARP] = { HARP_COMM_messages_harp, HARP_JOB_messages_harp },
-		[LANE_KERNEL] = { HARP_COMM_messages_kernel, HARP_JOB_messages_kernel },
-		[LANE_HARP | LANE_KERNEL] = { HARP_COMM_messages_mixed, HARP_JOB_messages_mixed },
-	};
 	uint64_t *value = stats->record->value;
 
 	stats_add(&value[HARP_COMM_requests], 1);
 	stats_add(&value[HARP_COMM_bytes], bytes);
 	stats_set(&value[HARP_COMM_updated_ns], now_ns);
-	if (kinds > 0 && kinds < ARRAY_SIZE(of)) {
-		stats_add(&value[of[kinds].comm], 1);
-		lane_page_count(of[kinds].job, 1);
-	}
+	if (!kinds)
+		return;
+	stats_add(&value[HARP_COMM_messages_harp + kinds - LANE_HARP], 1);
+	lane_page_count((enum harp_job_counter)(HARP_JOB_messages_harp + kinds - LANE_HARP), 1);
 }
 
 void comm_stats_tcp(const struct comm_stats *stats, uint64_t *retransmits, uint64_t *srtt_ns)
@@ -422,34 +416,36 @@ static void lane_stats_take(struct lane_stats *stats, struct comm_stats *comm, u
 }
 
 /* Writes the new lane's addresses and properties. */
-static void lane_stats_begin(struct lane_stats *stats, const struct lane_stats_options *opt)
+static void lane_stats_begin(struct lane_stats *stats, const struct lane *lane,
+			     enum harp_page_kind kind, int dev, bool backup)
 {
 	struct harp_page_lane *record = stats->record;
 
 	harp_page_write_begin(&record->sequence);
-	memcpy(record->local_addr, &opt->local.addr, sizeof(record->local_addr));
-	memcpy(record->remote_addr, &opt->remote.addr, sizeof(record->remote_addr));
-	record->local_port = opt->local.port;
-	record->remote_port = opt->remote.port;
-	record->scope_id = opt->remote.scope_id;
-	page_ifname(record->ifname, opt->dev);
+	memcpy(record->local_addr, &lane->local.addr, sizeof(record->local_addr));
+	memcpy(record->remote_addr, &lane->remote.addr, sizeof(record->remote_addr));
+	record->local_port = lane->local.port;
+	record->remote_port = lane->remote.port;
+	record->scope_id = lane->remote.scope_id;
+	page_ifname(record->ifname, dev);
 	stats_set(&record->value[HARP_LANE_state], HARP_PAGE_LANE_OPEN);
 	stats_set(&record->value[HARP_LANE_opened_ns], clock_now_ns());
-	stats_set(&record->value[HARP_LANE_kind], opt->kind);
-	stats_set(&record->value[HARP_LANE_encrypted], opt->encrypted);
-	stats_set(&record->value[HARP_LANE_backup], opt->backup);
+	stats_set(&record->value[HARP_LANE_kind], kind);
+	stats_set(&record->value[HARP_LANE_encrypted], lane->beneath != NULL);
+	stats_set(&record->value[HARP_LANE_backup], backup);
 	stats_set(&record->value[HARP_LANE_tcp_ns], 0);
 	stats_add(&record->value[HARP_LANE_lanes], 1);
 	harp_page_write_end(&record->sequence);
 }
 
-void lane_stats_open(struct comm_stats *comm, const struct lane_stats_options *opt)
+void lane_stats_open(struct comm_stats *comm, unsigned index, const struct lane *lane,
+		     enum harp_page_kind kind, int dev, bool backup)
 {
-	struct lane_stats *stats = comm->lanes[opt->index];
+	struct lane_stats *stats = comm->lanes[index];
 
 	pthread_mutex_lock(&page_lock);
 	if (!stats->comm) {
-		lane_stats_take(stats, comm, opt->index);
+		lane_stats_take(stats, comm, index);
 	} else if (lane_is_open(stats)) {
 		lanes_open_add(stats, -1);
 		stats_add(&stats->record->value[HARP_LANE_rerolls], 1);
@@ -458,9 +454,9 @@ void lane_stats_open(struct comm_stats *comm, const struct lane_stats_options *o
 		stats_add(&comm->record->value[HARP_COMM_lanes_replaced], 1);
 		lane_page_count(HARP_JOB_lanes_replaced, 1);
 	}
-	stats->rail = page_rail(opt->dev, opt->kind);
+	stats->rail = page_rail(dev, kind);
 	stats->retransmits_before = stats_get(&stats->record->value[HARP_LANE_retransmits]);
-	lane_stats_begin(stats, opt);
+	lane_stats_begin(stats, lane, kind, dev, backup);
 	stats_sum(&stats->rail->value[HARP_RAIL_lanes_opened], 1);
 	lanes_open_add(stats, 1);
 	pthread_mutex_unlock(&page_lock);

@@ -40,15 +40,11 @@ void lane_page_rail_left(int dev);
 
 struct comm_stats;
 
-struct comm_stats_options {
-	uint64_t comm_id; /* on the wire */
-	enum harp_page_side side;
-	int dev;                          /* requested by NCCL */
-	enum harp_page_fallback fallback; /* why its first lane is a kernel lane, if it is */
-	struct harp_endpoint remote;
-};
-/* NULL: out of memory. */
-struct comm_stats *comm_stats_new(const struct comm_stats_options *opt);
+/* comm_id: on the wire. dev: requested by NCCL. fallback: why its first lane is a kernel lane, if it
+ * is. NULL: out of memory. */
+struct comm_stats *comm_stats_new(uint64_t comm_id, enum harp_page_side side, int dev,
+				  enum harp_page_fallback fallback,
+				  const struct harp_endpoint *remote);
 /* The comm and its lanes are gone. */
 void comm_stats_free(struct comm_stats *stats);
 /* The last known retransmissions of all lanes of the comm, and the smoothed round-trip time of one.
@@ -76,18 +72,12 @@ struct lane_stats {
 	struct harp_page_lane own;   /* the record if the region has no space */
 };
 
-struct lane_stats_options {
-	unsigned index; /* in the comm, below 32 */
-	enum harp_page_kind kind;
-	bool encrypted, backup;
-	int dev;
-	struct harp_endpoint local, remote;
-};
 /* Finds or makes the statistics of that index. NULL: out of memory. Any thread. */
 struct lane_stats *lane_stats_new(struct comm_stats *comm, unsigned index);
 /* A lane has joined, after lane_stats_new(). If the previous one is open, it replaces it. Poller
  * held. */
-void lane_stats_open(struct comm_stats *comm, const struct lane_stats_options *opt);
+void lane_stats_open(struct comm_stats *comm, unsigned index, const struct lane *lane,
+		     enum harp_page_kind kind, int dev, bool backup);
 /* The lane died by this error (0, -EPIPE: closed by the peer); its comm lives. Poller held. */
 void lane_stats_died(struct lane_stats *stats, int error);
 /* The lane ended with its comm. Poller held. */
@@ -96,7 +86,7 @@ void lane_stats_closed(struct lane_stats *stats);
 void lane_stats_stalled(struct lane_stats *stats, bool stalled);
 /* Stores TCP's present values. Poller held. */
 void lane_stats_tcp(struct lane_stats *stats, const struct lane_info *tcp, uint64_t now_ns);
-/* No data is under way. Poller held. */
+/* No data is in flight. Poller held. */
 void lane_stats_idle(struct lane_stats *stats);
 
 /* Adds to a word that one thread at a time writes. */
@@ -135,30 +125,6 @@ static inline void lane_stats_received(struct lane_stats *stats, uint64_t bytes,
 {
 	LANE_STATS_ADD(stats, received_bytes, bytes);
 	stats_set(&stats->record->value[HARP_LANE_updated_ns], now_ns);
-}
-static inline void lane_stats_payload(struct lane_stats *stats, uint64_t bytes)
-{
-	LANE_STATS_ADD(stats, payload_bytes, bytes);
-}
-static inline void lane_stats_chunk_sent(struct lane_stats *stats, uint64_t bytes)
-{
-	LANE_STATS_ADD(stats, chunks_sent, 1);
-	lane_stats_payload(stats, bytes);
-}
-/* Chunks that other lanes resend. */
-static inline void lane_stats_moved_away(struct lane_stats *stats, uint64_t chunks)
-{
-	LANE_STATS_ADD(stats, chunks_moved_away, chunks);
-}
-/* A chunk of another lane is resent on this one. */
-static inline void lane_stats_moved_here(struct lane_stats *stats)
-{
-	LANE_STATS_ADD(stats, chunks_moved_here, 1);
-}
-/* The lane brought a duplicate chunk. */
-static inline void lane_stats_duplicate(struct lane_stats *stats)
-{
-	LANE_STATS_ADD(stats, chunks_duplicate, 1);
 }
 /* Is a query of TCP due for the statistics? It can cost a system call. */
 bool lane_stats_want_tcp(const struct lane_stats *stats, uint64_t now_ns);

@@ -53,6 +53,8 @@ struct cost_model {
 	size_t ranks, nodes; /* of the communicator; nodes > 1 */
 };
 
+/* A chunk is the smallest message that reaches this part of the best rate. */
+#define CHUNK_RATE_PER_CENT 90u
 #define COST_LL_BYTES_MAX 65536.0
 #define COST_LL128_BYTES_MAX 614400.0
 #define COST_SIMPLE_BYTES_MAX 524288.0
@@ -157,12 +159,6 @@ static int cost_channels(const struct profile_tuner *measured)
 	return channels > 0 && channels < 64 ? (int)channels : 1;
 }
 
-/* The smallest message that reaches 90 % of the best rate. */
-static size_t cost_chunk_bytes(const struct profile_tuner *measured)
-{
-	return cost_sufficient(&measured->rates, 90);
-}
-
 /* In us; TUNER_COST_IGNORED: the model does not cover the algorithm or the function. */
 static float cost_us(const struct cost_model *model, enum tuner_function function,
 		     enum tuner_algorithm algorithm, enum tuner_protocol protocol, size_t bytes,
@@ -229,7 +225,7 @@ static enum nccl_result tuner_init_v5(void **context, uint64_t comm_id, size_t r
 		       "TUNER/HARP: %zu ranks on %zu hosts, by the profile: latency %.1f us, %d "
 		       "channels pay, chunks of %zu KiB",
 		       ranks, nodes, (double)measured.latency_ns / 1e3, cost_channels(&measured),
-		       cost_chunk_bytes(&measured) / 1024);
+		       (size_t)cost_sufficient(&measured.rates, CHUNK_RATE_PER_CENT) / 1024);
 	*context = model;
 	return NCCL_SUCCESS;
 }
@@ -336,7 +332,7 @@ static enum nccl_result tuner_chunk_v6(void *context, int function, size_t bytes
 	(void)algorithm;
 	(void)channels;
 	if (model && protocol == TUNER_SIMPLE)
-		*chunk_bytes = cost_chunk_bytes(&model->measured);
+		*chunk_bytes = cost_sufficient(&model->measured.rates, CHUNK_RATE_PER_CENT);
 	return NCCL_SUCCESS;
 }
 

@@ -27,22 +27,16 @@
 /* Fields that all messages have. */
 #define AT_MAGIC 0
 #define AT_VERSION 4
-#define AT_EXTENSION_BYTES 6 /* HELLO, CHALLENGE */
-#define AT_STATUS 6          /* READY; 0 in PROOF */
-#define AT_FEATURES 8        /* HELLO, CHALLENGE */
+#define AT_STATUS 6   /* READY; 0 in PROOF */
+#define AT_FEATURES 8 /* HELLO, CHALLENGE */
 #define AT_EAGER_BYTES 16
-#define AT_LANE_INDEX 20
-#define AT_LANE_COUNT 21
-#define HELLO_AT_FLAGS 22
+#define HELLO_AT_INDEX 20
 #define HELLO_AT_LISTEN_ID 24
 #define HELLO_AT_COMM_ID 32
 #define HELLO_AT_NONCE 40
+#define CHALLENGE_AT_PLACEMENT_BYTES 6
+#define CHALLENGE_AT_NIC_COUNT 20
 #define CHALLENGE_AT_NONCE 32
-
-#define EXTENSION_MANDATORY 0x8000u /* type bit: refuse the peer if the type is unknown */
-#define EXTENSION_HEAD_BYTES 4u
-
-#define HELLO_JOIN 1u /* flag: the lane joins an existing comm */
 
 #define PREAMBLE_LABEL_BYTES 16u
 
@@ -78,24 +72,18 @@ static void preamble_hash(const struct preamble *p, const char *label, size_t le
 	blake2s_final(&state, out);
 }
 
-static void preamble_mac(const struct preamble *p, const char *label, size_t len,
-			 uint8_t out[PREAMBLE_MAC_BYTES])
+static void preamble_append_mac(struct preamble *p, const char *label)
 {
-	preamble_hash(p, label, len, out, PREAMBLE_MAC_BYTES);
-}
-
-static void preamble_sign(struct preamble *p, const char *label)
-{
-	preamble_mac(p, label, p->end, p->transcript + p->end);
+	preamble_hash(p, label, p->end, p->transcript + p->end, PREAMBLE_MAC_BYTES);
 	p->end += PREAMBLE_MAC_BYTES;
 }
 
-static bool preamble_holds(const struct preamble *p, const char *label)
+static bool preamble_verify_mac(const struct preamble *p, const char *label)
 {
 	uint8_t mac[PREAMBLE_MAC_BYTES];
 	size_t signed_bytes = p->end - PREAMBLE_MAC_BYTES;
 
-	preamble_mac(p, label, signed_bytes, mac);
+	preamble_hash(p, label, signed_bytes, mac, PREAMBLE_MAC_BYTES);
 	return blake2s_equal(mac, p->transcript + signed_bytes, PREAMBLE_MAC_BYTES);
 }
 
@@ -107,7 +95,7 @@ static size_t preamble_ready_end(const struct preamble *p)
 
 void preamble_comm_key(const struct preamble *p, uint8_t out[PREAMBLE_KEY_BYTES])
 {
-	preamble_mac(p, label_comm_key, preamble_ready_end(p), out);
+	preamble_hash(p, label_comm_key, preamble_ready_end(p), out, PREAMBLE_KEY_BYTES);
 }
 
 bool preamble_keys(const struct preamble *p, struct preamble_keys *out)
@@ -173,7 +161,7 @@ static void preamble_begin_signed(struct preamble *p, enum preamble_step step, u
 	wire_put32(m + AT_MAGIC, magic);
 	wire_put16(m + AT_VERSION, WIRE_VERSION);
 	wire_put16(m + AT_STATUS, status);
-	preamble_sign(p, label);
+	preamble_append_mac(p, label);
 }
 
 void preamble_connect(struct preamble *p, uint64_t listen_id, uint64_t comm_id,
@@ -190,9 +178,7 @@ void preamble_connect(struct preamble *p, uint64_t listen_id, uint64_t comm_id,
 	wire_put16(m + AT_VERSION, WIRE_VERSION);
 	wire_put64(m + AT_FEATURES, p->own.features);
 	wire_put32(m + AT_EAGER_BYTES, own->eager_bytes);
-	m[AT_LANE_INDEX] = own->index;
-	m[AT_LANE_COUNT] = own->lanes;
-	wire_put16(m + HELLO_AT_FLAGS, own->join ? HELLO_JOIN : 0);
+	m[HELLO_AT_INDEX] = own->index;
 	wire_put64(m + HELLO_AT_LISTEN_ID, p->listen_id);
 	wire_put64(m + HELLO_AT_COMM_ID, comm_id);
 	memcpy(m + HELLO_AT_NONCE, own->nonce, PREAMBLE_NONCE_BYTES);
@@ -207,82 +193,20 @@ void preamble_accept(struct preamble *p, const struct preamble_terms *own, pream
 	preamble_begin(p, PREAMBLE_READ_HELLO, PREAMBLE_HELLO_BYTES);
 }
 
-/* Checks magic, version and feature word in the fixed part of HELLO or CHALLENGE. */
-static int preamble_check_head(struct preamble *p, uint32_t magic)
+/* Reads the fields that HELLO and CHALLENGE share. */
+static int preamble_read_terms(struct preamble *p, uint32_t magic)
 {
 	const uint8_t *m = p->transcript + p->head;
 
 	if (wire_get32(m + AT_MAGIC) != magic)
-		return preamble_fail(p, -EPROTO, "what came is not HARP's preamble");
+		return preamble_fail(p, -EPROTO, "not HARP's preamble");
 	if (wire_get16(m + AT_VERSION) != WIRE_VERSION)
 		return preamble_fail(p, -EPROTONOSUPPORT, "another wire version");
 	p->peer.features = wire_get64(m + AT_FEATURES);
 	p->peer.eager_bytes = wire_get32(m + AT_EAGER_BYTES);
 	if (p->peer.features & FEATURE_MANDATORY_MASK & ~FEATURE_ENCRYPTED)
-		return preamble_fail(p, -EPROTONOSUPPORT,
-				     "a mandatory feature that is unknown here");
-	p->peer.index = m[AT_LANE_INDEX];
-	p->peer.lanes = m[AT_LANE_COUNT];
-	if (p->peer.lanes - 1u >= PREAMBLE_LANES_MAX || p->peer.index >= p->peer.lanes)
-		return preamble_fail(p, -EPROTO, "a lane of an impossible number");
-	if (wire_get16(m + AT_EXTENSION_BYTES) > PREAMBLE_EXTENSION_BYTES_MAX ||
-	    wire_get16(m + AT_EXTENSION_BYTES) % 8)
-		return preamble_fail(p, -EPROTO, "extensions of impossible length");
+		return preamble_fail(p, -EPROTONOSUPPORT, "an unknown mandatory feature");
 	return 0;
-}
-
-static size_t extension_whole(size_t len)
-{
-	return (EXTENSION_HEAD_BYTES + len + 7u) & ~(size_t)7;
-}
-
-bool preamble_is_multi_lane(const struct preamble *p)
-{
-	return p->own.lanes > 1 && p->peer.lanes > 1;
-}
-
-/* Extensions: type, length, value, padded to 8 bytes. */
-static int preamble_check_extensions(struct preamble *p, const uint8_t *at, size_t left)
-{
-	while (left) {
-		uint16_t type = wire_get16(at), len = wire_get16(at + 2);
-		size_t whole = extension_whole(len);
-		const uint8_t *value = at + EXTENSION_HEAD_BYTES;
-
-		if (whole > left)
-			return preamble_fail(p, -EPROTO, "an extension that is cut short");
-		if (type & EXTENSION_MANDATORY)
-			return preamble_fail(p, -EPROTONOSUPPORT,
-					     "a mandatory extension that is unknown here");
-		if (p->step == PREAMBLE_READ_CHALLENGE &&
-		    ((type == PLACEMENT_EXTENSION_TYPE &&
-		      placement_decode(&p->placement, value, len)) ||
-		     (type == RAILS_EXTENSION_TYPE && rails_decode(&p->rails, value, len))))
-			return preamble_fail(p, -EPROTO, "an extension that makes no sense");
-		at += whole;
-		left -= whole;
-	}
-	return 0;
-}
-
-/*
- * HELLO and CHALLENGE are read in two steps: the fixed part has the length of the rest. Returns 1
- * if the message is complete, 0 if more must be read, or the error.
- */
-static int preamble_read_long(struct preamble *p, uint32_t magic, size_t fixed, size_t mac)
-{
-	const uint8_t *m = p->transcript + p->head;
-	size_t extension = wire_get16(m + AT_EXTENSION_BYTES);
-	int rc = preamble_check_head(p, magic);
-
-	if (rc)
-		return rc;
-	if (p->end == p->head + fixed && extension + mac) {
-		p->end += extension + mac;
-		return 0;
-	}
-	rc = preamble_check_extensions(p, m + fixed, extension);
-	return rc ? rc : 1;
 }
 
 /* label NULL: the message has no proof. */
@@ -291,61 +215,49 @@ static int preamble_check_short(struct preamble *p, uint32_t magic, const char *
 	const uint8_t *m = p->transcript + p->head;
 
 	if (wire_get32(m + AT_MAGIC) != magic || wire_get16(m + AT_VERSION) != WIRE_VERSION)
-		return preamble_fail(p, -EPROTO, "the preamble broke off");
-	if (label && !preamble_holds(p, label))
-		return preamble_fail(p, -EKEYREJECTED, "the peer's proof does not hold");
+		return preamble_fail(p, -EPROTO, "not the next message of the preamble");
+	if (label && !preamble_verify_mac(p, label))
+		return preamble_fail(p, -EKEYREJECTED, "the peer's proof is wrong");
 	return 0;
-}
-
-/* Writes an extension; returns the end. */
-static uint8_t *preamble_put_extension(uint8_t *at, uint16_t type, const uint8_t *value, size_t len)
-{
-	if (!len)
-		return at;
-	wire_put16(at, type);
-	wire_put16(at + 2, (uint16_t)len);
-	memcpy(at + EXTENSION_HEAD_BYTES, value, len);
-	return at + extension_whole(len);
 }
 
 static void preamble_begin_challenge(struct preamble *p)
 {
-	uint8_t value[PLACEMENT_EXTENSION_BYTES_MAX], *m;
-	size_t len = p->own.placement ? placement_encode(p->own.placement, value) : 0;
-	size_t whole = (len ? extension_whole(len) : 0) +
-		       (p->own.rails_bytes ? extension_whole(p->own.rails_bytes) : 0);
+	uint8_t placement[PLACEMENT_BYTES_MAX], *m;
+	size_t len = p->own.placement ? placement_encode(p->own.placement, placement) : 0;
+	size_t nic_bytes = p->own.nic_count * sizeof(p->own.nics[0]);
 
-	m = preamble_begin(p, PREAMBLE_SEND_CHALLENGE, PREAMBLE_CHALLENGE_BYTES + whole);
+	m = preamble_begin(p, PREAMBLE_SEND_CHALLENGE, PREAMBLE_CHALLENGE_BYTES + len + nic_bytes);
 	wire_put32(m + AT_MAGIC, MAGIC_CHALLENGE);
 	wire_put16(m + AT_VERSION, WIRE_VERSION);
-	wire_put16(m + AT_EXTENSION_BYTES, (uint16_t)whole);
+	wire_put16(m + CHALLENGE_AT_PLACEMENT_BYTES, (uint16_t)len);
 	wire_put64(m + AT_FEATURES, p->own.features);
 	wire_put32(m + AT_EAGER_BYTES, p->own.eager_bytes);
-	m[AT_LANE_COUNT] = p->own.lanes;
+	m[CHALLENGE_AT_NIC_COUNT] = p->own.nic_count;
 	memcpy(m + CHALLENGE_AT_NONCE, p->own.nonce, PREAMBLE_NONCE_BYTES);
-	m = preamble_put_extension(m + PREAMBLE_CHALLENGE_BYTES, PLACEMENT_EXTENSION_TYPE, value,
-				   len);
-	(void)preamble_put_extension(m, RAILS_EXTENSION_TYPE, p->own.rails, p->own.rails_bytes);
-	preamble_sign(p, preamble_label_challenge);
+	memcpy(m + PREAMBLE_CHALLENGE_BYTES, placement, len);
+	memcpy(m + PREAMBLE_CHALLENGE_BYTES + len, p->own.nics, nic_bytes);
+	preamble_append_mac(p, preamble_label_challenge);
 }
 
 static int preamble_got_hello(struct preamble *p)
 {
 	const uint8_t *m = p->transcript + p->head;
-	int rc = preamble_read_long(p, MAGIC_HELLO, PREAMBLE_HELLO_BYTES, 0);
+	int rc = preamble_read_terms(p, MAGIC_HELLO);
+	bool joins;
 
-	if (rc <= 0)
+	if (rc)
 		return rc;
+	joins = p->peer.features & FEATURE_JOIN;
 	p->listen_id = wire_get64(m + HELLO_AT_LISTEN_ID);
 	p->comm_id = wire_get64(m + HELLO_AT_COMM_ID);
-	p->peer.join = (wire_get16(m + HELLO_AT_FLAGS) & HELLO_JOIN) != 0;
-	memcpy(p->peer.nonce, m + HELLO_AT_NONCE, PREAMBLE_NONCE_BYTES);
-	if (p->peer.index && !p->peer.join)
-		return preamble_fail(p, -EPROTO, "a further lane that joins no comm");
+	p->peer.index = m[HELLO_AT_INDEX];
+	if (p->peer.index >= (joins ? PREAMBLE_LANES_MAX : 1))
+		return preamble_fail(p, -EPROTO, "an invalid lane index");
 	if (!p->lookup(p->lookup_ctx, p, p->key))
 		return preamble_fail(p, -ECONNREFUSED,
-				     p->peer.join ? "there is no comm of that id"
-						  : "no listener has that id");
+				     joins ? "there is no comm of that id"
+					   : "no listener has that id");
 	if (p->full)
 		return preamble_fail(p, -EBUSY, "too many connections are pending");
 	rc = preamble_check_encryption(p);
@@ -355,22 +267,34 @@ static int preamble_got_hello(struct preamble *p)
 	return 0;
 }
 
+/* CHALLENGE is read in two steps: its fixed part has the lengths of the others. */
 static int preamble_got_challenge(struct preamble *p)
 {
-	int rc = preamble_read_long(p, MAGIC_CHALLENGE, PREAMBLE_CHALLENGE_BYTES,
-				    PREAMBLE_MAC_BYTES);
+	const uint8_t *m = p->transcript + p->head, *rest = m + PREAMBLE_CHALLENGE_BYTES;
+	size_t len = wire_get16(m + CHALLENGE_AT_PLACEMENT_BYTES);
+	uint8_t nic_count = m[CHALLENGE_AT_NIC_COUNT];
+	int rc = preamble_read_terms(p, MAGIC_CHALLENGE);
 
-	if (rc <= 0)
+	if (rc)
 		return rc;
+	if (len > PLACEMENT_BYTES_MAX || nic_count > PREAMBLE_NICS_MAX)
+		return preamble_fail(p, -EPROTO, "an invalid length in CHALLENGE");
+	if (p->end == p->head + PREAMBLE_CHALLENGE_BYTES) {
+		p->end += len + nic_count * sizeof(p->peer.nics[0]) + PREAMBLE_MAC_BYTES;
+		return 0;
+	}
 	rc = preamble_check_encryption(p);
 	if (rc)
 		return rc;
-	if (!preamble_holds(p, preamble_label_challenge))
+	if (!preamble_verify_mac(p, preamble_label_challenge))
 		return preamble_fail(p, -EKEYREJECTED,
-				     p->own.psk ? "the listener's proof does not hold: do the "
+				     p->own.psk ? "the listener's proof is wrong: do the "
 						  "pre-shared keys (HARP_KEY_FILE) differ?"
-						: "the listener's proof does not hold");
-	memcpy(p->peer.nonce, p->transcript + p->head + CHALLENGE_AT_NONCE, PREAMBLE_NONCE_BYTES);
+						: "the listener's proof is wrong");
+	if (len && placement_decode(&p->placement, rest, len))
+		return preamble_fail(p, -EPROTO, "an invalid queue placement in CHALLENGE");
+	p->peer.nic_count = nic_count;
+	memcpy(p->peer.nics, rest + len, nic_count * sizeof(p->peer.nics[0]));
 	preamble_begin_signed(p, PREAMBLE_SEND_PROOF, MAGIC_PROOF, 0, preamble_label_proof);
 	return 0;
 }
@@ -379,16 +303,16 @@ static int preamble_got_proof(struct preamble *p)
 {
 	uint8_t key[PREAMBLE_KEY_BYTES];
 	int rc = preamble_check_short(p, MAGIC_PROOF, preamble_label_proof);
-	bool found;
+	bool accepted;
 
 	if (rc)
 		return rc;
-	found = p->lookup(p->lookup_ctx, p, key);
+	accepted = p->lookup(p->lookup_ctx, p, key);
 	if (p->full)
-		return preamble_fail(p, -EBUSY, "too many wait there already");
+		return preamble_fail(p, -EBUSY, "too many comms wait for accept");
 	/* If the listener has closed meanwhile, refuse explicitly. */
 	preamble_begin_signed(p, PREAMBLE_SEND_READY, MAGIC_READY,
-			      found ? PREAMBLE_ACCEPTED : PREAMBLE_NOT_LISTENING,
+			      accepted ? PREAMBLE_ACCEPTED : PREAMBLE_NOT_LISTENING,
 			      preamble_label_ready);
 	return 0;
 }
@@ -406,12 +330,6 @@ static int preamble_got_ready(struct preamble *p)
 	wire_put32(m + AT_MAGIC, MAGIC_CONFIRM);
 	wire_put16(m + AT_VERSION, WIRE_VERSION);
 	return 0;
-}
-
-static int preamble_done(struct preamble *p)
-{
-	p->step = PREAMBLE_DONE;
-	return 1;
 }
 
 /* The current message is complete. 1: done, 0: continue, or the error. */
@@ -444,12 +362,14 @@ static int preamble_next(struct preamble *p)
 		return 0;
 	case PREAMBLE_READ_CONFIRM:
 		rc = preamble_check_short(p, MAGIC_CONFIRM, NULL);
-		return rc ? rc : preamble_done(p);
+		if (rc)
+			return rc;
+		break;
 	case PREAMBLE_SEND_CONFIRM:
-		return preamble_done(p);
 	case PREAMBLE_DONE:
 		break;
 	}
+	p->step = PREAMBLE_DONE;
 	return 1;
 }
 
@@ -472,52 +392,4 @@ int preamble_moved(struct preamble *p, size_t n)
 		p->sent_bytes += n;
 	p->at += n;
 	return p->at == p->end ? preamble_next(p) : 0;
-}
-
-/* ---- the acceptor's NICs --------------------------------------------------------------------- */
-
-#define RAILS_HEAD_BYTES 4u /* the first byte is the number of entries */
-
-size_t rails_encode(const struct rails *rails, uint8_t out[RAILS_BYTES_MAX])
-{
-	size_t bytes = rails->count * sizeof(rails->entry[0]);
-
-	if (!rails->count)
-		return 0;
-	memset(out, 0, RAILS_HEAD_BYTES);
-	out[0] = (uint8_t)rails->count;
-	memcpy(out + RAILS_HEAD_BYTES, rails->entry, bytes);
-	return RAILS_HEAD_BYTES + bytes;
-}
-
-/* Is the entry valid, and the first one of its NIC and family? */
-static bool rail_entry_is_valid(const struct rails *rails, unsigned index)
-{
-	const struct rail_entry *entry = &rails->entry[index];
-
-	if (entry->nic >= RAIL_ENTRIES_MAX || (!entry->harp_port && !entry->kernel_port))
-		return false;
-	for (const struct rail_entry *other = rails->entry; other < entry; other++)
-		if (other->nic == entry->nic &&
-		    harp_addr_is_v4(&other->addr) == harp_addr_is_v4(&entry->addr))
-			return false;
-	return true;
-}
-
-int rails_decode(struct rails *out, const uint8_t *in, size_t len)
-{
-	size_t bytes;
-
-	memset(out, 0, sizeof(*out));
-	if (len < RAILS_HEAD_BYTES || !in[0] || in[0] > RAIL_ENTRIES_MAX)
-		return -EPROTO;
-	bytes = in[0] * sizeof(out->entry[0]);
-	if (len != RAILS_HEAD_BYTES + bytes)
-		return -EPROTO;
-	out->count = in[0];
-	memcpy(out->entry, in + RAILS_HEAD_BYTES, bytes);
-	for (unsigned i = 0; i < out->count; i++)
-		if (!rail_entry_is_valid(out, i))
-			return -EPROTO;
-	return 0;
 }

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* queue_placement.c - chooses source ports by the queues that they map to; extension 1 of
- * CHALLENGE. */
+/* queue_placement.c - chooses source ports by the queues that they map to. */
 #include "wire/queue_placement.h"
 
 #include <errno.h>
@@ -13,7 +12,7 @@
  * once. */
 #define STRIDE 65521u
 
-/* The value of extension 1 (docs/lanes.md section 3.2). */
+/* docs/lanes.md section 3.2. */
 #define AT_KIND 0
 #define AT_KEY_BYTES 1
 #define AT_TABLE_COUNT 2
@@ -41,7 +40,7 @@ void placement_own(struct placement_end *end, const struct harp_rss *rss, uint32
 	}
 }
 
-size_t placement_encode(const struct placement_end *end, uint8_t out[PLACEMENT_EXTENSION_BYTES_MAX])
+size_t placement_encode(const struct placement_end *end, uint8_t out[PLACEMENT_BYTES_MAX])
 {
 	const struct harp_rss *rss = &end->rss;
 	size_t bitmap = (rss->table_count + 7u) / 8u;
@@ -95,9 +94,9 @@ int placement_decode(struct placement_end *end, const uint8_t *in, size_t len)
 
 /* ---- ports ---------------------------------------------------------------------------------- */
 
-static bool end_is_free(const struct placement_end *end)
+static bool end_takes_any_port(const struct placement_end *end)
 {
-	return end->kind == PLACEMENT_NOT_SAID || end->kind == PLACEMENT_ONE_QUEUE;
+	return end->kind == PLACEMENT_NONE || end->kind == PLACEMENT_ONE_QUEUE;
 }
 
 void placement_begin(struct placement *p, const struct placement_end *own,
@@ -115,20 +114,20 @@ void placement_begin(struct placement *p, const struct placement_end *own,
 	p->start = (uint32_t)random;
 }
 
-bool placement_is_free(const struct placement *p)
+bool placement_takes_any_port(const struct placement *p)
 {
-	return end_is_free(p->own) && end_is_free(p->peer);
+	return end_takes_any_port(p->own) && end_takes_any_port(p->peer);
 }
 
-bool placement_is_certain(const struct placement *p)
+bool placement_is_computed(const struct placement *p)
 {
-	return !p->distrust && (end_is_free(p->own) || p->own->known) &&
-	       (end_is_free(p->peer) || p->peer->known);
+	return !p->try_all && (end_takes_any_port(p->own) || p->own->known) &&
+	       (end_takes_any_port(p->peer) || p->peer->known);
 }
 
 /* May packets from src to dst arrive on the queue of that end? */
-static bool end_may_get(const struct placement_end *end, const struct harp_endpoint *src,
-			const struct harp_endpoint *dst)
+static bool end_may_receive(const struct placement_end *end, const struct harp_endpoint *src,
+			    const struct harp_endpoint *dst)
 {
 	return !end->known || harp_rss_queue(&end->rss, src, dst) == end->queue;
 }
@@ -139,8 +138,8 @@ uint16_t placement_next(struct placement *p)
 		uint64_t step = p->start + (uint64_t)p->at++ * STRIDE;
 
 		p->local.port = (uint16_t)(p->first + step % p->count);
-		if (p->distrust || (end_may_get(p->own, &p->remote, &p->local) &&
-				    end_may_get(p->peer, &p->local, &p->remote)))
+		if (p->try_all || (end_may_receive(p->own, &p->remote, &p->local) &&
+				   end_may_receive(p->peer, &p->local, &p->remote)))
 			return p->local.port;
 	}
 	return 0;

@@ -15,7 +15,7 @@
 
 /* How the NIC of a HARP port chooses queues, in handle and CHALLENGE (docs/lanes.md 2 and 3.2). */
 enum placement_kind {
-	PLACEMENT_NOT_SAID = 0, /* a kernel socket: any port works */
+	PLACEMENT_NONE = 0, /* a kernel socket: any port works */
 	PLACEMENT_ONE_QUEUE = 1,
 	PLACEMENT_UNKNOWN = 2,
 	PLACEMENT_TOEPLITZ = 3,
@@ -31,12 +31,10 @@ struct placement_end {
 	struct harp_rss rss;
 };
 
-/* The extension's value; only PLACEMENT_TOEPLITZ ends have one. */
-#define PLACEMENT_EXTENSION_TYPE 1u
-#define PLACEMENT_EXTENSION_BYTES_MAX (8u + HARP_RSS_KEY_MAX + HARP_RSS_TABLE_MAX / 8u)
-/* Returns bytes written; 0: no extension. */
-size_t placement_encode(const struct placement_end *end,
-			uint8_t out[PLACEMENT_EXTENSION_BYTES_MAX]);
+/* In CHALLENGE; only PLACEMENT_TOEPLITZ ends are described. */
+#define PLACEMENT_BYTES_MAX (8u + HARP_RSS_KEY_MAX + HARP_RSS_TABLE_MAX / 8u)
+/* Returns bytes written; 0: none. */
+size_t placement_encode(const struct placement_end *end, uint8_t out[PLACEMENT_BYTES_MAX]);
 /* -EPROTO: invalid. */
 int placement_decode(struct placement_end *end, const uint8_t *in, size_t len);
 /* The end of an own instance. */
@@ -48,7 +46,7 @@ struct placement {
 	struct harp_endpoint local, remote;     /* local.port: the last one given */
 	uint16_t first;
 	uint32_t count, start, at;
-	bool distrust; /* a computed port did not work: try any port */
+	bool try_all; /* a computed port did not work: try any port */
 };
 /* random: a new random number. The ports are first..last. */
 void placement_begin(struct placement *p, const struct placement_end *own,
@@ -56,9 +54,9 @@ void placement_begin(struct placement *p, const struct placement_end *own,
 		     const struct harp_endpoint *remote, uint16_t first, uint16_t last,
 		     uint64_t random);
 /* Does any port work? Both NICs have one queue, as far as known. */
-bool placement_is_free(const struct placement *p);
+bool placement_takes_any_port(const struct placement *p);
 /* Is the first port known to work, so that nothing has to be tried? */
-bool placement_is_certain(const struct placement *p);
+bool placement_is_computed(const struct placement *p);
 /* The next source port that may work; 0: none is left. */
 uint16_t placement_next(struct placement *p);
 

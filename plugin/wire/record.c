@@ -5,6 +5,8 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/util.h"
+
 void record_encode(uint8_t out[RECORD_HEADER_BYTES], const struct record *record)
 {
 	memcpy(out, record, RECORD_HEADER_BYTES);
@@ -40,46 +42,43 @@ static const char *record_check_credit(const struct record *r)
 
 int record_decode(const uint8_t in[RECORD_HEADER_BYTES], struct record *record, const char **what)
 {
-	const char *wrong = NULL;
+	const char *violation = NULL;
 
 	memcpy(record, in, RECORD_HEADER_BYTES);
 	if (record->flags || record->reserved16 || record->reserved32) {
-		wrong = "a record with reserved bits set";
+		violation = "a record with reserved bits set";
 	} else {
 		switch (record->type) {
 		case RECORD_DATA:
-			wrong = record_check_data(record);
+			violation = record_check_data(record);
 			break;
 		case RECORD_CREDIT:
-			wrong = record_check_credit(record);
+			violation = record_check_credit(record);
 			break;
 		case RECORD_ACK:
 		case RECORD_CLOSE:
 			if (record->length)
-				wrong = "an ACK or CLOSE record with payload";
+				violation = "an ACK or CLOSE record with payload";
 			break;
 		default:
-			wrong = "a record of unknown type";
+			violation = "a record of unknown type";
 		}
 	}
-	*what = wrong;
-	return wrong ? -EPROTO : 0;
+	*what = violation;
+	return violation ? -EPROTO : 0;
 }
 
 const char *record_close_reason_text(uint32_t reason)
 {
-	switch (reason) {
-	case CLOSE_ORDERLY:
-		return "the peer closed the connection";
-	case CLOSE_TRUNCATED:
-		return "the peer posted a receive smaller than the message (message truncated)";
-	case CLOSE_PROTOCOL:
-		return "the peer saw a protocol error";
-	case CLOSE_ABORTED:
-		return "the peer aborted";
-	case CLOSE_LOCAL:
-		return "the peer had an error of its own";
-	default:
-		return "the peer closed the connection for an unknown reason";
-	}
+	static const char *const texts[] = {
+		[CLOSE_ORDERLY] = "the peer closed the connection",
+		[CLOSE_TRUNCATED] = "the peer posted a receive smaller than the message (message "
+				    "truncated)",
+		[CLOSE_PROTOCOL] = "the peer saw a protocol error",
+		[CLOSE_ABORTED] = "the peer aborted",
+		[CLOSE_LOCAL] = "the peer had a local error",
+	};
+
+	return reason < ARRAY_SIZE(texts) ? texts[reason]
+					  : "the peer closed the connection for an unknown reason";
 }

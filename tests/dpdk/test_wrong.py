@@ -86,7 +86,7 @@ def test_auto_continues_on_another_path(hosts: Lab, ends: Ends, plugin: Path) ->
     assert (report["ok"], report["wrong"], report["device"]) == (True, 0, "eth0")
     for _, err in said:
         (line,) = [line for line in err.splitlines() if "WARN" in line and "DPDK" in line]
-        assert "is not used, and HARP goes on with the next best path: " in line
+        assert "is not used, and HARP uses the next best path: " in line
         assert "its link is down" in line
         assert "connected by" in err
 

@@ -157,8 +157,8 @@ def refused(containers: Containers, **more: Any) -> list[str]:
 @pytest.mark.parametrize("containers", [2], indirect=True, ids=["2-queues"])
 def test_two_containers_of_one_host_are_refused_with_a_reason(containers: Containers) -> None:
     said = " ".join(refused(containers, host=0))
-    assert "no way to the peer: the peer is on this host: its packets never reach a NIC" in said
-    assert "eth0 is a NIC of another network namespace" in said
+    assert "cannot reach the peer: the peer is on this host: its packets never reach a NIC" in said
+    assert "cannot use a NIC of another network namespace" in said
 
 
 def test_a_required_harpd_that_is_absent_fails_init(containers: Containers) -> None:

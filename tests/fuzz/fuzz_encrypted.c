@@ -12,7 +12,7 @@
 #include "double_env.h"
 #include "fake_lane.h"
 #include "fuzz.h"
-#include "lane/lane_encrypted.h"
+#include "lane/lane.h"
 
 #define PLAIN_BYTES 40000u
 

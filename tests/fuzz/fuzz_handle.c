@@ -3,7 +3,7 @@
  * fuzz_handle.c - input of an unauthenticated peer: handles and preambles.
  *
  * Input: a byte of choices; then a handle's 128 bytes, or what the other side of a preamble says, or what a
- * peer says of its NIC's queues or of its NICs.
+ * peer says of its NIC's queues.
  */
 #include "connect/handshake.h"
 #include "fake_lane.h"
@@ -16,7 +16,7 @@ static bool handle_lookup(void *ctx, struct preamble *p, uint8_t key[PREAMBLE_KE
 {
 	(void)ctx;
 	memset(key, 7, PREAMBLE_KEY_BYTES);
-	return (p->peer.join ? p->comm_id : p->listen_id) % 2 == 0;
+	return (p->peer.features & FEATURE_JOIN ? p->comm_id : p->listen_id) % 2 == 0;
 }
 
 static void handle_bytes(struct fuzz_input *in)
@@ -38,7 +38,7 @@ static void fuzz_preamble(struct fuzz_input *in, bool accept)
 {
 	static struct fake_pair pair;
 	static const uint8_t secret[PREAMBLE_KEY_BYTES];
-	struct preamble_terms own = { .eager_bytes = 65536, .lanes = 32 };
+	struct preamble_terms own = { .eager_bytes = 65536 };
 	struct preamble preamble;
 	int err = 0;
 
@@ -61,7 +61,7 @@ static void fuzz_preamble(struct fuzz_input *in, bool accept)
 /* What is believed can be computed with: every port that is found is right. */
 static void placement_bytes(struct fuzz_input *in)
 {
-	uint8_t bytes[PLACEMENT_EXTENSION_BYTES_MAX + 16], again[PLACEMENT_EXTENSION_BYTES_MAX];
+	uint8_t bytes[PLACEMENT_BYTES_MAX + 16], again[PLACEMENT_BYTES_MAX];
 	size_t len = fuzz_bytes(in, bytes, 1 + fuzz_u8(in) % sizeof(bytes));
 	struct harp_endpoint here = { .addr = harp_addr_v4(10, 0, 0, 1) }, there = here;
 	const struct placement_end own = { .kind = PLACEMENT_ONE_QUEUE, .queues = 1 };
@@ -77,26 +77,12 @@ static void placement_bytes(struct fuzz_input *in)
 		CHECK(harp_rss_queue(&peer.rss, &here, &there) == peer.queue);
 }
 
-/* What is accepted of a peer's NICs is what HARP would send itself. */
-static void rails_bytes(struct fuzz_input *in)
-{
-	uint8_t bytes[RAILS_BYTES_MAX + 32], again[RAILS_BYTES_MAX];
-	size_t len = fuzz_bytes(in, bytes, in->left < sizeof(bytes) ? in->left : sizeof(bytes));
-	struct rails rails;
-
-	if (rails_decode(&rails, bytes, len))
-		return;
-	CHECK(rails_encode(&rails, again) == len);
-}
-
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 {
 	struct fuzz_input in = { bytes, len };
 	uint32_t choices = fuzz_u8(&in);
 
-	if (choices >= 192)
-		rails_bytes(&in);
-	else if (choices & 128)
+	if (choices & 128)
 		placement_bytes(&in);
 	else if (choices % 3 == 0)
 		handle_bytes(&in);

@@ -51,8 +51,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 	uint32_t choices = fuzz_u8(&in);
 	struct comm_options opt = { .eager_bytes = 16384,
 				    .no_credit = choices & 4,
-				    .multi_lane = choices & 8,
-				    .buffered = choices & 16 };
+				    .multi_lane = choices & 8 };
 	unsigned lanes = opt.multi_lane ? LANES : 1;
 	struct request *requests[RECEIVES];
 	uint8_t *memory[RECEIVES] = { NULL };

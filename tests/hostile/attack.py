@@ -30,7 +30,7 @@ KINDS = ("syn", "scan", "silent", "loris")
 _BURST, _PAUSE_S = 20, 0.01  # packets at a time, and between them: 2000 a second
 _CROWD = 100  # connections to each port
 _LORIS_S = 0.2  # between a connection's bytes
-_HELLO = b"HELO" + struct.pack("<HHQIBBH", 1, 0, 0, 262144, 0, 1, 0) + bytes(40)
+_HELLO = b"HELO" + struct.pack("<HHQI", 1, 0, 0, 262144) + bytes(44)
 
 
 class Attack:

@@ -42,8 +42,8 @@ class Several:
 
     def further(self, index: int) -> Peer:
         peer = self.call()
-        peer.handshake(index=index, lanes=8, join=True)
-        assert not peer.extensions  # only the first lane of a comm learns the rails
+        peer.handshake(index=index, join=True)
+        assert not peer.nics  # only the first lane of a comm learns the rails
         return peer
 
     def goes_on(self, *lanes: Peer) -> None:
@@ -69,8 +69,7 @@ def several(request: pytest.FixtureRequest, each: Hosts) -> Iterator[Several]:
         with each.inside(1):
             first = stack.enter_context(Peer(handle))
         receiver.start("accept", listen=listen)
-        assert first.handshake(lanes=8) > 1
-        assert first.extensions[:2] == b"\x02\x00"  # the rails
+        first.handshake(multi_lane=True)
         comm = receiver.result()
         receiver.call("close_listen", comm=listen)  # not needed for further lanes
         yield Several(each, receiver, handle, first, first.comm_key(), comm)
@@ -144,9 +143,9 @@ def test_the_plugin_sends_to_an_acceptor_written_from_the_document(hosts: Hosts)
         (sender,) = stack.enter_context(actors(Actor(hosts.netns[1], env)))
         sender.load()
         sender.start("connect", handle=base64.b64encode(acceptor.handle).decode())
-        lanes = [stack.enter_context(acceptor.accept(2))]
+        lanes = [stack.enter_context(acceptor.accept())]
         comm = sender.result()
-        lanes.append(stack.enter_context(acceptor.accept(2)))
+        lanes.append(stack.enter_context(acceptor.accept()))
         assert [lane.index for lane in lanes] == [0, 1]
 
         def read() -> None:
@@ -164,7 +163,7 @@ def test_the_plugin_sends_to_an_acceptor_written_from_the_document(hosts: Hosts)
         lanes[1].send(record(CREDIT, total=1, payload=sizes))
         lanes.pop().reset()
         lanes[0].send(record(CREDIT, total=1, payload=sizes))
-        lanes.append(stack.enter_context(acceptor.accept(2)))
+        lanes.append(stack.enter_context(acceptor.accept()))
         assert lanes[1].index == 1
         while sum(map(len, received.values())) < len(data):
             read()

@@ -17,7 +17,7 @@ from netns_tools import wait_until
 
 from harp.lab import Lab
 
-HARP_PORT = slice(12, 14)  # of the handle: docs/lanes.md section 2
+HARP_PORT = slice(92, 94)  # of the handle: docs/lanes.md section 2
 LIMIT_S = 15.0  # HELLO 3 s and LEASE 10 s (dataplane/host/daemon.c), and the opening
 
 

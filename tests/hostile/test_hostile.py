@@ -105,7 +105,7 @@ def test_unauthenticated_peers_that_send_garbage_are_closed(each: Hosts, path: s
             b"\x16\x03\x01" + rng.randbytes(200),
             b"HELO" + rng.randbytes(100),
             b"HELO" + struct.pack("<H", 1) + bytes(100),
-            b"HARPhndl" + rng.randbytes(200),
+            b"HARP" + rng.randbytes(200),
             *(rng.randbytes(rng.randrange(64, 4000)) for _ in range(20)),
         ]
         _, listen = pair.receiver.call("listen")

@@ -33,7 +33,9 @@ def lab(request: pytest.FixtureRequest, need_root: None) -> Iterator[Lab]:
 
 def ports_of(handle: str) -> list[int]:
     """The ports that it names: HARP's, and the kernel's for either family."""
-    return [port for port in struct.unpack_from("<HHH", base64.b64decode(handle), 12) if port]
+    raw = base64.b64decode(handle)
+    ports = (*struct.unpack_from("<HH", raw, 84), *struct.unpack_from("<H", raw, 92))
+    return [port for port in ports if port]
 
 
 @pytest.mark.sample(

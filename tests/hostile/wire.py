@@ -19,7 +19,7 @@ from harp.closing import Closing
 
 HELLO, CHALLENGE, PROOF, READY, CONFIRM = b"HELO", b"CHLG", b"PROF", b"REDY", b"CNFM"
 DATA, CREDIT, ACK, CLOSE = 1, 2, 3, 4
-RECORD_BYTES = 40
+RECORD_BYTES, NIC_BYTES = 40, 60
 
 
 @dataclasses.dataclass
@@ -34,19 +34,19 @@ class Handle:
 
     @classmethod
     def decode(cls, raw: bytes) -> Handle:
-        assert raw[:9] == b"HARPhndl\x01", raw[:12]
+        assert raw[:5] == b"HARP\x01", raw[:8]
         check = hashlib.blake2s(
-            b"HARP handle v1" + raw[:112], key=raw[72:88], digest_size=16
+            b"HARP handle v1" + raw[:112], key=raw[32:48], digest_size=16
         ).digest()
         assert check == raw[112:], "the handle's check"
-        harp_port, kernel_port_v4, kernel_port_v6 = struct.unpack_from("<HHH", raw, 12)
-        v4 = bool(raw[11] & 1)
+        kernel_port_v4, kernel_port_v6 = struct.unpack_from("<HH", raw, 84)
+        v4 = any(raw[52:68])
         return cls(
-            harp_port=harp_port,
+            harp_port=struct.unpack_from("<H", raw, 92)[0],
             kernel_port=kernel_port_v4 if v4 else kernel_port_v6,
-            listen_id=struct.unpack_from("<Q", raw, 24)[0],
-            address=str(ipaddress.ip_address(raw[48:52] if v4 else raw[56:72])),
-            secret=raw[72:88],
+            listen_id=struct.unpack_from("<Q", raw, 8)[0],
+            address=str(ipaddress.ip_address(raw[64:68] if v4 else raw[68:84])),
+            secret=raw[32:48],
         )
 
     @property
@@ -76,7 +76,7 @@ class Peer(Closing):
         self.handle = handle
         self.key = b""  # of a further lane: the comm key, in the place of the handle's secret
         self.transcript = b""
-        self.extensions = b""  # of CHALLENGE
+        self.nics = 0  # that CHALLENGE describes
         self.socket = socket.create_connection((handle.address, handle.port), timeout_s)
 
     def close(self) -> None:
@@ -114,13 +114,14 @@ class Peer(Closing):
         *,
         features: int = 0,
         index: int = 0,
-        lanes: int = 1,
+        multi_lane: bool = False,
         join: bool = False,
         comm_id: int = 0xC0FFEE,
     ) -> bytes:
+        features |= 4 * multi_lane | 8 * join
         return (
             HELLO
-            + struct.pack("<HHQIBBH", 1, 0, features, 262144, index, lanes, int(join))
+            + struct.pack("<HHQIB3x", 1, 0, features, 262144, index)
             + struct.pack("<QQ", 0 if join else self.handle.listen_id, comm_id)
             + os.urandom(16)
             + bytes(8)
@@ -132,14 +133,14 @@ class Peer(Closing):
         self.transcript = self.transcript[: -len(head)]
         return head + mac
 
-    def challenge(self) -> int:
-        """Reads CHALLENGE and checks its proof; the lanes that the acceptor takes."""
+    def challenge(self) -> None:
+        """Reads CHALLENGE and checks its proof."""
         head = self.read(48)
         assert head[:4] == CHALLENGE
-        self.extensions = self.read(struct.unpack_from("<H", head, 6)[0])
+        self.nics = head[20]
+        self.read(struct.unpack_from("<H", head, 6)[0] + NIC_BYTES * self.nics)
         expected = self.mac(b"HARP1 acceptor")
         assert self.read(16) == expected, "the acceptor's proof"
-        return head[21]
 
     def ready(self) -> None:
         ready = self.read(16)
@@ -151,14 +152,13 @@ class Peer(Closing):
         """Keys depend on the transcript up to READY, so it is not a part of it."""
         self.socket.sendall(CONFIRM + struct.pack("<HH", 1, 0))
 
-    def handshake(self, **hello: Any) -> int:
-        """The preamble, everything checked; the lanes that the acceptor takes."""
+    def handshake(self, **hello: Any) -> None:
+        """The preamble, everything checked."""
         self.send(self.hello(**hello))
-        lanes = self.challenge()
+        self.challenge()
         self.send(self.proof())
         self.ready()
         self.confirm()
-        return lanes
 
     def comm_key(self) -> bytes:
         """Section 3.4: after handshake()."""
@@ -180,37 +180,35 @@ class Acceptor(Closing):
         self.socket = socket.create_server((address, 0))
         self.socket.settimeout(60)
         self.secret, self.comm_key = os.urandom(16), b""
-        raw = b"HARPhndl" + bytes((1, 1, 1, 1))
-        raw += struct.pack("<HHHHI", 0, self.socket.getsockname()[1], 0, 0, 0) + os.urandom(8)
-        raw += bytes(16) + socket.inet_aton(address) + bytes(20) + self.secret + bytes(24)
+        raw = b"HARP" + bytes((1, 0, 0, 0)) + os.urandom(8) + bytes(16) + self.secret + bytes(4)
+        raw += bytes(10) + b"\xff\xff" + socket.inet_aton(address) + bytes(16)
+        raw += struct.pack("<HH", self.socket.getsockname()[1], 0) + bytes(24)
         label = b"HARP handle v1"
         self.handle = raw + hashlib.blake2s(label + raw, key=self.secret, digest_size=16).digest()
 
     def close(self) -> None:
         self.socket.close()
 
-    def accept(self, lanes: int) -> Accepted:
+    def accept(self) -> Accepted:
         """The next lane. The connector may end attempts: it uses the first that succeeds."""
         while True:
             with contextlib.suppress(EOFError, ConnectionError):
-                return Accepted(self, lanes)
+                return Accepted(self)
 
 
 class Accepted(Peer):
     """The acceptor's end of a lane behind its preamble, in which everything is checked."""
 
-    def __init__(self, acceptor: Acceptor, lanes: int) -> None:
+    def __init__(self, acceptor: Acceptor) -> None:
         self.socket = acceptor.socket.accept()[0]
         self.socket.settimeout(60)
         self.transcript = b""
         hello = self.read(64)
         assert hello[:4] == HELLO
-        self.read(struct.unpack_from("<H", hello, 6)[0])
-        self.index, joins = hello[20], hello[22] & 1
+        self.index, joins = hello[20], hello[8] & 8
         self.key = acceptor.comm_key if joins else acceptor.secret
-        unknown = struct.pack("<HH", 0x7FFF, 9) + bytes(12)  # an extension to be skipped
-        terms = struct.pack("<QIBB", 0, 65536, 0, lanes) + bytes(10) + os.urandom(16)
-        self.send(CHALLENGE + struct.pack("<HH", 1, len(unknown)) + terms + unknown)
+        terms = struct.pack("<QI", 1 << 20, 65536) + bytes(12) + os.urandom(16)
+        self.send(CHALLENGE + struct.pack("<HH", 1, 0) + terms)
         self.send(self.mac(b"HARP1 acceptor"))
         assert self.read(16)[:4] == PROOF
         expected = self.mac(b"HARP1 connector")

@@ -151,7 +151,7 @@ def test_all_comms_use_the_only_queue_that_receives(switched: Lab) -> None:
     with ranks(switched, 3, **TRIES) as both:
         log = both.sender.call("log")
         assert both.lanes() == [("HARP", 0)] * 3, "\n".join(log)
-        assert sum("find no way; not tried again for 10 s" in line for line in log) == 3
+        assert sum("do not arrive; not tried again for 10 s" in line for line in log) == 3
         assert all(both.pump())
 
 

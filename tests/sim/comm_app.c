@@ -412,7 +412,7 @@ void csim_app_turn(struct csim_app *app)
 
 	app->in_turn = true;
 	if (sim->scenario->world.no_ticks)
-		app->comm->ticked_ns = sim->now_ns;
+		app->comm->checked_ns = sim->now_ns;
 	if (!app->error) {
 		while (app_post(app) && !runner_has_failed())
 			worked = true;

@@ -19,9 +19,9 @@
 #include "connect/attempt.h"
 #include "connect/listener.h"
 #include "connect/peers.h"
-#include "connect/rails.h"
+#include "connect/ctx.h"
 #include "connect/registry.h"
-#include "lane/lane_encrypted.h"
+#include "lane/lane.h"
 #include "lane/lane_harp.h"
 #include "process/forkguard.h"
 #include "process/keyfile.h"
@@ -95,13 +95,8 @@ bool peers_is_avoided(const struct harp_endpoint *remote, unsigned engine, uint6
 	return false;
 }
 
-uint8_t rails_lanes_taken(int dev)
-{
-	return PREAMBLE_LANES_MAX;
-}
-
 /* No first lane is accepted. */
-size_t acceptor_rails(int dev, uint8_t out[RAILS_BYTES_MAX])
+uint8_t acceptor_nics(int dev, struct nic_endpoints out[PREAMBLE_NICS_MAX])
 {
 	return 0;
 }
@@ -140,11 +135,11 @@ void control_post(struct work *work)
 	poller_post(&control_host->control, work);
 }
 
-void control_call(struct work *work)
+void control_call(void (*run)(void *arg), void *arg)
 {
 	/* What was posted before runs first. */
 	(void)poller_run_ready(&control_host->control, connect_sim->now_ns);
-	work->run(work, connect_sim->now_ns);
+	run(arg);
 }
 
 static void control_woken(struct poller *poller)
@@ -505,16 +500,17 @@ static void connect_start(struct attempt *attempt, uint64_t now_ns)
 {
 	struct csim *sim = connect_sim;
 
-	if (!attempt->refused && sim->lane_count == CSIM_LANES_MAX)
-		attempt->refused = -EMFILE;
-	if (!attempt->refused) {
-		connecting_lane = csim_lane_new(sim,
-						csim_lane_spec(sim, (unsigned)attempt->comm_id,
-							       attempt->own.index),
-						attempt->own.index);
-		connecting_lane->attempt = attempt;
-		connecting_lane->by_plugin = true;
+	csim_expect_attempt(&sim->comms[attempt->comm_id], attempt->own.index);
+	if (sim->lane_count == CSIM_LANES_MAX) {
+		attempt->ops->ended(attempt, -EMFILE, "", now_ns);
+		return;
 	}
+	connecting_lane =
+		csim_lane_new(sim,
+			      csim_lane_spec(sim, (unsigned)attempt->comm_id, attempt->own.index),
+			      attempt->own.index);
+	connecting_lane->attempt = attempt;
+	connecting_lane->by_plugin = true;
 	attempt_ops.start(attempt, now_ns);
 }
 

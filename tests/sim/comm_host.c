@@ -235,7 +235,10 @@ static int nic_make(struct csim *sim, unsigned host, unsigned rail)
 	nic->engine.dev = (int)rail;
 	nic->due_ns = CSIM_NEVER_NS;
 	snprintf(nic->engine.name, sizeof(nic->engine.name), "h%ur%u", host, rail);
-	engine_turn_init(&nic->engine);
+	nic->engines.count = 1;
+	nic->engines.engines[0] = &nic->engine;
+	poller_init(&nic->engine.poller, engine_advance);
+	nic->engine.poller.wake = engine_wake;
 	return nic_stack_make(nic, true);
 }
 

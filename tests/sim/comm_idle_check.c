@@ -24,7 +24,7 @@ struct idle_lane {
 	bool waits, duplicate, full, close_sent, draining;
 	int send_error;
 	size_t in_head_bytes, header_bytes, header_sent, payload_left;
-	struct comm_list under_way;
+	struct comm_list in_flight;
 	struct comm_in in;
 };
 
@@ -51,7 +51,7 @@ static void idle_see_lane(struct idle_lane *v, const struct comm_lane *l)
 	v->header_bytes = l->out.header_bytes;
 	v->header_sent = l->out.header_sent;
 	v->payload_left = l->out.payload_left;
-	v->under_way = l->under_way;
+	v->in_flight = l->in_flight;
 	memcpy(&v->in, &l->in, sizeof(v->in));
 }
 

@@ -192,21 +192,21 @@ static int lane_begin_comm(struct csim_lane *lane, enum csim_side side)
 		.eager_bytes = (uint32_t)k->spec->eager_bytes,
 		.no_credit = k->spec->no_credit,
 		.multi_lane = k->spec->multi_lane,
-		.buffered = csim_is_buffered(k),
 		.harp_bytes_max = csim_harp_bytes_max(k),
-		.comm_id = k->spec->stream,
+		.comm_id = (uint64_t)lane->spec->comm,
 		.lane_lost = lanes_lost,
-		.reconnect_wait_ns = COMM_RECONNECT_WAIT_NS,
 		.lane = { .index = (uint8_t)lane->index,
 			  .dev = (int)lane->spec->rail,
 			  .backup = lane->spec->backup,
 			  .rtt_ns = 10000 },
 	};
+	int rc;
 
-	int rc = comm_create(&k->app[side].comm, lane->end[side].lane, &opt);
-
+	if (k->spec->multi_lane && side == CSIM_RECV)
+		return csim_reconnect_accept(lane, &opt);
+	rc = comm_create(&k->app[side].comm, lane->end[side].lane, &opt);
 	if (!rc && k->spec->multi_lane)
-		csim_reconnect_made(lane, side);
+		csim_reconnect_made(lane);
 	return rc;
 }
 

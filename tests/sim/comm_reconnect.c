@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * comm_reconnect.c - comms whose further lanes connector.c opens: the plan (in the place of candidates.c, plan.c and
- * rails.c), and checks of connector.c.
+ * comm_reconnect.c - comms whose further lanes connector.c opens: the plan (in the place of candidates.c, plan.c
+ * and rails.c), and checks of connector.c.
  *
  * For each planned lane, this file records attempts, their results and losses, as seen from outside the plugin. From
  * these it checks that a lane that is down gets an attempt within the longest pause, that each attempt ends, that an
@@ -62,18 +62,16 @@ static unsigned plan_rail(struct connector *u, const struct csn_lane *spec)
 			return i;
 		same = i;
 	}
-	if (u->rail_count == RAIL_PAIRS_MAX)
+	if (u->rail_count == RAILS_MAX)
 		return same;
 	u->rails[u->rail_count] = (struct connector_rail){
 		.dev = (int)spec->rail,
 		.backup = spec->backup,
-		/* The set has one engine; its address is that of the engine. */
-		.engines =
-			(struct engine_set *)(void *)reconnect_sim->hosts[c->from].nics[spec->rail],
-		.handle = { .has_v4 = reconnect_sim->scenario->world.family == 4,
-			    .harp_port = plan_port(spec) },
+		.engines = &reconnect_sim->hosts[c->from].nics[spec->rail]->engines,
+		.nic = &u->nics[u->rail_count],
 	};
-	u->rails[u->rail_count].handle.v4 = u->rails[u->rail_count].handle.v6 =
+	u->nics[u->rail_count].harp[0].port = plan_port(spec);
+	u->nics[u->rail_count].addr[NIC_V4] =
 		csim_addr(reconnect_sim, (unsigned)c->to, (unsigned)spec->rail);
 	return u->rail_count++;
 }
@@ -101,93 +99,85 @@ enum harp_page_fallback engine_fallback(int dev)
 	return HARP_PAGE_FALLBACK_none;
 }
 
-unsigned engine_set_count(const struct engine_set *set)
-{
-	return set ? 1 : 0;
-}
-
-struct engine *engine_set_at(const struct engine_set *set, unsigned index)
-{
-	(void)index;
-	return (struct engine *)(uintptr_t)set;
-}
-
-/* The lane of that rail whose attempt is about to begin. */
-static void plan_begins(const struct handle *handle)
+/* Lanes of that rail have no candidate: this counts as an attempt that has ended. */
+static void plan_has_none(const struct nic_endpoints *nic)
 {
 	for (unsigned i = 0; i < reconnect_sim->scenario->comm_count; i++) {
 		struct csim_comm *k = &reconnect_sim->comms[i];
 		const struct connector *c = k->app[CSIM_SEND].connector;
 
-		for (unsigned l = 0; c && l < c->lane_count; l++) {
-			const struct attempt *a = c->lanes[l].attempt;
-
-			if (&c->rails[c->lanes[l].rail].handle == handle && a && !a->poller)
-				csim_expect_attempt(k, l);
-		}
+		for (unsigned l = 0; c && l < c->lane_count; l++)
+			if (c->rails[c->lanes[l].rail].nic == nic && !k->planned[l].attempting)
+				k->planned[l].since_ns = reconnect_sim->now_ns;
 	}
 }
 
 /* None while its NIC is gone. */
 void candidates_list(struct candidates *out, int dev, struct engine_set *engines,
-		     const struct handle *handle)
+		     const struct nic_endpoints *nic, const uint8_t host_id[HANDLE_HOST_ID_BYTES])
 {
 	const struct csim_host *here = csim_control_host();
 	unsigned host = (unsigned)(here - reconnect_sim->hosts);
 
+	(void)host_id;
 	memset(out, 0, sizeof(*out));
-	plan_begins(handle);
-	if (here->nics[dev]->gone)
+	if (here->nics[dev]->gone) {
+		plan_has_none(nic);
 		return;
+	}
 	out->count = 1;
 	out->list[0] = (struct candidate){
 		.harp = engines != NULL,
-		.engine = engines ? engine_set_at(engines, 0) : NULL,
+		.engine = engines ? engines->engines[0] : NULL,
 		.local.addr = csim_addr(reconnect_sim, host, (unsigned)dev),
-		.remote = { .addr = handle->v4, .port = handle->harp_port },
-		.harp_port = true,
-		.peer_queues = 1,
+		.remote = { .addr = nic->addr[NIC_V4], .port = nic->harp[0].port },
+		.queues = 1,
 	};
 }
 
 /* ---- comms ----------------------------------------------------------------------------------------- */
 
-/* The first lane's comm, as its listen comm accepts it. */
-static void reconnect_accept(struct comm *comm, uint64_t comm_id, const uint8_t *key)
+/* The attempt of a first lane, which had no preamble. */
+static struct attempt first_attempt(const struct csim_lane *first)
 {
-	struct listen_comm listen = { .id = comm_id, .ctx = comm->ctx };
-	struct comm *accepted = NULL;
+	const struct csim_comm *k = &reconnect_sim->comms[first->spec->comm];
+	struct attempt attempt = { .comm_id = (uint64_t)first->spec->comm,
+				   .candidate = { .harp = first->spec->kind == CSN_HARP } };
 
-	registry_listen(&listen);
-	if (registry_ready(listen.id, comm, comm_id, key) || registry_accept(&listen, &accepted) ||
-	    accepted != comm)
-		abort();
-	registry_unlisten(&listen);
+	memcpy(attempt.preamble.key, &k->spec->stream, sizeof(k->spec->stream));
+	return attempt;
 }
 
-void csim_reconnect_made(struct csim_lane *first, enum csim_side side)
+/* The receiver's comm, by a listen comm. */
+int csim_reconnect_accept(struct csim_lane *first, struct comm_options *opt)
 {
-	struct csim_comm *k = &reconnect_sim->comms[first->spec->comm];
-	struct csim_app *app = &k->app[side];
-	struct handle handle = { 0 };
-	struct attempt attempt = { .comm_id = first->spec->comm,
-				   .candidate = { .harp = first->spec->kind == CSN_HARP },
-				   .preamble = { .own.lanes = (uint8_t)k->lanes,
-						 .peer.lanes = (uint8_t)k->lanes } };
+	struct csim_app *app = &reconnect_sim->comms[first->spec->comm].app[CSIM_RECV];
+	struct attempt attempt = first_attempt(first);
+	struct listen_comm listen = { .id = opt->comm_id };
 	uint8_t key[PREAMBLE_KEY_BYTES];
+	int rc;
 
 	csim_control_at(reconnect_sim, app->host);
-	/* The first lane had no preamble. */
-	memcpy(attempt.preamble.key, &k->spec->stream, sizeof(k->spec->stream));
-	if (side == CSIM_RECV) {
-		preamble_comm_key(&attempt.preamble, key);
-		reconnect_accept(app->comm, first->spec->comm, key);
-		return;
-	}
+	preamble_comm_key(&attempt.preamble, key);
+	registry_listen(&listen);
+	rc = registry_add(listen.id, first->end[CSIM_RECV].lane, opt, key);
+	if (!rc && (registry_accept(&listen, &app->comm) || !app->comm))
+		abort();
+	registry_unlisten(&listen);
+	return rc;
+}
+
+void csim_reconnect_made(struct csim_lane *first)
+{
+	struct csim_app *app = &reconnect_sim->comms[first->spec->comm].app[CSIM_SEND];
+	struct attempt attempt = first_attempt(first);
+	struct handle handle = { 0 };
+
+	csim_control_at(reconnect_sim, app->host);
 	app->connector = connector_new((int)first->spec->rail, 0, &handle, &csim_attempt_ops);
 	if (!app->connector)
 		abort();
-	connector_made(app->connector, app->comm, &attempt);
+	connector_set_comm(app->connector, app->comm, &attempt);
 }
 
 void csim_reconnect_go(struct csim_app *app)
@@ -195,7 +185,7 @@ void csim_reconnect_go(struct csim_app *app)
 	struct csim_comm *k = &reconnect_sim->comms[app->number];
 
 	csim_control_at(reconnect_sim, app->host);
-	connector_begin(app->connector);
+	connector_start(app->connector);
 	for (unsigned i = 0; i < COMM_LANES_MAX; i++)
 		k->planned[i] = (struct csim_planned){ .since_ns = reconnect_sim->now_ns,
 						       .up = !i,
@@ -219,7 +209,7 @@ void csim_reconnect_lost(struct csim_comm *k, unsigned index, enum comm_loss los
 	struct csim_planned *planned = &k->planned[index];
 
 	csim_control_at(reconnect_sim, k->app[CSIM_SEND].host);
-	connector_lost(k->app[CSIM_SEND].comm, index, loss);
+	connector_lane_lost(k->app[CSIM_SEND].comm, index, loss);
 	if (loss == COMM_LOSS_SLOW)
 		return;
 	reconnect_sim->deaths++;
@@ -345,7 +335,7 @@ bool csim_reconnect_check(struct csim_app *app)
 	const struct csim_comm *k = &reconnect_sim->comms[app->number];
 	struct connector *u = app->connector;
 
-	if (!u || !app->comm || app->closed || !atomic_load(&u->begun))
+	if (!u || !app->comm || app->closed || !atomic_load(&u->advance))
 		return true;
 	/* A comm that ends does not report losses; posted work is still to come. */
 	if (app->comm->error || app->comm->end_error || atomic_load(&u->work.queued) ||

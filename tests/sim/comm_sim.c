@@ -57,7 +57,7 @@ static void sim_release(struct csim *sim, struct csim_host *host)
 		struct comm *comm = host->held_comm;
 
 		host->held_comm = NULL;
-		comm_leave(comm);
+		comm_release(comm);
 		return;
 	}
 	poller_release(poller);

@@ -19,10 +19,9 @@
 #include "base/rng.h"
 #include "comm/comm.h"
 #include "comm_scenario.h"
-#include "poll/engine_impl.h"
+#include "poll/engine.h"
 #include "harp.h"
 #include "runner.h"
-#include "comm/background.h"
 #include "process/log.h"
 
 #define CSIM_NEVER_NS UINT64_MAX
@@ -45,7 +44,8 @@ enum csim_side { CSIM_SEND = 0, CSIM_RECV = 1 };
 struct csim_nic {
 	struct engine
 		engine; /* must be first: its address is also that of its struct harp_instance */
-	struct harp_nic *port; /* of the rail's wire */
+	struct engine_set engines; /* only that one */
+	struct harp_nic *port;     /* of the rail's wire */
 	struct csim *sim;
 	unsigned host, rail;
 	struct harp_listener *listener;
@@ -141,12 +141,6 @@ struct csim_comm {
 	uint64_t lanes_died, lanes_replaced;
 	uint64_t no_lane_until_ns; /* when that ended, for the last time that it lasted */
 };
-
-/* Its sender keeps small messages (comm_send.c): three comms of four. */
-static inline bool csim_is_buffered(const struct csim_comm *k)
-{
-	return k->spec->multi_lane && k->spec->stream % 4;
-}
 
 /* The comm's path policy (path_policy.h), by its stream's number as well. */
 #define CSIM_STREAM_KERNEL 1u /* a stream whose messages prefer kernel lanes */
@@ -252,7 +246,8 @@ static inline unsigned csim_lane_host(const struct csim_lane *lane, enum csim_si
 
 /* ---- comm_reconnect.c ---- */
 void csim_reconnect_begin(struct csim *sim);
-void csim_reconnect_made(struct csim_lane *first, enum csim_side side);
+void csim_reconnect_made(struct csim_lane *first);
+int csim_reconnect_accept(struct csim_lane *first, struct comm_options *opt);
 /* Further lanes are opened from now on. */
 void csim_reconnect_go(struct csim_app *app);
 /* Closes the comm. */

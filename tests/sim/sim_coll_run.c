@@ -409,19 +409,19 @@ static void rank_main(void *arg)
 {
 	struct rank *rank = arg;
 	const struct cln_event *event = fatal_event();
-	bool is_there = true;
+	bool exists = true;
 
 	clock_sleep(rng_below(&sim_clock.rng, 1000000));
 	for (rank->group = 0; rank->group < scenario.world.groups; rank->group++) {
 		if (!rank_open(rank))
 			clock_fail("rank %u: open: %s", rank->rank, rank->error);
 		for (rank->call = 0; rank->call < scenario.call_count; rank->call++) {
-			is_there = rank_event(rank);
-			if (!is_there || rank->has_failed)
+			exists = rank_event(rank);
+			if (!exists || rank->has_failed)
 				break;
 			rank_call(rank, &scenario.calls[rank->call]);
 		}
-		if (is_there)
+		if (exists)
 			rank_wait(rank);
 		/* The others must find the error without this rank closing. */
 		while (event && event->rank == rank->rank && !others_ended(rank))

@@ -56,6 +56,11 @@ const char *plugin_daemon_socket(const struct device *device, char *why, size_t 
 	return NULL;
 }
 
+uint64_t plugin_netns(void)
+{
+	return 1;
+}
+
 bool plugin_daemon_is_generic(const struct device *device)
 {
 	(void)device;

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "check.h"
-#include "comm/background.h"
 #include "comm/comm.h"
 
 #define COMMS 8u
@@ -30,10 +29,10 @@ void control_post(struct work *work)
 	poller_post(&control, work);
 }
 
-void control_call(struct work *work)
+void control_call(void (*run)(void *arg), void *arg)
 {
 	(void)poller_run_ready(&control, now_ns);
-	work->run(work, now_ns);
+	run(arg);
 }
 
 void control_timer_set(struct control_timer *timer, uint64_t at_ns)

@@ -119,7 +119,7 @@ TEST(a_small_send_is_done_when_it_is_copied_and_a_large_one_when_it_is_acknowled
 		size_t bytes;
 		bool waits;
 	} rows[] = { { 0, false }, { 8, false }, { 4096, false }, { 4097, true } };
-	struct comm_options opt = { .buffered = true, .eager_bytes = 65536 };
+	struct comm_options opt = { .eager_bytes = 65536 };
 	struct request *send, *recv;
 	struct ends e = { .lanes = 1 };
 	struct fake_lane *from = &e.pairs[0].lanes[0], *to = &e.pairs[0].lanes[1];
@@ -155,11 +155,9 @@ TEST(a_small_send_is_done_when_it_is_copied_and_a_large_one_when_it_is_acknowled
 
 TEST(a_send_that_the_lane_has_not_copied_is_not_done_while_the_preamble_is_not_acknowledged)
 {
-	struct comm_options opt = { .side = COMM_SEND,
-				    .buffered = true,
-				    .no_credit = true,
-				    .eager_bytes = 65536,
-				    .lane.sent_bytes = 100 };
+	struct comm_options opt = {
+		.side = COMM_SEND, .no_credit = true, .eager_bytes = 65536, .lane.sent_bytes = 100
+	};
 	struct ends e = { .lanes = 1 };
 	struct request *send;
 	uint8_t data[8] = { 0 };
@@ -200,9 +198,7 @@ static void turn_often(struct fake_pair *pair)
 TEST(a_credit_that_answers_a_duplicate_is_sent_on_the_control_lane_too)
 {
 	enum { GRANTED = 4, POSTED = 12, SENT = 7 };
-	struct comm_options opt = {
-		.side = COMM_RECV, .multi_lane = true, .buffered = true, .eager_bytes = 4096
-	};
+	struct comm_options opt = { .side = COMM_RECV, .multi_lane = true, .eager_bytes = 4096 };
 	static uint8_t rx[1024];
 	struct request *request;
 	struct fake_pair control, other;
@@ -437,7 +433,7 @@ TEST(the_reason_in_the_peers_close_is_the_result_and_is_logged)
 		{ CLOSE_TRUNCATED, -EMSGSIZE, "a receive smaller than the message" },
 		{ CLOSE_PROTOCOL, -EPROTO, "the peer saw a protocol error" },
 		{ CLOSE_ABORTED, -ECONNRESET, "the peer aborted" },
-		{ CLOSE_LOCAL, -ECONNRESET, "the peer had an error of its own" },
+		{ CLOSE_LOCAL, -ECONNRESET, "the peer had a local error" },
 		{ UINT32_MAX, -ECONNRESET, "for an unknown reason" },
 	};
 

@@ -98,10 +98,10 @@ static unsigned lanes_of(struct comm *comm)
 {
 	unsigned count;
 
-	comm_hold(comm);
+	comm_acquire(comm);
 	comm_adopt(comm);
 	count = (unsigned)__builtin_popcount(comm->scheduler.live);
-	comm_leave(comm);
+	comm_release(comm);
 	return count;
 }
 
@@ -118,9 +118,9 @@ TEST(a_message_is_acknowledged_on_another_lane_in_the_poll_that_completes_it)
 	while (lanes_of(pair.recv) < LANES || lanes_of(pair.send) < LANES)
 		sched_yield();
 	/* ACKs go by lane 0, messages by the others, however quick that one is. */
-	comm_hold(pair.send);
+	comm_acquire(pair.send);
 	pair.send->scheduler.lane[0].backup = true;
-	comm_leave(pair.send);
+	comm_release(pair.send);
 	for (unsigned m = 0; m < COUNT; m++) {
 		struct request *send, *recv;
 		int sent = 0, received = 0;
@@ -129,9 +129,9 @@ TEST(a_message_is_acknowledged_on_another_lane_in_the_poll_that_completes_it)
 		CHECK_EQ(comm_post(pair.send, tx, BYTES, 0, NULL, &send), 0);
 		while (!received)
 			CHECK_EQ(comm_test(recv, &received, NULL), 0);
-		comm_hold(pair.recv);
+		comm_acquire(pair.recv);
 		CHECK(!pair.recv->rx.ack_due);
-		comm_leave(pair.recv);
+		comm_release(pair.recv);
 		while (!sent)
 			CHECK_EQ(comm_test(send, &sent, NULL), 0);
 	}

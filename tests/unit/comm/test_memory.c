@@ -21,9 +21,10 @@
 #define REGISTRATIONS 200u /* more than the table's first size */
 #define FOR_EVER UINT64_MAX
 
-struct engine {
-	bool reads;   /* the application's memory */
-	bool refuses; /* its NIC takes no registration */
+struct fake {
+	struct engine engine; /* its stack is this fake */
+	bool reads;           /* the application's memory */
+	bool refuses;         /* its NIC takes no registration */
 	unsigned known[PIECES];
 	uint64_t busy; /* so often it says that the NIC still reads */
 	bool evicts;   /* and then it does not, once it was asked to evict */
@@ -31,7 +32,7 @@ struct engine {
 	atomic_bool closed;
 };
 
-static struct engine engines[ENGINES];
+static struct fake engines[ENGINES];
 static uint8_t memory[PIECES * 100];
 static uint64_t now_ns; /* each look takes a second */
 static struct {
@@ -67,29 +68,19 @@ uint64_t clock_now_ns(void)
 	return now_ns;
 }
 
-void poller_call(struct poller *poller, struct work *work)
+void poller_call(struct poller *poller, void (*run)(void *arg), void *arg)
 {
-	work->run(work, 0);
+	run(arg);
 }
 
-struct poller *engine_poller(struct engine *engine)
-{
-	return NULL;
-}
-
-struct harp_stack *engine_stack(struct engine *engine)
-{
-	return (struct harp_stack *)(void *)engine;
-}
-
-const char *engine_describe(struct engine *engine)
+const char *harp_instance_describe(const struct harp_instance *instance)
 {
 	return "an engine";
 }
 
-static struct engine *engine_of(const struct harp_stack *stack)
+static struct fake *engine_of(const struct harp_stack *stack)
 {
-	return (struct engine *)(uintptr_t)stack;
+	return (struct fake *)(uintptr_t)stack;
 }
 
 bool harp_stack_memory_supported(const struct harp_stack *stack)
@@ -99,7 +90,7 @@ bool harp_stack_memory_supported(const struct harp_stack *stack)
 
 int harp_stack_memory_add(struct harp_stack *stack, const void *base, size_t bytes)
 {
-	struct engine *engine = engine_of(stack);
+	struct fake *engine = engine_of(stack);
 
 	CHECK(engine->reads && !engine->closed);
 	if (engine->refuses)
@@ -110,7 +101,7 @@ int harp_stack_memory_add(struct harp_stack *stack, const void *base, size_t byt
 
 int harp_stack_memory_remove(struct harp_stack *stack, const void *base, size_t bytes)
 {
-	struct engine *engine = engine_of(stack);
+	struct fake *engine = engine_of(stack);
 	unsigned i = piece_of(base, bytes);
 
 	CHECK(engine->reads && !engine->closed);
@@ -126,7 +117,7 @@ int harp_stack_memory_remove(struct harp_stack *stack, const void *base, size_t 
 
 ssize_t harp_stack_memory_evict(struct harp_stack *stack, const void *base, size_t bytes)
 {
-	struct engine *engine = engine_of(stack);
+	struct fake *engine = engine_of(stack);
 
 	CHECK(engine->known[piece_of(base, bytes)] > 0);
 	engine->evictions++;
@@ -163,16 +154,22 @@ static void comm_closes(struct comm *comm)
 	free(comm);
 }
 
-static void engines_begin(bool second_reads)
+static void engine_begin(struct fake *engine, bool reads)
 {
-	memset(engines, 0, sizeof(engines));
-	for (unsigned i = 0; i < ENGINES; i++)
-		engines[i].reads = i != 1 || second_reads;
+	memset(engine, 0, sizeof(*engine));
+	engine->engine.stack = (struct harp_stack *)(void *)engine;
+	engine->reads = reads;
 }
 
-static void engine_leaves(struct engine *engine)
+static void engines_begin(bool second_reads)
 {
-	plugin_memory_engine_close(engine);
+	for (unsigned i = 0; i < ENGINES; i++)
+		engine_begin(&engines[i], i != 1 || second_reads);
+}
+
+static void engine_leaves(struct fake *engine)
+{
+	plugin_memory_engine_close(&engine->engine);
 	engine->closed = true;
 }
 
@@ -191,7 +188,7 @@ TEST(the_requests_of_removed_memory_are_canceled)
 	void *of_sender, *of_receiver, *nothing;
 
 	engines_begin(false);
-	plugin_memory_engine_open(&engines[0]);
+	plugin_memory_engine_open(&engines[0].engine);
 	of_sender = add(sender, 0);
 	of_receiver = add(receiver, 1);
 	CHECK_EQ(plugin_memory_add(sender, memory, 0, &nothing), 0);
@@ -218,7 +215,7 @@ TEST(memory_that_a_nic_refuses_is_copied_and_can_be_taken_back)
 	engines_begin(true);
 	engines[1].refuses = true;
 	for (unsigned i = 0; i < ENGINES; i++)
-		plugin_memory_engine_open(&engines[i]);
+		plugin_memory_engine_open(&engines[i].engine);
 	handle = add(comm, 2);
 	CHECK_EQ(engines[0].known[2], 1);
 	CHECK_EQ(engines[1].known[2], 0);
@@ -239,7 +236,7 @@ TEST(a_nic_that_still_reads_memory_is_waited_for_and_reported)
 
 	engines_begin(true);
 	for (unsigned i = 0; i < ENGINES; i++)
-		plugin_memory_engine_open(&engines[i]);
+		plugin_memory_engine_open(&engines[i].engine);
 	handle = add(comm, 3);
 	engines[0].busy = FOR_EVER;
 	engines[0].evicts = true;
@@ -291,9 +288,9 @@ TEST(comms_registrations_and_engines_come_and_go_in_any_order)
 			engine_leaves(&engines[e]);
 			there[e] = false;
 		} else if (rng_below(&rng, 20) == 0 && !there[e]) {
-			memset(&engines[e], 0, sizeof(engines[e]));
-			engines[e].reads = there[e] = true;
-			plugin_memory_engine_open(&engines[e]);
+			there[e] = true;
+			engine_begin(&engines[e], true);
+			plugin_memory_engine_open(&engines[e].engine);
 		} else if (buffered[i].handle) {
 			CHECK_EQ(plugin_memory_remove(buffered[i].handle), 0);
 			buffered[i].handle = NULL;
@@ -337,8 +334,8 @@ TEST(an_engine_that_closes_is_asked_until_it_has_let_go)
 		void *handle;
 
 		engines_begin(true);
-		plugin_memory_engine_open(&engines[0]);
-		plugin_memory_engine_open(&engines[2]);
+		plugin_memory_engine_open(&engines[0].engine);
+		plugin_memory_engine_open(&engines[2].engine);
 		handle = add(comm, 4);
 		engines[0].busy = 8;
 		CHECK_EQ(pthread_create(&thread, NULL, leaving, &engines[0]), 0);

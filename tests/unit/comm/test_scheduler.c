@@ -11,7 +11,7 @@
 #define TIMEOUT_NS (500 * MS)
 #define WAY_MS_MAX 512u
 
-/* Paths of given rates; all lanes together have at most a window of bytes under way. */
+/* Paths of given rates; all lanes together have at most a window of bytes in flight. */
 struct world {
 	struct scheduler scheduler;
 	unsigned lanes;
@@ -38,7 +38,7 @@ static void world_open(unsigned lanes, uint64_t rate)
 	}
 }
 
-static uint64_t under_way(unsigned i)
+static uint64_t in_flight(unsigned i)
 {
 	return w.scheduler.lane[i].given_bytes - w.carried[i];
 }
@@ -63,7 +63,7 @@ static void world_step(uint64_t window)
 		bool owed = l->given_bytes > l->acked_bytes;
 		uint64_t back;
 
-		w.carried[i] += w.rate[i] < under_way(i) ? w.rate[i] : under_way(i);
+		w.carried[i] += w.rate[i] < in_flight(i) ? w.rate[i] : in_flight(i);
 		back = acked(i);
 		if (owed) {
 			scheduler_acked(&w.scheduler, i, back, w.now_ns);
@@ -271,8 +271,8 @@ TEST(only_what_a_slow_lane_has_under_way_is_late)
 	CHECK(scheduler_lags(&w.scheduler, 0, w.now_ns));
 	CHECK(scheduler_late(&w.scheduler, 0, 0, 1, CHUNK, w.now_ns));
 	/* Its first bytes are acknowledged in time. */
-	CHECK(!scheduler_late(&w.scheduler, 0, under_way(0) - 1000, 1, CHUNK, w.now_ns));
-	CHECK(!scheduler_late(&w.scheduler, 0, under_way(0), 1, CHUNK, w.now_ns));
+	CHECK(!scheduler_late(&w.scheduler, 0, in_flight(0) - 1000, 1, CHUNK, w.now_ns));
+	CHECK(!scheduler_late(&w.scheduler, 0, in_flight(0), 1, CHUNK, w.now_ns));
 }
 
 /* Neither a known rate nor the first one counts the delay. */

@@ -123,34 +123,35 @@ TEST(segments_that_are_no_answer_do_not_end_a_silence)
 /* ---- when is it given up -------------------------------------------------------------------------- */
 
 struct world {
-	uint64_t timeout_ns, step_ns; /* between two polls */
-	uint64_t asked_ns, period_ns; /* the first question, and from one to the next */
-	uint64_t answer_ns;           /* from a question to its answer */
-	uint64_t gone_ns;             /* no question is answered from here on */
+	uint64_t timeout_ns, step_ns;      /* between two polls */
+	uint64_t unanswered_ns, period_ns; /* the first question, and from one to the next */
+	uint64_t answer_ns;                /* from a question to its answer */
+	uint64_t gone_ns;                  /* no question is answered from here on */
 	bool data;
 };
 
 /* The first question that is not answered. */
 static uint64_t world_last_ns(const struct world *w)
 {
-	uint64_t before = (w->gone_ns - w->asked_ns + w->period_ns - 1) / w->period_ns;
+	uint64_t before = (w->gone_ns - w->unanswered_ns + w->period_ns - 1) / w->period_ns;
 
-	return w->asked_ns + before * w->period_ns;
+	return w->unanswered_ns + before * w->period_ns;
 }
 
 static void world_is(const struct world *w, uint64_t now_ns)
 {
 	uint64_t end_ns = world_last_ns(w), asked = 0, answered = 0;
 
-	if (now_ns >= w->asked_ns)
-		asked = (now_ns - w->asked_ns) / w->period_ns + 1;
-	if (now_ns >= w->asked_ns + w->answer_ns)
-		answered = (now_ns - w->asked_ns - w->answer_ns) / w->period_ns + 1;
-	if (answered > (end_ns - w->asked_ns) / w->period_ns)
-		answered = (end_ns - w->asked_ns) / w->period_ns;
+	if (now_ns >= w->unanswered_ns)
+		asked = (now_ns - w->unanswered_ns) / w->period_ns + 1;
+	if (now_ns >= w->unanswered_ns + w->answer_ns)
+		answered = (now_ns - w->unanswered_ns - w->answer_ns) / w->period_ns + 1;
+	if (answered > (end_ns - w->unanswered_ns) / w->period_ns)
+		answered = (end_ns - w->unanswered_ns) / w->period_ns;
 	tcp.now_ns = now_ns;
 	tcp.segments = (uint32_t)answered;
-	tcp.acked_ns = answered ? w->asked_ns + (answered - 1) * w->period_ns + w->answer_ns : 0;
+	tcp.acked_ns =
+		answered ? w->unanswered_ns + (answered - 1) * w->period_ns + w->answer_ns : 0;
 	tcp.unacked = w->data && asked > answered;
 	tcp.probes = w->data ? 0 : (uint8_t)(asked - answered < 127 ? asked - answered : 127);
 }
@@ -181,16 +182,16 @@ TEST(a_silent_peer_is_given_up_after_the_timeout)
 	const uint64_t usual_ns = env_config.user_timeout_ns;
 
 	for (unsigned i = 0; i < 4 * 2 * 40 && !check_failures; i++) {
-		uint64_t timeout_ns = timeouts_ms[i % 4] * MS, look_ns = timeout_ns / 4;
+		uint64_t timeout_ns = timeouts_ms[i % 4] * MS, check_ns = timeout_ns / 4;
 		unsigned phase = i / 8;
 		struct world w = { .timeout_ns = timeout_ns, .data = i / 4 % 2 };
 
-		look_ns = look_ns < SECOND ? look_ns : SECOND;
+		check_ns = check_ns < SECOND ? check_ns : SECOND;
 		w.step_ns = timeout_ns / 200 + phase * 7919;
-		w.asked_ns = 100 * SECOND + look_ns * phase / 40;
-		w.period_ns = look_ns - look_ns * (phase % 5) / 37;
-		w.answer_ns = look_ns * (phase % 4) / 4 + MS;
-		w.gone_ns = w.asked_ns + w.period_ns * (3 + phase % 3) + 1;
+		w.unanswered_ns = 100 * SECOND + check_ns * phase / 40;
+		w.period_ns = check_ns - check_ns * (phase % 5) / 37;
+		w.answer_ns = check_ns * (phase % 4) / 4 + MS;
+		w.gone_ns = w.unanswered_ns + w.period_ns * (3 + phase % 3) + 1;
 		world_check(&w);
 	}
 	env_config.user_timeout_ns = usual_ns;

@@ -20,9 +20,9 @@ void control_post(struct work *work)
 	poller_post(&control, work);
 }
 
-void control_call(struct work *work)
+void control_call(void (*run)(void *arg), void *arg)
 {
-	work->run(work, 0);
+	run(arg);
 }
 
 void control_timer_set(struct control_timer *timer, uint64_t at_ns)
@@ -52,11 +52,6 @@ struct attempt *attempt_new(const struct attempt_ops *ops)
 int attempt_result(const struct attempt *a)
 {
 	return atomic_load(&a->result);
-}
-
-unsigned engine_index(const struct engine *engine)
-{
-	return 0;
 }
 
 void background_begin(struct comm *c)

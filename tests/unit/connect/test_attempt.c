@@ -22,7 +22,8 @@
 static const uint8_t secret[PREAMBLE_KEY_BYTES] = { 1, 2, 3 };
 
 static uint64_t seed;
-static struct poller control, engine;
+static struct poller control;
+static struct engine engine;
 static struct attempt *attempt;
 static struct work result_work;
 static struct fake_pair pair;
@@ -33,7 +34,7 @@ static const struct lane_ops *fake_ops;
 
 static struct {
 	bool recalls, searches;
-	unsigned proved, results;
+	unsigned authenticated, results;
 	struct placement_end peer_end;
 } world;
 
@@ -71,16 +72,6 @@ void control_unwatch(struct control_source *source)
 	source->watched = false;
 }
 
-struct poller *engine_poller(struct engine *e)
-{
-	return &engine;
-}
-
-unsigned engine_index(const struct engine *e)
-{
-	return 3;
-}
-
 int lane_kernel_connect(struct poller *poller, const struct harp_endpoint *local,
 			const struct harp_endpoint *remote, int dscp, struct lane **out)
 {
@@ -116,7 +107,7 @@ void port_search_stop(struct port_search *o)
 {
 }
 
-const char *port_search_silence(const struct port_search *o, char *buf, size_t len)
+const char *port_search_describe_failure(const struct port_search *o, char *buf, size_t len)
 {
 	buf[0] = '\0';
 	return buf;
@@ -145,13 +136,13 @@ static bool lookup(void *ctx, struct preamble *p, uint8_t key[PREAMBLE_KEY_BYTES
 	return p->listen_id == LISTEN_ID;
 }
 
-static int proved(struct attempt *a)
+static int authenticated(struct attempt *a)
 {
-	world.proved++;
+	world.authenticated++;
 	return 0;
 }
 
-static void engine_turn(struct poller *poller, uint64_t now_ns)
+static void run_engine(struct poller *poller, uint64_t now_ns)
 {
 	(void)poller_run_ready(poller, now_ns);
 }
@@ -165,11 +156,11 @@ static void close_unwatched(struct lane *lane, bool abort)
 
 static void prepare(bool harp)
 {
-	struct preamble_terms terms = { .eager_bytes = 262144, .lanes = 1 };
+	struct preamble_terms terms = { .eager_bytes = 262144 };
 	struct lane *lane = &pair.lanes[0].lane;
 
 	memset(&world, 0, sizeof(world));
-	poller_init(&engine, engine_turn);
+	poller_init(&engine.poller, run_engine);
 	fake_pair_init(&pair, seed, 4096);
 	fake_ops = lane->ops;
 	lane_ops = *fake_ops;
@@ -179,12 +170,12 @@ static void prepare(bool harp)
 	preamble_accept(&peer, &terms, lookup, NULL);
 	attempt = attempt_new(&attempt_ops);
 	attempt->candidate.harp = harp;
+	attempt->candidate.engine = &engine;
 	attempt->listen_id = LISTEN_ID;
-	attempt->own.lanes = 1;
 	memcpy(attempt->key, secret, sizeof(secret));
 	attempt->open_deadline_ns = BEGIN_NS + 3000 * MS;
 	attempt->deadline_ns = BEGIN_NS + 5000 * MS;
-	attempt->proved = proved;
+	attempt->authenticated = authenticated;
 	attempt->result_work = &result_work;
 }
 
@@ -193,7 +184,7 @@ static void begin(bool harp)
 	prepare(harp);
 	attempt_begin(attempt, BEGIN_NS);
 	if (harp)
-		CHECK(poller_run(&engine, BEGIN_NS));
+		CHECK(poller_run(&engine.poller, BEGIN_NS));
 }
 
 static void advance(uint64_t now_ns)
@@ -220,7 +211,7 @@ static void finish(int result, const char *text)
 	CHECK_EQ(attempt_result(attempt), result);
 	CHECK_EQ(world.results, 1);
 	CHECK(!attempt->lane);
-	CHECK_EQ(world.proved, !result);
+	CHECK_EQ(world.authenticated, !result);
 	if (text)
 		CHECK_STR(attempt->text, text);
 	advance(BEGIN_NS + 60000 * MS);
@@ -244,8 +235,7 @@ TEST(the_round_trip_is_measured_from_HELLO_to_CHALLENGE)
 {
 	for (unsigned harp = 0; harp < 2; harp++) {
 		begin_asked(harp);
-		CHECK_EQ(attempt->own.features,
-			 FEATURE_BUFFERED | (harp ? FEATURE_ACK_PROMPTLY : FEATURE_NO_CREDIT));
+		CHECK_EQ(attempt->own.features, harp ? FEATURE_ACK_PROMPTLY : FEATURE_NO_CREDIT);
 		CHECK_EQ(attempt->rtt_ns, 0);
 		for (unsigned i = 1; i < 1000 && !attempt->rtt_ns; i++) {
 			peer_turn();
@@ -280,17 +270,16 @@ TEST(each_step_has_its_deadline)
 {
 	static const struct {
 		enum preamble_step step;
-		uint64_t answer_ns, due_ns;
+		uint64_t deadline_ns, due_ns;
 	} cases[] = {
-		{ PREAMBLE_READ_CHALLENGE, 0, 5000 * MS },
-		{ PREAMBLE_READ_CHALLENGE, 10 * MS, 10 * MS },
-		/* The peer may have made a comm, of which there must be one. */
-		{ PREAMBLE_READ_READY, 10 * MS, 5000 * MS },
+		{ PREAMBLE_READ_CHALLENGE, 5000 * MS, 5000 * MS },
+		{ PREAMBLE_READ_CHALLENGE, 30000 * MS, 6000 * MS },
+		{ PREAMBLE_READ_READY, 5000 * MS, 5000 * MS },
 	};
 
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		prepare(false);
-		attempt->answer_ns = cases[i].answer_ns;
+		attempt->deadline_ns = BEGIN_NS + cases[i].deadline_ns;
 		attempt_begin(attempt, BEGIN_NS);
 		while (attempt->preamble.step != cases[i].step || !attempt->opened) {
 			advance(BEGIN_NS);
@@ -308,29 +297,28 @@ TEST(each_step_has_its_deadline)
 TEST(a_search_knows_what_the_peer_said_of_its_queues)
 {
 	static const struct {
-		bool recalls, harp_port;
-		uint8_t said;
-		uint16_t said_queues, queues;
+		bool recalls;
+		uint8_t placement;
+		uint16_t candidate_queues, queues;
 		enum placement_kind kind;
 	} cases[] = {
-		{ true, true, PLACEMENT_ONE_QUEUE, 8, 7, PLACEMENT_NOT_SAID },
-		{ false, false, PLACEMENT_ONE_QUEUE, 8, 0, PLACEMENT_NOT_SAID },
-		{ false, true, PLACEMENT_ONE_QUEUE, 8, 8, PLACEMENT_ONE_QUEUE },
-		{ false, true, PLACEMENT_TOEPLITZ, 8, 8, PLACEMENT_UNKNOWN },
-		{ false, true, PLACEMENT_NOT_SAID, 8, 8, PLACEMENT_NOT_SAID },
-		{ false, true, PLACEMENT_TOEPLITZ, 1, 1, PLACEMENT_NOT_SAID },
+		{ true, PLACEMENT_ONE_QUEUE, 8, 7, PLACEMENT_NONE },
+		{ false, PLACEMENT_ONE_QUEUE, 8, 8, PLACEMENT_NONE },
+		{ false, PLACEMENT_TOEPLITZ, 8, 8, PLACEMENT_UNKNOWN },
+		{ false, 77, 8, 8, PLACEMENT_UNKNOWN },
+		{ false, PLACEMENT_NONE, 8, 8, PLACEMENT_NONE },
+		{ false, PLACEMENT_TOEPLITZ, 1, 1, PLACEMENT_NONE },
 	};
 
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		prepare(true);
 		world.searches = true;
 		world.recalls = cases[i].recalls;
-		attempt->candidate.harp_port = cases[i].harp_port;
-		attempt->candidate.peer_placement = cases[i].said;
-		attempt->candidate.peer_queues = cases[i].said_queues;
+		attempt->candidate.placement = cases[i].placement;
+		attempt->candidate.queues = cases[i].candidate_queues;
 		attempt->ports_max = 12;
 		attempt_begin(attempt, BEGIN_NS);
-		CHECK(poller_run(&engine, BEGIN_NS));
+		CHECK(poller_run(&engine.poller, BEGIN_NS));
 		CHECK_EQ(attempt->search.ports_max, 12);
 		CHECK_EQ(world.peer_end.queues, cases[i].queues);
 		CHECK_EQ(world.peer_end.kind, cases[i].kind);

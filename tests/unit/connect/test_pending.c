@@ -69,7 +69,7 @@ static unsigned come(unsigned address, uint64_t now_ns)
 static void say_hello(unsigned comer, uint64_t now_ns)
 {
 	static const uint8_t secret[PREAMBLE_KEY_BYTES];
-	struct preamble_terms own = { .lanes = 1, .eager_bytes = 65536 };
+	struct preamble_terms own = { .eager_bytes = 65536 };
 	struct fake_lane *lane = &pairs[comer].lanes[0];
 	struct preamble p;
 
@@ -124,11 +124,11 @@ static int preamble_of(unsigned comer, struct preamble *p, bool confirms, uint64
 	return rc;
 }
 
-static unsigned connect_as(uint8_t lanes, unsigned address, uint64_t comm_id, bool confirms,
+static unsigned connect_as(uint64_t features, unsigned address, uint64_t comm_id, bool confirms,
 			   uint64_t now_ns)
 {
 	static const uint8_t secret[PREAMBLE_KEY_BYTES];
-	struct preamble_terms own = { .lanes = lanes, .eager_bytes = 65536 };
+	struct preamble_terms own = { .features = features, .eager_bytes = 65536 };
 	unsigned comer = come(address, now_ns);
 	struct preamble p;
 
@@ -140,27 +140,27 @@ static unsigned connect_as(uint8_t lanes, unsigned address, uint64_t comm_id, bo
 /* A whole preamble: the connection is a comm. */
 static unsigned connect_whole(unsigned address, uint64_t comm_id, uint64_t now_ns)
 {
-	return connect_as(2, address, comm_id, true, now_ns);
+	return connect_as(FEATURE_MULTI_LANE, address, comm_id, true, now_ns);
 }
 
 /* A peer that has READY and sends nothing more. */
 static unsigned connect_to_ready(unsigned address, uint64_t comm_id, uint64_t now_ns)
 {
-	return connect_as(2, address, comm_id, false, now_ns);
+	return connect_as(FEATURE_MULTI_LANE, address, comm_id, false, now_ns);
 }
 
 /* Fills the limit of identified connections. */
 static void connect_all_to_ready(unsigned peers[PENDING_IDENTIFIED_MAX], uint64_t now_ns)
 {
 	for (unsigned i = 0; i < PENDING_IDENTIFIED_MAX; i++)
-		peers[i] = connect_as(2, 1, 5000 + i, false, now_ns);
+		peers[i] = connect_as(FEATURE_MULTI_LANE, 1, 5000 + i, false, now_ns);
 }
 
 /* A peer that is reset before READY. */
 static void connect_in_vain(unsigned address, uint64_t comm_id, uint64_t now_ns)
 {
 	static const uint8_t secret[PREAMBLE_KEY_BYTES];
-	struct preamble_terms own = { .lanes = 2, .eager_bytes = 65536 };
+	struct preamble_terms own = { .features = FEATURE_MULTI_LANE, .eager_bytes = 65536 };
 	unsigned comer = come(address, now_ns);
 	struct preamble p;
 
@@ -293,8 +293,9 @@ TEST(identified_connections_stay_whatever_unauthenticated_peers_do)
 
 TEST(a_first_lane_is_a_comm_once_its_connector_has_confirmed)
 {
-	for (uint8_t lanes = 1; lanes <= 2; lanes++) {
-		unsigned lost = connect_as(lanes, 1, 77, false, SECOND_NS);
+	for (unsigned multi = 0; multi < 2; multi++) {
+		uint64_t features = multi ? FEATURE_MULTI_LANE : 0;
+		unsigned lost = connect_as(features, 1, 77, false, SECOND_NS);
 
 		CHECK_EQ(accept_all(77), 0);
 		fake_reset(&pairs[lost].lanes[0]);
@@ -302,7 +303,7 @@ TEST(a_first_lane_is_a_comm_once_its_connector_has_confirmed)
 		CHECK(!is_here(lost));
 		CHECK_EQ(pending_set->identified, 0);
 		/* The connector tries again, with its comm id. */
-		(void)connect_as(lanes, 1, 77, true, 3 * SECOND_NS);
+		(void)connect_as(features, 1, 77, true, 3 * SECOND_NS);
 		CHECK_EQ(pending_set->count, 0);
 		CHECK_EQ(accept_all(77), 1);
 	}
@@ -369,7 +370,7 @@ TEST(while_64_comms_wait_for_accept_further_peers_are_turned_away)
 		(void)connect_whole(1, 3000 + i, SECOND_NS + i);
 	CHECK_EQ(pending_set->count, 0);
 	connect_in_vain(2, 202, SECOND_NS + 100);
-	CHECK(strstr(warning, "turned away 10.0.0.2") != NULL);
+	CHECK(strstr(warning, "refused 10.0.0.2") != NULL);
 	close_comm(accepted());
 	(void)connect_whole(2, 202, SECOND_NS + 200);
 	CHECK_EQ(accept_all(3001), LISTEN_WAITING_MAX);
@@ -386,7 +387,7 @@ TEST(a_peer_that_does_not_confirm_takes_no_place_of_the_64)
 
 TEST(a_further_lane_joins_its_comm)
 {
-	struct preamble_terms own = { .lanes = 2, .eager_bytes = 65536, .join = true, .index = 1 };
+	struct preamble_terms own = { .features = FEATURE_JOIN, .eager_bytes = 65536, .index = 1 };
 	uint8_t key[PREAMBLE_KEY_BYTES];
 	struct preamble p;
 	struct comm *comm;

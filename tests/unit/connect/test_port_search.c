@@ -150,7 +150,7 @@ TEST(with_one_queue_each_any_port_will_do)
 	goes_on(1000);
 	CHECK_EQ(fake_count, 1);
 	CHECK_EQ(fakes[0].lane.local.port, 0);
-	CHECK_STR(port_search_silence(&search, text, sizeof(text)), "");
+	CHECK_STR(port_search_describe_failure(&search, text, sizeof(text)), "");
 	fakes[0].state = LANE_OPEN;
 	CHECK_EQ(advance(1000), 1);
 	CHECK(opened == &fakes[0].lane && !fakes[0].closed);
@@ -215,7 +215,8 @@ TEST(ports_are_tried_in_bounded_rounds)
 		CHECK(!seen[fakes[i].lane.local.port]);
 		seen[fakes[i].lane.local.port] = 1;
 	}
-	CHECK(strstr(port_search_silence(&search, text, sizeof(text)), "our queue 3 of 8") != NULL);
+	CHECK(strstr(port_search_describe_failure(&search, text, sizeof(text)),
+		     "our queue 3 of 8") != NULL);
 }
 
 TEST(the_first_open_connection_wins)

@@ -44,7 +44,7 @@ static void add_device(uint32_t speed_mbps, int numa_node, const char *pci_path)
 
 TEST(the_nearest_devices_come_first)
 {
-	int out[RAIL_PAIRS_MAX];
+	int out[RAILS_MAX];
 
 	device_count = 0;
 	add_device(100000, 0, "pci0000:00/0000:00:01.0/0000:01:00.0");
@@ -68,35 +68,31 @@ TEST(the_nearest_devices_come_first)
 	CHECK_EQ(rails_devices(0, out), 3);
 }
 
-TEST(the_number_of_lanes_follows_the_configuration)
+TEST(a_comm_is_multi_lane_by_configuration)
 {
 	device_count = 0;
 	add_device(100000, 0, "");
-	config = (struct plugin_config){ .lanes = 2, .rails = RAILS_BACKUP };
-	kernel_lanes = 4;
-	CHECK_EQ(rails_lanes(0, true), 6);
-	CHECK_EQ(rails_lanes(0, false), 4);
-	config.path = PATH_XDP;
-	CHECK_EQ(rails_lanes(0, true), 2);
-	CHECK_EQ(rails_lanes_taken(0), PREAMBLE_LANES_MAX);
-	config.path = PATH_DPDK;
-	CHECK_EQ(rails_lanes(0, true), 2);
-	config.lanes = 1;
-	CHECK_EQ(rails_lanes_taken(0), 1);
-	config.path = PATH_KERNEL;
-	CHECK_EQ(rails_lanes(0, true), 4);
+	config = (struct plugin_config){ .lanes = 1, .rails = RAILS_BACKUP };
 	kernel_lanes = 1;
-	CHECK_EQ(rails_lanes_taken(0), 1);
-	config.path = PATH_AUTO; /* the peer may have what we have not */
-	CHECK_EQ(rails_lanes(0, false), 1);
-	CHECK_EQ(rails_lanes_taken(0), PREAMBLE_LANES_MAX);
+	CHECK(rails_are_multi_lane(0, true)); /* one of each kind */
+	CHECK(!rails_are_multi_lane(0, false));
+	config.path = PATH_XDP;
+	CHECK(!rails_are_multi_lane(0, true));
+	config.lanes = 2;
+	CHECK(rails_are_multi_lane(0, true));
+	config.path = PATH_DPDK;
+	CHECK(rails_are_multi_lane(0, true));
+	config.path = PATH_KERNEL;
+	CHECK(!rails_are_multi_lane(0, true));
+	kernel_lanes = 4;
+	CHECK(rails_are_multi_lane(0, true));
+	config.path = PATH_AUTO;
+	kernel_lanes = 1;
 	add_device(100000, 0, "");
-	CHECK_EQ(rails_lanes(0, true), 4);
-	kernel_lanes = 16;
-	CHECK_EQ(rails_lanes(0, true), PREAMBLE_LANES_MAX);
+	CHECK(rails_are_multi_lane(0, false));   /* over two NICs */
 	devices[0].netns = devices[1].netns = 7; /* another namespace's: HARP lanes only */
-	CHECK_EQ(rails_lanes(0, true), 2);
-	CHECK_EQ(rails_lanes(0, false), 1);
+	CHECK(rails_are_multi_lane(0, true));
+	CHECK(!rails_are_multi_lane(0, false));
 }
 
 /* ---- the plan --------------------------------------------------------------------------------------- */
@@ -109,12 +105,9 @@ static bool route_is_local, all_reach; /* all_...: prepare() keeps it */
 
 struct engine_set *interface_engines(int dev, char *why, size_t why_len)
 {
-	return has_engines[dev] ? (struct engine_set *)&has_engines[dev] : NULL;
-}
+	static struct engine_set set;
 
-struct engine *engine_set_at(const struct engine_set *set, unsigned index)
-{
-	return NULL;
+	return has_engines[dev] ? &set : NULL;
 }
 
 bool engine_reaches(struct engine *engine, const struct harp_addr *dst, struct harp_addr *source,
@@ -131,21 +124,18 @@ int harp_host_route(const struct harp_addr *dst, struct harp_host_route *out)
 }
 
 void candidates_list(struct candidates *out, int dev, struct engine_set *engines,
-		     const struct handle *handle)
+		     const struct nic_endpoints *nic, const uint8_t host_id[HANDLE_HOST_ID_BYTES])
 {
 	out->count = engines ? harp_way : kernel_way;
 }
 
-static void add_entry(unsigned nic)
+static void add_nic(void)
 {
-	connector.peer_rails.entry[connector.peer_rails.count++] = (struct rail_entry){
-		.addr = harp_addr_v4(10, 0, (uint8_t)nic, 7),
-		.nic = (uint8_t)nic,
-		.harp_port = (uint16_t)(3000 + nic),
-		.kernel_port = (uint16_t)(4000 + nic),
-		.placement = PLACEMENT_UNKNOWN,
-		.queues = 8,
-		.queue = (uint16_t)nic,
+	uint8_t number = (uint8_t)connector.nic_count++;
+
+	connector.nics[number] = (struct nic_endpoints){
+		.addr[NIC_V4] = harp_addr_v4(10, 0, number, 7),
+		.kernel_port[NIC_V4] = (uint16_t)(4000 + number),
 	};
 }
 
@@ -165,31 +155,26 @@ static void prepare(enum plugin_rails rails, unsigned nics)
 	engines_reach = route_is_local = false;
 	harp_way = kernel_way = true;
 	route_rc = 0;
-	connector.planned = connector.taken = COMM_LANES_MAX;
 	connector.first_harp = true;
-	connector.handle = (struct handle){ .has_v4 = true,
-					    .v4 = harp_addr_v4(10, 0, 0, 7),
-					    .harp_port = 1000,
-					    .kernel_port_v4 = 2000,
-					    .listen_id = 99 };
-	connector.handle.ports[0].port = 1001;
+	add_nic();
 }
 
 /* The rails as text: our NIC and the peer's, b for a backup. ours and theirs: numbers of NICs. */
 static void expect_rails(enum plugin_rails rails, unsigned ours, unsigned theirs, const char *want)
 {
-	char got[4 * RAIL_PAIRS_MAX] = "";
+	char got[4 * RAILS_MAX] = "";
 	size_t used = 0;
 
 	prepare(rails, ours);
-	for (unsigned nic = 0; nic < theirs; nic++)
-		add_entry(nic);
+	while (connector.nic_count < theirs)
+		add_nic();
 	connector_plan(&connector);
 	for (unsigned i = 0; i < connector.rail_count; i++) {
 		const struct connector_rail *rail = &connector.rails[i];
 
 		used += (size_t)snprintf(got + used, sizeof(got) - used, "%s%d%u%s", i ? " " : "",
-					 rail->dev, rail->nic, rail->backup ? "b" : "");
+					 rail->dev, (unsigned)(rail->nic - connector.nics),
+					 rail->backup ? "b" : "");
 	}
 	CHECK_STR(got, want);
 }
@@ -199,11 +184,11 @@ TEST(rails_share_no_NIC_where_there_is_another)
 	expect_rails(RAILS_OWN, 4, 4, "00");
 	expect_rails(RAILS_BACKUP, 4, 4, "00 11b");
 	expect_rails(RAILS_ALL, 4, 4, "00 11 22 33");
-	expect_rails(RAILS_ALL, 4, 0, "00");
+	expect_rails(RAILS_ALL, 4, 1, "00");
 	/* No way between the others. */
 	all_routes_rc = -ENETUNREACH;
 	expect_rails(RAILS_ALL, 4, 4, "00");
-	/* One NIC here, two there; and the other way round. */
+	/* One NIC here, more there; and the other way round. */
 	all_reach = true;
 	expect_rails(RAILS_ALL, 1, 4, "00 01");
 	expect_rails(RAILS_ALL, 2, 1, "00 10");
@@ -231,21 +216,18 @@ TEST(a_rail_has_lanes_of_each_kind_that_has_a_way)
 		bool engines, harp_way, kernel_way, first_harp;
 		enum plugin_path path;
 		uint64_t netns;
-		uint8_t planned, taken;
 		const char *want;
 	} cases[] = {
-		{ true, true, true, true, PATH_AUTO, 0, 32, 32, "0h0h0k0k0k" },
-		{ true, true, true, false, PATH_AUTO, 0, 32, 32, "0k0h0h0k0k" },
-		{ false, true, true, false, PATH_AUTO, 0, 32, 32, "0k0k0k" },
-		{ true, false, true, false, PATH_AUTO, 0, 32, 32, "0k0k0k" },
-		{ true, true, false, true, PATH_AUTO, 0, 32, 32, "0h0h" },
-		{ true, true, true, true, PATH_XDP, 0, 32, 32, "0h0h" },
-		{ true, true, true, true, PATH_DPDK, 0, 32, 32, "0h0h" },
-		{ true, true, true, true, PATH_AUTO, 77, 32, 32, "0h0h" },
-		{ true, true, true, true, PATH_AUTO, 0, 3, 32, "0h0h0k" },
-		{ true, true, true, true, PATH_AUTO, 0, 32, 1, "0h" },
+		{ true, true, true, true, PATH_AUTO, 0, "0h0h0k0k0k" },
+		{ true, true, true, false, PATH_AUTO, 0, "0k0h0h0k0k" },
+		{ false, true, true, false, PATH_AUTO, 0, "0k0k0k" },
+		{ true, false, true, false, PATH_AUTO, 0, "0k0k0k" },
+		{ true, true, false, true, PATH_AUTO, 0, "0h0h" },
+		{ true, true, true, true, PATH_XDP, 0, "0h0h" },
+		{ true, true, true, true, PATH_DPDK, 0, "0h0h" },
+		{ true, true, true, true, PATH_AUTO, 77, "0h0h" },
 		/* Nothing is there any more: the first lane is. */
-		{ true, false, false, false, PATH_AUTO, 0, 32, 32, "0k" },
+		{ true, false, false, false, PATH_AUTO, 0, "0k" },
 	};
 
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -256,35 +238,22 @@ TEST(a_rail_has_lanes_of_each_kind_that_has_a_way)
 		connector.first_harp = cases[i].first_harp;
 		config.path = cases[i].path;
 		devices[0].netns = cases[i].netns;
-		connector.planned = cases[i].planned;
-		connector.taken = cases[i].taken;
 		expect_lanes(cases[i].want);
 	}
 }
 
 TEST(each_rail_goes_to_a_NIC_that_the_peer_advertised)
 {
-	const struct handle *h = &connector.rails[1].handle;
-
 	prepare(RAILS_ALL, 3);
 	has_engines[1] = false;
-	for (unsigned nic = 0; nic < 3; nic++)
-		add_entry(nic);
+	add_nic();
+	add_nic();
 	expect_lanes("0h0h0k0k0k"
 		     "1k1k1k"
 		     "2h2h2k2k2k");
 	CHECK_EQ(connector.rail_count, 3);
-	CHECK_MEM(&connector.rails[0].handle, &connector.handle, sizeof(connector.handle));
-	CHECK(h->has_v4 && !h->has_v6);
-	CHECK_EQ(h->v4.bytes[14], 1);
-	CHECK_EQ(h->harp_port, 3001);
-	CHECK_EQ(h->kernel_port_v4, 4001);
-	CHECK_EQ(h->harp_queue, 1);
-	CHECK_EQ(h->ports[0].port, 0); /* those are of the first NIC */
-	CHECK_EQ(h->listen_id, 99);
 	prepare(RAILS_BACKUP, 3);
-	add_entry(0);
-	add_entry(1);
+	add_nic();
 	connector_plan(&connector);
 	CHECK_EQ(connector.rail_count, 2);
 	CHECK(!connector.rails[0].backup && connector.rails[1].backup);
@@ -305,8 +274,7 @@ TEST(a_rail_needs_a_way_from_its_NIC)
 
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		prepare(RAILS_ALL, 2);
-		add_entry(0);
-		add_entry(1);
+		add_nic();
 		engines_reach = cases[i].engines_reach;
 		route_is_local = cases[i].is_local;
 		route_rc = cases[i].route_rc;
@@ -323,7 +291,7 @@ TEST(kernel_lanes_of_the_first_rail_are_bound_where_the_route_leaves_by_its_NIC)
 	connector_plan(&connector);
 	CHECK(connector.rails[0].bound);
 	prepare(RAILS_OWN, 1);
-	connector.handle.v4.bytes[14] = 1;
+	connector.nics[0].addr[NIC_V4].bytes[14] = 1;
 	connector_plan(&connector);
 	CHECK(!connector.rails[0].bound);
 	prepare(RAILS_OWN, 1);
@@ -331,10 +299,8 @@ TEST(kernel_lanes_of_the_first_rail_are_bound_where_the_route_leaves_by_its_NIC)
 	connector_plan(&connector);
 	CHECK(!connector.rails[0].bound);
 	prepare(RAILS_OWN, 1); /* of a link-local address the route says nothing */
-	connector.handle.has_v4 = false;
-	connector.handle.has_v6 = true;
-	connector.handle.v6.bytes[0] = 0xfe;
-	connector.handle.v6.bytes[1] = 0x80;
+	memset(connector.nics[0].addr, 0, sizeof(connector.nics[0].addr));
+	connector.nics[0].addr[NIC_V6] = (struct harp_addr){ { 0xfe, 0x80 } };
 	connector_plan(&connector);
 	CHECK(!connector.rails[0].bound);
 }

@@ -111,19 +111,20 @@ TEST(the_first_usable_address_of_a_family_counts)
 	add_address("eth0:1", UP, "10.0.0.99", 0);
 	add_address("eth0", UP, "fd00::6", 0);
 	CHECK_STR(scan("eth", 0, NULL), "eth0 eth1 eth10");
-	CHECK(devices[0].has_v4 && devices[0].has_v6 && devices[0].scope_id == 0);
+	CHECK(devices[0].has_v4 && devices[0].has_v6);
 	CHECK_EQ(devices[0].addr_v4.bytes[15], 5);
 	CHECK_STR(inet_ntop(AF_INET6, devices[0].addr_v4.bytes, text, sizeof(text)),
 		  "::ffff:10.0.0.5");
 	CHECK_STR(inet_ntop(AF_INET6, devices[0].addr_v6.bytes, text, sizeof(text)), "fd00::5");
 	/* Link-local only where there is nothing else. */
 	CHECK(devices[1].has_v4 && !devices[1].has_v6);
-	CHECK(!devices[2].has_v4 && devices[2].has_v6 && devices[2].scope_id == 7);
+	CHECK(!devices[2].has_v4 && devices[2].has_v6 &&
+	      harp_addr_is_link_local(&devices[2].addr_v6));
 	CHECK_MEM(devices[2].addr_v6.bytes, link_local, 16);
 	scan("", AF_INET, NULL);
 	CHECK(devices[0].has_v4 && !devices[0].has_v6);
 	scan("=eth0", AF_INET6, NULL);
-	CHECK(!devices[0].has_v4 && devices[0].has_v6 && devices[0].scope_id == 0);
+	CHECK(!devices[0].has_v4 && devices[0].has_v6);
 	CHECK_EQ(devices[0].ifindex, 4);
 	CHECK_EQ(devices[0].mtu_bytes, 9000);
 	CHECK(devices[0].has_default_route);
@@ -148,7 +149,7 @@ TEST(the_IPv6_address_that_lasts_longest_is_chosen)
 				continue;
 			CHECK_STR(inet_ntop(AF_INET6, devices[0].addr_v6.bytes, text, sizeof(text)),
 				  best_last[from]);
-			CHECK_EQ(devices[0].scope_id, from < 4 ? 4 : 0);
+			CHECK_EQ(harp_addr_is_link_local(&devices[0].addr_v6), from < 4);
 		}
 	}
 	/* The first of equals; where the kernel says nothing all are good. */
@@ -169,5 +170,5 @@ TEST(the_IPv6_address_that_lasts_longest_is_chosen)
 	/* Beside IPv4 it is not offered, and names no link. */
 	add_address("eth1", UP, "10.0.0.5", 0);
 	CHECK_STR(scan("=eth1", 0, NULL), "eth1");
-	CHECK(devices[0].has_v4 && !devices[0].has_v6 && devices[0].scope_id == 0);
+	CHECK(devices[0].has_v4 && !devices[0].has_v6);
 }

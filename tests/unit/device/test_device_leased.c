@@ -128,8 +128,8 @@ TEST(a_leased_NIC_that_cannot_be_used_is_left_out)
 	CHECK_STR(scan_leased(&config, OUR_NETNS), "eth0");
 	CHECK_EQ(inet_pton(AF_INET6, "fe80::5", d->addr_v6), 1);
 	CHECK_STR(scan_leased(&config, OUR_NETNS), "ens5*");
-	CHECK_EQ(devices[0].scope_id, d->ifindex);
+	CHECK_EQ(device_scope_id(&devices[0], &devices[0].addr_v6), d->ifindex);
 	CHECK_EQ(inet_pton(AF_INET6, "fd00::5", d->addr_v6), 1);
 	CHECK_STR(scan_leased(&config, OUR_NETNS), "ens5*");
-	CHECK_EQ(devices[0].scope_id, 0);
+	CHECK_EQ(device_scope_id(&devices[0], &devices[0].addr_v6), 0);
 }

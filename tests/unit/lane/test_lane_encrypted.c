@@ -7,7 +7,7 @@
 #include "check.h"
 #include "double_env.h"
 #include "fake_lane.h"
-#include "lane/lane_encrypted.h"
+#include "lane/lane.h"
 #include "wire/record.h"
 
 #define SENT_BEFORE 96u /* a preamble's bytes */

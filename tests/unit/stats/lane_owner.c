@@ -40,39 +40,36 @@ static void fail(const char *what)
 
 static void do_comm(unsigned c)
 {
-	struct comm_stats_options opt = {
-		.comm_id = 1000 + c,
-		.side = HARP_PAGE_SIDE_SEND,
-		.remote = { .addr = harp_addr_v4(10, 0, 0, c & 1 ? 3 : 2), .port = 7000 },
-	};
+	struct harp_endpoint remote = { .addr = harp_addr_v4(10, 0, 0, c & 1 ? 3 : 2),
+					.port = 7000 };
 
-	comms[c] = comm_stats_new(&opt);
+	comms[c] =
+		comm_stats_new(1000 + c, HARP_PAGE_SIDE_SEND, 0, HARP_PAGE_FALLBACK_none, &remote);
 }
 
 static void do_lane(unsigned c, unsigned i, const char *kind)
 {
-	struct lane_stats_options opt = {
-		.index = i,
-		.kind = !strcmp(kind, "dpdk")   ? HARP_PAGE_KIND_DPDK
-			: !strcmp(kind, "harp") ? HARP_PAGE_KIND_HARP
-						: HARP_PAGE_KIND_KERNEL,
+	enum harp_page_kind page_kind = !strcmp(kind, "dpdk")   ? HARP_PAGE_KIND_DPDK
+					: !strcmp(kind, "harp") ? HARP_PAGE_KIND_HARP
+								: HARP_PAGE_KIND_KERNEL;
+	struct lane lane = {
 		.local = { .addr = harp_addr_v4(10, 0, 0, 1),
 			   .port = (uint16_t)(20000 + 100 * c + i) },
 		.remote = { .addr = harp_addr_v4(10, 0, 0, c & 1 ? 3 : 2), .port = 7000 },
 	};
 
 	lanes[c][i] = lane_stats_new(comms[c], i);
-	lane_stats_open(comms[c], &opt);
+	lane_stats_open(comms[c], i, &lane, page_kind, 0, false);
 }
 
 static void do_bytes(struct lane_stats *lane, uint64_t n)
 {
 	uint64_t chunks = (n + CHUNK_BYTES - 1) / CHUNK_BYTES;
 
-	lane_stats_payload(lane, n);
+	LANE_STATS_ADD(lane, payload_bytes, n);
 	lane_stats_sent(lane, n + 40 * chunks, clock_now_ns());
 	for (uint64_t i = 0; i < chunks; i++)
-		lane_stats_chunk_sent(lane, 0);
+		LANE_STATS_ADD(lane, chunks_sent, 1);
 }
 
 static void do_tcp(struct lane_stats *lane, uint64_t srtt_ns, uint64_t retransmits)
@@ -114,8 +111,8 @@ static void obey(char *line)
 	} else if (sscanf(line, "tcp %*u %*u %*u %" SCNu64, &n) == 1) {
 		do_tcp(lanes[c][i], j, n);
 	} else if (!strncmp(line, "move ", 5)) {
-		lane_stats_moved_away(lanes[c][i], 1);
-		lane_stats_moved_here(lanes[c][j]);
+		LANE_STATS_ADD(lanes[c][i], chunks_moved_away, 1);
+		LANE_STATS_ADD(lanes[c][j], chunks_moved_here, 1);
 	} else if (!strncmp(line, "die ", 4)) {
 		lane_stats_died(lanes[c][i], -(int)j);
 	} else if (!strncmp(line, "stall ", 6)) {

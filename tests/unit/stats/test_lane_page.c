@@ -85,12 +85,9 @@ static void page_end(void)
 
 static struct comm_stats *comm_add(uint64_t comm_id)
 {
-	struct comm_stats_options opt = {
-		.comm_id = comm_id,
-		.side = HARP_PAGE_SIDE_SEND,
-		.remote = { .addr = harp_addr_v4(10, 0, 0, 2), .port = 4711 },
-	};
-	struct comm_stats *stats = comm_stats_new(&opt);
+	struct harp_endpoint remote = { .addr = harp_addr_v4(10, 0, 0, 2), .port = 4711 };
+	struct comm_stats *stats =
+		comm_stats_new(comm_id, HARP_PAGE_SIDE_SEND, 0, HARP_PAGE_FALLBACK_none, &remote);
 
 	CHECK(stats);
 	return stats;
@@ -99,16 +96,14 @@ static struct comm_stats *comm_add(uint64_t comm_id)
 static struct lane_stats *lane_add(struct comm_stats *comm, unsigned index,
 				   enum harp_page_kind kind)
 {
-	struct lane_stats_options opt = {
-		.index = index,
-		.kind = kind,
+	struct lane lane = {
 		.local = { .addr = harp_addr_v4(10, 0, 0, 1), .port = (uint16_t)(5000 + index) },
 		.remote = { .addr = harp_addr_v4(10, 0, 0, 2), .port = 4711 },
 	};
 	struct lane_stats *stats = lane_stats_new(comm, index);
 
 	CHECK(stats);
-	lane_stats_open(comm, &opt);
+	lane_stats_open(comm, index, &lane, kind, 0, false);
 	return stats;
 }
 
@@ -121,7 +116,7 @@ TEST(tcp_statistics_of_a_lane_are_shown_and_continued_by_the_next_one)
 	struct lane_info tcp = { .srtt_ns = 30000, .in_flight_bytes = 512, .retransmits = 3 };
 	uint64_t now_ns = clock_now_ns() + 1000000000u;
 
-	lane_stats_payload(lane, 1000);
+	LANE_STATS_ADD(lane, payload_bytes, 1000);
 	CHECK(lane_stats_want_tcp(lane, now_ns));
 	lane_stats_tcp(lane, &tcp, now_ns);
 	CHECK(!lane_stats_want_tcp(lane, now_ns + 1000000));
@@ -209,8 +204,8 @@ static void *crowd_add(void *arg)
 	struct lane_stats *mine = me->crowd->lane[me->number];
 
 	for (unsigned i = 1; i <= ROUNDS; i++) {
-		lane_stats_payload(mine, 3);
-		lane_stats_chunk_sent(mine, 0);
+		LANE_STATS_ADD(mine, payload_bytes, 3);
+		LANE_STATS_ADD(mine, chunks_sent, 1);
 		lane_page_count(HARP_JOB_connects_failed, 1);
 	}
 	return NULL;
@@ -223,8 +218,9 @@ static void *crowd_churn(void *arg)
 
 	while (!atomic_load(&crowd->over)) {
 		struct comm_stats *comm = comm_add(5);
+		struct lane_stats *lane = lane_add(comm, 7, HARP_PAGE_KIND_HARP);
 
-		lane_stats_payload(lane_add(comm, 7, HARP_PAGE_KIND_HARP), 1);
+		LANE_STATS_ADD(lane, payload_bytes, 1);
 		lane_page_rail(0, true);
 		lane_page_rail(0, false);
 		comm_stats_free(comm);

@@ -30,7 +30,7 @@ static uint8_t psk[32]; /* a pre-shared key; example_handle() fills it */
 
 static inline bool lookup(void *ctx, struct preamble *p, uint8_t key[PREAMBLE_KEY_BYTES])
 {
-	if (p->peer.join) {
+	if (p->peer.features & FEATURE_JOIN) {
 		memcpy(key, comm.key, PREAMBLE_KEY_BYTES);
 		return comm.there && p->comm_id == comm.id;
 	}
@@ -43,7 +43,6 @@ static inline void terms(struct preamble_terms *t, uint64_t features, uint8_t no
 	memset(t, 0, sizeof(*t));
 	t->features = features;
 	t->eager_bytes = 262144;
-	t->lanes = 1;
 	for (unsigned i = 0; i < PREAMBLE_NONCE_BYTES; i++)
 		t->nonce[i] = (uint8_t)(nonce + i);
 }
@@ -51,13 +50,11 @@ static inline void terms(struct preamble_terms *t, uint64_t features, uint8_t no
 static inline void example_handle(void)
 {
 	memset(&handle, 0, sizeof(handle));
-	handle.wire_min = handle.wire_max = WIRE_VERSION;
-	handle.has_v4 = handle.has_v6 = true;
-	handle.harp_port = 61234;
-	handle.kernel_port_v4 = 40001;
-	handle.kernel_port_v6 = 40002;
-	handle.v4 = harp_addr_v4(192, 0, 2, 1);
-	CHECK_EQ(harp_addr_parse("2001:db8::1", &handle.v6), 0);
+	handle.nic.addr[NIC_V4] = harp_addr_v4(192, 0, 2, 1);
+	CHECK_EQ(harp_addr_parse("2001:db8::1", &handle.nic.addr[NIC_V6]), 0);
+	handle.nic.kernel_port[NIC_V4] = 40001;
+	handle.nic.kernel_port[NIC_V6] = 40002;
+	handle.nic.harp[0].port = 61234;
 	handle.listen_id = 0x1122334455667788ull;
 	for (uint8_t i = 0; i < 16; i++) {
 		handle.host_id[i] = (uint8_t)(0xa0 + i);
@@ -122,18 +119,10 @@ static inline void run_begin_sealed(struct run *r, uint64_t seed, const uint8_t 
 	preamble_accept(&r->acceptor, &t, lookup, NULL);
 }
 
-/* The first lane of a comm of several; what is proved with from now on is in `comm`. */
-static inline void run_first(struct run *r, uint64_t seed, uint8_t planned, uint8_t taken)
+/* The first lane of a comm; what is proved with from now on is in `comm`. */
+static inline void run_first(struct run *r, uint64_t seed, uint64_t features)
 {
-	struct preamble_terms t;
-
-	run_begin(r, seed, 0);
-	terms(&t, FEATURE_ACK_PROMPTLY, 0x10);
-	t.lanes = planned;
-	preamble_connect(&r->connector, handle.listen_id, COMM_ID, handle.secret, &t);
-	terms(&t, FEATURE_ACK_PROMPTLY, 0x50);
-	t.lanes = taken;
-	preamble_accept(&r->acceptor, &t, lookup, NULL);
+	run_begin(r, seed, features);
 	run(r);
 	CHECK_EQ(r->connected, 1);
 	CHECK_EQ(r->accepted, 1);
@@ -150,13 +139,10 @@ static inline void run_further(struct run *r, uint64_t seed, uint64_t comm_id, u
 	struct preamble_terms t;
 
 	run_begin(r, seed, 0);
-	terms(&t, 0, 0x20);
-	t.lanes = 4;
+	terms(&t, FEATURE_JOIN, 0x20);
 	t.index = index;
-	t.join = true;
 	preamble_connect(&r->connector, 0, comm_id, key, &t);
 	terms(&t, 0, (uint8_t)(0x60 + seed));
-	t.lanes = 32;
 	preamble_accept(&r->acceptor, &t, lookup, NULL);
 	run(r);
 }

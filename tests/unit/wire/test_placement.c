@@ -55,8 +55,8 @@ static void computed_ports_reach_the_right_queues(void)
 		placement_own(&peer, &theirs, (uint32_t)seed % 4);
 		placement_begin(&p, &own, &peer, &here, &there, FIRST, LAST,
 				seed * 0x9e3779b97f4a7c15ull);
-		CHECK(!placement_is_free(&p));
-		CHECK(placement_is_certain(&p));
+		CHECK(!placement_takes_any_port(&p));
+		CHECK(placement_is_computed(&p));
 		while ((port = placement_next(&p)) != 0) {
 			struct harp_endpoint local = here;
 
@@ -83,7 +83,7 @@ TEST(every_port_is_given_once)
 
 		placement_begin(&p, &unknown, &unknown, &here, &there, FIRST, last,
 				seed * 0xd1b54a32d192ed03ull);
-		CHECK(!placement_is_certain(&p) && !placement_is_free(&p));
+		CHECK(!placement_is_computed(&p) && !placement_takes_any_port(&p));
 		while ((port = placement_next(&p)) != 0) {
 			CHECK(port >= FIRST && port <= last && !seen[port]);
 			seen[port] = 1;
@@ -101,20 +101,20 @@ TEST(ports_are_free_certain_or_tried_by_what_both_nics_state)
 	struct placement p;
 
 	placement_begin(&p, &one, &older, &here, &there, FIRST, LAST, 1);
-	CHECK(placement_is_free(&p) && placement_is_certain(&p));
+	CHECK(placement_takes_any_port(&p) && placement_is_computed(&p));
 	placement_begin(&p, &one, &unknown, &here, &there, FIRST, LAST, 1);
-	CHECK(!placement_is_free(&p) && !placement_is_certain(&p));
+	CHECK(!placement_takes_any_port(&p) && !placement_is_computed(&p));
 	toeplitz(&rss, 7, 4, 128);
 	placement_own(&known, &rss, 2);
 	ends[0] = &one;
 	ends[1] = &older;
 	for (int i = 0; i < 2; i++) {
 		placement_begin(&p, &known, ends[i], &here, &there, FIRST, LAST, 1);
-		CHECK(!placement_is_free(&p) && placement_is_certain(&p));
+		CHECK(!placement_takes_any_port(&p) && placement_is_computed(&p));
 		CHECK(placement_next(&p) != 0);
 		/* What the peer stated was wrong: any port may do. */
-		p.distrust = true;
-		CHECK(!placement_is_certain(&p));
+		p.try_all = true;
+		CHECK(!placement_is_computed(&p));
 	}
 	/* A queue that no entry leads to. */
 	known.queue = 9;
@@ -139,7 +139,7 @@ TEST(ports_are_free_certain_or_tried_by_what_both_nics_state)
 TEST(an_encoded_queue_table_selects_the_same_ports)
 {
 	for (uint64_t seed = 0; seed < 60; seed++) {
-		uint8_t bytes[PLACEMENT_EXTENSION_BYTES_MAX];
+		uint8_t bytes[PLACEMENT_BYTES_MAX];
 		struct placement_end own, heard;
 		struct harp_endpoint from = there;
 		struct harp_rss rss;
@@ -163,7 +163,7 @@ TEST(an_encoded_queue_table_selects_the_same_ports)
 
 TEST(a_nic_without_a_known_hash_is_not_encoded)
 {
-	uint8_t bytes[PLACEMENT_EXTENSION_BYTES_MAX];
+	uint8_t bytes[PLACEMENT_BYTES_MAX];
 	struct placement_end end = end_of(PLACEMENT_ONE_QUEUE, 1, 0);
 
 	CHECK_EQ(placement_encode(&end, bytes), 0);
@@ -182,7 +182,7 @@ TEST(a_damaged_queue_table_is_refused_or_usable)
 		{ 0, 0 }, { 0, 2 }, { 0, 255 }, { 1, 0 },   { 1, 39 }, { 1, 41 },  { 1, 65 },
 		{ 2, 0 }, { 2, 9 }, { 3, 2 },   { 3, 255 }, { 4, 8 },  { 5, 255 }, { 6, 0 },
 	};
-	uint8_t good[PLACEMENT_EXTENSION_BYTES_MAX + 8], bytes[sizeof(good)];
+	uint8_t good[PLACEMENT_BYTES_MAX + 8], bytes[sizeof(good)];
 	struct placement_end own, end;
 	struct harp_rss rss;
 	struct rng rng;

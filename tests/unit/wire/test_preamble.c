@@ -4,7 +4,7 @@
  * otherwise.
  */
 #include "connect/handshake.h"
-#include "lane/lane_encrypted.h"
+#include "lane/lane.h"
 #include "preamble_rig.h"
 #include "wire/record.h"
 
@@ -60,7 +60,7 @@ TEST(a_wrong_secret_is_refused)
 	run_begin(&r, 1, 0);
 	r.connector.key[3] ^= 1;
 	run(&r);
-	CHECK_EQ(r.connected, -EKEYREJECTED); /* the acceptor's proof does not hold */
+	CHECK_EQ(r.connected, -EKEYREJECTED); /* the acceptor's proof is wrong */
 	CHECK_EQ(r.accepted, 0);
 }
 
@@ -103,7 +103,7 @@ TEST(features_listeners_and_versions_are_refused_as_documented)
 	r.connector.transcript[0] = 'G'; /* another protocol */
 	run(&r);
 	CHECK_EQ(r.accepted, -EPROTO);
-	CHECK_STR(r.acceptor.what, "what came is not HARP's preamble");
+	CHECK_STR(r.acceptor.what, "not HARP's preamble");
 
 	run_begin(&r, 5, 1ull << 20); /* an optional one */
 	run(&r);
@@ -208,37 +208,31 @@ TEST(a_wrong_pre_shared_key_is_refused)
 	CHECK(r.accepted != 1);
 }
 
-/* HELLO with extensions: the optional are skipped, the mandatory and the broken refused. */
-TEST(unknown_extensions_are_skipped_unless_mandatory)
+/* CHALLENGE as no acceptor sends it. */
+TEST(an_impossible_length_in_CHALLENGE_is_refused)
 {
 	static const struct {
-		uint16_t type, len, total;
-		int result;
+		uint16_t placement_bytes;
+		uint8_t nic_count;
 	} cases[] = {
-		{ 1, 12, 16, 0 },
-		{ 1, 0, 8, 0 },
-		{ 0x8001, 12, 16, -EPROTONOSUPPORT },
-		{ 1, 13, 16, -EPROTO },
-		{ 1, 65535, 16, -EPROTO },
-		{ 1, 4, 12, -EPROTO },
-		{ 1, 12, 1032, -EPROTO },
+		{ PLACEMENT_BYTES_MAX + 1, 0 },
+		{ 0xffff, 0 },
+		{ 0, PREAMBLE_NICS_MAX + 1 },
+		{ 0, 255 },
 	};
 
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-		uint8_t hello[PREAMBLE_HELLO_BYTES + 1040];
+		uint8_t challenge[PREAMBLE_CHALLENGE_BYTES] = "CHLG";
 
 		run_begin(&r, i, 0);
-		memset(hello, 0, sizeof(hello));
-		memcpy(hello, r.connector.transcript, PREAMBLE_HELLO_BYTES);
-		wire_put16(hello + 6, cases[i].total);
-		wire_put16(hello + PREAMBLE_HELLO_BYTES, cases[i].type);
-		wire_put16(hello + PREAMBLE_HELLO_BYTES + 2, cases[i].len);
-		fake_inject(&r.pair.lanes[1], hello, PREAMBLE_HELLO_BYTES + cases[i].total);
-		r.connected = -1;
+		wire_put16(challenge + 4, WIRE_VERSION);
+		wire_put16(challenge + 6, cases[i].placement_bytes);
+		challenge[20] = cases[i].nic_count;
+		fake_inject(&r.pair.lanes[0], challenge, sizeof(challenge));
+		r.accepted = -1;
 		run(&r);
-		CHECK_EQ(r.accepted, cases[i].result);
-		if (!cases[i].result)
-			CHECK_EQ(r.acceptor.step, PREAMBLE_READ_PROOF);
+		CHECK_EQ(r.connected, -EPROTO);
+		CHECK_STR(r.connector.what, "an invalid length in CHALLENGE");
 	}
 }
 
@@ -248,31 +242,24 @@ TEST(both_sides_have_the_same_comm_key)
 {
 	uint8_t key[PREAMBLE_KEY_BYTES];
 
-	run_first(&r, 1, 3, 32);
+	run_first(&r, 1, FEATURE_MULTI_LANE);
 	preamble_comm_key(&r.connector, key);
 	CHECK_MEM(key, comm.key, sizeof(key));
 	CHECK(memcmp(key, handle.secret, sizeof(key)) != 0);
-	CHECK(preamble_is_multi_lane(&r.connector));
-	CHECK(preamble_is_multi_lane(&r.acceptor));
-	run_first(&r, 1, 1, 32);
-	CHECK(!preamble_is_multi_lane(&r.connector) && !preamble_is_multi_lane(&r.acceptor));
-	run_first(&r, 1, 3, 1);
-	CHECK(!preamble_is_multi_lane(&r.connector) && !preamble_is_multi_lane(&r.acceptor));
-	/* Another comm, another key: nonces and comm id are in the transcript. */
-	preamble_comm_key(&r.connector, key);
-	run_first(&r, 1, 3, 2);
+	/* Another transcript, another key. */
+	run_first(&r, 1, FEATURE_MULTI_LANE | FEATURE_NO_CREDIT);
 	CHECK(memcmp(key, comm.key, sizeof(key)) != 0);
 }
 
 TEST(a_further_lane_joins_with_the_comm_key_only)
 {
-	run_first(&r, 1, 4, 32);
+	run_first(&r, 1, FEATURE_MULTI_LANE);
 	listening = false; /* the listen comm may be closed by then */
 	for (uint8_t index = 0; index < 4; index++) {
 		run_further(&r, index, COMM_ID, index, comm.key);
 		CHECK_EQ(r.connected, 1);
 		CHECK_EQ(r.accepted, 1);
-		CHECK(r.acceptor.peer.join);
+		CHECK(r.acceptor.peer.features & FEATURE_JOIN);
 		CHECK_EQ(r.acceptor.peer.index, index);
 		CHECK_EQ(r.acceptor.comm_id, COMM_ID);
 		CHECK_EQ(r.acceptor.sent_bytes, r.pair.pipes[1].written);
@@ -286,24 +273,22 @@ TEST(a_further_lane_joins_with_the_comm_key_only)
 	run_further(&r, 6, COMM_ID + 1, 1, comm.key);
 	CHECK_EQ(r.accepted, -ECONNREFUSED);
 	CHECK_STR(r.acceptor.what, "there is no comm of that id");
-	/* A lane beyond those that there are. */
-	run_further(&r, 7, COMM_ID, 4, comm.key);
-	CHECK_EQ(r.accepted, -EPROTO);
-	CHECK_STR(r.acceptor.what, "a lane of an impossible number");
 	listening = true;
 }
 
-/* Numbers of lanes and flags as no connector says them. */
-TEST(an_impossible_lane_number_is_refused)
+TEST(an_invalid_lane_index_is_refused)
 {
 	static const struct {
-		uint8_t index, lanes, flags;
+		uint64_t features;
+		uint8_t index;
 		int result;
 	} cases[] = {
-		{ 0, 0, 0, -EPROTO },   { 0, 33, 0, -EPROTO }, { 0, 255, 0, -EPROTO },
-		{ 1, 1, 0, -EPROTO },   { 1, 1, 1, -EPROTO },  { 32, 32, 1, -EPROTO },
-		{ 255, 2, 1, -EPROTO }, { 1, 2, 0, -EPROTO },  { 1, 2, 1, 0 },
-		{ 31, 32, 1, 0 },       { 0, 32, 0, 0 },       { 0, 1, 0xfe, 0 },
+		{ 0, 0, 0 },
+		{ 0, 1, -EPROTO },
+		{ FEATURE_JOIN, 0, 0 },
+		{ FEATURE_JOIN, PREAMBLE_LANES_MAX - 1, 0 },
+		{ FEATURE_JOIN, PREAMBLE_LANES_MAX, -EPROTO },
+		{ FEATURE_JOIN, 255, -EPROTO },
 	};
 
 	comm.there = true;
@@ -311,11 +296,9 @@ TEST(an_impossible_lane_number_is_refused)
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		uint8_t hello[PREAMBLE_HELLO_BYTES];
 
-		run_begin(&r, i, 0);
+		run_begin(&r, i, cases[i].features);
 		memcpy(hello, r.connector.transcript, PREAMBLE_HELLO_BYTES);
 		hello[20] = cases[i].index;
-		hello[21] = cases[i].lanes;
-		hello[22] = cases[i].flags;
 		fake_inject(&r.pair.lanes[1], hello, sizeof(hello));
 		r.connected = -1;
 		run(&r);
