@@ -121,23 +121,3 @@ struct harp_udp *harp_udp_next_event(struct harp_stack *stack, uint32_t *events)
 {
 	return udp_next_event(&stack->udp, events);
 }
-
-int harp_stack_capture_start(struct harp_stack *stack, size_t ring_bytes, uint32_t snap_len)
-{
-	if (stack->io.capture)
-		return -EALREADY;
-	return capture_create(&stack->io.capture, ring_bytes, snap_len);
-}
-
-int harp_stack_capture_write(const struct harp_stack *stack, int fd, int64_t wall_offset_ns)
-{
-	if (!stack->io.capture)
-		return -ENOENT;
-	return capture_write(stack->io.capture, fd, stack->io.nic->caps.name, wall_offset_ns);
-}
-
-void harp_stack_capture_stop(struct harp_stack *stack)
-{
-	capture_destroy(stack->io.capture);
-	stack->io.capture = NULL;
-}
