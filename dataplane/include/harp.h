@@ -307,8 +307,6 @@ struct harp_tcp_options {
 #define HARP_EVENT_ACKED 0x08u     /* harp_conn_acked_bytes() advanced */
 #define HARP_EVENT_EOF 0x10u       /* the peer's FIN has arrived (bytes may still be unread) */
 #define HARP_EVENT_CLOSED 0x20u /* terminated; harp_conn_error() has the reason. The last event */
-#define HARP_EVENT_ACCEPT 0x40u /* never raised: call harp_tcp_accept() */
-#define HARP_EVENT_ERROR 0x80u  /* UDP: harp_udp_error() has the error and its destination */
 
 /*
  * Listens. local->addr all zero: every own address of both families. local->port 0: chosen from the
@@ -590,7 +588,6 @@ struct harp_udp_options {
 	uint32_t tx_frames;
 	uint8_t dscp; /* 0..63 */
 	uint8_t reserved[3];
-	void *user; /* harp_udp_user() */
 };
 
 /*
@@ -606,15 +603,9 @@ HARP_API int harp_udp_open(struct harp_stack *stack, const struct harp_endpoint 
  * -ENETUNREACH, -EADDRNOTAVAIL, -EINVAL (a link-local address needs the stack's scope_id).
  */
 HARP_API int harp_udp_connect(struct harp_udp *sock, const struct harp_endpoint *remote);
-/* Drops queued datagrams of both directions. Frames that the application holds must be released
- * before. NULL is accepted. */
+/* Drops queued datagrams of both directions. NULL is accepted. */
 HARP_API void harp_udp_close(struct harp_udp *sock);
 
-/*
- * Returns a socket with pending events and clears them; NULL: none. READABLE: datagrams have
- * arrived. WRITABLE: the budget is available again after -EAGAIN. ERROR: see harp_udp_error().
- */
-HARP_API struct harp_udp *harp_udp_next_event(struct harp_stack *stack, uint32_t *events);
 /*
  * Takes the newest error; 0: none. It is an ICMP message about a datagram of this socket, or the
  * reason why an accepted one could not be sent. about (may be NULL): its destination. -ECONNREFUSED
@@ -628,68 +619,27 @@ HARP_API int harp_udp_payload_max(struct harp_udp *sock, const struct harp_endpo
 /*
  * Sends one datagram, perhaps empty: copies it into the stack's frames (tx_copied_bytes); the next
  * poll sends it. remote NULL: the connected peer. Returns its length, or takes nothing: -EAGAIN
- * (HARP_EVENT_WRITABLE follows), -EMSGSIZE, -EDESTADDRREQ, -EISCONN (remote given on a connected
+ * (the budget is used up), -EMSGSIZE, -EDESTADDRREQ, -EISCONN (remote given on a connected
  * socket), -ENETUNREACH, -EADDRNOTAVAIL.
  */
 HARP_API ssize_t harp_udp_send(struct harp_udp *sock, const struct harp_endpoint *remote,
 			       const struct iovec *iov, int iov_count);
+struct harp_udp_from {
+	struct harp_endpoint peer, local; /* source and destination of the datagram */
+	uint8_t tos;                      /* DSCP and ECN */
+	uint8_t reserved[7];
+};
 /*
  * Receives one datagram: copies at most len bytes of it (rx_copied_bytes) and discards the rest.
  * Returns its real length, which shows whether it was truncated. from may be NULL. -EAGAIN: none; a
  * connected socket's error is returned once.
  */
 HARP_API ssize_t harp_udp_recv(struct harp_udp *sock, void *buf, size_t len,
-			       struct harp_endpoint *from);
+			       struct harp_udp_from *from);
 
-/* Several datagrams in one call. */
-struct harp_udp_message {
-	void *data;
-	size_t size;                /* send: bytes; receive: capacity */
-	size_t len;                 /* receive: the datagram's real length */
-	struct harp_endpoint peer;  /* destination (zero port: the connected peer) or source */
-	struct harp_endpoint local; /* receive: destination of the datagram. send: source address
-				     * (zero: chosen); the port is the socket's */
-	uint8_t tos;                /* receive: DSCP and ECN */
-	uint8_t reserved[7];
-};
-/* Returns the number of messages sent, or the error of the first one. */
-HARP_API int harp_udp_send_many(struct harp_udp *sock, const struct harp_udp_message *messages,
-				int count);
-/* Returns the number of messages received, or -EAGAIN. */
-HARP_API int harp_udp_recv_many(struct harp_udp *sock, struct harp_udp_message *messages,
-				int count);
-
-/*
- * The same over the stack's own frames, without copies. A datagram is one frame, or several in
- * order if it is larger than a frame of the NIC.
- */
-/* Allocates an empty frame to fill. -EAGAIN (HARP_EVENT_WRITABLE follows). */
-HARP_API int harp_udp_frame_alloc(struct harp_udp *sock, struct harp_frame **out);
-/* Sends count frames as one datagram; they then belong to the stack. Errors as harp_udp_send(): the
- * caller keeps the frames. */
-HARP_API int harp_udp_send_frames(struct harp_udp *sock, const struct harp_endpoint *remote,
-				  struct harp_frame *const *frames, int count);
-/* Takes one datagram and returns the number of its frames; -EMSGSIZE: more than max (the datagram
- * stays), -EAGAIN. The caller returns each with harp_udp_frame_release(). */
-HARP_API int harp_udp_recv_frames(struct harp_udp *sock, struct harp_frame **frames, int max,
-				  struct harp_endpoint *from);
-/* Returns a frame that was received, or allocated and not sent. */
-HARP_API void harp_udp_frame_release(struct harp_udp *sock, struct harp_frame *frame);
-
-HARP_API void *harp_udp_user(const struct harp_udp *sock);
-HARP_API void harp_udp_set_user(struct harp_udp *sock, void *user);
 /* remote has port 0 if the socket is not connected. Either may be NULL. */
 HARP_API void harp_udp_endpoints(const struct harp_udp *sock, struct harp_endpoint *local,
 				 struct harp_endpoint *remote);
-
-struct harp_udp_info {
-	uint64_t rx_datagrams, rx_bytes, tx_datagrams, tx_bytes; /* payload */
-	uint64_t rx_dropped; /* arrived beyond the receive budget */
-	uint64_t tx_dropped; /* accepted and not sent: no route, or no answer from the next hop */
-	uint32_t rx_frames_held, rx_frames_budget, tx_frames_held, tx_frames_budget;
-};
-/* Fills at most size bytes of info (the caller's sizeof). */
-HARP_API int harp_udp_info(const struct harp_udp *sock, struct harp_udp_info *info, size_t size);
 
 /* ------------------------------------------------------------------------------------------------
  * Statistics. Names, kinds and help come from the one list in harp_stats.h.

@@ -16,7 +16,6 @@ int listener_open(struct tcp *tcp, const struct harp_endpoint *local,
 ssize_t external_evict(struct tcp *tcp, const void *base, size_t bytes);
 int udp_open(struct udp *udp, const struct harp_endpoint *local, const struct harp_udp_options *opt,
 	     struct harp_udp **out);
-struct harp_udp *udp_next_event(struct udp *udp, uint32_t *events);
 
 /* Copies the caller's options (NULL: defaults) to this library's struct and replaces zeros by
  * defaults. -EINVAL, -E2BIG. */

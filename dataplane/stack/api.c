@@ -116,8 +116,3 @@ int harp_udp_open(struct harp_stack *stack, const struct harp_endpoint *local,
 {
 	return udp_open(&stack->udp, local, opt, out);
 }
-
-struct harp_udp *harp_udp_next_event(struct harp_stack *stack, uint32_t *events)
-{
-	return udp_next_event(&stack->udp, events);
-}

@@ -39,8 +39,6 @@ int udp_init(struct udp *udp, struct icmp *icmp, struct wheel *wheel, struct rng
 	};
 	TAILQ_INIT(&udp->ready);
 	TAILQ_INIT(&udp->wait);
-	TAILQ_INIT(&udp->frame_waiters);
-	TAILQ_INIT(&udp->events);
 	TAILQ_INIT(&udp->free_sockets);
 	if (udp->pool->frame_count > io->fill_max)
 		udp->shared_frames = udp->pool->frame_count - io->fill_max;
@@ -72,7 +70,7 @@ struct harp_udp *udp_socket_alloc(struct udp *udp)
 	uint32_t index;
 
 	if (sock) {
-		TAILQ_REMOVE(&udp->free_sockets, sock, event_link);
+		TAILQ_REMOVE(&udp->free_sockets, sock, free_link);
 		index = sock->index;
 	} else if (udp->made < udp->max_sockets) {
 		index = udp->made++;
@@ -143,22 +141,10 @@ void udp_socket_free(struct harp_udp *sock)
 	udp_tx_purge(sock);
 	if (sock->local.port)
 		udp_unchain(sock);
-	if (sock->on_event_list)
-		TAILQ_REMOVE(&udp->events, sock, event_link);
-	/* The application still holds frames that need this socket on release. */
 	assert(sock->rx_frames_held == 0 && sock->tx_frames_held == 0);
 	sock->udp = NULL;
 	udp->stats->udp_sockets--;
-	TAILQ_INSERT_HEAD(&udp->free_sockets, sock, event_link);
-}
-
-void udp_event(struct harp_udp *sock, uint32_t events)
-{
-	sock->events |= events;
-	if (sock->on_event_list)
-		return;
-	TAILQ_INSERT_TAIL(&sock->udp->events, sock, event_link);
-	sock->on_event_list = true;
+	TAILQ_INSERT_HEAD(&udp->free_sockets, sock, free_link);
 }
 
 static bool udp_pool_allows(const struct udp *udp, uint32_t held, uint32_t others)
@@ -242,7 +228,7 @@ static bool udp_checksum_good(struct udp *udp, const struct packet_in *in,
 
 /* Queues a valid datagram; the source is stored in the space of the headers. */
 static enum udp_verdict udp_deliver(struct harp_udp *sock, const struct packet_in *in,
-				    uint16_t src_port, uint32_t payload_bytes)
+				    uint16_t src_port)
 {
 	struct udp *udp = sock->udp;
 	struct frame *f = in->frame;
@@ -254,10 +240,8 @@ static enum udp_verdict udp_deliver(struct harp_udp *sock, const struct packet_i
 	/* The datagram's own frames have already left the pool; the others must keep the NIC
 	 * supplied. */
 	if (sock->rx_frames_held + frames > sock->rx_frames_budget ||
-	    !udp_pool_allows_rx(udp, sock->rx_frames_held)) {
-		sock->acct.rx_dropped++;
+	    !udp_pool_allows_rx(udp, sock->rx_frames_held))
 		return UDP_DROP_RX_BUDGET;
-	}
 	f->pub.data += UDP_HEADER_BYTES;
 	f->pub.len -= UDP_HEADER_BYTES;
 	f->pub.capacity -= UDP_HEADER_BYTES;
@@ -266,9 +250,6 @@ static enum udp_verdict udp_deliver(struct harp_udp *sock, const struct packet_i
 	sock->rx_frames_held += frames;
 	udp->stats->frames_udp_rx += frames;
 	udp->stats->udp_in++;
-	sock->acct.rx_datagrams++;
-	sock->acct.rx_bytes += payload_bytes;
-	udp_event(sock, HARP_EVENT_READABLE);
 	return UDP_KEPT;
 }
 
@@ -298,7 +279,7 @@ static enum udp_verdict udp_judge(struct udp *udp, struct packet_in *in)
 		icmp_unreachable_port(udp->icmp, in);
 		return UDP_DROP_NO_PORT;
 	}
-	return udp_deliver(sock, in, be16_get(h->src), len - UDP_HEADER_BYTES);
+	return udp_deliver(sock, in, be16_get(h->src));
 }
 
 enum udp_verdict udp_input(struct udp *udp, struct packet_in *in)
@@ -359,5 +340,4 @@ void udp_icmp_error(struct udp *udp, const struct harp_icmp_error *error)
 		udp_too_big(sock, error->mtu_bytes);
 	sock->error = udp_icmp_errno(error);
 	sock->error_about = error->remote;
-	udp_event(sock, HARP_EVENT_ERROR);
 }

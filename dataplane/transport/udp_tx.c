@@ -98,9 +98,6 @@ struct frame *udp_tx_alloc(struct harp_udp *sock)
 	if (f) {
 		sock->tx_frames_held++;
 		udp->stats->frames_udp_tx++;
-	} else if (!sock->on_frame_wait_list) {
-		TAILQ_INSERT_TAIL(&udp->frame_waiters, sock, frame_wait_link);
-		sock->on_frame_wait_list = true;
 	}
 	return f;
 }
@@ -132,9 +129,7 @@ void udp_tx_purge(struct harp_udp *sock)
 	tx_unlist_wait(sock);
 	if (sock->on_ready_list)
 		TAILQ_REMOVE(&udp->ready, sock, ready_link);
-	if (sock->on_frame_wait_list)
-		TAILQ_REMOVE(&udp->frame_waiters, sock, frame_wait_link);
-	sock->on_ready_list = sock->on_frame_wait_list = false;
+	sock->on_ready_list = false;
 }
 
 /* Reports a datagram that cannot be sent, as an ICMP error would. */
@@ -145,10 +140,8 @@ static void tx_drop(struct harp_udp *sock, struct frame *datagram, int error)
 	sock->error = error;
 	sock->error_about =
 		(struct harp_endpoint){ .addr = where->remote, .port = where->remote_port };
-	sock->acct.tx_dropped++;
 	sock->udp->stats->drop_udp_unsent++;
 	udp_tx_release(sock, datagram);
-	udp_event(sock, HARP_EVENT_ERROR);
 }
 
 /* Waiting datagrams are sent before newer ones. */
@@ -229,8 +222,6 @@ static int tx_datagram(struct harp_udp *sock, struct frame *f)
 	if (err)
 		return err;
 	udp->stats->udp_out++;
-	sock->acct.tx_datagrams++;
-	sock->acct.tx_bytes += len;
 	return 0;
 }
 
@@ -270,22 +261,6 @@ static bool tx_turn(struct harp_udp *sock, unsigned *sent)
 /* ------------------------------------------------------------------------------------------------
  * The phase.
  */
-static void tx_wake_writers(struct udp *udp)
-{
-	struct harp_udp *sock, *next;
-
-	for (sock = TAILQ_FIRST(&udp->frame_waiters); sock; sock = next) {
-		next = TAILQ_NEXT(sock, frame_wait_link);
-		/* When half of the budget is free again, not at every frame. */
-		if (sock->tx_frames_held > sock->tx_frames_budget / 2 ||
-		    !udp_pool_allows_tx(udp, sock->tx_frames_held))
-			continue;
-		TAILQ_REMOVE(&udp->frame_waiters, sock, frame_wait_link);
-		sock->on_frame_wait_list = false;
-		udp_event(sock, HARP_EVENT_WRITABLE);
-	}
-}
-
 unsigned udp_tx_phase(struct udp *udp)
 {
 	struct harp_udp *sock;
@@ -303,7 +278,6 @@ unsigned udp_tx_phase(struct udp *udp)
 			break;
 		}
 	}
-	tx_wake_writers(udp);
 	return sent;
 }
 
