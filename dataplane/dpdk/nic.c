@@ -79,7 +79,6 @@ static void nic_destroy(struct harp_nic *harp_nic)
 }
 
 static const struct harp_nic_ops nic_ops = {
-	.size = sizeof(struct harp_nic_ops),
 	.rx = nic_rx,
 	.tx = nic_tx,
 	.complete = nic_complete,

@@ -104,20 +104,18 @@ static void hook_udp_port_release(void *ctx, uint16_t port)
 
 /* ---- opening -------------------------------------------------------------------------------- */
 
-/* The caller may have been built with another version of the options. */
-static int setup_version(struct instance_setup *o, const struct harp_instance_options *opt)
+static int setup_copy(struct instance_setup *o, const struct harp_instance_options *opt)
 {
-	size_t first = offsetof(struct harp_instance_options, daemon_socket);
 	const char *ifname = opt && opt->ifname ? opt->ifname : "(none)";
 
 	if (opt && opt->queue == HARP_LEASE_QUEUE_ANY)
 		why_about(&o->why, "%s", ifname);
 	else
 		why_about(&o->why, "%s queue %u", ifname, opt ? opt->queue : 0);
-	if (!opt || opt->size < first)
+	if (!opt || opt->size != sizeof(*opt))
 		return why_fail(&o->why, -EINVAL,
-				"the size of the options is too small; rebuild the caller");
-	memcpy(&o->opt, opt, opt->size < sizeof(*opt) ? opt->size : sizeof(*opt));
+				"the options have another size; rebuild the caller");
+	o->opt = *opt;
 	if (o->opt.ifname && instance_dpdk_text(o->opt.ifname))
 		return 0;
 	if (!o->opt.ifname || !o->opt.ifname[0] || strlen(o->opt.ifname) >= IFNAMSIZ)
@@ -389,7 +387,7 @@ int harp_instance_open(struct harp_instance **out, const struct harp_instance_op
 	*out = NULL;
 	if (why && why_len)
 		why[0] = '\0';
-	rc = setup_version(&o, opt);
+	rc = setup_copy(&o, opt);
 	if (rc)
 		return rc;
 	instance = calloc(1, sizeof(*instance));

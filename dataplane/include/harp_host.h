@@ -92,11 +92,10 @@ struct harp_instance_options {
 	void *ctx; /* argument of both hooks */
 	harp_log_fn log;
 	void (*requests)(void *ctx, uint64_t now_ns);
-	/* Since version 2; version 1 ended here. */
 	const char *daemon_socket;  /* of the harpd that leases the instance; NULL: stand-alone */
 	const char *label;          /* display label of the lease; at most 63 bytes. NULL: none */
 	const struct harp_rss *rss; /* from harp_rss_parse(); NULL: query the NIC */
-	/* Since version 3, for DPDK ports (ifname "dpdk:..."). */
+	/* For DPDK ports (ifname "dpdk:..."). */
 	/* number of queues with which the first instance opens or leases the port; 0: from its
 	 * text */
 	uint32_t dpdk_queues;

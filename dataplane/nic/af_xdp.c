@@ -283,7 +283,6 @@ static void af_xdp_destroy(struct harp_nic *nic)
 }
 
 const struct harp_nic_ops af_xdp_ops = {
-	.size = sizeof(struct harp_nic_ops),
 	.rx = af_xdp_rx,
 	.tx = af_xdp_tx,
 	.complete = af_xdp_complete,

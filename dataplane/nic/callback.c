@@ -215,7 +215,6 @@ static void callback_destroy(struct harp_nic *nic)
 }
 
 static const struct harp_nic_ops callback_ops = {
-	.size = sizeof(struct harp_nic_ops),
 	.rx = callback_rx,
 	.tx = callback_tx,
 	.complete = callback_complete,

@@ -17,21 +17,12 @@ void harp_nic_destroy(struct harp_nic *nic)
 		nic->ops->destroy(nic);
 }
 
-/* Size of the first version: an ops table of this size lacks later members. */
-#define NICIO_OPS_BYTES_V1 offsetof(struct harp_nic_ops, memory_add)
-#define NICIO_CAPS_BYTES_V1 offsetof(struct harp_nic_caps, frame_reserved)
 #define NICIO_TSO_BYTES_MAX 65400u /* with headers, the length still fits 16 bits */
-
-static bool nicio_is_v1(const struct harp_nic *nic)
-{
-	return nic->ops->size < sizeof(struct harp_nic_ops);
-}
 
 struct harp_nic_caps nicio_caps(const struct harp_nic *nic)
 {
-	struct harp_nic_caps caps = { 0 };
+	struct harp_nic_caps caps = nic->caps;
 
-	memcpy(&caps, &nic->caps, nicio_is_v1(nic) ? NICIO_CAPS_BYTES_V1 : sizeof(caps));
 	if (!(caps.features & HARP_NIC_TX_CSUM) || !(caps.features & HARP_NIC_TX_MULTI))
 		caps.features &= ~HARP_NIC_TX_TSO;
 	if (!(caps.features & HARP_NIC_TX_TSO))
@@ -46,12 +37,9 @@ struct harp_nic_caps nicio_caps(const struct harp_nic *nic)
 int nicio_init(struct nicio *io, struct harp_nic *nic, struct frame_pool *pool,
 	       struct harp_stats *stats)
 {
-	struct harp_nic_caps caps;
+	const struct harp_nic_caps caps = nicio_caps(nic);
 	uint32_t half, want;
 
-	if (nic->ops->size < NICIO_OPS_BYTES_V1)
-		return -EINVAL;
-	caps = nicio_caps(nic);
 	if (caps.tx_frags_max == 0 || caps.tx_frags_max > NICIO_BURST ||
 	    caps.tx_frags_max > caps.tx_ring || caps.rx_ring == 0)
 		return -EINVAL;
@@ -378,8 +366,7 @@ int nicio_memory_add(struct nicio *io, const void *base, size_t bytes)
 	const struct harp_nic_ops *ops = io->nic->ops;
 	int err;
 
-	if (io->pool->external_count == 0 || nicio_is_v1(io->nic) || !ops->memory_add ||
-	    !ops->memory_remove)
+	if (io->pool->external_count == 0 || !ops->memory_add || !ops->memory_remove)
 		return -ENOTSUP;
 	if (!base || bytes == 0 || (uintptr_t)base + bytes < (uintptr_t)base)
 		return -EINVAL;

@@ -50,7 +50,7 @@ struct nicio {
 	struct harp_desc tx[NICIO_BURST];
 };
 
-/* The NIC's capabilities, for any version of harp_nic.h that it was compiled with. */
+/* The NIC's capabilities as far as the stack uses them. */
 struct harp_nic_caps nicio_caps(const struct harp_nic *nic);
 int nicio_init(struct nicio *io, struct harp_nic *nic, struct frame_pool *pool,
 	       struct harp_stats *stats);

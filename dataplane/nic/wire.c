@@ -259,7 +259,6 @@ static void wire_nic_destroy(struct harp_nic *nic)
 }
 
 static const struct harp_nic_ops wire_ops = {
-	.size = sizeof(struct harp_nic_ops),
 	.rx = wire_rx,
 	.tx = wire_tx,
 	.complete = wire_complete,
@@ -295,7 +294,7 @@ static int wire_port_init(struct harp_wire *w, uint32_t index, const struct harp
 	caps->tx_frags_max = opt->tx_frags_max;
 	caps->mtu_bytes = opt->mtu_bytes;
 	caps->features = (opt->tx_frags_max > 1 ? HARP_NIC_TX_MULTI : 0) |
-			 (w->strict ? HARP_NIC_STRICT : 0) | opt->offloads;
+			 opt->offloads;
 	caps->tso_bytes_max = opt->tso_bytes_max;
 	caps->external_count = opt->external_count;
 	memcpy(caps->mac, mac, sizeof(mac));
@@ -324,10 +323,9 @@ static int wire_options(struct harp_wire_options *opt, const struct harp_wire_op
 {
 	*opt = (struct harp_wire_options){ 0 };
 	if (from) {
-		if (from->size < offsetof(struct harp_wire_options, offloads) ||
-		    from->size > sizeof(*opt))
+		if (from->size != sizeof(*opt))
 			return -EINVAL;
-		memcpy(opt, from, from->size);
+		*opt = *from;
 	}
 	opt->ports = opt->ports ? opt->ports : 2;
 	opt->frame_size = opt->frame_size ? opt->frame_size : 2048;

@@ -34,11 +34,10 @@ static int stack_options(const struct harp_stack_options *in, struct harp_stack_
 {
 	*opt = (struct harp_stack_options){ 0 };
 	if (in) {
-		if (in->size < offsetof(struct harp_stack_options, hooks) || in->size > 4096)
+		if (in->size != sizeof(*opt))
 			return -EINVAL;
-		memcpy(opt, in, in->size < sizeof(*opt) ? in->size : sizeof(*opt));
+		*opt = *in;
 	}
-	opt->size = sizeof(*opt);
 	if (opt->max_conns == 0)
 		opt->max_conns = 1024;
 	if (opt->max_listeners == 0)

@@ -213,18 +213,6 @@ static void test_sent_again_when_kept(enum way way)
 	net_close();
 }
 
-TEST(a_nic_of_the_first_version_has_no_offloads)
-{
-	struct how how = HOW(.external_count = 64);
-
-	how.v1 = true;
-	net_open_connected(how);
-	CHECK_EQ(harp_stack_memory_add(net.stack[0], net.bytes, BYTES), -ENOTSUP);
-	CHECK_EQ(harp_conn_send_external(net.from, net.bytes, 10), -EFAULT);
-	net_move(BY_COPY, 9000);
-	CHECK_EQ(net_stat(0, "tx_copied_bytes"), BYTES);
-}
-
 TEST(datagrams_have_good_checksums)
 {
 	struct harp_endpoint at = { .port = 9000 };
