@@ -277,7 +277,7 @@ cdef extern from "harp.h" nogil:
         uint64_t lost_out_segs
         uint64_t retrans_out_segs
 
-    int harp_conn_info(const harp_conn *conn, harp_tcp_info *info, size_t size)
+    void harp_conn_info(const harp_conn *conn, harp_tcp_info *info)
 
     struct harp_udp:
         pass

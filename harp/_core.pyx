@@ -856,7 +856,7 @@ cdef class Connection(_Context):
         """
         cdef harp_tcp_info info
         memset(&info, 0, sizeof(info))
-        check(harp_conn_info(self._open(), &info, sizeof(info)), "info")
+        harp_conn_info(self._open(), &info)
         fields = dict(info)
         fields["congestion_name"] = harp_congestion_name(<harp_congestion>info.congestion).decode()
         fields["state_name"] = harp_tcp_state_name(<harp_tcp_state>info.state).decode()

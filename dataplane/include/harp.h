@@ -32,8 +32,6 @@
 extern "C" {
 #endif
 
-#define HARP_API_VERSION 1u
-
 #ifndef HARP_API
 #define HARP_API __attribute__((visibility("default")))
 #endif
@@ -42,10 +40,8 @@ struct harp_stack;
 struct harp_listener;
 struct harp_conn;
 
-/* The library's version, such as "0.1.0", and its HARP_API_VERSION, to compare with the
- * header's. */
+/* The library's version, such as "0.1.0". */
 HARP_API const char *harp_version(void);
-HARP_API uint32_t harp_api_version(void);
 
 /* ------------------------------------------------------------------------------------------------
  * Addresses. One 16-byte type for both families; IPv4 is the mapped form ::ffff:a.b.c.d (RFC 4291
@@ -257,9 +253,7 @@ enum harp_ecn {
  * inherit the listener's, and harp_conn_set_options() changes them later. 0 selects the default.
  */
 struct harp_tcp_options {
-	/* sizeof(struct harp_tcp_options), set by the caller. Missing fields of a smaller struct
-	 * have their defaults; unknown fields of a larger one must be 0. */
-	uint32_t size;
+	uint32_t size; /* sizeof(struct harp_tcp_options), set by the caller */
 	/* Receive budget in frames, at most 65536; limits the window. 0: autotuned from 256, by the
 	 * bytes that the application consumes per round trip, within the pool's limits. */
 	uint32_t rx_frames;
@@ -310,8 +304,7 @@ struct harp_tcp_options {
 
 /*
  * Listens. local->addr all zero: every own address of both families. local->port 0: chosen from the
- * range, see harp_listener_endpoint(). -EADDRINUSE, -EADDRNOTAVAIL, -ENOSPC, -EINVAL, -E2BIG
- * (options).
+ * range, see harp_listener_endpoint(). -EADDRINUSE, -EADDRNOTAVAIL, -ENOSPC, -EINVAL (options).
  */
 HARP_API int harp_tcp_listen(struct harp_stack *stack, const struct harp_endpoint *local,
 			     const struct harp_tcp_options *opt, struct harp_listener **out);
@@ -326,8 +319,7 @@ HARP_API void harp_listener_close(struct harp_listener *listener);
  * zero address or port: chosen. Ends in HARP_EVENT_CONNECTED or HARP_EVENT_CLOSED. The 4-tuple may
  * be that of a connection in TIME-WAIT whose timestamps tell the two apart, after a second.
  * A link-local address needs the stack's scope_id. The source is chosen by RFC 6724.
- * -EADDRINUSE, -EADDRNOTAVAIL, -ENETUNREACH (no route), -ENOSPC (max_conns), -EINVAL, -E2BIG
- * (options).
+ * -EADDRINUSE, -EADDRNOTAVAIL, -ENETUNREACH (no route), -ENOSPC (max_conns), -EINVAL (options).
  */
 HARP_API int harp_tcp_connect(struct harp_stack *stack, const struct harp_endpoint *local,
 			      const struct harp_endpoint *remote,
@@ -465,8 +457,8 @@ HARP_API uint64_t harp_conn_acked_bytes(const struct harp_conn *conn);
 HARP_API void harp_conn_acknowledge(struct harp_conn *conn);
 /*
  * The current options, as for harp_conn_set_options(): with defaults and limits applied. Budgets
- * are those that the pool allows, congestion is never DEFAULT, backlog is 0. opt->size is the
- * caller's sizeof; later fields are not written. Valid in every state. -EINVAL: size.
+ * are those that the pool allows, congestion is never DEFAULT, backlog is 0. Valid in every state.
+ * -EINVAL: opt->size.
  */
 HARP_API int harp_conn_options(const struct harp_conn *conn, struct harp_tcp_options *opt);
 /*
@@ -492,8 +484,7 @@ HARP_API int harp_conn_options(const struct harp_conn *conn, struct harp_tcp_opt
  * -EISCONN: ecn and options_off belong to the SYN, which is already prepared or answered;
  * connect_timeout_ns and initial_rto_ns cannot change after the handshake, and rx_frames can only
  * grow. -EOPNOTSUPP: DCTCP on a connection without ECN. -EINVAL: opt is NULL, or a value or size is
- * out of range (the log hook names it). -E2BIG: a field that the library does not know is not 0.
- * After termination -EPIPE or the connection's error.
+ * out of range (the log hook names it). After termination -EPIPE or the connection's error.
  */
 HARP_API int harp_conn_set_options(struct harp_conn *conn, const struct harp_tcp_options *opt);
 /* Sends one keepalive probe in the next poll. A live peer answers with an ACK, the host of an
@@ -568,9 +559,8 @@ struct harp_tcp_info {
 	uint64_t retrans_out_segs; /* retransmitted, and not acknowledged, SACKed or lost since */
 };
 
-/* Fills at most size bytes of info (the caller's sizeof), so older callers get the older fields.
- * Valid in every state. While segments are lost it walks over those in flight. */
-HARP_API int harp_conn_info(const struct harp_conn *conn, struct harp_tcp_info *info, size_t size);
+/* Valid in every state. While segments are lost it walks over those in flight. */
+HARP_API void harp_conn_info(const struct harp_conn *conn, struct harp_tcp_info *info);
 
 /* ------------------------------------------------------------------------------------------------
  * UDP. A socket keeps whole datagrams: each is received once and unaltered, or not at all.

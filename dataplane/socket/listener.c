@@ -50,9 +50,7 @@ int listener_open(struct tcp *tcp, const struct harp_endpoint *local,
 		if (at.port == 0)
 			return -EADDRINUSE;
 	}
-	*l = (struct harp_listener){
-		.tcp = tcp, .local = at, .options = options, .backlog = options.backlog
-	};
+	*l = (struct harp_listener){ .tcp = tcp, .local = at, .options = options };
 	TAILQ_INIT(&l->embryonic);
 	TAILQ_INIT(&l->accept_queue);
 	*out = l;

@@ -24,11 +24,11 @@ static uint32_t udp_budget(const struct udp *udp, uint32_t frames, uint32_t othe
 
 static int udp_options(const struct harp_udp_options *in, struct harp_udp_options *out)
 {
-	*out = (struct harp_udp_options){ .size = sizeof(*out) };
+	*out = (struct harp_udp_options){ 0 };
 	if (in) {
-		if (in->size < sizeof(in->size) || in->size > 4096)
+		if (in->size != sizeof(*out))
 			return -EINVAL;
-		memcpy(out, in, in->size < sizeof(*out) ? in->size : sizeof(*out));
+		*out = *in;
 	}
 	return out->dscp > 63 ? -EINVAL : 0;
 }

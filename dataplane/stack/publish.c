@@ -50,7 +50,7 @@ static void publish_flow_values(struct harp_page_flow *flow, const struct harp_c
 {
 	struct harp_tcp_info info;
 
-	(void)harp_conn_info(conn, &info, sizeof(info));
+	harp_conn_info(conn, &info);
 	flow->state = info.state;
 	flow->serial = conn->page.serial;
 	flow->updated_ns = conn->tcp->now_ns;

@@ -104,7 +104,6 @@ struct harp_listener {
 	struct tcp *tcp; /* NULL: the slot is free */
 	struct harp_endpoint local;
 	struct harp_tcp_options options;
-	uint32_t backlog;
 	uint32_t embryonic_count, accept_count;
 	uint64_t cookie_until_ns;      /* until then, ACKs of our SYN cookies may arrive */
 	struct conn_list embryonic;    /* SYN-RECEIVED, oldest first */
@@ -261,6 +260,8 @@ static inline bool tcp_has_slot(const struct tcp *tcp)
 }
 /* Returns a closed slot with options applied; reclaims TIME-WAIT if none is free. NULL:
  * !tcp_has_slot(). */
+/* Copies options, without the effects of a change. */
+void tcp_conn_options(struct harp_conn *conn, const struct harp_tcp_options *opt);
 struct harp_conn *tcp_conn_alloc(struct tcp *tcp, const struct harp_tcp_options *opt);
 /* Resets to the initial state with options applied. */
 void tcp_conn_blank(struct harp_conn *conn, const struct harp_tcp_options *opt);

@@ -145,13 +145,13 @@ static bool listen_under_pressure(const struct harp_listener *l)
 {
 	const struct tcp *tcp = l->tcp;
 
-	return l->embryonic_count + l->accept_count >= l->backlog ||
+	return l->embryonic_count + l->accept_count >= l->options.backlog ||
 	       tcp->embryonic_count >= (tcp->max_conns + 1) / 2 || !tcp_has_slot(tcp);
 }
 
 bool tcp_listen_is_full(const struct harp_listener *l)
 {
-	return l->accept_count >= l->backlog;
+	return l->accept_count >= l->options.backlog;
 }
 
 enum tcp_verdict tcp_listen_input(struct harp_listener *l, const struct tcp_segment *seg)

@@ -173,7 +173,7 @@ static void loss_undo(struct harp_conn *conn)
 		conn->tcp->stats->tcp_spurious_rto++;
 	else
 		conn->tcp->stats->tcp_spurious_recovery++;
-	conn->acct.undos++;
+	conn->acct.undone_recoveries++;
 	conn->cc = conn->undo.cc;
 	if (conn->cc.cwnd_bytes < cwnd_bytes)
 		conn->cc.cwnd_bytes = cwnd_bytes;

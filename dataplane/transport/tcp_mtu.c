@@ -58,7 +58,7 @@ static uint32_t mtu_segment_bytes(const struct harp_conn *conn, uint32_t mtu_byt
 /* Payload of a full segment within the limits of link, peer and application. */
 static uint16_t mtu_limited(const struct harp_conn *conn)
 {
-	uint32_t limit = conn->opts.mss_limit_bytes;
+	uint32_t limit = conn->opts.mss_bytes;
 
 	if (limit == 0)
 		return conn->mtu.agreed_bytes;

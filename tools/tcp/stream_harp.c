@@ -334,7 +334,7 @@ static bool harp_delivered(const struct harp_conn *conn)
 {
 	struct harp_tcp_info info;
 
-	harp_conn_info(conn, &info, sizeof(info));
+	harp_conn_info(conn, &info);
 	switch ((enum harp_tcp_state)info.state) {
 	case HARP_TCP_SYN_SENT: /* no answer: nothing was sent that the peer could acknowledge */
 	case HARP_TCP_FIN_WAIT_2:
@@ -364,7 +364,7 @@ static void describe_conn(const struct harp_conn *conn, FILE *out)
 {
 	struct harp_tcp_info info = { 0 };
 
-	harp_conn_info(conn, &info, sizeof(info));
+	harp_conn_info(conn, &info);
 	fprintf(out,
 		", \"cc\": \"%s\", \"srtt_ns\": %" PRIu64
 		", \"snd_mss_bytes\": %u, \"rcv_mss_bytes\": %u, \"options\": %u"
