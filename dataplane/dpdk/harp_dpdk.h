@@ -17,7 +17,7 @@
 
 #include "harp_host.h"
 
-#define HARP_DPDK_VERSION 4u
+#define HARP_DPDK_VERSION 5u
 
 struct harp_dpdk_port;
 struct harp_dpdk_memif; /* of a port that harp.dpdk drives */
@@ -57,8 +57,7 @@ struct harp_dpdk_info {
 	int32_t numa_node;              /* -1: none */
 	uint32_t mtu_bytes, speed_mbps; /* 0: not known */
 	uint32_t queues, frame_size, frame_count;
-	uint32_t features;   /* HARP_NIC_* of its NICs */
-	uint32_t flow_rules; /* 1: port_steer() works */
+	uint32_t features; /* HARP_NIC_* of its NICs */
 	/* 1: the driver copies packets (memif, tap, af_packet, pcap, ring) */
 	uint32_t driver_copies;
 };
@@ -82,10 +81,6 @@ struct harp_dpdk_api {
 	int (*port_info)(const struct harp_dpdk_port *port, struct harp_dpdk_info *out);
 	/* The queue that the device chooses for a packet (RSS). */
 	int (*port_rss)(const struct harp_dpdk_port *port, struct harp_rss *out);
-	/* Adds a flow rule (add false: removes it): packets of this protocol (IPPROTO_TCP,
-	 * IPPROTO_UDP) to this local port go to a queue. -ENOTSUP no flow rules. */
-	int (*port_steer)(struct harp_dpdk_port *port, uint8_t protocol, uint16_t local_port,
-			  uint32_t queue, bool add);
 	/* The driver's own counters. Fills at most max of both arrays, returns the total number.
 	 * names: 64 bytes each. */
 	int (*port_xstats)(const struct harp_dpdk_port *port, char (*names)[64], uint64_t *values,

@@ -10,7 +10,6 @@ static const struct harp_dpdk_api api = {
 	.port_nic = port_nic,
 	.port_info = port_info,
 	.port_rss = port_rss,
-	.port_steer = port_steer,
 	.port_xstats = port_xstats,
 	.port_close = port_close,
 	.guard = link_guard,

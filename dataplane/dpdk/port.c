@@ -118,7 +118,6 @@ static int port_start(struct dpdk_port *port, const struct why *why)
 static void port_free(struct dpdk_port *port)
 {
 	link_remove(port);
-	port_rules_flush(port);
 	if (port->started && !(port->traits & DRIVER_CONNECTS))
 		port_drain(port);
 	if (port->device) {

@@ -71,8 +71,6 @@ struct dpdk_port {
 	struct memif memif;      /* DRIVER_CONNECTS */
 	uint32_t shut;           /* quiesce.h */
 	uint32_t link_ends;      /* link.c's count when the port was started */
-	struct port_rule *rules; /* flow_rules.c */
-	unsigned rule_count;
 	char name[64]; /* DPDK's name, without arguments */
 	struct rte_device *device;
 	struct rte_eth_dev_info info;
@@ -168,12 +166,6 @@ int port_name(struct dpdk_port *port, const char *device, const struct why *why)
 int port_probe(struct dpdk_port *port, const struct harp_dpdk_port_options *opt,
 	       const struct why *why);
 
-/* flow_rules.c. Devices lose their rules when they are stopped: call this before, and
- * port_rules_start() afterwards. */
-void port_rules_stop(struct dpdk_port *port);
-int port_rules_start(struct dpdk_port *port);
-void port_rules_flush(struct dpdk_port *port);
-
 /* queues.c: discards packets that wait in a port, such as in the rings of a net_ring. */
 void port_drain(struct dpdk_port *port);
 /* Makes the driver release what a queue has sent; packets in flight are lost. Called by the thread
@@ -195,15 +187,13 @@ int memif_handle_ready(struct harp_dpdk_memif *memif);
 void memif_handle_leave(struct harp_dpdk_memif *memif, uint16_t port);
 void memif_handle_close(struct harp_dpdk_memif *memif);
 
-/* harp_dpdk_api, port.c, queues.c, info.c, rss.c, flow_rules.c */
+/* harp_dpdk_api, port.c, queues.c, info.c, rss.c */
 int port_open(struct harp_dpdk_port **out, const struct harp_dpdk_port_options *opt, char *why,
 	      size_t why_len);
 int port_nic(struct harp_dpdk_port *port, uint32_t queue, struct harp_nic **out, char *why,
 	     size_t why_len);
 int port_info(const struct harp_dpdk_port *port, struct harp_dpdk_info *out);
 int port_rss(const struct harp_dpdk_port *port, struct harp_rss *out);
-int port_steer(struct harp_dpdk_port *port, uint8_t protocol, uint16_t local_port, uint32_t queue,
-	       bool add);
 int port_xstats(const struct harp_dpdk_port *port, char (*names)[64], uint64_t *values,
 		unsigned max);
 void port_close(struct harp_dpdk_port *port);

@@ -52,14 +52,11 @@ static int port_restart(struct dpdk_port *port, const struct why *why)
 	}
 	forked_before(&before);
 	if (port->started) {
-		port_rules_stop(port);
 		port_drain(port);
 		link_stop(port, false);
 		err = port_queues_setup(port, why);
 		if (!err)
 			err = link_start(port);
-		if (!err)
-			err = port_rules_start(port);
 	}
 	forked_after(&before);
 	if (err)

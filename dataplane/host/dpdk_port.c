@@ -120,13 +120,11 @@ static int port_start(const struct dpdk_port *port, const struct harp_instance_o
 	return port->api->start(&eal, why->text, why->size);
 }
 
-/* If flow rules direct each local port's packets to its queue, each queue behaves like the only
- * one. */
 static int port_rss(struct dpdk_port *port, const struct why *why)
 {
 	int rc;
 
-	if (port->spec.queues == 1 || port->info.flow_rules) {
+	if (port->spec.queues == 1) {
 		port->rss = (struct harp_rss){ .kind = HARP_RSS_NONE, .queues = 1 };
 		return 0;
 	}
@@ -318,23 +316,15 @@ bool dpdk_port_up(struct dpdk_port *port, uint64_t now_ns, bool *changed)
 	return atomic_load_explicit(&port->up, memory_order_relaxed);
 }
 
-static const uint8_t port_protocols[] = { [DPDK_TCP] = IPPROTO_TCP, [DPDK_UDP] = IPPROTO_UDP };
-
 int dpdk_port_acquire(struct dpdk_port *port, enum dpdk_protocol protocol, uint16_t number,
 		      uint32_t queue)
 {
 	uint8_t nobody = 0;
-	int rc = 0;
 
-	if (!atomic_compare_exchange_strong(&port->owners[protocol][number], &nobody,
-					    (uint8_t)(queue + 1)))
-		return -EADDRINUSE;
-	if (port->spec.queues > 1 && port->info.flow_rules)
-		rc = port->api->port_steer(port->port, port_protocols[protocol], number, queue,
-					   true);
-	if (rc)
-		atomic_store(&port->owners[protocol][number], 0);
-	return rc ? -EADDRINUSE : 0;
+	return atomic_compare_exchange_strong(&port->owners[protocol][number], &nobody,
+					      (uint8_t)(queue + 1))
+		       ? 0
+		       : -EADDRINUSE;
 }
 
 void dpdk_port_release(struct dpdk_port *port, enum dpdk_protocol protocol, uint16_t number,
@@ -342,9 +332,6 @@ void dpdk_port_release(struct dpdk_port *port, enum dpdk_protocol protocol, uint
 {
 	if (atomic_load(&port->owners[protocol][number]) != queue + 1)
 		return;
-	if (port->spec.queues > 1 && port->info.flow_rules)
-		(void)port->api->port_steer(port->port, port_protocols[protocol], number, queue,
-					    false);
 	atomic_store(&port->owners[protocol][number], 0);
 }
 

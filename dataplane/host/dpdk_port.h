@@ -50,8 +50,7 @@ int dpdk_port_put(struct dpdk_port *port, struct why *why);
  * call that sees a change. Any thread. */
 bool dpdk_port_up(struct dpdk_port *port, uint64_t now_ns, bool *changed);
 
-/* Acquires a local port for the stack on this queue. -EADDRINUSE: another instance has it, or the
- * device has no space for its flow rule. */
+/* Acquires a local port for the stack on this queue. -EADDRINUSE: another instance has it. */
 int dpdk_port_acquire(struct dpdk_port *port, enum dpdk_protocol protocol, uint16_t number,
 		      uint32_t queue);
 void dpdk_port_release(struct dpdk_port *port, enum dpdk_protocol protocol, uint16_t number,
