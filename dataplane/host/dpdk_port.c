@@ -100,8 +100,8 @@ static void port_free(struct dpdk_port *port)
 {
 	if (port->port)
 		port->api->port_close(port->port);
-	free(port->owners[DPDK_TCP]);
-	free(port->owners[DPDK_UDP]);
+	free(port->owners[0]);
+	free(port->owners[1]);
 	dpdk_events_destroy(port->events);
 	free(port);
 }
@@ -169,7 +169,7 @@ static int port_make(struct dpdk_port **out, const struct harp_port_spec *spec,
 	for (unsigned i = 0; i < 2; i++)
 		port->owners[i] = calloc(PORT_NUMBERS, sizeof(*port->owners[i]));
 	port->events = dpdk_events_create();
-	if (!port->owners[DPDK_TCP] || !port->owners[DPDK_UDP] || !port->events)
+	if (!port->owners[0] || !port->owners[1] || !port->events)
 		why_fail(why, rc, "out of memory");
 	else
 		rc = dpdk_library_open(opt->lib_dir, &port->api, why);
@@ -316,29 +316,33 @@ bool dpdk_port_up(struct dpdk_port *port, uint64_t now_ns, bool *changed)
 	return atomic_load_explicit(&port->up, memory_order_relaxed);
 }
 
-int dpdk_port_acquire(struct dpdk_port *port, enum dpdk_protocol protocol, uint16_t number,
-		      uint32_t queue)
+static _Atomic uint8_t *port_owner(const struct dpdk_port *port, uint8_t protocol, uint16_t number)
+{
+	return &port->owners[protocol == IPPROTO_UDP][number];
+}
+
+int dpdk_port_acquire(struct dpdk_port *port, uint8_t protocol, uint16_t number, uint32_t queue)
 {
 	uint8_t nobody = 0;
 
-	return atomic_compare_exchange_strong(&port->owners[protocol][number], &nobody,
+	return atomic_compare_exchange_strong(port_owner(port, protocol, number), &nobody,
 					      (uint8_t)(queue + 1))
 		       ? 0
 		       : -EADDRINUSE;
 }
 
-void dpdk_port_release(struct dpdk_port *port, enum dpdk_protocol protocol, uint16_t number,
-		       uint32_t queue)
+void dpdk_port_release(struct dpdk_port *port, uint8_t protocol, uint16_t number, uint32_t queue)
 {
-	if (atomic_load(&port->owners[protocol][number]) != queue + 1)
-		return;
-	atomic_store(&port->owners[protocol][number], 0);
+	_Atomic uint8_t *owner = port_owner(port, protocol, number);
+
+	if (atomic_load(owner) == queue + 1)
+		atomic_store(owner, 0);
 }
 
-bool dpdk_port_elsewhere(const struct dpdk_port *port, enum dpdk_protocol protocol, uint16_t number,
+bool dpdk_port_elsewhere(const struct dpdk_port *port, uint8_t protocol, uint16_t number,
 			 uint32_t queue)
 {
-	uint8_t owner = atomic_load_explicit(&port->owners[protocol][number], memory_order_relaxed);
+	uint8_t owner = atomic_load_explicit(port_owner(port, protocol, number), memory_order_relaxed);
 
 	return owner && owner != queue + 1;
 }

@@ -37,9 +37,6 @@ struct dpdk_port {
 	_Atomic uint8_t *owners[2];
 };
 
-/* Protocols with local ports. */
-enum dpdk_protocol { DPDK_TCP = 0, DPDK_UDP = 1 };
-
 /* -EINVAL invalid text, or open with a different one; -errno of the library or device. */
 int dpdk_port_get(struct dpdk_port **out, const struct dpdk_port_request *request,
 		  const struct why *why);
@@ -51,12 +48,12 @@ int dpdk_port_put(struct dpdk_port *port, struct why *why);
 bool dpdk_port_up(struct dpdk_port *port, uint64_t now_ns, bool *changed);
 
 /* Acquires a local port for the stack on this queue. -EADDRINUSE: another instance has it. */
-int dpdk_port_acquire(struct dpdk_port *port, enum dpdk_protocol protocol, uint16_t number,
+int dpdk_port_acquire(struct dpdk_port *port, uint8_t protocol, uint16_t number,
 		      uint32_t queue);
-void dpdk_port_release(struct dpdk_port *port, enum dpdk_protocol protocol, uint16_t number,
+void dpdk_port_release(struct dpdk_port *port, uint8_t protocol, uint16_t number,
 		       uint32_t queue);
 /* True if another queue's stack holds the port. */
-bool dpdk_port_elsewhere(const struct dpdk_port *port, enum dpdk_protocol protocol, uint16_t number,
+bool dpdk_port_elsewhere(const struct dpdk_port *port, uint8_t protocol, uint16_t number,
 			 uint32_t queue);
 
 /* ---- DPDK's messages, from any of its threads, to the instance that has been open longest ---- */

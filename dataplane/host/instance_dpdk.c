@@ -42,32 +42,18 @@ const char *instance_dpdk_text(const char *ifname)
 
 /* ---- hooks of the stack --------------------------------------------------------------------- */
 
-static int hook_tcp_acquire(void *ctx, uint16_t number)
+static int hook_port_acquire(void *ctx, uint8_t protocol, uint16_t number)
 {
 	struct harp_instance *instance = ctx;
 
-	return dpdk_port_acquire(instance->dpdk->port, DPDK_TCP, number, instance->queue);
+	return dpdk_port_acquire(instance->dpdk->port, protocol, number, instance->queue);
 }
 
-static void hook_tcp_release(void *ctx, uint16_t number)
+static void hook_port_release(void *ctx, uint8_t protocol, uint16_t number)
 {
 	struct harp_instance *instance = ctx;
 
-	dpdk_port_release(instance->dpdk->port, DPDK_TCP, number, instance->queue);
-}
-
-static int hook_udp_acquire(void *ctx, uint16_t number)
-{
-	struct harp_instance *instance = ctx;
-
-	return dpdk_port_acquire(instance->dpdk->port, DPDK_UDP, number, instance->queue);
-}
-
-static void hook_udp_release(void *ctx, uint16_t number)
-{
-	struct harp_instance *instance = ctx;
-
-	dpdk_port_release(instance->dpdk->port, DPDK_UDP, number, instance->queue);
+	dpdk_port_release(instance->dpdk->port, protocol, number, instance->queue);
 }
 
 static void hook_neighbor_learned(void *ctx, const struct harp_addr *addr, const uint8_t *mac,
@@ -96,19 +82,15 @@ static bool hook_elsewhere(void *ctx, uint8_t protocol, uint16_t number)
 {
 	const struct harp_instance *instance = ctx;
 
-	return dpdk_port_elsewhere(instance->dpdk->port,
-				   protocol == IPPROTO_TCP ? DPDK_TCP : DPDK_UDP, number,
-				   instance->queue);
+	return dpdk_port_elsewhere(instance->dpdk->port, protocol, number, instance->queue);
 }
 
 void instance_dpdk_hooks(struct harp_instance *instance, struct harp_stack_options *opt)
 {
 	opt->neighbor_mode = HARP_NEIGHBOR_OWN;
 	opt->vlan_id = (uint16_t)instance->dpdk->port->spec.vlan_id;
-	opt->hooks.port_acquire = hook_tcp_acquire;
-	opt->hooks.port_release = hook_tcp_release;
-	opt->udp_port_acquire = hook_udp_acquire;
-	opt->udp_port_release = hook_udp_release;
+	opt->hooks.port_acquire = hook_port_acquire;
+	opt->hooks.port_release = hook_port_release;
 	if (instance->dpdk->port->spec.queues == 1)
 		return;
 	opt->neighbor_learned = hook_neighbor_learned;

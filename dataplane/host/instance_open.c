@@ -26,6 +26,7 @@
  * stack needs. It never blocks: a thread sends requests that may take long (netlink_worker.h).
  */
 #include <errno.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <stddef.h>
 #include <stdlib.h>
@@ -67,39 +68,27 @@ static void hook_neighbor_confirmed(void *ctx, const struct harp_addr *next_hop)
 	neighbors_confirmed(&((struct harp_instance *)ctx)->neighbors, next_hop);
 }
 
+static struct ports *instance_ports(struct harp_instance *instance, uint8_t protocol)
+{
+	return protocol == IPPROTO_TCP ? &instance->ports : &instance->udp_ports;
+}
+
 /* harpd has reserved a lease's ports; packets to other ports never arrive. */
-static int hook_port_acquire(void *ctx, uint16_t port)
+static int hook_port_acquire(void *ctx, uint8_t protocol, uint16_t port)
 {
 	struct harp_instance *instance = ctx;
 
 	if (instance->lease)
-		return lease_has_port(instance->lease, port) ? 0 : -EADDRNOTAVAIL;
-	return ports_acquire(&instance->ports, port);
+		return lease_has_port(instance->lease, port) ? 0 : -EADDRINUSE;
+	return ports_acquire(instance_ports(instance, protocol), port);
 }
 
-static void hook_port_release(void *ctx, uint16_t port)
+static void hook_port_release(void *ctx, uint8_t protocol, uint16_t port)
 {
 	struct harp_instance *instance = ctx;
 
 	if (!instance->lease)
-		ports_release(&instance->ports, port);
-}
-
-static int hook_udp_port_acquire(void *ctx, uint16_t port)
-{
-	struct harp_instance *instance = ctx;
-
-	if (instance->lease)
-		return lease_has_port(instance->lease, port) ? 0 : -EADDRNOTAVAIL;
-	return ports_acquire(&instance->udp_ports, port);
-}
-
-static void hook_udp_port_release(void *ctx, uint16_t port)
-{
-	struct harp_instance *instance = ctx;
-
-	if (!instance->lease)
-		ports_release(&instance->udp_ports, port);
+		ports_release(instance_ports(instance, protocol), port);
 }
 
 /* ---- opening -------------------------------------------------------------------------------- */
@@ -174,8 +163,6 @@ int setup_stack(const struct instance_setup *o, struct harp_instance *instance)
 			.port_acquire = hook_port_acquire,
 			.port_release = hook_port_release,
 		},
-		.udp_port_acquire = hook_udp_port_acquire,
-		.udp_port_release = hook_udp_port_release,
 	};
 	struct timespec now;
 	int rc;

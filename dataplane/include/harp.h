@@ -107,10 +107,10 @@ struct harp_stack_hooks {
 	 * was acknowledged). Called at most once a second per address; the owner confirms the
 	 * kernel's entry. */
 	void (*neighbor_confirmed)(void *ctx, const struct harp_addr *next_hop);
-	/* A local port becomes used or free. acquire returns 0, or -EADDRINUSE, on which the stack
-	 * chooses another port (automatic ports) or fails (explicit ports). */
-	int (*port_acquire)(void *ctx, uint16_t port);
-	void (*port_release)(void *ctx, uint16_t port);
+	/* A local port becomes used or free. protocol: 6 TCP, 17 UDP. acquire returns 0, or -errno;
+	 * on -EADDRINUSE the stack chooses another port if it may. */
+	int (*port_acquire)(void *ctx, uint8_t protocol, uint16_t port);
+	void (*port_release)(void *ctx, uint8_t protocol, uint16_t port);
 };
 
 /* An ICMP error that quotes a packet from `local`. It may be forged. seq is from the quoted TCP
@@ -146,10 +146,6 @@ struct harp_stack_options {
 	 * MTU does not change: the tag's 4 bytes belong to the link layer, as in Linux. */
 	uint16_t vlan_id;
 	uint16_t reserved;
-	/* As hooks.port_acquire and port_release, with hooks.ctx, for UDP, whose port numbers are
-	 * separate. */
-	int (*udp_port_acquire)(void *ctx, uint16_t port);
-	void (*udp_port_release)(void *ctx, uint16_t port);
 	/*
 	 * For a stack that shares its addresses with others, each on a queue of one NIC; with
 	 * hooks.ctx.
@@ -161,8 +157,8 @@ struct harp_stack_options {
 	void (*neighbor_learned)(void *ctx, const struct harp_addr *addr, const uint8_t *mac,
 				 uint32_t flags);
 	/* True if another stack holds this port, which this stack does not use. The stack then
-	 * drops packets to it silently, because an answer would abort the other stack's connection.
-	 * protocol: 6 TCP, 17 UDP. */
+	 * drops packets to it silently, because an answer would abort the other stack's
+	 * connection. */
 	bool (*port_elsewhere)(void *ctx, uint8_t protocol, uint16_t port);
 	/* An ICMP error quotes a packet from such a port (NICs may put ICMP on any queue). At most
 	 * 1000 per second. The owner calls harp_stack_icmp_error() of that stack. */

@@ -51,6 +51,7 @@ static int conn_choose_port(struct harp_conn *conn, uint16_t wanted)
 {
 	struct tcp *tcp = conn->tcp;
 	struct flow_key peer;
+	int port;
 
 	if (wanted != 0) {
 		if (!conn_tuple_free(conn, wanted))
@@ -59,26 +60,9 @@ static int conn_choose_port(struct harp_conn *conn, uint16_t wanted)
 		return port_get(&tcp->ports, wanted);
 	}
 	peer = conn_flow_key(conn);
-	conn->local_port = port_choose(&tcp->ports, &peer, conn_tuple_free, conn);
-	if (conn->local_port)
-		return 0;
-	return tcp->ports.shortage ? tcp->ports.shortage : -EADDRINUSE;
-}
-
-/* A port holds a file descriptor, for a minute in TIME-WAIT. Ends the oldest connection in
- * TIME-WAIT that is the only user of its port. */
-static bool conn_reclaim_port(struct tcp *tcp)
-{
-	struct harp_conn *old;
-
-	TAILQ_FOREACH(old, &tcp->time_wait_opened, link.owner)
-	{
-		if (tcp->ports.users[old->local_port] == 1) {
-			tcp_conn_die(old, 0);
-			return true;
-		}
-	}
-	return false;
+	port = port_choose(&tcp->ports, &peer, conn_tuple_free, conn);
+	conn->local_port = (uint16_t)port;
+	return port < 0 ? port : 0;
 }
 
 /* Replaces a TIME-WAIT connection of the same 4-tuple, if there is one. */
@@ -123,8 +107,6 @@ int conn_connect(struct tcp *tcp, const struct harp_endpoint *local,
 	conn->remote_port = remote->port;
 	err = ip_path_lookup(tcp->ip, &conn->path);
 	if (!err)
-		err = conn_choose_port(conn, local ? local->port : 0);
-	if ((err == -EMFILE || err == -ENFILE) && conn_reclaim_port(tcp))
 		err = conn_choose_port(conn, local ? local->port : 0);
 	if (err) {
 		TAILQ_INSERT_HEAD(&tcp->free_conns, conn, link.owner);

@@ -43,13 +43,12 @@ int listener_open(struct tcp *tcp, const struct harp_endpoint *local,
 		if (listener_conflicts(tcp, &at.addr, at.port))
 			return -EADDRINUSE;
 		err = port_get(&tcp->ports, at.port);
-		if (err)
-			return err;
 	} else {
-		at.port = port_choose(&tcp->ports, NULL, NULL, NULL);
-		if (at.port == 0)
-			return -EADDRINUSE;
+		err = port_choose(&tcp->ports, NULL, NULL, NULL);
+		at.port = (uint16_t)err;
 	}
+	if (err < 0)
+		return err;
 	*l = (struct harp_listener){ .tcp = tcp, .local = at, .options = options };
 	TAILQ_INIT(&l->embryonic);
 	TAILQ_INIT(&l->accept_queue);

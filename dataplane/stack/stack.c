@@ -136,7 +136,7 @@ static void stack_icmp_input(struct harp_stack *stack, const struct harp_icmp_er
 	const struct port_table *ports =
 		error->proto == IP_PROTO_TCP ? &stack->tcp.ports : &stack->udp.ports;
 
-	if (!opt->error_elsewhere || !port_elsewhere(ports, error->proto, error->local.port))
+	if (!opt->error_elsewhere || !port_elsewhere(ports, error->local.port))
 		harp_stack_icmp_error(stack, error);
 	else if (icmp_elsewhere_allowed(&stack->icmp))
 		opt->error_elsewhere(opt->hooks.ctx, error);

@@ -137,8 +137,7 @@ int tcp_init(struct tcp *tcp, struct ip *ip, struct wheel *wheel, struct rng *rn
 	err = flow_init(&tcp->flows, opt->max_conns, &flow_secret, tcp_flow_match, tcp);
 	if (err)
 		return err;
-	err = port_init(&tcp->ports, opt, hooks->port_acquire, hooks->port_release, hooks->ctx,
-			rng);
+	err = port_init(&tcp->ports, IP_PROTO_TCP, opt, rng);
 	if (err)
 		return err;
 	tcp->listeners = calloc(opt->max_listeners, sizeof(*tcp->listeners));

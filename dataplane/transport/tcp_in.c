@@ -93,7 +93,7 @@ static enum tcp_verdict in_no_flow(struct tcp *tcp, struct tcp_segment *seg)
 		v = tcp_listen_input(l, seg);
 		return v == TCP_PASS ? in_slow(in_find(tcp, seg), seg) : v;
 	}
-	if (port_elsewhere(&tcp->ports, IP_PROTO_TCP, (uint16_t)(th[2] << 8 | th[3])))
+	if (port_elsewhere(&tcp->ports, (uint16_t)(th[2] << 8 | th[3])))
 		return TCP_DROP_ELSEWHERE;
 	/* 3.10.7.1 CLOSED: "An incoming segment containing a RST is discarded. An incoming segment
 	 * not containing a RST causes a RST to be sent in response." */

@@ -48,8 +48,7 @@ int udp_init(struct udp *udp, struct icmp *icmp, struct wheel *wheel, struct rng
 	udp->sockets = calloc(udp->max_sockets, sizeof(*udp->sockets));
 	if (!udp->by_port || !udp->sockets)
 		return -ENOMEM;
-	return port_init(&udp->ports, opt, opt->udp_port_acquire, opt->udp_port_release,
-			 opt->hooks.ctx, rng);
+	return port_init(&udp->ports, IP_PROTO_UDP, opt, rng);
 }
 
 void udp_destroy(struct udp *udp)
@@ -108,10 +107,10 @@ int udp_socket_bind(struct harp_udp *sock, const struct harp_endpoint *local)
 			return -EADDRINUSE;
 		err = port_get(&udp->ports, port);
 	} else {
-		port = port_choose(&udp->ports, NULL, NULL, NULL);
-		err = port ? 0 : -EADDRINUSE;
+		err = port_choose(&udp->ports, NULL, NULL, NULL);
+		port = (uint16_t)err;
 	}
-	if (err)
+	if (err < 0)
 		return err;
 	sock->local = *local;
 	sock->local.port = port;
@@ -273,7 +272,7 @@ static enum udp_verdict udp_judge(struct udp *udp, struct packet_in *in)
 		return UDP_DROP_CHECKSUM;
 	sock = udp_find(udp, &in->dst, be16_get(h->dst));
 	if (!sock || !udp_accepts(sock, &in->src, be16_get(h->src))) {
-		if (port_elsewhere(&udp->ports, IP_PROTO_UDP, be16_get(h->dst)))
+		if (port_elsewhere(&udp->ports, be16_get(h->dst)))
 			return UDP_DROP_ELSEWHERE;
 		/* RFC 1122 section 4.1.3.1: "UDP SHOULD send an ICMP Port Unreachable message." */
 		icmp_unreachable_port(udp->icmp, in);
