@@ -30,7 +30,6 @@ static void pool_sort(struct pool *pool, uint32_t index)
 		pool_push(&pool->done, index);
 		break;
 	default: /* not in use: freed twice, or never taken */
-		pool->bad++;
 		break;
 	}
 }
@@ -38,10 +37,8 @@ static void pool_sort(struct pool *pool, uint32_t index)
 /* Under the lock. */
 static void pool_sort_spare(struct pool *pool, uint32_t index)
 {
-	if (pool->state[index] != POOL_SPARE_OUT) {
-		pool->bad++;
-		return;
-	}
+	if (pool->state[index] != POOL_SPARE_OUT)
+		return; /* freed twice, or never taken */
 	pool->state[index] = POOL_SPARE;
 	pool->spare_out--;
 	pool_push(&pool->spare, index);
@@ -69,9 +66,7 @@ static void pool_free_away(struct pool *pool, uint32_t index)
 	else if (pool->away.count < pool->away.max)
 		__atomic_store_n(&pool->away.count,
 				 (pool->away.items[pool->away.count] = index, pool->away.count + 1),
-				 __ATOMIC_RELAXED);
-	else
-		pool->bad++; /* some elements were freed twice */
+				 __ATOMIC_RELAXED); /* else some elements were freed twice */
 	rte_spinlock_unlock(&pool->lock);
 }
 

@@ -61,7 +61,6 @@ struct pool {
 	struct pool_list empty, done;
 	uint32_t shift, frame_count, element_count;
 	uint32_t starved; /* number of allocations that found too few frames */
-	uint32_t bad;     /* frees of elements that were not in use */
 	struct rte_mempool *mempool;
 	const struct rte_memzone *zone;
 	rte_spinlock_t lock __rte_cache_aligned;

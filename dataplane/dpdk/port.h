@@ -192,7 +192,7 @@ int port_open(struct harp_dpdk_port **out, const struct harp_dpdk_port_options *
 	      size_t why_len);
 int port_nic(struct harp_dpdk_port *port, uint32_t queue, struct harp_nic **out, char *why,
 	     size_t why_len);
-int port_info(const struct harp_dpdk_port *port, struct harp_dpdk_info *out);
+void port_info(const struct harp_dpdk_port *port, struct harp_instance_port *out);
 int port_rss(const struct harp_dpdk_port *port, struct harp_rss *out);
 int port_xstats(const struct harp_dpdk_port *port, char (*names)[64], uint64_t *values,
 		unsigned max);

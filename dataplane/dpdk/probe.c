@@ -67,8 +67,7 @@ static void port_probe_device(void *arg)
 	const struct harp_dpdk_port_options *opt = probing->opt;
 	struct dpdk_port *port = probing->port;
 	uint32_t mtu = opt->mtu_bytes ? opt->mtu_bytes : RTE_ETHER_MTU;
-	uint32_t frame_size =
-		opt->frame_size ? opt->frame_size : port_frame_size(NULL, port->traits, mtu);
+	uint32_t frame_size = port_frame_size(NULL, port->traits, mtu);
 	const char *asked = opt->device;
 	char device[MEMIF_TEXT_BYTES];
 

@@ -150,9 +150,7 @@ static int port_device(struct dpdk_port *port, const struct harp_instance_option
 		rc = port->api->port_open(&port->port, &options, why->text, why->size);
 	if (rc)
 		return rc;
-	rc = port->api->port_info(port->port, &port->info);
-	if (rc)
-		return why_fail(why, rc, "its properties: %s", strerror(-rc));
+	port->api->port_info(port->port, &port->info);
 	atomic_init(&port->up, port->info.up);
 	return port_rss(port, why);
 }
@@ -305,14 +303,15 @@ int dpdk_port_put(struct dpdk_port *port, struct why *why)
 bool dpdk_port_up(struct dpdk_port *port, uint64_t now_ns, bool *changed)
 {
 	uint64_t due_ns = atomic_load_explicit(&port->look_ns, memory_order_relaxed);
-	struct harp_dpdk_info info;
+	struct harp_instance_port info;
 
 	*changed = false;
 	if (now_ns >= due_ns &&
-	    atomic_compare_exchange_strong(&port->look_ns, &due_ns, now_ns + PORT_LOOK_NS) &&
-	    port->api->port_info(port->port, &info) == 0)
+	    atomic_compare_exchange_strong(&port->look_ns, &due_ns, now_ns + PORT_LOOK_NS)) {
+		port->api->port_info(port->port, &info);
 		*changed = atomic_exchange_explicit(&port->up, info.up, memory_order_relaxed) !=
 			   (bool)info.up;
+	}
 	return atomic_load_explicit(&port->up, memory_order_relaxed);
 }
 

@@ -23,7 +23,7 @@ struct dpdk_port {
 	const struct harp_dpdk_api *api;
 	struct harp_dpdk_port *port;
 	struct harp_port_spec spec; /* queues: as opened */
-	struct harp_dpdk_info info; /* at the time of opening */
+	struct harp_instance_port info; /* at the time of opening, without addresses */
 	struct harp_rss rss;
 	struct dpdk_lease *lease; /* NULL: opened by this process */
 	/* Private to dpdk_port.c from here on. */

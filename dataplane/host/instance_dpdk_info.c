@@ -114,25 +114,12 @@ int instance_dpdk_route(const struct harp_instance *instance, const struct harp_
 int harp_instance_dpdk(const struct harp_instance *instance, struct harp_instance_port *out)
 {
 	const struct dpdk_port *port = instance->dpdk ? instance->dpdk->port : NULL;
-	const struct harp_dpdk_info *info = port ? &port->info : NULL;
 
 	if (!port)
 		return -ENOTSUP;
-	*out = (struct harp_instance_port){
-		.up = atomic_load_explicit(&port->up, memory_order_relaxed),
-		.huge_pages = info->huge_pages,
-		.numa_node = info->numa_node,
-		.mtu_bytes = instance->nic->caps.mtu_bytes,
-		.speed_mbps = info->speed_mbps,
-		.queues = port->spec.queues,
-		.driver_copies = info->driver_copies,
-		.address_count = port->spec.address_count,
-	};
-	snprintf(out->device, sizeof(out->device), "%s", info->device);
-	snprintf(out->driver, sizeof(out->driver), "%s", info->driver);
-	snprintf(out->pci, sizeof(out->pci), "%s", info->pci);
-	snprintf(out->dpdk, sizeof(out->dpdk), "%s", info->dpdk);
-	memcpy(out->mac, info->mac, sizeof(out->mac));
+	*out = port->info;
+	out->up = atomic_load_explicit(&port->up, memory_order_relaxed);
+	out->address_count = port->spec.address_count;
 	memcpy(out->addresses, port->spec.addresses, sizeof(out->addresses));
 	return 0;
 }

@@ -26,6 +26,7 @@ int port_try(struct harp_dpdk_port **port, const char *device, uint32_t mtu_byte
 		.size = sizeof(opt),
 		.device = device,
 		.mtu_bytes = mtu_bytes,
+		.queues = 1,
 		.frame_count = END_FRAMES,
 	};
 
@@ -169,7 +170,7 @@ bool end_until(struct end *from, struct end *to, uint64_t packets, uint32_t len,
 bool end_wait_up(const struct end *end, bool up)
 {
 	uint64_t until_ns = test_now_ns() + 60000000000u;
-	struct harp_dpdk_info info;
+	struct harp_instance_port info;
 
 	do {
 		api->port_info(end->port, &info);
@@ -186,14 +187,14 @@ bool end_wait_up(const struct end *end, bool up)
 TEST(a_ring_returns_packets_in_order)
 {
 	struct harp_nic_stats stats;
-	struct harp_dpdk_info info;
+	struct harp_instance_port info;
 	struct end end;
 
 	end_open(&end, "net_ring0", 0);
 	api->port_info(end.port, &info);
 	CHECK_STR(info.driver, "net_ring");
 	CHECK_STR(info.device, "net_ring0");
-	CHECK(info.up && !info.driver_copies && info.mtu_bytes == 1500 && info.frame_size == 2048);
+	CHECK(info.up && !info.driver_copies && info.mtu_bytes == 1500);
 	CHECK(!(end.nic->caps.features & HARP_NIC_TX_LAZY)); /* the receiver of a packet frees it */
 	CHECK(strncmp(info.dpdk, "DPDK ", 5) == 0);
 	CHECK(!(info.mac[0] & 1));

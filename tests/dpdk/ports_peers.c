@@ -149,7 +149,7 @@ static void dies(const char *ours, const char *theirs)
 		peer_kill(peer);
 		/* At full speed until the driver has detected it. */
 		uint64_t until_ns = test_now_ns() + 60000000000u;
-		struct harp_dpdk_info info = { .up = 1 };
+		struct harp_instance_port info = { .up = 1 };
 
 		while (info.up && test_now_ns() < until_ns) {
 			unsigned turns = 0;

@@ -202,9 +202,9 @@ static int fake_port_nic(struct harp_dpdk_port *port, uint32_t queue, struct har
 	return 0;
 }
 
-static int fake_port_info(const struct harp_dpdk_port *port, struct harp_dpdk_info *out)
+static void fake_port_info(const struct harp_dpdk_port *port, struct harp_instance_port *out)
 {
-	*out = (struct harp_dpdk_info){
+	*out = (struct harp_instance_port){
 		.driver = "net_fake",
 		.dpdk = "DPDK 0.0",
 		.mac = { 2, 0, 0, 0, 0, (uint8_t)(port->index + 1) },
@@ -212,11 +212,9 @@ static int fake_port_info(const struct harp_dpdk_port *port, struct harp_dpdk_in
 		.numa_node = -1,
 		.mtu_bytes = port->mtu_bytes,
 		.queues = port->queues,
-		.frame_count = port->frame_count,
 		.driver_copies = 1,
 	};
 	memcpy(out->device, port->device, sizeof(out->device));
-	return 0;
 }
 
 static int fake_port_rss(const struct harp_dpdk_port *port, struct harp_rss *out)
