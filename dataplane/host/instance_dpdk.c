@@ -395,3 +395,39 @@ void instance_dpdk_close(struct harp_instance *instance)
 	free(dpdk);
 	instance->dpdk = NULL;
 }
+
+/* properties */
+
+int instance_dpdk_route(const struct harp_instance *instance, const struct harp_addr *dst,
+			struct harp_host_route *out)
+{
+	const struct instance_dpdk *dpdk = instance->dpdk;
+	const struct harp_port_spec *spec = &dpdk->port->spec;
+	int rc;
+
+	*out = (struct harp_host_route){ .mtu_bytes = instance->nic->caps.mtu_bytes };
+	snprintf(out->ifname, sizeof(out->ifname), "%s", instance->ifname);
+	out->is_local = addr_is(dst, &dpdk->link_local);
+	for (uint32_t i = 0; i < spec->address_count; i++)
+		out->is_local |= addr_is(dst, &spec->addresses[i]);
+	if (out->is_local) {
+		out->source = out->next_hop = *dst;
+		return 0;
+	}
+	rc = harp_stack_route(instance->stack, dst, &out->next_hop, &out->source);
+	out->has_gateway = !addr_is(dst, &out->next_hop);
+	return rc;
+}
+
+int harp_instance_dpdk(const struct harp_instance *instance, struct harp_instance_port *out)
+{
+	const struct dpdk_port *port = instance->dpdk ? instance->dpdk->port : NULL;
+
+	if (!port)
+		return -ENOTSUP;
+	*out = port->info;
+	out->up = atomic_load_explicit(&port->up, memory_order_relaxed);
+	out->address_count = port->spec.address_count;
+	memcpy(out->addresses, port->spec.addresses, sizeof(out->addresses));
+	return 0;
+}

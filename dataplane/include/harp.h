@@ -201,6 +201,10 @@ HARP_API int harp_stack_route_add(struct harp_stack *stack, const struct harp_ad
 				  uint32_t mtu_bytes);
 HARP_API int harp_stack_route_remove(struct harp_stack *stack, const struct harp_addr *prefix,
 				     unsigned prefix_len);
+/* Next hop and source address of packets to dst. -ENETUNREACH, -EADDRNOTAVAIL. Any thread, while
+ * addresses and routes do not change. */
+HARP_API int harp_stack_route(const struct harp_stack *stack, const struct harp_addr *dst,
+			      struct harp_addr *next_hop, struct harp_addr *source);
 /* Sets (mac: 6 bytes) or removes (mac NULL) a neighbor. Packets that waited for it are sent. */
 HARP_API int harp_stack_neighbor_set(struct harp_stack *stack, const struct harp_addr *addr,
 				     const uint8_t *mac);

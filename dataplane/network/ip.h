@@ -118,10 +118,10 @@ uint32_t ip_scope_id(const struct ip *ip, const struct harp_addr *addr);
 const struct harp_addr *ip_source(const struct ip *ip, const struct harp_addr *dst,
 				  const struct harp_addr *next_hop);
 
-/*
- * Resolves path->dst: sets route, next hop, source (if path->src is zero) and neighbor entry. 0;
- * -ENETUNREACH no route; -EADDRNOTAVAIL src is not ours.
- */
+/* Sets next hop, MTU, and source (if path->src is zero) for path->dst. -ENETUNREACH no route;
+ * -EADDRNOTAVAIL src is not ours. */
+int ip_path_route(const struct ip *ip, struct ip_path *path);
+/* The same with the neighbor entry. */
 int ip_path_lookup(struct ip *ip, struct ip_path *path);
 /* A cheap check before every packet, which repeats the lookup if the generation changed. Same
  * errors. */

@@ -306,14 +306,11 @@ uint32_t ip_scope_id(const struct ip *ip, const struct harp_addr *addr)
 	return !harp_addr_is_v4(addr) && harp_addr_is_link_local(addr) ? ip->scope_id : 0;
 }
 
-int ip_path_lookup(struct ip *ip, struct ip_path *path)
+int ip_path_route(const struct ip *ip, struct ip_path *path)
 {
 	const struct ip_route *route = NULL;
 	uint32_t nic_mtu_bytes = ip_nic_mtu_bytes(ip);
 
-	path->generation = 0;
-	path->neighbor = NULL;
-	path->sent.len = 0;
 	/* Own addresses have no route, because the stack has no loopback. */
 	if (route_is_unicast(&path->dst) && !ip_is_own(ip, &path->dst) &&
 	    !ip_is_broadcast(ip, &path->dst))
@@ -333,6 +330,19 @@ int ip_path_lookup(struct ip *ip, struct ip_path *path)
 	}
 	path->mtu_bytes = route->mtu_bytes && route->mtu_bytes < nic_mtu_bytes ? route->mtu_bytes
 									       : nic_mtu_bytes;
+	return 0;
+}
+
+int ip_path_lookup(struct ip *ip, struct ip_path *path)
+{
+	int err;
+
+	path->generation = 0;
+	path->neighbor = NULL;
+	path->sent.len = 0;
+	err = ip_path_route(ip, path);
+	if (err)
+		return err;
 	path->neighbor = neighbor_get(ip->eth, &path->next_hop);
 	path->pseudo_sum = ip_pseudo_sum(&path->src, &path->dst, 0, 0);
 	path->generation = ip->generation;

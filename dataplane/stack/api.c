@@ -27,6 +27,17 @@ int harp_stack_route_remove(struct harp_stack *stack, const struct harp_addr *pr
 	return ip_route_remove(&stack->ip, prefix, prefix_len);
 }
 
+int harp_stack_route(const struct harp_stack *stack, const struct harp_addr *dst,
+		     struct harp_addr *next_hop, struct harp_addr *source)
+{
+	struct ip_path path = { .dst = *dst };
+	int err = ip_path_route(&stack->ip, &path);
+
+	*next_hop = path.next_hop;
+	*source = path.src;
+	return err;
+}
+
 int harp_stack_neighbor_set(struct harp_stack *stack, const struct harp_addr *addr,
 			    const uint8_t *mac)
 {
