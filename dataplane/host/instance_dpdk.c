@@ -9,6 +9,7 @@
  * and a local port must be reserved only against other stacks of this process. Drivers have no
  * descriptor that reports link changes, so the link is polled several times a second.
  */
+#include "base/addr.h"
 #include "host/instance_dpdk.h"
 
 #include <errno.h>
@@ -25,13 +26,6 @@
 #include "host/instance_setup.h"
 
 #define IPV6_MTU_MIN_BYTES 1280u /* RFC 8200 section 5 */
-
-static const struct harp_addr addr_none;
-
-static bool addr_is(const struct harp_addr *a, const struct harp_addr *b)
-{
-	return memcmp(a, b, sizeof(*a)) == 0;
-}
 
 const char *instance_dpdk_text(const char *ifname)
 {
@@ -149,16 +143,16 @@ static int dpdk_route_add(const struct instance_setup *o, struct harp_instance *
 static int dpdk_routes(const struct instance_setup *o, struct harp_instance *instance)
 {
 	const struct harp_port_spec *spec = &instance->dpdk->port->spec;
-	const struct harp_addr any_v4 = harp_addr_v4(0, 0, 0, 0);
+	const struct harp_addr any_v4 = harp_addr_v4(0, 0, 0, 0), any_v6 = { { 0 } };
 	int rc = 0;
 
 	for (uint32_t i = 0; i < spec->route_count && !rc; i++)
 		rc = dpdk_route_add(o, instance, &spec->routes[i].prefix,
 				    spec->routes[i].prefix_len, &spec->routes[i].gateway);
-	if (!rc && !addr_is(&spec->gateway_v4, &addr_none))
+	if (!rc && !addr_is_zero(&spec->gateway_v4))
 		rc = dpdk_route_add(o, instance, &any_v4, 0, &spec->gateway_v4);
-	if (!rc && !addr_is(&spec->gateway_v6, &addr_none))
-		rc = dpdk_route_add(o, instance, &addr_none, 0, &spec->gateway_v6);
+	if (!rc && !addr_is_zero(&spec->gateway_v6))
+		rc = dpdk_route_add(o, instance, &any_v6, 0, &spec->gateway_v6);
 	return rc;
 }
 
@@ -407,15 +401,15 @@ int instance_dpdk_route(const struct harp_instance *instance, const struct harp_
 
 	*out = (struct harp_host_route){ .mtu_bytes = instance->nic->caps.mtu_bytes };
 	snprintf(out->ifname, sizeof(out->ifname), "%s", instance->ifname);
-	out->is_local = addr_is(dst, &dpdk->link_local);
+	out->is_local = addr_equal(dst, &dpdk->link_local);
 	for (uint32_t i = 0; i < spec->address_count; i++)
-		out->is_local |= addr_is(dst, &spec->addresses[i]);
+		out->is_local |= addr_equal(dst, &spec->addresses[i]);
 	if (out->is_local) {
 		out->source = out->next_hop = *dst;
 		return 0;
 	}
 	rc = harp_stack_route(instance->stack, dst, &out->next_hop, &out->source);
-	out->has_gateway = !addr_is(dst, &out->next_hop);
+	out->has_gateway = !addr_equal(dst, &out->next_hop);
 	return rc;
 }
 

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 
+#include "base/addr.h"
 #include "host/netlink_get.h"
 
 /* IFF_LOWER_UP of linux/if.h, which conflicts with net/if.h: the carrier, without delay. */
@@ -148,7 +149,7 @@ static int address_answer(void *ctx, const struct nlmsghdr *message)
 	int state;
 
 	if (netlink_own_address(message, &addr, &state) && body->ifa_index == request->ifindex &&
-	    memcmp(&addr, request->addr, sizeof(addr)) == 0)
+	    addr_equal(&addr, request->addr))
 		request->state = state;
 	return 0;
 }

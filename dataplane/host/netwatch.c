@@ -24,6 +24,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/addr.h"
 #include "host/daemon.h"
 
 #define NETWATCH_OPEN_MS 3000u
@@ -279,7 +280,7 @@ void netwatch_fork_child(const struct netwatch *watch)
 static struct netwatch_route *netwatch_find(struct netwatch *watch, const struct harp_addr *dst)
 {
 	for (unsigned i = 0; i < watch->route_count; i++)
-		if (memcmp(&watch->routes[i].dst, dst, sizeof(*dst)) == 0)
+		if (addr_equal(&watch->routes[i].dst, dst))
 			return &watch->routes[i];
 	return NULL;
 }

@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/addr.h"
 #include "host/netlink_get.h"
 
 #define ROUTE_CACHE_DUMP_TRIES 4
@@ -20,11 +21,6 @@ struct route_cache_dump {
 	uint32_t ifindex;
 	struct harp_lease_tables found;
 };
-
-static bool addr_equal(const struct harp_addr *a, const struct harp_addr *b)
-{
-	return memcmp(a->bytes, b->bytes, sizeof(a->bytes)) == 0;
-}
 
 static int dump_address(void *ctx, const struct nlmsghdr *message)
 {

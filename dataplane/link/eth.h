@@ -8,6 +8,7 @@
 
 #include <string.h>
 
+#include "base/addr.h"
 #include "base/endian.h"
 #include "base/rng.h"
 #include "base/siphash.h"

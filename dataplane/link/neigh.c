@@ -52,7 +52,7 @@
 
 static inline bool neighbor_is(const struct neighbor *n, const struct harp_addr *addr)
 {
-	return memcmp(&n->addr, addr, sizeof(*addr)) == 0;
+	return addr_equal(&n->addr, addr);
 }
 
 static struct neighbor **neighbor_bucket(const struct eth *eth, const struct harp_addr *addr)

@@ -146,7 +146,7 @@ static inline struct neighbor *ip_path_neighbor(const struct ip_path *path)
 {
 	struct neighbor *n = path->neighbor;
 
-	return n && memcmp(&n->addr, &path->next_hop, sizeof(path->next_hop)) == 0 ? n : NULL;
+	return n && addr_equal(&n->addr, &path->next_hop) ? n : NULL;
 }
 
 /* Validates the IP header of a packet from eth_input() (data at the IP header): ETH_IPV4 and

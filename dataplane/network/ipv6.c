@@ -36,7 +36,7 @@ static bool ip6_source_good(const struct harp_addr *src)
 
 bool ip6_source_is_other(const struct ip *ip, const struct harp_addr *src)
 {
-	return !ipv6_is_unspecified(src) && !ip_is_own(ip, src);
+	return !addr_is_zero(src) && !ip_is_own(ip, src);
 }
 
 /* True for an own address, and for a group of an own address or of all nodes. */
@@ -47,13 +47,13 @@ static bool ip6_is_ours(const struct ip *ip, const struct packet_in *in)
 	/* not a unicast address in a multicast frame (as RFC 1122 3.3.6) */
 	if (!ipv6_is_multicast(&in->dst))
 		return !harp_addr_is_v4(&in->dst) && ip_is_own(ip, &in->dst) && !in->group;
-	if (memcmp(&in->dst, &all_nodes, sizeof(all_nodes)) == 0)
+	if (addr_equal(&in->dst, &all_nodes))
 		return true;
 	for (unsigned i = 0; i < ip->address_count; i++) {
 		struct harp_addr group = ipv6_solicited_node(&ip->addresses[i].addr);
 
 		if (!harp_addr_is_v4(&ip->addresses[i].addr) &&
-		    memcmp(&group, &in->dst, sizeof(group)) == 0)
+		    addr_equal(&group, &in->dst))
 			return true;
 	}
 	return false;

@@ -11,14 +11,6 @@
 /* Even the slowest timestamp clock ticks within this time: RFC 7323 section 5.4. */
 #define CONN_REOPEN_NS TCP_NS_PER_S
 
-bool socket_addr_is_any(const struct harp_addr *addr)
-{
-	static const struct harp_addr any = { { 0 } };
-	static const struct harp_addr any_v4 = { { [10] = 0xff, [11] = 0xff } };
-
-	return memcmp(addr, &any, sizeof(*addr)) == 0 || memcmp(addr, &any_v4, sizeof(*addr)) == 0;
-}
-
 /* ------------------------------------------------------------------------------------------------
  * Opening.
  */
@@ -92,7 +84,7 @@ int conn_connect(struct tcp *tcp, const struct harp_endpoint *local,
 	if (err)
 		return err;
 	/* An own address would need a loopback path, which the stack lacks. */
-	if (remote->port == 0 || socket_addr_is_any(&remote->addr) ||
+	if (remote->port == 0 || addr_is_any(&remote->addr) ||
 	    ip_is_own(tcp->ip, &remote->addr) ||
 	    !ip_scope_good(tcp->ip, &remote->addr, remote->scope_id))
 		return -EINVAL;
@@ -102,7 +94,7 @@ int conn_connect(struct tcp *tcp, const struct harp_endpoint *local,
 	if (!conn)
 		return -ENOSPC;
 	conn->path.dst = remote->addr;
-	if (local && !socket_addr_is_any(&local->addr))
+	if (local && !addr_is_any(&local->addr))
 		conn->path.src = local->addr;
 	conn->remote_port = remote->port;
 	err = ip_path_lookup(tcp->ip, &conn->path);

@@ -12,8 +12,8 @@ static bool listener_conflicts(const struct tcp *tcp, const struct harp_addr *ad
 		const struct harp_listener *l = &tcp->listeners[i];
 
 		if (l->tcp && l->local.port == port &&
-		    (socket_addr_is_any(addr) || socket_addr_is_any(&l->local.addr) ||
-		     memcmp(&l->local.addr, addr, sizeof(*addr)) == 0))
+		    (addr_is_any(addr) || addr_is_any(&l->local.addr) ||
+		     addr_equal(&l->local.addr, addr)))
 			return true;
 	}
 	return false;
@@ -29,7 +29,7 @@ int listener_open(struct tcp *tcp, const struct harp_endpoint *local,
 
 	if (err)
 		return err;
-	if (socket_addr_is_any(&at.addr))
+	if (addr_is_any(&at.addr))
 		at.addr = (struct harp_addr){ { 0 } };
 	else if (!ip_is_own(tcp->ip, &at.addr) || !ip_scope_good(tcp->ip, &at.addr, at.scope_id))
 		return -EADDRNOTAVAIL;

@@ -22,7 +22,6 @@ int udp_open(struct udp *udp, const struct harp_endpoint *local, const struct ha
 int socket_options(const struct tcp *tcp, const struct harp_tcp_options *in,
 		   struct harp_tcp_options *out);
 /* True for the wildcard address of either family. */
-bool socket_addr_is_any(const struct harp_addr *addr);
 /* The error of send calls on a connection that is not open; 0 if it is. */
 int socket_send_state(const struct harp_conn *conn);
 /* Bytes that harp_tcp_options.unsent_bytes_max permits to queue, at most `bytes`. */

@@ -39,7 +39,7 @@ int udp_open(struct udp *udp, const struct harp_endpoint *local, const struct ha
 	struct harp_endpoint at = local ? *local : (struct harp_endpoint){ .port = 0 };
 	struct harp_udp_options options;
 	struct harp_udp *sock;
-	bool wild = socket_addr_is_any(&at.addr);
+	bool wild = addr_is_any(&at.addr);
 	int err = udp_options(opt, &options);
 
 	if (err)
@@ -69,7 +69,7 @@ static bool udp_remote_good(const struct harp_udp *sock, const struct harp_endpo
 {
 	const struct ip *ip = sock->udp->ip;
 
-	return remote->port != 0 && !socket_addr_is_any(&remote->addr) &&
+	return remote->port != 0 && !addr_is_any(&remote->addr) &&
 	       !ip_is_own(ip, &remote->addr) && ip_scope_good(ip, &remote->addr, remote->scope_id);
 }
 
@@ -83,8 +83,8 @@ static void udp_drop_others(struct harp_udp *sock)
 		const struct udp_where *where = udp_where_received(f);
 
 		if (where->remote_port == sock->remote.port &&
-		    memcmp(&where->remote, &sock->remote.addr, sizeof(where->remote)) == 0 &&
-		    memcmp(&where->local, &sock->local.addr, sizeof(where->local)) == 0)
+		    addr_equal(&where->remote, &sock->remote.addr) &&
+		    addr_equal(&where->local, &sock->local.addr))
 			udp_queue_push(&kept, f);
 		else
 			udp_rx_release(sock, f);

@@ -72,8 +72,8 @@ static bool tcp_flow_match(const void *ctx, uint32_t index, const struct flow_ke
 	const struct harp_conn *conn = &tcp->conns[index];
 
 	return conn->remote_port == key->remote_port && conn->local_port == key->local_port &&
-	       memcmp(&conn->path.dst, &key->remote, sizeof(key->remote)) == 0 &&
-	       memcmp(&conn->path.src, &key->local, sizeof(key->local)) == 0;
+	       addr_equal(&conn->path.dst, &key->remote) &&
+	       addr_equal(&conn->path.src, &key->local);
 }
 
 static void tcp_init_limits(struct tcp *tcp, const struct harp_nic_caps *caps)

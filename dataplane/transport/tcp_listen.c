@@ -14,7 +14,6 @@
 struct harp_listener *tcp_listener_find(struct tcp *tcp, const struct harp_addr *addr,
 					uint16_t port)
 {
-	static const struct harp_addr any = { { 0 } };
 	struct harp_listener *wildcard = NULL;
 
 	for (uint32_t i = 0; i < tcp->max_listeners; i++) {
@@ -22,9 +21,9 @@ struct harp_listener *tcp_listener_find(struct tcp *tcp, const struct harp_addr 
 
 		if (!l->tcp || l->local.port != port)
 			continue;
-		if (memcmp(&l->local.addr, addr, sizeof(*addr)) == 0)
+		if (addr_equal(&l->local.addr, addr))
 			return l;
-		if (memcmp(&l->local.addr, &any, sizeof(any)) == 0)
+		if (addr_is_zero(&l->local.addr))
 			wildcard = l;
 	}
 	return wildcard;

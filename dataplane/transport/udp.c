@@ -90,7 +90,7 @@ static bool udp_conflicts(const struct udp *udp, const struct harp_endpoint *at,
 		const struct harp_udp *sock = &udp->sockets[i - 1];
 
 		if (wild || sock->wild ||
-		    memcmp(&sock->local.addr, &at->addr, sizeof(at->addr)) == 0)
+		    addr_equal(&sock->local.addr, &at->addr))
 			return true;
 	}
 	return false;
@@ -187,7 +187,7 @@ static struct harp_udp *udp_find(const struct udp *udp, const struct harp_addr *
 		struct harp_udp *sock = &udp->sockets[i - 1];
 
 		if ((sock->wild && !sock->connected) ||
-		    memcmp(&sock->local.addr, addr, sizeof(*addr)) == 0)
+		    addr_equal(&sock->local.addr, addr))
 			return sock;
 	}
 	return NULL;
@@ -196,7 +196,7 @@ static struct harp_udp *udp_find(const struct udp *udp, const struct harp_addr *
 static bool udp_accepts(const struct harp_udp *sock, const struct harp_addr *remote, uint16_t port)
 {
 	return !sock->connected || (sock->remote.port == port &&
-				    memcmp(&sock->remote.addr, remote, sizeof(*remote)) == 0);
+				    addr_equal(&sock->remote.addr, remote));
 }
 
 /* A received datagram. */

@@ -27,23 +27,16 @@ static struct udp_where *tx_where(const struct udp *udp, const struct frame *f)
 	return (struct udp_where *)frame_chunk(udp->pool, f);
 }
 
-static bool tx_is_any(const struct harp_addr *addr)
-{
-	static const struct harp_addr any;
-
-	return memcmp(addr, &any, sizeof(any)) == 0;
-}
-
 int udp_path(struct harp_udp *sock, const struct udp_where *where)
 {
 	struct ip_path *path = &sock->path;
 	struct ip *ip = sock->udp->ip;
-	bool any = tx_is_any(&where->local);
+	bool any = addr_is_zero(&where->local);
 	int err;
 
 	if (path->generation == ip->generation &&
-	    memcmp(&path->dst, &where->remote, sizeof(path->dst)) == 0 &&
-	    (any ? sock->path_any : memcmp(&path->src, &where->local, sizeof(path->src)) == 0))
+	    addr_equal(&path->dst, &where->remote) &&
+	    (any ? sock->path_any : addr_equal(&path->src, &where->local)))
 		return 0;
 	*path = (struct ip_path){ .src = where->local, .dst = where->remote };
 	sock->path_any = any;
