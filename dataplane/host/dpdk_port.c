@@ -7,6 +7,7 @@
  */
 #include "host/dpdk_port.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <sched.h>
@@ -15,9 +16,9 @@
 #include <string.h>
 
 #include "base/util.h"
-#include "host/dpdk_library.h"
 #include "host/dpdk_events.h"
 #include "host/dpdk_take.h"
+#include "host/library.h"
 #include "host/registry.h"
 
 #define PORT_NUMBERS 65536u
@@ -96,6 +97,37 @@ static struct dpdk_port *port_find(const char *name)
 	return port;
 }
 
+/* The library is never unloaded: DPDK's environment can be neither ended nor restarted, and its
+ * threads keep running. -ENOENT: a file of HARP or of DPDK is missing or invalid. */
+static int port_library(struct dpdk_port *port, const char *lib_dir, const struct why *why)
+{
+	const void *api = NULL;
+	const char *text;
+	void *handle;
+	int rc = library_open("dpdk", lib_dir, HARP_DPDK_VERSION, &handle, &api);
+
+	port->api = api;
+	if (!rc)
+		return 0;
+	if (rc != -ENOENT)
+		return why_fail(why, -ENOENT,
+				"libharp-dpdk.so is of another version of HARP; reinstall both");
+	/* such as "librte_eal.so.23: cannot open ...", "undefined symbol: rte_eth_fp_ops, version
+	 * DPDK_23" */
+	text = dlerror();
+	if (strstr(text, "librte_") || strstr(text, "version DPDK_"))
+		return why_fail(why, rc,
+				"%s: DPDK's libraries are missing or of another version; install "
+				"them (Debian: apt-get install libdpdk-dev dpdk)",
+				text);
+	if (!strstr(text, "No such file"))
+		return why_fail(why, rc, "%s; reinstall HARP", text);
+	return why_fail(why, rc,
+			"libharp-dpdk.so is not installed: HARP was built without DPDK; build it "
+			"where libdpdk is (Debian: apt-get install libdpdk-dev), or set the "
+			"library's folder");
+}
+
 static void port_free(struct dpdk_port *port)
 {
 	if (port->port)
@@ -170,7 +202,7 @@ static int port_make(struct dpdk_port **out, const struct harp_port_spec *spec,
 	if (!port->owners[0] || !port->owners[1] || !port->events)
 		why_fail(why, rc, "out of memory");
 	else
-		rc = dpdk_library_open(opt->lib_dir, &port->api, why);
+		rc = port_library(port, opt->lib_dir, why);
 	if (!rc)
 		rc = port_start(port, opt, why);
 	if (!rc)

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "host/xdp_library.h"
+#include "host/library.h"
 #include "memory/frame.h"
 #include "wire.h"
 
@@ -50,7 +50,7 @@ static int card_xdp_open(struct card *card, const struct card_options *opt, char
 		.ifname = opt->ifname,
 		.frame_count = FRAMES,
 	};
-	int rc = xdp_library_open(opt->lib_dir, &card->library, &card->api, why, why_len);
+	int rc = library_open_xdp(opt->lib_dir, &card->library, &card->api, why, why_len);
 
 	if (rc)
 		return rc;
