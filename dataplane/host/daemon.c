@@ -323,17 +323,17 @@ void harp_daemon_close(struct harp_daemon *daemon)
 
 static int daemon_check_rss(const struct harp_lease_leased *leased, const struct why *why)
 {
+	const struct harp_rss *rss = &leased->rss;
+
 	if (!leased->queue_count || leased->queue >= leased->queue_count)
 		return why_fail(why, -EPROTO, "harpd leases queue %u of %u", leased->queue,
 				leased->queue_count);
-	if (leased->rss_kind > HARP_LEASE_RSS_TOEPLITZ ||
-	    leased->rss_key_bytes > HARP_LEASE_RSS_KEY_MAX ||
-	    leased->rss_table_count > HARP_LEASE_RSS_TABLE_MAX ||
-	    (leased->rss_kind == HARP_LEASE_RSS_TOEPLITZ &&
-	     (leased->rss_key_bytes < 40 || !leased->rss_table_count)))
+	if (rss->kind > HARP_RSS_TOEPLITZ || rss->key_bytes > HARP_RSS_KEY_MAX ||
+	    rss->table_count > HARP_RSS_TABLE_MAX ||
+	    (rss->kind == HARP_RSS_TOEPLITZ && (rss->key_bytes < 40 || !rss->table_count)))
 		return why_fail(why, -EPROTO,
 				"harpd reports RSS of kind %u, %u bytes of key, %u entries",
-				leased->rss_kind, leased->rss_key_bytes, leased->rss_table_count);
+				rss->kind, rss->key_bytes, rss->table_count);
 	return 0;
 }
 
@@ -478,15 +478,7 @@ int daemon_route(struct harp_daemon *daemon, uint64_t lease_id, const struct har
 		return why_fail(why, -EPROTO, "harpd reports a route with error %d", routed.error);
 	if (routed.error)
 		return why_fail(why, -routed.error, "the route: %s", strerror(routed.error));
-	daemon_clean(routed.ifname, sizeof(routed.ifname));
-	*out = (struct harp_host_route){
-		.source = routed.source,
-		.next_hop = routed.next_hop,
-		.ifindex = routed.ifindex,
-		.mtu_bytes = routed.mtu_bytes,
-		.is_local = !!routed.is_local,
-		.has_gateway = !!routed.has_gateway,
-	};
-	memcpy(out->ifname, routed.ifname, sizeof(out->ifname));
+	*out = routed.route;
+	daemon_clean(out->ifname, sizeof(out->ifname));
 	return 0;
 }

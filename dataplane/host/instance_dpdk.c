@@ -191,7 +191,7 @@ static void dpdk_fill_lease(const struct instance_setup *o, struct harp_instance
 		.port_min = o->opt.port_min ? o->opt.port_min : 61000,
 		.port_max = o->opt.port_max ? o->opt.port_max : 65535,
 		.page_bytes = port->lease->page_bytes,
-		.rss_kind = instance->rss.kind,
+		.rss = { .kind = instance->rss.kind },
 	};
 	snprintf(grant->ifname, sizeof(grant->ifname), "%s", port->spec.name);
 	memcpy(grant->mac, caps->mac, sizeof(grant->mac));

@@ -117,7 +117,7 @@ int netlink_get_route(struct netlink *nl, const struct harp_addr *dst, uint32_t 
 	return route_interface(nl, out);
 }
 
-int harp_host_route_on(const struct harp_addr *dst, uint32_t ifindex, struct harp_host_route *out)
+int harp_host_route(const struct harp_addr *dst, struct harp_host_route *out)
 {
 	struct netlink nl;
 	int rc = netlink_open(&nl, 0);
@@ -125,14 +125,9 @@ int harp_host_route_on(const struct harp_addr *dst, uint32_t ifindex, struct har
 	memset(out, 0, sizeof(*out));
 	if (rc)
 		return rc;
-	rc = netlink_get_route(&nl, dst, ifindex, out);
+	rc = netlink_get_route(&nl, dst, 0, out);
 	netlink_close(&nl);
 	return rc;
-}
-
-int harp_host_route(const struct harp_addr *dst, struct harp_host_route *out)
-{
-	return harp_host_route_on(dst, 0, out);
 }
 
 struct address_request {
@@ -186,24 +181,15 @@ int netlink_get_route_from(struct netlink *nl, uint32_t ifindex, const struct ha
 void netlink_get_routed(uint32_t ifindex, const struct harp_addr *dst,
 			struct harp_lease_routed *out)
 {
-	struct harp_host_route route = { 0 };
 	struct netlink nl;
 	int rc = netlink_open(&nl, 0);
 
+	*out = (struct harp_lease_routed){ 0 };
 	if (!rc) {
-		rc = netlink_get_route_from(&nl, ifindex, dst, &route);
+		rc = netlink_get_route_from(&nl, ifindex, dst, &out->route);
 		netlink_close(&nl);
 	}
-	*out = (struct harp_lease_routed){
-		.error = -rc,
-		.ifindex = route.ifindex,
-		.mtu_bytes = route.mtu_bytes,
-		.is_local = route.is_local,
-		.has_gateway = route.has_gateway,
-		.source = route.source,
-		.next_hop = route.next_hop,
-	};
-	memcpy(out->ifname, route.ifname, sizeof(out->ifname));
+	out->error = -rc;
 }
 
 int harp_host_address_state(const char *ifname, const struct harp_addr *addr)

@@ -48,7 +48,8 @@ STAYS(offsetof(struct harp_lease_device, ifindex), 16);
 STAYS(offsetof(struct harp_lease_device, queues), 32);
 STAYS(sizeof(struct harp_lease_request), 112);
 STAYS(sizeof(struct harp_lease_leased), 1208);
-STAYS(offsetof(struct harp_lease_leased, rss_table), 184);
+STAYS(offsetof(struct harp_lease_leased, rss.table), 184);
+STAYS(offsetof(struct harp_lease_routed, route.source), 32);
 STAYS(sizeof(struct harp_lease_port), 40);
 STAYS(sizeof(struct harp_lease_refused), 404);
 STAYS(offsetof(struct harp_lease_refused, why), 20);
@@ -435,10 +436,10 @@ TEST(an_invalid_lease_is_given_back)
 	queue = HARP_LEASE_QUEUE_ANY;
 	INVALID(lease, answer.leased.ifname[3] = '2', "another interface");
 	INVALID(lease,
-		(answer.leased.rss_kind = HARP_LEASE_RSS_TOEPLITZ, answer.leased.rss_key_bytes = 39,
-		 answer.leased.rss_table_count = 128),
+		(answer.leased.rss.kind = HARP_RSS_TOEPLITZ, answer.leased.rss.key_bytes = 39,
+		 answer.leased.rss.table_count = 128),
 		"RSS of kind 2, 39 bytes of key");
-	INVALID(lease, answer.leased.rss_table_count = HARP_LEASE_RSS_TABLE_MAX + 1,
+	INVALID(lease, answer.leased.rss.table_count = HARP_RSS_TABLE_MAX + 1,
 		"RSS of kind 0, 0 bytes of key, 513 entries");
 }
 
