@@ -32,8 +32,8 @@ static void nic_stats(struct harp_nic *harp_nic, struct harp_nic_stats *out)
 	*out = nic->stats;
 	out->rx_dropped += nic->dropped;
 	out->rx_fill_empty += nic->pool->starved;
-	if (nic->port->traits & DRIVER_COPIES)
-		out->driver_copied_bytes = out->rx_bytes + out->tx_bytes;
+	if (!(nic->port->traits & DRIVER_COPIES))
+		out->driver_copied_bytes = 0;
 }
 
 static int nic_memory_add(struct harp_nic *harp_nic, const void *base, size_t bytes)

@@ -201,8 +201,7 @@ static unsigned nic_rx_take(struct dpdk_nic *nic, struct harp_desc *descs, unsig
 		if (count < 0)
 			continue;
 		got += (unsigned)count;
-		nic->stats.rx_packets++;
-		nic->stats.rx_bytes += bytes;
+		nic->stats.driver_copied_bytes += bytes;
 	}
 	return got;
 }

@@ -141,7 +141,6 @@ static unsigned nic_tx_burst(struct dpdk_nic *nic, const struct harp_desc *descs
 	struct rte_mbuf *packets[NIC_BURST];
 	uint8_t sizes[NIC_BURST];
 	unsigned made = 0, at = 0, taken = 0, sent;
-	uint64_t bytes = 0;
 	int n = 0;
 
 	for (; made < NIC_BURST && at < count; at += (unsigned)n) {
@@ -165,11 +164,9 @@ static unsigned nic_tx_burst(struct dpdk_nic *nic, const struct harp_desc *descs
 	sent = made ? rte_eth_tx_burst(nic->port_id, nic->queue, packets, (uint16_t)made) : 0;
 	for (unsigned i = 0; i < sent; i++) {
 		taken += sizes[i];
-		bytes += lens[i];
+		nic->stats.driver_copied_bytes += lens[i];
 	}
 	nic->in_flight += taken;
-	nic->stats.tx_packets += sent;
-	nic->stats.tx_bytes += bytes;
 	for (unsigned i = sent; i < made; i++)
 		nic_packet_undo(nic, packets[i]);
 	if (sent == made && n < 0) {

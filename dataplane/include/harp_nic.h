@@ -76,9 +76,8 @@ struct harp_nic_caps {
 };
 
 struct harp_nic_stats {
-	uint64_t rx_packets, rx_bytes, tx_packets, tx_bytes;
 	uint64_t rx_dropped; /* by the NIC or kernel before they reached the ring */
-	uint64_t rx_ring_full, rx_fill_empty, tx_ring_empty, rx_invalid, tx_invalid;
+	uint64_t rx_ring_full, rx_fill_empty, rx_invalid, tx_invalid;
 	uint64_t kicks;        /* system calls made to transmit or to wake the NIC */
 	uint64_t copied_bytes; /* copied by HARP's own NIC code (0 for AF_XDP) */
 	/* copied by the driver, if known (memif, tap, af_packet) */

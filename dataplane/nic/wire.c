@@ -222,8 +222,6 @@ static unsigned wire_rx(struct harp_nic *nic, struct harp_desc *descs, unsigned 
 		} else {
 			got += wire_deliver(port, slot, descs + got);
 			w->ports[s->src].stats.delivered++;
-			port->nic_stats.rx_packets++;
-			port->nic_stats.rx_bytes += s->len;
 			port->nic_stats.copied_bytes += s->len;
 		}
 	}

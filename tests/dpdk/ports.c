@@ -201,10 +201,7 @@ TEST(a_ring_returns_packets_in_order)
 	CHECK(end_until(&end, &end, 100000, 1514, 1));
 	CHECK_EQ(end.wrong, 0);
 	end.nic->ops->stats(end.nic, &stats);
-	CHECK_EQ(stats.rx_packets, end.received);
-	CHECK_EQ(stats.tx_packets, end.next_out);
-	CHECK_EQ(stats.rx_bytes, end.received * 1514);
-	CHECK_EQ(stats.copied_bytes, stats.rx_bytes);
+	CHECK_EQ(stats.copied_bytes, end.received * 1514);
 	while (end.sent > 0) {
 		end_fill(&end, END_FRAMES / 2);
 		end_receive(&end);
@@ -314,7 +311,6 @@ TEST(invalid_descriptors_are_counted)
 	CHECK_EQ(end.nic->ops->tx(end.nic, &open_ended, 1, 1), 0);
 	end.nic->ops->stats(end.nic, &stats);
 	CHECK_EQ(stats.tx_invalid, sizeof(bad) / sizeof(bad[0]));
-	CHECK_EQ(stats.tx_packets, 0);
 	back = end.nic->ops->complete(end.nic, addrs, 8, 1);
 	CHECK_EQ(back, 5); /* those within the region, and the external one */
 	CHECK(end_until(&end, &end, 1000, 1514, 1));

@@ -393,12 +393,11 @@ static void describe_instance(struct harp_instance *instance, FILE *out)
 	}
 	harp_instance_nic(instance)->ops->stats(harp_instance_nic(instance), &nic);
 	fprintf(out,
-		"}, \"nic\": {\"rx_packets\": %" PRIu64 ", \"tx_packets\": %" PRIu64
-		", \"rx_dropped\": %" PRIu64 ", \"rx_ring_full\": %" PRIu64
+		"}, \"nic\": {\"rx_dropped\": %" PRIu64 ", \"rx_ring_full\": %" PRIu64
 		", \"rx_fill_empty\": %" PRIu64 ", \"tx_invalid\": %" PRIu64 ", \"kicks\": %" PRIu64
 		", \"copied_bytes\": %" PRIu64 ", \"driver_copied_bytes\": %" PRIu64 "}",
-		nic.rx_packets, nic.tx_packets, nic.rx_dropped, nic.rx_ring_full, nic.rx_fill_empty,
-		nic.tx_invalid, nic.kicks, nic.copied_bytes, nic.driver_copied_bytes);
+		nic.rx_dropped, nic.rx_ring_full, nic.rx_fill_empty, nic.tx_invalid, nic.kicks,
+		 nic.copied_bytes, nic.driver_copied_bytes);
 }
 
 static void harp_describe(struct stream_host *host, struct stream *s, FILE *out)
