@@ -191,3 +191,27 @@ void port_close(struct harp_dpdk_port *harp_port)
 	eal_log_flush();
 	port_leave(&was);
 }
+
+/* ---- the library's only symbol ---- */
+
+static const struct harp_dpdk_api api = {
+	.version = HARP_DPDK_VERSION,
+	.start = eal_start,
+	.port_open = port_open,
+	.port_nic = port_nic,
+	.port_info = port_info,
+	.port_rss = port_rss,
+	.port_xstats = port_xstats,
+	.port_close = port_close,
+	.guard = link_guard,
+	.run_in_intr = link_run_there,
+	.memif_probe = memif_handle_probe,
+	.memif_ready = memif_handle_ready,
+	.memif_leave = memif_handle_leave,
+	.memif_close = memif_handle_close,
+};
+
+const struct harp_dpdk_api *harp_dpdk_api(void)
+{
+	return &api;
+}

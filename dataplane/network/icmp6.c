@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* icmp6.c - received ICMP for IPv6 (RFC 4443). icmp_out.c sends the only error. */
+/* icmp6.c - received ICMP for IPv6 (RFC 4443). icmp.c sends the only error. */
 #include "base/checksum.h"
 #include "network/icmp.h"
 #include "network/ipv6.h"
