@@ -28,12 +28,12 @@ static uint32_t min_u32(uint32_t a, uint32_t b)
 }
 
 /* DPDK's message, or the errno's text. */
-static const char *port_error_text(char words[EAL_WORDS_BYTES], int err)
+static const char *port_error_text(char text[EAL_TEXT_BYTES], int err)
 {
-	eal_log_message(words);
-	if (!words[0])
-		snprintf(words, EAL_WORDS_BYTES, "%s", rte_strerror(-err));
-	return words;
+	eal_log_message(text);
+	if (!text[0])
+		snprintf(text, EAL_TEXT_BYTES, "%s", rte_strerror(-err));
+	return text;
 }
 
 uint32_t port_frame_size(const struct rte_eth_dev_info *info, uint32_t traits, uint32_t mtu_bytes)
@@ -225,7 +225,7 @@ int port_configure(struct dpdk_port *port, const struct harp_dpdk_port_options *
 		   const struct why *why)
 {
 	struct rte_eth_conf conf = { 0 };
-	char words[EAL_WORDS_BYTES];
+	char text[EAL_TEXT_BYTES];
 	int err;
 
 	err = port_choose_mtu(port, opt, why);
@@ -247,7 +247,7 @@ int port_configure(struct dpdk_port *port, const struct harp_dpdk_port_options *
 	err = rte_eth_dev_configure(port->id, port->queues, port->queues, &conf);
 	if (err)
 		return why_fail(why, err, "cannot be configured with %u queues and MTU %u: %s",
-				port->queues, port->mtu_bytes, port_error_text(words, err));
+				port->queues, port->mtu_bytes, port_error_text(text, err));
 	/* The reported properties may depend on the configuration. */
 	err = rte_eth_dev_info_get(port->id, &port->info);
 	if (err)
@@ -264,7 +264,7 @@ int port_queues_setup(struct dpdk_port *port, const struct why *why)
 	struct rte_eth_rxconf rx = port->info.default_rxconf;
 	struct rte_eth_txconf tx = port->info.default_txconf;
 	struct rte_eth_conf conf = { 0 };
-	char words[EAL_WORDS_BYTES];
+	char text[EAL_TEXT_BYTES];
 	unsigned socket = (unsigned)rte_eth_dev_socket_id(port->id);
 	int err = 0;
 
@@ -279,7 +279,7 @@ int port_queues_setup(struct dpdk_port *port, const struct why *why)
 			err = rte_eth_tx_queue_setup(port->id, q, port->tx_ring, socket, &tx);
 		if (err)
 			return why_fail(why, err, "queue %u cannot be set up: %s", q,
-					port_error_text(words, err));
+					port_error_text(text, err));
 	}
 	return 0;
 }

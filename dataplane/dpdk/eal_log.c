@@ -32,8 +32,8 @@ static struct {
 	size_t used;
 	uint64_t window_ns;       /* start of the window */
 	uint64_t passed, dropped; /* lines in the window */
-	bool telling;             /* words[] belongs to an error */
-	char words[EAL_WORDS_BYTES];
+	bool telling;             /* text[] belongs to an error */
+	char text[EAL_TEXT_BYTES];
 	FILE *log_stream, *out_stream, *err_stream, *out_before, *err_before;
 	void (*leaving)(void), (*ended)(void);
 	pthread_t quiet; /* the thread whose output is captured */
@@ -143,8 +143,8 @@ static void eal_log_line(enum harp_log_level level)
 		return;
 	if (eal_log_harmless(line))
 		level = HARP_LOG_DEBUG;
-	if (!eal_log.telling && (level == HARP_LOG_ERROR || !eal_log.words[0])) {
-		snprintf(eal_log.words, sizeof(eal_log.words), "%.*s", EAL_WORDS_BYTES - 1, line);
+	if (!eal_log.telling && (level == HARP_LOG_ERROR || !eal_log.text[0])) {
+		snprintf(eal_log.text, sizeof(eal_log.text), "%.*s", EAL_TEXT_BYTES - 1, line);
 		eal_log.telling = level == HARP_LOG_ERROR;
 	}
 	/* A caller that requested debug messages gets all of them. */
@@ -246,14 +246,14 @@ void eal_log_quiet(bool on)
 void eal_log_mark(void)
 {
 	pthread_mutex_lock(&eal_log.lock);
-	eal_log.words[0] = '\0';
+	eal_log.text[0] = '\0';
 	eal_log.telling = false;
 	pthread_mutex_unlock(&eal_log.lock);
 }
 
-void eal_log_message(char words[EAL_WORDS_BYTES])
+void eal_log_message(char text[EAL_TEXT_BYTES])
 {
 	pthread_mutex_lock(&eal_log.lock);
-	memcpy(words, eal_log.words, EAL_WORDS_BYTES);
+	memcpy(text, eal_log.text, EAL_TEXT_BYTES);
 	pthread_mutex_unlock(&eal_log.lock);
 }

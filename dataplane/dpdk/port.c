@@ -98,15 +98,15 @@ static int port_pools(struct dpdk_port *port, const struct why *why)
 
 static int port_start(struct dpdk_port *port, const struct why *why)
 {
-	char words[EAL_WORDS_BYTES];
+	char text[EAL_TEXT_BYTES];
 	int err;
 
 	eal_log_mark();
 	err = link_start(port);
 	if (err) {
-		eal_log_message(words);
+		eal_log_message(text);
 		return why_fail(why, err, "cannot be started: %s",
-				words[0] ? words : rte_strerror(-err));
+				text[0] ? text : rte_strerror(-err));
 	}
 	/* Neighbor discovery uses multicast (RFC 4861). Devices without multicast filters receive
 	 * everything. */

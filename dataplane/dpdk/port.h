@@ -54,8 +54,8 @@ struct dpdk_nic {
 	uint64_t now_ns;
 	uint64_t driver_stats_ns; /* last query of `dropped` */
 	uint64_t dropped;
-	uint32_t starved;    /* the pool's counter at the last check */
-	uint64_t starved_ns; /* time of the last log line; 0: none */
+	uint32_t alloc_failed;        /* the pool's counter at the last check */
+	uint64_t alloc_failed_log_ns; /* time of the last log line; 0: none */
 	struct harp_nic_stats stats;
 };
 
@@ -65,13 +65,13 @@ struct dpdk_port {
 	uint32_t mtu_bytes, frame_size, frame_count, spare_count, frags_max;
 	uint32_t slot_frames; /* maximum per slot of the transmit ring */
 	uint32_t external_count, tso_bytes_max;
-	uint32_t features;       /* HARP_NIC_* */
-	uint32_t traits;         /* enum driver_trait */
-	bool started;            /* writers hold the ports' lock */
-	struct memif memif;      /* DRIVER_CONNECTS */
-	uint32_t shut;           /* quiesce.h */
-	uint32_t link_ends;      /* link.c's count when the port was started */
-	char name[64]; /* DPDK's name, without arguments */
+	uint32_t features;  /* HARP_NIC_* */
+	uint32_t traits;    /* enum driver_trait */
+	bool started;       /* writers hold the ports' lock */
+	struct memif memif; /* DRIVER_CONNECTS */
+	uint32_t shut;      /* quiesce.h */
+	uint32_t link_ends; /* link.c's count when the port was started */
+	char name[64];      /* DPDK's name, without arguments */
 	struct rte_device *device;
 	struct rte_eth_dev_info info;
 	struct rte_ether_addr mac;
@@ -127,15 +127,15 @@ void forked_child(void); /* in the child */
 /* link.c: drivers that connect to a peer. Called under the ports' lock, except link_leaving(). */
 void link_add(struct dpdk_port *port);
 void link_remove(struct dpdk_port *port);
-/* Runs a function in the thread that the driver requires: DPDK's interrupt thread for DRIVER_CONNECTS.
- * Only the first call can fail (-errno). */
+/* Runs a function in the thread that the driver requires: DPDK's interrupt thread for
+ * DRIVER_CONNECTS. Only the first call can fail (-errno). */
 int link_run(const struct dpdk_port *port, void (*run)(void *arg), void *arg);
 int link_run_there(void (*run)(void *arg), void *arg); /* not in the interrupt thread */
 /* Number of memif connections that have ended in this process. */
 uint32_t link_end_count(void);
 /* Waits until a started client's handshake is over, at most a second. ends: the count at its
  * start. */
-void link_settle(uint16_t id, uint32_t ends);
+void link_wait_up(uint16_t id, uint32_t ends);
 /* Call before closing a server: it serves its clients, and accepts no others. */
 void link_retire(const struct memif *memif);
 /* Starts the device; a memif client without a server starts when there is one. -errno. */

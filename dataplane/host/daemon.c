@@ -157,7 +157,7 @@ static int daemon_call(struct harp_daemon *daemon, void *message, size_t bytes, 
 
 /* ---- hello ---------------------------------------------------------------------------------- */
 
-static bool daemon_name_good(const char name[16])
+static bool daemon_name_valid(const char name[16])
 {
 	size_t len = strnlen(name, 16);
 
@@ -188,7 +188,7 @@ static int daemon_take_devices(struct harp_daemon *daemon, uint32_t count, const
 		struct harp_lease_device *device = &daemon->devices[i];
 
 		/* A DPDK port is not a kernel interface. */
-		if (!daemon_name_good(device->ifname) ||
+		if (!daemon_name_valid(device->ifname) ||
 		    !device->ifindex != !!(device->flags & HARP_LEASE_DEVICE_DPDK))
 			return why_fail(why, -EPROTO, "harpd's device %u has no name or index", i);
 		daemon_clean(device->pci_path, sizeof(device->pci_path));
@@ -374,7 +374,7 @@ static void daemon_lease_return(struct harp_daemon *daemon)
 	daemon_release(daemon, leased->lease_id, &quiet);
 }
 
-static int daemon_judge_fds(unsigned count, const struct why *why)
+static int daemon_check_fds(unsigned count, const struct why *why)
 {
 	if (count == HARP_LEASE_FDS)
 		return 0;
@@ -393,7 +393,7 @@ int daemon_lease(struct harp_daemon *daemon, struct harp_lease_request *request,
 		rc = daemon_check_lease(request, out, why);
 	}
 	if (!rc)
-		rc = daemon_judge_fds(daemon->wire.fd_count, why);
+		rc = daemon_check_fds(daemon->wire.fd_count, why);
 	if (rc) {
 		daemon_lease_return(daemon);
 		return rc;

@@ -23,7 +23,7 @@
 
 #define PORT_NUMBERS 65536u
 #define PORT_FRAMES_DEFAULT 8192u
-#define PORT_LOOK_NS UINT64_C(100000000) /* interval of link queries */
+#define PORT_LINK_POLL_NS UINT64_C(100000000) /* interval of link queries */
 
 static struct registry ports; /* of struct dpdk_port */
 
@@ -334,12 +334,12 @@ int dpdk_port_put(struct dpdk_port *port, struct why *why)
 
 bool dpdk_port_up(struct dpdk_port *port, uint64_t now_ns, bool *changed)
 {
-	uint64_t due_ns = atomic_load_explicit(&port->look_ns, memory_order_relaxed);
+	uint64_t due_ns = atomic_load_explicit(&port->link_poll_ns, memory_order_relaxed);
 	struct harp_instance_port info;
 
 	*changed = false;
-	if (now_ns >= due_ns &&
-	    atomic_compare_exchange_strong(&port->look_ns, &due_ns, now_ns + PORT_LOOK_NS)) {
+	if (now_ns >= due_ns && atomic_compare_exchange_strong(&port->link_poll_ns, &due_ns,
+							       now_ns + PORT_LINK_POLL_NS)) {
 		port->api->port_info(port->port, &info);
 		*changed = atomic_exchange_explicit(&port->up, info.up, memory_order_relaxed) !=
 			   (bool)info.up;
@@ -370,10 +370,11 @@ void dpdk_port_release(struct dpdk_port *port, uint8_t protocol, uint16_t number
 		atomic_store(owner, 0);
 }
 
-bool dpdk_port_elsewhere(const struct dpdk_port *port, uint8_t protocol, uint16_t number,
-			 uint32_t queue)
+bool dpdk_port_on_other_queue(const struct dpdk_port *port, uint8_t protocol, uint16_t number,
+			      uint32_t queue)
 {
-	uint8_t owner = atomic_load_explicit(port_owner(port, protocol, number), memory_order_relaxed);
+	uint8_t owner =
+		atomic_load_explicit(port_owner(port, protocol, number), memory_order_relaxed);
 
 	return owner && owner != queue + 1;
 }

@@ -22,14 +22,14 @@ struct dpdk_port_request {
 struct dpdk_port {
 	const struct harp_dpdk_api *api;
 	struct harp_dpdk_port *port;
-	struct harp_port_spec spec; /* queues: as opened */
+	struct harp_port_spec spec;     /* queues: as opened */
 	struct harp_instance_port info; /* at the time of opening, without addresses */
 	struct harp_rss rss;
 	struct dpdk_lease *lease; /* NULL: opened by this process */
 	/* Private to dpdk_port.c from here on. */
 	struct dpdk_port *next;
 	unsigned users;
-	_Atomic uint64_t look_ns; /* next link query */
+	_Atomic uint64_t link_poll_ns; /* next link query */
 	atomic_bool up;
 	struct dpdk_events *events;
 	/* The queue that holds a local port, plus 1, by protocol and port. Writers: the thread that
@@ -48,13 +48,11 @@ int dpdk_port_put(struct dpdk_port *port, struct why *why);
 bool dpdk_port_up(struct dpdk_port *port, uint64_t now_ns, bool *changed);
 
 /* Acquires a local port for the stack on this queue. -EADDRINUSE: another instance has it. */
-int dpdk_port_acquire(struct dpdk_port *port, uint8_t protocol, uint16_t number,
-		      uint32_t queue);
-void dpdk_port_release(struct dpdk_port *port, uint8_t protocol, uint16_t number,
-		       uint32_t queue);
+int dpdk_port_acquire(struct dpdk_port *port, uint8_t protocol, uint16_t number, uint32_t queue);
+void dpdk_port_release(struct dpdk_port *port, uint8_t protocol, uint16_t number, uint32_t queue);
 /* True if another queue's stack holds the port. */
-bool dpdk_port_elsewhere(const struct dpdk_port *port, uint8_t protocol, uint16_t number,
-			 uint32_t queue);
+bool dpdk_port_on_other_queue(const struct dpdk_port *port, uint8_t protocol, uint16_t number,
+			      uint32_t queue);
 
 /* ---- DPDK's messages, from any of its threads, to the instance that has been open longest ---- */
 struct dpdk_sink {

@@ -62,7 +62,7 @@ static void hook_neighbor_learned(void *ctx, const struct harp_addr *addr, const
 	dpdk_events_publish(dpdk->port->events, &event);
 }
 
-static void hook_error_elsewhere(void *ctx, const struct harp_icmp_error *error)
+static void hook_icmp_error_forward(void *ctx, const struct harp_icmp_error *error)
 {
 	const struct instance_dpdk *dpdk = ((struct harp_instance *)ctx)->dpdk;
 	const struct dpdk_event event = { .from = &dpdk->reader,
@@ -72,11 +72,11 @@ static void hook_error_elsewhere(void *ctx, const struct harp_icmp_error *error)
 	dpdk_events_publish(dpdk->port->events, &event);
 }
 
-static bool hook_elsewhere(void *ctx, uint8_t protocol, uint16_t number)
+static bool hook_port_on_other_queue(void *ctx, uint8_t protocol, uint16_t number)
 {
 	const struct harp_instance *instance = ctx;
 
-	return dpdk_port_elsewhere(instance->dpdk->port, protocol, number, instance->queue);
+	return dpdk_port_on_other_queue(instance->dpdk->port, protocol, number, instance->queue);
 }
 
 void instance_dpdk_hooks(struct harp_instance *instance, struct harp_stack_options *opt)
@@ -88,8 +88,8 @@ void instance_dpdk_hooks(struct harp_instance *instance, struct harp_stack_optio
 	if (instance->dpdk->port->spec.queues == 1)
 		return;
 	opt->neighbor_learned = hook_neighbor_learned;
-	opt->port_elsewhere = hook_elsewhere;
-	opt->error_elsewhere = hook_error_elsewhere;
+	opt->port_on_other_queue = hook_port_on_other_queue;
+	opt->icmp_error_forward = hook_icmp_error_forward;
 }
 
 /* ---- opening -------------------------------------------------------------------------------- */

@@ -96,7 +96,7 @@ int setup_lease(struct instance_setup *o, struct harp_instance *instance)
 	struct harp_lease_network network = { 0 };
 	struct harp_queue queue;
 	struct lease *lease;
-	bool elsewhere;
+	bool other_netns;
 	int rc = lease_take(&instance->lease, &o->opt, &o->why);
 
 	if (rc)
@@ -109,12 +109,12 @@ int setup_lease(struct instance_setup *o, struct harp_instance *instance)
 	o->opt.port_min = lease->grant.port_min;
 	o->opt.port_max = lease->grant.port_max;
 	o->link.ifindex = lease->grant.ifindex;
-	elsewhere = lease_is_elsewhere(lease);
+	other_netns = lease_in_other_netns(lease);
 	lease_queue(lease, &queue);
 	rc = harp_nic_af_xdp_adopt(&instance->nic, &queue, o->why.text, o->why.size);
 	if (!rc)
-		rc = elsewhere ? lease_read_harpd(o, instance, &network)
-			       : lease_read_local(o, instance);
+		rc = other_netns ? lease_read_harpd(o, instance, &network)
+				 : lease_read_local(o, instance);
 	if (rc)
 		return rc;
 	o->link.mtu_bytes = instance->mtu_bytes;

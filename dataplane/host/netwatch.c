@@ -95,7 +95,7 @@ static int netwatch_connect(struct netwatch *watch, unsigned wait_ms, const stru
 
 /* ---- messages ------------------------------------------------------------------------------- */
 
-static bool netwatch_tables_good(const struct harp_lease_tables *tables)
+static bool netwatch_tables_valid(const struct harp_lease_tables *tables)
 {
 	if (tables->address_count > HARP_LEASE_ADDRESSES_MAX ||
 	    tables->route_count > HARP_LEASE_ROUTES_MAX)
@@ -111,7 +111,7 @@ static bool netwatch_tables_good(const struct harp_lease_tables *tables)
 	return true;
 }
 
-bool netwatch_message_good(const void *message, size_t bytes)
+bool netwatch_message_valid(const void *message, size_t bytes)
 {
 	const struct harp_lease_header *header = message;
 	const struct harp_lease_network *network = message;
@@ -121,7 +121,7 @@ bool netwatch_message_good(const void *message, size_t bytes)
 	switch (header->type) {
 	case HARP_LEASE_NETWORK:
 		return bytes >= sizeof(*network) && network->link <= HARP_LEASE_LINK_UP &&
-		       netwatch_tables_good(&network->tables);
+		       netwatch_tables_valid(&network->tables);
 	case HARP_LEASE_NEIGHBORS:
 		return bytes >= head_bytes && neighbors->count <= HARP_LEASE_NEIGHBORS_MAX &&
 		       bytes - head_bytes >= neighbors->count * sizeof(neighbors->all[0]);
@@ -146,7 +146,7 @@ static int netwatch_take(struct netwatch *watch, netwatch_fn fn, void *ctx, cons
 	case HARP_LEASE_REFUSED:
 		return daemon_refused(header, bytes, why);
 	default:
-		if (!netwatch_message_good(header, bytes))
+		if (!netwatch_message_valid(header, bytes))
 			return why_fail(why, -EPROTO, "harpd's message of type %u is invalid",
 					header->type);
 		fn(ctx, header);

@@ -145,8 +145,9 @@ static int item_route(const struct port_item *item)
 				       "10.1.0.0/16@10.0.0.254");
 	if (!route.prefix_len)
 		return item_fail(item, "set the default route with gw=");
-	route.prefix = addr_masked(
-		&route.prefix, route.prefix_len + (harp_addr_is_v4(&route.prefix) ? ADDR_V4_BITS : 0));
+	route.prefix =
+		addr_masked(&route.prefix,
+			    route.prefix_len + (harp_addr_is_v4(&route.prefix) ? ADDR_V4_BITS : 0));
 	for (uint32_t i = 0; i < spec->route_count; i++)
 		if (spec->routes[i].prefix_len == route.prefix_len &&
 		    addr_equal(&spec->routes[i].prefix, &route.prefix))
@@ -157,7 +158,7 @@ static int item_route(const struct port_item *item)
 	return 0;
 }
 
-static bool port_name_good(const char *name)
+static bool port_name_valid(const char *name)
 {
 	size_t len = strlen(name);
 
@@ -168,7 +169,7 @@ static bool port_name_good(const char *name)
 
 static int item_name(const struct port_item *item)
 {
-	if (!port_name_good(item->value))
+	if (!port_name_valid(item->value))
 		return item_fail(item, "needs 1 to 15 letters, digits and _ . : -");
 	strcpy(item->spec->name, item->value);
 	return 0;
@@ -264,7 +265,7 @@ static int port_default_name(struct harp_port_spec *spec, const struct why *why)
 	if (len > sizeof(spec->name) - 1)
 		len = sizeof(spec->name) - 1;
 	memcpy(spec->name, spec->device, len);
-	if (!port_name_good(spec->name))
+	if (!port_name_valid(spec->name))
 		return why_fail(
 			why, -EINVAL,
 			"the device is not a valid name (letters, digits and _ . : -); set name=");

@@ -159,10 +159,10 @@ struct harp_stack_options {
 	/* True if another stack holds this port, which this stack does not use. The stack then
 	 * drops packets to it silently, because an answer would abort the other stack's
 	 * connection. */
-	bool (*port_elsewhere)(void *ctx, uint8_t protocol, uint16_t port);
+	bool (*port_on_other_queue)(void *ctx, uint8_t protocol, uint16_t port);
 	/* An ICMP error quotes a packet from such a port (NICs may put ICMP on any queue). At most
 	 * 1000 per second. The owner calls harp_stack_icmp_error() of that stack. */
-	void (*error_elsewhere)(void *ctx, const struct harp_icmp_error *error);
+	void (*icmp_error_forward)(void *ctx, const struct harp_icmp_error *error);
 };
 
 /*
@@ -212,8 +212,8 @@ HARP_API int harp_stack_neighbor_set(struct harp_stack *stack, const struct harp
  * the same checks as for a received packet. */
 HARP_API void harp_stack_neighbor_learned(struct harp_stack *stack, const struct harp_addr *addr,
 					  const uint8_t *mac, uint32_t flags);
-/* Processes a report of another stack's harp_stack_options.error_elsewhere, with the same checks as
- * for a received packet. */
+/* Processes a report of another stack's harp_stack_options.icmp_error_forward, with the same checks
+ * as for a received packet. */
 HARP_API void harp_stack_icmp_error(struct harp_stack *stack, const struct harp_icmp_error *error);
 
 /* ------------------------------------------------------------------------------------------------

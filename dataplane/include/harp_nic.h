@@ -27,8 +27,8 @@ struct harp_desc {
 	uint32_t len;   /* bytes here */
 	uint32_t flags; /* HARP_DESC_* */
 };
-#define HARP_DESC_MORE 0x1u        /* the packet continues in the next descriptor */
-#define HARP_DESC_CSUM_GOOD 0x100u /* rx: the NIC verified the transport checksum */
+#define HARP_DESC_MORE 0x1u            /* the packet continues in the next descriptor */
+#define HARP_DESC_RX_CSUM_VALID 0x100u /* rx: the NIC verified the transport checksum */
 /* tx, on the first descriptor of a packet, only if caps.features has it. The transport checksum
  * field holds the folded pseudo-header sum; for TSO without the length (as in Linux and DPDK). */
 #define HARP_DESC_TX_CSUM 0x200u /* the NIC fills in the TCP or UDP checksum */

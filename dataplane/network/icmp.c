@@ -46,7 +46,7 @@ void icmp_init(struct icmp *icmp, struct ip *ip, struct harp_stats *stats)
 		.stats = stats,
 		.echo = icmp_bucket(ICMP_ECHO_COST_NS, ICMP_ECHO_BURST, now_ns),
 		.error = icmp_bucket(ICMP_ERROR_COST_NS, ICMP_ERROR_BURST, now_ns),
-		.elsewhere = icmp_bucket(ICMP_ERROR_COST_NS, ICMP_ERROR_BURST, now_ns),
+		.forward = icmp_bucket(ICMP_ERROR_COST_NS, ICMP_ERROR_BURST, now_ns),
 	};
 }
 
@@ -72,9 +72,9 @@ bool icmp_echo_allowed(struct icmp *icmp)
 	return false;
 }
 
-bool icmp_elsewhere_allowed(struct icmp *icmp)
+bool icmp_forward_allowed(struct icmp *icmp)
 {
-	bool allowed = icmp_allowed(&icmp->elsewhere, icmp->ip->eth->io->now_ns);
+	bool allowed = icmp_allowed(&icmp->forward, icmp->ip->eth->io->now_ns);
 
 	icmp->stats->icmp_error_elsewhere += allowed;
 	icmp->stats->drop_icmp_elsewhere += !allowed;

@@ -60,7 +60,7 @@ bool ip_trim(struct ip *ip, struct frame *f, uint32_t total)
 
 /* RFC 1122 section 3.2.1.3: addresses that must never be a source, and own addresses, which are
  * invalid from outside. */
-static bool ip_source_good(const struct ip *ip, const struct harp_addr *src)
+static bool ip_source_valid(const struct ip *ip, const struct harp_addr *src)
 {
 	uint32_t v4 = ipv4_number(src);
 
@@ -118,7 +118,7 @@ static bool ip_cache_addresses(struct ip *ip, const struct ipv4_header *h)
 		ip->stats->drop_ip_not_ours++;
 		return false;
 	}
-	if (!ip_source_good(ip, &src)) {
+	if (!ip_source_valid(ip, &src)) {
 		ip->stats->drop_ip_source++;
 		return false;
 	}
@@ -169,7 +169,7 @@ enum ip_verdict ip_input(struct ip *ip, struct packet_in *in)
 	in->proto = h->proto;
 	in->ttl = h->ttl;
 	in->tos = h->tos;
-	in->csum_good = (f->flags & FRAME_RX_CSUM_GOOD) != 0;
+	in->csum_valid = (f->flags & FRAME_RX_CSUM_VALID) != 0;
 	in->l4_csum_pseudo = ip_pseudo_add(ip->last.pseudo_sum, in->proto, in->len);
 	f->pub.data += header;
 	f->pub.len -= header;
@@ -211,7 +211,8 @@ static inline bool ip_sent_fits(const struct ip *ip, const struct ip_path *path,
 	const struct ip_sent *sent = &path->sent;
 
 	return sent->len != 0 && sent->proto == proto && sent->tos == tos &&
-	       ip_path_neighbor(path) && eth_is_certain(ip->eth, path->neighbor, sent->bytes);
+	       ip_path_neighbor(path) &&
+	       eth_neighbor_confirmed(ip->eth, path->neighbor, sent->bytes);
 }
 
 /* Caches the headers of a sent packet. */

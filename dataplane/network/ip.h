@@ -27,7 +27,7 @@ struct packet_in {
 	uint8_t proto; /* IP_PROTO_* */
 	uint8_t ttl;
 	uint8_t tos;             /* DSCP and ECN */
-	uint8_t csum_good;       /* the NIC verified the transport checksum */
+	uint8_t csum_valid;      /* the NIC verified the transport checksum */
 	uint8_t group;           /* received in a multicast frame (IPv6 only) */
 	uint32_t l4_csum_pseudo; /* pseudo-header sum (unfolded) for this packet's proto and len */
 	struct harp_addr src, dst;
@@ -111,7 +111,7 @@ int ip_route_add(struct ip *ip, const struct harp_addr *prefix, unsigned prefix_
 int ip_route_remove(struct ip *ip, const struct harp_addr *prefix, unsigned prefix_len);
 
 /* True unless this is a link-local IPv6 address of another link (RFC 4007). */
-bool ip_scope_good(const struct ip *ip, const struct harp_addr *addr, uint32_t scope_id);
+bool ip_scope_valid(const struct ip *ip, const struct harp_addr *addr, uint32_t scope_id);
 /* The scope_id of an own address or of a peer's address. */
 uint32_t ip_scope_id(const struct ip *ip, const struct harp_addr *addr);
 /* Source address selection for dst, RFC 6724; NULL: no address of that family. */

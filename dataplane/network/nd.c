@@ -94,9 +94,9 @@ void nd_solicit(struct ip *ip, const struct harp_addr *src_addr, const struct ha
 
 /* Section 7.2.4. mac: source of the solicitation; NULL for an address probe. */
 static void nd_advertise(struct ip *ip, const struct harp_addr *target,
-			 const struct harp_addr *asker, const uint8_t *mac)
+			 const struct harp_addr *solicitor, const uint8_t *mac)
 {
-	struct ip_path path = { .src = *target, .dst = *asker };
+	struct ip_path path = { .src = *target, .dst = *solicitor };
 
 	if (mac) {
 		nd_send(ip, &path, mac, ND_ADVERTISEMENT, ND_FLAG_SOLICITED | ND_FLAG_OVERRIDE,

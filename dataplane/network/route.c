@@ -50,7 +50,7 @@ static uint32_t ip_nic_mtu_bytes(const struct ip *ip)
 }
 
 /* RFC 791 section 3.2, RFC 8200 section 5: the minimum MTU of every link. */
-static bool route_mtu_good(const struct harp_addr *addr, uint32_t mtu_bytes)
+static bool route_mtu_valid(const struct harp_addr *addr, uint32_t mtu_bytes)
 {
 	return mtu_bytes >= (harp_addr_is_v4(addr) ? 68u : IPV6_MTU_MIN);
 }
@@ -74,7 +74,7 @@ int ip_address_add(struct ip *ip, const struct harp_addr *addr, unsigned prefix_
 {
 	int bits = route_prefix_bits(addr, prefix_len), err;
 
-	if (bits < 0 || !addr_is_unicast(addr) || !route_mtu_good(addr, ip_nic_mtu_bytes(ip)))
+	if (bits < 0 || !addr_is_unicast(addr) || !route_mtu_valid(addr, ip_nic_mtu_bytes(ip)))
 		return -EINVAL;
 	if (ip_is_own(ip, addr))
 		return -EEXIST;
@@ -124,7 +124,7 @@ int ip_route_add(struct ip *ip, const struct harp_addr *prefix, unsigned prefix_
 {
 	int bits = route_prefix_bits(prefix, prefix_len);
 
-	if (bits < 0 || (mtu_bytes && !route_mtu_good(prefix, mtu_bytes)))
+	if (bits < 0 || (mtu_bytes && !route_mtu_valid(prefix, mtu_bytes)))
 		return -EINVAL;
 	if (gateway &&
 	    (!addr_is_unicast(gateway) || harp_addr_is_v4(gateway) != harp_addr_is_v4(prefix)))
@@ -248,7 +248,7 @@ const struct harp_addr *ip_source(const struct ip *ip, const struct harp_addr *d
 	return best ? &best->addr : NULL;
 }
 
-bool ip_scope_good(const struct ip *ip, const struct harp_addr *addr, uint32_t scope_id)
+bool ip_scope_valid(const struct ip *ip, const struct harp_addr *addr, uint32_t scope_id)
 {
 	return harp_addr_is_v4(addr) || !harp_addr_is_link_local(addr) || scope_id == ip->scope_id;
 }

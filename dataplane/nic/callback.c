@@ -97,7 +97,7 @@ static unsigned callback_rx(struct harp_nic *nic, struct harp_desc *descs, unsig
 	return got;
 }
 
-static bool callback_desc_good(const struct callback_nic *cb, const struct harp_desc *desc)
+static bool callback_desc_valid(const struct callback_nic *cb, const struct harp_desc *desc)
 {
 	const struct harp_nic_caps *caps = &cb->nic.caps;
 
@@ -113,7 +113,7 @@ static int callback_tx_one(struct callback_nic *cb, const struct harp_desc *desc
 	int err;
 
 	for (unsigned i = 0; i < n; i++) {
-		if (!callback_desc_good(cb, &descs[i]) || descs[i].len > cb->packet_bytes - len)
+		if (!callback_desc_valid(cb, &descs[i]) || descs[i].len > cb->packet_bytes - len)
 			return -EMSGSIZE;
 		if (n > 1)
 			memcpy(cb->packet + len, base + descs[i].addr, descs[i].len);

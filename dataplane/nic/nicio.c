@@ -82,7 +82,7 @@ static inline struct frame *nicio_take(struct nicio *io, const struct harp_desc 
 		return NULL;
 	uint32_t room = io->pool->frame_size - (uint32_t)(desc->addr & (io->pool->frame_size - 1));
 
-	f->flags = desc->flags & HARP_DESC_CSUM_GOOD ? FRAME_RX_CSUM_GOOD : 0;
+	f->flags = desc->flags & HARP_DESC_RX_CSUM_VALID ? FRAME_RX_CSUM_VALID : 0;
 	f->pub.data = io->pool->base + desc->addr;
 	f->pub.len = desc->len;
 	f->pub.capacity = room;
@@ -101,7 +101,7 @@ static inline struct frame *nicio_take(struct nicio *io, const struct harp_desc 
 struct nicio_chain {
 	struct frame *first, *last;
 	uint32_t frags, bytes;
-	bool bad;
+	bool invalid;
 };
 
 static inline void nicio_chain_add(struct nicio *io, struct nicio_chain *chain,
@@ -111,12 +111,12 @@ static inline void nicio_chain_add(struct nicio *io, struct nicio_chain *chain,
 
 	chain->frags++;
 	if (!f) {
-		chain->bad = true;
+		chain->invalid = true;
 		return;
 	}
-	chain->bad |= desc->len == 0;
-	chain->bad |= desc->len > f->pub.capacity;
-	chain->bad |= chain->frags > NICIO_FRAGS_MAX;
+	chain->invalid |= desc->len == 0;
+	chain->invalid |= desc->len > f->pub.capacity;
+	chain->invalid |= chain->frags > NICIO_FRAGS_MAX;
 	chain->bytes += desc->len;
 	if (chain->last)
 		chain->last->frag = f;
@@ -157,7 +157,7 @@ static inline unsigned nicio_chain(struct nicio *io, struct nicio_chain *chain,
 		if (!(descs[n++].flags & HARP_DESC_MORE))
 			return n;
 	} while (n < left);
-	chain->bad = true; /* invalid: an incomplete packet */
+	chain->invalid = true; /* invalid: an incomplete packet */
 	return n;
 }
 
@@ -191,11 +191,11 @@ unsigned nicio_rx(struct nicio *io, struct frame **packets, unsigned max)
 		chain.first = nicio_single(io, &descs[i]);
 		if (chain.first) {
 			chain.bytes = descs[i++].len;
-			chain.bad = false;
+			chain.invalid = false;
 		} else {
 			i += nicio_chain(io, &chain, descs + i, got - i);
 		}
-		if (__builtin_expect(chain.bad, 0)) {
+		if (__builtin_expect(chain.invalid, 0)) {
 			nicio_chain_drop(io, &chain);
 			continue;
 		}

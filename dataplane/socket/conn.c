@@ -84,11 +84,10 @@ int conn_connect(struct tcp *tcp, const struct harp_endpoint *local,
 	if (err)
 		return err;
 	/* An own address would need a loopback path, which the stack lacks. */
-	if (remote->port == 0 || addr_is_any(&remote->addr) ||
-	    ip_is_own(tcp->ip, &remote->addr) ||
-	    !ip_scope_good(tcp->ip, &remote->addr, remote->scope_id))
+	if (remote->port == 0 || addr_is_any(&remote->addr) || ip_is_own(tcp->ip, &remote->addr) ||
+	    !ip_scope_valid(tcp->ip, &remote->addr, remote->scope_id))
 		return -EINVAL;
-	if (local && !ip_scope_good(tcp->ip, &local->addr, local->scope_id))
+	if (local && !ip_scope_valid(tcp->ip, &local->addr, local->scope_id))
 		return -EADDRNOTAVAIL;
 	conn = tcp_conn_alloc(tcp, &options);
 	if (!conn)

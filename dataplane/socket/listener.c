@@ -31,7 +31,7 @@ int listener_open(struct tcp *tcp, const struct harp_endpoint *local,
 		return err;
 	if (addr_is_any(&at.addr))
 		at.addr = (struct harp_addr){ { 0 } };
-	else if (!ip_is_own(tcp->ip, &at.addr) || !ip_scope_good(tcp->ip, &at.addr, at.scope_id))
+	else if (!ip_is_own(tcp->ip, &at.addr) || !ip_scope_valid(tcp->ip, &at.addr, at.scope_id))
 		return -EADDRNOTAVAIL;
 	for (uint32_t i = 0; i < tcp->max_listeners && !l; i++) {
 		if (!tcp->listeners[i].tcp)

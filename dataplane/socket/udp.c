@@ -46,7 +46,7 @@ int udp_open(struct udp *udp, const struct harp_endpoint *local, const struct ha
 		return err;
 	if (wild)
 		at.addr = (struct harp_addr){ { 0 } };
-	else if (!ip_is_own(udp->ip, &at.addr) || !ip_scope_good(udp->ip, &at.addr, at.scope_id))
+	else if (!ip_is_own(udp->ip, &at.addr) || !ip_scope_valid(udp->ip, &at.addr, at.scope_id))
 		return -EADDRNOTAVAIL;
 	sock = udp_socket_alloc(udp);
 	if (!sock)
@@ -65,12 +65,12 @@ int udp_open(struct udp *udp, const struct harp_endpoint *local, const struct ha
 }
 
 /* True for a valid remote address. An own address is not, because the stack has no loopback. */
-static bool udp_remote_good(const struct harp_udp *sock, const struct harp_endpoint *remote)
+static bool udp_remote_valid(const struct harp_udp *sock, const struct harp_endpoint *remote)
 {
 	const struct ip *ip = sock->udp->ip;
 
-	return remote->port != 0 && !addr_is_any(&remote->addr) &&
-	       !ip_is_own(ip, &remote->addr) && ip_scope_good(ip, &remote->addr, remote->scope_id);
+	return remote->port != 0 && !addr_is_any(&remote->addr) && !ip_is_own(ip, &remote->addr) &&
+	       ip_scope_valid(ip, &remote->addr, remote->scope_id);
 }
 
 /* Drops queued datagrams that are not from the peer to the socket's address. */
@@ -100,7 +100,7 @@ int harp_udp_connect(struct harp_udp *sock, const struct harp_endpoint *remote)
 	if (sock->wild)
 		where.local = (struct harp_addr){ { 0 } };
 	if (remote) {
-		if (!udp_remote_good(sock, remote))
+		if (!udp_remote_valid(sock, remote))
 			return -EINVAL;
 		where.remote = remote->addr;
 		err = udp_path(sock, &where);
@@ -148,7 +148,7 @@ static int udp_resolve(struct harp_udp *sock, const struct harp_endpoint *remote
 		return -EISCONN;
 	if (!remote)
 		remote = &sock->remote;
-	if (!udp_remote_good(sock, remote))
+	if (!udp_remote_valid(sock, remote))
 		return -EINVAL;
 	*where = (struct udp_where){ .remote = remote->addr,
 				     .local = sock->local.addr,

@@ -74,8 +74,7 @@ static uint32_t flow_search(const struct flow_table *table, const struct flow_ke
 static inline bool flow_same(const struct flow_key *a, const struct flow_key *b)
 {
 	return a->remote_port == b->remote_port && a->local_port == b->local_port &&
-	       addr_equal(&a->remote, &b->remote) &&
-	       addr_equal(&a->local, &b->local);
+	       addr_equal(&a->remote, &b->remote) && addr_equal(&a->local, &b->local);
 }
 
 uint32_t flow_find(struct flow_table *table, const struct flow_key *key)

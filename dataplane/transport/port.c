@@ -97,7 +97,7 @@ static uint32_t port_first(struct port_table *table, const struct flow_key *peer
 }
 
 int port_choose(struct port_table *table, const struct flow_key *peer,
-		     bool (*shared)(void *ctx, uint16_t port), void *ctx)
+		bool (*shared)(void *ctx, uint16_t port), void *ctx)
 {
 	uint32_t span = (uint32_t)table->port_max - table->port_min + 1u;
 	uint32_t first = port_first(table, peer) % span;

@@ -31,18 +31,18 @@ static inline bool port_used(const struct port_table *table, uint16_t port)
 	return table->users[port] != 0;
 }
 /* True if another stack with the same addresses has the port (struct harp_stack_options). */
-static inline bool port_elsewhere(const struct port_table *table, uint16_t port)
+static inline bool port_on_other_queue(const struct port_table *table, uint16_t port)
 {
-	return table->opt->port_elsewhere && !port_used(table, port) &&
-	       table->opt->port_elsewhere(table->opt->hooks.ctx, table->protocol, port);
+	return table->opt->port_on_other_queue && !port_used(table, port) &&
+	       table->opt->port_on_other_queue(table->opt->hooks.ctx, table->protocol, port);
 }
 /*
  * Chooses and acquires a port of the range for a connection to peer, or for an unbound listener or
  * socket (peer NULL). Prefers ports without users; then, if shared is not NULL, ports whose 4-tuple
- * shared() reports as free. Returns the port, -EADDRINUSE if none is available, or another -errno of
- * the owner's hook.
+ * shared() reports as free. Returns the port, -EADDRINUSE if none is available, or another -errno
+ * of the owner's hook.
  */
 int port_choose(struct port_table *table, const struct flow_key *peer,
-		     bool (*shared)(void *ctx, uint16_t port), void *ctx);
+		bool (*shared)(void *ctx, uint16_t port), void *ctx);
 
 #endif

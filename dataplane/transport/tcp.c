@@ -127,7 +127,7 @@ int tcp_init(struct tcp *tcp, struct ip *ip, struct wheel *wheel, struct rng *rn
 	TAILQ_INIT(&tcp->ack_list);
 	TAILQ_INIT(&tcp->events);
 	TAILQ_INIT(&tcp->pool_waiters);
-	TAILQ_INIT(&tcp->starved);
+	TAILQ_INIT(&tcp->under_pressure);
 	TAILQ_INIT(&tcp->reassembling);
 	TAILQ_INIT(&tcp->free_conns);
 	TAILQ_INIT(&tcp->time_wait);

@@ -228,8 +228,8 @@ struct harp_conn {
 	uint32_t iss_seq, irs_seq;
 	uint32_t rcv_fin_seq;
 	uint32_t rcv_queued_bytes;
-	uint32_t keep_unanswered; /* keepalive probes without answer */
-	uint32_t events;          /* HARP_EVENT_* not yet delivered */
+	uint32_t keepalive_probes_out; /* keepalive probes without answer */
+	uint32_t events;               /* HARP_EVENT_* not yet delivered */
 	uint8_t tos;
 	struct { /* see tcp_timer.c */
 		/* consecutive single segments that were acknowledged without delay */
@@ -239,7 +239,7 @@ struct harp_conn {
 	} rto;
 	struct {
 		uint8_t tx; /* enum tcp_tx_list */
-		uint8_t ack, event, pool, reass, starved, grown, time_wait;
+		uint8_t ack, event, pool, reass, under_pressure, grown, time_wait;
 	} on_list;
 	struct timer timer;
 	struct harp_tcp_options opts; /* unsent_bytes_max: UINT32_MAX for none */
@@ -250,14 +250,14 @@ struct harp_conn {
 		TAILQ_ENTRY(harp_conn) tx; /* tx_ready, tx_blocked, tx_unresolved */
 		TAILQ_ENTRY(harp_conn) ack;
 		TAILQ_ENTRY(harp_conn) event;
-		TAILQ_ENTRY(harp_conn) pool;    /* waits for frames of the pool */
-		TAILQ_ENTRY(harp_conn) reass;   /* has, or recently had, out-of-order data */
-		TAILQ_ENTRY(harp_conn) starved; /* no frames in the pool: window closed */
-		TAILQ_ENTRY(harp_conn) grown;   /* its receive budget has grown */
-		TAILQ_ENTRY(harp_conn) owner;   /* free, a listener's queues, or TIME-WAIT */
+		TAILQ_ENTRY(harp_conn) pool;           /* waits for frames of the pool */
+		TAILQ_ENTRY(harp_conn) reass;          /* has, or recently had, out-of-order data */
+		TAILQ_ENTRY(harp_conn) under_pressure; /* no frames in the pool: window closed */
+		TAILQ_ENTRY(harp_conn) grown;          /* its receive budget has grown */
+		TAILQ_ENTRY(harp_conn) owner;          /* free, a listener's queues, or TIME-WAIT */
 	} link;
 	struct harp_listener *listener; /* until accepted */
-	int error; /* -errno that terminated the connection */
+	int error;                      /* -errno that terminated the connection */
 	uint32_t index;
 	struct { /* RFC 8985 section 5.3: the newest delivered segment, and the path's reordering */
 		uint64_t sent_ns, rtt_ns;
@@ -309,7 +309,7 @@ struct harp_conn {
 		uint64_t probe_next_ns; /* answer no probe of the peer before this time */
 		uint8_t challenge_left; /* left in this epoch */
 	} throttle;
-	struct {                   /* data refused because the pool has no frames: tcp_starve.c */
+	struct {                   /* data refused because the pool has no frames: tcp_window.c */
 		uint64_t since_ns; /* first refusal; 0: none */
 		uint32_t seq;      /* RCV.NXT at that time */
 	} refused;
@@ -325,11 +325,11 @@ struct harp_conn {
 		uint32_t tx_external_held; /* external frames in the send queue, not in tx_held */
 		uint8_t rx_tuned, tx_tuned;
 	} budget;
-	uint64_t persist_ns;   /* time of the last window probe; 0: none */
-	uint64_t bytes_queued; /* total bytes accepted from the application */
+	uint64_t persist_ns;       /* time of the last window probe; 0: none */
+	uint64_t bytes_queued;     /* total bytes accepted from the application */
 	struct harp_tcp_info acct; /* its counters; harp_conn_info() sets the others */
-	struct {                 /* the connection's record of the statistics page */
-		uint64_t serial; /* number of the connection within this stack */
+	struct {                   /* the connection's record of the statistics page */
+		uint64_t serial;   /* number of the connection within this stack */
 		char label[HARP_FLOW_LABEL_BYTES]; /* set by the application */
 		bool shown; /* the record is in use; outlives the connection */
 	} page;

@@ -166,7 +166,7 @@ void tcp_mtu_timeout(struct harp_conn *conn)
 
 /* Increase. */
 /* The search is over. It starts again after MTU_RAISE_NS if the size is below the top. */
-static void mtu_settle(struct harp_conn *conn)
+static void mtu_search_end(struct harp_conn *conn)
 {
 	conn->mtu.tries = 0;
 	conn->mtu.high_bytes = conn->mtu.top_bytes;
@@ -184,7 +184,7 @@ void tcp_mtu_limit(struct harp_conn *conn)
 	/* Without a search there is no evidence against the new top, as at the handshake. */
 	if (!searching || conn->snd.mss_bytes > conn->mtu.top_bytes)
 		conn->snd.mss_bytes = (uint16_t)mtu_top(conn);
-	mtu_settle(conn);
+	mtu_search_end(conn);
 	if (searching)
 		conn->mtu.next_ns = conn->tcp->now_ns;
 }
@@ -199,7 +199,7 @@ bool tcp_mtu_refused(struct harp_conn *conn)
 	}
 	if (conn->mtu.state != MTU_SEARCH || conn->tcp->now_ns < conn->mtu.next_ns)
 		return false;
-	mtu_settle(conn); /* the probe was for the route's former MTU */
+	mtu_search_end(conn); /* the probe was for the route's former MTU */
 	return true;
 }
 
@@ -216,7 +216,7 @@ bool tcp_mtu_probe_lost(struct harp_conn *conn, const struct frame *seg)
 	conn->mtu.tries = 0;
 	conn->mtu.high_bytes = (uint16_t)(conn->mtu.probe_bytes - 1);
 	if (conn->mtu.high_bytes < conn->snd.mss_bytes + MTU_CLOSE_BYTES)
-		mtu_settle(conn);
+		mtu_search_end(conn);
 	return true;
 }
 
@@ -227,7 +227,7 @@ static void mtu_probe_passed(struct harp_conn *conn)
 	conn->mtu.state = MTU_SEARCH;
 	conn->mtu.tries = 0;
 	if (conn->mtu.high_bytes < conn->snd.mss_bytes + MTU_CLOSE_BYTES)
-		mtu_settle(conn);
+		mtu_search_end(conn);
 }
 
 /* The next candidate size. */
@@ -254,7 +254,7 @@ uint32_t tcp_mtu_probe(struct harp_conn *conn)
 		return 0;
 	bytes = mtu_candidate(conn);
 	if (bytes <= conn->snd.mss_bytes) { /* the route's MTU decreased */
-		mtu_settle(conn);
+		mtu_search_end(conn);
 		return 0;
 	}
 	behind = conn->options & HARP_TCPI_SACK ? MTU_BEHIND_SEGMENTS_SACK : MTU_BEHIND_SEGMENTS;

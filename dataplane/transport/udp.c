@@ -89,8 +89,7 @@ static bool udp_conflicts(const struct udp *udp, const struct harp_endpoint *at,
 	for (uint32_t i = udp->by_port[at->port]; i; i = udp->sockets[i - 1].chain) {
 		const struct harp_udp *sock = &udp->sockets[i - 1];
 
-		if (wild || sock->wild ||
-		    addr_equal(&sock->local.addr, &at->addr))
+		if (wild || sock->wild || addr_equal(&sock->local.addr, &at->addr))
 			return true;
 	}
 	return false;
@@ -186,8 +185,7 @@ static struct harp_udp *udp_find(const struct udp *udp, const struct harp_addr *
 	for (uint32_t i = udp->by_port[port]; i; i = udp->sockets[i - 1].chain) {
 		struct harp_udp *sock = &udp->sockets[i - 1];
 
-		if ((sock->wild && !sock->connected) ||
-		    addr_equal(&sock->local.addr, addr))
+		if ((sock->wild && !sock->connected) || addr_equal(&sock->local.addr, addr))
 			return sock;
 	}
 	return NULL;
@@ -195,8 +193,8 @@ static struct harp_udp *udp_find(const struct udp *udp, const struct harp_addr *
 
 static bool udp_accepts(const struct harp_udp *sock, const struct harp_addr *remote, uint16_t port)
 {
-	return !sock->connected || (sock->remote.port == port &&
-				    addr_equal(&sock->remote.addr, remote));
+	return !sock->connected ||
+	       (sock->remote.port == port && addr_equal(&sock->remote.addr, remote));
 }
 
 /* A received datagram. */
@@ -206,8 +204,8 @@ struct udp_header {
 };
 static_assert(sizeof(struct udp_header) == UDP_HEADER_BYTES, "RFC 768");
 
-static bool udp_checksum_good(struct udp *udp, const struct packet_in *in,
-			      const struct udp_header *h)
+static bool udp_checksum_valid(struct udp *udp, const struct packet_in *in,
+			       const struct udp_header *h)
 {
 	uint32_t sum = in->l4_csum_pseudo;
 
@@ -215,7 +213,7 @@ static bool udp_checksum_good(struct udp *udp, const struct packet_in *in,
 	 * (RFC 768); IPv6 forbids it (RFC 8200 section 8.1). */
 	if (h->csum == 0)
 		return harp_addr_is_v4(&in->dst);
-	if (in->csum_good)
+	if (in->csum_valid)
 		return true;
 	/* The pseudo-header has UDP's length, which differs in a padded packet. */
 	if (be16_get(h->len) != in->len)
@@ -252,7 +250,7 @@ static enum udp_verdict udp_deliver(struct harp_udp *sock, const struct packet_i
 	return UDP_KEPT;
 }
 
-static enum udp_verdict udp_judge(struct udp *udp, struct packet_in *in)
+static enum udp_verdict udp_receive(struct udp *udp, struct packet_in *in)
 {
 	const struct udp_header *h = (const struct udp_header *)in->frame->pub.data;
 	struct harp_udp *sock;
@@ -268,12 +266,12 @@ static enum udp_verdict udp_judge(struct udp *udp, struct packet_in *in)
 		return UDP_DROP_SHORT;
 	if (len < in->len)
 		ip_trim(udp->ip, in->frame, len);
-	if (!udp_checksum_good(udp, in, h))
+	if (!udp_checksum_valid(udp, in, h))
 		return UDP_DROP_CHECKSUM;
 	sock = udp_find(udp, &in->dst, be16_get(h->dst));
 	if (!sock || !udp_accepts(sock, &in->src, be16_get(h->src))) {
-		if (port_elsewhere(&udp->ports, be16_get(h->dst)))
-			return UDP_DROP_ELSEWHERE;
+		if (port_on_other_queue(&udp->ports, be16_get(h->dst)))
+			return UDP_DROP_OTHER_QUEUE;
 		/* RFC 1122 section 4.1.3.1: "UDP SHOULD send an ICMP Port Unreachable message." */
 		icmp_unreachable_port(udp->icmp, in);
 		return UDP_DROP_NO_PORT;
@@ -287,10 +285,10 @@ enum udp_verdict udp_input(struct udp *udp, struct packet_in *in)
 		[UDP_DROP_SHORT] = offsetof(struct harp_stats, drop_udp_short),
 		[UDP_DROP_CHECKSUM] = offsetof(struct harp_stats, drop_udp_checksum),
 		[UDP_DROP_NO_PORT] = offsetof(struct harp_stats, drop_udp_no_port),
-		[UDP_DROP_ELSEWHERE] = offsetof(struct harp_stats, drop_port_elsewhere),
+		[UDP_DROP_OTHER_QUEUE] = offsetof(struct harp_stats, drop_port_elsewhere),
 		[UDP_DROP_RX_BUDGET] = offsetof(struct harp_stats, drop_udp_rx_budget),
 	};
-	enum udp_verdict verdict = udp_judge(udp, in);
+	enum udp_verdict verdict = udp_receive(udp, in);
 
 	if (counters[verdict])
 		++*(uint64_t *)((char *)udp->stats + counters[verdict]);

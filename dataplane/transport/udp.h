@@ -102,7 +102,7 @@ enum udp_verdict {
 	UDP_DROP_SHORT,
 	UDP_DROP_CHECKSUM,
 	UDP_DROP_NO_PORT,
-	UDP_DROP_ELSEWHERE, /* another stack has the port */
+	UDP_DROP_OTHER_QUEUE, /* another stack has the port */
 	UDP_DROP_RX_BUDGET,
 	UDP_VERDICTS,
 };

@@ -34,8 +34,7 @@ int udp_path(struct harp_udp *sock, const struct udp_where *where)
 	bool any = addr_is_zero(&where->local);
 	int err;
 
-	if (path->generation == ip->generation &&
-	    addr_equal(&path->dst, &where->remote) &&
+	if (path->generation == ip->generation && addr_equal(&path->dst, &where->remote) &&
 	    (any ? sock->path_any : addr_equal(&path->src, &where->local)))
 		return 0;
 	*path = (struct ip_path){ .src = where->local, .dst = where->remote };
@@ -219,7 +218,7 @@ static int tx_datagram(struct harp_udp *sock, struct frame *f)
 }
 
 /* Serves one socket. False: the NIC is full, the phase ends. */
-static bool tx_turn(struct harp_udp *sock, unsigned *sent)
+static bool tx_socket(struct harp_udp *sock, unsigned *sent)
 {
 	struct udp *udp = sock->udp;
 
@@ -266,7 +265,7 @@ unsigned udp_tx_phase(struct udp *udp)
 			tx_retry(sock);
 	}
 	while ((sock = TAILQ_FIRST(&udp->ready)) != NULL && sent < UDP_TX_PHASE_MAX) {
-		if (!tx_turn(sock, &sent)) {
+		if (!tx_socket(sock, &sent)) {
 			udp->nic_full = true;
 			break;
 		}

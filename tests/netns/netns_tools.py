@@ -20,7 +20,7 @@ from harp.lab.netns import in_namespace
 
 READY_S = 60
 AUTO, GENERIC, NATIVE = range(3)  # enum harp_xdp_mode
-HOME_NONE = 0xFFFFFFFF
+QUEUE_ANY = 0xFFFFFFFF
 
 
 @dataclass
@@ -165,7 +165,7 @@ def own(steering: Steering, port: int = 61000) -> Steering:
     """Both families' addresses and one port are HARP's."""
     for address in OWN:
         steering.address_set(address, True)
-    steering.ports_set(port, port, HOME_NONE, True)
+    steering.ports_set(port, port, QUEUE_ANY, True)
     return steering
 
 

@@ -127,7 +127,7 @@ static bool check_conn(struct sim *sim, const struct sim_app *app, const struct 
 		wrong = "SND.UNA is beyond SND.NXT";
 	else if (info.state == HARP_TCP_ESTABLISHED && info.snd_cwnd_bytes == 0)
 		wrong = "the congestion window is empty";
-	else if (info.state == HARP_TCP_ESTABLISHED && !tcp_sack_sums_good(conn))
+	else if (info.state == HARP_TCP_ESTABLISHED && !tcp_sack_sums_valid(conn))
 		wrong = "the counts of segments in flight, lost and SACKed do not add up";
 	else if (info.retrans_out_segs != check_retrans_segs(conn))
 		wrong = "the segments sent again are miscounted";

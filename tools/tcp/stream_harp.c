@@ -397,7 +397,7 @@ static void describe_instance(struct harp_instance *instance, FILE *out)
 		", \"rx_fill_empty\": %" PRIu64 ", \"tx_invalid\": %" PRIu64 ", \"kicks\": %" PRIu64
 		", \"copied_bytes\": %" PRIu64 ", \"driver_copied_bytes\": %" PRIu64 "}",
 		nic.rx_dropped, nic.rx_ring_full, nic.rx_fill_empty, nic.tx_invalid, nic.kicks,
-		 nic.copied_bytes, nic.driver_copied_bytes);
+		nic.copied_bytes, nic.driver_copied_bytes);
 }
 
 static void harp_describe(struct stream_host *host, struct stream *s, FILE *out)

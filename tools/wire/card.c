@@ -74,7 +74,7 @@ static int card_steer(const struct card *card, const struct card_options *opt,
 
 	if (!rc)
 		rc = card->api->ports_set(card->xdp, STEER_PORT_TCP, WIRE_PORT, WIRE_PORT,
-					  HARP_XDP_HOME_NONE, true);
+					  HARP_XDP_QUEUE_ANY, true);
 	if (!rc)
 		rc = card->api->xsk_set(card->xdp, 0, harp_nic_af_xdp_fd(card->nic));
 	if (rc)

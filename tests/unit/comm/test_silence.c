@@ -181,15 +181,15 @@ TEST(a_silent_peer_is_given_up_after_the_timeout)
 	const uint64_t usual_ns = env_config.user_timeout_ns;
 
 	for (unsigned i = 0; i < 4 * 2 * 40 && !check_failures; i++) {
-		uint64_t timeout_ns = timeouts_ms[i % 4] * MS, look_ns = timeout_ns / 4;
+		uint64_t timeout_ns = timeouts_ms[i % 4] * MS, link_poll_ns = timeout_ns / 4;
 		unsigned phase = i / 8;
 		struct world w = { .timeout_ns = timeout_ns, .data = i / 4 % 2 };
 
-		look_ns = look_ns < SECOND ? look_ns : SECOND;
+		link_poll_ns = link_poll_ns < SECOND ? link_poll_ns : SECOND;
 		w.step_ns = timeout_ns / 200 + phase * 7919;
-		w.asked_ns = 100 * SECOND + look_ns * phase / 40;
-		w.period_ns = look_ns - look_ns * (phase % 5) / 37;
-		w.answer_ns = look_ns * (phase % 4) / 4 + MS;
+		w.asked_ns = 100 * SECOND + link_poll_ns * phase / 40;
+		w.period_ns = link_poll_ns - link_poll_ns * (phase % 5) / 37;
+		w.answer_ns = link_poll_ns * (phase % 4) / 4 + MS;
 		w.gone_ns = w.asked_ns + w.period_ns * (3 + phase % 3) + 1;
 		world_check(&w);
 	}

@@ -127,14 +127,14 @@ TEST(bursts_become_frames)
 {
 	struct frame *got[NICIO_BURST];
 
-	card_says(b.card.fill[0] + 256, 60, HARP_DESC_CSUM_GOOD);
+	card_says(b.card.fill[0] + 256, 60, HARP_DESC_RX_CSUM_VALID);
 	card_says(b.card.fill[1] + 256, 1700, HARP_DESC_MORE);
 	card_says(b.card.fill[2] + 256, 1700, HARP_DESC_MORE);
 	card_says(b.card.fill[3] + 256, 1, 0);
 	CHECK_EQ(nicio_rx(&b.io, got, NICIO_BURST), 2);
 	CHECK_EQ(got[0]->pub.len, 60);
 	CHECK_EQ(got[0]->pub.capacity, FRAME - 256);
-	CHECK_EQ(got[0]->flags, FRAME_RX_CSUM_GOOD);
+	CHECK_EQ(got[0]->flags, FRAME_RX_CSUM_VALID);
 	CHECK(got[0]->frag == NULL);
 	CHECK_EQ(got[1]->flags, 0);
 	CHECK_EQ(got[1]->frag->frag->pub.len, 1);
