@@ -19,8 +19,9 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "base/clock.h"
 
 #define EAL_LINE_BYTES 512
 #define EAL_LINES_MAX 10u /* lines passed on per window */
@@ -86,14 +87,6 @@ static void eal_log_emit(enum harp_log_level level, const char *line)
 	pthread_mutex_lock(&eal_log.lock);
 }
 
-static uint64_t eal_log_now_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 /* Starts a window; reports how many lines the last one dropped. Under the lock. */
 static void eal_log_window(uint64_t now_ns)
 {
@@ -111,7 +104,7 @@ static void eal_log_window(uint64_t now_ns)
 /* Handles a line that may occur for every packet. Under the lock. */
 static void eal_log_limited(const char *line)
 {
-	uint64_t now_ns = eal_log_now_ns();
+	uint64_t now_ns = clock_ns();
 
 	if (now_ns - eal_log.window_ns >= EAL_WINDOW_NS)
 		eal_log_window(now_ns);
@@ -164,7 +157,7 @@ void eal_log_forward(const char *line)
 void eal_log_flush(void)
 {
 	pthread_mutex_lock(&eal_log.lock);
-	eal_log_window(eal_log_now_ns());
+	eal_log_window(clock_ns());
 	pthread_mutex_unlock(&eal_log.lock);
 }
 

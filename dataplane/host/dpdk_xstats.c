@@ -8,6 +8,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/clock.h"
 #include "base/thread.h"
 #include "harp_page.h"
 
@@ -57,14 +58,6 @@ uint64_t dpdk_xstats_next_ns(uint64_t queried_ns, uint64_t answered_ns)
 					      : answered_ns + took_ns;
 }
 
-static uint64_t xstats_now_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * SECOND_NS + (uint64_t)t.tv_nsec;
-}
-
 static void *xstats_main(void *arg)
 {
 	struct dpdk_xstats *xstats = arg;
@@ -72,11 +65,11 @@ static void *xstats_main(void *arg)
 
 	pthread_mutex_lock(&xstats->lock);
 	while (!xstats->stop) {
-		uint64_t queried_ns = xstats_now_ns(), next_ns;
+		uint64_t queried_ns = clock_ns(), next_ns;
 
 		pthread_mutex_unlock(&xstats->lock);
 		xstats_copy(xstats, queried_ns);
-		next_ns = dpdk_xstats_next_ns(queried_ns, xstats_now_ns());
+		next_ns = dpdk_xstats_next_ns(queried_ns, clock_ns());
 		at = (struct timespec){ .tv_sec = (time_t)(next_ns / SECOND_NS),
 					.tv_nsec = (long)(next_ns % SECOND_NS) };
 		pthread_mutex_lock(&xstats->lock);

@@ -31,8 +31,8 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "host/instance_setup.h"
 #include "host/privilege.h"
 #include "nic/af_xdp_link.h"
@@ -164,13 +164,11 @@ int setup_stack(const struct instance_setup *o, struct harp_instance *instance)
 			.port_release = hook_port_release,
 		},
 	};
-	struct timespec now;
 	int rc;
 
+	opt.now_ns = clock_ns();
 	if (instance->dpdk)
 		instance_dpdk_hooks(instance, &opt);
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	opt.now_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 	rc = harp_stack_create(&instance->stack, instance->nic, &opt);
 	if (rc)
 		return why_fail(&o->why, rc,

@@ -21,10 +21,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/addr.h"
+#include "base/clock.h"
 #include "host/daemon.h"
 
 #define NETWATCH_OPEN_MS 3000u
@@ -33,14 +33,6 @@
 #define NETWATCH_ROUTE_NS UINT64_C(1000000000)
 #define NETWATCH_ROUTE_WAIT_MS 1000u
 #define NETWATCH_MESSAGES 64u /* per call: the rest keeps the descriptor readable */
-
-static uint64_t netwatch_clock_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
 
 static void netwatch_client(char *client, size_t size)
 {
@@ -218,14 +210,14 @@ static void netwatch_first(void *ctx, const struct harp_lease_header *message)
 static int netwatch_await(struct netwatch *watch, netwatch_fn fn, void *ctx, const struct why *why)
 {
 	struct netwatch_first first = { .fn = fn, .ctx = ctx };
-	uint64_t now_ns = netwatch_clock_ns();
+	uint64_t now_ns = clock_ns();
 	const uint64_t until_ns = now_ns + NETWATCH_OPEN_MS * UINT64_C(1000000);
 	int rc = netwatch_connect(watch, NETWATCH_OPEN_MS, why);
 
 	while (!rc && !first.came) {
 		struct pollfd fd = { .fd = watch->fd, .events = POLLIN };
 
-		now_ns = netwatch_clock_ns();
+		now_ns = clock_ns();
 		if (now_ns >= until_ns)
 			return why_fail(why, -ETIMEDOUT,
 					"harpd does not answer within %u s; is it stopped?",
@@ -331,7 +323,7 @@ int netwatch_route(struct netwatch *watch, const struct harp_addr *dst, struct h
 	int rc = 0, error;
 
 	memset(out, 0, sizeof(*out));
-	if (!record || netwatch_clock_ns() >= record->fresh_ns) {
+	if (!record || clock_ns() >= record->fresh_ns) {
 		error = netwatch_query(watch, dst, &route, &rc);
 		if (error && !record)
 			return error;
@@ -343,7 +335,7 @@ int netwatch_route(struct netwatch *watch, const struct harp_addr *dst, struct h
 				record->route = route;
 		}
 		/* A silent harpd costs one timeout for all callers together. */
-		record->fresh_ns = netwatch_clock_ns() + NETWATCH_ROUTE_NS;
+		record->fresh_ns = clock_ns() + NETWATCH_ROUTE_NS;
 	}
 	if (!record->rc)
 		*out = record->route;
