@@ -10,7 +10,6 @@
  * A crash leaves nothing on disk: with huge pages the environment is `--in-memory` (anonymous huge
  * pages, no files); without them it needs no runtime folder either (--no-shconf).
  */
-#include "dpdk/eal.h"
 
 #include <dirent.h>
 #include <errno.h>

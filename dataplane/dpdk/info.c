@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "dpdk/eal.h"
 #include "dpdk/port.h"
 
 void port_info(const struct harp_dpdk_port *harp_port, struct harp_instance_port *out)

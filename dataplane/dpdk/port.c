@@ -10,11 +10,12 @@
 #include <rte_bus.h>
 #include <rte_dev.h>
 #include <rte_errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
-#include "dpdk/eal.h"
 #include "dpdk/eal_log.h"
 #include "dpdk/port.h"
 
@@ -33,6 +34,36 @@ bool port_trylock_all(void)
 void port_unlock_all(void)
 {
 	pthread_mutex_unlock(&port_lock);
+}
+
+/* SIGPIPE from drivers: virtio_user writes to a closed peer without MSG_NOSIGNAL. */
+static sigset_t sigpipe_only(void)
+{
+	sigset_t set;
+
+	sigemptyset(&set);
+	sigaddset(&set, SIGPIPE);
+	return set;
+}
+
+static void sigpipe_block(struct sigpipe *was)
+{
+	const sigset_t only = sigpipe_only();
+	sigset_t pending;
+
+	sigpending(&pending);
+	was->pending = sigismember(&pending, SIGPIPE) == 1;
+	pthread_sigmask(SIG_BLOCK, &only, &was->mask);
+}
+
+static void sigpipe_restore(const struct sigpipe *was)
+{
+	const sigset_t only = sigpipe_only();
+	const struct timespec now = { 0 };
+
+	if (!was->pending) /* otherwise the signal was pending before the driver's call */
+		sigtimedwait(&only, NULL, &now);
+	pthread_sigmask(SIG_SETMASK, &was->mask, NULL);
 }
 
 void port_enter(struct sigpipe *was)

@@ -104,13 +104,11 @@ uint32_t port_frame_size(const struct rte_eth_dev_info *info, uint32_t traits, u
  * the driver created the interface. */
 int interface_mtu(const struct dpdk_port *port, const struct why *why);
 
-/* sigpipe.c: encloses calls that may write to a driver's peer, in an application's thread. */
+/* Encloses calls that may write to a driver's peer, in an application's thread. */
 struct sigpipe {
 	sigset_t mask;
 	bool pending;
 };
-void sigpipe_block(struct sigpipe *was);
-void sigpipe_restore(const struct sigpipe *was);
 
 /* forked.c: removes descriptors and mappings of drivers, created while a port is opened or
  * restarted, from forked children. Under the ports' lock, except the last. */
@@ -180,6 +178,12 @@ void nic_drop_waiting(struct dpdk_nic *nic);
 /* offload.c: prepares a packet, with all headers in its first mbuf, for the offloads in the
  * descriptor's flags. False: invalid packet. */
 bool offload_packet(struct rte_mbuf *mbuf, uint32_t flags);
+
+/* eal.c: harp_dpdk_api.start */
+int eal_start(const struct harp_dpdk_eal_options *opt, char *why, size_t why_len);
+/* 0, or -errno with the reason: it is not started, or a parent process started it. */
+int eal_usable(const struct why *why);
+bool eal_huge_pages(void);
 
 /* harp_dpdk_api, memif_handle.c */
 int memif_handle_probe(struct harp_dpdk_memif **out, const char *device, char *why, size_t why_len);

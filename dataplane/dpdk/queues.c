@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <rte_errno.h>
 
-#include "dpdk/eal.h"
 #include "dpdk/quiesce.h"
 #include "dpdk/port.h"
 

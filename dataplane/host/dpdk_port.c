@@ -267,28 +267,28 @@ static int port_enter_leased(struct dpdk_port **out, const char *name,
 	return rc;
 }
 
-static int port_enter_alone(struct dpdk_port **out, const struct dpdk_port_request *request,
-			    const struct why *why)
+static int port_enter_alone(struct dpdk_port **out, const char *text,
+			    const struct harp_instance_options *opt, const struct why *why)
 {
 	struct harp_port_spec spec;
-	int rc = harp_port_spec_parse(request->text, &spec, why->text, why->size);
+	int rc = harp_port_spec_parse(text, &spec, why->text, why->size);
 
 	if (rc)
 		return rc;
-	if (request->opt->dpdk_queues)
-		spec.queues = request->opt->dpdk_queues;
-	return port_enter(out, &spec, request->opt, why);
+	if (opt->dpdk_queues)
+		spec.queues = opt->dpdk_queues;
+	return port_enter(out, &spec, opt, why);
 }
 
-int dpdk_port_get(struct dpdk_port **out, const struct dpdk_port_request *request,
+int dpdk_port_get(struct dpdk_port **out, const char *text, const struct harp_instance_options *opt,
 		  const struct why *why)
 {
 	int rc;
 
 	*out = NULL;
 	registry_enter(&ports);
-	rc = request->opt->daemon_socket ? port_enter_leased(out, request->text, request->opt, why)
-					 : port_enter_alone(out, request, why);
+	rc = opt->daemon_socket ? port_enter_leased(out, text, opt, why)
+				: port_enter_alone(out, text, opt, why);
 	if (!rc)
 		(*out)->users++;
 	else

@@ -13,12 +13,6 @@
 #include "harp_host.h"
 #include "host/dpdk_lease.h"
 
-/* An instance's request for a port. */
-struct dpdk_port_request {
-	const char *text; /* its text; only its name if it is leased */
-	const struct harp_instance_options *opt;
-};
-
 struct dpdk_port {
 	const struct harp_dpdk_api *api;
 	struct harp_dpdk_port *port;
@@ -37,8 +31,9 @@ struct dpdk_port {
 	_Atomic uint8_t *owners[2];
 };
 
-/* -EINVAL invalid text, or open with a different one; -errno of the library or device. */
-int dpdk_port_get(struct dpdk_port **out, const struct dpdk_port_request *request,
+/* text: of the port; only its name if it is leased. -EINVAL invalid text, or open with a different
+ * one; -errno of the library or device. */
+int dpdk_port_get(struct dpdk_port **out, const char *text, const struct harp_instance_options *opt,
 		  const struct why *why);
 /* NULL is accepted. For the last user, the result of dpdk_lease_return(). */
 int dpdk_port_put(struct dpdk_port *port, struct why *why);

@@ -241,7 +241,6 @@ static int dpdk_queue(struct instance_setup *o, struct harp_instance *instance)
 
 static int dpdk_port(struct instance_setup *o, struct harp_instance *instance, const char *text)
 {
-	const struct dpdk_port_request request = { .text = text, .opt = &o->opt };
 	struct instance_dpdk *dpdk = calloc(1, sizeof(*dpdk));
 	int rc;
 
@@ -253,7 +252,7 @@ static int dpdk_port(struct instance_setup *o, struct harp_instance *instance, c
 	dpdk_sink_add(&dpdk->sink);
 	if (dpdk->reader.fd < 0)
 		return why_fail(&o->why, -errno, "eventfd: %s", strerror(errno));
-	rc = dpdk_port_get(&dpdk->port, &request, &o->why);
+	rc = dpdk_port_get(&dpdk->port, text, &o->opt, &o->why);
 	if (rc)
 		return rc;
 	dpdk_events_join(dpdk->port->events, &dpdk->reader);

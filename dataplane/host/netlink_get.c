@@ -54,7 +54,6 @@ static int route_answer(void *ctx, const struct nlmsghdr *message)
 	struct harp_host_route *out = answer->out;
 	const struct rtmsg *body = NLMSG_DATA(message);
 	const struct rtattr *attributes[RTA_MAX + 1];
-	const struct rtattr *metrics[RTAX_MAX + 1];
 
 	if (message->nlmsg_type != RTM_NEWROUTE)
 		return 0;
@@ -65,11 +64,7 @@ static int route_answer(void *ctx, const struct nlmsghdr *message)
 	out->ifindex = netlink_u32(attributes[RTA_OIF], 0);
 	netlink_addr(attributes[RTA_PREFSRC], answer->family, &out->source);
 	out->has_gateway = netlink_gateway(attributes, answer->family, &out->next_hop);
-	if (attributes[RTA_METRICS]) {
-		netlink_attributes_in(RTA_DATA(attributes[RTA_METRICS]),
-				      RTA_PAYLOAD(attributes[RTA_METRICS]), metrics, RTAX_MAX);
-		out->mtu_bytes = netlink_u32(metrics[RTAX_MTU], 0);
-	}
+	out->mtu_bytes = netlink_route_mtu(attributes[RTA_METRICS]);
 	return 0;
 }
 

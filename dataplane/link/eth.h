@@ -60,12 +60,13 @@ struct neighbor {
 };
 
 /* Callbacks into the network layer, which this layer does not include. */
+struct ip;
 struct eth_network {
-	void *ctx;
-	bool (*is_own)(void *ctx, const struct harp_addr *addr);
+	struct ip *ip;
+	bool (*is_own)(const struct ip *ip, const struct harp_addr *addr);
 	/* Sends a neighbor solicitation, to the target's group if mac is NULL. */
-	void (*solicit)(void *ctx, const struct harp_addr *src_addr, const struct harp_addr *target,
-			const uint8_t *mac);
+	void (*solicit)(struct ip *ip, const struct harp_addr *src_addr,
+			const struct harp_addr *target, const uint8_t *mac);
 };
 
 struct eth {

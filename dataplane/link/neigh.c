@@ -189,7 +189,7 @@ static void neighbor_probe(struct eth *eth, struct neighbor *n, bool broadcast)
 	if (harp_addr_is_v4(&n->addr))
 		arp_request(eth, &n->solicited_from, &n->addr, mac);
 	else if (eth->network.solicit)
-		eth->network.solicit(eth->network.ctx, &n->solicited_from, &n->addr, mac);
+		eth->network.solicit(eth->network.ip, &n->solicited_from, &n->addr, mac);
 	wheel_set(eth->wheel, &n->timer, eth->io->now_ns + NEIGHBOR_RETRY_NS);
 }
 

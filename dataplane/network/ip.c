@@ -9,24 +9,13 @@
 
 #define IP_TTL 64u /* RFC 1122 section 3.2.1.7, the value of RFC 1700 */
 
-static bool ip_is_own_ctx(void *ctx, const struct harp_addr *addr)
-{
-	return ip_is_own(ctx, addr);
-}
-
-static void ip_solicit(void *ctx, const struct harp_addr *src_addr, const struct harp_addr *target,
-		       const uint8_t *mac)
-{
-	nd_solicit(ctx, src_addr, target, mac);
-}
-
 void ip_init(struct ip *ip, struct eth *eth, struct harp_stats *stats,
 	     const struct harp_stack_options *opt)
 {
 	*ip = (struct ip){ .eth = eth, .stats = stats, .generation = 1 };
 	ip->label_key = rng_key(eth->rng);
 	ip->scope_id = opt ? opt->scope_id : 0;
-	eth->network = (struct eth_network){ ip, ip_is_own_ctx, ip_solicit };
+	eth->network = (struct eth_network){ ip, ip_is_own, nd_solicit };
 }
 
 uint32_t ip_pseudo_sum(const struct harp_addr *src, const struct harp_addr *dst, uint8_t proto,

@@ -8,7 +8,6 @@
  *	tcp_fast.c     fast path for in-order segments and pure ACKs (header prediction)
  *	tcp_gro.c      fast path for a burst whose headers repeat
  *	tcp_check.c    acceptability: RFC 5961, timestamps, sequence numbers; challenge ACKs
- *	tcp_icmp.c     ICMP errors
  *	tcp_listen.c   a SYN to a listener
  *	tcp_cookie.c   SYN cookies when the backlog is full
  *	tcp_ack.c      effects of an acceptable ACK: queue, RTT, window
@@ -323,7 +322,7 @@ void tcp_check_take_timestamp(struct harp_conn *conn, const struct tcp_segment *
  * TIME-WAIT. */
 bool tcp_check_time_wait_reuse(const struct harp_conn *conn, const struct tcp_segment *seg);
 
-/* ---- tcp_icmp.c ---- */
+/* ---- tcp_mtu.c: ICMP errors ---- */
 /* An ICMP error quoted a segment of this flow (RFC 5927: quoted_seq is checked).
  * kind: -ECONNREFUSED, -EHOSTUNREACH..., or -EMSGSIZE with mtu_bytes. */
 void tcp_icmp_error(struct tcp *tcp, const struct flow_key *key, uint32_t quoted_seq, int kind,

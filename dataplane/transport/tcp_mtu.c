@@ -28,6 +28,8 @@
  */
 #include "transport/tcp.h"
 
+#include <errno.h>
+
 #define MTU_BASE_BYTES_V4 1024u /* RFC 4821 section 7.2 */
 #define MTU_LEAST_BYTES_V4 552u /* as in icmp.c and in Linux */
 #define MTU_BASE_BYTES_V6 1280u /* RFC 8200 section 5 */
@@ -274,4 +276,27 @@ void tcp_mtu_probed(struct harp_conn *conn, const struct frame *seg)
 	conn->mtu.probe_end_seq = seg->seq + seg_bytes(seg);
 	conn->mtu.probe_bytes = (uint16_t)seg_bytes(seg);
 	conn->tcp->stats->tcp_mtu_probes++;
+}
+
+/* ---- ICMP errors (RFC 5927): accepted only if they quote outstanding data ---- */
+
+void tcp_icmp_error(struct tcp *tcp, const struct flow_key *key, uint32_t quoted_seq, int kind,
+		    uint32_t mtu_bytes)
+{
+	uint32_t index = flow_find(&tcp->flows, key);
+	struct harp_conn *conn;
+
+	if (index == FLOW_NONE)
+		return;
+	conn = &tcp->conns[index];
+	if (seq_lt(quoted_seq, conn->snd.una_seq) || seq_geq(quoted_seq, conn->snd.nxt_seq))
+		return;
+	if (kind == -EMSGSIZE) {
+		if (conn_synchronized(conn)) /* a SYN fits every path */
+			tcp_mtu_icmp(conn, quoted_seq, mtu_bytes);
+		return;
+	}
+	/* Hard errors count as soft once synchronized: section 5.2. */
+	if (conn->state == HARP_TCP_SYN_SENT)
+		tcp_conn_die(conn, kind);
 }
