@@ -9,7 +9,6 @@
  * and a local port must be reserved only against other stacks of this process. Drivers have no
  * descriptor that reports link changes, so the link is polled several times a second.
  */
-#include "base/addr.h"
 #include "host/instance_dpdk.h"
 
 #include <errno.h>
@@ -21,6 +20,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/addr.h"
 #include "harp_page.h"
 #include "host/lease.h"
 #include "host/instance_setup.h"

@@ -12,7 +12,7 @@
 
 #include "xdp/steer.h"
 
-#define HARP_XDP_VERSION 9u
+#define HARP_XDP_VERSION 10u
 #define HARP_XDP_FDS_MAX 16u
 #define HARP_XDP_QUEUE_ANY 0xffffffffu /* packets to the port are redirected on any queue */
 
@@ -32,7 +32,6 @@ struct harp_xdp_source {
  */
 struct harp_xdp_api {
 	uint32_t version; /* HARP_XDP_VERSION */
-	uint32_t verdict_count;
 	/*
 	 * Loads and attaches. mode: enum harp_xdp_mode. Unless it is pinned, the link belongs to
 	 * this process and is detached when the process exits. why: the mode and its reason, also

@@ -432,7 +432,6 @@ const struct harp_xdp_api *harp_xdp_api(void)
 {
 	static const struct harp_xdp_api api = {
 		.version = HARP_XDP_VERSION,
-		.verdict_count = STEER_VERDICT_COUNT,
 		.attach = xdp_attach,
 		.native = xdp_native,
 		.xsk_set = xdp_xsk_set,
