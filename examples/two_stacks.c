@@ -255,7 +255,7 @@ int main(void)
 		now_ns = next_ns > now_ns ? next_ns : now_ns;
 	}
 
-	harp_conn_info(client.conn, &info, sizeof(info));
+	harp_conn_info(client.conn, &info);
 	printf("%u bytes in %.3f ms: %llu segments, %llu retransmitted, smoothed RTT %.1f us, "
 	       "%llu bytes copied\n",
 	       TOTAL_BYTES, (double)now_ns / 1e6, (unsigned long long)info.data_segs_out,

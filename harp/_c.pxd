@@ -277,7 +277,7 @@ cdef extern from "harp.h" nogil:
         uint64_t lost_out_segs
         uint64_t retrans_out_segs
 
-    int harp_conn_info(const harp_conn *conn, harp_tcp_info *info, size_t size)
+    void harp_conn_info(const harp_conn *conn, harp_tcp_info *info)
 
     struct harp_udp:
         pass
@@ -295,7 +295,10 @@ cdef extern from "harp.h" nogil:
     int harp_udp_error(harp_udp *sock, harp_endpoint *about)
     ssize_t harp_udp_send(harp_udp *sock, const harp_endpoint *remote, const iovec *iov,
                           int iov_count)
-    ssize_t harp_udp_recv(harp_udp *sock, void *buf, size_t length, harp_endpoint *source)
+    struct harp_udp_from:
+        harp_endpoint peer
+
+    ssize_t harp_udp_recv(harp_udp *sock, void *buf, size_t length, harp_udp_from *source)
     void harp_udp_endpoints(const harp_udp *sock, harp_endpoint *local, harp_endpoint *remote)
     unsigned harp_stats_count()
     const char *harp_stats_name(unsigned index)

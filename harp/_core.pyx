@@ -856,7 +856,7 @@ cdef class Connection(_Context):
         """
         cdef harp_tcp_info info
         memset(&info, 0, sizeof(info))
-        check(harp_conn_info(self._open(), &info, sizeof(info)), "info")
+        harp_conn_info(self._open(), &info)
         fields = dict(info)
         fields["congestion_name"] = harp_congestion_name(<harp_congestion>info.congestion).decode()
         fields["state_name"] = harp_tcp_state_name(<harp_tcp_state>info.state).decode()
@@ -1127,12 +1127,12 @@ cdef class UdpSocket(_Context):
         BlockingIOError
             Nothing has arrived.
         """
-        cdef harp_endpoint source
+        cdef harp_udp_from source
         buffer = bytearray(size)
         cdef char *target = buffer
         cdef ssize_t got = harp_udp_recv(self._open(), target, size, &source)
         check(got, "recv")
-        return bytes(buffer[:got]), got, (_format(&source.addr), source.port)
+        return bytes(buffer[:got]), got, (_format(&source.peer.addr), source.peer.port)
 
     def error(self):
         """Return the newest error as (errno, its (address, port)), or None, and clear it."""

@@ -258,7 +258,7 @@ cdef int _try_connected(void *arg) noexcept nogil:
         return -EBADF
     if harp_conn_error(ctx.conn[0]) < 0:
         return _dead(ctx, harp_conn_error(ctx.conn[0]))
-    harp_conn_info(ctx.conn[0], &info, sizeof(info))
+    harp_conn_info(ctx.conn[0], &info)
     return DONE if info.state >= HARP_TCP_ESTABLISHED else 0
 
 
@@ -338,7 +338,7 @@ cdef int _try_flushed(void *arg) noexcept nogil:
         return -EBADF
     if harp_conn_error(ctx.conn[0]) < 0:
         return _dead(ctx, harp_conn_error(ctx.conn[0]))
-    harp_conn_info(ctx.conn[0], &info, sizeof(info))
+    harp_conn_info(ctx.conn[0], &info)
     if ctx.frame_max:
         return DONE if (
             info.state == HARP_TCP_FIN_WAIT_2 or info.state >= HARP_TCP_TIME_WAIT

@@ -136,7 +136,6 @@ cdef extern from "xdp/harp_xdp.h" nogil:
 
     struct harp_xdp_api:
         uint32_t version
-        uint32_t verdict_count
         int (*attach)(
             harp_xdp **out, const char *ifname, uint32_t mode, char *why, size_t why_len
         )

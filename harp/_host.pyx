@@ -307,11 +307,11 @@ cdef class Steering:
         check(rc, f"{self.ifname}: socket of queue {queue} in the steering map")
 
     def ports_set(
-        self, uint16_t first, uint16_t last, uint32_t home_queue, cbool ours,
+        self, uint16_t first, uint16_t last, uint32_t rx_queue, cbool ours,
         uint32_t protocols=STEER_PORT_TCP | STEER_PORT_UDP,
     ):
-        """Set the home queue of a lease's TCP and UDP ports."""
-        rc = _loaded().ports_set(self._open(), protocols, first, last, home_queue, ours)
+        """Set the receive queue of a lease's TCP and UDP ports."""
+        rc = _loaded().ports_set(self._open(), protocols, first, last, rx_queue, ours)
         check(rc, f"{self.ifname}: ports {first}-{last} in the steering map")
 
     def address_set(self, bytes address, cbool ours):

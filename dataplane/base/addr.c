@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* addr.c - converts addresses to and from text; IPv4 uses the mapped form (RFC 4291 section
  * 2.5.5.2). */
-#include "harp.h"
+#include "base/addr.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -20,6 +20,41 @@ struct harp_addr harp_addr_v4(uint8_t a, uint8_t b, uint8_t c, uint8_t d)
 bool harp_addr_is_v4(const struct harp_addr *addr)
 {
 	return memcmp(addr->bytes, addr_v4_prefix, sizeof(addr_v4_prefix)) == 0;
+}
+
+bool addr_is_unicast(const struct harp_addr *addr)
+{
+	static const struct harp_addr loopback = { .bytes = { [15] = 1 } };
+	const uint8_t *b = addr->bytes;
+
+	if (harp_addr_is_v4(addr))
+		return b[12] != 0 && b[12] != 127 && b[12] < 224;
+	return b[0] != 0xff && !addr_is_zero(addr) && !addr_equal(addr, &loopback);
+}
+
+unsigned addr_common_bits(const struct harp_addr *a, const struct harp_addr *b, unsigned most)
+{
+	unsigned bits = 0;
+
+	while (bits < most && a->bytes[bits / 8] == b->bytes[bits / 8])
+		bits += 8;
+	if (bits < most)
+		bits += (unsigned)__builtin_clz((unsigned)(a->bytes[bits / 8] ^ b->bytes[bits / 8])
+						<< 24);
+	return bits < most ? bits : most;
+}
+
+struct harp_addr addr_masked(const struct harp_addr *addr, unsigned bits)
+{
+	struct harp_addr out = *addr;
+
+	for (unsigned i = 0; i < 16; i++) {
+		unsigned keep = bits > 8 * i ? bits - 8 * i : 0;
+
+		if (keep < 8)
+			out.bytes[i] &= (uint8_t)(0xff00u >> keep);
+	}
+	return out;
 }
 
 bool harp_addr_is_link_local(const struct harp_addr *addr)

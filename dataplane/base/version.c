@@ -6,8 +6,3 @@ const char *harp_version(void)
 {
 	return HARP_VERSION;
 }
-
-uint32_t harp_api_version(void)
-{
-	return HARP_API_VERSION;
-}

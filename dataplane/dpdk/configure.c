@@ -12,7 +12,6 @@
 #define PORT_FRAME_SIZE 2048u
 #define PORT_FRAME_SIZE_MAX 65536u
 #define PORT_ROOM_HARDWARE 2048u /* devices round receive buffers to multiples of up to 1 KiB */
-#define PORT_FRAMES 8192u
 #define PORT_RING 1024u
 #define PORT_FRAGS_MAX 16u
 #define PORT_TSO_BYTES_MAX 65400u
@@ -29,12 +28,12 @@ static uint32_t min_u32(uint32_t a, uint32_t b)
 }
 
 /* DPDK's message, or the errno's text. */
-static const char *port_error_text(char words[EAL_WORDS_BYTES], int err)
+static const char *port_error_text(char text[EAL_TEXT_BYTES], int err)
 {
-	eal_log_message(words);
-	if (!words[0])
-		snprintf(words, EAL_WORDS_BYTES, "%s", rte_strerror(-err));
-	return words;
+	eal_log_message(text);
+	if (!text[0])
+		snprintf(text, EAL_TEXT_BYTES, "%s", rte_strerror(-err));
+	return text;
 }
 
 uint32_t port_frame_size(const struct rte_eth_dev_info *info, uint32_t traits, uint32_t mtu_bytes)
@@ -97,25 +96,10 @@ static int port_choose_mtu(struct dpdk_port *port, const struct harp_dpdk_port_o
 static int port_choose_frames(struct dpdk_port *port, const struct harp_dpdk_port_options *opt,
 			      const struct why *why)
 {
-	uint32_t fits = port_frame_size(&port->info, port->traits, port->mtu_bytes);
-
-	port->frame_size = opt->frame_size ? opt->frame_size : fits;
-	port->frame_count = opt->frame_count ? opt->frame_count : PORT_FRAMES;
-	if ((port->frame_size & (port->frame_size - 1)) != 0 ||
-	    port->frame_size < PORT_FRAME_SIZE || port->frame_size > PORT_FRAME_SIZE_MAX)
-		return why_fail(why, -EINVAL,
-				"frames of %u bytes; use a power of two from %u to %u",
-				port->frame_size, PORT_FRAME_SIZE, PORT_FRAME_SIZE_MAX);
+	port->frame_size = port_frame_size(&port->info, port->traits, port->mtu_bytes);
+	port->frame_count = opt->frame_count;
 	if (port->frame_count < 128 || port->frame_count > 1u << 20)
 		return why_fail(why, -EINVAL, "%u frames; use 128 to 1048576", port->frame_count);
-	if (port->frame_size < fits &&
-	    (port->traits & (DRIVER_ANY_LENGTH | DRIVER_SLOTS)) != DRIVER_ANY_LENGTH &&
-	    !(port->info.rx_offload_capa & RTE_ETH_RX_OFFLOAD_SCATTER))
-		return why_fail(
-			why, -EINVAL,
-			"frames of %u bytes are too small for MTU %u, and the device cannot "
-			"scatter a packet; use %u",
-			port->frame_size, port->mtu_bytes, fits);
 	return 0;
 }
 
@@ -150,13 +134,12 @@ static int port_choose_queues(struct dpdk_port *port, const struct harp_dpdk_por
 			      const struct why *why)
 {
 	uint32_t most = min_u32(port->info.max_rx_queues, port->info.max_tx_queues);
-	uint32_t queues = opt->queues ? opt->queues : 1;
-	uint32_t ring = opt->ring_size ? opt->ring_size : PORT_RING;
+	uint32_t ring = PORT_RING;
 	int err;
 
-	if (queues > most || queues > RTE_MAX_QUEUES_PER_PORT)
-		return why_fail(why, -EINVAL, "%u queues; the device has %u", queues, most);
-	port->queues = (uint16_t)queues;
+	if (opt->queues > most || opt->queues > RTE_MAX_QUEUES_PER_PORT)
+		return why_fail(why, -EINVAL, "%u queues; the device has %u", opt->queues, most);
+	port->queues = (uint16_t)opt->queues;
 	if (port->traits & DRIVER_CHUNKS)
 		ring = PORT_CHUNK_RING;
 	if ((port->traits & DRIVER_CHUNKS) && port->frame_count < 4 * ring)
@@ -242,7 +225,7 @@ int port_configure(struct dpdk_port *port, const struct harp_dpdk_port_options *
 		   const struct why *why)
 {
 	struct rte_eth_conf conf = { 0 };
-	char words[EAL_WORDS_BYTES];
+	char text[EAL_TEXT_BYTES];
 	int err;
 
 	err = port_choose_mtu(port, opt, why);
@@ -264,15 +247,14 @@ int port_configure(struct dpdk_port *port, const struct harp_dpdk_port_options *
 	err = rte_eth_dev_configure(port->id, port->queues, port->queues, &conf);
 	if (err)
 		return why_fail(why, err, "cannot be configured with %u queues and MTU %u: %s",
-				port->queues, port->mtu_bytes, port_error_text(words, err));
+				port->queues, port->mtu_bytes, port_error_text(text, err));
 	/* The reported properties may depend on the configuration. */
 	err = rte_eth_dev_info_get(port->id, &port->info);
 	if (err)
 		return why_fail(why, err, "reading its properties: %s", rte_strerror(-err));
 	port_features(port);
 	if (port->features & HARP_NIC_TX_MULTI)
-		port->external_count =
-			opt->external_count ? opt->external_count : port->frame_count;
+		port->external_count = port->frame_count;
 	port_mac(port);
 	return 0;
 }
@@ -282,7 +264,7 @@ int port_queues_setup(struct dpdk_port *port, const struct why *why)
 	struct rte_eth_rxconf rx = port->info.default_rxconf;
 	struct rte_eth_txconf tx = port->info.default_txconf;
 	struct rte_eth_conf conf = { 0 };
-	char words[EAL_WORDS_BYTES];
+	char text[EAL_TEXT_BYTES];
 	unsigned socket = (unsigned)rte_eth_dev_socket_id(port->id);
 	int err = 0;
 
@@ -297,7 +279,7 @@ int port_queues_setup(struct dpdk_port *port, const struct why *why)
 			err = rte_eth_tx_queue_setup(port->id, q, port->tx_ring, socket, &tx);
 		if (err)
 			return why_fail(why, err, "queue %u cannot be set up: %s", q,
-					port_error_text(words, err));
+					port_error_text(text, err));
 	}
 	return 0;
 }

@@ -10,7 +10,6 @@
  * A crash leaves nothing on disk: with huge pages the environment is `--in-memory` (anonymous huge
  * pages, no files); without them it needs no runtime folder either (--no-shconf).
  */
-#include "dpdk/eal.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -37,7 +36,7 @@
 
 #define EAL_MEMORY_MIB 256u
 #define EAL_ARGS_MAX 64
-#define EAL_TEXT_BYTES 4096
+#define EAL_ARGS_BYTES 4096
 
 static struct {
 	pthread_mutex_t lock;
@@ -45,8 +44,8 @@ static struct {
 	bool huge_pages;
 	bool forked; /* this process is a forked child of the one that started it */
 	struct harp_dpdk_eal_options opt;
-	char args[EAL_TEXT_BYTES];       /* copy of opt.args, for comparison */
-	char words[2 * EAL_WORDS_BYTES]; /* error text */
+	char args[EAL_ARGS_BYTES];     /* copy of opt.args, for comparison */
+	char text[2 * EAL_TEXT_BYTES]; /* error text */
 } eal = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 /* ---- huge pages ---- */
@@ -103,7 +102,7 @@ static int eal_choose_memory(const struct why *why)
 struct eal_args {
 	int count;
 	char *items[EAL_ARGS_MAX];
-	char text[2 * EAL_TEXT_BYTES];
+	char text[2 * EAL_ARGS_BYTES];
 	size_t used;
 };
 
@@ -171,27 +170,27 @@ static bool eal_args_share(const struct eal_args *args)
 
 static bool eal_args_make(struct eal_args *args)
 {
-	bool good = eal_arg(args, "harp") && eal_arg(args, "--file-prefix=harp-%d", (int)getpid());
+	bool valid = eal_arg(args, "harp") && eal_arg(args, "--file-prefix=harp-%d", (int)getpid());
 
-	good = good && eal_arg_lcores(args) && eal_arg(args, "--no-telemetry");
-	good = good && eal_arg(args, "--iova-mode=va");
+	valid = valid && eal_arg_lcores(args) && eal_arg(args, "--no-telemetry");
+	valid = valid && eal_arg(args, "--iova-mode=va");
 	/* Probes no PCI device until a port names it. */
-	good = good && eal_arg(args, "--allow=ffff:ff:1f.7");
+	valid = valid && eal_arg(args, "--allow=ffff:ff:1f.7");
 	if (eal.huge_pages)
-		good = good && eal_arg(args, "--in-memory");
+		valid = valid && eal_arg(args, "--in-memory");
 	else
-		good = good && eal_arg(args, "--no-huge") && eal_arg(args, "--no-shconf") &&
-		       eal_arg(args, "-m") && eal_arg(args, "%u", eal.opt.memory_mib);
+		valid = valid && eal_arg(args, "--no-huge") && eal_arg(args, "--no-shconf") &&
+			eal_arg(args, "-m") && eal_arg(args, "%u", eal.opt.memory_mib);
 	/* The caller's arguments are last, so they take precedence. */
-	for (const char *at = eal.args; good && *at;) {
+	for (const char *at = eal.args; valid && *at;) {
 		size_t len = strcspn(at, " \t");
 
 		if (len > 0)
-			good = eal_arg(args, "%.*s", (int)len, at);
+			valid = eal_arg(args, "%.*s", (int)len, at);
 		at += len;
 		at += strspn(at, " \t");
 	}
-	return good;
+	return valid;
 }
 
 /* ---- the start ---- */
@@ -260,24 +259,24 @@ static const char *eal_driver_missing(const struct eal_run *run)
 static void eal_failed(const struct eal_run *run)
 {
 	const char *driver = eal_driver_missing(run);
-	char words[EAL_WORDS_BYTES];
+	char text[EAL_TEXT_BYTES];
 
 	eal.state = EAL_FAILED;
-	eal_log_message(words);
+	eal_log_message(text);
 	/* DPDK parses arguments before it loads drivers. */
 	if (run->result < 0 && run->error == EINVAL && driver && eal.args[0])
-		snprintf(eal.words, sizeof(eal.words),
+		snprintf(eal.text, sizeof(eal.text),
 			 "it rejects its arguments; remove from HARP_DPDK_ARGS those it does not "
 			 "take: %.*s",
-			 EAL_WORDS_BYTES - 1, eal.args);
+			 EAL_TEXT_BYTES - 1, eal.args);
 	else if (driver)
-		snprintf(eal.words, sizeof(eal.words),
+		snprintf(eal.text, sizeof(eal.text),
 			 "%s was not loaded from %s; install DPDK's drivers (Debian: apt-get "
 			 "install dpdk)",
 			 driver, RTE_EAL_PMD_PATH);
 	else
-		snprintf(eal.words, sizeof(eal.words), "%s",
-			 words[0] ? words : rte_strerror(run->error));
+		snprintf(eal.text, sizeof(eal.text), "%s",
+			 text[0] ? text : rte_strerror(run->error));
 }
 
 static void eal_after_fork(void)
@@ -319,7 +318,7 @@ static int eal_init(const struct why *why)
 	}
 	eal_failed(run);
 	err = run->error == ENOMEM ? -ENOMEM : -EIO;
-	return why_fail(why, err, "its environment did not start: %s", eal.words);
+	return why_fail(why, err, "its environment did not start: %s", eal.text);
 }
 
 /* The headers' inline functions were compiled in, so the loaded library must match them. */
@@ -402,7 +401,7 @@ int eal_start(const struct harp_dpdk_eal_options *opt, char *why_text, size_t wh
 			&why, -EIO,
 			"its environment failed in this process; try again in a new process. "
 			"Its error: %s",
-			eal.words);
+			eal.text);
 		break;
 	}
 	pthread_mutex_unlock(&eal.lock);

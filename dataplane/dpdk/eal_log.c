@@ -19,8 +19,9 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "base/clock.h"
 
 #define EAL_LINE_BYTES 512
 #define EAL_LINES_MAX 10u /* lines passed on per window */
@@ -32,8 +33,8 @@ static struct {
 	size_t used;
 	uint64_t window_ns;       /* start of the window */
 	uint64_t passed, dropped; /* lines in the window */
-	bool telling;             /* words[] belongs to an error */
-	char words[EAL_WORDS_BYTES];
+	bool telling;             /* text[] belongs to an error */
+	char text[EAL_TEXT_BYTES];
 	FILE *log_stream, *out_stream, *err_stream, *out_before, *err_before;
 	void (*leaving)(void), (*ended)(void);
 	pthread_t quiet; /* the thread whose output is captured */
@@ -86,14 +87,6 @@ static void eal_log_emit(enum harp_log_level level, const char *line)
 	pthread_mutex_lock(&eal_log.lock);
 }
 
-static uint64_t eal_log_now_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 /* Starts a window; reports how many lines the last one dropped. Under the lock. */
 static void eal_log_window(uint64_t now_ns)
 {
@@ -111,7 +104,7 @@ static void eal_log_window(uint64_t now_ns)
 /* Handles a line that may occur for every packet. Under the lock. */
 static void eal_log_limited(const char *line)
 {
-	uint64_t now_ns = eal_log_now_ns();
+	uint64_t now_ns = clock_ns();
 
 	if (now_ns - eal_log.window_ns >= EAL_WINDOW_NS)
 		eal_log_window(now_ns);
@@ -143,8 +136,8 @@ static void eal_log_line(enum harp_log_level level)
 		return;
 	if (eal_log_harmless(line))
 		level = HARP_LOG_DEBUG;
-	if (!eal_log.telling && (level == HARP_LOG_ERROR || !eal_log.words[0])) {
-		snprintf(eal_log.words, sizeof(eal_log.words), "%.*s", EAL_WORDS_BYTES - 1, line);
+	if (!eal_log.telling && (level == HARP_LOG_ERROR || !eal_log.text[0])) {
+		snprintf(eal_log.text, sizeof(eal_log.text), "%.*s", EAL_TEXT_BYTES - 1, line);
 		eal_log.telling = level == HARP_LOG_ERROR;
 	}
 	/* A caller that requested debug messages gets all of them. */
@@ -164,7 +157,7 @@ void eal_log_forward(const char *line)
 void eal_log_flush(void)
 {
 	pthread_mutex_lock(&eal_log.lock);
-	eal_log_window(eal_log_now_ns());
+	eal_log_window(clock_ns());
 	pthread_mutex_unlock(&eal_log.lock);
 }
 
@@ -246,14 +239,14 @@ void eal_log_quiet(bool on)
 void eal_log_mark(void)
 {
 	pthread_mutex_lock(&eal_log.lock);
-	eal_log.words[0] = '\0';
+	eal_log.text[0] = '\0';
 	eal_log.telling = false;
 	pthread_mutex_unlock(&eal_log.lock);
 }
 
-void eal_log_message(char words[EAL_WORDS_BYTES])
+void eal_log_message(char text[EAL_TEXT_BYTES])
 {
 	pthread_mutex_lock(&eal_log.lock);
-	memcpy(words, eal_log.words, EAL_WORDS_BYTES);
+	memcpy(text, eal_log.text, EAL_TEXT_BYTES);
 	pthread_mutex_unlock(&eal_log.lock);
 }

@@ -7,7 +7,7 @@
 
 #include "harp.h"
 
-#define EAL_WORDS_BYTES 160
+#define EAL_TEXT_BYTES 160
 
 /* Sets the log function; NULL: none. On return, no call of the previous one is in progress. */
 void eal_log_to(harp_log_fn log, void *ctx);
@@ -25,6 +25,6 @@ void eal_log_forward(const char *line);
 void eal_log_mark(void);
 /* The most relevant line since the mark: DPDK's first error, else its last line; "" if there was
  * none. */
-void eal_log_message(char words[EAL_WORDS_BYTES]);
+void eal_log_message(char text[EAL_TEXT_BYTES]);
 
 #endif

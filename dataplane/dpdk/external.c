@@ -32,20 +32,21 @@ static inline void external_sort(struct external *external, uint32_t i)
 /* Processes the frees of other threads. */
 static void external_collect(struct external *external)
 {
-	if (__atomic_load_n(&external->away_count, __ATOMIC_RELAXED) == 0)
+	if (__atomic_load_n(&external->remote_free_count, __ATOMIC_RELAXED) == 0)
 		return;
 	rte_spinlock_lock(&external->lock);
-	for (uint32_t n = 0; n < external->away_count; n++)
-		external_sort(external, external->away[n]);
-	__atomic_store_n(&external->away_count, 0, __ATOMIC_RELAXED);
+	for (uint32_t n = 0; n < external->remote_free_count; n++)
+		external_sort(external, external->remote_free[n]);
+	__atomic_store_n(&external->remote_free_count, 0, __ATOMIC_RELAXED);
 	rte_spinlock_unlock(&external->lock);
 }
 
-static void external_free_away(struct external *external, uint32_t i)
+static void external_free_remote(struct external *external, uint32_t i)
 {
 	rte_spinlock_lock(&external->lock);
-	external->away[external->away_count] = i;
-	__atomic_store_n(&external->away_count, external->away_count + 1, __ATOMIC_RELAXED);
+	external->remote_free[external->remote_free_count] = i;
+	__atomic_store_n(&external->remote_free_count, external->remote_free_count + 1,
+			 __ATOMIC_RELAXED);
 	rte_spinlock_unlock(&external->lock);
 }
 
@@ -63,7 +64,7 @@ static int external_enqueue(struct rte_mempool *mempool, void *const *mbufs, uns
 		if (owner)
 			external_sort(external, *external_number(mbufs[n]));
 		else
-			external_free_away(external, *external_number(mbufs[n]));
+			external_free_remote(external, *external_number(mbufs[n]));
 	}
 	return 0;
 }
@@ -153,7 +154,7 @@ static void external_free(struct external *external)
 	free(external->where);
 	free(external->items);
 	free(external->done);
-	free(external->away);
+	free(external->remote_free);
 	free(external);
 }
 
@@ -169,8 +170,8 @@ int external_create(struct external **out, uint32_t count, struct rte_device *de
 	external->items = calloc(count, sizeof(*external->items));
 	external->where = calloc(count, sizeof(*external->where));
 	external->done = calloc(count, sizeof(*external->done));
-	external->away = calloc(count, sizeof(*external->away));
-	if (!external->items || !external->where || !external->done || !external->away ||
+	external->remote_free = calloc(count, sizeof(*external->remote_free));
+	if (!external->items || !external->where || !external->done || !external->remote_free ||
 	    external_mempool(external, numa_node) != 0) {
 		external_free(external);
 		return -ENOMEM;
@@ -182,7 +183,7 @@ int external_create(struct external **out, uint32_t count, struct rte_device *de
 bool external_out(const struct external *external)
 {
 	return external->made !=
-	       external->freed + __atomic_load_n(&external->away_count, __ATOMIC_ACQUIRE);
+	       external->freed + __atomic_load_n(&external->remote_free_count, __ATOMIC_ACQUIRE);
 }
 
 static void external_forget_memory(struct external *external)
@@ -202,7 +203,7 @@ void external_reset(struct external *external)
 	external->done_count = 0;
 }
 
-/* Objects of closed ports whose mbufs are still in use elsewhere. Under the lock. */
+/* Objects of closed ports whose mbufs are still in use in_other. Under the lock. */
 static struct external *external_retired;
 static pthread_mutex_t external_retired_lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -324,13 +325,13 @@ static bool external_needs_last(const struct external *external)
 
 	for (uint32_t i = 0; i < external->count; i++) {
 		const struct external_item *item = &external->items[i];
-		bool elsewhere = false;
+		bool in_other = false;
 
 		if (item->len == 0 || !external_lies_in(&external->memory[last], item))
 			continue;
-		for (uint32_t m = 0; m < last && !elsewhere; m++)
-			elsewhere = external_lies_in(&external->memory[m], item);
-		if (!elsewhere && rte_mbuf_ext_refcnt_read(&item->shared) > 0)
+		for (uint32_t m = 0; m < last && !in_other; m++)
+			in_other = external_lies_in(&external->memory[m], item);
+		if (!in_other && rte_mbuf_ext_refcnt_read(&item->shared) > 0)
 			return true;
 	}
 	return false;

@@ -46,9 +46,9 @@ struct external {
 	uint32_t made, freed; /* mbufs in total */
 	uint32_t *done;
 	uint32_t done_count;
-	rte_spinlock_t lock; /* protects the following fields: drivers free mbufs in any thread */
-	uint32_t *away;      /* freed by other threads */
-	uint32_t away_count; /* also read without the lock */
+	rte_spinlock_t lock;   /* protects the following fields: drivers free mbufs in any thread */
+	uint32_t *remote_free; /* freed by other threads */
+	uint32_t remote_free_count; /* also read without the lock */
 	struct external *next_retired;
 };
 
@@ -77,7 +77,7 @@ static inline void external_leave(struct external *external)
 }
 
 /* True if item i can be sent with this length. */
-static inline bool external_good(const struct external *external, uint64_t i, uint32_t len)
+static inline bool external_valid(const struct external *external, uint64_t i, uint32_t len)
 {
 	return i < external->count && len > 0 && len <= UINT16_MAX && external->items[i].len == 0;
 }

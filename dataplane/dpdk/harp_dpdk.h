@@ -17,7 +17,7 @@
 
 #include "harp_host.h"
 
-#define HARP_DPDK_VERSION 4u
+#define HARP_DPDK_VERSION 5u
 
 struct harp_dpdk_port;
 struct harp_dpdk_memif; /* of a port that harp.dpdk drives */
@@ -38,29 +38,8 @@ struct harp_dpdk_port_options {
 	/* PCI address, or virtual device with its arguments: "net_memif0,role=client" */
 	const char *device;
 	uint32_t mtu_bytes;   /* 0: the device's MTU, at most 1500 unless configured larger */
-	uint32_t queues;      /* queue pairs; 0: 1 */
-	uint32_t frame_count; /* per queue; 0: 8192 */
-	uint32_t frame_size;  /* 0: the smallest power of two that holds a packet, at least 2048 */
-	uint32_t ring_size;   /* descriptors per ring; 0: 1024; within the device's limits */
-	uint32_t external_count; /* external frames per queue (harp_nic.h). 0: frame_count */
-};
-
-/* Properties of the port. Strings are NUL-terminated. */
-struct harp_dpdk_info {
-	char device[64]; /* DPDK's name */
-	char driver[32]; /* "net_memif" */
-	char pci[32];    /* PCI address; empty: none */
-	char dpdk[32];   /* "DPDK 22.11.11" */
-	uint8_t mac[6];
-	uint8_t huge_pages;             /* 1: its memory is in huge pages */
-	uint8_t up;                     /* link */
-	int32_t numa_node;              /* -1: none */
-	uint32_t mtu_bytes, speed_mbps; /* 0: not known */
-	uint32_t queues, frame_size, frame_count;
-	uint32_t features;   /* HARP_NIC_* of its NICs */
-	uint32_t flow_rules; /* 1: port_steer() works */
-	/* 1: the driver copies packets (memif, tap, af_packet, pcap, ring) */
-	uint32_t driver_copies;
+	uint32_t queues;      /* queue pairs */
+	uint32_t frame_count; /* per queue */
 };
 
 struct harp_dpdk_api {
@@ -78,14 +57,10 @@ struct harp_dpdk_api {
 	/* The NIC of one queue pair; -EBUSY if it is in use. harp_nic_destroy() returns it. */
 	int (*port_nic)(struct harp_dpdk_port *port, uint32_t queue, struct harp_nic **out,
 			char *why, size_t why_len);
-	/* Current properties: queries the driver for the link. */
-	int (*port_info)(const struct harp_dpdk_port *port, struct harp_dpdk_info *out);
+	/* Current properties, without addresses: queries the driver for the link. */
+	void (*port_info)(const struct harp_dpdk_port *port, struct harp_instance_port *out);
 	/* The queue that the device chooses for a packet (RSS). */
 	int (*port_rss)(const struct harp_dpdk_port *port, struct harp_rss *out);
-	/* Adds a flow rule (add false: removes it): packets of this protocol (IPPROTO_TCP,
-	 * IPPROTO_UDP) to this local port go to a queue. -ENOTSUP no flow rules. */
-	int (*port_steer)(struct harp_dpdk_port *port, uint8_t protocol, uint16_t local_port,
-			  uint32_t queue, bool add);
 	/* The driver's own counters. Fills at most max of both arrays, returns the total number.
 	 * names: 64 bytes each. */
 	int (*port_xstats)(const struct harp_dpdk_port *port, char (*names)[64], uint64_t *values,

@@ -6,22 +6,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "dpdk/eal.h"
 #include "dpdk/port.h"
 
-int port_info(const struct harp_dpdk_port *harp_port, struct harp_dpdk_info *out)
+void port_info(const struct harp_dpdk_port *harp_port, struct harp_instance_port *out)
 {
 	const struct dpdk_port *port = port_of(harp_port);
 	struct rte_eth_link link = { 0 };
 
-	*out = (struct harp_dpdk_info){
+	*out = (struct harp_instance_port){
 		.huge_pages = eal_huge_pages(),
 		.numa_node = rte_eth_dev_socket_id(port->id),
 		.mtu_bytes = port->mtu_bytes,
 		.queues = port->queues,
-		.frame_size = port->frame_size,
-		.frame_count = port->frame_count,
-		.features = port->features,
 		.driver_copies = (port->traits & DRIVER_COPIES) != 0,
 	};
 	snprintf(out->device, sizeof(out->device), "%s", port->name);
@@ -35,7 +31,6 @@ int port_info(const struct harp_dpdk_port *harp_port, struct harp_dpdk_info *out
 		out->up = link.link_status == RTE_ETH_LINK_UP;
 		out->speed_mbps = link.link_speed == UINT32_MAX ? 0 : link.link_speed;
 	}
-	return 0;
 }
 
 static int port_xstats_get(const struct dpdk_port *port, char (*names)[64], uint64_t *values,

@@ -31,9 +31,9 @@
 #include "dpdk/quiesce.h"
 #include "dpdk/port.h"
 
-#define LINK_LOOK_US 100000u
-#define LINK_SETTLE_TRIES 1000u /* of one millisecond */
-#define LINK_ROUNDS 8 /* iterations of the interrupt thread, which each read one message */
+#define LINK_POLL_US 100000u
+#define LINK_UP_WAIT_MS 1000u /* of one millisecond */
+#define LINK_ROUNDS 8         /* iterations of the interrupt thread, which each read one message */
 
 /* Ports with peers. Writers hold the ports' lock and link_list_lock; link_leaving() holds only the
  * latter. */
@@ -103,7 +103,7 @@ static void link_tick(void *arg)
 		port_unlock_all();
 	}
 	pthread_mutex_lock(&link_list_lock);
-	link_armed = link_ports && rte_eal_alarm_set(LINK_LOOK_US, link_tick, NULL) == 0;
+	link_armed = link_ports && rte_eal_alarm_set(LINK_POLL_US, link_tick, NULL) == 0;
 	pthread_mutex_unlock(&link_list_lock);
 }
 
@@ -222,9 +222,9 @@ static void link_nothing(void *arg)
 	(void)arg;
 }
 
-void link_settle(uint16_t id, uint32_t ends)
+void link_wait_up(uint16_t id, uint32_t ends)
 {
-	for (unsigned i = 0; i < LINK_SETTLE_TRIES && ends == link_end_count(); i++) {
+	for (unsigned i = 0; i < LINK_UP_WAIT_MS && ends == link_end_count(); i++) {
 		if (link_is_up(id))
 			return;
 		usleep(1000);
@@ -253,11 +253,11 @@ static void link_close_device(void *arg)
 
 void link_stop(struct dpdk_port *port, bool is_last)
 {
-	bool dials = port->traits & DRIVER_CONNECTS;
+	bool connects = port->traits & DRIVER_CONNECTS;
 
-	if (dials && port->started && !port->memif.is_server)
-		link_settle(port->id, port->link_ends);
-	if (dials && is_last && port->memif.is_server)
+	if (connects && port->started && !port->memif.is_server)
+		link_wait_up(port->id, port->link_ends);
+	if (connects && is_last && port->memif.is_server)
 		link_retire(&port->memif);
 	link_run(port, link_stop_device, port);
 	link_set_started(port, false);
@@ -273,7 +273,7 @@ void link_add(struct dpdk_port *port)
 	if (link_quiesced > 0)
 		quiesce_begin(port); /* link_done() ends it for all ports */
 	if (!link_armed)
-		link_armed = rte_eal_alarm_set(LINK_LOOK_US, link_tick, NULL) == 0;
+		link_armed = rte_eal_alarm_set(LINK_POLL_US, link_tick, NULL) == 0;
 	pthread_mutex_unlock(&link_list_lock);
 }
 

@@ -29,7 +29,7 @@ static struct memif_handle *memif_handle_of(struct harp_dpdk_memif *memif)
 static void memif_handle_probe_device(void *arg)
 {
 	struct memif_handle_probe_args *probing = arg;
-	char words[EAL_WORDS_BYTES];
+	char text[EAL_TEXT_BYTES];
 
 	probing->err = memif_prepare(probing->memif, probing->why);
 	if (probing->err)
@@ -38,8 +38,8 @@ static void memif_handle_probe_device(void *arg)
 	probing->err = rte_dev_probe(probing->memif->text);
 	if (!probing->err)
 		return;
-	eal_log_message(words);
-	probing->err = why_fail(probing->why, -EINVAL, "its driver rejects it: %s", words);
+	eal_log_message(text);
+	probing->err = why_fail(probing->why, -EINVAL, "its driver rejects it: %s", text);
 }
 
 int memif_handle_probe(struct harp_dpdk_memif **out, const char *device, char *why_text,
@@ -84,7 +84,7 @@ void memif_handle_leave(struct harp_dpdk_memif *memif, uint16_t port)
 	struct memif_handle *handle = memif_handle_of(memif);
 
 	if (!handle->memif.is_server && handle->is_started)
-		link_settle(port, handle->link_ends);
+		link_wait_up(port, handle->link_ends);
 	handle->is_started = false;
 }
 

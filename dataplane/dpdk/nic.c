@@ -31,9 +31,9 @@ static void nic_stats(struct harp_nic *harp_nic, struct harp_nic_stats *out)
 	}
 	*out = nic->stats;
 	out->rx_dropped += nic->dropped;
-	out->rx_fill_empty += nic->pool->starved;
-	if (nic->port->traits & DRIVER_COPIES)
-		out->driver_copied_bytes = out->rx_bytes + out->tx_bytes;
+	out->rx_fill_empty += nic->pool->alloc_failed;
+	if (!(nic->port->traits & DRIVER_COPIES))
+		out->driver_copied_bytes = 0;
 }
 
 static int nic_memory_add(struct harp_nic *harp_nic, const void *base, size_t bytes)
@@ -79,7 +79,6 @@ static void nic_destroy(struct harp_nic *harp_nic)
 }
 
 static const struct harp_nic_ops nic_ops = {
-	.size = sizeof(struct harp_nic_ops),
 	.rx = nic_rx,
 	.tx = nic_tx,
 	.complete = nic_complete,
@@ -106,7 +105,7 @@ void nic_init(struct dpdk_nic *nic, struct dpdk_port *port, uint16_t queue)
 	nic->port_id = port->id;
 	nic->queue = queue;
 	nic->cleans = true;
-	nic->starved = nic->pool->starved;
+	nic->alloc_failed = nic->pool->alloc_failed;
 	snprintf(caps->name, sizeof(caps->name), "%.31s", port->name);
 	snprintf(caps->mode, sizeof(caps->mode), "dpdk %s queue %u", port->info.driver_name, queue);
 	caps->frame_base = nic->pool->base;

@@ -13,7 +13,7 @@
 #include "dpdk/eal_log.h"
 #include "dpdk/nic.h"
 
-#define NIC_STARVED_NS UINT64_C(10000000000) /* minimum interval of the log line */
+#define NIC_ALLOC_FAILED_LOG_NS UINT64_C(10000000000) /* minimum interval of the log line */
 #define NIC_JOIN_BYTES 96u /* Ethernet with a VLAN tag, IPv6 and TCP with timestamps: 90 */
 
 unsigned nic_fill(struct harp_nic *harp_nic, const uint64_t *addrs, unsigned count)
@@ -39,7 +39,7 @@ static inline uint32_t nic_rx_flags(const struct rte_mbuf *packet)
 	const uint64_t sum = packet->ol_flags & RTE_MBUF_F_RX_L4_CKSUM_MASK;
 
 	return sum == RTE_MBUF_F_RX_L4_CKSUM_GOOD || sum == RTE_MBUF_F_RX_L4_CKSUM_NONE
-		       ? HARP_DESC_CSUM_GOOD
+		       ? HARP_DESC_RX_CSUM_VALID
 		       : 0;
 }
 
@@ -201,22 +201,22 @@ static unsigned nic_rx_take(struct dpdk_nic *nic, struct harp_desc *descs, unsig
 		if (count < 0)
 			continue;
 		got += (unsigned)count;
-		nic->stats.rx_packets++;
-		nic->stats.rx_bytes += bytes;
+		nic->stats.driver_copied_bytes += bytes;
 	}
 	return got;
 }
 
 /* Logs if the driver found too few frames since the last check. Drivers then drop packets or leave
  * them, and few report it. */
-static void nic_rx_starved(struct dpdk_nic *nic)
+static void nic_rx_log_alloc_failed(struct dpdk_nic *nic)
 {
 	char line[256];
 
-	nic->starved = nic->pool->starved;
-	if (nic->starved_ns > 0 && nic->now_ns - nic->starved_ns < NIC_STARVED_NS)
+	nic->alloc_failed = nic->pool->alloc_failed;
+	if (nic->alloc_failed_log_ns > 0 &&
+	    nic->now_ns - nic->alloc_failed_log_ns < NIC_ALLOC_FAILED_LOG_NS)
 		return;
-	nic->starved_ns = nic->now_ns;
+	nic->alloc_failed_log_ns = nic->now_ns;
 	snprintf(line, sizeof(line),
 		 "%s queue %u: too few of %u frames are free for reception: packets wait or are "
 		 "lost; raise frames= in its text",
@@ -239,8 +239,8 @@ unsigned nic_rx(struct harp_nic *harp_nic, struct harp_desc *descs, unsigned max
 	}
 	got = nic_rx_take(nic, descs, max);
 	nic_leave(nic);
-	if (__builtin_expect(nic->pool->starved != nic->starved, 0))
-		nic_rx_starved(nic);
+	if (__builtin_expect(nic->pool->alloc_failed != nic->alloc_failed, 0))
+		nic_rx_log_alloc_failed(nic);
 	return got;
 }
 

@@ -14,7 +14,7 @@ static inline uint64_t nic_external(const struct dpdk_nic *nic, const struct har
 	return (desc->addr >> nic->pool->shift) - nic->pool->frame_count;
 }
 
-static bool nic_desc_good(const struct dpdk_nic *nic, const struct harp_desc *desc, bool first)
+static bool nic_desc_valid(const struct dpdk_nic *nic, const struct harp_desc *desc, bool first)
 {
 	const struct pool *pool = nic->pool;
 	uint32_t size = nic->nic.caps.frame_size, at = (uint32_t)(desc->addr & (size - 1));
@@ -22,7 +22,7 @@ static bool nic_desc_good(const struct dpdk_nic *nic, const struct harp_desc *de
 
 	if (index >= pool->frame_count)
 		return !first && at == 0 && nic->external &&
-		       external_good(nic->external, index - pool->frame_count, desc->len);
+		       external_valid(nic->external, index - pool->frame_count, desc->len);
 
 	return at >= POOL_RESERVED_BYTES && desc->len > 0 && desc->len <= size - at &&
 	       pool->state[index] == POOL_STACK;
@@ -75,7 +75,7 @@ static int nic_packet_make(struct dpdk_nic *nic, const struct harp_desc *descs, 
 		if (n++ == count)
 			return 0;
 	for (unsigned i = 0; i < n; i++)
-		if (__builtin_expect(!nic_desc_good(nic, &descs[i], i == 0), 0))
+		if (__builtin_expect(!nic_desc_valid(nic, &descs[i], i == 0), 0))
 			return -1;
 	if (n > nic->nic.caps.tx_frags_max)
 		return -1;
@@ -105,7 +105,7 @@ static unsigned nic_packet_refuse(struct dpdk_nic *nic, const struct harp_desc *
 		uint64_t index = descs[n].addr >> pool->shift;
 
 		if (nic->external &&
-		    external_good(nic->external, nic_external(nic, &descs[n]), 1)) {
+		    external_valid(nic->external, nic_external(nic, &descs[n]), 1)) {
 			external_refuse(nic->external, (uint32_t)nic_external(nic, &descs[n]));
 			nic->in_flight++;
 			continue;
@@ -124,13 +124,13 @@ static unsigned nic_packet_refuse(struct dpdk_nic *nic, const struct harp_desc *
  * after it; *n: -1 if there is one. */
 static unsigned nic_prepare(struct dpdk_nic *nic, struct rte_mbuf **packets, unsigned made, int *n)
 {
-	uint16_t good = rte_eth_tx_prepare(nic->port_id, nic->queue, packets, (uint16_t)made);
+	uint16_t prepared = rte_eth_tx_prepare(nic->port_id, nic->queue, packets, (uint16_t)made);
 
-	for (unsigned i = good; i < made; i++)
+	for (unsigned i = prepared; i < made; i++)
 		nic_packet_undo(nic, packets[i]);
-	if (good < made)
+	if (prepared < made)
 		*n = -1;
-	return good;
+	return prepared;
 }
 
 /* Sends one burst. Returns the number of consumed descriptors; *more: the driver may accept
@@ -141,7 +141,6 @@ static unsigned nic_tx_burst(struct dpdk_nic *nic, const struct harp_desc *descs
 	struct rte_mbuf *packets[NIC_BURST];
 	uint8_t sizes[NIC_BURST];
 	unsigned made = 0, at = 0, taken = 0, sent;
-	uint64_t bytes = 0;
 	int n = 0;
 
 	for (; made < NIC_BURST && at < count; at += (unsigned)n) {
@@ -165,11 +164,9 @@ static unsigned nic_tx_burst(struct dpdk_nic *nic, const struct harp_desc *descs
 	sent = made ? rte_eth_tx_burst(nic->port_id, nic->queue, packets, (uint16_t)made) : 0;
 	for (unsigned i = 0; i < sent; i++) {
 		taken += sizes[i];
-		bytes += lens[i];
+		nic->stats.driver_copied_bytes += lens[i];
 	}
 	nic->in_flight += taken;
-	nic->stats.tx_packets += sent;
-	nic->stats.tx_bytes += bytes;
 	for (unsigned i = sent; i < made; i++)
 		nic_packet_undo(nic, packets[i]);
 	if (sent == made && n < 0) {

@@ -30,7 +30,6 @@ static void pool_sort(struct pool *pool, uint32_t index)
 		pool_push(&pool->done, index);
 		break;
 	default: /* not in use: freed twice, or never taken */
-		pool->bad++;
 		break;
 	}
 }
@@ -38,10 +37,8 @@ static void pool_sort(struct pool *pool, uint32_t index)
 /* Under the lock. */
 static void pool_sort_spare(struct pool *pool, uint32_t index)
 {
-	if (pool->state[index] != POOL_SPARE_OUT) {
-		pool->bad++;
-		return;
-	}
+	if (pool->state[index] != POOL_SPARE_OUT)
+		return; /* freed twice, or never taken */
 	pool->state[index] = POOL_SPARE;
 	pool->spare_out--;
 	pool_push(&pool->spare, index);
@@ -50,9 +47,9 @@ static void pool_sort_spare(struct pool *pool, uint32_t index)
 void pool_collect(struct pool *pool)
 {
 	rte_spinlock_lock(&pool->lock);
-	for (uint32_t i = 0; i < pool->away.count; i++)
-		pool_sort(pool, pool->away.items[i]);
-	__atomic_store_n(&pool->away.count, 0, __ATOMIC_RELAXED);
+	for (uint32_t i = 0; i < pool->remote_free.count; i++)
+		pool_sort(pool, pool->remote_free.items[i]);
+	__atomic_store_n(&pool->remote_free.count, 0, __ATOMIC_RELAXED);
 	rte_spinlock_unlock(&pool->lock);
 }
 
@@ -61,17 +58,16 @@ static bool pool_is_owner(const struct pool *pool)
 	return __atomic_load_n(&pool->owner, __ATOMIC_RELAXED) == pthread_self();
 }
 
-static void pool_free_away(struct pool *pool, uint32_t index)
+static void pool_free_remote(struct pool *pool, uint32_t index)
 {
 	rte_spinlock_lock(&pool->lock);
 	if (index >= pool->frame_count)
 		pool_sort_spare(pool, index);
-	else if (pool->away.count < pool->away.max)
-		__atomic_store_n(&pool->away.count,
-				 (pool->away.items[pool->away.count] = index, pool->away.count + 1),
-				 __ATOMIC_RELAXED);
-	else
-		pool->bad++; /* some elements were freed twice */
+	else if (pool->remote_free.count < pool->remote_free.max)
+		__atomic_store_n(&pool->remote_free.count,
+				 (pool->remote_free.items[pool->remote_free.count] = index,
+				  pool->remote_free.count + 1),
+				 __ATOMIC_RELAXED); /* else some elements were freed twice */
 	rte_spinlock_unlock(&pool->lock);
 }
 
@@ -87,7 +83,7 @@ static int pool_enqueue(struct rte_mempool *mempool, void *const *objects, unsig
 		if (owner && index < pool->frame_count)
 			pool_sort(pool, index);
 		else
-			pool_free_away(pool, index);
+			pool_free_remote(pool, index);
 	}
 	return 0;
 }
@@ -119,7 +115,7 @@ static int pool_dequeue(struct rte_mempool *mempool, void **objects, unsigned co
 	if (!pool_is_owner(pool))
 		return pool_dequeue_spare(pool, objects, count);
 	if (pool->empty.count < count) {
-		pool->starved++;
+		pool->alloc_failed++;
 		return -ENOBUFS;
 	}
 	for (unsigned i = 0; i < count; i++) {
@@ -184,7 +180,7 @@ static void pool_free(struct pool *pool)
 	free(pool->state);
 	free(pool->empty.items);
 	free(pool->done.items);
-	free(pool->away.items);
+	free(pool->remote_free.items);
 	free(pool->spare.items);
 	free(pool);
 }
@@ -243,7 +239,8 @@ int pool_create(struct pool **out, const struct pool_options *opt, const struct 
 	rte_spinlock_init(&pool->lock);
 	pool->state = calloc(count, 1);
 	if (!pool->state || pool_list_init(&pool->empty, opt->frame_count) ||
-	    pool_list_init(&pool->done, opt->frame_count) || pool_list_init(&pool->away, count) ||
+	    pool_list_init(&pool->done, opt->frame_count) ||
+	    pool_list_init(&pool->remote_free, count) ||
 	    pool_list_init(&pool->spare, opt->spare_count) || pool_memory(pool, opt)) {
 		why_fail(why, -ENOMEM,
 			 "no memory for %u frames of %u bytes (%u MiB); give DPDK more "

@@ -51,8 +51,8 @@ struct pool_list {
 /*
  * Only the thread inside one of the NIC's functions (*the owner*) accesses the lists, without a
  * lock. Drivers may also free and allocate mbufs in threads of their own, or in those of another
- * port. Such frees go to `away`, and such allocations get spares, both under the lock. No other
- * lock is taken under it.
+ * port. Such frees go to `remote_free`, and such allocations get spares, both under the lock. No
+ * other lock is taken under it.
  */
 struct pool {
 	pthread_t owner; /* the thread inside; atomic; 0: none */
@@ -60,12 +60,12 @@ struct pool {
 	uint8_t *state; /* enum pool_state, of each element */
 	struct pool_list empty, done;
 	uint32_t shift, frame_count, element_count;
-	uint32_t starved; /* number of allocations that found too few frames */
-	uint32_t bad;     /* frees of elements that were not in use */
+	uint32_t alloc_failed; /* number of allocations that found too few frames */
 	struct rte_mempool *mempool;
 	const struct rte_memzone *zone;
 	rte_spinlock_t lock __rte_cache_aligned;
-	struct pool_list away, spare; /* under the lock; away.count is also read without it */
+	struct pool_list remote_free,
+		spare; /* under the lock; remote_free.count is also read without it */
 	uint32_t spare_out;
 	struct pool *next_retired;
 };
@@ -93,7 +93,7 @@ static inline void pool_enter(struct pool *pool)
 {
 	__atomic_store_n(&pool->owner, pthread_self(), __ATOMIC_RELAXED);
 	/* The lock orders accesses to its contents; this only checks for emptiness. */
-	if (__builtin_expect(__atomic_load_n(&pool->away.count, __ATOMIC_RELAXED) != 0, 0))
+	if (__builtin_expect(__atomic_load_n(&pool->remote_free.count, __ATOMIC_RELAXED) != 0, 0))
 		pool_collect(pool);
 }
 

@@ -10,11 +10,12 @@
 #include <rte_bus.h>
 #include <rte_dev.h>
 #include <rte_errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
-#include "dpdk/eal.h"
 #include "dpdk/eal_log.h"
 #include "dpdk/port.h"
 
@@ -33,6 +34,36 @@ bool port_trylock_all(void)
 void port_unlock_all(void)
 {
 	pthread_mutex_unlock(&port_lock);
+}
+
+/* SIGPIPE from drivers: virtio_user writes to a closed peer without MSG_NOSIGNAL. */
+static sigset_t sigpipe_only(void)
+{
+	sigset_t set;
+
+	sigemptyset(&set);
+	sigaddset(&set, SIGPIPE);
+	return set;
+}
+
+static void sigpipe_block(struct sigpipe *was)
+{
+	const sigset_t only = sigpipe_only();
+	sigset_t pending;
+
+	sigpending(&pending);
+	was->pending = sigismember(&pending, SIGPIPE) == 1;
+	pthread_sigmask(SIG_BLOCK, &only, &was->mask);
+}
+
+static void sigpipe_restore(const struct sigpipe *was)
+{
+	const sigset_t only = sigpipe_only();
+	const struct timespec now = { 0 };
+
+	if (!was->pending) /* otherwise the signal was pending before the driver's call */
+		sigtimedwait(&only, NULL, &now);
+	pthread_sigmask(SIG_SETMASK, &was->mask, NULL);
 }
 
 void port_enter(struct sigpipe *was)
@@ -98,15 +129,15 @@ static int port_pools(struct dpdk_port *port, const struct why *why)
 
 static int port_start(struct dpdk_port *port, const struct why *why)
 {
-	char words[EAL_WORDS_BYTES];
+	char text[EAL_TEXT_BYTES];
 	int err;
 
 	eal_log_mark();
 	err = link_start(port);
 	if (err) {
-		eal_log_message(words);
+		eal_log_message(text);
 		return why_fail(why, err, "cannot be started: %s",
-				words[0] ? words : rte_strerror(-err));
+				text[0] ? text : rte_strerror(-err));
 	}
 	/* Neighbor discovery uses multicast (RFC 4861). Devices without multicast filters receive
 	 * everything. */
@@ -118,7 +149,6 @@ static int port_start(struct dpdk_port *port, const struct why *why)
 static void port_free(struct dpdk_port *port)
 {
 	link_remove(port);
-	port_rules_flush(port);
 	if (port->started && !(port->traits & DRIVER_CONNECTS))
 		port_drain(port);
 	if (port->device) {
@@ -191,4 +221,28 @@ void port_close(struct harp_dpdk_port *harp_port)
 	forked_closed();
 	eal_log_flush();
 	port_leave(&was);
+}
+
+/* ---- the library's only symbol ---- */
+
+static const struct harp_dpdk_api api = {
+	.version = HARP_DPDK_VERSION,
+	.start = eal_start,
+	.port_open = port_open,
+	.port_nic = port_nic,
+	.port_info = port_info,
+	.port_rss = port_rss,
+	.port_xstats = port_xstats,
+	.port_close = port_close,
+	.guard = link_guard,
+	.run_in_intr = link_run_there,
+	.memif_probe = memif_handle_probe,
+	.memif_ready = memif_handle_ready,
+	.memif_leave = memif_handle_leave,
+	.memif_close = memif_handle_close,
+};
+
+const struct harp_dpdk_api *harp_dpdk_api(void)
+{
+	return &api;
 }

@@ -54,8 +54,8 @@ struct dpdk_nic {
 	uint64_t now_ns;
 	uint64_t driver_stats_ns; /* last query of `dropped` */
 	uint64_t dropped;
-	uint32_t starved;    /* the pool's counter at the last check */
-	uint64_t starved_ns; /* time of the last log line; 0: none */
+	uint32_t alloc_failed;        /* the pool's counter at the last check */
+	uint64_t alloc_failed_log_ns; /* time of the last log line; 0: none */
 	struct harp_nic_stats stats;
 };
 
@@ -65,15 +65,13 @@ struct dpdk_port {
 	uint32_t mtu_bytes, frame_size, frame_count, spare_count, frags_max;
 	uint32_t slot_frames; /* maximum per slot of the transmit ring */
 	uint32_t external_count, tso_bytes_max;
-	uint32_t features;       /* HARP_NIC_* */
-	uint32_t traits;         /* enum driver_trait */
-	bool started;            /* writers hold the ports' lock */
-	struct memif memif;      /* DRIVER_CONNECTS */
-	uint32_t shut;           /* quiesce.h */
-	uint32_t link_ends;      /* link.c's count when the port was started */
-	struct port_rule *rules; /* flow_rules.c */
-	unsigned rule_count;
-	char name[64]; /* DPDK's name, without arguments */
+	uint32_t features;  /* HARP_NIC_* */
+	uint32_t traits;    /* enum driver_trait */
+	bool started;       /* writers hold the ports' lock */
+	struct memif memif; /* DRIVER_CONNECTS */
+	uint32_t shut;      /* quiesce.h */
+	uint32_t link_ends; /* link.c's count when the port was started */
+	char name[64];      /* DPDK's name, without arguments */
 	struct rte_device *device;
 	struct rte_eth_dev_info info;
 	struct rte_ether_addr mac;
@@ -106,13 +104,11 @@ uint32_t port_frame_size(const struct rte_eth_dev_info *info, uint32_t traits, u
  * the driver created the interface. */
 int interface_mtu(const struct dpdk_port *port, const struct why *why);
 
-/* sigpipe.c: encloses calls that may write to a driver's peer, in an application's thread. */
+/* Encloses calls that may write to a driver's peer, in an application's thread. */
 struct sigpipe {
 	sigset_t mask;
 	bool pending;
 };
-void sigpipe_block(struct sigpipe *was);
-void sigpipe_restore(const struct sigpipe *was);
 
 /* forked.c: removes descriptors and mappings of drivers, created while a port is opened or
  * restarted, from forked children. Under the ports' lock, except the last. */
@@ -129,15 +125,15 @@ void forked_child(void); /* in the child */
 /* link.c: drivers that connect to a peer. Called under the ports' lock, except link_leaving(). */
 void link_add(struct dpdk_port *port);
 void link_remove(struct dpdk_port *port);
-/* Runs a function in the thread that the driver requires: DPDK's interrupt thread for DRIVER_CONNECTS.
- * Only the first call can fail (-errno). */
+/* Runs a function in the thread that the driver requires: DPDK's interrupt thread for
+ * DRIVER_CONNECTS. Only the first call can fail (-errno). */
 int link_run(const struct dpdk_port *port, void (*run)(void *arg), void *arg);
 int link_run_there(void (*run)(void *arg), void *arg); /* not in the interrupt thread */
 /* Number of memif connections that have ended in this process. */
 uint32_t link_end_count(void);
 /* Waits until a started client's handshake is over, at most a second. ends: the count at its
  * start. */
-void link_settle(uint16_t id, uint32_t ends);
+void link_wait_up(uint16_t id, uint32_t ends);
 /* Call before closing a server: it serves its clients, and accepts no others. */
 void link_retire(const struct memif *memif);
 /* Starts the device; a memif client without a server starts when there is one. -errno. */
@@ -168,12 +164,6 @@ int port_name(struct dpdk_port *port, const char *device, const struct why *why)
 int port_probe(struct dpdk_port *port, const struct harp_dpdk_port_options *opt,
 	       const struct why *why);
 
-/* flow_rules.c. Devices lose their rules when they are stopped: call this before, and
- * port_rules_start() afterwards. */
-void port_rules_stop(struct dpdk_port *port);
-int port_rules_start(struct dpdk_port *port);
-void port_rules_flush(struct dpdk_port *port);
-
 /* queues.c: discards packets that wait in a port, such as in the rings of a net_ring. */
 void port_drain(struct dpdk_port *port);
 /* Makes the driver release what a queue has sent; packets in flight are lost. Called by the thread
@@ -189,21 +179,25 @@ void nic_drop_waiting(struct dpdk_nic *nic);
  * descriptor's flags. False: invalid packet. */
 bool offload_packet(struct rte_mbuf *mbuf, uint32_t flags);
 
+/* eal.c: harp_dpdk_api.start */
+int eal_start(const struct harp_dpdk_eal_options *opt, char *why, size_t why_len);
+/* 0, or -errno with the reason: it is not started, or a parent process started it. */
+int eal_usable(const struct why *why);
+bool eal_huge_pages(void);
+
 /* harp_dpdk_api, memif_handle.c */
 int memif_handle_probe(struct harp_dpdk_memif **out, const char *device, char *why, size_t why_len);
 int memif_handle_ready(struct harp_dpdk_memif *memif);
 void memif_handle_leave(struct harp_dpdk_memif *memif, uint16_t port);
 void memif_handle_close(struct harp_dpdk_memif *memif);
 
-/* harp_dpdk_api, port.c, queues.c, info.c, rss.c, flow_rules.c */
+/* harp_dpdk_api, port.c, queues.c, info.c, rss.c */
 int port_open(struct harp_dpdk_port **out, const struct harp_dpdk_port_options *opt, char *why,
 	      size_t why_len);
 int port_nic(struct harp_dpdk_port *port, uint32_t queue, struct harp_nic **out, char *why,
 	     size_t why_len);
-int port_info(const struct harp_dpdk_port *port, struct harp_dpdk_info *out);
+void port_info(const struct harp_dpdk_port *port, struct harp_instance_port *out);
 int port_rss(const struct harp_dpdk_port *port, struct harp_rss *out);
-int port_steer(struct harp_dpdk_port *port, uint8_t protocol, uint16_t local_port, uint32_t queue,
-	       bool add);
 int port_xstats(const struct harp_dpdk_port *port, char (*names)[64], uint64_t *values,
 		unsigned max);
 void port_close(struct harp_dpdk_port *port);

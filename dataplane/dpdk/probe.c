@@ -22,35 +22,34 @@ int port_name(struct dpdk_port *port, const char *device, const struct why *why)
 }
 
 /* Drivers return -1 for any failure; their messages have the reason. */
-static int port_probe_error(int err, const char *words)
+static int port_probe_error(int err, const char *text)
 {
 	if (err != -1)
 		return err;
-	if (strcasestr(words, "permission denied") || strcasestr(words, "not permitted"))
+	if (strcasestr(text, "permission denied") || strcasestr(text, "not permitted"))
 		return -EPERM;
-	if (strcasestr(words, "in use"))
+	if (strcasestr(text, "in use"))
 		return -EBUSY;
-	return strcasestr(words, "no such") ? -ENODEV : -EINVAL;
+	return strcasestr(text, "no such") ? -ENODEV : -EINVAL;
 }
 
 /* Formats a failure of rte_dev_probe(). */
 static int port_probe_failed(const char *device, int err, const struct why *why)
 {
-	char words[EAL_WORDS_BYTES];
+	char text[EAL_TEXT_BYTES];
 
-	eal_log_message(words);
+	eal_log_message(text);
 	if (err == -EEXIST)
 		return why_fail(why, -EBUSY, "is already open in this process");
-	if (err == -EFAULT || strstr(words, "failed to parse device") ||
-	    strstr(words, "annot find"))
+	if (err == -EFAULT || strstr(text, "failed to parse device") || strstr(text, "annot find"))
 		return why_fail(
 			why, -ENODEV,
 			"DPDK has no such device or driver (%s); check the name, and whether "
 			"the driver's package is installed",
-			words);
-	err = port_probe_error(err, words);
+			text);
+	err = port_probe_error(err, text);
 	return why_fail(why, err, "cannot be opened as \"%s\": %s", device,
-			words[0] ? words : rte_strerror(-err));
+			text[0] ? text : rte_strerror(-err));
 }
 
 struct port_probing {
@@ -67,8 +66,7 @@ static void port_probe_device(void *arg)
 	const struct harp_dpdk_port_options *opt = probing->opt;
 	struct dpdk_port *port = probing->port;
 	uint32_t mtu = opt->mtu_bytes ? opt->mtu_bytes : RTE_ETHER_MTU;
-	uint32_t frame_size =
-		opt->frame_size ? opt->frame_size : port_frame_size(NULL, port->traits, mtu);
+	uint32_t frame_size = port_frame_size(NULL, port->traits, mtu);
 	const char *asked = opt->device;
 	char device[MEMIF_TEXT_BYTES];
 

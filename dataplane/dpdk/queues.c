@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <rte_errno.h>
 
-#include "dpdk/eal.h"
 #include "dpdk/quiesce.h"
 #include "dpdk/port.h"
 
@@ -52,14 +51,11 @@ static int port_restart(struct dpdk_port *port, const struct why *why)
 	}
 	forked_before(&before);
 	if (port->started) {
-		port_rules_stop(port);
 		port_drain(port);
 		link_stop(port, false);
 		err = port_queues_setup(port, why);
 		if (!err)
 			err = link_start(port);
-		if (!err)
-			err = port_rules_start(port);
 	}
 	forked_after(&before);
 	if (err)

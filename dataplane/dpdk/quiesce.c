@@ -3,17 +3,10 @@
 #include "dpdk/quiesce.h"
 
 #include <sched.h>
-#include <time.h>
+
+#include "base/clock.h"
 
 #define QUIESCE_TIMEOUT_NS 1000000000
-
-static uint64_t quiesce_now_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 static bool quiesce_is_busy(const struct dpdk_port *port)
 {
@@ -29,12 +22,12 @@ static bool quiesce_is_busy(const struct dpdk_port *port)
 
 bool quiesce_begin(struct dpdk_port *port)
 {
-	uint64_t until_ns = quiesce_now_ns() + QUIESCE_TIMEOUT_NS;
+	uint64_t until_ns = clock_ns() + QUIESCE_TIMEOUT_NS;
 
 	__atomic_add_fetch(&port->shut, 1, __ATOMIC_SEQ_CST);
 	__atomic_thread_fence(__ATOMIC_SEQ_CST);
 	while (quiesce_is_busy(port)) {
-		if (quiesce_now_ns() > until_ns)
+		if (clock_ns() > until_ns)
 			return false;
 		sched_yield(); /* a burst takes microseconds, unless its thread is not running */
 	}

@@ -4,21 +4,33 @@
  * and changes nothing.
  */
 #include <errno.h>
+#include <linux/if_link.h>
+#include <linux/rtnetlink.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/utsname.h>
+#include <unistd.h>
 
-#include "host/check.h"
+#include "harp_host.h"
 #include "host/netlink.h"
 #include "host/privilege.h"
-#include "host/xdp_program.h"
+#include "nic/af_xdp_link.h"
 
 #define REGION_BYTES (8192ull * 4096)
 #define PORT_MIN 61000u
 #define PORT_MAX 65535u
+#define IPV6_MTU_MIN 1280u /* RFC 8200 section 5 */
 
-void __attribute__((format(printf, 4, 5)))
+enum severity { CHECK_OK, CHECK_SLOW, CHECK_FAILED };
+
+struct report {
+	struct harp_check_item *items;
+	unsigned max, count;
+};
+
+/* Adds a finding; text and remedy are one format, separated by '|'. */
+static void __attribute__((format(printf, 4, 5)))
 report_add(struct report *report, const char *name, enum severity severity, const char *format, ...)
 {
 	struct harp_check_item *item;
@@ -41,25 +53,204 @@ report_add(struct report *report, const char *name, enum severity severity, cons
 	snprintf(item->remedy, sizeof(item->remedy), "%.255s", bar ? bar : "");
 }
 
+/* ---- queries by rtnetlink, without libbpf or privileges ---- */
+
+static int program_answer(void *ctx, const struct nlmsghdr *message)
+{
+	const struct rtattr *attributes[IFLA_MAX + 1], *xdp[IFLA_XDP_MAX + 1];
+
+	if (message->nlmsg_type != RTM_NEWLINK)
+		return 0;
+	netlink_attributes(message, sizeof(struct ifinfomsg), attributes, IFLA_MAX);
+	if (!attributes[IFLA_XDP])
+		return 0;
+	netlink_attributes_in(RTA_DATA(attributes[IFLA_XDP]), RTA_PAYLOAD(attributes[IFLA_XDP]),
+			      xdp, IFLA_XDP_MAX);
+	if (xdp[IFLA_XDP_ATTACHED] && *(uint8_t *)RTA_DATA(xdp[IFLA_XDP_ATTACHED]))
+		*(uint32_t *)ctx = netlink_u32(xdp[IFLA_XDP_PROG_ID], UINT32_MAX);
+	return 0;
+}
+
+/* *id: 0 if no XDP program is attached. -errno of rtnetlink. */
+static int program_read(uint32_t ifindex, uint32_t *id)
+{
+	struct netlink_message message;
+	struct ifinfomsg *body;
+	struct netlink nl;
+	int rc = netlink_open(&nl, 0);
+
+	*id = 0;
+	if (rc)
+		return rc;
+	body = netlink_begin(&message, RTM_GETLINK, 0, sizeof(*body));
+	body->ifi_index = (int)ifindex;
+	rc = netlink_call(&nl, &message, program_answer, id);
+	netlink_close(&nl);
+	return rc;
+}
+
+/* The best address of each kind, and the first unusable one. */
+struct addresses {
+	uint32_t ifindex;
+	int v4_state, v6_state, link_local_state, unusable_state; /* -1: none */
+	struct harp_addr v4, v6, link_local, unusable;
+};
+
+static int addresses_answer(void *ctx, const struct nlmsghdr *message)
+{
+	struct addresses *a = ctx;
+	const struct ifaddrmsg *body = NLMSG_DATA(message);
+	struct harp_addr addr, *place;
+	int state, *best;
+
+	if (!netlink_own_address(message, &addr, &state) || body->ifa_index != a->ifindex ||
+	    body->ifa_scope > RT_SCOPE_LINK)
+		return 0;
+	if (state < HARP_ADDRESS_DEPRECATED) {
+		place = &a->unusable;
+		best = &a->unusable_state;
+	} else if (body->ifa_family == AF_INET) {
+		place = &a->v4;
+		best = &a->v4_state;
+	} else if (harp_addr_is_link_local(&addr)) {
+		place = &a->link_local;
+		best = &a->link_local_state;
+	} else {
+		place = &a->v6;
+		best = &a->v6_state;
+	}
+	if (state > *best) {
+		*place = addr;
+		*best = state;
+	}
+	return 0;
+}
+
+static int addresses_read(struct addresses *a, uint32_t ifindex)
+{
+	struct netlink_message message;
+	struct netlink nl;
+	int rc = netlink_open(&nl, 0);
+
+	if (rc)
+		return rc;
+	do {
+		*a = (struct addresses){ .ifindex = ifindex,
+					 .v4_state = -1,
+					 .v6_state = -1,
+					 .link_local_state = -1,
+					 .unusable_state = -1 };
+		netlink_begin(&message, RTM_GETADDR, NLM_F_DUMP, sizeof(struct ifaddrmsg));
+		rc = netlink_call(&nl, &message, addresses_answer, a);
+	} while (rc == -EINTR);
+	netlink_close(&nl);
+	return rc;
+}
+
+static bool ipv6_disabled(const char *ifname)
+{
+	char path[96], yes = '0';
+	FILE *file;
+
+	snprintf(path, sizeof(path), "/proc/sys/net/ipv6/conf/%s/disable_ipv6", ifname);
+	file = fopen(path, "re");
+	if (file && fread(&yes, 1, 1, file) != 1)
+		yes = '0';
+	if (file)
+		fclose(file);
+	return yes == '1';
+}
+
+/* severity: of the finding that no IPv6 address is reachable by all peers. */
+static void check_ipv6(struct report *report, const char *ifname, const struct af_xdp_link *link,
+		       const struct addresses *a, enum severity severity)
+{
+	static const char *const remarks[] = {
+		[HARP_ADDRESS_DEPRECATED] = " (deprecated: it will expire)",
+		[HARP_ADDRESS_TEMPORARY] = " (temporary: it changes daily)",
+		[HARP_ADDRESS_PREFERRED] = "",
+	};
+	char text[HARP_ADDR_TEXT_MAX];
+
+	if (access("/proc/net/if_inet6", F_OK))
+		report_add(report, "ipv6", severity,
+			   "disabled in the kernel|boot without ipv6.disable=1");
+	else if (ipv6_disabled(ifname))
+		report_add(report, "ipv6", severity,
+			   "disabled|sysctl net.ipv6.conf.%s."
+			   "disable_ipv6=0",
+			   ifname);
+	else if (link->mtu_bytes < IPV6_MTU_MIN)
+		report_add(report, "ipv6", severity,
+			   "needs an MTU of %u, not %u|ip link set dev %s mtu %u", IPV6_MTU_MIN,
+			   link->mtu_bytes, ifname, IPV6_MTU_MIN);
+	else if (a->v6_state >= 0)
+		report_add(report, "ipv6", CHECK_OK, "%s%s", harp_addr_format(&a->v6, text),
+			   remarks[a->v6_state]);
+	else if (a->unusable_state == HARP_ADDRESS_DUPLICATE)
+		report_add(report, "ipv6", severity > CHECK_SLOW ? severity : CHECK_SLOW,
+			   "another host has %s too|give each host its own address",
+			   harp_addr_format(&a->unusable, text));
+	else if (a->unusable_state == HARP_ADDRESS_TENTATIVE)
+		report_add(
+			report, "ipv6", severity,
+			"%s is being checked for duplicates|wait a second or two, or add it with "
+			"`nodad`",
+			harp_addr_format(&a->unusable, text));
+	else if (a->link_local_state >= 0)
+		report_add(report, "ipv6", severity == CHECK_FAILED ? CHECK_SLOW : CHECK_OK,
+			   "only the link-local %s, %s|ip address add fd00:...::1/64 dev %s",
+			   harp_addr_format(&a->link_local, text),
+			   severity == CHECK_FAILED ? "which only hosts on this link can reach"
+						    : "which is not used if there is IPv4",
+			   ifname);
+	else
+		report_add(report, "ipv6", severity, "no address|ip address add ... dev %s",
+			   ifname);
+}
+
+/* Addresses that peers may use, and why the others are not used. */
+static void check_addresses(struct report *report, const char *ifname,
+			    const struct af_xdp_link *link)
+{
+	char text[HARP_ADDR_TEXT_MAX];
+	struct addresses a;
+	int rc = addresses_read(&a, link->ifindex);
+
+	if (rc) {
+		report_add(report, "addresses", CHECK_SLOW, "unknown: %s|", strerror(-rc));
+		return;
+	}
+	if (a.v4_state >= 0)
+		report_add(report, "ipv4", CHECK_OK, "%s", harp_addr_format(&a.v4, text));
+	else
+		report_add(report, "ipv4", CHECK_OK,
+			   "no address: peers are reached over IPv6 only");
+	check_ipv6(report, ifname, link, &a, a.v4_state >= 0 ? CHECK_OK : CHECK_FAILED);
+}
+
+/* ---- findings ---- */
+
 static void check_kernel(struct report *report)
 {
 	struct utsname name;
 	unsigned major = 0, minor = 0;
 
 	if (uname(&name) < 0 || sscanf(name.release, "%u.%u", &major, &minor) != 2)
-		report_add(report, "kernel", SLOWER, "version unknown|");
+		report_add(report, "kernel", CHECK_SLOW, "version unknown|");
 	else if (major * 1000 + minor < 5009)
-		report_add(report, "kernel", REFUSED,
+		report_add(report, "kernel", CHECK_FAILED,
 			   "Linux %s has no XDP links|upgrade to Linux 5.9 or later, better 6.6",
 			   name.release);
 	else if (major * 1000 + minor < 6006)
 		report_add(
-			report, "kernel", SLOWER,
+			report, "kernel", CHECK_SLOW,
 			"Linux %s has no multi-buffer AF_XDP: MTU 3822 at most|upgrade to Linux 6.6 "
 			"or later for jumbo frames",
 			name.release);
 	else
-		report_add(report, "kernel", GOOD, "Linux %s: multi-buffer AF_XDP", name.release);
+		report_add(report, "kernel", CHECK_OK, "Linux %s: multi-buffer AF_XDP",
+			   name.release);
 }
 
 static void check_privilege(struct report *report)
@@ -67,16 +258,16 @@ static void check_privilege(struct report *report)
 	char missing[80];
 
 	if (privilege_missing(missing, sizeof(missing)))
-		report_add(report, "privilege", REFUSED, "%s missing|run as root or add these",
+		report_add(report, "privilege", CHECK_FAILED, "%s missing|run as root or add these",
 			   missing);
 	else
-		report_add(report, "privilege", GOOD, "CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF");
+		report_add(report, "privilege", CHECK_OK, "CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF");
 	if (privilege_memlock(REGION_BYTES))
-		report_add(report, "memlock", GOOD, "locking %llu MiB of frames is allowed",
+		report_add(report, "memlock", CHECK_OK, "locking %llu MiB of frames is allowed",
 			   REGION_BYTES >> 20);
 	else
 		report_add(
-			report, "memlock", REFUSED,
+			report, "memlock", CHECK_FAILED,
 			"RLIMIT_MEMLOCK is below the %llu MiB of frames|raise `ulimit -l` or add "
 			"CAP_IPC_LOCK",
 			REGION_BYTES >> 20);
@@ -93,9 +284,9 @@ static void check_huge_pages(struct report *report)
 	if (file)
 		fclose(file);
 	if (free_pages >= REGION_BYTES >> 21)
-		report_add(report, "huge-pages", GOOD, "%llu of 2 MiB free", free_pages);
+		report_add(report, "huge-pages", CHECK_OK, "%llu of 2 MiB free", free_pages);
 	else
-		report_add(report, "huge-pages", SLOWER,
+		report_add(report, "huge-pages", CHECK_SLOW,
 			   "%llu of 2 MiB free, %llu needed: 4 KiB pages are used|sysctl "
 			   "vm.nr_hugepages=%llu",
 			   free_pages, REGION_BYTES >> 21, REGION_BYTES >> 21);
@@ -107,39 +298,40 @@ static void check_link(struct report *report, const char *ifname, uint32_t queue
 		       const struct af_xdp_link *link)
 {
 	if (!link->up || !link->carrier)
-		report_add(report, "link", REFUSED, "%s|%s",
+		report_add(report, "link", CHECK_FAILED, "%s|%s",
 			   link->up ? "no carrier" : "the interface is down",
 			   link->up ? "check the cable or the peer" : "ip link set dev ... up");
 	else
-		report_add(report, "link", GOOD, "up, %02x:%02x:%02x:%02x:%02x:%02x", link->mac[0],
-			   link->mac[1], link->mac[2], link->mac[3], link->mac[4], link->mac[5]);
-	report_add(report, "driver", GOOD, "%s", link->driver[0] ? link->driver : "unknown");
+		report_add(report, "link", CHECK_OK, "up, %02x:%02x:%02x:%02x:%02x:%02x",
+			   link->mac[0], link->mac[1], link->mac[2], link->mac[3], link->mac[4],
+			   link->mac[5]);
+	report_add(report, "driver", CHECK_OK, "%s", link->driver[0] ? link->driver : "unknown");
 	if (af_xdp_link_is_stacked(link))
-		report_add(report, "xdp-mode", REFUSED,
+		report_add(report, "xdp-mode", CHECK_FAILED,
 			   "an AF_XDP socket on a device of driver %s receives nothing|name a NIC "
 			   "outside bonds, without a VLAN tag, or use kernel lanes",
 			   link->driver);
-	else if (af_xdp_link_wants_generic(link))
-		report_add(report, "xdp-mode", GOOD,
+	else if (af_xdp_link_prefers_generic(link))
+		report_add(report, "xdp-mode", CHECK_OK,
 			   "generic: native XDP on %s would disable the kernel's offloads",
 			   link->driver);
 	else
-		report_add(report, "xdp-mode", GOOD,
+		report_add(report, "xdp-mode", CHECK_OK,
 			   "native if that keeps the MTU, queues and offloads of %s, else generic",
 			   ifname);
 	if (link->rx_queues && queue >= link->rx_queues)
-		report_add(report, "queue", REFUSED, "no queue %u; there are %u|choose 0..%u",
+		report_add(report, "queue", CHECK_FAILED, "no queue %u; there are %u|choose 0..%u",
 			   queue, link->rx_queues, link->rx_queues - 1);
 	else if (link->rx_queues > 1)
 		report_add(
-			report, "queue", SLOWER,
+			report, "queue", CHECK_SLOW,
 			"%u receive queues: connections whose packets arrive on another queue than "
 			"%u fall back to kernel lanes|ethtool -L %s combined 1",
 			link->rx_queues, queue, ifname);
 	else
-		report_add(report, "queue", GOOD, "queue %u of %u", queue,
+		report_add(report, "queue", CHECK_OK, "queue %u of %u", queue,
 			   link->rx_queues ? link->rx_queues : 1);
-	report_add(report, "mtu", GOOD, "%u: %u frame%s of %u a packet", link->mtu_bytes,
+	report_add(report, "mtu", CHECK_OK, "%u: %u frame%s of %u a packet", link->mtu_bytes,
 		   link->mtu_bytes <= 1500 ? 1 : (link->mtu_bytes + 18 + 3839) / 3840,
 		   link->mtu_bytes <= 3822 ? "" : "s", link->mtu_bytes <= 1500 ? 2048 : 4096);
 }
@@ -147,16 +339,16 @@ static void check_link(struct report *report, const char *ifname, uint32_t queue
 static void check_program(struct report *report, const char *ifname, const struct af_xdp_link *link)
 {
 	uint32_t id;
-	int rc = xdp_program_read(link->ifindex, &id);
+	int rc = program_read(link->ifindex, &id);
 
 	if (rc)
-		report_add(report, "xdp-program", SLOWER, "unknown: %s|", strerror(-rc));
+		report_add(report, "xdp-program", CHECK_SLOW, "unknown: %s|", strerror(-rc));
 	else if (id)
-		report_add(report, "xdp-program", REFUSED,
+		report_add(report, "xdp-program", CHECK_FAILED,
 			   "XDP program %u is attached|stop its owner, or `ip link set %s xdp off`",
 			   id, ifname);
 	else
-		report_add(report, "xdp-program", GOOD, "none attached");
+		report_add(report, "xdp-program", CHECK_OK, "none attached");
 }
 
 static void check_default_route(struct report *report, const char *ifname)
@@ -164,14 +356,14 @@ static void check_default_route(struct report *report, const char *ifname)
 	int rc = harp_host_has_default_route(ifname);
 
 	if (rc < 0)
-		report_add(report, "default-route", SLOWER, "unknown: %s|", strerror(-rc));
+		report_add(report, "default-route", CHECK_SLOW, "unknown: %s|", strerror(-rc));
 	else if (rc)
-		report_add(report, "default-route", SLOWER,
+		report_add(report, "default-route", CHECK_SLOW,
 			   "leaves by %s: the plugin uses it only if a setting names it|set "
 			   "NCCL_SOCKET_IFNAME=%s",
 			   ifname, ifname);
 	else
-		report_add(report, "default-route", GOOD, "leaves by another interface");
+		report_add(report, "default-route", CHECK_OK, "leaves by another interface");
 }
 
 /* ---- ports ---------------------------------------------------------------------------------- */
@@ -237,17 +429,17 @@ static void check_ports(struct report *report)
 
 	if (count)
 		report_add(
-			report, "ports-used", SLOWER,
+			report, "ports-used", CHECK_SLOW,
 			"%u kernel sockets use ports of %u-%u (such as %u): HARP uses others|none "
 			"needed",
 			count, PORT_MIN, PORT_MAX, first);
 	else
-		report_add(report, "ports-used", GOOD, "%u-%u are free", PORT_MIN, PORT_MAX);
+		report_add(report, "ports-used", CHECK_OK, "%u-%u are free", PORT_MIN, PORT_MAX);
 	if (!ports_automatic() || ports_reserved())
-		report_add(report, "ports-reserved", GOOD,
+		report_add(report, "ports-reserved", CHECK_OK,
 			   "the kernel assigns no port of %u-%u automatically", PORT_MIN, PORT_MAX);
 	else
-		report_add(report, "ports-reserved", SLOWER,
+		report_add(report, "ports-reserved", CHECK_SLOW,
 			   "the kernel may assign ports of %u-%u to others|sysctl "
 			   "net.ipv4.ip_local_reserved_ports=%u-%u",
 			   PORT_MIN, PORT_MAX, PORT_MIN, PORT_MAX);
@@ -265,14 +457,14 @@ int harp_host_check(const char *ifname, uint32_t queue, struct harp_check_item *
 	check_ports(&report);
 	rc = af_xdp_link_read(ifname, &link);
 	if (rc) {
-		report_add(&report, "interface", REFUSED, "%s: %s|`ip link` lists the interfaces",
-			   ifname ? ifname : "(none)",
+		report_add(&report, "interface", CHECK_FAILED,
+			   "%s: %s|`ip link` lists the interfaces", ifname ? ifname : "(none)",
 			   rc == -ENODEV ? "no such interface" : strerror(-rc));
 		return (int)report.count;
 	}
 	if (link.loopback) {
 		report_add(
-			&report, "interface", REFUSED,
+			&report, "interface", CHECK_FAILED,
 			"%s is the loopback interface: the plugin never uses HARP on it|name the "
 			"interface that leads to the other hosts; `ip link` lists them",
 			ifname);

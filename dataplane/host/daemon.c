@@ -157,7 +157,7 @@ static int daemon_call(struct harp_daemon *daemon, void *message, size_t bytes, 
 
 /* ---- hello ---------------------------------------------------------------------------------- */
 
-static bool daemon_name_good(const char name[16])
+static bool daemon_name_valid(const char name[16])
 {
 	size_t len = strnlen(name, 16);
 
@@ -188,7 +188,7 @@ static int daemon_take_devices(struct harp_daemon *daemon, uint32_t count, const
 		struct harp_lease_device *device = &daemon->devices[i];
 
 		/* A DPDK port is not a kernel interface. */
-		if (!daemon_name_good(device->ifname) ||
+		if (!daemon_name_valid(device->ifname) ||
 		    !device->ifindex != !!(device->flags & HARP_LEASE_DEVICE_DPDK))
 			return why_fail(why, -EPROTO, "harpd's device %u has no name or index", i);
 		daemon_clean(device->pci_path, sizeof(device->pci_path));
@@ -323,17 +323,17 @@ void harp_daemon_close(struct harp_daemon *daemon)
 
 static int daemon_check_rss(const struct harp_lease_leased *leased, const struct why *why)
 {
+	const struct harp_rss *rss = &leased->rss;
+
 	if (!leased->queue_count || leased->queue >= leased->queue_count)
 		return why_fail(why, -EPROTO, "harpd leases queue %u of %u", leased->queue,
 				leased->queue_count);
-	if (leased->rss_kind > HARP_LEASE_RSS_TOEPLITZ ||
-	    leased->rss_key_bytes > HARP_LEASE_RSS_KEY_MAX ||
-	    leased->rss_table_count > HARP_LEASE_RSS_TABLE_MAX ||
-	    (leased->rss_kind == HARP_LEASE_RSS_TOEPLITZ &&
-	     (leased->rss_key_bytes < 40 || !leased->rss_table_count)))
+	if (rss->kind > HARP_RSS_TOEPLITZ || rss->key_bytes > HARP_RSS_KEY_MAX ||
+	    rss->table_count > HARP_RSS_TABLE_MAX ||
+	    (rss->kind == HARP_RSS_TOEPLITZ && (rss->key_bytes < 40 || !rss->table_count)))
 		return why_fail(why, -EPROTO,
 				"harpd reports RSS of kind %u, %u bytes of key, %u entries",
-				leased->rss_kind, leased->rss_key_bytes, leased->rss_table_count);
+				rss->kind, rss->key_bytes, rss->table_count);
 	return 0;
 }
 
@@ -374,7 +374,7 @@ static void daemon_lease_return(struct harp_daemon *daemon)
 	daemon_release(daemon, leased->lease_id, &quiet);
 }
 
-static int daemon_judge_fds(unsigned count, const struct why *why)
+static int daemon_check_fds(unsigned count, const struct why *why)
 {
 	if (count == HARP_LEASE_FDS)
 		return 0;
@@ -393,7 +393,7 @@ int daemon_lease(struct harp_daemon *daemon, struct harp_lease_request *request,
 		rc = daemon_check_lease(request, out, why);
 	}
 	if (!rc)
-		rc = daemon_judge_fds(daemon->wire.fd_count, why);
+		rc = daemon_check_fds(daemon->wire.fd_count, why);
 	if (rc) {
 		daemon_lease_return(daemon);
 		return rc;
@@ -478,15 +478,7 @@ int daemon_route(struct harp_daemon *daemon, uint64_t lease_id, const struct har
 		return why_fail(why, -EPROTO, "harpd reports a route with error %d", routed.error);
 	if (routed.error)
 		return why_fail(why, -routed.error, "the route: %s", strerror(routed.error));
-	daemon_clean(routed.ifname, sizeof(routed.ifname));
-	*out = (struct harp_host_route){
-		.source = routed.source,
-		.next_hop = routed.next_hop,
-		.ifindex = routed.ifindex,
-		.mtu_bytes = routed.mtu_bytes,
-		.is_local = !!routed.is_local,
-		.has_gateway = !!routed.has_gateway,
-	};
-	memcpy(out->ifname, routed.ifname, sizeof(out->ifname));
+	*out = routed.route;
+	daemon_clean(out->ifname, sizeof(out->ifname));
 	return 0;
 }

@@ -7,17 +7,14 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/trust.h"
 
 static uint64_t wire_clock_ms(void)
 {
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000u + (uint64_t)now.tv_nsec / 1000000u;
+	return clock_ns() / 1000000u;
 }
 
 void daemon_wire_drop_fds(struct daemon_wire *wire)

@@ -7,6 +7,7 @@
  */
 #include "host/dpdk_port.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <sched.h>
@@ -15,14 +16,14 @@
 #include <string.h>
 
 #include "base/util.h"
-#include "host/dpdk_library.h"
 #include "host/dpdk_events.h"
 #include "host/dpdk_take.h"
+#include "host/library.h"
 #include "host/registry.h"
 
 #define PORT_NUMBERS 65536u
 #define PORT_FRAMES_DEFAULT 8192u
-#define PORT_LOOK_NS UINT64_C(100000000) /* interval of link queries */
+#define PORT_LINK_POLL_NS UINT64_C(100000000) /* interval of link queries */
 
 static struct registry ports; /* of struct dpdk_port */
 
@@ -96,12 +97,43 @@ static struct dpdk_port *port_find(const char *name)
 	return port;
 }
 
+/* The library is never unloaded: DPDK's environment can be neither ended nor restarted, and its
+ * threads keep running. -ENOENT: a file of HARP or of DPDK is missing or invalid. */
+static int port_library(struct dpdk_port *port, const char *lib_dir, const struct why *why)
+{
+	const void *api = NULL;
+	const char *text;
+	void *handle;
+	int rc = library_open("dpdk", lib_dir, HARP_DPDK_VERSION, &handle, &api);
+
+	port->api = api;
+	if (!rc)
+		return 0;
+	if (rc != -ENOENT)
+		return why_fail(why, -ENOENT,
+				"libharp-dpdk.so is of another version of HARP; reinstall both");
+	/* such as "librte_eal.so.23: cannot open ...", "undefined symbol: rte_eth_fp_ops, version
+	 * DPDK_23" */
+	text = dlerror();
+	if (strstr(text, "librte_") || strstr(text, "version DPDK_"))
+		return why_fail(why, rc,
+				"%s: DPDK's libraries are missing or of another version; install "
+				"them (Debian: apt-get install libdpdk-dev dpdk)",
+				text);
+	if (!strstr(text, "No such file"))
+		return why_fail(why, rc, "%s; reinstall HARP", text);
+	return why_fail(why, rc,
+			"libharp-dpdk.so is not installed: HARP was built without DPDK; build it "
+			"where libdpdk is (Debian: apt-get install libdpdk-dev), or set the "
+			"library's folder");
+}
+
 static void port_free(struct dpdk_port *port)
 {
 	if (port->port)
 		port->api->port_close(port->port);
-	free(port->owners[DPDK_TCP]);
-	free(port->owners[DPDK_UDP]);
+	free(port->owners[0]);
+	free(port->owners[1]);
 	dpdk_events_destroy(port->events);
 	free(port);
 }
@@ -120,13 +152,11 @@ static int port_start(const struct dpdk_port *port, const struct harp_instance_o
 	return port->api->start(&eal, why->text, why->size);
 }
 
-/* If flow rules direct each local port's packets to its queue, each queue behaves like the only
- * one. */
 static int port_rss(struct dpdk_port *port, const struct why *why)
 {
 	int rc;
 
-	if (port->spec.queues == 1 || port->info.flow_rules) {
+	if (port->spec.queues == 1) {
 		port->rss = (struct harp_rss){ .kind = HARP_RSS_NONE, .queues = 1 };
 		return 0;
 	}
@@ -152,9 +182,7 @@ static int port_device(struct dpdk_port *port, const struct harp_instance_option
 		rc = port->api->port_open(&port->port, &options, why->text, why->size);
 	if (rc)
 		return rc;
-	rc = port->api->port_info(port->port, &port->info);
-	if (rc)
-		return why_fail(why, rc, "its properties: %s", strerror(-rc));
+	port->api->port_info(port->port, &port->info);
 	atomic_init(&port->up, port->info.up);
 	return port_rss(port, why);
 }
@@ -171,10 +199,10 @@ static int port_make(struct dpdk_port **out, const struct harp_port_spec *spec,
 	for (unsigned i = 0; i < 2; i++)
 		port->owners[i] = calloc(PORT_NUMBERS, sizeof(*port->owners[i]));
 	port->events = dpdk_events_create();
-	if (!port->owners[DPDK_TCP] || !port->owners[DPDK_UDP] || !port->events)
+	if (!port->owners[0] || !port->owners[1] || !port->events)
 		why_fail(why, rc, "out of memory");
 	else
-		rc = dpdk_library_open(opt->lib_dir, &port->api, why);
+		rc = port_library(port, opt->lib_dir, why);
 	if (!rc)
 		rc = port_start(port, opt, why);
 	if (!rc)
@@ -239,28 +267,28 @@ static int port_enter_leased(struct dpdk_port **out, const char *name,
 	return rc;
 }
 
-static int port_enter_alone(struct dpdk_port **out, const struct dpdk_port_request *request,
-			    const struct why *why)
+static int port_enter_alone(struct dpdk_port **out, const char *text,
+			    const struct harp_instance_options *opt, const struct why *why)
 {
 	struct harp_port_spec spec;
-	int rc = harp_port_spec_parse(request->text, &spec, why->text, why->size);
+	int rc = harp_port_spec_parse(text, &spec, why->text, why->size);
 
 	if (rc)
 		return rc;
-	if (request->opt->dpdk_queues)
-		spec.queues = request->opt->dpdk_queues;
-	return port_enter(out, &spec, request->opt, why);
+	if (opt->dpdk_queues)
+		spec.queues = opt->dpdk_queues;
+	return port_enter(out, &spec, opt, why);
 }
 
-int dpdk_port_get(struct dpdk_port **out, const struct dpdk_port_request *request,
+int dpdk_port_get(struct dpdk_port **out, const char *text, const struct harp_instance_options *opt,
 		  const struct why *why)
 {
 	int rc;
 
 	*out = NULL;
 	registry_enter(&ports);
-	rc = request->opt->daemon_socket ? port_enter_leased(out, request->text, request->opt, why)
-					 : port_enter_alone(out, request, why);
+	rc = opt->daemon_socket ? port_enter_leased(out, text, opt, why)
+				: port_enter_alone(out, text, opt, why);
 	if (!rc)
 		(*out)->users++;
 	else
@@ -306,52 +334,47 @@ int dpdk_port_put(struct dpdk_port *port, struct why *why)
 
 bool dpdk_port_up(struct dpdk_port *port, uint64_t now_ns, bool *changed)
 {
-	uint64_t due_ns = atomic_load_explicit(&port->look_ns, memory_order_relaxed);
-	struct harp_dpdk_info info;
+	uint64_t due_ns = atomic_load_explicit(&port->link_poll_ns, memory_order_relaxed);
+	struct harp_instance_port info;
 
 	*changed = false;
-	if (now_ns >= due_ns &&
-	    atomic_compare_exchange_strong(&port->look_ns, &due_ns, now_ns + PORT_LOOK_NS) &&
-	    port->api->port_info(port->port, &info) == 0)
+	if (now_ns >= due_ns && atomic_compare_exchange_strong(&port->link_poll_ns, &due_ns,
+							       now_ns + PORT_LINK_POLL_NS)) {
+		port->api->port_info(port->port, &info);
 		*changed = atomic_exchange_explicit(&port->up, info.up, memory_order_relaxed) !=
 			   (bool)info.up;
+	}
 	return atomic_load_explicit(&port->up, memory_order_relaxed);
 }
 
-static const uint8_t port_protocols[] = { [DPDK_TCP] = IPPROTO_TCP, [DPDK_UDP] = IPPROTO_UDP };
+static _Atomic uint8_t *port_owner(const struct dpdk_port *port, uint8_t protocol, uint16_t number)
+{
+	return &port->owners[protocol == IPPROTO_UDP][number];
+}
 
-int dpdk_port_acquire(struct dpdk_port *port, enum dpdk_protocol protocol, uint16_t number,
-		      uint32_t queue)
+int dpdk_port_acquire(struct dpdk_port *port, uint8_t protocol, uint16_t number, uint32_t queue)
 {
 	uint8_t nobody = 0;
-	int rc = 0;
 
-	if (!atomic_compare_exchange_strong(&port->owners[protocol][number], &nobody,
-					    (uint8_t)(queue + 1)))
-		return -EADDRINUSE;
-	if (port->spec.queues > 1 && port->info.flow_rules)
-		rc = port->api->port_steer(port->port, port_protocols[protocol], number, queue,
-					   true);
-	if (rc)
-		atomic_store(&port->owners[protocol][number], 0);
-	return rc ? -EADDRINUSE : 0;
+	return atomic_compare_exchange_strong(port_owner(port, protocol, number), &nobody,
+					      (uint8_t)(queue + 1))
+		       ? 0
+		       : -EADDRINUSE;
 }
 
-void dpdk_port_release(struct dpdk_port *port, enum dpdk_protocol protocol, uint16_t number,
-		       uint32_t queue)
+void dpdk_port_release(struct dpdk_port *port, uint8_t protocol, uint16_t number, uint32_t queue)
 {
-	if (atomic_load(&port->owners[protocol][number]) != queue + 1)
-		return;
-	if (port->spec.queues > 1 && port->info.flow_rules)
-		(void)port->api->port_steer(port->port, port_protocols[protocol], number, queue,
-					    false);
-	atomic_store(&port->owners[protocol][number], 0);
+	_Atomic uint8_t *owner = port_owner(port, protocol, number);
+
+	if (atomic_load(owner) == queue + 1)
+		atomic_store(owner, 0);
 }
 
-bool dpdk_port_elsewhere(const struct dpdk_port *port, enum dpdk_protocol protocol, uint16_t number,
-			 uint32_t queue)
+bool dpdk_port_on_other_queue(const struct dpdk_port *port, uint8_t protocol, uint16_t number,
+			      uint32_t queue)
 {
-	uint8_t owner = atomic_load_explicit(&port->owners[protocol][number], memory_order_relaxed);
+	uint8_t owner =
+		atomic_load_explicit(port_owner(port, protocol, number), memory_order_relaxed);
 
 	return owner && owner != queue + 1;
 }

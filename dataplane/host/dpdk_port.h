@@ -13,23 +13,17 @@
 #include "harp_host.h"
 #include "host/dpdk_lease.h"
 
-/* An instance's request for a port. */
-struct dpdk_port_request {
-	const char *text; /* its text; only its name if it is leased */
-	const struct harp_instance_options *opt;
-};
-
 struct dpdk_port {
 	const struct harp_dpdk_api *api;
 	struct harp_dpdk_port *port;
-	struct harp_port_spec spec; /* queues: as opened */
-	struct harp_dpdk_info info; /* at the time of opening */
+	struct harp_port_spec spec;     /* queues: as opened */
+	struct harp_instance_port info; /* at the time of opening, without addresses */
 	struct harp_rss rss;
 	struct dpdk_lease *lease; /* NULL: opened by this process */
 	/* Private to dpdk_port.c from here on. */
 	struct dpdk_port *next;
 	unsigned users;
-	_Atomic uint64_t look_ns; /* next link query */
+	_Atomic uint64_t link_poll_ns; /* next link query */
 	atomic_bool up;
 	struct dpdk_events *events;
 	/* The queue that holds a local port, plus 1, by protocol and port. Writers: the thread that
@@ -37,11 +31,9 @@ struct dpdk_port {
 	_Atomic uint8_t *owners[2];
 };
 
-/* Protocols with local ports. */
-enum dpdk_protocol { DPDK_TCP = 0, DPDK_UDP = 1 };
-
-/* -EINVAL invalid text, or open with a different one; -errno of the library or device. */
-int dpdk_port_get(struct dpdk_port **out, const struct dpdk_port_request *request,
+/* text: of the port; only its name if it is leased. -EINVAL invalid text, or open with a different
+ * one; -errno of the library or device. */
+int dpdk_port_get(struct dpdk_port **out, const char *text, const struct harp_instance_options *opt,
 		  const struct why *why);
 /* NULL is accepted. For the last user, the result of dpdk_lease_return(). */
 int dpdk_port_put(struct dpdk_port *port, struct why *why);
@@ -50,15 +42,12 @@ int dpdk_port_put(struct dpdk_port *port, struct why *why);
  * call that sees a change. Any thread. */
 bool dpdk_port_up(struct dpdk_port *port, uint64_t now_ns, bool *changed);
 
-/* Acquires a local port for the stack on this queue. -EADDRINUSE: another instance has it, or the
- * device has no space for its flow rule. */
-int dpdk_port_acquire(struct dpdk_port *port, enum dpdk_protocol protocol, uint16_t number,
-		      uint32_t queue);
-void dpdk_port_release(struct dpdk_port *port, enum dpdk_protocol protocol, uint16_t number,
-		       uint32_t queue);
+/* Acquires a local port for the stack on this queue. -EADDRINUSE: another instance has it. */
+int dpdk_port_acquire(struct dpdk_port *port, uint8_t protocol, uint16_t number, uint32_t queue);
+void dpdk_port_release(struct dpdk_port *port, uint8_t protocol, uint16_t number, uint32_t queue);
 /* True if another queue's stack holds the port. */
-bool dpdk_port_elsewhere(const struct dpdk_port *port, enum dpdk_protocol protocol, uint16_t number,
-			 uint32_t queue);
+bool dpdk_port_on_other_queue(const struct dpdk_port *port, uint8_t protocol, uint16_t number,
+			      uint32_t queue);
 
 /* ---- DPDK's messages, from any of its threads, to the instance that has been open longest ---- */
 struct dpdk_sink {

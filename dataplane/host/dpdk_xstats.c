@@ -8,6 +8,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/clock.h"
 #include "base/thread.h"
 #include "harp_page.h"
 
@@ -49,19 +50,12 @@ static void xstats_copy(struct dpdk_xstats *xstats, uint64_t now_ns)
 	harp_stack_publish_xstats(xstats->stack, xstats->items, kept, now_ns);
 }
 
-uint64_t dpdk_xstats_next_ns(uint64_t asked_ns, uint64_t answered_ns)
+uint64_t dpdk_xstats_next_ns(uint64_t queried_ns, uint64_t answered_ns)
 {
-	uint64_t took_ns = answered_ns - asked_ns;
+	uint64_t took_ns = answered_ns - queried_ns;
 
-	return took_ns < XSTATS_PERIOD_NS / 2 ? asked_ns + XSTATS_PERIOD_NS : answered_ns + took_ns;
-}
-
-static uint64_t xstats_now_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * SECOND_NS + (uint64_t)t.tv_nsec;
+	return took_ns < XSTATS_PERIOD_NS / 2 ? queried_ns + XSTATS_PERIOD_NS
+					      : answered_ns + took_ns;
 }
 
 static void *xstats_main(void *arg)
@@ -71,11 +65,11 @@ static void *xstats_main(void *arg)
 
 	pthread_mutex_lock(&xstats->lock);
 	while (!xstats->stop) {
-		uint64_t asked_ns = xstats_now_ns(), next_ns;
+		uint64_t queried_ns = clock_ns(), next_ns;
 
 		pthread_mutex_unlock(&xstats->lock);
-		xstats_copy(xstats, asked_ns);
-		next_ns = dpdk_xstats_next_ns(asked_ns, xstats_now_ns());
+		xstats_copy(xstats, queried_ns);
+		next_ns = dpdk_xstats_next_ns(queried_ns, clock_ns());
 		at = (struct timespec){ .tv_sec = (time_t)(next_ns / SECOND_NS),
 					.tv_nsec = (long)(next_ns % SECOND_NS) };
 		pthread_mutex_lock(&xstats->lock);

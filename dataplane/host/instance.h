@@ -10,7 +10,6 @@
 #include "harp_host.h"
 #include "host/netlink_worker.h"
 #include "host/instance_dpdk.h"
-#include "host/instance_page.h"
 #include "host/lease.h"
 #include "host/route_cache.h"
 #include "host/neighbors.h"
@@ -22,6 +21,13 @@ struct program_watch {
 	pthread_mutex_t lock;
 	int error;      /* 0, or why nothing is received */
 	char text[320]; /* log line; empty: none */
+};
+
+/* For a stand-alone instance. */
+struct instance_page {
+	void *map; /* NULL: none */
+	size_t bytes;
+	int fd; /* kept open: readers find it in /proc/PID/fd */
 };
 
 struct harp_instance {
@@ -66,5 +72,16 @@ instance_log(const struct harp_instance *instance, enum harp_log_level level, co
 bool instance_check_program(void *ctx);
 /* A netwatch_fn; ctx: the instance. */
 void instance_apply_message(void *ctx, const struct harp_lease_header *message);
+
+/* ---- instance_page.c ---- */
+/* Publishes to this page (a lease's) from now on, with the data of this process as owner. netns:
+ * of the NIC; 0: this one. label NULL: the program's name. 0, or the error of
+ * harp_stack_publish_to(). */
+int instance_publish(struct harp_instance *instance, void *page, size_t bytes, uint64_t lease_id,
+		     uint64_t netns, const char *label);
+/* Creates a page and publishes to it. A failure is only logged. */
+void instance_page_open(struct harp_instance *instance, const char *label);
+/* Call after the stack, which writes final values, is destroyed. */
+void instance_page_close(struct instance_page *page);
 
 #endif

@@ -20,18 +20,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/addr.h"
 #include "harp_page.h"
 #include "host/lease.h"
 #include "host/instance_setup.h"
 
 #define IPV6_MTU_MIN_BYTES 1280u /* RFC 8200 section 5 */
-
-static const struct harp_addr addr_none;
-
-static bool addr_is(const struct harp_addr *a, const struct harp_addr *b)
-{
-	return memcmp(a, b, sizeof(*a)) == 0;
-}
 
 const char *instance_dpdk_text(const char *ifname)
 {
@@ -42,32 +36,18 @@ const char *instance_dpdk_text(const char *ifname)
 
 /* ---- hooks of the stack --------------------------------------------------------------------- */
 
-static int hook_tcp_acquire(void *ctx, uint16_t number)
+static int hook_port_acquire(void *ctx, uint8_t protocol, uint16_t number)
 {
 	struct harp_instance *instance = ctx;
 
-	return dpdk_port_acquire(instance->dpdk->port, DPDK_TCP, number, instance->queue);
+	return dpdk_port_acquire(instance->dpdk->port, protocol, number, instance->queue);
 }
 
-static void hook_tcp_release(void *ctx, uint16_t number)
+static void hook_port_release(void *ctx, uint8_t protocol, uint16_t number)
 {
 	struct harp_instance *instance = ctx;
 
-	dpdk_port_release(instance->dpdk->port, DPDK_TCP, number, instance->queue);
-}
-
-static int hook_udp_acquire(void *ctx, uint16_t number)
-{
-	struct harp_instance *instance = ctx;
-
-	return dpdk_port_acquire(instance->dpdk->port, DPDK_UDP, number, instance->queue);
-}
-
-static void hook_udp_release(void *ctx, uint16_t number)
-{
-	struct harp_instance *instance = ctx;
-
-	dpdk_port_release(instance->dpdk->port, DPDK_UDP, number, instance->queue);
+	dpdk_port_release(instance->dpdk->port, protocol, number, instance->queue);
 }
 
 static void hook_neighbor_learned(void *ctx, const struct harp_addr *addr, const uint8_t *mac,
@@ -82,7 +62,7 @@ static void hook_neighbor_learned(void *ctx, const struct harp_addr *addr, const
 	dpdk_events_publish(dpdk->port->events, &event);
 }
 
-static void hook_error_elsewhere(void *ctx, const struct harp_icmp_error *error)
+static void hook_icmp_error_forward(void *ctx, const struct harp_icmp_error *error)
 {
 	const struct instance_dpdk *dpdk = ((struct harp_instance *)ctx)->dpdk;
 	const struct dpdk_event event = { .from = &dpdk->reader,
@@ -92,28 +72,24 @@ static void hook_error_elsewhere(void *ctx, const struct harp_icmp_error *error)
 	dpdk_events_publish(dpdk->port->events, &event);
 }
 
-static bool hook_elsewhere(void *ctx, uint8_t protocol, uint16_t number)
+static bool hook_port_on_other_queue(void *ctx, uint8_t protocol, uint16_t number)
 {
 	const struct harp_instance *instance = ctx;
 
-	return dpdk_port_elsewhere(instance->dpdk->port,
-				   protocol == IPPROTO_TCP ? DPDK_TCP : DPDK_UDP, number,
-				   instance->queue);
+	return dpdk_port_on_other_queue(instance->dpdk->port, protocol, number, instance->queue);
 }
 
 void instance_dpdk_hooks(struct harp_instance *instance, struct harp_stack_options *opt)
 {
 	opt->neighbor_mode = HARP_NEIGHBOR_OWN;
 	opt->vlan_id = (uint16_t)instance->dpdk->port->spec.vlan_id;
-	opt->hooks.port_acquire = hook_tcp_acquire;
-	opt->hooks.port_release = hook_tcp_release;
-	opt->udp_port_acquire = hook_udp_acquire;
-	opt->udp_port_release = hook_udp_release;
+	opt->hooks.port_acquire = hook_port_acquire;
+	opt->hooks.port_release = hook_port_release;
 	if (instance->dpdk->port->spec.queues == 1)
 		return;
 	opt->neighbor_learned = hook_neighbor_learned;
-	opt->port_elsewhere = hook_elsewhere;
-	opt->error_elsewhere = hook_error_elsewhere;
+	opt->port_on_other_queue = hook_port_on_other_queue;
+	opt->icmp_error_forward = hook_icmp_error_forward;
 }
 
 /* ---- opening -------------------------------------------------------------------------------- */
@@ -167,16 +143,16 @@ static int dpdk_route_add(const struct instance_setup *o, struct harp_instance *
 static int dpdk_routes(const struct instance_setup *o, struct harp_instance *instance)
 {
 	const struct harp_port_spec *spec = &instance->dpdk->port->spec;
-	const struct harp_addr any_v4 = harp_addr_v4(0, 0, 0, 0);
+	const struct harp_addr any_v4 = harp_addr_v4(0, 0, 0, 0), any_v6 = { { 0 } };
 	int rc = 0;
 
 	for (uint32_t i = 0; i < spec->route_count && !rc; i++)
 		rc = dpdk_route_add(o, instance, &spec->routes[i].prefix,
 				    spec->routes[i].prefix_len, &spec->routes[i].gateway);
-	if (!rc && !addr_is(&spec->gateway_v4, &addr_none))
+	if (!rc && !addr_is_zero(&spec->gateway_v4))
 		rc = dpdk_route_add(o, instance, &any_v4, 0, &spec->gateway_v4);
-	if (!rc && !addr_is(&spec->gateway_v6, &addr_none))
-		rc = dpdk_route_add(o, instance, &addr_none, 0, &spec->gateway_v6);
+	if (!rc && !addr_is_zero(&spec->gateway_v6))
+		rc = dpdk_route_add(o, instance, &any_v6, 0, &spec->gateway_v6);
 	return rc;
 }
 
@@ -215,7 +191,7 @@ static void dpdk_fill_lease(const struct instance_setup *o, struct harp_instance
 		.port_min = o->opt.port_min ? o->opt.port_min : 61000,
 		.port_max = o->opt.port_max ? o->opt.port_max : 65535,
 		.page_bytes = port->lease->page_bytes,
-		.rss_kind = instance->rss.kind,
+		.rss = { .kind = instance->rss.kind },
 	};
 	snprintf(grant->ifname, sizeof(grant->ifname), "%s", port->spec.name);
 	memcpy(grant->mac, caps->mac, sizeof(grant->mac));
@@ -265,7 +241,6 @@ static int dpdk_queue(struct instance_setup *o, struct harp_instance *instance)
 
 static int dpdk_port(struct instance_setup *o, struct harp_instance *instance, const char *text)
 {
-	const struct dpdk_port_request request = { .text = text, .opt = &o->opt };
 	struct instance_dpdk *dpdk = calloc(1, sizeof(*dpdk));
 	int rc;
 
@@ -277,7 +252,7 @@ static int dpdk_port(struct instance_setup *o, struct harp_instance *instance, c
 	dpdk_sink_add(&dpdk->sink);
 	if (dpdk->reader.fd < 0)
 		return why_fail(&o->why, -errno, "eventfd: %s", strerror(errno));
-	rc = dpdk_port_get(&dpdk->port, &request, &o->why);
+	rc = dpdk_port_get(&dpdk->port, text, &o->opt, &o->why);
 	if (rc)
 		return rc;
 	dpdk_events_join(dpdk->port->events, &dpdk->reader);
@@ -412,4 +387,40 @@ void instance_dpdk_close(struct harp_instance *instance)
 		close(dpdk->reader.fd);
 	free(dpdk);
 	instance->dpdk = NULL;
+}
+
+/* properties */
+
+int instance_dpdk_route(const struct harp_instance *instance, const struct harp_addr *dst,
+			struct harp_host_route *out)
+{
+	const struct instance_dpdk *dpdk = instance->dpdk;
+	const struct harp_port_spec *spec = &dpdk->port->spec;
+	int rc;
+
+	*out = (struct harp_host_route){ .mtu_bytes = instance->nic->caps.mtu_bytes };
+	snprintf(out->ifname, sizeof(out->ifname), "%s", instance->ifname);
+	out->is_local = addr_equal(dst, &dpdk->link_local);
+	for (uint32_t i = 0; i < spec->address_count; i++)
+		out->is_local |= addr_equal(dst, &spec->addresses[i]);
+	if (out->is_local) {
+		out->source = out->next_hop = *dst;
+		return 0;
+	}
+	rc = harp_stack_route(instance->stack, dst, &out->next_hop, &out->source);
+	out->has_gateway = !addr_equal(dst, &out->next_hop);
+	return rc;
+}
+
+int harp_instance_dpdk(const struct harp_instance *instance, struct harp_instance_port *out)
+{
+	const struct dpdk_port *port = instance->dpdk ? instance->dpdk->port : NULL;
+
+	if (!port)
+		return -ENOTSUP;
+	*out = port->info;
+	out->up = atomic_load_explicit(&port->up, memory_order_relaxed);
+	out->address_count = port->spec.address_count;
+	memcpy(out->addresses, port->spec.addresses, sizeof(out->addresses));
+	return 0;
 }

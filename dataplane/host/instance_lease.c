@@ -67,18 +67,6 @@ static int lease_read_harpd(struct instance_setup *o, struct harp_instance *inst
 	return lease_link_up(o, instance, network->link == HARP_LEASE_LINK_UP, network->mtu_bytes);
 }
 
-static void lease_rss(const struct harp_lease_leased *grant, struct harp_rss *out)
-{
-	*out = (struct harp_rss){
-		.kind = grant->rss_kind,
-		.key_bytes = grant->rss_key_bytes,
-		.table_count = grant->rss_table_count,
-		.queues = grant->queue_count,
-	};
-	memcpy(out->key, grant->rss_key, sizeof(out->key));
-	memcpy(out->table, grant->rss_table, sizeof(out->table));
-}
-
 static void lease_describe(struct harp_instance *instance)
 {
 	const struct harp_lease_leased *grant = &instance->lease->grant;
@@ -108,26 +96,25 @@ int setup_lease(struct instance_setup *o, struct harp_instance *instance)
 	struct harp_lease_network network = { 0 };
 	struct harp_queue queue;
 	struct lease *lease;
-	bool elsewhere;
+	bool other_netns;
 	int rc = lease_take(&instance->lease, &o->opt, &o->why);
 
 	if (rc)
 		return rc;
 	lease = instance->lease;
 	instance->queue = lease->grant.queue;
-	if (o->opt.rss)
-		instance->rss = *o->opt.rss;
-	else
-		lease_rss(&lease->grant, &instance->rss);
+	instance->rss = o->opt.rss ? *o->opt.rss : lease->grant.rss;
+	if (!o->opt.rss)
+		instance->rss.queues = lease->grant.queue_count;
 	o->opt.port_min = lease->grant.port_min;
 	o->opt.port_max = lease->grant.port_max;
 	o->link.ifindex = lease->grant.ifindex;
-	elsewhere = lease_is_elsewhere(lease);
+	other_netns = lease_in_other_netns(lease);
 	lease_queue(lease, &queue);
 	rc = harp_nic_af_xdp_adopt(&instance->nic, &queue, o->why.text, o->why.size);
 	if (!rc)
-		rc = elsewhere ? lease_read_harpd(o, instance, &network)
-			       : lease_read_local(o, instance);
+		rc = other_netns ? lease_read_harpd(o, instance, &network)
+				 : lease_read_local(o, instance);
 	if (rc)
 		return rc;
 	o->link.mtu_bytes = instance->mtu_bytes;

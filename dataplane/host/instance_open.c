@@ -26,12 +26,13 @@
  * stack needs. It never blocks: a thread sends requests that may take long (netlink_worker.h).
  */
 #include <errno.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "host/instance_setup.h"
 #include "host/privilege.h"
 #include "nic/af_xdp_link.h"
@@ -67,57 +68,43 @@ static void hook_neighbor_confirmed(void *ctx, const struct harp_addr *next_hop)
 	neighbors_confirmed(&((struct harp_instance *)ctx)->neighbors, next_hop);
 }
 
+static struct ports *instance_ports(struct harp_instance *instance, uint8_t protocol)
+{
+	return protocol == IPPROTO_TCP ? &instance->ports : &instance->udp_ports;
+}
+
 /* harpd has reserved a lease's ports; packets to other ports never arrive. */
-static int hook_port_acquire(void *ctx, uint16_t port)
+static int hook_port_acquire(void *ctx, uint8_t protocol, uint16_t port)
 {
 	struct harp_instance *instance = ctx;
 
 	if (instance->lease)
-		return lease_has_port(instance->lease, port) ? 0 : -EADDRNOTAVAIL;
-	return ports_acquire(&instance->ports, port);
+		return lease_has_port(instance->lease, port) ? 0 : -EADDRINUSE;
+	return ports_acquire(instance_ports(instance, protocol), port);
 }
 
-static void hook_port_release(void *ctx, uint16_t port)
+static void hook_port_release(void *ctx, uint8_t protocol, uint16_t port)
 {
 	struct harp_instance *instance = ctx;
 
 	if (!instance->lease)
-		ports_release(&instance->ports, port);
-}
-
-static int hook_udp_port_acquire(void *ctx, uint16_t port)
-{
-	struct harp_instance *instance = ctx;
-
-	if (instance->lease)
-		return lease_has_port(instance->lease, port) ? 0 : -EADDRNOTAVAIL;
-	return ports_acquire(&instance->udp_ports, port);
-}
-
-static void hook_udp_port_release(void *ctx, uint16_t port)
-{
-	struct harp_instance *instance = ctx;
-
-	if (!instance->lease)
-		ports_release(&instance->udp_ports, port);
+		ports_release(instance_ports(instance, protocol), port);
 }
 
 /* ---- opening -------------------------------------------------------------------------------- */
 
-/* The caller may have been built with another version of the options. */
-static int setup_version(struct instance_setup *o, const struct harp_instance_options *opt)
+static int setup_copy(struct instance_setup *o, const struct harp_instance_options *opt)
 {
-	size_t first = offsetof(struct harp_instance_options, daemon_socket);
 	const char *ifname = opt && opt->ifname ? opt->ifname : "(none)";
 
 	if (opt && opt->queue == HARP_LEASE_QUEUE_ANY)
 		why_about(&o->why, "%s", ifname);
 	else
 		why_about(&o->why, "%s queue %u", ifname, opt ? opt->queue : 0);
-	if (!opt || opt->size < first)
+	if (!opt || opt->size != sizeof(*opt))
 		return why_fail(&o->why, -EINVAL,
-				"the size of the options is too small; rebuild the caller");
-	memcpy(&o->opt, opt, opt->size < sizeof(*opt) ? opt->size : sizeof(*opt));
+				"the options have another size; rebuild the caller");
+	o->opt = *opt;
 	if (o->opt.ifname && instance_dpdk_text(o->opt.ifname))
 		return 0;
 	if (!o->opt.ifname || !o->opt.ifname[0] || strlen(o->opt.ifname) >= IFNAMSIZ)
@@ -176,16 +163,12 @@ int setup_stack(const struct instance_setup *o, struct harp_instance *instance)
 			.port_acquire = hook_port_acquire,
 			.port_release = hook_port_release,
 		},
-		.udp_port_acquire = hook_udp_port_acquire,
-		.udp_port_release = hook_udp_port_release,
 	};
-	struct timespec now;
 	int rc;
 
+	opt.now_ns = clock_ns();
 	if (instance->dpdk)
 		instance_dpdk_hooks(instance, &opt);
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	opt.now_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 	rc = harp_stack_create(&instance->stack, instance->nic, &opt);
 	if (rc)
 		return why_fail(&o->why, rc,
@@ -389,7 +372,7 @@ int harp_instance_open(struct harp_instance **out, const struct harp_instance_op
 	*out = NULL;
 	if (why && why_len)
 		why[0] = '\0';
-	rc = setup_version(&o, opt);
+	rc = setup_copy(&o, opt);
 	if (rc)
 		return rc;
 	instance = calloc(1, sizeof(*instance));

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* instance_page.c - an instance's statistics page: creation, mapping, and owner data. */
-#include "host/instance_page.h"
 
 #include <errno.h>
 #include <stdatomic.h>

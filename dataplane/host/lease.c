@@ -42,7 +42,7 @@ static bool lease_namespace(int fd, uint64_t *cookie)
 	return getsockopt(fd, SOL_SOCKET, SO_NETNS_COOKIE, cookie, &len) == 0;
 }
 
-bool lease_is_elsewhere(const struct lease *lease)
+bool lease_in_other_netns(const struct lease *lease)
 {
 	int own_fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	uint64_t nic, own;

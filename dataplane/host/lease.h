@@ -31,7 +31,7 @@ const char *lease_label(const struct harp_instance_options *opt);
 int lease_take(struct lease **out, const struct harp_instance_options *opt, struct why *why);
 /* True if the NIC is in another network namespace than this thread. Before Linux 5.14 always
  * true. */
-bool lease_is_elsewhere(const struct lease *lease);
+bool lease_in_other_netns(const struct lease *lease);
 /* Moves a descriptor to the caller. */
 int lease_take_fd(struct lease *lease, enum harp_lease_fd which);
 /* Arguments for harp_nic_af_xdp_adopt(), including descriptors. */

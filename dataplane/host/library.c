@@ -3,8 +3,8 @@
 #include "host/library.h"
 
 #include <dlfcn.h>
+#include <errno.h>
 #include <limits.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -22,7 +22,7 @@ static void library_own_folder(char path[PATH_MAX], const char *name)
 	const char *slash;
 
 	path[0] = '\0';
-	if (!dladdr((void *)(uintptr_t)library_load, &self) || !self.dli_fname)
+	if (!dladdr((void *)(uintptr_t)library_open, &self) || !self.dli_fname)
 		return;
 	slash = strrchr(self.dli_fname, '/');
 	if (slash)
@@ -31,14 +31,44 @@ static void library_own_folder(char path[PATH_MAX], const char *name)
 		path[0] = '\0';
 }
 
-void *library_load(const char *name, const char *lib_dir)
+int library_open(const char *name, const char *lib_dir, uint32_t version, void **handle,
+		 const void **api)
 {
-	char path[PATH_MAX];
+	char file[32], symbol[32], path[PATH_MAX];
+	const void *(*entry)(void);
 
+	snprintf(file, sizeof(file), "libharp-%s.so", name);
+	snprintf(symbol, sizeof(symbol), "harp_%s_api", name);
 	if (lib_dir)
-		library_path(path, lib_dir, strlen(lib_dir), name);
+		library_path(path, lib_dir, strlen(lib_dir), file);
 	else
-		library_own_folder(path, name);
+		library_own_folder(path, file);
 	/* An existing file that cannot be loaded is an error; no other path is tried. */
-	return dlopen(path[0] ? path : name, RTLD_NOW | RTLD_LOCAL);
+	*handle = dlopen(path[0] ? path : file, RTLD_NOW | RTLD_LOCAL);
+	if (!*handle)
+		return -ENOENT;
+	*(void **)&entry = dlsym(*handle, symbol);
+	*api = entry ? entry() : NULL;
+	if (*api && *(const uint32_t *)*api == version)
+		return 0;
+	dlclose(*handle);
+	*handle = NULL;
+	*api = NULL;
+	return -ELIBBAD;
+}
+
+int library_open_xdp(const char *lib_dir, void **handle, const struct harp_xdp_api **api, char *why,
+		     size_t why_len)
+{
+	const void *found = NULL;
+	int rc = library_open("xdp", lib_dir, HARP_XDP_VERSION, handle, &found);
+
+	*api = found;
+	if (rc == -ENOENT && why)
+		snprintf(why, why_len, "%s; install libbpf1, or set the folder of libharp-xdp.so",
+			 dlerror());
+	else if (rc && why)
+		snprintf(why, why_len,
+			 "libharp-xdp.so is of another version of HARP; reinstall both");
+	return rc ? -ENOENT : 0;
 }

@@ -24,6 +24,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/addr.h"
 #include "base/sockaddr.h"
 
 #define NUD_USABLE (NUD_REACHABLE | NUD_STALE | NUD_DELAY | NUD_PROBE | NUD_PERMANENT | NUD_NOARP)
@@ -91,7 +92,7 @@ void neighbors_fork_child(const struct neighbors *n)
 static struct host_neighbor *neighbors_find(struct neighbors *n, const struct harp_addr *addr)
 {
 	for (unsigned i = 0; i < n->count; i++)
-		if (memcmp(n->all[i].addr.bytes, addr->bytes, sizeof(addr->bytes)) == 0)
+		if (addr_equal(&n->all[i].addr, addr))
 			return &n->all[i];
 	return NULL;
 }

@@ -289,3 +289,13 @@ int netlink_events(struct netlink *nl, netlink_fn fn, void *ctx)
 			return rc;
 	}
 }
+
+uint32_t netlink_route_mtu(const struct rtattr *attribute)
+{
+	const struct rtattr *metrics[RTAX_MAX + 1];
+
+	if (!attribute)
+		return 0;
+	netlink_attributes_in(RTA_DATA(attribute), RTA_PAYLOAD(attribute), metrics, RTAX_MAX);
+	return netlink_u32(metrics[RTAX_MTU], 0);
+}

@@ -61,5 +61,7 @@ bool netlink_gateway(const struct rtattr *const *attributes, int family, struct 
 /* Reads an RTM_NEWADDR: the interface's own address and its enum harp_address_state. */
 bool netlink_own_address(const struct nlmsghdr *message, struct harp_addr *addr, int *state);
 int netlink_family(const struct harp_addr *addr); /* AF_INET or AF_INET6 */
+/* The MTU of a route's RTA_METRICS; 0: none. attribute may be NULL. */
+uint32_t netlink_route_mtu(const struct rtattr *attribute);
 
 #endif

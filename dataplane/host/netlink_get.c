@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 
+#include "base/addr.h"
 #include "host/netlink_get.h"
 
 /* IFF_LOWER_UP of linux/if.h, which conflicts with net/if.h: the carrier, without delay. */
@@ -53,7 +54,6 @@ static int route_answer(void *ctx, const struct nlmsghdr *message)
 	struct harp_host_route *out = answer->out;
 	const struct rtmsg *body = NLMSG_DATA(message);
 	const struct rtattr *attributes[RTA_MAX + 1];
-	const struct rtattr *metrics[RTAX_MAX + 1];
 
 	if (message->nlmsg_type != RTM_NEWROUTE)
 		return 0;
@@ -64,11 +64,7 @@ static int route_answer(void *ctx, const struct nlmsghdr *message)
 	out->ifindex = netlink_u32(attributes[RTA_OIF], 0);
 	netlink_addr(attributes[RTA_PREFSRC], answer->family, &out->source);
 	out->has_gateway = netlink_gateway(attributes, answer->family, &out->next_hop);
-	if (attributes[RTA_METRICS]) {
-		netlink_attributes_in(RTA_DATA(attributes[RTA_METRICS]),
-				      RTA_PAYLOAD(attributes[RTA_METRICS]), metrics, RTAX_MAX);
-		out->mtu_bytes = netlink_u32(metrics[RTAX_MTU], 0);
-	}
+	out->mtu_bytes = netlink_route_mtu(attributes[RTA_METRICS]);
 	return 0;
 }
 
@@ -116,7 +112,7 @@ int netlink_get_route(struct netlink *nl, const struct harp_addr *dst, uint32_t 
 	return route_interface(nl, out);
 }
 
-int harp_host_route_on(const struct harp_addr *dst, uint32_t ifindex, struct harp_host_route *out)
+int harp_host_route(const struct harp_addr *dst, struct harp_host_route *out)
 {
 	struct netlink nl;
 	int rc = netlink_open(&nl, 0);
@@ -124,14 +120,9 @@ int harp_host_route_on(const struct harp_addr *dst, uint32_t ifindex, struct har
 	memset(out, 0, sizeof(*out));
 	if (rc)
 		return rc;
-	rc = netlink_get_route(&nl, dst, ifindex, out);
+	rc = netlink_get_route(&nl, dst, 0, out);
 	netlink_close(&nl);
 	return rc;
-}
-
-int harp_host_route(const struct harp_addr *dst, struct harp_host_route *out)
-{
-	return harp_host_route_on(dst, 0, out);
 }
 
 struct address_request {
@@ -148,7 +139,7 @@ static int address_answer(void *ctx, const struct nlmsghdr *message)
 	int state;
 
 	if (netlink_own_address(message, &addr, &state) && body->ifa_index == request->ifindex &&
-	    memcmp(&addr, request->addr, sizeof(addr)) == 0)
+	    addr_equal(&addr, request->addr))
 		request->state = state;
 	return 0;
 }
@@ -185,24 +176,15 @@ int netlink_get_route_from(struct netlink *nl, uint32_t ifindex, const struct ha
 void netlink_get_routed(uint32_t ifindex, const struct harp_addr *dst,
 			struct harp_lease_routed *out)
 {
-	struct harp_host_route route = { 0 };
 	struct netlink nl;
 	int rc = netlink_open(&nl, 0);
 
+	*out = (struct harp_lease_routed){ 0 };
 	if (!rc) {
-		rc = netlink_get_route_from(&nl, ifindex, dst, &route);
+		rc = netlink_get_route_from(&nl, ifindex, dst, &out->route);
 		netlink_close(&nl);
 	}
-	*out = (struct harp_lease_routed){
-		.error = -rc,
-		.ifindex = route.ifindex,
-		.mtu_bytes = route.mtu_bytes,
-		.is_local = route.is_local,
-		.has_gateway = route.has_gateway,
-		.source = route.source,
-		.next_hop = route.next_hop,
-	};
-	memcpy(out->ifname, route.ifname, sizeof(out->ifname));
+	out->error = -rc;
 }
 
 int harp_host_address_state(const char *ifname, const struct harp_addr *addr)

@@ -14,7 +14,7 @@ struct netlink_get_link {
 
 /* -ENODEV no such interface; other -errno. */
 int netlink_get_link(struct netlink *nl, uint32_t ifindex, struct netlink_get_link *out);
-/* As harp_host_route_on(). */
+/* As harp_host_route(), for a link-local destination on one interface. ifindex 0: any. */
 int netlink_get_route(struct netlink *nl, const struct harp_addr *dst, uint32_t ifindex,
 		      struct harp_host_route *out);
 /* As harp_instance_route() of an instance on this interface. */

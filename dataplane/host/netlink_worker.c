@@ -7,7 +7,7 @@
 
 #include "base/thread.h"
 
-#define NETLINK_WORKER_LOOK_S 1
+#define NETLINK_WORKER_POLL_S 1
 
 /*
  * Theory of operation
@@ -70,7 +70,7 @@ static bool netlink_worker_task_due(const struct netlink_worker *worker)
 static void netlink_worker_task_later(struct netlink_worker *worker)
 {
 	clock_gettime(CLOCK_MONOTONIC, &worker->task_at);
-	worker->task_at.tv_sec += NETLINK_WORKER_LOOK_S;
+	worker->task_at.tv_sec += NETLINK_WORKER_POLL_S;
 	worker->task_requested = false;
 }
 
@@ -90,9 +90,9 @@ static void *netlink_worker_main(void *arg)
 	while (!worker->stop) {
 		struct netlink_message message;
 		bool send_it = worker->count > 0, read_it = !send_it && worker->read_requested;
-		bool look_it = !send_it && !read_it && netlink_worker_task_due(worker);
+		bool poll_it = !send_it && !read_it && netlink_worker_task_due(worker);
 
-		if (!send_it && !read_it && !look_it) {
+		if (!send_it && !read_it && !poll_it) {
 			netlink_worker_wait(worker);
 			continue;
 		}

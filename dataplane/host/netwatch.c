@@ -21,9 +21,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "base/addr.h"
+#include "base/clock.h"
 #include "host/daemon.h"
 
 #define NETWATCH_OPEN_MS 3000u
@@ -32,14 +33,6 @@
 #define NETWATCH_ROUTE_NS UINT64_C(1000000000)
 #define NETWATCH_ROUTE_WAIT_MS 1000u
 #define NETWATCH_MESSAGES 64u /* per call: the rest keeps the descriptor readable */
-
-static uint64_t netwatch_clock_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
 
 static void netwatch_client(char *client, size_t size)
 {
@@ -94,7 +87,7 @@ static int netwatch_connect(struct netwatch *watch, unsigned wait_ms, const stru
 
 /* ---- messages ------------------------------------------------------------------------------- */
 
-static bool netwatch_tables_good(const struct harp_lease_tables *tables)
+static bool netwatch_tables_valid(const struct harp_lease_tables *tables)
 {
 	if (tables->address_count > HARP_LEASE_ADDRESSES_MAX ||
 	    tables->route_count > HARP_LEASE_ROUTES_MAX)
@@ -110,7 +103,7 @@ static bool netwatch_tables_good(const struct harp_lease_tables *tables)
 	return true;
 }
 
-bool netwatch_message_good(const void *message, size_t bytes)
+bool netwatch_message_valid(const void *message, size_t bytes)
 {
 	const struct harp_lease_header *header = message;
 	const struct harp_lease_network *network = message;
@@ -120,7 +113,7 @@ bool netwatch_message_good(const void *message, size_t bytes)
 	switch (header->type) {
 	case HARP_LEASE_NETWORK:
 		return bytes >= sizeof(*network) && network->link <= HARP_LEASE_LINK_UP &&
-		       netwatch_tables_good(&network->tables);
+		       netwatch_tables_valid(&network->tables);
 	case HARP_LEASE_NEIGHBORS:
 		return bytes >= head_bytes && neighbors->count <= HARP_LEASE_NEIGHBORS_MAX &&
 		       bytes - head_bytes >= neighbors->count * sizeof(neighbors->all[0]);
@@ -145,7 +138,7 @@ static int netwatch_take(struct netwatch *watch, netwatch_fn fn, void *ctx, cons
 	case HARP_LEASE_REFUSED:
 		return daemon_refused(header, bytes, why);
 	default:
-		if (!netwatch_message_good(header, bytes))
+		if (!netwatch_message_valid(header, bytes))
 			return why_fail(why, -EPROTO, "harpd's message of type %u is invalid",
 					header->type);
 		fn(ctx, header);
@@ -217,14 +210,14 @@ static void netwatch_first(void *ctx, const struct harp_lease_header *message)
 static int netwatch_await(struct netwatch *watch, netwatch_fn fn, void *ctx, const struct why *why)
 {
 	struct netwatch_first first = { .fn = fn, .ctx = ctx };
-	uint64_t now_ns = netwatch_clock_ns();
+	uint64_t now_ns = clock_ns();
 	const uint64_t until_ns = now_ns + NETWATCH_OPEN_MS * UINT64_C(1000000);
 	int rc = netwatch_connect(watch, NETWATCH_OPEN_MS, why);
 
 	while (!rc && !first.came) {
 		struct pollfd fd = { .fd = watch->fd, .events = POLLIN };
 
-		now_ns = netwatch_clock_ns();
+		now_ns = clock_ns();
 		if (now_ns >= until_ns)
 			return why_fail(why, -ETIMEDOUT,
 					"harpd does not answer within %u s; is it stopped?",
@@ -279,7 +272,7 @@ void netwatch_fork_child(const struct netwatch *watch)
 static struct netwatch_route *netwatch_find(struct netwatch *watch, const struct harp_addr *dst)
 {
 	for (unsigned i = 0; i < watch->route_count; i++)
-		if (memcmp(&watch->routes[i].dst, dst, sizeof(*dst)) == 0)
+		if (addr_equal(&watch->routes[i].dst, dst))
 			return &watch->routes[i];
 	return NULL;
 }
@@ -330,7 +323,7 @@ int netwatch_route(struct netwatch *watch, const struct harp_addr *dst, struct h
 	int rc = 0, error;
 
 	memset(out, 0, sizeof(*out));
-	if (!record || netwatch_clock_ns() >= record->fresh_ns) {
+	if (!record || clock_ns() >= record->fresh_ns) {
 		error = netwatch_query(watch, dst, &route, &rc);
 		if (error && !record)
 			return error;
@@ -342,7 +335,7 @@ int netwatch_route(struct netwatch *watch, const struct harp_addr *dst, struct h
 				record->route = route;
 		}
 		/* A silent harpd costs one timeout for all callers together. */
-		record->fresh_ns = netwatch_clock_ns() + NETWATCH_ROUTE_NS;
+		record->fresh_ns = clock_ns() + NETWATCH_ROUTE_NS;
 	}
 	if (!record->rc)
 		*out = record->route;

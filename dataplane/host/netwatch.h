@@ -55,6 +55,6 @@ int netwatch_neighbors(struct netwatch *watch, struct harp_lease_neighbors *mess
 int netwatch_route(struct netwatch *watch, const struct harp_addr *dst,
 		   struct harp_host_route *out);
 /* Validates NETWORK or NEIGHBORS: counts, prefix lengths and values are within bounds. */
-bool netwatch_message_good(const void *message, size_t bytes);
+bool netwatch_message_valid(const void *message, size_t bytes);
 
 #endif

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/addr.h"
 #include "base/util.h"
 #include "base/why.h"
 #include "harp_host.h"
@@ -17,8 +18,6 @@
 #define PORT_QUEUES_MAX 64u
 #define PORT_FRAMES_MIN 256u
 #define PORT_FRAMES_MAX 1048576u
-
-static const struct harp_addr port_none;
 
 /* A key and its value during parsing. */
 struct port_item {
@@ -37,23 +36,6 @@ item_fail(const struct port_item *item, const char *format, ...)
 	vsnprintf(needed, sizeof(needed), format, args);
 	va_end(args);
 	return why_fail(item->why, -EINVAL, "%s=%.64s: %s", item->key, item->value, needed);
-}
-
-static bool port_addr_is(const struct harp_addr *a, const struct harp_addr *b)
-{
-	return memcmp(a, b, sizeof(*a)) == 0;
-}
-
-/* True if a host can have this address. */
-static bool port_is_unicast(const struct harp_addr *addr)
-{
-	static const struct harp_addr loopback = { .bytes = { [15] = 1 } };
-	uint8_t first = addr->bytes[12];
-
-	if (harp_addr_is_v4(addr))
-		return first != 0 && first != 127 && first < 224;
-	return !port_addr_is(addr, &port_none) && !port_addr_is(addr, &loopback) &&
-	       addr->bytes[0] != 0xff;
 }
 
 static bool port_has_family(const struct harp_port_spec *spec, bool v4)
@@ -122,10 +104,10 @@ static int item_address(const struct port_item *item)
 
 	if (port_prefix(item->value, strlen(item->value), &addr, &prefix_len))
 		return item_fail(item, "needs ADDRESS/LEN, such as 10.0.0.1/24 or fd00::1/64");
-	if (!port_is_unicast(&addr))
+	if (!addr_is_unicast(&addr))
 		return item_fail(item, "not a host's address");
 	for (uint32_t i = 0; i < spec->address_count; i++)
-		if (port_addr_is(&spec->addresses[i], &addr))
+		if (addr_equal(&spec->addresses[i], &addr))
 			return item_fail(item, "repeated");
 	if (spec->address_count == HARP_PORT_ADDRESSES_MAX)
 		return item_fail(item, "a port has at most %u addresses", HARP_PORT_ADDRESSES_MAX);
@@ -138,28 +120,13 @@ static int item_gateway(const struct port_item *item)
 {
 	struct harp_addr addr, *gateway;
 
-	if (port_address(item->value, strlen(item->value), &addr) || !port_is_unicast(&addr))
+	if (port_address(item->value, strlen(item->value), &addr) || !addr_is_unicast(&addr))
 		return item_fail(item, "needs a router's address, such as 10.0.0.254 or fd00::fe");
 	gateway = harp_addr_is_v4(&addr) ? &item->spec->gateway_v4 : &item->spec->gateway_v6;
-	if (!port_addr_is(gateway, &port_none))
+	if (!addr_is_zero(gateway))
 		return item_fail(item, "repeated; each family has one");
 	*gateway = addr;
 	return 0;
-}
-
-/* Clears the bits after the prefix, for comparison. */
-static struct harp_addr port_masked(const struct harp_addr *addr, uint32_t prefix_len)
-{
-	struct harp_addr out = *addr;
-	uint32_t bits = prefix_len + (harp_addr_is_v4(addr) ? 96 : 0);
-
-	for (uint32_t i = 0; i < 16; i++) {
-		uint32_t keep = bits > 8 * i ? bits - 8 * i : 0;
-
-		if (keep < 8)
-			out.bytes[i] &= (uint8_t)(0xff00u >> keep);
-	}
-	return out;
 }
 
 static int item_route(const struct port_item *item)
@@ -172,16 +139,18 @@ static int item_route(const struct port_item *item)
 	    port_prefix(item->value, (size_t)(at - item->value), &route.prefix,
 			&route.prefix_len) ||
 	    port_address(at + 1, strlen(at + 1), &route.gateway) ||
-	    !port_is_unicast(&route.gateway) ||
+	    !addr_is_unicast(&route.gateway) ||
 	    harp_addr_is_v4(&route.gateway) != harp_addr_is_v4(&route.prefix))
 		return item_fail(item, "needs PREFIX/LEN@GATEWAY of one family, such as "
 				       "10.1.0.0/16@10.0.0.254");
 	if (!route.prefix_len)
 		return item_fail(item, "set the default route with gw=");
-	route.prefix = port_masked(&route.prefix, route.prefix_len);
+	route.prefix =
+		addr_masked(&route.prefix,
+			    route.prefix_len + (harp_addr_is_v4(&route.prefix) ? ADDR_V4_BITS : 0));
 	for (uint32_t i = 0; i < spec->route_count; i++)
 		if (spec->routes[i].prefix_len == route.prefix_len &&
-		    port_addr_is(&spec->routes[i].prefix, &route.prefix))
+		    addr_equal(&spec->routes[i].prefix, &route.prefix))
 			return item_fail(item, "repeated route to this prefix");
 	if (spec->route_count == HARP_PORT_ROUTES_MAX)
 		return item_fail(item, "a port has at most %u routes", HARP_PORT_ROUTES_MAX);
@@ -189,7 +158,7 @@ static int item_route(const struct port_item *item)
 	return 0;
 }
 
-static bool port_name_good(const char *name)
+static bool port_name_valid(const char *name)
 {
 	size_t len = strlen(name);
 
@@ -200,7 +169,7 @@ static bool port_name_good(const char *name)
 
 static int item_name(const struct port_item *item)
 {
-	if (!port_name_good(item->value))
+	if (!port_name_valid(item->value))
 		return item_fail(item, "needs 1 to 15 letters, digits and _ . : -");
 	strcpy(item->spec->name, item->value);
 	return 0;
@@ -296,7 +265,7 @@ static int port_default_name(struct harp_port_spec *spec, const struct why *why)
 	if (len > sizeof(spec->name) - 1)
 		len = sizeof(spec->name) - 1;
 	memcpy(spec->name, spec->device, len);
-	if (!port_name_good(spec->name))
+	if (!port_name_valid(spec->name))
 		return why_fail(
 			why, -EINVAL,
 			"the device is not a valid name (letters, digits and _ . : -); set name=");
@@ -312,9 +281,9 @@ static int port_consistent(const struct harp_port_spec *spec, const struct why *
 	if (has_v6 && spec->mtu_bytes && spec->mtu_bytes < PORT_MTU_IPV6_MIN)
 		return why_fail(why, -EINVAL, "mtu=%u: IPv6 needs at least %u", spec->mtu_bytes,
 				PORT_MTU_IPV6_MIN);
-	if (!port_addr_is(&spec->gateway_v4, &port_none) && !has_v4)
+	if (!addr_is_zero(&spec->gateway_v4) && !has_v4)
 		orphan = &spec->gateway_v4;
-	if (!port_addr_is(&spec->gateway_v6, &port_none) && !has_v6)
+	if (!addr_is_zero(&spec->gateway_v6) && !has_v6)
 		orphan = &spec->gateway_v6;
 	for (uint32_t i = 0; i < spec->route_count && !orphan; i++)
 		if (harp_addr_is_v4(&spec->routes[i].gateway) ? !has_v4 : !has_v6)
@@ -423,9 +392,9 @@ int harp_port_spec_format(const struct harp_port_spec *spec, char *buf, size_t s
 	for (uint32_t i = 0; i < spec->address_count; i++)
 		writer_add(&w, ";ip=%s/%u", harp_addr_format(&spec->addresses[i], text),
 			   spec->prefix_lens[i]);
-	if (!port_addr_is(&spec->gateway_v4, &port_none))
+	if (!addr_is_zero(&spec->gateway_v4))
 		writer_add(&w, ";gw=%s", harp_addr_format(&spec->gateway_v4, text));
-	if (!port_addr_is(&spec->gateway_v6, &port_none))
+	if (!addr_is_zero(&spec->gateway_v6))
 		writer_add(&w, ";gw=%s", harp_addr_format(&spec->gateway_v6, text));
 	for (uint32_t i = 0; i < spec->route_count; i++)
 		writer_add(&w, ";route=%s/%u@%s", harp_addr_format(&spec->routes[i].prefix, text),

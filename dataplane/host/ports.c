@@ -22,13 +22,13 @@ static void ports_free(struct ports *ports)
 }
 
 int ports_init(struct ports *ports, const struct harp_xdp_api *api, struct harp_xdp *xdp,
-	       uint32_t protocol, uint32_t home_queue)
+	       uint32_t protocol, uint32_t rx_queue)
 {
 	*ports = (struct ports){
 		.api = api,
 		.xdp = xdp,
 		.protocol = protocol,
-		.home_queue = home_queue,
+		.rx_queue = rx_queue,
 	};
 	/* Pages that are never touched cost nothing. */
 	ports->held = calloc(PORTS_ALL, sizeof(*ports->held));
@@ -102,8 +102,8 @@ int ports_acquire(struct ports *ports, uint16_t port)
 	/* Only after binding, so that packets of other users are not affected. */
 	rc = ports_discard_input(ports, fd);
 	if (!rc)
-		rc = ports->api->ports_set(ports->xdp, ports->protocol, port, port,
-					   ports->home_queue, true);
+		rc = ports->api->ports_set(ports->xdp, ports->protocol, port, port, ports->rx_queue,
+					   true);
 	if (rc) {
 		close(fd);
 		return rc;
@@ -120,7 +120,7 @@ void ports_release(struct ports *ports, uint16_t port)
 
 	if (!slot--)
 		return;
-	ports->api->ports_set(ports->xdp, ports->protocol, port, port, HARP_XDP_HOME_NONE, false);
+	ports->api->ports_set(ports->xdp, ports->protocol, port, port, HARP_XDP_QUEUE_ANY, false);
 	close(ports->fds[slot]);
 	last = --ports->count;
 	ports->held[slot] = ports->held[last];

@@ -15,7 +15,7 @@ struct ports {
 	struct harp_xdp *xdp;
 	uint32_t protocol; /* STEER_PORT_TCP or STEER_PORT_UDP */
 	/* the stack's queue; the NIC must direct the ports' packets to it */
-	uint32_t home_queue;
+	uint32_t rx_queue;
 	unsigned count;
 	uint16_t *held;    /* [count] port numbers, unordered */
 	int *fds;          /* [count] their sockets, which a forked child must close */
@@ -23,7 +23,7 @@ struct ports {
 };
 
 int ports_init(struct ports *ports, const struct harp_xdp_api *api, struct harp_xdp *xdp,
-	       uint32_t protocol, uint32_t home_queue);
+	       uint32_t protocol, uint32_t rx_queue);
 void ports_destroy(struct ports *ports);
 /* 0, -EADDRINUSE (the kernel or another stack has it), other -errno. */
 int ports_acquire(struct ports *ports, uint16_t port);

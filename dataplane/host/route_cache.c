@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/addr.h"
 #include "host/netlink_get.h"
 
 #define ROUTE_CACHE_DUMP_TRIES 4
@@ -20,11 +21,6 @@ struct route_cache_dump {
 	uint32_t ifindex;
 	struct harp_lease_tables found;
 };
-
-static bool addr_equal(const struct harp_addr *a, const struct harp_addr *b)
-{
-	return memcmp(a->bytes, b->bytes, sizeof(a->bytes)) == 0;
-}
 
 static int dump_address(void *ctx, const struct nlmsghdr *message)
 {
@@ -81,16 +77,6 @@ static bool route_next_hop(struct harp_lease_route *route, const struct rtmsg *b
 	       (!route->has_gateway || netlink_family(&route->gateway) == body->rtm_family);
 }
 
-static uint32_t route_mtu(const struct rtattr *attribute)
-{
-	const struct rtattr *metrics[RTAX_MAX + 1];
-
-	if (!attribute)
-		return 0;
-	netlink_attributes_in(RTA_DATA(attribute), RTA_PAYLOAD(attribute), metrics, RTAX_MAX);
-	return netlink_u32(metrics[RTAX_MTU], 0);
-}
-
 /* RFC 4191 section 2.1: 1 high, 0 medium, 3 low. */
 static uint8_t route_preference(const struct rtattr *attribute)
 {
@@ -123,7 +109,7 @@ static int dump_route(void *ctx, const struct nlmsghdr *message)
 	    body->rtm_family == AF_INET)
 		route.prefix = harp_addr_v4(0, 0, 0, 0);
 	route.metric = netlink_u32(attributes[RTA_PRIORITY], 0);
-	route.mtu_bytes = route_mtu(attributes[RTA_METRICS]);
+	route.mtu_bytes = netlink_route_mtu(attributes[RTA_METRICS]);
 	route.preference = route_preference(attributes[RTA_PREF]);
 	if (!route_next_hop(&route, body, attributes, dump->ifindex))
 		return 0;

@@ -97,12 +97,12 @@ static uint32_t rss_table_period(const uint32_t *table, uint32_t count)
 	return period;
 }
 
-static bool rss_fields_good(uint32_t fields)
+static bool rss_fields_valid(uint32_t fields)
 {
 	return !fields || fields == RXH_TCP;
 }
 
-void rss_decide(const struct rss_answers *answers, struct harp_rss *out)
+void rss_from_answers(const struct rss_answers *answers, struct harp_rss *out)
 {
 	uint32_t count;
 
@@ -111,7 +111,7 @@ void rss_decide(const struct rss_answers *answers, struct harp_rss *out)
 		return;
 	out->kind = HARP_RSS_UNKNOWN;
 	if (!answers->spreads || answers->function != RSS_FUNCTION_TOEPLITZ || answers->transform ||
-	    !rss_fields_good(answers->fields_v4) || !rss_fields_good(answers->fields_v6) ||
+	    !rss_fields_valid(answers->fields_v4) || !rss_fields_valid(answers->fields_v6) ||
 	    answers->key_bytes < KEY_BYTES_MIN)
 		return;
 	count = rss_table_period(answers->table, answers->table_count);
@@ -213,7 +213,7 @@ int harp_rss_read(const char *ifname, struct harp_rss *out)
 		answers.fields_v6 = rss_fields(fd, ifname, TCP_V6_FLOW);
 	}
 	close(fd);
-	rss_decide(&answers, out);
+	rss_from_answers(&answers, out);
 	free(hash);
 	return 0;
 }

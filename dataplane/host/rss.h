@@ -25,7 +25,7 @@ struct rss_answers {
 #define RSS_FUNCTION_TOEPLITZ 1u /* ETH_RSS_HASH_TOP of the kernel's own headers */
 
 /* Sets Toeplitz only if the answers allow no other interpretation. */
-void rss_decide(const struct rss_answers *answers, struct harp_rss *out);
+void rss_from_answers(const struct rss_answers *answers, struct harp_rss *out);
 /* Toeplitz hash of the Microsoft RSS specification. The key must be at least 4 bytes longer than
  * the input. */
 uint32_t rss_toeplitz(const uint8_t *key, const uint8_t *input, size_t len);

@@ -11,8 +11,8 @@
 
 #include "base/util.h"
 #include "harp_host.h"
+#include "host/library.h"
 #include "host/registry.h"
-#include "host/xdp_library.h"
 
 struct xdp_shared {
 	struct xdp_shared *next;
@@ -77,7 +77,7 @@ static int shared_make(struct xdp_shared **out, const struct xdp_request *reques
 	shared->netns = netns;
 	shared->ifindex = request->ifindex;
 	shared->pid = getpid();
-	rc = xdp_library_open(request->lib_dir, &shared->library, &shared->api, why, why_len);
+	rc = library_open_xdp(request->lib_dir, &shared->library, &shared->api, why, why_len);
 	if (!rc)
 		rc = shared->api->attach(&shared->xdp, request->ifname, request->mode, why,
 					 why_len);

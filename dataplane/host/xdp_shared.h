@@ -14,7 +14,7 @@ struct xdp_request {
 	const char *ifname;
 	uint32_t ifindex;
 	uint32_t mode;       /* enum harp_xdp_mode */
-	const char *lib_dir; /* as xdp_library_open() */
+	const char *lib_dir; /* as library_open() */
 };
 
 /* Returns the interface's program with a new reference, attaching it if necessary. Any thread. why:

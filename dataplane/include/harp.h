@@ -32,8 +32,6 @@
 extern "C" {
 #endif
 
-#define HARP_API_VERSION 1u
-
 #ifndef HARP_API
 #define HARP_API __attribute__((visibility("default")))
 #endif
@@ -42,10 +40,8 @@ struct harp_stack;
 struct harp_listener;
 struct harp_conn;
 
-/* The library's version, such as "0.1.0", and its HARP_API_VERSION, to compare with the
- * header's. */
+/* The library's version, such as "0.1.0". */
 HARP_API const char *harp_version(void);
-HARP_API uint32_t harp_api_version(void);
 
 /* ------------------------------------------------------------------------------------------------
  * Addresses. One 16-byte type for both families; IPv4 is the mapped form ::ffff:a.b.c.d (RFC 4291
@@ -111,10 +107,10 @@ struct harp_stack_hooks {
 	 * was acknowledged). Called at most once a second per address; the owner confirms the
 	 * kernel's entry. */
 	void (*neighbor_confirmed)(void *ctx, const struct harp_addr *next_hop);
-	/* A local port becomes used or free. acquire returns 0, or -EADDRINUSE, on which the stack
-	 * chooses another port (automatic ports) or fails (explicit ports). */
-	int (*port_acquire)(void *ctx, uint16_t port);
-	void (*port_release)(void *ctx, uint16_t port);
+	/* A local port becomes used or free. protocol: 6 TCP, 17 UDP. acquire returns 0, or -errno;
+	 * on -EADDRINUSE the stack chooses another port if it may. */
+	int (*port_acquire)(void *ctx, uint8_t protocol, uint16_t port);
+	void (*port_release)(void *ctx, uint8_t protocol, uint16_t port);
 };
 
 /* An ICMP error that quotes a packet from `local`. It may be forged. seq is from the quoted TCP
@@ -150,10 +146,6 @@ struct harp_stack_options {
 	 * MTU does not change: the tag's 4 bytes belong to the link layer, as in Linux. */
 	uint16_t vlan_id;
 	uint16_t reserved;
-	/* As hooks.port_acquire and port_release, with hooks.ctx, for UDP, whose port numbers are
-	 * separate. */
-	int (*udp_port_acquire)(void *ctx, uint16_t port);
-	void (*udp_port_release)(void *ctx, uint16_t port);
 	/*
 	 * For a stack that shares its addresses with others, each on a queue of one NIC; with
 	 * hooks.ctx.
@@ -165,12 +157,12 @@ struct harp_stack_options {
 	void (*neighbor_learned)(void *ctx, const struct harp_addr *addr, const uint8_t *mac,
 				 uint32_t flags);
 	/* True if another stack holds this port, which this stack does not use. The stack then
-	 * drops packets to it silently, because an answer would abort the other stack's connection.
-	 * protocol: 6 TCP, 17 UDP. */
-	bool (*port_elsewhere)(void *ctx, uint8_t protocol, uint16_t port);
+	 * drops packets to it silently, because an answer would abort the other stack's
+	 * connection. */
+	bool (*port_on_other_queue)(void *ctx, uint8_t protocol, uint16_t port);
 	/* An ICMP error quotes a packet from such a port (NICs may put ICMP on any queue). At most
 	 * 1000 per second. The owner calls harp_stack_icmp_error() of that stack. */
-	void (*error_elsewhere)(void *ctx, const struct harp_icmp_error *error);
+	void (*icmp_error_forward)(void *ctx, const struct harp_icmp_error *error);
 };
 
 /*
@@ -209,6 +201,10 @@ HARP_API int harp_stack_route_add(struct harp_stack *stack, const struct harp_ad
 				  uint32_t mtu_bytes);
 HARP_API int harp_stack_route_remove(struct harp_stack *stack, const struct harp_addr *prefix,
 				     unsigned prefix_len);
+/* Next hop and source address of packets to dst. -ENETUNREACH, -EADDRNOTAVAIL. Any thread, while
+ * addresses and routes do not change. */
+HARP_API int harp_stack_route(const struct harp_stack *stack, const struct harp_addr *dst,
+			      struct harp_addr *next_hop, struct harp_addr *source);
 /* Sets (mac: 6 bytes) or removes (mac NULL) a neighbor. Packets that waited for it are sent. */
 HARP_API int harp_stack_neighbor_set(struct harp_stack *stack, const struct harp_addr *addr,
 				     const uint8_t *mac);
@@ -216,8 +212,8 @@ HARP_API int harp_stack_neighbor_set(struct harp_stack *stack, const struct harp
  * the same checks as for a received packet. */
 HARP_API void harp_stack_neighbor_learned(struct harp_stack *stack, const struct harp_addr *addr,
 					  const uint8_t *mac, uint32_t flags);
-/* Processes a report of another stack's harp_stack_options.error_elsewhere, with the same checks as
- * for a received packet. */
+/* Processes a report of another stack's harp_stack_options.icmp_error_forward, with the same checks
+ * as for a received packet. */
 HARP_API void harp_stack_icmp_error(struct harp_stack *stack, const struct harp_icmp_error *error);
 
 /* ------------------------------------------------------------------------------------------------
@@ -257,9 +253,7 @@ enum harp_ecn {
  * inherit the listener's, and harp_conn_set_options() changes them later. 0 selects the default.
  */
 struct harp_tcp_options {
-	/* sizeof(struct harp_tcp_options), set by the caller. Missing fields of a smaller struct
-	 * have their defaults; unknown fields of a larger one must be 0. */
-	uint32_t size;
+	uint32_t size; /* sizeof(struct harp_tcp_options), set by the caller */
 	/* Receive budget in frames, at most 65536; limits the window. 0: autotuned from 256, by the
 	 * bytes that the application consumes per round trip, within the pool's limits. */
 	uint32_t rx_frames;
@@ -307,13 +301,10 @@ struct harp_tcp_options {
 #define HARP_EVENT_ACKED 0x08u     /* harp_conn_acked_bytes() advanced */
 #define HARP_EVENT_EOF 0x10u       /* the peer's FIN has arrived (bytes may still be unread) */
 #define HARP_EVENT_CLOSED 0x20u /* terminated; harp_conn_error() has the reason. The last event */
-#define HARP_EVENT_ACCEPT 0x40u /* never raised: call harp_tcp_accept() */
-#define HARP_EVENT_ERROR 0x80u  /* UDP: harp_udp_error() has the error and its destination */
 
 /*
  * Listens. local->addr all zero: every own address of both families. local->port 0: chosen from the
- * range, see harp_listener_endpoint(). -EADDRINUSE, -EADDRNOTAVAIL, -ENOSPC, -EINVAL, -E2BIG
- * (options).
+ * range, see harp_listener_endpoint(). -EADDRINUSE, -EADDRNOTAVAIL, -ENOSPC, -EINVAL (options).
  */
 HARP_API int harp_tcp_listen(struct harp_stack *stack, const struct harp_endpoint *local,
 			     const struct harp_tcp_options *opt, struct harp_listener **out);
@@ -328,8 +319,7 @@ HARP_API void harp_listener_close(struct harp_listener *listener);
  * zero address or port: chosen. Ends in HARP_EVENT_CONNECTED or HARP_EVENT_CLOSED. The 4-tuple may
  * be that of a connection in TIME-WAIT whose timestamps tell the two apart, after a second.
  * A link-local address needs the stack's scope_id. The source is chosen by RFC 6724.
- * -EADDRINUSE, -EADDRNOTAVAIL, -ENETUNREACH (no route), -ENOSPC (max_conns), -EINVAL, -E2BIG
- * (options).
+ * -EADDRINUSE, -EADDRNOTAVAIL, -ENETUNREACH (no route), -ENOSPC (max_conns), -EINVAL (options).
  */
 HARP_API int harp_tcp_connect(struct harp_stack *stack, const struct harp_endpoint *local,
 			      const struct harp_endpoint *remote,
@@ -467,8 +457,8 @@ HARP_API uint64_t harp_conn_acked_bytes(const struct harp_conn *conn);
 HARP_API void harp_conn_acknowledge(struct harp_conn *conn);
 /*
  * The current options, as for harp_conn_set_options(): with defaults and limits applied. Budgets
- * are those that the pool allows, congestion is never DEFAULT, backlog is 0. opt->size is the
- * caller's sizeof; later fields are not written. Valid in every state. -EINVAL: size.
+ * are those that the pool allows, congestion is never DEFAULT, backlog is 0. Valid in every state.
+ * -EINVAL: opt->size.
  */
 HARP_API int harp_conn_options(const struct harp_conn *conn, struct harp_tcp_options *opt);
 /*
@@ -494,8 +484,7 @@ HARP_API int harp_conn_options(const struct harp_conn *conn, struct harp_tcp_opt
  * -EISCONN: ecn and options_off belong to the SYN, which is already prepared or answered;
  * connect_timeout_ns and initial_rto_ns cannot change after the handshake, and rx_frames can only
  * grow. -EOPNOTSUPP: DCTCP on a connection without ECN. -EINVAL: opt is NULL, or a value or size is
- * out of range (the log hook names it). -E2BIG: a field that the library does not know is not 0.
- * After termination -EPIPE or the connection's error.
+ * out of range (the log hook names it). After termination -EPIPE or the connection's error.
  */
 HARP_API int harp_conn_set_options(struct harp_conn *conn, const struct harp_tcp_options *opt);
 /* Sends one keepalive probe in the next poll. A live peer answers with an ACK, the host of an
@@ -570,9 +559,8 @@ struct harp_tcp_info {
 	uint64_t retrans_out_segs; /* retransmitted, and not acknowledged, SACKed or lost since */
 };
 
-/* Fills at most size bytes of info (the caller's sizeof), so older callers get the older fields.
- * Valid in every state. While segments are lost it walks over those in flight. */
-HARP_API int harp_conn_info(const struct harp_conn *conn, struct harp_tcp_info *info, size_t size);
+/* Valid in every state. While segments are lost it walks over those in flight. */
+HARP_API void harp_conn_info(const struct harp_conn *conn, struct harp_tcp_info *info);
 
 /* ------------------------------------------------------------------------------------------------
  * UDP. A socket keeps whole datagrams: each is received once and unaltered, or not at all.
@@ -590,7 +578,6 @@ struct harp_udp_options {
 	uint32_t tx_frames;
 	uint8_t dscp; /* 0..63 */
 	uint8_t reserved[3];
-	void *user; /* harp_udp_user() */
 };
 
 /*
@@ -606,15 +593,9 @@ HARP_API int harp_udp_open(struct harp_stack *stack, const struct harp_endpoint 
  * -ENETUNREACH, -EADDRNOTAVAIL, -EINVAL (a link-local address needs the stack's scope_id).
  */
 HARP_API int harp_udp_connect(struct harp_udp *sock, const struct harp_endpoint *remote);
-/* Drops queued datagrams of both directions. Frames that the application holds must be released
- * before. NULL is accepted. */
+/* Drops queued datagrams of both directions. NULL is accepted. */
 HARP_API void harp_udp_close(struct harp_udp *sock);
 
-/*
- * Returns a socket with pending events and clears them; NULL: none. READABLE: datagrams have
- * arrived. WRITABLE: the budget is available again after -EAGAIN. ERROR: see harp_udp_error().
- */
-HARP_API struct harp_udp *harp_udp_next_event(struct harp_stack *stack, uint32_t *events);
 /*
  * Takes the newest error; 0: none. It is an ICMP message about a datagram of this socket, or the
  * reason why an accepted one could not be sent. about (may be NULL): its destination. -ECONNREFUSED
@@ -628,68 +609,27 @@ HARP_API int harp_udp_payload_max(struct harp_udp *sock, const struct harp_endpo
 /*
  * Sends one datagram, perhaps empty: copies it into the stack's frames (tx_copied_bytes); the next
  * poll sends it. remote NULL: the connected peer. Returns its length, or takes nothing: -EAGAIN
- * (HARP_EVENT_WRITABLE follows), -EMSGSIZE, -EDESTADDRREQ, -EISCONN (remote given on a connected
+ * (the budget is used up), -EMSGSIZE, -EDESTADDRREQ, -EISCONN (remote given on a connected
  * socket), -ENETUNREACH, -EADDRNOTAVAIL.
  */
 HARP_API ssize_t harp_udp_send(struct harp_udp *sock, const struct harp_endpoint *remote,
 			       const struct iovec *iov, int iov_count);
+struct harp_udp_from {
+	struct harp_endpoint peer, local; /* source and destination of the datagram */
+	uint8_t tos;                      /* DSCP and ECN */
+	uint8_t reserved[7];
+};
 /*
  * Receives one datagram: copies at most len bytes of it (rx_copied_bytes) and discards the rest.
  * Returns its real length, which shows whether it was truncated. from may be NULL. -EAGAIN: none; a
  * connected socket's error is returned once.
  */
 HARP_API ssize_t harp_udp_recv(struct harp_udp *sock, void *buf, size_t len,
-			       struct harp_endpoint *from);
+			       struct harp_udp_from *from);
 
-/* Several datagrams in one call. */
-struct harp_udp_message {
-	void *data;
-	size_t size;                /* send: bytes; receive: capacity */
-	size_t len;                 /* receive: the datagram's real length */
-	struct harp_endpoint peer;  /* destination (zero port: the connected peer) or source */
-	struct harp_endpoint local; /* receive: destination of the datagram. send: source address
-				     * (zero: chosen); the port is the socket's */
-	uint8_t tos;                /* receive: DSCP and ECN */
-	uint8_t reserved[7];
-};
-/* Returns the number of messages sent, or the error of the first one. */
-HARP_API int harp_udp_send_many(struct harp_udp *sock, const struct harp_udp_message *messages,
-				int count);
-/* Returns the number of messages received, or -EAGAIN. */
-HARP_API int harp_udp_recv_many(struct harp_udp *sock, struct harp_udp_message *messages,
-				int count);
-
-/*
- * The same over the stack's own frames, without copies. A datagram is one frame, or several in
- * order if it is larger than a frame of the NIC.
- */
-/* Allocates an empty frame to fill. -EAGAIN (HARP_EVENT_WRITABLE follows). */
-HARP_API int harp_udp_frame_alloc(struct harp_udp *sock, struct harp_frame **out);
-/* Sends count frames as one datagram; they then belong to the stack. Errors as harp_udp_send(): the
- * caller keeps the frames. */
-HARP_API int harp_udp_send_frames(struct harp_udp *sock, const struct harp_endpoint *remote,
-				  struct harp_frame *const *frames, int count);
-/* Takes one datagram and returns the number of its frames; -EMSGSIZE: more than max (the datagram
- * stays), -EAGAIN. The caller returns each with harp_udp_frame_release(). */
-HARP_API int harp_udp_recv_frames(struct harp_udp *sock, struct harp_frame **frames, int max,
-				  struct harp_endpoint *from);
-/* Returns a frame that was received, or allocated and not sent. */
-HARP_API void harp_udp_frame_release(struct harp_udp *sock, struct harp_frame *frame);
-
-HARP_API void *harp_udp_user(const struct harp_udp *sock);
-HARP_API void harp_udp_set_user(struct harp_udp *sock, void *user);
 /* remote has port 0 if the socket is not connected. Either may be NULL. */
 HARP_API void harp_udp_endpoints(const struct harp_udp *sock, struct harp_endpoint *local,
 				 struct harp_endpoint *remote);
-
-struct harp_udp_info {
-	uint64_t rx_datagrams, rx_bytes, tx_datagrams, tx_bytes; /* payload */
-	uint64_t rx_dropped; /* arrived beyond the receive budget */
-	uint64_t tx_dropped; /* accepted and not sent: no route, or no answer from the next hop */
-	uint32_t rx_frames_held, rx_frames_budget, tx_frames_held, tx_frames_budget;
-};
-/* Fills at most size bytes of info (the caller's sizeof). */
-HARP_API int harp_udp_info(const struct harp_udp *sock, struct harp_udp_info *info, size_t size);
 
 /* ------------------------------------------------------------------------------------------------
  * Statistics. Names, kinds and help come from the one list in harp_stats.h.
@@ -704,20 +644,6 @@ HARP_API unsigned harp_stack_stats(const struct harp_stack *stack, uint64_t *val
 				   unsigned count);
 /* One statistic by name; -ENOENT. For tests and tools. */
 HARP_API int harp_stack_stat(const struct harp_stack *stack, const char *name, uint64_t *value);
-
-/* ------------------------------------------------------------------------------------------------
- * Capture: a bounded ring of the newest packets, both directions, written as pcapng
- * (draft-ietf-opsawg-pcapng). Available on every NIC.
- */
-/* Starts to keep packets in a ring of ring_bytes, which it allocates; snap_len bytes of each (0:
- * all). -ENOMEM, -EALREADY. */
-HARP_API int harp_stack_capture_start(struct harp_stack *stack, size_t ring_bytes,
-				      uint32_t snap_len);
-/* Writes the ring's packets, oldest first, as a complete pcapng file to fd. Wall-clock times are
- * now_ns + wall_offset_ns. */
-HARP_API int harp_stack_capture_write(const struct harp_stack *stack, int fd,
-				      int64_t wall_offset_ns);
-HARP_API void harp_stack_capture_stop(struct harp_stack *stack);
 
 #ifdef __cplusplus
 }

@@ -67,7 +67,6 @@ HARP_API int harp_port_spec_format(const struct harp_port_spec *spec, char *buf,
  * Instances.
  */
 struct harp_instance;
-struct harp_host_route;
 
 enum harp_xdp_mode {
 	HARP_XDP_AUTO = 0, /* native if it costs the kernel nothing, else generic */
@@ -92,11 +91,10 @@ struct harp_instance_options {
 	void *ctx; /* argument of both hooks */
 	harp_log_fn log;
 	void (*requests)(void *ctx, uint64_t now_ns);
-	/* Since version 2; version 1 ended here. */
 	const char *daemon_socket;  /* of the harpd that leases the instance; NULL: stand-alone */
 	const char *label;          /* display label of the lease; at most 63 bytes. NULL: none */
 	const struct harp_rss *rss; /* from harp_rss_parse(); NULL: query the NIC */
-	/* Since version 3, for DPDK ports (ifname "dpdk:..."). */
+	/* For DPDK ports (ifname "dpdk:..."). */
 	/* number of queues with which the first instance opens or leases the port; 0: from its
 	 * text */
 	uint32_t dpdk_queues;
@@ -189,7 +187,7 @@ struct harp_instance_port {
 };
 HARP_API int harp_instance_dpdk(const struct harp_instance *instance,
 				struct harp_instance_port *out);
-/* harp_host_route_on() for the instance's NIC, which may be in another network namespace. The
+/* harp_host_route() for the instance's NIC, which may be in another network namespace. The
  * source is zero if the kernel chose an address of another interface. Any thread. For a lease in
  * another network namespace this asks harpd, which takes a millisecond. If harpd does not answer
  * within two seconds, returns the last answer for the same destination, if any. */
@@ -222,22 +220,6 @@ HARP_API void harp_daemon_close(struct harp_daemon *daemon);
  * Which receive queue a NIC chooses for a packet: receive side scaling.
  */
 
-/* As enum harp_lease_rss. TOEPLITZ: table[hash of the packet with key % table_count]. */
-enum harp_rss_kind {
-	HARP_RSS_NONE = 0,    /* one queue receives everything */
-	HARP_RSS_UNKNOWN = 1, /* several queues, unknown function: find out by trial */
-	HARP_RSS_TOEPLITZ = 2,
-};
-#define HARP_RSS_KEY_MAX 64u
-#define HARP_RSS_TABLE_MAX 512u
-
-struct harp_rss {
-	uint32_t kind; /* enum harp_rss_kind */
-	uint32_t key_bytes, table_count;
-	uint32_t queues; /* the NIC's receive queues, at least 1 */
-	uint8_t key[HARP_RSS_KEY_MAX];
-	uint16_t table[HARP_RSS_TABLE_MAX];
-};
 /* Queries the interface (ethtool ioctl; no privilege needed). HARP_RSS_UNKNOWN if the answer is
  * missing or insufficient to compute queues. 0; -ENODEV no such interface, other -errno. */
 HARP_API int harp_rss_read(const char *ifname, struct harp_rss *out);
@@ -257,21 +239,8 @@ HARP_API uint32_t harp_instance_queue(const struct harp_instance *instance);
 /* ------------------------------------------------------------------------------------------------
  * Queries about the host by rtnetlink; no privilege needed.
  */
-struct harp_host_route {
-	struct harp_addr source;   /* the kernel's choice (RFC 6724); zero: none */
-	struct harp_addr next_hop; /* gateway, or the destination itself */
-	uint32_t ifindex;
-	uint32_t mtu_bytes; /* of the route or interface */
-	uint8_t is_local;   /* an address of this host: packets never reach a NIC */
-	uint8_t has_gateway;
-	uint8_t reserved[2];
-	char ifname[16];
-};
 /* The kernel's route to dst. -ENETUNREACH; other -errno. */
 HARP_API int harp_host_route(const struct harp_addr *dst, struct harp_host_route *out);
-/* The same for a link-local destination on one interface. 0: any. */
-HARP_API int harp_host_route_on(const struct harp_addr *dst, uint32_t ifindex,
-				struct harp_host_route *out);
 /* The kernel's state of an interface's own address; larger values are preferred. */
 enum harp_address_state {
 	HARP_ADDRESS_DUPLICATE = 0, /* another host has it (RFC 4862 section 5.4): unusable */

@@ -58,8 +58,6 @@
 #define HARP_LEASE_DEVICES_MAX 32u
 #define HARP_LEASE_PORT_PAGES_MAX 64u
 #define HARP_LEASE_QUEUE_ANY 0xffffffffu
-#define HARP_LEASE_RSS_KEY_MAX 64u
-#define HARP_LEASE_RSS_TABLE_MAX 512u
 
 enum harp_lease_type {
 	HARP_LEASE_HELLO = 1,
@@ -150,11 +148,22 @@ struct harp_lease_request {
 	char label[64];       /* display name, such as "train.py rank 3" */
 };
 
-/* How the NIC chooses a queue for a packet. */
-enum harp_lease_rss {
-	HARP_LEASE_RSS_NONE = 0,     /* one queue */
-	HARP_LEASE_RSS_UNKNOWN = 1,  /* find out by trial */
-	HARP_LEASE_RSS_TOEPLITZ = 2, /* computed from key and table */
+/* How the NIC chooses a receive queue for a packet: receive side scaling. TOEPLITZ: table[hash of
+ * the packet with key % table_count]. */
+enum harp_rss_kind {
+	HARP_RSS_NONE = 0,    /* one queue receives everything */
+	HARP_RSS_UNKNOWN = 1, /* several queues, unknown function: find out by trial */
+	HARP_RSS_TOEPLITZ = 2,
+};
+#define HARP_RSS_KEY_MAX 64u
+#define HARP_RSS_TABLE_MAX 512u
+
+struct harp_rss {
+	uint32_t kind; /* enum harp_rss_kind */
+	uint32_t key_bytes, table_count;
+	uint32_t queues; /* the NIC's receive queues, at least 1; 0 in LEASED: queue_count has it */
+	uint8_t key[HARP_RSS_KEY_MAX];
+	uint16_t table[HARP_RSS_TABLE_MAX];
 };
 
 struct harp_lease_leased {
@@ -173,12 +182,8 @@ struct harp_lease_leased {
 	uint16_t port_min, port_max; /* this lease's own ports, inclusive: TCP and UDP */
 	uint8_t mac[6];
 	uint32_t page_bytes;
-	uint32_t unused;   /* 0 */
-	uint32_t rss_kind; /* enum harp_lease_rss */
-	uint32_t rss_key_bytes, rss_table_count;
-	uint32_t reserved;
-	uint8_t rss_key[HARP_LEASE_RSS_KEY_MAX];
-	uint16_t rss_table[HARP_LEASE_RSS_TABLE_MAX]; /* hash modulo rss_table_count -> queue */
+	uint32_t unused; /* 0 */
+	struct harp_rss rss;
 };
 
 /* A DPDK port. Accompanied by page_count descriptors: a statistics page (harp_page.h, a sealed
@@ -273,16 +278,20 @@ struct harp_lease_route_query {
 	uint64_t lease_id;
 	struct harp_addr dst;
 };
-/* As struct harp_host_route if error is 0; otherwise error is an errno (ENETUNREACH: no route). */
+struct harp_host_route {
+	uint32_t ifindex;
+	uint32_t mtu_bytes; /* of the route or interface */
+	uint8_t is_local;   /* an address of this host: packets never reach a NIC */
+	uint8_t has_gateway;
+	uint8_t reserved[2];
+	struct harp_addr source;   /* the kernel's choice (RFC 6724); zero: none */
+	struct harp_addr next_hop; /* gateway, or the destination itself */
+	char ifname[16];
+};
 struct harp_lease_routed {
 	struct harp_lease_header header;
-	int32_t error;
-	uint32_t ifindex;
-	uint32_t mtu_bytes;
-	uint8_t is_local, has_gateway;
-	uint8_t reserved[2];
-	struct harp_addr source, next_hop;
-	char ifname[16];
+	int32_t error; /* errno (ENETUNREACH: no route); 0: none */
+	struct harp_host_route route;
 };
 
 #endif

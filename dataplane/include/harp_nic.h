@@ -27,8 +27,8 @@ struct harp_desc {
 	uint32_t len;   /* bytes here */
 	uint32_t flags; /* HARP_DESC_* */
 };
-#define HARP_DESC_MORE 0x1u        /* the packet continues in the next descriptor */
-#define HARP_DESC_CSUM_GOOD 0x100u /* rx: the NIC verified the transport checksum */
+#define HARP_DESC_MORE 0x1u            /* the packet continues in the next descriptor */
+#define HARP_DESC_RX_CSUM_VALID 0x100u /* rx: the NIC verified the transport checksum */
 /* tx, on the first descriptor of a packet, only if caps.features has it. The transport checksum
  * field holds the folded pseudo-header sum; for TSO without the length (as in Linux and DPDK). */
 #define HARP_DESC_TX_CSUM 0x200u /* the NIC fills in the TCP or UDP checksum */
@@ -41,7 +41,6 @@ struct harp_desc {
 	0x1u                     /* a local peer may leave only the folded pseudo-header sum
 				       * in the transport checksum field (veth, bridge, tap) */
 #define HARP_NIC_TX_MULTI 0x2u   /* tx() accepts packets of several descriptors */
-#define HARP_NIC_STRICT 0x4u     /* frames are hashed at tx() and checked at completion */
 #define HARP_NIC_TX_CSUM 0x8u    /* HARP_DESC_TX_CSUM: TCP and UDP over IPv4 and IPv6 */
 #define HARP_NIC_TX_TSO 0x10u    /* HARP_DESC_TX_TSO, both families */
 #define HARP_NIC_TX_TSO_V4 0x20u /* with TX_TSO: IPv4 only */
@@ -61,7 +60,6 @@ struct harp_nic_caps {
 	uint32_t features;     /* HARP_NIC_* */
 	uint8_t mac[6];
 	uint8_t reserved[2];
-	/* Since version 2: 0 for a NIC whose ops.size ends before memory_add. */
 	/* bytes at the beginning of each frame that are reserved for the NIC */
 	uint32_t frame_reserved;
 	uint32_t tso_bytes_max; /* of HARP_NIC_TX_TSO: TCP payload of one packet */
@@ -78,9 +76,8 @@ struct harp_nic_caps {
 };
 
 struct harp_nic_stats {
-	uint64_t rx_packets, rx_bytes, tx_packets, tx_bytes;
 	uint64_t rx_dropped; /* by the NIC or kernel before they reached the ring */
-	uint64_t rx_ring_full, rx_fill_empty, tx_ring_empty, rx_invalid, tx_invalid;
+	uint64_t rx_ring_full, rx_fill_empty, rx_invalid, tx_invalid;
 	uint64_t kicks;        /* system calls made to transmit or to wake the NIC */
 	uint64_t copied_bytes; /* copied by HARP's own NIC code (0 for AF_XDP) */
 	/* copied by the driver, if known (memif, tap, af_packet) */
@@ -90,7 +87,6 @@ struct harp_nic_stats {
 struct harp_nic;
 
 struct harp_nic_ops {
-	uint32_t size; /* sizeof(struct harp_nic_ops) */
 	/* Receives: fills in at most max descriptors, always of whole packets, and returns their
 	 * number. The frames then belong to the caller. now_ns is the clock (virtual NICs). */
 	unsigned (*rx)(struct harp_nic *nic, struct harp_desc *descs, unsigned max,
@@ -112,7 +108,7 @@ struct harp_nic_ops {
 	int (*fd)(struct harp_nic *nic);
 	void (*stats)(struct harp_nic *nic, struct harp_nic_stats *out);
 	void (*destroy)(struct harp_nic *nic);
-	/* Since version 2; NULL if caps.external_count is 0. Makes memory readable for the NIC
+	/* NULL if caps.external_count is 0. Makes memory readable for the NIC
 	 * (registered, DMA-mapped if the device needs it) until memory_remove(). Memory may be
 	 * added several times, and ranges may overlap. -ENOTSUP the device cannot read such memory,
 	 * -ENOMEM, -EINVAL. */

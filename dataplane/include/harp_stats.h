@@ -98,8 +98,8 @@
 	X(udp_sockets, gauge, "open UDP sockets")                                                  \
 	X(udp_in, counter, "UDP datagrams received for a socket")                                  \
 	X(udp_out, counter, "UDP datagrams sent")                                                  \
-	X(frames_udp_tx, gauge, "frames in UDP send queues, or lent to the application")           \
-	X(frames_udp_rx, gauge, "frames in UDP receive queues, or lent to the application")        \
+	X(frames_udp_tx, gauge, "frames in UDP send queues")                                       \
+	X(frames_udp_rx, gauge, "frames in UDP receive queues")                                    \
 	X(icmp_unreachable_out, counter, "ICMP port unreachable messages sent")                    \
 	X(drop_udp_short, counter, "dropped: shorter than its UDP header or length field")         \
 	X(drop_udp_checksum, counter, "dropped: UDP checksum wrong, or absent over IPv6")          \

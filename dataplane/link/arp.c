@@ -75,7 +75,7 @@ static bool arp_well_formed(const struct frame *f)
 
 static bool arp_is_own(const struct eth *eth, const struct harp_addr *addr)
 {
-	return eth->network.is_own && eth->network.is_own(eth->network.ctx, addr);
+	return eth->network.is_own && eth->network.is_own(eth->network.ip, addr);
 }
 
 enum eth_verdict arp_input(struct eth *eth, const struct frame *f)

@@ -8,6 +8,7 @@
 
 #include <string.h>
 
+#include "base/addr.h"
 #include "base/endian.h"
 #include "base/rng.h"
 #include "base/siphash.h"
@@ -51,20 +52,21 @@ struct neighbor {
 	uint8_t mac[6];
 	uint8_t state; /* enum neighbor_state */
 	uint8_t probes;
-	uint64_t asked_ns, confirmed_ns, told_ns;
-	uint64_t used_ns;            /* last use; 0: never used */
-	struct harp_addr asked_from; /* own address that is the source of probes */
+	uint64_t solicited_ns, confirmed_ns, confirm_reported_ns;
+	uint64_t used_ns;                /* last use; 0: never used */
+	struct harp_addr solicited_from; /* own address that is the source of probes */
 	struct timer timer;
 	struct neighbor *hash_next;
 };
 
 /* Callbacks into the network layer, which this layer does not include. */
+struct ip;
 struct eth_network {
-	void *ctx;
-	bool (*is_own)(void *ctx, const struct harp_addr *addr);
+	struct ip *ip;
+	bool (*is_own)(const struct ip *ip, const struct harp_addr *addr);
 	/* Sends a neighbor solicitation, to the target's group if mac is NULL. */
-	void (*solicit)(void *ctx, const struct harp_addr *src_addr, const struct harp_addr *target,
-			const uint8_t *mac);
+	void (*solicit)(struct ip *ip, const struct harp_addr *src_addr,
+			const struct harp_addr *target, const uint8_t *mac);
 };
 
 struct eth {
@@ -111,7 +113,7 @@ static inline bool neighbor_usable(const struct neighbor *n)
 }
 
 /* Flags of an ARP or neighbor discovery packet about an address. */
-enum neighbor_news {
+enum neighbor_packet_flag {
 	NEIGHBOR_ASKS_US = 1,  /* a request for our address */
 	NEIGHBOR_REPLY = 2,    /* an answer to a solicitation */
 	NEIGHBOR_OVERRIDE = 4, /* may replace a known address (RFC 4861 section 4.4; ARP always) */
@@ -163,14 +165,15 @@ static inline bool eth_mac_same(const uint8_t *a, const uint8_t *b)
 	return ((first[0] ^ first[1]) | (uint32_t)(rest[0] ^ rest[1])) == 0;
 }
 /* True if n is confirmed and has the address in this Ethernet header: no resolution is needed. */
-static inline bool eth_is_certain(const struct eth *eth, const struct neighbor *n,
-				  const uint8_t *header)
+static inline bool eth_neighbor_confirmed(const struct eth *eth, const struct neighbor *n,
+					  const uint8_t *header)
 {
 	return n->state == NEIGHBOR_REACHABLE && eth_mac_same(n->mac, header) &&
 	       (eth->neighbor_mode == HARP_NEIGHBOR_EXTERNAL ||
 		eth->io->now_ns - n->confirmed_ns <= NEIGHBOR_REACHABLE_NS);
 }
-/* Queues a packet that has its Ethernet header. Requires eth_is_certain() and nicio_tx_ready(). */
+/* Queues a packet that has its Ethernet header. Requires eth_neighbor_confirmed() and
+ * nicio_tx_ready(). */
 static inline void eth_output_again(struct eth *eth, struct neighbor *n,
 				    const struct packet_out *out)
 {

@@ -47,12 +47,12 @@
 #define NEIGHBOR_HOLD_NS UINT64_C(1000000000) /* between rounds of unanswered solicitations */
 #define NEIGHBOR_DELAY_NS UINT64_C(5000000000)
 #define NEIGHBOR_IDLE_NS UINT64_C(60000000000) /* an entry unused for this long may be evicted */
-#define NEIGHBOR_TELL_NS UINT64_C(1000000000)
+#define NEIGHBOR_CONFIRM_NS UINT64_C(1000000000)
 #define NEIGHBOR_CONFLICT_LOG_NS UINT64_C(10000000000)
 
 static inline bool neighbor_is(const struct neighbor *n, const struct harp_addr *addr)
 {
-	return memcmp(&n->addr, addr, sizeof(*addr)) == 0;
+	return addr_equal(&n->addr, addr);
 }
 
 static struct neighbor **neighbor_bucket(const struct eth *eth, const struct harp_addr *addr)
@@ -88,7 +88,7 @@ static uint64_t neighbor_evictable(const struct neighbor *n, uint64_t now_ns)
 		return UINT64_MAX;
 	if (n->used_ns == 0)
 		return UINT64_MAX - 1;
-	if (n->state == NEIGHBOR_FAILED && now_ns - n->asked_ns > NEIGHBOR_HOLD_NS)
+	if (n->state == NEIGHBOR_FAILED && now_ns - n->solicited_ns > NEIGHBOR_HOLD_NS)
 		return UINT64_MAX - 2;
 	/* The longest unanswered is first: answers arrive much faster than forged requests refill
 	 * the table. */
@@ -185,19 +185,19 @@ static void neighbor_probe(struct eth *eth, struct neighbor *n, bool broadcast)
 	const uint8_t *mac = broadcast ? NULL : n->mac;
 
 	n->probes++;
-	n->asked_ns = eth->io->now_ns;
+	n->solicited_ns = eth->io->now_ns;
 	if (harp_addr_is_v4(&n->addr))
-		arp_request(eth, &n->asked_from, &n->addr, mac);
+		arp_request(eth, &n->solicited_from, &n->addr, mac);
 	else if (eth->network.solicit)
-		eth->network.solicit(eth->network.ctx, &n->asked_from, &n->addr, mac);
+		eth->network.solicit(eth->network.ip, &n->solicited_from, &n->addr, mac);
 	wheel_set(eth->wheel, &n->timer, eth->io->now_ns + NEIGHBOR_RETRY_NS);
 }
 
 static void neighbor_request_owner(struct eth *eth, struct neighbor *n)
 {
-	if (n->asked_ns && eth->io->now_ns - n->asked_ns < NEIGHBOR_RETRY_NS)
+	if (n->solicited_ns && eth->io->now_ns - n->solicited_ns < NEIGHBOR_RETRY_NS)
 		return;
-	n->asked_ns = eth->io->now_ns;
+	n->solicited_ns = eth->io->now_ns;
 	if (eth->hooks->neighbor_requested)
 		eth->hooks->neighbor_requested(eth->hooks->ctx, &n->addr);
 }
@@ -210,7 +210,7 @@ void neighbor_solicit(struct eth *eth, struct neighbor *n, const struct harp_add
 			neighbor_request_owner(eth, n);
 		return;
 	}
-	n->asked_from = *src_addr;
+	n->solicited_from = *src_addr;
 	switch (n->state) {
 	case NEIGHBOR_REACHABLE:
 		if (eth->io->now_ns - n->confirmed_ns <= NEIGHBOR_REACHABLE_NS)
@@ -223,7 +223,7 @@ void neighbor_solicit(struct eth *eth, struct neighbor *n, const struct harp_add
 			wheel_set(eth->wheel, &n->timer, eth->io->now_ns + NEIGHBOR_DELAY_NS);
 		return;
 	case NEIGHBOR_FAILED:
-		if (eth->io->now_ns - n->asked_ns < NEIGHBOR_HOLD_NS)
+		if (eth->io->now_ns - n->solicited_ns < NEIGHBOR_HOLD_NS)
 			return;
 		n->state = NEIGHBOR_INCOMPLETE;
 		n->probes = 0;
@@ -242,8 +242,9 @@ void neighbor_confirm(struct eth *eth, struct neighbor *n, uint64_t now_ns)
 	n->used_ns = now_ns | 1;
 	if (eth->neighbor_mode == HARP_NEIGHBOR_EXTERNAL) {
 		if (eth->hooks->neighbor_confirmed &&
-		    (!n->told_ns || now_ns - n->told_ns >= NEIGHBOR_TELL_NS)) {
-			n->told_ns = now_ns;
+		    (!n->confirm_reported_ns ||
+		     now_ns - n->confirm_reported_ns >= NEIGHBOR_CONFIRM_NS)) {
+			n->confirm_reported_ns = now_ns;
 			eth->hooks->neighbor_confirmed(eth->hooks->ctx, &n->addr);
 		}
 		return;
@@ -267,7 +268,7 @@ void neighbor_suspect(struct eth *eth, struct neighbor *n, const struct harp_add
 		return;
 	n->state = NEIGHBOR_STALE;
 	n->probes = 0;
-	n->asked_from = *src_addr;
+	n->solicited_from = *src_addr;
 	neighbor_probe(eth, n, false);
 }
 

@@ -24,8 +24,8 @@
 
 enum frame_flag {
 	FRAME_CSUM = 0x01, /* csum covers data[0..len): the payload's one's-complement sum */
-	FRAME_RX_CSUM_GOOD = 0x02, /* the NIC verified the transport checksum */
-	FRAME_SENT = 0x04,         /* transmitted once; its segment boundary is fixed */
+	FRAME_RX_CSUM_VALID = 0x02, /* the NIC verified the transport checksum */
+	FRAME_SENT = 0x04,          /* transmitted once; its segment boundary is fixed */
 	FRAME_RETRANS = 0x08,
 	FRAME_FIN = 0x10,
 	FRAME_LENT = 0x20,    /* held by the application */

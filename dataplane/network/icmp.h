@@ -15,7 +15,7 @@ struct icmp_bucket {
 struct icmp {
 	struct ip *ip;
 	struct harp_stats *stats;
-	struct icmp_bucket echo, error, elsewhere; /* each for both families */
+	struct icmp_bucket echo, error, forward; /* each for both families */
 };
 
 /* The meaning of an ICMP error, for both families. */
@@ -45,12 +45,12 @@ enum icmp_verdict icmp6_input(struct icmp *icmp, struct packet_in *in,
 			      struct harp_icmp_error *error);
 /* Rate limit for errors passed to the stack of the NIC that sent the quoted packet. Counts in both
  * cases. */
-bool icmp_elsewhere_allowed(struct icmp *icmp);
-/* icmp_out.c: sends a port unreachable to the sender of a packet, whose data begins at the
+bool icmp_forward_allowed(struct icmp *icmp);
+/* Sends a port unreachable to the sender of a packet, whose data begins at the
  * transport header. Rate-limited (RFC 1812 section 4.3.2.8, RFC 4443 section 2.4 (f)). */
 void icmp_unreachable_port(struct icmp *icmp, const struct packet_in *in);
 
-/* ---- shared by icmp.c, icmp6.c and icmp_out.c ---- */
+/* ---- shared by icmp.c and icmp6.c ---- */
 /* True if another message may be sent now; takes a token from the bucket. */
 bool icmp_allowed(struct icmp_bucket *bucket, uint64_t now_ns);
 /* True if another echo may be answered; counts refusals. */

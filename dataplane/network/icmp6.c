@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* icmp6.c - received ICMP for IPv6 (RFC 4443). icmp_out.c sends the only error. */
+/* icmp6.c - received ICMP for IPv6 (RFC 4443). icmp.c sends the only error. */
 #include "base/checksum.h"
 #include "network/icmp.h"
 #include "network/ipv6.h"
@@ -20,7 +20,7 @@ struct icmp6_header {
 } __attribute__((packed));
 static_assert(sizeof(struct icmp6_header) == ICMP6_HEADER_BYTES, "RFC 4443 section 2.1");
 
-static enum icmp_verdict icmp6_bad(struct icmp *icmp)
+static enum icmp_verdict icmp6_invalid(struct icmp *icmp)
 {
 	icmp->stats->drop_icmp_bad++;
 	return ICMP_DROPPED;
@@ -36,7 +36,7 @@ static enum icmp_verdict icmp6_echo(struct icmp *icmp, struct packet_in *in)
 	uint32_t sum;
 
 	if (h->code != 0 || !ip6_source_is_other(icmp->ip, &in->src))
-		return icmp6_bad(icmp);
+		return icmp6_invalid(icmp);
 	if (!icmp_echo_allowed(icmp))
 		return ICMP_DROPPED;
 	icmp->stats->icmp_echo_in++;
@@ -119,11 +119,11 @@ static enum icmp_verdict icmp6_error(struct icmp *icmp, const struct packet_in *
 		error->mtu_bytes = be32_get(h->mtu);
 		/* RFC 8201 section 4: discards values below the minimum MTU of every link. */
 		if (error->mtu_bytes < IPV6_MTU_MIN)
-			return icmp6_bad(icmp);
+			return icmp6_invalid(icmp);
 	}
 	if (!icmp6_parse_quote(icmp, f->pub.data + ICMP6_HEADER_BYTES,
 			       f->pub.len - ICMP6_HEADER_BYTES, error))
-		return icmp6_bad(icmp);
+		return icmp6_invalid(icmp);
 	icmp->stats->icmp_error_in++;
 	return ICMP_ERROR;
 }
@@ -135,7 +135,7 @@ enum icmp_verdict icmp6_input(struct icmp *icmp, struct packet_in *in,
 
 	if (in->frame->pub.len < ICMP6_HEADER_BYTES ||
 	    csum_finish(ip_sum_add(in->l4_csum_pseudo, in->frame)) != 0)
-		return icmp6_bad(icmp);
+		return icmp6_invalid(icmp);
 	switch (h->type) {
 	case ICMP6_ECHO_REQUEST:
 		return icmp6_echo(icmp, in);
@@ -144,7 +144,7 @@ enum icmp_verdict icmp6_input(struct icmp *icmp, struct packet_in *in,
 	case ICMP6_TIME_EXCEEDED:
 	case ICMP6_PARAMETER_PROBLEM:
 		if (!ip6_source_is_other(icmp->ip, &in->src))
-			return icmp6_bad(icmp);
+			return icmp6_invalid(icmp);
 		return icmp6_error(icmp, in, error);
 	case ND_ROUTER_SOLICITATION:
 	case ND_ROUTER_ADVERTISEMENT:
@@ -154,6 +154,6 @@ enum icmp_verdict icmp6_input(struct icmp *icmp, struct packet_in *in,
 		nd_input(icmp->ip, in);
 		return ICMP_CONSUMED;
 	default:
-		return icmp6_bad(icmp);
+		return icmp6_invalid(icmp);
 	}
 }

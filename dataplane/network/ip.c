@@ -9,24 +9,13 @@
 
 #define IP_TTL 64u /* RFC 1122 section 3.2.1.7, the value of RFC 1700 */
 
-static bool ip_is_own_ctx(void *ctx, const struct harp_addr *addr)
-{
-	return ip_is_own(ctx, addr);
-}
-
-static void ip_solicit(void *ctx, const struct harp_addr *src_addr, const struct harp_addr *target,
-		       const uint8_t *mac)
-{
-	nd_solicit(ctx, src_addr, target, mac);
-}
-
 void ip_init(struct ip *ip, struct eth *eth, struct harp_stats *stats,
 	     const struct harp_stack_options *opt)
 {
 	*ip = (struct ip){ .eth = eth, .stats = stats, .generation = 1 };
 	ip->label_key = rng_key(eth->rng);
 	ip->scope_id = opt ? opt->scope_id : 0;
-	eth->network = (struct eth_network){ ip, ip_is_own_ctx, ip_solicit };
+	eth->network = (struct eth_network){ ip, ip_is_own, nd_solicit };
 }
 
 uint32_t ip_pseudo_sum(const struct harp_addr *src, const struct harp_addr *dst, uint8_t proto,
@@ -60,7 +49,7 @@ bool ip_trim(struct ip *ip, struct frame *f, uint32_t total)
 
 /* RFC 1122 section 3.2.1.3: addresses that must never be a source, and own addresses, which are
  * invalid from outside. */
-static bool ip_source_good(const struct ip *ip, const struct harp_addr *src)
+static bool ip_source_valid(const struct ip *ip, const struct harp_addr *src)
 {
 	uint32_t v4 = ipv4_number(src);
 
@@ -118,7 +107,7 @@ static bool ip_cache_addresses(struct ip *ip, const struct ipv4_header *h)
 		ip->stats->drop_ip_not_ours++;
 		return false;
 	}
-	if (!ip_source_good(ip, &src)) {
+	if (!ip_source_valid(ip, &src)) {
 		ip->stats->drop_ip_source++;
 		return false;
 	}
@@ -169,7 +158,7 @@ enum ip_verdict ip_input(struct ip *ip, struct packet_in *in)
 	in->proto = h->proto;
 	in->ttl = h->ttl;
 	in->tos = h->tos;
-	in->csum_good = (f->flags & FRAME_RX_CSUM_GOOD) != 0;
+	in->csum_valid = (f->flags & FRAME_RX_CSUM_VALID) != 0;
 	in->l4_csum_pseudo = ip_pseudo_add(ip->last.pseudo_sum, in->proto, in->len);
 	f->pub.data += header;
 	f->pub.len -= header;
@@ -211,7 +200,8 @@ static inline bool ip_sent_fits(const struct ip *ip, const struct ip_path *path,
 	const struct ip_sent *sent = &path->sent;
 
 	return sent->len != 0 && sent->proto == proto && sent->tos == tos &&
-	       ip_path_neighbor(path) && eth_is_certain(ip->eth, path->neighbor, sent->bytes);
+	       ip_path_neighbor(path) &&
+	       eth_neighbor_confirmed(ip->eth, path->neighbor, sent->bytes);
 }
 
 /* Caches the headers of a sent packet. */

@@ -27,7 +27,7 @@ struct packet_in {
 	uint8_t proto; /* IP_PROTO_* */
 	uint8_t ttl;
 	uint8_t tos;             /* DSCP and ECN */
-	uint8_t csum_good;       /* the NIC verified the transport checksum */
+	uint8_t csum_valid;      /* the NIC verified the transport checksum */
 	uint8_t group;           /* received in a multicast frame (IPv6 only) */
 	uint32_t l4_csum_pseudo; /* pseudo-header sum (unfolded) for this packet's proto and len */
 	struct harp_addr src, dst;
@@ -111,17 +111,17 @@ int ip_route_add(struct ip *ip, const struct harp_addr *prefix, unsigned prefix_
 int ip_route_remove(struct ip *ip, const struct harp_addr *prefix, unsigned prefix_len);
 
 /* True unless this is a link-local IPv6 address of another link (RFC 4007). */
-bool ip_scope_good(const struct ip *ip, const struct harp_addr *addr, uint32_t scope_id);
+bool ip_scope_valid(const struct ip *ip, const struct harp_addr *addr, uint32_t scope_id);
 /* The scope_id of an own address or of a peer's address. */
 uint32_t ip_scope_id(const struct ip *ip, const struct harp_addr *addr);
 /* Source address selection for dst, RFC 6724; NULL: no address of that family. */
 const struct harp_addr *ip_source(const struct ip *ip, const struct harp_addr *dst,
 				  const struct harp_addr *next_hop);
 
-/*
- * Resolves path->dst: sets route, next hop, source (if path->src is zero) and neighbor entry. 0;
- * -ENETUNREACH no route; -EADDRNOTAVAIL src is not ours.
- */
+/* Sets next hop, MTU, and source (if path->src is zero) for path->dst. -ENETUNREACH no route;
+ * -EADDRNOTAVAIL src is not ours. */
+int ip_path_route(const struct ip *ip, struct ip_path *path);
+/* The same with the neighbor entry. */
 int ip_path_lookup(struct ip *ip, struct ip_path *path);
 /* A cheap check before every packet, which repeats the lookup if the generation changed. Same
  * errors. */
@@ -146,7 +146,7 @@ static inline struct neighbor *ip_path_neighbor(const struct ip_path *path)
 {
 	struct neighbor *n = path->neighbor;
 
-	return n && memcmp(&n->addr, &path->next_hop, sizeof(path->next_hop)) == 0 ? n : NULL;
+	return n && addr_equal(&n->addr, &path->next_hop) ? n : NULL;
 }
 
 /* Validates the IP header of a packet from eth_input() (data at the IP header): ETH_IPV4 and

@@ -16,7 +16,6 @@
 #define IPV4_OPTION_NOP 1u
 #define IPV4_OPTION_LSRR 131u /* loose source route */
 #define IPV4_OPTION_SSRR 137u /* strict */
-#define IPV4_PREFIX_BITS 96u  /* the mapped form's own prefix, in bits */
 
 struct ipv4_header {
 	uint8_t version_ihl; /* 4 bits each */

@@ -28,7 +28,7 @@ static enum ip_verdict ip6_drop(uint64_t *counter)
 }
 
 /* RFC 4291: addresses that must never be a source. */
-static bool ip6_source_good(const struct harp_addr *src)
+static bool ip6_source_valid(const struct harp_addr *src)
 {
 	/* On the wire, a mapped address would be mistaken for IPv4 (RFC 4942 section 2.2). */
 	return !ipv6_is_multicast(src) && !ipv6_is_loopback(src) && !harp_addr_is_v4(src);
@@ -36,7 +36,7 @@ static bool ip6_source_good(const struct harp_addr *src)
 
 bool ip6_source_is_other(const struct ip *ip, const struct harp_addr *src)
 {
-	return !ipv6_is_unspecified(src) && !ip_is_own(ip, src);
+	return !addr_is_zero(src) && !ip_is_own(ip, src);
 }
 
 /* True for an own address, and for a group of an own address or of all nodes. */
@@ -47,20 +47,19 @@ static bool ip6_is_ours(const struct ip *ip, const struct packet_in *in)
 	/* not a unicast address in a multicast frame (as RFC 1122 3.3.6) */
 	if (!ipv6_is_multicast(&in->dst))
 		return !harp_addr_is_v4(&in->dst) && ip_is_own(ip, &in->dst) && !in->group;
-	if (memcmp(&in->dst, &all_nodes, sizeof(all_nodes)) == 0)
+	if (addr_equal(&in->dst, &all_nodes))
 		return true;
 	for (unsigned i = 0; i < ip->address_count; i++) {
 		struct harp_addr group = ipv6_solicited_node(&ip->addresses[i].addr);
 
-		if (!harp_addr_is_v4(&ip->addresses[i].addr) &&
-		    memcmp(&group, &in->dst, sizeof(group)) == 0)
+		if (!harp_addr_is_v4(&ip->addresses[i].addr) && addr_equal(&group, &in->dst))
 			return true;
 	}
 	return false;
 }
 
 /* RFC 8200 section 4.2: checks len bytes of options of a hop-by-hop or destination header. */
-static bool ip6_options_good(const uint8_t *p, uint32_t len)
+static bool ip6_options_valid(const uint8_t *p, uint32_t len)
 {
 	for (uint32_t at = 0; at < len;) {
 		uint32_t left = len - at;
@@ -76,12 +75,12 @@ static bool ip6_options_good(const uint8_t *p, uint32_t len)
 	return true;
 }
 
-static bool ip6_ext_good(uint8_t proto, const uint8_t *p, uint32_t bytes, unsigned count)
+static bool ip6_ext_valid(uint8_t proto, const uint8_t *p, uint32_t bytes, unsigned count)
 {
 	if (proto == IPV6_EXT_ROUTING) /* RFC 8200 section 4.4: segments left */
 		return p[3] == 0;
 	/* Section 4.1: hop-by-hop options come first. */
-	return (proto == IPV6_EXT_DESTINATION || count == 0) && ip6_options_good(p + 2, bytes - 2);
+	return (proto == IPV6_EXT_DESTINATION || count == 0) && ip6_options_valid(p + 2, bytes - 2);
 }
 
 /* Skips extension headers. Returns the verdict of the next header, and its offset from p. */
@@ -109,7 +108,7 @@ static enum ip_verdict ip6_extensions(const struct ip *ip, struct packet_in *in,
 		}
 		bytes = ipv6_ext_bytes(in->proto, p + *offset, len - *offset, &next);
 		if (bytes == 0 || count == IP6_EXT_MAX || *offset + bytes > IP6_EXT_BYTES_MAX ||
-		    !ip6_ext_good(in->proto, p + *offset, bytes, count))
+		    !ip6_ext_valid(in->proto, p + *offset, bytes, count))
 			return ip6_drop(&stats->drop_ip6_ext);
 		*offset += bytes;
 		in->proto = next;
@@ -137,7 +136,7 @@ enum ip_verdict ip6_input(struct ip *ip, struct packet_in *in)
 	in->dst = h->dst;
 	if (!ip6_is_ours(ip, in))
 		return ip6_drop(&stats->drop_ip_not_ours);
-	if (!ip6_source_good(&in->src))
+	if (!ip6_source_valid(&in->src))
 		return ip6_drop(&stats->drop_ip_source);
 	in->proto = h->next;
 	verdict = ip6_extensions(ip, in, f->pub.data + IPV6_HEADER_BYTES,
@@ -155,7 +154,7 @@ enum ip_verdict ip6_input(struct ip *ip, struct packet_in *in)
 	in->len = total - ext;
 	in->ttl = h->hop_limit;
 	in->tos = (uint8_t)(word >> 20);
-	in->csum_good = (f->flags & FRAME_RX_CSUM_GOOD) != 0;
+	in->csum_valid = (f->flags & FRAME_RX_CSUM_VALID) != 0;
 	in->l4_csum_pseudo = ip_pseudo_sum(&in->src, &in->dst, in->proto, in->len);
 	f->pub.data += ext;
 	f->pub.len -= ext;

@@ -35,18 +35,11 @@ static inline bool ipv6_is_multicast(const struct harp_addr *addr)
 	return addr->bytes[0] == 0xff;
 }
 
-static inline bool ipv6_is_unspecified(const struct harp_addr *addr)
-{
-	static const struct harp_addr any;
-
-	return memcmp(addr, &any, sizeof(any)) == 0;
-}
-
 static inline bool ipv6_is_loopback(const struct harp_addr *addr)
 {
 	static const struct harp_addr loopback = { .bytes = { [15] = 1 } };
 
-	return memcmp(addr, &loopback, sizeof(loopback)) == 0;
+	return addr_equal(addr, &loopback);
 }
 
 /* Solicited-node multicast address (RFC 4291 section 2.7.1) of addr. */

@@ -94,9 +94,9 @@ void nd_solicit(struct ip *ip, const struct harp_addr *src_addr, const struct ha
 
 /* Section 7.2.4. mac: source of the solicitation; NULL for an address probe. */
 static void nd_advertise(struct ip *ip, const struct harp_addr *target,
-			 const struct harp_addr *asker, const uint8_t *mac)
+			 const struct harp_addr *solicitor, const uint8_t *mac)
 {
-	struct ip_path path = { .src = *target, .dst = *asker };
+	struct ip_path path = { .src = *target, .dst = *solicitor };
 
 	if (mac) {
 		nd_send(ip, &path, mac, ND_ADVERTISEMENT, ND_FLAG_SOLICITED | ND_FLAG_OVERRIDE,
@@ -138,7 +138,7 @@ static bool nd_valid(const struct packet_in *in, const uint8_t **mac)
 {
 	const struct nd_message *m = (const struct nd_message *)in->frame->pub.data;
 	bool solicitation = m->type == ND_SOLICITATION;
-	bool unspecified = ipv6_is_unspecified(&in->src), multicast = ipv6_is_multicast(&in->dst);
+	bool unspecified = addr_is_zero(&in->src), multicast = ipv6_is_multicast(&in->dst);
 
 	if (in->ttl != ND_HOP_LIMIT || in->frame->frag || in->len < ND_MESSAGE_BYTES_MIN ||
 	    m->code != 0 || ipv6_is_multicast(&m->target) || harp_addr_is_v4(&m->target))
@@ -165,7 +165,7 @@ static void nd_solicited(struct ip *ip, const struct packet_in *in, const uint8_
 			       NEIGHBOR_OVERRIDE | (for_us ? NEIGHBOR_ASKS_US : 0u));
 	if (!for_us)
 		return;
-	if (!mac && !ipv6_is_unspecified(&in->src)) {
+	if (!mac && !addr_is_zero(&in->src)) {
 		/* A unicast probe may omit its address. If we do not know it, the next probe is
 		 * answered. */
 		if (ip_path_lookup(ip, &path) != 0 || !path.neighbor)

@@ -15,33 +15,9 @@
 #include "network/ipv4.h"
 #include "network/ipv6.h"
 
-static const struct harp_addr route_any;
-
-static inline bool route_same(const struct harp_addr *a, const struct harp_addr *b)
-{
-	return memcmp(a, b, sizeof(*a)) == 0;
-}
-
 static bool route_match(const struct harp_addr *a, const struct harp_addr *b, unsigned bits)
 {
-	unsigned bytes = bits / 8, rest = bits % 8;
-
-	if (memcmp(a->bytes, b->bytes, bytes) != 0)
-		return false;
-	return rest == 0 || (a->bytes[bytes] ^ b->bytes[bytes]) >> (8 - rest) == 0;
-}
-
-static struct harp_addr route_masked(const struct harp_addr *addr, unsigned bits)
-{
-	struct harp_addr out = *addr;
-
-	for (unsigned i = 0; i < 16; i++) {
-		unsigned keep = bits > 8 * i ? bits - 8 * i : 0;
-
-		if (keep < 8)
-			out.bytes[i] &= (uint8_t)(0xff00u >> keep);
-	}
-	return out;
+	return addr_common_bits(a, b, bits) == bits;
 }
 
 /* The length in bits of the 128-bit form; -EINVAL: too long for the family. */
@@ -51,18 +27,7 @@ static int route_prefix_bits(const struct harp_addr *addr, unsigned prefix_len)
 
 	if (prefix_len > (v4 ? 32u : 128u))
 		return -EINVAL;
-	return (int)(v4 ? IPV4_PREFIX_BITS + prefix_len : prefix_len);
-}
-
-/* True if the address can belong to a host. */
-static bool route_is_unicast(const struct harp_addr *addr)
-{
-	if (!harp_addr_is_v4(addr))
-		return !route_same(addr, &route_any) && !ipv6_is_multicast(addr) &&
-		       !ipv6_is_loopback(addr);
-	uint32_t v4 = ipv4_number(addr);
-
-	return v4 >> 24 != 0 && v4 >> 24 != 127 && v4 >> 28 < 14;
+	return (int)(v4 ? ADDR_V4_BITS + prefix_len : prefix_len);
 }
 
 bool ip_is_broadcast(const struct ip *ip, const struct harp_addr *addr)
@@ -85,7 +50,7 @@ static uint32_t ip_nic_mtu_bytes(const struct ip *ip)
 }
 
 /* RFC 791 section 3.2, RFC 8200 section 5: the minimum MTU of every link. */
-static bool route_mtu_good(const struct harp_addr *addr, uint32_t mtu_bytes)
+static bool route_mtu_valid(const struct harp_addr *addr, uint32_t mtu_bytes)
 {
 	return mtu_bytes >= (harp_addr_is_v4(addr) ? 68u : IPV6_MTU_MIN);
 }
@@ -95,7 +60,7 @@ static bool route_mtu_good(const struct harp_addr *addr, uint32_t mtu_bytes)
 static int route_address_find(const struct ip *ip, const struct harp_addr *addr)
 {
 	for (unsigned i = 0; i < ip->address_count; i++)
-		if (route_same(&ip->addresses[i].addr, addr))
+		if (addr_equal(&ip->addresses[i].addr, addr))
 			return (int)i;
 	return -ENOENT;
 }
@@ -109,7 +74,7 @@ int ip_address_add(struct ip *ip, const struct harp_addr *addr, unsigned prefix_
 {
 	int bits = route_prefix_bits(addr, prefix_len), err;
 
-	if (bits < 0 || !route_is_unicast(addr) || !route_mtu_good(addr, ip_nic_mtu_bytes(ip)))
+	if (bits < 0 || !addr_is_unicast(addr) || !route_mtu_valid(addr, ip_nic_mtu_bytes(ip)))
 		return -EINVAL;
 	if (ip_is_own(ip, addr))
 		return -EEXIST;
@@ -138,7 +103,7 @@ int ip_address_remove(struct ip *ip, const struct harp_addr *addr)
 			  route_match(&ip->addresses[i].addr, addr, gone.prefix_len);
 	if (!shared)
 		ip_route_remove(ip, addr,
-				harp_addr_is_v4(addr) ? gone.prefix_len - IPV4_PREFIX_BITS
+				harp_addr_is_v4(addr) ? gone.prefix_len - ADDR_V4_BITS
 						      : gone.prefix_len);
 	ip->generation++;
 	return 0;
@@ -149,7 +114,7 @@ int ip_address_remove(struct ip *ip, const struct harp_addr *addr)
 static struct ip_route *route_find(struct ip *ip, const struct harp_addr *prefix, unsigned bits)
 {
 	for (unsigned i = 0; i < ip->route_count; i++)
-		if (ip->routes[i].prefix_len == bits && route_same(&ip->routes[i].prefix, prefix))
+		if (ip->routes[i].prefix_len == bits && addr_equal(&ip->routes[i].prefix, prefix))
 			return &ip->routes[i];
 	return NULL;
 }
@@ -159,12 +124,12 @@ int ip_route_add(struct ip *ip, const struct harp_addr *prefix, unsigned prefix_
 {
 	int bits = route_prefix_bits(prefix, prefix_len);
 
-	if (bits < 0 || (mtu_bytes && !route_mtu_good(prefix, mtu_bytes)))
+	if (bits < 0 || (mtu_bytes && !route_mtu_valid(prefix, mtu_bytes)))
 		return -EINVAL;
 	if (gateway &&
-	    (!route_is_unicast(gateway) || harp_addr_is_v4(gateway) != harp_addr_is_v4(prefix)))
+	    (!addr_is_unicast(gateway) || harp_addr_is_v4(gateway) != harp_addr_is_v4(prefix)))
 		return -EINVAL;
-	struct harp_addr masked = route_masked(prefix, (unsigned)bits);
+	struct harp_addr masked = addr_masked(prefix, (unsigned)bits);
 
 	if (route_find(ip, &masked, (unsigned)bits))
 		return -EEXIST;
@@ -172,7 +137,7 @@ int ip_route_add(struct ip *ip, const struct harp_addr *prefix, unsigned prefix_
 		return -ENOSPC;
 	ip->routes[ip->route_count++] = (struct ip_route){
 		.prefix = masked,
-		.gateway = gateway ? *gateway : route_any,
+		.gateway = gateway ? *gateway : (struct harp_addr){ { 0 } },
 		.mtu_bytes = mtu_bytes,
 		.prefix_len = (uint8_t)bits,
 		.on_link = !gateway,
@@ -187,7 +152,7 @@ int ip_route_remove(struct ip *ip, const struct harp_addr *prefix, unsigned pref
 
 	if (bits < 0)
 		return -EINVAL;
-	struct harp_addr masked = route_masked(prefix, (unsigned)bits);
+	struct harp_addr masked = addr_masked(prefix, (unsigned)bits);
 	struct ip_route *route = route_find(ip, &masked, (unsigned)bits);
 
 	if (!route)
@@ -243,19 +208,6 @@ static unsigned route_label(const struct harp_addr *addr)
 	return 1;
 }
 
-static unsigned route_common_bits(const struct harp_addr *a, const struct harp_addr *b,
-				  unsigned most)
-{
-	unsigned bits = 0;
-
-	while (bits < most && (a->bytes[bits / 8] ^ b->bytes[bits / 8]) == 0)
-		bits += 8;
-	if (bits < most)
-		bits += (unsigned)__builtin_clz((unsigned)(a->bytes[bits / 8] ^ b->bytes[bits / 8])
-						<< 24);
-	return bits < most ? bits : most;
-}
-
 /*
  * Rank of an own address as a source for dst, higher is better: the rules of RFC 6724 section 5
  * that can differ between own addresses. With one interface and without temporary or deprecated
@@ -272,7 +224,7 @@ static uint32_t route_rank(const struct ip_address *a, const struct harp_addr *d
 	rank = scope >= needed ? 31 - scope : scope;
 	rank = rank << 1 | (route_label(&a->addr) == route_label(dst));
 	rank = rank << 8 | (route_match(&a->addr, next_hop, a->prefix_len) ? a->prefix_len : 0u);
-	return rank << 8 | route_common_bits(&a->addr, dst, a->prefix_len);
+	return rank << 8 | addr_common_bits(&a->addr, dst, a->prefix_len);
 }
 
 const struct harp_addr *ip_source(const struct ip *ip, const struct harp_addr *dst,
@@ -296,7 +248,7 @@ const struct harp_addr *ip_source(const struct ip *ip, const struct harp_addr *d
 	return best ? &best->addr : NULL;
 }
 
-bool ip_scope_good(const struct ip *ip, const struct harp_addr *addr, uint32_t scope_id)
+bool ip_scope_valid(const struct ip *ip, const struct harp_addr *addr, uint32_t scope_id)
 {
 	return harp_addr_is_v4(addr) || !harp_addr_is_link_local(addr) || scope_id == ip->scope_id;
 }
@@ -306,22 +258,19 @@ uint32_t ip_scope_id(const struct ip *ip, const struct harp_addr *addr)
 	return !harp_addr_is_v4(addr) && harp_addr_is_link_local(addr) ? ip->scope_id : 0;
 }
 
-int ip_path_lookup(struct ip *ip, struct ip_path *path)
+int ip_path_route(const struct ip *ip, struct ip_path *path)
 {
 	const struct ip_route *route = NULL;
 	uint32_t nic_mtu_bytes = ip_nic_mtu_bytes(ip);
 
-	path->generation = 0;
-	path->neighbor = NULL;
-	path->sent.len = 0;
 	/* Own addresses have no route, because the stack has no loopback. */
-	if (route_is_unicast(&path->dst) && !ip_is_own(ip, &path->dst) &&
+	if (addr_is_unicast(&path->dst) && !ip_is_own(ip, &path->dst) &&
 	    !ip_is_broadcast(ip, &path->dst))
 		route = route_lookup(ip, &path->dst);
 	if (!route)
 		return -ENETUNREACH;
 	path->next_hop = route->on_link ? path->dst : route->gateway;
-	if (route_same(&path->src, &route_any)) {
+	if (addr_is_zero(&path->src)) {
 		const struct harp_addr *src = ip_source(ip, &path->dst, &path->next_hop);
 
 		if (!src)
@@ -333,6 +282,19 @@ int ip_path_lookup(struct ip *ip, struct ip_path *path)
 	}
 	path->mtu_bytes = route->mtu_bytes && route->mtu_bytes < nic_mtu_bytes ? route->mtu_bytes
 									       : nic_mtu_bytes;
+	return 0;
+}
+
+int ip_path_lookup(struct ip *ip, struct ip_path *path)
+{
+	int err;
+
+	path->generation = 0;
+	path->neighbor = NULL;
+	path->sent.len = 0;
+	err = ip_path_route(ip, path);
+	if (err)
+		return err;
 	path->neighbor = neighbor_get(ip->eth, &path->next_hop);
 	path->pseudo_sum = ip_pseudo_sum(&path->src, &path->dst, 0, 0);
 	path->generation = ip->generation;

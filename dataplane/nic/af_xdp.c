@@ -130,10 +130,8 @@ static unsigned af_xdp_rx(struct harp_nic *nic, struct harp_desc *descs, unsigne
 			*desc = *ring_desc(&x->rx, x->rx.head++);
 			desc->flags &= HARP_DESC_MORE;
 			assert(desc->addr + desc->len <= x->region_bytes);
-			x->stats.rx_bytes += desc->len;
 		}
 		waiting -= count;
-		x->stats.rx_packets++;
 	}
 	if (taken)
 		ring_publish(&x->rx, x->rx.consumer);
@@ -166,9 +164,7 @@ static unsigned af_xdp_tx(struct harp_nic *nic, const struct harp_desc *descs, u
 			assert(descs[taken].addr + descs[taken].len <= x->region_bytes);
 			*desc = descs[taken];
 			desc->flags &= XDP_PKT_CONTD;
-			x->stats.tx_bytes += desc->len;
 		}
-		x->stats.tx_packets++;
 	}
 	ring_publish(&x->tx, x->tx.producer);
 	return taken;
@@ -255,7 +251,6 @@ static void af_xdp_stats(struct harp_nic *nic, struct harp_nic_stats *out)
 	out->rx_dropped += kernel.rx_dropped;
 	out->rx_ring_full += kernel.rx_ring_full;
 	out->rx_fill_empty += kernel.rx_fill_ring_empty_descs;
-	out->tx_ring_empty += kernel.tx_ring_empty_descs;
 	out->rx_invalid += kernel.rx_invalid_descs;
 	out->tx_invalid += kernel.tx_invalid_descs;
 }
@@ -283,7 +278,6 @@ static void af_xdp_destroy(struct harp_nic *nic)
 }
 
 const struct harp_nic_ops af_xdp_ops = {
-	.size = sizeof(struct harp_nic_ops),
 	.rx = af_xdp_rx,
 	.tx = af_xdp_tx,
 	.complete = af_xdp_complete,

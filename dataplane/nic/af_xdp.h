@@ -34,7 +34,6 @@ struct af_xdp {
 	struct harp_nic nic; /* first: the harp_nic is this */
 	struct xsk_ring rx, fill, tx, completion;
 	int fd;
-	bool need_wakeup;
 	bool zero_copy;
 	bool tx_blocked; /* the kernel left entries in the tx ring at the last kick */
 	size_t region_bytes;

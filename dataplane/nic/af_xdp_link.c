@@ -122,7 +122,7 @@ bool af_xdp_link_partial_csum(const struct af_xdp_link *link)
 	return link_driver_in(link, names);
 }
 
-bool af_xdp_link_wants_generic(const struct af_xdp_link *link)
+bool af_xdp_link_prefers_generic(const struct af_xdp_link *link)
 {
 	/* veth: native XDP disables the kernel's segmentation offload (26-40 down to 5-7 Gbit/s).
 	 * The others have no native XDP. */

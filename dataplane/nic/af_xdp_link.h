@@ -36,6 +36,6 @@ bool af_xdp_link_partial_csum(const struct af_xdp_link *link);
  * nothing. */
 bool af_xdp_link_is_stacked(const struct af_xdp_link *link);
 /* True for a software device on which native XDP costs the kernel more than HARP gains. */
-bool af_xdp_link_wants_generic(const struct af_xdp_link *link);
+bool af_xdp_link_prefers_generic(const struct af_xdp_link *link);
 
 #endif

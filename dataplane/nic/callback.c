@@ -57,8 +57,6 @@ static unsigned callback_rx_one(struct callback_nic *cb, struct harp_desc *descs
 		cb->stats.rx_invalid += len > cb->packet_bytes;
 	} while (len > cb->packet_bytes);
 
-	cb->stats.rx_packets += len > 0;
-	cb->stats.rx_bytes += len;
 	cb->stats.copied_bytes += len;
 	for (uint32_t left = (uint32_t)len; left > 0; n++) {
 		uint32_t piece = left < room ? left : room;
@@ -99,7 +97,7 @@ static unsigned callback_rx(struct harp_nic *nic, struct harp_desc *descs, unsig
 	return got;
 }
 
-static bool callback_desc_good(const struct callback_nic *cb, const struct harp_desc *desc)
+static bool callback_desc_valid(const struct callback_nic *cb, const struct harp_desc *desc)
 {
 	const struct harp_nic_caps *caps = &cb->nic.caps;
 
@@ -115,7 +113,7 @@ static int callback_tx_one(struct callback_nic *cb, const struct harp_desc *desc
 	int err;
 
 	for (unsigned i = 0; i < n; i++) {
-		if (!callback_desc_good(cb, &descs[i]) || descs[i].len > cb->packet_bytes - len)
+		if (!callback_desc_valid(cb, &descs[i]) || descs[i].len > cb->packet_bytes - len)
 			return -EMSGSIZE;
 		if (n > 1)
 			memcpy(cb->packet + len, base + descs[i].addr, descs[i].len);
@@ -124,8 +122,6 @@ static int callback_tx_one(struct callback_nic *cb, const struct harp_desc *desc
 	err = cb->user.send(cb->user.ctx, n > 1 ? cb->packet : base + descs[0].addr, len);
 	if (err)
 		return err;
-	cb->stats.tx_packets++;
-	cb->stats.tx_bytes += len;
 	cb->stats.copied_bytes += len;
 	return 0;
 }
@@ -215,7 +211,6 @@ static void callback_destroy(struct harp_nic *nic)
 }
 
 static const struct harp_nic_ops callback_ops = {
-	.size = sizeof(struct harp_nic_ops),
 	.rx = callback_rx,
 	.tx = callback_tx,
 	.complete = callback_complete,

@@ -10,7 +10,6 @@
 #include <string.h>
 
 #include "memory/external.h"
-#include "nic/capture.h"
 
 void harp_nic_destroy(struct harp_nic *nic)
 {
@@ -18,21 +17,12 @@ void harp_nic_destroy(struct harp_nic *nic)
 		nic->ops->destroy(nic);
 }
 
-/* Size of the first version: an ops table of this size lacks later members. */
-#define NICIO_OPS_BYTES_V1 offsetof(struct harp_nic_ops, memory_add)
-#define NICIO_CAPS_BYTES_V1 offsetof(struct harp_nic_caps, frame_reserved)
 #define NICIO_TSO_BYTES_MAX 65400u /* with headers, the length still fits 16 bits */
-
-static bool nicio_is_v1(const struct harp_nic *nic)
-{
-	return nic->ops->size < sizeof(struct harp_nic_ops);
-}
 
 struct harp_nic_caps nicio_caps(const struct harp_nic *nic)
 {
-	struct harp_nic_caps caps = { 0 };
+	struct harp_nic_caps caps = nic->caps;
 
-	memcpy(&caps, &nic->caps, nicio_is_v1(nic) ? NICIO_CAPS_BYTES_V1 : sizeof(caps));
 	if (!(caps.features & HARP_NIC_TX_CSUM) || !(caps.features & HARP_NIC_TX_MULTI))
 		caps.features &= ~HARP_NIC_TX_TSO;
 	if (!(caps.features & HARP_NIC_TX_TSO))
@@ -47,12 +37,9 @@ struct harp_nic_caps nicio_caps(const struct harp_nic *nic)
 int nicio_init(struct nicio *io, struct harp_nic *nic, struct frame_pool *pool,
 	       struct harp_stats *stats)
 {
-	struct harp_nic_caps caps;
+	const struct harp_nic_caps caps = nicio_caps(nic);
 	uint32_t half, want;
 
-	if (nic->ops->size < NICIO_OPS_BYTES_V1)
-		return -EINVAL;
-	caps = nicio_caps(nic);
 	if (caps.tx_frags_max == 0 || caps.tx_frags_max > NICIO_BURST ||
 	    caps.tx_frags_max > caps.tx_ring || caps.rx_ring == 0)
 		return -EINVAL;
@@ -95,7 +82,7 @@ static inline struct frame *nicio_take(struct nicio *io, const struct harp_desc 
 		return NULL;
 	uint32_t room = io->pool->frame_size - (uint32_t)(desc->addr & (io->pool->frame_size - 1));
 
-	f->flags = desc->flags & HARP_DESC_CSUM_GOOD ? FRAME_RX_CSUM_GOOD : 0;
+	f->flags = desc->flags & HARP_DESC_RX_CSUM_VALID ? FRAME_RX_CSUM_VALID : 0;
 	f->pub.data = io->pool->base + desc->addr;
 	f->pub.len = desc->len;
 	f->pub.capacity = room;
@@ -114,7 +101,7 @@ static inline struct frame *nicio_take(struct nicio *io, const struct harp_desc 
 struct nicio_chain {
 	struct frame *first, *last;
 	uint32_t frags, bytes;
-	bool bad;
+	bool invalid;
 };
 
 static inline void nicio_chain_add(struct nicio *io, struct nicio_chain *chain,
@@ -124,12 +111,12 @@ static inline void nicio_chain_add(struct nicio *io, struct nicio_chain *chain,
 
 	chain->frags++;
 	if (!f) {
-		chain->bad = true;
+		chain->invalid = true;
 		return;
 	}
-	chain->bad |= desc->len == 0;
-	chain->bad |= desc->len > f->pub.capacity;
-	chain->bad |= chain->frags > NICIO_FRAGS_MAX;
+	chain->invalid |= desc->len == 0;
+	chain->invalid |= desc->len > f->pub.capacity;
+	chain->invalid |= chain->frags > NICIO_FRAGS_MAX;
 	chain->bytes += desc->len;
 	if (chain->last)
 		chain->last->frag = f;
@@ -170,7 +157,7 @@ static inline unsigned nicio_chain(struct nicio *io, struct nicio_chain *chain,
 		if (!(descs[n++].flags & HARP_DESC_MORE))
 			return n;
 	} while (n < left);
-	chain->bad = true; /* invalid: an incomplete packet */
+	chain->invalid = true; /* invalid: an incomplete packet */
 	return n;
 }
 
@@ -204,18 +191,15 @@ unsigned nicio_rx(struct nicio *io, struct frame **packets, unsigned max)
 		chain.first = nicio_single(io, &descs[i]);
 		if (chain.first) {
 			chain.bytes = descs[i++].len;
-			chain.bad = false;
+			chain.invalid = false;
 		} else {
 			i += nicio_chain(io, &chain, descs + i, got - i);
 		}
-		if (__builtin_expect(chain.bad, 0)) {
+		if (__builtin_expect(chain.invalid, 0)) {
 			nicio_chain_drop(io, &chain);
 			continue;
 		}
 		io->stats->rx_bytes += chain.bytes;
-		if (__builtin_expect(io->capture != NULL, 0))
-			capture_packet(io->capture, CAPTURE_IN, io->now_ns, chain.first->pub.data,
-				       chain.first, 0);
 		packets[count++] = chain.first;
 	}
 	io->stats->rx_packets += count;
@@ -292,8 +276,6 @@ void nicio_tx(struct nicio *io, const struct packet_out *out)
 	struct frame *f = out->frame;
 	uint32_t more = out->segments > 1 ? out->segments - 1 : 0;
 
-	if (__builtin_expect(io->capture != NULL, 0))
-		capture_packet(io->capture, CAPTURE_OUT, io->now_ns, out->head, f, more);
 	io->stats->tx_packets++;
 	io->stats->tx_bytes += out->len;
 	if (f->frag || more > 0) {
@@ -384,8 +366,7 @@ int nicio_memory_add(struct nicio *io, const void *base, size_t bytes)
 	const struct harp_nic_ops *ops = io->nic->ops;
 	int err;
 
-	if (io->pool->external_count == 0 || nicio_is_v1(io->nic) || !ops->memory_add ||
-	    !ops->memory_remove)
+	if (io->pool->external_count == 0 || !ops->memory_add || !ops->memory_remove)
 		return -ENOTSUP;
 	if (!base || bytes == 0 || (uintptr_t)base + bytes < (uintptr_t)base)
 		return -EINVAL;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nicio.h - moves frames to and from a NIC: reception, transmission, completion, fill ring,
- * counters and capture.
+ * nicio.h - moves frames to and from a NIC: reception, transmission, completion, fill ring
+ * and counters.
  */
 #ifndef HARP_NIC_NICIO_H
 #define HARP_NIC_NICIO_H
@@ -29,13 +29,10 @@ struct packet_out {
 	uint32_t segments, cut_bytes;
 };
 
-struct capture; /* nic/capture.h */
-
 struct nicio {
 	struct harp_nic *nic;
 	struct frame_pool *pool;
 	struct harp_stats *stats;
-	struct capture *capture; /* NULL: off */
 	uint64_t now_ns;
 	uint32_t fill_max;    /* limit of the NIC and of the pool */
 	uint32_t fill_burst;  /* consecutive full receive bursts */
@@ -53,7 +50,7 @@ struct nicio {
 	struct harp_desc tx[NICIO_BURST];
 };
 
-/* The NIC's capabilities, for any version of harp_nic.h that it was compiled with. */
+/* The NIC's capabilities as far as the stack uses them. */
 struct harp_nic_caps nicio_caps(const struct harp_nic *nic);
 int nicio_init(struct nicio *io, struct harp_nic *nic, struct frame_pool *pool,
 	       struct harp_stats *stats);

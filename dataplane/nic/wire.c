@@ -104,33 +104,33 @@ static unsigned wire_tx(struct harp_nic *nic, const struct harp_desc *descs, uns
 	unsigned taken = 0, n;
 
 	for (; (n = wire_packet_descs(descs, count - taken)) != 0; taken += n, descs += n) {
-		bool good = n <= caps->tx_frags_max;
+		bool valid = n <= caps->tx_frags_max;
 		uint32_t len = 0;
 
 		if (n > caps->tx_ring - port->sent_count)
 			break;
 		for (unsigned i = 0; i < n; i++) {
-			const uint8_t *bytes = wire_card_bytes(port, &descs[i]);
+			const uint8_t *bytes = wire_offload_bytes(port, &descs[i]);
 
-			good = good && bytes && descs[i].len <= WIRE_PACKET_MAX - len;
-			if (good) {
+			valid = valid && bytes && descs[i].len <= WIRE_PACKET_MAX - len;
+			if (valid) {
 				memcpy(packet + len, bytes, descs[i].len);
 				len += descs[i].len;
 			}
 			wire_sent_add(port, &descs[i], bytes, now_ns);
 		}
-		if (!good || !wire_card_send(caps, packet, len, descs[0].flags,
-					     port->wire->slot_bytes, wire_emit, &sending))
+		if (!valid || !wire_offload_send(caps, packet, len, descs[0].flags,
+						 port->wire->slot_bytes, wire_emit, &sending))
 			port->nic_stats.tx_invalid++;
 	}
 	return taken;
 }
 
-static bool wire_sent_good(const struct wire_port *port, const struct wire_sent *sent)
+static bool wire_sent_valid(const struct wire_port *port, const struct wire_sent *sent)
 {
 	struct harp_desc desc = { .addr = sent->addr, .len = sent->len };
 
-	return sent->len == 0 || (wire_card_bytes(port, &desc) == sent->bytes &&
+	return sent->len == 0 || (wire_offload_bytes(port, &desc) == sent->bytes &&
 				  wire_hash(sent->bytes, sent->len) == sent->hash);
 }
 
@@ -145,7 +145,7 @@ static unsigned wire_complete(struct harp_nic *nic, uint64_t *addrs, unsigned ma
 
 		if (sent->ready_ns > now_ns)
 			break;
-		if (w->strict && !wire_sent_good(port, sent))
+		if (w->strict && !wire_sent_valid(port, sent))
 			port->stats.strict_violations++;
 		addrs[n++] = sent->addr;
 		port->sent_head = (port->sent_head + 1) % nic->caps.tx_ring;
@@ -222,8 +222,6 @@ static unsigned wire_rx(struct harp_nic *nic, struct harp_desc *descs, unsigned 
 		} else {
 			got += wire_deliver(port, slot, descs + got);
 			w->ports[s->src].stats.delivered++;
-			port->nic_stats.rx_packets++;
-			port->nic_stats.rx_bytes += s->len;
 			port->nic_stats.copied_bytes += s->len;
 		}
 	}
@@ -259,7 +257,6 @@ static void wire_nic_destroy(struct harp_nic *nic)
 }
 
 static const struct harp_nic_ops wire_ops = {
-	.size = sizeof(struct harp_nic_ops),
 	.rx = wire_rx,
 	.tx = wire_tx,
 	.complete = wire_complete,
@@ -268,8 +265,8 @@ static const struct harp_nic_ops wire_ops = {
 	.next_ns = wire_next_ns,
 	.stats = wire_nic_stats,
 	.destroy = wire_nic_destroy,
-	.memory_add = wire_card_memory_add,
-	.memory_remove = wire_card_memory_remove,
+	.memory_add = wire_offload_memory_add,
+	.memory_remove = wire_offload_memory_remove,
 };
 
 /* creation and destruction */
@@ -294,8 +291,7 @@ static int wire_port_init(struct harp_wire *w, uint32_t index, const struct harp
 	caps->tx_ring = caps->rx_ring;
 	caps->tx_frags_max = opt->tx_frags_max;
 	caps->mtu_bytes = opt->mtu_bytes;
-	caps->features = (opt->tx_frags_max > 1 ? HARP_NIC_TX_MULTI : 0) |
-			 (w->strict ? HARP_NIC_STRICT : 0) | opt->offloads;
+	caps->features = (opt->tx_frags_max > 1 ? HARP_NIC_TX_MULTI : 0) | opt->offloads;
 	caps->tso_bytes_max = opt->tso_bytes_max;
 	caps->external_count = opt->external_count;
 	memcpy(caps->mac, mac, sizeof(mac));
@@ -313,7 +309,7 @@ static int wire_port_init(struct harp_wire *w, uint32_t index, const struct harp
 		       : -ENOMEM;
 }
 
-static bool wire_impair_good(const struct harp_wire_impair *im)
+static bool wire_impair_valid(const struct harp_wire_impair *im)
 {
 	return im->loss_ppm <= WIRE_PPM && im->duplicate_ppm <= WIRE_PPM &&
 	       im->reorder_ppm <= WIRE_PPM && im->corrupt_ppm <= WIRE_PPM;
@@ -324,10 +320,9 @@ static int wire_options(struct harp_wire_options *opt, const struct harp_wire_op
 {
 	*opt = (struct harp_wire_options){ 0 };
 	if (from) {
-		if (from->size < offsetof(struct harp_wire_options, offloads) ||
-		    from->size > sizeof(*opt))
+		if (from->size != sizeof(*opt))
 			return -EINVAL;
-		memcpy(opt, from, from->size);
+		*opt = *from;
 	}
 	opt->ports = opt->ports ? opt->ports : 2;
 	opt->frame_size = opt->frame_size ? opt->frame_size : 2048;
@@ -343,7 +338,7 @@ static int wire_options(struct harp_wire_options *opt, const struct harp_wire_op
 	    opt->mtu_bytes > WIRE_PACKET_MAX - WIRE_ETH_BYTES || opt->packets_max > 1u << 22 ||
 	    opt->tx_frags_max > 64 || opt->external_count > 1u << 22 ||
 	    (opt->offloads & ~(HARP_NIC_TX_CSUM | HARP_NIC_TX_TSO)) != 0 ||
-	    opt->tso_bytes_max > WIRE_TSO_BYTES || !wire_impair_good(&opt->impair))
+	    opt->tso_bytes_max > WIRE_TSO_BYTES || !wire_impair_valid(&opt->impair))
 		return -EINVAL;
 	return 0;
 }
@@ -415,7 +410,7 @@ struct harp_nic *harp_wire_port(struct harp_wire *w, unsigned port)
 
 int harp_wire_set_impair(struct harp_wire *w, unsigned port, const struct harp_wire_impair *impair)
 {
-	if (port >= w->port_count || !wire_impair_good(impair))
+	if (port >= w->port_count || !wire_impair_valid(impair))
 		return -EINVAL;
 	w->ports[port].impair = *impair;
 	return 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* wire.h - shared by the wire's ports (wire.c), their offloads (wire_card.c), and the path between
- * ports (wire_path.c). */
+/* wire.h - shared by the wire's ports (wire.c), their offloads (wire_offload.c), and the path
+ * between ports (wire_path.c). */
 #ifndef HARP_NIC_WIRE_H
 #define HARP_NIC_WIRE_H
 
@@ -69,16 +69,16 @@ static inline uint64_t wire_later(uint64_t a, uint64_t b)
 	return a > UINT64_MAX - b ? UINT64_MAX : a + b;
 }
 
-/* wire_card.c: the bytes of a descriptor; NULL: the NIC may not read them. */
-const uint8_t *wire_card_bytes(const struct wire_port *port, const struct harp_desc *desc);
-int wire_card_memory_add(struct harp_nic *nic, const void *base, size_t bytes);
-int wire_card_memory_remove(struct harp_nic *nic, const void *base, size_t bytes);
-typedef void (*wire_card_emit)(void *ctx, uint8_t *packet, uint32_t len);
+/* wire_offload.c: the bytes of a descriptor; NULL: the NIC may not read them. */
+const uint8_t *wire_offload_bytes(const struct wire_port *port, const struct harp_desc *desc);
+int wire_offload_memory_add(struct harp_nic *nic, const void *base, size_t bytes);
+int wire_offload_memory_remove(struct harp_nic *nic, const void *base, size_t bytes);
+typedef void (*wire_offload_emit)(void *ctx, uint8_t *packet, uint32_t len);
 /* Transmits a packet with these capabilities and descriptor flags: as one packet, or as the
  * segments of a GSO packet, each at most packet_max. False: it violates harp_nic.h and is not sent.
  * Modifies the packet. */
-bool wire_card_send(const struct harp_nic_caps *caps, uint8_t *packet, uint32_t len, uint32_t flags,
-		    uint32_t packet_max, wire_card_emit emit, void *ctx);
+bool wire_offload_send(const struct harp_nic_caps *caps, uint8_t *packet, uint32_t len,
+		       uint32_t flags, uint32_t packet_max, wire_offload_emit emit, void *ctx);
 /* wire_path.c: sends a packet from port. May modify it (ECN marks). */
 void wire_path_send(struct wire_port *port, uint8_t *bytes, uint32_t len, uint64_t now_ns);
 /* Removes the first slot from the heap of this port; the caller frees it. */

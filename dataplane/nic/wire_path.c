@@ -185,8 +185,6 @@ void wire_path_send(struct wire_port *port, uint8_t *bytes, uint32_t len, uint64
 	struct harp_wire *w = port->wire;
 
 	port->stats.sent++;
-	port->nic_stats.tx_packets++;
-	port->nic_stats.tx_bytes += len;
 	if (port->impair.down) {
 		port->stats.lost++;
 		return;

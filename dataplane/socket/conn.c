@@ -11,14 +11,6 @@
 /* Even the slowest timestamp clock ticks within this time: RFC 7323 section 5.4. */
 #define CONN_REOPEN_NS TCP_NS_PER_S
 
-bool socket_addr_is_any(const struct harp_addr *addr)
-{
-	static const struct harp_addr any = { { 0 } };
-	static const struct harp_addr any_v4 = { { [10] = 0xff, [11] = 0xff } };
-
-	return memcmp(addr, &any, sizeof(*addr)) == 0 || memcmp(addr, &any_v4, sizeof(*addr)) == 0;
-}
-
 /* ------------------------------------------------------------------------------------------------
  * Opening.
  */
@@ -51,6 +43,7 @@ static int conn_choose_port(struct harp_conn *conn, uint16_t wanted)
 {
 	struct tcp *tcp = conn->tcp;
 	struct flow_key peer;
+	int port;
 
 	if (wanted != 0) {
 		if (!conn_tuple_free(conn, wanted))
@@ -59,26 +52,9 @@ static int conn_choose_port(struct harp_conn *conn, uint16_t wanted)
 		return port_get(&tcp->ports, wanted);
 	}
 	peer = conn_flow_key(conn);
-	conn->local_port = port_choose(&tcp->ports, &peer, conn_tuple_free, conn);
-	if (conn->local_port)
-		return 0;
-	return tcp->ports.shortage ? tcp->ports.shortage : -EADDRINUSE;
-}
-
-/* A port holds a file descriptor, for a minute in TIME-WAIT. Ends the oldest connection in
- * TIME-WAIT that is the only user of its port. */
-static bool conn_reclaim_port(struct tcp *tcp)
-{
-	struct harp_conn *old;
-
-	TAILQ_FOREACH(old, &tcp->time_wait_opened, link.owner)
-	{
-		if (tcp->ports.users[old->local_port] == 1) {
-			tcp_conn_die(old, 0);
-			return true;
-		}
-	}
-	return false;
+	port = port_choose(&tcp->ports, &peer, conn_tuple_free, conn);
+	conn->local_port = (uint16_t)port;
+	return port < 0 ? port : 0;
 }
 
 /* Replaces a TIME-WAIT connection of the same 4-tuple, if there is one. */
@@ -108,23 +84,20 @@ int conn_connect(struct tcp *tcp, const struct harp_endpoint *local,
 	if (err)
 		return err;
 	/* An own address would need a loopback path, which the stack lacks. */
-	if (remote->port == 0 || socket_addr_is_any(&remote->addr) ||
-	    ip_is_own(tcp->ip, &remote->addr) ||
-	    !ip_scope_good(tcp->ip, &remote->addr, remote->scope_id))
+	if (remote->port == 0 || addr_is_any(&remote->addr) || ip_is_own(tcp->ip, &remote->addr) ||
+	    !ip_scope_valid(tcp->ip, &remote->addr, remote->scope_id))
 		return -EINVAL;
-	if (local && !ip_scope_good(tcp->ip, &local->addr, local->scope_id))
+	if (local && !ip_scope_valid(tcp->ip, &local->addr, local->scope_id))
 		return -EADDRNOTAVAIL;
 	conn = tcp_conn_alloc(tcp, &options);
 	if (!conn)
 		return -ENOSPC;
 	conn->path.dst = remote->addr;
-	if (local && !socket_addr_is_any(&local->addr))
+	if (local && !addr_is_any(&local->addr))
 		conn->path.src = local->addr;
 	conn->remote_port = remote->port;
 	err = ip_path_lookup(tcp->ip, &conn->path);
 	if (!err)
-		err = conn_choose_port(conn, local ? local->port : 0);
-	if ((err == -EMFILE || err == -ENFILE) && conn_reclaim_port(tcp))
 		err = conn_choose_port(conn, local ? local->port : 0);
 	if (err) {
 		TAILQ_INSERT_HEAD(&tcp->free_conns, conn, link.owner);
@@ -325,12 +298,12 @@ int harp_conn_error(const struct harp_conn *conn)
 
 void *harp_conn_user(const struct harp_conn *conn)
 {
-	return conn->user;
+	return conn->opts.user;
 }
 
 void harp_conn_set_user(struct harp_conn *conn, void *user)
 {
-	conn->user = user;
+	conn->opts.user = user;
 }
 
 void harp_conn_endpoints(const struct harp_conn *conn, struct harp_endpoint *local,
@@ -400,70 +373,43 @@ static enum harp_ca_state conn_ca_state(const struct harp_conn *conn)
 		       : HARP_CA_OPEN;
 }
 
-int harp_conn_info(const struct harp_conn *conn, struct harp_tcp_info *info, size_t size)
+void harp_conn_info(const struct harp_conn *conn, struct harp_tcp_info *info)
 {
 	const struct tcp_marks marks = tcp_sack_marks(conn);
-	struct harp_tcp_info full = {
-		.state = conn->state,
-		.options = conn->options,
-		.snd_mss_bytes = conn->snd.mss_bytes,
-		.rcv_mss_bytes = conn->rcv.mss_bytes,
-		.snd_wscale = conn->snd.wscale,
-		.rcv_wscale = conn->rcv.wscale,
-		.srtt_ns = conn->rtt.srtt_ns,
-		.rttvar_ns = conn->rtt.rttvar_ns,
-		.rtt_ns_min = conn->rtt.min_ns,
-		.rto_ns = tcp_timer_rto_ns(conn),
-		.snd_cwnd_bytes = conn->cc.cwnd_bytes,
-		.snd_ssthresh_bytes = conn->cc.ssthresh_bytes,
-		.snd_wnd_bytes = conn->snd.wnd_bytes,
-		.rcv_wnd_bytes = conn_rcv_wnd_bytes(conn),
-		.bytes_in_flight = conn_flight_bytes(conn),
-		.bytes_unsent = conn_synchronized(conn) ? conn->snd.end_seq - conn->snd.nxt_seq : 0,
-		.bytes_sent = conn->acct.bytes_sent,
-		.bytes_acked = conn->acct.bytes_acked,
-		.bytes_received = conn->acct.bytes_received,
-		.bytes_retransmitted = conn->acct.bytes_retransmitted,
-		.segs_out = conn->acct.segs_out,
-		.segs_in = conn->acct.segs_in,
-		.data_segs_out = conn->acct.data_segs_out,
-		.data_segs_in = conn->acct.data_segs_in,
-		.retransmits = conn->acct.retransmits,
-		.rto_count = conn->acct.rto_count,
-		.fast_retransmits = conn->acct.fast_retransmits,
-		.dup_acks_in = conn->acct.dup_acks_in,
-		.out_of_order_in = conn->acct.out_of_order_in,
-		.zero_window_probes = conn->acct.zero_window_probes,
-		.keepalive_probes = conn->acct.keepalive_probes,
-		.tx_copied_bytes = conn->acct.tx_copied_bytes,
-		.rx_copied_bytes = conn->acct.rx_copied_bytes,
-		.rx_frames_held = conn->frames.rx_held,
-		.rx_frames_budget = conn->frames.rx_budget,
-		.tx_frames_held = conn->frames.tx_held,
-		.tx_frames_budget = conn->frames.tx_budget,
-		.last_rcv_ns = conn->last_rcv_ns,
-		.congestion = tcp_cc_congestion(conn),
-		.dctcp_alpha_ppm = cc_dctcp_alpha_ppm(&conn->cc),
-		.pacing_bytes_per_s = conn->cc.pacing_bytes_per_s,
-		.ecn_ce_in = conn->acct.ecn_ce_in,
-		.ecn_ece_in = conn->acct.ecn_ece_in,
-		.ecn_reductions = conn->acct.ecn_reductions,
-		.sacked_bytes = conn->loss.sacked_bytes,
-		.lost_segs = conn->acct.lost_segs,
-		.tlp_probes = conn->acct.tlp_probes,
-		.undone_recoveries = conn->acct.undos,
-		.reorder_window_ns = tcp_rack_window_ns(conn),
-		.ca_state = conn_ca_state(conn),
-		.backoff = conn->rtx_backoff,
-		.sacked_out_segs = conn->loss.sacked_segs,
-		.lost_out_segs = marks.lost_segs,
-		.retrans_out_segs = marks.retrans_segs,
-	};
 
-	memcpy(info, &full, size < sizeof(full) ? size : sizeof(full));
-	if (size > sizeof(full))
-		memset((uint8_t *)info + sizeof(full), 0, size - sizeof(full));
-	return 0;
+	*info = conn->acct;
+	info->state = conn->state;
+	info->options = conn->options;
+	info->snd_mss_bytes = conn->snd.mss_bytes;
+	info->rcv_mss_bytes = conn->rcv.mss_bytes;
+	info->snd_wscale = conn->snd.wscale;
+	info->rcv_wscale = conn->rcv.wscale;
+	info->srtt_ns = conn->rtt.srtt_ns;
+	info->rttvar_ns = conn->rtt.rttvar_ns;
+	info->rtt_ns_min = conn->rtt.min_ns;
+	info->rto_ns = tcp_timer_rto_ns(conn);
+	info->snd_cwnd_bytes = conn->cc.cwnd_bytes;
+	info->snd_ssthresh_bytes = conn->cc.ssthresh_bytes;
+	info->snd_wnd_bytes = conn->snd.wnd_bytes;
+	info->rcv_wnd_bytes = conn_rcv_wnd_bytes(conn);
+	info->bytes_in_flight = conn_flight_bytes(conn);
+	if (conn_synchronized(conn))
+		info->bytes_unsent = conn->snd.end_seq - conn->snd.nxt_seq;
+	info->rx_frames_held = conn->frames.rx_held;
+	info->rx_frames_budget = conn->frames.rx_budget;
+	info->tx_frames_held = conn->frames.tx_held;
+	info->tx_frames_budget = conn->frames.tx_budget;
+	info->last_rcv_ns = conn->last_rcv_ns;
+	info->congestion = tcp_cc_congestion(conn);
+	info->dctcp_alpha_ppm = cc_dctcp_alpha_ppm(&conn->cc);
+	info->pacing_bytes_per_s = conn->cc.pacing_bytes_per_s;
+	info->sacked_bytes = conn->loss.sacked_bytes;
+	info->reorder_window_ns = tcp_rack_window_ns(conn);
+	info->ca_state = conn_ca_state(conn);
+	info->backoff = conn->rtx_backoff;
+	info->sacked_out_segs = conn->loss.sacked_segs;
+	info->lost_out_segs = marks.lost_segs;
+	info->retrans_out_segs = marks.retrans_segs;
 }
 
 void harp_conn_set_label(struct harp_conn *conn, const char *label)

@@ -12,8 +12,8 @@ static bool listener_conflicts(const struct tcp *tcp, const struct harp_addr *ad
 		const struct harp_listener *l = &tcp->listeners[i];
 
 		if (l->tcp && l->local.port == port &&
-		    (socket_addr_is_any(addr) || socket_addr_is_any(&l->local.addr) ||
-		     memcmp(&l->local.addr, addr, sizeof(*addr)) == 0))
+		    (addr_is_any(addr) || addr_is_any(&l->local.addr) ||
+		     addr_equal(&l->local.addr, addr)))
 			return true;
 	}
 	return false;
@@ -29,9 +29,9 @@ int listener_open(struct tcp *tcp, const struct harp_endpoint *local,
 
 	if (err)
 		return err;
-	if (socket_addr_is_any(&at.addr))
+	if (addr_is_any(&at.addr))
 		at.addr = (struct harp_addr){ { 0 } };
-	else if (!ip_is_own(tcp->ip, &at.addr) || !ip_scope_good(tcp->ip, &at.addr, at.scope_id))
+	else if (!ip_is_own(tcp->ip, &at.addr) || !ip_scope_valid(tcp->ip, &at.addr, at.scope_id))
 		return -EADDRNOTAVAIL;
 	for (uint32_t i = 0; i < tcp->max_listeners && !l; i++) {
 		if (!tcp->listeners[i].tcp)
@@ -43,16 +43,13 @@ int listener_open(struct tcp *tcp, const struct harp_endpoint *local,
 		if (listener_conflicts(tcp, &at.addr, at.port))
 			return -EADDRINUSE;
 		err = port_get(&tcp->ports, at.port);
-		if (err)
-			return err;
 	} else {
-		at.port = port_choose(&tcp->ports, NULL, NULL, NULL);
-		if (at.port == 0)
-			return -EADDRINUSE;
+		err = port_choose(&tcp->ports, NULL, NULL, NULL);
+		at.port = (uint16_t)err;
 	}
-	*l = (struct harp_listener){
-		.tcp = tcp, .local = at, .options = options, .backlog = options.backlog
-	};
+	if (err < 0)
+		return err;
+	*l = (struct harp_listener){ .tcp = tcp, .local = at, .options = options };
 	TAILQ_INIT(&l->embryonic);
 	TAILQ_INIT(&l->accept_queue);
 	*out = l;

@@ -5,28 +5,12 @@
 #include <errno.h>
 #include <string.h>
 
-#define OPTIONS_SIZE_MIN offsetof(struct harp_tcp_options, backlog)
-#define OPTIONS_SIZE_MAX 4096u
-
 #define OPTIONS_BACKLOG_DEFAULT 128u
 #define OPTIONS_CONNECT_TIMEOUT_NS (10 * TCP_NS_PER_S)
 #define OPTIONS_USER_TIMEOUT_NS (120 * TCP_NS_PER_S)
 #define OPTIONS_KEEPALIVE_COUNT 8u
 #define OPTIONS_DELAYED_ACK_NS_MAX (TCP_NS_PER_S / 2) /* RFC 5681 section 4.2 */
 #define OPTIONS_OFF_ALL (HARP_TCPI_TIMESTAMPS | HARP_TCPI_SACK | HARP_TCPI_WSCALE)
-
-/* Copies the fields of the caller's version to *out. */
-static int options_copy(const struct harp_tcp_options *in, struct harp_tcp_options *out)
-{
-	if (in->size < OPTIONS_SIZE_MIN || in->size > OPTIONS_SIZE_MAX)
-		return -EINVAL;
-	for (size_t i = sizeof(*out); i < in->size; i++)
-		if (((const uint8_t *)in)[i])
-			return -E2BIG;
-	memcpy(out, in, in->size < sizeof(*out) ? in->size : sizeof(*out));
-	out->size = sizeof(*out);
-	return 0;
-}
 
 /* Describes the first error; NULL: none. */
 static const char *options_check(const struct harp_tcp_options *opt)
@@ -65,15 +49,14 @@ static void options_defaults(struct harp_tcp_options *opt)
 		opt->congestion = HARP_CONGESTION_CUBIC;
 }
 
-/* Merges the caller's fields into *out, which is valid. */
-static int options_apply(const struct tcp *tcp, const struct harp_tcp_options *in,
-			 struct harp_tcp_options *out)
+int socket_options(const struct tcp *tcp, const struct harp_tcp_options *in,
+		   struct harp_tcp_options *out)
 {
-	int err = options_copy(in, out);
 	const char *fault;
 
-	if (err)
-		return err;
+	*out = in ? *in : (struct harp_tcp_options){ .size = sizeof(*out) };
+	if (out->size != sizeof(*out))
+		return -EINVAL;
 	fault = options_check(out);
 	if (fault) {
 		if (tcp->hooks->log)
@@ -84,54 +67,16 @@ static int options_apply(const struct tcp *tcp, const struct harp_tcp_options *i
 	return 0;
 }
 
-int socket_options(const struct tcp *tcp, const struct harp_tcp_options *in,
-		   struct harp_tcp_options *out)
-{
-	static const struct harp_tcp_options none = { .size = sizeof(none) };
-
-	*out = none;
-	return options_apply(tcp, in ? in : &none, out);
-}
-
-/* Options of an open connection. */
-static struct harp_tcp_options options_in_force(const struct harp_conn *conn)
-{
-	uint32_t congestion = tcp_cc_congestion(conn), unsent = conn->opts.unsent_bytes_max;
-
-	return (struct harp_tcp_options){
-		.size = sizeof(struct harp_tcp_options),
-		.rx_frames = conn->frames.rx_budget,
-		.tx_frames = conn->frames.tx_budget,
-		.connect_timeout_ns = conn->opts.connect_timeout_ns,
-		.user_timeout_ns = conn->opts.user_timeout_ns,
-		.keepalive_idle_ns = conn->opts.keepalive_idle_ns,
-		.keepalive_interval_ns = conn->opts.keepalive_interval_ns,
-		.keepalive_count = conn->opts.keepalive_count,
-		.dscp = conn->tos >> 2,
-		.user = conn->user,
-		.unsent_bytes_max = unsent == UINT32_MAX ? 0 : unsent,
-		.congestion = congestion,
-		.fixed_window_bytes =
-			congestion == HARP_CONGESTION_FIXED ? (uint32_t)conn->cc.priv[0] : 0,
-		.ecn = conn->opts.ecn,
-		.mss_bytes = conn->opts.mss_limit_bytes,
-		.options_off = conn->opts.options_off,
-		.delayed_ack_ns = conn->opts.delayed_ack_ns,
-		.initial_rto_ns = conn->opts.initial_rto_ns,
-	};
-}
-
 int harp_conn_options(const struct harp_conn *conn, struct harp_tcp_options *opt)
 {
-	const struct harp_tcp_options now = options_in_force(conn);
-	uint32_t size = opt->size;
-
-	if (size < OPTIONS_SIZE_MIN || size > OPTIONS_SIZE_MAX)
+	if (opt->size != sizeof(*opt))
 		return -EINVAL;
-	memcpy(opt, &now, size < sizeof(now) ? size : sizeof(now));
-	if (size > sizeof(now))
-		memset((uint8_t *)opt + sizeof(now), 0, size - sizeof(now));
-	opt->size = size;
+	*opt = conn->opts;
+	opt->rx_frames = conn->frames.rx_budget;
+	opt->tx_frames = conn->frames.tx_budget;
+	opt->congestion = tcp_cc_congestion(conn);
+	if (opt->unsent_bytes_max == UINT32_MAX)
+		opt->unsent_bytes_max = 0;
 	return 0;
 }
 
@@ -156,64 +101,39 @@ static int options_check_state(const struct harp_conn *conn, const struct harp_t
 	return 0;
 }
 
-/* An unchanged budget stays autotuned. */
-static void options_set_budgets(struct harp_conn *conn, const struct harp_tcp_options *now,
-				const struct harp_tcp_options *want)
-{
-	if (want->tx_frames != now->tx_frames)
-		tcp_budget_change_tx(conn, want->tx_frames);
-	conn->opts.unsent_bytes_max = want->unsent_bytes_max ? want->unsent_bytes_max : UINT32_MAX;
-	if (conn->flags & CONN_WANT_WRITE)
-		tcp_ack_writable(conn);
-	if (want->rx_frames != now->rx_frames)
-		tcp_budget_change_rx(conn, want->rx_frames);
-}
-
-static void options_set_timers(struct harp_conn *conn, const struct harp_tcp_options *now,
-			       const struct harp_tcp_options *want)
-{
-	if (want->connect_timeout_ns != now->connect_timeout_ns) {
-		conn->opts.connect_timeout_ns = want->connect_timeout_ns;
-		tcp_timer_life(conn, want->connect_timeout_ns);
-	}
-	if (want->initial_rto_ns != now->initial_rto_ns) /* applies from the next SYN on */
-		conn->opts.initial_rto_ns = conn->rtt.rto_ns = want->initial_rto_ns;
-	if (want->user_timeout_ns != now->user_timeout_ns) {
-		conn->opts.user_timeout_ns = want->user_timeout_ns;
-		tcp_timer_user_timeout(conn);
-	}
-	if (want->keepalive_idle_ns != now->keepalive_idle_ns ||
-	    want->keepalive_interval_ns != now->keepalive_interval_ns ||
-	    want->keepalive_count != now->keepalive_count) {
-		conn->opts.keepalive_idle_ns = want->keepalive_idle_ns;
-		conn->opts.keepalive_interval_ns = want->keepalive_interval_ns;
-		conn->opts.keepalive_count = want->keepalive_count;
-		tcp_timer_keepalive(conn);
-	}
-}
-
 int harp_conn_set_options(struct harp_conn *conn, const struct harp_tcp_options *opt)
 {
-	const struct harp_tcp_options now = options_in_force(conn);
-	struct harp_tcp_options want = now;
+	struct harp_tcp_options now = { .size = sizeof(now) }, want;
 	int err;
 
 	if (conn->state == HARP_TCP_CLOSED)
 		return conn->error ? conn->error : -EPIPE;
-	err = opt ? options_apply(conn->tcp, opt, &want) : -EINVAL;
+	(void)harp_conn_options(conn, &now);
+	err = opt ? socket_options(conn->tcp, opt, &want) : -EINVAL;
 	if (!err)
 		err = options_check_state(conn, &now, &want);
 	if (err)
 		return err;
-	conn->user = want.user;
-	conn->tos = (uint8_t)(want.dscp << 2);
-	conn->opts.delayed_ack_ns = (uint32_t)want.delayed_ack_ns;
-	options_set_budgets(conn, &now, &want);
-	options_set_timers(conn, &now, &want);
-	if (want.mss_bytes != now.mss_bytes) {
-		conn->opts.mss_limit_bytes = (uint16_t)want.mss_bytes;
+	tcp_conn_options(conn, &want);
+	/* An unchanged budget stays autotuned. */
+	if (want.tx_frames != now.tx_frames)
+		tcp_budget_change_tx(conn, want.tx_frames);
+	if (conn->flags & CONN_WANT_WRITE)
+		tcp_ack_writable(conn);
+	if (want.rx_frames != now.rx_frames)
+		tcp_budget_change_rx(conn, want.rx_frames);
+	if (want.connect_timeout_ns != now.connect_timeout_ns)
+		tcp_timer_life(conn, want.connect_timeout_ns);
+	if (want.initial_rto_ns != now.initial_rto_ns) /* applies from the next SYN on */
+		conn->rtt.rto_ns = want.initial_rto_ns;
+	if (want.user_timeout_ns != now.user_timeout_ns)
+		tcp_timer_user_timeout(conn);
+	if (want.keepalive_idle_ns != now.keepalive_idle_ns ||
+	    want.keepalive_interval_ns != now.keepalive_interval_ns ||
+	    want.keepalive_count != now.keepalive_count)
+		tcp_timer_keepalive(conn);
+	if (want.mss_bytes != now.mss_bytes)
 		tcp_mtu_limit(conn);
-	}
 	if (want.congestion != now.congestion || want.fixed_window_bytes != now.fixed_window_bytes)
 		tcp_cc_change(conn, want.congestion, want.fixed_window_bytes);
 	return 0;

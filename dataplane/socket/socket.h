@@ -16,14 +16,12 @@ int listener_open(struct tcp *tcp, const struct harp_endpoint *local,
 ssize_t external_evict(struct tcp *tcp, const void *base, size_t bytes);
 int udp_open(struct udp *udp, const struct harp_endpoint *local, const struct harp_udp_options *opt,
 	     struct harp_udp **out);
-struct harp_udp *udp_next_event(struct udp *udp, uint32_t *events);
 
 /* Copies the caller's options (NULL: defaults) to this library's struct and replaces zeros by
  * defaults. -EINVAL, -E2BIG. */
 int socket_options(const struct tcp *tcp, const struct harp_tcp_options *in,
 		   struct harp_tcp_options *out);
 /* True for the wildcard address of either family. */
-bool socket_addr_is_any(const struct harp_addr *addr);
 /* The error of send calls on a connection that is not open; 0 if it is. */
 int socket_send_state(const struct harp_conn *conn);
 /* Bytes that harp_tcp_options.unsent_bytes_max permits to queue, at most `bytes`. */

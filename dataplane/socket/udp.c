@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* udp.c - the application's interface to UDP sockets: datagrams by copy, in batches, and as
- * frames. */
+/* udp.c - the application's interface to UDP sockets. */
 #include <errno.h>
 #include <string.h>
 
@@ -25,11 +24,11 @@ static uint32_t udp_budget(const struct udp *udp, uint32_t frames, uint32_t othe
 
 static int udp_options(const struct harp_udp_options *in, struct harp_udp_options *out)
 {
-	*out = (struct harp_udp_options){ .size = sizeof(*out) };
+	*out = (struct harp_udp_options){ 0 };
 	if (in) {
-		if (in->size < sizeof(in->size) || in->size > 4096)
+		if (in->size != sizeof(*out))
 			return -EINVAL;
-		memcpy(out, in, in->size < sizeof(*out) ? in->size : sizeof(*out));
+		*out = *in;
 	}
 	return out->dscp > 63 ? -EINVAL : 0;
 }
@@ -40,21 +39,20 @@ int udp_open(struct udp *udp, const struct harp_endpoint *local, const struct ha
 	struct harp_endpoint at = local ? *local : (struct harp_endpoint){ .port = 0 };
 	struct harp_udp_options options;
 	struct harp_udp *sock;
-	bool wild = socket_addr_is_any(&at.addr);
+	bool wild = addr_is_any(&at.addr);
 	int err = udp_options(opt, &options);
 
 	if (err)
 		return err;
 	if (wild)
 		at.addr = (struct harp_addr){ { 0 } };
-	else if (!ip_is_own(udp->ip, &at.addr) || !ip_scope_good(udp->ip, &at.addr, at.scope_id))
+	else if (!ip_is_own(udp->ip, &at.addr) || !ip_scope_valid(udp->ip, &at.addr, at.scope_id))
 		return -EADDRNOTAVAIL;
 	sock = udp_socket_alloc(udp);
 	if (!sock)
 		return -ENOSPC;
 	sock->wild = wild;
 	sock->tos = (uint8_t)(options.dscp << 2);
-	sock->user = options.user;
 	sock->rx_frames_budget = udp_budget(udp, options.rx_frames, UDP_RX_FRAMES_DEFAULT);
 	sock->tx_frames_budget = udp_budget(udp, options.tx_frames, UDP_TX_FRAMES_DEFAULT);
 	err = udp_socket_bind(sock, &at);
@@ -67,12 +65,12 @@ int udp_open(struct udp *udp, const struct harp_endpoint *local, const struct ha
 }
 
 /* True for a valid remote address. An own address is not, because the stack has no loopback. */
-static bool udp_remote_good(const struct harp_udp *sock, const struct harp_endpoint *remote)
+static bool udp_remote_valid(const struct harp_udp *sock, const struct harp_endpoint *remote)
 {
 	const struct ip *ip = sock->udp->ip;
 
-	return remote->port != 0 && !socket_addr_is_any(&remote->addr) &&
-	       !ip_is_own(ip, &remote->addr) && ip_scope_good(ip, &remote->addr, remote->scope_id);
+	return remote->port != 0 && !addr_is_any(&remote->addr) && !ip_is_own(ip, &remote->addr) &&
+	       ip_scope_valid(ip, &remote->addr, remote->scope_id);
 }
 
 /* Drops queued datagrams that are not from the peer to the socket's address. */
@@ -85,8 +83,8 @@ static void udp_drop_others(struct harp_udp *sock)
 		const struct udp_where *where = udp_where_received(f);
 
 		if (where->remote_port == sock->remote.port &&
-		    memcmp(&where->remote, &sock->remote.addr, sizeof(where->remote)) == 0 &&
-		    memcmp(&where->local, &sock->local.addr, sizeof(where->local)) == 0)
+		    addr_equal(&where->remote, &sock->remote.addr) &&
+		    addr_equal(&where->local, &sock->local.addr))
 			udp_queue_push(&kept, f);
 		else
 			udp_rx_release(sock, f);
@@ -102,7 +100,7 @@ int harp_udp_connect(struct harp_udp *sock, const struct harp_endpoint *remote)
 	if (sock->wild)
 		where.local = (struct harp_addr){ { 0 } };
 	if (remote) {
-		if (!udp_remote_good(sock, remote))
+		if (!udp_remote_valid(sock, remote))
 			return -EINVAL;
 		where.remote = remote->addr;
 		err = udp_path(sock, &where);
@@ -125,19 +123,6 @@ void harp_udp_close(struct harp_udp *sock)
 		udp_socket_free(sock);
 }
 
-struct harp_udp *udp_next_event(struct udp *udp, uint32_t *events)
-{
-	struct harp_udp *sock = TAILQ_FIRST(&udp->events);
-
-	if (!sock)
-		return NULL;
-	TAILQ_REMOVE(&udp->events, sock, event_link);
-	sock->on_event_list = false;
-	*events = sock->events;
-	sock->events = 0;
-	return sock;
-}
-
 int harp_udp_error(struct harp_udp *sock, struct harp_endpoint *about)
 {
 	int error = sock->error;
@@ -153,7 +138,7 @@ int harp_udp_error(struct harp_udp *sock, struct harp_endpoint *about)
  */
 /* Resolves destination (remote NULL: the peer) and source. 0: sock->path leads there. */
 static int udp_resolve(struct harp_udp *sock, const struct harp_endpoint *remote,
-		       const struct harp_addr *from, struct udp_where *where)
+		       struct udp_where *where)
 {
 	int err;
 
@@ -163,18 +148,12 @@ static int udp_resolve(struct harp_udp *sock, const struct harp_endpoint *remote
 		return -EISCONN;
 	if (!remote)
 		remote = &sock->remote;
-	if (!udp_remote_good(sock, remote))
+	if (!udp_remote_valid(sock, remote))
 		return -EINVAL;
 	*where = (struct udp_where){ .remote = remote->addr,
 				     .local = sock->local.addr,
 				     .remote_port = remote->port,
 				     .tos = sock->tos };
-	if (from && !socket_addr_is_any(from)) {
-		if (socket_addr_is_any(&where->local))
-			where->local = *from;
-		else if (memcmp(&where->local, from, sizeof(*from)) != 0)
-			return -EADDRNOTAVAIL;
-	}
 	err = udp_path(sock, where);
 	if (!err)
 		where->local = sock->path.src;
@@ -184,7 +163,7 @@ static int udp_resolve(struct harp_udp *sock, const struct harp_endpoint *remote
 int harp_udp_payload_max(struct harp_udp *sock, const struct harp_endpoint *remote)
 {
 	struct udp_where where;
-	int err = udp_resolve(sock, remote, NULL, &where);
+	int err = udp_resolve(sock, remote, &where);
 
 	return err ? err : (int)udp_payload_max(sock);
 }
@@ -234,13 +213,13 @@ static void udp_fill(struct frame *f, const struct iovec *iov, int iov_count)
 	}
 }
 
-static ssize_t udp_send(struct harp_udp *sock, const struct harp_endpoint *remote,
-			const struct harp_addr *from, const struct iovec *iov, int iov_count)
+ssize_t harp_udp_send(struct harp_udp *sock, const struct harp_endpoint *remote,
+		      const struct iovec *iov, int iov_count)
 {
 	struct udp_where where;
 	size_t len = 0, most;
 	struct frame *f;
-	int err = udp_resolve(sock, remote, from, &where);
+	int err = udp_resolve(sock, remote, &where);
 
 	if (err)
 		return err;
@@ -261,83 +240,9 @@ static ssize_t udp_send(struct harp_udp *sock, const struct harp_endpoint *remot
 	return (ssize_t)len;
 }
 
-ssize_t harp_udp_send(struct harp_udp *sock, const struct harp_endpoint *remote,
-		      const struct iovec *iov, int iov_count)
-{
-	return udp_send(sock, remote, NULL, iov, iov_count);
-}
-
-int harp_udp_send_many(struct harp_udp *sock, const struct harp_udp_message *messages, int count)
-{
-	for (int i = 0; i < count; i++) {
-		const struct harp_udp_message *m = &messages[i];
-		const struct iovec iov = { .iov_base = m->data, .iov_len = m->size };
-		ssize_t n = udp_send(sock, m->peer.port ? &m->peer : NULL, &m->local.addr, &iov, 1);
-
-		if (n < 0)
-			return i > 0 ? i : (int)n;
-	}
-	return count;
-}
-
-int harp_udp_frame_alloc(struct harp_udp *sock, struct harp_frame **out)
-{
-	struct frame *f = udp_tx_alloc(sock);
-
-	if (!f)
-		return -EAGAIN;
-	f->flags = FRAME_LENT;
-	*out = &f->pub;
-	return 0;
-}
-
-int harp_udp_send_frames(struct harp_udp *sock, const struct harp_endpoint *remote,
-			 struct harp_frame *const *frames, int count)
-{
-	struct frame *first = NULL, *last = NULL;
-	struct udp_where where;
-	uint64_t len = 0;
-	int err = udp_resolve(sock, remote, NULL, &where);
-
-	if (err)
-		return err;
-	if (count < 1)
-		return -EINVAL;
-	for (int i = 0; i < count; i++) {
-		const struct frame *f = (const struct frame *)frames[i];
-
-		/* An empty frame is only valid alone. */
-		if ((f->flags & (FRAME_LENT | FRAME_LENT_RX)) != FRAME_LENT ||
-		    f->pub.len > f->pub.capacity || (f->pub.len == 0 && count > 1))
-			return -EINVAL;
-		len += f->pub.len;
-	}
-	if (len > udp_payload_max(sock) || (uint32_t)count > sock->udp->tx_frags_max)
-		return -EMSGSIZE;
-	for (int i = 0; i < count; i++) {
-		struct frame *f = (struct frame *)frames[i];
-
-		f->flags = 0;
-		f->frag = NULL;
-		if (last)
-			last->frag = f;
-		else
-			first = f;
-		last = f;
-	}
-	udp_tx_queue(sock, first, &where);
-	return 0;
-}
-
 /* ------------------------------------------------------------------------------------------------
  * Receiving.
  */
-/* The result when there is nothing to read. */
-static int udp_nothing(struct harp_udp *sock)
-{
-	return sock->connected && sock->error ? harp_udp_error(sock, NULL) : -EAGAIN;
-}
-
 /* COPY: to the application's buffer, as far as it fits. Returns the datagram's length. */
 static size_t udp_copy_out(struct harp_udp *sock, const struct frame *f, uint8_t *dst, size_t size)
 {
@@ -363,93 +268,24 @@ static struct harp_endpoint udp_end(const struct harp_udp *sock, const struct ha
 				       .scope_id = ip_scope_id(sock->udp->ip, addr) };
 }
 
-static struct harp_endpoint udp_from(const struct harp_udp *sock, const struct frame *f)
-{
-	const struct udp_where where = *udp_where_received(f);
-
-	return udp_end(sock, &where.remote, where.remote_port);
-}
-
-ssize_t harp_udp_recv(struct harp_udp *sock, void *buf, size_t len, struct harp_endpoint *from)
+ssize_t harp_udp_recv(struct harp_udp *sock, void *buf, size_t len, struct harp_udp_from *from)
 {
 	struct frame *f = udp_queue_pop(&sock->rx);
+	struct udp_where where;
 	size_t real;
 
 	if (!f)
-		return udp_nothing(sock);
+		return sock->connected && sock->error ? harp_udp_error(sock, NULL) : -EAGAIN;
+	where = *udp_where_received(f);
 	if (from)
-		*from = udp_from(sock, f);
+		*from = (struct harp_udp_from){
+			.peer = udp_end(sock, &where.remote, where.remote_port),
+			.local = udp_end(sock, &where.local, sock->local.port),
+			.tos = where.tos,
+		};
 	real = udp_copy_out(sock, f, buf, len);
 	udp_rx_release(sock, f);
 	return (ssize_t)real;
-}
-
-int harp_udp_recv_many(struct harp_udp *sock, struct harp_udp_message *messages, int count)
-{
-	int n = 0;
-
-	for (; n < count; n++) {
-		struct harp_udp_message *m = &messages[n];
-		struct frame *f = udp_queue_pop(&sock->rx);
-		struct udp_where where;
-
-		if (!f)
-			break;
-		m->peer = udp_from(sock, f);
-		where = *udp_where_received(f);
-		m->local = udp_end(sock, &where.local, sock->local.port);
-		m->tos = where.tos;
-		m->len = udp_copy_out(sock, f, m->data, m->size);
-		udp_rx_release(sock, f);
-	}
-	return n > 0 ? n : udp_nothing(sock);
-}
-
-int harp_udp_recv_frames(struct harp_udp *sock, struct harp_frame **frames, int max,
-			 struct harp_endpoint *from)
-{
-	struct frame *f = sock->rx.head, *next;
-	uint32_t count;
-	int n = 0;
-
-	if (!f)
-		return udp_nothing(sock);
-	count = udp_frames(f);
-	if (max < 0 || count > (uint32_t)max)
-		return -EMSGSIZE;
-	udp_queue_pop(&sock->rx);
-	if (from)
-		*from = udp_from(sock, f);
-	for (; f; f = next) {
-		next = f->frag;
-		f->frag = NULL;
-		f->flags |= FRAME_LENT | FRAME_LENT_RX;
-		f->pub.capacity = f->pub.len;
-		frames[n++] = &f->pub;
-	}
-	return n;
-}
-
-void harp_udp_frame_release(struct harp_udp *sock, struct harp_frame *frame)
-{
-	struct frame *f = (struct frame *)frame;
-
-	assert((f->flags & FRAME_LENT) && !f->frag);
-	if (f->flags & FRAME_LENT_RX)
-		udp_rx_release(sock, f);
-	else
-		udp_tx_release(sock, f);
-}
-
-/* Accessors. */
-void *harp_udp_user(const struct harp_udp *sock)
-{
-	return sock->user;
-}
-
-void harp_udp_set_user(struct harp_udp *sock, void *user)
-{
-	sock->user = user;
 }
 
 void harp_udp_endpoints(const struct harp_udp *sock, struct harp_endpoint *local,
@@ -459,18 +295,4 @@ void harp_udp_endpoints(const struct harp_udp *sock, struct harp_endpoint *local
 		*local = udp_end(sock, &sock->local.addr, sock->local.port);
 	if (remote)
 		*remote = sock->remote;
-}
-
-int harp_udp_info(const struct harp_udp *sock, struct harp_udp_info *info, size_t size)
-{
-	struct harp_udp_info full = sock->acct;
-
-	full.rx_frames_held = sock->rx_frames_held;
-	full.rx_frames_budget = sock->rx_frames_budget;
-	full.tx_frames_held = sock->tx_frames_held;
-	full.tx_frames_budget = sock->tx_frames_budget;
-	memcpy(info, &full, size < sizeof(full) ? size : sizeof(full));
-	if (size > sizeof(full))
-		memset((uint8_t *)info + sizeof(full), 0, size - sizeof(full));
-	return 0;
 }

@@ -27,6 +27,17 @@ int harp_stack_route_remove(struct harp_stack *stack, const struct harp_addr *pr
 	return ip_route_remove(&stack->ip, prefix, prefix_len);
 }
 
+int harp_stack_route(const struct harp_stack *stack, const struct harp_addr *dst,
+		     struct harp_addr *next_hop, struct harp_addr *source)
+{
+	struct ip_path path = { .dst = *dst };
+	int err = ip_path_route(&stack->ip, &path);
+
+	*next_hop = path.next_hop;
+	*source = path.src;
+	return err;
+}
+
 int harp_stack_neighbor_set(struct harp_stack *stack, const struct harp_addr *addr,
 			    const uint8_t *mac)
 {
@@ -115,29 +126,4 @@ int harp_udp_open(struct harp_stack *stack, const struct harp_endpoint *local,
 		  const struct harp_udp_options *opt, struct harp_udp **out)
 {
 	return udp_open(&stack->udp, local, opt, out);
-}
-
-struct harp_udp *harp_udp_next_event(struct harp_stack *stack, uint32_t *events)
-{
-	return udp_next_event(&stack->udp, events);
-}
-
-int harp_stack_capture_start(struct harp_stack *stack, size_t ring_bytes, uint32_t snap_len)
-{
-	if (stack->io.capture)
-		return -EALREADY;
-	return capture_create(&stack->io.capture, ring_bytes, snap_len);
-}
-
-int harp_stack_capture_write(const struct harp_stack *stack, int fd, int64_t wall_offset_ns)
-{
-	if (!stack->io.capture)
-		return -ENOENT;
-	return capture_write(stack->io.capture, fd, stack->io.nic->caps.name, wall_offset_ns);
-}
-
-void harp_stack_capture_stop(struct harp_stack *stack)
-{
-	capture_destroy(stack->io.capture);
-	stack->io.capture = NULL;
 }

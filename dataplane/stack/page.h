@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* page.h - publishes statistics. page.c has the layouts; publish.c writes a stack's page,
- * publish_xstats.c a driver's part, publish_job.c a job's page. */
+ * publish_job.c a job's page. */
 #ifndef HARP_STACK_PAGE_H
 #define HARP_STACK_PAGE_H
 

@@ -50,7 +50,7 @@ static void publish_flow_values(struct harp_page_flow *flow, const struct harp_c
 {
 	struct harp_tcp_info info;
 
-	(void)harp_conn_info(conn, &info, sizeof(info));
+	harp_conn_info(conn, &info);
 	flow->state = info.state;
 	flow->serial = conn->page.serial;
 	flow->updated_ns = conn->tcp->now_ns;
@@ -178,7 +178,7 @@ static void publish_histograms(struct harp_stack *stack)
 	harp_page_write_end(&lock->sequence);
 }
 
-static bool publish_news(const struct harp_stack *stack)
+static bool publish_has_changes(const struct harp_stack *stack)
 {
 	const struct publish *p = &stack->publish;
 
@@ -195,7 +195,7 @@ static void publish_now(struct harp_stack *stack)
 		periods = PUBLISH_PERIODS_MAX;
 	if (periods == 0)
 		periods = 1; /* first publication */
-	if (publish_news(stack))
+	if (publish_has_changes(stack))
 		p->flows_left = stack->tcp.conns_high;
 	p->seen_packets = stack->stats.rx_packets + stack->stats.tx_packets;
 	p->seen_conns = stack->stats.tcp_conns;
@@ -218,7 +218,7 @@ uint64_t publish_next_ns(const struct harp_stack *stack)
 {
 	const struct publish *p = &stack->publish;
 
-	if (!p->page || (p->flows_left == 0 && !publish_news(stack)))
+	if (!p->page || (p->flows_left == 0 && !publish_has_changes(stack)))
 		return UINT64_MAX;
 	return p->status.published_ns + HARP_PAGE_LATE_NS;
 }
@@ -322,4 +322,28 @@ void harp_stack_observe(struct harp_stack *stack, enum harp_histogram histogram,
 {
 	if (stack->publish.page && (unsigned)histogram < HARP_HISTOGRAM_COUNT)
 		histogram_count(&stack->publish.histograms[histogram], value_ns);
+}
+
+/* ---- the driver's counters, written by the thread that queries the driver ------------------- */
+
+void harp_stack_publish_xstats(struct harp_stack *stack, const struct harp_page_xstat *xstats,
+			       unsigned count, uint64_t now_ns)
+{
+	const struct publish *p = &stack->publish;
+	struct harp_page_lock *lock;
+	struct harp_page_xstat *items;
+
+	if (!p->page)
+		return;
+	lock = (struct harp_page_lock *)(p->page + p->places[HARP_PAGE_XSTATS].offset);
+	items = (struct harp_page_xstat *)(lock + 1);
+	if (count > HARP_PAGE_XSTATS_MAX)
+		count = HARP_PAGE_XSTATS_MAX;
+	harp_page_write_begin(&lock->sequence);
+	lock->written_ns = now_ns;
+	memcpy(items, xstats, count * sizeof(*items));
+	/* Does not read past the last one. */
+	if (count < HARP_PAGE_XSTATS_MAX)
+		items[count] = (struct harp_page_xstat){ 0 };
+	harp_page_write_end(&lock->sequence);
 }

@@ -23,7 +23,7 @@
 /* ------------------------------------------------------------------------------------------------
  * Creation.
  */
-static int stack_bad_option(const struct harp_stack_options *opt, const char *what)
+static int stack_option_invalid(const struct harp_stack_options *opt, const char *what)
 {
 	if (opt->hooks.log)
 		opt->hooks.log(opt->hooks.ctx, HARP_LOG_ERROR, what);
@@ -34,11 +34,10 @@ static int stack_options(const struct harp_stack_options *in, struct harp_stack_
 {
 	*opt = (struct harp_stack_options){ 0 };
 	if (in) {
-		if (in->size < offsetof(struct harp_stack_options, hooks) || in->size > 4096)
+		if (in->size != sizeof(*opt))
 			return -EINVAL;
-		memcpy(opt, in, in->size < sizeof(*opt) ? in->size : sizeof(*opt));
+		*opt = *in;
 	}
-	opt->size = sizeof(*opt);
 	if (opt->max_conns == 0)
 		opt->max_conns = 1024;
 	if (opt->max_listeners == 0)
@@ -50,18 +49,19 @@ static int stack_options(const struct harp_stack_options *in, struct harp_stack_
 	if (opt->port_max == 0)
 		opt->port_max = 65535;
 	if (opt->max_conns > STACK_CONNS_MAX)
-		return stack_bad_option(opt, "harp_stack_create: max_conns is above 1048576");
+		return stack_option_invalid(opt, "harp_stack_create: max_conns is above 1048576");
 	if (opt->max_listeners > 65536)
-		return stack_bad_option(opt, "harp_stack_create: max_listeners is above 65536");
+		return stack_option_invalid(opt, "harp_stack_create: max_listeners is above 65536");
 	if (opt->max_neighbors > 65536)
-		return stack_bad_option(opt, "harp_stack_create: max_neighbors is above 65536");
+		return stack_option_invalid(opt, "harp_stack_create: max_neighbors is above 65536");
 	if (opt->port_min > opt->port_max)
-		return stack_bad_option(opt, "harp_stack_create: port_min is above port_max");
+		return stack_option_invalid(opt, "harp_stack_create: port_min is above port_max");
 	if (opt->vlan_id > ETH_VLAN_ID_MAX)
-		return stack_bad_option(opt, "harp_stack_create: vlan_id is above 4094");
+		return stack_option_invalid(opt, "harp_stack_create: vlan_id is above 4094");
 	if (opt->neighbor_mode > HARP_NEIGHBOR_EXTERNAL)
-		return stack_bad_option(opt, "harp_stack_create: neighbor_mode is neither OWN nor "
-					     "EXTERNAL");
+		return stack_option_invalid(opt,
+					    "harp_stack_create: neighbor_mode is neither OWN nor "
+					    "EXTERNAL");
 	return 0;
 }
 
@@ -123,8 +123,6 @@ void harp_stack_destroy(struct harp_stack *stack)
 	eth_destroy(&stack->eth); /* its timers are in lists with connections */
 	udp_destroy(&stack->udp);
 	tcp_destroy(&stack->tcp);
-	if (stack->io.capture)
-		capture_destroy(stack->io.capture);
 	frame_pool_destroy(&stack->pool);
 	free(stack);
 }
@@ -139,10 +137,10 @@ static void stack_icmp_input(struct harp_stack *stack, const struct harp_icmp_er
 	const struct port_table *ports =
 		error->proto == IP_PROTO_TCP ? &stack->tcp.ports : &stack->udp.ports;
 
-	if (!opt->error_elsewhere || !port_elsewhere(ports, error->proto, error->local.port))
+	if (!opt->icmp_error_forward || !port_on_other_queue(ports, error->local.port))
 		harp_stack_icmp_error(stack, error);
-	else if (icmp_elsewhere_allowed(&stack->icmp))
-		opt->error_elsewhere(opt->hooks.ctx, error);
+	else if (icmp_forward_allowed(&stack->icmp))
+		opt->icmp_error_forward(opt->hooks.ctx, error);
 }
 
 static enum ip_verdict stack_ip(struct harp_stack *stack, struct packet_in *in)

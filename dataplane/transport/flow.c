@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/addr.h"
+
 #define FLOW_RECENT_SHIFT 26u
 
 static_assert(FLOW_RECENT == UINT64_C(1) << (32 - FLOW_RECENT_SHIFT), "the hash's upper bits");
@@ -72,8 +74,7 @@ static uint32_t flow_search(const struct flow_table *table, const struct flow_ke
 static inline bool flow_same(const struct flow_key *a, const struct flow_key *b)
 {
 	return a->remote_port == b->remote_port && a->local_port == b->local_port &&
-	       memcmp(&a->remote, &b->remote, sizeof(a->remote)) == 0 &&
-	       memcmp(&a->local, &b->local, sizeof(a->local)) == 0;
+	       addr_equal(&a->remote, &b->remote) && addr_equal(&a->local, &b->local);
 }
 
 uint32_t flow_find(struct flow_table *table, const struct flow_key *key)

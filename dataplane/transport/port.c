@@ -17,9 +17,8 @@
 #define PORT_COUNT 65536u
 #define PORT_STEP_MAX 8u
 
-int port_init(struct port_table *table, const struct harp_stack_options *opt,
-	      int (*acquire)(void *ctx, uint16_t port), void (*release)(void *ctx, uint16_t port),
-	      void *ctx, struct rng *rng)
+int port_init(struct port_table *table, uint8_t protocol, const struct harp_stack_options *opt,
+	      struct rng *rng)
 {
 	table->users = calloc(PORT_COUNT, sizeof(*table->users));
 	if (!table->users)
@@ -29,20 +28,24 @@ int port_init(struct port_table *table, const struct harp_stack_options *opt,
 	table->secret = rng_key(rng);
 	for (uint32_t i = 0; i < PORT_STEPS; i++)
 		table->steps[i] = (uint16_t)rng_u64(rng);
-	table->acquire = acquire;
-	table->release = release;
-	table->elsewhere = opt->port_elsewhere;
-	table->ctx = ctx;
+	table->protocol = protocol;
+	table->opt = opt;
 	return 0;
+}
+
+static void port_release(const struct port_table *table, uint16_t port)
+{
+	if (table->opt->hooks.port_release)
+		table->opt->hooks.port_release(table->opt->hooks.ctx, table->protocol, port);
 }
 
 void port_destroy(struct port_table *table)
 {
 	if (!table->users)
 		return;
-	for (uint32_t port = 0; table->release && port < PORT_COUNT; port++) {
+	for (uint32_t port = 0; port < PORT_COUNT; port++) {
 		if (table->users[port] != 0)
-			table->release(table->ctx, (uint16_t)port);
+			port_release(table, (uint16_t)port);
 	}
 	free(table->users);
 	table->users = NULL;
@@ -50,22 +53,21 @@ void port_destroy(struct port_table *table)
 
 int port_get(struct port_table *table, uint16_t port)
 {
+	const struct harp_stack_hooks *hooks = &table->opt->hooks;
 	int rc = 0;
 
-	if (table->users[port] == 0 && table->acquire)
-		rc = table->acquire(table->ctx, port);
-	table->shortage = rc == -EMFILE || rc == -ENFILE ? rc : 0;
-	if (rc)
-		return table->shortage ? table->shortage : -EADDRINUSE;
-	table->users[port]++;
-	return 0;
+	if (table->users[port] == 0 && hooks->port_acquire)
+		rc = hooks->port_acquire(hooks->ctx, table->protocol, port);
+	if (!rc)
+		table->users[port]++;
+	return rc;
 }
 
 void port_put(struct port_table *table, uint16_t port)
 {
 	assert(table->users[port] > 0);
-	if (--table->users[port] == 0 && table->release)
-		table->release(table->ctx, port);
+	if (--table->users[port] == 0)
+		port_release(table, port);
 }
 
 /* Input of the hash, as bytes without padding. */
@@ -94,25 +96,24 @@ static uint32_t port_first(struct port_table *table, const struct flow_key *peer
 	return (uint32_t)(hash >> 32) + *step;
 }
 
-uint16_t port_choose(struct port_table *table, const struct flow_key *peer,
-		     bool (*shared)(void *ctx, uint16_t port), void *ctx)
+int port_choose(struct port_table *table, const struct flow_key *peer,
+		bool (*shared)(void *ctx, uint16_t port), void *ctx)
 {
 	uint32_t span = (uint32_t)table->port_max - table->port_min + 1u;
 	uint32_t first = port_first(table, peer) % span;
-	bool unused = true; /* ports without users are still available */
+	int rc;
 
 	for (uint32_t pass = 0; pass < (shared ? 2u : 1u); pass++) {
 		for (uint32_t i = 0; i < span; i++) {
 			uint32_t at = first + i < span ? first + i : first + i - span;
 			uint16_t port = (uint16_t)(table->port_min + at);
 
-			if (port_used(table, port) ? pass == 0 || !shared(ctx, port) : !unused)
+			if (port_used(table, port) ? pass == 0 || !shared(ctx, port) : pass == 1)
 				continue;
-			if (port_get(table, port) == 0)
-				return port;
-			/* another port would need a file descriptor, too */
-			unused = !table->shortage;
+			rc = port_get(table, port);
+			if (rc != -EADDRINUSE)
+				return rc ? rc : port;
 		}
 	}
-	return 0;
+	return -EADDRINUSE;
 }

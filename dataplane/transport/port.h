@@ -15,22 +15,15 @@ struct port_table {
 	struct siphash_key secret;
 	uint16_t steps[PORT_STEPS];
 	uint32_t draws;
-	/* The owner's hooks; each may be NULL. */
-	int (*acquire)(void *ctx, uint16_t port);
-	void (*release)(void *ctx, uint16_t port);
-	bool (*elsewhere)(void *ctx, uint8_t protocol, uint16_t port);
-	void *ctx;
-	/* -EMFILE or -ENFILE if the last port was refused for lack of descriptors; else 0 */
-	int shortage;
+	uint8_t protocol;
+	const struct harp_stack_options *opt; /* for the owner's hooks */
 };
 
-/* acquire and release: the hooks of struct harp_stack_hooks for this protocol. */
-int port_init(struct port_table *table, const struct harp_stack_options *opt,
-	      int (*acquire)(void *ctx, uint16_t port), void (*release)(void *ctx, uint16_t port),
-	      void *ctx, struct rng *rng);
+/* Keeps opt. */
+int port_init(struct port_table *table, uint8_t protocol, const struct harp_stack_options *opt,
+	      struct rng *rng);
 void port_destroy(struct port_table *table);
-/* Adds a user of an explicit port. -EADDRINUSE: the owner's hook refuses it; -EMFILE, -ENFILE: no
- * file descriptor to reserve it. */
+/* Adds a user of an explicit port. -errno of the owner's hook. */
 int port_get(struct port_table *table, uint16_t port);
 void port_put(struct port_table *table, uint16_t port);
 static inline bool port_used(const struct port_table *table, uint16_t port)
@@ -38,17 +31,18 @@ static inline bool port_used(const struct port_table *table, uint16_t port)
 	return table->users[port] != 0;
 }
 /* True if another stack with the same addresses has the port (struct harp_stack_options). */
-static inline bool port_elsewhere(const struct port_table *table, uint8_t protocol, uint16_t port)
+static inline bool port_on_other_queue(const struct port_table *table, uint16_t port)
 {
-	return table->elsewhere && !port_used(table, port) &&
-	       table->elsewhere(table->ctx, protocol, port);
+	return table->opt->port_on_other_queue && !port_used(table, port) &&
+	       table->opt->port_on_other_queue(table->opt->hooks.ctx, table->protocol, port);
 }
 /*
  * Chooses and acquires a port of the range for a connection to peer, or for an unbound listener or
  * socket (peer NULL). Prefers ports without users; then, if shared is not NULL, ports whose 4-tuple
- * shared() reports as free. Returns 0 if none is available; see table->shortage.
+ * shared() reports as free. Returns the port, -EADDRINUSE if none is available, or another -errno
+ * of the owner's hook.
  */
-uint16_t port_choose(struct port_table *table, const struct flow_key *peer,
-		     bool (*shared)(void *ctx, uint16_t port), void *ctx);
+int port_choose(struct port_table *table, const struct flow_key *peer,
+		bool (*shared)(void *ctx, uint16_t port), void *ctx);
 
 #endif

@@ -72,8 +72,8 @@ static bool tcp_flow_match(const void *ctx, uint32_t index, const struct flow_ke
 	const struct harp_conn *conn = &tcp->conns[index];
 
 	return conn->remote_port == key->remote_port && conn->local_port == key->local_port &&
-	       memcmp(&conn->path.dst, &key->remote, sizeof(key->remote)) == 0 &&
-	       memcmp(&conn->path.src, &key->local, sizeof(key->local)) == 0;
+	       addr_equal(&conn->path.dst, &key->remote) &&
+	       addr_equal(&conn->path.src, &key->local);
 }
 
 static void tcp_init_limits(struct tcp *tcp, const struct harp_nic_caps *caps)
@@ -127,7 +127,7 @@ int tcp_init(struct tcp *tcp, struct ip *ip, struct wheel *wheel, struct rng *rn
 	TAILQ_INIT(&tcp->ack_list);
 	TAILQ_INIT(&tcp->events);
 	TAILQ_INIT(&tcp->pool_waiters);
-	TAILQ_INIT(&tcp->starved);
+	TAILQ_INIT(&tcp->under_pressure);
 	TAILQ_INIT(&tcp->reassembling);
 	TAILQ_INIT(&tcp->free_conns);
 	TAILQ_INIT(&tcp->time_wait);
@@ -137,8 +137,7 @@ int tcp_init(struct tcp *tcp, struct ip *ip, struct wheel *wheel, struct rng *rn
 	err = flow_init(&tcp->flows, opt->max_conns, &flow_secret, tcp_flow_match, tcp);
 	if (err)
 		return err;
-	err = port_init(&tcp->ports, opt, hooks->port_acquire, hooks->port_release, hooks->ctx,
-			rng);
+	err = port_init(&tcp->ports, IP_PROTO_TCP, opt, rng);
 	if (err)
 		return err;
 	tcp->listeners = calloc(opt->max_listeners, sizeof(*tcp->listeners));
@@ -178,24 +177,13 @@ static uint32_t tcp_rcv_bytes_per_frame(const struct tcp *tcp, uint32_t mtu_byte
 	return mss_bytes / (frames > 0 ? frames : 1);
 }
 
-static void tcp_conn_options(struct harp_conn *conn, const struct harp_tcp_options *opt)
+void tcp_conn_options(struct harp_conn *conn, const struct harp_tcp_options *opt)
 {
-	tcp_budget_begin(conn, opt->rx_frames, opt->tx_frames);
-	conn->opts.connect_timeout_ns = opt->connect_timeout_ns;
-	conn->opts.user_timeout_ns = opt->user_timeout_ns;
-	conn->opts.initial_rto_ns = opt->initial_rto_ns;
-	conn->rtt.rto_ns = opt->initial_rto_ns;
-	conn->opts.keepalive_idle_ns = opt->keepalive_idle_ns;
-	conn->opts.keepalive_interval_ns = opt->keepalive_interval_ns;
-	conn->opts.keepalive_count = opt->keepalive_count;
+	conn->opts = *opt;
+	conn->opts.backlog = 0;
+	if (conn->opts.unsent_bytes_max == 0)
+		conn->opts.unsent_bytes_max = UINT32_MAX;
 	conn->tos = (uint8_t)(opt->dscp << 2);
-	conn->user = opt->user;
-	conn->opts.unsent_bytes_max = opt->unsent_bytes_max ? opt->unsent_bytes_max : UINT32_MAX;
-	conn->opts.ecn = (uint8_t)opt->ecn;
-	conn->opts.mss_limit_bytes = (uint16_t)opt->mss_bytes;
-	conn->opts.options_off = (uint8_t)opt->options_off;
-	conn->opts.delayed_ack_ns = (uint32_t)opt->delayed_ack_ns;
-	tcp_cc_select(conn, opt->congestion, opt->fixed_window_bytes);
 }
 
 struct harp_conn *tcp_conn_alloc(struct tcp *tcp, const struct harp_tcp_options *opt)
@@ -234,6 +222,9 @@ void tcp_conn_blank(struct harp_conn *conn, const struct harp_tcp_options *opt)
 	conn->snd.mss_bytes = TCP_MSS_BYTES_DEFAULT_V4;
 	conn->last_rcv_ns = tcp->now_ns;
 	tcp_conn_options(conn, opt);
+	conn->rtt.rto_ns = opt->initial_rto_ns;
+	tcp_budget_begin(conn, opt->rx_frames, opt->tx_frames);
+	tcp_cc_select(conn, opt->congestion, opt->fixed_window_bytes);
 	tcp_timer_init(conn);
 }
 
@@ -273,8 +264,8 @@ void tcp_conn_begin(struct harp_conn *conn)
 	struct tcp *tcp = conn->tcp;
 	uint32_t mss = conn_link_mss_bytes(conn);
 
-	if (conn->opts.mss_limit_bytes != 0 && mss > conn->opts.mss_limit_bytes)
-		mss = conn->opts.mss_limit_bytes;
+	if (conn->opts.mss_bytes != 0 && mss > conn->opts.mss_bytes)
+		mss = conn->opts.mss_bytes;
 	conn->rcv.mss_bytes = (uint16_t)mss;
 	conn->frames.rx_payload_bytes = tcp_rcv_bytes_per_frame(tcp, conn->path.mtu_bytes, mss);
 	tcp_conn_offer(conn);

@@ -8,14 +8,12 @@
  *	tcp_fast.c     fast path for in-order segments and pure ACKs (header prediction)
  *	tcp_gro.c      fast path for a burst whose headers repeat
  *	tcp_check.c    acceptability: RFC 5961, timestamps, sequence numbers; challenge ACKs
- *	tcp_icmp.c     ICMP errors
  *	tcp_listen.c   a SYN to a listener
  *	tcp_cookie.c   SYN cookies when the backlog is full
  *	tcp_ack.c      effects of an acceptable ACK: queue, RTT, window
  *	tcp_reass.c    received payload: in order to the receive queue, else the reassembly list
- *	tcp_window.c   the advertised window
+ *	tcp_window.c   the advertised window, and receivers for which the pool has no frames
  *	tcp_budget.c   frames that a connection may hold; autotuning
- *	tcp_starve.c   receivers for which the pool has no frames
  *	tcp_delack.c   delayed ACKs
  *	tcp_tx.c       the transmit phase: chooses connections and data
  *	tcp_out.c      one segment out: headers, options, window
@@ -104,7 +102,6 @@ struct harp_listener {
 	struct tcp *tcp; /* NULL: the slot is free */
 	struct harp_endpoint local;
 	struct harp_tcp_options options;
-	uint32_t backlog;
 	uint32_t embryonic_count, accept_count;
 	uint64_t cookie_until_ns;      /* until then, ACKs of our SYN cookies may arrive */
 	struct conn_list embryonic;    /* SYN-RECEIVED, oldest first */
@@ -130,10 +127,10 @@ struct tcp {
 	struct conn_list ack_list;      /* has a pure ACK to send */
 	uint32_t acks_pending;          /* length of ack_list */
 	struct conn_list events;
-	struct conn_list pool_waiters; /* the application waits for frames of the pool */
-	struct conn_list reassembling; /* has out-of-order data: tcp_reass.c */
-	struct conn_list starved;      /* the window is closed because the pool has no frames */
-	struct conn_list grown;        /* the receive budget has grown: tcp_budget.c */
+	struct conn_list pool_waiters;   /* the application waits for frames of the pool */
+	struct conn_list reassembling;   /* has out-of-order data: tcp_reass.c */
+	struct conn_list under_pressure; /* the window is closed because the pool has no frames */
+	struct conn_list grown;          /* the receive budget has grown: tcp_budget.c */
 	uint32_t grown_count, grown_frames; /* length of `grown`, and the sum of these budgets */
 	/* the last transmit phase ended because the NIC was full */
 	bool nic_full;
@@ -141,7 +138,7 @@ struct tcp {
 	uint32_t tx_frags_max;  /* frames of one segment */
 	bool csum_offload;      /* the NIC computes checksums */
 	uint32_t shared_frames; /* of the pool, beyond the fill ring */
-	uint32_t pool_plenty_frames; /* more free frames than any tcp_pool_floor_*() requires */
+	uint32_t pool_high_frames; /* more free frames than any tcp_pool_floor_*() requires */
 	/* payload bytes that the NIC puts into one received frame */
 	uint32_t rx_payload_frame_bytes;
 	struct flow_table flows;
@@ -175,7 +172,7 @@ enum tcp_verdict {
 	TCP_DROP_FLAGS,
 	TCP_DROP_OPTIONS,
 	TCP_DROP_NO_FLOW,
-	TCP_DROP_ELSEWHERE, /* another stack has the port */
+	TCP_DROP_OTHER_QUEUE, /* another stack has the port */
 	TCP_DROP_BACKLOG,
 	TCP_DROP_WINDOW,
 	TCP_DROP_PAWS,
@@ -240,7 +237,7 @@ static inline uint32_t conn_syn_wnd_bytes(const struct harp_conn *conn)
 static inline void conn_note_received(struct harp_conn *conn)
 {
 	conn->last_rcv_ns = conn->tcp->now_ns;
-	conn->keep_unanswered = 0;
+	conn->keepalive_probes_out = 0;
 }
 /* Our timestamp clock with this connection's offset. */
 static inline uint32_t conn_tsval(const struct harp_conn *conn)
@@ -261,6 +258,8 @@ static inline bool tcp_has_slot(const struct tcp *tcp)
 }
 /* Returns a closed slot with options applied; reclaims TIME-WAIT if none is free. NULL:
  * !tcp_has_slot(). */
+/* Copies options, without the effects of a change. */
+void tcp_conn_options(struct harp_conn *conn, const struct harp_tcp_options *opt);
 struct harp_conn *tcp_conn_alloc(struct tcp *tcp, const struct harp_tcp_options *opt);
 /* Resets to the initial state with options applied. */
 void tcp_conn_blank(struct harp_conn *conn, const struct harp_tcp_options *opt);
@@ -297,7 +296,7 @@ struct tcp_gro; /* tcp_gro.h */
 /* Processes the packet gro->in. If gro->head is set and the fast path takes the packet, starts a
  * GRO batch. */
 enum tcp_verdict tcp_input(struct tcp *tcp, struct tcp_gro *gro);
-bool tcp_checksum_good(struct tcp *tcp, const struct packet_in *in);
+bool tcp_checksum_valid(struct tcp *tcp, const struct packet_in *in);
 
 /* ---- tcp_fast.c ---- */
 /* TCP_PASS: not eligible for the fast path; nothing has changed. */
@@ -323,7 +322,7 @@ void tcp_check_take_timestamp(struct harp_conn *conn, const struct tcp_segment *
  * TIME-WAIT. */
 bool tcp_check_time_wait_reuse(const struct harp_conn *conn, const struct tcp_segment *seg);
 
-/* ---- tcp_icmp.c ---- */
+/* ---- tcp_mtu.c: ICMP errors ---- */
 /* An ICMP error quoted a segment of this flow (RFC 5927: quoted_seq is checked).
  * kind: -ECONNREFUSED, -EHOSTUNREACH..., or -EMSGSIZE with mtu_bytes. */
 void tcp_icmp_error(struct tcp *tcp, const struct flow_key *key, uint32_t quoted_seq, int kind,
@@ -407,14 +406,14 @@ void tcp_budget_tune_tx(struct harp_conn *conn);
 /* Resets a grown receive budget. */
 void tcp_budget_release(struct harp_conn *conn);
 
-/* ---- tcp_starve.c ---- */
+/* tcp_window.c: memory pressure. */
 /* In-order data was refused because the pool is short. True: for so long that the window must be
  * closed. */
-bool tcp_starve_refused(struct harp_conn *conn);
-void tcp_starve_end(struct harp_conn *conn);
+bool tcp_pressure_refused(struct harp_conn *conn);
+void tcp_pressure_end(struct harp_conn *conn);
 /* True for one connection at a time, in a transmit phase: it may take all free frames. */
-bool tcp_starve_may_feed(const struct tcp *tcp);
-void tcp_starve_feed(struct tcp *tcp);
+bool tcp_pressure_may_serve(const struct tcp *tcp);
+void tcp_pressure_serve(struct tcp *tcp);
 
 /* ---- tcp_delack.c ---- */
 /* Requests an ACK; now: it may not wait for the next poll. */
@@ -485,7 +484,7 @@ struct tcp_marks {
 };
 struct tcp_marks tcp_sack_marks(const struct harp_conn *conn);
 /* For assert(): true if the sums match the queue. */
-bool tcp_sack_sums_good(const struct harp_conn *conn);
+bool tcp_sack_sums_valid(const struct harp_conn *conn);
 
 /* ---- tcp_sackout.c ---- */
 /* [start, end) was added to the reassembly list. */
@@ -537,7 +536,7 @@ void tcp_loss_ack(struct harp_conn *conn, struct tcp_ack *a);
 void tcp_loss_found(struct harp_conn *conn);
 void tcp_loss_timeout(struct harp_conn *conn);
 /* Two round trips after recovery: late DSACKs can no longer cause an undo. */
-void tcp_loss_settle(struct harp_conn *conn);
+void tcp_loss_undo_end(struct harp_conn *conn);
 /* ECE received (RFC 3168): reduces the window, once per window of data. */
 void tcp_loss_ecn(struct harp_conn *conn);
 /* RFC 6675's pipe: bytes estimated to be in flight. */

@@ -228,8 +228,8 @@ struct harp_conn {
 	uint32_t iss_seq, irs_seq;
 	uint32_t rcv_fin_seq;
 	uint32_t rcv_queued_bytes;
-	uint32_t keep_unanswered; /* keepalive probes without answer */
-	uint32_t events;          /* HARP_EVENT_* not yet delivered */
+	uint32_t keepalive_probes_out; /* keepalive probes without answer */
+	uint32_t events;               /* HARP_EVENT_* not yet delivered */
 	uint8_t tos;
 	struct { /* see tcp_timer.c */
 		/* consecutive single segments that were acknowledged without delay */
@@ -239,19 +239,10 @@ struct harp_conn {
 	} rto;
 	struct {
 		uint8_t tx; /* enum tcp_tx_list */
-		uint8_t ack, event, pool, reass, starved, grown, time_wait;
+		uint8_t ack, event, pool, reass, under_pressure, grown, time_wait;
 	} on_list;
-	struct { /* as in struct harp_tcp_options */
-		uint64_t initial_rto_ns, connect_timeout_ns, user_timeout_ns;
-		uint64_t keepalive_idle_ns, keepalive_interval_ns;
-		uint32_t keepalive_count;
-		uint32_t unsent_bytes_max; /* UINT32_MAX: none */
-		uint32_t delayed_ack_ns;
-		uint16_t mss_limit_bytes; /* mss_bytes */
-		uint8_t options_off;
-		uint8_t ecn; /* enum harp_ecn */
-	} opts;
 	struct timer timer;
+	struct harp_tcp_options opts; /* unsent_bytes_max: UINT32_MAX for none */
 
 	/* Cache-cold: set-up, application, recovery, and accounting. */
 	struct ip_path path; /* path.src: local address, path.dst: remote */
@@ -259,15 +250,14 @@ struct harp_conn {
 		TAILQ_ENTRY(harp_conn) tx; /* tx_ready, tx_blocked, tx_unresolved */
 		TAILQ_ENTRY(harp_conn) ack;
 		TAILQ_ENTRY(harp_conn) event;
-		TAILQ_ENTRY(harp_conn) pool;    /* waits for frames of the pool */
-		TAILQ_ENTRY(harp_conn) reass;   /* has, or recently had, out-of-order data */
-		TAILQ_ENTRY(harp_conn) starved; /* no frames in the pool: window closed */
-		TAILQ_ENTRY(harp_conn) grown;   /* its receive budget has grown */
-		TAILQ_ENTRY(harp_conn) owner;   /* free, a listener's queues, or TIME-WAIT */
+		TAILQ_ENTRY(harp_conn) pool;           /* waits for frames of the pool */
+		TAILQ_ENTRY(harp_conn) reass;          /* has, or recently had, out-of-order data */
+		TAILQ_ENTRY(harp_conn) under_pressure; /* no frames in the pool: window closed */
+		TAILQ_ENTRY(harp_conn) grown;          /* its receive budget has grown */
+		TAILQ_ENTRY(harp_conn) owner;          /* free, a listener's queues, or TIME-WAIT */
 	} link;
 	struct harp_listener *listener; /* until accepted */
-	void *user;
-	int error; /* -errno that terminated the connection */
+	int error;                      /* -errno that terminated the connection */
 	uint32_t index;
 	struct { /* RFC 8985 section 5.3: the newest delivered segment, and the path's reordering */
 		uint64_t sent_ns, rtt_ns;
@@ -303,7 +293,7 @@ struct harp_conn {
 		/* the largest acknowledged since snd.mss_bytes was reduced */
 		uint16_t acked_bytes;
 		uint16_t agreed_bytes; /* limit of link and peer from the handshake */
-		uint16_t top_bytes;    /* the same, within opts.mss_limit_bytes */
+		uint16_t top_bytes;    /* the same, within opts.mss_bytes */
 		uint16_t high_bytes;   /* MTU_SEARCH: larger segments do not pass */
 		uint16_t probe_bytes;  /* size of the last probe */
 		uint16_t icmp_bytes;   /* reported by ICMP, not yet confirmed; 0: none */
@@ -319,7 +309,7 @@ struct harp_conn {
 		uint64_t probe_next_ns; /* answer no probe of the peer before this time */
 		uint8_t challenge_left; /* left in this epoch */
 	} throttle;
-	struct {                   /* data refused because the pool has no frames: tcp_starve.c */
+	struct {                   /* data refused because the pool has no frames: tcp_window.c */
 		uint64_t since_ns; /* first refusal; 0: none */
 		uint32_t seq;      /* RCV.NXT at that time */
 	} refused;
@@ -335,19 +325,11 @@ struct harp_conn {
 		uint32_t tx_external_held; /* external frames in the send queue, not in tx_held */
 		uint8_t rx_tuned, tx_tuned;
 	} budget;
-	uint64_t persist_ns;   /* time of the last window probe; 0: none */
-	uint64_t bytes_queued; /* total bytes accepted from the application */
-	struct {
-		uint64_t bytes_sent, bytes_acked, bytes_received, bytes_retransmitted;
-		uint64_t segs_out, segs_in, data_segs_out, data_segs_in;
-		uint64_t retransmits, rto_count, fast_retransmits, dup_acks_in, out_of_order_in;
-		uint64_t zero_window_probes, keepalive_probes;
-		uint64_t ecn_ce_in, ecn_ece_in, ecn_reductions;
-		uint64_t tx_copied_bytes, rx_copied_bytes;
-		uint64_t lost_segs, tlp_probes, undos;
-	} acct;
-	struct {                 /* the connection's record of the statistics page */
-		uint64_t serial; /* number of the connection within this stack */
+	uint64_t persist_ns;       /* time of the last window probe; 0: none */
+	uint64_t bytes_queued;     /* total bytes accepted from the application */
+	struct harp_tcp_info acct; /* its counters; harp_conn_info() sets the others */
+	struct {                   /* the connection's record of the statistics page */
+		uint64_t serial;   /* number of the connection within this stack */
 		char label[HARP_FLOW_LABEL_BYTES]; /* set by the application */
 		bool shown; /* the record is in use; outlives the connection */
 	} page;

@@ -129,13 +129,13 @@ static bool cookie_check(const struct harp_conn *conn, const struct tcp_segment 
 	struct cookie_input in = { .key = conn_flow_key(conn),
 				   .peer_iss_seq = ack->seq - 1,
 				   .mss_index = cookie >> COOKIE_MAC_BITS & 7 };
-	bool good = false;
+	bool valid = false;
 
-	for (uint32_t i = 0; i < COOKIE_PERIODS && !good; i++) {
+	for (uint32_t i = 0; i < COOKIE_PERIODS && !valid; i++) {
 		in.period = cookie_period(tcp) - i;
-		good = cookie == cookie_make(tcp, &in);
+		valid = cookie == cookie_make(tcp, &in);
 	}
-	if (!good)
+	if (!valid)
 		return false;
 	*syn = (struct tcp_segment){ .in = ack->in, .seq = ack->seq - 1, .flags = TCP_SYN };
 	syn->wnd_field = ack->wnd_field;

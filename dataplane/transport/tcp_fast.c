@@ -39,7 +39,7 @@ static inline bool fast_may_keep(const struct harp_conn *conn, const struct tcp_
 	const struct tcp *tcp = conn->tcp;
 
 	return !seg->in->frame->frag && conn->frames.rx_held * 2 <= conn->frames.rx_budget &&
-	       tcp->pool->free_count >= tcp->pool_plenty_frames;
+	       tcp->pool->free_count >= tcp->pool_high_frames;
 }
 
 static inline void fast_keep(struct harp_conn *conn, const struct tcp_segment *seg)

@@ -76,11 +76,11 @@ bool tcp_gro_in(struct tcp_gro *gro, struct frame *f)
 	if (!gro_follows(gro, f))
 		return false;
 	gro->in.frame = f;
-	gro->in.csum_good = (f->flags & FRAME_RX_CSUM_GOOD) != 0;
+	gro->in.csum_valid = (f->flags & FRAME_RX_CSUM_VALID) != 0;
 	gro->seg.seq = be32_load(head + gro->tcp_at + 4);
 	f->pub.data += gro->tcp_at;
 	f->pub.len -= gro->tcp_at;
-	if (!tcp_checksum_good(conn->tcp, &gro->in) || !tcp_fast_next(conn, &gro->seg)) {
+	if (!tcp_checksum_valid(conn->tcp, &gro->in) || !tcp_fast_next(conn, &gro->seg)) {
 		f->pub.data = head;
 		f->pub.len = gro->bytes;
 		return false;

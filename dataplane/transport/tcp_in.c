@@ -19,11 +19,11 @@
 #include "base/endian.h"
 
 /* Before the connection is known. */
-static inline bool in_checksum_good(struct tcp *tcp, const struct packet_in *in)
+static inline bool in_checksum_valid(struct tcp *tcp, const struct packet_in *in)
 {
 	uint16_t field;
 
-	if (in->csum_good)
+	if (in->csum_valid)
 		return true;
 	memcpy(&field, in->frame->pub.data + 16, sizeof(field));
 	return ip_l4_csum_holds(in->frame, in->l4_csum_pseudo, field,
@@ -31,9 +31,9 @@ static inline bool in_checksum_good(struct tcp *tcp, const struct packet_in *in)
 				&tcp->stats->csum_partial_accepted);
 }
 
-bool tcp_checksum_good(struct tcp *tcp, const struct packet_in *in)
+bool tcp_checksum_valid(struct tcp *tcp, const struct packet_in *in)
 {
-	return in_checksum_good(tcp, in);
+	return in_checksum_valid(tcp, in);
 }
 
 static enum tcp_verdict in_parse(struct tcp *tcp, struct packet_in *in, struct tcp_segment *seg)
@@ -47,7 +47,7 @@ static enum tcp_verdict in_parse(struct tcp *tcp, struct packet_in *in, struct t
 	if (seg->header_bytes < TCP_HEADER_BYTES || seg->header_bytes > in->frame->pub.len ||
 	    seg->header_bytes > in->len)
 		return TCP_DROP_SHORT;
-	if (!in_checksum_good(tcp, in))
+	if (!in_checksum_valid(tcp, in))
 		return TCP_DROP_CHECKSUM;
 	seg->in = in;
 	seg->flags = th[13];
@@ -93,8 +93,8 @@ static enum tcp_verdict in_no_flow(struct tcp *tcp, struct tcp_segment *seg)
 		v = tcp_listen_input(l, seg);
 		return v == TCP_PASS ? in_slow(in_find(tcp, seg), seg) : v;
 	}
-	if (port_elsewhere(&tcp->ports, IP_PROTO_TCP, (uint16_t)(th[2] << 8 | th[3])))
-		return TCP_DROP_ELSEWHERE;
+	if (port_on_other_queue(&tcp->ports, (uint16_t)(th[2] << 8 | th[3])))
+		return TCP_DROP_OTHER_QUEUE;
 	/* 3.10.7.1 CLOSED: "An incoming segment containing a RST is discarded. An incoming segment
 	 * not containing a RST causes a RST to be sent in response." */
 	if (!(seg->flags & TCP_RST))
@@ -133,13 +133,13 @@ static void in_fin(struct harp_conn *conn)
  */
 static enum tcp_verdict in_syn_sent(struct harp_conn *conn, const struct tcp_segment *seg)
 {
-	bool ack_good = false;
+	bool ack_valid = false;
 
 	/* "First, check the ACK bit: If SEG.ACK =< ISS or SEG.ACK > SND.NXT, send a reset (unless
 	 * the RST bit is set ...) and discard the segment." */
 	if (seg->flags & TCP_ACK) {
-		ack_good = seq_gt(seg->ack, conn->iss_seq) && seq_leq(seg->ack, conn->snd.nxt_seq);
-		if (!ack_good) {
+		ack_valid = seq_gt(seg->ack, conn->iss_seq) && seq_leq(seg->ack, conn->snd.nxt_seq);
+		if (!ack_valid) {
 			if (!(seg->flags & TCP_RST))
 				tcp_out_rst_reply(conn->tcp, seg);
 			return TCP_DROP_ACK;
@@ -148,7 +148,7 @@ static enum tcp_verdict in_syn_sent(struct harp_conn *conn, const struct tcp_seg
 	/* "Second, check the RST bit: If the ACK was acceptable, then signal to the user 'error:
 	 * connection reset', drop the segment, enter CLOSED state." */
 	if (seg->flags & TCP_RST) {
-		if (!ack_good)
+		if (!ack_valid)
 			return TCP_DROP_STATE;
 		conn->tcp->stats->tcp_rst_in++;
 		tcp_conn_die(conn, -ECONNREFUSED);
@@ -161,7 +161,7 @@ static enum tcp_verdict in_syn_sent(struct harp_conn *conn, const struct tcp_seg
 	conn_note_received(conn);
 	tcp_syn_options(conn, seg);
 	conn->rcv.edge_seq = tcp_window_edge(conn);
-	if (!ack_good) {
+	if (!ack_valid) {
 		/* Simultaneous open: "Otherwise, enter SYN-RECEIVED, form a SYN,ACK segment". */
 		tcp_state_set(conn, HARP_TCP_SYN_RECEIVED);
 		conn->flags |= CONN_SYN_PENDING;
@@ -381,7 +381,7 @@ enum tcp_verdict tcp_input(struct tcp *tcp, struct tcp_gro *gro)
 		[TCP_DROP_FLAGS] = offsetof(struct harp_stats, drop_tcp_flags),
 		[TCP_DROP_OPTIONS] = offsetof(struct harp_stats, drop_tcp_options),
 		[TCP_DROP_NO_FLOW] = offsetof(struct harp_stats, drop_tcp_no_flow),
-		[TCP_DROP_ELSEWHERE] = offsetof(struct harp_stats, drop_port_elsewhere),
+		[TCP_DROP_OTHER_QUEUE] = offsetof(struct harp_stats, drop_port_elsewhere),
 		[TCP_DROP_BACKLOG] = 0, /* counted where the SYN is dropped: see tcp_listen.c */
 		[TCP_DROP_WINDOW] = offsetof(struct harp_stats, drop_tcp_window),
 		[TCP_DROP_PAWS] = offsetof(struct harp_stats, drop_tcp_paws),

@@ -14,7 +14,6 @@
 struct harp_listener *tcp_listener_find(struct tcp *tcp, const struct harp_addr *addr,
 					uint16_t port)
 {
-	static const struct harp_addr any = { { 0 } };
 	struct harp_listener *wildcard = NULL;
 
 	for (uint32_t i = 0; i < tcp->max_listeners; i++) {
@@ -22,9 +21,9 @@ struct harp_listener *tcp_listener_find(struct tcp *tcp, const struct harp_addr 
 
 		if (!l->tcp || l->local.port != port)
 			continue;
-		if (memcmp(&l->local.addr, addr, sizeof(*addr)) == 0)
+		if (addr_equal(&l->local.addr, addr))
 			return l;
-		if (memcmp(&l->local.addr, &any, sizeof(any)) == 0)
+		if (addr_is_zero(&l->local.addr))
 			wildcard = l;
 	}
 	return wildcard;
@@ -145,13 +144,13 @@ static bool listen_under_pressure(const struct harp_listener *l)
 {
 	const struct tcp *tcp = l->tcp;
 
-	return l->embryonic_count + l->accept_count >= l->backlog ||
+	return l->embryonic_count + l->accept_count >= l->options.backlog ||
 	       tcp->embryonic_count >= (tcp->max_conns + 1) / 2 || !tcp_has_slot(tcp);
 }
 
 bool tcp_listen_is_full(const struct harp_listener *l)
 {
-	return l->accept_count >= l->backlog;
+	return l->accept_count >= l->options.backlog;
 }
 
 enum tcp_verdict tcp_listen_input(struct harp_listener *l, const struct tcp_segment *seg)

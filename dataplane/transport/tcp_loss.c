@@ -89,7 +89,7 @@ static void loss_save(struct harp_conn *conn)
 static void loss_begin(struct harp_conn *conn, enum tcp_recovery how, enum cc_signal signal,
 		       uint32_t flight_bytes)
 {
-	assert(tcp_sack_sums_good(conn));
+	assert(tcp_sack_sums_valid(conn));
 	if (conn->recovery == TCP_RECOVERY_NONE) {
 		struct cc_event ev = loss_event(conn, flight_bytes);
 
@@ -173,7 +173,7 @@ static void loss_undo(struct harp_conn *conn)
 		conn->tcp->stats->tcp_spurious_rto++;
 	else
 		conn->tcp->stats->tcp_spurious_recovery++;
-	conn->acct.undos++;
+	conn->acct.undone_recoveries++;
 	conn->cc = conn->undo.cc;
 	if (conn->cc.cwnd_bytes < cwnd_bytes)
 		conn->cc.cwnd_bytes = cwnd_bytes;
@@ -204,7 +204,7 @@ static void loss_end(struct harp_conn *conn)
 	conn->undo.last_seq = conn->snd.nxt_seq;
 	tcp_dupack_forget(conn);
 	tcp_rack_adapt(conn, false, true);
-	assert(tcp_sack_sums_good(conn));
+	assert(tcp_sack_sums_valid(conn));
 }
 
 static void loss_close(struct harp_conn *conn)
@@ -222,7 +222,7 @@ static void loss_close(struct harp_conn *conn)
 	tcp_timer_loss(conn, TCP_NEVER_NS);
 }
 
-void tcp_loss_settle(struct harp_conn *conn)
+void tcp_loss_undo_end(struct harp_conn *conn)
 {
 	conn->undo.open = 0;
 	loss_close(conn);
@@ -317,13 +317,13 @@ static void loss_mark_all(struct harp_conn *conn)
 {
 	uint64_t age_ns = conn->rack.rtt_ns + tcp_rack_window_ns(conn);
 	uint64_t now_ns = conn->tcp->now_ns;
-	bool young_ones = (conn->options & HARP_TCPI_SACK) && conn->rack.rtt_ns > 0;
+	bool skip_recent = (conn->options & HARP_TCPI_SACK) && conn->rack.rtt_ns > 0;
 
 	for (struct frame *seg = conn->sndq.head; seg && seg != conn->sndq.unsent;
 	     seg = seg->next) {
 		if (seg->tcp_flags & SEG_MARKS)
 			continue;
-		if (young_ones && seg != conn->sndq.head && seg->sent_ns + age_ns > now_ns &&
+		if (skip_recent && seg != conn->sndq.head && seg->sent_ns + age_ns > now_ns &&
 		    seg_bytes(seg) <= conn->snd.mss_bytes)
 			continue;
 		tcp_sack_mark_lost(conn, seg);
@@ -363,7 +363,7 @@ void tcp_loss_timeout(struct harp_conn *conn)
 	tcp_rack_restart(conn);
 	/* RFC 5681: the loss window, plus the data that may still be in flight. */
 	conn->cc.cwnd_bytes = tcp_loss_pipe_bytes(conn) + conn->snd.mss_bytes;
-	assert(tcp_sack_sums_good(conn));
+	assert(tcp_sack_sums_valid(conn));
 }
 
 /* Retransmission. */

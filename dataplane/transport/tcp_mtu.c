@@ -28,6 +28,8 @@
  */
 #include "transport/tcp.h"
 
+#include <errno.h>
+
 #define MTU_BASE_BYTES_V4 1024u /* RFC 4821 section 7.2 */
 #define MTU_LEAST_BYTES_V4 552u /* as in icmp.c and in Linux */
 #define MTU_BASE_BYTES_V6 1280u /* RFC 8200 section 5 */
@@ -58,7 +60,7 @@ static uint32_t mtu_segment_bytes(const struct harp_conn *conn, uint32_t mtu_byt
 /* Payload of a full segment within the limits of link, peer and application. */
 static uint16_t mtu_limited(const struct harp_conn *conn)
 {
-	uint32_t limit = conn->opts.mss_limit_bytes;
+	uint32_t limit = conn->opts.mss_bytes;
 
 	if (limit == 0)
 		return conn->mtu.agreed_bytes;
@@ -166,7 +168,7 @@ void tcp_mtu_timeout(struct harp_conn *conn)
 
 /* Increase. */
 /* The search is over. It starts again after MTU_RAISE_NS if the size is below the top. */
-static void mtu_settle(struct harp_conn *conn)
+static void mtu_search_end(struct harp_conn *conn)
 {
 	conn->mtu.tries = 0;
 	conn->mtu.high_bytes = conn->mtu.top_bytes;
@@ -184,7 +186,7 @@ void tcp_mtu_limit(struct harp_conn *conn)
 	/* Without a search there is no evidence against the new top, as at the handshake. */
 	if (!searching || conn->snd.mss_bytes > conn->mtu.top_bytes)
 		conn->snd.mss_bytes = (uint16_t)mtu_top(conn);
-	mtu_settle(conn);
+	mtu_search_end(conn);
 	if (searching)
 		conn->mtu.next_ns = conn->tcp->now_ns;
 }
@@ -199,7 +201,7 @@ bool tcp_mtu_refused(struct harp_conn *conn)
 	}
 	if (conn->mtu.state != MTU_SEARCH || conn->tcp->now_ns < conn->mtu.next_ns)
 		return false;
-	mtu_settle(conn); /* the probe was for the route's former MTU */
+	mtu_search_end(conn); /* the probe was for the route's former MTU */
 	return true;
 }
 
@@ -216,7 +218,7 @@ bool tcp_mtu_probe_lost(struct harp_conn *conn, const struct frame *seg)
 	conn->mtu.tries = 0;
 	conn->mtu.high_bytes = (uint16_t)(conn->mtu.probe_bytes - 1);
 	if (conn->mtu.high_bytes < conn->snd.mss_bytes + MTU_CLOSE_BYTES)
-		mtu_settle(conn);
+		mtu_search_end(conn);
 	return true;
 }
 
@@ -227,7 +229,7 @@ static void mtu_probe_passed(struct harp_conn *conn)
 	conn->mtu.state = MTU_SEARCH;
 	conn->mtu.tries = 0;
 	if (conn->mtu.high_bytes < conn->snd.mss_bytes + MTU_CLOSE_BYTES)
-		mtu_settle(conn);
+		mtu_search_end(conn);
 }
 
 /* The next candidate size. */
@@ -254,7 +256,7 @@ uint32_t tcp_mtu_probe(struct harp_conn *conn)
 		return 0;
 	bytes = mtu_candidate(conn);
 	if (bytes <= conn->snd.mss_bytes) { /* the route's MTU decreased */
-		mtu_settle(conn);
+		mtu_search_end(conn);
 		return 0;
 	}
 	behind = conn->options & HARP_TCPI_SACK ? MTU_BEHIND_SEGMENTS_SACK : MTU_BEHIND_SEGMENTS;
@@ -274,4 +276,27 @@ void tcp_mtu_probed(struct harp_conn *conn, const struct frame *seg)
 	conn->mtu.probe_end_seq = seg->seq + seg_bytes(seg);
 	conn->mtu.probe_bytes = (uint16_t)seg_bytes(seg);
 	conn->tcp->stats->tcp_mtu_probes++;
+}
+
+/* ---- ICMP errors (RFC 5927): accepted only if they quote outstanding data ---- */
+
+void tcp_icmp_error(struct tcp *tcp, const struct flow_key *key, uint32_t quoted_seq, int kind,
+		    uint32_t mtu_bytes)
+{
+	uint32_t index = flow_find(&tcp->flows, key);
+	struct harp_conn *conn;
+
+	if (index == FLOW_NONE)
+		return;
+	conn = &tcp->conns[index];
+	if (seq_lt(quoted_seq, conn->snd.una_seq) || seq_geq(quoted_seq, conn->snd.nxt_seq))
+		return;
+	if (kind == -EMSGSIZE) {
+		if (conn_synchronized(conn)) /* a SYN fits every path */
+			tcp_mtu_icmp(conn, quoted_seq, mtu_bytes);
+		return;
+	}
+	/* Hard errors count as soft once synchronized: section 5.2. */
+	if (conn->state == HARP_TCP_SYN_SENT)
+		tcp_conn_die(conn, kind);
 }

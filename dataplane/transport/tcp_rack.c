@@ -224,7 +224,7 @@ void tcp_rack_probe_timeout(struct harp_conn *conn)
 {
 	if (conn_flight_bytes(conn) == 0 || !conn_loss_is_quiet(conn))
 		return;
-	tcp_loss_settle(conn);
+	tcp_loss_undo_end(conn);
 	conn->flags |= CONN_TLP_PENDING;
 	tcp_tx_ready(conn);
 }

@@ -397,7 +397,7 @@ static uint32_t reass_admit_part(const struct harp_conn *conn, const struct fram
  * peer then sends window probes as long as necessary (MUST-37), and learns when it opens. */
 static void reass_refused(struct harp_conn *conn)
 {
-	if (conn->frames.rx_held < conn->budget.rx_frames_limit && !tcp_starve_refused(conn))
+	if (conn->frames.rx_held < conn->budget.rx_frames_limit && !tcp_pressure_refused(conn))
 		return;
 	conn->rcv.edge_seq = conn->rcv.nxt_seq;
 	/* Later segments of the peer are at the edge and not older than the dropped one. */

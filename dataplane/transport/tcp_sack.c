@@ -112,7 +112,7 @@ struct tcp_marks tcp_sack_marks(const struct harp_conn *conn)
 	return marks;
 }
 
-bool tcp_sack_sums_good(const struct harp_conn *conn)
+bool tcp_sack_sums_valid(const struct harp_conn *conn)
 {
 	uint32_t sacked = 0, segs = 0, lost = 0;
 
@@ -136,7 +136,7 @@ static uint32_t sack_skip_at(const struct tcp_scoreboard *b, uint32_t i)
 	return (b->skip_first + i) % TCP_SKIP_ENTRIES;
 }
 
-static void sack_skip_thin(struct tcp_scoreboard *b)
+static void sack_skip_halve(struct tcp_scoreboard *b)
 {
 	for (uint32_t i = 0; i < TCP_SKIP_ENTRIES / 2; i++)
 		b->skip[sack_skip_at(b, i)] = b->skip[sack_skip_at(b, 2 * i)];
@@ -155,7 +155,7 @@ void tcp_sack_index(struct harp_conn *conn, const struct frame *seg)
 	if (b->skip_count == 0)
 		b->skip_step = SACK_SKIP_STEP;
 	else if (b->skip_count == TCP_SKIP_ENTRIES)
-		sack_skip_thin(b);
+		sack_skip_halve(b);
 	b->skip[sack_skip_at(b, b->skip_count)].seq = seg->seq;
 	b->skip[sack_skip_at(b, b->skip_count)].frame = seg->index;
 	b->skip_count++;

@@ -35,7 +35,7 @@ static struct frame *sndq_take_frame(struct harp_conn *conn)
 		if (conn->frames.tx_held >= conn->frames.tx_budget)
 			return NULL;
 	}
-	f = frame_alloc(pool, pool->free_count >= conn->tcp->pool_plenty_frames
+	f = frame_alloc(pool, pool->free_count >= conn->tcp->pool_high_frames
 				      ? 0
 				      : tcp_pool_floor_tx(conn));
 	if (!f)

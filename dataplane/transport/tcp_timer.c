@@ -300,7 +300,7 @@ void tcp_timer_pace(struct harp_conn *conn, uint64_t after_ns)
 
 void tcp_timer_keepalive(struct harp_conn *conn)
 {
-	conn->keep_unanswered = 0;
+	conn->keepalive_probes_out = 0;
 	conn->deadline.keep_ns = TCP_NEVER_NS;
 	if (conn->opts.keepalive_idle_ns == 0 || !conn_synchronized(conn) ||
 	    conn->state == HARP_TCP_TIME_WAIT)
@@ -332,13 +332,13 @@ static bool timer_life_expired(struct harp_conn *conn)
 	return false;
 }
 
-/* True if the window is closed and the peer's answers confirm that, last at asked_ns. RFC 9293
+/* True if the window is closed and the peer's answers confirm that, last at probed_ns. RFC 9293
  * MUST-37: the connection stays open, however rare the probes. After the application's close it
  * does not, because peers could otherwise hold slots and frames without limit (RFC 6429). */
-static bool timer_is_window_closed(const struct harp_conn *conn, uint64_t asked_ns)
+static bool timer_is_window_closed(const struct harp_conn *conn, uint64_t probed_ns)
 {
 	return (conn->flags & CONN_HANDLE) &&
-	       (conn->last_rcv_ns >= asked_ns ||
+	       (conn->last_rcv_ns >= probed_ns ||
 		conn->tcp->now_ns - conn->last_rcv_ns < conn->opts.user_timeout_ns);
 }
 
@@ -426,11 +426,11 @@ static bool timer_keep_expired(struct harp_conn *conn)
 	struct tcp *tcp = conn->tcp;
 	uint64_t due_ns = timer_sum(conn->last_rcv_ns, conn->opts.keepalive_idle_ns);
 
-	if (conn->keep_unanswered == 0 && due_ns > tcp->now_ns) {
+	if (conn->keepalive_probes_out == 0 && due_ns > tcp->now_ns) {
 		conn->deadline.keep_ns = due_ns; /* segments have arrived since */
 		return true;
 	}
-	if (conn->keep_unanswered >= conn->opts.keepalive_count) {
+	if (conn->keepalive_probes_out >= conn->opts.keepalive_count) {
 		tcp_conn_reset(conn, -ETIMEDOUT);
 		return false;
 	}
@@ -439,7 +439,7 @@ static bool timer_keep_expired(struct harp_conn *conn)
 	 * probe. */
 	if (conn_flight_bytes(conn) > 0)
 		return true;
-	conn->keep_unanswered++;
+	conn->keepalive_probes_out++;
 	conn->flags |= CONN_PROBE_PENDING;
 	tcp->stats->tcp_keepalive_probes++;
 	conn->acct.keepalive_probes++;

@@ -420,7 +420,7 @@ void tcp_tx_unlist(struct harp_conn *conn)
 	if (conn->on_list.pool)
 		TAILQ_REMOVE(&conn->tcp->pool_waiters, conn, link.pool);
 	conn->on_list.pool = 0;
-	tcp_starve_end(conn);
+	tcp_pressure_end(conn);
 	conn->flags &= ~(uint32_t)(CONN_ACK_PENDING | CONN_ACK_NOW | CONN_PROBE_PENDING |
 				   CONN_SYN_PENDING | CONN_TLP_PENDING);
 }
@@ -432,7 +432,7 @@ uint64_t tcp_tx_next_ns(const struct tcp *tcp)
 	if (!TAILQ_EMPTY(&tcp->tx_ready) || (!TAILQ_EMPTY(&tcp->tx_unresolved) &&
 					     tcp->resolved_seen != tcp->eth->resolved_generation))
 		return tcp->now_ns;
-	if (tcp_starve_may_feed(tcp))
+	if (tcp_pressure_may_serve(tcp))
 		return tcp->now_ns;
 	return tcp->acks_pending > 0 ? tcp_delack_next_ns(tcp) : TCP_NEVER_NS;
 }
@@ -457,11 +457,11 @@ static void tx_wake(struct tcp *tcp)
 		conn->flags &= ~(uint32_t)CONN_WANT_WRITE;
 		tcp_conn_event(conn, HARP_EVENT_WRITABLE);
 	}
-	tcp_starve_feed(tcp);
+	tcp_pressure_serve(tcp);
 }
 
 /* Ends one connection's turn. False: the phase ends, too. */
-static bool tx_turn(struct harp_conn *conn, int result)
+static bool tx_result(struct harp_conn *conn, int result)
 {
 	switch (result) {
 	case 0:
@@ -503,7 +503,7 @@ unsigned tcp_tx_phase(struct tcp *tcp)
 	tcp->nic_full = false;
 	tx_wake(tcp);
 	while ((conn = TAILQ_FIRST(&tcp->tx_ready)) != NULL && sent < TX_PHASE_SEGMENTS_MAX) {
-		if (!tx_turn(conn, tx_conn(conn, &sent)))
+		if (!tx_result(conn, tx_conn(conn, &sent)))
 			break;
 	}
 	if (!tcp->nic_full && tcp->acks_pending > 0)

@@ -5,8 +5,8 @@
  * The window follows from the unused frames of the connection's budget, each counted as the payload
  * that a frame of a full segment carries. It is kept as its right edge, RCV.NXT + RCV.WND
  * (rcv.edge_seq), which must not move left. Exceptions, when small segments or other connections
- * have used up the frames: reass_refused() and tcp_starve.c. tcp_out.c writes the window field;
- * tcp_window_update() (tcp_ack.c) processes the peer's window.
+ * have used up the frames: reass_refused() and memory pressure, below. tcp_out.c writes the window
+ * field; tcp_window_update() (tcp_ack.c) processes the peer's window.
  */
 #include "transport/tcp.h"
 
@@ -26,7 +26,7 @@ uint32_t tcp_window_edge(const struct harp_conn *conn)
 	room &= ~((1u << conn->rcv.wscale) - 1);
 	edge = conn->rcv.nxt_seq + room;
 	/* RFC 9293 3.8.6.2.2: no shrinking, and no steps smaller than min (Fr * RCV.BUFF, MSS). */
-	if (seq_lt(edge, conn->rcv.edge_seq + step) || conn->on_list.starved)
+	if (seq_lt(edge, conn->rcv.edge_seq + step) || conn->on_list.under_pressure)
 		return conn->rcv.edge_seq;
 	return edge;
 }
@@ -45,4 +45,84 @@ void tcp_window_reopen(struct harp_conn *conn)
 	gain = edge - conn->rcv.edge_seq;
 	if (gain >= full / 4 || (gain > 0 && conn_rcv_wnd_bytes(conn) < 2u * conn->rcv.mss_bytes))
 		tcp_delack_request(conn, true);
+}
+
+/*
+ * Memory pressure: receivers for which the pool has no frames, although their budget permits some.
+ *
+ * The pool is often short for a moment, and refused data is retransmitted. If the retransmission is
+ * refused as well, other connections hold the frames, perhaps for long. The peer would send into an
+ * open window without ACKs and give up. So the window is closed (reass_refused()), and the
+ * connection is `under_pressure`: it advertises a zero window until the pool has frames for it
+ * again, and then announces that.
+ */
+
+/* A refusal at the same sequence number this long after the first closes the window. */
+#define PRESSURE_AFTER_NS (20 * TCP_NS_PER_MS)
+
+bool tcp_pressure_refused(struct harp_conn *conn)
+{
+	uint64_t now_ns = conn->tcp->now_ns;
+
+	if (!conn->refused.since_ns || conn->refused.seq != conn->rcv.nxt_seq) {
+		conn->refused.since_ns = now_ns;
+		conn->refused.seq = conn->rcv.nxt_seq;
+	}
+	if (now_ns - conn->refused.since_ns < PRESSURE_AFTER_NS)
+		return false;
+	if (!conn->on_list.under_pressure)
+		TAILQ_INSERT_TAIL(&conn->tcp->under_pressure, conn, link.under_pressure);
+	conn->on_list.under_pressure = 1;
+	return true;
+}
+
+void tcp_pressure_end(struct harp_conn *conn)
+{
+	if (!conn->on_list.under_pressure)
+		return;
+	TAILQ_REMOVE(&conn->tcp->under_pressure, conn, link.under_pressure);
+	conn->on_list.under_pressure = 0;
+	conn->refused.since_ns = 0;
+	/* Forces a new window computation without other changes. */
+	conn->advertised.held_frames = UINT32_MAX;
+}
+
+/* Ends when frames are free, or can be evicted from reassembly lists. The peer must also have
+ * received the zero window; otherwise the new window would look like the old one, shrunk in
+ * part. */
+static bool pressure_is_over(const struct harp_conn *conn)
+{
+	const struct tcp *tcp = conn->tcp;
+
+	if (conn->advertised.edge_seq != conn->rcv.edge_seq)
+		return false;
+	return tcp->pool->free_count >= tcp_pool_floor_rx(conn) ||
+	       (conn->frames.rx_held < TCP_FRAMES_BUDGET_MIN && !TAILQ_EMPTY(&tcp->reassembling));
+}
+
+static struct harp_conn *pressure_first(const struct tcp *tcp)
+{
+	struct harp_conn *conn;
+
+	TAILQ_FOREACH(conn, &tcp->under_pressure, link.under_pressure)
+	{
+		if (pressure_is_over(conn))
+			return conn;
+	}
+	return NULL;
+}
+
+bool tcp_pressure_may_serve(const struct tcp *tcp)
+{
+	return pressure_first(tcp) != NULL;
+}
+
+void tcp_pressure_serve(struct tcp *tcp)
+{
+	struct harp_conn *conn = pressure_first(tcp);
+
+	if (!conn)
+		return;
+	tcp_pressure_end(conn);
+	tcp_window_reopen(conn);
 }

@@ -39,8 +39,6 @@ int udp_init(struct udp *udp, struct icmp *icmp, struct wheel *wheel, struct rng
 	};
 	TAILQ_INIT(&udp->ready);
 	TAILQ_INIT(&udp->wait);
-	TAILQ_INIT(&udp->frame_waiters);
-	TAILQ_INIT(&udp->events);
 	TAILQ_INIT(&udp->free_sockets);
 	if (udp->pool->frame_count > io->fill_max)
 		udp->shared_frames = udp->pool->frame_count - io->fill_max;
@@ -50,8 +48,7 @@ int udp_init(struct udp *udp, struct icmp *icmp, struct wheel *wheel, struct rng
 	udp->sockets = calloc(udp->max_sockets, sizeof(*udp->sockets));
 	if (!udp->by_port || !udp->sockets)
 		return -ENOMEM;
-	return port_init(&udp->ports, opt, opt->udp_port_acquire, opt->udp_port_release,
-			 opt->hooks.ctx, rng);
+	return port_init(&udp->ports, IP_PROTO_UDP, opt, rng);
 }
 
 void udp_destroy(struct udp *udp)
@@ -72,7 +69,7 @@ struct harp_udp *udp_socket_alloc(struct udp *udp)
 	uint32_t index;
 
 	if (sock) {
-		TAILQ_REMOVE(&udp->free_sockets, sock, event_link);
+		TAILQ_REMOVE(&udp->free_sockets, sock, free_link);
 		index = sock->index;
 	} else if (udp->made < udp->max_sockets) {
 		index = udp->made++;
@@ -92,8 +89,7 @@ static bool udp_conflicts(const struct udp *udp, const struct harp_endpoint *at,
 	for (uint32_t i = udp->by_port[at->port]; i; i = udp->sockets[i - 1].chain) {
 		const struct harp_udp *sock = &udp->sockets[i - 1];
 
-		if (wild || sock->wild ||
-		    memcmp(&sock->local.addr, &at->addr, sizeof(at->addr)) == 0)
+		if (wild || sock->wild || addr_equal(&sock->local.addr, &at->addr))
 			return true;
 	}
 	return false;
@@ -110,10 +106,10 @@ int udp_socket_bind(struct harp_udp *sock, const struct harp_endpoint *local)
 			return -EADDRINUSE;
 		err = port_get(&udp->ports, port);
 	} else {
-		port = port_choose(&udp->ports, NULL, NULL, NULL);
-		err = port ? 0 : -EADDRINUSE;
+		err = port_choose(&udp->ports, NULL, NULL, NULL);
+		port = (uint16_t)err;
 	}
-	if (err)
+	if (err < 0)
 		return err;
 	sock->local = *local;
 	sock->local.port = port;
@@ -143,22 +139,10 @@ void udp_socket_free(struct harp_udp *sock)
 	udp_tx_purge(sock);
 	if (sock->local.port)
 		udp_unchain(sock);
-	if (sock->on_event_list)
-		TAILQ_REMOVE(&udp->events, sock, event_link);
-	/* The application still holds frames that need this socket on release. */
 	assert(sock->rx_frames_held == 0 && sock->tx_frames_held == 0);
 	sock->udp = NULL;
 	udp->stats->udp_sockets--;
-	TAILQ_INSERT_HEAD(&udp->free_sockets, sock, event_link);
-}
-
-void udp_event(struct harp_udp *sock, uint32_t events)
-{
-	sock->events |= events;
-	if (sock->on_event_list)
-		return;
-	TAILQ_INSERT_TAIL(&sock->udp->events, sock, event_link);
-	sock->on_event_list = true;
+	TAILQ_INSERT_HEAD(&udp->free_sockets, sock, free_link);
 }
 
 static bool udp_pool_allows(const struct udp *udp, uint32_t held, uint32_t others)
@@ -201,8 +185,7 @@ static struct harp_udp *udp_find(const struct udp *udp, const struct harp_addr *
 	for (uint32_t i = udp->by_port[port]; i; i = udp->sockets[i - 1].chain) {
 		struct harp_udp *sock = &udp->sockets[i - 1];
 
-		if ((sock->wild && !sock->connected) ||
-		    memcmp(&sock->local.addr, addr, sizeof(*addr)) == 0)
+		if ((sock->wild && !sock->connected) || addr_equal(&sock->local.addr, addr))
 			return sock;
 	}
 	return NULL;
@@ -210,8 +193,8 @@ static struct harp_udp *udp_find(const struct udp *udp, const struct harp_addr *
 
 static bool udp_accepts(const struct harp_udp *sock, const struct harp_addr *remote, uint16_t port)
 {
-	return !sock->connected || (sock->remote.port == port &&
-				    memcmp(&sock->remote.addr, remote, sizeof(*remote)) == 0);
+	return !sock->connected ||
+	       (sock->remote.port == port && addr_equal(&sock->remote.addr, remote));
 }
 
 /* A received datagram. */
@@ -221,8 +204,8 @@ struct udp_header {
 };
 static_assert(sizeof(struct udp_header) == UDP_HEADER_BYTES, "RFC 768");
 
-static bool udp_checksum_good(struct udp *udp, const struct packet_in *in,
-			      const struct udp_header *h)
+static bool udp_checksum_valid(struct udp *udp, const struct packet_in *in,
+			       const struct udp_header *h)
 {
 	uint32_t sum = in->l4_csum_pseudo;
 
@@ -230,7 +213,7 @@ static bool udp_checksum_good(struct udp *udp, const struct packet_in *in,
 	 * (RFC 768); IPv6 forbids it (RFC 8200 section 8.1). */
 	if (h->csum == 0)
 		return harp_addr_is_v4(&in->dst);
-	if (in->csum_good)
+	if (in->csum_valid)
 		return true;
 	/* The pseudo-header has UDP's length, which differs in a padded packet. */
 	if (be16_get(h->len) != in->len)
@@ -242,7 +225,7 @@ static bool udp_checksum_good(struct udp *udp, const struct packet_in *in,
 
 /* Queues a valid datagram; the source is stored in the space of the headers. */
 static enum udp_verdict udp_deliver(struct harp_udp *sock, const struct packet_in *in,
-				    uint16_t src_port, uint32_t payload_bytes)
+				    uint16_t src_port)
 {
 	struct udp *udp = sock->udp;
 	struct frame *f = in->frame;
@@ -254,10 +237,8 @@ static enum udp_verdict udp_deliver(struct harp_udp *sock, const struct packet_i
 	/* The datagram's own frames have already left the pool; the others must keep the NIC
 	 * supplied. */
 	if (sock->rx_frames_held + frames > sock->rx_frames_budget ||
-	    !udp_pool_allows_rx(udp, sock->rx_frames_held)) {
-		sock->acct.rx_dropped++;
+	    !udp_pool_allows_rx(udp, sock->rx_frames_held))
 		return UDP_DROP_RX_BUDGET;
-	}
 	f->pub.data += UDP_HEADER_BYTES;
 	f->pub.len -= UDP_HEADER_BYTES;
 	f->pub.capacity -= UDP_HEADER_BYTES;
@@ -266,13 +247,10 @@ static enum udp_verdict udp_deliver(struct harp_udp *sock, const struct packet_i
 	sock->rx_frames_held += frames;
 	udp->stats->frames_udp_rx += frames;
 	udp->stats->udp_in++;
-	sock->acct.rx_datagrams++;
-	sock->acct.rx_bytes += payload_bytes;
-	udp_event(sock, HARP_EVENT_READABLE);
 	return UDP_KEPT;
 }
 
-static enum udp_verdict udp_judge(struct udp *udp, struct packet_in *in)
+static enum udp_verdict udp_receive(struct udp *udp, struct packet_in *in)
 {
 	const struct udp_header *h = (const struct udp_header *)in->frame->pub.data;
 	struct harp_udp *sock;
@@ -288,17 +266,17 @@ static enum udp_verdict udp_judge(struct udp *udp, struct packet_in *in)
 		return UDP_DROP_SHORT;
 	if (len < in->len)
 		ip_trim(udp->ip, in->frame, len);
-	if (!udp_checksum_good(udp, in, h))
+	if (!udp_checksum_valid(udp, in, h))
 		return UDP_DROP_CHECKSUM;
 	sock = udp_find(udp, &in->dst, be16_get(h->dst));
 	if (!sock || !udp_accepts(sock, &in->src, be16_get(h->src))) {
-		if (port_elsewhere(&udp->ports, IP_PROTO_UDP, be16_get(h->dst)))
-			return UDP_DROP_ELSEWHERE;
+		if (port_on_other_queue(&udp->ports, be16_get(h->dst)))
+			return UDP_DROP_OTHER_QUEUE;
 		/* RFC 1122 section 4.1.3.1: "UDP SHOULD send an ICMP Port Unreachable message." */
 		icmp_unreachable_port(udp->icmp, in);
 		return UDP_DROP_NO_PORT;
 	}
-	return udp_deliver(sock, in, be16_get(h->src), len - UDP_HEADER_BYTES);
+	return udp_deliver(sock, in, be16_get(h->src));
 }
 
 enum udp_verdict udp_input(struct udp *udp, struct packet_in *in)
@@ -307,10 +285,10 @@ enum udp_verdict udp_input(struct udp *udp, struct packet_in *in)
 		[UDP_DROP_SHORT] = offsetof(struct harp_stats, drop_udp_short),
 		[UDP_DROP_CHECKSUM] = offsetof(struct harp_stats, drop_udp_checksum),
 		[UDP_DROP_NO_PORT] = offsetof(struct harp_stats, drop_udp_no_port),
-		[UDP_DROP_ELSEWHERE] = offsetof(struct harp_stats, drop_port_elsewhere),
+		[UDP_DROP_OTHER_QUEUE] = offsetof(struct harp_stats, drop_port_elsewhere),
 		[UDP_DROP_RX_BUDGET] = offsetof(struct harp_stats, drop_udp_rx_budget),
 	};
-	enum udp_verdict verdict = udp_judge(udp, in);
+	enum udp_verdict verdict = udp_receive(udp, in);
 
 	if (counters[verdict])
 		++*(uint64_t *)((char *)udp->stats + counters[verdict]);
@@ -359,5 +337,4 @@ void udp_icmp_error(struct udp *udp, const struct harp_icmp_error *error)
 		udp_too_big(sock, error->mtu_bytes);
 	sock->error = udp_icmp_errno(error);
 	sock->error_about = error->remote;
-	udp_event(sock, HARP_EVENT_ERROR);
 }

@@ -50,12 +50,12 @@ struct harp_udp {
 	uint8_t tos;
 
 	struct udp_queue rx;
-	uint32_t rx_frames_held, rx_frames_budget; /* queued or lent */
+	uint32_t rx_frames_held, rx_frames_budget;
 
 	struct udp_queue tx;   /* to be sent */
 	struct udp_queue wait; /* datagrams for an unresolved next hop */
 	uint32_t tx_frames_held, tx_frames_budget;
-	bool on_ready_list, on_wait_list, on_frame_wait_list, on_event_list;
+	bool on_ready_list, on_wait_list;
 	bool path_any;      /* the route chose path.src */
 	struct timer timer; /* set while `wait` is not empty */
 
@@ -64,15 +64,11 @@ struct harp_udp {
 	uint32_t pmtu_bytes;
 	uint64_t pmtu_until_ns;
 
-	uint32_t events; /* HARP_EVENT_* not yet delivered */
-	int error;       /* the newest ICMP error not yet delivered, and its destination */
+	int error; /* the newest ICMP error not yet delivered, and its destination */
 	struct harp_endpoint error_about;
-	void *user;
-	struct harp_udp_info acct;
 	TAILQ_ENTRY(harp_udp) ready_link;
 	TAILQ_ENTRY(harp_udp) wait_link;
-	TAILQ_ENTRY(harp_udp) frame_wait_link;
-	TAILQ_ENTRY(harp_udp) event_link; /* or the free list */
+	TAILQ_ENTRY(harp_udp) free_link;
 };
 
 TAILQ_HEAD(udp_list, harp_udp);
@@ -85,10 +81,8 @@ struct udp {
 	struct wheel *wheel;
 	struct harp_stats *stats;
 	uint64_t now_ns;
-	struct udp_list ready;         /* have data to send */
-	struct udp_list wait;          /* have data for an unresolved next hop */
-	struct udp_list frame_waiters; /* the application waits for free frames */
-	struct udp_list events;
+	struct udp_list ready; /* have data to send */
+	struct udp_list wait;  /* have data for an unresolved next hop */
 	struct udp_list free_sockets;
 	bool nic_full;          /* the last transmit phase ended because the NIC was full */
 	uint32_t resolved_seen; /* eth->resolved_generation at the last wakeup of `wait` */
@@ -108,7 +102,7 @@ enum udp_verdict {
 	UDP_DROP_SHORT,
 	UDP_DROP_CHECKSUM,
 	UDP_DROP_NO_PORT,
-	UDP_DROP_ELSEWHERE, /* another stack has the port */
+	UDP_DROP_OTHER_QUEUE, /* another stack has the port */
 	UDP_DROP_RX_BUDGET,
 	UDP_VERDICTS,
 };
@@ -126,10 +120,9 @@ int udp_socket_bind(struct harp_udp *sock, const struct harp_endpoint *local);
 enum udp_verdict udp_input(struct udp *udp, struct packet_in *in);
 /* An ICMP error quoted a datagram that went from local to remote. */
 void udp_icmp_error(struct udp *udp, const struct harp_icmp_error *error);
-void udp_event(struct harp_udp *sock, uint32_t events);
 /* True if a socket that holds `held` frames of the pool may take another one to send from. */
 bool udp_pool_allows_tx(const struct udp *udp, uint32_t held);
-/* Releases a received datagram, or one lent frame of it. */
+/* Releases a received datagram. */
 void udp_rx_release(struct harp_udp *sock, struct frame *datagram);
 
 static inline struct udp_where *udp_where_received(const struct frame *f)

@@ -27,23 +27,15 @@ static struct udp_where *tx_where(const struct udp *udp, const struct frame *f)
 	return (struct udp_where *)frame_chunk(udp->pool, f);
 }
 
-static bool tx_is_any(const struct harp_addr *addr)
-{
-	static const struct harp_addr any;
-
-	return memcmp(addr, &any, sizeof(any)) == 0;
-}
-
 int udp_path(struct harp_udp *sock, const struct udp_where *where)
 {
 	struct ip_path *path = &sock->path;
 	struct ip *ip = sock->udp->ip;
-	bool any = tx_is_any(&where->local);
+	bool any = addr_is_zero(&where->local);
 	int err;
 
-	if (path->generation == ip->generation &&
-	    memcmp(&path->dst, &where->remote, sizeof(path->dst)) == 0 &&
-	    (any ? sock->path_any : memcmp(&path->src, &where->local, sizeof(path->src)) == 0))
+	if (path->generation == ip->generation && addr_equal(&path->dst, &where->remote) &&
+	    (any ? sock->path_any : addr_equal(&path->src, &where->local)))
 		return 0;
 	*path = (struct ip_path){ .src = where->local, .dst = where->remote };
 	sock->path_any = any;
@@ -98,9 +90,6 @@ struct frame *udp_tx_alloc(struct harp_udp *sock)
 	if (f) {
 		sock->tx_frames_held++;
 		udp->stats->frames_udp_tx++;
-	} else if (!sock->on_frame_wait_list) {
-		TAILQ_INSERT_TAIL(&udp->frame_waiters, sock, frame_wait_link);
-		sock->on_frame_wait_list = true;
 	}
 	return f;
 }
@@ -132,9 +121,7 @@ void udp_tx_purge(struct harp_udp *sock)
 	tx_unlist_wait(sock);
 	if (sock->on_ready_list)
 		TAILQ_REMOVE(&udp->ready, sock, ready_link);
-	if (sock->on_frame_wait_list)
-		TAILQ_REMOVE(&udp->frame_waiters, sock, frame_wait_link);
-	sock->on_ready_list = sock->on_frame_wait_list = false;
+	sock->on_ready_list = false;
 }
 
 /* Reports a datagram that cannot be sent, as an ICMP error would. */
@@ -145,10 +132,8 @@ static void tx_drop(struct harp_udp *sock, struct frame *datagram, int error)
 	sock->error = error;
 	sock->error_about =
 		(struct harp_endpoint){ .addr = where->remote, .port = where->remote_port };
-	sock->acct.tx_dropped++;
 	sock->udp->stats->drop_udp_unsent++;
 	udp_tx_release(sock, datagram);
-	udp_event(sock, HARP_EVENT_ERROR);
 }
 
 /* Waiting datagrams are sent before newer ones. */
@@ -229,13 +214,11 @@ static int tx_datagram(struct harp_udp *sock, struct frame *f)
 	if (err)
 		return err;
 	udp->stats->udp_out++;
-	sock->acct.tx_datagrams++;
-	sock->acct.tx_bytes += len;
 	return 0;
 }
 
 /* Serves one socket. False: the NIC is full, the phase ends. */
-static bool tx_turn(struct harp_udp *sock, unsigned *sent)
+static bool tx_socket(struct harp_udp *sock, unsigned *sent)
 {
 	struct udp *udp = sock->udp;
 
@@ -270,22 +253,6 @@ static bool tx_turn(struct harp_udp *sock, unsigned *sent)
 /* ------------------------------------------------------------------------------------------------
  * The phase.
  */
-static void tx_wake_writers(struct udp *udp)
-{
-	struct harp_udp *sock, *next;
-
-	for (sock = TAILQ_FIRST(&udp->frame_waiters); sock; sock = next) {
-		next = TAILQ_NEXT(sock, frame_wait_link);
-		/* When half of the budget is free again, not at every frame. */
-		if (sock->tx_frames_held > sock->tx_frames_budget / 2 ||
-		    !udp_pool_allows_tx(udp, sock->tx_frames_held))
-			continue;
-		TAILQ_REMOVE(&udp->frame_waiters, sock, frame_wait_link);
-		sock->on_frame_wait_list = false;
-		udp_event(sock, HARP_EVENT_WRITABLE);
-	}
-}
-
 unsigned udp_tx_phase(struct udp *udp)
 {
 	struct harp_udp *sock;
@@ -298,12 +265,11 @@ unsigned udp_tx_phase(struct udp *udp)
 			tx_retry(sock);
 	}
 	while ((sock = TAILQ_FIRST(&udp->ready)) != NULL && sent < UDP_TX_PHASE_MAX) {
-		if (!tx_turn(sock, &sent)) {
+		if (!tx_socket(sock, &sent)) {
 			udp->nic_full = true;
 			break;
 		}
 	}
-	tx_wake_writers(udp);
 	return sent;
 }
 

@@ -12,9 +12,9 @@
 
 #include "xdp/steer.h"
 
-#define HARP_XDP_VERSION 9u
+#define HARP_XDP_VERSION 10u
 #define HARP_XDP_FDS_MAX 16u
-#define HARP_XDP_HOME_NONE 0xffffffffu /* packets to the port are redirected on any queue */
+#define HARP_XDP_QUEUE_ANY 0xffffffffu /* packets to the port are redirected on any queue */
 
 struct harp_xdp;
 
@@ -32,7 +32,6 @@ struct harp_xdp_source {
  */
 struct harp_xdp_api {
 	uint32_t version; /* HARP_XDP_VERSION */
-	uint32_t verdict_count;
 	/*
 	 * Loads and attaches. mode: enum harp_xdp_mode. Unless it is pinned, the link belongs to
 	 * this process and is detached when the process exits. why: the mode and its reason, also
@@ -46,11 +45,11 @@ struct harp_xdp_api {
 	int (*xsk_set)(struct harp_xdp *xdp, uint32_t queue, int fd);
 	/*
 	 * Adds or removes ports first..last, inclusive, for the given protocols: STEER_PORT_TCP |
-	 * STEER_PORT_UDP. home_queue: the queue of their stack, or HARP_XDP_HOME_NONE; ignored on
+	 * STEER_PORT_UDP. rx_queue: the queue of their stack, or HARP_XDP_QUEUE_ANY; ignored on
 	 * removal. -EINVAL.
 	 */
 	int (*ports_set)(struct harp_xdp *xdp, uint32_t protocols, uint16_t first, uint16_t last,
-			 uint32_t home_queue, bool ours);
+			 uint32_t rx_queue, bool ours);
 	int (*address_set)(struct harp_xdp *xdp, const uint8_t address[16], bool ours);
 	/* Writes STEER_VERDICT_COUNT sums over all CPUs. */
 	int (*verdicts)(const struct harp_xdp *xdp, uint64_t *counts, unsigned count);

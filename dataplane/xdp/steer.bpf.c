@@ -10,10 +10,10 @@
  * If no socket is on the packet's queue (its owner died), the kernel gets the packet and answers
  * with an RST.
  *
- * A port may have a home queue: the queue of its stack. An AF_XDP socket receives only from its own
+ * A port may have a queue: that of its stack. An AF_XDP socket receives only from its own
  * queue, so packets on another queue cannot reach the stack. The kernel must not get them either,
  * since its RST would end a live connection. They are dropped, and the peer tries another source
- * port. If no socket is on the home queue, the kernel answers for the dead stack. An ICMP error
+ * port. If no socket is on the port's queue, the kernel answers for the dead stack. An ICMP error
  * comes from a router, on any queue, so the kernel gets it: it has no such connection and can only
  * remember the path MTU, which is correct. A drop would lose that information.
  *
@@ -128,7 +128,7 @@ struct {
 
 _Static_assert(STEER_VERDICT_COUNT <= STEER_VERDICTS_MAX, "the map is large enough");
 
-#define HOME_NONE (~0u)
+#define QUEUE_ANY (~0u)
 
 /* Destination of a packet. */
 enum steer_target { STEER_KERNEL, STEER_SOCKET, STEER_DROP };
@@ -159,9 +159,9 @@ static __always_inline enum steer_verdict find_owner(const struct address *addre
 		return STEER_pass_port;
 	if (!bpf_map_lookup_elem(&addresses, address))
 		return STEER_pass_address;
-	if (held & (tcp ? STEER_HOMED_TCP : STEER_HOMED_UDP))
-		match->home = held >> (tcp ? STEER_HOME_TCP_SHIFT : STEER_HOME_UDP_SHIFT) &
-			      STEER_HOME_MASK;
+	if (held & (tcp ? STEER_QUEUE_SET_TCP : STEER_QUEUE_SET_UDP))
+		match->home = held >> (tcp ? STEER_QUEUE_TCP_SHIFT : STEER_QUEUE_UDP_SHIFT) &
+			      STEER_QUEUE_MASK;
 	return yes;
 }
 
@@ -439,7 +439,7 @@ static __always_inline enum steer_target steer(__u32 verdict, const struct match
 	if (verdict == STEER_too_long || verdict == STEER_drop_source)
 		target = STEER_DROP;
 	if (is_ours(verdict)) {
-		if (match->home != HOME_NONE && match->home != queue)
+		if (match->home != QUEUE_ANY && match->home != queue)
 			target = steer_other_queue(match->home, &verdict);
 		else if (bpf_map_lookup_elem(&xsks, &queue))
 			target = STEER_SOCKET;
@@ -457,7 +457,7 @@ static __always_inline enum steer_target steer(__u32 verdict, const struct match
 SEC("xdp.frags")
 int harp_steer(struct xdp_md *ctx)
 {
-	struct match match = { .home = HOME_NONE };
+	struct match match = { .home = QUEUE_ANY };
 	__u32 verdict = steer_packet((void *)(long)ctx->data, (void *)(long)ctx->data_end, &match);
 	__u32 queue = ctx->rx_queue_index;
 

@@ -20,11 +20,11 @@
  */
 #define STEER_PORT_TCP 0x1
 #define STEER_PORT_UDP 0x2
-#define STEER_HOMED_TCP 0x4
-#define STEER_HOMED_UDP 0x8
-#define STEER_HOME_TCP_SHIFT 8
-#define STEER_HOME_UDP_SHIFT 16
-#define STEER_HOME_MASK 0xff
+#define STEER_QUEUE_SET_TCP 0x4
+#define STEER_QUEUE_SET_UDP 0x8
+#define STEER_QUEUE_TCP_SHIFT 8
+#define STEER_QUEUE_UDP_SHIFT 16
+#define STEER_QUEUE_MASK 0xff
 
 /*
  * Per-CPU values of the arrivals map for each receive queue; readers sum them (flows: OR). packets:

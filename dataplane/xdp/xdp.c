@@ -145,7 +145,7 @@ static int xdp_try_native(struct harp_xdp *xdp, const struct why *why,
  * copies each packet that is cloned, nonlinear, or has less than 256 bytes of headroom, which
  * includes its own bulk traffic. It also disables GRO before the program (docs/performance.md).
  */
-void xdp_say_generic(const struct why *why, const char *reason)
+void xdp_explain_generic(const struct why *why, const char *reason)
 {
 	why_say(why,
 		"generic XDP (%s): the kernel copies all packets that it receives on this "
@@ -163,7 +163,7 @@ static int xdp_attach_generic(struct harp_xdp *xdp, const struct why *why, const
 	rc = xdp_link(xdp, false);
 	if (rc)
 		return xdp_link_failed(xdp, why, rc);
-	xdp_say_generic(why, reason);
+	xdp_explain_generic(why, reason);
 	return 0;
 }
 
@@ -174,7 +174,7 @@ static int xdp_attach_auto(struct harp_xdp *xdp, const struct why *why,
 	char lost[160];
 	int rc = 1;
 
-	if (af_xdp_link_wants_generic(before)) {
+	if (af_xdp_link_prefers_generic(before)) {
 		snprintf(lost, sizeof(lost), "driver %s", before->driver);
 	} else {
 		rc = xdp_load(why, &xdp->program_fd, xdp->map_fds);
@@ -320,36 +320,36 @@ static int xdp_xsk_set(struct harp_xdp *xdp, uint32_t queue, int fd)
 		       : bpf_map_delete_elem(xdp->map_fds[XDP_MAP_xsks], &queue);
 }
 
-static uint32_t xdp_port_value(uint32_t value, uint32_t protocol, uint32_t home_queue, bool ours)
+static uint32_t xdp_port_value(uint32_t value, uint32_t protocol, uint32_t rx_queue, bool ours)
 {
 	bool tcp = protocol == STEER_PORT_TCP;
-	uint32_t homed = tcp ? STEER_HOMED_TCP : STEER_HOMED_UDP;
-	unsigned shift = tcp ? STEER_HOME_TCP_SHIFT : STEER_HOME_UDP_SHIFT;
+	uint32_t has_queue = tcp ? STEER_QUEUE_SET_TCP : STEER_QUEUE_SET_UDP;
+	unsigned shift = tcp ? STEER_QUEUE_TCP_SHIFT : STEER_QUEUE_UDP_SHIFT;
 
-	value &= ~(protocol | homed | (uint32_t)STEER_HOME_MASK << shift);
+	value &= ~(protocol | has_queue | (uint32_t)STEER_QUEUE_MASK << shift);
 	if (ours)
 		value |= protocol;
-	if (ours && home_queue != HARP_XDP_HOME_NONE)
-		value |= homed | home_queue << shift;
+	if (ours && rx_queue != HARP_XDP_QUEUE_ANY)
+		value |= has_queue | rx_queue << shift;
 	return value;
 }
 
 static int xdp_ports_set(struct harp_xdp *xdp, uint32_t protocols, uint16_t first, uint16_t last,
-			 uint32_t home_queue, bool ours)
+			 uint32_t rx_queue, bool ours)
 {
 	static const uint32_t each[] = { STEER_PORT_TCP, STEER_PORT_UDP };
 	int rc = 0;
 
 	if (!protocols || (protocols & ~(uint32_t)(STEER_PORT_TCP | STEER_PORT_UDP)) ||
 	    first > last ||
-	    (ours && home_queue >= STEER_QUEUES_MAX && home_queue != HARP_XDP_HOME_NONE))
+	    (ours && rx_queue >= STEER_QUEUES_MAX && rx_queue != HARP_XDP_QUEUE_ANY))
 		return -EINVAL;
 	pthread_mutex_lock(&xdp->maps_lock);
 	for (uint32_t port = first, value; port <= last && !rc; port++) {
 		rc = bpf_map_lookup_elem(xdp->map_fds[XDP_MAP_ports], &port, &value);
 		for (unsigned i = 0; i < 2 && !rc; i++)
 			if (protocols & each[i])
-				value = xdp_port_value(value, each[i], home_queue, ours);
+				value = xdp_port_value(value, each[i], rx_queue, ours);
 		if (!rc)
 			rc = bpf_map_update_elem(xdp->map_fds[XDP_MAP_ports], &port, &value,
 						 BPF_ANY);
@@ -432,7 +432,6 @@ const struct harp_xdp_api *harp_xdp_api(void)
 {
 	static const struct harp_xdp_api api = {
 		.version = HARP_XDP_VERSION,
-		.verdict_count = STEER_VERDICT_COUNT,
 		.attach = xdp_attach,
 		.native = xdp_native,
 		.xsk_set = xdp_xsk_set,

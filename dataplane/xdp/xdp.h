@@ -46,7 +46,7 @@ const char *xdp_map_name(unsigned map);
 /* Loads the program with the given maps; creates maps if map_fds[0] is -1. */
 int xdp_load(const struct why *why, int *program_fd, int map_fds[XDP_MAP_COUNT]);
 /* Writes that the program is generic, with the reason for it and its cost. */
-void xdp_say_generic(const struct why *why, const char *reason);
+void xdp_explain_generic(const struct why *why, const char *reason);
 /* Id of the attached XDP program; 0 none, -errno. native: its mode. */
 int64_t xdp_attached(uint32_t ifindex, bool *native);
 /* True if this program is HARP's. False if the process may not query it. */

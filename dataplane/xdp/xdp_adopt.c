@@ -239,7 +239,7 @@ int xdp_adopt(struct harp_xdp **out, const char *dir, const char *ifname, char *
 	if (xdp->native)
 		why_say(&why, "native XDP: taken over");
 	else
-		xdp_say_generic(&why, "taken over");
+		xdp_explain_generic(&why, "taken over");
 	*out = xdp;
 	return 0;
 }

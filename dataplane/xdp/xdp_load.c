@@ -68,14 +68,14 @@ static int load_keep(int fd)
 	return kept < 0 && fd >= 0 ? -errno : kept;
 }
 
-static int load_refused(const struct why *why, int rc, const char *words)
+static int load_refused(const struct why *why, int rc, const char *text)
 {
 	if (rc == -EPERM || rc == -EACCES)
 		return why_fail(why, -EPERM,
 				"loading the XDP program needs CAP_BPF and CAP_NET_ADMIN; run as "
 				"root or add them");
 	return why_fail(why, rc, "the kernel rejects the XDP program: %s (%s)", strerror(-rc),
-			words);
+			text);
 }
 
 static int load_reuse(struct bpf_object *object, const int map_fds[XDP_MAP_COUNT])
@@ -108,10 +108,10 @@ int xdp_load(const struct why *why, int *program_fd, int map_fds[XDP_MAP_COUNT])
 {
 	LIBBPF_OPTS(bpf_object_open_opts, options, .object_name = XDP_PROGRAM_NAME);
 	struct bpf_object *object;
-	char words[CAPTURED_MAX];
+	char text[CAPTURED_MAX];
 	int rc;
 
-	capture_begin(words);
+	capture_begin(text);
 	object = bpf_object__open_mem(steer_object, sizeof(steer_object), &options);
 	rc = object ? 0 : -errno;
 	if (!rc && map_fds[0] >= 0)
@@ -121,7 +121,7 @@ int xdp_load(const struct why *why, int *program_fd, int map_fds[XDP_MAP_COUNT])
 	capture_end();
 	if (rc) {
 		bpf_object__close(object);
-		return load_refused(why, rc, words);
+		return load_refused(why, rc, text);
 	}
 	rc = *program_fd = load_keep(
 		bpf_program__fd(bpf_object__find_program_by_name(object, XDP_PROGRAM_NAME)));
@@ -131,4 +131,30 @@ int xdp_load(const struct why *why, int *program_fd, int map_fds[XDP_MAP_COUNT])
 	return rc >= 0 ? 0
 		       : why_fail(why, rc, "keeping the XDP program and its maps: %s",
 				  strerror(-rc));
+}
+
+int64_t xdp_attached(uint32_t ifindex, bool *native)
+{
+	LIBBPF_OPTS(bpf_xdp_query_opts, query);
+	int rc = bpf_xdp_query((int)ifindex, 0, &query);
+
+	if (rc)
+		return rc;
+	*native = query.drv_prog_id;
+	if (query.drv_prog_id)
+		return query.drv_prog_id;
+	return query.skb_prog_id ? query.skb_prog_id : query.hw_prog_id;
+}
+
+bool xdp_is_ours(int64_t id)
+{
+	struct bpf_prog_info info = { 0 };
+	uint32_t len = sizeof(info);
+	int fd = bpf_prog_get_fd_by_id((uint32_t)id), rc;
+
+	if (fd < 0)
+		return false;
+	rc = bpf_obj_get_info_by_fd(fd, &info, &len);
+	close(fd);
+	return !rc && !strcmp(info.name, XDP_PROGRAM_NAME);
 }

@@ -149,10 +149,10 @@ int xdp_replace(struct harp_xdp *xdp, char *text, size_t text_len)
 {
 	struct why why = { .text = text, .size = text_len };
 	char from[PATH_MAX] = "", to[PATH_MAX];
-	int fresh_fd, rc;
+	int new_fd, rc;
 
 	why_about(&why, "%s", xdp->ifname);
-	rc = xdp_load(&why, &fresh_fd, xdp->map_fds);
+	rc = xdp_load(&why, &new_fd, xdp->map_fds);
 	if (rc)
 		return rc;
 	if (xdp->pin_dir[0]) {
@@ -161,25 +161,25 @@ int xdp_replace(struct harp_xdp *xdp, char *text, size_t text_len)
 			rc = xdp_pin_path(to, xdp->pin_dir, XDP_PIN_PROGRAM);
 		if (!rc) {
 			unlink(from); /* left by an interrupted replacement */
-			rc = bpf_obj_pin(fresh_fd, from);
+			rc = bpf_obj_pin(new_fd, from);
 		}
 		if (rc)
 			why_fail(&why, rc, "pinning the new program in %s: %s", xdp->pin_dir,
 				 strerror(-rc));
 	}
 	if (!rc) {
-		rc = bpf_link_update(xdp->link_fd, fresh_fd, NULL);
+		rc = bpf_link_update(xdp->link_fd, new_fd, NULL);
 		if (rc)
 			why_fail(&why, rc, "replacing the program: %s", strerror(-rc));
 	}
 	if (rc) {
 		if (from[0])
 			unlink(from);
-		close(fresh_fd);
+		close(new_fd);
 		return rc;
 	}
 	close(xdp->program_fd);
-	xdp->program_fd = fresh_fd;
+	xdp->program_fd = new_fd;
 	if (from[0] && rename(from, to))
 		return why_fail(&why, -errno, "renaming %s: %s", from, strerror(errno));
 	return 0;

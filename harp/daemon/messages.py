@@ -107,7 +107,7 @@ class Leased:
     rss_kind: U32
     rss_key_bytes: U32
     rss_table_count: U32
-    reserved: U32 = field(default=0, kw_only=True)
+    rss_queues: U32 = field(default=0, kw_only=True)
     rss_key: Bytes64
     rss_table: Table512
 

@@ -102,7 +102,7 @@ static ssize_t lane_harp_remainder(struct lane_harp *h)
 
 	if (h->lane.error)
 		return h->lane.error;
-	harp_conn_info(h->conn, &info, sizeof(info));
+	harp_conn_info(h->conn, &info);
 	switch (info.state) {
 	case HARP_TCP_CLOSE_WAIT:
 	case HARP_TCP_CLOSING:
@@ -183,8 +183,7 @@ static void lane_harp_info(struct lane *lane, struct lane_info *info)
 	bool waits;
 
 	memset(info, 0, sizeof(*info));
-	if (harp_conn_info(h->conn, &tcp, sizeof(tcp)))
-		return;
+	harp_conn_info(h->conn, &tcp);
 	waits = lane_harp_probe_waits(h, &tcp);
 	info->srtt_ns = tcp.srtt_ns;
 	info->in_flight_bytes = tcp.bytes_in_flight;
@@ -365,8 +364,7 @@ static void lane_harp_tick(struct engine_lane *l, uint64_t now_ns)
 		h->watched_ns = now_ns;
 		lane_harp_set_probes(h, true);
 	}
-	if (harp_conn_info(h->conn, &info, sizeof(info)))
-		return;
+	harp_conn_info(h->conn, &info);
 	/* Before it was watched no answer of the peer was due. */
 	received_ns = info.last_rcv_ns > h->watched_ns ? info.last_rcv_ns : h->watched_ns;
 	silent = now_ns >= received_ns + LANE_SILENCE_WARN_NS;

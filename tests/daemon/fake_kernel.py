@@ -54,11 +54,11 @@ class FakeSteering:
         self._may_fail("xsk_set")
         self.xsks[queue] = os.fstat(fd).st_ino
 
-    def ports_set(self, first: int, last: int, home_queue: int, ours: bool) -> None:
+    def ports_set(self, first: int, last: int, rx_queue: int, ours: bool) -> None:
         for port in range(first, last + 1):
             if ours:
                 self._may_fail("ports_set")
-                self.ports[port] = home_queue
+                self.ports[port] = rx_queue
             else:
                 self.ports.pop(port, None)
 

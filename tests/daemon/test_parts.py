@@ -223,8 +223,9 @@ def test_bodies_are_laid_out_as_in_the_header(root_dir: Path) -> None:
         begin = 0 if body in (Device, Neighbor) else HEADER.size
         for member, *_ in kind._fields_:
             at, size = begin + getattr(kind, member).offset, getattr(kind, member).size
-            asserts.append(f"offsetof({struct}, {member}) == {at}")
-            asserts.append(f"sizeof((({struct} *)0)->{member}) == {size}")
+            in_c = member.replace("rss_", "rss.")
+            asserts.append(f"offsetof({struct}, {in_c}) == {at}")
+            asserts.append(f"sizeof((({struct} *)0)->{in_c}) == {size}")
         if body is not Neighbors:  # which is sent in part
             asserts.append(f"sizeof({struct}) == {begin + ctypes.sizeof(kind)}")
     code = '#include <stddef.h>\n#include "harp_lease.h"\n'

@@ -26,6 +26,7 @@ int port_try(struct harp_dpdk_port **port, const char *device, uint32_t mtu_byte
 		.size = sizeof(opt),
 		.device = device,
 		.mtu_bytes = mtu_bytes,
+		.queues = 1,
 		.frame_count = END_FRAMES,
 	};
 
@@ -169,7 +170,7 @@ bool end_until(struct end *from, struct end *to, uint64_t packets, uint32_t len,
 bool end_wait_up(const struct end *end, bool up)
 {
 	uint64_t until_ns = test_now_ns() + 60000000000u;
-	struct harp_dpdk_info info;
+	struct harp_instance_port info;
 
 	do {
 		api->port_info(end->port, &info);
@@ -186,24 +187,21 @@ bool end_wait_up(const struct end *end, bool up)
 TEST(a_ring_returns_packets_in_order)
 {
 	struct harp_nic_stats stats;
-	struct harp_dpdk_info info;
+	struct harp_instance_port info;
 	struct end end;
 
 	end_open(&end, "net_ring0", 0);
 	api->port_info(end.port, &info);
 	CHECK_STR(info.driver, "net_ring");
 	CHECK_STR(info.device, "net_ring0");
-	CHECK(info.up && !info.driver_copies && info.mtu_bytes == 1500 && info.frame_size == 2048);
+	CHECK(info.up && !info.driver_copies && info.mtu_bytes == 1500);
 	CHECK(!(end.nic->caps.features & HARP_NIC_TX_LAZY)); /* the receiver of a packet frees it */
 	CHECK(strncmp(info.dpdk, "DPDK ", 5) == 0);
 	CHECK(!(info.mac[0] & 1));
 	CHECK(end_until(&end, &end, 100000, 1514, 1));
 	CHECK_EQ(end.wrong, 0);
 	end.nic->ops->stats(end.nic, &stats);
-	CHECK_EQ(stats.rx_packets, end.received);
-	CHECK_EQ(stats.tx_packets, end.next_out);
-	CHECK_EQ(stats.rx_bytes, end.received * 1514);
-	CHECK_EQ(stats.copied_bytes, stats.rx_bytes);
+	CHECK_EQ(stats.copied_bytes, end.received * 1514);
 	while (end.sent > 0) {
 		end_fill(&end, END_FRAMES / 2);
 		end_receive(&end);
@@ -313,7 +311,6 @@ TEST(invalid_descriptors_are_counted)
 	CHECK_EQ(end.nic->ops->tx(end.nic, &open_ended, 1, 1), 0);
 	end.nic->ops->stats(end.nic, &stats);
 	CHECK_EQ(stats.tx_invalid, sizeof(bad) / sizeof(bad[0]));
-	CHECK_EQ(stats.tx_packets, 0);
 	back = end.nic->ops->complete(end.nic, addrs, 8, 1);
 	CHECK_EQ(back, 5); /* those within the region, and the external one */
 	CHECK(end_until(&end, &end, 1000, 1514, 1));

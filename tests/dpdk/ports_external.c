@@ -36,7 +36,6 @@ TEST(external_memory_ends_with_its_queue)
 		CHECK_EQ(end.nic->ops->memory_add(end.nic, memory, sizeof(memory)), 0);
 		CHECK_EQ(external_send(&end, 3, memory), 2);
 		end.nic->ops->stats(end.nic, &stats);
-		CHECK_EQ(stats.tx_packets, 1);
 		CHECK_EQ(stats.tx_invalid, 0);
 		CHECK_EQ(end.nic->ops->memory_remove(end.nic, memory, sizeof(memory)), -EBUSY);
 		if (life & 1) { /* received, so its frame is free */

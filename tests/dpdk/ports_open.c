@@ -189,7 +189,7 @@ TEST(invalid_eal_arguments_are_named)
 
 TEST(a_port_uses_huge_pages)
 {
-	struct harp_dpdk_info info;
+	struct harp_instance_port info;
 	struct end end;
 	int err = start(2, 64, NULL);
 

@@ -128,7 +128,7 @@ TEST(memif_connects_two_ports_of_a_process)
 	CHECK_EQ(a.wrong + b.wrong, 0);
 	b.nic->ops->stats(b.nic, &stats);
 	CHECK_EQ(stats.copied_bytes, 0);
-	CHECK_EQ(stats.driver_copied_bytes, stats.rx_bytes + stats.tx_bytes);
+	CHECK(stats.driver_copied_bytes >= 20000ull * (9014 + 1514));
 	end_close(&b);
 	CHECK(end_wait_up(&a, false));
 	end_close(&a);
@@ -149,7 +149,7 @@ static void dies(const char *ours, const char *theirs)
 		peer_kill(peer);
 		/* At full speed until the driver has detected it. */
 		uint64_t until_ns = test_now_ns() + 60000000000u;
-		struct harp_dpdk_info info = { .up = 1 };
+		struct harp_instance_port info = { .up = 1 };
 
 		while (info.up && test_now_ns() < until_ns) {
 			unsigned turns = 0;

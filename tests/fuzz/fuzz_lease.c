@@ -67,9 +67,9 @@ static void claim_leased(const struct harp_lease_leased *leased)
 	CHECK(!strcmp(leased->ifname, "eth1") && leased->ifindex);
 	CHECK(leased->queue < leased->queue_count);
 	CHECK(leased->port_min && leased->port_min <= leased->port_max);
-	CHECK(leased->rss_kind <= HARP_LEASE_RSS_TOEPLITZ);
-	CHECK(leased->rss_key_bytes <= HARP_LEASE_RSS_KEY_MAX);
-	CHECK(leased->rss_table_count <= HARP_LEASE_RSS_TABLE_MAX);
+	CHECK(leased->rss.kind <= HARP_RSS_TOEPLITZ);
+	CHECK(leased->rss.key_bytes <= HARP_RSS_KEY_MAX);
+	CHECK(leased->rss.table_count <= HARP_RSS_TABLE_MAX);
 }
 
 static void ask(struct harp_daemon *daemon, struct why *why)

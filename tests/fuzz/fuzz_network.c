@@ -48,7 +48,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 
 		if (whole)
 			got = wanted;
-		if (got >= sizeof(struct harp_lease_header) && netwatch_message_good(message, got))
+		if (got >= sizeof(struct harp_lease_header) && netwatch_message_valid(message, got))
 			apply(&cache, message);
 		fuzz_poll(1000);
 	}

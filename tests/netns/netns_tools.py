@@ -20,7 +20,7 @@ from harp.lab.netns import in_namespace
 
 READY_S = 60
 AUTO, GENERIC, NATIVE = range(3)  # enum harp_xdp_mode
-HOME_NONE = 0xFFFFFFFF
+QUEUE_ANY = 0xFFFFFFFF
 
 
 @dataclass
@@ -101,13 +101,14 @@ def outcome(host: Host, args: Sequence[str | Path], timeout_s: float = 60) -> tu
     return out, err, process.returncode
 
 
-def all_came(steering: Mapping[str, int], nic: Mapping[str, int]) -> bool:
+def all_came(report: Mapping[str, Mapping[str, int]]) -> bool:
     """Was each redirected packet received, or counted as dropped by a full ring?
 
     The peer's last packets may arrive after the instance last polled.
     """
-    counted = sum(nic[name] for name in ("rx_packets", "rx_dropped", "rx_ring_full"))
-    return 0 <= steering["redirect_tcp"] - counted <= 2
+    nic = report["nic"]
+    counted = report["stats"]["rx_packets"] + nic["rx_dropped"] + nic["rx_ring_full"]
+    return 0 <= report["steering"]["redirect_tcp"] - counted <= 2
 
 
 def finish(server: subprocess.Popen[str], timeout_s: float = 60) -> tuple[str, str]:
@@ -164,7 +165,7 @@ def own(steering: Steering, port: int = 61000) -> Steering:
     """Both families' addresses and one port are HARP's."""
     for address in OWN:
         steering.address_set(address, True)
-    steering.ports_set(port, port, HOME_NONE, True)
+    steering.ports_set(port, port, QUEUE_ANY, True)
     return steering
 
 

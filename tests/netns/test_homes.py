@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ports with a home queue, as a lease has: which queue gets a packet, and the answers after its
+"""Ports with a queue, as a lease has: which queue gets a packet, and the answers after its
 end."""
 
 import os
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from netns_queues import RULE, queue_of, source_port
-from netns_tools import HOME_NONE, OWN, attach, make_queue
+from netns_tools import OWN, QUEUE_ANY, attach, make_queue
 from scapy.layers.inet import IP, TCP, UDP
 from test_steering import ethernet_of, send_frames
 
@@ -150,7 +150,7 @@ def test_each_protocol_has_a_home_of_its_own(lab4: Lab, steering: Steering) -> N
     counts = counted(steering, lambda: send_frames(lab4, sent[:3]))
     assert counts == {RSS_MISMATCH: 3}
     # Without a home it is taken wherever a socket is.
-    steering.ports_set(FIRST, FIRST, HOME_NONE, True, _host.UDP)
+    steering.ports_set(FIRST, FIRST, QUEUE_ANY, True, _host.UDP)
     counts = counted(steering, lambda: send_frames(lab4, sent))
     assert counts == {REDIRECT_UDP: 2, ABSENT: 2}
     for fd in held:

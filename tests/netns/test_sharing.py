@@ -81,7 +81,7 @@ def test_a_kernel_connection_goes_on_and_no_packet_of_it_reaches_harp(
     assert int(sent[0].split()[0]) > 0
     # The kernel's packets were seen and passed; HARP got its own connection's only.
     assert harp["steering"]["pass_port"] > 200
-    assert all_came(harp["steering"], harp["nic"])
+    assert all_came(harp)
     assert harp["steering"]["redirect_tcp"] < 300
     assert harp["stats"]["drop_tcp_no_flow"] == 0
     assert not xdp_attached(there)

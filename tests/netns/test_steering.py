@@ -222,7 +222,7 @@ def test_every_kind_of_packet_has_its_verdict(tools: Tools, dual: Lab) -> None:
     report = json.loads(finish(server)[0].splitlines()[-1])
     counts = report["steering"]
     taken = counts["redirect_tcp"] + counts["redirect_icmp"]
-    assert taken == report["nic"]["rx_packets"]
+    assert taken == report["stats"]["rx_packets"]
     assert counts.pop("redirect_tcp") > expected.pop("redirect_tcp")
     for verdict in NOISE & expected.keys():
         assert counts[verdict] >= expected.pop(verdict), verdict

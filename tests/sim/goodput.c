@@ -119,7 +119,7 @@ static void cell_run(struct cell *cell)
 			not_counted = received;
 	}
 	wire = bottleneck_wire(&b);
-	harp_conn_info(b.out[0], &cell->info, sizeof(cell->info));
+	harp_conn_info(b.out[0], &cell->info);
 	cell->delivered = b.received[0] - not_counted;
 	cell->lost = wire.lost + wire.queue_dropped;
 	cell->resent = cell->info.retransmits;

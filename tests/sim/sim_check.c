@@ -122,12 +122,12 @@ static bool check_conn(struct sim *sim, const struct sim_app *app, const struct 
 	struct harp_tcp_info info;
 	const char *wrong = NULL;
 
-	harp_conn_info(conn, &info, sizeof(info));
+	harp_conn_info(conn, &info);
 	if (seq_gt(conn->snd.una_seq, conn->snd.nxt_seq) || info.bytes_in_flight > CHECK_FLIGHT_MAX)
 		wrong = "SND.UNA is beyond SND.NXT";
 	else if (info.state == HARP_TCP_ESTABLISHED && info.snd_cwnd_bytes == 0)
 		wrong = "the congestion window is empty";
-	else if (info.state == HARP_TCP_ESTABLISHED && !tcp_sack_sums_good(conn))
+	else if (info.state == HARP_TCP_ESTABLISHED && !tcp_sack_sums_valid(conn))
 		wrong = "the counts of segments in flight, lost and SACKed do not add up";
 	else if (info.retrans_out_segs != check_retrans_segs(conn))
 		wrong = "the segments sent again are miscounted";
@@ -277,7 +277,7 @@ static void check_dump_app(const struct sim_app *app, const char *role)
 	struct harp_tcp_info i = { .state = HARP_TCP_CLOSED };
 
 	if (app->conn)
-		harp_conn_info(app->conn, &i, sizeof(i));
+		harp_conn_info(app->conn, &i);
 	printf("  %s on stack %u: %s, sent %llu of %llu, received %llu%s%s%s%s, flight %llu, "
 	       "unsent %llu, wnd %llu/%llu, cwnd %llu, frames %u/%u rx %u/%u tx, rto %llu ms, "
 	       "%llu timeouts, wakes %lld ms\n",

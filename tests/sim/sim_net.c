@@ -75,7 +75,7 @@ static uint8_t *net_gather(const struct sim_card *card, const struct harp_desc *
 	}
 	*len = 0;
 	for (unsigned i = 0; i < n && *len + descs[i].len <= sizeof(packet); i++) {
-		const uint8_t *bytes = wire_card_bytes(port, &descs[i]);
+		const uint8_t *bytes = wire_offload_bytes(port, &descs[i]);
 
 		if (!bytes)
 			break; /* the wire refuses it: sim_check.c finds it there */
@@ -144,8 +144,8 @@ static unsigned net_tx(struct harp_nic *nic, const struct harp_desc *descs, unsi
 			break;
 		}
 		/* Checks the packets that are on the wire. */
-		(void)wire_card_send(&nic->caps, packet, len, descs[taken].flags, NET_PACKET_MAX,
-				     net_emit, card);
+		(void)wire_offload_send(&nic->caps, packet, len, descs[taken].flags, NET_PACKET_MAX,
+					net_emit, card);
 		card->tx_held += n;
 		taken += n;
 	}

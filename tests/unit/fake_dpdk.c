@@ -4,12 +4,11 @@
  * library.
  *
  * Devices are "fake0" to "fake7"; 0 and 1 are joined, 2 and 3, and so on. Arguments: "down" (so is
- * the link, until FAKE_DPDK_UP is in the environment), "rules" (it has flow rules), "full" (it has
- * room for one rule), "narrow" (behind it is a router that refuses IP packets of more than 1300
- * bytes, with an ICMP error). ARP, neighbor discovery and ICMP come to queue 0, TCP and UDP to the
- * queue of their rule, or else to (source port + destination port) modulo queues. Of the driver's
- * counters there are FAKE_DPDK_XSTATS (3; below 0: an error). With FAKE_DPDK_OLD in the environment
- * it has another version. One thread.
+ * the link, until FAKE_DPDK_UP is in the environment), "narrow" (behind it is a router that refuses
+ * IP packets of more than 1300 bytes, with an ICMP error). ARP, neighbor discovery and ICMP come to
+ * queue 0, TCP and UDP to (source port + destination port) modulo queues. Of the driver's counters
+ * there are FAKE_DPDK_XSTATS (3; below 0: an error). With FAKE_DPDK_OLD in the environment it has
+ * another version. One thread.
  */
 #include <errno.h>
 #include <netinet/in.h>
@@ -24,7 +23,6 @@
 #define QUEUES_MAX 4u
 #define PACKETS_MAX 512u
 #define PACKET_BYTES 2048u
-#define RULES_MAX 64u
 #define ETHERNET_BYTES 14u
 #define NARROW_BYTES 1300u
 
@@ -36,15 +34,10 @@ struct fake_queue {
 	uint8_t packets[PACKETS_MAX][PACKET_BYTES];
 };
 struct harp_dpdk_port {
-	bool open, down, rules, narrow;
-	unsigned index, rule_count, rule_max;
+	bool open, down, narrow;
+	unsigned index;
 	uint32_t queues, mtu_bytes, frame_count;
 	char device[64];
-	struct {
-		uint8_t protocol;
-		uint16_t port;
-		uint32_t queue;
-	} rule[RULES_MAX];
 	struct fake_queue queue[QUEUES_MAX];
 };
 
@@ -71,9 +64,6 @@ static uint32_t port_queue(const struct harp_dpdk_port *port, const uint8_t *fra
 		return 0;
 	from = (uint32_t)(l4[0] << 8 | l4[1]);
 	to = (uint32_t)(l4[2] << 8 | l4[3]);
-	for (unsigned i = 0; i < port->rule_count; i++)
-		if (port->rule[i].protocol == protocol && port->rule[i].port == to)
-			return port->rule[i].queue;
 	return (from + to) % port->queues;
 }
 
@@ -182,9 +172,7 @@ static int fake_port_open(struct harp_dpdk_port **out, const struct harp_dpdk_po
 	port->mtu_bytes = opt->mtu_bytes ? opt->mtu_bytes : 1500;
 	port->frame_count = opt->frame_count;
 	port->down = strstr(opt->device, ",down") != NULL;
-	port->rules = strstr(opt->device, ",rules") || strstr(opt->device, ",full");
 	port->narrow = strstr(opt->device, ",narrow") != NULL;
-	port->rule_max = strstr(opt->device, ",full") ? 1 : RULES_MAX;
 	snprintf(port->device, sizeof(port->device), "%s", opt->device);
 	for (uint32_t i = 0; i < port->queues; i++)
 		port->queue[i].port = port;
@@ -214,9 +202,9 @@ static int fake_port_nic(struct harp_dpdk_port *port, uint32_t queue, struct har
 	return 0;
 }
 
-static int fake_port_info(const struct harp_dpdk_port *port, struct harp_dpdk_info *out)
+static void fake_port_info(const struct harp_dpdk_port *port, struct harp_instance_port *out)
 {
-	*out = (struct harp_dpdk_info){
+	*out = (struct harp_instance_port){
 		.driver = "net_fake",
 		.dpdk = "DPDK 0.0",
 		.mac = { 2, 0, 0, 0, 0, (uint8_t)(port->index + 1) },
@@ -224,41 +212,14 @@ static int fake_port_info(const struct harp_dpdk_port *port, struct harp_dpdk_in
 		.numa_node = -1,
 		.mtu_bytes = port->mtu_bytes,
 		.queues = port->queues,
-		.frame_count = port->frame_count,
-		.flow_rules = port->rules,
 		.driver_copies = 1,
 	};
 	memcpy(out->device, port->device, sizeof(out->device));
-	return 0;
 }
 
 static int fake_port_rss(const struct harp_dpdk_port *port, struct harp_rss *out)
 {
 	*out = (struct harp_rss){ .kind = HARP_RSS_UNKNOWN, .queues = port->queues };
-	return 0;
-}
-
-static int fake_port_steer(struct harp_dpdk_port *port, uint8_t protocol, uint16_t local_port,
-			   uint32_t queue, bool add)
-{
-	unsigned i = 0;
-
-	if (!port->rules)
-		return -ENOTSUP;
-	if (add && port->rule_count == port->rule_max)
-		return -ENOSPC;
-	if (add) {
-		port->rule[port->rule_count].protocol = protocol;
-		port->rule[port->rule_count].port = local_port;
-		port->rule[port->rule_count++].queue = queue;
-		return 0;
-	}
-	while (i < port->rule_count &&
-	       (port->rule[i].protocol != protocol || port->rule[i].port != local_port))
-		i++;
-	if (i == port->rule_count)
-		return -ENOENT;
-	port->rule[i] = port->rule[--port->rule_count];
 	return 0;
 }
 
@@ -278,11 +239,8 @@ static int fake_port_xstats(const struct harp_dpdk_port *port, char (*names)[64]
 	return all;
 }
 
-/* Aborts if a flow rule is left. */
 static void fake_port_close(struct harp_dpdk_port *port)
 {
-	if (port->rule_count)
-		abort();
 	port->open = false;
 }
 
@@ -294,7 +252,6 @@ const struct harp_dpdk_api *harp_dpdk_api(void)
 		.port_nic = fake_port_nic,
 		.port_info = fake_port_info,
 		.port_rss = fake_port_rss,
-		.port_steer = fake_port_steer,
 		.port_xstats = fake_port_xstats,
 		.port_close = fake_port_close,
 	};

@@ -175,15 +175,15 @@ static inline int tap_memory_remove(struct harp_nic *nic, const void *base, size
 	return tap_inner(nic)->ops->memory_remove(tap_inner(nic), base, bytes);
 }
 
-#define TAP_OPS(bytes)                                                                             \
-	{                                                                                          \
-		.size = (bytes), .rx = tap_rx, .tx = tap_tx, .complete = tap_complete,             \
-		.fill = tap_fill, .kick = tap_kick, .stats = tap_stats, .destroy = tap_destroy,    \
-		.memory_add = tap_memory_add, .memory_remove = tap_memory_remove                   \
-	}
-static const struct harp_nic_ops tap_ops = TAP_OPS(sizeof(struct harp_nic_ops));
-/* Compiled with the first version of harp_nic.h: the functions beyond its size do not count. */
-static const struct harp_nic_ops tap_ops_v1 = TAP_OPS(offsetof(struct harp_nic_ops, memory_add));
+static const struct harp_nic_ops tap_ops = { .rx = tap_rx,
+					     .tx = tap_tx,
+					     .complete = tap_complete,
+					     .fill = tap_fill,
+					     .kick = tap_kick,
+					     .stats = tap_stats,
+					     .destroy = tap_destroy,
+					     .memory_add = tap_memory_add,
+					     .memory_remove = tap_memory_remove };
 
 /* ---- the stacks ------------------------------------------------------------------------------ */
 
@@ -191,8 +191,8 @@ struct how {
 	struct harp_wire_options wire;
 	struct harp_stack_options stack;
 	uint32_t tx_frames;
-	bool v6;       /* the connection is over IPv6 */
-	bool v1, lazy; /* the tap is of version 1 of harp_nic.h; it has HARP_NIC_TX_LAZY */
+	bool v6;   /* the connection is over IPv6 */
+	bool lazy; /* the tap has HARP_NIC_TX_LAZY */
 };
 
 /* Stack i has 10.0.0.(i+1) and fd00::(i+1), and a MAC address that ends with i. */
@@ -217,14 +217,10 @@ static inline void net_open(struct how how)
 		struct tap *tap = &net.tap[i];
 
 		tap->inner = harp_wire_port(net.wire, i);
-		tap->nic.ops = how.v1 ? &tap_ops_v1 : &tap_ops;
+		tap->nic.ops = &tap_ops;
 		tap->nic.caps = tap->inner->caps;
 		if (how.lazy)
 			tap->nic.caps.features |= HARP_NIC_TX_LAZY;
-		if (how.v1)
-			memset(&tap->nic.caps.frame_reserved, 0xff,
-			       sizeof(tap->nic.caps) -
-				       offsetof(struct harp_nic_caps, frame_reserved));
 		how.stack.seed = how.stack.seed + 1;
 		CHECK_EQ(harp_stack_create(&net.stack[i], &tap->nic, &how.stack), 0);
 		for (unsigned v6 = 0; v6 < 2; v6++) {

@@ -559,7 +559,7 @@ static inline struct harp_tcp_info rig_info(const struct rig *rig)
 {
 	struct harp_tcp_info info;
 
-	CHECK_EQ(harp_conn_info(rig->conn, &info, sizeof(info)), 0);
+	harp_conn_info(rig->conn, &info);
 	return info;
 }
 

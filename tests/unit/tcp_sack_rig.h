@@ -58,7 +58,7 @@ static inline struct rig_say ack_say(uint32_t ack, uint32_t count, const uint32_
 static inline void ack(uint32_t ack)
 {
 	rig_says(&rig, ack_say(ack, 0, NULL));
-	CHECK(tcp_sack_sums_good(rig.conn));
+	CHECK(tcp_sack_sums_valid(rig.conn));
 }
 
 static inline void sack(uint32_t ack, uint32_t start, uint32_t end)
@@ -66,7 +66,7 @@ static inline void sack(uint32_t ack, uint32_t start, uint32_t end)
 	const uint32_t block[1][2] = { { start, end } };
 
 	rig_says(&rig, ack_say(ack, 1, block));
-	CHECK(tcp_sack_sums_good(rig.conn));
+	CHECK(tcp_sack_sums_valid(rig.conn));
 }
 
 /* The stack's next segment is this one. */

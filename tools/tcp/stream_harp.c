@@ -334,7 +334,7 @@ static bool harp_delivered(const struct harp_conn *conn)
 {
 	struct harp_tcp_info info;
 
-	harp_conn_info(conn, &info, sizeof(info));
+	harp_conn_info(conn, &info);
 	switch ((enum harp_tcp_state)info.state) {
 	case HARP_TCP_SYN_SENT: /* no answer: nothing was sent that the peer could acknowledge */
 	case HARP_TCP_FIN_WAIT_2:
@@ -364,7 +364,7 @@ static void describe_conn(const struct harp_conn *conn, FILE *out)
 {
 	struct harp_tcp_info info = { 0 };
 
-	harp_conn_info(conn, &info, sizeof(info));
+	harp_conn_info(conn, &info);
 	fprintf(out,
 		", \"cc\": \"%s\", \"srtt_ns\": %" PRIu64
 		", \"snd_mss_bytes\": %u, \"rcv_mss_bytes\": %u, \"options\": %u"
@@ -393,12 +393,11 @@ static void describe_instance(struct harp_instance *instance, FILE *out)
 	}
 	harp_instance_nic(instance)->ops->stats(harp_instance_nic(instance), &nic);
 	fprintf(out,
-		"}, \"nic\": {\"rx_packets\": %" PRIu64 ", \"tx_packets\": %" PRIu64
-		", \"rx_dropped\": %" PRIu64 ", \"rx_ring_full\": %" PRIu64
+		"}, \"nic\": {\"rx_dropped\": %" PRIu64 ", \"rx_ring_full\": %" PRIu64
 		", \"rx_fill_empty\": %" PRIu64 ", \"tx_invalid\": %" PRIu64 ", \"kicks\": %" PRIu64
 		", \"copied_bytes\": %" PRIu64 ", \"driver_copied_bytes\": %" PRIu64 "}",
-		nic.rx_packets, nic.tx_packets, nic.rx_dropped, nic.rx_ring_full, nic.rx_fill_empty,
-		nic.tx_invalid, nic.kicks, nic.copied_bytes, nic.driver_copied_bytes);
+		nic.rx_dropped, nic.rx_ring_full, nic.rx_fill_empty, nic.tx_invalid, nic.kicks,
+		nic.copied_bytes, nic.driver_copied_bytes);
 }
 
 static void harp_describe(struct stream_host *host, struct stream *s, FILE *out)

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "host/xdp_library.h"
+#include "host/library.h"
 #include "memory/frame.h"
 #include "wire.h"
 
@@ -50,7 +50,7 @@ static int card_xdp_open(struct card *card, const struct card_options *opt, char
 		.ifname = opt->ifname,
 		.frame_count = FRAMES,
 	};
-	int rc = xdp_library_open(opt->lib_dir, &card->library, &card->api, why, why_len);
+	int rc = library_open_xdp(opt->lib_dir, &card->library, &card->api, why, why_len);
 
 	if (rc)
 		return rc;
@@ -74,7 +74,7 @@ static int card_steer(const struct card *card, const struct card_options *opt,
 
 	if (!rc)
 		rc = card->api->ports_set(card->xdp, STEER_PORT_TCP, WIRE_PORT, WIRE_PORT,
-					  HARP_XDP_HOME_NONE, true);
+					  HARP_XDP_QUEUE_ANY, true);
 	if (!rc)
 		rc = card->api->xsk_set(card->xdp, 0, harp_nic_af_xdp_fd(card->nic));
 	if (rc)

@@ -83,9 +83,8 @@ TEST(endpoints_are_formatted)
 	CHECK_STR(harp_endpoint_format(&ep, buf), "[fe80::ffff:ffff:ffff:ffff%2]:65535");
 }
 
-TEST(versions_are_reported)
+TEST(the_version_is_reported)
 {
-	CHECK_EQ(harp_api_version(), HARP_API_VERSION);
 	CHECK(harp_version()[0] >= '0' && harp_version()[0] <= '9');
 }
 

@@ -48,7 +48,8 @@ STAYS(offsetof(struct harp_lease_device, ifindex), 16);
 STAYS(offsetof(struct harp_lease_device, queues), 32);
 STAYS(sizeof(struct harp_lease_request), 112);
 STAYS(sizeof(struct harp_lease_leased), 1208);
-STAYS(offsetof(struct harp_lease_leased, rss_table), 184);
+STAYS(offsetof(struct harp_lease_leased, rss.table), 184);
+STAYS(offsetof(struct harp_lease_routed, route.source), 32);
 STAYS(sizeof(struct harp_lease_port), 40);
 STAYS(sizeof(struct harp_lease_refused), 404);
 STAYS(offsetof(struct harp_lease_refused, why), 20);
@@ -435,10 +436,10 @@ TEST(an_invalid_lease_is_given_back)
 	queue = HARP_LEASE_QUEUE_ANY;
 	INVALID(lease, answer.leased.ifname[3] = '2', "another interface");
 	INVALID(lease,
-		(answer.leased.rss_kind = HARP_LEASE_RSS_TOEPLITZ, answer.leased.rss_key_bytes = 39,
-		 answer.leased.rss_table_count = 128),
+		(answer.leased.rss.kind = HARP_RSS_TOEPLITZ, answer.leased.rss.key_bytes = 39,
+		 answer.leased.rss.table_count = 128),
 		"RSS of kind 2, 39 bytes of key");
-	INVALID(lease, answer.leased.rss_table_count = HARP_LEASE_RSS_TABLE_MAX + 1,
+	INVALID(lease, answer.leased.rss.table_count = HARP_RSS_TABLE_MAX + 1,
 		"RSS of kind 0, 0 bytes of key, 513 entries");
 }
 
@@ -716,25 +717,22 @@ TEST(a_silent_harpd_times_out)
 		close(crowd[--count]);
 }
 
-/* Options of the first version, which ended before daemon_socket, are accepted; older ones are
- * not. */
-TEST(older_options_are_accepted)
+TEST(options_are_checked)
 {
 	struct harp_instance *instance;
 	struct harp_instance_options opt = {
-		.size = offsetof(struct harp_instance_options, daemon_socket),
+		.size = 8,
 		.ifname = "harp-none0",
-		.daemon_socket = "/nonexistent/harpd.sock", /* beyond its size: not there */
+		.daemon_socket = "/nonexistent/harpd.sock",
 	};
 
-	CHECK_EQ(harp_instance_open(&instance, &opt, why, sizeof(why)), -ENODEV);
-	CHECK(strstr(why, "harp-none0 queue 0: no such interface") != NULL);
+	CHECK_EQ(harp_instance_open(&instance, &opt, why, sizeof(why)), -EINVAL);
 	opt.size = sizeof(opt);
 	CHECK_EQ(harp_instance_open(&instance, &opt, why, sizeof(why)), -ENOENT);
 	CHECK(strstr(why, "/nonexistent/harpd.sock: no such socket") != NULL);
-	opt.size = 8;
-	CHECK_EQ(harp_instance_open(&instance, &opt, why, sizeof(why)), -EINVAL);
-	opt.size = sizeof(opt);
+	opt.daemon_socket = NULL;
+	CHECK_EQ(harp_instance_open(&instance, &opt, why, sizeof(why)), -ENODEV);
+	CHECK(strstr(why, "harp-none0 queue 0: no such interface") != NULL);
 	opt.ifname = "a-name-that-is-too-long";
 	CHECK_EQ(harp_instance_open(&instance, &opt, why, sizeof(why)), -EINVAL);
 }

@@ -338,9 +338,7 @@ static void *harpd_routes(void *arg)
 	struct harp_lease_welcome welcome = { .daemon = "harpd test" };
 	struct harp_lease_routed routed = {
 		.error = script->error,
-		.ifindex = 7,
-		.mtu_bytes = script->mtu_bytes,
-		.ifname = "eth1\x1b[31m",
+		.route = { .ifindex = 7, .mtu_bytes = script->mtu_bytes, .ifname = "eth1\x1b[31m" },
 	};
 	int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
 

@@ -133,7 +133,7 @@ static uint32_t decided(const struct rss_answers *answers)
 {
 	struct harp_rss rss;
 
-	rss_decide(answers, &rss);
+	rss_from_answers(answers, &rss);
 	CHECK_EQ(rss.queues, answers->queues ? answers->queues : 1);
 	return rss.kind;
 }
@@ -143,7 +143,7 @@ TEST(a_complete_rule_is_used)
 	struct rss_answers answers = good_answers();
 	struct harp_rss rss;
 
-	rss_decide(&answers, &rss);
+	rss_from_answers(&answers, &rss);
 	CHECK_EQ(rss.kind, HARP_RSS_TOEPLITZ);
 	CHECK_EQ(rss.queues, 8);
 	CHECK_EQ(rss.table_count, 128);
@@ -191,7 +191,7 @@ TEST(a_large_table_must_repeat)
 	struct harp_rss rss;
 
 	answers.table_count = 2048;
-	rss_decide(&answers, &rss);
+	rss_from_answers(&answers, &rss);
 	CHECK_EQ(rss.kind, HARP_RSS_TOEPLITZ);
 	CHECK_EQ(rss.table_count, HARP_RSS_TABLE_MAX);
 	table[2047] = 0; /* no longer a repetition */
@@ -209,7 +209,7 @@ TEST(a_long_key_is_cut)
 
 	answers.key = key;
 	answers.key_bytes = sizeof(key);
-	rss_decide(&answers, &rss);
+	rss_from_answers(&answers, &rss);
 	CHECK_EQ(rss.kind, HARP_RSS_TOEPLITZ);
 	CHECK_EQ(rss.key_bytes, HARP_RSS_KEY_MAX);
 }

@@ -52,7 +52,7 @@ TEST(valid_packets_are_trimmed_and_delivered)
 	CHECK_EQ(in.frame->pub.len, 22);
 	CHECK_EQ(in.ttl, 1);
 	CHECK_EQ(in.tos, 0x2e);
-	CHECK_EQ(in.csum_good, 0);
+	CHECK_EQ(in.csum_valid, 0);
 	CHECK(in.ip_header == in.frame->pub.data - 20);
 	CHECK_EQ(in.src.bytes[15], 2);
 	CHECK_EQ(in.dst.bytes[15], 1);

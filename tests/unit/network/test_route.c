@@ -161,9 +161,9 @@ static void test_scope(struct ip *ip)
 			 v4 = host_addr("10.0.0.1");
 
 	ip->scope_id = 3;
-	CHECK(ip_scope_good(ip, &link, 3) && !ip_scope_good(ip, &link, 4));
-	CHECK(!ip_scope_good(ip, &link, 0));
-	CHECK(ip_scope_good(ip, &other, 0) && ip_scope_good(ip, &v4, 0));
+	CHECK(ip_scope_valid(ip, &link, 3) && !ip_scope_valid(ip, &link, 4));
+	CHECK(!ip_scope_valid(ip, &link, 0));
+	CHECK(ip_scope_valid(ip, &other, 0) && ip_scope_valid(ip, &v4, 0));
 	CHECK_EQ(ip_scope_id(ip, &link), 3);
 	CHECK_EQ(ip_scope_id(ip, &other), 0);
 	CHECK_EQ(ip_scope_id(ip, &v4), 0);

@@ -98,9 +98,7 @@ static void receive(uint32_t mtu_bytes)
 	}
 	CHECK_EQ(at, n);
 	nic->ops->stats(nic, &s);
-	CHECK_EQ(s.rx_packets, 4);
-	CHECK_EQ(s.rx_bytes, lens[0] + lens[1] + lens[2] + lens[3]);
-	CHECK_EQ(s.copied_bytes, s.rx_bytes);
+	CHECK_EQ(s.copied_bytes, lens[0] + lens[1] + lens[2] + lens[3]);
 	CHECK_EQ(s.rx_invalid, 1);
 	harp_nic_destroy(nic);
 }
@@ -166,7 +164,6 @@ TEST(a_packet_is_sent_whole_or_again)
 	CHECK_EQ(nic->ops->tx(nic, d + 2, 1, 0), 1); /* out of its frame: not sent */
 	CHECK_EQ(nic->ops->complete(nic, done, 64, 0), 2);
 	nic->ops->stats(nic, &s);
-	CHECK_EQ(s.tx_packets, 1);
 	CHECK_EQ(s.tx_invalid, 2);
 	CHECK_EQ(s.copied_bytes, 6001);
 	CHECK_EQ(u.sends, 3);

@@ -167,7 +167,7 @@ TEST(invalid_numbers_are_refused)
 	LIE(queue.mtu_bytes = 1u << 20, -EPROTO, "MTU 1048576");
 	LIE(queue.tx_frags_max = 0, -EPROTO, "packets of 0 fragments");
 	LIE(queue.tx_frags_max = 100000, -EPROTO, "packets of 100000 fragments");
-	LIE(queue.features |= HARP_NIC_STRICT, -EPROTO, "features 0x");
+	LIE(queue.features |= 0x4, -EPROTO, "features 0x");
 }
 
 TEST(invalid_descriptors_are_refused)

@@ -110,9 +110,9 @@ static void test_nothing_is_copied(enum way way, uint32_t offloads)
 	CHECK_EQ(net_stat(0, "tx_copied_bytes"), 0);
 	CHECK_EQ(net_stat(1, "rx_copied_bytes") + net_stat(1, "rx_coalesced_bytes"), 0);
 	CHECK_EQ(net_stat(0, "tx_external_bytes"), way == IN_PLACE ? BYTES : 0);
-	CHECK_EQ(harp_conn_info(net.from, &info, sizeof(info)), 0);
+	harp_conn_info(net.from, &info);
 	CHECK_EQ(info.tx_copied_bytes, 0);
-	CHECK_EQ(harp_conn_info(net.to, &info, sizeof(info)), 0);
+	harp_conn_info(net.to, &info);
 	CHECK_EQ(info.rx_copied_bytes, 0);
 	net_close();
 }
@@ -211,18 +211,6 @@ static void test_sent_again_when_kept(enum way way)
 	CHECK_EQ(net_stat(0, "frames_tcp_tx") + net_stat(0, "frames_tcp_external"), 0);
 	CHECK_EQ(net_stat(0, "frames_tx_nic"), 0);
 	net_close();
-}
-
-TEST(a_nic_of_the_first_version_has_no_offloads)
-{
-	struct how how = HOW(.external_count = 64);
-
-	how.v1 = true;
-	net_open_connected(how);
-	CHECK_EQ(harp_stack_memory_add(net.stack[0], net.bytes, BYTES), -ENOTSUP);
-	CHECK_EQ(harp_conn_send_external(net.from, net.bytes, 10), -EFAULT);
-	net_move(BY_COPY, 9000);
-	CHECK_EQ(net_stat(0, "tx_copied_bytes"), BYTES);
 }
 
 TEST(datagrams_have_good_checksums)

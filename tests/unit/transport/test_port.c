@@ -13,9 +13,7 @@ struct owner {
 	uint16_t refused; /* 0: none */
 };
 
-static unsigned acquire_calls;
-
-static int acquire(void *ctx, uint16_t port)
+static int acquire(void *ctx, uint8_t protocol, uint16_t port)
 {
 	struct owner *owner = ctx;
 
@@ -25,7 +23,7 @@ static int acquire(void *ctx, uint16_t port)
 	return 0;
 }
 
-static void release(void *ctx, uint16_t port)
+static void release(void *ctx, uint8_t protocol, uint16_t port)
 {
 	struct owner *owner = ctx;
 
@@ -39,47 +37,29 @@ static bool always(void *ctx, uint16_t port)
 
 /* ---- The owner has no descriptor left for a port --------------------------------------------- */
 
-static int acquire_short(void *ctx, uint16_t port)
+static int acquire_short(void *ctx, uint8_t protocol, uint16_t port)
 {
-	unsigned *left = ctx;
-
-	acquire_calls++;
-	if (!*left)
-		return -EMFILE;
-	(*left)--;
-	return 0;
-}
-
-static void release_short(void *ctx, uint16_t port)
-{
-	(void)port;
 	++*(unsigned *)ctx;
+	return -EMFILE;
 }
 
-/* The owner is called once, not for every port of the range; a port in use needs no descriptor. */
+/* The owner is called once, not for every port of the range. */
 TEST(a_port_owner_without_descriptors_is_asked_once)
 {
-	struct harp_stack_options opt = { .port_min = 61000, .port_max = 61999 };
-	struct flow_key peer = { .remote_port = 5000 };
+	unsigned calls = 0;
+	struct harp_stack_options opt = {
+		.port_min = 61000,
+		.port_max = 61999,
+		.hooks = { .ctx = &calls, .port_acquire = acquire_short },
+	};
 	struct port_table table;
-	unsigned left = 2;
 	struct rng rng;
 
 	rng_seed(&rng, 1);
-	CHECK_EQ(port_init(&table, &opt, acquire_short, release_short, &left, &rng), 0);
-	CHECK_EQ(port_get(&table, 61001), 0);
-	CHECK(port_choose(&table, &peer, NULL, NULL) != 0);
-	CHECK_EQ(table.shortage, 0);
-	acquire_calls = 0;
-	CHECK_EQ(port_choose(&table, &peer, NULL, NULL), 0);
-	CHECK_EQ(acquire_calls, 1);
-	CHECK_EQ(table.shortage, -EMFILE);
+	CHECK_EQ(port_init(&table, 6, &opt, &rng), 0);
+	CHECK_EQ(port_choose(&table, NULL, NULL, NULL), -EMFILE);
+	CHECK_EQ(calls, 1);
 	CHECK_EQ(port_get(&table, 61002), -EMFILE);
-	CHECK_EQ(port_choose(&table, &peer, always, NULL), 61001);
-	port_put(&table, 61001);
-	port_put(&table, 61001);
-	CHECK(port_choose(&table, &peer, NULL, NULL) != 0);
-	CHECK_EQ(table.shortage, 0);
 	port_destroy(&table);
 }
 
@@ -96,10 +76,10 @@ static struct flow_key peer_key(uint32_t who)
 static uint16_t choose_for(struct port_table *table, uint32_t who)
 {
 	struct flow_key key = peer_key(who);
-	uint16_t port = port_choose(table, &key, NULL, NULL);
+	int port = port_choose(table, &key, NULL, NULL);
 
-	port_put(table, port);
-	return port;
+	port_put(table, (uint16_t)port);
+	return (uint16_t)port;
 }
 
 static bool counted(void *ctx, uint16_t port)
@@ -117,14 +97,14 @@ TEST(a_full_range_is_not_searched)
 	struct rng rng;
 
 	rng_seed(&rng, 1);
-	CHECK_EQ(port_init(&table, &opt, NULL, NULL, NULL, &rng), 0);
+	CHECK_EQ(port_init(&table, 6, &opt, &rng), 0);
 	for (uint32_t port = opt.port_min; port <= opt.port_max; port++)
 		CHECK_EQ(port_get(&table, (uint16_t)port), 0);
 	for (uint32_t who = 0; who < 100; who++) {
 		struct flow_key peer = peer_key(who);
 		unsigned asked = 0;
 
-		CHECK(port_choose(&table, &peer, counted, &asked) != 0);
+		CHECK(port_choose(&table, &peer, counted, &asked) > 0);
 		CHECK_EQ(asked, 1);
 	}
 	port_destroy(&table);
@@ -132,11 +112,13 @@ TEST(a_full_range_is_not_searched)
 
 static void open_table(struct port_table *table, uint64_t seed)
 {
-	struct harp_stack_options opt = { .port_min = 61000, .port_max = 65095 }; /* 4096 */
+	static const struct harp_stack_options options = { .port_min = 61000,
+							   .port_max = 65095 }; /* 4096 */
+	const struct harp_stack_options *opt = &options;
 	struct rng rng;
 
 	rng_seed(&rng, seed);
-	CHECK_EQ(port_init(table, &opt, NULL, NULL, NULL, &rng), 0);
+	CHECK_EQ(port_init(table, 6, opt, &rng), 0);
 }
 
 /* Of 64 equal parts of the range each has its share: chi-square with 63 degrees of freedom is above
@@ -157,9 +139,9 @@ TEST(ports_are_spread_evenly)
 
 	open_table(&table, 6056);
 	for (uint32_t who = 0; who < 64000; who++) {
-		uint16_t port = port_choose(&table, NULL, NULL, NULL);
+		int port = port_choose(&table, NULL, NULL, NULL);
 
-		port_put(&table, port);
+		port_put(&table, (uint16_t)port);
 		by_listener[(port - 61000) / 64]++;
 		by_peer[(choose_for(&table, who) - 61000) / 64]++;
 	}
@@ -206,17 +188,17 @@ TEST(ports_of_a_remote_are_reused_late)
 TEST(the_owner_is_called_for_the_first_and_the_last_user_of_a_port)
 {
 	struct owner owner = { .refused = 61002 };
-	struct harp_stack_hooks hooks = { .ctx = &owner,
-					  .port_acquire = acquire,
-					  .port_release = release };
-	struct harp_stack_options opt = { .port_min = 61000, .port_max = 61003 };
+	struct harp_stack_options opt = {
+		.port_min = 61000,
+		.port_max = 61003,
+		.hooks = { .ctx = &owner, .port_acquire = acquire, .port_release = release },
+	};
 	struct port_table table;
 	struct rng rng;
 	bool seen[4] = { false };
 
 	rng_seed(&rng, 7);
-	CHECK_EQ(port_init(&table, &opt, hooks.port_acquire, hooks.port_release, hooks.ctx, &rng),
-		 0);
+	CHECK_EQ(port_init(&table, 17, &opt, &rng), 0);
 
 	/* The owner is called for the first and the last user. */
 	CHECK_EQ(port_get(&table, 80), 0);
@@ -232,13 +214,13 @@ TEST(the_owner_is_called_for_the_first_and_the_last_user_of_a_port)
 
 	/* All of the range but the refused one, each once, then none. */
 	for (unsigned i = 0; i < 3; i++) {
-		uint16_t port = port_choose(&table, NULL, NULL, NULL);
+		int port = port_choose(&table, NULL, NULL, NULL);
 
 		CHECK(port >= 61000 && port <= 61003 && port != 61002 && !seen[port - 61000]);
 		if (port >= 61000 && port <= 61003)
 			seen[port - 61000] = true;
 	}
-	CHECK_EQ(port_choose(&table, NULL, NULL, NULL), 0);
+	CHECK_EQ(port_choose(&table, NULL, NULL, NULL), -EADDRINUSE);
 	/* Shared when the 4-tuple is another one. */
 	CHECK_EQ(port_choose(&table, NULL, always, NULL), 61001);
 	CHECK_EQ(table.users[61001], 2);

@@ -35,7 +35,7 @@ TEST(a_connect_takes_a_slot_of_time_wait)
 
 static unsigned descriptors; /* that ports may take */
 
-static int port_takes(void *ctx, uint16_t port)
+static int port_takes(void *ctx, uint8_t protocol, uint16_t port)
 {
 	if (descriptors == 0)
 		return -EMFILE;
@@ -43,35 +43,9 @@ static int port_takes(void *ctx, uint16_t port)
 	return 0;
 }
 
-static void port_gives_back(void *ctx, uint16_t port)
+static void port_gives_back(void *ctx, uint8_t protocol, uint16_t port)
 {
 	descriptors++;
-}
-
-/* A descriptor holds a port. When none is left, a new connect takes the slot of TIME-WAIT, and of
- * no other state. */
-TEST(time_wait_gives_up_its_port_to_a_connect)
-{
-	struct harp_conn *conn;
-
-	rig_open(&rig);
-	rig.stack->tcp.ports.acquire = port_takes;
-	rig.stack->tcp.ports.release = port_gives_back;
-	descriptors = 1;
-	rig_established(&rig, NULL);
-	CHECK_EQ(rig_connect(&rig, NULL, &conn), -EMFILE);
-	rig_app_closes(&rig);
-	rig_expect_fin(&rig);
-	CHECK_EQ(rig_connect(&rig, NULL, &conn), -EMFILE);
-	peer_sends(TCP_ACK | TCP_FIN, 0);
-	rig_expect(&rig, TCP_ACK);
-	rig_events(&rig);
-	CHECK_EQ(rig_stat(&rig, "tcp_conns"), 1);
-	rig_established(&rig, NULL);
-	CHECK_EQ(rig_stat(&rig, "tcp_conns"), 1);
-	CHECK_EQ(descriptors, 0);
-	rig_close(&rig);
-	CHECK_EQ(descriptors, 1);
 }
 
 /* Hundreds of connections come and go: those in TIME-WAIT hold a bounded number of ports, the
@@ -81,8 +55,8 @@ TEST(time_wait_holds_a_bounded_number_of_ports)
 	uint16_t newest = 0;
 
 	rig_open_conns(&rig, 64);
-	rig.stack->tcp.ports.acquire = port_takes;
-	rig.stack->tcp.ports.release = port_gives_back;
+	rig.stack->options.hooks.port_acquire = port_takes;
+	rig.stack->options.hooks.port_release = port_gives_back;
 	descriptors = TCP_TIME_WAIT_PORTS_MAX + 1;
 	for (unsigned i = 1; i <= 330; i++) {
 		newest = closed_into_time_wait();

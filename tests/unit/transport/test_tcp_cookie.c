@@ -67,7 +67,7 @@ TEST(a_flood_of_100000_syns_keeps_out_no_client)
 	CHECK_EQ(harp_tcp_accept(rig.listener, &rig.conn), 0);
 	CHECK(rig.now_ns - began_ns < RIG_MS);
 	CHECK_EQ(rig.conn->state, HARP_TCP_ESTABLISHED);
-	harp_conn_info(rig.conn, &info, sizeof(info));
+	harp_conn_info(rig.conn, &info);
 	CHECK_EQ(info.options, HARP_TCPI_TIMESTAMPS | HARP_TCPI_WSCALE);
 	CHECK_EQ(info.snd_wscale, 2);
 	CHECK_EQ(info.snd_mss_bytes, 1448);
@@ -146,7 +146,7 @@ TEST(a_cookie_restores_the_options_of_the_syn)
 		CHECK_EQ(harp_tcp_accept(rig.listener, &rig.conn), 0);
 		if (!rig.conn)
 			return;
-		harp_conn_info(rig.conn, &info, sizeof(info));
+		harp_conn_info(rig.conn, &info);
 		CHECK_EQ(info.options, want);
 		CHECK_EQ(info.snd_wscale, (want & HARP_TCPI_WSCALE) ? rows[i].wscale : 0);
 		CHECK_EQ(info.snd_mss_bytes, rows[i].snd_mss);

@@ -284,7 +284,7 @@ TEST(dsack_undoes_a_timeout)
 	CHECK(rig.conn->cc.cwnd_bytes < before);
 	sack(1, 0, 1);
 	CHECK(rig.conn->cc.cwnd_bytes >= before);
-	CHECK_EQ(rig.conn->acct.undos, 1);
+	CHECK_EQ(rig.conn->acct.undone_recoveries, 1);
 }
 
 /* DSACKs one by one, or one for all from a receiver with GRO. */
@@ -311,11 +311,11 @@ static void undo_fast_recovery(bool joined)
 	CHECK(resent > 1);
 	if (joined) {
 		sack(una, 0, resent + 1); /* more than were retransmitted */
-		CHECK_EQ(rig.conn->acct.undos, 0);
+		CHECK_EQ(rig.conn->acct.undone_recoveries, 0);
 		sack(una, 0, resent);
 	}
 	for (uint32_t i = 0; i < resent && !joined; i++) {
-		CHECK_EQ(rig.conn->acct.undos, 0);
+		CHECK_EQ(rig.conn->acct.undone_recoveries, 0);
 		sack(una, i, i + 1);
 	}
 	CHECK(rig.conn->cc.cwnd_bytes >= before);

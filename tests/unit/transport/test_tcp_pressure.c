@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_tcp_starve.c - applications that do not read hold all frames of the pool. A connection
+ * test_tcp_pressure.c - applications that do not read hold all frames of the pool. A connection
  * without frames closes its window, keeps its peer, and opens the window when frames return.
  */
 #include "rig.h"
@@ -49,7 +49,7 @@ static struct harp_conn *connects(void)
 }
 
 /* All hold their data; the last connection is refused although its budget is not used. */
-static void starve(void)
+static void exhaust_pool(void)
 {
 	rig_open(&rig);
 	for (unsigned i = 0; i < HOLDERS; i++) {
@@ -85,7 +85,7 @@ static void frames_come_back(void)
 /* A zero window is advertised for as long as it takes, to retransmissions and to probes. */
 TEST(a_probe_of_the_closed_window_is_answered)
 {
-	starve();
+	exhaust_pool();
 	for (unsigned minutes = 0; minutes < 10; minutes++) {
 		struct rig_seg probe;
 		struct rig_say say = rig_usual(&rig, TCP_ACK, 0);
@@ -106,7 +106,7 @@ TEST(the_window_opens_when_frames_return)
 {
 	uint32_t before;
 
-	starve();
+	exhaust_pool();
 	before = rig.conn->rcv.nxt_seq;
 	frames_come_back();
 	rig_poll(&rig);
@@ -127,10 +127,10 @@ TEST(the_next_deadline_is_now_when_frames_return)
 {
 	uint32_t owed;
 
-	starve();
+	exhaust_pool();
 	rig_wait(&rig, RIG_S);
 	CHECK(harp_stack_next_deadline_ns(rig.stack) > rig.now_ns);
-	for (unsigned i = 0; i < 100 && !tcp_starve_may_feed(&rig.stack->tcp); i++)
+	for (unsigned i = 0; i < 100 && !tcp_pressure_may_serve(&rig.stack->tcp); i++)
 		reads(holders[i % HOLDERS], FULL);
 	owed = rig.stack->tcp.acks_pending;
 	rig.stack->tcp.acks_pending = 0; /* those of other connections */
@@ -139,13 +139,13 @@ TEST(the_next_deadline_is_now_when_frames_return)
 	end();
 }
 
-TEST(a_starved_connection_can_be_aborted)
+TEST(a_connection_under_pressure_can_be_aborted)
 {
-	starve();
+	exhaust_pool();
 	harp_conn_abort(rig.conn);
 	rig.conn = NULL;
 	rig_poll(&rig);
-	CHECK(TAILQ_EMPTY(&rig.stack->tcp.starved));
+	CHECK(TAILQ_EMPTY(&rig.stack->tcp.under_pressure));
 	frames_come_back();
 	end();
 }
