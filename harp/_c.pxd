@@ -37,7 +37,6 @@ cdef extern from "harp_nic.h" nogil:
         uint64_t jitter_ns
         uint64_t rate_bps
         uint64_t queue_bytes
-        uint32_t ecn_mark_bytes
         uint32_t loss_ppm
         uint32_t duplicate_ppm
         uint32_t reorder_ppm
@@ -50,7 +49,6 @@ cdef extern from "harp_nic.h" nogil:
         uint32_t ports
         uint32_t frame_count
         uint32_t mtu_bytes
-        uint32_t packets_max
         uint32_t strict
         uint64_t seed
 
@@ -125,7 +123,6 @@ cdef extern from "harp.h" nogil:
     struct harp_stack_options:
         uint32_t size
         uint32_t max_conns
-        uint32_t max_listeners
         uint32_t max_neighbors
         uint16_t port_min
         uint16_t port_max
@@ -213,7 +210,6 @@ cdef extern from "harp.h" nogil:
         HARP_TCP_ESTABLISHED
         HARP_TCP_FIN_WAIT_2
         HARP_TCP_TIME_WAIT
-        HARP_TCP_CLOSED
 
     const char *harp_tcp_state_name(harp_tcp_state state)
     enum harp_ca_state:
@@ -359,7 +355,6 @@ cdef extern from "harp_host.h" nogil:
         harp_log_fn log
         const char *daemon_socket
         const char *label
-        uint32_t dpdk_queues
         uint32_t dpdk_memory_mib
         const char *dpdk_args
 

@@ -56,9 +56,7 @@ class Kind(enum.IntEnum):
     ROUTED = HARP_LEASE_ROUTED
 
 
-# --------------------------------------------------------------------------------------------------
-# What NETWORK and ROUTED contain.
-#
+# ---- What NETWORK and ROUTED contain ----
 def network(uint32_t ifindex):
     """Return the state of an interface of this network namespace, for NETWORK; OSError."""
     cdef harp_lease_network m
@@ -82,9 +80,7 @@ def route(uint32_t ifindex, bytes dst):
     return (<const char *>&m)[sizeof(m.header) : sizeof(m)]
 
 
-# --------------------------------------------------------------------------------------------------
-# Queues.
-#
+# ---- Queues ----
 def queue_make(
     str ifname,
     uint32_t queue,
@@ -176,9 +172,7 @@ def has_default_route(str ifname):
     return bool(rc)
 
 
-# --------------------------------------------------------------------------------------------------
-# The XDP program.
-#
+# ---- The XDP program ----
 cdef const harp_xdp_api *_api = NULL
 ctypedef const harp_xdp_api *(*entry_fn)() noexcept
 
