@@ -82,15 +82,8 @@ def route(uint32_t ifindex, bytes dst):
 
 # ---- Queues ----
 def queue_make(
-    str ifname,
-    uint32_t queue,
-    *,
-    uint32_t frame_count=0,
-    uint32_t frame_size=0,
-    uint32_t ring_size=0,
-    uint32_t copy_mode=0,
-    uint32_t huge_pages=0,
-    uint32_t bind_retry_ms=0,
+    str ifname, uint32_t queue, *, uint32_t frame_count=0, uint32_t frame_size=0,
+    uint32_t ring_size=0, uint32_t copy_mode=0, uint32_t huge_pages=0, uint32_t bind_retry_ms=0,
 ):
     """harp_queue_make() of harp_nic.h; without the GIL, as it may wait for the kernel."""
     cdef harp_af_xdp_options opt

@@ -5,7 +5,7 @@
 harp.stats makes numpy arrays of them. Nothing here trusts a page: see harp_page_read().
 """
 
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from harp._check cimport check as check_rc
 from harp._check cimport check_why
@@ -30,15 +30,8 @@ cdef extern from "harp_page.h" nogil:
         pass
 
     enum harp_page_part:
-        HARP_PAGE_IDENTITY
-        HARP_PAGE_STATUS
-        HARP_PAGE_COUNTERS
-        HARP_PAGE_HISTOGRAMS
-        HARP_PAGE_FLOWS
-        HARP_PAGE_JOB
-        HARP_PAGE_RAILS
-        HARP_PAGE_COMMS
-        HARP_PAGE_LANES
+        HARP_PAGE_IDENTITY, HARP_PAGE_STATUS, HARP_PAGE_COUNTERS, HARP_PAGE_HISTOGRAMS
+        HARP_PAGE_FLOWS, HARP_PAGE_JOB, HARP_PAGE_RAILS, HARP_PAGE_COMMS, HARP_PAGE_LANES
         HARP_PAGE_XSTATS
 
     const char *HARP_PAGE_LINK
