@@ -5,11 +5,10 @@ Public names load on first use: harp.Instance, harp.Endpoint, harp.Driver, harp.
 (docs/python.md). harp.testing has helpers for tests and scapy.
 """
 
-import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from harp import _conflict, _paths
+from harp import _paths
 
 if TYPE_CHECKING:
     from harp._core import SSTHRESH_NONE as SSTHRESH_NONE
@@ -34,9 +33,6 @@ if TYPE_CHECKING:
     from harp.errors import HarpError as HarpError
 
 __version__ = "0.1.0"
-
-if _conflict.other_distribution():
-    warnings.warn(_conflict.problem(), ImportWarning, stacklevel=2)
 
 # In a source tree the compiled modules are in the build tree; $HARP_BUILD selects another one.
 if (_build := _paths.build_dir()) is not None:

@@ -12,9 +12,7 @@ cdef extern from "sys/uio.h" nogil:
 
 cdef extern from "sys/socket.h" nogil:
     enum:
-        SHUT_RD
-        SHUT_WR
-        SHUT_RDWR
+        SHUT_RD, SHUT_WR, SHUT_RDWR
 
 
 cdef extern from "harp_nic.h" nogil:
@@ -33,38 +31,18 @@ cdef extern from "harp_nic.h" nogil:
         pass
 
     struct harp_wire_impair_t "harp_wire_impair":
-        uint64_t delay_ns
-        uint64_t jitter_ns
-        uint64_t rate_bps
-        uint64_t queue_bytes
-        uint32_t ecn_mark_bytes
-        uint32_t loss_ppm
-        uint32_t duplicate_ppm
-        uint32_t reorder_ppm
-        uint32_t corrupt_ppm
+        uint64_t delay_ns, jitter_ns, rate_bps, queue_bytes
+        uint32_t loss_ppm, duplicate_ppm, reorder_ppm, corrupt_ppm
         uint64_t reorder_ns
         uint32_t down
 
     struct harp_wire_options:
-        uint32_t size
-        uint32_t ports
-        uint32_t frame_count
-        uint32_t mtu_bytes
-        uint32_t packets_max
-        uint32_t strict
+        uint32_t size, ports, frame_count, mtu_bytes, strict
         uint64_t seed
 
     struct harp_wire_stats_t "harp_wire_stats":
-        uint64_t sent
-        uint64_t delivered
-        uint64_t lost
-        uint64_t duplicated
-        uint64_t reordered
-        uint64_t corrupted
-        uint64_t queue_dropped
-        uint64_t ce_marked
-        uint64_t rx_no_frame
-        uint64_t strict_violations
+        uint64_t sent, delivered, lost, duplicated, reordered, corrupted, queue_dropped, ce_marked
+        uint64_t rx_no_frame, strict_violations
 
     int harp_wire_create(harp_wire **out, const harp_wire_options *opt)
     harp_nic *harp_wire_port(harp_wire *wire, unsigned port)
@@ -74,9 +52,7 @@ cdef extern from "harp_nic.h" nogil:
     void harp_wire_destroy(harp_wire *wire)
 
     struct harp_nic_callbacks:
-        uint32_t size
-        uint32_t mtu_bytes
-        uint32_t frame_count
+        uint32_t size, mtu_bytes, frame_count
         uint8_t mac[6]
         void *ctx
         size_t (*receive)(void *ctx, void *buf, size_t cap) noexcept
@@ -87,9 +63,7 @@ cdef extern from "harp_nic.h" nogil:
 
 cdef extern from "harp.h" nogil:
     enum:
-        HARP_ADDR_TEXT_MAX
-        HARP_NEIGHBOR_OWN
-        HARP_NEIGHBOR_EXTERNAL
+        HARP_ADDR_TEXT_MAX, HARP_NEIGHBOR_OWN, HARP_NEIGHBOR_EXTERNAL
 
     enum harp_log_level:
         HARP_LOG_ERROR
@@ -123,15 +97,10 @@ cdef extern from "harp.h" nogil:
         harp_log_fn log
 
     struct harp_stack_options:
-        uint32_t size
-        uint32_t max_conns
-        uint32_t max_listeners
-        uint32_t max_neighbors
-        uint16_t port_min
-        uint16_t port_max
+        uint32_t size, max_conns, max_neighbors
+        uint16_t port_min, port_max
         uint32_t neighbor_mode
-        uint64_t seed
-        uint64_t now_ns
+        uint64_t seed, now_ns
         harp_stack_hooks hooks
         uint32_t scope_id
         uint16_t vlan_id
@@ -147,30 +116,15 @@ cdef extern from "harp.h" nogil:
     int harp_stack_neighbor_set(harp_stack *stack, const harp_addr *addr, const uint8_t *mac)
 
     struct harp_tcp_options:
-        uint32_t size
-        uint32_t rx_frames
-        uint32_t tx_frames
-        uint32_t backlog
-        uint64_t connect_timeout_ns
-        uint64_t user_timeout_ns
-        uint64_t keepalive_idle_ns
-        uint64_t keepalive_interval_ns
+        uint32_t size, rx_frames, tx_frames, backlog
+        uint64_t connect_timeout_ns, user_timeout_ns, keepalive_idle_ns, keepalive_interval_ns
         uint32_t keepalive_count
         uint8_t dscp
-        uint32_t unsent_bytes_max
-        uint32_t congestion
-        uint32_t fixed_window_bytes
-        uint32_t ecn
-        uint32_t mss_bytes
-        uint32_t options_off
-        uint64_t delayed_ack_ns
-        uint64_t initial_rto_ns
+        uint32_t unsent_bytes_max, congestion, fixed_window_bytes, ecn, mss_bytes, options_off
+        uint64_t delayed_ack_ns, initial_rto_ns
 
     enum:
-        HARP_TCPI_TIMESTAMPS
-        HARP_TCPI_SACK
-        HARP_TCPI_WSCALE
-        HARP_SSTHRESH_NONE
+        HARP_TCPI_TIMESTAMPS, HARP_TCPI_SACK, HARP_TCPI_WSCALE, HARP_SSTHRESH_NONE
 
     enum harp_congestion:
         HARP_CONGESTION_DEFAULT
@@ -210,10 +164,7 @@ cdef extern from "harp.h" nogil:
     int harp_conn_set_options(harp_conn *conn, const harp_tcp_options *opt)
     int harp_conn_probe(harp_conn *conn)
     enum harp_tcp_state:
-        HARP_TCP_ESTABLISHED
-        HARP_TCP_FIN_WAIT_2
-        HARP_TCP_TIME_WAIT
-        HARP_TCP_CLOSED
+        HARP_TCP_ESTABLISHED, HARP_TCP_FIN_WAIT_2, HARP_TCP_TIME_WAIT
 
     const char *harp_tcp_state_name(harp_tcp_state state)
     enum harp_ca_state:
@@ -222,60 +173,20 @@ cdef extern from "harp.h" nogil:
     const char *harp_ca_state_name(harp_ca_state state)
 
     struct harp_tcp_info:
-        uint32_t state
-        uint32_t options
-        uint32_t snd_mss_bytes
-        uint32_t rcv_mss_bytes
-        uint32_t snd_wscale
-        uint32_t rcv_wscale
-        uint64_t srtt_ns
-        uint64_t rttvar_ns
-        uint64_t rtt_ns_min
-        uint64_t rto_ns
-        uint64_t snd_cwnd_bytes
-        uint64_t snd_ssthresh_bytes
-        uint64_t snd_wnd_bytes
-        uint64_t rcv_wnd_bytes
-        uint64_t bytes_in_flight
-        uint64_t bytes_unsent
-        uint64_t bytes_sent
-        uint64_t bytes_acked
-        uint64_t bytes_received
-        uint64_t bytes_retransmitted
-        uint64_t segs_out
-        uint64_t segs_in
-        uint64_t data_segs_out
-        uint64_t data_segs_in
-        uint64_t retransmits
-        uint64_t rto_count
-        uint64_t fast_retransmits
-        uint64_t dup_acks_in
-        uint64_t out_of_order_in
-        uint64_t zero_window_probes
-        uint64_t keepalive_probes
-        uint64_t tx_copied_bytes
+        uint32_t state, options, snd_mss_bytes, rcv_mss_bytes, snd_wscale, rcv_wscale
+        uint64_t srtt_ns, rttvar_ns, rtt_ns_min, rto_ns, snd_cwnd_bytes, snd_ssthresh_bytes
+        uint64_t snd_wnd_bytes, rcv_wnd_bytes, bytes_in_flight, bytes_unsent, bytes_sent
+        uint64_t bytes_acked, bytes_received, bytes_retransmitted, segs_out, segs_in, data_segs_out
+        uint64_t data_segs_in, retransmits, rto_count, fast_retransmits, dup_acks_in
+        uint64_t out_of_order_in, zero_window_probes, keepalive_probes, tx_copied_bytes
         uint64_t rx_copied_bytes
-        uint32_t rx_frames_held
-        uint32_t rx_frames_budget
-        uint32_t tx_frames_held
-        uint32_t tx_frames_budget
+        uint32_t rx_frames_held, rx_frames_budget, tx_frames_held, tx_frames_budget
         uint64_t last_rcv_ns
-        uint32_t congestion
-        uint32_t dctcp_alpha_ppm
-        uint64_t pacing_bytes_per_s
-        uint64_t ecn_ce_in
-        uint64_t ecn_ece_in
-        uint64_t ecn_reductions
-        uint64_t sacked_bytes
-        uint64_t lost_segs
-        uint64_t tlp_probes
-        uint64_t undone_recoveries
-        uint64_t reorder_window_ns
-        uint32_t ca_state
-        uint32_t backoff
-        uint64_t sacked_out_segs
-        uint64_t lost_out_segs
-        uint64_t retrans_out_segs
+        uint32_t congestion, dctcp_alpha_ppm
+        uint64_t pacing_bytes_per_s, ecn_ce_in, ecn_ece_in, ecn_reductions, sacked_bytes, lost_segs
+        uint64_t tlp_probes, undone_recoveries, reorder_window_ns
+        uint32_t ca_state, backoff
+        uint64_t sacked_out_segs, lost_out_segs, retrans_out_segs
 
     void harp_conn_info(const harp_conn *conn, harp_tcp_info *info)
 
@@ -283,9 +194,7 @@ cdef extern from "harp.h" nogil:
         pass
 
     struct harp_udp_options:
-        uint32_t size
-        uint32_t rx_frames
-        uint32_t tx_frames
+        uint32_t size, rx_frames, tx_frames
         uint8_t dscp
 
     int harp_udp_open(harp_stack *stack, const harp_endpoint *local, const harp_udp_options *opt,
@@ -319,25 +228,19 @@ cdef extern from "harp_host.h" nogil:
         HARP_PORT_TEXT_MAX
 
     struct harp_port_route:
-        harp_addr prefix
-        harp_addr gateway
+        harp_addr prefix, gateway
         uint32_t prefix_len
 
     struct harp_port_spec:
         char device[512]
         char name[16]
-        uint32_t mtu_bytes
-        uint32_t vlan_id
-        uint32_t queues
-        uint32_t frame_count
+        uint32_t mtu_bytes, vlan_id, queues, frame_count
         bint take_default_route
-        uint32_t address_count
-        uint32_t route_count
+        uint32_t address_count, route_count
         harp_addr addresses[15]
         uint32_t prefix_lens[15]
         harp_port_route routes[32]
-        harp_addr gateway_v4
-        harp_addr gateway_v6
+        harp_addr gateway_v4, gateway_v6
 
     int harp_port_spec_parse(const char *text, harp_port_spec *out, char *why, size_t why_len)
     int harp_port_spec_format(const harp_port_spec *spec, char *buf, size_t size)
@@ -348,21 +251,14 @@ cdef extern from "harp_host.h" nogil:
     struct harp_instance_options:
         uint32_t size
         const char *ifname
-        uint32_t queue
-        uint32_t xdp_mode
-        uint32_t copy_mode
-        uint32_t huge_pages
-        uint32_t frame_count
-        uint32_t max_conns
-        uint16_t port_min
-        uint16_t port_max
+        uint32_t queue, xdp_mode, copy_mode, huge_pages, frame_count, max_conns
+        uint16_t port_min, port_max
         uint64_t seed
         const char *lib_dir
         void *ctx
         harp_log_fn log
         const char *daemon_socket
         const char *label
-        uint32_t dpdk_queues
         uint32_t dpdk_memory_mib
         const char *dpdk_args
 
@@ -387,11 +283,8 @@ cdef extern from "harp_config.h" nogil:
         const char *unit
         const char *preset
         const char *help
-        uint64_t min
-        uint64_t max
-        uint32_t type
-        uint32_t apply
-        uint32_t readers
+        uint64_t min, max
+        uint32_t type, apply, readers
 
     const harp_config_key_t *harp_config_key_at "harp_config_key"(unsigned index)
     unsigned harp_config_count()

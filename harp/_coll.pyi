@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-from collections.abc import Sequence
 from typing import Any
 
 from harp.collectives.store import Store
@@ -36,35 +35,8 @@ class Group:
         host: str | None = None,
         wire: int = 0,
     ) -> None: ...
-    def run(
-        self,
-        op: int,
-        reduce: int = 0,
-        wire: int = 0,
-        peer: int = 0,
-        tag: int = 0,
-        source: object = None,
-        target: object = None,
-        count: int | None = None,
-        in_counts: Sequence[int] | None = None,
-        out_counts: Sequence[int] | None = None,
-        dtype: int = -1,
-    ) -> None: ...
-    def start(
-        self,
-        op: int,
-        reduce: int = 0,
-        wire: int = 0,
-        peer: int = 0,
-        tag: int = 0,
-        source: object = None,
-        target: object = None,
-        count: int | None = None,
-        in_counts: Sequence[int] | None = None,
-        out_counts: Sequence[int] | None = None,
-        dtype: int = -1,
-        result: object = None,
-    ) -> Request: ...
+    def run(self, op: int, **given: Any) -> None: ...
+    def start(self, op: int, *, result: object = None, **given: Any) -> Request: ...
     def abort(self, reason: str = "") -> None: ...
     def stats(self) -> dict[str, int]: ...
     def net(self) -> dict[str, str | int]: ...

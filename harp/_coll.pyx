@@ -27,12 +27,8 @@ cdef extern from "<pthread.h>" nogil:
 class CollectiveError(RuntimeError):
     """An operation failed.
 
-    Parameters
-    ----------
-    message
-        What failed, on which ranks.
-    code
-        The errno (coll/harp_coll.h).
+    message: what failed, on which ranks.
+    code: the errno (coll/harp_coll.h).
     """
 
     def __init__(self, message: str, code: int) -> None:
@@ -174,16 +170,56 @@ cdef int _dtype_of(const Py_buffer *view) except -1:
                     "complex numbers or bool in the machine's byte order")
 
 
-cdef class _Views:
-    """The buffers and counts of one call, held while it runs."""
+cdef class _Call:
+    """The arguments of one operation, whose buffers and counts are held while it runs."""
 
+    cdef harp_coll_call call
     cdef Py_buffer in_view, out_view
     cdef bint has_in, has_out
     cdef size_t *counts
 
-    def __cinit__(self):
-        self.has_in = self.has_out = False
-        self.counts = NULL
+    def __init__(self, int world, int op, *, int reduce=0, int wire=0, int peer=0, int tag=0,
+                 source=None, target=None, count=None, in_counts=None, out_counts=None,
+                 int dtype=-1):
+        cdef harp_coll_call *call = &self.call
+        cdef int found = -1
+        cdef Py_ssize_t number = 0
+        call.size = sizeof(call[0])
+        call.op = <harp_coll_op>op
+        call.reduce = <harp_coll_reduce>reduce
+        call.wire = <harp_coll_wire>wire
+        call.peer, call.tag = peer, tag
+        if source is not None:
+            PyObject_GetBuffer(source, &self.in_view, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT)
+            self.has_in = True
+            call.in_ = self.in_view.buf
+            found = _dtype_of(&self.in_view)
+            number = self.in_view.len // self.in_view.itemsize
+        if target is not None:
+            PyObject_GetBuffer(target, &self.out_view,
+                               PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | PyBUF_WRITABLE)
+            self.has_out = True
+            call.out = self.out_view.buf
+            if found >= 0 and found != _dtype_of(&self.out_view):
+                raise TypeError("input and output have different types")
+            found = _dtype_of(&self.out_view)
+            if source is None:
+                number = self.out_view.len // self.out_view.itemsize
+        if dtype >= 0:
+            found = dtype
+        call.dtype = <harp_coll_dtype>(found if found >= 0 else HARP_COLL_UINT8)
+        call.count = number if count is None else count
+        if in_counts is not None or out_counts is not None:
+            self.counts = <size_t *>malloc(2 * world * sizeof(size_t))
+            if self.counts == NULL:
+                raise MemoryError()
+            for r in range(world):
+                self.counts[r] = 0 if in_counts is None else in_counts[r]
+                self.counts[world + r] = 0 if out_counts is None else out_counts[r]
+            if in_counts is not None:
+                call.in_counts = self.counts
+            if out_counts is not None:
+                call.out_counts = self.counts + world
 
     def __dealloc__(self):
         if self.has_in:
@@ -197,12 +233,9 @@ cdef class Request:
     """An operation in progress. wait() it, or test() it until it is done."""
 
     cdef harp_coll_request *request
-    cdef _Views views
+    cdef _Call call
     cdef readonly object result
     cdef object __weakref__
-
-    def __cinit__(self):
-        self.request = NULL
 
     cdef bint _is_done(self):
         cdef int code
@@ -219,13 +252,7 @@ cdef class Request:
         raise CollectiveError(text or f"error {-code}", -code)
 
     def test(self) -> bool:
-        """Return whether it is done. Never sleeps.
-
-        Raises
-        ------
-        CollectiveError
-            It failed.
-        """
+        """Return whether it is done; CollectiveError if it failed. Never sleeps."""
         cdef int code
         with nogil:
             code = harp_coll_test(self.request)
@@ -237,22 +264,9 @@ cdef class Request:
     def wait(self, timeout_s=None):
         """Wait until it is done.
 
-        Parameters
-        ----------
-        timeout_s
-            Seconds to wait at most; None: no limit.
-
-        Returns
-        -------
-        object
-            What the operation that waits would return.
-
-        Raises
-        ------
-        CollectiveError
-            It failed.
-        TimeoutError
-            It is not done in time, and goes on.
+        timeout_s: seconds to wait at most; None: no limit.
+        Returns what the operation that waits would return. CollectiveError: it failed.
+        TimeoutError: it is not done in time, and goes on.
         """
         cdef int64_t timeout_ms = -1 if timeout_s is None else <int64_t>(timeout_s * 1000)
         cdef int code
@@ -289,10 +303,6 @@ cdef class Group:
     cdef list pending
     cdef object __weakref__
 
-    def __cinit__(self, *args, **kwargs):
-        self.group = NULL
-        self.pending = []
-
     def __init__(self, int rank, int world, str name, store, *, plugin=None, int device=0,
                  double timeout_s=300, host=None, int wire=0):
         cdef harp_coll_options options
@@ -301,9 +311,8 @@ cdef class Group:
         name_bytes = name.encode()
         plugin_bytes = None if plugin is None else str(plugin).encode()
         host_bytes = None if host is None else str(host).encode()
-        self.rank = rank
-        self.world = world
-        self.store = store
+        self.rank, self.world, self.store = rank, world, store
+        self.pending = []
         memset(&options, 0, sizeof(options))
         options.size = sizeof(options)
         options.rank = rank
@@ -342,79 +351,28 @@ cdef class Group:
             raise ValueError("this communicator is closed")
         return self.group
 
-    cdef _fill(self, harp_coll_call *call, _Views views, int op, int reduce, int wire, int peer,
-               int tag, source, target, count, in_counts, out_counts, int dtype):
-        cdef int found = -1
-        cdef Py_ssize_t number = 0
-        memset(call, 0, sizeof(call[0]))
-        call.size = sizeof(call[0])
-        call.op = <harp_coll_op>op
-        call.reduce = <harp_coll_reduce>reduce
-        call.wire = <harp_coll_wire>wire
-        call.peer = peer
-        call.tag = tag
-        if source is not None:
-            PyObject_GetBuffer(source, &views.in_view, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT)
-            views.has_in = True
-            call.in_ = views.in_view.buf
-            found = _dtype_of(&views.in_view)
-            number = views.in_view.len // views.in_view.itemsize
-        if target is not None:
-            PyObject_GetBuffer(target, &views.out_view,
-                               PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | PyBUF_WRITABLE)
-            views.has_out = True
-            call.out = views.out_view.buf
-            if found >= 0 and found != _dtype_of(&views.out_view):
-                raise TypeError("input and output have different types")
-            found = _dtype_of(&views.out_view)
-            if source is None:
-                number = views.out_view.len // views.out_view.itemsize
-        if dtype >= 0:
-            found = dtype
-        call.dtype = <harp_coll_dtype>(found if found >= 0 else HARP_COLL_UINT8)
-        call.count = number if count is None else count
-        if in_counts is not None or out_counts is not None:
-            views.counts = <size_t *>malloc(2 * self.world * sizeof(size_t))
-            if views.counts == NULL:
-                raise MemoryError()
-            for r in range(self.world):
-                views.counts[r] = 0 if in_counts is None else in_counts[r]
-                views.counts[self.world + r] = 0 if out_counts is None else out_counts[r]
-            if in_counts is not None:
-                call.in_counts = views.counts
-            if out_counts is not None:
-                call.out_counts = views.counts + self.world
-
-    def run(self, int op, int reduce=0, int wire=0, int peer=0, int tag=0, source=None,
-            target=None, count=None, in_counts=None, out_counts=None, int dtype=-1) -> None:
+    def run(self, int op, **given) -> None:
         """Do one operation."""
         cdef harp_coll *group = self._open()
-        cdef harp_coll_call call
         cdef char error[HARP_COLL_ERROR_BYTES]
         cdef int code
-        cdef _Views views = _Views()
-        self._fill(&call, views, op, reduce, wire, peer, tag, source, target, count, in_counts,
-                   out_counts, dtype)
+        cdef _Call made = _Call(self.world, op, **given)
         with nogil:
-            code = harp_coll_run(group, &call, error, sizeof(error))
+            code = harp_coll_run(group, &made.call, error, sizeof(error))
         if code:
             raise self._error(code, error)
 
-    def start(self, int op, int reduce=0, int wire=0, int peer=0, int tag=0, source=None,
-              target=None, count=None, in_counts=None, out_counts=None, int dtype=-1,
-              result=None) -> Request:
+    def start(self, int op, *, result=None, **given) -> Request:
         """Start one operation; result is what wait() of its request returns."""
         cdef harp_coll *group = self._open()
-        cdef harp_coll_call call
         cdef char error[HARP_COLL_ERROR_BYTES]
         cdef int code
         cdef Request request = Request()
-        request.views = _Views()
+        request.call = _Call(self.world, op, **given)
         request.result = result
-        self._fill(&call, request.views, op, reduce, wire, peer, tag, source, target, count,
-                   in_counts, out_counts, dtype)
         with nogil:
-            code = harp_coll_start(group, &call, &request.request, error, sizeof(error))
+            code = harp_coll_start(group, &request.call.call, &request.request, error,
+                                   sizeof(error))
         if code:
             raise self._error(code, error)
         # The memory must outlive the operation, whatever becomes of the request.

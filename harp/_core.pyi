@@ -5,29 +5,9 @@ from typing import Any, Self
 import numpy as np
 from typing_extensions import Buffer
 
-from harp._nic import CallbackNic as CallbackNic
 from harp._nic import Nic, _Closing
-from harp._nic import Wire as Wire
 from harp._types import Event as Event
 from harp._types import PortSpec as PortSpec
-
-__all__ = [
-    "SSTHRESH_NONE",
-    "CallbackNic",
-    "Connection",
-    "Event",
-    "Frame",
-    "Listener",
-    "PortSpec",
-    "Stack",
-    "UdpSocket",
-    "Wire",
-    "config_keys",
-    "host_check",
-    "port_spec",
-    "stat_names",
-    "version",
-]
 
 SSTHRESH_NONE: int
 
@@ -49,7 +29,6 @@ class Stack(_Closing):
         seed: int = 0,
         now_ns: int = 0,
         max_conns: int = 0,
-        max_listeners: int = 0,
         max_neighbors: int = 0,
         port_min: int = 0,
         port_max: int = 0,

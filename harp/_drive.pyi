@@ -11,8 +11,6 @@ from typing_extensions import Buffer
 from harp._core import Frame, Stack
 from harp._nic import _Closing
 
-__all__ = ["Acceptor", "Driver", "Endpoint", "Source", "WaitTimeoutError"]
-
 class WaitTimeoutError(TimeoutError):
     bytes_done: int
     def __init__(self, text: str, bytes_done: int = 0) -> None: ...

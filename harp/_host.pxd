@@ -13,37 +13,14 @@ cdef extern from "harp.h" nogil:
 cdef extern from "harp_lease.h" nogil:
     const char *HARP_LEASE_SOCKET
     enum:
-        HARP_LEASE_MAGIC
-        HARP_LEASE_VERSION
-        HARP_LEASE_MESSAGE_MAX
-        HARP_LEASE_DEVICES_MAX
-        HARP_LEASE_QUEUE_ANY
-        HARP_LEASE_HELLO
-        HARP_LEASE_WELCOME
-        HARP_LEASE_LEASE
-        HARP_LEASE_LEASED
-        HARP_LEASE_REFUSED
-        HARP_LEASE_RELEASE
-        HARP_LEASE_DONE
-        HARP_LEASE_QUERY
-        HARP_LEASE_ANSWER
-        HARP_LEASE_FDS
-        HARP_LEASE_DEVICE_DEFAULT_ROUTE
-        HARP_LEASE_DEVICE_UP
-        HARP_LEASE_DEVICE_ONE_QUEUE
-        HARP_LEASE_DEVICE_DPDK
-        HARP_LEASE_DEVICE_GENERIC
-        HARP_LEASE_PORT
-        HARP_LEASE_PORT_PAGES_MAX
-        HARP_LEASE_WATCH
-        HARP_LEASE_NETWORK
-        HARP_LEASE_NEIGHBORS
-        HARP_LEASE_ROUTE
-        HARP_LEASE_ROUTED
-        HARP_LEASE_NEIGHBORS_MAX
-        HARP_LEASE_NEIGHBORS_LEASE_MAX
-        HARP_LEASE_NEIGHBOR_WANTED
-        HARP_LEASE_NEIGHBOR_CONFIRMED
+        HARP_LEASE_MAGIC, HARP_LEASE_VERSION, HARP_LEASE_MESSAGE_MAX, HARP_LEASE_DEVICES_MAX
+        HARP_LEASE_QUEUE_ANY, HARP_LEASE_HELLO, HARP_LEASE_WELCOME, HARP_LEASE_LEASE
+        HARP_LEASE_LEASED, HARP_LEASE_REFUSED, HARP_LEASE_RELEASE, HARP_LEASE_DONE, HARP_LEASE_QUERY
+        HARP_LEASE_ANSWER, HARP_LEASE_FDS, HARP_LEASE_DEVICE_DEFAULT_ROUTE, HARP_LEASE_DEVICE_UP
+        HARP_LEASE_DEVICE_ONE_QUEUE, HARP_LEASE_DEVICE_DPDK, HARP_LEASE_DEVICE_GENERIC
+        HARP_LEASE_PORT, HARP_LEASE_PORT_PAGES_MAX, HARP_LEASE_WATCH, HARP_LEASE_NETWORK
+        HARP_LEASE_NEIGHBORS, HARP_LEASE_ROUTE, HARP_LEASE_ROUTED, HARP_LEASE_NEIGHBORS_MAX
+        HARP_LEASE_NEIGHBORS_LEASE_MAX, HARP_LEASE_NEIGHBOR_WANTED, HARP_LEASE_NEIGHBOR_CONFIRMED
         HARP_LEASE_NEIGHBOR_KNOWN
 
     struct harp_lease_header:
@@ -60,25 +37,12 @@ cdef extern from "harp_nic.h" nogil:
     struct harp_af_xdp_options:
         uint32_t size
         const char *ifname
-        uint32_t queue
-        uint32_t frame_count
-        uint32_t frame_size
-        uint32_t ring_size
-        uint32_t copy_mode
-        uint32_t huge_pages
-        uint32_t bind_retry_ms
+        uint32_t queue, frame_count, frame_size, ring_size, copy_mode, huge_pages, bind_retry_ms
 
     struct harp_queue:
         uint32_t size
-        int xsk_fd
-        int frames_fd
-        uint32_t ifindex
-        uint32_t queue
-        uint32_t frame_size
-        uint32_t frame_count
-        uint32_t ring_size
-        uint32_t mtu_bytes
-        uint32_t features
+        int xsk_fd, frames_fd
+        uint32_t ifindex, queue, frame_size, frame_count, ring_size, mtu_bytes, features
         uint32_t tx_frags_max
         uint8_t zero_copy
         uint8_t mac[6]
@@ -91,10 +55,7 @@ cdef extern from "harp_nic.h" nogil:
 
 cdef extern from "harp_host.h" nogil:
     struct harp_rss:
-        uint32_t kind
-        uint32_t key_bytes
-        uint32_t table_count
-        uint32_t queues
+        uint32_t kind, key_bytes, table_count, queues
         uint8_t key[64]
         uint16_t table[512]
 
@@ -114,24 +75,17 @@ cdef extern from "harp_page.h" nogil:
 
 cdef extern from "xdp/harp_xdp.h" nogil:
     enum:
-        HARP_XDP_VERSION
-        HARP_XDP_FDS_MAX
-        STEER_PORT_TCP
-        STEER_PORT_UDP
-        STEER_SOURCES_MAX
+        HARP_XDP_VERSION, HARP_XDP_FDS_MAX, STEER_PORT_TCP, STEER_PORT_UDP, STEER_SOURCES_MAX
         STEER_VERDICT_COUNT
 
     struct steer_arrivals:
-        unsigned long long packets
-        unsigned long long mismatches
-        unsigned long long flows
+        unsigned long long packets, mismatches, flows
 
     struct harp_xdp:
         pass
 
     struct harp_xdp_source:
-        uint8_t address_bytes
-        uint8_t prefix_bits
+        uint8_t address_bytes, prefix_bits
         uint8_t address[16]
 
     struct harp_xdp_api:

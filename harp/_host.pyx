@@ -56,9 +56,7 @@ class Kind(enum.IntEnum):
     ROUTED = HARP_LEASE_ROUTED
 
 
-# --------------------------------------------------------------------------------------------------
-# What NETWORK and ROUTED contain.
-#
+# ---- What NETWORK and ROUTED contain ----
 def network(uint32_t ifindex):
     """Return the state of an interface of this network namespace, for NETWORK; OSError."""
     cdef harp_lease_network m
@@ -82,19 +80,10 @@ def route(uint32_t ifindex, bytes dst):
     return (<const char *>&m)[sizeof(m.header) : sizeof(m)]
 
 
-# --------------------------------------------------------------------------------------------------
-# Queues.
-#
+# ---- Queues ----
 def queue_make(
-    str ifname,
-    uint32_t queue,
-    *,
-    uint32_t frame_count=0,
-    uint32_t frame_size=0,
-    uint32_t ring_size=0,
-    uint32_t copy_mode=0,
-    uint32_t huge_pages=0,
-    uint32_t bind_retry_ms=0,
+    str ifname, uint32_t queue, *, uint32_t frame_count=0, uint32_t frame_size=0,
+    uint32_t ring_size=0, uint32_t copy_mode=0, uint32_t huge_pages=0, uint32_t bind_retry_ms=0,
 ):
     """harp_queue_make() of harp_nic.h; without the GIL, as it may wait for the kernel."""
     cdef harp_af_xdp_options opt
@@ -176,9 +165,7 @@ def has_default_route(str ifname):
     return bool(rc)
 
 
-# --------------------------------------------------------------------------------------------------
-# The XDP program.
-#
+# ---- The XDP program ----
 cdef const harp_xdp_api *_api = NULL
 ctypedef const harp_xdp_api *(*entry_fn)() noexcept
 

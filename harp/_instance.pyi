@@ -9,8 +9,6 @@ from harp._core import Stack
 from harp._drive import Source
 from harp._nic import _Closing
 
-__all__ = ["Instance"]
-
 class Instance(Source, _Closing):
     def __init__(
         self,
@@ -32,9 +30,7 @@ class Instance(Source, _Closing):
         seed: int = 0,
         lib_dir: str | os.PathLike[str] | None = None,
         log: Callable[[int, str], None] | None = None,
-        dpdk_queues: int = 0,
         dpdk_memory_mib: int = 0,
-        dpdk_args: str | None = None,
     ) -> None: ...
     @property
     def ifname(self) -> str: ...

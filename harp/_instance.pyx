@@ -20,7 +20,6 @@ from harp._nic cimport Nic, _left_open
 
 from harp import _page
 
-__all__ = ["Instance"]
 
 cdef enum:
     STEERING_MAX = 64
@@ -45,9 +44,7 @@ _COPY_MODES = {"auto": 0, "copy": 1, "zero-copy": 2}
 _HUGE_PAGES = {"auto": 0, "never": 1, "require": 2}
 
 
-# --------------------------------------------------------------------------------------------------
-# A forked child must not keep a queue alive, whatever forked it.
-#
+# ---- A forked child must not keep a queue alive, whatever forked it ----
 cdef harp_instance *_open_instances[OPEN_MAX]
 
 
@@ -72,7 +69,6 @@ cdef _remember(harp_instance *instance, harp_instance *now):
     return False
 
 
-# --------------------------------------------------------------------------------------------------
 def _log_to_logging(level, text):
     _logger.log(_LEVELS.get(level, logging.DEBUG), "%s", text)
 
@@ -167,44 +163,22 @@ cdef class Instance(Source):
 
     A forked child cannot use an instance; its copies of the descriptors are closed.
 
-    Parameters
-    ----------
-    ifname
-        The interface, or "dpdk:SPEC".
-    queue
-        The queue; None: any that harpd leases, else 0.
-    drive
-        Whether a Driver polls the stack.
-    spin_us
-        The Driver's, in microseconds.
-    daemon, socket
-        "auto", "off" or "require", and harpd's socket; None: HARP_DAEMON and HARP_SOCKET.
-    label
-        A text that `harpctl instances` shows; None: the program's name.
-    xdp_mode, copy_mode
-        The XDP program's and the socket's mode: "auto", or a mode of docs/xdp.md.
-    huge_pages
-        Whether frames are in huge pages; None: if there are any.
-    frame_count, max_conns
-        Frames of the pool and connections at most; 0: the defaults.
-    port_min, port_max
-        The ports of a process that opens its own queue; 0: the defaults.
-    seed
-        Of the stack's random numbers; 0: the system's.
-    lib_dir
-        Where libharp-xdp.so and libharp-dpdk.so are; None: next to this library.
-    log
-        Called as log(level, text) for each line of the log; None: no log.
-    dpdk_queues
-        Queues of a DPDK port to open or lease if SPEC has no number.
-    dpdk_memory_mib, dpdk_args
-        For the start of DPDK, in MiB, and its arguments; 0 and None: HARP_DPDK_MEMORY_MIB and
-        HARP_DPDK_ARGS.
-
-    Raises
-    ------
-    OSError
-        Its text has interface, queue, cause and remedy.
+    ifname: the interface, or "dpdk:SPEC".
+    queue: the queue; None: any that harpd leases, else 0.
+    drive: whether a Driver polls the stack.
+    spin_us: the Driver's, in microseconds.
+    daemon, socket: "auto", "off" or "require", and harpd's socket; None: HARP_DAEMON and
+        HARP_SOCKET.
+    label: a text that `harpctl instances` shows; None: the program's name.
+    xdp_mode, copy_mode: the XDP program's and the socket's mode: "auto", or a mode of docs/xdp.md.
+    huge_pages: whether frames are in huge pages; None: if there are any.
+    frame_count, max_conns: frames of the pool and connections at most; 0: the defaults.
+    port_min, port_max: the ports of a process that opens its own queue; 0: the defaults.
+    seed: of the stack's random numbers; 0: the system's.
+    lib_dir: where libharp-xdp.so and libharp-dpdk.so are; None: next to this library.
+    log: called as log(level, text) for each line of the log; None: no log.
+    dpdk_memory_mib: for the start of DPDK, in MiB; 0: HARP_DPDK_MEMORY_MIB.
+    OSError: its text has interface, queue, cause and remedy.
     """
 
     cdef _Handle _handle
@@ -214,8 +188,8 @@ cdef class Instance(Source):
     def __init__(self, str ifname not None, queue=None, *, bint drive=True, double spin_us=50.0,
                  daemon=None, socket=None, label=None, xdp_mode="auto", copy_mode="auto",
                  huge_pages=None, unsigned frame_count=0, unsigned max_conns=0, int port_min=0,
-                 int port_max=0, seed=0, lib_dir=None, log=None, unsigned dpdk_queues=0,
-                 unsigned dpdk_memory_mib=0, dpdk_args=None):
+                 int port_max=0, seed=0, lib_dir=None, log=None,
+                 unsigned dpdk_memory_mib=0):
         cdef harp_instance_options options
         if self._handle is not None:
             raise TypeError("this instance is open already")
@@ -240,9 +214,8 @@ cdef class Instance(Source):
             huge_pages = dpdk and os.environ.get("HARP_DPDK_HUGE_PAGES") or "auto"
         options.huge_pages = _choose(_HUGE_PAGES, "huge_pages", huge_pages)
         if dpdk:
-            options.dpdk_queues = dpdk_queues
             options.dpdk_memory_mib = dpdk_memory_mib or _dpdk_number("HARP_DPDK_MEMORY_MIB", 32)
-            arguments = (dpdk_args or os.environ.get("HARP_DPDK_ARGS") or "").encode()
+            arguments = (os.environ.get("HARP_DPDK_ARGS") or "").encode()
             if arguments:
                 options.dpdk_args = arguments
         options.frame_count = frame_count

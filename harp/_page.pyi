@@ -1,6 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-from typing import Any
-
 IDENTITY: int
 STATUS: int
 COUNTERS: int
@@ -14,7 +12,7 @@ XSTATS: int
 XSTATS_MAX: int
 LINK: str
 LISTS: dict[str, list[tuple[str, str]]]
-LAYOUTS: dict[str, Any]  # what numpy.dtype() takes
+SIZES: dict[str, int]
 
 def check(fd: int) -> None: ...
 def read(fd: int, part: int, item_bytes: int, most: int, first: int = 0) -> bytes: ...

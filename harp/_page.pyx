@@ -5,7 +5,7 @@
 harp.stats makes numpy arrays of them. Nothing here trusts a page: see harp_page_read().
 """
 
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from harp._check cimport check as check_rc
 from harp._check cimport check_why
@@ -13,77 +13,25 @@ from harp._check cimport check_why
 
 cdef extern from "harp_page.h" nogil:
     struct harp_page_identity:
-        uint32_t size
-        uint32_t pid
-        uint32_t queue
-        uint32_t instance
-        uint64_t lease_id
-        uint64_t netns
-        uint64_t start_wall_ns
-        char ifname[16]
-        char label[64]
-        char describe[256]
-        char library[16]
-
+        pass
     struct harp_page_status:
-        uint64_t published_ns
-        uint64_t publications
-        uint64_t flows_open
-        uint64_t flows_hidden
-        uint32_t ended
-        char note[160]
-        uint64_t comms_open
-        uint64_t comms_hidden
-
+        pass
     struct harp_page_flow:
-        uint8_t local_addr[16]
-        uint8_t remote_addr[16]
-        uint16_t local_port
-        uint16_t remote_port
-        uint32_t scope_id
-        char label[64]
-        uint64_t state
-
+        pass
     struct harp_page_histogram:
-        uint64_t count
-        uint64_t sum_ns
-        uint64_t bucket[128]
-
+        pass
     struct harp_page_rail:
-        char ifname[16]
-        harp_page_histogram srtt
-        uint64_t value[1]
-
+        pass
     struct harp_page_comm:
-        uint8_t remote_addr[16]
-        uint16_t remote_port
-        uint32_t scope_id
-        char ifname[16]
-        uint64_t value[1]
-
+        pass
     struct harp_page_lane:
-        uint8_t local_addr[16]
-        uint8_t remote_addr[16]
-        uint16_t local_port
-        uint16_t remote_port
-        uint32_t scope_id
-        char ifname[16]
-        uint64_t value[1]
-
+        pass
     struct harp_page_xstat:
-        char name[64]
-        uint64_t value
+        pass
 
     enum harp_page_part:
-        HARP_PAGE_IDENTITY
-        HARP_PAGE_STATUS
-        HARP_PAGE_COUNTERS
-        HARP_PAGE_HISTOGRAMS
-        HARP_PAGE_FLOWS
-        HARP_PAGE_JOB
-        HARP_PAGE_RAILS
-        HARP_PAGE_COMMS
-        HARP_PAGE_LANES
+        HARP_PAGE_IDENTITY, HARP_PAGE_STATUS, HARP_PAGE_COUNTERS, HARP_PAGE_HISTOGRAMS
+        HARP_PAGE_FLOWS, HARP_PAGE_JOB, HARP_PAGE_RAILS, HARP_PAGE_COMMS, HARP_PAGE_LANES
         HARP_PAGE_XSTATS
 
     const char *HARP_PAGE_LINK
@@ -152,9 +100,7 @@ def read(int fd, int part, unsigned item_bytes, unsigned most, unsigned first=0)
     return bytes(items[: rc * item_bytes])
 
 
-# --------------------------------------------------------------------------------------------------
-# The lists.
-#
+# ---- The lists ----
 def statistics():
     """(name, "counter" or "gauge", help) of harp_stats.h, in its order."""
     return [
@@ -216,89 +162,10 @@ def congestion_name(congestion):
     return harp_congestion_name(_number(congestion)).decode()
 
 
-# --------------------------------------------------------------------------------------------------
-# Layouts, as numpy.dtype() takes them.
-#
-cdef _layout(size_t bytes_all, fields, numbers=None, size_t first=0):
-    """numbers: the list of those that lie one behind the other, from offset `first` on."""
-    if numbers is not None:
-        fields += [(name, "=u8", first + 8 * i) for i, (name, _) in enumerate(LISTS[numbers])]
-    names, formats, offsets = map(list, zip(*fields))
-    return {"names": names, "formats": formats, "offsets": offsets, "itemsize": bytes_all}
-
-
-cdef _layouts():
-    cdef harp_page_identity *identity = NULL
-    cdef harp_page_status *status = NULL
-    cdef harp_page_histogram *histogram = NULL
-    cdef harp_page_xstat *xstat = NULL
-    cdef harp_page_flow *flow = NULL
-    cdef harp_page_rail *rail = NULL
-    cdef harp_page_comm *comm = NULL
-    cdef harp_page_lane *lane = NULL
-    buckets = f"({HARP_HISTOGRAM_BUCKETS},)=u8"
-    return {
-        "identity": _layout(sizeof(harp_page_identity), [
-            ("pid", "=u4", <size_t>&identity.pid),
-            ("queue", "=u4", <size_t>&identity.queue),
-            ("instance", "=u4", <size_t>&identity.instance),
-            ("lease_id", "=u8", <size_t>&identity.lease_id),
-            ("netns", "=u8", <size_t>&identity.netns),
-            ("start_wall_ns", "=u8", <size_t>&identity.start_wall_ns),
-            ("ifname", f"S{sizeof(identity.ifname)}", <size_t>&identity.ifname[0]),
-            ("label", f"S{sizeof(identity.label)}", <size_t>&identity.label[0]),
-            ("describe", f"S{sizeof(identity.describe)}", <size_t>&identity.describe[0]),
-            ("library", f"S{sizeof(identity.library)}", <size_t>&identity.library[0]),
-        ]),
-        "status": _layout(sizeof(harp_page_status), [
-            ("published_ns", "=u8", <size_t>&status.published_ns),
-            ("publications", "=u8", <size_t>&status.publications),
-            ("flows_open", "=u8", <size_t>&status.flows_open),
-            ("flows_hidden", "=u8", <size_t>&status.flows_hidden),
-            ("ended", "=u4", <size_t>&status.ended),
-            ("note", f"S{sizeof(status.note)}", <size_t>&status.note[0]),
-            ("comms_open", "=u8", <size_t>&status.comms_open),
-            ("comms_hidden", "=u8", <size_t>&status.comms_hidden),
-        ]),
-        "histogram": _layout(sizeof(harp_page_histogram), [
-            ("count", "=u8", <size_t>&histogram.count),
-            ("sum_ns", "=u8", <size_t>&histogram.sum_ns),
-            ("bucket", buckets, <size_t>&histogram.bucket[0]),
-        ]),
-        "xstat": _layout(sizeof(harp_page_xstat), [
-            ("name", f"S{sizeof(xstat.name)}", <size_t>&xstat.name[0]),
-            ("value", "=u8", <size_t>&xstat.value),
-        ]),
-        "flow": _layout(sizeof(harp_page_flow), [
-            ("local_addr", "V16", <size_t>&flow.local_addr[0]),
-            ("remote_addr", "V16", <size_t>&flow.remote_addr[0]),
-            ("local_port", "=u2", <size_t>&flow.local_port),
-            ("remote_port", "=u2", <size_t>&flow.remote_port),
-            ("scope_id", "=u4", <size_t>&flow.scope_id),
-            ("label", f"S{sizeof(flow.label)}", <size_t>&flow.label[0]),
-        ], "flow", <size_t>&flow.state),
-        "rail": _layout(sizeof(harp_page_rail), [
-            ("ifname", f"S{sizeof(rail.ifname)}", <size_t>&rail.ifname[0]),
-            ("srtt_count", "=u8", <size_t>&rail.srtt.count),
-            ("srtt_sum_ns", "=u8", <size_t>&rail.srtt.sum_ns),
-            ("srtt_bucket", buckets, <size_t>&rail.srtt.bucket[0]),
-        ], "rail", <size_t>&rail.value[0]),
-        "comm": _layout(sizeof(harp_page_comm), [
-            ("remote_addr", "V16", <size_t>&comm.remote_addr[0]),
-            ("remote_port", "=u2", <size_t>&comm.remote_port),
-            ("scope_id", "=u4", <size_t>&comm.scope_id),
-            ("ifname", f"S{sizeof(comm.ifname)}", <size_t>&comm.ifname[0]),
-        ], "comm", <size_t>&comm.value[0]),
-        "lane": _layout(sizeof(harp_page_lane), [
-            ("local_addr", "V16", <size_t>&lane.local_addr[0]),
-            ("remote_addr", "V16", <size_t>&lane.remote_addr[0]),
-            ("local_port", "=u2", <size_t>&lane.local_port),
-            ("remote_port", "=u2", <size_t>&lane.remote_port),
-            ("scope_id", "=u4", <size_t>&lane.scope_id),
-            ("ifname", f"S{sizeof(lane.ifname)}", <size_t>&lane.ifname[0]),
-        ], "lane", <size_t>&lane.value[0]),
-    }
-
-
-# struct harp_page_NAME. A rail's histogram of smoothed round trips is as "histogram".
-LAYOUTS = _layouts()
+# Bytes of struct harp_page_NAME.
+SIZES = {
+    "identity": sizeof(harp_page_identity), "status": sizeof(harp_page_status),
+    "flow": sizeof(harp_page_flow), "histogram": sizeof(harp_page_histogram),
+    "rail": sizeof(harp_page_rail), "comm": sizeof(harp_page_comm),
+    "lane": sizeof(harp_page_lane), "xstat": sizeof(harp_page_xstat),
+}

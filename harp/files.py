@@ -126,7 +126,6 @@ def open_output(path: Path, flags: int) -> int:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Convert an OSError inside the block to a HarpError that names the path and the remedy."""
     try:
         yield
     except OSError as error:

@@ -171,8 +171,6 @@ Options = Mapping[str, bool]
 
 @dataclass
 class Manifest:
-    """The parts that were written."""
-
     version: str = ""
     options: dict[str, bool] = field(default_factory=OPTIONS.copy)
     parts: dict[Path, list[str]] = field(default_factory=dict)  # digests
@@ -303,8 +301,7 @@ def parts(place: Place, options: Options) -> list[Part]:
     return listed
 
 
-# --------------------------------------------------------------------------------------------------
-# nccl.conf: one line of a file that may have other owners.
+# ---- nccl.conf: one line of a file that may have other owners ----
 
 
 def _lines(path: Path) -> list[str]:

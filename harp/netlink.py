@@ -101,7 +101,6 @@ def answers(sock: socket.socket) -> Iterator[bytes]:
 
 
 def _raise(part: bytes, flags: int) -> None:
-    """Raise the error of an NLMSG_ERROR; return if it is only the acknowledgment."""
     (negative,) = struct.unpack_from("=i", part, _HEADER.size)
     if negative == 0:
         return

@@ -21,20 +21,13 @@ if TYPE_CHECKING:
 MS_NS = 1_000_000
 
 
-# --------------------------------------------------------------------------------------------------
-# Two or more stacks on a wire, in real time.
-#
+# ---- Two or more stacks on a wire, in real time ----
 class MemoryHost(Source):
     """One end of the wire. To impair its packets, call wire.impair(port, ...) inside driver.hold().
 
-    Parameters
-    ----------
-    driver
-        The driver of all hosts on the wire.
-    stack, address
-        The host's stack, and its address.
-    wire, port
-        The wire, and the host's end of it.
+    driver: the driver of all hosts on the wire.
+    stack, address: the host's stack, and its address.
+    wire, port: the wire, and the host's end of it.
     """
 
     def __init__(self, driver: Driver, stack: Stack, address: str, wire: Wire, port: int) -> None:
@@ -48,21 +41,10 @@ def hosts(
 ) -> Iterator[tuple[MemoryHost, ...]]:
     """Make stacks 10.0.0.1, 10.0.0.2 ... (fd00::1 ...) on one wire, and the driver of all of them.
 
-    Parameters
-    ----------
-    count
-        Hosts.
-    ipv6
-        Whether their addresses are IPv6.
-    seed
-        Of the wire's and the stacks' random numbers.
-    **wire
-        Options of Wire.
-
-    Returns
-    -------
-    AbstractContextManager
-        It gives a tuple of MemoryHost.
+    count: hosts.
+    ipv6: whether their addresses are IPv6.
+    seed: of the wire's and the stacks' random numbers.
+    wire: options of Wire.
     """
     with ExitStack() as opened:
         cable = opened.enter_context(Wire(ports=count, seed=seed, **wire))
@@ -85,25 +67,12 @@ def _address(index: int, ipv6: bool) -> str:
 
 @contextmanager
 def pair(**options: Any) -> Iterator[tuple[MemoryHost, MemoryHost]]:
-    """Make two hosts; see hosts().
-
-    Parameters
-    ----------
-    **options
-        Those of hosts().
-
-    Returns
-    -------
-    AbstractContextManager
-        It gives two MemoryHost.
-    """
+    """Make two hosts. options: those of hosts()."""
     with hosts(2, **options) as made:
         yield made[0], made[1]
 
 
-# --------------------------------------------------------------------------------------------------
-# One stack, and scapy.
-#
+# ---- One stack, and scapy ----
 class PacketBench(Closing):
     """A stack whose peer is scapy: exchange() sends it packets and returns its answers.
 
@@ -111,16 +80,10 @@ class PacketBench(Closing):
     stands still between calls: each call advances `now_ns`. Packets are scapy's or bytes, with
     their Ethernet header.
 
-    Parameters
-    ----------
-    ipv6
-        Whether the addresses are IPv6.
-    mtu_bytes
-        The NIC's largest IP packet.
-    now_ns
-        The clock at the start, in nanoseconds.
-    **stack
-        Options of Stack.
+    ipv6: whether the addresses are IPv6.
+    mtu_bytes: the NIC's largest IP packet.
+    now_ns: the clock at the start, in nanoseconds.
+    stack: options of Stack.
     """
 
     mac = "02:00:00:00:00:01"
@@ -144,19 +107,10 @@ class PacketBench(Closing):
         self.nic.collect()
 
     def exchange(self, *packets: "Packet | bytes", after_ns: int = MS_NS) -> "list[Packet]":
-        """Deliver packets together, advance the time, poll once.
+        """Deliver packets together, advance the time, poll once; return what the stack sent.
 
-        Parameters
-        ----------
-        *packets
-            scapy's packets, or bytes.
-        after_ns
-            By how much the time advances, in nanoseconds.
-
-        Returns
-        -------
-        list of scapy.packet.Packet
-            What the stack sent.
+        packets: scapy's packets, or bytes.
+        after_ns: by how much the time advances, in nanoseconds.
         """
         for packet in packets:
             self.nic.inject(bytes(packet))
@@ -171,17 +125,9 @@ class PacketBench(Closing):
         return [Ether(frame) for frame in self.nic.collect()]
 
     def wait(self, duration_ns: int) -> "list[Packet]":
-        """Advance the time, with a poll whenever the stack requests one.
+        """Advance the time, with a poll whenever the stack requests one; return what it sent.
 
-        Parameters
-        ----------
-        duration_ns
-            By how much, in nanoseconds.
-
-        Returns
-        -------
-        list of scapy.packet.Packet
-            What the stack sent.
+        duration_ns: by how much, in nanoseconds.
         """
         end_ns, sent = self.now_ns + duration_ns, []
         while self.now_ns < end_ns:
@@ -193,17 +139,9 @@ class PacketBench(Closing):
     def wait_for(self, condition: Callable[[], object], limit_ns: int = 10**10) -> None:
         """Advance the time until a condition holds.
 
-        Parameters
-        ----------
-        condition
-            It is called before each poll.
-        limit_ns
-            Nanoseconds of the stack's time at most.
-
-        Raises
-        ------
-        AssertionError
-            It did not hold within the limit.
+        condition: it is called before each poll.
+        limit_ns: nanoseconds of the stack's time at most.
+        AssertionError: it did not hold within the limit.
         """
         end_ns = self.now_ns + limit_ns
         while not condition():

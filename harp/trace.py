@@ -50,7 +50,6 @@ def _lines(file: Path) -> Iterator[Line]:
 
 
 def read(file: Path) -> Process | None:
-    """What a process has written; None: nothing yet."""
     lines = _lines(file)
     head = next(lines, None)
     if head is None:
@@ -71,7 +70,6 @@ def read(file: Path) -> Process | None:
 
 
 def read_directory(directory: Path) -> list[Process]:
-    """All processes of a job."""
     if not directory.is_dir():
         raise HarpError(f"{directory}: no such directory", Exit.MISSING)
     files = sorted(directory.glob(f"*{SUFFIX}"))
@@ -133,7 +131,6 @@ def chrome(processes: list[Process]) -> Line:
 
 
 def summary(processes: list[Process]) -> Line:
-    """What is in it, in numbers."""
     events = [event for process in processes for event in process.events.values()]
     done = [event for event in events if "end_ns" in event]
     return {

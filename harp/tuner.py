@@ -51,8 +51,6 @@ _Chunk = ctypes.CFUNCTYPE(
 
 
 class _Table(ctypes.Structure):
-    """ncclTunerPlugin_v6."""
-
     _fields_ = (
         ("name", ctypes.c_char_p),
         ("init", _Init),

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Words for people and command lines."""
 
+import difflib
+from collections.abc import Iterable
+
 
 def printable(words: str) -> str:
     """Return text of another program as one line without escape sequences."""
@@ -10,3 +13,9 @@ def printable(words: str) -> str:
 def endpoint(address: str, port: int) -> str:
     """Format an address and a port: 10.0.0.1:61000 or [fd00::1]:61000."""
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def nearest(word: str, words: Iterable[str]) -> str | None:
+    """Return the closest of the known words, if one is close enough."""
+    near = difflib.get_close_matches(word.lower()[:100], [each.lower() for each in words], 1, 0.6)
+    return near[0] if near else None

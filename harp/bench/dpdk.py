@@ -128,7 +128,6 @@ def _met(
     rounds: dict[str, list[Report]],
     flows: int,
 ) -> dict[str, bool]:
-    """Return the goals that apply to the cases that were run."""
     met = {}
     name = f"harp frames x{flows}"
     if goal := RATE_GOALS.get(mtu_bytes):

@@ -141,7 +141,6 @@ def _loss_result(loss: float, rounds: dict[str, list[dict[str, Any]]]) -> dict[s
 
 
 def _loss_met(result: dict[str, Any]) -> dict[str, bool]:
-    """Return the goals that apply to the kinds that were run."""
     met = {}
     if ratio := result["ratio"].get(BASELINE):
         met["goodput"] = ratio["stream_gbit_per_s"] >= RATIO_GOAL

@@ -59,7 +59,6 @@ Runs = tuple[
 
 
 def shape_words(shape: Shape) -> str:
-    """For the head of a table."""
     if shape.mode == "bw":
         return f"stream, {shape.channels} comms, 8 messages in flight"
     if shape.mode == "lat":
@@ -109,8 +108,7 @@ def run_shape(lab: Lab, shape: Shape, transport: str) -> tuple[Times, str]:
 
 
 def interval(times: Sequence[float], others: Sequence[float]) -> dict[str, float]:
-    """The speed relative to others': the median of the rounds' ratios, and the limits within
-    which 95 % of the medians of resampled rounds lie."""
+    """The median of the rounds' relative speeds, and the limits of 95 % of resampled medians."""
     ratios = np.array(others, dtype=float) / np.array(times, dtype=float)
     draw = np.random.default_rng(1).integers(0, ratios.size, (_RESAMPLES, ratios.size))
     low, high = np.percentile(np.median(ratios[draw], axis=1), [2.5, 97.5])

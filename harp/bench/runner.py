@@ -23,9 +23,7 @@ _EXIT_TEXTS = {_WRONG: "data arrived wrong", 3: "hang", 4: "plugin error", _PEER
 
 
 def alternate(names: Sequence[str], rounds: int, say: Say) -> Iterator[str]:
-    """Yield all names in each round; a round begins with another one than the round before, because
-    the machine's speed changes within minutes.
-    """
+    """Yield all names in each round, each from another one on: the machine's speed changes."""
     for index in range(rounds):
         first = index % len(names)
         for name in (*names[first:], *names[:first]):
@@ -143,9 +141,7 @@ def path(report: dict[str, Any]) -> str:
     return path_in_use([str(entry["text"]) for entry in report["log"]])
 
 
-# --------------------------------------------------------------------------------------------------
-# Messages over TCP from one harp-tcp to another, each on a processor of its own.
-#
+# ---- Messages over TCP from one harp-tcp to another, each on a processor of its own ----
 MESSAGE_BYTES = 65536
 _FINISH_S = 60
 
@@ -227,6 +223,5 @@ def plot_times(
 
 
 def save_plot(made: Any, file: Path) -> None:
-    """Write the figure in the format that the file's name ends in."""
     with files.writing(file):
         made.savefig(file, dpi=90)

@@ -35,12 +35,9 @@ class StreamOptions:
 
     message_bytes: int = 65536
     channels: int = 1
-    nics: tuple[int, ...] | None = None  # NICs that each host's job names; None: all
-    devices: int = 1  # number of those NICs that the channels use in turn
     tick_ms: int = 10
     timeout_s: float = 30  # seconds without progress that count as a hang
     rest_us: int = 0  # ranks sleep that long when nothing moves; 0: they spin, as NCCL does
-    verified: bool = True
     env: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})
     prefix: tuple[Sequence[str], Sequence[str]] = ((), ())
 
@@ -68,13 +65,10 @@ class Rank:
 
 
 class Stream(Closing):
-    """A stream from host `source` to host `sink` that runs inside the `with` block."""
+    """A stream from host SOURCE to host SINK that runs inside the `with` block."""
 
-    def __init__(
-        self, lab: Lab, options: StreamOptions | None = None, *, sink: int = 0, source: int = 1
-    ) -> None:
-        self.lab, self.options = lab, options or StreamOptions()
-        self._hosts = (lab.hosts[sink], lab.hosts[source])
+    def __init__(self, lab: Lab, options: StreamOptions) -> None:
+        self.lab, self.options = lab, options
         self._changed = threading.Condition()
         self._team = Team("harp-stream")
         self.ranks: list[Rank] = []
@@ -93,7 +87,6 @@ class Stream(Closing):
         return self
 
     def close(self) -> None:
-        """Kill processes that still run. May be called twice."""
         self._team.close()
 
     # ---- progress --------------------------------------------------------------------------------
@@ -104,9 +97,7 @@ class Stream(Closing):
         return samples[-1].count if samples else 0
 
     def wait(self, condition: Callable[[], bool], what: str, seconds: float = 60) -> None:
-        """Wait until the condition holds; it is evaluated whenever a rank reports. HarpError after
-        a timeout, or when a rank ends first.
-        """
+        """Wait until the condition holds. HarpError after a timeout, or when a rank ends first."""
         deadline = time.monotonic() + seconds
         with self._changed:
             while not condition():
@@ -151,15 +142,12 @@ class Stream(Closing):
             raise HarpError(f"no {event!r} from rank {number}: {self.words()}")
 
     def _start(self, number: int, mode: str) -> Rank:
-        host, options = self._hosts[number], self.options
+        host, options = self.lab.hosts[number], self.options
         command: list[str | Path] = [*options.prefix[number], _paths.find("harp-bench"), mode]
         command += ["--plugin", _paths.plugin(), "--rank", str(number), "--ranks", "2"]
-        command += ["--root", self._hosts[SINK].endpoint(ROOT_PORT)]
-        wanted = range(len(host.nics)) if options.nics is None else options.nics
-        command += ["--ifname", "=" + ",".join(host.nics[nic].ifname for nic in wanted)]
-        command += ["--channels", str(options.channels), "--devices", str(options.devices)]
-        command += ["--sizes", str(options.message_bytes)]
-        command += ["--datacheck", str(int(options.verified))]
+        command += ["--root", self.lab.hosts[SINK].endpoint(ROOT_PORT)]
+        command += ["--ifname", "=" + ",".join(nic.ifname for nic in host.nics)]
+        command += ["--channels", str(options.channels), "--sizes", str(options.message_bytes)]
         command += ["--tick", str(options.tick_ms), "--timeout", str(options.timeout_s)]
         command += ["--rest", str(options.rest_us)]
         env = job_environment({"NCCL_DEBUG": "INFO", **options.env[number]})

@@ -57,13 +57,11 @@ class TorchOptions:
 
 
 def check() -> None:
-    """HarpError where there is no PyTorch."""
     if find_spec("torch") is None:
         raise HarpError("PyTorch is not installed: pip install 'harp-nccl[torch]'", Exit.MISSING)
 
 
 def environment(path: str, ifname: str) -> dict[str, str]:
-    """Of a rank that has this interface."""
     return job_environment(
         {
             "HARP_PATH": path,
@@ -76,7 +74,6 @@ def environment(path: str, ifname: str) -> dict[str, str]:
 
 
 def compile_backend() -> None:
-    """Before time is taken, and outside of namespaces."""
     command = [sys.executable, "-m", "harp.torch"]
     done = subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
     if done.returncode != 0:
@@ -112,7 +109,6 @@ def laboratory(shape: LabOptions, options: TorchOptions) -> Iterator[Lab]:
 
 
 def lab_words(shape: LabOptions, options: TorchOptions) -> str:
-    """For the head of a table."""
     rate = f", {options.mbit_per_s} Mbit/s" if options.mbit_per_s is not None else ""
     return shape.words + rate + (", busy processors" if options.busy else "")
 
@@ -213,6 +209,7 @@ def write_plot(report: dict[str, Any], file: Path) -> None:
 )
 @click.option(
     "--mbit",
+    "mbit_per_s",
     type=click.IntRange(1, 100_000),
     help="Shape what each host receives to this many Mbit/s.",
 )
@@ -226,21 +223,7 @@ def write_plot(report: dict[str, Any], file: Path) -> None:
 @lab_options
 @output_option
 def torch(
-    operation: str,
-    ranks: int,
-    hosts: int,
-    paths: tuple[str, ...],
-    rounds: int,
-    min_bytes: int,
-    max_bytes: int,
-    flat: bool,
-    wire: str | None,
-    mbit: int | None,
-    busy: bool,
-    topk: float | None,
-    plot: Path | None,
-    output: str,
-    **lab: Any,
+    flat: bool, wire: str | None, topk: float | None, plot: Path | None, output: str, **given: Any
 ) -> None:
     """Compare torch.distributed over HARP and over Gloo.
 
@@ -257,16 +240,15 @@ def torch(
     harpctl bench torch --topk 0.01 --mbit 1000
     harpctl bench torch --max-bytes 268435456 --plot torch.png
     """
+    shape = lab_shape(given, given.pop("hosts"))
     variants = (*(["flat"] if flat else []), *([wire] if wire else []))
-    options = TorchOptions(
-        operation, ranks, paths, rounds, min_bytes, max_bytes, variants, mbit, busy
-    )
+    options = TorchOptions(variants=variants, **given)
     runner.check_plot(plot)
     if topk is not None:
-        report = run_topk(lab_shape(lab, hosts), options, topk, console.say)
+        report = run_topk(shape, options, topk, console.say)
         show(report, output, _print_topk)
         return
-    report = run_torch(lab_shape(lab, hosts), options, console.say)
+    report = run_torch(shape, options, console.say)
     if plot is not None:
         write_plot(report, plot)
     show(report, output, _print, is_good=report["right"])

@@ -84,9 +84,7 @@ def messages(shape: Shape) -> int:
 Times = dict[str, dict[int, list[float]]]  # us, by path and message size, one for each round
 
 
-# --------------------------------------------------------------------------------------------------
-# Decisions: they use neither a clock nor the machine.
-#
+# ---- Decisions: they use neither a clock nor the machine ----
 def speed_of_harp(times: Times, size: int) -> float:
     """How many times as fast HARP lanes are as kernel lanes: the median of the rounds' ratios."""
     ratios = np.array(times[KERNEL][size]) / np.array(times[HARP][size])
@@ -341,9 +339,7 @@ def write_profile(file: Path, text: str) -> str:
 
 
 def store_profile(file: Path, text: Any, ifname: str, peers: str) -> str:
-    """Store a profile from the measuring host, which may have another version; return its path. It
-    may only be about what was measured.
-    """
+    """Store a profile of the measuring host, if it is about what was measured; return its path."""
     try:
         entries = profile.parse(str(text))
         for entry in entries:

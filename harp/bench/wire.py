@@ -49,9 +49,7 @@ def _run_ends(
     return [json.loads(text) for text in reversed(team.finish())]
 
 
-# --------------------------------------------------------------------------------------------------
-# AF_XDP, by harp-wire between two hosts.
-#
+# ---- AF_XDP, by harp-wire between two hosts ----
 def run_xdp(lab: Lab, seconds: int, frame_bytes: int, xdp: str) -> dict[str, Any]:
     """Measure frames from host 0 to host 1, and round trips."""
 
@@ -82,9 +80,7 @@ def run_xdp(lab: Lab, seconds: int, frame_bytes: int, xdp: str) -> dict[str, Any
     }
 
 
-# --------------------------------------------------------------------------------------------------
-# DPDK, by the generator of harp.dpdk, one process for each port.
-#
+# ---- DPDK, by the generator of harp.dpdk, one process for each port ----
 def _port_specs(nic: str, peer: str, folder: Path) -> tuple[str, str]:
     """Return the specifications of the two ports, the generator's first. Empty second: no peer.
 
@@ -203,7 +199,6 @@ def wire(
 
 
 def _print_wire(report: dict[str, Any], words: str) -> None:
-    """Print the report; pingpong is None without a peer that replies."""
     stream, ping = report["stream"], report["pingpong"]
     console.out.print(f"{stream['mode']}, {words}")
     row = {

@@ -81,7 +81,6 @@ class Commands(Group):
         return sorted({*COMMANDS, *self.commands})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return the command of that name; None when there is none."""
         if cmd_name not in COMMANDS:
             return super().get_command(ctx, cmd_name)
         try:
@@ -93,14 +92,12 @@ class Commands(Group):
         return command
 
     def summary(self, ctx: click.Context, name: str) -> str:
-        """Return a command's line in the help, without importing its module."""
         return _summary(name) if name in COMMANDS else super().summary(ctx, name)
 
     def sections(self, ctx: click.Context) -> dict[str, list[str]]:
         return {title: list(names) for title, names in SECTIONS.items()}
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
-        """Return the commands and options with this prefix, without importing a module."""
         listed = {name: click.Command(name, help=_summary(name)) for name in COMMANDS}
         outline = click.Group(commands={**self.commands, **listed})
         names = outline.shell_complete(click.Context(outline, help_option_names=[]), incomplete)

@@ -18,7 +18,6 @@ _STYLES = {Severity.GOOD: "green", Severity.COSTS: "yellow", Severity.NO: "red"}
 
 
 def _table(title: str, findings: Iterable[Finding], verbose: bool) -> Table | None:
-    """Return name, severity, text and remedy of what is to be shown; None for nothing."""
     shown = [finding for finding in findings if finding.severity or verbose]
     if not shown:
         return None

@@ -291,7 +291,6 @@ def _port_rows(ports: list[dict[str, Any]]) -> list[list[object]]:
 
 
 def _nic_notes(nic: dict[str, Any]) -> Iterator[str]:
-    """Yield the facts for which the table of NICs has no column."""
     if nic["problem"]:
         yield f"{nic['ifname']} can't be leased: {nic['problem']}"
     if nic["mode"] == "generic":
@@ -311,7 +310,6 @@ def _nic_notes(nic: dict[str, Any]) -> Iterator[str]:
 
 
 def _status_view(found: dict[str, Any]) -> Group:
-    """Return harpd's answer as tables and lines."""
     head = (
         f"{found['daemon']} {found['version']}, process {found['pid']}, up "
         f"{_age(found['uptime_s'])}, {_leases(found)}, on {found['socket']}"

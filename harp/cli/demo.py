@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """harpctl demo."""
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -46,19 +45,7 @@ from harp.output import out
 @lab_options
 @plugin_option
 @output_option
-def demo(
-    hosts: int,
-    ranks_per_host: int,
-    daemon: bool,
-    nic: str,
-    epochs: int,
-    baseline: bool,
-    is_torch: bool,
-    path: str | None,
-    plugin: Path | None,
-    output: str,
-    **lab: Any,
-) -> None:
+def demo(hosts: int, is_torch: bool, path: str | None, output: str, **given: Any) -> None:
     """Train a small neural network across hosts made on this machine. Needs root.
 
     Every gradient is all-reduced through the plugin. Ends by comparing the weights with a
@@ -74,32 +61,27 @@ def demo(
     harpctl demo --path kernel -o json
     harpctl demo --torch --epochs 3
     """
+    shape = lab_shape(given, hosts)
+    epochs, nic, ranks_per_host = given["epochs"], given["nic"], given["ranks_per_host"]
     if is_torch:
-        if daemon or baseline or plugin or ranks_per_host > 1 or nic == memif.NIC:
+        others = given["daemon"] or given["baseline"] or given["plugin"]
+        if others or ranks_per_host > 1 or nic == memif.NIC:
             raise click.UsageError("--torch goes with --hosts, --epochs, --path and the lab's only")
         from harp.demo import torch_run
 
-        found = torch_run.run(lab_shape(lab, hosts), epochs, path or "auto")
+        found = torch_run.run(shape, epochs, path or "auto")
         show(found, output, torch_run.print_report, is_good=found["agree"])
         return
     from harp.demo import run  # Import late: numpy takes 0.1 s.
 
     path = path or ("auto" if nic == memif.NIC else "xdp")
-    options = run.DemoOptions(
-        lab_shape(lab, hosts),
-        epochs,
-        path,
-        plugin,
-        ranks_per_host=ranks_per_host,
-        daemon=daemon or ranks_per_host > 1,
-        nic=nic,
-        baseline=baseline,
-    )
+    given["daemon"] = given["daemon"] or ranks_per_host > 1
+    options = run.DemoOptions(shape, path=path, **given)
     if output != "json":
         ranks = f" with {ranks_per_host} ranks each" if ranks_per_host > 1 else ""
         daemons = ", harpd on each, ranks without privileges" if options.daemon else ""
         way = "DPDK ports joined by memif" if nic == memif.NIC else f"path {path}"
-        words = f"{hosts} hosts{ranks} on this machine, {options.lab.words}, {way}{daemons}"
+        words = f"{hosts} hosts{ranks} on this machine, {shape.words}, {way}{daemons}"
         out.print(words, soft_wrap=True)
     report = run.run(options, run.print_epoch if output != "json" else lambda _: None)
     show(report, output, run.print_report, is_good=report["verdict"]["agree"])

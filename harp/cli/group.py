@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """A click group whose help cuts nothing, and which suggests a command for a mistyped one."""
 
-import difflib
 from collections.abc import Iterable
 
 import click
 
+from harp.words import nearest
+
 
 def suggestion(word: str, words: Iterable[str]) -> str:
     """Return "; did you mean WORD?" for the nearest of the words; empty when none is near."""
-    near = difflib.get_close_matches(word.lower()[:100], list(words), 1, 0.6)
-    return f"; did you mean {near[0]}?" if near else ""
+    near = nearest(word, words)
+    return f"; did you mean {near}?" if near else ""
 
 
 def first_paragraph(text: str) -> str:
-    """Return it as one line."""
     return " ".join(text.partition("\n\n")[0].split())
 
 
@@ -22,7 +22,6 @@ class Group(click.Group):
     """A group of commands. Its commands are its own, or those that a subclass imports lazily."""
 
     def summary(self, ctx: click.Context, name: str) -> str:
-        """Return the first paragraph of a command's help."""
         command = self.get_command(ctx, name)
         return first_paragraph((command.help or "") if command else "")
 

@@ -45,7 +45,6 @@ ipv6_option = click.option("--ipv6", is_flag=True, help="Hosts with IPv6 address
 
 
 def rounds_option(rounds: int) -> Callable[..., Any]:
-    """--rounds, with its default."""
     kind = click.IntRange(1, 50)
     return click.option("--rounds", type=kind, default=rounds, help="Repetitions.")
 

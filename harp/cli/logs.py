@@ -36,7 +36,6 @@ def _has_journal() -> bool:
 
 
 def _check(path: Path) -> None:
-    """Raise HarpError unless the log can be read."""
     if not path.exists():
         raise HarpError(
             f"no log: neither {path} nor the journal of the systemd unit {UNIT} is there; "
@@ -50,7 +49,6 @@ def _check(path: Path) -> None:
 
 
 def log_tail(path: Path, lines: int) -> str:
-    """Return the last lines of harpd's log, from its file or the journal."""
     if not path.exists() and _has_journal():
         done = subprocess.run(_journal(lines), capture_output=True, text=True, check=False)
         return done.stdout

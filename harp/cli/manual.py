@@ -21,7 +21,6 @@ PAGES = {"harpctl": 1, "harp.toml": 5, "harpd": 8}
 
 
 def escape(text: str) -> str:
-    """Escape text for roff."""
     clean = "".join(_ROFF.get(c, c if ord(c) < 128 else f"\\[u{ord(c):04X}]") for c in text)
     return re.sub(r"^\.", r"\\&.", clean, flags=re.MULTILINE)
 
@@ -73,7 +72,6 @@ def _parameters(command: click.Command, ctx: click.Context) -> Iterator[str]:
 
 
 def leaves(command: click.Command, ctx: click.Context) -> Iterator[tuple[str, click.Command]]:
-    """Yield every command without subcommands, with its full name, in order."""
     if not isinstance(command, click.Group):
         yield ctx.command_path, command
         return
@@ -214,7 +212,6 @@ _WRITERS: dict[str, Callable[[], Iterator[str]]] = {
 
 
 def page(name: str) -> str:
-    """Return a page of PAGES, as roff."""
     return "\n".join(_WRITERS[name]()) + "\n"
 
 

@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What several commands share: options, the completion of their values, --watch. The options of
-test hosts are in harp.cli.lab_options.
-"""
+"""What several commands share: options and --watch. Those of test hosts are in lab_options.py."""
 
-import contextlib
 import json
 import math
+import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 
 from harp import output as console
-from harp.errors import Exit, HarpError
+from harp.errors import Exit
 
 
 class FiniteRange(click.FloatRange):
@@ -75,75 +73,15 @@ def show(
         raise click.exceptions.Exit(Exit.FAILURE)
 
 
-# --------------------------------------------------------------------------------------------------
-# Completion of values. A failure completes nothing.
-#
-_INTERFACES = Path("/sys/class/net")
-
-
-def _items(helps: Mapping[str, str], incomplete: str) -> list[CompletionItem]:
-    """Return the values with this prefix, with their help."""
-    return [
-        CompletionItem(value, help=text)
-        for value, text in sorted(helps.items())
-        if value.startswith(incomplete)
-    ]
-
-
 def complete_interface(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     """Complete the name of a network interface of this host."""
-    names: dict[str, str] = {}
-    with contextlib.suppress(OSError):
-        names = {path.name: "" for path in _INTERFACES.iterdir() if path.is_dir()}
-    return _items(names, incomplete)
+    names = sorted(name for _, name in socket.if_nameindex())
+    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
-def complete_key(
-    ctx: click.Context, param: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """Complete a setting: a table (tcp), a key (tcp.ecn) or a variable (HARP_ECN)."""
-    from harp.config.keys import all_keys, tables
-
-    helps = {key.place: key.help for key in all_keys()}
-    helps |= {key.variable: key.help for key in all_keys() if key.variable}
-    helps |= dict.fromkeys(tables(), "")
-    return _items(helps, incomplete)
-
-
-def complete_assignment(
-    ctx: click.Context, param: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """Complete KEY= of KEY=VALUE, then the values of a key that has a list of them."""
-    from harp.config.keys import Type, find
-
-    name, equals, value = incomplete.partition("=")
-    if not equals:
-        items = complete_key(ctx, param, name)
-        return [CompletionItem(f"{item.value}=") for item in items if find(item.value)]
-    key = find(name)
-    words = ("true", "false") if key and key.type is Type.BOOL else key.words if key else ()
-    return [CompletionItem(f"{name}={word}") for word in words if word.startswith(value)]
-
-
-def complete_pid(
-    ctx: click.Context, param: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """Complete the number of a process that publishes statistics."""
-    from harp.daemon.client import understood
-    from harp.stats.instance import Source
-
-    names: dict[str, str] = {}
-    with contextlib.suppress(HarpError, OSError), understood():
-        seen = Source().look(flows=False)
-        names = {str(each["pid"]): each["comm"] for each in (*seen["instances"], *seen["jobs"])}
-    return _items(names, incomplete)
-
-
-# --------------------------------------------------------------------------------------------------
-# --watch.
-#
+# ---- --watch ----
 # The terminal's width; otherwise wide enough for all columns.
 WIDE = Console(width=None if sys.stdout.isatty() else 240, highlight=False)
 
@@ -171,9 +109,7 @@ def watch(
     interval_s: float,
     as_json: bool = False,
 ) -> None:
-    """Show the result of look() repeatedly until an exception ends it; as_json: as one line with
-    its time instead of drawing it.
-    """
+    """Show look()'s result until an exception ends it; as_json: a line each, with its time."""
     if as_json:
         for _ in _ticks(interval_s):
             json.dump({"time_s": time.time(), **look()}, sys.stdout)

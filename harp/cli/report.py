@@ -46,7 +46,6 @@ def _add(archive: tarfile.TarFile, name: str, content: Any) -> None:
 
 
 def write_report(path: Path) -> dict[str, str]:
-    """Write the archive completely or not at all; return why parts are missing, by name."""
     if not path.parent.is_dir():
         raise HarpError(
             f"{path} can't be written: {path.parent} is not a directory; make it first",

@@ -38,7 +38,6 @@ def _libbpf() -> str:
 
 
 def versions() -> dict[str, Any]:
-    """Return the versions of everything that matters in a bug report."""
     return {
         "harp": {"value": __version__},
         "core": _available(lambda: str(import_module("harp._core").version())),

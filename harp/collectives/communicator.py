@@ -58,36 +58,28 @@ def _plugin_path(plugin: str | Path | None) -> str:
 
 Words: TypeAlias = dict[str, Any]  # arguments of Group.run()
 Plan: TypeAlias = tuple[int, Words, T]  # an operation, and what it returns in the end
+Method: TypeAlias = "Callable[Concatenate[Communicator, P], T]"
 Planner: TypeAlias = "Callable[Concatenate[Communicator, P], Plan[T]]"
 
 
-def _waiting(plan: "Planner[P, T]") -> "Callable[Concatenate[Communicator, P], T]":
-    """Return the method that does the operation."""
+def _methods(plan: "Planner[P, T]") -> "tuple[Method[P, T], Method[P, Request]]":
+    """Return the method that does the operation, and the one that starts it."""
+    name = plan.__name__.lstrip("_")
 
     @functools.wraps(plan)
     def call(self: "Communicator", /, *args: P.args, **options: P.kwargs) -> T:
         op, words, result = plan(self, *args, **options)
-        given: Words = {"dtype": self._dtype} | words
-        self._run(op, **given)
+        self._run(op, **{"dtype": self._dtype} | words)
         return result
 
-    call.__name__ = plan.__name__.lstrip("_")
-    return call
-
-
-def _starting(plan: "Planner[P, T]") -> "Callable[Concatenate[Communicator, P], Request]":
-    """Return the method that starts the operation."""
-
     @functools.wraps(plan)
-    def call(self: "Communicator", /, *args: P.args, **options: P.kwargs) -> Request:
+    def start(self: "Communicator", /, *args: P.args, **options: P.kwargs) -> Request:
         op, words, result = plan(self, *args, **options)
-        given: Words = {"dtype": self._dtype} | words
-        return self._start(op, result=result, **given)
+        return self._start(op, result=result, **{"dtype": self._dtype} | words)
 
-    name = plan.__name__.lstrip("_")
-    call.__name__ = f"i{name}"
-    call.__doc__ = f"Start {name}() and return its Request.\n\n{inspect.getdoc(plan)}"
-    return call
+    call.__name__, start.__name__ = name, f"i{name}"
+    start.__doc__ = f"Start {name}() and return its Request.\n\n{inspect.getdoc(plan)}"
+    return call, start
 
 
 class Communicator(Closing):
@@ -99,37 +91,20 @@ class Communicator(Closing):
     `i` returns; the arrays belong to the operation until then. An error of one operation ends the
     group: all later calls raise CollectiveError with the same text.
 
-    Parameters
-    ----------
-    rank, world
-        This rank's number and their count.
-    store
-        Where the ranks meet: an object with set(key, bytes), get(key) and wait(key, seconds).
-    name
-        Of the group, unique in the store.
-    plugin
-        Path or name of an ncclNet plugin; None: this HARP's.
-    device
-        The plugin's device.
-    timeout_s
-        Of each operation, in seconds.
-    host
-        Ranks with equal texts share memory; "": none do; None: those of one host do.
-    wire
-        "float16" or "bfloat16" halves what crosses the network for sums and averages of float32 by
-        allreduce, and rounds it; sums are float32. All ranks give the same. None: HARP_COLL_WIRE,
-        else "native".
-    bfloat16
-        Whether uint16 arrays hold bfloat16.
-
-    Raises
-    ------
-    CollectiveError
-        An operation failed or timed out; the text names the ranks. Also for making a communicator.
-    ValueError
-        Arguments of a call contradict each other, or the communicator is closed.
-    TypeError
-        An array has a type that can't be moved.
+    rank, world: this rank's number and their count.
+    store: where the ranks meet: an object with set(key, bytes), get(key) and wait(key, seconds).
+    name: of the group, unique in the store.
+    plugin: path or name of an ncclNet plugin; None: this HARP's.
+    device: the plugin's device.
+    timeout_s: of each operation, in seconds.
+    host: ranks with equal texts share memory; "": none do; None: those of one host do.
+    wire: "float16" or "bfloat16" halves what crosses the network for sums and averages of float32
+        by allreduce, and rounds it; sums are float32. All ranks give the same. None:
+        HARP_COLL_WIRE, else "native".
+    bfloat16: whether uint16 arrays hold bfloat16.
+    CollectiveError: an operation failed or timed out; the text names the ranks. Also for making a
+    communicator. ValueError: arguments of a call contradict each other, or the communicator is
+    closed. TypeError: an array has a type that can't be moved.
     """
 
     def __init__(
@@ -166,24 +141,10 @@ class Communicator(Closing):
         Rank 0 serves the key-value store at the job's address (harp.collectives.Job says which
         variables count).
 
-        Parameters
-        ----------
-        environment
-            The job's variables; None: this process's.
-        **options
-            Those of Communicator.
-
-        Returns
-        -------
-        Communicator
-            This process's rank. Closing it closes the store.
-
-        Raises
-        ------
-        ValueError
-            A variable is missing or wrong.
-        OSError
-            Rank 0's store can't be reached, or refuses this process.
+        environment: the job's variables; None: this process's.
+        options: those of Communicator.
+        Returns this process's rank. Closing it closes the store. ValueError: a variable is missing
+        or wrong. OSError: rank 0's store can't be reached, or refuses this process.
         """
         job = Job.from_env(environment)
         timeout_s = options.get("timeout_s", 300)
@@ -200,17 +161,8 @@ class Communicator(Closing):
     def subgroup(self, ranks: Sequence[int], **options: Any) -> "Communicator":
         """Make a group of some ranks, which alone call this.
 
-        Parameters
-        ----------
-        ranks
-            Their numbers in this group; their order gives the new ones.
-        **options
-            Those of Communicator; the others are this one's.
-
-        Returns
-        -------
-        Communicator
-            The new group's.
+        ranks: their numbers in this group; their order gives the new ones.
+        options: those of Communicator; the others are this one's.
         """
         if self.rank not in ranks:
             raise ValueError(f"rank {self.rank} is not in the subgroup {list(ranks)}")
@@ -235,45 +187,26 @@ class Communicator(Closing):
     ) -> Plan[Array]:
         """Reduce all ranks' values; all ranks get the same bits.
 
-        Parameters
-        ----------
-        values
-            This rank's part.
-        op
-            sum, avg, prod, min, max, band, bor or bxor.
-        out
-            Where the result goes; None: in place.
-        wire
-            As the communicator's, for this call.
-
-        Returns
-        -------
-        numpy.ndarray
-            `out`, or `values`.
+        values: this rank's part.
+        op: sum, avg, prod, min, max, band, bor or bxor.
+        out: where the result goes; None: in place.
+        wire: as the communicator's, for this call.
+        Returns `out`, or `values`.
         """
         target = values if out is None else out
         self._same_shape(values, target)
         words = {"reduce": _reduction(op), "wire": _wire(wire), "source": values, "target": target}
         return _ALLREDUCE, words, target
 
-    allreduce, iallreduce = _waiting(_allreduce), _starting(_allreduce)
+    allreduce, iallreduce = _methods(_allreduce)
 
     def _reduce(
         self, values: Array, root: int = 0, op: str = "sum", *, out: Array | None = None
     ) -> Plan[Array | None]:
-        """Reduce all ranks' values for the root.
+        """Reduce all ranks' values; return the result at the root, None on the other ranks.
 
-        Parameters
-        ----------
-        values, op, out
-            As of allreduce(); without `out`, the root gets a new array.
-        root
-            The rank that gets the result.
-
-        Returns
-        -------
-        numpy.ndarray or None
-            The result at the root, None on the other ranks.
+        values, op, out: as of allreduce(); without `out`, the root gets a new array.
+        root: the rank that gets the result.
         """
         target = None
         if self.rank == root:
@@ -282,7 +215,7 @@ class Communicator(Closing):
         words = {"reduce": _reduction(op), "peer": root, "source": values, "target": target}
         return _REDUCE, words, target
 
-    reduce, ireduce = _waiting(_reduce), _starting(_reduce)
+    reduce, ireduce = _methods(_reduce)
 
     def _reduce_scatter(
         self,
@@ -292,21 +225,11 @@ class Communicator(Closing):
         counts: Sequence[int] | None = None,
         out: Array | None = None,
     ) -> Plan[Array]:
-        """Reduce all ranks' values, of which each rank gets a block. Blocks lie in rank order.
+        """Reduce all ranks' values; return this rank's block. Blocks lie in rank order.
 
-        Parameters
-        ----------
-        values, op
-            As of allreduce().
-        counts
-            Elements of each rank's block; None: all have the same number.
-        out
-            Where the block goes; None: to a new array.
-
-        Returns
-        -------
-        numpy.ndarray
-            This rank's block.
+        values, op: as of allreduce().
+        counts: elements of each rank's block; None: all have the same number.
+        out: where the block goes; None: to a new array.
         """
         self._check_counts(counts, values, "counts")
         number = values.size // self.world if counts is None else counts[self.rank]
@@ -320,28 +243,19 @@ class Communicator(Closing):
         words = {"reduce": _reduction(op), "source": values, "target": target, "count": number}
         return _REDUCE_SCATTER, words | {"in_counts": counts}, target
 
-    reduce_scatter, ireduce_scatter = _waiting(_reduce_scatter), _starting(_reduce_scatter)
+    reduce_scatter, ireduce_scatter = _methods(_reduce_scatter)
 
     # ---- copies --------------------------------------------------------------------------------
 
     def _broadcast(self, values: Array, root: int = 0) -> Plan[Array]:
-        """Copy the root's values to all ranks, in place.
+        """Copy the root's values to all ranks, in place; return `values`.
 
-        Parameters
-        ----------
-        values
-            The root's values; the other ranks' are replaced.
-        root
-            The rank that has them.
-
-        Returns
-        -------
-        numpy.ndarray
-            `values`.
+        values: the root's values; the other ranks' are replaced.
+        root: the rank that has them.
         """
         return _BROADCAST, {"peer": root, "target": values}, values
 
-    broadcast, ibroadcast = _waiting(_broadcast), _starting(_broadcast)
+    broadcast, ibroadcast = _methods(_broadcast)
 
     def _gather_target(
         self, values: Array, counts: Sequence[int] | None, out: Array | None
@@ -364,25 +278,16 @@ class Communicator(Closing):
     ) -> Plan[Array]:
         """Join all ranks' values on all ranks, in rank order.
 
-        Parameters
-        ----------
-        values
-            This rank's part.
-        counts
-            Elements of each rank, where they differ.
-        out
-            Where the result goes; None: to a new array.
-
-        Returns
-        -------
-        numpy.ndarray
-            An array of shape (world, *shape), or a flat one with counts.
+        values: this rank's part.
+        counts: elements of each rank, where they differ.
+        out: where the result goes; None: to a new array.
+        Returns an array of shape (world, *shape), or a flat one with counts.
         """
         target = self._gather_target(values, counts, out)
         words = {"source": values, "target": target, "count": values.size, "out_counts": counts}
         return _ALLGATHER, words, target
 
-    allgather, iallgather = _waiting(_allgather), _starting(_allgather)
+    allgather, iallgather = _methods(_allgather)
 
     def _gather(
         self,
@@ -392,25 +297,16 @@ class Communicator(Closing):
         counts: Sequence[int] | None = None,
         out: Array | None = None,
     ) -> Plan[Array | None]:
-        """Join all ranks' values at the root, as allgather().
+        """Join all ranks' values at the root, as allgather(); return None on the other ranks.
 
-        Parameters
-        ----------
-        values, counts, out
-            As of allgather(). Only the root needs counts.
-        root
-            The rank that gets the result.
-
-        Returns
-        -------
-        numpy.ndarray or None
-            The result at the root, None on the other ranks.
+        values, counts, out: as of allgather(). Only the root needs counts.
+        root: the rank that gets the result.
         """
         target = self._gather_target(values, counts, out) if self.rank == root else None
         words = {"peer": root, "source": values, "target": target, "count": values.size}
         return _GATHER, words | {"out_counts": counts if self.rank == root else None}, target
 
-    gather, igather = _waiting(_gather), _starting(_gather)
+    gather, igather = _methods(_gather)
 
     def _scatter(
         self,
@@ -420,23 +316,12 @@ class Communicator(Closing):
         *,
         counts: Sequence[int] | None = None,
     ) -> Plan[Array]:
-        """Copy block r of the root's values to rank r.
+        """Copy block r of the root's values to rank r; return `out`.
 
-        Parameters
-        ----------
-        values
-            The root's values; the other ranks' are not used.
-        out
-            Where this rank's block goes.
-        root
-            The rank that has the values.
-        counts
-            Elements of each rank's block; None: all have the same number.
-
-        Returns
-        -------
-        numpy.ndarray
-            `out`.
+        values: the root's values; the other ranks' are not used.
+        out: where this rank's block goes.
+        root: the rank that has the values.
+        counts: elements of each rank's block; None: all have the same number.
         """
         words: dict[str, Any] = {"peer": root, "target": out, "count": out.size}
         if self.rank != root:
@@ -450,7 +335,7 @@ class Communicator(Closing):
             self._check_size(out, counts[root], "out")
         return _SCATTER, words | {"source": values, "in_counts": counts}, out
 
-    scatter, iscatter = _waiting(_scatter), _starting(_scatter)
+    scatter, iscatter = _methods(_scatter)
 
     def _alltoall(
         self,
@@ -460,21 +345,12 @@ class Communicator(Closing):
         out_counts: Sequence[int] | None = None,
         out: Array | None = None,
     ) -> Plan[Array]:
-        """Send block r of the values to rank r.
+        """Send block r of the values to rank r; return one block from each rank.
 
-        Parameters
-        ----------
-        values
-            One block for each rank.
-        in_counts, out_counts
-            Elements of the blocks for, and from, each rank; None: all have the same number.
-        out
-            Where the result goes; None: to a new array.
-
-        Returns
-        -------
-        numpy.ndarray
-            One block from each rank.
+        values: one block for each rank.
+        in_counts, out_counts: elements of the blocks for, and from, each rank; None: all have the
+            same number.
+        out: where the result goes; None: to a new array.
         """
         if (in_counts is None) != (out_counts is None):
             raise ValueError("alltoall: in_counts and out_counts go together")
@@ -494,7 +370,7 @@ class Communicator(Closing):
         words = {"source": values, "target": target, "count": values.size // self.world}
         return _ALLTOALL, words | {"in_counts": in_counts, "out_counts": out_counts}, target
 
-    alltoall, ialltoall = _waiting(_alltoall), _starting(_alltoall)
+    alltoall, ialltoall = _methods(_alltoall)
 
     # ---- messages and barrier ------------------------------------------------------------------
 
@@ -502,42 +378,29 @@ class Communicator(Closing):
         """Send values; return when they may be changed: up to 32 KiB at once, more when they are
         received.
 
-        Parameters
-        ----------
-        values, to, tag
-            The elements, the receiving rank, and a number that its recv() names as well.
+        values, to, tag: the elements, the receiving rank, and a number that its recv() names as
+            well.
         """
         return _SEND, {"peer": to, "tag": tag, "source": values}, None
 
-    send, isend = _waiting(_send), _starting(_send)
+    send, isend = _methods(_send)
 
     def _recv(self, out: Array, source: int | None = None, tag: int = 0) -> Plan[Array]:
         """Receive up to out.size elements.
 
-        Parameters
-        ----------
-        out
-            Where they go.
-        source, tag
-            The sending rank (None: any), and the number that its send() names.
+        out: where they go.
+        source, tag: the sending rank (None: any), and the number that its send() names.
         """
         peer = -1 if source is None else source
         return _RECV, {"peer": peer, "tag": tag, "target": out}, out
 
-    irecv = _starting(_recv)
+    _, irecv = _methods(_recv)
 
     def recv(self, out: Array, source: int | None = None, tag: int = 0) -> tuple[int, int]:
-        """Receive up to out.size elements; the Request of irecv() has what this returns.
+        """Receive up to out.size elements; return the sending rank, and the number of elements,
+        which the Request of irecv() has.
 
-        Parameters
-        ----------
-        out, source, tag
-            As of irecv().
-
-        Returns
-        -------
-        tuple
-            The sending rank, and the number of elements.
+        out, source, tag: as of irecv().
         """
         request = self.irecv(out, source, tag)
         request.wait()
@@ -547,17 +410,14 @@ class Communicator(Closing):
         """Return when all ranks have called it."""
         return _BARRIER, {"dtype": -1}, None
 
-    barrier, ibarrier = _waiting(_barrier), _starting(_barrier)
+    barrier, ibarrier = _methods(_barrier)
 
     # ---- the rest ------------------------------------------------------------------------------
 
     def abort(self, reason: str = "") -> None:
         """Let operations in progress and all later ones fail, on all ranks. Any thread may call it.
 
-        Parameters
-        ----------
-        reason
-            The text of their errors.
+        reason: the text of their errors.
         """
         self._group.abort(reason)
 

@@ -45,16 +45,10 @@ def first_host(nodelist: str) -> str:
 class Job:
     """This process in its job, and the address at which rank 0 serves the key-value store.
 
-    Parameters
-    ----------
-    rank, world
-        This process's number, and their count.
-    address, port
-        Where rank 0 serves the store.
-    name
-        Of the job's group.
-    secret
-        Of the store; "": none.
+    rank, world: this process's number, and their count.
+    address, port: where rank 0 serves the store.
+    name: of the job's group.
+    secret: of the store; "": none.
     """
 
     rank: int
@@ -72,20 +66,8 @@ class Job:
         MASTER_ADDR and MASTER_PORT override what Slurm and MPI imply, HARP_COLL_PORT overrides
         MASTER_PORT. HARP_COLL_SECRET: only processes that have it may use the store.
 
-        Parameters
-        ----------
-        environment
-            The variables; None: this process's.
-
-        Returns
-        -------
-        Job
-            The job.
-
-        Raises
-        ------
-        ValueError
-            A variable is missing or wrong.
+        environment: the variables; None: this process's.
+        ValueError: a variable is missing or wrong.
         """
         env = os.environ if environment is None else environment
         rank, world, address, port, name = cls._found(env)
@@ -133,15 +115,7 @@ class Job:
     def store(self, timeout_s: float = 300) -> TcpStore:
         """Open the job's store, which rank 0 serves.
 
-        Parameters
-        ----------
-        timeout_s
-            As of TcpStore, whose errors it raises.
-
-        Returns
-        -------
-        TcpStore
-            The store.
+        timeout_s: as of TcpStore, whose errors it raises.
         """
         return TcpStore(
             self.address,

@@ -62,7 +62,6 @@ class Document:
         return self._position(keys)[0]
 
     def place(self, *keys: str | int) -> str:
-        """Return FILE:LINE:COLUMN of a key, or of the nearest enclosing element."""
         line, column = self._position(keys)
         return f"{self.file}:{line}:{column}"
 

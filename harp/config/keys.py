@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The settings of dataplane/include/harp_config.h, with Python's types."""
 
-import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Flag, IntEnum
 from functools import cache
 
 from harp._core import config_keys
+from harp.words import nearest
 
 VARIABLE_PREFIX = "HARP_"
 COLLECTIVES_PREFIX = "HARP_COLL_"  # variables of libharp-coll (docs/collectives.md)
@@ -21,8 +21,6 @@ DEFAULT_FILE = "/etc/harp/harp.toml"
 
 
 class Type(IntEnum):
-    """enum harp_config_type."""
-
     BOOL = 0
     U32 = 1
     MS = 2
@@ -35,8 +33,6 @@ class Type(IntEnum):
 
 
 class Reader(Flag):
-    """Programs that read a key."""
-
     JOB = 1
     DAEMON = 2
     TOOL = 4
@@ -100,7 +96,6 @@ class Key:
 
 @cache
 def all_keys() -> tuple[Key, ...]:
-    """Return every key, in the order of the list."""
     return tuple(
         Key(**{**row, "type": Type(row["type"]), "readers": Reader(row["readers"])})
         for row in config_keys()
@@ -125,14 +120,7 @@ def tables() -> dict[str, dict[str, Key]]:
 
 @cache
 def by_name() -> dict[str, Key]:
-    """Variable -> Key."""
     return {key.name: key for key in global_keys()}
-
-
-def nearest(word: str, words: Iterable[str]) -> str | None:
-    """Return the closest of the known words, if one is close enough."""
-    found = difflib.get_close_matches(word.lower()[:100], [w.lower() for w in words], 1, 0.6)
-    return found[0] if found else None
 
 
 def did_you_mean(word: str, words: Iterable[str], otherwise: str) -> str:

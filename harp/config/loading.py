@@ -84,7 +84,6 @@ def _mistake(value: Value, message: str, key: str = "") -> Problem:
 
 
 def _together(found: Mapping[str, Value], problems: list[Problem]) -> None:
-    """Report values that are valid alone and invalid together, at the position of the later one."""
 
     def report(first: str, second: str, message: str) -> None:
         later = found[second] if found[second].source.kind != "default" else found[first]

@@ -39,7 +39,6 @@ class Value:
 
     @property
     def is_default(self) -> bool:
-        """Tell whether the value equals the default, whatever its source."""
         return self.value == values.preset(self.key)
 
     @property
@@ -51,13 +50,9 @@ class Value:
         return values.to_toml(self.value, self.key)
 
 
-# --------------------------------------------------------------------------------------------------
-# Typed tables. Fields and defaults are those of the list (a test compares), in the key's unit.
-#
+# ---- Typed tables: fields and defaults are those of the list, in the key's unit ----
 @dataclass(frozen=True, kw_only=True)
 class DaemonConfig:
-    """[daemon]."""
-
     socket: str = ""  # see socket_path
     run_dir: Path = Path("/run/harp")
     socket_group: str = ""
@@ -93,8 +88,6 @@ class MetricsConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class NicConfig:
-    """One [[nic]]."""
-
     ifname: str
     queues: int = 0
     lease_queues: tuple[int, ...] = ()
@@ -121,8 +114,6 @@ class NicConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class DpdkConfig:
-    """One [[dpdk]]."""
-
     device: str
     name: str = ""
     addresses: tuple[str, ...] = ()
@@ -172,15 +163,12 @@ def _view(view: type[View], found: Mapping[str, Value]) -> View:
 
 
 def dpdk_view(found: Mapping[str, Value]) -> DpdkConfig:
-    """Make one [[dpdk]] from its values by key."""
     return _view(DpdkConfig, found)
 
 
 @dataclass(frozen=True)
 class Config:
-    """All settings of a host. values by variable; nic_values by key, one for each [[nic]];
-    dpdk_values likewise.
-    """
+    """All settings of a host. values by variable; nic_values, dpdk_values: by key, per table."""
 
     values: Mapping[str, Value]
     nic_values: tuple[Mapping[str, Value], ...] = ()
@@ -189,7 +177,6 @@ class Config:
     warnings: tuple[str, ...] = ()
 
     def table(self, name: str) -> dict[str, Value]:
-        """Return a table's values by key."""
         return {key.key: self.values[key.name] for key in global_keys() if key.table == name}
 
     @cached_property

@@ -10,7 +10,6 @@ from harp.config.model import Config, Value
 
 
 def row(value: Value, of: str = "") -> dict[str, Any]:
-    """Return one setting; of: the name of its NIC or DPDK port."""
     key = value.key
     return {
         "name": f"{key.table} {of}.{key.key}" if of else key.place,

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from harp._core import port_spec
-from harp.config.keys import CORE_MAX, Key, Type, nearest
+from harp.config.keys import CORE_MAX, Key, Type
+from harp.words import nearest
 
 # LIST: a tuple of words; CORES: of numbers; PORTS: a pair; MS and US: numbers in the key's unit.
 Setting = bool | int | str | tuple[str, ...] | tuple[int, ...]
@@ -97,9 +98,7 @@ def _ports(text: str, key: Key) -> tuple[int, int]:
     return first, last
 
 
-# --------------------------------------------------------------------------------------------------
-# Checks of the meaning of a text, in addition to its type.
-#
+# ---- Checks of the meaning of a text, in addition to its type ----
 def _absolute(text: str) -> None:
     if text and not text.startswith("/"):
         raise ValueError("must be an absolute path: it must mean the same to every process")
@@ -240,7 +239,6 @@ def _wrong_type(value: object, key: Key) -> ValueError:
 
 
 def from_toml(value: object, key: Key) -> Setting:
-    """Convert a value of harp.toml from tomllib's type."""
     match key.type, value:
         case Type.BOOL, bool():
             return value
@@ -290,7 +288,6 @@ def to_text(value: Setting, key: Key) -> str:
 
 
 def to_toml(value: Setting, key: Key) -> str:
-    """Format a value for harp.toml; the inverse of from_toml()."""
     if isinstance(value, (bool, int)):
         return to_text(value, key)
     if key.type is Type.LIST and isinstance(value, tuple):

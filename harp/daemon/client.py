@@ -49,28 +49,9 @@ class SilentDaemonError(HarpError):
 
 
 class DaemonClient(Closing):
-    """A connection after HELLO.
-
-    Parameters
-    ----------
-    path
-        harpd's socket.
-    name
-        Name of the client, for harpd's log.
-    timeout_s
-        Limit of each request.
-    sock
-        A connection that harpd made; path is its name in messages.
-
-    Attributes
-    ----------
-    devices, settings
-        Those of WELCOME.
-
-    Raises
-    ------
-    HarpError
-        No harpd answers there, or not one of root or this user.
+    """A connection after HELLO, with the devices and settings of WELCOME. name: for harpd's log;
+    timeout_s: limit of each request; sock: a connection that harpd made, whose name in messages is
+    path. HarpError: no harpd answers there, or not one of root or this user.
     """
 
     def __init__(
@@ -122,15 +103,12 @@ class DaemonClient(Closing):
             )
 
     def close(self) -> None:
-        """Close the connection; leases belong to the process and stay. May be called twice."""
         self._sock.close()
 
     def fileno(self) -> int:
-        """Return the connection's descriptor."""
         return self._sock.fileno()
 
     def next_serial(self) -> int:
-        """Return the serial number of the next request."""
         self._serial += 1
         return self._serial
 
@@ -180,21 +158,9 @@ class DaemonClient(Closing):
         return raw, list(fds)
 
     def query(self, command: str, **fields: Any) -> Any:
-        """Request a document.
-
-        Parameters
-        ----------
-        command
-            status, instances, config, stats, stop, restart or reload.
-        fields
-            Arguments of the command.
-
-        Raises
-        ------
-        RefusedByDaemonError
-            harpd refuses, with the reason.
-        HarpError
-            harpd does not answer, or not with a document.
+        """Request a document. command: status, instances, config, stats, stop, restart or reload,
+        with its arguments. RefusedByDaemonError: harpd refuses, with the reason. HarpError: harpd
+        does not answer, or not with a document.
         """
         question = json.dumps({"command": command, **fields}).encode()
         _, fds = self.ask(pack(Kind.QUERY, self.next_serial(), rest=question), Kind.ANSWER)

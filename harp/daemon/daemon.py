@@ -57,15 +57,7 @@ INHERITED_FRAMES = "HARPD_INHERITED_FRAMES"  # and the frame memory of leases
 
 
 class Daemon:
-    """A harpd.
-
-    Parameters
-    ----------
-    settings
-        Those of the start.
-    load
-        Loads them again, for a reload or a restart. HarpError.
-    """
+    """A harpd. settings: those of the start; load: loads them again. HarpError."""
 
     def __init__(
         self,
@@ -100,9 +92,7 @@ class Daemon:
     # ---- start ----
 
     def start(self) -> None:
-        """Do everything up to serving. HarpError in one line after a failure, with nothing left
-        behind.
-        """
+        """Do everything up to serving. HarpError after a failure, with nothing left behind."""
         settings = self.settings
         rundir.prepare(settings.run_dir)
         inherited = _inherited()
@@ -146,7 +136,6 @@ class Daemon:
             self._preparation.restore(self._undo, self._record_undo)
 
     def _prepare_nics(self) -> None:
-        """At the start, and when a NIC appears."""
         if self.settings.prepare:
             nics, huge_pages = self.settings.nics, self.settings.huge_pages
             self._preparation.prepare(nics, huge_pages, self._undo, self._record_undo)
@@ -265,7 +254,6 @@ class Daemon:
     # ---- commands ----
 
     def status(self) -> dict[str, Any]:
-        """Return the document of `harpctl status`."""
         extra = {
             "socket": str(self.settings.socket_path),
             "run_dir": str(self.settings.run_dir),
@@ -345,9 +333,7 @@ class Daemon:
         return bool(self.table.leases or self._takeover.stranded)
 
     def end_soon(self, remove: bool, restart: bool = False) -> None:
-        """End after the present answer is sent: remove everything, end this process, or execute it
-        again.
-        """
+        """End after the present answer is sent; remove everything, or execute harpd again."""
 
         def end() -> None:
             self._restart = restart
@@ -429,7 +415,6 @@ class Daemon:
             self._listening.close()
 
     def _abandon(self) -> None:
-        """Clean up after a failed start(): remove what it made, keep what existed."""
         if hasattr(self, "nics"):
             self.nics.close(remove=self._before is not None and not self._before.leases)
         if self._monitor is not None:

@@ -122,13 +122,10 @@ class Statistics:
         self._held.discard(document)
 
     def end_reading(self) -> None:
-        """End the processes that read."""
         self._alive.close()
 
     def close(self) -> None:
-        """Close all documents, after end_reading() and the end of the workers. Clients may still
-        read them during a restart.
-        """
+        """Close all, after end_reading() and the workers' end. Clients may still read them."""
         self._readers.close()
         while self._held:
             self._held.pop().close(empty=False)

@@ -44,9 +44,7 @@ class Ports:
         )
 
     def spec(self, lease: Lease) -> str:
-        """Return the specification of the leased port; RefusedError if harp.toml no longer has
-        it.
-        """
+        """Return the specification of the leased port; RefusedError if harp.toml lacks it now."""
         port = self.all.get(lease.ifname)
         if port is None or port.device != lease.device:
             raise RefusedError(errno.ENODEV, f"harp.toml has no DPDK port {lease.ifname} any more")
@@ -55,7 +53,6 @@ class Ports:
     # ---- for others ----
 
     def device(self, name: str) -> Device:
-        """Return one port, for WELCOME."""
         port = self.all[name]
         facts, spec = self._kernel.port(port), _core.port_spec(port.text)
         holder = self._table.holder(name, port.device)
@@ -78,7 +75,6 @@ class Ports:
         )
 
     def status(self, name: str) -> dict[str, object]:
-        """Return one port, for `harpctl status`."""
         port = self.all[name]
         holder = self._table.holder(name, port.device)
         spec = _core.port_spec(port.text)

@@ -58,15 +58,7 @@ def family(
     labels: Labels,
     rows: Iterable[tuple[Labels, float]],
 ) -> Metric:
-    """Return a metric family.
-
-    Parameters
-    ----------
-    labels
-        Names of the labels.
-    rows
-        The labels' values and the number of each series.
-    """
+    """Return a metric family. rows: the values of the labels, and the number, of each series."""
     result = make(name, text, labels=labels)
     for values, number in rows:
         result.add_metric(values, number)
@@ -153,9 +145,7 @@ def _daemon(status: Mapping[str, Any], instances: Mapping[str, Any]) -> Iterator
 
 
 def collect(documents: Documents | None, pages_read: bool) -> Iterator[Metric]:
-    """Return all of harpd's families. None: harpd did not answer. pages_read: families of instances
-    and jobs follow.
-    """
+    """Return all of harpd's families. documents None: harpd did not answer."""
     info = InfoMetricFamily("harp_build", "The version of HARP that exports.")
     info.add_metric((), {"version": __version__})
     yield info

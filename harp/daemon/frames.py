@@ -44,9 +44,7 @@ def empty(fd: int) -> None:
         os.close(fd)
 
 
-# --------------------------------------------------------------------------------------------------
-# The memory of another process.
-#
+# ---- The memory of another process ----
 def _descriptors(process: Path, _wanted: Identity) -> Iterator[Path]:
     """Yield links of its descriptors to memfds. Neither stat() nor open() may follow the others: a
     file server that does not respond would block harpd.
@@ -88,9 +86,7 @@ def search(pid: int, wanted: Identity, proc: Path = PROC) -> int:
     return -1
 
 
-# --------------------------------------------------------------------------------------------------
-# All leases.
-#
+# ---- All leases ----
 class Frames:
     """The descriptors, by lease. inherited: those of the harpd that executed this one."""
 
@@ -131,16 +127,13 @@ class Frames:
             os.close(fd)
 
     def unclaimed(self) -> list[int]:
-        """Return the inherited descriptors that neither find() nor leave() used; the caller owns
-        them.
-        """
+        """Return the inherited descriptors that were not used; the caller owns them."""
         fds = list(self._inherited.values())
         self._inherited.clear()
         return fds
 
     @property
     def fds(self) -> list[int]:
-        """Return all descriptors, for the harpd that this one executes."""
         return list(self._held.values())
 
     def close(self) -> None:

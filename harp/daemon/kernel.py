@@ -29,17 +29,9 @@ _SYSFS = Path("/sys/class/net")
 
 @dataclass
 class Made:
-    """The descriptors of a lease; ours until closed.
-
-    Parameters
-    ----------
-    fds
-        Of a queue in the order of enum harp_lease_fd; of a DPDK port a statistics page for each
-        queue.
-    page_bytes
-        Size of a statistics page.
-    queue
-        None: a DPDK port.
+    """The descriptors of a lease; ours until closed. fds: of a queue in the order of enum
+    harp_lease_fd; of a DPDK port (queue is None) a statistics page for each queue. page_bytes: size
+    of a page.
     """
 
     fds: list[int]
@@ -47,7 +39,6 @@ class Made:
     queue: _host.Queue | None = None
 
     def close(self) -> None:
-        """Close the descriptors. May be called twice."""
         close_all(self.fds)
 
 
@@ -95,7 +86,6 @@ class Kernel:
     # ---- what a NIC is ----
 
     def hardware(self, link: Link, rss: str) -> Hardware:
-        """Read a NIC's properties; sysfs is used only if it shows this very interface."""
         read = _host.rss_read(link.ifname)
         if rss:
             read = _host.rss_parse(rss, read.queues)
@@ -119,7 +109,6 @@ class Kernel:
     # ---- the XDP program ----
 
     def adopt(self, pins: Path, ifname: str) -> _host.Steering:
-        """As Steering.adopt()."""
         return _host.Steering.adopt(str(pins), ifname)
 
     def attach(self, ifname: str, mode: int, pins: Path | None) -> tuple[_host.Steering, str]:
@@ -185,9 +174,7 @@ class Kernel:
     # ---- DPDK ports ----
 
     def port(self, port: DpdkConfig) -> PortFacts:
-        """Read sysfs about a port's device, and whether the host would lose its network without
-        it.
-        """
+        """Read sysfs about a port's device, and whether the host's network depends on it."""
         address = pci.canonical(port.device)
         found = pci.find(Host(), address) if address else None
         problem = pci.unbound(Host(), port.device)
@@ -200,7 +187,6 @@ class Kernel:
         return PortFacts(problem, found.numa_node, str(found.folder.resolve()))
 
     def pages(self, count: int, flows: int) -> Made:
-        """Make statistics pages."""
         made = Made([])
         try:
             for _ in range(count):

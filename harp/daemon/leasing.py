@@ -97,7 +97,6 @@ class Leasing:
         self.refused: Counter[str] = Counter()
 
     def now_s(self) -> float:
-        """Return the clock of `recovering`."""
         return self._loop.time()
 
     # ---- a request ----
@@ -162,7 +161,6 @@ class Leasing:
             raise refused from error
 
     def _cancel(self, lease: Lease) -> None:
-        """Making the lease failed."""
         self.frames.forget(lease.lease_id)
         self.table.cancel(lease, self._loop.time())
         self._recover(lease)
@@ -481,7 +479,6 @@ class Leasing:
     # ---- for others ----
 
     def devices(self) -> list[Device]:
-        """Return the NICs and DPDK ports, for WELCOME."""
         nics = [self._device(nic) for nic in self.nics.all.values() if nic.link is not None]
         return nics + [self.ports.device(name) for name in self.ports.all]
 

@@ -29,7 +29,6 @@ class Bucket:
         self.at_s = now_s
 
     def take(self, now_s: float) -> float:
-        """Return 0 and take a token, or return the seconds until there is one."""
         self._refill(now_s)
         # Slightly less than a whole token suffices: rounding must not make a caller wait twice.
         if self.tokens >= 1.0 - 1e-9:
@@ -38,9 +37,7 @@ class Bucket:
         return (1.0 - self.tokens) / self.rate_per_s
 
     def charge(self, count: float, now_s: float) -> None:
-        """Take tokens that need not exist: the debt delays the next take(). It is at most a
-        burst.
-        """
+        """Take tokens that need not exist: the debt, at most a burst, delays the next take()."""
         self._refill(now_s)
         self.tokens = max(-self.burst, self.tokens - count)
 
@@ -59,11 +56,9 @@ class Buckets:
         self._each: dict[int, Bucket] = {}
 
     def take(self, key: int, now_s: float) -> float:
-        """As Bucket.take(), for this key."""
         return self._of(key, now_s).take(now_s)
 
     def charge(self, key: int, count: float, now_s: float) -> None:
-        """As Bucket.charge(), for this key."""
         self._of(key, now_s).charge(count, now_s)
 
     def _of(self, key: int, now_s: float) -> Bucket:
@@ -73,9 +68,7 @@ class Buckets:
 
 
 def connections_possible(wanted: int) -> int:
-    """Return the limit of connections that leaves descriptors for leases. Each connection needs
-    three: its socket, a pidfd and an answer.
-    """
+    """Return the limit of connections: each takes a socket, a pidfd and an answer of leases."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return min(wanted, (soft - DESCRIPTORS_KEPT) // 3)
 
@@ -113,7 +106,6 @@ class MemoryRoom:
 
     @contextlib.contextmanager
     def take(self, size: int) -> Iterator[None]:
-        """Reserve bytes until the memory has been allocated. OSError: not enough is left."""
         with self._lock:
             left = self._left()
             if left is not None and left - self._promised < size + MEMORY_KEPT:

@@ -11,12 +11,9 @@ import logging
 import os
 import signal
 import socket
-import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
-
-from harp.errors import HarpError
 
 log = logging.getLogger("harpd")
 T = TypeVar("T")
@@ -25,21 +22,11 @@ LAST_TURNS = 6  # a worker's result passes a chain of up to 4 futures and tasks
 
 
 class Loop(asyncio.SelectorEventLoop):
-    """The event loop. Other threads may call call_soon_threadsafe() only.
-
-    Raises
-    ------
-    HarpError
-        The workers can't be started.
-    """
+    """The event loop. Other threads may call call_soon_threadsafe() only."""
 
     def __init__(self) -> None:
         super().__init__()
-        try:
-            self._workers = _start_workers()
-        except HarpError:
-            super().close()
-            raise
+        self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="harpd-work")
         self._tasks: set[asyncio.Task[Any]] = set()
         self._ends = False
         self._signals: set[signal.Signals] = set()
@@ -88,9 +75,7 @@ class Loop(asyncio.SelectorEventLoop):
                 remove(sock)
 
     def on_signal(self, number: signal.Signals, callback: Callable[[], None]) -> None:
-        """Run callback() in the loop when the signal arrives, or arrived while it was blocked. Main
-        thread only.
-        """
+        """Run callback() in the loop at the signal, even one that was blocked. Main thread only."""
         self._signals.add(number)
         self.add_signal_handler(number, callback)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
@@ -114,34 +99,12 @@ class Loop(asyncio.SelectorEventLoop):
         self.run_forever()
 
     def close(self) -> None:
-        """Close the loop, after finish_work(); the callers close their descriptors. Signals are
-        blocked from now on.
-        """
+        """Close the loop, after finish_work(); signals are blocked from now on."""
         self._workers.shutdown(wait=True)
         # The rest of the shutdown is not interrupted; a harpd that is executed again gets the
         # signals.
         signal.pthread_sigmask(signal.SIG_BLOCK, self._signals)
         super().close()
-
-
-def _start_workers() -> ThreadPoolExecutor:
-    """Start all workers. submit() must not start one later: if it can't, it raises, but another
-    worker runs the job, and nothing closes the result.
-    """
-    workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="harpd-work")
-    # submit() starts a thread only while no other one is idle.
-    occupied = threading.Barrier(WORKERS + 1)
-    try:
-        for _ in range(WORKERS):
-            workers.submit(occupied.wait)
-    except RuntimeError as error:
-        occupied.abort()
-        workers.shutdown(wait=True)
-        raise HarpError(
-            f"harpd's worker threads: {error}; raise TasksMax= or RLIMIT_NPROC"
-        ) from error
-    occupied.wait()
-    return workers
 
 
 def _log_bug(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -35,15 +35,11 @@ Table512 = Annotated[tuple[int, ...], ctypes.c_uint16 * 512]
 
 @dataclass(frozen=True)
 class Hello:
-    """struct harp_lease_hello."""
-
     client: Text32
 
 
 @dataclass(frozen=True)
 class Welcome:
-    """struct harp_lease_welcome; devices and settings follow."""
-
     daemon: Text32
     device_count: U32
     settings_bytes: U32
@@ -71,8 +67,6 @@ class Device:
 
 @dataclass(frozen=True)
 class Request:
-    """struct harp_lease_request."""
-
     ifname: Text16
     queue: U32 = _host.QUEUE_ANY
     frame_count: U32 = 0
@@ -83,8 +77,6 @@ class Request:
 
 @dataclass(frozen=True)
 class Leased:
-    """struct harp_lease_leased."""
-
     lease_id: U64
     netns: U64
     ifname: Text16
@@ -114,8 +106,6 @@ class Leased:
 
 @dataclass(frozen=True)
 class Port:
-    """struct harp_lease_port; the specification follows."""
-
     lease_id: U64
     page_count: U32
     page_bytes: U32
@@ -150,16 +140,12 @@ class Neighbor:
 
 @dataclass(frozen=True)
 class Neighbors:
-    """struct harp_lease_neighbors; `count` neighbors follow."""
-
     count: U32
     reserved: U32 = field(default=0, kw_only=True)
 
 
 @dataclass(frozen=True)
 class RouteQuery:
-    """struct harp_lease_route_query."""
-
     lease_id: U64
     dst: Bytes16
 
@@ -199,7 +185,6 @@ class Message(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Return the settings of WELCOME, or the specification of PORT."""
         return self.rest.decode("utf-8", "replace")
 
 
@@ -261,7 +246,6 @@ def pack_welcome(serial: int, daemon: str, devices: Iterable[Device], settings: 
 
 
 def pack_port(serial: int, lease_id: int, pages: int, page_bytes: int, spec: str) -> bytes:
-    """Return PORT."""
     text = spec.encode()
     return pack(Kind.PORT, serial, Port(lease_id, pages, page_bytes, len(text)), text)
 

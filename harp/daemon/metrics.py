@@ -41,7 +41,6 @@ _PIPE_BYTES, _LINE_BYTES = 1 << 16, 4096  # read at once, and logged
 
 
 def listen(address: str, port: int) -> socket.socket:
-    """Return the listening socket. HarpError."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     sock = socket.socket(family)
     try:
@@ -90,9 +89,7 @@ class Metrics:
         self._task = loop.spawn(self._run())
 
     def _log(self, text: str) -> None:
-        """Log a line once in LOG_AGAIN_S, at most LOGS_PER_S: the process parses what users
-        write.
-        """
+        """Log a line once in LOG_AGAIN_S, at most LOGS_PER_S: the process parses users' data."""
         now_s = self._loop.time()
         recent = {each: at_s for each, at_s in self._logged.items() if now_s - at_s < LOG_AGAIN_S}
         self._logged = recent
@@ -172,20 +169,16 @@ class Metrics:
             self._reported = (self._reported + data)[-_LINE_BYTES:]
 
     def _report(self) -> None:
-        """Log the last line."""
         text, self._reported = self._reported.decode(errors="replace").strip(), b""
         if lines := text.splitlines():
             self._log(f"the process that serves /metrics: {printable(lines[-1])}")
 
     def _hang_up(self) -> None:
-        """Close the connection, which ends the process. harpd has no CAP_KILL, and the process has
-        another user.
-        """
+        """Close the connection, which ends the process: harpd has no CAP_KILL for its user."""
         if self._client is not None:
             self._client.close("")
 
     def close(self) -> None:
-        """End the process, so that the next harpd can bind the port."""
         self._task.cancel()
         self._hang_up()
         if self._listening is not None:

@@ -70,7 +70,6 @@ class Address:
 
     @property
     def is_v4(self) -> bool:
-        """Tell whether it is an IPv4 address."""
         return self.raw[:12] == _V4_MAPPED
 
 
@@ -119,13 +118,11 @@ def _address(message: Any) -> Address | None:
 
 
 def links() -> dict[str, Link]:
-    """Return all interfaces of our namespace by name."""
     found = map(_link, _dump(ifinfmsg(), rtnl.RTM_GETLINK))
     return {link.ifname: link for link in found}
 
 
 def addresses() -> list[Address]:
-    """Return all usable addresses of this host."""
     found = map(_address, _dump(ifaddrmsg(), rtnl.RTM_GETADDR))
     return [address for address in found if address is not None]
 
@@ -187,11 +184,9 @@ class NetworkMonitor:
         self._probes: dict[int, socket.socket] = {}
 
     def fileno(self) -> int:
-        """Return the descriptor, which is readable when there are changes."""
         return self._sock.fileno()
 
     def close(self) -> None:
-        """Close the socket. May be called twice."""
         self._sock.close()
         while self._probes:
             self._probes.popitem()[1].close()

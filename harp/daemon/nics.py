@@ -54,7 +54,6 @@ class Nic:
 
     @property
     def ifname(self) -> str:
-        """Return its name."""
         return self.settings.ifname
 
     @property
@@ -212,7 +211,6 @@ class Nics:
                 log.warning("%s", f"{ifname}: {words}" if ifname else words)
 
     def leases_on(self, nic: Nic) -> list[Lease]:
-        """Return the leases of the present NIC."""
         index = nic.link.ifindex if nic.link else 0
         return [
             lease
@@ -447,9 +445,7 @@ class Nics:
         self._changed()
 
     def _is_needed(self, nic: Nic, address: Address) -> bool:
-        """Tell whether a lease may have connections at a removed address. Leases of the previous
-        harpd may, until they are adopted.
-        """
+        """Tell whether a lease, or an unadopted one, may have connections at a removed address."""
         mark = f"{ADDRESS}: {address}"
         return any(mark in lease.marks for lease in self.leases_on(nic)) or (
             nic.link is not None and bool(self._stranded(nic.ifname, nic.link.ifindex))
@@ -492,7 +488,6 @@ class Nics:
                 nic.steering.xsk_set(queue, -1)
 
     def states(self) -> dict[str, NicState]:
-        """Return the state for state.json."""
         return {
             nic.ifname: NicState(
                 nic.link.ifindex,

@@ -20,7 +20,6 @@ def notify(*lines: str) -> None:
 
 
 def ready(status: str) -> None:
-    """Report that harpd serves."""
     notify("READY=1", f"STATUS={status}", f"MAINPID={os.getpid()}")
 
 
@@ -30,7 +29,6 @@ def reloading() -> None:
 
 
 def stopping() -> None:
-    """Report that harpd ends."""
     notify("STOPPING=1")
 
 
@@ -43,5 +41,4 @@ def watchdog_period_s() -> float | None:
 
 
 def alive() -> None:
-    """Reset the watchdog."""
     notify("WATCHDOG=1")

@@ -43,16 +43,13 @@ class Peer:
     name: str = ""
 
     def close(self) -> None:
-        """Close the pidfd. May be called twice."""
         if self.pidfd >= 0:
             os.close(self.pidfd)
         self.pidfd = -1
 
 
 def start_ticks(pid: int, proc: Path = Path("/proc")) -> int:
-    """Return the start time of the process in clock ticks since boot (field 22 of stat);
-    PeerGoneError.
-    """
+    """Return the start time of the process, in clock ticks since boot; PeerGoneError."""
     try:
         stat = (proc / str(pid) / "stat").read_bytes()
     except OSError as error:

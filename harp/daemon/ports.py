@@ -27,7 +27,6 @@ class Block:
         return f"{self.first}-{self.last}"
 
     def overlaps(self, other: "Block") -> bool:
-        """Tell whether it has a port in common with other."""
         return self.first <= other.last and other.first <= self.last
 
 
@@ -103,9 +102,7 @@ class PortBlocks:
             self.quarantined[block] = now_s + self.quarantine_s, uid
 
     def used_up(self, uid: int, queues: int, now_s: float) -> bool:
-        """Tell whether so many blocks are in quarantine because of this user that others would find
-        none.
-        """
+        """Tell whether so many blocks are in quarantine because of this user that none is left."""
         self.expire(now_s)
         count = (self.span.last - self.span.first + 1) // self.size
         share = max(count - queues, (count + 1) // 2)

@@ -15,7 +15,6 @@ from harp.daemon.table import Lease, QueueState
 
 
 def instance(lease: Lease) -> dict[str, Any]:
-    """Return one lease."""
     return {
         "lease_id": f"{lease.lease_id:016x}",
         "ifname": lease.ifname,
@@ -43,7 +42,6 @@ def config(settings: Settings) -> dict[str, Any]:
 
 
 def instances(leasing: Leasing) -> dict[str, Any]:
-    """Return all leases, by NIC and queue."""
     leases = sorted(leasing.table.leases.values(), key=lambda each: (each.ifname, each.queue))
     return {"instances": [instance(lease) for lease in leases]}
 
@@ -58,7 +56,6 @@ def _verdicts(nic: Nic) -> dict[str, int]:
 
 
 def nic(each: Nic, leasing: Leasing) -> dict[str, Any]:
-    """Return one NIC."""
     table = leasing.table.nics.get(each.ifname)
     link, hardware = each.link, each.hardware
     leasing.nics.check_reachability(each)
@@ -98,7 +95,6 @@ def nic(each: Nic, leasing: Leasing) -> dict[str, Any]:
 
 
 def status(leasing: Leasing, since_s: float, extra: dict[str, Any]) -> dict[str, Any]:
-    """Return harpd as a whole."""
     return {
         "daemon": "harpd",
         "version": __version__,

@@ -71,9 +71,7 @@ def lock(run_dir: Path) -> int:
     return fd
 
 
-# --------------------------------------------------------------------------------------------------
-# The socket.
-#
+# ---- The socket ----
 def answers(path: Path) -> bool:
     """Tell whether a program listens there."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
@@ -143,10 +141,7 @@ def listen(settings: Settings, backlog: int) -> tuple[socket.socket, str]:
     return sock, removed
 
 
-# --------------------------------------------------------------------------------------------------
-# The BPF file system that is mounted here and outlives harpd. Programs, links and maps are pinned
-# in it (dataplane/xdp/xdp_pin.c).
-#
+# ---- The BPF file system, mounted here, where pins outlive harpd (dataplane/xdp/xdp_pin.c) ----
 def is_mounted(path: Path, kind: str, mountinfo: Path = Path("/proc/self/mountinfo")) -> bool:
     """Tell whether a file system of that type is mounted there.
 
@@ -183,9 +178,7 @@ def pinned(path: Path) -> list[Path]:
 
 
 def unmount(pins: Path) -> None:
-    """Unmount and remove the BPF file system if nothing is pinned in it. A mount of another mount
-    namespace (conf/harpd.service) stays.
-    """
+    """Unmount and remove the BPF file system, unless something is pinned or it is not ours."""
     with contextlib.suppress(OSError):
         if is_mounted(pins, "bpf"):
             # The kernel's own files there (maps.debug) do not count.

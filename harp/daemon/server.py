@@ -354,7 +354,6 @@ class Server:
             client.greeted("")
 
     def remove(self, client: Client) -> None:
-        """A client's connection was closed."""
         self.clients.pop(client, None)
 
     def log_limited(self, message: str) -> None:
@@ -368,6 +367,5 @@ class Server:
         log.warning("%s", message)
 
     def close(self) -> None:
-        """Close all connections; the caller keeps the listening socket."""
         for client in list(self.clients):
             client.close("")

@@ -30,7 +30,6 @@ class Settings(DaemonConfig):
 
     @classmethod
     def of(cls, found: Config) -> "Settings":
-        """Return the settings of a configuration."""
         return cls(
             **vars(found.daemon),
             metrics=found.metrics,
@@ -43,7 +42,6 @@ class Settings(DaemonConfig):
 
     @property
     def port_rest_s(self) -> float:
-        """Return the time of the port quarantine in seconds."""
         return self.port_rest_ms / 1000
 
     def reloaded(self, new: "Settings") -> "Settings":
@@ -59,18 +57,14 @@ class Settings(DaemonConfig):
 
 
 def read(path: Path | None) -> Settings:
-    """Load the file (None: HARP_CONFIG, or the default) and harpd's own environment;
-    ConfigError.
-    """
+    """Load the file (None: HARP_CONFIG, or the default) and harpd's environment; ConfigError."""
     found = config.load(path, readers=config.Reader.DAEMON)
     for warning in found.warnings:
         log.warning("%s", warning)
     return Settings.of(found)
 
 
-# --------------------------------------------------------------------------------------------------
-# Who may have leases: root, the named users, members of the named groups.
-#
+# ---- Who may have leases: root, the named users, members of the named groups ----
 def _number(name: str, look_up: Callable[[str], int]) -> int | None:
     try:
         return int(name) if name.isdecimal() else look_up(name)
@@ -79,12 +73,10 @@ def _number(name: str, look_up: Callable[[str], int]) -> int | None:
 
 
 def user_number(name: str) -> int | None:
-    """Return the number of a user given by name or number; None for an unknown name."""
     return _number(name, lambda known: pwd.getpwnam(known).pw_uid)
 
 
 def group_number(name: str) -> int | None:
-    """Return the number of a group given by name or number; None for an unknown name."""
     return _number(name, lambda known: grp.getgrnam(known).gr_gid)
 
 
@@ -99,7 +91,6 @@ class Access:
 
     @classmethod
     def of(cls, users: Iterable[str], groups: Iterable[str]) -> "Access":
-        """Look up the names."""
         users = list(users)
         named = {name: user_number(name) for name in users if name != EVERYBODY}
         grouped = {name: group_number(name) for name in groups}

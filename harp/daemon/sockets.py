@@ -78,9 +78,7 @@ def _read(family: int, protocol: int, span: Block) -> set[int]:
 
 
 def ports_in_use(span: Block) -> frozenset[int]:
-    """Return the ports of the range that any TCP or UDP socket of this network namespace has.
-    OSError whose strerror is one line for people.
-    """
+    """Return the ports of the range that sockets of this network namespace have. OSError."""
     families = (socket.AF_INET, socket.AF_INET6)
     return frozenset().union(*(_read(each, one, span) for one in _MODULES for each in families))
 

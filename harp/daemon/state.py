@@ -56,7 +56,6 @@ class State:
 
 
 def _known(kind: type[T], raw: dict[str, Any]) -> T:
-    """Make a dataclass of JSON; fields that it lacks, of another version, are ignored."""
     names = {each.name for each in fields(kind)}  # type: ignore[arg-type]
     return kind(**{name: value for name, value in raw.items() if name in names})
 
@@ -70,9 +69,7 @@ def _lease(raw: dict[str, Any]) -> Lease:
 
 
 def _undo(raw: dict[str, Any]) -> Undo:
-    """Return the entries. Those of another version, which this harpd can't restore, end no lease
-    and are written back as they are.
-    """
+    """Return the entries. Those of another version are kept, and written back as they are."""
     undo = Undo()
     for each in raw["entries"]:
         with contextlib.suppress(TypeError, AttributeError):  # it lacks a field, or is no object
@@ -168,5 +165,4 @@ class StateFile:
             raise OSError(error.errno, words) from error
 
     def remove(self) -> None:
-        """Remove the file: there is no state."""
         self.path.unlink(missing_ok=True)

@@ -32,8 +32,6 @@ class RefusedError(Exception):
 
 
 class QueueState(Enum):
-    """The state of a queue."""
-
     FREE = "free"
     RESERVED = "reserved"
     LEASED = "leased"
@@ -73,22 +71,18 @@ class Lease:
 
     @property
     def block(self) -> Block:
-        """Return the ports of a lease of a queue."""
         assert self.ports is not None, "a DPDK port's lease has none of its own"
         return self.ports
 
     @property
     def what(self) -> str:
-        """Return what is leased, for people."""
         return f"DPDK port {self.ifname}" if self.device else f"{self.ifname} queue {self.queue}"
 
     def mark(self, word: str) -> None:
-        """Record an event, once."""
         if word not in self.marks:
             self.marks.append(word)
 
     def unmark(self, word: str) -> None:
-        """End an event."""
         if word in self.marks:
             self.marks.remove(word)
 
@@ -113,7 +107,6 @@ class NicTable:
 
     @property
     def leasable(self) -> list[int]:
-        """Return the queues that may be leased, in order."""
         return sorted(set(self.queues) - self.withdrawn)
 
     @property
@@ -175,7 +168,6 @@ class LeaseTable:
     # ---- NICs ----
 
     def add_nic(self, nic: NicTable) -> None:
-        """Add a NIC whose queues may be leased."""
         self.nics[nic.ifname] = nic
 
     def remove_nic(self, ifname: str) -> None:
@@ -191,11 +183,9 @@ class LeaseTable:
     # ---- leases ----
 
     def of_uid(self, uid: int) -> int:
-        """Return the number of leases of a user."""
         return sum(lease.owner.uid == uid for lease in self.leases.values())
 
     def of_owner(self, owner: Owner) -> list[Lease]:
-        """Return the leases of one process."""
         return [lease for lease in self.leases.values() if lease.owner == owner]
 
     def reserve(
@@ -271,9 +261,7 @@ class LeaseTable:
         return lease
 
     def holder(self, name: str, device: str) -> Lease | None:
-        """Return the holder of a DPDK port, by its name, or by its device if harp.toml had another
-        name.
-        """
+        """Return the holder of a DPDK port, by its name, or by its device under another name."""
         stem = device.partition(",")[0]
         for lease in self.leases.values():
             if lease.device and (lease.ifname == name or lease.device.partition(",")[0] == stem):
@@ -321,7 +309,6 @@ class LeaseTable:
             nic.queues[lease.queue] = QueueState.LEASED
 
     def cancel(self, lease: Lease, now_s: float) -> None:
-        """Making the lease failed; a socket may have been on the queue."""
         self._end(lease, now_s, quarantine=False)
 
     def release(self, lease: Lease, now_s: float) -> None:

@@ -57,7 +57,6 @@ class Takeover:
         return sorted(found)
 
     def continue_quarantines(self, leasing: Leasing, quarantine_s: float) -> None:
-        """Continue the quarantine of ports."""
         now_s, wall_s = leasing.now_s(), time.time()
         for ifname, rests in self._before.rests.items():
             table = leasing.table.nics.get(ifname)
@@ -114,9 +113,7 @@ def clean_pins(settings: Settings, kernel: Kernel, leasing: Leasing) -> None:
             log.warning("%s", error.strerror)
 
 
-# --------------------------------------------------------------------------------------------------
-# `harpctl stop` without a running harpd.
-#
+# ---- `harpctl stop` without a running harpd ----
 def clean(settings: Settings, preparation: Preparation, unpin: Unpin, force: bool) -> list[str]:
     """Remove pins, bpffs, socket and state and restore the NICs; return a line for each action.
 
@@ -194,7 +191,6 @@ def _restore(preparation: Preparation, state: State, file: StateFile) -> None:
 
 
 def _stale_socket(settings: Settings) -> bool:
-    """Tell whether there is a socket. Nothing listens on it: this process holds the lock."""
     try:
         found = settings.socket_path.lstat()
     except FileNotFoundError:

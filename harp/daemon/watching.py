@@ -200,7 +200,6 @@ class Watching:
         self._loop.add_reader(self._monitor, self._readable)
 
     def close(self) -> None:
-        """Close the monitor; the next watch opens another."""
         monitor, self._monitor = self._monitor, None
         if monitor is None:
             return

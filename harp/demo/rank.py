@@ -30,7 +30,6 @@ def emit(event: str, **fields: Any) -> None:
 
 
 def train(comm: Communicator, arguments: argparse.Namespace) -> net.Floats:
-    """Train; every batch's gradient crosses the plugin once."""
     data, model = net.make_data(), net.Model()
     gradient = np.zeros(len(model.weights) + 1, np.float32)
     comm.barrier()

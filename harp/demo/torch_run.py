@@ -67,7 +67,6 @@ def run(shape: LabOptions, epochs: int, path: str) -> dict[str, Any]:
 
 
 def print_report(report: dict[str, Any]) -> None:
-    """A row for each backend and epoch, and the verdict."""
     output.print_line(
         f"{report['command']}: {report['hosts']} hosts on this machine, {report['lab']}"
     )

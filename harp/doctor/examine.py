@@ -127,7 +127,6 @@ def examine_port(view: View, text: str, take: bool = False) -> Examined:
 
 
 def examine_all(view: View, queue: int) -> Report:
-    """Examine every candidate, and the DPDK ports of harp.toml."""
     interfaces: list[Examined] = []
     of_host: list[Finding] = []
     for link in candidates(view.links):

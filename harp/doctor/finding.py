@@ -22,8 +22,6 @@ class Severity(IntEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the report."""
-
     name: str
     severity: Severity
     text: str

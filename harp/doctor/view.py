@@ -270,7 +270,6 @@ class View:
 
     @property
     def config(self) -> Config:
-        """The same; defaults if there are mistakes."""
         return self.read_config if isinstance(self.read_config, Config) else parse("")
 
     @cached_property
@@ -287,7 +286,6 @@ class View:
 
     @property
     def privileged(self) -> bool:
-        """Tell whether this process may open queues by itself."""
         bpf = self.has_capability(CAP_BPF) or self.has_capability(CAP_SYS_ADMIN)
         return bpf and all(map(self.has_capability, (CAP_NET_ADMIN, CAP_NET_RAW)))
 

@@ -26,53 +26,9 @@ except ImportError as error:
     raise ImportError(words, name=__name__) from error
 
 from harp.collectives.environment import Job
-from harp.horovod.optimizer import Compression, Compressor, DistributedOptimizer
-
-__all__ = [
-    "Average",
-    "Compression",
-    "Compressor",
-    "DistributedOptimizer",
-    "Max",
-    "Min",
-    "Product",
-    "Sum",
-    "allgather",
-    "allgather_async",
-    "allgather_object",
-    "allreduce",
-    "allreduce_",
-    "allreduce_async",
-    "allreduce_async_",
-    "broadcast",
-    "broadcast_",
-    "broadcast_async",
-    "broadcast_async_",
-    "broadcast_object",
-    "broadcast_optimizer_state",
-    "broadcast_parameters",
-    "cuda_built",
-    "gloo_built",
-    "gloo_enabled",
-    "grouped_allreduce",
-    "grouped_allreduce_",
-    "grouped_allreduce_async",
-    "grouped_allreduce_async_",
-    "init",
-    "is_initialized",
-    "local_rank",
-    "local_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
-    "poll",
-    "rank",
-    "rocm_built",
-    "shutdown",
-    "size",
-    "synchronize",
-]
+from harp.horovod.optimizer import Compression as Compression
+from harp.horovod.optimizer import Compressor as Compressor
+from harp.horovod.optimizer import DistributedOptimizer as DistributedOptimizer
 
 Average, Sum, Min, Max, Product = (
     dist.ReduceOp.AVG,
@@ -91,25 +47,26 @@ _ABSENT = {
     "barrier": "use torch.distributed.barrier",
     "cross_rank": "use hvd.rank() // hvd.local_size()",
     "cross_size": "use hvd.size() // hvd.local_size()",
-    "ccl_built": "harp.horovod is built on harp alone",
-    "ddl_built": "harp.horovod is built on harp alone",
     "elastic": "use torchrun --max-restarts",
-    "get_process_set_ids_and_ranks": "use torch.distributed.new_group",
     "global_process_set": "all operations are of all ranks",
-    "ProcessSet": "use torch.distributed.new_group",
-    "add_process_set": "use torch.distributed.new_group",
     "remove_process_set": "use torch.distributed.destroy_process_group",
     "grouped_allgather": "call allgather for each tensor",
     "grouped_allgather_async": "call allgather_async for each tensor",
-    "grouped_reducescatter": "call torch.distributed.reduce_scatter_tensor for each tensor",
-    "grouped_reducescatter_async": "call torch.distributed.reduce_scatter_tensor for each tensor",
     "is_homogeneous": "compare hvd.allgather_object(hvd.local_size())",
     "join": "give all ranks the same number of batches",
     "reducescatter": "use torch.distributed.reduce_scatter_tensor",
     "reducescatter_async": "use torch.distributed.reduce_scatter_tensor with async_op=True",
     "sparse_allreduce_async": "use dense gradients: DistributedOptimizer(sparse_as_dense=True)",
-    "start_timeline": "use torch.profiler",
-    "stop_timeline": "use torch.profiler",
+    **dict.fromkeys(("ccl_built", "ddl_built"), "harp.horovod is built on harp alone"),
+    **dict.fromkeys(
+        ("ProcessSet", "add_process_set", "get_process_set_ids_and_ranks"),
+        "use torch.distributed.new_group",
+    ),
+    **dict.fromkeys(
+        ("grouped_reducescatter", "grouped_reducescatter_async"),
+        "call torch.distributed.reduce_scatter_tensor for each tensor",
+    ),
+    **dict.fromkeys(("start_timeline", "stop_timeline"), "use torch.profiler"),
 }
 
 
@@ -281,7 +238,6 @@ def allreduce_async_(
     postscale_factor: float = 1.0,
     **words: Any,
 ) -> Handle:
-    """Starts allreduce_()."""
     _no_process_set(words)
     _check(tensor)
     data = tensor.detach()
@@ -304,7 +260,6 @@ def allreduce_(tensor: torch.Tensor, *args: Any, **words: Any) -> torch.Tensor:
 
 
 def allreduce_async(tensor: torch.Tensor, *args: Any, **words: Any) -> Handle:
-    """Starts allreduce()."""
     return allreduce_async_(tensor.detach().clone(), *args, **words)
 
 
@@ -347,7 +302,6 @@ def allreduce(
 
 
 def grouped_allreduce_async_(tensors: Sequence[torch.Tensor], *args: Any, **words: Any) -> Handle:
-    """Starts grouped_allreduce_()."""
     tensors = list(tensors)
     for tensor in tensors:
         _check(tensor)
@@ -387,7 +341,6 @@ def grouped_allreduce_(
 
 
 def grouped_allreduce_async(tensors: Sequence[torch.Tensor], *args: Any, **words: Any) -> Handle:
-    """Starts grouped_allreduce()."""
     copies = [tensor.detach().clone() for tensor in tensors]
     return grouped_allreduce_async_(copies, *args, **words)
 
@@ -447,7 +400,6 @@ def allgather(tensor: torch.Tensor, name: str | None = None, **words: Any) -> to
 def broadcast_async_(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, **words: Any
 ) -> Handle:
-    """Starts broadcast_()."""
     _no_process_set(words)
     _check(tensor)
     if not 0 <= root_rank < size():
@@ -462,7 +414,6 @@ def broadcast_(tensor: torch.Tensor, root_rank: int, *args: Any, **words: Any) -
 
 
 def broadcast_async(tensor: torch.Tensor, root_rank: int, *args: Any, **words: Any) -> Handle:
-    """Starts broadcast()."""
     return broadcast_async_(tensor.detach().clone(), root_rank, *args, **words)
 
 

@@ -56,8 +56,6 @@ class Float16Compressor(Compressor):
 
 
 class Compression:
-    """The compressors."""
-
     none = Compressor
     fp16 = Float16Compressor
 
@@ -162,8 +160,6 @@ class _Exchange:
 
 
 class _Distributed:
-    """In front of the optimizer's own class."""
-
     _exchange: _Exchange
 
     def synchronize(self) -> None:

@@ -121,7 +121,6 @@ class Switch(Namespace):
 
     @property
     def ports(self) -> tuple[str, ...]:
-        """Return those of the first rail."""
         return self.rails[0]
 
     @staticmethod
@@ -156,7 +155,6 @@ class Lab(Closing):
         return self
 
     def close(self) -> None:
-        """End every process, remove every namespace. May be called twice."""
         if os.getpid() != self._owner:
             return  # a forked child runs atexit handlers too, and owns nothing
         places: list[Namespace] = [*self.hosts, *([self.switch] if self.switch else [])]
@@ -263,7 +261,6 @@ def clean_leftovers() -> list[str]:
 
 
 def _remove(name: str) -> None:
-    """Remove a namespace, and what its harpd left."""
     remove_namespace(name)
     if (RUN_DIRS / name).exists():
         from harp.lab.harpd import remove_run_dir

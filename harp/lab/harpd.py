@@ -99,7 +99,6 @@ class LabHarpd(Closing):
         return done.stdout
 
     def close(self) -> None:
-        """Stop it, even with leases, and remove its directory. May be called twice."""
         if not self.run_dir.exists():
             return
         with contextlib.suppress(HarpError, subprocess.TimeoutExpired):

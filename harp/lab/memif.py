@@ -27,9 +27,7 @@ def port_texts(folder: Path, *, mtu_bytes: int = 1500, ipv6: bool = False) -> tu
 
 
 def check(ranks: int, path: str) -> None:
-    """Raise HarpError for options that a job on memif ports alone does not support, and if HARP was
-    built without DPDK.
-    """
+    """Raise HarpError without DPDK, and for options that a job on memif ports alone can't have."""
     if ranks != 2:
         raise HarpError(
             f"memif joins two processes: --nic {NIC} is for 2 hosts with one rank each", Exit.USAGE

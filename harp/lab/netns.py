@@ -16,7 +16,6 @@ from typing import Any
 
 from pyroute2 import IPRoute, NetlinkError, netns
 
-from harp.closing import deferring
 from harp.errors import HarpError
 from harp.nicprep.transport import Ethtool
 
@@ -34,7 +33,6 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def run(command: Sequence[str], timeout_s: float = COMMAND_S) -> str:
-    """Run a short command and return its output; HarpError if it fails."""
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=timeout_s, errors="replace", check=False
     )
@@ -52,8 +50,6 @@ def popen(command: Sequence[str], **options: Any) -> subprocess.Popen[str]:
 
 @dataclass
 class Namespace:
-    """A network namespace of the lab, and the processes in it."""
-
     netns: str
     processes: list[subprocess.Popen[str]] = field(default_factory=list, kw_only=True)
 
@@ -74,9 +70,8 @@ class Namespace:
         **options: Any,
     ) -> subprocess.Popen[str]:
         """Start a process here, with options of Popen. It ends with the lab at the latest."""
-        with deferring():
-            process = popen(self.command(args, cpu, realtime), **options)
-            self.processes.append(process)
+        process = popen(self.command(args, cpu, realtime), **options)
+        self.processes.append(process)
         return process
 
     def run(self, *args: str | Path, timeout_s: float = COMMAND_S) -> str:
@@ -126,9 +121,7 @@ def make_namespace(name: str) -> None:
 
 
 def remove_namespace(name: str) -> None:
-    """Kill the processes in a namespace and delete it. A missing one is no error, and one that is
-    busy stays for the next lab's cleanup.
-    """
+    """Kill the processes in a namespace and delete it, if it exists; a busy one stays for later."""
     for pid in netns.ns_pids(str(NETNS_DIR)).get(name, ()):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

@@ -77,7 +77,6 @@ class Piped(Closing):
             self.process.stdin.close()
 
     def close(self) -> None:
-        """End the process and wait for it. May be called twice."""
         self.end()
         try:
             self.process.wait(self.end_s)

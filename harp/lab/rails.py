@@ -25,8 +25,6 @@ def _index(ipr: Any, ifname: str) -> int:
 
 
 class Rails:
-    """The rails of a lab with a switch."""
-
     def __init__(self, lab: Lab) -> None:
         if lab.switch is None:
             raise HarpError("rails need a switch in the middle: LabOptions(switch=True)")

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
-from harp.closing import Closing, deferring
+from harp.closing import Closing
 from harp.errors import HarpError
 from harp.lab import Host, cpus
 from harp.lab.netns import popen
@@ -63,7 +63,7 @@ class Team(Closing):
         """
         usable = cpus()
         core = None if cpu is None else usable[cpu % len(usable)]
-        with (self.folder / f"stderr{len(self.processes)}").open("w") as stderr, deferring():
+        with (self.folder / f"stderr{len(self.processes)}").open("w") as stderr:
             if host is not None:
                 process = host.popen(command, cpu=core, stderr=stderr, **options)
             else:
@@ -152,7 +152,6 @@ class Team(Closing):
                 process.kill()
 
     def close(self) -> None:
-        """Kill processes that still run. May be called twice."""
         self._kill()
         for process in self.processes:
             process.wait()

@@ -84,7 +84,6 @@ def _bytes(die: Any) -> int:
 
 
 def _place(member: Any, size: int) -> tuple[int, int]:
-    """Return offset and length of a member in bits."""
     base = _number(member, "DW_AT_data_member_location") * 8
     bits = _number(member, "DW_AT_bit_size")
     if not bits:
@@ -117,7 +116,6 @@ def _enumerators(unit: Any) -> Iterator[str]:
 
 
 def _describe(unit: Any) -> list[str]:
-    """Return the lines for one compilation unit."""
     structs: dict[str, Any] = {}
     top = unit.get_top_DIE()
     for die in top.iter_children():

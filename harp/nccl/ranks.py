@@ -83,7 +83,6 @@ class Rank(Piped):
 
     @property
     def log(self) -> list[str]:
-        """Return the output of NCCL and the plugin so far."""
         return self._log.read_text(errors="replace").splitlines()
 
     def receive(self, limit_s: float = ANSWER_S) -> Answer:
@@ -123,9 +122,7 @@ class Ranks(Closing):
         commands: Sequence[Sequence[str | Path]] | None = None,
         processors: Sequence[int | None] | None = None,
     ) -> None:
-        """Start the ranks; `commands` precede each rank's own command line, in the host's
-        network.
-        """
+        """Start the ranks; `commands` precede each one's command line, in the host's network."""
         self._folder = tempfile.TemporaryDirectory(prefix="harp-nccl-")
         self.ranks: list[Rank] = []
         library = wheels.library(version)
@@ -155,9 +152,7 @@ class Ranks(Closing):
         return self.ranks[index]
 
     def ask(self, command: str, limit_s: float = ANSWER_S) -> list[Answer]:
-        """Send the same command to all at once; return every answer. {rank} and {ranks} are
-        replaced.
-        """
+        """Send all the same command at once; return the answers. {rank}, {ranks} are replaced."""
         for rank in self.ranks:
             rank.send(command.format(rank=rank.index, ranks=len(self.ranks)))
         deadline = time.monotonic() + limit_s
@@ -173,7 +168,6 @@ class Ranks(Closing):
         return sum(answer["wrong"] for answer in self.ask(f"finish {comm}"))
 
     def close(self) -> None:
-        """End all ranks. May be called twice."""
         for rank in self.ranks:
             rank.end()
         for rank in self.ranks:

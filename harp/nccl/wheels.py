@@ -14,6 +14,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
+from harp import files
 from harp.errors import Exit, HarpError
 from harp.nccl import layout
 
@@ -22,7 +23,6 @@ LIBRARY = "libnccl.so.2"
 _INSIDE = f"nvidia/nccl/lib/{LIBRARY}"
 _VERSION = re.compile(r"\d+(\.\d+)+(\.post\d+)?")
 _DOWNLOAD_S = 900
-_FREE_BYTES_MIN = 2 << 30  # the wheel, and its contents
 
 
 def cache_dir() -> Path:
@@ -41,9 +41,7 @@ def cached() -> list[str]:
 
 
 def check_version(version: str) -> None:
-    """Raise HarpError for an invalid version, since it becomes part of a path and of pip's command
-    line.
-    """
+    """Raise HarpError for an invalid version: it becomes part of a path and of pip's command."""
     if not _VERSION.fullmatch(version):
         raise HarpError(f"'{version}' is no version of NCCL, such as 2.30.7", Exit.USAGE)
 
@@ -65,11 +63,7 @@ def layout_file(path: Path) -> Path:
     """Return the layout of a library, cached with it if the folder can be written."""
     kept = path.parent / f"layout-{layout.FORMAT}"
     if not kept.is_file():
-        text = layout.read(path)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
-            file.write(text)
-        Path(file.name).chmod(0o644)
-        Path(file.name).rename(kept)
+        files.write_whole(kept, layout.read(path), durable=False)
     return kept
 
 
@@ -82,11 +76,8 @@ def fetch(version: str | None = None) -> str:
     cache = cache_dir()
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        free = shutil.disk_usage(cache).free
     except OSError as error:
         raise HarpError(f"{cache}: {error.strerror}; set XDG_CACHE_HOME") from error
-    if free < _FREE_BYTES_MIN:
-        raise HarpError(f"{cache}: {free >> 20} MiB free, {_FREE_BYTES_MIN >> 20} are needed")
     with tempfile.TemporaryDirectory(dir=cache, prefix="download-") as name:
         folder = Path(name)
         _pip_download(version, folder)
@@ -101,9 +92,6 @@ def fetch(version: str | None = None) -> str:
             if file.suffix != ".whl":
                 file.rename(target / file.name)
     return version
-
-
-# --------------------------------------------------------------------------------------------------
 
 
 def _pip_download(version: str | None, folder: Path) -> None:

@@ -54,7 +54,6 @@ class Host:
             return set()
 
     def names(self, path: Path) -> list[str]:
-        """Return the entries of a folder, in order; empty if it does not exist."""
         try:
             return sorted(entry.name for entry in path.iterdir())
         except OSError:
@@ -86,9 +85,7 @@ class Host:
         return sorted(self.numbers(self.sys / "devices/system/node/has_memory"))
 
 
-# --------------------------------------------------------------------------------------------------
-# The interrupts of a NIC's queues, and the processors near them.
-#
+# ---- The interrupts of a NIC's queues, and the processors near them ----
 # "eth0-TxRx-3", "virtio2-input.0", "mlx5_comp0@pci:0000:41:00.0", "ena-eth1-Tx-Rx-7": the queue is
 # the number at the end. "mlx5_async0@pci:..." and "virtio2-config" serve no queue.
 _QUEUE = re.compile(r"\D(\d+)(?:@.*)?$")

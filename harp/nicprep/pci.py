@@ -45,7 +45,6 @@ def canonical(device: str) -> str | None:
 
 
 def _link(path: Path) -> str:
-    """Return the last part of a link's target; empty without a link."""
     try:
         return path.readlink().name
     except OSError:
@@ -71,14 +70,11 @@ def find(host: Host, address: str) -> PciDevice | None:
 
 
 def binding(device: PciDevice) -> str:
-    """Return the command that gives it to DPDK."""
     return f"driverctl set-override {device.address} vfio-pci"
 
 
 def unbound(host: Host, device: str) -> str:
-    """Return why DPDK can't open a port's device, and the remedy; empty: it can, or it is virtual,
-    which only DPDK can tell.
-    """
+    """Return why DPDK can't open a port's device, and the remedy; empty: only DPDK can tell."""
     address = canonical(device)
     if address is None:
         return ""

@@ -46,7 +46,6 @@ class Change:
 
     @property
     def name(self) -> str:
-        """ "eth0 ring sizes"."""
         return f"{self.target} {KINDS[self.kind].title}"
 
     @property
@@ -205,7 +204,6 @@ def _affinity(host: Host, nic: NicConfig) -> list[Change]:
 
 
 def _ports(host: Host, nics: Sequence[NicConfig]) -> Change:
-    """Plan the reservation of all ports of HARP, which are the setting's target."""
     ports = {port for nic in nics for port in range(nic.ports[0], nic.ports[1] + 1)}
 
     def decide(now: Values) -> Decision:

@@ -43,8 +43,6 @@ _HEAD = (("UNSPEC", "none"), ("HEADER", "ethtoolheader"))
 
 
 class Channels(_Ethtool):
-    """ETHTOOL_MSG_CHANNELS_*."""
-
     nla_map = _HEAD + _names(
         "uint32", "rx_max", "tx_max", "other_max", "combined_max", "rx", "tx", "other", "combined"
     )
@@ -72,8 +70,6 @@ class Coalesce(_Ethtool):
 
 
 class Features(_Ethtool):
-    """ETHTOOL_MSG_FEATURES_*."""
-
     nla_map = _HEAD + _names("ethtoolbitset", "hw", "wanted", "active", "nochange")
 
 
@@ -117,9 +113,7 @@ _PARTS: dict[str, tuple[int, int, type[Any], tuple[str, ...]]] = {
 
 
 class Ethtool:
-    """This machine's NICs, in the network namespace of the calling thread. Every call raises
-    OSError: EOPNOTSUPP for what this NIC lacks.
-    """
+    """The NICs of the thread's network namespace. OSError: EOPNOTSUPP for what one lacks."""
 
     def get(self, part: str, ifname: str) -> Values:
         """Return a part. channels, rings, coalesce: numbers, with their "_max"; features: name ->
@@ -152,7 +146,6 @@ class Ethtool:
         _call("ethtool", request, command)
 
     def driver(self, ifname: str) -> tuple[str, str]:
-        """Return the driver's name and its bus address ("" for a device without one)."""
         # struct ethtool_drvinfo: cmd, driver[32], version[32], fw_version[32], bus_info[32] ...
         buffer = array.array("B", struct.pack("=I", _ETHTOOL_GDRVINFO) + bytes(196))
         _ioctl(ifname, buffer)

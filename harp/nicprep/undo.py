@@ -58,7 +58,6 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """ "eth0 ring sizes"."""
         return f"{self.target} {KINDS[self.kind].title}"
 
     @property

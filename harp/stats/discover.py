@@ -48,7 +48,6 @@ class Page:
     job: bool = False  # a job's; else a stack's
 
     def close(self) -> None:
-        """Close the descriptor. May be called twice."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
@@ -114,9 +113,7 @@ class _Shares:
         self._reported: set[int] = set()
 
     def take(self, uid: int, pid: int, unit: str, count: int, most: int) -> int:
-        """Return how much of `count` the user may have, of `most` in all; the first time that it is
-        less, a message names the user.
-        """
+        """Return how much of `count` the user may have; the first time that it is less, note it."""
         if uid == 0:
             return count
         given = min(count, most - self._used[uid, unit])

@@ -44,9 +44,7 @@ DaemonSource = Callable[[], own.Documents | None]
 
 
 class Scrapes:
-    """All families, read at most once a second. Any thread may use it. pid: returns harpd's process
-    number, for process_*.
-    """
+    """All families, read at most once a second, in any thread. pid: harpd's, for process_*."""
 
     def __init__(
         self,
@@ -62,9 +60,7 @@ class Scrapes:
         self._devices = totals.DeviceTotals()
 
     def collect(self, per_queue: bool) -> list[Metric]:
-        """Return the last families if they are recent. per_queue: instances have series of each
-        queue instead of sums of each NIC.
-        """
+        """Return the families, maybe the last ones. per_queue: series of queues, not NICs."""
         with self._lock:
             read_s, found = self._last.get(per_queue, (-AGE_S, []))
             if time.monotonic() - read_s >= AGE_S:

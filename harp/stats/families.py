@@ -104,9 +104,7 @@ class Names:
         self._known: dict[str, set[str]] = {}
 
     def sift(self, instances: Iterable[Instance]) -> tuple[tuple[Instance, ...], dict[str, int]]:
-        """Return the instances with the counters that may have series, and how many may not, by
-        reason.
-        """
+        """Return the instances with the counters that may have series, and how many may not."""
         kept = []
         ignored = Counter({"name": 0, "too_many": 0})
         for each in instances:

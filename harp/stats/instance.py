@@ -77,7 +77,6 @@ def look(found: Found, *, flows: bool = True, lanes: bool | None = None) -> Host
 
 
 def _instance(page: Page, room: _Room, flows: bool) -> list[Instance]:
-    """Return a page's instance; an empty list if it does not fit."""
     seen = read(page.fd, flows=flows)
     bare = Instance(page.pid, page.uid, page.comm, replace(seen, flows=seen.flows[:0]))
     if not room.take(page, 1, len(json.dumps(document(bare)))):

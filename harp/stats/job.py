@@ -52,9 +52,7 @@ def _lane_document(lane: np.void) -> dict[str, Any]:
 
 
 def comm_documents(snapshot: JobSnapshot) -> list[dict[str, Any]]:
-    """Return comms by age, with their lanes by index; last those whose record is missing, with
-    `peer` and `lanes` only.
-    """
+    """Return comms by age with their lanes by index; last those without a record."""
     by_comm: dict[int, list[np.void]] = {}
     for lane in sorted(snapshot.lanes, key=lambda each: int(each["index"])):
         by_comm.setdefault(int(lane["comm"]), []).append(lane)

@@ -96,9 +96,7 @@ _Of = TypeVar("_Of", Snapshot, JobSnapshot)
 
 @dataclass(frozen=True)
 class Published(Generic[_Of]):
-    """A process and what its page showed. The kernel provides pid, uid and comm; the rest is the
-    process's own.
-    """
+    """A process and what its page showed. pid, uid and comm are the kernel's."""
 
     pid: int
     uid: int
@@ -156,7 +154,6 @@ def _status(fd: int) -> Status:
 
 
 def _counters(fd: int, part: int, dtype: np.dtype[np.void]) -> np.void:
-    """Read a part whose items are single numbers."""
     result: np.void = _items(fd, part, dtype, 1, 8)[0]
     return result
 

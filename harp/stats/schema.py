@@ -25,7 +25,6 @@ class Statistic:
 
 @cache
 def statistics() -> tuple[Statistic, ...]:
-    """Return all statistics, in the page's order."""
     return tuple(Statistic(*each) for each in _page.statistics())
 
 
@@ -34,28 +33,69 @@ def drops() -> tuple[Statistic, ...]:
     return tuple(each for each in statistics() if each.drop_reason)
 
 
+def _fields(names: str, kind: str) -> list[tuple[str, str]]:
+    return [(name, kind) for name in names.split()]
+
+
+def _numbers(name: str) -> list[tuple[str, str]]:
+    return [(each, "u8") for each, _ in _page.LISTS[name]]
+
+
+_BUCKETS = f"({len(_page.histogram_upper_ns()) + 1},)u8"
+_ENDS = [
+    *_fields("local_addr remote_addr", "V16"),
+    *_fields("local_port remote_port", "u2"),
+    ("scope_id", "u4"),
+]
+# The fields of struct harp_page_NAME.
+_RECORDS = {
+    "identity": [
+        *_fields("size pid queue instance", "u4"),
+        *_fields("lease_id netns start_wall_ns", "u8"),
+        *[("ifname", "S16"), ("label", "S64"), ("describe", "S256"), ("library", "S16")],
+    ],
+    "status": [
+        *_fields("published_ns publications flows_open flows_hidden", "u8"),
+        *[("ended", "u4"), ("reserved", "u4"), ("note", "S160")],
+        *_fields("comms_open comms_hidden", "u8"),
+    ],
+    "histogram": [*_fields("count sum_ns", "u8"), ("bucket", _BUCKETS)],
+    "xstat": [("name", "S64"), ("value", "u8")],
+    "flow": [("sequence", "u8"), *_ENDS, ("label", "S64"), *_numbers("flow")],
+    "rail": [
+        ("ifname", "S16"),
+        *_fields("srtt_count srtt_sum_ns", "u8"),
+        ("srtt_bucket", _BUCKETS),
+        *_numbers("rail"),
+    ],
+    "comm": [
+        *[("sequence", "u8"), ("remote_addr", "V16")],
+        *[("remote_port", "u2"), ("reserved", "u2"), ("scope_id", "u4"), ("ifname", "S16")],
+        *_numbers("comm"),
+    ],
+    "lane": [("sequence", "u8"), *_ENDS, ("ifname", "S16"), *_numbers("lane")],
+}
+
+
 @cache
 def record_type(name: str) -> np.dtype[np.void]:
-    """Return the type of a record, struct harp_page_NAME."""
-    result: np.dtype[np.void] = np.dtype(_page.LAYOUTS[name])
+    result: np.dtype[np.void] = np.dtype(_RECORDS[name], align=True)
+    assert result.itemsize == _page.SIZES[name], name
     return result
 
 
 @cache
 def counters_type() -> np.dtype[np.void]:
-    """Return a type with a field per statistic."""
     return np.dtype([(each.name, "=u8") for each in statistics()])
 
 
 @cache
 def job_counters() -> tuple[Statistic, ...]:
-    """Return the counters of a job, in the page's order."""
     return tuple(Statistic(name, "counter", text) for name, text in _page.LISTS["job"])
 
 
 @cache
 def job_type() -> np.dtype[np.void]:
-    """Return a type with a field per counter of a job."""
     return np.dtype([(each.name, "=u8") for each in job_counters()])
 
 

@@ -39,8 +39,6 @@ BUCKETS = len(_page.histogram_upper_ns()) + 1
 
 @dataclass
 class Rail:
-    """Lanes of a kind over a NIC, of all jobs."""
-
     lanes_open: int = 0
     counters: dict[str, int] = field(default_factory=lambda: dict.fromkeys(RAIL_COUNTERS, 0))
     srtt_sum_ns: int = 0

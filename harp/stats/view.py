@@ -93,7 +93,6 @@ def span(ns: float | None) -> str:
 
 
 def name_of(instance: Mapping[str, Any]) -> str:
-    """Return an instance's NIC and queue: eth1/0."""
     return f"{instance['identity']['ifname']}/{instance['identity']['queue']}"
 
 
@@ -166,7 +165,6 @@ def notes(host: Mapping[str, Any]) -> list[Text]:
 def counters_table(
     title: str, what: str, values: Mapping[str, int], known: Iterable[schema.Statistic]
 ) -> Table:
-    """Return the known counters that are not 0, with their meaning."""
     rows = [(one.name, values[one.name], one.help) for one in known if values.get(one.name)]
     return table(title, (what, "value", "what"), rows, folded=(2,))
 

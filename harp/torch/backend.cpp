@@ -101,64 +101,47 @@ void log_warning(void *, int level, const char *text)
 
 std::optional<harp_coll_dtype> dtype_of(at::ScalarType type)
 {
-	switch (type) {
-	case at::kChar:
-		return HARP_COLL_INT8;
-	case at::kByte:
-		return HARP_COLL_UINT8;
-	case at::kShort:
-		return HARP_COLL_INT16;
-	case at::kUInt16:
-		return HARP_COLL_UINT16;
-	case at::kInt:
-		return HARP_COLL_INT32;
-	case at::kUInt32:
-		return HARP_COLL_UINT32;
-	case at::kLong:
-		return HARP_COLL_INT64;
-	case at::kUInt64:
-		return HARP_COLL_UINT64;
-	case at::kHalf:
-		return HARP_COLL_FLOAT16;
-	case at::kBFloat16:
-		return HARP_COLL_BFLOAT16;
-	case at::kFloat:
-		return HARP_COLL_FLOAT32;
-	case at::kDouble:
-		return HARP_COLL_FLOAT64;
-	case at::kComplexFloat:
-		return HARP_COLL_COMPLEX64;
-	case at::kComplexDouble:
-		return HARP_COLL_COMPLEX128;
-	case at::kBool:
-		return HARP_COLL_BOOL;
-	default:
-		return std::nullopt;
-	}
+	static constexpr std::pair<at::ScalarType, harp_coll_dtype> types[] = {
+		{ at::kChar, HARP_COLL_INT8 },
+		{ at::kByte, HARP_COLL_UINT8 },
+		{ at::kShort, HARP_COLL_INT16 },
+		{ at::kUInt16, HARP_COLL_UINT16 },
+		{ at::kInt, HARP_COLL_INT32 },
+		{ at::kUInt32, HARP_COLL_UINT32 },
+		{ at::kLong, HARP_COLL_INT64 },
+		{ at::kUInt64, HARP_COLL_UINT64 },
+		{ at::kHalf, HARP_COLL_FLOAT16 },
+		{ at::kBFloat16, HARP_COLL_BFLOAT16 },
+		{ at::kFloat, HARP_COLL_FLOAT32 },
+		{ at::kDouble, HARP_COLL_FLOAT64 },
+		{ at::kComplexFloat, HARP_COLL_COMPLEX64 },
+		{ at::kComplexDouble, HARP_COLL_COMPLEX128 },
+		{ at::kBool, HARP_COLL_BOOL },
+	};
+
+	for (const auto &[torch, own] : types)
+		if (torch == type)
+			return own;
+	return std::nullopt;
 }
 
 harp_coll_reduce reduction_of(const char *name, const c10d::ReduceOp &op)
 {
-	switch (op.op_) {
-	case c10d::ReduceOp::SUM:
-		return HARP_COLL_SUM;
-	case c10d::ReduceOp::AVG:
-		return HARP_COLL_AVG;
-	case c10d::ReduceOp::PRODUCT:
-		return HARP_COLL_PROD;
-	case c10d::ReduceOp::MIN:
-		return HARP_COLL_MIN;
-	case c10d::ReduceOp::MAX:
-		return HARP_COLL_MAX;
-	case c10d::ReduceOp::BAND:
-		return HARP_COLL_BAND;
-	case c10d::ReduceOp::BOR:
-		return HARP_COLL_BOR;
-	case c10d::ReduceOp::BXOR:
-		return HARP_COLL_BXOR;
-	default:
-		refuse(name, "the reduction PREMUL_SUM is NCCL's only; multiply, then use SUM");
-	}
+	static constexpr std::pair<c10d::ReduceOp::RedOpType, harp_coll_reduce> reductions[] = {
+		{ c10d::ReduceOp::SUM, HARP_COLL_SUM },
+		{ c10d::ReduceOp::AVG, HARP_COLL_AVG },
+		{ c10d::ReduceOp::PRODUCT, HARP_COLL_PROD },
+		{ c10d::ReduceOp::MIN, HARP_COLL_MIN },
+		{ c10d::ReduceOp::MAX, HARP_COLL_MAX },
+		{ c10d::ReduceOp::BAND, HARP_COLL_BAND },
+		{ c10d::ReduceOp::BOR, HARP_COLL_BOR },
+		{ c10d::ReduceOp::BXOR, HARP_COLL_BXOR },
+	};
+
+	for (const auto &[torch, own] : reductions)
+		if (torch == op.op_)
+			return own;
+	refuse(name, "the reduction PREMUL_SUM is NCCL's only; multiply, then use SUM");
 }
 
 void check_dense(const char *name, const Tensor &tensor)
@@ -221,7 +204,8 @@ struct Plan {
 	{
 	}
 
-	Call &add(harp_coll_op op, const Tensor &like, size_t count)
+	Call &add(harp_coll_op op, const Tensor &like, size_t count, const void *in = nullptr,
+		  void *out = nullptr, int64_t peer = 0)
 	{
 		std::optional<harp_coll_dtype> dtype = dtype_of(like.scalar_type());
 		Call &added = calls.emplace_back();
@@ -229,6 +213,9 @@ struct Plan {
 
 		call.size = sizeof(call);
 		call.op = op;
+		call.in = in;
+		call.out = out;
+		call.peer = static_cast<int>(peer);
 		call.timeout_ms = timeout.count();
 		if (op == HARP_COLL_BARRIER)
 			return added;
@@ -843,11 +830,12 @@ class HarpBackend : public c10d::Backend
 		const Tensor joined = at::cat(flat);
 		Plan plan =
 			make_plan(OpType::ALLREDUCE_COALESCED, "harp:all_reduce_coalesced", opts);
-		Call &call = plan.add(HARP_COLL_ALLREDUCE, joined, count_of(joined));
+		void *memory = Plan::memory_of(joined);
+		Call &call =
+			plan.add(HARP_COLL_ALLREDUCE, joined, count_of(joined), memory, memory);
 		int64_t offset = 0;
 
 		plan.reduces(call, joined, opts.reduceOp);
-		call.call.in = call.call.out = Plan::memory_of(joined);
 		plan.kept.push_back(joined);
 		plan.inputs = plan.outputs = tensors;
 		for (const Tensor &tensor : tensors) {
@@ -879,11 +867,9 @@ class HarpBackend : public c10d::Backend
 			in = plan.source(tensor);
 			plan.outputs = tensors;
 		}
-		Call &call = plan.add(HARP_COLL_REDUCE, tensor, count_of(tensor));
+		Call &call = plan.add(HARP_COLL_REDUCE, tensor, count_of(tensor), in, out,
+				      opts.rootRank);
 		plan.reduces(call, tensor, opts.reduceOp);
-		call.call.peer = static_cast<int>(opts.rootRank);
-		call.call.in = in;
-		call.call.out = out;
 		return run(std::move(plan), opts.asyncOp);
 	}
 
@@ -896,11 +882,11 @@ class HarpBackend : public c10d::Backend
 		const Tensor &output = one(name, outputs)[0];
 		const std::vector<Tensor> &blocks = blocks_of(name, inputs, output);
 		Plan plan = make_plan(OpType::REDUCE_SCATTER, name, opts);
-		Call &call = plan.add(HARP_COLL_REDUCE_SCATTER, output, count_of(output));
+		Call &call = plan.add(HARP_COLL_REDUCE_SCATTER, output, count_of(output), nullptr,
+				      plan.target(output));
 
 		plan.reduces(call, output, opts.reduceOp);
 		add_sources(plan, call, blocks);
-		call.call.out = plan.target(output);
 		return run(std::move(plan), opts.asyncOp);
 	}
 
@@ -931,10 +917,9 @@ class HarpBackend : public c10d::Backend
 		const Tensor &tensor = one("harp:broadcast", tensors)[0];
 		Plan plan = make_plan(OpType::BROADCAST, "harp:broadcast", opts);
 		void *memory = opts.rootRank == rank_ ? plan.in_place(tensor) : plan.target(tensor);
-		Call &call = plan.add(HARP_COLL_BROADCAST, tensor, count_of(tensor));
 
-		call.call.peer = static_cast<int>(opts.rootRank);
-		call.call.out = memory;
+		plan.add(HARP_COLL_BROADCAST, tensor, count_of(tensor), nullptr, memory,
+			 opts.rootRank);
 		return run(std::move(plan), opts.asyncOp);
 	}
 
@@ -1003,11 +988,9 @@ class HarpBackend : public c10d::Backend
 		at::AutoDispatchBelowAutograd guard;
 		const Tensor &input = one(name, inputs)[0];
 		Plan plan = make_plan(OpType::GATHER, name, opts);
-		const void *in = plan.source(input);
-		Call &call = plan.add(HARP_COLL_GATHER, input, count_of(input));
+		Call &call = plan.add(HARP_COLL_GATHER, input, count_of(input), plan.source(input),
+				      nullptr, opts.rootRank);
 
-		call.call.peer = static_cast<int>(opts.rootRank);
-		call.call.in = in;
 		if (opts.rootRank == rank_)
 			add_targets(plan, call, blocks_of(name, outputs, input));
 		return run(std::move(plan), opts.asyncOp);
@@ -1021,11 +1004,9 @@ class HarpBackend : public c10d::Backend
 		at::AutoDispatchBelowAutograd guard;
 		const Tensor &output = one(name, outputs)[0];
 		Plan plan = make_plan(OpType::SCATTER, name, opts);
-		void *out = plan.target(output);
-		Call &call = plan.add(HARP_COLL_SCATTER, output, count_of(output));
+		Call &call = plan.add(HARP_COLL_SCATTER, output, count_of(output), nullptr,
+				      plan.target(output), opts.rootRank);
 
-		call.call.peer = static_cast<int>(opts.rootRank);
-		call.call.out = out;
 		if (opts.rootRank == rank_)
 			add_sources(plan, call, blocks_of(name, inputs, output));
 		return run(std::move(plan), opts.asyncOp);
@@ -1043,8 +1024,6 @@ class HarpBackend : public c10d::Backend
 		Call &call = plan.add(HARP_COLL_ALLTOALL, inputs[0], 0);
 		add_sources(plan, call, inputs);
 		add_targets(plan, call, outputs);
-		set_counts(call.in_counts, inputs);
-		set_counts(call.out_counts, outputs);
 		return run(std::move(plan), opts.asyncOp);
 	}
 
@@ -1062,9 +1041,7 @@ class HarpBackend : public c10d::Backend
 		same_type(name, output, input);
 		c10d::checkSplitSizes(input_splits, input, size_);
 		c10d::checkSplitSizes(output_splits, output, size_);
-		Call &call = plan.add(HARP_COLL_ALLTOALL, input, 0);
-		call.call.in = in;
-		call.call.out = out;
+		Call &call = plan.add(HARP_COLL_ALLTOALL, input, 0, in, out);
 		set_split_counts(call.in_counts, input, input_splits);
 		set_split_counts(call.out_counts, output, output_splits);
 		return run(std::move(plan), opts.asyncOp);
@@ -1077,12 +1054,10 @@ class HarpBackend : public c10d::Backend
 		at::AutoDispatchBelowAutograd guard;
 		const Tensor &tensor = one("harp:send", tensors)[0];
 		Plan plan(OpType::SEND, "harp:send", timeout_);
-		const void *in = plan.source(tensor);
-		Call &call = plan.add(HARP_COLL_SEND, tensor, count_of(tensor));
+		Call &call = plan.add(HARP_COLL_SEND, tensor, count_of(tensor), plan.source(tensor),
+				      nullptr, peer);
 
-		call.call.peer = peer;
 		call.call.tag = tag;
-		call.call.in = in;
 		plan.outputs = tensors;
 		return run(std::move(plan), true);
 	}
@@ -1231,20 +1206,19 @@ class HarpBackend : public c10d::Backend
 					 scale);
 	}
 
-	/* Blocks of one size need no counts. */
-	static bool are_equal(const std::vector<Tensor> &blocks)
+	/* Blocks of one size need no counts; an alltoall always has them. */
+	static bool need_counts(const std::vector<Tensor> &blocks)
 	{
-		for (const Tensor &block : blocks)
-			if (block.numel() != blocks[0].numel())
-				return false;
-		return true;
+		return std::any_of(blocks.begin(), blocks.end(), [&](const Tensor &block) {
+			return block.numel() != blocks[0].numel();
+		});
 	}
 
 	static void add_sources(Plan &plan, Call &call, const std::vector<Tensor> &blocks)
 	{
 		for (const Tensor &block : blocks)
 			call.in_blocks.push_back(plan.source(block));
-		if (!are_equal(blocks) && call.call.op != HARP_COLL_ALLTOALL)
+		if (need_counts(blocks) || call.call.op == HARP_COLL_ALLTOALL)
 			set_counts(call.in_counts, blocks);
 	}
 
@@ -1252,15 +1226,15 @@ class HarpBackend : public c10d::Backend
 	{
 		for (const Tensor &block : blocks)
 			call.out_blocks.push_back(plan.target(block));
-		if (!are_equal(blocks) && call.call.op != HARP_COLL_ALLTOALL)
+		if (need_counts(blocks) || call.call.op == HARP_COLL_ALLTOALL)
 			set_counts(call.out_counts, blocks);
 	}
 
 	void add_allgather(Plan &plan, const Tensor &input, const std::vector<Tensor> &blocks)
 	{
-		const void *in = plan.source(input);
-		Call &call = plan.add(HARP_COLL_ALLGATHER, input, count_of(input));
-		call.call.in = in;
+		Call &call =
+			plan.add(HARP_COLL_ALLGATHER, input, count_of(input), plan.source(input));
+
 		add_targets(plan, call, blocks);
 	}
 
@@ -1273,10 +1247,10 @@ class HarpBackend : public c10d::Backend
 
 		for (const Tensor &tensor : tensors) {
 			void *memory = plan.in_place(tensor);
-			Call &call = plan.add(HARP_COLL_ALLREDUCE, tensor, count_of(tensor));
+			Call &call = plan.add(HARP_COLL_ALLREDUCE, tensor, count_of(tensor), memory,
+					      memory);
 
 			plan.reduces(call, tensor, opts.reduceOp);
-			call.call.in = call.call.out = memory;
 		}
 		return run(std::move(plan), opts.asyncOp);
 	}
@@ -1307,11 +1281,9 @@ class HarpBackend : public c10d::Backend
 		check_pairs(name, outputs, inputs);
 		for (size_t i = 0; i < inputs.size(); i++) {
 			const void *in = plan.source(inputs[i]);
-			void *out = plan.target(outputs[i]);
-			Call &call = plan.add(HARP_COLL_ALLGATHER, inputs[i], count_of(inputs[i]));
 
-			call.call.in = in;
-			call.call.out = out;
+			plan.add(HARP_COLL_ALLGATHER, inputs[i], count_of(inputs[i]), in,
+				 plan.target(outputs[i]));
 		}
 		return run(std::move(plan), opts.asyncOp);
 	}
@@ -1327,13 +1299,10 @@ class HarpBackend : public c10d::Backend
 		check_pairs(name, inputs, outputs);
 		for (size_t i = 0; i < outputs.size(); i++) {
 			const void *in = plan.source(inputs[i]);
-			void *out = plan.target(outputs[i]);
 			Call &call = plan.add(HARP_COLL_REDUCE_SCATTER, outputs[i],
-					      count_of(outputs[i]));
+					      count_of(outputs[i]), in, plan.target(outputs[i]));
 
 			plan.reduces(call, outputs[i], opts.reduceOp);
-			call.call.in = in;
-			call.call.out = out;
 		}
 		return run(std::move(plan), opts.asyncOp);
 	}
@@ -1344,12 +1313,10 @@ class HarpBackend : public c10d::Backend
 		at::AutoDispatchBelowAutograd guard;
 		const Tensor &tensor = one(name, tensors)[0];
 		Plan plan(type, name, timeout_);
-		void *out = plan.target(tensor);
-		Call &call = plan.add(HARP_COLL_RECV, tensor, count_of(tensor));
+		Call &call = plan.add(HARP_COLL_RECV, tensor, count_of(tensor), nullptr,
+				      plan.target(tensor), peer);
 
-		call.call.peer = peer;
 		call.call.tag = tag;
-		call.call.out = out;
 		return run(std::move(plan), true);
 	}
 

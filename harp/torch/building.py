@@ -126,7 +126,6 @@ def _compile(version: str, target: Path) -> None:
 
 @cache
 def module() -> ModuleType:
-    """The compiled backend; compiled first where it is not in the cache."""
     import torch
 
     version = torch.__version__

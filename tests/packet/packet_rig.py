@@ -9,7 +9,8 @@ from scapy.layers.inet6 import IPv6, in6_chksum
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
-from harp._core import CallbackNic, Connection, Listener, Stack
+from harp._core import Connection, Listener, Stack
+from harp._nic import CallbackNic
 
 OUR_MAC, PEER_MAC = "02:00:00:00:00:01", "02:00:00:00:00:02"
 OUR_ADDRESS = {"ipv4": "10.0.0.1", "ipv6": "fd00::1"}

@@ -102,15 +102,6 @@ def test_another_package_named_harp_is_named(root_dir: Path, tmp_path: Path) -> 
     assert "Traceback" not in done.stderr
 
 
-def test_import_warns_of_another_package_named_harp(root_dir: Path, tmp_path: Path) -> None:
-    """The same with harp-nccl installed last: its __init__.py is in use."""
-    shutil.copytree(root_dir / "harp", tmp_path / "harp", ignore=shutil.ignore_patterns("*.c"))
-    (tmp_path / "harp-1.2.dist-info").mkdir()
-    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import harp"
-    done = finished([sys.executable, "-P", "-W", "error", "-c", code], cwd="/")
-    assert "ImportWarning: the unrelated PyPI package harp 1.2" in done.stderr
-
-
 def test_the_wheel_is_not_named_as_the_other_project(root_dir: Path) -> None:
     """And no document, message or script tells anyone to install that one."""
     project = tomllib.loads((root_dir / "pyproject.toml").read_text())["project"]

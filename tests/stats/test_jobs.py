@@ -9,6 +9,7 @@ from collections.abc import Callable
 from ipaddress import ip_network
 from typing import Any
 
+import numpy as np
 import pytest
 from conftest_stats import JobOwner, content_of, memory
 from harpctl import harpctl
@@ -21,6 +22,7 @@ from harp.stats import instance, lanes_view, view
 from harp.stats.instance import HostSnapshot, host_document, look
 from harp.stats.job import document
 from harp.stats.page import read_job
+from harp.stats.schema import record_type
 from harp.stats.view import Rates
 
 MakeJob = Callable[..., JobOwner]
@@ -194,10 +196,10 @@ def test_invalid_records_are_shown_as_invalid(job_owner: JobOwner) -> None:
     raw = _copied(job_owner)
     lanes, stride = _part(raw, _page.LANES)
     comm_at, comm_stride = _part(raw, _page.COMMS)
-    layout, comm_layout = _page.LAYOUTS["lane"], _page.LAYOUTS["comm"]
+    layout, comm_layout = record_type("lane"), record_type("comm")
 
-    def put(at: int, where: object, name: str, content: bytes) -> None:
-        offset = dict(zip(where["names"], where["offsets"], strict=True))[name]  # type: ignore[index]
+    def put(at: int, record: np.dtype[np.void], name: str, content: bytes) -> None:
+        offset = record.fields[name][1]  # type: ignore[index]
         raw[at + offset : at + offset + len(content)] = content
 
     for name in ("state", "kind", "end", "index", "payload_bytes", "srtt_ns", "retransmits"):
