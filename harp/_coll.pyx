@@ -27,8 +27,12 @@ cdef extern from "<pthread.h>" nogil:
 class CollectiveError(RuntimeError):
     """An operation failed.
 
-    message: what failed, on which ranks.
-    code: the errno (coll/harp_coll.h).
+    Parameters
+    ----------
+    message
+        What failed, on which ranks.
+    code
+        The errno (coll/harp_coll.h).
     """
 
     def __init__(self, message: str, code: int) -> None:
@@ -252,7 +256,13 @@ cdef class Request:
         raise CollectiveError(text or f"error {-code}", -code)
 
     def test(self) -> bool:
-        """Return whether it is done; CollectiveError if it failed. Never sleeps."""
+        """Return whether it is done. Never sleeps.
+
+        Raises
+        ------
+        CollectiveError
+            It failed.
+        """
         cdef int code
         with nogil:
             code = harp_coll_test(self.request)
@@ -264,9 +274,22 @@ cdef class Request:
     def wait(self, timeout_s=None):
         """Wait until it is done.
 
-        timeout_s: seconds to wait at most; None: no limit.
-        Returns what the operation that waits would return. CollectiveError: it failed.
-        TimeoutError: it is not done in time, and goes on.
+        Parameters
+        ----------
+        timeout_s
+            Seconds to wait at most; None: no limit.
+
+        Returns
+        -------
+        object
+            What the operation that waits would return.
+
+        Raises
+        ------
+        CollectiveError
+            It failed.
+        TimeoutError
+            It is not done in time, and goes on.
         """
         cdef int64_t timeout_ms = -1 if timeout_s is None else <int64_t>(timeout_s * 1000)
         cdef int code

@@ -202,16 +202,31 @@ def _no_driver():
 cdef class Stack(_Context):
     """A TCP stack on a NIC. Only poll(now_ns) advances it.
 
-    nic: the NIC, of this stack only.
-    seed: of its random numbers; 0: the system's.
-    now_ns: the clock at the start, in nanoseconds.
-    max_conns, max_neighbors: limits; 0: the defaults of harp.h.
-    port_min, port_max: ports that it chooses for itself; 0: the default.
-    own_neighbors: whether it resolves neighbors; False: only neighbor_set() does.
-    log: called as log(level, text) for each line of its log; None: no log.
-    scope_id: the interface's index, for link-local addresses.
-    vlan_id: the VLAN tag of its packets; 0: none.
-    OSError: memory is exhausted, or an option is out of range.
+    Parameters
+    ----------
+    nic
+        The NIC, of this stack only.
+    seed
+        Of its random numbers; 0: the system's.
+    now_ns
+        The clock at the start, in nanoseconds.
+    max_conns, max_listeners, max_neighbors
+        Limits; 0: the defaults of harp.h.
+    port_min, port_max
+        Ports that it chooses for itself; 0: the default.
+    own_neighbors
+        Whether it resolves neighbors; False: only neighbor_set() does.
+    log
+        Called as log(level, text) for each line of its log; None: no log.
+    scope_id
+        The interface's index, for link-local addresses.
+    vlan_id
+        The VLAN tag of its packets; 0: none.
+
+    Raises
+    ------
+    OSError
+        Memory is exhausted, or an option is out of range.
     """
 
     def __cinit__(self, *args, **kwargs):
@@ -298,9 +313,17 @@ cdef class Stack(_Context):
         return wrapped
 
     def poll(self, uint64_t now_ns):
-        """Receive, run timers, transmit. Return the amount of work done; 0: nothing was to be done.
+        """Receive, run timers, transmit.
 
-        now_ns: the clock, in nanoseconds; never earlier than at the last call.
+        Parameters
+        ----------
+        now_ns
+            The clock, in nanoseconds; never earlier than at the last call.
+
+        Returns
+        -------
+        int
+            The amount of work done; 0: nothing was to be done.
         """
         did = harp_stack_poll(self._open(), now_ns)
         if self._log_error is not None:
@@ -322,9 +345,17 @@ cdef class Stack(_Context):
     def address_add(self, str address not None, unsigned prefix_len):
         """Add an address of this stack; its prefix becomes a route.
 
-        address: IPv4 or IPv6, as text.
-        prefix_len: bits of the prefix.
-        OSError: the address exists, or the table is full.
+        Parameters
+        ----------
+        address
+            IPv4 or IPv6, as text.
+        prefix_len
+            Bits of the prefix.
+
+        Raises
+        ------
+        OSError
+            The address exists, or the table is full.
         """
         cdef harp_addr addr
         _parse(address, &addr)
@@ -334,10 +365,19 @@ cdef class Stack(_Context):
                   unsigned mtu_bytes=0):
         """Add a route.
 
-        prefix, prefix_len: the destinations.
-        gateway: the next hop; None: the destinations are on the link.
-        mtu_bytes: largest packet on it; 0: the NIC's.
-        OSError: the table is full, or the gateway is not reachable.
+        Parameters
+        ----------
+        prefix, prefix_len
+            The destinations.
+        gateway
+            The next hop; None: the destinations are on the link.
+        mtu_bytes
+            Largest packet on it; 0: the NIC's.
+
+        Raises
+        ------
+        OSError
+            The table is full, or the gateway is not reachable.
         """
         cdef harp_addr addr
         cdef harp_addr via
@@ -350,8 +390,12 @@ cdef class Stack(_Context):
     def neighbor_set(self, str address not None, mac):
         """Set a neighbor's MAC address.
 
-        address: IPv4 or IPv6, as text.
-        mac: "02:00:00:00:00:01" or 6 bytes; None removes the neighbor.
+        Parameters
+        ----------
+        address
+            IPv4 or IPv6, as text.
+        mac
+            "02:00:00:00:00:01" or 6 bytes; None removes the neighbor.
         """
         cdef harp_addr addr
         cdef uint8_t raw[6]
@@ -362,12 +406,26 @@ cdef class Stack(_Context):
               address)
 
     def listen(self, int port, str address="0.0.0.0", **options):
-        """Return a Listener on a port.
+        """Listen on a port.
 
-        port: the port; 0: any.
-        address: the local address; 0.0.0.0 and :: are all.
-        options: fields of struct harp_tcp_options by name (docs/python.md).
-        OSError: the port is in use, or no listener is left.
+        Parameters
+        ----------
+        port
+            The port; 0: any.
+        address
+            The local address; 0.0.0.0 and :: are all.
+        **options
+            Fields of struct harp_tcp_options by name (docs/python.md).
+
+        Returns
+        -------
+        Listener
+            The listening port.
+
+        Raises
+        ------
+        OSError
+            The port is in use, or no listener is left.
         """
         cdef harp_endpoint local
         cdef harp_tcp_options tcp
@@ -384,12 +442,26 @@ cdef class Stack(_Context):
 
     def connect(self, str address not None, int port, str local_address=None, int local_port=0,
                 **options):
-        """Begin to connect, and return the Connection; next_events() reports the result.
+        """Begin to connect; next_events() reports the result.
 
-        address, port: the peer's.
-        local_address, local_port: the own ones; None and 0: the stack chooses.
-        options: fields of struct harp_tcp_options by name (docs/python.md).
-        OSError: there is no route, port or memory for it.
+        Parameters
+        ----------
+        address, port
+            The peer's.
+        local_address, local_port
+            The own ones; None and 0: the stack chooses.
+        **options
+            Fields of struct harp_tcp_options by name (docs/python.md).
+
+        Returns
+        -------
+        Connection
+            The connection, which is not established yet.
+
+        Raises
+        ------
+        OSError
+            There is no route, port or memory for it.
         """
         cdef harp_endpoint local
         cdef harp_endpoint remote
@@ -407,12 +479,26 @@ cdef class Stack(_Context):
         return self._wrap(conn)
 
     def udp(self, int port=0, str address="::", **options):
-        """Return a new UdpSocket.
+        """Open a UDP socket.
 
-        port: the local port; 0: any.
-        address: the local address.
-        options: fields of struct harp_udp_options by name.
-        OSError: the port is in use.
+        Parameters
+        ----------
+        port
+            The local port; 0: any.
+        address
+            The local address.
+        **options
+            Fields of struct harp_udp_options by name.
+
+        Returns
+        -------
+        UdpSocket
+            The socket.
+
+        Raises
+        ------
+        OSError
+            The port is in use.
         """
         cdef harp_endpoint local
         cdef harp_udp_options udp
@@ -613,10 +699,24 @@ cdef class Connection(_Context):
         self.conn = NULL
 
     def send(self, const uint8_t[::1] data not None):
-        """Queue bytes to send; return their number, at least 1.
+        """Queue bytes to send.
 
-        data: a contiguous buffer of bytes.
-        BlockingIOError: none could be queued. OSError: the connection is dead.
+        Parameters
+        ----------
+        data
+            A contiguous buffer of bytes.
+
+        Returns
+        -------
+        int
+            The number of queued bytes, at least 1.
+
+        Raises
+        ------
+        BlockingIOError
+            None could be queued.
+        OSError
+            The connection is dead.
         """
         cdef iovec piece
         cdef ssize_t sent
@@ -635,10 +735,24 @@ cdef class Connection(_Context):
         return harp_conn_send_space(self._open())
 
     def recv(self, size_t size=65536):
-        """Return received bytes, at least one; b"" at the end of the stream.
+        """Return received bytes.
 
-        size: bytes to return at most.
-        BlockingIOError: nothing has arrived. OSError: the connection is dead.
+        Parameters
+        ----------
+        size
+            Bytes to return at most.
+
+        Returns
+        -------
+        bytes
+            At least one byte; b"" at the end of the stream.
+
+        Raises
+        ------
+        BlockingIOError
+            Nothing has arrived.
+        OSError
+            The connection is dead.
         """
         cdef harp_conn *conn = self._open()
         buffer = bytearray(size)
@@ -664,11 +778,24 @@ cdef class Connection(_Context):
         return self._lend(frame, False)
 
     def send_frame(self, Frame frame not None, length=None):
-        """Send a frame without a copy; return the bytes queued. The stack owns it from here.
+        """Send a frame without a copy. The stack owns it from here.
 
-        frame: a frame of frame().
-        length: bytes of it to send; None: all.
-        BufferError: a memoryview of the frame is alive.
+        Parameters
+        ----------
+        frame
+            A frame of frame().
+        length
+            Bytes of it to send; None: all.
+
+        Returns
+        -------
+        int
+            The bytes that were queued.
+
+        Raises
+        ------
+        BufferError
+            A memoryview of the frame is alive.
         """
         cdef harp_conn *conn = self._open()
         cdef harp_frame *taken = frame._open()
@@ -744,9 +871,18 @@ cdef class Connection(_Context):
     def set_options(self, **options):
         """Change all of the given options or, on error, none.
 
-        options: fields of struct harp_tcp_options by name; 0 restores a default. docs/python.md
-            says which may change when.
-        OSError: one can't change now, or is out of range. TypeError: there is no such option.
+        Parameters
+        ----------
+        **options
+            Fields of struct harp_tcp_options by name; 0 restores a default. docs/python.md says
+            which may change when.
+
+        Raises
+        ------
+        OSError
+            One can't change now, or is out of range.
+        TypeError
+            There is no such option.
         """
         cdef harp_tcp_options tcp
         tcp.size = sizeof(tcp)
@@ -761,7 +897,10 @@ cdef class Connection(_Context):
     def shutdown(self, int how=SHUT_WR):
         """End one or both directions.
 
-        how: socket.SHUT_WR: FIN after the queued data; receiving continues. SHUT_RD: received
+        Parameters
+        ----------
+        how
+            socket.SHUT_WR: FIN after the queued data; receiving continues. SHUT_RD: received
             bytes, present and future, are acknowledged and discarded, and recv() returns b"".
             SHUT_RDWR: both.
         """
@@ -916,7 +1055,10 @@ cdef class UdpSocket(_Context):
     def connect(self, str address=None, int port=0):
         """Receive only from this peer from now on.
 
-        address, port: the peer's; None: receive from all.
+        Parameters
+        ----------
+        address, port
+            The peer's; None: receive from all.
         """
         cdef harp_endpoint remote
         if address is not None:
@@ -924,12 +1066,26 @@ cdef class UdpSocket(_Context):
         check(harp_udp_connect(self._open(), NULL if address is None else &remote), "connect")
 
     def send(self, const uint8_t[::1] data not None, str address=None, int port=0):
-        """Send one datagram; return its bytes.
+        """Send one datagram.
 
-        data: a contiguous buffer of bytes.
-        address, port: the destination; None: the connected peer.
-        BlockingIOError: the send budget is used up. OSError: there is no route, or the datagram
-        is too long.
+        Parameters
+        ----------
+        data
+            A contiguous buffer of bytes.
+        address, port
+            The destination; None: the connected peer.
+
+        Returns
+        -------
+        int
+            The bytes of the datagram.
+
+        Raises
+        ------
+        BlockingIOError
+            The send budget is used up.
+        OSError
+            There is no route, or the datagram is too long.
         """
         cdef harp_endpoint remote
         cdef iovec piece
@@ -943,10 +1099,22 @@ cdef class UdpSocket(_Context):
         return sent
 
     def recv(self, size_t size=65536):
-        """Return one datagram: (bytes, real length, (address, port) of the sender).
+        """Return one datagram.
 
-        size: bytes to return at most; the rest of the datagram is dropped.
-        BlockingIOError: nothing has arrived.
+        Parameters
+        ----------
+        size
+            Bytes to return at most; the rest of the datagram is dropped.
+
+        Returns
+        -------
+        tuple
+            (bytes, real length, (address, port) of the sender).
+
+        Raises
+        ------
+        BlockingIOError
+            Nothing has arrived.
         """
         cdef harp_udp_from source
         buffer = bytearray(size)

@@ -101,10 +101,18 @@ cdef class Driver(_Context):
     Their clock is CLOCK_MONOTONIC from here on. Stacks joined by a Wire need one Driver for all of
     them. An Instance has a Driver of its own.
 
-    stacks: the stacks, 1 or more; each has this driver only.
-    spin_us: how long a waiting thread polls after the last packet before it sleeps, in
-        microseconds, 0 to 1000000. A wake-up takes about 30 us.
-    ValueError: a number is out of its range, or a stack is closed, named twice or driven already.
+    Parameters
+    ----------
+    *stacks
+        The stacks, 1 or more; each has this driver only.
+    spin_us
+        How long a waiting thread polls after the last packet before it sleeps, in microseconds, 0
+        to 1000000. A wake-up takes about 30 us.
+
+    Raises
+    ------
+    ValueError
+        A number is out of its range, or a stack is closed, named twice or driven already.
     """
 
     def __init__(self, *stacks, double spin_us=50.0):
@@ -183,7 +191,12 @@ cdef class Driver(_Context):
 
     def hold(self):
         """Stop the stacks inside `with driver.hold():`; only this thread may use them and their
-        objects (Connection, UdpSocket, ...). It gives the driver; ValueError if that is closed.
+        objects (Connection, UdpSocket, ...).
+
+        Returns
+        -------
+        AbstractContextManager
+            It gives the driver. Entering it raises ValueError if the driver is closed.
         """
         cdef _Hold hold = _Hold.__new__(_Hold)
         self._open()
@@ -342,9 +355,17 @@ cdef _refuse_objects(const char *format, what):
 cdef class Source:
     """A stack and the driver that polls it, for connections with blocking calls.
 
-    driver: the driver.
-    stack: one of its stacks.
-    ValueError: the stack is not one of the driver's.
+    Parameters
+    ----------
+    driver
+        The driver.
+    stack
+        One of its stacks.
+
+    Raises
+    ------
+    ValueError
+        The stack is not one of the driver's.
     """
 
     def __init__(self, Driver driver not None, Stack stack not None):
@@ -360,13 +381,28 @@ cdef class Source:
         return self.driver
 
     def listen(self, int port=0, str address="0.0.0.0", *, timeout=None, **options):
-        """Return an Acceptor on a port.
+        """Listen on a port.
 
-        port: the port; 0: any.
-        address: the local address.
-        timeout: seconds that accept() waits if it is given no timeout; None: no limit.
-        options: fields of struct harp_tcp_options by name (docs/python.md).
-        OSError: the port is in use, or the address is not the stack's.
+        Parameters
+        ----------
+        port
+            The port; 0: any.
+        address
+            The local address.
+        timeout
+            Seconds that accept() waits if it is given no timeout; None: no limit.
+        **options
+            Fields of struct harp_tcp_options by name (docs/python.md).
+
+        Returns
+        -------
+        Acceptor
+            The listening port.
+
+        Raises
+        ------
+        OSError
+            The port is in use, or the address is not the stack's.
         """
         cdef Acceptor acceptor = Acceptor.__new__(Acceptor)
         cdef Driver driver = self._driven()
@@ -378,14 +414,30 @@ cdef class Source:
 
     def connect(self, str address not None, int port, *, timeout=10.0, str local_address=None,
                 int local_port=0, **options):
-        """Connect, wait until the peer has answered, and return an Endpoint.
+        """Connect, and wait until the peer has answered.
 
-        address, port: the peer's.
-        timeout: seconds of this call; None: the stack's limit (connect_timeout_ns).
-        local_address, local_port: the own ones; None and 0: the stack chooses.
-        options: fields of struct harp_tcp_options by name (docs/python.md).
-        WaitTimeoutError: the peer did not answer in time. OSError: the stack's error, such as
-        ConnectionRefusedError.
+        Parameters
+        ----------
+        address, port
+            The peer's.
+        timeout
+            Seconds of this call; None: the stack's limit (connect_timeout_ns).
+        local_address, local_port
+            The own ones; None and 0: the stack chooses.
+        **options
+            Fields of struct harp_tcp_options by name (docs/python.md).
+
+        Returns
+        -------
+        Endpoint
+            The connection.
+
+        Raises
+        ------
+        WaitTimeoutError
+            The peer did not answer in time.
+        OSError
+            The stack's error, such as ConnectionRefusedError.
         """
         cdef Endpoint endpoint = Endpoint.__new__(Endpoint)
         cdef transfer ctx
@@ -417,11 +469,24 @@ cdef class Acceptor(_Context):
         raise TypeError("listen() of an Instance makes acceptors")
 
     def accept(self, *, timeout=None):
-        """Wait for the next connection, and return its Endpoint.
+        """Wait for the next connection.
 
-        timeout: seconds; None: the acceptor's own `timeout`.
-        WaitTimeoutError: no peer connected in time. ValueError: the acceptor is closed, or was
-        closed meanwhile.
+        Parameters
+        ----------
+        timeout
+            Seconds; None: the acceptor's own `timeout`.
+
+        Returns
+        -------
+        Endpoint
+            The connection.
+
+        Raises
+        ------
+        WaitTimeoutError
+            No peer connected in time.
+        ValueError
+            The acceptor is closed, or was closed meanwhile.
         """
         cdef transfer ctx
         cdef Endpoint endpoint
@@ -520,10 +585,22 @@ cdef class Endpoint:
         """Send all of a buffer. The bytes are queued on return, not delivered: flush() waits for
         that. COPY: into the stack's frames, so that the caller may reuse the buffer.
 
-        data: the buffer.
-        timeout: seconds; None: the endpoint's own `timeout`.
-        Returns the bytes of the buffer. WaitTimeoutError: the stack did not take all in time;
-        `bytes_done` is the number of queued bytes.
+        Parameters
+        ----------
+        data
+            The buffer.
+        timeout
+            Seconds; None: the endpoint's own `timeout`.
+
+        Returns
+        -------
+        int
+            The bytes of the buffer.
+
+        Raises
+        ------
+        WaitTimeoutError
+            The stack did not take all in time; `bytes_done` is the number of queued bytes.
         """
         cdef transfer ctx
         self._move(data, 0, _try_send, &ctx, timeout, "send_all")
@@ -532,11 +609,24 @@ cdef class Endpoint:
     def recv_exact(self, buffer, *, timeout=None):
         """Fill a writable buffer completely. COPY: out of the stack's frames.
 
-        buffer: the memory to fill.
-        timeout: seconds; None: the endpoint's own `timeout`.
-        Returns the bytes of the buffer; 0 if the stream has ended. EOFError: the stream ended in
-        the middle. WaitTimeoutError: less arrived in time; `bytes_done` is the number of bytes in
-        the buffer.
+        Parameters
+        ----------
+        buffer
+            The memory to fill.
+        timeout
+            Seconds; None: the endpoint's own `timeout`.
+
+        Returns
+        -------
+        int
+            The bytes of the buffer; 0 if the stream has ended.
+
+        Raises
+        ------
+        EOFError
+            The stream ended in the middle.
+        WaitTimeoutError
+            Less arrived in time; `bytes_done` is the number of bytes in the buffer.
         """
         cdef transfer ctx
         if self._move(buffer, PyBUF_WRITABLE, _try_receive, &ctx, timeout, "recv_exact") == END:
@@ -548,10 +638,24 @@ cdef class Endpoint:
     def recv_array(self, shape, dtype="u1", *, timeout=None):
         """Receive a numpy array. COPY: out of the stack's frames.
 
-        shape, dtype: of the array.
-        timeout: seconds; None: the endpoint's own `timeout`.
-        Returns a new array, filled as recv_exact() does. EOFError: the stream has ended, before the
-        array or in it. WaitTimeoutError: less arrived in time.
+        Parameters
+        ----------
+        shape, dtype
+            Of the array.
+        timeout
+            Seconds; None: the endpoint's own `timeout`.
+
+        Returns
+        -------
+        numpy.ndarray
+            A new array, filled as recv_exact() does.
+
+        Raises
+        ------
+        EOFError
+            The stream has ended, before the array or in it.
+        WaitTimeoutError
+            Less arrived in time.
         """
         import numpy
 
@@ -563,10 +667,22 @@ cdef class Endpoint:
     def recv(self, size_t max_bytes=65536, *, timeout=None):
         """Receive what has arrived. COPY: out of the stack's frames, and into the bytes object.
 
-        max_bytes: bytes to return at most, 1 or more.
-        timeout: seconds; None: the endpoint's own `timeout`.
-        Returns at least one byte; b"" at the end of the stream. WaitTimeoutError: nothing arrived
-        in time.
+        Parameters
+        ----------
+        max_bytes
+            Bytes to return at most, 1 or more.
+        timeout
+            Seconds; None: the endpoint's own `timeout`.
+
+        Returns
+        -------
+        bytes
+            At least one byte; b"" at the end of the stream.
+
+        Raises
+        ------
+        WaitTimeoutError
+            Nothing arrived in time.
         """
         cdef transfer ctx
         cdef uint8_t[::1] room
@@ -584,10 +700,22 @@ cdef class Endpoint:
         counts against the receive budget (256 frames or more, or rx_frames), and the peer waits
         when that is used up.
 
-        max_frames: frames to return at most, 1 to 1024.
-        timeout: seconds; None: the endpoint's own `timeout`.
-        Returns Frames in order, at least one; an empty list at the end of the stream.
-        WaitTimeoutError: nothing arrived in time.
+        Parameters
+        ----------
+        max_frames
+            Frames to return at most, 1 to 1024.
+        timeout
+            Seconds; None: the endpoint's own `timeout`.
+
+        Returns
+        -------
+        list of Frame
+            In order, at least one; empty at the end of the stream.
+
+        Raises
+        ------
+        WaitTimeoutError
+            Nothing arrived in time.
         """
         cdef transfer ctx
         if not 1 <= max_frames <= FRAMES_MAX:
@@ -600,9 +728,20 @@ cdef class Endpoint:
     def frame(self, *, timeout=None):
         """Wait for the send budget, and return a frame for send_frame().
 
-        timeout: seconds; None: the endpoint's own `timeout`.
-        Returns an empty Frame of the stack's memory, of at most one segment. WaitTimeoutError: the
-        budget was in use all the time.
+        Parameters
+        ----------
+        timeout
+            Seconds; None: the endpoint's own `timeout`.
+
+        Returns
+        -------
+        Frame
+            An empty one of the stack's memory, of at most one segment.
+
+        Raises
+        ------
+        WaitTimeoutError
+            The budget was in use all the time.
         """
         cdef transfer ctx
         self._begin(&ctx)
@@ -613,10 +752,22 @@ cdef class Endpoint:
         """Send a frame without a copy. The stack owns the memory from here, and reads it again for
         a retransmission.
 
-        frame: a frame of frame().
-        length: bytes of it to send; None: all.
-        Returns the bytes that were queued. BufferError: a memoryview or array of the frame is
-        alive.
+        Parameters
+        ----------
+        frame
+            A frame of frame().
+        length
+            Bytes of it to send; None: all.
+
+        Returns
+        -------
+        int
+            The bytes that were queued.
+
+        Raises
+        ------
+        BufferError
+            A memoryview or array of the frame is alive.
         """
         conn = self._open()
         with self.driver.hold():
@@ -625,8 +776,15 @@ cdef class Endpoint:
     def flush(self, *, timeout=None):
         """Wait until the peer's TCP has acknowledged everything sent.
 
-        timeout: seconds; None: the endpoint's own `timeout`.
-        WaitTimeoutError: something was not acknowledged in time.
+        Parameters
+        ----------
+        timeout
+            Seconds; None: the endpoint's own `timeout`.
+
+        Raises
+        ------
+        WaitTimeoutError
+            Something was not acknowledged in time.
         """
         cdef transfer ctx
         self._begin(&ctx)
@@ -635,8 +793,11 @@ cdef class Endpoint:
     def shutdown(self, int how=SHUT_WR):
         """End one or both directions.
 
-        how: socket.SHUT_WR: nothing more is sent, and the peer reads the end of the stream.
-            SHUT_RD: received bytes, present and future, are discarded. SHUT_RDWR: both.
+        Parameters
+        ----------
+        how
+            socket.SHUT_WR: nothing more is sent, and the peer reads the end of the stream. SHUT_RD:
+            received bytes, present and future, are discarded. SHUT_RDWR: both.
         """
         conn = self._open()
         with self.driver.hold():
@@ -651,8 +812,15 @@ cdef class Endpoint:
     def set_options(self, **options):
         """Change all of the given options or, on error, none.
 
-        options: those of struct harp_tcp_options that may change (docs/python.md).
-        ValueError, TypeError: there is no such option, or its value is out of range.
+        Parameters
+        ----------
+        **options
+            Those of struct harp_tcp_options that may change (docs/python.md).
+
+        Raises
+        ------
+        ValueError, TypeError
+            There is no such option, or its value is out of range.
         """
         conn = self._open()
         with self.driver.hold():
@@ -703,8 +871,15 @@ cdef class Endpoint:
         close. A stack ends with its process, and unacknowledged data would be lost. May be called
         twice.
 
-        linger: seconds to wait at most; 0: not at all.
-        BufferError: memory of a frame is in use.
+        Parameters
+        ----------
+        linger
+            Seconds to wait at most; 0: not at all.
+
+        Raises
+        ------
+        BufferError
+            Memory of a frame is in use.
         """
         cdef transfer ctx
         if self.closed:

@@ -163,22 +163,44 @@ cdef class Instance(Source):
 
     A forked child cannot use an instance; its copies of the descriptors are closed.
 
-    ifname: the interface, or "dpdk:SPEC".
-    queue: the queue; None: any that harpd leases, else 0.
-    drive: whether a Driver polls the stack.
-    spin_us: the Driver's, in microseconds.
-    daemon, socket: "auto", "off" or "require", and harpd's socket; None: HARP_DAEMON and
-        HARP_SOCKET.
-    label: a text that `harpctl instances` shows; None: the program's name.
-    xdp_mode, copy_mode: the XDP program's and the socket's mode: "auto", or a mode of docs/xdp.md.
-    huge_pages: whether frames are in huge pages; None: if there are any.
-    frame_count, max_conns: frames of the pool and connections at most; 0: the defaults.
-    port_min, port_max: the ports of a process that opens its own queue; 0: the defaults.
-    seed: of the stack's random numbers; 0: the system's.
-    lib_dir: where libharp-xdp.so and libharp-dpdk.so are; None: next to this library.
-    log: called as log(level, text) for each line of the log; None: no log.
-    dpdk_memory_mib: for the start of DPDK, in MiB; 0: HARP_DPDK_MEMORY_MIB.
-    OSError: its text has interface, queue, cause and remedy.
+    Parameters
+    ----------
+    ifname
+        The interface, or "dpdk:SPEC".
+    queue
+        The queue; None: any that harpd leases, else 0.
+    drive
+        Whether a Driver polls the stack.
+    spin_us
+        The Driver's, in microseconds.
+    daemon, socket
+        "auto", "off" or "require", and harpd's socket; None: HARP_DAEMON and HARP_SOCKET.
+    label
+        A text that `harpctl instances` shows; None: the program's name.
+    xdp_mode, copy_mode
+        The XDP program's and the socket's mode: "auto", or a mode of docs/xdp.md.
+    huge_pages
+        Whether frames are in huge pages; None: if there are any.
+    frame_count, max_conns
+        Frames of the pool and connections at most; 0: the defaults.
+    port_min, port_max
+        The ports of a process that opens its own queue; 0: the defaults.
+    seed
+        Of the stack's random numbers; 0: the system's.
+    lib_dir
+        Where libharp-xdp.so and libharp-dpdk.so are; None: next to this library.
+    log
+        Called as log(level, text) for each line of the log; None: no log.
+    dpdk_queues
+        Queues of a DPDK port to open or lease if SPEC has no number.
+    dpdk_memory_mib, dpdk_args
+        For the start of DPDK, in MiB, and its arguments; 0 and None: HARP_DPDK_MEMORY_MIB and
+        HARP_DPDK_ARGS.
+
+    Raises
+    ------
+    OSError
+        Its text has interface, queue, cause and remedy.
     """
 
     cdef _Handle _handle

@@ -11,7 +11,10 @@ from harp import _paths
 def nccl_plugin_path() -> Path:
     """Return the absolute path of HARP's NCCL net plugin, for NCCL_NET_PLUGIN.
 
-    HarpError: HARP is not built, or its installation lacks the plugin.
+    Raises
+    ------
+    HarpError
+        HARP is not built, or its installation lacks the plugin.
     """
     return _paths.plugin().resolve()
 
@@ -29,11 +32,18 @@ def env(
     ``torch.distributed.init_process_group("nccl")``. Variables that are set already are left out,
     as they take precedence over harp.toml.
 
-    settings: settings by key ("tcp.ecn") or variable ("HARP_ECN"); they take precedence over
+    Parameters
+    ----------
+    settings
+        Settings by key ("tcp.ecn") or variable ("HARP_ECN"); they take precedence over
         environment and file.
-    file: the harp.toml to read. Default: HARP_CONFIG, else /etc/harp/harp.toml, which may be
-        absent.
-    HarpError: a setting is wrong, the file cannot be read, or the plugin is missing.
+    file
+        The harp.toml to read. Default: HARP_CONFIG, else /etc/harp/harp.toml, which may be absent.
+
+    Raises
+    ------
+    HarpError
+        A setting is wrong, the file cannot be read, or the plugin is missing.
     """
     from harp import config
     from harp.config import jobs

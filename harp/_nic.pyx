@@ -105,8 +105,12 @@ cdef class CallbackNic(Nic):
     """A NIC whose packets are Python bytes: inject() delivers packets to the stack, collect()
     returns its packets. Raw Ethernet frames without FCS.
 
-    mac: the MAC address.
-    mtu_bytes: the largest IP packet.
+    Parameters
+    ----------
+    mac
+        The MAC address.
+    mtu_bytes
+        The largest IP packet.
     """
 
     cdef object _inbound
@@ -131,7 +135,10 @@ cdef class CallbackNic(Nic):
     def inject(self, frame):
         """Queue a frame that the stack receives at its next poll.
 
-        frame: anything that bytes() accepts: bytes, or scapy's packets.
+        Parameters
+        ----------
+        frame
+            Anything that bytes() accepts: bytes, or scapy's packets.
         """
         self._open()
         self._inbound.append(bytes(frame))
@@ -171,10 +178,16 @@ cdef class CallbackNic(Nic):
 cdef class Wire(_Context):
     """Packets in memory between ports, with configurable impairments.
 
-    ports: ends of the wire, 2 or more.
-    seed: of the impairments' random numbers.
-    mtu_bytes: the largest IP packet.
-    strict: whether frames are checked for use after they were given away.
+    Parameters
+    ----------
+    ports
+        Ends of the wire, 2 or more.
+    seed
+        Of the impairments' random numbers.
+    mtu_bytes
+        The largest IP packet.
+    strict
+        Whether frames are checked for use after they were given away.
     """
 
     cdef harp_wire *wire
@@ -201,9 +214,17 @@ cdef class Wire(_Context):
         return self.wire
 
     def port(self, unsigned index):
-        """Return the NIC at one end, for one stack.
+        """Return the NIC at one end.
 
-        index: the port, from 0.
+        Parameters
+        ----------
+        index
+            The port, from 0.
+
+        Returns
+        -------
+        Nic
+            The NIC, for one stack.
         """
         cdef harp_nic *nic = harp_wire_port(self._open(), index)
         cdef Nic port
@@ -222,14 +243,20 @@ cdef class Wire(_Context):
                loss_ppm=0, duplicate_ppm=0, reorder_ppm=0, reorder_ns=0, corrupt_ppm=0, down=False):
         """Set the impairments of packets that this port sends; replaces all previous ones.
 
-        port: the port.
-        delay_ns, jitter_ns: delay of each packet, and what is added at random at most, in
-            nanoseconds.
-        rate_bps, queue_bytes: bits per second, and the queue in front of that; 0: no limit.
-        loss_ppm, duplicate_ppm, corrupt_ppm: packets in a million that are lost, doubled, or
-            changed.
-        reorder_ppm, reorder_ns: packets in a million that come later, and by how many nanoseconds.
-        down: whether the port loses all packets.
+        Parameters
+        ----------
+        port
+            The port.
+        delay_ns, jitter_ns
+            Delay of each packet, and what is added at random at most, in nanoseconds.
+        rate_bps, queue_bytes
+            Bits per second, and the queue in front of that; 0: no limit.
+        loss_ppm, duplicate_ppm, corrupt_ppm
+            Packets in a million that are lost, doubled, or changed.
+        reorder_ppm, reorder_ns
+            Packets in a million that come later, and by how many nanoseconds.
+        down
+            Whether the port loses all packets.
         """
         cdef harp_wire_impair_t impair
         memset(&impair, 0, sizeof(impair))
@@ -246,9 +273,17 @@ cdef class Wire(_Context):
         check(harp_wire_set_impair(self._open(), port, &impair), f"port {port}")
 
     def stats(self, unsigned port):
-        """Return the counts of packets that this port sent, by name.
+        """Return the counts of packets that this port sent.
 
-        port: the port.
+        Parameters
+        ----------
+        port
+            The port.
+
+        Returns
+        -------
+        dict
+            Counts by name.
         """
         cdef harp_wire_stats_t stats
         check(harp_wire_stats(self._open(), port, &stats), f"port {port}")

@@ -59,7 +59,10 @@ class AsyncEndpoint:
     change while it is sent. `endpoint` is the connection itself, for calls that do not block:
     info(), options(), shutdown().
 
-    endpoint: the connection. It belongs to this object from here on.
+    Parameters
+    ----------
+    endpoint
+        The connection. It belongs to this object from here on.
     """
 
     def __init__(self, endpoint: Endpoint) -> None:
@@ -87,7 +90,10 @@ class AsyncEndpoint:
     async def close(self, linger: float = 5.0) -> None:
         """Send the queued data and the end of the stream, and close; see Endpoint.close().
 
-        linger: seconds to wait at most for the peer's acknowledgment.
+        Parameters
+        ----------
+        linger
+            Seconds to wait at most for the peer's acknowledgment.
         """
         try:
             await self._close(linger)
@@ -126,7 +132,10 @@ class AsyncEndpoint:
 class AsyncAcceptor:
     """A listening port; ``async for`` gives its connections. Made by listen().
 
-    acceptor: the port. It belongs to this object from here on.
+    Parameters
+    ----------
+    acceptor
+        The port. It belongs to this object from here on.
     """
 
     def __init__(self, acceptor: Acceptor) -> None:
@@ -136,8 +145,20 @@ class AsyncAcceptor:
     async def accept(self, *, timeout: float | None = None) -> AsyncEndpoint:
         """Wait for the next connection. Canceled while it waits: the port is closed.
 
-        timeout: seconds; None: the acceptor's own `timeout`.
-        WaitTimeoutError: no peer connected in time.
+        Parameters
+        ----------
+        timeout
+            Seconds; None: the acceptor's own `timeout`.
+
+        Returns
+        -------
+        AsyncEndpoint
+            The connection.
+
+        Raises
+        ------
+        WaitTimeoutError
+            No peer connected in time.
         """
         call = functools.partial(self._acceptor.accept, timeout=timeout)
         return AsyncEndpoint(await _call(self._pool, self._give_up, call))
@@ -172,11 +193,26 @@ class AsyncAcceptor:
 async def connect(source: Source, address: str, port: int, **options: Any) -> AsyncEndpoint:
     """Connect, and wait until the peer has answered.
 
-    source: an Instance with a driver, or a host of harp.testing.
-    address, port: the peer's.
-    options: those of Instance.connect(), `timeout` in seconds among them.
-    If the call is canceled, the connection is aborted when it is made. WaitTimeoutError: the peer
-    did not answer in time. OSError: the stack's error, such as ConnectionRefusedError.
+    Parameters
+    ----------
+    source
+        An Instance with a driver, or a host of harp.testing.
+    address, port
+        The peer's.
+    **options
+        Those of Instance.connect(), `timeout` in seconds among them.
+
+    Returns
+    -------
+    AsyncEndpoint
+        The connection. If the call is canceled, the connection is aborted when it is made.
+
+    Raises
+    ------
+    WaitTimeoutError
+        The peer did not answer in time.
+    OSError
+        The stack's error, such as ConnectionRefusedError.
     """
     pool = ThreadPoolExecutor(1, thread_name_prefix="harp-connect")
     call = functools.partial(source.connect, address, port, **options)
@@ -195,10 +231,20 @@ def _abort_unwanted(connecting: Future[Endpoint]) -> None:
 
 
 def listen(source: Source, port: int = 0, **options: Any) -> AsyncAcceptor:
-    """Return an acceptor on a port.
+    """Listen on a port.
 
-    source: an Instance with a driver, or a host of harp.testing.
-    port: the port; 0: any.
-    options: those of Instance.listen().
+    Parameters
+    ----------
+    source
+        An Instance with a driver, or a host of harp.testing.
+    port
+        The port; 0: any.
+    **options
+        Those of Instance.listen().
+
+    Returns
+    -------
+    AsyncAcceptor
+        The port.
     """
     return AsyncAcceptor(source.listen(port, **options))

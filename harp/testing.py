@@ -25,9 +25,14 @@ MS_NS = 1_000_000
 class MemoryHost(Source):
     """One end of the wire. To impair its packets, call wire.impair(port, ...) inside driver.hold().
 
-    driver: the driver of all hosts on the wire.
-    stack, address: the host's stack, and its address.
-    wire, port: the wire, and the host's end of it.
+    Parameters
+    ----------
+    driver
+        The driver of all hosts on the wire.
+    stack, address
+        The host's stack, and its address.
+    wire, port
+        The wire, and the host's end of it.
     """
 
     def __init__(self, driver: Driver, stack: Stack, address: str, wire: Wire, port: int) -> None:
@@ -41,10 +46,21 @@ def hosts(
 ) -> Iterator[tuple[MemoryHost, ...]]:
     """Make stacks 10.0.0.1, 10.0.0.2 ... (fd00::1 ...) on one wire, and the driver of all of them.
 
-    count: hosts.
-    ipv6: whether their addresses are IPv6.
-    seed: of the wire's and the stacks' random numbers.
-    wire: options of Wire.
+    Parameters
+    ----------
+    count
+        Hosts.
+    ipv6
+        Whether their addresses are IPv6.
+    seed
+        Of the wire's and the stacks' random numbers.
+    **wire
+        Options of Wire.
+
+    Returns
+    -------
+    AbstractContextManager
+        It gives a tuple of MemoryHost.
     """
     with ExitStack() as opened:
         cable = opened.enter_context(Wire(ports=count, seed=seed, **wire))
@@ -67,7 +83,18 @@ def _address(index: int, ipv6: bool) -> str:
 
 @contextmanager
 def pair(**options: Any) -> Iterator[tuple[MemoryHost, MemoryHost]]:
-    """Make two hosts. options: those of hosts()."""
+    """Make two hosts; see hosts().
+
+    Parameters
+    ----------
+    **options
+        Those of hosts().
+
+    Returns
+    -------
+    AbstractContextManager
+        It gives two MemoryHost.
+    """
     with hosts(2, **options) as made:
         yield made[0], made[1]
 
@@ -80,10 +107,16 @@ class PacketBench(Closing):
     stands still between calls: each call advances `now_ns`. Packets are scapy's or bytes, with
     their Ethernet header.
 
-    ipv6: whether the addresses are IPv6.
-    mtu_bytes: the NIC's largest IP packet.
-    now_ns: the clock at the start, in nanoseconds.
-    stack: options of Stack.
+    Parameters
+    ----------
+    ipv6
+        Whether the addresses are IPv6.
+    mtu_bytes
+        The NIC's largest IP packet.
+    now_ns
+        The clock at the start, in nanoseconds.
+    **stack
+        Options of Stack.
     """
 
     mac = "02:00:00:00:00:01"
@@ -107,10 +140,19 @@ class PacketBench(Closing):
         self.nic.collect()
 
     def exchange(self, *packets: "Packet | bytes", after_ns: int = MS_NS) -> "list[Packet]":
-        """Deliver packets together, advance the time, poll once; return what the stack sent.
+        """Deliver packets together, advance the time, poll once.
 
-        packets: scapy's packets, or bytes.
-        after_ns: by how much the time advances, in nanoseconds.
+        Parameters
+        ----------
+        *packets
+            scapy's packets, or bytes.
+        after_ns
+            By how much the time advances, in nanoseconds.
+
+        Returns
+        -------
+        list of scapy.packet.Packet
+            What the stack sent.
         """
         for packet in packets:
             self.nic.inject(bytes(packet))
@@ -125,9 +167,17 @@ class PacketBench(Closing):
         return [Ether(frame) for frame in self.nic.collect()]
 
     def wait(self, duration_ns: int) -> "list[Packet]":
-        """Advance the time, with a poll whenever the stack requests one; return what it sent.
+        """Advance the time, with a poll whenever the stack requests one.
 
-        duration_ns: by how much, in nanoseconds.
+        Parameters
+        ----------
+        duration_ns
+            By how much, in nanoseconds.
+
+        Returns
+        -------
+        list of scapy.packet.Packet
+            What the stack sent.
         """
         end_ns, sent = self.now_ns + duration_ns, []
         while self.now_ns < end_ns:
@@ -139,9 +189,17 @@ class PacketBench(Closing):
     def wait_for(self, condition: Callable[[], object], limit_ns: int = 10**10) -> None:
         """Advance the time until a condition holds.
 
-        condition: it is called before each poll.
-        limit_ns: nanoseconds of the stack's time at most.
-        AssertionError: it did not hold within the limit.
+        Parameters
+        ----------
+        condition
+            It is called before each poll.
+        limit_ns
+            Nanoseconds of the stack's time at most.
+
+        Raises
+        ------
+        AssertionError
+            It did not hold within the limit.
         """
         end_ns = self.now_ns + limit_ns
         while not condition():

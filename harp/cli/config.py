@@ -12,7 +12,7 @@ from harp import config as settings
 from harp import files
 from harp import output as console
 from harp.cli.group import Group, suggestion
-from harp.cli.options import FilePath, file_option, output_option
+from harp.cli.options import FilePath, complete_key, file_option, output_option
 from harp.config import document, profile, reference, report
 from harp.config.document import ConfigError
 from harp.config.keys import all_keys, tables
@@ -77,7 +77,7 @@ def _select(found: dict[str, Any], wanted: tuple[str, ...]) -> dict[str, Any]:
 
 
 @config.command()
-@click.argument("keys", metavar="[KEY]...", nargs=-1)
+@click.argument("keys", metavar="[KEY]...", nargs=-1, shell_complete=complete_key)
 @click.option(
     "--all", "everything", is_flag=True, help="Also settings of HARP's own build and tests."
 )

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What several commands share: options and --watch. Those of test hosts are in lab_options.py."""
+"""What several commands share: options, completion of values, --watch. Options of test hosts are in
+lab_options.py.
+"""
 
+import contextlib
 import json
 import math
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,7 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 
 from harp import output as console
-from harp.errors import Exit
+from harp.errors import Exit, HarpError
 
 
 class FiniteRange(click.FloatRange):
@@ -79,6 +82,54 @@ def complete_interface(
     """Complete the name of a network interface of this host."""
     names = sorted(name for _, name in socket.if_nameindex())
     return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+def _starting(helps: Mapping[str, str], incomplete: str) -> list[CompletionItem]:
+    return [
+        CompletionItem(value, help=text)
+        for value, text in sorted(helps.items())
+        if value.startswith(incomplete)
+    ]
+
+
+def complete_key(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Complete a setting: a table (tcp), a key (tcp.ecn) or a variable (HARP_ECN)."""
+    from harp.config.keys import all_keys, tables
+
+    helps = {key.place: key.help for key in all_keys()}
+    helps |= {key.variable: key.help for key in all_keys() if key.variable}
+    return _starting(helps | dict.fromkeys(tables(), ""), incomplete)
+
+
+def complete_assignment(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Complete KEY= of KEY=VALUE, then the values of a key that has a list of them."""
+    from harp.config.keys import Type, find
+
+    name, equals, _ = incomplete.partition("=")
+    if not equals:
+        items = complete_key(ctx, param, name)
+        return [CompletionItem(f"{item.value}=") for item in items if find(item.value)]
+    key = find(name)
+    words = ("true", "false") if key and key.type is Type.BOOL else key.words if key else ()
+    return _starting({f"{name}={word}": "" for word in words}, incomplete)
+
+
+def complete_pid(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Complete the number of a process that publishes statistics."""
+    from harp.daemon.client import understood
+    from harp.stats.instance import Source
+
+    names: dict[str, str] = {}
+    with contextlib.suppress(HarpError, OSError), understood():
+        seen = Source().look(flows=False)
+        names = {str(each["pid"]): each["comm"] for each in (*seen["instances"], *seen["jobs"])}
+    return _starting(names, incomplete)
 
 
 # ---- --watch ----

@@ -15,7 +15,7 @@ import click
 from harp import _paths, files
 from harp import config as settings
 from harp import output as console
-from harp.cli.options import FilePath, file_option, plugin_option
+from harp.cli.options import FilePath, complete_assignment, file_option, plugin_option
 from harp.config import jobs
 from harp.config.document import ConfigError
 from harp.config.loading import COMMAND_LINE
@@ -36,6 +36,7 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "assignments",
         metavar="KEY=VALUE",
         multiple=True,
+        shell_complete=complete_assignment,
         help="A setting, by key (tcp.ecn) or variable (HARP_ECN); overrides environment and file.",
     )
     return given(file_option(plugin_option(traced(command))))

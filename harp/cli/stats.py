@@ -14,6 +14,7 @@ from harp import output as console
 from harp.cli.options import (
     WIDE,
     complete_interface,
+    complete_pid,
     interval_option,
     output_option,
     watch_option,
@@ -89,7 +90,9 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
             shell_complete=complete_interface,
         ),
         click.option("--queue", type=click.IntRange(0), help="Only instances on this queue."),
-        click.option("--pid", type=click.IntRange(1), help="Only this process."),
+        click.option(
+            "--pid", type=click.IntRange(1), help="Only this process.", shell_complete=complete_pid
+        ),
         interval_option,
         watch_option,
         output_option,

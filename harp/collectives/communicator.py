@@ -91,20 +91,37 @@ class Communicator(Closing):
     `i` returns; the arrays belong to the operation until then. An error of one operation ends the
     group: all later calls raise CollectiveError with the same text.
 
-    rank, world: this rank's number and their count.
-    store: where the ranks meet: an object with set(key, bytes), get(key) and wait(key, seconds).
-    name: of the group, unique in the store.
-    plugin: path or name of an ncclNet plugin; None: this HARP's.
-    device: the plugin's device.
-    timeout_s: of each operation, in seconds.
-    host: ranks with equal texts share memory; "": none do; None: those of one host do.
-    wire: "float16" or "bfloat16" halves what crosses the network for sums and averages of float32
-        by allreduce, and rounds it; sums are float32. All ranks give the same. None:
-        HARP_COLL_WIRE, else "native".
-    bfloat16: whether uint16 arrays hold bfloat16.
-    CollectiveError: an operation failed or timed out; the text names the ranks. Also for making a
-    communicator. ValueError: arguments of a call contradict each other, or the communicator is
-    closed. TypeError: an array has a type that can't be moved.
+    Parameters
+    ----------
+    rank, world
+        This rank's number and their count.
+    store
+        Where the ranks meet: an object with set(key, bytes), get(key) and wait(key, seconds).
+    name
+        Of the group, unique in the store.
+    plugin
+        Path or name of an ncclNet plugin; None: this HARP's.
+    device
+        The plugin's device.
+    timeout_s
+        Of each operation, in seconds.
+    host
+        Ranks with equal texts share memory; "": none do; None: those of one host do.
+    wire
+        "float16" or "bfloat16" halves what crosses the network for sums and averages of float32 by
+        allreduce, and rounds it; sums are float32. All ranks give the same. None: HARP_COLL_WIRE,
+        else "native".
+    bfloat16
+        Whether uint16 arrays hold bfloat16.
+
+    Raises
+    ------
+    CollectiveError
+        An operation failed or timed out; the text names the ranks. Also for making a communicator.
+    ValueError
+        Arguments of a call contradict each other, or the communicator is closed.
+    TypeError
+        An array has a type that can't be moved.
     """
 
     def __init__(
@@ -141,10 +158,24 @@ class Communicator(Closing):
         Rank 0 serves the key-value store at the job's address (harp.collectives.Job says which
         variables count).
 
-        environment: the job's variables; None: this process's.
-        options: those of Communicator.
-        Returns this process's rank. Closing it closes the store. ValueError: a variable is missing
-        or wrong. OSError: rank 0's store can't be reached, or refuses this process.
+        Parameters
+        ----------
+        environment
+            The job's variables; None: this process's.
+        **options
+            Those of Communicator.
+
+        Returns
+        -------
+        Communicator
+            This process's rank. Closing it closes the store.
+
+        Raises
+        ------
+        ValueError
+            A variable is missing or wrong.
+        OSError
+            Rank 0's store can't be reached, or refuses this process.
         """
         job = Job.from_env(environment)
         timeout_s = options.get("timeout_s", 300)
@@ -161,8 +192,17 @@ class Communicator(Closing):
     def subgroup(self, ranks: Sequence[int], **options: Any) -> "Communicator":
         """Make a group of some ranks, which alone call this.
 
-        ranks: their numbers in this group; their order gives the new ones.
-        options: those of Communicator; the others are this one's.
+        Parameters
+        ----------
+        ranks
+            Their numbers in this group; their order gives the new ones.
+        **options
+            Those of Communicator; the others are this one's.
+
+        Returns
+        -------
+        Communicator
+            The new group's.
         """
         if self.rank not in ranks:
             raise ValueError(f"rank {self.rank} is not in the subgroup {list(ranks)}")
@@ -187,11 +227,21 @@ class Communicator(Closing):
     ) -> Plan[Array]:
         """Reduce all ranks' values; all ranks get the same bits.
 
-        values: this rank's part.
-        op: sum, avg, prod, min, max, band, bor or bxor.
-        out: where the result goes; None: in place.
-        wire: as the communicator's, for this call.
-        Returns `out`, or `values`.
+        Parameters
+        ----------
+        values
+            This rank's part.
+        op
+            sum, avg, prod, min, max, band, bor or bxor.
+        out
+            Where the result goes; None: in place.
+        wire
+            As the communicator's, for this call.
+
+        Returns
+        -------
+        numpy.ndarray
+            `out`, or `values`.
         """
         target = values if out is None else out
         self._same_shape(values, target)
@@ -203,10 +253,19 @@ class Communicator(Closing):
     def _reduce(
         self, values: Array, root: int = 0, op: str = "sum", *, out: Array | None = None
     ) -> Plan[Array | None]:
-        """Reduce all ranks' values; return the result at the root, None on the other ranks.
+        """Reduce all ranks' values for the root.
 
-        values, op, out: as of allreduce(); without `out`, the root gets a new array.
-        root: the rank that gets the result.
+        Parameters
+        ----------
+        values, op, out
+            As of allreduce(); without `out`, the root gets a new array.
+        root
+            The rank that gets the result.
+
+        Returns
+        -------
+        numpy.ndarray or None
+            The result at the root, None on the other ranks.
         """
         target = None
         if self.rank == root:
@@ -225,11 +284,21 @@ class Communicator(Closing):
         counts: Sequence[int] | None = None,
         out: Array | None = None,
     ) -> Plan[Array]:
-        """Reduce all ranks' values; return this rank's block. Blocks lie in rank order.
+        """Reduce all ranks' values, of which each rank gets a block. Blocks lie in rank order.
 
-        values, op: as of allreduce().
-        counts: elements of each rank's block; None: all have the same number.
-        out: where the block goes; None: to a new array.
+        Parameters
+        ----------
+        values, op
+            As of allreduce().
+        counts
+            Elements of each rank's block; None: all have the same number.
+        out
+            Where the block goes; None: to a new array.
+
+        Returns
+        -------
+        numpy.ndarray
+            This rank's block.
         """
         self._check_counts(counts, values, "counts")
         number = values.size // self.world if counts is None else counts[self.rank]
@@ -248,10 +317,19 @@ class Communicator(Closing):
     # ---- copies --------------------------------------------------------------------------------
 
     def _broadcast(self, values: Array, root: int = 0) -> Plan[Array]:
-        """Copy the root's values to all ranks, in place; return `values`.
+        """Copy the root's values to all ranks, in place.
 
-        values: the root's values; the other ranks' are replaced.
-        root: the rank that has them.
+        Parameters
+        ----------
+        values
+            The root's values; the other ranks' are replaced.
+        root
+            The rank that has them.
+
+        Returns
+        -------
+        numpy.ndarray
+            `values`.
         """
         return _BROADCAST, {"peer": root, "target": values}, values
 
@@ -278,10 +356,19 @@ class Communicator(Closing):
     ) -> Plan[Array]:
         """Join all ranks' values on all ranks, in rank order.
 
-        values: this rank's part.
-        counts: elements of each rank, where they differ.
-        out: where the result goes; None: to a new array.
-        Returns an array of shape (world, *shape), or a flat one with counts.
+        Parameters
+        ----------
+        values
+            This rank's part.
+        counts
+            Elements of each rank, where they differ.
+        out
+            Where the result goes; None: to a new array.
+
+        Returns
+        -------
+        numpy.ndarray
+            An array of shape (world, *shape), or a flat one with counts.
         """
         target = self._gather_target(values, counts, out)
         words = {"source": values, "target": target, "count": values.size, "out_counts": counts}
@@ -297,10 +384,19 @@ class Communicator(Closing):
         counts: Sequence[int] | None = None,
         out: Array | None = None,
     ) -> Plan[Array | None]:
-        """Join all ranks' values at the root, as allgather(); return None on the other ranks.
+        """Join all ranks' values at the root, as allgather().
 
-        values, counts, out: as of allgather(). Only the root needs counts.
-        root: the rank that gets the result.
+        Parameters
+        ----------
+        values, counts, out
+            As of allgather(). Only the root needs counts.
+        root
+            The rank that gets the result.
+
+        Returns
+        -------
+        numpy.ndarray or None
+            The result at the root, None on the other ranks.
         """
         target = self._gather_target(values, counts, out) if self.rank == root else None
         words = {"peer": root, "source": values, "target": target, "count": values.size}
@@ -316,12 +412,23 @@ class Communicator(Closing):
         *,
         counts: Sequence[int] | None = None,
     ) -> Plan[Array]:
-        """Copy block r of the root's values to rank r; return `out`.
+        """Copy block r of the root's values to rank r.
 
-        values: the root's values; the other ranks' are not used.
-        out: where this rank's block goes.
-        root: the rank that has the values.
-        counts: elements of each rank's block; None: all have the same number.
+        Parameters
+        ----------
+        values
+            The root's values; the other ranks' are not used.
+        out
+            Where this rank's block goes.
+        root
+            The rank that has the values.
+        counts
+            Elements of each rank's block; None: all have the same number.
+
+        Returns
+        -------
+        numpy.ndarray
+            `out`.
         """
         words: dict[str, Any] = {"peer": root, "target": out, "count": out.size}
         if self.rank != root:
@@ -345,12 +452,21 @@ class Communicator(Closing):
         out_counts: Sequence[int] | None = None,
         out: Array | None = None,
     ) -> Plan[Array]:
-        """Send block r of the values to rank r; return one block from each rank.
+        """Send block r of the values to rank r.
 
-        values: one block for each rank.
-        in_counts, out_counts: elements of the blocks for, and from, each rank; None: all have the
-            same number.
-        out: where the result goes; None: to a new array.
+        Parameters
+        ----------
+        values
+            One block for each rank.
+        in_counts, out_counts
+            Elements of the blocks for, and from, each rank; None: all have the same number.
+        out
+            Where the result goes; None: to a new array.
+
+        Returns
+        -------
+        numpy.ndarray
+            One block from each rank.
         """
         if (in_counts is None) != (out_counts is None):
             raise ValueError("alltoall: in_counts and out_counts go together")
@@ -378,8 +494,10 @@ class Communicator(Closing):
         """Send values; return when they may be changed: up to 32 KiB at once, more when they are
         received.
 
-        values, to, tag: the elements, the receiving rank, and a number that its recv() names as
-            well.
+        Parameters
+        ----------
+        values, to, tag
+            The elements, the receiving rank, and a number that its recv() names as well.
         """
         return _SEND, {"peer": to, "tag": tag, "source": values}, None
 
@@ -388,8 +506,12 @@ class Communicator(Closing):
     def _recv(self, out: Array, source: int | None = None, tag: int = 0) -> Plan[Array]:
         """Receive up to out.size elements.
 
-        out: where they go.
-        source, tag: the sending rank (None: any), and the number that its send() names.
+        Parameters
+        ----------
+        out
+            Where they go.
+        source, tag
+            The sending rank (None: any), and the number that its send() names.
         """
         peer = -1 if source is None else source
         return _RECV, {"peer": peer, "tag": tag, "target": out}, out
@@ -397,10 +519,17 @@ class Communicator(Closing):
     _, irecv = _methods(_recv)
 
     def recv(self, out: Array, source: int | None = None, tag: int = 0) -> tuple[int, int]:
-        """Receive up to out.size elements; return the sending rank, and the number of elements,
-        which the Request of irecv() has.
+        """Receive up to out.size elements; the Request of irecv() has what this returns.
 
-        out, source, tag: as of irecv().
+        Parameters
+        ----------
+        out, source, tag
+            As of irecv().
+
+        Returns
+        -------
+        tuple
+            The sending rank, and the number of elements.
         """
         request = self.irecv(out, source, tag)
         request.wait()
@@ -417,7 +546,10 @@ class Communicator(Closing):
     def abort(self, reason: str = "") -> None:
         """Let operations in progress and all later ones fail, on all ranks. Any thread may call it.
 
-        reason: the text of their errors.
+        Parameters
+        ----------
+        reason
+            The text of their errors.
         """
         self._group.abort(reason)
 

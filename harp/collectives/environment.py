@@ -45,10 +45,16 @@ def first_host(nodelist: str) -> str:
 class Job:
     """This process in its job, and the address at which rank 0 serves the key-value store.
 
-    rank, world: this process's number, and their count.
-    address, port: where rank 0 serves the store.
-    name: of the job's group.
-    secret: of the store; "": none.
+    Parameters
+    ----------
+    rank, world
+        This process's number, and their count.
+    address, port
+        Where rank 0 serves the store.
+    name
+        Of the job's group.
+    secret
+        Of the store; "": none.
     """
 
     rank: int
@@ -66,8 +72,20 @@ class Job:
         MASTER_ADDR and MASTER_PORT override what Slurm and MPI imply, HARP_COLL_PORT overrides
         MASTER_PORT. HARP_COLL_SECRET: only processes that have it may use the store.
 
-        environment: the variables; None: this process's.
-        ValueError: a variable is missing or wrong.
+        Parameters
+        ----------
+        environment
+            The variables; None: this process's.
+
+        Returns
+        -------
+        Job
+            The job.
+
+        Raises
+        ------
+        ValueError
+            A variable is missing or wrong.
         """
         env = os.environ if environment is None else environment
         rank, world, address, port, name = cls._found(env)
@@ -115,7 +133,15 @@ class Job:
     def store(self, timeout_s: float = 300) -> TcpStore:
         """Open the job's store, which rank 0 serves.
 
-        timeout_s: as of TcpStore, whose errors it raises.
+        Parameters
+        ----------
+        timeout_s
+            As of TcpStore, whose errors it raises.
+
+        Returns
+        -------
+        TcpStore
+            The store.
         """
         return TcpStore(
             self.address,

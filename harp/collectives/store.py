@@ -41,13 +41,43 @@ class Store(Protocol):
     """Where ranks meet. Any thread may call it; TimeoutError and OSError are its errors."""
 
     def set(self, key: str, value: bytes) -> None:
-        """Set or replace a value. key, value: the key, and its value."""
+        """Set or replace a value.
+
+        Parameters
+        ----------
+        key, value
+            The key, and its value.
+        """
 
     def get(self, key: str) -> bytes | None:
-        """Return a value; None before it is set. key: its key."""
+        """Return a value.
+
+        Parameters
+        ----------
+        key
+            The key.
+
+        Returns
+        -------
+        bytes or None
+            The value, None before it is set.
+        """
 
     def wait(self, key: str, timeout_s: float) -> None:
-        """Wait until a value is set. key: its key; timeout_s: seconds, then TimeoutError."""
+        """Wait until a value is set.
+
+        Parameters
+        ----------
+        key
+            The key.
+        timeout_s
+            Seconds to wait at most.
+
+        Raises
+        ------
+        TimeoutError
+            It was not set in time.
+        """
 
 
 def _proof(secret: str, nonce: bytes) -> bytes:
@@ -206,12 +236,25 @@ class StoreServer:
 class TcpStore(Store):
     """A client of the store over TCP, and on one rank its server. Threads may share it.
 
-    address, port: the server's. Port 0, for the server: any.
-    serve: whether this process serves the store, too.
-    secret: only processes with the server's secret are served; "": all are.
-    timeout_s: seconds until the server must have answered, and for each request.
-    ConnectionError: the server can't be reached, or another program has the port. PermissionError:
-    the secret is another one. OSError: the port is in use.
+    Parameters
+    ----------
+    address, port
+        The server's. Port 0, for the server: any.
+    serve
+        Whether this process serves the store, too.
+    secret
+        Only processes with the server's secret are served; "": all are.
+    timeout_s
+        Seconds until the server must have answered, and for each request.
+
+    Raises
+    ------
+    ConnectionError
+        The server can't be reached, or another program has the port.
+    PermissionError
+        The secret is another one.
+    OSError
+        The port is in use.
     """
 
     def __init__(

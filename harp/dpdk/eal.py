@@ -23,11 +23,21 @@ def start(
     """Start DPDK in this process, on a thread of its own, or use the running one. It can't be
     stopped: its memory belongs to the process until the end.
 
-    huge_pages: "auto" uses them if there are enough, "require" fails otherwise, "never" does not.
-    memory_mib: for all ports and pools of the process, in MiB; 0: 256.
-    args: more arguments of EAL ("--iova-mode=va").
-    log: a file with a descriptor for EAL's own messages, such as sys.stderr; None: no messages.
-    DpdkError: with EAL's message: EALREADY if it runs with other options, ENOMEM, EINVAL, EIO.
+    Parameters
+    ----------
+    huge_pages
+        "auto" uses them if there are enough, "require" fails otherwise, "never" does not.
+    memory_mib
+        For all ports and pools of the process, in MiB; 0: 256.
+    args
+        More arguments of EAL ("--iova-mode=va").
+    log
+        A file with a descriptor for EAL's own messages, such as sys.stderr; None: no messages.
+
+    Raises
+    ------
+    DpdkError
+        With EAL's message: EALREADY if it runs with other options, ENOMEM, EINVAL, EIO.
     """
     if huge_pages not in _HUGE_PAGES:
         words = ", ".join(_HUGE_PAGES)
@@ -58,4 +68,5 @@ def version() -> str:
 
 
 def huge_pages() -> bool:
+    """Return whether its memory is in huge pages."""
     return running() and bool(lib.rte_eal_has_hugepages())

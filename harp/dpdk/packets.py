@@ -35,7 +35,9 @@ def copy_into(packet: Any, data: bytes) -> None:
 
 
 class Packet:
-    """A packet of a burst: a buffer, or a chain (segments). Valid while the burst owns it."""
+    """One packet of a burst: a buffer, or a chain of them (segments). Valid while the burst owns
+    it.
+    """
 
     __slots__ = ("_burst", "_generation", "_index")
 
@@ -174,8 +176,12 @@ class Burst:
         return "<Burst, freed>" if self._freed else f"<Burst of {self._handle.count} packets>"
 
     def free(self) -> None:
-        """Return the packets to their pool; a second call does nothing. DpdkError EBUSY: their
-        bytes are in use.
+        """Return the packets to their pool; a second call does nothing.
+
+        Raises
+        ------
+        DpdkError
+            EBUSY: their bytes are in use.
         """
         with self._lock:
             if self._freed:

@@ -19,9 +19,19 @@ _serial = itertools.count()
 
 
 class Pool:
-    """Packet buffers, for ports and bursts: `count` of buffer_bytes each; longer packets use
-    several. Starts DPDK if needed. DpdkError EINVAL: a number is out of range; ENOMEM: DPDK has not
-    enough memory.
+    """Packet buffers, for ports and bursts. Starts DPDK if needed.
+
+    Parameters
+    ----------
+    count
+        Buffers.
+    buffer_bytes
+        Bytes of each; longer packets use several.
+
+    Raises
+    ------
+    DpdkError
+        EINVAL: a number is out of range. ENOMEM: DPDK has not enough memory.
     """
 
     def __init__(self, count: int = 8191, buffer_bytes: int = 2048) -> None:
@@ -65,9 +75,23 @@ class Pool:
             return int(lib.rte_mempool_in_use_count(self._open()))
 
     def build(self, packets: Iterable[Any]) -> Burst:
-        """Return packets with these bytes: bytes-like objects, or anything that bytes() accepts
-        (scapy's). DpdkError ENOBUFS: too few buffers are free; EMSGSIZE: a packet takes too many of
-        them; EINVAL: something has no bytes.
+        """Return packets with these bytes.
+
+        Parameters
+        ----------
+        packets
+            Bytes-like objects, or anything that bytes() accepts (scapy's).
+
+        Returns
+        -------
+        Burst
+            The packets.
+
+        Raises
+        ------
+        DpdkError
+            ENOBUFS: too few buffers are free. EMSGSIZE: a packet takes too many of them. EINVAL:
+            something has no bytes.
         """
         contents = [_contents(each) for each in packets]
         with self._lock:
@@ -81,8 +105,12 @@ class Pool:
         return burst
 
     def close(self) -> None:
-        """Free its memory; a second call does nothing. DpdkError EBUSY: a port or a burst has
-        buffers of it.
+        """Free its memory; a second call does nothing.
+
+        Raises
+        ------
+        DpdkError
+            EBUSY: a port or a burst has buffers of it.
         """
         with self._lock:
             if self._handle is None:

@@ -142,17 +142,29 @@ class Port(Closing):
     """A device, which the port opens and configures; starts DPDK if needed. Any thread may call;
     each queue serves one thread at a time.
 
-    device: PCI address or virtual device with its arguments, or a port specification
+    Parameters
+    ----------
+    device
+        PCI address or virtual device with its arguments, or a port specification
         ("net_memif0,role=client;mtu=9000;queues=2"), whose mtu and queues apply if the call has
         none.
-    rx_queues, tx_queues: queues; 0: the specification's, else 1.
-    descriptors: of each queue; made to fit the device.
-    mtu: bytes of an IP packet; 0: the specification's, else 1500, or less if the device has less.
-    pool: where packets are received into; None: a pool of the port's own.
-    promiscuous: whether it accepts packets for other MAC addresses.
-    start: whether to start it.
-    DpdkError ENODEV: no such device; EBUSY: it is in use; EINVAL: an argument is out of range;
-    ENOMEM.
+    rx_queues, tx_queues
+        Queues; 0: the specification's, else 1.
+    descriptors
+        Of each queue; made to fit the device.
+    mtu
+        Bytes of an IP packet; 0: the specification's, else 1500, or less if the device has less.
+    pool
+        Where packets are received into; None: a pool of the port's own.
+    promiscuous
+        Whether it accepts packets for other MAC addresses.
+    start
+        Whether to start it.
+
+    Raises
+    ------
+    DpdkError
+        ENODEV: no such device. EBUSY: it is in use. EINVAL: an argument is out of range. ENOMEM.
     """
 
     def __init__(
@@ -258,7 +270,9 @@ class Port(Closing):
                 raise DpdkError(f"{self.name}: {end}", errno.EBADF)
             yield self._id
 
-    # ---- Its life ----
+    # ----------------------------------------------------------------------------------------------
+    # Its life.
+    #
     def start(self) -> None:
         """Begin to receive and send; does nothing on a started port."""
         with self._control() as port:
@@ -311,7 +325,9 @@ class Port(Closing):
         state = "closed" if self._id is None else "started" if self._started else "stopped"
         return f"<Port {self.name}, {state}>"
 
-    # ---- What it is ----
+    # ----------------------------------------------------------------------------------------------
+    # What it is.
+    #
     @property
     def info(self) -> PortInfo:
         """All properties that the driver reports now."""
@@ -380,10 +396,30 @@ class Port(Closing):
                     return {_text(names[v.id].name): v.value for v in values[0:most]}
         raise DpdkError(f"{self.name}: its counters change too often", errno.EAGAIN)
 
-    # ---- Packets ----
+    # ----------------------------------------------------------------------------------------------
+    # Packets.
+    #
     def receive(self, most: int = 32, *, queue: int = 0, timeout: float = 0) -> Burst:
-        """Return received packets, at most `most`; an empty burst after `timeout` seconds without
-        any. DpdkError EBADF: the port is stopped or closed; ERANGE: there is no such queue.
+        """Return received packets.
+
+        Parameters
+        ----------
+        most
+            Packets to return at most.
+        queue
+            The receive queue.
+        timeout
+            Seconds to wait for a packet.
+
+        Returns
+        -------
+        Burst
+            The packets; empty after the timeout.
+
+        Raises
+        ------
+        DpdkError
+            EBADF: the port is stopped or closed. ERANGE: there is no such queue.
         """
         if not 0 < most <= BURST_MAX:
             raise DpdkError(f"{self.name}: a burst of {most} packets", errno.ERANGE)
@@ -397,10 +433,26 @@ class Port(Closing):
             time.sleep(_NAP_S)
 
     def send(self, packets: Any, *, queue: int = 0, timeout: float = 1) -> int:
-        """Send a burst, one packet, or several (bytes, or scapy's); return the number of packets
-        that the device accepted, which leave their burst and belong to the driver. timeout: seconds
-        after which the call ends. DpdkError EBADF: the port is stopped or closed; EBUSY: bytes of
-        the burst are in use.
+        """Send packets, which leave their burst and belong to the driver.
+
+        Parameters
+        ----------
+        packets
+            A burst, one packet, or several (bytes, or scapy's).
+        queue
+            The transmit queue.
+        timeout
+            Seconds without progress after which the call ends.
+
+        Returns
+        -------
+        int
+            The number of packets that the device accepted.
+
+        Raises
+        ------
+        DpdkError
+            EBADF: the port is stopped or closed. EBUSY: bytes of the burst are in use.
         """
         if isinstance(packets, Burst):
             return self._send_burst(packets, queue, timeout)

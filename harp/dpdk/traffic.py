@@ -61,12 +61,29 @@ def generate(
     queue: int = 0,
     stop: threading.Event | None = None,
 ) -> Count:
-    """Send a burst's packets repeatedly, until so many were sent (None: no limit), the seconds are
-    over, or `stop` is set.
+    """Send a burst's packets repeatedly.
 
     HARP does not copy the packets: the same buffers are sent, with another reference each time.
-    Make the burst long (64 to 1024), because some drivers keep buffers for a while. DpdkError
-    EBADF: the port is stopped or closed, or the burst was freed; EINVAL: it is empty.
+    Make the burst long (64 to 1024), because some drivers keep buffers for a while.
+
+    Parameters
+    ----------
+    port, queue
+        The port, and its transmit queue.
+    burst
+        The packets.
+    packets, seconds, stop
+        What ends it: a number of packets sent (None: no limit), seconds, or an event that is set.
+
+    Returns
+    -------
+    Count
+        What was sent.
+
+    Raises
+    ------
+    DpdkError
+        EBADF: the port is stopped or closed, or the burst was freed. EINVAL: it is empty.
     """
     if packets is not None and packets < 0:
         raise DpdkError(f"{packets} packets: 0 or more are possible", errno.EINVAL)
@@ -89,9 +106,27 @@ def sink(
     stop: threading.Event | None = None,
     echo: bool = False,
 ) -> Count:
-    """Receive packets and free them, or (echo) return them to their senders with source and
-    destination MAC exchanged. It ends as generate(). DpdkError EBADF: the port is stopped or
-    closed.
+    """Receive packets and free them, or return them to their senders.
+
+    Parameters
+    ----------
+    port, queue
+        The port, and its queue.
+    packets, seconds, stop
+        What ends it: a number of packets received (None: no limit), seconds, or an event that is
+        set.
+    echo
+        Whether packets are sent back, with source and destination MAC exchanged.
+
+    Returns
+    -------
+    Count
+        What was received.
+
+    Raises
+    ------
+    DpdkError
+        EBADF: the port is stopped or closed.
     """
     if packets is not None and packets < 1:
         raise DpdkError(f"{packets} packets: 1 or more are possible", errno.EINVAL)
@@ -114,13 +149,27 @@ def ping(
     """Measure round trips: send a packet, which a sink(echo=True) returns, and wait
     for it.
 
-    port, queue: the port, and its queue.
-    burst: its first packet is sent; its bytes 14 to 21 are overwritten.
-    rounds: round trips.
-    wait: seconds to wait for each.
-    Returns the round trips in nanoseconds, without those that took longer. DpdkError: EINVAL: the
-    packet has less than 22 bytes, or a number is out of range. EBADF: the port is stopped or
-    closed.
+    Parameters
+    ----------
+    port, queue
+        The port, and its queue.
+    burst
+        Its first packet is sent; its bytes 14 to 21 are overwritten.
+    rounds
+        Round trips.
+    wait
+        Seconds to wait for each.
+
+    Returns
+    -------
+    list of int
+        The round trips in nanoseconds, without those that took longer.
+
+    Raises
+    ------
+    DpdkError
+        EINVAL: the packet has less than 22 bytes, or a number is out of range. EBADF: the port is
+        stopped or closed.
     """
     if not 0 < rounds <= _ROUNDS_MAX or not 0 < wait <= 60:
         raise DpdkError(f"rounds={rounds}, wait={wait}: out of range", errno.EINVAL)

@@ -94,6 +94,7 @@ def examine(port: dpdk.Port, buses: list[str]) -> dict[str, Any]:
 
 
 def main() -> int:
+    """Run the role."""
     role, spec = sys.argv[1:3]
     options = json.loads(sys.argv[3]) if len(sys.argv) > 3 else {}
     roles: dict[str, Callable[..., dict[str, Any]]]

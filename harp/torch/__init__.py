@@ -28,9 +28,16 @@ _WIRES = {None: 0, "native": 1, "float16": 2, "bfloat16": 3}
 class Options:
     """Of one process group: dist.new_group(pg_options=Options(wire="float16")).
 
-    wire: "float16" or "bfloat16" halves what all_reduce sends between hosts for sums and averages
-        of float32, and rounds it. All ranks give the same. None: HARP_COLL_WIRE, else "native".
-    ValueError: there is no such format.
+    Parameters
+    ----------
+    wire
+        "float16" or "bfloat16" halves what all_reduce sends between hosts for sums and averages of
+        float32, and rounds it. All ranks give the same. None: HARP_COLL_WIRE, else "native".
+
+    Raises
+    ------
+    ValueError
+        There is no such format.
     """
 
     wire: str | None = None
@@ -102,11 +109,22 @@ def _backend_of(group: ProcessGroup | None) -> Backend:
 
 
 def stats(group: ProcessGroup | None = None) -> dict[str, int]:
-    """Return what a process group (None: the world) sent and received: operations; bytes and
-    messages over the network (net) and shared memory (shm).
+    """Return what a process group sent and received.
 
-    torch.distributed.DistBackendError, ValueError: the group's CPU backend is not harp, or it is
-    destroyed.
+    Parameters
+    ----------
+    group
+        The group; None: the world.
+
+    Returns
+    -------
+    dict
+        Operations; bytes and messages over the network (net) and shared memory (shm).
+
+    Raises
+    ------
+    torch.distributed.DistBackendError, ValueError
+        The group's CPU backend is not harp, or it is destroyed.
     """
     from harp.torch import building
 

@@ -115,13 +115,28 @@ def topk(
 
     One hook serves one model. All ranks add in rank order, so their results are equal bit for bit.
 
-    ratio: the share to exchange, above 0 and at most 1.
-    error_feedback: whether what was not sent is added to the gradient of the next step (Stich et
-        al., "Sparsified SGD with Memory", 2018); without it, training loses those gradients.
-    warmup_steps: steps in which the share falls from all gradients to the ratio, exponentially (Lin
-        et al., "Deep Gradient Compression", 2018), as the first gradients matter most.
-    group: the process group; None: the world.
-    Returns the hook, for register_comm_hook(None, hook). ValueError: a number is out of range.
+    Parameters
+    ----------
+    ratio
+        The share to exchange, above 0 and at most 1.
+    error_feedback
+        Whether what was not sent is added to the gradient of the next step (Stich et al.,
+        "Sparsified SGD with Memory", 2018); without it, training loses those gradients.
+    warmup_steps
+        Steps in which the share falls from all gradients to the ratio, exponentially (Lin et al.,
+        "Deep Gradient Compression", 2018), as the first gradients matter most.
+    group
+        The process group; None: the world.
+
+    Returns
+    -------
+    callable
+        The hook, for register_comm_hook(None, hook).
+
+    Raises
+    ------
+    ValueError
+        A number is out of range.
     """
     if not 0 < ratio <= 1:
         raise ValueError(f"ratio {ratio} is not above 0 and at most 1, as in 0.01 for one percent")

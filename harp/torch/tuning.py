@@ -189,14 +189,28 @@ def tune(
     All ranks call it, after register_comm_hook(). Training goes on as before: bucket sizes change
     no result but the order of additions. At the end rank 0 prints a table.
 
-    ddp: the model.
-    apply: whether it keeps the best size; False: it gets its own back.
-    sizes_mb: sizes in MiB, the same on all ranks; None: from one bucket to sixteen, and what it
-        has.
-    steps: steps that count for each size; each takes 2 more.
-    Returns the measurement. When it is done, `kwargs` are DistributedDataParallel's for the best
-    size. TypeError: `ddp` is something else. ValueError: a number is out of range, or the buckets
-    of this DDP can't be changed.
+    Parameters
+    ----------
+    ddp
+        The model.
+    apply
+        Whether it keeps the best size; False: it gets its own back.
+    sizes_mb
+        Sizes in MiB, the same on all ranks; None: from one bucket to sixteen, and what it has.
+    steps
+        Steps that count for each size; each takes 2 more.
+
+    Returns
+    -------
+    Tuning
+        The measurement. When it is done, `kwargs` are DistributedDataParallel's for the best size.
+
+    Raises
+    ------
+    TypeError
+        `ddp` is something else.
+    ValueError
+        A number is out of range, or the buckets of this DDP can't be changed.
     """
     if not isinstance(ddp, DistributedDataParallel):
         raise TypeError(f"tune: {type(ddp).__name__} is not a DistributedDataParallel")

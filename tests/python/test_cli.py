@@ -137,6 +137,8 @@ def test_a_mistyped_word_has_a_suggestion(typed: list[str], meant: str) -> None:
     [
         ("harpctl sta", ["start", "stats", "status"]),
         ("harpctl check l", ["lo"]),
+        ("harpctl config show tcp.ec", ["tcp.ecn"]),
+        ("harpctl run --set tcp.ecn=o", ["tcp.ecn=off"]),
     ],
 )
 def test_values_are_completed(typed: str, completed: list[str]) -> None:

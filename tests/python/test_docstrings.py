@@ -29,9 +29,18 @@ def public(module: ModuleType) -> Iterator[tuple[str, Any]]:
 
 
 def described(doc: str) -> set[str]:
-    """The names before a colon: "timeout: seconds", "address, port: the peer's"."""
-    lists = re.findall(r"(?:^|[ (])((?:\w+, )*\w+): ", doc, re.MULTILINE)
-    return {name for each in lists for name in each.split(", ")}
+    """The names under Parameters."""
+    lines = inspect.cleandoc(doc).splitlines()
+    if "Parameters" not in lines:
+        return set()
+    names: set[str] = set()
+    first = lines.index("Parameters") + 2
+    for at, line in enumerate(lines[first:], first):
+        if at + 1 < len(lines) and re.fullmatch("-{3,}", lines[at + 1]):
+            break  # the next section
+        if line and not line.startswith(" "):
+            names |= {word.strip().lstrip("*") for word in line.split(",")}
+    return names
 
 
 def lacking(name: str, function: Callable[..., Any], doc: str | None) -> list[str]:

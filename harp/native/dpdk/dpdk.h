@@ -36,7 +36,9 @@ int dpdk_running(void); /* 1, 0, or -ECHILD: it was started before a fork */
 /* -EBUSY: buffers are in use. Also in a forked child, where it frees nothing. */
 int dpdk_pool_free(struct rte_mempool *pool);
 
-/* ---- Ports: configured and started any number of times, and gone after close() ---- */
+/* ------------------------------------------------------------------------------------------------
+ * Ports: configured and started any number of times, and gone after close().
+ */
 struct harp_dpdk_memif; /* of a port that is a memif; NULL: of another */
 struct dpdk_port_options {
 	uint32_t rx_queues, tx_queues;

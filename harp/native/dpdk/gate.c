@@ -42,7 +42,9 @@ void dpdk_gate_open(void)
 	__atomic_sub_fetch(&shut, 1, __ATOMIC_RELEASE);
 }
 
-/* ---- Calls in the interrupt thread ---- */
+/* ------------------------------------------------------------------------------------------------
+ * Calls in the interrupt thread.
+ */
 struct call {
 	int (*run)(uint16_t port, void *argument);
 	uint16_t port;

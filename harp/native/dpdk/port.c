@@ -22,7 +22,9 @@ int dpdk_memif_probe(struct harp_dpdk_memif **out, const char *device, char *why
 	return dpdk_library()->memif_probe(out, device, why, why_len);
 }
 
-/* ---- Configuring ---- */
+/* ------------------------------------------------------------------------------------------------
+ * Configuring.
+ */
 /* memif says that its packets are at most 1518 bytes and refuses more, yet carries whatever its buffers hold. */
 static bool mtu_is_buffers(const struct rte_eth_dev_info *info)
 {
@@ -125,7 +127,9 @@ int dpdk_port_configure(uint16_t port, const struct dpdk_port_options *opt, char
 	return 0;
 }
 
-/* ---- Calls in the driver's thread (gate.c) ---- */
+/* ------------------------------------------------------------------------------------------------
+ * Calls in the driver's thread (gate.c).
+ */
 static int start(uint16_t port, void *argument)
 {
 	(void)argument;
