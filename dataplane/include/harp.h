@@ -645,6 +645,20 @@ HARP_API unsigned harp_stack_stats(const struct harp_stack *stack, uint64_t *val
 /* One statistic by name; -ENOENT. For tests and tools. */
 HARP_API int harp_stack_stat(const struct harp_stack *stack, const char *name, uint64_t *value);
 
+/* ------------------------------------------------------------------------------------------------
+ * Capture: a bounded ring of the newest packets, both directions, written as pcapng
+ * (draft-ietf-opsawg-pcapng). Available on every NIC.
+ */
+/* Starts to keep packets in a ring of ring_bytes, which it allocates; snap_len bytes of each (0:
+ * all). -ENOMEM, -EALREADY. */
+HARP_API int harp_stack_capture_start(struct harp_stack *stack, size_t ring_bytes,
+				      uint32_t snap_len);
+/* Writes the ring's packets, oldest first, as a complete pcapng file to fd. Wall-clock times are
+ * now_ns + wall_offset_ns. */
+HARP_API int harp_stack_capture_write(const struct harp_stack *stack, int fd,
+				      int64_t wall_offset_ns);
+HARP_API void harp_stack_capture_stop(struct harp_stack *stack);
+
 #ifdef __cplusplus
 }
 #endif

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "memory/external.h"
+#include "nic/capture.h"
 
 void harp_nic_destroy(struct harp_nic *nic)
 {
@@ -200,6 +201,9 @@ unsigned nicio_rx(struct nicio *io, struct frame **packets, unsigned max)
 			continue;
 		}
 		io->stats->rx_bytes += chain.bytes;
+		if (__builtin_expect(io->capture != NULL, 0))
+			capture_packet(io->capture, CAPTURE_IN, io->now_ns, chain.first->pub.data,
+				       chain.first, 0);
 		packets[count++] = chain.first;
 	}
 	io->stats->rx_packets += count;
@@ -276,6 +280,8 @@ void nicio_tx(struct nicio *io, const struct packet_out *out)
 	struct frame *f = out->frame;
 	uint32_t more = out->segments > 1 ? out->segments - 1 : 0;
 
+	if (__builtin_expect(io->capture != NULL, 0))
+		capture_packet(io->capture, CAPTURE_OUT, io->now_ns, out->head, f, more);
 	io->stats->tx_packets++;
 	io->stats->tx_bytes += out->len;
 	if (f->frag || more > 0) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nicio.h - moves frames to and from a NIC: reception, transmission, completion, fill ring
- * and counters.
+ * nicio.h - moves frames to and from a NIC: reception, transmission, completion, fill ring,
+ * counters and capture.
  */
 #ifndef HARP_NIC_NICIO_H
 #define HARP_NIC_NICIO_H
@@ -29,10 +29,13 @@ struct packet_out {
 	uint32_t segments, cut_bytes;
 };
 
+struct capture; /* nic/capture.h */
+
 struct nicio {
 	struct harp_nic *nic;
 	struct frame_pool *pool;
 	struct harp_stats *stats;
+	struct capture *capture; /* NULL: off */
 	uint64_t now_ns;
 	uint32_t fill_max;    /* limit of the NIC and of the pool */
 	uint32_t fill_burst;  /* consecutive full receive bursts */

@@ -127,3 +127,23 @@ int harp_udp_open(struct harp_stack *stack, const struct harp_endpoint *local,
 {
 	return udp_open(&stack->udp, local, opt, out);
 }
+
+int harp_stack_capture_start(struct harp_stack *stack, size_t ring_bytes, uint32_t snap_len)
+{
+	if (stack->io.capture)
+		return -EALREADY;
+	return capture_create(&stack->io.capture, ring_bytes, snap_len);
+}
+
+int harp_stack_capture_write(const struct harp_stack *stack, int fd, int64_t wall_offset_ns)
+{
+	if (!stack->io.capture)
+		return -ENOENT;
+	return capture_write(stack->io.capture, fd, stack->io.nic->caps.name, wall_offset_ns);
+}
+
+void harp_stack_capture_stop(struct harp_stack *stack)
+{
+	capture_destroy(stack->io.capture);
+	stack->io.capture = NULL;
+}

@@ -123,6 +123,8 @@ void harp_stack_destroy(struct harp_stack *stack)
 	eth_destroy(&stack->eth); /* its timers are in lists with connections */
 	udp_destroy(&stack->udp);
 	tcp_destroy(&stack->tcp);
+	if (stack->io.capture)
+		capture_destroy(stack->io.capture);
 	frame_pool_destroy(&stack->pool);
 	free(stack);
 }

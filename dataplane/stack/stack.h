@@ -3,6 +3,7 @@
 #ifndef HARP_STACK_STACK_H
 #define HARP_STACK_STACK_H
 
+#include "nic/capture.h"
 #include "network/icmp.h"
 #include "socket/socket.h"
 #include "stack/page.h"

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_stack.c - a stack's own API: options, reports, and ownership. */
+#include <fcntl.h>
+#include <unistd.h>
+
 #include "rig.h"
 
 static struct rig the_rig, *const rig = &the_rig;
@@ -164,6 +167,30 @@ TEST(a_removed_route_is_unreachable)
 	rig_silent(rig);
 	CHECK_EQ(rig->conn->state, HARP_TCP_SYN_SENT);
 	CHECK_EQ(harp_tcp_connect(rig->stack, NULL, &far, NULL, &conn), -ENETUNREACH);
+}
+
+/* A capture holds received and sent packets, and ends with the stack unless it is stopped
+ * before. */
+TEST(a_capture_holds_both_directions)
+{
+	char path[] = "/tmp/harp-test-XXXXXX";
+	int fd = mkstemp(path);
+	off_t empty;
+
+	CHECK(fd >= 0);
+	unlink(path);
+	CHECK_EQ(harp_stack_capture_write(rig->stack, fd, 0), -ENOENT);
+	CHECK_EQ(harp_stack_capture_start(rig->stack, 1 << 16, 96), 0);
+	CHECK_EQ(harp_stack_capture_start(rig->stack, 1 << 16, 96), -EALREADY);
+	CHECK_EQ(harp_stack_capture_write(rig->stack, fd, 0), 0);
+	empty = lseek(fd, 0, SEEK_END);
+	rig_established(rig, NULL); /* three packets, each with a block of 32 bytes about it */
+	CHECK_EQ(harp_stack_capture_write(rig->stack, fd, 0), 0);
+	CHECK(lseek(fd, 0, SEEK_END) - 2 * empty >= 3 * (32 + 54));
+	harp_stack_capture_stop(rig->stack);
+	CHECK_EQ(harp_stack_capture_write(rig->stack, fd, 0), -ENOENT);
+	CHECK_EQ(harp_stack_capture_start(rig->stack, 1 << 16, 96), 0);
+	close(fd);
 }
 
 TEST(counters_and_states_have_names)
