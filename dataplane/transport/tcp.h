@@ -256,10 +256,10 @@ static inline bool tcp_has_slot(const struct tcp *tcp)
 	return !TAILQ_EMPTY(&tcp->free_conns) || tcp->conns_high < tcp->max_conns ||
 	       !TAILQ_EMPTY(&tcp->time_wait) || !TAILQ_EMPTY(&tcp->time_wait_opened);
 }
-/* Returns a closed slot with options applied; reclaims TIME-WAIT if none is free. NULL:
- * !tcp_has_slot(). */
 /* Copies options, without the effects of a change. */
 void tcp_conn_options(struct harp_conn *conn, const struct harp_tcp_options *opt);
+/* Returns a closed slot with options applied; reclaims TIME-WAIT if none is free. NULL:
+ * !tcp_has_slot(). */
 struct harp_conn *tcp_conn_alloc(struct tcp *tcp, const struct harp_tcp_options *opt);
 /* Resets to the initial state with options applied. */
 void tcp_conn_blank(struct harp_conn *conn, const struct harp_tcp_options *opt);

@@ -45,7 +45,7 @@ static uint32_t budget_floor(const struct tcp *tcp, uint32_t held, uint64_t othe
 
 	if (io->fill_max > io->fill_held)
 		floor += io->fill_max - io->fill_held;
-	/* Neither direction may exhaust_pool the other: two stacks whose pools are full of data to send
+	/* Neither direction may starve the other: two stacks whose pools are full of data to send
 	 * would refuse each other's data forever. So each connection may always hold a few frames
 	 * per direction. */
 	if (held >= TCP_FRAMES_BUDGET_MIN && other_held < quarter)
