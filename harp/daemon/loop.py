@@ -11,9 +11,12 @@ import logging
 import os
 import signal
 import socket
+import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
+
+from harp.errors import HarpError
 
 log = logging.getLogger("harpd")
 T = TypeVar("T")
@@ -22,11 +25,17 @@ LAST_TURNS = 6  # a worker's result passes a chain of up to 4 futures and tasks
 
 
 class Loop(asyncio.SelectorEventLoop):
-    """The event loop. Other threads may call call_soon_threadsafe() only."""
+    """The event loop. Other threads may call call_soon_threadsafe() only. HarpError: the workers
+    can't be started.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="harpd-work")
+        try:
+            self._workers = _start_workers()
+        except HarpError:
+            super().close()
+            raise
         self._tasks: set[asyncio.Task[Any]] = set()
         self._ends = False
         self._signals: set[signal.Signals] = set()
@@ -105,6 +114,26 @@ class Loop(asyncio.SelectorEventLoop):
         # signals.
         signal.pthread_sigmask(signal.SIG_BLOCK, self._signals)
         super().close()
+
+
+def _start_workers() -> ThreadPoolExecutor:
+    """Start all workers. submit() must not start one later: if it can't, it raises, but another
+    worker runs the job, and nothing closes the result.
+    """
+    workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="harpd-work")
+    # submit() starts a thread only while no other one is idle.
+    occupied = threading.Barrier(WORKERS + 1)
+    try:
+        for _ in range(WORKERS):
+            workers.submit(occupied.wait)
+    except RuntimeError as error:
+        occupied.abort()
+        workers.shutdown(wait=True)
+        raise HarpError(
+            f"harpd's worker threads: {error}; raise TasksMax= or RLIMIT_NPROC"
+        ) from error
+    occupied.wait()
+    return workers
 
 
 def _log_bug(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

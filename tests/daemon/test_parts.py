@@ -8,6 +8,7 @@ import select
 import stat
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from programs import finished
 from harp._host import Kind
 from harp.daemon import notify, peer, rundir
 from harp.daemon.limits import Bucket, Buckets, MemoryRoom
+from harp.daemon.loop import WORKERS, Loop
 from harp.daemon.messages import (
     HEADER,
     LAYOUTS,
@@ -37,6 +39,7 @@ from harp.daemon.ports import Block
 from harp.daemon.settings import Access
 from harp.daemon.state import NicState, State, StateFile
 from harp.daemon.table import Lease, Owner
+from harp.errors import HarpError
 from harp.nicprep import Entry, Undo
 
 # ---- state ----
@@ -147,6 +150,45 @@ def test_memory_is_refused_before_the_kernel_ends_harpd(tmp_path: Path) -> None:
     limit.unlink()
     with room.take(1 << 50):
         pass
+
+
+# ---- workers ----
+
+
+def without_threads(monkeypatch: pytest.MonkeyPatch, left: int = 0) -> None:
+    """Let this process start only a number of threads more."""
+    start = threading.Thread.start
+    remaining = [None] * left
+
+    def limited(thread: threading.Thread) -> None:
+        if not remaining:
+            raise RuntimeError("can't start new thread")
+        remaining.pop()
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+
+
+def test_all_workers_exist_before_the_first_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that can't be started would run its job later, after the caller got the error."""
+    loop = Loop()
+    try:
+        without_threads(monkeypatch)
+        together = threading.Barrier(WORKERS)
+        jobs = [loop.work(together.wait) for _ in range(WORKERS)]
+        found = [loop.run_until_complete(job) for job in jobs]
+        assert sorted(found) == list(range(WORKERS))
+    finally:
+        loop.finish_work()
+        loop.close()
+
+
+@pytest.mark.parametrize("left", [0, 1, WORKERS - 1])
+def test_a_harpd_without_threads_does_not_start(monkeypatch: pytest.MonkeyPatch, left: int) -> None:
+    without_threads(monkeypatch, left)
+    with pytest.raises(HarpError, match="worker threads: can't start new thread; raise TasksMax="):
+        Loop()
+    assert not [each for each in threading.enumerate() if each.name.startswith("harpd-work")]
 
 
 # ---- access ----
