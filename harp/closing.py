@@ -4,7 +4,7 @@
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 from typing import Self
 
@@ -12,22 +12,51 @@ _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 
 @contextlib.contextmanager
-def unwinding() -> Iterator[None]:
-    """Make SIGTERM and SIGHUP raise an exception like Ctrl-C, so that everything is removed. A
-    signal that is ignored (nohup) stays ignored, and only the main thread can handle signals.
-    """
-
-    def unwind(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    is_main = threading.current_thread() is threading.main_thread()
-    handled = [n for n in _SIGNALS if is_main and signal.getsignal(n) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, unwind) for number in handled}
+def _handled(
+    numbers: Iterable[signal.Signals], handler: Callable[[int, FrameType | None], None]
+) -> Iterator[None]:
+    """Handle signals so inside the block; only the main thread can."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
         for number, previous in before.items():
             signal.signal(number, previous)
+
+
+@contextlib.contextmanager
+def unwinding() -> Iterator[None]:
+    """Make SIGTERM and SIGHUP raise an exception like Ctrl-C, so that everything is removed. A
+    signal that is ignored (nohup) stays ignored.
+    """
+
+    def unwind(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    with _handled([n for n in _SIGNALS if signal.getsignal(n) is not signal.SIG_IGN], unwind):
+        yield
+
+
+@contextlib.contextmanager
+def deferring() -> Iterator[None]:
+    """Handle SIGINT, SIGTERM and SIGHUP at the end of the block, so that a process which starts in
+    it is known before an exception unwinds.
+    """
+    received: list[int] = []
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        received.append(number)
+
+    numbers = [n for n in (signal.SIGINT, *_SIGNALS) if callable(signal.getsignal(n))]
+    try:
+        with _handled(numbers, note):
+            yield
+    finally:
+        for late in received:
+            signal.raise_signal(late)
 
 
 class Closing:

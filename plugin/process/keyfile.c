@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <regex.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -215,33 +214,61 @@ const uint8_t *keyfile_key(void)
 
 /* Same as FILE_BYTES_MAX of harp/config/document.py. */
 #define TOML_BYTES_MAX (256u * 1024u)
-#define TOML_EXEMPT "^[ \t]*(#|encrypt[ \t]*=[ \t]*(\"(off|auto)\"|'(off|auto)')[ \t\r]*(#|$))"
-/* Escapes can spell either name. In a multi-line string, a line that begins with # is not a
- * comment. */
-#define TOML_REQUIRES "encrypt|key_file|\\\\|\"\"\"|'''"
+#define TOML_BLANKS " \t"
 
-/* 1: line *line may require encryption, 0: none does, -EINVAL. */
-static int toml_scan_text(char *text, unsigned *line, char *why, size_t why_len)
+/* If text begins with word, after blanks, returns the text after it, else NULL. */
+static const char *toml_skip(const char *text, const char *word)
 {
-	regex_t exempt, requires;
-	int match = 0;
+	size_t len = strlen(word);
 
-	if (regcomp(&exempt, TOML_EXEMPT, REG_EXTENDED | REG_NOSUB) ||
-	    regcomp(&requires, TOML_REQUIRES, REG_EXTENDED | REG_NOSUB)) {
-		snprintf(why, why_len, "out of memory");
-		return -EINVAL;
+	text += strspn(text, TOML_BLANKS);
+	return strncmp(text, word, len) == 0 ? text + len : NULL;
+}
+
+/* encrypt = "off" or "auto", in either kind of quotes, with an optional comment. */
+static bool toml_is_exempt(const char *text)
+{
+	static const char *const values[] = { "\"off\"", "'off'", "\"auto\"", "'auto'" };
+	const char *value = toml_skip(text, "encrypt");
+
+	if (value)
+		value = toml_skip(value, "=");
+	for (size_t i = 0; value && i < ARRAY_SIZE(values); i++) {
+		const char *end = toml_skip(value, values[i]);
+
+		if (end) {
+			end += strspn(end, TOML_BLANKS "\r");
+			return !*end || *end == '#';
+		}
 	}
-	for (*line = 0; text && !match; ++*line) {
-		char *next = strchr(text, '\n');
+	return false;
+}
 
+static bool toml_line_requires(const char *text)
+{
+	/* Escapes can spell either name. In a multi-line string, a line that begins with # is not a
+	 * comment. */
+	static const char *const signs[] = { "encrypt", "key_file", "\\", "\"\"\"", "'''" };
+
+	if (toml_skip(text, "#") || toml_is_exempt(text))
+		return false;
+	for (size_t i = 0; i < ARRAY_SIZE(signs); i++)
+		if (strstr(text, signs[i]))
+			return true;
+	return false;
+}
+
+static int toml_scan_text(char *text, unsigned *line)
+{
+	*line = 1;
+	for (char *next; text; text = next, ++*line) {
+		next = strchr(text, '\n');
 		if (next)
 			*next++ = '\0';
-		match = regexec(&exempt, text, 0, NULL, 0) && !regexec(&requires, text, 0, NULL, 0);
-		text = next;
+		if (toml_line_requires(text))
+			return 1;
 	}
-	regfree(&exempt);
-	regfree(&requires);
-	return match;
+	return 0;
 }
 
 int toml_read(const char *path, char *text, size_t bytes_max, char *why, size_t why_len)
@@ -262,5 +289,5 @@ int toml_scan_encrypt(const char *path, unsigned *line, char *why, size_t why_le
 	static char text[TOML_BYTES_MAX + 2]; /* one init at a time */
 	int rc = toml_read(path, text, TOML_BYTES_MAX, why, why_len);
 
-	return rc <= 0 ? rc : toml_scan_text(text, line, why, why_len);
+	return rc <= 0 ? rc : toml_scan_text(text, line);
 }
