@@ -16,6 +16,7 @@ from typing import Any
 
 from pyroute2 import IPRoute, NetlinkError, netns
 
+from harp.closing import deferring
 from harp.errors import HarpError
 from harp.nicprep.transport import Ethtool
 
@@ -70,8 +71,9 @@ class Namespace:
         **options: Any,
     ) -> subprocess.Popen[str]:
         """Start a process here, with options of Popen. It ends with the lab at the latest."""
-        process = popen(self.command(args, cpu, realtime), **options)
-        self.processes.append(process)
+        with deferring():
+            process = popen(self.command(args, cpu, realtime), **options)
+            self.processes.append(process)
         return process
 
     def run(self, *args: str | Path, timeout_s: float = COMMAND_S) -> str:

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
-from harp.closing import Closing
+from harp.closing import Closing, deferring
 from harp.errors import HarpError
 from harp.lab import Host, cpus
 from harp.lab.netns import popen
@@ -63,7 +63,7 @@ class Team(Closing):
         """
         usable = cpus()
         core = None if cpu is None else usable[cpu % len(usable)]
-        with (self.folder / f"stderr{len(self.processes)}").open("w") as stderr:
+        with (self.folder / f"stderr{len(self.processes)}").open("w") as stderr, deferring():
             if host is not None:
                 process = host.popen(command, cpu=core, stderr=stderr, **options)
             else:
