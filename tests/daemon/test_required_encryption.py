@@ -25,7 +25,7 @@ from harp.lab import Lab
 
 KEY = "01" * 32 + "\n"
 REQUIRED = '[lanes]\nencrypt = "aes-256-gcm"\n'
-HANDLE_FLAGS_AT, HANDLE_SEALED = 11, 4
+HANDLE_ENCRYPTED_AT = 5
 
 
 @dataclass
@@ -68,7 +68,7 @@ class Job:
         with actors(self._actor(variables)) as (actor,):
             actor.load()
             handle = base64.b64decode(actor.call("listen")[0])
-        return bool(handle[HANDLE_FLAGS_AT] & HANDLE_SEALED)
+        return bool(handle[HANDLE_ENCRYPTED_AT])
 
     def refusal(self, **variables: str) -> str:
         """The one line with which its init fails."""
