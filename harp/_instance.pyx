@@ -368,7 +368,7 @@ cdef class Instance(Source):
         (docs/metrics.md). OSError ENOTSUP for a lease: harpd has the counts.
         """
         cdef uint64_t counts[STEERING_MAX]
-        cdef int count
+        cdef int count = 0
         memset(counts, 0, sizeof(counts))
         with self._hold():
             count = harp_instance_steering(self._open(), counts, STEERING_MAX)
