@@ -94,13 +94,13 @@ class Daemon:
     def start(self) -> None:
         """Do everything up to serving. HarpError after a failure, with nothing left behind."""
         settings = self.settings
-        rundir.prepare(settings.run_dir)
-        inherited = _inherited()
-        inherited = inherited if len(inherited) >= 2 else []
-        self._lock = inherited[0][0] if inherited else rundir.lock(settings.run_dir)
-        self._clients = inherited[2:]
-        self._frames = [fd for fd, _ in _inherited(INHERITED_FRAMES)] if inherited else []
         try:
+            rundir.prepare(settings.run_dir)
+            inherited = _inherited()
+            inherited = inherited if len(inherited) >= 2 else []
+            self._lock = inherited[0][0] if inherited else rundir.lock(settings.run_dir)
+            self._clients = inherited[2:]
+            self._frames = [fd for fd, _ in _inherited(INHERITED_FRAMES)] if inherited else []
             self._state_file.remove_temporary()
             before = self._before = takeover.read_state(self._state_file)
             if inherited:
@@ -424,7 +424,8 @@ class Daemon:
             self.leasing.close()
         self.loop.close()
         self._close_socket()
-        os.close(self._lock)
+        if self._lock >= 0:
+            os.close(self._lock)
 
     def _execute_again(self) -> None:
         assert self._listening is not None

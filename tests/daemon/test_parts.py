@@ -12,6 +12,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from daemon_rig import Start
 from programs import finished
 
 from harp._host import Kind
@@ -203,6 +204,18 @@ def test_users_and_groups_decide_who_may_lease() -> None:
     assert not access.allows(4712, [4711])
     assert access.allows(4712, [5, 1])
     assert Access.of(["*"], []).allows(4712, [])
+
+
+def test_a_harpd_that_can_not_start_leaves_no_worker(start: Start) -> None:
+    """Its event loop would be closed whenever Python collects it, in any thread."""
+
+    def workers() -> int:
+        return sum(each.name.startswith("harpd-work") for each in threading.enumerate())
+
+    start()
+    with pytest.raises(HarpError, match="another harpd runs in"):
+        start()
+    assert workers() == WORKERS
 
 
 # ---- messages ----
