@@ -178,7 +178,7 @@ def tool(name: str) -> Path:
     """promtool, prometheus or the browser; tools/setup.sh brings them."""
     import shutil
 
-    found = shutil.which(name, path=f"{TOOLS}:/usr/bin:/usr/local/bin")
+    found = shutil.which(name, path=f"{TOOLS}:{os.environ['PATH']}:/usr/local/bin")
     if found is None:
         pytest.fail(f"{name} is not there: run `make build-tests`")
     return Path(found)
