@@ -32,6 +32,7 @@
 #define GATHER_DIRECT_RANKS 32
 #define PIECE_BYTES_MIN (64u << 10)
 #define PIECE_BYTES_MAX (512u << 10)
+#define SLOTS_BYTES (16u << 20)
 
 const char *algo_check_settings(void)
 {
@@ -52,7 +53,7 @@ uint64_t algo_settings_hash(void)
 	return (uint64_t)COLL_INLINE_BYTES << 32 | PIECE_BYTES_MAX | algo_is_flat();
 }
 
-static size_t algo_largest(const size_t *counts, size_t count, int world)
+size_t algo_largest(const size_t *counts, size_t count, int world)
 {
 	if (!counts)
 		return count;
@@ -136,16 +137,24 @@ int algo_build(struct harp_coll_request *op)
 	}
 }
 
+static size_t algo_limit_piece(size_t bytes)
+{
+	if (bytes < PIECE_BYTES_MIN)
+		bytes = PIECE_BYTES_MIN;
+	if (bytes > PIECE_BYTES_MAX)
+		bytes = PIECE_BYTES_MAX;
+	return bytes / 4096 * 4096;
+}
+
 /* Small enough that pieces overlap, and large enough that each costs little. */
 size_t algo_piece_bytes(size_t total_bytes)
 {
-	size_t piece = total_bytes / 8;
+	return algo_limit_piece(total_bytes / 8);
+}
 
-	if (piece < PIECE_BYTES_MIN)
-		piece = PIECE_BYTES_MIN;
-	if (piece > PIECE_BYTES_MAX)
-		piece = PIECE_BYTES_MAX;
-	return piece / 4096 * 4096;
+size_t algo_slot_bytes(size_t slots)
+{
+	return algo_limit_piece(SLOTS_BYTES / slots);
 }
 
 static size_t algo_offset(const size_t *counts, size_t count, int r)

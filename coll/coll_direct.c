@@ -8,7 +8,6 @@
 
 #define EXCHANGE_PIECE_BYTES (1u << 20)
 #define SCATTER_SLOTS 2u /* pieces of each rank in memory */
-#define SCATTER_SCRATCH_BYTES (16u << 20)
 
 /* Each rank sends its whole input to all, and sums in rank order. */
 int direct_allreduce(struct harp_coll_request *op)
@@ -164,14 +163,12 @@ int direct_reduce_scatter(struct harp_coll_request *op)
 {
 	struct harp_coll *group = op->group;
 	int world = group->world, me = group->rank, rc = 0, *reduces;
-	size_t element = harp_coll_dtype_bytes(op->call.dtype), count, limit;
+	size_t element = harp_coll_dtype_bytes(op->call.dtype), count;
 	const char *own = algo_in_block(op, me, &count);
 	size_t bytes = count * element, piece, number = 0, at = 0;
 	char *out = algo_out_block(op, me, &count), *acc = out, *slots;
 
-	limit = SCATTER_SCRATCH_BYTES / ((size_t)world * SCATTER_SLOTS) / 4096 * 4096;
-	/* Senders and receiver choose the same pieces, from values that all ranks know. */
-	piece = limit < 65536 ? 65536 : limit > 524288 ? 524288 : limit;
+	piece = algo_slot_bytes((size_t)world * SCATTER_SLOTS);
 	if (algo_overwrites_input(op, out, bytes)) {
 		acc = sched_scratch(op, bytes);
 		if (!acc)

@@ -19,10 +19,7 @@
 
 #include "coll_ring.h"
 
-#define SLOTS 2u /* pieces in progress from or to a rank */
-#define SCRATCH_BYTES (16u << 20)
-#define PIECE_BYTES_MIN (64u << 10)
-#define PIECE_BYTES_MAX (512u << 10)
+#define SLOTS 2u    /* pieces in progress from or to a rank */
 #define LANE_ROW 0u /* local acts: sums of the row, copies of the result, sums of the column */
 #define LANE_RESULT 1u
 #define LANE_COLUMN 2u
@@ -215,34 +212,19 @@ static int scatter_piece(struct scatter *s, size_t p, char *result, bool *more)
 	return rc;
 }
 
-/* Equal on all ranks: depends on the largest block. */
-static size_t scatter_piece_elements(const struct harp_coll_request *op, size_t element,
-				     size_t slots)
-{
-	size_t piece = SCRATCH_BYTES / slots / 4096 * 4096, largest = 0, count;
-
-	if (piece < PIECE_BYTES_MIN)
-		piece = PIECE_BYTES_MIN;
-	if (piece > PIECE_BYTES_MAX)
-		piece = PIECE_BYTES_MAX;
-	for (int r = 0; r < op->group->world; r++) {
-		(void)algo_in_block(op, r, &count);
-		if (count > largest)
-			largest = count;
-	}
-	return piece / element < largest ? piece / element : largest;
-}
-
 int grid_reduce_scatter(struct harp_coll_request *op)
 {
 	struct harp_coll *group = op->group;
 	size_t slots = SLOTS * (size_t)(group->local_count + 2 * group->hosts_count), count;
 	struct scatter s = { .op = op, .element = harp_coll_dtype_bytes(op->call.dtype) };
+	size_t largest = algo_largest(op->call.in_counts, op->call.count, group->world);
 	char *out = algo_out_block(op, group->rank, &count), *result = out;
 	bool more = true;
 	int rc = 0;
 
-	s.piece = scatter_piece_elements(op, s.element, slots);
+	s.piece = algo_slot_bytes(slots) / s.element;
+	if (s.piece > largest)
+		s.piece = largest;
 	s.is_copied = algo_overwrites_input(op, out, count * s.element);
 	if (s.is_copied)
 		result = sched_scratch(op, count * s.element);

@@ -355,7 +355,12 @@ const char *algo_check_settings(void);
 bool algo_is_flat(void);
 /* Hash of the settings that must be equal on all ranks. */
 uint64_t algo_settings_hash(void);
+/* The largest of the counts of all ranks; counts NULL: count. */
+size_t algo_largest(const size_t *counts, size_t count, int world);
+/* Bytes of a piece: of an array, or of each of so many slots of scratch memory. Equal on all ranks,
+ * a multiple of 4096. */
 size_t algo_piece_bytes(size_t total_bytes);
+size_t algo_slot_bytes(size_t slots);
 
 /* ---- coll_message.c: SEND and RECV ----------------------------------------------------------- */
 
