@@ -16,8 +16,8 @@
  * has stopped polling, because no event wakes a thread for them.
  *
  * It also ends closed comms, so that the application's close call does not wait. Most end at once.
- * A buffered send (comm_send.c) is done when a kernel lane's socket has accepted it. If that lane is
- * reset before the message is delivered, only the comm can resend it. So a comm with undelivered
+ * A buffered send (comm_send.c) is done when a kernel lane's socket has accepted it. If that lane
+ * is reset before the message is delivered, only the comm can resend it. So a comm with undelivered
  * messages lives on for a while.
  *
  * Each comm has a timer of the control thread. Posted work sets it when the comm is made, and when

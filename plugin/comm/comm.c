@@ -27,11 +27,11 @@
  * covers the lanes of one engine, or the kernel lanes (comm_turn.c). comm_wake() leaves work for
  * other lanes to their engines.
  *
- * In a multi-lane comm, a message is cut into chunks, and each chunk
- * is sent on the lane that will deliver it first (scheduler.c). The sender keeps a chunk until an
- * ACK record covers it, and resends it when its lane dies; the receiver drops duplicates. A request
- * is done when it is acknowledged. In a single-lane comm there are no chunks and no ACK records: the
- * lane's TCP reports delivery. A small message is done when its lane has copied it.
+ * In a multi-lane comm, a message is cut into chunks, and each chunk is sent on the lane that will
+ * deliver it first (scheduler.c). The sender keeps a chunk until an ACK record covers it, and
+ * resends it when its lane dies; the receiver drops duplicates. A request is done when it is
+ * acknowledged. In a single-lane comm there are no chunks and no ACK records: the lane's TCP
+ * reports delivery. A small message is done when its lane has copied it.
  */
 
 /* ---- making --------------------------------------------------------------------------------- */

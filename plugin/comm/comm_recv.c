@@ -13,15 +13,15 @@
  * Payload is copied from a lane straight to the receive buffer, in whole 8-byte units (NCCL
  * contract section 4.3). Messages complete in order.
  *
- * In a single-lane comm, a message without a posted receive waits in the lane, and TCP's flow control
- * stops the sender.
+ * In a single-lane comm, a message without a posted receive waits in the lane, and TCP's flow
+ * control stops the sender.
  *
- * In a multi-lane comm, chunks arrive on any lane in any order, and `ranges` records what has arrived.
- * While all posted receives are complete, a lane is read up to the first chunk of a message without
- * receive. Duplicates are acknowledged even then, because their sender may wait for an ACK that was
- * lost with its lane. While a receive is incomplete, every lane is read, and chunks of messages
- * without receive (unexpected messages) are stored in the comm's memory. The eager limit bounds
- * that memory.
+ * In a multi-lane comm, chunks arrive on any lane in any order, and `ranges` records what has
+ * arrived. While all posted receives are complete, a lane is read up to the first chunk of a
+ * message without receive. Duplicates are acknowledged even then, because their sender may wait for
+ * an ACK that was lost with its lane. While a receive is incomplete, every lane is read, and chunks
+ * of messages without receive (unexpected messages) are stored in the comm's memory. The eager
+ * limit bounds that memory.
  *
  * Two lanes may bring the same chunk, and one may die in the middle of it. The first lane that
  * completes the chunk counts; duplicates are read and dropped. So the target is looked up before

@@ -15,21 +15,21 @@
  * the stream position after message granted-1, so data_bytes - credited_bytes is the number of
  * bytes sent beyond the grant. end_ring holds the positions that a later CREDIT may need.
  *
- * Chunks (multi-lane only). Messages are cut into chunks in order. The scheduler picks the lane that
- * would deliver the next chunk first; if that lane is full, the chunk waits for it. A chunk stays
- * on its lane's list until an ACK record covers it, or until the lane dies or stalls while another
- * one moves: then it joins the list of moved chunks, which are sent before new ones. When nothing
- * else is left to send, so does a chunk that another lane would deliver much sooner. The receiver
- * drops duplicates.
+ * Chunks (multi-lane only). Messages are cut into chunks in order. The scheduler picks the lane
+ * that would deliver the next chunk first; if that lane is full, the chunk waits for it. A chunk
+ * stays on its lane's list until an ACK record covers it, or until the lane dies or stalls while
+ * another one moves: then it joins the list of moved chunks, which are sent before new ones. When
+ * nothing else is left to send, so does a chunk that another lane would deliver much sooner. The
+ * receiver drops duplicates.
  *
  * Buffered sends. An ACK for each small message would double the number of packets. So a message of
- * up to buffer_bytes is done when its lane has copied it, before it is acknowledged. In a multi-lane comm
- * the sender keeps a copy of its own, to resend it. This buffer is free when an ACK record covers
- * it; the receiver sends one for every 16 such messages. Small messages wait for a free buffer;
- * docs/lanes.md section 5.3 shows why one always becomes free.
+ * up to buffer_bytes is done when its lane has copied it, before it is acknowledged. In a
+ * multi-lane comm the sender keeps a copy of its own, to resend it. This buffer is free when an ACK
+ * record covers it; the receiver sends one for every 16 such messages. Small messages wait for a
+ * free buffer; docs/lanes.md section 5.3 shows why one always becomes free.
  *
- * A peer cannot prolong a turn: in a single-lane comm each CREDIT must grant more than the last, and
- * in a multi-lane comm a turn reads at most COMM_IDLE_RECORDS_MAX records from a lane.
+ * A peer cannot prolong a turn: in a single-lane comm each CREDIT must grant more than the last,
+ * and in a multi-lane comm a turn reads at most COMM_IDLE_RECORDS_MAX records from a lane.
  */
 
 /* Chunk sizes of a message that several lanes share. Each chunk costs a kernel lane one system

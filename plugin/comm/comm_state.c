@@ -12,8 +12,9 @@
  * Theory of operation
  *
  * End and failure. When the lanes end (the peer closes or dies), comm_end() records the reason.
- * comm_report_end() turns it into a failure, with one WARN, when a request is outstanding. A failure is
- * sticky: `error` is set once, no buffer is touched afterwards, and every later call returns it.
+ * comm_report_end() turns it into a failure, with one WARN, when a request is outstanding. A
+ * failure is sticky: `error` is set once, no buffer is touched afterwards, and every later call
+ * returns it.
  *
  * Records. An outgoing record stays in l->out until the lane has taken its last byte. Only
  * comm_lane_push() reads the payload from the request's memory. If the request completes between

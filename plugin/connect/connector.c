@@ -22,8 +22,8 @@
  * resets the old lane when CONFIRM admits the new one; this comm has the new lane by then. (A
  * kernel lane sends CONFIRM microseconds before that. A reset in between counts as a lane's death.)
  *
- * Everything belongs to the control thread. connector_lane_lost(), called with any poller held, sets
- * bits and posts work. The control thread then queries the comm for dead lanes.
+ * Everything belongs to the control thread. connector_lane_lost(), called with any poller held,
+ * sets bits and posts work. The control thread then queries the comm for dead lanes.
  */
 
 #define OPEN_NS 3000000000ull /* to open a lane, and to authenticate it */

@@ -46,19 +46,6 @@ struct engine_set *interface_engines(int dev, char *why, size_t why_len);
 uint64_t interface_harp_bytes_max(int dev, const struct harp_addr *peer);
 /* Opens the device's engines as interface_open(), and its acceptor, unless done. */
 int interface_listen(int dev);
-/*
- * rails.c. A rail is a NIC of this process and one of the peer between which lanes of a comm run. Rail
- * 0 is the NIC that NCCL chose, on both sides.
- */
-#define RAILS_MAX (1u + PREAMBLE_NICS_MAX) /* of a comm */
-/* The number of rails that HARP_RAILS allows. */
-unsigned rails_allowed(void);
-/* The devices that comms of dev may use: dev, then the others by speed, NUMA node and PCI distance,
- * as HARP_RAILS allows. Returns how many. */
-unsigned rails_devices(int dev, int out[RAILS_MAX]);
-/* May a comm of dev have more than one lane? harp: HARP lanes are possible. */
-bool rails_are_multi_lane(int dev, bool harp);
-
 /* Is it a DPDK port whose link is down? Any thread. */
 bool interface_link_is_down(int dev);
 
@@ -69,6 +56,19 @@ int interfaces_open_at_init(void);
 int interface_open_port(int dev, struct harp_instance_port *out, char *why, size_t why_len);
 /* Called after the last context has ended. ctx_lock not held. */
 void interfaces_close(void);
+
+/*
+ * rails.c. A rail is a NIC of this process and one of the peer between which lanes of a comm run.
+ * Rail 0 is the NIC that NCCL chose, on both sides.
+ */
+#define RAILS_MAX (1u + PREAMBLE_NICS_MAX) /* of a comm */
+/* The number of rails that HARP_RAILS allows. */
+unsigned rails_allowed(void);
+/* The devices that comms of dev may use: dev, then the others by speed, NUMA node and PCI distance,
+ * as HARP_RAILS allows. Returns how many. */
+unsigned rails_devices(int dev, int out[RAILS_MAX]);
+/* May a comm of dev have more than one lane? harp: HARP lanes are possible. */
+bool rails_are_multi_lane(int dev, bool harp);
 
 /* connect.c: plugin_connect() of an existing device. */
 int connect_step(struct plugin_ctx *ctx, int dev, const void *handle_bytes, int traffic_class,

@@ -3,8 +3,8 @@
  * registry.h - the ids that HELLO may name: listen ids of listen comms, and comm ids of the
  * acceptor's multi-lane comms.
  *
- * Any thread, with or without a poller held: each call holds one lock for a few hundred
- * instructions. Lock order: poller, then this lock.
+ * Any thread, with or without a poller held: each call holds one lock, most of them for a few
+ * hundred instructions; registry_add() makes a comm under it. Lock order: poller, then this lock.
  */
 #ifndef HARP_PLUGIN_REGISTRY_H
 #define HARP_PLUGIN_REGISTRY_H
@@ -57,8 +57,8 @@ bool registry_admits(uint64_t listen_id, const struct harp_endpoint *peer);
  * and does not connect again. So accept reports the error instead of waiting for it. */
 void registry_fail(uint64_t listen_id, const struct harp_endpoint *peer, int error);
 /* Makes a comm of an authenticated first lane (poller of lane->poller held), ready for accept. key:
- * of further lanes, which may join if the comm is multi-lane. Takes ownership of the lane, except on
- * error: -ENOENT: the listen comm is closed; -EEXIST: the comm id is in use; -ENOMEM. */
+ * of further lanes, which may join if the comm is multi-lane. Takes ownership of the lane, except
+ * on error: -ENOENT: the listen comm is closed; -EEXIST: the comm id is in use; -ENOMEM. */
 int registry_add(uint64_t listen_id, struct lane *lane, struct comm_options *opt,
 		 const uint8_t key[PREAMBLE_KEY_BYTES]);
 /* Attaches a lane (poller of lane->poller held) that was authenticated by the key. -ENOENT: no comm

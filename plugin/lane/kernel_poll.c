@@ -16,9 +16,9 @@
  *
  * Small messages mostly arrive on the same socket. So most checks assume that the socket that was
  * read last is readable, and skip poll(), which takes 0.4 us for 4 sockets and 1 us for 16: a
- * message then costs one recv(). After SILENT_CHECKS calls that found nothing, poll() is called less
- * often. Turns of the control thread are rare, so each calls it. A check of a single socket is a
- * recv().
+ * message then costs one recv(). After SILENT_CHECKS calls that found nothing, poll() is called
+ * less often. Turns of the control thread are rare, so each calls it. A check of a single socket is
+ * a recv().
  */
 
 #define MEMBERS_MAX 64u /* of one poll(); others are always tried */

@@ -132,10 +132,10 @@ void lane_warn_silent(struct lane *lane, uint64_t now_ns);
 const char *lane_error_remedy(int error, const char *otherwise);
 
 /*
- * lane_encrypted.c. Replaces *lane, which is open and past its preamble, by an encrypted lane that owns
- * it (docs/lanes.md section 8). Byte counts of the new lane are plaintext bytes. sent_bytes: sent on
- * the lane before (the preamble). Poller held. -ENOMEM leaves *lane as it was. The keys are copied;
- * the caller wipes its own.
+ * lane_encrypted.c. Replaces *lane, which is open and past its preamble, by an encrypted lane that
+ * owns it (docs/lanes.md section 8). Byte counts of the new lane are plaintext bytes. sent_bytes:
+ * sent on the lane before (the preamble). Poller held. -ENOMEM leaves *lane as it was. The keys are
+ * copied; the caller wipes its own.
  */
 int lane_encrypt(struct lane **lane, uint64_t sent_bytes, const uint8_t send_key[CRYPTO_KEY_BYTES],
 		 const uint8_t recv_key[CRYPTO_KEY_BYTES]);
