@@ -76,20 +76,19 @@ def show(
         raise click.exceptions.Exit(Exit.FAILURE)
 
 
-def complete_interface(
-    ctx: click.Context, param: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """Complete the name of a network interface of this host."""
-    names = sorted(name for _, name in socket.if_nameindex())
-    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
-
-
 def _starting(helps: Mapping[str, str], incomplete: str) -> list[CompletionItem]:
     return [
         CompletionItem(value, help=text)
         for value, text in sorted(helps.items())
         if value.startswith(incomplete)
     ]
+
+
+def complete_interface(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Complete the name of a network interface of this host."""
+    return _starting({name: "" for _, name in socket.if_nameindex()}, incomplete)
 
 
 def complete_key(

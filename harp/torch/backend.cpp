@@ -1207,18 +1207,19 @@ class HarpBackend : public c10d::Backend
 	}
 
 	/* Blocks of one size need no counts; an alltoall always has them. */
-	static bool need_counts(const std::vector<Tensor> &blocks)
+	static bool need_counts(const Call &call, const std::vector<Tensor> &blocks)
 	{
-		return std::any_of(blocks.begin(), blocks.end(), [&](const Tensor &block) {
-			return block.numel() != blocks[0].numel();
-		});
+		return call.call.op == HARP_COLL_ALLTOALL ||
+		       std::any_of(blocks.begin(), blocks.end(), [&](const Tensor &block) {
+			       return block.numel() != blocks[0].numel();
+		       });
 	}
 
 	static void add_sources(Plan &plan, Call &call, const std::vector<Tensor> &blocks)
 	{
 		for (const Tensor &block : blocks)
 			call.in_blocks.push_back(plan.source(block));
-		if (need_counts(blocks) || call.call.op == HARP_COLL_ALLTOALL)
+		if (need_counts(call, blocks))
 			set_counts(call.in_counts, blocks);
 	}
 
@@ -1226,7 +1227,7 @@ class HarpBackend : public c10d::Backend
 	{
 		for (const Tensor &block : blocks)
 			call.out_blocks.push_back(plan.target(block));
-		if (need_counts(blocks) || call.call.op == HARP_COLL_ALLTOALL)
+		if (need_counts(call, blocks))
 			set_counts(call.out_counts, blocks);
 	}
 
