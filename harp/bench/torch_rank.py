@@ -55,29 +55,34 @@ def prepare(
     world, rank = dist.get_world_size(group), dist.get_rank(group)
     count = max(1, size // 4 // (1 if operation == "all_reduce" else world))
     block = torch.arange(count, dtype=torch.float32).remainder_(7)
-    together = block * (world * (world + 1) / 2)
-    blocks = torch.cat([block * (rank + 1) + to for to in range(world)])
-    out = torch.empty_like(blocks)
-    own = torch.empty_like(block)
+    mine = block * (rank + 1)
+
+    def of_all(added: int) -> torch.Tensor:
+        """The blocks of all ranks, in their order."""
+        return torch.cat([block * (r + 1) + added for r in range(world)])
+
     if operation == "all_reduce":
-        data = block * (rank + 1)
         return (
-            lambda: dist.all_reduce(data, group=group),
-            lambda: torch.equal(data, together),
-        )
-    if operation == "reduce_scatter":
-        return (
-            lambda: dist.reduce_scatter_tensor(own, blocks, group=group),
-            lambda: torch.equal(own, together + world * rank),
+            lambda: dist.all_reduce(mine, group=group),
+            lambda: torch.equal(mine, block * (world * (world + 1) / 2)),
         )
     if operation == "all_gather":
+        out = torch.empty(world * count)
         return (
-            lambda: dist.all_gather_into_tensor(out, block * (rank + 1), group=group),
-            lambda: torch.equal(out, torch.cat([block * (r + 1) for r in range(world)])),
+            lambda: dist.all_gather_into_tensor(out, mine, group=group),
+            lambda: torch.equal(out, of_all(0)),
         )
+    blocks = torch.cat([mine + to for to in range(world)])
+    if operation == "reduce_scatter":
+        own = torch.empty_like(block)
+        return (
+            lambda: dist.reduce_scatter_tensor(own, blocks, group=group),
+            lambda: torch.equal(own, block * (world * (world + 1) / 2) + world * rank),
+        )
+    received = torch.empty_like(blocks)
     return (
-        lambda: dist.all_to_all_single(out, blocks, group=group),
-        lambda: torch.equal(out, torch.cat([block * (r + 1) + rank for r in range(world)])),
+        lambda: dist.all_to_all_single(received, blocks, group=group),
+        lambda: torch.equal(received, of_all(rank)),
     )
 
 
