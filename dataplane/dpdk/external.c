@@ -203,7 +203,7 @@ void external_reset(struct external *external)
 	external->done_count = 0;
 }
 
-/* Objects of closed ports whose mbufs are still in use in_other. Under the lock. */
+/* Objects of closed ports whose mbufs are still in use elsewhere. Under the lock. */
 static struct external *external_retired;
 static pthread_mutex_t external_retired_lock = PTHREAD_MUTEX_INITIALIZER;
 

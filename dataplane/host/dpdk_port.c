@@ -354,9 +354,9 @@ static _Atomic uint8_t *port_owner(const struct dpdk_port *port, uint8_t protoco
 
 int dpdk_port_acquire(struct dpdk_port *port, uint8_t protocol, uint16_t number, uint32_t queue)
 {
-	uint8_t nobody = 0;
+	uint8_t unowned = 0;
 
-	return atomic_compare_exchange_strong(port_owner(port, protocol, number), &nobody,
+	return atomic_compare_exchange_strong(port_owner(port, protocol, number), &unowned,
 					      (uint8_t)(queue + 1))
 		       ? 0
 		       : -EADDRINUSE;
