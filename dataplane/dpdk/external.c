@@ -337,40 +337,49 @@ static bool external_needs_last(const struct external *external)
 	return false;
 }
 
-/* Next escalation for memory whose removal is refused. */
-static enum port_flush external_flush_due(struct external_memory *m, uint64_t now_ns)
+/* Moves the memory to the end of the list. False: it was not added. */
+static bool external_memory_find(struct external *external, const void *base, size_t bytes)
 {
-	if (m->refused_ns == 0)
-		m->refused_ns = now_ns;
-	if (m->flushed < PORT_FLUSH_QUEUE && now_ns - m->refused_ns >= EXTERNAL_QUEUE_NS)
-		return m->flushed = PORT_FLUSH_QUEUE;
-	if (m->flushed < PORT_FLUSH_PORT && now_ns - m->refused_ns >= EXTERNAL_PORT_NS)
-		return m->flushed = PORT_FLUSH_PORT;
-	return PORT_FLUSH_NONE;
-}
-
-int external_memory_remove(struct external *external, const void *base, size_t bytes,
-			   uint64_t now_ns, enum port_flush *flush)
-{
-	struct external_memory *last, removed;
+	struct external_memory found, *last;
 	uint32_t i = 0;
 
 	while (i < external->memory_count &&
 	       (external->memory[i].base != base || external->memory[i].bytes != bytes))
 		i++;
 	if (i == external->memory_count)
-		return -ENOENT;
+		return false;
 	last = &external->memory[external->memory_count - 1];
-	removed = external->memory[i];
+	found = external->memory[i];
 	external->memory[i] = *last;
-	*last = removed;
-	if (external_needs_last(external)) {
-		if (flush)
-			*flush = external_flush_due(last, now_ns);
+	*last = found;
+	return true;
+}
+
+int external_memory_remove(struct external *external, const void *base, size_t bytes)
+{
+	if (!external_memory_find(external, base, bytes))
+		return -ENOENT;
+	if (external_needs_last(external))
 		return -EBUSY;
-	}
 	external->memory_count--;
 	if (external->device)
 		mapping_remove(external->device, base, bytes);
 	return 0;
+}
+
+enum port_flush external_memory_flush(struct external *external, const void *base, size_t bytes,
+				      uint64_t now_ns)
+{
+	struct external_memory *m;
+
+	if (!external_memory_find(external, base, bytes))
+		return PORT_FLUSH_NONE;
+	m = &external->memory[external->memory_count - 1];
+	if (m->wanted_ns == 0)
+		m->wanted_ns = now_ns;
+	if (m->flushed < PORT_FLUSH_QUEUE && now_ns - m->wanted_ns >= EXTERNAL_QUEUE_NS)
+		return m->flushed = PORT_FLUSH_QUEUE;
+	if (m->flushed < PORT_FLUSH_PORT && now_ns - m->wanted_ns >= EXTERNAL_PORT_NS)
+		return m->flushed = PORT_FLUSH_PORT;
+	return PORT_FLUSH_NONE;
 }

@@ -37,7 +37,7 @@ struct external {
 	struct external_memory {
 		const uint8_t *base;
 		size_t bytes;
-		uint64_t refused_ns;     /* first refusal of its removal; 0: none */
+		uint64_t wanted_ns;      /* when it was first wanted back; 0: it was not */
 		enum port_flush flushed; /* escalation so far */
 	} * memory;                      /* number of adds */
 	uint32_t memory_count;
@@ -90,11 +90,12 @@ unsigned external_complete(struct external *external, uint32_t *items, unsigned 
 /* Completes an item that could not be sent. */
 void external_refuse(struct external *external, uint32_t i);
 
-/* harp_nic_ops of the same names, for one queue. -EBUSY: the memory contains an item in use;
- * *flush: the next escalation, reported once. flush NULL: the caller does not escalate. */
+/* harp_nic_ops of the same names, for one queue. */
 int external_memory_add(struct external *external, const void *base, size_t bytes);
-int external_memory_remove(struct external *external, const void *base, size_t bytes,
-			   uint64_t now_ns, enum port_flush *flush);
+int external_memory_remove(struct external *external, const void *base, size_t bytes);
+/* The memory is wanted back: the escalation that is due now; each is returned once. */
+enum port_flush external_memory_flush(struct external *external, const void *base, size_t bytes,
+				      uint64_t now_ns);
 
 /* mapping.c: registers memory with a device that has DMA. Per process; pages are counted, so ranges
  * may overlap. -ENOTSUP the device does not support it, -ENOMEM, other -errno of its driver. */

@@ -45,19 +45,22 @@ static int nic_memory_add(struct harp_nic *harp_nic, const void *base, size_t by
 
 static int nic_memory_remove(struct harp_nic *harp_nic, const void *base, size_t bytes)
 {
+	struct external *external = nic_of(harp_nic)->external;
+
+	return external ? external_memory_remove(external, base, bytes) : -ENOENT;
+}
+
+static void nic_memory_flush(struct harp_nic *harp_nic, const void *base, size_t bytes)
+{
 	struct dpdk_nic *nic = nic_of(harp_nic);
-	enum port_flush flush = PORT_FLUSH_NONE;
-	int err;
+	enum port_flush how;
 
 	if (!nic->external)
-		return -ENOENT;
-	err = external_memory_remove(nic->external, base, bytes, nic->now_ns, &flush);
-	if (err != -EBUSY)
-		return err;
+		return;
 	nic_clean_inside(nic);
-	if (flush)
-		port_flush(nic, flush);
-	return external_memory_remove(nic->external, base, bytes, nic->now_ns, NULL);
+	how = external_memory_flush(nic->external, base, bytes, nic->now_ns);
+	if (how)
+		port_flush(nic, how);
 }
 
 static void nic_destroy(struct harp_nic *harp_nic)
@@ -88,6 +91,7 @@ static const struct harp_nic_ops nic_ops = {
 	.destroy = nic_destroy,
 	.memory_add = nic_memory_add,
 	.memory_remove = nic_memory_remove,
+	.memory_flush = nic_memory_flush,
 };
 
 void nic_init(struct dpdk_nic *nic, struct dpdk_port *port, uint16_t queue)

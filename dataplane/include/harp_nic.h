@@ -114,9 +114,11 @@ struct harp_nic_ops {
 	 * -ENOMEM, -EINVAL. */
 	int (*memory_add)(struct harp_nic *nic, const void *base, size_t bytes);
 	/* Reverts one memory_add() of exactly this range. -EBUSY while the NIC may still read it:
-	 * poll and retry. This ends, because a NIC without progress is stopped after a while.
-	 * -ENOENT. */
+	 * poll and retry. -ENOENT. */
 	int (*memory_remove)(struct harp_nic *nic, const void *base, size_t bytes);
+	/* The caller wants this memory back and waits for complete(). Called until then; a NIC
+	 * without progress drops what it was to send after a while. May be NULL. */
+	void (*memory_flush)(struct harp_nic *nic, const void *base, size_t bytes);
 };
 
 /* Implementations embed this as their first member. */

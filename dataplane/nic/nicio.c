@@ -419,6 +419,7 @@ static unsigned nicio_packet_descs(struct nicio *io, const struct harp_desc *des
 void nicio_memory_forget(struct nicio *io, const void *base, size_t bytes)
 {
 	const struct frame_memory *memory = external_find_exact(io->pool, base, bytes);
+	const struct harp_nic_ops *ops = io->nic->ops;
 	unsigned kept = 0;
 
 	for (unsigned at = 0, n; at < io->tx_count; at += n) {
@@ -435,6 +436,8 @@ void nicio_memory_forget(struct nicio *io, const void *base, size_t bytes)
 			frame_nic_done(io->pool, frame_of_offset(io->pool, io->tx[i].addr));
 		io->tx_held -= n;
 	}
+	if (memory->leaving && memory->users > 0 && ops->memory_flush)
+		ops->memory_flush(io->nic, base, bytes);
 	/* Without a change, tx_refused must stay: otherwise an owner that calls at each poll would
 	 * make the stack always due. */
 	if (kept == io->tx_count)

@@ -75,8 +75,8 @@ void nicio_tx(struct nicio *io, const struct packet_out *out);
 /* Memory that may be sent in place: see harp_stack_memory_add(), harp_stack_memory_remove(). */
 int nicio_memory_add(struct nicio *io, const void *base, size_t bytes);
 int nicio_memory_remove(struct nicio *io, const void *base, size_t bytes);
-/* Drops packets that wait for the NIC and refer to this memory; TCP retransmits them from
- * elsewhere. */
+/* Drops packets that wait for the NIC and refer to this memory, which TCP retransmits from
+ * elsewhere. Then only the NIC reads it, and is asked to end that. */
 void nicio_memory_forget(struct nicio *io, const void *base, size_t bytes);
 /* Passes queued packets to the NIC and kicks it. */
 void nicio_flush(struct nicio *io);

@@ -45,6 +45,7 @@ struct tap {
 	bool slow;           /* frames but a packet's first are not completed while this is set */
 	bool stuck;          /* none is completed */
 	bool full;           /* its ring is full and stays so */
+	unsigned flushes; /* after this many the stuck frames are completed; 0: it ignores them */
 	uint8_t out[TAP_FRAMES_MAX];
 	uint64_t held[TAP_HELD_MAX];
 	unsigned held_count;
@@ -175,6 +176,14 @@ static inline int tap_memory_remove(struct harp_nic *nic, const void *base, size
 	return tap_inner(nic)->ops->memory_remove(tap_inner(nic), base, bytes);
 }
 
+static inline void tap_memory_flush(struct harp_nic *nic, const void *base, size_t bytes)
+{
+	struct tap *tap = (struct tap *)nic;
+
+	if (tap->flushes > 0 && --tap->flushes == 0)
+		tap->stuck = false;
+}
+
 static const struct harp_nic_ops tap_ops = { .rx = tap_rx,
 					     .tx = tap_tx,
 					     .complete = tap_complete,
@@ -183,7 +192,8 @@ static const struct harp_nic_ops tap_ops = { .rx = tap_rx,
 					     .stats = tap_stats,
 					     .destroy = tap_destroy,
 					     .memory_add = tap_memory_add,
-					     .memory_remove = tap_memory_remove };
+					     .memory_remove = tap_memory_remove,
+					     .memory_flush = tap_memory_flush };
 
 /* ---- the stacks ------------------------------------------------------------------------------ */
 

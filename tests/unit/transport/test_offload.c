@@ -350,6 +350,30 @@ TEST(eviction_from_a_full_nic_is_immediate)
 	arrives();
 }
 
+/* The NIC is asked to drop what it has, each time, until it does. */
+TEST(an_eviction_from_a_nic_without_progress_ends)
+{
+	struct harp_stack *stack;
+	uint8_t *apart;
+	unsigned asked;
+
+	net_open_connected(HOW(.external_count = 64));
+	stack = net.stack[0];
+	net.tap[0].stuck = true;
+	net.tap[0].flushes = 3;
+	apart = send_apart(40000);
+	net_step(MS);
+	CHECK(net_stat(0, "frames_tx_nic") > 0);
+	for (asked = 0; harp_stack_memory_remove(stack, apart, BYTES) == -EBUSY && asked < 10;
+	     asked++) {
+		CHECK(harp_stack_memory_evict(stack, apart, BYTES) >= 0);
+		net_step(MS);
+	}
+	CHECK_EQ(asked, 3);
+	scribble(apart);
+	arrives();
+}
+
 TEST(work_behind_an_eviction_is_due_at_once)
 {
 	uint8_t *apart = send_to_a_full_nic();
