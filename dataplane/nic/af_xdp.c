@@ -63,34 +63,15 @@ static bool ring_needs_wakeup(const struct xsk_ring *ring)
 static unsigned af_xdp_fill(struct harp_nic *nic, const uint64_t *addrs, unsigned count)
 {
 	struct af_xdp *x = (struct af_xdp *)nic;
-	uint32_t room = ring_room(&x->fill, count + x->stash_count);
+	uint32_t room = ring_room(&x->fill, count);
 	unsigned taken = 0;
 
-	while (x->stash_count && room) {
-		*ring_addr(&x->fill, x->fill.head++) = x->stash[--x->stash_count];
-		room--;
-	}
 	for (; taken < count && room; taken++, room--) {
 		assert(addrs[taken] < x->region_bytes);
 		*ring_addr(&x->fill, x->fill.head++) = addrs[taken];
 	}
 	ring_publish(&x->fill, x->fill.producer);
 	return taken;
-}
-
-/* Drops a packet that exceeds any burst of the caller: its frames return to the fill ring. */
-static void af_xdp_rx_refuse(struct af_xdp *x, unsigned count)
-{
-	for (unsigned i = 0; i < count; i++) {
-		const struct harp_desc *desc = ring_desc(&x->rx, x->rx.head++);
-
-		/* The fill ring may be full now, since the caller has added frames. */
-		assert(x->stash_count < AF_XDP_STASH_MAX);
-		x->stash[x->stash_count++] = desc->addr & ~(uint64_t)(x->nic.caps.frame_size - 1);
-	}
-	ring_publish(&x->rx, x->rx.consumer);
-	x->stats.rx_invalid++;
-	af_xdp_fill(&x->nic, NULL, 0);
 }
 
 /* Number of descriptors of the packet at the ring's head; 0: its end has not arrived. */
@@ -115,13 +96,6 @@ static unsigned af_xdp_rx(struct harp_nic *nic, struct harp_desc *descs, unsigne
 
 		if (!count)
 			break;
-		if (count > max) {
-			if (taken || x->stash_count + count > AF_XDP_STASH_MAX)
-				break;
-			af_xdp_rx_refuse(x, count);
-			waiting -= count;
-			continue;
-		}
 		if (taken + count > max)
 			break;
 		for (unsigned i = 0; i < count; i++) {

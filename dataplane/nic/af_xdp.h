@@ -27,9 +27,6 @@ struct xsk_ring {
 	size_t map_bytes;
 };
 
-/* Frames of a packet that exceeds the caller's burst, waiting for space in the fill ring. */
-#define AF_XDP_STASH_MAX 256u
-
 struct af_xdp {
 	struct harp_nic nic; /* first: the harp_nic is this */
 	struct xsk_ring rx, fill, tx, completion;
@@ -37,8 +34,6 @@ struct af_xdp {
 	bool zero_copy;
 	bool tx_blocked; /* the kernel left entries in the tx ring at the last kick */
 	size_t region_bytes;
-	unsigned stash_count;
-	uint64_t stash[AF_XDP_STASH_MAX];
 	struct harp_nic_stats stats; /* counters that the kernel lacks */
 };
 

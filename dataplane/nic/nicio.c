@@ -65,9 +65,9 @@ int nicio_init(struct nicio *io, struct harp_nic *nic, struct frame_pool *pool,
  * core, which does the kernel's copy, took 1.6 s per GB with 2048 frames and 1.4 s with 128. So the
  * number starts low and grows when polls find so many packets that frames could run out.
  */
-static void nicio_fill_adapt(struct nicio *io, unsigned got, unsigned want)
+static void nicio_fill_adapt(struct nicio *io, unsigned got)
 {
-	io->fill_burst = got == want ? io->fill_burst + got : 0;
+	io->fill_burst = got == NICIO_BURST ? io->fill_burst + got : 0;
 	if (io->fill_burst < io->fill_target / 2 || io->fill_target == io->fill_max)
 		return;
 	io->fill_burst = 0;
@@ -173,17 +173,16 @@ static inline struct frame *nicio_single(struct nicio *io, const struct harp_des
 	return nicio_take(io, desc);
 }
 
-unsigned nicio_rx(struct nicio *io, struct frame **packets, unsigned max)
+unsigned nicio_rx(struct nicio *io, struct frame *packets[NICIO_BURST])
 {
 	struct harp_desc descs[NICIO_BURST];
 	struct nicio_chain chain;
-	unsigned want = max < NICIO_BURST ? max : NICIO_BURST;
-	unsigned got = io->nic->ops->rx(io->nic, descs, want, io->now_ns);
+	unsigned got = io->nic->ops->rx(io->nic, descs, NICIO_BURST, io->now_ns);
 	unsigned count = 0;
 
-	if (got > want)
-		got = want; /* the NIC cannot have written more without overrunning descs */
-	nicio_fill_adapt(io, got, want);
+	if (got > NICIO_BURST)
+		got = NICIO_BURST; /* the NIC cannot have written more without overrunning descs */
+	nicio_fill_adapt(io, got);
 	if (got == 0)
 		return 0;
 	for (unsigned i = 0; i < got;) {

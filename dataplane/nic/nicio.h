@@ -59,9 +59,8 @@ int nicio_init(struct nicio *io, struct harp_nic *nic, struct frame_pool *pool,
 	       struct harp_stats *stats);
 
 /* Receives packets: each is a frame (stack_refs 1, data/len = its Ethernet bytes) with fragments by
- * ->frag. Returns their number. Drops and counts invalid packets. max also bounds the descriptors:
- * less than NICIO_FRAGS_MAX may starve the largest packets. */
-unsigned nicio_rx(struct nicio *io, struct frame **packets, unsigned max);
+ * ->frag. Returns their number. Drops and counts invalid packets. */
+unsigned nicio_rx(struct nicio *io, struct frame *packets[NICIO_BURST]);
 /* True if a packet of `frags` descriptors fits, perhaps after a flush. */
 bool nicio_tx_make_ready(struct nicio *io, unsigned frags);
 static inline bool nicio_tx_ready(struct nicio *io, unsigned frags)

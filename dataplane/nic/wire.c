@@ -210,13 +210,11 @@ static unsigned wire_rx(struct harp_nic *nic, struct harp_desc *descs, unsigned 
 		struct wire_slot *s = &w->slots[slot];
 		uint32_t frames = (s->len + room - 1) / room;
 
-		if (s->arrive_ns > now_ns || (frames > max - got && got > 0))
+		if (s->arrive_ns > now_ns || frames > max - got)
 			break;
 		wire_path_pop(port);
 		w->free_slots[w->free_count++] = slot;
-		if (frames > max) { /* would block the queue forever */
-			port->nic_stats.rx_dropped++;
-		} else if (frames > port->fill_count) {
+		if (frames > port->fill_count) {
 			port->nic_stats.rx_fill_empty++;
 			w->ports[s->src].stats.rx_no_frame++;
 		} else {

@@ -235,7 +235,7 @@ int harp_stack_poll(struct harp_stack *stack, uint64_t now_ns)
 	stack->udp.now_ns = now_ns;
 
 	nicio_complete(&stack->io);
-	received = nicio_rx(&stack->io, packets, NICIO_BURST);
+	received = nicio_rx(&stack->io, packets);
 	stack->gro.conn = NULL;
 	for (unsigned i = 0; i < received; i++)
 		if (!stack->gro.conn || !tcp_gro_in(&stack->gro, packets[i]))

@@ -19,7 +19,7 @@ static enum ip_verdict take(const uint8_t *p, uint32_t len, struct packet_in *in
 	struct frame *packets[NICIO_BURST];
 
 	peer_send(p, len);
-	CHECK_EQ(nicio_rx(&host->io, packets, NICIO_BURST), 1);
+	CHECK_EQ(nicio_rx(&host->io, packets), 1);
 	*in = (struct packet_in){ .frame = packets[0] };
 	CHECK_EQ(eth_input(&host->eth, packets[0]), ETH_IPV4);
 	return ip_input(&host->ip, in);
@@ -291,7 +291,7 @@ TEST(valid_ipv6_packets_are_trimmed_and_delivered)
 	header6(p)->version_class_label = be32_of(0x62eabcde);
 	header6(p)->hop_limit = 1;
 	peer_send(p, 120); /* padding goes */
-	CHECK_EQ(nicio_rx(&host->io, packets, NICIO_BURST), 1);
+	CHECK_EQ(nicio_rx(&host->io, packets), 1);
 	in = (struct packet_in){ .frame = packets[0] };
 	CHECK_EQ(eth_input(&host->eth, packets[0]), ETH_IPV6);
 	CHECK_EQ(ip6_input(&host->ip, &in), IP_LOCAL_TCP);

@@ -131,7 +131,7 @@ TEST(bursts_become_frames)
 	card_says(b.card.fill[1] + 256, 1700, HARP_DESC_MORE);
 	card_says(b.card.fill[2] + 256, 1700, HARP_DESC_MORE);
 	card_says(b.card.fill[3] + 256, 1, 0);
-	CHECK_EQ(nicio_rx(&b.io, got, NICIO_BURST), 2);
+	CHECK_EQ(nicio_rx(&b.io, got), 2);
 	CHECK_EQ(got[0]->pub.len, 60);
 	CHECK_EQ(got[0]->pub.capacity, FRAME - 256);
 	CHECK_EQ(got[0]->flags, FRAME_RX_CSUM_VALID);
@@ -171,7 +171,7 @@ TEST(invalid_descriptors_are_dropped)
 	};
 	for (unsigned i = 0; i < sizeof(lies) / sizeof(lies[0]); i++) {
 		card_says(lies[i].addr, lies[i].len, lies[i].flags);
-		CHECK_EQ(nicio_rx(&b.io, got, NICIO_BURST), 0);
+		CHECK_EQ(nicio_rx(&b.io, got), 0);
 		CHECK_EQ(b.stats.drop_nic_desc, ++drops);
 	}
 	CHECK_EQ(ours->stack_refs, 1);
@@ -180,7 +180,7 @@ TEST(invalid_descriptors_are_dropped)
 	card_says(UINT64_MAX, 100, HARP_DESC_MORE);
 	card_says(b.card.fill[5] + 256, 100, 0);
 	card_says(b.card.fill[6] + 256, 100, 0);
-	CHECK_EQ(nicio_rx(&b.io, got, NICIO_BURST), 1);
+	CHECK_EQ(nicio_rx(&b.io, got), 1);
 	CHECK_EQ(b.stats.drop_nic_desc, drops + 1);
 	CHECK(got[0]->pub.data == b.pool.base + b.card.fill[6] + 256);
 	frame_release(&b.pool, got[0]);
@@ -196,12 +196,12 @@ TEST(an_endless_chain_is_dropped)
 	nicio_fill(&b.io);
 	for (unsigned i = 0; i < 45; i++)
 		card_says(b.card.fill[i] + 256, 10, i < 44 ? HARP_DESC_MORE : 0);
-	CHECK_EQ(nicio_rx(&b.io, got, NICIO_BURST), 0);
+	CHECK_EQ(nicio_rx(&b.io, got), 0);
 	CHECK_EQ(b.stats.drop_gso_oversize, 1);
 	CHECK_EQ(b.stats.drop_nic_desc, 0);
 	for (unsigned i = 45; i < 50; i++)
 		card_says(b.card.fill[i] + 256, 10, i < 49 ? HARP_DESC_MORE : 0);
-	CHECK_EQ(nicio_rx(&b.io, got, NICIO_BURST), 1);
+	CHECK_EQ(nicio_rx(&b.io, got), 1);
 	frame_release_packet(&b.pool, got[0]);
 }
 
