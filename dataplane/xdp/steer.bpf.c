@@ -135,7 +135,7 @@ enum steer_target { STEER_KERNEL, STEER_SOCKET, STEER_DROP };
 
 /* For a packet to HARP: the queue of its stack, a hash of its flow, and TCP's ACK bit. */
 struct match {
-	__u32 home, flow, has_ack;
+	__u32 port_queue, flow, has_ack;
 };
 
 static __always_inline void address_from_v4(struct address *out, __be32 v4)
@@ -160,8 +160,8 @@ static __always_inline enum steer_verdict find_owner(const struct address *addre
 	if (!bpf_map_lookup_elem(&addresses, address))
 		return STEER_pass_address;
 	if (held & (tcp ? STEER_QUEUE_SET_TCP : STEER_QUEUE_SET_UDP))
-		match->home = held >> (tcp ? STEER_QUEUE_TCP_SHIFT : STEER_QUEUE_UDP_SHIFT) &
-			      STEER_QUEUE_MASK;
+		match->port_queue = held >> (tcp ? STEER_QUEUE_TCP_SHIFT : STEER_QUEUE_UDP_SHIFT) &
+				    STEER_QUEUE_MASK;
 	return yes;
 }
 
@@ -398,9 +398,9 @@ static __always_inline enum steer_verdict steer_packet(void *data, void *end, st
 }
 
 /* A packet to HARP whose stack is on another queue. */
-static __always_inline enum steer_target steer_other_queue(__u32 home, __u32 *verdict)
+static __always_inline enum steer_target steer_other_queue(__u32 port_queue, __u32 *verdict)
 {
-	if (!bpf_map_lookup_elem(&xsks, &home)) {
+	if (!bpf_map_lookup_elem(&xsks, &port_queue)) {
 		*verdict = STEER_absent;
 		return STEER_KERNEL;
 	}
@@ -439,8 +439,8 @@ static __always_inline enum steer_target steer(__u32 verdict, const struct match
 	if (verdict == STEER_too_long || verdict == STEER_drop_source)
 		target = STEER_DROP;
 	if (is_ours(verdict)) {
-		if (match->home != QUEUE_ANY && match->home != queue)
-			target = steer_other_queue(match->home, &verdict);
+		if (match->port_queue != QUEUE_ANY && match->port_queue != queue)
+			target = steer_other_queue(match->port_queue, &verdict);
 		else if (bpf_map_lookup_elem(&xsks, &queue))
 			target = STEER_SOCKET;
 		else
@@ -457,7 +457,7 @@ static __always_inline enum steer_target steer(__u32 verdict, const struct match
 SEC("xdp.frags")
 int harp_steer(struct xdp_md *ctx)
 {
-	struct match match = { .home = QUEUE_ANY };
+	struct match match = { .port_queue = QUEUE_ANY };
 	__u32 verdict = steer_packet((void *)(long)ctx->data, (void *)(long)ctx->data_end, &match);
 	__u32 queue = ctx->rx_queue_index;
 
