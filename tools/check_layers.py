@@ -49,6 +49,7 @@ DOORS = {
 }
 # Headers of the pile that programs above it may include, and why.
 SHARED = {
+    "dataplane/base/addr.h": "comparison of addresses",
     "dataplane/base/sockaddr.h": "an address as the kernel's",
     "dataplane/base/thread.h": "the one way to start a thread",
     "dataplane/base/trust.h": "whose files and programs are believed",

@@ -60,7 +60,7 @@ static void candidates_add_harp(struct candidates *c, const struct device *devic
 		return;
 	/* The queue of packets back is computed from their destination address. */
 	engine_placement(chosen, &end);
-	if (!addr_is_set(&base.local.addr) && end.kind == PLACEMENT_TOEPLITZ)
+	if (addr_is_zero(&base.local.addr) && end.kind == PLACEMENT_TOEPLITZ)
 		base.local.addr = *device_address(device, family);
 	base.local.scope_id = device_scope_id(device, &base.local.addr);
 	candidates_add_pair(c, first, &base, chosen, port, nic->harp[0].queue);
@@ -113,7 +113,7 @@ static bool candidates_on_this_host(const struct device *device,
 static bool candidates_have_family(const struct device *device, const struct nic_endpoints *nic,
 				   enum nic_family family)
 {
-	return addr_is_set(&nic->addr[family]) && device_address(device, family);
+	return !addr_is_zero(&nic->addr[family]) && device_address(device, family);
 }
 
 /* HARP lanes to a peer on another host, from an engine that is chosen here. */

@@ -21,7 +21,7 @@ static bool rail_reaches(int dev, const struct nic_endpoints *nic)
 	for (unsigned family = 0; family < NIC_FAMILIES; family++) {
 		const struct harp_addr *addr = &nic->addr[family];
 
-		if (!addr_is_set(addr) || !device_address(device, family))
+		if (addr_is_zero(addr) || !device_address(device, family))
 			continue;
 		if (engines && engine_reaches(engines->engines[0], addr, &source, NULL, 0))
 			return true;

@@ -30,6 +30,7 @@
  * device_load.c puts DPDK ports before these interfaces.
  */
 #include "device/scan.h"
+#include "base/addr.h"
 #include "base/sockaddr.h"
 #include "base/util.h"
 #include "process/config.h"
@@ -316,7 +317,6 @@ void device_take_address(struct device *device, const struct harp_addr *addr, in
 
 void device_take_lease(struct device *device, const struct harp_lease_device *leased, int family)
 {
-	static const struct harp_addr none;
 	const struct harp_addr *const addresses[] = { (const void *)leased->addr_v4,
 						      (const void *)leased->addr_v6 };
 
@@ -327,7 +327,7 @@ void device_take_lease(struct device *device, const struct harp_lease_device *le
 	device->speed_mbps = leased->speed_mbps;
 	memcpy(device->pci_path, leased->pci_path, sizeof(device->pci_path));
 	for (unsigned i = 0; i < ARRAY_SIZE(addresses); i++)
-		if (memcmp(addresses[i], &none, sizeof(none)) != 0)
+		if (!addr_is_zero(addresses[i]))
 			device_take_address(device, addresses[i], family);
 }
 

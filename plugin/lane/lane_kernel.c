@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
+#include "base/addr.h"
 #include "base/sockaddr.h"
 #include "process/forkguard.h"
 #include "lane/kernel_info.h"
@@ -321,12 +322,11 @@ int lane_kernel_fd(struct lane *lane)
 /* Binds to the address; connect() chooses the port, so that ports can be shared between peers. */
 static int lane_kernel_bind(int fd, const struct harp_endpoint *local)
 {
-	static const struct harp_addr none;
 	struct harp_endpoint any_port = *local;
 	struct sockaddr_storage sa;
 	socklen_t len;
 
-	if (!memcmp(&local->addr, &none, sizeof(none)))
+	if (addr_is_zero(&local->addr))
 		return 0;
 	any_port.port = 0;
 	len = sockaddr_from_endpoint(&sa, &any_port);

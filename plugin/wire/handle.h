@@ -8,8 +8,8 @@
 #define HARP_PLUGIN_HANDLE_H
 
 #include <assert.h>
-#include <string.h>
 
+#include "base/addr.h"
 #include "harp.h"
 
 #define WIRE_VERSION 1u
@@ -56,17 +56,10 @@ void handle_encode(uint8_t out[PLUGIN_HANDLE_BYTES], struct handle *handle);
 int handle_decode(const uint8_t in[PLUGIN_HANDLE_BYTES], struct handle *handle, char *why,
 		  size_t why_len);
 
-static inline bool addr_is_set(const struct harp_addr *addr)
-{
-	static const struct harp_addr none;
-
-	return memcmp(addr, &none, sizeof(none)) != 0;
-}
-
 /* An address of the NIC, for logs and routes. */
 static inline const struct harp_addr *nic_addr(const struct nic_endpoints *nic)
 {
-	return &nic->addr[addr_is_set(&nic->addr[NIC_V4]) ? NIC_V4 : NIC_V6];
+	return &nic->addr[addr_is_zero(&nic->addr[NIC_V4]) ? NIC_V6 : NIC_V4];
 }
 
 #endif
