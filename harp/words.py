@@ -15,6 +15,11 @@ def endpoint(address: str, port: int) -> str:
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
+def plural(count: int, noun: str) -> str:
+    """Format a number of things: 1 channel, 2 channels."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def nearest(word: str, words: Iterable[str]) -> str | None:
     """Return the closest of the known words, if one is close enough."""
     near = difflib.get_close_matches(word.lower()[:100], [each.lower() for each in words], 1, 0.6)

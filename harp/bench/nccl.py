@@ -41,6 +41,7 @@ from harp.cli.lab_options import plot_option, rounds_option
 from harp.cli.options import output_option, show
 from harp.errors import Exit, HarpError
 from harp.lab import Lab, LabOptions
+from harp.words import plural
 
 AUTO, XDP, KERNEL = "auto", "xdp", "kernel"
 TRANSPORTS = (AUTO, XDP, KERNEL, SOCKETS)
@@ -60,10 +61,10 @@ Runs = tuple[
 
 def shape_words(shape: Shape) -> str:
     if shape.mode == "bw":
-        return f"stream, {shape.channels} comms, 8 messages in flight"
+        return f"stream, {plural(shape.channels, 'comm')}, 8 messages in flight"
     if shape.mode == "lat":
         return "ping-pong"
-    channels = f", {shape.channels} channels" if shape.mode == "allreduce" else ""
+    channels = f", {plural(shape.channels, 'channel')}" if shape.mode == "allreduce" else ""
     return f"{shape.name}, {shape.ranks} ranks{channels}"
 
 
