@@ -125,6 +125,9 @@ extern "C" {
 	KEY(HARP_TRACE, TEXT, "", "", trace, "directory", 0, 255, "", LIVE, JOB,                            \
 	    "Directory for a job's network events, which `harpctl trace` reads; requires "                  \
 	    "NCCL_PROFILER_PLUGIN=harp. `harpctl env` and `harpctl run` set both")                          \
+	KEY(HARP_CAPTURE, TEXT, "", "", capture, "directory", 0, 255, "", LIVE, JOB,                        \
+	    "Directory for pcapng files with the headers of the newest packets of HARP's stacks, which "    \
+	    "tcpdump cannot see; written when a connection fails and when the process ends")                \
 	KEY(HARP_LANES, U32, "lanes", "harp", lanes, "lanes", 1, 8, "1", LIVE, JOB,                         \
 	    "Lanes of HARP's TCP that a comm opens over each NIC it uses")                                  \
 	KEY(HARP_KERNEL_LANES, U32, "lanes", "kernel", kernel_lanes, "lanes", 0, 16, "0", LIVE,             \

@@ -23,12 +23,18 @@ from harp.errors import Exit, HarpError
 
 
 def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--set, --file, --plugin and --trace."""
+    """--set, --file, --plugin, --trace and --capture."""
     traced = click.option(
         "--trace",
         metavar="DIR",
         type=FilePath(),
         help="Trace the job's network events to this directory, for `harpctl trace`.",
+    )
+    captured = click.option(
+        "--capture",
+        metavar="DIR",
+        type=FilePath(),
+        help="Write the headers of HARP's newest packets to this directory, as pcapng files.",
     )
     given = click.option(
         "--set",
@@ -39,7 +45,7 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
         shell_complete=complete_assignment,
         help="A setting, by key (tcp.ecn) or variable (HARP_ECN); overrides environment and file.",
     )
-    return given(file_option(plugin_option(traced(command))))
+    return given(file_option(plugin_option(traced(captured(command)))))
 
 
 def _assignments(texts: tuple[str, ...]) -> dict[str, str]:
@@ -53,14 +59,19 @@ def _assignments(texts: tuple[str, ...]) -> dict[str, str]:
 
 
 def job_variables(
-    assignments: tuple[str, ...], file: Path | None, plugin: Path | None, trace: Path | None
+    assignments: tuple[str, ...],
+    file: Path | None,
+    plugin: Path | None,
+    trace: Path | None,
+    capture: Path | None,
 ) -> dict[str, str]:
     """Return what a job needs in its environment beyond what is there."""
     given = _assignments(assignments)
-    if trace is not None:
-        with files.writing(trace):
-            trace.mkdir(parents=True, exist_ok=True)
-        given["HARP_TRACE"] = str(trace.absolute())  # the job may start elsewhere
+    for name, directory in (("HARP_TRACE", trace), ("HARP_CAPTURE", capture)):
+        if directory is not None:
+            with files.writing(directory):
+                directory.mkdir(parents=True, exist_ok=True)
+            given[name] = str(directory.absolute())  # the job may start elsewhere
     try:
         found = settings.load(file, settings=given)
     except ConfigError as error:

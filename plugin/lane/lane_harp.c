@@ -48,8 +48,10 @@ static enum lane_state lane_harp_state(struct lane *lane)
 
 static int lane_harp_fail(struct lane *lane, int error)
 {
-	if (!lane->error)
+	if (!lane->error) {
 		lane->error = error;
+		engine_capture_post(to_harp(lane)->engine);
+	}
 	return lane->error;
 }
 

@@ -225,6 +225,7 @@ static struct engine *engine_new(int dev, unsigned index, char *why, size_t why_
 	engine->stack = harp_instance_stack(engine->instance);
 	poller_init(&engine->poller, engine_advance);
 	engine->poller.wake = engine_wake;
+	engine_capture_start(engine);
 	return engine;
 }
 

@@ -9,6 +9,7 @@
  *   engine.c             engines by harpd or by the process itself, their sets, fork
  *   engine_turn.c        one engine: lanes, turns of its poller, its end
  *   engine_background.c  turns by the control thread
+ *   engine_capture.c     packets, written to a file
  */
 #ifndef HARP_PLUGIN_ENGINE_H
 #define HARP_PLUGIN_ENGINE_H
@@ -54,10 +55,13 @@ struct engine {
 	uint64_t tick_ns;         /* next tick */
 	int link_reported;        /* the interface's last -errno; 0: none */
 	uint64_t in_use_extra_ns; /* control thread: engine_background.c */
+	struct work capture;      /* writes the captured packets */
+	uint64_t captured_ns;     /* when they were last written for a failed comm; 0: never */
 	/* Constant. */
 	int dev;
 	unsigned index; /* in its set */
 	char name[32];  /* for the log: the interface, and the index if there are several */
+	bool captures;  /* packets (HARP_CAPTURE) */
 	/* Shared. */
 	_Alignas(64) atomic_uint_fast64_t worked_ns; /* last turn with work. Writer: poller. Reader:
 						      * control thread. Relaxed */
@@ -135,5 +139,14 @@ void background_remove(struct engine_set *set);
 /* engine->poller.wake and advance. */
 void engine_wake(struct poller *poller);
 void engine_advance(struct poller *poller, uint64_t now_ns);
+
+/* ---- engine_capture.c ------------------------------------------------------------------------ */
+
+/* Starts to capture packets if HARP_CAPTURE is set. The engine is not polled yet. */
+void engine_capture_start(struct engine *engine);
+/* Writes the packets to a file; a failure is one WARN. Poller held. */
+void engine_capture_write(struct engine *engine);
+/* The same in the engine's next turn, at most once a second. Any thread. */
+void engine_capture_post(struct engine *engine);
 
 #endif

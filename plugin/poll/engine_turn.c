@@ -160,8 +160,12 @@ void engine_deliver(struct engine *engine, uint64_t until_ns)
 			poller_release(&engine->poller);
 		}
 		if (delivered)
-			return;
+			break;
 		(void)poll(&fd, 1, 1);
+	}
+	if (poller_try(&engine->poller)) { /* the process exits */
+		engine_capture_write(engine);
+		poller_release(&engine->poller);
 	}
 }
 
@@ -179,5 +183,6 @@ void engine_finish(struct engine *engine)
 	while ((l = LIST_FIRST(&engine->lanes)))
 		l->ops->discard(l);
 	(void)engine_turn(engine, clock_now_ns()); /* sends the last FIN or RST */
+	engine_capture_write(engine);
 	engine_report(engine);
 }

@@ -24,6 +24,7 @@ struct plugin_config {
 	char profile[256];           /* HARP_PROFILE; empty: HARP_CONFIG_PROFILE, if it exists */
 	enum plugin_tuner tuner;     /* HARP_TUNER=auto|off */
 	char trace[256];             /* HARP_TRACE, read by libnccl-profiler-harp.so */
+	char capture[256];           /* HARP_CAPTURE: directory; empty: off */
 	uint32_t eager_bytes;        /* HARP_EAGER_BYTES, default 262144 */
 	uint32_t frames;             /* HARP_FRAMES, default 8192 */
 	uint64_t connect_timeout_ns; /* HARP_CONNECT_TIMEOUT_MS, default 30000 */

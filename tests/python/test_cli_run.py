@@ -276,6 +276,7 @@ def test_a_traced_job_has_a_directory_and_the_profiler(file: str, tmp_path: Path
     assert (tmp_path / "new").is_dir()
     assert variables(HARP_TRACE="/tmp")["NCCL_PROFILER_PLUGIN"] == "harp"
     assert "NCCL_PROFILER_PLUGIN" not in variables()
+    assert variables("--capture", str(tmp_path))["HARP_CAPTURE"] == str(tmp_path)
     done = harpctl("env", "--trace", "/proc/none")
     assert done.returncode == Exit.FAILURE
     assert "/proc/none can't be written: " in done.stderr
