@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harpd in this process over a machine that is not there, and clients of other users."""
+"""Fixtures: harpd in this process on a fake kernel, and a real harpd on a lab host."""
 
 import logging
 import tempfile
@@ -19,7 +19,7 @@ from harp.daemon.settings import Settings
 from harp.lab import Lab, LabOptions
 from harp.nicprep import Preparation
 
-# The machine may be loaded, so there is no deadline. State machines have many steps already.
+# No deadline, because the machine may be busy. Few examples, because each has many steps.
 hypothesis_settings.register_profile(
     "daemon", deadline=None, max_examples=40, stateful_step_count=30
 )
@@ -40,19 +40,19 @@ def lab() -> Iterator[Lab]:
 
 @pytest.fixture
 def daemon(lab: Lab) -> Iterator[HostDaemon]:
-    """A harpd on the first host that was not started yet."""
+    """harpd on the first host, not started yet."""
     with HostDaemon(lab.hosts[0]) as daemon:
         yield daemon
 
 
 @pytest.fixture
 def run_dir(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A directory where nothing is mounted; pytest's own are for one user only."""
+    """A run_dir without mounts. Unlike pytest's folders, other users can enter it."""
 
-    def make(path: Path) -> None:
+    def make_directory(path: Path) -> None:
         path.mkdir(exist_ok=True)
 
-    monkeypatch.setattr(rundir, "mount_bpffs", make)
+    monkeypatch.setattr(rundir, "mount_bpffs", make_directory)
     with tempfile.TemporaryDirectory(prefix="harp-test-") as path:
         Path(path).chmod(0o755)
         yield Path(path) / "run"
@@ -60,7 +60,7 @@ def run_dir(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def settings(run_dir: Path) -> Settings:
-    """One NIC; everybody may have leases."""
+    """One NIC; every user may lease."""
     return Settings(
         run_dir=run_dir,
         users=("*",),
@@ -72,30 +72,32 @@ def settings(run_dir: Path) -> Settings:
 
 @pytest.fixture
 def start(settings: Settings, caplog: pytest.LogCaptureFixture) -> Iterator[Start]:
-    """Starts harpds; ends those that still run."""
+    """A function that starts harpd; every harpd that still runs is ended."""
     caplog.set_level(logging.INFO, logger="harpd")
     running: list[Running] = []
 
-    def begin(
+    def start_harpd(
         kernel: FakeKernel | None = None,
-        given: Settings = settings,
+        settings: Settings = settings,
         preparation: Preparation | None = None,
         load: Callable[[], Settings] | None = None,
     ) -> Running:
         kernel = kernel or FakeKernel()
-        daemon = Daemon(given, kernel, load or (lambda: given), preparation or NoPreparation())
+        daemon = Daemon(
+            settings, kernel, load or (lambda: settings), preparation or NoPreparation()
+        )
         daemon.start()
         running.append(Running(daemon, kernel))
         return running[-1]
 
-    yield begin
-    for each in running:
-        each.kernel.may_make.set()
-        if each.alive:
-            each.end(remove=True)
+    yield start_harpd
+    for harpd in running:
+        harpd.kernel.may_make.set()
+        if harpd.alive:
+            harpd.end(remove=True)
 
 
 @pytest.fixture
 def harpd(start: Start) -> Running:
-    """One that runs."""
+    """A running harpd."""
     return start()

@@ -23,8 +23,8 @@ from harp import stats
 from harp.closing import Closing
 from harp.lab import IFNAME, Lab
 
-EVENT_S = 120  # a process that ends waits for the kernel's RCU, which polling on all cores holds up
-MEETING = "10.99.0."
+EVENT_S = 120  # the end of a process waits for RCU, which polling on all cores delays
+ROOT_NETWORK = "10.99.0."  # the ranks exchange their addresses there
 INTERRUPTED = 6
 # User nobody, no capability, and 64 KiB of locked memory.
 NOBODY = (
@@ -34,7 +34,7 @@ NOBODY = (
 
 
 class Rank:
-    """One rank: `source` or `sink` of an endless stream, every byte of which is verified."""
+    """The `source` or `sink` of an endless stream. The sink verifies every byte."""
 
     def __init__(
         self,
@@ -43,11 +43,11 @@ class Rank:
         number: int,
         root: str,
         ifname: str,
-        more: dict[str, str],
+        extra_env: dict[str, str],
     ) -> None:
         self.role, self.messages, self._unread = role, 0, b""
         self._log = (harpd.folder / f"{role}-{root.rpartition(':')[2]}").open("w+")
-        words = bench(role, number, 2, root, "--ifname", f"={ifname}", "--sizes", "20000")
+        command = bench(role, number, 2, root, "--ifname", f"={ifname}", "--sizes", "20000")
         env = {
             "PATH": os.environ["PATH"],
             "HARP_PATH": "xdp",
@@ -55,10 +55,10 @@ class Rank:
             "HARP_SOCKET": str(harpd.socket),
             "HARP_LABEL": role,
             "NCCL_DEBUG": "INFO",
-            **more,
+            **extra_env,
         }
         self.process = subprocess.Popen(
-            harpd.command(*NOBODY, *words, "--tick", "100"),
+            harpd.command(*NOBODY, *command, "--tick", "100"),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=self._log,
@@ -71,7 +71,7 @@ class Rank:
         return self.process.pid
 
     def log_text(self) -> str:
-        """What the plugin logged."""
+        """Return the plugin's log."""
         self._log.seek(0)
         return self._log.read()
 
@@ -80,52 +80,52 @@ class Rank:
         return self.process.stdout.fileno()
 
     def _next(self) -> dict[str, Any]:
-        """The next line: ready, tick (ten a second), done, error."""
+        """Return the next event: ready, tick (ten a second), done or error."""
         while b"\n" not in self._unread:
             if not select.select([self._fd], [], [], EVENT_S)[0]:
-                pytest.fail(f"{self.role} sends nothing for {EVENT_S} s: {self.log_text()}")
-            more = os.read(self._fd, 65536)
-            if not more:
+                pytest.fail(f"{self.role}: no event for {EVENT_S} s: {self.log_text()}")
+            chunk = os.read(self._fd, 65536)
+            if not chunk:
                 pytest.fail(f"{self.role} ended with {self.process.wait()}: {self.log_text()}")
-            self._unread += more
+            self._unread += chunk
         line, _, self._unread = self._unread.partition(b"\n")
         return json.loads(line)
 
     def event(self) -> dict[str, Any]:
-        """The next event: ready, done, error."""
-        while (found := self._next())["event"] == "tick":
+        """Return the next event that is not a tick."""
+        while (event := self._next())["event"] == "tick":
             pass
-        return found
+        return event
 
     def progress(self) -> int:
-        """The next of its reports, ten a second: how many messages it has moved."""
-        found = self._next()
-        if found["event"] != "tick":
-            pytest.fail(f"{self.role}: {found}: {self.log_text()}")
-        self.messages = int(found["sent_messages"] + found["received_messages"])
+        """Read the next tick; return the number of transferred messages."""
+        event = self._next()
+        if event["event"] != "tick":
+            pytest.fail(f"{self.role}: {event}: {self.log_text()}")
+        self.messages = int(event["sent_messages"] + event["received_messages"])
         return self.messages
 
-    def fresh(self) -> int:
-        """Return the present number of messages, after all unread reports."""
+    def latest_progress(self) -> int:
+        """Read all pending ticks and one more; return the number of messages."""
         while b"\n" in self._unread or select.select([self._fd], [], [], 0)[0]:
             self.progress()
         return self.progress()
 
-    def progresses(self, messages: int = 50) -> None:
-        """Wait for a number of further messages."""
-        target = self.fresh() + messages
+    def wait_for_messages(self, messages: int = 50) -> None:
+        """Wait until this many more messages are transferred."""
+        target = self.latest_progress() + messages
         deadline = time.monotonic() + EVENT_S
         while self.progress() < target:
             if time.monotonic() > deadline:
                 pytest.fail(f"{self.role}: no {messages} messages: {self.log_text()}")
 
     def page(self) -> stats.Snapshot:
-        """Its statistics page, as root sees it."""
-        with stats.find() as found:
-            for page in found.pages:
+        """Return the rank's statistics page."""
+        with stats.find() as regions:
+            for page in regions.pages:
                 if page.pid == self.pid:
                     return stats.read(page.fd)
-        pytest.fail(f"{self.role} {self.pid} publishes nothing")
+        pytest.fail(f"{self.role} {self.pid} has no statistics page")
 
     def close(self) -> None:
         if self.process.poll() is None:
@@ -135,21 +135,21 @@ class Rank:
 
 
 class Pair:
-    """A source on one host, a sink on the other; the stream runs when it is made."""
+    """A source on one host and a sink on the other, with a running stream."""
 
     def __init__(self, source: Rank, sink: Rank) -> None:
         self.source, self.sink = source, sink
         assert source.event()["event"] == sink.event()["event"] == "ready"
-        sink.progresses(1)
+        sink.wait_for_messages(1)
 
     def finish(self) -> None:
-        """Ends the job in order; every byte was right, and nothing went over the kernel."""
-        self.sink.progresses()
+        """End the job; check that every byte was correct and that no lane used kernel TCP."""
+        self.sink.wait_for_messages()
         self.sink.process.terminate()
-        ended = self.sink.event()
-        assert (ended["event"], ended["nccl"]) == ("error", 0), ended
-        assert ended["wrong"] == 0
-        assert ended["received_messages"] > 0
+        event = self.sink.event()
+        assert (event["event"], event["nccl"]) == ("error", 0), event
+        assert event["wrong"] == 0
+        assert event["received_messages"] > 0
         assert self.sink.process.wait(EVENT_S) == INTERRUPTED
         assert self.source.event()["nccl"] == REMOTE_ERROR
         assert self.source.process.wait(EVENT_S) == PLUGIN_FAILED
@@ -159,10 +159,10 @@ class Pair:
 
 
 def add_nic(lab: Lab, ifname: str, network: str) -> None:
-    """One more interface on each of two hosts, joined by a cable; network: "10.88.0."."""
-    here, there = lab.hosts
-    cable = ["type", "veth", "peer", "name", ifname, "netns", there.netns]
-    here.run("ip", "link", "add", ifname, *cable)
+    """Add a veth pair between the two hosts; network: a prefix like "10.88.0."."""
+    first, second = lab.hosts
+    veth = ["type", "veth", "peer", "name", ifname, "netns", second.netns]
+    first.run("ip", "link", "add", ifname, *veth)
     for host in lab.hosts:
         address = f"{network}{host.index + 1}/24"
         host.run("ip", "address", "add", address, "dev", ifname)
@@ -170,14 +170,14 @@ def add_nic(lab: Lab, ifname: str, network: str) -> None:
 
 
 class Site(Closing):
-    """A laboratory with a harpd on each host."""
+    """A lab with harpd on each host."""
 
     def __init__(self, lab: Lab, daemon: str = "", nic: str = "") -> None:
         self.lab = lab
         self.daemons = [HostDaemon(host, daemon, nic) for host in lab.hosts]
         self._ranks: list[Rank] = []
         self._port = 7000
-        add_nic(lab, "meet0", MEETING)
+        add_nic(lab, "meet0", ROOT_NETWORK)
 
     def __enter__(self) -> Self:
         try:
@@ -189,14 +189,13 @@ class Site(Closing):
         return self
 
     def close(self) -> None:
-        for end in (*self._ranks, *self.daemons):
-            end.close()
+        for item in (*self._ranks, *self.daemons):
+            item.close()
 
     def pair(self, ifname: str = IFNAME, **env: str) -> Pair:
-        """A new job: from the first host to the second. They meet over an interface of their
-        own."""
+        """Start a job from the first host to the second; its ranks find each other over meet0."""
         self._port += 1
-        root = f"{MEETING}1:{self._port}"
+        root = f"{ROOT_NETWORK}1:{self._port}"
         ranks = [
             Rank(daemon, role, number, root, ifname, env)
             for number, (daemon, role) in enumerate(
@@ -208,60 +207,60 @@ class Site(Closing):
 
 
 # --------------------------------------------------------------------------------------------------
-# What the kernel holds for a process.
+# Kernel resources.
 #
 def memfds(pid: int) -> set[int]:
-    """The inodes of the memory files that a process has open or mapped."""
-    found: set[int] = set()
+    """Return the inodes of the memfds that a process has open or mapped."""
+    inodes: set[int] = set()
     with contextlib.suppress(OSError):
         for entry in (Path("/proc") / str(pid) / "fd").iterdir():
             with contextlib.suppress(OSError):
                 if str(entry.readlink()).startswith("/memfd:"):
-                    found.add(entry.stat().st_ino)
+                    inodes.add(entry.stat().st_ino)
         for line in (Path("/proc") / str(pid) / "maps").read_text().splitlines():
-            words = line.split(maxsplit=5)
-            if len(words) == 6 and words[5].startswith("/memfd:"):
-                found.add(int(words[4]))
-    return found
+            fields = line.split(maxsplit=5)
+            if len(fields) == 6 and fields[5].startswith("/memfd:"):
+                inodes.add(int(fields[4]))
+    return inodes
 
 
-def held(inodes: set[int]) -> set[int]:
-    """Which of them any process still has."""
+def inodes_in_use(inodes: set[int]) -> set[int]:
+    """Return those that a process still has open or mapped."""
     pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
     return {inode for pid in pids for inode in memfds(pid) & inodes}
 
 
 def bpffs_mounts(below: Path) -> list[str]:
-    """BPF file systems mounted in a directory."""
-    found = []
+    """Return the mount points of BPF file systems below a directory."""
+    mount_points = []
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         mount, _, kind = line.partition(" - ")
-        where = mount.split()[4]
-        if kind.split()[0] == "bpf" and Path(where).is_relative_to(below):
-            found.append(where)
-    return found
+        mount_point = mount.split()[4]
+        if kind.split()[0] == "bpf" and Path(mount_point).is_relative_to(below):
+            mount_points.append(mount_point)
+    return mount_points
 
 
-class Kernel:
-    """A connection between the hosts' kernels, like an ssh session, to a server that echoes."""
+class KernelConnection:
+    """A kernel TCP connection to an echo server on the second host, like an ssh session."""
 
     def __init__(self, lab: Lab, port: int = 2222) -> None:
-        here, there = lab.hosts
-        echo_server(there, port)
-        to = (there.address, port)
-        self._sock: socket.socket = inside(here, lambda: socket.create_connection(to, 10))
+        host, peer = lab.hosts
+        echo_server(peer, port)
+        address = (peer.address, port)
+        self._sock: socket.socket = inside(host, lambda: socket.create_connection(address, 10))
 
-    def progresses(self) -> None:
-        """A line there and back."""
+    def check_echo(self) -> None:
+        """Send a line and receive it."""
         self._sock.sendall(b"a line\n")
         assert self._sock.recv(7, socket.MSG_WAITALL) == b"a line\n"
 
 
-def refused(lab: Lab, port: int) -> bool:
-    """Does the first host get an RST from a port of the second?"""
-    to = (lab.hosts[1].address, port)
+def is_refused(lab: Lab, port: int) -> bool:
+    """Tell whether a port of the second host answers the first host with RST."""
+    address = (lab.hosts[1].address, port)
     try:
-        inside(lab.hosts[0], lambda: socket.create_connection(to, 20)).close()
+        inside(lab.hosts[0], lambda: socket.create_connection(address, 20)).close()
     except ConnectionRefusedError:
         return True
     except TimeoutError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A harpd in a thread of the test, and clients in processes of their own."""
+"""harpd in a thread of the test, and clients in forked processes."""
 
 import contextlib
 import os
@@ -26,7 +26,7 @@ NOBODY = 65534
 
 
 class NoPreparation(Preparation):
-    """Changes no NIC of this machine."""
+    """A preparation that changes no NIC."""
 
     def prepare(self, _nics: object, _huge_pages: int, undo: Undo, record: Record) -> None:
         record(undo)
@@ -36,7 +36,7 @@ class NoPreparation(Preparation):
 
 
 class Running:
-    """A harpd that serves in a thread of ours."""
+    """harpd that serves in a thread of this process."""
 
     def __init__(self, daemon: Daemon, kernel: FakeKernel) -> None:
         self.daemon, self.kernel = daemon, kernel
@@ -50,13 +50,13 @@ class Running:
     def client(self, timeout_s: float = 10) -> LeaseClient:
         return LeaseClient(self.path, "test", timeout_s)
 
-    def call(self, what: Callable[[], Any]) -> Any:
-        """Runs something in harpd's thread, and waits for it."""
+    def call(self, function: Callable[[], Any]) -> Any:
+        """Call a function in harpd's thread; return its result."""
         done, result = threading.Event(), []
 
         def body() -> None:
             try:
-                result.append(what())
+                result.append(function())
             finally:
                 done.set()
 
@@ -65,15 +65,15 @@ class Running:
         return result[0]
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
-        """Waits, turn by turn of harpd's loop, until something is so."""
+        """Wait until a condition is true in harpd's thread."""
         for _ in range(500):
             if self.call(condition):
                 return
             threading.Event().wait(0.01)
-        pytest.fail(f"{what}: never")
+        pytest.fail(f"timeout while waiting for {what}")
 
     def end(self, remove: bool) -> None:
-        """As SIGTERM with leases (remove False), or as a stop."""
+        """End harpd as SIGTERM does while leases exist, or (remove) as `harpctl stop` does."""
         self.daemon.loop.call_soon_threadsafe(lambda: self.daemon._end(remove=remove))
         self.join()
 
@@ -86,11 +86,11 @@ class Running:
         return self._thread.is_alive()
 
 
-Start = Callable[..., Running]  # the fixture: kernel, settings
+Start = Callable[..., Running]  # the fixture `start`
 
 
-def leave_harpd(*keep: int) -> None:
-    """In a forked child: harpd's own descriptors, its lock among them, are none of a client's."""
+def close_inherited(*keep: int) -> None:
+    """Close the descriptors of harpd, such as its lock, in a forked child."""
     for path in list(Path("/proc/self/fd").iterdir()):
         if int(path.name) > 2 and int(path.name) not in keep:
             with contextlib.suppress(OSError):
@@ -105,8 +105,8 @@ def connect(path: Path) -> socket.socket:
     return sock
 
 
-def greeted(path: Path) -> socket.socket:
-    """Return a connection after HELLO and WELCOME."""
+def greet(path: Path) -> socket.socket:
+    """Connect, send HELLO and read WELCOME."""
     sock = connect(path)
     sock.send(pack(Kind.HELLO, 1, Hello("test")))
     assert unpack(sock.recv(65536)).kind is Kind.WELCOME
@@ -114,21 +114,21 @@ def greeted(path: Path) -> socket.socket:
 
 
 @contextlib.contextmanager
-def listener(path: Path, room: int, uid: int = 0) -> Iterator[socket.socket]:
-    """A socket at harpd's path that accepts no connection."""
+def listener(path: Path, backlog: int, uid: int = 0) -> Iterator[socket.socket]:
+    """A socket at harpd's path from which no connection is accepted."""
     path.parent.mkdir(exist_ok=True)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
         sock.bind(str(path))
         path.chmod(0o666)
-        os.seteuid(uid)  # SO_PEERCRED names the user that listened
+        os.seteuid(uid)  # SO_PEERCRED names the user that called listen()
         try:
-            sock.listen(room)
+            sock.listen(backlog)
         finally:
             os.seteuid(0)
         yield sock
 
 
-def descriptors() -> int:
+def count_descriptors() -> int:
     """Return the number of this process's open descriptors."""
     return len(list(Path("/proc/self/fd").iterdir()))
 
@@ -138,42 +138,44 @@ def lease_once(client: LeaseClient, ifname: str, **request: Any) -> None:
     client.release(client.take(ifname, **request).lease_id)
 
 
-def refusal(ask: Callable[..., object], *arguments: Any, **named: Any) -> RefusedByDaemonError:
+def refusal(
+    request: Callable[..., object], *arguments: Any, **keywords: Any
+) -> RefusedByDaemonError:
     """Return the error with which harpd refuses a request."""
-    with pytest.raises(RefusedByDaemonError) as caught:
-        ask(*arguments, **named)
-    return caught.value
+    with pytest.raises(RefusedByDaemonError) as failure:
+        request(*arguments, **keywords)
+    return failure.value
 
 
 def lease_queue(client: LeaseClient) -> None:
-    """Lease a queue of eth0, for holder()."""
+    """Lease a queue of eth0; the default of holder()."""
     client.lease("eth0", label="holder")
 
 
 def holder(path: Path, lease: Callable[[LeaseClient], object] = lease_queue) -> tuple[int, int]:
-    """Start a process that leases and waits. Return its number, and the pipe that ends it."""
-    (ready, leased), (waiting, ending) = os.pipe(), os.pipe()
+    """Start a process that leases and waits; return its PID and the pipe that ends it."""
+    (ready_fd, leased_fd), (wait_fd, end_fd) = os.pipe(), os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
-            leave_harpd(leased, waiting)
+            close_inherited(leased_fd, wait_fd)
             with LeaseClient(path, "holder") as client:
                 lease(client)
-                os.write(leased, b"x")
-                os.read(waiting, 1)
+                os.write(leased_fd, b"x")
+                os.read(wait_fd, 1)
         finally:
             os._exit(0)
-    close_all([leased, waiting])
-    assert os.read(ready, 1) == b"x"
-    os.close(ready)
-    return pid, ending
+    close_all([leased_fd, wait_fd])
+    assert os.read(ready_fd, 1) == b"x"
+    os.close(ready_fd)
+    return pid, end_fd
 
 
-def kill(pid: int, ending: int) -> None:
+def kill(pid: int, end_fd: int) -> None:
     """Kill a holder()."""
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
-    os.close(ending)
+    os.close(end_fd)
 
 
 def in_child(work: Callable[[], Any], uid: int | None = None) -> Any:
@@ -182,7 +184,7 @@ def in_child(work: Callable[[], Any], uid: int | None = None) -> Any:
     pid = os.fork()
     if pid == 0:
         try:
-            leave_harpd(sending.fileno())
+            close_inherited(sending.fileno())
             if uid is not None:
                 os.setgroups([])
                 os.setgid(uid)
@@ -196,7 +198,7 @@ def in_child(work: Callable[[], Any], uid: int | None = None) -> Any:
             os._exit(0)
     sending.close()
     with receiving:
-        good, value = receiving.recv()
+        succeeded, value = receiving.recv()
     os.waitpid(pid, 0)
-    assert good, value
+    assert succeeded, value
     return value

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A machine for harpd that needs no root: its NICs, queues and steering maps are dictionaries."""
+"""A fake kernel for harpd, without root: NICs, queues and XDP maps are dictionaries."""
 
 import errno
 import os
@@ -20,19 +20,19 @@ V4 = b"\0" * 10 + b"\xff\xff"
 
 @dataclass
 class FakeSteering:
-    """What is in the maps. failing: the call of that name raises."""
+    """The maps of the XDP program. failing: the name of the method that raises."""
 
     native: bool = False
     why: str = "generic XDP: a fake"
-    words: str = ""  # of check()
+    problem: str = ""  # that check() returns
     xsks: dict[int, int] = field(default_factory=dict)
     ports: dict[int, int] = field(default_factory=dict)
-    own: set[bytes] = field(default_factory=set)
+    addresses: set[bytes] = field(default_factory=set)
     sources: list[tuple[bytes, int]] = field(default_factory=list)
     closed: bool = False
     replaced: int = 0
     failing: str = ""
-    # By queue: packets of ours, those that were dropped as another queue's, bits of their flows.
+    # By queue: HARP packets, how many of them belong to other queues, and a bitmap of their flows.
     arrived: dict[int, tuple[int, int, int]] = field(default_factory=dict)
 
     def _may_fail(self, name: str) -> None:
@@ -41,7 +41,7 @@ class FakeSteering:
 
     def check(self) -> str:
         self._may_fail("check")
-        return self.words
+        return self.problem
 
     def replace(self) -> None:
         self._may_fail("replace")
@@ -64,7 +64,7 @@ class FakeSteering:
 
     def address_set(self, address: bytes, ours: bool) -> None:
         self._may_fail("address_set")
-        (self.own.add if ours else self.own.discard)(address)
+        (self.addresses.add if ours else self.addresses.discard)(address)
 
     def sources_set(self, sources: Iterable[tuple[bytes, int]]) -> None:
         self._may_fail("sources_set")
@@ -89,11 +89,11 @@ def address(last: int, ifindex: int = 2) -> Address:
     return Address(V4 + bytes([10, 0, 0, last]), ifindex, 6)
 
 
-NETWORK_BYTES, ROUTED_BYTES = 3096, 64  # of NETWORK and ROUTED, behind header and lease
+NETWORK_BYTES, ROUTED_BYTES = 3096, 64  # payload of NETWORK and ROUTED after header and lease
 
 
 class FakeMonitor:
-    """A monitor whose changes a test announces. failing: read() and resolve() fail."""
+    """A monitor whose changes a test announces. failing: read() raises."""
 
     def __init__(self) -> None:
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK)
@@ -104,7 +104,7 @@ class FakeMonitor:
         self.closed = False
 
     def announce(self, changes: Changes) -> None:
-        """Something happens to the network."""
+        """Report changes of the network."""
         self._network_changed.append(changes)
         os.eventfd_write(self._wake_fd, 1)
 
@@ -115,14 +115,14 @@ class FakeMonitor:
         if self.failing:
             raise OSError(errno.EBADF, "fake: no monitor")
         os.eventfd_read(self._wake_fd)
-        found = Changes()
+        merged = Changes()
         while self._network_changed:
             changes = self._network_changed.pop(0)
-            found.interfaces |= changes.interfaces
-            found.routes |= changes.routes
-            found.lost |= changes.lost
-            found.neighbors += changes.neighbors
-        return found
+            merged.interfaces |= changes.interfaces
+            merged.routes |= changes.routes
+            merged.lost |= changes.lost
+            merged.neighbors += changes.neighbors
+        return merged
 
     def resolve(self, neighbors: list[tuple[int, bytes]]) -> None:
         self.resolved += neighbors
@@ -136,31 +136,31 @@ class FakeMonitor:
 
 
 class FakeKernel(Kernel):
-    """A queue is held as long as its socket; a test releases it."""
+    """A queue stays busy after its lease, until the test frees it."""
 
     netns = 4711
 
     def __init__(self, queues: int = 4) -> None:
         self.present = {"eth0": link()}
-        self.own = [address(1)]
+        self.local_addresses = [address(1)]
         self.queues = queues
         self.pinned: dict[str, FakeSteering] = {}
         self.steerings: list[FakeSteering] = []
-        self.held: set[tuple[str, int]] = set()
-        self.made: list[Made] = []
-        self.ports: frozenset[int] = frozenset()  # of the kernel's sockets
-        self.readings = 0
+        self.busy_queues: set[tuple[str, int]] = set()
+        self.queues_made: list[Made] = []
+        self.ports: frozenset[int] = frozenset()  # local ports of the kernel's sockets
+        self.port_reads = 0
         self.attach_error: OSError | None = None
         self.make_error: OSError | None = None
         self.unpinned: list[str] = []
         self.port_problems: dict[str, str] = {}  # of DPDK ports, by name
         self.pages_made: list[Made] = []
         self.monitors: list[FakeMonitor] = []
-        self.network_byte = b"a"  # of every network, until a test changes it
+        self.network_byte = b"a"  # fills the answer of network()
         self.reads: list[int] = []
         self.routes: list[tuple[int, bytes]] = []
         self.network_error: OSError | None = None
-        # While cleared, a worker that makes a lease waits: time for things to happen meanwhile.
+        # While cleared, a worker that creates a lease waits.
         self.may_make = threading.Event()
         self.may_make.set()
         self.making = threading.Event()
@@ -169,23 +169,23 @@ class FakeKernel(Kernel):
         return dict(self.present)
 
     def addresses(self) -> list[Address]:
-        return list(self.own)
+        return list(self.local_addresses)
 
-    def change(self, **what: object) -> None:
-        """The NIC becomes another: up, mtu_bytes, ifindex ..."""
-        self.present["eth0"] = replace(self.present["eth0"], **what)  # type: ignore[arg-type]
+    def change(self, **fields: object) -> None:
+        """Change fields of the NIC: up, mtu_bytes, ifindex ..."""
+        self.present["eth0"] = replace(self.present["eth0"], **fields)  # type: ignore[arg-type]
 
     def hardware(self, _link: Link, _rss: str) -> Hardware:
         return Hardware(queues=self.queues, rss_kind=1 if self.queues > 1 else 0)
 
     def adopt(self, pins: Path, ifname: str) -> FakeSteering:
-        found = self.pinned.get(str(pins))
-        if found is None:
+        steering = self.pinned.get(str(pins))
+        if steering is None:
             raise OSError(errno.ENOENT, f"{ifname}: nothing is pinned in {pins}")
-        if found.failing == "adopt":
+        if steering.failing == "adopt":
             raise OSError(errno.ESTALE, f"{ifname}: pins of another layout")
-        found.closed = False
-        return found
+        steering.closed = False
+        return steering
 
     def attach(self, ifname: str, _mode: int, pins: Path | None) -> tuple[FakeSteering, str]:
         if self.attach_error is not None:
@@ -198,14 +198,14 @@ class FakeKernel(Kernel):
         return steering, f"{ifname}: generic XDP: a fake"
 
     def unpin(self, pins: Path) -> bool:
-        found = self.pinned.pop(str(pins), None)
-        if found is not None:
+        steering = self.pinned.pop(str(pins), None)
+        if steering is not None:
             self.unpinned.append(str(pins))
             pins.rmdir()
-        return found is not None
+        return steering is not None
 
     def ports_in_use(self, _span: Block) -> frozenset[int]:
-        self.readings += 1
+        self.port_reads += 1
         return self.ports
 
     def make(self, request: Request, _flows: int) -> Made:
@@ -213,18 +213,18 @@ class FakeKernel(Kernel):
         assert self.may_make.wait(20)
         if self.make_error is not None:
             raise self.make_error
-        ifname, place = request.ifname, (request.ifname, request.queue)
-        if place in self.held:
+        ifname, key = request.ifname, (request.ifname, request.queue)
+        if key in self.busy_queues:
             raise OSError(errno.EBUSY, f"{ifname} queue {request.queue}: another socket owns it")
         fds = [os.memfd_create(f"fake-{n}") for n in range(_host.FDS)]
-        now = self.present[ifname]
+        nic = self.present[ifname]
         queue = _host.Queue(
-            -1, -1, now.ifindex, request.queue, 2048, request.frame_count, 2048, now.mtu_bytes, 0,
-            17, False, now.mac,
+            -1, -1, nic.ifindex, request.queue, 2048, request.frame_count, 2048, nic.mtu_bytes, 0,
+            17, False, nic.mac,
         )  # fmt: skip
         made = Made(fds, 4096, queue)
-        self.made.append(made)
-        self.held.add(place)
+        self.queues_made.append(made)
+        self.busy_queues.add(key)
         return made
 
     def port(self, port: DpdkConfig) -> PortFacts:
@@ -254,4 +254,4 @@ class FakeKernel(Kernel):
         return self.monitors[-1]
 
     def queue_free(self, ifname: str, queue: int) -> bool:
-        return (ifname, queue) not in self.held
+        return (ifname, queue) not in self.busy_queues

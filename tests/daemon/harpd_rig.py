@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real harpd on each host of a laboratory, and jobs of user nobody that lease from it."""
+"""A real harpd on a lab host, and jobs of user nobody that lease from it."""
 
 import contextlib
 import json
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
-from daemon_rig import NOBODY, leave_harpd
+from daemon_rig import NOBODY, close_inherited
 from harpctl import COMMAND
 from lease_client import LeaseClient
 from programs import Done, finished
@@ -35,7 +35,7 @@ CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWPID = 0x00020000, 0x08000000, 0x20000000
 _libc = CDLL(None, use_errno=True)
 
 Send = Callable[[Any], None]
-Work = Callable[[Send, int], None]  # of a Job: send(), and what is readable when it may go on
+Work = Callable[[Send, int], None]  # a Job's function: gets send() and the descriptor of go()
 
 TOML = """
 [daemon]
@@ -53,14 +53,14 @@ xdp_mode = "generic"
 
 
 def enter(netns: str) -> None:
-    """This process moves into a network namespace, and stays where it is otherwise."""
+    """Move this process into a network namespace; its other namespaces stay."""
     with Path("/run/netns", netns).open("rb") as entry:
         if _libc.setns(entry.fileno(), CLONE_NEWNET) != 0:
             raise OSError(get_errno(), f"setns to {netns}")
 
 
 def drop_net_admin() -> None:
-    """CAP_NET_ADMIN out of all sets of this thread, for good."""
+    """Remove CAP_NET_ADMIN from all capability sets of this thread, irreversibly."""
     header = struct.pack("=Ii", 0x20080522, 0)  # _LINUX_CAPABILITY_VERSION_3
     sets = create_string_buffer(24)
     if _libc.prctl(PR_CAPBSET_DROP, CAP_NET_ADMIN, 0, 0, 0) or _libc.capget(header, sets):
@@ -71,10 +71,10 @@ def drop_net_admin() -> None:
 
 
 class HostDaemon(Closing):
-    """harpd in a host's network namespace, with a directory of its own.
+    """harpd in a host's network namespace, with its own directory.
 
-    net_admin: allow_net_admin_containers. Tests that lease in their own process need it: that is
-    root's, and in no host's namespace.
+    net_admin: the value of allow_net_admin_containers. It must be true if the test's own process
+    leases, because that process is root's and in another network namespace.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class HostDaemon(Closing):
         self.host = host
         self.metrics_port = metrics_port
         self.net_admin = net_admin
-        # Put in front of harpd's command: what takes capabilities or memory away from it.
+        # A command prefix that limits harpd's capabilities or memory.
         self.wrapper: list[str] = []
         self.folder = Path(tempfile.mkdtemp(prefix=f"harp-test-{os.getpid()}-"))
         self.folder.chmod(0o755)
@@ -112,25 +112,25 @@ class HostDaemon(Closing):
         )
 
     def command(self, *command: str | Path) -> list[str]:
-        """A command in the host's namespace, this one's mounts: pins must outlive harpd."""
+        """Return a command in the host's network namespace. It keeps our mounts, so pins stay."""
         return ["nsenter", f"--net=/run/netns/{self.host.netns}", *map(str, command)]
 
-    def harpctl_command(self, *words: str) -> list[str]:
-        """harpctl's command line there, about this harpd."""
-        return self.command(*COMMAND, *words, "--file", self.file)
+    def harpctl_command(self, *arguments: str) -> list[str]:
+        """Return a harpctl command for this harpd."""
+        return self.command(*COMMAND, *arguments, "--file", self.file)
 
-    def harpctl(self, *words: str, **env: str) -> Done:
+    def harpctl(self, *arguments: str, **env: str) -> Done:
         """Run harpctl; it never prints a traceback."""
-        done = finished(self.harpctl_command(*words), timeout=90, env=os.environ | env)
+        done = finished(self.harpctl_command(*arguments), timeout=90, env=os.environ | env)
         assert "Traceback" not in done.stderr
         return done
 
     def start(self, wait: bool = True) -> Self:
-        """Start it; return when it is ready."""
-        where = self.folder / "notify"
-        where.unlink(missing_ok=True)
+        """Start harpd and (wait) wait until it is ready."""
+        notify_path = self.folder / "notify"
+        notify_path.unlink(missing_ok=True)
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready:
-            ready.bind(str(where))
+            ready.bind(str(notify_path))
             with self.log.open("ab") as log:
                 self.process = subprocess.Popen(
                     self.command(
@@ -139,7 +139,7 @@ class HostDaemon(Closing):
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
-                    env=os.environ | {"NOTIFY_SOCKET": str(where)},
+                    env=os.environ | {"NOTIFY_SOCKET": str(notify_path)},
                 )
             if wait:
                 self._wait_ready(ready)
@@ -148,14 +148,14 @@ class HostDaemon(Closing):
     def _wait_ready(self, ready: socket.socket) -> None:
         pidfd = os.pidfd_open(self.process.pid)
         try:
-            found = select.select([ready, pidfd], [], [], READY_S)[0]
-            if ready not in found or b"READY=1" not in ready.recv(4096):
+            readable = select.select([ready, pidfd], [], [], READY_S)[0]
+            if ready not in readable or b"READY=1" not in ready.recv(4096):
                 pytest.fail(f"harpd is not ready: {self.log_text()}")
         finally:
             os.close(pidfd)
 
     def log_text(self) -> str:
-        """Everything it logged."""
+        """Return harpd's log."""
         return self.log.read_text()
 
     def client(self) -> LeaseClient:
@@ -166,12 +166,12 @@ class HostDaemon(Closing):
             return client.query(command, **fields)
 
     def end(self, number: signal.Signals) -> int:
-        """A signal, and its end."""
+        """Send a signal; return harpd's exit status."""
         self.process.send_signal(number)
         return self.process.wait(30)
 
     def close(self) -> None:
-        """Leaves nothing, whatever state it is in."""
+        """End harpd in any state, and remove its mounts and files."""
         if self.process is not None and self.process.poll() is None:
             with contextlib.suppress(Exception):
                 self.query("stop", force=True)
@@ -186,7 +186,7 @@ class HostDaemon(Closing):
 
 @contextlib.contextmanager
 def stopped(*daemons: HostDaemon) -> Iterator[None]:
-    """They answer nothing meanwhile."""
+    """Stop these harpds with SIGSTOP during the block."""
     for daemon in daemons:
         daemon.process.send_signal(signal.SIGSTOP)
     try:
@@ -197,11 +197,10 @@ def stopped(*daemons: HostDaemon) -> Iterator[None]:
 
 
 class Job(Closing):
-    """A forked process, by default of user nobody in an empty network namespace of its own, and
-    never able to get CAP_NET_ADMIN there: harpd would refuse it. net_admin: it keeps that.
+    """A forked process, by default of user nobody in its own empty network namespace.
 
-    Its work gets a function send(), which the test reads with receive(), and a file descriptor that
-    is readable when the test has let it go().
+    It drops CAP_NET_ADMIN, with which harpd would refuse it, unless net_admin is set. Its work gets
+    a function send(), whose values receive() returns, and a descriptor that go() makes readable.
     """
 
     def __init__(
@@ -235,7 +234,7 @@ class Job(Closing):
         status = 1
         try:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            leave_harpd(sending.fileno(), wait_fd)
+            close_inherited(sending.fileno(), wait_fd)
             if netns is not None:
                 enter(netns)
             elif _libc.unshare(CLONE_NEWNET) != 0:
@@ -258,13 +257,13 @@ class Job(Closing):
             os._exit(status)
 
     def receive(self, seconds: float = 30) -> Any:
-        """Return the job's next message; a failure of the job fails the test."""
+        """Return the job's next message; an exception in the job fails the test."""
         if not self._answers.poll(seconds):
-            pytest.fail(f"the job sends nothing for {seconds} s")
+            pytest.fail(f"no message from the job for {seconds} s")
         try:
             value = self._answers.recv()
         except EOFError:
-            pytest.fail("the job ended in silence")
+            pytest.fail("the job ended without a message")
         if isinstance(value, RuntimeError):
             pytest.fail(str(value))
         return value
@@ -277,7 +276,7 @@ class Job(Closing):
         os.kill(self.pid, number)
 
     def join(self, seconds: float = 30) -> int:
-        """Its end; its exit status."""
+        """Wait for the end of the job; return its exit status."""
         if not select.select([self.pidfd], [], [], seconds)[0]:
             pytest.fail(f"the job does not end within {seconds} s")
         _, status = os.waitpid(self.pid, 0)
@@ -285,7 +284,7 @@ class Job(Closing):
         return os.waitstatus_to_exitcode(status)
 
     def close(self) -> None:
-        """Ends it if it still lives."""
+        """Kill the job if it still runs."""
         if not self.reaped:
             with contextlib.suppress(ProcessLookupError):
                 self.kill()
@@ -295,8 +294,8 @@ class Job(Closing):
             os.close(fd)
 
 
-def paused(wait_fd: int) -> None:
-    """In a job: until the test lets it go."""
+def wait_for_go(wait_fd: int) -> None:
+    """Wait in a job until the test calls go()."""
     os.read(wait_fd, 1)
 
 
@@ -319,11 +318,11 @@ while True:
 
 
 def links(host: Host) -> dict[str, dict[str, Any]]:
-    """The host's interfaces, as `ip` shows them."""
-    found = json.loads(host.run("ip", "-j", "-d", "link", "show"))
-    return {link["ifname"]: link for link in found}
+    """Return the host's interfaces by name, as `ip` shows them."""
+    interfaces = json.loads(host.run("ip", "-j", "-d", "link", "show"))
+    return {link["ifname"]: link for link in interfaces}
 
 
 def xdp_id(host: Host) -> int:
-    """The number of the XDP program on the host's interface; 0: none."""
+    """Return the ID of the XDP program on the host's interface; 0: none."""
     return int(links(host)[host.ifname].get("xdp", {}).get("prog", {}).get("id", 0))

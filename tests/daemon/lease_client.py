@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A client that leases instances: what the plugin does, in Python."""
+"""A client that leases instances, as the plugin does."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +13,7 @@ from harp.errors import HarpError
 
 
 class LeaseClient(DaemonClient):
-    """A connection after HELLO; leases belong to the process and stay when it is closed."""
+    """A connection after HELLO. Leases belong to the process and outlive the connection."""
 
     def lease(self, ifname: str, **request: Any) -> tuple[Leased, list[int]]:
         """Request an instance.

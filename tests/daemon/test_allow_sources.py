@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""allow_sources of harp.toml: harpd has the XDP program enforce it, from its start on."""
+"""allow_sources of harp.toml: the XDP program enforces it from the start of harpd."""
 
 import contextlib
 import json
@@ -26,8 +26,8 @@ TEN, TWENTY = "10.0.0.0/8", "fd00::/8"
 TEN_RAW, TWENTY_RAW = (bytes([10, 0, 0, 0]), 8), (bytes([0xFD]) + bytes(15), 8)
 
 
-def asking(settings: Settings, *sources: str) -> Settings:
-    """The settings with these allow_sources."""
+def with_sources(settings: Settings, *sources: str) -> Settings:
+    """Return the settings with these allow_sources."""
     return replace(settings, nics=(NicConfig(ifname="eth0", allow_sources=sources),))
 
 
@@ -39,8 +39,8 @@ def sync(harpd: Running) -> None:
     harpd.call(lambda: harpd.daemon.nics.sync())
 
 
-def is_leased(harpd: Running) -> bool:
-    """Is a lease granted? What it got goes back."""
+def can_lease(harpd: Running) -> bool:
+    """Lease an instance and return it; a refusal raises."""
     with harpd.client() as client:
         lease_once(client, "eth0")
     return True
@@ -49,11 +49,11 @@ def is_leased(harpd: Running) -> bool:
 def test_no_lease_while_the_list_is_not_enforced(
     start: Start, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
-    harpd = start(given=asking(settings, TEN), load=lambda: asking(settings, TWENTY))
+    harpd = start(settings=with_sources(settings, TEN), load=lambda: with_sources(settings, TWENTY))
     program(harpd).failing = "sources_set"
     with harpd.client() as client:
         assert client.query("reload") == {"problem": ""}
-        assert program(harpd).sources == [TEN_RAW], "the one before"
+        assert program(harpd).sources == [TEN_RAW], "the previous list"
         with pytest.raises(RefusedByDaemonError, match="can't be leased: fake: sources_set"):
             client.lease("eth0")
         assert client.query("status")["nics"][0]["allow_sources"] is None
@@ -62,12 +62,12 @@ def test_no_lease_while_the_list_is_not_enforced(
     program(harpd).failing = ""
     sync(harpd)
     assert program(harpd).sources == [TWENTY_RAW]
-    assert is_leased(harpd)
+    assert can_lease(harpd)
     assert caplog.records[-1].levelno < logging.ERROR
 
 
 # --------------------------------------------------------------------------------------------------
-# Real queues, and a connection under it.
+# Real queues.
 #
 
 
@@ -81,47 +81,49 @@ def dropped(harpd: HostDaemon) -> int:
     return int(verdicts["drop_source"])
 
 
-def echoing(harpd: HostDaemon, address: str) -> Work:
-    """A job that leases an instance, connects, and echoes a number each time it may continue."""
+def echo_job(harpd: HostDaemon, address: str) -> Work:
+    """Return a job that leases, connects, and reports a number from the echo server per go()."""
 
     def work(send: Send, wait_fd: int) -> None:
         socket = str(harpd.socket)
-        with harp.Instance(harpd.host.ifname, daemon="require", socket=socket, label="e") as own:
-            with own.connect(address, PORT, timeout=20) as end:
-                end.timeout = 20
+        with harp.Instance(
+            harpd.host.ifname, daemon="require", socket=socket, label="e"
+        ) as instance:
+            with instance.connect(address, PORT, timeout=20) as connection:
+                connection.timeout = 20
                 number = 0
                 while True:
                     number += 1
-                    end.send_all(struct.pack("Q", number))
-                    got = b""
-                    while len(got) < 8:
-                        got += bytes(end.recv(8 - len(got)))
-                    send(struct.unpack("Q", got)[0])
+                    connection.send_all(struct.pack("Q", number))
+                    reply = b""
+                    while len(reply) < 8:
+                        reply += bytes(connection.recv(8 - len(reply)))
+                    send(struct.unpack("Q", reply)[0])
                     if os.read(wait_fd, 1) == b"q":
                         break
 
     return work
 
 
-def echo(job: Job, number: int) -> None:
-    """The next number came back: the connection lives."""
+def check_echo(job: Job, number: int) -> None:
+    """Let the job continue; check that its next number returns."""
     job.go()
     assert job.receive() == number
 
 
-def test_a_connection_lives_through_changes_of_the_list_and_of_harpd(lab: Lab) -> None:
-    """A removed source is cut off at once, also from open connections; TCP continues
-    when it is back. Nothing is detached meanwhile, and a new harpd finds the list in force."""
-    here, peer = lab.hosts
+def test_a_connection_survives_changes_of_the_list_and_of_harpd(lab: Lab) -> None:
+    """Packets of a removed source are dropped at once, on open connections, too; TCP continues
+    when it is allowed again. The program stays attached, and a new harpd enforces the same list."""
+    host, peer = lab.hosts
     allow, refuse = 'allow_sources = ["10.77.0.0/24"]', 'allow_sources = ["192.0.2.0/24", "::/0"]'
     echo_server(peer, PORT)
     with contextlib.ExitStack() as stack:
-        harpd = stack.enter_context(HostDaemon(here, nic=allow))
+        harpd = stack.enter_context(HostDaemon(host, nic=allow))
         harpd.start()
-        job = stack.enter_context(Job(echoing(harpd, peer.address), netns=here.netns))
+        job = stack.enter_context(Job(echo_job(harpd, peer.address), netns=host.netns))
         assert job.receive() == 1
-        echo(job, 2)
-        program, before = xdp_id(here), dropped(harpd)
+        check_echo(job, 2)
+        program, before = xdp_id(host), dropped(harpd)
         assert before == 0
 
         harpd.configure(nic=refuse)
@@ -129,19 +131,19 @@ def test_a_connection_lives_through_changes_of_the_list_and_of_harpd(lab: Lab) -
         assert nic(harpd)["allow_sources"] == ["192.0.2.0/24", "::/0"]
         job.go()
         wait_until(lambda: dropped(harpd) > 0, "the echo is dropped")
-        assert xdp_id(here) == program
+        assert xdp_id(host) == program
 
         harpd.end(signal.SIGKILL)
         harpd.start()
         assert nic(harpd)["allow_sources"] == ["192.0.2.0/24", "::/0"]
         count = dropped(harpd)
-        wait_until(lambda: dropped(harpd) > count, "what is retransmitted is dropped")
+        wait_until(lambda: dropped(harpd) > count, "the retransmissions are dropped")
 
-        words = harpd.harpctl("status").stdout
-        assert f"{here.ifname}: takes packets from 192.0.2.0/24, ::/0; dropped from" in words
+        status = harpd.harpctl("status").stdout
+        assert f"{host.ifname}: takes packets from 192.0.2.0/24, ::/0; dropped from" in status
 
         harpd.configure(nic=allow)
         assert harpd.query("reload") == {"problem": ""}
         assert job.receive() == 3
-        echo(job, 4)
+        check_echo(job, 4)
         assert json.loads(harpd.harpctl("status", "-o", "json").stdout)["leases"] == 1

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harpd's answers: statistics, for users that may lease; and users that keep them, whose cost for
-harpd is bounded."""
+"""harpd's answers: which users may read statistics, and the limited cost of answers that clients
+keep open."""
 
 import errno
 import functools
@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from conftest_stats import Owner, make_owner, owner
-from daemon_rig import NOBODY, Running, Start, descriptors, in_child, refusal
+from daemon_rig import NOBODY, Running, Start, count_descriptors, in_child, refusal
 from harpctl import harpctl_without_root
 from lease_client import LeaseClient
 
@@ -39,18 +39,20 @@ STATUS, STATS = b'{"command": "status"}', b'{"command": "stats"}'
 def test_harpd_sends_the_statistics_of_instances(harpd: Running, owner: Owner) -> None:
     with harpd.client() as client:
         document = client.query("stats")
-        brief = client.query("stats", flows=False)
-    mine = [each for each in document["instances"] if each["pid"] == owner.process.pid]
-    assert [name_of(each) for each in mine] == ["harp7/0", "harp7/1"]
-    assert len(mine[0]["flows"]) == 3
-    assert not any(each["flows"] for each in brief["instances"])
+        without_flows = client.query("stats", flows=False)
+    instances = [
+        instance for instance in document["instances"] if instance["pid"] == owner.process.pid
+    ]
+    assert [name_of(instance) for instance in instances] == ["harp7/0", "harp7/1"]
+    assert len(instances[0]["flows"]) == 3
+    assert not any(instance["flows"] for instance in without_flows["instances"])
 
 
 def test_harpctl_without_root_asks_harpd(harpd: Running, owner: Owner) -> None:
-    """harpd opens pages that this user may not open."""
+    """harpd reads pages that this user may not open."""
     done = harpctl_without_root("stats", "-o", "json", HARP_SOCKET=str(harpd.path))
     assert done.returncode == 0, done.stderr
-    pids = {each["pid"] for each in json.loads(done.stdout)["instances"]}
+    pids = {instance["pid"] for instance in json.loads(done.stdout)["instances"]}
     assert owner.process.pid in pids
 
 
@@ -59,17 +61,17 @@ def test_harpctl_stats_asks_the_harpd_of_harp_toml(harpd: Running, owner: Owner)
     file.write_text(f'[daemon]\nsocket = "{harpd.path}"\n')
     done = harpctl_without_root("stats", "-o", "json", HARP_CONFIG=str(file))
     assert done.returncode == 0, done.stderr
-    pids = {each["pid"] for each in json.loads(done.stdout)["instances"]}
+    pids = {instance["pid"] for instance in json.loads(done.stdout)["instances"]}
     assert owner.process.pid in pids
 
 
 @pytest.mark.parametrize("command", ["status", "start", "stop", "restart"])
-def test_a_silent_harpd_is_named(
+def test_a_harpd_that_does_not_answer_is_reported(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is no harpd that has ended: start and stop would then take over its files."""
-    impatient = functools.partial(DaemonClient, timeout_s=0.05)
-    monkeypatch.setattr("harp.cli.daemon.DaemonClient", impatient)
+    """harpctl must not treat it as ended: start and stop would take over its files."""
+    short_timeout = functools.partial(DaemonClient, timeout_s=0.05)
+    monkeypatch.setattr("harp.cli.daemon.DaemonClient", short_timeout)
     path = tmp_path / "s"
     file = tmp_path / "harp.toml"
     file.write_text(f'[daemon]\nsocket = "{path}"\nrun_dir = "{tmp_path}"\n')
@@ -84,22 +86,22 @@ def test_a_silent_harpd_is_named(
 
 
 def test_an_answer_to_an_earlier_request_is_skipped() -> None:
-    """Its request timed out. Its descriptor is closed."""
+    """The earlier request timed out. The descriptor of its answer is closed."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         theirs.send(pack_welcome(1, "harpd", [], ""))
         with DaemonClient(Path("here"), sock=ours) as client:
-            before = descriptors()
+            before = count_descriptors()
             for serial in (client.next_serial(), 3):
                 document = Document(json.dumps({"serial": serial}).encode())
                 socket.send_fds(theirs, [pack(Kind.ANSWER, serial)], [document.fd])
                 document.close(empty=False)
             assert client.query("status") == {"serial": 3}
-            assert descriptors() == before
+            assert count_descriptors() == before
 
 
 def test_users_that_may_not_lease_see_no_statistics(start: Start, settings: Settings) -> None:
-    harpd = start(given=replace(settings, users=("root",), groups=()))
+    harpd = start(settings=replace(settings, users=("root",), groups=()))
 
     def ask() -> Any:
         with LeaseClient(harpd.path, "test", 10) as client:
@@ -113,44 +115,48 @@ def test_users_that_may_not_lease_see_no_statistics(start: Start, settings: Sett
 def test_other_requests_are_served_during_a_scan(
     harpd: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However long it takes; requests that arrive meanwhile get its result."""
-    looked, seen = [], threading.Event()
+    """A scan of any length blocks no request; statistics requests during it share its result."""
+    threads, may_end = [], threading.Event()
 
-    def look(_alive: socket.socket, _flows: bool) -> Document:
-        assert seen.wait(60)
-        looked.append(threading.current_thread().name[:10])
+    def scan(_alive: socket.socket, _flows: bool) -> Document:
+        assert may_end.wait(60)
+        threads.append(threading.current_thread().name[:10])
         return Document(b"{}")
 
-    monkeypatch.setattr(documents, "read_statistics", look)
+    monkeypatch.setattr(documents, "read_statistics", scan)
     with harpd.client() as one, harpd.client() as other:
         for client in (one, other):
             client._sock.send(pack(Kind.QUERY, 9, rest=STATS))
-        harpd.until(lambda: sum(c.busy for c in harpd.daemon._server.clients) == 2, "two wait")
+        harpd.until(
+            lambda: sum(c.busy for c in harpd.daemon._server.clients) == 2, "two requests that wait"
+        )
         with harpd.client() as third:
             assert third.query("status")["leases"] == 0
-        seen.set()
+        may_end.set()
         for client in (one, other):
             fds = socket.recv_fds(client._sock, 65536, 4)[1]
             assert os.read(fds[0], 9) == b"{}"
             os.close(fds[0])
-    assert looked == ["harpd-work"]
+    assert threads == ["harpd-work"]
 
 
 # --------------------------------------------------------------------------------------------------
-# Answers that are kept.
+# Answers that clients keep open.
 #
-def keep(client: LeaseClient, question: bytes = STATUS) -> int:
-    """An answer's descriptor."""
-    _, fds = client.ask(pack(Kind.QUERY, client.next_serial(), rest=question), Kind.ANSWER)
+def query_fd(client: LeaseClient, query: bytes = STATUS) -> int:
+    """Send a query; return the descriptor of its answer."""
+    _, fds = client.ask(pack(Kind.QUERY, client.next_serial(), rest=query), Kind.ANSWER)
     return fds[0]
 
 
-def test_a_client_s_answer_is_emptied_at_its_next_question_and_its_end(harpd: Running) -> None:
+def test_an_answer_is_emptied_at_the_next_query_and_at_the_end_of_the_client(
+    harpd: Running,
+) -> None:
     with harpd.client() as client:
-        first, second = keep(client), keep(client)
+        first, second = query_fd(client), query_fd(client)
         assert (os.fstat(first).st_size, os.fstat(first).st_blocks) == (0, 0)
         assert os.fstat(second).st_size > 0
-    harpd.until(lambda: os.fstat(second).st_size == 0, "the memory comes back")
+    harpd.until(lambda: os.fstat(second).st_size == 0, "the release of the memory")
     for fd in (first, second):
         os.close(fd)
 
@@ -159,19 +165,19 @@ def unsealable(_self: Document) -> None:
     raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
 
-def test_an_answer_that_can_not_be_made_leaves_no_descriptor(
+def test_an_answer_that_cannot_be_created_leaves_no_descriptor(
     harpd: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor does harpd close the previous answer twice: its number may be another file's."""
+    """harpd closes the previous answer only once: its descriptor may be another file by then."""
     with harpd.client() as client:
-        os.close(keep(client))
-        before = harpd.call(descriptors)
-        with monkeypatch.context() as short:
-            short.setattr(Document, "seal", unsealable)
+        os.close(query_fd(client))
+        before = harpd.call(count_descriptors)
+        with monkeypatch.context() as patch:
+            patch.setattr(Document, "seal", unsealable)
             for _ in range(3):
                 with pytest.raises(RefusedByDaemonError, match="harpd failed"):
                     client.query("status")
-        assert harpd.call(descriptors) == before - 1, "the previous answer"
+        assert harpd.call(count_descriptors) == before - 1, "the previous answer"
         other = os.memfd_create("other")
         os.write(other, b"other")
         assert client.query("status")["daemon"] == "harpd"
@@ -179,33 +185,33 @@ def test_an_answer_that_can_not_be_made_leaves_no_descriptor(
         os.close(other)
 
 
-def test_a_large_document_of_statistics_is_used_longer(
+def test_a_large_statistics_document_is_reused(
     harpd: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However often it is asked for, few of them are in memory; none moves another's offset."""
+    """Repeated queries share one document in memory, each with its own file offset."""
     monkeypatch.setattr(documents, "AGE_S", 0)
     monkeypatch.setattr(documents, "READ_BYTES_PER_S", 1)
     with harpd.client() as client:
-        fds = [keep(client, STATS) for _ in range(20)]
+        fds = [query_fd(client, STATS) for _ in range(20)]
     assert len({os.fstat(fd).st_ino for fd in fds}) == 1
     assert [os.read(fd, 10) for fd in fds] == [b'{"format":'] * 20
     close_all(fds)
 
 
-def test_memory_of_statistics_comes_back_although_they_are_kept(
+def test_the_memory_of_kept_statistics_is_released(
     harpd: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(documents, "HELD_S", 0.05)
     monkeypatch.setattr(documents, "AGE_S", 0.05)
     with harpd.client() as client:
-        fd = keep(client, STATS)
-    harpd.until(lambda: os.fstat(fd).st_size == 0, "the memory comes back")
+        fd = query_fd(client, STATS)
+    harpd.until(lambda: os.fstat(fd).st_size == 0, "the release of the memory")
     os.close(fd)
 
 
-def test_statistics_can_be_read_while_harpd_ends(harpd: Running) -> None:
+def test_statistics_can_be_read_after_the_end_of_harpd(harpd: Running) -> None:
     with harpd.client() as client:
-        fd = keep(client, STATS)
+        fd = query_fd(client, STATS)
         harpd.end(remove=False)
     with os.fdopen(fd, "rb") as file:
         assert "instances" in json.load(file)
@@ -213,7 +219,7 @@ def test_statistics_can_be_read_while_harpd_ends(harpd: Running) -> None:
 
 def test_an_answer_cannot_be_written_or_truncated(harpd: Running) -> None:
     with harpd.client() as client:
-        fd = keep(client)
+        fd = query_fd(client)
         for attempt in (
             lambda: os.ftruncate(fd, 0),
             lambda: os.pwrite(fd, b"x", 0),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients that behave badly: each is closed or capped, and everyone else is served."""
+"""Misbehaving clients: harpd closes or limits them and serves all other clients."""
 
 import array
 import contextlib
@@ -19,8 +19,8 @@ from daemon_rig import (
     Running,
     Start,
     connect,
-    descriptors,
-    greeted,
+    count_descriptors,
+    greet,
     in_child,
     lease_once,
     listener,
@@ -42,8 +42,8 @@ from harp.errors import Exit, HarpError
 HELLO = pack(Kind.HELLO, 1, Hello("enemy"))
 
 
-def closed(sock: socket.socket) -> bool:
-    """harpd has ended the connection: what is still in the way is read first."""
+def is_closed(sock: socket.socket) -> bool:
+    """Read until harpd closes the connection."""
     try:
         while sock.recv(65536):
             pass
@@ -52,13 +52,13 @@ def closed(sock: socket.socket) -> bool:
     return True
 
 
-def served(harpd: Running) -> None:
-    """Another client can lease everything."""
+def check_service(harpd: Running) -> None:
+    """Check that another client can lease and query."""
     with harpd.client() as client:
         assert [device.ifname for device in client.devices] == ["eth0"]
         lease_once(client, "eth0", label="good")
         assert client.query("status")["leases"] == 0
-    harpd.kernel.held.clear()
+    harpd.kernel.busy_queues.clear()
 
 
 def header(**fields: int) -> bytes:
@@ -66,7 +66,7 @@ def header(**fields: int) -> bytes:
     return struct.pack("=IHHII", *values.values())
 
 
-NONSENSE = {
+INVALID_MESSAGES = {
     "one-byte": b"\0",
     "text": b"GET / HTTP/1.0\r\n\r\n",
     "zeros": bytes(64),
@@ -82,35 +82,35 @@ NONSENSE = {
 }
 
 
-@pytest.mark.parametrize("kind", NONSENSE)
-def test_nonsense_ends_the_connection_and_nothing_else(harpd: Running, kind: str) -> None:
+@pytest.mark.parametrize("kind", INVALID_MESSAGES)
+def test_an_invalid_message_closes_only_its_connection(harpd: Running, kind: str) -> None:
     with connect(harpd.path) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
-        sock.send(NONSENSE[kind])
-        assert closed(sock)
-    served(harpd)
+        sock.send(INVALID_MESSAGES[kind])
+        assert is_closed(sock)
+    check_service(harpd)
 
 
 def test_a_second_hello_and_a_descriptor_close_the_connection(harpd: Running) -> None:
-    with greeted(harpd.path) as sock:
+    with greet(harpd.path) as sock:
         sock.send(HELLO)
-        assert closed(sock)
+        assert is_closed(sock)
     with connect(harpd.path) as sock:
         socket.send_fds(sock, [HELLO], [0] * 200)
-        assert closed(sock)
-    served(harpd)
+        assert is_closed(sock)
+    check_service(harpd)
 
 
 def test_a_client_that_sends_nothing_is_closed(
     harpd: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "HELLO_S", 0.1)
-    with connect(harpd.path) as silent, greeted(harpd.path) as quiet:
-        assert closed(silent)
+    with connect(harpd.path) as silent, greet(harpd.path) as quiet:
+        assert is_closed(silent)
         # After HELLO a client may be silent.
         quiet.send(pack(Kind.QUERY, 2, rest=b'{"command": "status"}'))
         assert unpack(quiet.recv(65536)).kind is Kind.ANSWER
-    served(harpd)
+    check_service(harpd)
 
 
 def test_a_client_that_reads_no_answer_is_closed(
@@ -120,29 +120,29 @@ def test_a_client_that_reads_no_answer_is_closed(
     monkeypatch.setattr(server, "CLIENT_BURST", 1e6)
     monkeypatch.setattr(server, "USER_BURST", 1e6)
     harpd.daemon._server.buckets = server.Buckets(1e6, 1e6)
-    before = descriptors()
+    before = count_descriptors()
     # REFUSED is the longest answer that is not a document.
-    question = pack(Kind.RELEASE, 2, LeaseId(1))
-    with greeted(harpd.path) as sock:
+    request = pack(Kind.RELEASE, 2, LeaseId(1))
+    with greet(harpd.path) as sock:
 
         def never_read() -> None:
             while True:
-                sock.send(question)
+                sock.send(request)
 
-        # Blocks when its own buffer is full, and fails when harpd has had enough.
+        # Blocks when the socket's buffer is full, and fails when harpd closes the connection.
         with pytest.raises((BrokenPipeError, ConnectionResetError)):
             never_read()
-        assert closed(sock)
-    served(harpd)
-    harpd.until(lambda: len(harpd.daemon._server.clients) == 0, "the clients' end")
-    assert descriptors() <= before
+        assert is_closed(sock)
+    check_service(harpd)
+    harpd.until(lambda: len(harpd.daemon._server.clients) == 0, "the end of the clients")
+    assert count_descriptors() <= before
 
 
-def test_a_thousand_connections_of_a_user_leave_room_for_others(harpd: Running) -> None:
+def test_a_user_with_a_thousand_connections_does_not_block_others(harpd: Running) -> None:
     path = harpd.path
 
     def enemy() -> tuple[int, int]:
-        kept, refused = [], 0
+        connections, refused_count = [], 0
         for _ in range(1000):
             sock = connect(path)
             try:
@@ -151,38 +151,42 @@ def test_a_thousand_connections_of_a_user_leave_room_for_others(harpd: Running) 
             except (ConnectionResetError, BrokenPipeError):
                 raw = b""
             if raw and unpack(raw).kind is Kind.WELCOME:
-                kept.append(sock)
+                connections.append(sock)
             else:
-                refused += 1
+                refused_count += 1
                 sock.close()
-        return len(kept), refused
+        return len(connections), refused_count
 
     assert in_child(enemy, NOBODY) == (128, 872)
-    served(harpd)
+    check_service(harpd)
 
 
-def test_only_root_stops_restarts_or_reloads(harpd: Running) -> None:
+def test_only_root_may_stop_restart_or_reload(harpd: Running) -> None:
     path = harpd.path
 
     def enemy() -> list[int]:
         with LeaseClient(path, "enemy") as client:
-            return [refusal(client.query, each).error for each in ("stop", "restart", "reload")]
+            return [
+                refusal(client.query, command).error for command in ("stop", "restart", "reload")
+            ]
 
     assert in_child(enemy, NOBODY) == [errno.EPERM] * 3
-    served(harpd)
+    check_service(harpd)
 
 
-def test_root_without_capabilities_controls_nothing(harpd: Running) -> None:
-    """Root of a container that was given the socket."""
+def test_root_without_capabilities_may_not_stop_restart_or_reload(harpd: Running) -> None:
+    """Root in a container that can access the socket."""
     if not peer.capabilities(os.getpid()) & (1 << 12):
-        pytest.skip("needs CAP_NET_ADMIN: the container is the one without")
+        pytest.skip("needs CAP_NET_ADMIN, which only the contained client lacks")
     path = harpd.path
 
     def contained() -> list[int]:
         libc = CDLL(None, use_errno=True)
         assert libc.capset(b"\x22\x05\x08\x20\0\0\0\0", bytes(24)) == 0
         with LeaseClient(path, "contained") as client:
-            return [refusal(client.query, each).error for each in ("stop", "restart", "reload")]
+            return [
+                refusal(client.query, command).error for command in ("stop", "restart", "reload")
+            ]
 
     assert in_child(contained) == [errno.EPERM] * 3
     assert harpd.alive
@@ -193,17 +197,17 @@ def test_root_without_capabilities_controls_nothing(harpd: Running) -> None:
     [b"", b"{", b"[]", b"{}", b'{"command": 7}', b"\xff\xfe", b"[" * 50000, b'{"command": "nope"}'],
     ids=repr,
 )
-def test_bad_questions_are_refused_in_a_line(harpd: Running, document: bytes) -> None:
-    with greeted(harpd.path) as sock:
+def test_an_invalid_query_is_refused_in_one_line(harpd: Running, document: bytes) -> None:
+    with greet(harpd.path) as sock:
         sock.send(pack(Kind.QUERY, 5, rest=document))
         message = unpack(sock.recv(65536))
         assert (message.kind, message.serial) == (Kind.REFUSED, 5)
         assert "\n" not in message.body.why
-    served(harpd)
+    check_service(harpd)
 
 
-def test_the_wrong_user_and_group(start: Start, settings: Settings) -> None:
-    harpd = start(given=replace(settings, users=(), groups=("daemon",)))
+def test_a_user_outside_of_users_and_groups_gets_no_lease(start: Start, settings: Settings) -> None:
+    harpd = start(settings=replace(settings, users=(), groups=("daemon",)))
     path = harpd.path
 
     def enemy() -> tuple[int, str]:
@@ -214,11 +218,11 @@ def test_the_wrong_user_and_group(start: Start, settings: Settings) -> None:
     error, why = in_child(enemy, NOBODY)
     assert error == errno.EACCES
     assert why.startswith(f"user {NOBODY} may not have leases")
-    assert harpd.kernel.made == [], "nothing was made for it"
-    served(harpd)
+    assert harpd.kernel.queues_made == [], "no queue was created"
+    check_service(harpd)
 
 
-def test_another_processs_lease_can_not_be_released(harpd: Running) -> None:
+def test_a_process_cannot_release_the_lease_of_another(harpd: Running) -> None:
     path = harpd.path
     with harpd.client() as client:
         lease, fds = client.lease("eth0")
@@ -233,19 +237,19 @@ def test_another_processs_lease_can_not_be_released(harpd: Running) -> None:
 
 
 def test_harpctl_rejects_a_harpd_of_another_user(run_dir: Path) -> None:
-    """Root's harpctl would act on what it answers."""
+    """Root's harpctl would trust its answers."""
     path = run_dir / "harpd.sock"
     with listener(path, 1, uid=NOBODY) as listening:
         why = f"user {NOBODY} listens there, and harpd must run as root or as this user"
         with pytest.raises(HarpError, match=why) as caught:
             LeaseClient(path)
         assert caught.value.code == Exit.NOT_RUNNING
-        with listening.accept()[0] as asked:
-            assert asked.recv(64) == b"", "nothing was sent"
+        with listening.accept()[0] as connection:
+            assert connection.recv(64) == b"", "nothing was sent"
 
 
 # --------------------------------------------------------------------------------------------------
-# Mutated messages, and connections of processes that ended.
+# Mutated messages, and connections of processes that have ended.
 #
 MESSAGES = [
     pack(Kind.HELLO, 1, Hello("harp")),
@@ -261,27 +265,27 @@ MESSAGES = [
 ]
 
 
-def mutated(rng: random.Random) -> bytes:
-    """A message with a few bytes changed, cut, grown or doubled; sometimes none of it."""
+def mutate(rng: random.Random) -> bytes:
+    """Return a message with up to three changes: bytes replaced, cut or appended."""
     raw = bytearray(rng.choice(MESSAGES))
     for _ in range(rng.randrange(4)):
-        what = rng.randrange(5)
-        if what == 0 and raw:
+        change = rng.randrange(5)
+        if change == 0 and raw:
             raw[rng.randrange(len(raw))] = rng.choice((0, 1, 0x7F, 0x80, 0xFF))
-        elif what == 1:
+        elif change == 1:
             del raw[rng.randrange(len(raw) + 1) :]
-        elif what == 2:
+        elif change == 2:
             raw += rng.randbytes(rng.choice((1, 16, 300)))
-        elif what == 3:
-            at = rng.randrange(len(raw) + 1)
-            raw[at : at + 4] = rng.choice((b"\xff\xff\xff\xff", b"\0\0\0\0", b"\0\0\0\x80"))
+        elif change == 3:
+            offset = rng.randrange(len(raw) + 1)
+            raw[offset : offset + 4] = rng.choice((b"\xff\xff\xff\xff", b"\0\0\0\0", b"\0\0\0\x80"))
         elif len(raw) >= 12:
-            raw[8:12] = len(raw).to_bytes(4, "little")  # the size is right again
+            raw[8:12] = len(raw).to_bytes(4, "little")  # the correct size
     return bytes(raw)
 
 
 def assail(path: Path, rng: random.Random, count: int) -> None:
-    """One connection after the other, each ended in its own bad way."""
+    """Misuse one connection after the other with random messages and calls."""
     sock: socket.socket | None = None
     for _ in range(count):
         try:
@@ -290,24 +294,24 @@ def assail(path: Path, rng: random.Random, count: int) -> None:
                 sock.settimeout(0.2)
                 if rng.random() < 0.8:
                     sock.send(MESSAGES[0])
-            how = rng.randrange(12)
-            if how == 0:
-                socket.send_fds(sock, [mutated(rng)], [0] * rng.choice((1, 7, 250)))
-            elif how == 1:
-                sock.send(mutated(rng), socket.MSG_OOB)
-            elif how == 2:
+            action = rng.randrange(12)
+            if action == 0:
+                socket.send_fds(sock, [mutate(rng)], [0] * rng.choice((1, 7, 250)))
+            elif action == 1:
+                sock.send(mutate(rng), socket.MSG_OOB)
+            elif action == 2:
                 sock.shutdown(rng.choice((socket.SHUT_RD, socket.SHUT_WR, socket.SHUT_RDWR)))
-            elif how == 3:
+            elif action == 3:
                 sock.recv(rng.choice((1, 16, 65536)))
-            elif how == 4:
+            elif action == 4:
                 sock.close()
                 sock = None
-            elif how == 5:
-                own = array.array("i", [os.getpid(), os.getuid(), os.getgid()])
-                control = [(socket.SOL_SOCKET, socket.SCM_CREDENTIALS, own)]
-                sock.sendmsg([mutated(rng)], control)
+            elif action == 5:
+                credentials = array.array("i", [os.getpid(), os.getuid(), os.getgid()])
+                control = [(socket.SOL_SOCKET, socket.SCM_CREDENTIALS, credentials)]
+                sock.sendmsg([mutate(rng)], control)
             else:
-                sock.send(mutated(rng), socket.MSG_DONTWAIT)
+                sock.send(mutate(rng), socket.MSG_DONTWAIT)
         except (OSError, ValueError):
             if sock is not None:
                 sock.close()
@@ -322,7 +326,7 @@ def test_mutated_messages_crash_nothing(
     monkeypatch.setattr(server, "CLIENT_BURST", 1e6)
     monkeypatch.setattr(harpd.daemon._server, "buckets", limits.Buckets(1e6, 1e6))
     monkeypatch.setattr(documents, "HELD_S", 0.05)
-    before = descriptors()
+    before = count_descriptors()
     enemies = [
         threading.Thread(target=assail, args=(harpd.path, random.Random(n), 250)) for n in range(4)
     ]
@@ -331,23 +335,25 @@ def test_mutated_messages_crash_nothing(
     for enemy in enemies:
         enemy.join(60)
         assert not enemy.is_alive()
-    harpd.until(lambda: not harpd.daemon._server.clients, "the enemies' end")
-    harpd.until(lambda: all(lease.active for lease in harpd.daemon.table.leases.values()), "work")
-    # A lease is this process's and may live on; one pidfd watches it. Answers are closed later.
-    harpd.until(lambda: descriptors() <= before + 1, "the closing of descriptors")
+    harpd.until(lambda: not harpd.daemon._server.clients, "the end of the enemies")
+    harpd.until(
+        lambda: all(lease.active for lease in harpd.daemon.table.leases.values()), "the workers"
+    )
+    # A lease of this process may remain, which one pidfd watches. Answers are closed later.
+    harpd.until(lambda: count_descriptors() <= before + 1, "the closing of descriptors")
     assert "internal error" not in caplog.text
     with harpd.client() as client:
         client.query("status")
 
 
-def left_behind(path: Path, greets: bool) -> socket.socket:
-    """A connection that a process passed to this one before it ended."""
+def inherited_connection(path: Path, with_hello: bool) -> socket.socket:
+    """Return a connection that another process opened, passed to this one, and ended."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         pid = os.fork()
         if pid == 0:
             with contextlib.suppress(BaseException):
-                sock = greeted(path) if greets else connect(path)
+                sock = greet(path) if with_hello else connect(path)
                 socket.send_fds(theirs, [b"x"], [sock.fileno()])
             os._exit(0)
         ours.settimeout(10)
@@ -359,50 +365,50 @@ def left_behind(path: Path, greets: bool) -> socket.socket:
 
 
 def test_a_connection_of_an_ended_process_leases_nothing(harpd: Running) -> None:
-    """What it asks for has no owner."""
-    with left_behind(harpd.path, greets=True) as sock:
+    """A lease would have no owner."""
+    with inherited_connection(harpd.path, with_hello=True) as sock:
         sock.send(pack(Kind.LEASE, 9, Request("eth0")))
         message = unpack(sock.recv(65536))
         assert message.kind is Kind.REFUSED
         assert message.body.error == errno.ESRCH
-    harpd.until(lambda: not harpd.daemon.table.leases, "the lease's end")
+    harpd.until(lambda: not harpd.daemon.table.leases, "the end of the lease")
 
 
-def test_a_connection_of_a_process_that_harpd_never_saw_is_closed(harpd: Running) -> None:
-    """The process ended before harpd looked at it; its number may be another's."""
-    blocked, go_on = threading.Event(), threading.Event()
+def test_a_connection_of_a_process_that_ended_before_accept_is_closed(harpd: Running) -> None:
+    """Its PID may belong to another process when harpd reads it."""
+    blocked, may_continue = threading.Event(), threading.Event()
 
     def block() -> None:
         blocked.set()
-        go_on.wait(20)
+        may_continue.wait(20)
 
     harpd.daemon.loop.call_soon_threadsafe(block)
     assert blocked.wait(10)
-    with left_behind(harpd.path, greets=False) as sock:
-        go_on.set()
-        assert closed(sock)
+    with inherited_connection(harpd.path, with_hello=False) as sock:
+        may_continue.set()
+        assert is_closed(sock)
 
 
 # --------------------------------------------------------------------------------------------------
 # A user that exceeds its share: queues held by children of dead jobs, quarantined ports, silent
 # connections.
 #
-class Released(FakeKernel):
+class ReleasingKernel(FakeKernel):
     """A kernel that releases queues at once."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.held = type("Never", (set,), {"__contains__": lambda *_: False})()
+        self.busy_queues = type("Never", (set,), {"__contains__": lambda *_: False})()
 
 
-def lease_and_die(harpd: Running, again: int = 1) -> list[int]:
-    """Lease as user nobody until the process ends; return the errors of refused requests."""
+def lease_and_die(harpd: Running, count: int = 1) -> list[int]:
+    """Lease `count` times as user nobody, and end; return the errors of refusals."""
     path = harpd.path
 
     def enemy() -> list[int]:
         errors = []
         with LeaseClient(path, "enemy") as client:
-            for _ in range(again):
+            for _ in range(count):
                 try:
                     lease, fds = client.lease("eth0")
                     client.release(lease.lease_id)
@@ -414,26 +420,26 @@ def lease_and_die(harpd: Running, again: int = 1) -> list[int]:
     return in_child(enemy, NOBODY)
 
 
-def test_queues_that_children_hold_count(
+def test_queues_that_children_hold_count_for_the_user(
     start: Start, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(leasing.WAITS_S, errno.EDQUOT, 0.15)
     # The fake kernel never releases a queue: another process holds the socket.
-    harpd = start(given=replace(settings, leases_per_uid=2))
+    harpd = start(settings=replace(settings, leases_per_uid=2))
     assert lease_and_die(harpd, 5) == [errno.EDQUOT] * 3
-    assert len(harpd.kernel.held) == 2
+    assert len(harpd.kernel.busy_queues) == 2
     with harpd.client() as client:
         assert client.query("status")["nics"][0]["queues_free"] == 2
         client.lease("eth0")  # another user's
 
 
-def test_a_queue_returned_just_now_does_not_count(start: Start, settings: Settings) -> None:
-    harpd = start(Released(), given=replace(settings, leases_per_uid=1))
+def test_a_returned_queue_does_not_count_for_the_user(start: Start, settings: Settings) -> None:
+    harpd = start(ReleasingKernel(), settings=replace(settings, leases_per_uid=1))
     assert lease_and_die(harpd, 5) == []
 
 
 def test_quarantined_ports_are_shared_between_users(start: Start, settings: Settings) -> None:
-    harpd = start(Released(), given=replace(settings, leases_per_uid=4))
+    harpd = start(ReleasingKernel(), settings=replace(settings, leases_per_uid=4))
     errors = lease_and_die(harpd, 40)
     assert set(errors) == {errno.EBUSY}
     with harpd.client() as client:  # another user still gets a block for each queue
@@ -443,27 +449,27 @@ def test_quarantined_ports_are_shared_between_users(start: Start, settings: Sett
 
 @pytest.mark.parametrize("uid", [0, NOBODY])
 def test_a_client_without_hello_is_dropped_first(harpd: Running, uid: int) -> None:
-    """More silent connections than a user, or root, may have: a client that sends HELLO is
-    served, of either user."""
-    path, places = harpd.path, harpd.daemon._server
-    count = places.total_max + ROOT_RESERVE if uid == 0 else places.per_uid_max
+    """Silent connections fill the limit of a user or of root. Clients of both users that send
+    HELLO are served."""
+    path, listening = harpd.path, harpd.daemon._server
+    count = listening.total_max + ROOT_RESERVE if uid == 0 else listening.per_uid_max
 
     def enemy() -> list[bool]:
-        held = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(count + 20)]
-        served = []
-        for sock in held:
+        sockets = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(count + 20)]
+        at_limit = []
+        for sock in sockets:
             sock.connect(str(path))
-        for each in {uid, NOBODY}:
-            os.seteuid(each)
-            with LeaseClient(path, "one that speaks") as client:
-                served.append(client.query("status")["connections"] >= places.per_uid_max)
-        return served
+        for user in {uid, NOBODY}:
+            os.seteuid(user)
+            with LeaseClient(path, "client") as client:
+                at_limit.append(client.query("status")["connections"] >= listening.per_uid_max)
+        return at_limit
 
     assert in_child(enemy, uid) == [True] * (1 if uid else 2)
 
 
 def test_a_large_welcome_still_fits(start: Start, settings: Settings) -> None:
-    harpd = start(given=replace(settings, job="HARP_X=" + "x" * 50_000 + "\n"))
+    harpd = start(settings=replace(settings, job="HARP_X=" + "x" * 50_000 + "\n"))
     with harpd.client() as client:
         assert len(client.settings) > 50_000
         client.query("status")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """harpd dies, restarts or is upgraded while jobs transfer data, and no job notices.
 
-Counters show that no packet is lost: the program's `absent` (no queue for a HARP port), the
-kernels' resets, and TCP's. No segment arrives out of order. The receiver had already received each
-retransmitted segment (a rank without processor time is probed).
+Counters show that no packet is lost: `absent` of the XDP program (a HARP port without a queue),
+RSTs, and segments out of order. Every retransmission is a duplicate: the peer of a rank that gets
+no processor time sends probes.
 """
 
 import errno
@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
-from crash_rig import Kernel, Pair, Site, bpffs_mounts, refused
+from crash_rig import KernelConnection, Pair, Site, bpffs_mounts, is_refused
 from driver_rig import REMOTE_ERROR
 from harpd_rig import HostDaemon, xdp_id
 from netns_tools import wait_until
@@ -29,14 +29,14 @@ def site() -> Iterator[Site]:
 
 
 def harpctl(harpd: HostDaemon, *arguments: str) -> str:
-    """One that must succeed; what it printed."""
+    """Run harpctl, which must succeed; return its output."""
     done = harpd.harpctl(*arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def restarted(harpd: HostDaemon) -> str:
-    """Restart it while clients connect: each waits and is served. What harpctl printed."""
+def restart(harpd: HostDaemon) -> str:
+    """Restart harpd while clients connect, which it serves; return harpctl's output."""
     command = harpd.harpctl_command("restart")
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as restarting:
         while restarting.poll() is None:
@@ -44,8 +44,8 @@ def restarted(harpd: HostDaemon) -> str:
         return restarting.stdout.read()
 
 
-def resets(host: Host) -> int:
-    """RSTs that the host's kernel has sent."""
+def count_resets(host: Host) -> int:
+    """Return the number of RSTs that the host's kernel has sent."""
     names, values = (
         line.split()
         for line in host.run("cat", "/proc/net/snmp").splitlines()
@@ -55,82 +55,87 @@ def resets(host: Host) -> int:
 
 
 class Losses:
-    """Counts losses since its creation."""
+    """Packets that were lost since this object was created."""
 
     def __init__(self, site: Site, pair: Pair) -> None:
         self._site, self._pair = site, pair
-        self._before = self._sent_away()
+        self._before = self._lost()
 
-    def _sent_away(self) -> dict[str, int]:
-        """RSTs of the kernels, and packets of ours that the programs had no queue for."""
-        found = {f"RSTs of {host.netns}": resets(host) for host in self._site.lab.hosts}
+    def _lost(self) -> dict[str, int]:
+        """Return RSTs of the kernels, and HARP packets without a queue in the XDP programs."""
+        counts = {f"RSTs of {host.netns}": count_resets(host) for host in self._site.lab.hosts}
         for harpd in self._site.daemons:
             verdicts = harpd.query("status")["nics"][0]["verdicts"]
-            found[f"absent, {harpd.host.netns}"] = verdicts["absent"]
-        return found
+            counts[f"absent, {harpd.host.netns}"] = verdicts["absent"]
+        return counts
 
-    def _all_came_twice(self) -> bool:
+    def _all_are_duplicates(self) -> bool:
         try:
             source, sink = self._pair.source.page().counters, self._pair.sink.page().counters
         except PageError as error:
             if error.errno != errno.EBUSY:
                 raise
-            return False  # a writer that waits for a processor
+            return False  # the writer was preempted during a write
         return all(
             one["tcp_retransmits"] <= other["drop_tcp_duplicate"]
             for one, other in ((source, sink), (sink, source))
         )
 
-    def none(self) -> None:
-        """Nothing is missing behind what arrived, and every repetition arrived as a second one."""
-        assert self._sent_away() == self._before
+    def check_none(self) -> None:
+        """Check that no packet was lost and that every retransmission was a duplicate."""
+        assert self._lost() == self._before
         for rank in (self._pair.source, self._pair.sink):
             counters = rank.page().counters
             for name in ("tcp_out_of_order", "tcp_rst_in", "tcp_estab_resets"):
                 assert counters[name] == 0, f"{rank.role}: {name}"
-        wait_until(self._all_came_twice, "duplicates of what was sent again")
+        wait_until(self._all_are_duplicates, "a duplicate for each retransmission")
 
 
-def mark(harpd: HostDaemon) -> dict[str, object]:
-    """The one lease, as far as it must stay what it is."""
-    (found,) = harpd.query("instances")["instances"]
-    return {name: found[name] for name in ("lease_id", "pid", "queue", "ports", "since_s", "label")}
+def lease_fields(harpd: HostDaemon) -> dict[str, object]:
+    """Return the fields of the only lease that must not change."""
+    (instance,) = harpd.query("instances")["instances"]
+    return {
+        name: instance[name] for name in ("lease_id", "pid", "queue", "ports", "since_s", "label")
+    }
 
 
-def released(harpd: HostDaemon) -> None:
-    wait_until(lambda: harpd.query("status")["nics"][0]["queues"] == {"0": "free"}, "the queue")
+def wait_for_free_queue(harpd: HostDaemon) -> None:
+    wait_until(
+        lambda: harpd.query("status")["nics"][0]["queues"] == {"0": "free"},
+        "the release of the queue",
+    )
 
 
-def test_a_job_does_not_notice(site: Site) -> None:
-    """A killed harpd, one that ends in order, and a restart, one after the other."""
+def test_a_job_survives_each_end_of_harpd(site: Site) -> None:
+    """harpd is killed, terminated and restarted, one after the other."""
     pair = site.pair()
-    ssh = Kernel(site.lab)
-    before = [mark(harpd) for harpd in site.daemons]
-    for how in ("SIGKILL", "SIGTERM", "restart"):
+    ssh = KernelConnection(site.lab)
+    before = [lease_fields(harpd) for harpd in site.daemons]
+    for method in ("SIGKILL", "SIGTERM", "restart"):
         programs = [xdp_id(host) for host in site.lab.hosts]
         losses = Losses(site, pair)
         for harpd in site.daemons:
-            if how == "restart":
-                assert "1 lease taken over" in restarted(harpd)
+            if method == "restart":
+                assert "1 lease taken over" in restart(harpd)
             else:
-                harpd.end(signal.Signals[how])
-                pair.sink.progresses()
-                ssh.progresses()
+                harpd.end(signal.Signals[method])
+                pair.sink.wait_for_messages()
+                ssh.check_echo()
                 assert xdp_id(harpd.host) > 0
                 harpd.start()
-            pair.sink.progresses()
-            ssh.progresses()
-        losses.none()
-        assert [mark(harpd) for harpd in site.daemons] == before
-        # The newer harpd's program has taken the older one's place.
+            pair.sink.wait_for_messages()
+            ssh.check_echo()
+        losses.check_none()
+        assert [lease_fields(harpd) for harpd in site.daemons] == before
+        # The new harpd has replaced the XDP program.
         assert [xdp_id(host) for host in site.lab.hosts] != programs
     pair.finish()
     for harpd in site.daemons:
-        released(harpd)
+        wait_for_free_queue(harpd)
         assert harpd.log_text().count("continues with") == 3
 
 
-def nothing_is_left(harpd: HostDaemon) -> None:
+def check_nothing_left(harpd: HostDaemon) -> None:
     wait_until(lambda: xdp_id(harpd.host) == 0, "detaching")
     assert bpffs_mounts(harpd.folder) == []
     assert list(harpd.run_dir.iterdir()) == []
@@ -141,37 +146,37 @@ def reserved_ports(harpd: HostDaemon) -> str:
     return harpd.host.run("sysctl", "-n", "net.ipv4.ip_local_reserved_ports").strip()
 
 
-def test_without_harpd_and_jobs_the_program_passes_everything_on(site: Site) -> None:
-    ssh, pair, harpd = Kernel(site.lab), site.pair(), site.daemons[1]
+def test_without_harpd_and_jobs_the_xdp_program_passes_all_packets(site: Site) -> None:
+    ssh, pair, harpd = KernelConnection(site.lab), site.pair(), site.daemons[1]
     (lease,) = harpd.query("instances")["instances"]
     port = int(lease["ports"][0])
     harpd.end(signal.SIGKILL)
-    pair.sink.progresses()
+    pair.sink.wait_for_messages()
     pair.sink.process.send_signal(signal.SIGKILL)
     pair.sink.process.wait(60)
     assert pair.source.event()["event"] == "error"
     assert xdp_id(harpd.host) > 0, "pinned"
-    ssh.progresses()
+    ssh.check_echo()
     # The kernel answers at a port of the dead job's lease, and at one that was never leased.
-    assert refused(site.lab, port)
-    assert refused(site.lab, 65000)
+    assert is_refused(site.lab, port)
+    assert is_refused(site.lab, 65000)
     harpd.start()
-    words = harpd.log_text()
-    assert "which a dead harpd had left" in words
-    assert "is over: process" in words
-    ssh.progresses()
-    # Its ports rest as if harpd had been there.
+    log = harpd.log_text()
+    assert "which a dead harpd had left" in log
+    assert "is over: process" in log
+    ssh.check_echo()
+    # The ports of the lease are quarantined as if harpd had run.
     assert harpd.query("status")["nics"][0]["port_blocks_resting"] == 1
-    released(harpd)
+    wait_for_free_queue(harpd)
     site.pair().finish()
     assert reserved_ports(harpd) == "61000-65535"
-    released(harpd)
+    wait_for_free_queue(harpd)
     harpctl(harpd, "stop")
     assert harpd.process.wait(60) == 0
-    nothing_is_left(harpd)
+    check_nothing_left(harpd)
 
 
-def test_stop_cleans_up_where_no_harpd_runs(site: Site) -> None:
+def test_stop_cleans_up_after_a_dead_harpd(site: Site) -> None:
     pair, harpd = site.pair(), site.daemons[1]
     harpd.end(signal.SIGKILL)
     refusal = harpd.harpctl("stop")
@@ -188,17 +193,17 @@ def test_stop_cleans_up_where_no_harpd_runs(site: Site) -> None:
         f"no harpd runs; removed {harpd.socket}",
         f"no harpd runs; removed {harpd.run_dir}/state.json",
     ]
-    nothing_is_left(harpd)
-    again = harpd.harpctl("stop")
-    assert again.returncode == 7
-    assert again.stderr == "harpctl: no harpd runs, and none left anything behind\n"
+    check_nothing_left(harpd)
+    second = harpd.harpctl("stop")
+    assert second.returncode == 7
+    assert second.stderr == "harpctl: no harpd runs, and none left anything behind\n"
 
 
-def test_stop_by_force_cuts_jobs_that_outlived_their_harpd(site: Site) -> None:
+def test_a_forced_stop_disconnects_jobs_of_a_dead_harpd(site: Site) -> None:
     pair, harpd = site.pair(), site.daemons[1]
     harpd.end(signal.SIGKILL)
     assert "removed the XDP program of eth0" in harpctl(harpd, "stop", "--force")
-    nothing_is_left(harpd)
-    # The kernel answers for it from now on.
+    check_nothing_left(harpd)
+    # The kernel resets the job's connections from now on.
     error = pair.source.event()
     assert (error["event"], error["nccl"]) == ("error", REMOTE_ERROR)

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job dies under load: harpd frees its resources, its peer reports an error, and a job of another
-queue of the NIC does not notice. NICs vanish or lose their address under a job."""
+"""A job dies under load: harpd frees its resources, its peer reports an error, and a job on another
+queue of the NIC continues. NICs are removed, or lose their address, while jobs use them."""
 
 import signal
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from crash_rig import Rank, Site, add_nic, held, memfds, refused
+from crash_rig import Rank, Site, add_nic, inodes_in_use, is_refused, memfds
 from driver_rig import PLUGIN_FAILED, REMOTE_ERROR
 from harpd_rig import HostDaemon, stopped
 from netns_tools import wait_until
@@ -28,57 +28,63 @@ def site() -> Iterator[Site]:
 
 
 def lease_of(harpd: HostDaemon, rank: Rank) -> dict[str, Any]:
-    (found,) = [each for each in harpd.query("instances")["instances"] if each["pid"] == rank.pid]
-    return dict(found)
+    (instance,) = [
+        instance
+        for instance in harpd.query("instances")["instances"]
+        if instance["pid"] == rank.pid
+    ]
+    return dict(instance)
 
 
 @pytest.mark.parametrize("victim", ["source", "sink"])
-def test_everything_of_a_killed_job_is_freed_and_its_peer_reports_it(
+def test_resources_of_a_killed_job_are_freed_and_its_peer_reports_an_error(
     site: Site, victim: str
 ) -> None:
     other = site.pair()
     pair = site.pair()
-    dies, lives = (pair.source, pair.sink) if victim == "source" else (pair.sink, pair.source)
+    dead, survivor = (pair.source, pair.sink) if victim == "source" else (pair.sink, pair.source)
     index = 0 if victim == "source" else 1
     harpd, host = site.daemons[index], site.lab.hosts[index]
-    first = lease_of(harpd, dies)
-    assert (first["pid"], first["uid"], first["label"]) == (dies.pid, 65534, victim)
-    inodes = memfds(dies.pid)
-    assert len(inodes) == 3, "frames, the pages of the stack and of the job"
+    first = lease_of(harpd, dead)
+    assert (first["pid"], first["uid"], first["label"]) == (dead.pid, 65534, victim)
+    inodes = memfds(dead.pid)
+    assert len(inodes) == 3, "frames, and the statistics of the stack and of the job"
 
-    dies.process.send_signal(signal.SIGKILL)
-    error = lives.event()
+    dead.process.send_signal(signal.SIGKILL)
+    error = survivor.event()
     assert error["event"] == "error"
     assert error["nccl"] == REMOTE_ERROR
     assert error["wrong"] == 0
-    assert host.address in lives.log_text()
-    assert lives.process.wait(60) == PLUGIN_FAILED
+    assert host.address in survivor.log_text()
+    assert survivor.process.wait(60) == PLUGIN_FAILED
 
-    dies.process.wait(60)
+    dead.process.wait(60)
 
-    def free() -> bool:
+    def is_free() -> bool:
         nic = harpd.query("status")["nics"][0]
         return nic["queues_free"] == 1 and nic["port_blocks_resting"] == 1
 
-    wait_until(free, "queue and ports")
-    wait_until(lambda: not held(inodes), "frames and pages")
-    # No entry of the program is left: the kernel answers at its ports.
+    wait_until(is_free, "the release of queue and ports")
+    wait_until(lambda: not inodes_in_use(inodes), "the release of frames and pages")
+    # No entry of the XDP program is left: the kernel answers at the lease's ports.
     if index == 1:
         before = harpd.query("status")["nics"][0]["verdicts"]
-        assert refused(site.lab, first["ports"][0])
+        assert is_refused(site.lab, first["ports"][0])
         after = harpd.query("status")["nics"][0]["verdicts"]
         assert after["pass_port"] > before["pass_port"]
         assert after["absent"] == before["absent"]
-    other.sink.progresses()
+    other.sink.wait_for_messages()
     # The next job gets the queue, and other ports.
-    again = site.pair()
-    second = lease_of(harpd, again.source if index == 0 else again.sink)
+    next_pair = site.pair()
+    second = lease_of(harpd, next_pair.source if index == 0 else next_pair.sink)
     assert second["queue"] == first["queue"]
     assert second["ports"] != first["ports"]
-    for each in (again, other):
-        each.finish()
+    for job in (next_pair, other):
+        job.finish()
     for daemon in site.daemons:
-        wait_until(lambda daemon=daemon: daemon.query("status")["leases"] == 0, "the lease's end")
+        wait_until(
+            lambda daemon=daemon: daemon.query("status")["leases"] == 0, "the end of the lease"
+        )
 
 
 # --------------------------------------------------------------------------------------------------
@@ -86,7 +92,7 @@ def test_everything_of_a_killed_job_is_freed_and_its_peer_reports_it(
 #
 @pytest.fixture
 def two_nics() -> Iterator[Site]:
-    """Two hosts on a switch, so that a NIC may go without its peer; a second NIC on each."""
+    """Two hosts with two NICs. A switch joins the first ones, so that one can be removed alone."""
     with Lab(LabOptions(switch=True)) as lab:
         add_nic(lab, "eth1", "10.88.0.")
         with Site(lab, nic=OTHER) as site:
@@ -94,9 +100,9 @@ def two_nics() -> Iterator[Site]:
 
 
 def marks(harpd: HostDaemon) -> list[str]:
-    """harpd's remarks on its lease."""
-    (found,) = harpd.query("instances")["instances"]
-    return found["marks"]
+    """Return the marks of the only lease."""
+    (instance,) = harpd.query("instances")["instances"]
+    return instance["marks"]
 
 
 @pytest.mark.parametrize("index", [0, 1], ids=["source", "sink"])
@@ -106,27 +112,27 @@ def test_a_removed_nic_ends_its_job_and_no_other(two_nics: Site, index: int) -> 
     ranks = [pair.source, pair.sink]
     rank, peer, harpd = ranks[index], ranks[1 - index], two_nics.daemons[index]
     harpd.host.run("ip", "link", "del", "dev", "eth0")
-    here = rank.event()
-    assert (here["event"], here["nccl"], here["wrong"]) == ("error", SYSTEM_ERROR, 0)
-    assert "this host's network interface is gone or down" in here["text"]
+    error = rank.event()
+    assert (error["event"], error["nccl"], error["wrong"]) == ("error", SYSTEM_ERROR, 0)
+    assert "this host's network interface is gone or down" in error["text"]
     assert "eth0: the interface was removed" in rank.log_text()
-    there = peer.event()
-    # This side knows the reason; the other one detects it after three seconds of silence.
-    assert here["at_ns"] < there["at_ns"]
-    assert (there["event"], there["nccl"]) == ("error", REMOTE_ERROR)
-    assert harpd.host.address in there["text"]
-    # The other NIC's job has noticed nothing, and harpd leases on.
-    wait_until(lambda: harpd.query("status")["leases"] == 1, "the lease's end")
+    peer_error = peer.event()
+    # The rank on this host knows the reason; its peer times out after three seconds.
+    assert error["at_ns"] < peer_error["at_ns"]
+    assert (peer_error["event"], peer_error["nccl"]) == ("error", REMOTE_ERROR)
+    assert harpd.host.address in peer_error["text"]
+    # The job on the other NIC continues, and harpd still leases.
+    wait_until(lambda: harpd.query("status")["leases"] == 1, "the end of the lease")
     nics = {nic["ifname"]: nic for nic in harpd.query("status")["nics"]}
     assert nics["eth0"]["problem"] == "the interface was removed"
     assert nics["eth1"]["problem"] == ""
     other.finish()
-    wait_until(lambda: harpd.query("status")["leases"] == 0, "the other lease's end")
+    wait_until(lambda: harpd.query("status")["leases"] == 0, "the end of the other lease")
     two_nics.pair("eth1").finish()
 
 
 def test_an_address_comes_back_before_harpd_notices(two_nics: Site) -> None:
-    """The kernel owns it then, gets nothing of the job's, and resets nothing."""
+    """The kernel then owns the address, but receives no packets of the job and resets nothing."""
     pair, harpd = two_nics.pair(), two_nics.daemons[1]
     address = [f"{harpd.host.address}/24", "dev", "eth0"]
     harpd.host.run("ip", "address", "del", *address)
@@ -135,8 +141,8 @@ def test_an_address_comes_back_before_harpd_notices(two_nics: Site) -> None:
     wait_until(lambda: text in pair.sink.log_text(), "the message of the job")
     with stopped(harpd):
         harpd.host.run("ip", "address", "add", *address)
-        pair.sink.progresses()
-    wait_until(lambda: marks(harpd) == [], "the end of the mark")
+        pair.sink.wait_for_messages()
+    wait_until(lambda: marks(harpd) == [], "the removal of the mark")
     with stopped(harpd):
         pair.finish()
     line = f"{harpd.socket}: harpd does not answer within 1 s; is it stopped?"

@@ -34,7 +34,7 @@ def lab() -> Iterator[Lab]:
 
 @pytest.fixture
 def daemon(lab: Lab) -> Iterator[HostDaemon]:
-    """A harpd that was not started yet; file systems that tests mount on its directory go."""
+    """harpd, not started yet. File systems that the test mounts on run_dir are unmounted."""
     daemon = HostDaemon(lab.hosts[0])
     yield daemon
     daemon.harpctl("stop", "--force")
@@ -44,15 +44,15 @@ def daemon(lab: Lab) -> Iterator[HostDaemon]:
     daemon.close()
 
 
-def disk(daemon: HostDaemon, options: str = "size=16k") -> None:
-    """Mount a file system at the daemon's directory."""
+def mount_tmpfs(daemon: HostDaemon, options: str = "size=16k") -> None:
+    """Mount a file system at run_dir."""
     daemon.run_dir.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", f"{options},mode=755", "harp-test", daemon.run_dir]
     subprocess.run(list(map(str, command)), check=True)
 
 
-def full(daemon: HostDaemon) -> None:
-    disk(daemon)
+def full_disk(daemon: HostDaemon) -> None:
+    mount_tmpfs(daemon)
     with (daemon.run_dir / "filler").open("wb", buffering=0) as filler:
         with contextlib.suppress(OSError):
             while filler.write(bytes(1024)) == 1024:
@@ -60,11 +60,11 @@ def full(daemon: HostDaemon) -> None:
 
 
 def no_inodes(daemon: HostDaemon) -> None:
-    disk(daemon, "nr_inodes=1")
+    mount_tmpfs(daemon, "nr_inodes=1")
 
 
 def read_only(daemon: HostDaemon) -> None:
-    disk(daemon, "ro")
+    mount_tmpfs(daemon, "ro")
 
 
 def file_for_directory(daemon: HostDaemon) -> None:
@@ -114,20 +114,20 @@ TROUBLES: dict[Callable[[HostDaemon], None], tuple[int, str]] = {
 def test_a_start_fails_with_one_line(
     daemon: HostDaemon, trouble: Callable[[HostDaemon], None]
 ) -> None:
-    code, words = TROUBLES[trouble]
+    code, message = TROUBLES[trouble]
     trouble(daemon)
     done = daemon.harpctl("start")
     assert (done.returncode, done.stdout) == (code, ""), done.stderr
     (line,) = done.stderr.splitlines()
     assert line.startswith("harpctl: ")
-    assert words in line
+    assert message in line
     assert xdp_id(daemon.host) == 0
     assert bpffs_mounts(daemon.folder) == []
     reserved = daemon.host.run("sysctl", "-n", "net.ipv4.ip_local_reserved_ports")
     assert reserved.strip() == ""
 
 
-def test_a_file_at_the_socket_s_path_is_untouched(daemon: HostDaemon) -> None:
+def test_a_file_at_the_socket_path_is_untouched(daemon: HostDaemon) -> None:
     file_for_socket(daemon)
     assert daemon.harpctl("start").returncode == FAILURE
     assert daemon.socket.read_text() == "precious"
@@ -153,21 +153,21 @@ def test_the_socket_of_another_program_is_left_alone(
     daemon.socket.unlink()
 
 
-def left(daemon: HostDaemon) -> list[str]:
-    """What lies in its directory."""
+def files(daemon: HostDaemon) -> list[str]:
+    """Return the names of the files in run_dir."""
     return sorted(path.name for path in daemon.run_dir.iterdir())
 
 
-def test_a_restart_while_the_log_can_not_be_written(daemon: HostDaemon) -> None:
-    full(daemon)
-    for word in ("start", "restart", "stop"):
-        done = daemon.harpctl(word)
+def test_start_and_restart_without_space_for_the_log(daemon: HostDaemon) -> None:
+    full_disk(daemon)
+    for command in ("start", "restart", "stop"):
+        done = daemon.harpctl(command)
         assert (done.returncode, done.stderr) == (0, "")
-    assert left(daemon) == ["filler", "harpd.log"]
+    assert files(daemon) == ["filler", "harpd.log"]
 
 
-def test_a_full_disk_is_named(daemon: HostDaemon) -> None:
-    full(daemon)
+def test_a_full_disk_is_reported(daemon: HostDaemon) -> None:
+    full_disk(daemon)
     daemon.start()
     status = daemon.harpctl("status").stdout
     assert f"{daemon.run_dir}/state.json can't be written: No space left on device;" in status
@@ -175,7 +175,7 @@ def test_a_full_disk_is_named(daemon: HostDaemon) -> None:
     assert refused in daemon.log.read_text()
 
 
-def test_an_absent_nic_is_named(daemon: HostDaemon) -> None:
+def test_an_absent_nic_is_reported(daemon: HostDaemon) -> None:
     daemon.file.write_text(daemon.file.read_text().replace(daemon.host.ifname, "eth77"))
     done = daemon.harpctl("start")
     assert done.returncode == 0
@@ -185,33 +185,33 @@ def test_an_absent_nic_is_named(daemon: HostDaemon) -> None:
 
 
 @pytest.mark.parametrize("inodes", [4, 6])
-def test_no_room_for_the_list_of_changes(daemon: HostDaemon, inodes: int) -> None:
-    disk(daemon, f"nr_inodes={inodes}")
-    for word in ("start", "stop"):
-        done = daemon.harpctl(word)
+def test_start_and_stop_without_inodes_for_the_state(daemon: HostDaemon, inodes: int) -> None:
+    mount_tmpfs(daemon, f"nr_inodes={inodes}")
+    for command in ("start", "stop"):
+        done = daemon.harpctl(command)
         assert (done.returncode, done.stderr) == (0, "")
-    assert left(daemon) == ["harpd.log"]
+    assert files(daemon) == ["harpd.log"]
     assert xdp_id(daemon.host) == 0
     assert bpffs_mounts(daemon.folder) == []
 
 
-def test_files_that_cannot_be_removed_are_named(daemon: HostDaemon) -> None:
-    disk(daemon)
-    daemon.start()  # its log is elsewhere
-    again = ["mount", "-o", "remount", str(daemon.run_dir)]
-    subprocess.run([*again, "-r"], check=True)
+def test_files_that_cannot_be_removed_are_reported(daemon: HostDaemon) -> None:
+    mount_tmpfs(daemon)
+    daemon.start()  # with its log in another directory
+    remount = ["mount", "-o", "remount", str(daemon.run_dir)]
+    subprocess.run([*remount, "-r"], check=True)
     done = daemon.harpctl("stop")
     assert done.returncode == FAILURE
     assert done.stderr.startswith(f"harpctl: harpd has ended and left {daemon.socket} behind")
     assert xdp_id(daemon.host) == 0
-    subprocess.run([*again, "-w"], check=True)
+    subprocess.run([*remount, "-w"], check=True)
     done = daemon.harpctl("stop")
     assert (done.returncode, done.stderr) == (0, "")
-    assert left(daemon) == []
+    assert files(daemon) == []
 
 
-def test_huge_pages_that_are_not_there(daemon: HostDaemon) -> None:
-    """Requested in a container without any: harpd serves, and logs that once."""
+def test_missing_huge_pages_are_logged_once(daemon: HostDaemon) -> None:
+    """In a container without huge pages, harpd serves and logs one warning."""
     daemon.configure("huge_pages = 4096")
     pages = "/sys/kernel/mm/hugepages /sys/devices/system/node"
     hide = f"for each in {pages}; do mount -t tmpfs -o ro none $each; done"
@@ -227,27 +227,27 @@ def test_huge_pages_that_are_not_there(daemon: HostDaemon) -> None:
 # --------------------------------------------------------------------------------------------------
 # Signals and operators.
 #
-def operator(daemon: HostDaemon, *words: str) -> subprocess.Popen[str]:
-    """A harpctl that was not waited for."""
+def operator(daemon: HostDaemon, *arguments: str) -> subprocess.Popen[str]:
+    """Start harpctl without waiting for its end."""
     return subprocess.Popen(
-        daemon.harpctl_command(*words),
+        daemon.harpctl_command(*arguments),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     )
 
 
-def ends(*those: subprocess.Popen[str]) -> list[int]:
-    """Return their exit codes; each printed at most two lines."""
-    for one in those:
-        words = one.communicate(timeout=60)[0]
-        assert "Traceback" not in words
-        assert words.count("\n") <= 2, words
-        assert one.returncode in (Exit.OK, Exit.RUNNING, Exit.NOT_RUNNING), words
-    return [one.returncode for one in those]
+def exit_codes(*processes: subprocess.Popen[str]) -> list[int]:
+    """Wait for these processes; return their exit codes. Each prints at most two lines."""
+    for process in processes:
+        output = process.communicate(timeout=60)[0]
+        assert "Traceback" not in output
+        assert output.count("\n") <= 2, output
+        assert process.returncode in (Exit.OK, Exit.RUNNING, Exit.NOT_RUNNING), output
+    return [process.returncode for process in processes]
 
 
-def gone(daemon: HostDaemon) -> bool:
+def is_gone(daemon: HostDaemon) -> bool:
     """Tell whether no harpd listens."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
@@ -257,51 +257,51 @@ def gone(daemon: HostDaemon) -> bool:
     return False
 
 
-def shields(pid: int, number: signal.Signals) -> bool:
-    """Does the process block a signal, or handle it?"""
+def is_protected(pid: int, number: signal.Signals) -> bool:
+    """Tell whether the process blocks or handles a signal."""
     masks = (int(procfs.status_field(pid, name) or "0", 16) for name in ("SigBlk", "SigCgt"))
     return any(mask >> (number - 1) & 1 for mask in masks)
 
 
-def test_signals_while_it_starts_restarts_and_ends(daemon: HostDaemon) -> None:
+def test_signals_during_start_restart_and_stop(daemon: HostDaemon) -> None:
     daemon.start(wait=False)
-    process, over = daemon.process, threading.Event()
-    wait_until(lambda: shields(process.pid, signal.SIGHUP), "harpd's first steps")
+    process, done = daemon.process, threading.Event()
+    wait_until(lambda: is_protected(process.pid, signal.SIGHUP), "harpd's handler of SIGHUP")
 
-    def storm() -> None:
-        while not over.is_set():
+    def send_hangups() -> None:
+        while not done.is_set():
             process.send_signal(signal.SIGHUP)
-            over.wait(0.1)
+            done.wait(0.1)
 
-    thread = threading.Thread(target=storm)
+    thread = threading.Thread(target=send_hangups)
     thread.start()
     try:
-        wait_until(lambda: not gone(daemon), "harpd serves")
-        assert ends(operator(daemon, "restart")) == [Exit.OK]
+        wait_until(lambda: not is_gone(daemon), "harpd's socket")
+        assert exit_codes(operator(daemon, "restart")) == [Exit.OK]
         assert daemon.query("status")["pid"] == process.pid
         for _ in range(20):
             process.send_signal(signal.SIGTERM)
             process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0
     finally:
-        over.set()
+        done.set()
         thread.join()
     assert list(daemon.run_dir.iterdir()) == []
     assert xdp_id(daemon.host) == 0
 
 
 def test_concurrent_harpctl_commands_leave_one_harpd(daemon: HostDaemon) -> None:
-    """Five starts: one harpd. Then stops and restarts at once: it runs, or all is taken back."""
-    starts = ends(*(operator(daemon, "start") for _ in range(5)))
+    """Of five starts one succeeds. Concurrent stops and restarts leave one harpd or none."""
+    starts = exit_codes(*(operator(daemon, "start") for _ in range(5)))
     assert starts.count(Exit.OK) == 1
     assert set(starts) == {Exit.OK, Exit.RUNNING}
-    one = daemon.query("status")["pid"]
-    assert ends(operator(daemon, "restart"))[0] == Exit.OK
-    assert daemon.query("status")["pid"] == one
-    both = ends(*(operator(daemon, word) for word in ("stop", "restart") * 3))
-    assert Exit.OK in both
-    if not gone(daemon):
-        ends(operator(daemon, "stop"))
-    wait_until(lambda: gone(daemon), "gone")
-    wait_until(lambda: xdp_id(daemon.host) == 0, "detached")
+    pid = daemon.query("status")["pid"]
+    assert exit_codes(operator(daemon, "restart"))[0] == Exit.OK
+    assert daemon.query("status")["pid"] == pid
+    codes = exit_codes(*(operator(daemon, command) for command in ("stop", "restart") * 3))
+    assert Exit.OK in codes
+    if not is_gone(daemon):
+        exit_codes(operator(daemon, "stop"))
+    wait_until(lambda: is_gone(daemon), "the end of harpd")
+    wait_until(lambda: xdp_id(daemon.host) == 0, "the removal of the XDP program")
     assert not (daemon.run_dir / "state.json").exists()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DPDK ports: one holder at a time, free when it ends, known over restarts and reloads."""
+"""Leases of DPDK ports: one holder, freed at its end, kept across restarts and reloads."""
 
 import errno
 import json
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemon_rig import NOBODY, Running, Start, greeted, holder, in_child, kill, refusal
+from daemon_rig import NOBODY, Running, Start, greet, holder, in_child, kill, refusal
 from lease_client import LeaseClient
 
 from harp import _host
@@ -34,7 +34,7 @@ RAIL1 = DpdkConfig(device="0000:00:06.0", name="rail1", addresses=("10.9.1.1/24"
 
 @pytest.fixture
 def settings(settings: Settings) -> Settings:
-    """A NIC, and two ports."""
+    """One NIC and two DPDK ports."""
     return replace(settings, dpdk=(RAIL0, RAIL1))
 
 
@@ -42,8 +42,8 @@ def ports(client: LeaseClient) -> dict[str, dict[str, Any]]:
     return {port["name"]: port for port in client.query("status")["dpdk"]}
 
 
-def nothing_is_left(harpd: Running) -> None:
-    """No lease, and harpd holds no descriptor of one."""
+def check_nothing_left(harpd: Running) -> None:
+    """Check that no lease is left, and that harpd holds no descriptor of one."""
     harpd.until(lambda: not harpd.daemon.table.leases, "the end of all leases")
     assert all(not pages.fds for pages in harpd.kernel.pages_made)
     assert harpd.daemon.leasing._watched == {}
@@ -61,26 +61,34 @@ def test_a_port_lease_has_its_specification_and_pages(harpd: Running) -> None:
         assert port.spec == RAIL0.text + ";queues=2"
         assert len({os.fstat(fd).st_ino for fd in fds}) == 2, "a page for each queue"
         harpd.until(lambda: not harpd.kernel.pages_made[0].fds, "harpd's duplicates")
-        assert harpd.kernel.made == [], "no queue of the kernel's is touched"
-        (found,) = client.query("instances")["instances"]
-        assert (found["ifname"], found["device"], found["queues"]) == ("rail0", RAIL0.device, 2)
-        assert (found["pid"], found["label"], found["ports"]) == (os.getpid(), "rank 3", None)
-        shown = ports(client)["rail0"]
-        assert (shown["pid"], shown["queues_leased"], shown["queues"]) == (os.getpid(), 2, 4)
-        assert shown["addresses"] == ["10.9.0.1/24", "fd00:9::1/64"]
+        assert harpd.kernel.queues_made == [], "no AF_XDP queue is used"
+        (instance,) = client.query("instances")["instances"]
+        assert (instance["ifname"], instance["device"], instance["queues"]) == (
+            "rail0",
+            RAIL0.device,
+            2,
+        )
+        assert (instance["pid"], instance["label"], instance["ports"]) == (
+            os.getpid(),
+            "rank 3",
+            None,
+        )
+        status = ports(client)["rail0"]
+        assert (status["pid"], status["queues_leased"], status["queues"]) == (os.getpid(), 2, 4)
+        assert status["addresses"] == ["10.9.0.1/24", "fd00:9::1/64"]
         assert ports(client)["rail1"]["pid"] is None
         client.release(port.lease_id)
         close_all(fds)
         assert ports(client)["rail0"]["pid"] is None
-    nothing_is_left(harpd)
+    check_nothing_left(harpd)
 
 
-@pytest.mark.parametrize(("wanted", "granted"), [(0, 1), (1, 1), (4, 4), (5, 4), (2**32 - 1, 4)])
-def test_the_number_of_queues_is_limited_to_the_port_s(
-    harpd: Running, wanted: int, granted: int
+@pytest.mark.parametrize(("requested", "granted"), [(0, 1), (1, 1), (4, 4), (5, 4), (2**32 - 1, 4)])
+def test_the_number_of_queues_is_limited_to_those_of_the_port(
+    harpd: Running, requested: int, granted: int
 ) -> None:
     with harpd.client() as client:
-        port, fds = client.lease_port("rail0", queues=wanted)
+        port, fds = client.lease_port("rail0", queues=requested)
         assert (port.page_count, len(fds)) == (granted, granted)
         assert port.spec.endswith(f";queues={granted}")
         close_all(fds)
@@ -106,30 +114,32 @@ def test_welcome_lists_the_ports(harpd: Running) -> None:
 def test_one_holder_at_a_time_and_its_death_frees_the_port(harpd: Running) -> None:
     pid, pipe = port_holder(harpd.path)
     with harpd.client() as client:
-        no = refusal(client.lease_port, "rail0")
-        assert no.error == errno.EBUSY
-        assert f"leased to process {pid} (holder)" in no.why
+        error = refusal(client.lease_port, "rail0")
+        assert error.error == errno.EBUSY
+        assert f"leased to process {pid} (holder)" in error.why
         close_all(client.lease_port("rail1")[1])
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         os.close(pipe)
-        harpd.until(lambda: len(harpd.daemon.table.leases) == 1, "the end of the dead one's")
+        harpd.until(
+            lambda: len(harpd.daemon.table.leases) == 1, "the end of the dead holder's lease"
+        )
         port, fds = client.lease_port("rail0")
         assert port.page_count == 1
         close_all(fds)
 
 
 def test_a_port_counts_as_a_lease(start: Start, settings: Settings) -> None:
-    """leases_per_uid is of queues and ports together."""
-    harpd = start(given=replace(settings, leases_per_uid=2))
+    """leases_per_uid limits queues and ports together."""
+    harpd = start(settings=replace(settings, leases_per_uid=2))
     path = harpd.path
 
     def greedy() -> list[int]:
         with LeaseClient(path, "greedy") as client:
             client.lease("eth0")
             client.lease_port("rail0")
-            no = refusal(client.lease_port, "rail1"), refusal(client.lease, "eth0")
-            return [each.error for each in no]
+            errors = refusal(client.lease_port, "rail1"), refusal(client.lease, "eth0")
+            return [error.error for error in errors]
 
     assert in_child(greedy, uid=NOBODY) == [errno.EDQUOT, errno.EDQUOT]
 
@@ -137,18 +147,20 @@ def test_a_port_counts_as_a_lease(start: Start, settings: Settings) -> None:
 def test_a_port_that_cannot_be_opened_is_refused(harpd: Running) -> None:
     harpd.kernel.port_problems["rail1"] = "0000:00:06.0 has no driver: driverctl"
     with harpd.client() as client:
-        no = refusal(client.lease_port, "rail1")
-        assert (no.error, no.why) == (
+        error = refusal(client.lease_port, "rail1")
+        assert (error.error, error.why) == (
             errno.ENODEV,
             "DPDK port rail1 can't be leased: 0000:00:06.0 has no driver: driverctl",
         )
         assert ports(client)["rail1"]["problem"] == "0000:00:06.0 has no driver: driverctl"
 
 
-def test_a_port_that_goes_while_its_lease_is_made(start: Start, settings: Settings) -> None:
+def test_a_port_that_a_reload_removes_during_a_request_is_refused(
+    start: Start, settings: Settings
+) -> None:
     harpd = start(load=lambda: replace(settings, dpdk=(RAIL1,)))
     harpd.kernel.may_make.clear()
-    with greeted(harpd.path) as sock:
+    with greet(harpd.path) as sock:
         sock.send(pack(Kind.LEASE, 2, Request("rail0")))
         assert harpd.kernel.making.wait(10)
         assert harpd.call(harpd.daemon.reload) == ""
@@ -156,15 +168,15 @@ def test_a_port_that_goes_while_its_lease_is_made(start: Start, settings: Settin
         answer = unpack(sock.recv(65536))
     assert answer.kind is Kind.REFUSED
     assert answer.body.error == errno.ENODEV
-    nothing_is_left(harpd)
+    check_nothing_left(harpd)
 
 
 def test_a_port_lease_survives_a_restart(start: Start, caplog: pytest.LogCaptureFixture) -> None:
     first = start()
     pid, pipe = port_holder(first.path, queues=3)
     first.end(remove=False)
-    written = json.loads((first.daemon.settings.run_dir / "state.json").read_text())
-    assert [each["ifname"] for each in written["leases"]] == ["rail0"]
+    state = json.loads((first.daemon.settings.run_dir / "state.json").read_text())
+    assert [lease["ifname"] for lease in state["leases"]] == ["rail0"]
     second = start(first.kernel)
     assert f"process {pid} continues with DPDK port rail0" in caplog.text
     with second.client() as client:
@@ -172,11 +184,11 @@ def test_a_port_lease_survives_a_restart(start: Start, caplog: pytest.LogCapture
         assert ports(client)["rail0"]["queues_leased"] == 3
         assert refusal(client.lease_port, "rail0").error == errno.EBUSY
     kill(pid, pipe)
-    nothing_is_left(second)
+    check_nothing_left(second)
 
 
-def test_a_reload_changes_ports_and_leases_last(start: Start, settings: Settings) -> None:
-    """The device stays leased when harp.toml renames it."""
+def test_a_reload_renames_a_port_and_its_lease_stays(start: Start, settings: Settings) -> None:
+    """The device is still leased after harp.toml renames its port."""
     renamed = replace(RAIL0, name="left")
     new = replace(settings, dpdk=(renamed,))
     harpd = start(load=lambda: new)
@@ -186,8 +198,8 @@ def test_a_reload_changes_ports_and_leases_last(start: Start, settings: Settings
         assert list(ports(client)) == ["left"]
         assert ports(client)["left"]["pid"] == pid
         assert refusal(client.lease_port, "rail0").error == errno.ENODEV
-        no = refusal(client.lease_port, "left")
-        assert (no.error, f"process {pid}" in no.why) == (errno.EBUSY, True)
+        error = refusal(client.lease_port, "left")
+        assert (error.error, f"process {pid}" in error.why) == (errno.EBUSY, True)
         kill(pid, pipe)
         harpd.until(lambda: not harpd.daemon.table.leases, "the end of the lease")
         port, fds = client.lease_port("left")
@@ -195,7 +207,7 @@ def test_a_reload_changes_ports_and_leases_last(start: Start, settings: Settings
         close_all(fds)
 
 
-# Opens a port, prints the error, and lives on until a line comes on stdin.
+# Opens a port, prints the error, and waits for a line on stdin.
 JOB = """
 import sys
 from harp import Instance
@@ -208,10 +220,10 @@ sys.stdin.readline()
 """
 
 
-def test_a_port_that_can_not_be_opened_is_given_back(
+def test_a_port_that_the_job_cannot_open_is_returned(
     start: Start, settings: Settings, tmp_path: Path
 ) -> None:
-    harpd = start(given=replace(settings, dpdk=(replace(RAIL0, device="fake0"),)))
+    harpd = start(settings=replace(settings, dpdk=(replace(RAIL0, device="fake0"),)))
     with subprocess.Popen(
         [sys.executable, "-c", JOB, harpd.path, tmp_path],
         stdin=subprocess.PIPE,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a job keeps of leases that are over: empty files instead of frame memory, and no queue."""
+"""After the end of a lease, a job keeps neither its frame memory nor its queue."""
 
 import contextlib
 import mmap
@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemon_rig import lease_once, leave_harpd
-from harpd_rig import HostDaemon, Job, Send, Work, paused
+from daemon_rig import close_inherited, lease_once
+from harpd_rig import HostDaemon, Job, Send, Work, wait_for_go
 from netns_tools import wait_until
 
 from harp.daemon import frames
@@ -32,47 +32,47 @@ def harpd(lab: Lab) -> Iterator[HostDaemon]:
 
 
 def held_bytes(fd: int) -> int:
-    """The memory of a file."""
+    """Return the memory that a file occupies."""
     return os.fstat(fd).st_blocks * 512
 
 
-def leased(client: Any, ifname: str) -> tuple[Any, int, list[int]]:
-    """A lease, its frame memory, which is all there, and its other descriptors."""
+def take_lease(client: Any, ifname: str) -> tuple[Any, int, list[int]]:
+    """Return a lease, its frame memory, all of it allocated, and its other descriptors."""
     lease, fds = client.lease(ifname, frame_count=FRAMES)
-    kept = fds.pop(FD_FRAMES)
-    assert held_bytes(kept) == lease.frame_count * lease.frame_size
-    return lease, kept, fds
+    frames_fd = fds.pop(FD_FRAMES)
+    assert held_bytes(frames_fd) == lease.frame_count * lease.frame_size
+    return lease, frames_fd, fds
 
 
 def frame_links(pid: int) -> list[Path]:
-    """Descriptors of a process that are frame memory."""
-    found = []
+    """Return the links in /proc of a process to frame memory."""
+    links = []
     for link in Path(f"/proc/{pid}/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # of the directory's own
+        with contextlib.suppress(FileNotFoundError):  # the descriptor of the directory itself
             if "harp-frames" in str(link.readlink()):
-                found.append(link)
-    return found
+                links.append(link)
+    return links
 
 
-def no_leases(harpd: HostDaemon) -> None:
-    wait_until(lambda: not harpd.query("instances")["instances"], "the leases' end")
+def wait_for_no_leases(harpd: HostDaemon) -> None:
+    wait_until(lambda: not harpd.query("instances")["instances"], "the end of all leases")
 
 
 def test_memory_does_not_outlive_its_lease(harpd: HostDaemon) -> None:
-    """As often as the job likes: each lease is given back, its memory and a mapping are kept."""
+    """The job returns several leases and keeps the memory and a mapping of each."""
     ifname = harpd.host.ifname
 
     def work(send: Send, _wait_fd: int) -> None:
         with harpd.client() as client:
-            kept = []
+            mappings = []
             for _ in range(LEASES):
-                lease, fd, others = leased(client, ifname)
+                lease, fd, others = take_lease(client, ifname)
                 close_all(others)
                 client.release(lease.lease_id)
-                kept.append((fd, mmap.mmap(fd, os.fstat(fd).st_size)))
-            wait_until(lambda: not any(held_bytes(fd) for fd, _ in kept), "all are empty")
-            # It reads as zeros, may not be sealed or resized, and is written at one's own expense.
-            fd, pages = kept[0]
+                mappings.append((fd, mmap.mmap(fd, os.fstat(fd).st_size)))
+            wait_until(lambda: not any(held_bytes(fd) for fd, _ in mappings), "empty files")
+            # It can't be resized and reads as zeros; pages that the job writes count as its own.
+            fd, pages = mappings[0]
             for change in (lambda: os.ftruncate(fd, 0), lambda: os.ftruncate(fd, 1 << 30)):
                 with pytest.raises(PermissionError):
                     change()
@@ -84,16 +84,16 @@ def test_memory_does_not_outlive_its_lease(harpd: HostDaemon) -> None:
 
 
 def leasing_job(harpd: HostDaemon, mapped: bool) -> Work:
-    """A job with a lease that keeps its memory: mapped, as jobs do, or open."""
+    """Return a job that keeps its frame memory mapped, as real jobs do, or open."""
 
     def work(send: Send, wait_fd: int) -> None:
         with harpd.client() as client:
-            lease, fd, _ = leased(client, harpd.host.ifname)
+            lease, fd, _ = take_lease(client, harpd.host.ifname)
             pages = mmap.mmap(fd, os.fstat(fd).st_size)
             while mapped and (links := frame_links(os.getpid())):
-                os.close(int(links[0].name))  # the client's, and that of the mapping
+                os.close(int(links[0].name))  # the descriptors of the client and of the mapping
             send(len(frame_links(os.getpid())) > 0)
-            paused(wait_fd)
+            wait_for_go(wait_fd)
             del pages
             send(lease.lease_id)
 
@@ -102,7 +102,7 @@ def leasing_job(harpd: HostDaemon, mapped: bool) -> Work:
 
 @contextlib.contextmanager
 def memory_of(pid: int) -> Iterator[int]:
-    """A process's frame memory, open here."""
+    """Open the frame memory of a process."""
     process = Path("/proc", str(pid))
     paths = frame_links(pid)
     for line in (process / "maps").read_text().splitlines():
@@ -113,55 +113,55 @@ def memory_of(pid: int) -> Iterator[int]:
 
 
 @pytest.mark.parametrize(
-    ("way", "mapped"), [("killed", True), ("ended", False), ("restarted", True)]
+    ("end", "mapped"), [("killed", True), ("ended", False), ("restarted", True)]
 )
-def test_memory_is_freed_after_a_restart(harpd: HostDaemon, way: str, mapped: bool) -> None:
+def test_memory_is_freed_after_a_restart(harpd: HostDaemon, end: str, mapped: bool) -> None:
     with Job(leasing_job(harpd, mapped)) as job:
         assert job.receive() is not mapped
-        with memory_of(job.pid) as kept:
-            if way == "restarted":
+        with memory_of(job.pid) as frames_fd:
+            if end == "restarted":
                 assert harpd.harpctl("restart").returncode == 0
             else:
-                harpd.end(signal.SIGKILL if way == "killed" else signal.SIGTERM)
+                harpd.end(signal.SIGKILL if end == "killed" else signal.SIGTERM)
                 harpd.start()
             assert len(harpd.query("instances")["instances"]) == 1
-            assert held_bytes(kept) > 0
+            assert held_bytes(frames_fd) > 0
             job.kill()
-            no_leases(harpd)
-            wait_until(lambda: held_bytes(kept) == 0, "the memory is freed")
+            wait_for_no_leases(harpd)
+            wait_until(lambda: held_bytes(frames_fd) == 0, "the release of the memory")
 
 
 def hider(harpd: HostDaemon) -> Work:
-    """A job of which only a child has the frame memory."""
+    """Return a job that holds its frame memory only in a child."""
 
     def work(send: Send, wait_fd: int) -> None:
         with harpd.client() as client:
-            _, fd, _ = leased(client, harpd.host.ifname)
+            _, fd, _ = take_lease(client, harpd.host.ifname)
             child = os.fork()
             if child == 0:
-                leave_harpd(fd, wait_fd)
-                paused(wait_fd)
+                close_inherited(fd, wait_fd)
+                wait_for_go(wait_fd)
                 os._exit(0)
             os.close(fd)
             send(child)
-            paused(wait_fd)
+            wait_for_go(wait_fd)
             os.waitpid(child, 0)
 
     return work
 
 
-@pytest.mark.parametrize("way", ["killed", "restarted"])
-def test_memory_that_is_hidden_in_another_process(harpd: HostDaemon, way: str) -> None:
-    """`harpctl restart` hands the descriptor on. A harpd that was killed has lost it, and the lease
-    of a job that hides its memory is over."""
+@pytest.mark.parametrize("end", ["killed", "restarted"])
+def test_memory_that_is_hidden_in_another_process(harpd: HostDaemon, end: str) -> None:
+    """`harpctl restart` passes the descriptor to the new harpd. A killed harpd has lost it, so the
+    lease of a job that hides its memory ends."""
     with Job(hider(harpd)) as job:
         child = job.receive()
-        with memory_of(child) as kept:
-            if way == "restarted":
+        with memory_of(child) as frames_fd:
+            if end == "restarted":
                 assert harpd.harpctl("restart").returncode == 0
                 job.kill()
-                no_leases(harpd)
-                wait_until(lambda: held_bytes(kept) == 0, "the memory is freed")
+                wait_for_no_leases(harpd)
+                wait_until(lambda: held_bytes(frames_fd) == 0, "the release of the memory")
                 os.kill(child, signal.SIGKILL)
             else:
                 harpd.end(signal.SIGKILL)
@@ -175,7 +175,7 @@ def test_memory_that_is_hidden_in_another_process(harpd: HostDaemon, way: str) -
 
 
 def test_a_file_of_a_disk_is_not_emptied(tmp_path: Path) -> None:
-    """The search opens memfds only, whatever state.json contains."""
+    """The search opens only memfds, even if state.json names another file."""
     path = tmp_path / "file"
     path.write_text("kept")
     with path.open() as file:
@@ -193,13 +193,13 @@ def test_a_forked_child_of_a_killed_job_keeps_only_the_queue(harpd: HostDaemon) 
             if child == 0:
                 signal.pause()
             send(child)
-            paused(wait_fd)
+            wait_for_go(wait_fd)
 
     job = Job(work)
     child = job.receive()
     job.kill()
     try:
-        no_leases(harpd)
+        wait_for_no_leases(harpd)
         nic = harpd.query("status")["nics"][0]
         assert nic["queues"]["1"] == "recovering"
         assert nic["queues_waiting"]["1"]["pid"] == job.pid

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harpctl where stdout is closed, full or abandoned, and where something else answers for harpd."""
+"""harpctl with a closed, full or broken stdout, and with another program on harpd's socket."""
 
 import contextlib
 import json
@@ -21,7 +21,7 @@ from harp.daemon.messages import pack, pack_welcome
 
 
 @pytest.mark.parametrize(
-    ("shell", "code", "words"),
+    ("shell", "code", "message"),
     [
         (">&-", 0, ""),
         (">&- <&-", 0, ""),
@@ -29,24 +29,25 @@ from harp.daemon.messages import pack, pack_welcome
         (">/dev/full 2>&-", 1, ""),
     ],
 )
-def test_harpctl_survives_every_kind_of_stdout(shell: str, code: int, words: str) -> None:
+def test_harpctl_survives_every_kind_of_stdout(shell: str, code: int, message: str) -> None:
     command = ["sh", "-c", f'exec "$@" {shell}', "sh", *COMMAND, "config", "show"]
     done = finished(command, timeout=60)
-    assert (done.returncode, done.stderr) == (code, words)
+    assert (done.returncode, done.stderr) == (code, message)
 
 
-def test_a_reader_that_stops_early_is_no_error() -> None:
-    reading, writing = os.pipe()
-    os.close(reading)
+def test_a_closed_pipe_causes_no_message() -> None:
+    read_fd, write_fd = os.pipe()
+    os.close(read_fd)
     command, pipe = [*COMMAND, "man"], subprocess.PIPE
-    done = subprocess.run(command, stdout=writing, stderr=pipe, check=False, timeout=60)
-    os.close(writing)
+    done = subprocess.run(command, stdout=write_fd, stderr=pipe, check=False, timeout=60)
+    os.close(write_fd)
     assert (done.returncode, done.stderr) == (1, b"")
 
 
 @pytest.fixture
 def impostor(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
-    """A program that sends WELCOME and answers every query with one document; its harp.toml."""
+    """A function that starts a program on harpd's socket, which answers each query with one
+    document. It returns the harp.toml."""
     path = tmp_path / "harpd.sock"
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listening.bind(str(path))
@@ -85,7 +86,7 @@ def impostor(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
         ("stop", ""),
     ],
 )
-def test_an_answer_of_another_program_is_one_line(
+def test_an_invalid_answer_is_reported_in_one_line(
     impostor: Callable[[str], Path], command: str, document: str
 ) -> None:
     done = harpctl(command, "--file", str(impostor(document)))
@@ -95,21 +96,21 @@ def test_an_answer_of_another_program_is_one_line(
     assert done.stderr.startswith("harpctl: harpd")
 
 
-def test_labels_of_jobs_are_no_markup(
+def test_job_labels_are_not_markup(
     impostor: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     label = "[/no] [red]such tag"
-    one = {
+    instance = {
         "ifname": "eth0", "queue": 0, "ports": [1, 2], "pid": 1, "uid": 2,
         "age_s": 1.0, "label": label, "marks": [],
     }  # fmt: skip
-    done = harpctl("instances", "--file", str(impostor(json.dumps({"instances": [one]}))))
+    done = harpctl("instances", "--file", str(impostor(json.dumps({"instances": [instance]}))))
     assert (done.returncode, done.stderr) == (0, "")
     assert label in done.stdout
     output.out.print(output.table("", ["job"], [[label]]))
     assert label in capsys.readouterr().out
 
 
-def test_a_locale_without_characters_and_a_narrow_terminal() -> None:
+def test_the_c_locale_and_a_narrow_terminal() -> None:
     done = harpctl("config", "show", LC_ALL="C", PYTHONIOENCODING="ascii", COLUMNS="20", HOME="/")
     assert (done.returncode, done.stderr) == (0, "")

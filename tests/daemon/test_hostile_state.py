@@ -18,19 +18,19 @@ from harp.errors import HarpError
 from harp.nicprep import Host, Preparation, restore
 
 
-def a_state() -> dict[str, Any]:
-    """A lease of a queue and one of a DPDK port by this process, and one block that rests."""
-    me = os.getpid()
+def valid_state() -> dict[str, Any]:
+    """Return a state: this process leases a queue and a DPDK port; a port block is quarantined."""
+    pid = os.getpid()
     return {
         "format": 2,
-        "pid": me,
-        "start_ticks": peer.start_ticks(me),
+        "pid": pid,
+        "start_ticks": peer.start_ticks(pid),
         "version": "0.1.0",
         "nics": {"eth0": {"ifindex": 2, "pins": "", "addresses": ["00" * 10 + "ffff0a000001"]}},
         "leases": [
             {
                 "lease_id": 77,
-                "owner": {"pid": me, "start_ticks": peer.start_ticks(me), "uid": os.getuid()},
+                "owner": {"pid": pid, "start_ticks": peer.start_ticks(pid), "uid": os.getuid()},
                 "ifname": "eth0",
                 "ifindex": 2,
                 "queue": 1,
@@ -48,7 +48,7 @@ def a_state() -> dict[str, Any]:
         "port_leases": [
             {
                 "lease_id": 78,
-                "owner": {"pid": me, "start_ticks": peer.start_ticks(me), "uid": os.getuid()},
+                "owner": {"pid": pid, "start_ticks": peer.start_ticks(pid), "uid": os.getuid()},
                 "ifname": "rail0",
                 "label": "job",
                 "since_s": 1.5,
@@ -71,7 +71,7 @@ def a_state() -> dict[str, Any]:
     }
 
 
-def readable(text: str) -> bool:
+def is_readable(text: str) -> bool:
     try:
         decode(text)
     except BadStateError:
@@ -79,10 +79,10 @@ def readable(text: str) -> bool:
     return True
 
 
-def test_a_truncated_state_is_one_error() -> None:
-    text = json.dumps(a_state())
-    assert readable(text)
-    assert not [end for end in range(len(text)) if readable(text[:end])]
+def test_a_truncated_state_is_an_error() -> None:
+    text = json.dumps(valid_state())
+    assert is_readable(text)
+    assert not [end for end in range(len(text)) if is_readable(text[:end])]
 
 
 def test_a_damaged_state_is_set_aside(
@@ -101,7 +101,7 @@ def test_a_damaged_state_is_set_aside(
     assert caplog.text.count(reason) == 1
 
 
-RINGS = a_state()["undo"]["entries"][0]
+RINGS = valid_state()["undo"]["entries"][0]
 
 
 @pytest.mark.parametrize(
@@ -118,11 +118,11 @@ RINGS = a_state()["undo"]["entries"][0]
         None,
     ],
 )
-def test_an_undo_entry_of_another_harpd_is_kept_as_it_is(
+def test_an_undo_entry_of_another_harpd_version_is_kept(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, foreign: object
 ) -> None:
-    """It ends no lease and hinders no other entry, and its harpd can restore it later."""
-    document = a_state()
+    """It affects no lease and no other entry. A harpd of its version can restore it later."""
+    document = valid_state()
     document["undo"]["entries"].insert(0, foreign)
     file = StateFile(tmp_path)
     file.path.write_text(json.dumps(document))
@@ -137,7 +137,7 @@ def test_an_undo_entry_of_another_harpd_is_kept_as_it_is(
     assert json.loads(file.path.read_text())["undo"] == {"entries": [foreign]}
 
 
-def test_a_state_that_can_not_be_set_aside(
+def test_a_damaged_state_that_cannot_be_set_aside(
     start: Start, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
     (settings.run_dir / "state.bad" / "x").mkdir(parents=True)
@@ -150,13 +150,13 @@ def test_a_state_that_can_not_be_set_aside(
 def test_a_state_that_another_user_can_change_is_refused(
     start: Start, settings: Settings, name: str
 ) -> None:
-    """Neither a start nor `harpctl stop` believes it, and it is left for a person to look at."""
+    """Neither a start nor `harpctl stop` trusts it, and it stays for the administrator to check."""
     settings.run_dir.mkdir()
     file = settings.run_dir / "state.json"
-    text = json.dumps(a_state())
+    text = json.dumps(valid_state())
     file.write_text(text)
-    spoiled = file if name == "state.json" else settings.run_dir
-    spoiled.chmod(spoiled.stat().st_mode | 0o002)
+    unsafe = file if name == "state.json" else settings.run_dir
+    unsafe.chmod(unsafe.stat().st_mode | 0o002)
     subject = "the state" if name == "state.json" else "run_dir"
     unpinned: list[str] = []
 
@@ -164,14 +164,14 @@ def test_a_state_that_another_user_can_change_is_refused(
         unpinned.append(path)
         return True
 
-    for use in (
+    for action in (
         lambda: start(FakeKernel()),
         lambda: takeover.clean(settings, Preparation(), unpin, force=True),
     ):
-        with pytest.raises(HarpError) as caught:
-            use()
-        assert str(caught.value).startswith(f"{subject} is not trusted: ")
-        assert "can be changed by other users" in str(caught.value)
-        assert "\n" not in str(caught.value)
+        with pytest.raises(HarpError) as failure:
+            action()
+        assert str(failure.value).startswith(f"{subject} is not trusted: ")
+        assert "can be changed by other users" in str(failure.value)
+        assert "\n" not in str(failure.value)
     assert file.read_text() == text
     assert not unpinned

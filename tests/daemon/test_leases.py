@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The life of a lease, each way in which it can fail, and changes of the NIC during it."""
+"""Leases: grant, failure and release, and changes of the NIC while they exist."""
 
 import errno
 import logging
@@ -8,7 +8,7 @@ import signal
 from dataclasses import replace
 
 import pytest
-from daemon_rig import Running, Start, greeted, holder, lease_once, refusal
+from daemon_rig import Running, Start, greet, holder, lease_once, refusal
 from fake_kernel import FakeKernel, FakeSteering, address
 
 from harp import _host
@@ -36,12 +36,12 @@ def queue_state(harpd: Running, queue: int) -> QueueState:
     return harpd.daemon.table.nics["eth0"].queues[queue]
 
 
-def nothing_is_left(harpd: Running) -> None:
-    """No lease, and nothing of one in the maps; harpd holds no descriptor of it."""
+def check_nothing_left(harpd: Running) -> None:
+    """Check that no lease is left in the table, in the maps and in harpd's descriptors."""
     harpd.until(lambda: not harpd.daemon.table.leases, "the end of all leases")
     assert steering(harpd).xsks == {}
     assert steering(harpd).ports == {}
-    assert all(not made.fds for made in harpd.kernel.made)
+    assert all(not queue.fds for queue in harpd.kernel.queues_made)
     assert harpd.daemon.leasing._watched == {}
     assert harpd.daemon.leasing.frames.fds == []
 
@@ -57,20 +57,20 @@ def test_a_lease_has_its_queue_ports_and_descriptors(harpd: Running) -> None:
         assert len(fds) == _host.FDS
         assert steering(harpd).xsks == {0: inode(fds[_FD_XSK])}
         assert steering(harpd).ports == dict.fromkeys(range(61000, 61256), 0)
-        harpd.until(lambda: not harpd.kernel.made[0].fds, "harpd's duplicates")
-        found = client.query("instances")["instances"]
-        assert [(each["pid"], each["label"]) for each in found] == [
+        harpd.until(lambda: not harpd.kernel.queues_made[0].fds, "harpd's duplicates")
+        instances = client.query("instances")["instances"]
+        assert [(instance["pid"], instance["label"]) for instance in instances] == [
             (os.getpid(), "train.py rank 3")
         ]
         client.release(lease.lease_id)
         close_all(fds)
-    nothing_is_left(harpd)
+    check_nothing_left(harpd)
 
 
 _FD_XSK = 0
 
 
-def test_a_label_can_not_write_to_a_terminal(harpd: Running) -> None:
+def test_a_label_cannot_control_a_terminal(harpd: Running) -> None:
     with harpd.client() as client:
         client.take("eth0", label="\x1b[31m\nred")
         assert client.query("instances")["instances"][0]["label"] == "?[31m?red"
@@ -87,10 +87,10 @@ def test_a_label_can_not_write_to_a_terminal(harpd: Running) -> None:
     ],
     ids=["interface", "path", "queue", "frames", "copy-mode"],
 )
-def test_a_lease_that_is_impossible_is_refused(harpd: Running, fields: dict, error: int) -> None:  # type: ignore[type-arg]
+def test_an_impossible_request_is_refused(harpd: Running, fields: dict, error: int) -> None:  # type: ignore[type-arg]
     with harpd.client() as client:
         assert refusal(client.lease, **fields).error == error
-    nothing_is_left(harpd)
+    check_nothing_left(harpd)
 
 
 @pytest.mark.parametrize("step", ["make", "ports_set", "xsk_set"])
@@ -102,9 +102,9 @@ def test_a_failure_undoes_the_previous_steps(harpd: Running, step: str) -> None:
     with harpd.client() as client:
         expected = errno.ENOMEM if step == "make" else errno.E2BIG
         assert refusal(client.lease, "eth0").error == expected
-        nothing_is_left(harpd)
+        check_nothing_left(harpd)
         steering(harpd).failing, harpd.kernel.make_error = "", None
-        harpd.kernel.held.clear()
+        harpd.kernel.busy_queues.clear()
         lease_once(client, "eth0")
 
 
@@ -116,40 +116,40 @@ def test_an_internal_error_is_one_line_and_harpd_continues(
         with pytest.raises(RefusedByDaemonError, match="its log says more"):
             client.lease("eth0")
     assert "internal error: ZeroDivisionError: ours" in caplog.text
-    nothing_is_left(harpd)
+    check_nothing_left(harpd)
 
 
 def test_a_client_that_disconnects_during_a_lease_gets_none(harpd: Running) -> None:
     harpd.kernel.may_make.clear()
-    sock = greeted(harpd.path)
+    sock = greet(harpd.path)
     sock.send(pack(Kind.LEASE, 2, Request("eth0")))
     assert harpd.kernel.making.wait(10)
-    with harpd.client() as other:  # others are served meanwhile
+    with harpd.client() as other:  # harpd serves other clients during the request
         assert not other.query("instances")["instances"][0]["active"]
     sock.close()
     harpd.kernel.may_make.set()
-    harpd.until(lambda: bool(harpd.kernel.made), "the worker")
-    nothing_is_left(harpd)
+    harpd.until(lambda: bool(harpd.kernel.queues_made), "the worker")
+    check_nothing_left(harpd)
 
 
 def test_the_end_of_a_process_ends_its_lease_and_frees_the_queue_later(harpd: Running) -> None:
-    pid, ending = holder(harpd.path)
+    pid, end_fd = holder(harpd.path)
     assert set(steering(harpd).xsks) == {0}
     os.kill(pid, signal.SIGKILL)
     # The map is clean before the dead process is reaped.
-    nothing_is_left(harpd)
+    check_nothing_left(harpd)
     os.waitpid(pid, 0)
-    os.close(ending)
-    # A forked child still holds the queue, as far as the kernel is concerned.
+    os.close(end_fd)
+    # The kernel has not released the queue, as if a forked child still held it.
     assert queue_state(harpd, 0) is QueueState.RECOVERING
     with harpd.client() as client:
         waiting = client.query("status")["nics"][0]["queues_waiting"]
         assert waiting["0"]["pid"] == pid
-    harpd.kernel.held.clear()
-    harpd.until(lambda: queue_state(harpd, 0) is QueueState.FREE, "the queue")
+    harpd.kernel.busy_queues.clear()
+    harpd.until(lambda: queue_state(harpd, 0) is QueueState.FREE, "the release of the queue")
     with harpd.client() as client:
         lease = client.take("eth0", queue=0)
-        assert lease.port_min == 61256, "the ports of the dead rest"
+        assert lease.port_min == 61256, "the dead process's ports are quarantined"
 
 
 # --------------------------------------------------------------------------------------------------
@@ -159,8 +159,8 @@ def sync(harpd: Running) -> None:
     harpd.call(harpd.daemon.nics.sync)
 
 
-def logged(caplog: pytest.LogCaptureFixture, words: str) -> int:
-    return sum(words in record.getMessage() for record in caplog.records)
+def count_logged(caplog: pytest.LogCaptureFixture, text: str) -> int:
+    return sum(text in record.getMessage() for record in caplog.records)
 
 
 def test_a_lease_survives_changes_of_the_link(
@@ -170,78 +170,78 @@ def test_a_lease_survives_changes_of_the_link(
         client.take("eth0")
         harpd.kernel.change(up=False)
         sync(harpd), sync(harpd)
-        assert logged(caplog, "eth0: the interface is down") == 1
+        assert count_logged(caplog, "eth0: the interface is down") == 1
         assert client.query("instances")["instances"][0]["marks"] == ["NIC is down"]
         with pytest.raises(RefusedByDaemonError, match="ip link set dev eth0 up"):
             client.lease("eth0")
         harpd.kernel.change(up=True)
         sync(harpd), sync(harpd)
-        assert logged(caplog, "eth0: the interface is up again") == 1
+        assert count_logged(caplog, "eth0: the interface is up again") == 1
         assert client.query("instances")["instances"][0]["marks"] == []
         harpd.kernel.change(mtu_bytes=1400)
         sync(harpd)
         marks = client.query("instances")["instances"][0]["marks"]
         assert marks == ["MTU changed from 1500 to 1400"]
-        assert set(steering(harpd).xsks) == {0}, "the lease never lost its place"
+        assert set(steering(harpd).xsks) == {0}, "the queue stays in the map"
 
 
 def test_addresses_are_added_and_removed(harpd: Running, caplog: pytest.LogCaptureFixture) -> None:
-    assert steering(harpd).own == {address(1).raw}
+    assert steering(harpd).addresses == {address(1).raw}
     with harpd.client() as client:
         client.take("eth0")
-        harpd.kernel.own = [address(2), address(9, ifindex=3)]
+        harpd.kernel.local_addresses = [address(2), address(9, ifindex=3)]
         sync(harpd), sync(harpd)
-        assert steering(harpd).own == {address(1).raw, address(2).raw}, "it may come back"
-        assert logged(caplog, "eth0: address 10.0.0.1 removed; leased to process") == 1
+        assert steering(harpd).addresses == {address(1).raw, address(2).raw}, "it may come back"
+        assert count_logged(caplog, "eth0: address 10.0.0.1 removed; leased to process") == 1
         assert client.query("instances")["instances"][0]["marks"] == ["address removed: 10.0.0.1"]
-        harpd.kernel.own = [address(1), address(2)]
+        harpd.kernel.local_addresses = [address(1), address(2)]
         sync(harpd)
         assert client.query("instances")["instances"][0]["marks"] == []
 
 
 def test_a_removed_address_is_dropped_with_its_leases(harpd: Running) -> None:
     with harpd.client() as client:
-        had = client.take("eth0")
-        harpd.kernel.own = [address(2)]
+        lease = client.take("eth0")
+        harpd.kernel.local_addresses = [address(2)]
         sync(harpd)
         assert client.query("status")["nics"][0]["addresses"] == ["10.0.0.2"]
         client.take("eth0")
         sync(harpd)
-        assert steering(harpd).own == {address(1).raw, address(2).raw}
-        client.release(had.lease_id)
+        assert steering(harpd).addresses == {address(1).raw, address(2).raw}
+        client.release(lease.lease_id)
         sync(harpd)
-        assert steering(harpd).own == {address(2).raw}
+        assert steering(harpd).addresses == {address(2).raw}
 
 
 def test_a_removed_address_on_another_interface_is_dropped(harpd: Running) -> None:
     with harpd.client() as client:
         client.take("eth0")
-        harpd.kernel.own = [address(1, ifindex=3)]
+        harpd.kernel.local_addresses = [address(1, ifindex=3)]
         sync(harpd)
-        assert steering(harpd).own == set()
-        harpd.kernel.own = [address(1), address(1, ifindex=3)]
+        assert steering(harpd).addresses == set()
+        harpd.kernel.local_addresses = [address(1), address(1, ifindex=3)]
         sync(harpd)
-        assert steering(harpd).own == {address(1).raw}
+        assert steering(harpd).addresses == {address(1).raw}
 
 
 def test_the_number_of_removed_addresses_is_bounded(harpd: Running) -> None:
     with harpd.client() as client:
         client.take("eth0")
         for last in range(2, 4 + LOST_MAX):
-            harpd.kernel.own = [address(last)]
+            harpd.kernel.local_addresses = [address(last)]
             sync(harpd)
-        kept = {address(last).raw for last in range(3, 4 + LOST_MAX)}
-        assert steering(harpd).own == kept
+        expected = {address(last).raw for last in range(3, 4 + LOST_MAX)}
+        assert steering(harpd).addresses == expected
 
 
 def test_a_nic_that_returns_with_its_index(harpd: Running) -> None:
-    """As from another network namespace: a lease of before has nothing of the NIC any more."""
+    """For example from another network namespace. An older lease no longer owns any queue of it."""
     with harpd.client() as client:
         old = client.take("eth0")
-        gone = harpd.kernel.present.pop("eth0")
+        link = harpd.kernel.present.pop("eth0")
         sync(harpd)
-        harpd.kernel.present["eth0"] = gone
-        harpd.kernel.held.clear()
+        harpd.kernel.present["eth0"] = link
+        harpd.kernel.busy_queues.clear()
         sync(harpd)
         new = client.take("eth0")
         assert (new.queue, new.port_min) == (old.queue, old.port_min)
@@ -250,7 +250,7 @@ def test_a_nic_that_returns_with_its_index(harpd: Running) -> None:
         assert steering(harpd).ports
         assert queue_state(harpd, new.queue) is QueueState.LEASED
         client.release(new.lease_id)
-    nothing_is_left(harpd)
+    check_nothing_left(harpd)
 
 
 def test_a_lease_survives_a_renamed_interface(
@@ -258,86 +258,86 @@ def test_a_lease_survives_a_renamed_interface(
 ) -> None:
     """Existing leases continue; new ones are refused with the reason."""
     with harpd.client() as client:
-        lease = client.take("eth0")
+        first = client.take("eth0")
         before = steering(harpd)
-        known = harpd.kernel.present.pop("eth0")
-        harpd.kernel.present["wan7"] = replace(known, ifname="wan7")
+        link = harpd.kernel.present.pop("eth0")
+        harpd.kernel.present["wan7"] = replace(link, ifname="wan7")
         sync(harpd), sync(harpd)
-        assert logged(caplog, "eth0: can't be leased: the interface is called wan7 now") == 1
+        assert count_logged(caplog, "eth0: can't be leased: the interface is called wan7 now") == 1
         with pytest.raises(RefusedByDaemonError, match="is called wan7 now; name that in harp"):
             client.lease("eth0")
-        assert set(before.xsks) == {lease.queue}
+        assert set(before.xsks) == {first.queue}
         assert not before.closed
         assert client.query("instances")["instances"][0]["marks"] == []
-        harpd.kernel.present = {"eth0": known}
+        harpd.kernel.present = {"eth0": link}
         sync(harpd)
-        again = client.take("eth0")
-        assert again.queue != lease.queue
+        second = client.take("eth0")
+        assert second.queue != first.queue
         assert steering(harpd) is before
-        for each in (lease, again):
-            client.release(each.lease_id)
-    nothing_is_left(harpd)
+        for lease in (first, second):
+            client.release(lease.lease_id)
+    check_nothing_left(harpd)
 
 
 def test_a_nic_renamed_to_another_configured_name(start: Start, settings: Settings) -> None:
-    """It is that one's then, and not leased under two names."""
+    """harpd leases it only under its new name."""
     harpd = start(
-        given=replace(settings, nics=(NicConfig(ifname="eth0"), NicConfig(ifname="wan7")))
+        settings=replace(settings, nics=(NicConfig(ifname="eth0"), NicConfig(ifname="wan7")))
     )
     with harpd.client() as client:
         old = client.take("eth0")
         before = steering(harpd)
         harpd.kernel.present = {"wan7": replace(harpd.kernel.present["eth0"], ifname="wan7")}
-        harpd.kernel.held.clear()
+        harpd.kernel.busy_queues.clear()
         sync(harpd)
         assert client.query("instances")["instances"][0]["marks"] == ["NIC was removed"]
         assert before.closed
         new = client.take("wan7", queue=old.queue)
         assert set(steering(harpd).xsks) == {new.queue}
-        for each in (old, new):
-            client.release(each.lease_id)
-    nothing_is_left(harpd)
+        for lease in (old, new):
+            client.release(lease.lease_id)
+    check_nothing_left(harpd)
 
 
 def test_a_nic_that_returns_with_another_index(
     harpd: Running, caplog: pytest.LogCaptureFixture
 ) -> None:
     with harpd.client() as client:
-        lease = client.take("eth0")
+        old_lease = client.take("eth0")
         old = steering(harpd)
-        gone = harpd.kernel.present.pop("eth0")
+        link = harpd.kernel.present.pop("eth0")
         sync(harpd), sync(harpd)
-        assert logged(caplog, "eth0: the interface was removed") == 1
+        assert count_logged(caplog, "eth0: the interface was removed") == 1
         assert old.closed
         assert harpd.kernel.pinned == {}
-        found = client.query("instances")["instances"]
-        assert found[0]["marks"] == ["NIC was removed"]
+        instances = client.query("instances")["instances"]
+        assert instances[0]["marks"] == ["NIC was removed"]
         assert refusal(client.lease, "eth0").error == errno.ENODEV
-        harpd.kernel.present["eth0"] = replace(gone, ifindex=9)
-        harpd.kernel.own = [address(5, ifindex=9)]
-        harpd.kernel.held.clear()
+        harpd.kernel.present["eth0"] = replace(link, ifindex=9)
+        harpd.kernel.local_addresses = [address(5, ifindex=9)]
+        harpd.kernel.busy_queues.clear()
         sync(harpd)
         assert steering(harpd) is not old
-        assert steering(harpd).own == {address(5).raw}
-        again = client.take("eth0")
-        assert again.ifindex == 9
-        client.release(lease.lease_id)
-        assert set(steering(harpd).xsks) == {again.queue}, "the old lease's end touches nothing new"
+        assert steering(harpd).addresses == {address(5).raw}
+        new = client.take("eth0")
+        assert new.ifindex == 9
+        client.release(old_lease.lease_id)
+        assert set(steering(harpd).xsks) == {new.queue}, "the old lease's end touches nothing new"
 
 
-def test_an_interface_that_another_program_has(
+def test_an_interface_with_another_xdp_program(
     start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     kernel = FakeKernel()
     kernel.attach_error = OSError(errno.EBUSY, "eth0: XDP program 7 is attached already")
     harpd = start(kernel)
     sync(harpd), sync(harpd)
-    assert logged(caplog, "eth0: can't be leased: XDP program 7 is attached") == 1
+    assert count_logged(caplog, "eth0: can't be leased: XDP program 7 is attached") == 1
     with harpd.client() as client:
         assert client.devices[0].queues == 0
-        with pytest.raises(RefusedByDaemonError, match="XDP program 7") as caught:
+        with pytest.raises(RefusedByDaemonError, match="XDP program 7") as failure:
             client.lease("eth0")
-        assert caught.value.error == errno.EBUSY
+        assert failure.value.error == errno.EBUSY
         kernel.attach_error = None
         sync(harpd)
         lease_once(client, "eth0")
@@ -346,23 +346,23 @@ def test_an_interface_that_another_program_has(
 def test_queues_that_no_packet_reaches_are_not_leased(
     harpd: Running, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Until one arrives elsewhere. tests/netns/test_queues.py has the XDP program's counters."""
+    """A packet on another queue ends this. tests/netns/test_queues.py tests the counters."""
     reason = "eth0: the NIC puts all of HARP's packets on queue 0 ("
     with harpd.client() as client:
         client.take("eth0")
         steering(harpd).arrived[0] = (900, 900, 0xFF)
         for request in ({}, {"queue": 2}):
-            no = refusal(client.lease, "eth0", **request)
-            assert (no.error, reason in no.why) == (errno.EBUSY, True)
+            error = refusal(client.lease, "eth0", **request)
+            assert (error.error, reason in error.why) == (errno.EBUSY, True)
         assert client.query("status")["nics"][0]["queues_unreachable"] == [1, 2, 3]
-        assert logged(caplog, reason) == 1
+        assert count_logged(caplog, reason) == 1
         steering(harpd).arrived[2] = (1, 0, 0)
         assert client.take("eth0").queue == 1
         assert client.query("status")["nics"][0]["queues_unreachable"] == []
-    assert logged(caplog, "all may be leased again") == 1
+    assert count_logged(caplog, "all may be leased again") == 1
 
 
-def test_reload_takes_what_may_change(
+def test_a_reload_applies_new_settings(
     start: Start, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
     answers = [replace(settings, users=(), groups=(), job="HARP_X=2\n"), ValueError("line 3: bad")]
@@ -383,11 +383,11 @@ def test_reload_takes_what_may_change(
     assert not harpd.daemon.leasing.access.everybody
 
 
-def test_an_unreadable_nic_does_not_keep_settings_from_others(
+def test_an_unreadable_nic_does_not_block_settings_of_others(
     start: Start, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def load() -> Settings:
-        nics = tuple(replace(each, lease_queues=(1,)) for each in both.nics)
+        nics = tuple(replace(nic, lease_queues=(1,)) for nic in both.nics)
         return replace(both, nics=nics, users=(), groups=(), leases_per_uid=1)
 
     def hardware(link: Link, rss: str) -> Hardware:
@@ -398,7 +398,7 @@ def test_an_unreadable_nic_does_not_keep_settings_from_others(
     kernel = FakeKernel()
     kernel.present["eth1"] = replace(kernel.present["eth0"], ifname="eth1", ifindex=3)
     both = replace(settings, nics=(NicConfig(ifname="eth0"), NicConfig(ifname="eth1")))
-    harpd = start(kernel, given=both, load=load)
+    harpd = start(kernel, settings=both, load=load)
     real = kernel.hardware
     monkeypatch.setattr(kernel, "hardware", hardware)
     with harpd.client() as client:
@@ -412,21 +412,21 @@ def test_an_unreadable_nic_does_not_keep_settings_from_others(
         assert harpd.daemon.table.nics[ifname].withdrawn == {0, 2, 3}
 
 
-def test_a_reload_gives_and_takes_queues(start: Start, settings: Settings) -> None:
-    def only(*queues: int) -> Settings:
+def test_a_reload_adds_and_removes_queues(start: Start, settings: Settings) -> None:
+    def with_queues(*queues: int) -> Settings:
         return replace(settings, nics=(NicConfig(ifname="eth0", lease_queues=queues),))
 
-    harpd = start(given=only(0, 1), load=lambda: only(1, 2))
+    harpd = start(settings=with_queues(0, 1), load=lambda: with_queues(1, 2))
     with harpd.client() as client:
         lease = client.take("eth0", queue=0)
         client.query("reload")
-        assert client.query("instances")["instances"][0]["queue"] == 0, "it keeps what it has"
+        assert client.query("instances")["instances"][0]["queue"] == 0, "the lease stays"
         for queue in (0, 3):
             with pytest.raises(RefusedByDaemonError, match="it has 1, 2"):
                 client.lease("eth0", queue=queue)
         client.release(lease.lease_id)
-        harpd.kernel.held.clear()
-        harpd.until(lambda: queue_state(harpd, 0) is QueueState.FREE, "the queue")
+        harpd.kernel.busy_queues.clear()
+        harpd.until(lambda: queue_state(harpd, 0) is QueueState.FREE, "the release of the queue")
         assert [client.take("eth0").queue for _ in range(2)] == [1, 2]
         with pytest.raises(RefusedByDaemonError, match="all 2 queues are leased"):
             client.lease("eth0")

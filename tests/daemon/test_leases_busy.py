@@ -19,24 +19,24 @@ from harp.daemon.messages import Request, pack, unpack
 
 
 class SlowKernel(FakeKernel):
-    """Counts requests that find a queue busy."""
+    """Never reports a queue as free, and counts attempts to lease a busy one."""
 
     def __init__(self, queues: int) -> None:
         super().__init__(queues)
-        self.refused = 0
+        self.busy_count = 0
 
     def make(self, request: Request, flows: int) -> Made:
         try:
             return super().make(request, flows)
         except OSError as error:
-            self.refused += error.errno == errno.EBUSY
+            self.busy_count += error.errno == errno.EBUSY
             raise
 
     def queue_free(self, ifname: str, queue: int) -> bool:
-        return False  # it is the lease that finds out
+        return False  # only an attempt to lease finds out
 
 
-def give_back(client: LeaseClient, count: int) -> None:
+def lease_and_return(client: LeaseClient, count: int) -> None:
     """Lease a number of queues and return them together."""
     leases = [client.lease("eth0") for _ in range(count)]
     for lease, fds in leases:
@@ -44,18 +44,18 @@ def give_back(client: LeaseClient, count: int) -> None:
         client.release(lease.lease_id)
 
 
-def asks(client: LeaseClient, **request: Any) -> None:
+def send_request(client: LeaseClient, **request: Any) -> None:
     """Request a lease; the answer is read later."""
     client._sock.send(pack(Kind.LEASE, 9, Request("eth0", **request)))
 
 
-def leased(client: LeaseClient) -> Any:
+def receive_lease(client: LeaseClient) -> Any:
     raw, fds, _, _ = socket.recv_fds(client._sock, 65536, _host.FDS)
     close_all(fds)
     return unpack(raw).body
 
 
-def refused(client: LeaseClient) -> tuple[int, str]:
+def receive_refusal(client: LeaseClient) -> tuple[int, str]:
     body = unpack(client._sock.recv(65536)).body
     return body.error, body.why
 
@@ -64,41 +64,41 @@ def test_a_lease_after_a_release_waits_for_the_kernel(start: Start) -> None:
     kernel = SlowKernel(queues=1)
     harpd = start(kernel)
     with harpd.client() as client, harpd.client() as other:
-        give_back(client, 1)
-        asks(client)
-        harpd.until(lambda: kernel.refused >= 3, "tries")
-        assert other.query("status")["connections"] == 2, "others are served meanwhile"
-        kernel.held.clear()
-        assert leased(client).queue == 0
+        lease_and_return(client, 1)
+        send_request(client)
+        harpd.until(lambda: kernel.busy_count >= 3, "retries")
+        assert other.query("status")["connections"] == 2, "harpd serves other clients"
+        kernel.busy_queues.clear()
+        assert receive_lease(client).queue == 0
 
 
 def test_a_recovering_queue_is_leased_once_the_kernel_frees_it(start: Start) -> None:
-    """A forked child has the first one, and it is not waited for."""
+    """The lease does not wait for the first queue, which a forked child holds."""
     kernel = SlowKernel(queues=3)
     harpd = start(kernel)
     with harpd.client() as client:
-        give_back(client, 3)
-        asks(client)
-        harpd.until(lambda: kernel.refused >= 3, "tries")
-        kernel.held.discard(("eth0", 1))
-        assert leased(client).queue == 1
+        lease_and_return(client, 3)
+        send_request(client)
+        harpd.until(lambda: kernel.busy_count >= 3, "retries")
+        kernel.busy_queues.discard(("eth0", 1))
+        assert receive_lease(client).queue == 1
 
 
 def test_a_queue_of_another_program_is_refused(
     start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A queue that harpd never leased is not waited for; another one is granted."""
+    """The lease does not wait for a queue that harpd never leased, and gets another one."""
     monkeypatch.setitem(leasing.WAITS_S, errno.EBUSY, 0.0)
     monkeypatch.setattr(leasing, "RECOVER_LOG_S", 0.0)
     kernel = SlowKernel(queues=2)
-    kernel.held = {("eth0", 0)}
+    kernel.busy_queues = {("eth0", 0)}
     harpd = start(kernel)
     with harpd.client() as client:
-        asks(client, queue=0)
-        assert refused(client) == (errno.EBUSY, "eth0 queue 0: another socket owns it")
-        assert kernel.refused == 1
-        asks(client)
-        assert leased(client).queue == 1
+        send_request(client, queue=0)
+        assert receive_refusal(client) == (errno.EBUSY, "eth0 queue 0: another socket owns it")
+        assert kernel.busy_count == 1
+        send_request(client)
+        assert receive_lease(client).queue == 1
     message = "eth0 queue 0: an AF_XDP socket without a lease of harpd's owns the queue"
     harpd.until(lambda: message in caplog.text, "the message")
     assert "that it forked" not in caplog.text
@@ -111,22 +111,22 @@ def test_a_client_that_dies_waiting_leaves_the_queue_to_others(
     kernel = SlowKernel(queues=1)
     harpd = start(kernel)
     with harpd.client() as client:
-        give_back(client, 1)
-        mortal = holder(harpd.path, asks)
-        harpd.until(lambda: kernel.refused >= 1, "a try")
-        kill(*mortal)
+        lease_and_return(client, 1)
+        waiting = holder(harpd.path, send_request)
+        harpd.until(lambda: kernel.busy_count >= 1, "an attempt")
+        kill(*waiting)
         harpd.until(lambda: harpd.daemon.leasing.refused["ESRCH"] == 1, "the end of its request")
-        kernel.held.clear()
-        asks(client)
-        assert leased(client).queue == 0
+        kernel.busy_queues.clear()
+        send_request(client)
+        assert receive_lease(client).queue == 0
 
 
 def test_a_client_that_waits_for_a_queue_is_refused_when_harpd_ends(start: Start) -> None:
     kernel = SlowKernel(queues=1)
     harpd = start(kernel)
     with harpd.client() as client:
-        give_back(client, 1)
-        asks(client)
-        harpd.until(lambda: kernel.refused >= 1, "a try")
+        lease_and_return(client, 1)
+        send_request(client)
+        harpd.until(lambda: kernel.busy_count >= 1, "an attempt")
         harpd.end(remove=True)
-        assert refused(client) == (errno.ESHUTDOWN, "harpd is being stopped")
+        assert receive_refusal(client) == (errno.ESHUTDOWN, "harpd is being stopped")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The small parts: state on disk, limits, access, messages, netlink."""
+"""Units of harpd: state file, mounts, limits, workers, access, messages, processes, log."""
 
 import ctypes
 import errno
@@ -61,7 +61,7 @@ def some_state() -> State:
     )
 
 
-def test_the_state_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_a_written_state_is_read_unchanged(tmp_path: Path) -> None:
     file = StateFile(tmp_path)
     assert file.read() == State()
     file.write(some_state())
@@ -75,8 +75,8 @@ def test_a_failed_write_leaves_the_old_state(
 ) -> None:
     file = StateFile(tmp_path)
     file.write(State(pid=1))
-    with monkeypatch.context() as full:
-        full.setattr(os, "fchmod", lambda _fd, _mode: os.write(-1, b""))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fchmod", lambda _fd, _mode: os.write(-1, b""))
         with pytest.raises(OSError, match="Bad file descriptor"):
             file.write(State(pid=2))
     assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
@@ -95,19 +95,19 @@ def test_the_state_is_written_without_waiting_for_a_disk(
 
 
 def test_mounts_of_other_users_hide_none(tmp_path: Path) -> None:
-    # FUSE mounts of users: their names have bytes that are no text, and characters that end a line
-    # or separate words for str.
+    # FUSE mounts of users. Their names have invalid UTF-8, and characters at which str splits lines
+    # or words.
     other = b"1 1 0:1 / /home/u/%s rw - fuse u rw\n"
     names = (b"\xff", b"a\fb", b"a\rb", "a\u2028b\u00a0c".encode(), b"a\\134134", b"\\043")
-    mine = tmp_path / "h\u00e4rp run#\\040"
-    escaped = os.fsencode(mine).replace(b"\\", b"\\134").replace(b" ", b"\\040")
+    run_dir = tmp_path / "h\u00e4rp run#\\040"
+    escaped = os.fsencode(run_dir).replace(b"\\", b"\\134").replace(b" ", b"\\040")
     mountinfo = tmp_path / "mountinfo"
     mountinfo.write_bytes(
         b"".join(other % name for name in names)
         + b"1 1 0:1 / %s rw shared:1 - bpf b rw\n" % escaped
     )
-    assert rundir.is_mounted(mine, "bpf", mountinfo)
-    assert not rundir.is_mounted(mine, "tmpfs", mountinfo)
+    assert rundir.is_mounted(run_dir, "bpf", mountinfo)
+    assert not rundir.is_mounted(run_dir, "tmpfs", mountinfo)
     assert not rundir.is_mounted(tmp_path, "bpf", mountinfo)
 
 
@@ -121,7 +121,7 @@ def test_a_bucket_bounds_the_rate() -> None:
     assert bucket.take(0.1) == 0
     assert bucket.take(0.1) > 0
     assert [bucket.take(100) for _ in range(5)] == [0] * 5
-    assert bucket.take(100) > 0, "a long silence saves up no more than the burst"
+    assert bucket.take(100) > 0, "idle time adds no more than the burst"
 
 
 def test_buckets_of_idle_users_are_forgotten() -> None:
@@ -131,16 +131,16 @@ def test_buckets_of_idle_users_are_forgotten() -> None:
     assert len(buckets._each) < 1100
 
 
-def test_memory_is_refused_before_the_kernel_ends_harpd(tmp_path: Path) -> None:
-    """What leases that are being made will take is counted; so is what harpd needs itself."""
+def test_memory_is_refused_before_the_kernel_kills_harpd(tmp_path: Path) -> None:
+    """The memory of leases in progress and of harpd itself is counted."""
     limit, used = tmp_path / "memory.max", tmp_path / "memory.current"
     limit.write_text(f"{1 << 30}\n")
     used.write_text(f"{256 << 20}\n")
     room = MemoryRoom(tmp_path)
     with room.take(300 << 20):
-        with pytest.raises(OSError, match="has 468 MiB left") as caught:
+        with pytest.raises(OSError, match="has 468 MiB left") as failure:
             room.take(300 << 20).__enter__()
-        assert caught.value.errno == errno.ENOMEM
+        assert failure.value.errno == errno.ENOMEM
         with room.take(200 << 20):
             pass
     with room.take(512 << 20):
@@ -156,10 +156,10 @@ def test_memory_is_refused_before_the_kernel_ends_harpd(tmp_path: Path) -> None:
 # ---- workers ----
 
 
-def without_threads(monkeypatch: pytest.MonkeyPatch, left: int = 0) -> None:
-    """Let this process start only a number of threads more."""
+def limit_threads(monkeypatch: pytest.MonkeyPatch, count: int = 0) -> None:
+    """Let this process start only `count` more threads."""
     start = threading.Thread.start
-    remaining = [None] * left
+    remaining = [None] * count
 
     def limited(thread: threading.Thread) -> None:
         if not remaining:
@@ -171,25 +171,27 @@ def without_threads(monkeypatch: pytest.MonkeyPatch, left: int = 0) -> None:
 
 
 def test_all_workers_exist_before_the_first_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker that can't be started would run its job later, after the caller got the error."""
+    """If a worker could not start, its job would run later, although the caller got an error."""
     loop = Loop()
     try:
-        without_threads(monkeypatch)
-        together = threading.Barrier(WORKERS)
-        jobs = [loop.work(together.wait) for _ in range(WORKERS)]
-        found = [loop.run_until_complete(job) for job in jobs]
-        assert sorted(found) == list(range(WORKERS))
+        limit_threads(monkeypatch)
+        barrier = threading.Barrier(WORKERS)
+        jobs = [loop.work(barrier.wait) for _ in range(WORKERS)]
+        results = [loop.run_until_complete(job) for job in jobs]
+        assert sorted(results) == list(range(WORKERS))
     finally:
         loop.finish_work()
         loop.close()
 
 
-@pytest.mark.parametrize("left", [0, 1, WORKERS - 1])
-def test_a_harpd_without_threads_does_not_start(monkeypatch: pytest.MonkeyPatch, left: int) -> None:
-    without_threads(monkeypatch, left)
+@pytest.mark.parametrize("threads", [0, 1, WORKERS - 1])
+def test_a_harpd_without_threads_does_not_start(
+    monkeypatch: pytest.MonkeyPatch, threads: int
+) -> None:
+    limit_threads(monkeypatch, threads)
     with pytest.raises(HarpError, match="worker threads: can't start new thread; raise TasksMax="):
         Loop()
-    assert not [each for each in threading.enumerate() if each.name.startswith("harpd-work")]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("harpd-work")]
 
 
 # ---- access ----
@@ -206,11 +208,11 @@ def test_users_and_groups_decide_who_may_lease() -> None:
     assert Access.of(["*"], []).allows(4712, [])
 
 
-def test_a_harpd_that_can_not_start_leaves_no_worker(start: Start) -> None:
-    """Its event loop would be closed whenever Python collects it, in any thread."""
+def test_a_harpd_that_cannot_start_leaves_no_worker(start: Start) -> None:
+    """Otherwise Python would close its event loop at garbage collection, in any thread."""
 
     def workers() -> int:
-        return sum(each.name.startswith("harpd-work") for each in threading.enumerate())
+        return sum(thread.name.startswith("harpd-work") for thread in threading.enumerate())
 
     start()
     with pytest.raises(HarpError, match="another harpd runs in"):
@@ -239,10 +241,10 @@ def test_bodies_are_laid_out_as_in_the_header(root_dir: Path) -> None:
             in_c = member.replace("rss_", "rss.")
             asserts.append(f"offsetof({struct}, {in_c}) == {at}")
             asserts.append(f"sizeof((({struct} *)0)->{in_c}) == {size}")
-        if body is not Neighbors:  # which is sent in part
+        if body is not Neighbors:  # only a part of which is sent
             asserts.append(f"sizeof({struct}) == {begin + ctypes.sizeof(kind)}")
     code = '#include <stddef.h>\n#include "harp_lease.h"\n'
-    code += "".join(f'_Static_assert({each}, "{each}");\n' for each in asserts)
+    code += "".join(f'_Static_assert({condition}, "{condition}");\n' for condition in asserts)
     include = root_dir / "dataplane" / "include"
     command = ["cc", "-fsyntax-only", f"-I{include}", "-xc", "-"]
     done = finished(command, input=code)
@@ -253,7 +255,7 @@ def test_a_text_is_cut_between_characters() -> None:
     assert unpack(pack(Kind.HELLO, 1, Hello("\u00e9" * 40))).body == Hello("\u00e9" * 15)
 
 
-def test_a_later_versions_longer_message_is_taken() -> None:
+def test_a_longer_message_of_a_later_version_is_accepted() -> None:
     longer = bytearray(pack(Kind.HELLO, 1, Hello("new")) + b"\0" * 24)
     longer[8:12] = len(longer).to_bytes(4, "little")
     assert unpack(bytes(longer)).body == Hello("new")
@@ -262,7 +264,7 @@ def test_a_later_versions_longer_message_is_taken() -> None:
 # ---- processes ----
 
 
-def test_a_process_is_identified_by_its_start_time(tmp_path: Path) -> None:
+def test_the_start_time_of_a_process_is_read(tmp_path: Path) -> None:
     (tmp_path / "7").mkdir()
     fields = " ".join(str(n) for n in range(3, 53))
     (tmp_path / "7/stat").write_text(f"7 (a) ) S (b) {fields}\n")
@@ -271,7 +273,7 @@ def test_a_process_is_identified_by_its_start_time(tmp_path: Path) -> None:
         peer.start_ticks(8, tmp_path)
 
 
-def test_an_owner_is_found_again_and_not_mistaken() -> None:
+def test_an_owner_is_identified_by_pid_and_start_time() -> None:
     ticks = peer.start_ticks(os.getpid())
     fd = peer.reopen(Owner(os.getpid(), ticks, 0))
     assert peer.pidfd_pid(fd) == os.getpid()
@@ -309,7 +311,7 @@ def test_a_stopped_reader_of_stderr_does_not_stop_harpd() -> None:
         [sys.executable, "-c", LOGS], stdin=pipe, stdout=pipe, stderr=pipe, env=environment
     ) as process:
         try:
-            assert select.select([process.stdout], [], [], 60)[0], "the writer waits"
+            assert select.select([process.stdout], [], [], 60)[0], "the writer is blocked"
             assert process.stdout.readline() == b"done\n"
             before = os.read(process.stderr.fileno(), 1 << 20).splitlines()
             _, after = process.communicate(b"\n", timeout=60)

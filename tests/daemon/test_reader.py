@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest_stats import Documents, Owner, documents, make_owner, nic, owner, scraped, serving
-from daemon_rig import Running, Start, descriptors, in_child, refusal
+from conftest_stats import Documents, Owner, documents, make_owner, nic, owner, scrape, serving
+from daemon_rig import Running, Start, count_descriptors, in_child, refusal
 from lease_client import LeaseClient
 from programs import finished
 
@@ -42,37 +42,37 @@ DOCUMENTS = documents(nic("eth1", "free", verdicts={"rss_mismatch": 3}))
 
 
 def variant(change: str) -> list[str]:
-    """A command that is the reader with something changed."""
+    """Return a command that runs the reader after a change of its modules."""
     code = f"import os, time; from harp.stats import discover, reader; {change}; reader.main()"
     return [sys.executable, "-P", "-c", code]
 
 
 @pytest.fixture
 def alive() -> Iterator[socket.socket]:
-    """Readers live as long as its peer is open."""
+    """A socket; readers end when its peer is closed."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         yield theirs
 
 
 # --------------------------------------------------------------------------------------------------
-# What they may do.
+# Privileges.
 #
 def test_a_reader_has_two_capabilities_and_owns_nothing() -> None:
     code = "from harp.stats.reader import confine; confine()"
     code += "; print(open('/proc/self/status').read())"
     done = finished([sys.executable, "-c", code], check=True)
-    found = dict(line.split(":\t", 1) for line in done.stdout.splitlines() if ":\t" in line)
-    assert [int(found[name], 16) for name in ("CapEff", "CapPrm", "CapInh", "CapAmb")] == [
+    status = dict(line.split(":\t", 1) for line in done.stdout.splitlines() if ":\t" in line)
+    assert [int(status[name], 16) for name in ("CapEff", "CapPrm", "CapInh", "CapAmb")] == [
         KEPT, KEPT, 0, 0,
     ]  # fmt: skip
-    assert found["NoNewPrivs"] == "1"
-    assert found["Uid"].split() == found["Gid"].split() == [str(NOBODY)] * 4
-    assert found["Groups"].strip() == ""
+    assert status["NoNewPrivs"] == "1"
+    assert status["Uid"].split() == status["Gid"].split() == [str(NOBODY)] * 4
+    assert status["Groups"].strip() == ""
 
 
 def test_without_setuid_a_reader_refuses(alive: socket.socket) -> None:
-    """It would be root otherwise, which owns most files."""
+    """It would run as root, which owns most files."""
     command = ["setpriv", "--bounding-set=-setuid", *READER]
     with pytest.raises(RefusedError, match="harpd needs CAP_SETUID and CAP_SETGID"):
         read_statistics(alive, False, command)
@@ -84,7 +84,7 @@ def test_an_exception_of_the_reader_is_the_reason_of_a_refusal(alive: socket.soc
 
 
 def test_a_reader_ends_with_harpd(tmp_path: Path) -> None:
-    """Which is killed during a scan."""
+    """harpd is killed during a scan."""
     path = tmp_path / "pid"
     change = f"open({str(path)!r}, 'w').write(str(os.getpid()))"
     change += "; discover.find = lambda: time.sleep(1000)"
@@ -110,7 +110,7 @@ def test_a_reader_ends_with_harpd(tmp_path: Path) -> None:
 def test_the_number_of_descriptors_read_per_user_is_limited(
     owner: Owner, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
-    """A user with millions of them must not make the scan long; a message names the user."""
+    """A user with millions of them must not prolong the scan. A message names the user."""
     pid = owner.process.pid
     uid = discover._uid
     monkeypatch.setattr(discover, "_uid", lambda p, n: NOBODY if n == pid else uid(p, n))
@@ -121,23 +121,23 @@ def test_the_number_of_descriptors_read_per_user_is_limited(
         for number in discover._numbers(fds)
         if "harp-page" in str((fds / str(number)).readlink())
     ]
-    before = pages[0] if room < 2 else pages[1] + 1
-    most = discover.PROCESS_LINKS + before + (room == 1)
-    monkeypatch.setattr(discover, "USER_LINKS_MAX", most)
-    with discover.find() as found:
-        assert len(owner.pages(found)) == room
-        messages = [str(error) for _, error in found.bad]
-        more = len(discover._numbers(fds)) + discover.PROCESS_LINKS > most
+    preceding = pages[0] if room < 2 else pages[1] + 1
+    limit = discover.PROCESS_LINKS + preceding + (room == 1)
+    monkeypatch.setattr(discover, "USER_LINKS_MAX", limit)
+    with discover.find() as regions:
+        assert len(owner.pages(regions)) == room
+        messages = [str(error) for _, error in regions.bad]
+        is_exceeded = len(discover._numbers(fds)) + discover.PROCESS_LINKS > limit
         assert messages == [f"user {NOBODY} has more descriptors open than the limit: "
-                        "the others are left out"] * more  # fmt: skip
+                        "the others are left out"] * is_exceeded  # fmt: skip
 
 
 # --------------------------------------------------------------------------------------------------
 # The metrics endpoint.
 #
 @contextlib.contextmanager
-def made(harpd: Running, *code: str) -> Iterator[Metrics]:
-    """An endpoint whose process is another program."""
+def start_metrics(harpd: Running, *code: str) -> Iterator[Metrics]:
+    """Start a metrics endpoint whose process is another program."""
     command = [sys.executable, "-c", *code] if len(code) == 1 else code
     server = harpd.daemon._server
     assert server is not None
@@ -151,7 +151,7 @@ def made(harpd: Running, *code: str) -> Iterator[Metrics]:
 
 @pytest.fixture
 def starts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Gets an element at each attempt to start the process, which is repeated soon."""
+    """Gets an element per attempt to start the process; the delay of a restart is short."""
     attempts: list[int] = []
     popen = subprocess.Popen
 
@@ -168,52 +168,52 @@ def test_all_requests_of_a_second_get_one_answer(
     owner: Owner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exporter, "AGE_S", 1000.0)
-    asked = []
+    calls = []
 
     def source() -> Documents:
-        asked.append(1)
+        calls.append(1)
         return DOCUMENTS
 
     texts: list[str] = []
     with serving(source) as url:
-        threads = [threading.Thread(target=lambda: texts.append(scraped(url))) for _ in range(4)]
+        threads = [threading.Thread(target=lambda: texts.append(scrape(url))) for _ in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert (len(texts), len(set(texts)), asked) == (4, 1, [1])
+        assert (len(texts), len(set(texts)), calls) == (4, 1, [1])
         assert 'harp_tcp_conns{device="harp7"' in texts[0]
         assert "harpd_pages_read 1.0" in texts[0]
         monkeypatch.setattr(exporter, "AGE_S", 0.0)
-        scraped(url)
-        assert len(asked) == 2
+        scrape(url)
+        assert len(calls) == 2
 
 
-def test_metrics_without_statistics_are_harpd_s_own(
+def test_metrics_without_statistics_are_those_of_harpd(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(exporter, "AGE_S", 0.0)
     monkeypatch.setattr(exporter, "find", lambda: 1 / 0)
     with serving(lambda: DOCUMENTS) as url:
         for _ in range(2):
-            text = scraped(url)
+            text = scrape(url)
     assert "harpd_pages_read 0.0" in text
     assert 'harp_steering_packets_total{device="eth1",verdict="rss_mismatch"} 3.0' in text
     assert "harp_tcp_conns" not in text
     reason = "reading statistics: ZeroDivisionError: division by zero\n"
-    assert capsys.readouterr().err == reason, "once"
+    assert capsys.readouterr().err == reason, "logged once"
 
 
-def test_the_process_that_serves_metrics_is_started_again(
+def test_a_killed_metrics_process_is_restarted(
     start: Start, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
     with listen("127.0.0.1", 0) as unused:
         config = MetricsConfig(port=unused.getsockname()[1])
-    harpd = start(given=replace(settings, metrics=config))
+    harpd = start(settings=replace(settings, metrics=config))
     endpoint = harpd.daemon._metrics
 
     def serves() -> int:
-        text = scraped(endpoint.url)
+        text = scrape(endpoint.url)
         assert 'harpd_nic_usable{device="eth0"} 1.0' in text
         assert "process_resident_memory_bytes" in text
         assert endpoint._process is not None
@@ -222,7 +222,7 @@ def test_the_process_that_serves_metrics_is_started_again(
     harpd.until(lambda: endpoint._process is not None, "the process")
     first = serves()
     os.kill(first, signal.SIGKILL)
-    harpd.until(lambda: endpoint._process.pid != first, "another one")  # type: ignore[union-attr]
+    harpd.until(lambda: endpoint._process.pid != first, "another process")  # type: ignore[union-attr]
     assert serves() != first
     assert caplog.text.count("the process that serves /metrics has ended") == 1
 
@@ -233,7 +233,7 @@ def test_metrics_begin_when_their_port_is_free(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The process of a harpd that was killed has the port for a moment."""
+    """The process of a killed harpd may hold the port for a moment."""
     monkeypatch.setattr(metrics, "BUSY_S", 0.01)
     attempts = []
 
@@ -241,45 +241,47 @@ def test_metrics_begin_when_their_port_is_free(
         attempts.append(port)
         return listen(address, port)
 
-    with listen("127.0.0.1", 0) as other:
+    with listen("127.0.0.1", 0) as holder:
         monkeypatch.setattr(metrics, "listen", attempt)
-        config = MetricsConfig(port=other.getsockname()[1])
-        harpd = start(given=replace(settings, metrics=config))
-        harpd.until(lambda: len(attempts) > 2, "harpd tries again")
+        config = MetricsConfig(port=holder.getsockname()[1])
+        harpd = start(settings=replace(settings, metrics=config))
+        harpd.until(lambda: len(attempts) > 2, "harpd's third attempt")
         assert harpd.daemon.status()["metrics"] == ""
     harpd.until(lambda: harpd.daemon.status()["metrics"] != "", "the endpoint")
     assert caplog.text.count("harpd serves without metrics until it can bind the port") == 1
 
 
-@pytest.mark.parametrize("again_s", [0.0, metrics.LOG_AGAIN_S])
-def test_a_process_that_can_not_serve_metrics_is_started_again(
+@pytest.mark.parametrize("log_interval_s", [0.0, metrics.LOG_AGAIN_S])
+def test_a_metrics_process_that_fails_is_restarted(
     harpd: Running,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     starts: list[int],
-    again_s: float,
+    log_interval_s: float,
 ) -> None:
-    """Its reason is logged once in an hour, however often it fails."""
-    monkeypatch.setattr(metrics, "LOG_AGAIN_S", again_s)
-    with made(harpd, "import sys; sys.exit('no \\x1b')") as endpoint:
-        harpd.until(lambda: len(starts) > 2, "a third")
-        assert len(endpoint._logged) == (2 if again_s else 1), "an expired line is forgotten"
+    """The reason is logged once per hour, however often it fails."""
+    monkeypatch.setattr(metrics, "LOG_AGAIN_S", log_interval_s)
+    with start_metrics(harpd, "import sys; sys.exit('no \\x1b')") as endpoint:
+        harpd.until(lambda: len(starts) > 2, "a third attempt")
+        assert len(endpoint._logged) == (2 if log_interval_s else 1), "expired lines are forgotten"
     for text in (": no ?", " has ended; another one"):
         count = caplog.text.count(f"the process that serves /metrics{text}")
-        assert count == 1 if again_s else count > 1
+        assert count == 1 if log_interval_s else count > 1
 
 
 def test_a_problem_is_logged_while_the_process_runs(
     harpd: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(metrics, "SETTLE_S", 0.01)
-    with made(harpd, "import sys; print('why', file=sys.stderr); sys.stdin.read()") as endpoint:
-        harpd.until(lambda: "the process that serves /metrics: why" in caplog.text, "its reason")
+    with start_metrics(
+        harpd, "import sys; print('why', file=sys.stderr); sys.stdin.read()"
+    ) as endpoint:
+        harpd.until(lambda: "the process that serves /metrics: why" in caplog.text, "the reason")
         assert endpoint._process is not None
         assert endpoint._process.poll() is None
 
 
-# Writes two lines; the second one when harpd has read the first one.
+# Writes two lines, the second one after harpd has read the first one.
 TRACEBACK = """
 import array, fcntl, sys, termios
 print("Traceback (most recent call last):", file=sys.stderr, flush=True)
@@ -295,8 +297,8 @@ def test_a_traceback_of_the_process_is_one_line_of_the_log(
 ) -> None:
     monkeypatch.setattr(metrics, "SETTLE_S", 1000.0)
     monkeypatch.setattr(metrics, "RESTART_S", 1000.0)
-    with made(harpd, TRACEBACK):
-        harpd.until(lambda: "has ended" in caplog.text, "its end")
+    with start_metrics(harpd, TRACEBACK):
+        harpd.until(lambda: "has ended" in caplog.text, "the end of the process")
     reasons = [line for line in caplog.messages if "serves /metrics:" in line]
     assert reasons == ["the process that serves /metrics: ValueError: why"]
 
@@ -324,32 +326,32 @@ def test_a_process_without_welcome_ends_with_one_line(answer: bytes, why: str) -
     assert written.count("\n") == 1
 
 
-def test_a_process_that_can_not_be_watched_serves_no_metrics(
+def test_a_process_that_cannot_be_watched_serves_no_metrics(
     harpd: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """harpd can open one descriptor, and needs two."""
-    before = harpd.call(descriptors)
+    """harpd can open only one of the two pidfds that it needs."""
+    before = harpd.call(count_descriptors)
     monkeypatch.setattr(metrics, "RESTART_S", 1000.0)
-    room, pidfd_open = [1], os.pidfd_open
+    remaining, pidfd_open = [1], os.pidfd_open
 
     def limited(pid: int) -> int:
-        if not room:
+        if not remaining:
             raise OSError(errno.EMFILE, "Too many open files")
-        room.pop()
+        remaining.pop()
         return pidfd_open(pid)
 
     monkeypatch.setattr(metrics.os, "pidfd_open", limited)
-    with made(harpd, "import sys; sys.stdin.read()") as endpoint:
+    with start_metrics(harpd, "import sys; sys.stdin.read()") as endpoint:
         harpd.until(lambda: "can't be started: Too many open files" in caplog.text, "a failure")
         assert not harpd.daemon._server.clients
-        assert harpd.call(descriptors) == before + 1, "the listening socket"
+        assert harpd.call(count_descriptors) == before + 1, "the listening socket"
         assert endpoint._process is not None
-        assert endpoint._process.wait(60) == 0, "it ends, as its connection is closed"
+        assert endpoint._process.wait(60) == 0, "it ends when its connection is closed"
 
 
 @contextlib.contextmanager
 def internal(harpd: Running) -> Iterator[socket.socket]:
-    """The connection of a process of harpd, as user nobody."""
+    """Connect to harpd as its own exporter process, with user nobody."""
     server = harpd.daemon._server
     assert server is not None
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -365,11 +367,9 @@ def internal(harpd: Running) -> Iterator[socket.socket]:
         yield ours
 
 
-def test_the_process_for_metrics_is_in_no_limit_of_its_user(
-    start: Start, settings: Settings
-) -> None:
-    """A job of that user takes nothing from it, and it takes nothing from the job."""
-    harpd = start(given=replace(settings, connections_per_uid=1))
+def test_the_metrics_process_does_not_count_for_its_user(start: Start, settings: Settings) -> None:
+    """It shares no limit with jobs of the same user."""
+    harpd = start(settings=replace(settings, connections_per_uid=1))
     harpd.daemon._server.buckets = Buckets(1e-9, 2.0)  # HELLO and QUERY of the job
 
     def job() -> bool:
@@ -377,7 +377,7 @@ def test_the_process_for_metrics_is_in_no_limit_of_its_user(
             return client.query("status")["leases"] == 0
 
     with internal(harpd) as connection:
-        assert in_child(job, NOBODY), "the silent connection is not the user's"
+        assert in_child(job, NOBODY), "the exporter's connection does not count"
         with DaemonClient(Path("here"), sock=connection) as client:
             assert refusal(client.query, "unknown").error == errno.ENOSYS
             assert client.query("status")["leases"] == 0
@@ -386,7 +386,7 @@ def test_the_process_for_metrics_is_in_no_limit_of_its_user(
 @pytest.mark.parametrize(
     "message", [pack(Kind.LEASE, 2, Request("eth0")), pack(Kind.RELEASE, 2, LeaseId(1))]
 )
-def test_the_process_for_metrics_can_not_lease(
+def test_the_metrics_process_cannot_lease(
     harpd: Running, caplog: pytest.LogCaptureFixture, message: bytes
 ) -> None:
     with internal(harpd) as connection:
@@ -397,27 +397,27 @@ def test_the_process_for_metrics_can_not_lease(
     assert "is for jobs, and it is harpd's own process; its connection is closed" in caplog.text
 
 
-def test_a_process_for_metrics_that_can_not_be_started_is_started_later(
+def test_a_metrics_process_that_cannot_be_started_is_started_later(
     harpd: Running,
     caplog: pytest.LogCaptureFixture,
     starts: list[int],
     tmp_path: Path,
 ) -> None:
     command = tmp_path / "exporter"
-    with made(harpd, str(command), "") as endpoint:
+    with start_metrics(harpd, str(command), "") as endpoint:
         harpd.until(lambda: len(starts) > 2, "a third attempt")
         (tmp_path / "new").write_text("#!/bin/sh\nread -r line\n")
         (tmp_path / "new").chmod(0o755)
         (tmp_path / "new").rename(command)
-        harpd.until(lambda: endpoint._process is not None, "it serves")
+        harpd.until(lambda: endpoint._process is not None, "a process that runs")
     assert caplog.text.count("the process that serves /metrics can't be started: No such file") == 1
 
 
 def test_the_delay_of_a_restart_grows(harpd: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     delays: list[float] = []
 
-    async def ends(_self: Metrics, _listening: int) -> None:
-        if len(delays) == 9:  # it has served for long
+    async def serve(_self: Metrics, _listening: int) -> None:
+        if len(delays) == 9:  # it has served for a long time
             monkeypatch.setattr(metrics, "RESTART_MAX_S", 0.0)
 
     async def sleep(delay_s: float) -> None:
@@ -425,32 +425,35 @@ def test_the_delay_of_a_restart_grows(harpd: Running, monkeypatch: pytest.Monkey
         if len(delays) == 10:
             await asyncio.Event().wait()
 
-    monkeypatch.setattr(Metrics, "_serve", ends)
+    monkeypatch.setattr(Metrics, "_serve", serve)
     monkeypatch.setattr(metrics.asyncio, "sleep", sleep)
-    with made(harpd, ""):
+    with start_metrics(harpd, ""):
         harpd.until(lambda: len(delays) == 10, "ten starts")
     assert delays == [1, 2, 4, 8, 16, 32, 60, 60, 60, metrics.RESTART_S]
 
 
-def test_a_process_for_metrics_can_not_fill_the_log(
+def test_the_metrics_process_cannot_fill_the_log(
     harpd: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(metrics, "RESTART_S", 1000.0)
     monkeypatch.setattr(metrics, "LOGS_BURST", 2.0)
     monkeypatch.setattr(metrics, "SETTLE_S", 0.0)
     code = "import sys\nfor i in range(1000): print(i, file=sys.stderr, flush=True)"
-    with made(harpd, code) as endpoint:
-        harpd.until(lambda: endpoint._process.poll() is not None, "its end")  # type: ignore[union-attr]
+    with start_metrics(harpd, code) as endpoint:
+        harpd.until(lambda: endpoint._process.poll() is not None, "the end of the process")  # type: ignore[union-attr]
         harpd.call(lambda: None)
     assert 1 <= caplog.text.count("the process that serves /metrics") <= 2
 
 
 def test_no_second_process_serves_metrics(harpd: Running, starts: list[int]) -> None:
-    """harpd can't kill one that has closed its connection and continues."""
-    with made(harpd, "import os, time; os.close(0); time.sleep(60)") as endpoint:
-        harpd.until(lambda: endpoint._client is not None and not endpoint._client.open, "its close")
+    """harpd can't kill a process that closes its connection and continues."""
+    with start_metrics(harpd, "import os, time; os.close(0); time.sleep(60)") as endpoint:
+        harpd.until(
+            lambda: endpoint._client is not None and not endpoint._client.open,
+            "the end of the connection",
+        )
         process = endpoint._process
-        # The loop's timers run in order: a start that the close had caused would be over.
+        # Timers run in order: a start caused by the close would run before this one.
         delay_over = threading.Event()
         harpd.call(lambda: harpd.daemon.loop.call_later(5 * metrics.RESTART_S, delay_over.set))
         assert delay_over.wait(10)
@@ -459,7 +462,7 @@ def test_no_second_process_serves_metrics(harpd: Running, starts: list[int]) -> 
         assert process is endpoint._process
         assert process.poll() is None
         os.kill(process.pid, signal.SIGKILL)
-        harpd.until(lambda: endpoint._process is not process, "another one")
+        harpd.until(lambda: endpoint._process is not process, "another process")
         assert len(starts) > 1
 
         def end() -> None:

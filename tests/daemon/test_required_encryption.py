@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where encryption is required lanes are encrypted, or the init fails with one line.
+"""If encryption is required, lanes are encrypted, or init fails with one line.
 
-The job is a process with the plugin, on kernel lanes over the loopback interface. Its /etc is its
-own, so that /etc/harp is the test's.
+The job is a process that loads the plugin and uses kernel lanes over loopback. It has its own /etc,
+in which the test writes /etc/harp.
 """
 
 import base64
@@ -30,14 +30,14 @@ HANDLE_ENCRYPTED_AT = 5
 
 @dataclass
 class Job:
-    """A job of this user, or of `uid`, that sees `etc` as /etc."""
+    """A job of user `uid` that sees `etc` as /etc."""
 
     etc: Path
     socket: Path
     uid: int = 0
 
     def key(self, path: str = "job.key", text: str = KEY, mode: int = 0o600) -> str:
-        """A key file in its /etc/harp; the path as the job sees it."""
+        """Write a key file to /etc/harp; return its path in the job."""
         file = self.etc / "harp" / path
         file.write_text(text)
         file.chmod(mode)
@@ -63,19 +63,19 @@ class Job:
             enter += ["setpriv", f"--reuid={self.uid}", f"--regid={self.uid}", "--clear-groups"]
         return Actor(None, environment | variables, enter)
 
-    def encrypts(self, **variables: str) -> bool:
-        """Does it, after an init that succeeds?"""
+    def is_encrypted(self, **variables: str) -> bool:
+        """Initialize the plugin; tell whether its lanes are encrypted."""
         with actors(self._actor(variables)) as (actor,):
             actor.load()
             handle = base64.b64decode(actor.call("listen")[0])
         return bool(handle[HANDLE_ENCRYPTED_AT])
 
     def refusal(self, **variables: str) -> str:
-        """The one line with which its init fails."""
+        """Return the line with which init fails."""
         with actors(self._actor(variables)) as (actor,):
-            with pytest.raises(ActorError) as failed:
+            with pytest.raises(ActorError) as failure:
                 actor.load()
-        first, *lines = str(failed.value).split("\n")
+        first, *lines = str(failure.value).split("\n")
         assert "init: nccl" in first
         assert len(lines) == 1, lines
         return lines[0]
@@ -89,39 +89,41 @@ def job(tmp_path: Path, settings: Settings) -> Job:
     return Job(etc, settings.socket_path)
 
 
-BOTH = pytest.mark.parametrize(
-    "asked", ["auto", "off"], ids=["HARP_DAEMON=auto", "HARP_DAEMON=off"]
+BOTH_MODES = pytest.mark.parametrize(
+    "mode", ["auto", "off"], ids=["HARP_DAEMON=auto", "HARP_DAEMON=off"]
 )
 
 
 # --------------------------------------------------------------------------------------------------
 # harpd answers.
 #
-@BOTH
-def test_harpd_requires_it(start: Start, settings: Settings, job: Job, asked: str) -> None:
-    start(given=replace(settings, job="HARP_ENCRYPT=aes-256-gcm\n"))
-    assert "there is no key: needs HARP_KEY_FILE" in job.refusal(HARP_DAEMON=asked)
+@BOTH_MODES
+def test_harpd_requires_encryption(start: Start, settings: Settings, job: Job, mode: str) -> None:
+    start(settings=replace(settings, job="HARP_ENCRYPT=aes-256-gcm\n"))
+    assert "there is no key: needs HARP_KEY_FILE" in job.refusal(HARP_DAEMON=mode)
     job.key()
-    assert job.encrypts(HARP_DAEMON=asked)
-    line = job.refusal(HARP_DAEMON=asked, HARP_ENCRYPT="off")
+    assert job.is_encrypted(HARP_DAEMON=mode)
+    line = job.refusal(HARP_DAEMON=mode, HARP_ENCRYPT="off")
     assert "HARP_ENCRYPT=off, and harp.toml requires encryption" in line
 
 
-@BOTH
-def test_harpd_requires_nothing(start: Start, settings: Settings, job: Job, asked: str) -> None:
-    start(given=replace(settings, job=""))
-    job.toml(REQUIRED)  # not the file of the harpd that answers
-    assert not job.encrypts(HARP_DAEMON=asked)
-    assert not job.encrypts(HARP_DAEMON=asked, HARP_ENCRYPT="off")
+@BOTH_MODES
+def test_harpd_does_not_require_encryption(
+    start: Start, settings: Settings, job: Job, mode: str
+) -> None:
+    start(settings=replace(settings, job=""))
+    job.toml(REQUIRED)  # harpd, which answers, uses another file
+    assert not job.is_encrypted(HARP_DAEMON=mode)
+    assert not job.is_encrypted(HARP_DAEMON=mode, HARP_ENCRYPT="off")
     key = job.key("other.key")
-    assert job.encrypts(HARP_DAEMON=asked, HARP_ENCRYPT="aes-256-gcm", HARP_KEY_FILE=key)
+    assert job.is_encrypted(HARP_DAEMON=mode, HARP_ENCRYPT="aes-256-gcm", HARP_KEY_FILE=key)
 
 
 # --------------------------------------------------------------------------------------------------
-# harpd is there and does not answer.
+# harpd's socket exists, but harpd does not answer.
 #
 def check_silent(job: Job, why: str) -> None:
-    """With and without a setting in the environment. All at once: each of them waits for harpd."""
+    """Check all settings of HARP_ENCRYPT at once, because each job waits for harpd."""
     key = {"HARP_ENCRYPT": "aes-256-gcm", "HARP_KEY_FILE": job.key("other.key")}
     variables = [{}, {"HARP_ENCRYPT": "off"}, {"HARP_ENCRYPT": "auto"}]
     expected = (
@@ -129,24 +131,24 @@ def check_silent(job: Job, why: str) -> None:
         f"(HARP_ENCRYPT=aes-256-gcm needs no answer): {job.socket}: {why}"
     )
     with ThreadPoolExecutor() as pool:
-        lines = [
-            pool.submit(job.refusal, HARP_DAEMON=asked, **each)
-            for asked in ("auto", "off")
-            for each in variables
+        failures = [
+            pool.submit(job.refusal, HARP_DAEMON=mode, **setting)
+            for mode in ("auto", "off")
+            for setting in variables
         ]
         # No answer could require more than this.
         encrypted = [
-            pool.submit(job.encrypts, HARP_DAEMON=asked, **key) for asked in ("auto", "off")
+            pool.submit(job.is_encrypted, HARP_DAEMON=mode, **key) for mode in ("auto", "off")
         ]
-        for line in lines:
-            assert expected in line.result()
-        assert all(each.result() for each in encrypted)
+        for failure in failures:
+            assert expected in failure.result()
+        assert all(result.result() for result in encrypted)
 
 
 @pytest.mark.sample("nothing")
 @pytest.mark.parametrize("required", [False, True], ids=["nothing", "required"])
 def test_harpd_is_stopped(lab: Lab, job: Job, required: bool) -> None:
-    """SIGSTOP: it answers nothing. SIGKILL: its socket is there, and its settings are not known."""
+    """After SIGSTOP, harpd does not answer. After SIGKILL, its socket exists without a listener."""
     with HostDaemon(lab.hosts[0]) as daemon:
         with daemon.file.open("a") as file:
             file.write(REQUIRED if required else "")
@@ -160,31 +162,31 @@ def test_harpd_is_stopped(lab: Lab, job: Job, required: bool) -> None:
 
 
 def check_answer(job: Job, required: bool) -> None:
-    for asked in ("auto", "off"):
+    for mode in ("auto", "off"):
         if required:
-            assert "there is no key: needs HARP_KEY_FILE" in job.refusal(HARP_DAEMON=asked)
+            assert "there is no key: needs HARP_KEY_FILE" in job.refusal(HARP_DAEMON=mode)
         else:
-            assert not job.encrypts(HARP_DAEMON=asked)
+            assert not job.is_encrypted(HARP_DAEMON=mode)
 
 
-def test_the_queue_of_callers_is_full(job: Job) -> None:
+def test_the_listen_backlog_is_full(job: Job) -> None:
     with listener(job.socket, 0), contextlib.ExitStack() as stack:
         with contextlib.suppress(BlockingIOError):
             while True:
-                caller = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
-                caller.setblocking(False)
-                caller.connect(str(job.socket))
+                sock = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+                sock.setblocking(False)
+                sock.connect(str(job.socket))
         check_silent(job, "harpd accepts no connections; is it stopped?")
 
 
-def test_the_socket_is_not_for_this_user(start: Start, settings: Settings, job: Job) -> None:
+def test_the_user_has_no_access_to_the_socket(start: Start, settings: Settings, job: Job) -> None:
     start()
     job.uid = NOBODY
     settings.socket_path.chmod(0o600)
     check_silent(job, "this user has no access; harp.toml names the group that has")
 
 
-def test_another_user_listens_there(job: Job) -> None:
+def test_another_user_listens_on_the_socket(job: Job) -> None:
     """Its WELCOME is not read."""
     with listener(job.socket, 64, uid=NOBODY):
         check_silent(
@@ -195,34 +197,34 @@ def test_another_user_listens_there(job: Job) -> None:
 # --------------------------------------------------------------------------------------------------
 # Without harpd.
 #
-@BOTH
-def test_harp_toml_requires_it(job: Job, asked: str) -> None:
+@BOTH_MODES
+def test_harp_toml_requires_encryption(job: Job, mode: str) -> None:
     job.toml(REQUIRED)
-    assert "there is no key: needs HARP_KEY_FILE" in job.refusal(HARP_DAEMON=asked)
-    line = job.refusal(HARP_DAEMON=asked, HARP_ENCRYPT="off")
+    assert "there is no key: needs HARP_KEY_FILE" in job.refusal(HARP_DAEMON=mode)
+    line = job.refusal(HARP_DAEMON=mode, HARP_ENCRYPT="off")
     assert "HARP_ENCRYPT=off, and harp.toml requires encryption" in line
-    assert job.encrypts(HARP_DAEMON=asked, HARP_KEY_FILE=job.key("other.key"))
+    assert job.is_encrypted(HARP_DAEMON=mode, HARP_KEY_FILE=job.key("other.key"))
     job.key()
-    assert job.encrypts(HARP_DAEMON=asked)
+    assert job.is_encrypted(HARP_DAEMON=mode)
 
 
-@BOTH
-def test_harp_toml_can_not_be_read(job: Job, asked: str) -> None:
-    """tests/python/test_toml_scan.py has each reason."""
+@BOTH_MODES
+def test_harp_toml_cannot_be_read(job: Job, mode: str) -> None:
+    """tests/python/test_toml_scan.py tests each reason."""
     job.uid = NOBODY
     file = job.toml("[job]\nframes = 1024\n")
-    assert not job.encrypts(HARP_DAEMON=asked)
+    assert not job.is_encrypted(HARP_DAEMON=mode)
     file.chmod(0o600)
-    for environ in ({}, {"HARP_ENCRYPT": "off"}):
-        line = job.refusal(HARP_DAEMON=asked, **environ)
+    for setting in ({}, {"HARP_ENCRYPT": "off"}):
+        line = job.refusal(HARP_DAEMON=mode, **setting)
         assert "/etc/harp/harp.toml: it cannot be opened: Permission denied" in line
     key = job.key("other.key")
-    assert job.encrypts(HARP_DAEMON=asked, HARP_ENCRYPT="aes-256-gcm", HARP_KEY_FILE=key)
+    assert job.is_encrypted(HARP_DAEMON=mode, HARP_ENCRYPT="aes-256-gcm", HARP_KEY_FILE=key)
 
 
-@BOTH
-def test_the_host_s_key_file_requires_it(job: Job, asked: str) -> None:
+@BOTH_MODES
+def test_the_key_file_of_the_host_requires_encryption(job: Job, mode: str) -> None:
     path = job.key()
-    assert job.encrypts(HARP_DAEMON=asked)
-    line = job.refusal(HARP_DAEMON=asked, HARP_ENCRYPT="off")
+    assert job.is_encrypted(HARP_DAEMON=mode)
+    line = job.refusal(HARP_DAEMON=mode, HARP_ENCRYPT="off")
     assert f"HARP_ENCRYPT=off, and the key file {path} requires encryption" in line

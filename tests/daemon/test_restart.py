@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harpd ends and begins: with jobs that run on, dead ones, damaged files, another harpd."""
+"""harpd ends and starts: with running and dead jobs, other versions' pins, and full disks."""
 
 import errno
 import json
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from daemon_rig import Running, Start, holder, kill, lease_once
 from fake_kernel import FakeKernel, address
-from test_leases import nothing_is_left, queue_state, steering
+from test_leases import check_nothing_left, queue_state, steering
 
 from harp.config import NicConfig
 from harp.daemon import daemon, state
@@ -25,60 +25,60 @@ from harp.nicprep import Entry, Preparation, Record, Undo
 
 def test_a_stop_is_refused_while_leases_exist_unless_forced(start: Start) -> None:
     harpd = start()
-    pid, writing = holder(harpd.path)
+    pid, pipe = holder(harpd.path)
     with harpd.client() as client:
         answer = client.query("stop")
         assert not answer["stopping"]
-        assert [each["pid"] for each in answer["instances"]] == [pid]
+        assert [instance["pid"] for instance in answer["instances"]] == [pid]
         assert client.query("status")["leases"] == 1
         assert client.query("stop", force=True)["stopping"]
     harpd.join()
     assert steering(harpd).xsks == steering(harpd).ports == harpd.kernel.pinned == {}
-    kill(pid, writing)
+    kill(pid, pipe)
 
 
 def test_jobs_survive_a_restart(start: Start, caplog: pytest.LogCaptureFixture) -> None:
     first = start()
     kernel = first.kernel
-    pid, writing = holder(first.path)
+    pid, pipe = holder(first.path)
     before = (dict(steering(first).xsks), dict(steering(first).ports))
     first.end(remove=False)
     assert kernel.pinned != {}
     second = start(kernel)
     assert f"process {pid} continues with eth0 queue 0" in caplog.text
     program = steering(second)
-    assert (program.xsks, program.ports) == before, "not touched"
+    assert (program.xsks, program.ports) == before, "unchanged"
     assert program.replaced == 1
-    assert kernel.steerings == [program], "the pinned one was taken up"
+    assert kernel.steerings == [program], "the pinned program was adopted"
     with second.client() as client:
-        found = client.query("instances")["instances"][0]
-        assert (found["pid"], found["label"], found["active"]) == (pid, "holder", True)
-    kill(pid, writing)
-    nothing_is_left(second)
+        instance = client.query("instances")["instances"][0]
+        assert (instance["pid"], instance["label"], instance["active"]) == (pid, "holder", True)
+    kill(pid, pipe)
+    check_nothing_left(second)
 
 
-@pytest.mark.parametrize("seen", [True, False], ids=["seen", "unseen"])
-def test_a_removed_address_is_kept_over_a_restart(start: Start, seen: bool) -> None:
+@pytest.mark.parametrize("is_noticed", [True, False], ids=["noticed", "unnoticed"])
+def test_a_removed_address_is_kept_over_a_restart(start: Start, is_noticed: bool) -> None:
     first = start()
     kernel = first.kernel
-    pid, writing = holder(first.path)
-    kernel.own = []
-    if seen:
+    pid, pipe = holder(first.path)
+    kernel.local_addresses = []
+    if is_noticed:
         first.call(first.daemon.nics.sync)
     first.end(remove=False)
     second = start(kernel)
     second.call(second.daemon.nics.sync)
-    assert steering(second).own == {address(1).raw}
+    assert steering(second).addresses == {address(1).raw}
     with second.client() as client:
         marks = client.query("instances")["instances"][0]["marks"]
         assert marks == ["address removed: 10.0.0.1"]
     second.end(remove=False)
-    kernel.own = [address(1)]
+    kernel.local_addresses = [address(1)]
     third = start(kernel)
     with third.client() as client:
         assert client.query("instances")["instances"][0]["marks"] == []
-    kill(pid, writing)
-    nothing_is_left(third)
+    kill(pid, pipe)
+    check_nothing_left(third)
 
 
 def test_leases_of_ended_processes_are_removed_at_the_next_start(
@@ -89,8 +89,8 @@ def test_leases_of_ended_processes_are_removed_at_the_next_start(
     dead, living = holder(first.path), holder(first.path)
     first.end(remove=False)
     kill(*dead)
-    kernel.held.discard(("eth0", 0))
-    steering(first).ports[62000] = 3  # what a harpd that died between two steps may leave
+    kernel.busy_queues.discard(("eth0", 0))
+    steering(first).ports[62000] = 3  # left by a harpd that died between two steps
     second = start(kernel)
     assert "is over: process" in caplog.text
     assert set(steering(second).xsks) == {1}
@@ -106,13 +106,13 @@ def test_a_queue_closed_while_no_harpd_ran_is_freed(
     start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = start()
-    pid, writing = holder(first.path)
+    pid, pipe = holder(first.path)
     first.end(remove=False)
-    first.kernel.held.clear()
+    first.kernel.busy_queues.clear()
     second = start(first.kernel)
-    nothing_is_left(second)
+    check_nothing_left(second)
     assert "closed the queue while no harpd ran" in caplog.text
-    kill(pid, writing)
+    kill(pid, pipe)
 
 
 def test_pins_of_another_layout_are_replaced_with_a_message(
@@ -130,35 +130,35 @@ def test_pins_that_a_job_depends_on_stay_until_it_ends(
     start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = start()
-    pid, writing = holder(first.path)
+    pid, pipe = holder(first.path)
     old = steering(first)
     first.end(remove=False)
     old.failing = "adopt"
     second = start(first.kernel)
-    assert old.xsks, "the job's packets still come"
+    assert old.xsks, "the job still gets its packets"
     assert second.kernel.steerings == [old]
     assert "jobs depend on another version's XDP program" in caplog.text
     with second.client() as client, pytest.raises(RefusedByDaemonError, match="another version"):
         client.lease("eth0")
-    # Nor does the end of this harpd take anything from it, nor the next one's beginning.
+    # Neither the end of this harpd nor the start of the next one changes that.
     second.daemon.loop.call_soon_threadsafe(second.daemon._terminated)
     second.join()
     third = start(first.kernel)
     assert third.kernel.steerings == [old]
-    kill(pid, writing)
+    kill(pid, pipe)
     third.call(third.daemon.nics.sync)
     assert len(third.kernel.steerings) == 2
     with third.client() as client:
         assert client.query("status")["nics"][0]["problem"] == ""
 
 
-def test_frames_of_a_job_that_continues_unattended_are_left(
+def test_frames_of_a_job_that_continues_unattended_are_kept(
     start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = start()
-    pid, writing = holder(first.path)
-    (held,) = first.daemon.leasing.frames.fds
-    of_job, of_no_lease = os.dup(held), os.memfd_create("of-no-lease")
+    pid, pipe = holder(first.path)
+    (frames_fd,) = first.daemon.leasing.frames.fds
+    of_job, of_no_lease = os.dup(frames_fd), os.memfd_create("of-no-lease")
     inherited = []
     for fd in (of_job, of_no_lease):
         os.pwrite(fd, b"frame", 0)
@@ -168,7 +168,7 @@ def test_frames_of_a_job_that_continues_unattended_are_left(
     monkeypatch.setattr(daemon, "Frames", lambda _fds: Frames(inherited))
     second = start(first.kernel)
     second.daemon.loop._workers.shutdown(wait=True)
-    second.call(lambda: None)  # after the workers' results
+    second.call(lambda: None)  # after the results of the workers
     assert f"process {pid} continues unattended" in caplog.text
     assert os.pread(of_job, 5, 0) == b"frame"
     assert os.pread(of_no_lease, 5, 0) == bytes(5)
@@ -177,7 +177,7 @@ def test_frames_of_a_job_that_continues_unattended_are_left(
     for fd in inherited:
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(fd)
-    kill(pid, writing)
+    kill(pid, pipe)
     second.call(second.daemon.nics.sync)
 
 
@@ -208,11 +208,11 @@ def test_a_program_that_cannot_be_replaced_continues(
 
 
 def test_a_socket_group_closes_the_socket_to_others(start: Start, settings: Settings) -> None:
-    harpd = start(given=replace(settings, socket_group=str(os.getgid())))
+    harpd = start(settings=replace(settings, socket_group=str(os.getgid())))
     assert harpd.path.stat().st_mode & 0o777 == 0o660
 
 
-def full(_self: object, _state: object) -> None:
+def fail_without_space(_self: object, _state: object) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
@@ -221,21 +221,19 @@ def test_the_state_is_saved_when_the_disk_has_space_again(
 ) -> None:
     monkeypatch.setattr(daemon, "STATE_AGAIN_S", 0.01)
     harpd = start()
-    with monkeypatch.context() as broken:
-        broken.setattr(state.StateFile, "write", full)
-        pid, writing = holder(harpd.path)
-        harpd.until(lambda: harpd.daemon.status()["state"] != "good", "the disk is full")
-    harpd.until(lambda: harpd.daemon.status()["state"] == "good", "saved without another change")
+    with monkeypatch.context() as patch:
+        patch.setattr(state.StateFile, "write", fail_without_space)
+        pid, pipe = holder(harpd.path)
+        harpd.until(lambda: harpd.daemon.status()["state"] != "good", "a failed write")
+    harpd.until(lambda: harpd.daemon.status()["state"] == "good", "another attempt to save")
     assert caplog.text.count("can't be written: No space left on device") == 1
     assert "state.json can be written again" in caplog.text
     saved = json.loads((harpd.daemon.settings.run_dir / "state.json").read_text())
-    assert [each["owner"]["pid"] for each in saved["leases"]] == [pid]
-    kill(pid, writing)
+    assert [lease["owner"]["pid"] for lease in saved["leases"]] == [pid]
+    kill(pid, pipe)
 
 
-def test_files_that_a_killed_harpd_was_writing_are_removed(
-    start: Start, settings: Settings
-) -> None:
+def test_temporary_files_of_a_killed_harpd_are_removed(start: Start, settings: Settings) -> None:
     settings.run_dir.mkdir()
     for name in (".state.json.a1b2c3d4", ".other"):
         (settings.run_dir / name).write_text("{")
@@ -247,20 +245,20 @@ def test_files_that_a_killed_harpd_was_writing_are_removed(
 def test_a_restart_that_would_lose_leases_is_refused(
     harpd: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with monkeypatch.context() as broken:
-        broken.setattr(state.StateFile, "write", full)
-        pid, writing = holder(harpd.path)
+    with monkeypatch.context() as patch:
+        patch.setattr(state.StateFile, "write", fail_without_space)
+        pid, pipe = holder(harpd.path)
         with (
             harpd.client() as client,
             pytest.raises(RefusedByDaemonError, match=r"would lose 1 lease on .*; make room"),
         ):
             client.query("restart")
-        kill(pid, writing)
-        nothing_is_left(harpd)
-        assert harpd.call(harpd.daemon.restart_problem) == "", "no lease is lost"
-    pid, writing = holder(harpd.path)
-    assert harpd.call(harpd.daemon.restart_problem) == "", "there is room again"
-    kill(pid, writing)
+        kill(pid, pipe)
+        check_nothing_left(harpd)
+        assert harpd.call(harpd.daemon.restart_problem) == "", "no lease would be lost"
+    pid, pipe = holder(harpd.path)
+    assert harpd.call(harpd.daemon.restart_problem) == "", "the disk has space again"
+    kill(pid, pipe)
 
 
 CHANGED = Undo([Entry("rings", "eth0", {"rx": 1}, {"rx": [2]}, 2)])
@@ -294,7 +292,7 @@ def test_nics_are_restored_at_the_stop_and_not_at_a_restart(start: Start) -> Non
 
 def test_a_start_that_fails_leaves_running_jobs_alone(start: Start, settings: Settings) -> None:
     first = start()
-    pid, writing = holder(first.path)
+    pid, pipe = holder(first.path)
     first.end(remove=False)
 
     class Failing(Preparation):
@@ -308,7 +306,7 @@ def test_a_start_that_fails_leaves_running_jobs_alone(start: Start, settings: Se
     assert set(steering(first).xsks) == {0}
     second = start(first.kernel)
     assert len(second.daemon.table.leases) == 1
-    kill(pid, writing)
+    kill(pid, pipe)
 
 
 def test_nics_are_added_and_removed_by_a_restart(
@@ -317,7 +315,7 @@ def test_nics_are_added_and_removed_by_a_restart(
     first = start()
     first.end(remove=False)
     first.kernel.present["eth1"] = replace(first.kernel.present["eth0"], ifname="eth1", ifindex=5)
-    second = start(first.kernel, given=replace(settings, nics=(NicConfig(ifname="eth1"),)))
+    second = start(first.kernel, settings=replace(settings, nics=(NicConfig(ifname="eth1"),)))
     assert list(second.daemon.table.nics) == ["eth1"]
     assert [Path(path).name for path in second.kernel.pinned] == ["eth1"]
     assert f"an earlier harpd left in {settings.pins_dir / 'eth0'}" in caplog.text
@@ -330,12 +328,12 @@ def test_a_restart_that_would_fail_is_refused(
     def load() -> Settings:
         if change == "broken":
             raise HarpError("harp.toml:3: no such key")
-        return replace(settings, run_dir=settings.run_dir / "elsewhere")
+        return replace(settings, run_dir=settings.run_dir / "other")
 
     kernel = FakeKernel()
     harpd = start(kernel, load=load)
     with harpd.client() as client:
-        with pytest.raises(RefusedByDaemonError, match="harpd continues unchanged") as caught:
+        with pytest.raises(RefusedByDaemonError, match="harpd continues unchanged") as failure:
             client.query("restart")
-        assert ("run_dir has changed" in str(caught.value)) is (change == "run_dir")
+        assert ("run_dir has changed" in str(failure.value)) is (change == "run_dir")
         assert client.query("status")["daemon"] == "harpd"

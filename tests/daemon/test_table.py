@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queues, leases and blocks of ports: grants, refusals, rests; nothing is leased twice."""
+"""Tables of queues, leases and port blocks: no queue and no port is ever leased twice."""
 
 import errno
 import itertools
@@ -34,22 +34,22 @@ JOB = Owner(100, 1, 1000)
 
 
 def table(queues: int = 2, blocks: int = 8, per_uid: int = 4) -> LeaseTable:
-    made = LeaseTable(per_uid, itertools.count(1).__next__)
+    leases = LeaseTable(per_uid, itertools.count(1).__next__)
     ports = PortBlocks(Block(61000, 61000 + 10 * blocks - 1), 10, 60)
-    made.add_nic(NicTable("eth0", 7, ports, dict.fromkeys(range(queues), QueueState.FREE)))
-    return made
+    leases.add_nic(NicTable("eth0", 7, ports, dict.fromkeys(range(queues), QueueState.FREE)))
+    return leases
 
 
 def reserve(
-    leases: LeaseTable, owner: Owner = JOB, wanted: int = QUEUE_ANY, ifname: str = "eth0"
+    leases: LeaseTable, owner: Owner = JOB, queue: int = QUEUE_ANY, ifname: str = "eth0"
 ) -> Lease:
-    return leases.reserve(owner, ifname, wanted, "job", now_s=0, since_s=0)
+    return leases.reserve(owner, ifname, queue, "job", now_s=0, since_s=0)
 
 
-def refused(leases: LeaseTable, *arguments: object, **named: object) -> RefusedError:
-    with pytest.raises(RefusedError) as caught:
-        reserve(leases, *arguments, **named)  # type: ignore[arg-type]
-    return caught.value
+def refusal(leases: LeaseTable, *arguments: object, **keywords: object) -> RefusedError:
+    with pytest.raises(RefusedError) as failure:
+        reserve(leases, *arguments, **keywords)  # type: ignore[arg-type]
+    return failure.value
 
 
 FEW, MANY = 0x7F, 0xFF  # bits of seven flows, and of eight
@@ -59,22 +59,22 @@ FEW, MANY = 0x7F, 0xFF  # bits of seven flows, and of eight
     ("arrivals", "queue"),
     [
         ([], None),
-        ([(900, 900, MANY)], None),  # there is no other queue
+        ([(900, 900, MANY)], None),  # the only queue
         ([(64, 64, MANY), (0, 0, 0)], 0),
         ([(0, 0, 0), (99, 64, MANY), (0, 0, 0)], 1),
         ([(64, 63, MANY), (0, 0, 0)], None),
         ([(900, 900, FEW), (0, 0, 0)], None),
         ([(900, 900, MANY), (0, 0, 0), (1, 0, 0)], None),
         ([(900, 900, MANY), (900, 900, MANY)], None),
-        ([(900, 0, 0), (0, 0, 0)], None),  # all of them at home there
+        ([(900, 0, 0), (0, 0, 0)], None),  # all belong to this queue
     ],
 )
-def test_when_all_packets_reach_one_queue(
+def test_a_nic_that_uses_one_queue_is_detected(
     arrivals: list[tuple[int, int, int]], queue: int | None
 ) -> None:
-    found = one_queue(arrivals)
-    assert (found and found.queue) == queue
-    assert found is None or f'lease_queues = "{queue}"' in found.line("eth0")
+    finding = one_queue(arrivals)
+    assert (finding and finding.queue) == queue
+    assert finding is None or f'lease_queues = "{queue}"' in finding.line("eth0")
 
 
 def test_a_refusal_names_the_end_of_the_quarantine() -> None:
@@ -82,12 +82,12 @@ def test_a_refusal_names_the_end_of_the_quarantine() -> None:
     lease = reserve(leases)
     leases.activate(lease)
     leases.release(lease, 0)
-    why = refused(leases)
+    why = refusal(leases)
     assert why.error == errno.EBUSY
     assert "the next rests 60 s more" in why.why
 
 
-def test_a_lease_is_adopted_once_and_only_where_it_fits() -> None:
+def test_a_lease_is_adopted_once_and_only_if_its_queue_is_free() -> None:
     old = table()
     lease = reserve(old)
     new = table()
@@ -102,7 +102,7 @@ def test_a_lease_is_adopted_once_and_only_where_it_fits() -> None:
 
 
 class Life(RuleBasedStateMachine):
-    """Any order of requests, failures, deaths and recoveries."""
+    """Requests, failures, releases and recoveries in any order."""
 
     reserved: Bundle[Lease] = Bundle("reserved")
     active: Bundle[Lease] = Bundle("active")
@@ -112,9 +112,11 @@ class Life(RuleBasedStateMachine):
         self.leases = table(queues=4, blocks=6, per_uid=3)
         self.now_s = 0.0
 
-    @rule(target=reserved, uid=st.integers(0, 2), pid=st.integers(1, 3), wanted=st.integers(-1, 5))
-    def reserve(self, uid: int, pid: int, wanted: int) -> object:
-        queue = QUEUE_ANY if wanted < 0 else wanted
+    @rule(
+        target=reserved, uid=st.integers(0, 2), pid=st.integers(1, 3), requested=st.integers(-1, 5)
+    )
+    def reserve(self, uid: int, pid: int, requested: int) -> object:
+        queue = QUEUE_ANY if requested < 0 else requested
         before = dict(self.leases.nics["eth0"].queues)
         try:
             return self.leases.reserve(
@@ -138,9 +140,9 @@ class Life(RuleBasedStateMachine):
         self.leases.release(lease, self.now_s)
 
     @rule(queue=st.integers(0, 3))
-    def recovered(self, queue: int) -> None:
-        was = self.leases.nics["eth0"].queues[queue]
-        assert self.leases.recovered("eth0", queue) is (was is QueueState.RECOVERING)
+    def recover(self, queue: int) -> None:
+        state = self.leases.nics["eth0"].queues[queue]
+        assert self.leases.recovered("eth0", queue) is (state is QueueState.RECOVERING)
 
     @rule(seconds=st.floats(0, 100))
     def time_passes(self, seconds: float) -> None:
@@ -160,7 +162,7 @@ class Life(RuleBasedStateMachine):
         assert nic.ports.held == {lease.ports for lease in self.leases.leases.values()}
 
     @invariant()
-    def no_user_is_above_the_cap(self) -> None:
+    def no_user_exceeds_its_limit(self) -> None:
         assert all(self.leases.of_uid(uid) <= 3 for uid in (1, 2))
 
 
@@ -187,7 +189,7 @@ def test_no_block_leaves_the_range(ports: int, size: int) -> None:
 
 
 class PortsLife(RuleBasedStateMachine):
-    """Takes, returns, restarts with another size: nothing overlaps, nothing is lost for ever."""
+    """Blocks are taken and returned, also across restarts with another block size; none overlap."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -204,8 +206,8 @@ class PortsLife(RuleBasedStateMachine):
         block = self.ports.take(self.now_s)
         if block is not None:
             for other, at_s in self.returned.items():
-                rested = self.now_s >= at_s + self.ports.quarantine_s
-                assert rested or not block.overlaps(other)
+                is_over = self.now_s >= at_s + self.ports.quarantine_s
+                assert is_over or not block.overlaps(other)
 
     @precondition(lambda self: self.ports.held)
     @rule(data=st.data(), quarantine=st.booleans())
@@ -221,15 +223,15 @@ class PortsLife(RuleBasedStateMachine):
 
     @rule(size=st.integers(1, 40))
     def restart_with_another_size(self, size: int) -> None:
-        again = PortBlocks(self.span, size, self.ports.quarantine_s)
+        resized = PortBlocks(self.span, size, self.ports.quarantine_s)
         for block in self.ports.held:
-            assert again.claim(block)
+            assert resized.claim(block)
         for block, (until_s, _) in self.ports.quarantined.items():
-            again.continue_quarantine(block, until_s)
-        self.ports = again
+            resized.continue_quarantine(block, until_s)
+        self.ports = resized
 
     @invariant()
-    def no_two_overlap(self) -> None:
+    def no_two_blocks_overlap(self) -> None:
         if hasattr(self, "ports"):
             held = sorted(self.ports.held)
             assert all(a.last < b.first for a, b in itertools.pairwise(held))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a program as systemd would under the unit's SystemCallFilter and MemoryDenyWriteExecute.
+"""Run a program under SystemCallFilter and MemoryDenyWriteExecute, as systemd does.
 
-    filtered.py NUMBER[,NUMBER...] PROGRAM [ARGUMENT...]
+    seccomp_run.py NUMBER[,NUMBER...] PROGRAM [ARGUMENT...]
 
 All other system calls fail with EPERM.
 """
@@ -22,7 +22,7 @@ class _Program(ctypes.Structure):
 
 
 def install(numbers: list[int]) -> None:
-    """The filter, for this process and what it executes."""
+    """Install the filter for this process and the programs that it executes."""
     code = struct.pack("HBBI", _LOAD, 0, 0, 0)  # seccomp_data.nr
     for number in numbers:
         code += struct.pack("HBBI", _EQUAL, 0, 1, number)
@@ -31,7 +31,7 @@ def install(numbers: list[int]) -> None:
     buffer = ctypes.create_string_buffer(code)
     program = _Program(len(code) // 8, ctypes.addressof(buffer))
     libc = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(_PR_SET_MDWE, 1, 0, 0, 0)  # Linux 6.3; without it that part is not tested
+    libc.prctl(_PR_SET_MDWE, 1, 0, 0, 0)  # needs Linux 6.3; an error is ignored
     if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) or libc.prctl(
         _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(program), 0, 0
     ):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """harpd without capabilities or locked memory, in the unit's sandbox, and with jobs in containers.
 
-Each case logs one clear line, and harpd continues with the parts that still work.
+In each case harpd logs one line and continues with the parts that work.
 """
 
 import errno
@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from daemon_rig import NOBODY, lease_once
-from harpd_rig import HostDaemon, Job, Send, paused, xdp_id
+from harpd_rig import HostDaemon, Job, Send, wait_for_go, xdp_id
 from netns_tools import wait_until
 from programs import finished
 
@@ -27,32 +27,32 @@ from harp.lab import Lab
 EXPOSURE_MAX = 3.7
 
 
-def leases(daemon: HostDaemon, count: int = 1) -> None:
-    """It gives leases, and takes them back."""
+def check_leases(daemon: HostDaemon, count: int = 1) -> None:
+    """Lease instances and return them."""
     with daemon.client() as client:
         for _ in range(count):
             lease_once(client, daemon.host.ifname)
 
 
 def service(root_dir: Path) -> dict[str, list[str]]:
-    """The unit's [Service], each key with all its values."""
-    found: dict[str, list[str]] = {}
+    """Return the unit's [Service] section: all values of each key."""
+    values: dict[str, list[str]] = {}
     section = ""
     for line in (root_dir / "conf" / "harpd.service").read_text().splitlines():
         if line.startswith("["):
             section = line
         elif section == "[Service]" and "=" in line and not line.startswith("#"):
-            key, _, value = line.partition("=")
-            found.setdefault(key, []).extend(value.split())
-    return found
+            key, _, words = line.partition("=")
+            values.setdefault(key, []).extend(words.split())
+    return values
 
 
-def bounded(root_dir: Path) -> list[str]:
-    """A command in front of harpd that leaves it the unit's capabilities."""
-    kept = [
+def capability_prefix(root_dir: Path) -> list[str]:
+    """Return a command prefix that limits harpd to the unit's capabilities."""
+    names = [
         name.removeprefix("CAP_").lower() for name in service(root_dir)["CapabilityBoundingSet"]
     ]
-    bounding_set = "--bounding-set=-all," + ",".join(f"+{name}" for name in kept)
+    bounding_set = "--bounding-set=-all," + ",".join(f"+{name}" for name in names)
     return ["setpriv", "--no-new-privs", bounding_set]
 
 
@@ -61,35 +61,35 @@ def members(analyze: str, name: str) -> set[str]:
     if not name.startswith("@"):
         return {name}
     done = finished([analyze, "syscall-filter", "--no-pager", name], check=True)
-    words = [line.split("#")[0].strip() for line in done.stdout.splitlines()[1:]]
-    return set().union(*(members(analyze, word) for word in words if word))
+    entries = [line.split("#")[0].strip() for line in done.stdout.splitlines()[1:]]
+    return set().union(*(members(analyze, entry) for entry in entries if entry))
 
 
 def allowed_calls(root_dir: Path, analyze: str) -> set[str]:
-    """The system calls that the unit's filter allows."""
+    """Return the system calls that the unit's filter allows."""
     allowed: set[str] = set()
     remove = False
-    for word in service(root_dir)["SystemCallFilter"]:
-        # A value that begins with ~ takes its words away; each set here is named once.
-        remove = remove or word.startswith("~")
-        names = members(analyze, word.removeprefix("~"))
+    for entry in service(root_dir)["SystemCallFilter"]:
+        # A value that begins with ~ removes its entries; each set is named once.
+        remove = remove or entry.startswith("~")
+        names = members(analyze, entry.removeprefix("~"))
         allowed = allowed - names if remove else allowed | names
     return allowed
 
 
-def filtered(root_dir: Path, analyze: str) -> list[str]:
-    """A command in front of harpd that leaves it the unit's system calls."""
+def seccomp_prefix(root_dir: Path, analyze: str) -> list[str]:
+    """Return a command prefix that limits harpd to the unit's system calls."""
     allowed = allowed_calls(root_dir, analyze)
-    found = finished(
+    done = finished(
         ["cc", "-E", "-dM", "-include", "sys/syscall.h", "-xc", "/dev/null"], check=True
     )
-    numbers = dict(re.findall(r"#define __NR_(\w+) (\d+)", found.stdout))
-    chosen = ",".join(sorted(numbers[name] for name in allowed if name in numbers))
-    return [sys.executable, str(Path(__file__).with_name("filtered.py")), chosen]
+    numbers = dict(re.findall(r"#define __NR_(\w+) (\d+)", done.stdout))
+    numbers_allowed = ",".join(sorted(numbers[name] for name in allowed if name in numbers))
+    return [sys.executable, str(Path(__file__).with_name("seccomp_run.py")), numbers_allowed]
 
 
-# What the unit's mount options do: a mount namespace that receives the host's mounts and gives none
-# back. Only run_dir can be written there, and /proc hides other users' processes.
+# What the unit's mount options do: a mount namespace that receives the host's mounts, but not the
+# reverse. Only run_dir is writable, and /proc hides other users' processes.
 SANDBOX = """
 mount --rbind "$0" "$0"
 mount -t proc -o hidepid=invisible proc /proc
@@ -98,39 +98,41 @@ exec "$@"
 """
 
 
-def sandboxed(daemon: HostDaemon) -> list[str]:
-    """A command in front of harpd that gives it the unit's mount namespace."""
+def sandbox_prefix(daemon: HostDaemon) -> list[str]:
+    """Return a command prefix that gives harpd the unit's mount namespace."""
     command = ["unshare", "--mount", "--propagation", "slave", "sh", "-e", "-c", SANDBOX]
     return [*command, str(daemon.run_dir)]
 
 
-def mount_before(daemon: HostDaemon) -> None:
-    """The unit's ExecStartPre=."""
+def exec_start_pre(daemon: HostDaemon) -> None:
+    """Run the unit's ExecStartPre=."""
     arguments = ["--mount", "--config", daemon.file]
     subprocess.run(daemon.command(sys.executable, "-m", "harp.daemon", *arguments), check=True)
 
 
-def test_the_unit_s_privileges_are_enough(root_dir: Path, lab: Lab) -> None:
-    """For a whole life: leases, statistics of other users, a restart, a new start, an end."""
+def test_the_unit_has_enough_privileges(root_dir: Path, lab: Lab) -> None:
+    """harpd leases, reads other users' statistics, restarts, starts again and stops."""
     analyze = shutil.which("systemd-analyze")
     if analyze is None:
-        pytest.skip("no systemd-analyze here, which knows sets of system calls")
+        pytest.skip("needs systemd-analyze, which expands sets of system calls")
     with HostDaemon(lab.hosts[0], metrics_port=9747) as daemon:
-        mount_before(daemon)
+        exec_start_pre(daemon)
         daemon.wrapper = [
-            *sandboxed(daemon), *bounded(root_dir), *filtered(root_dir, analyze)
-        ]  # fmt: skip
+            *sandbox_prefix(daemon),
+            *capability_prefix(root_dir),
+            *seccomp_prefix(root_dir, analyze),
+        ]
         daemon.start()
-        leases(daemon)
-        assert "harpd_pages_read 1.0" in scraped(daemon)
+        check_leases(daemon)
+        assert "harpd_pages_read 1.0" in scrape_metrics(daemon)
         assert "instances" in daemon.query("stats")
         with daemon.client() as client:
             lease, fds = client.lease(daemon.host.ifname)
             assert daemon.harpctl("restart").returncode == 0
             assert len(daemon.query("instances")["instances"]) == 1
-            # Its mount namespace ends with it.
+            # Its mount namespace ends with harpd.
             daemon.end(signal.SIGTERM)
-            mount_before(daemon)
+            exec_start_pre(daemon)
             daemon.start()
             assert len(daemon.query("instances")["instances"]) == 1
         assert xdp_id(daemon.host)
@@ -144,34 +146,34 @@ def test_the_unit_s_privileges_are_enough(root_dir: Path, lab: Lab) -> None:
         assert "ERROR" not in daemon.log_text()
 
 
-def test_the_unit_writes_no_other_process_s_memory(root_dir: Path) -> None:
+def test_the_unit_cannot_access_memory_of_other_processes(root_dir: Path) -> None:
     analyze = shutil.which("systemd-analyze")
     if analyze is None:
-        pytest.skip("no systemd-analyze here, which knows sets of system calls")
+        pytest.skip("needs systemd-analyze, which expands sets of system calls")
     allowed = allowed_calls(root_dir, analyze)
     assert {"read", "bpf", "recvmsg"} <= allowed
-    other = {"ptrace", "process_vm_readv", "process_vm_writev", "process_madvise"}
-    assert not other & allowed
+    forbidden = {"ptrace", "process_vm_readv", "process_vm_writev", "process_madvise"}
+    assert not forbidden & allowed
 
 
-def test_the_unit_s_exposure(root_dir: Path) -> None:
-    """As systemd-analyze rates it, 0 to 10."""
+def test_the_exposure_of_the_unit(root_dir: Path) -> None:
+    """systemd-analyze rates it from 0 to 10; 0 is best."""
     analyze = shutil.which("systemd-analyze")
     if analyze is None:
-        pytest.skip("no systemd here")
+        pytest.skip("needs systemd-analyze")
     unit = root_dir / "conf" / "harpd.service"
     command = [analyze, "security", "--offline=true", "--no-pager", str(unit)]
     done = finished(command)
     print(done.stdout)
-    rated = re.search(r"Overall exposure level for harpd.service: (\d+\.\d)", done.stdout)
-    assert rated is not None, done.stderr
-    assert float(rated[1]) <= EXPOSURE_MAX
+    rating = re.search(r"Overall exposure level for harpd.service: (\d+\.\d)", done.stdout)
+    assert rating is not None, done.stderr
+    assert float(rating[1]) <= EXPOSURE_MAX
 
 
-def test_systemd_reads_the_unit(root_dir: Path, tmp_path: Path) -> None:
+def test_systemd_accepts_the_unit(root_dir: Path, tmp_path: Path) -> None:
     analyze = shutil.which("systemd-analyze")
     if analyze is None:
-        pytest.skip("no systemd here")
+        pytest.skip("needs systemd-analyze")
     text = (root_dir / "conf" / "harpd.service").read_text()
     unit = tmp_path / "harpd.service"
     unit.write_text(re.sub(r"^(Exec\w+=\+?)harpd", r"\1/bin/true", text, flags=re.M))
@@ -181,18 +183,18 @@ def test_systemd_reads_the_unit(root_dir: Path, tmp_path: Path) -> None:
 
 
 def test_started_without_stdin_stdout_and_stderr(daemon: HostDaemon) -> None:
-    """No other descriptor gets their numbers, to which libraries and Python write."""
+    """No other file gets descriptors 0 to 2, to which libraries and Python write."""
 
-    def standard() -> list[str]:
+    def standard_files() -> list[str]:
         folder = Path("/proc", str(daemon.process.pid), "fd")
         return [str((folder / str(fd)).readlink()) for fd in range(3)]
 
     daemon.wrapper = ["sh", "-c", 'exec "$@" 0<&- 1>&- 2>&-', "sh"]
     daemon.start()
-    assert standard() == ["/dev/null"] * 3
+    assert standard_files() == ["/dev/null"] * 3
     assert daemon.harpctl("restart").returncode == 0
-    assert standard() == ["/dev/null"] * 3
-    leases(daemon)
+    assert standard_files() == ["/dev/null"] * 3
+    check_leases(daemon)
 
 
 def test_too_few_descriptors_are_an_error_at_the_start(daemon: HostDaemon) -> None:
@@ -208,33 +210,33 @@ def test_64_kib_of_locked_memory(daemon: HostDaemon) -> None:
     daemon.wrapper = ["prlimit", "--memlock=65536", "setpriv", "--bounding-set=-ipc_lock"]
     daemon.start()
     with daemon.client() as client:
-        with pytest.raises(RefusedByDaemonError, match="RLIMIT_MEMLOCK") as caught:
+        with pytest.raises(RefusedByDaemonError, match="RLIMIT_MEMLOCK") as failure:
             client.lease(daemon.host.ifname)
-        assert caught.value.error == errno.EPERM
-        assert "\n" not in caught.value.why
+        assert failure.value.error == errno.EPERM
+        assert "\n" not in failure.value.why
         assert client.query("instances") == {"instances": []}
 
-        def free() -> bool:
+        def is_free() -> bool:
             return bool(client.query("status")["nics"][0]["queues_free"] == 2)
 
-        wait_until(free, "the queue of the lease that could not be")
+        wait_until(is_free, "the release of the queue")
 
 
 def test_no_capability_to_load_the_program(daemon: HostDaemon) -> None:
     daemon.wrapper = ["setpriv", "--bounding-set=-bpf,-sys_admin,-net_admin"]
     daemon.start()
-    words = daemon.log_text()
-    assert words.count("no BPF file system at") == 1
-    assert words.count("can't be leased") == 1
-    assert "Traceback" not in words
+    log = daemon.log_text()
+    assert log.count("no BPF file system at") == 1
+    assert log.count("can't be leased") == 1
+    assert "Traceback" not in log
     with daemon.client() as client:
         assert client.devices[0].queues == 0
         with pytest.raises(RefusedByDaemonError, match="CAP_"):
             client.lease(daemon.host.ifname)
 
 
-def scraped(daemon: HostDaemon) -> str:
-    """/metrics, from the host's network namespace."""
+def scrape_metrics(daemon: HostDaemon) -> str:
+    """Return /metrics, read in the host's network namespace."""
 
     def scrape(send: Send, _wait_fd: int) -> None:
         url = f"http://127.0.0.1:{daemon.metrics_port}/metrics"
@@ -245,22 +247,22 @@ def scraped(daemon: HostDaemon) -> str:
         return job.receive(60)
 
 
-def test_harpd_runs_in_a_container(daemon: HostDaemon) -> None:
-    """With PID, IPC, mount and network namespaces; harpd identifies it by its outer number."""
+def test_a_job_in_a_container_leases(daemon: HostDaemon) -> None:
+    """It has its own PID, IPC, mount and network namespaces. harpd knows its outer PID."""
     daemon.start()
 
     def work(send: Send, wait_fd: int) -> None:
         with daemon.client() as client:
             client.lease(daemon.host.ifname, label="contained")
             send(os.getpid())
-            paused(wait_fd)
+            wait_for_go(wait_fd)
 
     with Job(work, container=True) as job:
         assert job.receive() == 1
-        found = daemon.query("instances")["instances"][0]
+        instance = daemon.query("instances")["instances"][0]
         children = Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()
-        assert [found["pid"]] == [int(child) for child in children]
-        assert found["uid"] == NOBODY
+        assert [instance["pid"]] == [int(child) for child in children]
+        assert instance["uid"] == NOBODY
         job.go()
         assert job.join() == 0
-    wait_until(lambda: not daemon.query("instances")["instances"], "the lease's end")
+    wait_until(lambda: not daemon.query("instances")["instances"], "the end of the lease")

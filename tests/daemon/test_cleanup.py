@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`harpctl stop` without a harpd, over a machine that is not there."""
+"""`harpctl stop` cleans up after a dead harpd, on a fake host."""
 
 import errno
 import os
@@ -23,7 +23,7 @@ from harp.nicprep import Entry, Preparation, Record, Undo
 
 @dataclass
 class Machine(Preparation):
-    """Records what is done to it. Some changes may be impossible to restore."""
+    """Records the calls. stays: changes that cannot be restored."""
 
     unpinned: list[str] = field(default_factory=list)
     restored: list[Undo] = field(default_factory=list)
@@ -40,11 +40,11 @@ class Machine(Preparation):
 
 
 def changes(*targets: str) -> Undo:
-    return Undo([Entry("rings", each, {"rx": 1}, {"rx": [2]}, 2) for each in targets])
+    return Undo([Entry("rings", target, {"rx": 1}, {"rx": [2]}, 2) for target in targets])
 
 
-def left(settings: Settings, *owners: Owner, undo: Undo = Undo()) -> StateFile:  # noqa: B008
-    """A dead harpd's directory, with leases of these."""
+def dead_harpd(settings: Settings, *owners: Owner, undo: Undo = Undo()) -> StateFile:  # noqa: B008
+    """Create the run_dir of a dead harpd, with a lease for each owner."""
     settings.run_dir.mkdir()
     (settings.pins_dir / "eth0").mkdir(parents=True)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
@@ -58,23 +58,23 @@ def left(settings: Settings, *owners: Owner, undo: Undo = Undo()) -> StateFile: 
     return file
 
 
-def dead() -> Owner:
-    """A process that was."""
+def dead_process() -> Owner:
+    """Return a process that has ended."""
     process = subprocess.Popen(["true"])
     owner = Owner(process.pid, peer.start_ticks(process.pid), 0)
     process.wait()
     return owner
 
 
-def test_a_reused_process_number_is_no_job(settings: Settings) -> None:
+def test_a_reused_pid_is_not_the_job(settings: Settings) -> None:
     machine = Machine()
-    left(settings, Owner(os.getpid(), 1, 0))
+    dead_harpd(settings, Owner(os.getpid(), 1, 0))
     assert clean(settings, machine, machine.unpin, force=False)
 
 
 def test_changes_that_cannot_be_restored_stay_in_the_state(settings: Settings) -> None:
     machine = Machine(stays=changes("y"))
-    file = left(settings, undo=changes("x", "y"))
+    file = dead_harpd(settings, undo=changes("x", "y"))
     messages = clean(settings, machine, machine.unpin, force=False)
     assert f"part of what harpd had changed stays as it is, and in {file.path}" in messages[2]
     assert file.read().undo == changes("y")
@@ -84,41 +84,43 @@ def test_changes_that_cannot_be_restored_stay_in_the_state(settings: Settings) -
     assert list(settings.run_dir.iterdir()) == []
 
 
-def test_a_harpd_that_starts_meanwhile_keeps_its_own(settings: Settings) -> None:
+def test_another_running_harpd_keeps_its_files(settings: Settings) -> None:
     machine = Machine()
-    left(settings, dead())
-    held = rundir.lock(settings.run_dir)
+    dead_harpd(settings, dead_process())
+    lock_fd = rundir.lock(settings.run_dir)
     try:
-        with pytest.raises(HarpError, match="another harpd runs") as caught:
+        with pytest.raises(HarpError, match="another harpd runs") as failure:
             clean(settings, machine, machine.unpin, force=True)
     finally:
-        os.close(held)
-    assert caught.value.code is Exit.RUNNING
+        os.close(lock_fd)
+    assert failure.value.code is Exit.RUNNING
     assert not machine.unpinned
 
 
-def test_a_damaged_state_is_set_aside_and_pins_go(
+def test_a_damaged_state_is_set_aside_and_pins_are_removed(
     settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
     machine = Machine()
-    left(settings, dead()).path.write_text("{")
+    dead_harpd(settings, dead_process()).path.write_text("{")
     assert clean(settings, machine, machine.unpin, force=False)
     assert machine.unpinned
     assert [path.name for path in settings.run_dir.iterdir()] == ["state.bad"]
-    assert len([each for each in caplog.records if "can't be read" in each.message]) == 1
+    assert len([record for record in caplog.records if "can't be read" in record.message]) == 1
 
 
 @pytest.mark.parametrize("damaged", [False, True])
-def test_a_state_that_is_not_known_changes_nothing(
+def test_an_unknown_state_changes_nothing(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, damaged: bool
 ) -> None:
-    """It can't be read, or it is damaged and can't be set aside: jobs may run, for all we know."""
+    """Jobs may run if it can't be read, or is damaged and can't be set aside."""
 
     def fail(*_: object) -> Any:
         raise OSError(errno.EIO, "Input/output error")
 
     machine = Machine()
-    file = left(settings, Owner(os.getpid(), peer.start_ticks(os.getpid()), 0), undo=changes("x"))
+    file = dead_harpd(
+        settings, Owner(os.getpid(), peer.start_ticks(os.getpid()), 0), undo=changes("x")
+    )
     if damaged:
         file.path.write_text("{")
     monkeypatch.setattr(StateFile, "_set_aside" if damaged else "read", fail)
@@ -128,9 +130,9 @@ def test_a_state_that_is_not_known_changes_nothing(
     assert file.path.exists()
 
 
-def test_files_of_others_stay(settings: Settings) -> None:
+def test_foreign_files_stay(settings: Settings) -> None:
     machine = Machine()
-    left(settings)
+    dead_harpd(settings)
     settings.socket_path.unlink()
     settings.socket_path.write_text("precious")
     (settings.run_dir / "harpd.log").write_text("a line")
@@ -139,11 +141,11 @@ def test_files_of_others_stay(settings: Settings) -> None:
     assert names == ["harpd.log", settings.socket_path.name]
 
 
-def test_a_pin_that_can_not_be_removed_is_one_line(settings: Settings) -> None:
+def test_a_pin_that_cannot_be_removed_is_reported_in_one_line(settings: Settings) -> None:
     def refuse(_path: str) -> bool:
         raise OSError(errno.EPERM, "pins of eth0: Operation not permitted")
 
-    file = left(settings, dead())
+    file = dead_harpd(settings, dead_process())
     with pytest.raises(HarpError, match=r"pins of eth0: Operation not permitted$"):
         clean(settings, Machine(), refuse, force=False)
     assert file.path.exists()
