@@ -16,7 +16,7 @@ from harp.lab import Host
 WIDTH, HEIGHT = 1280, 2290
 ANSWER_S = 60
 
-# The DOM of the dashboard, once it is drawn.
+# The panels and rows of the dashboard, once it is drawn.
 PLACES = """
 window.drawn.then(() => {
   const main = document.querySelector("main").getBoundingClientRect();
@@ -43,13 +43,13 @@ window.drawn.then(() => {
 
 
 class Browser(Closing):
-    """One tab. folder: for its profile, and what it writes to stderr."""
+    """A tab of Chromium. folder: for its profile and log."""
 
     def __init__(self, host: Host, folder: Path) -> None:
         # Chromium reads the pipe at descriptor 3 and writes at 4.
-        wrapped = ["sh", "-c", 'exec "$@" 3<&0 4>&1 </dev/null >&2', "sh"]
+        wrapper = ["sh", "-c", 'exec "$@" 3<&0 4>&1 </dev/null >&2', "sh"]
         command = [
-            *wrapped,
+            *wrapper,
             tool("chromium-headless-shell"),
             "--no-sandbox",  # Chromium requires it of root
             "--remote-debugging-pipe",
@@ -87,7 +87,7 @@ class Browser(Closing):
             self._process.wait()
 
     def view(self, url: str) -> dict[str, Any]:
-        """Open a dashboard. Return its panels and rows, its choices, and errors."""
+        """Open a dashboard; return its panels and rows, its choices, and errors."""
         self._events.clear()
         self._call("Page.navigate", url=url)
         while all(event["method"] != "Page.loadEventFired" for event in self._events):
@@ -102,7 +102,7 @@ class Browser(Closing):
         }
 
     def value(self, expression: str) -> Any:
-        """The value of an expression of the page; an exception becomes a problem."""
+        """Evaluate an expression in the page; an exception becomes a problem."""
         answer = self._call(
             "Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fixtures of statistics' tests; conftest_stats has them, so that tests may name their types."""
+"""The fixtures of conftest_stats, from which tests import the types."""
 
 from conftest_stats import job_owner, make_job, make_owner, owner
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that publish (tests/unit/page_owner.c), at the tests' command; harpd's status and
-instances, as much as its metrics need."""
+"""Processes that publish statistics as tests command (tests/unit/page_owner.c), a metrics
+endpoint, and harpd's documents."""
 
 import contextlib
 import fcntl
@@ -33,7 +33,7 @@ def content_of(page: stats.Page) -> bytearray:
 
 @contextlib.contextmanager
 def memory(content: bytes, seals: int = SEALS) -> Iterator[int]:
-    """A file like that of a page, with this content."""
+    """Create a memfd like that of a page, with this content."""
     fd = os.memfd_create("harp-page", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.write(fd, content)
@@ -43,8 +43,8 @@ def memory(content: bytes, seals: int = SEALS) -> Iterator[int]:
         os.close(fd)
 
 
-class Commanded(Piped):
-    """A program that obeys lines on its standard input and answers each with "ok"."""
+class CommandedProgram(Piped):
+    """A program that reads commands, one per line, and answers each with "ok"."""
 
     limit_s = 60.0
 
@@ -56,44 +56,46 @@ class Commanded(Piped):
         assert self.line() == "ok"
 
     def send(self, *lines: str) -> None:
-        """Each command is complete before the next one is sent."""
+        """Send commands, each after the answer to the previous one."""
         for line in lines:
             super().send(line)
             assert self.line() == "ok"
 
 
-class Owner(Commanded):
+class Owner(CommandedProgram):
     """page_owner: two stacks on queues 0 and 1 of a NIC that does not exist."""
 
     def __init__(self, program: Path, ifname: str, label: str, connections: int) -> None:
         self.ifname = ifname
         super().__init__(program, ifname, label, str(connections))
 
-    def pages(self, found: stats.Found) -> list[stats.Page]:
-        """Its pages, by queue."""
-        mine = [page for page in found.pages if page.pid == self.process.pid]
-        return sorted(mine, key=lambda page: stats.read(page.fd).identity.queue)
+    def pages(self, regions: stats.Found) -> list[stats.Page]:
+        """Return the owner's pages in order of their queues."""
+        pages = [page for page in regions.pages if page.pid == self.process.pid]
+        return sorted(pages, key=lambda page: stats.read(page.fd).identity.queue)
 
     def instances(self) -> tuple[Instance, ...]:
-        """Its instances as they are now, by queue."""
-        with stats.find() as found:
-            seen = [each for each in look(found).instances if each.pid == self.process.pid]
-        return tuple(sorted(seen, key=lambda each: each.snapshot.identity.queue))
+        """Return the owner's instances in order of their queues."""
+        with stats.find() as regions:
+            instances = [
+                instance for instance in look(regions).instances if instance.pid == self.process.pid
+            ]
+        return tuple(sorted(instances, key=lambda instance: instance.snapshot.identity.queue))
 
 
-class JobOwner(Commanded):
+class JobOwner(CommandedProgram):
     """lane_owner: a process with a job's page, whose comms and lanes are set by commands."""
 
-    def page(self, found: stats.Found) -> stats.Page:
-        """Its page."""
-        (mine,) = [page for page in found.jobs if page.pid == self.process.pid]
-        return mine
+    def page(self, regions: stats.Found) -> stats.Page:
+        """Return the job's page."""
+        (page_of_job,) = [page for page in regions.jobs if page.pid == self.process.pid]
+        return page_of_job
 
     def job(self) -> stats.Job:
         """Return the job as its page shows it now."""
-        with stats.find() as found:
-            (mine,) = [job for job in look(found).jobs if job.pid == self.process.pid]
-        return mine
+        with stats.find() as regions:
+            (own,) = [job for job in look(regions).jobs if job.pid == self.process.pid]
+        return own
 
 
 MakeOwner = Callable[..., Owner]
@@ -101,7 +103,7 @@ MakeOwner = Callable[..., Owner]
 
 @pytest.fixture
 def make_owner(build_dir: Path) -> Iterator[MakeOwner]:
-    """Starts one: ifname, label, connections."""
+    """A function that starts page_owner."""
     owners: list[Owner] = []
 
     def make(ifname: str = "harp7", label: str = "train rank 0", connections: int = 3) -> Owner:
@@ -116,7 +118,7 @@ def make_owner(build_dir: Path) -> Iterator[MakeOwner]:
 
 @pytest.fixture
 def owner(make_owner: MakeOwner) -> Owner:
-    """One that has moved some bytes."""
+    """A page_owner that has transferred data."""
     result = make_owner()
     result.send("run 200")
     return result
@@ -124,7 +126,7 @@ def owner(make_owner: MakeOwner) -> Owner:
 
 @pytest.fixture
 def make_job(build_dir: Path) -> Iterator[Callable[..., JobOwner]]:
-    """Starts one: label, HARP_PAGE_FLOWS, NIC."""
+    """A function that starts lane_owner; flows: HARP_PAGE_FLOWS."""
     owners: list[JobOwner] = []
 
     def make(label: str = "train rank 1", flows: int = 4, ifname: str = "lo") -> JobOwner:
@@ -133,12 +135,12 @@ def make_job(build_dir: Path) -> Iterator[Callable[..., JobOwner]]:
         return owners[-1]
 
     yield make
-    for each in owners:
-        each.close()
+    for owner in owners:
+        owner.close()
 
 
-# Of 20000 bytes HARP's lane carries a quarter. The lane of comm 1 is lost.
-A_LIFE = (
+# The HARP lane carries 5000 of 20000 bytes. The lane of comm 1 dies.
+JOB_COMMANDS = (
     "comm 0", "lane 0 0 harp", "lane 0 1 kernel", "bytes 0 0 5000", "bytes 0 1 15000",
     "tcp 0 0 30000 2", "message 0 3 20000", "comm 1", "lane 1 0 kernel", "die 1 0 104",
 )  # fmt: skip
@@ -146,15 +148,15 @@ A_LIFE = (
 
 @pytest.fixture
 def job_owner(make_job: Callable[..., JobOwner]) -> JobOwner:
-    """One with two comms."""
+    """A lane_owner with two comms."""
     result = make_job()
-    result.send(*A_LIFE)
+    result.send(*JOB_COMMANDS)
     return result
 
 
 @contextlib.contextmanager
 def serving(source: DaemonSource, address: str = "127.0.0.1") -> Iterator[str]:
-    """A metrics endpoint in this process, on an unused port; its URL."""
+    """Serve metrics in this process on an unused port; yield the URL."""
     listening = metrics.listen(address, 0)
     endpoint = Exporter(listening, source)
     thread = threading.Thread(target=endpoint.serve_forever)
@@ -167,28 +169,28 @@ def serving(source: DaemonSource, address: str = "127.0.0.1") -> Iterator[str]:
         thread.join()
 
 
-def scraped(url: str | urllib.request.Request) -> str:
-    """An answer of it."""
+def scrape(url: str | urllib.request.Request) -> str:
+    """Return the metrics at a URL."""
     with urllib.request.urlopen(url, timeout=60) as answer:
         assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
         return str(answer.read().decode())
 
 
 def tool(name: str) -> Path:
-    """promtool, prometheus or the browser; tools/setup.sh brings them."""
+    """Return the path of promtool, prometheus or the browser, which tools/setup.sh installs."""
     import shutil
 
-    found = shutil.which(name, path=f"{TOOLS}:{os.environ['PATH']}:/usr/local/bin")
-    if found is None:
-        pytest.fail(f"{name} is not there: run `make build-tests`")
-    return Path(found)
+    path = shutil.which(name, path=f"{TOOLS}:{os.environ['PATH']}:/usr/local/bin")
+    if path is None:
+        pytest.fail(f"{name} is not installed: run `make build-tests`")
+    return Path(path)
 
 
 Documents = tuple[dict[str, Any], dict[str, Any]]
 
 
 def nic(ifname: str = "eth1", *queues: str, **changes: Any) -> dict[str, Any]:
-    """A NIC with queues of these states."""
+    """Return a NIC's status: its queues have these states."""
     return {
         "ifname": ifname,
         "up": True,
@@ -201,7 +203,7 @@ def nic(ifname: str = "eth1", *queues: str, **changes: Any) -> dict[str, Any]:
 
 
 def documents(*nics: dict[str, Any], leases: Any = (), **changes: Any) -> Documents:
-    """Documents of these NICs; leases: NIC, queue and process."""
+    """Return harpd's status and instances; leases: (NIC, queue, PID)."""
     status = {
         "since_s": 1000.0, "nics": list(nics), "dpdk": [], "granted": 0, "refused": {}, "reloads": 0
     }  # fmt: skip

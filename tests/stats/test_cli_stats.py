@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harpctl stats and flows, as a person and a script see them."""
+"""harpctl stats and flows, as tables and as JSON."""
 
 import json
 import os
@@ -29,7 +29,7 @@ def test_drops_are_named_with_their_meaning(owner: Owner) -> None:
     assert done.returncode == Exit.OK, done.stderr
     assert "tcp_retransmits" in done.stdout
     assert "segments retransmitted" in done.stdout
-    assert "drop_ip_checksum" not in done.stdout  # there were none
+    assert "drop_ip_checksum" not in done.stdout  # none has occurred
     done = harpctl("stats", "--pid", str(owner.process.pid))
     assert "tcp_duplicate" in done.stdout
     assert "payload dropped: received before" in done.stdout
@@ -47,15 +47,15 @@ def test_stats_as_json_has_everything(owner: Owner) -> None:
 
 
 def test_driver_counters_are_shown(owner: Owner) -> None:
-    """As text, whatever they are called."""
+    """Control characters in their names are replaced."""
     owner.send("xstat rx_missed_errors", "xstat \x1b[2J[bold]", "run 10")
-    words = ("stats", "--pid", str(owner.process.pid), "--queue", "0")
-    done = harpctl(*words, "--all")
+    command = ("stats", "--pid", str(owner.process.pid), "--queue", "0")
+    done = harpctl(*command, "--all")
     assert done.returncode == Exit.OK, done.stderr
     lines = [line.split() for line in done.stdout.splitlines()]
     assert ["rx_missed_errors", "7"] in lines
     assert ["?[2J[bold]", "7"] in lines
-    (document,) = json.loads(harpctl(*words, "-o", "json").stdout)["instances"]
+    (document,) = json.loads(harpctl(*command, "-o", "json").stdout)["instances"]
     assert document["xstats"] == {"rx_missed_errors": 7, "?[2J[bold]": 7}
 
 
@@ -82,24 +82,24 @@ def test_watch_prints_one_json_line_per_sample(owner: Owner) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watching:
         before = json.loads(watching.stdout.readline())
         owner.send("run 100")
-        deadline = 200
-        while deadline:
+        attempts = 200
+        while attempts:
             now = json.loads(watching.stdout.readline())
-            moved = [
-                each["counters"]["tx_packets"]
-                for seen in (before, now)
-                for each in seen["instances"]
-                if each["pid"] == owner.process.pid and each["identity"]["queue"] == 0
+            packets = [
+                instance["counters"]["tx_packets"]
+                for document in (before, now)
+                for instance in document["instances"]
+                if instance["pid"] == owner.process.pid and instance["identity"]["queue"] == 0
             ]
-            if moved[1] > moved[0]:
+            if packets[1] > packets[0]:
                 break
-            deadline -= 1
-        assert deadline
+            attempts -= 1
+        assert attempts
         assert now["time_s"] > before["time_s"]
         watching.terminate()
 
 
-def test_no_instances_are_reported(make_owner: MakeOwner) -> None:
+def test_a_filter_without_matches_is_reported(make_owner: MakeOwner) -> None:
     done = harpctl("stats", "--nic", "no-such-nic")
     assert done.returncode == Exit.OK
     assert "no process that matches publishes statistics" in done.stderr
@@ -108,9 +108,9 @@ def test_no_instances_are_reported(make_owner: MakeOwner) -> None:
     assert json.loads(done.stdout)["instances"] == []
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: becomes another user")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
 def test_pages_of_other_users_need_root(owner: Owner) -> None:
-    """Without harpd and as another user: exit code 3 and the remedy."""
+    """Without harpd, another user gets exit code 3 and the remedy."""
     done = harpctl_without_root("stats", HARP_SOCKET="/nonexistent")
     assert done.returncode == Exit.PRIVILEGE, done.stderr
     assert "run as root" in done.stderr

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""conf/ and docs/: alert rules fire when they should, every query names a metric that exists."""
+"""conf/: alert rules fire when they should, and queries name metrics and labels that exist."""
 
 import json
 import re
@@ -22,10 +22,10 @@ REASON = re.compile(r'reason="([a-z_0-9]+)"')
 
 
 def exported() -> set[str]:
-    """Names of all series that the exporter may have."""
-    own = daemon.collect(documents(nic("eth1", "free", verdicts={"absent": 1})), True)
+    """Return the names of all series that the exporter may publish."""
+    of_harpd = daemon.collect(documents(nic("eth1", "free", verdicts={"absent": 1})), True)
     names = {"up"}
-    for family in (*families.collect(families.ScrapeData(devices={})), *own):
+    for family in (*families.collect(families.ScrapeData(devices={})), *of_harpd):
         if family.type == "counter":
             names.add(f"{family.name}_total")
         elif family.type == "histogram":
@@ -38,9 +38,9 @@ def exported() -> set[str]:
 
 
 def metric_names(query: str) -> set[str]:
-    """The metrics that a PromQL expression names."""
-    bare = STRING.sub("", query)
-    return {word for word in WORD.findall(bare) if word.startswith(("harp_", "harpd_"))}
+    """Return the metrics that a PromQL expression names."""
+    unquoted = STRING.sub("", query)
+    return {word for word in WORD.findall(unquoted) if word.startswith(("harp_", "harpd_"))}
 
 
 def dashboard(root_dir: Path) -> Any:
@@ -48,7 +48,7 @@ def dashboard(root_dir: Path) -> Any:
 
 
 def queries(root_dir: Path) -> Iterator[tuple[str, str]]:
-    """Every expression of the dashboard and the rules, and where it is."""
+    """Return every expression of the dashboard and the rules with its place."""
     board = dashboard(root_dir)
     for panel in board["panels"]:
         for target in panel.get("targets", ()):
@@ -61,28 +61,28 @@ def queries(root_dir: Path) -> Iterator[tuple[str, str]]:
         yield f"alert {rule.split()[0]}", rule.split("expr:")[1].split("labels:")[0]
 
 
-def test_every_query_names_what_exists(root_dir: Path) -> None:
-    known, seen = exported(), 0
-    for where, query in queries(root_dir):
-        named = metric_names(query) - {"harpd", "harp"}
-        seen += len(named)
-        assert named <= known, f"{where}: {named - known}"
-    assert seen > 40
+def test_every_metric_in_a_query_exists(root_dir: Path) -> None:
+    existing, count = exported(), 0
+    for place, query in queries(root_dir):
+        metrics = metric_names(query) - {"harpd", "harp"}
+        count += len(metrics)
+        assert metrics <= existing, f"{place}: {metrics - existing}"
+    assert count > 40
     assert not metric_names('up{job="harp_x"}')
-    assert metric_names("rate(harp_nonsense_total[5m])") - known
+    assert metric_names("rate(harp_nonsense_total[5m])") - existing
 
 
 def test_every_label_value_exists(root_dir: Path) -> None:
     verdicts = {name for name, _ in _page.LISTS["verdict"]}
-    reasons = {each.drop_reason for each in schema.drops()}
-    for where, query in queries(root_dir):
-        assert set(VERDICT.findall(query)) <= verdicts, where
+    reasons = {statistic.drop_reason for statistic in schema.drops()}
+    for place, query in queries(root_dir):
+        assert set(VERDICT.findall(query)) <= verdicts, place
         if "harp_drops" in query:
-            assert set(REASON.findall(query)) <= reasons, where
+            assert set(REASON.findall(query)) <= reasons, place
             for pattern in re.findall(r'reason[!=]~"([^"]*)"', query):
                 for part in pattern.split("|"):
-                    plain = part.replace("(", "").replace(")", "")
-                    assert any(plain in (reason or "") for reason in reasons), f"{where}: {part}"
+                    text = part.replace("(", "").replace(")", "")
+                    assert any(text in (reason or "") for reason in reasons), f"{place}: {part}"
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_alert_rules(root_dir: Path, command: list[str]) -> None:
 
 
 def test_every_alert_is_tested_both_ways(root_dir: Path) -> None:
-    """Each fires in one test and is quiet in another."""
+    """Each alert fires in one test and is quiet in another."""
     names = re.findall(r"(?m)^      - alert: (\w+)", (root_dir / "conf" / "alerts.yml").read_text())
     tests = (root_dir / "conf" / "alerts_test.yml").read_text()
     assert len(names) >= 15

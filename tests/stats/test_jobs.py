@@ -40,66 +40,66 @@ def test_a_job_is_found_and_its_lanes_are_grouped(job_owner: JobOwner) -> None:
     assert job.snapshot.status.flows_open == 2
 
 
-def test_a_job_is_no_instance(job_owner: JobOwner) -> None:
-    with stats.find() as found:
-        assert job_owner.process.pid not in [page.pid for page in found.pages]
-        host = look(found)
-    assert job_owner.process.pid not in [each.pid for each in host.instances]
+def test_a_job_is_not_an_instance(job_owner: JobOwner) -> None:
+    with stats.find() as regions:
+        assert job_owner.process.pid not in [page.pid for page in regions.pages]
+        host = look(regions)
+    assert job_owner.process.pid not in [instance.pid for instance in host.instances]
 
 
 def test_shares_add_up_through_deaths_and_moves(job_owner: JobOwner) -> None:
-    """A lane's place keeps what its earlier lanes carried."""
+    """A lane's slot counts the bytes of its earlier lanes, too."""
     job_owner.send(
         "move 0 0 1", "die 0 0 110", "bytes 0 1 512", "lane 0 0 harp", "bytes 0 0 1000",
         "lane 0 0 harp", "stall 0 0 1",
     )  # fmt: skip
-    said = document(job_owner.job())
-    again, other = said["comms"][0]["lanes"]
-    assert again["share"] + other["share"] == pytest.approx(1.0)
-    assert (again["state"], again["end"], again["lanes"]) == ("stalled", "timeout", 3)
-    assert (again["payload_bytes"], again["rerolls"], again["stalls"]) == (6000, 1, 1)
-    assert (again["chunks_moved_away"], other["chunks_moved_here"]) == (1, 1)
-    assert said["comms"][0]["lanes_died"] == said["comms"][0]["lanes_replaced"] == 1
-    assert said["counters"]["lanes_died_timeout"] == 1
-    assert sum(rail["payload_bytes"] for rail in said["rails"]) == 21512
+    job = document(job_owner.job())
+    replaced, other = job["comms"][0]["lanes"]
+    assert replaced["share"] + other["share"] == pytest.approx(1.0)
+    assert (replaced["state"], replaced["end"], replaced["lanes"]) == ("stalled", "timeout", 3)
+    assert (replaced["payload_bytes"], replaced["rerolls"], replaced["stalls"]) == (6000, 1, 1)
+    assert (replaced["chunks_moved_away"], other["chunks_moved_here"]) == (1, 1)
+    assert job["comms"][0]["lanes_died"] == job["comms"][0]["lanes_replaced"] == 1
+    assert job["counters"]["lanes_died_timeout"] == 1
+    assert sum(rail["payload_bytes"] for rail in job["rails"]) == 21512
     # Bytes on the lanes are those of the messages and 40 of each chunk's header.
-    for lane in (again, other):
+    for lane in (replaced, other):
         assert lane["sent_bytes"] == lane["payload_bytes"] + 40 * lane["chunks_sent"]
 
 
 def test_removed_comms_are_counted_and_not_shown(job_owner: JobOwner) -> None:
     job_owner.send("remove 0", "remove 1")
-    said = document(job_owner.job())
-    assert said["comms"] == []
-    assert said["counters"]["comms_opened"] == 2
-    assert {rail["kind"]: rail["payload_bytes"] for rail in said["rails"]} == {
+    job = document(job_owner.job())
+    assert job["comms"] == []
+    assert job["counters"]["comms_opened"] == 2
+    assert {rail["kind"]: rail["payload_bytes"] for rail in job["rails"]} == {
         "harp": 5000,
         "kernel": 15000,
     }
-    assert [rail["lanes_open"] for rail in said["rails"]] == [0, 0]
+    assert [rail["lanes_open"] for rail in job["rails"]] == [0, 0]
     job_owner.send("end")
-    with stats.find() as found:
-        assert job_owner.process.pid not in [page.pid for page in found.jobs]
+    with stats.find() as regions:
+        assert job_owner.process.pid not in [page.pid for page in regions.jobs]
 
 
-def test_records_without_room_on_the_page_are_counted(
+def test_records_that_do_not_fit_the_page_are_counted(
     job_owner: JobOwner, make_job: MakeJob
 ) -> None:
     full = make_job("full", 0)
     full.send("comm 2", "lane 2 0 harp")
     job_owner.send("failed 1")
-    with stats.find() as found:
-        said = host_document(look(found))
-    (mine,) = [each for each in said["jobs"] if each["pid"] == job_owner.process.pid]
-    assert mine["comms"][1]["state"] == "failed"
-    (hidden,) = [each for each in said["jobs"] if each["pid"] == full.process.pid]
+    with stats.find() as regions:
+        host = host_document(look(regions))
+    (shown,) = [job for job in host["jobs"] if job["pid"] == job_owner.process.pid]
+    assert shown["comms"][1]["state"] == "failed"
+    (hidden,) = [job for job in host["jobs"] if job["pid"] == full.process.pid]
     assert hidden["comms"] == []
     assert (hidden["status"]["comms_hidden"], hidden["status"]["flows_hidden"]) == (1, 1)
 
 
-def test_lanes_may_be_left_out(job_owner: JobOwner) -> None:
-    with stats.find() as found:
-        snapshot = read_job(job_owner.page(found).fd, lanes=False)
+def test_lanes_can_be_omitted(job_owner: JobOwner) -> None:
+    with stats.find() as regions:
+        snapshot = read_job(job_owner.page(regions).fd, lanes=False)
     assert (len(snapshot.lanes), len(snapshot.comms), len(snapshot.rails)) == (0, 0, 2)
 
 
@@ -115,8 +115,8 @@ def test_flows_is_a_tree(job_owner: JobOwner) -> None:
     done = harpctl("flows", *_pid(job_owner))
     assert (done.returncode, done.stderr) == (Exit.OK, "")
     lines = done.stdout.splitlines()
-    what = [line.split("  ")[0].strip() or line.strip().split("  ")[0] for line in lines]
-    order = [what.index(each) for each in ("10.0.0.2", "10.0.0.3")]
+    names = [line.split("  ")[0].strip() or line.strip().split("  ")[0] for line in lines]
+    order = [names.index(peer) for peer in ("10.0.0.2", "10.0.0.3")]
     assert order == sorted(order)
     lane = next(line for line in lines if "lane 1: 10.0.0.1:20001 > 10.0.0.2:7000" in line)
     assert lane.split()[5:9] == ["kernel", "lo", "open", "75.0"]
@@ -135,13 +135,13 @@ def test_flows_is_a_tree(job_owner: JobOwner) -> None:
         (("--nic", "lo"), [1, 2]),
     ],
 )
-def test_flows_of_some(
+def test_flows_can_be_filtered(
     job_owner: JobOwner, options: tuple[str, ...], comms_shown: list[int]
 ) -> None:
     done = harpctl("flows", *_pid(job_owner), *options, "-o", "json")
     assert done.returncode == Exit.OK, done.stderr
     (job,) = json.loads(done.stdout)["jobs"]
-    assert [each["serial"] for each in job["comms"]] == comms_shown
+    assert [comm["serial"] for comm in job["comms"]] == comms_shown
 
 
 def test_an_unknown_job_is_an_error(job_owner: JobOwner) -> None:
@@ -150,12 +150,12 @@ def test_an_unknown_job_is_an_error(job_owner: JobOwner) -> None:
     done = harpctl("flows", "--peer", "10.0.0.300")
     assert done.returncode == Exit.USAGE
     assert "neither an address nor a network" in done.stderr
-    # A queue is an instance's; so is the flat view.
+    # --queue and --flat show instances without lanes.
     assert "20001" not in harpctl("flows", *_pid(job_owner), "--queue", "0").stdout
     assert "20001" not in harpctl("flows", *_pid(job_owner), "--flat").stdout
 
 
-def test_rates_of_lanes_are_what_they_carried_in_between(job_owner: JobOwner) -> None:
+def test_rates_of_lanes_are_changes_between_two_readings(job_owner: JobOwner) -> None:
     before = {"jobs": [document(job_owner.job())]}
     job_owner.send("bytes 0 0 3000", "lane 1 5 kernel", "bytes 1 5 800")
     job = document(job_owner.job())
@@ -180,27 +180,27 @@ def test_stats_shows_jobs(job_owner: JobOwner) -> None:
 # --------------------------------------------------------------------------------------------------
 # Hostile pages.
 #
-def _copied(job_owner: JobOwner) -> bytearray:
-    with stats.find() as found:
-        return content_of(job_owner.page(found))
+def _copy(job_owner: JobOwner) -> bytearray:
+    with stats.find() as regions:
+        return content_of(job_owner.page(regions))
 
 
 def _part(raw: bytes, part: int) -> tuple[int, int]:
-    """Where its items begin, and their stride."""
+    """Return the offset and stride of a part's records."""
     offset, stride = struct.unpack_from("=II", raw, 24 + 16 * part)
     return offset + 64, stride
 
 
 def test_invalid_records_are_shown_as_invalid(job_owner: JobOwner) -> None:
-    """Numbers that name nothing, comms of the same number, escape sequences: text and no crash."""
-    raw = _copied(job_owner)
+    """Unknown numbers, duplicate comms and escape sequences become text."""
+    raw = _copy(job_owner)
     lanes, stride = _part(raw, _page.LANES)
     comm_at, comm_stride = _part(raw, _page.COMMS)
     layout, comm_layout = record_type("lane"), record_type("comm")
 
-    def put(at: int, record: np.dtype[np.void], name: str, content: bytes) -> None:
+    def put(start: int, record: np.dtype[np.void], name: str, content: bytes) -> None:
         offset = record.fields[name][1]  # type: ignore[index]
-        raw[at + offset : at + offset + len(content)] = content
+        raw[start + offset : start + offset + len(content)] = content
 
     for name in ("state", "kind", "end", "index", "payload_bytes", "srtt_ns", "retransmits"):
         put(lanes, layout, name, b"\xff" * 8)
@@ -212,12 +212,12 @@ def test_invalid_records_are_shown_as_invalid(job_owner: JobOwner) -> None:
     with memory(raw) as fd:
         snapshot = read_job(fd)
     job = stats.Job(1, 0, "liar", snapshot)
-    said = document(job)
-    lane = said["comms"][0]["lanes"][0]
+    shown = document(job)
+    lane = shown["comms"][0]["lanes"][0]
     assert (lane["state"], lane["kind"], lane["end"], lane["ifname"]) == ("?", "?", "", "?[2J?")
-    assert said["comms"][0]["side"] == "?"
-    assert said["comms"][0]["ifname"].startswith("?]0;x?")
-    orphan = said["comms"][-1]
+    assert shown["comms"][0]["side"] == "?"
+    assert shown["comms"][0]["ifname"].startswith("?]0;x?")
+    orphan = shown["comms"][-1]
     assert "serial" not in orphan
     assert orphan["lanes"][0]["comm"] == 77
     host = host_document(HostSnapshot((), jobs=(job,)))
@@ -225,39 +225,39 @@ def test_invalid_records_are_shown_as_invalid(job_owner: JobOwner) -> None:
     assert any("a comm without a record" in line.what for line in lines)
     (filtered,) = lanes_view.of_peers(host, ip_network("10.0.0.2"))["jobs"]
     assert sum(len(comm["lanes"]) for comm in filtered["comms"]) == 2
-    assert "\x1b" not in shown(host)
+    assert "\x1b" not in render(host)
 
 
-def test_a_writer_that_died_costs_only_that_record(job_owner: JobOwner) -> None:
-    raw = _copied(job_owner)
-    at, _ = _part(raw, _page.LANES)
-    raw[at] |= 1
+def test_only_the_record_of_an_unfinished_write_is_missing(job_owner: JobOwner) -> None:
+    raw = _copy(job_owner)
+    offset, _ = _part(raw, _page.LANES)
+    raw[offset] |= 1
     with memory(raw) as fd:
         assert len(read_job(fd).lanes) == 2
 
 
-def shown(host: dict[str, Any]) -> str:
-    """The output of all views."""
+def render(host: dict[str, Any]) -> str:
+    """Return the output of all views."""
     output = io.StringIO()
     console = Console(file=output, width=200)
-    rates = [Rates(each, each, 1.0) for each in host["instances"]]
+    rates = [Rates(entry, entry, 1.0) for entry in host["instances"]]
     console.print(view.stats_view(host, rates, live=True))
     console.print(lanes_view.lanes_view(host, lanes_view.LaneRates()))
     console.print(lanes_view.jobs_table(host))
     for job in host["jobs"]:
         console.print(lanes_view.all_job_counters(job))
-    for each in host["instances"]:
-        console.print(view.all_counters(each), view.all_xstats(each))
+    for entry in host["instances"]:
+        console.print(view.all_counters(entry), view.all_xstats(entry))
     return output.getvalue()
 
 
 @pytest.mark.parametrize("answer", [{"instances": 7}, {"instances": [], "jobs": [{"pid": 1}]}])
-def test_an_invalid_answer_is_one_line(
+def test_an_invalid_answer_is_an_error(
     monkeypatch: pytest.MonkeyPatch, answer: dict[str, Any]
 ) -> None:
-    """Of a harpd of another version."""
+    """harpd may be of another version."""
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(instance, "ask_harpd", lambda _flows: answer)
     with pytest.raises(HarpError, match=r"is it of another version\?$"):
         with understood():
-            shown(instance.Source().look(flows=True))
+            render(instance.Source().look(flows=True))

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Statistics regions of another process as numpy arrays: found, read, told apart, and not
-trusted."""
+"""Statistics regions of other processes: discovery, owners, contents, and hostile contents."""
 
 import ctypes
 import errno
@@ -27,9 +26,9 @@ from harp.stats.view import Rates, quantile_ns
 from harp.stats.view import rates as rates_of
 
 
-def test_a_process_s_pages_are_found_and_read(owner: Owner) -> None:
-    with stats.find() as found:
-        first, second = owner.pages(found)
+def test_the_pages_of_a_process_are_found_and_read(owner: Owner) -> None:
+    with stats.find() as regions:
+        first, second = owner.pages(regions)
         assert (first.uid, first.comm) == (os.geteuid(), "page_owner")
         snapshot = stats.read(first.fd)
         assert snapshot.identity.ifname == "harp7"
@@ -47,9 +46,8 @@ def test_a_process_s_pages_are_found_and_read(owner: Owner) -> None:
         names = [name for name, _ in _page.LISTS["histogram"]]
         gaps = snapshot.histograms[names.index("poll_gap")]
         assert gaps["count"] == sum(gaps["bucket"])
-        assert (
-            quantile_ns(gaps["bucket"].tolist(), 0.5) == 57344
-        )  # polls 50 us apart, within a quarter
+        # Polls are 50 us apart; buckets are a quarter wide.
+        assert quantile_ns(gaps["bucket"].tolist(), 0.5) == 57344
     assert first.fd == -1
 
 
@@ -66,38 +64,38 @@ def test_rates_are_changes_between_two_readings(owner: Owner) -> None:
     assert Rates(None, now, 0).moved("tx_packets") == now["counters"]["tx_packets"]
     assert Rates(None, before, 0).quantile_ns("message_latency", 0.5) is None
     other = {**before, "identity": {**before["identity"], "start_wall_ns": 1}}
-    (fresh,) = rates_of({"instances": [now]}, 2.0, {"instances": [other]})
-    assert fresh.moved("tx_packets") == now["counters"]["tx_packets"]
+    (restarted,) = rates_of({"instances": [now]}, 2.0, {"instances": [other]})
+    assert restarted.moved("tx_packets") == now["counters"]["tx_packets"]
 
 
 def test_a_page_of_an_ended_process_is_not_found(make_owner: MakeOwner) -> None:
     owner = make_owner()
-    with stats.find() as found:
-        page = owner.pages(found)[0]
+    with stats.find() as regions:
+        page = owner.pages(regions)[0]
         owner.send("end")
-        assert stats.read(page.fd).status.ended  # its last words
+        assert stats.read(page.fd).status.ended  # its last write
         owner.close()
-        assert stats.read(page.fd).status.ended  # a holder of the memory can still read it
-    with stats.find() as found:
-        assert not owner.pages(found)
+        assert stats.read(page.fd).status.ended  # the memory stays readable for its holder
+    with stats.find() as regions:
+        assert not owner.pages(regions)
 
 
-def test_a_writer_that_died_is_one_clear_error(owner: Owner) -> None:
+def test_an_unfinished_write_is_an_error(owner: Owner) -> None:
     owner.send("tear")
-    with stats.find() as found:
-        host = look(found)
-    mine = [why for pid, why in host.bad if pid == owner.process.pid]
-    assert mine == ["statistics page: its owner is in the middle of a write, stopped or dead"]
+    with stats.find() as regions:
+        host = look(regions)
+    errors = [why for pid, why in host.bad if pid == owner.process.pid]
+    assert errors == ["statistics page: its owner is in the middle of a write, stopped or dead"]
     queues = [
-        each.snapshot.identity.queue for each in host.instances if each.pid == owner.process.pid
+        entry.snapshot.identity.queue for entry in host.instances if entry.pid == owner.process.pid
     ]
     assert queues == [1]
 
 
 def test_a_page_that_several_processes_hold_is_found_once(owner: Owner) -> None:
-    """harpd and a forked child hold a job's page; it belongs to the process that it names."""
-    with stats.find() as found:
-        page = owner.pages(found)[0]
+    """harpd and forked children may hold a job's page, which names its owner."""
+    with stats.find() as regions:
+        page = owner.pages(regions)[0]
         child = subprocess.Popen(
             [sys.executable, "-c", "print('ready', flush=True); input()"],
             stdin=subprocess.PIPE,
@@ -106,21 +104,21 @@ def test_a_page_that_several_processes_hold_is_found_once(owner: Owner) -> None:
         )
         try:
             assert child.stdout.readline() == b"ready\n"
-            with stats.find() as again:
-                assert len([each for each in again.pages if each.inode == page.inode]) == 1
-                assert len(owner.pages(again)) == 2
+            with stats.find() as later:
+                assert len([other for other in later.pages if other.inode == page.inode]) == 1
+                assert len(owner.pages(later)) == 2
         finally:
             child.communicate(b"\n")
 
 
-def test_a_page_opened_by_the_search_is_not_the_searcher_s(
+def test_a_page_that_the_search_opens_does_not_become_its_own(
     owner: Owner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A page of an earlier life of ours that another one holds who is looked at before us: what we
-    open of it to read it does not make it ours."""
+    """A page names our PID, which an ended process had before, and another process holds it. The
+    search opens it first there, and then finds that descriptor in our process."""
     us = os.getpid()
-    with stats.find() as found:
-        held = owner.pages(found)[0].inode
+    with stats.find() as regions:
+        inode = owner.pages(regions)[0].inode
     monkeypatch.setattr(discover, "_processes", lambda _proc: iter((owner.process.pid, us)))
     # The page claims our process number as its owner's.
     own_pid = discover._own_pid
@@ -128,20 +126,20 @@ def test_a_page_opened_by_the_search_is_not_the_searcher_s(
     monkeypatch.setattr(
         discover, "_own_pid", lambda proc, pid: own_pid(proc, swapped.get(pid, pid))
     )
-    with stats.find() as found:
-        (page,) = [each for each in found.pages if each.inode == held]
+    with stats.find() as regions:
+        (page,) = [candidate for candidate in regions.pages if candidate.inode == inode]
         assert page.pid == owner.process.pid
 
 
 # --------------------------------------------------------------------------------------------------
-# Hostile pages. page_rig's C tests cover the header; these cover what Python reads.
+# Hostile pages. page_rig's C tests cover the header; these cover the code in Python.
 #
 
 
 def _copy(owner: Owner, change: dict[int, bytes]) -> bytes:
-    """The owner's first page, with bytes changed."""
-    with stats.find() as found:
-        raw = content_of(owner.pages(found)[0])
+    """Return the owner's first page with bytes changed."""
+    with stats.find() as regions:
+        raw = content_of(owner.pages(regions)[0])
     for offset, content in change.items():
         raw[offset : offset + len(content)] = content
     return bytes(raw)
@@ -159,15 +157,13 @@ def _copy(owner: Owner, change: dict[int, bytes]) -> bytes:
     ],
     ids=["fresh", "magic", "version", "offset", "count", "size"],
 )
-def test_a_lying_header_is_one_clear_error(
-    owner: Owner, change: dict[int, bytes], why: str
-) -> None:
+def test_an_invalid_header_is_an_error(owner: Owner, change: dict[int, bytes], why: str) -> None:
     with memory(_copy(owner, change)) as fd, pytest.raises(stats.PageError, match=why):
         stats.read(fd)
 
 
-def test_strings_are_text_and_nothing_else(owner: Owner) -> None:
-    """A label must not move a terminal's cursor, nor end a line of the exposition."""
+def test_control_characters_in_strings_are_replaced(owner: Owner) -> None:
+    """A label must not move a terminal's cursor or end a line of /metrics."""
     raw = _copy(owner, {})
     label = raw.index(b"train rank 0")
     raw = raw[:label] + b'\x1b[2J\n\xff\xfe"}' + b"\0" * 4 + raw[label + 12 :]
@@ -180,15 +176,15 @@ NOBODY = 65534
 
 
 def of_nobody(monkeypatch: pytest.MonkeyPatch, *owners: Owner) -> None:
-    """Only these processes exist, and their pages belong to one user other than root."""
-    described, pids = discover._described, sorted(each.process.pid for each in owners)
+    """The search sees only these processes, and their pages belong to user nobody."""
+    described, pids = discover._described, sorted(owner.process.pid for owner in owners)
 
-    def changed(*arguments: Any) -> stats.Page:
+    def describe(*arguments: Any) -> stats.Page:
         page = described(*arguments)
         page.uid = NOBODY
         return page
 
-    monkeypatch.setattr(discover, "_described", changed)
+    monkeypatch.setattr(discover, "_described", describe)
     monkeypatch.setattr(discover, "_processes", lambda _proc: iter(pids))
 
 
@@ -196,68 +192,68 @@ def of_nobody(monkeypatch: pytest.MonkeyPatch, *owners: Owner) -> None:
 def test_the_number_of_regions_read_per_user_is_limited(
     make_owner: MakeOwner, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
-    """A user with more pages: logged once, and the others are left out."""
+    """Pages above the limit are left out, with one message."""
     of_nobody(monkeypatch, make_owner(), make_owner())
-    with stats.find() as found:
-        size = found.pages[0].size
-        assert len(found.pages) == 4
-    most = 3 * (size if limit == "bytes" else 1)
-    monkeypatch.setattr(discover, f"USER_{limit.upper()}_MAX", most)
-    with stats.find() as found:
-        assert len(found.pages) == 3
-        assert ["publishes more pages" in str(error) for _, error in found.bad] == [True]
+    with stats.find() as regions:
+        size = regions.pages[0].size
+        assert len(regions.pages) == 4
+    maximum = 3 * (size if limit == "bytes" else 1)
+    monkeypatch.setattr(discover, f"USER_{limit.upper()}_MAX", maximum)
+    with stats.find() as regions:
+        assert len(regions.pages) == 3
+        assert ["publishes more pages" in str(error) for _, error in regions.bad] == [True]
 
 
-def test_a_region_that_does_not_fit_takes_no_share(
+def test_a_region_above_the_limit_does_not_count(
     make_owner: MakeOwner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The regions of the user's other processes are still read."""
-    first, second = sorted((make_owner(), make_owner()), key=lambda each: each.process.pid)
+    first, second = sorted((make_owner(), make_owner()), key=lambda owner: owner.process.pid)
     of_nobody(monkeypatch, first, second)
-    with stats.find() as found:
-        monkeypatch.setattr(discover, "USER_BYTES_MAX", 2 * found.pages[0].size)
+    with stats.find() as regions:
+        monkeypatch.setattr(discover, "USER_BYTES_MAX", 2 * regions.pages[0].size)
     monkeypatch.setattr(discover, "USER_PAGES_MAX", 2)
     described = discover._described
 
-    def large(*arguments: Any) -> stats.Page:
+    def describe_large(*arguments: Any) -> stats.Page:
         page = described(*arguments)
         page.size <<= 2 * (page.pid == first.process.pid)
         return page
 
-    monkeypatch.setattr(discover, "_described", large)
-    with stats.find() as found:
-        assert {page.pid for page in found.pages} == {second.process.pid}
-        assert len(found.pages) == 2
-        assert ["publishes more pages" in str(error) for _, error in found.bad] == [True]
+    monkeypatch.setattr(discover, "_described", describe_large)
+    with stats.find() as regions:
+        assert {page.pid for page in regions.pages} == {second.process.pid}
+        assert len(regions.pages) == 2
+        assert ["publishes more pages" in str(error) for _, error in regions.bad] == [True]
 
 
-def test_a_user_s_connections_are_shown_up_to_a_limit(
+def test_the_connections_shown_per_user_are_limited(
     owner: Owner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     of_nobody(monkeypatch, owner)
-    with stats.find() as found:
-        whole = look(found, flows=False)
-        pages = sum(len(json.dumps(instance.document(each))) for each in whole.instances)
-        room = pages + 4 * instance.RECORD_BYTES
-        monkeypatch.setattr(instance, "DOCUMENT_BYTES_MAX", room)
-        host = look(found)
-    assert [len(each.snapshot.flows) for each in host.instances] == [3, 1]
+    with stats.find() as regions:
+        without_flows = look(regions, flows=False)
+        pages = sum(len(json.dumps(instance.document(entry))) for entry in without_flows.instances)
+        limit = pages + 4 * instance.RECORD_BYTES
+        monkeypatch.setattr(instance, "DOCUMENT_BYTES_MAX", limit)
+        host = look(regions)
+    assert [len(entry.snapshot.flows) for entry in host.instances] == [3, 1]
     assert ["more than fits into the document" in why for _, why in host.bad] == [True]
-    assert len(json.dumps(host_document(host)["instances"])) <= room
+    assert len(json.dumps(host_document(host)["instances"])) <= limit
 
 
 def test_a_page_of_the_longest_records_fits_into_a_document() -> None:
-    """With names, of which "?" is the longest, and a lane without the comm's record."""
+    """Bytes of 0xff have the longest text in JSON. Also covers a lane without its comm."""
     types = map(schema.record_type, ("flow", "comm", "lane"))
-    flow, comm, lane = (np.frombuffer(b"\xff" * each.itemsize, each)[0] for each in types)
+    flow, comm, lane = (np.frombuffer(b"\xff" * dtype.itemsize, dtype)[0] for dtype in types)
     for record in (
         instance.flow_document(flow),
         *job.comm_documents(SimpleNamespace(comms=[comm], lanes=[])),
         *job.comm_documents(SimpleNamespace(comms=[], lanes=[lane])),
     ):
         assert len(json.dumps(record)) + 100 <= instance.RECORD_BYTES
-    whole = FLOWS_MAX * instance.RECORD_BYTES
-    assert whole <= instance.DOCUMENT_BYTES_MAX < client.DOCUMENT_BYTES_MAX
+    maximum = FLOWS_MAX * instance.RECORD_BYTES
+    assert maximum <= instance.DOCUMENT_BYTES_MAX < client.DOCUMENT_BYTES_MAX
 
 
 @pytest.mark.parametrize(
@@ -265,7 +261,7 @@ def test_a_page_of_the_longest_records_fits_into_a_document() -> None:
     [b"\xff\xfe", b"x\x0bUid:\t0", b"x\x0cCapEff:\t1000", b"x\xc2\x85Uid:\t7", b"a\nUid:\t0"],
 )
 def test_any_process_name_is_safe(name: bytes) -> None:
-    """Bytes that are no text, and lines of its status that are none."""
+    """Names with invalid UTF-8, and names that look like lines of /proc/PID/status."""
     fd, _ = _host.page_create(0)
     pid = os.fork()
     if pid == 0:
@@ -280,68 +276,68 @@ def test_any_process_name_is_safe(name: bytes) -> None:
         page = discover._described(Path("/proc"), pid, fd, os.fstat(fd))
         assert (page.uid, page.comm.isprintable()) == (uid, True)
         assert peer.capabilities(pid) == 0 or uid == 0
-        with stats.find() as found:
-            look(found)
+        with stats.find() as regions:
+            look(regions)
     finally:
         os.close(fd)
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
 
 
-def test_an_invalid_state_number_is_shown_as_unknown(owner: Owner) -> None:
-    """A connection with such a number is shown, and others are not affected."""
-    with stats.find() as found:
-        flow = stats.read(owner.pages(found)[0].fd).flows[0]
+def test_an_unknown_state_is_shown_as_such(owner: Owner) -> None:
+    """A connection in such a state does not affect others."""
+    with stats.find() as regions:
+        flow = stats.read(owner.pages(regions)[0].fd).flows[0]
     flow["state"] = flow["congestion"] = 2**64 - 1
     document = instance.flow_document(flow)
     assert (document["state"], document["congestion"]) == ("?", "?")
 
 
 def test_files_named_like_a_page_are_reported(owner: Owner) -> None:
-    """Unsealed, empty or unowned files are reported or ignored, and the others are found."""
+    """Unsealed, short and unowned files are reported or ignored; other pages are found."""
     fresh, _ = _host.page_create(0)
-    with memory(_copy(owner, {}), seals=0), memory(b"short"), stats.find() as found:
+    with memory(_copy(owner, {}), seals=0), memory(b"short"), stats.find() as regions:
         os.close(fresh)
-        assert len(owner.pages(found)) == 2
-        mine = [error for pid, error in found.bad if pid == os.getpid()]
-        assert sorted(error.errno for error in mine) == sorted([errno.EPERM, errno.EMSGSIZE])
-        assert "not sealed against resizing" in " ".join(map(str, mine))
+        assert len(owner.pages(regions)) == 2
+        errors = [error for pid, error in regions.bad if pid == os.getpid()]
+        assert sorted(error.errno for error in errors) == sorted([errno.EPERM, errno.EMSGSIZE])
+        assert "not sealed against resizing" in " ".join(map(str, errors))
 
 
-def test_unreadable_entries_of_proc_are_counted(tmp_path: Path) -> None:
-    """Descriptors that may not be seen are counted; what disappears meanwhile is passed over."""
+def test_disappearing_entries_of_proc_are_skipped(tmp_path: Path) -> None:
+    """Processes and descriptors may end during the scan."""
     (tmp_path / "12" / "fd").mkdir(parents=True)
     (tmp_path / "12" / "fd" / "3").symlink_to(_page.LINK)
     (tmp_path / "13").mkdir()
     (tmp_path / "self").mkdir()
-    with stats.find(tmp_path) as found:
-        assert (found.pages, found.bad, found.hidden_processes) == ([], [], 0)
+    with stats.find(tmp_path) as regions:
+        assert (regions.pages, regions.bad, regions.hidden_processes) == ([], [], 0)
 
 
 @pytest.mark.parametrize("kind", ["fifo", "terminal", "device", "file", "directory", "socket"])
 def test_only_memory_is_opened(tmp_path: Path, kind: str) -> None:
-    """Whatever a link leads to at the moment at which it is opened."""
-    held = []
+    """A link may lead to another file at the moment at which it is opened."""
+    fds = []
     path = tmp_path / "it"
     if kind == "fifo":
         os.mkfifo(path)
-        held.append(os.open(path, os.O_PATH))
+        fds.append(os.open(path, os.O_PATH))
     elif kind == "terminal":
-        held += os.openpty()
-        held.reverse()
+        fds += os.openpty()
+        fds.reverse()
     elif kind == "device":
-        held.append(os.open("/dev/null", os.O_RDONLY))
+        fds.append(os.open("/dev/null", os.O_RDONLY))
     elif kind == "file":
         path.write_text("x")
-        held.append(os.open(path, os.O_RDONLY))
+        fds.append(os.open(path, os.O_RDONLY))
     elif kind == "directory":
-        held.append(os.open(tmp_path, os.O_RDONLY))
+        fds.append(os.open(tmp_path, os.O_RDONLY))
     else:
-        held += os.pipe()
+        fds += os.pipe()
     try:
-        with pytest.raises(memfd.NotMemoryError) as raised:
-            memfd.open_link(Path("/proc/self/fd", str(held[0])), os.O_RDONLY)
-        assert raised.value.errno == errno.EINVAL
+        with pytest.raises(memfd.NotMemoryError) as failure:
+            memfd.open_link(Path("/proc/self/fd", str(fds[0])), os.O_RDONLY)
+        assert failure.value.errno == errno.EINVAL
     finally:
-        for fd in held:
+        for fd in fds:
             os.close(fd)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real Prometheus scrapes the endpoint, in a network namespace, with the rules of conf/; a real
-browser draws the dashboard of conf/ from it.
+"""In a network namespace, a real Prometheus with the rules of conf/ scrapes the endpoint, and
+Chromium draws the dashboard of conf/.
 """
 
 import json
@@ -22,12 +22,12 @@ from conftest_stats import Documents, JobOwner, MakeOwner, Owner, documents, nic
 from harp import files
 from harp.lab import Host, Lab
 
-# In the namespace: the exporter, of the documents that a file has at each scrape.
+# Runs in the namespace: the exporter, which reads harpd's documents from a file at each scrape.
 SERVE = """
 import json, pathlib, sys
 from harp.daemon import metrics
 from harp.stats import exporter
-exporter.AGE_S = 0.0  # each scrape has an answer of its own
+exporter.AGE_S = 0.0  # no answer is reused
 file = pathlib.Path(sys.argv[1])
 socket = metrics.listen("127.0.0.1", 9747)
 exporter.Exporter(socket, lambda: json.loads(file.read_text())).serve_forever()
@@ -41,7 +41,7 @@ scrape_configs:
     static_configs: [{targets: ["127.0.0.1:9747"], labels: {instance: node1}}]
 """
 
-# In the namespace: asks until the answer isn't empty, or the time is over.
+# Runs in the namespace: repeats a query until the answer is not empty, or time is up.
 ASK = """
 import json, sys, time, urllib.request
 deadline = time.monotonic() + 60
@@ -67,18 +67,18 @@ class Prometheus:
     def __init__(self, host: Host, folder: Path) -> None:
         self.host, self.folder = host, folder
 
-    def tell(self, new: Documents) -> None:
-        """What harpd reports from the next scrape on."""
+    def report(self, new: Documents) -> None:
+        """Set what harpd reports from the next scrape on."""
         files.write_whole(self.folder / "documents.json", json.dumps(new).encode())
 
     def ask(self, question: str) -> Any:
-        """Its answer, once it has one."""
+        """Query Prometheus until its answer is not empty; return it."""
         return json.loads(self.host.run(sys.executable, "-c", ASK, question, timeout_s=90))
 
     def values(self, query: str) -> list[float]:
-        """The values of a query's series."""
+        """Return the values of a query's series."""
         answer = self.ask("query?query=" + urllib.parse.quote(query))
-        return [float(each["value"][1]) for each in answer["result"]]
+        return [float(series["value"][1]) for series in answer["result"]]
 
 
 def _end(process: subprocess.Popen[str]) -> None:
@@ -92,7 +92,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 @pytest.fixture
 def owner(make_owner: MakeOwner) -> Owner:
-    """Its NIC has a name of its own, because pages of tests that run at the same time are seen."""
+    """Its NIC has a unique name, because the exporter also sees pages of concurrent tests."""
     result = make_owner(f"prom{os.getpid()}")
     result.send("run 200")
     return result
@@ -100,13 +100,13 @@ def owner(make_owner: MakeOwner) -> Owner:
 
 @pytest.fixture
 def prometheus(need_root: None, root_dir: Path, tmp_path: Path) -> Iterator[Prometheus]:
-    """On the loopback interface of a laboratory's host."""
+    """Exporter and Prometheus on the loopback interface of a lab host."""
     config = tmp_path / "prometheus.yml"
     config.write_text(CONFIG.replace("RULES", str(root_dir / "conf" / "alerts.yml")))
     with Lab() as lab:
         host = lab.hosts[0]
         result = Prometheus(host, tmp_path)
-        result.tell(documents(nic("eth1", "free", "leased", verdicts={"rss_mismatch": 3})))
+        result.report(documents(nic("eth1", "free", "leased", verdicts={"rss_mismatch": 3})))
         serving = host.popen([sys.executable, "-c", SERVE, tmp_path / "documents.json"])
         running = host.popen(
             [
@@ -132,13 +132,13 @@ def test_a_real_prometheus_scrapes_it(owner: Owner, prometheus: Prometheus) -> N
     assert prometheus.values('harp_steering_packets_total{verdict="rss_mismatch"}') == [3.0]
     before = prometheus.values(f"harp_tx_packets_total{of_owner}")[0]
     owner.send("run 300")
-    # A counter is one to it: what was sent meanwhile is seen by increase() and grows.
-    grown = prometheus.values(f"harp_tx_packets_total{of_owner} > {before + 300}")
-    assert len(grown) == 1
-    (middle,) = prometheus.values(
+    # Prometheus sees the counter grow.
+    series_above = prometheus.values(f"harp_tx_packets_total{of_owner} > {before + 300}")
+    assert len(series_above) == 1
+    (median,) = prometheus.values(
         f"histogram_quantile(0.5, sum by (le) (harp_tcp_rtt_seconds_bucket{of_owner}))"
     )
-    assert 64e-6 < middle < 264e-6  # the wire's three polls are 50 us apart
+    assert 64e-6 < median < 264e-6  # the wire's three polls are 50 us apart
     (series,) = prometheus.values(f'count({{__name__=~"harp.*",device="{owner.ifname}"}})')
     assert 150 < series < 350
 
@@ -152,8 +152,8 @@ ENDED = 110  # ETIMEDOUT
 
 
 def play(prometheus: Prometheus, owners: list[Owner], jobs: list[JobOwner]) -> None:
-    """Half a minute of two NICs: packets are lost, then a lane on eth2, whose comm falls back to
-    its kernel lane until a lane replaces it. One scrape follows each tick.
+    """Half a minute of two NICs. eth2 loses packets and then a lane, whose comm uses its kernel
+    lane until another lane replaces it. One scrape follows each tick.
     """
     for job in jobs:
         for comm in range(2):
@@ -169,9 +169,9 @@ def play(prometheus: Prometheus, owners: list[Owner], jobs: list[JobOwner]) -> N
                 *(f"latency {int(wave * 1000 * (30 + 30 * number + 4 * i * i))}" for i in range(10))
             )
         for number, job in enumerate(jobs):
-            fallen = number == 1 and 13 <= tick < 18
+            without_lane = number == 1 and 13 <= tick < 18
             megabyte = int(wave * 1e6)
-            job.send(f"bytes 0 {int(fallen)} {(9 - 4 * fallen) * megabyte}")
+            job.send(f"bytes 0 {int(without_lane)} {(9 - 4 * without_lane) * megabyte}")
             job.send(f"bytes 1 0 {2 * megabyte}")
             job.send(f"tcp 0 0 {int(wave * 60000)} {tick}", f"tcp 0 1 {int(wave * 150000)} 0")
         if tick == 13:
@@ -179,7 +179,7 @@ def play(prometheus: Prometheus, owners: list[Owner], jobs: list[JobOwner]) -> N
         if tick == 18:
             jobs[1].send("lane 0 0 harp")
         verdicts = {"redirect_tcp": 1000 * tick, "pass_kernel": 90 * tick}
-        prometheus.tell(
+        prometheus.report(
             documents(
                 nic("eth1", "leased", "leased", "free", verdicts=verdicts),
                 nic("eth2", "leased", "leased", "free", verdicts=verdicts),
@@ -190,45 +190,50 @@ def play(prometheus: Prometheus, owners: list[Owner], jobs: list[JobOwner]) -> N
         prometheus.values(f'harp_steering_packets_total{{device="eth2"}} >= {1000 * tick}')
 
 
-def faults(board: Any, view: Any) -> list[str]:
-    """What a reader of the dashboard would miss in a view of it."""
-    found = list(view["problems"])
-    shown = {each["title"]: each for each in view["places"]}
-    if list(shown) != [panel["title"] for panel in board["panels"]]:
-        found.append(f"titles: {list(shown)}")
-        return found
+def find_faults(board: Any, view: Any) -> list[str]:
+    """Return what is wrong or missing in a view of the dashboard."""
+    problems = list(view["problems"])
+    places = {item["title"]: item for item in view["places"]}
+    if list(places) != [panel["title"] for panel in board["panels"]]:
+        problems.append(f"titles: {list(places)}")
+        return problems
     for panel in board["panels"]:
-        title, at = panel["title"], shown[panel["title"]]
+        title, drawn = panel["title"], places[panel["title"]]
         place = panel["gridPos"]
-        if (at["column"], at["row"]) != (place["x"], place["y"]):
-            found.append(f"{title}: drawn at {at['column']}, {at['row']}")
-        found += [f"{title}: {error}" for error in at["errors"]]
+        if (drawn["column"], drawn["row"]) != (place["x"], place["y"]):
+            problems.append(f"{title}: drawn at {drawn['column']}, {drawn['row']}")
+        problems += [f"{title}: {error}" for error in drawn["errors"]]
         for word in ("undefined", "NaN", "null", "Infinity", "No data"):
-            if word in at["text"]:
-                found.append(f"{title}: shows {at['text']}")
+            if word in drawn["text"]:
+                problems.append(f"{title}: shows {drawn['text']}")
         if panel["type"] == "row":
             continue
         if panel["type"] == "stat":
             continue
-        names = [each.rpartition(": ")[0] for each in at["legend"]]
-        if not names or len(names) != at["lines"] or len(set(names)) != len(names) or "" in names:
-            found.append(f"{title}: {at['lines']} lines, legend {names}")
-        times = [each for each in at["axis"] if ":" in each]
-        if not times or len(at["axis"]) < len(times) + 3:
-            found.append(f"{title}: axes {at['axis']}")
-    for i, one in enumerate(view["places"]):
-        for other in view["places"][:i]:
+        names = [item.rpartition(": ")[0] for item in drawn["legend"]]
+        if (
+            not names
+            or len(names) != drawn["lines"]
+            or len(set(names)) != len(names)
+            or "" in names
+        ):
+            problems.append(f"{title}: {drawn['lines']} lines, legend {names}")
+        times = [item for item in drawn["axis"] if ":" in item]
+        if not times or len(drawn["axis"]) < len(times) + 3:
+            problems.append(f"{title}: axes {drawn['axis']}")
+    for i, first in enumerate(view["places"]):
+        for second in view["places"][:i]:
             if (
-                one["x"] < other["x"] + other["width"]
-                and other["x"] < one["x"] + one["width"]
-                and one["y"] < other["y"] + other["height"]
-                and other["y"] < one["y"] + one["height"]
+                first["x"] < second["x"] + second["width"]
+                and second["x"] < first["x"] + first["width"]
+                and first["y"] < second["y"] + second["height"]
+                and second["y"] < first["y"] + first["height"]
             ):
-                found.append(f"{one['title']} covers {other['title']}")
-    return found
+                problems.append(f"{first['title']} covers {second['title']}")
+    return problems
 
 
-# Text, replacement, and what the reader of the broken dashboard would miss.
+# Text, replacement, and the fault that must be found in the broken dashboard.
 BROKEN = {
     "grafana-dashboard.json": [
         ("harp_rx_bytes_total{", "harp_rx_octets_total{", "Received: shows "),
@@ -251,8 +256,8 @@ def test_a_browser_draws_every_panel_of_the_dashboard(
     make_job: Callable[..., JobOwner],
     root_dir: Path,
 ) -> None:
-    """Series, legends, axes and units, in their places. A broken query, legend, unit or page is
-    found.
+    """Series, legends, axes and units are in their places; broken queries, legends, units and
+    pages are found.
     """
     user = prometheus.folder / "user"
     user.mkdir()
@@ -260,39 +265,39 @@ def test_a_browser_draws_every_panel_of_the_dashboard(
         shutil.copy(root_dir / "conf" / name, user)
     board = json.loads((user / "grafana-dashboard.json").read_text())
     nics = ("eth1", "eth2")
-    began_s = time.monotonic()
+    start_s = time.monotonic()
     play(
         prometheus,
-        [make_owner(nic, f"rank {i}") for i, nic in enumerate(nics)],
-        [make_job(f"rank {i}", 4, nic) for i, nic in enumerate(nics)],
+        [make_owner(ifname, f"rank {i}") for i, ifname in enumerate(nics)],
+        [make_job(f"rank {i}", 4, ifname) for i, ifname in enumerate(nics)],
     )
-    url = f"{PAGE}now-{int(time.monotonic() - began_s) + 5}s"
+    url = f"{PAGE}now-{int(time.monotonic() - start_s) + 5}s"
     with Browser(prometheus.host, prometheus.folder) as browser:
         view = browser.view(url)
-        assert faults(board, view) == []
+        assert find_faults(board, view) == []
         assert {"All", "node1", *nics} <= set(view["choices"])
         both = browser.view(f"{url}&var-device=eth1&var-device=eth2")
-        assert faults(board, both) == []
-        one = browser.view(f"{url}&var-instance=node1&var-device=eth2")
-        assert faults(board, one) == []
-        (received,) = [each for each in one["places"] if each["title"] == "Received"]
+        assert find_faults(board, both) == []
+        of_eth2 = browser.view(f"{url}&var-instance=node1&var-device=eth2")
+        assert find_faults(board, of_eth2) == []
+        (received,) = [item for item in of_eth2["places"] if item["title"] == "Received"]
         assert [name.split(":")[0] for name in received["legend"]] == ["node1 eth2"]
         label = urllib.parse.quote('no"de\\')
-        none = browser.view(f"{url}&var-instance={label}")
-        assert none["problems"] == []
-        assert not any(each["errors"] for each in none["places"])
+        empty = browser.view(f"{url}&var-instance={label}")
+        assert empty["problems"] == []
+        assert not any(item["errors"] for item in empty["places"])
         for name, changes in BROKEN.items():
             good = (user / name).read_text()
-            for text, replacement, miss in changes:
+            for text, replacement, fault in changes:
                 assert text in good
                 (user / name).write_text(good.replace(text, replacement, 1))
-                found = faults(board, browser.view(url))
-                assert any(miss in each for each in found), (replacement, found)
+                faults = find_faults(board, browser.view(url))
+                assert any(fault in item for item in faults), (replacement, faults)
             (user / name).write_text(good)
-        wrong = browser.view(f"{PAGE}yesterday")
-        assert any('"yesterday" is no duration' in each for each in wrong["problems"])
+        invalid = browser.view(f"{PAGE}yesterday")
+        assert any('"yesterday" is no duration' in item for item in invalid["problems"])
         (user / "grafana-dashboard.json").unlink()
-        assert any("put it next to" in each for each in browser.view(url)["problems"])
+        assert any("put it next to" in item for item in browser.view(url)["problems"])
 
 
 # 400 series of 301 points, and a label's value with characters of regular expressions and strings.
