@@ -72,7 +72,7 @@ def settings(run_dir: Path) -> Settings:
 
 @pytest.fixture
 def start(settings: Settings, caplog: pytest.LogCaptureFixture) -> Iterator[Start]:
-    """A function that starts harpd; every harpd that still runs is ended."""
+    """A function that starts harpd; the fixture ends it."""
     caplog.set_level(logging.INFO, logger="harpd")
     running: list[Running] = []
 
@@ -99,5 +99,4 @@ def start(settings: Settings, caplog: pytest.LogCaptureFixture) -> Iterator[Star
 
 @pytest.fixture
 def harpd(start: Start) -> Running:
-    """A running harpd."""
     return start()

@@ -71,7 +71,6 @@ class Rank:
         return self.process.pid
 
     def log_text(self) -> str:
-        """Return the plugin's log."""
         self._log.seek(0)
         return self._log.read()
 
@@ -112,7 +111,6 @@ class Rank:
         return self.progress()
 
     def wait_for_messages(self, messages: int = 50) -> None:
-        """Wait until this many more messages are transferred."""
         target = self.latest_progress() + messages
         deadline = time.monotonic() + EVENT_S
         while self.progress() < target:
@@ -120,7 +118,6 @@ class Rank:
                 pytest.fail(f"{self.role}: no {messages} messages: {self.log_text()}")
 
     def page(self) -> stats.Snapshot:
-        """Return the rank's statistics page."""
         with stats.find() as regions:
             for page in regions.pages:
                 if page.pid == self.pid:
@@ -170,8 +167,6 @@ def add_nic(lab: Lab, ifname: str, network: str) -> None:
 
 
 class Site(Closing):
-    """A lab with harpd on each host."""
-
     def __init__(self, lab: Lab, daemon: str = "", nic: str = "") -> None:
         self.lab = lab
         self.daemons = [HostDaemon(host, daemon, nic) for host in lab.hosts]
@@ -224,7 +219,7 @@ def memfds(pid: int) -> set[int]:
     return inodes
 
 
-def inodes_in_use(inodes: set[int]) -> set[int]:
+def open_inodes(inodes: set[int]) -> set[int]:
     """Return those that a process still has open or mapped."""
     pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
     return {inode for pid in pids for inode in memfds(pid) & inodes}
@@ -251,7 +246,6 @@ class KernelConnection:
         self._sock: socket.socket = inside(host, lambda: socket.create_connection(address, 10))
 
     def check_echo(self) -> None:
-        """Send a line and receive it."""
         self._sock.sendall(b"a line\n")
         assert self._sock.recv(7, socket.MSG_WAITALL) == b"a line\n"
 

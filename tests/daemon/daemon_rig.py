@@ -129,7 +129,6 @@ def listener(path: Path, backlog: int, uid: int = 0) -> Iterator[socket.socket]:
 
 
 def count_descriptors() -> int:
-    """Return the number of this process's open descriptors."""
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
@@ -172,7 +171,6 @@ def holder(path: Path, lease: Callable[[LeaseClient], object] = lease_queue) -> 
 
 
 def kill(pid: int, end_fd: int) -> None:
-    """Kill a holder()."""
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     os.close(end_fd)

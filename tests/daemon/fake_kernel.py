@@ -24,7 +24,7 @@ class FakeSteering:
 
     native: bool = False
     why: str = "generic XDP: a fake"
-    problem: str = ""  # that check() returns
+    problem: str = ""  # the result of check()
     xsks: dict[int, int] = field(default_factory=dict)
     ports: dict[int, int] = field(default_factory=dict)
     addresses: set[bytes] = field(default_factory=set)
@@ -104,7 +104,6 @@ class FakeMonitor:
         self.closed = False
 
     def announce(self, changes: Changes) -> None:
-        """Report changes of the network."""
         self._network_changed.append(changes)
         os.eventfd_write(self._wake_fd, 1)
 

@@ -73,8 +73,8 @@ def drop_net_admin() -> None:
 class HostDaemon(Closing):
     """harpd in a host's network namespace, with its own directory.
 
-    net_admin: the value of allow_net_admin_containers. It must be true if the test's own process
-    leases, because that process is root's and in another network namespace.
+    net_admin: allow_net_admin_containers. The test's own process can lease only with it, because it
+    is root's and in another network namespace.
     """
 
     def __init__(
@@ -116,7 +116,6 @@ class HostDaemon(Closing):
         return ["nsenter", f"--net=/run/netns/{self.host.netns}", *map(str, command)]
 
     def harpctl_command(self, *arguments: str) -> list[str]:
-        """Return a harpctl command for this harpd."""
         return self.command(*COMMAND, *arguments, "--file", self.file)
 
     def harpctl(self, *arguments: str, **env: str) -> Done:
@@ -155,7 +154,6 @@ class HostDaemon(Closing):
             os.close(pidfd)
 
     def log_text(self) -> str:
-        """Return harpd's log."""
         return self.log.read_text()
 
     def client(self) -> LeaseClient:
@@ -269,7 +267,6 @@ class Job(Closing):
         return value
 
     def go(self) -> None:
-        """Let the job continue."""
         os.write(self._go, b"x")
 
     def kill(self, number: signal.Signals = signal.SIGKILL) -> None:

@@ -27,7 +27,6 @@ TEN_RAW, TWENTY_RAW = (bytes([10, 0, 0, 0]), 8), (bytes([0xFD]) + bytes(15), 8)
 
 
 def with_sources(settings: Settings, *sources: str) -> Settings:
-    """Return the settings with these allow_sources."""
     return replace(settings, nics=(NicConfig(ifname="eth0", allow_sources=sources),))
 
 

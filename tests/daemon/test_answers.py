@@ -149,7 +149,7 @@ def query_fd(client: LeaseClient, query: bytes = STATUS) -> int:
     return fds[0]
 
 
-def test_an_answer_is_emptied_at_the_next_query_and_at_the_end_of_the_client(
+def test_an_answer_is_emptied_at_the_next_query_and_at_disconnect(
     harpd: Running,
 ) -> None:
     with harpd.client() as client:

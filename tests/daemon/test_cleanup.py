@@ -59,7 +59,6 @@ def dead_harpd(settings: Settings, *owners: Owner, undo: Undo = Undo()) -> State
 
 
 def dead_process() -> Owner:
-    """Return a process that has ended."""
     process = subprocess.Popen(["true"])
     owner = Owner(process.pid, peer.start_ticks(process.pid), 0)
     process.wait()

@@ -129,7 +129,7 @@ def test_a_client_that_reads_no_answer_is_closed(
             while True:
                 sock.send(request)
 
-        # Blocks when the socket's buffer is full, and fails when harpd closes the connection.
+        # Blocks while the buffer is full, and fails when harpd closes the connection.
         with pytest.raises((BrokenPipeError, ConnectionResetError)):
             never_read()
         assert is_closed(sock)
@@ -138,7 +138,7 @@ def test_a_client_that_reads_no_answer_is_closed(
     assert count_descriptors() <= before
 
 
-def test_a_user_with_a_thousand_connections_does_not_block_others(harpd: Running) -> None:
+def test_a_user_with_many_connections_blocks_no_other(harpd: Running) -> None:
     path = harpd.path
 
     def enemy() -> tuple[int, int]:
@@ -161,7 +161,7 @@ def test_a_user_with_a_thousand_connections_does_not_block_others(harpd: Running
     check_service(harpd)
 
 
-def test_only_root_may_stop_restart_or_reload(harpd: Running) -> None:
+def test_only_root_controls_harpd(harpd: Running) -> None:
     path = harpd.path
 
     def enemy() -> list[int]:
@@ -174,7 +174,7 @@ def test_only_root_may_stop_restart_or_reload(harpd: Running) -> None:
     check_service(harpd)
 
 
-def test_root_without_capabilities_may_not_stop_restart_or_reload(harpd: Running) -> None:
+def test_root_without_capabilities_may_not_control_harpd(harpd: Running) -> None:
     """Root in a container that can access the socket."""
     if not peer.capabilities(os.getpid()) & (1 << 12):
         pytest.skip("needs CAP_NET_ADMIN, which only the contained client lacks")
@@ -206,7 +206,7 @@ def test_an_invalid_query_is_refused_in_one_line(harpd: Running, document: bytes
     check_service(harpd)
 
 
-def test_a_user_outside_of_users_and_groups_gets_no_lease(start: Start, settings: Settings) -> None:
+def test_a_user_without_permission_gets_no_lease(start: Start, settings: Settings) -> None:
     harpd = start(settings=replace(settings, users=(), groups=("daemon",)))
     path = harpd.path
 
@@ -339,7 +339,7 @@ def test_mutated_messages_crash_nothing(
     harpd.until(
         lambda: all(lease.active for lease in harpd.daemon.table.leases.values()), "the workers"
     )
-    # A lease of this process may remain, which one pidfd watches. Answers are closed later.
+    # One pidfd may watch a lease of this process. Answers are closed later.
     harpd.until(lambda: count_descriptors() <= before + 1, "the closing of descriptors")
     assert "internal error" not in caplog.text
     with harpd.client() as client:
@@ -374,7 +374,7 @@ def test_a_connection_of_an_ended_process_leases_nothing(harpd: Running) -> None
     harpd.until(lambda: not harpd.daemon.table.leases, "the end of the lease")
 
 
-def test_a_connection_of_a_process_that_ended_before_accept_is_closed(harpd: Running) -> None:
+def test_a_connection_whose_process_has_ended_is_closed(harpd: Running) -> None:
     """Its PID may belong to another process when harpd reads it."""
     blocked, may_continue = threading.Event(), threading.Event()
 
@@ -394,8 +394,6 @@ def test_a_connection_of_a_process_that_ended_before_accept_is_closed(harpd: Run
 # connections.
 #
 class ReleasingKernel(FakeKernel):
-    """A kernel that releases queues at once."""
-
     def __init__(self) -> None:
         super().__init__()
         self.busy_queues = type("Never", (set,), {"__contains__": lambda *_: False})()
@@ -430,7 +428,7 @@ def test_queues_that_children_hold_count_for_the_user(
     assert len(harpd.kernel.busy_queues) == 2
     with harpd.client() as client:
         assert client.query("status")["nics"][0]["queues_free"] == 2
-        client.lease("eth0")  # another user's
+        client.lease("eth0")  # another user may
 
 
 def test_a_returned_queue_does_not_count_for_the_user(start: Start, settings: Settings) -> None:
@@ -449,8 +447,7 @@ def test_quarantined_ports_are_shared_between_users(start: Start, settings: Sett
 
 @pytest.mark.parametrize("uid", [0, NOBODY])
 def test_a_client_without_hello_is_dropped_first(harpd: Running, uid: int) -> None:
-    """Silent connections fill the limit of a user or of root. Clients of both users that send
-    HELLO are served."""
+    """Silent connections fill the limit of a user or of root; clients with HELLO are served."""
     path, listening = harpd.path, harpd.daemon._server
     count = listening.total_max + ROOT_RESERVE if uid == 0 else listening.per_uid_max
 

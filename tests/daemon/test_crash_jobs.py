@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from crash_rig import Rank, Site, add_nic, inodes_in_use, is_refused, memfds
+from crash_rig import Rank, Site, add_nic, is_refused, memfds, open_inodes
 from driver_rig import PLUGIN_FAILED, REMOTE_ERROR
 from harpd_rig import HostDaemon, stopped
 from netns_tools import wait_until
@@ -37,9 +37,7 @@ def lease_of(harpd: HostDaemon, rank: Rank) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("victim", ["source", "sink"])
-def test_resources_of_a_killed_job_are_freed_and_its_peer_reports_an_error(
-    site: Site, victim: str
-) -> None:
+def test_a_killed_job_is_cleaned_up_and_its_peer_reports_an_error(site: Site, victim: str) -> None:
     other = site.pair()
     pair = site.pair()
     dead, survivor = (pair.source, pair.sink) if victim == "source" else (pair.sink, pair.source)
@@ -65,7 +63,7 @@ def test_resources_of_a_killed_job_are_freed_and_its_peer_reports_an_error(
         return nic["queues_free"] == 1 and nic["port_blocks_resting"] == 1
 
     wait_until(is_free, "the release of queue and ports")
-    wait_until(lambda: not inodes_in_use(inodes), "the release of frames and pages")
+    wait_until(lambda: not open_inodes(inodes), "the release of frames and pages")
     # No entry of the XDP program is left: the kernel answers at the lease's ports.
     if index == 1:
         before = harpd.query("status")["nics"][0]["verdicts"]
@@ -100,7 +98,6 @@ def two_nics() -> Iterator[Site]:
 
 
 def marks(harpd: HostDaemon) -> list[str]:
-    """Return the marks of the only lease."""
     (instance,) = harpd.query("instances")["instances"]
     return instance["marks"]
 

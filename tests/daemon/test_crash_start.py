@@ -27,7 +27,6 @@ FAILURE, MISSING, RUNNING = 1, 4, 6
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
-    """Two hosts."""
     with Lab() as lab:
         yield lab
 
@@ -154,7 +153,6 @@ def test_the_socket_of_another_program_is_left_alone(
 
 
 def files(daemon: HostDaemon) -> list[str]:
-    """Return the names of the files in run_dir."""
     return sorted(path.name for path in daemon.run_dir.iterdir())
 
 
@@ -197,7 +195,7 @@ def test_start_and_stop_without_inodes_for_the_state(daemon: HostDaemon, inodes:
 
 def test_files_that_cannot_be_removed_are_reported(daemon: HostDaemon) -> None:
     mount_tmpfs(daemon)
-    daemon.start()  # with its log in another directory
+    daemon.start()  # its log is in another directory
     remount = ["mount", "-o", "remount", str(daemon.run_dir)]
     subprocess.run([*remount, "-r"], check=True)
     done = daemon.harpctl("stop")
@@ -227,7 +225,7 @@ def test_missing_huge_pages_are_logged_once(daemon: HostDaemon) -> None:
 # --------------------------------------------------------------------------------------------------
 # Signals and operators.
 #
-def operator(daemon: HostDaemon, *arguments: str) -> subprocess.Popen[str]:
+def start_harpctl(daemon: HostDaemon, *arguments: str) -> subprocess.Popen[str]:
     """Start harpctl without waiting for its end."""
     return subprocess.Popen(
         daemon.harpctl_command(*arguments),
@@ -277,7 +275,7 @@ def test_signals_during_start_restart_and_stop(daemon: HostDaemon) -> None:
     thread.start()
     try:
         wait_until(lambda: not is_gone(daemon), "harpd's socket")
-        assert exit_codes(operator(daemon, "restart")) == [Exit.OK]
+        assert exit_codes(start_harpctl(daemon, "restart")) == [Exit.OK]
         assert daemon.query("status")["pid"] == process.pid
         for _ in range(20):
             process.send_signal(signal.SIGTERM)
@@ -292,16 +290,16 @@ def test_signals_during_start_restart_and_stop(daemon: HostDaemon) -> None:
 
 def test_concurrent_harpctl_commands_leave_one_harpd(daemon: HostDaemon) -> None:
     """Of five starts one succeeds. Concurrent stops and restarts leave one harpd or none."""
-    starts = exit_codes(*(operator(daemon, "start") for _ in range(5)))
+    starts = exit_codes(*(start_harpctl(daemon, "start") for _ in range(5)))
     assert starts.count(Exit.OK) == 1
     assert set(starts) == {Exit.OK, Exit.RUNNING}
     pid = daemon.query("status")["pid"]
-    assert exit_codes(operator(daemon, "restart"))[0] == Exit.OK
+    assert exit_codes(start_harpctl(daemon, "restart"))[0] == Exit.OK
     assert daemon.query("status")["pid"] == pid
-    codes = exit_codes(*(operator(daemon, command) for command in ("stop", "restart") * 3))
+    codes = exit_codes(*(start_harpctl(daemon, command) for command in ("stop", "restart") * 3))
     assert Exit.OK in codes
     if not is_gone(daemon):
-        exit_codes(operator(daemon, "stop"))
+        exit_codes(start_harpctl(daemon, "stop"))
     wait_until(lambda: is_gone(daemon), "the end of harpd")
     wait_until(lambda: xdp_id(daemon.host) == 0, "the removal of the XDP program")
     assert not (daemon.run_dir / "state.json").exists()

@@ -34,7 +34,6 @@ RAIL1 = DpdkConfig(device="0000:00:06.0", name="rail1", addresses=("10.9.1.1/24"
 
 @pytest.fixture
 def settings(settings: Settings) -> Settings:
-    """One NIC and two DPDK ports."""
     return replace(settings, dpdk=(RAIL0, RAIL1))
 
 
@@ -50,7 +49,6 @@ def check_nothing_left(harpd: Running) -> None:
 
 
 def port_holder(path: Path, queues: int = 1) -> tuple[int, int]:
-    """A holder() of rail0."""
     return holder(path, lambda client: client.lease_port("rail0", queues=queues, label="holder"))
 
 
@@ -155,7 +153,7 @@ def test_a_port_that_cannot_be_opened_is_refused(harpd: Running) -> None:
         assert ports(client)["rail1"]["problem"] == "0000:00:06.0 has no driver: driverctl"
 
 
-def test_a_port_that_a_reload_removes_during_a_request_is_refused(
+def test_a_port_that_is_removed_during_a_request_is_refused(
     start: Start, settings: Settings
 ) -> None:
     harpd = start(load=lambda: replace(settings, dpdk=(RAIL1,)))

@@ -28,7 +28,6 @@ EXPOSURE_MAX = 3.7
 
 
 def check_leases(daemon: HostDaemon, count: int = 1) -> None:
-    """Lease instances and return them."""
     with daemon.client() as client:
         for _ in range(count):
             lease_once(client, daemon.host.ifname)
@@ -42,8 +41,8 @@ def service(root_dir: Path) -> dict[str, list[str]]:
         if line.startswith("["):
             section = line
         elif section == "[Service]" and "=" in line and not line.startswith("#"):
-            key, _, words = line.partition("=")
-            values.setdefault(key, []).extend(words.split())
+            key, _, value = line.partition("=")
+            values.setdefault(key, []).extend(value.split())
     return values
 
 
@@ -66,7 +65,6 @@ def members(analyze: str, name: str) -> set[str]:
 
 
 def allowed_calls(root_dir: Path, analyze: str) -> set[str]:
-    """Return the system calls that the unit's filter allows."""
     allowed: set[str] = set()
     remove = False
     for entry in service(root_dir)["SystemCallFilter"]:
@@ -105,7 +103,6 @@ def sandbox_prefix(daemon: HostDaemon) -> list[str]:
 
 
 def exec_start_pre(daemon: HostDaemon) -> None:
-    """Run the unit's ExecStartPre=."""
     arguments = ["--mount", "--config", daemon.file]
     subprocess.run(daemon.command(sys.executable, "-m", "harp.daemon", *arguments), check=True)
 
@@ -130,7 +127,7 @@ def test_the_unit_has_enough_privileges(root_dir: Path, lab: Lab) -> None:
             lease, fds = client.lease(daemon.host.ifname)
             assert daemon.harpctl("restart").returncode == 0
             assert len(daemon.query("instances")["instances"]) == 1
-            # Its mount namespace ends with harpd.
+            # The mount namespace ends with harpd.
             daemon.end(signal.SIGTERM)
             exec_start_pre(daemon)
             daemon.start()

@@ -32,7 +32,6 @@ def harpd(lab: Lab) -> Iterator[HostDaemon]:
 
 
 def held_bytes(fd: int) -> int:
-    """Return the memory that a file occupies."""
     return os.fstat(fd).st_blocks * 512
 
 
@@ -102,7 +101,6 @@ def leasing_job(harpd: HostDaemon, mapped: bool) -> Work:
 
 @contextlib.contextmanager
 def memory_of(pid: int) -> Iterator[int]:
-    """Open the frame memory of a process."""
     process = Path("/proc", str(pid))
     paths = frame_links(pid)
     for line in (process / "maps").read_text().splitlines():
@@ -152,8 +150,7 @@ def hider(harpd: HostDaemon) -> Work:
 
 @pytest.mark.parametrize("end", ["killed", "restarted"])
 def test_memory_that_is_hidden_in_another_process(harpd: HostDaemon, end: str) -> None:
-    """`harpctl restart` passes the descriptor to the new harpd. A killed harpd has lost it, so the
-    lease of a job that hides its memory ends."""
+    """`harpctl restart` keeps harpd's descriptor. A killed harpd loses it, so the lease ends."""
     with Job(hider(harpd)) as job:
         child = job.receive()
         with memory_of(child) as frames_fd:

@@ -45,7 +45,7 @@ def count_waiting(harpd: Running) -> int:
 def test_a_port_search_reads_the_socket_tables_once(
     harpd: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The number of used ports and blocks does not matter, and no port is bound to test it."""
+    """Used ports and blocks cause no further read, and no port is bound."""
     bound: list[object] = []
     monkeypatch.setattr(socket.socket, "bind", lambda _self, address: bound.append(address))
     harpd.kernel.ports = LAST_OF_EACH_BLOCK
@@ -123,7 +123,6 @@ def test_a_refused_request_costs_its_sender(
 #
 @pytest.fixture
 def port() -> int:
-    """An unused port."""
     with socket.socket() as sock:
         sock.bind(("", 0))
         number: int = sock.getsockname()[1]

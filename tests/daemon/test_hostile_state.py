@@ -150,7 +150,7 @@ def test_a_damaged_state_that_cannot_be_set_aside(
 def test_a_state_that_another_user_can_change_is_refused(
     start: Start, settings: Settings, name: str
 ) -> None:
-    """Neither a start nor `harpctl stop` trusts it, and it stays for the administrator to check."""
+    """Neither a start nor `harpctl stop` trusts or changes it."""
     settings.run_dir.mkdir()
     file = settings.run_dir / "state.json"
     text = json.dumps(valid_state())

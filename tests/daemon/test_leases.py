@@ -383,7 +383,7 @@ def test_a_reload_applies_new_settings(
     assert not harpd.daemon.leasing.access.everybody
 
 
-def test_an_unreadable_nic_does_not_block_settings_of_others(
+def test_an_unreadable_nic_blocks_no_other_settings(
     start: Start, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def load() -> Settings:

@@ -37,7 +37,6 @@ class SlowKernel(FakeKernel):
 
 
 def lease_and_return(client: LeaseClient, count: int) -> None:
-    """Lease a number of queues and return them together."""
     leases = [client.lease("eth0") for _ in range(count)]
     for lease, fds in leases:
         close_all(fds)

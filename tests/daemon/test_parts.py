@@ -157,7 +157,6 @@ def test_memory_is_refused_before_the_kernel_kills_harpd(tmp_path: Path) -> None
 
 
 def limit_threads(monkeypatch: pytest.MonkeyPatch, count: int = 0) -> None:
-    """Let this process start only `count` more threads."""
     start = threading.Thread.start
     remaining = [None] * count
 

@@ -265,8 +265,6 @@ CHANGED = Undo([Entry("rings", "eth0", {"rx": 1}, {"rx": [2]}, 2)])
 
 
 class FakePreparation(Preparation):
-    """Records its calls."""
-
     def __init__(self) -> None:
         self.calls: list[tuple[str, Undo]] = []
 

@@ -39,8 +39,6 @@ def addr(number: int) -> bytes:
 
 
 class Watcher(Closing):
-    """The connection of a job, for single messages."""
-
     def __init__(self, path: Path) -> None:
         self._sock = greet(path)
 
@@ -55,7 +53,7 @@ class Watcher(Closing):
         return self.next()
 
     def is_silent(self) -> bool:
-        """Tell whether no message is pending. After an answer, none was sent before it either."""
+        """Tell whether no message is pending; after an answer, none came before it."""
         return not select.select([self._sock], [], [], 0)[0]
 
     def is_closed(self) -> bool:
@@ -67,7 +65,6 @@ class Watcher(Closing):
 
 @pytest.fixture
 def lease(harpd: Running) -> Iterator[int]:
-    """A lease of this process."""
     with harpd.client() as client:
         leased, fds = client.lease("eth0")
         close_all(fds)
@@ -114,7 +111,7 @@ def test_each_network_change_is_sent_once(harpd: Running, watcher: Watcher) -> N
 
 
 def test_many_changes_cause_few_reads(harpd: Running, watcher: Watcher) -> None:
-    """Starting containers may change the network this fast."""
+    """Containers can change the network this fast."""
     reads = len(harpd.kernel.reads)
     for _ in range(200):
         monitor(harpd).announce(Changes(routes=True))
@@ -325,7 +322,6 @@ def test_a_route_comes_from_the_kernel(harpd: Running, lease: int) -> None:
 def neighbor(
     kind: int, state: int, raw: bytes, mac: bytes, family: int = socket.AF_INET
 ) -> tuple[int, bytes, bytes] | None:
-    """Parse a neighbor message of the kernel."""
     body = struct.pack("=BxHiHBB", family, 0, 7, state, 0, 0)
     for number, value in ((1, raw), (2, mac)):
         if value:
@@ -356,15 +352,15 @@ PROCESSES = {
     "a parent with it": ("n1 u0 p1", ["0"], "n2 u0 p1", "n0 u0 p0", False),
     "a parent with it, in its network": ("n1 u0 p0", ["0"], "n1 u0 p0", "n0 u0 p0", False),
     "a parent with it, outside of its container": ("n1 u0 p1", ["0"], "n0 u0 p0", "n0 u0 p0", True),
-    "another process with it, in its network": ("n1 u0 p1", ["0"], "n0 u0 p0", "n1 u0 p2", False),
-    "another process with it, in its PID namespace": (
+    "another with it in its network": ("n1 u0 p1", ["0"], "n0 u0 p0", "n1 u0 p2", False),
+    "another with it in its PID namespace": (
         "n1 u0 p1",
         ["0"],
         "n0 u0 p0",
         "n2 u0 p1",
         False,
     ),
-    "another container's process with it": ("n1 u0 p1", ["0"], "n0 u0 p0", "n2 u0 p2", True),
+    "another container with it": ("n1 u0 p1", ["0"], "n0 u0 p0", "n2 u0 p2", True),
 }
 
 

@@ -13,7 +13,6 @@ from harp.doctor.view import Link
 
 @pytest.fixture
 def checked(tmp_path: Path) -> CheckedHost:
-    """Nothing costs, nothing hinders."""
     fake = FakeHost(tmp_path)
     host = CheckedHost(fake)
     host.links["eth1"] = Link("eth1", 5, rx_queues=8, tx_queues=8, addresses=("10.0.0.1",))

@@ -20,7 +20,6 @@ UNPRIVILEGED = "0000000000000000"
 
 
 def link(checked: CheckedHost, **values: object) -> None:
-    """eth1 as another kind of device."""
     checked.links["eth1"] = replace(checked.links["eth1"], **values)  # type: ignore[arg-type]
 
 
@@ -30,7 +29,7 @@ def virtual(checked: CheckedHost, kind: str, **values: object) -> None:
 
 
 def leases(checked: CheckedHost, free: int, flags: int = 0) -> None:
-    """harpd leases eth1, of whose 8 queues so many are free."""
+    """harpd leases eth1, which has `free` of 8 queues free."""
     devices = {"eth1": device("eth1", 5, 8, free, flags)}
     checked.harpd = Harpd(NOT_RUNNING.path, version="harpd 0.1.0", devices=devices)
 
@@ -88,7 +87,7 @@ def tagged(checked: CheckedHost, offload: bool = True, beneath: str = "eth1") ->
 
 
 def tagged_bond(checked: CheckedHost) -> None:
-    """What comes for a bond's VLANs comes to its members."""
+    """The members of a bond receive the packets of its VLANs."""
     tagged(checked, beneath="bond0")
     checked.links["vlan6"] = replace(checked.links["vlan5"], name="vlan6", index=51)
     link(checked, master="bond0", master_kind="bond")
@@ -223,20 +222,20 @@ def test_a_host_without_faults_has_no_finding(checked: CheckedHost) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "cause", "severity", "words"), FAULTS, ids=[f"{i[0]}: {i[3]}" for i in FAULTS]
+    ("name", "cause", "severity", "text"), FAULTS, ids=[f"{i[0]}: {i[3]}" for i in FAULTS]
 )
 def test_each_check_finds_its_fault(
     checked: CheckedHost,
     name: str,
     cause: Callable[[CheckedHost], object],
     severity: Severity,
-    words: str,
+    text: str,
 ) -> None:
     cause(checked)
-    found = checked.finding(name)
-    assert found.severity == severity
-    assert words in found.text
-    assert found.remedy
+    finding = checked.finding(name)
+    assert finding.severity == severity
+    assert text in finding.text
+    assert finding.remedy
 
 
 def test_the_names_by_which_nccl_finds_the_plugin(checked: CheckedHost, tmp_path: Path) -> None:
@@ -249,13 +248,13 @@ def test_the_names_by_which_nccl_finds_the_plugin(checked: CheckedHost, tmp_path
     assert "and by default" in checked.finding("nccl-name").text
     checked.libraries[names[1]] = tmp_path / "other"
     (tmp_path / "other").write_bytes(b"")
-    found = checked.finding("nccl-name")
-    assert "is another plugin" in found.text
-    assert not found.severity
+    finding = checked.finding("nccl-name")
+    assert "is another plugin" in finding.text
+    assert not finding.severity
 
 
 @pytest.mark.parametrize(
-    ("change", "name", "words"),
+    ("change", "name", "text"),
     [
         (lambda p: p.fake.nic.xdp.clear(), "zero-copy", "not known before Linux 6.3"),
         (lambda p: p.fake.nic.xdp.clear(), "native-xdp", "not known before Linux 6.3"),
@@ -293,26 +292,26 @@ def test_the_names_by_which_nccl_finds_the_plugin(checked: CheckedHost, tmp_path
         ),
     ],
 )
-def test_findings_that_are_good(
-    checked: CheckedHost, change: Callable[[CheckedHost], object], name: str, words: str
+def test_findings_without_a_fault(
+    checked: CheckedHost, change: Callable[[CheckedHost], object], name: str, text: str
 ) -> None:
     change(checked)
-    found = checked.finding(name)
-    assert found.severity == Severity.GOOD, found
-    assert words.replace("none of its own", "no interrupts of their own") in found.text
+    finding = checked.finding(name)
+    assert finding.severity == Severity.GOOD, finding
+    assert text.replace("none of its own", "no interrupts of their own") in finding.text
 
 
-def test_missing_files_cause_no_finding_and_no_crash(checked: CheckedHost, tmp_path: Path) -> None:
-    """An old kernel, a container without /sys: every check still has a finding."""
+def test_missing_files_cause_no_fault_and_no_crash(checked: CheckedHost, tmp_path: Path) -> None:
+    """Every check has a finding on an old kernel and in a container without /sys."""
     for folder in ("sys", "proc"):
         (tmp_path / folder).rename(tmp_path / f"no-{folder}")
     checked.harpd = replace(NOT_RUNNING)
-    found = checked.examine().findings
-    assert {each.name for each in found} >= {"cpu-quota", "clocksource", "pids", "harpd"}
-    assert not [each for each in found if each.severity == NO]
+    findings = checked.examine().findings
+    assert {finding.name for finding in findings} >= {"cpu-quota", "clocksource", "pids", "harpd"}
+    assert not [finding for finding in findings if finding.severity == NO]
 
 
-def test_nonsense_in_files_is_no_crash(checked: CheckedHost) -> None:
+def test_invalid_files_cause_no_crash(checked: CheckedHost) -> None:
     for path in (
         "proc/self/status",
         "proc/self/cgroup",
@@ -332,10 +331,10 @@ def test_a_check_that_fails_is_reported_and_the_others_run(checked: CheckedHost)
         raise OSError(errno.EIO, "Input/output error")
 
     checked.space = type("Broken", (), {"get": staticmethod(broken)})()  # type: ignore[assignment]
-    found = {each.name: each for each in checked.examine().findings}
-    assert found["shm"].severity == COSTS
-    assert found["shm"].text == "could not be examined: Input/output error"
-    assert found["harpd"].severity == Severity.GOOD
+    findings = {finding.name: finding for finding in checked.examine().findings}
+    assert findings["shm"].severity == COSTS
+    assert findings["shm"].text == "could not be examined: Input/output error"
+    assert findings["harpd"].severity == Severity.GOOD
 
 
 def test_a_user_with_leases_needs_no_privilege(checked: CheckedHost) -> None:
@@ -346,20 +345,20 @@ def test_a_user_with_leases_needs_no_privilege(checked: CheckedHost) -> None:
     ]
     checked.stack[1] = Finding("privilege", NO, "CAP_BPF missing", "add")
     leases(checked, 2)
-    found = {each.name: each for each in checked.examine().findings}
+    findings = {finding.name: finding for finding in checked.examine().findings}
     for name in ("privilege", "memlock", "xdp-program"):
-        assert found[name].severity == Severity.GOOD
-        assert "harpd" in found[name].text
-        assert not found[name].remedy
-    assert found["queue"].severity == NO, "harpd can't help that"
+        assert findings[name].severity == Severity.GOOD
+        assert "harpd" in findings[name].text
+        assert not findings[name].remedy
+    assert findings["queue"].severity == NO, "harpd does not change that"
     checked.stack[-1] = Finding("queue", COSTS, "8 receive queues: connections ...", "one")
     assert checked.finding("queue").severity == Severity.GOOD
     checked.links["eth1"] = replace(checked.links["eth1"], index=6)
-    found = {each.name: each for each in checked.examine().findings}
-    assert found["privilege"].severity == NO, "harpd's eth1 is another one, of its own namespace"
+    findings = {finding.name: finding for finding in checked.examine().findings}
+    assert findings["privilege"].severity == NO, "harpd's eth1 is in another namespace"
 
 
-def test_harpd_is_asked_at_its_configured_socket(checked: CheckedHost) -> None:
+def test_harpd_is_queried_at_its_configured_socket(checked: CheckedHost) -> None:
     checked.toml = '[daemon]\nrun_dir = "/run/other"\n'
     checked.finding("harpd")
     checked.toml = "[daemon]\nrun_dir = 7\n"
@@ -372,8 +371,8 @@ def test_the_whole_host_is_as_good_as_its_best_interface(checked: CheckedHost) -
     checked.links["bond0"] = bond
     checked.fake.ethtool.nics["bond0"] = checked.fake.ethtool.nics["eth1"]
     report = checked.examine_all()
-    assert [each.ifname for each in report.interfaces] == ["eth1", "bond0"]
-    assert [each.severity for each in report.interfaces] == [Severity.GOOD, NO]
+    assert [interface.ifname for interface in report.interfaces] == ["eth1", "bond0"]
+    assert [interface.severity for interface in report.interfaces] == [Severity.GOOD, NO]
     assert (report.severity, report.verdict) == (Severity.GOOD, "HARP works on eth1")
     checked.xdp_socket = errno.EAFNOSUPPORT
     assert checked.examine_all().severity == NO
@@ -381,28 +380,28 @@ def test_the_whole_host_is_as_good_as_its_best_interface(checked: CheckedHost) -
 
 
 def test_candidate_interfaces_are_listed(checked: CheckedHost) -> None:
-    one = checked.links["eth1"]
+    eth1 = checked.links["eth1"]
     checked.links |= {
-        "down": replace(one, name="down", index=6, up=False),
-        "bare": replace(one, name="bare", index=7, addresses=("fe80::1",)),
-        "slave": replace(one, name="slave", index=8, addresses=(), master_kind="bond"),
-        "port": replace(one, name="port", index=9, addresses=(), master_kind="bridge"),
+        "down": replace(eth1, name="down", index=6, up=False),
+        "bare": replace(eth1, name="bare", index=7, addresses=("fe80::1",)),
+        "slave": replace(eth1, name="slave", index=8, addresses=(), master_kind="bond"),
+        "port": replace(eth1, name="port", index=9, addresses=(), master_kind="bridge"),
     }
     nic = checked.fake.ethtool.nics["eth1"]
     checked.fake.ethtool.nics |= {"slave": nic, "port": nic}
-    assert [each.ifname for each in checked.examine_all().interfaces] == ["eth1", "slave"]
+    assert [interface.ifname for interface in checked.examine_all().interfaces] == ["eth1", "slave"]
 
 
-def test_no_interface_at_all(checked: CheckedHost) -> None:
+def test_a_host_without_interfaces(checked: CheckedHost) -> None:
     del checked.links["eth1"]
     report = checked.examine_all()
     assert (report.interfaces, report.severity) == ([], NO)
     assert report.verdict.startswith("no interface is up")
-    assert {"kernel", "privilege", "processors"} <= {each.name for each in report.host}
+    assert {"kernel", "privilege", "processors"} <= {finding.name for finding in report.host}
 
 
 def test_the_c_checks_are_listed(root_dir: Path) -> None:
-    """Each name that the C stack reports has its line, and no line is without one."""
+    """CHECKS has exactly the names that the C stack reports."""
     text = (root_dir / "dataplane/host/check.c").read_text()
     reported = set(re.findall(r'report_add\(\s*&?report, "([a-z0-9-]+)"', text))
-    assert reported == {each.name for each in CHECKS if each.function is None}
+    assert reported == {check.name for check in CHECKS if check.function is None}

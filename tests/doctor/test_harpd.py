@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harpctl check queries harpd, whatever listens on the socket."""
+"""harpctl check queries harpd, or whatever program listens on its socket."""
 
 import errno
 import socket
@@ -18,8 +18,8 @@ def welcome(*devices: Device) -> bytes:
     return pack_welcome(1, "harpd 9", devices, "")
 
 
-def asked(folder: Path, answer: bytes | None) -> view.Harpd:
-    """What is found where a program answers one question so; None: it hangs up."""
+def query(folder: Path, answer: bytes | None) -> view.Harpd:
+    """Query a program with this answer; None: it disconnects. Return the result."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
         server.bind(str(folder / "s"))
         server.listen()
@@ -32,36 +32,36 @@ def asked(folder: Path, answer: bytes | None) -> view.Harpd:
 
         with ThreadPoolExecutor(1) as pool:
             served = pool.submit(serve)
-            found = view.ask(folder / "s")
+            result = view.ask(folder / "s")
             served.result(10)
-    return found
+    return result
 
 
 def test_an_answering_harpd_is_reported(tmp_path: Path) -> None:
     devices = [device("eth1", 5, 8, 3, _host.DEVICE_GENERIC), device("eth2", 6, 4, 0)]
-    found = asked(tmp_path, welcome(*devices))
-    assert (found.error, found.version) == (0, "harpd 9")
-    assert list(found.devices.values()) == devices
+    result = query(tmp_path, welcome(*devices))
+    assert (result.error, result.version) == (0, "harpd 9")
+    assert list(result.devices.values()) == devices
 
 
 def test_a_refusal_is_reported(tmp_path: Path) -> None:
     why = "user nobody is not in harp.toml's users"
-    found = asked(tmp_path, pack(_host.Kind.REFUSED, 1, Refused(errno.EACCES, why)))
-    assert (found.error, found.why) == (errno.EACCES, why)
+    result = query(tmp_path, pack(_host.Kind.REFUSED, 1, Refused(errno.EACCES, why)))
+    assert (result.error, result.why) == (errno.EACCES, why)
 
 
 @pytest.mark.parametrize(
     "answer", [b"?", welcome()[:-1], pack(_host.Kind.DONE, 1), b"\xff" * 65536]
 )
 def test_an_invalid_answer_is_reported(tmp_path: Path, answer: bytes) -> None:
-    found = asked(tmp_path, answer)
-    assert (found.error, found.devices) == (errno.EPROTO, {})
+    result = query(tmp_path, answer)
+    assert (result.error, result.devices) == (errno.EPROTO, {})
 
 
 def test_a_closed_connection_is_reported(tmp_path: Path) -> None:
-    found = asked(tmp_path, None)
-    assert found.error != 0
-    assert "has closed the connection" in found.why
+    result = query(tmp_path, None)
+    assert result.error != 0
+    assert "has closed the connection" in result.why
 
 
 def test_a_missing_answer_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,9 +69,9 @@ def test_a_missing_answer_is_reported(tmp_path: Path, monkeypatch: pytest.Monkey
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
         server.bind(str(tmp_path / "s"))
         server.listen()
-        found = view.ask(tmp_path / "s")
-    assert found.error != 0
-    assert "does not answer" in found.why
+        result = view.ask(tmp_path / "s")
+    assert result.error != 0
+    assert "does not answer" in result.why
 
 
 def test_a_missing_harpd_is_reported(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of a DPDK port's device before it is opened; a device with a finding is not opened."""
+"""Checks of a DPDK port's device before it is opened. A device with a fatal finding is not."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -24,33 +24,32 @@ def card(
 
 
 def interface(checked: CheckedHost, folder: Path, ifname: str, *addresses: str) -> None:
-    """The card has one, of the kernel's."""
+    """Give the card an interface of the kernel."""
     (folder / "net" / ifname).mkdir(parents=True)
     checked.links[ifname] = Link(ifname, 9, addresses=addresses)
 
 
-def said(checked: CheckedHost, name: str, spec: str = f"dpdk:{NIC}") -> tuple[Severity, str]:
-    """Severity, and text with remedy."""
-    found = checked.finding(name, spec)
-    assert found.remedy or found.severity is GOOD
-    return found.severity, f"{found.text} -> {found.remedy}"
+def finding(checked: CheckedHost, name: str, spec: str = f"dpdk:{NIC}") -> tuple[Severity, str]:
+    result = checked.finding(name, spec)
+    assert result.remedy or result.severity is GOOD
+    return result.severity, f"{result.text} -> {result.remedy}"
 
 
 def test_a_bound_card_is_opened(checked: CheckedHost) -> None:
     card(checked)
     examined = checked.examine(f"dpdk:{NIC}")
     assert checked.opened == [NIC]
-    names = {each.name for each in examined.findings if each.name.startswith("dpdk-")}
+    names = {item.name for item in examined.findings if item.name.startswith("dpdk-")}
     assert {"dpdk-binding", "dpdk-vfio", "dpdk-access", "dpdk-default-route"} <= names
-    assert said(checked, "dpdk-vfio")[1].startswith("IOMMU group 7")
-    assert checked.examine(NIC).ifname == f"dpdk:{NIC}", "an address is a port without saying so"
+    assert finding(checked, "dpdk-vfio")[1].startswith("IOMMU group 7")
+    assert checked.examine(NIC).ifname == f"dpdk:{NIC}", "an address needs no dpdk:"
 
 
 def test_a_card_may_be_named_by_its_interface(checked: CheckedHost) -> None:
-    """The advice names the address."""
+    """The remedy names the PCI address."""
     checked.fake.nic.bus = NIC
     interface(checked, card(checked, "ena"), "eth1")
-    severity, text = said(checked, "dpdk-binding", "dpdk:eth1")
+    severity, text = finding(checked, "dpdk-binding", "dpdk:eth1")
     assert severity is NO
     assert f"name it by its address: dpdk:{NIC}" in text
     assert checked.opened == []
@@ -58,7 +57,7 @@ def test_a_card_may_be_named_by_its_interface(checked: CheckedHost) -> None:
 
 def test_an_interface_without_a_pci_device_is_refused(checked: CheckedHost) -> None:
     checked.links["veth0"] = Link("veth0", 11, kind="veth")
-    severity, text = said(checked, "dpdk-binding", "dpdk:veth0")
+    severity, text = finding(checked, "dpdk-binding", "dpdk:veth0")
     assert severity is NO
     assert "net_af_xdp0,iface=veth0" in text
 
@@ -66,9 +65,9 @@ def test_an_interface_without_a_pci_device_is_refused(checked: CheckedHost) -> N
 @pytest.mark.parametrize("driver", pci.BIFURCATED)
 def test_a_card_that_the_kernel_shares_is_not_bound(checked: CheckedHost, driver: str) -> None:
     interface(checked, card(checked, driver), "eth5")
-    severity, text = said(checked, "dpdk-binding")
+    severity, text = finding(checked, "dpdk-binding")
     assert (severity, "nothing to bind" in text) == (GOOD, True)
-    names = [each.name for each in checked.examine(f"dpdk:{NIC}").findings]
+    names = [item.name for item in checked.examine(f"dpdk:{NIC}").findings]
     assert "dpdk-vfio" not in names
     assert "dpdk-access" not in names
 
@@ -93,7 +92,7 @@ def shared_group(checked: CheckedHost) -> None:
 
 
 def vfio_file(may: bool | None) -> Cause:
-    """Whether this user may open the group's file; None: it is not there."""
+    """Set whether this user may open the group's file; None: no such file."""
 
     def cause(checked: CheckedHost) -> None:
         card(checked)
@@ -130,50 +129,50 @@ FAULTS: list[tuple[str, Cause, Severity, str]] = [
 
 
 @pytest.mark.parametrize(
-    ("name", "cause", "severity", "words"), FAULTS, ids=[f"{i[0]}: {i[3]}" for i in FAULTS]
+    ("name", "cause", "severity", "expected"), FAULTS, ids=[f"{i[0]}: {i[3]}" for i in FAULTS]
 )
 def test_each_check_finds_its_fault(
-    checked: CheckedHost, name: str, cause: Cause, severity: Severity, words: str
+    checked: CheckedHost, name: str, cause: Cause, severity: Severity, expected: str
 ) -> None:
-    """A card with a fault that HARP can't work with is not opened."""
+    """A card with a fatal fault is not opened."""
     cause(checked)
-    found, text = said(checked, name)
-    assert found is severity
-    assert words in text
+    actual, text = finding(checked, name)
+    assert actual is severity
+    assert expected in text
     assert severity is not NO or checked.opened == []
 
 
 @pytest.mark.parametrize(
     "device", [NIC, "net_af_packet0,iface=eth5", "net_af_xdp0,iface=eth5,start_queue=0", "eth5"]
 )
-def test_the_default_route_s_interface_is_not_taken(checked: CheckedHost, device: str) -> None:
+def test_the_interface_of_the_default_route_is_not_taken(checked: CheckedHost, device: str) -> None:
     interface(checked, card(checked, "mlx5_core"), "eth5", "10.0.0.5")
-    assert said(checked, "dpdk-default-route", f"dpdk:{device}")[0] is GOOD
+    assert finding(checked, "dpdk-default-route", f"dpdk:{device}")[0] is GOOD
     checked.opened.clear()
     checked.default_routes.add("eth5")
-    severity, text = said(checked, "dpdk-default-route", f"dpdk:{device}")
+    severity, text = finding(checked, "dpdk-default-route", f"dpdk:{device}")
     assert (severity, "default route leaves by eth5" in text) == (NO, True)
     assert "--take-default-route" in text
     assert checked.opened == []
-    told = said(checked, "dpdk-default-route", f"dpdk:{device};take=default-route")
-    assert told[0] is COSTS
+    allowed = finding(checked, "dpdk-default-route", f"dpdk:{device};take=default-route")
+    assert allowed[0] is COSTS
 
 
-def test_a_setting_allows_the_default_route_s_interface(checked: CheckedHost) -> None:
+def test_a_setting_allows_the_interface_of_the_default_route(checked: CheckedHost) -> None:
     from harp.doctor.examine import examine
 
     interface(checked, card(checked, "mlx5_core"), "eth5")
     checked.default_routes.add("eth5")
-    found = examine(checked.view, f"dpdk:{NIC}", 0, take=True)
+    examined = examine(checked.view, f"dpdk:{NIC}", 0, take=True)
     assert checked.opened == [f"{NIC};take=default-route"]
-    (route,) = [each for each in found.findings if each.name == "dpdk-default-route"]
+    (route,) = [item for item in examined.findings if item.name == "dpdk-default-route"]
     assert route.severity is COSTS
 
 
-def test_a_port_of_harp_toml_by_its_name(checked: CheckedHost) -> None:
+def test_a_port_of_harp_toml_is_found_by_name(checked: CheckedHost) -> None:
     card(checked)
     checked.toml = f'[[dpdk]]\ndevice = "{NIC}"\nname = "rail0"\ndefault_route = true\n'
-    assert said(checked, "dpdk-binding", "dpdk:rail0")[0] is GOOD
+    assert finding(checked, "dpdk-binding", "dpdk:rail0")[0] is GOOD
     assert checked.opened == [f"{NIC};name=rail0;take=default-route;queues=1"]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every check of a DPDK port, without a fault and with it; real ports if DPDK is installed."""
+"""Checks of fake DPDK ports with and without faults, and of real ones if DPDK is installed."""
 
 import json
 import subprocess
@@ -32,15 +32,14 @@ INFO = {
 
 @pytest.fixture
 def port(checked: CheckedHost) -> CheckedHost:
-    """A card that has everything."""
     checked.fake.write(HUGE, 512)
     checked.card("0000:01:00.0")
     checked.probe = PortProbe(info=dict(INFO), link={"up": True, "speed_mbps": 100_000})
     return checked
 
 
-def found(checked: CheckedHost, spec: str = SPEC) -> dict[str, Finding]:
-    return {each.name: each for each in examine_port(checked.view, spec).findings}
+def findings(checked: CheckedHost, spec: str = SPEC) -> dict[str, Finding]:
+    return {finding.name: finding for finding in examine_port(checked.view, spec).findings}
 
 
 def change(**info: Any) -> Callable[[CheckedHost], None]:
@@ -51,11 +50,11 @@ def toml(text: str) -> Callable[[CheckedHost], None]:
     return lambda p: setattr(p, "toml", text)
 
 
-def linked(**link: Any) -> Callable[[CheckedHost], None]:
+def set_link(**link: Any) -> Callable[[CheckedHost], None]:
     return lambda p: setattr(p, "probe", replace(p.probe, link=link))
 
 
-def refused(why: str, missing: bool = False) -> Callable[[CheckedHost], None]:
+def refuse(why: str, missing: bool = False) -> Callable[[CheckedHost], None]:
     return lambda p: setattr(p, "probe", PortProbe(why, missing=missing))
 
 
@@ -68,7 +67,7 @@ def no_huge(text: str = "") -> Callable[[CheckedHost], None]:
 
 
 FAULTS = [
-    ("dpdk", refused("built without DPDK", True), NO, "built without DPDK"),
+    ("dpdk", refuse("built without DPDK", True), NO, "built without DPDK"),
     ("dpdk-memory", no_huge(), COSTS, "6 MiB of huge pages are free; a process's ports take 256"),
     ("dpdk-memory", no_huge('[job]\ndpdk_huge_pages = "require"\n'), NO, "requires them"),
     (
@@ -77,15 +76,15 @@ FAULTS = [
         NO,
         "MiB of frames are asked for (2",
     ),
-    ("dpdk-device", refused("0000:01:00.0: in use, by another process"), NO, "in use"),
-    ("dpdk-link", linked(up=False, speed_mbps=0), NO, "down"),
+    ("dpdk-device", refuse("0000:01:00.0: in use, by another process"), NO, "in use"),
+    ("dpdk-link", set_link(up=False, speed_mbps=0), NO, "down"),
     ("dpdk-mtu", change(mtu_bytes_max=1500), NO, "9000 is asked for, and the device takes 1500"),
     ("dpdk-queues", change(rx_queues_max=1), NO, "2 are asked for, and the device has 1"),
     ("dpdk-queues", change(rss_table=0), COSTS, "it has no hash: packets may all come to one"),
     ("dpdk-offloads", change(tx_offloads=["MULTI_SEGS"]), COSTS, "none"),
 ]
-WELL = [
-    (linked(up=True, speed_mbps=0), "dpdk-link", "unknown speed"),
+GOOD_PORTS = [
+    (set_link(up=True, speed_mbps=0), "dpdk-link", "unknown speed"),
     (change(driver="net_memif", mtu_bytes_max=1500), "dpdk-mtu", "of several buffers"),
     (change(driver_copies=True, tx_offloads=[]), "dpdk-offloads", "the driver copies"),
     (no_huge('[job]\ndpdk_huge_pages = "never"\n'), "dpdk-memory", "as harp.toml has it"),
@@ -94,47 +93,49 @@ WELL = [
 
 def test_a_port_without_faults_has_no_finding(port: CheckedHost) -> None:
     examined = examine_port(port.view, SPEC + ";name=rail0")
-    assert [each for each in examined.findings if each.severity] == []
+    assert [finding for finding in examined.findings if finding.severity] == []
     assert examined.verdict == "HARP works on dpdk:rail0"
     assert port.opened == [SPEC + ";name=rail0"]
 
 
 @pytest.mark.parametrize(
-    ("name", "cause", "severity", "words"), FAULTS, ids=[f"{i[0]}: {i[3]}" for i in FAULTS]
+    ("name", "cause", "severity", "text"), FAULTS, ids=[f"{i[0]}: {i[3]}" for i in FAULTS]
 )
 def test_each_check_finds_its_fault(
     port: CheckedHost,
     name: str,
     cause: Callable[[CheckedHost], None],
     severity: Severity,
-    words: str,
+    text: str,
 ) -> None:
     cause(port)
-    finding = found(port)[name]
+    finding = findings(port)[name]
     assert finding.severity == severity
-    assert words in finding.text
+    assert text in finding.text
     assert finding.remedy
 
 
-@pytest.mark.parametrize(("alter", "name", "words"), WELL, ids=[f"{i[1]}: {i[2]}" for i in WELL])
-def test_a_good_port_has_no_finding(
-    port: CheckedHost, alter: Callable[[CheckedHost], None], name: str, words: str
+@pytest.mark.parametrize(
+    ("alter", "name", "text"), GOOD_PORTS, ids=[f"{i[1]}: {i[2]}" for i in GOOD_PORTS]
+)
+def test_a_good_port_has_no_fault(
+    port: CheckedHost, alter: Callable[[CheckedHost], None], name: str, text: str
 ) -> None:
     alter(port)
-    finding = found(port)[name]
+    finding = findings(port)[name]
     assert (finding.severity, finding.remedy) == (GOOD, "")
-    assert words in finding.text
+    assert text in finding.text
 
 
 def test_a_port_that_cannot_be_opened_is_reported_once(port: CheckedHost) -> None:
     port.probe = PortProbe("0000:01:00.0: no such device")
-    assert [each.name for each in examine_port(port.view, SPEC).findings if each.severity] == [
-        "dpdk-device"
-    ]
+    assert [
+        finding.name for finding in examine_port(port.view, SPEC).findings if finding.severity
+    ] == ["dpdk-device"]
     port.probe = PortProbe("built without DPDK", missing=True)
-    assert [each.name for each in examine_port(port.view, SPEC).findings if each.severity] == [
-        "dpdk"
-    ]
+    assert [
+        finding.name for finding in examine_port(port.view, SPEC).findings if finding.severity
+    ] == ["dpdk"]
 
 
 def test_ports_of_harp_toml_are_known_by_name(port: CheckedHost) -> None:
@@ -142,20 +143,20 @@ def test_ports_of_harp_toml_are_known_by_name(port: CheckedHost) -> None:
     examined: Examined = port.examine("dpdk:rail7")
     assert examined.ifname == "dpdk:rail7"
     assert port.opened[-1].startswith("net_null0;name=rail7;")
-    assert "processors" in {each.name for each in examined.findings}
+    assert "processors" in {item.name for item in examined.findings}
     report = port.examine_all()
-    assert [each.ifname for each in report.interfaces] == ["eth1", "dpdk:rail7"]
+    assert [item.ifname for item in report.interfaces] == ["eth1", "dpdk:rail7"]
 
 
 @pytest.mark.parametrize("spec", ["", "net_null0;mtu=1", "net_null0;frog=1", ",", "n" * 999])
-def test_a_bad_text_is_an_error(port: CheckedHost, spec: str) -> None:
+def test_an_invalid_specification_is_an_error(port: CheckedHost, spec: str) -> None:
     with pytest.raises(HarpError):
         examine_port(port.view, spec)
     assert port.opened == []
 
 
 # --------------------------------------------------------------------------------------------------
-# Real ones.
+# Real ports.
 #
 @pytest.fixture(scope="module")
 def dpdk() -> None:
@@ -166,12 +167,11 @@ def dpdk() -> None:
 
 
 def check(spec: str) -> tuple[int, dict[str, Any]]:
-    """harpctl check's exit code and findings of the port."""
     command = [Path(sys.executable).with_name("harpctl"), "check", f"dpdk:{spec}", "-o", "json"]
     done = finished(command, timeout=120)
     assert done.stdout, done.stderr
     findings = json.loads(done.stdout)["findings"]
-    return done.returncode, {each["name"]: each for each in findings}
+    return done.returncode, {finding["name"]: finding for finding in findings}
 
 
 def test_a_real_port_is_examined(dpdk: None) -> None:
@@ -184,17 +184,17 @@ def test_a_real_port_is_examined(dpdk: None) -> None:
     assert status in (0, 5)
 
 
-def test_a_real_port_is_opened_with_the_job_s_arguments(
+def test_a_real_port_gets_the_arguments_of_the_job(
     dpdk: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """DPDK's arguments are the job's: what would keep that from its port is found."""
+    """The check opens the port as the job would, and so finds arguments that fail."""
     monkeypatch.setenv("HARP_DPDK_ARGS", "--proc-type=secondary")
     status, findings = check("net_null0")
     assert status == 1
     assert "HARP does not share a primary process's ports" in findings["dpdk-device"]["text"]
 
 
-def test_a_real_port_that_another_process_has(dpdk: None, tmp_path: Path) -> None:
+def test_a_real_port_in_use_by_another_process(dpdk: None, tmp_path: Path) -> None:
     from harp import dpdk as ports
 
     spec = f"net_memif0,role=server,socket={tmp_path}/m,socket-abstract=no"
@@ -209,18 +209,18 @@ def test_a_real_port_that_another_process_has(dpdk: None, tmp_path: Path) -> Non
     assert "Address already in use" in findings["dpdk-device"]["text"]
 
 
-def leased(checked: CheckedHost, free: int = 0) -> None:
-    """harp.toml and harpd have rail0, of whose queues so many are free."""
+def lease_rail0(checked: CheckedHost, free: int = 0) -> None:
+    """harp.toml and harpd have rail0, with `free` free queues."""
     checked.toml = '[[dpdk]]\ndevice = "0000:01:00.0"\nname = "rail0"\n'
     devices = {"rail0": device("rail0", 0, 1, free, _host.DEVICE_DPDK)}
     checked.harpd = Harpd(Path("/run/harp/harpd.sock"), version="0.1.0", devices=devices)
 
 
 def test_a_leased_port_is_left_to_its_holder(port: CheckedHost) -> None:
-    """Its counters are those of the holder's page."""
-    leased(port)
+    """The counters are those of the holder's page."""
+    lease_rail0(port)
     port.use = PortUse(4711, "train.py", {"rx_good_packets": 7, "rx_missed_errors": 3, "x_err": 0})
-    finding = found(port, "rail0")["dpdk-lease"]
+    finding = findings(port, "rail0")["dpdk-lease"]
     assert finding.severity == GOOD
     assert finding.text == (
         "process 4711 (train.py) has it; 2 of 3 counters of its driver are not 0: "
@@ -228,17 +228,17 @@ def test_a_leased_port_is_left_to_its_holder(port: CheckedHost) -> None:
     )
     assert port.opened == []
     port.use = PortUse(4711, "train.py", {})
-    assert found(port, "rail0")["dpdk-lease"].text.endswith(
+    assert findings(port, "rail0")["dpdk-lease"].text.endswith(
         "0 of 0 counters of its driver are not 0: none of a loss"
     )
     port.use = PortUse()
-    assert "root's to see" in found(port, "rail0")["dpdk-lease"].text
+    assert "root's to see" in findings(port, "rail0")["dpdk-lease"].text
     assert port.opened == []
 
 
 @pytest.mark.parametrize("text", ["rail0", "0000:01:00.0;name=rail0;queues=2"])
 def test_a_port_that_is_not_leased_is_opened(port: CheckedHost, text: str) -> None:
-    """Nor is another text's port harpd's for having the same name."""
-    leased(port, free=1 if text == "rail0" else 0)
-    assert "dpdk-lease" not in found(port, text)
+    """A specification with the name of a leased port is another port."""
+    lease_rail0(port, free=1 if text == "rail0" else 0)
+    assert "dpdk-lease" not in findings(port, text)
     assert len(port.opened) == 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fixtures of the installation's tests."""
+"""Fixtures of the installation tests."""
 
 import shutil
 import sys
@@ -15,7 +15,7 @@ from debian import Debian, bootstrap
 def debian_base(root_dir: Path) -> Path:
     """A fresh Debian 12, which tests copy."""
     if shutil.which("debootstrap") is None:
-        pytest.skip("no debootstrap: apt-get install debootstrap")
+        pytest.skip("needs debootstrap: apt-get install debootstrap")
     folder = root_dir / "build-long/debian12"
     bootstrap(folder)
     return folder
@@ -23,23 +23,22 @@ def debian_base(root_dir: Path) -> Path:
 
 @pytest.fixture
 def debian(debian_base: Path, tmp_path: Path, need_root: None) -> Iterator[Debian]:
-    """A Debian 12 of its own."""
-    made = Debian(debian_base, tmp_path / "debian")
-    yield made
-    made.close()
+    copy = Debian(debian_base, tmp_path / "debian")
+    yield copy
+    copy.close()
 
 
 @pytest.fixture(scope="session")
 def wheel(root_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built by tools/wheel.py: what `make wheel` makes."""
-    into = tmp_path_factory.mktemp("wheel")
-    path = output([sys.executable, root_dir / "tools/wheel.py", into], timeout_s=BUILD_S)
+    """The wheel of tools/wheel.py, as `make wheel` builds it."""
+    folder = tmp_path_factory.mktemp("wheel")
+    path = output([sys.executable, root_dir / "tools/wheel.py", folder], timeout_s=BUILD_S)
     return Path(path.strip())
 
 
 @pytest.fixture(scope="session")
 def wheelhouse(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel and what it needs; Debian then needs no network."""
+    """The wheel and its dependencies, so that Debian needs no network."""
     folder = tmp_path_factory.mktemp("wheelhouse")
     command = [sys.executable, "-m", "pip", "download", "--only-binary", ":all:", "--quiet"]
     output([*command, "--disable-pip-version-check", "--dest", folder, wheel], timeout_s=600)

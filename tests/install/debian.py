@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A fresh Debian 12 in a directory, for tests of what others install."""
+"""A fresh Debian 12 in a directory, for tests of packages and wheels."""
 
 import os
 import shlex
@@ -16,7 +16,7 @@ _TIMEOUT_S = 900
 
 
 def archive() -> str:
-    """The address of the Debian archive that this host uses."""
+    """Return the URL of the Debian archive that this host uses."""
     done = finished(
         ["apt-get", "indextargets", "--format", "$(SITE)", "Codename: " + SUITE], check=True
     )
@@ -24,7 +24,7 @@ def archive() -> str:
 
 
 def bootstrap(folder: Path) -> None:
-    """Make the directory, once: about two minutes."""
+    """Create the directory if it does not exist, in about two minutes."""
     if folder.is_dir():
         return
     partial = folder.with_name(folder.name + ".partial")
@@ -41,11 +41,11 @@ class Debian:
 
     def __init__(self, base: Path, root: Path) -> None:
         self.root = root
-        self.binds: list[Path] = []  # directories of the host that it sees at the same path
+        self.binds: list[Path] = []  # directories of the host, visible at the same path
         subprocess.run(["cp", "-a", "--reflink=auto", base, root], check=True)
 
     def command(self, *arguments: str | Path) -> list[str | Path]:
-        """Return a command line that runs a command in it, in a mount namespace of its own."""
+        """Return a command line that runs a command in it, in a new mount namespace."""
         script = 'mount -t proc proc "$0/proc" && mount --rbind /sys "$0/sys"'
         script += ' && mount --rbind /dev "$0/dev" && mount -t tmpfs tmpfs "$0/run"'
         for path in self.binds:
@@ -61,19 +61,19 @@ class Debian:
     def run(
         self, *arguments: str | Path, env: Mapping[str, str] | None = None, status: int | None = 0
     ) -> str:
-        """Return what a command prints. Its environment has a PATH and nothing else.
+        """Run a command with a minimal environment; return its output.
 
-        It ends with this status; None: with any.
+        status: the expected exit status; None: any.
         """
         environment = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
         environment |= {"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8", **(env or {})}
         done = finished(self.command(*arguments), env=environment, timeout=_TIMEOUT_S)
-        words = " ".join(map(str, arguments))
-        assert status in (None, done.returncode), f"{words}: {done.stdout}{done.stderr}"
+        command = " ".join(map(str, arguments))
+        assert status in (None, done.returncode), f"{command}: {done.stdout}{done.stderr}"
         return done.stdout
 
     def copy(self, source: Path, folder: str) -> None:
-        """Copy a file or a directory into a directory of it."""
+        """Copy a file or a directory into one of its folders."""
         target = self.root / folder.lstrip("/")
         target.mkdir(parents=True, exist_ok=True)
         if source.is_dir():
@@ -82,6 +82,5 @@ class Debian:
             shutil.copy(source, target / source.name)
 
     def close(self) -> None:
-        """Remove it."""
         assert not os.path.ismount(self.root / "proc")
         shutil.rmtree(self.root)

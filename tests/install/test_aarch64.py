@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The wheel for aarch64, cross-compiled here. QEMU runs it: an emulator, and no such processor."""
+"""The wheel for aarch64, cross-compiled on this host and run by the emulator QEMU."""
 
 import re
 import shlex
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from build_trees import BUILD_S, output
-from test_wheel import IN_THE_WHEEL, MADE_FOR_THE_WHEEL, USE_API
+from test_wheel import ADDED_TO_THE_WHEEL, IN_THE_WHEEL, USE_API
 
 pytestmark = pytest.mark.long
 
@@ -30,21 +30,20 @@ class Aarch64:
     site: Path
 
     def command(self, *arguments: str | Path, **variables: str) -> list[str | Path]:
-        """Return a command line of Python. `variables` are the program's, not the emulator's."""
-        named = {"PYTHONPATH": str(self.site), "HARP_BUILD": "", **variables}
-        options = [word for name, text in named.items() for word in ("-E", f"{name}={text}")]
+        """Return a command line of Python. `variables` are set in it, not in the emulator."""
+        environment = {"PYTHONPATH": str(self.site), "HARP_BUILD": "", **variables}
+        options = [word for name, text in environment.items() for word in ("-E", f"{name}={text}")]
         python = self.sysroot / "usr/bin/python3.11"
         return ["qemu-aarch64-static", "-L", self.sysroot, *options, python, *arguments]
 
     def run(self, *arguments: str | Path, **variables: str) -> str:
-        """Return what Python prints."""
         command = self.command(*arguments, **variables)
         return output(command, cwd=self.site.parent, timeout_s=600)
 
 
 @pytest.fixture(scope="module")
 def aarch64(root_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Aarch64:
-    """What `tools/wheel.py --machine aarch64` makes, and what pip installs there."""
+    """Build the wheel with `tools/wheel.py --machine aarch64` and install it with pip."""
     missing = [package for program, package in TOOLS.items() if shutil.which(program) is None]
     if missing:
         pytest.skip(f"apt-get install {' '.join(missing)}")
@@ -55,7 +54,7 @@ def aarch64(root_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Aarch64
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
     site = folder / "lib/python"
     output([*pip, "--target", site, "--only-binary=:all:", *platforms, wheel], timeout_s=600)
-    (site / "bin").rename(folder / "bin")  # where the wheel's RECORD says that the commands are
+    (site / "bin").rename(folder / "bin")  # where the wheel's RECORD has the commands
     return Aarch64(wheel, root_dir / "build-wheel/aarch64/sysroot", site)
 
 
@@ -65,7 +64,7 @@ def test_the_wheel_is_complete_and_for_aarch64(aarch64: Aarch64, tmp_path: Path)
         re.sub(r"^harp_nccl-[\d.]+\.data/data/", "", name)
         for name in zipfile.ZipFile(aarch64.wheel).namelist()
     }
-    assert not (IN_THE_WHEEL | MADE_FOR_THE_WHEEL) - names
+    assert not (IN_THE_WHEEL | ADDED_TO_THE_WHEEL) - names
     zipfile.ZipFile(aarch64.wheel).extractall(tmp_path)
     programs = [*tmp_path.glob("harp/**/*.so*"), *tmp_path.glob("harp/bin/*")]
     assert len(programs) > 18
@@ -73,8 +72,8 @@ def test_the_wheel_is_complete_and_for_aarch64(aarch64: Aarch64, tmp_path: Path)
         assert "AArch64" in output(["readelf", "--file-header", path]), path
 
 
-def test_nccl_would_find_its_tables(aarch64: Aarch64) -> None:
-    """Plugin and AF_XDP library load, and the tables' names are where NCCL reads them."""
+def test_nccl_finds_the_tables_of_the_plugin(aarch64: Aarch64) -> None:
+    """The plugin and the AF_XDP library load, and NCCL's symbols name HARP."""
     aarch64.run(
         "-c",
         "import ctypes, platform\n"
@@ -89,11 +88,11 @@ def test_nccl_would_find_its_tables(aarch64: Aarch64) -> None:
 
 
 def test_the_python_api_moves_data(aarch64: Aarch64) -> None:
-    """Two stacks, in one process."""
+    """Two stacks in one process."""
     aarch64.run("-c", USE_API)
 
 
-def test_it_installs_itself(aarch64: Aarch64, tmp_path: Path) -> None:
+def test_harpctl_installs_and_uninstalls_the_wheel(aarch64: Aarch64, tmp_path: Path) -> None:
     harpctl = ("-c", "from harp.cli import main; main()")
     assert "v12" in aarch64.run(*harpctl, "version")
     prefix = tmp_path / "prefix"
@@ -107,9 +106,9 @@ def test_it_installs_itself(aarch64: Aarch64, tmp_path: Path) -> None:
 
 
 def test_two_ranks_reduce_an_array(root_dir: Path, aarch64: Aarch64, need_root: None) -> None:
-    """Over kernel lanes, on the loopback of a namespace."""
+    """They use kernel lanes over loopback in a network namespace."""
     common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
-    # No shared memory: each rank looks whether the other lives, and QEMU changes what it sees.
+    # No shared memory: ranks check that their peers live, and QEMU changes what they see.
     common |= {"HARP_PATH": "kernel", "HARP_IFNAME": "lo", "HARP_COLL_HOST": ""}
     program = root_dir / "examples/allreduce.py"
     ranks = [

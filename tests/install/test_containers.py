@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Dockerfile: its stages fit together, and buildah builds them. The Kubernetes manifests: they
-are valid, and have no more privilege than the documents say."""
+"""The Dockerfile: its stages fit together, and buildah builds them. The Kubernetes manifests are
+valid and grant no more privileges than documented."""
 
 import re
 import shutil
@@ -36,10 +36,9 @@ def test_buildah_builds_the_images(
     tmp_path: Path,
     need_root: None,
 ) -> None:
-    """The Dockerfile as it is. Its context has a Makefile whose `wheel` is the one of these tests;
-    pip takes what it needs from a folder of the base image."""
+    """A Makefile in the context provides the wheel, and the base image its dependencies."""
     if shutil.which("buildah") is None:
-        pytest.skip("apt-get install buildah")
+        pytest.skip("needs buildah: apt-get install buildah")
     policy = tmp_path / "policy.json"
     policy.write_text('{"default": [{"type": "insecureAcceptAnything"}]}')
     context = tmp_path / "context"
@@ -50,8 +49,8 @@ def test_buildah_builds_the_images(
 
     def buildah(command: str, *arguments: str | Path) -> str:
         options = ["--signature-policy", policy] if command in ("bud", "commit", "from") else []
-        words = ["buildah", *storage, "--storage-driver", "overlay", command, *options]
-        return output([*words, *arguments], env={"BUILDAH_ISOLATION": "chroot"}, timeout_s=900)
+        prefix = ["buildah", *storage, "--storage-driver", "overlay", command, *options]
+        return output([*prefix, *arguments], env={"BUILDAH_ISOLATION": "chroot"}, timeout_s=900)
 
     def run(image: str, *command: str) -> str:
         container = buildah("from", "--pull-never", f"localhost/{image}").strip()
@@ -91,8 +90,10 @@ def documents(path: Path) -> list[dict[str, Any]]:
 
 
 def of_kind(root_dir: Path, manifest: str, kind: str) -> dict[str, Any]:
-    (found,) = [each for each in documents(root_dir / manifest) if each["kind"] == kind]
-    return found
+    (document,) = [
+        document for document in documents(root_dir / manifest) if document["kind"] == kind
+    ]
+    return document
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -102,27 +103,29 @@ def test_manifests_are_valid(root_dir: Path, manifest: str, version: str) -> Non
         kubernetes_validate.validate(document, version, strict=True)
 
 
-def test_a_mistake_is_found(root_dir: Path) -> None:
+def test_an_invalid_manifest_is_found(root_dir: Path) -> None:
     pod = of_kind(root_dir, "conf/kubernetes/job.yaml", "Pod")
     pod["spec"]["containers"][0]["volumeMount"] = []
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(pod, VERSIONS[-1], strict=True)
 
 
-def test_the_job_has_harpds_socket_and_nothing_else_of_the_host(root_dir: Path) -> None:
+def test_the_job_sees_only_the_socket_of_the_host(root_dir: Path) -> None:
     spec = of_kind(root_dir, "conf/kubernetes/job.yaml", "Pod")["spec"]
     daemon = of_kind(root_dir, "conf/kubernetes/harpd.yaml", "DaemonSet")["spec"]["template"]
     text = of_kind(root_dir, "conf/kubernetes/harpd.yaml", "ConfigMap")["data"]["harp.toml"]
-    settings = config.parse(text, "harp.toml")  # or ConfigError
+    settings = config.parse(text, "harp.toml")  # raises ConfigError if invalid
     socket = Path(settings["HARP_SOCKET"])
     (container,) = spec["containers"]
 
-    (host,) = [each["hostPath"]["path"] for each in spec["volumes"] if "hostPath" in each]
+    (host,) = [entry["hostPath"]["path"] for entry in spec["volumes"] if "hostPath" in entry]
     assert host == str(socket.parent)
     assert host != settings["HARP_RUN_DIR"]
-    shared = [each["hostPath"]["path"] for each in daemon["spec"]["volumes"] if "hostPath" in each]
+    shared = [
+        entry["hostPath"]["path"] for entry in daemon["spec"]["volumes"] if "hostPath" in entry
+    ]
     assert set(shared) == {host, settings["HARP_RUN_DIR"]}
-    variables = {each["name"]: each["value"] for each in container["env"]}
+    variables = {entry["name"]: entry["value"] for entry in container["env"]}
     assert variables["HARP_SOCKET"] == str(socket)
     assert all(find(name) for name in variables if name.startswith("HARP_"))
     assert container["securityContext"]["capabilities"]["drop"] == ["ALL"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Debian packages: installed, upgraded, removed; the plugin alone needs no Python."""
+"""The Debian packages are installed, upgraded and removed. The plugin alone needs no Python."""
 
 import subprocess
 import sys
@@ -15,30 +15,27 @@ LIBRARIES = f"usr/lib/{sys.implementation._multiarch}"
 PACKAGE = "libnccl-net-harp"
 
 
-def build(root_dir: Path, into: Path, *options: str) -> list[Path]:
-    """The packages, by tools/deb.py."""
-    command = [sys.executable, root_dir / "tools/deb.py", "--quick", *options, into]
+def build(root_dir: Path, folder: Path, *options: str) -> list[Path]:
+    command = [sys.executable, root_dir / "tools/deb.py", "--quick", *options, folder]
     done = finished(command)
     assert done.returncode == 0, done.stdout + done.stderr
     return [Path(line) for line in done.stdout.split()]
 
 
 def dpkg(root: Path, *arguments: str | Path) -> Done:
-    """Run dpkg on another root, whose packages know nothing of this host's."""
+    """Run dpkg on another root, without the packages of this host."""
     command = ["dpkg", f"--root={root}", "--force-depends,script-chrootless,not-root"]
     return finished([*command, *arguments])
 
 
 @pytest.fixture(scope="module")
 def package(root_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The plugin's package."""
     (path,) = build(root_dir, tmp_path_factory.mktemp("deb"), "--only", PACKAGE)
     return path
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """An empty Debian: dpkg's own directories alone."""
     folder = tmp_path / "root"
     for name in ("info", "updates", "triggers"):
         (folder / "var/lib/dpkg" / name).mkdir(parents=True)
@@ -47,12 +44,12 @@ def root(tmp_path: Path) -> Path:
 
 
 def files(root: Path) -> set[str]:
-    """What is there besides dpkg's own."""
+    """Return all files except those of dpkg."""
     paths = (path for path in root.rglob("*") if not path.is_dir() or path.is_symlink())
     return {str(path.relative_to(root)) for path in paths if "var/lib/dpkg" not in str(path)}
 
 
-def test_the_plugin_comes_and_goes(package: Path, root: Path) -> None:
+def test_the_plugin_is_installed_and_purged(package: Path, root: Path) -> None:
     fields = finished(["dpkg-deb", "--field", package, "Depends"], check=True)
     assert fields.stdout.startswith("libc6 (>= 2.")
     assert "," not in fields.stdout
@@ -70,7 +67,7 @@ def test_the_plugin_comes_and_goes(package: Path, root: Path) -> None:
     assert not files(root)
 
 
-def test_another_plugin_stays(package: Path, root: Path) -> None:
+def test_a_foreign_plugin_stays(package: Path, root: Path) -> None:
     other = root / LIBRARIES / "libnccl-net.so"
     other.parent.mkdir(parents=True)
     other.write_bytes(b"another plugin")
@@ -82,8 +79,8 @@ def test_another_plugin_stays(package: Path, root: Path) -> None:
 
 
 @pytest.mark.long
-def test_both_on_debian_12(root_dir: Path, debian: Debian, tmp_path: Path) -> None:
-    """Plugin alone; then harpd, whose harpctl sees the plugin; all of it removed."""
+def test_both_packages_on_debian_12(root_dir: Path, debian: Debian, tmp_path: Path) -> None:
+    """The plugin is installed, then harpd, whose harpctl finds it. Both are purged."""
     packages = build(root_dir, tmp_path)
     before = files(debian.root)
     for package in packages:
@@ -91,7 +88,7 @@ def test_both_on_debian_12(root_dir: Path, debian: Debian, tmp_path: Path) -> No
     debian.run("dpkg", "--install", f"/packages/{packages[0].name}")
     assert _paths.PLUGIN in debian.run("/sbin/ldconfig", "-p")
     assert "/libnccl-net.so" in debian.run("/sbin/ldconfig", "-p")
-    # Of its dependencies it has all but libbpf1, which these two steps do without.
+    # All dependencies are installed but libbpf1, which these steps do not need.
     debian.run("dpkg", "--force-depends", "--install", f"/packages/{packages[1].name}")
     versions = debian.run("harpctl", "version")
     assert "v12" in versions
@@ -99,6 +96,6 @@ def test_both_on_debian_12(root_dir: Path, debian: Debian, tmp_path: Path) -> No
     assert "harpd" in debian.run("harpd", "--help")
     assert "harp:" in debian.run("getent", "group", "harp")
     debian.run("dpkg", "--purge", "harpd", PACKAGE)
-    gone = {"etc/ld.so.cache", "etc/group", "etc/group-", "etc/gshadow", "etc/gshadow-"}
-    left = files(debian.root) - before - gone
-    assert not [name for name in left if not name.startswith(("packages/", "var/", "tmp/"))]
+    changed = {"etc/ld.so.cache", "etc/group", "etc/group-", "etc/gshadow", "etc/gshadow-"}
+    remaining = files(debian.root) - before - changed
+    assert not [name for name in remaining if not name.startswith(("packages/", "var/", "tmp/"))]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The examples of launchers: each script runs two ranks of examples/allreduce.py over HARP.
 
-torchrun, srun, scontrol and mpirun are stand-ins, which start the ranks with the variables of the
-real ones and keep their command lines. Long tests run Open MPI and Slurm themselves.
+torchrun, srun, scontrol and mpirun are fakes, which start ranks with the variables of the real
+programs and log their command lines. Long tests run the real Open MPI and Slurm.
 """
 
 import os
@@ -18,7 +18,7 @@ from programs import finished
 from harp import _paths
 
 RANKS = 2
-# Starts two ranks of a command, each with the variables that are listed for it.
+# Starts two ranks of a command, each with its own variables.
 START = """\
 #!{python}
 import os, subprocess, sys
@@ -39,35 +39,33 @@ command = sys.argv[1:]
 def variables(n):
     return {"SLURM_PROCID": str(n), "SLURM_LOCALID": str(n), "SLURM_NTASKS": "2"}
 """
-# As a remote rank sees it: of the environment, only what -x names.
+# Remote ranks get only the variables that -x names.
 MPIRUN = """\
-words, given = sys.argv[1:], {}
-while words[0].startswith("-"):
-    if words[0] == "-x":
-        name, _, value = words[1].partition("=")
-        given[name] = value
-    words = words[2:]
-command = words
+command, passed = sys.argv[1:], {}
+while command[0].startswith("-"):
+    if command[0] == "-x":
+        name, _, value = command[1].partition("=")
+        passed[name] = value
+    command = command[2:]
 for name in [name for name in os.environ if name.startswith(("NCCL_", "HARP_", "LD_"))]:
     del os.environ[name]
 def variables(n):
-    return given | {"OMPI_COMM_WORLD_RANK": str(n), "OMPI_COMM_WORLD_SIZE": "2",
+    return passed | {"OMPI_COMM_WORLD_RANK": str(n), "OMPI_COMM_WORLD_SIZE": "2",
                     "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
 """
 SCONTROL = '#!/bin/sh\n[ "$3" = "node[1-2]" ] && printf "127.0.0.1\\n127.0.0.2\\n"\n'
 SHOW = """\
 import os, runpy, sys
 names = ("NCCL_NET", "NCCL_NET_PLUGIN", "LD_LIBRARY_PATH")
-wrong = [name for name in names if name not in os.environ]
-if wrong or os.environ["NCCL_NET_PLUGIN"] != "harp":
-    sys.exit(f"not set: {wrong}")
+missing = [name for name in names if name not in os.environ]
+if missing or os.environ["NCCL_NET_PLUGIN"] != "harp":
+    sys.exit(f"not set: {missing}")
 runpy.run_path(sys.argv[1])
 """
 
 
 @pytest.fixture
 def port() -> int:
-    """A port of 127.0.0.1 that was free."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -75,7 +73,7 @@ def port() -> int:
 
 @pytest.fixture
 def tools(tmp_path: Path) -> Path:
-    """The folder of stand-ins, and of this build's harpctl."""
+    """A folder with the fakes and this build's harpctl."""
     folder = tmp_path / "bin"
     folder.mkdir()
     for name, parse in (("torchrun", TORCHRUN), ("srun", SRUN), ("mpirun", MPIRUN)):
@@ -91,63 +89,65 @@ def tools(tmp_path: Path) -> Path:
 
 
 def run(
-    root_dir: Path, tools: Path, port: int, script: str, *arguments: str | Path, **more: str
+    root_dir: Path, tools: Path, port: int, script: str, *arguments: str | Path, **variables: str
 ) -> str:
-    """Run a script; return what it prints."""
-    kept = {
+    inherited = {
         name: os.environ[name] for name in ("HOME", "TMPDIR", "PYTHONPATH") if name in os.environ
     }
-    env = {"PATH": f"{tools}:{os.environ['PATH']}", "MASTER_PORT": str(port), **kept, **more}
+    env = {
+        "PATH": f"{tools}:{os.environ['PATH']}",
+        "MASTER_PORT": str(port),
+        **inherited,
+        **variables,
+    }
     done = finished([root_dir / "examples" / script, *arguments], env=env, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
-def is_right(output: str) -> bool:
-    """Whether both ranks have the sum of 1 and 2."""
+def is_correct(output: str) -> bool:
     lines = [f"rank {rank} of {RANKS}: the sum is 3" for rank in range(RANKS)]
     return sorted(output.splitlines()) == lines
 
 
 @pytest.fixture
 def program(root_dir: Path, tmp_path: Path) -> list[Path]:
-    """examples/allreduce.py, after a look at the variables of the rank."""
+    """examples/allreduce.py, after a check of the rank's variables."""
     return [tmp_path / "show.py", root_dir / "examples/allreduce.py"]
 
 
 def test_torchrun(root_dir: Path, tools: Path, port: int, program: list[Path]) -> None:
-    assert is_right(run(root_dir, tools, port, "torchrun.sh", *program, RANKS_PER_NODE="2"))
-    words = (tools.parent / "torchrun.log").read_text().split("\n")
-    assert {"--nnodes=1", "--node-rank=0", "--nproc-per-node=2"} <= set(words)
+    assert is_correct(run(root_dir, tools, port, "torchrun.sh", *program, RANKS_PER_NODE="2"))
+    arguments = (tools.parent / "torchrun.log").read_text().split("\n")
+    assert {"--nnodes=1", "--node-rank=0", "--nproc-per-node=2"} <= set(arguments)
 
 
 def test_slurm(root_dir: Path, tools: Path, port: int, program: list[Path]) -> None:
     nodes = {"SLURM_JOB_NODELIST": "node[1-2]"}
     output = run(root_dir, tools, port, "slurm.sbatch", sys.executable, *program, **nodes)
-    assert is_right(output)
+    assert is_correct(output)
 
 
 def test_mpirun(root_dir: Path, tools: Path, port: int, program: list[Path]) -> None:
     arguments = ("-np", "2", "-x", f"HARP_COLL_PORT={port}", sys.executable, *program)
-    assert is_right(run(root_dir, tools, port, "mpirun.sh", *arguments))
+    assert is_correct(run(root_dir, tools, port, "mpirun.sh", *arguments))
     log = (tools.parent / "mpirun.log").read_text()
     assert f"LD_LIBRARY_PATH={_paths.plugin().parent}" in log
 
 
 @pytest.mark.long
-def test_open_mpi(
+def test_real_open_mpi(
     root_dir: Path, tools: Path, port: int, program: list[Path], need_root: None
 ) -> None:
-    """Open MPI itself, on this host."""
     if shutil.which("mpirun") is None:
-        pytest.skip("apt-get install openmpi-bin")
+        pytest.skip("needs Open MPI: apt-get install openmpi-bin")
     (tools / "mpirun").unlink()
-    here = ("--allow-run-as-root", "--oversubscribe", "-np", "2", "-x", f"HARP_COLL_PORT={port}")
-    assert is_right(run(root_dir, tools, port, "mpirun.sh", *here, sys.executable, *program))
+    options = ("--allow-run-as-root", "--oversubscribe", "-np", "2", "-x", f"HARP_COLL_PORT={port}")
+    assert is_correct(run(root_dir, tools, port, "mpirun.sh", *options, sys.executable, *program))
 
 
-# Two nodes of one host, in a network namespace. Addresses of a veth: Slurm resolves no names on a
-# host that has a loopback interface alone.
+# Two nodes on one host, in a network namespace. The addresses are on a veth, because Slurm resolves
+# no names on a host that has only a loopback interface.
 SLURM = """\
 ClusterName=harp
 SlurmctldHost=node1
@@ -187,8 +187,7 @@ sbatch --wait --output=job.out --nodes=2 --ntasks-per-node=1 --gpus-per-node=0 "
 
 
 @pytest.mark.long
-def test_slurm_itself(root_dir: Path, tools: Path, program: list[Path], need_root: None) -> None:
-    """A cluster of two nodes, on this host."""
+def test_real_slurm(root_dir: Path, tools: Path, program: list[Path], need_root: None) -> None:
     needed = {"slurmctld": "slurmctld", "slurmd": "slurmd", "sbatch": "slurm-client"}
     missing = [package for name, package in needed.items() if shutil.which(name) is None]
     if missing:
@@ -208,7 +207,7 @@ def test_slurm_itself(root_dir: Path, tools: Path, program: list[Path], need_roo
         timeout=300,
     )
     text = (folder / "job.out").read_text() if (folder / "job.out").exists() else ""
-    assert is_right(text), text + done.stdout + done.stderr
+    assert is_correct(text), text + done.stdout + done.stderr
 
 
 def test_a_failing_harpctl_starts_nothing(root_dir: Path, tools: Path) -> None:
@@ -224,7 +223,7 @@ def test_a_failing_harpctl_starts_nothing(root_dir: Path, tools: Path) -> None:
 
 
 @pytest.mark.parametrize("script", ["torchrun.sh", "slurm.sbatch", "mpirun.sh"])
-def test_scripts_are_sound(root_dir: Path, script: str) -> None:
+def test_scripts_have_valid_syntax(root_dir: Path, script: str) -> None:
     path = root_dir / "examples" / script
     subprocess.run(["bash", "-n", path], check=True)
     assert os.access(path, os.X_OK)
@@ -232,7 +231,7 @@ def test_scripts_are_sound(root_dir: Path, script: str) -> None:
         subprocess.run(["shellcheck", path], check=True)
 
 
-def test_the_slurm_script_names_sbatch_outside_of_slurm(root_dir: Path) -> None:
+def test_outside_of_slurm_the_script_names_sbatch(root_dir: Path) -> None:
     env = {"PATH": os.environ["PATH"]}
     done = finished([root_dir / "examples/slurm.sbatch", "true"], env=env)
     assert done.returncode != 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harpctl install and uninstall: idempotent, complete, never over files of other programs."""
+"""harpctl install and uninstall: idempotent and complete; they never overwrite foreign files."""
 
 import configparser
 import json
@@ -22,7 +22,7 @@ Tree = dict[str, str]
 
 
 def tree(folder: Path) -> Tree:
-    """Everything below a directory, directories included: path and digest."""
+    """Return the digests of all files and directories below a directory, by path."""
     return {
         str(path.relative_to(folder)): "dir"
         if path.is_dir() and not path.is_symlink()
@@ -33,7 +33,7 @@ def tree(folder: Path) -> Tree:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
-    """A host."""
+    """The root of an empty host."""
     root = tmp_path / "root"
     (root / "usr/local/lib").mkdir(parents=True)
     (root / "etc/ld.so.conf.d").mkdir(parents=True)
@@ -42,13 +42,13 @@ def place(tmp_path: Path) -> Place:
 
 @pytest.fixture
 def unit_sees_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tests' Python may be in a home directory."""
+    """The Python of the tests may be in a home directory."""
     monkeypatch.setattr(install, "_HIDDEN_BY_THE_UNIT", ())
 
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Libraries as of another build, which a test may change: the folder of the plugin."""
+    """A folder of libraries, from which harpctl installs and in which a test may change them."""
     folder = tmp_path / "package"
     folder.mkdir()
     for name in install.LIBRARIES:
@@ -64,7 +64,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_everything_comes_and_goes(place: Place, unit_sees_all: None) -> None:
+def test_everything_is_installed_and_removed(place: Place, unit_sees_all: None) -> None:
     before = tree(place.root)
     changes = install.install(place, systemd=True, nccl_conf=True)
     base = place.base
@@ -87,8 +87,8 @@ def test_everything_comes_and_goes(place: Place, unit_sees_all: None) -> None:
     unit.read(place.root / "etc/systemd/system/harpd.service")
     assert unit["Service"]["ExecStart"] == str(install.program("harpd"))
     assert unit["Service"]["ExecStartPre"] == f"+{install.program('harpd')} --mount"
-    listed = {Path(path) for path in json.loads(place.manifest.read_text())["parts"]}
-    assert set(changes.written) == listed | {place.nccl_conf}
+    parts = {Path(path) for path in json.loads(place.manifest.read_text())["parts"]}
+    assert set(changes.written) == parts | {place.nccl_conf}
 
     installed = tree(place.root)
     assert not install.install(place)
@@ -97,7 +97,7 @@ def test_everything_comes_and_goes(place: Place, unit_sees_all: None) -> None:
     assert tree(place.root) == before
 
 
-def test_a_prefix_has_everything(tmp_path: Path, unit_sees_all: None) -> None:
+def test_everything_is_installed_below_a_prefix(tmp_path: Path, unit_sees_all: None) -> None:
     place = Place(prefix=tmp_path / "new/prefix")
     changes = install.install(place, systemd=True, nccl_conf=True)
     assert all(path.is_relative_to(tmp_path / "new/prefix") for path in changes.written)
@@ -124,7 +124,7 @@ def test_the_loader_finds_an_installation_by_its_name(tmp_path: Path) -> None:
 def test_upgrade_and_downgrade(
     place: Place, package: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The newer version has a library more."""
+    """The newer version has one more library."""
     new = Path(shutil.copy(package / _paths.XDP_LIBRARY, package / _paths.DPDK_LIBRARY))
     before = tree(place.root)
     install.install(place)
@@ -186,22 +186,22 @@ def other_line(place: Place) -> Path:
 
 
 @pytest.mark.parametrize("obstacle", [other_default, other_link, other_directory, other_line])
-def test_nothing_changes_where_somebody_else_was_first(
+def test_nothing_changes_if_a_foreign_file_exists(
     place: Place, obstacle: Callable[[Place], Path]
 ) -> None:
     path = obstacle(place)
     before = tree(place.root)
-    with pytest.raises(HarpError, match=r"^nothing was changed: ") as caught:
+    with pytest.raises(HarpError, match=r"^nothing was changed: ") as failure:
         install.install(place, nccl_conf=True)
-    assert str(path) in str(caught.value)
-    assert "\n" not in str(caught.value)
+    assert str(path) in str(failure.value)
+    assert "\n" not in str(failure.value)
     assert tree(place.root) == before
 
 
-def test_another_default_plugin_elsewhere_on_the_loaders_path(
+def test_another_default_plugin_in_another_folder_of_the_loader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ours in /usr/local/lib would be found before it."""
+    """The loader would find HARP's in /usr/local/lib first."""
     other = tmp_path / "libnccl-net.so"
     other.write_bytes(b"another plugin")
     monkeypatch.setattr(loader, "cached", lambda: {"libnccl-net.so": [other]})
@@ -223,8 +223,8 @@ def test_without_the_default_name_the_other_plugin_stays(place: Place) -> None:
     assert path.read_bytes() == b"another plugin"
 
 
-def test_what_somebody_wrote_or_changed_is_kept(place: Place) -> None:
-    """The same content as ours, before; another content, after; and lines of nccl.conf."""
+def test_foreign_and_changed_files_are_kept(place: Place) -> None:
+    """An older identical file, a changed file, and lines of nccl.conf."""
     alerts = place.base / "share/harp/alerts.yml"
     alerts.parent.mkdir(parents=True)
     shutil.copy(install.shared("alerts.yml"), alerts)
@@ -241,7 +241,7 @@ def test_what_somebody_wrote_or_changed_is_kept(place: Place) -> None:
     assert place.nccl_conf.read_text() == "NCCL_DEBUG=WARN\n"
 
 
-def test_a_line_that_was_there_stays(place: Place) -> None:
+def test_an_existing_line_of_nccl_conf_stays(place: Place) -> None:
     place.nccl_conf.write_text(f"{NCCL_LINE}\n")
     install.install(place, nccl_conf=True)
     install.uninstall(place)
@@ -252,7 +252,7 @@ def test_a_line_that_was_there_stays(place: Place) -> None:
 def test_an_interrupted_installation(
     place: Place, writes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is completed by the next one, or removed."""
+    """The next installation completes it, or uninstall removes it."""
     before = tree(place.root)
     real, count = install.Part.write, 0
 
@@ -295,7 +295,7 @@ def test_a_damaged_manifest(place: Place, manifest: str) -> None:
     assert tree(place.root) == before
 
 
-def test_a_manifest_of_a_later_harpctl(place: Place) -> None:
+def test_a_manifest_of_a_later_version(place: Place) -> None:
     place.manifest.parent.mkdir(parents=True)
     place.manifest.write_text('{"format": 2, "version": "9.1"}')
     with pytest.raises(HarpError, match=r"HARP 9\.1; run that one's `harpctl uninstall` first"):
@@ -303,14 +303,14 @@ def test_a_manifest_of_a_later_harpctl(place: Place) -> None:
 
 
 def test_a_manifest_that_others_can_write(place: Place) -> None:
-    """Its paths would be removed by root."""
+    """Root would remove its paths."""
     install.install(place)
     place.manifest.chmod(0o666)
     with pytest.raises(OSError, match="can be changed by other users"):
         install.uninstall(place)
 
 
-def test_a_unit_whose_harpd_it_could_not_see(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_unit_that_would_hide_its_harpd(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(install, "_HIDDEN_BY_THE_UNIT", (str(Path(sys.base_prefix).resolve()),))
     before = tree(place.root)
     with pytest.raises(HarpError, match=r"--systemd: .* which harpd\.service hides from harpd"):
@@ -325,9 +325,9 @@ def test_commands(tmp_path: Path) -> None:
     assert f"export LD_LIBRARY_PATH={tmp_path}/harp/lib" in done.stdout
     assert "NCCL_CONF_FILE=" in done.stdout
     assert "HARP 0.1.0 is removed" in harpctl("uninstall", *prefix).stdout
-    again = harpctl("uninstall", *prefix)
-    assert again.returncode == Exit.MISSING
-    assert "nothing of HARP is installed" in again.stderr
+    second = harpctl("uninstall", *prefix)
+    assert second.returncode == Exit.MISSING
+    assert "nothing of HARP is installed" in second.stderr
     assert not list(tmp_path.iterdir())
 
 
@@ -340,7 +340,7 @@ def test_the_variables_of_a_prefix_with_blanks(tmp_path: Path) -> None:
     assert values.splitlines() == [f"{prefix}/lib", f"{prefix}/etc/nccl.conf"]
 
 
-def test_a_read_only_prefix_is_no_matter_of_the_user(
+def test_root_with_a_read_only_prefix_gets_another_remedy(
     need_root: None, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "access", lambda _path, mode: mode == os.F_OK)

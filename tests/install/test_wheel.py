@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The wheel: complete, good without the tree, and enough for NCCL on a fresh Debian 12."""
+"""The wheel: complete, independent of the tree, and enough for NCCL on a fresh Debian 12."""
 
 import json
 import os
@@ -43,7 +43,7 @@ IN_THE_WHEEL = {
 
 
 # What tools/wheel.py adds: a library, licenses, and pages.
-MADE_FOR_THE_WHEEL = {
+ADDED_TO_THE_WHEEL = {
     "harp/lib/harp/libbpf.copyright",
     "harp/lib/harp/libelf.copyright",
     "harp/lib/harp/libelf.so.1",
@@ -52,12 +52,12 @@ MADE_FOR_THE_WHEEL = {
     "share/man/man8/harpd.8",
 }
 
-# What is compiled, or needed to compile.
+# Sources and build files.
 NOT_INSTALLED = (".c", ".h", ".pxd", ".pyx", ".cdef", "meson.build", "native/dpdk/ffi.py")
 
 
-def of_the_package(root: Path) -> set[str]:
-    """Every file of harp/ that git knows, or would: modules, stubs, data, of sub-packages too."""
+def package_files(root: Path) -> set[str]:
+    """Return all files of harp/, tracked or not, that belong to the package."""
     return {
         name
         for name in sources(root, "")
@@ -65,36 +65,36 @@ def of_the_package(root: Path) -> set[str]:
     }
 
 
-def installed_at(known: dict[str, str], path: Path) -> str | None:
-    """Where a file goes: by itself, or in its folder; None when meson does not know it."""
-    folder = known.get(str(path.parent))
-    return known.get(str(path)) or (f"{folder}/{path.name}" if folder else None)
+def installed_at(places: dict[str, str], path: Path) -> str | None:
+    """Return where meson installs a file, by itself or with its folder; None: nowhere."""
+    folder = places.get(str(path.parent))
+    return places.get(str(path)) or (f"{folder}/{path.name}" if folder else None)
 
 
 def test_every_file_is_installed(root_dir: Path, build_dir: Path) -> None:
-    """What meson knows of the package is what the package is; the wheel itself takes minutes."""
-    known = json.loads((build_dir / "meson-info" / "intro-installed.json").read_text())
-    files = of_the_package(root_dir)
+    """Meson's list is compared, because building the wheel takes minutes."""
+    installed = json.loads((build_dir / "meson-info" / "intro-installed.json").read_text())
+    files = package_files(root_dir)
     assert len(files) > 20
     for name in files:
-        place = installed_at(known, root_dir / name)
+        place = installed_at(installed, root_dir / name)
         assert place is not None, f"{name} is missing in harp/meson.build"
         assert place.endswith(f"/{name}"), f"{name} is installed as {place}"
     for stub in (root_dir / "harp").glob("_*.pyi"):
-        assert any(f"/harp/{stub.stem}." in place for place in known.values()), stub.stem
-    places = " ".join(known.values())
+        assert any(f"/harp/{stub.stem}." in place for place in installed.values()), stub.stem
+    places = " ".join(installed.values())
     assert not {name for name in IN_THE_WHEEL if name not in places}
 
 
 def test_a_build_without_network(root_dir: Path, tmp_path: Path) -> None:
-    """The archive that apt-get names is not there. One line says so."""
-    real = shutil.which("apt-get")
-    if real is None:
+    """The archive of apt-get does not answer; the error is one line."""
+    apt_get = shutil.which("apt-get")
+    if apt_get is None:
         pytest.skip("no apt-get: tools/wheel.py is for Debian")
     fake = tmp_path / "bin/apt-get"
     fake.parent.mkdir()
     archive = "[ $1 = indextargets ] && echo http://127.0.0.1:9/debian"
-    fake.write_text(f'#!/bin/sh\n{archive} || exec {real} -o Acquire::Retries=0 "$@"\n')
+    fake.write_text(f'#!/bin/sh\n{archive} || exec {apt_get} -o Acquire::Retries=0 "$@"\n')
     fake.chmod(0o755)
     code = "import wheel; from pathlib import Path; wheel.Apt(Path('{}'), 'arm64')"
     done = finished(
@@ -144,64 +144,66 @@ def test_wheel_is_complete(root_dir: Path, wheel: Path) -> None:
         re.sub(r"^harp_nccl-[\d.]+\.data/data/", "", name)
         for name in zipfile.ZipFile(wheel).namelist()
     }
-    assert not (IN_THE_WHEEL | MADE_FOR_THE_WHEEL | of_the_package(root_dir)) - names
+    assert not (IN_THE_WHEEL | ADDED_TO_THE_WHEEL | package_files(root_dir)) - names
     assert re.search(rf"-manylinux_2_\d+_{platform.machine()}\.whl$", wheel.name)
 
 
 @long
-def test_wheel_knows_nothing_of_where_it_was_built(wheel: Path, tmp_path: Path) -> None:
-    """Libraries are looked for in the wheel alone, and the plugin needs libc alone."""
+def test_wheel_does_not_depend_on_the_build_tree(wheel: Path, tmp_path: Path) -> None:
+    """RPATHs lead only into the wheel, and the plugin needs only libc."""
     zipfile.ZipFile(wheel).extractall(tmp_path)
-    needed, inside = {}, {path.name for path in tmp_path.rglob("*.so*")}
+    needed, bundled = {}, {path.name for path in tmp_path.rglob("*.so*")}
     for path in (*tmp_path.glob("harp/**/*.so*"), *tmp_path.glob("harp/bin/*")):
         dynamic = output(["readelf", "--dynamic", "--wide", path])
-        for places in re.findall(r"\(R(?:UN)?PATH\).*\[(.*)\]", dynamic):
-            assert all(re.match(r"\$ORIGIN(/|$)", place) for place in places.split(":")), path
+        for paths in re.findall(r"\(R(?:UN)?PATH\).*\[(.*)\]", dynamic):
+            assert all(re.match(r"\$ORIGIN(/|$)", path_entry) for path_entry in paths.split(":")), (
+                path
+            )
         needed[path.name] = set(re.findall(r"\(NEEDED\).*\[(.*)\]", dynamic))
     assert needed["libnccl-net-harp.so"] == {"libc.so.6"}
     system = {"libc.so.6", "libm.so.6", "libz.so.1", "ld-linux-x86-64.so.2"}
-    assert set().union(*needed.values()) <= system | inside
-    # libbpf is linked statically, and no other library of the process sees it.
+    assert set().union(*needed.values()) <= system | bundled
+    # libbpf is linked statically, and its symbols are not exported.
     symbols = output(["nm", "--dynamic", "--defined-only", tmp_path / "harp/lib/libharp-xdp.so"])
     assert [line.split()[-1] for line in symbols.splitlines()] == ["harp_xdp_api"]
 
 
 @long
-def test_wheel_works_elsewhere(wheel: Path, tmp_path: Path, need_root: None) -> None:
-    """In a virtual environment of its own, from another directory: the command, the plugin, and a
-    short demo over AF_XDP. Third-party packages are .venv's, so that no network is needed."""
+def test_wheel_works_in_a_virtual_environment(wheel: Path, tmp_path: Path, need_root: None) -> None:
+    """Run the command, the plugin and a short demo over AF_XDP from another directory. Third-party
+    packages are those of .venv, so that no network is needed."""
     output([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"])
     python = tmp_path / "venv/bin/python"
     pip = [sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check"]
     output([*pip, "install", "--no-deps", "--no-index", wheel])
     (site,) = (tmp_path / "venv").glob("lib/python*/site-packages")
     (site / "third-party.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
+    folder = tmp_path / "folder"
+    folder.mkdir()
     harpctl = tmp_path / "venv/bin/harpctl"
     variables = {"PYTHONPATH": "", "HARP_BUILD": ""}
 
-    version = output([harpctl, "--version"], cwd=elsewhere, env=variables)
-    loaded = output([python, "-I", "-c", LOAD_PLUGIN], cwd=elsewhere, env=variables)
-    assert loaded.strip() in version
-    output([python, "-I", "-c", USE_API], cwd=elsewhere, env=variables)
+    version = output([harpctl, "--version"], cwd=folder, env=variables)
+    plugin_version = output([python, "-I", "-c", LOAD_PLUGIN], cwd=folder, env=variables)
+    assert plugin_version.strip() in version
+    output([python, "-I", "-c", USE_API], cwd=folder, env=variables)
     for name in ("harp-bench", "harp-wire"):
         program = site / "harp/bin" / name
         assert os.access(program, os.X_OK)
-        output([program, "--help"], cwd=elsewhere)
+        output([program, "--help"], cwd=folder)
     demo = [harpctl, "demo", "--epochs", "1", "--path", "xdp", "-o", "json"]
-    report = json.loads(output(demo, cwd=elsewhere, env=variables))
+    report = json.loads(output(demo, cwd=folder, env=variables))
     assert report["verdict"]["agree"]
     assert all("AF_XDP" in rank["path"] for rank in report["ranks"])
     shutil.rmtree(tmp_path / "venv")
 
 
 @long
-def test_the_wheel_is_installed_and_removed_as_the_page_says(
+def test_the_documented_commands_install_and_remove_the_wheel(
     wheel: Path, tmp_path: Path, need_root: None
 ) -> None:
-    """docs/operating.md's commands, in a /opt and /usr/local/bin of their own. Third-party packages
-    are .venv's, as above."""
+    """The commands of docs/operating.md run with their own /opt and /usr/local/bin. Third-party
+    packages are those of .venv."""
     tmp_path.chmod(0o755)
     with Lab() as lab:
         machine = Machine(lab.hosts[0], tmp_path / "machine")
@@ -212,8 +214,8 @@ def test_the_wheel_is_installed_and_removed_as_the_page_says(
             machine.program("python3", Path(sys.base_prefix) / "bin/python3")
             shutil.copy(wheel, machine.folder)
             for step in (step for step in STEPS if step.kind == "wheel"):
-                where = f"{PAGE.name}:{step.number}: {step.command}"
-                machine.type_in(step, where, step.command.startswith(LOOKS))
+                location = f"{PAGE.name}:{step.number}: {step.command}"
+                machine.type_in(step, location, step.command.startswith(LOOKS))
                 for site in (machine.folder / "opt").glob("harp/lib/python*/site-packages"):
                     (site / "third-party.pth").write_text(sysconfig.get_path("purelib") + "\n")
             assert list((machine.folder / "opt").iterdir()) == []
@@ -227,7 +229,7 @@ def test_the_wheel_is_installed_and_removed_as_the_page_says(
 
 @pytest.fixture
 def installed(debian: Debian, wheelhouse: Path, wheel: Path) -> Debian:
-    """`pip install` of the wheel into /opt/harp, and nothing else."""
+    """The Debian after `pip install` of the wheel into /opt/harp."""
     debian.copy(wheelhouse, "/")
     debian.run("python3", "-m", "venv", "/opt/harp")
     offline = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": f"/{wheelhouse.name}"}
@@ -237,8 +239,8 @@ def installed(debian: Debian, wheelhouse: Path, wheel: Path) -> Debian:
 
 @long
 @pytest.mark.parametrize("path", ["auto", "xdp"])
-def test_nccl_loads_harp_by_name_with_nothing_else_set(installed: Debian, path: str) -> None:
-    """NVIDIA's NCCL on two hosts; each sees the Debian, NCCL and the stand-in of its GPU."""
+def test_nccl_loads_harp_without_any_variable(installed: Debian, path: str) -> None:
+    """NVIDIA's NCCL on two hosts, each with the Debian, NCCL and a fake GPU."""
     versions = wheels.cached()
     if not versions:
         pytest.skip(f"no NCCL in {wheels.cache_dir()}: `make test-nccl` downloads it")
@@ -248,13 +250,13 @@ def test_nccl_loads_harp_by_name_with_nothing_else_set(installed: Debian, path: 
     library = wheels.library(versions[-1])
     wheels.layout_file(library)
     installed.binds += [_paths.find("harp-nccl-rank").parent, library.parent]
-    named = {"NCCL_NET_PLUGIN", "NCCL_NET", "LD_LIBRARY_PATH", "HARP_BUILD"}
+    removed = {"NCCL_NET_PLUGIN", "NCCL_NET", "LD_LIBRARY_PATH", "HARP_BUILD"}
     with Lab() as lab:
         environments = [
             {
                 name: value
                 for name, value in environment(host, HARP, {"HARP_PATH": path}).items()
-                if name not in named and (name != "HARP_PATH" or path != "auto")
+                if name not in removed and (name != "HARP_PATH" or path != "auto")
             }
             for host in lab.hosts
         ]
@@ -270,13 +272,13 @@ def test_nccl_loads_harp_by_name_with_nothing_else_set(installed: Debian, path: 
             assert ("/usr/local/lib/harp/libelf.so.1" in maps) == (path == "xdp")
             ranks.ask("destroy 0")
     assert re.search(r"^libbpf +1\.", installed.run("harpctl", "version"), re.MULTILINE)
-    found = installed.run("harpctl", "check", "--verbose", "-o", "json", status=None)
-    assert "and by default /usr/local/lib/libnccl-net.so" in found
+    report = installed.run("harpctl", "check", "--verbose", "-o", "json", status=None)
+    assert "and by default /usr/local/lib/libnccl-net.so" in report
 
 
 @long
 def test_install_and_uninstall_on_debian_12(installed: Debian) -> None:
-    """All options, as root: the loader's cache; and everything is gone again."""
+    """All options, with the loader's cache. uninstall leaves nothing behind."""
 
     def names() -> set[str]:
         paths = (path for path in installed.root.rglob("*"))

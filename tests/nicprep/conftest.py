@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A made-up host for each test."""
+"""A fake host for each test."""
 
 from pathlib import Path
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Any history of configurations, reloads, crashes and other people's changes ends well."""
+"""Random histories of configurations, crashes and foreign changes leave the host unchanged."""
 
 import contextlib
 import json
@@ -30,7 +30,7 @@ nic_configs = st.lists(
         coalesce_rx_us=st.sampled_from([8, 50]),
         lro=OFFLOAD,
         gro=OFFLOAD,
-        gro_hw=OFFLOAD,  # eth1 has no such offload
+        gro_hw=OFFLOAD,  # eth1 does not have it
         irq_affinity=st.sampled_from(["keep", "local", "cores"]),
         irq_cores=st.just((1, 2)),
     ),
@@ -40,16 +40,16 @@ PAGES = st.sampled_from([0, 8, 64])
 
 
 class Died(BaseException):
-    """The process ends here."""
+    """The death of harpd."""
 
 
-def live(fake: FakeHost, nics: list[NicConfig], pages: int, undo: Undo, death: int) -> Undo:
-    """One life of harpd: from the list on its disk to the list on its disk."""
+def run_harpd(fake: FakeHost, nics: list[NicConfig], pages: int, undo: Undo, death: int) -> Undo:
+    """Run harpd, which dies at its `death`-th record; return the last undo list on its disk."""
     disk = [undo]
 
-    def record(now: Undo) -> None:
-        entries = json.loads(json.dumps(asdict(now)))["entries"]
-        disk.append(Undo([Entry(**each) for each in entries]))
+    def record(changes: Undo) -> None:
+        entries = json.loads(json.dumps(asdict(changes)))["entries"]
+        disk.append(Undo([Entry(**entry) for entry in entries]))
         if len(disk) == death:
             raise Died
 
@@ -61,14 +61,14 @@ def live(fake: FakeHost, nics: list[NicConfig], pages: int, undo: Undo, death: i
 @settings(max_examples=50, deadline=None, derandomize=True)
 @given(st.lists(st.tuples(nic_configs, PAGES, st.integers(0, 20)), min_size=1, max_size=4))
 def test_any_history_leaves_the_host_unchanged(
-    lives: list[tuple[list[NicConfig], int, int]],
+    runs: list[tuple[list[NicConfig], int, int]],
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
         fake = FakeHost(Path(folder))
         fake.write(PORTS, "5000,61003")
         before, undo = fake.snapshot(), Undo()
-        for nics, pages, death in lives:
-            undo = live(fake, nics, pages, undo, death)
+        for nics, pages, death in runs:
+            undo = run_harpd(fake, nics, pages, undo, death)
         assert restore(undo, fake.host).undo == Undo()
         assert fake.snapshot() == before
 
@@ -80,20 +80,20 @@ def test_any_history_leaves_the_host_unchanged(
     st.integers(0, 3),
 )
 def test_a_foreign_value_survives_until_the_next_request(
-    lives: list[tuple[list[NicConfig], int]], change: tuple[str, str, int], when: int
+    runs: list[tuple[list[NicConfig], int]], change: tuple[str, str, int], position: int
 ) -> None:
     part, name, value = change
     with tempfile.TemporaryDirectory() as folder:
         fake = FakeHost(Path(folder))
         before, undo = fake.snapshot(), Undo()
-        for number, (nics, pages) in enumerate([*lives, lives[-1]]):
-            if number == when:
+        for number, (nics, pages) in enumerate([*runs, runs[-1]]):
+            if number == position:
                 fake.nic.parts[part][name] = value
-            if number < len(lives):
+            if number < len(runs):
                 undo = prepare(nics, pages, fake.host, undo=undo).undo
         assert restore(undo, fake.host).undo == Undo()
         after = fake.snapshot()
-        expected = value if when <= len(lives) else before[0][part][name]
+        expected = value if position <= len(runs) else before[0][part][name]
         assert after[0][part][name] == expected
         after[0][part][name] = before[0][part][name]
         assert after == before

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Huge pages of this machine, and the kernel's answers about its NICs."""
+"""Huge pages of this machine, and what its kernel answers about NICs."""
 
 import errno
 import socket
@@ -16,7 +16,6 @@ ETHTOOL = Ethtool()
 
 
 def error_of(part: str, ifname: str) -> OSError | None:
-    """What get() raises."""
     try:
         ETHTOOL.get(part, ifname)
     except OSError as error:
@@ -33,21 +32,21 @@ def total() -> int:
     )
 
 
-def test_huge_pages_come_and_go(need_root: None) -> None:
+def test_huge_pages_are_allocated_and_freed(need_root: None) -> None:
     host = Host()
     nodes = host.nodes()
     if not nodes or not pages_path(host, f"node{nodes[0]}/2048kB").exists():
-        pytest.skip("no huge pages of 2 MiB here")
+        pytest.skip("needs huge pages of 2 MiB")
     before = total()
-    wanted = before + 2 * len(nodes)
-    result = prepare([], wanted, host)
+    requested = before + 2 * len(nodes)
+    result = prepare([], requested, host)
     try:
         assert {outcome.status for outcome in result.outcomes} == {"done"}, result.outcomes
         assert total() > before
-        assert not any(change.needed for change in plan_host([], wanted, host))
+        assert not any(change.needed for change in plan_host([], requested, host))
     finally:
-        back = restore(result.undo, host)
-    assert {outcome.status for outcome in back.outcomes} == {"restored"}
+        restored = restore(result.undo, host)
+    assert {outcome.status for outcome in restored.outcomes} == {"restored"}
     assert total() == before
 
 
@@ -59,13 +58,13 @@ def test_an_unknown_interface_is_an_error(part: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["sixteen-letters-x", "", "a/b", "\N{SNOWMAN}"])
-def test_impossible_interface_names_are_errors(name: str) -> None:
+def test_invalid_interface_names_are_errors(name: str) -> None:
     for part in ("channels", "rss"):
         assert error_of(part, name) is not None
 
 
 def test_every_interface_of_this_machine_answers_or_is_unsupported() -> None:
-    """Whatever hardware it is: a part is there, with whole numbers, or it is EOPNOTSUPP."""
+    """On any hardware, a part has integer values or fails with EOPNOTSUPP."""
     for _, ifname in socket.if_nameindex():
         for part in ("channels", "rings", "coalesce", "rss"):
             error = error_of(part, ifname)
@@ -80,7 +79,7 @@ def test_every_interface_of_this_machine_answers_or_is_unsupported() -> None:
 
 
 def test_error_texts_of_the_kernel_are_kept(need_root: None) -> None:
-    """The kernel's extended acknowledgement has a text."""
+    """The text comes from netlink's extended ACK."""
     error = error_of("channels", "nosuch0")
     assert error is not None
     assert error.strerror == "no device matches name"

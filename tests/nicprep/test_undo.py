@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes are recorded before they are made, and restored, whatever fails in between."""
+"""Changes are recorded before they are applied, and restored after any failure."""
 
 import errno
 import json
@@ -30,7 +30,7 @@ def outcomes(result: Result) -> dict[str, tuple[str, str]]:
 
 
 class State:
-    """A state file: what a crash leaves is what was recorded last."""
+    """A state file. After a crash, it has the last record."""
 
     def __init__(self, fail_at: int = 0) -> None:
         self.records: list[str] = []
@@ -42,8 +42,8 @@ class State:
             raise OSError(errno.ENOSPC, "No space left on device")
 
     def read(self) -> Undo:
-        found = json.loads(self.records[-1])
-        return Undo([Entry(**each) for each in found["entries"]])
+        state = json.loads(self.records[-1])
+        return Undo([Entry(**entry) for entry in state["entries"]])
 
 
 def test_everything_is_changed_and_restored(fake: FakeHost) -> None:
@@ -55,13 +55,13 @@ def test_everything_is_changed_and_restored(fake: FakeHost) -> None:
     assert fake.nic.parts["coalesce"]["adaptive_rx"] == 0
     assert fake.nic.parts["features"]["rx-lro"] is False
     assert fake.read("proc/irq/41/smp_affinity_list") == "5"
-    assert fake.read("proc/irq/38/smp_affinity_list") == "0-7", "no queue's"
+    assert fake.read("proc/irq/38/smp_affinity_list") == "0-7", "not of a queue"
     assert (fake.read(PORTS), fake.read(PAGES)) == ("61000-65535", "64")
-    # Another process, from the file.
-    back = restore(state.read(), fake.host, state.record)
+    # Another process restores from the file.
+    restored = restore(state.read(), fake.host, state.record)
     assert fake.snapshot() == before
-    assert {outcome.status for outcome in back.outcomes} == {"restored"}
-    assert back.undo == state.read() == Undo()
+    assert {outcome.status for outcome in restored.outcomes} == {"restored"}
+    assert restored.undo == state.read() == Undo()
 
 
 def test_a_repeated_change_is_recorded_once(fake: FakeHost) -> None:
@@ -74,31 +74,29 @@ def test_a_repeated_change_is_recorded_once(fake: FakeHost) -> None:
     assert fake.snapshot() == before
 
 
-def test_queues_are_restored_first(fake: FakeHost) -> None:
+def test_queues_are_changed_first(fake: FakeHost) -> None:
     prepare([EVERYTHING], HUGE_PAGES, fake.host)
     assert fake.ethtool.log[0][0] == "channels"
     assert prepare([EVERYTHING], HUGE_PAGES, fake.host).undo == Undo()
 
 
 @pytest.mark.parametrize("part", ["channels", "rings", "coalesce", "features"])
-@pytest.mark.parametrize("how", ["refuse", "deaf"])
+@pytest.mark.parametrize("fault", ["refuse", "deaf"])
 def test_a_failed_change_is_reported_and_the_others_continue(
-    fake: FakeHost, part: str, how: str
+    fake: FakeHost, part: str, fault: str
 ) -> None:
     before = fake.snapshot()
-    if how == "refuse":
+    if fault == "refuse":
         fake.ethtool.refuse[part] = OSError(errno.EBUSY, "the firmware is thinking")
     else:
         fake.ethtool.deaf.add(part)
     result = prepare([EVERYTHING], HUGE_PAGES, fake.host)
     refused = [outcome for outcome in result.outcomes if outcome.status == "refused"]
     assert len(refused) == 1
-    expected = {"refuse": "the firmware is thinking", "deaf": "changed nothing"}[how]
+    expected = {"refuse": "the firmware is thinking", "deaf": "changed nothing"}[fault]
     assert expected in refused[0].line
     assert sum(outcome.status == "done" for outcome in result.outcomes) >= 6
-    assert (part, "eth1") not in [each.key for each in result.undo.entries], (
-        "nothing of it is to go back"
-    )
+    assert (part, "eth1") not in [entry.key for entry in result.undo.entries], "nothing to restore"
     restore(result.undo, fake.host)
     assert fake.snapshot() == before
 
@@ -111,27 +109,27 @@ def test_a_reduced_value_is_reported_and_restored(fake: FakeHost) -> None:
     assert fake.nic.parts["rings"]["rx"] == 512
 
 
-def test_not_supported_is_not_refused(fake: FakeHost) -> None:
+def test_an_unsupported_change_is_not_a_refused_one(fake: FakeHost) -> None:
     del fake.nic.parts["rings"]
     result = apply(plan(nic(rx_ring=64), fake.host), fake.host)
     assert outcomes(result) == {"eth1 ring sizes": ("not supported", "Operation not supported")}
 
 
-def test_a_later_foreign_change_is_kept_value_by_value(fake: FakeHost) -> None:
+def test_single_values_that_others_changed_later_are_kept(fake: FakeHost) -> None:
     result = prepare([EVERYTHING], HUGE_PAGES, fake.host)
     fake.nic.parts["rings"]["rx"] = 2048
     fake.write("proc/irq/41/smp_affinity_list", "2")
     fake.write(PAGES, 128)
-    back = restore(result.undo, fake.host)
-    said = outcomes(back)
-    assert said["eth1 ring sizes"] == ("left", "changed by another program since: rx 2048")
-    assert said["eth1 irq 41 interrupt affinity"][0] == "left"
-    assert said["node1/2048kB huge pages"][0] == "left"
+    restored = restore(result.undo, fake.host)
+    lines = outcomes(restored)
+    assert lines["eth1 ring sizes"] == ("left", "changed by another program since: rx 2048")
+    assert lines["eth1 irq 41 interrupt affinity"][0] == "left"
+    assert lines["node1/2048kB huge pages"][0] == "left"
     assert fake.nic.parts["rings"]["rx"] == 2048
-    assert fake.nic.parts["rings"]["tx"] == 512, "ours still"
+    assert fake.nic.parts["rings"]["tx"] == 512, "still HARP's value"
     assert fake.read("proc/irq/41/smp_affinity_list") == "2"
     assert fake.read("proc/irq/40/smp_affinity_list") == "0-7"
-    assert back.undo == Undo()
+    assert restored.undo == Undo()
 
 
 def test_a_value_that_was_restored_by_others_is_left(fake: FakeHost) -> None:
@@ -152,16 +150,16 @@ def test_reserved_ports_of_others_stay(fake: FakeHost) -> None:
 
 
 class Died(BaseException):
-    """The process ends here."""
+    """The death of harpd."""
 
 
-def test_a_crash_between_change_and_record_after_fewer_pages(fake: FakeHost) -> None:
+def test_fewer_huge_pages_and_a_crash_before_the_next_record(fake: FakeHost) -> None:
     (*_, change) = plan_host([nic()], 64, fake.host)
     state = State()
 
     def record(undo: Undo) -> None:
         state.record(undo)
-        fake.write(PAGES, 17)  # as many as the kernel found
+        fake.write(PAGES, 17)  # the kernel found fewer pages
         raise Died
 
     with pytest.raises(Died):
@@ -170,7 +168,7 @@ def test_a_crash_between_change_and_record_after_fewer_pages(fake: FakeHost) -> 
     assert fake.read(PAGES) == "0"
 
 
-def test_a_change_that_cannot_be_recorded_is_not_made(fake: FakeHost) -> None:
+def test_a_change_that_cannot_be_recorded_is_not_applied(fake: FakeHost) -> None:
     before = fake.snapshot()
     result = prepare([EVERYTHING], HUGE_PAGES, fake.host, State(fail_at=1).record)
     assert fake.snapshot() == before
@@ -180,7 +178,7 @@ def test_a_change_that_cannot_be_recorded_is_not_made(fake: FakeHost) -> None:
     assert result.undo == Undo()
 
 
-def test_a_disk_that_fills_up_in_the_middle(fake: FakeHost) -> None:
+def test_a_disk_that_fills_up_between_changes(fake: FakeHost) -> None:
     before = fake.snapshot()
     state = State(fail_at=6)
     result = prepare([EVERYTHING], HUGE_PAGES, fake.host, state.record)
@@ -189,14 +187,14 @@ def test_a_disk_that_fills_up_in_the_middle(fake: FakeHost) -> None:
     assert fake.snapshot() == before
 
 
-def test_the_interface_is_gone_or_another_one(fake: FakeHost) -> None:
+def test_a_removed_or_replaced_interface_is_not_restored(fake: FakeHost) -> None:
     config = nic(rx_ring=64)
     undo = apply(plan(config, fake.host), fake.host).undo
     fake.ifindexes["eth1"] = 6
-    back = restore(undo, fake.host)
-    assert outcomes(back)["eth1 ring sizes"][0] == "gone"
-    assert back.undo == Undo()
-    assert fake.nic.parts["rings"]["rx"] == 64, "another NIC's own affair"
+    restored = restore(undo, fake.host)
+    assert outcomes(restored)["eth1 ring sizes"][0] == "gone"
+    assert restored.undo == Undo()
+    assert fake.nic.parts["rings"]["rx"] == 64, "the new NIC keeps its value"
     del fake.ifindexes["eth1"]
     assert outcomes(restore(undo, fake.host))["eth1 ring sizes"][0] == "gone"
 
@@ -204,20 +202,20 @@ def test_the_interface_is_gone_or_another_one(fake: FakeHost) -> None:
 def test_an_interrupt_removed_with_its_queue_is_skipped(fake: FakeHost) -> None:
     undo = prepare([nic(irq_affinity="local")], HUGE_PAGES, fake.host).undo
     fake.remove("proc/irq/47/smp_affinity_list")
-    back = restore(undo, fake.host)
-    assert outcomes(back)["eth1 irq 47 interrupt affinity"][0] == "gone"
+    restored = restore(undo, fake.host)
+    assert outcomes(restored)["eth1 irq 47 interrupt affinity"][0] == "gone"
     assert fake.read("proc/irq/46/smp_affinity_list") == "0-7"
 
 
 def test_a_failed_restore_stays_in_the_list(fake: FakeHost) -> None:
     undo = apply(plan(nic(rx_ring=64), fake.host), fake.host).undo
     fake.ethtool.refuse["rings"] = OSError(errno.EBUSY, "in use")
-    back = restore(undo, fake.host)
-    assert outcomes(back)["eth1 ring sizes"] == ("refused", "not restored: in use")
-    assert back.undo == undo
+    restored = restore(undo, fake.host)
+    assert outcomes(restored)["eth1 ring sizes"] == ("refused", "not restored: in use")
+    assert restored.undo == undo
     fake.ethtool.refuse.clear()
     fake.ethtool.deaf.add("rings")
     assert outcomes(restore(undo, fake.host))["eth1 ring sizes"][0] == "refused"
     fake.ethtool.deaf.clear()
-    assert restore(back.undo, fake.host).undo == Undo()
+    assert restore(restored.undo, fake.host).undo == Undo()
     assert fake.nic.parts["rings"]["rx"] == 512

@@ -87,15 +87,15 @@ class JobOwner(CommandedProgram):
     """lane_owner: a process with a job's page, whose comms and lanes are set by commands."""
 
     def page(self, regions: stats.Found) -> stats.Page:
-        """Return the job's page."""
         (page_of_job,) = [page for page in regions.jobs if page.pid == self.process.pid]
         return page_of_job
 
     def job(self) -> stats.Job:
-        """Return the job as its page shows it now."""
         with stats.find() as regions:
-            (own,) = [job for job in look(regions).jobs if job.pid == self.process.pid]
-        return own
+            (result,) = [
+                candidate for candidate in look(regions).jobs if candidate.pid == self.process.pid
+            ]
+        return result
 
 
 MakeOwner = Callable[..., Owner]
@@ -103,7 +103,6 @@ MakeOwner = Callable[..., Owner]
 
 @pytest.fixture
 def make_owner(build_dir: Path) -> Iterator[MakeOwner]:
-    """A function that starts page_owner."""
     owners: list[Owner] = []
 
     def make(ifname: str = "harp7", label: str = "train rank 0", connections: int = 3) -> Owner:
@@ -118,7 +117,6 @@ def make_owner(build_dir: Path) -> Iterator[MakeOwner]:
 
 @pytest.fixture
 def owner(make_owner: MakeOwner) -> Owner:
-    """A page_owner that has transferred data."""
     result = make_owner()
     result.send("run 200")
     return result
@@ -148,7 +146,6 @@ JOB_COMMANDS = (
 
 @pytest.fixture
 def job_owner(make_job: Callable[..., JobOwner]) -> JobOwner:
-    """A lane_owner with two comms."""
     result = make_job()
     result.send(*JOB_COMMANDS)
     return result
@@ -170,7 +167,6 @@ def serving(source: DaemonSource, address: str = "127.0.0.1") -> Iterator[str]:
 
 
 def scrape(url: str | urllib.request.Request) -> str:
-    """Return the metrics at a URL."""
     with urllib.request.urlopen(url, timeout=60) as answer:
         assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
         return str(answer.read().decode())

@@ -38,7 +38,6 @@ def exported() -> set[str]:
 
 
 def metric_names(query: str) -> set[str]:
-    """Return the metrics that a PromQL expression names."""
     unquoted = STRING.sub("", query)
     return {word for word in WORD.findall(unquoted) if word.startswith(("harp_", "harpd_"))}
 

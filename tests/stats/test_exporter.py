@@ -21,13 +21,11 @@ DOCUMENTS = documents(nic("eth1", "free", verdicts={"rss_mismatch": 3}))
 
 @pytest.fixture
 def endpoint() -> Iterator[str]:
-    """The URL of a metrics endpoint."""
     with serving(lambda: DOCUMENTS) as url:
         yield url
 
 
 def address_of(url: str) -> tuple[str, int]:
-    """Return the address and port of a URL."""
     parts = urllib.parse.urlsplit(url)
     return parts.hostname, parts.port
 
@@ -84,7 +82,6 @@ def test_unfinished_requests_block_no_scrape(endpoint: str) -> None:
 
 
 def handlers() -> list[threading.Thread]:
-    """Return the threads that serve clients."""
     return [thread for thread in threading.enumerate() if "process_request_thread" in thread.name]
 
 

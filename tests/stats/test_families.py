@@ -53,7 +53,6 @@ def samples(
 
 @pytest.fixture
 def instances(owner: Owner) -> tuple[Instance, ...]:
-    """The two instances of page_owner."""
     owner.send("latency 1000", "latency 1024", "latency 1025", "latency 99999999999", "run 30")
     return owner.instances()
 
@@ -143,7 +142,7 @@ def test_the_number_of_series_is_bounded(instances: tuple[Instance, ...]) -> Non
 
 
 def test_names_of_driver_counters_are_bounded(make_owner: MakeOwner) -> None:
-    """Printable names become series, in all 512 per NIC; the others are counted."""
+    """Printable names become series, at most 512 per NIC; the others are counted."""
     owner = make_owner()
     owner.send("xstat rx_missed_errors", "xstat rx_missed_errors", "xstat \x1b[2J", 'xstat a"} 1')
     names = families.Names()

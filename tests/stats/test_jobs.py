@@ -237,7 +237,6 @@ def test_only_the_record_of_an_unfinished_write_is_missing(job_owner: JobOwner) 
 
 
 def render(host: dict[str, Any]) -> str:
-    """Return the output of all views."""
     output = io.StringIO()
     console = Console(file=output, width=200)
     rates = [Rates(entry, entry, 1.0) for entry in host["instances"]]

@@ -120,7 +120,7 @@ def test_a_page_that_the_search_opens_does_not_become_its_own(
     with stats.find() as regions:
         inode = owner.pages(regions)[0].inode
     monkeypatch.setattr(discover, "_processes", lambda _proc: iter((owner.process.pid, us)))
-    # The page claims our process number as its owner's.
+    # The page names our PID as its owner's.
     own_pid = discover._own_pid
     swapped = {us: owner.process.pid, owner.process.pid: us}
     monkeypatch.setattr(
@@ -137,7 +137,6 @@ def test_a_page_that_the_search_opens_does_not_become_its_own(
 
 
 def _copy(owner: Owner, change: dict[int, bytes]) -> bytes:
-    """Return the owner's first page with bytes changed."""
     with stats.find() as regions:
         raw = content_of(owner.pages(regions)[0])
     for offset, content in change.items():

@@ -76,7 +76,6 @@ class Prometheus:
         return json.loads(self.host.run(sys.executable, "-c", ASK, question, timeout_s=90))
 
     def values(self, query: str) -> list[float]:
-        """Return the values of a query's series."""
         answer = self.ask("query?query=" + urllib.parse.quote(query))
         return [float(series["value"][1]) for series in answer["result"]]
 
@@ -256,9 +255,7 @@ def test_a_browser_draws_every_panel_of_the_dashboard(
     make_job: Callable[..., JobOwner],
     root_dir: Path,
 ) -> None:
-    """Series, legends, axes and units are in their places; broken queries, legends, units and
-    pages are found.
-    """
+    """Titles, legends and axes are in place; a broken query, legend, unit or page is found."""
     user = prometheus.folder / "user"
     user.mkdir()
     for name in ("dashboard.html", "grafana-dashboard.json"):
