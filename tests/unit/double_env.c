@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* double_env.c - see double_env.h. The one device is the loopback interface. */
+/* double_env.c - see double_env.h. */
 #include "double_env.h"
 #include "device/daemon.h"
 #include "process/log.h"

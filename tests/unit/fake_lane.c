@@ -14,8 +14,8 @@ static struct fake_lane *to_fake(struct lane *lane)
 	return (struct fake_lane *)lane;
 }
 
-/* A length to cut at: often all, sometimes little. */
-static size_t fake_cut(struct fake_lane *f, size_t len)
+/* How many of len bytes to transfer: usually all, else a random part. */
+static size_t choose_part(struct fake_lane *f, size_t len)
 {
 	struct rng *rng = &f->pair->rng;
 
@@ -57,7 +57,7 @@ static ssize_t fake_send(struct lane *lane, const struct iovec *iov, int iov_cou
 		size_t len = iov[i].iov_len < room ? iov[i].iov_len : room;
 
 		if (len)
-			len = fake_cut(f, len);
+			len = choose_part(f, len);
 		fake_write(p, iov[i].iov_base, len);
 		sent += len;
 		if (len < iov[i].iov_len)
@@ -95,8 +95,7 @@ static ssize_t fake_recv(struct lane *lane, void *dst, size_t len, unsigned unit
 			return lane->error;
 		return p->closed ? 0 : -EAGAIN;
 	}
-	/* A short view is not an end: there is no event for the rest, which a second call must
-	 * find. */
+	/* Both parts of the ring: no event would announce the second one. */
 	first = avail < p->capacity - p->begin ? avail : p->capacity - p->begin;
 	pieces[0] = (struct iovec){ p->bytes + p->begin, first };
 	pieces[1] = (struct iovec){ p->bytes, avail - first };
@@ -104,7 +103,7 @@ static ssize_t fake_recv(struct lane *lane, void *dst, size_t len, unsigned unit
 	if (unit > 1)
 		commit = place_commit_bytes(dst, len, avail);
 	else
-		commit = fake_cut(f, commit);
+		commit = choose_part(f, commit);
 	if (!commit)
 		return -EAGAIN;
 	place_gather(dst, commit, pieces, 2);
@@ -185,7 +184,7 @@ static void fake_turn(struct poller *poller, uint64_t now_ns)
 		struct fake_lane *f = &pair->lanes[i];
 
 		if (!f->unanswered && f->acked < f->out->written && rng_below(&pair->rng, 2)) {
-			f->acked += fake_cut(f, (size_t)(f->out->written - f->acked));
+			f->acked += choose_part(f, (size_t)(f->out->written - f->acked));
 			f->event = true;
 		}
 		if (f->event && f->lane.notify && rng_below(&pair->rng, 4)) {
@@ -205,8 +204,7 @@ void fake_pair_init(struct fake_pair *pair, uint64_t seed, size_t capacity)
 {
 	memset(pair, 0, sizeof(*pair));
 	poller_init(&pair->poller, fake_turn);
-	pair->poller.wake =
-		fake_wake; /* an engine has a thread to tell; kernel lanes move to their comm's drivers */
+	pair->poller.wake = fake_wake; /* an engine's poller has one; no thread sleeps here */
 	rng_seed(&pair->rng, seed);
 	for (int i = 0; i < 2; i++) {
 		pair->pipes[i].bytes = malloc(capacity);

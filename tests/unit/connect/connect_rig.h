@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* connect_rig.h - the control thread, connect attempts and turns of comms, as the test makes them run. */
+/* connect_rig.h - doubles of the control thread, connect attempts and background poller, which the
+ * test runs. */
 #ifndef HARP_TESTS_CONNECT_RIG_H
 #define HARP_TESTS_CONNECT_RIG_H
 
@@ -38,7 +39,7 @@ static void control_turn(struct poller *poller, uint64_t now_ns)
 	(void)poller_run_ready(poller, now_ns);
 }
 
-/* Attempts end as the test says. */
+/* The test ends attempts. */
 const struct attempt_ops attempt_ops;
 
 struct attempt *attempt_new(const struct attempt_ops *ops)

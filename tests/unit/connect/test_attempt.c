@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_attempt.c - a connect attempt: the round trip that it measures, its deadlines, and what its search knows. The lane
- * is in memory, its peer runs the acceptor's preamble; ports and the control thread are doubles. How attempts end, and
- * that each does, is proved by the simulator, which runs attempt.c (tests/sim/comm_connect.c, comm_reconnect.c), and of
- * real sockets by tests/hostile/test_lanes_gone.py.
+ * test_attempt.c - a connect attempt: the round trip that it measures, its deadlines, and the queue
+ * placement for its port search. The lane is in memory, its peer runs the acceptor's preamble; port
+ * search and control thread are doubles. The simulator proves that each attempt ends
+ * (tests/sim/comm_connect.c, comm_reconnect.c), tests/hostile/test_lanes_gone.py with real sockets.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -28,8 +28,7 @@ static struct attempt *attempt;
 static struct work result_work;
 static struct fake_pair pair;
 static struct preamble peer;
-static struct lane_ops
-	lane_ops; /* the attempt's end: a fake lane's, or what the test makes of it */
+static struct lane_ops lane_ops; /* of the attempt's lane: the fake lane's, partly replaced */
 static const struct lane_ops *fake_ops;
 
 static struct {
@@ -38,7 +37,7 @@ static struct {
 	struct placement_end peer_end;
 } world;
 
-/* ---- doubles ---------------------------------------------------------------------------------------- */
+/* ---- doubles --------------------------------------------------------------------------------- */
 
 struct poller *control_poller(void)
 {
@@ -128,7 +127,7 @@ void peers_avoid(const struct harp_endpoint *remote, unsigned e, uint64_t now_ns
 {
 }
 
-/* ---- an attempt and its peer ------------------------------------------------------------------------ */
+/* ---- an attempt and its peer ----------------------------------------------------------------- */
 
 static bool lookup(void *ctx, struct preamble *p, uint8_t key[PREAMBLE_KEY_BYTES])
 {
@@ -197,15 +196,15 @@ static void peer_turn(void)
 	(void)handshake_advance(&peer, &pair.lanes[1].lane);
 }
 
-/* HELLO has left, and nothing comes back. */
-static void begin_asked(bool harp)
+/* Begins an attempt and sends HELLO; the peer does not answer yet. */
+static void begin_and_send_hello(bool harp)
 {
 	begin(harp);
 	while (attempt->preamble.step != PREAMBLE_READ_CHALLENGE || !attempt->opened)
-		advance(BEGIN_NS); /* sends are cut anywhere */
+		advance(BEGIN_NS); /* each send transfers a part */
 }
 
-/* It has ended so, the lane is closed or given away, and nothing follows. */
+/* Checks the result, that the lane was closed or handed over, and that nothing follows. */
 static void finish(int result, const char *text)
 {
 	CHECK_EQ(attempt_result(attempt), result);
@@ -229,12 +228,12 @@ static void run_to_end(uint64_t now_ns)
 	}
 }
 
-/* ---- how it ends ------------------------------------------------------------------------------------ */
+/* ---- tests ----------------------------------------------------------------------------------- */
 
 TEST(the_round_trip_is_measured_from_HELLO_to_CHALLENGE)
 {
 	for (unsigned harp = 0; harp < 2; harp++) {
-		begin_asked(harp);
+		begin_and_send_hello(harp);
 		CHECK_EQ(attempt->own.features, harp ? FEATURE_ACK_PROMPTLY : FEATURE_NO_CREDIT);
 		CHECK_EQ(attempt->rtt_ns, 0);
 		for (unsigned i = 1; i < 1000 && !attempt->rtt_ns; i++) {
@@ -247,8 +246,8 @@ TEST(the_round_trip_is_measured_from_HELLO_to_CHALLENGE)
 	}
 }
 
-/* Whoever sends finds the peer to have answered already. */
-static ssize_t send_and_be_late(struct lane *lane, const struct iovec *iov, int iov_count)
+/* The peer has answered when send() returns. */
+static ssize_t send_and_get_answer(struct lane *lane, const struct iovec *iov, int iov_count)
 {
 	ssize_t n = fake_ops->send(lane, iov, iov_count);
 
@@ -256,10 +255,10 @@ static ssize_t send_and_be_late(struct lane *lane, const struct iovec *iov, int 
 	return n;
 }
 
-TEST(an_answer_that_was_not_waited_for_measures_nothing)
+TEST(an_answer_within_the_turn_of_HELLO_gives_no_round_trip)
 {
 	begin(false);
-	lane_ops.send = send_and_be_late;
+	lane_ops.send = send_and_get_answer;
 	advance(BEGIN_NS);
 	CHECK_EQ(attempt->rtt_ns, 0);
 	run_to_end(BEGIN_NS);
@@ -294,7 +293,7 @@ TEST(each_step_has_its_deadline)
 	}
 }
 
-TEST(a_search_knows_what_the_peer_said_of_its_queues)
+TEST(a_port_search_uses_the_peers_queue_placement)
 {
 	static const struct {
 		bool recalls;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_connect.c - plugin_connect() before a comm exists: the order in which candidates are tried, for how long, and the
- * failure that is reported. The test ends attempts and sets the clock. test_connector.c has further lanes.
+ * test_connect.c - plugin_connect() before a comm exists: the order of candidates, how long they
+ * are retried, and the failure that is reported. The test ends attempts and sets the clock.
+ * test_connector.c tests further lanes.
  */
 #include <errno.h>
 
@@ -31,17 +32,17 @@ static const struct outcome refused = { false, -ECONNREFUSED, 0 },
 static struct plugin_ctx ctx;
 static uint8_t handle_bytes[PLUGIN_HANDLE_BYTES];
 static uint64_t now_ns, begin_ns;
-static struct candidates found;
-static struct engine an_engine;
+static struct candidates known_candidates;
+static struct engine harp_engine;
 static bool avoided, encrypts;
-static unsigned opened;
-static struct attempt *attempt; /* that runs */
+static unsigned interface_opens;
+static struct attempt *attempt; /* in progress */
 static unsigned attempts;
-static uint16_t tried[ATTEMPTS_MAX]; /* the candidates' ports */
+static uint16_t ports[ATTEMPTS_MAX]; /* of the candidates, per attempt */
 static struct comm comm;
 static bool multi_lane;
 
-/* ---- doubles ---------------------------------------------------------------------------------------- */
+/* ---- doubles --------------------------------------------------------------------------------- */
 
 pthread_mutex_t ctx_lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -57,7 +58,7 @@ uint32_t path_policy_tuner(void)
 
 void interface_open(int dev)
 {
-	opened++;
+	interface_opens++;
 }
 
 struct engine_set *interface_engines(int dev, char *why, size_t why_len)
@@ -77,8 +78,8 @@ bool interface_link_is_down(int dev)
 
 int candidates_find(struct candidates *out, int dev, const struct handle *handle)
 {
-	*out = found;
-	return found.count ? 0 : -EPROTONOSUPPORT;
+	*out = known_candidates;
+	return known_candidates.count ? 0 : -EPROTONOSUPPORT;
 }
 
 void candidates_list(struct candidates *out, int dev, struct engine_set *engines,
@@ -105,7 +106,7 @@ void attempt_begin(struct attempt *a, uint64_t at_ns)
 {
 	CHECK(!attempt && attempts < ATTEMPTS_MAX);
 	attempt = a;
-	tried[attempts++] = a->candidate.remote.port;
+	ports[attempts++] = a->candidate.remote.port;
 	CHECK_EQ(a->own.features, FEATURE_MULTI_LANE);
 }
 
@@ -144,20 +145,20 @@ int comm_attach(struct comm *c, struct lane *lane, const struct comm_lane_option
 	return -ENOTCONN;
 }
 
-/* ---- a connect -------------------------------------------------------------------------------------- */
+/* ---- a connect ------------------------------------------------------------------------------- */
 
-/* To a peer with one kernel port, unless the test adds candidates. */
+/* A connect to a peer with that many candidate addresses, kernel lanes. */
 static void prepare(unsigned candidates)
 {
 	struct handle handle = { .tuner = 7 };
 
 	handle.nic.addr[NIC_V4] = harp_addr_v4(10, 0, 0, 9);
 	handle_encode(handle_bytes, &handle);
-	memset(&found, 0, sizeof(found));
-	for (; found.count < candidates; found.count++)
-		found.list[found.count].remote =
+	memset(&known_candidates, 0, sizeof(known_candidates));
+	for (; known_candidates.count < candidates; known_candidates.count++)
+		known_candidates.list[known_candidates.count].remote =
 			(struct harp_endpoint){ .addr = handle.nic.addr[NIC_V4],
-						.port = (uint16_t)(1 + found.count) };
+						.port = (uint16_t)(1 + known_candidates.count) };
 	env_config.connect_timeout_ns = TIMEOUT_NS;
 	poller_init(&control, control_turn);
 	avoided = encrypts = multi_lane = false;
@@ -167,7 +168,7 @@ static void prepare(unsigned candidates)
 	begin_ns = now_ns = clock_now_ns();
 }
 
-/* One call of NCCL's, and a turn of the control thread. */
+/* One call by NCCL, and a turn of the control thread. */
 static int step(struct comm **out)
 {
 	int rc = connect_step(&ctx, 0, handle_bytes, -1, out);
@@ -192,7 +193,7 @@ static void end(const struct outcome *outcome)
 	(void)poller_run(&control, now_ns);
 }
 
-/* The time of the timer has come. */
+/* Advances the clock to the first timer, and runs it. */
 static void run_timer(void)
 {
 	struct control_timer *t = LIST_FIRST(&timers);
@@ -202,8 +203,8 @@ static void run_timer(void)
 	t->run(t, now_ns);
 }
 
-/* Attempt i ends as outcomes[i], from the last one on all alike. Returns the connect's result. */
-static int connect_by(const struct outcome *const *outcomes, unsigned count, struct comm **out)
+/* Ends attempt i with outcomes[i], later ones with the last. Returns the connect's result. */
+static int connect_with(const struct outcome *const *outcomes, unsigned count, struct comm **out)
 {
 	unsigned next = 0;
 	int rc = 0;
@@ -222,14 +223,14 @@ static int connect_by(const struct outcome *const *outcomes, unsigned count, str
 	return rc;
 }
 
-static int fail_by(const struct outcome *outcome)
+static int fail_with(const struct outcome *outcome)
 {
 	struct comm *out;
 
-	return connect_by(&outcome, 1, &out);
+	return connect_with(&outcome, 1, &out);
 }
 
-TEST(how_long_a_connect_goes_on_depends_on_what_it_finds)
+TEST(the_kind_of_failure_decides_how_long_a_connect_retries)
 {
 	static const struct {
 		const struct outcome *outcome;
@@ -245,40 +246,40 @@ TEST(how_long_a_connect_goes_on_depends_on_what_it_finds)
 
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		prepare(1);
-		CHECK_EQ(fail_by(cases[i].outcome), cases[i].outcome->error);
+		CHECK_EQ(fail_with(cases[i].outcome), cases[i].outcome->error);
 		CHECK(now_ns - begin_ns >= cases[i].min_ns && now_ns - begin_ns <= cases[i].max_ns);
 		CHECK(!cases[i].attempts || attempts == cases[i].attempts);
 		CHECK(strstr(env_warn, strerror(-cases[i].outcome->error)) != NULL);
 	}
-	prepare(1); /* however short the time, four rounds */
+	prepare(1); /* at least four rounds */
 	env_config.connect_timeout_ns = 1000 * MS;
-	CHECK_EQ(fail_by(&refused), -ECONNREFUSED);
+	CHECK_EQ(fail_with(&refused), -ECONNREFUSED);
 	CHECK_EQ(attempts, 4);
 }
 
-/* The peer has the comm: it would refuse another one of that id. */
+/* The peer has the comm, and would refuse a second one with its id. */
 TEST(without_memory_after_CONFIRM_a_connect_fails_at_once)
 {
 	const struct outcome *outcomes[] = { &refused, &no_memory };
 	struct comm *out;
 
 	prepare(3);
-	CHECK_EQ(connect_by(outcomes, 2, &out), -ENOMEM);
+	CHECK_EQ(connect_with(outcomes, 2, &out), -ENOMEM);
 	CHECK_EQ(attempts, 2);
 	CHECK(strstr(env_warn, strerror(ENOMEM)) != NULL);
 }
 
-TEST(an_answer_of_the_listen_comm_gives_the_time_back)
+TEST(an_answer_of_the_listen_comm_restarts_the_retry_time)
 {
 	const struct outcome *outcomes[] = { &later_reset, &hello_reset };
 	struct comm *out;
 
 	prepare(1);
-	CHECK_EQ(connect_by(outcomes, 2, &out), -ECONNRESET);
+	CHECK_EQ(connect_with(outcomes, 2, &out), -ECONNRESET);
 	CHECK(now_ns - begin_ns >= TIMEOUT_NS / 3 && now_ns - begin_ns < TIMEOUT_NS / 2);
 }
 
-TEST(connects_that_were_dropped_together_do_not_return_together)
+TEST(connects_that_were_reset_together_retry_at_different_times)
 {
 	uint64_t first_ns = UINT64_MAX, last_ns = 0;
 
@@ -287,7 +288,7 @@ TEST(connects_that_were_dropped_together_do_not_return_together)
 		struct comm *out;
 
 		prepare(1);
-		CHECK_EQ(connect_by(outcomes, 2, &out), 0);
+		CHECK_EQ(connect_with(outcomes, 2, &out), 0);
 		CHECK(now_ns - begin_ns >= 50 * MS && now_ns - begin_ns < 100 * MS);
 		first_ns = now_ns - begin_ns < first_ns ? now_ns - begin_ns : first_ns;
 		last_ns = now_ns - begin_ns > last_ns ? now_ns - begin_ns : last_ns;
@@ -295,11 +296,11 @@ TEST(connects_that_were_dropped_together_do_not_return_together)
 	CHECK(last_ns - first_ns > 35 * MS);
 }
 
-TEST(of_a_round_the_failure_that_explains_most_is_reported)
+TEST(the_most_informative_failure_of_a_round_is_reported)
 {
 	static const struct {
 		const struct outcome *outcomes[3];
-		int reported;
+		int error;
 		const char *remedy;
 	} cases[] = {
 		{ { &silent, &refused, &silent }, -ECONNREFUSED, "firewall" },
@@ -314,13 +315,13 @@ TEST(of_a_round_the_failure_that_explains_most_is_reported)
 		prepare(3);
 		env_config.connect_timeout_ns = 1; /* one round */
 		now_ns += 10;
-		CHECK_EQ(connect_by(cases[i].outcomes, 3, &out), cases[i].reported);
+		CHECK_EQ(connect_with(cases[i].outcomes, 3, &out), cases[i].error);
 		CHECK_EQ(attempts, attempts < 3 ? attempts : 3);
 		CHECK(strstr(env_warn, cases[i].remedy) != NULL);
 	}
 }
 
-TEST(candidates_are_tried_in_order_and_again)
+TEST(candidates_are_tried_in_order_in_each_round)
 {
 	const struct outcome *outcomes[] = { &refused, &refused, &refused, &success };
 	struct comm *out;
@@ -328,11 +329,11 @@ TEST(candidates_are_tried_in_order_and_again)
 	for (unsigned multi = 0; multi < 2; multi++) {
 		prepare(2);
 		multi_lane = multi;
-		CHECK_EQ(connect_by(outcomes, 4, &out), 0);
+		CHECK_EQ(connect_with(outcomes, 4, &out), 0);
 		CHECK(out == &comm);
 		CHECK_EQ(attempts, 4);
 		for (unsigned i = 0; i < 4; i++)
-			CHECK_EQ(tried[i], 1 + i % 2);
+			CHECK_EQ(ports[i], 1 + i % 2);
 		CHECK_EQ(comm.connector != NULL, multi);
 		connector_stop(comm.connector);
 		connector_free(comm.connector);
@@ -340,27 +341,27 @@ TEST(candidates_are_tried_in_order_and_again)
 	}
 }
 
-TEST(what_was_silent_a_moment_ago_is_tried_if_nothing_else_is_left)
+TEST(avoided_candidates_are_tried_only_without_others)
 {
 	for (unsigned kernel = 0; kernel < 2; kernel++) {
 		prepare(2);
-		found.pairs = 2;
-		found.list[0].engine = found.list[1].engine = &an_engine;
-		found.list[0].harp = true;
-		found.list[1].harp = !kernel;
+		known_candidates.pairs = 2;
+		known_candidates.list[0].engine = known_candidates.list[1].engine = &harp_engine;
+		known_candidates.list[0].harp = true;
+		known_candidates.list[1].harp = !kernel;
 		avoided = true;
-		(void)fail_by(&refused);
+		(void)fail_with(&refused);
 		for (unsigned i = 0; i < attempts; i++)
-			CHECK_EQ(tried[i], kernel ? 2 : 1 + i % 2); /* in later rounds */
+			CHECK_EQ(ports[i], kernel ? 2 : 1 + i % 2); /* in every round */
 		CHECK(attempts > 2);
 	}
 }
 
-TEST(one_side_that_encrypts_alone_fails_at_once)
+TEST(a_connect_fails_at_once_if_only_this_side_encrypts)
 {
 	prepare(1);
 	encrypts = true;
-	CHECK_EQ(fail_by(&hello_reset), -EPROTONOSUPPORT);
+	CHECK_EQ(fail_with(&hello_reset), -EPROTONOSUPPORT);
 	CHECK_EQ(attempts, 1);
 	CHECK(strstr(env_warn, "this process encrypts") != NULL);
 }
@@ -370,24 +371,24 @@ TEST(the_first_call_of_a_connect_opens_the_interface)
 	struct comm *out;
 
 	prepare(1);
-	opened = 0;
+	interface_opens = 0;
 	CHECK_EQ(step(&out), 0);
-	CHECK_EQ(opened, 1);
+	CHECK_EQ(interface_opens, 1);
 	CHECK_EQ(attempts, 1);
 	CHECK_EQ(step(&out), 0);
-	CHECK_EQ(opened, 1);
+	CHECK_EQ(interface_opens, 1);
 	connect_abort(ctx.connects);
 	(void)poller_run(&control, now_ns);
 	CHECK(!ctx.connects && !attempt);
 }
 
-TEST(a_handle_that_cannot_be_used_is_one_error)
+TEST(an_unusable_handle_is_an_error)
 {
 	struct handle handle = { .tuner = 8 };
 	struct comm *out;
 
-	prepare(0); /* no candidate: candidates_find() has logged it */
-	CHECK_EQ(fail_by(&refused), -EPROTONOSUPPORT);
+	prepare(0); /* no candidate: candidates_find() logs it */
+	CHECK_EQ(fail_with(&refused), -EPROTONOSUPPORT);
 	CHECK_EQ(attempts, 0);
 	CHECK_STR(env_warn, "");
 	prepare(1);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_connector.c - when further lanes are connected, to which candidate, and what is reported of rails: a connector with a
- * comm of two lanes. Attempts end as the test says; control thread, candidates, routes and the comm are doubles. Losses
- * during an attempt: tests/sim/comm_reconnect.c.
+ * test_connector.c - when further lanes are connected, to which candidate, and which rails are
+ * reported down: a connector with a comm of two lanes. The test ends attempts; control thread,
+ * candidates, routes and comm are doubles. tests/sim/comm_reconnect.c loses lanes during attempts.
  */
 #include <errno.h>
 
@@ -17,17 +17,17 @@
 
 static struct connector *connector;
 static struct comm comm;
-static struct attempt *attempt; /* of lane 1, the newest */
-static bool has_lane[2];        /* what comm_has_lane() says */
+static struct attempt *attempt; /* the newest one, of lane 1 */
+static bool has_lane[2];        /* results of comm_has_lane() */
 static int attach_rc, route_rc;
 static unsigned route_ifindex, candidates, rails;
-static bool rail_bound, avoided[CANDIDATES];
-static unsigned begun, failed, rail_events, rails_down;
-static struct comm_lane_options attached;
+static bool rail_bound;
+static unsigned attempts, failures, rail_events, rails_down;
+static struct comm_lane_options attach_options;
 
-/* ---- doubles ---------------------------------------------------------------------------------------- */
+/* ---- doubles --------------------------------------------------------------------------------- */
 
-static void ended(struct attempt *a, int result)
+static void attempt_end(struct attempt *a, int result)
 {
 	if (!result)
 		result = a->authenticated(a);
@@ -37,7 +37,7 @@ static void ended(struct attempt *a, int result)
 
 void attempt_begin(struct attempt *a, uint64_t now_ns)
 {
-	begun++;
+	attempts++;
 	attempt = a;
 }
 
@@ -48,7 +48,7 @@ void attempt_free(struct attempt *a)
 
 void connector_plan(struct connector *c)
 {
-	static uint8_t peer; /* another each time: what was logged of one is remembered */
+	static uint8_t peer; /* a new one each time, since warnings of a peer are limited */
 
 	peer++;
 	c->rail_count = rails;
@@ -79,7 +79,7 @@ void candidates_list(struct candidates *out, int dev, struct engine_set *engines
 
 bool peers_is_avoided(const struct harp_endpoint *remote, unsigned engine, uint64_t now_ns)
 {
-	return avoided[remote->port - FIRST_PORT];
+	return false;
 }
 
 int harp_host_route(const struct harp_addr *dst, struct harp_host_route *out)
@@ -95,7 +95,7 @@ bool comm_has_lane(struct comm *c, unsigned index)
 
 int comm_attach(struct comm *c, struct lane *lane, const struct comm_lane_options *opt)
 {
-	attached = *opt;
+	attach_options = *opt;
 	has_lane[opt->index] |= !attach_rc;
 	return attach_rc;
 }
@@ -103,7 +103,7 @@ int comm_attach(struct comm *c, struct lane *lane, const struct comm_lane_option
 void lane_page_count(enum harp_job_counter which, uint64_t n)
 {
 	CHECK_EQ(which, HARP_JOB_connects_failed);
-	failed += (unsigned)n;
+	failures += (unsigned)n;
 }
 
 void lane_page_rail(int dev, bool down)
@@ -117,7 +117,7 @@ void lane_page_rail_left(int dev)
 	rails_down &= ~(1u << dev);
 }
 
-/* ---- a connector ------------------------------------------------------------------------------------ */
+/* ---- a connector ----------------------------------------------------------------------------- */
 
 static void turn(uint64_t now_ns)
 {
@@ -129,15 +129,15 @@ static uint64_t next_ns(void)
 	return connector->timer.at_ns;
 }
 
-/* The attempt ends with this result, and the control thread looks at it. */
+/* Ends the attempt with this result, and runs the control thread. */
 static void end(int result, uint64_t now_ns)
 {
-	ended(attempt, result);
+	attempt_end(attempt, result);
 	turn(now_ns);
 }
 
-/* The time has come for the next attempt. */
-static uint64_t due(void)
+/* Runs the timer of the next attempt. Returns its time. */
+static uint64_t run_timer(void)
 {
 	uint64_t now_ns = next_ns();
 
@@ -162,12 +162,12 @@ static void finish(void)
 	turn(0);
 	connector = NULL;
 	comm.connector = NULL;
-	CHECK_EQ(rails_down, 0); /* those of a comm that is no more are forgotten */
+	CHECK_EQ(rails_down, 0); /* a closed comm no longer counts */
 }
 
 AFTER_EACH(finish())
 
-/* Lane 1 is being connected. */
+/* Begins to connect lane 1. Returns the time, as the next functions do. */
 static uint64_t prepare_rails(unsigned count)
 {
 	static struct attempt first;
@@ -175,7 +175,7 @@ static uint64_t prepare_rails(unsigned count)
 
 	finish();
 	poller_init(&control, control_turn);
-	begun = failed = rail_events = rails_down = env_warns = 0;
+	attempts = failures = rail_events = rails_down = env_warns = 0;
 	rails = count;
 	connector = connector_new(0, 46, &handle, &attempt_ops);
 	connector_set_comm(connector, &comm, &first);
@@ -183,7 +183,7 @@ static uint64_t prepare_rails(unsigned count)
 	has_lane[LANE] = false;
 	connector_start(connector);
 	turn(1000 * MS);
-	CHECK_EQ(begun + failed, 1);
+	CHECK_EQ(attempts + failures, 1);
 	return 1000 * MS;
 }
 
@@ -191,11 +191,10 @@ static uint64_t prepare(void)
 {
 	attach_rc = route_rc = 0;
 	env_device_count = 2;
-	CHECK_EQ(plugin_devices_load(NULL), 0); /* gives them an address */
+	CHECK_EQ(plugin_devices_load(NULL), 0); /* sets the address of the devices */
 	route_ifindex = plugin_device(0)->ifindex;
 	candidates = CANDIDATES;
 	rail_bound = false;
-	memset(avoided, 0, sizeof(avoided));
 	return prepare_rails(1);
 }
 
@@ -209,17 +208,17 @@ static uint64_t prepare_up(void)
 	return now_ns;
 }
 
-/* Lane 1 is up, slow, and being replaced. */
-static uint64_t prepare_reroll(void)
+/* Lane 1 is up and slow; its replacement is being connected. */
+static uint64_t prepare_replacement(void)
 {
 	uint64_t now_ns = prepare_up();
 
 	lose(LANE, COMM_LOSS_SLOW, now_ns);
-	CHECK_EQ(begun, 2);
+	CHECK_EQ(attempts, 2);
 	return now_ns;
 }
 
-/* ---- when ------------------------------------------------------------------------------------------- */
+/* ---- times ----------------------------------------------------------------------------------- */
 
 TEST(the_pause_doubles_from_100_ms_to_5_s)
 {
@@ -229,10 +228,10 @@ TEST(the_pause_doubles_from_100_ms_to_5_s)
 		end(-ECONNREFUSED, now_ns);
 		CHECK_EQ(next_ns(), now_ns + pause_ns);
 		connector->timer.run(&connector->timer, now_ns + pause_ns - 1);
-		CHECK_EQ(begun, i);
-		now_ns = due();
-		CHECK_EQ(begun, i + 1);
-		CHECK_EQ(failed, i);
+		CHECK_EQ(attempts, i);
+		now_ns = run_timer();
+		CHECK_EQ(attempts, i + 1);
+		CHECK_EQ(failures, i);
 		CHECK_EQ(attempt->candidate.remote.port, FIRST_PORT + i % CANDIDATES);
 		pause_ns = 2 * pause_ns < 5000 * MS ? 2 * pause_ns : 5000 * MS;
 	}
@@ -240,39 +239,39 @@ TEST(the_pause_doubles_from_100_ms_to_5_s)
 	CHECK_EQ(next_ns(), UINT64_MAX);
 }
 
-TEST(a_lane_that_lived_for_a_second_is_connected_at_once)
+TEST(a_lost_lane_that_was_up_for_a_second_is_reconnected_at_once)
 {
 	uint64_t now_ns = prepare_up();
 
 	lose(LANE, COMM_LOSS, now_ns + 1000 * MS - 1);
 	CHECK_EQ(next_ns(), now_ns + 1100 * MS - 1);
-	now_ns = due();
+	now_ns = run_timer();
 	end(0, now_ns);
 	lose(LANE, COMM_LOSS, now_ns + 1000 * MS);
-	CHECK_EQ(begun, 3);
-	end(-ECONNREFUSED, now_ns + 1000 * MS); /* and the pause is the first again */
+	CHECK_EQ(attempts, 3);
+	end(-ECONNREFUSED, now_ns + 1000 * MS); /* the pause starts again at 100 ms */
 	CHECK_EQ(next_ns(), now_ns + 1100 * MS);
 }
 
-TEST(a_slow_lane_is_replaced_every_5_s_at_most)
+TEST(a_slow_lane_is_replaced_at_most_every_5_s)
 {
-	uint64_t now_ns = prepare_reroll();
+	uint64_t now_ns = prepare_replacement();
 
 	end(0, now_ns);
 	for (unsigned i = 0; i < 5; i++)
 		lose(LANE, COMM_LOSS_SLOW, now_ns + i * 1000 * MS + 999 * MS);
-	CHECK_EQ(begun, 2);
+	CHECK_EQ(attempts, 2);
 	lose(LANE, COMM_LOSS_SLOW, now_ns + 5000 * MS);
-	CHECK_EQ(begun, 3);
-	/* It goes on if that fails. */
+	CHECK_EQ(attempts, 3);
+	/* The slow lane stays if its replacement fails. */
 	end(-ECONNREFUSED, now_ns + 5000 * MS);
 	CHECK_EQ(next_ns(), UINT64_MAX);
-	CHECK_EQ(failed, 1);
+	CHECK_EQ(failures, 1);
 }
 
-/* ---- where to, and from where ----------------------------------------------------------------------- */
+/* ---- candidates and source addresses --------------------------------------------------------- */
 
-TEST(an_attempt_has_what_the_peer_must_know)
+TEST(an_attempt_and_its_lane_have_the_parameters_of_the_plan)
 {
 	uint64_t now_ns = prepare();
 
@@ -284,15 +283,15 @@ TEST(an_attempt_has_what_the_peer_must_know)
 	attempt->rtt_ns = 777;
 	attempt->preamble.sent_bytes = 321;
 	end(0, now_ns);
-	CHECK_EQ(attached.index, LANE);
-	CHECK_EQ(attached.rtt_ns, 777);
-	CHECK_EQ(attached.sent_bytes, 321);
+	CHECK_EQ(attach_options.index, LANE);
+	CHECK_EQ(attach_options.rtt_ns, 777);
+	CHECK_EQ(attach_options.sent_bytes, 321);
 	now_ns = prepare_rails(2);
 	end(0, now_ns);
-	CHECK(attached.dev == 1 && attached.backup);
+	CHECK(attach_options.dev == 1 && attach_options.backup);
 }
 
-TEST(a_lane_without_a_way_fails)
+TEST(a_lane_without_candidate_or_route_fails)
 {
 	static const struct {
 		unsigned candidates, other_nic;
@@ -300,7 +299,7 @@ TEST(a_lane_without_a_way_fails)
 		bool fails;
 	} cases[] = {
 		{ 0, 0, 0, true },
-		{ 1, 1, 0, true }, /* the route leaves by another NIC */
+		{ 1, 1, 0, true }, /* the route uses another NIC */
 		{ 1, 0, -EHOSTDOWN, true },
 		{ 1, 0, 0, false },
 	};
@@ -312,31 +311,30 @@ TEST(a_lane_without_a_way_fails)
 		route_ifindex = plugin_device(0)->ifindex + cases[i].other_nic;
 		route_rc = cases[i].route_rc;
 		(void)prepare_rails(1);
-		CHECK_EQ(failed, cases[i].fails);
+		CHECK_EQ(failures, cases[i].fails);
 		if (!cases[i].fails)
 			CHECK_MEM(&attempt->candidate.local.addr, &plugin_device(0)->addr_v4,
 				  sizeof(struct harp_addr));
 	}
 }
 
-/* A kernel lane's candidates are never avoided; test_attempt.c has HARP lanes. */
-TEST(an_unbound_lane_leaves_as_the_host_would)
+TEST(the_kernel_chooses_the_source_address_of_an_unbound_lane)
 {
 	(void)prepare();
 	CHECK_EQ(attempt->candidate.local.addr.bytes[15], 0);
 }
 
-TEST(a_lane_that_the_comm_does_not_take_has_failed)
+TEST(a_lane_that_the_comm_refuses_counts_as_a_failure)
 {
 	uint64_t now_ns = prepare();
 
 	attach_rc = -ENOTCONN;
 	end(0, now_ns);
-	CHECK_EQ(failed, 1);
+	CHECK_EQ(failures, 1);
 	CHECK_EQ(next_ns(), now_ns + 100 * MS);
 }
 
-/* ---- rails ------------------------------------------------------------------------------------------ */
+/* ---- rails ----------------------------------------------------------------------------------- */
 
 TEST(a_rail_without_lanes_is_reported)
 {
@@ -345,16 +343,16 @@ TEST(a_rail_without_lanes_is_reported)
 	(void)prepare();
 	now_ns = prepare_rails(2);
 	end(0, now_ns);
-	CHECK_EQ(rail_events, 0); /* it never was down */
+	CHECK_EQ(rail_events, 0); /* it was never down */
 	lose(LANE, COMM_LOSS, now_ns);
 	CHECK_EQ(rails_down, 1u << 1);
-	now_ns = due();
+	now_ns = run_timer();
 	end(0, now_ns);
 	CHECK_EQ(rails_down, 0);
 	CHECK_EQ(rail_events, 2);
 }
 
-TEST(a_rail_that_flaps_is_logged_every_5_s)
+TEST(a_flapping_rail_is_logged_every_5_s)
 {
 	uint64_t now_ns;
 
@@ -365,11 +363,11 @@ TEST(a_rail_that_flaps_is_logged_every_5_s)
 		lose(LANE, COMM_LOSS, now_ns + i / 3 * 5000 * MS);
 		CHECK_EQ(rails_down, 1u << 1);
 		CHECK_EQ(env_warns, 1 + i / 3);
-		now_ns = due();
+		now_ns = run_timer();
 	}
 }
 
-TEST(of_a_comm_without_lanes_no_rail_is_reported)
+TEST(the_last_rail_of_a_comm_is_not_reported_down)
 {
 	uint64_t now_ns;
 

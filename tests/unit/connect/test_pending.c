@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_pending.c - admission limits and deadlines of pending connections, and the comms and lanes that they become. Lanes
- * are in memory, and the test sets the clock.
+ * test_pending.c - admission limits and deadlines of pending connections, and the comms and lanes
+ * that they become. Lanes are in memory, and the test sets the clock.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -18,25 +18,25 @@
 #include "connect/registry.h"
 
 #define SECOND_NS 1000000000ull
-#define COMERS 2000u
+#define CONNECTIONS 2000u
 #define LISTEN_ID 0x1122334455667788ull
 
 static struct pending_set *pending_set;
-static struct fake_pair *pairs; /* COMERS connections */
-static unsigned comers;
+static struct fake_pair *pairs;
+static unsigned connections;
 static struct listen_comm comm_listener = { .id = LISTEN_ID };
 
 static char warning[512];
 
-/* ---- peers ---------------------------------------------------------------------------------------- */
+/* ---- peers ----------------------------------------------------------------------------------- */
 
 static void listener_open(void)
 {
 	static const struct placement_end one_queue = { .kind = PLACEMENT_ONE_QUEUE, .queues = 1 };
 
 	pending_set = calloc(1, sizeof(*pending_set));
-	pairs = calloc(COMERS, sizeof(*pairs));
-	comers = 0;
+	pairs = calloc(CONNECTIONS, sizeof(*pairs));
+	connections = 0;
 	pending_set_init(pending_set, 0, &one_queue);
 }
 
@@ -44,7 +44,7 @@ static void listener_close(void)
 {
 	pending_set_close(pending_set);
 	CHECK_EQ(pending_set->count, 0);
-	for (unsigned i = 0; i < comers; i++)
+	for (unsigned i = 0; i < connections; i++)
 		fake_pair_free(&pairs[i]);
 	free(pairs);
 	free(pending_set);
@@ -54,46 +54,46 @@ BEFORE_EACH(listener_open())
 AFTER_EACH(listener_close())
 
 /* A connection from 10.0.x.y that sends nothing. Returns its number. */
-static unsigned come(unsigned address, uint64_t now_ns)
+static unsigned connect_silent(unsigned address, uint64_t now_ns)
 {
-	struct fake_pair *pair = &pairs[comers];
+	struct fake_pair *pair = &pairs[connections];
 
-	fake_pair_init(pair, comers, 512);
+	fake_pair_init(pair, connections, 512);
 	pair->lanes[0].lane.remote.addr =
 		harp_addr_v4(10, 0, (uint8_t)(address >> 8), (uint8_t)address);
 	pending_set_add(pending_set, &pair->lanes[0].lane, -1, now_ns);
-	return comers++;
+	return connections++;
 }
 
 /* HELLO of a peer that has a handle. */
-static void say_hello(unsigned comer, uint64_t now_ns)
+static void send_hello(unsigned connection, uint64_t now_ns)
 {
 	static const uint8_t secret[PREAMBLE_KEY_BYTES];
 	struct preamble_terms own = { .eager_bytes = 65536 };
-	struct fake_lane *lane = &pairs[comer].lanes[0];
+	struct fake_lane *lane = &pairs[connection].lanes[0];
 	struct preamble p;
 
-	preamble_connect(&p, LISTEN_ID, comer, secret, &own);
+	preamble_connect(&p, LISTEN_ID, connection, secret, &own);
 	CHECK_EQ(fake_inject(lane, p.transcript, PREAMBLE_HELLO_BYTES), PREAMBLE_HELLO_BYTES);
 	for (unsigned i = 0; i < 1000 && !lane->closed; i++) /* read in pieces */
 		lane->lane.notify(&lane->lane, now_ns);
 }
 
-static bool is_here(unsigned comer)
+static bool is_open(unsigned connection)
 {
-	return !pairs[comer].lanes[0].closed;
+	return !pairs[connection].lanes[0].closed;
 }
 
-/* The rest of the engine's turn, in which a comm that is refused ends. */
-static void end_turn(unsigned comer, uint64_t now_ns)
+/* The rest of the engine's turn, in which a refused comm ends. */
+static void end_turn(unsigned connection, uint64_t now_ns)
 {
-	(void)poller_run_ready(&pairs[comer].poller, now_ns);
+	(void)poller_run_ready(&pairs[connection].poller, now_ns);
 }
 
-static bool pending_is(unsigned comer)
+static bool is_pending(unsigned connection)
 {
 	for (unsigned i = 0; i < PENDING_MAX; i++)
-		if (pending_set->pending[i].lane == &pairs[comer].lanes[0].lane)
+		if (pending_set->pending[i].lane == &pairs[connection].lanes[0].lane)
 			return true;
 	return false;
 }
@@ -103,22 +103,22 @@ static ssize_t send_nothing(struct lane *lane, const struct iovec *iov, int iov_
 	return -EAGAIN;
 }
 
-/* The connector's preamble, up to READY or all of it. 1: all; 0: up to READY; or its error. */
-static int preamble_of(unsigned comer, struct preamble *p, bool confirms, uint64_t now_ns)
+/* Runs the connector's preamble to its end (returns 1), or up to READY (0); or returns -errno. */
+static int run_preamble(unsigned connection, struct preamble *p, bool confirms, uint64_t now_ns)
 {
-	struct fake_lane *lane = &pairs[comer].lanes[0], *own = &pairs[comer].lanes[1];
+	struct fake_lane *lane = &pairs[connection].lanes[0], *own = &pairs[connection].lanes[1];
 	int rc = 0;
 
 	for (unsigned i = 0; i < 10000 && !rc && p->step != PREAMBLE_SEND_CONFIRM; i++) {
 		const struct lane_ops *ops = own->lane.ops;
-		struct lane_ops mute = *ops;
+		struct lane_ops mute_ops = *ops;
 
-		mute.send = send_nothing;
+		mute_ops.send = send_nothing;
 		if (p->step == PREAMBLE_READ_READY && !confirms)
-			own->lane.ops = &mute;
+			own->lane.ops = &mute_ops;
 		rc = handshake_advance(p, &own->lane);
 		own->lane.ops = ops;
-		for (unsigned n = 0; n < 200 && !lane->closed && pending_is(comer); n++)
+		for (unsigned n = 0; n < 200 && !lane->closed && is_pending(connection); n++)
 			lane->lane.notify(&lane->lane, now_ns);
 	}
 	return rc;
@@ -129,21 +129,21 @@ static unsigned connect_as(uint64_t features, unsigned address, uint64_t comm_id
 {
 	static const uint8_t secret[PREAMBLE_KEY_BYTES];
 	struct preamble_terms own = { .features = features, .eager_bytes = 65536 };
-	unsigned comer = come(address, now_ns);
+	unsigned connection = connect_silent(address, now_ns);
 	struct preamble p;
 
 	preamble_connect(&p, LISTEN_ID, comm_id, secret, &own);
-	CHECK_EQ(preamble_of(comer, &p, confirms, now_ns), confirms);
-	return comer;
+	CHECK_EQ(run_preamble(connection, &p, confirms, now_ns), confirms);
+	return connection;
 }
 
-/* A whole preamble: the connection is a comm. */
-static unsigned connect_whole(unsigned address, uint64_t comm_id, uint64_t now_ns)
+/* Runs a whole preamble: the connection becomes a comm. */
+static unsigned connect_comm(unsigned address, uint64_t comm_id, uint64_t now_ns)
 {
 	return connect_as(FEATURE_MULTI_LANE, address, comm_id, true, now_ns);
 }
 
-/* A peer that has READY and sends nothing more. */
+/* A peer that received READY and sends nothing more. */
 static unsigned connect_to_ready(unsigned address, uint64_t comm_id, uint64_t now_ns)
 {
 	return connect_as(FEATURE_MULTI_LANE, address, comm_id, false, now_ns);
@@ -157,17 +157,17 @@ static void connect_all_to_ready(unsigned peers[PENDING_IDENTIFIED_MAX], uint64_
 }
 
 /* A peer that is reset before READY. */
-static void connect_in_vain(unsigned address, uint64_t comm_id, uint64_t now_ns)
+static void connect_refused(unsigned address, uint64_t comm_id, uint64_t now_ns)
 {
 	static const uint8_t secret[PREAMBLE_KEY_BYTES];
 	struct preamble_terms own = { .features = FEATURE_MULTI_LANE, .eager_bytes = 65536 };
-	unsigned comer = come(address, now_ns);
+	unsigned connection = connect_silent(address, now_ns);
 	struct preamble p;
 
 	preamble_connect(&p, LISTEN_ID, comm_id, secret, &own);
-	CHECK_EQ(preamble_of(comer, &p, true, now_ns), -ECONNRESET);
+	CHECK_EQ(run_preamble(connection, &p, true, now_ns), -ECONNRESET);
 	CHECK_EQ(p.step, PREAMBLE_READ_READY);
-	CHECK(!is_here(comer));
+	CHECK(!is_open(connection));
 }
 
 static void close_comm(struct comm *comm)
@@ -176,7 +176,7 @@ static void close_comm(struct comm *comm)
 	comm_close(comm, true);
 }
 
-static struct comm *accepted(void)
+static struct comm *accept_comm(void)
 {
 	struct comm *comm;
 
@@ -184,13 +184,13 @@ static struct comm *accepted(void)
 	return comm;
 }
 
-/* Accepts and closes all comms that wait; the first has that id. Returns how many there were. */
+/* Accepts and closes all waiting comms; the first has that id. Returns how many there were. */
 static unsigned accept_all(uint64_t first_id)
 {
 	struct comm *comm;
 	unsigned count = 0;
 
-	while ((comm = accepted())) {
+	while ((comm = accept_comm())) {
 		if (!count++)
 			CHECK_EQ(comm->comm_id, first_id);
 		close_comm(comm);
@@ -198,158 +198,158 @@ static unsigned accept_all(uint64_t first_id)
 	return count;
 }
 
-/* ---- admission limits ------------------------------------------------------------------------------ */
+/* ---- admission limits ------------------------------------------------------------------------ */
 
-TEST(an_address_with_many_connections_drops_its_own_oldest)
+TEST(an_address_with_many_connections_loses_its_oldest)
 {
-	unsigned honest[3], others = 0;
+	unsigned honest[3], total = 0;
 
 	for (unsigned i = 0; i < 3; i++)
-		honest[i] = come(2 + i, SECOND_NS + i);
+		honest[i] = connect_silent(2 + i, SECOND_NS + i);
 	for (unsigned i = 0; i < 200; i++)
-		(void)come(1, SECOND_NS + 10 + i);
+		(void)connect_silent(1, SECOND_NS + 10 + i);
 	for (unsigned i = 0; i < 3; i++)
-		CHECK(is_here(honest[i]));
-	for (unsigned i = 0; i < comers; i++)
-		others += is_here(i);
-	CHECK_EQ(others, PENDING_UNAUTHENTICATED_MAX);
+		CHECK(is_open(honest[i]));
+	for (unsigned i = 0; i < connections; i++)
+		total += is_open(i);
+	CHECK_EQ(total, PENDING_UNAUTHENTICATED_MAX);
 	CHECK_EQ(pending_set->count, PENDING_UNAUTHENTICATED_MAX);
-	CHECK(!is_here(3) && is_here(comers - 1));
-	honest[0] = come(9, 2 * SECOND_NS);
+	CHECK(!is_open(3) && is_open(connections - 1));
+	honest[0] = connect_silent(9, 2 * SECOND_NS);
 	for (unsigned i = 0; i < 64; i++)
-		(void)come(1, 2 * SECOND_NS + i);
-	CHECK(is_here(honest[0]));
+		(void)connect_silent(1, 2 * SECOND_NS + i);
+	CHECK(is_open(honest[0]));
 }
 
-TEST(of_equal_addresses_the_oldest_connection_is_dropped)
+TEST(among_equal_addresses_the_oldest_connection_is_dropped)
 {
 	for (unsigned i = 0; i < 100; i++)
-		(void)come(i, SECOND_NS + i);
+		(void)connect_silent(i, SECOND_NS + i);
 	for (unsigned i = 0; i < 100; i++)
-		CHECK_EQ(is_here(i), i >= 100 - PENDING_UNAUTHENTICATED_MAX);
+		CHECK_EQ(is_open(i), i >= 100 - PENDING_UNAUTHENTICATED_MAX);
 }
 
 TEST(a_silent_connection_is_dropped_after_5_seconds)
 {
-	unsigned first = come(1, SECOND_NS), late = come(1, 3 * SECOND_NS);
+	unsigned first = connect_silent(1, SECOND_NS), second = connect_silent(1, 3 * SECOND_NS);
 
 	CHECK_EQ(pending_set->next_ns, 6 * SECOND_NS);
 	pending_set_expire(pending_set, 6 * SECOND_NS - 1);
-	CHECK(is_here(first) && is_here(late));
+	CHECK(is_open(first) && is_open(second));
 	pending_set_expire(pending_set, 6 * SECOND_NS);
-	CHECK(!is_here(first) && is_here(late));
+	CHECK(!is_open(first) && is_open(second));
 	CHECK_EQ(pending_set->next_ns, 8 * SECOND_NS);
 	pending_set_expire(pending_set, 8 * SECOND_NS);
-	CHECK(!is_here(late));
+	CHECK(!is_open(second));
 	CHECK_EQ(pending_set->count, 0);
 }
 
-TEST(garbage_is_dropped_at_once)
+TEST(a_connection_that_sends_garbage_is_dropped_at_once)
 {
 	uint8_t garbage[64] = "GET / HTTP/1.1";
-	unsigned silent = come(1, SECOND_NS), sender = come(1, SECOND_NS);
+	unsigned silent = connect_silent(1, SECOND_NS), sender = connect_silent(1, SECOND_NS);
 	struct fake_lane *lane = &pairs[sender].lanes[0];
 
 	CHECK_EQ(fake_inject(lane, garbage, sizeof(garbage)), sizeof(garbage));
-	for (unsigned i = 0; i < 1000 && is_here(sender); i++) /* read in pieces */
+	for (unsigned i = 0; i < 1000 && is_open(sender); i++) /* read in pieces */
 		lane->lane.notify(&lane->lane, SECOND_NS);
-	CHECK(is_here(silent) && !is_here(sender));
+	CHECK(is_open(silent) && !is_open(sender));
 }
 
 /* 513 peers of three addresses that send HELLO and wait. */
-TEST(identified_connections_stay_whatever_unauthenticated_peers_do)
+TEST(unauthenticated_peers_do_not_displace_identified_connections)
 {
-	unsigned peers[513], here = 0;
+	unsigned peers[513], total = 0;
 
 	for (unsigned i = 0; i < 513; i++) {
-		peers[i] = come(1 + i % 3, SECOND_NS + i);
-		say_hello(peers[i], SECOND_NS + i);
+		peers[i] = connect_silent(1 + i % 3, SECOND_NS + i);
+		send_hello(peers[i], SECOND_NS + i);
 	}
 	CHECK_EQ(pending_set->identified, PENDING_IDENTIFIED_MAX);
 	CHECK_EQ(pending_set->count, PENDING_IDENTIFIED_MAX);
 	for (unsigned i = 0; i < 500; i++)
-		(void)come(i, 2 * SECOND_NS + i);
+		(void)connect_silent(i, 2 * SECOND_NS + i);
 	CHECK_EQ(pending_set->count, PENDING_MAX);
-	for (unsigned i = 0; i < PENDING_IDENTIFIED_MAX; i++) /* the first of them */
-		CHECK(is_here(peers[i]));
-	/* A peer that is alone at its address is admitted, and stays. */
-	peers[0] = come(9, 3 * SECOND_NS);
-	say_hello(peers[0], 3 * SECOND_NS);
+	for (unsigned i = 0; i < PENDING_IDENTIFIED_MAX; i++) /* the first ones */
+		CHECK(is_open(peers[i]));
+	/* The only peer of an address is admitted, and stays. */
+	peers[0] = connect_silent(9, 3 * SECOND_NS);
+	send_hello(peers[0], 3 * SECOND_NS);
 	for (unsigned i = 1; i < 100; i++)
-		say_hello(come(1, 3 * SECOND_NS + i), 3 * SECOND_NS + i);
-	CHECK(is_here(peers[0]));
+		send_hello(connect_silent(1, 3 * SECOND_NS + i), 3 * SECOND_NS + i);
+	CHECK(is_open(peers[0]));
 	CHECK_EQ(pending_set->identified, PENDING_IDENTIFIED_MAX);
 	pending_set_expire(pending_set, 6 * SECOND_NS + 513);
-	for (unsigned i = 0; i < comers; i++)
-		here += is_here(i);
-	CHECK_EQ(here, pending_set->count);
-	CHECK(is_here(peers[0]));
+	for (unsigned i = 0; i < connections; i++)
+		total += is_open(i);
+	CHECK_EQ(total, pending_set->count);
+	CHECK(is_open(peers[0]));
 	pending_set_expire(pending_set, 9 * SECOND_NS);
 	CHECK_EQ(pending_set->count, 0);
 	CHECK_EQ(pending_set->identified, 0);
 }
 
-/* ---- comms ------------------------------------------------------------------------------------------ */
+/* ---- comms ----------------------------------------------------------------------------------- */
 
-TEST(a_first_lane_is_a_comm_once_its_connector_has_confirmed)
+TEST(a_first_lane_becomes_a_comm_at_CONFIRM)
 {
 	for (unsigned multi = 0; multi < 2; multi++) {
 		uint64_t features = multi ? FEATURE_MULTI_LANE : 0;
-		unsigned lost = connect_as(features, 1, 77, false, SECOND_NS);
+		unsigned peer = connect_as(features, 1, 77, false, SECOND_NS);
 
 		CHECK_EQ(accept_all(77), 0);
-		fake_reset(&pairs[lost].lanes[0]);
-		pairs[lost].lanes[0].lane.notify(&pairs[lost].lanes[0].lane, 2 * SECOND_NS);
-		CHECK(!is_here(lost));
+		fake_reset(&pairs[peer].lanes[0]);
+		pairs[peer].lanes[0].lane.notify(&pairs[peer].lanes[0].lane, 2 * SECOND_NS);
+		CHECK(!is_open(peer));
 		CHECK_EQ(pending_set->identified, 0);
-		/* The connector tries again, with its comm id. */
+		/* The connector retries with its comm id. */
 		(void)connect_as(features, 1, 77, true, 3 * SECOND_NS);
 		CHECK_EQ(pending_set->count, 0);
 		CHECK_EQ(accept_all(77), 1);
 	}
 }
 
-TEST(a_second_comm_of_an_id_is_refused)
+TEST(a_second_comm_with_the_same_id_is_refused)
 {
-	unsigned again;
+	unsigned second;
 
-	(void)connect_whole(1, 80, SECOND_NS);
-	again = connect_whole(1, 80, 2 * SECOND_NS);
-	end_turn(again, 2 * SECOND_NS); /* with the work that the comm had posted */
-	CHECK(!is_here(again));
+	(void)connect_comm(1, 80, SECOND_NS);
+	second = connect_comm(1, 80, 2 * SECOND_NS);
+	end_turn(second, 2 * SECOND_NS); /* runs the work that the comm posted */
+	CHECK(!is_open(second));
 	CHECK_EQ(accept_all(80), 1);
 }
 
-TEST(behind_READY_a_connection_has_the_time_of_connectors)
+TEST(after_READY_a_connection_has_the_connect_timeout)
 {
 	uint64_t end_ns = SECOND_NS + plugin_config()->connect_timeout_ns;
 	unsigned peer = connect_to_ready(1, 79, SECOND_NS);
 
-	/* It is not dropped to make room in the first second. */
+	/* In the first second it is not dropped at the admission limit. */
 	for (unsigned i = 0; i < 300; i++)
-		say_hello(come(1, 2 * SECOND_NS - 1), 2 * SECOND_NS - 1);
-	CHECK(is_here(peer));
+		send_hello(connect_silent(1, 2 * SECOND_NS - 1), 2 * SECOND_NS - 1);
+	CHECK(is_open(peer));
 	CHECK_EQ(pending_set->identified, PENDING_IDENTIFIED_MAX);
 	pending_set_expire(pending_set, end_ns - 1);
-	CHECK(is_here(peer));
+	CHECK(is_open(peer));
 	pending_set_expire(pending_set, end_ns);
-	CHECK(!is_here(peer));
+	CHECK(!is_open(peer));
 	CHECK_EQ(accept_all(79), 0);
 }
 
-TEST(peers_that_do_not_confirm_for_a_second_make_room_for_others)
+TEST(a_connection_without_CONFIRM_for_a_second_can_be_dropped)
 {
 	unsigned silent[PENDING_IDENTIFIED_MAX], honest;
 
 	connect_all_to_ready(silent, SECOND_NS);
-	honest = come(2, 2 * SECOND_NS - 1);
-	say_hello(honest, 2 * SECOND_NS - 1);
-	CHECK(!is_here(honest));
+	honest = connect_silent(2, 2 * SECOND_NS - 1);
+	send_hello(honest, 2 * SECOND_NS - 1);
+	CHECK(!is_open(honest));
 	for (unsigned i = 0; i < PENDING_IDENTIFIED_MAX; i++)
-		CHECK(is_here(silent[i]));
+		CHECK(is_open(silent[i]));
 	/* The newest one is dropped. */
-	(void)connect_whole(2, 6000, 2 * SECOND_NS);
-	CHECK(!is_here(silent[PENDING_IDENTIFIED_MAX - 1]));
+	(void)connect_comm(2, 6000, 2 * SECOND_NS);
+	CHECK(!is_open(silent[PENDING_IDENTIFIED_MAX - 1]));
 	CHECK_EQ(accept_all(6000), 1);
 }
 
@@ -358,30 +358,30 @@ TEST(a_turn_with_an_older_clock_drops_no_connection)
 	unsigned peers[PENDING_IDENTIFIED_MAX];
 
 	connect_all_to_ready(peers, SECOND_NS);
-	say_hello(come(2, SECOND_NS - 1), SECOND_NS - 1);
+	send_hello(connect_silent(2, SECOND_NS - 1), SECOND_NS - 1);
 	for (unsigned i = 0; i < PENDING_IDENTIFIED_MAX; i++)
-		CHECK(is_here(peers[i]));
+		CHECK(is_open(peers[i]));
 }
 
-TEST(while_64_comms_wait_for_accept_further_peers_are_turned_away)
+TEST(while_64_comms_wait_for_accept_further_peers_are_refused)
 {
 	warning[0] = '\0';
 	for (unsigned i = 0; i < LISTEN_WAITING_MAX; i++)
-		(void)connect_whole(1, 3000 + i, SECOND_NS + i);
+		(void)connect_comm(1, 3000 + i, SECOND_NS + i);
 	CHECK_EQ(pending_set->count, 0);
-	connect_in_vain(2, 202, SECOND_NS + 100);
+	connect_refused(2, 202, SECOND_NS + 100);
 	CHECK(strstr(warning, "refused 10.0.0.2") != NULL);
-	close_comm(accepted());
-	(void)connect_whole(2, 202, SECOND_NS + 200);
+	close_comm(accept_comm());
+	(void)connect_comm(2, 202, SECOND_NS + 200);
 	CHECK_EQ(accept_all(3001), LISTEN_WAITING_MAX);
 }
 
-TEST(a_peer_that_does_not_confirm_takes_no_place_of_the_64)
+TEST(a_connection_without_CONFIRM_is_not_one_of_the_64)
 {
 	for (unsigned i = 0; i < LISTEN_WAITING_MAX; i++)
 		(void)connect_to_ready(1, 4000 + i, SECOND_NS);
 	for (unsigned i = 0; i < LISTEN_WAITING_MAX; i++)
-		(void)connect_whole(2, 203 + i, SECOND_NS);
+		(void)connect_comm(2, 203 + i, SECOND_NS);
 	CHECK_EQ(accept_all(203), LISTEN_WAITING_MAX);
 }
 
@@ -392,12 +392,12 @@ TEST(a_further_lane_joins_its_comm)
 	struct preamble p;
 	struct comm *comm;
 
-	(void)connect_whole(1, 91, SECOND_NS);
+	(void)connect_comm(1, 91, SECOND_NS);
 	CHECK(registry_key(91, true, key));
 	preamble_connect(&p, 0, 91, key, &own);
-	CHECK_EQ(preamble_of(come(1, SECOND_NS), &p, true, SECOND_NS), 1);
+	CHECK_EQ(run_preamble(connect_silent(1, SECOND_NS), &p, true, SECOND_NS), 1);
 	CHECK_EQ(pending_set->count, 0);
-	comm = accepted();
+	comm = accept_comm();
 	CHECK(comm && comm_has_lane(comm, 1));
 	close_comm(comm);
 	CHECK(!registry_key(91, true, key));

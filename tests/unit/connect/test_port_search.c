@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_port_search.c - how many SYNs leave from which ports, when, and which of them wins. The engine and its lanes are
- * stand-ins: a lane is a source port, a state, and whether it was closed.
+ * test_port_search.c - how many SYNs are sent, from which ports and when, and which connection is
+ * used. The engine and its lanes are doubles: a lane is a source port, a state and a closed flag.
  */
 #include "connect/port_search.h"
 
@@ -21,13 +21,13 @@ struct fake {
 
 static struct fake fakes[1024];
 static unsigned fake_count, fake_alive, fake_alive_max;
-static unsigned room;        /* connections that the stack has room for */
-static uint16_t taken;       /* a port that is in use */
-static uint16_t first, last; /* the engine's */
+static unsigned fake_limit;            /* connections that the stack can have */
+static uint16_t used_port;             /* another connection has it */
+static uint16_t port_first, port_last; /* of the engine */
 static struct placement_end own;
-static struct harp_endpoint here, there;
+static struct harp_endpoint own_endpoint, peer_endpoint;
 static struct port_search search;
-static struct lane *opened; /* by the search */
+static struct lane *winner; /* result of the search */
 
 static enum lane_state fake_state(struct lane *lane)
 {
@@ -53,9 +53,9 @@ int lane_harp_connect(struct engine *engine, const struct harp_endpoint *local,
 
 	(void)dscp;
 	*out = NULL;
-	if (fake_alive >= room)
+	if (fake_alive >= fake_limit)
 		return -ENOSPC;
-	if (local->port && local->port == taken)
+	if (local->port && local->port == used_port)
 		return -EADDRINUSE;
 	CHECK(fake_count < sizeof(fakes) / sizeof(fakes[0]));
 	*fake = (struct fake){ .lane = { .ops = &fake_ops, .local = *local, .remote = *remote },
@@ -76,8 +76,8 @@ void engine_placement(const struct engine *engine, struct placement_end *out)
 void engine_ports(const struct engine *engine, uint16_t *low, uint16_t *high)
 {
 	(void)engine;
-	*low = first;
-	*high = last;
+	*low = port_first;
+	*high = port_last;
 }
 
 static void notify(struct lane *lane, uint64_t now_ns)
@@ -104,30 +104,30 @@ static struct placement_end end_of(enum placement_kind kind, uint16_t queues, ui
 static void begin(struct placement_end ours, struct placement_end theirs)
 {
 	fake_count = fake_alive = fake_alive_max = 0;
-	room = UINT32_MAX;
-	taken = 0;
-	first = 61000;
-	last = 65535;
+	fake_limit = UINT32_MAX;
+	used_port = 0;
+	port_first = 61000;
+	port_last = 65535;
 	own = ours;
-	port_search_prepare(&search, NULL, &theirs, &here, &there, 0);
+	port_search_prepare(&search, NULL, &theirs, &own_endpoint, &peer_endpoint, 0);
 	search.owner = &search;
 	search.notify = notify;
 }
 
 static int advance(uint64_t at_ms)
 {
-	return port_search_advance(&search, at_ms * MS, &opened);
+	return port_search_advance(&search, at_ms * MS, &winner);
 }
 
-/* The search goes on at each ms. */
-static void goes_on(uint64_t until_ms)
+/* Advances the search each ms; it remains in progress. */
+static void advance_until(uint64_t until_ms)
 {
 	for (uint64_t ms = 0; ms < until_ms; ms++)
 		CHECK_EQ(advance(ms), 0);
 }
 
-/* Until it ends, a minute at most; nothing is answered. */
-static int silence(uint64_t *ms)
+/* Advances the search each ms until it ends, at most a minute; no SYN is answered. */
+static int run_unanswered(uint64_t *ms)
 {
 	int rc = 0;
 
@@ -136,64 +136,64 @@ static int silence(uint64_t *ms)
 
 		rc = advance(*ms);
 		CHECK(fake_count - before <= 32);
-		CHECK(opened == NULL);
+		CHECK(winner == NULL);
 	}
 	return rc;
 }
 
-TEST(with_one_queue_each_any_port_will_do)
+TEST(with_one_queue_on_each_side_any_port_is_used)
 {
 	struct placement_end one = end_of(PLACEMENT_ONE_QUEUE, 1, 0), older = { 0 };
 	char text[192];
 
 	begin(one, older);
-	goes_on(1000);
+	advance_until(1000);
 	CHECK_EQ(fake_count, 1);
 	CHECK_EQ(fakes[0].lane.local.port, 0);
 	CHECK_STR(port_search_describe_failure(&search, text, sizeof(text)), "");
 	fakes[0].state = LANE_OPEN;
 	CHECK_EQ(advance(1000), 1);
-	CHECK(opened == &fakes[0].lane && !fakes[0].closed);
+	CHECK(winner == &fakes[0].lane && !fakes[0].closed);
 }
 
-/* The peer may have the end of an older connection from that very port, and then never agrees to a new one. */
-TEST(without_an_answer_other_ports_follow)
+/* The peer may be in TIME-WAIT with an older connection from that port, and not accept this one. */
+TEST(without_an_answer_SYNs_from_other_ports_follow)
 {
 	struct placement_end one = end_of(PLACEMENT_ONE_QUEUE, 1, 0);
 	uint64_t ms;
 
 	begin(one, one);
-	CHECK_EQ(silence(&ms), 0); /* the attempt has a deadline */
-	CHECK_EQ(fake_count, 6);   /* at 0, 1, 3, 7, 15 and 31 s */
+	CHECK_EQ(run_unanswered(&ms), 0); /* the attempt has a deadline */
+	CHECK_EQ(fake_count, 6);          /* at 0, 1, 3, 7, 15 and 31 s */
 	CHECK(!fakes[0].closed);
-	/* No room for one more: what is under way goes on. */
-	room = 0;
+	/* A full stack opens no more; the connections in progress continue. */
+	fake_limit = 0;
 	CHECK_EQ(advance(64000), 0);
 	CHECK_EQ(fake_count, 6);
 	fakes[2].state = LANE_OPEN;
 	CHECK_EQ(advance(64001), 1);
-	CHECK(opened == &fakes[2].lane && !fakes[2].closed);
+	CHECK(winner == &fakes[2].lane && !fakes[2].closed);
 	CHECK_EQ(fake_alive, 1);
 	CHECK(fakes[0].closed && fakes[0].aborted);
 }
 
-TEST(a_port_is_computed_where_both_hashes_are_known)
+TEST(a_port_is_computed_if_both_hashes_are_known)
 {
 	struct placement_end ours = end_of(PLACEMENT_TOEPLITZ, 8, 3);
 	struct placement_end theirs = end_of(PLACEMENT_TOEPLITZ, 4, 1);
 
 	begin(ours, theirs);
-	goes_on(299);
+	advance_until(299);
 	CHECK_EQ(fake_count, 1);
-	CHECK_EQ(harp_rss_queue(&ours.rss, &there, &fakes[0].lane.local), 3);
-	CHECK_EQ(harp_rss_queue(&theirs.rss, &fakes[0].lane.local, &there), 1);
-	/* No answer: it may be out of date. The first one may still come through. */
+	CHECK_EQ(harp_rss_queue(&ours.rss, &peer_endpoint, &fakes[0].lane.local), 3);
+	CHECK_EQ(harp_rss_queue(&theirs.rss, &fakes[0].lane.local, &peer_endpoint), 1);
+	/* No answer: the peer's hash may be outdated. The first SYN may still be answered. */
 	CHECK_EQ(advance(300), 0);
 	CHECK(fake_count > 16);
 	CHECK(!fakes[0].closed);
 	fakes[0].state = LANE_OPEN;
 	CHECK_EQ(advance(301), 1);
-	CHECK(opened == &fakes[0].lane);
+	CHECK(winner == &fakes[0].lane);
 	CHECK_EQ(fake_alive, 1);
 	CHECK(fakes[1].closed && fakes[1].aborted);
 }
@@ -201,19 +201,19 @@ TEST(a_port_is_computed_where_both_hashes_are_known)
 TEST(ports_are_tried_in_bounded_rounds)
 {
 	struct placement_end unknown = end_of(PLACEMENT_UNKNOWN, 8, 3);
-	static uint8_t seen[65536];
+	static uint8_t used[65536];
 	char text[192];
 	uint64_t ms;
 
 	begin(unknown, unknown);
-	CHECK_EQ(silence(&ms), -ETIMEDOUT);
+	CHECK_EQ(run_unanswered(&ms), -ETIMEDOUT);
 	CHECK_EQ(fake_count, PORT_SEARCH_PORTS_MAX);
 	CHECK_EQ(fake_alive_max, PORT_SEARCH_LANES_MAX);
 	CHECK_EQ(fake_alive, 0);
 	CHECK(ms < 2000);
 	for (unsigned i = 0; i < fake_count; i++) {
-		CHECK(!seen[fakes[i].lane.local.port]);
-		seen[fakes[i].lane.local.port] = 1;
+		CHECK(!used[fakes[i].lane.local.port]);
+		used[fakes[i].lane.local.port] = 1;
 	}
 	CHECK(strstr(port_search_describe_failure(&search, text, sizeof(text)),
 		     "our queue 3 of 8") != NULL);
@@ -226,14 +226,14 @@ TEST(the_first_open_connection_wins)
 
 	begin(one, unknown);
 	CHECK_EQ(advance(0), 0);
-	CHECK_EQ(fake_count, 8); /* one in four is right: twice that */
+	CHECK_EQ(fake_count, 8); /* one port in four is right: twice as many */
 	CHECK_EQ(advance(49), 0);
 	CHECK_EQ(fake_count, 8);
 	CHECK_EQ(advance(50), 0);
 	CHECK_EQ(fake_count, 16);
 	fakes[5].state = fakes[9].state = LANE_OPEN;
 	CHECK_EQ(advance(51), 1);
-	CHECK(opened == &fakes[5].lane && !fakes[5].closed);
+	CHECK(winner == &fakes[5].lane && !fakes[5].closed);
 	CHECK(fakes[9].closed && fakes[9].aborted);
 	CHECK_EQ(fake_alive, 1);
 }
@@ -244,7 +244,7 @@ TEST(a_refusal_ends_the_search)
 
 	begin(unknown, unknown);
 	CHECK_EQ(advance(0), 0);
-	/* One port's own timeout says nothing of the others. */
+	/* The timeout of one port does not end the search. */
 	fakes[2].state = LANE_DEAD;
 	fakes[2].lane.error = -ETIMEDOUT;
 	CHECK_EQ(advance(1), 0);
@@ -260,17 +260,17 @@ TEST(a_full_stack_delays_the_next_round)
 	struct placement_end unknown = end_of(PLACEMENT_UNKNOWN, 4, 1);
 
 	begin(unknown, unknown);
-	room = 3;
-	goes_on(200);
+	fake_limit = 3;
+	advance_until(200);
 	CHECK_EQ(fake_count, 3);
-	room = 100;
+	fake_limit = 100;
 	CHECK_EQ(advance(250), 0);
 	CHECK(fake_count > 10);
 	port_search_stop(&search);
 	CHECK_EQ(fake_alive, 0);
-	/* A lane from any port is not tried again: there is none. */
+	/* A search that may use any port fails at once: no SYN is in progress. */
 	begin(end_of(PLACEMENT_ONE_QUEUE, 1, 0), end_of(PLACEMENT_ONE_QUEUE, 1, 0));
-	room = 0;
+	fake_limit = 0;
 	CHECK_EQ(advance(0), -ENOSPC);
 }
 
@@ -280,17 +280,17 @@ TEST(a_search_ends_when_no_port_is_left)
 	uint64_t ms;
 
 	begin(unknown, unknown);
-	last = 61009; /* a lease has a block of them */
-	taken = 61003;
-	port_search_prepare(&search, NULL, &unknown, &here, &there, 0);
-	CHECK_EQ(silence(&ms), -ETIMEDOUT);
+	port_last = 61009; /* the block of a lease */
+	used_port = 61003;
+	port_search_prepare(&search, NULL, &unknown, &own_endpoint, &peer_endpoint, 0);
+	CHECK_EQ(run_unanswered(&ms), -ETIMEDOUT);
 	CHECK_EQ(fake_count, 9);
 	CHECK_EQ(fake_alive, 0);
 	CHECK(ms < 1000);
 }
 
-/* A table that leads nowhere near our queue: that cannot be true, and ports are tried. */
-TEST(if_no_port_should_do_all_are_tried)
+/* No entry of our own table selects our queue, so it must be wrong. */
+TEST(if_no_port_can_be_right_all_are_tried)
 {
 	struct placement_end ours = end_of(PLACEMENT_TOEPLITZ, 8, 3);
 
@@ -305,9 +305,9 @@ TEST(if_no_port_should_do_all_are_tried)
 
 int main(void)
 {
-	here.addr = harp_addr_v4(10, 0, 0, 1);
-	there.addr = harp_addr_v4(10, 0, 0, 2);
-	there.port = 61234;
+	own_endpoint.addr = harp_addr_v4(10, 0, 0, 1);
+	peer_endpoint.addr = harp_addr_v4(10, 0, 0, 2);
+	peer_endpoint.port = 61234;
 	check_run();
 	return check_done();
 }

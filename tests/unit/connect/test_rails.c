@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_rails.c - which NICs of ours go with which of the peer's, and which lanes a comm should have over them. */
+/* test_rails.c - which NICs of this host are paired with which NICs of the peer, and which lanes a
+ * comm plans over them. */
 #include <errno.h>
 #include <stdio.h>
 
@@ -56,14 +57,14 @@ TEST(the_nearest_devices_come_first)
 	CHECK_EQ(out[0], 1);
 	config.rails = RAILS_BACKUP;
 	CHECK_EQ(rails_devices(0, out), 2);
-	CHECK_EQ(out[1], 3); /* as fast, same node, same bridge */
+	CHECK_EQ(out[1], 3); /* same speed, node and bridge */
 	config.rails = RAILS_ALL;
 	CHECK_EQ(rails_devices(0, out), 4);
 	CHECK_EQ(out[2], 1); /* speed counts more than distance */
 	CHECK_EQ(out[3], 2);
 	devices[3].has_default_route = true;
 	CHECK_EQ(rails_devices(0, out), 4);
-	CHECK_EQ(out[3], 3); /* the NIC of the default route last */
+	CHECK_EQ(out[3], 3); /* the NIC of the default route comes last */
 	snprintf(devices[1].ifname, sizeof(devices[1].ifname), "lo");
 	CHECK_EQ(rails_devices(0, out), 3);
 }
@@ -74,7 +75,7 @@ TEST(a_comm_is_multi_lane_by_configuration)
 	add_device(100000, 0, "");
 	config = (struct plugin_config){ .lanes = 1, .rails = RAILS_BACKUP };
 	kernel_lanes = 1;
-	CHECK(rails_are_multi_lane(0, true)); /* one of each kind */
+	CHECK(rails_are_multi_lane(0, true)); /* one lane of each kind */
 	CHECK(!rails_are_multi_lane(0, false));
 	config.path = PATH_XDP;
 	CHECK(!rails_are_multi_lane(0, true));
@@ -90,18 +91,19 @@ TEST(a_comm_is_multi_lane_by_configuration)
 	kernel_lanes = 1;
 	add_device(100000, 0, "");
 	CHECK(rails_are_multi_lane(0, false));   /* over two NICs */
-	devices[0].netns = devices[1].netns = 7; /* another namespace's: HARP lanes only */
+	devices[0].netns = devices[1].netns = 7; /* another namespace: HARP lanes only */
 	CHECK(rails_are_multi_lane(0, true));
 	CHECK(!rails_are_multi_lane(0, false));
 }
 
-/* ---- the plan --------------------------------------------------------------------------------------- */
+/* ---- the plan -------------------------------------------------------------------------------- */
 
-/* NIC n is interface 10 + n and has 10.0.n.1; an address leaves by the NIC of its third byte. */
+/* NIC n is interface 10 + n, the peer's has 10.0.n.7. The third byte of an address is the number of
+ * the NIC that its route uses. prepare() does not reset all_*. */
 static struct connector connector;
-static bool has_engines[4], engines_reach, harp_way, kernel_way;
+static bool has_engines[4], engines_reach, has_harp_candidate, has_kernel_candidate;
 static int route_rc, all_routes_rc;
-static bool route_is_local, all_reach; /* all_...: prepare() keeps it */
+static bool route_is_local, all_reach;
 
 struct engine_set *interface_engines(int dev, char *why, size_t why_len)
 {
@@ -126,7 +128,7 @@ int harp_host_route(const struct harp_addr *dst, struct harp_host_route *out)
 void candidates_list(struct candidates *out, int dev, struct engine_set *engines,
 		     const struct nic_endpoints *nic, const uint8_t host_id[HANDLE_HOST_ID_BYTES])
 {
-	out->count = engines ? harp_way : kernel_way;
+	out->count = engines ? has_harp_candidate : has_kernel_candidate;
 }
 
 static void add_nic(void)
@@ -139,7 +141,7 @@ static void add_nic(void)
 	};
 }
 
-/* A comm of NIC 0 and the peer's NIC 0, with engines. */
+/* A comm between NIC 0 and the peer's NIC 0; each NIC has engines. */
 static void prepare(enum plugin_rails rails, unsigned nics)
 {
 	config = (struct plugin_config){ .path = PATH_AUTO, .lanes = 2, .rails = rails };
@@ -153,13 +155,13 @@ static void prepare(enum plugin_rails rails, unsigned nics)
 	memset(&connector, 0, sizeof(connector));
 	memset(has_engines, true, sizeof(has_engines));
 	engines_reach = route_is_local = false;
-	harp_way = kernel_way = true;
+	has_harp_candidate = has_kernel_candidate = true;
 	route_rc = 0;
 	connector.first_harp = true;
 	add_nic();
 }
 
-/* The rails as text: our NIC and the peer's, b for a backup. ours and theirs: numbers of NICs. */
+/* Rails as text: this host's NIC and the peer's, b for a backup. ours, theirs: how many NICs. */
 static void expect_rails(enum plugin_rails rails, unsigned ours, unsigned theirs, const char *want)
 {
 	char got[4 * RAILS_MAX] = "";
@@ -179,16 +181,16 @@ static void expect_rails(enum plugin_rails rails, unsigned ours, unsigned theirs
 	CHECK_STR(got, want);
 }
 
-TEST(rails_share_no_NIC_where_there_is_another)
+TEST(rails_share_no_NIC_if_there_is_another)
 {
 	expect_rails(RAILS_OWN, 4, 4, "00");
 	expect_rails(RAILS_BACKUP, 4, 4, "00 11b");
 	expect_rails(RAILS_ALL, 4, 4, "00 11 22 33");
 	expect_rails(RAILS_ALL, 4, 1, "00");
-	/* No way between the others. */
+	/* No route between the others. */
 	all_routes_rc = -ENETUNREACH;
 	expect_rails(RAILS_ALL, 4, 4, "00");
-	/* One NIC here, more there; and the other way round. */
+	/* One side has fewer NICs. */
 	all_reach = true;
 	expect_rails(RAILS_ALL, 1, 4, "00 01");
 	expect_rails(RAILS_ALL, 2, 1, "00 10");
@@ -196,7 +198,7 @@ TEST(rails_share_no_NIC_where_there_is_another)
 	all_routes_rc = 0;
 }
 
-/* The lanes as text: each one's rail, and its kind. */
+/* Lanes as text: rail and kind of each. */
 static void expect_lanes(const char *want)
 {
 	char got[2 * COMM_LANES_MAX + 1] = "";
@@ -210,10 +212,10 @@ static void expect_lanes(const char *want)
 	CHECK_STR(got, want);
 }
 
-TEST(a_rail_has_lanes_of_each_kind_that_has_a_way)
+TEST(a_rail_has_lanes_of_each_kind_with_a_candidate)
 {
 	static const struct {
-		bool engines, harp_way, kernel_way, first_harp;
+		bool engines, has_harp_candidate, has_kernel_candidate, first_harp;
 		enum plugin_path path;
 		uint64_t netns;
 		const char *want;
@@ -226,15 +228,15 @@ TEST(a_rail_has_lanes_of_each_kind_that_has_a_way)
 		{ true, true, true, true, PATH_XDP, 0, "0h0h" },
 		{ true, true, true, true, PATH_DPDK, 0, "0h0h" },
 		{ true, true, true, true, PATH_AUTO, 77, "0h0h" },
-		/* Nothing is there any more: the first lane is. */
+		/* No candidate is left: the first lane stays in the plan. */
 		{ true, false, false, false, PATH_AUTO, 0, "0k" },
 	};
 
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		prepare(RAILS_OWN, 1);
 		has_engines[0] = cases[i].engines;
-		harp_way = cases[i].harp_way;
-		kernel_way = cases[i].kernel_way;
+		has_harp_candidate = cases[i].has_harp_candidate;
+		has_kernel_candidate = cases[i].has_kernel_candidate;
 		connector.first_harp = cases[i].first_harp;
 		config.path = cases[i].path;
 		devices[0].netns = cases[i].netns;
@@ -242,7 +244,7 @@ TEST(a_rail_has_lanes_of_each_kind_that_has_a_way)
 	}
 }
 
-TEST(each_rail_goes_to_a_NIC_that_the_peer_advertised)
+TEST(each_rail_connects_to_a_NIC_that_the_peer_advertised)
 {
 	prepare(RAILS_ALL, 3);
 	has_engines[1] = false;
@@ -259,7 +261,7 @@ TEST(each_rail_goes_to_a_NIC_that_the_peer_advertised)
 	CHECK(!connector.rails[0].backup && connector.rails[1].backup);
 }
 
-TEST(a_rail_needs_a_way_from_its_NIC)
+TEST(a_rail_needs_a_route_from_its_NIC)
 {
 	static const struct {
 		bool engines_reach, has_v4, is_local;
@@ -285,7 +287,7 @@ TEST(a_rail_needs_a_way_from_its_NIC)
 	}
 }
 
-TEST(kernel_lanes_of_the_first_rail_are_bound_where_the_route_leaves_by_its_NIC)
+TEST(kernel_lanes_of_the_first_rail_are_bound_if_the_route_uses_its_NIC)
 {
 	prepare(RAILS_OWN, 1);
 	connector_plan(&connector);
@@ -298,7 +300,7 @@ TEST(kernel_lanes_of_the_first_rail_are_bound_where_the_route_leaves_by_its_NIC)
 	route_rc = -ENETUNREACH;
 	connector_plan(&connector);
 	CHECK(!connector.rails[0].bound);
-	prepare(RAILS_OWN, 1); /* of a link-local address the route says nothing */
+	prepare(RAILS_OWN, 1); /* a link-local address has no route of its own */
 	memset(connector.nics[0].addr, 0, sizeof(connector.nics[0].addr));
 	connector.nics[0].addr[NIC_V6] = (struct harp_addr){ { 0xfe, 0x80 } };
 	connector_plan(&connector);
