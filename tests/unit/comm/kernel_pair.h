@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kernel_pair.h - a context with two ends of one connection, by plugin_*(), over kernel lanes on the loopback interface. */
+/* kernel_pair.h - a context with two connected comms, made by plugin_*() over kernel lanes on the
+ * loopback interface. */
 #ifndef HARP_TESTS_KERNEL_PAIR_H
 #define HARP_TESTS_KERNEL_PAIR_H
 

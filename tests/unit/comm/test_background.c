@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_background.c - what the control thread does for comms that are not polled, and for closed
- * ones. The comms and the control thread are the test's. */
+/* test_background.c - how the control thread polls comms that the application does not poll, and
+ * ends closed ones. The comms and the control thread are doubles. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -12,11 +12,11 @@
 #define SECOND_NS UINT64_C(1000000000)
 
 static struct comm comms[COMMS];
-static unsigned looks;    /* of all comms */
-static bool busy;         /* something is on its way */
-static int owed[COMMS];   /* looks until nothing is owed; below 0: never */
-static char ended[8];     /* the numbers of closed comms, in order */
-static struct comm *next; /* closed while another one is ended */
+static unsigned polls;         /* of all comms */
+static bool busy;              /* a poll finds work */
+static int undelivered[COMMS]; /* calls of comm_has_undelivered() that return true; below 0: all */
+static char end_order[8];      /* the numbers of ended comms */
+static struct comm *next;      /* to be closed while another one ends */
 
 /* The control thread: posted work and timers. */
 static struct poller control;
@@ -49,13 +49,13 @@ void control_timer_set(struct control_timer *timer, uint64_t at_ns)
 bool comm_run_background(struct comm *comm, uint64_t at_ns)
 {
 	CHECK(comm >= comms && at_ns == now_ns);
-	looks++;
+	polls++;
 	return busy;
 }
 
 bool comm_has_undelivered(struct comm *comm)
 {
-	int *left = &owed[comm - comms];
+	int *left = &undelivered[comm - comms];
 
 	return *left < 0 || (*left > 0 && (*left)-- > 0);
 }
@@ -75,7 +75,7 @@ static bool control_turn(void)
 		now_ns = at_ns;
 	for (unsigned i = 0; i < timer_count; i++)
 		if (timers[i]->at_ns == at_ns) {
-			timers[i]->at_ns = UINT64_MAX; /* it has stopped when it runs */
+			timers[i]->at_ns = UINT64_MAX; /* a timer that runs is stopped */
 			timers[i]->run(timers[i], at_ns);
 		}
 	return true;
@@ -86,25 +86,25 @@ static void end_comm(struct comm *comm)
 	struct comm *other = next;
 
 	next = NULL;
-	ended[strlen(ended)] = (char)('0' + (comm - comms));
+	end_order[strlen(end_order)] = (char)('0' + (comm - comms));
 	if (other)
 		closing_take(other, end_comm);
 }
 
 /* ---- comms that are not polled --------------------------------------------------------------- */
 
-/* Turns of the control thread in a second. */
-static unsigned turns_of_a_second(void)
+/* Runs the control thread for a second. Returns its number of turns. */
+static unsigned run_for_a_second(void)
 {
 	uint64_t until_ns = now_ns + SECOND_NS;
 	unsigned turns = 0;
 
-	for (looks = 0; now_ns < until_ns; turns++)
+	for (polls = 0; now_ns < until_ns; turns++)
 		CHECK(control_turn());
 	return turns;
 }
 
-TEST(comms_that_began_at_different_times_are_looked_at_together)
+TEST(comms_that_began_at_different_times_are_polled_together)
 {
 	static const struct {
 		bool busy;
@@ -117,16 +117,16 @@ TEST(comms_that_began_at_different_times_are_looked_at_together)
 	}
 	for (unsigned i = 0; i < 3; i++) {
 		busy = rows[i].busy;
-		(void)turns_of_a_second();
-		CHECK_EQ(turns_of_a_second(), rows[i].turns);
-		CHECK_EQ(looks, COMMS * rows[i].turns);
+		(void)run_for_a_second();
+		CHECK_EQ(run_for_a_second(), rows[i].turns);
+		CHECK_EQ(polls, COMMS * rows[i].turns);
 	}
 	for (unsigned i = 0; i < COMMS; i++)
 		background_end(&comms[i]);
 	CHECK(!control_turn());
 }
 
-TEST(a_comm_that_ends_before_it_has_begun_is_not_looked_at)
+TEST(a_comm_that_ends_before_it_has_begun_is_not_polled)
 {
 	background_begin(&comms[0]);
 	background_end(&comms[0]);
@@ -135,52 +135,53 @@ TEST(a_comm_that_ends_before_it_has_begun_is_not_looked_at)
 
 /* ---- comms that are closed ------------------------------------------------------------------- */
 
-static void take(const char *numbers, int first_owes, int second_owes)
+/* Closes the comms with these numbers. undelivered_0, _1: of comms 0 and 1. */
+static void close_comms(const char *numbers, int undelivered_0, int undelivered_1)
 {
-	memset(ended, 0, sizeof(ended));
-	memset(owed, 0, sizeof(owed));
+	memset(end_order, 0, sizeof(end_order));
+	memset(undelivered, 0, sizeof(undelivered));
 	for (unsigned i = 0; i < COMMS; i++)
 		comms[i].background.deadline_ns = 0;
-	owed[0] = first_owes;
-	owed[1] = second_owes;
+	undelivered[0] = undelivered_0;
+	undelivered[1] = undelivered_1;
 	for (; *numbers; numbers++)
 		closing_take(&comms[*numbers - '0'], end_comm);
-	CHECK_STR(ended, "");
+	CHECK_STR(end_order, "");
 }
 
-TEST(a_comm_that_owes_nothing_is_ended_in_the_order_of_closing)
+TEST(comms_without_undelivered_messages_end_in_the_order_of_closing)
 {
-	take("201", 0, 0);
+	close_comms("201", 0, 0);
 	CHECK(control_turn());
-	CHECK_STR(ended, "201");
+	CHECK_STR(end_order, "201");
 	CHECK(!control_turn());
 }
 
-TEST(each_comm_ends_when_it_owes_nothing_whatever_the_others_do)
+TEST(each_comm_ends_when_its_messages_are_delivered)
 {
-	uint64_t begun_ns = now_ns;
+	uint64_t begin_ns = now_ns;
 
-	take("012", -1, 2);
+	close_comms("012", -1, 2);
 	CHECK(control_turn());
-	CHECK_STR(ended, "2");
+	CHECK_STR(end_order, "2");
 	CHECK(control_turn());
 	CHECK(control_turn());
-	CHECK_STR(ended, "21");
+	CHECK_STR(end_order, "21");
 	while (control_turn())
 		;
-	CHECK_STR(ended, "210"); /* its peer takes nothing */
-	CHECK(now_ns >= begun_ns + 2 * SECOND_NS &&
-	      now_ns < begun_ns + 2 * SECOND_NS + CONTROL_TICK_NS);
+	CHECK_STR(end_order, "210"); /* its peer acknowledges nothing */
+	CHECK(now_ns >= begin_ns + 2 * SECOND_NS &&
+	      now_ns < begin_ns + 2 * SECOND_NS + CONTROL_TICK_NS);
 }
 
-TEST(a_comm_that_is_closed_while_another_one_is_ended_is_ended_too)
+TEST(a_comm_that_is_closed_while_another_one_ends_ends_too)
 {
-	take("01", 1, 0);
+	close_comms("01", 1, 0);
 	next = &comms[2];
 	while (control_turn())
 		;
-	CHECK_EQ(strlen(ended), 3);
-	CHECK(!strncmp(ended, "12", 2));
+	CHECK_EQ(strlen(end_order), 3);
+	CHECK(!strncmp(end_order, "12", 2));
 }
 
 static void *finish(void *done)
@@ -190,21 +191,21 @@ static void *finish(void *done)
 	return NULL;
 }
 
-TEST(the_last_finalize_waits_two_seconds_for_those_that_owe_something)
+TEST(the_last_finalize_waits_two_seconds_for_undelivered_messages)
 {
-	uint64_t begun_ns = now_ns;
+	uint64_t begin_ns = now_ns;
 	atomic_bool done = false;
 	pthread_t thread;
 
 	closing_finish(); /* nothing to do */
-	take("012", 20, -1);
+	close_comms("012", 20, -1);
 	CHECK(control_turn());
 	CHECK_EQ(pthread_create(&thread, NULL, finish, &done), 0);
 	while (control_turn())
 		;
 	pthread_join(thread, NULL);
 	CHECK(atomic_load(&done));
-	CHECK_STR(ended, "201");
-	CHECK(now_ns >= begun_ns + 2 * SECOND_NS &&
-	      now_ns < begun_ns + 2 * SECOND_NS + CONTROL_TICK_NS);
+	CHECK_STR(end_order, "201");
+	CHECK(now_ns >= begin_ns + 2 * SECOND_NS &&
+	      now_ns < begin_ns + 2 * SECOND_NS + CONTROL_TICK_NS);
 }

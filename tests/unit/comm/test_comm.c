@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_comm.c - two comms over fake lanes joined in memory: credits, memory that is taken back, the
- * end of a peer, and hostile records. tests/sim has random conversations.
+ * test_comm.c - a sending and a receiving comm over fake lanes: credits, deregistered memory, the
+ * end of a peer, and hostile records. tests/sim runs random conversations.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@
 
 #define LANES_MAX 3u
 
-/* A sending and a receiving comm, of one lane or of several. */
+/* A sending and a receiving comm, of one or several lanes. */
 struct ends {
 	struct fake_pair pairs[LANES_MAX];
 	unsigned lanes;
@@ -58,7 +58,7 @@ static void ends_close(struct ends *e)
 		fake_pair_free(&e->pairs[i]);
 }
 
-/* Posts one message on both sides and waits until it is received. */
+/* Posts one message on both sides and waits until both requests are done. */
 static void ends_pass(struct ends *e, uint8_t *tx, uint8_t *rx, size_t size)
 {
 	struct request *send, *recv;
@@ -77,9 +77,9 @@ static void ends_pass(struct ends *e, uint8_t *tx, uint8_t *rx, size_t size)
 	CHECK_MEM(rx, tx, size);
 }
 
-/* ---- credits -------------------------------------------------------------------------------- */
+/* ---- credits --------------------------------------------------------------------------------- */
 
-TEST(a_ping_pong_of_small_messages_costs_a_credit_for_128)
+TEST(a_ping_pong_of_128_small_messages_costs_one_credit)
 {
 	uint8_t tx[8] = { 1, 2, 3 }, rx[8];
 	struct ends e;
@@ -87,7 +87,7 @@ TEST(a_ping_pong_of_small_messages_costs_a_credit_for_128)
 	ends_open(&e, 1, 4096, 262144);
 	for (unsigned m = 0; m < 1000 && !check_failures; m++)
 		ends_pass(&e, tx, rx, sizeof(tx));
-	/* Each has one size at most. */
+	/* Each CREDIT has at most one size. */
 	CHECK(e.pairs[0].pipes[1].written / (RECORD_HEADER_BYTES + 8) <= 1000 / 128 + 1);
 	CHECK(e.pairs[0].pipes[1].written > 0);
 	ends_close(&e);
@@ -110,7 +110,7 @@ TEST(without_receives_a_sender_stops_at_the_eager_limit)
 	free(data);
 }
 
-/* ---- completion of sends -------------------------------------------------------------------- */
+/* ---- completion of sends --------------------------------------------------------------------- */
 
 TEST(a_small_send_is_done_when_it_is_copied_and_a_large_one_when_it_is_acknowledged)
 {
@@ -153,7 +153,7 @@ TEST(a_small_send_is_done_when_it_is_copied_and_a_large_one_when_it_is_acknowled
 	ends_close(&e);
 }
 
-TEST(a_send_that_the_lane_has_not_copied_is_not_done_while_the_preamble_is_not_acknowledged)
+TEST(an_uncopied_send_is_not_done_before_the_preamble_is_acknowledged)
 {
 	struct comm_options opt = {
 		.side = COMM_SEND, .no_credit = true, .eager_bytes = 65536, .lane.sent_bytes = 100
@@ -173,7 +173,7 @@ TEST(a_send_that_the_lane_has_not_copied_is_not_done_while_the_preamble_is_not_a
 	fake_pair_free(&e.pairs[0]);
 }
 
-/* ---- lanes that lose a credit ----------------------------------------------------------------- */
+/* ---- lanes that lose a credit ---------------------------------------------------------------- */
 
 static void inject_message(struct fake_lane *lane, uint64_t message)
 {
@@ -187,17 +187,17 @@ static void inject_message(struct fake_lane *lane, uint64_t message)
 	CHECK_EQ(fake_inject(lane, bytes, sizeof(bytes)), sizeof(bytes));
 }
 
-static void turn_often(struct fake_pair *pair)
+static void run_turns(struct fake_pair *pair)
 {
 	for (unsigned turn = 0; turn < 200; turn++)
 		fake_pair_turn(pair);
 }
 
-/* A duplicate is answered on the lane that brought it. That lane may be silent from then on: a
- * sender that has used its eager bytes must get the credit on the control lane too. */
+/* The receiver answers a duplicate on its lane, which may lose the answer. A sender that has used
+ * its eager bytes must therefore get the CREDIT on the control lane too. */
 TEST(a_credit_that_answers_a_duplicate_is_sent_on_the_control_lane_too)
 {
-	enum { GRANTED = 4, POSTED = 12, SENT = 7 };
+	enum { ADVERTISED = 4, POSTED = 12, SENT = 7 };
 	struct comm_options opt = { .side = COMM_RECV, .multi_lane = true, .eager_bytes = 4096 };
 	static uint8_t rx[1024];
 	struct request *request;
@@ -210,35 +210,35 @@ TEST(a_credit_that_answers_a_duplicate_is_sent_on_the_control_lane_too)
 	CHECK_EQ(comm_create(&comm, &control.lanes[1].lane, &opt), 0);
 	opt.lane.index = 1;
 	CHECK_EQ(comm_attach(comm, &other.lanes[1].lane, &opt.lane), 0);
-	for (unsigned i = 0; i < GRANTED; i++)
+	for (unsigned i = 0; i < ADVERTISED; i++)
 		CHECK_EQ(comm_post(comm, rx, sizeof(rx), 0, NULL, &request), 0);
 	inject_message(&control.lanes[1], 0);
 	inject_message(&control.lanes[1], 1);
-	turn_often(&control);
+	run_turns(&control);
 	control_bytes = control.pipes[1].written;
-	CHECK(control_bytes > 0); /* a CREDIT of GRANTED receives */
-	for (unsigned i = GRANTED; i < POSTED; i++)
+	CHECK(control_bytes > 0); /* a CREDIT for ADVERTISED receives */
+	for (unsigned i = ADVERTISED; i < POSTED; i++)
 		CHECK_EQ(comm_post(comm, rx, sizeof(rx), 0, NULL, &request), 0);
 	inject_message(&other.lanes[1], 0);
-	turn_often(&other);
+	run_turns(&other);
 	CHECK(other.pipes[1].written > RECORD_HEADER_BYTES); /* the answer, which gets lost */
 	CHECK_EQ(control.pipes[1].written, control_bytes);
 	for (unsigned message = 2; message < SENT; message++)
 		inject_message(&control.lanes[1], message);
-	turn_often(&control);
+	run_turns(&control);
 	CHECK(control.pipes[1].written > control_bytes);
 	comm_close(comm, true);
 	fake_pair_free(&control);
 	fake_pair_free(&other);
 }
 
-/* ---- memory that is taken back -------------------------------------------------------------- */
+/* ---- deregistered memory --------------------------------------------------------------------- */
 
 /* A request next to the memory continues. One that overlaps it ends the comm without a WARN, and
- * no byte moves any more. */
+ * no more bytes are transferred. */
 static void cancel_unregistered(unsigned lanes, bool sender)
 {
-	static uint8_t memory[131072], theirs[65536];
+	static uint8_t memory[131072], peer_data[65536];
 	uint8_t *data = memory + 4096;
 	unsigned warns = env_warns;
 	struct request *request;
@@ -260,15 +260,14 @@ static void cancel_unregistered(unsigned lanes, bool sender)
 	CHECK_EQ(done, 0);
 	CHECK_EQ(comm_post(comm, data, 1, 0, NULL, &request), -ECANCELED);
 	CHECK_EQ(env_warns, warns);
-	CHECK_EQ(comm_post(sender ? e.recv : e.send, theirs, 65536, 0, NULL, &request), 0);
+	CHECK_EQ(comm_post(sender ? e.recv : e.send, peer_data, 65536, 0, NULL, &request), 0);
 	ends_turn(&e, 1000);
 	for (size_t i = 0; i < sizeof(memory); i++)
 		CHECK(memory[i] == 7);
 	ends_close(&e);
 }
 
-/* A request that was posted with a registration ends with that one only, and one without bytes
- * with none. */
+/* Only its own registration cancels a request, and none cancels a request without bytes. */
 static void cancel_registered(unsigned lanes, bool sender)
 {
 	static uint8_t data[65536];
@@ -290,7 +289,7 @@ static void cancel_registered(unsigned lanes, bool sender)
 	ends_close(&e);
 }
 
-TEST(memory_that_is_taken_back_ends_the_requests_in_it)
+TEST(deregistered_memory_ends_the_requests_in_it)
 {
 	for (unsigned lanes = 1; lanes <= LANES_MAX; lanes++)
 		for (unsigned side = 0; side < 2; side++) {
@@ -299,11 +298,11 @@ TEST(memory_that_is_taken_back_ends_the_requests_in_it)
 		}
 }
 
-/* ---- the end of a peer ---------------------------------------------------------------------- */
+/* ---- the end of a peer ----------------------------------------------------------------------- */
 
-TEST(messages_that_arrived_before_the_peer_died_are_received_and_the_next_is_an_error)
+TEST(messages_from_before_the_peers_death_are_received_and_the_next_is_an_error)
 {
-	uint8_t data[64] = { 1, 2, 3 }, room[64];
+	uint8_t data[64] = { 1, 2, 3 }, rx[64];
 	struct request *send, *recv[2];
 	struct ends e;
 	size_t size;
@@ -316,20 +315,20 @@ TEST(messages_that_arrived_before_the_peer_died_are_received_and_the_next_is_an_
 	fake_reset(&e.pairs[0].lanes[1]);
 	ends_turn(&e, 10);
 	CHECK_EQ(env_warns, 0); /* no request is outstanding */
-	CHECK_EQ(comm_post(e.recv, room, 64, 0, NULL, &recv[0]), 0);
-	CHECK_EQ(comm_post(e.recv, room, 64, 0, NULL, &recv[1]), 0);
+	CHECK_EQ(comm_post(e.recv, rx, 64, 0, NULL, &recv[0]), 0);
+	CHECK_EQ(comm_post(e.recv, rx, 64, 0, NULL, &recv[1]), 0);
 	ends_turn(&e, 10);
 	CHECK_EQ(comm_test(recv[0], &done, &size), 0);
 	CHECK_EQ(done, 1);
 	CHECK_EQ(size, 64);
-	CHECK_MEM(room, data, 64);
+	CHECK_MEM(rx, data, 64);
 	CHECK_EQ(comm_test(recv[1], &done, &size), -ECONNRESET);
 	CHECK_EQ(done, 0);
 	CHECK_EQ(env_warns, 1);
 	ends_close(&e);
 }
 
-TEST(the_longest_reason_of_an_end_is_logged_whole)
+TEST(the_longest_reason_for_an_end_is_not_truncated)
 {
 	static const char tail[] = "the peer's process or host died, or the path is cut";
 	struct ends e;
@@ -340,13 +339,14 @@ TEST(the_longest_reason_of_an_end_is_logged_whole)
 	ends_close(&e);
 }
 
-/* ---- hostile records ------------------------------------------------------------------------ */
+/* ---- hostile records ------------------------------------------------------------------------- */
 
-/* A record and eight bytes behind it: the comm ends with this result, and with a warning that contains the word. */
-static void fed(enum comm_side side, const struct record *record, int result, const char *word)
+/* Injects a record and eight bytes. The comm ends with this result and a warning with the word. */
+static void check_end_by_record(enum comm_side side, const struct record *record, int result,
+				const char *word)
 {
 	struct comm_options opt = { .side = side, .eager_bytes = 8192 };
-	uint8_t header[RECORD_HEADER_BYTES], room[16384] = { 0 };
+	uint8_t header[RECORD_HEADER_BYTES], buffer[16384] = { 0 };
 	struct request *request;
 	struct fake_pair pair;
 	struct comm *comm;
@@ -355,10 +355,10 @@ static void fed(enum comm_side side, const struct record *record, int result, co
 	fake_pair_init(&pair, 9, 4096);
 	CHECK_EQ(comm_create(&comm, &pair.lanes[0].lane, &opt), 0);
 	env_warns = 0;
-	CHECK_EQ(comm_post(comm, room, sizeof(room), 0, NULL, &request), 0);
+	CHECK_EQ(comm_post(comm, buffer, sizeof(buffer), 0, NULL, &request), 0);
 	record_encode(header, record);
 	CHECK_EQ(fake_inject(&pair.lanes[0], header, sizeof(header)), sizeof(header));
-	fake_inject(&pair.lanes[0], room, 8);
+	fake_inject(&pair.lanes[0], buffer, 8);
 	for (int i = 0; i < 200 && !rc; i++) {
 		fake_pair_turn(&pair);
 		rc = comm_test(request, &done, NULL);
@@ -369,7 +369,6 @@ static void fed(enum comm_side side, const struct record *record, int result, co
 		fprintf(stderr, "\"%s\" does not contain \"%s\"\n", env_warn, word);
 		check_failed();
 	}
-
 	comm_close(comm, false);
 	fake_pair_free(&pair);
 }
@@ -419,10 +418,10 @@ TEST(an_impossible_record_is_a_protocol_error)
 	};
 
 	for (size_t i = 0; i < ARRAY_SIZE(rows); i++)
-		fed(rows[i].side, &rows[i].record, -EPROTO, rows[i].word);
+		check_end_by_record(rows[i].side, &rows[i].record, -EPROTO, rows[i].word);
 }
 
-TEST(the_reason_in_the_peers_close_is_the_result_and_is_logged)
+TEST(the_reason_in_the_peers_CLOSE_decides_the_result_and_is_logged)
 {
 	static const struct {
 		uint32_t reason;
@@ -439,7 +438,8 @@ TEST(the_reason_in_the_peers_close_is_the_result_and_is_logged)
 
 	for (size_t i = 0; i < ARRAY_SIZE(cases); i++)
 		for (int side = 0; side < 2; side++)
-			fed(side ? COMM_RECV : COMM_SEND,
-			    &(struct record){ .type = RECORD_CLOSE, .tag = cases[i].reason },
-			    cases[i].result, cases[i].word);
+			check_end_by_record(side ? COMM_RECV : COMM_SEND,
+					    &(struct record){ .type = RECORD_CLOSE,
+							      .tag = cases[i].reason },
+					    cases[i].result, cases[i].word);
 }

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_comm_calls.c - the system calls of a comm of one kernel lane: one send and one receive for a small message.
- *
- * The calls that move bytes are the test's, and count.
+ * test_comm_calls.c - the system calls of a comm of one kernel lane: one send and one receive for a
+ * small message. The functions that transfer bytes are doubles that count.
  */
 #include <sched.h>
 #include <stdatomic.h>
@@ -62,16 +61,16 @@ TEST(a_small_message_costs_one_send_and_one_receive)
 		calls_reset();
 		CHECK_EQ(comm_post(pair.recv, rx, sizeof(rx), 0, NULL, &recv), 0);
 		CHECK_EQ(comm_post(pair.recv, rx, sizeof(rx), 0, NULL, &next), 0);
-		CHECK_EQ(atomic_load(&receives), 0); /* test() looks for it */
+		CHECK_EQ(atomic_load(&receives), 0); /* test() reads it */
 		CHECK_EQ(comm_post(pair.send, tx, sizeof(tx), 0, NULL, &send), 0);
 		CHECK_EQ(atomic_load(&sends), 1);
-		CHECK(atomic_load(&receives) <= 1); /* what comes the other way, each millisecond */
+		CHECK(atomic_load(&receives) <= 1); /* the other direction is read each ms */
 		CHECK_EQ(comm_test(send, &done, NULL), 0);
 		CHECK(done); /* the kernel has it */
 		for (done = 0; !done && !check_failures;) {
 			calls_reset();
 			CHECK_EQ(comm_test(recv, &done, &size), 0);
-			CHECK_EQ(atomic_load(&receives), 1); /* though one more receive is posted */
+			CHECK_EQ(atomic_load(&receives), 1); /* although two receives are posted */
 		}
 		CHECK_EQ(size, sizeof(rx));
 		CHECK_MEM(rx, tx, sizeof(rx));

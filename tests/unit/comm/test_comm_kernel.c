@@ -36,10 +36,10 @@ TEST(a_forked_child_has_no_descriptor_of_the_plugin)
 	pair_close(&pair);
 }
 
-/* ---- a close with requests in flight ----------------------------------------------------------- */
+/* ---- a close with requests in flight --------------------------------------------------------- */
 
-/* Posts on the peer's side until it fails: does its warning contain this text? */
-static void fails_with(struct comm *comm, const char *text)
+/* Posts until the comm fails, and checks its warning. */
+static void check_fails_with(struct comm *comm, const char *text)
 {
 	static uint8_t data[65536];
 	struct request *request;
@@ -59,7 +59,7 @@ static void fails_with(struct comm *comm, const char *text)
 	}
 }
 
-TEST(a_receiver_that_closes_with_a_receive_in_flight_has_aborted)
+TEST(a_receiver_that_closes_with_a_receive_in_flight_aborts)
 {
 	static uint8_t rx[64];
 	struct request *request;
@@ -68,12 +68,12 @@ TEST(a_receiver_that_closes_with_a_receive_in_flight_has_aborted)
 	pair_open(&pair);
 	CHECK_EQ(comm_post(pair.recv, rx, sizeof(rx), 0, NULL, &request), 0);
 	plugin_close(pair.recv);
-	fails_with(pair.send, "over kernel-tcp: the peer aborted");
+	check_fails_with(pair.send, "over kernel-tcp: the peer aborted");
 	plugin_close(pair.send);
 	plugin_finalize(pair.ctx);
 }
 
-TEST(a_sender_that_closes_in_the_middle_of_a_message_may_have_aborted)
+TEST(a_close_in_the_middle_of_a_message_is_reported_as_abort_or_death)
 {
 	enum { BYTES = 64 << 20 };
 	static uint8_t tx[BYTES], rx[BYTES];
@@ -87,14 +87,15 @@ TEST(a_sender_that_closes_in_the_middle_of_a_message_may_have_aborted)
 	CHECK_EQ(comm_test(recv, &done, NULL), 0);
 	CHECK(!done);
 	plugin_close(pair.send);
-	fails_with(pair.recv, "in the middle of a message: the peer aborted, or its process died");
+	check_fails_with(pair.recv,
+			 "in the middle of a message: the peer aborted, or its process died");
 	plugin_close(pair.recv);
 	plugin_finalize(pair.ctx);
 }
 
-/* ---- several lanes ---------------------------------------------------------------------------- */
+/* ---- several lanes --------------------------------------------------------------------------- */
 
-static unsigned lanes_of(struct comm *comm)
+static unsigned count_lanes(struct comm *comm)
 {
 	unsigned count;
 
@@ -105,19 +106,19 @@ static unsigned lanes_of(struct comm *comm)
 	return count;
 }
 
-/* There may be no other poll. */
+/* The application may not poll again. */
 TEST(a_message_is_acknowledged_on_another_lane_in_the_poll_that_completes_it)
 {
 	enum { LANES = 4, COUNT = 40, BYTES = 65536 };
 	static uint8_t tx[BYTES], rx[BYTES];
-	uint64_t by_others = 0;
+	uint64_t other_bytes = 0;
 	struct pair pair;
 
 	env_config.kernel_lanes = LANES;
 	pair_open(&pair);
-	while (lanes_of(pair.recv) < LANES || lanes_of(pair.send) < LANES)
+	while (count_lanes(pair.recv) < LANES || count_lanes(pair.send) < LANES)
 		sched_yield();
-	/* ACKs go by lane 0, messages by the others, however quick that one is. */
+	/* Lane 0 carries the ACKs and no messages, however fast it is. */
 	comm_acquire(pair.send);
 	pair.send->scheduler.lane[0].backup = true;
 	comm_release(pair.send);
@@ -136,9 +137,9 @@ TEST(a_message_is_acknowledged_on_another_lane_in_the_poll_that_completes_it)
 			CHECK_EQ(comm_test(send, &sent, NULL), 0);
 	}
 	for (unsigned i = 1; i < LANES; i++)
-		by_others += stats_get(&comm_stats_lane(pair.recv->stats, i)
-						->record->value[HARP_LANE_payload_bytes]);
-	CHECK(by_others > 0);
+		other_bytes += stats_get(&comm_stats_lane(pair.recv->stats, i)
+						  ->record->value[HARP_LANE_payload_bytes]);
+	CHECK(other_bytes > 0);
 	pair_close(&pair);
 	env_config.kernel_lanes = 1;
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_memory.c - registered memory, over doubles of engines: stacks that read memory, or refuse it, or don't give it
- * back, and engines that come and go meanwhile.
+ * test_memory.c - registered memory, over doubles of stacks that send from it, refuse it or do not
+ * release it, and engines that open and close meanwhile.
  *
- * Whatever happened, a stack knows a piece as often as comms that are open and send from it have registered it.
+ * A stack always has one registration of a piece for each registration by an open sending comm.
  */
 #include "comm/memory.h"
 
@@ -18,29 +18,29 @@
 #define ENGINES 3u
 #define PIECES 5u
 #define COMMS 4u
-#define REGISTRATIONS 200u /* more than the table's first size */
+#define REGISTRATIONS 200u /* more than the table's initial size */
 #define FOR_EVER UINT64_MAX
 
 struct fake {
-	struct engine engine; /* its stack is this fake */
-	bool reads;           /* the application's memory */
-	bool refuses;         /* its NIC takes no registration */
-	unsigned known[PIECES];
-	uint64_t busy; /* so often it says that the NIC still reads */
-	bool evicts;   /* and then it does not, once it was asked to evict */
+	struct engine engine;    /* its stack is this fake */
+	bool reads;              /* sends from the application's memory */
+	bool refuses;            /* its NIC accepts no registration */
+	unsigned pieces[PIECES]; /* registrations of each */
+	uint64_t busy;           /* how often a removal fails because the NIC still reads */
+	bool evicts;             /* an eviction ends that */
 	unsigned evictions;
 	atomic_bool closed;
 };
 
 static struct fake engines[ENGINES];
 static uint8_t memory[PIECES * 100];
-static uint64_t now_ns; /* each look takes a second */
+static uint64_t now_ns; /* each call of clock_now_ns() adds a second */
 static struct {
 	unsigned count;
 	const struct comm *comm;
 	const void *handle, *base;
 	size_t bytes;
-} withdrawn;
+} cancels; /* calls of comm_cancel_memory(), and the last one's arguments */
 
 static unsigned piece_of(const void *base, size_t bytes)
 {
@@ -60,7 +60,7 @@ static size_t piece_bytes(unsigned i)
 	return 1 + i;
 }
 
-/* ---- what memory.c asks ------------------------------------------------------------------------ */
+/* ---- doubles --------------------------------------------------------------------------------- */
 
 uint64_t clock_now_ns(void)
 {
@@ -95,7 +95,7 @@ int harp_stack_memory_add(struct harp_stack *stack, const void *base, size_t byt
 	CHECK(engine->reads && !engine->closed);
 	if (engine->refuses)
 		return -ENOMEM;
-	engine->known[piece_of(base, bytes)]++;
+	engine->pieces[piece_of(base, bytes)]++;
 	return 0;
 }
 
@@ -105,13 +105,13 @@ int harp_stack_memory_remove(struct harp_stack *stack, const void *base, size_t 
 	unsigned i = piece_of(base, bytes);
 
 	CHECK(engine->reads && !engine->closed);
-	if (engine->known[i] == 0)
+	if (engine->pieces[i] == 0)
 		return -ENOENT;
 	if (engine->busy > 0) {
 		engine->busy -= engine->busy != FOR_EVER;
 		return -EBUSY;
 	}
-	engine->known[i]--;
+	engine->pieces[i]--;
 	return 0;
 }
 
@@ -119,7 +119,7 @@ ssize_t harp_stack_memory_evict(struct harp_stack *stack, const void *base, size
 {
 	struct fake *engine = engine_of(stack);
 
-	CHECK(engine->known[piece_of(base, bytes)] > 0);
+	CHECK(engine->pieces[piece_of(base, bytes)] > 0);
 	engine->evictions++;
 	if (engine->evicts)
 		engine->busy = 0;
@@ -128,16 +128,17 @@ ssize_t harp_stack_memory_evict(struct harp_stack *stack, const void *base, size
 
 void comm_cancel_memory(struct comm *comm, const void *handle, const void *base, size_t bytes)
 {
-	withdrawn.count++;
-	withdrawn.comm = comm;
-	withdrawn.handle = handle;
-	withdrawn.base = base;
-	withdrawn.bytes = bytes;
+	cancels.count++;
+	cancels.comm = comm;
+	cancels.handle = handle;
+	cancels.base = base;
+	cancels.bytes = bytes;
 }
 
-/* ---- the tests --------------------------------------------------------------------------------- */
+/* ---- the tests ------------------------------------------------------------------------------- */
 
 AFTER_EACH(plugin_memory_forget())
+
 static struct comm *comm_new(enum comm_side side)
 {
 	struct comm *comm = calloc(1, sizeof(*comm));
@@ -147,27 +148,27 @@ static struct comm *comm_new(enum comm_side side)
 	return comm;
 }
 
-static void comm_closes(struct comm *comm)
+static void close_comm(struct comm *comm)
 {
 	plugin_memory_comm_closes(comm);
 	CHECK_EQ(comm->registered, 0);
 	free(comm);
 }
 
-static void engine_begin(struct fake *engine, bool reads)
+static void engine_init(struct fake *engine, bool reads)
 {
 	memset(engine, 0, sizeof(*engine));
 	engine->engine.stack = (struct harp_stack *)(void *)engine;
 	engine->reads = reads;
 }
 
-static void engines_begin(bool second_reads)
+static void engines_init(bool second_reads)
 {
 	for (unsigned i = 0; i < ENGINES; i++)
-		engine_begin(&engines[i], i != 1 || second_reads);
+		engine_init(&engines[i], i != 1 || second_reads);
 }
 
-static void engine_leaves(struct fake *engine)
+static void close_engine(struct fake *engine)
 {
 	plugin_memory_engine_close(&engine->engine);
 	engine->closed = true;
@@ -185,56 +186,56 @@ static void *add(struct comm *comm, unsigned i)
 TEST(the_requests_of_removed_memory_are_canceled)
 {
 	struct comm *sender = comm_new(COMM_SEND), *receiver = comm_new(COMM_RECV);
-	void *of_sender, *of_receiver, *nothing;
+	void *send_handle, *recv_handle, *empty_handle;
 
-	engines_begin(false);
+	engines_init(false);
 	plugin_memory_engine_open(&engines[0].engine);
-	of_sender = add(sender, 0);
-	of_receiver = add(receiver, 1);
-	CHECK_EQ(plugin_memory_add(sender, memory, 0, &nothing), 0);
-	CHECK_EQ(engines[0].known[1], 0); /* the processor writes there, no NIC */
-	CHECK_EQ(plugin_memory_remove(of_sender), 0);
-	CHECK(withdrawn.count == 1 && withdrawn.comm == sender && withdrawn.handle == of_sender &&
-	      withdrawn.base == memory && withdrawn.bytes == 1);
-	CHECK_EQ(plugin_memory_remove(of_sender), -ENOENT); /* twice */
-	CHECK_EQ(plugin_memory_remove(memory), -ENOENT);    /* never given */
-	CHECK_EQ(plugin_memory_remove(of_receiver), 0);
-	CHECK(withdrawn.count == 2 && withdrawn.comm == receiver);
-	CHECK_EQ(plugin_memory_remove(nothing), 0);
+	send_handle = add(sender, 0);
+	recv_handle = add(receiver, 1);
+	CHECK_EQ(plugin_memory_add(sender, memory, 0, &empty_handle), 0);
+	CHECK_EQ(engines[0].pieces[1], 0); /* the CPU writes there, no NIC reads */
+	CHECK_EQ(plugin_memory_remove(send_handle), 0);
+	CHECK(cancels.count == 1 && cancels.comm == sender && cancels.handle == send_handle &&
+	      cancels.base == memory && cancels.bytes == 1);
+	CHECK_EQ(plugin_memory_remove(send_handle), -ENOENT); /* already removed */
+	CHECK_EQ(plugin_memory_remove(memory), -ENOENT);      /* not a handle */
+	CHECK_EQ(plugin_memory_remove(recv_handle), 0);
+	CHECK(cancels.count == 2 && cancels.comm == receiver);
+	CHECK_EQ(plugin_memory_remove(empty_handle), 0);
 	CHECK_EQ(sender->registered, 0);
-	engine_leaves(&engines[0]);
-	comm_closes(sender);
-	comm_closes(receiver);
+	close_engine(&engines[0]);
+	close_comm(sender);
+	close_comm(receiver);
 }
 
-TEST(memory_that_a_nic_refuses_is_copied_and_can_be_taken_back)
+TEST(memory_that_one_NIC_refuses_is_registered_with_the_others)
 {
 	struct comm *comm = comm_new(COMM_SEND);
 	void *handle;
 
-	engines_begin(true);
+	engines_init(true);
 	engines[1].refuses = true;
 	for (unsigned i = 0; i < ENGINES; i++)
 		plugin_memory_engine_open(&engines[i].engine);
 	handle = add(comm, 2);
-	CHECK_EQ(engines[0].known[2], 1);
-	CHECK_EQ(engines[1].known[2], 0);
-	CHECK_EQ(engines[2].known[2], 1);
+	CHECK_EQ(engines[0].pieces[2], 1);
+	CHECK_EQ(engines[1].pieces[2], 0);
+	CHECK_EQ(engines[2].pieces[2], 1);
 	CHECK_EQ(plugin_memory_remove(handle), 0);
 	for (unsigned i = 0; i < ENGINES; i++) {
-		CHECK_EQ(engines[i].known[2], 0);
-		engine_leaves(&engines[i]);
+		CHECK_EQ(engines[i].pieces[2], 0);
+		close_engine(&engines[i]);
 	}
 	CHECK_EQ(env_warns, 0);
-	comm_closes(comm);
+	close_comm(comm);
 }
 
-TEST(a_nic_that_still_reads_memory_is_waited_for_and_reported)
+TEST(removal_waits_for_NICs_that_still_read_and_reports_one_that_never_stops)
 {
 	struct comm *comm = comm_new(COMM_SEND);
 	void *handle;
 
-	engines_begin(true);
+	engines_init(true);
 	for (unsigned i = 0; i < ENGINES; i++)
 		plugin_memory_engine_open(&engines[i].engine);
 	handle = add(comm, 3);
@@ -244,7 +245,7 @@ TEST(a_nic_that_still_reads_memory_is_waited_for_and_reported)
 	CHECK_EQ(plugin_memory_remove(handle), 0);
 	CHECK_EQ(engines[0].evictions, 1);
 	CHECK_EQ(engines[1].evictions, 0);
-	CHECK_EQ(engines[2].evictions, 3); /* two questions a try */
+	CHECK_EQ(engines[2].evictions, 3); /* two removals per eviction */
 	CHECK_EQ(env_warns, 0);
 	handle = add(comm, 3);
 	engines[0].busy = FOR_EVER;
@@ -252,97 +253,97 @@ TEST(a_nic_that_still_reads_memory_is_waited_for_and_reported)
 	CHECK_EQ(plugin_memory_remove(handle), -EBUSY);
 	CHECK_EQ(env_warns, 1);
 	CHECK(strstr(env_warn, "an engine: deregMr: the device still reads 4 bytes"));
-	CHECK_EQ(engines[0].known[3], 1);
-	CHECK_EQ(engines[1].known[3], 0); /* the others were asked none the less */
-	CHECK_EQ(engines[2].known[3], 0);
+	CHECK_EQ(engines[0].pieces[3], 1);
+	CHECK_EQ(engines[1].pieces[3], 0); /* removed from the others nevertheless */
+	CHECK_EQ(engines[2].pieces[3], 0);
 	env_warns = 0;
 	for (unsigned i = 0; i < ENGINES; i++)
-		engine_leaves(&engines[i]);
-	comm_closes(comm);
+		close_engine(&engines[i]);
+	close_comm(comm);
 }
 
-TEST(comms_registrations_and_engines_come_and_go_in_any_order)
+TEST(comms_registrations_and_engines_are_created_and_removed_in_any_order)
 {
 	static struct {
 		void *handle;
 		struct comm *comm; /* NULL: closed */
 		unsigned piece;
-	} buffered[REGISTRATIONS];
+	} registrations[REGISTRATIONS];
 	struct comm *comms[COMMS] = { NULL };
-	bool there[ENGINES] = { false };
+	bool is_open[ENGINES] = { false };
 	struct rng rng;
 
-	engines_begin(true);
+	engines_init(true);
 	rng_seed(&rng, 1);
 	for (unsigned turn = 0; turn < 5000; turn++) {
 		unsigned i = rng_below(&rng, REGISTRATIONS), c = rng_below(&rng, COMMS),
 			 e = rng_below(&rng, ENGINES);
 
 		if (rng_below(&rng, 50) == 0 && comms[c]) {
-			comm_closes(comms[c]);
+			close_comm(comms[c]);
 			for (unsigned r = 0; r < REGISTRATIONS; r++)
-				if (buffered[r].comm == comms[c])
-					buffered[r].comm = NULL;
+				if (registrations[r].comm == comms[c])
+					registrations[r].comm = NULL;
 			comms[c] = NULL;
-		} else if (rng_below(&rng, 50) == 0 && there[e]) {
-			engine_leaves(&engines[e]);
-			there[e] = false;
-		} else if (rng_below(&rng, 20) == 0 && !there[e]) {
-			there[e] = true;
-			engine_begin(&engines[e], true);
+		} else if (rng_below(&rng, 50) == 0 && is_open[e]) {
+			close_engine(&engines[e]);
+			is_open[e] = false;
+		} else if (rng_below(&rng, 20) == 0 && !is_open[e]) {
+			is_open[e] = true;
+			engine_init(&engines[e], true);
 			plugin_memory_engine_open(&engines[e].engine);
-		} else if (buffered[i].handle) {
-			CHECK_EQ(plugin_memory_remove(buffered[i].handle), 0);
-			buffered[i].handle = NULL;
+		} else if (registrations[i].handle) {
+			CHECK_EQ(plugin_memory_remove(registrations[i].handle), 0);
+			registrations[i].handle = NULL;
 		} else {
 			if (!comms[c])
 				comms[c] = comm_new(c & 1 ? COMM_RECV : COMM_SEND);
-			buffered[i].piece = rng_below(&rng, PIECES);
-			buffered[i].comm = comms[c];
-			buffered[i].handle = add(comms[c], buffered[i].piece);
+			registrations[i].piece = rng_below(&rng, PIECES);
+			registrations[i].comm = comms[c];
+			registrations[i].handle = add(comms[c], registrations[i].piece);
 		}
 		for (unsigned p = 0; p < PIECES; p++) {
-			unsigned wanted = 0;
+			unsigned expected = 0;
 
 			for (unsigned r = 0; r < REGISTRATIONS; r++)
-				wanted += buffered[r].handle && buffered[r].comm &&
-					  buffered[r].piece == p &&
-					  buffered[r].comm->side == COMM_SEND;
+				expected += registrations[r].handle && registrations[r].comm &&
+					    registrations[r].piece == p &&
+					    registrations[r].comm->side == COMM_SEND;
 			for (e = 0; e < ENGINES; e++)
-				CHECK(!there[e] || engines[e].known[p] == wanted);
+				CHECK(!is_open[e] || engines[e].pieces[p] == expected);
 		}
 	}
 	for (unsigned c = 0; c < COMMS; c++)
 		if (comms[c])
-			comm_closes(comms[c]);
+			close_comm(comms[c]);
 	for (unsigned e = 0; e < ENGINES; e++)
-		if (there[e])
-			engine_leaves(&engines[e]);
+		if (is_open[e])
+			close_engine(&engines[e]);
 }
 
-static void *leaving(void *arg)
+static void *close_engine_thread(void *arg)
 {
-	engine_leaves(arg);
+	close_engine(arg);
 	return NULL;
 }
 
-TEST(an_engine_that_closes_is_asked_until_it_has_let_go)
+TEST(closing_an_engine_waits_until_its_NIC_stops_reading)
 {
 	for (unsigned round = 0; round < 50; round++) {
 		struct comm *comm = comm_new(COMM_SEND);
 		pthread_t thread;
 		void *handle;
 
-		engines_begin(true);
+		engines_init(true);
 		plugin_memory_engine_open(&engines[0].engine);
 		plugin_memory_engine_open(&engines[2].engine);
 		handle = add(comm, 4);
 		engines[0].busy = 8;
-		CHECK_EQ(pthread_create(&thread, NULL, leaving, &engines[0]), 0);
+		CHECK_EQ(pthread_create(&thread, NULL, close_engine_thread, &engines[0]), 0);
 		CHECK_EQ(plugin_memory_remove(handle), 0);
-		CHECK_EQ(engines[2].known[4], 0);
+		CHECK_EQ(engines[2].pieces[4], 0);
 		CHECK_EQ(pthread_join(thread, NULL), 0);
-		engine_leaves(&engines[2]);
-		comm_closes(comm);
+		close_engine(&engines[2]);
+		close_comm(comm);
 	}
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_parallel.c - kernel lanes of a comm over a NIC, over made-up PCI functions. */
+/* test_parallel.c - how many kernel lanes a comm has over a NIC, with a fake PCI function. */
 #include "device/device.h"
 
 #include <stdio.h>
@@ -17,7 +17,7 @@ const struct plugin_config *plugin_config(void)
 	return &config;
 }
 
-/* What the function's file says; NULL: it has none. */
+/* Writes the PCI function's vendor file; NULL: removes it. */
 static void write_vendor(const char *text)
 {
 	char path[300];
@@ -54,19 +54,19 @@ TEST(the_vendor_decides_how_many_kernel_lanes)
 
 TEST(NCCLs_variables_replace_the_vendor)
 {
-	expect("0x1d0f\n", 4, -1, 16); /* 32 sockets in NCCL */
+	expect("0x1d0f\n", 4, -1, 16); /* NCCL would use 32 sockets */
 	expect("0x1d0f\n", -1, 2, 4);
 	expect("0x1d0f\n", 0, -1, 1);
 	expect("0x1ae0\n", -1, 3, 12);
 	expect(NULL, 3, -1, 3);
 	expect(NULL, 2, 8, 16);
-	expect(NULL, -1, 8, 1); /* no thread, no socket of its own */
+	expect(NULL, -1, 8, 1); /* without threads, sockets do not count */
 	expect(NULL, 99, 1, 16);
 	expect(NULL, 2147483647, 2147483647, 16);
 	expect(NULL, 2, 0, 1);
 }
 
-TEST(HARP_KERNEL_LANES_replaces_all)
+TEST(HARP_KERNEL_LANES_replaces_vendor_and_variables)
 {
 	config.kernel_lanes = 3;
 	expect("0x1d0f\n", -1, -1, 3);

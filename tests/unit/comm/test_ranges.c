@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_ranges.c - ranges of bytes, against a map of bits. */
+/* test_ranges.c - ranges of bytes, compared with a bitmap. */
 #include "comm/ranges.h"
 
 #include <errno.h>
@@ -48,7 +48,7 @@ static void test_ranges(void)
 		}
 		CHECK_EQ(ranges_prefix(&r, m),
 			 64ull * (map[m] == ~0ull ? 64u : (unsigned)__builtin_ctzll(~map[m])));
-		if (!rng_below(&rng, 40)) { /* older ones go along */
+		if (!rng_below(&rng, 40)) { /* forgets older messages, too */
 			ranges_forget(&r, m);
 			memset(map, 0, (m + 1) * sizeof(*map));
 		}

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_scheduler.c - which lane takes the next chunk; rates and round trips of the lanes are the test's. What a slow
- * lane costs: tests/sim/comm_share.c. */
+/* test_scheduler.c - which lane gets the next chunk; the test sets rates and round trips.
+ * tests/sim/comm_share.c measures the cost of a slow lane. */
 #include "comm/scheduler.h"
 
 #include "check.h"
@@ -9,18 +9,18 @@
 #define MS UINT64_C(1000000)
 #define CHUNK UINT64_C(65536)
 #define TIMEOUT_NS (500 * MS)
-#define WAY_MS_MAX 512u
+#define ACK_DELAY_MS_MAX 512u
 
-/* Paths of given rates; all lanes together have at most a window of bytes in flight. */
+/* Lanes of given rates, which together have at most a window of bytes in flight. */
 struct world {
 	struct scheduler scheduler;
 	unsigned lanes;
 	uint64_t rate[SCHEDULER_LANES_MAX];
-	uint64_t srtt_ns[SCHEDULER_LANES_MAX]; /* what its TCP says */
-	unsigned way_ms[SCHEDULER_LANES_MAX];  /* delay of an acknowledgment, below WAY_MS_MAX */
-	uint64_t carried[SCHEDULER_LANES_MAX]; /* of what was given */
-	uint64_t carried_at[WAY_MS_MAX][SCHEDULER_LANES_MAX]; /* at each of the last milliseconds */
-	uint64_t got[SCHEDULER_LANES_MAX];                    /* carried in the last run */
+	uint64_t srtt_ns[SCHEDULER_LANES_MAX];      /* reported by its TCP */
+	unsigned ack_delay_ms[SCHEDULER_LANES_MAX]; /* delay of an acknowledgment */
+	uint64_t delivered[SCHEDULER_LANES_MAX];    /* bytes */
+	uint64_t delivered_at[ACK_DELAY_MS_MAX][SCHEDULER_LANES_MAX]; /* in the last ms */
+	uint64_t run_bytes[SCHEDULER_LANES_MAX];                      /* in the last run */
 	uint64_t now_ns;
 	unsigned events; /* of all samples */
 };
@@ -40,19 +40,19 @@ static void world_open(unsigned lanes, uint64_t rate)
 
 static uint64_t in_flight(unsigned i)
 {
-	return w.scheduler.lane[i].given_bytes - w.carried[i];
+	return w.scheduler.lane[i].given_bytes - w.delivered[i];
 }
 
-/* Bytes of which an acknowledgment has come. */
-static uint64_t acked(unsigned i)
+/* Bytes whose acknowledgment has arrived. */
+static uint64_t acked_bytes(unsigned i)
 {
 	uint64_t ms = w.now_ns / MS;
 
-	w.carried_at[ms % WAY_MS_MAX][i] = w.carried[i];
-	return w.carried_at[(ms - w.way_ms[i]) % WAY_MS_MAX][i];
+	w.delivered_at[ms % ACK_DELAY_MS_MAX][i] = w.delivered[i];
+	return w.delivered_at[(ms - w.ack_delay_ms[i]) % ACK_DELAY_MS_MAX][i];
 }
 
-/* A millisecond: every path carries and is sampled, and chunks are given while the window has room. */
+/* A millisecond: every lane delivers and is sampled, and gets chunks while the window has space. */
 static void world_step(uint64_t window)
 {
 	uint64_t all = 0;
@@ -60,14 +60,14 @@ static void world_step(uint64_t window)
 	w.now_ns += MS;
 	for (unsigned i = 0; i < w.lanes; i++) {
 		const struct scheduler_lane *l = &w.scheduler.lane[i];
-		bool owed = l->given_bytes > l->acked_bytes;
-		uint64_t back;
+		bool unacked = l->given_bytes > l->acked_bytes;
+		uint64_t acked;
 
-		w.carried[i] += w.rate[i] < in_flight(i) ? w.rate[i] : in_flight(i);
-		back = acked(i);
-		if (owed) {
-			scheduler_acked(&w.scheduler, i, back, w.now_ns);
-			w.events |= scheduler_sample(&w.scheduler, i, l->given_bytes > back,
+		w.delivered[i] += w.rate[i] < in_flight(i) ? w.rate[i] : in_flight(i);
+		acked = acked_bytes(i);
+		if (unacked) {
+			scheduler_acked(&w.scheduler, i, acked, w.now_ns);
+			w.events |= scheduler_sample(&w.scheduler, i, l->given_bytes > acked,
 						     w.srtt_ns[i], TIMEOUT_NS, w.now_ns);
 		}
 		all += l->given_bytes - l->acked_bytes;
@@ -81,22 +81,22 @@ static void world_step(uint64_t window)
 	}
 }
 
-/* Fills w.got. */
+/* Fills w.run_bytes. */
 static void world_run(unsigned ms, uint64_t window)
 {
 	uint64_t before[SCHEDULER_LANES_MAX];
 
-	memcpy(before, w.carried, sizeof(before));
+	memcpy(before, w.delivered, sizeof(before));
 	for (unsigned t = 0; t < ms; t++)
 		world_step(window);
 	for (unsigned i = 0; i < w.lanes; i++)
-		w.got[i] = w.carried[i] - before[i];
+		w.run_bytes[i] = w.delivered[i] - before[i];
 }
 
-static void check_both_carry(void)
+static void check_both_deliver(void)
 {
-	CHECK(w.got[0] > 9000000);
-	CHECK(w.got[1] > 9000000);
+	CHECK(w.run_bytes[0] > 9000000);
+	CHECK(w.run_bytes[1] > 9000000);
 }
 
 TEST(a_lane_with_a_tenth_of_the_rate_is_slow)
@@ -121,10 +121,10 @@ TEST(a_lane_that_was_idle_for_long_is_not_slow)
 	w.srtt_ns[1] = MS / 10;
 	w.lanes = 2;
 	world_run(1000, 16 * CHUNK);
-	check_both_carry();
+	check_both_deliver();
 }
 
-TEST(a_lane_that_nearly_stopped_gets_its_share_back_when_it_moves)
+TEST(a_lane_that_nearly_stopped_regains_its_share)
 {
 	world_open(2, 10000);
 	world_run(200, 8 * CHUNK);
@@ -133,61 +133,61 @@ TEST(a_lane_that_nearly_stopped_gets_its_share_back_when_it_moves)
 	w.rate[0] = 10000;
 	world_run(5000, 8 * CHUNK);
 	world_run(1000, 8 * CHUNK);
-	check_both_carry();
+	check_both_deliver();
 }
 
-/* A preamble may wait for a busy peer, or for a HELLO that was lost. */
-TEST(a_preamble_that_took_long_is_forgotten)
+/* A preamble may wait for a busy peer or for a retransmission. */
+TEST(a_long_preamble_does_not_reduce_a_lanes_share)
 {
-	static const uint64_t took_ns[] = { 0, 200 * MS, 3000 * MS, 36000000 * MS };
+	static const uint64_t preamble_ns[] = { 0, 200 * MS, 3000 * MS, 36000000 * MS };
 
-	for (unsigned i = 0; i < sizeof(took_ns) / sizeof(took_ns[0]); i++) {
+	for (unsigned i = 0; i < sizeof(preamble_ns) / sizeof(preamble_ns[0]); i++) {
 		world_open(2, 10000);
 		scheduler_remove(&w.scheduler, 0);
 		world_run(100, 8 * CHUNK);
-		scheduler_add(&w.scheduler, 0, LANE_KERNEL, false, took_ns[i], w.now_ns);
+		scheduler_add(&w.scheduler, 0, LANE_KERNEL, false, preamble_ns[i], w.now_ns);
 		world_run(1000, 8 * CHUNK);
-		check_both_carry();
+		check_both_deliver();
 	}
 }
 
-TEST(a_lane_with_long_round_trips_is_tried_again_from_time_to_time)
+TEST(a_lane_with_long_round_trips_is_tried_again_at_intervals)
 {
 	world_open(2, 10000);
 	world_run(200, 8 * CHUNK);
-	w.way_ms[0] = 400;
+	w.ack_delay_ms[0] = 400;
 	w.srtt_ns[0] = 400 * MS;
 	world_run(600, 8 * CHUNK);
 	world_run(5000, 8 * CHUNK);
-	CHECK_EQ(w.got[0], 0);
-	CHECK(w.got[1] > 9000000);
+	CHECK_EQ(w.run_bytes[0], 0);
+	CHECK(w.run_bytes[1] > 9000000);
 	world_run(6400, 8 * CHUNK);
-	CHECK_EQ(w.got[0], CHUNK); /* one chunk each 6.4 s */
-	w.way_ms[0] = 0;
+	CHECK_EQ(w.run_bytes[0], CHUNK); /* one chunk every 6.4 s */
+	w.ack_delay_ms[0] = 0;
 	w.srtt_ns[0] = MS / 10;
 	world_run(6400, 8 * CHUNK);
 	world_run(1000, 8 * CHUNK);
-	check_both_carry();
+	check_both_deliver();
 }
 
-/* A peer that was stopped leaves a smoothed round trip of seconds, which comes down by an eighth a sample. */
+/* After a stop of the peer the smoothed round trip is seconds; a sample lowers it by an eighth. */
 TEST(the_round_trips_of_a_stopped_peer_are_forgotten)
 {
 	world_open(2, 10000);
 	world_run(200, 8 * CHUNK);
 	w.srtt_ns[0] = 5000 * MS;
 	for (unsigned ms = 0; ms < 11000; ms++) {
-		uint64_t before = w.carried[0];
+		uint64_t before = w.delivered[0];
 
 		world_step(8 * CHUNK);
-		if (ms > 100 && w.carried[0] != before)
+		if (ms > 100 && w.delivered[0] != before)
 			w.srtt_ns[0] = (w.srtt_ns[0] * 7 + MS / 10) / 8;
 	}
 	world_run(1000, 8 * CHUNK);
-	check_both_carry();
+	check_both_deliver();
 }
 
-TEST(a_silent_lane_is_dead_only_while_another_one_moves)
+TEST(a_silent_lane_is_dead_only_while_another_one_makes_progress)
 {
 	world_open(2, 10000);
 	world_run(200, 8 * CHUNK);
@@ -199,22 +199,22 @@ TEST(a_silent_lane_is_dead_only_while_another_one_moves)
 	CHECK(w.events & SCHEDULER_DEAD);
 }
 
-TEST(a_path_that_delivers_in_bursts_has_its_mean_rate)
+TEST(a_lane_that_delivers_in_bursts_has_its_mean_rate)
 {
-	uint64_t carried = 0, now_ns = 1000 * MS;
+	uint64_t delivered = 0, now_ns = 1000 * MS;
 
 	scheduler_add(&s, 0, LANE_KERNEL, false, MS / 10, now_ns);
 	for (unsigned burst = 0; burst < 40; burst++) {
 		scheduler_give(&s, 0, CHUNK, now_ns);
 		for (unsigned ms = 1; ms <= 8; ms++) {
 			now_ns += MS;
-			carried += ms == 8 ? CHUNK : 0; /* 8192 a ms */
-			scheduler_acked(&s, 0, carried, now_ns);
+			delivered += ms == 8 ? CHUNK : 0; /* 8192 a ms */
+			scheduler_acked(&s, 0, delivered, now_ns);
 			(void)scheduler_sample(&s, 0, ms < 8, MS / 10, TIMEOUT_NS, now_ns);
 		}
 		CHECK(s.lane[0].rate >= 8000);
 		CHECK(s.lane[0].rate <= 10000);
-		now_ns += burst % 3 * 20 * MS; /* and nothing to do in between */
+		now_ns += burst % 3 * 20 * MS; /* idle in between */
 	}
 }
 
@@ -232,7 +232,7 @@ TEST(bytes_acknowledged_within_one_turn_give_no_rate)
 	CHECK(s.lane[0].rate <= 4 * CHUNK);
 }
 
-/* A socket would take megabytes. */
+/* Its socket would accept megabytes. */
 TEST(a_lane_of_unknown_rate_gets_two_chunks)
 {
 	uint64_t now_ns = 1000 * MS;
@@ -251,12 +251,12 @@ TEST(a_lane_of_unknown_rate_gets_two_chunks)
 	now_ns += 2 * MS;
 	scheduler_acked(&s, 1, 2 * CHUNK, now_ns);
 	CHECK_EQ(scheduler_best(&s, LANE_KERNEL, CHUNK, now_ns), 1);
-	/* Alone it takes what it gets: there is nothing to spare it for. */
+	/* The only lane has no such limit. */
 	scheduler_remove(&s, 1);
 	CHECK_EQ(scheduler_best(&s, LANE_KERNEL, CHUNK, now_ns), 0);
 }
 
-TEST(only_what_a_slow_lane_has_under_way_is_late)
+TEST(only_the_chunks_in_flight_on_a_slow_lane_are_late)
 {
 	world_open(2, 10000);
 	for (unsigned t = 0; t < 500; t++) {
@@ -275,8 +275,8 @@ TEST(only_what_a_slow_lane_has_under_way_is_late)
 	CHECK(!scheduler_late(&w.scheduler, 0, in_flight(0), 1, CHUNK, w.now_ns));
 }
 
-/* Neither a known rate nor the first one counts the delay. */
-TEST(a_delayed_ack_gives_no_rate)
+/* The delay lowers neither a known rate nor the first one. */
+TEST(a_delayed_ACK_does_not_lower_the_rate)
 {
 	uint64_t now_ns = 1000 * MS;
 
@@ -297,8 +297,8 @@ TEST(a_delayed_ack_gives_no_rate)
 	CHECK_EQ(s.lane[0].rate, CHUNK);
 }
 
-/* Two segments that come in the millisecond before a sample are no rate. */
-TEST(the_end_of_a_chunk_that_comes_in_bursts_does_not_raise_the_rate)
+/* Two segments in the millisecond before a sample are no rate. */
+TEST(the_end_of_a_chunk_that_is_delivered_in_bursts_does_not_raise_the_rate)
 {
 	const uint64_t base_ns = 1000 * MS, burst = 2896, rate = burst / 4;
 
@@ -322,7 +322,7 @@ static void add_two(unsigned kind, uint64_t now_ns)
 /* A thread may read its clock long before another thread sees the lane become idle. */
 TEST(a_chunk_given_with_an_old_clock_changes_nothing)
 {
-	const uint64_t base_ns = 1000 * MS, seen_ns = base_ns + 100 * MS;
+	const uint64_t base_ns = 1000 * MS, idle_ns = base_ns + 100 * MS;
 
 	add_two(LANE_HARP, base_ns);
 	scheduler_give(&s, 1, CHUNK, base_ns);
@@ -330,11 +330,11 @@ TEST(a_chunk_given_with_an_old_clock_changes_nothing)
 	scheduler_give(&s, 0, 8 * CHUNK, base_ns);
 	scheduler_acked(&s, 0, 8 * CHUNK, base_ns + MS);
 	scheduler_give(&s, 0, CHUNK, base_ns + 99 * MS);
-	scheduler_acked(&s, 0, 9 * CHUNK, seen_ns);
+	scheduler_acked(&s, 0, 9 * CHUNK, idle_ns);
 	for (unsigned i = 1; i <= 8; i++) {
 		scheduler_give(&s, 0, 8 * CHUNK, base_ns);
-		CHECK_EQ(scheduler_sample(&s, 0, true, MS / 10, TIMEOUT_NS, seen_ns + i * MS), 0);
-		scheduler_acked(&s, 0, (9 + i * 8) * CHUNK, seen_ns + i * MS);
+		CHECK_EQ(scheduler_sample(&s, 0, true, MS / 10, TIMEOUT_NS, idle_ns + i * MS), 0);
+		scheduler_acked(&s, 0, (9 + i * 8) * CHUNK, idle_ns + i * MS);
 	}
 	CHECK(s.lane[0].rate >= 500000);
 }
@@ -348,11 +348,11 @@ TEST(a_sample_taken_with_an_old_clock_changes_nothing)
 	scheduler_give(&s, 0, CHUNK, base_ns);
 	scheduler_acked(&s, 0, CHUNK, received_ns);
 	scheduler_acked(&s, 0, CHUNK, base_ns);
-	/* Nothing was owed until just now: it does not stall. */
+	/* Nothing was in flight until now, so it does not stall. */
 	scheduler_give(&s, 0, 4 * CHUNK, base_ns);
 	CHECK_EQ(scheduler_sample(&s, 0, true, MS / 10, TIMEOUT_NS, base_ns), 0);
 	CHECK_EQ(scheduler_sample(&s, 0, true, MS / 10, TIMEOUT_NS, received_ns + MS), 0);
-	/* Nor has it delivered much of what it was given just now. */
+	/* Nor has it delivered much of the bytes that it was given just now. */
 	scheduler_acked(&s, 0, 2 * CHUNK, received_ns + 10 * MS);
 	scheduler_acked(&s, 0, 2 * CHUNK, received_ns + 2 * MS);
 	scheduler_give(&s, 0, 20 * CHUNK, received_ns + 10 * MS);
@@ -373,35 +373,35 @@ TEST(lanes_are_ranked_by_stall_backup_and_kind)
 	CHECK_EQ(scheduler_choices(&s, LANE_HARP | LANE_KERNEL), 2);
 	CHECK_EQ(scheduler_choices(&s, LANE_HARP), 1);
 	CHECK_EQ(scheduler_control(&s), 4);
-	scheduler_remove(&s, 4); /* the other kind before a backup */
+	scheduler_remove(&s, 4); /* another kind before a backup */
 	CHECK_EQ(scheduler_best(&s, LANE_HARP, 100, 0), 1);
 	scheduler_remove(&s, 1);
 	CHECK_EQ(scheduler_best(&s, LANE_KERNEL, 100, 0), 5);
 	CHECK_EQ(scheduler_control(&s), 5);
 }
 
-TEST(a_lane_that_owes_acknowledgments_stalls_and_dies)
+TEST(a_lane_with_overdue_acknowledgments_stalls_and_dies)
 {
 	unsigned events = 0;
 
 	scheduler_add(&s, 0, LANE_HARP, false, 0, 0);
 	scheduler_add(&s, 1, LANE_HARP, false, 0, 0);
-	/* After a long idle time bytes are owed from now on. */
+	/* After an idle time, the acknowledgment is due from now on. */
 	scheduler_give(&s, 0, CHUNK, 900 * MS);
 	scheduler_give(&s, 1, CHUNK, 900 * MS);
 	CHECK_EQ(scheduler_sample(&s, 0, true, 100000, 500 * MS, 910 * MS), 0);
 	CHECK_EQ(scheduler_sample(&s, 0, true, 100000, 500 * MS, 921 * MS), SCHEDULER_STALLED);
 	CHECK_EQ(scheduler_best(&s, LANE_HARP, 1, 921 * MS), 1);
-	/* Both silent: neither is dead, however long. */
+	/* While both are silent, neither is dead. */
 	CHECK_EQ(scheduler_sample(&s, 1, true, 100000, 500 * MS, 921 * MS), SCHEDULER_STALLED);
 	CHECK_EQ(scheduler_sample(&s, 0, true, 100000, 500 * MS, 99000 * MS), 0);
-	/* One moves. */
+	/* One makes progress. */
 	scheduler_acked(&s, 1, CHUNK, 99001 * MS);
 	CHECK_EQ(scheduler_sample(&s, 1, false, 100000, 500 * MS, 99001 * MS), SCHEDULER_MOVES);
 	CHECK_EQ(scheduler_sample(&s, 0, true, 100000, 500 * MS, 99002 * MS), SCHEDULER_DEAD);
-	/* A closed window owes nothing. */
+	/* Bytes that a closed window holds back do not count. */
 	CHECK_EQ(scheduler_sample(&s, 0, false, 100000, 500 * MS, 99003 * MS), SCHEDULER_MOVES);
-	/* A long round trip has more time. */
+	/* A lane with a long round trip has more time. */
 	memset(&s, 0, sizeof(s));
 	scheduler_add(&s, 0, LANE_HARP, false, 200 * MS, 0);
 	scheduler_give(&s, 0, CHUNK, 0);
@@ -410,13 +410,13 @@ TEST(a_lane_that_owes_acknowledgments_stalls_and_dies)
 	CHECK_EQ(events, 0);
 }
 
-/* Linux delays the ACK of little data only, and HARP's stack none of these. */
-TEST(a_delayed_ack_is_no_stall)
+/* Linux delays only the ACK of little data, and HARP's stack delays none of these. */
+TEST(a_delayed_ACK_is_no_stall)
 {
 	static const struct {
 		unsigned kind;
 		uint64_t bytes;
-		bool early;
+		bool stalls_early;
 	} cases[] = { { LANE_KERNEL, 4096, false },
 		      { LANE_KERNEL, CHUNK, true },
 		      { LANE_HARP, 4096, true } };
@@ -426,8 +426,8 @@ TEST(a_delayed_ack_is_no_stall)
 		scheduler_add(&s, 0, cases[i].kind, false, 0, 0);
 		scheduler_give(&s, 0, cases[i].bytes, 900 * MS);
 		CHECK_EQ(scheduler_sample(&s, 0, true, 100000, TIMEOUT_NS, 950 * MS),
-			 cases[i].early ? SCHEDULER_STALLED : 0);
+			 cases[i].stalls_early ? SCHEDULER_STALLED : 0);
 		CHECK_EQ(scheduler_sample(&s, 0, true, 100000, TIMEOUT_NS, 961 * MS),
-			 cases[i].early ? 0 : SCHEDULER_STALLED);
+			 cases[i].stalls_early ? 0 : SCHEDULER_STALLED);
 	}
 }

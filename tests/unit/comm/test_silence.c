@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_silence.c - for how long the peer of a kernel lane has not answered, and when it is given up.
+ * test_silence.c - how long the peer of a kernel lane has been silent, and when it is given up.
  *
- * TCP_INFO is the test's: a peer is asked in steps, answers each question, and is gone at some time.
+ * TCP_INFO is a double: TCP sends a probe at intervals, and the peer answers each until it dies.
  */
 #include <errno.h>
 #include <linux/tcp.h>
@@ -16,9 +16,9 @@
 
 #define MS 1000000ull
 #define SECOND (1000 * MS)
-#define KERNEL_STEP (10 * MS) /* of its clock, HZ=100 */
+#define KERNEL_TICK (10 * MS) /* HZ=100 */
 
-/* ---- what the kernel says ------------------------------------------------------------------------- */
+/* ---- TCP_INFO -------------------------------------------------------------------------------- */
 
 static struct {
 	uint64_t now_ns, acked_ns;
@@ -31,16 +31,16 @@ int getsockopt(int fd, int level, int name, void *value, socklen_t *len)
 	struct tcp_info info = { .tcpi_probes = tcp.probes,
 				 .tcpi_unacked = tcp.unacked,
 				 .tcpi_segs_in = tcp.segments };
-	uint64_t steps = tcp.now_ns / KERNEL_STEP - tcp.acked_ns / KERNEL_STEP;
+	uint64_t ticks = tcp.now_ns / KERNEL_TICK - tcp.acked_ns / KERNEL_TICK;
 
 	if (level != IPPROTO_TCP || name != TCP_INFO || *len < sizeof(info))
 		return -1;
-	info.tcpi_last_ack_recv = (uint32_t)(steps * KERNEL_STEP / MS);
+	info.tcpi_last_ack_recv = (uint32_t)(ticks * KERNEL_TICK / MS);
 	memcpy(value, &info, sizeof(info));
 	return 0;
 }
 
-/* ---- a lane, and a comm of that one lane ---------------------------------------------------------- */
+/* ---- a comm of one lane ---------------------------------------------------------------------- */
 
 struct rig {
 	struct poller poller;
@@ -72,45 +72,46 @@ static void rig_close(struct rig *rig)
 	close(rig->peer);
 }
 
-/* The caller's clock may be older than the kernel's. */
+/* older_ms: how far the caller's clock lags behind the kernel's. */
 static uint64_t rig_silence_ms(struct rig *rig, uint64_t ms, uint64_t older_ms)
 {
 	tcp.now_ns = 100 * SECOND + ms * MS;
 	return lane_kernel_silence_ns(rig->lane.lane, tcp.now_ns - older_ms * MS) / MS;
 }
 
-/* An answer came then, and nothing since. */
-static void tcp_answers(uint64_t ms, uint32_t segments)
+/* Sets the time of the last answer. */
+static void set_last_answer(uint64_t ms, uint32_t segments)
 {
 	tcp.acked_ns = 100 * SECOND + ms * MS;
 	tcp.segments = segments;
 }
 
-/* ---- how long is it ------------------------------------------------------------------------------- */
+/* ---- duration of a silence ------------------------------------------------------------------- */
 
-/* By the clocks the answer came before the last look: the kernel's clock goes in steps, and ours is old. */
-TEST(clocks_that_differ_make_no_silence)
+/* By these clocks the answer seems to precede the last sample: the kernel counts ticks, and the
+ * caller's clock lags. */
+TEST(different_clocks_cause_no_silence)
 {
 	struct rig rig;
 
 	rig_open(&rig);
 	tcp.unacked = 1;
 	CHECK_EQ(rig_silence_ms(&rig, 9, 0), 0);
-	tcp_answers(11, 1);
+	set_last_answer(11, 1);
 	CHECK_EQ(rig_silence_ms(&rig, 509, 0), 0);
-	tcp_answers(600, 2);
+	set_last_answer(600, 2);
 	CHECK_EQ(rig_silence_ms(&rig, 1509, 300), 0);
 	rig_close(&rig);
 }
 
 /* Any host may send segments that look like the peer's. */
-TEST(segments_that_are_no_answer_do_not_end_a_silence)
+TEST(segments_without_an_acknowledgment_do_not_end_a_silence)
 {
 	struct rig rig;
 
 	rig_open(&rig);
 	tcp.unacked = 1;
-	tcp_answers(0, 1);
+	set_last_answer(0, 1);
 	CHECK_EQ(rig_silence_ms(&rig, 0, 0), 0);
 	for (uint64_t ms = 1000; ms <= 5000; ms += 1000) {
 		tcp.segments += 100;
@@ -120,66 +121,65 @@ TEST(segments_that_are_no_answer_do_not_end_a_silence)
 	rig_close(&rig);
 }
 
-/* ---- when is it given up -------------------------------------------------------------------------- */
+/* ---- timeout --------------------------------------------------------------------------------- */
 
 struct world {
-	uint64_t timeout_ns, step_ns;      /* between two polls */
-	uint64_t unanswered_ns, period_ns; /* the first question, and from one to the next */
-	uint64_t answer_ns;                /* from a question to its answer */
-	uint64_t gone_ns;                  /* no question is answered from here on */
-	bool data;
+	uint64_t timeout_ns, step_ns; /* step: between two polls */
+	uint64_t probe_ns, period_ns; /* of the first probe, and between probes */
+	uint64_t answer_ns;           /* from a probe to its answer */
+	uint64_t death_ns;            /* no probe is answered from then on */
+	bool data;                    /* the probes are data */
 };
 
-/* The first question that is not answered. */
-static uint64_t world_last_ns(const struct world *w)
+/* The time of the first unanswered probe. */
+static uint64_t world_silent_ns(const struct world *w)
 {
-	uint64_t before = (w->gone_ns - w->unanswered_ns + w->period_ns - 1) / w->period_ns;
+	uint64_t before = (w->death_ns - w->probe_ns + w->period_ns - 1) / w->period_ns;
 
-	return w->unanswered_ns + before * w->period_ns;
+	return w->probe_ns + before * w->period_ns;
 }
 
-static void world_is(const struct world *w, uint64_t now_ns)
+static void world_set_tcp(const struct world *w, uint64_t now_ns)
 {
-	uint64_t end_ns = world_last_ns(w), asked = 0, answered = 0;
+	uint64_t silent_ns = world_silent_ns(w), probes = 0, answers = 0;
 
-	if (now_ns >= w->unanswered_ns)
-		asked = (now_ns - w->unanswered_ns) / w->period_ns + 1;
-	if (now_ns >= w->unanswered_ns + w->answer_ns)
-		answered = (now_ns - w->unanswered_ns - w->answer_ns) / w->period_ns + 1;
-	if (answered > (end_ns - w->unanswered_ns) / w->period_ns)
-		answered = (end_ns - w->unanswered_ns) / w->period_ns;
+	if (now_ns >= w->probe_ns)
+		probes = (now_ns - w->probe_ns) / w->period_ns + 1;
+	if (now_ns >= w->probe_ns + w->answer_ns)
+		answers = (now_ns - w->probe_ns - w->answer_ns) / w->period_ns + 1;
+	if (answers > (silent_ns - w->probe_ns) / w->period_ns)
+		answers = (silent_ns - w->probe_ns) / w->period_ns;
 	tcp.now_ns = now_ns;
-	tcp.segments = (uint32_t)answered;
-	tcp.acked_ns =
-		answered ? w->unanswered_ns + (answered - 1) * w->period_ns + w->answer_ns : 0;
-	tcp.unacked = w->data && asked > answered;
-	tcp.probes = w->data ? 0 : (uint8_t)(asked - answered < 127 ? asked - answered : 127);
+	tcp.segments = (uint32_t)answers;
+	tcp.acked_ns = answers ? w->probe_ns + (answers - 1) * w->period_ns + w->answer_ns : 0;
+	tcp.unacked = w->data && probes > answers;
+	tcp.probes = w->data ? 0 : (uint8_t)(probes - answers < 127 ? probes - answers : 127);
 }
 
-/* Not before the timeout is over, nor later than by a quarter of it, and by what polling takes. */
+/* The peer is given up after the timeout, at most a quarter of it and two polls later. */
 static void world_check(const struct world *w)
 {
-	uint64_t begun_ns = world_last_ns(w), now_ns = 0;
+	uint64_t silent_ns = world_silent_ns(w), now_ns = 0;
 	struct rig rig;
 
 	rig_open(&rig);
 	env_config.user_timeout_ns = w->timeout_ns;
-	while (!rig.comm.end_error && now_ns < begun_ns + 2 * w->timeout_ns) {
+	while (!rig.comm.end_error && now_ns < silent_ns + 2 * w->timeout_ns) {
 		now_ns += w->step_ns;
-		world_is(w, now_ns);
+		world_set_tcp(w, now_ns);
 		rig.comm.now_ns = now_ns;
 		comm_lane_sample(&rig.lane);
 	}
 	CHECK_EQ(rig.comm.end_error, -ETIMEDOUT);
-	CHECK(now_ns >= begun_ns + w->timeout_ns);
-	CHECK(now_ns <= begun_ns + w->timeout_ns + w->timeout_ns / 4 + 2 * w->step_ns);
+	CHECK(now_ns >= silent_ns + w->timeout_ns);
+	CHECK(now_ns <= silent_ns + w->timeout_ns + w->timeout_ns / 4 + 2 * w->step_ns);
 	rig_close(&rig);
 }
 
 TEST(a_silent_peer_is_given_up_after_the_timeout)
 {
 	static const uint64_t timeouts_ms[] = { 100, 2000, 4100, 7000 };
-	const uint64_t usual_ns = env_config.user_timeout_ns;
+	const uint64_t saved_ns = env_config.user_timeout_ns;
 
 	for (unsigned i = 0; i < 4 * 2 * 40 && !check_failures; i++) {
 		uint64_t timeout_ns = timeouts_ms[i % 4] * MS, check_ns = timeout_ns / 4;
@@ -188,13 +188,13 @@ TEST(a_silent_peer_is_given_up_after_the_timeout)
 
 		check_ns = check_ns < SECOND ? check_ns : SECOND;
 		w.step_ns = timeout_ns / 200 + phase * 7919;
-		w.unanswered_ns = 100 * SECOND + check_ns * phase / 40;
+		w.probe_ns = 100 * SECOND + check_ns * phase / 40;
 		w.period_ns = check_ns - check_ns * (phase % 5) / 37;
 		w.answer_ns = check_ns * (phase % 4) / 4 + MS;
-		w.gone_ns = w.unanswered_ns + w.period_ns * (3 + phase % 3) + 1;
+		w.death_ns = w.probe_ns + w.period_ns * (3 + phase % 3) + 1;
 		world_check(&w);
 	}
-	env_config.user_timeout_ns = usual_ns;
+	env_config.user_timeout_ns = saved_ns;
 }
 
 int main(void)
