@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * device_rig.h - hosts for device_scan(): a list of addresses as getifaddrs() returns it, and the other inputs of
- * struct device_host, by names and addresses.
+ * device_rig.h - hosts for device_scan(): addresses as getifaddrs() returns them, and the other
+ * inputs of struct device_host, which depend on names and addresses.
  */
 #ifndef HARP_TESTS_DEVICE_RIG_H
 #define HARP_TESTS_DEVICE_RIG_H
@@ -19,7 +19,7 @@
 #include "process/log.h"
 #include "process/config.h"
 
-static char sysfs[] = "/tmp/harp-test-device-XXXXXX"; /* there is none, but a test makes it */
+static char sysfs[] = "/tmp/harp-test-device-XXXXXX"; /* exists only if the test creates it */
 
 /* Needed by plugin_devices_load(), which is not under test here. */
 void plugin_log(enum plugin_log_level level, const char *func, int line, const char *fmt, ...)
@@ -47,7 +47,7 @@ static int fixed_mtu(const char *ifname)
 	return !strcmp(ifname, "eth0") ? 9000 : !strcmp(ifname, "gone") ? -ENODEV : 1500;
 }
 
-/* By the last byte of the address; the others are preferred. */
+/* The last byte of the address selects the state. */
 static int fixed_state(const char *ifname, const struct harp_addr *addr)
 {
 	switch (addr->bytes[15]) {
@@ -68,7 +68,7 @@ int harp_host_address_state(const char *ifname, const struct harp_addr *addr)
 	return fixed_state(ifname, addr);
 }
 
-/* ---- a picture of a host ------------------------------------------------------------------------ */
+/* ---- a host ---------------------------------------------------------------------------------- */
 
 #define UP (IFF_UP | IFF_RUNNING)
 static struct ifaddrs entries[64];
@@ -137,7 +137,7 @@ static int rig_segments(const char *ifname)
 	return !strcmp(ifname, "eth0");
 }
 
-static const struct device_host picture = {
+static const struct device_host base_host = {
 	.addresses = entries,
 	.sysfs = sysfs,
 	.mtu = fixed_mtu,
@@ -146,7 +146,7 @@ static const struct device_host picture = {
 	.address_state = fixed_state,
 };
 
-/* The chosen names, separated by spaces, an asterisk behind those of other network namespaces. */
+/* The chosen names, separated by spaces; an asterisk marks those of other network namespaces. */
 static inline const char *scan_host(const struct device_host *host,
 				    const struct plugin_config *config)
 {
@@ -164,7 +164,7 @@ static inline const char *scan_host(const struct device_host *host,
 static inline const char *scan(const char *ifname, int family, const char *comm_id)
 {
 	struct plugin_config config = { .family = family };
-	struct device_host host = picture;
+	struct device_host host = base_host;
 
 	host.comm_id = comm_id;
 	snprintf(config.ifname, sizeof(config.ifname), "%s", ifname);

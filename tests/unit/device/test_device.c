@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_device.c - which interfaces are offered, with which addresses. */
+/* test_device.c - which interfaces become devices, with which addresses. */
 #include "device_rig.h"
 
-/* A usual host: loopback, two NICs, one of them down, docker, a bridge. */
-static void usual_host(void)
+/* Loopback, four NICs, one of them down, docker, a bridge. */
+static void build_usual_host(void)
 {
 	reset();
 	add_link("lo", UP | IFF_LOOPBACK, 1, 0);
@@ -64,7 +64,7 @@ TEST(names_match_as_in_NCCL_SOCKET_IFNAME)
 
 TEST(named_interfaces_are_chosen)
 {
-	usual_host();
+	build_usual_host();
 	CHECK_STR(scan("", 0, NULL), "eth0 eth1");
 	CHECK_STR(scan("", AF_INET, NULL), "eth0 eth1");
 	CHECK_STR(scan("", AF_INET6, NULL), "eth0");
@@ -83,7 +83,7 @@ TEST(named_interfaces_are_chosen)
 	CHECK_STR(scan("eth0", 0, "10.1.0.77:4000"), "eth0");
 }
 
-/* Each group of the default order only when those before it are empty. */
+/* A group of the default order is used only if the groups before it are empty. */
 TEST(the_best_group_is_the_default)
 {
 	reset();
@@ -102,12 +102,12 @@ TEST(the_best_group_is_the_default)
 	CHECK_STR(scan("", 0, "172.17.0.9:1"), "ib0");
 }
 
-TEST(the_first_usable_address_of_a_family_counts)
+TEST(the_first_usable_address_of_a_family_is_used)
 {
 	static const uint8_t link_local[16] = { 0xfe, 0x80, [15] = 7 };
 	char text[INET6_ADDRSTRLEN];
 
-	usual_host();
+	build_usual_host();
 	add_address("eth0:1", UP, "10.0.0.99", 0);
 	add_address("eth0", UP, "fd00::6", 0);
 	CHECK_STR(scan("eth", 0, NULL), "eth0 eth1 eth10");
@@ -116,7 +116,7 @@ TEST(the_first_usable_address_of_a_family_counts)
 	CHECK_STR(inet_ntop(AF_INET6, devices[0].addr_v4.bytes, text, sizeof(text)),
 		  "::ffff:10.0.0.5");
 	CHECK_STR(inet_ntop(AF_INET6, devices[0].addr_v6.bytes, text, sizeof(text)), "fd00::5");
-	/* Link-local only where there is nothing else. */
+	/* A link-local address only if there is no other. */
 	CHECK(devices[1].has_v4 && !devices[1].has_v6);
 	CHECK(!devices[2].has_v4 && devices[2].has_v6 &&
 	      harp_addr_is_link_local(&devices[2].addr_v6));
@@ -132,27 +132,28 @@ TEST(the_first_usable_address_of_a_family_counts)
 	CHECK(!devices[0].has_default_route);
 }
 
-/* Which IPv6 address peers are given, whatever the order they are listed in. */
+/* The kernel's order of the addresses does not matter. */
 TEST(the_IPv6_address_that_lasts_longest_is_chosen)
 {
-	static const char *const best_last[] = { "fd00::d0", "fd00::1e", "fe80::de",   "fe80::1",
-						 "fd00::de", "fd00::7e", "2001:db8::1" };
+	static const char *const by_preference[] = { "fd00::d0",   "fd00::1e", "fe80::de",
+						     "fe80::1",    "fd00::de", "fd00::7e",
+						     "2001:db8::1" };
 	char text[INET6_ADDRSTRLEN];
 
-	for (unsigned from = 0; from < 7; from++) {
-		for (unsigned backwards = 0; backwards < 2; backwards++) {
+	for (unsigned best = 0; best < 7; best++) {
+		for (unsigned reversed = 0; reversed < 2; reversed++) {
 			reset();
-			for (unsigned i = 0; i <= from; i++)
-				add_address("eth0", UP, best_last[backwards ? from - i : i], 4);
-			CHECK_STR(scan("", 0, NULL), from < 2 ? "" : "eth0");
-			if (from < 2)
+			for (unsigned i = 0; i <= best; i++)
+				add_address("eth0", UP, by_preference[reversed ? best - i : i], 4);
+			CHECK_STR(scan("", 0, NULL), best < 2 ? "" : "eth0");
+			if (best < 2)
 				continue;
 			CHECK_STR(inet_ntop(AF_INET6, devices[0].addr_v6.bytes, text, sizeof(text)),
-				  best_last[from]);
-			CHECK_EQ(harp_addr_is_link_local(&devices[0].addr_v6), from < 4);
+				  by_preference[best]);
+			CHECK_EQ(harp_addr_is_link_local(&devices[0].addr_v6), best < 4);
 		}
 	}
-	/* The first of equals; where the kernel says nothing all are good. */
+	/* The first of equal addresses; all are equal if the kernel reports no states. */
 	reset();
 	add_address("eth3", UP, "fd00::3", 0);
 	add_address("eth3", UP, "fd00::2", 0);
@@ -167,7 +168,7 @@ TEST(the_IPv6_address_that_lasts_longest_is_chosen)
 	add_address("eth2", UP, "fd00::6", 0);
 	CHECK_STR(scan("", 0, NULL), "eth2");
 	CHECK_STR(scan("eth", 0, NULL), "eth0 eth1 eth2");
-	/* Beside IPv4 it is not offered, and names no link. */
+	/* With an IPv4 address, the link-local one is not used. */
 	add_address("eth1", UP, "10.0.0.5", 0);
 	CHECK_STR(scan("=eth1", 0, NULL), "eth1");
 	CHECK(devices[0].has_v4 && !devices[0].has_v6);

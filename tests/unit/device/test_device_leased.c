@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_device_leased.c - interfaces that harpd leases, of another network namespace or of ours. */
+/* test_device_leased.c - NICs that harpd leases, of this or another network namespace. */
 #include "device_rig.h"
 #include "process/config.h"
 
@@ -29,18 +29,18 @@ static struct harp_lease_device *add_leased(const char *ifname, uint64_t netns, 
 	return d;
 }
 
-static const char *scan_leased(const struct plugin_config *config, uint64_t own)
+static const char *scan_leased(const struct plugin_config *config, uint64_t netns)
 {
-	struct device_host host = picture;
+	struct device_host host = base_host;
 
 	host.leased = leased;
 	host.leased_count = leased_total;
-	host.netns = own;
+	host.netns = netns;
 	return scan_host(&host, config);
 }
 
-/* A container: loopback and a veth of its own; the NICs are the host's. */
-static void container(void)
+/* A container has loopback and a veth; the NICs are in the host's namespace. */
+static void build_container(void)
 {
 	reset();
 	leased_total = 0;
@@ -54,7 +54,7 @@ TEST(a_leased_NIC_of_another_namespace_is_a_device)
 {
 	struct plugin_config config = { 0 };
 
-	container();
+	build_container();
 	add_leased("ens5", NIC_NETNS, 1);
 	add_leased("ens6", NIC_NETNS, 2);
 	CHECK_STR(scan_leased(&config, OUR_NETNS), "ens5* ens6*");
@@ -67,14 +67,14 @@ TEST(a_leased_NIC_of_another_namespace_is_a_device)
 	CHECK(devices[0].has_v4 && !devices[0].has_v6 && !devices[0].has_default_route);
 	CHECK_EQ(devices[0].addr_v4.bytes[15], 1);
 	CHECK_STR(devices[0].pci_path, "/sys/devices/pci0000:00/0000:00:05.1");
-	/* Who names an interface of ours gets that one; a speed that is set holds for all. */
+	/* HARP_IFNAME can name a local interface. HARP_SPEED_MBPS applies to leased NICs too. */
 	strcpy(config.ifname, "=eth0");
 	CHECK_STR(scan_leased(&config, OUR_NETNS), "eth0");
 	strcpy(config.ifname, "ens6");
 	config.speed_mbps = 7;
 	CHECK_STR(scan_leased(&config, OUR_NETNS), "ens6*");
 	CHECK_EQ(devices[0].speed_mbps, 7);
-	/* Without a namespace's number to compare with, nobody's NIC is taken for another's. */
+	/* Without the number of this namespace, no leased NIC is used. */
 	config.ifname[0] = '\0';
 	CHECK_STR(scan_leased(&config, 0), "eth0");
 	config.path = PATH_KERNEL;
@@ -88,24 +88,24 @@ TEST(a_leased_NIC_of_this_namespace_is_an_interface)
 {
 	struct plugin_config config = { 0 };
 
-	/* The same interface, known twice over: offered once, and as ours. */
-	container();
+	/* The kernel and harpd report the same interface: it is one local device. */
+	build_container();
 	add_leased("eth0", OUR_NETNS, 1);
 	CHECK_STR(scan_leased(&config, OUR_NETNS), "eth0");
 	CHECK_EQ(devices[0].ifindex, 2);
-	/* Another one of its name elsewhere: the name was meant for the NIC. */
-	container();
+	/* A NIC of another namespace with that name has priority. */
+	build_container();
 	add_leased("eth0", NIC_NETNS, 1);
 	strcpy(config.ifname, "eth0");
 	CHECK_STR(scan_leased(&config, OUR_NETNS), "eth0*");
 }
 
-TEST(a_leased_NIC_that_cannot_be_used_is_left_out)
+TEST(an_unusable_leased_NIC_is_no_device)
 {
 	struct plugin_config config = { 0 };
 	struct harp_lease_device *d;
 
-	container();
+	build_container();
 	d = add_leased("ens5", NIC_NETNS, 1);
 	d->queues_free = 0;
 	CHECK_STR(scan_leased(&config, OUR_NETNS), "eth0");
@@ -114,12 +114,12 @@ TEST(a_leased_NIC_that_cannot_be_used_is_left_out)
 	CHECK_STR(scan_leased(&config, OUR_NETNS), "eth0");
 	d->flags = HARP_LEASE_DEVICE_UP | HARP_LEASE_DEVICE_DEFAULT_ROUTE;
 	CHECK_STR(scan_leased(&config, OUR_NETNS), "eth0");
-	config.ifname_set = true; /* then it is named */
+	config.ifname_set = true; /* its name is configured */
 	strcpy(config.ifname, "ens5");
 	CHECK_STR(scan_leased(&config, OUR_NETNS), "ens5*");
 	CHECK(devices[0].has_default_route);
 	memset(config.ifname, 0, sizeof(config.ifname));
-	/* No address, or none of the wanted family. */
+	/* No address, or none of the configured family. */
 	d->flags = HARP_LEASE_DEVICE_UP;
 	config.family = AF_INET6;
 	CHECK_STR(scan_leased(&config, OUR_NETNS), "");

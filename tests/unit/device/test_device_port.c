@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_device_port.c - DPDK ports as devices: of HARP_DPDK and of harpd, and the list of devices if some cannot be opened.
- * The test opens the ports; the interfaces are this machine's, of which lo is enough.
+ * test_device_port.c - DPDK ports as devices: those of HARP_DPDK and of harpd, and the list of
+ * devices if some cannot be opened. Opening a port is a double; interfaces are this host's (lo).
  */
 #include "device/scan.h"
 
@@ -28,7 +28,7 @@ void plugin_log(enum plugin_log_level level, const char *func, int line, const c
 {
 	va_list args;
 
-	char *text = level == PLUGIN_WARN ? warning : info; /* all lines since settings() */
+	char *text = level == PLUGIN_WARN ? warning : info; /* all lines since configure() */
 	size_t used = strlen(text);
 
 	warnings += level == PLUGIN_WARN;
@@ -63,11 +63,12 @@ int harp_host_address_state(const char *ifname, const struct harp_addr *addr)
 	return HARP_ADDRESS_PREFERRED;
 }
 
-/* ---- ports that are opened -------------------------------------------------------------------- */
-static struct device ports[4]; /* as the opener sees them, which opens none */
+/* ---- ports to open --------------------------------------------------------------------------- */
+
+static struct device ports[4]; /* of the calls of record_port() */
 static unsigned port_count;
 
-static void settings(enum plugin_path path, const char *dpdk)
+static void configure(enum plugin_path path, const char *dpdk)
 {
 	memset(&config, 0, sizeof(config));
 	config.path = path;
@@ -81,12 +82,12 @@ static void settings(enum plugin_path path, const char *dpdk)
 static int record_port(int dev, struct harp_instance_port *out, char *why, size_t why_len)
 {
 	ports[port_count++] = *plugin_device(dev);
-	snprintf(why, why_len, "it is recorded");
+	snprintf(why, why_len, "only recorded");
 	return -ENODEV;
 }
 
-/* Which ports are opened; no interface is usable, so the load fails and can be repeated. */
-static unsigned read_ports(void)
+/* Records the ports to open. Without a usable interface, the load fails and can be repeated. */
+static unsigned record_ports(void)
 {
 	port_count = 0;
 	warnings = 0;
@@ -99,7 +100,7 @@ static unsigned read_ports(void)
 	return port_count;
 }
 
-static struct harp_lease_device *add_leased(const char *name, uint32_t free)
+static struct harp_lease_device *add_leased(const char *name, uint32_t queues_free)
 {
 	struct harp_lease_device *d = &leased[leased_count++];
 	struct harp_addr v4 = harp_addr_v4(10, 9, 0, 7);
@@ -108,7 +109,7 @@ static struct harp_lease_device *add_leased(const char *name, uint32_t free)
 	snprintf(d->ifname, sizeof(d->ifname), "%s", name);
 	d->flags = HARP_LEASE_DEVICE_DPDK;
 	d->queues = 2;
-	d->queues_free = free;
+	d->queues_free = queues_free;
 	d->numa_node = 1;
 	d->guid = 77;
 	d->speed_mbps = 25000;
@@ -119,21 +120,21 @@ static struct harp_lease_device *add_leased(const char *name, uint32_t free)
 
 TEST(ports_of_HARP_DPDK_are_devices)
 {
-	settings(PATH_AUTO, "  net_memif0,role=client;ip=10.9.0.1/24;ip=fe80::9/64;ip=fd00::1/64 "
-			    "0000:3b:00.0;ip=10.9.1.1/24;name=fast;queues=4;mtu=9000 ");
+	configure(PATH_AUTO, "  net_memif0,role=client;ip=10.9.0.1/24;ip=fe80::9/64;ip=fd00::1/64 "
+			     "0000:3b:00.0;ip=10.9.1.1/24;name=fast;queues=4;mtu=9000 ");
 	config.instances = 2;
-	CHECK_EQ(read_ports(), 2);
+	CHECK_EQ(record_ports(), 2);
 	CHECK_STR(ports[0].ifname, "net_memif0");
 	CHECK_STR(ports[0].port,
 		  "net_memif0,role=client;ip=10.9.0.1/24;ip=fe80::9/64;ip=fd00::1/64");
 	CHECK(ports[0].dpdk && ports[0].has_v4 && ports[0].has_v6);
 	CHECK_EQ(ports[0].addr_v4.bytes[15], 1);
-	/* The address that reaches further than its link. */
+	/* The address that is not link-local. */
 	CHECK_EQ(ports[0].addr_v6.bytes[0], 0xfd);
 	CHECK_EQ(ports[0].queues, 2); /* HARP_INSTANCES */
 	CHECK_EQ(ports[0].ifindex, 0);
 	CHECK_STR(ports[1].ifname, "fast");
-	CHECK_EQ(ports[1].queues, 4); /* its own number is greater */
+	CHECK_EQ(ports[1].queues, 4); /* queues=4 is greater */
 	CHECK_EQ(ports[1].mtu_bytes, 9000);
 	CHECK(ports[0].netns && ports[1].netns);
 }
@@ -151,60 +152,60 @@ TEST(a_bad_HARP_DPDK_is_an_error)
 	};
 
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-		settings(PATH_AUTO, cases[i].text);
+		configure(PATH_AUTO, cases[i].text);
 		CHECK_EQ(plugin_devices_load(record_port), -EINVAL);
 		CHECK(strstr(warning, cases[i].message));
 		port_count = 0;
 	}
-	settings(PATH_AUTO, "   ");
-	CHECK_EQ(read_ports(), 0);
+	configure(PATH_AUTO, "   ");
+	CHECK_EQ(record_ports(), 0);
 	CHECK_EQ(plugin_ports_refused(), 0);
 }
 
-TEST(a_port_has_addresses_of_the_wanted_family)
+TEST(a_port_has_addresses_of_the_configured_family)
 {
-	settings(PATH_AUTO, "a;ip=10.9.0.1/24 b;ip=fd00::1/64 c");
-	CHECK_EQ(read_ports(), 2);
+	configure(PATH_AUTO, "a;ip=10.9.0.1/24 b;ip=fd00::1/64 c");
+	CHECK_EQ(record_ports(), 2);
 	CHECK_EQ(plugin_ports_refused(), 3);
 	CHECK(strstr(warning, "DPDK port c is not used"));
 	CHECK(strstr(warning, "no IP address") && strstr(warning, ";ip=ADDRESS/LENGTH"));
 	config.family = AF_INET6;
-	CHECK_EQ(read_ports(), 1);
+	CHECK_EQ(record_ports(), 1);
 	CHECK_STR(ports[0].ifname, "b");
 	CHECK(strstr(warning, "no IPv6 address"));
 	config.family = AF_INET;
-	CHECK_EQ(read_ports(), 1);
+	CHECK_EQ(record_ports(), 1);
 	CHECK(ports[0].has_v4 && !ports[0].has_v6);
 	CHECK(strstr(warning, "no IPv4 address"));
 }
 
 TEST(HARP_IFNAME_chooses_ports)
 {
-	settings(PATH_AUTO, "net_memif0;ip=10.9.0.1/24 net_ring0;ip=10.9.1.1/24");
+	configure(PATH_AUTO, "net_memif0;ip=10.9.0.1/24 net_ring0;ip=10.9.1.1/24");
 	strcpy(config.ifname, "net_ring");
-	CHECK_EQ(read_ports(), 1);
+	CHECK_EQ(record_ports(), 1);
 	CHECK_STR(ports[0].ifname, "net_ring0");
 	CHECK(strstr(info, "net_memif0") && strstr(info, "HARP_IFNAME"));
 	strcpy(config.ifname, "^=net_ring0,eth0");
-	config.path = PATH_DPDK; /* no interface is looked for */
-	CHECK_EQ(read_ports(), 1);
+	config.path = PATH_DPDK; /* interfaces are ignored */
+	CHECK_EQ(record_ports(), 1);
 	CHECK_STR(ports[0].ifname, "net_memif0");
 	/* NCCL_SOCKET_IFNAME selects no port. */
 	config.path = PATH_AUTO;
 	config.ifname[0] = '\0';
-	CHECK_EQ(read_ports(), 2);
+	CHECK_EQ(record_ports(), 2);
 }
 
 TEST(ports_of_harpd_are_devices)
 {
-	settings(PATH_AUTO, "a;ip=10.9.0.1/24");
+	configure(PATH_AUTO, "a;ip=10.9.0.1/24");
 	add_leased("fast0", 2);
 	add_leased("fast1", 0);
 	add_leased("a", 1);
-	leased[leased_count++] = leased[0]; /* a NIC's queues are no port */
+	leased[leased_count++] = leased[0]; /* queues of a NIC, not a port */
 	leased[3].flags = HARP_LEASE_DEVICE_UP;
 	config.instances = 8;
-	CHECK_EQ(read_ports(), 2);
+	CHECK_EQ(record_ports(), 2);
 	CHECK_STR(ports[0].port, "a;ip=10.9.0.1/24"); /* HARP_DPDK has priority */
 	CHECK_STR(ports[1].ifname, "fast0");
 	CHECK(ports[1].dpdk && !ports[1].port);
@@ -215,12 +216,13 @@ TEST(ports_of_harpd_are_devices)
 	CHECK(ports[1].has_v4 && !ports[1].has_v6);
 	CHECK(strstr(warning, "DPDK port fast1 is not used") && strstr(warning, "another process"));
 	memset(leased[0].addr_v4, 0, sizeof(leased[0].addr_v4));
-	CHECK_EQ(read_ports(), 1);
+	CHECK_EQ(record_ports(), 1);
 	CHECK(strstr(warning, "no IP address"));
 }
 
-/* ---- properties of an open port --------------------------------------------------------------- */
-TEST(an_open_port_describes_itself)
+/* ---- properties of an open port -------------------------------------------------------------- */
+
+TEST(an_open_port_sets_properties_of_its_device)
 {
 	char sysfs[] = "/tmp/harp-test-port-XXXXXX", command[512], real[256];
 	const struct harp_instance_port memif = {
@@ -233,7 +235,7 @@ TEST(an_open_port_describes_itself)
 	struct harp_instance_port card = memif;
 	struct device device = { .numa_node = -1, .dpdk = true };
 
-	settings(PATH_AUTO, "");
+	configure(PATH_AUTO, "");
 	device_port_opened(&device, &memif, &config, "/sys", 3);
 	CHECK_STR(device.driver, "net_memif");
 	CHECK_EQ(device.speed_mbps, 100000);
@@ -272,9 +274,10 @@ TEST(an_open_port_describes_itself)
 	CHECK_EQ(system(command), 0);
 }
 
-/* ---- the list of devices ---------------------------------------------------------------------- */
+/* ---- the list of devices --------------------------------------------------------------------- */
+
 static unsigned opens;
-static const char *bad_port; /* can't be opened */
+static const char *bad_port; /* cannot be opened */
 
 static int open_port(int dev, struct harp_instance_port *out, char *why, size_t why_len)
 {
@@ -301,7 +304,7 @@ static int load(void)
 	return plugin_devices_load(open_port);
 }
 
-static void load_fails(int rc, const char *message)
+static void check_load_fails(int rc, const char *message)
 {
 	CHECK_EQ(load(), rc);
 	CHECK_EQ(warnings, 1);
@@ -313,25 +316,25 @@ static void load_fails(int rc, const char *message)
 /* A failed load leaves no state, so the next one starts from the beginning. */
 TEST(a_load_that_fails_leaves_no_device)
 {
-	settings(PATH_DPDK, "");
-	load_fails(-EPROTONOSUPPORT, "there is no DPDK port: name one in HARP_DPDK");
-	settings(PATH_DPDK, "a;ip=10.0.0.1/8");
+	configure(PATH_DPDK, "");
+	check_load_fails(-EPROTONOSUPPORT, "there is no DPDK port: name one in HARP_DPDK");
+	configure(PATH_DPDK, "a;ip=10.0.0.1/8");
 	strcpy(config.ifname, "b");
-	load_fails(-EPROTONOSUPPORT, "HARP_IFNAME must let its name through");
-	settings(PATH_DPDK, "a;ip=10.0.0.1/8 b;ip=10.0.0.2/8");
+	check_load_fails(-EPROTONOSUPPORT, "HARP_IFNAME must let its name through");
+	configure(PATH_DPDK, "a;ip=10.0.0.1/8 b;ip=10.0.0.2/8");
 	bad_port = "b";
-	load_fails(-EPROTONOSUPPORT,
-		   "HARP_PATH=dpdk, but DPDK port b cannot be used: no such device");
+	check_load_fails(-EPROTONOSUPPORT,
+			 "HARP_PATH=dpdk, but DPDK port b cannot be used: no such device");
 	CHECK_EQ(opens, 2);
-	settings(PATH_DPDK, "a");
-	load_fails(-EPROTONOSUPPORT, "no IP address");
+	configure(PATH_DPDK, "a");
+	check_load_fails(-EPROTONOSUPPORT, "no IP address");
 	CHECK_EQ(opens, 0);
-	settings(PATH_AUTO, "a;");
-	load_fails(-EINVAL, "not understood");
+	configure(PATH_AUTO, "a;");
+	check_load_fails(-EINVAL, "not understood");
 }
 
 /* In a separate process, because a successful load is permanent. */
-static void apart(void (*test)(void))
+static void run_in_child(void (*test)(void))
 {
 	pid_t child = fork();
 	int status;
@@ -344,9 +347,9 @@ static void apart(void (*test)(void))
 	CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0);
 }
 
-static void load_not_used(void)
+static void check_path_kernel_opens_no_port(void)
 {
-	settings(PATH_KERNEL, "a;ip=10.0.0.1/8");
+	configure(PATH_KERNEL, "a;ip=10.0.0.1/8");
 	strcpy(config.ifname, "=lo");
 	CHECK_EQ(load(), 0);
 	CHECK_EQ(opens, 0);
@@ -356,9 +359,9 @@ static void load_not_used(void)
 	CHECK_EQ(plugin_ports_refused(), 0);
 }
 
-static void load_falls_back(void)
+static void check_interface_replaces_bad_ports(void)
 {
-	settings(PATH_AUTO, "a;ip=10.0.0.1/8 b");
+	configure(PATH_AUTO, "a;ip=10.0.0.1/8 b");
 	strcpy(config.ifname, "=lo");
 	config.ifname_set = config.ifname_is_nccl = true;
 	bad_port = "a";
@@ -369,14 +372,14 @@ static void load_falls_back(void)
 	CHECK_STR(plugin_device(0)->ifname, "lo");
 	CHECK(!plugin_device(0)->dpdk && !plugin_device(0)->netns);
 	CHECK_EQ(plugin_ports_refused(), 2);
-	/* The next first context has the same devices, and opens no port. */
+	/* The next load has the same devices, and opens no port. */
 	CHECK_EQ(load(), 0);
 	CHECK_EQ(opens, 0);
 }
 
-static void load_some(void)
+static void check_bad_port_is_left_out(void)
 {
-	settings(PATH_AUTO, "a;ip=10.0.0.1/8 b;ip=10.0.0.2/8 c;ip=10.0.0.3/8");
+	configure(PATH_AUTO, "a;ip=10.0.0.1/8 b;ip=10.0.0.2/8 c;ip=10.0.0.3/8");
 	strcpy(config.ifname, "=lo");
 	config.ifname_set = config.ifname_is_nccl = true;
 	bad_port = "b";
@@ -388,7 +391,7 @@ static void load_some(void)
 	CHECK(plugin_device(0)->guid != plugin_device(1)->guid);
 	CHECK(plugin_device(0)->netns != plugin_device(1)->netns);
 	CHECK_EQ(plugin_ports_refused(), 1);
-	/* After the last context: a port that NCCL knows must be opened again. */
+	/* The next load must open all ports that NCCL knows. */
 	CHECK_EQ(load(), 0);
 	CHECK_EQ(opens, 2);
 	bad_port = "c";
@@ -397,9 +400,9 @@ static void load_some(void)
 	CHECK_EQ(plugin_device_count(), 2);
 }
 
-static void load_beside(void)
+static void check_port_named_lo(void)
 {
-	settings(PATH_AUTO, "a;ip=10.0.0.1/8 lo;ip=10.0.0.2/8");
+	configure(PATH_AUTO, "a;ip=10.0.0.1/8 lo;ip=10.0.0.2/8");
 	strcpy(config.ifname, "=a,lo");
 	config.ifname_set = true;
 	bad_port = NULL;
@@ -408,9 +411,9 @@ static void load_beside(void)
 	CHECK(plugin_device(0)->dpdk && plugin_device(1)->dpdk);
 }
 
-static void load_beside_interface(void)
+static void check_port_and_interface(void)
 {
-	settings(PATH_AUTO, "a;ip=10.0.0.1/8");
+	configure(PATH_AUTO, "a;ip=10.0.0.1/8");
 	strcpy(config.ifname, "=lo,a");
 	config.ifname_set = true;
 	bad_port = NULL;
@@ -423,10 +426,10 @@ static void load_beside_interface(void)
 int main(void)
 {
 	check_run();
-	apart(load_not_used);
-	apart(load_falls_back);
-	apart(load_some);
-	apart(load_beside);
-	apart(load_beside_interface);
+	run_in_child(check_path_kernel_opens_no_port);
+	run_in_child(check_interface_replaces_bad_ports);
+	run_in_child(check_bad_port_is_left_out);
+	run_in_child(check_port_named_lo);
+	run_in_child(check_port_and_interface);
 	return check_done();
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_path_policy.c - which messages prefer HARP lanes, by path, NIC mode, segmentation offload and profile; the
- * profile's reader with bad input. */
+/* test_path_policy.c - which messages prefer HARP lanes, by path, NIC mode, segmentation offload
+ * and profile; and bad profiles. */
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@
 static const struct device ethernet = { .ifname = "eth1", .mtu_bytes = 1500, .segments = true };
 static const struct profile no_profile;
 
-/* The files under test ask for it only in path_policy() and path_policy_load(). */
+/* Only path_policy() and path_policy_load() use it, which are not tested here. */
 const struct plugin_config *plugin_config(void)
 {
 	static const struct plugin_config config;
@@ -27,8 +27,8 @@ void plugin_log(enum plugin_log_level level, const char *func, int line, const c
 {
 }
 
-static uint64_t limit(const struct device *device, enum harp_instance_mode mode,
-		      enum plugin_path path, uint32_t xdp_bytes_max)
+static uint64_t get_limit(const struct device *device, enum harp_instance_mode mode,
+			  enum plugin_path path, uint32_t xdp_bytes_max)
 {
 	struct plugin_config config = { .path = path, .xdp_bytes_max = xdp_bytes_max };
 
@@ -38,9 +38,9 @@ static uint64_t limit(const struct device *device, enum harp_instance_mode mode,
 TEST(HARP_PATH_decides)
 {
 	for (unsigned mode = 0; mode < HARP_MODE_COUNT; mode++) {
-		CHECK_EQ(limit(&ethernet, mode, PATH_KERNEL, 4096), 0);
-		CHECK_EQ(limit(&ethernet, mode, PATH_XDP, 4096), PATH_POLICY_ALL);
-		CHECK_EQ(limit(&ethernet, mode, PATH_DPDK, 4096), PATH_POLICY_ALL);
+		CHECK_EQ(get_limit(&ethernet, mode, PATH_KERNEL, 4096), 0);
+		CHECK_EQ(get_limit(&ethernet, mode, PATH_XDP, 4096), PATH_POLICY_ALL);
+		CHECK_EQ(get_limit(&ethernet, mode, PATH_DPDK, 4096), PATH_POLICY_ALL);
 	}
 }
 
@@ -56,28 +56,28 @@ TEST(the_defaults_follow_mode_and_offload)
 		{ HARP_MODE_ZERO_COPY, 65536, PATH_POLICY_ALL },
 		{ HARP_MODE_DPDK, PATH_POLICY_ALL, PATH_POLICY_ALL },
 	};
-	struct device plain = ethernet;
+	struct device no_offload = ethernet;
 
 	static_assert(sizeof(rows) / sizeof(rows[0]) == HARP_MODE_COUNT, "all modes");
-	plain.segments = false;
+	no_offload.segments = false;
 	for (unsigned i = 0; i < HARP_MODE_COUNT; i++) {
-		CHECK_EQ(limit(&ethernet, rows[i].mode, PATH_AUTO, 0), rows[i].with_offload);
-		CHECK_EQ(limit(&plain, rows[i].mode, PATH_AUTO, 0), rows[i].without);
-		CHECK_EQ(limit(&ethernet, rows[i].mode, PATH_AUTO, 777), 777);
+		CHECK_EQ(get_limit(&ethernet, rows[i].mode, PATH_AUTO, 0), rows[i].with_offload);
+		CHECK_EQ(get_limit(&no_offload, rows[i].mode, PATH_AUTO, 0), rows[i].without);
+		CHECK_EQ(get_limit(&ethernet, rows[i].mode, PATH_AUTO, 777), 777);
 	}
 }
 
-/* The kernel has no sockets on these, whatever the limit. */
+/* Kernel sockets cannot use these devices. */
 TEST(devices_without_a_kernel_path_use_HARP_lanes)
 {
 	struct device port = { .mtu_bytes = 1500, .dpdk = true }, leased = ethernet;
 
 	leased.netns = 4026531840;
-	CHECK_EQ(limit(&port, HARP_MODE_DPDK, PATH_AUTO, 777), PATH_POLICY_ALL);
-	CHECK_EQ(limit(&leased, HARP_MODE_GENERIC_COPY, PATH_AUTO, 777), PATH_POLICY_ALL);
+	CHECK_EQ(get_limit(&port, HARP_MODE_DPDK, PATH_AUTO, 777), PATH_POLICY_ALL);
+	CHECK_EQ(get_limit(&leased, HARP_MODE_GENERIC_COPY, PATH_AUTO, 777), PATH_POLICY_ALL);
 }
 
-/* ---- the profile ------------------------------------------------------------------------------ */
+/* ---- the profile ----------------------------------------------------------------------------- */
 
 static char file[] = "/tmp/harp-profile-XXXXXX";
 static char why[256];
@@ -94,7 +94,7 @@ static int read_text(const char *text, struct profile *out)
 #define TOP "version = 1\nhost = \"node7\"\n"
 #define NIC "[[nic]]\nifname = \"eth1\"\nmode = \"generic-copy\"\nharp_up_to = \"4KiB\"\n"
 
-static uint64_t to_peer(const struct profile *profile, const char *text)
+static uint64_t get_limit_to_peer(const struct profile *profile, const char *text)
 {
 	const struct plugin_config config = { .path = PATH_AUTO };
 	struct harp_addr peer;
@@ -120,13 +120,13 @@ TEST(a_profile_replaces_the_defaults)
 			   &profile),
 		 1);
 	CHECK_EQ(profile.count, 3);
-	CHECK_EQ(to_peer(&profile, "10.1.255.9"), 65536);
-	CHECK_EQ(to_peer(&profile, "10.2.0.1"), 4096);
-	CHECK_EQ(to_peer(&profile, "fd00:7::1"), PATH_POLICY_ALL);
-	CHECK_EQ(to_peer(&profile, "fd00:8::1"), 4096);
-	/* Whether anything is attached: the most that any peer may need. */
-	CHECK_EQ(to_peer(&profile, NULL), PATH_POLICY_ALL);
-	/* Another mode than the one that was measured, and another NIC. */
+	CHECK_EQ(get_limit_to_peer(&profile, "10.1.255.9"), 65536);
+	CHECK_EQ(get_limit_to_peer(&profile, "10.2.0.1"), 4096);
+	CHECK_EQ(get_limit_to_peer(&profile, "fd00:7::1"), PATH_POLICY_ALL);
+	CHECK_EQ(get_limit_to_peer(&profile, "fd00:8::1"), 4096);
+	/* Without a peer: the maximum of all peers. */
+	CHECK_EQ(get_limit_to_peer(&profile, NULL), PATH_POLICY_ALL);
+	/* A mode that was not measured, and another NIC. */
 	CHECK_EQ(path_policy_of(&ethernet, HARP_MODE_ZERO_COPY, NULL, &config, &profile)
 			 .harp_bytes_max,
 		 65536);
