@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_lane_encrypted.c - encrypted lanes over fake ones: they deliver what was sent, however it is cut, and nothing else. */
+/* test_lane_encrypted.c - encrypted lanes over fake lanes deliver what was sent, however it is
+ * fragmented, and nothing else. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -10,7 +11,7 @@
 #include "lane/lane.h"
 #include "wire/record.h"
 
-#define SENT_BEFORE 96u /* a preamble's bytes */
+#define PREAMBLE_SENT 96u /* a preamble's bytes */
 #define GUARD 0xa5
 
 static uint8_t key_a[CRYPTO_KEY_BYTES], key_b[CRYPTO_KEY_BYTES];
@@ -19,10 +20,10 @@ struct rig {
 	bool open;
 	struct fake_pair pair;
 	struct lane *lanes[2];
-	unsigned notified[2];
+	unsigned events[2];
 };
 
-static void note(struct lane *lane, uint64_t now_ns)
+static void count_event(struct lane *lane, uint64_t now_ns)
 {
 	(void)now_ns;
 	(*(unsigned *)lane->owner)++;
@@ -41,7 +42,7 @@ static void rig_close(struct rig *r)
 }
 AFTER_EACH(rig_close(&rig))
 
-/* Closes the one before. */
+/* Closes the previous rig. */
 static void rig_open(struct rig *r, uint64_t seed, size_t capacity)
 {
 	rig_close(r);
@@ -51,33 +52,33 @@ static void rig_open(struct rig *r, uint64_t seed, size_t capacity)
 	for (int i = 0; i < 2; i++) {
 		struct fake_lane *fake = &r->pair.lanes[i];
 
-		fake->acked = fake->out->written = SENT_BEFORE;
+		fake->acked = fake->out->written = PREAMBLE_SENT;
 		r->lanes[i] = &fake->lane;
-		CHECK_EQ(lane_encrypt(&r->lanes[i], SENT_BEFORE, i ? key_b : key_a,
+		CHECK_EQ(lane_encrypt(&r->lanes[i], PREAMBLE_SENT, i ? key_b : key_a,
 				      i ? key_a : key_b),
 			 0);
-		r->lanes[i]->owner = &r->notified[i];
-		r->lanes[i]->notify = note;
+		r->lanes[i]->owner = &r->events[i];
+		r->lanes[i]->notify = count_event;
 	}
 }
 
-static ssize_t put(struct lane *lane, const void *bytes, size_t len)
+static ssize_t send_bytes(struct lane *lane, const void *bytes, size_t len)
 {
 	struct iovec iov = { (void *)(uintptr_t)bytes, len };
 
 	return lane->ops->send(lane, &iov, 1);
 }
 
-/* Everything, as one segment. */
-static void put_segment(struct rig *r, int from, const void *bytes, size_t len)
+/* Sends all bytes as one segment. */
+static void send_segment(struct rig *r, int from, const void *bytes, size_t len)
 {
-	CHECK_EQ(put(r->lanes[from], bytes, len), len);
+	CHECK_EQ(send_bytes(r->lanes[from], bytes, len), len);
 	for (int i = 0; i < 1000 && r->pair.lanes[from].acked < r->pair.pipes[from].written; i++)
 		fake_pair_turn(&r->pair);
-	(void)r->lanes[from]->ops->done_bytes(r->lanes[from]); /* pushes what is left */
+	(void)r->lanes[from]->ops->done_bytes(r->lanes[from]); /* sends the rest */
 }
 
-/* ---- round trips ------------------------------------------------------------------- */
+/* ---- round trips ----------------------------------------------------------------------------- */
 
 static uint8_t pattern(uint64_t at)
 {
@@ -88,12 +89,12 @@ struct flow {
 	uint64_t sent, received, total, done;
 };
 
-/* Sends some bytes of two pieces of memory that is destroyed right after. */
-static void flow_send(struct rig *r, int from, struct flow *flow, uint32_t most)
+/* Sends some bytes from two pieces of memory, which it then overwrites. */
+static void flow_send(struct rig *r, int from, struct flow *flow, uint32_t max)
 {
 	static uint8_t data[100000];
 	struct rng *rng = &r->pair.rng;
-	size_t left = (size_t)(flow->total - flow->sent), len = 1 + rng_below(rng, most);
+	size_t left = (size_t)(flow->total - flow->sent), len = 1 + rng_below(rng, max);
 	struct iovec iov[3];
 	size_t first;
 	ssize_t n;
@@ -115,14 +116,14 @@ static void flow_send(struct rig *r, int from, struct flow *flow, uint32_t most)
 		flow->sent += (uint64_t)n;
 }
 
-/* Receives by control reads and as payload: whole units, each byte once, nothing outside. */
-static void flow_receive(struct rig *r, int to, struct flow *flow, uint32_t most)
+/* Receives control bytes or payload: whole units, the right bytes, and none outside. */
+static void flow_receive(struct rig *r, int to, struct flow *flow, uint32_t max)
 {
 	static uint8_t memory[100064] __attribute__((aligned(64)));
 	struct rng *rng = &r->pair.rng;
 	uint8_t *dst = memory + 16 + rng_below(rng, 9);
 	unsigned unit = rng_below(rng, 3) ? 8 : 1;
-	size_t want = 1 + rng_below(rng, most), got = 0, wrong = 0;
+	size_t want = 1 + rng_below(rng, max), got = 0, errors = 0;
 
 	if (want > flow->total - flow->received)
 		want = (size_t)(flow->total - flow->received);
@@ -135,58 +136,58 @@ static void flow_receive(struct rig *r, int to, struct flow *flow, uint32_t most
 		CHECK(n == -EAGAIN || (n > 0 && (size_t)n <= want - got));
 		if (n > 0)
 			got += (size_t)n;
-		if (unit == 8 && got < want && got) /* a unit that is not complete is not touched */
+		if (unit == 8 && got < want && got) /* an incomplete unit is not written */
 			CHECK_EQ((uintptr_t)(dst + got) % 8, 0);
-		wrong += dst[got] != GUARD;
+		errors += dst[got] != GUARD;
 		if (n < 0) {
 			fake_pair_turn(&r->pair);
-			flow_send(r, 1 - to, flow, most);
+			flow_send(r, 1 - to, flow, max);
 		}
 	}
 	for (size_t i = 0; i < got; i++)
-		wrong += dst[i] != pattern(flow->received + i);
-	wrong += dst[-1] != GUARD || dst[got] != GUARD;
-	CHECK_EQ(wrong, 0);
+		errors += dst[i] != pattern(flow->received + i);
+	errors += dst[-1] != GUARD || dst[got] != GUARD;
+	CHECK_EQ(errors, 0);
 	flow->received += got;
 }
 
 static void flow_done(struct rig *r, int from, struct flow *flow)
 {
 	struct lane *lane = r->lanes[from];
-	uint64_t done = lane->ops->done_bytes(lane) - SENT_BEFORE;
+	uint64_t done = lane->ops->done_bytes(lane) - PREAMBLE_SENT;
 
 	CHECK(done >= flow->done && done <= flow->sent);
-	CHECK(lane->ops->copied_bytes(lane) - SENT_BEFORE >= done);
+	CHECK(lane->ops->copied_bytes(lane) - PREAMBLE_SENT >= done);
 	flow->done = done;
 }
 
-static void round_trip(uint64_t seed, size_t capacity, uint32_t most, uint64_t total)
+static void round_trip(uint64_t seed, size_t capacity, uint32_t max, uint64_t total)
 {
 	struct flow flows[2] = { { .total = total }, { .total = total / 2 } };
 
 	rig_open(&rig, seed, capacity);
 	for (int turn = 0; turn < 400000 && !check_failures; turn++) {
-		bool over = true;
+		bool is_done = true;
 
 		for (int i = 0; i < 2; i++) {
-			flow_send(&rig, i, &flows[i], most);
-			flow_receive(&rig, 1 - i, &flows[i], most);
+			flow_send(&rig, i, &flows[i], max);
+			flow_receive(&rig, 1 - i, &flows[i], max);
 			flow_done(&rig, i, &flows[i]);
-			over = over && flows[i].received == flows[i].total &&
-			       flows[i].done == flows[i].total;
+			is_done = is_done && flows[i].received == flows[i].total &&
+				  flows[i].done == flows[i].total;
 		}
 		fake_pair_turn(&rig.pair);
-		if (over)
+		if (is_done)
 			break;
 	}
 	for (int i = 0; i < 2; i++) {
 		CHECK_EQ(flows[i].received, flows[i].total);
 		CHECK_EQ(flows[i].done, flows[i].total);
-		CHECK(rig.notified[i] > 0);
+		CHECK(rig.events[i] > 0);
 	}
 }
 
-TEST(what_was_sent_is_delivered_however_it_is_cut)
+TEST(sent_bytes_are_delivered_however_they_are_fragmented)
 {
 	for (uint64_t seed = 0; seed < 60; seed++) {
 		round_trip(seed, 64 + seed, 50, 3000);
@@ -195,24 +196,24 @@ TEST(what_was_sent_is_delivered_however_it_is_cut)
 	}
 }
 
-/* ---- hostile streams ------------------------------------------------------------------------ */
+/* ---- hostile streams ------------------------------------------------------------------------- */
 
 static const size_t segments[] = { 1, 40, 7, 300, 8 };
 #define SEGMENTS (sizeof(segments) / sizeof(segments[0]))
 
-/* The segments' bytes: number i consists of bytes i + 1. */
-static void put_segments(struct rig *r)
+/* Segment i consists of bytes i + 1. */
+static void send_segments(struct rig *r)
 {
 	uint8_t data[512];
 
 	for (size_t i = 0; i < SEGMENTS; i++) {
 		memset(data, (int)i + 1, segments[i]);
-		put_segment(r, 0, data, segments[i]);
+		send_segment(r, 0, data, segments[i]);
 	}
 }
 
-/* Reads until the end; how many whole segments came, all of them unaltered. *end: what came last. */
-static size_t get_segments(struct rig *r, ssize_t *end)
+/* Reads to the end, and returns the number of segments, which are unaltered. *end: last result. */
+static size_t receive_segments(struct rig *r, ssize_t *end)
 {
 	struct lane *lane = r->lanes[1];
 	uint8_t data[1024];
@@ -225,7 +226,7 @@ static size_t get_segments(struct rig *r, ssize_t *end)
 	for (; whole < SEGMENTS && at + segments[whole] <= got; whole++)
 		for (size_t i = 0; i < segments[whole]; i++, at++)
 			CHECK_EQ(data[at], whole + 1);
-	CHECK_EQ(at, got); /* nothing of a segment that is not whole */
+	CHECK_EQ(at, got); /* no part of a segment */
 	return whole;
 }
 
@@ -243,53 +244,53 @@ TEST(an_altered_byte_ends_the_lane_before_its_segment)
 	static const uint8_t flips[] = { 0x01, 0x80, 0xff };
 
 	for (uint64_t at = 0; at < stream_bytes(); at++) {
-		uint64_t behind = 0;
+		uint64_t begin = 0;
 		size_t intact = 0;
 
-		while (behind + segments[intact] + SEGMENT_EXTRA_BYTES <= at)
-			behind += segments[intact++] + SEGMENT_EXTRA_BYTES;
+		while (begin + segments[intact] + SEGMENT_EXTRA_BYTES <= at)
+			begin += segments[intact++] + SEGMENT_EXTRA_BYTES;
 		for (size_t f = 0; f < sizeof(flips); f++) {
 			ssize_t end;
 
 			rig_open(&rig, at, 4096);
-			rig.pair.pipes[0].flip_at = SENT_BEFORE + at;
+			rig.pair.pipes[0].flip_at = PREAMBLE_SENT + at;
 			rig.pair.pipes[0].flip = flips[f];
-			put_segments(&rig);
+			send_segments(&rig);
 			fake_pair_turn(&rig.pair);
 			rig.pair.pipes[0].closed = true;
 			env_warns = 0;
-			CHECK_EQ(get_segments(&rig, &end), intact);
-			/* A length that became too long waits for bytes that do not come. */
-			CHECK(end == -EBADMSG || (end == -ECONNRESET && at - behind < 4));
+			CHECK_EQ(receive_segments(&rig, &end), intact);
+			/* With a greater length, the lane waits for bytes that do not exist. */
+			CHECK(end == -EBADMSG || (end == -ECONNRESET && at - begin < 4));
 			CHECK_EQ(env_warns, end == -EBADMSG);
 			CHECK_EQ(rig.lanes[1]->error, end);
 			CHECK_EQ(rig.lanes[1]->ops->state(rig.lanes[1]), LANE_DEAD);
-			CHECK_EQ(put(rig.lanes[1], "x", 1), end);
+			CHECK_EQ(send_bytes(rig.lanes[1], "x", 1), end);
 		}
 	}
 	CHECK(strstr(env_warn, "failed authentication") != NULL);
 }
 
-/* Encrypted segments, taken from the pipe. */
-static size_t take_segments(uint8_t *bytes, size_t len)
+/* Copies encrypted segments from the pipe. */
+static size_t copy_segments(uint8_t *bytes, size_t len)
 {
 	size_t count;
 
 	rig_open(&rig, 1, 4096);
-	put_segments(&rig);
+	send_segments(&rig);
 	count = rig.pair.pipes[0].count;
 	CHECK(count <= len && count == stream_bytes());
 	memcpy(bytes, rig.pair.pipes[0].bytes, count);
 	return count;
 }
 
-/* The segments of `order` come, and then the end of the stream. */
+/* Injects the segments of `order` and a FIN. */
 static void check_order(const size_t *order, size_t count, int to, size_t whole, ssize_t want)
 {
 	uint8_t segment[1024];
 	ssize_t end = 0;
 
-	take_segments(segment, sizeof(segment));
+	copy_segments(segment, sizeof(segment));
 	rig_open(&rig, 2, 4096);
 	for (size_t i = 0; i < count; i++) {
 		size_t at = 0;
@@ -301,7 +302,7 @@ static void check_order(const size_t *order, size_t count, int to, size_t whole,
 	}
 	rig.pair.lanes[to].in->closed = true;
 	if (to == 1) {
-		CHECK_EQ(get_segments(&rig, &end), whole);
+		CHECK_EQ(receive_segments(&rig, &end), whole);
 	} else {
 		uint8_t data[1024];
 
@@ -310,18 +311,17 @@ static void check_order(const size_t *order, size_t count, int to, size_t whole,
 	CHECK_EQ(end, want);
 }
 
-TEST(segments_that_are_repeated_swapped_or_left_out_end_the_lane)
+TEST(repeated_swapped_or_omitted_segments_end_the_lane)
 {
-	static const size_t right[] = { 0, 1, 2 }, repeated[] = { 0, 1, 1 },
-			    swapped[] = { 0, 2, 1 }, left_out[] = { 0, 2 },
-			    first_left_out[] = { 1 };
+	static const size_t in_order[] = { 0, 1, 2 }, repeated[] = { 0, 1, 1 },
+			    swapped[] = { 0, 2, 1 }, omitted[] = { 0, 2 }, first_omitted[] = { 1 };
 
-	check_order(right, 3, 1, 3, 0);
+	check_order(in_order, 3, 1, 3, 0);
 	check_order(repeated, 3, 1, 2, -EBADMSG);
 	check_order(swapped, 3, 1, 1, -EBADMSG);
-	check_order(left_out, 2, 1, 1, -EBADMSG);
-	check_order(first_left_out, 1, 1, 0, -EBADMSG);
-	check_order(right, 3, 0, 0, -EBADMSG); /* reflected to their sender */
+	check_order(omitted, 2, 1, 1, -EBADMSG);
+	check_order(first_omitted, 1, 1, 0, -EBADMSG);
+	check_order(in_order, 3, 0, 0, -EBADMSG); /* reflected to the sender */
 }
 
 TEST(an_impossible_length_ends_the_lane_at_once)
@@ -341,7 +341,7 @@ TEST(an_impossible_length_ends_the_lane_at_once)
 TEST(a_stream_may_end_between_two_segments_only)
 {
 	uint8_t segment[1024];
-	size_t count = take_segments(segment, sizeof(segment)), boundary = 0, whole = 0;
+	size_t count = copy_segments(segment, sizeof(segment)), boundary = 0, whole = 0;
 
 	for (size_t at = 0; at <= count; at++) {
 		ssize_t end;
@@ -353,25 +353,25 @@ TEST(a_stream_may_end_between_two_segments_only)
 		rig_open(&rig, 4, 4096);
 		fake_inject(&rig.pair.lanes[1], segment, at);
 		rig.pair.pipes[0].closed = true;
-		CHECK_EQ(get_segments(&rig, &end), whole);
+		CHECK_EQ(receive_segments(&rig, &end), whole);
 		CHECK_EQ(end, at == boundary ? 0 : -ECONNRESET);
 	}
 }
 
-TEST(what_came_before_a_reset_is_delivered)
+TEST(data_before_a_reset_is_delivered)
 {
 	ssize_t end;
 
 	rig_open(&rig, 5, 4096);
-	put_segments(&rig);
+	send_segments(&rig);
 	fake_reset(&rig.pair.lanes[1]);
-	CHECK_EQ(get_segments(&rig, &end), SEGMENTS);
+	CHECK_EQ(receive_segments(&rig, &end), SEGMENTS);
 	CHECK_EQ(end, -ECONNRESET);
 }
 
-/* ---- counting --------------------------------------------------------------------------------- */
+/* ---- segment numbers and byte counts --------------------------------------------------------- */
 
-TEST(a_lane_ends_before_its_numbers_do)
+TEST(a_lane_ends_before_its_segment_numbers_wrap)
 {
 	uint64_t before;
 	uint8_t got[8];
@@ -379,9 +379,9 @@ TEST(a_lane_ends_before_its_numbers_do)
 	rig_open(&rig, 6, 4096);
 	lane_encrypted_renumber(rig.lanes[0], UINT64_MAX - 1, 0);
 	lane_encrypted_renumber(rig.lanes[1], 0, UINT64_MAX - 1);
-	put_segment(&rig, 0, "last", 4);
+	send_segment(&rig, 0, "last", 4);
 	before = rig.pair.pipes[0].written;
-	CHECK_EQ(put(rig.lanes[0], "more", 4), -ECONNABORTED);
+	CHECK_EQ(send_bytes(rig.lanes[0], "more", 4), -ECONNABORTED);
 	CHECK_EQ(rig.pair.pipes[0].written, before);
 	CHECK_EQ(rig.lanes[0]->error, -ECONNABORTED);
 	CHECK_EQ(rig.lanes[1]->ops->recv(rig.lanes[1], got, 4, 8), 4);
@@ -396,9 +396,9 @@ TEST(the_next_key_is_the_hash_of_the_last_one_on_both_sides)
 	rig_open(&rig, 7, 4096);
 	lane_encrypted_renumber(rig.lanes[0], KEY_SEGMENTS - 1, 0);
 	lane_encrypted_renumber(rig.lanes[1], 0, KEY_SEGMENTS - 1);
-	put_segment(&rig, 0, "old", 3);
-	put_segment(&rig, 0, "newer", 5);
-	put_segment(&rig, 0, "newest", 6);
+	send_segment(&rig, 0, "old", 3);
+	send_segment(&rig, 0, "newer", 5);
+	send_segment(&rig, 0, "newest", 6);
 	memcpy(segment, rig.pair.pipes[0].bytes + 3 + 5 + 2 * SEGMENT_EXTRA_BYTES,
 	       6 + SEGMENT_EXTRA_BYTES);
 	CHECK_EQ(rig.lanes[1]->ops->recv(rig.lanes[1], got, 14, 1), 14);
@@ -411,56 +411,56 @@ TEST(the_next_key_is_the_hash_of_the_last_one_on_both_sides)
 	segment_flow_end(&flow);
 }
 
-TEST(with_many_segments_in_flight_bytes_are_done_later_and_never_earlier)
+TEST(with_many_segments_in_flight_bytes_are_done_late_but_never_early)
 {
 	uint64_t done;
 
 	rig_open(&rig, 8, 65536);
 	for (int i = 0; i < 500; i++)
-		CHECK_EQ(put(rig.lanes[0], "abc", 3), 3);
+		CHECK_EQ(send_bytes(rig.lanes[0], "abc", 3), 3);
 	for (int i = 0; i < 500; i++) {
 		rig.pair.lanes[0].acked =
-			SENT_BEFORE + (uint64_t)(3 + SEGMENT_EXTRA_BYTES) * (unsigned)i;
-		done = rig.lanes[0]->ops->done_bytes(rig.lanes[0]) - SENT_BEFORE;
+			PREAMBLE_SENT + (uint64_t)(3 + SEGMENT_EXTRA_BYTES) * (unsigned)i;
+		done = rig.lanes[0]->ops->done_bytes(rig.lanes[0]) - PREAMBLE_SENT;
 		CHECK(done <= 3 * (unsigned)i);
 		CHECK(i >= 64 || done == 3 * (unsigned)i);
 	}
 	rig.pair.lanes[0].acked = rig.pair.pipes[0].written;
-	CHECK_EQ(rig.lanes[0]->ops->done_bytes(rig.lanes[0]), SENT_BEFORE + 1500);
+	CHECK_EQ(rig.lanes[0]->ops->done_bytes(rig.lanes[0]), PREAMBLE_SENT + 1500);
 }
 
-TEST(bytes_are_copied_when_the_lane_beneath_has_taken_their_segments)
+TEST(bytes_are_copied_when_the_lane_beneath_has_accepted_their_segments)
 {
 	static const uint8_t bytes[80];
 	struct lane *lane;
 
 	rig_open(&rig, 9, 100);
 	lane = rig.lanes[0];
-	CHECK_EQ(put(lane, "abc", 3), 3);
-	CHECK_EQ(lane->ops->copied_bytes(lane), SENT_BEFORE + 3);
-	CHECK_EQ(lane->ops->done_bytes(lane), SENT_BEFORE);
-	CHECK_EQ(put(lane, bytes, 80), 80); /* more than the lane beneath has space for */
-	CHECK_EQ(lane->ops->copied_bytes(lane), SENT_BEFORE);
-	rig.pair.lanes[0].acked = SENT_BEFORE + 3 + SEGMENT_EXTRA_BYTES;
-	CHECK_EQ(lane->ops->copied_bytes(lane), SENT_BEFORE + 3);
+	CHECK_EQ(send_bytes(lane, "abc", 3), 3);
+	CHECK_EQ(lane->ops->copied_bytes(lane), PREAMBLE_SENT + 3);
+	CHECK_EQ(lane->ops->done_bytes(lane), PREAMBLE_SENT);
+	CHECK_EQ(send_bytes(lane, bytes, 80), 80); /* exceeds the space of the lane beneath */
+	CHECK_EQ(lane->ops->copied_bytes(lane), PREAMBLE_SENT);
+	rig.pair.lanes[0].acked = PREAMBLE_SENT + 3 + SEGMENT_EXTRA_BYTES;
+	CHECK_EQ(lane->ops->copied_bytes(lane), PREAMBLE_SENT + 3);
 }
 
-TEST(acknowledged_plaintext_never_decreases_and_is_never_more_than_was_taken)
+TEST(acknowledged_plaintext_never_decreases_and_never_exceeds_the_sent_bytes)
 {
-	uint64_t acked = SENT_BEFORE;
+	uint64_t acked = PREAMBLE_SENT;
 	struct lane_info info;
 
 	rig_open(&rig, 11, 1000);
 	rig.lanes[0]->ops->info(rig.lanes[0], &info);
-	CHECK_EQ(info.acked_bytes, SENT_BEFORE);
-	for (uint64_t taken = SENT_BEFORE; taken < SENT_BEFORE + 5000;) {
+	CHECK_EQ(info.acked_bytes, PREAMBLE_SENT);
+	for (uint64_t sent = PREAMBLE_SENT; sent < PREAMBLE_SENT + 5000;) {
 		uint8_t data[700] = { 0 };
-		ssize_t n = put(rig.lanes[0], data, sizeof(data));
+		ssize_t n = send_bytes(rig.lanes[0], data, sizeof(data));
 
-		taken += n > 0 ? (uint64_t)n : 0;
+		sent += n > 0 ? (uint64_t)n : 0;
 		rig.lanes[0]->ops->info(rig.lanes[0], &info);
-		CHECK(info.acked_bytes >= acked && info.acked_bytes <= taken);
-		CHECK(info.unsent_bytes + info.in_flight_bytes + info.acked_bytes >= taken);
+		CHECK(info.acked_bytes >= acked && info.acked_bytes <= sent);
+		CHECK(info.unsent_bytes + info.in_flight_bytes + info.acked_bytes >= sent);
 		acked = info.acked_bytes;
 		fake_pair_turn(&rig.pair);
 		while (rig.lanes[1]->ops->recv(rig.lanes[1], data, sizeof(data), 1) > 0)

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_lane_kernel.c - kernel lanes over real sockets, with every system call counted.
- *
- * The system calls that a lane makes are the test's: they count, and can be made to fail.
+ * test_lane_kernel.c - kernel lanes over real sockets. The functions for a lane's system calls are
+ * doubles, which count the calls and can fail.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -24,7 +23,7 @@
 
 enum { LANES = 16, BULK = 50000 };
 
-/* ---- system calls ------------------------------------------------------------------------------- */
+/* ---- system calls ---------------------------------------------------------------------------- */
 
 static struct {
 	unsigned recv, send, poll, quickack, fail_left;
@@ -95,19 +94,18 @@ static void calls_make_fail(int error, unsigned times)
 	calls.fail_left = times;
 }
 
-/* ---- lanes of one comm; the other ends are plain blocking sockets ---------------------------------- */
+/* ---- lanes of one comm; the other ends are plain blocking sockets ---------------------------- */
 
 struct rig {
 	struct kernel_poll poll;
-	struct poller comm;    /* whose lanes they are */
-	struct poller outside; /* that lanes have before they join */
+	struct poller comm;    /* of the comm */
+	struct poller outside; /* of lanes before they join */
 	int listener;
 	unsigned count;
 	struct lane *lanes[LANES];
 	int fds[LANES], peers[LANES];
 };
 
-/* A turn begins: what follows is in it. */
 static void rig_begin_turn(struct rig *r)
 {
 	kernel_poll_begin(&r->poll, clock_now_ns());
@@ -171,7 +169,7 @@ static void rig_close(struct rig *r)
 static struct rig rig; /* of the test that runs */
 AFTER_EACH(rig_close(&rig))
 
-/* Returns when all of it is in the lane's socket, from which nothing is read meanwhile. */
+/* Returns when all bytes are in the lane's socket. Nothing may read them meanwhile. */
 static void peer_write(struct rig *r, unsigned i, const void *data, size_t len)
 {
 	int before = 0, queued = 0;
@@ -194,7 +192,7 @@ static ssize_t rig_send(struct rig *r, unsigned i, const void *data, size_t len)
 	return r->lanes[i]->ops->send(r->lanes[i], &iov, 1);
 }
 
-/* ---- a record's cost ----------------------------------------------------------------------------- */
+/* ---- system calls per record ----------------------------------------------------------------- */
 
 static uint8_t source[BULK + 140], sink[BULK + 140];
 
@@ -213,7 +211,7 @@ TEST(a_small_record_costs_one_receive)
 	CHECK_EQ(rig_recv(&rig, 0, sink + 40, 64, 8), 64);
 	CHECK_EQ(rig_recv(&rig, 0, sink, 40, 1), -EAGAIN);
 	CHECK_EQ(rig_recv(&rig, 0, sink, 40, 1), -EAGAIN);
-	CHECK_EQ(calls_all(), 2); /* the second: "looked" */
+	CHECK_EQ(calls_all(), 2); /* the second one finds nothing */
 	CHECK_MEM(sink, source, 104);
 	calls_reset();
 	rig_begin_turn(&rig);
@@ -222,7 +220,7 @@ TEST(a_small_record_costs_one_receive)
 	CHECK_EQ(calls_all(), 1);
 }
 
-/* The payload of a large record as far as it is there; a turn for each receive. */
+/* Receives bytes `from` to `to` of a large payload, which ends at `end`; one receive per turn. */
 static void rig_recv_large(struct rig *r, size_t from, size_t to, size_t end)
 {
 	while (from < to && !check_failures) {
@@ -236,7 +234,7 @@ static void rig_recv_large(struct rig *r, size_t from, size_t to, size_t end)
 	CHECK_EQ(from, to);
 }
 
-TEST(the_header_behind_a_large_payload_comes_with_it)
+TEST(one_call_receives_a_large_payload_and_the_next_header)
 {
 	rig_open(&rig, 1);
 	memset(sink, 0, sizeof(sink));
@@ -249,7 +247,7 @@ TEST(the_header_behind_a_large_payload_comes_with_it)
 	rig_recv_large(&rig, 40 + BULK / 2, 40 + BULK, 40 + BULK);
 	CHECK_EQ(rig_recv(&rig, 0, sink + 40 + BULK, 40, 1), 40);
 	CHECK_EQ(calls_all(), 1);
-	/* And nothing more: the 60 bytes of the next payload go where they belong. */
+	/* The next payload is not read ahead: it is received into its own memory. */
 	CHECK_EQ(rig_recv(&rig, 0, sink + 80 + BULK, 60, 8), 60);
 	CHECK_EQ(calls_all(), 2);
 	CHECK_MEM(sink, source, BULK + 140);
@@ -269,24 +267,24 @@ TEST(only_a_peer_that_waits_for_acknowledgments_gets_them_at_once)
 	CHECK_EQ(calls.quickack, 1);
 }
 
-/* ---- several lanes of one comm ----------------------------------------------------------------------- */
+/* ---- several lanes of one comm --------------------------------------------------------------- */
 
-/* Every lane is asked, as a comm does. Returns the one that had something (and reads it), or -1. */
-static int rig_ask_all(struct rig *r)
+/* Receives on every lane, as a comm does. Returns the lane that had data, or -1. */
+static int rig_recv_all(struct rig *r)
 {
-	int found = -1;
+	int ready_lane = -1;
 
 	rig_begin_turn(r);
 	for (unsigned i = 0; i < r->count; i++)
 		if (r->lanes[i] && rig_recv(r, i, sink, 40, 1) > 0)
-			found = (int)i;
-	return found;
+			ready_lane = (int)i;
+	return ready_lane;
 }
 
 static void rig_drain(struct rig *r)
 {
 	for (int i = 0; i < 4; i++)
-		rig_ask_all(r);
+		rig_recv_all(r);
 	calls_reset();
 }
 
@@ -295,10 +293,10 @@ TEST(an_idle_turn_of_many_lanes_costs_one_system_call_at_most)
 	rig_open(&rig, LANES);
 	rig_drain(&rig);
 	for (int turn = 0; turn < 100; turn++)
-		CHECK_EQ(rig_ask_all(&rig), -1);
+		CHECK_EQ(rig_recv_all(&rig), -1);
 	CHECK(calls_all() <= 100);
 	for (int turn = 0; turn < 100; turn++)
-		CHECK_EQ(rig_ask_all(&rig), -1);
+		CHECK_EQ(rig_recv_all(&rig), -1);
 	CHECK(calls_all() <= 110); /* without events poll() is called every 16th time */
 }
 
@@ -308,32 +306,32 @@ TEST(a_message_is_found_on_any_lane)
 	rig_drain(&rig);
 	for (int round = 0; round < 3; round++) {
 		for (unsigned i = 0; i < LANES; i++) {
-			int found = -1;
+			int ready_lane = -1;
 
 			peer_write(&rig, i, source, 40);
-			for (int turn = 0; turn < 16 && found < 0; turn++)
-				found = rig_ask_all(&rig);
-			CHECK_EQ(found, (int)i);
+			for (int turn = 0; turn < 16 && ready_lane < 0; turn++)
+				ready_lane = rig_recv_all(&rig);
+			CHECK_EQ(ready_lane, (int)i);
 		}
 	}
-	/* Small messages on one lane: a call each, and one more in two for those that might come elsewhere. */
+	/* Small messages on one lane: a receive each, and polls of the other lanes. */
 	rig_drain(&rig);
 	for (int message = 0; message < 100; message++) {
 		peer_write(&rig, 5, source, 40);
-		while (rig_ask_all(&rig) < 0 && !check_failures)
+		while (rig_recv_all(&rig) < 0 && !check_failures)
 			;
 	}
 	CHECK(calls_all() <= 300);
 }
 
-TEST(each_turn_of_the_control_thread_looks_at_all_lanes)
+TEST(each_turn_of_the_control_thread_reads_all_lanes)
 {
 	uint64_t now_ns;
 
 	rig_open(&rig, LANES);
 	rig_drain(&rig);
 	for (int turn = 0; turn < 200; turn++)
-		CHECK_EQ(rig_ask_all(&rig), -1);
+		CHECK_EQ(rig_recv_all(&rig), -1);
 	now_ns = clock_now_ns();
 	for (unsigned i = 0; i < LANES; i++) {
 		peer_write(&rig, i, source, 40);
@@ -357,9 +355,9 @@ TEST(data_before_fin_or_rst_is_read_and_then_the_end)
 					  sizeof(linger)));
 		close(rig.peers[1]);
 		rig.peers[1] = -1;
-		while (rig_ask_all(&rig) < 0 && !check_failures)
+		while (rig_recv_all(&rig) < 0 && !check_failures)
 			;
-		/* RST with data queued: the data first. */
+		/* Data that was queued before RST comes first. */
 		CHECK_EQ(rig_recv(&rig, 1, sink, 20, 8), 20);
 		for (int turn = 0; turn < 100 && n == -EAGAIN; turn++) {
 			rig_begin_turn(&rig);
@@ -372,7 +370,7 @@ TEST(data_before_fin_or_rst_is_read_and_then_the_end)
 	}
 }
 
-TEST(a_full_socket_is_not_written_to_until_it_has_room)
+TEST(a_full_socket_is_not_written_to_until_it_has_space)
 {
 	ssize_t n = 1;
 	uint64_t sent = 0, got = 0;
@@ -389,9 +387,9 @@ TEST(a_full_socket_is_not_written_to_until_it_has_room)
 		rig_begin_turn(&rig);
 		CHECK_EQ(rig_send(&rig, 0, source, sizeof(source)), -EAGAIN);
 	}
-	CHECK(calls.send <= 2); /* a last acknowledgement may have made room */
+	CHECK(calls.send <= 2); /* a late acknowledgment may have freed space */
 	CHECK(calls.poll <= 100);
-	/* The other is not hindered. */
+	/* The other lane is not blocked. */
 	rig_begin_turn(&rig);
 	CHECK_EQ(rig_send(&rig, 1, source, 100), 100);
 	while (got < sent / 2) {
@@ -406,19 +404,19 @@ TEST(a_full_socket_is_not_written_to_until_it_has_room)
 	CHECK(n > 0);
 }
 
-TEST(a_single_lane_is_tried_without_a_poll)
+TEST(a_single_lane_is_read_without_a_poll)
 {
 	rig_open(&rig, 3);
 	rig_drain(&rig);
 	peer_write(&rig, 2, source, 40);
 	rig_close_lane(&rig, 0);
 	rig_close_lane(&rig, 1);
-	CHECK_EQ(rig_ask_all(&rig), 2);
+	CHECK_EQ(rig_recv_all(&rig), 2);
 	CHECK_EQ(calls.poll, 0);
 	CHECK(!rig.poll.hot || rig.poll.hot == rig.poll.members);
 }
 
-/* ---- errors and TCP_INFO ---------------------------------------------------------------------- */
+/* ---- errors and TCP_INFO --------------------------------------------------------------------- */
 
 TEST(an_interrupted_call_is_repeated)
 {
@@ -433,8 +431,8 @@ TEST(an_interrupted_call_is_repeated)
 	CHECK_EQ(calls.send, 4);
 }
 
-/* No event will tell when there is memory again: the next call tries. */
-TEST(a_send_that_found_no_memory_is_tried_again)
+/* No event reports that memory is free again, so the next call retries. */
+TEST(a_send_that_failed_without_kernel_memory_is_retried)
 {
 	rig_open(&rig, 2);
 	rig_drain(&rig);
@@ -445,7 +443,7 @@ TEST(a_send_that_found_no_memory_is_tried_again)
 	CHECK_EQ(rig.lanes[0]->error, 0);
 }
 
-TEST(tcp_tells_what_is_acknowledged_in_flight_and_unsent)
+TEST(TCP_INFO_reports_acknowledged_in_flight_and_unsent_bytes)
 {
 	struct lane_info info;
 	uint64_t sent = 0;
@@ -483,23 +481,24 @@ TEST(an_accepted_socket_has_the_options_of_its_listener)
 		{ IPPROTO_TCP, TCP_KEEPIDLE }, { IPPROTO_TCP, TCP_KEEPINTVL },
 		{ IPPROTO_TCP, TCP_KEEPCNT },
 	};
-	struct sockaddr_in before = { 0 }, after = { 0 };
-	socklen_t len = sizeof(before);
+	struct sockaddr_in peer_addr = { 0 }, lane_addr = { 0 };
+	socklen_t len = sizeof(peer_addr);
 
 	rig_open(&rig, 1);
 	for (unsigned i = 0; i < sizeof(options) / sizeof(options[0]); i++) {
-		int wanted = 0, lane = -1;
-		socklen_t size = sizeof(wanted);
+		int expected = 0, lane = -1;
+		socklen_t size = sizeof(expected);
 
-		CHECK(!getsockopt(rig.listener, options[i].level, options[i].name, &wanted, &size));
+		CHECK(!getsockopt(rig.listener, options[i].level, options[i].name, &expected,
+				  &size));
 		CHECK(!getsockopt(rig.fds[0], options[i].level, options[i].name, &lane, &size));
-		CHECK(wanted > 0);
-		CHECK_EQ(lane, wanted);
+		CHECK(expected > 0);
+		CHECK_EQ(lane, expected);
 	}
-	CHECK(!getsockname(rig.peers[0], (struct sockaddr *)&before, &len));
-	CHECK_EQ(rig.lanes[0]->remote.port, ntohs(before.sin_port));
-	CHECK(!getsockname(rig.fds[0], (struct sockaddr *)&after, &len));
-	CHECK_EQ(rig.lanes[0]->local.port, ntohs(after.sin_port));
+	CHECK(!getsockname(rig.peers[0], (struct sockaddr *)&peer_addr, &len));
+	CHECK_EQ(rig.lanes[0]->remote.port, ntohs(peer_addr.sin_port));
+	CHECK(!getsockname(rig.fds[0], (struct sockaddr *)&lane_addr, &len));
+	CHECK_EQ(rig.lanes[0]->local.port, ntohs(lane_addr.sin_port));
 }
 
 int main(void)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_place.c - received payload is placed exactly, in whole units, and nothing is held back for
- * longer than its unit. */
+/* test_place.c - received payload is written exactly, in whole units, and only bytes of incomplete
+ * units are held back. */
 #include "lane/place.h"
 
 #include "base/rng.h"
@@ -9,7 +9,7 @@
 #define BUF_BYTES 4096u
 #define GUARD 0xa5u
 
-/* Arrives in random pieces at a random alignment; what lies in memory is checked after each one. */
+/* Writes random pieces at a random alignment, and checks the memory after each one. */
 static void place_stream(uint64_t seed)
 {
 	static uint8_t src[BUF_BYTES], dst_mem[BUF_BYTES + 64] __attribute__((aligned(64)));
@@ -55,13 +55,13 @@ static void place_stream(uint64_t seed)
 		fprintf(stderr, "seed %" PRIu64 "\n", seed);
 }
 
-TEST(payload_is_placed_exactly_in_whole_units)
+TEST(payload_is_written_exactly_in_whole_units)
 {
 	for (uint64_t seed = 1; seed <= 20000 && !check_failures; seed++)
 		place_stream(seed);
 }
 
-TEST(bytes_are_held_back_to_the_end_of_a_unit)
+TEST(bytes_of_incomplete_units_are_held_back)
 {
 	static uint64_t mem[4];
 	uint8_t *p = (uint8_t *)mem;
@@ -70,7 +70,7 @@ TEST(bytes_are_held_back_to_the_end_of_a_unit)
 	CHECK_EQ(place_commit_bytes(p, 16, 8), 8);
 	CHECK_EQ(place_commit_bytes(p, 16, 15), 8);
 	CHECK_EQ(place_commit_bytes(p, 16, 16), 16);
-	CHECK_EQ(place_commit_bytes(p, 3, 3), 3);      /* a short payload's end */
+	CHECK_EQ(place_commit_bytes(p, 3, 3), 3);      /* end of a short payload */
 	CHECK_EQ(place_commit_bytes(p + 5, 16, 2), 0); /* inside the first unit */
 	CHECK_EQ(place_commit_bytes(p + 5, 16, 4), 3); /* to the first boundary */
 	CHECK_EQ(place_commit_bytes(p, 0, 0), 0);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * preamble_rig.h - both ends of a preamble over joined fake lanes: a listener's handle, a comm that further lanes may join,
- * and runs to the end. Nonces are fixed, so that docs/lanes.md can show what is said.
+ * preamble_rig.h - both ends of a preamble over fake lanes: a listener's handle, a comm that
+ * further lanes can join, and complete runs. Nonces are fixed, for the examples in docs/lanes.md.
  */
 #ifndef HARP_TESTS_PREAMBLE_RIG_H
 #define HARP_TESTS_PREAMBLE_RIG_H
@@ -18,27 +18,27 @@
 #define COMM_ID 0xc0ffeeull
 
 static struct handle handle;
-static bool listening;
+static bool is_listening;
 
 static struct {
-	bool there;
+	bool exists;
 	uint64_t id;
 	uint8_t key[PREAMBLE_KEY_BYTES];
-} comm; /* that further lanes may join */
+} comm; /* further lanes can join it */
 
-static uint8_t psk[32]; /* a pre-shared key; example_handle() fills it */
+static uint8_t psk[32]; /* a pre-shared key; set_example_handle() fills it */
 
 static inline bool lookup(void *ctx, struct preamble *p, uint8_t key[PREAMBLE_KEY_BYTES])
 {
 	if (p->peer.features & FEATURE_JOIN) {
 		memcpy(key, comm.key, PREAMBLE_KEY_BYTES);
-		return comm.there && p->comm_id == comm.id;
+		return comm.exists && p->comm_id == comm.id;
 	}
 	memcpy(key, handle.secret, PREAMBLE_KEY_BYTES);
-	return listening && p->listen_id == handle.listen_id;
+	return is_listening && p->listen_id == handle.listen_id;
 }
 
-static inline void terms(struct preamble_terms *t, uint64_t features, uint8_t nonce)
+static inline void set_terms(struct preamble_terms *t, uint64_t features, uint8_t nonce)
 {
 	memset(t, 0, sizeof(*t));
 	t->features = features;
@@ -47,7 +47,7 @@ static inline void terms(struct preamble_terms *t, uint64_t features, uint8_t no
 		t->nonce[i] = (uint8_t)(nonce + i);
 }
 
-static inline void example_handle(void)
+static inline void set_example_handle(void)
 {
 	memset(&handle, 0, sizeof(handle));
 	handle.nic.addr[NIC_V4] = harp_addr_v4(192, 0, 2, 1);
@@ -62,7 +62,7 @@ static inline void example_handle(void)
 	}
 	for (unsigned i = 0; i < sizeof(psk); i++)
 		psk[i] = (uint8_t)(0x80 + i);
-	listening = true;
+	is_listening = true;
 }
 
 struct run {
@@ -79,7 +79,7 @@ static inline void run_end(struct run *r)
 	r->open = false;
 }
 
-/* Ends the one before. */
+/* Ends the previous run. */
 static inline void run_begin(struct run *r, uint64_t seed, uint64_t connector_features)
 {
 	struct preamble_terms t;
@@ -88,9 +88,9 @@ static inline void run_begin(struct run *r, uint64_t seed, uint64_t connector_fe
 	memset(r, 0, sizeof(*r));
 	r->open = true;
 	fake_pair_init(&r->pair, seed, 4096);
-	terms(&t, connector_features, 0x10);
+	set_terms(&t, connector_features, 0x10);
 	preamble_connect(&r->connector, handle.listen_id, COMM_ID, handle.secret, &t);
-	terms(&t, FEATURE_ACK_PROMPTLY, 0x50);
+	set_terms(&t, FEATURE_ACK_PROMPTLY, 0x50);
 	preamble_accept(&r->acceptor, &t, lookup, NULL);
 }
 
@@ -104,45 +104,45 @@ static inline void run(struct run *r)
 	}
 }
 
-/* With pre-shared keys, or NULL, on either side. */
-static inline void run_begin_sealed(struct run *r, uint64_t seed, const uint8_t *connector_psk,
-				    const uint8_t *acceptor_psk)
+/* With the pre-shared keys of both sides; NULL: that side does not encrypt. */
+static inline void run_begin_encrypted(struct run *r, uint64_t seed, const uint8_t *connector_psk,
+				       const uint8_t *acceptor_psk)
 {
 	struct preamble_terms t;
 
 	run_begin(r, seed, FEATURE_ACK_PROMPTLY);
-	terms(&t, FEATURE_ACK_PROMPTLY, 0x10);
+	set_terms(&t, FEATURE_ACK_PROMPTLY, 0x10);
 	t.psk = connector_psk;
 	preamble_connect(&r->connector, handle.listen_id, COMM_ID, handle.secret, &t);
-	terms(&t, FEATURE_ACK_PROMPTLY, 0x50);
+	set_terms(&t, FEATURE_ACK_PROMPTLY, 0x50);
 	t.psk = acceptor_psk;
 	preamble_accept(&r->acceptor, &t, lookup, NULL);
 }
 
-/* The first lane of a comm; what is proved with from now on is in `comm`. */
+/* Runs the preamble of a comm's first lane, and sets `comm`. */
 static inline void run_first(struct run *r, uint64_t seed, uint64_t features)
 {
 	run_begin(r, seed, features);
 	run(r);
 	CHECK_EQ(r->connected, 1);
 	CHECK_EQ(r->accepted, 1);
-	comm.there = true;
+	comm.exists = true;
 	comm.id = COMM_ID;
 	preamble_comm_key(&r->acceptor, comm.key);
 	run_end(r);
 }
 
-/* A further lane, as a connector that knows key calls it. */
+/* Runs the preamble of a further lane; the connector uses this key. */
 static inline void run_further(struct run *r, uint64_t seed, uint64_t comm_id, uint8_t index,
 			       const uint8_t key[PREAMBLE_KEY_BYTES])
 {
 	struct preamble_terms t;
 
 	run_begin(r, seed, 0);
-	terms(&t, FEATURE_JOIN, 0x20);
+	set_terms(&t, FEATURE_JOIN, 0x20);
 	t.index = index;
 	preamble_connect(&r->connector, 0, comm_id, key, &t);
-	terms(&t, 0, (uint8_t)(0x60 + seed));
+	set_terms(&t, 0, (uint8_t)(0x60 + seed));
 	preamble_accept(&r->acceptor, &t, lookup, NULL);
 	run(r);
 }

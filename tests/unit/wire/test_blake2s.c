@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_blake2s.c - BLAKE2s against RFC 7693's own vectors. */
+/* test_blake2s.c - BLAKE2s against the test vectors of RFC 7693. */
 #include "wire/blake2s.h"
 
 #include "check.h"
@@ -13,7 +13,7 @@ static void check_hash(const uint8_t hash[32], const char *want)
 	CHECK_STR(text, want);
 }
 
-/* Appendix E's sequence of bytes. */
+/* selftest_seq() of appendix E. */
 static void rfc_sequence(uint8_t *out, size_t len, uint32_t seed)
 {
 	uint32_t a = 0xdead4badu * seed, b = 1;
@@ -27,7 +27,7 @@ static void rfc_sequence(uint8_t *out, size_t len, uint32_t seed)
 	}
 }
 
-TEST(the_hash_of_appendix_B)
+TEST(abc_has_the_hash_of_appendix_B)
 {
 	uint8_t out[32];
 
@@ -35,8 +35,8 @@ TEST(the_hash_of_appendix_B)
 	check_hash(out, "508c5e8c327c14e2e1a72ba34eeb452f37458b209ed63a294d999b4c86675982");
 }
 
-/* Of many lengths, plain and keyed. */
-TEST(the_hash_of_hashes_of_appendix_E)
+/* Hashes of many lengths, with and without key. */
+TEST(the_self_test_of_appendix_E_passes)
 {
 	static const size_t out_lens[] = { 16, 20, 28, 32 };
 	static const size_t in_lens[] = { 0, 3, 64, 65, 255, 1024 };
@@ -58,7 +58,7 @@ TEST(the_hash_of_hashes_of_appendix_E)
 	check_hash(out, "6a411f08ce25adcdfb02aba641451cec53c598b24f4fc787fbdc88797f4c1dfe");
 }
 
-TEST(the_hash_of_pieces_is_the_hash_of_the_whole)
+TEST(the_hash_of_pieces_equals_the_hash_of_the_whole)
 {
 	uint8_t data[300], whole[32], cut[32];
 	struct blake2s state;
@@ -75,7 +75,7 @@ TEST(the_hash_of_pieces_is_the_hash_of_the_whole)
 	}
 }
 
-TEST(a_bit_that_differs_is_noticed)
+TEST(blake2s_equal_detects_any_different_bit)
 {
 	uint8_t a[32] = { 1, 2, 3 }, b[32] = { 1, 2, 3 };
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_handle.c - what a listener states: its NICs and queues in CHALLENGE and in the handle. It is used as documented;
- * damaged and impossible values are refused.
+ * test_handle.c - a listener's NICs and queues in CHALLENGE and in the handle: decoded as
+ * documented; damaged and impossible values are refused.
  */
 #include "preamble_rig.h"
 #include "wire/handle.h"
@@ -16,7 +16,7 @@ static void run_acceptor(void)
 	run(&r);
 }
 
-static void toeplitz_end(struct placement_end *end)
+static void init_toeplitz_end(struct placement_end *end)
 {
 	struct harp_rss rss = {
 		.kind = HARP_RSS_TOEPLITZ, .queues = 4, .key_bytes = 40, .table_count = 16
@@ -36,8 +36,8 @@ TEST(queues_and_NICs_are_described_in_challenge)
 	const struct placement_end *received = &r.connector.placement;
 	struct placement_end end;
 
-	toeplitz_end(&end);
-	terms(&acceptor_terms, FEATURE_ACK_PROMPTLY, 0x50);
+	init_toeplitz_end(&end);
+	set_terms(&acceptor_terms, FEATURE_ACK_PROMPTLY, 0x50);
 	for (uint8_t count = 0; count <= PREAMBLE_NICS_MAX; count++) {
 		acceptor_terms.placement = &end;
 		acceptor_terms.nic_count = count;
@@ -62,23 +62,23 @@ TEST(queues_and_NICs_are_described_in_challenge)
 	}
 }
 
-/* Nothing that makes no sense is used, though its proof is right. */
+/* Although the proof is right. */
 TEST(an_impossible_queue_placement_is_refused)
 {
 	struct placement_end end;
 
-	toeplitz_end(&end);
+	init_toeplitz_end(&end);
 	end.queue = end.queues;
-	terms(&acceptor_terms, FEATURE_ACK_PROMPTLY, 0x50);
+	set_terms(&acceptor_terms, FEATURE_ACK_PROMPTLY, 0x50);
 	acceptor_terms.placement = &end;
 	run_acceptor();
 	CHECK_EQ(r.connected, -EPROTO);
 	CHECK_STR(r.connector.what, "an invalid queue placement in CHALLENGE");
 }
 
-/* ---- the handle ----------------------------------------------------------------------------------- */
+/* ---- the handle ------------------------------------------------------------------------------ */
 
-TEST(a_handle_is_read_back_and_every_damaged_bit_is_noticed)
+TEST(a_handle_is_decoded_as_encoded_and_any_damaged_bit_is_detected)
 {
 	uint8_t bytes[PLUGIN_HANDLE_BYTES];
 	struct handle out, in = handle;
@@ -109,7 +109,7 @@ TEST(a_handle_is_read_back_and_every_damaged_bit_is_noticed)
 
 int main(void)
 {
-	example_handle();
+	set_example_handle();
 	check_run();
 	return check_done();
 }

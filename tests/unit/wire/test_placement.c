@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_placement.c - source ports: right ones where queues can be computed, each at most once, all in the end;
- * what peers say of their queues, whole and damaged; what is remembered of them.
+ * test_placement.c - source ports: right ones if queues can be computed, each at most once, finally
+ * all; queue tables of peers, intact and damaged; and the cache of peers.
  */
 #include "wire/queue_placement.h"
 
@@ -17,9 +17,9 @@
 #define FIRST 61000u
 #define LAST 65535u
 
-static struct harp_endpoint here, there;
+static struct harp_endpoint own_endpoint, peer_endpoint;
 
-static void toeplitz(struct harp_rss *rss, uint64_t seed, uint32_t queues, uint32_t entries)
+static void init_toeplitz(struct harp_rss *rss, uint64_t seed, uint32_t queues, uint32_t entries)
 {
 	struct rng rng;
 
@@ -47,80 +47,80 @@ static void computed_ports_reach_the_right_queues(void)
 		struct harp_rss ours, theirs;
 		struct placement p;
 		uint16_t port;
-		unsigned found = 0;
+		unsigned count = 0;
 
-		toeplitz(&ours, seed, 8, 128);
-		toeplitz(&theirs, seed + 1000, 4, 512);
+		init_toeplitz(&ours, seed, 8, 128);
+		init_toeplitz(&theirs, seed + 1000, 4, 512);
 		placement_own(&own, &ours, (uint32_t)seed % 8);
 		placement_own(&peer, &theirs, (uint32_t)seed % 4);
-		placement_begin(&p, &own, &peer, &here, &there, FIRST, LAST,
+		placement_begin(&p, &own, &peer, &own_endpoint, &peer_endpoint, FIRST, LAST,
 				seed * 0x9e3779b97f4a7c15ull);
 		CHECK(!placement_takes_any_port(&p));
 		CHECK(placement_is_computed(&p));
 		while ((port = placement_next(&p)) != 0) {
-			struct harp_endpoint local = here;
+			struct harp_endpoint local = own_endpoint;
 
 			local.port = port;
 			CHECK(port >= FIRST);
-			CHECK_EQ(harp_rss_queue(&ours, &there, &local), seed % 8);
-			CHECK_EQ(harp_rss_queue(&theirs, &local, &there), seed % 4);
-			found++;
+			CHECK_EQ(harp_rss_queue(&ours, &peer_endpoint, &local), seed % 8);
+			CHECK_EQ(harp_rss_queue(&theirs, &local, &peer_endpoint), seed % 4);
+			count++;
 		}
-		/* One in 32 is right on the average. */
-		CHECK(found > (LAST - FIRST) / 32 / 2 && found < (LAST - FIRST) / 32 * 2);
+		/* One port in 32 is right on average. */
+		CHECK(count > (LAST - FIRST) / 32 / 2 && count < (LAST - FIRST) / 32 * 2);
 	}
 }
 
-TEST(every_port_is_given_once)
+TEST(every_port_is_returned_once)
 {
 	struct placement_end unknown = end_of(PLACEMENT_UNKNOWN, 8, 3);
 
 	for (uint64_t seed = 1; seed < 50; seed++) {
 		uint16_t last = (uint16_t)(FIRST + seed * 7 % 300), port;
-		uint8_t seen[65536] = { 0 };
+		uint8_t used[65536] = { 0 };
 		unsigned count = 0;
 		struct placement p;
 
-		placement_begin(&p, &unknown, &unknown, &here, &there, FIRST, last,
+		placement_begin(&p, &unknown, &unknown, &own_endpoint, &peer_endpoint, FIRST, last,
 				seed * 0xd1b54a32d192ed03ull);
 		CHECK(!placement_is_computed(&p) && !placement_takes_any_port(&p));
 		while ((port = placement_next(&p)) != 0) {
-			CHECK(port >= FIRST && port <= last && !seen[port]);
-			seen[port] = 1;
+			CHECK(port >= FIRST && port <= last && !used[port]);
+			used[port] = 1;
 			count++;
 		}
 		CHECK_EQ(count, last - FIRST + 1);
 	}
 }
 
-TEST(ports_are_free_certain_or_tried_by_what_both_nics_state)
+TEST(both_placements_decide_if_any_port_is_right_or_ports_are_computed_or_tried)
 {
 	struct placement_end one = end_of(PLACEMENT_ONE_QUEUE, 1, 0), older = { 0 };
 	struct placement_end unknown = end_of(PLACEMENT_UNKNOWN, 4, 1), known, *ends[2];
 	struct harp_rss rss;
 	struct placement p;
 
-	placement_begin(&p, &one, &older, &here, &there, FIRST, LAST, 1);
+	placement_begin(&p, &one, &older, &own_endpoint, &peer_endpoint, FIRST, LAST, 1);
 	CHECK(placement_takes_any_port(&p) && placement_is_computed(&p));
-	placement_begin(&p, &one, &unknown, &here, &there, FIRST, LAST, 1);
+	placement_begin(&p, &one, &unknown, &own_endpoint, &peer_endpoint, FIRST, LAST, 1);
 	CHECK(!placement_takes_any_port(&p) && !placement_is_computed(&p));
-	toeplitz(&rss, 7, 4, 128);
+	init_toeplitz(&rss, 7, 4, 128);
 	placement_own(&known, &rss, 2);
 	ends[0] = &one;
 	ends[1] = &older;
 	for (int i = 0; i < 2; i++) {
-		placement_begin(&p, &known, ends[i], &here, &there, FIRST, LAST, 1);
+		placement_begin(&p, &known, ends[i], &own_endpoint, &peer_endpoint, FIRST, LAST, 1);
 		CHECK(!placement_takes_any_port(&p) && placement_is_computed(&p));
 		CHECK(placement_next(&p) != 0);
-		/* What the peer stated was wrong: any port may do. */
+		/* If the peer's table was wrong, any port may be right. */
 		p.try_all = true;
 		CHECK(!placement_is_computed(&p));
 	}
-	/* A queue that no entry leads to. */
+	/* No entry of the table selects this queue. */
 	known.queue = 9;
-	placement_begin(&p, &known, &one, &here, &there, FIRST, LAST, 1);
+	placement_begin(&p, &known, &one, &own_endpoint, &peer_endpoint, FIRST, LAST, 1);
 	CHECK_EQ(placement_next(&p), 0);
-	placement_begin(&p, &one, &one, &here, &there, LAST, FIRST, 1);
+	placement_begin(&p, &one, &one, &own_endpoint, &peer_endpoint, LAST, FIRST, 1);
 	CHECK_EQ(placement_next(&p), 0);
 	memset(&rss, 0, sizeof(rss));
 	rss.queues = 1;
@@ -134,29 +134,30 @@ TEST(ports_are_free_certain_or_tried_by_what_both_nics_state)
 	CHECK_EQ(known.queue, 5);
 }
 
-/* ---- what is said ----------------------------------------------------------------------------- */
+/* ---- encoding -------------------------------------------------------------------------------- */
 
 TEST(an_encoded_queue_table_selects_the_same_ports)
 {
 	for (uint64_t seed = 0; seed < 60; seed++) {
 		uint8_t bytes[PLACEMENT_BYTES_MAX];
-		struct placement_end own, heard;
-		struct harp_endpoint from = there;
+		struct placement_end own, decoded;
+		struct harp_endpoint from = peer_endpoint;
 		struct harp_rss rss;
 		size_t len;
 
-		toeplitz(&rss, seed, 1 + (uint32_t)seed % 9, 1 + (uint32_t)(seed * 37) % 512);
+		init_toeplitz(&rss, seed, 1 + (uint32_t)seed % 9, 1 + (uint32_t)(seed * 37) % 512);
 		placement_own(&own, &rss, (uint32_t)seed % rss.queues);
 		len = placement_encode(&own, bytes);
 		CHECK_EQ(len, 8 + rss.key_bytes + (rss.table_count + 7) / 8);
-		CHECK_EQ(placement_decode(&heard, bytes, len), 0);
-		CHECK(heard.known && heard.kind == PLACEMENT_TOEPLITZ);
-		CHECK_EQ(heard.queue, own.queue);
-		/* The listener's queue or not: both agree on every port. */
+		CHECK_EQ(placement_decode(&decoded, bytes, len), 0);
+		CHECK(decoded.known && decoded.kind == PLACEMENT_TOEPLITZ);
+		CHECK_EQ(decoded.queue, own.queue);
+		/* Both agree for every port whether it reaches the listener's queue. */
 		for (unsigned port = FIRST; port <= LAST; port += 13) {
 			from.port = (uint16_t)port;
-			CHECK_EQ(harp_rss_queue(&heard.rss, &from, &here) == heard.queue,
-				 harp_rss_queue(&rss, &from, &here) == own.queue);
+			CHECK_EQ(harp_rss_queue(&decoded.rss, &from, &own_endpoint) ==
+					 decoded.queue,
+				 harp_rss_queue(&rss, &from, &own_endpoint) == own.queue);
 		}
 	}
 }
@@ -188,7 +189,7 @@ TEST(a_damaged_queue_table_is_refused_or_usable)
 	struct rng rng;
 	size_t len;
 
-	toeplitz(&rss, 25, 8, 128); /* 40 bytes of key */
+	init_toeplitz(&rss, 25, 8, 128); /* 40 bytes of key */
 	placement_own(&own, &rss, 5);
 	memset(good, 0, sizeof(good));
 	len = placement_encode(&own, good);
@@ -211,18 +212,19 @@ TEST(a_damaged_queue_table_is_refused_or_usable)
 				(uint8_t)(1u << rng_below(&rng, 8));
 		if (placement_decode(&end, bytes, len))
 			continue;
-		placement_begin(&p, &end, &end, &here, &there, FIRST, FIRST + 50, (uint64_t)i);
+		placement_begin(&p, &end, &end, &own_endpoint, &peer_endpoint, FIRST, FIRST + 50,
+				(uint64_t)i);
 		while (placement_next(&p))
 			;
 	}
 }
 
-/* ---- what is remembered of peers -------------------------------------------------------------- */
+/* ---- the cache of peers ---------------------------------------------------------------------- */
 
-TEST(a_peer_is_remembered_until_it_cannot_be_reached)
+TEST(a_peer_is_cached_until_it_is_unreachable)
 {
 	struct placement_end end = end_of(PLACEMENT_TOEPLITZ, 8, 2), out;
-	struct harp_endpoint peer = there, other = there;
+	struct harp_endpoint peer = peer_endpoint, other = peer_endpoint;
 	const uint64_t now_ns = 1000000000ull;
 
 	other.port++;
@@ -241,10 +243,10 @@ TEST(a_peer_is_remembered_until_it_cannot_be_reached)
 	CHECK(!peers_is_avoided(&peer, 1, now_ns + PEERS_AVOID_NS));
 }
 
-TEST(of_too_many_peers_the_one_that_was_unused_for_longest_is_forgotten)
+TEST(a_full_cache_drops_the_least_recently_used_peer)
 {
 	struct placement_end end = end_of(PLACEMENT_TOEPLITZ, 8, 2), out;
-	struct harp_endpoint peer = there, other = there;
+	struct harp_endpoint peer = peer_endpoint, other = peer_endpoint;
 
 	for (unsigned i = 0; i < 3 * PEERS_MAX; i++) {
 		other.port = (uint16_t)(2000 + i);
@@ -261,12 +263,12 @@ TEST(of_too_many_peers_the_one_that_was_unused_for_longest_is_forgotten)
 
 int main(void)
 {
-	here.addr = harp_addr_v4(10, 77, 0, 1);
-	there.addr = harp_addr_v4(10, 77, 0, 2);
-	there.port = 61234;
+	own_endpoint.addr = harp_addr_v4(10, 77, 0, 1);
+	peer_endpoint.addr = harp_addr_v4(10, 77, 0, 2);
+	peer_endpoint.port = 61234;
 	computed_ports_reach_the_right_queues();
-	CHECK_EQ(harp_addr_parse("fd00::1", &here.addr), 0);
-	CHECK_EQ(harp_addr_parse("fd00::2", &there.addr), 0);
+	CHECK_EQ(harp_addr_parse("fd00::1", &own_endpoint.addr), 0);
+	CHECK_EQ(harp_addr_parse("fd00::2", &peer_endpoint.addr), 0);
 	computed_ports_reach_the_right_queues();
 	check_run();
 	return check_done();

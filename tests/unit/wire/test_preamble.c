@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_preamble.c - the mutual proof of first and further lanes, encrypted or not: accepted as documented, refused
- * otherwise.
+ * test_preamble.c - mutual authentication of first and further lanes, encrypted or not: accepted as
+ * documented, refused otherwise.
  */
 #include "connect/handshake.h"
 #include "lane/lane.h"
 #include "preamble_rig.h"
 #include "wire/record.h"
 
-TEST(both_sides_accept_each_other_and_read_no_further)
+TEST(both_sides_accept_each_other_and_read_only_the_preamble)
 {
 	for (uint64_t seed = 0; seed < 200; seed++) {
 		static const uint8_t data[5] = { 1, 2, 3, 4, 5 };
@@ -64,12 +64,12 @@ TEST(a_wrong_secret_is_refused)
 	CHECK_EQ(r.accepted, 0);
 }
 
-#define SAID_BYTES (PREAMBLE_HELLO_BYTES + PREAMBLE_PROOF_BYTES)
+#define REPLAY_BYTES (PREAMBLE_HELLO_BYTES + PREAMBLE_PROOF_BYTES)
 
-static void said_by(const struct preamble *connector, uint8_t said[SAID_BYTES])
+static void copy_messages(const struct preamble *connector, uint8_t messages[REPLAY_BYTES])
 {
-	memcpy(said, connector->transcript, PREAMBLE_HELLO_BYTES);
-	memcpy(said + PREAMBLE_HELLO_BYTES,
+	memcpy(messages, connector->transcript, PREAMBLE_HELLO_BYTES);
+	memcpy(messages + PREAMBLE_HELLO_BYTES,
 	       connector->transcript + PREAMBLE_HELLO_BYTES + PREAMBLE_CHALLENGE_BYTES +
 		       PREAMBLE_MAC_BYTES,
 	       PREAMBLE_PROOF_BYTES);
@@ -77,25 +77,25 @@ static void said_by(const struct preamble *connector, uint8_t said[SAID_BYTES])
 
 TEST(a_replayed_connector_is_refused)
 {
-	uint8_t said[SAID_BYTES];
+	uint8_t messages[REPLAY_BYTES];
 	struct preamble_terms t;
 
 	run_begin(&r, 2, 0);
 	run(&r);
-	said_by(&r.connector, said);
+	copy_messages(&r.connector, messages);
 
 	run_begin(&r, 3, 0);
-	terms(&t, 0, 0x77); /* a fresh nonce, as every acceptor's */
+	set_terms(&t, 0, 0x77); /* each acceptor has a new nonce */
 	preamble_accept(&r.acceptor, &t, lookup, NULL);
 	r.connected = -1;
-	CHECK_EQ(fake_inject(&r.pair.lanes[1], said, sizeof(said)), sizeof(said));
+	CHECK_EQ(fake_inject(&r.pair.lanes[1], messages, sizeof(messages)), sizeof(messages));
 	run(&r);
 	CHECK_EQ(r.accepted, -EKEYREJECTED);
 }
 
-TEST(features_listeners_and_versions_are_refused_as_documented)
+TEST(unknown_requirements_and_closed_listeners_are_refused_as_documented)
 {
-	run_begin(&r, 4, 1ull << 40); /* a mandatory feature of the future */
+	run_begin(&r, 4, 1ull << 40); /* an unknown requirement */
 	run(&r);
 	CHECK_EQ(r.accepted, -EPROTONOSUPPORT);
 
@@ -105,41 +105,41 @@ TEST(features_listeners_and_versions_are_refused_as_documented)
 	CHECK_EQ(r.accepted, -EPROTO);
 	CHECK_STR(r.acceptor.what, "not HARP's preamble");
 
-	run_begin(&r, 5, 1ull << 20); /* an optional one */
+	run_begin(&r, 5, 1ull << 20); /* an unknown declaration */
 	run(&r);
 	CHECK_EQ(r.accepted, 1);
 	CHECK_EQ(r.connected, 1);
 
 	run_begin(&r, 6, 0);
-	listening = false;
+	is_listening = false;
 	run(&r);
 	CHECK_EQ(r.accepted, -ECONNREFUSED);
-	listening = true;
+	is_listening = true;
 
-	/* The listener goes while the proof is under way: READY says so. */
+	/* The listener closes before PROOF arrives: READY reports it. */
 	run_begin(&r, 7, 0);
 	while (r.acceptor.step != PREAMBLE_READ_PROOF) {
 		handshake_advance(&r.connector, &r.pair.lanes[0].lane);
 		handshake_advance(&r.acceptor, &r.pair.lanes[1].lane);
 	}
-	listening = false;
+	is_listening = false;
 	run(&r);
 	CHECK_EQ(r.accepted, -ECONNREFUSED);
 	CHECK_EQ(r.connected, -ECONNREFUSED);
-	listening = true;
+	is_listening = true;
 }
 
-/* ---- sealed lanes ----------------------------------------------------------------------------- */
+/* ---- encrypted lanes ------------------------------------------------------------------------- */
 
-/* Both lanes are sealed after the preamble, each with the other's keys; plaintext is counted on. */
-static void test_sealed(void)
+/* Each side decrypts what the other sends; byte counts continue from the preamble in plaintext. */
+static void test_encrypted(void)
 {
 	for (uint64_t seed = 0; seed < 50; seed++) {
-		struct iovec there = { "there", 5 }, back = { "back", 4 };
+		struct iovec data = { "there", 5 }, reply = { "back", 4 };
 		struct lane *lanes[2];
 		uint8_t got[8];
 
-		run_begin_sealed(&r, seed, psk, psk);
+		run_begin_encrypted(&r, seed, psk, psk);
 		run(&r);
 		CHECK_EQ(r.connected, 1);
 		CHECK_EQ(r.accepted, 1);
@@ -148,8 +148,8 @@ static void test_sealed(void)
 		lanes[1] = &r.pair.lanes[1].lane;
 		CHECK_EQ(handshake_encrypt(&r.connector, &lanes[0]), 0);
 		CHECK_EQ(handshake_encrypt(&r.acceptor, &lanes[1]), 0);
-		CHECK_EQ(lanes[0]->ops->send(lanes[0], &there, 1), 5);
-		CHECK_EQ(lanes[1]->ops->send(lanes[1], &back, 1), 4);
+		CHECK_EQ(lanes[0]->ops->send(lanes[0], &data, 1), 5);
+		CHECK_EQ(lanes[1]->ops->send(lanes[1], &reply, 1), 4);
 		for (int i = 0; i < 200; i++)
 			fake_pair_turn(&r.pair);
 		CHECK_EQ(lanes[1]->ops->recv(lanes[1], got, 5, 1), 5);
@@ -169,19 +169,19 @@ TEST(a_lane_that_one_side_encrypts_is_refused)
 {
 	struct lane *lane;
 
-	run_begin_sealed(&r, 1, NULL, NULL);
+	run_begin_encrypted(&r, 1, NULL, NULL);
 	run(&r);
 	CHECK_EQ(r.connected, 1);
 	lane = &r.pair.lanes[0].lane;
 	CHECK_EQ(handshake_encrypt(&r.connector, &lane), 0);
 	CHECK(lane == &r.pair.lanes[0].lane);
 
-	run_begin_sealed(&r, 2, psk, NULL);
+	run_begin_encrypted(&r, 2, psk, NULL);
 	run(&r);
 	CHECK_EQ(r.accepted, -EPROTONOSUPPORT);
 	CHECK(strstr(r.acceptor.what, "the peer encrypts") != NULL);
 
-	run_begin_sealed(&r, 3, NULL, psk);
+	run_begin_encrypted(&r, 3, NULL, psk);
 	run(&r);
 	CHECK_EQ(r.accepted, -EPROTONOSUPPORT);
 	CHECK(strstr(r.acceptor.what, "the peer does not") != NULL);
@@ -193,14 +193,14 @@ TEST(a_wrong_pre_shared_key_is_refused)
 
 	memcpy(other_psk, psk, sizeof(psk));
 	other_psk[31] ^= 1;
-	run_begin_sealed(&r, 4, psk, other_psk);
+	run_begin_encrypted(&r, 4, psk, other_psk);
 	run(&r);
 	CHECK_EQ(r.connected, -EKEYREJECTED);
 	CHECK(strstr(r.connector.what, "pre-shared keys") != NULL);
 	CHECK_EQ(r.accepted, 0);
 
-	/* Somebody on the way takes the feature out of HELLO: the transcripts differ. */
-	run_begin_sealed(&r, 5, psk, NULL);
+	/* An attacker clears the feature in HELLO: the transcripts differ. */
+	run_begin_encrypted(&r, 5, psk, NULL);
 	r.pair.pipes[0].flip_at = 12; /* bit 32 of HELLO's features */
 	r.pair.pipes[0].flip = 1;
 	run(&r);
@@ -208,7 +208,6 @@ TEST(a_wrong_pre_shared_key_is_refused)
 	CHECK(r.accepted != 1);
 }
 
-/* CHALLENGE as no acceptor sends it. */
 TEST(an_impossible_length_in_CHALLENGE_is_refused)
 {
 	static const struct {
@@ -236,9 +235,9 @@ TEST(an_impossible_length_in_CHALLENGE_is_refused)
 	}
 }
 
-/* ---- comms of several lanes ------------------------------------------------------------------- */
+/* ---- multi-lane comms ------------------------------------------------------------------------ */
 
-TEST(both_sides_have_the_same_comm_key)
+TEST(both_sides_derive_the_same_comm_key)
 {
 	uint8_t key[PREAMBLE_KEY_BYTES];
 
@@ -246,7 +245,7 @@ TEST(both_sides_have_the_same_comm_key)
 	preamble_comm_key(&r.connector, key);
 	CHECK_MEM(key, comm.key, sizeof(key));
 	CHECK(memcmp(key, handle.secret, sizeof(key)) != 0);
-	/* Another transcript, another key. */
+	/* Another transcript gives another key. */
 	run_first(&r, 1, FEATURE_MULTI_LANE | FEATURE_NO_CREDIT);
 	CHECK(memcmp(key, comm.key, sizeof(key)) != 0);
 }
@@ -254,7 +253,7 @@ TEST(both_sides_have_the_same_comm_key)
 TEST(a_further_lane_joins_with_the_comm_key_only)
 {
 	run_first(&r, 1, FEATURE_MULTI_LANE);
-	listening = false; /* the listen comm may be closed by then */
+	is_listening = false; /* the listen comm may be closed by then */
 	for (uint8_t index = 0; index < 4; index++) {
 		run_further(&r, index, COMM_ID, index, comm.key);
 		CHECK_EQ(r.connected, 1);
@@ -265,15 +264,15 @@ TEST(a_further_lane_joins_with_the_comm_key_only)
 		CHECK_EQ(r.acceptor.sent_bytes, r.pair.pipes[1].written);
 		CHECK_EQ(r.connector.sent_bytes, r.pair.pipes[0].written);
 	}
-	/* Neither the handle's secret nor another comm's key will do. */
+	/* The handle's secret is not accepted. */
 	run_further(&r, 5, COMM_ID, 1, handle.secret);
 	CHECK_EQ(r.connected, -EKEYREJECTED);
 	CHECK(r.accepted != 1);
-	/* A comm that there is not. */
+	/* A comm that does not exist. */
 	run_further(&r, 6, COMM_ID + 1, 1, comm.key);
 	CHECK_EQ(r.accepted, -ECONNREFUSED);
 	CHECK_STR(r.acceptor.what, "there is no comm of that id");
-	listening = true;
+	is_listening = true;
 }
 
 TEST(an_invalid_lane_index_is_refused)
@@ -291,7 +290,7 @@ TEST(an_invalid_lane_index_is_refused)
 		{ FEATURE_JOIN, 255, -EPROTO },
 	};
 
-	comm.there = true;
+	comm.exists = true;
 	comm.id = COMM_ID;
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		uint8_t hello[PREAMBLE_HELLO_BYTES];
@@ -306,19 +305,19 @@ TEST(an_invalid_lane_index_is_refused)
 		if (!cases[i].result)
 			CHECK_EQ(r.acceptor.step, PREAMBLE_READ_PROOF);
 	}
-	comm.there = false;
+	comm.exists = false;
 }
 
 int main(void)
 {
 	char why[256];
-	bool have_crypto = !crypto_load(why, sizeof(why));
+	bool has_crypto = !crypto_load(why, sizeof(why));
 
-	if (!have_crypto)
-		fprintf(stderr, "without sealed lanes: %s\n", why);
-	example_handle();
+	if (!has_crypto)
+		fprintf(stderr, "encrypted lanes are not tested: %s\n", why);
+	set_example_handle();
 	check_run();
-	if (have_crypto)
-		test_sealed();
+	if (has_crypto)
+		test_encrypted();
 	return check_done();
 }

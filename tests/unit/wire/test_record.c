@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_record.c - docs/lanes.md section 4: a header says back what it was made of, and none with a bit that means nothing is taken. */
+/* test_record.c - record headers (docs/lanes.md section 4) are decoded as encoded, and reserved
+ * bits are refused. */
 #include <errno.h>
 #include <string.h>
 
@@ -19,7 +20,7 @@ static const struct record records[] = {
 
 #define RECORDS (sizeof(records) / sizeof(*records))
 
-TEST(says_back)
+TEST(a_header_is_decoded_as_encoded)
 {
 	for (size_t i = 0; i < RECORDS; i++) {
 		const struct record *in = &records[i];
@@ -39,7 +40,7 @@ TEST(says_back)
 	}
 }
 
-/* Each bit of the flags and the reserved fields by itself. */
+/* Each bit of the flags and of the reserved fields. */
 TEST(reserved_bits_are_refused)
 {
 	for (size_t i = 0; i < RECORDS; i++) {
