@@ -32,7 +32,7 @@ static const struct outcome refused = { false, -ECONNREFUSED, 0 },
 static struct plugin_ctx ctx;
 static uint8_t handle_bytes[PLUGIN_HANDLE_BYTES];
 static uint64_t now_ns, begin_ns;
-static struct candidates known_candidates;
+static struct candidates available;
 static struct engine harp_engine;
 static bool avoided, encrypts;
 static unsigned interface_opens;
@@ -78,8 +78,8 @@ bool interface_link_is_down(int dev)
 
 int candidates_find(struct candidates *out, int dev, const struct handle *handle)
 {
-	*out = known_candidates;
-	return known_candidates.count ? 0 : -EPROTONOSUPPORT;
+	*out = available;
+	return available.count ? 0 : -EPROTONOSUPPORT;
 }
 
 void candidates_list(struct candidates *out, int dev, struct engine_set *engines,
@@ -154,11 +154,11 @@ static void prepare(unsigned candidates)
 
 	handle.nic.addr[NIC_V4] = harp_addr_v4(10, 0, 0, 9);
 	handle_encode(handle_bytes, &handle);
-	memset(&known_candidates, 0, sizeof(known_candidates));
-	for (; known_candidates.count < candidates; known_candidates.count++)
-		known_candidates.list[known_candidates.count].remote =
+	memset(&available, 0, sizeof(available));
+	for (; available.count < candidates; available.count++)
+		available.list[available.count].remote =
 			(struct harp_endpoint){ .addr = handle.nic.addr[NIC_V4],
-						.port = (uint16_t)(1 + known_candidates.count) };
+						.port = (uint16_t)(1 + available.count) };
 	env_config.connect_timeout_ns = TIMEOUT_NS;
 	poller_init(&control, control_turn);
 	avoided = encrypts = multi_lane = false;
@@ -345,10 +345,10 @@ TEST(avoided_candidates_are_tried_only_without_others)
 {
 	for (unsigned kernel = 0; kernel < 2; kernel++) {
 		prepare(2);
-		known_candidates.pairs = 2;
-		known_candidates.list[0].engine = known_candidates.list[1].engine = &harp_engine;
-		known_candidates.list[0].harp = true;
-		known_candidates.list[1].harp = !kernel;
+		available.pairs = 2;
+		available.list[0].engine = available.list[1].engine = &harp_engine;
+		available.list[0].harp = true;
+		available.list[1].harp = !kernel;
 		avoided = true;
 		(void)fail_with(&refused);
 		for (unsigned i = 0; i < attempts; i++)

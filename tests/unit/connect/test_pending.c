@@ -18,12 +18,12 @@
 #include "connect/registry.h"
 
 #define SECOND_NS 1000000000ull
-#define CONNECTIONS 2000u
+#define CONNECTIONS_MAX 2000u
 #define LISTEN_ID 0x1122334455667788ull
 
 static struct pending_set *pending_set;
 static struct fake_pair *pairs;
-static unsigned connections;
+static unsigned conn_count;
 static struct listen_comm comm_listener = { .id = LISTEN_ID };
 
 static char warning[512];
@@ -35,8 +35,8 @@ static void listener_open(void)
 	static const struct placement_end one_queue = { .kind = PLACEMENT_ONE_QUEUE, .queues = 1 };
 
 	pending_set = calloc(1, sizeof(*pending_set));
-	pairs = calloc(CONNECTIONS, sizeof(*pairs));
-	connections = 0;
+	pairs = calloc(CONNECTIONS_MAX, sizeof(*pairs));
+	conn_count = 0;
 	pending_set_init(pending_set, 0, &one_queue);
 }
 
@@ -44,7 +44,7 @@ static void listener_close(void)
 {
 	pending_set_close(pending_set);
 	CHECK_EQ(pending_set->count, 0);
-	for (unsigned i = 0; i < connections; i++)
+	for (unsigned i = 0; i < conn_count; i++)
 		fake_pair_free(&pairs[i]);
 	free(pairs);
 	free(pending_set);
@@ -54,46 +54,46 @@ BEFORE_EACH(listener_open())
 AFTER_EACH(listener_close())
 
 /* A connection from 10.0.x.y that sends nothing. Returns its number. */
-static unsigned connect_silent(unsigned address, uint64_t now_ns)
+static unsigned add_silent(unsigned address, uint64_t now_ns)
 {
-	struct fake_pair *pair = &pairs[connections];
+	struct fake_pair *pair = &pairs[conn_count];
 
-	fake_pair_init(pair, connections, 512);
+	fake_pair_init(pair, conn_count, 512);
 	pair->lanes[0].lane.remote.addr =
 		harp_addr_v4(10, 0, (uint8_t)(address >> 8), (uint8_t)address);
 	pending_set_add(pending_set, &pair->lanes[0].lane, -1, now_ns);
-	return connections++;
+	return conn_count++;
 }
 
 /* HELLO of a peer that has a handle. */
-static void send_hello(unsigned connection, uint64_t now_ns)
+static void send_hello(unsigned conn, uint64_t now_ns)
 {
 	static const uint8_t secret[PREAMBLE_KEY_BYTES];
 	struct preamble_terms own = { .eager_bytes = 65536 };
-	struct fake_lane *lane = &pairs[connection].lanes[0];
+	struct fake_lane *lane = &pairs[conn].lanes[0];
 	struct preamble p;
 
-	preamble_connect(&p, LISTEN_ID, connection, secret, &own);
+	preamble_connect(&p, LISTEN_ID, conn, secret, &own);
 	CHECK_EQ(fake_inject(lane, p.transcript, PREAMBLE_HELLO_BYTES), PREAMBLE_HELLO_BYTES);
 	for (unsigned i = 0; i < 1000 && !lane->closed; i++) /* read in pieces */
 		lane->lane.notify(&lane->lane, now_ns);
 }
 
-static bool is_open(unsigned connection)
+static bool is_open(unsigned conn)
 {
-	return !pairs[connection].lanes[0].closed;
+	return !pairs[conn].lanes[0].closed;
 }
 
 /* The rest of the engine's turn, in which a refused comm ends. */
-static void end_turn(unsigned connection, uint64_t now_ns)
+static void end_turn(unsigned conn, uint64_t now_ns)
 {
-	(void)poller_run_ready(&pairs[connection].poller, now_ns);
+	(void)poller_run_ready(&pairs[conn].poller, now_ns);
 }
 
-static bool is_pending(unsigned connection)
+static bool is_pending(unsigned conn)
 {
 	for (unsigned i = 0; i < PENDING_MAX; i++)
-		if (pending_set->pending[i].lane == &pairs[connection].lanes[0].lane)
+		if (pending_set->pending[i].lane == &pairs[conn].lanes[0].lane)
 			return true;
 	return false;
 }
@@ -104,9 +104,9 @@ static ssize_t send_nothing(struct lane *lane, const struct iovec *iov, int iov_
 }
 
 /* Runs the connector's preamble to its end (returns 1), or up to READY (0); or returns -errno. */
-static int run_preamble(unsigned connection, struct preamble *p, bool confirms, uint64_t now_ns)
+static int run_preamble(unsigned conn, struct preamble *p, bool confirms, uint64_t now_ns)
 {
-	struct fake_lane *lane = &pairs[connection].lanes[0], *own = &pairs[connection].lanes[1];
+	struct fake_lane *lane = &pairs[conn].lanes[0], *own = &pairs[conn].lanes[1];
 	int rc = 0;
 
 	for (unsigned i = 0; i < 10000 && !rc && p->step != PREAMBLE_SEND_CONFIRM; i++) {
@@ -118,7 +118,7 @@ static int run_preamble(unsigned connection, struct preamble *p, bool confirms, 
 			own->lane.ops = &mute_ops;
 		rc = handshake_advance(p, &own->lane);
 		own->lane.ops = ops;
-		for (unsigned n = 0; n < 200 && !lane->closed && is_pending(connection); n++)
+		for (unsigned n = 0; n < 200 && !lane->closed && is_pending(conn); n++)
 			lane->lane.notify(&lane->lane, now_ns);
 	}
 	return rc;
@@ -129,12 +129,12 @@ static unsigned connect_as(uint64_t features, unsigned address, uint64_t comm_id
 {
 	static const uint8_t secret[PREAMBLE_KEY_BYTES];
 	struct preamble_terms own = { .features = features, .eager_bytes = 65536 };
-	unsigned connection = connect_silent(address, now_ns);
+	unsigned conn = add_silent(address, now_ns);
 	struct preamble p;
 
 	preamble_connect(&p, LISTEN_ID, comm_id, secret, &own);
-	CHECK_EQ(run_preamble(connection, &p, confirms, now_ns), confirms);
-	return connection;
+	CHECK_EQ(run_preamble(conn, &p, confirms, now_ns), confirms);
+	return conn;
 }
 
 /* Runs a whole preamble: the connection becomes a comm. */
@@ -161,13 +161,13 @@ static void connect_refused(unsigned address, uint64_t comm_id, uint64_t now_ns)
 {
 	static const uint8_t secret[PREAMBLE_KEY_BYTES];
 	struct preamble_terms own = { .features = FEATURE_MULTI_LANE, .eager_bytes = 65536 };
-	unsigned connection = connect_silent(address, now_ns);
+	unsigned conn = add_silent(address, now_ns);
 	struct preamble p;
 
 	preamble_connect(&p, LISTEN_ID, comm_id, secret, &own);
-	CHECK_EQ(run_preamble(connection, &p, true, now_ns), -ECONNRESET);
+	CHECK_EQ(run_preamble(conn, &p, true, now_ns), -ECONNRESET);
 	CHECK_EQ(p.step, PREAMBLE_READ_READY);
-	CHECK(!is_open(connection));
+	CHECK(!is_open(conn));
 }
 
 static void close_comm(struct comm *comm)
@@ -205,33 +205,33 @@ TEST(an_address_with_many_connections_loses_its_oldest)
 	unsigned honest[3], total = 0;
 
 	for (unsigned i = 0; i < 3; i++)
-		honest[i] = connect_silent(2 + i, SECOND_NS + i);
+		honest[i] = add_silent(2 + i, SECOND_NS + i);
 	for (unsigned i = 0; i < 200; i++)
-		(void)connect_silent(1, SECOND_NS + 10 + i);
+		(void)add_silent(1, SECOND_NS + 10 + i);
 	for (unsigned i = 0; i < 3; i++)
 		CHECK(is_open(honest[i]));
-	for (unsigned i = 0; i < connections; i++)
+	for (unsigned i = 0; i < conn_count; i++)
 		total += is_open(i);
 	CHECK_EQ(total, PENDING_UNAUTHENTICATED_MAX);
 	CHECK_EQ(pending_set->count, PENDING_UNAUTHENTICATED_MAX);
-	CHECK(!is_open(3) && is_open(connections - 1));
-	honest[0] = connect_silent(9, 2 * SECOND_NS);
+	CHECK(!is_open(3) && is_open(conn_count - 1));
+	honest[0] = add_silent(9, 2 * SECOND_NS);
 	for (unsigned i = 0; i < 64; i++)
-		(void)connect_silent(1, 2 * SECOND_NS + i);
+		(void)add_silent(1, 2 * SECOND_NS + i);
 	CHECK(is_open(honest[0]));
 }
 
 TEST(among_equal_addresses_the_oldest_connection_is_dropped)
 {
 	for (unsigned i = 0; i < 100; i++)
-		(void)connect_silent(i, SECOND_NS + i);
+		(void)add_silent(i, SECOND_NS + i);
 	for (unsigned i = 0; i < 100; i++)
 		CHECK_EQ(is_open(i), i >= 100 - PENDING_UNAUTHENTICATED_MAX);
 }
 
 TEST(a_silent_connection_is_dropped_after_5_seconds)
 {
-	unsigned first = connect_silent(1, SECOND_NS), second = connect_silent(1, 3 * SECOND_NS);
+	unsigned first = add_silent(1, SECOND_NS), second = add_silent(1, 3 * SECOND_NS);
 
 	CHECK_EQ(pending_set->next_ns, 6 * SECOND_NS);
 	pending_set_expire(pending_set, 6 * SECOND_NS - 1);
@@ -247,7 +247,7 @@ TEST(a_silent_connection_is_dropped_after_5_seconds)
 TEST(a_connection_that_sends_garbage_is_dropped_at_once)
 {
 	uint8_t garbage[64] = "GET / HTTP/1.1";
-	unsigned silent = connect_silent(1, SECOND_NS), sender = connect_silent(1, SECOND_NS);
+	unsigned silent = add_silent(1, SECOND_NS), sender = add_silent(1, SECOND_NS);
 	struct fake_lane *lane = &pairs[sender].lanes[0];
 
 	CHECK_EQ(fake_inject(lane, garbage, sizeof(garbage)), sizeof(garbage));
@@ -262,25 +262,25 @@ TEST(unauthenticated_peers_do_not_displace_identified_connections)
 	unsigned peers[513], total = 0;
 
 	for (unsigned i = 0; i < 513; i++) {
-		peers[i] = connect_silent(1 + i % 3, SECOND_NS + i);
+		peers[i] = add_silent(1 + i % 3, SECOND_NS + i);
 		send_hello(peers[i], SECOND_NS + i);
 	}
 	CHECK_EQ(pending_set->identified, PENDING_IDENTIFIED_MAX);
 	CHECK_EQ(pending_set->count, PENDING_IDENTIFIED_MAX);
 	for (unsigned i = 0; i < 500; i++)
-		(void)connect_silent(i, 2 * SECOND_NS + i);
+		(void)add_silent(i, 2 * SECOND_NS + i);
 	CHECK_EQ(pending_set->count, PENDING_MAX);
 	for (unsigned i = 0; i < PENDING_IDENTIFIED_MAX; i++) /* the first ones */
 		CHECK(is_open(peers[i]));
 	/* The only peer of an address is admitted, and stays. */
-	peers[0] = connect_silent(9, 3 * SECOND_NS);
+	peers[0] = add_silent(9, 3 * SECOND_NS);
 	send_hello(peers[0], 3 * SECOND_NS);
 	for (unsigned i = 1; i < 100; i++)
-		send_hello(connect_silent(1, 3 * SECOND_NS + i), 3 * SECOND_NS + i);
+		send_hello(add_silent(1, 3 * SECOND_NS + i), 3 * SECOND_NS + i);
 	CHECK(is_open(peers[0]));
 	CHECK_EQ(pending_set->identified, PENDING_IDENTIFIED_MAX);
 	pending_set_expire(pending_set, 6 * SECOND_NS + 513);
-	for (unsigned i = 0; i < connections; i++)
+	for (unsigned i = 0; i < conn_count; i++)
 		total += is_open(i);
 	CHECK_EQ(total, pending_set->count);
 	CHECK(is_open(peers[0]));
@@ -327,7 +327,7 @@ TEST(after_READY_a_connection_has_the_connect_timeout)
 
 	/* In the first second it is not dropped at the admission limit. */
 	for (unsigned i = 0; i < 300; i++)
-		send_hello(connect_silent(1, 2 * SECOND_NS - 1), 2 * SECOND_NS - 1);
+		send_hello(add_silent(1, 2 * SECOND_NS - 1), 2 * SECOND_NS - 1);
 	CHECK(is_open(peer));
 	CHECK_EQ(pending_set->identified, PENDING_IDENTIFIED_MAX);
 	pending_set_expire(pending_set, end_ns - 1);
@@ -342,7 +342,7 @@ TEST(a_connection_without_CONFIRM_for_a_second_can_be_dropped)
 	unsigned silent[PENDING_IDENTIFIED_MAX], honest;
 
 	connect_all_to_ready(silent, SECOND_NS);
-	honest = connect_silent(2, 2 * SECOND_NS - 1);
+	honest = add_silent(2, 2 * SECOND_NS - 1);
 	send_hello(honest, 2 * SECOND_NS - 1);
 	CHECK(!is_open(honest));
 	for (unsigned i = 0; i < PENDING_IDENTIFIED_MAX; i++)
@@ -358,7 +358,7 @@ TEST(a_turn_with_an_older_clock_drops_no_connection)
 	unsigned peers[PENDING_IDENTIFIED_MAX];
 
 	connect_all_to_ready(peers, SECOND_NS);
-	send_hello(connect_silent(2, SECOND_NS - 1), SECOND_NS - 1);
+	send_hello(add_silent(2, SECOND_NS - 1), SECOND_NS - 1);
 	for (unsigned i = 0; i < PENDING_IDENTIFIED_MAX; i++)
 		CHECK(is_open(peers[i]));
 }
@@ -395,7 +395,7 @@ TEST(a_further_lane_joins_its_comm)
 	(void)connect_comm(1, 91, SECOND_NS);
 	CHECK(registry_key(91, true, key));
 	preamble_connect(&p, 0, 91, key, &own);
-	CHECK_EQ(run_preamble(connect_silent(1, SECOND_NS), &p, true, SECOND_NS), 1);
+	CHECK_EQ(run_preamble(add_silent(1, SECOND_NS), &p, true, SECOND_NS), 1);
 	CHECK_EQ(pending_set->count, 0);
 	comm = accept_comm();
 	CHECK(comm && comm_has_lane(comm, 1));

@@ -25,7 +25,7 @@ static unsigned fake_limit;            /* connections that the stack can have */
 static uint16_t used_port;             /* another connection has it */
 static uint16_t port_first, port_last; /* of the engine */
 static struct placement_end own;
-static struct harp_endpoint own_endpoint, peer_endpoint;
+static struct harp_endpoint local_ep, remote_ep;
 static struct port_search search;
 static struct lane *winner; /* result of the search */
 
@@ -109,7 +109,7 @@ static void begin(struct placement_end ours, struct placement_end theirs)
 	port_first = 61000;
 	port_last = 65535;
 	own = ours;
-	port_search_prepare(&search, NULL, &theirs, &own_endpoint, &peer_endpoint, 0);
+	port_search_prepare(&search, NULL, &theirs, &local_ep, &remote_ep, 0);
 	search.owner = &search;
 	search.notify = notify;
 }
@@ -185,8 +185,8 @@ TEST(a_port_is_computed_if_both_hashes_are_known)
 	begin(ours, theirs);
 	advance_until(299);
 	CHECK_EQ(fake_count, 1);
-	CHECK_EQ(harp_rss_queue(&ours.rss, &peer_endpoint, &fakes[0].lane.local), 3);
-	CHECK_EQ(harp_rss_queue(&theirs.rss, &fakes[0].lane.local, &peer_endpoint), 1);
+	CHECK_EQ(harp_rss_queue(&ours.rss, &remote_ep, &fakes[0].lane.local), 3);
+	CHECK_EQ(harp_rss_queue(&theirs.rss, &fakes[0].lane.local, &remote_ep), 1);
 	/* No answer: the peer's hash may be outdated. The first SYN may still be answered. */
 	CHECK_EQ(advance(300), 0);
 	CHECK(fake_count > 16);
@@ -282,7 +282,7 @@ TEST(a_search_ends_when_no_port_is_left)
 	begin(unknown, unknown);
 	port_last = 61009; /* the block of a lease */
 	used_port = 61003;
-	port_search_prepare(&search, NULL, &unknown, &own_endpoint, &peer_endpoint, 0);
+	port_search_prepare(&search, NULL, &unknown, &local_ep, &remote_ep, 0);
 	CHECK_EQ(run_unanswered(&ms), -ETIMEDOUT);
 	CHECK_EQ(fake_count, 9);
 	CHECK_EQ(fake_alive, 0);
@@ -305,9 +305,9 @@ TEST(if_no_port_can_be_right_all_are_tried)
 
 int main(void)
 {
-	own_endpoint.addr = harp_addr_v4(10, 0, 0, 1);
-	peer_endpoint.addr = harp_addr_v4(10, 0, 0, 2);
-	peer_endpoint.port = 61234;
+	local_ep.addr = harp_addr_v4(10, 0, 0, 1);
+	remote_ep.addr = harp_addr_v4(10, 0, 0, 2);
+	remote_ep.port = 61234;
 	check_run();
 	return check_done();
 }

@@ -101,7 +101,7 @@ TEST(a_comm_is_multi_lane_by_configuration)
 /* NIC n is interface 10 + n, the peer's has 10.0.n.7. The third byte of an address is the number of
  * the NIC that its route uses. prepare() does not reset all_*. */
 static struct connector connector;
-static bool has_engines[4], engines_reach, has_harp_candidate, has_kernel_candidate;
+static bool has_engines[4], engines_reach, has_harp, has_kernel;
 static int route_rc, all_routes_rc;
 static bool route_is_local, all_reach;
 
@@ -128,7 +128,7 @@ int harp_host_route(const struct harp_addr *dst, struct harp_host_route *out)
 void candidates_list(struct candidates *out, int dev, struct engine_set *engines,
 		     const struct nic_endpoints *nic, const uint8_t host_id[HANDLE_HOST_ID_BYTES])
 {
-	out->count = engines ? has_harp_candidate : has_kernel_candidate;
+	out->count = engines ? has_harp : has_kernel;
 }
 
 static void add_nic(void)
@@ -155,7 +155,7 @@ static void prepare(enum plugin_rails rails, unsigned nics)
 	memset(&connector, 0, sizeof(connector));
 	memset(has_engines, true, sizeof(has_engines));
 	engines_reach = route_is_local = false;
-	has_harp_candidate = has_kernel_candidate = true;
+	has_harp = has_kernel = true;
 	route_rc = 0;
 	connector.first_harp = true;
 	add_nic();
@@ -215,7 +215,7 @@ static void expect_lanes(const char *want)
 TEST(a_rail_has_lanes_of_each_kind_with_a_candidate)
 {
 	static const struct {
-		bool engines, has_harp_candidate, has_kernel_candidate, first_harp;
+		bool engines, has_harp, has_kernel, first_harp;
 		enum plugin_path path;
 		uint64_t netns;
 		const char *want;
@@ -235,8 +235,8 @@ TEST(a_rail_has_lanes_of_each_kind_with_a_candidate)
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		prepare(RAILS_OWN, 1);
 		has_engines[0] = cases[i].engines;
-		has_harp_candidate = cases[i].has_harp_candidate;
-		has_kernel_candidate = cases[i].has_kernel_candidate;
+		has_harp = cases[i].has_harp;
+		has_kernel = cases[i].has_kernel;
 		connector.first_harp = cases[i].first_harp;
 		config.path = cases[i].path;
 		devices[0].netns = cases[i].netns;

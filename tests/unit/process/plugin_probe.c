@@ -2,7 +2,7 @@
 /*
  * plugin_probe.c - runs the plugin's parsers for tests/python, one line for each argument.
  *
- *   plugin_probe config NAME=VALUE...   is it accepted as a variable, as a setting of harpd: 0 or 1 each
+ *   plugin_probe config NAME=VALUE...   accepted as a variable, and as a setting of harpd: 0 or 1
  *   plugin_probe toml FILE...           toml_scan_encrypt(): the result, and the line or the reason
  *   plugin_probe profile HOST FILE...   profile_read(): the result, and the entries or the reason
  */
@@ -25,12 +25,12 @@ void plugin_log(enum plugin_log_level level, const char *func, int line, const c
 
 static void probe_config(char *entry)
 {
-	char *environment[] = { entry, NULL }, *nothing[] = { NULL };
+	char *environment[] = { entry, NULL }, *no_variables[] = { NULL };
 	struct plugin_config config;
-	int as_variable = config_read(&config, environment, NULL);
-	int as_setting = config_read(&config, nothing, entry);
+	int variable_rc = config_read(&config, environment, NULL);
+	int setting_rc = config_read(&config, no_variables, entry);
 
-	printf("%d %d\n", !as_variable, !as_setting);
+	printf("%d %d\n", !variable_rc, !setting_rc);
 }
 
 static void probe_toml(const char *file)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_keyfile.c - a key is taken from a file that is a secret, and from no other. */
+/* test_keyfile.c - a key is read only from a file that other users can neither read nor write. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -25,15 +25,15 @@ static void write_file(const void *bytes, size_t len, mode_t mode)
 	close(fd);
 }
 
-/* Refused, in words that hold `word`; nothing of the key is left behind. */
-static void refused(const char *at, const char *word)
+/* The file is refused with a message that contains `word`, and no byte of the key is returned. */
+static void check_refused(const char *at, const char *word)
 {
 	uint8_t key[CRYPTO_PSK_BYTES] = { 0 }, zero[CRYPTO_PSK_BYTES] = { 0 };
 	char why[384] = "";
 
 	CHECK_EQ(keyfile_read(at, key, why, sizeof(why)), -EINVAL);
 	if (!strstr(why, word)) {
-		fprintf(stderr, "\"%s\" does not say \"%s\"\n", why, word);
+		fprintf(stderr, "\"%s\" does not contain \"%s\"\n", why, word);
 		check_failed();
 	}
 	CHECK_MEM(key, zero, sizeof(key));
@@ -70,21 +70,21 @@ TEST(other_contents_are_refused)
 		"000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1g\n",
 		"000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1\n",
 	};
-	char null[65] = DIGITS, *large = calloc(1, 1 << 20), why[384];
+	char with_nul[65] = DIGITS, *large = calloc(1, 1 << 20), why[384];
 	uint8_t key[CRYPTO_PSK_BYTES];
 
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		write_file(bad[i], strlen(bad[i]), 0600);
-		refused(path, "openssl rand");
+		check_refused(path, "openssl rand");
 	}
-	null[40] = '\0';
-	write_file(null, 64, 0600);
-	refused(path, "openssl rand");
+	with_nul[40] = '\0';
+	write_file(with_nul, 64, 0600);
+	check_refused(path, "openssl rand");
 	memset(large, '0', 1 << 20);
 	write_file(large, 1 << 20, 0600);
-	refused(path, "openssl rand");
-	write_file(large, 64, 0600); /* the right length, and known to everybody */
-	refused(path, "a key of zeros");
+	check_refused(path, "openssl rand");
+	write_file(large, 64, 0600); /* the right length, but no secret */
+	check_refused(path, "a key of zeros");
 	large[63] = '1';
 	write_file(large, 64, 0600);
 	CHECK_EQ(keyfile_read(path, key, why, sizeof(why)), 0);
@@ -97,7 +97,7 @@ TEST(a_file_that_others_can_read_is_refused)
 
 	for (size_t i = 0; i < sizeof(open_modes) / sizeof(open_modes[0]); i++) {
 		write_file(DIGITS, 64, open_modes[i]);
-		refused(path, "chmod 600");
+		check_refused(path, "chmod 600");
 	}
 }
 
@@ -107,11 +107,11 @@ TEST(only_regular_files_are_read)
 	char other[96], why[384];
 
 	CHECK_EQ(unlink(path), 0);
-	refused(path, "No such file");
-	refused(folder, "not a regular file");
-	refused("/dev/zero", "not a regular file");
+	check_refused(path, "No such file");
+	check_refused(folder, "not a regular file");
+	check_refused("/dev/zero", "not a regular file");
 	CHECK_EQ(mkfifo(path, 0600), 0);
-	refused(path, "not a regular file"); /* at once: nobody ever writes */
+	check_refused(path, "not a regular file"); /* at once, although it has no writer */
 	CHECK_EQ(unlink(path), 0);
 	write_file(DIGITS, 64, 0600);
 	snprintf(other, sizeof(other), "%s.link", path);
@@ -120,7 +120,7 @@ TEST(only_regular_files_are_read)
 	CHECK_EQ(unlink(other), 0);
 }
 
-static void as_nobody(void (*run)(void))
+static void run_as_nobody(void (*run)(void))
 {
 	int status = -1;
 	pid_t child = fork();
@@ -135,7 +135,7 @@ static void as_nobody(void (*run)(void))
 	CHECK_EQ(status, 0);
 }
 
-static void own_key_is_read(void)
+static void check_own_key_is_read(void)
 {
 	uint8_t key[CRYPTO_PSK_BYTES];
 	char why[384];
@@ -143,9 +143,9 @@ static void own_key_is_read(void)
 	CHECK_EQ(keyfile_read(path, key, why, sizeof(why)), 0);
 }
 
-static void no_permission(void)
+static void check_no_permission(void)
 {
-	refused(path, "Permission denied");
+	check_refused(path, "Permission denied");
 }
 
 TEST(a_file_of_another_user_is_refused)
@@ -154,29 +154,31 @@ TEST(a_file_of_another_user_is_refused)
 		return;
 	write_file(DIGITS, 64, 0600);
 	CHECK_EQ(chown(path, 65534, 65534), 0);
-	refused(path, "belongs to user 65534");
+	check_refused(path, "belongs to user 65534");
 	CHECK_EQ(chmod(folder, 0755), 0);
-	as_nobody(own_key_is_read);
+	run_as_nobody(check_own_key_is_read);
 	CHECK_EQ(chown(path, 0, 0), 0);
-	as_nobody(no_permission);
+	run_as_nobody(check_no_permission);
 }
 
-/* Refused by one WARN that holds `word`, and no key. */
-static void load_refused(const char *word)
+/* The load fails with one WARN that contains `word`, and leaves no key. */
+static void check_load_refused(const char *word)
 {
 	env_warns = 0;
 	CHECK_EQ(keyfile_load(path), -EINVAL);
 	CHECK(!keyfile_key());
 	CHECK_EQ(env_warns, 1);
 	if (!strstr(env_warn, word)) {
-		fprintf(stderr, "\"%s\" does not say \"%s\"\n", env_warn, word);
+		fprintf(stderr, "\"%s\" does not contain \"%s\"\n", env_warn, word);
 		check_failed();
 	}
 }
 
-/* `path` is the host's key file here, and is not there. */
+/* `path` is the host's key file here, and does not exist. */
 TEST(without_a_key_encryption_cannot_be_required)
 {
+	static const char cannot_open[] = "key file /none/key (HARP_KEY_FILE, or key_file in "
+					  "harp.toml): it cannot be opened";
 	static const enum plugin_encrypt not_required[] = { ENCRYPT_AUTO, ENCRYPT_OFF };
 
 	CHECK_EQ(unlink(path), 0);
@@ -189,31 +191,29 @@ TEST(without_a_key_encryption_cannot_be_required)
 		CHECK(!keyfile_key() && env_warns == 0);
 	}
 	env_config.encrypt = ENCRYPT_AES_256_GCM;
-	load_refused("needs HARP_KEY_FILE");
-	/* One that is named must be there, whatever HARP_ENCRYPT says. */
-	strcpy(env_config.key_file, "/nowhere/at/all");
-	load_refused(
-		"key file /nowhere/at/all (HARP_KEY_FILE, or key_file in harp.toml): it cannot be opened");
+	check_load_refused("needs HARP_KEY_FILE");
+	/* A configured key file must exist, whatever HARP_ENCRYPT is. */
+	strcpy(env_config.key_file, "/none/key");
+	check_load_refused(cannot_open);
 	env_config.encrypt = ENCRYPT_AUTO;
-	load_refused(
-		"key file /nowhere/at/all (HARP_KEY_FILE, or key_file in harp.toml): it cannot be opened");
+	check_load_refused(cannot_open);
 	env_config.encrypt = ENCRYPT_OFF;
-	load_refused("HARP_ENCRYPT=off, and the key file /nowhere/at/all");
+	check_load_refused("HARP_ENCRYPT=off, and the key file /none/key");
 	env_config.key_file[0] = '\0';
-	/* A link to a secret that is not mounted yet is no permission to send in plaintext. */
-	CHECK_EQ(symlink("/nowhere/at/all", path), 0);
+	/* A link to a secret that is not mounted yet does not permit plaintext. */
+	CHECK_EQ(symlink("/none/key", path), 0);
 	env_config.encrypt = ENCRYPT_AUTO;
-	load_refused("cannot be opened: No such file");
+	check_load_refused("cannot be opened: No such file");
 	CHECK_EQ(unlink(path), 0);
 }
 
-static void load_has_no_permission(void)
+static void check_load_has_no_permission(void)
 {
-	load_refused("cannot be opened: Permission denied");
+	check_load_refused("cannot be opened: Permission denied");
 }
 
 /* The host's key file alone requires encryption, even if it cannot be read. */
-TEST(the_key_of_the_host_requires_encryption)
+TEST(the_hosts_key_file_requires_encryption)
 {
 	env_config.key_file[0] = '\0';
 	env_config.encrypt = ENCRYPT_AUTO;
@@ -222,22 +222,21 @@ TEST(the_key_of_the_host_requires_encryption)
 	CHECK_EQ(keyfile_load(path), 0);
 	CHECK(keyfile_key() && keyfile_key()[31] == 31 && env_warns == 0);
 	env_config.encrypt = ENCRYPT_OFF;
-	load_refused("HARP_ENCRYPT=off, and the key file");
+	check_load_refused("HARP_ENCRYPT=off, and the key file");
 	env_config.encrypt = ENCRYPT_AUTO;
 	write_file("", 0, 0600);
-	load_refused("hexadecimal digits");
+	check_load_refused("hexadecimal digits");
 	write_file(DIGITS, 64, 0644);
-	load_refused("chmod 600");
+	check_load_refused("chmod 600");
 	if (geteuid() != 0)
 		return;
 	write_file(DIGITS, 64, 0600);
 	for (int searchable = 0; searchable < 2; searchable++) { /* the folder, then the file */
 		CHECK_EQ(chmod(folder, searchable ? 0755 : 0700), 0);
-		as_nobody(load_has_no_permission);
+		run_as_nobody(check_load_has_no_permission);
 	}
 }
 
-/* The key's place in memory. */
 TEST(a_key_is_loaded_and_forgotten)
 {
 	int status = -1;
@@ -247,14 +246,14 @@ TEST(a_key_is_loaded_and_forgotten)
 	strcpy(env_config.key_file, path);
 	env_config.encrypt = ENCRYPT_AES_256_GCM;
 	env_warns = 0;
-	CHECK_EQ(keyfile_load("/nowhere/at/all"), 0);
+	CHECK_EQ(keyfile_load("/none/key"), 0);
 	CHECK(keyfile_key() && keyfile_key()[31] == 31 && env_warns == 0);
-	child = fork(); /* a data loader's worker: not its key */
+	child = fork(); /* a forked child does not get the key */
 	if (child == 0)
 		_exit(keyfile_key()[31]);
 	CHECK_EQ(waitpid(child, &status, 0), child);
 	CHECK_EQ(status, 0);
-	CHECK_EQ(keyfile_load("/nowhere/at/all"), 0); /* once more: no second page */
+	CHECK_EQ(keyfile_load("/none/key"), 0); /* a second load is harmless */
 	keyfile_forget();
 	CHECK(!keyfile_key());
 	keyfile_forget();

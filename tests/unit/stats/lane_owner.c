@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lane_owner.c - a process with a job's page: lane_owner LABEL FLOWS (HARP_PAGE_FLOWS) NIC.
+ * lane_owner.c - a process with a job's statistics region: lane_owner LABEL FLOWS NIC. FLOWS:
+ * HARP_PAGE_FLOWS.
  *
- * It obeys lines on standard input and answers each with "ok":
+ * It executes commands from standard input and answers each with "ok":
  *	comm C              comm C (below 16) sends to 10.0.0.2, or 10.0.0.3 if C is odd
- *	lane C I KIND       lane I of it is open; KIND harp, dpdk or kernel. Again: it was given up for another port
- *	bytes C I N         the lane carries N bytes of messages in chunks of 512, headers of 40 each
- *	message C KINDS N   a message of N bytes goes out over kinds (1 HARP, 2 kernel, 3 both), and is done
- *	tcp C I SRTT RE     what TCP says of the lane: smoothed round trip in ns, retransmits
+ *	lane C I KIND       its lane I opens; KIND: harp, dpdk, kernel. Repeated: replaces it
+ *	bytes C I N         the lane sends N bytes in chunks of 512, with headers of 40 bytes
+ *	message C KINDS N   a send of N bytes is done; kinds of lanes: 1 HARP, 2 kernel, 3 both
+ *	tcp C I SRTT RE     TCP's values of the lane: smoothed round trip in ns, retransmits
  *	move C I J          a chunk of lane I is sent again over lane J
  *	die C I ERRNO       the lane is lost
  *	stall C I YES       1: it makes no progress; 0: it does
  *	failed C            the comm fails
- *	rail YES            1: the NIC has no working lane; 0: it has again
- *	remove C            the comm is gone
- *	end                 the last finalize; the process stays
+ *	rail YES            1: the NIC has no working lane; 0: it has one again
+ *	remove C            the comm is closed
+ *	end                 the last finalize; the process continues
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -88,7 +89,7 @@ static void do_end(void)
 	lane_page_close();
 }
 
-static void obey(char *line)
+static void execute(char *line)
 {
 	unsigned c = 0, i = 0, j = 0;
 	uint64_t n = 0;
@@ -99,7 +100,7 @@ static void obey(char *line)
 	(void)!sscanf(line, "%*s %*u %u %u", &i, &j);
 	(void)!sscanf(line, "%*s %*u %*u %" SCNu64, &n);
 	if (c >= COMMS || i >= LANES)
-		c = i = 0; /* a line whose numbers mean other things */
+		c = i = 0; /* a command whose numbers are not indices */
 	if (sscanf(line, "lane %*u %*u %127s", word) == 1) {
 		do_lane(c, i, word);
 	} else if (!strncmp(line, "comm ", 5)) {
@@ -146,6 +147,6 @@ int main(int argc, char **argv)
 		fflush(stdout);
 		if (!fgets(line, sizeof(line), stdin))
 			return 0;
-		obey(line);
+		execute(line);
 	} while (true);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_lane_page.c - the job's statistics region. tests/stats/test_jobs.py has its records of comms and lanes. */
+/* test_lane_page.c - the job's statistics region. tests/stats/test_jobs.py tests the records of
+ * comms and lanes. */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -16,9 +17,9 @@
 #include "page_find.h"
 #include "stats/lane_page.h"
 
-/* ---- the region, written by the test and read as another process reads it ------------------- */
+/* ---- the region, written by the test and read as another process reads it -------------------- */
 
-static int reader = -1; /* what page_find() found */
+static int reader = -1; /* result of page_find() */
 
 static struct harp_page_status page_status(void)
 {
@@ -28,19 +29,19 @@ static struct harp_page_status page_status(void)
 	return status;
 }
 
-static struct harp_page_comm page_comm(uint32_t place)
+static struct harp_page_comm page_comm(uint32_t index)
 {
 	struct harp_page_comm comm = { 0 };
 
-	CHECK_EQ(harp_page_read(reader, HARP_PAGE_COMMS, place, &comm, sizeof(comm), 1), 1);
+	CHECK_EQ(harp_page_read(reader, HARP_PAGE_COMMS, index, &comm, sizeof(comm), 1), 1);
 	return comm;
 }
 
-static struct harp_page_lane page_lane(uint32_t place)
+static struct harp_page_lane page_lane(uint32_t index)
 {
 	struct harp_page_lane lane = { 0 };
 
-	CHECK_EQ(harp_page_read(reader, HARP_PAGE_LANES, place, &lane, sizeof(lane), 1), 1);
+	CHECK_EQ(harp_page_read(reader, HARP_PAGE_LANES, index, &lane, sizeof(lane), 1), 1);
 	return lane;
 }
 
@@ -107,9 +108,9 @@ static struct lane_stats *lane_add(struct comm_stats *comm, unsigned index,
 	return stats;
 }
 
-/* ---- records -------------------------------------------------------------------------------- */
+/* ---- records --------------------------------------------------------------------------------- */
 
-TEST(tcp_statistics_of_a_lane_are_shown_and_continued_by_the_next_one)
+TEST(TCP_statistics_of_a_lane_are_published_and_continued_by_its_replacement)
 {
 	struct comm_stats *comm = comm_add(77);
 	struct lane_stats *lane = lane_add(comm, 0, HARP_PAGE_KIND_HARP);
@@ -131,15 +132,15 @@ TEST(tcp_statistics_of_a_lane_are_shown_and_continued_by_the_next_one)
 	CHECK_EQ(page_lane(0).value[HARP_LANE_in_flight_bytes], 0);
 
 	lane_stats_died(lane, -ECONNRESET);
-	lane_stats_stalled(lane, true); /* too late */
+	lane_stats_stalled(lane, true); /* ignored: the lane is dead */
 	CHECK_EQ(page_lane(0).value[HARP_LANE_state], HARP_PAGE_LANE_DEAD);
 	CHECK(lane_add(comm, 0, HARP_PAGE_KIND_HARP) == lane);
-	tcp.retransmits = 2; /* of the new one's TCP */
+	tcp.retransmits = 2; /* of the new connection */
 	lane_stats_tcp(lane, &tcp, now_ns);
 	CHECK_EQ(page_lane(0).value[HARP_LANE_retransmits], 5);
 	lane_stats_closed(lane);
 	CHECK_EQ(page_lane(0).value[HARP_LANE_end],
-		 HARP_PAGE_LANE_END_reset); /* the last that was lost */
+		 HARP_PAGE_LANE_END_reset); /* of the newest lost connection */
 	comm_stats_free(comm);
 	CHECK_EQ(page_lane(0).value[HARP_LANE_state], 0);
 	CHECK_EQ(page_rail(HARP_PAGE_KIND_HARP).value[HARP_RAIL_retransmits], 5);
@@ -190,7 +191,7 @@ AFTER_EACH(page_end())
 struct crowd {
 	struct comm_stats *comm;
 	struct lane_stats *lane[THREADS];
-	atomic_bool over;
+	atomic_bool stop;
 };
 
 struct crowd_member {
@@ -216,7 +217,7 @@ static void *crowd_churn(void *arg)
 {
 	struct crowd *crowd = arg;
 
-	while (!atomic_load(&crowd->over)) {
+	while (!atomic_load(&crowd->stop)) {
 		struct comm_stats *comm = comm_add(5);
 		struct lane_stats *lane = lane_add(comm, 7, HARP_PAGE_KIND_HARP);
 
@@ -228,12 +229,12 @@ static void *crowd_churn(void *arg)
 	return NULL;
 }
 
-/* Reads whole records only. */
+/* Checks that each record is consistent. */
 static void *crowd_read(void *arg)
 {
 	struct crowd *crowd = arg;
 
-	while (!atomic_load(&crowd->over)) {
+	while (!atomic_load(&crowd->stop)) {
 		struct harp_page_lane lane = page_lane(1);
 
 		CHECK(lane.value[HARP_LANE_state] == 0 || lane.local_port == 5001);
@@ -258,7 +259,7 @@ TEST(many_threads_count_and_readers_see_no_torn_record)
 	}
 	for (unsigned i = 0; i < THREADS; i++)
 		pthread_join(threads[i], NULL);
-	atomic_store(&crowd.over, true);
+	atomic_store(&crowd.stop, true);
 	pthread_join(churn, NULL);
 	pthread_join(reading, NULL);
 	for (unsigned i = 0; i < THREADS; i++)
@@ -270,7 +271,7 @@ TEST(many_threads_count_and_readers_see_no_torn_record)
 	comm_stats_free(crowd.comm);
 }
 
-TEST(a_nic_is_down_as_long_as_one_comm_says_so)
+TEST(a_NIC_is_down_as_long_as_one_comm_reports_so)
 {
 	uint64_t down = page_counter(HARP_JOB_rails_down), up = page_counter(HARP_JOB_rails_up);
 
@@ -308,7 +309,7 @@ TEST(a_forked_child_does_not_keep_the_region)
 	CHECK_EQ(page_status().ended, 0);
 }
 
-TEST(a_limit_on_file_sizes_costs_the_region_and_not_the_application)
+TEST(a_file_size_limit_disables_the_region_and_does_not_end_the_process)
 {
 	struct rlimit before, none = { 0, 0 };
 

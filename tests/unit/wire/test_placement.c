@@ -17,7 +17,7 @@
 #define FIRST 61000u
 #define LAST 65535u
 
-static struct harp_endpoint own_endpoint, peer_endpoint;
+static struct harp_endpoint local_ep, remote_ep;
 
 static void init_toeplitz(struct harp_rss *rss, uint64_t seed, uint32_t queues, uint32_t entries)
 {
@@ -53,17 +53,17 @@ static void computed_ports_reach_the_right_queues(void)
 		init_toeplitz(&theirs, seed + 1000, 4, 512);
 		placement_own(&own, &ours, (uint32_t)seed % 8);
 		placement_own(&peer, &theirs, (uint32_t)seed % 4);
-		placement_begin(&p, &own, &peer, &own_endpoint, &peer_endpoint, FIRST, LAST,
+		placement_begin(&p, &own, &peer, &local_ep, &remote_ep, FIRST, LAST,
 				seed * 0x9e3779b97f4a7c15ull);
 		CHECK(!placement_takes_any_port(&p));
 		CHECK(placement_is_computed(&p));
 		while ((port = placement_next(&p)) != 0) {
-			struct harp_endpoint local = own_endpoint;
+			struct harp_endpoint local = local_ep;
 
 			local.port = port;
 			CHECK(port >= FIRST);
-			CHECK_EQ(harp_rss_queue(&ours, &peer_endpoint, &local), seed % 8);
-			CHECK_EQ(harp_rss_queue(&theirs, &local, &peer_endpoint), seed % 4);
+			CHECK_EQ(harp_rss_queue(&ours, &remote_ep, &local), seed % 8);
+			CHECK_EQ(harp_rss_queue(&theirs, &local, &remote_ep), seed % 4);
 			count++;
 		}
 		/* One port in 32 is right on average. */
@@ -81,7 +81,7 @@ TEST(every_port_is_returned_once)
 		unsigned count = 0;
 		struct placement p;
 
-		placement_begin(&p, &unknown, &unknown, &own_endpoint, &peer_endpoint, FIRST, last,
+		placement_begin(&p, &unknown, &unknown, &local_ep, &remote_ep, FIRST, last,
 				seed * 0xd1b54a32d192ed03ull);
 		CHECK(!placement_is_computed(&p) && !placement_takes_any_port(&p));
 		while ((port = placement_next(&p)) != 0) {
@@ -100,16 +100,16 @@ TEST(both_placements_decide_if_any_port_is_right_or_ports_are_computed_or_tried)
 	struct harp_rss rss;
 	struct placement p;
 
-	placement_begin(&p, &one, &older, &own_endpoint, &peer_endpoint, FIRST, LAST, 1);
+	placement_begin(&p, &one, &older, &local_ep, &remote_ep, FIRST, LAST, 1);
 	CHECK(placement_takes_any_port(&p) && placement_is_computed(&p));
-	placement_begin(&p, &one, &unknown, &own_endpoint, &peer_endpoint, FIRST, LAST, 1);
+	placement_begin(&p, &one, &unknown, &local_ep, &remote_ep, FIRST, LAST, 1);
 	CHECK(!placement_takes_any_port(&p) && !placement_is_computed(&p));
 	init_toeplitz(&rss, 7, 4, 128);
 	placement_own(&known, &rss, 2);
 	ends[0] = &one;
 	ends[1] = &older;
 	for (int i = 0; i < 2; i++) {
-		placement_begin(&p, &known, ends[i], &own_endpoint, &peer_endpoint, FIRST, LAST, 1);
+		placement_begin(&p, &known, ends[i], &local_ep, &remote_ep, FIRST, LAST, 1);
 		CHECK(!placement_takes_any_port(&p) && placement_is_computed(&p));
 		CHECK(placement_next(&p) != 0);
 		/* If the peer's table was wrong, any port may be right. */
@@ -118,9 +118,9 @@ TEST(both_placements_decide_if_any_port_is_right_or_ports_are_computed_or_tried)
 	}
 	/* No entry of the table selects this queue. */
 	known.queue = 9;
-	placement_begin(&p, &known, &one, &own_endpoint, &peer_endpoint, FIRST, LAST, 1);
+	placement_begin(&p, &known, &one, &local_ep, &remote_ep, FIRST, LAST, 1);
 	CHECK_EQ(placement_next(&p), 0);
-	placement_begin(&p, &one, &one, &own_endpoint, &peer_endpoint, LAST, FIRST, 1);
+	placement_begin(&p, &one, &one, &local_ep, &remote_ep, LAST, FIRST, 1);
 	CHECK_EQ(placement_next(&p), 0);
 	memset(&rss, 0, sizeof(rss));
 	rss.queues = 1;
@@ -141,7 +141,7 @@ TEST(an_encoded_queue_table_selects_the_same_ports)
 	for (uint64_t seed = 0; seed < 60; seed++) {
 		uint8_t bytes[PLACEMENT_BYTES_MAX];
 		struct placement_end own, decoded;
-		struct harp_endpoint from = peer_endpoint;
+		struct harp_endpoint from = remote_ep;
 		struct harp_rss rss;
 		size_t len;
 
@@ -155,9 +155,8 @@ TEST(an_encoded_queue_table_selects_the_same_ports)
 		/* Both agree for every port whether it reaches the listener's queue. */
 		for (unsigned port = FIRST; port <= LAST; port += 13) {
 			from.port = (uint16_t)port;
-			CHECK_EQ(harp_rss_queue(&decoded.rss, &from, &own_endpoint) ==
-					 decoded.queue,
-				 harp_rss_queue(&rss, &from, &own_endpoint) == own.queue);
+			CHECK_EQ(harp_rss_queue(&decoded.rss, &from, &local_ep) == decoded.queue,
+				 harp_rss_queue(&rss, &from, &local_ep) == own.queue);
 		}
 	}
 }
@@ -212,7 +211,7 @@ TEST(a_damaged_queue_table_is_refused_or_usable)
 				(uint8_t)(1u << rng_below(&rng, 8));
 		if (placement_decode(&end, bytes, len))
 			continue;
-		placement_begin(&p, &end, &end, &own_endpoint, &peer_endpoint, FIRST, FIRST + 50,
+		placement_begin(&p, &end, &end, &local_ep, &remote_ep, FIRST, FIRST + 50,
 				(uint64_t)i);
 		while (placement_next(&p))
 			;
@@ -224,7 +223,7 @@ TEST(a_damaged_queue_table_is_refused_or_usable)
 TEST(a_peer_is_cached_until_it_is_unreachable)
 {
 	struct placement_end end = end_of(PLACEMENT_TOEPLITZ, 8, 2), out;
-	struct harp_endpoint peer = peer_endpoint, other = peer_endpoint;
+	struct harp_endpoint peer = remote_ep, other = remote_ep;
 	const uint64_t now_ns = 1000000000ull;
 
 	other.port++;
@@ -246,7 +245,7 @@ TEST(a_peer_is_cached_until_it_is_unreachable)
 TEST(a_full_cache_drops_the_least_recently_used_peer)
 {
 	struct placement_end end = end_of(PLACEMENT_TOEPLITZ, 8, 2), out;
-	struct harp_endpoint peer = peer_endpoint, other = peer_endpoint;
+	struct harp_endpoint peer = remote_ep, other = remote_ep;
 
 	for (unsigned i = 0; i < 3 * PEERS_MAX; i++) {
 		other.port = (uint16_t)(2000 + i);
@@ -263,12 +262,12 @@ TEST(a_full_cache_drops_the_least_recently_used_peer)
 
 int main(void)
 {
-	own_endpoint.addr = harp_addr_v4(10, 77, 0, 1);
-	peer_endpoint.addr = harp_addr_v4(10, 77, 0, 2);
-	peer_endpoint.port = 61234;
+	local_ep.addr = harp_addr_v4(10, 77, 0, 1);
+	remote_ep.addr = harp_addr_v4(10, 77, 0, 2);
+	remote_ep.port = 61234;
 	computed_ports_reach_the_right_queues();
-	CHECK_EQ(harp_addr_parse("fd00::1", &own_endpoint.addr), 0);
-	CHECK_EQ(harp_addr_parse("fd00::2", &peer_endpoint.addr), 0);
+	CHECK_EQ(harp_addr_parse("fd00::1", &local_ep.addr), 0);
+	CHECK_EQ(harp_addr_parse("fd00::2", &remote_ep.addr), 0);
 	computed_ports_reach_the_right_queues();
 	check_run();
 	return check_done();
