@@ -202,23 +202,23 @@ static unsigned accept_all(uint64_t first_id)
 
 TEST(an_address_with_many_connections_loses_its_oldest)
 {
-	unsigned honest[3], total = 0;
+	unsigned others[3], total = 0;
 
 	for (unsigned i = 0; i < 3; i++)
-		honest[i] = add_silent(2 + i, SECOND_NS + i);
+		others[i] = add_silent(2 + i, SECOND_NS + i);
 	for (unsigned i = 0; i < 200; i++)
 		(void)add_silent(1, SECOND_NS + 10 + i);
 	for (unsigned i = 0; i < 3; i++)
-		CHECK(is_open(honest[i]));
+		CHECK(is_open(others[i]));
 	for (unsigned i = 0; i < conn_count; i++)
 		total += is_open(i);
 	CHECK_EQ(total, PENDING_UNAUTHENTICATED_MAX);
 	CHECK_EQ(pending_set->count, PENDING_UNAUTHENTICATED_MAX);
 	CHECK(!is_open(3) && is_open(conn_count - 1));
-	honest[0] = add_silent(9, 2 * SECOND_NS);
+	others[0] = add_silent(9, 2 * SECOND_NS);
 	for (unsigned i = 0; i < 64; i++)
 		(void)add_silent(1, 2 * SECOND_NS + i);
-	CHECK(is_open(honest[0]));
+	CHECK(is_open(others[0]));
 }
 
 TEST(among_equal_addresses_the_oldest_connection_is_dropped)
@@ -339,12 +339,12 @@ TEST(after_READY_a_connection_has_the_connect_timeout)
 
 TEST(a_connection_without_CONFIRM_for_a_second_can_be_dropped)
 {
-	unsigned silent[PENDING_IDENTIFIED_MAX], honest;
+	unsigned silent[PENDING_IDENTIFIED_MAX], other;
 
 	connect_all_to_ready(silent, SECOND_NS);
-	honest = add_silent(2, 2 * SECOND_NS - 1);
-	send_hello(honest, 2 * SECOND_NS - 1);
-	CHECK(!is_open(honest));
+	other = add_silent(2, 2 * SECOND_NS - 1);
+	send_hello(other, 2 * SECOND_NS - 1);
+	CHECK(!is_open(other));
 	for (unsigned i = 0; i < PENDING_IDENTIFIED_MAX; i++)
 		CHECK(is_open(silent[i]));
 	/* The newest one is dropped. */

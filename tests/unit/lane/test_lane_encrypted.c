@@ -260,7 +260,7 @@ TEST(an_altered_byte_ends_the_lane_before_its_segment)
 			rig.pair.pipes[0].closed = true;
 			env_warns = 0;
 			CHECK_EQ(receive_segments(&rig, &end), intact);
-			/* With a greater length, the lane waits for bytes that do not exist. */
+			/* If the length grew, the lane waits for bytes that do not arrive. */
 			CHECK(end == -EBADMSG || (end == -ECONNRESET && at - begin < 4));
 			CHECK_EQ(env_warns, end == -EBADMSG);
 			CHECK_EQ(rig.lanes[1]->error, end);
