@@ -53,8 +53,8 @@ static ssize_t fake_send(struct lane *lane, const struct iovec *iov, int iov_cou
 	if (lane->error)
 		return lane->error;
 	for (int i = 0; i < iov_count; i++) {
-		size_t room = p->capacity - p->count;
-		size_t len = iov[i].iov_len < room ? iov[i].iov_len : room;
+		size_t space = p->capacity - p->count;
+		size_t len = iov[i].iov_len < space ? iov[i].iov_len : space;
 
 		if (len)
 			len = choose_part(f, len);
@@ -232,10 +232,10 @@ void fake_pair_turn(struct fake_pair *pair)
 
 size_t fake_inject(struct fake_lane *lane, const void *bytes, size_t len)
 {
-	size_t room = lane->in->capacity - lane->in->count;
+	size_t space = lane->in->capacity - lane->in->count;
 
-	if (len > room)
-		len = room;
+	if (len > space)
+		len = space;
 	fake_write(lane->in, bytes, len);
 	lane->event = true;
 	return len;

@@ -378,6 +378,6 @@ TEST(the_last_rail_of_a_comm_is_not_reported_down)
 	CHECK_EQ(rails_down, 1u << 0);
 	lose(LANE, COMM_LOSS, now_ns + 2000 * MS);
 	CHECK_EQ(rails_down, 1u << 0);
-	end(0, now_ns + 2000 * MS); /* lane 1 comes back */
+	end(0, now_ns + 2000 * MS); /* lane 1 is up again */
 	CHECK_EQ(rails_down, 1u << 0);
 }

@@ -191,8 +191,8 @@ TEST(the_environment_overrides_harpd)
 		     !strcmp(c.ifname, "ens1") && c.ifname_set);
 }
 
-/* It is too late to say how harpd is found. A compromised harpd must not choose the code that a job
- * loads, and a newer harpd may have other keys. */
+/* harpd is already connected, so settings to find it are ignored. A compromised harpd must not
+ * choose the code that a job loads, and a newer harpd may have other keys. */
 TEST(harpd_sets_only_keys_of_harp_toml)
 {
 	static const char *const ignored[] = {
