@@ -88,7 +88,7 @@ def test_a_prohibited_route_is_an_unreachable_peer(each: Hosts) -> None:
 
 
 def test_the_sender_has_no_descriptor_left(hosts: Hosts) -> None:
-    """tests/plugin/shortage.c refuses each descriptor, allocation and call in turn."""
+    """tests/plugin/fault_injection.c refuses each descriptor, allocation and call in turn."""
     with hosts.ranks("kernel", "kernel", **SOON) as (receiver, sender):
         handle, listen = receiver.call("listen")
         soft, hard = resource.prlimit(sender.pid, resource.RLIMIT_NOFILE)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cases.h - NCCL's contract with a plugin, one sentence for each case; conform.c runs them. */
+/* cases.h - NCCL's contract with a plugin, one sentence per case; conform.c runs the cases. */
 #ifndef HARP_TESTS_PLUGIN_CASES_H
 #define HARP_TESTS_PLUGIN_CASES_H
 
@@ -7,49 +7,51 @@
 
 #define CASES(CASE)                                                                                \
 	/* cases_setup.c */                                                                        \
-	CASE(properties, "properties are complete, true to the ABI, and the same from any thread") \
-	CASE(null_arguments, "NULL comms, handles and requests are refused or ignored")            \
-	CASE(misuse, "invalid arguments and settings give one WARN and no object")                 \
-	CASE(traffic_class, "the traffic class is the differentiated services field of lanes")     \
+	CASE(properties, "properties are complete, fit the ABI, and are the same in any thread")   \
+	CASE(null_arguments, "NULL comms, handles and requests are rejected or ignored")           \
+	CASE(misuse, "an invalid argument or setting causes one WARN and creates no object")       \
+	CASE(traffic_class, "lanes carry the traffic class in the differentiated services field")  \
 	CASE(accept_twice, "one listener accepts two connections")                                 \
 	CASE(early_connect, "a sender connects and sends before accept is first called")           \
-	CASE(many_at_once, "sixteen connections are set up by one thread, interleaved")            \
-	CASE(corrupt_handle, "a handle with any byte changed gives one error and no comm")         \
-	CASE(refused, "a handle whose listener is closed gives a remote error")                    \
-	CASE(abandoned, "finalize ends connections that are half open")                            \
-	/* cases_waits.c */                                                                        \
-	CASE(calls_return, "after the first listen or connect of a device no call waits")          \
-	CASE(many_lives, "hundreds of connections leave no descriptor and no thread")              \
+	CASE(many_at_once, "one thread sets up sixteen connections, interleaved")                  \
+	CASE(corrupt_handle, "connect to a handle with a changed byte fails with one error")       \
+	CASE(refused, "connect to a closed listener fails with a remote error")                    \
+	CASE(abandoned, "finalize ends half-open connections")                                     \
+	/* cases_blocking.c */                                                                     \
+	CASE(calls_return, "after the first listen or connect of a device no call blocks")         \
+	CASE(many_connections, "hundreds of connections leak no descriptor and no thread")         \
 	/* cases_data.c */                                                                         \
-	CASE(sizes, "messages of all sizes and alignments arrive whole, with their real size")     \
-	CASE(long_sizes, "sizes beyond 4 GiB are not cut, where the version has them")             \
-	CASE(requests, "the 33rd request is NULL and success, until one is done")                  \
+	CASE(sizes,                                                                                \
+	     "messages of all sizes and alignments arrive whole, and test reports the size")       \
+	CASE(long_sizes, "sizes above 4 GiB are not truncated, in versions with 64-bit sizes")     \
+	CASE(requests, "the 33rd isend or irecv succeeds with a NULL request until one completes") \
 	CASE(fifo, "the n-th receive gets the n-th message")                                       \
-	CASE(events, "each message with a profiler handle is an event, and no other message is")   \
-	CASE(truncated, "a message longer than its receive is the error truncated")                \
-	CASE(two_ways, "two comms in opposite directions under load do not block each other")      \
+	CASE(events, "exactly the messages with a profiler handle are reported as events")         \
+	CASE(truncated, "a message longer than its receive fails with \"truncated\"")              \
+	CASE(two_directions,                                                                       \
+	     "two comms in opposite directions under load do not block each other")                \
 	CASE(threads, "threads with their own contexts and comms do not affect each other")        \
 	CASE(idle, "small messages arrive even if the sender makes no further call")               \
-	/* cases_rest.c */                                                                         \
-	CASE(slow_receiver, "a receiver that does not receive for long is not taken for silent")   \
-	CASE(silent_host, "a host that does not answer is given up after the user timeout")        \
+	/* cases_timeout.c */                                                                      \
+	CASE(slow_receiver, "a receiver that posts no receive for long does not time out")         \
+	CASE(silent_host, "lanes to a host that does not answer end after the user timeout")       \
 	/* cases_memory.c */                                                                       \
-	CASE(memory_freed, "memory deregistered with requests in flight is not accessed any more") \
+	CASE(memory_freed, "memory is not accessed after deregMr, even with requests in flight")   \
 	CASE(memory_stopped,                                                                       \
-	     "the same at once if the peer is stopped, and the peer gets the right bytes")         \
-	CASE(memory_shared, "two comms send from one pool, and one of them is closed meanwhile")   \
-	CASE(memory_twice, "one of two registrations of the same memory is removed while in use")  \
+	     "deregMr returns at once with a stopped peer, and the peer gets no wrong byte")       \
+	CASE(memory_shared,                                                                        \
+	     "of two comms that send from one pool, one closes while both are busy")               \
+	CASE(memory_duplicate, "one of two registrations of a region ends while both are in use")  \
 	CASE(memory_regions, "memory of any size at any address can be registered")                \
 	/* cases_end.c */                                                                          \
 	CASE(close_in_flight,                                                                      \
-	     "a close with 32 requests in flight does not wait, and memory is not accessed")       \
-	CASE(peer_dies_receiving,                                                                  \
-	     "the death of its peer is an error of a receiver, and stays one")                     \
-	CASE(peer_dies_sending, "the death of its peer is an error of a sender, and stays one")    \
+	     "close with 32 requests in flight returns at once, and memory is not accessed")       \
+	CASE(peer_dies_receiving, "a receiver fails permanently after the sender's process died")  \
+	CASE(peer_dies_sending, "a sender fails permanently after the receiver's process died")    \
 	CASE(sender_exits, "a completed send arrives even if the sender exits at once")            \
-	CASE(sender_closes, "the same if the sender closes, finalizes and exits")                  \
-	CASE(lifecycle, "ten loads and unloads leave no thread, descriptor or mapping")            \
-	CASE(unload_in_use, "unloading with comms open stops and frees everything")                \
+	CASE(sender_closes, "a completed send arrives if the sender closes, finalizes and exits")  \
+	CASE(lifecycle, "ten loads and unloads leak no thread, descriptor or mapping")             \
+	CASE(unload_in_use, "unloading with open comms stops and frees everything")                \
 	CASE(silence, "nothing is logged after the last finalize")                                 \
 	CASE(fork_child, "a forked child affects nothing, whatever it calls")                      \
 	CASE(exit_while_polling, "exit() with a thread inside the plugin does not crash")

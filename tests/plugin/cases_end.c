@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cases_end.c - closing, dying, unloading, forking, exiting. */
+/* cases_end.c - close, death of the peer, unloading, fork and exit. */
 #include <malloc.h>
 #include <poll.h>
 #include <pthread.h>
@@ -20,14 +20,14 @@
 
 #define MIB (1024u * 1024u)
 
-static void milliseconds(long ms)
+static void sleep_ms(long ms)
 {
 	nanosleep(&(struct timespec){ .tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000 }, NULL);
 }
 
 /* ---- close ----------------------------------------------------------------------------------- */
 
-/* sends, recvs: requests in flight. send_first: the sending end closes first. */
+/* sends, recvs: requests in flight. send_first: the send comm is closed first. */
 static void close_in_flight(struct net *net, unsigned sends, unsigned recvs, bool send_first)
 {
 	struct pair pair;
@@ -38,18 +38,18 @@ static void close_in_flight(struct net *net, unsigned sends, unsigned recvs, boo
 		post_recv(net, pair.recv, in + i * MIB, MIB, 0);
 	for (unsigned i = 0; i < sends; i++)
 		post_send(net, pair.send, out + i * MIB, MIB, 0);
-	clock_stop(); /* to close is to wait for nothing */
+	clock_stop(); /* a close that waits would hang */
 	if (send_first)
 		OK(net_close_send(net, pair.send));
 	OK(net_close_recv(net, pair.recv));
-	/* NCCL frees the memory now: a later access is a fault. */
+	/* NCCL frees the memory now: a later access faults. */
 	REQUIRE(munmap(in, 32 * MIB) == 0);
 	if (!send_first)
 		OK(net_close_send(net, pair.send));
 	REQUIRE(munmap(out, 32 * MIB) == 0);
 	OK(net_close_listen(net, pair.listen));
-	clock_go();
-	milliseconds(20);
+	clock_resume();
+	sleep_ms(20);
 }
 
 void case_close_in_flight(const char *plugin, int version)
@@ -88,7 +88,7 @@ static void child_connects_and_waits(const char *plugin, int version, int fd)
 
 	library_open(&lib, plugin, version);
 	complete(&lib.net, post_send(&lib.net, child_connect(&lib.net, fd), &byte, 1, 0));
-	peer_say(fd);
+	peer_notify(fd);
 	for (;;)
 		pause();
 }
@@ -98,34 +98,34 @@ void case_peer_dies_receiving(const char *plugin, int version)
 	struct peer peer = peer_start(child_connects_and_waits, HOST_SENDER, plugin, version);
 	struct library lib;
 	struct net *net = &lib.net;
-	void *listen, *comm, *request, *again;
+	void *listen, *comm, *request, *new_request;
 	uint8_t byte = 0;
 	uint64_t killed;
-	unsigned said;
+	unsigned warnings;
 
 	library_open(&lib, plugin, version);
 	comm = peer_accept(net, &peer, &listen);
 	complete(net, post_recv(net, comm, &byte, 1, 0));
 	REQUIRE(byte == 3);
-	peer_hear(peer.fd);
+	peer_wait(peer.fd);
 	request = post_recv(net, comm, &byte, 1, 0);
 	killed = now_ms();
 	peer_end(&peer, SIGKILL);
 	EXPECT(first_error(net, request), NCCL_REMOTE_ERROR);
-	fprintf(stderr, "heard of it after %llu ms: %s\n", (unsigned long long)(now_ms() - killed),
+	fprintf(stderr, "error after %llu ms: %s\n", (unsigned long long)(now_ms() - killed),
 		log_last_warning());
-	said = log_warnings();
-	REQUIRE(said == 1 || hosts_are_ports()); /* their link goes down, too */
+	warnings = log_warnings();
+	REQUIRE(warnings == 1 || hosts_are_ports()); /* a DPDK port also reports its link */
 	for (unsigned i = 0; i < 1000; i++) {
 		int done = 77;
 
-		again = NCCL_REQUEST_OPTIONAL;
-		EXPECT(net_irecv(net, comm, &byte, 1, 0, NULL, &again), NCCL_REMOTE_ERROR);
-		REQUIRE(!again);
+		new_request = NCCL_REQUEST_OPTIONAL;
+		EXPECT(net_irecv(net, comm, &byte, 1, 0, NULL, &new_request), NCCL_REMOTE_ERROR);
+		REQUIRE(!new_request);
 		EXPECT(net_test(net, request, &done, NULL), NCCL_REMOTE_ERROR);
 		REQUIRE(done == 0);
 	}
-	REQUIRE(log_warnings() == said);
+	REQUIRE(log_warnings() == warnings);
 	OK(net_close_recv(net, comm));
 	OK(net_close_listen(net, listen));
 	library_close(&lib);
@@ -142,7 +142,7 @@ static void child_accepts_and_waits(const char *plugin, int version, int fd)
 	OK(net_listen(&lib.net, 0, handle, &listen));
 	REQUIRE(write(fd, handle, sizeof(handle)) == sizeof(handle));
 	complete(&lib.net, post_recv(&lib.net, end_accept(&lib.net, listen), &byte, 1, 0));
-	peer_say(fd);
+	peer_notify(fd);
 	for (;;)
 		pause();
 }
@@ -153,51 +153,51 @@ void case_peer_dies_sending(const char *plugin, int version)
 	static uint8_t out[4 * MIB];
 	struct library lib;
 	struct net *net = &lib.net;
-	void *comm, *request = NULL, *again;
-	unsigned said;
+	void *comm, *request = NULL, *new_request;
+	unsigned warnings;
 
 	library_open(&lib, plugin, version);
 	comm = child_connect(net, peer.fd);
 	complete(net, post_send(net, comm, out, 1, 0));
-	peer_hear(peer.fd);
-	/* The kernel's buffers accept tens of MiB, and such sends are complete. */
+	peer_wait(peer.fd);
+	/* A send is complete once the kernel has buffered it, and it buffers tens of MiB. */
 	for (unsigned i = 0; i < 16; i++)
 		request = post_send(net, comm, out, sizeof(out), 0);
 	peer_end(&peer, SIGKILL);
 	EXPECT(first_error(net, request), NCCL_REMOTE_ERROR);
-	said = log_warnings();
-	REQUIRE(said == 1 || hosts_are_ports()); /* their link goes down, too */
+	warnings = log_warnings();
+	REQUIRE(warnings == 1 || hosts_are_ports()); /* a DPDK port also reports its link */
 	for (unsigned i = 0; i < 1000; i++) {
 		int done = 77;
 
-		again = request;
-		EXPECT(net_isend(net, comm, out, 1, 0, NULL, &again), NCCL_REMOTE_ERROR);
-		REQUIRE(!again);
+		new_request = request;
+		EXPECT(net_isend(net, comm, out, 1, 0, NULL, &new_request), NCCL_REMOTE_ERROR);
+		REQUIRE(!new_request);
 		EXPECT(net_test(net, request, &done, NULL), NCCL_REMOTE_ERROR);
 		REQUIRE(done == 0);
 	}
-	REQUIRE(log_warnings() == said);
+	REQUIRE(log_warnings() == warnings);
 	OK(net_close_send(net, comm));
 	library_close(&lib);
 }
 
-/* ---- a sender that does not stay ------------------------------------------------------------- */
-enum { LAST_WORDS = 12 };
-static size_t last_words_size(unsigned i)
+/* ---- a sender that ends after its sends ------------------------------------------------------ */
+enum { FINAL_MESSAGES = 12 };
+static size_t final_message_size(unsigned i)
 {
 	return i % 4 == 3 ? MIB + i : i * 2000 + 1;
 }
 
 static void *child_sends_all(struct net *net, int fd)
 {
-	static uint8_t out[LAST_WORDS][MIB + 64];
-	void *comm = child_connect(net, fd), *requests[LAST_WORDS];
+	static uint8_t out[FINAL_MESSAGES][MIB + 64];
+	void *comm = child_connect(net, fd), *requests[FINAL_MESSAGES];
 
-	for (unsigned i = 0; i < LAST_WORDS; i++) {
-		fill(out[i], last_words_size(i), i);
-		requests[i] = post_send(net, comm, out[i], last_words_size(i), 0);
+	for (unsigned i = 0; i < FINAL_MESSAGES; i++) {
+		fill(out[i], final_message_size(i), i);
+		requests[i] = post_send(net, comm, out[i], final_message_size(i), 0);
 	}
-	for (unsigned i = 0; i < LAST_WORDS; i++)
+	for (unsigned i = 0; i < FINAL_MESSAGES; i++)
 		complete(net, requests[i]);
 	return comm;
 }
@@ -221,46 +221,47 @@ static void child_sends_and_closes(const char *plugin, int version, int fd)
 	exit(0);
 }
 
-static bool last_words_came(struct net *net, void *request, const uint8_t *in, unsigned i)
+static bool has_arrived(struct net *net, void *request, const uint8_t *in, unsigned i)
 {
 	int done = 0, size = -1;
 
 	OK(net_test(net, request, &done, &size));
 	if (!done)
 		return false;
-	REQUIRE((size_t)size == last_words_size(i));
-	REQUIRE(filled(in, (size_t)size, i));
+	REQUIRE((size_t)size == final_message_size(i));
+	REQUIRE(is_filled(in, (size_t)size, i));
 	return true;
 }
 
-static void hear_last_words(const char *plugin, int version, void (*child)(const char *, int, int),
-			    unsigned round)
+static void receive_final_messages(const char *plugin, int version,
+				   void (*child)(const char *, int, int), unsigned round)
 {
-	static uint8_t in[LAST_WORDS][MIB + 64];
+	static uint8_t in[FINAL_MESSAGES][MIB + 64];
 	struct peer peer = peer_start(child, HOST_SENDER, plugin, version);
 	struct library lib;
 	struct net *net = &lib.net;
-	void *listen, *comm, *requests[LAST_WORDS], *more;
-	unsigned came = 0;
+	void *listen, *comm, *requests[FINAL_MESSAGES], *more;
+	unsigned received = 0;
 
 	library_open(&lib, plugin, version);
 	comm = peer_accept(net, &peer, &listen);
 	memset(in, 0, sizeof(in));
-	/* Credits for the last ones cross the sender's end. */
-	for (unsigned i = 0; i < LAST_WORDS; i++) {
+	/* The last credits arrive while the sender ends. */
+	for (unsigned i = 0; i < FINAL_MESSAGES; i++) {
 		requests[i] = post_recv(net, comm, in[i], sizeof(in[i]), 0);
 		if (round % 3 == 0)
 			sched_yield();
 	}
 	if (round % 3 == 2) {
-		/* Reads no sooner than it must: a sender over a kernel lane is not done, and does not
-		 * go, before the rest of its words fits into the kernels' buffers. */
+		/* Receives as late as possible. Over a kernel lane, the sender's requests complete,
+		 * and it ends, only when the rest fits into the kernel's buffers. */
 		WAIT_UNTIL(peer_is_gone(&peer, 5))
-		came += came < LAST_WORDS && last_words_came(net, requests[came], in[came], came);
+		received += received < FINAL_MESSAGES &&
+			    has_arrived(net, requests[received], in[received], received);
 		peer_end(&peer, 0);
 	}
-	for (; came < LAST_WORDS; came++)
-		WAIT_UNTIL(last_words_came(net, requests[came], in[came], came));
+	for (; received < FINAL_MESSAGES; received++)
+		WAIT_UNTIL(has_arrived(net, requests[received], in[received], received));
 	more = NULL;
 	if (net_irecv(net, comm, in[0], 1, 0, NULL, &more) == NCCL_SUCCESS && more)
 		EXPECT(first_error(net, more), NCCL_REMOTE_ERROR);
@@ -271,8 +272,11 @@ static void hear_last_words(const char *plugin, int version, void (*child)(const
 		peer_end(&peer, 0);
 }
 
-/* A process that has started DPDK can fork none that starts it again. False: the parent, when the child is done. */
-static bool in_process_of_its_own(void)
+/*
+ * Forks, because a process can start DPDK only once. Returns true in the child, and false in the
+ * parent after the child has exited.
+ */
+static bool enter_child_process(void)
 {
 	pid_t child = fork();
 	int status;
@@ -283,50 +287,50 @@ static bool in_process_of_its_own(void)
 	return false;
 }
 
-static void receive_last_words(const char *plugin, int version,
-			       void (*child)(const char *, int, int), unsigned round)
+static void run_sender_round(const char *plugin, int version, void (*child)(const char *, int, int),
+			     unsigned round)
 {
-	if (hosts_are_ports() && !in_process_of_its_own())
+	if (hosts_are_ports() && !enter_child_process())
 		return;
-	hear_last_words(plugin, version, child, round);
+	receive_final_messages(plugin, version, child, round);
 	if (hosts_are_ports())
 		exit(0);
 }
 
 /* Over ports, only a timeout detects the death of the peer's process. */
-static unsigned last_words_rounds(void)
+static unsigned sender_rounds(void)
 {
 	return hosts_are_ports() ? 3 : 12;
 }
 
 void case_sender_exits(const char *plugin, int version)
 {
-	for (unsigned round = 0; round < last_words_rounds(); round++)
-		receive_last_words(plugin, version, child_sends_and_exits, round);
+	for (unsigned round = 0; round < sender_rounds(); round++)
+		run_sender_round(plugin, version, child_sends_and_exits, round);
 }
 
 void case_sender_closes(const char *plugin, int version)
 {
-	for (unsigned round = 0; round < last_words_rounds(); round++)
-		receive_last_words(plugin, version, child_sends_and_closes, round);
+	for (unsigned round = 0; round < sender_rounds(); round++)
+		run_sender_round(plugin, version, child_sends_and_closes, round);
 }
 
-/* ---- the library's own end ------------------------------------------------------------------- */
+/* ---- unloading ------------------------------------------------------------------------------- */
 static bool is_mapped(const char *plugin)
 {
 	const char *name = strrchr(plugin, '/') ? strrchr(plugin, '/') + 1 : plugin;
 	FILE *maps = fopen("/proc/self/maps", "re");
 	char line[512];
-	bool found = false;
+	bool is_found = false;
 
 	REQUIRE(maps);
 	while (fgets(line, sizeof(line), maps))
-		found |= strstr(line, name) != NULL;
+		is_found |= strstr(line, name) != NULL;
 	fclose(maps);
-	return found;
+	return is_found;
 }
 
-static void one_life(const char *plugin, int version)
+static void run_lifecycle(const char *plugin, int version)
 {
 	struct library lib;
 	struct pair pair;
@@ -345,12 +349,12 @@ void case_lifecycle(const char *plugin, int version)
 {
 	unsigned threads, fds;
 
-	start_environment(plugin, version);
+	warm_up(plugin, version);
 	threads = count_threads();
 	fds = count_fds();
 	for (unsigned i = 0; i < 10; i++) {
-		one_life(plugin, version);
-		nothing_left(threads, fds);
+		run_lifecycle(plugin, version);
+		require_no_leaks(threads, fds);
 		REQUIRE(!is_mapped(plugin));
 	}
 }
@@ -359,7 +363,7 @@ void case_unload_in_use(const char *plugin, int version)
 {
 	unsigned threads, fds;
 
-	start_environment(plugin, version);
+	warm_up(plugin, version);
 	threads = count_threads();
 	fds = count_fds();
 	for (unsigned i = 0; i < 3; i++) {
@@ -372,7 +376,7 @@ void case_unload_in_use(const char *plugin, int version)
 		post_recv(&lib.net, pair.recv, &byte, 1, 0);
 		library_unload(&lib);
 		REQUIRE(!is_mapped(plugin));
-		nothing_left(threads, fds);
+		require_no_leaks(threads, fds);
 	}
 }
 
@@ -385,7 +389,7 @@ void case_silence(const char *plugin, int version)
 	REQUIRE(log_lines() == 0);
 	OK(net_init(&lib.net, log_collect));
 	lines = log_lines();
-	/* After finalize where there is one (a misuse would be a WARN), after dlclose else. */
+	/* The log ends with finalize since v11, else with dlclose. An invalid call logs a WARN. */
 	OK(net_finalize(&lib.net));
 	if (version >= 11) {
 		int done;
@@ -394,8 +398,8 @@ void case_silence(const char *plugin, int version)
 		REQUIRE(net_test(&lib.net, NULL, &done, NULL) != NCCL_SUCCESS);
 	}
 	library_unload(&lib);
-	milliseconds(50);
-	/* Without finalize one end of the ports is closed first, and the other may log that. */
+	sleep_ms(50);
+	/* Without finalize, one DPDK port closes before the other, which may log it. */
 	if (version >= 11 || !hosts_are_ports())
 		REQUIRE(log_lines() == lines);
 }
@@ -463,13 +467,13 @@ struct poller {
 	atomic_bool running;
 };
 
-static void *poll_for_ever(void *arg)
+static void *poll_forever(void *arg)
 {
 	struct poller *poller = arg;
 	int done = 0;
 
 	while (!done) {
-		/* The process ends under us, but nothing of ours before it. */
+		/* exit() runs in the main thread; until the process ends, test must succeed. */
 		if (net_test(poller->net, poller->request, &done, NULL) != NCCL_SUCCESS)
 			_exit(3);
 		atomic_store(&poller->running, true);
@@ -485,13 +489,13 @@ static void exit_while_polling(const char *plugin, int version)
 	static uint8_t byte;
 	pthread_t thread;
 
-	/* An access to freed memory must be a fault. */
+	/* Overwrites freed memory, so that an access to it faults. */
 	mallopt(M_PERTURB, 0xa5);
 	library_open(&lib, plugin, version);
 	pair_open(&lib.net, &pair);
 	poller.net = &lib.net;
 	poller.request = post_recv(&lib.net, pair.recv, &byte, 1, 0);
-	REQUIRE(!pthread_create(&thread, NULL, poll_for_ever, &poller));
+	REQUIRE(!pthread_create(&thread, NULL, poll_forever, &poller));
 	WAIT_UNTIL(atomic_load(&poller.running));
 	exit(0);
 }

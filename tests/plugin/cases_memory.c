@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cases_memory.c - registered memory: removed while in use, shared, and of unusual sizes. */
+/* cases_memory.c - registered memory: deregistered while in use, shared, and of unusual sizes. */
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -14,7 +14,7 @@
 
 #define MIB (1024u * 1024u)
 #define REQUESTS 32u
-#define MANY (16 * MIB) /* more than a socket takes */
+#define LARGE (16 * MIB) /* more than a socket buffers */
 
 static void *reg(struct net *net, void *comm, void *data, size_t size)
 {
@@ -25,9 +25,9 @@ static void *reg(struct net *net, void *comm, void *data, size_t size)
 	return handle;
 }
 
-/* ---- taken back in use: NCCL's abort --------------------------------------------------------------- */
+/* ---- deregistered in use: NCCL's abort ------------------------------------------------------- */
 
-/* NCCL deregisters, frees, and closes then. An access to the memory in between is a fault. */
+/* NCCL deregisters and frees the memory before it closes the comms. A later access faults. */
 static void memory_freed(struct net *net, unsigned sends, unsigned recvs, bool send_first)
 {
 	struct pair pair;
@@ -72,9 +72,9 @@ void case_memory_freed(const char *plugin, int version)
 	library_close(&lib);
 }
 
-/* ---- a peer that has stopped ----------------------------------------------------------------------- */
+/* ---- a stopped peer -------------------------------------------------------------------------- */
 
-static void child_receives_what_is_right(const char *plugin, int version, int fd)
+static void child_checks_messages(const char *plugin, int version, int fd)
 {
 	static uint8_t in[REQUESTS][MIB];
 	void *listen, *comm, *requests[REQUESTS];
@@ -90,13 +90,13 @@ static void child_receives_what_is_right(const char *plugin, int version, int fd
 	for (unsigned i = 0; i < REQUESTS; i++)
 		requests[i] = post_recv(net, comm, in[i], MIB, 0);
 	complete(net, requests[0]);
-	peer_say(fd);
+	peer_notify(fd);
 	for (unsigned i = 1; i < REQUESTS && result == NCCL_SUCCESS; i++) {
 		int done = 0;
 
 		WAIT_UNTIL(done || result != NCCL_SUCCESS)
 		result = net_test(net, requests[i], &done, NULL);
-		REQUIRE(!done || filled(in[i], MIB, i));
+		REQUIRE(!done || is_filled(in[i], MIB, i));
 	}
 	REQUIRE(result == NCCL_REMOTE_ERROR);
 	OK(net_close_recv(net, comm));
@@ -104,11 +104,13 @@ static void child_receives_what_is_right(const char *plugin, int version, int fd
 	library_close(&lib);
 }
 
-/* The stopped peer neither receives nor acknowledges. The memory is removed nevertheless and overwritten. When the peer
- * continues, it gets what was sent, or an error. */
+/*
+ * The stopped peer neither receives nor acknowledges. The sender deregisters and overwrites the
+ * memory nevertheless. The peer, once it continues, gets the original bytes or an error.
+ */
 void case_memory_stopped(const char *plugin, int version)
 {
-	struct peer peer = peer_start(child_receives_what_is_right, HOST_RECEIVER, plugin, version);
+	struct peer peer = peer_start(child_checks_messages, HOST_RECEIVER, plugin, version);
 	uint8_t *out = map(REQUESTS * MIB);
 	struct library lib;
 	struct net *net = &lib.net;
@@ -121,13 +123,13 @@ void case_memory_stopped(const char *plugin, int version)
 	for (unsigned i = 0; i < REQUESTS; i++)
 		fill(out + (size_t)i * MIB, MIB, i);
 	complete(net, post_send(net, comm, out, MIB, 0));
-	peer_hear(peer.fd);
+	peer_wait(peer.fd);
 	REQUIRE(kill(peer.pid, SIGSTOP) == 0 && waitpid(peer.pid, &status, WUNTRACED) == peer.pid);
 	for (unsigned i = 1; i < REQUESTS; i++)
 		post_send(net, comm, out + (size_t)i * MIB, MIB, 0);
-	clock_stop(); /* at once: no timer or timeout comes first */
+	clock_stop(); /* no timer or timeout may expire before deregMr returns */
 	OK(net_dereg_mr(net, comm, mr));
-	clock_go();
+	clock_resume();
 	memset(out, 0xee, REQUESTS * MIB);
 	REQUIRE(munmap(out, REQUESTS * MIB) == 0);
 	REQUIRE(kill(peer.pid, SIGCONT) == 0);
@@ -136,9 +138,9 @@ void case_memory_stopped(const char *plugin, int version)
 	library_close(&lib);
 }
 
-/* ---- shared, and odd ------------------------------------------------------------------------------- */
+/* ---- shared regions, unusual regions --------------------------------------------------------- */
 
-/* Two comms send from one pool, as NCCL's do; one is closed in between. */
+/* Two comms send from one pool, as NCCL's do; one is closed while the other sends. */
 void case_memory_shared(const char *plugin, int version)
 {
 	static uint8_t out[8 * MIB], in[MIB];
@@ -158,7 +160,7 @@ void case_memory_shared(const char *plugin, int version)
 		uint8_t *from = out + (size_t)i * MIB;
 		void *send = post_send(net, pairs[p].send, from, MIB, 0);
 
-		if (i == 4) { /* while the other sends */
+		if (i == 4) { /* the other comm is sending */
 			OK(net_dereg_mr(net, pairs[0].send, mr[0]));
 			EXPECT(net_dereg_mr(net, pairs[0].send, mr[0]), NCCL_INVALID_ARGUMENT);
 			pair_close(net, &pairs[0]);
@@ -168,62 +170,65 @@ void case_memory_shared(const char *plugin, int version)
 	}
 	OK(net_dereg_mr(net, pairs[1].send, mr[1]));
 	complete_both(net, post_send(net, pairs[1].send, out, MIB, 0),
-		      post_recv(net, pairs[1].recv, in, MIB, 0), NULL, NULL); /* copied */
+		      post_recv(net, pairs[1].recv, in, MIB, 0), NULL, NULL); /* unregistered */
 	REQUIRE(memcmp(in, out, MIB) == 0);
 	pair_close(net, &pairs[1]);
 	library_close(&lib);
 }
 
-/* A request belongs to the registration that it was posted with: another one of the same bytes, or of some of them,
- * comes and goes beside it. The end of its own is its end. */
-static void memory_twice(struct net *net, bool sender)
+/*
+ * A request depends only on the registration that it was posted with. Round 0 deregisters another
+ * region with the same bytes, and one with a part of them; round 1 the request's own.
+ */
+static void memory_duplicate(struct net *net, bool sender)
 {
-	static uint8_t out[MANY], in[MANY];
+	static uint8_t out[LARGE], in[LARGE];
 	struct pair pair;
 	uint8_t *data = sender ? out : in;
-	void *comm, *memory, *same, *part, *mine = NULL, *theirs;
+	void *comm, *memory, *same, *part, *request = NULL, *peer_request;
 	enum nccl_result result = NCCL_SUCCESS;
 	int done = 0;
 
 	pair_open(net, &pair);
 	comm = sender ? pair.send : pair.recv;
-	fill(out, MANY, 7);
+	fill(out, LARGE, 7);
 	for (unsigned round = 0; round < 2; round++) {
-		memory = reg(net, comm, data, MANY);
-		same = reg(net, comm, data, MANY);
-		part = reg(net, comm, data + 4096, MANY / 2);
+		memory = reg(net, comm, data, LARGE);
+		same = reg(net, comm, data, LARGE);
+		part = reg(net, comm, data + 4096, LARGE / 2);
 		if (sender)
-			OK(net_isend(net, comm, data, MANY, 0, memory, &mine));
+			OK(net_isend(net, comm, data, LARGE, 0, memory, &request));
 		else
-			OK(net_irecv(net, comm, data, MANY, 0, memory, &mine));
-		REQUIRE(mine);
+			OK(net_irecv(net, comm, data, LARGE, 0, memory, &request));
+		REQUIRE(request);
 		OK(net_dereg_mr(net, comm, round ? memory : same));
 		OK(net_dereg_mr(net, comm, part));
 		if (round)
 			break;
-		theirs = sender ? post_recv(net, pair.recv, in, MANY, 0)
-				: post_send(net, pair.send, out, MANY, 0);
-		complete_both(net, sender ? mine : theirs, sender ? theirs : mine, NULL, NULL);
-		REQUIRE(filled(in, MANY, 7));
+		peer_request = sender ? post_recv(net, pair.recv, in, LARGE, 0)
+				      : post_send(net, pair.send, out, LARGE, 0);
+		complete_both(net, sender ? request : peer_request, sender ? peer_request : request,
+			      NULL, NULL);
+		REQUIRE(is_filled(in, LARGE, 7));
 		OK(net_dereg_mr(net, comm, memory));
 	}
 	WAIT_UNTIL(done || result != NCCL_SUCCESS)
-	result = net_test(net, mine, &done, NULL);
+	result = net_test(net, request, &done, NULL);
 	REQUIRE(!done);
 	pair_close(net, &pair);
 }
 
-void case_memory_twice(const char *plugin, int version)
+void case_memory_duplicate(const char *plugin, int version)
 {
 	struct library lib;
 
 	library_open(&lib, plugin, version);
-	memory_twice(&lib.net, true);
-	memory_twice(&lib.net, false);
+	memory_duplicate(&lib.net, true);
+	memory_duplicate(&lib.net, false);
 	library_close(&lib);
 }
 
-/* Of any size and at any place, known before a comm has lanes to send by, and forgotten with it. */
+/* Regions of any size and alignment; deregMr may be omitted before close. */
 void case_memory_regions(const char *plugin, int version)
 {
 	static uint8_t small[4 * MIB], in[4 * MIB];
@@ -255,7 +260,7 @@ void case_memory_regions(const char *plugin, int version)
 	fill(small, sizeof(small), 9);
 	for (unsigned i = 0; i < sizeof(regions) / sizeof(regions[0]); i++)
 		handles[i] = reg(net, pair.send, small + regions[i].at, regions[i].size);
-	/* Each end of a region lies in this message; with each round there is one region less. */
+	/* Each message covers the ends of all regions. Each round deregisters one region. */
 	for (unsigned i = 0; i < sizeof(regions) / sizeof(regions[0]); i++) {
 		memset(in, 0, sizeof(in));
 		complete_both(net, post_send(net, pair.send, small + i, sizeof(small) - i, 0),
@@ -267,7 +272,7 @@ void case_memory_regions(const char *plugin, int version)
 	complete_both(net, post_send(net, pair.send, huge + huge_bytes - MIB, MIB, 0),
 		      post_recv(net, pair.recv, in, MIB, 0), NULL, NULL);
 	REQUIRE(memcmp(in, small, MIB) == 0);
-	(void)mr; /* left to the close */
+	(void)mr; /* close deregisters it */
 	pair_close(net, &pair);
 	REQUIRE(munmap(huge, huge_bytes) == 0);
 	library_close(&lib);

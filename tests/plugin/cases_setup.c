@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cases_setup.c - properties, registration, connecting: all that comes before the first message. */
+/* cases_setup.c - properties, registration, connecting: everything before the first message. */
 #include <limits.h>
 #include <netinet/in.h>
 #include <pthread.h>
@@ -57,7 +57,7 @@ static void *properties_thread(void *arg)
 
 void case_properties(const char *plugin, int version)
 {
-	struct nccl_props_v12 first, again;
+	struct nccl_props_v12 first, second;
 	struct library lib;
 	pthread_t threads[4];
 
@@ -68,21 +68,21 @@ void case_properties(const char *plugin, int version)
 	for (unsigned i = 0; i < 4; i++)
 		REQUIRE(!pthread_join(threads[i], NULL));
 	memset(&first, 0, sizeof(first));
-	memset(&again, 0, sizeof(again));
+	memset(&second, 0, sizeof(second));
 	OK(net_properties(&lib.net, 0, &first));
-	/* A second init of a communicator changes nothing. */
+	/* A second init does not change the properties. */
 	OK(net_init(&lib.net, log_collect));
-	OK(net_properties(&lib.net, 0, &again));
-	REQUIRE(!memcmp(&first, &again, sizeof(first)));
-	EXPECT(net_properties(&lib.net, 1, &again), NCCL_INVALID_ARGUMENT);
-	EXPECT(net_properties(&lib.net, -1, &again), NCCL_INVALID_ARGUMENT);
+	OK(net_properties(&lib.net, 0, &second));
+	REQUIRE(!memcmp(&first, &second, sizeof(first)));
+	EXPECT(net_properties(&lib.net, 1, &second), NCCL_INVALID_ARGUMENT);
+	EXPECT(net_properties(&lib.net, -1, &second), NCCL_INVALID_ARGUMENT);
 }
 
 void case_null_arguments(const char *plugin, int version)
 {
 	struct library lib;
 	struct net *net = &lib.net;
-	char handle[NCCL_HANDLE_BYTES] = "", byte = 5, got = 0;
+	char handle[NCCL_HANDLE_BYTES] = "", byte = 5, received = 0;
 	struct pair pair;
 	void *out = GARBAGE;
 	int done = 77;
@@ -92,8 +92,8 @@ void case_null_arguments(const char *plugin, int version)
 	net->ctx = NULL;
 	if (version >= 11) {
 		REQUIRE(net_listen(net, 0, handle, &out) != NCCL_SUCCESS && !out);
-	} else if (!hosts_are_ports()) { /* their environment comes with init */
-		/* NCCL 2.22 and 2.23 call none after they have loaded the library again. */
+	} else if (!hosts_are_ports()) { /* net_init() sets the variables of the ports */
+		/* NCCL 2.22 and 2.23 do not call init after they have reloaded the library. */
 		OK(net_listen(net, 0, handle, &out));
 		OK(net_close_listen(net, out));
 	}
@@ -117,7 +117,7 @@ void case_null_arguments(const char *plugin, int version)
 	OK(net_close_send(net, NULL));
 	OK(net_close_recv(net, NULL));
 	OK(net_close_listen(net, NULL));
-	/* And the library is none the worse. */
+	/* The library still works. */
 	pair_open(net, &pair);
 	out = GARBAGE;
 	REQUIRE(net_isend(net, pair.send, NULL, 1, 0, NULL, &out) != NCCL_SUCCESS && !out);
@@ -125,19 +125,19 @@ void case_null_arguments(const char *plugin, int version)
 	REQUIRE(net_irecv(net, pair.recv, NULL, 1, 0, NULL, &out) != NCCL_SUCCESS && !out);
 	EXPECT(net_dereg_mr(net, pair.send, GARBAGE), NCCL_INVALID_ARGUMENT);
 	complete_both(net, post_send(net, pair.send, &byte, 1, 0),
-		      post_recv(net, pair.recv, &got, 1, 0), NULL, NULL);
-	REQUIRE(got == byte);
+		      post_recv(net, pair.recv, &received, 1, 0), NULL, NULL);
+	REQUIRE(received == byte);
 	pair_close(net, &pair);
 	library_close(&lib);
 }
 
-/* An invalid argument: one WARN, and the output is written. */
-#define REFUSED(call)                                                                              \
+/* An invalid argument causes one WARN, and the output is set to NULL. */
+#define EXPECT_INVALID(call)                                                                       \
 	do {                                                                                       \
-		unsigned refused_before = log_warnings();                                          \
+		unsigned warnings_before = log_warnings();                                         \
 		out = GARBAGE;                                                                     \
 		EXPECT(call, NCCL_INVALID_ARGUMENT);                                               \
-		REQUIRE(!out && log_warnings() == refused_before + 1);                             \
+		REQUIRE(!out && log_warnings() == warnings_before + 1);                            \
 		REQUIRE(strstr(log_last_warning(), "NET/HARP: "));                                 \
 	} while (0)
 
@@ -163,22 +163,22 @@ void case_misuse(const char *plugin, int version)
 		many[i] = bytes;
 	for (int n = -1; n <= 8; n++)
 		if (n != 1)
-			REFUSED(net_irecv_list(net, pair.recv, n, many, sizes, tags, mhandles,
-					       &out));
-	REFUSED(net_isend(net, pair.send, bytes, (size_t)-1, 0, NULL, &out));
-	REFUSED(net_irecv(net, pair.recv, bytes, (size_t)INT_MIN, 0, NULL, &out));
-	REFUSED(net_isend(net, pair.recv, bytes, 1, 0, NULL, &out));
-	REFUSED(net_irecv(net, pair.send, bytes, 1, 0, NULL, &out));
-	REFUSED(net_reg_mr(net, pair.send, bytes, (size_t)-1, NCCL_PTR_HOST, &out));
-	REFUSED(net_reg_mr(net, pair.send, bytes, 1, NCCL_PTR_CUDA, &out));
-	REFUSED(net_reg_mr(net, pair.send, bytes, 1, NCCL_PTR_DMABUF, &out));
-	REFUSED(net_reg_mr(net, pair.send, bytes, 1, 0, &out));
+			EXPECT_INVALID(net_irecv_list(net, pair.recv, n, many, sizes, tags,
+						      mhandles, &out));
+	EXPECT_INVALID(net_isend(net, pair.send, bytes, (size_t)-1, 0, NULL, &out));
+	EXPECT_INVALID(net_irecv(net, pair.recv, bytes, (size_t)INT_MIN, 0, NULL, &out));
+	EXPECT_INVALID(net_isend(net, pair.recv, bytes, 1, 0, NULL, &out));
+	EXPECT_INVALID(net_irecv(net, pair.send, bytes, 1, 0, NULL, &out));
+	EXPECT_INVALID(net_reg_mr(net, pair.send, bytes, (size_t)-1, NCCL_PTR_HOST, &out));
+	EXPECT_INVALID(net_reg_mr(net, pair.send, bytes, 1, NCCL_PTR_CUDA, &out));
+	EXPECT_INVALID(net_reg_mr(net, pair.send, bytes, 1, NCCL_PTR_DMABUF, &out));
+	EXPECT_INVALID(net_reg_mr(net, pair.send, bytes, 1, 0, &out));
 	pair_close(net, &pair);
 	library_close(&lib);
 }
 
-/* The sockets of this process with that DS field. */
-static unsigned sockets_with_tos(int wanted)
+/* Counts this process's sockets with this DS field. */
+static unsigned count_sockets_with_tos(int expected_tos)
 {
 	unsigned count = 0;
 
@@ -187,12 +187,12 @@ static unsigned sockets_with_tos(int wanted)
 		int tos = -1;
 
 		if (!getsockopt(fd, IPPROTO_IP, IP_TOS, &tos, &len))
-			count += tos == wanted;
+			count += tos == expected_tos;
 	}
 	return count;
 }
 
-/* At init since v11, at connect in v10. Seen where lanes are the kernel's. */
+/* NCCL gives it at init since v11, at connect in v10. Checked on the sockets of kernel lanes. */
 void case_traffic_class(const char *plugin, int version)
 {
 	const char *path = getenv("HARP_PATH");
@@ -205,7 +205,7 @@ void case_traffic_class(const char *plugin, int version)
 	lib.net.traffic_class = 104;
 	OK(net_init(&lib.net, log_collect));
 	pair_open(&lib.net, &pair);
-	REQUIRE((sockets_with_tos(104) > 0) == (version >= 10));
+	REQUIRE((count_sockets_with_tos(104) > 0) == (version >= 10));
 	pair_close(&lib.net, &pair);
 	library_close(&lib);
 }
@@ -217,7 +217,7 @@ void case_accept_twice(const char *plugin, int version)
 	struct net *net = &lib.net;
 	char handle[NCCL_HANDLE_BYTES], copies[2][NCCL_HANDLE_BYTES];
 	void *listen, *sends[2] = { NULL }, *recvs[2] = { NULL };
-	unsigned sent[2] = { 100, 200 }, got[2] = { 0 };
+	unsigned sent[2] = { 100, 200 }, received[2] = { 0 };
 
 	library_open(&lib, plugin, version);
 	OK(net_listen(net, 0, handle, &listen));
@@ -235,8 +235,9 @@ void case_accept_twice(const char *plugin, int version)
 	OK(net_close_listen(net, listen));
 	for (unsigned i = 0; i < 2; i++) {
 		complete_both(net, post_send(net, sends[i], &sent[i], sizeof(sent[i]), 0),
-			      post_recv(net, recvs[i], &got[i], sizeof(got[i]), 0), NULL, NULL);
-		REQUIRE(got[i] == sent[i]);
+			      post_recv(net, recvs[i], &received[i], sizeof(received[i]), 0), NULL,
+			      NULL);
+		REQUIRE(received[i] == sent[i]);
 		OK(net_close_recv(net, recvs[i]));
 		OK(net_close_send(net, sends[i]));
 	}
@@ -255,7 +256,7 @@ void case_early_connect(const char *plugin, int version)
 	library_open(&lib, plugin, version);
 	OK(net_listen(net, 0, handle, &listen));
 	fill(out, sizeof(out), 1);
-	/* As far as it gets alone; NCCL's own service thread would not wait for more. */
+	/* NCCL's service thread continues without waiting for accept, too. */
 	for (uint64_t start = now_ms(); !send && now_ms() - start < 300;)
 		OK(net_connect(net, 0, handle, &send));
 	if (send)
@@ -270,7 +271,7 @@ void case_early_connect(const char *plugin, int version)
 	if (!request)
 		request = post_send(net, send, out, sizeof(out), 0);
 	complete_both(net, request, post_recv(net, recv, in, sizeof(in), 0), NULL, &size);
-	REQUIRE(size == sizeof(in) && filled(in, sizeof(in), 1));
+	REQUIRE(size == sizeof(in) && is_filled(in, sizeof(in), 1));
 	OK(net_close_listen(net, listen));
 	OK(net_close_send(net, send));
 	OK(net_close_recv(net, recv));
@@ -284,7 +285,7 @@ void case_many_at_once(const char *plugin, int version)
 	struct library lib;
 	struct net *net = &lib.net;
 	char handles[MANY][NCCL_HANDLE_BYTES];
-	unsigned open = 0, got[MANY], sent[MANY];
+	unsigned open = 0, received[MANY], sent[MANY];
 
 	library_open(&lib, plugin, version);
 	for (unsigned i = 0; i < MANY; i++) {
@@ -308,15 +309,15 @@ void case_many_at_once(const char *plugin, int version)
 	for (unsigned i = 0; i < MANY; i++) {
 		sent[i] = 1000 + i;
 		complete_both(net, post_send(net, pairs[i].send, &sent[i], 4, 0),
-			      post_recv(net, pairs[i].recv, &got[i], 4, 0), NULL, NULL);
-		REQUIRE(got[i] == 1000 + i);
+			      post_recv(net, pairs[i].recv, &received[i], 4, 0), NULL, NULL);
+		REQUIRE(received[i] == 1000 + i);
 	}
 	for (unsigned i = 0; i < MANY; i++)
 		pair_close(net, &pairs[i]);
 	library_close(&lib);
 }
 
-/* ---- connecting in vain ---------------------------------------------------------------------- */
+/* ---- failed connects ------------------------------------------------------------------------- */
 void case_corrupt_handle(const char *plugin, int version)
 {
 	static char handles[NCCL_HANDLE_BYTES][NCCL_HANDLE_BYTES];
@@ -325,7 +326,7 @@ void case_corrupt_handle(const char *plugin, int version)
 	struct net *net = &lib.net;
 	struct pair good;
 	unsigned left = NCCL_HANDLE_BYTES;
-	uint8_t byte = 5, got = 0;
+	uint8_t byte = 5, received = 0;
 
 	setenv("HARP_CONNECT_TIMEOUT_MS", "1000", 1);
 	library_open(&lib, plugin, version);
@@ -356,14 +357,14 @@ void case_corrupt_handle(const char *plugin, int version)
 			ended[i] = true;
 			left--;
 		}
-		/* The listener takes no part in it, nor is it slowed. */
+		/* The listener accepts none of them and does not block. */
 		void *comm = GARBAGE;
 		OK(net_accept(net, good.listen, &comm));
 		REQUIRE(!comm);
 	}
 	complete_both(net, post_send(net, good.send, &byte, 1, 0),
-		      post_recv(net, good.recv, &got, 1, 0), NULL, NULL);
-	REQUIRE(got == byte);
+		      post_recv(net, good.recv, &received, 1, 0), NULL, NULL);
+	REQUIRE(received == byte);
 	pair_close(net, &good);
 	library_close(&lib);
 }
@@ -399,7 +400,7 @@ void case_abandoned(const char *plugin, int version)
 	char handles[2][NCCL_HANDLE_BYTES];
 	void *listens[2], *comm;
 
-	start_environment(plugin, version);
+	warm_up(plugin, version);
 	threads = count_threads();
 	fds = count_fds();
 	library_open(&lib, plugin, version);
@@ -410,7 +411,7 @@ void case_abandoned(const char *plugin, int version)
 		if (i == 1)
 			OK(net_accept(net, listens[i], &comm));
 	}
-	/* Nothing is closed: after an abort NCCL does not. */
+	/* After an abort, NCCL does not close comms. */
 	library_close(&lib);
-	nothing_left(threads, fds);
+	require_no_leaks(threads, fds);
 }

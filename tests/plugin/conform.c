@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * conform.c - NCCL's contract, case by case, against the real library through one version's table.
+ * conform.c - runs the cases of NCCL's contract with the real library and one version's table.
  *
  * conform PLUGIN VERSION [CASE...]   exit 0 passed, 1 failed, 2 wrong usage, 77 cannot run here
- * Kernel lanes over lo. With CONFORM_HOSTS=2 two hosts (namespaces with a veth pair between them) and
- * HARP lanes, or what HARP_PATH says; with CONFORM_FAMILY=6 these have IPv6 addresses only.
- * With CONFORM_HOSTS=dpdk the hosts are DPDK ports, the two ends of a memif; no privilege is needed.
- * With CONFORM_ENCRYPTED=1 lanes are encrypted, with a key of the run's own. CONFORM_VERBOSE=1 shows the log.
+ * Environment; the default is kernel lanes over lo:
+ * CONFORM_HOSTS=2      two namespaces joined by a veth pair, HARP lanes unless HARP_PATH is set
+ * CONFORM_FAMILY=6     IPv6 addresses only, with CONFORM_HOSTS=2
+ * CONFORM_HOSTS=dpdk   DPDK ports, the two ends of a memif; needs no privilege
+ * CONFORM_ENCRYPTED=1  encrypted lanes with a new key
+ * CONFORM_VERBOSE=1    print the plugin's log
  */
 #include <limits.h>
 #include <signal.h>
@@ -30,7 +32,7 @@ static const struct conform_case {
 };
 #define CASE_COUNT (sizeof(cases) / sizeof(cases[0]))
 
-static bool run_case(const struct conform_case *one, const char *plugin, int version)
+static bool run_case(const struct conform_case *test_case, const char *plugin, int version)
 {
 	uint64_t start = now_ms();
 	pid_t child;
@@ -43,26 +45,26 @@ static bool run_case(const struct conform_case *one, const char *plugin, int ver
 		return false;
 	}
 	if (child == 0) {
-		/* Alone in its group, so that its own children end with it. */
+		/* A process group, so that the case's children can be killed with it. */
 		setpgid(0, 0);
 		alarm(CASE_SECONDS_MAX);
-		one->run(plugin, version);
+		test_case->run(plugin, version);
 		exit(0);
 	}
 	while (waitpid(child, &status, 0) < 0)
 		;
 	kill(-child, SIGKILL);
 	if (status)
-		hosts_cut(false); /* it may have failed in between */
-	printf("v%d %-20s %-6s %6llu ms  %s\n", version, one->name, status ? "FAILED" : "ok",
-	       (unsigned long long)(now_ms() - start), one->sentence);
+		hosts_cut(false); /* the case may have failed during a cut */
+	printf("v%d %-20s %-6s %6llu ms  %s\n", version, test_case->name, status ? "FAILED" : "ok",
+	       (unsigned long long)(now_ms() - start), test_case->sentence);
 	if (WIFSIGNALED(status))
 		printf("   ended by signal %d (%s)\n", WTERMSIG(status),
 		       strsignal(WTERMSIG(status)));
 	return status == 0;
 }
 
-/* Sets HARP_ENCRYPT with a key of this run, in a file that is removed after the cases. */
+/* The key file of this run, removed after the cases. */
 static char key_file[] = "/tmp/conform-key-XXXXXX";
 
 static void make_key(void)
@@ -76,7 +78,7 @@ static void make_key(void)
 	setenv("HARP_KEY_FILE", key_file, 1);
 }
 
-static bool wanted(const char *name, char **names)
+static bool is_selected(const char *name, char **names)
 {
 	if (!*names)
 		return true;
@@ -86,7 +88,7 @@ static bool wanted(const char *name, char **names)
 	return false;
 }
 
-/* Beside the plugin, which copies of it are not. */
+/* Copies of the plugin find the other libraries in the original's directory. */
 static const char *set_libdir(const char *plugin)
 {
 	static char directory[PATH_MAX];
@@ -97,14 +99,14 @@ static const char *set_libdir(const char *plugin)
 	return directory;
 }
 
-/* Meson's exit status of a test that cannot run here. */
+/* Returns Meson's exit status for a skipped test. */
 static int skip(const char *why)
 {
 	fprintf(stderr, "skipped: %s\n", why);
 	return 77;
 }
 
-/* Was it built with DPDK? */
+/* True if the plugin was built with DPDK. */
 static bool has_dpdk(const char *plugin)
 {
 	char path[PATH_MAX + 32];
@@ -134,11 +136,11 @@ int main(int argc, char **argv)
 		setenv("HARP_PATH", "dpdk", 0);
 		setenv("HARP_DPDK_ARGS", "--no-pci", 0);
 		setenv("HARP_DPDK_HUGE_PAGES", "never", 0);
-		/* No kernel resets the connections of a port whose process is dead. */
+		/* After a process dies, no kernel resets the connections of its DPDK port. */
 		setenv("HARP_USER_TIMEOUT_MS", "2000", 0);
 	} else if (hosts && !strcmp(hosts, "2")) {
 		if (!make_two_hosts(argv[1], family && !strcmp(family, "6")))
-			return skip("network namespaces of its own need root");
+			return skip("network namespaces need root");
 		set_libdir(argv[1]);
 		setenv("HARP_PATH", "xdp", 0);
 		setenv("NCCL_SOCKET_IFNAME", "=ha,hb", 0);
@@ -150,7 +152,7 @@ int main(int argc, char **argv)
 	if (encrypted)
 		make_key();
 	for (size_t i = 0; i < CASE_COUNT; i++) {
-		if (!wanted(cases[i].name, argv + 3))
+		if (!is_selected(cases[i].name, argv + 3))
 			continue;
 		run++;
 		failed += !run_case(&cases[i], argv[1], version);

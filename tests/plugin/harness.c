@@ -31,14 +31,14 @@ void fail(const char *file, int line, const char *fmt, ...)
 	_exit(1);
 }
 
-static struct timespec clock_stands_at;
-static atomic_bool clock_stands;
+static struct timespec clock_stopped_at;
+static atomic_bool clock_is_stopped;
 
-/* The C library's, for this program and, as the loader finds it, for the plugin. */
+/* Overrides the C library's function, for the plugin as well. */
 __attribute__((visibility("default"))) int clock_gettime(clockid_t id, struct timespec *now)
 {
-	if (id == CLOCK_MONOTONIC && atomic_load(&clock_stands)) {
-		*now = clock_stands_at;
+	if (id == CLOCK_MONOTONIC && atomic_load(&clock_is_stopped)) {
+		*now = clock_stopped_at;
 		return 0;
 	}
 	return (int)syscall(SYS_clock_gettime, id, now);
@@ -46,15 +46,15 @@ __attribute__((visibility("default"))) int clock_gettime(clockid_t id, struct ti
 
 void clock_stop(void)
 {
-	/* The plugin finds it as dlsym() does. */
+	/* The loader must resolve the plugin's calls to the override. */
 	REQUIRE(dlsym(RTLD_DEFAULT, "clock_gettime") == (void *)clock_gettime);
-	REQUIRE(clock_gettime(CLOCK_MONOTONIC, &clock_stands_at) == 0);
-	atomic_store(&clock_stands, true);
+	REQUIRE(clock_gettime(CLOCK_MONOTONIC, &clock_stopped_at) == 0);
+	atomic_store(&clock_is_stopped, true);
 }
 
-void clock_go(void)
+void clock_resume(void)
 {
-	atomic_store(&clock_stands, false);
+	atomic_store(&clock_is_stopped, false);
 }
 
 uint64_t now_ms(void)
@@ -65,10 +65,10 @@ uint64_t now_ms(void)
 	return (uint64_t)now.tv_sec * 1000u + (uint64_t)now.tv_nsec / 1000000u;
 }
 
-bool patient(const char *file, int line, uint64_t start_ms)
+bool yield_or_time_out(const char *file, int line, uint64_t start_ms)
 {
-	if (now_ms() - start_ms > PATIENCE_MS)
-		fail(file, line, "nothing for %u ms (last WARN: %s)", PATIENCE_MS,
+	if (now_ms() - start_ms > WAIT_MS_MAX)
+		fail(file, line, "timed out after %u ms (last WARN: %s)", WAIT_MS_MAX,
 		     log_last_warning());
 	sched_yield();
 	return true;
@@ -133,14 +133,14 @@ unsigned log_lines(void)
 /* ---- the library ----------------------------------------------------------------------------- */
 enum host this_host;
 static int host_netns[3]; /* 0 with one host */
-static bool host_ports_made;
+static bool hosts_use_ports;
 static unsigned host_loads;
 static char host_far_copy[64];
 static const char *host_far_addr; /* the receiver's */
 
 bool hosts_are_ports(void)
 {
-	return host_ports_made;
+	return hosts_use_ports;
 }
 
 static bool hosts_are_two(void)
@@ -148,8 +148,10 @@ static bool hosts_are_two(void)
 	return host_netns[HOST_RECEIVER] || hosts_are_ports();
 }
 
-/* One socket for each load: 22.11's net_memif keeps listening on that of a port that it has closed. The process of the
- * other end counts the same. */
+/*
+ * A socket per load, because net_memif of DPDK 22.11 continues to listen after its port is closed.
+ * Both processes of a memif count loads alike.
+ */
 static const char *host_port(enum host host)
 {
 	static char texts[3][256];
@@ -215,7 +217,7 @@ void library_close(struct library *lib)
 
 /* ---- connections ----------------------------------------------------------------------------- */
 
-/* A pending call writes NULL each time. */
+/* A pending call sets the comm to NULL. */
 static void *try_connect(struct net *net, char *handle)
 {
 	void *comm = (void *)(uintptr_t)0x57a1e;
@@ -262,7 +264,7 @@ void pair_open(struct net *net, struct pair *pair)
 	memset(handle, 0xee, sizeof(handle));
 	OK(net_listen(net, 0, handle, &pair->listen));
 	REQUIRE(pair->listen);
-	/* NCCL's buffer is temporary. */
+	/* NCCL's buffer is temporary: the plugin must not keep its address. */
 	memcpy(pair->handle, handle, sizeof(handle));
 	memset(handle, 0xee, sizeof(handle));
 	memcpy(handle, pair->handle, sizeof(handle));
@@ -348,11 +350,11 @@ void fill(uint8_t *data, size_t size, unsigned seed)
 		data[i] = pattern(i, seed);
 }
 
-bool filled(const uint8_t *data, size_t size, unsigned seed)
+bool is_filled(const uint8_t *data, size_t size, unsigned seed)
 {
 	for (size_t i = 0; i < size; i++) {
 		if (data[i] != pattern(i, seed)) {
-			fprintf(stderr, "byte %zu of %zu is wrong\n", i, size);
+			fprintf(stderr, "byte %zu of %zu differs\n", i, size);
 			return false;
 		}
 	}
@@ -385,12 +387,12 @@ unsigned count_threads(void)
 
 unsigned count_fds(void)
 {
-	/* Over ports the plugin has no sockets. Those there are are net_memif's, which leaks some (see host_port()).
-	 * 3: and the one being read. */
+	/* Over DPDK ports only net_memif has sockets, and it leaks some: see host_port().
+	 * 3: ".", ".." and the directory itself. */
 	return count_entries("/proc/self/fd", hosts_are_ports() ? "socket:" : NULL) - 3;
 }
 
-void nothing_left(unsigned threads, unsigned fds)
+void require_no_leaks(unsigned threads, unsigned fds)
 {
 	WAIT_UNTIL(count_threads() == threads && (!hosts_are_ports() || count_fds() == fds));
 	if (count_threads() != threads || count_fds() != fds)
@@ -398,7 +400,7 @@ void nothing_left(unsigned threads, unsigned fds)
 		     count_threads(), count_fds(), threads, fds);
 }
 
-/* Sets it up, and waits until the kernel reports that it is running. */
+/* Sets an interface up and waits until it is running. */
 static void interface_up(const char *ifname)
 {
 	struct ifreq request = { .ifr_flags = 0 };
@@ -459,23 +461,23 @@ static void make_far_copy(const char *plugin)
 void make_two_ports(const char *plugin)
 {
 	make_far_copy(plugin);
-	host_ports_made = true;
+	hosts_use_ports = true;
 }
 
-static void *tell_tid(void *tid)
+static void *store_tid(void *tid)
 {
 	*(pid_t *)tid = gettid();
 	return NULL;
 }
 
-void start_environment(const char *plugin, int version)
+void warm_up(const char *plugin, int version)
 {
 	struct library lib;
 	pthread_t thread;
 	char task[64];
 	pid_t tid;
 
-	REQUIRE(!pthread_create(&thread, NULL, tell_tid, &tid) && !pthread_join(thread, NULL));
+	REQUIRE(!pthread_create(&thread, NULL, store_tid, &tid) && !pthread_join(thread, NULL));
 	snprintf(task, sizeof(task), "/proc/self/task/%d", tid);
 	WAIT_UNTIL(access(task, F_OK) != 0);
 	if (!hosts_are_ports())
@@ -517,7 +519,7 @@ bool hosts_cut(bool cut)
 	if (!host_netns[HOST_RECEIVER])
 		return false;
 	REQUIRE(setns(host_netns[HOST_SENDER], CLONE_NEWNET) == 0);
-	/* A neighbor that does not exist; without it the kernel sends ARP requests for the address. */
+	/* A wrong MAC address: the kernel would report a failed ARP resolution to the sockets. */
 	if (cut)
 		shell("ip neigh replace %s lladdr 02:00:00:00:00:99 nud permanent dev ha",
 		      host_far_addr);

@@ -18,19 +18,19 @@ uint8_t *map(size_t size)
 	return memory;
 }
 
-void peer_say(int fd)
+void peer_notify(int fd)
 {
 	REQUIRE(write(fd, "!", 1) == 1);
 }
 
-void peer_hear(int fd)
+void peer_wait(int fd)
 {
 	char byte;
 
 	REQUIRE(read(fd, &byte, 1) == 1);
 }
 
-struct peer peer_start(void (*child)(const char *plugin, int version, int fd), enum host childs,
+struct peer peer_start(void (*child)(const char *plugin, int version, int fd), enum host child_host,
 		       const char *plugin, int version)
 {
 	struct peer peer;
@@ -39,9 +39,9 @@ struct peer peer_start(void (*child)(const char *plugin, int version, int fd), e
 	REQUIRE(socketpair(AF_UNIX, SOCK_STREAM, 0, fds) == 0);
 	peer.pid = fork();
 	REQUIRE(peer.pid >= 0);
-	this_host = childs == HOST_SENDER ? HOST_RECEIVER : HOST_SENDER;
+	this_host = child_host == HOST_SENDER ? HOST_RECEIVER : HOST_SENDER;
 	if (peer.pid == 0) {
-		this_host = childs;
+		this_host = child_host;
 		close(fds[0]);
 		child(plugin, version, fds[1]);
 		exit(0);

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A table as one of version n: its members up to close_listen have the same places in all versions, and the forms that
- * NCCL_NET_TABLES lists. */
+/* The table, cast to version n: members up to close_listen have the same offsets in all versions,
+ * and the signatures that NCCL_NET_TABLES lists. */
 #define V(n) ((const struct nccl_net_v##n *)net->table)
 
 bool net_is_valid(int version)
@@ -16,7 +16,7 @@ bool net_is_valid(int version)
 	return version >= NCCL_ABI_OLDEST && version <= NCCL_ABI_NEWEST;
 }
 
-/* ---- two ends ---------------------------------------------------------------------------------- */
+/* ---- two ends -------------------------------------------------------------------------------- */
 static struct net *enter(struct net *net)
 {
 	static _Thread_local int current;
@@ -27,16 +27,16 @@ static struct net *enter(struct net *net)
 	return net;
 }
 
-static struct net *receiver(struct net *net)
+static struct net *enter_receiver(struct net *net)
 {
 	return enter(net->far ? net->far : net);
 }
 
-/* test() has only the request to find its end by: those of the receiving end, under far_lock. */
+/* Requests of the receiving end, by which net_test() selects the host. Protected by far_lock. */
 static pthread_mutex_t far_lock = PTHREAD_MUTEX_INITIALIZER;
 static void *far_requests[1024];
 
-static void request_note(const struct net *net, void *request, bool is_far)
+static void request_record(const struct net *net, void *request, bool is_far)
 {
 	void **slot = NULL;
 
@@ -63,10 +63,10 @@ static struct net *request_owner(struct net *net, const void *request)
 	for (size_t i = 0; i < 1024; i++)
 		is_far |= far_requests[i] == request;
 	pthread_mutex_unlock(&far_lock);
-	return is_far ? receiver(net) : enter(net);
+	return is_far ? enter_receiver(net) : enter(net);
 }
 
-/* ---- calls ------------------------------------------------------------------------------------- */
+/* ---- calls ----------------------------------------------------------------------------------- */
 static enum nccl_result init_one(struct net *net, nccl_logger logger)
 {
 	struct nccl_comm_config config = { .traffic_class = net->traffic_class };
@@ -123,7 +123,7 @@ enum nccl_result net_devices(struct net *net, int *count)
 		 props->vprops.devs[0] = p.vprops.devs[0], props->max_p2p_bytes = p.max_p2p_bytes, \
 		 props->max_coll_bytes = p.max_coll_bytes
 #define COPY_V11 COPY_V9, props->max_multi_request_size = p.max_multi_request_size
-/* Bytes around the struct must stay as they are: its size here is its size in the plugin. */
+/* The guard bytes must not change: the plugin's struct has the size of this one. */
 #define PROPERTIES(n, copy)                                                                        \
 	do {                                                                                       \
 		struct {                                                                           \
@@ -165,7 +165,7 @@ enum nccl_result net_properties(struct net *net, int dev, struct nccl_props_v12 
 
 enum nccl_result net_listen(struct net *net, int dev, void *handle, void **comm)
 {
-	net = receiver(net);
+	net = enter_receiver(net);
 	return net->version >= 11 ? V(11)->listen(net->ctx, dev, handle, comm)
 				  : V(6)->listen(dev, handle, comm);
 }
@@ -188,7 +188,7 @@ enum nccl_result net_accept(struct net *net, void *listen_comm, void **comm)
 {
 	struct nccl_device_handle *device = NULL;
 
-	net = receiver(net);
+	net = enter_receiver(net);
 	return net->version >= 7 ? V(7)->accept(listen_comm, comm, &device)
 				 : V(6)->accept(listen_comm, comm);
 }
@@ -219,7 +219,7 @@ enum nccl_result net_isend(struct net *net, void *comm, void *data, size_t size,
 {
 	enum nccl_result result = isend_one(enter(net), comm, data, size, tag, mhandle, request);
 
-	request_note(net, request ? *request : NULL, false);
+	request_record(net, request ? *request : NULL, false);
 	return result;
 }
 
@@ -241,9 +241,9 @@ enum nccl_result net_irecv_list(struct net *net, void *comm, int n, void **data,
 				int *tags, void **mhandles, void **request)
 {
 	enum nccl_result result =
-		irecv_one(receiver(net), comm, n, data, sizes, tags, mhandles, request);
+		irecv_one(enter_receiver(net), comm, n, data, sizes, tags, mhandles, request);
 
-	request_note(net, request ? *request : NULL, true);
+	request_record(net, request ? *request : NULL, true);
 	return result;
 }
 
@@ -275,12 +275,12 @@ enum nccl_result net_close_send(struct net *net, void *comm)
 
 enum nccl_result net_close_recv(struct net *net, void *comm)
 {
-	net = receiver(net);
+	net = enter_receiver(net);
 	return V(6)->close_recv(comm);
 }
 
 enum nccl_result net_close_listen(struct net *net, void *listen_comm)
 {
-	net = receiver(net);
+	net = enter_receiver(net);
 	return V(6)->close_listen(listen_comm);
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * versions.h - one face over the seven tables, so that each test runs through every version's own.
+ * versions.h - one interface to the seven ABI tables, so that each test runs with every version.
  *
- * Arguments that a version does not have are dropped on the way down, those it narrows are
- * narrowed; nothing else is added or repaired here.
+ * A call drops the arguments that its version lacks and narrows those that its version narrows. It
+ * changes nothing else.
  */
 #ifndef HARP_TESTS_PLUGIN_VERSIONS_H
 #define HARP_TESTS_PLUGIN_VERSIONS_H
@@ -15,22 +15,22 @@
 struct net {
 	int version;
 	const void *table;
-	void *ctx;              /* of v11 and later, after net_init() */
-	int traffic_class;      /* given at init (v11) or connect (v10) */
-	const char *port;       /* HARP_DPDK of its init; NULL: as it is */
-	nccl_profiler profiler; /* given at init (v10 and later) */
-	void *phandle;          /* given with each message (v10 and later) */
-	int netns;              /* calls are made in this network namespace; 0: wherever we are */
-	struct net *far; /* the receiving end is another host's; NULL: it is this one's too */
+	void *ctx;              /* since v11, after net_init() */
+	int traffic_class;      /* argument of init (v11) or connect (v10) */
+	const char *port;       /* HARP_DPDK at init; NULL: not set */
+	nccl_profiler profiler; /* argument of init (since v10) */
+	void *phandle;          /* argument of isend and irecv (since v10) */
+	int netns;              /* network namespace for calls; 0: the current one */
+	struct net *far;        /* the host of the receiving end; NULL: this one */
 };
 
 bool net_is_valid(int version);
 enum nccl_result net_init(struct net *net, nccl_logger logger);
-/* v11 and later; NCCL_SUCCESS and nothing before. Both this and init: of both ends. */
+/* Does nothing before v11. Like net_init(), calls the plugins of both ends. */
 enum nccl_result net_finalize(struct net *net);
 const char *net_name(const struct net *net);
 enum nccl_result net_devices(struct net *net, int *count);
-/* Fills the newest struct; fields that the version does not have are unchanged. */
+/* Fills the newest struct; fields that the version lacks are unchanged. */
 enum nccl_result net_properties(struct net *net, int dev, struct nccl_props_v12 *props);
 enum nccl_result net_listen(struct net *net, int dev, void *handle, void **comm);
 enum nccl_result net_connect(struct net *net, int dev, void *handle, void **comm);
@@ -43,7 +43,7 @@ enum nccl_result net_isend(struct net *net, void *comm, void *data, size_t size,
 /* One buffer. */
 enum nccl_result net_irecv(struct net *net, void *comm, void *data, size_t size, int tag,
 			   void *mhandle, void **request);
-/* n and the lists as they are. sizes NULL is passed on. */
+/* Passes n and the lists unchanged; sizes may be NULL. */
 enum nccl_result net_irecv_list(struct net *net, void *comm, int n, void **data, size_t *sizes,
 				int *tags, void **mhandles, void **request);
 enum nccl_result net_iflush(struct net *net, void *comm, void **request);

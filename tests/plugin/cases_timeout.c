@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cases_rest.c - a peer that does not receive, and one that does not answer. */
+/* cases_timeout.c - the user timeout: a slow receiver does not cause it, a silent host does. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 #include "cases.h"
 
 #define MIB (1024u * 1024u)
-enum { FLOOD = 32 }; /* messages of a MiB: more than a kernel lane holds */
+enum { FLOOD = 32 }; /* messages of 1 MiB: more than a kernel lane buffers */
 
 struct flood {
 	struct library lib;
@@ -24,7 +24,7 @@ static void flood_open(struct flood *flood, const char *plugin, int version)
 	flood->out = malloc(FLOOD * MIB);
 	flood->in = malloc(FLOOD * MIB);
 	REQUIRE(flood->out && flood->in);
-	/* The least that a test can wait for. */
+	/* Short, because the cases wait for it. */
 	setenv("HARP_USER_TIMEOUT_MS", "2000", 1);
 	library_open(&flood->lib, plugin, version);
 	pair_open(&flood->lib.net, &flood->pair);
@@ -42,8 +42,8 @@ static void flood_close(struct flood *flood)
 	free(flood->in);
 }
 
-/* Tests the next send once; gives the processor away. */
-static enum nccl_result flood_turn(struct flood *flood)
+/* Tests the next send once; sleeps for 1 ms if it is pending. */
+static enum nccl_result flood_step(struct flood *flood)
 {
 	const struct timespec pause = { .tv_nsec = 1000000 };
 	enum nccl_result result = NCCL_SUCCESS;
@@ -57,23 +57,23 @@ static enum nccl_result flood_turn(struct flood *flood)
 	return result;
 }
 
-static bool lanes_are_the_kernels(void)
+static bool uses_kernel_lanes(void)
 {
 	const char *path = getenv("HARP_PATH");
 
 	return path && !strcmp(path, "kernel");
 }
 
-/* The kernel asks after a closed window less and less often: after 12 s it is past 5 s. */
+/* The kernel probes a closed window with backoff: after 12 s its interval exceeds 5 s. */
 void case_slow_receiver(const char *plugin, int version)
 {
-	uint64_t rest_ms = lanes_are_the_kernels() && version == NCCL_ABI_NEWEST ? 14000 : 3000;
+	uint64_t idle_ms = uses_kernel_lanes() && version == NCCL_ABI_NEWEST ? 14000 : 3000;
 	struct flood flood;
 	uint64_t start;
 
 	flood_open(&flood, plugin, version);
-	for (start = now_ms(); now_ms() - start < rest_ms;)
-		OK(flood_turn(&flood));
+	for (start = now_ms(); now_ms() - start < idle_ms;)
+		OK(flood_step(&flood));
 	REQUIRE(flood.sent < FLOOD);
 	for (unsigned i = 0; i < FLOOD; i++) {
 		uint8_t *in = flood.in + (size_t)i * MIB;
@@ -84,17 +84,17 @@ void case_slow_receiver(const char *plugin, int version)
 		{
 			OK(net_test(&flood.lib.net, recv, &done, NULL));
 			if (!done)
-				OK(flood_turn(&flood));
+				OK(flood_step(&flood));
 		}
 	}
-	REQUIRE(filled(flood.in, FLOOD * MIB, 1));
+	REQUIRE(is_filled(flood.in, FLOOD * MIB, 1));
 	WAIT_UNTIL(flood.sent == FLOOD)
-	OK(flood_turn(&flood));
+	OK(flood_step(&flood));
 	REQUIRE(log_warnings() == 0);
 	flood_close(&flood);
 }
 
-/* Whether the window was open or closed. The stack's own user timeout has tests of its own. */
+/* The sender's window is closed, the receiver's open. HARP's TCP has its own timeout tests. */
 void case_silent_host(const char *plugin, int version)
 {
 	struct flood flood;
@@ -102,21 +102,21 @@ void case_silent_host(const char *plugin, int version)
 	void *recv;
 	int done = 0;
 
-	if (!lanes_are_the_kernels() || !hosts_cut(true))
+	if (!uses_kernel_lanes() || !hosts_cut(true))
 		return;
 	hosts_cut(false);
 	flood_open(&flood, plugin, version);
-	/* Until the window has been closed for a second. */
+	/* Continue until the window has been closed for a second. */
 	for (start = now_ms(); now_ms() - start < 1000;) {
 		unsigned sent = flood.sent;
 
-		OK(flood_turn(&flood));
+		OK(flood_step(&flood));
 		if (flood.sent != sent)
 			start = now_ms();
 	}
-	start = now_ms(); /* before: on a busy machine the command that cuts takes its time to say so */
+	start = now_ms(); /* hosts_cut() may return long after the cut on a busy machine */
 	hosts_cut(true);
-	WAIT_UNTIL(flood_turn(&flood) == NCCL_REMOTE_ERROR);
+	WAIT_UNTIL(flood_step(&flood) == NCCL_REMOTE_ERROR);
 	REQUIRE(flood.sent < FLOOD && now_ms() - start >= 2000);
 	fprintf(stderr, "sender, after %llu ms: %s\n", (unsigned long long)(now_ms() - start),
 		log_last_warning());

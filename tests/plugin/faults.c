@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* scarce.c - see scarce.h. */
-#include "scarce.h"
+/* faults.c - see faults.h. */
+#include "faults.h"
 
 #include <dirent.h>
 #include <dlfcn.h>
@@ -26,11 +26,12 @@
 /*
  * Theory of operation
  *
- * A call is one of HARP's when the address that it returns to lies in one of its files. Memory is followed from its
- * allocation by HARP until it is freed, in a table; what HARP frees and others have allocated (getifaddrs()) is not in it.
+ * A call is HARP's if its return address lies in one of HARP's files. A table holds each block that
+ * HARP allocated and nobody has freed. Blocks that the C library allocated for HARP (getifaddrs())
+ * are not in it.
  *
- * The C library's allocator is reached by its own names, all others by dlsym(), which may allocate, and be asked for again
- * meanwhile.
+ * The allocator's real functions have names of their own. dlsym() finds all others; it may allocate
+ * and thus call an override.
  */
 
 #define BLOCKS 65536u
@@ -42,21 +43,21 @@ void *__libc_realloc(void *block, size_t bytes);
 void *__libc_memalign(size_t alignment, size_t bytes);
 void __libc_free(void *block);
 
-static atomic_bool armed;
-static atomic_uint calls, gone; /* gone: kinds that have run out */
-static unsigned armed_at;
-static bool armed_for_good;
-static char refused[512];
+static atomic_bool is_armed;
+static atomic_uint calls, exhausted; /* exhausted: set of enum fault_kind */
+static unsigned fault_call;
+static bool fault_is_permanent;
+static char injected[512];
 
 struct block {
-	_Atomic(void *) at; /* NULL: never used; &freed: free again */
+	_Atomic(void *) address; /* NULL: never used; &freed: free */
 	void *caller;
 };
 static struct block blocks[BLOCKS];
 static char freed;
-static atomic_bool following;
+static atomic_bool is_tracking;
 
-static bool is_harps(const void *caller)
+static bool is_harp_address(const void *caller)
 {
 	Dl_info info;
 
@@ -64,7 +65,7 @@ static bool is_harps(const void *caller)
 	       strstr(info.dli_fname, ".so");
 }
 
-/* Not by dladdr()'s symbol: HARP's functions are hidden, so the nearest symbol is another function. */
+/* Omits dladdr()'s symbol: HARP's functions are hidden, so the nearest symbol is another one. */
 static void name(char *text, size_t len, const char *call, const void *caller)
 {
 	Dl_info info;
@@ -75,60 +76,62 @@ static void name(char *text, size_t len, const char *call, const void *caller)
 		 (size_t)((const char *)caller - (const char *)info.dli_fbase));
 }
 
-static bool refuse(enum scarce_kind kind, const char *call, const void *caller)
+static bool inject(enum fault_kind kind, const char *call, const void *caller)
 {
 	unsigned number;
 
-	if (!atomic_load_explicit(&armed, memory_order_relaxed) || !is_harps(caller))
+	if (!atomic_load_explicit(&is_armed, memory_order_relaxed) || !is_harp_address(caller))
 		return false;
 	number = atomic_fetch_add(&calls, 1) + 1;
-	if (atomic_load(&gone) & kind)
+	if (atomic_load(&exhausted) & kind)
 		return true;
-	if (number != armed_at)
+	if (number != fault_call)
 		return false;
-	if (armed_for_good)
-		atomic_store(&gone, kind);
-	name(refused, sizeof(refused), call, caller);
-	/* Before the process crashes because of it. */
-	(void)!write(STDERR_FILENO, refused, strlen(refused));
-	(void)!write(STDERR_FILENO, " refused\n", 9);
+	if (fault_is_permanent)
+		atomic_store(&exhausted, kind);
+	name(injected, sizeof(injected), call, caller);
+	/* The process may crash because of the fault. */
+	(void)!write(STDERR_FILENO, injected, strlen(injected));
+	(void)!write(STDERR_FILENO, " failed\n", 8);
 	return true;
 }
 
-void scarce_begin(unsigned at, bool for_good)
+void faults_begin(unsigned call, bool permanent)
 {
-	armed_at = at;
-	armed_for_good = for_good;
-	refused[0] = '\0';
+	fault_call = call;
+	fault_is_permanent = permanent;
+	injected[0] = '\0';
 	atomic_store(&calls, 0);
-	atomic_store(&gone, 0);
-	atomic_store(&following, true);
-	atomic_store(&armed, true);
+	atomic_store(&exhausted, 0);
+	atomic_store(&is_tracking, true);
+	atomic_store(&is_armed, true);
 }
 
-void scarce_end(void)
+void faults_end(void)
 {
-	atomic_store(&armed, false);
+	atomic_store(&is_armed, false);
 }
 
-const char *scarce_refused(void)
+const char *faults_injected(void)
 {
-	return refused;
+	return injected;
 }
 
-/* ---- memory ------------------------------------------------------------------------------------ */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
-static void *follow(void *block, void *caller)
+static void *track(void *block, void *caller)
 {
-	size_t place = ((uintptr_t)block >> 4) * 0x9e3779b97f4a7c15ull >> 48;
+	size_t slot = ((uintptr_t)block >> 4) * 0x9e3779b97f4a7c15ull >> 48;
 
-	if (!block || !atomic_load_explicit(&following, memory_order_relaxed) || !is_harps(caller))
+	if (!block || !atomic_load_explicit(&is_tracking, memory_order_relaxed) ||
+	    !is_harp_address(caller))
 		return block;
 	for (size_t i = 0; i < BLOCKS; i++) {
-		struct block *b = &blocks[(place + i) % BLOCKS];
-		void *was = atomic_load(&b->at);
+		struct block *b = &blocks[(slot + i) % BLOCKS];
+		void *old = atomic_load(&b->address);
 
-		if ((was && was != &freed) || !atomic_compare_exchange_strong(&b->at, &was, block))
+		if ((old && old != &freed) ||
+		    !atomic_compare_exchange_strong(&b->address, &old, block))
 			continue;
 		b->caller = caller;
 		break;
@@ -136,35 +139,35 @@ static void *follow(void *block, void *caller)
 	return block;
 }
 
-static void unfollow(const void *block)
+static void untrack(const void *block)
 {
-	size_t place = ((uintptr_t)block >> 4) * 0x9e3779b97f4a7c15ull >> 48;
+	size_t slot = ((uintptr_t)block >> 4) * 0x9e3779b97f4a7c15ull >> 48;
 
-	if (!block || !atomic_load_explicit(&following, memory_order_relaxed))
+	if (!block || !atomic_load_explicit(&is_tracking, memory_order_relaxed))
 		return;
 	for (size_t i = 0; i < BLOCKS; i++) {
-		struct block *b = &blocks[(place + i) % BLOCKS];
-		void *was = atomic_load(&b->at);
+		struct block *b = &blocks[(slot + i) % BLOCKS];
+		void *old = atomic_load(&b->address);
 
-		if (!was)
+		if (!old)
 			return;
-		if (was != block)
+		if (old != block)
 			continue;
-		atomic_store(&b->at, (void *)&freed);
+		atomic_store(&b->address, (void *)&freed);
 		return;
 	}
 }
 
-unsigned scarce_leaks(void)
+unsigned faults_count_leaks(void)
 {
 	unsigned count = 0;
 	char text[256];
 
-	atomic_store(&following, false);
+	atomic_store(&is_tracking, false);
 	for (size_t i = 0; i < BLOCKS; i++) {
-		void *at = atomic_load(&blocks[i].at);
+		void *address = atomic_load(&blocks[i].address);
 
-		if (!at || at == &freed)
+		if (!address || address == &freed)
 			continue;
 		count++;
 		snprintf(text, sizeof(text), "%p", blocks[i].caller);
@@ -174,68 +177,68 @@ unsigned scarce_leaks(void)
 	return count;
 }
 
-#pragma GCC visibility push(default) /* the loader is to find them */
+#pragma GCC visibility push(default) /* the loader must find these */
 
 #define HERE __builtin_return_address(0)
-#define REFUSED(kind) refuse(kind, __func__, HERE)
+#define INJECT(kind) inject(kind, __func__, HERE)
 
 void *malloc(size_t bytes)
 {
-	if (REFUSED(SCARCE_MEMORY)) {
+	if (INJECT(FAULT_MEMORY)) {
 		errno = ENOMEM;
 		return NULL;
 	}
-	return follow(__libc_malloc(bytes), HERE);
+	return track(__libc_malloc(bytes), HERE);
 }
 
 void *calloc(size_t count, size_t bytes)
 {
-	if (REFUSED(SCARCE_MEMORY)) {
+	if (INJECT(FAULT_MEMORY)) {
 		errno = ENOMEM;
 		return NULL;
 	}
-	return follow(__libc_calloc(count, bytes), HERE);
+	return track(__libc_calloc(count, bytes), HERE);
 }
 
 void *realloc(void *block, size_t bytes)
 {
 	void *moved;
 
-	if (REFUSED(SCARCE_MEMORY)) {
+	if (INJECT(FAULT_MEMORY)) {
 		errno = ENOMEM;
 		return NULL;
 	}
-	unfollow(block);
+	untrack(block);
 	moved = __libc_realloc(block, bytes);
-	return follow(moved, HERE);
+	return track(moved, HERE);
 }
 
 void *aligned_alloc(size_t alignment, size_t bytes)
 {
-	if (REFUSED(SCARCE_MEMORY)) {
+	if (INJECT(FAULT_MEMORY)) {
 		errno = ENOMEM;
 		return NULL;
 	}
-	return follow(__libc_memalign(alignment, bytes), HERE);
+	return track(__libc_memalign(alignment, bytes), HERE);
 }
 
 int posix_memalign(void **block, size_t alignment, size_t bytes)
 {
-	if (REFUSED(SCARCE_MEMORY))
+	if (INJECT(FAULT_MEMORY))
 		return ENOMEM;
-	*block = follow(__libc_memalign(alignment, bytes), HERE);
+	*block = track(__libc_memalign(alignment, bytes), HERE);
 	return *block ? 0 : ENOMEM;
 }
 
 void free(void *block)
 {
-	unfollow(block);
+	untrack(block);
 	__libc_free(block);
 }
 
-/* ---- everything else --------------------------------------------------------------------------- */
+/* ---- other resources ------------------------------------------------------------------------- */
 
-/* The next definition of the function that it is written in. */
+/* The C library's definition of the function that uses this macro. */
 #define NEXT(type)                                                                                 \
 	({                                                                                         \
 		static _Atomic(void *) next_;                                                      \
@@ -244,54 +247,54 @@ void free(void *block)
 		(type) atomic_load(&next_);                                                        \
 	})
 
-#define SCARCE(kind, error, result, type, name, parameters, arguments)                             \
+#define FAULTY(kind, error, result, type, name, parameters, arguments)                             \
 	type name parameters                                                                       \
 	{                                                                                          \
-		if (REFUSED(kind)) {                                                               \
+		if (INJECT(kind)) {                                                                \
 			errno = error;                                                             \
 			return result;                                                             \
 		}                                                                                  \
 		return NEXT(type(*) parameters) arguments;                                         \
 	}
 
-SCARCE(SCARCE_MEMORY, ENOMEM, MAP_FAILED, void *, mmap64,
+FAULTY(FAULT_MEMORY, ENOMEM, MAP_FAILED, void *, mmap64,
        (void *at, size_t bytes, int prot, int flags, int fd, off64_t offset),
        (at, bytes, prot, flags, fd, offset))
-SCARCE(SCARCE_DESCRIPTORS, EMFILE, -1, int, socket, (int domain, int type, int protocol),
+FAULTY(FAULT_DESCRIPTORS, EMFILE, -1, int, socket, (int domain, int type, int protocol),
        (domain, type, protocol))
-SCARCE(SCARCE_DESCRIPTORS, EMFILE, -1, int, accept4,
+FAULTY(FAULT_DESCRIPTORS, EMFILE, -1, int, accept4,
        (int fd, struct sockaddr *restrict addr, socklen_t *restrict len, int flags),
        (fd, addr, len, flags))
-SCARCE(SCARCE_DESCRIPTORS, EMFILE, -1, int, eventfd, (unsigned count, int flags), (count, flags))
-SCARCE(SCARCE_DESCRIPTORS, EMFILE, -1, int, epoll_create1, (int flags), (flags))
-SCARCE(SCARCE_DESCRIPTORS, EMFILE, -1, int, memfd_create, (const char *name, unsigned flags),
+FAULTY(FAULT_DESCRIPTORS, EMFILE, -1, int, eventfd, (unsigned count, int flags), (count, flags))
+FAULTY(FAULT_DESCRIPTORS, EMFILE, -1, int, epoll_create1, (int flags), (flags))
+FAULTY(FAULT_DESCRIPTORS, EMFILE, -1, int, memfd_create, (const char *name, unsigned flags),
        (name, flags))
-SCARCE(SCARCE_DESCRIPTORS, EMFILE, NULL, DIR *, opendir, (const char *path), (path))
-SCARCE(SCARCE_DESCRIPTORS, EMFILE, NULL, FILE *, fopen64,
+FAULTY(FAULT_DESCRIPTORS, EMFILE, NULL, DIR *, opendir, (const char *path), (path))
+FAULTY(FAULT_DESCRIPTORS, EMFILE, NULL, FILE *, fopen64,
        (const char *restrict path, const char *restrict mode), (path, mode))
-SCARCE(SCARCE_DESCRIPTORS, EMFILE, -1, int, getifaddrs, (struct ifaddrs * *list), (list))
-SCARCE(SCARCE_CALLS, EADDRINUSE, -1, int, bind,
+FAULTY(FAULT_DESCRIPTORS, EMFILE, -1, int, getifaddrs, (struct ifaddrs * *list), (list))
+FAULTY(FAULT_CALLS, EADDRINUSE, -1, int, bind, (int fd, const struct sockaddr *addr, socklen_t len),
+       (fd, addr, len))
+FAULTY(FAULT_CALLS, EADDRINUSE, -1, int, listen, (int fd, int backlog), (fd, backlog))
+FAULTY(FAULT_CALLS, ENETUNREACH, -1, int, connect,
        (int fd, const struct sockaddr *addr, socklen_t len), (fd, addr, len))
-SCARCE(SCARCE_CALLS, EADDRINUSE, -1, int, listen, (int fd, int backlog), (fd, backlog))
-SCARCE(SCARCE_CALLS, ENETUNREACH, -1, int, connect,
-       (int fd, const struct sockaddr *addr, socklen_t len), (fd, addr, len))
-SCARCE(SCARCE_CALLS, ENOBUFS, -1, int, setsockopt,
+FAULTY(FAULT_CALLS, ENOBUFS, -1, int, setsockopt,
        (int fd, int level, int option, const void *value, socklen_t len),
        (fd, level, option, value, len))
-SCARCE(SCARCE_CALLS, ENOBUFS, -1, int, getsockopt,
+FAULTY(FAULT_CALLS, ENOBUFS, -1, int, getsockopt,
        (int fd, int level, int option, void *restrict value, socklen_t *restrict len),
        (fd, level, option, value, len))
-SCARCE(SCARCE_CALLS, ENOBUFS, -1, int, getsockname,
+FAULTY(FAULT_CALLS, ENOBUFS, -1, int, getsockname,
        (int fd, struct sockaddr *restrict addr, socklen_t *restrict len), (fd, addr, len))
-SCARCE(SCARCE_CALLS, ENOSPC, -1, int, ftruncate64, (int fd, off64_t bytes), (fd, bytes))
-SCARCE(SCARCE_CALLS, EPERM, -1, int, setns, (int fd, int kind), (fd, kind))
-SCARCE(SCARCE_CALLS, EAGAIN, -1, ssize_t, getrandom, (void *to, size_t bytes, unsigned flags),
+FAULTY(FAULT_CALLS, ENOSPC, -1, int, ftruncate64, (int fd, off64_t bytes), (fd, bytes))
+FAULTY(FAULT_CALLS, EPERM, -1, int, setns, (int fd, int kind), (fd, kind))
+FAULTY(FAULT_CALLS, EAGAIN, -1, ssize_t, getrandom, (void *to, size_t bytes, unsigned flags),
        (to, bytes, flags))
 
-/* To give something back is never refused. */
+/* Only EPOLL_CTL_ADD can fail: the others need no new resource. */
 int epoll_ctl(int fd, int op, int of, struct epoll_event *event)
 {
-	if (op == EPOLL_CTL_ADD && REFUSED(SCARCE_CALLS)) {
+	if (op == EPOLL_CTL_ADD && INJECT(FAULT_CALLS)) {
 		errno = ENOSPC;
 		return -1;
 	}
@@ -301,7 +304,7 @@ int epoll_ctl(int fd, int op, int of, struct epoll_event *event)
 int pthread_create(pthread_t *restrict id, const pthread_attr_t *restrict attr,
 		   void *(*run)(void *), void *restrict arg)
 {
-	if (REFUSED(SCARCE_THREADS))
+	if (INJECT(FAULT_THREADS))
 		return EAGAIN;
 	return NEXT(int (*)(pthread_t *, const pthread_attr_t *, void *(*)(void *),
 			    void *))(id, attr, run, arg);
@@ -312,7 +315,7 @@ int open64(const char *path, int flags, ...)
 	va_list args;
 	int mode;
 
-	if (REFUSED(SCARCE_DESCRIPTORS)) {
+	if (INJECT(FAULT_DESCRIPTORS)) {
 		errno = EMFILE;
 		return -1;
 	}
@@ -327,7 +330,7 @@ int ioctl(int fd, unsigned long request, ...)
 	va_list args;
 	void *arg;
 
-	if (REFUSED(SCARCE_CALLS)) {
+	if (INJECT(FAULT_CALLS)) {
 		errno = EPERM;
 		return -1;
 	}
