@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process in a namespace that executes a test's commands, one JSON line per command.
+"""A process with the plugin that executes a test's commands, one JSON line per command.
 
-As a module it is the test's side (`Actor`). Run as a program it is the process's side, which holds
-one plugin (ncclnet.Net) and answers each command with one line. A test can start a command and
-collect its answer later, and attack in between.
+Imported, this module is the test's side (`Actor`). Run as a program, it loads one plugin
+(ncclnet.Net). A test can start a command and read its answer later.
 """
 
 import base64
@@ -21,11 +20,11 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-HANGS_S = 60.0
+TIMEOUT_S = 60.0
 
 
 class ActorError(Exception):
-    """The command raised over there; the text is its exception."""
+    """The command failed in the process; the text is its exception."""
 
 
 class Actor:
@@ -44,7 +43,7 @@ class Actor:
         self.pid = self.process.pid
 
     def start(self, command: str, **args: Any) -> None:
-        """Sends a command; result() collects its answer."""
+        """Sends a command; result() reads its answer."""
         self.process.stdin.write(json.dumps({"command": command, **args}) + "\n")
         self.process.stdin.flush()
 
@@ -68,7 +67,7 @@ class Actor:
         self.call("load", path=str(_paths.plugin()), **args)
 
     def kill(self) -> None:
-        """SIGKILL, and waits for the end."""
+        """Sends SIGKILL and waits for the end of the process."""
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
 
@@ -77,7 +76,7 @@ class Actor:
             with contextlib.suppress(BrokenPipeError, OSError):
                 self.process.stdin.close()
             try:
-                self.process.wait(HANGS_S)
+                self.process.wait(TIMEOUT_S)
             except subprocess.TimeoutExpired:
                 self.kill()
         for stream in (self.process.stdin, self.process.stdout):
@@ -87,74 +86,76 @@ class Actor:
 
 
 @contextlib.contextmanager
-def actors(*made: Actor) -> Iterator[tuple[Actor, ...]]:
-    """Ends them all, whatever happens."""
+def actors(*processes: Actor) -> Iterator[tuple[Actor, ...]]:
+    """Closes all processes at the end."""
     try:
-        yield made
+        yield processes
     finally:
-        for actor in made:
+        for actor in processes:
             actor.close()
 
 
 @contextlib.contextmanager
 def polled(receiver: Actor, listen: int) -> Iterator[None]:
-    """The receiver calls accept() meanwhile, and no peer arrives."""
+    """Meanwhile, the receiver calls accept, which must return no comm."""
     assert receiver.call("poll", listen=listen) == "polling"
     yield
-    receiver.start("warnings")  # ends it
+    receiver.start("warnings")  # ends poll()
     assert receiver.result() is False
     receiver.result()
 
 
 def pattern(stream: int | str, message: int, size: int) -> bytes:
-    """The bytes of a message: no two alike, and none of them twice at the same place."""
+    """A message's bytes, pseudorandom by stream and message number."""
     return random.Random(f"{stream}/{message}").randbytes(size)
 
 
 class Flow:
-    """One comm of a pump. Receives that a pump leaves behind are the next one's."""
+    """One comm of pump(). A receive that is pending after a pump belongs to the next pump."""
 
-    def __init__(self, net: Any, stream: int, comm: int, sends: bool) -> None:
-        self.net, self.stream, self.comm, self.sends = net, stream, comm, sends
-        self.flying: list[Any] = []
-        self.number = self.begin = 0  # of the next message to begin; of the first of this pump
-        self.last = self.over = False
+    def __init__(self, net: Any, stream: int, comm: int, is_sender: bool) -> None:
+        self.net, self.stream, self.comm, self.is_sender = net, stream, comm, is_sender
+        self.pending: list[Any] = []
+        self.number = self.first = 0  # of the next message; of this pump's first message
+        self.is_last_sent = self.is_done = False
         self.result = "ncclSuccess"
 
     def restart(self) -> None:
-        self.begin, self.last, self.over = self.number, False, False
+        self.first, self.is_last_sent, self.is_done = self.number, False, False
 
     def step(self, errors: type[Exception], size: int, stop: bool) -> None:
         try:
-            if self.sends:
+            if self.is_sender:
                 self._send(size, stop)
             else:
                 self._receive(size)
         except errors as error:
-            self.result, self.over = error.result, True  # type: ignore[attr-defined]
+            self.result, self.is_done = error.result, True  # type: ignore[attr-defined]
 
     def _send(self, size: int, stop: bool) -> None:
-        if not self.last and len(self.flying) < 4:
+        if not self.is_last_sent and len(self.pending) < 4:
             data = b"" if stop else pattern(self.stream, self.number, size)
             if request := self.net.isend(self.comm, data):
-                self.flying.append(request)
+                self.pending.append(request)
                 self.number += not stop
-                self.last = stop
-        if self.flying and self.flying[0].test() is not None:
-            self.flying.pop(0)
-            self.over = self.last and not self.flying
+                self.is_last_sent = stop
+        if self.pending and self.pending[0].test() is not None:
+            self.pending.pop(0)
+            self.is_done = self.is_last_sent and not self.pending
 
     def _receive(self, size: int) -> None:
-        if len(self.flying) < 4 and (request := self.net.irecv(self.comm, size)):
-            self.flying.append(request)
-        if (got := self.flying[0].test()) is None:
+        if len(self.pending) < 4 and (request := self.net.irecv(self.comm, size)):
+            self.pending.append(request)
+        if (received := self.pending[0].test()) is None:
             return
-        request = self.flying.pop(0)
-        if got == 0:
-            self.over = True
+        request = self.pending.pop(0)
+        if received == 0:
+            self.is_done = True
             return
-        want = pattern(self.stream, self.number, size)
-        assert request.buffer.raw[:got] == want, f"stream {self.stream}: message {self.number}"
+        expected = pattern(self.stream, self.number, size)
+        assert request.buffer.raw[:received] == expected, (
+            f"stream {self.stream}: message {self.number}"
+        )
         self.number += 1
 
 
@@ -162,7 +163,7 @@ class Flow:
 
 
 class Commands:
-    """Each public method is a command, as are the other methods of the plugin (ncclnet.Net)."""
+    """Each public method is a command; so is each method of the plugin (ncclnet.Net)."""
 
     def __init__(self) -> None:
         self.net: Any = None
@@ -173,8 +174,7 @@ class Commands:
         return getattr(self.net, name)
 
     def load(self, path: str, logs: bool = True) -> None:
-        """logs: the logger is in Python, so the plugin must not call it during os.fork(), which
-        holds the interpreter's lock."""
+        """logs: False for tests of os.fork(), which would deadlock with a logger in Python."""
         import ncclnet
 
         self.ncclnet = ncclnet
@@ -192,18 +192,18 @@ class Commands:
         threading.Thread(target=self.net.listen, daemon=True).start()
 
     def open_interfaces(self) -> None:
-        """The first listen opens the instances, if they can be opened."""
+        """Opens the instances, as the first listen does."""
         self.net.close_listen(self.net.listen()[1])
 
-    def accept(self, listen: int, timeout_s: float = HANGS_S) -> int:
+    def accept(self, listen: int, timeout_s: float = TIMEOUT_S) -> int:
         return self.ncclnet.poll_until([lambda: self.net.accept_step(listen)], timeout_s)[0]
 
-    def connect(self, handle: str, timeout_s: float = HANGS_S) -> int:
+    def connect(self, handle: str, timeout_s: float = TIMEOUT_S) -> int:
         step = self.net.connect_start(base64.b64decode(handle))
         return self.ncclnet.poll_until([step], timeout_s)[0]
 
     def poll(self, listen: int) -> bool:
-        """Answers at once, and accepts until the next command: did a peer arrive?"""
+        """Answers at once; then calls accept until the next command. Returns True for a peer."""
         print(json.dumps({"value": "polling"}), flush=True)
         while not select.select([sys.stdin], [], [], 0)[0]:
             if self.net.accept_step(listen) is not None:
@@ -214,42 +214,42 @@ class Commands:
         return [self.listen() for _ in range(count)]
 
     def join(
-        self, handles: list[str], listens: list[int], timeout_s: float = HANGS_S
+        self, handles: list[str], listens: list[int], timeout_s: float = TIMEOUT_S
     ) -> list[list[int]]:
-        """Connects to all of these and accepts on all of those at once: [send comms, receive
-        comms], in their order."""
-        steps: list[Any] = [self.net.connect_start(base64.b64decode(each)) for each in handles]
-        steps += [lambda listen=each: self.net.accept_step(listen) for each in listens]
+        """Connects to all handles and accepts on all listen comms concurrently: [send comms,
+        receive comms], in their order."""
+        steps: list[Any] = [self.net.connect_start(base64.b64decode(handle)) for handle in handles]
+        steps += [lambda comm=listen: self.net.accept_step(comm) for listen in listens]
         comms = self.ncclnet.poll_until(steps, timeout_s)
         return [comms[: len(handles)], comms[len(handles) :]]
 
     def connect_each(self, handles: list[str]) -> list[int]:
-        """Connects to one after the other."""
+        """Connects to the handles one by one."""
         return [self.connect(handle) for handle in handles]
 
-    def cross(
+    def exchange(
         self,
         sends: list[list[Any]],
         receives: list[list[Any]],
         size: int,
-        timeout_s: float = HANGS_S,
+        timeout_s: float = TIMEOUT_S,
     ) -> int:
-        """One message over each [comm, name], all at once, received ones checked; how many."""
-        flying = []
+        """Transfers a message per [comm, name] concurrently and checks it: the number of these."""
+        pending = []
         for comm, name in sends:
             data = pattern(name, 0, size)
-            flying.append((self._post(lambda c=comm, d=data: self.net.isend(c, d)), None))
+            pending.append((self._post(lambda c=comm, d=data: self.net.isend(c, d)), None))
         for comm, name in receives:
-            flying.append((self._post(lambda c=comm: self.net.irecv(c, size)), name))
+            pending.append((self._post(lambda c=comm: self.net.irecv(c, size)), name))
         deadline = time.monotonic() + timeout_s
-        waiting = list(flying)
+        waiting = list(pending)
         while waiting:
-            assert time.monotonic() < deadline, f"{len(waiting)} of {len(flying)} wait"
-            waiting = [each for each in waiting if each[0].test() is None]
+            assert time.monotonic() < deadline, f"{len(waiting)} of {len(pending)} wait"
+            waiting = [(request, name) for request, name in waiting if request.test() is None]
             time.sleep(0)
-        for request, name in flying:
+        for request, name in pending:
             assert name is None or request.buffer.raw[:size] == pattern(name, 0, size), name
-        return len(flying)
+        return len(pending)
 
     def resources(self) -> list[int]:
         """[open descriptors, threads, resident KiB]."""
@@ -259,22 +259,22 @@ class Commands:
         descriptors = len(list(pathlib.Path("/proc/self/fd").iterdir()))
         return [descriptors, int(values["Threads"][0]), int(values["VmRSS"][0])]
 
-    def send(self, comm: int, data: str, timeout_s: float = HANGS_S) -> int:
+    def send(self, comm: int, data: str, timeout_s: float = TIMEOUT_S) -> int:
         request = self._post(lambda: self.net.isend(comm, base64.b64decode(data)))
         return request.wait(timeout_s)
 
-    def receive(self, comm: int, size: int, timeout_s: float = HANGS_S) -> str:
+    def receive(self, comm: int, size: int, timeout_s: float = TIMEOUT_S) -> str:
         request = self._post(lambda: self.net.irecv(comm, size))
-        got = request.wait(timeout_s)
-        return base64.b64encode(request.buffer.raw[:got]).decode()
+        received = request.wait(timeout_s)
+        return base64.b64encode(request.buffer.raw[:received]).decode()
 
-    def receive_error(self, comm: int, size: int, timeout_s: float = HANGS_S) -> list[Any]:
-        """Waits for a receive to fail: [result, seconds it took]."""
-        begin = time.monotonic()
+    def receive_error(self, comm: int, size: int, timeout_s: float = TIMEOUT_S) -> list[Any]:
+        """Waits for a receive to fail: [result, seconds]."""
+        start_s = time.monotonic()
         try:
             self._post(lambda: self.net.irecv(comm, size)).wait(timeout_s)
         except self.ncclnet.NcclError as error:
-            return [error.result, time.monotonic() - begin]
+            return [error.result, time.monotonic() - start_s]
         raise AssertionError("the receive succeeded")
 
     def pump(
@@ -283,29 +283,29 @@ class Commands:
         receives: list[int],
         size: int,
         seconds: float,
-        timeout_s: float = HANGS_S,
+        timeout_s: float = TIMEOUT_S,
     ) -> list[Any]:
-        """Messages on many comms at once, four in flight on each, every byte checked.
+        """Transfers messages on many comms, four in flight on each, and checks every byte.
 
-        Comm number i of either list carries stream i; its message m is pattern(i, m). Senders end
-        with an empty message when the time is over, receivers when it comes. For each send, then
-        each receive: [messages of this pump, "ncclSuccess" or the result that the comm ended with].
+        Comm i of either list carries stream i; its message m is pattern(i, m). After the time, a
+        sender sends an empty message, which ends its receiver. Returns for each send comm, then
+        for each receive comm: [messages of this pump, result].
         """
         flows = []
-        for comms, sending in ((sends, True), (receives, False)):
+        for comms, is_sender in ((sends, True), (receives, False)):
             for stream, comm in enumerate(comms):
-                flow = self.flows.setdefault(comm, Flow(self.net, stream, comm, sending))
+                flow = self.flows.setdefault(comm, Flow(self.net, stream, comm, is_sender))
                 flow.restart()
                 flows.append(flow)
         stop = time.monotonic() + seconds
-        while not all(flow.over for flow in flows):
+        while not all(flow.is_done for flow in flows):
             now = time.monotonic()
             assert now < stop + timeout_s, [(flow.stream, flow.number) for flow in flows]
             for flow in flows:
-                if not flow.over:
+                if not flow.is_done:
                     flow.step(self.ncclnet.NcclError, size, now >= stop)
             time.sleep(0)
-        return [[flow.number - flow.begin, flow.result] for flow in flows]
+        return [[flow.number - flow.first, flow.result] for flow in flows]
 
     def fork_sleeper(self) -> int:
         """Forks a child that only sleeps, as a DataLoader worker would."""
@@ -320,61 +320,60 @@ class Commands:
         return pid
 
     def fork_while_opening(self, path: str, cycles: int) -> list[int]:
-        """Forks sleepers while a thread opens and closes the plugin again and again: [inits that
-        failed, the queue being busy; sleepers that hold a BPF object]. Without a logger: one in
-        Python could not be called while os.fork() waits."""
+        """Forks sleepers while a thread opens and closes the plugin, without a logger: see load().
+        Returns [inits that failed, sleepers that hold a BPF object]."""
         import ctypes as ct
 
         import ncclnet
 
         table = ncclnet._Table.in_dll(ct.CDLL(path), "ncclNetPlugin_v11")
-        failed: list[int] = []
+        errors: list[int] = []
 
-        def churn(cycles: int) -> None:
+        def open_and_close(cycles: int) -> None:
             for _ in range(cycles):
                 ctx, config = ct.c_void_p(), (ct.c_int * 4)(-1)
                 result = table.init(ct.byref(ctx), 1, config, None, None)
                 if result:
-                    failed.append(result)
+                    errors.append(result)
                 else:
                     table.finalize(ctx)
 
-        thread = threading.Thread(target=churn, args=(cycles,))
+        thread = threading.Thread(target=open_and_close, args=(cycles,))
         thread.start()
         while thread.is_alive():
             self.fork_sleeper()
             thread.join(0.005)
-        churn(1)  # with all the sleepers there
-        held = 0
+        open_and_close(1)  # with all the sleepers there
+        holders = 0
         for pid in self.forked:
             folder = pathlib.Path(f"/proc/{pid}/fd")
             links = [str(entry.readlink()) for entry in folder.iterdir()]
-            held += any("bpf" in link for link in links)
-        return [len(failed), held]
+            holders += any("bpf" in link for link in links)
+        return [len(errors), holders]
 
     def threads(self) -> list[list[Any]]:
         """Name and allowed processors of each thread of this process."""
-        found = []
+        threads = []
         for task in pathlib.Path("/proc/self/task").iterdir():
             tid = int(task.name)
-            found.append([(task / "comm").read_text().strip(), sorted(os.sched_getaffinity(tid))])
-        return found
+            name = (task / "comm").read_text().strip()
+            threads.append([name, sorted(os.sched_getaffinity(tid))])
+        return threads
 
-    def each(self, name: str, values: list[int]) -> None:
-        """The command with one value after the other."""
+    def for_each(self, name: str, values: list[int]) -> None:
+        """Runs the command for each value."""
         for value in values:
             getattr(self, name)(value)
 
-    def settled(self) -> list[int]:
-        """resources(), once they have not grown less for half a second: what is closed lingers for
-        some tens of milliseconds, and announces its end to nobody."""
-        found, same = self.resources(), 0
-        while same < 10:
+    def settled_resources(self) -> list[int]:
+        """resources(), after half a second without change: closed comms linger for a moment."""
+        last, unchanged = self.resources(), 0
+        while unchanged < 10:
             time.sleep(0.05)
             now = self.resources()
-            same = same + 1 if now[:2] == found[:2] else 0
-            found = now
-        return found
+            unchanged = unchanged + 1 if now[:2] == last[:2] else 0
+            last = now
+        return last
 
     def _post(self, post: Any) -> Any:
         deadline = time.monotonic() + 10
@@ -391,7 +390,7 @@ def main() -> None:
         name = args.pop("command")
         try:
             answer: dict[str, Any] = {"value": getattr(commands, name)(**args)}
-        except Exception as error:  # everything goes to the test
+        except Exception as error:  # reported to the test
             answer = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps(answer), flush=True)
     for pid in commands.forked:

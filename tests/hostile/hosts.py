@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two hosts joined by a cable, which all hostile tests use, and many comms between ranks."""
+"""Two hosts joined by a cable, and many comms between ranks."""
 
 import contextlib
 import dataclasses
@@ -22,7 +22,7 @@ class Hosts:
     plugin: pathlib.Path
 
     def env(self, path: str, **more: str) -> dict[str, str]:
-        """What a job would set. auto has lanes of both kinds, which on veth takes a limit."""
+        """A job's variables. Without the size limit, "auto" does not use AF_XDP on veth."""
         return {
             "HARP_PATH": path,
             "HARP_XDP_BYTES_MAX": "3000",
@@ -39,27 +39,27 @@ class Hosts:
         sender: Mapping[str, str] | None = None,
         **env: str,
     ) -> Iterator[tuple[Actor, ...]]:
-        """Processes with the plugin, the first on host 0: one for each path.
+        """Starts a process with the plugin per path, the first one on host 0.
 
-        receiver, sender: more variables of the first and of the second one.
+        receiver, sender: more variables of the first and the second process.
         """
-        own = (receiver or {}, sender or {})
-        made = [
-            Actor(self.netns[host], self.env(path, **env, **own[host]))
+        extra = (receiver or {}, sender or {})
+        processes = [
+            Actor(self.netns[host], self.env(path, **env, **extra[host]))
             for host, path in enumerate(paths)
         ]
-        with actors(*made):
-            for rank in made:
+        with actors(*processes):
+            for rank in processes:
                 rank.load()
-            yield tuple(made)
+            yield tuple(processes)
 
-    def ip(self, host: int, *words: str) -> None:
-        """iproute2's, on that host."""
-        subprocess.run(["ip", "-n", self.netns[host], *words], check=True)
+    def ip(self, host: int, *arguments: str) -> None:
+        """Runs iproute2 for that host."""
+        subprocess.run(["ip", "-n", self.netns[host], *arguments], check=True)
 
     @contextlib.contextmanager
     def inside(self, host: int) -> Iterator[None]:
-        """Sockets made in here belong to that host."""
+        """Sockets that are created in this context belong to that host."""
         home = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         try:
             pyroute2_netns.setns(self.netns[host])
@@ -72,7 +72,7 @@ class Hosts:
 
 
 class Comms:
-    """`count` comms for each pair of ranks, (sender, receiver): begun, open, closed."""
+    """`count` comms per (sender, receiver) pair of ranks. The constructor starts to connect."""
 
     def __init__(
         self, ranks: Sequence[Actor], pairs: Sequence[tuple[int, int]], count: int
@@ -86,11 +86,11 @@ class Comms:
     def _listens(self, me: int) -> list[int]:
         return [listen for a, b in self.pairs if b == me for _, listen in self.listens[a, b]]
 
-    def come(self) -> None:
+    def wait_open(self) -> None:
         self.comms = [rank.result() for rank in self.ranks]
 
-    def cross(self, size: int) -> None:
-        """A message over each of them, at once."""
+    def exchange(self, size: int) -> None:
+        """Transfers a message over each comm concurrently."""
         for me, rank in enumerate(self.ranks):
             names: list[list[str]] = [[], []]
             for pair in self.pairs:
@@ -100,12 +100,12 @@ class Comms:
                 list(zip(comms, ours, strict=True))
                 for comms, ours in zip(self.comms[me], names, strict=True)
             )
-            rank.start("cross", sends=sends, receives=receives, size=size, timeout_s=200)
+            rank.start("exchange", sends=sends, receives=receives, size=size, timeout_s=200)
         for me, rank in enumerate(self.ranks):
             assert rank.result() == self.count * sum(me in pair for pair in self.pairs)
 
     def close(self) -> None:
         for me, rank in enumerate(self.ranks):
             for name, comms in zip(("close_send", "close_recv"), self.comms[me], strict=True):
-                rank.call("each", name=name, values=comms)
-            rank.call("each", name="close_listen", values=self._listens(me))
+                rank.call("for_each", name=name, values=comms)
+            rank.call("for_each", name="close_listen", values=self._listens(me))

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An ncclNet v11 plugin driven from Python by ctypes: NCCL's calls, one by one.
+"""Calls an ncclNet v11 plugin through ctypes, as NCCL does.
 
-Nothing of HARP's own code is used on this side: the table is laid out from the NCCL contract
-(section 2.2, column v11).
+It uses no code of HARP: the table is written from the NCCL contract (section 2.2, column v11).
 """
 
 from __future__ import annotations
@@ -64,11 +63,11 @@ class _Table(ct.Structure):
 
 
 class NcclError(Exception):
-    """A call returned something else than ncclSuccess."""
+    """A call did not return ncclSuccess."""
 
-    def __init__(self, call: str, result: int, said: list[str] | None = None) -> None:
+    def __init__(self, call: str, result: int, warnings: list[str] | None = None) -> None:
         super().__init__(
-            f"{call}: {RESULTS.get(result, result)}" + "".join(f"\n{s}" for s in said or ())
+            f"{call}: {RESULTS.get(result, result)}" + "".join(f"\n{w}" for w in warnings or ())
         )
         self.result = RESULTS.get(result, str(result))
 
@@ -87,7 +86,7 @@ class Request:
         return size.value if done.value else None
 
     def wait(self, timeout_s: float = 10.0) -> int:
-        """Polls as NCCL's progress thread does, until done."""
+        """Polls until done, as NCCL's progress thread does."""
         deadline = time.monotonic() + timeout_s
         while (size := self.test()) is None:
             if time.monotonic() > deadline:
@@ -97,7 +96,7 @@ class Request:
 
 
 class Net:
-    """One loaded and initialised plugin."""
+    """A loaded and initialized plugin."""
 
     def __init__(
         self, path: str, log: Callable[[int, str], None] | None = None, logs: bool = True
@@ -116,9 +115,8 @@ class Net:
             raise NcclError("init", result, self.warnings())
 
     def _make_logger(self) -> Any:
-        # Up to eight integer or pointer arguments reach a variadic callee in registers and on the
-        # stack just as they reach a fixed one (System V AMD64), which is all the plugin may assume
-        # of NCCL's logger too; it hands over one finished text for one %s.
+        # NCCL's logger is variadic. In the System V AMD64 ABI, a function without variadic
+        # arguments gets integers and pointers in the same places. The plugin passes one %s.
         proto = ct.CFUNCTYPE(
             None, ct.c_int, ct.c_ulong, ct.c_char_p, ct.c_int, ct.c_char_p, ct.c_char_p
         )
@@ -132,7 +130,7 @@ class Net:
         return proto(log)
 
     def warnings(self) -> list[str]:
-        """Everything logged at WARN so far."""
+        """All lines logged at WARN so far."""
         return [text for level, text in self.lines if level == WARN]
 
     def _call(self, name: str, *args: Any) -> None:
@@ -149,7 +147,7 @@ class Net:
         return handle.raw, comm.value
 
     def connect_start(self, handle: bytes, dev: int = 0) -> Callable[[], int | None]:
-        """A function to call until it gives the send comm (None: pending)."""
+        """Returns a function that returns the send comm, or None while it is pending."""
         memory = ct.create_string_buffer(handle, HANDLE_BYTES)
 
         def step() -> int | None:
@@ -194,14 +192,14 @@ class Net:
 
 
 def poll_until(steps: list[Callable[[], int | None]], timeout_s: float = 10.0) -> list[int]:
-    """Plays the service thread: calls every step again and again until all have given a comm."""
-    found: list[int | None] = [None] * len(steps)
+    """Calls every step until each has returned a comm, as NCCL's service thread does."""
+    comms: list[int | None] = [None] * len(steps)
     deadline = time.monotonic() + timeout_s
-    while any(comm is None for comm in found):
+    while any(comm is None for comm in comms):
         for i, step in enumerate(steps):
-            if found[i] is None:
-                found[i] = step()
+            if comms[i] is None:
+                comms[i] = step()
         if time.monotonic() > deadline:
-            raise TimeoutError(f"connections not made in time: {found}")
+            raise TimeoutError(f"connections not set up in time: {comms}")
         time.sleep(0)
-    return [comm for comm in found if comm is not None]
+    return [comm for comm in comms if comm is not None]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Encrypted lanes, written a second time, from docs/lanes.md alone."""
+"""An independent implementation of encrypted lanes, written from docs/lanes.md alone."""
 
 import hashlib
 import struct
@@ -15,12 +15,12 @@ def _blake2s(key: bytes, data: bytes) -> bytes:
 
 
 def preamble_key(psk: bytes, secret: bytes) -> bytes:
-    """What every MAC of a sealed lane's preamble is made with, instead of the secret."""
+    """The key of all MACs in an encrypted lane's preamble; it replaces the secret."""
     return _blake2s(psk, b"HARP1 sealed    " + secret)
 
 
 def traffic_keys(key: bytes, transcript: bytes) -> tuple[bytes, bytes]:
-    """Of what the connector sends, of what the acceptor sends; key: preamble_key()."""
+    """The send keys of the connector and of the acceptor; key: preamble_key()."""
     return (
         _blake2s(key, b"HARP1 conn sends" + transcript),
         _blake2s(key, b"HARP1 acc sends " + transcript),
@@ -42,12 +42,12 @@ class Flow:
         return nonce
 
     def seal(self, plain: bytes) -> bytes:
-        """One segment."""
+        """Encrypts one segment."""
         head = struct.pack("<I", len(plain))
         return head + self.gcm.encrypt(self._nonce(), plain, head)
 
     def open(self, segment: bytes) -> bytes:
-        """Its plaintext. Raises InvalidTag."""
+        """Decrypts one segment. Raises InvalidTag."""
         head, sealed = segment[:HEAD_BYTES], segment[HEAD_BYTES:]
         assert len(sealed) == struct.unpack("<I", head)[0] + TAG_BYTES
         return self.gcm.decrypt(self._nonce(), sealed, head)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A harpd that is stopped after a job's init: the first listen returns within the limit of a lease,
-and fork() waits for the lease."""
+"""harpd is stopped after a job's init: the first listen returns within the timeout of a lease, and
+fork() waits for the lease."""
 
 import base64
 import contextlib
@@ -23,17 +23,17 @@ LIMIT_S = 15.0  # HELLO 3 s and LEASE 10 s (dataplane/host/daemon.c), and the op
 
 @pytest.fixture
 def daemons(need_root: None) -> Iterator[list[HostDaemon]]:
-    """Two hosts with a harpd each, in the namespace of its host, as are the jobs."""
+    """A harpd on each of two hosts, in its host's namespace, in which the jobs run, too."""
     with contextlib.ExitStack() as stack:
         lab = stack.enter_context(Lab())
-        made = [HostDaemon(host) for host in lab.hosts]
-        for daemon in made:
+        started = [HostDaemon(host) for host in lab.hosts]
+        for daemon in started:
             stack.callback(daemon.close)
             daemon.start()
-        yield made
+        yield started
 
 
-def job_of(daemon: HostDaemon) -> Actor:
+def start_job(daemon: HostDaemon) -> Actor:
     env = {
         "HARP_SOCKET": str(daemon.socket),
         "NCCL_SOCKET_IFNAME": "=eth0",
@@ -43,15 +43,15 @@ def job_of(daemon: HostDaemon) -> Actor:
 
 
 def test_listen_returns_while_harpd_is_stopped(daemons: list[HostDaemon]) -> None:
-    """The first listen waits for the lease until its limit; then comms use kernel lanes."""
-    jobs = [job_of(daemon) for daemon in daemons]
+    """The first listen waits for a lease until the timeout; then comms use kernel lanes."""
+    jobs = [start_job(daemon) for daemon in daemons]
     with actors(*jobs) as (here, there):
         for job in jobs:
             job.load()
         with stopped(*daemons):
-            began_s = time.monotonic()
+            start_s = time.monotonic()
             (a, a_listen), (b, b_listen) = (job.call("listen") for job in jobs)
-            assert time.monotonic() - began_s < 2 * LIMIT_S
+            assert time.monotonic() - start_s < 2 * LIMIT_S
             assert all(base64.b64decode(handle)[HARP_PORT] == bytes(2) for handle in (a, b))
             here.start("join", handles=[b], listens=[a_listen])
             there.call("join", handles=[a], listens=[b_listen])
@@ -61,21 +61,21 @@ def test_listen_returns_while_harpd_is_stopped(daemons: list[HostDaemon]) -> Non
             assert len([line for line in lines if "path kernel TCP" in line]) == 1
 
 
-def test_a_child_forked_while_harpd_is_asked_keeps_no_lease(daemons: list[HostDaemon]) -> None:
-    """fork() waits until the lease is known, so that the child can close its descriptors."""
+def test_a_child_forked_during_a_lease_request_keeps_no_lease(daemons: list[HostDaemon]) -> None:
+    """fork() waits for harpd's answer, so that the child can close the lease's descriptors."""
     daemon = daemons[0]
 
-    def asked() -> bool:
-        """Is a connection pending at harpd's socket?"""
+    def is_requested() -> bool:
+        """True if a connection is pending at harpd's socket."""
         return int(daemon.host.run("ss", "-xlH", "src", str(daemon.socket)).split()[2]) > 0
 
-    with actors(job_of(daemon)) as (job,):
+    with actors(start_job(daemon)) as (job,):
         job.load(logs=False)
         with stopped(daemon):
             job.call("listen_in_thread")
-            wait_until(asked, "the request for a lease")
+            wait_until(is_requested, "the request for a lease")
             job.start("fork_sleeper")
-            # Opening takes longer than any other wait of fork().
+            # The request for a lease takes longer than anything else that fork() waits for.
             assert not select.select([job.process.stdout], [], [], 1.5)[0], "fork() returned"
         sleeper = job.result()
         try:

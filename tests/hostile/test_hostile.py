@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from actor import HANGS_S, Actor, ActorError, actors, polled
+from actor import TIMEOUT_S, Actor, ActorError, actors, polled
 from hosts import Hosts
 from wire import DATA, Handle, Peer, record
 
@@ -43,7 +43,7 @@ class Pair:
         self.recv_comm = receiver.result()
 
     def exchange(self, data: bytes) -> None:
-        """One message; it must arrive as it was sent."""
+        """Transfers a message and checks it."""
         self.receiver.start("receive", comm=self.recv_comm, size=len(data) + 64)
         assert self.sender.call("send", comm=self.send_comm, data=b64(data)) == len(data)
         assert base64.b64decode(self.receiver.result()) == data
@@ -56,8 +56,8 @@ def ranks(hosts: Hosts, path: str, sender_path: str | None = None) -> Iterator[P
 
 
 def wait_closed(sock: socket.socket) -> None:
-    """Returns when the other side ends the connection; TimeoutError."""
-    sock.settimeout(HANGS_S)
+    """Waits until the other side closes the connection; raises TimeoutError."""
+    sock.settimeout(TIMEOUT_S)
     with contextlib.suppress(ConnectionError):
         while sock.recv(4096):
             pass
@@ -65,12 +65,12 @@ def wait_closed(sock: socket.socket) -> None:
 
 @contextlib.contextmanager
 def connected_peer(
-    hosts: Hosts, receiver: Actor, kind: type[Peer] = Peer
+    hosts: Hosts, receiver: Actor, peer_type: type[Peer] = Peer
 ) -> Iterator[tuple[Any, int]]:
-    """A peer of ours in host 1, admitted by a correct preamble, and the plugin's comm."""
+    """A peer on host 1 after a correct preamble, and the plugin's comm."""
     raw, listen = receiver.call("listen")
     with hosts.inside(1):
-        peer = kind(Handle.decode(base64.b64decode(raw)))
+        peer = peer_type(Handle.decode(base64.b64decode(raw)))
     with peer:
         receiver.start("accept", listen=listen)
         peer.handshake()
@@ -78,8 +78,8 @@ def connected_peer(
 
 
 @pytest.mark.parametrize("sender_path", ["xdp", "kernel"])
-def test_lane_kinds_interoperate(each: Hosts, path: str, sender_path: str) -> None:
-    with ranks(each, path, sender_path) as pair:
+def test_lane_kinds_interoperate(family_hosts: Hosts, path: str, sender_path: str) -> None:
+    with ranks(family_hosts, path, sender_path) as pair:
         for size in (0, 1, 7, 8, 9, 1447, 4096, 65536, 1 << 20):
             pair.exchange(random.Random(SEED + size).randbytes(size))
 
@@ -96,11 +96,11 @@ def test_link_local_addresses_are_the_last_resort(
         assert any(re.search(line, text) for text in pair.sender.call("log"))
 
 
-def test_unauthenticated_peers_that_send_garbage_are_closed(each: Hosts, path: str) -> None:
+def test_unauthenticated_peers_that_send_garbage_are_closed(family_hosts: Hosts, path: str) -> None:
     rng = random.Random(SEED)
-    with ranks(each, path) as pair:
+    with ranks(family_hosts, path) as pair:
         handle = Handle.decode(base64.b64decode(pair.handle))
-        words = [
+        garbage = [
             b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" + bytes(200),
             b"\x16\x03\x01" + rng.randbytes(200),
             b"HELO" + rng.randbytes(100),
@@ -109,34 +109,34 @@ def test_unauthenticated_peers_that_send_garbage_are_closed(each: Hosts, path: s
             *(rng.randbytes(rng.randrange(64, 4000)) for _ in range(20)),
         ]
         _, listen = pair.receiver.call("listen")
-        for word in words:
-            with each.inside(1):
-                sock = socket.create_connection((handle.address, handle.port), HANGS_S)
+        for data in garbage:
+            with family_hosts.inside(1):
+                sock = socket.create_connection((handle.address, handle.port), TIMEOUT_S)
             with sock, polled(pair.receiver, listen):
-                sock.sendall(word)
+                sock.sendall(data)
                 wait_closed(sock)
         pair.exchange(b"established")
         Pair(pair.receiver, pair.sender).exchange(b"new")
 
 
-def test_an_impossible_record_fails_its_comm_only(hosts: Hosts, path: str) -> None:
-    """tests/unit/comm/test_comm.c has every kind of them."""
+def test_an_invalid_record_fails_its_comm_only(hosts: Hosts, path: str) -> None:
+    """tests/unit/comm/test_comm.c tests every kind of invalid record."""
     with ranks(hosts, path) as pair:
         with connected_peer(hosts, pair.receiver) as (peer, comm):
             pair.receiver.start("receive_error", comm=comm, size=1 << 16)
             peer.send(record(DATA, total=8, length=4096) + bytes(4096))
             result, _ = pair.receiver.result()
             assert result == "ncclRemoteError"
-            # Sticky, cheap and silent from now on.
+            # The error is permanent and logged once.
             assert pair.receiver.call("receive_error", comm=comm, size=8)[0] == result
             assert len(pair.receiver.call("warnings")) == 1
         pair.exchange(b"established")
 
 
-def test_a_fork_while_an_engine_opens_or_closes_keeps_no_queue(hosts: Hosts) -> None:
+def test_children_forked_while_an_engine_opens_or_closes_hold_no_queue(hosts: Hosts) -> None:
     with actors(Actor(hosts.netns[0], hosts.env("xdp"))) as (actor,):
-        failed, held = actor.call("fork_while_opening", path=str(hosts.plugin), cycles=15)
-        assert (failed, held) == (0, 0), "the children kept the queue, or parts of it"
+        failures, holders = actor.call("fork_while_opening", path=str(hosts.plugin), cycles=15)
+        assert (failures, holders) == (0, 0), "children hold the queue or a BPF object"
 
 
 # ---- HARP_PATH=xdp where AF_XDP is not available: init fails; auto continues and logs the reason
@@ -149,7 +149,7 @@ def test_a_missing_interface_fails_init(hosts: Hosts) -> None:
             actor.load()
 
 
-def test_a_missing_privilege_is_named(hosts: Hosts) -> None:
+def test_a_missing_privilege_fails_init_or_is_logged(hosts: Hosts) -> None:
     drop = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs"]
     with actors(Actor(hosts.netns[0], hosts.env("xdp"), drop)) as (actor,):
         with pytest.raises(ActorError, match="init: "):
@@ -160,7 +160,7 @@ def test_a_missing_privilege_is_named(hosts: Hosts) -> None:
         assert any("CAP_" in line for line in actor.call("log")), actor.call("log")
 
 
-def test_a_busy_queue_fails_init_or_is_named(hosts: Hosts) -> None:
+def test_a_busy_queue_fails_init_or_is_logged(hosts: Hosts) -> None:
     with hosts.ranks("xdp") as (owner,):
         owner.call("listen")
         with actors(Actor(hosts.netns[0], hosts.env("xdp"))) as (second,):

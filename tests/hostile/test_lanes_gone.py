@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connect to a closed listener, to a dead process, over a forbidden path, or without descriptors:
-one error names the peer and the likely cause. What a rank sent before its end arrives."""
+"""Connects to a closed listener, to a dead process, over a prohibited route, or without
+descriptors: one error names the peer and the likely cause. An ended rank's last message arrives."""
 
 import base64
 import os
@@ -19,11 +19,11 @@ from harp.lab.rails import Rails
 
 MESSAGE = b"the last message"
 LINGER_S = 0.05  # HARP_CLOSE_LINGER_MS
-SOON = {"HARP_CONNECT_TIMEOUT_MS": "3000"}
+SHORT_TIMEOUT = {"HARP_CONNECT_TIMEOUT_MS": "3000"}
 
 
-def fails(sender: Actor, handle: str) -> str:
-    """The connect's one warning; it ends in ncclRemoteError."""
+def fail_to_connect(sender: Actor, handle: str) -> str:
+    """Connects, which must fail with ncclRemoteError; returns the one warning."""
     with pytest.raises(ActorError, match="ncclRemoteError"):
         sender.call("connect", handle=handle)
     (warning,) = sender.call("warnings")
@@ -40,66 +40,66 @@ def fails(sender: Actor, handle: str) -> str:
 )
 @pytest.mark.parametrize("how", ["closed", "killed"])
 @pytest.mark.parametrize("path", ["auto", "xdp", "kernel"])
-def test_the_listener_is_gone(each: Hosts, path: str, how: str) -> None:
-    with each.ranks(path, path, **SOON) as (receiver, sender):
+def test_the_listener_is_gone(family_hosts: Hosts, path: str, how: str) -> None:
+    with family_hosts.ranks(path, path, **SHORT_TIMEOUT) as (receiver, sender):
         handle, listen = receiver.call("listen")
         if how == "killed":
             receiver.kill()
         else:
             receiver.call("close_listen", comm=listen)
-        warning = fails(sender, handle)
-        assert each.address[0] in warning
-        words = (
+        warning = fail_to_connect(sender, handle)
+        assert family_hosts.address[0] in warning
+        cause = (
             "its rank has closed this listener" if how == "closed" else "is the peer's rank alive"
         )
-        assert words in warning
+        assert cause in warning
 
 
 @pytest.mark.sample("IPv6")
-def test_the_peer_is_stopped(each: Hosts) -> None:
-    """One question, and none of a firewall: the peer's kernel has answered."""
-    with each.ranks("kernel", "kernel", **SOON) as (receiver, sender):
+def test_the_peer_is_stopped(family_hosts: Hosts) -> None:
+    """The warning does not suggest a firewall, because the peer's kernel has answered."""
+    with family_hosts.ranks("kernel", "kernel", **SHORT_TIMEOUT) as (receiver, sender):
         handle, _listen = receiver.call("listen")
         receiver.process.send_signal(signal.SIGSTOP)
-        # All of its threads: one of them lets peers in.
+        # Wait until all threads have stopped: the control thread accepts connections.
         os.waitid(os.P_PID, receiver.process.pid, os.WSTOPPED | os.WNOWAIT)
         try:
-            warning = fails(sender, handle)
+            warning = fail_to_connect(sender, handle)
         finally:
             receiver.process.send_signal(signal.SIGCONT)
     assert warning.endswith("the peer does not accept; is its rank alive?")
 
 
-def test_a_prohibited_route_is_an_unreachable_peer(each: Hosts) -> None:
-    """Linux says EACCES of a route that prohibits, and of IPv6 that a firewall rejects: to NCCL the
-    peer is out of reach."""
-    with each.ranks("kernel", "kernel", **SOON) as (receiver, sender):
+def test_a_prohibited_route_is_an_unreachable_peer(family_hosts: Hosts) -> None:
+    """Linux returns EACCES for a prohibit route, and for IPv6 that a firewall rejects. NCCL gets a
+    remote error."""
+    with family_hosts.ranks("kernel", "kernel", **SHORT_TIMEOUT) as (receiver, sender):
         handle, listen = receiver.call("listen")
-        route = ["prohibit", each.address[0]]
-        family = "-6" if ":" in each.address[0] else "-4"
-        each.ip(1, family, "route", "add", *route)
+        route = ["prohibit", family_hosts.address[0]]
+        family = "-6" if ":" in family_hosts.address[0] else "-4"
+        family_hosts.ip(1, family, "route", "add", *route)
         try:
-            assert "rejects" in fails(sender, handle)
+            assert "rejects" in fail_to_connect(sender, handle)
         finally:
-            each.ip(1, family, "route", "del", *route)
+            family_hosts.ip(1, family, "route", "del", *route)
         receiver.start("accept", listen=listen)
         assert sender.call("connect", handle=handle)
         assert receiver.result()
 
 
 def test_the_sender_has_no_descriptor_left(hosts: Hosts) -> None:
-    """tests/plugin/fault_injection.c refuses each descriptor, allocation and call in turn."""
-    with hosts.ranks("kernel", "kernel", **SOON) as (receiver, sender):
+    """tests/plugin/fault_injection.c fails each descriptor, allocation and call in turn."""
+    with hosts.ranks("kernel", "kernel", **SHORT_TIMEOUT) as (receiver, sender):
         handle, listen = receiver.call("listen")
         soft, hard = resource.prlimit(sender.pid, resource.RLIMIT_NOFILE)
-        held = len(list(pathlib.Path(f"/proc/{sender.pid}/fd").iterdir()))
-        resource.prlimit(sender.pid, resource.RLIMIT_NOFILE, (held, hard))
+        open_count = len(list(pathlib.Path(f"/proc/{sender.pid}/fd").iterdir()))
+        resource.prlimit(sender.pid, resource.RLIMIT_NOFILE, (open_count, hard))
         with pytest.raises(ActorError, match="ncclSystemError"):
             sender.call("connect", handle=handle)
         resource.prlimit(sender.pid, resource.RLIMIT_NOFILE, (soft, hard))
         warnings = "\n".join(sender.call("warnings")).lower()
         assert "too many open files (raise the limit: ulimit -n)" in warnings, warnings
-        assert "alive" not in warnings, warnings  # the peer has nothing to do with it
+        assert "alive" not in warnings, warnings  # the cause is local
         receiver.start("accept", listen=listen)
         assert sender.call("connect", handle=handle)
         assert receiver.result()
@@ -108,8 +108,8 @@ def test_the_sender_has_no_descriptor_left(hosts: Hosts) -> None:
 def test_an_xdp_rank_has_too_few_descriptors(hosts: Hosts) -> None:
     with actors(Actor(hosts.netns[0], hosts.env("xdp"))) as (rank,):
         _soft, hard = resource.prlimit(rank.pid, resource.RLIMIT_NOFILE)
-        held = len(list(pathlib.Path(f"/proc/{rank.pid}/fd").iterdir()))
-        resource.prlimit(rank.pid, resource.RLIMIT_NOFILE, (held + 12, hard))
+        open_count = len(list(pathlib.Path(f"/proc/{rank.pid}/fd").iterdir()))
+        resource.prlimit(rank.pid, resource.RLIMIT_NOFILE, (open_count + 12, hard))
         with pytest.raises(ActorError) as error:
             rank.load()
         text = str(error.value)
@@ -136,7 +136,7 @@ def test_a_link_that_goes_down_is_one_warning(hosts: Hosts) -> None:
 
 @pytest.mark.parametrize("end", ["finalize", "exit"])
 def test_a_lost_small_message_arrives_after_its_sender_has_ended(need_root: None, end: str) -> None:
-    """A small send is done before it is acknowledged (docs/lanes.md section 6)."""
+    """A small send completes before its ACK (docs/lanes.md section 6)."""
     with Lab(LabOptions(switch=True)) as lab:
         env = {"HARP_PATH": "xdp", "NCCL_SOCKET_IFNAME": "=" + lab.hosts[0].ifname}
         if end == "exit":

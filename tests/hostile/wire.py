@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HARP's wire format v1, written a second time, from docs/lanes.md alone.
+"""An independent implementation of HARP's wire format v1, written from docs/lanes.md alone.
 
-With it a test can be a correct peer, and then stop being one.
+A test acts as a correct peer with it, and then violates the protocol.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RECORD_BYTES, NIC_BYTES = 40, 60
 
 @dataclasses.dataclass
 class Handle:
-    """Section 2: what a connector needs of the 128 bytes."""
+    """The fields that a connector needs (section 2)."""
 
     harp_port: int
     kernel_port: int
@@ -64,7 +64,7 @@ def record(
     payload: bytes = b"",
     length: int | None = None,
 ) -> bytes:
-    """Section 4: one record; length may lie."""
+    """One record (section 4); length may contradict the payload."""
     size = len(payload) if length is None else length
     return struct.pack("<BBHIQQQII", kind, 0, 0, size, message, total, offset, tag, 0) + payload
 
@@ -74,9 +74,9 @@ class Peer(Closing):
 
     def __init__(self, handle: Handle, timeout_s: float = 60.0) -> None:
         self.handle = handle
-        self.key = b""  # of a further lane: the comm key, in the place of the handle's secret
+        self.key = b""  # further lanes: the comm key, which replaces the handle's secret
         self.transcript = b""
-        self.nics = 0  # that CHALLENGE describes
+        self.nics = 0  # NICs in CHALLENGE
         self.socket = socket.create_connection((handle.address, handle.port), timeout_s)
 
     def close(self) -> None:
@@ -149,11 +149,11 @@ class Peer(Closing):
         assert self.read(16) == expected, "READY's proof"
 
     def confirm(self) -> None:
-        """Keys depend on the transcript up to READY, so it is not a part of it."""
+        """Sends CONFIRM, which is not in the transcript: keys depend on it up to READY."""
         self.socket.sendall(CONFIRM + struct.pack("<HH", 1, 0))
 
     def handshake(self, **hello: Any) -> None:
-        """The preamble, everything checked."""
+        """Runs the preamble and checks all messages."""
         self.send(self.hello(**hello))
         self.challenge()
         self.send(self.proof())
@@ -161,20 +161,20 @@ class Peer(Closing):
         self.confirm()
 
     def comm_key(self) -> bytes:
-        """Section 3.4: after handshake()."""
+        """The comm key (section 3.4), after handshake()."""
         return self.mac(b"HARP1 comm key")
 
     def record(self) -> tuple[int, int, int, int, bytes]:
-        """Reads one: type, message, total, offset, payload."""
-        kind, _, zero, length, message, total, offset, _, nought = struct.unpack(
+        """Reads a record: type, message, total, offset, payload."""
+        kind, _, reserved, length, message, total, offset, _, padding = struct.unpack(
             "<BBHIQQQII", self.read(RECORD_BYTES)
         )
-        assert zero == nought == 0
+        assert reserved == padding == 0
         return kind, message, total, offset, self.read(length)
 
 
 class Acceptor(Closing):
-    """A listen comm: a kernel socket and the handle that names it (section 2)."""
+    """A listen comm: a kernel socket and its handle (section 2)."""
 
     def __init__(self, address: str) -> None:
         self.socket = socket.create_server((address, 0))
@@ -190,14 +190,14 @@ class Acceptor(Closing):
         self.socket.close()
 
     def accept(self) -> Accepted:
-        """The next lane. The connector may end attempts: it uses the first that succeeds."""
+        """Accepts the next lane; skips connect attempts that the connector has ended."""
         while True:
             with contextlib.suppress(EOFError, ConnectionError):
                 return Accepted(self)
 
 
 class Accepted(Peer):
-    """The acceptor's end of a lane behind its preamble, in which everything is checked."""
+    """The acceptor's end of a lane. The constructor runs the preamble and checks it."""
 
     def __init__(self, acceptor: Acceptor) -> None:
         self.socket = acceptor.socket.accept()[0]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Encrypted lanes: eavesdroppers, a forged segment, other keys, and settings that differ.
+"""Encrypted lanes: eavesdroppers, a forged segment, different keys and settings.
 
-Each test runs over HARP's own TCP and over kernel lanes.
+Each test runs over HARP's TCP and over kernel lanes.
 """
 
 import base64
@@ -25,7 +25,7 @@ SEED = 20261122
 ETH_P_ALL = 3
 SO_RCVBUFFORCE = 33
 PSK = bytes(range(32))
-SEALED = 1 << 32
+FEATURE_ENCRYPTED = 1 << 32
 ENCRYPT = "aes-256-gcm"
 
 
@@ -46,12 +46,12 @@ def write_key(path: Path, key: bytes) -> Path:
     return path
 
 
-def sealing(key_file: Path) -> dict[str, str]:
+def encryption(key_file: Path) -> dict[str, str]:
     return {"HARP_ENCRYPT": ENCRYPT, "HARP_KEY_FILE": str(key_file)}
 
 
 class Capture(Closing):
-    """All packets at one end of the cable while it is open; its socket has room for them."""
+    """Captures all packets at one end of the cable in the buffer of a packet socket."""
 
     def __init__(self, hosts: Hosts, host: int) -> None:
         with hosts.inside(host):
@@ -65,20 +65,20 @@ class Capture(Closing):
         with contextlib.suppress(BlockingIOError):
             while True:
                 frames.append(self.raw.recv(1 << 17))
-        return (b"\xff" * 16).join(frames)  # frames don't join
+        return (b"\xff" * 16).join(frames)  # no match across frames
 
     def close(self) -> None:
         self.raw.close()
 
 
-# No eight bytes of it are alike elsewhere, and each frame has some run of 16 that starts at 16.
+# Every aligned 8 bytes are unique, so a captured 16-byte piece is plaintext.
 PLAIN = b"".join(
     struct.pack(">QQ", 0x5EA1ED0000000000 + i, i * 0x9E3779B97F4A7C15 % 2**64) for i in range(4096)
 )
 
 
-def runs_captured(captured: bytes) -> int:
-    """How many 16-byte pieces of PLAIN were captured."""
+def count_captured(captured: bytes) -> int:
+    """Counts the 16-byte pieces of PLAIN that were captured."""
     return sum(PLAIN[at : at + 16] in captured for at in range(0, len(PLAIN), 16))
 
 
@@ -91,36 +91,36 @@ def runs_captured(captured: bytes) -> int:
 def test_no_plaintext_is_on_the_wire(
     hosts: Hosts, key_file: Path, kinds: tuple[str, str], where: int, encrypt: bool
 ) -> None:
-    """A packet socket sees no queue that HARP holds, so the capture is on the other host."""
-    env = sealing(key_file) if encrypt else {}
+    """A packet socket does not see AF_XDP's packets, so the capture is on the other host."""
+    env = encryption(key_file) if encrypt else {}
     with hosts.ranks(*kinds, **env) as (receiver, sender), Capture(hosts, where) as capture:
         pair = Pair(receiver, sender)
         pair.exchange(PLAIN)
         pair.exchange(b"short")
         pair.exchange(PLAIN[:5000])
         captured = capture.captured()
-        said = "\n".join(sender.call("log") + receiver.call("log"))
+        log = "\n".join(sender.call("log") + receiver.call("log"))
         assert len(captured) > len(PLAIN) + 5000
-        if not encrypt:  # the same capture shows what is not encrypted
-            assert runs_captured(captured) > 3000
-            assert "encrypted" not in said
+        if not encrypt:  # the control: the capture contains plaintext
+            assert count_captured(captured) > 3000
+            assert "encrypted" not in log
             return
-        assert runs_captured(captured) == 0
+        assert count_captured(captured) == 0
         assert record(DATA, message=1, total=5, payload=b"short")[:24] not in captured
         assert PSK not in captured
         assert PSK.hex().encode() not in captured
-        assert re.search(r"connected by encrypted \S+ TCP", said)
-        assert re.search(r"accepted by encrypted \S+ TCP", said)
+        assert re.search(r"connected by encrypted \S+ TCP", log)
+        assert re.search(r"accepted by encrypted \S+ TCP", log)
 
 
-# ---- settings that differ ------------------------------------------------------------------------
+# ---- different settings --------------------------------------------------------------------------
 
 
-def refusal(receiver: Actor, sender: Actor) -> tuple[str, str]:
-    """Connects, which must fail; the last WARN of either side."""
+def fail_to_connect(receiver: Actor, sender: Actor) -> tuple[str, str]:
+    """Connects, which must fail; returns the WARN of the receiver and of the sender."""
     handle, listen = receiver.call("listen")
-    refused = pytest.raises(ActorError, match="connect: ncclInvalidUsage")
-    with polled(receiver, listen), refused:
+    failure = pytest.raises(ActorError, match="connect: ncclInvalidUsage")
+    with polled(receiver, listen), failure:
         sender.call("connect", handle=handle)
     assert len(sender.call("warnings")) == 1, sender.call("warnings")
     assert len(receiver.call("warnings")) == 1, receiver.call("warnings")
@@ -128,9 +128,9 @@ def refusal(receiver: Actor, sender: Actor) -> tuple[str, str]:
 
 
 def test_the_key_is_changed_between_jobs(hosts: Hosts, path: str, key_file: Path) -> None:
-    """As docs/security.md says: a running job keeps the key that it began with, for its new comms
-    too. A job that begins later has the new one, and the two do not connect."""
-    env = sealing(key_file)
+    """A running job keeps its key, also for new comms. A later job has the new key, and the two do
+    not connect (docs/security.md)."""
+    env = encryption(key_file)
     with hosts.ranks(path, path, **env) as (receiver, sender):
         before = Pair(receiver, sender)
         before.exchange(PLAIN)
@@ -139,28 +139,28 @@ def test_the_key_is_changed_between_jobs(hosts: Hosts, path: str, key_file: Path
         with hosts.ranks("kernel", "kernel", **env) as (later_receiver, later_sender):
             Pair(later_receiver, later_sender).exchange(PLAIN)
             for pair in ((receiver, later_sender), (later_receiver, sender)):
-                for said in refusal(*pair):
-                    assert "do the pre-shared keys (HARP_KEY_FILE) differ?" in said
-                    assert PSK.hex() not in said
+                for warning in fail_to_connect(*pair):
+                    assert "do the pre-shared keys (HARP_KEY_FILE) differ?" in warning
+                    assert PSK.hex() not in warning
             before.exchange(PLAIN)
 
 
 @pytest.mark.parametrize("path", ["xdp", "kernel"])
-def test_one_side_alone_is_named_on_both_sides(hosts: Hosts, path: str, key_file: Path) -> None:
-    who = "receiver" if path == "xdp" else "sender"
-    with hosts.ranks(path, path, **{who: sealing(key_file)}) as (receiver, sender):
-        here = "this process encrypts its lanes (HARP_ENCRYPT) and the peer does not"
-        there = "the peer encrypts its lanes (HARP_ENCRYPT) and this process does not"
-        at_receiver, at_sender = refusal(receiver, sender)
-        assert (here if who == "receiver" else there) in at_receiver
-        assert (here if who == "sender" else there) in at_sender
+def test_encryption_on_one_side_is_logged_on_both(hosts: Hosts, path: str, key_file: Path) -> None:
+    encrypting = "receiver" if path == "xdp" else "sender"
+    with hosts.ranks(path, path, **{encrypting: encryption(key_file)}) as (receiver, sender):
+        local = "this process encrypts its lanes (HARP_ENCRYPT) and the peer does not"
+        remote = "the peer encrypts its lanes (HARP_ENCRYPT) and this process does not"
+        at_receiver, at_sender = fail_to_connect(receiver, sender)
+        assert (local if encrypting == "receiver" else remote) in at_receiver
+        assert (local if encrypting == "sender" else remote) in at_sender
 
 
 # ---- forged segments -----------------------------------------------------------------------------
 
 
-class SealedPeer(Peer):
-    """A connector that seals (docs/lanes.md section 8)."""
+class EncryptedPeer(Peer):
+    """A connector that encrypts (docs/lanes.md section 8)."""
 
     def mac(self, label: bytes) -> bytes:
         secret, self.handle.secret = self.handle.secret, seal.preamble_key(PSK, self.handle.secret)
@@ -170,7 +170,7 @@ class SealedPeer(Peer):
             self.handle.secret = secret
 
     def hello(self, **more: object) -> bytes:
-        return super().hello(features=SEALED, **more)  # type: ignore[arg-type]
+        return super().hello(features=FEATURE_ENCRYPTED, **more)  # type: ignore[arg-type]
 
     def handshake(self) -> None:
         super().handshake()
@@ -180,14 +180,14 @@ class SealedPeer(Peer):
 
 
 def test_a_peer_written_from_the_document_interoperates(
-    each: Hosts, path: str, key_file: Path
+    family_hosts: Hosts, path: str, key_file: Path
 ) -> None:
     data = random.Random(SEED).randbytes(3000)
     first = record(DATA, total=3000, payload=data[:1024])
     second = record(DATA, total=3000, offset=1024, payload=data[1024:])
     with (
-        each.ranks(path, **sealing(key_file)) as (receiver,),
-        connected_peer(each, receiver, SealedPeer) as (peer, comm),
+        family_hosts.ranks(path, **encryption(key_file)) as (receiver,),
+        connected_peer(family_hosts, receiver, EncryptedPeer) as (peer, comm),
     ):
         receiver.start("receive", comm=comm, size=4096)
         # Records need not begin where segments do.
@@ -202,22 +202,22 @@ def test_a_peer_written_from_the_document_interoperates(
 
 
 def test_a_forged_segment_fails_its_comm_only(hosts: Hosts, path: str, key_file: Path) -> None:
-    """tests/unit/lane/test_lane_encrypted.c has each way to forge one."""
-    env = sealing(key_file)
+    """tests/unit/lane/test_lane_encrypted.c tests each way to forge one."""
+    env = encryption(key_file)
     with hosts.ranks(path, path, **env) as (receiver, sender):
         pair = Pair(receiver, sender)
-        with connected_peer(hosts, receiver, SealedPeer) as (peer, comm):
+        with connected_peer(hosts, receiver, EncryptedPeer) as (peer, comm):
             good, other = (
                 peer.out.seal(record(DATA, message=m, total=8, payload=b"payload%d" % m))
                 for m in range(2)
             )
             peer.send(good + other[:-1] + bytes([other[-1] ^ 128]))
-            got = receiver.call("receive", comm=comm, size=8)
-            assert base64.b64decode(got) == b"payload0"
+            received = receiver.call("receive", comm=comm, size=8)
+            assert base64.b64decode(received) == b"payload0"
             result, _ = receiver.call("receive_error", comm=comm, size=8)
             assert result == "ncclRemoteError"
-            said = receiver.call("warnings")
-            assert "failed authentication" in said[0]
-            assert hosts.address[1] in said[0]
-            assert sum("failed authentication" in line for line in said) == 1
+            warnings = receiver.call("warnings")
+            assert "failed authentication" in warnings[0]
+            assert hosts.address[1] in warnings[0]
+            assert sum("failed authentication" in line for line in warnings) == 1
         pair.exchange(b"established")
