@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Versions of NCCL to test, and how to run ranks of one."""
+"""The NCCL versions to test, and helpers that run ranks."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ from harp.lab import Host, Lab
 from harp.nccl import wheels
 from harp.nccl.ranks import HARP, SOCKETS, RankError, Ranks, environment
 
-# NCCL's version, the table of the plugin that it uses.
+# NCCL version: ABI version of the plugin's table.
 VERSIONS = {
     "2.18.3": 6,
     "2.19.3": 7,
@@ -32,9 +32,9 @@ VERSIONS = {
 }
 OLDEST, NEWEST = "2.18.3", "2.32.3"
 ONE_OF_EACH_TABLE = (OLDEST, "2.19.3", "2.23.4", "2.25.1", "2.27.7", "2.29.7", NEWEST)
-# NCCL issue 1978: they forget NCCL_NET_PLUGIN when the last communicator has gone.
-FORGETFUL = ("2.28.9", "2.29.7")
-# They take a name in NCCL_NET_PLUGIN, no path.
+# NCCL issue 1978: these forget NCCL_NET_PLUGIN after the last communicator is destroyed.
+FORGETS_PLUGIN = ("2.28.9", "2.29.7")
+# These accept a name in NCCL_NET_PLUGIN, but no path.
 NO_PATH = ("2.18.3", "2.19.3", "2.20.5", "2.27.3")
 
 EXCHANGES = ("sendrecv", "alltoall")
@@ -43,7 +43,7 @@ SIZES_BYTES = (4, 1000, 40_000, 3_000_000)
 
 
 def operations(version: str) -> tuple[str, ...]:
-    """What the emulated GPU can do with this version."""
+    """The operations that the emulated GPU supports with this version."""
     old = wheels.version_key(version) < (2, 22)
     return EXCHANGES if old else EXCHANGES + COLLECTIVES
 
@@ -53,32 +53,32 @@ def ranks_of(
     lab: Lab,
     version: str,
     net: str = HARP,
-    more: Mapping[str, str] | None = None,
+    extra: Mapping[str, str] | None = None,
     *,
     plugin: Path | None = None,
-    of_rank: Sequence[Mapping[str, str]] | None = None,
+    per_rank: Sequence[Mapping[str, str]] | None = None,
     commands: Sequence[Sequence[str | Path]] | None = None,
 ) -> Iterator[Ranks]:
-    """A rank on each host; the version is fetched when it is not in the cache."""
+    """A rank on each host; fetches the version if it is not in the cache."""
     wheels.fetch(version)
 
     def variables(host: Host) -> dict[str, str]:
-        own = of_rank[host.index] if of_rank else {}
-        return environment(host, net, {**(more or {}), **own}, plugin)
+        specific = per_rank[host.index] if per_rank else {}
+        return environment(host, net, {**(extra or {}), **specific}, plugin)
 
     environments = [variables(host) for host in lab.hosts]
     with Ranks(lab.hosts, version, environments, commands=commands) as ranks:
         try:
             yield ranks
         except BaseException:
-            # NCCL may hang after an error; there is nothing to wait for.
+            # NCCL may hang after an error.
             for rank in ranks.ranks:
                 rank.process.kill()
             raise
 
 
 def aliased_plugin(folder: Path) -> Path:
-    """The plugin's files in a folder where it also has the name that NCCL looks for by default."""
+    """Link the plugin's files into a folder, where the plugin also has NCCL's default name."""
     plugin = _paths.plugin()
     for file in plugin.parent.glob("*.so"):
         (folder / file.name).symlink_to(file)
@@ -93,7 +93,7 @@ def against_control(control: Callable[[], None], *over_harp: Callable[[], None])
     with the control's reason. Only errors that NCCL reports count: an EmulationError always fails.
     """
     reason = failure(control)
-    failures = [words for each in over_harp if (words := failure(each))]
+    failures = [text for run in over_harp if (text := failure(run))]
     if failures and reason:
         pytest.skip(f"NCCL fails over its own sockets, too: {reason}")
     if failures:
@@ -109,7 +109,7 @@ def failure(scenario: Callable[[], None]) -> str:
     return ""
 
 
-def on_paths(
+def run_on_paths(
     lab: Lab,
     version: str,
     scenario: Callable[[Ranks], None],
@@ -117,10 +117,10 @@ def on_paths(
     paths: Sequence[str] = ("kernel", "xdp"),
 ) -> None:
     """Run a scenario over NCCL's sockets, the control, and over each HARP_PATH."""
-    plugin = aliased_plugin(folder) if version in FORGETFUL else None
+    plugin = aliased_plugin(folder) if version in FORGETS_PLUGIN else None
 
-    def run(net: str, more: Mapping[str, str]) -> None:
-        with ranks_of(lab, version, net, more, plugin=plugin) as ranks:
+    def run(net: str, extra: Mapping[str, str]) -> None:
+        with ranks_of(lab, version, net, extra, plugin=plugin) as ranks:
             ranks.init()
             check_once(ranks)
             scenario(ranks)
@@ -132,17 +132,19 @@ def on_paths(
 
 
 def check_all(ranks: Ranks, version: str, comm: int = 0) -> None:
-    """Every operation at every size is right to the byte."""
+    """Run every operation at every size; every byte must be correct."""
     for operation in operations(version):
-        wrong = {size: ranks.run(operation, size, comm) for size in SIZES_BYTES}
-        assert not any(wrong.values()), f"NCCL {version}: {operation}: wrong bytes by size: {wrong}"
+        wrong_bytes = {size: ranks.run(operation, size, comm) for size in SIZES_BYTES}
+        assert not any(wrong_bytes.values()), (
+            f"NCCL {version}: {operation}: wrong bytes by size: {wrong_bytes}"
+        )
 
 
 def check_once(ranks: Ranks, comm: int = 0) -> None:
-    """One operation, which every version can do."""
+    """Run one operation, which every version supports."""
     assert ranks.run("alltoall", 100_000, comm) == 0
 
 
-def log_of(ranks: Ranks) -> str:
-    """What all ranks have printed."""
+def read_logs(ranks: Ranks) -> str:
+    """Return the output of all ranks."""
     return "\n".join(line for rank in ranks.ranks for line in rank.log)

@@ -27,7 +27,7 @@ def test_the_speed_is_a_median_of_ratios_within_a_round() -> None:
     key = ("allreduce", 1000)
 
     def runs(*times_us: float) -> list[dict[Any, Any]]:
-        return [{key: {"time_us": each, "bytes": 1000, "wrong": 1}} for each in times_us]
+        return [{key: {"time_us": time_us, "bytes": 1000, "wrong": 1}} for time_us in times_us]
 
     row = nccl_real._row(options, 2, key, {"auto": runs(1, 20, 3), SOCKETS: runs(2, 10, 9)})
     auto = row["transports"]["auto"]
@@ -41,9 +41,9 @@ def test_the_speed_is_a_median_of_ratios_within_a_round() -> None:
 def test_all_operations_over_harp_and_over_the_sockets(need_root: None, ranks: str) -> None:
     wheels.fetch(NEWEST)
     arguments = ("bench", "nccl-real", "--nccl", NEWEST, "--rounds", "1", "--size", "4096")
-    done = harpctl(*arguments, "--ranks", ranks, "--path", "xdp", "-o", "json")
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout)
+    result = harpctl(*arguments, "--ranks", ranks, "--path", "xdp", "-o", "json")
+    assert result.returncode == 0, result.stderr
+    report = json.loads(result.stdout)
     assert report["note"] == NOTE
     assert report["ranks"] == int(ranks)
     assert [row["operation"] for row in report["results"]] == list(OPERATIONS)
@@ -53,15 +53,15 @@ def test_all_operations_over_harp_and_over_the_sockets(need_root: None, ranks: s
 
 
 @pytest.mark.nccl
-def test_the_table_begins_with_what_times_mean(need_root: None) -> None:
+def test_the_table_begins_with_the_meaning_of_times(need_root: None) -> None:
     wheels.fetch(NEWEST)
     arguments = ("bench", "nccl-real", "--nccl", NEWEST, "--rounds", "1", "--size", "4096")
-    done = harpctl(*arguments, "--operation", "allreduce", COLUMNS="200")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(
+    result = harpctl(*arguments, "--operation", "allreduce", COLUMNS="200")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith(
         "The CPU plays the GPU: times compare transports on this machine only.\n"
     )
-    (header,) = (line for line in done.stdout.splitlines() if "algbw" in line)
+    (header,) = (line for line in result.stdout.splitlines() if "algbw" in line)
     assert [name for name in COLUMNS if name not in header] == []
-    assert "NCCL's sockets" in done.stdout
-    assert "HARP auto" in done.stdout
+    assert "NCCL's sockets" in result.stdout
+    assert "HARP auto" in result.stdout

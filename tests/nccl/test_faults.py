@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from nccl_tools import NEWEST, ONE_OF_EACH_TABLE, check_once, on_paths, ranks_of
+from nccl_tools import NEWEST, ONE_OF_EACH_TABLE, check_once, ranks_of, run_on_paths
 
 from harp.lab import Lab
 from harp.nccl.ranks import HARP, RankError, Ranks
@@ -15,8 +15,8 @@ from harp.nccl.ranks import HARP, RankError, Ranks
 pytestmark = pytest.mark.nccl
 
 BYTES = 3_000_000
-ERROR_MS = 20_000  # within which NCCL reports an error that it reports at all
-ABORT_S = 20  # as long as it takes a loaded machine; 2.23 never returns
+ERROR_MS = 20_000  # limit for NCCL to report an error
+ABORT_S = 20  # enough on a loaded machine; 2.23 never returns
 
 
 def kill(ranks: Ranks) -> None:
@@ -41,14 +41,14 @@ def kill_and_abort(ranks: Ranks) -> None:
 
 
 def stop(ranks: Ranks) -> None:
-    """Rank 1 stops before it sends, with data under way to it, and continues: no byte is lost."""
+    """Rank 1 stops before it sends, with data in flight to it, and continues: no byte is lost."""
     ranks[1].process.send_signal(signal.SIGSTOP)
     try:
         for rank in ranks.ranks:
             rank.send(f"start 0 alltoall {BYTES}")
         ranks[0].receive()
         ranks[0].send("finish 0")
-        # It waits and does not give up: there is no answer within a moment.
+        # Rank 0 waits and reports no error.
         with pytest.raises(RankError, match="no answer in 1 s"):
             ranks[0].receive(1)
     finally:
@@ -59,7 +59,7 @@ def stop(ranks: Ranks) -> None:
 
 
 def abort(ranks: Ranks) -> None:
-    """Rank 0 aborts an operation that rank 1 never starts; both can have another communicator."""
+    """Rank 0 aborts an operation that rank 1 never starts; both create another communicator."""
     ranks[0].ask(f"start 0 alltoall {BYTES}")
     ranks[0].ask("abort 0", ABORT_S)
     ranks[1].ask("abort 0", ABORT_S)
@@ -85,27 +85,27 @@ def split(ranks: Ranks) -> None:
 def test_scenario(
     lab: Lab, scenario: Callable[[Ranks], None], version: str, tmp_path: Path
 ) -> None:
-    on_paths(lab, version, scenario, tmp_path)
+    run_on_paths(lab, version, scenario, tmp_path)
 
 
 @pytest.mark.parametrize("path", ["kernel", "xdp"])
-def test_a_silent_peer_is_one_warning(lab: Lab, path: str) -> None:
-    """Not one for each comm: there are four with it."""
-    more = {"HARP_PATH": path, "HARP_USER_TIMEOUT_MS": "8000"}
-    far = lab.hosts[1]
-    with ranks_of(lab, NEWEST, HARP, more) as ranks:
+def test_a_silent_peer_causes_one_warning(lab: Lab, path: str) -> None:
+    """Four comms time out; only the first logs a WARN."""
+    extra = {"HARP_PATH": path, "HARP_USER_TIMEOUT_MS": "8000"}
+    peer = lab.hosts[1]
+    with ranks_of(lab, NEWEST, HARP, extra) as ranks:
         ranks.init()
         check_once(ranks)
         ranks[0].ask(f"start 0 alltoall {BYTES}")
-        down = ["ip", "-n", far.netns, "link", "set", far.ifname, "down"]
+        down = ["ip", "-n", peer.netns, "link", "set", peer.ifname, "down"]
         subprocess.run(down, check=True)
         with pytest.raises(RankError, match="no answer in time"):
             ranks[0].ask("finish 0")
         log = ranks[0].log
         for rank in ranks.ranks:
             rank.process.kill()
-    said = [line for line in log if " silent for " in line]
-    assert len([line for line in said if "NCCL WARN" in line]) == 1
-    assert len(said) > 1, "the others are there, as INFO"
+    timeouts = [line for line in log if " silent for " in line]
+    assert len([line for line in timeouts if "NCCL WARN" in line]) == 1
+    assert len(timeouts) > 1, "the other comms log at INFO"
     ends = [line for line in log if "no answer in time" in line]
     assert len([line for line in ends if "NCCL WARN" in line]) == 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Libraries and wheels that the emulation cannot use: one clear line each, and an empty cache."""
+"""Libraries and wheels that the emulation cannot use: a one-line error, and an empty cache."""
 
 import subprocess
 import sys
@@ -20,16 +20,16 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return wheels.cache_dir()
 
 
-def compiled(tmp_path: Path, *options: str) -> Path:
-    """A library with symbols of its own, which is not NCCL."""
+def compile_library(tmp_path: Path, *options: str) -> Path:
+    """Compile a library that is not NCCL."""
     source, library = tmp_path / "a.c", tmp_path / "liba.so"
     source.write_text("int a(void) { return 1; }\n")
     subprocess.run(["gcc", "-g", "-shared", *options, "-o", library, source], check=True)
     return library
 
 
-def offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: Path) -> None:
-    """Make pip find nothing but a wheel of NCCL 2.0.1 that contains this library."""
+def offer_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: Path) -> None:
+    """Make pip find only a wheel of NCCL 2.0.1 that contains this library."""
     folder = tmp_path / "index"
     folder.mkdir()
     info = "nvidia_nccl_cu12-2.0.1.dist-info"
@@ -44,7 +44,7 @@ def offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: Path) -> N
     monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
 
 
-def for_another_machine(library: Path) -> Path:
+def change_machine(library: Path) -> Path:
     """Change the library's machine to AArch64."""
     image = bytearray(library.read_bytes())
     image[18:20] = (183).to_bytes(2, "little")  # EM_AARCH64
@@ -54,44 +54,46 @@ def for_another_machine(library: Path) -> Path:
 
 Make = Callable[[Path], Path]
 BAD_LIBRARIES = [
-    pytest.param(lambda folder: compiled(folder, "-s"), "take NVIDIA's own wheel", id="stripped"),
     pytest.param(
-        lambda folder: for_another_machine(compiled(folder)),
+        lambda folder: compile_library(folder, "-s"), "take NVIDIA's own wheel", id="stripped"
+    ),
+    pytest.param(
+        lambda folder: change_machine(compile_library(folder)),
         "only x86-64 is emulated; take NVIDIA's wheel for x86-64",
         id="aarch64",
     ),
-    pytest.param(compiled, "does not describe NCCL's structs", id="other"),
+    pytest.param(compile_library, "does not describe NCCL's structs", id="other"),
 ]
 
 
 @pytest.mark.parametrize(("make", "words"), BAD_LIBRARIES)
-def test_a_bad_wheel_is_one_line_and_is_not_cached(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path, make: Make, words: str
+def test_a_bad_wheel_fails_in_one_line_and_is_not_cached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path, make: Make, text: str
 ) -> None:
-    offered(tmp_path, monkeypatch, make(tmp_path))
-    done = harpctl("bench", "nccl-real", "--nccl", "2.0.1", "--download")
-    assert done.returncode != 0
-    assert done.stderr.count("\n") == 1
-    assert words in done.stderr
-    assert done.stdout == ""
+    offer_wheel(tmp_path, monkeypatch, make(tmp_path))
+    result = harpctl("bench", "nccl-real", "--nccl", "2.0.1", "--download")
+    assert result.returncode != 0
+    assert result.stderr.count("\n") == 1
+    assert text in result.stderr
+    assert result.stdout == ""
     assert list(cache.iterdir()) == []
 
 
-def test_no_network_is_one_line(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
-    # A proxy that nothing listens at; pip's own retries are not needed for that.
+def test_no_network_fails_in_one_line(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    # Nothing listens at this proxy. Without retries, pip fails at once.
     for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "PIP_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     monkeypatch.setenv("PIP_INDEX_URL", "https://pypi.invalid/simple")
     monkeypatch.setenv("PIP_RETRIES", "0")
-    done = harpctl("bench", "nccl-real", "--nccl", "2.0.1", "--download")
-    assert done.returncode != 0
-    assert done.stderr.count("\n") == 1
-    assert "nvidia-nccl-cu12==2.0.1 could not be downloaded" in done.stderr
-    assert "is there a network?" in done.stderr
+    result = harpctl("bench", "nccl-real", "--nccl", "2.0.1", "--download")
+    assert result.returncode != 0
+    assert result.stderr.count("\n") == 1
+    assert "nvidia-nccl-cu12==2.0.1 could not be downloaded" in result.stderr
+    assert "is there a network?" in result.stderr
     assert list(cache.iterdir()) == []
 
 
-def test_a_file_that_is_no_library(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_library(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("hello")
     with pytest.raises(HarpError, match="not an ELF file"):
         layout.read(tmp_path / "text")
@@ -100,7 +102,7 @@ def test_a_file_that_is_no_library(tmp_path: Path) -> None:
 def test_no_pyelftools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "elftools.elf.elffile", None)
     with pytest.raises(HarpError, match="pip install pyelftools"):
-        layout.read(compiled(tmp_path))
+        layout.read(compile_library(tmp_path))
 
 
 def test_a_wheel_without_the_library(tmp_path: Path) -> None:
@@ -112,7 +114,7 @@ def test_a_wheel_without_the_library(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", ["", "newest", "../2.1.1", "2.1.1; x"])
-def test_what_is_no_version(version: str) -> None:
+def test_an_invalid_version_is_rejected(version: str) -> None:
     with pytest.raises(HarpError, match="is no version of NCCL"):
         wheels.fetch(version)
 
