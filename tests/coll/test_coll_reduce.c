@@ -5,9 +5,9 @@
 #include "check.h"
 #include "coll_impl.h"
 
-#define COUNT 131u /* more than any vector, and no multiple of one */
+#define COUNT 131u /* longer than any SIMD vector, and not a multiple of one */
 
-/* By the definition of the format, without the library. */
+/* Decodes by the format's definition, independent of the library. */
 static double half_value(uint16_t half)
 {
 	int exponent = half >> 10 & 31, sign = half >> 15 ? -1 : 1;
@@ -31,7 +31,7 @@ TEST(half_widens_every_value)
 	CHECK(isnan(half_value(half_from_float(NAN))));
 }
 
-/* Between two neighbors a value goes to the nearer one, and to the even one from the middle. */
+/* A value rounds to the nearer of two halves, and from the middle to the even one. */
 TEST(half_rounds_to_nearest_even)
 {
 	for (unsigned half = 0; half < 0x7bff; half++) {
@@ -45,7 +45,7 @@ TEST(half_rounds_to_nearest_even)
 		CHECK_EQ(half_from_float(nextafterf(middle, high)), half + 1);
 		CHECK_EQ(half_from_float(-middle), even | 0x8000u);
 	}
-	CHECK_EQ(half_from_float(65519.996f), 0x7bff); /* just below the largest half's middle */
+	CHECK_EQ(half_from_float(65519.996f), 0x7bff); /* just below the limit of overflow */
 	CHECK_EQ(half_from_float(65520.0f), 0x7c00);
 	CHECK_EQ(half_from_float(1e-30f), 0);
 	CHECK_EQ(half_from_float(INFINITY), 0x7c00);
@@ -95,7 +95,7 @@ static double plain_reduce(enum harp_coll_reduce reduce, double x, double y)
 	}
 }
 
-/* Values that all types hold exactly: the result is exact, whatever the type. */
+/* Uses values that all types represent exactly, so results are exact. */
 #define TEST_TYPE(dtype, type, to, from)                                                           \
 	for (int reduce = 0; reduce < HARP_COLL_REDUCES; reduce++) {                               \
 		type a[COUNT], b[COUNT], out[COUNT];                                               \
@@ -108,7 +108,7 @@ static double plain_reduce(enum harp_coll_reduce reduce, double x, double y)
 				b[i] = to((float)(i % 7));                                         \
 			}                                                                          \
 			reduce_apply(dtype, (enum harp_coll_reduce)reduce, out, a, b, length);     \
-			/* In place of the second operand, as all-reduce does it. */               \
+			/* In place in the second operand, as an all-reduce does. */               \
 			reduce_apply(dtype, (enum harp_coll_reduce)reduce, b, a, b, length);       \
 			for (unsigned i = 0; i < length; i++) {                                    \
 				double expected = plain_reduce((enum harp_coll_reduce)reduce,      \
@@ -156,7 +156,7 @@ TEST(all_types)
 	TEST_TYPE(HARP_COLL_FLOAT64, double, TO(double), SAME);
 }
 
-TEST(nan_wins)
+TEST(nan_propagates)
 {
 	float a[3] = { NAN, 1, 2 }, b[3] = { 1, NAN, 3 }, out[3];
 
@@ -190,5 +190,5 @@ TEST(integers_wrap_and_divide)
 	reduce_apply(HARP_COLL_INT8, HARP_COLL_SUM, &out, &a, &b, 1);
 	CHECK_EQ(out, -128);
 	reduce_divide(HARP_COLL_INT32, sums, 3, 2);
-	CHECK(sums[0] == 3 && sums[1] == -3 && sums[2] == 3); /* they round toward zero */
+	CHECK(sums[0] == 3 && sums[1] == -3 && sums[2] == 3); /* rounds toward zero */
 }

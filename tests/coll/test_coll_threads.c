@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_coll_threads.c - ranks that are threads of one process, over the plugin in $HARP_COLL_NET and
- * over shared memory: what sanitizers can watch.
+ * test_coll_threads.c - ranks as threads of one process, which sanitizers can check, over the
+ * plugin in $HARP_COLL_NET and over shared memory.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -128,7 +128,7 @@ static struct harp_coll_call rank_call(enum harp_coll_op op, const void *in, voi
 					.count = count };
 }
 
-/* Started together; the background thread advances them until they are waited for. */
+/* Starts all requests before the first wait; the background thread advances them. */
 static void rank_requests(struct rank *rank, struct harp_coll *group)
 {
 	struct harp_coll_request *requests[SIZES];
@@ -214,7 +214,7 @@ static void *rank_main(void *arg)
 			fail("barrier", error);
 	if (rank->rank == 0)
 		harp_coll_abort(group, "the end");
-	/* The others wait for rank 0 and learn why it does not come. */
+	/* The others wait for rank 0 and get its reason as the error. */
 	bad = rank_call(HARP_COLL_ALLREDUCE, &value, &value, 1);
 	if (harp_coll_run(group, &bad, error, sizeof(error)) == 0 || !strstr(error, "the end"))
 		fail("abort", error);
@@ -241,8 +241,8 @@ static void world(const char *name, const char *host)
 
 static sem_t fork_log_called, fork_done;
 
-/* The library calls this under its lock. It waits for the end of a fork, as a call of the plugin
- * does whose lock the plugin's fork handler holds. */
+/* The library calls this under its lock. It waits until fork() has returned, like a plugin call
+ * that needs a lock which the plugin's fork handler holds. */
 static void fork_log(void *arg, int level, const char *text)
 {
 	(void)arg;
@@ -258,7 +258,7 @@ static void *fork_abort(void *group)
 	return NULL;
 }
 
-/* fork() ends although another thread holds the library's lock, and the child is refused. */
+/* fork() returns while another thread holds the library's lock, and calls in the child fail. */
 static void fork_under_the_lock(void)
 {
 	struct harp_coll_options options = { .size = sizeof(options),
@@ -286,7 +286,7 @@ static void fork_under_the_lock(void)
 	sem_post(&fork_done);
 	pthread_join(thread, NULL);
 	if (waitpid(child, &status, 0) != child || status)
-		fail("fork", "the child was not refused");
+		fail("fork", "the call in the child did not fail");
 	harp_coll_close(group);
 }
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The key-value store of harp.collectives, and what it finds in a job's environment."""
+"""The key-value store of harp.collectives, and its use of a job's environment variables."""
 
 import contextlib
 import hashlib
@@ -16,7 +16,7 @@ from harp.collectives import Communicator, Job, TcpStore
 from harp.collectives import store as store_module
 from harp.collectives.environment import first_host
 
-BUFFER_BYTES = 65536  # of each socket: together they hold less than one value
+BUFFER_BYTES = 65536  # per socket; both together are smaller than a value
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_wait_ends_when_the_key_is_set(served: TcpStore) -> None:
     other.close()
 
 
-def test_wait_times_out_and_the_store_goes_on(served: TcpStore) -> None:
+def test_wait_times_out_and_the_store_still_works(served: TcpStore) -> None:
     other = client(served)
     with pytest.raises(TimeoutError, match="never"):
         other.wait("never", 0.05)
@@ -62,7 +62,7 @@ def test_wait_times_out_and_the_store_goes_on(served: TcpStore) -> None:
     other.close()
 
 
-def test_another_secret_is_refused(served: TcpStore) -> None:
+def test_another_secret_is_rejected(served: TcpStore) -> None:
     for secret in ("", "other"):
         with pytest.raises(PermissionError, match="HARP_COLL_SECRET"):
             client(served, secret)
@@ -90,12 +90,12 @@ def test_bounds(served: TcpStore, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_client_that_reads_no_reply_is_dropped(
     served: TcpStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before its replies exceed the server's queue; it gets what the kernel's buffers hold."""
+    """The server drops it before its queue is full; the client gets what the kernel buffered."""
     dropped = threading.Event()
-    lost = store_module._Client.connection_lost
+    original = store_module._Client.connection_lost
 
     def connection_lost(client: store_module._Client, error: Exception | None) -> None:
-        lost(client, error)
+        original(client, error)
         dropped.set()
 
     monkeypatch.setattr(store_module._Client, "connection_lost", connection_lost)
@@ -106,9 +106,11 @@ def test_a_client_that_reads_no_reply_is_dropped(
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
         sock.connect(("127.0.0.1", served.port))
         nonce = sock.recv(4096)[len(store_module.GREETING) :]
-        (client,) = (each for each in served._server.clients if not each.is_known)
-        its = client.transport.get_extra_info("socket")
-        its.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
+        (client,) = (
+            each_client for each_client in served._server.clients if not each_client.is_known
+        )
+        server_socket = client.transport.get_extra_info("socket")
+        server_socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
         proof = hmac.new(b"s3cret", store_module.GREETING + nonce, hashlib.sha256).digest()
         sock.sendall(proof + get * 100)
         assert dropped.wait(20)
@@ -120,7 +122,7 @@ def test_a_client_that_reads_no_reply_is_dropped(
     assert served.get("key") is not None
 
 
-def test_a_client_that_does_not_prove_itself_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_does_not_authenticate_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_module, "HELLO_S", 0.05)
     store = TcpStore("localhost", 0, serve=True, timeout_s=5)
     with socket.create_connection(("localhost", store.port), timeout=5) as sock:
@@ -129,14 +131,14 @@ def test_a_client_that_does_not_prove_itself_is_dropped(monkeypatch: pytest.Monk
     store.close()
 
 
-def test_nobody_answers() -> None:
+def test_no_server_listens() -> None:
     with socket.create_server(("localhost", 0)) as listener:
         port = listener.getsockname()[1]
     with pytest.raises(ConnectionError, match="MASTER_ADDR"):
         TcpStore("localhost", port, timeout_s=0.2)
 
 
-def test_another_program_answers() -> None:
+def test_another_program_listens() -> None:
     with socket.create_server(("localhost", 0)) as listener:
 
         def answer() -> None:
@@ -151,7 +153,7 @@ def test_another_program_answers() -> None:
         thread.join()
 
 
-def test_a_taken_port_is_named() -> None:
+def test_a_port_in_use_is_an_error() -> None:
     with socket.create_server(("", 0)) as listener:
         port = listener.getsockname()[1]
         with pytest.raises(OSError, match=f"port {port}"):
@@ -188,7 +190,7 @@ def test_job(environment: dict[str, str], expected: tuple[int, int, str, int]) -
 
 
 @pytest.mark.parametrize(
-    ("environment", "words"),
+    ("environment", "message"),
     [
         (TORCHRUN | {"RANK": "8"}, "rank 8 is not one of a world of 8"),
         (TORCHRUN | {"RANK": "x"}, "RANK='x' is no number"),
@@ -196,8 +198,8 @@ def test_job(environment: dict[str, str], expected: tuple[int, int, str, int]) -
         ({"PMI_RANK": "0", "PMI_SIZE": "2"}, "MASTER_ADDR is not set"),
     ],
 )
-def test_bad_job(environment: dict[str, str], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
+def test_bad_job(environment: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         Job.from_env(environment)
 
 
@@ -209,7 +211,7 @@ def test_first_host(nodes: str, first: str) -> None:
     assert first_host(nodes) == first
 
 
-def test_a_world_of_one_needs_nothing() -> None:
+def test_a_world_of_one_needs_no_variables() -> None:
     with Communicator.from_env({}) as comm:
         values = np.arange(5.0)
         assert comm.allreduce(values, "avg") is values

@@ -224,7 +224,6 @@ class Commands:
         return [comms[: len(handles)], comms[len(handles) :]]
 
     def connect_each(self, handles: list[str]) -> list[int]:
-        """Connects to the handles one by one."""
         return [self.connect(handle) for handle in handles]
 
     def exchange(
@@ -361,7 +360,6 @@ class Commands:
         return threads
 
     def for_each(self, name: str, values: list[int]) -> None:
-        """Runs the command for each value."""
         for value in values:
             getattr(self, name)(value)
 

@@ -156,7 +156,6 @@ def _connect_many(kind: str, victim: str, ports: Sequence[int]) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Entry point."""
     kind, victim, *ports = argv
     attack = _flood if kind in ("syn", "scan") else _connect_many
     attack(kind, victim, [int(port) for port in ports])

@@ -86,7 +86,7 @@ class Peer(Closing):
         return self.socket.fileno()
 
     def reset(self) -> None:
-        """RST instead of FIN."""
+        """Closes with RST instead of FIN."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.socket.close()
 

@@ -66,7 +66,7 @@ BAD_LIBRARIES = [
 ]
 
 
-@pytest.mark.parametrize(("make", "words"), BAD_LIBRARIES)
+@pytest.mark.parametrize(("make", "text"), BAD_LIBRARIES)
 def test_a_bad_wheel_fails_in_one_line_and_is_not_cached(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path, make: Make, text: str
 ) -> None:

@@ -56,8 +56,6 @@ static bool socket_blocks(int fd, int flags)
 	       (!(flags & MSG_DONTWAIT) && !(fcntl(fd, F_GETFL) & O_NONBLOCK));
 }
 
-/* ---- overrides ------------------------------------------------------------------------------- */
-
 /*
  * The C library's definition, looked up when the program starts. dlsym() takes the loader's lock.
  * dlclose() holds it while the plugin's destructor waits for a thread that may call one of these.

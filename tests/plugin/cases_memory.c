@@ -25,8 +25,6 @@ static void *reg(struct net *net, void *comm, void *data, size_t size)
 	return handle;
 }
 
-/* ---- deregistered in use: NCCL's abort ------------------------------------------------------- */
-
 /* NCCL deregisters and frees the memory before it closes the comms. A later access faults. */
 static void memory_freed(struct net *net, unsigned sends, unsigned recvs, bool send_first)
 {
@@ -71,8 +69,6 @@ void case_memory_freed(const char *plugin, int version)
 	}
 	library_close(&lib);
 }
-
-/* ---- a stopped peer -------------------------------------------------------------------------- */
 
 static void child_checks_messages(const char *plugin, int version, int fd)
 {
@@ -137,8 +133,6 @@ void case_memory_stopped(const char *plugin, int version)
 	peer_end(&peer, 0);
 	library_close(&lib);
 }
-
-/* ---- shared regions, unusual regions --------------------------------------------------------- */
 
 /* Two comms send from one pool, as NCCL's do; one is closed while the other sends. */
 void case_memory_shared(const char *plugin, int version)

@@ -36,9 +36,7 @@
 static const size_t sizes[MESSAGES] = { 8, 3000, 70000, 300000 };
 static uint8_t out[MESSAGES][300000], in[MESSAGES][300000];
 
-/* ---- load to unload -------------------------------------------------------------------------- */
-
-struct lifecycle {
+struct run {
 	struct library lib;
 	bool near_open, far_open;
 	void *listen, *send, *recv;
@@ -51,39 +49,38 @@ static bool is_ok(enum nccl_result result)
 }
 
 /* Calls init of both libraries separately, so that each can be finalized if it succeeded. */
-static bool lifecycle_init(struct lifecycle *lifecycle)
+static bool run_init(struct run *run)
 {
-	struct net *net = &lifecycle->lib.net, *far = net->far;
+	struct net *net = &run->lib.net, *far = net->far;
 
 	net->far = NULL;
-	lifecycle->near_open = is_ok(net_init(net, log_collect));
-	if (lifecycle->near_open && far)
-		lifecycle->far_open = is_ok(net_init(far, log_collect));
+	run->near_open = is_ok(net_init(net, log_collect));
+	if (run->near_open && far)
+		run->far_open = is_ok(net_init(far, log_collect));
 	net->far = far;
-	return lifecycle->near_open && (!far || lifecycle->far_open);
+	return run->near_open && (!far || run->far_open);
 }
 
-static bool lifecycle_connect(struct lifecycle *lifecycle)
+static bool run_connect(struct run *run)
 {
-	struct net *net = &lifecycle->lib.net;
+	struct net *net = &run->lib.net;
 	char handle[NCCL_HANDLE_BYTES];
 	uint64_t start = now_ms();
 	int devices = 0;
 
 	if (!is_ok(net_devices(net, &devices)) || !devices)
 		return false;
-	if (!is_ok(net_listen(net, 0, handle, &lifecycle->listen)))
+	if (!is_ok(net_listen(net, 0, handle, &run->listen)))
 		return false;
-	while (!lifecycle->send || !lifecycle->recv) {
-		if (!lifecycle->send && !is_ok(net_connect(net, 0, handle, &lifecycle->send)))
+	while (!run->send || !run->recv) {
+		if (!run->send && !is_ok(net_connect(net, 0, handle, &run->send)))
 			return false;
-		if (!lifecycle->recv &&
-		    !is_ok(net_accept(net, lifecycle->listen, &lifecycle->recv)))
+		if (!run->recv && !is_ok(net_accept(net, run->listen, &run->recv)))
 			return false;
 		/* An end with a comm detects the other's failure when it uses the comm. accept
 		 * reports a failure of a peer after READY. */
-		if (now_ms() - start > (lifecycle->send ? READY_MS_MAX : SETUP_MS_MAX)) {
-			REQUIRE(!lifecycle->send && faults_injected()[0]);
+		if (now_ms() - start > (run->send ? READY_MS_MAX : SETUP_MS_MAX)) {
+			REQUIRE(!run->send && faults_injected()[0]);
 			return false;
 		}
 		usleep(50);
@@ -108,9 +105,9 @@ static void test_request(struct net *net, void *request, size_t size, enum fate 
 }
 
 /* Transfers a message; both requests must complete or fail in time. */
-static bool lifecycle_transfer(struct lifecycle *lifecycle, unsigned i)
+static bool run_transfer(struct run *run, unsigned i)
 {
-	struct net *net = &lifecycle->lib.net;
+	struct net *net = &run->lib.net;
 	enum fate sent = PENDING, received = PENDING;
 	void *send = NULL, *recv = NULL;
 	uint64_t start = now_ms();
@@ -118,10 +115,9 @@ static bool lifecycle_transfer(struct lifecycle *lifecycle, unsigned i)
 	memset(in[i], 0, sizes[i]);
 	while (sent == PENDING || received == PENDING) {
 		if (!recv &&
-		    !is_ok(net_irecv(net, lifecycle->recv, in[i], sizeof(in[i]), 0, NULL, &recv)))
+		    !is_ok(net_irecv(net, run->recv, in[i], sizeof(in[i]), 0, NULL, &recv)))
 			received = FAILED;
-		if (!send &&
-		    !is_ok(net_isend(net, lifecycle->send, out[i], sizes[i], 0, NULL, &send)))
+		if (!send && !is_ok(net_isend(net, run->send, out[i], sizes[i], 0, NULL, &send)))
 			sent = FAILED;
 		if (send)
 			test_request(net, send, 0, &sent);
@@ -140,70 +136,66 @@ static bool lifecycle_transfer(struct lifecycle *lifecycle, unsigned i)
 	return sent == DONE && received == DONE;
 }
 
-static bool lifecycle_exchange(struct lifecycle *lifecycle)
+static bool run_exchange(struct run *run)
 {
-	struct net *net = &lifecycle->lib.net;
+	struct net *net = &run->lib.net;
 
-	if (!is_ok(net_reg_mr(net, lifecycle->send, out, sizeof(out), NCCL_PTR_HOST,
-			      &lifecycle->send_memory)))
-		lifecycle->send_memory = NULL;
-	if (!is_ok(net_reg_mr(net, lifecycle->recv, in, sizeof(in), NCCL_PTR_HOST,
-			      &lifecycle->recv_memory)))
-		lifecycle->recv_memory = NULL;
+	if (!is_ok(net_reg_mr(net, run->send, out, sizeof(out), NCCL_PTR_HOST, &run->send_memory)))
+		run->send_memory = NULL;
+	if (!is_ok(net_reg_mr(net, run->recv, in, sizeof(in), NCCL_PTR_HOST, &run->recv_memory)))
+		run->recv_memory = NULL;
 	for (unsigned i = 0; i < MESSAGES; i++)
-		if (!lifecycle_transfer(lifecycle, i))
+		if (!run_transfer(run, i))
 			return false;
 	return true;
 }
 
-static void lifecycle_close(struct lifecycle *lifecycle)
+static void run_close(struct run *run)
 {
-	struct net *net = &lifecycle->lib.net, *far = net->far;
+	struct net *net = &run->lib.net, *far = net->far;
 
-	if (lifecycle->send_memory)
-		OK(net_dereg_mr(net, lifecycle->send, lifecycle->send_memory));
-	if (lifecycle->recv_memory)
-		OK(net_dereg_mr(net, lifecycle->recv, lifecycle->recv_memory));
-	if (lifecycle->send)
-		OK(net_close_send(net, lifecycle->send));
-	if (lifecycle->recv)
-		OK(net_close_recv(net, lifecycle->recv));
-	if (lifecycle->listen)
-		OK(net_close_listen(net, lifecycle->listen));
+	if (run->send_memory)
+		OK(net_dereg_mr(net, run->send, run->send_memory));
+	if (run->recv_memory)
+		OK(net_dereg_mr(net, run->recv, run->recv_memory));
+	if (run->send)
+		OK(net_close_send(net, run->send));
+	if (run->recv)
+		OK(net_close_recv(net, run->recv));
+	if (run->listen)
+		OK(net_close_listen(net, run->listen));
 	net->far = NULL;
-	if (lifecycle->near_open)
+	if (run->near_open)
 		OK(net_finalize(net));
-	if (lifecycle->far_open)
+	if (run->far_open)
 		OK(net_finalize(far));
 	net->far = far;
 }
 
 /* with_faults: faults may be injected. */
-static void run_lifecycle(const char *plugin, bool with_faults)
+static void run_all(const char *plugin, bool with_faults)
 {
-	struct lifecycle lifecycle = { 0 };
+	struct run run = { 0 };
 	bool initialized, connected = false, exchanged = false;
 
-	library_load(&lifecycle.lib, plugin, VERSION);
-	initialized = lifecycle_init(&lifecycle);
+	library_load(&run.lib, plugin, VERSION);
+	initialized = run_init(&run);
 	if (initialized)
-		connected = lifecycle_connect(&lifecycle);
+		connected = run_connect(&run);
 	if (connected)
-		exchanged = lifecycle_exchange(&lifecycle);
+		exchanged = run_exchange(&run);
 	if (!with_faults && !exchanged)
 		fail(__FILE__, __LINE__,
 		     "no fault: initialized %d, connected %d, exchanged %d (last WARN: %s)",
 		     initialized, connected, exchanged, log_last_warning());
-	lifecycle_close(&lifecycle);
+	run_close(&run);
 	if (with_faults && !exchanged && !log_warnings())
 		fail(__FILE__, __LINE__, "a call failed without a WARN");
 	/* The destructor must clean up even if a call fails. */
-	library_unload(&lifecycle.lib);
+	library_unload(&run.lib);
 }
 
-/* ---- runs ------------------------------------------------------------------------------------ */
-
-static void run(const char *plugin, unsigned call, bool permanent)
+static void run_with_fault(const char *plugin, unsigned call, bool permanent)
 {
 	unsigned threads, fds, leaks;
 	bool reached;
@@ -213,14 +205,14 @@ static void run(const char *plugin, unsigned call, bool permanent)
 	threads = count_threads();
 	fds = count_fds();
 	faults_begin(call, permanent);
-	run_lifecycle(plugin, true);
+	run_all(plugin, true);
 	faults_end();
 	reached = faults_injected()[0] != '\0';
 	leaks = faults_count_leaks();
 	REQUIRE(!leaks);
 	require_no_leaks(threads, fds);
 	if (reached)
-		run_lifecycle(plugin, false);
+		run_all(plugin, false);
 	require_no_leaks(threads, fds);
 	_exit(reached ? 0 : NOT_REACHED);
 }
@@ -240,7 +232,7 @@ static int run_in_child(const char *plugin, unsigned call, bool permanent)
 	if (child == 0) {
 		alarm(RUN_SECONDS_MAX);
 		dup2(fileno(output), STDERR_FILENO);
-		run(plugin, call, permanent);
+		run_with_fault(plugin, call, permanent);
 	}
 	REQUIRE(waitpid(child, &status, 0) == child);
 	if (status && !(WIFEXITED(status) && WEXITSTATUS(status) == NOT_REACHED)) {

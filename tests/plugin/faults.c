@@ -117,8 +117,6 @@ const char *faults_injected(void)
 	return injected;
 }
 
-/* ---- memory ---------------------------------------------------------------------------------- */
-
 static void *track(void *block, void *caller)
 {
 	size_t slot = ((uintptr_t)block >> 4) * 0x9e3779b97f4a7c15ull >> 48;
@@ -235,8 +233,6 @@ void free(void *block)
 	untrack(block);
 	__libc_free(block);
 }
-
-/* ---- other resources ------------------------------------------------------------------------- */
 
 /* The C library's definition of the function that uses this macro. */
 #define NEXT(type)                                                                                 \

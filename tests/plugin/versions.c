@@ -16,7 +16,6 @@ bool net_is_valid(int version)
 	return version >= NCCL_ABI_OLDEST && version <= NCCL_ABI_NEWEST;
 }
 
-/* ---- two ends -------------------------------------------------------------------------------- */
 static struct net *enter(struct net *net)
 {
 	static _Thread_local int current;
@@ -66,7 +65,6 @@ static struct net *request_owner(struct net *net, const void *request)
 	return is_far ? enter_receiver(net) : enter(net);
 }
 
-/* ---- calls ----------------------------------------------------------------------------------- */
 static enum nccl_result init_one(struct net *net, nccl_logger logger)
 {
 	struct nccl_comm_config config = { .traffic_class = net->traffic_class };

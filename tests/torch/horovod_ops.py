@@ -10,19 +10,19 @@ from forked_ranks import failure
 import harp.horovod as hvd
 
 
-def mine(rank: int, *shape: int) -> torch.Tensor:
+def make_tensor(rank: int, *shape: int) -> torch.Tensor:
     return torch.arange(float(torch.Size(shape).numel())).reshape(shape) + rank
 
 
 def check_reductions(rank: int, size: int) -> None:
-    ranks = [mine(r, 3, 4) for r in range(size)]
-    total = torch.stack(ranks).sum(0)
-    data = ranks[rank]
+    tensors = [make_tensor(r, 3, 4) for r in range(size)]
+    total = torch.stack(tensors).sum(0)
+    data = tensors[rank]
     assert torch.allclose(hvd.allreduce(data), total / size)
-    assert torch.equal(data, mine(rank, 3, 4)), "the input is not changed"
+    assert torch.equal(data, make_tensor(rank, 3, 4)), "the input is not changed"
     assert torch.equal(hvd.allreduce(data, average=False, name="a"), total)
-    assert torch.equal(hvd.allreduce(data, op=hvd.Max), mine(size - 1, 3, 4))
-    assert torch.equal(hvd.allreduce(data, op=hvd.Min), mine(0, 3, 4))
+    assert torch.equal(hvd.allreduce(data, op=hvd.Max), make_tensor(size - 1, 3, 4))
+    assert torch.equal(hvd.allreduce(data, op=hvd.Min), make_tensor(0, 3, 4))
     assert torch.equal(hvd.allreduce(torch.tensor([2]), op=hvd.Product), torch.tensor([2**size]))
     scaled = hvd.allreduce(data, op=hvd.Sum, prescale_factor=0.5, postscale_factor=4.0)
     assert torch.equal(scaled, total * 2)
@@ -38,10 +38,10 @@ def check_reductions(rank: int, size: int) -> None:
     assert torch.equal(copy, total)
     assert torch.equal(hvd.allreduce_(data.clone(), op=hvd.Sum), total)
     group = [data, torch.tensor([rank]), data[0] * 2]
-    found = hvd.grouped_allreduce(group, op=hvd.Sum)
-    assert torch.equal(found[0], total)
-    assert found[1].item() == sum(range(size))
-    assert torch.equal(found[2], total[0] * 2)
+    results = hvd.grouped_allreduce(group, op=hvd.Sum)
+    assert torch.equal(results[0], total)
+    assert results[1].item() == sum(range(size))
+    assert torch.equal(results[2], total[0] * 2)
     copies = [tensor.clone() for tensor in group]
     handle = hvd.grouped_allreduce_async_(copies, op=hvd.Sum)
     hvd.synchronize(handle)
@@ -52,18 +52,18 @@ def check_reductions(rank: int, size: int) -> None:
 
 def check_copies(rank: int, size: int) -> None:
     rows = hvd.allgather(torch.full((rank + 1, 2), float(rank)))
-    wanted = torch.cat([torch.full((r + 1, 2), float(r)) for r in range(size)])
-    assert torch.equal(rows, wanted)
+    reference = torch.cat([torch.full((r + 1, 2), float(r)) for r in range(size)])
+    assert torch.equal(rows, reference)
     assert torch.equal(
-        hvd.synchronize(hvd.allgather_async(torch.full((rank + 1, 2), float(rank)))), wanted
+        hvd.synchronize(hvd.allgather_async(torch.full((rank + 1, 2), float(rank)))), reference
     )
     root = size - 1
-    data = mine(rank, 5)
-    assert torch.equal(hvd.broadcast(data, root), mine(root, 5))
-    assert torch.equal(data, mine(rank, 5)), "the input is not changed"
-    assert torch.equal(hvd.synchronize(hvd.broadcast_async(data, root)), mine(root, 5))
+    data = make_tensor(rank, 5)
+    assert torch.equal(hvd.broadcast(data, root), make_tensor(root, 5))
+    assert torch.equal(data, make_tensor(rank, 5)), "the input is not changed"
+    assert torch.equal(hvd.synchronize(hvd.broadcast_async(data, root)), make_tensor(root, 5))
     assert hvd.broadcast_(data, root) is data
-    assert torch.equal(data, mine(root, 5))
+    assert torch.equal(data, make_tensor(root, 5))
     assert hvd.broadcast_object({"rank": rank}, root) == {"rank": root}
     assert hvd.allgather_object(rank) == list(range(size))
     layer = torch.nn.Linear(3, 2)
@@ -73,8 +73,8 @@ def check_copies(rank: int, size: int) -> None:
 
 
 def check_gradients(rank: int, size: int) -> None:
-    """Through operations: as those of one process that has all the data."""
-    data = mine(rank, 2, 2).requires_grad_()
+    """Gradients through operations equal those of one process with all the data."""
+    data = make_tensor(rank, 2, 2).requires_grad_()
     (hvd.allreduce(data) * (rank + 1)).sum().backward()
     assert torch.allclose(data.grad, torch.full((2, 2), (size + 1) / 2))
     data = torch.ones(rank + 1, 2, requires_grad=True)
@@ -86,7 +86,7 @@ def check_gradients(rank: int, size: int) -> None:
 
 
 def check_state(rank: int) -> None:
-    """Adam's state and options come from the root, also to ranks without any."""
+    """The root broadcasts Adam's state and options, also to ranks without state."""
     layer = torch.nn.Linear(2, 1)
     optimizer = torch.optim.Adam(layer.parameters(), lr=0.5 / (rank + 1))
     if rank == 0:
@@ -99,7 +99,7 @@ def check_state(rank: int) -> None:
 
 
 def check_optimizer(rank: int, size: int) -> list[str]:
-    """Buckets, sparse and missing gradients, wrong use."""
+    """Buckets, sparse and missing gradients, misuse."""
     torch.manual_seed(3)
     model = torch.nn.ModuleDict(
         {
@@ -119,7 +119,7 @@ def check_optimizer(rank: int, size: int) -> list[str]:
     model["layer"](model["table"](torch.tensor([rank]))).sum().backward()
     if rank == 0:
         model["idle"].weight.grad = torch.ones_like(model["idle"].weight)
-    busy = failure(optimizer.zero_grad)
+    busy_error = failure(optimizer.zero_grad)
     optimizer.step()
     change = before - model["table"].weight.detach()
     assert (change[:size] != 0).all()
@@ -128,13 +128,13 @@ def check_optimizer(rank: int, size: int) -> list[str]:
     optimizer.zero_grad()
     loss = model["layer"](torch.ones(4)).sum()
     loss.backward(retain_graph=True)
-    twice = failure(loss.backward)
+    repeat_error = failure(loss.backward)
     optimizer.synchronize()
     sgd = torch.optim.SGD(model.parameters(), lr=1.0)
     named = list(model.named_parameters())
     return [
-        busy,
-        twice,
+        busy_error,
+        repeat_error,
         failure(lambda: hvd.DistributedOptimizer(sgd, named[:-1])),
         failure(lambda: hvd.DistributedOptimizer(sgd, named + named[:1])),
         failure(lambda: hvd.DistributedOptimizer(sgd, model.parameters())),
@@ -144,11 +144,10 @@ def check_optimizer(rank: int, size: int) -> list[str]:
 
 
 def main() -> None:
-    """Entry point."""
     texts = [failure(hvd.rank), failure(lambda: hvd.allreduce(torch.ones(1)))]
     assert not hvd.is_initialized()
     hvd.init()
-    hvd.init()  # is done already
+    hvd.init()  # has no effect
     assert hvd.is_initialized()
     rank, size = hvd.rank(), hvd.size()
     assert (hvd.local_rank(), hvd.local_size()) == (rank, size)
@@ -162,7 +161,7 @@ def main() -> None:
     ones: Any = torch.ones(3)
     texts += [
         failure(lambda: hvd.Adasum),
-        failure(lambda: hvd.nothing_at_all),
+        failure(lambda: hvd.no_such_name),
         failure(lambda: hvd.allreduce(ones, average=True, op=hvd.Sum)),
         failure(lambda: hvd.allreduce(ones, process_set=object())),
         failure(lambda: hvd.broadcast(ones, size)),

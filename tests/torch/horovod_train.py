@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training script for Horovod that knows nothing of HARP, for test_horovod.py.
+"""A training script for Horovod that does not use HARP explicitly, for test_horovod.py.
 
-Full-batch gradient descent: each rank has its share of the samples, so the weights do not depend on
-how many ranks there are.
+Full-batch gradient descent, in which each rank has its share of the samples: the weights do not
+depend on the number of ranks.
 """
 
 import argparse

@@ -14,7 +14,7 @@ from programs import Done, finished, finished_alone
 
 from harp.lab import Lab, LabOptions
 
-# Of the real torch: this folder's name is found, too.
+# A submodule of PyTorch, because "torch" is also the name of this folder.
 pytest.importorskip("torch.distributed")
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("need_root")]
@@ -32,16 +32,18 @@ ENV = {
 }
 
 
-def alone(words: Sequence[str], env: Mapping[str, str], timeout_s: float = TIMEOUT_S) -> Done:
-    return finished_alone(words, ENV | dict(env), timeout_s)
+def run_in_namespace(
+    command: Sequence[str], env: Mapping[str, str], timeout_s: float = TIMEOUT_S
+) -> Done:
+    return finished_alone(command, ENV | dict(env), timeout_s)
 
 
 def results(folder: Path, scenario: str, world: int, host: str = LANES, **env: str) -> Any:
-    """What each rank said, by rank."""
-    words = [sys.executable, str(RANKS), scenario, str(world), host, str(folder)]
-    done = alone(words, env)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return dict(json.loads(line) for line in done.stdout.splitlines())
+    """The result of each rank, by rank."""
+    command = [sys.executable, str(RANKS), scenario, str(world), host, str(folder)]
+    result = run_in_namespace(command, env)
+    assert result.returncode == 0, result.stderr[-4000:]
+    return dict(json.loads(line) for line in result.stdout.splitlines())
 
 
 @pytest.mark.parametrize(("world", "host"), [(1, LANES), (2, LANES), (3, MEMORY), (4, LANES)])
@@ -57,21 +59,21 @@ def test_operations(tmp_path: Path, world: int, host: str) -> None:
 @pytest.mark.parametrize("world", [2, 5, 8])
 @pytest.mark.parametrize("host", [LANES, MEMORY])
 def test_operations_in_all_sizes(tmp_path: Path, world: int, host: str) -> None:
-    """The same with every type in every size."""
+    """Every operation with every type in every size."""
     assert len(results(tmp_path, "ops", world, host, HARP_TEST_TYPES="all")) == world
 
 
 @pytest.mark.parametrize(
     "world", [2, pytest.param(3, marks=pytest.mark.long), pytest.param(4, marks=pytest.mark.long)]
 )
-def test_training_as_over_gloo(tmp_path: Path, world: int) -> None:
+def test_training_equals_gloo(tmp_path: Path, world: int) -> None:
     """DDP, without a hook and with those of torch and of HARP."""
     results(tmp_path, "ddp", world)
 
 
 @pytest.mark.parametrize("world", [2, 3])
 def test_wire_formats(tmp_path: Path, world: int) -> None:
-    """Half of the bytes; all ranks get the same bits, and must agree on the format."""
+    """Half of the bytes; all ranks get the same bits, and must use the same format."""
     for world_share, group_share, *texts in results(tmp_path, "wire", world).values():
         assert abs(world_share - 0.5) < 0.01
         assert abs(group_share - 0.5) < 0.01
@@ -85,7 +87,7 @@ def test_wire_formats(tmp_path: Path, world: int) -> None:
 
 
 def test_tuning(tmp_path: Path) -> None:
-    """DDP's bucket sizes, whatever its hook and options are."""
+    """tune() chooses DDP's bucket size with every hook and option."""
     texts = results(tmp_path, "tune", 2)
     assert texts[0] == texts[1]
     best, kept, advice, builtin, steps, sizes, other = texts[0]
@@ -105,7 +107,7 @@ def test_tuning(tmp_path: Path) -> None:
 
 
 def test_top_k(tmp_path: Path) -> None:
-    """What is not sent at first is sent later; without error feedback it is lost."""
+    """With error feedback, elements that were not sent are sent later; without it, never."""
     results(tmp_path, "feedback", 2)
 
 
@@ -114,7 +116,7 @@ def test_subgroups(tmp_path: Path) -> None:
 
 
 def test_split(tmp_path: Path) -> None:
-    """Each half has a group of its own, with the format of the whole."""
+    """Each half gets its own group, with the wire format of the parent group."""
     assert results(tmp_path, "split", 4) == {
         0: [0, 2, 2.0, True],
         2: [1, 2, 2.0, True],
@@ -132,14 +134,14 @@ def test_mismatched_calls(tmp_path: Path) -> None:
 
 
 def test_a_killed_rank_is_named(tmp_path: Path) -> None:
-    """By Work.wait() and by the Future."""
+    """In the errors of Work.wait() and of the Future."""
     texts = results(tmp_path, "killed", 3)
     assert sorted(texts) == [0, 2]
     assert all("rank 1" in text for text in texts.values()), texts
 
 
 def test_a_late_rank_is_named(tmp_path: Path) -> None:
-    """Two ranks: with a third one, it would matter which of the others comes first."""
+    """Two ranks: with three, the error would depend on which of the others comes first."""
     assert "rank 1" in results(tmp_path, "late", 2)[0]
 
 
@@ -153,20 +155,20 @@ def test_abort(tmp_path: Path) -> None:
     assert all("rank 0 aborted the group" in text for text in texts.values()), texts
 
 
-def test_store_that_is_gone(tmp_path: Path) -> None:
+def test_store_server_has_ended(tmp_path: Path) -> None:
     text = results(tmp_path, "store_gone", 2)[1]
     assert text.startswith("DistBackendError: harp: the key-value store does not answer: "), text
 
 
-def test_store_that_is_stopped(tmp_path: Path) -> None:
-    """The operation times out, and names the rank, without the store."""
+def test_store_server_is_stopped(tmp_path: Path) -> None:
+    """The operation times out and names the rank without the store."""
     text = results(tmp_path, "store_stopped", 3)[0]
     pattern = r"timed out: rank 1 \(host \S+\) did not answer: the network may be cut"
     assert re.search(pattern, text), text
 
 
 def test_bad_calls(tmp_path: Path) -> None:
-    words = [
+    messages = [
         "all_reduce: sparse tensors are not supported",
         "all_reduce: a tensor is on meta, and harp moves CPU tensors",
         "band is not defined for float32",
@@ -181,25 +183,25 @@ def test_bad_calls(tmp_path: Path) -> None:
         "alltoall: rank {0} sends itself 1 elements and expects 2",
     ]
     for rank, texts in results(tmp_path, "bad_calls", 2).items():
-        for text, wanted in zip(texts, words, strict=True):
+        for text, message in zip(texts, messages, strict=True):
             assert text.startswith("ValueError: ")
-            assert wanted.format(rank) in text
+            assert message.format(rank) in text
 
 
 def test_exit_without_destroy(tmp_path: Path) -> None:
-    """A rank that ends at once after its part: what it sent arrives."""
+    """A rank exits right after its operation; its data arrives."""
     assert results(tmp_path, "no_destroy", 2) == {0: "", 1: ""}
 
 
 def compile_error(tmp_path: Path, code: str, **env: str) -> str:
-    """The line that a process without a compiled backend prints."""
-    words = [
+    """The error line of a process that must compile the backend."""
+    command = [
         sys.executable,
         "-c",
         f"import torch; {code}from harp.torch.__main__ import main; main()",
     ]
-    done = alone(words, {"XDG_CACHE_HOME": str(tmp_path), **env})
-    return done.stderr.strip().splitlines()[-1]
+    result = run_in_namespace(command, {"XDG_CACHE_HOME": str(tmp_path), **env})
+    return result.stderr.strip().splitlines()[-1]
 
 
 def test_no_compiler(tmp_path: Path) -> None:
@@ -217,25 +219,27 @@ def test_old_torch(tmp_path: Path) -> None:
 
 
 def test_compiler_that_fails(tmp_path: Path) -> None:
-    """As with a torch whose c10d has changed."""
+    """As with a newer torch whose c10d has changed."""
     text = compile_error(tmp_path, "torch.__version__ = '9.0.0'; ", CXX="false")
     assert "it is newer than 2.14, the newest known to work" in text
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("world", "least", "host"), [("4", 66, LANES), ("8", 79, MEMORY)])
-def test_suite_of_torch(world: str, least: int, host: str) -> None:
+@pytest.mark.parametrize(("world", "minimum", "host"), [("4", 66, LANES), ("8", 79, MEMORY)])
+def test_suite_of_torch(world: str, minimum: int, host: str) -> None:
     """torch's own tests of backends: all that need neither a GPU nor another backend."""
-    words = ["sh", "-c", 'ip link set lo up && exec "$@"', "sh", sys.executable, str(SUITE)]
-    suite_passed(alone(words, {"WORLD_SIZE": world, "HARP_COLL_HOST": host}, 900), least)
+    command = ["sh", "-c", 'ip link set lo up && exec "$@"', "sh", sys.executable, str(SUITE)]
+    check_suite(
+        run_in_namespace(command, {"WORLD_SIZE": world, "HARP_COLL_HOST": host}, 900), minimum
+    )
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("path", "hosts", "least"), [("xdp", 4, 66), ("xdp", 8, 79), ("kernel", 8, 79)]
+    ("path", "hosts", "minimum"), [("xdp", 4, 66), ("xdp", 8, 79), ("kernel", 8, 79)]
 )
-def test_suite_of_torch_on_hosts(path: str, hosts: int, least: int) -> None:
-    """Those that docs/torch.md lists, with a host for each rank."""
+def test_suite_of_torch_on_hosts(path: str, hosts: int, minimum: int) -> None:
+    """The tests that docs/torch.md lists, with a host per rank."""
     text = DOCUMENT.read_text().split("These 80 pass")[1].split("`test_ddp_logging_data_cpu`")[0]
     names = [f"TestDistBackendWithSpawn.test_{name}" for name in re.findall(r"`(\w+)`", text)]
     assert len(names) == 80
@@ -246,24 +250,23 @@ def test_suite_of_torch_on_hosts(path: str, hosts: int, least: int) -> None:
             "HARP_PATH": path,
             "NCCL_SOCKET_IFNAME": "=eth0",
         }
-        done = alone([sys.executable, str(SUITE), *names], env, 900)
-    suite_passed(done, least)
+        result = run_in_namespace([sys.executable, str(SUITE), *names], env, 900)
+    check_suite(result, minimum)
 
 
-def suite_passed(done: Done, least: int) -> None:
-    """What unittest printed: all that ran have passed, and enough did."""
-    assert done.returncode == 0, done.stderr[-4000:]
-    ran = re.search(r"Ran (\d+) tests", done.stderr)
-    skipped = re.search(r"skipped=(\d+)", done.stderr)
-    assert int(ran[1]) - int(skipped[1]) >= least
+def check_suite(result: Done, minimum: int) -> None:
+    """Checks unittest's output: no failure, and at least `minimum` tests ran."""
+    assert result.returncode == 0, result.stderr[-4000:]
+    ran = re.search(r"Ran (\d+) tests", result.stderr)
+    skipped = re.search(r"skipped=(\d+)", result.stderr)
+    assert int(ran[1]) - int(skipped[1]) >= minimum
 
 
-def harpctl(*words: str) -> Any:
-    """The JSON document of a command."""
-    command = [str(Path(sys.executable).with_name("harpctl")), *words, "-o", "json"]
-    done = finished(command, timeout=TIMEOUT_S, env=os.environ)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout)
+def harpctl(*arguments: str) -> Any:
+    command = [str(Path(sys.executable).with_name("harpctl")), *arguments, "-o", "json"]
+    result = finished(command, timeout=TIMEOUT_S, env=os.environ)
+    assert result.returncode == 0, result.stderr[-2000:]
+    return json.loads(result.stdout)
 
 
 def test_bench() -> None:
@@ -283,8 +286,8 @@ def test_bench() -> None:
 def test_bench_of_operations(operation: str, share: float) -> None:
     """Two ranks on each host: results are right, and 2D sends this share of the bytes."""
     size = ("--min-bytes", "1048576", "--max-bytes", "1048576")
-    words = ("--operation", operation, "--ranks", "4", "--flat", "--rounds", "1")
-    report = harpctl("bench", "torch", *words, *size)
+    options = ("--operation", operation, "--ranks", "4", "--flat", "--rounds", "1")
+    report = harpctl("bench", "torch", *options, *size)
     assert report["operation"] == operation
     assert report["right"]
     (cell,) = report["results"][0]["paths"].values()
@@ -308,7 +311,7 @@ def test_bench_of_variants() -> None:
 
 
 def test_bench_of_top_k() -> None:
-    """One percent of the gradients, after a warm-up: the demonstration learns as with all."""
+    """One percent of the gradients, after a warm-up, reaches the loss of full gradients."""
     report = harpctl("bench", "torch", "--topk", "0.01", "--rounds", "1")
     (cell,) = report["paths"].values()
     assert cell["loss"]["topk"] < 1.02 * cell["loss"]["full"] < 0.12

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks of torch.distributed groups, for test_torch.py: forks them, runs a scenario in each.
+"""Forks the ranks of torch.distributed groups and runs a scenario in each, for test_torch.py.
 
-python torch_ranks.py SCENARIO WORLD HOST FOLDER: the ranks meet in FOLDER; HOST is HARP_COLL_HOST:
-an empty one makes them exchange over kernel lanes, "one" through shared memory. One JSON line for
-each rank: [rank, result].
+python torch_ranks.py SCENARIO WORLD HOST FOLDER: FOLDER contains the store. HOST is HARP_COLL_HOST:
+"" for kernel lanes, "one" for shared memory. Prints a JSON line per rank: [rank, result].
 """
 
 import contextlib
@@ -56,18 +55,22 @@ def init(rank: int, world: int, folder: Path, backend: str = "harp", **options: 
 
 
 def numbers(rank: int, size: int, dtype: str) -> Any:
-    """float32 holds them exactly, so numpy, which has no bfloat16, computes with it."""
+    """numpy has no bfloat16; float32 represents these values exactly."""
     return values(rank, size, "float32" if dtype == "bfloat16" else dtype)
 
 
 def tensor(array: Any, dtype: str) -> torch.Tensor:
-    found = torch.from_numpy(array.copy())
-    return found.bfloat16() if dtype == "bfloat16" else found
+    data = torch.from_numpy(array.copy())
+    return data.bfloat16() if dtype == "bfloat16" else data
 
 
-def same(got: torch.Tensor, wanted: Any, *what: object) -> None:
-    plain = got.float() if got.dtype == torch.bfloat16 else got
-    assert np.array_equal(plain.numpy().ravel(), wanted.ravel()), (what, got[:8], wanted[:8])
+def compare(actual: torch.Tensor, reference: Any, *context: object) -> None:
+    plain = actual.float() if actual.dtype == torch.bfloat16 else actual
+    assert np.array_equal(plain.numpy().ravel(), reference.ravel()), (
+        context,
+        actual[:8],
+        reference[:8],
+    )
 
 
 def reductions_of(dtype: str) -> list[Any]:
@@ -82,96 +85,96 @@ def check_reductions(rank: int, world: int, size: int, dtype: str) -> None:
     arrays = [numbers(r, size, dtype) for r in range(world)]
     blocks = [numbers(r, size * world, dtype) for r in range(world)]
     root = size % world
-    mine = slice(size * rank, size * (rank + 1))
+    local = slice(size * rank, size * (rank + 1))
     for op in reductions_of(dtype):
-        what = (op, dtype, size, rank)
-        wanted = expected(NAMES[op], arrays)
-        if dtype == "bfloat16":  # 1/3 is rounded
-            wanted = tensor(wanted, dtype).float().numpy()
+        context = (op, dtype, size, rank)
+        reference = expected(NAMES[op], arrays)
+        if dtype == "bfloat16":  # averages are rounded
+            reference = tensor(reference, dtype).float().numpy()
         data = tensor(arrays[rank], dtype)
         dist.all_reduce(data, op)
-        same(data, wanted, "all_reduce", *what)
+        compare(data, reference, "all_reduce", *context)
         data = tensor(arrays[rank], dtype)
         dist.all_reduce(data, op, async_op=True).wait()
-        same(data, wanted, "all_reduce, asynchronous", *what)
+        compare(data, reference, "all_reduce, asynchronous", *context)
         data = tensor(arrays[rank], dtype)
         dist.reduce(data, root, op)
         if rank == root:
-            same(data, wanted, "reduce", *what)
+            compare(data, reference, "reduce", *context)
         if dtype in COMPLEX:
             continue
-        wanted = expected(NAMES[op], blocks)[mine]
+        reference = expected(NAMES[op], blocks)[local]
         if dtype == "bfloat16":
-            wanted = tensor(wanted, dtype).float().numpy()
+            reference = tensor(reference, dtype).float().numpy()
         whole = tensor(blocks[rank], dtype)
         out = torch.zeros(size, dtype=whole.dtype)
         dist.reduce_scatter_tensor(out, whole, op)
-        same(out, wanted, "reduce_scatter_tensor", *what)
+        compare(out, reference, "reduce_scatter_tensor", *context)
         out.zero_()
         dist.reduce_scatter(out, list(whole.chunk(world)) if size else [out] * world, op)
-        same(out, wanted, "reduce_scatter", *what)
+        compare(out, reference, "reduce_scatter", *context)
 
 
 def check_copies(rank: int, world: int, size: int, dtype: str) -> None:
     arrays = [numbers(r, size, dtype) for r in range(world)]
     root = (size + 1) % world
-    what = (dtype, size, rank)
-    mine = tensor(arrays[rank], dtype)
+    context = (dtype, size, rank)
+    local = tensor(arrays[rank], dtype)
     together = np.concatenate(arrays)
 
     def empty(count: int = 1) -> torch.Tensor:
-        return torch.zeros(count * size, dtype=mine.dtype)
+        return torch.zeros(count * size, dtype=local.dtype)
 
-    data = mine.clone()
+    data = local.clone()
     dist.broadcast(data, root)
-    same(data, arrays[root], "broadcast", *what)
+    compare(data, arrays[root], "broadcast", *context)
     parts = [empty() for _ in range(world)]
-    dist.all_gather(parts, mine)
-    same(torch.cat(parts), together, "all_gather", *what)
+    dist.all_gather(parts, local)
+    compare(torch.cat(parts), together, "all_gather", *context)
     whole = empty(world)
-    dist.all_gather_into_tensor(whole, mine)
-    same(whole, together, "all_gather_into_tensor", *what)
+    dist.all_gather_into_tensor(whole, local)
+    compare(whole, together, "all_gather_into_tensor", *context)
     parts = [empty() for _ in range(world)] if rank == root else None
-    dist.gather(mine, parts, root)
+    dist.gather(local, parts, root)
     if parts is not None:
-        same(torch.cat(parts), together, "gather", *what)
+        compare(torch.cat(parts), together, "gather", *context)
     out = empty()
     dist.scatter(out, [tensor(a, dtype) for a in arrays] if rank == root else None, root)
-    same(out, arrays[rank], "scatter", *what)
+    compare(out, arrays[rank], "scatter", *context)
     blocks = [numbers(r, size * world, dtype) for r in range(world)]
-    wanted = np.concatenate([block[size * rank : size * (rank + 1)] for block in blocks])
+    reference = np.concatenate([block[size * rank : size * (rank + 1)] for block in blocks])
     whole, source = empty(world), tensor(blocks[rank], dtype)
     dist.all_to_all_single(whole, source)
-    same(whole, wanted, "all_to_all_single", *what)
+    compare(whole, reference, "all_to_all_single", *context)
     parts = [empty() for _ in range(world)]
     sources = list(source.chunk(world)) if size else [empty()] * world
     dist.all_to_all(parts, sources)
-    same(torch.cat(parts), wanted, "all_to_all", *what)
+    compare(torch.cat(parts), reference, "all_to_all", *context)
 
 
 def check_counts(rank: int, world: int) -> None:
     """Ranks with different numbers of elements."""
-    mine = torch.full((rank + 1,), float(rank))
-    wanted = np.concatenate([np.full(r + 1, r, "float32") for r in range(world)])
+    local = torch.full((rank + 1,), float(rank))
+    reference = np.concatenate([np.full(r + 1, r, "float32") for r in range(world)])
     parts = [torch.zeros(r + 1) for r in range(world)]
-    dist.all_gather(parts, mine)
-    same(torch.cat(parts), wanted, "all_gather of different sizes")
+    dist.all_gather(parts, local)
+    compare(torch.cat(parts), reference, "all_gather of different sizes")
     # Rank r sends r + 1 rows to each, and gets s + 1 from rank s.
     source = torch.full((world * (rank + 1), 3), float(rank))
-    whole = torch.zeros(len(wanted), 3)
+    whole = torch.zeros(len(reference), 3)
     counts = [r + 1 for r in range(world)]
     dist.all_to_all_single(whole, source, counts, [rank + 1] * world)
-    same(whole, np.repeat(wanted, 3), "all_to_all_single with counts")
+    compare(whole, np.repeat(reference, 3), "all_to_all_single with counts")
     out = torch.zeros(rank + 1)
     dist.reduce_scatter(out, [torch.ones(r + 1) for r in range(world)])
-    same(out, np.full(rank + 1, world, "float32"), "reduce_scatter of different sizes")
+    compare(out, np.full(rank + 1, world, "float32"), "reduce_scatter of different sizes")
 
 
 def check_coalesced(rank: int, world: int) -> None:
     tensors = [torch.full((n,), float(rank + 1)) for n in (3, 1, 7)]
     dist.all_reduce_coalesced(tensors)
     for data in tensors:
-        same(data, np.full(data.numel(), world * (world + 1) / 2), "all_reduce_coalesced")
+        compare(data, np.full(data.numel(), world * (world + 1) / 2), "all_reduce_coalesced")
     ones = [torch.ones(4), torch.ones(4)]
     with dist._coalescing_manager(async_ops=True) as manager:
         for data in ones:
@@ -186,27 +189,29 @@ def check_coalesced(rank: int, world: int) -> None:
 
 
 def check_coalesced_blocks(rank: int, world: int) -> None:
-    """Several gathers and scatters as one operation, in both ways of torch's manager."""
+    """Several gathers and scatters as one operation, in both modes of torch's manager."""
     sizes = (3, 5)
-    mine = [torch.full((n,), float(rank)) for n in sizes]
+    local = [torch.full((n,), float(rank)) for n in sizes]
     gathered = [np.repeat(np.arange(world, dtype="float32"), n) for n in sizes]
     for device in (None, torch.device("cpu")):
         wholes = [torch.zeros(n * world) for n in sizes]
         with dist._coalescing_manager(device=device, async_ops=True) as manager:
-            for whole, part in zip(wholes, mine, strict=True):
+            for whole, part in zip(wholes, local, strict=True):
                 dist.all_gather_into_tensor(whole, part)
         manager.wait()
-        for whole, wanted in zip(wholes, gathered, strict=True):
-            same(whole, wanted, "all_gather_into_tensor, coalesced")
+        for whole, reference in zip(wholes, gathered, strict=True):
+            compare(whole, reference, "all_gather_into_tensor, coalesced")
         parts = [torch.zeros(n) for n in sizes]
         with dist._coalescing_manager(device=device, async_ops=True) as manager:
             for part, whole in zip(parts, wholes, strict=True):
                 dist.reduce_scatter_tensor(part, whole)
         manager.wait()
         for part in parts:
-            same(part, np.full(part.numel(), rank * world, "float32"), "reduce_scatter, coalesced")
+            compare(
+                part, np.full(part.numel(), rank * world, "float32"), "reduce_scatter, coalesced"
+            )
     lists = [[torch.zeros(n) for n in sizes] for _ in range(world)]
-    dist.all_gather_coalesced(lists, mine)
+    dist.all_gather_coalesced(lists, local)
     for r, parts in enumerate(lists):
         assert all((part == r).all() for part in parts), "all_gather_coalesced"
 
@@ -214,28 +219,28 @@ def check_coalesced_blocks(rank: int, world: int) -> None:
 def check_messages(rank: int, world: int) -> None:
     for size in (1, 100_000):
         data = torch.full((size,), float(rank))
-        got = torch.zeros(size)
+        actual = torch.zeros(size)
         request = dist.isend(data, (rank + 1) % world, tag=5)
-        assert dist.recv(got, tag=5) == (rank - 1) % world
-        assert (got == (rank - 1) % world).all()
+        assert dist.recv(actual, tag=5) == (rank - 1) % world
+        assert (actual == (rank - 1) % world).all()
         request.wait()
         right = dist.P2POp(dist.isend, data, (rank + 1) % world)
-        left = dist.P2POp(dist.irecv, got.zero_(), (rank - 1) % world)
+        left = dist.P2POp(dist.irecv, actual.zero_(), (rank - 1) % world)
         for work in dist.batch_isend_irecv([right, left]):
             work.wait()
-        assert (got == (rank - 1) % world).all()
+        assert (actual == (rank - 1) % world).all()
         if rank:
             dist.send(data, 0, tag=size)
             continue
         sources = []
         for _ in range(world - 1):
-            sources.append(dist.recv(got, tag=size))
-            assert (got == sources[-1]).all()
+            sources.append(dist.recv(actual, tag=size))
+            assert (actual == sources[-1]).all()
         assert sorted(sources) == list(range(1, world))
 
 
 def check_layouts(rank: int, world: int) -> None:
-    """Tensors that are not contiguous, in and out."""
+    """Inputs and outputs that are not contiguous."""
     base = torch.arange(12.0).reshape(3, 4) * (rank + 1)
     total = torch.arange(12.0).reshape(3, 4) * (world * (world + 1) / 2)
     view = base.clone().t()
@@ -244,7 +249,7 @@ def check_layouts(rank: int, world: int) -> None:
     column = base.clone()
     dist.all_reduce(column[:, 1], async_op=True).wait()
     assert torch.equal(column[:, 1], total[:, 1])
-    assert torch.equal(column[:, 0], base[:, 0]), "its neighbors are not touched"
+    assert torch.equal(column[:, 0], base[:, 0]), "other columns are unchanged"
     parts = [torch.zeros(4, 3).t() for _ in range(world)]
     dist.all_gather(parts, base)
     assert all(torch.equal(part, base / (rank + 1) * (r + 1)) for r, part in enumerate(parts))
@@ -259,7 +264,7 @@ def check_futures(rank: int, world: int) -> None:
     assert (doubled.wait() == 2 * world).all()
     assert work.is_completed()
     assert work.is_success()
-    # A Work that nobody keeps still ends, and its memory lives until then.
+    # A Work without references still completes, and keeps its memory until then.
     data = torch.ones(200_000)
     dist.all_reduce(data, async_op=True)
     del work
@@ -269,13 +274,13 @@ def check_futures(rank: int, world: int) -> None:
 
 
 def ops(rank: int, world: int, folder: Path) -> Any:
-    """Every operation, in the types and sizes that take different ways."""
+    """Every operation, with the types and sizes that use different algorithms."""
     from harp.torch import stats
 
     init(rank, world, folder)
-    many = os.environ.get("HARP_TEST_TYPES") == "all"
+    all_types = os.environ.get("HARP_TEST_TYPES") == "all"
     for dtype in TYPES:
-        for size in SIZES if many or dtype == "float32" else (1000,):
+        for size in SIZES if all_types or dtype == "float32" else (1000,):
             check_reductions(rank, world, size, dtype)
             check_copies(rank, world, size, dtype)
     check_counts(rank, world)
@@ -297,7 +302,7 @@ def ops(rank: int, world: int, folder: Path) -> Any:
 
 
 class Net(torch.nn.Module):
-    """Several buckets of gradients."""
+    """A model with several gradient buckets."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -317,22 +322,22 @@ class Net(torch.nn.Module):
 Hook = Callable[[DistributedDataParallel], None]
 
 
-def nothing(model: DistributedDataParallel) -> None:
+def no_hook(model: DistributedDataParallel) -> None:
     """No hook."""
 
 
-def half(model: DistributedDataParallel) -> None:
+def fp16_hook(model: DistributedDataParallel) -> None:
     model.register_comm_hook(None, default_hooks.fp16_compress_hook)
 
 
-def everything(model: DistributedDataParallel) -> None:
+def full_topk_hook(model: DistributedDataParallel) -> None:
     from harp.torch import hooks
 
     model.register_comm_hook(None, hooks.topk(1.0))
 
 
 def train(rank: int, hook: Hook, bucket_mb: float = 0.1) -> torch.Tensor:
-    """Weights after some steps of DDP."""
+    """Returns the weights after some steps of DDP."""
     model = DistributedDataParallel(Net(), bucket_cap_mb=bucket_mb)
     hook(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -345,7 +350,7 @@ def train(rank: int, hook: Hook, bucket_mb: float = 0.1) -> torch.Tensor:
 
 
 def ddp(rank: int, world: int, folder: Path) -> None:
-    """DistributedDataParallel gives what it gives over Gloo, and the same on all ranks."""
+    """DistributedDataParallel computes the same weights as over Gloo, on all ranks."""
     from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 
     from harp.torch import hooks
@@ -358,23 +363,23 @@ def ddp(rank: int, world: int, folder: Path) -> None:
     weights: dict[str, list[torch.Tensor]] = {}
     for backend in ("gloo", "harp"):
         init(rank, world, folder, backend)
-        found = [train(rank, hook) for hook in (nothing, half, power, everything)]
-        for value in found:
+        results = [train(rank, hook) for hook in (no_hook, fp16_hook, power, full_topk_hook)]
+        for value in results:
             parts = [torch.zeros_like(value) for _ in range(world)]
             dist.all_gather(parts, value)
             assert all(torch.equal(part, parts[0]) for part in parts), "ranks differ"
-        weights[backend] = found
+        weights[backend] = results
         dist.destroy_process_group()
     assert torch.allclose(weights["harp"][0], weights["harp"][3], atol=1e-5), "top-k of all"
     for index, (harp, gloo) in enumerate(zip(weights["harp"], weights["gloo"], strict=True)):
-        # Two ranks have one order of additions; more, and PowerSGD, may differ in the last bits.
+        # The order of two ranks' additions is fixed. PowerSGD may differ in the last bits, too.
         is_exact = world == 2 and index != 2
         assert torch.equal(harp, gloo) if is_exact else torch.allclose(harp, gloo, atol=1e-5)
 
 
 def feedback(rank: int, world: int, folder: Path) -> None:
-    """Top-k sends a quarter of a gradient in each step: all of it, after four. A warm-up
-    to 2.5 percent sends 40, 6 and 1 of 40."""
+    """Top-k sends a quarter of a gradient per step, and all of it after four. A warm-up to
+    2.5 percent sends 40, 6 and 1 of 40 elements."""
     from harp.torch import hooks
 
     class Weights(torch.nn.Module):
@@ -403,42 +408,44 @@ def feedback(rank: int, world: int, folder: Path) -> None:
         assert torch.allclose(total, mean) == error_feedback
     model = DistributedDataParallel(Weights())
     model.register_comm_hook(None, hooks.topk(0.025, error_feedback=False, warmup_steps=2))
-    for most in (40, 6, 1):
+    for sent_count in (40, 6, 1):
         model.zero_grad()
         model(gradients[rank].float() + 1).backward()
-        assert most <= model.module.weights.grad.count_nonzero() <= min(40, world * most)
+        assert (
+            sent_count <= model.module.weights.grad.count_nonzero() <= min(40, world * sent_count)
+        )
     assert "ratio 0" in failure(lambda: hooks.topk(0))
     dist.destroy_process_group()
 
 
 def subgroups(rank: int, world: int, folder: Path) -> None:
-    """Groups of some ranks, groups by device, and a group after another."""
+    """Groups of some ranks, a backend for one device, and a second group after the first."""
     init(rank, world, folder, "cpu:harp")
     pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
-    own = pairs[rank // 2]
+    pair = pairs[rank // 2]
     data = torch.tensor([rank])
-    dist.all_reduce(data, group=own)
+    dist.all_reduce(data, group=pair)
     assert data.item() == [1, 5][rank // 2]
     odd = dist.new_group([1, 3], use_local_synchronization=True) if rank % 2 else None
     if odd is not None:
         dist.broadcast(data, 3, group=odd)
         assert data.item() == 5
-    dist.destroy_process_group(own)
+    dist.destroy_process_group(pair)
     dist.barrier()
     dist.destroy_process_group()
-    # The same store and names again: keys of the groups before are not reused.
+    # With the same store and names, the keys of earlier groups are not reused.
     init(rank, world, folder, "cpu:harp")
     dist.all_reduce(data)
     dist.destroy_process_group()
 
 
 def split(rank: int, world: int, folder: Path) -> list[Any]:
-    """ProcessGroup.split_group() and split_group(): a group of some ranks, with its backend."""
+    """ProcessGroup.split_group() creates a group of some ranks with the same backend."""
     from harp.torch import Options, stats
 
     init(rank, world, folder, "cpu:harp", pg_options=Options(wire="float16"))
-    own = [[0, 2], [1, 3]][rank % 2]
-    part = dist.group.WORLD.split_group(own, opts=None)
+    members = [[0, 2], [1, 3]][rank % 2]
+    part = dist.group.WORLD.split_group(members, opts=None)
     data = torch.tensor([float(rank)])
     part.allreduce([data]).wait()
     texts: list[Any] = [part.rank(), part.size(), data.item()]
@@ -453,7 +460,7 @@ def split(rank: int, world: int, folder: Path) -> list[Any]:
 
 
 def wire(rank: int, world: int, folder: Path) -> list[Any]:
-    """Of the world by its variable, of a group by its options; a mismatch; DDP with it."""
+    """Wire formats of the world by variable, of a group by options; DDP; a mismatch."""
     from harp.torch import Options, stats
 
     os.environ["HARP_COLL_WIRE"] = "bfloat16"
@@ -472,13 +479,13 @@ def wire(rank: int, world: int, folder: Path) -> list[Any]:
         assert all(torch.equal(part, data) for part in parts), "ranks differ"
         return count, data
 
-    bytes_, exact = sent(plain)
-    found = []
+    plain_bytes, exact = sent(plain)
+    results = []
     for other, unit in ((None, 2.0**-8), (group, 2.0**-11)):
         count, data = sent(other)
         assert not torch.equal(data, exact)
         assert (data - exact).abs().max() < 8 * world * unit
-        found.append(count / bytes_)
+        results.append(count / plain_bytes)
     model = DistributedDataParallel(Net(), process_group=group)
     model(torch.ones(4, 20) * rank).square().mean().backward()
     flat = torch.cat([value.grad.ravel() for value in model.parameters()])
@@ -487,22 +494,22 @@ def wire(rank: int, world: int, folder: Path) -> list[Any]:
     dist.all_gather(parts, flat, group=group)
     assert all(torch.equal(part, flat) for part in parts), "ranks differ"
     differing = Options(wire="bfloat16" if rank else None)
-    found.append(failure(lambda: dist.new_group(pg_options=differing)))
-    found.append(failure(lambda: Options(wire="float8")))
-    found.append(failure(lambda: dist.new_group(pg_options={"wire": "float16"})))
+    results.append(failure(lambda: dist.new_group(pg_options=differing)))
+    results.append(failure(lambda: Options(wire="float8")))
+    results.append(failure(lambda: dist.new_group(pg_options={"wire": "float16"})))
     dist.destroy_process_group()
-    return found
+    return results
 
 
-def tuned(
+def train_tuned(
     rank: int, hook: Hook, sizes: list[float], apply: bool = True, **options: Any
 ) -> tuple[Any, Any, int]:
-    """Trains with bucket sizes that are tried; a clock says that 0.1 MiB is twice as fast."""
+    """Trains while tune() tries bucket sizes; with the fake clock, 0.1 MiB is twice as fast."""
     from harp.torch import tuning
 
     model = DistributedDataParallel(Net(), **options)
     hook(model)
-    found = tuning.tune(model, apply=apply, sizes_mb=sizes, steps=3) if sizes else None
+    tuner = tuning.tune(model, apply=apply, sizes_mb=sizes, steps=3) if sizes else None
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     generator = torch.Generator().manual_seed(rank)
     now_s, caps = 0.0, set()
@@ -517,12 +524,12 @@ def tuned(
     data = model._get_ddp_logging_data()  # with unused parameters the first buckets stay
     buckets = len((data.get("rebuilt_bucket_sizes") or data["bucket_sizes"]).split(","))
     assert caps >= set(sizes)
-    assert found is None or found.done
-    return found, torch.cat([value.detach().ravel() for value in model.parameters()]), buckets
+    assert tuner is None or tuner.done
+    return tuner, torch.cat([value.detach().ravel() for value in model.parameters()]), buckets
 
 
 def tune(rank: int, world: int, folder: Path) -> Any:
-    """The best size stays, the weights are those of a DDP that was not tuned."""
+    """tune() keeps the best size; the weights equal those of a DDP without tuning."""
     import harp.torch
     from harp.torch import tuning
 
@@ -534,29 +541,29 @@ def tune(rank: int, world: int, folder: Path) -> Any:
     reports = []
     options: dict[str, Any]
     for hook, options in (
-        (nothing, {}),
-        (nothing, {"gradient_as_bucket_view": True}),
-        (nothing, {"static_graph": True}),
-        (nothing, {"find_unused_parameters": True}),
-        (half, {}),
-        (everything, {}),
+        (no_hook, {}),
+        (no_hook, {"gradient_as_bucket_view": True}),
+        (no_hook, {"static_graph": True}),
+        (no_hook, {"find_unused_parameters": True}),
+        (fp16_hook, {}),
+        (full_topk_hook, {}),
     ):
-        _, plain, one = tuned(rank, hook, [], **options)
-        found, weights, several = tuned(rank, hook, [0.1, 10.0], **options)
+        _, plain, plain_buckets = train_tuned(rank, hook, [], **options)
+        tuner, weights, tuned_buckets = train_tuned(rank, hook, [0.1, 10.0], **options)
         assert torch.allclose(weights, plain, atol=1e-5), (hook, options)
-        assert several > one, (several, one)
-        assert found.kwargs == {"bucket_cap_mb": 0.1}
-        reports.append(found.report())
+        assert tuned_buckets > plain_buckets, (tuned_buckets, plain_buckets)
+        assert tuner.kwargs == {"bucket_cap_mb": 0.1}
+        reports.append(tuner.report())
     assert len(set(reports)) == 1, reports
-    found, _, buckets = tuned(rank, nothing, [10.0], bucket_cap_mb=0.1)
-    assert buckets == several
-    advice, _, buckets = tuned(rank, nothing, [0.1], apply=False, bucket_cap_mb=7)
-    assert buckets == 1, "the size was not to be applied"
+    tuner, _, buckets = train_tuned(rank, no_hook, [10.0], bucket_cap_mb=0.1)
+    assert buckets == tuned_buckets
+    advice, _, buckets = train_tuned(rank, no_hook, [0.1], apply=False, bucket_cap_mb=7)
+    assert buckets == 1, "apply=False changes no size"
     model = DistributedDataParallel(Net())
     model._register_builtin_comm_hook(dist.BuiltinCommHookType.FP16_COMPRESS)
     texts = [
         reports[0],
-        found.report(),
+        tuner.report(),
         advice.report(),
         failure(lambda: tuning.tune(model)),
         failure(lambda: tuning.tune(model, steps=0)),
@@ -573,7 +580,7 @@ def mismatch(rank: int, world: int, folder: Path) -> str:
         first = failure(lambda: dist.all_reduce(torch.ones(100)))
     else:
         first = failure(lambda: dist.broadcast(torch.ones(100), 0))
-    # A small broadcast may be done before the other rank's call is known.
+    # A small broadcast may complete before the other rank's call is known.
     later = failure(dist.barrier)
     return first if first != "no error" else later
 
@@ -588,7 +595,7 @@ def killed(rank: int, world: int, folder: Path) -> str:
 
 
 def late(rank: int, world: int, folder: Path) -> str:
-    """monitored_barrier names the rank that does not come."""
+    """monitored_barrier names the missing rank."""
     init(rank, world, folder, timeout=timedelta(seconds=20))
     dist.barrier()
     if rank == 1:
@@ -628,10 +635,10 @@ def aborted(rank: int, world: int, folder: Path) -> str:
 
 
 def bad_calls(rank: int, world: int, folder: Path) -> list[str]:
-    """Refused with one sentence each, and the group goes on."""
+    """Each call fails with one sentence, and the group still works."""
     init(rank, world, folder)
     ones = torch.ones(3)
-    # Past torch's own checks in Python.
+    # Bypasses torch's own checks in Python.
     backend = dist.group.WORLD._get_backend(torch.device("cpu"))
     calls: list[Callable[[], object]] = [
         lambda: dist.all_reduce(ones.to_sparse()),
@@ -654,7 +661,7 @@ def bad_calls(rank: int, world: int, folder: Path) -> list[str]:
 
 
 def store_gone(rank: int, world: int, folder: Path) -> str:
-    """The store's server ends before the ranks meet in it."""
+    """The store's server ends before the ranks use it."""
     address = folder / "port"
     if rank == 0:
         server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
@@ -674,7 +681,7 @@ def store_gone(rank: int, world: int, folder: Path) -> str:
 
 
 def store_stopped(rank: int, world: int, folder: Path) -> str:
-    """The process of the store, the last one, stops while rank 0 waits for rank 1."""
+    """Rank 2, the store's server, is stopped while rank 0 waits for rank 1."""
     address, failed = folder / "port", folder / "failed"
     if rank == 2:
         server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
@@ -709,7 +716,7 @@ def wait_for(path: Path) -> None:
 
 
 def no_destroy(rank: int, world: int, folder: Path) -> str:
-    """A rank that ends at once after its part: what it has sent arrives."""
+    """A rank exits right after its operation; its data arrives."""
     init(rank, world, folder)
     data = torch.ones(100_000) * (rank == 0)
     dist.broadcast(data, 0)
@@ -717,19 +724,18 @@ def no_destroy(rank: int, world: int, folder: Path) -> str:
 
 
 def main() -> int:
-    """Entry point."""
     scenario, world, host, folder = sys.argv[1:]
     os.environ["HARP_COLL_HOST"] = host
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     torch.set_num_threads(1)
     from harp.torch import building
 
-    building.module()  # the ranks have it
+    building.module()  # the ranks inherit it
 
     def work(rank: int) -> Any:
         return globals()[scenario](rank, int(world), Path(folder))
 
-    # Ranks of no_destroy end with their atexit functions.
+    # Ranks of no_destroy run their atexit functions.
     end = sys.exit if scenario == "no_destroy" else os._exit
     return run(range(int(world)), work, (1,) if scenario == "killed" else (), end)
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's own tests of torch.distributed backends, with the backend "harp", a process a rank.
+"""PyTorch's own tests of torch.distributed backends, with the backend "harp", a process per rank.
 
     WORLD_SIZE=3 python tests/torch/torch_suite.py -v [TestDistBackendWithSpawn.test_NAME]
 
-torch.testing has them in its wheel. Which of them run depends on the features declared here. With
-TORCH_SUITE_NETNS=NAME,... rank r runs in the network namespace r of these.
+torch's wheel contains the tests. The features declared here select which run. With
+TORCH_SUITE_NETNS=NAME,..., rank r runs in the network namespace r of these.
 """
 
 import os
@@ -27,14 +27,14 @@ from torch.testing._internal.distributed.distributed_test import (  # noqa: E402
     TestDistBackend,
 )
 
-# Ranks are as many as cores, or more.
+# There may be more ranks than cores.
 torch.set_num_threads(1)
 
 
 def _run(
     environment: dict[str, str], target: Callable[..., None], *args: Any, **options: Any
 ) -> None:
-    """The server that forks the ranks has the environment of its start."""
+    """Sets the environment first: the fork server has that of its own start."""
     os.environ.update(environment)
     names = environment.get("TORCH_SUITE_NETNS")
     if names:
@@ -43,7 +43,7 @@ def _run(
 
 
 class TestDistBackendWithSpawn(TestDistBackend, DistributedTest._DistTestBase):
-    """Every test in new processes, which a server that has imported torch forks."""
+    """Every test runs in new processes, forked by a server that has imported torch."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -51,14 +51,14 @@ class TestDistBackendWithSpawn(TestDistBackend, DistributedTest._DistTestBase):
         context.set_forkserver_preload(["torch.testing._internal.distributed.distributed_test"])
 
         def process(target: Callable[..., None], args: tuple[Any, ...], **options: Any) -> Any:
-            words = (dict(os.environ), target, *args)
-            return context.Process(target=_run, args=words, **options)
+            run_args = (dict(os.environ), target, *args)
+            return context.Process(target=_run, args=run_args, **options)
 
         self._start_processes(process)
 
     @unittest.skip('DDP\'s log names every backend "custom" that is not of torch itself')
     def test_ddp_logging_data_cpu(self) -> None:
-        """Expects the name harp there."""
+        """Expects the name "harp" in the log."""
 
 
 if __name__ == "__main__":
