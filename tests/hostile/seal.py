@@ -48,6 +48,6 @@ class Flow:
 
     def open(self, segment: bytes) -> bytes:
         """Decrypts one segment. Raises InvalidTag."""
-        head, sealed = segment[:HEAD_BYTES], segment[HEAD_BYTES:]
-        assert len(sealed) == struct.unpack("<I", head)[0] + TAG_BYTES
-        return self.gcm.decrypt(self._nonce(), sealed, head)
+        head, ciphertext = segment[:HEAD_BYTES], segment[HEAD_BYTES:]
+        assert len(ciphertext) == struct.unpack("<I", head)[0] + TAG_BYTES
+        return self.gcm.decrypt(self._nonce(), ciphertext, head)

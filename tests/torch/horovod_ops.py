@@ -174,7 +174,7 @@ def main() -> None:
         )
     hvd.shutdown()
     assert not hvd.is_initialized()
-    hvd.init()  # again
+    hvd.init()
     assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == size
     hvd.shutdown()
     if rank == 0:

@@ -270,7 +270,7 @@ def harpctl(*arguments: str) -> Any:
 
 
 def test_bench() -> None:
-    """Sums are right on two hosts, and HARP's bytes cross the network."""
+    """Sums are correct on two hosts, and HARP's bytes cross the network."""
     report = harpctl("bench", "torch", "--rounds", "1", "--max-bytes", "65536", "--path", "kernel")
     assert report["right"]
     assert [row["size_bytes"] for row in report["results"]] == [4, 8, 64, 1024, 8192, 32768]
@@ -284,7 +284,7 @@ def test_bench() -> None:
     [("reduce_scatter", 1 / 2), ("all_gather", 2 / 3), ("all_to_all", 1)],
 )
 def test_bench_of_operations(operation: str, share: float) -> None:
-    """Two ranks on each host: results are right, and 2D sends this share of the bytes."""
+    """Two ranks on each host: results are correct, and 2D sends this share of the bytes."""
     size = ("--min-bytes", "1048576", "--max-bytes", "1048576")
     options = ("--operation", operation, "--ranks", "4", "--flat", "--rounds", "1")
     report = harpctl("bench", "torch", *options, *size)
