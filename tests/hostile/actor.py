@@ -233,22 +233,22 @@ class Commands:
         size: int,
         timeout_s: float = TIMEOUT_S,
     ) -> int:
-        """Transfers a message per [comm, name] concurrently and checks it: the number of these."""
-        pending = []
+        """Transfers a message per [comm, name] concurrently, checks it; returns the number."""
+        requests = []
         for comm, name in sends:
             data = pattern(name, 0, size)
-            pending.append((self._post(lambda c=comm, d=data: self.net.isend(c, d)), None))
+            requests.append((self._post(lambda c=comm, d=data: self.net.isend(c, d)), None))
         for comm, name in receives:
-            pending.append((self._post(lambda c=comm: self.net.irecv(c, size)), name))
+            requests.append((self._post(lambda c=comm: self.net.irecv(c, size)), name))
         deadline = time.monotonic() + timeout_s
-        waiting = list(pending)
-        while waiting:
-            assert time.monotonic() < deadline, f"{len(waiting)} of {len(pending)} wait"
-            waiting = [(request, name) for request, name in waiting if request.test() is None]
+        pending = list(requests)
+        while pending:
+            assert time.monotonic() < deadline, f"{len(pending)} of {len(requests)} are pending"
+            pending = [(request, name) for request, name in pending if request.test() is None]
             time.sleep(0)
-        for request, name in pending:
+        for request, name in requests:
             assert name is None or request.buffer.raw[:size] == pattern(name, 0, size), name
-        return len(pending)
+        return len(requests)
 
     def resources(self) -> list[int]:
         """[open descriptors, threads, resident KiB]."""
