@@ -1,30 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-# Each target does its whole set-up (system packages, .venv, build/); as root or through sudo.
+# Each target sets up what it needs (system packages, .venv, build/), as root or through sudo.
 .POSIX:
 .PHONY: help build build-tests wheel packages demo check test test-long test-nccl test-torch sanitize fuzz coverage tables docs dashboard site format clean
 
 AS_ROOT = tools/as_root.sh
 PYTEST = .venv/bin/python -m pytest
 RUN_TESTS = tools/run_tests.sh
-# The path that a job takes here by default; DEMOFLAGS=--path=xdp shows the stack of HARP.
+# auto is the default path of a job on this host. DEMOFLAGS=--path=xdp runs HARP's stack.
 DEMOFLAGS = --baseline --path auto
 
 help:
 	@echo 'make build      set up and build into build/'
 	@echo 'make wheel      ... and the wheel for other hosts into dist/'
 	@echo 'make packages   ... and Debian packages of plugin and daemon into dist/'
-	@echo 'make demo       ... and train a model across two hosts (namespaces), over HARP and over sockets'
+	@echo 'make demo       ... and train a model on two hosts (namespaces), over HARP and over sockets'
 	@echo 'make check      ... and run the tests that need no root (2 minutes on two cores)'
 	@echo 'make test       ... and run the tests (10 minutes on two cores)'
-	@echo 'make test-long  ... and what takes longer (sanitizers, more seeds, clang-tidy, the wheel)'
-	@echo 'make test-nccl  ... and run NVIDIA'"'"'s NCCL, 2.18 to the newest, over HARP (downloads 5 GB once)'
+	@echo 'make test-long  ... and the long tests (sanitizers, more seeds, clang-tidy, the wheel)'
+	@echo 'make test-nccl  ... and run NVIDIA NCCL, 2.18 to the newest, over HARP (downloads 5 GB once)'
 	@echo 'make test-torch ... and run the tests of harp.torch (installs PyTorch into .venv)'
-	@echo 'make sanitize   ... and the suite with AddressSanitizer, UBSan and ThreadSanitizer (test-long has it)'
-	@echo 'make fuzz       ... and every fuzz target for a minute (FUZZFLAGS=--seconds=3600: an hour in all)'
-	@echo 'make coverage   ... and say which lines of dataplane/ no test runs'
-	@echo 'make tables     write the simulator'"'"'s tables again (make test compares)'
-	@echo 'make docs       write conf/harp.toml and the tables of docs/ again (make test compares)'
-	@echo 'make dashboard  ... and draw docs/dashboard.png again, in a browser'
+	@echo 'make sanitize   ... and run the suite with AddressSanitizer, UBSan and ThreadSanitizer (part of test-long)'
+	@echo 'make fuzz       ... and run each fuzz target for a minute (FUZZFLAGS=--seconds=3600: an hour in total)'
+	@echo 'make coverage   ... and list the lines of dataplane/ that no test runs'
+	@echo 'make tables     regenerate the tables of the simulator (make test compares them)'
+	@echo 'make docs       regenerate conf/harp.toml and the tables of docs/ (make test compares them)'
+	@echo 'make dashboard  ... and render docs/dashboard.png in a browser'
 	@echo 'make site       build the documentation site into build-site/html'
 	@echo 'make format     format C and Python'
 	@echo 'make clean      remove build directories and .venv'
@@ -44,7 +44,7 @@ packages: build-tests
 demo: build
 	@$(AS_ROOT) .venv/bin/harpctl demo $(DEMOFLAGS)
 
-# Needs no root: what makes network namespaces is left to `make test`.
+# Needs no root. `make test` also runs the tests that create network namespaces.
 check: build-tests
 	@$(RUN_TESTS) -m 'not long and not nccl and not root and not full' $(PYTESTFLAGS)
 
@@ -57,7 +57,7 @@ test-long: build-tests
 test-nccl: build-tests
 	@$(AS_ROOT) $(PYTEST) tests/nccl -m 'nccl or not nccl' $(PYTESTFLAGS)
 
-# The extras' packages, without HARP itself, which lies in the source tree.
+# Installs the packages of the two extras, without HARP itself, which is used from the source tree.
 test-torch: build-tests
 	@for extra in torch torch-test; do .venv/bin/python tools/lock.py --ranges $$extra; done | \
 		.venv/bin/python -m pip install -q -r /dev/stdin

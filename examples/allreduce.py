@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job without a GPU: each rank has an array, and all ranks get the sum over HARP.
+"""A job without a GPU: the ranks sum their arrays with an all-reduce over HARP.
 
 examples/torchrun.sh examples/allreduce.py
 """

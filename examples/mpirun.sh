@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# A job over HARP, started by Open MPI:
+# Starts a job over HARP with Open MPI:
 #   examples/mpirun.sh -np 16 --hostfile hosts python train.py --epochs 3
-# The hosts have HARP in the same place and the same harp.toml; else put `harpctl run --` before the program instead.
+# All hosts need HARP at the same path and the same harp.toml. Otherwise, use mpirun and put
+# `harpctl run --` before the program.
 set -euo pipefail
 
 settings=$(harpctl env -o plain)

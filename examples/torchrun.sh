@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# A job over HARP, started by torchrun. On each of two hosts, with NODE_RANK 0 and 1:
+# Starts a job over HARP with torchrun. Run it on both hosts, with NODE_RANK 0 and 1:
 #   NODES=2 NODE_RANK=0 MASTER_ADDR=10.77.0.1 examples/torchrun.sh train.py --epochs 3
 set -euo pipefail
 

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * two_stacks.c - the worked example of harp.h: two TCP stacks in one process, joined by a wire.
+ * two_stacks.c - worked example of harp.h: two TCP stacks in one process, connected by a wire.
  *
- * A client connects to a server and sends a megabyte, half of it with plain buffers (harp_conn_send:
- * one copy) and half of it in the stack's own frames (harp_frame_alloc, harp_conn_send_frame: none).
- * The server looks at the bytes where they lie, adds them up, and answers with the sum. Time is a
- * variable: the program jumps from event to event, so a lossy wire with a 50 us delay costs no waiting.
+ * A client connects to a server and sends a megabyte: the first half from plain buffers with
+ * harp_conn_send(), which copies once; the second half in the stack's own frames with
+ * harp_frame_alloc() and harp_conn_send_frame(), which copy nothing. The server reads the bytes in
+ * place and answers with their sum. Time is a variable: the program jumps from event to event, so
+ * the 50 us delay of the lossy wire costs no waiting.
  *
  * Build it against an installed HARP with: cc two_stacks.c -lharp
- * On a real card only the first and the last lines of main() differ: harp_instance_open() of
- * harp_host.h gives a stack on an AF_XDP queue, and now_ns comes from clock_gettime(CLOCK_MONOTONIC).
+ * With a real NIC, only the first and last lines of main() differ: harp_instance_open() of
+ * harp_host.h returns a stack on an AF_XDP queue, and now_ns is that of CLOCK_MONOTONIC.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -28,7 +29,7 @@ static void die(const char *what, int err)
 }
 
 /* ------------------------------------------------------------------------------------------------
- * The server: accepts one connection, sums what arrives, answers at the end of the stream.
+ * The server: accepts one connection, sums the bytes, and answers at the end of the stream.
  */
 struct server {
 	struct harp_stack *stack;
@@ -37,7 +38,7 @@ struct server {
 	uint64_t sum, bytes;
 };
 
-/* Bytes that have arrived are looked at in place; consuming them reopens the window. */
+/* Reads received bytes in place; consuming them reopens the window. */
 static void server_readable(struct server *s)
 {
 	struct iovec pieces[16];
@@ -56,12 +57,12 @@ static void server_readable(struct server *s)
 		s->bytes += len;
 		harp_conn_consume(s->conn, len);
 	}
-	if (n == 0) { /* end of stream: the client has called shutdown */
+	if (n == 0) { /* end of stream: the client called shutdown */
 		struct iovec answer = { .iov_base = &s->sum, .iov_len = sizeof(s->sum) };
 
 		if (harp_conn_send(s->conn, &answer, 1) != (ssize_t)sizeof(s->sum))
 			die("answer", -EAGAIN); /* eight bytes always fit an empty queue */
-		harp_conn_close(s->conn);       /* FIN after the answer; the stack does the rest */
+		harp_conn_close(s->conn);       /* the stack sends a FIN after the answer */
 		s->conn = NULL;
 	} else if (n != -EAGAIN) {
 		die("server", n);
@@ -73,10 +74,10 @@ static void server_turn(struct server *s)
 	uint32_t events;
 	struct harp_conn *conn;
 
-	/* A listener has no events of its own: ask it at every turn. */
+	/* A listener has no events: poll it. */
 	while (harp_tcp_accept(s->listener, &conn) == 0)
 		s->conn = conn;
-	/* Each connection with something to tell comes out once, with all it has to tell. */
+	/* Each connection with events is returned once, with all its events. */
 	while ((conn = harp_stack_next_event(s->stack, &events)) != NULL) {
 		if (events & HARP_EVENT_READABLE)
 			server_readable(s);
@@ -89,7 +90,7 @@ static void server_turn(struct server *s)
 struct client {
 	struct harp_stack *stack;
 	struct harp_conn *conn;
-	uint64_t sum; /* of what was sent */
+	uint64_t sum; /* of the bytes sent */
 	uint32_t sent_bytes;
 	uint64_t answer;
 	size_t answer_bytes;
@@ -105,31 +106,31 @@ static uint8_t client_pattern(struct client *c)
 	return byte;
 }
 
-/* The first half, with plain buffers. Taken bytes may be fewer than offered. */
+/* Sends the first half from plain buffers. The stack may accept only a part of a buffer. */
 static int client_send_copy(struct client *c)
 {
 	static uint8_t buffer[4096];
-	static size_t filled, taken; /* what of the buffer has been taken */
+	static size_t filled, sent; /* bytes of the buffer */
 
-	while (c->sent_bytes < TOTAL_BYTES / 2 || taken < filled) {
+	while (c->sent_bytes < TOTAL_BYTES / 2 || sent < filled) {
 		struct iovec iov;
 		ssize_t n;
 
-		if (taken == filled) {
-			taken = 0;
+		if (sent == filled) {
+			sent = 0;
 			for (filled = 0; filled < sizeof(buffer); filled++)
 				buffer[filled] = client_pattern(c);
 		}
-		iov = (struct iovec){ .iov_base = buffer + taken, .iov_len = filled - taken };
+		iov = (struct iovec){ .iov_base = buffer + sent, .iov_len = filled - sent };
 		n = harp_conn_send(c->conn, &iov, 1);
 		if (n < 0)
-			return (int)n; /* -EAGAIN: HARP_EVENT_WRITABLE will come */
-		taken += (size_t)n;
+			return (int)n; /* -EAGAIN: HARP_EVENT_WRITABLE will follow */
+		sent += (size_t)n;
 	}
 	return 0;
 }
 
-/* The second half, in frames: what is written here is what the card reads. */
+/* Sends the second half in frames, which the NIC reads in place. */
 static int client_send_frames(struct client *c)
 {
 	while (c->sent_bytes < TOTAL_BYTES) {
@@ -155,7 +156,7 @@ static void client_writable(struct client *c)
 	if (!err)
 		err = client_send_frames(c);
 	if (!err)
-		err = harp_conn_shutdown(c->conn, SHUT_WR); /* no more to send; still receiving */
+		err = harp_conn_shutdown(c->conn, SHUT_WR); /* ends only the sending direction */
 	if (err && err != -EAGAIN && err != -EPIPE)
 		die("client", err);
 }
@@ -179,13 +180,13 @@ static void client_turn(struct client *c)
 			if (harp_conn_error(conn))
 				die("connection", harp_conn_error(conn));
 			c->finished = true;
-			return; /* main() still wants to look at it */
+			return; /* main() still reads the connection's info */
 		}
 	}
 }
 
 /* ------------------------------------------------------------------------------------------------
- * Time: the earliest thing that will happen to either stack or to packets on the way.
+ * Time: the next deadline of the stacks and of the packets in flight.
  */
 static uint64_t next_event_ns(struct harp_nic *nic[2], struct harp_stack *stack[2])
 {
@@ -219,12 +220,13 @@ int main(void)
 	uint64_t now_ns = 0;
 	int err;
 
-	/* A wire with two ports, and a stack with an address on each. */
+	/* A wire with two ports, each with a stack and an address. */
 	err = harp_wire_create(&wire, &wire_options);
 	if (err)
 		die("harp_wire_create", err);
 	for (unsigned i = 0; i < 2; i++) {
-		/* A seed, so that the run repeats. On a network it stays 0: secrets are the system's. */
+		/* The seed makes the run reproducible. On a network, keep it 0: the stack then
+		 * gets its secrets from the kernel. */
 		struct harp_stack_options options = { .size = sizeof(options), .seed = i + 1 };
 		struct harp_addr addr = harp_addr_v4(10, 0, 0, (uint8_t)(i + 1));
 
@@ -245,7 +247,7 @@ int main(void)
 	if (err)
 		die("harp_tcp_connect", err);
 
-	/* The whole life of both stacks. On a real card: poll, take events, poll again. */
+	/* The main loop. With a real NIC: poll the stack, handle its events, repeat. */
 	while (!client.finished) {
 		harp_stack_poll(stack[0], now_ns);
 		client_turn(&client);

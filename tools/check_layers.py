@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The layer rule: which folder may include which, checked file by file.
+"""Checks the includes of every file against the layer rule.
 
-dataplane/ is a stack of layers; each sees itself and those below it. Next to the stack, host, xdp
-and dpdk see public headers, base, and the doors listed below. coll/ sees NCCL's ABI and nothing
-else, so that it works over any plugin. The plugin and the Python bindings see the public headers,
-and those under SHARED.
+dataplane/ consists of layers; each may include itself and the layers below. The other folders of
+dataplane/, host, xdp and dpdk, may include public headers, base, and EXTRA_HEADERS. coll/ may
+include only NCCL's ABI, so that it works over any plugin. The plugin and the Python bindings may
+include the public headers and those in SHARED.
 
-plugin/ is a pile of its own. A folder may include, and call functions of, itself and those beneath
-it. Within a folder at most three files may depend on each other in a circle; a file depends on the
-files whose functions it names, so that a common header hides nothing. Run it from anywhere; it
-prints each offense and exits 1 when there is one.
+plugin/ has its own layers. A folder may include, and call functions of, itself and the folders
+below. At most three files of a folder may form a dependency cycle; a file depends on the files
+whose functions it names, so a common header hides nothing. Prints each violation; exit code 1 if
+there is one.
 """
 
 import re
@@ -19,11 +19,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-# Lowest first: a layer may include itself and all before it.
-PILE = ("base", "memory", "nic", "link", "network", "transport", "socket", "stack")
-# The plugin's folders, lowest first, by the same rule.
-PLUGIN_PILE = (
-    "profiler",  # a library of its own, which sees public headers only
+# Lowest first: a layer may include itself and those before it.
+LAYERS = ("base", "memory", "nic", "link", "network", "transport", "socket", "stack")
+# The plugin's folders, lowest first, with the same rule.
+PLUGIN_LAYERS = (
+    "profiler",  # a separate library, which includes only public headers
     "wire",
     "process",
     "device",
@@ -36,30 +36,31 @@ PLUGIN_PILE = (
     "abi",
     "tuner",
 )
-# Files of one folder of the plugin that may depend on each other in a circle.
-CIRCLE_FILES_MAX = 3
-# Folders next to the layers: what they may include besides their own files and dataplane/include.
-BESIDE = {"host": ("base",), "xdp": ("base",), "dpdk": ("base",)}
-# Single headers that folders next to the layers may include, and why.
-DOORS = {
-    "nic/af_xdp_link.h": "what an interface is: asked by host and xdp before there is a NIC",
+# Largest dependency cycle of files in a folder of the plugin.
+CYCLE_FILES_MAX = 3
+# Folders next to the layers, and what they may include besides their own files and
+# dataplane/include.
+SIDE_FOLDERS = {"host": ("base",), "xdp": ("base",), "dpdk": ("base",)}
+# Single headers that SIDE_FOLDERS may include, and why.
+EXTRA_HEADERS = {
+    "nic/af_xdp_link.h": "properties of an interface: host and xdp read them before a NIC is open",
     "xdp/harp_xdp.h": "the interface of libharp-xdp.so, which host opens on demand",
     "dpdk/harp_dpdk.h": "the interface of libharp-dpdk.so, which host opens on demand",
     "xdp/steer.h": "the maps' layout, shared with the BPF program",
 }
-# Headers of the pile that programs above it may include, and why.
+# Internal headers of dataplane/ that the plugin and the bindings may include, and why.
 SHARED = {
     "dataplane/base/addr.h": "comparison of addresses",
-    "dataplane/base/sockaddr.h": "an address as the kernel's",
-    "dataplane/base/thread.h": "the one way to start a thread",
-    "dataplane/base/trust.h": "whose files and programs are believed",
+    "dataplane/base/sockaddr.h": "conversion to the kernel's socket addresses",
+    "dataplane/base/thread.h": "the only way to start a thread",
+    "dataplane/base/trust.h": "which owners of files and programs are trusted",
     "dataplane/base/util.h": "container_of and ARRAY_SIZE",
 }
-# coll/ works over any ncclNet plugin: it sees what NCCL sees.
-COLL_SEES = ("plugin/abi/nccl_abi.h",)
-# Its public header: for the bindings.
+# coll/ works over any ncclNet plugin: it may include what NCCL includes.
+COLL_INCLUDES = ("plugin/abi/nccl_abi.h",)
+# The public header of coll/, for the bindings.
 COLL_PUBLIC = "coll/harp_coll.h"
-# What single files of the bindings may include besides, and why.
+# Other headers that single files of the bindings may include, and why.
 BINDINGS = {
     ("harp/_host.pxd", "dataplane/xdp/harp_xdp.h"): "harpd loads the XDP program as host does",
     (
@@ -69,12 +70,12 @@ BINDINGS = {
     (
         "harp/_host.pxd",
         "dataplane/host/route_cache.h",
-    ): "harpd reads an interface's addresses and routes for a job as the job would",
-    ("harp/_host.pxd", "dataplane/host/netlink_get.h"): "the same of the route to a destination",
-    ("harp/_host.pxd", "dataplane/host/dpdk_take.h"): "harpd refuses a port as its opener would",
+    ): "harpd reads an interface's addresses and routes as the job would",
+    ("harp/_host.pxd", "dataplane/host/netlink_get.h"): "the same for the route to a destination",
+    ("harp/_host.pxd", "dataplane/host/dpdk_take.h"): "harpd refuses a port as the job would",
 }
-# Public headers that the pile itself must not know: they are built on top of it.
-ABOVE_THE_PILE = ("harp_host.h",)
+# Public headers that LAYERS must not include: host, which is above the layers, implements them.
+HOST_HEADERS = ("harp_host.h",)
 C_SUFFIXES = (".c", ".h")
 CYTHON_SUFFIXES = (".pyx", ".pxd", ".pxi", *C_SUFFIXES)
 
@@ -83,8 +84,8 @@ EXTERN = re.compile(r"""^\s*cdef\s+extern\s+from\s+(?:"([^"]+)"|'([^']+)')""")
 
 
 @dataclass(frozen=True)
-class Offence:
-    """One include that the rule forbids."""
+class Violation:
+    """An include that the rule forbids."""
 
     file: Path
     line: int
@@ -96,7 +97,7 @@ class Offence:
 
 
 def headers(path: Path) -> Iterator[tuple[int, str]]:
-    """The headers a file names, with line numbers."""
+    """The headers that a file includes, with line numbers."""
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         match = INCLUDE.match(line) or EXTERN.match(line)
         if match:
@@ -104,78 +105,77 @@ def headers(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def resolve(root: Path, file: Path, header: str) -> Path | None:
-    """The file of the tree that an include means, relative to root; None when it is not ours."""
-    places = (
+    """The path of an included header relative to root; None if it is not in the tree."""
+    folders = (
         file.parent,
         root / "dataplane",
         root / "dataplane" / "include",
         root / "plugin",
         root / "coll",
     )
-    for place in places:
-        found = (place / header).resolve()
-        if found.is_file() and found.is_relative_to(root):
-            return found.relative_to(root)
+    for folder in folders:
+        path = (folder / header).resolve()
+        if path.is_file() and path.is_relative_to(root):
+            return path.relative_to(root)
     return None
 
 
-def judge_dataplane(layer: str, target: tuple[str, ...]) -> str | None:
-    """Why a file of this layer must not include target (a path in parts); None when it may."""
+def check_dataplane(layer: str, target: tuple[str, ...]) -> str | None:
+    """Why a file of this layer must not include target (the parts of a path); None if it may."""
     if target[0] != "dataplane":
-        return "dataplane/ knows nothing of what is built on it"
+        return "dataplane/ must not use what is built on it"
     folder, header = target[1], "/".join(target[1:])
     if folder == layer:
         return None
     if folder == "include":
-        if layer in PILE and target[-1] in ABOVE_THE_PILE:
-            return f"{layer} must not know the host layer, which is built on it"
+        if layer in LAYERS and target[-1] in HOST_HEADERS:
+            return f"{layer} must not use the host layer, which is built on it"
         return None
-    if layer in BESIDE:
-        if folder in BESIDE[layer] or header in DOORS:
+    if layer in SIDE_FOLDERS:
+        if folder in SIDE_FOLDERS[layer] or header in EXTRA_HEADERS:
             return None
-        return (
-            f"{layer} sees public headers, {', '.join(BESIDE[layer])} and {', '.join(DOORS)} only"
-        )
-    if folder not in PILE:
+        allowed = ", ".join((*SIDE_FOLDERS[layer], *EXTRA_HEADERS))
+        return f"{layer} may include only public headers, {allowed}"
+    if folder not in LAYERS:
         return f"{layer} must not include {folder}, which is next to the layers"
-    if PILE.index(folder) > PILE.index(layer):
-        return f"{layer} lies beneath {folder} and must not know it"
+    if LAYERS.index(folder) > LAYERS.index(layer):
+        return f"{layer} is below {folder} and must not use it"
     return None
 
 
-def judge_plugin(layer: str, folder: str) -> str | None:
-    """Why a folder of the plugin must not use another one; None when it may."""
-    if PLUGIN_PILE.index(folder) > PLUGIN_PILE.index(layer):
-        return f"plugin/{layer} lies beneath plugin/{folder} and must not know it"
+def check_plugin(layer: str, folder: str) -> str | None:
+    """Why a folder of the plugin must not use another one; None if it may."""
+    if PLUGIN_LAYERS.index(folder) > PLUGIN_LAYERS.index(layer):
+        return f"plugin/{layer} is below plugin/{folder} and must not use it"
     return None
 
 
-def judge(root: Path, file: Path, header: str) -> str | None:
-    """Why this file must not include this header; None when it may."""
-    where = file.relative_to(root).parts
+def check_include(root: Path, file: Path, header: str) -> str | None:
+    """Why a file must not include a header; None if it may."""
+    source = file.relative_to(root).parts
     target = resolve(root, file, header)
     if target is None:
         return None
-    if where[0] == "dataplane":
-        return judge_dataplane(where[1], target.parts)
-    if where[0] == target.parts[0] == "plugin":
-        return judge_plugin(where[1], target.parts[1])
-    if ("/".join(where), "/".join(target.parts)) in BINDINGS:
+    if source[0] == "dataplane":
+        return check_dataplane(source[1], target.parts)
+    if source[0] == target.parts[0] == "plugin":
+        return check_plugin(source[1], target.parts[1])
+    if ("/".join(source), "/".join(target.parts)) in BINDINGS:
         return None
-    if where[0] == "coll":
+    if source[0] == "coll":
         name = "/".join(target.parts)
-        if target.parts[0] == "coll" or name in COLL_SEES:
+        if target.parts[0] == "coll" or name in COLL_INCLUDES:
             return None
-        return f"coll sees {', '.join(COLL_SEES)} only"
-    if where[0] == "harp" and "/".join(target.parts) == COLL_PUBLIC:
+        return f"coll may include only {', '.join(COLL_INCLUDES)}"
+    if source[0] == "harp" and "/".join(target.parts) == COLL_PUBLIC:
         return None
-    own = where[: 2 if where[0] == "harp" else 1]
+    own = source[: 2 if source[0] == "harp" else 1]
     if target.parts[: len(own)] == own or target.parts[:2] == ("dataplane", "include"):
         return None
     if "/".join(target.parts) in SHARED:
         return None
-    seen = ", ".join(("the public headers in dataplane/include", *SHARED))
-    return f"{'/'.join(own)} sees {seen} only"
+    allowed = ", ".join(("the public headers in dataplane/include", *SHARED))
+    return f"{'/'.join(own)} may include only {allowed}"
 
 
 def files(root: Path) -> Iterator[Path]:
@@ -191,7 +191,8 @@ def files(root: Path) -> Iterator[Path]:
                 yield path
 
 
-# A function's definition at the beginning of a line; a prototype ends with ";" and is none.
+# A function's definition at the beginning of a line; a prototype, which ends with ";", does not
+# match.
 DEFINITION = re.compile(
     r"^(?!extern\b|typedef\b)(static )?\w[\w \*]*?\b(\w+)\([^;{}]*\)\s*\{", re.M
 )
@@ -201,7 +202,7 @@ NAME = re.compile(r"\b[a-z_]\w+\b")
 
 
 def plugin_uses(root: Path) -> dict[Path, set[Path]]:
-    """The .c files whose functions each .c file of the plugin names."""
+    """For each .c file of the plugin, the .c files whose functions it names."""
     texts = {
         path.relative_to(root): STRING.sub("", COMMENT.sub("", path.read_text(encoding="utf-8")))
         for path in sorted((root / "plugin").rglob("*.c"))
@@ -220,84 +221,84 @@ def plugin_uses(root: Path) -> dict[Path, set[Path]]:
     }
 
 
-def circles(uses: dict[Path, set[Path]]) -> Iterator[list[Path]]:
-    """Files that all depend on each other, by each of the other ones."""
+def cycles(uses: dict[Path, set[Path]]) -> Iterator[list[Path]]:
+    """The dependency cycles: sets of files that all depend on each other."""
     reach: dict[Path, set[Path]] = {}
     for start in uses:
-        seen: set[Path] = set()
-        left = [start]
-        while left:
-            for path in uses[left.pop()] & uses.keys():
-                if path not in seen:
-                    seen.add(path)
-                    left.append(path)
-        reach[start] = seen
+        visited: set[Path] = set()
+        pending = [start]
+        while pending:
+            for path in uses[pending.pop()] & uses.keys():
+                if path not in visited:
+                    visited.add(path)
+                    pending.append(path)
+        reach[start] = visited
     reported: set[Path] = set()
     for start in uses:
-        circle = sorted(path for path in reach[start] if start in reach[path])
-        if circle and start not in reported:
-            reported.update(circle)
-            yield circle
+        cycle = sorted(path for path in reach[start] if start in reach[path])
+        if cycle and start not in reported:
+            reported.update(cycle)
+            yield cycle
 
 
-def plugin_offences(root: Path) -> Iterator[str]:
-    """Functions of the plugin that are used from beneath, and circles that are too large."""
+def plugin_violations(root: Path) -> Iterator[str]:
+    """Calls from a folder of the plugin to a higher one, and cycles that are too large."""
     uses = plugin_uses(root)
     for path, others in uses.items():
-        if path.parts[1] not in PLUGIN_PILE:
+        if path.parts[1] not in PLUGIN_LAYERS:
             continue
         for other in sorted(others):
-            why = other.parts[1] in PLUGIN_PILE and judge_plugin(path.parts[1], other.parts[1])
+            why = other.parts[1] in PLUGIN_LAYERS and check_plugin(path.parts[1], other.parts[1])
             if why:
                 yield f"{path}: uses functions of {other}: {why}"
-    for folder in PLUGIN_PILE:
+    for folder in PLUGIN_LAYERS:
         own = {path: others for path, others in uses.items() if path.parts[1] == folder}
-        for circle in circles(own):
-            if len(circle) > CIRCLE_FILES_MAX:
-                names = ", ".join(path.name for path in circle)
+        for cycle in cycles(own):
+            if len(cycle) > CYCLE_FILES_MAX:
+                names = ", ".join(path.name for path in cycle)
                 yield (
-                    f"plugin/{folder}: {len(circle)} files depend on each other in a circle, more"
-                    f" than {CIRCLE_FILES_MAX}: {names}"
+                    f"plugin/{folder}: a dependency cycle of {len(cycle)} files, more than"
+                    f" {CYCLE_FILES_MAX}: {names}"
                 )
 
 
 def unknown_folders(root: Path) -> Iterator[str]:
     """Folders that the rule does not name."""
     for tree, known in (
-        ("dataplane", {"include", *PILE, *BESIDE}),
-        ("plugin", set(PLUGIN_PILE)),
+        ("dataplane", {"include", *LAYERS, *SIDE_FOLDERS}),
+        ("plugin", set(PLUGIN_LAYERS)),
     ):
         for path in sorted((root / tree).iterdir()):
             if path.is_dir() and path.name not in known:
                 yield f"{tree}/{path.name}: not in the layer rule: add it to tools/check_layers.py"
             elif tree == "plugin" and path.suffix in C_SUFFIXES:
-                yield f"{tree}/{path.name}: files of the plugin lie in the folder of their layer"
+                yield f"{tree}/{path.name}: move it into the folder of its layer"
 
 
 def check(root: Path) -> list[str]:
-    """Every offence in the tree, as text."""
+    """Every violation in the tree, as text."""
     root = root.resolve()
-    found = list(unknown_folders(root))
-    found += plugin_offences(root)
-    known = {"dataplane": {"include", *PILE, *BESIDE}, "plugin": set(PLUGIN_PILE)}
+    violations = list(unknown_folders(root))
+    violations += plugin_violations(root)
+    known = {"dataplane": {"include", *LAYERS, *SIDE_FOLDERS}, "plugin": set(PLUGIN_LAYERS)}
     for file in files(root):
         tree, folder = file.relative_to(root).parts[:2]
         if folder not in known.get(tree, {folder}):
             continue  # reported above
         for line, header in headers(file):
-            why = judge(root, file, header)
+            why = check_include(root, file, header)
             if why:
-                found.append(str(Offence(file.relative_to(root), line, header, why)))
-    return found
+                violations.append(str(Violation(file.relative_to(root), line, header, why)))
+    return violations
 
 
 def main() -> int:
-    """Checks the tree named by the argument, or the one this file lies in."""
+    """Checks the tree of the argument, or the tree that contains this file."""
     root = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parent.parent
-    offences = check(root)
-    for offence in offences:
-        print(offence)
-    return 1 if offences else 0
+    violations = check(root)
+    for violation in violations:
+        print(violation)
+    return 1 if violations else 0
 
 
 if __name__ == "__main__":

@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Line coverage of dataplane/ by the tests of `make test`, and what is not covered.
+"""Reports the line coverage of dataplane/ by the tests of `make test`.
 
     tools/coverage.py              build with gcov into build-coverage/, run the tests, report
-    tools/coverage.py --report     the report again, of the last run
-    tools/coverage.py --update     write docs/uncovered.txt again, with the reasons that it has
+    tools/coverage.py --report     report the last run again
 
-docs/uncovered.txt names every function of dataplane/ that has lines no test runs, and why. Exit 1
-when coverage is below the mark, or when a function stands there without a reason or not at all.
+For each function, prints the lines that no test ran, then the percentage. The exit code is 1 if the
+coverage is below the mark.
 """
 
 import argparse
@@ -21,24 +20,22 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build-coverage"
-REASONS = ROOT / "docs" / "uncovered.txt"
 MARK_PERCENT = 90.0
-NO_REASON = "?"
 SUITES = {"unit", "sim", "fuzz", "example", "dpdk"}
-# One version of the ABI: the engine's thread, its sleep, a fork.
-ALSO = ("conform-xdp-v12", "conform-dpdk-v12")
-# Instrumented, a seed takes some five times as long: a tenth of them, here.
-NOT_THESE = ("sim seeds from", "goodput is as", "a slow lane costs")
+# One ABI version, for the background poller, its sleep, and fork().
+CONFORMANCE_TESTS = ("conform-xdp-v12", "conform-dpdk-v12")
+# Instrumented, a seed takes about five times as long. run_tests() runs fewer seeds instead.
+SLOW_TESTS = ("sim seeds from", "goodput is as", "a slow lane costs")
 SEEDS = 1000
 PYTEST = ("tests/packet", "tests/netns", "tests/dpdk", "tests/daemon/test_dpdk_ports.py")
-# A BPF program: the kernel runs it.
+# The kernel runs the BPF program, so it has no data.
 NOT_MEASURED = {"dataplane/xdp/steer.bpf.c"}
-# It is long, and other tests send the same traffic through the stack.
-NOT_THIS = "tests/netns/test_interop_matrix.py"
+# It takes long, and other tests send the same traffic through the stack.
+SLOW_PYTEST = "tests/netns/test_interop_matrix.py"
 
 
 def call(*command: str | Path, check: bool = True, env: dict[str, str] | None = None) -> str:
-    """What a command printed."""
+    """Runs a command and returns its output."""
     bin_dir = ROOT / ".venv" / "bin"
     done = subprocess.run(
         command,
@@ -56,19 +53,19 @@ def call(*command: str | Path, check: bool = True, env: dict[str, str] | None = 
     return done.stdout
 
 
-def said(out: str, *words: str) -> None:
-    """Of a test run's output the lines that name failures, and the sum."""
-    lines = [line for line in out.splitlines() if any(word in line for word in words)]
-    print("\n".join(dict.fromkeys(lines)) or out[-2000:], flush=True)
+def print_summary(output: str, *patterns: str) -> None:
+    """Prints the lines of a test run that contain a pattern: failures and totals."""
+    lines = [line for line in output.splitlines() if any(text in line for text in patterns)]
+    print("\n".join(dict.fromkeys(lines)) or output[-2000:], flush=True)
 
 
 def run_tests() -> None:
-    """Everything that runs the stack. A test that fails is said, and does not end it."""
-    again = ["--reconfigure"] if (BUILD / "build.ninja").is_file() else []
+    """Builds and runs every test of the stack. Failed tests are printed and do not stop the run."""
+    reconfigure = ["--reconfigure"] if (BUILD / "build.ninja").is_file() else []
     options = ["-Db_coverage=true", "-Doptimization=1", "-Dpython=enabled"]
-    options += ["-Dc_args=-fprofile-update=atomic"]  # threads count too
+    options += ["-Dc_args=-fprofile-update=atomic"]  # several threads update the counters
     print("coverage: building into build-coverage/", flush=True)
-    call("meson", "setup", *again, BUILD, ROOT, *options)
+    call("meson", "setup", *reconfigure, BUILD, ROOT, *options)
     call("ninja", "-C", BUILD)
     for path in BUILD.rglob("*.gcda"):
         path.unlink()
@@ -77,43 +74,47 @@ def run_tests() -> None:
     names = [
         test["name"]
         for test in tests
-        if (SUITES & {suite.split(":")[-1] for suite in test["suite"]} or test["name"] in ALSO)
-        and not test["name"].startswith(NOT_THESE)
+        if (
+            SUITES & {suite.split(":")[-1] for suite in test["suite"]}
+            or test["name"] in CONFORMANCE_TESTS
+        )
+        and not test["name"].startswith(SLOW_TESTS)
     ]
-    # Ten times the time that it has otherwise: instrumented, and on a machine with other work.
-    out = call("meson", "test", "-C", BUILD, "--no-rebuild", "-t", "10", *names, check=False)
-    said(out, " FAIL ", " TIMEOUT ", " ERROR ", "Ok:", "Fail:")
-    said(call(BUILD / "tests/sim/sim_run", "--seeds", "0", str(SEEDS), check=False), "seed")
+    # Ten times the usual timeout: the code is instrumented, and the machine may be busy.
+    output = call("meson", "test", "-C", BUILD, "--no-rebuild", "-t", "10", *names, check=False)
+    print_summary(output, " FAIL ", " TIMEOUT ", " ERROR ", "Ok:", "Fail:")
+    output = call(BUILD / "tests/sim/sim_run", "--seeds", "0", str(SEEDS), check=False)
+    print_summary(output, "seed")
     print("coverage: running the tests over packets and namespaces", flush=True)
     python = ROOT / ".venv/bin/python"
-    options = ["-q", "-m", "not long", f"--ignore={NOT_THIS}", *PYTEST]
-    out = call(python, "-m", "pytest", *options, check=False, env={"HARP_BUILD": str(BUILD)})
-    said(out, "FAILED ", "ERROR ", " passed", " failed")
+    options = ["-q", "-m", "not long", f"--ignore={SLOW_PYTEST}", *PYTEST]
+    output = call(python, "-m", "pytest", *options, check=False, env={"HARP_BUILD": str(BUILD)})
+    print_summary(output, "FAILED ", "ERROR ", " passed", " failed")
 
 
 def function_name(file: str, name: str, number: int) -> str:
-    """The function of a line; gcov has no name for some inline functions of headers."""
+    """The function of a line. gcov has no name for some inline functions of headers."""
     if not name.startswith("<"):
         return name
     for line in reversed((ROOT / file).read_text().splitlines()[:number]):
-        if found := re.match(r"\w[^(=;]*?(\w+)\(", line):
-            return found[1]
+        if match := re.match(r"\w[^(=;]*?(\w+)\(", line):
+            return match[1]
     return "?"
 
 
-def uncovered() -> tuple[int, int, dict[str, dict[str, list[int]]]]:
-    """Lines, lines covered, and per file and function the lines that did not run."""
+def report() -> bool:
+    """Prints the lines that did not run, by function, and the percentage. False below the mark."""
     gcovr: list[str | Path] = ["gcovr", "--root", ROOT, "--filter", f"{ROOT}/dataplane/", "--json"]
     gcovr += ["--merge-mode-functions=separate", "--gcov-ignore-errors=all"]
     gcovr += ["--gcov-ignore-parse-errors=negative_hits.warn", "--object-directory", BUILD, BUILD]
     text = call(*gcovr)
     document = json.loads(text[text.index("{") : text.rindex("}") + 1])
-    total = covered = 0
-    missing: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
-    # What gcov could not read is not there, rather than uncovered.
+    # A file that gcov could not read is absent, not uncovered.
     sources = {str(path.relative_to(ROOT)) for path in ROOT.glob("dataplane/*/*.c")}
     if absent := sources - NOT_MEASURED - {file["file"] for file in document["files"]}:
-        sys.exit(f"coverage: no data of {', '.join(sorted(absent))}: run it all again")
+        sys.exit(f"coverage: no data of {', '.join(sorted(absent))}: run it again without --report")
+    total = covered = 0
+    missing: dict[tuple[str, str], list[int]] = defaultdict(list)
     for file in document["files"]:
         for line in file["lines"]:
             if line.get("gcovr/noncode"):
@@ -123,64 +124,24 @@ def uncovered() -> tuple[int, int, dict[str, dict[str, list[int]]]]:
             if line["count"] == 0:
                 number = line["line_number"]
                 name = function_name(file["file"], line.get("function_name", "<none>"), number)
-                missing[file["file"]][name].append(number)
-    return total, covered, missing
-
-
-def reasons() -> dict[tuple[str, str], str]:
-    """What docs/uncovered.txt says: file, function and reason on each line."""
-    found = {}
-    if REASONS.is_file():
-        for line in REASONS.read_text().splitlines():
-            if line and not line.startswith("#"):
-                file, function, reason = line.split(None, 2)
-                found[file, function] = reason
-    return found
-
-
-def update(missing: dict[str, dict[str, list[int]]]) -> None:
-    """Rewrites the list; reasons that are there stay."""
-    known = reasons()
-    lines = [
-        "# Functions of dataplane/ with lines that no test of `make coverage` runs, and why.",
-        "# `tools/coverage.py --update` brings it up to date; new ones get the reason ?.",
-    ]
-    for file in sorted(missing):
-        for function in sorted(missing[file]):
-            lines.append(f"{file} {function} {known.get((file, function), NO_REASON)}")
-    REASONS.write_text("\n".join(lines) + "\n")
-
-
-def report(total: int, covered: int, missing: dict[str, dict[str, list[int]]]) -> bool:
-    """Prints it; false when something is wrong."""
-    known, good = reasons(), True
-    for file in sorted(missing):
-        for function, numbers in sorted(missing[file].items()):
-            reason = known.get((file, function), NO_REASON)
-            where = ",".join(map(str, numbers[:12])) + ("..." if len(numbers) > 12 else "")
-            print(f"{file}:{where} {function}: {reason}")
-            good &= reason != NO_REASON
+                missing[file["file"], name].append(number)
+    for (path, function), numbers in sorted(missing.items()):
+        print(f"{path} {function}(): {','.join(map(str, numbers))}")
     percent = 100.0 * covered / max(total, 1)
     print(f"coverage of dataplane/: {covered} of {total} lines, {percent:.1f} %")
-    if not good:
-        print(f"coverage: functions without a reason: explain them in {REASONS.relative_to(ROOT)}")
     if percent < MARK_PERCENT:
         print(f"coverage: below {MARK_PERCENT} %")
-    return good and percent >= MARK_PERCENT
+    return percent >= MARK_PERCENT
 
 
 def main() -> int:
-    """The command line."""
+    """Parses the command line, runs the tests and reports."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--report", action="store_true", help="of the last run; runs nothing")
-    parser.add_argument("--update", action="store_true", help="write docs/uncovered.txt again")
+    parser.add_argument("--report", action="store_true", help="report the last run; run no tests")
     options = parser.parse_args()
-    if not options.report and not options.update:
+    if not options.report:
         run_tests()
-    total, covered, missing = uncovered()
-    if options.update:
-        update(missing)
-    return 0 if report(total, covered, missing) or options.update else 1
+    return 0 if report() else 1
 
 
 if __name__ == "__main__":

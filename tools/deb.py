@@ -4,9 +4,9 @@
 
     .venv/bin/python tools/deb.py [--only libnccl-net-harp] [DIRECTORY]
 
-libnccl-net-harp is the plugin alone and needs no Python. harpd has harpctl, harpd and the Python
-API; it brings the Python packages that it needs in /usr/lib/harp, as Debian 12 has older ones.
-Both are for the Debian on which they are built, and without DPDK.
+libnccl-net-harp contains only the plugin and does not need Python. harpd contains harpctl, harpd
+and the Python API, and the Python packages that they need in /usr/lib/harp, because those of
+Debian 12 are too old. Both packages are without DPDK and for the Debian release that builds them.
 """
 
 import argparse
@@ -45,7 +45,7 @@ License: Apache-2.0
  /usr/share/common-licenses/Apache-2.0 has the text.
 """
 
-# dpkg knows files of packages only, and would replace files of others.
+# dpkg would replace files that do not belong to a package.
 PREINST = f"""\
 #!/bin/sh
 set -e
@@ -68,7 +68,8 @@ if [ -z "$DPKG_ROOT" ]; then
 fi
 """
 
-# An upgrade leaves harpd alone: `systemctl restart harpd` takes the new one, and jobs keep running.
+# An upgrade does not restart harpd. `systemctl restart harpd` starts the new one; jobs keep
+# running.
 PRERM = """\
 #!/bin/sh
 set -e
@@ -80,7 +81,7 @@ fi
 
 
 class Package:
-    """A package that is being put together in a folder."""
+    """The files of a package, in a folder."""
 
     def __init__(self, folder: Path, name: str, **fields: str) -> None:
         self.folder, self.name, self.fields = folder / name, name, fields
@@ -94,12 +95,12 @@ class Package:
         target.chmod(mode)
 
     def link(self, path: str, target: str) -> None:
-        """Make a symbolic link."""
+        """Create a symbolic link."""
         (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
         (self.folder / path).symlink_to(target)
 
     def build(self, into: Path, quick: bool) -> Path:
-        """Return the path of the package."""
+        """Build the package and return its path."""
         size = sum(path.lstat().st_size for path in self.folder.rglob("*") if path.is_file())
         fields = {
             "Package": self.name,
@@ -117,8 +118,8 @@ class Package:
             if folder.is_dir() and not folder.is_symlink():
                 folder.chmod(0o755)
         path = into / f"{self.name}_{__version__}_{ARCHITECTURE}.deb"
-        packing = ["-Zgzip", "-z1"] if quick else ["-Zxz"]
-        command = ["dpkg-deb", "--root-owner-group", *packing, "--build", self.folder, path]
+        compression = ["-Zgzip", "-z1"] if quick else ["-Zxz"]
+        command = ["dpkg-deb", "--root-owner-group", *compression, "--build", self.folder, path]
         run(*command)
         return path
 
@@ -132,7 +133,7 @@ def run(*command: str | Path) -> str:
 
 
 def libc(*paths: Path) -> str:
-    """Return the dependency on libc: the newest version of which a symbol is used."""
+    """Return the dependency on libc: the newest version whose symbols the files use."""
     texts = [run("readelf", "--version-info", "--wide", path) for path in paths]
     versions = re.findall(r"GLIBC_(\d+)\.(\d+)", " ".join(texts))
     newest = max((int(major), int(minor)) for major, minor in versions)
@@ -140,7 +141,7 @@ def libc(*paths: Path) -> str:
 
 
 def stripped(path: Path, folder: Path) -> bytes:
-    """Return a program or library without debugging information."""
+    """Return the bytes of a program or library without debug information."""
     target = folder / "stripped"
     run("strip", "--strip-unneeded", "-o", target, path)
     return target.read_bytes()
@@ -170,23 +171,23 @@ def plugin(folder: Path) -> Package:
 
 
 def dependencies() -> Iterator[Distribution]:
-    """Return the Python packages that harp-nccl needs, those that they need included."""
+    """Yield the Python packages that harp-nccl depends on, directly or indirectly."""
     import tomllib
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    waiting, names = list(project["dependencies"]), set()
-    while waiting:
-        requirement = Requirement(waiting.pop())
-        wanted = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
-        if wanted and requirement.name not in names:
+    pending, names = list(project["dependencies"]), set()
+    while pending:
+        requirement = Requirement(pending.pop())
+        applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        if applies and requirement.name not in names:
             names.add(requirement.name)
             package = distribution(requirement.name)
-            waiting += package.requires or []
+            pending += package.requires or []
             yield package
 
 
 def copy_python(package: Package, build: Path) -> None:
-    """The package itself as meson installs it, and what it needs as .venv has it."""
+    """Copy the Python package as meson installs it, and its dependencies from .venv."""
     with tempfile.TemporaryDirectory() as name:
         run(f"{Path(sys.executable).parent}/meson", "install", "-C", build, "--no-rebuild",
             "--quiet", "--destdir", name)  # fmt: skip
@@ -196,10 +197,10 @@ def copy_python(package: Package, build: Path) -> None:
             package.folder / SITE / "harp",
             ignore=shutil.ignore_patterns("__pycache__", "*dpdk*.so"),
         )
-    for each in dependencies():
-        for file in each.files or ():
+    for dependency in dependencies():
+        for file in dependency.files or ():
             if ".." not in file.parts and "__pycache__" not in file.parts:
-                content = Path(str(each.locate_file(file))).read_bytes()
+                content = Path(str(dependency.locate_file(file))).read_bytes()
                 package.write(f"{SITE}/{file}", content)
 
 
@@ -215,7 +216,7 @@ def daemon(folder: Path) -> Package:
         f"python3 (<< 3.{minor + 1}), passwd",
         Description="daemon and tools of HARP, the user-space TCP stack for NCCL\n"
         " harpd leases NIC queues to jobs, which need no privileges. harpctl checks hosts, runs\n"
-        " jobs and shows statistics. With the Python API, as its own Python environment.",
+        " jobs and shows statistics. The package has its own Python environment with the API.",
     )
     copy_python(package, build)
     for path in (package.folder / SITE / "harp/lib").iterdir():
@@ -249,7 +250,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("directory", type=Path, nargs="?", default=ROOT / "dist")
     parser.add_argument("--only", choices=PACKAGES)
-    parser.add_argument("--quick", action="store_true", help="larger packages, in less time")
+    parser.add_argument("--quick", action="store_true", help="compress less, to build faster")
     options = parser.parse_args()
     os.umask(0o022)
     options.directory.mkdir(parents=True, exist_ok=True)

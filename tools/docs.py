@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes what is generated from the lists in the code: conf/harp.toml, and the parts of
-docs/configuration.md, docs/check.md and docs/metrics.md between `<!-- generated: NAME -->` and
-`<!-- end -->`.
+"""Generates documents from lists in the code.
 
-Run it by the environment's Python after a change of those lists; with --check it
-writes nothing and exits 1 when a file is out of date, as tests/python/test_config_docs.py does.
+These are conf/harp.toml, and the parts of docs/configuration.md, docs/check.md and docs/metrics.md
+between `<!-- generated: NAME -->` and `<!-- end -->`. Run it with .venv/bin/python when those lists
+change. With --check it writes nothing, and the exit code is 1 if a file is out of date;
+tests/python/test_config_docs.py does that.
 """
 
 import re
@@ -35,18 +35,18 @@ def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
         yield "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
 
 
-def named(head: str, listed: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """Yield a table of names and what they mean."""
-    yield from table((head, "what"), ((f"`{name}`", text) for name, text in listed))
+def name_table(head: str, entries: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Yield a table of names and their meanings."""
+    yield from table((head, "what"), ((f"`{name}`", text) for name, text in entries))
 
 
 # --------------------------------------------------------------------------------------------------
 # docs/configuration.md.
 #
-def _setting(key: Key, array: bool) -> Iterator[str]:
+def _setting(key: Key, is_array: bool) -> Iterator[str]:
     default = values.to_toml(values.preset(key), key)
     yield f"`{key.key}`"
-    if not array:
+    if not is_array:
         yield f"`{key.variable}`"
     yield reference.range_of(key)
     yield "none" if key.name in reference.EXAMPLES else f"`{default}`"
@@ -56,16 +56,16 @@ def _setting(key: Key, array: bool) -> Iterator[str]:
 def settings() -> Iterator[str]:
     """Yield a section for each table of harp.toml."""
     for name, purpose in reference.TABLES.items():
-        keys, array = tables()[name].values(), name in ARRAYS
+        keys, is_array = tables()[name].values(), name in ARRAYS
         yield from (f"## {reference.title(name)}", "", purpose, "")
         head = ("key", "value", "default", "when")
-        head = head if array else ("key", "variable", *head[1:])
-        yield from table(head, (_setting(key, array) for key in keys))
+        head = head if is_array else ("key", "variable", *head[1:])
+        yield from table(head, (_setting(key, is_array) for key in keys))
         yield from ("", *(f"- `{key.key}`: {key.help}." for key in keys), "")
 
 
 def variables() -> Iterator[str]:
-    """Yield a table of the variables that have no key."""
+    """Yield a table of the environment variables that have no key in harp.toml."""
     names = {Reader.JOB: "jobs", Reader.DAEMON: "harpd", Reader.TOOL: "harpctl"}
     rows = []
     for key in global_keys():
@@ -82,13 +82,13 @@ def variables() -> Iterator[str]:
 # docs/check.md.
 #
 def checks(*scopes: str) -> Callable[[], Iterator[str]]:
-    """Return what yields a table of the checks of these scopes."""
-    assert examine.CHECK_MODULES  # they have registered their checks
+    """Return a generator function of the table of the checks of these scopes."""
+    assert examine.CHECK_MODULES  # importing them registered their checks
     rows = []
-    for each in sorted(CHECKS, key=lambda one: one.scope in ("opened", "working", "used")):
-        if each.scope in scopes:
-            what, _, why = " ".join(each.description.split()).removesuffix(".").partition(": ")
-            rows.append((f"`{each.name}`", what, why))
+    for check in sorted(CHECKS, key=lambda check: check.scope in ("opened", "working", "used")):
+        if check.scope in scopes:
+            what, _, why = " ".join(check.description.split()).removesuffix(".").partition(": ")
+            rows.append((f"`{check.name}`", what, why))
     return lambda: table(("name", "examines", "why"), rows)
 
 
@@ -112,41 +112,41 @@ LABELS = {
     "harp_lane_srtt_seconds": "device, kind",
     **{families.rail_metric(name): "device, kind" for name, _ in _page.LISTS["rail"]},
 }
-OF_NIC = ("harpd_nic_usable", "harpd_leases", "harpd_queues_unreachable")
+NIC_METRICS = ("harpd_nic_usable", "harpd_leases", "harpd_queues_unreachable")
 
 
 def metrics() -> Iterator[str]:
     """Yield a table of the metrics."""
     status = {"since_s": 0, "nics": (), "dpdk": (), "granted": 0, "refused": {}, "reloads": 0}
-    own = daemon.collect((status, {"instances": ()}), True)
+    daemon_families = daemon.collect((status, {"instances": ()}), True)
     rows = []
-    for family in (*families.collect(families.ScrapeData(devices={})), *own):
+    for family in (*families.collect(families.ScrapeData(devices={})), *daemon_families):
         suffix = {"counter": "_total", "info": "_info"}.get(family.type, "")
-        of_host = family.name.startswith(("harpd_", "harp_job_")) and family.name not in OF_NIC
-        labels = LABELS.get(family.name, "" if of_host else "device")
+        is_host = family.name.startswith(("harpd_", "harp_job_")) and family.name not in NIC_METRICS
+        labels = LABELS.get(family.name, "" if is_host else "device")
         rows.append((f"`{family.name}{suffix}`", family.type, labels, family.documentation))
     yield from table(("metric", "type", "labels", "what"), rows)
 
 
 def reasons() -> Iterator[str]:
-    """Yield a table of the reasons of kernel lanes."""
-    more = (
+    """Yield a table of the reasons for kernel lanes."""
+    comm_reasons = (
         ("lane_lost", "the comm had HARP lanes and lost them"),
         ("unknown", "the job's plugin is of an earlier version of HARP"),
     )
-    yield from named("reason", (*_page.LISTS["fallback"], *more))
+    yield from name_table("reason", (*_page.LISTS["fallback"], *comm_reasons))
 
 
-def numbers_of_jobs() -> Iterator[str]:
-    """Yield tables of the numbers of jobs, comms and lanes."""
-    yield from named("counter of a job", _page.LISTS["job"])
-    for what, listed in (
+def job_counters() -> Iterator[str]:
+    """Yield tables of the counters of jobs, comms and lanes."""
+    yield from name_table("counter of a job", _page.LISTS["job"])
+    for what, entries in (
         ("lanes over a NIC", _page.LISTS["rail"]),
         ("a comm", _page.LISTS["comm"]),
         ("a lane", _page.LISTS["lane"]),
     ):
         yield ""
-        yield from named(f"number of {what}", listed)
+        yield from name_table(f"number of {what}", entries)
 
 
 PARTS: dict[str, Callable[[], Iterator[str]]] = {
@@ -157,40 +157,42 @@ PARTS: dict[str, Callable[[], Iterator[str]]] = {
     "port-checks": checks("port", "opened", "working", "used"),
     "metrics": metrics,
     "reasons": reasons,
-    "drops": lambda: named("reason", ((one.drop_reason or "", one.help) for one in schema.drops())),
-    "verdicts": lambda: named("verdict", _page.LISTS["verdict"]),
-    "histograms": lambda: named("histogram", _page.LISTS["histogram"]),
-    "connections": lambda: named("number", _page.LISTS["flow"]),
-    "jobs": numbers_of_jobs,
+    "drops": lambda: name_table(
+        "reason", ((counter.drop_reason or "", counter.help) for counter in schema.drops())
+    ),
+    "verdicts": lambda: name_table("verdict", _page.LISTS["verdict"]),
+    "histograms": lambda: name_table("histogram", _page.LISTS["histogram"]),
+    "connections": lambda: name_table("number", _page.LISTS["flow"]),
+    "jobs": job_counters,
 }
 
 
 def generated() -> dict[Path, str]:
-    """Path in the tree -> what it must contain."""
-    found = {ROOT / "conf" / "harp.toml": reference.to_toml()}
+    """The contents of each generated file."""
+    contents = {ROOT / "conf" / "harp.toml": reference.to_toml()}
     for name in PAGES:
         path = ROOT / "docs" / name
-        found[path] = PART.sub(
+        contents[path] = PART.sub(
             lambda part: part[1] + "".join(f"{line}\n" for line in PARTS[part[2]]()) + part[3],
             path.read_text(encoding="utf-8"),
         )
-    return found
+    return contents
 
 
 def main() -> int:
-    """Writes, or checks."""
-    late = {
+    """Writes the files, or with --check, compares them."""
+    outdated = {
         path: text
         for path, text in generated().items()
         if not path.is_file() or path.read_text(encoding="utf-8") != text
     }
     if "--check" in sys.argv[1:]:
-        for path in late:
+        for path in outdated:
             print(f"{path.relative_to(ROOT)} is out of date: run `make docs`")
-        return 1 if late else 0
-    for path, text in late.items():
+        return 1 if outdated else 0
+    for path, text in outdated.items():
         path.write_text(text, encoding="utf-8")
-        print(f"{path.relative_to(ROOT)} written")
+        print(f"{path.relative_to(ROOT)}: written")
     return 0
 
 

@@ -2,13 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the fuzz targets of tests/fuzz under libFuzzer with AddressSanitizer and UBSan.
 
-    tools/fuzz.py                      every target for 60 s, two at a time
-    tools/fuzz.py --seconds 3600       an hour, shared among the targets
+    tools/fuzz.py                      every target for 60 s, one per CPU at a time
+    tools/fuzz.py --seconds 3600       an hour, divided among the targets
     tools/fuzz.py --each 600 fuzz_tcp  one target, ten minutes
 
-The seed corpus (tests/fuzz/corpus) is read, never written; what is found new stays in
-build-fuzz/corpus, so that the next run goes on from there. An input that fails is kept in
-build-fuzz/found and named with the command that replays it. Exit 1 when there is one.
+It only reads the seed corpus (tests/fuzz/corpus). New inputs stay in build-fuzz/corpus, where the
+next run continues. Inputs that fail are saved in build-fuzz/found, and the command that replays
+them is printed; the exit code is then 1.
 """
 
 import argparse
@@ -31,14 +31,14 @@ ENVIRONMENT = {
 
 
 def build() -> None:
-    """The targets, with clang, into build-fuzz/."""
+    """Builds the targets with clang into build-fuzz/."""
     bin_dir = ROOT / ".venv" / "bin"
     env = os.environ | {"CC": "clang", "PATH": f"{bin_dir}:{os.environ['PATH']}"}
-    again = ["--reconfigure"] if (BUILD / "build.ninja").is_file() else []
+    reconfigure = ["--reconfigure"] if (BUILD / "build.ninja").is_file() else []
     options = ["-Dpython=disabled", "-Dfuzz=true", "-Db_sanitize=address,undefined"]
     options += ["-Db_lundef=false", "-Doptimization=1", "-Dc_args=-fsanitize=fuzzer-no-link"]
     for command in (
-        ["meson", "setup", *again, BUILD, ROOT, *options],
+        ["meson", "setup", *reconfigure, BUILD, ROOT, *options],
         ["ninja", "-C", BUILD, "fuzz-targets"],
     ):
         done = subprocess.run(
@@ -54,20 +54,21 @@ def build() -> None:
 
 
 def targets() -> list[str]:
-    """Their names: each has a folder of seeds."""
+    """Names of the targets: each has a folder of seeds."""
     return sorted(path.name for path in SEEDS.iterdir() if path.is_dir())
 
 
 def run(name: str, seconds: int) -> tuple[str, bool]:
-    """One target: a line for the table, and whether it held."""
-    corpus, found = BUILD / "corpus" / name, BUILD / "found" / name
+    """Runs one target. Returns a line for the table, and whether no input failed."""
+    corpus, failures = BUILD / "corpus" / name, BUILD / "found" / name
     corpus.mkdir(parents=True, exist_ok=True)
-    found.mkdir(parents=True, exist_ok=True)
+    failures.mkdir(parents=True, exist_ok=True)
     program = BUILD / "tests" / "fuzz" / name
-    command = [program, f"-max_total_time={seconds}", f"-artifact_prefix={found}/", "-timeout=25"]
-    command += [f"-max_len={INPUT_BYTES_MAX.get(name, 8192)}", "-print_final_stats=1"]
-    # Entropic scheduling's book-keeping takes most of the time where an input has many features: a
-    # run of fuzz_tcp has some thousands, and is nine times as fast without.
+    command = [program, f"-max_total_time={seconds}", f"-artifact_prefix={failures}/"]
+    command += [f"-max_len={INPUT_BYTES_MAX.get(name, 8192)}", "-timeout=25"]
+    command += ["-print_final_stats=1"]
+    # Entropic scheduling is slow for inputs with many features: fuzz_tcp, with thousands of
+    # features per input, is nine times as fast without it.
     command += ["-entropic=0", "-rss_limit_mb=4096", corpus, SEEDS / name]
     done = subprocess.run(
         command,
@@ -83,35 +84,35 @@ def run(name: str, seconds: int) -> tuple[str, bool]:
     line = f"{name:<16} {int(count[1]) if count else 0:>12,} inputs  {cover[-1] if cover else '?'}"
     if done.returncode == 0:
         return f"{line} edges  nothing found", True
-    (found / "log").write_text(done.stdout)
+    (failures / "log").write_text(done.stdout)
     artifact = re.search(r"Test unit written to (\S+)", done.stdout)
-    replay = f"{program} {artifact[1]}" if artifact else f"see {found}/log"
+    replay = f"{program} {artifact[1]}" if artifact else f"see {failures}/log"
     tail = done.stdout[-3000:] if not artifact else ""
     return f"{line} edges  FAILED, replay it: {replay}{tail}", False
 
 
 def main() -> int:
-    """The command line."""
+    """Parses the command line, builds the targets and runs them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=int, help="for all targets together")
-    parser.add_argument("--each", type=int, default=60, help="for each target (60)")
-    parser.add_argument("target", nargs="*", help="some targets only")
+    parser.add_argument("--seconds", type=int, help="total time of all targets")
+    parser.add_argument("--each", type=int, default=60, help="time of each target (60)")
+    parser.add_argument("target", nargs="*", help="targets to run (all)")
     options = parser.parse_args()
     names = options.target or targets()
     if unknown := set(names) - set(targets()):
         parser.error(f"no such target: {', '.join(sorted(unknown))}; there are {targets()}")
-    each = options.each
+    seconds = options.each
     if options.seconds:
-        each = max(1, options.seconds * min(CPUS, len(names)) // len(names))
+        seconds = max(1, options.seconds * min(CPUS, len(names)) // len(names))
     print("fuzz: building with clang into build-fuzz/", flush=True)
     build()
-    print(f"fuzz: {len(names)} targets, {each} s each, {CPUS} at a time", flush=True)
-    good = True
+    print(f"fuzz: {len(names)} targets, {seconds} s each, {CPUS} at a time", flush=True)
+    has_failed = False
     with ThreadPoolExecutor(CPUS) as pool:
-        for line, held in pool.map(lambda name: run(name, each), names):
+        for line, is_good in pool.map(lambda name: run(name, seconds), names):
             print(line, flush=True)
-            good &= held
-    return 0 if good else 1
+            has_failed |= not is_good
+    return 1 if has_failed else 0
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Instructions, counted by callgrind: tools/instructions.py [BUILD_DIR] [lanes].
+"""Counts instructions with callgrind: tools/instructions.py [BUILD_DIR] [lanes].
 
-For each kind of poll that tools/cost/sim_bench.c measures, and for 1, 100 and 10,000 flows: the
-instructions the stack executes; then the same for a stack that publishes its statistics
-(harp_page.h) and is polled every microsecond. The wire's own instructions are not counted, nor the
-copies that it makes. With `lanes`: of a small message through the plugin
-over kernel lanes, both ends together, and through the reference plugin with NCCL's sockets
-(tools/driver/cost.c); the kernel's instructions are not counted. The numbers depend on compiler and
-options, not on the load; valgrind has no AVX-512.
+Prints the instructions that the stack executes for each kind of poll of tools/cost/sim_bench.c,
+with 1, 100 and 10,000 flows; then the same for a stack that publishes its statistics (harp_page.h)
+and is polled every microsecond. The instructions and copies of the wire are not counted.
+
+With `lanes`, prints the instructions of a small message (tools/driver/cost.c) through the plugin
+over kernel lanes, and through the reference plugin: both ends together, without the kernel. The
+numbers depend on compiler and options, not on the load. valgrind does not support AVX-512.
 """
 
 import os
@@ -41,11 +41,11 @@ COST_ROWS = (
     ("8 B, one at a time", "messages", "1"),
     ("8 B, 8 in flight", "messages", "8"),
 )
-NO_PACKET = ("idle", "publish")  # in these polls all copies are the stack's own
+NO_PACKET = ("idle", "publish")  # in these polls, all copies are those of the stack
 
 
-def own_costs(profile: str, left_out: re.Pattern[str]) -> int:
-    """Sum of the exclusive costs of the functions that count, from a callgrind profile."""
+def exclusive_costs(profile: str, excluded: re.Pattern[str]) -> int:
+    """Sum of the exclusive costs of a callgrind profile, without the excluded functions."""
     names: dict[str, str] = {}
     total = 0
     counts = skip = False
@@ -54,7 +54,7 @@ def own_costs(profile: str, left_out: re.Pattern[str]) -> int:
             number, _, name = line[3:].partition(" ")
             if name:
                 names[number] = name
-            counts = not left_out.match(names[number])
+            counts = not excluded.match(names[number])
         elif line.startswith("cfn="):
             number, _, name = line[4:].partition(" ")
             if name:
@@ -69,26 +69,26 @@ def own_costs(profile: str, left_out: re.Pattern[str]) -> int:
 
 
 def callgrind(
-    left_out: re.Pattern[str], *command: str, environment: dict[str, str] | None = None
+    excluded: re.Pattern[str], *command: str, environment: dict[str, str] | None = None
 ) -> int:
-    """Instructions of the command inside its function measured()."""
+    """Instructions of the command in its function measured()."""
     with tempfile.TemporaryDirectory() as folder:
         profile = Path(folder) / "callgrind.out"
         options = ("--toggle-collect=measured", f"--callgrind-out-file={profile}")
-        # Threads that wait must not keep the others from running.
+        # Fair scheduling: threads that wait must not block the others.
         subprocess.run(
             ["valgrind", "--tool=callgrind", "--fair-sched=yes", *options, *command],
             check=True,
             capture_output=True,
             env=os.environ | (environment or {}),
         )
-        return own_costs(profile.read_text(), left_out)
+        return exclusive_costs(profile.read_text(), excluded)
 
 
 def instructions(sim_bench: Path, what: str, flows: int, *page: str) -> int:
-    left_out = re.compile("^wire_") if what in NO_PACKET else NOT_THE_STACK
+    excluded = re.compile("^wire_") if what in NO_PACKET else NOT_THE_STACK
     command = (str(sim_bench), what, str(flows), str(PACKETS), *page)
-    return round(callgrind(left_out, *command) / PACKETS)
+    return round(callgrind(excluded, *command) / PACKETS)
 
 
 def lanes(build: Path) -> None:
@@ -109,14 +109,14 @@ def lanes(build: Path) -> None:
 
 
 def main() -> int:
-    words = [word for word in sys.argv[1:] if word != "lanes"]
-    build = Path(words[0] if words else "build")
+    args = [arg for arg in sys.argv[1:] if arg != "lanes"]
+    build = Path(args[0] if args else "build")
     if "lanes" in sys.argv[1:]:
         lanes(build)
         return 0
     sim_bench = build / "tools/cost/sim_bench"
     if not sim_bench.exists():
-        print(f"instructions.py: no {sim_bench}: run `make build`", file=sys.stderr)
+        print(f"instructions.py: {sim_bench} is missing: run `make build`", file=sys.stderr)
         return 2
     for title, rows, page in (("without a page", ROWS, ()), ("with a page", PAGE_ROWS, ("page",))):
         print(

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the lists of Python packages that the build, the tests and the site install, with hashes.
+"""Writes the lock files of Python packages, with hashes, for the build, the tests and the site.
 
-    .venv/bin/python tools/lock.py        takes the newest versions that pyproject.toml allows
-    python3 tools/lock.py --ranges EXTRA  prints what pyproject.toml allows (build, test or site)
-    python3 tools/lock.py --fits          exit code 0: the lists are for this Python
+    .venv/bin/python tools/lock.py        locks the newest versions that pyproject.toml allows
+    python3 tools/lock.py --ranges EXTRA  prints the ranges of pyproject.toml (build, test or site)
+    python3 tools/lock.py --fits          exit code 0 if the locks are for this Python
 
-tools/requirements.lock has what `make build` installs, tools/requirements-test.lock what the tests
-add, tools/requirements-site.lock what `make site` needs. A hash is of one file, the wheel for one
-Python on one kind of machine. With any other Python, tools/setup.sh installs what pyproject.toml
-allows, and prints a line about it.
+`make build` installs tools/requirements.lock, the tests also tools/requirements-test.lock, and
+`make site` installs tools/requirements-site.lock. A hash identifies one file: the wheel for one
+Python version and platform. With another Python, tools/setup.sh installs from the ranges of
+pyproject.toml, and prints a line about it.
 """
 
 import json
@@ -36,28 +36,28 @@ HEADS = {
 
 
 def head(extra: str) -> str:
-    """First lines of a list."""
+    """First lines of a lock file."""
     licence = "# SPDX-License-Identifier: Apache-2.0"
     return f"{licence}\n# {HEADS[extra]} with {FOR}. Written by tools/lock.py.\n"
 
 
 def ranges(extra: str) -> list[str]:
-    """Requirements of the package and its build, or those of the tests or the site."""
+    """Requirements of an extra; `build` includes those of the package."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted: list[str] = project["optional-dependencies"][extra]
     return [*project["dependencies"], *wanted] if extra == "build" else wanted
 
 
 def this_python() -> str:
-    """As FOR has it."""
+    """This interpreter, in the format of FOR."""
     version = ".".join(map(str, sys.version_info[:2]))
     words = (sys.implementation.name, version, sys.platform)
     return " ".join((*words, platform.machine(), platform.libc_ver()[0]))
 
 
 def resolve(requirements: list[str]) -> dict[str, str]:
-    """Entries of a lock by name of the package, by pip's report of what it would install."""
-    # The hashes shall be PyPI's, not a mirror's or a local folder's.
+    """Lock entries by package name, from pip's report of what it would install."""
+    # Ignore pip's settings: the hashes must be PyPI's, not those of a mirror or a local folder.
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
     kept |= {"PIP_CONFIG_FILE": os.devnull}
     if "PIP_CERT" in os.environ:
@@ -78,7 +78,7 @@ def resolve(requirements: list[str]) -> dict[str, str]:
 
 
 def write_locks() -> None:
-    """Resolves build and tests together, so that their lists agree, and splits the result."""
+    """Resolves build and tests together, so that their versions agree, and splits the result."""
     everything = resolve([*ranges("build"), *ranges("test")])
     of_build = resolve(ranges("build")).keys()
     lists = {
@@ -97,7 +97,7 @@ def main() -> int:
     if sys.argv[1:] == ["--fits"]:
         return int(this_python() != FOR)
     if this_python() != FOR:
-        print(f"lock.py: this is {this_python()}; the lists are for {FOR}", file=sys.stderr)
+        print(f"lock.py: this is {this_python()}; the locks are for {FOR}", file=sys.stderr)
         return 1
     write_locks()
     return 0

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Runs the test suite, three tests at a time, because most tests wait for another process or a timer.
-# Arguments go to pytest. If at most FEW tests failed, these run once more, alone, because a busy
-# machine may have delayed them. A test that fails again fails the run. One that passes is reported
-# as flaky; repair it.
+# Runs the test suite with three tests in parallel, because most tests wait for a process or a
+# timer. Passes its arguments to pytest. If at most FEW tests failed, runs these again, one after
+# the other, because a busy machine may have delayed them. A test that fails twice fails the run. A
+# test that passes now is reported as flaky: repair it.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
@@ -19,11 +19,11 @@ status=$?
 if ((status != 1)) || ! tests=$(failed) || (($(wc -l <<<"$tests") > FEW)); then
 	exit "$status"
 fi
-echo "run_tests: the tests that failed run again, alone:"
+echo "run_tests: running the failed tests again, one after the other:"
 .venv/bin/python -m pytest --last-failed --last-failed-no-failures none "$@"
 status=$?
 if ((status == 0)); then
-	echo "run_tests: flaky, failed in parallel and passed alone:"
+	echo "run_tests: flaky: failed in parallel, passed alone:"
 	sed 's/^/  /' <<<"$tests"
 fi
 exit "$status"

@@ -3,9 +3,9 @@
 #
 # Usage: tools/setup.sh [test]
 #
-# Brings a fresh Debian 12 to a built HARP: system packages (apt), .venv, build/. With `test` also
-# what the tests need: linters, pytest, sanitizers, a browser, Prometheus.
-# Does only what is missing, so that it may be run again at any time, also after an interruption.
+# Builds HARP on a fresh Debian 12: installs system packages (apt), creates .venv, builds build/.
+# With `test`, it also installs what the tests need: linters, pytest, sanitizers, a browser,
+# Prometheus. It skips what exists, so it can run again at any time, also after an interruption.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -20,7 +20,7 @@ die() {
 }
 
 # --------------------------------------------------------------------------------------------------
-# Privilege. What root makes here (sudo make ...) belongs to the owner of the checkout.
+# Privilege. Files that root creates here (sudo make ...) are given to the owner of the checkout.
 #
 as_root() {
 	if [ "$(id -u)" -eq 0 ]; then
@@ -28,7 +28,7 @@ as_root() {
 	elif command -v sudo >/dev/null; then
 		sudo -E "$@"
 	else
-		die "this needs root and there is no sudo: $*"
+		die "sudo is missing, and this command needs root: $*"
 	fi
 }
 
@@ -41,13 +41,13 @@ give_back() {
 	fi
 }
 trap give_back EXIT
-# pip and apt-get end with a status of their own when they are interrupted, which reads as if they had failed.
+# An interrupted pip or apt-get exits with a status that looks like a failure.
 trap 'wait; say "interrupted. Run make again"; exit 130' INT
 
-# Two runs at once would build over each other.
+# Concurrent runs would overwrite each other's files.
 exec 9<.
 if ! flock -n 9; then
-	say "another run is setting up $root; waiting for it"
+	say "waiting for another run that sets up $root"
 	flock 9
 fi
 
@@ -113,23 +113,23 @@ apt_update() {
 }
 
 apt_install() {
-	command -v apt-get >/dev/null || die "missing: $*. Here is no apt-get: install them by hand"
+	command -v apt-get >/dev/null || die "missing: $*. There is no apt-get; install them manually"
 	say "installing system packages: $*"
 	local log
 	log=$(mktemp)
-	# Package lists may be absent or stale: only then an update is needed.
+	# The package lists need an update only if they are absent or stale.
 	if apt_run install --no-install-recommends "$@" >"$log" 2>&1; then
 		rm -f "$log"
 		return
 	fi
-	# A half-done installation from an interrupted run: apt-get refuses everything until dpkg has ended it.
+	# After an interrupted installation, apt-get refuses to work until dpkg has completed it.
 	as_root env DEBIAN_FRONTEND=noninteractive dpkg --configure -a >>"$log" 2>&1 || true
 	apt_run -f install >>"$log" 2>&1 || true
 	if ! { apt_update && apt_run install --no-install-recommends "$@"; } >>"$log" 2>&1; then
 		tail -n 20 "$log" >&2
 		rm -f "$log"
 		die "apt-get could not install: $*. Is there a network and a package mirror?" \
-			"Install them by hand, then run make again"
+			"Install them manually, then run make again"
 	fi
 	rm -f "$log"
 }
@@ -163,8 +163,8 @@ find_python() {
 		[ -n "$candidate" ] || continue
 		command -v "$candidate" >/dev/null || continue
 		if python_version_ok "$candidate" && python_complete "$candidate"; then
-			# The interpreter itself: not pyenv's shims, which change their mind by directory, and
-			# not a virtual environment's (ours may be active).
+			# The path of the interpreter itself: a pyenv shim depends on the directory,
+			# and a virtual environment may be active, even .venv.
 			"$candidate" -c 'import os, sys; print(os.path.realpath(sys._base_executable))'
 			return 0
 		fi
@@ -180,15 +180,15 @@ setup_python() {
 }
 
 # --------------------------------------------------------------------------------------------------
-# The virtual environment. A stamp records what it was made from: another interpreter, folder or
-# list of packages makes it again, as does an interrupted run.
+# The virtual environment. A stamp records its interpreter, folder and list of packages. If one of
+# them changes, or a run was interrupted, .venv is created again.
 #
 stamp_text() { # stamp_text build|test
 	printf '%s\n%s\n' "$root" "$("$python" -c 'import sys; print(sys.executable, sys.version)')"
 	requirements "$1"
 }
 
-# The hashes of the lists are those of the wheels for one Python (tools/lock.py).
+# Whether the lists are for this Python: their hashes are of wheels for one version (tools/lock.py).
 lock_fits() {
 	"$python" tools/lock.py --fits
 }
@@ -203,7 +203,7 @@ install_packages() { # install_packages build|test...
 	local list hashes=(--require-hashes --only-binary :all:) from=tools/requirements.lock
 	if ! lock_fits; then
 		hashes=() from=pyproject.toml
-		say "no hashes of Python packages are checked: $from decides, as the lock is for Python 3.11 on x86-64"
+		say "installing from $from without checking hashes: the lock is for Python 3.11 on x86-64"
 	fi
 	for list; do requirements "$list"; done >.venv/requirements.txt
 	logged env PIP_ROOT_USER_ACTION=ignore .venv/bin/python -m pip install --retries 5 \
@@ -224,11 +224,11 @@ setup_venv() {
 	[ -z "${REQUIRE_HASHES:-}" ] || lock_fits || die "REQUIRE_HASHES is set, and" \
 		"tools/requirements.lock is not for $python; set PYTHON to a CPython 3.11 on x86-64"
 	if ! venv_usable; then
-		say "making .venv with $("$python" --version) ($python) and installing Python packages"
+		say "creating .venv with $("$python" --version) ($python) and installing Python packages"
 		rm -rf .venv
-		logged "$python" -m venv .venv || die "$python could not make .venv"
+		logged "$python" -m venv .venv || die "$python could not create .venv"
 		install_packages build
-		rm -rf build # its compiled modules belong to the interpreter that is gone
+		rm -rf build # its compiled modules are for the previous interpreter
 		stamp_text build >.venv/harp-stamp
 	fi
 	install_harp
@@ -239,8 +239,9 @@ setup_venv() {
 	fi
 }
 
-# The package is used where it lies. An installed copy would shadow the sources, and meson-python's
-# editable mode runs ninja at every import, which a user who may not write build/ can't.
+# Makes the package importable from the source tree. An installed copy would shadow the sources, and
+# meson-python's editable mode runs ninja at every import, which fails if the user cannot write to
+# build/.
 install_harp() {
 	local site
 	site=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
@@ -250,7 +251,7 @@ install_harp() {
 	printf '#!%s\nfrom harp.daemon.__main__ import main\n\nmain()\n' "$root/.venv/bin/python" \
 		>.venv/bin/harpd
 	chmod +x .venv/bin/harpctl .venv/bin/harpd
-	# Entry points, by which torch finds its backend, are read from a package's metadata.
+	# torch finds its backend by an entry point, which is in the metadata of a package.
 	mkdir -p "$site/harp_nccl-0.dist-info"
 	printf 'Metadata-Version: 2.1\nName: harp-nccl\nVersion: 0\n' \
 		>"$site/harp_nccl-0.dist-info/METADATA"
@@ -258,8 +259,8 @@ install_harp() {
 		>"$site/harp_nccl-0.dist-info/entry_points.txt"
 }
 
-# Prometheus and promtool, which tests run: taken out of Debian's package, not installed. Installing it would
-# start a service and make a user.
+# Extracts Prometheus and promtool, which tests run, from Debian's package. Installing the package
+# would start a service and create a user.
 setup_prometheus() {
 	local work
 	if command -v promtool >/dev/null && command -v prometheus >/dev/null; then return; fi
@@ -267,7 +268,7 @@ setup_prometheus() {
 	command -v apt-get >/dev/null || die "missing: prometheus and promtool. Put them on the PATH"
 	say "fetching prometheus, for the tests"
 	work=$(mktemp -d)
-	# apt downloads as a user of its own, who must reach the folder.
+	# apt downloads as the user _apt, which must be able to enter the folder.
 	chmod 755 "$work"
 	fetch_prometheus() { (cd "$work" && apt-get -qq -o Acquire::Retries=3 download prometheus); }
 	if ! { logged fetch_prometheus || { apt_update >/dev/null && logged fetch_prometheus; }; }; then
@@ -279,7 +280,8 @@ setup_prometheus() {
 	rm -rf "$work"
 }
 
-# A build directory that belongs to another place, or that an interrupted run left half made.
+# False for a build directory of another source tree, or one that an interrupted run left
+# incomplete.
 build_usable() {
 	[ -f build/build.ninja ] && .venv/bin/python - <<'PY' >/dev/null 2>&1
 import json, pathlib, sys
@@ -298,14 +300,15 @@ configure() {
 	logged meson setup build -Dpython=enabled -Dwerror=true || die "meson could not configure the build"
 }
 
-# Warnings are errors with the compilers that CI uses. Other compilers may warn: a tree without a finished build is built once more without it, also after an interrupted first build.
+# Warnings are errors with the compilers of CI. Other compilers may warn: a tree that was never
+# built completely is then built once more without -Werror.
 readonly built=build/.harp-built
 
 build() {
 	say "building"
 	if ! logged ninja -C build; then
 		[ ! -e $built ] || die "the build failed"
-		say "that was with warnings as errors; building without"
+		say "the build failed with warnings as errors; building again without"
 		logged meson configure build -Dwerror=false || die "meson could not configure the build"
 		logged ninja -C build || die "the build failed"
 	fi
@@ -323,24 +326,26 @@ setup_build() {
 	if build_usable; then
 		build
 	else
-		[ ! -e build ] || say "build/ is not usable here (moved, or interrupted): making it again"
+		[ ! -e build ] || say "build/ was moved or is incomplete: building it again"
 		build_anew
 		fresh=yes
 	fi
 	problem=$(harp_import)
 	if [ -n "$problem" ] && [ $fresh = no ]; then
-		say "build/ was configured for something else: making it again"
+		say "build/ was configured for another environment: building it again"
 		build_anew
 		problem=$(harp_import)
 	fi
-	[ -z "$problem" ] || die "the build is done, but harp can't be imported: $problem"
+	[ -z "$problem" ] || die "harp was built but can't be imported: $problem"
 }
 
-# Two at once: pip and apt-get take half a minute each, of one core. Both have ended when this returns.
+# Runs the given functions in parallel and waits for all: pip and apt-get each use one core for half
+# a minute.
 side_by_side() {
 	local each pids=() good=yes
 	for each in "$@"; do
-		# Ctrl-C is for them too: what a shell starts in the background ignores it. Without a word: it is said above.
+		# Background jobs of a shell ignore SIGINT without this trap. The trap above prints
+		# the message.
 		{ trap 'exit 130' INT && "$each"; } &
 		pids+=($!)
 	done

@@ -3,7 +3,8 @@
 #
 # Usage: tools/site.sh
 #
-# Builds the documentation site into build-site/html with MkDocs, in an environment of its own. A broken link is an error.
+# Builds the documentation site into build-site/html with MkDocs, in a separate virtual environment.
+# A broken link is an error.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -25,4 +26,4 @@ if ! cmp -s $lock $venv/requirements-site.lock; then
 	cp $lock $venv/requirements-site.lock
 fi
 NO_MKDOCS_2_WARNING=1 $venv/bin/mkdocs build --strict --quiet
-echo "harp: the site is build-site/html/index.html"
+echo "harp: open build-site/html/index.html"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Adds the documents at the root of the tree to the site of mkdocs.yml, and adapts their links.
 
-In the site, README.md is index.md, and all pages are in one folder. Links to files that are no
-pages (sources, SECURITY.md) stay text: the site has no copy of the tree.
+README.md becomes index.md, and all pages are in one folder. Links to files that are not pages
+(sources, SECURITY.md) become text, because the site does not contain them.
 """
 
 import re

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Builds the wheel that other hosts can install: dist/harp_nccl-*-manylinux_*.whl.
+"""Builds a wheel that other hosts can install: dist/harp_nccl-*-manylinux_*.whl.
 
     .venv/bin/python tools/wheel.py [--machine aarch64] [DIRECTORY]
 
-It has no DPDK, whose libraries differ from host to host: hosts that need DPDK build HARP
-themselves. libbpf is compiled from Debian's source package and linked statically, because Debian's
-libbpf.a is not position independent. libelf is a shared library in the wheel: its license is the
-LGPL, and users may replace it. auditwheel chooses the oldest manylinux tag that the libraries'
-symbols allow, and refuses a wheel that needs other libraries than those of the tag.
+The wheel is without DPDK, whose libraries differ between hosts: hosts that need DPDK build HARP
+from source. libbpf is compiled from Debian's source package and linked statically, because
+Debian's libbpf.a is not position independent. libelf is a shared library in the wheel, so that
+users can replace it, as its license (LGPL) requires. auditwheel chooses the oldest manylinux tag
+that the libraries' symbols allow, and fails if the wheel needs libraries that are not part of it.
 
-With --machine the wheel is cross-compiled, against Debian's packages for that machine. These are
-unpacked below build-wheel/: no package is installed on this host.
+With --machine, the wheel is cross-compiled against Debian's packages for that machine, which are
+unpacked below build-wheel/ and not installed on this host.
 """
 
 import argparse
@@ -25,8 +25,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build-wheel"
-ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}  # Debian's names of machines
-# What the wheel is compiled against; the interpreter that tests run it with, and numpy's library.
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}  # Debian's names
+# Packages to compile against; and the interpreter that tests use, with the library that numpy
+# needs.
 PACKAGES = (
     *("libc6-dev", "libelf-dev", "zlib1g-dev", "libpython3.11-dev"),
     *("python3.11", "libstdc++6"),
@@ -53,7 +54,7 @@ endian = 'little'
 
 
 def run(*command: str | Path, **more: str) -> str:
-    """Return the output of a command with the tools of .venv; print it if the command fails."""
+    """Run a command with .venv in its PATH. Return its output, or print it and exit if it fails."""
     folder = Path(sys.executable).parent
     env = {**os.environ, "PATH": f"{folder}:{os.environ.get('PATH', '')}", **more}
     done = subprocess.run(
@@ -65,22 +66,22 @@ def run(*command: str | Path, **more: str) -> str:
 
 
 def need(program: str, package: str) -> None:
-    """Exit unless a program is there."""
+    """Exit if a program is missing."""
     if shutil.which(program) is None:
         sys.exit(f"tools/wheel.py: no {program}; apt-get install {package}")
 
 
 class Apt:
-    """The host's Debian archive with package lists of its own: the host's stay as they are."""
+    """The host's Debian archive, with private package lists: the host's lists do not change."""
 
     def __init__(self, folder: Path, architecture: str) -> None:
         need("apt-get", "apt, on a Debian")
         self.folder = folder
         suite = platform.freedesktop_os_release().get("VERSION_CODENAME", "")
-        listed = run("apt-get", "indextargets", "--format", "$(SITE)", f"Codename: {suite}")
-        site = next((line for line in listed.splitlines() if line.startswith("http")), None)
+        sites = run("apt-get", "indextargets", "--format", "$(SITE)", f"Codename: {suite}")
+        site = next((line for line in sites.splitlines() if line.startswith("http")), None)
         if site is None:
-            sys.exit(f"tools/wheel.py: apt-get knows no archive of {suite!r}; run apt-get update")
+            sys.exit(f"tools/wheel.py: apt-get has no archive of {suite!r}; run apt-get update")
         for name in ("lists/partial", "archives/partial"):
             (folder / name).mkdir(parents=True, exist_ok=True)
         (folder / "sources.list").write_text(
@@ -119,7 +120,7 @@ class Apt:
             sys.exit(f"tools/wheel.py: apt-get {arguments[0]}: {why}; is there a network?")
 
     def source(self, package: str) -> Path:
-        """Return the directory of a package's source."""
+        """Download a source package and return its directory."""
         folder = self.folder / "source"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
@@ -128,7 +129,7 @@ class Apt:
         return tree
 
     def unpack(self, into: Path, *packages: str) -> None:
-        """Unpack packages, and all that they depend on, into a directory."""
+        """Unpack packages and all their dependencies into a directory."""
         self._get("install", "--download-only", *packages)
         partial = into.with_name(f"{into.name}.partial")
         shutil.rmtree(partial, ignore_errors=True)
@@ -143,7 +144,7 @@ class Apt:
 
 
 class Target:
-    """The machine that the wheel is for. `sysroot` has its headers and libraries."""
+    """The machine that the wheel is for. `sysroot` contains its headers and libraries."""
 
     def __init__(self, machine: str) -> None:
         self.machine = machine
@@ -155,7 +156,7 @@ class Target:
         self.options: list[str] = []  # for meson
 
     def prepare(self) -> None:
-        """Download and compile what is not there yet."""
+        """Download and compile what is missing."""
         prefix = f"{self.triplet}-" if self.is_cross else ""
         need(f"{prefix}gcc", f"gcc-{self.triplet}".replace("_", "-"))
         need("dpkg-source", "dpkg-dev")
@@ -189,7 +190,7 @@ class Target:
         folder.rename(folder.with_suffix(""))
 
     def _prepare_cross(self) -> None:
-        """Cross-compile: meson reads a file; Python's sysconfig reads these variables."""
+        """Prepare cross-compilation: a file for meson, and variables for Python's sysconfig."""
         values = {"triplet": self.triplet, "sysroot": self.sysroot, "machine": self.machine}
         file = self.folder / "cross.ini"
         file.write_text(CROSS_FILE.format(python=sys.executable, **values))
@@ -206,7 +207,7 @@ class Target:
 
 
 def build(machine: str, into: Path) -> Path:
-    """Return the path of the wheel."""
+    """Build the wheel and return its path."""
     target = Target(machine)
     target.prepare()
     tree, man = target.folder / "tree", target.folder / "man"
@@ -214,7 +215,7 @@ def build(machine: str, into: Path) -> Path:
     configured = tree / "meson-private/coredata.dat"
     options = ROOT / "meson.options"
     if configured.is_file() and options.stat().st_mtime > configured.stat().st_mtime:
-        shutil.rmtree(tree)  # meson would refuse an option that is new
+        shutil.rmtree(tree)  # meson would reject a new option
     run(sys.executable, "-c", f"from harp.cli import manual; from pathlib import Path\n"
         f"list(manual.write_all(Path({str(man)!r})))")  # fmt: skip
     with tempfile.TemporaryDirectory(dir=target.folder) as name:
@@ -235,5 +236,5 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("directory", type=Path, nargs="?", default=ROOT / "dist")
     parser.add_argument("--machine", choices=ARCHITECTURES, default=platform.machine())
-    chosen = parser.parse_args()
-    print(build(chosen.machine, chosen.directory))
+    options = parser.parse_args()
+    print(build(options.machine, options.directory))
