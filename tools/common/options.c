@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* options.c - numbers, words and addresses of a command line. */
+/* options.c - parsing of the tools' command lines. */
 #include "options.h"
 
 #include <errno.h>
@@ -35,8 +35,8 @@ uint64_t option_number(const char *tool, const char *name, const char *text, uin
 	errno = 0;
 	value = strtoull(text, &end, 10);
 	if (errno || end == text || *end || text[0] == '-' || value < min || value > max) {
-		fprintf(stderr, "%s: %s %s: a number in %" PRIu64 "..%" PRIu64 " is needed\n", tool,
-			name, text, min, max);
+		fprintf(stderr, "%s: %s %s: not a number in %" PRIu64 "..%" PRIu64 "\n", tool, name,
+			text, min, max);
 		exit(2);
 	}
 	return value;
@@ -57,14 +57,14 @@ void option_dpdk(const char *tool, struct harp_instance_options *opt)
 }
 
 uint32_t option_choice(const char *tool, const char *name, const char *text,
-		       const char *const *words)
+		       const char *const *choices)
 {
-	for (uint32_t i = 0; words[i]; i++)
-		if (!strcmp(text, words[i]))
+	for (uint32_t i = 0; choices[i]; i++)
+		if (!strcmp(text, choices[i]))
 			return i;
-	fprintf(stderr, "%s: %s %s: unknown; there are:", tool, name, text);
-	for (uint32_t i = 0; words[i]; i++)
-		fprintf(stderr, " %s", words[i]);
+	fprintf(stderr, "%s: %s %s: unknown; use one of:", tool, name, text);
+	for (uint32_t i = 0; choices[i]; i++)
+		fprintf(stderr, " %s", choices[i]);
 	fprintf(stderr, "\n");
 	exit(2);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* options.h - what the command lines of the tools have in common; bad usage ends the program (2). */
+/* options.h - parsing of the tools' command lines. On bad usage the program exits with status 2. */
 #ifndef HARP_TOOLS_OPTIONS_H
 #define HARP_TOOLS_OPTIONS_H
 
@@ -11,18 +11,19 @@
 extern const char *const option_xdp_modes[], *const option_copy_modes[];
 extern const char *const option_outputs[]; /* text, json */
 
-/* --help, and what is no option of the tool's: the end of the program. */
+/* Print the usage, for --help and for bad usage, and exit. */
 __attribute__((noreturn)) void option_help(const char *usage);
 __attribute__((noreturn)) void option_misused(const char *usage);
-/* A whole number within [min, max]. */
+/* Parses an integer in [min, max]. */
 uint64_t option_number(const char *tool, const char *name, const char *text, uint64_t min,
 		       uint64_t max);
-/* How DPDK's environment is to start, as HARP_DPDK_HUGE_PAGES, HARP_DPDK_MEMORY_MIB and HARP_DPDK_ARGS say. */
+/* Reads DPDK's options from HARP_DPDK_HUGE_PAGES, HARP_DPDK_MEMORY_MIB and HARP_DPDK_ARGS. */
 void option_dpdk(const char *tool, struct harp_instance_options *opt);
-/* The place of text in words. */
+/* Returns the index of text in choices. */
 uint32_t option_choice(const char *tool, const char *name, const char *text,
-		       const char *const *words);
-/* Address and scope of out, from "fe80::1%eth0"; -EINVAL, -ENODEV when the scope is no interface. */
+		       const char *const *choices);
+/* Parses an address with scope ("fe80::1%eth0"). Returns -EINVAL, or -ENODEV for an unknown scope.
+ * */
 int option_endpoint(const char *text, struct harp_endpoint *out);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* samples.c - durations kept to the last one, and their percentiles. */
+/* samples.c - exact percentiles of durations. */
 #include "samples.h"
 
 #include <errno.h>

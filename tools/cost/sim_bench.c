@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sim_bench.c - what a packet costs: sim_bench WHAT FLOWS PACKETS [page], two stacks, no wire to speak of.
+ * sim_bench.c - the cost of a packet: sim_bench WHAT FLOWS PACKETS [page]
  *
- * The flows take turns: one sends a segment of 64 bytes in a frame of its own, the other side takes it
- * and gives the frame back, then its ACK goes the other way. WHAT is which of these polls is measured,
- * each with exactly one packet:
+ * Two stacks are connected by a wire without delay. The flows take turns: the client sends a
+ * segment of 64 bytes in one frame, the server receives it and releases the frame, then sends an
+ * ACK. WHAT selects the poll to measure; each handles exactly one packet:
  *	tx       harp_conn_send_frame() and the poll that sends the segment
- *	rx       the poll that receives it
+ *	rx       the poll that receives the segment
  *	ack-tx   the poll that sends the ACK
- *	ack-rx   the poll that receives it
+ *	ack-rx   the poll that receives the ACK
  *	idle     a poll with nothing to do
- *	publish  the same, a millisecond after the one before
- * With "page" both stacks publish statistics.
- * Prints nanoseconds; since machines are busy, what repeats is the count of instructions within
- * measured(): tools/instructions.py.
+ *	publish  the same, a millisecond after the previous poll
+ * With "page", both stacks publish statistics.
+ *
+ * It prints nanoseconds, which depend on the machine's load. The number of instructions in
+ * measured() is reproducible: tools/instructions.py.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -57,7 +58,7 @@ static uint64_t stat(const struct bench *b, unsigned side, const char *name)
 	return value;
 }
 
-/* What is counted; a function of its own, so that callgrind finds it. */
+/* The measured code, in a separate function for callgrind. */
 __attribute__((noinline)) static void measured(struct bench *b, unsigned side,
 					       struct harp_conn *conn, struct harp_frame *frame)
 {
@@ -66,7 +67,7 @@ __attribute__((noinline)) static void measured(struct bench *b, unsigned side,
 	harp_stack_poll(b->stack[side], b->now_ns);
 }
 
-/* One of the polls of a round: frame (or NULL) is to be sent before. */
+/* One poll of a round. Sends frame first, unless NULL. */
 static void step(struct bench *b, enum what what, unsigned side, struct harp_conn *conn,
 		 struct harp_frame *frame)
 {
@@ -85,10 +86,10 @@ static void step(struct bench *b, enum what what, unsigned side, struct harp_con
 	if (stat(b, side, "rx_packets") - rx != (what == RX || what == ACK_RX) ||
 	    stat(b, side, "tcp_fast_path_in") - fast != (what == RX || what == ACK_RX) ||
 	    stat(b, side, "tx_packets") - tx != (what == TX || what == ACK_TX))
-		die("a poll did not do what is to be measured", (int)what);
+		die("a poll handled other packets than the one to measure", (int)what);
 }
 
-static void forget_events(struct bench *b)
+static void drain_events(struct bench *b)
 {
 	uint32_t events;
 
@@ -97,7 +98,7 @@ static void forget_events(struct bench *b)
 		;
 }
 
-static void one_round(struct bench *b, unsigned flow)
+static void run_round(struct bench *b, unsigned flow)
 {
 	struct harp_frame *frame;
 	int err = harp_frame_alloc(b->client[flow], &frame);
@@ -117,7 +118,7 @@ static void one_round(struct bench *b, unsigned flow)
 	step(b, IDLE, 0, NULL, NULL);
 	if (b->what == PUBLISH)
 		step(b, PUBLISH, 0, NULL, NULL);
-	forget_events(b);
+	drain_events(b);
 }
 
 static void open_flows(struct bench *b, unsigned flows)
@@ -141,7 +142,7 @@ static void open_flows(struct bench *b, unsigned flows)
 				die("no connection after 1000 polls", 0);
 		}
 	}
-	forget_events(b);
+	drain_events(b);
 }
 
 static void publish(struct bench *b, unsigned side, unsigned flows)
@@ -157,7 +158,7 @@ static void publish(struct bench *b, unsigned side, unsigned flows)
 		die("harp_stack_publish_to", 0);
 }
 
-static void make(struct bench *b, unsigned flows, bool page)
+static void set_up(struct bench *b, unsigned flows, bool page)
 {
 	struct harp_wire_options options = { .size = sizeof(options), .frame_count = 8192 };
 
@@ -195,15 +196,15 @@ int main(int argc, char **argv)
 	}
 	if (b.what == WHATS || flows == 0 || packets == 0 || argc > 5 || (argc == 5 && !page))
 		die("usage: sim_bench tx|rx|ack-tx|ack-rx|idle|publish FLOWS PACKETS [page]", 0);
-	make(&b, flows, page);
+	set_up(&b, flows, page);
 	enum what what = b.what;
 
 	b.what = WHATS;
-	for (unsigned i = 0; i < 200; i++) /* warm: slow start, estimates, caches */
-		one_round(&b, i % flows);
+	for (unsigned i = 0; i < 200; i++) /* warm-up: slow start, RTT estimates, caches */
+		run_round(&b, i % flows);
 	b.what = what;
 	for (unsigned i = 0; i < packets; i++)
-		one_round(&b, i * 7919u % flows);
+		run_round(&b, i * 7919u % flows);
 	printf("%s, %u flows: %.0f ns\n", names[what], flows, (double)b.busy_ns / packets);
 	free(b.client);
 	free(b.server);

@@ -2,8 +2,8 @@
 /*
  * bench.c - harp-bench: one rank of a benchmark that calls an ncclNet plugin as NCCL does.
  *
- * Exit codes: 0 correct, 1 wrong data, 2 usage, 3 hang, 4 plugin error, 5 another rank or the root,
- * 6 interrupted. harpctl starts one process per rank; this program measures.
+ * Exit codes: 0 success, 1 wrong data, 2 bad usage, 3 hang, 4 plugin error, 5 error of another rank
+ * or of the root, 6 interrupted. harpctl starts one process per rank.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -19,24 +19,24 @@ static const char usage[] =
 	"modes\n"
 	"  lat                 ping-pong between 2 ranks: half round trip\n"
 	"  bw                  stream from rank 0 to rank 1, 8 messages in flight\n"
-	"  idle                processor time of ranks that wait: asleep, then for rank 0\n"
+	"  idle                CPU time of ranks without an operation, then of ranks that wait for rank 0\n"
 	"  alltoall            each rank sends size / ranks bytes to every other rank\n"
 	"  allreduce           ring all-reduce of float32 over all ranks\n"
 	"  source, sink        one end of an endless stream, for tests that kill the peer or cut its\n"
-	"                      path. JSON lines. SIGUSR1 to the source ends the stream in order\n"
+	"                      path. Print JSON lines. SIGUSR1 ends the source after its last message\n"
 	"Rank 0 prints a JSON document.\n"
 	"options\n"
 	"  --plugin NAME|PATH  as NCCL_NET_PLUGIN (default: that variable, else libnccl-net.so)\n"
 	"  --ifname IF         sets NCCL_SOCKET_IFNAME\n"
-	"  --devices N         channels alternate over the plugin's first N devices (default 1)\n"
-	"  --sizes S[:N[:W]],..  bytes (K, M, G: powers of 1024), messages or iterations (default 100; source,\n"
-	"                      sink: no end), and those before, which do not count (default N / 10 + 1)\n"
+	"  --devices N         distribute channels over the plugin's first N devices (default 1)\n"
+	"  --sizes S[:N[:W]],..  bytes (K, M, G: powers of 1024), messages or iterations (default 100;\n"
+	"                      source, sink: no limit), and warm-up messages (default N / 10 + 1)\n"
 	"  --channels N        connections per direction (default 1)\n"
 	"  --seconds S         idle: length of each of the two waits (default 60)\n"
-	"  --datacheck 0|1     verify every byte in a pass of its own (default 1)\n"
-	"  --timeout S         longest time without progress (default 60)\n"
-	"  --rest US           sleep for so long after passes that moved nothing (default 0: spin)\n"
-	"  --tick MS           source, sink: a JSON line of progress at this interval\n"
+	"  --datacheck 0|1     verify every byte in a separate pass (default 1)\n"
+	"  --timeout S         maximum time without progress (default 60)\n"
+	"  --rest US           sleep this long after idle passes (default 0: spin)\n"
+	"  --tick MS           source, sink: interval of JSON lines with the progress\n"
 	"  --fork-child        source, sink: fork a child that sleeps\n";
 
 const char *const bench_modes[] = {
@@ -59,13 +59,13 @@ static int bench_usage(const char *what, const char *value)
 	return PLAY_USAGE;
 }
 
-static bool parse_number(const char *text, double least, double most, double *out)
+static bool parse_number(const char *text, double min, double max, double *out)
 {
 	char *end;
 
 	errno = 0;
 	*out = strtod(text, &end);
-	return end != text && !*end && !errno && *out >= least && *out <= most;
+	return end != text && !*end && !errno && *out >= min && *out <= max;
 }
 
 static bool parse_size(const char *text, size_t *out)
@@ -91,7 +91,7 @@ static bool parse_size(const char *text, size_t *out)
 	return !*end && *out >> shift == n && *out <= (size_t)16 << 30;
 }
 
-/* "8:1000:100,64K:50,1M" */
+/* Parses --sizes, for example "8:1000:100,64K:50,1M". */
 static bool parse_sizes(struct bench *bench, const char *text)
 {
 	char item[64];
@@ -99,7 +99,7 @@ static bool parse_sizes(struct bench *bench, const char *text)
 	for (bench->steps = 0; *text; bench->steps++) {
 		struct bench_size *size = &bench->sizes[bench->steps];
 		size_t length = strcspn(text, ",");
-		char *messages, *warm = NULL;
+		char *messages, *warmup = NULL;
 		double n = bench->mode > MODE_ALLREDUCE ? 0 : 100, w;
 
 		if (bench->steps == BENCH_SIZES_MAX || length >= sizeof(item))
@@ -109,17 +109,17 @@ static bool parse_sizes(struct bench *bench, const char *text)
 		messages = strchr(item, ':');
 		if (messages)
 			*messages++ = '\0';
-		warm = messages ? strchr(messages, ':') : NULL;
-		if (warm)
-			*warm++ = '\0';
+		warmup = messages ? strchr(messages, ':') : NULL;
+		if (warmup)
+			*warmup++ = '\0';
 		if (!parse_size(item, &size->bytes) ||
 		    (messages && !parse_number(messages, 1, 1e9, &n)))
 			return false;
 		w = n / 10 + 1;
-		if (warm && !parse_number(warm, 0, 1e9, &w))
+		if (warmup && !parse_number(warmup, 0, 1e9, &w))
 			return false;
 		size->messages = (uint64_t)n;
-		size->warm = (uint64_t)w;
+		size->warmup = (uint64_t)w;
 		if (size->bytes > bench->largest_bytes)
 			bench->largest_bytes = size->bytes;
 		text += length + (text[length] == ',');
@@ -156,7 +156,7 @@ static const struct option long_options[] = {
 	{ "help", 0, NULL, O_HELP },       { NULL, 0, NULL, 0 },
 };
 
-/* One option with a number; false when it is out of range. */
+/* Parses an option with a number; false if it is out of range. */
 static bool bench_number(struct bench *bench, int option, const char *text)
 {
 	struct play_options *o = &bench->options;
@@ -180,7 +180,7 @@ static bool bench_number(struct bench *bench, int option, const char *text)
 	case O_TIMEOUT:
 		return parse_number(text, 0.1, 86400, &o->timeout_s);
 	case O_REST:
-		return parse_number(text, 0, 999999, &n) && (o->rest_us = (unsigned)n, true);
+		return parse_number(text, 0, 999999, &n) && (o->pause_us = (unsigned)n, true);
 	default:
 		return parse_number(text, 1, 60000, &n) && (bench->tick_ms = (uint64_t)n, true);
 	}
@@ -223,22 +223,22 @@ static int bench_check(struct bench *bench)
 	const struct play_options *o = &bench->options;
 
 	if (o->ranks < 2 || o->rank < 0 || o->rank >= o->ranks)
-		return bench_usage("--rank and --ranks are needed, the rank below the ranks", NULL);
+		return bench_usage("--rank and --ranks are required, with rank < ranks", NULL);
 	if (!o->root)
-		return bench_usage("--root is needed: host:port where rank 0 listens", NULL);
+		return bench_usage("--root is required: host:port where rank 0 listens", NULL);
 	if ((bench->mode == MODE_LAT || bench->mode == MODE_BW) && o->ranks != 2)
 		return bench_usage("lat and bw need --ranks 2", NULL);
 	if (!bench->steps != (bench->mode == MODE_IDLE))
-		return bench_usage("--sizes is needed, except for idle, which has none", NULL);
+		return bench_usage("--sizes is required, except for idle, which has none", NULL);
 	if (bench->mode > MODE_ALLREDUCE && bench->steps != 1)
-		return bench_usage("source and sink have one size", NULL);
+		return bench_usage("source and sink need exactly one size", NULL);
 	for (size_t i = 0; bench->mode == MODE_ALLREDUCE && i < bench->steps; i++)
 		if (bench->sizes[i].bytes % 4 || !bench->sizes[i].bytes)
 			return bench_usage("allreduce: sizes must be multiples of 4 (float32)",
 					   NULL);
 	if (bench->mode != MODE_ALLREDUCE && bench->mode != MODE_ALLTOALL &&
 	    bench->largest_bytes > (size_t)64 << 20)
-		return bench_usage("a message has at most 64M (NCCL's have 1M)", NULL);
+		return bench_usage("--sizes: at most 64M per message (NCCL's have 1M)", NULL);
 	if (bench->mode == MODE_IDLE)
 		bench->options.timeout_s += bench->seconds;
 	return bench->mode == MODE_ALLTOALL ? bench_check_alltoall(bench) : 0;
@@ -256,7 +256,7 @@ static int bench_parse(struct bench *bench, int argc, char **argv)
 		if (argc > 1 && !strcmp(argv[1], bench_modes[bench->mode]))
 			break;
 	if (!bench_modes[bench->mode])
-		return bench_usage(argc > 1 ? "no such mode" : "a mode is needed",
+		return bench_usage(argc > 1 ? "no such mode" : "a mode is required",
 				   argc > 1 ? argv[1] : NULL);
 	optind = 2;
 	while ((option = getopt_long(argc, argv, "", long_options, NULL)) != -1) {

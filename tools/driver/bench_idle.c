@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_idle.c - harp-bench idle: the processor time of ranks that wait, connections open.
+ * bench_idle.c - harp-bench idle: the CPU time of ranks that wait with open connections.
  *
- * Asleep: no operation; NCCL's threads call nothing, so all of it is the plugin's (and the driver's main
- * thread, which sleeps). Waiting: rank 0 comes late to an all-reduce; the progress threads of the others
- * poll, as NCCL's do, and what the rest of the process takes meanwhile is the plugin's.
+ * Asleep: no operation runs, so NCCL's threads do not call the plugin, and the main thread sleeps.
+ * All CPU time is the plugin's. Waiting: rank 0 joins an all-reduce late. The progress threads of
+ * the other ranks poll, as NCCL's do; the CPU time of all other threads is the plugin's.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -14,9 +14,9 @@
 #include "bench.h"
 #include "ring.h"
 
-#define IDLE_COUNT 1024u /* float32, in each all-reduce */
+#define IDLE_COUNT 1024u /* float32 elements of each all-reduce */
 
-/* A signal ends it at once: the main thread gets those that end the run. */
+/* Returns early on a signal. Signals that end the run go to the main thread. */
 static void idle_sleep(double seconds)
 {
 	struct timespec left = { .tv_sec = (time_t)seconds,
@@ -33,7 +33,7 @@ static uint64_t idle_cpu_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
 }
 
-/* How often its threads have slept, those that are over too. */
+/* Number of times that threads of the process, exited ones included, have slept. */
 static uint64_t idle_wakes(void)
 {
 	struct rusage used;
@@ -80,7 +80,7 @@ static int idle_asleep(struct bench *bench, struct bench_wait *mine)
 	return rc;
 }
 
-/* Rank 0 does not wait: it is late. */
+/* Rank 0 sleeps first; the other ranks wait for it in the all-reduce. */
 static int idle_waiting(struct bench *bench, struct bench_wait *mine, struct ring_op *ring,
 			float *values)
 {
@@ -107,7 +107,7 @@ int bench_idle(struct bench *bench)
 
 	memset(&mine, 0, sizeof(mine));
 	if (!rc)
-		rc = idle_allreduce(bench, ring, values); /* every connection has been used */
+		rc = idle_allreduce(bench, ring, values); /* uses every connection once */
 	if (!rc)
 		rc = idle_asleep(bench, &mine.asleep);
 	if (!rc)

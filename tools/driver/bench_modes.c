@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_modes.c - harp-bench's measurements.
+ * bench_modes.c - the measurements of harp-bench.
  *
- * Every size is: barrier, warm-up and timed messages in one pass, then (unless --datacheck 0) a
- * pass that verifies every byte. Each mode states what it times; clocks of different ranks are
- * never compared.
+ * For every size: a barrier, a pass of warm-up and timed messages, then (unless --datacheck 0) a
+ * pass that verifies every byte. Clocks of different ranks are never compared.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -23,22 +22,22 @@ static int bench_compare(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* Sorts them. */
+/* Sorts the samples. */
 static uint64_t bench_median(uint64_t *samples_ns, uint64_t count)
 {
 	qsort(samples_ns, (size_t)count, sizeof(*samples_ns), bench_compare);
 	return count ? samples_ns[(count - 1) / 2] : 0;
 }
 
-/* Room for the samples of the step that has most. */
+/* Allocates memory for the samples of the largest step. */
 static uint64_t *bench_samples(const struct bench *bench)
 {
-	uint64_t most = 0;
+	uint64_t max = 0;
 
 	for (size_t i = 0; i < bench->steps; i++)
-		if (bench->sizes[i].messages > most)
-			most = bench->sizes[i].messages;
-	return malloc((size_t)most * sizeof(uint64_t));
+		if (bench->sizes[i].messages > max)
+			max = bench->sizes[i].messages;
+	return malloc((size_t)max * sizeof(uint64_t));
 }
 
 static int bench_gather(struct bench *bench, const struct bench_rank *mine, struct bench_rank *all)
@@ -50,21 +49,21 @@ static int bench_gather(struct bench *bench, const struct bench_rank *mine, stru
 	return rc;
 }
 
-/* One stream operation between barriers. */
+/* Runs one stream operation after a barrier. */
 static int bench_stream(struct bench *bench, struct stream_op *op, enum stream_role role,
-			size_t bytes, uint64_t warm, uint64_t messages, bool check,
+			size_t bytes, uint64_t warmup, uint64_t messages, bool check,
 			uint64_t *samples_ns)
 {
 	int rc;
 
-	stream_prepare(op, bench->play, role, bytes, warm, messages, check, samples_ns);
+	stream_prepare(op, bench->play, role, bytes, warmup, messages, check, samples_ns);
 	rc = play_barrier(bench->play);
 	return rc ? rc : play_run(bench->play, &op->op);
 }
 
 /*
- * lat: rank 0 sends, rank 1 answers; a sample is half the time from rank 0's making one message
- * ready to its taking the answer. The buffers are neither written nor read in between.
+ * lat: rank 0 sends and rank 1 answers. A sample is half the time from when rank 0 has a message
+ * ready until it takes the answer. The buffers are neither written nor read.
  */
 static int bench_lat_size(struct bench *bench, const struct bench_size *size, uint64_t *samples_ns)
 {
@@ -76,7 +75,7 @@ static int bench_lat_size(struct bench *bench, const struct bench_size *size, ui
 	int rc;
 
 	memset(&mine, 0, sizeof(mine));
-	rc = bench_stream(bench, &op, role, bytes, size->warm, size->messages, false, samples_ns);
+	rc = bench_stream(bench, &op, role, bytes, size->warmup, size->messages, false, samples_ns);
 	if (rc)
 		return rc;
 	if (bench->options.rank == 0) {
@@ -109,8 +108,8 @@ int bench_lat(struct bench *bench)
 }
 
 /*
- * bw: rank 0 streams to rank 1. The rate is the receiver's, from the completion of its last warm-up
- * message to that of its last message.
+ * bw: rank 0 streams to rank 1. The receiver measures the time from the completion of its last
+ * warm-up message to the completion of its last message.
  */
 static int bench_bw_size(struct bench *bench, const struct bench_size *size)
 {
@@ -122,7 +121,7 @@ static int bench_bw_size(struct bench *bench, const struct bench_size *size)
 	int rc;
 
 	memset(&mine, 0, sizeof(mine));
-	rc = bench_stream(bench, &op, role, bytes, size->warm, n, false, NULL);
+	rc = bench_stream(bench, &op, role, bytes, size->warmup, n, false, NULL);
 	if (rc)
 		return rc;
 	mine.start_ns = op.received.start_ns;
@@ -148,9 +147,10 @@ int bench_bw(struct bench *bench)
 }
 
 /*
- * alltoall: in an iteration each rank sends one part, size / ranks bytes, to every other rank; a part of more than a
- * slot goes as several messages. Iterations are streamed, as launches on a stream are; the time is a rank's receive
- * window by the number of iterations, averaged over the ranks.
+ * alltoall: in an iteration, each rank sends one part (size / ranks bytes) to every other rank. A
+ * part larger than a slot is sent as several messages. Iterations overlap, like launches on a CUDA
+ * stream. The time is a rank's receive window divided by the number of iterations, averaged over
+ * the ranks.
  */
 static int bench_alltoall_size(struct bench *bench, const struct bench_size *size)
 {
@@ -165,7 +165,7 @@ static int bench_alltoall_size(struct bench *bench, const struct bench_size *siz
 	int rc;
 
 	memset(&mine, 0, sizeof(mine));
-	rc = bench_stream(bench, &op, STREAM_BOTH, bytes, size->warm * pieces, n * pieces, false,
+	rc = bench_stream(bench, &op, STREAM_BOTH, bytes, size->warmup * pieces, n * pieces, false,
 			  NULL);
 	if (rc)
 		return rc;
@@ -190,23 +190,23 @@ int bench_alltoall(struct bench *bench)
 	return rc;
 }
 
-/* Whole numbers small enough for every sum to be exact in float32, different by rank and place. */
+/* Integers that depend on rank and index, small enough for exact sums in float32. */
 static float bench_value(int rank, size_t i, unsigned round)
 {
 	return (float)((i * 7 + (size_t)rank * 31 + round * 5 + i / 1021) % 1000);
 }
 
-static uint64_t bench_wrong(const struct bench *bench, const float *got, size_t count,
-			    unsigned round)
+static uint64_t bench_count_wrong(const struct bench *bench, const float *sums, size_t count,
+				  unsigned round)
 {
 	uint64_t wrong = 0;
 
 	for (size_t i = 0; i < count; i++) {
-		float want = 0;
+		float expected = 0;
 
 		for (int r = 0; r < bench->options.ranks; r++)
-			want += bench_value(r, i, round);
-		wrong += got[i] != want;
+			expected += bench_value(r, i, round);
+		wrong += sums[i] != expected;
 	}
 	return wrong;
 }
@@ -227,7 +227,7 @@ static int bench_ring(struct bench *bench, struct ring_op *ring, const float *sr
 	return rc ? rc : play_run(bench->play, &ring->op);
 }
 
-/* Out of place over a poisoned result, then in place with other values: elements that are wrong. */
+/* Counts wrong elements: out of place into a poisoned buffer, then in place with other values. */
 static int bench_allreduce_check(struct bench *bench, struct ring_op *ring, float *src, float *dst,
 				 size_t count, uint64_t *wrong)
 {
@@ -238,17 +238,17 @@ static int bench_allreduce_check(struct bench *bench, struct ring_op *ring, floa
 	rc = bench_ring(bench, ring, src, dst, count, 1, NULL);
 	if (rc)
 		return rc;
-	*wrong += bench_wrong(bench, dst, count, 0);
+	*wrong += bench_count_wrong(bench, dst, count, 0);
 	bench_fill(bench, dst, count, 1);
 	rc = bench_ring(bench, ring, dst, dst, count, 1, NULL);
 	if (!rc)
-		*wrong += bench_wrong(bench, dst, count, 1);
+		*wrong += bench_count_wrong(bench, dst, count, 1);
 	return rc;
 }
 
 /*
- * allreduce: out of place, iterations back to back as launches on a stream; the time is the mean
- * per iteration, averaged over the ranks, as nccl-tests prints it.
+ * allreduce: out of place, iterations back to back, like launches on a CUDA stream. The time is the
+ * mean per iteration, averaged over the ranks, as in nccl-tests.
  */
 static int bench_allreduce_size(struct bench *bench, const struct bench_size *size,
 				struct ring_op *ring, float *src, float *dst,
@@ -261,8 +261,8 @@ static int bench_allreduce_size(struct bench *bench, const struct bench_size *si
 
 	memset(&mine, 0, sizeof(mine));
 	bench_fill(bench, src, count, 0);
-	if (size->warm)
-		rc = bench_ring(bench, ring, src, dst, count, size->warm, NULL);
+	if (size->warmup)
+		rc = bench_ring(bench, ring, src, dst, count, size->warmup, NULL);
 	if (rc)
 		return rc;
 	rc = bench_ring(bench, ring, src, dst, count, n, iteration_ns);
@@ -277,7 +277,7 @@ static int bench_allreduce_size(struct bench *bench, const struct bench_size *si
 		last_ns = at_ns;
 	}
 	if (bench->datacheck) {
-		mine.wrong = bench_wrong(bench, dst, count, 0);
+		mine.wrong = bench_count_wrong(bench, dst, count, 0);
 		rc = bench_allreduce_check(bench, ring, src, dst, count, &mine.wrong);
 	}
 	if (!rc)
@@ -305,7 +305,7 @@ int bench_allreduce(struct bench *bench)
 	return rc;
 }
 
-/* A child that sleeps, as a data loader would, with all that was inherited. */
+/* Forks a child that sleeps and keeps inherited descriptors, like a data loader. */
 static int bench_fork(char *text, size_t len)
 {
 	pid_t child = fork();
@@ -319,9 +319,10 @@ static int bench_fork(char *text, size_t len)
 }
 
 /*
- * source, sink: one end of a stream, endless unless --sizes has a number of messages, for tests that kill the other end.
- * Prints JSON lines with CLOCK_MONOTONIC times: "ready" when the operation starts, "tick" if asked for, then
- * "done" or "error", with the number of messages that were wrong until then.
+ * source, sink: one end of a stream, for tests that kill the other end. It is endless unless
+ * --sizes has a number of messages. Prints JSON lines with CLOCK_MONOTONIC times: "ready" when the
+ * operation starts, "tick" at intervals with --tick, then "done" or "error" with the number of
+ * wrong messages.
  */
 int bench_role(struct bench *bench)
 {

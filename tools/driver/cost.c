@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cost.c - work for callgrind: harp-cost messages|polls SIZE COUNT IN_FLIGHT
+ * cost.c - a workload for callgrind: harp-cost messages|polls SIZE COUNT IN_FLIGHT
  *
- * Opens both ends of one connection of the plugin that NCCL_NET_PLUGIN names, in one thread, so that
- * nothing depends on scheduling. measured() sends COUNT messages of SIZE bytes, IN_FLIGHT at a time,
- * or polls a receive COUNT times for which nothing arrives. tools/instructions.py counts its
+ * Opens both ends of one connection of the plugin in NCCL_NET_PLUGIN, in one thread, so that the
+ * result does not depend on scheduling. measured() sends COUNT messages of SIZE bytes, IN_FLIGHT at
+ * a time, or polls a receive without data COUNT times. tools/instructions.py counts its
  * instructions.
  */
 #include <sched.h>
@@ -20,7 +20,7 @@
 
 static struct net net;
 static void *send_comm, *recv_comm, *send_mr, *recv_mr;
-static uint8_t *sent, *received; /* IN_FLIGHT_MAX messages each */
+static uint8_t *send_buffer, *recv_buffer; /* IN_FLIGHT_MAX messages each */
 
 static void check(int rc, const char *call)
 {
@@ -33,7 +33,7 @@ static void check(int rc, const char *call)
 static void ends_open(size_t size)
 {
 	uint8_t handle[NCCL_HANDLE_BYTES] = { 0 };
-	time_t until = time(NULL) + OPEN_SECONDS;
+	time_t deadline = time(NULL) + OPEN_SECONDS;
 	const char *call = "init";
 	void *listen_comm = NULL;
 
@@ -44,18 +44,18 @@ static void ends_open(size_t size)
 			check(net_connect(&net, 0, handle, &send_comm), "connect");
 		if (!recv_comm)
 			check(net_accept(&net, listen_comm, &recv_comm), "accept");
-		check(time(NULL) > until, "no connection");
+		check(time(NULL) > deadline, "no connection");
 		sched_yield();
 	}
 	check((int)net.table->close_listen(listen_comm), "closeListen");
-	sent = calloc(IN_FLIGHT_MAX, size);
-	received = calloc(IN_FLIGHT_MAX, size);
-	check(!sent || !received, "no memory");
-	memset(sent, 1, IN_FLIGHT_MAX * size);
-	check((int)net.table->reg_mr(send_comm, sent, IN_FLIGHT_MAX * size, NCCL_PTR_HOST,
+	send_buffer = calloc(IN_FLIGHT_MAX, size);
+	recv_buffer = calloc(IN_FLIGHT_MAX, size);
+	check(!send_buffer || !recv_buffer, "no memory");
+	memset(send_buffer, 1, IN_FLIGHT_MAX * size);
+	check((int)net.table->reg_mr(send_comm, send_buffer, IN_FLIGHT_MAX * size, NCCL_PTR_HOST,
 				     &send_mr),
 	      "regMr");
-	check((int)net.table->reg_mr(recv_comm, received, IN_FLIGHT_MAX * size, NCCL_PTR_HOST,
+	check((int)net.table->reg_mr(recv_comm, recv_buffer, IN_FLIGHT_MAX * size, NCCL_PTR_HOST,
 				     &recv_mr),
 	      "regMr");
 }
@@ -67,8 +67,8 @@ static void ends_close(void)
 	check((int)net.table->close_send(send_comm), "closeSend");
 	check((int)net.table->close_recv(recv_comm), "closeRecv");
 	check(net_finalize(&net), "finalize");
-	free(sent);
-	free(received);
+	free(send_buffer);
+	free(recv_buffer);
 }
 
 static void *post_recv(unsigned slot, size_t size)
@@ -76,7 +76,7 @@ static void *post_recv(unsigned slot, size_t size)
 	void *request = NULL;
 
 	while (!request)
-		check(net_irecv(&net, recv_comm, received + slot * size, size, 0, recv_mr,
+		check(net_irecv(&net, recv_comm, recv_buffer + slot * size, size, 0, recv_mr,
 				&request),
 		      "irecv");
 	return request;
@@ -87,20 +87,20 @@ static void *post_send(unsigned slot, size_t size)
 	void *request = NULL;
 
 	while (!request)
-		check((int)net.table->isend(send_comm, sent + slot * size, size, 0, send_mr, NULL,
-					    &request),
+		check((int)net.table->isend(send_comm, send_buffer + slot * size, size, 0, send_mr,
+					    NULL, &request),
 		      "isend");
 	return request;
 }
 
-/* Alternates: the sender may wait until the receiver is polled. */
+/* Polls both ends in turn, because the sender may wait for the receiver. */
 static void finish(void *send, void *recv)
 {
-	int sent_done = 0, recv_done = 0;
+	int send_done = 0, recv_done = 0;
 
-	while (!sent_done || !recv_done) {
-		if (!sent_done)
-			check((int)net.table->test(send, &sent_done, NULL), "test");
+	while (!send_done || !recv_done) {
+		if (!send_done)
+			check((int)net.table->test(send, &send_done, NULL), "test");
 		if (!recv_done)
 			check((int)net.table->test(recv, &recv_done, NULL), "test");
 	}
@@ -131,7 +131,7 @@ static void send_messages(uint64_t count, size_t size, unsigned in_flight)
 	}
 }
 
-/* request: the receive to poll; NULL: send messages. */
+/* Polls the receive `request`; if NULL, sends messages. */
 __attribute__((noinline)) static void measured(uint64_t count, size_t size, unsigned in_flight,
 					       void *request)
 {

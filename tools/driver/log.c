@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * log.c - NCCL's logger: prints as NCCL_DEBUG asks, and keeps the last lines.
+ * log.c - NCCL's logger: prints lines as NCCL_DEBUG says, and stores the last ones.
  *
- * The logger has no argument, so lines belong to the process; it has one rank.
+ * The logger has no context argument, so the lines are those of the process, which has one rank.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -22,7 +22,7 @@ static struct {
 	int level;
 	char text[PLAY_ERROR_BYTES];
 } log_ring[LOG_LINES];
-static uint64_t log_count; /* lines ever; number n lies at (n - 1) % LOG_LINES */
+static uint64_t log_count; /* all lines; line n is at (n - 1) % LOG_LINES */
 static char log_warn[PLAY_ERROR_BYTES];
 static const struct play *log_play;
 

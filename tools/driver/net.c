@@ -74,7 +74,7 @@ static void net_logger(enum nccl_log_level level, unsigned long flags, const cha
 	log_line((int)level, file, line, "%s", text);
 }
 
-/* NCCL's profiler callback, with no profiler loaded. */
+/* NCCL's profiler callback without a profiler. */
 static enum nccl_result net_profiler(void **event, int type, void *parent, int64_t plugin_id,
 				     void *data)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* net.h - loads an ncclNet plugin as NCCL does; the newest table of nccl_abi.h. */
+/* net.h - loads an ncclNet plugin as NCCL does, with the newest table of nccl_abi.h. */
 #ifndef HARP_DRIVER_NET_H
 #define HARP_DRIVER_NET_H
 
@@ -18,12 +18,12 @@ struct net {
 	char path[256];
 };
 
-/* Opens `plugin` as NCCL does (NULL: $NCCL_NET_PLUGIN, else libnccl-net.so) and finds its table.
- * Returns 0, or -1 with one line in error. */
+/* Opens a plugin as NCCL does (NULL: $NCCL_NET_PLUGIN, else libnccl-net.so) and its table. Returns
+ * 0, or -1 with one line in error. */
 int net_open(struct net *net, const char *plugin, char *error, size_t error_len);
 void net_close(struct net *net);
 
-/* init and devices; call: the one that failed. Returns the ncclResult_t. */
+/* Calls init and devices; *call is the one that failed. Returns the ncclResult_t. */
 int net_init(struct net *net, uint64_t comm_id, const char **call);
 int net_finalize(struct net *net);
 int net_connect(struct net *net, int dev, void *handle, void **send_comm);

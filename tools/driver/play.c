@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * play.c - one rank at work: connections, operations, failures, hang watch.
+ * play.c - one rank at work: connections, operations, failures, detection of hangs.
  *
- * Theory of operation. The caller's thread ("main") hands jobs to the service thread (listen, connect,
- * close) and operations to the progress thread, and waits in play_wait(). Nothing else waits for
- * a plugin that may hang: while play->moved stands still for timeout_s main sets play->abort, which both
- * threads look at between calls of the plugin. A thread that does not come back within
- * PLAY_GRACE_NS is inside the plugin: the rank is stuck, and nothing that this thread may still
- * touch is freed. The first failure of any thread stays the rank's; its text is what users see.
- * play_open.c has the beginning and the end.
+ * Theory of operation. The caller's thread ("main") passes jobs (listen, connect, close) to the
+ * service thread and operations to the progress thread, and waits in play_wait(). Only these
+ * threads call the plugin, which may hang. If play->moved does not change for timeout_s, main sets
+ * play->abort, which both threads check between calls of the plugin. A thread that does not stop
+ * within PLAY_GRACE_NS is inside the plugin: the rank is stuck, and memory that this thread may use
+ * is not freed. The first failure of a thread is that of the rank, and its text is printed.
+ * play_open.c opens and closes ranks.
  */
 #include <sched.h>
 #include <stdarg.h>
@@ -19,16 +19,16 @@
 
 #include "play.h"
 
-#define PLAY_GRACE_NS 3000000000ull /* for a thread to come back once abort is set */
+#define PLAY_GRACE_NS 3000000000ull /* for a thread to stop after abort is set */
 
-void play_rest(const struct play *play, unsigned *passes)
+void play_pause(const struct play *play, unsigned *passes)
 {
-	struct timespec rest = { .tv_nsec = play->options.rest_us * 1000l };
+	struct timespec pause = { .tv_nsec = play->options.pause_us * 1000l };
 
-	if (play->options.rest_us && ++*passes > PLAY_SPINS)
-		nanosleep(&rest, NULL);
+	if (play->options.pause_us && ++*passes > PLAY_SPINS)
+		nanosleep(&pause, NULL);
 	else
-		sched_yield(); /* NCCL spins here; two processors must be shared */
+		sched_yield(); /* NCCL spins; here, ranks share few CPUs */
 }
 
 uint64_t play_now_ns(void)
@@ -87,7 +87,7 @@ int play_fail_call(struct play *play, const char *call, int nccl, int channel, i
 	return -1;
 }
 
-/* Main, lock held. True when what it waits for is over. */
+/* Main, lock held. True if no operation or job is in progress. */
 static bool play_idle(const struct play *play)
 {
 	return !play->op && play->job == JOB_NONE;
@@ -95,15 +95,15 @@ static bool play_idle(const struct play *play)
 
 static void play_cond_wait(struct play *play, uint64_t ns)
 {
-	struct timespec until;
-	uint64_t at = play_now_ns() + ns;
+	struct timespec deadline;
+	uint64_t deadline_ns = play_now_ns() + ns;
 
-	until.tv_sec = (time_t)(at / 1000000000ull);
-	until.tv_nsec = (long)(at % 1000000000ull);
-	pthread_cond_timedwait(&play->main_cond, &play->lock, &until);
+	deadline.tv_sec = (time_t)(deadline_ns / 1000000000ull);
+	deadline.tv_nsec = (long)(deadline_ns % 1000000000ull);
+	pthread_cond_timedwait(&play->main_cond, &play->lock, &deadline);
 }
 
-/* The thread did not come back after abort: it is inside the plugin. Lock held. */
+/* The thread did not stop after abort: it is inside the plugin. Lock held. */
 static void play_give_up(struct play *play, const char *what)
 {
 	const char *service = atomic_load(&play->service_mark.call);
@@ -126,15 +126,15 @@ static int play_wait(struct play *play, const char *what)
 
 	pthread_mutex_lock(&play->lock);
 	while (!play_idle(play)) {
-		uint64_t now_ns, seen;
+		uint64_t now_ns, count;
 
 		play_cond_wait(play, play->tick_ns ? play->tick_ns : PLAY_TICK_NS);
 		if (play_idle(play))
 			break;
 		now_ns = play_now_ns();
-		seen = atomic_load_explicit(&play->moved, memory_order_relaxed);
-		if (seen != moved && !aborting) {
-			moved = seen;
+		count = atomic_load_explicit(&play->moved, memory_order_relaxed);
+		if (count != moved && !aborting) {
+			moved = count;
 			since_ns = now_ns;
 		}
 		if (atomic_load(&play->interrupted) && !aborting) {
@@ -209,13 +209,13 @@ int play_barrier(struct play *play)
 	return play_exchange(play, "barrier", &in, 1, out);
 }
 
-/* How many places on in the ring the channel's peer is. */
+/* Distance in the ring from this rank to the channel's peer. */
 static int play_distance(const struct play *play, int channel)
 {
 	return play->options.mesh ? 1 + channel % (play->options.ranks - 1) : 1;
 }
 
-static int play_make_channels(struct play *play)
+static int play_create_channels(struct play *play)
 {
 	int ranks = play->options.ranks, rank = play->options.rank, n = play->options.channels;
 
@@ -254,7 +254,7 @@ int play_connect(struct play *play)
 
 	if (rc)
 		return rc;
-	if (play_make_channels(play))
+	if (play_create_channels(play))
 		return atomic_load(&play->failed);
 	rc = play_job(play, JOB_LISTEN);
 	if (rc)
@@ -270,7 +270,7 @@ int play_connect(struct play *play)
 		       all + (size_t)play->channels[c].send.peer * len +
 			       (size_t)c * NCCL_HANDLE_BYTES,
 		       NCCL_HANDLE_BYTES);
-	/* The reply buffer was a temporary one: a plugin that kept its address finds 0x5a. */
+	/* The handle buffer is temporary: a plugin that stored its address reads 0x5a. */
 	memset(play->handles, 0x5a, len);
 	free(all);
 	if (!rc)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* play_open.c - how a rank begins and ends: options, threads, the ranks' meeting, the plugin's init. */
+/* play_open.c - opens and closes a rank: threads, the rendezvous, init and finalize of the plugin.
+ * */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,25 +20,25 @@ static int play_init_net(struct play *play, uint64_t session)
 	}
 	if (play->net.devices <= 0)
 		play_fail(play, PLAY_PLUGIN,
-			  "%s has no device (devices says %d): NCCL would "
-			  "go on without it",
+			  "%s has no device (devices returned %d): NCCL would not "
+			  "use it",
 			  play->net.table->name, play->net.devices);
 	else if (play->options.devices > play->net.devices)
 		play_fail(play, PLAY_USAGE, "--devices %d: %s has %d", play->options.devices,
 			  play->net.table->name, play->net.devices);
 	if (atomic_load(&play->failed))
 		return atomic_load(&play->failed);
-	/* NCCL does not clear the struct: what the plugin forgets shows as 0x5a. */
+	/* NCCL does not clear the struct; members that the plugin does not set are 0x5a. */
 	memset(&p, 0x5a, sizeof(p));
 	p.name = NULL;
 	rc = (int)play->net.table->get_properties(0, &p);
 	if (rc)
 		play_fail_call(play, "getProperties", rc, 0, -1);
 	else if (p.device_type != NCCL_DEVICE_HOST)
-		play_fail(play, PLAY_PLUGIN, "%s: netDeviceType %d: NCCL takes HOST (0) only",
+		play_fail(play, PLAY_PLUGIN, "%s: netDeviceType %d: NCCL accepts only HOST (0)",
 			  play->net.table->name, (int)p.device_type);
 	else if (!(p.ptr_support & NCCL_PTR_HOST))
-		play_fail(play, PLAY_PLUGIN, "%s: ptrSupport %d has no host memory",
+		play_fail(play, PLAY_PLUGIN, "%s: ptrSupport %d does not include host memory",
 			  play->net.table->name, p.ptr_support);
 	else
 		snprintf(play->device, sizeof(play->device), "%s", p.name ? p.name : "?");
@@ -100,7 +101,7 @@ int play_open(const struct play_options *options, struct play **out, char *error
 		return PLAY_PEER;
 	}
 	log_attach(play);
-	/* The strings belong to the caller. */
+	/* The caller owns the strings. */
 	play->options.plugin = NULL;
 	play->options.root = NULL;
 	if (net_open(&play->net, options->plugin, play->error, sizeof(play->error)))
@@ -138,7 +139,7 @@ static void play_free(struct play *play)
 	free(play);
 }
 
-/* Threads gone, or given up: true when all came back. */
+/* Stops the threads. False if one is stuck in the plugin. */
 static bool play_stop_threads(struct play *play)
 {
 	if (play->service_started && !play->stuck) {
@@ -162,12 +163,12 @@ static bool play_stop_threads(struct play *play)
 
 int play_close(struct play *play)
 {
-	int before, rc;
+	int failed, rc;
 
 	if (!play)
 		return PLAY_OK;
-	before = atomic_load(&play->failed);
-	if (before)
+	failed = atomic_load(&play->failed);
+	if (failed)
 		rdv_fail(&play->rdv, play->error);
 	if (!play_stop_threads(play)) {
 		rdv_close(&play->rdv);
@@ -178,7 +179,7 @@ int play_close(struct play *play)
 	if (rc)
 		play_fail_call(play, "finalize", rc, 0, -1);
 	net_close(&play->net);
-	rc = before ? PLAY_OK : atomic_load(&play->failed);
+	rc = failed ? PLAY_OK : atomic_load(&play->failed);
 	if (rc)
 		log_line(NCCL_LOG_WARN, __func__, __LINE__, "while closing: %s", play->error);
 	log_attach(NULL);

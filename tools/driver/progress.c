@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * progress.c - NCCL's proxy progress thread: posts and tests while an operation is active, and
- * sleeps on a condition variable, calling nothing, while none is.
+ * progress.c - NCCL's proxy progress thread: posts and tests while an operation is active;
+ * otherwise, sleeps on a condition variable and calls nothing.
  *
- * What is copied from NCCL's behaviour because plugins depend on it: a request slot is never
- * cleared between uses; only the oldest outstanding request of each connection is tested; a
- * connection does one kind of action per pass; an idle pass yields the processor; the tag is the
- * sender's rank; a receive is posted as soon as a slot is free, whole slots at a time. Where NCCL
- * would be led astray by a plugin's mistake (a request or done flag not written), the driver
- * says so instead.
+ * It copies the behavior of NCCL that plugins depend on: a request slot is never cleared between
+ * uses; only the oldest outstanding request of each connection is tested; a connection performs one
+ * kind of action per pass; an idle pass yields the CPU; the tag is the sender's rank; a receive is
+ * posted as soon as a slot is free, for the whole slot. A plugin's mistake that would mislead NCCL
+ * (a request or done flag that is not written) is reported as an error.
  */
 #include <stdio.h>
 #include <string.h>
@@ -16,7 +15,7 @@
 
 #include "play.h"
 
-static char conn_unwritten; /* its address: a request that no plugin can have made */
+static char conn_unwritten; /* its address is a request that no plugin returns */
 #define UNWRITTEN ((void *)&conn_unwritten)
 #define DONE_UNWRITTEN 0x5a5a5a5a
 
@@ -30,8 +29,8 @@ void conn_shape(struct conn *conn, size_t bytes, unsigned depth)
 	conn->post_bytes = bytes;
 	conn->slot_stride = bytes;
 	conn->depth = depth;
-	/* Nothing is outstanding between operations: count from zero, so that slots start at the
-	 * buffer's start. */
+	/* Nothing is outstanding between operations. Count from zero, so that message 0 is at the
+	 * start of the buffer. */
 	conn->filled = conn->transmitted = conn->done = 0;
 	conn->posted = conn->received = conn->consumed = conn->limit = 0;
 }
@@ -69,11 +68,11 @@ int conn_consume(struct conn *conn, size_t expected)
 		return 0;
 	return play_fail(conn->play, PLAY_WRONG,
 			 "message %llu from rank %d (channel %d) has %zu bytes, not "
-			 "%zu: lost, repeated or cut",
+			 "%zu: lost, repeated or truncated",
 			 (unsigned long long)message, conn->peer, conn->channel, bytes, expected);
 }
 
-/* Tests request; 1 done, 0 not, -1 failed. */
+/* Tests a request. Returns 1 if it is done, 0 if not, -1 on failure. */
 static int conn_test(struct conn *conn, void *request, int *size)
 {
 	struct play *play = conn->play;
@@ -94,8 +93,8 @@ static int conn_test(struct conn *conn, void *request, int *size)
 	return done;
 }
 
-/* After isend or irecv: 1 posted, 0 to be tried again, -1 failed. */
-static int conn_posted(struct conn *conn, const char *call, int rc, void *request)
+/* Checks the result of isend or irecv. Returns 1 if posted, 0 to retry, -1 on failure. */
+static int conn_check_post(struct conn *conn, const char *call, int rc, void *request)
 {
 	struct play *play = conn->play;
 
@@ -104,7 +103,7 @@ static int conn_posted(struct conn *conn, const char *call, int rc, void *reques
 	if (request == UNWRITTEN)
 		return play_fail(play, PLAY_PLUGIN,
 				 "%s returned success and left *request "
-				 "unwritten: NCCL would take an old request for it",
+				 "unwritten: NCCL would use a previous request",
 				 call);
 	return request != NULL;
 }
@@ -124,7 +123,7 @@ int conn_send_pass(struct conn *conn)
 						 conn->sizes[slot], conn->tag, conn->mhandle, NULL,
 						 &request);
 		mark_leave(&play->progress_mark);
-		rc = conn_posted(conn, "isend", rc, request);
+		rc = conn_check_post(conn, "isend", rc, request);
 		if (rc > 0) {
 			conn->requests[slot] = request;
 			conn->transmitted++;
@@ -160,7 +159,7 @@ static int conn_post(struct conn *conn)
 	rc = net_irecv(&play->net, conn->comm, conn_slot(conn, message), conn->post_bytes,
 		       conn->tag, conn->mhandle, &request);
 	mark_leave(&play->progress_mark);
-	rc = conn_posted(conn, "irecv", rc, request);
+	rc = conn_check_post(conn, "irecv", rc, request);
 	if (rc > 0) {
 		conn->requests[slot] = request;
 		conn->posted++;
@@ -207,7 +206,7 @@ void conn_describe(const struct conn *conn, char *text, size_t len)
 			 (unsigned long long)conn->transmitted, (unsigned long long)conn->done);
 	else
 		snprintf(text, len,
-			 "channel %d, receives from rank %d: %llu wanted, %llu posted, "
+			 "channel %d, receives from rank %d: %llu expected, %llu posted, "
 			 "%llu completed",
 			 conn->channel, conn->peer, (unsigned long long)conn->limit,
 			 (unsigned long long)conn->posted, (unsigned long long)conn->received);
@@ -232,7 +231,7 @@ static void progress_op(struct play *play, struct op *op)
 			char text[PLAY_ERROR_BYTES / 2] = "";
 
 			op->describe(op, text, sizeof(text));
-			/* The first cause is kept when there is one. */
+			/* This is ignored if the rank has failed already. */
 			play_fail(play, PLAY_HANG, "%s: nothing moved for %.1f s: %s", op->name,
 				  play->options.timeout_s, text);
 			break;
@@ -241,7 +240,7 @@ static void progress_op(struct play *play, struct op *op)
 		if (rc < 0)
 			break;
 		if (rc == 0)
-			play_rest(play, &idle);
+			play_pause(play, &idle);
 		else
 			idle = 0;
 	}

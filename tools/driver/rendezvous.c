@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rendezvous.c - ranks meet at rank 0 over kernel TCP, as NCCL's bootstrap does.
+ * rendezvous.c - the ranks connect to rank 0 over kernel TCP, like NCCL's bootstrap.
  *
- * A star: every exchange is one message of each rank to rank 0 and one back. Each message carries
- * the number of its exchange and its label, so that ranks that run different programs are
- * detected at once. A rank that fails sends FAILED with its reason; rank 0 passes it on.
+ * In every exchange, each rank sends one message to rank 0 and receives one. Each message has the
+ * sequence number and label of its exchange, which detects ranks that run different programs. A
+ * rank that fails sends FAILED with the reason, and rank 0 forwards it.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -71,15 +71,16 @@ static int rdv_wait(struct rendezvous *rdv, int fd, short events, uint64_t deadl
 	}
 }
 
-/* Moves len bytes in one direction. who: "rank 3" or "the root". */
+/* Sends or receives len bytes. peer: "rank 3" or "the root". */
 static int rdv_move(struct rendezvous *rdv, int fd, void *data, size_t len, bool out,
-		    const char *who, const char *what)
+		    const char *peer, const char *what)
 {
 	uint64_t deadline_ns = play_now_ns() + rdv->timeout_ns;
-	char place[128];
+	char action[128];
 	char *at = data;
 
-	snprintf(place, sizeof(place), "%s: %s %s", what, out ? "sending to" : "waiting for", who);
+	snprintf(action, sizeof(action), "%s: %s %s", what, out ? "sending to" : "waiting for",
+		 peer);
 	while (len) {
 		ssize_t n = out ? send(fd, at, len, MSG_NOSIGNAL | MSG_DONTWAIT)
 				: recv(fd, at, len, MSG_DONTWAIT);
@@ -91,9 +92,9 @@ static int rdv_move(struct rendezvous *rdv, int fd, void *data, size_t len, bool
 			continue;
 		}
 		if (n == 0 || (errno != EAGAIN && errno != EINTR))
-			return rdv_error(rdv, PLAY_PEER, "%s: %s left (%s)", what, who,
+			return rdv_error(rdv, PLAY_PEER, "%s: %s left (%s)", what, peer,
 					 n == 0 ? "its connection is closed" : strerror(errno));
-		rc = rdv_wait(rdv, fd, out ? POLLOUT : POLLIN, deadline_ns, place);
+		rc = rdv_wait(rdv, fd, out ? POLLOUT : POLLIN, deadline_ns, action);
 		if (rc)
 			return rc;
 	}
@@ -101,7 +102,7 @@ static int rdv_move(struct rendezvous *rdv, int fd, void *data, size_t len, bool
 }
 
 static int rdv_send(struct rendezvous *rdv, int fd, uint32_t kind, const char *label,
-		    const void *data, size_t len, const char *who)
+		    const void *data, size_t len, const char *peer)
 {
 	struct rdv_header h = { .magic = RDV_MAGIC,
 				.kind = kind,
@@ -112,55 +113,55 @@ static int rdv_send(struct rendezvous *rdv, int fd, uint32_t kind, const char *l
 	int rc;
 
 	snprintf(h.label, sizeof(h.label), "%s", label);
-	rc = rdv_move(rdv, fd, &h, sizeof(h), true, who, label);
+	rc = rdv_move(rdv, fd, &h, sizeof(h), true, peer, label);
 	if (!rc && len)
-		rc = rdv_move(rdv, fd, (void *)(uintptr_t)data, len, true, who, label);
+		rc = rdv_move(rdv, fd, (void *)(uintptr_t)data, len, true, peer, label);
 	return rc;
 }
 
 static int rdv_receive(struct rendezvous *rdv, int fd, uint32_t kind, const char *label, void *data,
-		       size_t len, const char *who)
+		       size_t len, const char *peer)
 {
 	struct rdv_header h;
-	int rc = rdv_move(rdv, fd, &h, sizeof(h), false, who, label);
+	int rc = rdv_move(rdv, fd, &h, sizeof(h), false, peer, label);
 
 	if (rc)
 		return rc;
 	h.label[sizeof(h.label) - 1] = 0;
 	if (h.magic != RDV_MAGIC)
-		return rdv_error(rdv, PLAY_PEER, "%s: %s does not speak this protocol", label, who);
+		return rdv_error(rdv, PLAY_PEER, "%s: %s uses another protocol", label, peer);
 	if (h.kind == RDV_FAILED && h.len < PLAY_ERROR_BYTES / 2) {
 		char why[PLAY_ERROR_BYTES / 2] = "";
 
-		rc = rdv_move(rdv, fd, why, h.len, false, who, label);
+		rc = rdv_move(rdv, fd, why, h.len, false, peer, label);
 		return rc ? rc : rdv_error(rdv, PLAY_PEER, "%s", why);
 	}
 	if (h.kind != kind || h.sequence != rdv->sequence || strcmp(h.label, label))
 		return rdv_error(rdv, PLAY_PEER,
 				 "%s is in exchange %u \"%s\", this rank in %u \"%s\": all ranks "
 				 "must be started with the same mode and sizes",
-				 who, h.sequence, h.label, rdv->sequence, label);
+				 peer, h.sequence, h.label, rdv->sequence, label);
 	if (h.len != len)
 		return rdv_error(rdv, PLAY_PEER,
 				 "%s: %s sent %u bytes, not %zu: all ranks must "
 				 "have the same --ranks, --channels and mode",
-				 label, who, h.len, len);
-	return rdv_move(rdv, fd, data, len, false, who, label);
+				 label, peer, h.len, len);
+	return rdv_move(rdv, fd, data, len, false, peer, label);
 }
 
-/* NULL: bad usage; rdv->error says what. */
+/* Returns NULL for bad usage, with the reason in rdv->error. */
 static struct addrinfo *rdv_resolve(struct rendezvous *rdv, const char *root, bool passive)
 {
 	struct addrinfo hints = { .ai_socktype = SOCK_STREAM,
 				  .ai_flags = passive ? AI_PASSIVE : 0 };
 	char host[256];
 	const char *colon = root ? strrchr(root, ':') : NULL;
-	struct addrinfo *found;
+	struct addrinfo *addresses;
 	size_t n;
 	int rc;
 
 	if (!colon || colon == root || (size_t)(colon - root) >= sizeof(host) || !colon[1]) {
-		rdv_error(rdv, PLAY_USAGE, "root \"%s\": want host:port or [ipv6]:port",
+		rdv_error(rdv, PLAY_USAGE, "root \"%s\": not host:port or [ipv6]:port",
 			  root ? root : "");
 		return NULL;
 	}
@@ -171,9 +172,9 @@ static struct addrinfo *rdv_resolve(struct rendezvous *rdv, const char *root, bo
 		host[n - 1] = 0;
 		memmove(host, host + 1, n - 1);
 	}
-	rc = getaddrinfo(host, colon + 1, &hints, &found);
+	rc = getaddrinfo(host, colon + 1, &hints, &addresses);
 	if (!rc)
-		return found;
+		return addresses;
 	rdv_error(rdv, PLAY_USAGE, "root \"%s\": %s", root, gai_strerror(rc));
 	return NULL;
 }
@@ -190,7 +191,7 @@ static int rdv_admit(struct rendezvous *rdv, int fd)
 	struct rdv_header h;
 	int rc;
 
-	/* An unauthenticated peer that sends nothing must not delay the others for long. */
+	/* A short timeout: a peer that sends nothing must not delay the ranks. */
 	uint64_t timeout_ns = rdv->timeout_ns;
 
 	rdv->timeout_ns = timeout_ns < 2000000000ull ? timeout_ns : 2000000000ull;
@@ -202,12 +203,12 @@ static int rdv_admit(struct rendezvous *rdv, int fd)
 	}
 	if (h.ranks != rdv->ranks || h.rank <= 0 || h.rank >= rdv->ranks) {
 		close(fd);
-		return rdv_error(rdv, PLAY_USAGE, "a rank %d of %d arrived at a root of %d ranks",
+		return rdv_error(rdv, PLAY_USAGE, "unexpected rank %d of %d: the root has %d ranks",
 				 h.rank, h.ranks, rdv->ranks);
 	}
 	if (rdv->fds[h.rank] >= 0) {
 		close(fd);
-		return rdv_error(rdv, PLAY_USAGE, "rank %d arrived twice", h.rank);
+		return rdv_error(rdv, PLAY_USAGE, "rank %d connected twice", h.rank);
 	}
 	rdv->fds[h.rank] = fd;
 	return 0;
@@ -287,7 +288,7 @@ static int rdv_open_other(struct rendezvous *rdv, const char *root)
 			break;
 		}
 		rc = 0;
-		nanosleep(&pause, NULL); /* rank 0 may not listen yet: nothing to wait on */
+		nanosleep(&pause, NULL); /* rank 0 may not listen yet */
 	}
 	freeaddrinfo(ai);
 	return rc ? rc : rdv_send(rdv, rdv->fds[0], RDV_HELLO, "hello", NULL, 0, "the root");
@@ -314,7 +315,7 @@ int rdv_open(struct rendezvous *rdv, const char *root, uint64_t *session)
 int rdv_gather(struct rendezvous *rdv, const char *label, const void *in, size_t len, void *out)
 {
 	char *blocks = out;
-	char who[24];
+	char peer[24];
 	int rc;
 
 	rdv->sequence++;
@@ -327,16 +328,16 @@ int rdv_gather(struct rendezvous *rdv, const char *label, const void *in, size_t
 				   (size_t)rdv->ranks * len, "the root (rank 0)");
 	}
 	for (int r = 1; r < rdv->ranks; r++) {
-		snprintf(who, sizeof(who), "rank %d", r);
+		snprintf(peer, sizeof(peer), "rank %d", r);
 		rc = rdv_receive(rdv, rdv->fds[r], RDV_BLOCK, label, blocks + (size_t)r * len, len,
-				 who);
+				 peer);
 		if (rc)
 			return rc;
 	}
 	for (int r = 1; r < rdv->ranks; r++) {
-		snprintf(who, sizeof(who), "rank %d", r);
+		snprintf(peer, sizeof(peer), "rank %d", r);
 		rc = rdv_send(rdv, rdv->fds[r], RDV_BLOCK, label, blocks, (size_t)rdv->ranks * len,
-			      who);
+			      peer);
 		if (rc)
 			return rc;
 	}
@@ -346,19 +347,19 @@ int rdv_gather(struct rendezvous *rdv, const char *label, const void *in, size_t
 void rdv_fail(struct rendezvous *rdv, const char *why)
 {
 	char text[PLAY_ERROR_BYTES / 2];
-	char kept[PLAY_ERROR_BYTES];
+	char error[PLAY_ERROR_BYTES];
 
-	/* A reason that came from another rank names it already. */
+	/* A reason from another rank starts with that rank. */
 	if (!strncmp(why, "rank ", 5))
 		snprintf(text, sizeof(text), "%.480s", why);
 	else
 		snprintf(text, sizeof(text), "rank %d: %.480s", rdv->rank, why);
-	memcpy(kept, rdv->error, sizeof(kept));
-	rdv->timeout_ns = 100000000ull; /* it is a courtesy */
+	memcpy(error, rdv->error, sizeof(error));
+	rdv->timeout_ns = 100000000ull; /* best effort: do not wait for the other ranks */
 	for (int r = 0; r < rdv->ranks; r++)
 		if (rdv->fds[r] >= 0)
 			rdv_send(rdv, rdv->fds[r], RDV_FAILED, "failed", text, strlen(text), "");
-	memcpy(rdv->error, kept, sizeof(kept));
+	memcpy(rdv->error, error, sizeof(error));
 }
 
 void rdv_close(struct rendezvous *rdv)

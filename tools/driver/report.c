@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * report.c - what harp-bench prints: a JSON document, lines of source and sink. Units are in the names.
+ * report.c - the JSON output of harp-bench: a document, or lines of source and sink.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -74,7 +74,7 @@ void report_collective(struct bench *bench, const struct bench_size *size,
 		(unsigned long long)wrong);
 }
 
-/* Of a core. */
+/* In percent of a core. */
 static double report_percent(uint64_t cpu_ns, const struct bench_wait *wait)
 {
 	return 1e2 * (double)cpu_ns / (double)wait->time_ns;
@@ -116,7 +116,7 @@ static void report_log(void)
 	}
 }
 
-/* The text of the error that failed this rank; "" without one. */
+/* The error of this rank, or "". */
 static const char *report_error(const struct bench *bench)
 {
 	return atomic_load(&bench->play->failed) ? bench->play->error : "";

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ring.c - ring all-reduce of float32: NCCL's schedule, and the GPU's part of it.
+ * ring.c - ring all-reduce of float32 with NCCL's schedule, including the GPU's work.
  *
- * Theory of operation. The array is cut in one part per channel, a part in rounds of at most
- * `ranks` chunks, a chunk in slices; a slice is one message. Each rank takes 2 * ranks - 1 steps
- * per round:
+ * Theory of operation. The array is divided into one part per channel, a part into rounds of at
+ * most `ranks` chunks, a chunk into slices. A slice is one message. Each rank executes 2 * ranks -
+ * 1 steps per round:
  *
- *	step 0                 send the own chunk before mine
- *	step 1 .. n-2          receive, add mine, send on
- *	step n-1               receive, add mine: the sum is complete; keep it and send it on
- *	step n .. 2n-3         receive a sum, keep it, send it on
- *	step 2n-2              receive the last sum
+ *	step 0                 send a chunk of the source
+ *	step 1 .. n-2          receive, add the source, send
+ *	step n-1               receive, add the source, which completes the sum; store and send it
+ *	step n .. 2n-3         receive a sum, store and send it
+ *	step 2n-2              receive and store the last sum
  *
- * A step waits until its slice has arrived (if it receives) and a slot is free (if it sends): this
- * is what the GPU's kernel does in NCCL while the proxy thread moves the slots. Chunks of an array
- * shorter than the ring are empty: their messages have 0 bytes, as NCCL's have.
+ * A step that receives waits for its slice, and a step that sends for a free slot, as the GPU's
+ * kernel does in NCCL while the proxy thread moves the slots. Chunks of an array shorter than the
+ * ring are empty: their messages have 0 bytes, as in NCCL.
  *
- * Slices have up to 1 MiB, two of NCCL's slots, so 4 are outstanding.
+ * A slice has at most 1 MiB, two of NCCL's slots, so 4 are outstanding.
  */
 #include <stdio.h>
 #include <string.h>
@@ -25,8 +25,8 @@
 
 #define RING_SLICE (2u * PLAY_SLOT_BYTES / sizeof(float))
 #define RING_SLICES 2u
-#define RING_SMALL (65536u / sizeof(float)) /* chunks up to here travel as one message */
-#define RING_ALIGN 4u                       /* elements: slices start at 16 bytes */
+#define RING_SMALL (65536u / sizeof(float)) /* largest chunk that is sent as one message */
+#define RING_ALIGN 4u                       /* elements: slices are aligned to 16 bytes */
 
 static size_t ring_align(size_t n)
 {
@@ -36,16 +36,16 @@ static size_t ring_align(size_t n)
 static void ring_round(struct ring_op *ring, struct ring_part *part)
 {
 	size_t ranks = (size_t)ring->play->options.ranks;
-	size_t most = RING_SLICE * RING_SLICES;
+	size_t max = RING_SLICE * RING_SLICES;
 	size_t chunk = ring_align((part->count - part->base + ranks - 1) / ranks);
 
-	part->chunk = chunk < most ? chunk : most;
+	part->chunk = chunk < max ? chunk : max;
 	part->slices = part->chunk <= RING_SMALL ? 1 : RING_SLICES;
 	part->step = 0;
 	part->slice = 0;
 }
 
-/* Messages that one channel's connection carries in one all-reduce. */
+/* Number of messages of one channel in one all-reduce. */
 static uint64_t ring_messages(struct ring_op *ring, struct ring_part part)
 {
 	uint64_t messages = 0;
@@ -74,7 +74,7 @@ static void ring_restart(struct ring_op *ring)
 		part->dst = ring->dst + at;
 		part->count = n;
 		part->base = 0;
-		part->over = n == 0;
+		part->done = n == 0;
 		if (n)
 			ring_round(ring, part);
 		part->recv->limit += ring_messages(ring, *part);
@@ -82,13 +82,13 @@ static void ring_restart(struct ring_op *ring)
 	}
 }
 
-/* Which chunk of the round this step is about. */
+/* The chunk of the round that a step handles. */
 static unsigned ring_chunk(unsigned step, unsigned rank, unsigned ranks)
 {
 	return (rank + 2 * ranks - 1 - step) % ranks;
 }
 
-/* dst, out: may be NULL. */
+/* dst and out may be NULL. */
 static void ring_copy(float *dst, float *out, const float *in, size_t n)
 {
 	if (dst)
@@ -117,12 +117,12 @@ static void ring_advance(struct ring_op *ring, struct ring_part *part)
 		return;
 	part->base += part->chunk * ranks;
 	if (part->base >= part->count)
-		part->over = true;
+		part->done = true;
 	else
 		ring_round(ring, part);
 }
 
-/* The GPU's part: one slice of the current step, if all it needs is there. 1, 0 or -1. */
+/* The GPU's work for one slice of the current step. Returns 1, 0 if it must wait, or -1. */
 static int ring_step(struct ring_op *ring, struct ring_part *part)
 {
 	struct play *play = ring->play;
@@ -151,7 +151,7 @@ static int ring_step(struct ring_op *ring, struct ring_part *part)
 		out = (float *)(void *)conn_fill_slot(part->send);
 	if (part->step >= ranks - 1 && n)
 		dst = part->dst + from;
-	if (part->step >= 1 && part->step <= ranks - 1 && out) /* what adds also sends */
+	if (part->step >= 1 && part->step <= ranks - 1 && out) /* each step that adds also sends */
 		ring_add(dst, out, in, mine, n);
 	else
 		ring_copy(dst, out, in, n);
@@ -163,13 +163,13 @@ static int ring_step(struct ring_op *ring, struct ring_part *part)
 	return 1;
 }
 
-/* At the end of an iteration notes the time and begins the next. */
+/* At the end of an iteration, records the time and starts the next one. */
 static bool ring_iterate(struct ring_op *ring)
 {
 	unsigned iteration = ring->iteration;
 
 	for (int c = 0; c < ring->play->options.channels; c++)
-		if (!ring->parts[c].over)
+		if (!ring->parts[c].done)
 			return false;
 	if (iteration == ring->iterations)
 		return false;
@@ -181,7 +181,7 @@ static bool ring_iterate(struct ring_op *ring)
 	return true;
 }
 
-static bool ring_drained(struct ring_op *ring)
+static bool ring_is_drained(struct ring_op *ring)
 {
 	if (ring->iteration < ring->iterations)
 		return false;
@@ -197,7 +197,7 @@ static bool ring_drained(struct ring_op *ring)
 
 static int ring_pass(struct op *op)
 {
-	struct ring_op *ring = (struct ring_op *)(void *)op; /* its first member */
+	struct ring_op *ring = (struct ring_op *)(void *)op; /* op is its first member */
 	int moved = 0, rc;
 
 	if (!ring->start_ns)
@@ -209,7 +209,7 @@ static int ring_pass(struct op *op)
 		if (rc < 0)
 			return rc;
 		moved |= rc;
-		while (!part->over && (rc = ring_step(ring, part)) != 0) {
+		while (!part->done && (rc = ring_step(ring, part)) != 0) {
 			if (rc < 0)
 				return rc;
 			moved = 1;
@@ -221,7 +221,7 @@ static int ring_pass(struct op *op)
 	}
 	if (ring_iterate(ring))
 		moved = 1;
-	op->finished = ring_drained(ring);
+	op->finished = ring_is_drained(ring);
 	return moved;
 }
 

@@ -5,7 +5,7 @@
 
 #include "play.h"
 
-/* One channel's part of the array and where in it the ring is. */
+/* One channel's part of the array, and the progress in it. */
 struct ring_part {
 	struct conn *send, *recv;
 	const float *src;
@@ -16,23 +16,23 @@ struct ring_part {
 	unsigned slices; /* messages per chunk */
 	unsigned step;   /* 0 .. 2 * (ranks - 1) */
 	unsigned slice;
-	bool over;
+	bool done;
 };
 
 struct ring_op {
-	struct op op; /* first */
+	struct op op; /* first member */
 	struct play *play;
 	const float *src;
 	float *dst;
 	size_t count;
-	unsigned iterations; /* run back to back, as a stream of launches does */
+	unsigned iterations; /* run back to back, like launches on a CUDA stream */
 	unsigned iteration;
-	uint64_t *iteration_ns; /* may be NULL: end of each iteration, CLOCK_MONOTONIC */
+	uint64_t *iteration_ns; /* end of each iteration, CLOCK_MONOTONIC; may be NULL */
 	uint64_t start_ns;
 	struct ring_part parts[PLAY_CHANNELS_MAX];
 };
 
-/* src == dst: with more than one iteration the sums are summed again. */
+/* If src == dst, each iteration sums the result of the previous one. */
 void ring_prepare(struct ring_op *ring, struct play *play, const float *src, float *dst,
 		  size_t count, unsigned iterations, uint64_t *iteration_ns);
 

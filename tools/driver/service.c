@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * service.c - NCCL's proxy service thread: sets connections up and takes them down.
+ * service.c - NCCL's proxy service thread: opens and closes connections.
  *
- * Connect and accept of all channels are called in turn, without sleeping, until each has given its
- * comm; none may block, since both ends of a connection may be in this one thread. One accept per
- * listen, closeListen at once after it, then the buffers are registered: per connection the block
- * of the messages, and once more a part of it, since NCCL registers overlapping memory (the pool
- * that all point-to-point connections share).
+ * It calls connect and accept of all channels in turn, without sleeping, until each has returned
+ * its comm. None may block, because both ends of a connection may be in this thread. Each listen
+ * comm accepts once and is closed. Then the thread registers the message buffer of each connection,
+ * and a part of it again: NCCL also registers overlapping memory (the pool that all point-to-point
+ * connections share).
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +23,7 @@
 		call_rc;                                                                           \
 	})
 
-/* As NCCL gives each channel a NIC. */
+/* Distributes channels over devices, as NCCL does. */
 static int service_device(const struct play *play, int channel)
 {
 	return channel % play->options.devices;
@@ -61,8 +61,9 @@ static void service_listen(struct play *play)
 	}
 }
 
-/* One turn of a channel's set-up: 1 connected both ways, 0 pending, -1 failed. */
-static int service_turn(struct play *play, struct channel *ch)
+/* Advances a channel's set-up. Returns 1 if both directions are connected, 0 if not, -1 on failure.
+ * */
+static int service_advance(struct play *play, struct channel *ch)
 {
 	struct net *net = &play->net;
 	int rc;
@@ -147,7 +148,7 @@ static void service_connect(struct play *play)
 		open = 0;
 		for (int c = 0; c < play->options.channels; c++) {
 			struct channel *ch = &play->channels[c];
-			int rc = ch->send.comm && ch->recv.comm ? 1 : service_turn(play, ch);
+			int rc = ch->send.comm && ch->recv.comm ? 1 : service_advance(play, ch);
 
 			if (rc < 0)
 				return;
@@ -157,7 +158,7 @@ static void service_connect(struct play *play)
 			service_describe_pending(play);
 			return;
 		}
-		play_rest(play, &idle);
+		play_pause(play, &idle);
 	}
 	play->connect_ns = play_now_ns() - begin_ns;
 	for (int c = 0; c < play->options.channels; c++) {
@@ -167,8 +168,8 @@ static void service_connect(struct play *play)
 	}
 }
 
-/* An error of close is a fault of the plugin (NCCL would leave the rest open), but the rest is
- * closed all the same. */
+/* An error of close is a fault of the plugin. NCCL would then leave the other connections open;
+ * this function closes them. */
 static void service_close_conn(struct play *play, struct conn *conn)
 {
 	const struct nccl_net_v12 *net = play->net.table;
@@ -190,7 +191,7 @@ static void service_close_conn(struct play *play, struct conn *conn)
 	}
 	conn->comm = NULL;
 	conn->mhandle = NULL;
-	/* Gone the moment close returns: a plugin that still writes here faults. */
+	/* Unmap at once: a plugin that still writes to the buffer gets SIGSEGV. */
 	if (conn->buffer)
 		munmap(conn->buffer, PLAY_SLOTS * conn->slot_bytes);
 	conn->buffer = NULL;

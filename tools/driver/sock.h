@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sock.h - between the files of the reference plugin: sock_plugin.c (tables, init), sock_open.c (connections),
- * sock_move.c (requests).
+ * sock.h - declarations shared by the files of the reference plugin: sock_plugin.c (table, init),
+ * sock_open.c (connections), sock_move.c (requests).
  */
 #ifndef HARP_DRIVER_SOCK_H
 #define HARP_DRIVER_SOCK_H
@@ -24,7 +24,7 @@ struct sock_request {
 	bool used;
 	uint64_t number;
 	char *data;
-	uint32_t size; /* receive: posted, then real */
+	uint32_t size; /* receive: the posted size until the header arrives */
 	uint32_t header;
 	uint32_t moved; /* bytes of header and payload */
 };
@@ -33,7 +33,7 @@ struct sock_comm {
 	int fd;
 	bool sends;
 	enum nccl_result failed;
-	uint64_t posted, moved_messages; /* requests are moved in order */
+	uint64_t posted, moved_messages; /* requests complete in order */
 	struct sock_request requests[SOCK_REQUESTS];
 };
 
@@ -41,8 +41,8 @@ struct sock_comm {
 extern nccl_logger sock_log;
 extern char sock_ifname[IF_NAMESIZE];
 extern struct sockaddr_in sock_addr;
-bool sock_faulty(const char *kind);
-bool sock_faulty_at(const char *kind, uint64_t number);
+bool sock_has_fault(const char *kind);
+bool sock_has_fault_at(const char *kind, uint64_t number);
 #define SOCK_WARN(...) sock_log(NCCL_LOG_WARN, NCCL_LOG_NET, __func__, __LINE__, __VA_ARGS__)
 #define SOCK_INFO(...) sock_log(NCCL_LOG_INFO, NCCL_LOG_NET, __func__, __LINE__, __VA_ARGS__)
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sock_move.c - requests of the reference plugin, and the faults that show at them. */
+/* sock_move.c - requests of the reference plugin, and faults in them. */
 #include <errno.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -18,32 +18,32 @@ static enum nccl_result sock_fail(struct sock_comm *comm, int error)
 static ssize_t sock_move_out(struct sock_comm *comm, struct sock_request *r)
 {
 	uint32_t header = sizeof(r->header);
-	uint32_t left_header = r->moved < header ? header - r->moved : 0;
-	uint32_t paid = r->moved < header ? 0 : r->moved - header;
-	uint32_t payload = r->size - paid;
-	struct iovec iov[2] = { { (char *)&r->header + r->moved, left_header },
-				{ r->data + paid, payload } };
-	struct msghdr msg = { .msg_iov = left_header ? iov : iov + 1,
-			      .msg_iovlen = left_header ? 2 : 1 };
+	uint32_t header_left = r->moved < header ? header - r->moved : 0;
+	uint32_t offset = r->moved < header ? 0 : r->moved - header;
+	uint32_t payload_left = r->size - offset;
+	struct iovec iov[2] = { { (char *)&r->header + r->moved, header_left },
+				{ r->data + offset, payload_left } };
+	struct msghdr msg = { .msg_iov = header_left ? iov : iov + 1,
+			      .msg_iovlen = header_left ? 2 : 1 };
 
-	if (left_header && payload > SOCK_INLINE)
+	if (header_left && payload_left > SOCK_INLINE)
 		iov[1].iov_len = SOCK_INLINE;
 	return sendmsg(comm->fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 static ssize_t sock_move_in(struct sock_comm *comm, struct sock_request *r)
 {
-	uint32_t header = sizeof(r->header), paid;
+	uint32_t header = sizeof(r->header), offset;
 
 	if (r->moved < header)
 		return recv(comm->fd, (char *)&r->header + r->moved, header - r->moved,
 			    MSG_DONTWAIT);
-	paid = r->moved - header;
-	return recv(comm->fd, r->data + paid, r->size - paid, MSG_DONTWAIT);
+	offset = r->moved - header;
+	return recv(comm->fd, r->data + offset, r->size - offset, MSG_DONTWAIT);
 }
 
-/* The header is here: it says how long the message is. */
-static bool sock_learn_size(struct sock_comm *comm, struct sock_request *r)
+/* Takes the message's size from its header. */
+static bool sock_set_size(struct sock_comm *comm, struct sock_request *r)
 {
 	if (r->header <= r->size) {
 		r->size = r->header;
@@ -56,7 +56,7 @@ static bool sock_learn_size(struct sock_comm *comm, struct sock_request *r)
 	return false;
 }
 
-/* Moves r until it is complete (1), would block (0) or fails (-1, comm->failed). */
+/* Moves data of r. Returns 1 when it is complete, 0 if it would block, -1 on failure. */
 static int sock_move(struct sock_comm *comm, struct sock_request *r)
 {
 	uint32_t header = sizeof(r->header);
@@ -71,7 +71,7 @@ static int sock_move(struct sock_comm *comm, struct sock_request *r)
 		if (n < 0)
 			return 0;
 		if (!comm->sends && r->moved < header && r->moved + (uint32_t)n == header &&
-		    !sock_learn_size(comm, r))
+		    !sock_set_size(comm, r))
 			return -1;
 		r->moved += (uint32_t)n;
 	}
@@ -82,7 +82,7 @@ enum nccl_result sock_post(struct sock_comm *comm, void *data, size_t size, void
 {
 	struct sock_request *r = &comm->requests[comm->posted % SOCK_REQUESTS];
 
-	if (sock_faulty_at("norequest", comm->posted) && comm->sends)
+	if (sock_has_fault_at("norequest", comm->posted) && comm->sends)
 		return NCCL_SUCCESS;
 	*request = NULL;
 	if (comm->failed)
@@ -95,20 +95,20 @@ enum nccl_result sock_post(struct sock_comm *comm, void *data, size_t size, void
 				    .data = data,
 				    .size = (uint32_t)size,
 				    .header = comm->sends ? (uint32_t)size : 0 };
-	if (comm->sends && sock_faulty_at("drop", r->number))
+	if (comm->sends && sock_has_fault_at("drop", r->number))
 		r->moved = r->size + (uint32_t)sizeof(r->header);
 	*request = r;
 	return NCCL_SUCCESS;
 }
 
-/* The faults that show at a completion. */
+/* Injects the faults of completed receives. */
 static void sock_complete(struct sock_request *r, int *size)
 {
 	if (r->comm->sends)
 		return;
-	if (sock_faulty_at("corrupt", r->number) && r->size)
+	if (sock_has_fault_at("corrupt", r->number) && r->size)
 		r->data[r->size / 2] ^= 0x10;
-	if (sock_faulty_at("size", r->number) && r->size && size)
+	if (sock_has_fault_at("size", r->number) && r->size && size)
 		*size -= 1;
 }
 
@@ -119,15 +119,15 @@ enum nccl_result sock_test(void *request, int *done, int *sizes)
 	int moved;
 
 	*done = 0;
-	while (sock_faulty_at("stuck", r->number))
+	while (sock_has_fault_at("stuck", r->number))
 		sleep(1);
-	if (sock_faulty_at("error", r->number)) {
-		SOCK_WARN("SOCK: test fails as SOCK_FAULT demands");
+	if (sock_has_fault_at("error", r->number)) {
+		SOCK_WARN("SOCK: test fails because of SOCK_FAULT");
 		comm->failed = NCCL_SYSTEM_ERROR;
 	}
 	if (comm->failed)
 		return comm->failed;
-	/* In order, up to the one asked for. */
+	/* Requests complete in order, up to the tested one. */
 	for (; comm->moved_messages <= r->number; comm->moved_messages++) {
 		moved = sock_move(comm, &comm->requests[comm->moved_messages % SOCK_REQUESTS]);
 		if (moved < 0)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sock_open.c - connections of the reference plugin: one socket each, which begins with a byte, so that a
- * connection of another program is recognized.
+ * sock_open.c - connections of the reference plugin. Each is one socket. The connecting side sends
+ * a byte first, which detects connections of other programs.
  */
 #include <errno.h>
 #include <netinet/tcp.h>
@@ -15,13 +15,13 @@
 struct sock_handle {
 	uint32_t magic;
 	struct sockaddr_in addr;
-	struct sock_comm *half_open; /* the connector's stage, as NCCL keeps it in the handle */
+	struct sock_comm *half_open; /* state of the connect; NCCL passes the same handle again */
 };
-_Static_assert(sizeof(struct sock_handle) <= NCCL_HANDLE_BYTES, "fits");
+_Static_assert(sizeof(struct sock_handle) <= NCCL_HANDLE_BYTES, "the handle is too large");
 
 struct sock_listen {
 	int fd;
-	int unnamed; /* accepted, its byte has not come; -1: none */
+	int pending_fd; /* accepted connection whose byte has not arrived; -1: none */
 };
 
 static struct sock_comm *sock_comm_new(bool sends, int fd)
@@ -68,7 +68,7 @@ enum nccl_result sock_listen(void *handle, void **listen_comm)
 		return NCCL_SYSTEM_ERROR;
 	}
 	listener->fd = fd;
-	listener->unnamed = -1;
+	listener->pending_fd = -1;
 	memcpy(handle, &h, sizeof(h));
 	*listen_comm = listener;
 	return NCCL_SUCCESS;
@@ -80,14 +80,14 @@ enum nccl_result sock_close_listen(void *listen_comm)
 
 	if (!listener)
 		return NCCL_SUCCESS;
-	if (listener->unnamed >= 0)
-		close(listener->unnamed);
+	if (listener->pending_fd >= 0)
+		close(listener->pending_fd);
 	close(listener->fd);
 	free(listener);
 	return NCCL_SUCCESS;
 }
 
-/* 1: connected, 0: not yet, -1: errno has the reason. */
+/* Returns 1 if connected, 0 if not yet, -1 with errno. */
 static int sock_connect_step(struct sock_handle *h)
 {
 	int *fd = &h->half_open->fd;
@@ -113,8 +113,7 @@ enum nccl_result sock_connect(void *handle, void **send_comm)
 	*send_comm = NULL;
 	memcpy(&h, handle, sizeof(h));
 	if (h.magic != SOCK_MAGIC) {
-		SOCK_WARN(
-			"SOCK: the peer's handle is of another plugin; use the same on all ranks");
+		SOCK_WARN("SOCK: the peer uses another plugin; all ranks must use the same");
 		return NCCL_INVALID_USAGE;
 	}
 	if (!h.half_open)
@@ -143,26 +142,27 @@ enum nccl_result sock_accept(void *listen_comm, void **recv_comm)
 	ssize_t n;
 
 	*recv_comm = NULL;
-	if (listener->unnamed < 0)
-		listener->unnamed = accept4(listener->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-	if (listener->unnamed < 0) {
+	if (listener->pending_fd < 0)
+		listener->pending_fd =
+			accept4(listener->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+	if (listener->pending_fd < 0) {
 		if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED)
 			return NCCL_SUCCESS;
 		SOCK_WARN("SOCK: accept: %s", strerror(errno));
 		return NCCL_SYSTEM_ERROR;
 	}
-	n = recv(listener->unnamed, &byte, 1, MSG_DONTWAIT);
+	n = recv(listener->pending_fd, &byte, 1, MSG_DONTWAIT);
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
 		return NCCL_SUCCESS;
 	if (n != 1 || byte != 0) { /* another program's connection */
-		close(listener->unnamed);
-		listener->unnamed = -1;
+		close(listener->pending_fd);
+		listener->pending_fd = -1;
 		return NCCL_SUCCESS;
 	}
-	comm = sock_comm_new(false, listener->unnamed);
+	comm = sock_comm_new(false, listener->pending_fd);
 	if (!comm)
 		return NCCL_SYSTEM_ERROR;
-	listener->unnamed = -1;
+	listener->pending_fd = -1;
 	sock_no_delay(comm->fd);
 	*recv_comm = comm;
 	return NCCL_SUCCESS;
@@ -175,7 +175,7 @@ enum nccl_result sock_close(void *comm)
 
 	if (!c)
 		return NCCL_SUCCESS;
-	fail = c->sends && sock_faulty("close");
+	fail = c->sends && sock_has_fault("close");
 	sock_comm_free(c);
 	return fail ? NCCL_INTERNAL_ERROR : NCCL_SUCCESS;
 }

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sock_plugin.c - libnccl-net-sock.so: a reference ncclNet plugin over kernel TCP sockets, which does what
- * NCCL's socket transport does on most NICs: one socket per connection and no helper threads.
+ * sock_plugin.c - libnccl-net-sock.so: a reference ncclNet plugin over kernel TCP sockets. Like
+ * NCCL's socket transport on most NICs, it uses one socket per connection and no helper threads.
  *
- * Per message: a 4-byte length and with it the first payload bytes (at most 128: NCCL_SOCKET_INLINE),
- * then the rest, by non-blocking send and recv from test(). It has the newest version of NCCL's table. It is what HARP is compared with, and
- * the test double with which the driver itself is tested: SOCK_FAULT selects one fault, on the
- * message whose number is SOCK_FAULT_AT (default 5, counted per connection):
+ * Each message starts with a 4-byte length and up to 128 payload bytes (NCCL_SOCKET_INLINE). The
+ * other bytes follow. test() calls non-blocking send and recv. The plugin has only the newest
+ * version of NCCL's table. HARP is compared with it. It also tests the driver: SOCK_FAULT selects a
+ * fault, on the message with the number SOCK_FAULT_AT (default 5, per connection):
  *
- *	corrupt     one bit of the received payload is flipped (in the middle of the message)
+ *	corrupt     one bit in the middle of the received payload is flipped
  *	size        test() of the receive reports one byte less
- *	drop        the send is reported done, and never sent
+ *	drop        the send is reported as done but is never sent
  *	stuck       test() does not return
  *	error       test() fails with ncclSystemError
  *	norequest   isend leaves *request unwritten
@@ -33,18 +33,18 @@ struct sockaddr_in sock_addr;
 static const char *sock_fault = "";
 static uint64_t sock_fault_at = 5;
 
-bool sock_faulty(const char *kind)
+bool sock_has_fault(const char *kind)
 {
 	return !strcmp(sock_fault, kind);
 }
 
-bool sock_faulty_at(const char *kind, uint64_t number)
+bool sock_has_fault_at(const char *kind, uint64_t number)
 {
-	return number == sock_fault_at && sock_faulty(kind);
+	return number == sock_fault_at && sock_has_fault(kind);
 }
 
-/* NCCL_SOCKET_IFNAME: prefixes, '=' exact, '^' all but these. */
-static bool sock_wanted(const char *name)
+/* Whether an interface matches NCCL_SOCKET_IFNAME: prefixes, '=' exact names, '^' all others. */
+static bool sock_is_selected(const char *name)
 {
 	const char *list = getenv("NCCL_SOCKET_IFNAME");
 	bool exclude, exact;
@@ -84,15 +84,15 @@ static enum nccl_result sock_init(void **ctx, uint64_t comm_id, struct nccl_comm
 	sock_fault = fault ? fault : "";
 	sock_fault_at = at ? strtoull(at, NULL, 10) : 5;
 	sock_ifname[0] = 0;
-	if (sock_faulty("init")) {
-		SOCK_WARN("SOCK: init fails as SOCK_FAULT demands");
+	if (sock_has_fault("init")) {
+		SOCK_WARN("SOCK: init fails because of SOCK_FAULT");
 		return NCCL_SYSTEM_ERROR;
 	}
 	if (getifaddrs(&all))
 		return NCCL_SYSTEM_ERROR;
 	for (i = all; i; i = i->ifa_next) {
 		if (!i->ifa_addr || i->ifa_addr->sa_family != AF_INET || !(i->ifa_flags & IFF_UP) ||
-		    !sock_wanted(i->ifa_name))
+		    !sock_is_selected(i->ifa_name))
 			continue;
 		snprintf(sock_ifname, sizeof(sock_ifname), "%s", i->ifa_name);
 		memcpy(&sock_addr, i->ifa_addr, sizeof(struct sockaddr_in));
@@ -100,7 +100,7 @@ static enum nccl_result sock_init(void **ctx, uint64_t comm_id, struct nccl_comm
 	}
 	freeifaddrs(all);
 	if (!sock_ifname[0]) {
-		SOCK_WARN("SOCK: no interface with an IPv4 address; NCCL_SOCKET_IFNAME names one");
+		SOCK_WARN("SOCK: no interface with an IPv4 address matches NCCL_SOCKET_IFNAME");
 		return NCCL_SYSTEM_ERROR;
 	}
 	SOCK_INFO("NET/SOCK : using %s, one kernel TCP socket per connection", sock_ifname);

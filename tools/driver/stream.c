@@ -2,18 +2,18 @@
 /*
  * stream.c - message streams and ping-pong between ring neighbors.
  *
- * The progress thread works as in NCCL: receives are posted ahead, up to 8 messages are outstanding
- * each way, the completion of a send is looked at once per pass and waited for only when all slots
- * are taken. What the GPU would do takes no time: a slot is full as soon as it is free, and empty
- * as soon as it has arrived. With `check` every byte is written and read again, which costs time:
- * it is done in passes of its own, not in those that are timed.
+ * The progress thread works as in NCCL: receives are posted in advance, and up to 8 messages are
+ * outstanding in each direction. A pass tests for the completion of one send, and waits for it only
+ * if all slots are in use. The GPU's work takes no time: a slot is filled when it becomes free, and
+ * consumed when it arrives. With `check`, every byte is written and verified, which takes time, so
+ * timed passes do not use it.
  */
 #include <stdio.h>
 #include <string.h>
 
 #include "stream.h"
 
-/* Words that differ by place, message, channel and sender, so that no mix-up looks right. */
+/* A word that depends on offset, message, channel and sender, so that any mix-up is detected. */
 static uint64_t stream_word(const struct conn *conn, uint64_t message, size_t i)
 {
 	uint64_t x = (message << 32) ^ ((uint64_t)conn->tag << 56) ^
@@ -32,7 +32,8 @@ static void stream_write(const struct conn *conn, char *slot, uint64_t message, 
 	}
 }
 
-static bool stream_right(const struct conn *conn, const char *slot, uint64_t message, size_t bytes)
+static bool stream_is_right(const struct conn *conn, const char *slot, uint64_t message,
+			    size_t bytes)
 {
 	for (size_t i = 0; i < bytes; i += 8) {
 		uint64_t word = stream_word(conn, message, i);
@@ -43,16 +44,17 @@ static bool stream_right(const struct conn *conn, const char *slot, uint64_t mes
 	return true;
 }
 
-static void stream_edge(const struct stream_op *stream, struct stream_window *window, uint64_t done)
+static void stream_update_window(const struct stream_op *stream, struct stream_window *window,
+				 uint64_t done)
 {
 	uint64_t channels = (uint64_t)stream->play->options.channels;
 
 	if (stream->role > STREAM_BOTH)
 		channels = 1;
-	if (!window->start_ns && done >= stream->warm * channels)
+	if (!window->start_ns && done >= stream->warmup * channels)
 		window->start_ns = play_now_ns();
 	if (stream->messages != UINT64_MAX && !window->end_ns &&
-	    done == (stream->warm + stream->messages) * channels)
+	    done == (stream->warmup + stream->messages) * channels)
 		window->end_ns = play_now_ns();
 }
 
@@ -74,17 +76,17 @@ static int stream_take(struct stream_op *stream, struct conn *recv)
 		return conn_consume(recv, 0);
 	}
 	if (stream->check && bytes == stream->bytes &&
-	    !stream_right(recv, slot, recv->consumed, bytes))
+	    !stream_is_right(recv, slot, recv->consumed, bytes))
 		stream->wrong++;
 	return conn_consume(recv, stream->bytes);
 }
 
 static uint64_t stream_total(const struct stream_op *stream)
 {
-	return stream->messages == UINT64_MAX ? UINT64_MAX : stream->warm + stream->messages;
+	return stream->messages == UINT64_MAX ? UINT64_MAX : stream->warmup + stream->messages;
 }
 
-/* Fills free slots; the sender's last messages are empty once it must stop. */
+/* Fills free slots. After a stop, the sender's last messages are empty. */
 static void stream_fill(struct stream_op *stream, struct channel *ch)
 {
 	struct conn *send = &ch->send;
@@ -103,8 +105,8 @@ static void stream_fill(struct stream_op *stream, struct channel *ch)
 	}
 }
 
-/* An endless stream is over when all channels have had their empty messages. */
-static bool stream_stopped(const struct stream_op *stream)
+/* An endless stream ends when all channels have moved their empty messages. */
+static bool stream_is_stopped(const struct stream_op *stream)
 {
 	for (int c = 0; c < stream->play->options.channels; c++) {
 		const struct channel *ch = &stream->play->channels[c];
@@ -119,8 +121,8 @@ static bool stream_stopped(const struct stream_op *stream)
 	return true;
 }
 
-/* Both directions' turns of one channel. */
-static int stream_channel(struct stream_op *stream, struct channel *ch)
+/* Advances both directions of one channel. */
+static int stream_advance(struct stream_op *stream, struct channel *ch)
 {
 	int moved = 0, rc;
 
@@ -153,7 +155,7 @@ static int stream_pass(struct op *op)
 
 	for (int c = 0; c < play->options.channels; c++) {
 		struct channel *ch = &play->channels[c];
-		int rc = stream_channel(stream, ch);
+		int rc = stream_advance(stream, ch);
 
 		if (rc < 0)
 			return rc;
@@ -163,10 +165,10 @@ static int stream_pass(struct op *op)
 	}
 	if (!moved && stream->received.start_ns && stream->sent.start_ns)
 		return 0;
-	stream_edge(stream, &stream->sent, sent);
-	stream_edge(stream, &stream->received, received);
+	stream_update_window(stream, &stream->sent, sent);
+	stream_update_window(stream, &stream->received, received);
 	if (stream->messages == UINT64_MAX
-		    ? stream_stopped(stream)
+		    ? stream_is_stopped(stream)
 		    : (!(stream->role & STREAM_SEND) || sent == stream_total(stream) * channels) &&
 			      (!(stream->role & STREAM_RECEIVE) ||
 			       received == stream_total(stream) * channels))
@@ -174,11 +176,11 @@ static int stream_pass(struct op *op)
 	return moved;
 }
 
-static void stream_ponged(struct stream_op *stream, const struct conn *recv)
+static void stream_take_pong(struct stream_op *stream, const struct conn *recv)
 {
 	uint64_t now_ns = play_now_ns();
 
-	if (stream->samples_ns && recv->consumed > stream->warm)
+	if (stream->samples_ns && recv->consumed > stream->warmup)
 		stream->samples_ns[stream->sample++] = (now_ns - stream->pinged_ns) / 2;
 	stream->pinged_ns = now_ns;
 }
@@ -199,7 +201,7 @@ static int stream_ping_pass(struct op *op)
 		if (stream_take(stream, recv))
 			return -1;
 		if (ping)
-			stream_ponged(stream, recv);
+			stream_take_pong(stream, recv);
 	}
 	if (ping && !stream->pinged_ns)
 		stream->pinged_ns = play_now_ns();
@@ -238,7 +240,7 @@ static void stream_describe(struct op *op, char *text, size_t len)
 }
 
 void stream_prepare(struct stream_op *stream, struct play *play, enum stream_role role,
-		    size_t bytes, uint64_t warm, uint64_t messages, bool check,
+		    size_t bytes, uint64_t warmup, uint64_t messages, bool check,
 		    uint64_t *samples_ns)
 {
 	memset(stream, 0, sizeof(*stream));
@@ -249,7 +251,7 @@ void stream_prepare(struct stream_op *stream, struct play *play, enum stream_rol
 	stream->play = play;
 	stream->role = role;
 	stream->bytes = bytes;
-	stream->warm = warm;
+	stream->warmup = warmup;
 	stream->messages = messages;
 	stream->check = check;
 	stream->samples_ns = samples_ns;
