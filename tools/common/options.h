@@ -22,8 +22,7 @@ void option_dpdk(const char *tool, struct harp_instance_options *opt);
 /* Returns the index of text in choices. */
 uint32_t option_choice(const char *tool, const char *name, const char *text,
 		       const char *const *choices);
-/* Parses an address with scope ("fe80::1%eth0"). Returns -EINVAL, or -ENODEV for an unknown scope.
- * */
+/* Parses an address ("fe80::1%eth0"). Returns -EINVAL, or -ENODEV for an unknown scope. */
 int option_endpoint(const char *text, struct harp_endpoint *out);
 
 #endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* play_open.c - opens and closes a rank: threads, the rendezvous, init and finalize of the plugin.
- * */
+/* play_open.c - opens and closes a rank: threads, rendezvous, init and finalize of the plugin. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

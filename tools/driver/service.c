@@ -61,8 +61,7 @@ static void service_listen(struct play *play)
 	}
 }
 
-/* Advances a channel's set-up. Returns 1 if both directions are connected, 0 if not, -1 on failure.
- * */
+/* Advances a channel's set-up. Returns 1 if both directions are connected, 0 if not, or -1. */
 static int service_advance(struct play *play, struct channel *ch)
 {
 	struct net *net = &play->net;

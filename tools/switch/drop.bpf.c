@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * drop.bpf.c - loses TCP packets at random where they enter a bridge, and counts what it lost.
+ * drop.bpf.c - drops random TCP packets that enter a bridge, and counts them.
  *
- * The n-th TCP packet of a port is lost when a hash of (seed, n) is below the threshold: independent
- * losses, and the same ones again for the same seed. Only TCP is touched: a lost ARP would stop both
- * of two competitors for a second and say nothing about either.
+ * The n-th TCP packet of a port is dropped if a hash of (seed, n) is below the threshold: losses
+ * are independent, and the same seed repeats them. Only TCP is dropped: a lost ARP packet would
+ * stop every stack for a second and say nothing about its TCP.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -33,7 +33,7 @@ struct {
 	__type(value, struct drop_counts);
 } counts SEC(".maps");
 
-/* SplitMix64's finaliser over the packet's number. */
+/* SplitMix64's finalizer over the packet's number. */
 static __always_inline __u32 drop_hash(__u64 seed, __u64 number)
 {
 	__u64 x = seed + (number + 1) * 0x9e3779b97f4a7c15ull;
@@ -45,10 +45,10 @@ static __always_inline __u32 drop_hash(__u64 seed, __u64 number)
 
 struct headers {
 	__u32 tcp; /* offset of the TCP header */
-	__u32 end; /* of the IP packet; padding of short frames follows */
+	__u32 end; /* end of the IP packet; short frames have padding after it */
 };
 
-/* 0 when the packet is TCP. Extension headers and fragments are not followed: both are let through. */
+/* Returns 0 for TCP. Packets with extension headers are not parsed and pass. */
 static __always_inline int drop_parse(struct __sk_buff *skb, struct headers *at)
 {
 	if (skb->protocol == bpf_htons(ETH_P_IP)) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* drop.c - harp-switch drop: bridge ports lose TCP packets, by drop.bpf.c at their tc ingress. */
+/* drop.c - harp-switch drop: drops TCP packets with drop.bpf.c at the tc ingress of ports. */
 #include "drop.h"
 
 #include <bpf/bpf.h>
@@ -12,14 +12,14 @@
 
 #define PPM 1000000u
 
-static int drop_set(const struct tc_port *port, const char *words)
+static int drop_set(const struct tc_port *port, const char *args)
 {
 	struct drop_settings settings;
 	const __u32 zero = 0;
 	uint32_t ppm;
 	int rc;
 
-	if (sscanf(words, "%" SCNu32 " %llu", &ppm, &settings.seed) != 2 || ppm > PPM)
+	if (sscanf(args, "%" SCNu32 " %llu", &ppm, &settings.seed) != 2 || ppm > PPM)
 		return -EINVAL;
 	settings.threshold = ((__u64)ppm << 32) / PPM;
 	rc = bpf_map_update_elem(tc_port_map(port, "settings"), &zero, &settings, BPF_ANY);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * main.c - harp-switch: makes the ports of a bridge lose packets, or spread them over queues.
+ * main.c - harp-switch: drops packets at bridge ports, or spreads them over receive queues.
  *
- * It attaches one copy of a BPF program to each port named, prints "ready", and then answers a line on
- * stdin with a line on stdout. At the end of stdin or a signal it detaches and ends. So harp.lab
- * controls it by a pipe, and it ends with the lab.
+ * It attaches a BPF program to each given port, prints "ready", and then answers each line on stdin
+ * with a line on stdout. At the end of stdin, or on a signal, it detaches the programs and exits.
+ * harp.lab controls it through a pipe, so it exits with the lab.
  */
 #include "switch.h"
 
@@ -22,17 +22,17 @@
 static const char usage[] =
 	"usage: harp-switch drop|rss PORT...\n"
 	"\n"
-	"drop: loses TCP packets that enter these bridge ports. rss: chooses the receive queue of the host\n"
-	"behind these bridge ports for each packet. Commands on stdin, answers on stdout:\n"
-	"  set PORT PPM SEED     drop: lose PPM of a million packets from now on -> ok\n"
-	"  set PORT QUEUES RULE  rss: from now on                                -> ok\n"
-	"     toeplitz:KEY[:TABLE]  as HARP_RSS has it\n"
-	"     hash:SECRET           a hash of another kind, by a number\n"
-	"     zero                  all to queue 0\n"
-	"     keep                  as the kernel likes (what it begins with)\n"
-	"  counts                of each port since the start    -> {\"PORT\": ..., ...}\n";
+	"drop: drops TCP packets that enter these bridge ports. rss: chooses the receive queue of each\n"
+	"packet, for the hosts behind these ports. Commands on stdin, answers on stdout:\n"
+	"  set PORT PPM SEED     drop: drop PPM of a million packets from now on -> ok\n"
+	"  set PORT QUEUES RULE  rss: apply RULE from now on                     -> ok\n"
+	"     toeplitz:KEY[:TABLE]  as in HARP_RSS\n"
+	"     hash:SECRET           another hash, with a number as its key\n"
+	"     zero                  all packets to queue 0\n"
+	"     keep                  the kernel's choice (initial rule)\n"
+	"  counts                counts of each port since the start -> {\"PORT\": ..., ...}\n";
 
-/* libbpf explains an existing qdisc on stderr; what matters comes back as -errno. */
+/* Suppresses libbpf's warnings, for example about an existing qdisc. It also returns errors. */
 static int __attribute__((format(printf, 2, 0)))
 quiet(enum libbpf_print_level level, const char *format, va_list args)
 {
@@ -42,8 +42,8 @@ quiet(enum libbpf_print_level level, const char *format, va_list args)
 	return 0;
 }
 
-static int port_complain(const struct tc_tool *tool, const struct tc_port *port, const char *what,
-			 int rc)
+static int port_error(const struct tc_tool *tool, const struct tc_port *port, const char *what,
+		      int rc)
 {
 	fprintf(stderr, "harp-switch %s: %s: %s: %s%s\n", tool->name, port->name, what,
 		strerror(-rc), rc == -EPERM ? "; run as root" : "");
@@ -57,14 +57,14 @@ static int port_load(const struct tc_tool *tool, struct tc_port *port)
 
 	port->object = bpf_object__open_mem(tool->elf, tool->elf_bytes, NULL);
 	if (!port->object)
-		return port_complain(tool, port, "opening the program", -errno);
+		return port_error(tool, port, "opening the program", -errno);
 	rc = bpf_object__load(port->object);
 	if (rc)
-		return port_complain(tool, port, "the kernel refuses the program", rc);
+		return port_error(tool, port, "loading the program", rc);
 	program = bpf_object__find_program_by_name(port->object, tool->program);
 	port->filter.prog_fd = program ? bpf_program__fd(program) : -ENOENT;
 	if (port->filter.prog_fd < 0)
-		return port_complain(tool, port, tool->program, port->filter.prog_fd);
+		return port_error(tool, port, tool->program, port->filter.prog_fd);
 	return 0;
 }
 
@@ -79,16 +79,16 @@ static int port_attach(const struct tc_tool *tool, struct tc_port *port, const c
 	port->filter =
 		(struct bpf_tc_opts){ .sz = sizeof(port->filter), .handle = 1, .priority = 1 };
 	if (!port->hook.ifindex)
-		return port_complain(tool, port, "no such interface", -ENODEV);
+		return port_error(tool, port, "no such interface", -ENODEV);
 	rc = port_load(tool, port);
 	if (rc)
 		return rc;
 	rc = bpf_tc_hook_create(&port->hook);
 	if (rc && rc != -EEXIST)
-		return port_complain(tool, port, "making clsact", rc);
-	port->hooked = !rc;
+		return port_error(tool, port, "creating clsact", rc);
+	port->owns_qdisc = !rc;
 	rc = bpf_tc_attach(&port->hook, &port->filter);
-	return rc ? port_complain(tool, port, "attaching", rc) : 0;
+	return rc ? port_error(tool, port, "attaching", rc) : 0;
 }
 
 static void port_detach(struct tc_port *port)
@@ -97,8 +97,8 @@ static void port_detach(struct tc_port *port)
 
 	if (port->filter.prog_id)
 		bpf_tc_detach(&port->hook, &filter);
-	if (port->hooked) {
-		/* Both directions: libbpf then deletes the qdisc, not the filters alone. */
+	if (port->owns_qdisc) {
+		/* With both directions, libbpf deletes the qdisc, not only its filters. */
 		port->hook.attach_point = BPF_TC_INGRESS | BPF_TC_EGRESS;
 		bpf_tc_hook_destroy(&port->hook);
 	}
@@ -111,13 +111,13 @@ int tc_port_map(const struct tc_port *port, const char *name)
 }
 
 static int command_set(const struct tc_tool *tool, const struct tc_port *ports, int count,
-		       const char *words)
+		       const char *args)
 {
-	size_t length = strcspn(words, " ");
+	size_t length = strcspn(args, " ");
 
 	for (int i = 0; i < count; i++)
-		if (!strncmp(ports[i].name, words, length) && !ports[i].name[length])
-			return tool->set(&ports[i], words + length);
+		if (!strncmp(ports[i].name, args, length) && !ports[i].name[length])
+			return tool->set(&ports[i], args + length);
 	return -ENODEV;
 }
 
@@ -160,7 +160,7 @@ static int serve(const struct tc_tool *tool, const struct tc_port *ports, int co
 static void on_signal(int number)
 {
 	(void)number;
-	close(STDIN_FILENO); /* the read that waits ends, and all is detached in order */
+	close(STDIN_FILENO); /* ends the read, so that main() detaches the programs */
 }
 
 int main(int argc, char **argv)

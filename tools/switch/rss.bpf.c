@@ -2,13 +2,14 @@
 /*
  * rss.bpf.c - chooses the receive queue of the host behind a bridge port, as that host's NIC would.
  *
- * At tc egress of the port. A veth takes the transmit queue from the packet's recorded receive queue, which is
- * queue_mapping less one, and hands it over as it is: for its peer's XDP program in generic mode the packet
- * of transmit queue n + 1 is one of receive queue n. (In native mode it is one of n + 1, and a peer with fewer
- * receive queues than there are transmit queues here cannot have that mode.) So the port has one transmit
- * queue more than the host has receive queues.
+ * It runs at the port's tc egress. veth uses the packet's recorded receive queue, which is
+ * queue_mapping minus 1, as its transmit queue. For the peer's XDP program in generic mode, a packet
+ * of transmit queue n + 1 is on receive queue n. (In native mode it is on n + 1, and that mode needs
+ * as many receive queues as the port has transmit queues.) So the port has one transmit queue more
+ * than the host has receive queues.
  *
- * TCP and UDP are spread by addresses and ports, other IP and fragments by addresses, the rest goes to queue 0.
+ * The hash covers addresses and ports of TCP and UDP, and the addresses of fragments and other IP
+ * packets. All other packets go to queue 0.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -31,7 +32,7 @@ struct {
 	__type(value, struct rss_settings);
 } settings SEC(".maps");
 
-/* Packets for each queue, as we chose. */
+/* Number of packets sent to each queue. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, RSS_QUEUES_MAX);
@@ -41,7 +42,7 @@ struct {
 
 struct input {
 	__u8 bytes[40];
-	__u32 len; /* 0: no IP */
+	__u32 len; /* 0: not IP */
 };
 
 static __always_inline int has_ports(__u8 protocol)
@@ -75,7 +76,7 @@ static __always_inline void input_v6(struct __sk_buff *skb, struct input *in)
 		in->len = 36;
 }
 
-/* A window of 64 bits of the key, whose upper half is what a bit of input adds. */
+/* Each set bit of the input adds the upper half of a 64-bit window of the key to the hash. */
 static __always_inline __u32 toeplitz(const struct rss_settings *set, const struct input *in)
 {
 	__u64 window = 0;
@@ -94,7 +95,7 @@ static __always_inline __u32 toeplitz(const struct rss_settings *set, const stru
 	return hash;
 }
 
-/* SplitMix64's finaliser over the input, from a secret. */
+/* SplitMix64's finalizer over a secret and the input. */
 static __always_inline __u32 other_hash(const struct rss_settings *set, const struct input *in)
 {
 	__u64 x = set->secret;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rss.c - harp-switch rss: gives the hosts behind bridge ports NICs with receive side scaling.
+ * rss.c - harp-switch rss: simulates NICs with receive side scaling behind bridge ports.
  *
- * The NICs of test hosts are veth pairs, whose queues the sender's kernel chooses. Here one copy of
- * rss.bpf.c at the tc egress of each port chooses.
+ * Test hosts have veth pairs, where the sender's kernel chooses the receive queue. Instead,
+ * rss.bpf.c at the tc egress of each port chooses it.
  */
 #include "rss.h"
 
@@ -48,16 +48,16 @@ static int parse_rule(const char *rule, struct rss_settings *out)
 	return 0;
 }
 
-static int rss_set(const struct tc_port *port, const char *words)
+static int rss_set(const struct tc_port *port, const char *args)
 {
 	struct rss_settings settings = { 0 };
 	const __u32 zero = 0;
 	int rule = 0, rc;
 
-	if (sscanf(words, "%" SCNu32 " %n", &settings.queues, &rule) != 1 || !rule ||
+	if (sscanf(args, "%" SCNu32 " %n", &settings.queues, &rule) != 1 || !rule ||
 	    !settings.queues || settings.queues > RSS_QUEUES_MAX)
 		return -EINVAL;
-	rc = parse_rule(words + rule, &settings);
+	rc = parse_rule(args + rule, &settings);
 	if (!rc)
 		rc = bpf_map_update_elem(tc_port_map(port, "settings"), &zero, &settings, BPF_ANY);
 	if (!rc)
@@ -65,7 +65,7 @@ static int rss_set(const struct tc_port *port, const char *words)
 	return rc;
 }
 
-/* Packets for each queue. */
+/* Prints the number of packets sent to each queue. */
 static int rss_counts(const struct tc_port *port)
 {
 	__u64 packets;

@@ -8,7 +8,7 @@
 #include "common/options.h"
 
 #define TOOL "harp-tcp"
-/* Of all connections together: data that is sent soon after it was written is still in the cache. */
+/* Limit for all connections together, so that data is still in the cache when it is sent. */
 #define UNSENT_BYTES (1u << 20)
 
 static const char usage[] =
@@ -16,48 +16,49 @@ static const char usage[] =
 	"       harp-tcp send|recv ADDRESS PORT [options]          to a `serve`\n"
 	"       harp-tcp message ADDRESS PORT [options]            to a `sink`\n"
 	"\n"
-	"Verified bytes and messages over the HARP stack, or the kernel's TCP with --kernel.\n"
-	"ADDRESS: 10.0.0.1, fd00::1, fe80::1%eth0; of serve and sink also 0.0.0.0 and ::.\n"
-	"message: --flows connections at once send messages of --size bytes, at most --depth unanswered,\n"
-	"for --seconds or --count; a message's time is from its first byte until its receipt comes back.\n"
+	"Sends verified bytes and messages over the HARP stack, or over kernel TCP with --kernel.\n"
+	"ADDRESS: 10.0.0.1, fd00::1, fe80::1%eth0; for serve and sink also 0.0.0.0 and ::.\n"
+	"message: --flows connections send messages of --size bytes, with at most --depth in flight, for\n"
+	"--seconds or --count. A message's latency ends when its receipt arrives. Prints JSON.\n"
 	"\n"
-	"  --ifname NAME      the interface of the HARP stack, or dpdk:SPEC (needed without --kernel)\n"
-	"  --kernel           kernel sockets\n"
-	"  --bytes N          bytes to move (16777216)\n"
-	"  --count N          serve, sink: connections before it ends (1); message: of each connection,\n"
-	"                     instead of --seconds\n"
+	"  --ifname NAME      interface of the HARP stack, or dpdk:SPEC (required without --kernel)\n"
+	"  --kernel           use kernel sockets\n"
+	"  --bytes N          bytes to send or receive (16777216)\n"
+	"  --count N          serve, sink: exit after N connections (1); message: messages per\n"
+	"                     connection, instead of --seconds\n"
 	"  --repeat N         send, recv: number of connections, one after the other (1)\n"
 	"  --size N           message size (65536)\n"
-	"  --flows N  --depth N  --seconds S  --skip S   message (1, 16, 3, 0.5); its report is JSON\n"
-	"  --timeout S        give up after this long without progress (20)\n"
-	"  --half-close       recv: end the sending direction before anything is received\n"
+	"  --flows N  --depth N  --seconds S  --skip S   message (1, 16, 3, 0.5)\n"
+	"  --timeout S        fail after S seconds without progress (20)\n"
+	"  --half-close       recv: shut down the sending direction before receiving\n"
 	"  --spin             never sleep\n"
 	"  --frames           send with the stack's own frames\n"
-	"  --external         message: send from registered memory, nothing copied (DPDK)\n"
+	"  --external         message: send from registered memory without a copy (DPDK)\n"
 	"  --verify           sink: verify every byte of every message\n"
 	"  --cc NAME          congestion control\n"
-	"  --ecn              request ECN (HARP; the kernel has a sysctl)\n"
+	"  --ecn              request ECN (HARP only; for kernel TCP, use the sysctl)\n"
 	"  --rcvbuf N         receive buffer of kernel sockets, bytes\n"
-	"  --daemon SOCKET    lease the queue from the harpd that listens there\n"
+	"  --daemon SOCKET    lease the queue from harpd\n"
 	"  --queue N  --xdp auto|generic|native|native-or-none\n"
 	"  --copy auto|copy|zero-copy  --lib-dir DIR\n"
 	"  -o text|json       output (text)\n"
 	"`serve` and `sink` print \"ready\" when they accept connections.\n";
 
-/* Seconds with a fraction, as nanoseconds. */
-static uint64_t duration(const char *name, const char *text)
+/* Parses seconds with a fraction; returns nanoseconds. */
+static uint64_t parse_duration(const char *name, const char *text)
 {
 	char *end;
 	double value = strtod(text, &end);
 
 	if (end == text || *end || !(value >= 0 && value <= 3600)) {
-		fprintf(stderr, "harp-tcp: %s %s: seconds in 0..3600 are needed\n", name, text);
+		fprintf(stderr, "harp-tcp: %s %s: not a number of seconds in 0..3600\n", name,
+			text);
 		exit(2);
 	}
 	return (uint64_t)(value * 1e9);
 }
 
-/* The options of the streams; false when c is none of them. */
+/* Parses the options of streams; false if c is another option. */
 static bool parse_stream(int c, struct stream_options *stream)
 {
 	switch (c) {
@@ -128,10 +129,10 @@ static void parse_option(int c, struct options *o)
 		o->depth = (uint32_t)option_number(TOOL, "--depth", optarg, 1, MESSAGE_DEPTH_MAX);
 		break;
 	case 'S':
-		o->run_ns = duration("--seconds", optarg);
+		o->run_ns = parse_duration("--seconds", optarg);
 		break;
 	case 'K':
-		o->skip_ns = duration("--skip", optarg);
+		o->skip_ns = parse_duration("--skip", optarg);
 		break;
 	case 'H':
 		o->half_close = true;
@@ -152,22 +153,22 @@ static void parse_option(int c, struct options *o)
 	}
 }
 
-static void parse_rest(char **words, struct options *o)
+static void parse_arguments(char **args, struct options *o)
 {
 	static const char *const commands[] = { "send", "recv", "message", "serve", "sink", NULL };
 	struct harp_endpoint *end;
 
-	o->command = (enum command)option_choice(TOOL, "command", words[0], commands);
+	o->command = (enum command)option_choice(TOOL, "command", args[0], commands);
 	end = o->command >= COMMAND_SERVE ? &o->stream.local : &o->stream.remote;
-	if (option_endpoint(words[1], end)) {
-		fprintf(stderr, "harp-tcp: %s is not an IP address\n", words[1]);
+	if (option_endpoint(args[1], end)) {
+		fprintf(stderr, "harp-tcp: %s is not an IP address\n", args[1]);
 		exit(2);
 	}
-	end->port = (uint16_t)option_number(TOOL, "PORT", words[2], 1, 65535);
+	end->port = (uint16_t)option_number(TOOL, "PORT", args[2], 1, 65535);
 	if (!o->count && o->command >= COMMAND_SERVE)
 		o->count = 1;
 	if (o->skip_ns >= o->run_ns) {
-		fprintf(stderr, "harp-tcp: --skip leaves nothing of --seconds\n");
+		fprintf(stderr, "harp-tcp: --skip must be less than --seconds\n");
 		exit(2);
 	}
 }
@@ -204,6 +205,6 @@ void command_parse(int argc, char **argv, struct options *o)
 			parse_option(c, o);
 	if (argc - optind != 3 || (!o->stream.kernel && !o->stream.ifname))
 		option_misused(usage);
-	parse_rest(argv + optind, o);
+	parse_arguments(argv + optind, o);
 	o->stream.unsent_bytes = UNSENT_BYTES / o->flows;
 }

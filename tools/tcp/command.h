@@ -13,19 +13,19 @@ struct options {
 	struct stream_options stream;
 	enum command command;
 	bool json;
-	bool verify;     /* sink: every byte */
-	bool half_close; /* recv: nothing is sent after the request */
+	bool verify;     /* sink: verify every byte */
+	bool half_close; /* recv: shut down the sending direction after the request */
 	uint64_t bytes;  /* send, recv */
-	uint32_t count;  /* serve, sink: connections; message: of each, or 0 */
-	uint32_t size;   /* message: bytes of one */
+	uint32_t count;  /* serve, sink: connections; message: messages per connection, or 0 */
+	uint32_t size;   /* message: bytes per message */
 	uint32_t repeat; /* send, recv: connections, one after the other */
-	uint32_t flows;  /* message: connections at once */
-	uint32_t depth;  /* message: unanswered ones on a connection */
+	uint32_t flows;  /* message: concurrent connections */
+	uint32_t depth;  /* message: maximum messages in flight per connection */
 	uint64_t timeout_ns;
-	uint64_t run_ns, skip_ns; /* message: for how long; the beginning that is not counted */
+	uint64_t run_ns, skip_ns; /* message: duration, and its first part that is not measured */
 };
 
-/* Fills it, or prints what is wrong and exits with status 2. */
+/* Parses the command line. On bad usage, prints an error and exits with status 2. */
 void command_parse(int argc, char **argv, struct options *o);
 
 #endif

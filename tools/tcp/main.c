@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * main.c - harp-tcp: moves verified bytes over the HARP stack or the kernel's TCP, in any combination
- * of both ends. message.c and sink.c are its other half.
+ * main.c - harp-tcp: sends verified bytes over the HARP stack or kernel TCP, in any combination of
+ * the two. message.c and sink.c send and receive messages.
  *
- * A client's connection begins with a request: what to do, how much. `send`: the client sends the
- * pattern, the server answers with the number of bytes that were right. `recv`: the reverse.
+ * The client first sends a request with the test and the number of bytes. `send`: the client sends
+ * a pattern, and the server answers with the number of verified bytes. `recv`: the server sends it.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -19,12 +19,12 @@
 #define CHUNK_BYTES 65536u
 
 enum test { TEST_SEND = COMMAND_SEND, TEST_RECV = COMMAND_RECV };
-struct request { /* both ends are one build */
+struct request { /* in host byte order: both ends are the same build */
 	uint32_t magic, test;
 	uint64_t bytes, seed;
 };
 
-static uint64_t deadline_ns; /* of the current wait */
+static uint64_t deadline_ns; /* deadline of the current wait */
 static const struct options *settings;
 
 static void wait_begin(void)
@@ -38,7 +38,7 @@ static bool wait_turn(struct stream_host *host)
 	return stream_clock_ns() < deadline_ns;
 }
 
-/* ---- moving bytes --------------------------------------------------------------------------- */
+/* ---- sending and receiving ------------------------------------------------------------------ */
 
 static int send_all(struct stream *s, const void *data, size_t len)
 {
@@ -61,7 +61,7 @@ static int send_all(struct stream *s, const void *data, size_t len)
 	return 0;
 }
 
-/* Up to len bytes; 0 at the end of the stream. */
+/* Receives up to len bytes; returns 0 at the end of the stream. */
 static ssize_t recv_some(struct stream *s, void *data, size_t len)
 {
 	ssize_t rc;
@@ -75,12 +75,12 @@ static ssize_t recv_some(struct stream *s, void *data, size_t len)
 
 static int recv_all(struct stream *s, void *data, size_t len)
 {
-	for (size_t got = 0; got < len;) {
-		ssize_t rc = recv_some(s, (uint8_t *)data + got, len - got);
+	for (size_t at = 0; at < len;) {
+		ssize_t rc = recv_some(s, (uint8_t *)data + at, len - at);
 
 		if (rc <= 0)
 			return rc ? (int)rc : -ECONNRESET;
-		got += (size_t)rc;
+		at += (size_t)rc;
 	}
 	return 0;
 }
@@ -104,7 +104,7 @@ static int pattern_send(struct stream *s, const struct request *request)
 /* Receives what pattern_send() sends; -EBADMSG at the first byte that differs. */
 static int pattern_recv(struct stream *s, const struct request *request)
 {
-	static uint8_t chunk[CHUNK_BYTES], wanted[CHUNK_BYTES];
+	static uint8_t chunk[CHUNK_BYTES], expected[CHUNK_BYTES];
 
 	for (uint64_t at = 0; at < request->bytes;) {
 		uint64_t left = request->bytes - at;
@@ -112,8 +112,8 @@ static int pattern_recv(struct stream *s, const struct request *request)
 
 		if (rc <= 0)
 			return rc ? (int)rc : -ECONNRESET;
-		pattern_fill(request->seed, at, wanted, (size_t)rc);
-		if (memcmp(chunk, wanted, (size_t)rc))
+		pattern_fill(request->seed, at, expected, (size_t)rc);
+		if (memcmp(chunk, expected, (size_t)rc))
 			return -EBADMSG;
 		at += (uint64_t)rc;
 	}
@@ -141,7 +141,7 @@ static int serve_one(struct stream *s)
 	}
 	if (rc)
 		return rc;
-	/* The client closes first, when it has everything. */
+	/* The client closes first, after it has received everything. */
 	rc = (int)recv_some(s, &rest, 1);
 	return rc > 0 ? -EPROTO : rc;
 }

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * message.c - sends messages on many connections at once, and measures how long each takes.
+ * message.c - sends messages on many connections, and measures the latency of each.
  *
- * A message's time is from when it may be sent (fewer than depth are unanswered and the one before it
- * has left) until its receipt has come. All messages that begin in the measured part count, however late
- * they end; goodput counts the receipts that come in that part. With --count all that is sent is measured.
+ * A message's latency starts when it may be sent (fewer than depth messages are in flight, and the
+ * previous one was sent) and ends when its receipt arrives. All messages that start in the measured
+ * part count, even if they end later. Goodput counts the receipts that arrive in the measured part.
+ * With --count, all messages are measured.
  */
 #include "message.h"
 
@@ -20,27 +21,27 @@
 
 struct flow {
 	struct stream *s;
-	uint8_t *messages;        /* one for each unanswered one if sent in place, else one */
-	uint8_t *message;         /* the current one */
-	bool made;                /* there is a current one */
-	bool registered;          /* messages are */
-	uint32_t sent_bytes;      /* of it */
-	uint64_t begun, answered; /* messages */
+	uint8_t *messages;        /* one per message in flight with --external, else one */
+	uint8_t *message;         /* the current message */
+	bool has_message;         /* a message is being sent */
+	bool registered;          /* `messages` is registered memory */
+	uint32_t sent_bytes;      /* bytes of the current message */
+	uint64_t begun, answered; /* number of messages */
 	uint64_t starts_ns[MESSAGE_DEPTH_MAX];
 	uint64_t receipt;
 	uint32_t receipt_bytes;
-	uint64_t counted_bytes; /* answered in the measured part */
+	uint64_t counted_bytes; /* bytes whose receipts arrived in the measured part */
 };
 
 struct sending {
 	const struct options *o;
 	struct flow *flows;
 	struct samples times;
-	uint64_t begin_ns, end_ns; /* what is measured */
-	uint64_t progress_ns;      /* the last */
+	uint64_t begin_ns, end_ns; /* the measured part */
+	uint64_t progress_ns;      /* time of the last progress */
 };
 
-/* Messages in place: a slot is reused once its receipt has arrived. */
+/* With --external, a slot is reused after its receipt arrived. */
 static uint32_t message_slots(const struct options *o)
 {
 	return o->stream.external ? o->depth : 1;
@@ -51,7 +52,7 @@ static size_t messages_bytes(const struct options *o)
 	return (size_t)message_slots(o) * o->size;
 }
 
-static void message_make(const struct options *o, struct flow *flow)
+static void message_prepare(const struct options *o, struct flow *flow)
 {
 	const uint32_t size = o->size;
 	const struct message_head head = { MESSAGE_MAGIC, size, flow->begun };
@@ -61,24 +62,24 @@ static void message_make(const struct options *o, struct flow *flow)
 	memcpy(flow->message + size - sizeof(flow->begun), &flow->begun, sizeof(flow->begun));
 }
 
-/* Whether it has begun all of its messages. */
-static bool flow_is_through(const struct sending *all, const struct flow *flow, uint64_t now_ns)
+/* Whether the flow has begun all its messages. */
+static bool flow_is_complete(const struct sending *all, const struct flow *flow, uint64_t now_ns)
 {
 	return all->o->count ? flow->begun == all->o->count : now_ns >= all->end_ns;
 }
 
-/* Whether there is a message to send, or the rest of one. */
-static bool flow_wants(const struct sending *all, struct flow *flow, uint64_t now_ns)
+/* Continues the current message or begins the next one. False if there is nothing to send. */
+static bool flow_prepare(const struct sending *all, struct flow *flow, uint64_t now_ns)
 {
-	if (flow->made)
+	if (flow->has_message)
 		return true;
-	if (flow_is_through(all, flow, now_ns) || flow->begun - flow->answered >= all->o->depth)
+	if (flow_is_complete(all, flow, now_ns) || flow->begun - flow->answered >= all->o->depth)
 		return false;
-	message_make(all->o, flow);
+	message_prepare(all->o, flow);
 	flow->starts_ns[flow->begun % MESSAGE_DEPTH_MAX] = stream_clock_ns();
 	flow->begun++;
 	flow->sent_bytes = 0;
-	flow->made = true;
+	flow->has_message = true;
 	return true;
 }
 
@@ -88,7 +89,7 @@ static int flow_send(struct sending *all, struct flow *flow, uint64_t now_ns)
 	const struct stream_ops *ops = flow->s->host->ops;
 	const uint32_t size = all->o->size;
 
-	while (flow_wants(all, flow, now_ns)) {
+	while (flow_prepare(all, flow, now_ns)) {
 		const uint8_t *from = flow->message + flow->sent_bytes;
 		size_t left = size - flow->sent_bytes;
 		ssize_t rc = all->o->stream.external ? ops->send_in_place(flow->s, from, left)
@@ -100,12 +101,12 @@ static int flow_send(struct sending *all, struct flow *flow, uint64_t now_ns)
 			return (int)rc;
 		all->progress_ns = now_ns;
 		flow->sent_bytes += (uint32_t)rc;
-		flow->made = flow->sent_bytes < size;
+		flow->has_message = flow->sent_bytes < size;
 	}
 	return 0;
 }
 
-static int flow_answer(struct sending *all, struct flow *flow)
+static int flow_take_receipt(struct sending *all, struct flow *flow)
 {
 	uint64_t now_ns = stream_clock_ns();
 	uint64_t start_ns = flow->starts_ns[flow->answered % MESSAGE_DEPTH_MAX];
@@ -135,10 +136,10 @@ static int flow_recv(struct sending *all, struct flow *flow)
 			return rc ? (int)rc : -ECONNRESET;
 		flow->receipt_bytes += (uint32_t)rc;
 		if (flow->receipt_bytes == sizeof(flow->receipt)) {
-			int bad = flow_answer(all, flow);
+			int error = flow_take_receipt(all, flow);
 
-			if (bad)
-				return bad;
+			if (error)
+				return error;
 		}
 	}
 }
@@ -162,14 +163,14 @@ static int sending_connect(struct sending *all, struct stream_host *host)
 	return rc;
 }
 
-/* With --count the last receipt ends what is measured. */
-static void sending_look(struct sending *all, uint64_t now_ns)
+/* With --count, the last receipt ends the measured part. */
+static void sending_check_end(struct sending *all, uint64_t now_ns)
 {
-	bool answered = all->o->count > 0;
+	bool is_complete = all->o->count > 0;
 
-	for (uint32_t i = 0; i < all->o->flows && answered; i++)
-		answered = all->flows[i].answered == all->o->count;
-	if (answered)
+	for (uint32_t i = 0; i < all->o->flows && is_complete; i++)
+		is_complete = all->flows[i].answered == all->o->count;
+	if (is_complete)
 		all->end_ns = now_ns;
 }
 
@@ -183,7 +184,7 @@ static int sending_run(struct sending *all, struct stream_host *host)
 	while (busy) {
 		uint64_t now_ns = stream_clock_ns();
 
-		sending_look(all, now_ns);
+		sending_check_end(all, now_ns);
 		busy = now_ns < all->end_ns;
 		for (uint32_t i = 0; i < all->o->flows; i++) {
 			int rc = flow_recv(all, &all->flows[i]);
@@ -226,7 +227,7 @@ static void sending_report(struct sending *all, struct stream_host *host)
 	printf("}\n");
 }
 
-static int flow_messages(const struct options *o, struct flow *flow)
+static int flow_init(const struct options *o, struct flow *flow)
 {
 	void *messages;
 
@@ -247,12 +248,12 @@ static int sending_init(struct sending *all)
 	if (!all->flows)
 		return -ENOMEM;
 	for (uint32_t i = 0; i < all->o->flows && !rc; i++)
-		rc = flow_messages(all->o, &all->flows[i]);
+		rc = flow_init(all->o, &all->flows[i]);
 	return rc;
 }
 
-/* Registers the messages as memory to send from. */
-static int sending_memory(struct sending *all, struct stream_host *host)
+/* Registers the messages as external memory. */
+static int sending_register(struct sending *all, struct stream_host *host)
 {
 	int rc = 0;
 
@@ -286,7 +287,7 @@ int message_send(struct stream_host *host, const struct options *o)
 	int rc = o->size < MESSAGE_SIZE_MIN ? -EMSGSIZE : sending_init(&all);
 
 	if (!rc)
-		rc = sending_memory(&all, host);
+		rc = sending_register(&all, host);
 	if (!rc)
 		rc = sending_connect(&all, host);
 	if (!rc)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * pattern.h - bytes that can be made anywhere in a stream from its seed. Every
- * word depends on its position, so that lost, doubled and swapped bytes show.
+ * pattern.h - bytes of a stream that depend only on its seed and their position, so that lost,
+ * repeated and swapped bytes are detected.
  */
 #ifndef HARP_TOOLS_PATTERN_H
 #define HARP_TOOLS_PATTERN_H
@@ -37,7 +37,7 @@ static inline void pattern_fill(uint64_t seed, uint64_t offset, uint8_t *buf, si
 		buf[i] = pattern_byte(seed, offset + i);
 }
 
-/* The first period bytes of it, again and again. */
+/* Repeats the first `period` bytes of the pattern. */
 static inline void pattern_repeat(uint64_t seed, size_t period, uint8_t *buf, size_t len)
 {
 	pattern_fill(seed, 0, buf, len < period ? len : period);

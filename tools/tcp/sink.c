@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sink.c - receives messages on many connections at once and sends receipts. */
+/* sink.c - receives messages on many connections and sends receipts. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -8,24 +8,23 @@
 #include "message.h"
 #include "pattern.h"
 
-#define CHUNKS_A_TURN 4u /* of one connection, before the next */
-#define BODY_BYTES                                                                                 \
-	(2u *                                                                                      \
-	 MESSAGE_PERIOD_BYTES) /* the pattern from any place in its period on, for a segment at least */
+#define CHUNKS_A_TURN 4u /* chunks of a connection before the next connection */
+/* Two periods, to compare with at least one period of the pattern from any offset. */
+#define BODY_BYTES (2u * MESSAGE_PERIOD_BYTES)
 
 struct source {
-	struct stream *s;    /* NULL: over */
-	const uint8_t *body; /* BODY_BYTES of the pattern in every message; NULL: not verified */
+	struct stream *s;    /* NULL: closed */
+	const uint8_t *body; /* BODY_BYTES of the pattern; NULL: do not verify */
 	struct message_head head;
-	uint64_t at;     /* bytes of the present message that have come */
-	uint64_t serial; /* of the present message */
+	uint64_t at;     /* received bytes of the current message */
+	uint64_t serial; /* of the current message */
 	uint64_t tail;
-	uint64_t receipt; /* next to give */
+	uint64_t receipt; /* next receipt to send */
 	uint32_t receipt_sent_bytes;
 	uint64_t bytes;
 };
 
-static int sink_head(const struct source *source)
+static int sink_check_head(const struct source *source)
 {
 	const struct message_head *head = &source->head;
 
@@ -35,7 +34,7 @@ static int sink_head(const struct source *source)
 		       : -EBADMSG;
 }
 
-/* Copies the part of [at, at + len) that lies in [begin, begin + size) of the message. */
+/* Copies the part of [at, at + len) that is in [begin, begin + size) of the message. */
 static void sink_copy(void *to, uint64_t begin, size_t size, uint64_t at, const uint8_t *data,
 		      size_t len)
 {
@@ -46,9 +45,9 @@ static void sink_copy(void *to, uint64_t begin, size_t size, uint64_t at, const 
 		memcpy((uint8_t *)to + (from - begin), data + (from - at), end - from);
 }
 
-/* Whether these bytes, from offset at of the message, are what was sent. Head and tail are checked elsewhere. */
-static bool sink_body_good(const struct source *source, uint64_t at, const uint8_t *data,
-			   size_t len)
+/* Verifies data at offset `at` of the message, except head and tail. */
+static bool sink_body_is_good(const struct source *source, uint64_t at, const uint8_t *data,
+			      size_t len)
 {
 	uint64_t tail = source->head.size - sizeof(uint64_t);
 	uint64_t end = at + len < tail ? at + len : tail;
@@ -73,18 +72,18 @@ static int sink_take(void *ctx, const uint8_t *data, size_t len)
 		size_t take = len;
 		size_t size;
 
-		if (at < sizeof(source->head)) { /* the head says where the message ends */
+		if (at < sizeof(source->head)) { /* the head has the size of the message */
 			if (take > sizeof(source->head) - at)
 				take = sizeof(source->head) - at;
 			sink_copy(&source->head, 0, sizeof(source->head), at, data, take);
 			source->at += take;
-			if (source->at == sizeof(source->head) && sink_head(source))
+			if (source->at == sizeof(source->head) && sink_check_head(source))
 				return -EBADMSG;
 		} else {
 			size = source->head.size;
 			if (take > size - at)
 				take = size - at;
-			if (!sink_body_good(source, at, data, take))
+			if (!sink_body_is_good(source, at, data, take))
 				return -EBADMSG;
 			sink_copy(&source->tail, size - sizeof(uint64_t), sizeof(uint64_t), at,
 				  data, take);
@@ -102,7 +101,7 @@ static int sink_take(void *ctx, const uint8_t *data, size_t len)
 	return 0;
 }
 
-static int sink_receipts(struct source *source)
+static int sink_send_receipts(struct source *source)
 {
 	while (source->receipt < source->serial) {
 		const uint8_t *from = (const uint8_t *)&source->receipt;
@@ -124,7 +123,7 @@ static int sink_receipts(struct source *source)
 	return 0;
 }
 
-/* 1 while the connection lives, 0 at its good end, or -errno. */
+/* Returns 1 while the connection is open, 0 at an orderly end, or -errno. */
 static int sink_turn(struct source *source)
 {
 	for (unsigned i = 0; i < CHUNKS_A_TURN; i++) {
@@ -135,7 +134,7 @@ static int sink_turn(struct source *source)
 			return source->at ? -ECONNRESET : 0;
 		if (len < 0 && len != -EAGAIN)
 			return (int)len;
-		rc = sink_receipts(source);
+		rc = sink_send_receipts(source);
 		if (rc)
 			return rc;
 		if (len < 0)

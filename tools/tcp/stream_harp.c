@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* stream_harp.c - the streams of a HARP instance: the loop that an application of harp_host.h writes. */
+/* stream_harp.c - streams of a HARP instance, with the poll loop of an application of
+ * harp_host.h. */
 #include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
@@ -13,10 +14,10 @@
 #include "stream.h"
 
 #define CONTROL_EVERY_NS 100000000u
-#define IDLE_TURNS 2000u /* then sleep, unless spinning */
+#define IDLE_TURNS 2000u /* idle turns before it sleeps */
 #define SLEEP_NS_MAX 50000000u
 #define SLEEP_BLIND_NS 50000 /* poll interval of a NIC without a descriptor to wait on */
-#define SLACK_NS 1000u       /* timers of tens of microseconds must be exact */
+#define SLACK_NS 1000u       /* timer slack: stack timers may be tens of microseconds */
 #define RX_FRAMES 1024u
 #define PIECES_MAX 64
 #define HANGUP_NS_MAX 5000000000u
@@ -24,13 +25,13 @@
 static void harp_turn(struct stream_host *host);
 
 struct harp_stream {
-	struct stream s; /* first */
+	struct stream s; /* first member */
 	struct harp_conn *conn;
-	uint32_t events; /* seen of conn */
+	uint32_t events; /* all events of conn so far */
 };
 
 struct harp_streams {
-	struct stream_host host; /* first */
+	struct stream_host host; /* first member */
 	struct harp_instance *instance;
 	struct harp_stack *stack;
 	struct harp_listener *listener;
@@ -56,14 +57,14 @@ static struct harp_streams *streams(struct stream_host *host)
 	return (struct harp_streams *)host;
 }
 
-static void harp_say(void *ctx, enum harp_log_level level, const char *message)
+static void harp_log(void *ctx, enum harp_log_level level, const char *message)
 {
 	(void)ctx;
 	if (level <= HARP_LOG_INFO)
 		fprintf(stderr, "harp-tcp: %s\n", message);
 }
 
-/* Options of every connection; -EINVAL: no such congestion control. */
+/* Sets the options of connections. Returns -EINVAL for an unknown congestion control. */
 static int harp_options(const struct stream_options *opt, struct harp_tcp_options *tcp)
 {
 	int congestion = opt->cc ? harp_congestion_from_name(opt->cc) : HARP_CONGESTION_DEFAULT;
@@ -90,7 +91,7 @@ static int harp_open(struct stream_host *host, char *why, size_t why_len)
 		.copy_mode = host->opt.copy_mode,
 		.lib_dir = host->opt.lib_dir,
 		.daemon_socket = host->opt.daemon,
-		.log = harp_say,
+		.log = harp_log,
 	};
 	struct harp_tcp_options tcp;
 	int rc = harp_options(&host->opt, &tcp);
@@ -144,7 +145,7 @@ static int harp_accept(struct stream_host *host, struct stream **out)
 	return 0;
 }
 
-/* The route's address; without a route the stack chooses. */
+/* The source address of the route. Without a route, the stack chooses. */
 static struct harp_endpoint harp_source(struct stream_host *host)
 {
 	const struct harp_endpoint *remote = &host->opt.remote;
@@ -183,14 +184,15 @@ static int harp_connected(struct stream *s)
 	return self(s)->events & HARP_EVENT_CONNECTED ? 0 : -EAGAIN;
 }
 
-/* In the stack's own frames; copying the pattern stands for an application that produces data there. */
+/* Sends in the stack's own frames. The copy stands for an application that produces data in
+ * frames. */
 static ssize_t harp_send_frames(struct harp_stream *h, const uint8_t *data, size_t len)
 {
-	size_t sent = 0, room = harp_conn_send_space(h->conn);
+	size_t sent = 0, space = harp_conn_send_space(h->conn);
 
-	if (room == 0)
+	if (space == 0)
 		return harp_conn_error(h->conn) ? harp_conn_error(h->conn) : -EAGAIN;
-	len = len < room ? len : room;
+	len = len < space ? len : space;
 	while (sent < len) {
 		struct harp_frame *frame;
 		int rc = harp_frame_alloc(h->conn, &frame);
@@ -319,8 +321,7 @@ static void harp_turn(struct stream_host *host)
 		if ((stream = harp_conn_user(conn)))
 			stream->events |= events;
 	}
-	/* Neither this turn nor the caller since the last one found work: packets that arrive from here
-	 * on make the descriptor readable. */
+	/* Idle: packets that arrive from now on make the descriptor readable. */
 	if (++h->idle < IDLE_TURNS)
 		return;
 	if (host->opt.spin)
@@ -329,14 +330,14 @@ static void harp_turn(struct stream_host *host)
 		harp_sleep(h, now_ns);
 }
 
-/* Whether everything sent, FIN included, is acknowledged, or never will be. */
-static bool harp_delivered(const struct harp_conn *conn)
+/* Whether all sent data and the FIN are acknowledged, or never will be. */
+static bool harp_is_delivered(const struct harp_conn *conn)
 {
 	struct harp_tcp_info info;
 
 	harp_conn_info(conn, &info);
 	switch ((enum harp_tcp_state)info.state) {
-	case HARP_TCP_SYN_SENT: /* no answer: nothing was sent that the peer could acknowledge */
+	case HARP_TCP_SYN_SENT: /* not connected: no data was sent */
 	case HARP_TCP_FIN_WAIT_2:
 	case HARP_TCP_TIME_WAIT:
 	case HARP_TCP_CLOSED:
@@ -346,14 +347,14 @@ static bool harp_delivered(const struct harp_conn *conn)
 	}
 }
 
-/* Waits until the FIN is acknowledged: the kernel resets what is in flight when the process ends. */
+/* Waits for the ACK of the FIN: after the process exits, the kernel resets the connection. */
 static void harp_hangup(struct stream *s)
 {
 	struct harp_conn *conn = self(s)->conn;
 	uint64_t end_ns = stream_clock_ns() + HANGUP_NS_MAX;
 
 	if (harp_conn_shutdown(conn, SHUT_WR) == 0)
-		while (!harp_delivered(conn) && stream_clock_ns() < end_ns)
+		while (!harp_is_delivered(conn) && stream_clock_ns() < end_ns)
 			harp_turn(s->host);
 	harp_conn_set_user(conn, NULL);
 	harp_conn_close(conn);
@@ -415,7 +416,7 @@ static void harp_close(struct stream_host *host)
 	struct harp_streams *h = streams(host);
 	uint64_t end_ns = stream_clock_ns() + 50000000u;
 
-	/* The FIN and the last ACK leave; the stack drops the rest. */
+	/* Send the FIN and the last ACK; the stack drops everything else. */
 	while (h->stack && stream_clock_ns() < end_ns) {
 		harp_stack_poll(h->stack, stream_clock_ns());
 		sched_yield();

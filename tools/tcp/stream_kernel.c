@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* stream_kernel.c - the streams of kernel sockets: the other side of interoperability. */
+/* stream_kernel.c - streams of kernel sockets. */
 #include <errno.h>
 #include <inttypes.h>
-#include <linux/tcp.h> /* struct tcp_info as the kernel has it, which is longer than libc's */
+#include <linux/tcp.h> /* the kernel's struct tcp_info, which is longer than libc's */
 #include <netinet/in.h>
 #include <poll.h>
 #include <sched.h>
@@ -18,18 +18,18 @@
 #define SLEEP_MS_MAX 100
 
 struct kernel_stream {
-	struct stream s; /* first */
+	struct stream s; /* first member */
 	struct kernel_stream *next;
 	int fd;
-	short events; /* what calls since the last turn wait for */
+	short events; /* poll events that calls since the last turn wait for */
 };
 
 struct kernel_streams {
-	struct stream_host host; /* first */
+	struct stream_host host; /* first member */
 	struct kernel_stream *all;
 	unsigned count;
 	int listener;
-	bool accepting; /* accept() found nothing since the last turn */
+	bool waits_for_accept; /* accept() returned -EAGAIN since the last turn */
 };
 
 static struct kernel_stream *self(struct stream *s)
@@ -42,7 +42,7 @@ static struct kernel_streams *streams(struct stream_host *host)
 	return (struct kernel_streams *)host;
 }
 
-/* A socket with the options that must be there before the handshake. */
+/* Creates a socket with the options that must be set before the handshake. */
 static int kernel_socket(const struct stream_options *opt, int family)
 {
 	const int on = 1, rcvbuf = (int)opt->rcvbuf_bytes;
@@ -72,7 +72,7 @@ static int kernel_open(struct stream_host *host, char *why, size_t why_len)
 	if (fd < 0)
 		snprintf(why, why_len, "kernel socket%s%s: %s", host->opt.cc ? " with " : "",
 			 host->opt.cc ? host->opt.cc : "",
-			 fd == -ENOENT ? "no such congestion control here" : strerror(-fd));
+			 fd == -ENOENT ? "no such congestion control" : strerror(-fd));
 	else
 		close(fd);
 	return fd < 0 ? fd : 0;
@@ -111,7 +111,7 @@ static int kernel_stream_new(struct stream_host *host, int fd, struct stream **o
 	return 0;
 }
 
-static bool kernel_waits(void)
+static bool kernel_would_block(void)
 {
 	return errno == EAGAIN || errno == EINPROGRESS || errno == EINTR;
 }
@@ -120,9 +120,9 @@ static int kernel_accept(struct stream_host *host, struct stream **out)
 {
 	int fd = accept4(streams(host)->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
-	streams(host)->accepting = fd < 0;
+	streams(host)->waits_for_accept = fd < 0;
 	if (fd < 0)
-		return kernel_waits() ? -EAGAIN : -errno;
+		return kernel_would_block() ? -EAGAIN : -errno;
 	return kernel_stream_new(host, fd, out);
 }
 
@@ -158,24 +158,24 @@ static int kernel_connected(struct stream *s)
 	return -error;
 }
 
-static int kernel_again(struct stream *s, short events)
+static int kernel_error(struct stream *s, short events)
 {
 	self(s)->events = (short)(self(s)->events | events);
-	return kernel_waits() ? -EAGAIN : -errno;
+	return kernel_would_block() ? -EAGAIN : -errno;
 }
 
 static ssize_t kernel_send(struct stream *s, const void *data, size_t len)
 {
 	ssize_t rc = send(self(s)->fd, data, len, MSG_NOSIGNAL);
 
-	return rc < 0 ? kernel_again(s, POLLOUT) : rc;
+	return rc < 0 ? kernel_error(s, POLLOUT) : rc;
 }
 
 static ssize_t kernel_recv(struct stream *s, void *data, size_t len)
 {
 	ssize_t rc = recv(self(s)->fd, data, len, 0);
 
-	return rc < 0 ? kernel_again(s, POLLIN) : rc;
+	return rc < 0 ? kernel_error(s, POLLIN) : rc;
 }
 
 static ssize_t kernel_recv_in_place(struct stream *s, stream_take_fn take, void *ctx)
@@ -213,7 +213,8 @@ static void kernel_hangup(struct stream *s)
 	free(s);
 }
 
-/* Sleeps until one of the calls that said -EAGAIN may succeed; not when a stream refused nothing. */
+/* Sleeps until a call that returned -EAGAIN may succeed. Streams without one wake it on any
+ * event. */
 static void kernel_turn(struct stream_host *host)
 {
 	struct pollfd fds[STREAMS_MAX + 1];
@@ -223,7 +224,7 @@ static void kernel_turn(struct stream_host *host)
 		sched_yield();
 		return;
 	}
-	if (streams(host)->accepting)
+	if (streams(host)->waits_for_accept)
 		fds[count++] = (struct pollfd){ .fd = streams(host)->listener, .events = POLLIN };
 	for (struct kernel_stream *k = streams(host)->all; k; k = k->next) {
 		fds[count++] = (struct pollfd){

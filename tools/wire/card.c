@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* card.c - an AF_XDP queue with its XDP program, and a pool of frames. */
+/* card.c - an AF_XDP queue with its XDP program and a pool of frames. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdio.h>
@@ -26,18 +26,18 @@ static int card_pool(struct card *card)
 		card->free[card->free_count] = card->free_count;
 		card->free_count++;
 	}
-	/* Half to receive into, as far as the ring takes them. */
-	for (uint32_t given = 0; given < half && given < caps->rx_ring;) {
-		unsigned want = 0, took;
+	/* Up to half of the frames are for receiving, as many as the ring accepts. */
+	for (uint32_t filled = 0; filled < half && filled < caps->rx_ring;) {
+		unsigned count = 0, accepted;
 
-		for (; want < WIRE_BURST; want++)
-			addrs[want] = (uint64_t)card->free[--card->free_count] * caps->frame_size;
-		took = card->nic->ops->fill(card->nic, addrs, want);
-		while (want-- > took)
-			card_release(card, addrs[want]);
-		if (!took)
+		for (; count < WIRE_BURST; count++)
+			addrs[count] = (uint64_t)card->free[--card->free_count] * caps->frame_size;
+		accepted = card->nic->ops->fill(card->nic, addrs, count);
+		while (count-- > accepted)
+			card_release(card, addrs[count]);
+		if (!accepted)
 			break;
-		given += took;
+		filled += accepted;
 	}
 	return 0;
 }
@@ -66,7 +66,7 @@ static int card_xdp_open(struct card *card, const struct card_options *opt, char
 	return 0;
 }
 
-/* The XDP program redirects frames to our port from here on. */
+/* From now on, the XDP program redirects frames for our port to the queue. */
 static int card_steer(const struct card *card, const struct card_options *opt,
 		      const struct harp_addr *own, char *why, size_t why_len)
 {
@@ -124,7 +124,7 @@ void card_release(struct card *card, uint64_t addr)
 	card->free[card->free_count++] = (uint32_t)(addr / card->nic->caps.frame_size);
 }
 
-/* Where a frame's bytes begin. */
+/* Offset of the data in a frame. */
 static uint32_t card_headroom_bytes(const struct card *card)
 {
 	return card->nic->caps.frame_reserved + FRAME_HEADROOM_BYTES;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* main.c - harp-wire: one end of raw frames or round trips between two hosts, without any stack. */
+/* main.c - harp-wire: one end of raw frames or round trips between two hosts, without a stack. */
 #include <getopt.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -15,12 +15,12 @@
 static const char usage[] =
 	"usage: harp-wire send|receive|ping|pong IFNAME ADDRESS PEER-ADDRESS [options]\n"
 	"\n"
-	"Raw frames between two AF_XDP queues: the NIC code, XDP program and MTU of the HARP stack, but no\n"
-	"stack. `receive` and `pong` print \"ready\" and run until SIGTERM, `send` and `ping` for --seconds.\n"
-	"Each prints a JSON document at its end.\n"
+	"Raw frames between two AF_XDP queues, with the NIC code, XDP program and MTU of the HARP stack,\n"
+	"but without the stack. `receive` and `pong` print \"ready\" and run until SIGTERM, `send` and\n"
+	"`ping` run for --seconds. Each prints a JSON document at the end.\n"
 	"\n"
 	"  --seconds N        duration (3; at most 60)\n"
-	"  --size BYTES       frame with its Ethernet header (send: the MTU's; ping, pong: 64, IPv6 82)\n"
+	"  --size BYTES       frame size with Ethernet header (send: MTU; ping, pong: 64, IPv6 82)\n"
 	"  --xdp MODE         auto, generic, native or native-or-none (auto)\n"
 	"  --lib-dir DIR      directory of libharp-xdp.so\n";
 
@@ -35,7 +35,7 @@ static void stop_signal(int signal)
 	stop = 1;
 }
 
-static int complain(const char *line)
+static int print_error(const char *line)
 {
 	fprintf(stderr, "harp-wire: %s\n", line);
 	return 1;
@@ -91,26 +91,27 @@ static enum role parse(int argc, char **argv, struct wire_run *run, struct card_
 	return (enum role)option_choice(TOOL, "command", argv[optind], roles);
 }
 
-/* Chooses the size of a frame if none was given; the card must be able to send it. */
+/* Sets the default frame size, and checks that the NIC can send such frames. */
 static int check_frame(struct wire_run *run, enum role role)
 {
 	const struct card *card = run->card;
-	uint32_t least = run_header_bytes(run) + WIRE_STAMP_BYTES;
+	uint32_t min = run_header_bytes(run) + WIRE_STAMP_BYTES;
 	char why[64];
 
 	if (!run->frame_bytes)
 		run->frame_bytes = role == ROLE_SEND || role == ROLE_RECEIVE ? card->frame_bytes_max
-				   : least > WIRE_PING_BYTES                 ? least
+				   : min > WIRE_PING_BYTES                   ? min
 									     : WIRE_PING_BYTES;
-	if (run->frame_bytes < least) {
-		snprintf(why, sizeof(why), "--size %u: %u is the least in this family",
-			 run->frame_bytes, least);
-		return complain(why);
+	if (run->frame_bytes < min) {
+		snprintf(why, sizeof(why), "--size %u: at least %u in this address family",
+			 run->frame_bytes, min);
+		return print_error(why);
 	}
 	if (run->frame_bytes > card->frame_bytes_max)
-		return complain("--size exceeds the interface's MTU");
+		return print_error("--size exceeds the interface's MTU");
 	if (card_frags(card, run->frame_bytes) > card->nic->caps.tx_frags_max)
-		return complain("the kernel cannot send a frame of so many pieces (6.6 can)");
+		return print_error(
+			"the kernel cannot send frames of several buffers (6.6 or later can)");
 	return 0;
 }
 
@@ -137,7 +138,7 @@ static int run_role(struct wire_run *run, enum role role, const struct card_opti
 
 	run_headers(run);
 	if (role == ROLE_PING && samples_init(&rtt, PING_SAMPLES_MAX))
-		return complain("out of memory");
+		return print_error("out of memory");
 	if (role == ROLE_RECEIVE || role == ROLE_PONG) {
 		signal(SIGTERM, stop_signal);
 		printf("ready\n");
@@ -172,7 +173,7 @@ int main(int argc, char **argv)
 	int rc;
 
 	if (card_open(&card, &opt, &run.own, why, sizeof(why)))
-		return complain(why);
+		return print_error(why);
 	rc = check_frame(&run, role);
 	if (!rc)
 		rc = run_role(&run, role, &opt);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests.c - what harp-wire measures: full frames one way, and round trips, both spinning. */
+/* tests.c - the measurements of harp-wire: full frames in one direction, and round trips. */
 #include <netinet/in.h>
 #include <sched.h>
 #include <string.h>
@@ -9,10 +9,10 @@
 #include "base/endian.h"
 #include "wire.h"
 
-#define QUIET_NS 20000000u /* nothing arrived for this long: nothing is in flight */
+#define QUIET_NS 20000000u /* without packets for this long, none is in flight */
 #define PING_LOST_NS 100000000u
-#define DRAIN_NS UINT64_C(2000000000) /* the peer has ended: what still arrives is not from it */
-#define YIELD_EVERY 512u              /* empty polls between sched_yield()s: we may share a core */
+#define DRAIN_NS UINT64_C(2000000000) /* packets that arrive later are not the peer's */
+#define YIELD_EVERY 512u              /* empty polls between sched_yield()s: cores may be shared */
 
 #define ETHERNET_BYTES 14u
 #define IPV4_BYTES 20u
@@ -59,7 +59,7 @@ static uint8_t *headers_ipv6(const struct wire_run *run, uint8_t *ip, uint16_t t
 	return ip + IPV6_BYTES;
 }
 
-/* TCP segments between the two addresses, broadcast: the XDP program looks at the IP address. */
+/* TCP segments between the addresses. Ethernet broadcast, as the XDP program checks only IP. */
 void run_headers(struct wire_run *run)
 {
 	bool v4 = harp_addr_is_v4(&run->own);
@@ -88,7 +88,7 @@ static void result_count(struct wire_result *result, uint64_t now_ns, uint32_t f
 	result->bytes += bytes;
 }
 
-/* Fills a burst with packets; returns descriptors. */
+/* Fills a burst with packets; returns the number of descriptors. */
 static unsigned burst_fill(struct wire_run *run, struct harp_desc *descs)
 {
 	unsigned frags = card_frags(run->card, run->frame_bytes), count = 0;
@@ -111,16 +111,16 @@ void run_send(struct wire_run *run, struct wire_result *result)
 
 	while (now_ns - start_ns < run->duration_ns) {
 		unsigned count = burst_fill(run, descs);
-		unsigned took = card->nic->ops->tx(card->nic, descs, count, now_ns);
+		unsigned sent = card->nic->ops->tx(card->nic, descs, count, now_ns);
 
-		for (unsigned i = took; i < count; i++)
+		for (unsigned i = sent; i < count; i++)
 			card_release(card, descs[i].addr);
 		card->nic->ops->kick(card->nic, now_ns);
 		card_housekeeping(card, now_ns);
 		now_ns = wire_clock_ns();
-		if (took) {
-			result_count(result, now_ns, took / frags,
-				     (uint64_t)(took / frags) * run->frame_bytes);
+		if (sent) {
+			result_count(result, now_ns, sent / frags,
+				     (uint64_t)(sent / frags) * run->frame_bytes);
 			idle = 0;
 		} else if (++idle % YIELD_EVERY == 0) {
 			sched_yield();
@@ -128,28 +128,29 @@ void run_send(struct wire_run *run, struct wire_result *result)
 	}
 }
 
-/* Receives a burst and gives its frames straight back. Returns packets; bytes are added. */
+/* Receives a burst and returns its frames to the NIC. Returns the number of packets; adds to
+ * *bytes. */
 static unsigned burst_recv(struct wire_run *run, uint64_t now_ns, uint64_t *bytes)
 {
 	struct harp_nic *nic = run->card->nic;
 	struct harp_desc descs[WIRE_BURST];
 	uint64_t addrs[WIRE_BURST];
-	unsigned count = nic->ops->rx(nic, descs, WIRE_BURST, now_ns), packets = 0, took;
+	unsigned count = nic->ops->rx(nic, descs, WIRE_BURST, now_ns), packets = 0, filled;
 
 	for (unsigned i = 0; i < count; i++) {
 		addrs[i] = descs[i].addr & ~(uint64_t)(nic->caps.frame_size - 1);
 		*bytes += descs[i].len;
 		packets += !(descs[i].flags & HARP_DESC_MORE);
 	}
-	took = count ? nic->ops->fill(nic, addrs, count) : 0;
-	while (took < count)
-		card_release(run->card, addrs[took++]);
+	filled = count ? nic->ops->fill(nic, addrs, count) : 0;
+	while (filled < count)
+		card_release(run->card, addrs[filled++]);
 	return packets;
 }
 
 void run_recv(struct wire_run *run, struct wire_result *result)
 {
-	uint64_t done_ns = 0, now_ns;
+	uint64_t stop_ns = 0, now_ns;
 	unsigned idle = 0;
 
 	for (;;) {
@@ -158,9 +159,9 @@ void run_recv(struct wire_run *run, struct wire_result *result)
 
 		now_ns = wire_clock_ns();
 		packets = burst_recv(run, now_ns, &bytes);
-		if (!done_ns && *run->stop)
-			done_ns = now_ns;
-		if (done_ns && now_ns - done_ns > DRAIN_NS)
+		if (!stop_ns && *run->stop)
+			stop_ns = now_ns;
+		if (stop_ns && now_ns - stop_ns > DRAIN_NS)
 			break;
 		if (packets) {
 			result_count(result, now_ns, packets, bytes);
@@ -169,7 +170,7 @@ void run_recv(struct wire_run *run, struct wire_result *result)
 		}
 		if (++idle % YIELD_EVERY == 0)
 			sched_yield();
-		if (done_ns && now_ns - done_ns > QUIET_NS && now_ns - result->last_ns > QUIET_NS)
+		if (stop_ns && now_ns - stop_ns > QUIET_NS && now_ns - result->last_ns > QUIET_NS)
 			break;
 	}
 }
@@ -197,27 +198,27 @@ static bool send_number(struct wire_run *run, uint64_t number, uint64_t now_ns)
 	return true;
 }
 
-/* Receives one packet if there is one; its number. */
+/* Receives a packet, if there is one, and returns its number in *number. */
 static bool recv_number(struct wire_run *run, uint64_t *number, uint64_t now_ns)
 {
 	struct harp_nic *nic = run->card->nic;
 	struct harp_desc descs[WIRE_BURST];
-	bool first = true, got = false;
+	bool is_first = true, has_number = false;
 	unsigned count = nic->ops->rx(nic, descs, WIRE_BURST, now_ns);
 
 	for (unsigned i = 0; i < count; i++) {
 		uint64_t chunk = descs[i].addr & ~(uint64_t)(nic->caps.frame_size - 1);
 
-		if (first && descs[i].len >= run->header_bytes + WIRE_STAMP_BYTES) {
+		if (is_first && descs[i].len >= run->header_bytes + WIRE_STAMP_BYTES) {
 			memcpy(number, card_at(run->card, descs[i].addr) + run->header_bytes,
 			       sizeof(*number));
-			got = true;
+			has_number = true;
 		}
-		first = !(descs[i].flags & HARP_DESC_MORE);
+		is_first = !(descs[i].flags & HARP_DESC_MORE);
 		if (!nic->ops->fill(nic, &chunk, 1))
 			card_release(run->card, chunk);
 	}
-	return got;
+	return has_number;
 }
 
 void run_ping(struct wire_run *run, struct wire_result *result, struct samples *samples)
@@ -227,20 +228,20 @@ void run_ping(struct wire_run *run, struct wire_result *result, struct samples *
 	while (now_ns - start_ns < run->duration_ns) {
 		uint64_t sent_ns = wire_clock_ns();
 		unsigned idle = 0;
-		bool got = false;
+		bool is_answered = false;
 
 		now_ns = sent_ns;
 		number++;
 		if (send_number(run, number, now_ns)) {
-			while (!got && now_ns - sent_ns < PING_LOST_NS) {
-				got = recv_number(run, &answer, now_ns) && answer == number;
+			while (!is_answered && now_ns - sent_ns < PING_LOST_NS) {
+				is_answered = recv_number(run, &answer, now_ns) && answer == number;
 				now_ns = wire_clock_ns();
-				if (!got && ++idle % YIELD_EVERY == 0)
+				if (!is_answered && ++idle % YIELD_EVERY == 0)
 					sched_yield();
 			}
 		}
 		card_housekeeping(run->card, now_ns);
-		if (got) {
+		if (is_answered) {
 			samples_add(samples, now_ns - sent_ns);
 			result_count(result, now_ns, 1, run->frame_bytes);
 		} else {

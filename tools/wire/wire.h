@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * wire.h - harp-wire: the limit that everything else is compared with. Raw frames between two AF_XDP
- * queues, with the NIC code, the XDP program and the MTU of the stack, but no stack. harp.dpdk
- * measures the same on DPDK ports.
+ * wire.h - harp-wire: raw frames between two AF_XDP queues, with the NIC code, the XDP program and
+ * the MTU of the stack, but without the stack. This is the upper bound for every other measurement.
+ * harp.dpdk measures the same on DPDK ports.
  */
 #ifndef HARP_TOOLS_WIRE_H
 #define HARP_TOOLS_WIRE_H
@@ -29,9 +29,9 @@ struct card {
 	const struct harp_xdp_api *api;
 	struct harp_xdp *xdp;
 	void *library;
-	uint32_t *free; /* frames that are ours, by number */
+	uint32_t *free; /* numbers of the free frames */
 	uint32_t free_count;
-	uint32_t frame_bytes_max; /* longest frame: MTU and Ethernet header */
+	uint32_t frame_bytes_max; /* MTU and Ethernet header */
 	char mode[96];
 };
 struct card_options {
@@ -41,17 +41,17 @@ struct card_options {
 int card_open(struct card *card, const struct card_options *opt, const struct harp_addr *own,
 	      char *why, size_t why_len);
 void card_close(struct card *card);
-/* Descriptors of a frame of `bytes`, cut as the stack cuts its segments. */
+/* Number of descriptors for a frame of `bytes`, divided as the stack divides segments. */
 unsigned card_frags(const struct card *card, uint32_t bytes);
-/* Takes frames from the pool and describes one packet in them; false when the pool is empty. */
+/* Allocates frames for a packet and fills its descriptors; false if the pool is empty. */
 bool card_packet(struct card *card, uint32_t bytes, struct harp_desc *descs);
 uint8_t *card_at(const struct card *card, uint64_t addr);
-/* Returns frames to the pool. */
+/* Returns a frame to the pool. */
 void card_release(struct card *card, uint64_t addr);
-/* Completed frames go home; empty frames go to the NIC. */
+/* Returns completed frames to the pool. */
 void card_housekeeping(struct card *card, uint64_t now_ns);
 
-/* ---- tests.c ---------------------------------------------------------------------------------- */
+/* ---- tests.c --------------------------------------------------------------------------------- */
 struct wire_run {
 	struct card *card;
 	struct harp_addr own, peer;
@@ -65,14 +65,14 @@ struct wire_result {
 	uint64_t frames, bytes, lost;
 	uint64_t first_ns, last_ns;
 };
-/* Ethernet, IP of the addresses' family, TCP. */
+/* Size of the Ethernet, IP and TCP headers. */
 uint32_t run_header_bytes(const struct wire_run *run);
 void run_headers(struct wire_run *run);
 /* Sends full frames for duration_ns. */
 void run_send(struct wire_run *run, struct wire_result *result);
-/* Receives until it must stop, then what is in flight. */
+/* Receives until *stop is set, then receives the packets in flight. */
 void run_recv(struct wire_run *run, struct wire_result *result);
-/* Sends a frame and waits for its answer, again and again for duration_ns. */
+/* Repeatedly sends a frame and waits for its answer, for duration_ns. */
 void run_ping(struct wire_run *run, struct wire_result *result, struct samples *samples);
 void run_pong(struct wire_run *run, struct wire_result *result);
 
