@@ -2,11 +2,11 @@
 /*
  * connection.c - the device's end of a connection to NCCL's proxy thread.
  *
- * Theory of operation. A connection is a ring of 8 slots. Steps count slots and never wrap. When
- * sending, the device fills the slot of its step, stores the size and moves `tail`; the proxy sends
- * the slot and moves `head`. When receiving, the proxy moves `tail` and the device `head`. Where
- * buffers are shared between connections the proxy says in the FIFO which part of the buffer a slot
- * is, and `head` starts at -8: no slot may be used before the proxy has assigned one.
+ * Theory of operation. A connection is a ring of 8 slots. Steps count slots and never wrap. To
+ * send, the device fills the slot of its step, stores the size and advances `tail`; the proxy sends
+ * the slot and advances `head`. To receive, the proxy advances `tail` and the device `head`. If
+ * connections share a buffer, the FIFO has the offset of each slot in the buffer, and `head` starts
+ * at -8, so that the device cannot use a slot before the proxy assigns one.
  */
 #include <string.h>
 
@@ -72,7 +72,7 @@ void connection_open(struct connection *connection, const struct channel *channe
 		uint64_t round = (uint64_t)round_steps;
 
 		connection->step = (connection->step + round - 1) / round * round;
-		/* The slots that rounding skips are given back. */
+		/* Return the slots that rounding skips. */
 		if (!is_send)
 			__atomic_store_n(connection->head, connection->step, __ATOMIC_RELEASE);
 	}
@@ -89,14 +89,14 @@ void connection_close(struct connection *connection)
 bool connection_is_ready(struct connection *connection, int steps)
 {
 	uint64_t *counter = connection->is_send ? connection->head : connection->tail;
-	/* Unsigned: head starts at -8 where buffers are shared. */
+	/* Unsigned: head starts at -8 if buffers are shared. */
 	uint64_t slots = connection->is_send ? CONNECTION_STEPS : 0;
-	uint64_t wanted = connection->step + (uint64_t)steps;
+	uint64_t end = connection->step + (uint64_t)steps;
 
-	if ((int64_t)(connection->limit + slots - wanted) >= 0)
+	if ((int64_t)(connection->limit + slots - end) >= 0)
 		return true;
 	connection->limit = __atomic_load_n(counter, __ATOMIC_ACQUIRE);
-	return (int64_t)(connection->limit + slots - wanted) >= 0;
+	return (int64_t)(connection->limit + slots - end) >= 0;
 }
 
 static const char *connection_fifo_entry(const struct connection *connection)
@@ -136,7 +136,7 @@ void connection_set_size(const struct connection *connection, size_t bytes)
 				 (int)bytes, __ATOMIC_RELEASE);
 }
 
-/* What was done to the slots is visible to the proxy when it sees the new counter. */
+/* The release store makes the slots' contents visible to the proxy before the new counter. */
 void connection_advance(struct connection *connection, int steps)
 {
 	uint64_t *counter = connection->is_send ? connection->tail : connection->head;

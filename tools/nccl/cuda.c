@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda.c - the CUDA runtime calls that NCCL makes, for one device.
+ * cuda.c - the CUDA runtime functions that NCCL calls, for one device.
  *
- * Each function is in the table at the end; library.c redirects the library's own to it. A call
- * that is not in the table ends the process with its name. Signatures are those of NVIDIA's CUDA
- * runtime API, with opaque handles as void pointers. A function without an argument that matters here
- * (flags, a pool, a limit) leaves it out, with all behind it: x86-64 passes arguments in registers.
+ * library.c redirects each function in the table at the end from the library to this file. A call
+ * of another function ends the process with its name. Signatures are those of NVIDIA's CUDA runtime
+ * API, with opaque handles as void pointers. Trailing arguments that are not used (flags, a pool, a
+ * limit) are omitted, because x86-64 passes arguments in registers.
  */
 #include "emulation.h"
 
@@ -15,22 +15,22 @@
 
 typedef enum cuda_error err_t;
 
-static const char cuda_bus_id[] = "0000:99:00.0"; /* in no sysfs: NCCL accepts that, as in a VM */
+static const char cuda_bus_id[] = "0000:99:00.0"; /* not in sysfs, as in a VM: NCCL accepts that */
 
-/* What matters on a real GPU only: registration of host memory, limits, capture modes. */
+/* For calls that only matter on a real GPU: registration of host memory, limits, capture modes. */
 static err_t succeed(void)
 {
 	return CUDA_SUCCESS;
 }
 
-/* Device 0; no access to a peer. */
-static err_t none(int *value)
+/* For the current device, 0, and for access to a peer, which is not possible. */
+static err_t return_zero(int *value)
 {
 	*value = 0;
 	return CUDA_SUCCESS;
 }
 
-/* ---- streams ---------------------------------------------------------------------------------- */
+/* ---- streams --------------------------------------------------------------------------------- */
 
 struct stream *cuda_stream(void *handle)
 {
@@ -49,7 +49,7 @@ struct stream *cuda_stream(void *handle)
 	return default_stream;
 }
 
-/* Whatever the flags: no stream synchronizes with the default one, as NCCL asks. */
+/* Ignores the flags: no stream synchronizes with the default stream, as NCCL requests. */
 static err_t stream_create(void **stream)
 {
 	*stream = stream_open();
@@ -86,7 +86,7 @@ static err_t launch_host_function(void *stream, void (*function)(void *), void *
 	return CUDA_SUCCESS;
 }
 
-/* No stream is ever being captured into a graph: status 0. */
+/* Streams are never captured into a graph: status 0. */
 static err_t stream_is_capturing(void *stream, int *status)
 {
 	(void)stream;
@@ -94,7 +94,7 @@ static err_t stream_is_capturing(void *stream, int *status)
 	return CUDA_SUCCESS;
 }
 
-/* ---- events ----------------------------------------------------------------------------------- */
+/* ---- events ---------------------------------------------------------------------------------- */
 
 static err_t event_create(void **event)
 {
@@ -125,13 +125,13 @@ static err_t event_synchronize_call(void *event)
 	return CUDA_SUCCESS;
 }
 
-/* ---- copies ----------------------------------------------------------------------------------- */
+/* ---- copies ---------------------------------------------------------------------------------- */
 
 struct copy {
 	void *target;
-	const void *source; /* or staged */
+	const void *source; /* may point to staged */
 	size_t bytes;
-	int value; /* of a fill, which has no source */
+	int value; /* for memset, which has no source */
 	char staged[];
 };
 
@@ -154,8 +154,8 @@ static bool copy_is_pageable(const void *address)
 }
 
 /*
- * Pageable memory has been read when the call returns, and has been written to: NCCL relies on both
- * (CUDA runtime API, "API synchronization behavior").
+ * When the call returns, pageable memory has been read and written: NCCL relies on both (CUDA
+ * runtime API, "API synchronization behavior").
  */
 static err_t memcpy_async(void *target, const void *source, size_t bytes, int kind, void *stream)
 {
@@ -193,7 +193,7 @@ static err_t memset_call(void *target, int value, size_t bytes)
 	return stream_synchronize_call(NULL);
 }
 
-/* ---- memory ----------------------------------------------------------------------------------- */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
 static err_t malloc_call(void **address, size_t bytes)
 {
@@ -276,11 +276,11 @@ static err_t pointer_attributes(struct pointer_attributes *attributes, const voi
 	return CUDA_SUCCESS;
 }
 
-/* ---- the device ------------------------------------------------------------------------------- */
+/* ---- the device ------------------------------------------------------------------------------ */
 
 int cuda_driver_version(void)
 {
-	/* NCCL 2.18 to 2.32 for CUDA 12 accept it, and ask this version for no newer functions. */
+	/* NCCL 2.18 to 2.32 for CUDA 12 accept it, and request no newer functions. */
 	return 12080;
 }
 
@@ -365,7 +365,7 @@ static const char *error_string(err_t error)
 	return "unknown error";
 }
 
-/* The start of cudaDeviceProp. The fields behind it are left as they are: none is known to be read. */
+/* The start of cudaDeviceProp. NCCL does not read the other fields. */
 struct device_properties {
 	char name[256];
 	char uuid[16], luid[8];
@@ -398,7 +398,7 @@ static err_t device_get_limit(size_t *value, int limit)
 	return CUDA_SUCCESS;
 }
 
-/* No memory can be shared with another process: the other rank is on another host. */
+/* Memory cannot be shared with another process: the other rank is on another host. */
 static err_t ipc_handle(void *handle, void *address)
 {
 	(void)handle;
@@ -406,7 +406,7 @@ static err_t ipc_handle(void *handle, void *address)
 	return CUDA_NOT_SUPPORTED;
 }
 
-/* ---- kernels ---------------------------------------------------------------------------------- */
+/* ---- kernels --------------------------------------------------------------------------------- */
 
 struct function_attributes {
 	size_t shared_bytes, constant_bytes, local_bytes;
@@ -496,7 +496,7 @@ static err_t launch_kernel(const void *function, struct dimensions grid, struct 
 	return CUDA_SUCCESS;
 }
 
-/* ---- the driver's entry points ---------------------------------------------------------------- */
+/* ---- the driver's entry points --------------------------------------------------------------- */
 
 static err_t driver_entry_point(const char *name, void **function, unsigned long long flags,
 				int *status)
@@ -521,7 +521,7 @@ static err_t driver_entry_point_by_version(const char *name, void **function, un
 	}
 
 const struct replacement cuda_runtime[] = {
-	ENTRY("cudaDeviceCanAccessPeer", none),
+	ENTRY("cudaDeviceCanAccessPeer", return_zero),
 	ENTRY("cudaDeviceGetAttribute", device_attribute),
 	ENTRY("cudaDeviceGetLimit", device_get_limit),
 	ENTRY("cudaDeviceGetPCIBusId", pci_bus_id),
@@ -538,7 +538,7 @@ const struct replacement cuda_runtime[] = {
 	ENTRY("cudaFreeHost", free_host),
 	ENTRY("cudaFuncGetAttributes", function_attributes),
 	ENTRY("cudaFuncSetAttribute", succeed),
-	ENTRY("cudaGetDevice", none),
+	ENTRY("cudaGetDevice", return_zero),
 	ENTRY("cudaGetDeviceCount", device_count),
 	ENTRY("cudaGetDeviceProperties_v2", device_properties),
 	ENTRY("cudaGetDriverEntryPoint", driver_entry_point),

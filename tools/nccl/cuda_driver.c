@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_driver.c - the CUDA driver calls that NCCL makes, for the same device as cuda.c.
+ * cuda_driver.c - the CUDA driver functions that NCCL calls, for the same device as cuda.c.
  *
- * NCCL asks for many entry points and calls few. The others are stubs that end the process with
- * their name when they are called.
+ * NCCL looks up many entry points and calls few. The others are stubs: a call ends the process with
+ * the name of the function.
  */
 #include "emulation.h"
 
@@ -16,9 +16,9 @@ typedef enum cuda_error err_t;
 #define DRIVER_PARAM_POINTER ((void *)1)
 #define DRIVER_PARAM_BYTES ((void *)2)
 
-/* ---- kernels ---------------------------------------------------------------------------------- */
+/* ---- kernels --------------------------------------------------------------------------------- */
 
-/* NCCL 2.22 and later pass one block of arguments through `extra`. */
+/* NCCL 2.22 and later pass the arguments as one block through `extra`. */
 static err_t driver_launch(const void *function, unsigned blocks, void *stream, void **extra)
 {
 	const void *args = NULL;
@@ -31,7 +31,7 @@ static err_t driver_launch(const void *function, unsigned blocks, void *stream, 
 			memcpy(&bytes, extra[i + 1], sizeof(bytes));
 	}
 	if (!args || !bytes)
-		emulation_fail("NCCL %d launches %s() without a block of arguments",
+		emulation_fail("NCCL %d launched %s() without a block of arguments",
 			       library_version(), library_name_at(function));
 	cuda_launch(function, blocks, cuda_stream(stream), args, bytes);
 	return CUDA_SUCCESS;
@@ -64,7 +64,7 @@ static err_t launch_kernel(const void *function, unsigned grid_x, unsigned grid_
 	return driver_launch(function, grid_x, stream, extra);
 }
 
-/* ---- the device and its context --------------------------------------------------------------- */
+/* ---- the device and its context -------------------------------------------------------------- */
 
 static int driver_context; /* its address is the one context */
 
@@ -92,7 +92,7 @@ static err_t device_attribute(int *value, int attribute, int device)
 	return CUDA_SUCCESS;
 }
 
-/* Ranks are processes of different hosts, so that the process id is unique enough. */
+/* The process id is unique enough, because the ranks are processes of different hosts. */
 static err_t device_uuid(void *uuid, int device)
 {
 	int words[4] = { getpid(), device };
@@ -113,7 +113,7 @@ static err_t context_current(void **context)
 	return CUDA_SUCCESS;
 }
 
-/* ---- memory and errors ------------------------------------------------------------------------ */
+/* ---- memory and errors ----------------------------------------------------------------------- */
 
 static err_t address_range(void **start, size_t *bytes, void *address)
 {
@@ -128,7 +128,8 @@ static err_t address_range(void **start, size_t *bytes, void *address)
 	return CUDA_SUCCESS;
 }
 
-/* There is no virtual memory management (attribute 102); NCCL 2.30 and 2.31 ask all the same. */
+/* NCCL 2.30 and 2.31 call it although attribute 102 says that there is no virtual memory
+ * management. */
 static err_t no_virtual_memory(void)
 {
 	return CUDA_NOT_SUPPORTED;

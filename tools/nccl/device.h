@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device.h - what the files of the device side offer each other: connections, primitives, tasks. */
+/* device.h - internal interface of the device side: connections, primitives, tasks. */
 #ifndef NCCL_DEVICE_H
 #define NCCL_DEVICE_H
 
@@ -8,7 +8,7 @@
 
 enum protocol { PROTOCOL_LL, PROTOCOL_LL128, PROTOCOL_SIMPLE }; /* NCCL_PROTO_* */
 
-/* ncclDataType_t, as far as reductions are emulated. */
+/* The values of ncclDataType_t that collectives support. */
 enum element_type {
 	ELEMENT_INT8,
 	ELEMENT_UINT8,
@@ -29,7 +29,7 @@ struct channel {
 
 void channel_open(struct channel *channel, const void *comm, int id);
 
-/* ---- connection.c ----------------------------------------------------------------------------- */
+/* ---- connection.c ---------------------------------------------------------------------------- */
 
 enum { CONNECTION_STEPS = 8 }; /* NCCL_STEPS: slots of a connection's buffer */
 
@@ -39,23 +39,23 @@ struct connection {
 	bool is_send;
 	enum protocol protocol;
 	uint64_t step;
-	uint64_t limit; /* of the peer's counter, when it was last read */
+	uint64_t limit; /* last value of the peer's counter */
 	uint64_t *head, *tail;
 	char *buffer, *fifo;
-	int *sizes, *offsets; /* up to 2.19; fifo since */
+	int *sizes, *offsets; /* up to NCCL 2.19; later versions use fifo */
 	size_t step_bytes, step_lines;
 };
 
-/* `round_steps`: a chunk begins at a multiple of this number of steps. */
+/* round_steps: chunks start at multiples of this number of steps. */
 void connection_open(struct connection *connection, const struct channel *channel, int peer,
 		     bool is_send, int index, enum protocol protocol, int round_steps);
-void connection_close(struct connection *connection); /* keeps the step for the next kernel */
+void connection_close(struct connection *connection); /* stores the step for the next kernel */
 bool connection_is_ready(struct connection *connection, int steps);
 char *connection_slot(const struct connection *connection);
 void connection_set_size(const struct connection *connection, size_t bytes);
 void connection_advance(struct connection *connection, int steps);
 
-/* ---- primitive.c ------------------------------------------------------------------------------ */
+/* ---- primitive.c ----------------------------------------------------------------------------- */
 
 /* Moves one chunk: [receive] [+ source] -> [send] [target]. Addresses are views, or NULL. */
 struct primitive {
@@ -63,28 +63,28 @@ struct primitive {
 	char *target;
 	bool is_receiving, is_sending;
 	size_t count; /* elements; 0: only the counters advance */
-	/* Progress; the rest is zero at the start. */
+	/* The progress, initially zero. */
 	bool is_started;
 	int slice;
 	size_t done; /* elements */
 	size_t slice_elements;
 };
 
-/* What the primitives of one work have in common. */
-struct mover {
+/* The connections and types that the primitives of one work share. */
+struct transfer {
 	struct connection recv, send;
 	enum protocol protocol;
 	enum element_type type;
 	size_t element_bytes;
-	int slices, slice_steps; /* of a chunk, of a slice */
+	int slices, slice_steps; /* slices per chunk, steps per slice */
 	size_t step_elements;
 };
 
 enum progress { PROGRESS_NONE, PROGRESS_SOME, PROGRESS_DONE };
 
-enum progress primitive_poll(struct mover *mover, struct primitive *primitive);
+enum progress primitive_poll(struct transfer *transfer, struct primitive *primitive);
 
-/* ---- task.c: works as sequences of primitives --------------------------------------------------- */
+/* ---- task.c: works as sequences of primitives ------------------------------------------------ */
 
 enum collective {
 	COLLECTIVE_NONE, /* send and receive */
@@ -95,7 +95,7 @@ enum collective {
 	COLLECTIVE_REDUCESCATTER,
 };
 
-/* What a kernel's function id stands for. */
+/* The meaning of a kernel's function id. */
 struct function {
 	enum collective collective;
 	int reduction, type, algorithm;
@@ -105,11 +105,11 @@ struct function {
 struct ring_work {
 	enum collective collective;
 	int index, nranks, root;
-	const int *ranks; /* of the ring, from ours on */
+	const int *ranks; /* ranks of the ring, starting with this one */
 	const char *source;
 	char *target;
 	size_t count;         /* elements of one rank's block */
-	size_t first, length; /* this channel's part of it, elements */
+	size_t first, length; /* elements of this channel's part */
 	size_t chunk;         /* elements */
 	size_t loop;          /* position in the part */
 	int step;             /* primitive within the loop */
@@ -122,7 +122,7 @@ struct p2p_work {
 };
 
 struct task {
-	struct mover mover;
+	struct transfer transfer;
 	struct primitive primitive;
 	bool has_primitive, is_ring;
 	union {
@@ -136,6 +136,6 @@ struct task *task_ring(const struct channel *channel, const void *work,
 struct task *task_p2p(const struct channel *channel, int peer, bool is_send, void *address,
 		      size_t bytes, size_t chunk, bool is_ll);
 enum progress task_poll(struct task *task);
-void task_close(struct task *task); /* also of an aborted one */
+void task_close(struct task *task); /* also for aborted tasks */
 
 #endif

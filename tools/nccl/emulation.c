@@ -17,7 +17,7 @@ void emulation_fail(const char *format, ...)
 	vsnprintf(line + used, sizeof(line) - (size_t)used, format, args);
 	va_end(args);
 	fprintf(stderr, "%s\n", line);
-	/* Not exit(): other threads are inside NCCL, and this one may be, too. */
+	/* Not exit(), because threads may be inside NCCL. */
 	_exit(EMULATION_EXIT);
 }
 

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernel.c - what NCCL's device kernels do: takes the works of a launch and runs their tasks.
+ * kernel.c - emulates NCCL's device kernels: runs the works of a launch as tasks.
  *
- * Theory of operation. A kernel has one block a channel. Since 2.22 its arguments are followed by
- * batches; a batch names works by offsets into the arguments or into a buffer, and the function
+ * Theory of operation. A kernel has one block per channel. Since NCCL 2.22, batches follow its
+ * arguments. A batch has the offsets of its works in the arguments or in a buffer, and the function
  * that runs them. A channel runs its batches one after the other. Works of a batch of sends and
- * receives run at once, those of a collective one after the other. Up to 2.21 there are lists of
- * struct ncclWork instead, of which only sends and receives are emulated.
+ * receives run concurrently, works of a collective one after the other. Up to 2.21 there are lists
+ * of struct ncclWork instead, and only sends and receives are emulated.
  *
- * One thread, that of the stream, polls the tasks of all channels, as it would otherwise compete
- * with NCCL's proxy threads for the processors.
+ * The stream's thread polls the tasks of all channels: more threads would compete with NCCL's proxy
+ * threads for the CPUs.
  */
 #include <sched.h>
 #include <stdlib.h>
@@ -23,9 +23,9 @@ enum { KERNEL_CHANNELS_MAX = 64, KERNEL_TASKS_MAX = 128 };
 struct block {
 	struct channel channel;
 	bool is_done;
-	int next; /* batch or work that follows; -1: none */
+	int next; /* next batch or work; -1: none */
 	bool is_parallel;
-	struct task *tasks[KERNEL_TASKS_MAX]; /* of the current batch; NULL when done */
+	struct task *tasks[KERNEL_TASKS_MAX]; /* tasks of the current batch; NULL: done */
 	unsigned task_count;
 };
 
@@ -43,13 +43,13 @@ static void block_add(struct block *block, struct task *task)
 	block->tasks[block->task_count++] = task;
 }
 
-/* A send to ourselves: the receive's half of it is not a task. */
+/* Executes a send of this rank to itself. */
 static void kernel_copy(void *target, const void *source, size_t bytes)
 {
 	memmove(memory_view(target), memory_view(source), bytes);
 }
 
-/* ---- which function an id stands for ---------------------------------------------------------- */
+/* ---- function ids ---------------------------------------------------------------------------- */
 
 /*
  * ncclDevFuncRowToId maps rows to ids. A row is a combination of collective, reduction, type,
@@ -119,7 +119,7 @@ static struct function function_of_id(int id)
 		       library_version(), id);
 }
 
-/* ---- works since 2.22 ------------------------------------------------------------------------- */
+/* ---- works since 2.22 ------------------------------------------------------------------------ */
 
 /* u32fp8: 5 bits of exponent, 3 of mantissa, as in NCCL's src/include/bitops.h */
 static size_t p2p_chunk(uint64_t code)
@@ -129,10 +129,10 @@ static size_t p2p_chunk(uint64_t code)
 	return (size_t)(mantissa << (exponent ? exponent - 1 : 0));
 }
 
-/* The bytes of a message that a channel moves. */
+/* The part of a message that a channel moves. */
 struct p2p_part {
 	size_t first, bytes;
-	bool is_ours; /* false: the message is cut over other channels */
+	bool is_ours; /* false: only other channels have parts */
 };
 
 static struct p2p_part p2p_part(const struct channel *channel, const void *work, size_t bytes,
@@ -142,17 +142,17 @@ static struct p2p_part p2p_part(const struct channel *channel, const void *work,
 	int base = field_int(work, layout.p2p_channel_base);
 	int mask = field_int(work, layout.p2p_channels) - 1;
 	int part = (channel->id - base) & mask;
-	size_t per, end;
+	size_t part_bytes, first, end;
 
 	if (part >= parts)
 		return (struct p2p_part){ .is_ours = false };
-	per = (bytes + (size_t)parts - 1) / (size_t)parts;
-	per = (per + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
-	end = (size_t)(part + 1) * per;
+	part_bytes = (bytes + (size_t)parts - 1) / (size_t)parts;
+	part_bytes = (part_bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
+	end = (size_t)(part + 1) * part_bytes;
 	end = end < bytes ? end : bytes;
-	per = (size_t)part * per;
-	per = per < bytes ? per : bytes;
-	return (struct p2p_part){ .first = per, .bytes = end - per, .is_ours = true };
+	first = (size_t)part * part_bytes;
+	first = first < bytes ? first : bytes;
+	return (struct p2p_part){ .first = first, .bytes = end - first, .is_ours = true };
 }
 
 static void block_add_p2p(struct block *block, const void *work)
@@ -188,7 +188,7 @@ static void block_add_p2p(struct block *block, const void *work)
 					  field_int(work, layout.p2p_recv_ll)));
 }
 
-/* The works of one batch. */
+/* Adds the works of a batch. */
 static void block_add_batch(const struct kernel *kernel, struct block *block, const char *batch)
 {
 	const void *args = kernel->args;
@@ -217,7 +217,7 @@ static void block_add_batch(const struct kernel *kernel, struct block *block, co
 		else
 			block_add(block, task_ring(&block->channel, buffer + at, &function));
 	}
-	/* 2.22: the host waits for this before it reuses the buffer. */
+	/* NCCL 2.22: the host waits for this before it reuses the buffer. */
 	if (field_exists(layout.comm_work_consumed) && storage == layout.storage_fifo) {
 		uint32_t *consumed =
 			memory_view(field_pointer(block->channel.comm, layout.comm_work_consumed));
@@ -240,19 +240,19 @@ static void block_next_batch(const struct kernel *kernel, struct block *block)
 	} while (field_int(batch, layout.batch_next_extends));
 }
 
-/* ---- works up to 2.21 ------------------------------------------------------------------------- */
+/* ---- works up to 2.21 ------------------------------------------------------------------------ */
 
 enum { OLD_WORK_P2P = 2, OLD_RECV, OLD_SEND }; /* ncclWorkTypeP2p; order of the elements */
 
-/* Elements come in pairs, a receive and a send. */
+/* Elements are pairs of a receive and a send. */
 static void block_add_old_pair(struct block *block, const char *recv)
 {
 	const char *send = recv + layout.elem_bytes;
 	const struct channel *channel = &block->channel;
 
-	for (int which = OLD_RECV; which <= OLD_SEND; which++) {
-		const char *elem = which == OLD_SEND ? send : recv;
-		/* a signed number of 30 bits; -1: none */
+	for (int kind = OLD_RECV; kind <= OLD_SEND; kind++) {
+		const char *elem = kind == OLD_SEND ? send : recv;
+		/* a signed integer of 30 bits; -1: none */
 		int peer = (int)((uint32_t)field_value(elem, layout.elem_peer) << 2) >> 2;
 		bool is_ll = field_int(elem, layout.elem_protocol) == PROTOCOL_LL;
 		char *address =
@@ -265,9 +265,9 @@ static void block_add_old_pair(struct block *block, const char *recv)
 		if (!field_int(elem, layout.elem_type) || peer == -1)
 			continue;
 		if (peer != channel->rank)
-			block_add(block, task_p2p(channel, peer, which == OLD_SEND, address, bytes,
+			block_add(block, task_p2p(channel, peer, kind == OLD_SEND, address, bytes,
 						  chunk, is_ll));
-		else if (which == OLD_SEND)
+		else if (kind == OLD_SEND)
 			kernel_copy((char *)(uintptr_t)(field_value(recv, layout.elem_buffer_high)
 								<< 32 |
 							field_value(recv, layout.elem_buffer_low)),
@@ -285,22 +285,22 @@ static void block_next_work(const struct kernel *kernel, struct block *block)
 	int groups;
 
 	if (field_int(work, layout.work_type) != OLD_WORK_P2P)
-		emulation_fail("NCCL %d: collectives are emulated since 2.22, before it only sends "
-			       "and receives are",
+		emulation_fail("NCCL %d: collectives are not emulated before 2.22, only sends and "
+			       "receives",
 			       library_version());
 	block->is_parallel = true;
 	groups = field_int(elem, layout.elem_groups);
 	for (int group = 0; group < groups; group += 2)
 		block_add_old_pair(block, elem + (size_t)group * (size_t)layout.elem_bytes);
 	block->next = is_last ? -1 : field_int(work, layout.work_next);
-	/* The host may reuse the entries: everything has been read. */
+	/* All entries have been read, so the host may reuse them. */
 	if (is_last && is_in_fifo)
 		__atomic_store_n((uint32_t *)memory_view(field_pointer(block->channel.info,
 								       layout.channel_fifo_done)),
 				 (uint32_t)done_acks, __ATOMIC_RELEASE);
 }
 
-/* ---- running ---------------------------------------------------------------------------------- */
+/* ---- running --------------------------------------------------------------------------------- */
 
 static bool block_poll(const struct kernel *kernel, struct block *block)
 {
@@ -384,9 +384,9 @@ void kernel_run(const char *name, const void *args, size_t bytes, unsigned block
 	struct kernel kernel;
 	bool is_live, is_moving;
 
-	/* Mangled names. Those of kernels for symmetric memory contain neither. */
+	/* Mangled names. Kernels for symmetric memory have other names. */
 	if (!strstr(name, "ncclDevKernel_") && !strstr(name, "ncclKernel_"))
-		emulation_fail("NCCL %d launches %s(), which is not emulated", library_version(),
+		emulation_fail("NCCL %d launched %s(), which is not emulated", library_version(),
 			       name);
 	kernel_open(&kernel, args, bytes, blocks);
 	do {

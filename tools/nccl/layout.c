@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * layout.c - reads the layout file: "field NAME OFFSET BITS" (both in bits) and "number NAME VALUE",
- * a line each. What a version does not have is not in the file; using it ends the process.
+ * layout.c - reads the layout file. Its lines are "field NAME OFFSET BITS" (both in bits) or
+ * "number NAME=VALUE". It has only the fields of that NCCL version; using others ends the process.
  */
 #include "layout.h"
 
@@ -53,7 +53,7 @@ void layout_load(const char *path)
 		else if (sscanf(line, "number %127[^=]=%ld", name, &value) == 2)
 			layout_set_number(name, value);
 		else
-			emulation_fail("%s: line not understood: %s", path, line);
+			emulation_fail("%s: invalid line: %s", path, line);
 	}
 	fclose(file);
 }
@@ -61,7 +61,7 @@ void layout_load(const char *path)
 static void field_require(struct field field)
 {
 	if (!field_exists(field))
-		emulation_fail("NCCL %d has no field %s, and the emulation needs it",
+		emulation_fail("NCCL %d has no field %s, which the emulation needs",
 			       library_version(), field.name);
 }
 

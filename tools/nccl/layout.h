@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * layout.h - where the fields lie that NCCL shares with its kernels.
+ * layout.h - offsets of the fields that NCCL shares with its kernels.
  *
  * NCCL's internal structs differ between versions. harp.nccl.layout reads their layouts from the
- * debug information of the very library and writes them to a file; layout_load() reads that. What a
- * field means was learned from NCCL's sources (src/include/device.h, src/device/).
+ * debug information of the library and writes them to a file, which layout_load() reads. NCCL's
+ * sources (src/include/device.h, src/device/) show the meaning of the fields.
  */
 #ifndef NCCL_LAYOUT_H
 #define NCCL_LAYOUT_H
@@ -15,10 +15,10 @@
 
 struct field {
 	const char *name;
-	unsigned offset_bits, bits; /* bits 0: this version does not have it */
+	unsigned offset_bits, bits; /* bits 0: not in this version */
 };
 
-/* Of ncclDevComm up to 2.27, ncclKernelComm since: the file calls both "comm". */
+/* "comm" is ncclDevComm up to NCCL 2.27, and ncclKernelComm since. */
 #define LAYOUT_FIELDS(X)                                                                           \
 	X(comm_rank, "comm.rank")                                                                  \
 	X(comm_nranks, "comm.nRanks")                                                              \
@@ -103,7 +103,7 @@ struct field {
 	X(elem_count_low, "ncclWorkElemP2p.countLo32")                                             \
 	X(elem_chunk, "ncclWorkElemP2p.chunkSize")
 
-/* Sizes of structs, and values of enumerators. */
+/* Sizes of structs and values of enumerators. */
 #define LAYOUT_NUMBERS(X)                                                                          \
 	X(conn_bytes, "sizeof ncclConnInfo")                                                       \
 	X(fifo_bytes, "sizeof ncclConnFifo")                                                       \
@@ -123,7 +123,7 @@ struct field {
 	X(storage_args, "ncclDevWorkStorageTypeArgs")                                              \
 	X(storage_fifo, "ncclDevWorkStorageTypeFifo")
 
-#define LAYOUT_ABSENT (-1) /* a number that this version does not have */
+#define LAYOUT_ABSENT (-1) /* a number that is not in this version */
 
 struct layout {
 #define X(id, text) struct field id;
@@ -143,11 +143,11 @@ static inline bool field_exists(struct field field)
 	return field.bits > 0;
 }
 
-/* The following fail when the version does not have the field. `base` may be a device address. */
+/* These fail if the version does not have the field. `base` may be a device address. */
 char *field_at(const void *base, struct field field);
 uint64_t field_value(const void *base, struct field field);
 void *field_pointer(const void *base, struct field field);
 int field_int(const void *base, struct field field);
-void field_set(const void *base, struct field field, uint64_t value); /* of whole bytes */
+void field_set(const void *base, struct field field, uint64_t value); /* not for bit fields */
 
 #endif

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libcuda.c - libcuda.so for NCCL up to 2.20, which opens the driver itself. Everything is asked for
- * by cuGetProcAddress() (cuda_driver.c answers).
+ * libcuda.c - libcuda.so for NCCL up to 2.20, which opens the driver itself. NCCL looks up all
+ * other functions with cuGetProcAddress(), from cuda_driver.c.
  */
 #define EXPORT __attribute__((visibility("default")))
 
-void *cuda_driver_function(const char *name); /* the program's */
+void *cuda_driver_function(const char *name); /* in the program */
 int cuda_driver_version(void);
 
 EXPORT int cuInit(unsigned flags);

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * library.c - opens an unmodified libnccl.so.2 and redirects the CUDA runtime inside it to ours.
+ * library.c - opens an unmodified libnccl.so.2 and redirects its CUDA runtime to the emulation.
  *
- * Theory of operation. NVIDIA links libcudart statically into libnccl.so.2 but leaves .symtab in
- * the file, which therefore names the entry of every cuda*() function. dlopen() maps the library;
- * it needs no GPU for that. Then the first bytes of each such function are overwritten, in memory
- * only, with a jump to our function of that name (cuda.c), or to a stub that ends the process with
- * the name of what is missing. The file is never written to. Everything else in the library runs as
- * NVIDIA compiled it.
+ * Theory of operation. NVIDIA links libcudart statically into libnccl.so.2 but does not strip
+ * .symtab, which has the address of every cuda*() function. dlopen() loads the library without a
+ * GPU. Then the first bytes of each such function are overwritten with a jump to the function of
+ * that name in cuda.c, or to a stub that ends the process with the name. Only the mapping in memory
+ * is changed, not the file. All other code of the library runs as NVIDIA compiled it.
  */
 #include "emulation.h"
 
@@ -27,7 +26,7 @@ static char *library_base;
 static struct symbol *library_symbols; /* by address */
 static size_t library_symbol_count;
 
-/* ---- symbols ---------------------------------------------------------------------------------- */
+/* ---- symbols --------------------------------------------------------------------------------- */
 
 static int library_compare(const void *a, const void *b)
 {
@@ -36,7 +35,7 @@ static int library_compare(const void *a, const void *b)
 	return (x->address > y->address) - (x->address < y->address);
 }
 
-/* The mapping stays: symbols point to their names in it. */
+/* The file stays mapped, because symbols point to their names in it. */
 static const char *library_map_file(const char *path, size_t *bytes)
 {
 	struct stat info;
@@ -82,8 +81,7 @@ static void library_read_symbols(const char *path)
 		}
 	}
 	if (!library_symbol_count)
-		emulation_fail("%s: it has no .symtab: it was stripped; take NVIDIA's own wheel",
-			       path);
+		emulation_fail("%s: stripped: it has no .symtab; use NVIDIA's wheel", path);
 	qsort(library_symbols, library_symbol_count, sizeof(*library_symbols), library_compare);
 }
 
@@ -98,17 +96,17 @@ const struct symbol *library_symbol(const char *name)
 const char *library_name_at(const void *address)
 {
 	struct symbol key = { .address = (void *)(uintptr_t)address };
-	const struct symbol *found = bsearch(&key, library_symbols, library_symbol_count,
-					     sizeof(*library_symbols), library_compare);
+	const struct symbol *symbol = bsearch(&key, library_symbols, library_symbol_count,
+					      sizeof(*library_symbols), library_compare);
 
-	return found ? found->name : "?";
+	return symbol ? symbol->name : "?";
 }
 
-/* ---- redirection ------------------------------------------------------------------------------ */
+/* ---- redirection ----------------------------------------------------------------------------- */
 
 enum { LIBRARY_JUMP_BYTES = 14, LIBRARY_STUB_BYTES = 32, LIBRARY_STUB_PAGE_BYTES = 65536 };
 
-/* jmp *0(%rip), and the address behind it */
+/* jmp *0(%rip), followed by the address */
 static void library_write_jump(unsigned char *at, const void *to)
 {
 	static const unsigned char jump[] = { 0xff, 0x25, 0, 0, 0, 0 };
@@ -119,8 +117,8 @@ static void library_write_jump(unsigned char *at, const void *to)
 
 __attribute__((noreturn)) static void library_missing(const char *name)
 {
-	emulation_fail("NCCL %d calls %s(), which is not emulated; tools/nccl/README.md says where "
-		       "to add it",
+	emulation_fail("NCCL %d called %s(), which is not emulated; tools/nccl/README.md says "
+		       "where to add it",
 		       library_version(), name);
 }
 
@@ -129,9 +127,9 @@ void *library_stub(const char *name)
 	static unsigned char *next, *end;
 	static const unsigned char load_rdi[] = { 0x48, 0xbf }; /* movabs $name, %rdi */
 	unsigned char *stub;
-	char *kept = strdup(name);
+	char *name_copy = strdup(name);
 
-	if (!kept)
+	if (!name_copy)
 		emulation_fail("out of memory");
 	if (end - next < LIBRARY_STUB_BYTES) {
 		next = mmap(NULL, LIBRARY_STUB_PAGE_BYTES, PROT_READ | PROT_WRITE | PROT_EXEC,
@@ -143,12 +141,12 @@ void *library_stub(const char *name)
 	stub = next;
 	next += LIBRARY_STUB_BYTES;
 	memcpy(stub, load_rdi, sizeof(load_rdi));
-	memcpy(stub + sizeof(load_rdi), &kept, sizeof(kept));
-	library_write_jump(stub + sizeof(load_rdi) + sizeof(kept), (void *)library_missing);
+	memcpy(stub + sizeof(load_rdi), &name_copy, sizeof(name_copy));
+	library_write_jump(stub + sizeof(load_rdi) + sizeof(name_copy), (void *)library_missing);
 	return stub;
 }
 
-/* cudaMalloc() is one, cudart's internal names are not. */
+/* True for functions like cudaMalloc(), false for internal functions of libcudart. */
 static bool library_is_runtime_call(const struct symbol *symbol)
 {
 	return !strncmp(symbol->name, "cuda", 4) && symbol->name[4] >= 'A' &&
@@ -178,8 +176,8 @@ static void library_redirect(const char *path)
 		high = at + library_symbols[i].bytes > high ? at + library_symbols[i].bytes : high;
 	}
 	if (!high)
-		emulation_fail("%s: no cuda*() function is in its .symtab: libcudart is not linked "
-			       "statically into it",
+		emulation_fail("%s: libcudart is not statically linked: .symtab has no cuda*() "
+			       "function; use NVIDIA's wheel",
 			       path);
 	low &= ~(page - 1);
 	high = (high + page - 1) & ~(page - 1);
@@ -199,9 +197,10 @@ void library_open(const char *path)
 {
 	struct link_map *map;
 
-	/* NCCL opens both by name, and the loader knows them: this use keeps them linked. */
+	/* NCCL opens these libraries by name, and gets the ones that this program is linked with.
+	 * These calls prevent the linker from dropping them. */
 	if (cuInit(0) || nvmlInit_v2())
-		emulation_fail("libcuda.so and libnvidia-ml.so.1 are not ours");
+		emulation_fail("libcuda.so and libnvidia-ml.so.1 are not those of the emulation");
 	library_handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
 	if (!library_handle)
 		emulation_fail("%s", dlerror());

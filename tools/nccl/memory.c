@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * memory.c - device memory, which the host cannot touch, and pinned host memory.
+ * memory.c - device memory, which the host must not access, and pinned host memory.
  *
- * A device address lies in a reserved range without access rights. The emulated GPU, that is copies
- * and kernels, uses a second mapping of the same memory (memory_view). Code that treats device
- * memory as host memory, in a net plugin say, dies of SIGSEGV as it would with a real GPU.
+ * Device addresses are in a reserved range without access rights. The emulated GPU (copies and
+ * kernels) accesses the memory in another mapping (memory_view). Code that treats device memory as
+ * host memory, for example a net plugin, gets SIGSEGV, as with a real GPU.
  */
 #include "emulation.h"
 
@@ -17,7 +17,7 @@
 
 #define MEMORY_DEVICE_START 0x200000000000ul
 
-enum { MEMORY_PAGE_BYTES = 4096, MEMORY_FRESH = 0xa5 };
+enum { MEMORY_PAGE_BYTES = 4096, MEMORY_POISON = 0xa5 };
 
 struct memory_entry {
 	struct memory_block block;
@@ -26,8 +26,8 @@ struct memory_entry {
 };
 
 static pthread_mutex_t memory_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct memory_entry *memory_entries; /* under memory_lock, as all below */
-static size_t memory_device_used_bytes;
+static struct memory_entry *memory_entries; /* under memory_lock */
+static size_t memory_device_used_bytes;     /* under memory_lock */
 static pthread_once_t memory_once = PTHREAD_ONCE_INIT;
 static char *memory_device_view; /* Writer: memory_open(), once */
 
@@ -61,7 +61,7 @@ void *memory_view(const void *address)
 	return (void *)(uintptr_t)address;
 }
 
-/* memory_lock held. A freed device block serves the next request of the same size. */
+/* memory_lock held. Reuses a freed device block of the same size. */
 static struct memory_entry *memory_device_entry(size_t bytes)
 {
 	struct memory_entry *entry;
@@ -113,8 +113,8 @@ void *memory_alloc(enum memory_kind kind, size_t bytes)
 	pthread_mutex_unlock(&memory_lock);
 	if (!entry)
 		return NULL;
-	/* A program that relies on zeros is wrong. */
-	memset(memory_view(entry->block.start), MEMORY_FRESH, bytes);
+	/* Poison the memory: programs must not rely on zeros. */
+	memset(memory_view(entry->block.start), MEMORY_POISON, bytes);
 	return entry->block.start;
 }
 
@@ -129,7 +129,7 @@ void memory_free(enum memory_kind kind, void *address)
 		if (entry->is_used && entry->block.start == address && entry->block.kind == kind)
 			break;
 	if (!entry)
-		emulation_fail("%p is freed but is no block of this kind", address);
+		emulation_fail("%p is freed but is not a block of this kind", address);
 	entry->is_used = false;
 	if (kind == MEMORY_DEVICE) {
 		madvise(memory_view(address), entry->block.bytes, MADV_REMOVE);

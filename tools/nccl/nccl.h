@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nccl.h - the functions of NCCL's public interface that a rank calls. The numbers are those of
- * NVIDIA's documentation of it (ncclDataType_t, ncclRedOp_t).
+ * nccl.h - the functions of NCCL's public API that a rank calls. The numbers are from NVIDIA's
+ * documentation (ncclDataType_t, ncclRedOp_t).
  */
 #ifndef NCCL_NCCL_H
 #define NCCL_NCCL_H

@@ -2,8 +2,8 @@
 /*
  * nvml.c - libnvidia-ml.so.1 with one GPU: no NVLink, no fabric, no confidential computing.
  *
- * NCCL looks its functions up by name and tolerates that some are absent, except those of which the
- * comments say otherwise.
+ * NCCL looks up the functions by name and accepts that some are missing, unless a comment says
+ * otherwise.
  */
 #include <stdio.h>
 #include <string.h>
@@ -12,11 +12,11 @@
 
 enum { NVML_SUCCESS = 0, NVML_NOT_SUPPORTED = 3 };
 
-/* Declares and opens a function. */
+/* Declares a function and starts its definition. */
 #define NVML(name, ...)                                                                            \
 	EXPORT int name(__VA_ARGS__);                                                              \
 	int name(__VA_ARGS__)
-/* The handle's type is opaque, and the arguments of what is not supported do not matter. */
+/* A function that is not supported; its arguments do not matter. */
 #define NVML_UNSUPPORTED(name)                                                                     \
 	NVML(name, void)                                                                           \
 	{                                                                                          \
@@ -102,7 +102,7 @@ struct nvml_pci_info {
 	char bus_id[32];
 };
 
-/* NCCL 2.30 and later call it without checking that it is there. */
+/* NCCL 2.30 and later call it without checking that it exists. */
 NVML(nvmlDeviceGetPciInfo_v3, void *device, struct nvml_pci_info *info)
 {
 	(void)device;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * operation.c - the operations that a rank can run, and what their results must be.
+ * operation.c - the operations that a rank can run, and their expected results.
  *
- * The source of a rank is a pattern of its number, the position and a seed. Floats are multiples of
- * an eighth below 32, so that sums are exact in any order. The target is filled before and has a
- * margin behind, which must stay as it was.
+ * The source of a rank is a pattern that depends on rank, position and seed. Floats are multiples
+ * of 1/8 below 32, so that sums are exact in any order. The target is filled with
+ * OPERATION_UNTOUCHED, and has a margin at the end that must not change.
  */
 #include "operation.h"
 
@@ -14,11 +14,11 @@ enum { OPERATION_MARGIN_BYTES = 4096, OPERATION_UNTOUCHED = 0xee };
 
 struct operation_kind {
 	const char *name;
-	bool is_sum;        /* of floats; otherwise bytes are moved */
-	bool is_source_cut; /* the source is one block of the size that is given */
-	bool is_target_cut;
+	bool is_sum;          /* sums floats; otherwise moves bytes */
+	bool is_source_block; /* the source is one block (bytes / nranks) */
+	bool is_target_block;
 	int (*start)(const struct operation *, const struct nccl *, nccl_comm, void *);
-	/* The rank whose pattern is at a position of the target, and where in its source. */
+	/* The rank whose pattern is at offset `at` of the target, and the offset in its source. */
 	int (*origin)(const struct operation *, size_t at, size_t *source_at);
 };
 
@@ -27,7 +27,7 @@ static size_t operation_block(const struct operation *operation)
 	return operation->bytes / (size_t)operation->nranks;
 }
 
-/* ---- patterns --------------------------------------------------------------------------------- */
+/* ---- patterns -------------------------------------------------------------------------------- */
 
 static unsigned char pattern_byte(int rank, size_t at, unsigned seed)
 {
@@ -42,7 +42,7 @@ static float pattern_float(int rank, size_t index, unsigned seed)
 	return (float)pattern_byte(rank, index, seed) / 8;
 }
 
-/* ---- starting --------------------------------------------------------------------------------- */
+/* ---- starting -------------------------------------------------------------------------------- */
 
 static int start_sendrecv(const struct operation *op, const struct nccl *nccl, nccl_comm comm,
 			  void *stream)
@@ -108,7 +108,7 @@ static int start_broadcast(const struct operation *op, const struct nccl *nccl, 
 			       stream);
 }
 
-/* ---- expecting -------------------------------------------------------------------------------- */
+/* ---- expected results ------------------------------------------------------------------------ */
 
 static int origin_sendrecv(const struct operation *op, size_t at, size_t *source_at)
 {
@@ -139,7 +139,7 @@ static int origin_broadcast(const struct operation *op, size_t at, size_t *sourc
 	return OPERATION_ROOT;
 }
 
-/* Of sums: only the position counts. */
+/* For sums, only the offset matters. */
 static int origin_same(const struct operation *op, size_t at, size_t *source_at)
 {
 	*source_at = at;
@@ -162,13 +162,13 @@ static const struct operation_kind operation_kinds[] = {
 	{ "broadcast", false, false, false, start_broadcast, origin_broadcast },
 };
 
-/* ---- operations ------------------------------------------------------------------------------- */
+/* ---- operations ------------------------------------------------------------------------------ */
 
 bool operation_open(struct operation *operation, const char *name, size_t bytes, int rank,
 		    int nranks)
 {
 	size_t count = sizeof(operation_kinds) / sizeof(operation_kinds[0]);
-	/* Whole floats for every rank, as nccl-tests rounds, too. */
+	/* Round to whole floats for every rank, like nccl-tests. */
 	size_t unit = sizeof(float) * (size_t)nranks;
 
 	*operation = (struct operation){ .rank = rank, .nranks = nranks };
@@ -179,14 +179,14 @@ bool operation_open(struct operation *operation, const char *name, size_t bytes,
 		return false;
 	operation->bytes = bytes > unit ? bytes / unit * unit : unit;
 	operation->source_bytes =
-		operation->kind->is_source_cut ? operation_block(operation) : operation->bytes;
+		operation->kind->is_source_block ? operation_block(operation) : operation->bytes;
 	operation->target_bytes =
-		operation->kind->is_target_cut ? operation_block(operation) : operation->bytes;
+		operation->kind->is_target_block ? operation_block(operation) : operation->bytes;
 	operation->buffer_bytes = operation->bytes + OPERATION_MARGIN_BYTES;
 	operation->source = memory_alloc(MEMORY_DEVICE, operation->buffer_bytes);
 	operation->target = memory_alloc(MEMORY_DEVICE, operation->buffer_bytes);
 	if (!operation->source || !operation->target)
-		emulation_fail("two buffers of %zu bytes: device memory is used up",
+		emulation_fail("out of device memory: two buffers of %zu bytes",
 			       operation->buffer_bytes);
 	return true;
 }
@@ -217,7 +217,7 @@ int operation_start(const struct operation *operation, const struct nccl *nccl, 
 	return operation->kind->start(operation, nccl, comm, stream);
 }
 
-static size_t wrong_floats(const struct operation *operation, unsigned seed)
+static size_t count_wrong_floats(const struct operation *operation, unsigned seed)
 {
 	const float *target = memory_view(operation->target);
 	size_t wrong = 0;
@@ -234,7 +234,7 @@ static size_t wrong_floats(const struct operation *operation, unsigned seed)
 	return wrong;
 }
 
-static size_t wrong_bytes(const struct operation *operation, unsigned seed)
+static size_t count_wrong_bytes(const struct operation *operation, unsigned seed)
 {
 	const unsigned char *target = memory_view(operation->target);
 	size_t wrong = 0;
@@ -256,8 +256,8 @@ size_t operation_count_wrong(const struct operation *operation, unsigned seed)
 	size_t wrong = 0, end = is_result ? operation->target_bytes : 0;
 
 	if (is_result)
-		wrong = operation->kind->is_sum ? wrong_floats(operation, seed)
-						: wrong_bytes(operation, seed);
+		wrong = operation->kind->is_sum ? count_wrong_floats(operation, seed)
+						: count_wrong_bytes(operation, seed);
 	for (size_t i = end; i < operation->buffer_bytes; i++)
 		wrong += target[i] != OPERATION_UNTOUCHED;
 	return wrong;

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* operation.h - one collective or exchange, with data that can be verified byte by byte. */
+/* operation.h - a collective or point-to-point operation whose result can be verified. */
 #ifndef NCCL_OPERATION_H
 #define NCCL_OPERATION_H
 
 #include "emulation.h"
 #include "nccl.h"
 
-enum { OPERATION_ROOT = 0 }; /* of broadcast and reduce */
+enum { OPERATION_ROOT = 0 }; /* root of broadcast and reduce */
 
 struct operation_kind;
 
-/* Bytes are those of nccl-tests' first column: of what one rank has in the larger buffer. */
+/* `bytes` is the size in nccl-tests' first column: that of the larger buffer of a rank. */
 struct operation {
 	const struct operation_kind *kind;
 	size_t bytes;
@@ -19,7 +19,7 @@ struct operation {
 	size_t source_bytes, target_bytes, buffer_bytes;
 };
 
-/* False: there is no such operation. The rank and nranks are those of the communicator. */
+/* Returns false for an unknown operation. rank and nranks are those of the communicator. */
 bool operation_open(struct operation *operation, const char *name, size_t bytes, int rank,
 		    int nranks);
 void operation_close(struct operation *operation);

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * primitive.c - moves one chunk between buffers and connections, by NCCL's protocols Simple and LL.
+ * primitive.c - moves a chunk between buffers and connections with NCCL's protocols Simple and LL.
  *
- * Theory of operation. The emulated GPU has one thread a kernel, which polls all channels. So a
- * primitive never waits: primitive_poll() moves what it can and returns.
+ * Theory of operation. One thread per kernel polls all channels, so a primitive never waits:
+ * primitive_poll() moves what it can and returns.
  *
- * Simple: a chunk is cut into slices of whole steps. The receiver waits for `tail`, the sender for
- * `head`. Every slice of a chunk advances the counters, an empty one too.
+ * Simple: a chunk is divided into slices of whole steps. The receiver waits for `tail`, the sender
+ * for `head`. Every slice of a chunk, even an empty one, advances the counters.
  *
- * LL: 8 bytes of data travel as a line of 16, each half with a flag of 32 bits, which is the number
- * of the step; a chunk is one step. The receiver waits for the flags. The proxy of the sender waits
- * for them, too, before it sends. At certain steps the sender fills the slot to its end, so that no
- * flag of an earlier turn of the counter is mistaken for a new one.
+ * LL: a line of 16 bytes carries 8 bytes of data. Each half of the line has a 32-bit flag, the
+ * number of the step. A chunk is one step. The receiver waits for the flags, and so does the
+ * sender's proxy before it sends. At certain steps the sender fills the whole slot, so that old
+ * flags do not match after the step number wraps around.
  */
 #include <string.h>
 
@@ -21,7 +21,7 @@
 
 enum { LL_DATA_BYTES = 8, LL_LINE_BYTES = 16 };
 
-/* ---- arithmetic ------------------------------------------------------------------------------- */
+/* ---- arithmetic ------------------------------------------------------------------------------ */
 
 #define SUM(type)                                                                                  \
 	do {                                                                                       \
@@ -31,7 +31,7 @@ enum { LL_DATA_BYTES = 8, LL_LINE_BYTES = 16 };
 			c[i] = (type)(a[i] + b[i]);                                                \
 	} while (0)
 
-/* Addresses are aligned to their elements. Integers are added without a sign, which wraps. */
+/* Addresses are aligned to the elements. Integers are added as unsigned, which wraps around. */
 static void primitive_sum(enum element_type type, void *sum, const void *left, const void *right,
 			  size_t count)
 {
@@ -60,55 +60,55 @@ static void primitive_sum(enum element_type type, void *sum, const void *left, c
 	}
 }
 
-static void primitive_move(const struct mover *mover, const char *in, const char *source, char *out,
-			   char *target, size_t count)
+static void primitive_move(const struct transfer *transfer, const char *in, const char *source,
+			   char *out, char *target, size_t count)
 {
 	char *first = out ? out : target;
-	size_t bytes = count * mover->element_bytes;
+	size_t bytes = count * transfer->element_bytes;
 
 	if (in && source)
-		primitive_sum(mover->type, first, in, source, count);
+		primitive_sum(transfer->type, first, in, source, count);
 	else if (first != (in ? in : source))
 		memcpy(first, in ? in : source, bytes);
 	if (out && target)
 		memcpy(target, out, bytes);
 }
 
-/* ---- Simple ----------------------------------------------------------------------------------- */
+/* ---- Simple ---------------------------------------------------------------------------------- */
 
-static void simple_start(struct mover *mover, struct primitive *primitive)
+static void simple_start(struct transfer *transfer, struct primitive *primitive)
 {
-	size_t grain = 16 * (size_t)mover->slices;
+	size_t grain = 16 * (size_t)transfer->slices;
 	size_t even = (primitive->count + grain - 1) / grain * 16;
-	size_t least = mover->step_elements * (size_t)mover->slice_steps / 32;
+	size_t min = transfer->step_elements * (size_t)transfer->slice_steps / 32;
 
-	primitive->slice_elements = even > least ? even : least;
+	primitive->slice_elements = even > min ? even : min;
 }
 
-static enum progress simple_poll(struct mover *mover, struct primitive *primitive)
+static enum progress simple_poll(struct transfer *transfer, struct primitive *primitive)
 {
-	struct connection *recv = primitive->is_receiving ? &mover->recv : NULL;
-	struct connection *send = primitive->is_sending ? &mover->send : NULL;
+	struct connection *recv = primitive->is_receiving ? &transfer->recv : NULL;
+	struct connection *send = primitive->is_sending ? &transfer->send : NULL;
 	enum progress progress = PROGRESS_NONE;
 
-	while (primitive->slice < mover->slices) {
-		size_t at = primitive->done * mover->element_bytes;
+	while (primitive->slice < transfer->slices) {
+		size_t at = primitive->done * transfer->element_bytes;
 		size_t left = primitive->count - primitive->done;
 		size_t count = left < primitive->slice_elements ? left : primitive->slice_elements;
 
-		if ((recv && !connection_is_ready(recv, mover->slice_steps)) ||
-		    (send && !connection_is_ready(send, mover->slice_steps)))
+		if ((recv && !connection_is_ready(recv, transfer->slice_steps)) ||
+		    (send && !connection_is_ready(send, transfer->slice_steps)))
 			return progress;
 		if (count)
-			primitive_move(mover, recv ? connection_slot(recv) : NULL,
+			primitive_move(transfer, recv ? connection_slot(recv) : NULL,
 				       primitive->source ? primitive->source + at : NULL,
 				       send ? connection_slot(send) : NULL,
 				       primitive->target ? primitive->target + at : NULL, count);
 		if (recv)
-			connection_advance(recv, mover->slice_steps);
+			connection_advance(recv, transfer->slice_steps);
 		if (send) {
-			connection_set_size(send, count * mover->element_bytes);
-			connection_advance(send, mover->slice_steps);
+			connection_set_size(send, count * transfer->element_bytes);
+			connection_advance(send, transfer->slice_steps);
 		}
 		primitive->done += count;
 		primitive->slice++;
@@ -117,7 +117,7 @@ static enum progress simple_poll(struct mover *mover, struct primitive *primitiv
 	return PROGRESS_DONE;
 }
 
-/* ---- LL --------------------------------------------------------------------------------------- */
+/* ---- LL -------------------------------------------------------------------------------------- */
 
 static uint64_t *ll_slot(const struct connection *connection)
 {
@@ -145,19 +145,20 @@ static bool ll_read(const uint64_t *line, uint64_t *data, uint32_t flag)
 	return true;
 }
 
-static void ll_line(const struct mover *mover, struct primitive *primitive, uint64_t received,
+static void ll_line(const struct transfer *transfer, struct primitive *primitive, uint64_t received,
 		    uint64_t *out, uint32_t out_flag)
 {
-	size_t per_line = LL_DATA_BYTES / mover->element_bytes;
+	size_t per_line = LL_DATA_BYTES / transfer->element_bytes;
 	size_t left = primitive->count - primitive->done;
 	size_t count = left < per_line ? left : per_line;
-	size_t at = primitive->done * mover->element_bytes, bytes = count * mover->element_bytes;
+	size_t at = primitive->done * transfer->element_bytes,
+	       bytes = count * transfer->element_bytes;
 	uint64_t data = 0;
 
 	if (primitive->source)
 		memcpy(&data, primitive->source + at, bytes);
 	if (primitive->is_receiving && primitive->source)
-		primitive_sum(mover->type, &data, &data, &received, count);
+		primitive_sum(transfer->type, &data, &data, &received, count);
 	else if (primitive->is_receiving)
 		data = received;
 	if (out)
@@ -172,24 +173,24 @@ static bool ll_is_cleaning(const struct connection *connection)
 	return (connection->step & LL_CLEAN_MASK) == LL_CLEAN_MASK;
 }
 
-static void ll_finish(struct mover *mover, struct primitive *primitive, size_t lines)
+static void ll_finish(struct transfer *transfer, struct primitive *primitive, size_t lines)
 {
 	if (primitive->is_receiving)
-		connection_advance(&mover->recv, 1);
+		connection_advance(&transfer->recv, 1);
 	if (!primitive->is_sending)
 		return;
-	if (ll_is_cleaning(&mover->send))
-		for (; lines < mover->send.step_lines; lines++)
-			ll_write(ll_slot(&mover->send) + 2 * lines, 0,
-				 (uint32_t)(mover->send.step + 1));
-	connection_advance(&mover->send, 1);
+	if (ll_is_cleaning(&transfer->send))
+		for (; lines < transfer->send.step_lines; lines++)
+			ll_write(ll_slot(&transfer->send) + 2 * lines, 0,
+				 (uint32_t)(transfer->send.step + 1));
+	connection_advance(&transfer->send, 1);
 }
 
-static enum progress ll_poll(struct mover *mover, struct primitive *primitive)
+static enum progress ll_poll(struct transfer *transfer, struct primitive *primitive)
 {
-	size_t per_line = LL_DATA_BYTES / mover->element_bytes;
+	size_t per_line = LL_DATA_BYTES / transfer->element_bytes;
 	size_t lines = (primitive->count + per_line - 1) / per_line;
-	struct connection *recv = &mover->recv, *send = &mover->send;
+	struct connection *recv = &transfer->recv, *send = &transfer->send;
 	uint64_t *out = NULL, received = 0;
 	enum progress progress = PROGRESS_NONE;
 	size_t line;
@@ -206,23 +207,23 @@ static enum progress ll_poll(struct mover *mover, struct primitive *primitive)
 		if (primitive->is_receiving &&
 		    !ll_read(ll_slot(recv) + 2 * line, &received, (uint32_t)(recv->step + 1)))
 			return progress;
-		ll_line(mover, primitive, received, out ? out + 2 * line : NULL,
+		ll_line(transfer, primitive, received, out ? out + 2 * line : NULL,
 			(uint32_t)(send->step + 1));
 		progress = PROGRESS_SOME;
 	}
-	ll_finish(mover, primitive, lines);
+	ll_finish(transfer, primitive, lines);
 	return PROGRESS_DONE;
 }
 
-/* ----------------------------------------------------------------------------------------------- */
+/* ---- both protocols -------------------------------------------------------------------------- */
 
-enum progress primitive_poll(struct mover *mover, struct primitive *primitive)
+enum progress primitive_poll(struct transfer *transfer, struct primitive *primitive)
 {
 	if (!primitive->is_started) {
 		primitive->is_started = true;
-		if (mover->protocol == PROTOCOL_SIMPLE)
-			simple_start(mover, primitive);
+		if (transfer->protocol == PROTOCOL_SIMPLE)
+			simple_start(transfer, primitive);
 	}
-	return mover->protocol == PROTOCOL_SIMPLE ? simple_poll(mover, primitive)
-						  : ll_poll(mover, primitive);
+	return transfer->protocol == PROTOCOL_SIMPLE ? simple_poll(transfer, primitive)
+						     : ll_poll(transfer, primitive);
 }

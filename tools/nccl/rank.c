@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rank.c - harp-nccl-rank: one rank of NVIDIA's NCCL, with a CPU that plays its GPU.
+ * rank.c - harp-nccl-rank: one rank of NVIDIA's NCCL on an emulated GPU.
  *
  *     harp-nccl-rank LIBNCCL LAYOUT
  *
- * Reads commands from stdin, a line each, and answers each with a line of JSON on stdout. What NCCL
- * and the plugin print goes to stderr. The end of stdin ends the process. COMM is a number below 8,
- * OP a name of operation.c.
+ * Reads one command per line from stdin, and answers each with a line of JSON on stdout. The output
+ * of NCCL and the plugin goes to stderr. The process exits at the end of stdin. COMM is a number
+ * below 8, OP a name of operation.c.
  *
- *     id                         makes a unique id                      {"id": hex}
+ *     id                         creates a unique id                    {"id": hex}
  *     init COMM ID RANKS RANK    ncclCommInitRank()                     {"ms": ...}
  *     split COMM NEW COLOR KEY   ncclCommSplit()                        {"rank":, "ranks":}
- *     start COMM OP BYTES        starts an operation, does not wait     {"bytes": ...}
- *     finish COMM [MS]           waits, at most MS, and checks the result {"ms":, "wrong": bytes}
- *     time COMM OP BYTES TIMES   runs it TIMES times without a pause  {"us": of each}
+ *     start COMM OP BYTES        starts an operation without waiting    {"bytes": ...}
+ *     finish COMM [MS]           waits at most MS, checks the result    {"ms":, "wrong": bytes}
+ *     time COMM OP BYTES TIMES   runs OP TIMES times, back to back      {"us": of each}
  *     abort COMM                 ncclCommAbort()                        {"ms": ...}
- *     destroy COMM               finalizes and destroys                 {"ms": ...}
- *     status                     of the process                         {"threads":, "fds":}
+ *     destroy COMM               ncclCommFinalize(), ncclCommDestroy()  {"ms": ...}
+ *     status                     counts threads and descriptors         {"threads":, "fds":}
  *
- * Every answer has "ok"; where it is false, "error" says why, in NCCL's words.
+ * Every answer has "ok". If it is false, "error" has NCCL's error text.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -38,16 +38,16 @@ struct rank_comm {
 	nccl_comm handle;
 	int rank, nranks;
 	struct stream *stream;
-	struct operation operation; /* that was started; kind NULL: none */
+	struct operation operation; /* the started operation; kind NULL: none */
 	unsigned seed;
-	double started_s;
+	double start_s;
 };
 
 static struct nccl nccl;
 static struct rank_comm rank_comms[RANK_COMMS_MAX];
-static FILE *rank_answers; /* the stdout that we were started with */
+static FILE *rank_answers; /* the original stdout */
 
-/* ---- answers ---------------------------------------------------------------------------------- */
+/* ---- answers --------------------------------------------------------------------------------- */
 
 static double now_s(void)
 {
@@ -57,7 +57,7 @@ static double now_s(void)
 	return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-/* `format` gives further members of the object. */
+/* Prints a successful answer; `format` has its other members. */
 __attribute__((format(printf, 1, 2))) static void answer(const char *format, ...)
 {
 	va_list args;
@@ -92,26 +92,26 @@ static void answer_error(const char *what, int result, nccl_comm comm, double si
 	fflush(rank_answers);
 }
 
-/* ---- commands --------------------------------------------------------------------------------- */
+/* ---- commands -------------------------------------------------------------------------------- */
 
-static struct rank_comm *comm_of(const char *text)
+static struct rank_comm *parse_comm(const char *text)
 {
 	char *end;
 	unsigned long index = text ? strtoul(text, &end, 10) : RANK_COMMS_MAX;
 
 	if (index >= RANK_COMMS_MAX || *end)
-		emulation_fail("'%s' is no communicator: 0 to %d", text ? text : "",
+		emulation_fail("'%s' is not a communicator from 0 to %d", text ? text : "",
 			       RANK_COMMS_MAX - 1);
 	return &rank_comms[index];
 }
 
-static size_t number_of(const char *text)
+static size_t parse_number(const char *text)
 {
 	char *end;
 	unsigned long long value = text ? strtoull(text, &end, 10) : 0;
 
 	if (!text || end == text || *end)
-		emulation_fail("'%s' is no number", text ? text : "");
+		emulation_fail("'%s' is not a number", text ? text : "");
 	return value;
 }
 
@@ -131,7 +131,7 @@ static void command_id(char **args)
 	answer("\"id\": \"%s\"", hex);
 }
 
-static void comm_opened(struct rank_comm *comm)
+static void comm_init(struct rank_comm *comm)
 {
 	nccl.CommUserRank(comm->handle, &comm->rank);
 	nccl.CommCount(comm->handle, &comm->nranks);
@@ -140,7 +140,7 @@ static void comm_opened(struct rank_comm *comm)
 
 static void command_init(char **args)
 {
-	struct rank_comm *comm = comm_of(args[0]);
+	struct rank_comm *comm = parse_comm(args[0]);
 	double start_s = now_s();
 	struct nccl_id id;
 	unsigned byte;
@@ -148,38 +148,38 @@ static void command_init(char **args)
 
 	for (size_t i = 0; i < NCCL_ID_BYTES; i++) {
 		if (!args[1] || sscanf(args[1] + 2 * i, "%2x", &byte) != 1)
-			emulation_fail("'%s' is no unique id", args[1] ? args[1] : "");
+			emulation_fail("'%s' is not a unique id", args[1] ? args[1] : "");
 		id.bytes[i] = (char)byte;
 	}
-	result = nccl.CommInitRank(&comm->handle, (int)number_of(args[2]), id,
-				   (int)number_of(args[3]));
+	result = nccl.CommInitRank(&comm->handle, (int)parse_number(args[2]), id,
+				   (int)parse_number(args[3]));
 	if (result) {
 		comm->handle = NULL;
 		answer_error("ncclCommInitRank", result, NULL, start_s);
 		return;
 	}
-	comm_opened(comm);
+	comm_init(comm);
 	answer("\"ms\": %.3f", (now_s() - start_s) * 1e3);
 }
 
 static void command_split(char **args)
 {
-	struct rank_comm *comm = comm_of(args[0]), *child = comm_of(args[1]);
+	struct rank_comm *comm = parse_comm(args[0]), *child = parse_comm(args[1]);
 	double start_s = now_s();
-	int result = nccl.CommSplit(comm->handle, (int)number_of(args[2]), (int)number_of(args[3]),
-				    &child->handle, NULL);
+	int result = nccl.CommSplit(comm->handle, (int)parse_number(args[2]),
+				    (int)parse_number(args[3]), &child->handle, NULL);
 
 	if (result) {
 		answer_error("ncclCommSplit", result, comm->handle, start_s);
 		return;
 	}
-	comm_opened(child);
+	comm_init(child);
 	answer("\"rank\": %d, \"ranks\": %d", child->rank, child->nranks);
 }
 
 /*
- * The result of the work on the comm's stream: waits until it ends, the comm fails, or limit_ms is
- * over. Then it is ncclInProgress. limit_ms 0: no limit.
+ * Waits for the work on the comm's stream. Returns 0, the comm's error, or ncclInProgress after
+ * limit_ms (0: no limit).
  */
 static int comm_wait(struct rank_comm *comm, size_t limit_ms)
 {
@@ -199,39 +199,39 @@ static int comm_wait(struct rank_comm *comm, size_t limit_ms)
 
 static void command_start(char **args)
 {
-	struct rank_comm *comm = comm_of(args[0]);
+	struct rank_comm *comm = parse_comm(args[0]);
 	int result;
 
 	if (!comm->handle || comm->operation.kind)
-		emulation_fail("comm %s is not open, or busy", args[0]);
-	if (!args[1] || !operation_open(&comm->operation, args[1], number_of(args[2]), comm->rank,
-					comm->nranks))
-		emulation_fail("'%s' is no operation", args[1] ? args[1] : "");
+		emulation_fail("comm %s is not open or is busy", args[0]);
+	if (!args[1] || !operation_open(&comm->operation, args[1], parse_number(args[2]),
+					comm->rank, comm->nranks))
+		emulation_fail("'%s' is not an operation", args[1] ? args[1] : "");
 	operation_fill(&comm->operation, ++comm->seed);
-	comm->started_s = now_s();
+	comm->start_s = now_s();
 	result = operation_start(&comm->operation, &nccl, comm->handle, comm->stream);
 	if (result)
-		answer_error(args[1], result, comm->handle, comm->started_s);
+		answer_error(args[1], result, comm->handle, comm->start_s);
 	else
 		answer("\"bytes\": %zu", comm->operation.bytes);
 }
 
 static void command_finish(char **args)
 {
-	struct rank_comm *comm = comm_of(args[0]);
+	struct rank_comm *comm = parse_comm(args[0]);
 	double end_s;
 	int result;
 
 	if (!comm->handle || !comm->operation.kind)
 		emulation_fail("comm %s has no operation", args[0]);
-	result = comm_wait(comm, args[1] ? number_of(args[1]) : 0);
+	result = comm_wait(comm, args[1] ? parse_number(args[1]) : 0);
 	end_s = now_s();
-	/* A failed operation keeps its buffers: the kernel still uses them. */
+	/* The kernel still uses the buffers of a failed operation, so they are not freed. */
 	if (result) {
-		answer_error("ncclCommGetAsyncError", result, comm->handle, comm->started_s);
+		answer_error("ncclCommGetAsyncError", result, comm->handle, comm->start_s);
 		return;
 	}
-	answer("\"ms\": %.3f, \"wrong\": %zu", (end_s - comm->started_s) * 1e3,
+	answer("\"ms\": %.3f, \"wrong\": %zu", (end_s - comm->start_s) * 1e3,
 	       operation_count_wrong(&comm->operation, comm->seed));
 	operation_close(&comm->operation);
 	comm->operation.kind = NULL;
@@ -239,15 +239,16 @@ static void command_finish(char **args)
 
 static void command_time(char **args)
 {
-	struct rank_comm *comm = comm_of(args[0]);
-	size_t times = number_of(args[3]);
+	struct rank_comm *comm = parse_comm(args[0]);
+	size_t times = parse_number(args[3]);
 	struct operation operation;
 	double start_s;
 	int result = 0;
 
 	if (!comm->handle ||
-	    !operation_open(&operation, args[1], number_of(args[2]), comm->rank, comm->nranks))
-		emulation_fail("comm %s is not open, or '%s' is no operation", args[0], args[1]);
+	    !operation_open(&operation, args[1], parse_number(args[2]), comm->rank, comm->nranks))
+		emulation_fail("comm %s is not open, or '%s' is not an operation", args[0],
+			       args[1]);
 	operation_fill(&operation, 0);
 	start_s = now_s();
 	for (size_t i = 0; i < times && !result; i++)
@@ -263,7 +264,7 @@ static void command_time(char **args)
 		operation_close(&operation);
 }
 
-static void comm_closed(struct rank_comm *comm)
+static void comm_destroy(struct rank_comm *comm)
 {
 	stream_close(comm->stream);
 	if (comm->operation.kind) {
@@ -275,7 +276,7 @@ static void comm_closed(struct rank_comm *comm)
 
 static void command_abort(char **args)
 {
-	struct rank_comm *comm = comm_of(args[0]);
+	struct rank_comm *comm = parse_comm(args[0]);
 	double start_s = now_s();
 	int result = nccl.CommAbort(comm->handle);
 
@@ -284,12 +285,12 @@ static void command_abort(char **args)
 		return;
 	}
 	answer("\"ms\": %.3f", (now_s() - start_s) * 1e3);
-	comm_closed(comm);
+	comm_destroy(comm);
 }
 
 static void command_destroy(char **args)
 {
-	struct rank_comm *comm = comm_of(args[0]);
+	struct rank_comm *comm = parse_comm(args[0]);
 	double start_s = now_s();
 	int result = nccl.CommFinalize(comm->handle);
 
@@ -300,7 +301,7 @@ static void command_destroy(char **args)
 		return;
 	}
 	answer("\"ms\": %.3f", (now_s() - start_s) * 1e3);
-	comm_closed(comm);
+	comm_destroy(comm);
 }
 
 static unsigned count_entries(const char *path)
@@ -345,10 +346,10 @@ static void command_run(char *line)
 			commands[i].run(args);
 			return;
 		}
-	emulation_fail("'%s' is no command", name);
+	emulation_fail("'%s' is not a command", name);
 }
 
-/* ----------------------------------------------------------------------------------------------- */
+/* ---- main ------------------------------------------------------------------------------------ */
 
 int main(int argc, char **argv)
 {
@@ -359,7 +360,7 @@ int main(int argc, char **argv)
 		fprintf(stderr, "usage: harp-nccl-rank LIBNCCL LAYOUT\n");
 		return 2;
 	}
-	/* NCCL logs to stdout. */
+	/* NCCL logs to stdout: redirect it to stderr. */
 	answers = dup(STDOUT_FILENO);
 	rank_answers = answers < 0 ? NULL : fdopen(answers, "w");
 	if (!rank_answers || dup2(STDERR_FILENO, STDOUT_FILENO) < 0)

@@ -2,9 +2,9 @@
 /*
  * stream.c - CUDA streams and events. A stream is a queue with a thread.
  *
- * An event counts how often it was recorded and how far these records have been reached. Queued
- * operations hold a reference to the events that they name, so that an event may be destroyed while
- * a stream still has to pass it, as CUDA allows.
+ * An event counts how often it was recorded, and which of these records are complete. Queued
+ * operations hold references to their events, so that an event may be destroyed before a stream
+ * reaches it, as in CUDA.
  */
 #include "emulation.h"
 
@@ -23,7 +23,7 @@ struct operation {
 	void *arg;
 	struct event *event;
 	uint64_t ticket;
-	bool is_record; /* of the event; otherwise a wait for it */
+	bool is_record; /* records the event; otherwise waits for it */
 };
 
 struct stream {
@@ -32,11 +32,11 @@ struct stream {
 	bool is_closing;
 };
 
-static pthread_mutex_t stream_lock =
-	PTHREAD_MUTEX_INITIALIZER; /* protects every stream and event */
+/* Protects all streams and events. */
+static pthread_mutex_t stream_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t stream_changed = PTHREAD_COND_INITIALIZER;
 
-/* ---- under stream_lock ------------------------------------------------------------------------ */
+/* ---- under stream_lock ----------------------------------------------------------------------- */
 
 static void event_put(struct event *event)
 {
@@ -75,7 +75,7 @@ static void stream_run(struct operation *operation)
 	}
 }
 
-/* ---- the stream's thread ---------------------------------------------------------------------- */
+/* ---- the stream's thread --------------------------------------------------------------------- */
 
 static void *stream_main(void *arg)
 {
@@ -106,7 +106,7 @@ static void *stream_main(void *arg)
 	return NULL;
 }
 
-/* ---- streams ---------------------------------------------------------------------------------- */
+/* ---- streams --------------------------------------------------------------------------------- */
 
 struct stream *stream_open(void)
 {
@@ -174,7 +174,7 @@ bool stream_wait(struct stream *stream, int timeout_ms)
 	return is_idle;
 }
 
-/* ---- events ----------------------------------------------------------------------------------- */
+/* ---- events ---------------------------------------------------------------------------------- */
 
 struct event *event_open(void)
 {

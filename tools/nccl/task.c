@@ -2,15 +2,15 @@
 /*
  * task.c - ring collectives, sends and receives as sequences of primitives.
  *
- * A ring collective over n ranks is, for each loop over a part of the buffers, a fixed list of
- * primitives. Each receives from the previous rank of the ring and sends to the next one, except
- * the first, which only sends, and the last, which only receives. `step` counts them:
+ * A ring collective over n ranks loops over parts of the buffers. Each loop is a fixed list of
+ * primitives. A primitive receives from the previous rank of the ring and sends to the next one;
+ * the first primitive only sends, and the last only receives. `step` counts them:
  *
  *   all-reduce, 2n - 1   reduces chunk (index - 1 - step) mod n while step < n, which completes
- *                        chunk `index`; then passes the complete chunks on
- *   all-gather, n        sends our block, then passes on that of the rank `step` places before us
- *   reduce-scatter, n    reduces the blocks in turn and keeps ours, which comes last
- *   broadcast, reduce, 1 root and the last rank of the chain are the ends
+ *                        chunk `index`; then forwards the complete chunks
+ *   all-gather, n        sends this rank's block, then forwards those of the previous ranks
+ *   reduce-scatter, n    reduces the blocks in turn; this rank's block is last, and is stored
+ *   broadcast, reduce, 1 the root and the last rank of the chain are the ends
  */
 #include <stdlib.h>
 #include <string.h>
@@ -33,9 +33,9 @@ static size_t element_bytes(int type)
 	return bytes[type];
 }
 
-/* ---- rings ------------------------------------------------------------------------------------ */
+/* ---- rings ----------------------------------------------------------------------------------- */
 
-/* The work is cut over channels low to high: the first and the last get parts of their own size. */
+/* Channels low to high share the work; the first and last channel have different sizes. */
 static void ring_part(struct ring_work *ring, const struct channel *channel, const void *work,
 		      size_t grain)
 {
@@ -44,16 +44,16 @@ static void ring_part(struct ring_work *ring, const struct channel *channel, con
 	size_t count_low = field_value(work, layout.coll_count_low);
 	size_t count_mid = field_value(work, layout.coll_count_mid);
 	size_t count_high = field_value(work, layout.coll_count_high);
-	size_t mids = high > low + 1 ? (size_t)(high - low - 1) : 0;
-	size_t before = channel->id > low ? (size_t)(channel->id - low - 1) : 0;
+	size_t mid_channels = high > low + 1 ? (size_t)(high - low - 1) : 0;
+	size_t mid_index = channel->id > low ? (size_t)(channel->id - low - 1) : 0;
 
-	ring->count = count_low + mids * count_mid + count_high;
+	ring->count = count_low + mid_channels * count_mid + count_high;
 	if (channel->id == low) {
 		ring->length = count_low;
 		ring->chunk = field_value(work, layout.coll_grains_low) * grain;
 		return;
 	}
-	ring->first = count_low + before * count_mid;
+	ring->first = count_low + mid_index * count_mid;
 	ring->length = channel->id == high ? count_high : count_mid;
 	ring->chunk = field_value(work, channel->id == high ? layout.coll_grains_high
 							    : layout.coll_grains_mid) *
@@ -76,7 +76,7 @@ static int ring_steps(const struct ring_work *ring)
 	return 1;
 }
 
-/* Elements that one loop covers. */
+/* Number of elements in one loop. */
 static size_t ring_loop(const struct ring_work *ring)
 {
 	return ring->collective == COLLECTIVE_ALLREDUCE ? (size_t)ring->nranks * ring->chunk
@@ -203,9 +203,8 @@ static void ring_check(const void *work, const struct function *function)
 	enum { ALGORITHM_RING = 1 }; /* NCCL_ALGO_RING */
 
 	if (function->algorithm != ALGORITHM_RING || function->protocol == PROTOCOL_LL128)
-		emulation_fail("NCCL chose algorithm %d and protocol %d, and only rings with "
-			       "Simple or LL are emulated; set NCCL_ALGO=Ring and "
-			       "NCCL_PROTO=Simple or LL",
+		emulation_fail("algorithm %d with protocol %d is not emulated; set NCCL_ALGO=Ring "
+			       "and NCCL_PROTO=Simple or LL",
 			       function->algorithm, (int)function->protocol);
 	if ((function->collective == COLLECTIVE_ALLREDUCE ||
 	     function->collective == COLLECTIVE_REDUCE ||
@@ -222,24 +221,26 @@ struct task *task_ring(const struct channel *channel, const void *work,
 		       const struct function *function)
 {
 	struct task *task = emulation_alloc(sizeof(*task));
-	struct mover *mover = &task->mover;
+	struct transfer *transfer = &task->transfer;
 	bool is_simple = function->protocol == PROTOCOL_SIMPLE;
 	bool is_chain = function->collective == COLLECTIVE_BROADCAST ||
 			function->collective == COLLECTIVE_REDUCE;
-	int per = is_simple && !is_chain ? 2 : 1;
+	int slices = is_simple && !is_chain ? 2 : 1; /* also the number of steps per slice */
 	int prev = field_int(channel->info, layout.channel_ring_prev);
 	int next = field_int(channel->info, layout.channel_ring_next);
 	size_t grain = is_simple ? TASK_SIMPLE_GRAIN_BYTES : TASK_LL_GRAIN_BYTES;
 
 	ring_check(work, function);
 	task->is_ring = true;
-	mover->protocol = function->protocol;
-	mover->type = (enum element_type)function->type;
-	mover->element_bytes = element_bytes(function->type);
-	mover->slices = mover->slice_steps = per;
-	connection_open(&mover->recv, channel, prev, false, 0, mover->protocol, per * per);
-	connection_open(&mover->send, channel, next, true, 0, mover->protocol, per * per);
-	mover->step_elements = mover->send.step_bytes / mover->element_bytes;
+	transfer->protocol = function->protocol;
+	transfer->type = (enum element_type)function->type;
+	transfer->element_bytes = element_bytes(function->type);
+	transfer->slices = transfer->slice_steps = slices;
+	connection_open(&transfer->recv, channel, prev, false, 0, transfer->protocol,
+			slices * slices);
+	connection_open(&transfer->send, channel, next, true, 0, transfer->protocol,
+			slices * slices);
+	transfer->step_elements = transfer->send.step_bytes / transfer->element_bytes;
 	task->ring = (struct ring_work){
 		.collective = function->collective,
 		.index = field_int(channel->info, layout.channel_ring_index),
@@ -249,27 +250,28 @@ struct task *task_ring(const struct channel *channel, const void *work,
 		.source = memory_view(field_pointer(work, layout.coll_source)),
 		.target = memory_view(field_pointer(work, layout.coll_target)),
 	};
-	ring_part(&task->ring, channel, work, grain / mover->element_bytes);
+	ring_part(&task->ring, channel, work, grain / transfer->element_bytes);
 	return task;
 }
 
-/* ---- send and receive ------------------------------------------------------------------------- */
+/* ---- send and receive ------------------------------------------------------------------------ */
 
 struct task *task_p2p(const struct channel *channel, int peer, bool is_send, void *address,
 		      size_t bytes, size_t chunk, bool is_ll)
 {
 	struct task *task = emulation_alloc(sizeof(*task));
-	struct mover *mover = &task->mover;
+	struct transfer *transfer = &task->transfer;
 
-	mover->protocol = is_ll ? PROTOCOL_LL : PROTOCOL_SIMPLE;
-	mover->type = ELEMENT_UINT8;
-	mover->element_bytes = 1;
-	mover->slices = mover->slice_steps = 1;
-	connection_open(is_send ? &mover->send : &mover->recv, channel, peer, is_send, 1,
-			mover->protocol, 1);
-	mover->step_elements = field_exists(layout.comm_p2p_chunk_bytes)
-				       ? field_value(channel->comm, layout.comm_p2p_chunk_bytes)
-				       : (is_send ? &mover->send : &mover->recv)->step_bytes;
+	transfer->protocol = is_ll ? PROTOCOL_LL : PROTOCOL_SIMPLE;
+	transfer->type = ELEMENT_UINT8;
+	transfer->element_bytes = 1;
+	transfer->slices = transfer->slice_steps = 1;
+	connection_open(is_send ? &transfer->send : &transfer->recv, channel, peer, is_send, 1,
+			transfer->protocol, 1);
+	transfer->step_elements =
+		field_exists(layout.comm_p2p_chunk_bytes)
+			? field_value(channel->comm, layout.comm_p2p_chunk_bytes)
+			: (is_send ? &transfer->send : &transfer->recv)->step_bytes;
 	task->p2p = (struct p2p_work){
 		.address = memory_view(address),
 		.bytes = bytes,
@@ -280,7 +282,7 @@ struct task *task_p2p(const struct channel *channel, int peer, bool is_send, voi
 	return task;
 }
 
-/* Nothing to send is one empty chunk. */
+/* A message of 0 bytes is one empty chunk. */
 static bool p2p_next(struct p2p_work *p2p, struct primitive *primitive)
 {
 	size_t count = task_min(p2p->chunk, p2p->bytes - p2p->done);
@@ -300,7 +302,7 @@ static bool p2p_next(struct p2p_work *p2p, struct primitive *primitive)
 	return true;
 }
 
-/* ---- tasks ------------------------------------------------------------------------------------ */
+/* ---- tasks ----------------------------------------------------------------------------------- */
 
 enum progress task_poll(struct task *task)
 {
@@ -309,13 +311,13 @@ enum progress task_poll(struct task *task)
 	for (;;) {
 		if (!task->has_primitive) {
 			task->has_primitive =
-				task->is_ring ? ring_next(&task->ring, task->mover.element_bytes,
+				task->is_ring ? ring_next(&task->ring, task->transfer.element_bytes,
 							  &task->primitive)
 					      : p2p_next(&task->p2p, &task->primitive);
 			if (!task->has_primitive)
 				return PROGRESS_DONE;
 		}
-		switch (primitive_poll(&task->mover, &task->primitive)) {
+		switch (primitive_poll(&task->transfer, &task->primitive)) {
 		case PROGRESS_NONE:
 			return progress;
 		case PROGRESS_SOME:
@@ -330,7 +332,7 @@ enum progress task_poll(struct task *task)
 
 void task_close(struct task *task)
 {
-	connection_close(&task->mover.recv);
-	connection_close(&task->mover.send);
+	connection_close(&task->transfer.recv);
+	connection_close(&task->transfer.send);
 	free(task);
 }

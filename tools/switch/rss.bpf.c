@@ -3,10 +3,10 @@
  * rss.bpf.c - chooses the receive queue of the host behind a bridge port, as that host's NIC would.
  *
  * It runs at the port's tc egress. veth uses the packet's recorded receive queue, which is
- * queue_mapping minus 1, as its transmit queue. For the peer's XDP program in generic mode, a packet
- * of transmit queue n + 1 is on receive queue n. (In native mode it is on n + 1, and that mode needs
- * as many receive queues as the port has transmit queues.) So the port has one transmit queue more
- * than the host has receive queues.
+ * queue_mapping minus 1, as its transmit queue. For the peer's XDP program in generic mode, a
+ * packet of transmit queue n + 1 is on receive queue n. (In native mode it is on n + 1, and that
+ * mode needs as many receive queues as the port has transmit queues.) So the port has one transmit
+ * queue more than the host has receive queues.
  *
  * The hash covers addresses and ports of TCP and UDP, and the addresses of fragments and other IP
  * packets. All other packets go to queue 0.
