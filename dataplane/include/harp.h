@@ -401,8 +401,8 @@ HARP_API int harp_stack_memory_remove(struct harp_stack *stack, const void *base
  * that wait for the NIC, which are retransmitted later. Unless the memory was added more than once,
  * no more is sent from it in place. If a frame holds a whole packet (every DPDK port), the header
  * frames have the space; otherwise a connection without enough frames ends with -ENOBUFS.
- * Afterwards only the NIC may read the memory, until completion. If this is called repeatedly, a NIC
- * without progress is stopped after a while. Returns the bytes copied; -ENOENT.
+ * Afterwards only the NIC may read the memory, until completion. If this is called repeatedly, a
+ * NIC without progress is stopped after a while. Returns the bytes copied; -ENOENT.
  */
 HARP_API ssize_t harp_stack_memory_evict(struct harp_stack *stack, const void *base, size_t bytes);
 /* The same for one connection and all memory. -ENOBUFS: too few frames; the connection still refers

@@ -88,8 +88,8 @@ struct harp_nic;
 
 struct harp_nic_ops {
 	/* Receives: fills in at most max descriptors, always of whole packets, and returns their
-	 * number. The frames then belong to the caller. A packet of more than max descriptors blocks
-	 * those behind it, so max is at least 64. now_ns is the clock (virtual NICs). */
+	 * number. The frames then belong to the caller. A packet of more than max descriptors
+	 * blocks those behind it, so max is at least 64. now_ns is the clock (virtual NICs). */
 	unsigned (*rx)(struct harp_nic *nic, struct harp_desc *descs, unsigned max,
 		       uint64_t now_ns);
 	/* Queues packets; returns the number of descriptors taken (whole packets only). They are

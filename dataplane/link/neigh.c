@@ -81,7 +81,7 @@ static void neighbor_forget(struct eth *eth, struct neighbor *n)
 	eth->neighbor_count--;
 }
 
-/* Priority for eviction: larger is evicted sooner, 0 never. */
+/* Priority for eviction: larger is evicted earlier, 0 never. */
 static uint64_t neighbor_evictable(const struct neighbor *n, uint64_t now_ns)
 {
 	if (n->state == NEIGHBOR_FREE)

@@ -610,7 +610,7 @@ void tcp_timer_acked(struct harp_conn *conn);     /* SND.UNA moved */
 void tcp_timer_handshake(struct harp_conn *conn); /* the SYN or SYN-ACK is acknowledged */
 /* the oldest segment was retransmitted, or a probe sent: restarts the RTO */
 void tcp_timer_resent(struct harp_conn *conn);
-/* A closed window has opened: RTO without backoff, unless the timer expires sooner. */
+/* A closed window has opened: RTO without backoff, unless the timer expires earlier. */
 void tcp_timer_reopened(struct harp_conn *conn);
 void tcp_timer_loss(struct harp_conn *conn, uint64_t deadline_ns);
 void tcp_timer_blocked(struct harp_conn *conn); /* data waits with nothing in flight */

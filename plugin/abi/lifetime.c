@@ -131,7 +131,7 @@ int lifetime_open(struct plugin_ctx **out, int traffic_class, nccl_logger logger
 	if (lifetime_in_child()) {
 		WARN("this process was forked from one that was using HARP, and cannot use it too: "
 		     "start it by exec (Python: the \"spawn\" start method), or fork before NCCL "
-		     "is initialised");
+		     "is initialized");
 	} else {
 		rc = plugin_init(out, traffic_class);
 	}

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* background.c - the control thread's work for comms: those that are not polled, and closed ones. */
+/* background.c - the control thread's work for comms: those that are not polled, and closed
+ * ones. */
 #include "comm/comm.h"
 
 #include <pthread.h>
@@ -80,7 +81,8 @@ static void background_end_run(void *timer)
 	control_timer_set(timer, UINT64_MAX);
 }
 
-/* background_begin()'s work has run by then: it was posted before this call, or before the close. */
+/* background_begin()'s work has run by then: it was posted before this call, or before the
+ * close. */
 void background_end(struct comm *comm)
 {
 	control_call(background_end_run, &comm->background.timer);

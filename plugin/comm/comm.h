@@ -6,7 +6,7 @@
  *   comm_turn.c  turns: its poller, the engines of its lanes, the control thread
  *   comm_lane.c  life of a lane: joining, sampling, death
  *   comm_state.c completion, failure, records out and in
- *   comm_send.c  the sender: chunks, credits, buffered sends, acknowledgements
+ *   comm_send.c  the sender: chunks, credits, buffered sends, acknowledgments
  *   comm_recv.c  the receiver: delivery, unexpected messages
  *   comm_ack.c   when a receiver sends CREDIT and ACK records
  *   scheduler.c  which lane takes the next chunk
@@ -347,7 +347,7 @@ struct comm_event *plugin_event_begin(struct request *request);
  * request has no event, or its event no handle. */
 struct comm_event *plugin_event_end(struct request *request, int error);
 
-/* ---- background.c ----------------------------------------------------------------------------- */
+/* ---- background.c ---------------------------------------------------------------------------- */
 
 /* The control thread advances the comm from now on. Any thread. */
 void background_begin(struct comm *comm);

@@ -359,10 +359,11 @@ static void comm_lane_discard_input(struct comm_lane *l)
 }
 
 /*
- * An orderly close sends CLOSE and FIN. With requests in flight (NCCL aborts), a HARP lane is reset:
- * waiting for acknowledgments would make the abort slow. A kernel lane sends FIN, so what the kernel
- * has accepted still arrives. Before it a single lane sends CLOSE if no record is in the way. In a
- * multi-lane comm, CLOSE would end the comm before completed sends arrive on another lane.
+ * An orderly close sends CLOSE and FIN. With requests in flight (NCCL aborts), a HARP lane is
+ * reset: waiting for acknowledgments would make the abort slow. A kernel lane sends FIN, so what
+ * the kernel has accepted still arrives. Before it a single lane sends CLOSE if no record is in the
+ * way. In a multi-lane comm, CLOSE would end the comm before completed sends arrive on another
+ * lane.
  */
 void comm_close_lanes(struct comm *comm)
 {

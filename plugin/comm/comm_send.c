@@ -19,7 +19,7 @@
  * that would deliver the next chunk first; if that lane is full, the chunk waits for it. A chunk
  * stays on its lane's list until an ACK record covers it, or until the lane dies or stalls while
  * another one moves: then it joins the list of moved chunks, which are sent before new ones. When
- * nothing else is left to send, so does a chunk that another lane would deliver much sooner. The
+ * nothing else is left to send, so does a chunk that another lane would deliver much earlier. The
  * receiver drops duplicates.
  *
  * Buffered sends. An ACK for each small message would double the number of packets. So a message of
@@ -332,7 +332,7 @@ static void send_release_stalled(struct comm *comm)
 		(void)comm_send_release(comm->lanes[__builtin_ctz(stalled)], true);
 }
 
-/* Moves the first chunk that another lane would deliver much sooner than the slow lane that has
+/* Moves the first chunk that another lane would deliver much earlier than the slow lane that has
  * it. */
 static bool send_release_late(struct comm *comm)
 {

@@ -404,15 +404,15 @@ bool scheduler_late(const struct scheduler *scheduler, unsigned index, uint64_t 
 		    unsigned best, uint64_t bytes, uint64_t now_ns)
 {
 	const struct scheduler_lane *l = &scheduler->lane[index];
-	uint64_t rate = scheduler_rate_now(l, now_ns), in_flight, sooner_ns;
+	uint64_t rate = scheduler_rate_now(l, now_ns), in_flight, other_ns;
 
 	if (best == index || !rate)
 		return false;
 	in_flight = scheduler_in_flight(l, rate, now_ns);
 	if (in_flight <= behind)
 		return false;
-	sooner_ns = scheduler_finish_ns(scheduler, &scheduler->lane[best], bytes, now_ns);
-	return (in_flight - behind) * 1000000u / rate > LAG_SHARE * sooner_ns + LATE_NS_MIN;
+	other_ns = scheduler_finish_ns(scheduler, &scheduler->lane[best], bytes, now_ns);
+	return (in_flight - behind) * 1000000u / rate > LAG_SHARE * other_ns + LATE_NS_MIN;
 }
 
 unsigned scheduler_choices(const struct scheduler *scheduler, unsigned kinds)

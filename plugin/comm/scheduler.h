@@ -33,9 +33,8 @@ struct scheduler_lane {
 	uint64_t burst_begin_ns; /* bytes have been in flight since */
 	uint64_t burst_ns;       /* of the last burst, until everything was acknowledged */
 	uint64_t burst_end_ns;   /* when that was */
-	uint64_t
-		progress_ns; /* last time that bytes were acknowledged, or that none were in flight */
-	uint64_t slow_ns;    /* slower than its siblings since; 0: it is not */
+	uint64_t progress_ns;    /* when bytes were last acknowledged, or none were in flight */
+	uint64_t slow_ns;        /* slower than its siblings since; 0: it is not */
 };
 
 struct scheduler {
@@ -68,15 +67,15 @@ unsigned scheduler_sample(struct scheduler *scheduler, unsigned index, bool unac
 			  uint64_t srtt_ns, uint64_t timeout_ns, uint64_t now_ns);
 /*
  * The lane that would deliver `bytes` first, among the lanes of the best rank: not stalled before
- * stalled, then regular before backup, then kinds in `kinds` before others. -1: there is no lane, or
- * the best lanes have unknown rates and enough bytes in flight to measure them; an acknowledgment
- * will come.
+ * stalled, then regular before backup, then kinds in `kinds` before others. -1: there is no lane,
+ * or the best lanes have unknown rates and enough bytes in flight to measure them; an
+ * acknowledgment will come.
  */
 int scheduler_best(const struct scheduler *scheduler, unsigned kinds, uint64_t bytes,
 		   uint64_t now_ns);
 /* Is a lane with bytes in flight much slower than another? */
 bool scheduler_lags(const struct scheduler *scheduler, unsigned index, uint64_t now_ns);
-/* Would lane `best` deliver a chunk of `bytes` much sooner than the lane that has it in flight,
+/* Would lane `best` deliver a chunk of `bytes` much earlier than the lane that has it in flight,
  * with `behind` bytes after it? */
 bool scheduler_late(const struct scheduler *scheduler, unsigned index, uint64_t behind,
 		    unsigned best, uint64_t bytes, uint64_t now_ns);

@@ -24,8 +24,8 @@ void acceptor_endpoints(const struct listen_comm *listen, struct nic_endpoints *
 /* Polls, and returns the next ready comm, or 0 and NULL. An error concerns one peer
  * (registry_fail()) and is reported once; the next may be accepted. */
 int acceptor_accept(struct listen_comm *listen, struct comm **out);
-/* Describes the other NICs for lanes of the device's comms, and returns how many. For pending.c, with
- * any poller held. */
+/* Describes the other NICs for lanes of the device's comms, and returns how many. For pending.c,
+ * with any poller held. */
 uint8_t acceptor_nics(int dev, struct nic_endpoints out[PREAMBLE_NICS_MAX]);
 
 #endif

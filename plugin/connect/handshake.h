@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* handshake.h - the preamble (wire/preamble.h) over a lane, and the comm that it agrees on. The poller
- * of lane->poller is held. */
+/* handshake.h - the preamble (wire/preamble.h) over a lane, and the comm that it agrees on. The
+ * poller of lane->poller is held. */
 #ifndef HARP_PLUGIN_HANDSHAKE_H
 #define HARP_PLUGIN_HANDSHAKE_H
 

@@ -27,8 +27,8 @@ struct kernel_listener {
 	struct control_timer pause_timer; /* pause without descriptors */
 	struct pending_set *pending_set;
 };
-/* Opens it on the device's address; the kernel chooses the port. Waits for the control thread, which
- * accepts connections from now on. */
+/* Opens it on the device's address; the kernel chooses the port. Waits for the control thread,
+ * which accepts connections from now on. */
 int kernel_listener_listen(struct kernel_listener *listener, const struct harp_addr *addr,
 			   uint32_t scope_id, struct pending_set *pending_set);
 /* Closes it; accepts one that was never opened. Control thread. */

@@ -20,8 +20,8 @@ struct registry_entry {
 	uint64_t id;
 	struct comm *comm;
 	uint8_t key[PREAMBLE_KEY_BYTES];
-	/* Readers attach lanes; they begin under registry_lock. The writer has unlinked the entry, so
-	 * no reader ever waits for it. */
+	/* Readers attach lanes; they begin under registry_lock. The writer has unlinked the entry,
+	 * so no reader ever waits for it. */
 	pthread_rwlock_t attaching;
 };
 

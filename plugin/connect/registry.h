@@ -31,7 +31,7 @@ struct listen_comm {
 	struct comm *waiting; /* ready comms, oldest first, through comm->next */
 	unsigned waiting_count;
 	bool full_logged; /* refused peers were logged */
-	int error; /* a peer that was sent READY got no comm for this -errno, until accept reports it */
+	int error;        /* why a peer that was sent READY got no comm, until accept reports it */
 };
 
 void registry_listen(struct listen_comm *listen);

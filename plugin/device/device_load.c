@@ -8,9 +8,9 @@
  * opens them:
  *
  *   HARP_PATH=dpdk        Only ports are offered. An unusable one is an error of init.
- *   HARP_PATH=auto        Usable ports are offered first. An unusable one is logged by WARN, counted
- *                         (ports_refused), and left out. Kernel interfaces are offered if no port
- *                         is left, or if HARP_IFNAME names them.
+ *   HARP_PATH=auto        Usable ports are offered first. An unusable one is logged by WARN,
+ *                         counted (ports_refused), and left out. Kernel interfaces are offered if
+ *                         no port is left, or if HARP_IFNAME names them.
  *   HARP_PATH=xdp|kernel  Ports are not used, which is logged once.
  *
  * The list is made once and never changes, because NCCL keeps device numbers across contexts and
@@ -364,7 +364,7 @@ static int devices_open_again(plugin_port_open *open)
 int plugin_devices_load(plugin_port_open *open)
 {
 	const struct plugin_config *config = plugin_config();
-	bool beside = config->ifname_set && !config->ifname_is_nccl;
+	bool is_named = config->ifname_set && !config->ifname_is_nccl;
 	int rc = 0;
 
 	if (device_count)
@@ -375,7 +375,7 @@ int plugin_devices_load(plugin_port_open *open)
 	else if (config->dpdk[0])
 		INFO("HARP_PATH=%s: the ports of HARP_DPDK are not used",
 		     config->path == PATH_XDP ? "xdp" : "kernel");
-	if (!rc && config->path != PATH_DPDK && (!device_count || beside))
+	if (!rc && config->path != PATH_DPDK && (!device_count || is_named))
 		rc = devices_load_interfaces(config);
 	if (rc)
 		device_count = 0;

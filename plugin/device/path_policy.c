@@ -25,9 +25,9 @@
  *   generic copy   measured (docs/performance.md): HARP lanes are slower, or less than 1.3 times as
  *                  fast
  *   DPDK           the kernel has no sockets on the port
- *   others         assumptions, as no such NIC was available: HARP lanes send small messages without
- *                  passing the kernel's stack; in copy mode the kernel copies each packet, which
- *                  slows down bulk
+ *   others         assumptions, as no such NIC was available: HARP lanes send small messages
+ *                  without passing the kernel's stack; in copy mode the kernel copies each packet,
+ *                  which slows down bulk
  */
 static const enum path_class path_defaults[HARP_MODE_COUNT][2] = {
 	/* offload off, on */

@@ -63,8 +63,8 @@ struct candidate {
 	int v6_rank; /* suitability of device.addr_v6 for handles; 0: no address */
 };
 
-/* Adds an address of that family (0: any): the first IPv4 address, and the first IPv6 address that is
- * not link-local, else the first. */
+/* Adds an address of that family (0: any): the first IPv4 address, and the first IPv6 address that
+ * is not link-local, else the first. */
 void device_take_address(struct device *device, const struct harp_addr *addr, int family);
 /* Takes the properties that harpd knows. */
 void device_take_lease(struct device *device, const struct harp_lease_device *leased, int family);

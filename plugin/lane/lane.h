@@ -16,8 +16,8 @@ struct lane;
 
 enum lane_state { LANE_CONNECTING, LANE_OPEN, LANE_DEAD };
 
-/* Pieces up to this size are copied, even from registered memory: descriptors cost more than a copy,
- * and small sends are done when they are copied. */
+/* Pieces up to this size are copied, even from registered memory: descriptors cost more than a
+ * copy, and small sends are done when they are copied. */
 #define LANE_COPIED_BYTES_MAX 4096u
 
 /* A peer from which an answer is due for this long is reported once. */
@@ -108,8 +108,8 @@ void lane_kernel_ack_promptly(struct lane *lane);
 uint64_t lane_kernel_silence_ns(struct lane *lane, uint64_t now_ns);
 
 /* lane.c. One warning per peer instead of one per comm: returns true if this notice was not logged
- * for the address within the user timeout or a minute, whichever is longer; for rails within 5 s. Any
- * thread. */
+ * for the address within the user timeout or a minute, whichever is longer; for rails within 5 s.
+ * Any thread. */
 enum lane_notice {
 	LANE_NOTICE_SILENT,
 	LANE_NOTICE_GIVEN_UP,

@@ -16,14 +16,14 @@
  *
  * The stream is divided into segments: length, ciphertext, tag. Each direction has a key and a
  * segment counter, which is the nonce and is not sent. A segment that was modified, replayed,
- * dropped or reordered fails authentication and ends the lane. After KEY_SEGMENTS segments, a key is
- * replaced by its hash.
+ * dropped or reordered fails authentication and ends the lane. After KEY_SEGMENTS segments, a key
+ * is replaced by its hash.
  *
  * Sending. send() encrypts the caller's bytes into `out`, up to OUT_SEGMENTS segments at once, and
  * gives them to the lane beneath, which may accept a part. The next call or event sends the rest
  * first; until then, no new bytes are accepted. A plaintext byte is done when its whole segment is:
- * `marks` holds the ends of segments in both byte counts. When it is full, the newest mark is moved,
- * so bytes are reported done later, never too early.
+ * `marks` holds the ends of segments in both byte counts. When it is full, the newest mark is
+ * moved, so bytes are reported done later, never too early.
  *
  * Receiving. recv() fills `in` and decrypts segment by segment in place; no byte is delivered
  * before its segment is authenticated. Only whole 8-byte units are delivered (NCCL contract

@@ -338,7 +338,8 @@ void engine_set_close(struct engine_set *set)
 {
 	if (!set)
 		return;
-	/* Without the lock, for which a fork may wait while the control thread waits for the fork. */
+	/* Without the lock, for which a fork may wait while the control thread waits for the
+	 * fork. */
 	background_remove(set);
 	pthread_mutex_lock(&engines_lock);
 	engine_sets[set->dev] = NULL;

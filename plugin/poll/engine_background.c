@@ -18,8 +18,8 @@
  *   - away: no application thread has polled it for HARP_BACKGROUND_IDLE_US. The control thread
  *     takes turns until there is no work.
  *   - in use: polled, with work in the last QUIET_NS. The control thread sleeps until it would be
- *     away, and up to IN_USE_TIMES as long if it stays in use: a wake-up may take the processor from
- *     the application.
+ *     away, and up to IN_USE_TIMES as long if it stays in use: a wake-up may take the processor
+ *     from the application.
  *   - quiet: polled, without work for QUIET_NS. The control thread sleeps as if the engine were
  *     away, so a rank that waits for a minute costs nothing.
  *

@@ -40,8 +40,8 @@ void lane_page_rail_left(int dev);
 
 struct comm_stats;
 
-/* comm_id: on the wire. dev: requested by NCCL. fallback: why its first lane is a kernel lane, if it
- * is. NULL: out of memory. */
+/* comm_id: on the wire. dev: requested by NCCL. fallback: why its first lane is a kernel lane, if
+ * it is. NULL: out of memory. */
 struct comm_stats *comm_stats_new(uint64_t comm_id, enum harp_page_side side, int dev,
 				  enum harp_page_fallback fallback,
 				  const struct harp_endpoint *remote);
