@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations on BPF links that root may do: list a process's links, detach one by force, attach
-one."""
+"""BPF link operations for root: list a process's links, force-detach one, attach one."""
 
 import ctypes
 import os
@@ -28,7 +27,7 @@ def _bpf(command: int, attributes: bytes) -> int:
 
 @dataclass(frozen=True)
 class Link:
-    """One that a process holds."""
+    """A BPF link of which a process holds a descriptor."""
 
     number: int
     kind: str  # "tcx", "xdp"
@@ -36,21 +35,21 @@ class Link:
 
 
 def links_of(pid: int) -> list[Link]:
-    found = []
+    links = []
     for entry in Path(f"/proc/{pid}/fdinfo").iterdir():
         try:
             text = entry.read_text()
         except FileNotFoundError:
-            continue  # closed since
-        words = dict(re.findall(r"^(\w+):\s*(\S+)", text, re.M))
-        if "link_id" in words:
-            number, ifindex = int(words["link_id"]), int(words.get("ifindex", "0"))
-            found.append(Link(number, words["link_type"], ifindex))
-    return found
+            continue  # the descriptor was closed meanwhile
+        fields = dict(re.findall(r"^(\w+):\s*(\S+)", text, re.M))
+        if "link_id" in fields:
+            number, ifindex = int(fields["link_id"]), int(fields.get("ifindex", "0"))
+            links.append(Link(number, fields["link_type"], ifindex))
+    return links
 
 
 def detach(link: Link) -> None:
-    """By force, also from its holder."""
+    """Force-detach a link, although a process holds it."""
     fd = _bpf(_LINK_GET_FD_BY_ID, struct.pack("I", link.number))
     try:
         _bpf(_LINK_DETACH, struct.pack("I", fd))
@@ -58,8 +57,8 @@ def detach(link: Link) -> None:
         os.close(fd)
 
 
-def put_on(ifindex: int) -> int:
-    """Attaches a generic program that passes everything; the descriptor of its link."""
+def attach_pass_program(ifindex: int) -> int:
+    """Attach a generic XDP program that passes every packet. Return its link's descriptor."""
     code = struct.pack("<BBhi", 0xB7, 0, 0, _PASS) + struct.pack("<BBhi", 0x95, 0, 0, 0)
     instructions = ctypes.create_string_buffer(code, len(code))
     license_ = ctypes.create_string_buffer(b"GPL")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shared by the tests of lanes: rails far slower than the processors, and streams over them."""
+"""Helpers for lane tests: rails far slower than the processors, and streams over them."""
 
 from collections.abc import Callable
 
@@ -12,22 +12,23 @@ from harp.stats.instance import look
 
 MIB = 1 << 20
 TICK_MS = 20
-# Each rail: 7.5 MB/s, which a machine that is busy with other things can do too.
+# 7.5 MB/s per rail, which a busy machine can still carry.
 MBIT = 60
-QUEUE_MS = 100  # bbr, the default here, loses much of what it sends to short ones
-# The default; the kernel's shortest retransmission timeout is 200 ms.
+QUEUE_MS = 100  # bbr, the default here, loses many packets with shorter queues
+# The default; the kernel's minimum retransmission timeout is 200 ms.
 LANE_TIMEOUT_MS = 500
-# Ranks that spin would have both processors for themselves, whatever so slow a rail brings.
+# On rails this slow, ranks that spin would only take both processors from all others.
 REST_US = 100
 
 
 def railed(rails: int = 2, *, ipv6: bool = False) -> Lab:
-    """Two hosts with so many NICs."""
+    """Two hosts with one NIC per rail."""
     return Lab(LabOptions(ipv6=ipv6, rails=rails))
 
 
 def shaped(lab: Lab) -> Rails:
-    """No kernel connection begins with what an earlier one learned while a rail was cut."""
+    """Limit each rail's bandwidth. Return the rails."""
+    # No kernel connection may start with the metrics of one that saw a cut rail.
     for host in lab.hosts:
         host.sysctl("ipv4/tcp_no_metrics_save", 1)
     rails = Rails(lab)
@@ -39,8 +40,8 @@ def shaped(lab: Lab) -> Rails:
 def options(
     *paths: str, sender: dict[str, str] | None = None, channels: int = 1, **env: str
 ) -> StreamOptions:
-    """HARP_PATH of receiver and sender, or of both; env: of both; sender: of it alone. auto has
-    lanes of both kinds, which on veth takes a limit."""
+    """paths: HARP_PATH of receiver and sender, or one for both. env: variables of both ranks.
+    HARP_XDP_BYTES_MAX makes auto use both kinds of lane on veth."""
     common = {
         "HARP_LANE_TIMEOUT_MS": str(LANE_TIMEOUT_MS),
         "HARP_XDP_BYTES_MAX": "3000",
@@ -58,19 +59,19 @@ def options(
 
 
 def bytes_to(rails: Rails, host: int) -> list[int]:
-    """The bytes of frames that left the switch towards the host so far, on each rail."""
-    found: list[int] = []
+    """Return the bytes of frames that the switch has sent to the host, by rail."""
+    totals: list[int] = []
 
-    def once(counts: list[int]) -> bool:
-        found.extend(counts)
+    def read_once(counts: list[int]) -> bool:
+        totals.extend(counts)
         return False
 
-    rails.watch(host, once)
-    return found
+    rails.watch(host, read_once)
+    return totals
 
 
 def wait_for_rails(stream: Stream, rails: Rails, used: list[int], more: int = MIB) -> None:
-    """Returns when each of these rails has carried so much more."""
+    """Wait until each of these rails has carried `more` bytes."""
     before = now = bytes_to(rails, SINK)
     for _ in range(300):
         if all(now[rail] - before[rail] >= more for rail in used):
@@ -81,46 +82,46 @@ def wait_for_rails(stream: Stream, rails: Rails, used: list[int], more: int = MI
 
 
 def ticks_without_a_byte(stream: Stream, since: int) -> int:
-    """The longest row of the receiver's ticks, from that sample on, that bring nothing new.
+    """Return the longest series of receiver ticks without a new byte, from sample `since` on.
 
-    Ticks and not milliseconds: a process that is not let run has none.
+    Ticks, not milliseconds: a process that is not scheduled has no ticks.
     """
-    longest = row = 0
+    longest = current = 0
     samples = stream.ranks[SINK].samples
     for old, new in zip(samples[since:], samples[since + 1 :], strict=False):
-        row = row + 1 if new.count == old.count else 0
-        longest = max(longest, row)
+        current = current + 1 if new.count == old.count else 0
+        longest = max(longest, current)
     return longest
 
 
 def wait_for_ticks(stream: Stream, rank: int, count: int) -> None:
-    """Lets the rank live through so many of its ticks."""
+    """Wait until the rank has had `count` more ticks."""
     samples = stream.ranks[rank].samples
     goal = len(samples) + count
     stream.wait(lambda: len(samples) >= goal, f"{count} ticks")
 
 
 def warnings(stream: Stream, rank: int) -> list[str]:
-    """What the rank's plugin has warned of."""
+    """Return the warnings of the rank's plugin."""
     return [line for line in stream.ranks[rank].log().splitlines() if "NCCL WARN" in line]
 
 
 def counters(stream: Stream, rank: int) -> dict[str, int]:
-    """What the rank's job counts, as Prometheus would be told."""
+    """Return the counters of the rank's job, as exported to Prometheus."""
     pid = stream.ranks[rank].events[0]["pid"]
-    with find() as found:
-        jobs = [job for job in look(found, flows=False).jobs if job.pid == pid]
+    with find() as regions:
+        jobs = [job for job in look(regions, flows=False).jobs if job.pid == pid]
     assert len(jobs) == 1, f"job {pid}: {len(jobs)} pages"
     values = jobs[0].snapshot.counters
     return {name: int(values[name]) for name in values.dtype.names or ()}
 
 
-# Every way to lose a rail, and how it comes back.
-Cut = Callable[[Lab, int], object]  # of a rail
+# A change of one rail of the lab. CUTS has pairs: fail and recover.
+Cut = Callable[[Lab, int], object]
 
 
 def cable(host: int, state: str) -> Cut:
-    """The host's cable is pulled or plugged, at the switch."""
+    """Set the state of the switch's port to which the host's cable leads."""
 
     def change(lab: Lab, rail: int) -> None:
         assert lab.switch is not None
@@ -130,7 +131,7 @@ def cable(host: int, state: str) -> Cut:
 
 
 def nic(host: int, state: str) -> Cut:
-    """The host switches its NIC off or on."""
+    """Set the state of the host's NIC."""
     return lambda lab, rail: lab.hosts[host].run(
         "ip", "link", "set", lab.hosts[host].nics[rail].ifname, state
     )

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A host of the laboratory as a separate machine, and the commands of a page of docs/, which it
-runs as a reader would type them.
+"""Runs the commands of a docs/ page as a reader would type them, on a lab host with private files.
 
 A block of a page is ```console, followed by words that the page defines. `# exit code 0 or 5` after
 a command gives the expected codes.
 
-It has its own /etc, /run, /sys, /opt and /usr/local/bin and its own processes, in namespaces that
-one process holds open, and an unprivileged user `trainer`.
+The machine has its own /etc, /run, /sys, /opt, /usr/local/bin and processes, in namespaces that one
+process holds open, and an unprivileged user `trainer`.
 """
 
 import os
@@ -24,8 +23,8 @@ from harp.lab import Host
 from harp.lab.jail import library_dirs
 
 USER, UID = "trainer", 60001
-LOOK_AGAIN_S = 60
-# As root, in the namespaces to be: whatever is changed here, nobody else sees.
+RETRY_S = 60
+# Runs as root in the new namespaces: its mounts and links are visible only there.
 SCRIPT = """
 set -e
 mount --make-rprivate /
@@ -47,22 +46,24 @@ exec cat
 """
 
 
-def opened(folder: Path) -> str:
-    """Shell lines that show the directories of Python and HARP to every user, where one on the way
-    to them (root's home, say) is closed: nothing else is seen there."""
-    lines, covered = [], {}
+def mount_lines(folder: Path) -> str:
+    """Return shell lines that make the directories of Python and HARP accessible to every user.
+
+    A parent that others cannot enter (such as root's home) is covered by a folder with only those.
+    """
+    lines, covers = [], {}
     for number, path in enumerate(map(Path, library_dirs())):
-        way = [parent for parent in reversed(path.parents) if not parent.stat().st_mode & 0o001]
-        if not way:
+        closed = [parent for parent in reversed(path.parents) if not parent.stat().st_mode & 0o001]
+        if not closed:
             continue
-        fake = covered.setdefault(way[0], folder / f"opened{number}")
-        shown = fake / path.relative_to(way[0])
+        cover = covers.setdefault(closed[0], folder / f"opened{number}")
+        target = cover / path.relative_to(closed[0])
         if path.is_dir():
-            lines.append(f"mkdir -p {shown}")
+            lines.append(f"mkdir -p {target}")
         else:
-            lines.append(f"mkdir -p {shown.parent}; touch {shown}")
-        lines.append(f"mount --bind {path} {shown}")
-    lines += [f"mount --rbind {fake} {closed}" for closed, fake in covered.items()]
+            lines.append(f"mkdir -p {target.parent}; touch {target}")
+        lines.append(f"mount --bind {path} {target}")
+    lines += [f"mount --rbind {cover} {parent}" for parent, cover in covers.items()]
     return "\n".join(lines)
 
 
@@ -70,40 +71,40 @@ def opened(folder: Path) -> str:
 class Step:
     """One command of the page."""
 
-    number: int  # its line
-    kind: str  # of its block: the words behind console
-    user: bool
+    number: int  # line of the page
+    kind: str  # the words after `console` in the block's first line
+    user: bool  # typed by the unprivileged user
     command: str
     codes: tuple[int, ...]
-    shown: list[str]
+    output: list[str]
 
 
 def steps(page: Path, others: frozenset[str] = frozenset()) -> list[Step]:
-    """All of them, in the page's order. others: kinds of blocks that are not typed."""
-    found: list[Step] = []
+    """Return the page's commands in order. others: languages of blocks to skip."""
+    result: list[Step] = []
     kind: str | None = None
-    other = False
+    is_other = False
     for number, line in enumerate(page.read_text().splitlines(), 1):
         if line.startswith("```"):
             words = line.removeprefix("```").split()
-            if other or (kind is None and words[:1] and words[0] in others):
-                other = not other
+            if is_other or (kind is None and words[:1] and words[0] in others):
+                is_other = not is_other
                 continue
             assert kind is not None or words[:1] == ["console"], f"line {number}: {line}"
             kind = " ".join(words[1:]) if kind is None else None
         elif kind is not None and line[:2] in ("# ", "$ "):
             command, _, codes = line[2:].partition("# exit code")
-            wanted = tuple(map(int, re.findall(r"\d+", codes))) or (0,)
-            found.append(Step(number, kind, line[0] == "$", command.strip(), wanted, []))
+            expected = tuple(map(int, re.findall(r"\d+", codes))) or (0,)
+            result.append(Step(number, kind, line[0] == "$", command.strip(), expected, []))
         elif kind is not None and line.strip():
-            found[-1].shown.append(line)
-    return found
+            result[-1].output.append(line)
+    return result
 
 
-def missing(shown: list[str], out: str) -> str | None:
-    """The first line of the page that is not in the output, in order; None when all are."""
+def missing_line(expected: list[str], out: str) -> str | None:
+    """Return the first line of `expected` that `out` lacks, in order; None if it has all."""
     lines = iter([" ".join(line.split()) for line in out.splitlines()])
-    for line in shown:
+    for line in expected:
         words = " ".join(line.split())
         pattern = re.compile(".*".join(map(re.escape, words.split("..."))))
         if not any(pattern.match(printed) for printed in lines):
@@ -113,22 +114,22 @@ def missing(shown: list[str], out: str) -> str | None:
 
 @dataclass
 class Machine:
-    """The namespaces, from start() to close()."""
+    """A lab host with its own files and processes, from start() to close()."""
 
     host: Host
     folder: Path
     ifname: str = "eth1"
     background: list[tuple[subprocess.Popen[str], Path]] = field(default_factory=list)
-    extra: dict[str, str] = field(default_factory=dict)  # variables of every command
+    extra: dict[str, str] = field(default_factory=dict)  # environment of every command
     _holder: subprocess.Popen[str] | None = None
-    _inside: str = ""  # process 1 of its process namespace
+    _inside: str = ""  # pid of process 1 of the PID namespace
 
     def start(self, *, installed: bool = True) -> None:
-        """Makes it. installed: HARP is there, as the page installs it."""
+        """Create the namespaces. installed: HARP is there, as the page installs it."""
         enter = ["nsenter", f"--net=/run/netns/{self.host.netns}", "unshare", "--mount"]
         enter += ["--pid", "--fork", "--kill-child", "--mount-proc"]
         script = ["sh", "-c", SCRIPT, str(self.folder), self.host.ifname, self.ifname]
-        script.append(opened(self.folder))
+        script.append(mount_lines(self.folder))
         self._holder = subprocess.Popen(
             [*enter, *script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -146,13 +147,13 @@ class Machine:
             self._install()
 
     def program(self, name: str, real: Path, where: str = "bin") -> None:
-        """Puts a command into /usr/local/bin, or elsewhere: a link would hide where it is from."""
+        """Create a script that runs `real`, which would not find its files through a symlink."""
         path = self.folder / where / name
         path.write_text(f'#!/bin/sh\nexec {real} "$@"\n')
         path.chmod(0o755)
 
     def _install(self) -> None:
-        """What the page installs, from the tree that is tested."""
+        """Install HARP from the tested tree where the page's commands would."""
         (self.folder / "opt/harp/bin").mkdir(parents=True)
         for name in ("harpctl", "harpd", "python"):
             self.program(name, Path(sys.executable).parent / name, "opt/harp/bin")
@@ -160,25 +161,25 @@ class Machine:
                 (self.folder / "bin" / name).symlink_to(f"/opt/harp/bin/{name}")
 
     def command(self, line: str, user: bool) -> list[str]:
-        """The command line for a line of the page, typed by root or by the user."""
+        """Return the arguments that run a line of the page as root or as the user."""
         assert self._holder is not None
         enter = ["nsenter", "-t", self._inside, "--mount", "--net", "--pid"]
-        who = (
+        as_user = (
             ["setpriv", f"--reuid={UID}", f"--regid={UID}", "--init-groups", "--no-new-privs"]
             if user
             else []
         )
-        where = str(self.folder / ("home" if user else "etc/.."))
-        return [*enter, f"--wd={where}", "--", *who, "bash", "-o", "pipefail", "-c", line]
+        folder = str(self.folder / ("home" if user else "etc/.."))
+        return [*enter, f"--wd={folder}", "--", *as_user, "bash", "-o", "pipefail", "-c", line]
 
     @property
     def environment(self) -> dict[str, str]:
-        """Nothing of ours: no HARP_ or NCCL_ variable, no virtual environment."""
+        """The environment without HARP_ and NCCL_ variables and without the venv."""
         ours = ("HARP_", "NCCL_", "VIRTUAL_ENV", "PYTHON", "PYTEST")
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+        base = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
         build = os.environ.get("HARP_BUILD")
         return (
-            kept
+            base
             | {"PATH": "/usr/local/bin:/usr/local/sbin:/usr/bin:/usr/sbin:/bin:/sbin"}
             | ({"HARP_BUILD": build} if build else {})
             | self.extra
@@ -196,27 +197,27 @@ class Machine:
         )
 
     def begin(self, line: str, user: bool) -> None:
-        """A command in the background; what it prints goes into a file, so that it never waits."""
+        """Start a command in the background. Its output goes to a file, so it never blocks."""
         path = self.folder / f"background{len(self.background)}"
         with path.open("w") as out:
             self.background.append((self._popen(line, user, out), path))
 
     def wait(self, timeout_s: float = 300) -> list[tuple[str, int]]:
-        """The ends of all of them."""
-        ended = []
+        """Wait for all background commands. Return their outputs and exit codes."""
+        results = []
         for process, path in self.background:
             process.wait(timeout_s)
-            ended.append((path.read_text(), process.returncode))
+            results.append((path.read_text(), process.returncode))
         self.background.clear()
-        return ended
+        return results
 
     @property
-    def busy(self) -> bool:
-        """Does one of them run?"""
+    def is_busy(self) -> bool:
+        """Does a background command run?"""
         return any(process.poll() is None for process, _ in self.background)
 
     def run(self, line: str, user: bool = False, timeout_s: float = 120) -> tuple[str, int]:
-        """What a command printed, and its exit code."""
+        """Return a command's output and exit code."""
         process = self._popen(line, user, subprocess.PIPE)
         try:
             out, _ = process.communicate(timeout=timeout_s)
@@ -226,23 +227,24 @@ class Machine:
             return f"{out}\nstill running after {timeout_s} s", -1
         return out, process.returncode
 
-    def type_in(self, step: Step, where: str, looks: bool = False) -> None:
-        """What a page says happens; AssertionError names its line.
+    def type_in(self, step: Step, where: str, is_retried: bool = False) -> None:
+        """Run a step and check its output and exit code; AssertionError names its line.
 
-        looks: a job that has just been started may not be yet where the command shows it.
+        is_retried: the command may run before a background job has reached the state that it shows.
         """
         if step.command.endswith("&"):
             self.begin(step.command.removesuffix("&"), step.user)
             return
-        deadline = time.monotonic() + LOOK_AGAIN_S
+        deadline = time.monotonic() + RETRY_S
         while True:
-            ended = self.wait() if step.command == "wait" else [self.run(step.command, step.user)]
-            absent = [line for out, _ in ended if (line := missing(step.shown, out)) is not None]
-            if not (absent and looks and self.busy and time.monotonic() < deadline):
+            results = self.wait() if step.command == "wait" else [self.run(step.command, step.user)]
+            lines = [missing_line(step.output, out) for out, _ in results]
+            absent = [line for line in lines if line is not None]
+            if not (absent and is_retried and self.is_busy and time.monotonic() < deadline):
                 break
-        for out, code in ended:
+        for out, code in results:
             assert code in step.codes, f"{where}: exit code {code}\n{out[-2000:]}"
-        assert not absent, f"{where}: no line {absent[0]!r} in\n{ended}"
+        assert not absent, f"{where}: no line {absent[0]!r} in\n{results}"
 
     def close(self) -> None:
         if self._holder is not None:
@@ -257,5 +259,5 @@ class Machine:
 
 
 def user_is_free() -> bool:
-    """No account of this machine has the number that ours has there."""
+    """No account of this machine has the UID of `trainer`."""
     return not any(entry.pw_uid == UID for entry in pwd.getpwall())

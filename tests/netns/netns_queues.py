@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections of the kernel whose packets arrive on a chosen queue of HARP's host."""
+"""Kernel connections whose packets arrive on a chosen queue of HARP's host."""
 
 import select
 import socket
@@ -21,21 +21,21 @@ _TOTAL_RETRANS = 100  # tcpi_total_retrans in struct tcp_info
 
 
 def queue_of(source: tuple[str, int], to: tuple[str, int], queues: int) -> int:
-    """The queue by the Toeplitz hash of addresses and ports, and a table of 128 equal entries."""
+    """Return the queue: Toeplitz hash of addresses and ports, round-robin table of 128 entries."""
     ends = [(ip_address(address).packed, port.to_bytes(2, "big")) for address, port in (source, to)]
     data = ends[0][0] + ends[1][0] + ends[0][1] + ends[1][1]
     bits, count, key = int.from_bytes(data, "big"), 8 * len(data), int(KEY, 16)
-    found = 0
+    result = 0
     for at in range(count):
         if bits >> (count - 1 - at) & 1:
-            found ^= key >> (4 * len(KEY) - 32 - at)
-    return (found & 0xFFFFFFFF) % 128 % queues
+            result ^= key >> (4 * len(KEY) - 32 - at)
+    return (result & 0xFFFFFFFF) % 128 % queues
 
 
 def source_port(
     source: str, to: tuple[str, int], queue: int, queues: int, after: int = 20000
 ) -> int:
-    """The first port behind `after` from which packets arrive on that queue."""
+    """Return the first port above `after` whose packets arrive on the queue."""
     ports = range(after + 1, 60000)
     return next(port for port in ports if queue_of((source, port), to, queues) == queue)
 
@@ -44,7 +44,7 @@ def source_port(
 def connection(
     host: Host, source_port: int, to: tuple[str, int], timeout_s: float = 60
 ) -> Iterator[socket.socket]:
-    """A kernel socket of the host's, connected from a chosen port."""
+    """A kernel socket of the host that is connected from the source port."""
     with _bound(host, source_port) as sock:
         sock.settimeout(timeout_s)
         sock.connect(to)
@@ -52,34 +52,34 @@ def connection(
 
 
 def syns_until_refused(host: Host, source_port: int, to: tuple[str, int]) -> int:
-    """The SYNs that it took until there came an RST."""
+    """Return how many SYNs the kernel sent until an RST arrived."""
     with _bound(host, source_port) as sock:
         sock.setblocking(False)
         sock.connect_ex(to)
-        ended = select.poll()
-        ended.register(sock, select.POLLOUT)
-        assert ended.poll(60_000), "neither connected nor refused"
-        again = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)[_TOTAL_RETRANS:]
+        poll = select.poll()
+        poll.register(sock, select.POLLOUT)
+        assert poll.poll(60_000), "neither connected nor refused"
+        retransmits = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)[_TOTAL_RETRANS:]
         with pytest.raises(ConnectionRefusedError):
             sock.connect(to)
-        return 1 + int.from_bytes(again, sys.byteorder)
+        return 1 + int.from_bytes(retransmits, sys.byteorder)
 
 
 def _bound(host: Host, source_port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host.address else socket.AF_INET
-    made: socket.socket = inside(host, lambda: socket.socket(family))
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    made.bind((host.address, source_port))
-    return made
+    sock: socket.socket = inside(host, lambda: socket.socket(family))
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.bind((host.address, source_port))
+    return sock
 
 
-def echoed(sock: socket.socket, count: int) -> None:
-    """Every byte comes back as it went."""
+def check_echo(sock: socket.socket, count: int) -> None:
+    """Check that the peer returns every byte unchanged."""
     sent = bytes(range(251)) * (count // 251)
-    feeder = threading.Thread(target=lambda: (sock.sendall(sent), sock.shutdown(socket.SHUT_WR)))
-    feeder.start()
-    got = bytearray()
+    sender = threading.Thread(target=lambda: (sock.sendall(sent), sock.shutdown(socket.SHUT_WR)))
+    sender.start()
+    received = bytearray()
     while part := sock.recv(1 << 16):
-        got += part
-    feeder.join()
-    assert got == sent
+        received += part
+    sender.join()
+    assert received == sent

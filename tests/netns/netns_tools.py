@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tools that put HARP on a host of the laboratory, and how to run them."""
+"""Helpers that run HARP's tools and XDP programs on hosts of the lab."""
 
 import json
 import select
@@ -31,7 +31,7 @@ class Tools:
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def close(self) -> None:
-        """Servers that a failed test left running end with it."""
+        """Kill the servers that a failed test left running."""
         for server in self.started:
             if server.poll() is None:
                 server.kill()
@@ -45,12 +45,12 @@ class Tools:
     def lib_dir(self) -> list[str]:
         return ["--lib-dir", str(self.build / "dataplane" / "xdp")]
 
-    def side(self, host: Host, kind: str) -> list[str]:
-        """The options that make one end HARP's or the kernel's."""
+    def stack_options(self, host: Host, kind: str) -> list[str]:
+        """Return the options that select HARP's stack or the kernel's."""
         return ["--kernel"] if kind == "kernel" else ["--ifname", host.ifname, *self.lib_dir]
 
     def serve(self, host: Host, args: Sequence[str | Path]) -> subprocess.Popen[str]:
-        """Starts a server and waits for its word that it may be called."""
+        """Start a server and wait until it prints "ready"."""
         server = host.popen(args)
         self.started.append(server)
         assert server.stdout is not None
@@ -61,19 +61,19 @@ class Tools:
         return server
 
     def serve_tcp(self, host: Host, kind: str, port: int, *more: str) -> subprocess.Popen[str]:
-        args = [self.tcp, "serve", host.address, str(port), *self.side(host, kind), *more]
+        args = [self.tcp, "serve", host.address, str(port), *self.stack_options(host, kind), *more]
         return self.serve(host, [*args, "-o", "json"])
 
     def call_tcp(
         self, host: Host, kind: str, test: str, address: str, port: int, *more: str
     ) -> Any:
-        """Runs a client to its end; what it reported."""
-        args = [self.tcp, test, address, str(port), *self.side(host, kind), *more]
+        """Run a client to its end. Return its report."""
+        args = [self.tcp, test, address, str(port), *self.stack_options(host, kind), *more]
         return json.loads(run(host, [*args, "-o", "json"]))
 
 
 def call_until_answered(tools: Tools, here: Host, address: str) -> Any:
-    """Until the stack knows of a change the kernel answers, with RST."""
+    """Repeat a transfer until it succeeds: the kernel sends RST until the stack sees the change."""
     for _ in range(50):
         try:
             return tools.call_tcp(here, "kernel", "send", address, 61000, "--bytes", "100000")
@@ -83,14 +83,14 @@ def call_until_answered(tools: Tools, here: Host, address: str) -> Any:
 
 
 def run(host: Host, args: Sequence[str | Path], timeout_s: float = 60) -> str:
-    """Runs a command to its end, which must be a good one; what it printed."""
+    """Run a command that must succeed. Return its output."""
     out, err, status = outcome(host, args, timeout_s)
     assert status == 0, f"{args}: {err}"
     return out
 
 
 def outcome(host: Host, args: Sequence[str | Path], timeout_s: float = 60) -> tuple[str, str, int]:
-    """Runs a command to its end, whatever it is."""
+    """Run a command to its end. Return stdout, stderr and the exit status."""
     process = host.popen(args)
     try:
         out, err = process.communicate(timeout=timeout_s)
@@ -101,28 +101,28 @@ def outcome(host: Host, args: Sequence[str | Path], timeout_s: float = 60) -> tu
     return out, err, process.returncode
 
 
-def all_came(report: Mapping[str, Mapping[str, int]]) -> bool:
+def redirected_packets_are_counted(report: Mapping[str, Mapping[str, int]]) -> bool:
     """Was each redirected packet received, or counted as dropped by a full ring?
 
     The peer's last packets may arrive after the instance last polled.
     """
     nic = report["nic"]
-    counted = report["stats"]["rx_packets"] + nic["rx_dropped"] + nic["rx_ring_full"]
-    return 0 <= report["steering"]["redirect_tcp"] - counted <= 2
+    count = report["stats"]["rx_packets"] + nic["rx_dropped"] + nic["rx_ring_full"]
+    return 0 <= report["steering"]["redirect_tcp"] - count <= 2
 
 
 def finish(server: subprocess.Popen[str], timeout_s: float = 60) -> tuple[str, str]:
-    """The rest of a server's output, once it has ended by itself."""
+    """Wait for a server to exit. Return the rest of its output."""
     try:
         return server.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
         server.kill()
         server.communicate()
-        pytest.fail(f"{server.args}: did not end")
+        pytest.fail(f"{server.args}: did not exit")
 
 
 def inside(host: Host, work: Callable[[], Any]) -> Any:
-    """Runs work in the host's network namespace, in this process; what it returned or raised."""
+    """Run work() in the host's network namespace, in this process. Return its result."""
     result: list[Any] = []
     failure: list[BaseException] = []
 
@@ -153,8 +153,8 @@ def adopt(host: Host, pins: Path) -> Steering:
 
 def make_queue(host: Host, queue: int = 0) -> tuple[int, int]:
     """An AF_XDP socket that is never read, and its memory."""
-    made = inside(host, lambda: _host.queue_make(host.ifname, queue, frame_count=256, ring_size=64))
-    return made.xsk_fd, made.frames_fd
+    nic = inside(host, lambda: _host.queue_make(host.ifname, queue, frame_count=256, ring_size=64))
+    return nic.xsk_fd, nic.frames_fd
 
 
 # The second host's addresses: ::ffff:10.77.0.2 and fd77::2.
@@ -162,14 +162,14 @@ OWN = (bytes(10) + b"\xff\xff" + bytes([10, 77, 0, 2]), bytes.fromhex("fd77") + 
 
 
 def own(steering: Steering, port: int = 61000) -> Steering:
-    """Both families' addresses and one port are HARP's."""
+    """Give both families' addresses and one port to HARP."""
     for address in OWN:
         steering.address_set(address, True)
     steering.ports_set(port, port, QUEUE_ANY, True)
     return steering
 
 
-# Attaches to the interface, pins, and runs until it is killed.
+# Attaches a program to the interface, pins it, and waits until it is killed.
 PIN = """
 import sys
 from netns_tools import GENERIC, Steering
@@ -181,22 +181,22 @@ sys.stdin.read()
 
 
 def serve_pin(tools: Tools, host: Host, pins: Path) -> subprocess.Popen[str]:
-    """A process that has attached a program and pinned it."""
+    """Start a process that attaches a program and pins it."""
     path = f"PYTHONPATH={Path(__file__).parent}"
     return tools.serve(host, ["env", path, sys.executable, "-c", PIN, host.ifname, str(pins)])
 
 
 def xdp_attached(host: Host) -> bool:
-    """Has the host's interface an XDP program?"""
+    """Does the host's interface have an XDP program?"""
     links = {link["ifname"]: link for link in json.loads(host.run("ip", "-j", "link", "show"))}
     link = links[host.ifname]
     return bool(link.get("xdp"))
 
 
 def wait_until(condition: Any, what: str, seconds: float = 60) -> None:
-    """The kernel frees what the dead held in its own time, and announces none of it."""
+    """Poll: the kernel frees the objects of a dead process asynchronously, without an event."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
-            pytest.fail(f"{what}: not after {seconds} s")
+            pytest.fail(f"{what}: not within {seconds} s")
         time.sleep(0.01)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/python.md is true: every block of code in it runs, and says nothing on stderr."""
+"""Every code block of docs/python.md runs and prints nothing on stderr."""
 
 import re
 import subprocess
@@ -13,7 +13,7 @@ from harp.lab import Lab
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "python.md"
 BLOCK = re.compile(r"^```python( root)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-BLOCKS = [(bool(found[1]), found[2]) for found in BLOCK.finditer(PAGE.read_text())]
+BLOCKS = [(bool(match[1]), match[2]) for match in BLOCK.finditer(PAGE.read_text())]
 STRICT = [sys.executable, "-X", "dev", "-W", "error::ResourceWarning", "-c"]
 
 ECHO = """
@@ -28,7 +28,7 @@ while True:
 """
 
 
-def test_the_page_has_both_kinds() -> None:
+def test_the_page_has_python_and_python_root_blocks() -> None:
     fences = re.findall(r"^```(.*)$", PAGE.read_text(), re.MULTILINE)
     assert [fence for fence in fences if fence] == [
         "python root" if root else "python" for root, _ in BLOCKS

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process with eight instances: its comms spread over them, each on its own queue.
+"""A process with eight instances, each on its own queue, over which its comms are spread.
 
-The laboratory's switch chooses the queues: by a Toeplitz hash that HARP knows, by one that it does
-not know, or always queue 0.
+The lab's switch chooses the queues by a Toeplitz hash that HARP knows, by a hash that HARP does not
+know, or always chooses queue 0.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ _LANE = re.compile(r"connected by (HARP|kernel) TCP .*?(?: on \w+ queue (\d+)|$)
 
 @dataclass
 class Ranks:
-    """One process on each host; comm i goes from host 0 to host 1."""
+    """One process on each host; all comms go from host 0 to host 1."""
 
     sender: Actor
     receiver: Actor
@@ -35,14 +35,14 @@ class Ranks:
     receives: list[int]
 
     def connect(self) -> None:
-        """One more comm, by a listener of its own."""
+        """Add a comm with its own listener."""
         handle, listen = self.receiver.call("listen")
         self.receiver.start("accept", listen=listen)
         self.sends.append(self.sender.call("connect", handle=handle))
         self.receives.append(self.receiver.result())
 
     def pump(self, seconds: float = 0.5) -> list[int]:
-        """Messages on all comms, every byte checked; how many on each."""
+        """Send and verify messages on all comms. Return the number of messages by comm."""
         self.receiver.start("pump", sends=[], receives=self.receives, size=SIZE, seconds=0)
         sent = self.sender.call("pump", sends=self.sends, receives=[], size=SIZE, seconds=seconds)
         received = self.receiver.result()
@@ -51,47 +51,47 @@ class Ranks:
         return [count for count, _ in sent]
 
     def lanes(self) -> list[tuple[str, int | None]]:
-        """Kind and queue of each comm's lane, as the sender's log has them."""
-        found = [match for line in self.sender.call("log") if (match := _LANE.search(line))]
-        return [(match[1], int(match[2]) if match[2] else None) for match in found]
+        """Return kind and queue of each comm's lane, from the sender's log."""
+        matches = [match for line in self.sender.call("log") if (match := _LANE.search(line))]
+        return [(match[1], int(match[2]) if match[2] else None) for match in matches]
 
-    def silent(self) -> list[str]:
-        """The sender's log lines about queues that never answered."""
+    def silent_queues(self) -> list[str]:
+        """Return the sender's log lines about queues that never answered."""
         return [line for line in self.sender.call("log") if "not tried again for 10 s" in line]
 
 
 @contextlib.contextmanager
 def ranks(lab: Lab, count: int = QUEUES, **env: str) -> Iterator[Ranks]:
-    """Two processes with so many comms, set up one after the other."""
-    started = []
+    """Two processes with `count` comms, connected one after the other."""
+    processes = []
     for host in lab.hosts:
         job = {
             "NCCL_SOCKET_IFNAME": f"={host.ifname}",
             "HARP_INSTANCES": str(QUEUES),
             "HARP_DAEMON": "off",
-            "HARP_XDP_BYTES_MAX": "3000",  # on veth auto attaches nothing otherwise
+            "HARP_XDP_BYTES_MAX": "3000",  # without it, auto does not use AF_XDP on veth
             "NCCL_DEBUG": "INFO",
             **env,
         }
-        started.append(Actor(host.netns, job))
-    with actors(*started) as (sender, receiver):
-        for actor in started:
+        processes.append(Actor(host.netns, job))
+    with actors(*processes) as (sender, receiver):
+        for actor in processes:
             actor.call("load", path=str(_paths.plugin()))
             actor.call("open_interfaces")
-        made = Ranks(sender, receiver, [], [])
+        both = Ranks(sender, receiver, [], [])
         for _ in range(count):
-            made.connect()
-        yield made
+            both.connect()
+        yield both
 
 
 @pytest.fixture
 def switched(tools: Tools) -> Iterator[Lab]:
-    """Two hosts whose NICs have eight queues, on a switch that chooses them."""
+    """Two hosts whose NICs have eight queues, and a switch that chooses the queue."""
     with Lab(LabOptions(queues=QUEUES, rss=TOEPLITZ)) as lab:
         yield lab
 
 
-def spread(lab: Lab, rule: str) -> None:
+def set_rss(lab: Lab, rule: str) -> None:
     assert lab.spreader is not None
     for host in lab.hosts:
         lab.spreader.rule(host.index, rule)
@@ -103,42 +103,46 @@ def test_a_known_toeplitz_hash_selects_every_queue(switched: Lab) -> None:
         assert all(both.pump())
         assert both.sender.call("warnings") == []
     counts = switched.spreader.counts(1) if switched.spreader else []
-    assert all(count > 20 for count in counts), "each queue has had its part"
+    assert all(count > 20 for count in counts), "each queue received packets"
 
 
 def test_queue_placement_in_challenge_saves_attempts(switched: Lab) -> None:
-    """One listener, connections to its port: many SYNs, then one, or on a busy machine many again
-    where that gets no answer for 300 ms. Without kernel lanes: a comm's further lanes come when
-    they come, and would be counted with the next connection."""
+    """The first connection to a listener needs many SYNs, later ones a single SYN.
+
+    On a busy machine, a SYN without an answer for 300 ms is followed by many again. There are no
+    kernel lanes: a comm's further lanes open later and would count for the next connection.
+    """
     assert switched.spreader is not None
     with ranks(switched, 0, HARP_RSS=TOEPLITZ, HARP_PATH="xdp") as both:
-        seen = []
+        packets = []
         handle, listen = both.receiver.call("listen")
         for _ in range(4):
             before = sum(switched.spreader.counts(1))
             both.receiver.start("accept", listen=listen)
             both.sends.append(both.sender.call("connect", handle=handle))
             both.receives.append(both.receiver.result())
-            seen.append(sum(switched.spreader.counts(1)) - before)
+            packets.append(sum(switched.spreader.counts(1)) - before)
         assert all(lane == "HARP" for lane, _ in both.lanes())
-        # SYN, ACK, HELLO, PROOF, on a busy machine some of them twice: what any connection has. A
-        # sender that knows one side only begins with 16 SYNs.
-        assert min(seen[1:]) < 12, seen
-        assert seen[0] > min(seen[1:]), seen
+        # Each connection has SYN, ACK, HELLO and PROOF, some of them twice on a busy machine. A
+        # sender that knows only its own hash starts with 16 SYNs.
+        assert min(packets[1:]) < 12, packets
+        assert packets[0] > min(packets[1:]), packets
         assert all(both.pump())
 
 
-# Tries take what time they take where no kernel lane is to be had: else HARP has three seconds, of
-# which a busy machine may leave too few.
-TRIES = {"HARP_PATH": "xdp"}
+# Without kernel lanes HARP may try queues without a limit. With them it has three seconds, which
+# may be too short on a busy machine.
+XDP_ONLY = {"HARP_PATH": "xdp"}
 
 
 def test_queues_are_tried_where_the_hash_is_unknown(switched: Lab) -> None:
-    """From each queue to its own: each SYN has one chance in 64, and 512 leave within a second.
-    They may all be lost by bad luck, or where the other process stands still so long; not often."""
-    spread(switched, "hash:77")
-    with ranks(switched, **TRIES) as both:
-        lanes, silent = both.lanes(), both.silent()
+    """Each SYN matches both queues with probability 1/64, and HARP sends 512 within a second.
+
+    All may fail by chance, or while the other process is not scheduled, but rarely.
+    """
+    set_rss(switched, "hash:77")
+    with ranks(switched, **XDP_ONLY) as both:
+        lanes, silent = both.lanes(), both.silent_queues()
         assert all(kind == "HARP" for kind, _ in lanes)
         assert len(silent) <= 2, silent
         assert len({queue for _, queue in lanes}) >= QUEUES - len(silent), (lanes, silent)
@@ -146,9 +150,9 @@ def test_queues_are_tried_where_the_hash_is_unknown(switched: Lab) -> None:
 
 
 def test_all_comms_use_the_only_queue_that_receives(switched: Lab) -> None:
-    """One pair of instances can talk: all comms go there, and the log says why."""
-    spread(switched, "zero")
-    with ranks(switched, 3, **TRIES) as both:
+    """Only one pair of instances can connect: all comms use it, and the log gives the reason."""
+    set_rss(switched, "zero")
+    with ranks(switched, 3, **XDP_ONLY) as both:
         log = both.sender.call("log")
         assert both.lanes() == [("HARP", 0)] * 3, "\n".join(log)
         assert sum("do not arrive; not tried again for 10 s" in line for line in log) == 3
@@ -156,7 +160,7 @@ def test_all_comms_use_the_only_queue_that_receives(switched: Lab) -> None:
 
 
 def threads(actor: Actor, name: str) -> list[list[int]]:
-    """The processors that each thread of that name may use."""
+    """Return the CPU affinity of each thread with the name."""
     return sorted(cores for thread, cores in actor.call("threads") if thread == name)
 
 
@@ -168,23 +172,22 @@ def test_the_control_thread_polls_all_instances(switched: Lab) -> None:
         assert threads(both.sender, "harp-control") == []
 
 
-SLEEPS_PER_S = 1.5  # of the control thread: one of 100 ms, then of a second each
-ASKS_PER_S = (
-    2  # of an instance: a look at what brings packets, and once more where a lock was taken
-)
+SLEEPS_PER_S = 1.5  # of the control thread: one of 100 ms, then one second each
+# Of an instance: one check of its packet source, and one more if a lock was held.
+CHECKS_PER_S = 2
 # Of a process: the control thread reads all receivers' kernel lanes at once.
 PROCESS_WAKES_PER_S = 1
-SETTLING_PER_S = 30  # what the barrier before it leaves to be done, over two seconds
-LOOKS_PER_S = 1000  # of the control thread at the poller: HARP_BACKGROUND_IDLE_US
+SETTLING_PER_S = 30  # wakes that follow the barrier before the measurement, over two seconds
+POLLER_CHECKS_PER_S = 1000  # by the control thread: HARP_BACKGROUND_IDLE_US
 
 
-# Beside other tests a preempted rank of the barrier before it wakes its threads many times.
+# Next to other tests, a rank that is preempted in the barrier wakes its threads many times.
 @pytest.mark.long
-def test_waiting_costs_next_to_nothing(switched: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Eight instances, connections open: asleep, and while NCCL polls for a rank that is late.
+def test_waiting_is_nearly_free(switched: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight instances with open connections, asleep and while NCCL polls for a late rank.
 
-    Wakes are counted; processor time only shows a thread that never sleeps. A rank that polls
-    without getting a core looks as if it had stopped.
+    The test counts wakes; CPU time only reveals a thread that never sleeps. A rank that polls
+    without getting a core looks like a stopped one.
     """
     monkeypatch.setenv("HARP_INSTANCES", str(QUEUES))
     monkeypatch.setenv("HARP_RSS", TOEPLITZ)
@@ -193,12 +196,12 @@ def test_waiting_costs_next_to_nothing(switched: Lab, monkeypatch: pytest.Monkey
     assert report["ok"]
     assert "HARP TCP" in str(report["log"])
     late, polls = report["results"]
-    asleep = SLEEPS_PER_S + ASKS_PER_S * QUEUES + PROCESS_WAKES_PER_S + SETTLING_PER_S
+    asleep = SLEEPS_PER_S + CHECKS_PER_S * QUEUES + PROCESS_WAKES_PER_S + SETTLING_PER_S
     for rank in (late, polls):
         assert rank["asleep_wakes_per_s"] < asleep, report["results"]
         assert max(rank["asleep_cpu_percent"], rank["waiting_cpu_percent"]) < 5, report["results"]
     assert late["waiting_wakes_per_s"] < asleep, report["results"]
-    assert polls["waiting_wakes_per_s"] < asleep + LOOKS_PER_S, report["results"]
+    assert polls["waiting_wakes_per_s"] < asleep + POLLER_CHECKS_PER_S, report["results"]
 
 
 def test_missing_queues_are_reported(tools: Tools) -> None:

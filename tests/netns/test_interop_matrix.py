@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HARP and the kernel's TCP with every option on and off, with and without packet loss.
+"""HARP's TCP and the kernel's with every option on and off, with and without packet loss.
 
-A group is one laboratory (MTU and family), the connecting side, the kernel's congestion control and
-the loss. In a group all eight settings of SACK, timestamps (with window scaling) and ECN transfer
-bytes both ways, one connection each. The receiver compares every byte.
+A group is one lab (MTU and family), client, congestion control of the kernel, and loss rate. In a
+group, each of the eight settings of SACK, timestamps (with window scaling) and ECN transfers bytes
+in both directions, on one connection each. The receiver compares every byte.
 
 `make test` runs a sample; `make test-long` runs all groups, ten gigabytes.
 """
@@ -45,7 +45,7 @@ def path(request: pytest.FixtureRequest, need_root: None) -> Iterator[tuple[Lab,
 
 
 def label(value: Any) -> str | None:
-    """The names of cases: "9000-ipv4-kernel-harp-cubic-0.01"."""
+    """Return a part of a case's name, such as "9000-ipv4-kernel-harp-cubic-0.01"."""
     match value:
         case (int(mtu), bool(ipv6)):
             return f"{mtu}-ipv{6 if ipv6 else 4}"
@@ -62,16 +62,16 @@ def group(
     loss: float,
     count: int,
 ) -> None:
-    """One server, and a client for each setting and direction."""
+    """Run one server, and a client for each setting and direction."""
     lab, dropper = path
     here, there = lab.hosts
     client, server = pair
     cc = {"harp": (), "kernel": ("--cc", control)}
-    asks = {"harp": ("--ecn",), "kernel": ()}
+    ecn_options = {"harp": ("--ecn",), "kernel": ()}
     cases = list(itertools.product(SETTINGS, TESTS))
     more = (*cc[server], "--count", str(len(cases)), "--timeout", "60")
     dropper.lose_both_ways(loss, seed=count)
-    serving = tools.serve_tcp(there, server, PORT[server], *more)
+    process = tools.serve_tcp(there, server, PORT[server], *more)
     near = []
     for (sack, timestamps, ecn), test in cases:
         kernel = here if client == "kernel" else there
@@ -81,23 +81,23 @@ def group(
         kernel.sysctl("ipv4/tcp_ecn", ecn)
         report = tools.call_tcp(
             *(here, client, test, there.address, PORT[server]),
-            *(*cc[client], *asks[client], "--bytes", str(count), "--timeout", "60"),
+            *(*cc[client], *ecn_options[client], "--bytes", str(count), "--timeout", "60"),
         )
         assert report["bytes"] == count
         near.append(report["conn"])
-    out, err = finish(serving)
+    out, err = finish(process)
     assert "connection" not in err
     far = [json.loads(line) for line in out.splitlines()]
     for ((sack, timestamps, ecn), test), *ends in zip(cases, near, far, strict=True):
         what = f"{test}, SACK {sack}, timestamps {timestamps}, ECN {ecn}"
         harp = next(end for end in ends if end["kind"] == "harp")
         check(harp, lab, (sack, timestamps, ecn), what)
-        # RFC 3168 section 6.1.1.1: a SYN that is sent again does not ask for ECN.
+        # RFC 3168 section 6.1.1.1: a retransmitted SYN does not request ECN.
         assert loss or bool(harp["options"] & ECN) == bool(ecn), what
 
 
 def check(harp: dict[str, Any], lab: Lab, setting: tuple[int, int, int], what: str) -> None:
-    """The connection had what the kernel was set to, and nothing was taken for something else."""
+    """The connection uses the kernel's options, and HARP drops no segment for them."""
     sack, timestamps, ecn = setting
     options = harp["options"]
     assert bool(options & SACK) == bool(sack), what

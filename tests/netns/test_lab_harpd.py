@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The laboratory's harpds leave nothing behind when a run is killed or a start fails."""
+"""The lab's harpds leave nothing behind when a run is killed or a start fails."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ from harp.errors import HarpError
 from harp.lab import RUN_DIRS, Lab
 from harp.lab.harpd import LabHarpd
 
-KILLED = """
+LAB_WITH_HARPD = """
 import os, sys
 from harp.lab import Lab
 from harp.lab.harpd import LabHarpd
@@ -25,9 +25,12 @@ sys.stdin.readline()
 """
 
 
-def test_what_a_killed_laboratory_left_goes_with_the_next(tools: Tools) -> None:
+def test_the_next_lab_cleans_up_after_a_killed_one(tools: Tools) -> None:
     with subprocess.Popen(
-        [sys.executable, "-c", KILLED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", LAB_WITH_HARPD],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as process:
         assert process.stdout is not None
         run_dir = Path(process.stdout.readline().strip())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harpctl's view of lanes that carry a stream over two rails: bytes, shares, deaths, moves."""
+"""harpctl flows for lanes that carry a stream over two rails: bytes, shares, dead and moved."""
 
 import json
 import subprocess
@@ -25,49 +25,50 @@ OUTSTANDING = 32
 
 @pytest.fixture(scope="module")
 def lab(need_root: None) -> Iterator[Lab]:
-    with railed(2) as made:
-        shaped(made)
-        yield made
+    with railed(2) as lab:
+        shaped(lab)
+        yield lab
 
 
 def job(stream: Stream, rank: int) -> Any:
-    """The rank's job, as a document."""
-    with stats.find() as found:
-        (mine,) = [each for each in look(found).jobs if each.pid == stream.ranks[rank].process.pid]
-    return document(mine)
+    """Return the rank's job as a document."""
+    with stats.find() as regions:
+        pid = stream.ranks[rank].process.pid
+        (own,) = [job for job in look(regions).jobs if job.pid == pid]
+    return document(own)
 
 
-def streaming(stream: Stream, rank: int) -> Any:
-    """The comm that carries the stream: the other one, of the way back, has nothing to say."""
+def busiest_comm(stream: Stream, rank: int) -> Any:
+    """Return the comm that carries the stream. The comm of the other direction carries little."""
     return max(job(stream, rank)["comms"], key=lambda comm: comm["bytes"])
 
 
-def when(stream: Stream, rank: int, holds: Callable[[Any], bool], what: str) -> Any:
-    """The rank's job once that is so of it; looked at whenever something has moved."""
-    seen: list[Any] = []
+def wait_for_job(stream: Stream, rank: int, holds: Callable[[Any], bool], what: str) -> Any:
+    """Return the rank's job when the condition holds; checked at each progress of the stream."""
+    latest: list[Any] = []
 
-    def look_again() -> bool:
-        seen[:] = [job(stream, rank)]
-        return holds(seen[0])
+    def is_reached() -> bool:
+        latest[:] = [job(stream, rank)]
+        return holds(latest[0])
 
-    stream.wait(look_again, what)
-    return seen[0]
+    stream.wait(is_reached, what)
+    return latest[0]
 
 
 def check_bytes(comm: Any) -> None:
-    """Lanes carry messages and headers, each byte on one of them; shares add up."""
+    """Each byte of messages and headers is counted on one lane, and shares add up to 1."""
     lanes = comm["lanes"]
     assert sum(lane["share"] for lane in lanes) == pytest.approx(1.0)
-    carried = sum(lane["payload_bytes"] for lane in lanes)
-    twice = sum(lane["chunks_moved_here"] + lane["chunks_duplicate"] for lane in lanes)
-    again = twice * CHUNK_BYTES_MAX
-    begun = (OUTSTANDING + 1) * MESSAGE_BYTES
-    assert comm["bytes"] <= carried <= comm["bytes"] + begun + again
+    payload = sum(lane["payload_bytes"] for lane in lanes)
+    repeats = sum(lane["chunks_moved_here"] + lane["chunks_duplicate"] for lane in lanes)
+    repeat_bytes = repeats * CHUNK_BYTES_MAX
+    pending_bytes = (OUTSTANDING + 1) * MESSAGE_BYTES
+    assert comm["bytes"] <= payload <= comm["bytes"] + pending_bytes + repeat_bytes
     for lane in lanes:
         if comm["side"] == "send":
-            whole = lane["payload_bytes"] + HEADER_BYTES * lane["chunks_sent"]
-            left = lane["lanes"] * (CHUNK_BYTES_MAX + HEADER_BYTES)  # of a record each
-            assert whole - left <= lane["sent_bytes"] <= whole
+            total = lane["payload_bytes"] + HEADER_BYTES * lane["chunks_sent"]
+            unsent_max = lane["lanes"] * (CHUNK_BYTES_MAX + HEADER_BYTES)  # a record per lane
+            assert total - unsent_max <= lane["sent_bytes"] <= total
         else:
             assert lane["received_bytes"] >= lane["payload_bytes"]
 
@@ -80,11 +81,11 @@ def test_lanes_are_shown_while_they_carry(lab: Lab, path: str, kinds: set[str]) 
     few = {"HARP_LANES": "1", "HARP_KERNEL_LANES": "1"}
     with Stream(lab, options(path, HARP_RAILS="all", **few)) as stream:
         wait_for_rails(stream, rails, [0, 1])
-        sender, receiver = streaming(stream, SOURCE), streaming(stream, SINK)
+        sender, receiver = busiest_comm(stream, SOURCE), busiest_comm(stream, SINK)
         check_bytes(sender)
         check_bytes(receiver)
         assert (sender["side"], receiver["side"]) == ("send", "receive")
-        if path != "auto":  # there the first lane may be of either kind
+        if path != "auto":  # with auto, the first lane may be of either kind
             reason = "setting" if path == "kernel" else ""
             assert sender["fallback"] == receiver["fallback"] == reason
         assert sender["comm_id"] == receiver["comm_id"] != 0
@@ -96,47 +97,47 @@ def test_lanes_are_shown_while_they_carry(lab: Lab, path: str, kinds: set[str]) 
         assert min(shares.values()) > 0.1  # both rails carry
         assert all(lane["state"] == "open" for lane in sender["lanes"])
         assert any(lane["srtt_ns"] > 0 for lane in sender["lanes"])
-        # Each lane is one of the other side's.
-        there = {
+        # Both sides report the same lanes.
+        mirrored = {
             (lane["remote"], lane["remote_port"], lane["local"], lane["local_port"])
             for lane in receiver["lanes"]
         }
         assert {
             (lane["local"], lane["local_port"], lane["remote"], lane["remote_port"])
             for lane in sender["lanes"]
-        } == there
+        } == mirrored
         stream.finish()
 
 
 @pytest.mark.parametrize("path", ["kernel", "xdp"])
-def test_a_lane_that_is_lost_is_shown_as_dead_and_its_chunks_as_moved(lab: Lab, path: str) -> None:
+def test_a_lost_lane_is_shown_as_dead_and_its_chunks_as_moved(lab: Lab, path: str) -> None:
     rails = Rails(lab)
     few = {"HARP_LANES": "1", "HARP_KERNEL_LANES": "1"}
     with Stream(lab, options(path, HARP_RAILS="all", **few)) as stream:
         wait_for_rails(stream, rails, [0, 1])
         rails.silence(1)
         try:
-            lost = when(
-                stream, SOURCE, lambda each: each["counters"]["rails_down"] > 0, "eth1 is down"
+            lost = wait_for_job(
+                stream, SOURCE, lambda state: state["counters"]["rails_down"] > 0, "eth1 is down"
             )
-            comm = max(lost["comms"], key=lambda each: each["bytes"])
+            comm = max(lost["comms"], key=lambda comm: comm["bytes"])
             (dead,) = [lane for lane in comm["lanes"] if lane["state"] == "dead"]
             assert (dead["ifname"], dead["end"]) == ("eth1", "timeout")
             assert (dead["in_flight_bytes"], dead["unsent_bytes"]) == (0, 0)
             assert lost["counters"]["lanes_died_timeout"] >= 1
             assert [rail["down"] for rail in lost["rails"] if rail["ifname"] == "eth1"] == [True]
-            # What it had under way goes over the other; without the dead one shares still add up.
-            moved = when(
+            # Its chunks in flight move to the other lane. Shares add up without the dead lane.
+            moved = wait_for_job(
                 stream,
                 SOURCE,
-                lambda each: (
-                    sum(rail["chunks_moved_here"] for rail in each["rails"])
+                lambda state: (
+                    sum(rail["chunks_moved_here"] for rail in state["rails"])
                     >= dead["chunks_moved_away"]
                     > 0
                 ),
                 "chunks have moved",
             )
-            comm = max(moved["comms"], key=lambda each: each["bytes"])
+            comm = max(moved["comms"], key=lambda comm: comm["bytes"])
             check_bytes(comm)
             done = subprocess.run(
                 [sys.executable, "-c", "from harp.cli import main; main()", "flows", "--pid",
@@ -147,11 +148,13 @@ def test_a_lane_that_is_lost_is_shown_as_dead_and_its_chunks_as_moved(lab: Lab, 
             assert "no lane over eth1 works" in done.stdout
         finally:
             rails.restore(1)
-        back = when(stream, SOURCE, lambda each: each["counters"]["rails_up"] > 0, "eth1 is back")
-        comm = max(back["comms"], key=lambda each: each["bytes"])
-        (again,) = [lane for lane in comm["lanes"] if lane["ifname"] == "eth1"]
-        assert (again["state"], again["lanes"] > 1) == ("open", True)
-        assert back["counters"]["lanes_replaced"] >= 1
+        recovered = wait_for_job(
+            stream, SOURCE, lambda state: state["counters"]["rails_up"] > 0, "eth1 is up again"
+        )
+        comm = max(recovered["comms"], key=lambda comm: comm["bytes"])
+        (replacement,) = [lane for lane in comm["lanes"] if lane["ifname"] == "eth1"]
+        assert (replacement["state"], replacement["lanes"] > 1) == ("open", True)
+        assert recovered["counters"]["lanes_replaced"] >= 1
         check_bytes(comm)
-        json.dumps(back)
+        json.dumps(recovered)
         stream.finish()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Peers of other kinds, peers that stop, peers that start again: over several lanes and rails."""
+"""Streams on several lanes and rails with an unprivileged, a stopped and a restarted peer."""
 
 import os
 import signal
@@ -28,14 +28,14 @@ FEW = {"HARP_LANES": "2", "HARP_KERNEL_LANES": "2"}
 
 @pytest.fixture(scope="module", params=[False, True], ids=["IPv4", "IPv6"])
 def lab(request: pytest.FixtureRequest, need_root: None) -> Iterator[Lab]:
-    with railed(2, ipv6=request.param) as made:
-        shaped(made)
-        yield made
+    with railed(2, ipv6=request.param) as lab:
+        shaped(lab)
+        yield lab
 
 
-def with_prefix(made: StreamOptions, poor: int) -> StreamOptions:
+def with_prefix(stream_options: StreamOptions, poor: int) -> StreamOptions:
     prefix = tuple(NOBODY if rank == poor else () for rank in range(2))
-    return replace(made, prefix=(prefix[0], prefix[1]))
+    return replace(stream_options, prefix=(prefix[0], prefix[1]))
 
 
 @pytest.mark.sample(
@@ -47,11 +47,11 @@ def with_prefix(made: StreamOptions, poor: int) -> StreamOptions:
 @pytest.mark.parametrize("poor", [SINK, SOURCE], ids=["poor receiver", "poor sender"])
 @pytest.mark.parametrize("rich", ["auto", "xdp"])
 def test_an_unprivileged_host_reaches_a_privileged_one(lab: Lab, poor: int, rich: str) -> None:
-    """Several lanes over both rails, of which one end is the kernel's, the other HARP's."""
+    """Each lane on both rails ends at kernel TCP on one host and at HARP's stack on the other."""
     rails = Rails(lab)
     paths = ("auto", rich) if poor == SINK else (rich, "auto")
-    made = options(*paths, HARP_RAILS="all", **FEW)
-    with Stream(lab, with_prefix(made, poor)) as stream:
+    stream_options = options(*paths, HARP_RAILS="all", **FEW)
+    with Stream(lab, with_prefix(stream_options, poor)) as stream:
         wait_for_rails(stream, rails, [0, 1])
         rails.silence(1)
         try:
@@ -69,8 +69,8 @@ def test_an_unprivileged_host_reaches_a_privileged_one(lab: Lab, poor: int, rich
 @pytest.mark.sample("IPv4-sender-xdp", "IPv6-receiver-kernel", "IPv6-receiver-auto")
 @pytest.mark.parametrize("path", ["xdp", "kernel", "auto"])
 @pytest.mark.parametrize("stopped", [SINK, SOURCE], ids=["receiver", "sender"])
-def test_a_stopped_process_goes_on_where_it_was(lab: Lab, path: str, stopped: int) -> None:
-    """SIGSTOP for far longer than a lane may be silent, SIGCONT: no error, nothing lost."""
+def test_a_stream_survives_a_stopped_process(lab: Lab, path: str, stopped: int) -> None:
+    """SIGSTOP for four lane timeouts, then SIGCONT: no error, no byte lost."""
     rails = Rails(lab)
     with Stream(lab, options(path, HARP_RAILS="all", **FEW)) as stream:
         wait_for_rails(stream, rails, [0, 1])
@@ -87,9 +87,9 @@ def test_a_stopped_process_goes_on_where_it_was(lab: Lab, path: str, stopped: in
 
 @pytest.mark.sample("IPv4-xdp", "IPv6-auto")
 @pytest.mark.parametrize("path", ["xdp", "auto"])
-def test_both_sides_start_again_at_once(lab: Lab, path: str) -> None:
-    """Killed under traffic and started again, five times: queues, ports and rails are there
-    again, and nothing old reaches the new ones."""
+def test_both_sides_restart_simultaneously(lab: Lab, path: str) -> None:
+    """Both ranks are killed under traffic and restarted, five times. Queues, ports and rails are
+    available again, and no old packet reaches a new connection."""
     rails = Rails(lab)
     for _ in range(5):
         with Stream(lab, options(path, HARP_RAILS="all", **FEW)) as stream:

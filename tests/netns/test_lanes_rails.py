@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several NICs under one stream: one that fails and recovers, and all that fail.
+"""A stream over several NICs: one fails and recovers, or all fail.
 
 The receiver compares every byte in order. Rails are far slower than the processors, and the tests
-compare bytes and the receiver's ticks, so that a busy machine changes nothing.
+compare bytes and the receiver's ticks, so results do not depend on the machine's load.
 """
 
 from collections.abc import Iterator
@@ -33,9 +33,9 @@ SECOND_TICKS = 1000 // TICK_MS
 
 @pytest.fixture(scope="module", params=[False, True], ids=["IPv4", "IPv6"])
 def lab(request: pytest.FixtureRequest, need_root: None) -> Iterator[Lab]:
-    with railed(2, ipv6=request.param) as made:
-        shaped(made)
-        yield made
+    with railed(2, ipv6=request.param) as lab:
+        shaped(lab)
+        yield lab
 
 
 @pytest.mark.sample(
@@ -49,19 +49,19 @@ def lab(request: pytest.FixtureRequest, need_root: None) -> Iterator[Lab]:
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("cut", CUTS)
 def test_a_rail_that_dies_costs_no_byte(lab: Lab, cut: str, path: str) -> None:
-    """Both rails carry data; one dies: it goes on over the other within a second, with a warning
-    and a metric; the rail is used again when it is back; every byte has come once."""
+    """When one of two rails dies, the stream continues on the other within a second, with a warning
+    and a metric. The rail is used again when it recovers. Every byte arrives once."""
     rails = Rails(lab)
     off, on = CUTS[cut]
     with Stream(lab, options(path, HARP_RAILS="all")) as stream:
         wait_for_rails(stream, rails, [0, 1])
-        since, said = len(stream.ranks[SINK].samples), len(warnings(stream, SOURCE))
+        since, known = len(stream.ranks[SINK].samples), len(warnings(stream, SOURCE))
         off(lab, 0)
         try:
             stream.flow(4 * MIB)
             assert ticks_without_a_byte(stream, since) < SECOND_TICKS
-            stream.wait(lambda: len(warnings(stream, SOURCE)) > said, "a warning")
-            assert "eth0" in warnings(stream, SOURCE)[said]
+            stream.wait(lambda: len(warnings(stream, SOURCE)) > known, "a warning")
+            assert "eth0" in warnings(stream, SOURCE)[known]
             assert counters(stream, SOURCE)["rails_down"] > 0
         finally:
             on(lab, 0)
@@ -74,7 +74,7 @@ def test_a_rail_that_dies_costs_no_byte(lab: Lab, cut: str, path: str) -> None:
 
 @pytest.mark.sample("IPv4-xdp", "IPv6-kernel")
 @pytest.mark.parametrize("path", PATHS)
-def test_a_backup_works_only_while_the_own_rail_does_not(lab: Lab, path: str) -> None:
+def test_a_backup_rail_carries_data_only_while_the_own_rail_is_down(lab: Lab, path: str) -> None:
     rails = Rails(lab)
     with Stream(lab, options(path, HARP_RAILS="backup")) as stream:
         wait_for_rails(stream, rails, [0])
@@ -92,7 +92,7 @@ def test_a_backup_works_only_while_the_own_rail_does_not(lab: Lab, path: str) ->
 
 
 @pytest.mark.sample("IPv6")
-def test_both_rails_dead_is_an_error_that_names_the_peer(lab: Lab) -> None:
+def test_when_both_rails_die_the_error_names_the_peer(lab: Lab) -> None:
     rails = Rails(lab)
     stream_options = options("auto", HARP_RAILS="all", HARP_USER_TIMEOUT_MS="1500")
     with Stream(lab, stream_options) as stream:
@@ -100,19 +100,19 @@ def test_both_rails_dead_is_an_error_that_names_the_peer(lab: Lab) -> None:
         for rail in (0, 1):
             rails.silence(rail)
         try:
-            ended = stream.ranks[SOURCE].process.wait(60)
+            status = stream.ranks[SOURCE].process.wait(60)
         finally:
             for rail in (0, 1):
                 rails.restore(rail)
-        assert ended == 4
+        assert status == 4
         assert any(lab.hosts[SINK].address in line for line in warnings(stream, SOURCE))
 
 
 @pytest.mark.sample("IPv6-silent", "IPv4-sender's NIC off")
 @pytest.mark.parametrize("cut", ["silent", "sender's NIC off"])
-def test_rails_that_die_in_turns(lab: Lab, cut: str, tmp_path: Path) -> None:
-    """One is back just before the other goes, again and again: the stream continues over either.
-    Each lane that is opened again has encryption keys of its own."""
+def test_a_stream_survives_rails_that_fail_in_turn(lab: Lab, cut: str, tmp_path: Path) -> None:
+    """Each rail recovers just before the other fails, six times. Each reopened lane has new
+    encryption keys."""
     key = tmp_path / "key"
     key.touch(0o600)
     key.write_text("5a" * 32 + "\n")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Native or generic XDP: which mode is chosen, and what is logged."""
+"""HARP chooses native or generic XDP, and logs the choice."""
 
 import contextlib
 import json
@@ -11,7 +11,7 @@ from netns_tools import AUTO, Tools, attach, outcome, xdp_attached
 
 from harp.lab import Host, Lab
 
-# A tap device has a carrier as long as somebody holds it.
+# A tap device has a carrier while a process holds it open.
 HOLD_TAP = """
 import fcntl, os, struct, sys
 fd = os.open("/dev/net/tun", os.O_RDWR)
@@ -22,7 +22,7 @@ sys.stdin.read()
 
 
 def generic(reason: str) -> str:
-    """What is said of a generic program."""
+    """The log text for generic mode."""
     return (
         f"generic XDP ({reason}): the kernel copies all packets that it receives on this interface "
         "once more and disables GRO before XDP; its bulk throughput drops by up to a third"
@@ -34,7 +34,9 @@ def tap(tools: Tools, lab: Lab) -> Host:
     """A host whose interface is a tap device."""
     host = lab.hosts[0]
     tools.started.append(
-        holder := host.popen([sys.executable, "-c", HOLD_TAP], stdin=-1)  # a pipe that stays open
+        holder := host.popen(
+            [sys.executable, "-c", HOLD_TAP], stdin=-1
+        )  # -1: a pipe that stays open
     )
     assert holder.stdout is not None
     if holder.stdout.readline() != "ready\n":
@@ -44,9 +46,9 @@ def tap(tools: Tools, lab: Lab) -> Host:
     return Host(host.netns, 0, "10.78.0.1", "tap0")
 
 
-def mode(tools: Tools, host: Host, asked: str) -> str:
-    """What a client says of the mode that it got, before it finds nobody to call."""
-    options = [*tools.side(host, "harp"), "--xdp", asked, "--timeout", "1"]
+def logged_mode(tools: Tools, host: Host, requested: str) -> str:
+    """Return the mode that a client logs before its connection attempt fails."""
+    options = [*tools.stack_options(host, "harp"), "--xdp", requested, "--timeout", "1"]
     args = [tools.tcp, "send", "10.78.0.9", "7000", *options]
     _, err, status = outcome(host, args)
     assert status == 1
@@ -54,12 +56,12 @@ def mode(tools: Tools, host: Host, asked: str) -> str:
     return err.splitlines()[0].removeprefix(f"harp-tcp: {host.ifname}: ")
 
 
-def test_native_mode_is_used_where_it_costs_the_kernel_nothing(tools: Tools, tap: Host) -> None:
-    said = mode(tools, tap, "auto")
-    assert said == "native XDP: MTU, queues and offloads stay the same"
-    assert mode(tools, tap, "native-or-none") == said
-    assert mode(tools, tap, "native") == "native XDP: as requested"
-    assert mode(tools, tap, "generic") == generic("as requested")
+def test_native_mode_is_used_if_it_changes_no_settings(tools: Tools, tap: Host) -> None:
+    native = "native XDP: MTU, queues and offloads stay the same"
+    assert logged_mode(tools, tap, "auto") == native
+    assert logged_mode(tools, tap, "native-or-none") == native
+    assert logged_mode(tools, tap, "native") == "native XDP: as requested"
+    assert logged_mode(tools, tap, "generic") == generic("as requested")
 
 
 @pytest.fixture
@@ -73,36 +75,36 @@ def bridge(lab: Lab) -> Host:
     return Host(host.netns, 0, "10.78.0.1", "br0")
 
 
-def test_generic_mode_is_used_where_the_driver_has_no_other(tools: Tools, bridge: Host) -> None:
-    assert mode(tools, bridge, "auto") == generic("driver bridge")
-    assert mode(tools, bridge, "native-or-none") == (
+def test_generic_mode_is_used_if_the_driver_has_no_other(tools: Tools, bridge: Host) -> None:
+    assert logged_mode(tools, bridge, "auto") == generic("driver bridge")
+    assert logged_mode(tools, bridge, "native-or-none") == (
         "AF_XDP is available in generic copy mode only (driver bridge): nothing is attached"
     )
-    side = tools.side(bridge, "harp")
-    args = [tools.tcp, "serve", bridge.address, "61000", *side, "--xdp", "native"]
+    options = tools.stack_options(bridge, "harp")
+    args = [tools.tcp, "serve", bridge.address, "61000", *options, "--xdp", "native"]
     _, err, status = outcome(bridge, args)
     assert status == 1
     assert err == "harp-tcp: br0: the driver has no native XDP; use generic mode\n"
 
 
-def programs() -> int:
-    """How many programs of the kernel's this process holds."""
-    held = 0
+def program_count() -> int:
+    """Return how many BPF programs this process holds."""
+    count = 0
     for fd in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):
-            held += str(fd.readlink()) == "anon_inode:bpf-prog"
-    return held
+            count += str(fd.readlink()) == "anon_inode:bpf-prog"
+    return count
 
 
 def test_a_failed_native_attach_leaves_no_program(lab: Lab) -> None:
-    """HARP finds out by trying that ifb has no native XDP."""
+    """ifb has no native XDP, which only an attempt reveals."""
     host = lab.hosts[0]
     host.run("ip", "link", "add", "ifb7", "type", "ifb")
-    before = programs()
+    before = program_count()
     steering = attach(Host(host.netns, 0, "", "ifb7"), AUTO)
-    assert programs() == before + 1
+    assert program_count() == before + 1
     steering.close()
-    assert programs() == before
+    assert program_count() == before
 
 
 def test_a_forced_mode_carries_a_connection(tools: Tools, lab: Lab) -> None:
@@ -110,5 +112,5 @@ def test_a_forced_mode_carries_a_connection(tools: Tools, lab: Lab) -> None:
     server = tools.serve_tcp(there, "harp", 61000, "--xdp", "native")
     report = tools.call_tcp(here, "harp", "send", there.address, 61000, "--bytes", "1000000")
     assert report["bytes"] == 1000000
-    served = json.loads(server.communicate(timeout=30)[0].splitlines()[-1])
-    assert served["bytes_received"] >= 1000000
+    server_report = json.loads(server.communicate(timeout=30)[0].splitlines()[-1])
+    assert server_report["bytes_received"] >= 1000000

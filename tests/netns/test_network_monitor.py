@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harpd's monitor, asked about the neighbors of a real kernel."""
+"""harpd's network monitor resolves and confirms neighbors of a real kernel."""
 
 import contextlib
 import json
@@ -18,8 +18,8 @@ V4 = b"\0" * 10 + b"\xff\xff"
 
 
 def raw(address: str) -> bytes:
-    v6 = ":" in address
-    return socket.inet_pton(socket.AF_INET6, address) if v6 else V4 + socket.inet_aton(address)
+    is_v6 = ":" in address
+    return socket.inet_pton(socket.AF_INET6, address) if is_v6 else V4 + socket.inet_aton(address)
 
 
 def with_monitor(host: Host, work: Callable[[NetworkMonitor, int], Any]) -> Any:
@@ -31,21 +31,22 @@ def with_monitor(host: Host, work: Callable[[NetworkMonitor, int], Any]) -> Any:
 
 
 def mac_of(monitor: NetworkMonitor, addr: bytes) -> bytes:
-    """What the kernel says next of a neighbor."""
+    """Return the MAC address in the kernel's next event of the neighbor."""
     while select.select([monitor], [], [], 30)[0]:
-        for _, found, mac in monitor.read().neighbors:
-            if found == addr:
+        for _, neighbor, mac in monitor.read().neighbors:
+            if neighbor == addr:
                 return mac
-    pytest.fail("the kernel says nothing")
+    pytest.fail("no event from the kernel")
 
 
 def states(host: Host, address: str) -> list[str]:
-    found: list[str] = json.loads(host.run("ip", "-j", "neigh", "show", "to", address))[0]["state"]
-    return found
+    shown = json.loads(host.run("ip", "-j", "neigh", "show", "to", address))
+    result: list[str] = shown[0]["state"]
+    return result
 
 
-def test_a_neighbor_is_resolved_or_not(each: Lab) -> None:
-    here, there = each.hosts
+def test_a_neighbor_is_resolved_or_not(family_lab: Lab) -> None:
+    here, there = family_lab.hosts
     absent = "fd77::99" if ":" in there.address else "10.77.0.99"
     family = "ipv6" if ":" in there.address else "ipv4"
     here.sysctl(f"{family}/neigh/{here.ifname}/retrans_time_ms", 100)
@@ -55,17 +56,16 @@ def test_a_neighbor_is_resolved_or_not(each: Lab) -> None:
         monitor.resolve([(ifindex, raw(address)) for address in (there.address, absent)])
         assert mac_of(monitor, raw(there.address)) == bytes.fromhex(mac.replace(":", ""))
         assert mac_of(monitor, raw(absent)) == b""
-        # A known neighbor is answered at once.
+        # The kernel reports a known neighbor at once.
         monitor.resolve([(ifindex, raw(there.address))])
         assert mac_of(monitor, raw(there.address)) == bytes.fromhex(mac.replace(":", ""))
 
     with_monitor(here, work)
 
 
-def test_what_is_confirmed_stays_what_it_was(each: Lab) -> None:
-    """An operator's permanent entry is not turned into one that expires, as NUD_REACHABLE would;
-    one that does not exist is not made."""
-    here, there = each.hosts
+def test_a_confirmation_neither_changes_permanent_entries_nor_adds_any(family_lab: Lab) -> None:
+    """NUD_REACHABLE would turn an operator's permanent entry into one that expires."""
+    here, there = family_lab.hosts
     dev = ["dev", here.ifname]
     mac = ["lladdr", "02:00:00:00:00:55"]
     here.run("ip", "neigh", "replace", there.address, *mac, *dev, "nud", "permanent")
@@ -80,10 +80,10 @@ def test_what_is_confirmed_stays_what_it_was(each: Lab) -> None:
     assert absent not in here.run("ip", "neigh", "show")
 
 
-def test_a_confirmed_neighbor_is_not_probed(each: Lab) -> None:
-    """A packet to a stale neighbor begins a delay. Without a confirmation the kernel probes after
-    it, which this neighbor does not answer."""
-    here, there = each.hosts
+def test_a_confirmed_neighbor_is_not_probed(family_lab: Lab) -> None:
+    """A packet to a stale neighbor starts a delay. Without a confirmation the kernel then sends
+    probes, which this neighbor does not answer."""
+    here, there = family_lab.hosts
     family = "ipv6" if ":" in there.address else "ipv4"
     here.sysctl(f"{family}/neigh/{here.ifname}/delay_first_probe_time", 1)
     entry = [there.address, "lladdr", "02:00:00:00:00:55", "dev", here.ifname]

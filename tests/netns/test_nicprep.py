@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NIC preparation against the kernel: settings of a veth change and are restored; others are
-reported."""
+"""NIC preparation on a real kernel: it changes and restores settings of a veth, and reports those
+that a veth does not support."""
 
 import json
 from collections.abc import Callable
@@ -19,7 +19,7 @@ PORTS = Path("/proc/sys/net/ipv4/ip_local_reserved_ports")
 
 
 def inside(host: LabHost, work: Callable[[Host], Any]) -> Any:
-    """What work says, done in the host's namespace."""
+    """Run work() in the host's namespace. Return its result."""
     return netns_tools.inside(host, lambda: work(Host()))
 
 
@@ -56,11 +56,11 @@ def test_a_veth_is_prepared_and_restored(queues_lab: Lab) -> None:
     before = channels(host), features(host), inside(host, lambda _: PORTS.read_text())
     records: list[Undo] = []
     result = inside(host, lambda kernel: prepare([nic], 0, kernel, records.append))
-    said = {outcome.name.removeprefix(f"{host.ifname} "): outcome for outcome in result.outcomes}
-    assert said["queues"].status == said["offloads"].status == "done"
-    assert said["61000-65535 reserved ports"].status == "done"
+    by_name = {outcome.name.removeprefix(f"{host.ifname} "): outcome for outcome in result.outcomes}
+    assert by_name["queues"].status == by_name["offloads"].status == "done"
+    assert by_name["61000-65535 reserved ports"].status == "done"
     for name in ("ring sizes", "interrupt coalescing", "interrupt affinity"):
-        assert said[name].status == "not supported", said[name]
+        assert by_name[name].status == "not supported", by_name[name]
     assert channels(host) == [2, 2]
     now = features(host)
     assert (now["tx-tcp-segmentation"], now["generic-receive-offload"]) == (False, False)
@@ -71,7 +71,7 @@ def test_a_veth_is_prepared_and_restored(queues_lab: Lab) -> None:
     assert after == before
 
 
-def test_by_default_a_host_gets_reserved_ports_and_nothing_else(lab: Lab) -> None:
+def test_by_default_only_the_reserved_ports_change(lab: Lab) -> None:
     host, other = lab.hosts
     nic = NicConfig(ifname=host.ifname)
     before = channels(host), features(host)

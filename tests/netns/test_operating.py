@@ -16,6 +16,7 @@ from machine import Machine, steps, user_is_free
 from harp.lab import Lab
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "operating.md"
+# Commands that may have to wait until a background job is ready.
 LOOKS = ("harpctl instances", "harpctl stats", "harpctl flows", "curl")
 
 
@@ -24,18 +25,18 @@ STEPS = steps(PAGE)
 
 @pytest.fixture
 def machines(lab: Lab) -> Iterator[list[Machine]]:
-    """Both hosts as machines of their own."""
+    """Both hosts as separate machines."""
     assert user_is_free()
-    made: list[Machine] = []
+    result: list[Machine] = []
     try:
         for host in lab.hosts:
             folder = Path(tempfile.mkdtemp(prefix="harp-machine-"))
             folder.chmod(0o755)
-            made.append(Machine(host, folder))
-            made[-1].start()
-        yield made
+            result.append(Machine(host, folder))
+            result[-1].start()
+        yield result
     finally:
-        for machine in made:
+        for machine in result:
             machine.close()
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An XDP program that is pinned outlives its maker; the next process adopts and replaces it."""
+"""A pinned XDP program outlives its process; the next process adopts and replaces it."""
 
 import ctypes
 import errno
@@ -38,14 +38,14 @@ def names(pins: Path) -> set[str]:
 
 
 def refusal(host: Host, pins: Path) -> OSError:
-    """The error of an adoption: one line that names the interface."""
-    with pytest.raises(OSError, match=rf"\] {host.ifname}: [^\n]*$") as refused:
+    """Return the error of an adoption, which is one line that names the interface."""
+    with pytest.raises(OSError, match=rf"\] {host.ifname}: [^\n]*$") as error:
         adopt(host, pins)
-    return refused.value
+    return error.value
 
 
-def sent(lab: Lab, steering: Steering, count: int) -> int:
-    """Sends that many frames to a port of HARP's; how many packets had a verdict meanwhile."""
+def send(lab: Lab, steering: Steering, count: int) -> int:
+    """Send `count` frames to a port of HARP. Return how many of them the program has counted."""
     frame = bytes(ethernet_of(lab) / V4.to_us(PORT))
     before = absent(steering)
     send_frames(lab, [frame] * count)
@@ -53,30 +53,32 @@ def sent(lab: Lab, steering: Steering, count: int) -> int:
 
 
 def absent(steering: Steering) -> int:
-    """Packets of HARP's for which no socket was there: what the tests send."""
+    """Return the count of HARP's packets without a socket, such as the frames of these tests."""
     return steering.verdicts()["absent"]
 
 
-def test_adopted_after_its_maker_was_killed(tools: Tools, lab: Lab, bpffs: Path) -> None:
+def test_a_program_is_adopted_after_its_process_was_killed(
+    tools: Tools, lab: Lab, bpffs: Path
+) -> None:
     host, pins = lab.hosts[1], bpffs / "eth0"
-    maker = serve_pin(tools, host, pins)
+    process = serve_pin(tools, host, pins)
     assert names(pins) == PINS
-    maker.kill()
-    maker.communicate()
+    process.kill()
+    process.communicate()
     assert xdp_attached(host)
     first = adopt(host, pins)
     assert first.why.startswith(f"{host.ifname}: generic XDP (taken over): the kernel copies all")
     own(first)
-    assert sent(lab, first, 10) == 10
-    # The next one finds what that one left.
+    assert send(lab, first, 10) == 10
+    # The next adoption finds the same counters.
     first.close()
     assert xdp_attached(host)
     second = adopt(host, pins)
     assert absent(second) == 10
-    assert sent(lab, second, 10) == 10
+    assert send(lab, second, 10) == 10
     _host.unpin(str(pins))
     assert not pins.exists()
-    assert xdp_attached(host), "a process that has it open keeps it"
+    assert xdp_attached(host), "an open program stays attached"
     second.close()
     wait_until(lambda: not xdp_attached(host), "detaching")
 
@@ -86,34 +88,34 @@ def test_a_replacement_under_traffic_misses_no_packet(lab: Lab, bpffs: Path) -> 
     steering = attach(host)
     own(steering)
     steering.pin(str(pins))
-    done, replaced = threading.Event(), 0
+    done, replacements = threading.Event(), 0
 
     def replace() -> None:
-        nonlocal replaced
+        nonlocal replacements
         while not done.is_set():
             steering.replace()
-            replaced += 1
+            replacements += 1
 
     thread = threading.Thread(target=lambda: inside(host, replace))
     thread.start()
     try:
-        for _ in range(20):  # it is as slow as the kernel is busy, or has failed
-            assert sent(lab, steering, 100_000) == 100_000
-            if replaced > 5:
+        for _ in range(20):  # replacements are slow on a busy machine
+            assert send(lab, steering, 100_000) == 100_000
+            if replacements > 5:
                 break
     finally:
         done.set()
         thread.join()
-    assert replaced > 5
+    assert replacements > 5
     assert names(pins) == PINS
     steering.close()
-    again = adopt(host, pins)
-    assert sent(lab, again, 10) == 10
+    adopted = adopt(host, pins)
+    assert send(lab, adopted, 10) == 10
     _host.unpin(str(pins))
 
 
 def pin(lab: Lab, bpffs: Path) -> Path:
-    """Pins a program on the second host as harpd does, and holds nothing of it."""
+    """Pin a program on the second host as harpd does, and close its descriptors."""
     pins = bpffs / "eth0"
     steering = attach(lab.hosts[1])
     steering.pin(str(pins))
@@ -123,7 +125,7 @@ def pin(lab: Lab, bpffs: Path) -> Path:
 
 @pytest.fixture
 def pinned(lab: Lab, bpffs: Path) -> Iterator[Path]:
-    """Pins of the second host's program that no process holds."""
+    """Pins of a program on the second host that no process holds open."""
     pins = pin(lab, bpffs)
     yield pins
     if pins.exists():
@@ -131,7 +133,7 @@ def pinned(lab: Lab, bpffs: Path) -> Iterator[Path]:
 
 
 def test_an_interrupted_replacement_is_finished(lab: Lab, pinned: Path) -> None:
-    """Between the link's change and the pin's: the new program has its first name."""
+    """The process died after it changed the link and before it renamed the new program's pin."""
     host = lab.hosts[1]
     steering = adopt(host, pinned)
     (pinned / "program").rename(pinned / "old")
@@ -139,9 +141,9 @@ def test_an_interrupted_replacement_is_finished(lab: Lab, pinned: Path) -> None:
     (pinned / "program").rename(pinned / "program_new")
     (pinned / "old").rename(pinned / "program")
     steering.close()
-    again = adopt(host, pinned)
+    adopted = adopt(host, pinned)
     assert names(pinned) == PINS
-    again.replace()
+    adopted.replace()
 
 
 def set_layout(pins: Path, number: int) -> None:
@@ -154,7 +156,7 @@ def set_layout(pins: Path, number: int) -> None:
 
 
 def older_layout(pins: Path) -> None:
-    """As the version before left it: without the map of arrivals."""
+    """Change the pins to those of the previous version, which has no map of arrivals."""
     (pins / "arrivals").unlink()
     set_layout(pins, 1)
 
@@ -167,17 +169,17 @@ STALE: dict[str, tuple[Callable[[Path], None], str]] = {
 
 @pytest.mark.parametrize("name", STALE)
 def test_pins_of_another_version_are_stale(lab: Lab, pinned: Path, name: str) -> None:
-    change, words = STALE[name]
+    change, message = STALE[name]
     change(pinned)
     error = refusal(lab.hosts[1], pinned)
     assert error.errno == errno.ESTALE
-    with pytest.raises(OSError, match=words):
+    with pytest.raises(OSError, match=message):
         raise error
-    assert xdp_attached(lab.hosts[1]), "refused is not removed"
+    assert xdp_attached(lab.hosts[1]), "a refused program stays attached"
 
 
 def test_maps_of_another_program_are_stale(lab: Lab, pinned: Path, bpffs: Path) -> None:
-    """Of the right shape, but no program uses them."""
+    """A map has the right type and size, but the pinned program does not use it."""
     other = attach(lab.hosts[0])
     other.pin(str(bpffs / "other"))
     other.close()
@@ -209,37 +211,37 @@ def test_incomplete_pins_are_refused_and_removed(lab: Lab, bpffs: Path) -> None:
 
 def test_pins_are_not_overwritten(lab: Lab, pinned: Path) -> None:
     here = attach(lab.hosts[0])
-    with pytest.raises(OSError, match="pinning in") as refused:
+    with pytest.raises(OSError, match="pinning in") as error:
         here.pin(str(pinned))
-    assert refused.value.errno == errno.EEXIST
+    assert error.value.errno == errno.EEXIST
     adopt(lab.hosts[1], pinned).close()
     assert names(pinned) == PINS
 
 
 def test_missing_pins_are_an_error(lab: Lab, bpffs: Path, tmp_path: Path) -> None:
-    for at in (bpffs, bpffs / "nosuch", tmp_path, tmp_path / "nosuch"):
-        assert refusal(lab.hosts[1], at).errno == errno.ENOENT
-        assert not _host.unpin(str(at))
+    for path in (bpffs, bpffs / "nosuch", tmp_path, tmp_path / "nosuch"):
+        assert refusal(lab.hosts[1], path).errno == errno.ENOENT
+        assert not _host.unpin(str(path))
         bpffs.mkdir(exist_ok=True)
 
 
 def test_pinning_needs_a_bpffs(lab: Lab, tmp_path: Path, bpffs: Path) -> None:
     steering = attach(lab.hosts[1])
-    for at, error in (
+    for path, expected in (
         (tmp_path, errno.EOPNOTSUPP),
         (tmp_path / "made", errno.EOPNOTSUPP),
         (tmp_path / "no" / "such", errno.ENOENT),
         (bpffs / "eth0.5", errno.EINVAL),
     ):
-        with pytest.raises(OSError, match="pinning in") as refused:
-            steering.pin(str(at))
-        assert refused.value.errno == error
+        with pytest.raises(OSError, match="pinning in") as error:
+            steering.pin(str(path))
+        assert error.value.errno == expected
     assert not (tmp_path / "made").exists()
-    # After all of that it can still be pinned, once.
+    # After these failures the program can still be pinned, once.
     steering.pin(str(bpffs / "eth0"))
-    with pytest.raises(OSError, match="pinning in") as refused:
+    with pytest.raises(OSError, match="pinning in") as error:
         steering.pin(str(bpffs / "again"))
-    assert refused.value.errno == errno.EBUSY
+    assert error.value.errno == errno.EBUSY
     _host.unpin(str(bpffs / "eth0"))
     steering.close()
     wait_until(lambda: not xdp_attached(lab.hosts[1]), "detaching")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The XDP program is detached by force or replaced, or its interface leaves: one warning."""
+"""The XDP program is force-detached or replaced, or its interface moves: one warning."""
 
 import errno
 import os
@@ -24,18 +24,18 @@ from harp import _host
 from harp.lab import Host, Lab
 
 
-def index(host: Host) -> int:
+def ifindex_of(host: Host) -> int:
     return int(inside(host, lambda: socket.if_nametoindex(host.ifname)))
 
 
 def detach_by_force(host: Host, pid: int) -> None:
-    ifindex = index(host)
-    (link,) = [each for each in bpf_calls.links_of(pid) if each.ifindex == ifindex]
+    ifindex = ifindex_of(host)
+    (link,) = [link for link in bpf_calls.links_of(pid) if link.ifindex == ifindex]
     bpf_calls.detach(link)
 
 
 @pytest.mark.parametrize("mode", [GENERIC, NATIVE], ids=["generic", "native"])
-def test_detached_by_force_it_is_attached_again(lab: Lab, mode: int) -> None:
+def test_a_force_detached_program_is_attached_again(lab: Lab, mode: int) -> None:
     host = lab.hosts[0]
     steering = attach(host, mode)
     fds = steering.fds()
@@ -47,7 +47,7 @@ def test_detached_by_force_it_is_attached_again(lab: Lab, mode: int) -> None:
     )
     assert xdp_attached(host)
     assert inside(host, steering.check) == ""
-    assert steering.fds() == fds, "a forked child closes them by number"
+    assert steering.fds() == fds, "a forked child closes these descriptors by number"
     steering.close()
     assert not xdp_attached(host)
 
@@ -62,14 +62,14 @@ def test_a_pinned_link_is_pinned_again(lab: Lab, bpffs: Path) -> None:
     assert xdp_attached(host)
     adopt(host, pins).close()
     _host.unpin(str(pins))
-    wait_until(lambda: not xdp_attached(host), "the program is gone with its pins")
+    wait_until(lambda: not xdp_attached(host), "the program is detached when its pins are removed")
 
 
-def test_another_program_in_its_place_is_named(lab: Lab) -> None:
+def test_another_attached_program_is_an_error_until_it_is_gone(lab: Lab) -> None:
     host = lab.hosts[0]
     steering = attach(host)
     detach_by_force(host, os.getpid())
-    foreign = inside(host, lambda: bpf_calls.put_on(index(host)))
+    foreign = inside(host, lambda: bpf_calls.attach_pass_program(ifindex_of(host)))
     with pytest.raises(OSError, match="another XDP program is attached") as caught:
         inside(host, steering.check)
     assert caught.value.errno == errno.EBUSY
@@ -78,7 +78,7 @@ def test_another_program_in_its_place_is_named(lab: Lab) -> None:
     steering.close()
 
 
-def test_nothing_stays_on_an_interface_that_leaves(lab: Lab) -> None:
+def test_no_program_stays_on_an_interface_that_moves_to_another_namespace(lab: Lab) -> None:
     here, there = lab.hosts
     here.run("ip", "link", "add", "away0", "type", "veth", "peer", "name", "away1")
     steering = attach(Host(here.netns, 0, "", "away0"))
@@ -90,7 +90,7 @@ def test_nothing_stays_on_an_interface_that_leaves(lab: Lab) -> None:
     steering.close()
 
 
-def test_a_process_warns_once_and_goes_on(tools: Tools, lab: Lab) -> None:
+def test_a_process_warns_once_and_continues_to_serve(tools: Tools, lab: Lab) -> None:
     here, there = lab.hosts
     server = tools.serve_tcp(there, "harp", 61000)
     detach_by_force(there, server.pid)

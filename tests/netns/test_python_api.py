@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harp.Instance on an AF_XDP queue: fork, and errors. test_docs_python.py and test_queues.py have
+"""harp.Instance on an AF_XDP queue: fork and errors. test_docs_python.py and test_queues.py test
 its connections, tests/python/test_endpoint.py arrays and frames."""
 
 import sys
@@ -24,37 +24,37 @@ read, write = os.pipe()
 child = os.fork()
 if child == 0:
     os.close(write)
-    refused = 0
+    errors = 0
     calls = (lambda: instance.describe, instance.stats, acceptor.accept, instance.fileno,
              lambda: instance.connect("10.77.0.2", 9), lambda: instance.stack.stats())
     for call in calls:
         try:
             call()
         except RuntimeError:
-            refused += 1
+            errors += 1
     del instance, acceptor
     import gc
     gc.collect()
-    os.read(read, 1)  # until the parent is done: the queue must be free all the same
-    os._exit(0 if refused == len(calls) else 1)
+    os.read(read, 1)  # lives until the parent is done: the queue must be free nevertheless
+    os._exit(0 if errors == len(calls) else 1)
 os.close(read)
 instance.close()
-# The kernel frees a queue in its own time, and opening waits for that.
-with harp.Instance(ifname) as again:
-    assert again.describe
+# The kernel frees a queue asynchronously, so opening waits.
+with harp.Instance(ifname) as second:
+    assert second.describe
 os.close(write)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 print("good")
 """
 
 
-def test_a_forked_child_neither_uses_nor_keeps_it(tools: Tools, lab: Lab) -> None:
+def test_a_forked_child_neither_uses_nor_holds_the_instance(tools: Tools, lab: Lab) -> None:
     here = lab.hosts[0]
     out, err, status = outcome(here, script(FORKED, here.ifname))
     assert (out, status) == ("good\n", 0), err
 
 
-REFUSED = """
+REFUSALS = """
 import sys, harp
 ifname = sys.argv[1]
 def refusal(*args, **options):
@@ -89,7 +89,7 @@ with harp.Instance(ifname) as instance:
 
 def test_refusals_name_the_cause(tools: Tools, lab: Lab) -> None:
     here = lab.hosts[0]
-    out, err, status = outcome(here, script(REFUSED, here.ifname))
+    out, err, status = outcome(here, script(REFUSALS, here.ifname))
     assert status == 0, err
     lines = out.splitlines()
     for line, words in zip(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many queues: instances of one process, a NIC that spreads, ports that have a home."""
+"""A NIC with many queues: instances of one process, RSS, and ports on their queues."""
 
 import json
 import subprocess
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
-from netns_queues import RULE, connection, echoed, source_port, syns_until_refused
+from netns_queues import RULE, check_echo, connection, source_port, syns_until_refused
 from netns_tools import Tools, inside, wait_until, xdp_attached
 from scapy.layers.inet import ICMP, IP, TCP
 from test_steering import ethernet_of, send_frames
@@ -20,7 +20,7 @@ PORT = 61000
 QUEUES = 8
 
 
-# Instance i is on queue i and echoes on port PORT + i. Commands on stdin, one line of answer each.
+# Instance i uses queue i and echoes on port PORT + i. Each command on stdin prints one line.
 SERVERS = """
 import contextlib, json, os, signal, sys, threading
 from concurrent.futures import ThreadPoolExecutor
@@ -38,7 +38,7 @@ def serve(acceptor):
         while True:
             threading.Thread(target=echo, args=(acceptor.accept(),), daemon=True).start()
 
-def opened(queue):
+def open_instance(queue):
     return harp.Instance(ifname, queue, frame_count=2048)
 
 def refusal(queue, **options):
@@ -49,7 +49,7 @@ def refusal(queue, **options):
     return "opened"
 
 with ThreadPoolExecutor(count) as pool:
-    instances = list(pool.map(opened, range(count)))
+    instances = list(pool.map(open_instance, range(count)))
 acceptors = [instance.listen(port + i) for i, instance in enumerate(instances)]
 for acceptor in acceptors:
     threading.Thread(target=serve, args=(acceptor,), daemon=True).start()
@@ -70,7 +70,7 @@ os._exit(0)
 
 @dataclass
 class Servers:
-    """SERVERS at work on a host."""
+    """A process that runs SERVERS on a host."""
 
     process: subprocess.Popen[str]
     host: Host
@@ -107,24 +107,24 @@ def wide(request: pytest.FixtureRequest, need_root: None) -> Iterator[Lab]:
         yield lab
 
 
-def test_a_port_without_its_stack_is_the_kernels(tools: Tools, wide: Lab) -> None:
-    """Its process was killed, or that instance was closed: RST, on every queue."""
+def test_the_kernel_answers_on_a_port_without_its_stack(tools: Tools, wide: Lab) -> None:
+    """After its instance is closed, the port's SYNs get an RST on every queue."""
     here, there = wide.hosts
     servers = start(tools, there, 2)
     to = (there.address, PORT + 1)
     assert servers.ask("close 1") == "ok"
     for queue in (0, 1, 2):
         assert syns_until_refused(here, source_port(here.address, to, queue, QUEUES), to) == 1
-    # The other instance did not notice.
+    # The other instance continues to work.
     to = (there.address, PORT)
     with connection(here, source_port(here.address, to, 0, QUEUES), to) as sock:
-        echoed(sock, 1 << 20)
+        check_echo(sock, 1 << 20)
     servers.process.kill()
     servers.process.communicate()
     wait_until(lambda: not xdp_attached(there), "detaching")
 
 
-def test_the_steering_program_goes_with_the_last_instance(tools: Tools, wide: Lab) -> None:
+def test_the_xdp_program_is_detached_with_the_last_instance(tools: Tools, wide: Lab) -> None:
     there = wide.hosts[1]
     servers = start(tools, there, 3)
     for index in range(3):
@@ -132,7 +132,7 @@ def test_the_steering_program_goes_with_the_last_instance(tools: Tools, wide: La
         assert servers.ask(f"close {index}") == "ok"
     wait_until(lambda: not xdp_attached(there), "detaching")
     assert servers.process.poll() is None
-    # And the interface is free for the next process.
+    # The interface is free for the next process.
     start(tools, there, 1)
 
 
@@ -145,7 +145,7 @@ def test_instances_of_one_interface_have_one_xdp_mode(tools: Tools, wide4: Lab) 
     )
     to = (there.address, PORT)
     with connection(here, source_port(here.address, to, 0, 4), to) as sock:
-        echoed(sock, 1 << 20)
+        check_echo(sock, 1 << 20)
 
 
 @pytest.fixture
@@ -155,18 +155,18 @@ def wide4(need_root: None) -> Iterator[Lab]:
 
 
 def test_a_nic_without_an_rss_key_reports_none(wide4: Lab) -> None:
-    """A veth: its queues are counted, and how they are chosen is unknown, if there are several."""
+    """A veth reports its number of queues. With several, it does not report how it chooses one."""
     host = wide4.hosts[0]
     assert inside(host, lambda: _host.rss_read(host.ifname))[:2] == (1, 4)
     host.run("ip", "link", "add", "one", "numrxqueues", "1", "type", "veth")
     assert inside(host, lambda: _host.rss_read("one"))[:2] == (0, 1)
 
 
-def test_an_icmp_error_on_another_queue_is_the_kernels(tools: Tools, wide4: Lab) -> None:
-    """By addresses alone it lands anywhere; at home it is HARP's, elsewhere it harms nobody."""
+def test_an_icmp_error_on_another_queue_is_passed_to_the_kernel(tools: Tools, wide4: Lab) -> None:
+    """The NIC hashes ICMP by addresses only. HARP receives the errors on the port's queue."""
     here, there = wide4.hosts
     servers = start(tools, there, 4)
-    quoted = {
+    errors = {
         queue: bytes(
             ethernet_of(wide4)
             / IP(src=here.address, dst=there.address)
@@ -176,7 +176,7 @@ def test_an_icmp_error_on_another_queue_is_the_kernels(tools: Tools, wide4: Lab)
         )
         for queue in range(4)
     }
-    send_frames(wide4, list(quoted.values()))
+    send_frames(wide4, list(errors.values()))
     counts = servers.counts()
     assert counts["redirect_icmp"] == 1, "all four arrive on one queue"
     assert counts["pass_icmp_queue"] == 3

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The steering program takes HARP's flows and nothing else: one crafted frame, one verdict."""
+"""The XDP program redirects only HARP's flows: each crafted frame gets one expected verdict."""
 
 import contextlib
 import json
@@ -38,7 +38,7 @@ FREE = 61001
 
 @dataclass(frozen=True)
 class Family:
-    """Addresses of one family: the peer's, HARP's, and one that is nobody's."""
+    """Addresses of one family: the peer's, HARP's, and an unused one."""
 
     ip: type[Packet]
     peer: str
@@ -46,15 +46,15 @@ class Family:
     other: str
 
     def to_us(self, port: int = PORT) -> Packet:
-        """A segment that a stack drops in silence: a lone ACK would be answered with RST."""
+        """A segment that a stack drops silently (it answers a lone ACK with RST)."""
         return self.ip(src=self.peer, dst=self.own) / TCP(sport=7, dport=port, flags="R")
 
     def udp_to_us(self) -> Packet:
-        """A datagram whose checksum is wrong, so that nobody answers it."""
+        """A datagram with a wrong checksum, so that no stack answers it."""
         return self.ip(src=self.peer, dst=self.own) / UDP(dport=PORT, chksum=1)
 
     def from_us(self, port: int = PORT) -> Packet:
-        """What an ICMP error quotes."""
+        """The packet that an ICMP error quotes."""
         return self.ip(src=self.own, dst=self.peer) / TCP(sport=port, dport=7)
 
 
@@ -70,7 +70,7 @@ EACH_FAMILY: list[tuple[str, Packet]] = [
         ("pass_address", v.ip(src=v.peer, dst=v.other) / TCP(dport=PORT, flags="R")),
         ("pass_port", v.ip(src=v.peer, dst=v.own) / UDP(dport=PORT)),  # TCP's port only
         ("pass_protocol", v.ip(src=v.peer, dst=v.own) / SCTP(dport=PORT)),
-        # A tag with VLAN 0 is a priority, which changes nothing; others are not this interface's.
+        # A tag with VLAN 0 is only a priority. Other VLANs do not belong to this interface.
         ("redirect_tcp", Dot1Q(vlan=0, prio=5) / v.to_us()),
         ("pass_port", Dot1Q(vlan=0, prio=5) / v.to_us(FREE)),
         ("pass_vlan", Dot1Q(vlan=5) / v.to_us()),
@@ -138,7 +138,7 @@ ONLY_V6: list[tuple[str, Packet]] = [
         for header in (IPv6ExtHdrFragment(), IPv6ExtHdrFragment(offset=10, m=1))
     ),
 ]
-# Cut behind this many bytes. A frame is never padded here: this is no real Ethernet.
+# Frames that end after this many bytes; veth does not pad them to 60 bytes.
 SHORT: list[tuple[str, Packet, int]] = [
     ("pass_short", Dot1Q(vlan=0) / V4.to_us(), 14 + 3),
     ("pass_short", V4.to_us(), 14 + 19),
@@ -148,7 +148,7 @@ SHORT: list[tuple[str, Packet, int]] = [
     ("pass_short", V6.to_us(), 14 + 40 + 19),
     ("pass_short", icmp6(ICMPv6PacketTooBig()) / V6.from_us(), 14 + 40 + 8 + 40 + 7),
 ]
-# While UDP's port is held, and TCP's is not.
+# While HARP holds the UDP port, but not the TCP port.
 UDP_HELD: list[tuple[str, Packet]] = [
     *(
         pair
@@ -172,12 +172,12 @@ UDP_SHORT: list[tuple[str, Packet, int]] = [
     ("pass_short", V4.ip(src=V4.peer, dst=V4.own) / UDP(dport=PORT), 14 + 20 + 7),
     ("pass_short", V6.ip(src=V6.peer, dst=V6.own) / UDP(dport=PORT), 14 + 40 + 7),
 ]
-# What the hosts' kernels send each other by themselves has these verdicts too.
+# Verdicts that packets of the hosts' kernels get, too.
 NOISE = {"pass_protocol", "pass_type", "pass_header"}
 
 
 def send_frames(lab: Lab, frames: list[bytes]) -> None:
-    """From the first host's interface, as they are."""
+    """Send raw frames from the first host's interface."""
     here = lab.hosts[0]
     with inside(here, lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW)) as raw:
         raw.bind((here.ifname, 0))
@@ -186,7 +186,7 @@ def send_frames(lab: Lab, frames: list[bytes]) -> None:
 
 
 def ethernet_of(lab: Lab) -> Ether:
-    """The header of frames from the first host to the second."""
+    """Return the Ethernet header of frames from the first host to the second."""
     macs = [
         json.loads(host.run("ip", "-j", "link", "show", host.ifname))[0]["address"]
         for host in lab.hosts
@@ -194,10 +194,10 @@ def ethernet_of(lab: Lab) -> Ether:
     return Ether(src=macs[0], dst=macs[1])
 
 
-def test_udp_has_ports_of_its_own(tools: Tools, dual: Lab) -> None:
+def test_udp_ports_are_independent_of_tcp_ports(tools: Tools, dual: Lab) -> None:
     there = dual.hosts[1]
     args = [*udp_peer.PROGRAM, "::", str(PORT)]
-    server = tools.serve(there, [*args, *tools.side(there, "harp")])
+    server = tools.serve(there, [*args, *tools.stack_options(there, "harp")])
     ethernet = ethernet_of(dual)
     whole = [(verdict, bytes(ethernet / p)) for verdict, p in UDP_HELD]
     short = [(verdict, bytes(ethernet / p)[:at]) for verdict, p, at in UDP_SHORT]
@@ -208,21 +208,21 @@ def test_udp_has_ports_of_its_own(tools: Tools, dual: Lab) -> None:
     assert {name: n for name, n in counts.items() if n and name not in NOISE} == expected
 
 
-def test_every_kind_of_packet_has_its_verdict(tools: Tools, dual: Lab) -> None:
+def test_every_kind_of_packet_gets_the_expected_verdict(tools: Tools, dual: Lab) -> None:
     here, there = dual.hosts
-    serve = [tools.tcp, "serve", "::", str(PORT), *tools.side(there, "harp"), "-o", "json"]
+    serve = [tools.tcp, "serve", "::", str(PORT), *tools.stack_options(there, "harp"), "-o", "json"]
     server = tools.serve(there, serve)
     ethernet = ethernet_of(dual)
     whole = [(verdict, bytes(ethernet / p)) for verdict, p in EACH_FAMILY + ONLY_V4 + ONLY_V6]
     short = [(verdict, bytes(ethernet / p)[:at]) for verdict, p, at in SHORT]
     send_frames(dual, [frame for _, frame in whole + short])
     expected = Counter(verdict for verdict, _ in whole + short)
-    # A connection ends the server, which then reports.
+    # The server reports and exits after one connection.
     tools.call_tcp(here, "kernel", "send", there.address, PORT, "--bytes", "1000")
     report = json.loads(finish(server)[0].splitlines()[-1])
     counts = report["steering"]
-    taken = counts["redirect_tcp"] + counts["redirect_icmp"]
-    assert taken == report["stats"]["rx_packets"]
+    redirected = counts["redirect_tcp"] + counts["redirect_icmp"]
+    assert redirected == report["stats"]["rx_packets"]
     assert counts.pop("redirect_tcp") > expected.pop("redirect_tcp")
     for verdict in NOISE & expected.keys():
         assert counts[verdict] >= expected.pop(verdict), verdict
@@ -230,7 +230,7 @@ def test_every_kind_of_packet_has_its_verdict(tools: Tools, dual: Lab) -> None:
 
 
 def ping(host: Host, address: str) -> None:
-    """Echo requests from the host until one is answered."""
+    """Send echo requests from the host until one is answered."""
     if ":" in address:
         kind, proto, reply = socket.AF_INET6, socket.IPPROTO_ICMPV6, 129
         request = bytes(ICMPv6EchoRequest(id=7))  # the kernel fills in the checksum
@@ -251,11 +251,11 @@ def ping(host: Host, address: str) -> None:
 
 
 def test_the_kernel_answers_pings_and_solicitations(tools: Tools, dual: Lab) -> None:
-    """HARP holds the addresses' ports, not the addresses."""
+    """HARP takes ports of the addresses, not the addresses themselves."""
     here, there = dual.hosts
-    tools.serve(there, [tools.tcp, "serve", "::", str(PORT), *tools.side(there, "harp")])
+    tools.serve(there, [tools.tcp, "serve", "::", str(PORT), *tools.stack_options(there, "harp")])
     assert xdp_attached(there)
     for family in (V4, V6):
         ping(here, family.own)
-        here.run("ip", "neigh", "flush", "dev", here.ifname)  # asked for again
+        here.run("ip", "neigh", "flush", "dev", here.ifname)  # the next ping solicits again
         ping(here, family.own)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HARP's UDP answers the kernel's; ports are held, others are not."""
+"""HARP's UDP answers the kernel's, and reserves only its own ports."""
 
 import errno
 import json
@@ -25,25 +25,25 @@ def family(request: pytest.FixtureRequest, need_root: None) -> Iterator[Lab]:
 
 
 def kernel_socket(host: Host, timeout_s: float = 5) -> socket.socket:
-    """A UDP socket of the kernel's in the host's namespace."""
+    """A kernel UDP socket in the host's namespace."""
     family = socket.AF_INET6 if ":" in host.address else socket.AF_INET
-    made: socket.socket = inside(host, lambda: socket.socket(family, socket.SOCK_DGRAM))
-    made.settimeout(timeout_s)
-    return made
+    sock: socket.socket = inside(host, lambda: socket.socket(family, socket.SOCK_DGRAM))
+    sock.settimeout(timeout_s)
+    return sock
 
 
 def echo_server(tools: Tools, host: Host) -> Any:
     args = [*udp_peer.PROGRAM, host.address, str(PORT)]
-    return tools.serve(host, [*args, *tools.side(host, "harp")])
+    return tools.serve(host, [*args, *tools.stack_options(host, "harp")])
 
 
-def end(server: Any) -> Any:
+def stop(server: Any) -> Any:
     server.terminate()
     return json.loads(finish(server)[0].splitlines()[-1])
 
 
 @pytest.mark.parametrize("size", [4, 1400])
-def test_kernel_calls_harp(tools: Tools, family: Lab, size: int) -> None:
+def test_harp_echoes_datagrams_of_the_kernel(tools: Tools, family: Lab, size: int) -> None:
     here, there = family.hosts
     server = echo_server(tools, there)
     with kernel_socket(here) as sock:
@@ -54,14 +54,14 @@ def test_kernel_calls_harp(tools: Tools, family: Lab, size: int) -> None:
             assert sock.recv(9000) == sent
         sock.send(b"")
         assert sock.recv(9000) == b""
-    report = end(server)
+    report = stop(server)
     assert report["received"] == report["sent"] == COUNT + 1
     assert report["steering"]["redirect_udp"] == COUNT + 1
     assert report["stats"]["drop_udp_checksum"] == 0
 
 
-def test_other_ports_stay_the_kernel_s(tools: Tools, family: Lab) -> None:
-    """A held port can't be bound; others, and TCP's of the same number, are free."""
+def test_other_ports_remain_available_to_the_kernel(tools: Tools, family: Lab) -> None:
+    """HARP's port can't be bound. Other ports, and the TCP port of the same number, are free."""
     here, there = family.hosts
     server = echo_server(tools, there)
     with kernel_socket(there) as sock, kernel_socket(here) as peer:
@@ -71,10 +71,10 @@ def test_other_ports_stay_the_kernel_s(tools: Tools, family: Lab) -> None:
         peer.sendto(b"to the kernel", (there.address, PORT + 1))
         assert sock.recv(100) == b"to the kernel"
 
-    held = (there.address, PORT)
-    inside(there, lambda: socket.create_server(held, family=peer.family)).close()
-    report = end(server)
+    address = (there.address, PORT)
+    inside(there, lambda: socket.create_server(address, family=peer.family)).close()
+    report = stop(server)
     assert report["received"] == 0
-    # Given back when its holder ends.
+    # The port is free when the process has exited.
     with kernel_socket(there) as sock:
         sock.bind((there.address, PORT))

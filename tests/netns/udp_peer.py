@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Datagrams over HARP: `udp_peer.py ADDRESS PORT --ifname IF --lib-dir DIR`.
+"""A UDP echo server on HARP: `udp_peer.py ADDRESS PORT --ifname IF --lib-dir DIR`.
 
-It prints "ready", returns datagrams until SIGTERM, and prints a JSON report.
+It prints "ready", echoes datagrams until SIGTERM, and prints a JSON report.
 """
 
 import argparse
@@ -18,8 +18,8 @@ PROGRAM = [sys.executable, __file__]
 SIZE_MAX = 9000
 
 
-def turn(instance: Instance) -> None:
-    """Poll once; sleep briefly if there was nothing to do."""
+def poll(instance: Instance) -> None:
+    """Poll once; sleep briefly if nothing was due."""
     if not instance.poll():
         select.select([instance.fileno(), instance.control_fileno()], [], [], 0.001)
 
@@ -37,9 +37,9 @@ def echo(instance: Instance, address: str, port: int, report: dict[str, int]) ->
     with instance.stack.udp(port, address) as sock:
         print("ready", flush=True)
         while not stopped:
-            turn(instance)
-            while (found := receive(sock)) is not None:
-                data, _, sender = found
+            poll(instance)
+            while (datagram := receive(sock)) is not None:
+                data, _, sender = datagram
                 report["received"] += 1
                 with contextlib.suppress(OSError):  # a crafted sender that has no route
                     sock.send(data, *sender)
@@ -52,11 +52,11 @@ def main() -> None:
     parser.add_argument("port", type=int)
     parser.add_argument("--ifname", required=True)
     parser.add_argument("--lib-dir", required=True)
-    given = parser.parse_args()
+    args = parser.parse_args()
     report = {"sent": 0, "received": 0}
-    options = {"drive": False, "daemon": "off", "lib_dir": given.lib_dir}
-    with Instance(given.ifname, **options) as instance:
-        echo(instance, given.address, given.port, report)
+    options = {"drive": False, "daemon": "off", "lib_dir": args.lib_dir}
+    with Instance(args.ifname, **options) as instance:
+        echo(instance, args.address, args.port, report)
         stats, steering = instance.stats(), instance.steering()
     print(json.dumps({**report, "stats": stats, "steering": steering}))
 

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ports with a queue, as a lease has: which queue gets a packet, and the answers after its
-end."""
+"""A port's queue, as a lease has it: the XDP program's verdict for packets on each queue."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -15,11 +14,11 @@ from harp import _host
 from harp._host import Steering
 from harp.lab import Lab, LabOptions
 
-QUEUES, HOME = 4, 1
+QUEUES, PORT_QUEUE = 4, 1
 FIRST, LAST = 61000, 61255
 REDIRECT_TCP, REDIRECT_UDP = "redirect_tcp", "redirect_udp"
 ABSENT, PASS_PORT, RSS_MISMATCH = "absent", "pass_port", "rss_mismatch"
-JUDGED = (REDIRECT_TCP, REDIRECT_UDP, ABSENT, PASS_PORT, RSS_MISMATCH)
+VERDICTS = (REDIRECT_TCP, REDIRECT_UDP, ABSENT, PASS_PORT, RSS_MISMATCH)
 
 
 @pytest.fixture
@@ -31,37 +30,38 @@ def lab4(need_root: None) -> Iterator[Lab]:
 
 @pytest.fixture
 def steering(lab4: Lab) -> Iterator[Steering]:
-    """A block of ports whose home is queue 1, as harpd has it for a lease."""
+    """A block of ports on queue 1, as in a lease of harpd."""
     steering = attach(lab4.hosts[1])
     steering.address_set(OWN[0], True)
-    steering.ports_set(FIRST, LAST, HOME, True)
+    steering.ports_set(FIRST, LAST, PORT_QUEUE, True)
     yield steering
     steering.close()
 
 
 def counted(steering: Steering, work: Callable[[], None]) -> dict[str, int]:
-    """The verdicts that grew meanwhile, of TCP and UDP."""
+    """Return the TCP and UDP verdicts that work() caused."""
     before = steering.verdicts()
     work()
     after = steering.verdicts()
-    return {name: after[name] - before[name] for name in JUDGED if after[name] != before[name]}
+    return {name: after[name] - before[name] for name in VERDICTS if after[name] != before[name]}
 
 
-def test_what_came_to_each_queue(lab4: Lab, steering: Steering) -> None:
-    """Packets of ours by queue, answers to stacks of other queues that were dropped there, and of
-    how many flows at least. What any host can send without an answer of ours, SYNs and UDP, says
-    nothing of where the NIC puts flows."""
+def test_arrivals_and_mismatches_are_counted_by_queue(lab4: Lab, steering: Steering) -> None:
+    """Each queue counts HARP's packets, those with ACK that another queue owns, and their flows.
+
+    Any host can send SYNs and UDP without an answer of ours: they are not counted as mismatches.
+    """
     there = lab4.hosts[1]
-    held = make_queue(there, HOME)
-    steering.xsk_set(HOME, held[0])
-    send_frames(lab4, tcp_frames(lab4, FIRST - 1))  # not ours
+    fds = make_queue(there, PORT_QUEUE)
+    steering.xsk_set(PORT_QUEUE, fds[0])
+    send_frames(lab4, tcp_frames(lab4, FIRST - 1))  # not a port of HARP
     assert arrivals(steering) == [(0, 0, 0)] * QUEUES
     for flags in ("S", "R", "A", "SA", "PA"):
         send_frames(lab4, tcp_frames(lab4, FIRST, flags))
     send_frames(lab4, udp_frames(lab4, FIRST))
-    lost = (6, 3, 1)
-    assert arrivals(steering) == [lost, (6, 0, 0), lost, lost]
-    # Neighboring ports are flows of their own.
+    mismatched = (6, 3, 1)
+    assert arrivals(steering) == [mismatched, (6, 0, 0), mismatched, mismatched]
+    # Neighboring ports are separate flows.
     here = lab4.hosts[0]
     ethernet = ethernet_of(lab4)
     sources = [
@@ -85,24 +85,27 @@ def test_what_came_to_each_queue(lab4: Lab, steering: Steering) -> None:
     assert packets == 6 + 3 * len(sources)
     assert mismatches == 3 + len(sources)
     assert len(sources) <= flows <= len(sources) + 1
-    for fd in held:
+    for fd in fds:
         os.close(fd)
 
 
 def arrivals(steering: Steering) -> list[tuple[int, int, int]]:
-    """For each queue: HARP's packets, mismatches, and how many flows' bits the latter have."""
-    return [(packets, lost, bits.bit_count()) for packets, lost, bits in steering.arrivals(QUEUES)]
+    """Return HARP's packets, mismatches and the bits set for the latter's flows, by queue."""
+    return [
+        (packets, mismatches, flows.bit_count())
+        for packets, mismatches, flows in steering.arrivals(QUEUES)
+    ]
 
 
 def frames(lab: Lab, make: Callable[[int], object], port: int) -> list[bytes]:
-    """One packet to a port for each queue, in their order."""
+    """Return one packet to the port for each queue, in order of queues."""
     here, there = lab.hosts
     ethernet = ethernet_of(lab)
-    made = []
+    result = []
     for queue in range(QUEUES):
         source = source_port(here.address, (there.address, port), queue, QUEUES)
-        made.append(bytes(ethernet / IP(src=here.address, dst=there.address) / make(source)))
-    return made
+        result.append(bytes(ethernet / IP(src=here.address, dst=there.address) / make(source)))
+    return result
 
 
 def tcp_frames(lab: Lab, port: int, flags: str = "R") -> list[bytes]:
@@ -123,7 +126,7 @@ def test_a_block_ends_at_its_last_port(lab4: Lab, steering: Steering) -> None:
         sent = tcp_frames(lab4, port) + udp_frames(lab4, port)
         counts = counted(steering, lambda sent=sent: send_frames(lab4, sent))
         assert counts == {verdict: 2 * QUEUES}
-    # Given up in one protocol, then in the other.
+    # The block is released for TCP, then for UDP.
     sent = tcp_frames(lab4, FIRST) + udp_frames(lab4, FIRST)
     steering.ports_set(FIRST, LAST, 0, False, _host.TCP)
     counts = counted(steering, lambda: send_frames(lab4, sent))
@@ -133,13 +136,13 @@ def test_a_block_ends_at_its_last_port(lab4: Lab, steering: Steering) -> None:
     assert counts == {PASS_PORT: 2 * QUEUES}
 
 
-def test_each_protocol_has_a_home_of_its_own(lab4: Lab, steering: Steering) -> None:
-    """Two stand-alone instances may have one port number, one TCP's and one UDP's."""
+def test_tcp_and_udp_ports_have_separate_queues(lab4: Lab, steering: Steering) -> None:
+    """Two instances without harpd may hold the same port number, one for TCP and one for UDP."""
     there = lab4.hosts[1]
-    held: list[int] = []
+    fds: list[int] = []
     for queue in (1, 3):
-        held += make_queue(there, queue)
-        steering.xsk_set(queue, held[-2])
+        fds += make_queue(there, queue)
+        steering.xsk_set(queue, fds[-2])
     steering.ports_set(FIRST, FIRST, 3, True, _host.UDP)
     sent = tcp_frames(lab4, FIRST)
     counts = counted(steering, lambda: send_frames(lab4, sent))
@@ -149,9 +152,9 @@ def test_each_protocol_has_a_home_of_its_own(lab4: Lab, steering: Steering) -> N
     assert counts == {REDIRECT_UDP: 1}
     counts = counted(steering, lambda: send_frames(lab4, sent[:3]))
     assert counts == {RSS_MISMATCH: 3}
-    # Without a home it is taken wherever a socket is.
+    # With QUEUE_ANY, every queue with a socket receives the packets.
     steering.ports_set(FIRST, FIRST, QUEUE_ANY, True, _host.UDP)
     counts = counted(steering, lambda: send_frames(lab4, sent))
     assert counts == {REDIRECT_UDP: 2, ABSENT: 2}
-    for fd in held:
+    for fd in fds:
         os.close(fd)
