@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packet tests: one stack, and packets made by hand."""
+"""Fixtures of the packet tests: one stack whose peer is the test."""
 
 from collections.abc import Iterator
 
@@ -9,21 +9,21 @@ from packet_rig import Rig
 
 @pytest.fixture(params=["ipv4", "ipv6"])
 def rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
-    """A stack of either family; what it leaves behind is the test's failure."""
-    made = Rig(request.param)
-    yield made
-    made.close()
+    """A stack of each family. close() fails if the test leaves an object behind."""
+    rig = Rig(request.param)
+    yield rig
+    rig.close()
 
 
 @pytest.fixture
 def rig4() -> Iterator[Rig]:
-    made = Rig("ipv4")
-    yield made
-    made.close()
+    rig = Rig("ipv4")
+    yield rig
+    rig.close()
 
 
 @pytest.fixture
 def rig6() -> Iterator[Rig]:
-    made = Rig("ipv6")
-    yield made
-    made.close()
+    rig = Rig("ipv6")
+    yield rig
+    rig.close()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A stack, and the hand that writes its packets: one at a time, under a virtual clock."""
+"""A stack under a virtual clock, and a peer whose packets the test writes one at a time."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -23,7 +23,7 @@ MODULUS = 2**32
 
 
 class Rig:
-    """A stack that listens on PORT; as its peer, the test sends from PEER_PORT."""
+    """A stack that listens on PORT, and its peer, which sends from PEER_PORT."""
 
     def __init__(self, family: str = "ipv4", *, mtu_bytes: int = 1500, **stack: Any) -> None:
         self.family = family
@@ -43,7 +43,7 @@ class Rig:
         self.sport, self.dport = PEER_PORT, PORT
         self.timestamps = False
         self.tsval, self.tsecr = 500, 0
-        self.conns: list[Connection] = []  # aborted in the end
+        self.conns: list[Connection] = []  # close() aborts them
 
     def close(self) -> None:
         for conn in self.conns:
@@ -52,8 +52,8 @@ class Rig:
         self.nic.close()
 
     # ---- packets ---------------------------------------------------------------------------------
-    def raw(self, *frames: bytes, after_ns: int = MS) -> list[Packet]:
-        """Frames arrive together, time passes, one poll; the packets that the stack sent."""
+    def inject(self, *frames: bytes, after_ns: int = MS) -> list[Packet]:
+        """Inject frames, advance the clock, poll once. Return the packets that the stack sent."""
         for frame in frames:
             self.nic.inject(frame)
         self.now += after_ns
@@ -61,14 +61,14 @@ class Rig:
         return self.collect()
 
     def collect(self) -> list[Packet]:
-        """What the stack has sent."""
+        """Return the packets that the stack has sent."""
         return [Ether(frame) for frame in self.nic.collect()]
 
     def poll(self, after_ns: int = MS) -> list[Packet]:
-        return self.raw(after_ns=after_ns)
+        return self.inject(after_ns=after_ns)
 
     def wait(self, duration_ns: int) -> list[Packet]:
-        """Lets the clock run, polling at each deadline."""
+        """Advance the clock, polling at each deadline. Return the packets that the stack sent."""
         out, end = [], self.now + duration_ns
         while True:
             deadline = self.stack.next_deadline_ns
@@ -80,41 +80,41 @@ class Rig:
             self.now += 1
 
     def frame(self, payload: Packet, **fields: Any) -> bytes:
-        """Ethernet and IP headers before a payload."""
+        """Return a frame of the peer with the payload after Ethernet and IP headers."""
         layer = IPv6 if self.family == "ipv6" else IP
         fields = {"src": self.peer, "dst": self.ours} | fields
         return bytes(Ether(src=PEER_MAC, dst=OUR_MAC) / layer(**fields) / payload)
 
     def segment(self, flags: str, data: bytes = b"", **fields: Any) -> Packet:
-        """A segment of the peer's; without other wishes the usual one."""
+        """Return a segment of the peer. fields: TCP fields other than the next ones in order."""
         fields = {"seq": self.seq, "ack": self.ack, "window": WINDOW} | fields
         fields = {"sport": self.sport, "dport": self.dport} | fields
         fields["seq"] %= MODULUS
         fields["ack"] %= MODULUS
         if self.timestamps and "S" not in flags and "options" not in fields:
             fields["options"] = [("NOP", None), ("NOP", None), ("Timestamp", self.stamp())]
-        made = TCP(flags=flags, **fields)
-        return made / Raw(data) if data else made
+        header = TCP(flags=flags, **fields)
+        return header / Raw(data) if data else header
 
     def stamp(self) -> tuple[int, int]:
-        """TSval and TSecr of the peer's next segment."""
+        """Return TSval and TSecr of the peer's next segment."""
         return self.tsval, self.tsecr
 
-    def says(self, flags: str, data: bytes = b"", **fields: Any) -> list[TCP]:
-        """The peer sends a segment; the TCP segments of the answer."""
-        return self.tcp(self.raw(self.frame(self.segment(flags, data, **fields))))
+    def send(self, flags: str, data: bytes = b"", **fields: Any) -> list[TCP]:
+        """Send a segment from the peer. Return the TCP segments that the stack answers."""
+        return self.tcp(self.inject(self.frame(self.segment(flags, data, **fields))))
 
     def tcp(self, packets: Iterable[Packet]) -> list[TCP]:
-        """The TCP headers of packets; the newest timestamp is remembered."""
-        found = [packet[TCP] for packet in packets if TCP in packet]
-        for segment in found:
+        """Return the TCP segments of packets. Record the last timestamp as the peer's TSecr."""
+        segments = [packet[TCP] for packet in packets if TCP in packet]
+        for segment in segments:
             stamp = dict(segment.options).get("Timestamp") if segment.options else None
             if stamp:
                 self.tsecr = stamp[0]
-        return found
+        return segments
 
-    def waits(self, duration_ns: int) -> list[TCP]:
-        """TCP segments of some time."""
+    def wait_tcp(self, duration_ns: int) -> list[TCP]:
+        """As wait(), but return the TCP segments."""
         return self.tcp(self.wait(duration_ns))
 
     # ---- states ----------------------------------------------------------------------------------
@@ -135,62 +135,62 @@ class Rig:
     def open(
         self, *, window: int = WINDOW, listen: Any = None, rtt_ns: int = 0, **offer: Any
     ) -> Connection:
-        """A handshake with our listener by hand; the accepted connection."""
+        """Connect from the peer to the listener. Return the accepted connection."""
         if self.listener is None:
             self.listen(**(listen or {}))
         assert self.listener is not None
-        reply = self.says("S", ack=0, window=window, options=self.syn_options(**offer))[0]
+        reply = self.send("S", ack=0, window=window, options=self.syn_options(**offer))[0]
         assert str(reply.flags) == "SA"
         if rtt_ns:
             self.wait(rtt_ns)
         self.timestamps = bool(offer.get("timestamps"))
         self.seq, self.ack = (self.seq + 1) % MODULUS, (reply.seq + 1) % MODULUS
-        self.says("A", window=window)
+        self.send("A", window=window)
         return self.accept()
 
     def accept(self) -> Connection:
-        """The listener's next connection."""
+        """Return the listener's next connection."""
         assert self.listener is not None
         conn = self.listener.accept()
         assert conn is not None
         self.conns.append(conn)
         return conn
 
-    def completes(self, reply: TCP) -> Connection:
-        """The peer acknowledges the SYN-ACK; the accepted connection."""
+    def complete_handshake(self, reply: TCP) -> Connection:
+        """Acknowledge the SYN-ACK. Return the accepted connection."""
         self.seq, self.ack = self.seq + 1, reply.seq + 1
-        self.says("A")
+        self.send("A")
         return self.accept()
 
     def connect(self, *, window: int = WINDOW, options: Any = None, **offer: Any) -> Connection:
-        """Our connect, answered by hand."""
+        """Connect from the stack to the peer, which accepts."""
         conn = self.stack.connect(self.peer, PORT, **(options or {}))
         self.conns.append(conn)
         syn = self.tcp(self.poll())[0]
         self.sport, self.dport = PORT, syn.sport
         self.ack = (syn.seq + 1) % MODULUS
-        self.says("SA", window=window, options=self.syn_options(**offer))
+        self.send("SA", window=window, options=self.syn_options(**offer))
         self.timestamps = bool(offer.get("timestamps"))
         self.seq += 1
         assert conn.state == "ESTABLISHED"
         return conn
 
     def time_wait(self, **offer: Any) -> TCP:
-        """A connection that we closed first, in TIME-WAIT; our FIN."""
+        """Bring a connection to TIME-WAIT. Return the stack's FIN."""
         self.open(**offer).close()
         fin = self.tcp(self.poll())[-1]
-        self.says("FA", ack=fin.seq + 1)
+        self.send("FA", ack=fin.seq + 1)
         return fin
 
-    def receives(self, data: bytes, flags: str = "PA", **fields: Any) -> list[TCP]:
-        """The next bytes in order."""
-        reply = self.says(flags, data, **fields)
+    def send_next(self, data: bytes, flags: str = "PA", **fields: Any) -> list[TCP]:
+        """Send the next bytes in order from the peer. Return the stack's answer."""
+        reply = self.send(flags, data, **fields)
         self.seq = (self.seq + len(data)) % MODULUS
         self.tsval += 1
         return reply
 
-    def sends(self, conn: Connection, data: bytes) -> list[TCP]:
-        """Our application sends; segments with payload."""
+    def write(self, conn: Connection, data: bytes) -> list[TCP]:
+        """Send on a connection of the stack. Return the segments with payload."""
         conn.send(data)
         return with_data(self.tcp(self.poll()))
 
@@ -199,31 +199,31 @@ class Rig:
 
 
 def seal(rig: Rig, segment: bytes, proto: int = 6, at: int = 16) -> bytes:
-    """A frame around transport bytes that scapy would not build, with a good checksum."""
-    made = bytearray(segment)
-    made[at : at + 2] = b"\0\0"
+    """Return a frame with a correct checksum for transport bytes that scapy cannot build."""
+    body = bytearray(segment)
+    body[at : at + 2] = b"\0\0"
     field = {"nh": proto} if rig.family == "ipv6" else {"proto": proto}
-    packet = Ether(rig.frame(Raw(bytes(made)), **field))
+    packet = Ether(rig.frame(Raw(bytes(body)), **field))
     chksum = in6_chksum if rig.family == "ipv6" else in4_chksum
-    made[at : at + 2] = chksum(proto, packet.getlayer(1), bytes(made)).to_bytes(2, "big")
-    return rig.frame(Raw(bytes(made)), **field)
+    body[at : at + 2] = chksum(proto, packet.getlayer(1), bytes(body)).to_bytes(2, "big")
+    return rig.frame(Raw(bytes(body)), **field)
 
 
-class Counted:
-    """Which counters moved between entering and leaving."""
+class CounterChanges:
+    """Records which counters change inside a `with` block."""
 
     def __init__(self, rig: Rig, prefix: str = "drop_") -> None:
         self.rig, self.prefix = rig, prefix
-        self.moved: dict[str, int] = {}
+        self.changes: dict[str, int] = {}
 
-    def __enter__(self) -> "Counted":
+    def __enter__(self) -> "CounterChanges":
         self.before = self.rig.stack.stats()
         return self
 
     def __exit__(self, *error: object) -> None:
         after = self.rig.stack.stats()
         names = [name for name in after if name.startswith(self.prefix)]
-        self.moved = {n: after[n] - self.before[n] for n in names if after[n] != self.before[n]}
+        self.changes = {n: after[n] - self.before[n] for n in names if after[n] != self.before[n]}
 
 
 def flags_of(segments: Iterable[TCP]) -> list[str]:
@@ -231,7 +231,7 @@ def flags_of(segments: Iterable[TCP]) -> list[str]:
 
 
 def data_of(segment: TCP) -> bytes:
-    """Payload without what Ethernet padded."""
+    """Return the payload of a segment."""
     return bytes(segment.payload)
 
 
@@ -244,6 +244,6 @@ def options_of(segment: TCP) -> dict[str, Any]:
 
 
 def sack_of(segment: TCP) -> list[tuple[int, int]]:
-    """SACK blocks, in the order of the option."""
+    """Return the SACK blocks in the order of the option."""
     edges = options_of(segment).get("SAck") or ()
     return list(zip(edges[::2], edges[1::2], strict=True))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RFC 792, 4443, 1191, 8201, 5927: ICMP requests, and the effect of ICMP errors on connections."""
+"""RFC 792, 4443, 1191, 8201, 5927: echo requests, and the effect of ICMP errors on connections."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -21,19 +21,19 @@ from scapy.packet import Packet, Raw
 
 from harp._core import Connection
 
-QUOTED_BYTES = 548  # of the packet that an error is about
+QUOTED_BYTES = 548  # of the packet that caused the error
 over_ipv4 = pytest.mark.parametrize("rig", ["ipv4"], indirect=True)
 over_ipv6 = pytest.mark.parametrize("rig", ["ipv6"], indirect=True)
 ROUTER = {"ipv4": "10.0.0.254", "ipv6": "fd00::fe"}
 
 
-def error(rig: Rig, message: Packet, about: bytes) -> list[Packet]:
-    """A router reports an error about a packet of the stack; the stack's packets."""
-    return rig.raw(rig.frame(message / Raw(about[:QUOTED_BYTES]), src=ROUTER[rig.family]))
+def send_error(rig: Rig, message: Packet, packet: bytes) -> list[Packet]:
+    """Send an error about a packet of the stack from a router. Return the stack's packets."""
+    return rig.inject(rig.frame(message / Raw(packet[:QUOTED_BYTES]), src=ROUTER[rig.family]))
 
 
 def ip_bytes(packet: Packet) -> int:
-    """Of the packet, without what Ethernet padded."""
+    """Return the length of the IP packet without Ethernet padding."""
     layer = packet.getlayer(1)
     return layer.plen + 40 if IPv6 in packet else layer.len
 
@@ -46,13 +46,13 @@ def too_big(rig: Rig, mtu: int) -> Packet:
 
 @pytest.fixture
 def conn(rig: Rig) -> Iterator[Connection]:
-    made = rig.open()
-    yield made
-    made.abort()
+    conn = rig.open()
+    yield conn
+    conn.abort()
 
 
 def full_segment(rig: Rig, conn: Connection) -> bytes:
-    """The IP packet of a full segment that is on its way."""
+    """Send a full-sized segment. Return its IP packet."""
     conn.send(bytes(rig.mss))
     (sent,) = (packet for packet in rig.poll() if with_data([packet[TCP]]))
     return bytes(sent.getlayer(1))
@@ -60,7 +60,7 @@ def full_segment(rig: Rig, conn: Connection) -> bytes:
 
 def test_too_big_makes_segments_smaller(rig: Rig, conn: Connection) -> None:
     sent = full_segment(rig, conn)
-    replies = error(rig, too_big(rig, 1280), sent)
+    replies = send_error(rig, too_big(rig, 1280), sent)
     assert [ip_bytes(packet) for packet in replies] == [1280, len(sent) - 1280 + rig.headers]
     assert replies[0][TCP].seq == rig.ack
 
@@ -83,65 +83,65 @@ def test_too_big_makes_segments_smaller(rig: Rig, conn: Connection) -> None:
 def test_the_mtu_of_too_big_is_validated(
     rig: Rig, conn: Connection, reported: int, quoted: int, used: int
 ) -> None:
-    """RFC 1191 sections 5 and 7: without an MTU the next plateau below the packet's length."""
+    """RFC 1191 sections 5 and 7: an MTU of 0 means the next plateau below the packet's length."""
     sent = IP(full_segment(rig, conn))
     sent.len = quoted
-    replies = error(rig, too_big(rig, reported), bytes(sent))
+    replies = send_error(rig, too_big(rig, reported), bytes(sent))
     assert max(ip_bytes(packet) for packet in replies) == used
 
 
 @pytest.mark.parametrize("in_flight", [False, True])
-def test_a_route_that_becomes_narrower_cuts_what_is_to_be_sent(rig: Rig, in_flight: bool) -> None:
+def test_a_smaller_route_mtu_resegments_queued_data(rig: Rig, in_flight: bool) -> None:
     conn = rig.open()
     if in_flight:
-        rig.sends(conn, bytes(rig.mss))
+        rig.write(conn, bytes(rig.mss))
     rig.stack.route_add(rig.peer, 128 if rig.family == "ipv6" else 32, mtu_bytes=1300)
-    lengths = [len(data_of(segment)) for segment in rig.sends(conn, bytes(3000))]
+    lengths = [len(data_of(segment)) for segment in rig.write(conn, bytes(3000))]
     assert (max(lengths), sum(lengths)) == (1300 - rig.headers, 3000)
 
 
-def test_a_route_that_becomes_narrower_stops_no_search(rig: Rig, conn: Connection) -> None:
-    """The time for a probe of the old size comes when the route has become narrower."""
-    error(rig, too_big(rig, 1280), full_segment(rig, conn))
+def test_a_smaller_route_mtu_does_not_stop_the_mtu_search(rig: Rig, conn: Connection) -> None:
+    """A probe of the old size becomes due after the route's MTU has decreased."""
+    send_error(rig, too_big(rig, 1280), full_segment(rig, conn))
     rig.ack += rig.mss
-    rig.says("A")
-    rig.waits(601 * SECOND)
+    rig.send("A")
+    rig.wait_tcp(601 * SECOND)
     rig.stack.route_add(rig.peer, 128 if rig.family == "ipv6" else 32, mtu_bytes=1400)
-    lengths = [len(data_of(segment)) for segment in rig.sends(conn, bytes(12000))]
+    lengths = [len(data_of(segment)) for segment in rig.write(conn, bytes(12000))]
     assert (max(lengths), sum(lengths)) == (1280 - rig.headers, 12000)
 
 
 @over_ipv6
-def test_too_big_behind_extension_headers_is_understood(rig: Rig, conn: Connection) -> None:
+def test_too_big_behind_extension_headers_is_processed(rig: Rig, conn: Connection) -> None:
     sent = IPv6(full_segment(rig, conn))
     quoted = IPv6(src=rig.ours, dst=rig.peer) / IPv6ExtHdrDestOpt() / sent[TCP]
-    replies = error(rig, too_big(rig, 1400), bytes(quoted))
+    replies = send_error(rig, too_big(rig, 1400), bytes(quoted))
     assert max(ip_bytes(packet) for packet in replies) == 1400
 
 
 def test_too_big_about_an_unsent_segment_is_ignored(rig: Rig, conn: Connection) -> None:
-    """RFC 5927 section 4.1: the quoted sequence number is in flight, or it is a guess."""
+    """RFC 5927 section 4.1: an error must quote a sequence number that is in flight."""
     sent = full_segment(rig, conn)
     layer = IPv6 if rig.family == "ipv6" else IP
     guess = layer(sent)
     guess[TCP].seq = (guess[TCP].seq + 10**6) % 2**32
-    assert error(rig, too_big(rig, 1280), bytes(guess)) == []
+    assert send_error(rig, too_big(rig, 1280), bytes(guess)) == []
 
 
-def echo(rig: Rig, data: bytes, **fields: Any) -> bytes:
-    ask = ICMPv6EchoRequest(id=0x1234, seq=0x5678) if rig.family == "ipv6" else None
-    ask = ask or ICMP(type=8, id=0x1234, seq=0x5678)
-    return rig.frame(ask / Raw(data), **fields)
+def echo_request(rig: Rig, data: bytes, **fields: Any) -> bytes:
+    request = ICMPv6EchoRequest(id=0x1234, seq=0x5678) if rig.family == "ipv6" else None
+    request = request or ICMP(type=8, id=0x1234, seq=0x5678)
+    return rig.frame(request / Raw(data), **fields)
 
 
-def checksummed(packet: Packet) -> bytes:
-    """The packet with its checksums computed by scapy."""
-    again = packet.copy()
-    if IPv6 in again:
-        del again[ICMPv6EchoReply].cksum
+def with_checksums(packet: Packet) -> bytes:
+    """Return the packet with checksums computed by scapy."""
+    copy = packet.copy()
+    if IPv6 in copy:
+        del copy[ICMPv6EchoReply].cksum
     else:
-        del again[IP].chksum, again[ICMP].chksum
-    return bytes(again)
+        del copy[IP].chksum, copy[ICMP].chksum
+    return bytes(copy)
 
 
 @pytest.mark.parametrize("size", [0, 1, 56, 1452, 1893, 1942, 3993, 8952])
@@ -150,35 +150,35 @@ def test_an_echo_request_is_answered_with_its_data(family: str, size: int) -> No
     rig = Rig(family, mtu_bytes=9000)
     data = bytes(i * 7 % 256 for i in range(size))
     padding = b"\xee" * 18 if size < 18 else b""
-    (reply,) = rig.raw(echo(rig, data) + padding)
+    (reply,) = rig.inject(echo_request(rig, data) + padding)
     layer = reply.getlayer(1)
     assert (layer.src, layer.dst) == (rig.ours, rig.peer)
     body = reply[ICMPv6EchoReply] if family == "ipv6" else reply[ICMP]
     assert (body.type, body.id, body.seq) == (129 if family == "ipv6" else 0, 0x1234, 0x5678)
     assert bytes(layer)[: ip_bytes(reply)].endswith(data)
     assert ip_bytes(reply) == size + (48 if family == "ipv6" else 28)
-    assert checksummed(reply) == bytes(reply)
+    assert with_checksums(reply) == bytes(reply)
     rig.close()
 
 
-def test_an_echo_request_to_all_nodes_is_answered_by_an_address_of_ours(rig6: Rig) -> None:
+def test_an_echo_request_to_all_nodes_is_answered_from_a_unicast_address(rig6: Rig) -> None:
     """RFC 4443 section 4.2."""
-    to_all = Ether(echo(rig6, b"", dst="ff02::1"))
+    to_all = Ether(echo_request(rig6, b"", dst="ff02::1"))
     to_all.dst = "33:33:00:00:00:01"
-    (reply,) = rig6.raw(bytes(to_all))
+    (reply,) = rig6.inject(bytes(to_all))
     assert (reply[IPv6].src, reply[IPv6].dst) == (rig6.ours, rig6.peer)
 
 
 def test_echo_replies_are_rate_limited(rig: Rig) -> None:
-    asked = echo(rig, b"x" * 8)
+    request = echo_request(rig, b"x" * 8)
     rig.poll()
-    assert sum(len(rig.raw(asked, after_ns=0)) for _ in range(1000)) == 256
+    assert sum(len(rig.inject(request, after_ns=0)) for _ in range(1000)) == 256
     assert rig.stat("drop_icmp_rate") == 1000 - 256
     rig.poll(MS)
-    assert sum(len(rig.raw(asked, after_ns=0)) for _ in range(20)) == 10
+    assert sum(len(rig.inject(request, after_ns=0)) for _ in range(20)) == 10
 
 
-# The errno of a connect (0: it goes on), and of a connected datagram socket.
+# The errno of a connect (0: it continues), and of a connected datagram socket.
 NET, HOST, PORT = (0, 101), (0, 113), (111, 111)
 PROHIBITED, TTL, PARAMETER = (113, 113), (0, 113), (0, 71)
 ERRORS = {  # by family, type and code
@@ -208,22 +208,22 @@ ERRORS = {  # by family, type and code
 
 @pytest.mark.parametrize(
     ("rig", "kind", "code", "errnos"),
-    [(family, *which, errnos) for family, all_ in ERRORS.items() for which, errnos in all_.items()],
+    [(family, *key, errnos) for family, table in ERRORS.items() for key, errnos in table.items()],
     indirect=["rig"],
 )
 def test_errors_reach_connects_and_datagrams(
     rig: Rig, kind: int, code: int, errnos: tuple[int, int]
 ) -> None:
-    """RFC 1122 section 4.2.3.9: a connect ends at a closed port, or where it is prohibited."""
+    """RFC 1122 section 4.2.3.9: a closed port and a prohibition end a connect, other errors not."""
     conn, udp = rig.stack.connect(rig.peer, 9), rig.stack.udp()
     udp.connect(rig.peer, 9)
     udp.send(b"x")
     for sent in rig.poll():
         quote = bytes(sent.getlayer(1))[: rig.headers - 12]  # the IP header and 8 bytes
-        about = ICMPv6Unknown(type=kind, code=code, msgbody=bytes(4) + quote)
+        message = ICMPv6Unknown(type=kind, code=code, msgbody=bytes(4) + quote)
         if rig.family == "ipv4":
-            about = ICMP(type=kind, code=code) / Raw(quote)
-        error(rig, about, b"")
+            message = ICMP(type=kind, code=code) / Raw(quote)
+        send_error(rig, message, b"")
     assert rig.stat("icmp_error_in") == 2
     reported = udp.error()
     assert (conn.error, reported and reported[0]) == errnos
@@ -232,8 +232,8 @@ def test_errors_reach_connects_and_datagrams(
 
 
 def test_unreachable_does_not_end_a_connection(rig: Rig, conn: Connection) -> None:
-    """RFC 5927 section 5.2: soft, once a connection is synchronised."""
+    """RFC 5927 section 5.2: the error is soft if the connection is synchronized."""
     sent = full_segment(rig, conn)
     message = ICMPv6DestUnreach(code=4) if rig.family == "ipv6" else ICMP(type=3, code=3)
-    error(rig, message, sent)
-    assert rig.waits(SECOND), "it goes on sending"
+    send_error(rig, message, sent)
+    assert rig.wait_tcp(SECOND), "the stack retransmits"

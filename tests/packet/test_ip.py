@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RFC 791, 8200, 2474, 6437 and IEEE 802.1Q: the headers around a segment, both ways."""
+"""RFC 791, 8200, 2474, 6437, IEEE 802.1Q: headers of sent and received segments."""
 
 import pytest
 from packet_rig import MS, Rig
@@ -15,8 +15,8 @@ from scapy.layers.l2 import Dot1Q, Ether
 from scapy.packet import Packet, Raw
 
 
-def built_again(packet: Packet) -> bytes:
-    """The packet with its checksums computed by scapy."""
+def with_checksums(packet: Packet) -> bytes:
+    """Return the packet with checksums computed by scapy."""
     copy = packet.copy()
     del copy[TCP].chksum
     if IP in copy:
@@ -25,9 +25,9 @@ def built_again(packet: Packet) -> bytes:
 
 
 def test_a_rst_without_a_connection_has_good_checksums(rig: Rig) -> None:
-    (reply,) = rig.raw(rig.frame(rig.segment("A", dport=7999, ack=77)))
+    (reply,) = rig.inject(rig.frame(rig.segment("A", dport=7999, ack=77)))
     assert (str(reply[TCP].flags), reply[TCP].seq) == ("R", 77)
-    assert built_again(reply) == bytes(reply)
+    assert with_checksums(reply) == bytes(reply)
 
 
 def test_the_traffic_class_is_the_dscp(rig: Rig) -> None:
@@ -56,10 +56,10 @@ EXTENSIONS: dict[str, Packet] = {
 
 
 @pytest.mark.parametrize("name", EXTENSIONS)
-def test_extension_headers_are_stepped_over(rig6: Rig, name: str) -> None:
+def test_extension_headers_are_skipped(rig6: Rig, name: str) -> None:
     """RFC 8200 section 4."""
     rig6.listen()
-    (reply,) = rig6.raw(rig6.frame(EXTENSIONS[name] / rig6.segment("S", ack=0)))
+    (reply,) = rig6.inject(rig6.frame(EXTENSIONS[name] / rig6.segment("S", ack=0)))
     assert str(reply[TCP].flags) == "SA"
 
 
@@ -80,21 +80,21 @@ OPTIONS = {
 def test_ipv4_options_are_skipped(rig4: Rig, name: str) -> None:
     """RFC 1122 section 3.2.1.8."""
     rig4.listen()
-    (reply,) = rig4.raw(rig4.frame(rig4.segment("S", ack=0), options=[Raw(OPTIONS[name])]))
+    (reply,) = rig4.inject(rig4.frame(rig4.segment("S", ack=0), options=[Raw(OPTIONS[name])]))
     assert str(reply[TCP].flags) == "SA"
 
 
-# ---- tags ----------------------------------------------------------------------------------------
+# ---- VLAN tags -----------------------------------------------------------------------------------
 
 
-def tagged(rig: Rig, vlan: int, prio: int) -> bytes:
-    plain = Ether(rig.frame(rig.segment("S", ack=0)))
+def tagged_syn(rig: Rig, vlan: int, prio: int) -> bytes:
+    untagged = Ether(rig.frame(rig.segment("S", ack=0)))
     tag = Dot1Q(vlan=vlan, prio=prio)
-    return bytes(Ether(src=plain.src, dst=plain.dst) / tag / plain.payload)
+    return bytes(Ether(src=untagged.src, dst=untagged.dst) / tag / untagged.payload)
 
 
-def test_a_priority_tag_equals_none(rig: Rig) -> None:
+def test_a_priority_tag_is_ignored(rig: Rig) -> None:
     rig.listen()
-    (reply,) = rig.raw(tagged(rig, 0, 5), after_ns=MS)
+    (reply,) = rig.inject(tagged_syn(rig, 0, 5), after_ns=MS)
     assert Dot1Q not in reply
     assert str(reply[TCP].flags) == "SA"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frames that are wrong: dropped, counted under one reason, answered by nothing."""
+"""Malformed frames are dropped, counted under one reason, and not answered."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -32,13 +32,13 @@ BROADCAST = "ff:ff:ff:ff:ff:ff"
 
 @pytest.fixture
 def host(request: pytest.FixtureRequest) -> Iterator[Rig]:
-    """A stack that finds its neighbors itself, in the family of the frame."""
-    made = Rig(request.param, own_neighbors=True)
+    """A stack that resolves its neighbors itself, in the family of the frame."""
+    rig = Rig(request.param, own_neighbors=True)
     if request.param == "ipv6":
-        made.stack.address_add(OURS4, 24)  # which is not ::ffff:10.0.0.1 on the wire
-    made.listen()
-    yield made
-    made.close()
+        rig.stack.address_add(OURS4, 24)  # on the wire, ::ffff:10.0.0.1 is still not ours
+    rig.listen()
+    yield rig
+    rig.close()
 
 
 def eth(payload: Packet | bytes, **fields: Any) -> bytes:
@@ -57,32 +57,32 @@ def syn(**fields: Any) -> Packet:
     return TCP(**({"sport": PEER_PORT, "dport": PORT, "flags": "S", "seq": 1} | fields))
 
 
-def changed(frame: bytes, at: int, value: int) -> bytes:
+def with_byte(frame: bytes, at: int, value: int) -> bytes:
     return frame[:at] + bytes([value]) + frame[at + 1 :]
 
 
 def check_dropped(host: Rig, frame: bytes, counter: str) -> None:
-    """One counter moves by one, the frame goes home, nothing is said, and the stack lives on."""
+    """Only this counter increases, by one. The stack frees the frame and sends no answer."""
     before = host.stack.stats()
-    assert host.raw(frame) == []
+    assert host.inject(frame) == []
     after = host.stack.stats()
     names = [name for name in after if name.startswith(("drop_", "nd_ignored"))]
-    moved = {name: after[name] - before[name] for name in names if after[name] != before[name]}
-    assert moved == {counter: 1}
+    changes = {name: after[name] - before[name] for name in names if after[name] != before[name]}
+    assert changes == {counter: 1}
     assert after["frames_free"] == before["frames_free"]
-    assert [str(reply.flags) for reply in host.says("S", ack=0, sport=PEER_PORT + 1)] == ["SA"]
+    assert [str(reply.flags) for reply in host.send("S", ack=0, sport=PEER_PORT + 1)] == ["SA"]
 
 
 def rows(frames: dict[str, dict[str, bytes]]) -> list[Any]:
     return [
         pytest.param(frame, counter, id=name)
-        for counter, named in frames.items()
-        for name, frame in named.items()
+        for counter, by_name in frames.items()
+        for name, frame in by_name.items()
     ]
 
 
 def quote(header: Packet) -> bytes:
-    """The start of a segment of ours, as an ICMP error has it: the IP header and 8 bytes."""
+    """Return what an ICMP error quotes of a segment of the stack: the IP header and 8 bytes."""
     return bytes(header / TCP(sport=61000, dport=5001))[: len(header) + 8]
 
 
@@ -113,17 +113,17 @@ IPV4 = {
     },
     "drop_arp_bad": {
         "arp-41-bytes": ARP_REQUEST[:41],
-        "arp-hardware-type": changed(ARP_REQUEST, 15, 6),
-        "arp-protocol-type": changed(ARP_REQUEST, 16, 0x86),
-        "arp-hardware-length": changed(ARP_REQUEST, 18, 8),
-        "arp-protocol-length": changed(ARP_REQUEST, 19, 16),
-        "arp-operation-0": changed(ARP_REQUEST, 21, 0),
-        "arp-operation-3": changed(ARP_REQUEST, 21, 3),
-        "arp-sender-group-mac": changed(ARP_REQUEST, 22, 3),
+        "arp-hardware-type": with_byte(ARP_REQUEST, 15, 6),
+        "arp-protocol-type": with_byte(ARP_REQUEST, 16, 0x86),
+        "arp-hardware-length": with_byte(ARP_REQUEST, 18, 8),
+        "arp-protocol-length": with_byte(ARP_REQUEST, 19, 16),
+        "arp-operation-0": with_byte(ARP_REQUEST, 21, 0),
+        "arp-operation-3": with_byte(ARP_REQUEST, 21, 3),
+        "arp-sender-group-mac": with_byte(ARP_REQUEST, 22, 3),
         "arp-sender-no-mac": ARP_REQUEST[:22] + bytes(6) + ARP_REQUEST[28:],
-        "arp-sender-multicast": changed(ARP_REQUEST, 28, 224),
-        "arp-sender-loopback": changed(ARP_REQUEST, 28, 127),
-        "arp-sender-broadcast": changed(ARP_REQUEST, 28, 255),
+        "arp-sender-multicast": with_byte(ARP_REQUEST, 28, 224),
+        "arp-sender-loopback": with_byte(ARP_REQUEST, 28, 127),
+        "arp-sender-broadcast": with_byte(ARP_REQUEST, 28, 255),
     },
     "drop_ip_short": {
         "ip-no-header": eth(b"", type=0x0800),
@@ -183,7 +183,7 @@ IPV4 = {
 
 
 def ext(first: int, header: bytes) -> bytes:
-    """Extension header bytes, filled up to 16, before a SYN."""
+    """Return a SYN after an extension header that is padded to 16 bytes."""
     return ip6(Raw(header.ljust(16, b"\0")) / syn(), nh=first)
 
 
@@ -204,7 +204,7 @@ def nd(message: Packet, dst: str = OURS6, mac: str = OUR_MAC, **fields: Any) -> 
 
 
 def lladdr(kind: int, mac: str = PEER_MAC) -> Packet:
-    """A source (1) or target (2) link-layer address option."""
+    """Return a source (1) or target (2) link-layer address option."""
     return (ICMPv6NDOptSrcLLAddr if kind == 1 else ICMPv6NDOptDstLLAddr)(lladdr=mac)
 
 
@@ -322,20 +322,20 @@ IPV6 = {
         "tagged-twice": eth(Dot1AD(vlan=9) / Dot1Q(vlan=0) / IPv6(src=PEER6, dst=OURS6) / syn()),
     },
 }
-for made, kind in ((solicitation, 1), (advertisement, 2)):
+for make, kind in ((solicitation, 1), (advertisement, 2)):
     IPV6["drop_nd_bad"] |= {
-        f"{made.__name__}-{what}": frame
+        f"{make.__name__}-{what}": frame
         for what, frame in {
-            "code": made(lladdr(kind), code=1),
-            "multicast-target": made(lladdr(kind), tgt="ff00::1"),
-            "mapped-target": made(lladdr(kind), tgt=f"::ffff:{OURS4}"),
-            "group-mac": made(lladdr(kind, "33:00:00:00:00:01")),
-            "no-mac": made(lladdr(kind, "00:00:00:00:00:00")),
-            "option-length-0": made(Raw(bytes([kind]) + bytes(7))),
-            "option-beyond": made(Raw(bytes([kind, 2]) + bytes(6))),
-            "option-cut": made(Raw(bytes([kind, 1]) + bytes(5))),
-            "unknown-option-length-0": made(Raw(b"\x63" + bytes(7))),
-            "unknown-option-beyond": made(Raw(b"\x63\x02" + bytes(6))),
+            "code": make(lladdr(kind), code=1),
+            "multicast-target": make(lladdr(kind), tgt="ff00::1"),
+            "mapped-target": make(lladdr(kind), tgt=f"::ffff:{OURS4}"),
+            "group-mac": make(lladdr(kind, "33:00:00:00:00:01")),
+            "no-mac": make(lladdr(kind, "00:00:00:00:00:00")),
+            "option-length-0": make(Raw(bytes([kind]) + bytes(7))),
+            "option-beyond": make(Raw(bytes([kind, 2]) + bytes(6))),
+            "option-cut": make(Raw(bytes([kind, 1]) + bytes(5))),
+            "unknown-option-length-0": make(Raw(b"\x63" + bytes(7))),
+            "unknown-option-beyond": make(Raw(b"\x63\x02" + bytes(6))),
         }.items()
     }
 
@@ -353,7 +353,7 @@ def test_an_ipv6_frame_is_dropped_with_its_reason(host: Rig, frame: bytes, count
 
 
 def with_options(options: bytes) -> bytes:
-    """A SYN whose option bytes are these (a multiple of 4)."""
+    """Return a SYN with these option bytes (a multiple of 4)."""
     return bytes(syn(dataofs=5 + len(options) // 4))[:20] + options
 
 
