@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Good and bad values of every key, by its type: tests go through all of them."""
+"""Good and bad sample values of every key, by type."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,8 +10,8 @@ from harp.config import keys
 from harp.config.keys import CORE_MAX, Key, Type
 
 KEY40 = "6d5a" * 20
-# Texts that mean something: what they may be is not said by their type.
-MEANINGFUL: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+# Good and bad values of keys whose syntax does not follow from their type.
+SYNTAX_SAMPLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "HARP_SOCKET": (("", "/run/x.sock", "/y"), ("x.sock", "./x", "~/x")),
     "HARP_RUN_DIR": (("/run/harp", "/"), ("run", "../harp")),
     "HARP_LIBDIR": (("", "/opt/harp", "/"), ("opt", "./lib")),
@@ -70,16 +70,16 @@ MEANINGFUL: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("10.8.0.0/16", "10.8.0.0@10.9.0.254", "10.8.0.0/16@fd00:9::fe", "@", "10.8.0.0/16@"),
     ),
 }
-MEANINGFUL["RSS"] = MEANINGFUL["HARP_RSS"]
+SYNTAX_SAMPLES["RSS"] = SYNTAX_SAMPLES["HARP_RSS"]
 
 
 def identity(key: Key) -> str:
-    """For pytest's ids."""
+    """Return the id of a pytest case."""
     return key.place
 
 
 def good(key: Key) -> Iterator[Any]:
-    """Values as TOML has them: the bounds, and one in between."""
+    """TOML values: the bounds, and one in between."""
     match key.type:
         case Type.BOOL:
             yield from (True, False)
@@ -88,14 +88,14 @@ def good(key: Key) -> Iterator[Any]:
         case Type.CHOICE:
             yield from key.words
         case Type.TEXT:
-            if key.name in MEANINGFUL:
-                yield from MEANINGFUL[key.name][0]
+            if key.name in SYNTAX_SAMPLES:
+                yield from SYNTAX_SAMPLES[key.name][0]
             else:
                 yield from ("x" * max(key.min, 1), "x" * key.max, 'a "b" \\c', "é")
         case Type.LIST:
-            if key.name in MEANINGFUL:
-                yield from ([], *([text] for text in MEANINGFUL[key.name][0]))
-                yield list(MEANINGFUL[key.name][0][: key.max])
+            if key.name in SYNTAX_SAMPLES:
+                yield from ([], *([text] for text in SYNTAX_SAMPLES[key.name][0]))
+                yield list(SYNTAX_SAMPLES[key.name][0][: key.max])
                 return
             yield from ([], ["a"], ["a", "1001", "*"], [f"u{i}" for i in range(key.max)])
         case Type.CORES:
@@ -106,7 +106,7 @@ def good(key: Key) -> Iterator[Any]:
 
 
 def bad(key: Key) -> Iterator[Any]:
-    """Values of the wrong kind, and such as only just miss."""
+    """Values of the wrong type, and values just out of range."""
     yield from (1.5, {"a": 1}, [[1]], ["a", 1], [True])
     match key.type:
         case Type.BOOL:
@@ -122,12 +122,12 @@ def bad(key: Key) -> Iterator[Any]:
             yield from ("x" * (key.max + 1), "a\nb", "a\x00b", "a\x7fb", "é" * key.max, 1, True, [])
             if key.min:
                 yield ""
-            yield from MEANINGFUL.get(key.name, ((), ()))[1]
+            yield from SYNTAX_SAMPLES.get(key.name, ((), ()))[1]
         case Type.LIST:
             yield from ("a", "", 1, [""], ["a b"], ["a,b"], ["a\nb"])
             yield ["x" * (64 if key.variable else 128)]
             yield [f"u{i}" for i in range(key.max + 1)]
-            yield from ([text] for text in MEANINGFUL.get(key.name, ((), ()))[1])
+            yield from ([text] for text in SYNTAX_SAMPLES.get(key.name, ((), ()))[1])
         case Type.CORES:
             yield from ["1,", ",1", "4-2", "1-", "-1", "1--2", "1,1", "0-3,2", "a", "+1"]
             yield from (" 1", "1 ")
@@ -139,14 +139,14 @@ def bad(key: Key) -> Iterator[Any]:
 
 
 def texts(key: Key) -> st.SearchStrategy[str]:
-    """Texts near to what the key takes, good and bad, for the two parsers to agree on."""
+    """Good and bad texts similar to the key's values, on which both parsers must agree."""
     number = st.integers(0, max(2 * key.max, 10)).map(str)
-    near = st.text("0123456789-,+ x_", max_size=12)
+    similar = st.text("0123456789-,+ x_", max_size=12)
     words = st.sampled_from([*(key.words or ("x",)), "", key.unit or "x"])
     anything = st.text(
         st.characters(exclude_categories=["Cs"], exclude_characters="\x00\n"), max_size=8
     )
-    return st.one_of(number, near, words, anything)
+    return st.one_of(number, similar, words, anything)
 
 
 TABLE_KEYS = [key for key in keys.all_keys() if key.table]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harp.aio: endpoints under asyncio, canceled calls, and ends in the middle of a call."""
+"""harp.aio: endpoints under asyncio, canceled calls, and errors during a call."""
 
 import asyncio
 import functools
@@ -16,19 +16,19 @@ import harp.testing
 from harp import aio
 
 LIMIT_S = 20.0
-UNBUFFERED_BYTES = 1 << 25  # more than both stacks hold
+UNBUFFERED_BYTES = 1 << 25  # more than both stacks buffer
 
 
 def in_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
-    """Run a test in an event loop; none of its threads outlives it."""
+    """Run a test in an event loop. Its threads must end with it."""
 
     @functools.wraps(test)
     def run() -> None:
         asyncio.run(asyncio.wait_for(test(), 3 * LIMIT_S))
-        left = [each for each in threading.enumerate() if each.name.startswith("harp-")]
-        for each in left:
-            each.join(LIMIT_S)
-        assert not [each.name for each in left if each.is_alive()]
+        threads = [thread for thread in threading.enumerate() if thread.name.startswith("harp-")]
+        for thread in threads:
+            thread.join(LIMIT_S)
+        assert not [thread.name for thread in threads if thread.is_alive()]
 
     return run
 
@@ -57,8 +57,8 @@ async def test_both_directions_at_once_and_an_orderly_end() -> None:
     async with ends() as (here, there):
 
         async def one_way(out: aio.AsyncEndpoint, into: aio.AsyncEndpoint) -> None:
-            _, got = await asyncio.gather(out.send_all(data), into.recv_array(len(data)))
-            assert (got == data).all()
+            _, received = await asyncio.gather(out.send_all(data), into.recv_array(len(data)))
+            assert (received == data).all()
 
         await asyncio.gather(one_way(here, there), one_way(there, here))
         await here.send_all(b"last")
@@ -79,8 +79,8 @@ async def test_calls_of_a_direction_keep_their_order() -> None:
         for number in range(20):
             part: Any = np.full(1000, number, "u1")
             await here.send_all(part)
-        for number, got in enumerate(await asyncio.gather(*parts)):
-            assert (got == number).all()
+        for number, part in enumerate(await asyncio.gather(*parts)):
+            assert (part == number).all()
 
 
 @in_loop
@@ -102,7 +102,7 @@ async def test_a_timeout_leaves_the_connection_open_and_a_cancel_aborts_it() -> 
         await here.send_all(b"x")
         assert await there.recv() == b"x"
         waiting = asyncio.create_task(there.recv_array(UNBUFFERED_BYTES + 1))
-        # The thread is in the call once all of it is acknowledged: unread, it would not fit.
+        # When all data is acknowledged, the thread is in the call: the stacks cannot buffer it.
         await here.send_all(bytes(UNBUFFERED_BYTES))
         await here.flush(timeout=LIMIT_S)
         waiting.cancel()
@@ -115,7 +115,7 @@ async def test_a_timeout_leaves_the_connection_open_and_a_cancel_aborts_it() -> 
 
 
 @in_loop
-async def test_a_canceled_call_that_has_not_begun_changes_nothing() -> None:
+async def test_a_call_canceled_before_its_start_changes_nothing() -> None:
     async with ends() as (here, there):
         first = asyncio.create_task(there.recv())
         second = asyncio.create_task(there.recv())
@@ -130,17 +130,17 @@ async def test_a_canceled_call_that_has_not_begun_changes_nothing() -> None:
 
 
 @in_loop
-async def test_a_canceled_close_that_has_not_begun_aborts() -> None:
+async def test_a_close_canceled_before_its_start_aborts() -> None:
     async with ends() as (here, there):
-        begun = threading.Event()
+        started = threading.Event()
         release = threading.Event()
 
         def occupy() -> None:
-            begun.set()
+            started.set()
             release.wait(LIMIT_S)
 
         here._sending.submit(occupy)
-        await asyncio.to_thread(begun.wait, LIMIT_S)
+        await asyncio.to_thread(started.wait, LIMIT_S)
         closing = asyncio.create_task(here.close())
         await asyncio.sleep(0)
         closing.cancel()
@@ -153,7 +153,7 @@ async def test_a_canceled_close_that_has_not_begun_aborts() -> None:
 
 
 @in_loop
-async def test_an_error_in_the_block_aborts_and_closing_ends_an_accept() -> None:
+async def test_an_error_in_a_with_block_aborts_and_a_canceled_accept_closes_the_port() -> None:
     async with ends() as (here, there):
         with pytest.raises(KeyError):
             async with here:
@@ -181,8 +181,8 @@ async def test_a_canceled_connect_leaves_no_connection() -> None:
         connecting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await connecting
-        left = 1
-        while left:  # in_loop limits the time
+        count = 1
+        while count:  # in_loop limits the time
             await asyncio.sleep(0.001)
             with a.driver.hold():
-                left = len(a.stack.flows())
+                count = len(a.stack.flows())

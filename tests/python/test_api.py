@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Python API as a whole: its names, its stubs, its numbers, its packets."""
+"""The public names of harp, its stubs, its statistics, and crafted packets."""
 
 import ast
 import importlib
@@ -25,8 +25,8 @@ COMPILED = ("_nic", "_core", "_drive", "_instance", "_coll")
 # --------------------------------------------------------------------------------------------------
 # Names and stubs.
 #
-def test_public_names_are_there_and_loaded_late() -> None:
-    """`import harp` costs nothing compiled; each name comes when it is asked for."""
+def test_public_names_exist_and_are_loaded_lazily() -> None:
+    """`import harp` loads no compiled module; each public name is loaded at its first use."""
     code = (
         "import sys, harp\n"
         "loaded = {m for m in sys.modules if m.startswith('harp._')}\n"
@@ -40,14 +40,14 @@ def test_public_names_are_there_and_loaded_late() -> None:
         "except AttributeError as error:\n"
         "    assert 'Instanze' in str(error)\n"
         "else:\n"
-        "    raise SystemExit('a name out of nothing')\n"
+        "    raise SystemExit('an unknown name exists')\n"
     )
     done = finished([sys.executable, "-c", code])
     assert (done.returncode, done.stderr) == (0, "")
 
 
-# What Cython adds, what C types cannot tell (constructors: below), what Python 3.11 does not show.
-UNTOLD = r"""
+# Names that Cython adds, constructors (see below), and names that Python 3.11 does not show.
+ALLOWLIST = r"""
 .*\.__(reduce|setstate)_cython__
 .*\.__(pyx_capi|test)__
 .*\.__init__
@@ -55,44 +55,44 @@ harp\._core\.Frame\.__buffer__
 """
 
 
-def test_stubs_say_what_the_modules_do(tmp_path: Path) -> None:
+def test_stubs_match_the_modules(tmp_path: Path) -> None:
     (tmp_path / "mypy.ini").write_text("[mypy]\n")
-    (tmp_path / "untold").write_text(UNTOLD)
+    (tmp_path / "allowlist").write_text(ALLOWLIST)
     command = [sys.executable, "-m", "mypy.stubtest", "--concise", "--ignore-disjoint-bases"]
     command += ["--mypy-config-file", str(tmp_path / "mypy.ini")]
-    command += ["--allowlist", str(tmp_path / "untold"), "--ignore-unused-allowlist"]
+    command += ["--allowlist", str(tmp_path / "allowlist"), "--ignore-unused-allowlist"]
     command += [f"harp.{name}" for name in COMPILED]
     done = finished(command, cwd=Path(harp.__file__).parents[1])
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def constructors() -> Iterator[tuple[str, str, list[str]]]:
-    """(module, class, parameters of __init__) of the stubs."""
+    """Yield module, class and parameters of each __init__ in the stubs."""
     for name in COMPILED:
         stub = ast.parse((Path(harp.__file__).parent / f"{name}.pyi").read_text())
         for cls in (node for node in stub.body if isinstance(node, ast.ClassDef)):
             for item in cls.body:
                 if isinstance(item, ast.FunctionDef) and item.name == "__init__":
-                    given = item.args
-                    names = [arg.arg for arg in given.args[1:]]
-                    names += [given.vararg.arg] if given.vararg else []
-                    yield name, cls.name, names + [arg.arg for arg in given.kwonlyargs]
+                    args = item.args
+                    names = [arg.arg for arg in args.args[1:]]
+                    names += [args.vararg.arg] if args.vararg else []
+                    yield name, cls.name, names + [arg.arg for arg in args.kwonlyargs]
 
 
 @pytest.mark.parametrize(("module", "name", "stub"), list(constructors()))
-def test_stubs_say_what_constructors_take(module: str, name: str, stub: list[str]) -> None:
-    """Which stubtest cannot see: Cython writes it into the docstring."""
-    made = getattr(importlib.import_module(f"harp.{module}"), name)
-    if issubclass(made, Exception):
+def test_stubs_match_the_constructors(module: str, name: str, stub: list[str]) -> None:
+    """stubtest cannot see their signatures, which Cython writes into docstrings."""
+    cls = getattr(importlib.import_module(f"harp.{module}"), name)
+    if issubclass(cls, Exception):
         return
-    head = re.match(rf"{name}\((.*?)\)\n", made.__doc__, re.DOTALL)
-    assert head, f"{name} has no embedded signature: {made.__doc__[:80]}"
-    words = [part.split("=")[0].split()[-1].strip("*") for part in head[1].split(",")]
-    assert sorted(word for word in words if word) == sorted(stub)
+    head = re.match(rf"{name}\((.*?)\)\n", cls.__doc__, re.DOTALL)
+    assert head, f"{name} has no embedded signature: {cls.__doc__[:80]}"
+    names = [part.split("=")[0].split()[-1].strip("*") for part in head[1].split(",")]
+    assert sorted(name for name in names if name) == sorted(stub)
 
 
 # --------------------------------------------------------------------------------------------------
-# Numbers.
+# Statistics.
 #
 def test_snapshots_are_records() -> None:
     with PacketBench() as bench:
@@ -125,7 +125,7 @@ def test_flows_are_an_array() -> None:
 
 
 # --------------------------------------------------------------------------------------------------
-# Packets by hand.
+# Crafted packets.
 #
 @pytest.mark.parametrize("ipv6", [False, True])
 def test_a_handshake_with_scapy(ipv6: bool) -> None:
@@ -145,14 +145,14 @@ def test_a_handshake_with_scapy(ipv6: bool) -> None:
         conn.send(b"by HARP")
         (segment,) = bench.exchange()
         assert bytes(segment[TCP].payload) == b"by HARP"
-        # No answer: it is retransmitted.
-        again = bench.wait(3 * 10**9)
-        assert {bytes(packet[TCP].payload) for packet in again} == {b"by HARP"}
+        # Without an answer the stack retransmits.
+        retransmitted = bench.wait(3 * 10**9)
+        assert {bytes(packet[TCP].payload) for packet in retransmitted} == {b"by HARP"}
         conn.abort()
         listener.close()
 
 
-def test_time_is_the_callers() -> None:
+def test_the_caller_advances_the_clock() -> None:
     with PacketBench() as bench:
         conn = bench.stack.connect(bench.peer, 9, connect_timeout_ns=2 * 10**9)
         before = bench.now_ns
@@ -165,10 +165,10 @@ def test_time_is_the_callers() -> None:
 
 
 def test_a_log_function_may_read_but_not_wait() -> None:
-    """It is called inside poll(), with the driver's lock held."""
-    said: list[str] = []
-    with harp.Wire() as wire, harp.Stack(wire.port(0), log=lambda _, text: said.append(text)) as a:
+    """The stack calls it in poll(), while the driver's lock is held."""
+    log: list[str] = []
+    with harp.Wire() as wire, harp.Stack(wire.port(0), log=lambda _, text: log.append(text)) as a:
         with harp.Driver(a) as driver, driver.hold():
             with pytest.raises(OSError, match="Invalid"):
                 a.listen(1, dscp=64)
-    assert any("dscp" in text for text in said)
+    assert any("dscp" in text for text in log)

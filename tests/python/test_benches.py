@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harpctl bench nccl: how it judges times, and one real run of every shape; the reports of bench
-failover and bench loss."""
+"""harpctl bench nccl: the verdict on times, and one real run of every shape. Reports of harpctl
+bench failover and bench loss."""
 
 import contextlib
 import json
@@ -22,9 +22,9 @@ ROUNDS = 5
 
 
 def times(auto: float, xdp: float, kernel: float, sockets: float) -> dict[str, list[float]]:
-    """The same in each round."""
-    every = {AUTO: auto, XDP: xdp, KERNEL: kernel, SOCKETS: sockets}
-    return {name: [value] * ROUNDS for name, value in every.items()}
+    """Return the same times for each round."""
+    by_name = {AUTO: auto, XDP: xdp, KERNEL: kernel, SOCKETS: sockets}
+    return {name: [value] * ROUNDS for name, value in by_name.items()}
 
 
 def test_auto_is_compared_with_the_faster_forced_path() -> None:
@@ -35,25 +35,25 @@ def test_auto_is_compared_with_the_faster_forced_path() -> None:
     assert cell["missed"] == []
 
 
-def test_slower_than_a_goal_by_the_whole_interval_is_missed() -> None:
+def test_a_goal_outside_the_confidence_interval_is_missed() -> None:
     missed = judge(times(10, 8, 9, 9.9))["missed"]
     assert missed == ["0.90 of the speed of kernel", "0.99 of the speed of NCCL's sockets"]
 
 
 def test_an_interval_that_reaches_the_goal_is_not_missed() -> None:
-    found = times(10, 9, 20, 20)
-    found[AUTO] = [10, 10, 9, 9, 9]
-    assert judge(found)["missed"] == []
+    samples = times(10, 9, 20, 20)
+    samples[AUTO] = [10, 10, 9, 9, 9]
+    assert judge(samples)["missed"] == []
 
 
-def test_ratios_are_of_one_round() -> None:
-    """A minute in which the machine is three times slower changes no ratio."""
-    found = times(10, 12, 20, 15)
+def test_ratios_are_computed_within_a_round() -> None:
+    """A round in which the machine is three times slower changes no ratio."""
+    samples = times(10, 12, 20, 15)
     slow = {
         name: [value * (3 if index == 2 else 1) for index, value in enumerate(values)]
-        for name, values in found.items()
+        for name, values in samples.items()
     }
-    assert judge(slow)["speed"] == judge(found)["speed"]
+    assert judge(slow)["speed"] == judge(samples)["speed"]
 
 
 def test_repetitions_are_bounded_by_bytes_and_number() -> None:
@@ -90,9 +90,9 @@ def test_the_second_measurement_of_a_cell_that_missed_decides(
     assert "first" not in large
 
 
-@pytest.mark.parametrize("words", [["--ranks", "4", "--shape", "pingpong"], ["--channels", "3"]])
-def test_a_choice_without_shapes_is_an_error(words: list[str]) -> None:
-    result = CliRunner().invoke(nccl_bench.nccl, words)
+@pytest.mark.parametrize("args", [["--ranks", "4", "--shape", "pingpong"], ["--channels", "3"]])
+def test_options_that_select_no_shape_are_an_error(args: list[str]) -> None:
+    result = CliRunner().invoke(nccl_bench.nccl, args)
     assert isinstance(result.exception, HarpError)
     assert result.exception.code == Exit.USAGE
 
@@ -105,11 +105,11 @@ def test_a_plot_without_an_all_reduce_of_two_ranks_is_an_error(tmp_path: Path) -
 
 @pytest.fixture(scope="module")
 def report(need_root: None) -> dict[str, Any]:
-    """Every kind of shape once, with two sizes."""
+    """A report of every kind of shape, with two sizes."""
     shapes = {shape.name: shape for shape in nccl_bench.SHAPES if shape.channels < 4}
     small = tuple(nccl_bench.replace_sizes(shape, None, 65536) for shape in shapes.values())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(nccl_bench, "_RUNS_MAX", 16)  # nothing is judged by these times
+        patch.setattr(nccl_bench, "_RUNS_MAX", 16)  # the tests do not judge the times
         return nccl_bench.run_nccl([LabOptions()], small, 1, lambda words: None)
 
 
@@ -128,7 +128,7 @@ def test_every_transport_measures_every_shape(report: dict[str, Any]) -> None:
 # --------------------------------------------------------------------------------------------------
 # Failover and loss.
 #
-def test_bad_shapes_are_named(need_root: None) -> None:
+def test_bad_lab_options_are_named(need_root: None) -> None:
     with pytest.raises(HarpError, match="mtu") as caught:
         Lab(LabOptions(mtu_bytes=100, rails=2))
     assert caught.value.code == Exit.USAGE
@@ -149,33 +149,33 @@ def test_pauses_and_rates_of_a_timeline() -> None:
 
 
 def test_a_failed_nic_is_measured(need_root: None) -> None:
-    """bench failover: every byte arrives, and the report has the times of the cut."""
+    """bench failover: every byte arrives, and the report has the times of the outage."""
     options = failover.FailoverOptions(rounds=1, seconds=0.5, cut_s=0.5, after_s=0.5)
     report = failover.run_failover(options, lambda words: None)
-    (found,) = report["rounds"]
-    times = found["times_ms"]
+    (result,) = report["rounds"]
+    times = result["times_ms"]
     assert 0 < times["cut"] < times["back"] < times["end"]
-    assert found["bytes"] > 0
-    assert report["longest_pause_ms"] == found["pause_ms"] > 0
-    assert {len(row) for row in found["timeline"]["rails"]} == {1 + options.rails}
+    assert result["bytes"] > 0
+    assert report["longest_pause_ms"] == result["pause_ms"] > 0
+    assert {len(row) for row in result["timeline"]["rails"]} == {1 + options.rails}
     json.dumps(report)
 
 
 def test_the_loss_report_is_consistent(need_root: None) -> None:
-    """Rates on a busy machine are not judged here."""
+    """The machine may be busy, so the rates are not judged."""
     options = loss.LossOptions(losses=(0.01,), kinds=("harp", "cubic"), rounds=1, seconds=1.5)
-    said: list[str] = []
-    report = loss.run_loss(options, said.append)
-    assert said == ["loss 1.0%, round 1 of 1"]
+    log: list[str] = []
+    report = loss.run_loss(options, log.append)
+    assert log == ["loss 1.0%, round 1 of 1"]
     (result,) = report["results"]
     assert set(result["median"]) == {"harp", "cubic"}
-    for kind, (found,) in result["rounds"].items():
-        assert result["median"][kind]["stream_gbit_per_s"] == found["stream_gbit_per_s"] > 0
-        assert 0 < found["single_p50_us"] <= found["single_p99_us"]
-        assert found["lost_bytes"] > 0
-        assert found["resent_to_lost"] > 0.9, "what was lost was sent again"
+    for kind, (values,) in result["rounds"].items():
+        assert result["median"][kind]["stream_gbit_per_s"] == values["stream_gbit_per_s"] > 0
+        assert 0 < values["single_p50_us"] <= values["single_p99_us"]
+        assert values["lost_bytes"] > 0
+        assert values["resent_to_lost"] > 0.9, "lost data is retransmitted"
         for test in ("stream", "single"):
-            conn = found[f"{test}_conn"]
+            conn = values[f"{test}_conn"]
             assert conn["kind"] == ("harp" if kind == "harp" else "kernel")
             assert conn["cc"] == "cubic"
             assert conn["snd_mss_bytes"] == 1448

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Other programs read a capture file as pcapng: scapy and tcpdump."""
+"""scapy and tcpdump read HARP's capture files as pcapng."""
 
 import shutil
 import subprocess
@@ -9,12 +9,12 @@ import pytest
 from programs import finished
 from scapy.utils import RawPcapNgReader
 
-PACKETS = 20  # what test_capture writes
+PACKETS = 20  # written by test_capture
 
 
 @pytest.fixture
 def sample(tmp_path: Path, build_dir: Path) -> Path:
-    """A capture file made by the unit test's program."""
+    """A capture file that the unit test's program writes."""
     path = tmp_path / "sample.pcapng"
     subprocess.run([build_dir / "tests" / "unit" / "test_capture", path], check=True, timeout=30)
     return path

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harpctl as a script sees it: output, messages and exit codes."""
+"""harpctl's output, messages and exit codes."""
 
 import contextlib
 import json
@@ -32,8 +32,8 @@ SEVERITIES = ("ok", "warn", "fail")
 SLOW = {"matplotlib", "numpy", "pyroute2", "scapy"}
 
 
-def imported(*arguments: str, **environ: str) -> set[str]:
-    """The packages that a harpctl with these arguments imports."""
+def imported_packages(*arguments: str, **environ: str) -> set[str]:
+    """Return the packages that harpctl imports with these arguments."""
     done = harpctl(*arguments, PYTHONPROFILEIMPORTTIME="1", **environ)
     lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
     packages = {line.rpartition("|")[2].strip().partition(".")[0] for line in lines}
@@ -49,15 +49,15 @@ def test_versions_agree(root_dir: Path) -> None:
     assert __version__ in done.stdout
 
 
-def every_command() -> list[str]:
-    """Paths of all commands and groups: harpctl, harpctl bench, harpctl bench loss ..."""
+def all_commands() -> list[str]:
+    """Return the paths of all commands and groups, such as `harpctl bench loss`."""
     context = click.Context(cli, info_name="harpctl")
     leaves = [path for path, _ in manual.leaves(cli, context)]
     groups = {path.rpartition(" ")[0] for path in leaves}
     return sorted({*leaves, *groups})
 
 
-@pytest.mark.parametrize("path", every_command())
+@pytest.mark.parametrize("path", all_commands())
 def test_help_has_an_example(path: str) -> None:
     done = CliRunner().invoke(cli, [*path.split()[1:], "--help"], prog_name="harpctl")
     assert done.exit_code == Exit.OK
@@ -66,7 +66,7 @@ def test_help_has_an_example(path: str) -> None:
     assert re.search(rf"^ +{path}( |$)", rest, re.MULTILINE), "no example"
 
 
-@pytest.mark.parametrize("path", every_command())
+@pytest.mark.parametrize("path", all_commands())
 def test_help_fits_80_columns_and_explains_every_option(path: str) -> None:
     arguments = [*path.split()[1:], "--help"]
     text = CliRunner().invoke(cli, arguments, prog_name="harpctl", terminal_width=80).stdout
@@ -82,29 +82,30 @@ def test_help_fits_80_columns_and_explains_every_option(path: str) -> None:
 
 
 def file_parameters() -> list[tuple[str, click.Command, list[str]]]:
-    """Every parameter of every command that is a path, as an empty shell variable gives it."""
+    """Return every command with a path parameter, and arguments that set it to an empty string."""
     leaves = manual.leaves(cli, click.Context(cli, info_name="harpctl"))
-    found = []
+    result = []
     for path, command in leaves:
-        for each in command.params:
-            if isinstance(each.type, click.Path):
-                option = isinstance(each, click.Option)
-                before = ["x"] if each.name == "file" and path == "harpctl trace" else []
-                found.append((path, command, [each.opts[0], ""] if option else [*before, ""]))
-    return found
+        for param in command.params:
+            if isinstance(param.type, click.Path):
+                is_option = isinstance(param, click.Option)
+                before = ["x"] if param.name == "file" and path == "harpctl trace" else []
+                arguments = [param.opts[0], ""] if is_option else [*before, ""]
+                result.append((path, command, arguments))
+    return result
 
 
 @pytest.mark.parametrize(
     ("path", "command", "arguments"),
-    [pytest.param(*each, id=f"{each[0]} {each[2][0]}") for each in file_parameters()],
+    [pytest.param(*case, id=f"{case[0]} {case[2][0]}") for case in file_parameters()],
 )
 def test_an_empty_path_is_an_error(path: str, command: click.Command, arguments: list[str]) -> None:
-    """An unset shell variable must select neither the default nor the current directory."""
+    """An unset shell variable selects neither the default nor the current directory."""
     with pytest.raises(click.BadParameter, match="the name is empty"):
         command.make_context(path, arguments)
 
 
-def test_the_help_lists_every_command_once_in_a_section_and_cuts_nothing() -> None:
+def test_the_help_lists_every_command_and_truncates_nothing() -> None:
     for arguments in ([], ["bench"], ["config"]):
         text = harpctl(*arguments, "--help").stdout
         assert "..." not in text.partition("Options:")[2]
@@ -116,7 +117,7 @@ def test_the_help_lists_every_command_once_in_a_section_and_cuts_nothing() -> No
 
 
 @pytest.mark.parametrize(
-    ("typed", "meant"),
+    ("arguments", "suggestion"),
     [
         (["statsu"], "stats"),
         (["bench", "nlcc"], "nccl"),
@@ -124,16 +125,16 @@ def test_the_help_lists_every_command_once_in_a_section_and_cuts_nothing() -> No
         (["config", "show", "tcp.enc"], "tcp.ecn"),
         (["check", "lo", "--verbsoe"], "--verbose"),
     ],
-    ids=lambda typed: " ".join(typed) if isinstance(typed, list) else "",
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_mistyped_word_has_a_suggestion(typed: list[str], meant: str) -> None:
-    done = harpctl(*typed)
+def test_a_mistyped_word_has_a_suggestion(arguments: list[str], suggestion: str) -> None:
+    done = harpctl(*arguments)
     assert done.returncode == Exit.USAGE
-    assert re.search(rf"[Dd]id you mean '?{meant}'?\?", done.stderr), done.stderr
+    assert re.search(rf"[Dd]id you mean '?{suggestion}'?\?", done.stderr), done.stderr
 
 
 @pytest.mark.parametrize(
-    ("typed", "completed"),
+    ("line", "completions"),
     [
         ("harpctl sta", ["start", "stats", "status"]),
         ("harpctl check l", ["lo"]),
@@ -141,11 +142,11 @@ def test_a_mistyped_word_has_a_suggestion(typed: list[str], meant: str) -> None:
         ("harpctl run --set tcp.ecn=o", ["tcp.ecn=off"]),
     ],
 )
-def test_values_are_completed(typed: str, completed: list[str]) -> None:
-    last = str(len(typed.split()) - 1)
-    shell = {"_HARPCTL_COMPLETE": "bash_complete", "COMP_WORDS": typed, "COMP_CWORD": last}
-    lines = harpctl(**shell).stdout.splitlines()
-    assert set(completed) <= {line.partition(",")[2] for line in lines}, lines
+def test_values_are_completed(line: str, completions: list[str]) -> None:
+    last = str(len(line.split()) - 1)
+    shell = {"_HARPCTL_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": last}
+    rows = harpctl(**shell).stdout.splitlines()
+    assert set(completions) <= {row.partition(",")[2] for row in rows}, rows
 
 
 @pytest.mark.usefixtures("need_root")
@@ -162,19 +163,19 @@ def test_without_root_the_exit_code_is_3(command: str) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_versions_of_everything_are_printed() -> None:
-    found = json.loads(harpctl("version", "-o", "json").stdout)
-    assert found["harp"]["value"] == __version__
-    assert found["plugin_abi"]["value"] == [6, 7, 8, 9, 10, 11, 12]
-    assert found["kernel"]["value"] == os.uname().release
-    for part in found.values():
-        assert part["value"] or part["why"]
+def test_versions_of_all_components_are_printed() -> None:
+    versions = json.loads(harpctl("version", "-o", "json").stdout)
+    assert versions["harp"]["value"] == __version__
+    assert versions["plugin_abi"]["value"] == [6, 7, 8, 9, 10, 11, 12]
+    assert versions["kernel"]["value"] == os.uname().release
+    for entry in versions.values():
+        assert entry["value"] or entry["why"]
     text = harpctl("version").stdout
-    assert len(text.splitlines()) == len(found)
+    assert len(text.splitlines()) == len(versions)
     assert "v11, v12" in text
 
 
-def test_a_report_has_everything_but_secrets(tmp_path: Path) -> None:
+def test_a_report_contains_no_secrets(tmp_path: Path) -> None:
     key, secret = tmp_path / "key", "5ec2e7" * 10 + "1234"
     key.write_text(secret)
     (tmp_path / "run").mkdir()
@@ -195,14 +196,14 @@ def test_a_report_has_everything_but_secrets(tmp_path: Path) -> None:
     names = {"version", "check", "config", "stats", "errors"}
     assert texts.keys() == {f"report/{name}.json" for name in names} | {"report/harpd.log"}
     assert texts["report/harpd.log"] == "one line of the log\n"
-    assert str(key) in texts["report/config.json"], "the file's name is no secret"
+    assert str(key) in texts["report/config.json"], "the file's name is not secret"
     assert not [name for name, text in texts.items() if secret in text]
-    again = harpctl("report", str(path))
-    assert again.returncode == Exit.FAILURE
-    assert "File exists" in again.stderr
+    second = harpctl("report", str(path))
+    assert second.returncode == Exit.FAILURE
+    assert "File exists" in second.stderr
 
 
-def test_a_report_makes_no_directory(tmp_path: Path) -> None:
+def test_a_report_creates_no_directory(tmp_path: Path) -> None:
     folder = tmp_path / "absent"
     done = harpctl("report", str(folder / "report.tar.gz"))
     assert done.returncode == Exit.MISSING
@@ -223,7 +224,9 @@ def test_a_report_makes_no_directory(tmp_path: Path) -> None:
         ("install --prefix", "prefix"),
     ],
 )
-def test_a_full_disk_is_named_and_nothing_is_left(command: str, name: str, tmp_path: Path) -> None:
+def test_a_full_disk_is_an_error_and_no_file_remains(
+    command: str, name: str, tmp_path: Path
+) -> None:
     script = (
         f"mount -t tmpfs -o size=4k tmpfs {tmp_path}; head -c 4096 /dev/zero > {tmp_path}/fill;"
         f' "$@"; code=$?; find {tmp_path} -type f; exit $code'
@@ -240,9 +243,9 @@ def test_logs_prints_the_last_lines(tmp_path: Path) -> None:
     toml = tmp_path / "harp.toml"
     toml.write_text(f'[daemon]\nrun_dir = "{tmp_path}"\n')
     log = tmp_path / "harpd.log"
-    none = harpctl("logs", "--file", str(toml))
-    assert none.returncode == Exit.MISSING
-    assert "harpctl start" in none.stderr
+    done = harpctl("logs", "--file", str(toml))
+    assert done.returncode == Exit.MISSING
+    assert "harpctl start" in done.stderr
     log.write_text("".join(f"line {n}\n" for n in range(300)))
     assert harpctl("logs", "--file", str(toml), "-n", "2").stdout == "line 298\nline 299\n"
     command = [*COMMAND, "logs", "--follow", "-n", "1", "--file", toml]
@@ -254,8 +257,8 @@ def test_logs_prints_the_last_lines(tmp_path: Path) -> None:
         process.terminate()
 
 
-def test_a_table_is_printed_whole(capsys: pytest.CaptureFixture[str]) -> None:
-    """However many columns, and however narrow what it is printed on."""
+def test_a_wide_table_is_not_truncated(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its lines may be longer than the terminal is wide."""
     columns, row = [f"column {n}" for n in range(40)], [f"{n}.123 [4.5, 6.7]" for n in range(40)]
     output.print_table(columns, [row])
     head, line = capsys.readouterr().out.splitlines()
@@ -264,31 +267,33 @@ def test_a_table_is_printed_whole(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def on_terminal(columns: int, *arguments: str) -> tuple[int, str]:
-    """Run harpctl on a terminal with this number of columns: its exit code, and what it shows."""
-    ours, its = os.openpty()
+    """Run harpctl on a terminal with this number of columns. Return exit code and output."""
+    controller, terminal = os.openpty()
     env = {**os.environ, "TERM": "dumb", "COLUMNS": str(columns), "LINES": "40"}
     command = [*COMMAND, *arguments]
-    with subprocess.Popen(command, stdin=its, stdout=its, stderr=its, env=env) as process:
-        os.close(its)
+    with subprocess.Popen(
+        command, stdin=terminal, stdout=terminal, stderr=terminal, env=env
+    ) as process:
+        os.close(terminal)
         shown = b""
-        with contextlib.suppress(OSError):  # EIO: its last one is closed
-            while more := os.read(ours, 65536):
+        with contextlib.suppress(OSError):  # EIO: harpctl has closed the terminal
+            while more := os.read(controller, 65536):
                 shown += more
-        os.close(ours)
+        os.close(controller)
     return process.returncode, shown.decode().replace("\r\n", "\n")
 
 
 @pytest.mark.parametrize("columns", [20, 80])
-def test_a_key_is_whole_on_every_terminal(columns: int) -> None:
+def test_keys_are_not_truncated_on_narrow_terminals(columns: int) -> None:
     code, shown = on_terminal(columns, "config", "show", "--all")
     assert code == Exit.OK
     rows = json.loads(harpctl("config", "show", "-o", "json").stdout)["settings"]
-    words = {line.split(" ")[0] for line in shown.splitlines()}
-    assert not {row["key"] for row in rows} - words
+    names = {line.split(" ")[0] for line in shown.splitlines()}
+    assert not {row["key"] for row in rows} - names
     assert "\N{HORIZONTAL ELLIPSIS}" not in shown
 
 
-def test_a_command_that_lacks_a_module_says_so_and_others_go_on(
+def test_a_missing_module_breaks_only_its_command(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(COMMANDS, "bench", "no_such_module")
@@ -300,7 +305,7 @@ def test_a_command_that_lacks_a_module_says_so_and_others_go_on(
     assert "check" in cli.get_help(context)
 
 
-def test_every_command_of_the_list_is_there() -> None:
+def test_every_listed_command_can_be_loaded() -> None:
     for name, module in COMMANDS.items():
         context = click.Context(cli, info_name="harpctl")
         command = cli.get_command(context, name)
@@ -312,7 +317,7 @@ def test_every_command_of_the_list_is_there() -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "needed"),
+    ("command", "allowed"),
     [
         ("--help", set()),
         ("config show", set()),
@@ -322,15 +327,13 @@ def test_every_command_of_the_list_is_there() -> None:
         ("status", set()),
     ],
 )
-def test_slow_imports_are_left_to_the_commands_that_need_them(
-    command: str, needed: set[str]
-) -> None:
-    assert imported(*command.split()) & SLOW <= needed
+def test_only_commands_that_need_slow_packages_import_them(command: str, allowed: set[str]) -> None:
+    assert imported_packages(*command.split()) & SLOW <= allowed
 
 
 def test_a_command_is_completed_without_its_module() -> None:
-    typed = {"_HARPCTL_COMPLETE": "bash_complete", "COMP_WORDS": "harpctl sta", "COMP_CWORD": "1"}
-    assert not imported(**typed) & SLOW
+    shell = {"_HARPCTL_COMPLETE": "bash_complete", "COMP_WORDS": "harpctl sta", "COMP_CWORD": "1"}
+    assert not imported_packages(**shell) & SLOW
 
 
 @pytest.mark.parametrize(
@@ -346,14 +349,14 @@ def test_a_command_is_completed_without_its_module() -> None:
     ],
     ids=" ".join,
 )
-def test_bad_usage_is_exit_2(command: list[str]) -> None:
+def test_bad_usage_exits_with_2(command: list[str]) -> None:
     done = harpctl(*command)
     assert done.returncode == Exit.USAGE
     assert "Traceback" not in done.stderr
 
 
 def float_options() -> list[tuple[str, click.Command, str]]:
-    """Every option of every command that takes a number with a point."""
+    """Return every floating-point option of every command."""
     leaves = manual.leaves(cli, click.Context(cli, info_name="harpctl"))
     return [
         (path, command, option.opts[0])
@@ -366,22 +369,22 @@ def float_options() -> list[tuple[str, click.Command, str]]:
 @pytest.mark.parametrize("number", ["nan", "-inf", "1e999"])
 @pytest.mark.parametrize(
     ("path", "command", "option"),
-    [pytest.param(*each, id=f"{each[0]} {each[2]}") for each in float_options()],
+    [pytest.param(*case, id=f"{case[0]} {case[2]}") for case in float_options()],
 )
-def test_every_number_is_finite(
+def test_numbers_must_be_finite(
     path: str, command: click.Command, option: str, number: str
 ) -> None:
-    """A plain click.FLOAT or FloatRange would take some of these."""
-    words = r"is no finite number|is not in the range"
-    with pytest.raises(click.BadParameter, match=words) as refused:
+    """A plain click.FLOAT or FloatRange would accept some of these."""
+    pattern = r"is no finite number|is not in the range"
+    with pytest.raises(click.BadParameter, match=pattern) as error:
         command.make_context(path, [option, number])
-    assert refused.value.exit_code == Exit.USAGE
-    message = refused.value.format_message()
+    assert error.value.exit_code == Exit.USAGE
+    message = error.value.format_message()
     assert message.startswith(f"Invalid value for '{option}'")
     assert "\n" not in message
 
 
-def test_check_of_no_interface_names_those_there_are() -> None:
+def test_check_of_an_unknown_interface_lists_the_known_ones() -> None:
     done = harpctl("check", "nope0")
     assert done.returncode == Exit.MISSING
     assert "nope0" in done.stderr
@@ -401,7 +404,7 @@ def test_check_json_and_exit_code_agree() -> None:
 @pytest.mark.usefixtures("need_root")
 @pytest.mark.parametrize("family", [(), ("--ipv6",)], ids=["IPv4", "IPv6"])
 @pytest.mark.parametrize("path", ["auto", "xdp", "kernel"])
-def test_demo_agrees(path: str, family: tuple[str, ...]) -> None:
+def test_demo_ranks_agree(path: str, family: tuple[str, ...]) -> None:
     done = harpctl("demo", "--epochs", "2", "--path", path, *family, "-o", "json")
     assert done.returncode == Exit.OK, done.stderr
     report = json.loads(done.stdout)
@@ -410,7 +413,7 @@ def test_demo_agrees(path: str, family: tuple[str, ...]) -> None:
     assert verdict["ranks_equal_bit_for_bit"]
     assert verdict["alone_equal_bit_for_bit"]
     for rank in report["ranks"]:
-        # On veth only a generic program could be attached: auto leaves that alone.
+        # veth has only generic XDP, which auto does not use.
         assert ("kernel TCP" in rank["path"]) == (path != "xdp")
         assert rank["sent_bytes"] > 1e6
         assert rank["counters"]["tx_packets"] > 0
@@ -423,14 +426,14 @@ def test_demo_compares_with_kernel_sockets(monkeypatch: pytest.MonkeyPatch) -> N
     assert done.exit_code == Exit.OK, done.stderr
     times = re.search(r"per epoch: HARP ([\d.]+) ms, kernel .* them ([\d.]+) ms", done.stdout)
     assert times, done.stdout
-    assert all(float(each) > 0 for each in times.groups())
+    assert all(float(time) > 0 for time in times.groups())
     done = harpctl("demo", "--epochs", "1", "--baseline", "--ipv6")
     assert done.returncode == Exit.USAGE
     assert "leave --ipv6 out" in done.stderr
 
 
 def test_demo_prints_times_and_speed_of_one_round() -> None:
-    # Medians of the times would say 3 ms and 4 ms, and the median of the speeds 0.8.
+    # The medians are 3 ms and 4 ms, which do not belong to the median speed of 0.8.
     rounds = [(0.001, 0.006), (0.005, 0.004), (0.003, 0.001)]
     sockets = {
         "rounds": [{"harp_seconds": harp, "sockets_seconds": other} for harp, other in rounds],
@@ -442,8 +445,8 @@ def test_demo_prints_times_and_speed_of_one_round() -> None:
     assert "(0.33 to 6.00; the median of 3 alternated rounds)" in line
 
 
-@pytest.mark.parametrize(("ranks", "words"), [(2, "DIFFERS by 1.0e-06"), (3, "tolerance 1e-04")])
-def test_demo_has_no_tolerance_for_two_ranks(ranks: int, words: str) -> None:
+@pytest.mark.parametrize(("ranks", "text"), [(2, "DIFFERS by 1.0e-06"), (3, "tolerance 1e-04")])
+def test_demo_has_no_tolerance_for_two_ranks(ranks: int, text: str) -> None:
     verdict = {
         "weights": 9,
         "ranks_equal_bit_for_bit": True,
@@ -453,11 +456,11 @@ def test_demo_has_no_tolerance_for_two_ranks(ranks: int, words: str) -> None:
         "agree": ranks > 2,
     }
     lines = demo.verdict_lines(verdict, ranks)
-    assert words in lines[1]
+    assert text in lines[1]
     assert ("tolerance" in lines[1]) == (ranks > 2)
 
 
-def test_memif_without_dpdk_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memif_without_dpdk_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.startswith("harp.dpdk")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "harp._dpdk", None)
@@ -466,14 +469,14 @@ def test_memif_without_dpdk_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert caught.value.code == Exit.MISSING
 
 
-def test_horovod_without_torch_is_one_line() -> None:
+def test_horovod_without_torch_is_a_one_line_error() -> None:
     code = "import runpy, sys; sys.modules['torch'] = None; runpy._run_module_as_main(sys.argv[1])"
     done = finished([sys.executable, "-c", code, "harp.horovod"])
     assert "pip install 'harp-nccl[torch]'" in done.stderr
     assert done.stderr.count("\n") == 1
 
 
-def test_demo_lets_nobody_write_the_weights_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_demo_lets_user_nobody_write_only_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     modes = {}
 
     def follow(_options: Any, _lab: Any, _daemons: Any, team: Team, _on_epoch: Any) -> Any:
@@ -550,7 +553,7 @@ def test_an_interrupted_start_ends_harpd(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("need_root")
-def test_demo_on_a_bridge_of_four() -> None:
+def test_demo_runs_on_four_hosts() -> None:
     done = harpctl("demo", "--epochs", "1", "--hosts", "4", "--mtu", "9000", "-o", "json")
     assert done.returncode == Exit.OK, done.stderr
     report = json.loads(done.stdout)

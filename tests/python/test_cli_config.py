@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harpctl config and completion, as a script and a shell see them."""
+"""harpctl config and harpctl completion."""
 
 import json
 import os
@@ -25,7 +25,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_show_says_where_each_value_came_from(file: Path) -> None:
+def test_show_prints_the_source_of_each_value(file: Path) -> None:
     done = harpctl("config", "show", "-o", "json", HARP_CONFIG=str(file), HARP_FRAMES="1024")
     assert done.returncode == Exit.OK, done.stderr
     shown = json.loads(done.stdout)
@@ -46,7 +46,7 @@ def test_show_says_where_each_value_came_from(file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "shown"),
+    ("names", "shown"),
     [
         (["tcp.ecn"], ["tcp.ecn"]),
         (["ecn"], ["tcp.ecn"]),
@@ -57,19 +57,19 @@ def test_show_says_where_each_value_came_from(file: Path) -> None:
     ],
     ids=str,
 )
-def test_show_prints_the_chosen_keys(asked: list[str], shown: list[str], file: Path) -> None:
-    done = harpctl("config", "show", *asked, "--file", str(file))
+def test_show_prints_the_requested_keys(names: list[str], shown: list[str], file: Path) -> None:
+    done = harpctl("config", "show", *names, "--file", str(file))
     assert done.returncode == Exit.OK, done.stderr
     assert sorted(line.rsplit("  ")[0].strip() for line in _lines(done.stdout)) == shown
 
 
 def _lines(text: str) -> list[str]:
     names = [line.split("   ")[0] for line in text.splitlines()]
-    # Empty: what is too long for a column goes on in the next line.
+    # An empty name continues a value that is too long for its column.
     return [name for name in names if name.strip() and not name.startswith("setting")]
 
 
-def test_show_of_nothing_known_is_bad_usage(file: Path) -> None:
+def test_show_of_an_unknown_key_is_bad_usage(file: Path) -> None:
     for word in ("nonsense", "eth9"):
         done = harpctl("config", "show", word, "--file", str(file))
         assert done.returncode == Exit.USAGE
@@ -83,7 +83,7 @@ def test_a_good_file_is_valid(file: Path) -> None:
     assert json.loads(done.stdout) == {"file": str(file), "problems": [], "warnings": []}
 
 
-def test_validate_names_everything(tmp_path: Path) -> None:
+def test_validate_lists_all_problems(tmp_path: Path) -> None:
     bad = tmp_path / "bad.toml"
     bad.write_text('[job]\nframes = 1\npath = "[red]"\n')
     done = harpctl("config", "validate", str(bad))
@@ -106,17 +106,17 @@ def test_validate_without_a_file_checks_variables(file: Path) -> None:
     assert done.returncode == Exit.OK
     assert "warning: environment: HARP_FRAMEZ is unknown" in done.stderr
     done = harpctl("config", "validate", str(file), HARP_ECN="x")
-    assert done.returncode == Exit.OK, "a file is judged by itself"
+    assert done.returncode == Exit.OK, "a file is validated without variables"
 
 
-def test_validate_of_no_file(tmp_path: Path) -> None:
+def test_validate_of_a_missing_file_is_an_error(tmp_path: Path) -> None:
     done = harpctl("config", "validate", str(tmp_path / "none.toml"))
     assert done.returncode == Exit.MISSING
     assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("command", [["show"], ["diff"]], ids=str)
-def test_a_bad_file_stops_others_with_its_lines(command: list[str], tmp_path: Path) -> None:
+def test_a_bad_file_is_an_error_with_its_lines(command: list[str], tmp_path: Path) -> None:
     bad = tmp_path / "bad.toml"
     bad.write_text("[job]\nframes = 1\n")
     done = harpctl("config", *command, HARP_CONFIG=str(bad))
@@ -125,7 +125,7 @@ def test_a_bad_file_stops_others_with_its_lines(command: list[str], tmp_path: Pa
     assert done.stdout == ""
 
 
-def test_init_writes_once(tmp_path: Path) -> None:
+def test_init_overwrites_only_with_force(tmp_path: Path) -> None:
     target = tmp_path / "new" / "harp.toml"
     done = harpctl("config", "init", HARP_CONFIG=str(target))
     assert done.returncode == Exit.OK, done.stderr
@@ -139,11 +139,13 @@ def test_init_writes_once(tmp_path: Path) -> None:
     done = harpctl("config", "init", "--force", "--file", str(target))
     assert done.returncode == Exit.OK
     assert target.read_text() == reference.to_toml()
-    assert [path.name for path in target.parent.iterdir()] == ["harp.toml"], "nothing half made"
+    assert [path.name for path in target.parent.iterdir()] == ["harp.toml"], (
+        "no temporary file remains"
+    )
     assert harpctl("config", "init", "--file", "-").stdout == reference.to_toml()
 
 
-def test_init_where_it_can_not(tmp_path: Path) -> None:
+def test_init_at_an_unwritable_path_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for target in (tmp_path / "file" / "harp.toml", Path("/proc/harp.toml"), tmp_path):
         done = harpctl("config", "init", "--force", "--file", str(target))
@@ -159,7 +161,7 @@ def test_init_does_not_follow_a_dangling_link(tmp_path: Path) -> None:
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_diff_against_the_defaults(file: Path) -> None:
+def test_diff_compares_with_the_defaults(file: Path) -> None:
     done = harpctl(
         *("config", "diff", "--file", str(file)),
         HARP_FRAMES="8192",
@@ -184,7 +186,7 @@ def test_diff_against_the_defaults(file: Path) -> None:
 
 @pytest.mark.usefixtures("need_root")
 def test_the_running_harpd_is_compared_and_reloaded(tmp_path: Path) -> None:
-    """With a harpd that has no NIC: its settings, what a reload changes, what waits."""
+    """A harpd without NICs: its settings, and those that a reload changes or a restart needs."""
     file = tmp_path / "harp.toml"
     begin = f'[daemon]\nrun_dir = "{tmp_path}/run"\n[metrics]\nport = 0\n'
     file.write_text(begin)
@@ -225,16 +227,16 @@ def test_the_running_harpd_is_compared_and_reloaded(tmp_path: Path) -> None:
     assert stopped.returncode == Exit.OK, stopped.stderr
 
 
-def test_compare_names_nics_that_came_and_went() -> None:
+def test_compare_names_added_and_removed_nics() -> None:
     nic = '[[nic]]\nifname = "{}"\n{}\n'
-    one = report.document(config.parse(nic.format("a", "queues = 2") + nic.format("b", "")))
-    two = report.document(config.parse(nic.format("a", "queues = 3") + nic.format("c", "")))
-    rows = {row["key"]: (row["value"], row["other"]) for row in report.against(one, two)}
+    old = report.document(config.parse(nic.format("a", "queues = 2") + nic.format("b", "")))
+    new = report.document(config.parse(nic.format("a", "queues = 3") + nic.format("c", "")))
+    rows = {row["key"]: (row["value"], row["other"]) for row in report.against(old, new)}
     assert rows["nic a.queues"] == (2, 3)
     assert rows["nic b.queues"] == (0, None)
     assert rows["nic c.queues"] == (None, 0)
     assert len(rows) == 1 + 2 * (len(keys.tables()["nic"]) - 1)
-    assert report.against(one, one) == []
+    assert report.against(old, old) == []
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -244,8 +246,8 @@ def test_completion_scripts_name_the_program(shell: str) -> None:
     assert f"_HARPCTL_COMPLETE={shell}_complete" in done.stdout
 
 
-def test_bash_itself_takes_the_script(tmp_path: Path) -> None:
-    """Sourced by a real bash, which then completes `harpctl con`."""
+def test_bash_completes_with_the_script(tmp_path: Path) -> None:
+    """A real bash sources the script and completes `harpctl con`."""
     (tmp_path / "script").write_text(harpctl("completion", "bash").stdout)
     (tmp_path / "harpctl").write_text(f'#!/bin/sh\nexec {shlex.join(COMMAND)} "$@"\n')
     (tmp_path / "harpctl").chmod(0o755)

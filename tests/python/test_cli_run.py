@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harpctl env and run: a job's environment, and a command that does not notice harpctl."""
+"""harpctl env and run: a job's environment, and a command that harpctl does not affect."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def variables(*arguments: str, **environ: str) -> dict[str, str]:
     return json.loads(done.stdout)
 
 
-def test_env_has_nccls_variables_and_what_is_no_default(file: str) -> None:
+def test_env_has_nccls_variables_and_settings_other_than_defaults(file: str) -> None:
     expected = {
         "NCCL_NET_PLUGIN": "harp",
         "LD_LIBRARY_PATH": str(Path(PLUGIN).parent),
@@ -48,15 +48,15 @@ def test_env_has_nccls_variables_and_what_is_no_default(file: str) -> None:
     assert variables("--file", file) == expected
 
 
-def test_env_leaves_alone_what_is_set(file: str) -> None:
-    found = variables("--file", file, HARP_FRAMES="2048", HARP_BACKGROUND_IDLE_US="")
-    assert "HARP_FRAMES" not in found
-    assert found["HARP_BACKGROUND_IDLE_US"] == "20", "an empty variable is an unset one"
+def test_env_does_not_change_variables_that_are_set(file: str) -> None:
+    env = variables("--file", file, HARP_FRAMES="2048", HARP_BACKGROUND_IDLE_US="")
+    assert "HARP_FRAMES" not in env
+    assert env["HARP_BACKGROUND_IDLE_US"] == "20", "an empty variable counts as unset"
 
 
-def test_a_command_line_beats_what_is_set(file: str) -> None:
-    found = variables("--file", file, "-s", "job.path=auto", "-s", "frames=4096", HARP_PATH="xdp")
-    assert (found["HARP_PATH"], found["HARP_FRAMES"]) == ("auto", "4096")
+def test_the_command_line_overrides_variables(file: str) -> None:
+    env = variables("--file", file, "-s", "job.path=auto", "-s", "frames=4096", HARP_PATH="xdp")
+    assert (env["HARP_PATH"], env["HARP_FRAMES"]) == ("auto", "4096")
 
 
 def test_env_names_a_socket_that_jobs_would_not_find(tmp_path: Path) -> None:
@@ -69,23 +69,23 @@ def test_env_names_a_socket_that_jobs_would_not_find(tmp_path: Path) -> None:
     assert "HARP_SOCKET" not in variables("--file", str(path))
 
 
-def test_shell_lines_mean_what_they_say(file: str) -> None:
+def test_shell_lines_set_the_variables(file: str) -> None:
     lines = harpctl("env", "--file", file).stdout
     assert lines == harpctl("env", "--file", file, "-o", "shell").stdout
     code = f"{lines}\nexec env -0"
     done = finished(["sh", "-c", code], env={}, check=True)
-    found = dict(entry.split("=", 1) for entry in done.stdout.split("\0") if entry)
+    env = dict(entry.split("=", 1) for entry in done.stdout.split("\0") if entry)
     expected = variables("--file", file)
-    assert {name: found[name] for name in expected} == expected
+    assert {name: env[name] for name in expected} == expected
 
 
-def test_plain_lines_are_for_files(file: str) -> None:
+def test_plain_lines_are_not_quoted(file: str) -> None:
     lines = harpctl("env", "--file", file, "-o", "plain").stdout.splitlines()
     assert dict(line.split("=", 1) for line in lines) == variables("--file", file)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "message"),
     [
         (["-s", "nothing"], Exit.USAGE, "is not KEY=VALUE"),
         (["-s", "=1"], Exit.USAGE, "is not KEY=VALUE"),
@@ -97,32 +97,32 @@ def test_plain_lines_are_for_files(file: str) -> None:
     ],
     ids=str,
 )
-def test_bad_options_stop_env_and_run(arguments: list[str], code: Exit, said: str) -> None:
+def test_bad_options_stop_env_and_run(arguments: list[str], code: Exit, message: str) -> None:
     for command in (["env", *arguments], ["run", *arguments, "--", "echo", "ran"]):
         done = harpctl(*command)
         assert done.returncode == code
-        assert said in done.stderr
+        assert message in done.stderr
         assert "Traceback" not in done.stderr
         assert done.stdout == ""
 
 
 # --------------------------------------------------------------------------------------------------
-# The plugin's place.
+# The plugin's path.
 #
 def test_the_plugin_is_named_without_its_path() -> None:
     for path in (Path("/a,b/libnccl-net-harp.so"), Path("/" + "x" * 250 + "/libnccl-net-harp.so")):
-        found = jobs.plugin_variables(path, {"LD_LIBRARY_PATH": "/usr/lib/x"})
-        assert found["NCCL_NET_PLUGIN"] == "harp"
-        assert found["LD_LIBRARY_PATH"] == f"{path.parent}:/usr/lib/x"
+        env = jobs.plugin_variables(path, {"LD_LIBRARY_PATH": "/usr/lib/x"})
+        assert env["NCCL_NET_PLUGIN"] == "harp"
+        assert env["LD_LIBRARY_PATH"] == f"{path.parent}:/usr/lib/x"
 
 
 def test_a_plugin_with_another_name_is_named_by_path() -> None:
     for path in ("/a/other.so", "/a:b/libnccl-net-harp.so"):
-        found = jobs.plugin_variables(Path(path), {})
-        assert found == {"NCCL_NET_PLUGIN": path, "NCCL_NET": "HARP"}
+        env = jobs.plugin_variables(Path(path), {})
+        assert env == {"NCCL_NET_PLUGIN": path, "NCCL_NET": "HARP"}
 
 
-def test_an_unprintable_path_is_an_error() -> None:
+def test_a_path_that_variables_cannot_express_is_an_error() -> None:
     with pytest.raises(HarpError, match="call it libnccl-net"):
         jobs.plugin_variables(Path("/a,b/other.so"), {})
     for directory in ("/a,b:c", "/a,b;c"):
@@ -130,9 +130,9 @@ def test_an_unprintable_path_is_an_error() -> None:
             jobs.plugin_variables(Path(directory) / "libnccl-net-harp.so", {})
 
 
-def test_the_loader_finds_the_plugin_by_what_env_says() -> None:
-    """As NCCL does it: dlopen of the value, then of libnccl-net-VALUE.so."""
-    found = variables()
+def test_the_loader_finds_the_plugin_with_the_variables() -> None:
+    """As NCCL: dlopen() of the value, then of libnccl-net-VALUE.so."""
+    env = variables()
     code = (
         "import ctypes, os\n"
         "value = os.environ['NCCL_NET_PLUGIN']\n"
@@ -143,7 +143,7 @@ def test_the_loader_finds_the_plugin_by_what_env_says() -> None:
         "ctypes.c_char.in_dll(library, 'ncclNetPlugin_v10')\n"
         "print([l.split()[-1] for l in open('/proc/self/maps') if 'nccl-net' in l][0])\n"
     )
-    done = finished([sys.executable, "-c", code], env=found, check=True)
+    done = finished([sys.executable, "-c", code], env=env, check=True)
     assert done.stdout.strip() == PLUGIN
 
 
@@ -153,18 +153,18 @@ def test_the_loader_finds_the_plugin_by_what_env_says() -> None:
 def test_run_sets_the_variables(file: str) -> None:
     done = harpctl("run", "--file", file, "-s", "path=kernel", "--", "env", "-0")
     assert done.returncode == 0, done.stderr
-    found = dict(entry.split("=", 1) for entry in done.stdout.split("\0") if entry)
+    env = dict(entry.split("=", 1) for entry in done.stdout.split("\0") if entry)
     expected = variables("--file", file) | {"HARP_PATH": "kernel"}
-    assert {name: found[name] for name in expected} == expected
-    assert "PATH" in found, "the rest of the environment stays"
+    assert {name: env[name] for name in expected} == expected
+    assert "PATH" in env, "other variables do not change"
 
 
-def test_arguments_arrive_as_they_are() -> None:
+def test_arguments_are_passed_unchanged() -> None:
     script = "import sys; print(sys.argv[1:])"
-    words = ["--set", "-x", "", "a b", "--", "$HOME", "é"]
+    arguments = ["--set", "-x", "", "a b", "--", "$HOME", "é"]
     for separator in (["--"], []):
-        done = harpctl("run", *separator, sys.executable, "-c", script, *words)
-        assert done.stdout == f"{words}\n", done.stderr
+        done = harpctl("run", *separator, sys.executable, "-c", script, *arguments)
+        assert done.stdout == f"{arguments}\n", done.stderr
 
 
 @pytest.mark.parametrize("code", [0, 2, 255])
@@ -173,13 +173,13 @@ def test_exit_codes_pass_through(code: int) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_a_commands_death_by_signal_is_seen(number: signal.Signals) -> None:
+def test_a_commands_death_by_signal_is_passed_through(number: signal.Signals) -> None:
     done = harpctl("run", "--", "sh", "-c", f"kill -{number.value} $$")
     assert done.returncode == -number
 
 
 def test_signals_reach_the_command() -> None:
-    """harpctl has become the command: the same process."""
+    """harpctl replaces itself with the command, in the same process."""
     script = (
         "import signal, sys\n"
         "signal.signal(signal.SIGINT, lambda *_: sys.exit(42))\n"
@@ -194,18 +194,18 @@ def test_signals_reach_the_command() -> None:
 
 
 def test_the_command_ignores_no_signal_that_harpctl_did_not_inherit() -> None:
-    """Python ignores SIGPIPE for itself; `yes | head` must still end."""
+    """Python ignores SIGPIPE; `yes | head` must still end."""
     show = "grep SigIgn /proc/self/status"
     direct = finished(["sh", "-c", show], check=True, restore_signals=True)
     assert harpctl("run", "--", "sh", "-c", show).stdout == direct.stdout
 
 
-def test_no_descriptor_is_left_to_the_command() -> None:
+def test_the_command_inherits_no_descriptor() -> None:
     done = harpctl("run", "--", "ls", "/proc/self/fd")
-    assert done.stdout.split() == ["0", "1", "2", "3"]  # 3: ls reads the directory by it
+    assert done.stdout.split() == ["0", "1", "2", "3"]  # 3: the directory that ls reads
 
 
-def test_a_variable_that_conflicts_is_replaced_with_a_warning() -> None:
+def test_a_conflicting_variable_is_replaced_with_a_warning() -> None:
     show = 'echo "$NCCL_NET $NCCL_NET_PLUGIN"'
     done = harpctl("run", "--", "sh", "-c", show, NCCL_NET="Socket", NCCL_NET_PLUGIN="none")
     assert done.stdout == "HARP harp\n"
@@ -214,7 +214,7 @@ def test_a_variable_that_conflicts_is_replaced_with_a_warning() -> None:
     assert harpctl("run", "--", "true", NCCL_NET="HARP").stderr == ""
 
 
-def test_a_command_that_can_not_run_is_one_clear_line(tmp_path: Path) -> None:
+def test_a_command_that_cannot_run_is_a_one_line_error(tmp_path: Path) -> None:
     script = tmp_path / "script"
     script.write_text("#!/nonexistent/interpreter\n")
     script.chmod(0o755)
@@ -223,7 +223,7 @@ def test_a_command_that_can_not_run_is_one_clear_line(tmp_path: Path) -> None:
     garbage = tmp_path / "garbage"
     garbage.write_bytes(b"\x7fELF" + bytes(100))
     garbage.chmod(0o755)
-    for name, code, said in (
+    for name, code, message in (
         ("no-such-command-anywhere", Exit.NOT_FOUND, "no such command"),
         (str(tmp_path / "none"), Exit.NOT_FOUND, "no such file"),
         (str(script), Exit.NOT_FOUND, "its interpreter"),
@@ -234,45 +234,44 @@ def test_a_command_that_can_not_run_is_one_clear_line(tmp_path: Path) -> None:
     ):
         done = harpctl("run", "--", name)
         assert done.returncode == code, name
-        assert said in done.stderr
+        assert message in done.stderr
         assert done.stderr.count("\n") == 1
         assert done.stderr.startswith("harpctl: ")
 
 
-def test_run_of_nothing_is_bad_usage() -> None:
+def test_run_without_a_command_is_bad_usage() -> None:
     for arguments in ([], ["--"], ["--unknown", "--", "true"]):
         done = harpctl("run", *arguments)
         assert done.returncode == Exit.USAGE
 
 
-def test_a_plugin_in_another_place_is_named(tmp_path: Path) -> None:
+def test_a_link_to_the_plugin_is_resolved(tmp_path: Path) -> None:
     other = tmp_path / "libnccl-net-harp.so"
     other.symlink_to(PLUGIN)
-    found = variables("--plugin", str(other))
-    assert found["LD_LIBRARY_PATH"] == str(Path(PLUGIN).parent), (
-        "links are followed: libharp-xdp.so is in the same folder"
+    env = variables("--plugin", str(other))
+    assert env["LD_LIBRARY_PATH"] == str(Path(PLUGIN).parent), (
+        "libharp-xdp.so is in the target's folder"
     )
 
 
-def test_python_names_the_plugin_by_path_as_the_loader_has_read_its_own(
-    monkeypatch: pytest.MonkeyPatch, file: str
-) -> None:
+def test_python_names_the_plugin_by_path(monkeypatch: pytest.MonkeyPatch, file: str) -> None:
     for name in [name for name in os.environ if name.startswith(("HARP_", "NCCL_"))]:
         monkeypatch.delenv(name)
-    found = harp.env({"tcp.ecn": "off"}, file)
-    assert found["NCCL_NET_PLUGIN"] == str(harp.nccl_plugin_path())
-    assert (found["NCCL_NET"], found["HARP_ECN"], found["HARP_FRAMES"]) == ("HARP", "off", "1024")
+    # The loader of this process has already read its LD_LIBRARY_PATH.
+    env = harp.env({"tcp.ecn": "off"}, file)
+    assert env["NCCL_NET_PLUGIN"] == str(harp.nccl_plugin_path())
+    assert (env["NCCL_NET"], env["HARP_ECN"], env["HARP_FRAMES"]) == ("HARP", "off", "1024")
     printed = variables("--file", file, "--set", "tcp.ecn=off")
     assert printed.pop("LD_LIBRARY_PATH").startswith(str(harp.nccl_plugin_path().parent))
-    assert printed | {"NCCL_NET_PLUGIN": found["NCCL_NET_PLUGIN"]} == found
+    assert printed | {"NCCL_NET_PLUGIN": env["NCCL_NET_PLUGIN"]} == env
     with pytest.raises(HarpError, match="enc"):
         harp.env({"tcp.enc": "off"})
 
 
-def test_a_traced_job_has_a_directory_and_the_profiler(file: str, tmp_path: Path) -> None:
-    found = variables("--file", file, "--trace", str(tmp_path / "new"))
-    assert found["NCCL_PROFILER_PLUGIN"] == "harp"
-    assert found["HARP_TRACE"] == str(tmp_path / "new")
+def test_a_traced_job_gets_a_directory_and_the_profiler(file: str, tmp_path: Path) -> None:
+    env = variables("--file", file, "--trace", str(tmp_path / "new"))
+    assert env["NCCL_PROFILER_PLUGIN"] == "harp"
+    assert env["HARP_TRACE"] == str(tmp_path / "new")
     assert (tmp_path / "new").is_dir()
     assert variables(HARP_TRACE="/tmp")["NCCL_PROFILER_PLUGIN"] == "harp"
     assert "NCCL_PROFILER_PLUGIN" not in variables()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""conf/harp.toml, docs/configuration.md and the manual pages are generated, true and current."""
+"""conf/harp.toml, docs/configuration.md and the manual pages are generated, correct and current."""
 
 import re
 import shutil
@@ -21,19 +21,19 @@ def test_generated_files_are_current(root_dir: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_the_example_says_nothing_until_a_hash_goes() -> None:
-    found = config.parse(reference.to_toml())
-    assert (found.nics, found.dpdk) == ((), ())
-    assert all(value.source.kind == "default" for value in found.values.values())
+def test_the_example_sets_nothing() -> None:
+    parsed = config.parse(reference.to_toml())
+    assert (parsed.nics, parsed.dpdk) == ((), ())
+    assert all(value.source.kind == "default" for value in parsed.values.values())
 
 
-def test_the_example_without_its_hashes_is_every_default() -> None:
+def test_the_example_without_hashes_sets_every_default() -> None:
     text = re.sub(r"^#(?=[a-z\[])", "", reference.to_toml(), flags=re.MULTILINE)
-    found = config.parse(text)
-    for value in found.values.values():
+    parsed = config.parse(text)
+    for value in parsed.values.values():
         assert value.is_default
         assert (value.source.kind == "file") == bool(value.key.table)
-    (nic,), (port,) = found.nic_values, found.dpdk_values
+    (nic,), (port,) = parsed.nic_values, parsed.dpdk_values
     for value in (*nic.values(), *port.values()):
         assert value.source.kind == "file"
         assert value.is_default or value.key.name in ("IFNAME", "DEVICE")
@@ -41,8 +41,8 @@ def test_the_example_without_its_hashes_is_every_default() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(manual.PAGES))
-def test_manual_pages_are_roff_without_complaints(name: str, tmp_path: Path) -> None:
-    """groff with every warning on; where mandoc is installed, its linter as well."""
+def test_manual_pages_are_valid_roff(name: str, tmp_path: Path) -> None:
+    """groff with all warnings, and mandoc's linter if it is installed."""
     (tmp_path / name).write_text(manual.page(name))
     formatted = finished(["groff", "-man", "-Tutf8", "-ww", "-b", tmp_path / name], check=True)
     assert formatted.stderr == ""
@@ -53,14 +53,14 @@ def test_manual_pages_are_roff_without_complaints(name: str, tmp_path: Path) -> 
 
 
 def plain(name: str, tmp_path: Path) -> str:
-    """A page as one reads it, in one line."""
+    """Return a formatted page in one line."""
     (tmp_path / "page").write_text(manual.page(name))
     command = ["groff", "-man", "-Tascii", "-P-c", "-P-b", "-P-u", "-rLL=2000n", tmp_path / "page"]
     shown = finished(command, check=True).stdout
     return " ".join(shown.split())
 
 
-def test_manual_pages_say_it_all(tmp_path: Path) -> None:
+def test_manual_pages_are_complete(tmp_path: Path) -> None:
     text = plain("harp.toml", tmp_path)
     for key in keys.all_keys():
         if key.table:
@@ -85,23 +85,23 @@ def test_manual_pages_say_it_all(tmp_path: Path) -> None:
     assert "SIGHUP Reads harp.toml again" in text
 
 
-def test_roff_prints_what_it_is_given(tmp_path: Path) -> None:
-    nasty = ".so /etc/passwd\n'br \\fB -- \"quoted\" `code` ^ ~ it's \\n(yr é"
-    page = f'.TH x 1 "" "" ""\n.SH NAME\nx\n.nf\n{manual.escape(nasty)}\n'
+def test_escaped_text_is_printed_literally(tmp_path: Path) -> None:
+    text = ".so /etc/passwd\n'br \\fB -- \"quoted\" `code` ^ ~ it's \\n(yr é"
+    page = f'.TH x 1 "" "" ""\n.SH NAME\nx\n.nf\n{manual.escape(text)}\n'
     (tmp_path / "page").write_text(page)
     command = ["groff", "-man", "-Tutf8", "-ww", "-P-c", tmp_path / "page"]
     done = finished(command, check=True)
     assert done.stderr == ""
     lines = [line.strip() for line in done.stdout.splitlines()]
-    for line in nasty.splitlines():
+    for line in text.splitlines():
         assert line in lines
 
 
 def test_man_finds_the_pages(tmp_path: Path) -> None:
-    written = list(manual.write_all(tmp_path))
-    assert sorted(path.name for path in written) == ["harp.toml.5", "harpctl.1", "harpd.8"]
-    for path in written:
+    paths = list(manual.write_all(tmp_path))
+    assert sorted(path.name for path in paths) == ["harp.toml.5", "harpctl.1", "harpd.8"]
+    for path in paths:
         section = path.suffix[1:]
         command = ["man", "-M", str(tmp_path), "-w", section, path.stem]
-        found = finished(command, check=True)
-        assert found.stdout.strip() == str(path)
+        done = finished(command, check=True)
+        assert done.stdout.strip() == str(path)

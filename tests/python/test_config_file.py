@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harp.toml with every kind of error: each named with its place, all of them at once."""
+"""Every kind of error in harp.toml is reported with its place, and all errors at once."""
 
 import os
 import sys
@@ -18,7 +18,7 @@ from harp.errors import Exit
 
 NOBODY = 65534
 
-# What is written -> the whole line that is said of it.
+# Contents of the file, and the error.
 MISTAKES = [
     ('[jobs]\npath = "xdp"\n', "f:1:1: jobs is an unknown table: did you mean job?"),
     ("\nframes = 8192\n", "f:2:1: frames belongs into the table [job]"),
@@ -37,7 +37,7 @@ MISTAKES = [
     ),
     ('[daemon]\nprepare = "true"\n', "write true without quotes"),
     ('[job]\npath = "xpd"\n', "must be one of auto, xdp, kernel, dpdk; did you mean xdp?"),
-    # A library's path, or an argument that names one, is no affair of a file that harpd hands on.
+    # harpd passes [job] on to jobs, so it must not contain a library's path.
     ('[job]\nlibdir = "/tmp"\n', "f:2:1: job.libdir is an unknown key: [job] has path"),
     ("job.path = 1\n", "f:1:1: job.path = 1: must be one of auto, xdp, kernel, dpdk"),
     (
@@ -118,11 +118,11 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize(("text", "said"), MISTAKES, ids=[said for _, said in MISTAKES])
-def test_a_mistake_is_named(text: str, said: str) -> None:
+@pytest.mark.parametrize(("text", "error"), MISTAKES, ids=[error for _, error in MISTAKES])
+def test_a_mistake_is_named(text: str, error: str) -> None:
     with pytest.raises(config.ConfigError) as caught:
         config.parse(text, "f")
-    assert any(said in str(problem) for problem in caught.value.problems), str(caught.value)
+    assert any(error in str(problem) for problem in caught.value.problems), str(caught.value)
     assert caught.value.code == Exit.FAILURE
 
 
@@ -143,8 +143,8 @@ def test_all_errors_are_listed_in_order() -> None:
     with pytest.raises(config.ConfigError) as caught:
         config.parse(text, "f", environ={"HARP_ECN": "maybe", "HARP_BACKGROUND_IDLE_US": "1.5"})
     places = [problem.place for problem in caught.value.problems]
-    wrong = [n for n, line in enumerate(text.splitlines(True), 1) if line not in good_lines]
-    assert places == [f"f:{line}:1" for line in wrong] + ["environment"] * 2
+    bad_lines = [n for n, line in enumerate(text.splitlines(True), 1) if line not in good_lines]
+    assert places == [f"f:{line}:1" for line in bad_lines] + ["environment"] * 2
     assert str(caught.value).count("\n") == len(places) - 1
 
 
@@ -156,40 +156,40 @@ def test_environment_errors_are_listed_with_syntax_errors(tmp_path: Path) -> Non
     assert [problem.key for problem in caught.value.problems] == ["", "tcp.ecn", "HARP_FRAMES"]
 
 
-def test_an_unknown_variable_is_a_warning_with_the_nearest() -> None:
-    found = config.parse("", environ={"HARP_FRAME": "1", "HARPSICHORD": "1", "HARP_\x1b": "1"})
-    assert found.warnings == (
+def test_an_unknown_variable_is_a_warning_with_the_nearest_name() -> None:
+    parsed = config.parse("", environ={"HARP_FRAME": "1", "HARPSICHORD": "1", "HARP_\x1b": "1"})
+    assert parsed.warnings == (
         "environment: HARP_FRAME is unknown and ignored: did you mean HARP_FRAMES?",
         "environment: HARP_\\u001b is unknown and ignored",
     )
 
 
-def test_variables_of_others_are_left_alone(empty: Path) -> None:
-    """harpd's own environment must not hide what the file says to jobs."""
+def test_harpd_ignores_variables_of_jobs_and_tools(empty: Path) -> None:
+    """harpd's environment must not override the file's settings for jobs."""
     environ = {"HARP_FRAMES": "nonsense", "HARP_LOG_LEVEL": "debug", "HARP_SEEDS": "nonsense"}
-    found = config.load(empty, environ, readers=config.Reader.DAEMON)
-    assert found["HARP_LOG_LEVEL"] == "debug"
-    assert found["HARP_FRAMES"] == 8192
+    parsed = config.load(empty, environ, readers=config.Reader.DAEMON)
+    assert parsed["HARP_LOG_LEVEL"] == "debug"
+    assert parsed["HARP_FRAMES"] == 8192
 
 
 @pytest.fixture
 def empty(tmp_path: Path) -> Path:
-    """A copy: the tree may belong to somebody else than the user of the tests."""
+    """A copy of conf/harp.toml, since the tree may belong to another user."""
     text = (Path(__file__).resolve().parents[2] / "conf" / "harp.toml").read_text()
     file = tmp_path / "empty.toml"
     file.write_text(text)
     return file
 
 
-def test_a_command_line_beats_all_and_is_checked(empty: Path) -> None:
-    found = config.load(
+def test_the_command_line_overrides_all_and_is_checked(empty: Path) -> None:
+    parsed = config.load(
         empty, {"HARP_ECN": "off"}, settings={"tcp.ecn": "request", "HARP_FRAMES": "1024"}
     )
-    assert (found["HARP_ECN"], found["HARP_FRAMES"]) == ("request", 1024)
-    assert found.values["HARP_ECN"].source.kind == "command line"
-    wrong = {"tcp.ecm": "x", "nic.queues": "1", "frames": "1", "zzz": "", "HARP_FRAMEZ": "1"}
+    assert (parsed["HARP_ECN"], parsed["HARP_FRAMES"]) == ("request", 1024)
+    assert parsed.values["HARP_ECN"].source.kind == "command line"
+    unknown = {"tcp.ecm": "x", "nic.queues": "1", "frames": "1", "zzz": "", "HARP_FRAMEZ": "1"}
     with pytest.raises(config.ConfigError) as caught:
-        config.load(empty, {}, settings=wrong)
+        config.load(empty, {}, settings=unknown)
     assert [str(problem) for problem in caught.value.problems] == [
         "command line: tcp.ecm is an unknown key: did you mean tcp.ecn?",
         "command line: nic.queues is an unknown key: `harpctl config show` lists the keys",
@@ -200,10 +200,10 @@ def test_a_command_line_beats_all_and_is_checked(empty: Path) -> None:
 
 
 # --------------------------------------------------------------------------------------------------
-# Files that are none, or no good ones.
+# Unusable files.
 #
-def refused(path: Path) -> config.ConfigError:
-    """What load() says of a file that it can't use."""
+def load_error(path: Path) -> config.ConfigError:
+    """Return the only error of load()."""
     with pytest.raises(config.ConfigError) as caught:
         config.load(path, {})
     (problem,) = caught.value.problems
@@ -236,16 +236,18 @@ HOSTILE: list[tuple[str, bytes, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("content", "said"), [h[1:] for h in HOSTILE], ids=[h[0] for h in HOSTILE])
-def test_hostile_contents_are_one_error(content: bytes, said: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "error"), [h[1:] for h in HOSTILE], ids=[h[0] for h in HOSTILE]
+)
+def test_hostile_contents_are_one_error(content: bytes, error: str, tmp_path: Path) -> None:
     file = tmp_path / "harp.toml"
     file.write_bytes(content)
-    assert said in str(refused(file))
+    assert error in str(load_error(file))
 
 
 @pytest.mark.parametrize("piece", [".a", "[[nic.b]]\n", "a.b={}\n", "[", "#\n"])
-def test_large_files_are_read_or_refused(piece: str, tmp_path: Path) -> None:
-    """A parser that is quadratic in one of these would take hours."""
+def test_large_files_are_parsed_or_refused_in_time(piece: str, tmp_path: Path) -> None:
+    """A parser with quadratic time for one of these would take hours."""
     file = tmp_path / "harp.toml"
     for before in ("", "a", "a = ", "[[nic]]\n"):
         text = before + piece * ((FILE_BYTES_MAX - 10) // len(piece))
@@ -256,39 +258,39 @@ def test_large_files_are_read_or_refused(piece: str, tmp_path: Path) -> None:
             assert not text.isspace()
 
 
-def test_what_is_no_file(tmp_path: Path) -> None:
-    assert "Is a directory" in str(refused(tmp_path))
+def test_a_path_that_is_no_regular_file_is_an_error(tmp_path: Path) -> None:
+    assert "Is a directory" in str(load_error(tmp_path))
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    assert "is no regular file" in str(refused(pipe)), "and nobody waited for a writer"
-    assert "is no regular file" in str(refused(Path("/dev/zero")))
+    assert "is no regular file" in str(load_error(pipe)), "load() does not wait for a writer"
+    assert "is no regular file" in str(load_error(Path("/dev/zero")))
     loop = tmp_path / "loop"
     loop.symlink_to(loop)
-    assert "Too many levels of symbolic links" in str(refused(loop))
-    assert "File name too long" in str(refused(tmp_path / ("x" * 300)))
+    assert "Too many levels of symbolic links" in str(load_error(loop))
+    assert "File name too long" in str(load_error(tmp_path / ("x" * 300)))
 
 
-def test_what_is_not_there(tmp_path: Path) -> None:
-    error = refused(tmp_path / "harp.toml")
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
+    error = load_error(tmp_path / "harp.toml")
     assert error.code == Exit.MISSING
     assert "harpctl config init" in str(error)
     with pytest.raises(config.ConfigError):
         config.load(environ={"HARP_CONFIG": str(tmp_path / "harp.toml")})
     dangling = tmp_path / "dangling"
     dangling.symlink_to(tmp_path / "nothing")
-    assert refused(dangling).code == Exit.MISSING
+    assert load_error(dangling).code == Exit.MISSING
     file = tmp_path / "file"
     file.write_text("")
-    assert "Not a directory" in str(refused(file / "harp.toml"))
+    assert "Not a directory" in str(load_error(file / "harp.toml"))
 
 
-def test_the_default_file_alone_may_be_absent(
+def test_only_the_default_file_may_be_absent(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("harp.config.loading.DEFAULT_FILE", str(tmp_path / "harp.toml"))
-    found = config.load(environ={})
-    assert found.file == ""
-    assert all(value.source.kind == "default" for value in found.values.values())
+    parsed = config.load(environ={})
+    assert parsed.file == ""
+    assert all(value.source.kind == "default" for value in parsed.values.values())
     (tmp_path / "harp.toml").write_text("[job]\nframes = 1024\n")
     assert config.load(environ={})["HARP_FRAMES"] == 1024
 
@@ -315,7 +317,8 @@ def test_an_unreadable_file_names_the_user(tmp_path: Path) -> None:
     assert done.stdout == f"{Exit.PRIVILEGE.value} {file}: {remedy}\n"
 
 
-# What lets another user change harp.toml; `file` is it, in a folder of its own.
+# Each function lets another user change harp.toml and returns the error. The file has its own
+# folder.
 def group_may_write(file: Path) -> str:
     file.chmod(0o664)
     return f"{file} can be changed by other users (mode 664): chmod go-w {file}"
@@ -349,7 +352,7 @@ def a_link_to_what_another_owns(file: Path) -> str:
 
 
 def a_link_that_another_owns(file: Path) -> str:
-    """In a sticky folder, as /tmp: the target is root's, and the link can be pointed elsewhere."""
+    """In a sticky folder such as /tmp: the owner can redirect the link away from root's file."""
     target = file.rename(file.parent.parent / "ours")
     file.symlink_to(target)
     os.chown(file, NOBODY, NOBODY, follow_symlinks=False)
@@ -388,13 +391,13 @@ def test_a_file_that_another_user_can_change_is_refused(
     file.parent.mkdir()
     file.write_text("")
     assert config.load(file, {}).file == str(file)
-    said = spoil(file)
-    error = str(refused(file))
-    assert error.startswith(f"{file}: is not trusted: {said}")
+    reason = spoil(file)
+    error = str(load_error(file))
+    assert error.startswith(f"{file}: is not trusted: {reason}")
     assert "\n" not in error
 
 
-def test_links_and_sticky_folders_of_trusted_users_are_good(tmp_path: Path) -> None:
+def test_links_and_sticky_folders_of_trusted_users_are_accepted(tmp_path: Path) -> None:
     file = tmp_path / "harp.toml"
     file.write_text("")
     (tmp_path / "etc").mkdir()
@@ -405,13 +408,13 @@ def test_links_and_sticky_folders_of_trusted_users_are_good(tmp_path: Path) -> N
 
 
 # --------------------------------------------------------------------------------------------------
-# Of environment, command line and harp.toml the strongest wish for encryption holds.
+# The strongest encryption setting of environment, command line and harp.toml wins.
 #
 REQUIRED = '[lanes]\nencrypt = "aes-256-gcm"\n'
 
 
 @pytest.mark.parametrize(
-    ("text", "environ", "set_to", "holds"),
+    ("text", "environ", "set_to", "effective"),
     [
         (REQUIRED, "", "", "aes-256-gcm"),
         (REQUIRED, "auto", "", "aes-256-gcm"),
@@ -424,13 +427,13 @@ REQUIRED = '[lanes]\nencrypt = "aes-256-gcm"\n'
     ],
 )
 def test_the_strongest_encryption_setting_wins(
-    tmp_path: Path, text: str, environ: str, set_to: str, holds: str
+    tmp_path: Path, text: str, environ: str, set_to: str, effective: str
 ) -> None:
     file = tmp_path / "harp.toml"
     file.write_text(text)
-    given_by_command = {"lanes.encrypt": set_to} if set_to else {}
-    found = config.load(file, {"HARP_ENCRYPT": environ}, settings=given_by_command)
-    assert found["HARP_ENCRYPT"] == holds
+    command_line = {"lanes.encrypt": set_to} if set_to else {}
+    parsed = config.load(file, {"HARP_ENCRYPT": environ}, settings=command_line)
+    assert parsed["HARP_ENCRYPT"] == effective
 
 
 @pytest.mark.parametrize("where", ["environment", "command line"])
@@ -438,9 +441,9 @@ def test_required_encryption_is_not_revoked(tmp_path: Path, where: str) -> None:
     file = tmp_path / "harp.toml"
     file.write_text(REQUIRED)
     environ = {"HARP_ENCRYPT": "off"} if where == "environment" else {}
-    set_to = {} if where == "environment" else {"lanes.encrypt": "off"}
+    command_line = {} if where == "environment" else {"lanes.encrypt": "off"}
     with pytest.raises(config.ConfigError) as caught:
-        config.load(file, environ, settings=set_to)
+        config.load(file, environ, settings=command_line)
     (problem,) = caught.value.problems
     assert str(problem) == (
         f'{where}: lanes.encrypt = "off", and {file}:2 requires encryption: unset it, or change '
@@ -461,14 +464,14 @@ fragments = st.sampled_from(
 
 @given(st.lists(fragments, max_size=20))
 @settings(deadline=None, max_examples=500)
-def test_fragments_of_toml_cause_config_errors_only(parts: list[str]) -> None:
+def test_fragments_of_toml_cause_only_config_errors(parts: list[str]) -> None:
     text = "".join(parts)
     try:
-        found = config.parse(text, "f")
+        parsed = config.parse(text, "f")
     except config.ConfigError as error:
         lines = text.count("\n") + 1
         for problem in error.problems:
             line = int(problem.place.split(":")[1])
             assert 1 <= line <= lines + 1
     else:
-        assert len(found.values) == len(keys.global_keys())
+        assert len(parsed.values) == len(keys.global_keys())

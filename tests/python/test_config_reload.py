@@ -1,32 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings that SIGHUP changes, and settings that wait for a restart."""
+"""Settings that SIGHUP changes, and settings that need a restart."""
 
 import pytest
 from config_samples import TABLE_KEYS, good, identity
-from test_config_values import companions, text_of, value_in
+from test_config_values import text_of, value_in, with_companions
 
 from harp import config
 from harp.config import keys, values
 from harp.config.keys import Key
 
-NAMES = ("ifname", "device", "name")  # another one is another NIC or port
+NAMES = ("ifname", "device", "name")  # they identify the NIC or port
 NIC = '[[nic]]\nifname = "{}"\n{}\n'
 
 
-def changed(old: str, new: str) -> tuple[list[str], list[str], config.Config]:
+def reload(old: str, new: str) -> tuple[list[str], list[str], config.Config]:
     difference = config.reload(config.parse(old), config.parse(new))
     return list(difference.live), list(difference.restart), difference.effective
 
 
 @pytest.mark.parametrize("key", [key for key in TABLE_KEYS if key.key not in NAMES], ids=identity)
-def test_every_key_changes_live_or_waits_as_its_list_says(key: Key) -> None:
-    named = keys.ARRAYS.get(key.table)
-    nic = f'[[{key.table}]]\n{named} = "e"\n' if named else ""
+def test_keys_marked_live_change_at_once_and_others_need_a_restart(key: Key) -> None:
+    name_key = keys.ARRAYS.get(key.table)
+    nic = f'[[{key.table}]]\n{name_key} = "e"\n' if name_key else ""
     new_value = next(
         value for value in good(key) if values.from_toml(value, key) != values.preset(key)
     )
     old = config.parse(nic)
-    new = config.parse(companions(key, text_of(key, new_value)))
+    new = config.parse(with_companions(key, text_of(key, new_value)))
     difference = config.reload(old, new)
     changes = (*difference.live, *difference.restart)
     (change,) = (c for c in changes if c.startswith(f"{key.place}{' of e' if nic else ''}: "))
@@ -35,17 +35,17 @@ def test_every_key_changes_live_or_waits_as_its_list_says(key: Key) -> None:
     assert value_in(difference.effective, key) == value_in(expected, key)
 
 
-def test_nothing_changes_when_nothing_does() -> None:
+def test_equal_files_change_nothing() -> None:
     text = NIC.format("a", "") + NIC.format("b", "queues = 2") + "[job]\nframes = 1024\n"
     other = (
         "# moved\n\n[job]\nframes = 1_024\n" + NIC.format("b", "queues = 2") + NIC.format("a", "")
     )
-    assert changed(text, text)[:2] == ([], [])
-    assert changed(text, other)[:2] == ([], []), "lines and the order of NICs mean nothing"
+    assert reload(text, text)[:2] == ([], [])
+    assert reload(text, other)[:2] == ([], []), "lines and the order of NICs do not matter"
 
 
-def test_nics_that_come_and_go_wait_for_a_restart() -> None:
-    live, restart, effective = changed(
+def test_added_and_removed_nics_need_a_restart() -> None:
+    live, restart, effective = reload(
         NIC.format("a", "queues = 2") + NIC.format("b", ""),
         NIC.format("c", "") + NIC.format("a", 'queues = 4\nlease_queues = "1-3"\nrss = "unknown"'),
     )
@@ -64,9 +64,9 @@ def test_nics_that_come_and_go_wait_for_a_restart() -> None:
     ]
 
 
-def test_ports_come_and_go_and_change_live() -> None:
+def test_dpdk_ports_are_added_removed_and_changed_live() -> None:
     port = '[[dpdk]]\ndevice = "{}"\nname = "{}"\n{}\n'
-    live, restart, effective = changed(
+    live, restart, effective = reload(
         port.format("net_tap0", "a", "") + port.format("net_tap1", "b", ""),
         port.format("net_tap2", "c", "") + port.format("net_tap1,iface=x", "b", "queues = 4"),
     )
@@ -84,7 +84,7 @@ def test_ports_come_and_go_and_change_live() -> None:
 
 
 def test_pending_changes_are_repeated_until_the_restart() -> None:
-    """The second SIGHUP compares with what is in force, not with what was asked for last."""
+    """The second SIGHUP compares with the settings in force, not with the previous file."""
     old = config.parse("")
     new = config.parse('[daemon]\nrun_dir = "/x"\nlog_level = "debug"\n')
     first = config.reload(old, new)
@@ -94,11 +94,11 @@ def test_pending_changes_are_repeated_until_the_restart() -> None:
     assert second.effective.daemon.log_level == "debug"
 
 
-def test_what_only_tools_read_is_no_change() -> None:
+def test_settings_of_tools_are_ignored() -> None:
     difference = config.reload(config.parse(""), config.parse("", environ={"HARP_SEEDS": "3"}))
     assert (difference.live, difference.restart) == ((), ())
 
 
-def test_settings_for_jobs_follow_live() -> None:
-    effective = changed("[job]\nframes = 1024\n", "[job]\nframes = 2048\n")[2]
+def test_settings_for_jobs_change_live() -> None:
+    effective = reload("[job]\nframes = 1024\n", "[job]\nframes = 2048\n")[2]
     assert effective.job_settings() == "HARP_FRAMES=2048\n"

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every key: accepted and refused values, and agreement between TOML, variables and the plugin."""
+"""Accepted and refused values of every key; TOML, variables and the plugin agree on them."""
 
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from config_samples import JOB_KEYS, MEANINGFUL, TABLE_KEYS, bad, good, identity, texts
+from config_samples import JOB_KEYS, SYNTAX_SAMPLES, TABLE_KEYS, bad, good, identity, texts
 from hypothesis import given
 from hypothesis import settings as limits
 from programs import finished
@@ -18,7 +18,7 @@ from harp.config.model import DaemonConfig, DpdkConfig, MetricsConfig, NicConfig
 
 
 def toml(value: Any) -> str:
-    """A value as TOML; JSON's strings, numbers and arrays are TOML's too."""
+    """Return a value as TOML, whose strings, numbers and arrays include those of JSON."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{name} = {toml(item)}" for name, item in value.items()) + "}"
     if isinstance(value, list):
@@ -27,24 +27,24 @@ def toml(value: Any) -> str:
 
 
 def text_of(key: Key, value: Any) -> str:
-    """A file that sets one key, on line 3 at the latest."""
+    """Return a file that sets one key, on line 2 or 3."""
     if key.table not in keys.ARRAYS:
         return f"\n[{key.table}]\n{key.key} = {toml(value)}\n"
-    needed = keys.ARRAYS[key.table]
-    name = "" if key.key == needed else f'{needed} = "e"\n'
+    name_key = keys.ARRAYS[key.table]
+    name = "" if key.key == name_key else f'{name_key} = "e"\n'
     return f"[[{key.table}]]\n{name}{key.key} = {toml(value)}\n"
 
 
-def value_in(found: config.Config, key: Key) -> config.Value:
+def value_in(parsed: config.Config, key: Key) -> config.Value:
     if key.table == keys.NIC_TABLE:
-        return found.nic_values[0][key.key]
+        return parsed.nic_values[0][key.key]
     if key.table == keys.DPDK_TABLE:
-        return found.dpdk_values[0][key.key]
-    return found.values[key.name]
+        return parsed.dpdk_values[0][key.key]
+    return parsed.values[key.name]
 
 
-def companions(key: Key, text: str) -> str:
-    """What a value needs beside it to be good."""
+def with_companions(key: Key, text: str) -> str:
+    """Add the other keys without which the key's value is invalid."""
     needs = {
         "coalesce_rx_us": 'coalesce = "set"\n',
         "coalesce_tx_us": 'coalesce = "set"\n',
@@ -67,17 +67,16 @@ def companions(key: Key, text: str) -> str:
 @pytest.mark.parametrize("key", TABLE_KEYS, ids=identity)
 def test_good_values_are_read(key: Key) -> None:
     for value in good(key):
-        found = config.parse(companions(key, text_of(key, value)))
-        read = value_in(found, key)
-        assert read.source.kind == "file"
-        assert read.source.line in (2, 3)
-        assert values.from_toml(value, key) == read.value
-        assert values.from_text(read.text, key) == read.value
+        entry = value_in(config.parse(with_companions(key, text_of(key, value))), key)
+        assert entry.source.kind == "file"
+        assert entry.source.line in (2, 3)
+        assert values.from_toml(value, key) == entry.value
+        assert values.from_text(entry.text, key) == entry.value
 
 
 @pytest.mark.parametrize("key", TABLE_KEYS, ids=identity)
 def test_bad_values_are_named(key: Key) -> None:
-    """The line says where, which key, what was found and what would do."""
+    """The error names the place, the key, the value and the accepted values."""
     for value in bad(key):
         text = text_of(key, value)
         with pytest.raises(config.ConfigError) as caught:
@@ -93,18 +92,18 @@ def test_bad_values_are_named(key: Key) -> None:
 
 
 @pytest.mark.parametrize("key", [key for key in TABLE_KEYS if key.variable], ids=identity)
-def test_a_variable_beats_the_file_and_the_file_the_default(key: Key) -> None:
-    several = [values.from_toml(value, key) for value in good(key)]
-    in_file, in_environment = [value for value in several if values.to_text(value, key)][:2]
-    text = companions(key, f"[{key.table}]\n{key.key} = {values.to_toml(in_file, key)}\n")
+def test_variables_override_the_file_and_the_file_overrides_defaults(key: Key) -> None:
+    samples = [values.from_toml(value, key) for value in good(key)]
+    in_file, in_environment = [value for value in samples if values.to_text(value, key)][:2]
+    text = with_companions(key, f"[{key.table}]\n{key.key} = {values.to_toml(in_file, key)}\n")
     assert config.parse("").values[key.name] == config.Value(key, values.preset(key))
     assert config.parse(text).values[key.name].value == in_file
     environ = {key.name: values.to_text(in_environment, key)}
-    found = config.parse(text, environ=environ).values[key.name]
-    assert found.value == in_environment
-    assert found.source.kind == "environment"
+    entry = config.parse(text, environ=environ).values[key.name]
+    assert entry.value == in_environment
+    assert entry.source.kind == "environment"
     unset = config.parse(text, environ={key.name: ""}).values[key.name]
-    assert unset.value == in_file, "an empty variable is an unset one"
+    assert unset.value == in_file, "an empty variable counts as unset"
 
 
 @pytest.mark.parametrize("key", keys.global_keys(), ids=identity)
@@ -113,7 +112,7 @@ def test_a_bad_variable_is_named(key: Key) -> None:
         if not isinstance(value, str) or not value or key.type is Type.LIST:
             continue
         if key.type in (Type.U32, Type.MS, Type.US) and value == str(key.max):
-            continue  # a text is what variables have
+            continue  # good as the text of a variable
         if key.type is Type.BOOL and value == "true":
             continue
         with pytest.raises(config.ConfigError) as caught:
@@ -136,8 +135,8 @@ def probe(build_dir: Path) -> Path:
 
 
 @pytest.mark.parametrize("key", JOB_KEYS, ids=identity)
-def test_the_plugin_takes_what_python_takes(key: Key, probe: Path) -> None:
-    """Two parsers, one opinion: what harpctl finds good no job finds bad, nor the reverse."""
+def test_the_plugin_and_python_accept_the_same_values(key: Key, probe: Path) -> None:
+    """Otherwise harpctl would accept a value that jobs refuse, or the reverse."""
     samples: set[str] = {value for value in [*good(key), *bad(key)] if isinstance(value, str)}
     samples |= {values.to_text(values.from_toml(value, key), key) for value in good(key)}
     samples |= {str(value) for value in bad(key) if type(value) is int}
@@ -148,36 +147,36 @@ def test_the_plugin_takes_what_python_takes(key: Key, probe: Path) -> None:
         samples.add(text)
 
     collect()
-    tried = sorted(text for text in samples if text and "\x00" not in text)
-    arguments = [f"{key.name}={text}" for text in tried]
+    inputs = sorted(text for text in samples if text and "\x00" not in text)
+    arguments = [f"{key.name}={text}" for text in inputs]
     done = finished([probe, "config", *arguments], check=True)
     verdicts = [line.split() for line in done.stdout.splitlines()]
-    assert len(verdicts) == len(tried)
-    for text, (as_variable, as_setting) in zip(tried, verdicts, strict=True):
+    assert len(verdicts) == len(inputs)
+    for text, (as_variable, as_setting) in zip(inputs, verdicts, strict=True):
         try:
             config.parse("", environ={key.name: text})
-            here = "1"
+            in_python = "1"
         except config.ConfigError:
-            here = "0"
-        if key.name in MEANINGFUL and key.name != "HARP_RSS" and as_variable == "1":
-            continue  # what it means, the plugin finds out when it uses it
-        assert here == as_variable, text
+            in_python = "0"
+        if key.name in SYNTAX_SAMPLES and key.name != "HARP_RSS" and as_variable == "1":
+            continue  # the plugin checks the syntax when it uses the value
+        assert in_python == as_variable, text
         of_harpd = key.table and key.name not in ("HARP_DAEMON", "HARP_SOCKET")
         if "\n" not in text and of_harpd:
             assert as_setting == as_variable, text
 
 
-def test_typed_views_have_the_lists_defaults() -> None:
-    found = config.parse('[[nic]]\nifname = "eth1"\n[[dpdk]]\ndevice = "net_null0"\n')
-    assert found.daemon == DaemonConfig()
-    assert found.metrics == MetricsConfig()
-    assert found.nics == (NicConfig(ifname="eth1"),)
-    assert found.dpdk == (DpdkConfig(device="net_null0"),)
+def test_dataclasses_have_the_defaults_of_the_keys() -> None:
+    parsed = config.parse('[[nic]]\nifname = "eth1"\n[[dpdk]]\ndevice = "net_null0"\n')
+    assert parsed.daemon == DaemonConfig()
+    assert parsed.metrics == MetricsConfig()
+    assert parsed.nics == (NicConfig(ifname="eth1"),)
+    assert parsed.dpdk == (DpdkConfig(device="net_null0"),)
 
 
-def test_settings_for_jobs_are_the_files_and_no_defaults() -> None:
+def test_job_settings_are_those_of_the_file_without_defaults() -> None:
     text = '[job]\nframes = 1024\npath = "auto"\ndaemon = "off"\n[tcp]\necn = "request"\n'
-    found = config.parse(
+    parsed = config.parse(
         text + '[daemon]\nrun_dir = "/x"\nsocket = "/y"\n', environ={"HARP_LABEL": "z"}
     )
-    assert found.job_settings() == "HARP_FRAMES=1024\nHARP_ECN=request\n"
+    assert parsed.job_settings() == "HARP_FRAMES=1024\nHARP_ECN=request\n"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An open Connection: options, readable bytes, frames, shutdown of each direction, loss state."""
+"""An open Connection: options, readable bytes, frames, half-close, loss state."""
 
 import socket
 from collections.abc import Iterator
@@ -51,14 +51,14 @@ def pair() -> Iterator[Pair]:
 
 def test_options_of_an_open_connection(pair: Pair) -> None:
     before = pair.there.options()
-    assert before["user_timeout_ns"] == 7 * 10**9, "inherited of the listener"
+    assert before["user_timeout_ns"] == 7 * 10**9, "inherited from the listener"
     assert before["sack"] is False
     assert before["timestamps"] is before["window_scaling"] is True
     assert before["congestion"] == "cubic"
     assert before["ecn"] == "default"
     assert pair.here.options()["mss_bytes"] == 600
     assert pair.here.info()["snd_mss_bytes"] == 588
-    pair.there.set_options(**before)  # what is read can be set
+    pair.there.set_options(**before)  # all values that options() returns can be set
     pair.there.set_options(congestion="newreno", tx_frames=40, keepalive_idle_ns=10**9)
     changed = {
         "congestion": "newreno",
@@ -75,7 +75,7 @@ def test_options_of_an_open_connection(pair: Pair) -> None:
         ({"mss_bytes": 87}, OSError),
         ({"dscp": 64}, OSError),
         ({"delayed_ack_ns": 10**9}, OSError),
-        ({"sack": True}, OSError),  # the handshake has settled it
+        ({"sack": True}, OSError),  # negotiated in the handshake
         ({"ecn": "request"}, OSError),
         ({"congestion": "dctcp"}, OSError),  # without ECN
         ({"congestion": "fastest"}, ValueError),
@@ -84,7 +84,7 @@ def test_options_of_an_open_connection(pair: Pair) -> None:
         ({"colour": 1}, TypeError),
     ],
 )
-def test_options_that_are_refused_change_nothing(
+def test_refused_options_change_nothing(
     pair: Pair, options: dict[str, Any], error: type[Exception]
 ) -> None:
     before = pair.there.options()
@@ -93,7 +93,7 @@ def test_options_that_are_refused_change_nothing(
     assert pair.there.options() == before
 
 
-def test_what_waits_and_what_is_shut_down(pair: Pair) -> None:
+def test_readable_bytes_and_shutdown_of_reading(pair: Pair) -> None:
     assert pair.there.readable_bytes == 0
     pair.here.send(bytes(1000))
     pair.step()
@@ -132,28 +132,28 @@ def test_the_loss_state_of_a_connection(pair: Pair) -> None:
     assert (info["ca_state_name"], info["backoff"], info["retrans_out_segs"]) == ("open", 0, 0)
 
 
-def test_frames(pair: Pair) -> None:
-    here, there, theirs = pair.here, pair.there, pair.stacks[1]
+def test_a_received_frame_lives_until_its_stack_is_closed(pair: Pair) -> None:
+    here, there, receiver = pair.here, pair.there, pair.stacks[1]
     with pytest.raises(BlockingIOError):
         there.recv_frame()
     frame = here.frame()
     memoryview(frame)[:3] = b"abc"
     here.send_frame(frame, 3)
     pair.step()
-    got = there.recv_frame()
-    assert got is not None
-    with memoryview(got) as view:
+    received = there.recv_frame()
+    assert received is not None
+    with memoryview(received) as view:
         assert bytes(view) == b"abc"
         with pytest.raises(BufferError):
-            theirs.close()
+            receiver.close()
         with pytest.raises(TypeError):
             view[0] = 1
-    assert not theirs.closed
+    assert not receiver.closed
     here.shutdown()
     pair.step()
     assert there.recv_frame() is None
-    theirs.close()
-    assert got.released
-    for call in (there.recv_frame, there.frame, lambda: memoryview(got)):
+    receiver.close()
+    assert received.released
+    for call in (there.recv_frame, there.frame, lambda: memoryview(received)):
         with pytest.raises(ValueError, match=r"closed|released"):
             call()

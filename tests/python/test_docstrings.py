@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Docstrings of the public names, those of compiled modules included: every parameter is described.
+"""Docstrings of all public names describe every parameter, also in compiled modules.
 
 ruff checks the style of the Python modules (rule D); it can't read Cython.
 """
@@ -21,15 +21,15 @@ TESTING = ("MemoryHost", "PacketBench", "hosts", "pair")
 
 
 def public(module: ModuleType) -> Iterator[tuple[str, Any]]:
-    """The classes and functions for users."""
+    """Yield the public classes and functions."""
     for name in TESTING if module is harp.testing else module.__all__:
         value = getattr(module, name)
         if callable(value):
             yield name, value
 
 
-def described(doc: str) -> set[str]:
-    """The names under Parameters."""
+def documented_parameters(doc: str) -> set[str]:
+    """Return the names under Parameters."""
     lines = inspect.cleandoc(doc).splitlines()
     if "Parameters" not in lines:
         return set()
@@ -43,16 +43,16 @@ def described(doc: str) -> set[str]:
     return names
 
 
-def lacking(name: str, function: Callable[..., Any], doc: str | None) -> list[str]:
-    """What the docstring does not say."""
+def omissions(name: str, function: Callable[..., Any], doc: str | None) -> list[str]:
+    """Return the parameters that the docstring does not describe."""
     if not doc:
         return [f"{name} has no docstring"]
-    wanted = [each for each in inspect.signature(function).parameters if each != "self"]
-    return [f"{name}: {each}" for each in wanted if each not in described(doc)]
+    names = [param for param in inspect.signature(function).parameters if param != "self"]
+    return [f"{name}: {param}" for param in names if param not in documented_parameters(doc)]
 
 
-def members(name: str, kind: type) -> Iterator[str]:
-    """What a class and its methods do not say."""
+def class_omissions(name: str, kind: type) -> Iterator[str]:
+    """Yield what the docstrings of a class and its methods do not describe."""
     if not issubclass(kind, (BaseException, Enum)) and "__init__" in vars(kind):
         makes = not re.search("make (acceptors|endpoints)", kind.__init__.__doc__ or "")
         if makes and list(inspect.signature(kind.__init__).parameters) != [
@@ -60,26 +60,26 @@ def members(name: str, kind: type) -> Iterator[str]:
             "args",
             "kwargs",
         ]:
-            yield from lacking(name, kind.__init__, kind.__doc__)
-    for own, value in vars(kind).items():
-        if own.startswith("_"):
+            yield from omissions(name, kind.__init__, kind.__doc__)
+    for member, value in vars(kind).items():
+        if member.startswith("_"):
             continue
         if inspect.isroutine(value):
-            function = getattr(kind, own)
-            yield from lacking(f"{name}.{own}", function, inspect.getdoc(function))
+            function = getattr(kind, member)
+            yield from omissions(f"{name}.{member}", function, inspect.getdoc(function))
         elif isinstance(value, property) and not value.__doc__:
-            yield f"{name}.{own} has no docstring"
+            yield f"{name}.{member} has no docstring"
 
 
 MODULES = [harp, aio, harp.testing, collectives]
 
 
-@pytest.mark.parametrize("module", MODULES, ids=lambda each: each.__name__)
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
 def test_every_parameter_is_described(module: ModuleType) -> None:
     missing: list[str] = []
     for name, value in public(module):
         if inspect.isclass(value):
-            missing += members(name, value)
+            missing += class_omissions(name, value)
         else:
-            missing += lacking(name, value, value.__doc__)
+            missing += omissions(name, value, value.__doc__)
     assert not missing

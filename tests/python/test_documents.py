@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names in the documents exist: files, commands, functions, settings, metrics; and docs/tcp.md is
-honest: every state is one of four, every file and test that it names is there."""
+"""Files, commands, functions, settings and metrics that the documents name exist. In docs/tcp.md,
+every state is one of four, and every file and test exists."""
 
 import re
 import shlex
@@ -24,18 +24,18 @@ DOCUMENTS = (
 # A path or a file's name, perhaps with a star: `plugin/comm*.c`, `tcp_in.c`, `docs/lanes.md`.
 SUFFIXES = "c|h|pyx|pxd|py|md|txt|service|build|yml|json|rules|yaml"
 PATH = re.compile(rf"`((?!/)[\w*./-]+\.(?:{SUFFIXES})|(?:[\w*-]+/)+)`")
-MADE = {".venv/", "dist/", "build/", "build-wheel/", "build-long/", "build-coverage/"}
-# What is made elsewhere: by harpd, by DPDK's package.
-ELSEWHERE = {"state.json", "run_dir/state.json"}
-# Where a document's bare names lie, as it says itself.
+OUTPUTS = {".venv/", "dist/", "build/", "build-wheel/", "build-long/", "build-coverage/"}
+# Files that harpd writes.
+RUNTIME_FILES = {"state.json", "run_dir/state.json"}
+# Folders of the files that a document names without a path.
 FOLDERS = (
     *("", "coll", "dataplane", "harp", "plugin", "plugin/*", "tests"),
     *("dataplane/*", "harp/*", "tests/*"),
 )
-# CHANGELOG.md tells of what was, too.
-NOW = tuple(document for document in DOCUMENTS if document != "CHANGELOG.md")
+# CHANGELOG.md also names things that no longer exist.
+CURRENT = tuple(document for document in DOCUMENTS if document != "CHANGELOG.md")
 NAME = re.compile(r"\b(?:HARP_[A-Z]\w*|harpd?_[a-z]\w*|\w+(?=\(\)))\b(?!\*)")
-# An example, functions of the kernel's and of RFCs.
+# An example, and functions of the kernel and of RFCs.
 FOREIGN = {
     *("harp_noun_verb", "netif_receive_generic_xdp", "skb_pp_cow_data"),
     *("IsLost", "NextSeg", "SetPipe", "Update"),
@@ -45,7 +45,7 @@ COMMAND = re.compile(
     r"|`(?:\w+=\S+ )*(?:\.venv/bin/)?harpctl ([^`]*)`",
     re.MULTILINE,
 )
-# Commands that show nothing but whether they went well.
+# Commands whose only result is success or an error.
 WITHOUT_JSON = {
     *("start", "stop", "restart", "config reload", "logs", "report"),
     *("run", "trace", "completion", "man", "install", "uninstall"),
@@ -56,16 +56,16 @@ def text_of(document: str) -> str:
     return (ROOT / document).read_text(encoding="utf-8")
 
 
-def is_there(name: str) -> bool:
-    places = [f"{folder}/{name}".strip("/") for folder in FOLDERS]
-    return any(found for place in places for found in ROOT.glob(place))
+def does_exist(name: str) -> bool:
+    patterns = [f"{folder}/{name}".strip("/") for folder in FOLDERS]
+    return any(path for pattern in patterns for path in ROOT.glob(pattern))
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
-def test_every_file_that_is_named_is_there(document: str) -> None:
-    named = set(PATH.findall(text_of(document))) - MADE - ELSEWHERE
-    assert named or document in ("docs/check.md", "docs/harpctl.md"), "the document names files"
-    assert not sorted(name for name in named if not is_there(name))
+def test_every_named_file_exists(document: str) -> None:
+    names = set(PATH.findall(text_of(document))) - OUTPUTS - RUNTIME_FILES
+    assert names or document in ("docs/check.md", "docs/harpctl.md"), "the document names files"
+    assert not sorted(name for name in names if not does_exist(name))
 
 
 LINK = re.compile(r"\[[^\]]*\]\((?!https?://|mailto:)([^)\s]+)\)")
@@ -73,7 +73,7 @@ HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 
 
 def anchors(path: Path) -> set[str]:
-    """The anchors of a page's headings, as GitHub and MkDocs make them."""
+    """Return the anchors that GitHub and MkDocs give to a page's headings."""
     text = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.M | re.S)
     plain = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in HEADING.findall(text))
     return {heading.strip().replace(" ", "-") for heading in plain}
@@ -95,8 +95,7 @@ def test_readme_and_architecture_are_short() -> None:
     assert len(text_of("ARCHITECTURE.md").split()) <= 2500
 
 
-def in_code() -> Iterator[Path]:
-    """Every source file."""
+def source_files() -> Iterator[Path]:
     for folder in ("coll", "dataplane", "plugin", "harp", "tools", "tests", "examples"):
         for path in (ROOT / folder).rglob("*"):
             if path.suffix in (".c", ".h", ".py", ".pyx", ".pxd", ".pyi"):
@@ -104,45 +103,45 @@ def in_code() -> Iterator[Path]:
 
 
 @cache
-def words_of_the_code() -> frozenset[str]:
+def words_in_code() -> frozenset[str]:
     words: set[str] = set()
-    for path in in_code():
+    for path in source_files():
         words.update(re.findall(r"\w+", path.read_text(encoding="utf-8")))
     return frozenset(words)
 
 
-@pytest.mark.parametrize("document", NOW)
-def test_every_name_that_is_used_is_there(document: str) -> None:
+@pytest.mark.parametrize("document", CURRENT)
+def test_every_name_in_the_documents_exists(document: str) -> None:
     """Functions, variables, settings, metrics."""
     metrics = set(re.findall(r"harpd?_\w+", text_of("docs/metrics.md")))
-    named = set(NAME.findall(text_of(document))) - FOREIGN
-    assert not sorted(named - words_of_the_code() - metrics)
+    names = set(NAME.findall(text_of(document))) - FOREIGN
+    assert not sorted(names - words_in_code() - metrics)
 
 
-def test_every_variable_that_is_read_is_a_setting() -> None:
-    """So it is documented: docs/configuration.md is made of the list of settings."""
-    read: set[str] = set()
+def test_every_variable_that_the_code_reads_is_a_setting() -> None:
+    """Settings are documented: docs/configuration.md is generated from them."""
+    variables: set[str] = set()
     nccl: set[str] = set()
-    for path in in_code():
+    for path in source_files():
         text = path.read_text(encoding="utf-8")
         if "tests" not in path.parts:
-            read.update(re.findall(r"""(?:getenv\(|environ(?:\.get\(|\[))"(HARP_\w+)""", text))
+            variables.update(re.findall(r"""(?:getenv\(|environ(?:\.get\(|\[))"(HARP_\w+)""", text))
         if "plugin" in path.parts and path.suffix == ".c" and "tests" not in path.parts:
             nccl.update(re.findall(r'"(NCCL_[A-Z_]+)"', text))
-    assert len(read) > 5
+    assert len(variables) > 5
     assert len(nccl) > 4
     of_collectives = set(re.findall(r"\| `(HARP_COLL_\w+)`", text_of("docs/collectives.md")))
-    assert not read - {key.name for key in keys.global_keys()} - of_collectives
+    assert not variables - {key.name for key in keys.global_keys()} - of_collectives
     assert not nccl - set(re.findall(r"\| `(NCCL_\w+)`", text_of("docs/configuration.md")))
 
 
-def test_the_plugin_is_named_as_every_nccl_accepts_it() -> None:
+def test_documents_name_the_plugin_as_every_nccl_accepts_it() -> None:
     """NCCL up to 2.20 and 2.27.3 accept no path in NCCL_NET_PLUGIN (tests/nccl)."""
-    places = (*NOW, "tools/setup.sh")
-    named = {place: re.findall(r"NCCL_NET_PLUGIN=([^\s`\"']+)", text_of(place)) for place in places}
-    assert named["tools/setup.sh"]
-    assert named["docs/nccl.md"]
-    assert {name.rstrip(".,;") for names in named.values() for name in names} == {"harp"}
+    files = (*CURRENT, "tools/setup.sh")
+    values = {file: re.findall(r"NCCL_NET_PLUGIN=([^\s`\"']+)", text_of(file)) for file in files}
+    assert values["tools/setup.sh"]
+    assert values["docs/nccl.md"]
+    assert {name.rstrip(".,;") for names in values.values() for name in names} == {"harp"}
     assert "| `NCCL_NET_PLUGIN` | `harp`" in text_of("docs/configuration.md")
 
 
@@ -150,13 +149,13 @@ def test_the_plugin_is_named_as_every_nccl_accepts_it() -> None:
 # Commands.
 #
 def harpctl_lines(document: str) -> Iterator[str]:
-    """The command lines of a document, up to a comment or what the shell does with them."""
-    for found in COMMAND.findall(text_of(document)):
-        yield re.split(r"\s(?:#|\||&&|2?>|&$)|;\s|; *$", found[0] or found[1])[0].strip()
+    """Yield the command lines of a document, up to a comment, pipe, redirection or separator."""
+    for in_block, inline in COMMAND.findall(text_of(document)):
+        yield re.split(r"\s(?:#|\||&&|2?>|&$)|;\s|; *$", in_block or inline)[0].strip()
 
 
 def commands(words: list[str]) -> Iterator[tuple[click.Command, list[str]]]:
-    """What these words run, and the rest of them. `start|stop` is two commands."""
+    """Yield the command that the words name, and its arguments. `start|stop` is two commands."""
     stack: list[tuple[click.Command, list[str]]] = [(cli, words)]
     while stack:
         command, rest = stack.pop()
@@ -169,34 +168,34 @@ def commands(words: list[str]) -> Iterator[tuple[click.Command, list[str]]]:
             stack.append((child, rest[1:]))
 
 
-@pytest.mark.parametrize("document", NOW)
-def test_every_command_is_understood(document: str) -> None:
+@pytest.mark.parametrize("document", CURRENT)
+def test_every_command_line_is_valid(document: str) -> None:
     for line in harpctl_lines(document):
         for command, rest in commands(shlex.split(line)):
-            if command.name == "run" and "--" in rest:  # what follows is another program's
+            if command.name == "run" and "--" in rest:  # another program's options follow
                 rest = rest[: rest.index("--")]
-            options = {option for each in command.params for option in each.opts}
-            said = {word for word in rest if word.startswith("-")}
-            assert not said - options - {"--help"}, line
+            options = {option for param in command.params for option in param.opts}
+            used = {word for word in rest if word.startswith("-")}
+            assert not used - options - {"--help"}, line
 
 
-def every_command() -> dict[str, click.Command]:
-    """By name without `harpctl`: `bench loss`."""
+def all_commands() -> dict[str, click.Command]:
+    """Return all commands by name without `harpctl`, such as `bench loss`."""
     leaves = manual.leaves(cli, click.Context(cli, info_name="harpctl"))
     return {path.removeprefix("harpctl "): command for path, command in leaves}
 
 
 def test_harpctl_md_lists_every_command() -> None:
     lines = [line.split() for line in harpctl_lines("docs/harpctl.md")]
-    here = {" ".join(words[:count]) for words in lines for count in (1, 2)}
-    assert not every_command().keys() - here
+    names = {" ".join(words[:count]) for words in lines for count in (1, 2)}
+    assert not all_commands().keys() - names
 
 
-def test_commands_that_show_something_have_json_as_harpctl_md_says() -> None:
+def test_commands_with_output_have_json() -> None:
     without = {
         name
-        for name, command in every_command().items()
-        if not any("-o" in each.opts and "json" in str(each.type) for each in command.params)
+        for name, command in all_commands().items()
+        if not any("-o" in param.opts and "json" in str(param.type) for param in command.params)
     }
     assert without == WITHOUT_JSON
 
@@ -214,14 +213,14 @@ def test_harpctl_md_lists_every_exit_code() -> None:
 #
 CHECKLIST = ROOT / "docs" / "tcp.md"
 COLUMNS = ["section", "asks for", "state", "where", "shown by"]
-# After these a reason must follow; after "done" nothing need.
+# States that need a reason, unlike "done".
 REASONED = ("differs: ", "not done on purpose: ", "open: ")
 SPAN = re.compile(r"`([^`]+)`")
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row of one of the tables."""
+    """A row of a table in docs/tcp.md."""
 
     line: int
     section: str
@@ -234,17 +233,17 @@ class Row:
 
 
 def rows_of(text: str) -> list[Row]:
-    """The rows of all tables, which must have the checklist's columns."""
+    """Return the rows of all tables, which must have the checklist's columns."""
     rows: list[Row] = []
-    inside = False
+    in_table = False
     for number, line in enumerate(text.splitlines(), 1):
         if not line.startswith("|"):
-            inside = False
+            in_table = False
             continue
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
-        if not inside:
+        if not in_table:
             assert cells == COLUMNS, f"docs/tcp.md:{number}: the columns are {COLUMNS}"
-            inside = True
+            in_table = True
         elif not set(line) <= set("|-: "):
             assert len(cells) == len(COLUMNS), f"docs/tcp.md:{number}: {len(cells)} cells"
             rows.append(Row(number, cells[0], *cells[2:]))
@@ -257,7 +256,7 @@ def content_of(path: Path) -> str | None:
 
 
 def is_case(path: Path, name: str) -> bool:
-    """Does this test file define this case? name[parameter]: and has it that parameter?"""
+    """Does the test file define the case, and the parameter of name[parameter]?"""
     text = content_of(path) or ""
     name, _, parameter = name.partition("[")
     if parameter and f'"{parameter.removesuffix("]")}"' not in text:
@@ -269,7 +268,7 @@ def is_case(path: Path, name: str) -> bool:
 
 
 def faults_of(row: Row) -> list[str]:
-    """What is wrong with a row."""
+    """Return the errors in a row."""
     faults = []
     if row.state != "done" and not row.state.startswith(REASONED):
         faults.append(row.fault(f"no such state: {row.state}"))
@@ -278,7 +277,7 @@ def faults_of(row: Row) -> list[str]:
         faults.append(row.fault("no test shows it"))
     for test in tests:
         file, _, case = test.partition("::")
-        path = ROOT / "tests" / file if file else path  # "::case": of the file before
+        path = ROOT / "tests" / file if file else path  # "::case": of the previous file
         if path is None or content_of(path) is None:
             faults.append(row.fault(f"no such test file: {test}"))
         elif case and not is_case(path, case):
@@ -294,7 +293,7 @@ def faults_of(row: Row) -> list[str]:
     return faults
 
 
-def test_the_checklist_names_what_there_is() -> None:
+def test_files_and_tests_in_the_checklist_exist() -> None:
     rows = rows_of(CHECKLIST.read_text())
     assert len(rows) > 200
     assert [fault for row in rows for fault in faults_of(row)] == []

@@ -25,13 +25,13 @@ Ends = tuple[harp.Endpoint, harp.Endpoint]
 
 @pytest.fixture
 def two() -> Iterator[Hosts]:
-    with harp.testing.pair(strict=True) as made:
-        yield made
+    with harp.testing.pair(strict=True) as hosts:
+        yield hosts
 
 
 @pytest.fixture
 def ends(two: Hosts) -> Iterator[Ends]:
-    """A connection: the side that called, and the side that accepted."""
+    """A connection: the connecting and the accepting endpoint."""
     a, b = two
     with b.listen(PORT) as acceptor:
         here = a.connect(b.address, PORT)
@@ -43,7 +43,7 @@ def ends(two: Hosts) -> Iterator[Ends]:
 
 
 def in_thread(work: Callable[[], Any]) -> Any:
-    """Runs it in a thread of its own; .result() waits."""
+    """Run work() in a new thread. Return its future."""
     pool = ThreadPoolExecutor(1)
     future = pool.submit(work)
     pool.shutdown(wait=False)
@@ -90,22 +90,22 @@ RECORD = np.dtype([("When", "f8"), ("Of", "i4", (3,)), ("name", "S5")])
 )
 def test_arrays_of_any_dtype(ends: Ends, array: np.ndarray[Any, Any]) -> None:
     here, there = ends
-    sending = in_thread(lambda: here.send_all(array))
-    got = there.recv_array(array.shape, array.dtype)
-    assert sending.result(LIMIT_S) == array.nbytes
-    assert got.dtype == array.dtype
-    assert got.tobytes() == array.tobytes()
+    future = in_thread(lambda: here.send_all(array))
+    received = there.recv_array(array.shape, array.dtype)
+    assert future.result(LIMIT_S) == array.nbytes
+    assert received.dtype == array.dtype
+    assert received.tobytes() == array.tobytes()
     assert there.copied == (0, array.nbytes)
     assert here.copied == (array.nbytes, 0)
 
 
-def test_what_is_not_bytes_in_one_piece_is_refused(ends: Ends) -> None:
+def test_only_contiguous_buffers_are_accepted(ends: Ends) -> None:
     here, there = ends
     grid = np.zeros((8, 8), "f4")
     objects = np.array([1, "two", None], dtype=object)
     nested = np.zeros(2, [("fine", "i4"), ("O", "i4"), ("bad", "O")])
-    fixed = np.zeros(8, "u1")
-    fixed.flags.writeable = False
+    read_only = np.zeros(8, "u1")
+    read_only.flags.writeable = False
     for call in (here.send_all, there.recv_exact):
         with pytest.raises((ValueError, BufferError), match="contiguous"):
             call(grid[:, 1])
@@ -119,11 +119,11 @@ def test_what_is_not_bytes_in_one_piece_is_refused(ends: Ends) -> None:
             call([1, 2, 3])
         with pytest.raises(TypeError, match="buffer"):
             call("text")
-    for readonly in (fixed, b"12345678"):
+    for buffer in (read_only, b"12345678"):
         with pytest.raises((ValueError, BufferError)):
-            there.recv_exact(readonly)
+            there.recv_exact(buffer)
     assert here.copied == (0, 0)
-    # A field that is only called O is a number like any other, and a whole row is one piece.
+    # A field named O is not an object, and a row is contiguous.
     named = np.zeros(2, [("O", "i4")])
     named["O"] = 5, 6
     here.send_all(named)
@@ -150,10 +150,10 @@ def test_the_end_of_the_stream(ends: Ends) -> None:
 
 def test_a_peer_that_aborts_is_an_error(ends: Ends) -> None:
     here, there = ends
-    waiting = in_thread(lambda: there.recv())
+    future = in_thread(lambda: there.recv())
     here.abort()
     with pytest.raises(ConnectionResetError):
-        waiting.result(LIMIT_S)
+        future.result(LIMIT_S)
     with pytest.raises(ConnectionResetError):
         there.send_all(b"x")
 
@@ -169,19 +169,19 @@ def test_frames_carry_bytes_without_a_copy(ends: Ends) -> None:
         frame = here.frame()
         assert not frame.received
         n = min(len(frame), len(raw) - at)
-        with memoryview(frame) as room:
-            room[:n] = raw[at : at + n]
+        with memoryview(frame) as view:
+            view[:n] = raw[at : at + n]
         assert here.send_frame(frame, n) == n
         assert frame.released
         at += n
-    got = b""
-    while len(got) < len(raw):
+    received = b""
+    while len(received) < len(raw):
         for frame in there.recv_frames(4):
             with frame, memoryview(frame) as view:
                 assert view.readonly
-                got += view
+                received += view
             assert frame.released
-    assert got == raw
+    assert received == raw
     assert here.copied == there.copied == (0, 0)
 
 
@@ -205,7 +205,7 @@ def test_use_after_release(ends: Ends) -> None:
         there.send_frame(frame)
 
 
-def test_a_frame_to_send_is_the_stacks_once_sent(two: Hosts, ends: Ends) -> None:
+def test_a_frame_cannot_be_used_after_it_is_sent(two: Hosts, ends: Ends) -> None:
     here, there = ends
     frame = here.frame()
     view = memoryview(frame)
@@ -230,47 +230,47 @@ def test_a_frame_to_send_is_the_stacks_once_sent(two: Hosts, ends: Ends) -> None
         harp.Frame()
 
 
-def test_frames_go_home_with_their_connection(two: Hosts) -> None:
+def test_frames_are_released_with_their_connection(two: Hosts) -> None:
     a, b = two
     with a.driver.hold():
         before = b.stack.stats()["frames_tcp_rx"], a.stack.stats()["frames_tcp_tx"]
     with b.listen(PORT) as acceptor:
         here, there = a.connect(b.address, PORT), acceptor.accept()
-    kept = [here.frame() for _ in range(3)]
+    frames = [here.frame() for _ in range(3)]
     here.send_all(bytes(5000))
     here.flush()
-    kept += there.recv_frames()
+    frames += there.recv_frames()
     here.abort()
     there.abort()
-    assert all(frame.released for frame in kept)
+    assert all(frame.released for frame in frames)
     with a.driver.hold():
         assert (b.stack.stats()["frames_tcp_rx"], a.stack.stats()["frames_tcp_tx"]) == before
 
 
-def test_kept_frames_stop_the_sender(ends: Ends) -> None:
+def test_unreleased_frames_stop_the_sender(ends: Ends) -> None:
     here, there = ends
-    sending = in_thread(lambda: here.send_all(bytes(4 << 20)))
-    kept: list[harp.Frame] = []
+    future = in_thread(lambda: here.send_all(bytes(4 << 20)))
+    frames: list[harp.Frame] = []
 
-    def keep() -> None:
+    def receive() -> None:
         while True:
-            kept.extend(there.recv_frames(1024, timeout=1))
+            frames.extend(there.recv_frames(1024, timeout=1))
 
     with pytest.raises(harp.WaitTimeoutError):
-        keep()
-    assert len(kept) <= 256
-    assert not sending.done()
-    total = sum(map(len, kept))
-    for frame in kept:
+        receive()
+    assert len(frames) <= 256
+    assert not future.done()
+    total = sum(map(len, frames))
+    for frame in frames:
         frame.release()
     while total < 4 << 20:
         for frame in there.recv_frames():
             with frame:
                 total += len(frame)
-    assert sending.result(LIMIT_S) == 4 << 20
+    assert future.result(LIMIT_S) == 4 << 20
 
 
-def test_a_collected_frame_goes_home_and_warns(ends: Ends) -> None:
+def test_a_garbage_collected_frame_is_released_with_a_warning(ends: Ends) -> None:
     here, there = ends
     here.send_all(b"x")
     with pytest.warns(ResourceWarning, match="Frame"):
@@ -281,7 +281,7 @@ def test_a_collected_frame_goes_home_and_warns(ends: Ends) -> None:
 # --------------------------------------------------------------------------------------------------
 # Waits.
 #
-def test_waits_end_in_time_and_leave_the_connection_whole(two: Hosts, ends: Ends) -> None:
+def test_timeouts_do_not_harm_the_connection(two: Hosts, ends: Ends) -> None:
     here, there = ends
     _, b = two
     for call in (
@@ -305,13 +305,13 @@ def test_waits_end_in_time_and_leave_the_connection_whole(two: Hosts, ends: Ends
     assert 0 < caught.value.bytes_done < 64 << 20
     with pytest.raises(harp.WaitTimeoutError):
         here.flush(timeout=0.05)
-    left = caught.value.bytes_done
-    while left:
-        left -= len(there.recv(1 << 20))
+    unread = caught.value.bytes_done
+    while unread:
+        unread -= len(there.recv(1 << 20))
     here.flush()
-    for wrong in (-1, math.nan, "soon"):
+    for timeout in (-1, math.nan, "soon"):
         with pytest.raises(ValueError, match=r"timeout|float"):
-            there.recv(timeout=wrong)  # type: ignore[arg-type]
+            there.recv(timeout=timeout)  # type: ignore[arg-type]
 
 
 def test_connecting_to_a_closed_port_fails(two: Hosts) -> None:
@@ -331,7 +331,7 @@ def test_connecting_to_a_closed_port_fails(two: Hosts) -> None:
 
 
 def test_the_background_thread_polls_while_no_call_waits(ends: Ends) -> None:
-    """The far side's acknowledgement needs a poll that neither side asks for."""
+    """The peer's ACK needs a poll that no call of either side makes."""
     here, _ = ends
     here.send_all(bytes(1000))
     deadline = time.monotonic() + LIMIT_S
@@ -342,16 +342,16 @@ def test_the_background_thread_polls_while_no_call_waits(ends: Ends) -> None:
 def test_a_wait_is_interrupted_by_a_signal(ends: Ends) -> None:
     _, there = ends
 
-    class RangError(Exception):
+    class AlarmError(Exception):
         pass
 
-    def ring(_number: int, _frame: object) -> None:
-        raise RangError
+    def raise_error(_number: int, _frame: object) -> None:
+        raise AlarmError
 
-    before = signal.signal(signal.SIGALRM, ring)
+    before = signal.signal(signal.SIGALRM, raise_error)
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.1)
-        with pytest.raises(RangError):
+        with pytest.raises(AlarmError):
             there.recv(timeout=LIMIT_S)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -363,7 +363,7 @@ def test_a_wait_is_interrupted_by_a_signal(ends: Ends) -> None:
 # --------------------------------------------------------------------------------------------------
 # Closed objects.
 #
-def test_closed_endpoints_say_so(ends: Ends) -> None:
+def test_calls_of_closed_endpoints_are_errors(ends: Ends) -> None:
     here, _ = ends
     here.close(linger=0)
     here.close()
@@ -390,7 +390,7 @@ def test_closed_endpoints_say_so(ends: Ends) -> None:
             kind()
 
 
-def test_a_closed_driver_lets_its_stacks_go(two: Hosts) -> None:
+def test_a_closed_driver_releases_its_stacks(two: Hosts) -> None:
     a, b = two
     acceptor = b.listen(PORT)
     here, there = a.connect(b.address, PORT), acceptor.accept()
@@ -422,16 +422,16 @@ def test_closing_ends_the_waits_of_other_threads(two: Hosts, what: str) -> None:
         "driver": (there.recv, there.driver.close),
     }
     call, close = waits[what]
-    waiting = [in_thread(call) for _ in range(3)]
-    with pytest.raises(harp.WaitTimeoutError):  # they wait by now
+    futures = [in_thread(call) for _ in range(3)]
+    with pytest.raises(harp.WaitTimeoutError):  # gives them time to start to wait
         here.recv(timeout=0.1)
     close()
-    for future in waiting:
+    for future in futures:
         with pytest.raises(ValueError, match="closed"):
             future.result(LIMIT_S)
 
 
-def test_drivers_refuse_what_makes_no_sense(two: Hosts) -> None:
+def test_drivers_refuse_invalid_arguments(two: Hosts) -> None:
     a, _ = two
     with harp.Wire() as wire, harp.Stack(wire.port(0)) as lone:
         with pytest.raises(ValueError, match="1 to 16"):
@@ -452,7 +452,7 @@ def test_drivers_refuse_what_makes_no_sense(two: Hosts) -> None:
             driver.__init__(lone)  # type: ignore[misc]
 
 
-def test_nothing_waits_while_it_holds_the_driver(ends: Ends) -> None:
+def test_waiting_while_holding_the_driver_is_an_error(ends: Ends) -> None:
     here, _ = ends
     with here.driver.hold() as driver:
         assert driver is here.driver
@@ -466,10 +466,10 @@ def test_nothing_waits_while_it_holds_the_driver(ends: Ends) -> None:
 
 
 # --------------------------------------------------------------------------------------------------
-# Threads, forks, garbage.
+# Threads, forks, garbage collection.
 #
 def test_many_threads_on_many_connections(two: Hosts) -> None:
-    """Eight connections, a thread for each end: every byte of each arrives on its own."""
+    """Eight connections with a thread for each end: every byte arrives on its connection."""
     a, b = two
     count, size = 8, 1 << 20
     acceptor = b.listen(PORT, timeout=LIMIT_S, backlog=64)
@@ -479,11 +479,11 @@ def test_many_threads_on_many_connections(two: Hosts) -> None:
             end.timeout = 60
             seed = int(end.recv_array(1, "u8")[0])
             data = end.recv_array(size)
-            want = np.random.default_rng(seed).integers(0, 256, size, "u1")
-            end.send_all(np.packbits(data == want))
+            expected = np.random.default_rng(seed).integers(0, 256, size, "u1")
+            end.send_all(np.packbits(data == expected))
             return seed
 
-    def call(seed: int) -> bool:
+    def connect(seed: int) -> bool:
         with a.connect(b.address, PORT) as end:
             end.timeout = 60
             end.send_all(np.array([seed], "u8"))
@@ -492,8 +492,8 @@ def test_many_threads_on_many_connections(two: Hosts) -> None:
 
     with ThreadPoolExecutor(2 * count) as pool:
         servers = [pool.submit(serve) for _ in range(count)]
-        callers = [pool.submit(call, seed) for seed in range(count)]
-        assert all(future.result(120) for future in callers)
+        clients = [pool.submit(connect, seed) for seed in range(count)]
+        assert all(future.result(120) for future in clients)
         assert sorted(future.result(120) for future in servers) == list(range(count))
     acceptor.close()
 
@@ -504,7 +504,7 @@ def test_a_forked_child_gets_an_error(ends: Ends) -> None:
     if child == 0:
         status = 1
         try:
-            refused = 0
+            errors = 0
             for call in (
                 here.recv,
                 here.info,
@@ -515,34 +515,34 @@ def test_a_forked_child_gets_an_error(ends: Ends) -> None:
                 try:
                     call()
                 except RuntimeError as error:
-                    refused += "forked child" in str(error)
-            status = 0 if refused == 5 else 2
+                    errors += "forked child" in str(error)
+            status = 0 if errors == 5 else 2
         finally:
             os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    here.send_all(b"the parent goes on")
-    assert there.recv() == b"the parent goes on"
+    here.send_all(b"from the parent")
+    assert there.recv() == b"from the parent"
 
 
-def test_what_is_left_open_warns_and_is_closed() -> None:
+def test_garbage_collection_closes_open_objects_with_a_warning() -> None:
     with harp.Wire() as wire:
         stacks = [harp.Stack(wire.port(index)) for index in range(2)]
         stacks[1].address_add("10.0.0.2", 24)
         driver = harp.Driver(*stacks)
         acceptor = harp.Source(driver, stacks[1]).listen(PORT)
-        kept = [stacks, driver, acceptor]
+        references = [stacks, driver, acceptor]
         del stacks, driver, acceptor
         with pytest.warns(ResourceWarning, match="Driver|Listener|Stack"):
-            kept.clear()
+            references.clear()
         assert wire.in_flight == 0
 
 
-def test_threads_come_and_go_without_a_trace() -> None:
-    def held() -> tuple[int, ...]:
-        return tuple(len(list(Path("/proc/self", of).iterdir())) for of in ("fd", "task"))
+def test_threads_and_descriptors_do_not_leak() -> None:
+    def counts() -> tuple[int, ...]:
+        return tuple(len(list(Path("/proc/self", kind).iterdir())) for kind in ("fd", "task"))
 
-    before = held()
+    before = counts()
     for _ in range(20):
         with harp.testing.pair() as (a, b), b.listen(PORT):
             a.connect(b.address, PORT).abort()
-    assert held() == before
+    assert counts() == before

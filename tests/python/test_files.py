@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""If a named file is something else, there is one clear error, and no program blocks."""
+"""A FIFO, socket, directory or link loop instead of a file is one error, and no program blocks."""
 
 import os
 import socket
@@ -14,58 +14,58 @@ from harp import files
 from harp.cli import manual
 from harp.errors import HarpError
 
-HANGS_S = 30  # a program that waits for the other end of a FIFO never ends
+HANGS_S = 30  # opening a FIFO without a peer would block forever
 
 
-def fifo(path: Path) -> None:
+def make_fifo(path: Path) -> None:
     os.mkfifo(path)
 
 
-def a_socket(path: Path) -> None:
+def make_socket(path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as sock:
         sock.bind(str(path))
 
 
-def loop(path: Path) -> None:
+def make_loop(path: Path) -> None:
     path.symlink_to(path)
 
 
-# What makes it, and what is said of it when it is to be written.
-INSTEAD: dict[str, tuple[Callable[[Path], None], str]] = {
-    "a FIFO": (fifo, "No such device or address"),
-    "a socket": (a_socket, "No such device or address"),
+# How to make it, and the error when a program opens it for writing.
+NON_FILES: dict[str, tuple[Callable[[Path], None], str]] = {
+    "a FIFO": (make_fifo, "No such device or address"),
+    "a socket": (make_socket, "No such device or address"),
     "a directory": (Path.mkdir, "Is a directory"),
-    "a loop of links": (loop, "Too many levels of symbolic links"),
+    "a loop of links": (make_loop, "Too many levels of symbolic links"),
 }
-IN_THE_WAY = pytest.mark.parametrize(("make", "said"), INSTEAD.values(), ids=INSTEAD)
+every_non_file = pytest.mark.parametrize(("make", "error"), NON_FILES.values(), ids=NON_FILES)
 
 
-@IN_THE_WAY
-def test_what_is_no_file_is_not_written_to(
-    make: Callable[[Path], None], said: str, tmp_path: Path
+@every_non_file
+def test_only_regular_files_are_opened_for_writing(
+    make: Callable[[Path], None], error: str, tmp_path: Path
 ) -> None:
     make(tmp_path / "it")
-    with pytest.raises(OSError, match=said):
+    with pytest.raises(OSError, match=error):
         files.open_output(tmp_path / "it", 0)
 
 
-def test_a_fifo_with_a_reader_is_none_either(tmp_path: Path) -> None:
-    """He may stop reading at any time."""
-    fifo(tmp_path / "it")
+def test_a_fifo_with_a_reader_is_refused(tmp_path: Path) -> None:
+    """The reader may stop reading at any time."""
+    make_fifo(tmp_path / "it")
     reader = os.open(tmp_path / "it", os.O_RDONLY | os.O_NONBLOCK)
     with pytest.raises(files.NotRegularError, match="is no regular file"):
         files.open_output(tmp_path / "it", 0)
     os.close(reader)
 
 
-def test_what_takes_everything_is_good() -> None:
+def test_dev_null_is_accepted() -> None:
     fd = files.open_output(Path("/dev/null"), os.O_APPEND)
     assert os.get_blocking(fd)
     os.close(fd)
 
 
-@IN_THE_WAY
-def test_harpd_has_no_log_there(make: Callable[[Path], None], said: str, tmp_path: Path) -> None:
+@every_non_file
+def test_harpd_refuses_such_a_log(make: Callable[[Path], None], error: str, tmp_path: Path) -> None:
     make(tmp_path / "log")
     toml = tmp_path / "harp.toml"
     toml.write_text(f'[daemon]\nrun_dir = "{tmp_path}/run"\n')
@@ -74,20 +74,22 @@ def test_harpd_has_no_log_there(make: Callable[[Path], None], said: str, tmp_pat
         timeout=HANGS_S,
     )
     assert done.returncode == 1
-    assert done.stderr == f"harpd: {tmp_path}/log: {said}; choose another file with --log\n"
+    assert done.stderr == f"harpd: {tmp_path}/log: {error}; choose another file with --log\n"
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(("make", "said"), list(INSTEAD.values())[:3], ids=list(INSTEAD)[:3])
-def test_pages(make: Callable[[Path], None], said: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("make", "error"), list(NON_FILES.values())[:3], ids=list(NON_FILES)[:3])
+def test_such_a_manual_page_is_an_error(
+    make: Callable[[Path], None], error: str, tmp_path: Path
+) -> None:
     (tmp_path / "man1").mkdir()
     make(tmp_path / "man1" / "harpctl.1")
-    with pytest.raises(HarpError, match=said):
+    with pytest.raises(HarpError, match=error):
         list(manual.write_all(tmp_path))
 
 
-def test_a_directory_that_is_gone(tmp_path: Path) -> None:
-    """harpd was started in it, with a path that is relative to it."""
+def test_a_removed_current_directory_is_an_error(tmp_path: Path) -> None:
+    """harpd is started in it, with a relative path."""
     code = (
         "import os, sys; os.rmdir(os.getcwd()); sys.argv[1:] = ['--config', 'x']; "
         "from harp.daemon.__main__ import main; main()"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Test hosts: they reach each other, and leave nothing behind; and which process's error is a
-team's."""
+"""Lab hosts reach each other and leave nothing behind. Team reports the error of the process that
+failed first."""
 
 import contextlib
 import os
@@ -23,7 +23,7 @@ from harp.lab.team import Team
 pytestmark = pytest.mark.usefixtures("need_root")
 
 
-def ours() -> set[str]:
+def own_namespaces() -> set[str]:
     return {path.name for path in Path("/run/netns").glob(f"harp-{os.getpid()}-*")}
 
 
@@ -32,15 +32,15 @@ def ours() -> set[str]:
 @pytest.mark.parametrize("hosts", [2, 3, 4])
 @pytest.mark.parametrize("mtu", [1500, 9000])
 def test_hosts_reach_each_other_at_full_mtu(hosts: int, mtu: int, ipv6: bool) -> None:
-    with Lab(LabOptions(hosts=hosts, mtu_bytes=mtu, ipv6=ipv6)) as made:
-        first = made.hosts[0]
-        for other in made.hosts[1:]:
-            one_packet_passes(first, other, mtu)
-    assert not ours()
+    with Lab(LabOptions(hosts=hosts, mtu_bytes=mtu, ipv6=ipv6)) as lab:
+        first = lab.hosts[0]
+        for other in lab.hosts[1:]:
+            send_packet(first, other, mtu)
+    assert not own_namespaces()
 
 
-def one_packet_passes(first: Host, other: Host, mtu: int) -> None:
-    """One unfragmentable packet of exactly the MTU."""
+def send_packet(first: Host, other: Host, mtu: int) -> None:
+    """Send an unfragmentable packet of exactly the MTU."""
     payload = mtu - (48 if ":" in other.address else 28)  # IP and UDP headers
     listener = other.popen([sys.executable, "-c", RECEIVE, other.address])
     assert listener.stdout.readline().strip() == "ready"
@@ -71,9 +71,9 @@ sock.sendto(bytes(int(sys.argv[2])), (sys.argv[1], 7000))
 
 def test_an_exception_cleans_up() -> None:
     with contextlib.suppress(ZeroDivisionError), Lab():
-        assert ours()
+        assert own_namespaces()
         raise ZeroDivisionError
-    assert not ours()
+    assert not own_namespaces()
 
 
 def test_an_ignored_signal_stays_ignored() -> None:
@@ -85,21 +85,21 @@ def test_an_ignored_signal_stays_ignored() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
-# A shell that starts this suite in the background lets it inherit SIGINT ignored; nohup, SIGHUP.
+# A shell that starts the tests in the background makes them ignore SIGINT; nohup, SIGHUP.
 HOLD = """
 import signal, sys
 from harp.lab import Lab
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
-with Lab() as made:
-    child = made.hosts[0].popen(["sh", "-c", "echo; exec sleep 1000"])
+with Lab() as lab:
+    child = lab.hosts[0].popen(["sh", "-c", "echo; exec sleep 1000"])
     child.stdout.readline()
-    print(made.hosts[0].netns, flush=True)
+    print(lab.hosts[0].netns, flush=True)
     sys.stdin.read()
 """
 
 
-def hold() -> tuple[subprocess.Popen[str], str]:
+def start_lab() -> tuple[subprocess.Popen[str], str]:
     process = subprocess.Popen(
         [sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -108,7 +108,7 @@ def hold() -> tuple[subprocess.Popen[str], str]:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_cleans_up(number: signal.Signals) -> None:
-    process, name = hold()
+    process, name = start_lab()
     assert (Path("/run/netns") / name).exists()
     process.send_signal(number)
     process.communicate(timeout=20)
@@ -116,19 +116,19 @@ def test_a_signal_cleans_up(number: signal.Signals) -> None:
     assert not (Path("/run/netns") / name).exists()
 
 
-# With a /run/netns of its own: any other lab of this machine would clean up as well.
+# With a private /run/netns, since another lab of this machine would clean up, too.
 PRIVATE = ["unshare", "--mount", "--propagation", "private", "sh", "-c"]
 PRIVATE += ['mount -t tmpfs tmpfs /run/netns && exec "$@"', "sh", sys.executable, "-c"]
 KILL_AND_CLEAN = """
 import subprocess, sys
 from pathlib import Path
 from harp.lab import Lab
-held = subprocess.Popen(
+process = subprocess.Popen(
     [sys.executable, "-c", sys.argv[1]], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
 )
-name = held.stdout.readline().strip()
-held.kill()
-held.wait()
+name = process.stdout.readline().strip()
+process.kill()
+process.wait()
 assert (Path("/run/netns") / name).exists(), "SIGKILL leaves no chance to clean up"
 (pid,) = subprocess.check_output(["ip", "netns", "pids", name], text=True).split()
 with Lab():
@@ -139,15 +139,15 @@ print(name)
 """
 
 
-def test_a_killed_run_is_cleaned_by_the_next() -> None:
+def test_the_next_run_cleans_up_after_a_killed_one() -> None:
     command = [*PRIVATE, KILL_AND_CLEAN, HOLD]
     done = finished(command, timeout=60)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() in done.stderr
 
 
-def test_a_living_run_is_left_alone() -> None:
-    process, name = hold()
+def test_a_running_lab_is_not_cleaned_up() -> None:
+    process, name = start_lab()
     with Lab():
         assert (Path("/run/netns") / name).exists()
     process.stdin.close()
@@ -170,7 +170,7 @@ def test_bad_options_are_named(options: LabOptions, word: str) -> None:
     assert caught.value.code == Exit.USAGE
 
 
-def test_without_root_there_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_root_there_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(HarpError, match="needs root") as caught:
         Lab().__enter__()
@@ -196,7 +196,7 @@ def test_a_missing_program_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 # --------------------------------------------------------------------------------------------------
 # Teams.
 #
-def test_the_first_that_fails_ends_the_wait() -> None:
+def test_the_first_failed_process_ends_the_wait() -> None:
     with Team("tool") as team:
         team.start(None, ["sleep", "600"])
         team.start(None, ["sh", "-c", "echo no route >&2; exit 3"])
@@ -211,14 +211,18 @@ def test_a_process_that_lost_another_waits_for_its_error() -> None:
         lost = ["sh", "-c", "echo lost the peer >&2; exit 4"]
         team.start(None, lost, pass_fds=[writer])
         os.close(writer)
-        cause = ["sh", "-c", f"cat /dev/fd/{reader}; echo cause >&2; exit 3"]  # after the other
+        cause = [
+            "sh",
+            "-c",
+            f"cat /dev/fd/{reader}; echo cause >&2; exit 3",
+        ]  # ends after the other process
         team.start(None, cause, pass_fds=[reader])
         os.close(reader)
         with pytest.raises(HarpError, match=r"^cause$"):
             team.finish(late=(4,))
 
 
-def test_a_lost_process_is_the_cause_when_the_time_is_over() -> None:
+def test_a_lost_peer_is_reported_if_no_other_error_follows_in_time() -> None:
     with Team("tool") as team:
         team.start(None, ["sleep", "600"])
         team.start(None, ["sh", "-c", "echo lost the peer >&2; exit 4"])
@@ -227,14 +231,14 @@ def test_a_lost_process_is_the_cause_when_the_time_is_over() -> None:
             team.finish(0.1, late=(4,))
 
 
-def test_a_hanging_team_is_named() -> None:
+def test_a_hanging_team_is_an_error() -> None:
     with Team("tool") as team:
         team.start(None, ["sleep", "600"])
         with pytest.raises(HarpError, match=r"^tool: not done after 0 s; try less$"):
             team.finish(0, remedy="; try less")
 
 
-def test_output_comes_in_the_order_of_the_processes() -> None:
+def test_outputs_are_in_the_order_of_the_processes() -> None:
     with Team("tool") as team:
         team.start(None, ["echo", "first"])
         team.start(None, ["echo", "second"])

@@ -59,13 +59,13 @@ BAD = (
 
 
 def read(build_dir: Path, file: Path) -> list[str]:
-    """The plugin's words: its result, then entries or the reason."""
+    """Return the plugin's result, followed by the entries or the reason."""
     command = [build_dir / "tests" / "unit" / "plugin_probe", "profile", HOST, file]
     done = finished(command, check=True)
     return done.stdout.split()
 
 
-def test_what_harpctl_writes_the_plugin_reads(build_dir: Path, tmp_path: Path) -> None:
+def test_the_plugin_reads_profiles_of_harpctl(build_dir: Path, tmp_path: Path) -> None:
     file = tmp_path / "profile.toml"
     file.write_text(profile.text(ENTRIES, HOST))
     assert profile.parse(file.read_text(), HOST) == ENTRIES
@@ -74,7 +74,7 @@ def test_what_harpctl_writes_the_plugin_reads(build_dir: Path, tmp_path: Path) -
     ]
 
 
-def test_times_for_the_tuner(build_dir: Path, tmp_path: Path) -> None:
+def test_the_plugin_reads_times_for_the_tuner(build_dir: Path, tmp_path: Path) -> None:
     file = tmp_path / "profile.toml"
     for text in (TOP + TUNER + NIC, TOP + NIC + TUNER):
         file.write_text(text)
@@ -83,7 +83,7 @@ def test_times_for_the_tuner(build_dir: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", BAD)
-def test_both_refuse_the_same(build_dir: Path, tmp_path: Path, text: str) -> None:
+def test_both_refuse_bad_profiles(build_dir: Path, tmp_path: Path, text: str) -> None:
     with pytest.raises(profile.ProfileError):
         profile.parse(text, HOST)
     file = tmp_path / "profile.toml"
@@ -91,7 +91,7 @@ def test_both_refuse_the_same(build_dir: Path, tmp_path: Path, text: str) -> Non
     assert read(build_dir, file)[0] == "-22"
 
 
-def test_what_the_plugin_takes_is_toml(build_dir: Path, tmp_path: Path) -> None:
+def test_the_plugin_accepts_toml_comments_and_crlf(build_dir: Path, tmp_path: Path) -> None:
     text = "# measured\r\n" + TOP + "\n" + NIC.replace("\n", "  # a comment\n")
     file = tmp_path / "profile.toml"
     file.write_bytes(text.encode())
@@ -100,7 +100,7 @@ def test_what_the_plugin_takes_is_toml(build_dir: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         (profile.text([Entry("lo", "generic-copy", "none")]), "1 entries, then the default table"),
         (profile.text([Entry("nosuch0", "generic-copy", "none")]), "has no interface nosuch0"),
@@ -108,12 +108,12 @@ def test_what_the_plugin_takes_is_toml(build_dir: Path, tmp_path: Path) -> None:
         (None, "no such file"),
     ],
 )
-def test_config_show_says_where_the_table_came_from(
-    tmp_path: Path, text: str | None, words: str
+def test_config_show_prints_the_source_of_the_path_policy(
+    tmp_path: Path, text: str | None, message: str
 ) -> None:
     file = tmp_path / "profile.toml"
     if text is not None:
         file.write_text(text)
     done = harpctl("config", "show", "HARP_PROFILE", HARP_PROFILE=str(file))
     assert done.returncode == 0, done.stderr
-    assert words in done.stdout
+    assert message in done.stdout

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The project's own files: packages with hashes, the package's name, subjects of commits."""
+"""The project's files: package locks with hashes, the package's name, commit subjects."""
 
 import re
 import runpy
@@ -17,72 +17,73 @@ from programs import Done, finished
 ENTRY = re.compile(r"(\S+)==(\S+) \\\n    --hash=sha256:[0-9a-f]{64}\n")
 
 
-def tool(root_dir: Path, *words: str) -> Done:
-    command = [sys.executable, root_dir / "tools" / "lock.py", *words]
+def run_lock(root_dir: Path, *arguments: str) -> Done:
+    command = [sys.executable, root_dir / "tools" / "lock.py", *arguments]
     return finished(command)
 
 
 def entries(path: Path) -> dict[str, str]:
-    """Versions by name; every line belongs to an entry with a hash."""
+    """Return versions by name. Every line must belong to an entry with a hash."""
     text = path.read_text()
     assert ENTRY.sub("", re.sub(r"^#.*\n", "", text, flags=re.M)) == ""
     return {canonicalize_name(name): version for name, version in ENTRY.findall(text)}
 
 
 @pytest.fixture
-def of_build(root_dir: Path) -> dict[str, str]:
+def build_lock(root_dir: Path) -> dict[str, str]:
     return entries(root_dir / "tools" / "requirements.lock")
 
 
 @pytest.fixture
-def locked(root_dir: Path, of_build: dict[str, str]) -> dict[str, str]:
-    """What the build and the tests install together."""
-    of_tests = entries(root_dir / "tools" / "requirements-test.lock")
-    assert not of_build.keys() & of_tests.keys()
-    return of_build | of_tests
+def full_lock(root_dir: Path, build_lock: dict[str, str]) -> dict[str, str]:
+    """The packages of the build and of the tests."""
+    test_lock = entries(root_dir / "tools" / "requirements-test.lock")
+    assert not build_lock.keys() & test_lock.keys()
+    return build_lock | test_lock
 
 
 @pytest.mark.parametrize(("extra", "least"), [("build", 8), ("test", 8)])
-def test_the_locks_have_what_pyproject_asks_for(
-    root_dir: Path, of_build: dict[str, str], locked: dict[str, str], extra: str, least: int
+def test_the_locks_satisfy_pyproject_toml(
+    root_dir: Path, build_lock: dict[str, str], full_lock: dict[str, str], extra: str, least: int
 ) -> None:
-    versions = of_build if extra == "build" else locked
-    wanted = [Requirement(line) for line in tool(root_dir, "--ranges", extra).stdout.splitlines()]
-    assert len(wanted) > least
-    for each in wanted:
-        assert versions[canonicalize_name(each.name)] in each.specifier, each
+    versions = build_lock if extra == "build" else full_lock
+    lines = run_lock(root_dir, "--ranges", extra).stdout.splitlines()
+    requirements = [Requirement(line) for line in lines]
+    assert len(requirements) > least
+    for requirement in requirements:
+        assert versions[canonicalize_name(requirement.name)] in requirement.specifier, requirement
 
 
-def test_the_build_installs_no_tool_of_the_tests(of_build: dict[str, str]) -> None:
-    of_tests = {"pytest", "mypy", "ruff", "scapy", "hypothesis", "scipy", "scikit-learn"}
-    assert not of_tests & of_build.keys()
+def test_the_build_installs_no_test_tool(build_lock: dict[str, str]) -> None:
+    test_tools = {"pytest", "mypy", "ruff", "scapy", "hypothesis", "scipy", "scikit-learn"}
+    assert not test_tools & build_lock.keys()
 
 
-def test_the_lock_has_what_those_need(root_dir: Path, locked: dict[str, str]) -> None:
-    """Of what is installed here, which --require-hashes would refuse to install otherwise."""
-    if tool(root_dir, "--fits").returncode:
+def test_the_lock_contains_all_dependencies(root_dir: Path, full_lock: dict[str, str]) -> None:
+    """pip --require-hashes refuses to install a package whose dependencies are not locked."""
+    if run_lock(root_dir, "--fits").returncode:
         pytest.skip("the lock is for another Python")
-    for name, version in locked.items():
+    for name, version in full_lock.items():
         assert metadata.version(name) == version
         for line in metadata.requires(name) or ():
             need = Requirement(line)
             if need.marker is None or need.marker.evaluate({"extra": ""}):
-                assert locked[canonicalize_name(need.name)] in need.specifier, (name, line)
+                assert full_lock[canonicalize_name(need.name)] in need.specifier, (name, line)
 
 
 def test_ci_installs_with_hashes_only(root_dir: Path) -> None:
     setup = (root_dir / "tools" / "setup.sh").read_text()
-    assert setup.count("pip install") == 1, "no other way in"
+    assert setup.count("pip install") == 1, "packages are installed in one place"
     assert "--require-hashes --only-binary :all:" in setup
     assert '[ -z "${REQUIRE_HASHES:-}" ] || lock_fits || die' in setup
     assert "\nexport REQUIRE_HASHES=1\n" in (root_dir / ".ci" / "run").read_text()
 
 
 # --------------------------------------------------------------------------------------------------
-# The package: what it must not contain, and the other project of its name.
+# The wheel must not forge packets, and PyPI has an unrelated project named harp.
 #
-def test_nothing_in_the_wheel_makes_packets_of_others(root_dir: Path) -> None:
-    """Packet sockets are for what attacks a laboratory's hosts; that is in tests/hostile."""
+def test_nothing_in_the_wheel_forges_packets(root_dir: Path) -> None:
+    """Only tests/hostile uses packet sockets, to attack lab hosts."""
     sources = [path for path in (root_dir / "harp").rglob("*") if path.suffix in (".py", ".pyx")]
     assert len(sources) > 20
     for path in sources:
@@ -90,7 +91,7 @@ def test_nothing_in_the_wheel_makes_packets_of_others(root_dir: Path) -> None:
 
 
 def test_another_package_named_harp_is_named(root_dir: Path, tmp_path: Path) -> None:
-    """PyPI's other project called harp, installed after harp-nccl: its __init__.py is in use."""
+    """PyPI's project harp, if installed after harp-nccl, replaces its __init__.py."""
     shutil.copytree(root_dir / "harp", tmp_path / "harp", ignore=shutil.ignore_patterns("*.c"))
     (tmp_path / "harp/__init__.py").write_text("")
     (tmp_path / "harp-1.2.dist-info").mkdir()
@@ -102,23 +103,23 @@ def test_another_package_named_harp_is_named(root_dir: Path, tmp_path: Path) -> 
     assert "Traceback" not in done.stderr
 
 
-def test_the_wheel_is_not_named_as_the_other_project(root_dir: Path) -> None:
-    """And no document, message or script tells anyone to install that one."""
+def test_the_wheel_is_named_harp_nccl_everywhere(root_dir: Path) -> None:
+    """No document, message or script tells users to install harp."""
     project = tomllib.loads((root_dir / "pyproject.toml").read_text())["project"]
     assert project["name"] == "harp-nccl"
-    wrong = re.compile(r"pip3? install [^\n]*\bharp(?![-_]nccl|\w)")
+    bad_command = re.compile(r"pip3? install [^\n]*\bharp(?![-_]nccl|\w)")
     folders = ("harp", "docs", "tools", "conf", "examples")
     paths = [path for folder in folders for path in (root_dir / folder).rglob("*")]
     paths += root_dir.glob("*.md")
     texts = {path: path.read_text() for path in paths if path.suffix in (".py", ".md", ".sh")}
-    assert not [path for path, text in texts.items() if wrong.search(text)]
+    assert not [path for path, text in texts.items() if bad_command.search(text)]
 
 
 # --------------------------------------------------------------------------------------------------
-# tools/check_commits.py accepts `area: Imperative summary` and names what it rejects.
+# tools/check_commits.py accepts `area: Imperative summary` and gives a reason otherwise.
 #
 @pytest.mark.parametrize(
-    ("subject", "words"),
+    ("subject", "reason"),
     [
         ("tcp: Retransmit after three duplicate ACKs", ""),
         ("tests, build: Pass the suite on two cores", ""),
@@ -132,7 +133,7 @@ def test_the_wheel_is_not_named_as_the_other_project(root_dir: Path) -> None:
         ("tcp: Retransmit " + "x" * 60, "more than 72"),
     ],
 )
-def test_a_subject_is_judged(root_dir: Path, subject: str, words: str) -> None:
-    found = runpy.run_path(str(root_dir / "tools" / "check_commits.py"))["offence"](subject)
-    assert bool(found) == bool(words)
-    assert words in found
+def test_commit_subjects_are_checked(root_dir: Path, subject: str, reason: str) -> None:
+    result = runpy.run_path(str(root_dir / "tools" / "check_commits.py"))["offence"](subject)
+    assert bool(result) == bool(reason)
+    assert reason in result

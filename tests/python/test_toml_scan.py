@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plugin's scan of harp.toml without harpd, compared with a TOML parser: it misses no
-requirement."""
+"""The plugin's scan of harp.toml without harpd misses no required encryption that a TOML parser
+finds."""
 
 import itertools
 import os
@@ -23,8 +23,8 @@ def probe(build_dir: Path) -> Path:
     return build_dir / "tests" / "unit" / "plugin_probe"
 
 
-def scanned(probe: Path, *files: Path) -> list[tuple[int, str]]:
-    """The result for each file, and the line or the reason."""
+def scan_files(probe: Path, *files: Path) -> list[tuple[int, str]]:
+    """Return for each file the result, and the line or the reason."""
     done = finished([probe, "toml", *files], check=True)
     rows = [line.partition(" ") for line in done.stdout.splitlines()]
     return [(int(result), rest) for result, _, rest in rows]
@@ -33,18 +33,18 @@ def scanned(probe: Path, *files: Path) -> list[tuple[int, str]]:
 def scan(probe: Path, folder: Path, text: str | bytes) -> tuple[int, str]:
     file = folder / "harp.toml"
     file.write_bytes(text.encode() if isinstance(text, str) else text)
-    (found,) = scanned(probe, file)
-    return found
+    (result,) = scan_files(probe, file)
+    return result
 
 
 def requires(text: str) -> bool:
-    """As TOML: is there a requirement that a job must not miss?"""
+    """Does the text, parsed as TOML, require encryption?"""
     lanes = tomllib.loads(text).get("lanes", {})
     return lanes.get("encrypt", "off") not in ("off", "auto") or bool(lanes.get("key_file"))
 
 
 def spellings() -> Iterator[str]:
-    """Ways to write the assignment that TOML knows."""
+    """Yield all ways to write the requirement in TOML."""
     names = ("encrypt", '"encrypt"', "'encrypt'", '"\\u0065ncrypt"', '"encr\\U00000079pt"')
     values: tuple[str, ...] = (
         f'"{REQUIRED}"',
@@ -74,7 +74,7 @@ def spellings() -> Iterator[str]:
     yield '[lanes]\n"key\\u005ffile" = "/k"\n'
 
 
-def test_every_spelling_is_seen(probe: Path, tmp_path: Path) -> None:
+def test_every_spelling_is_recognized(probe: Path, tmp_path: Path) -> None:
     files = []
     for number, text in enumerate(spellings()):
         assert requires(text), text
@@ -82,7 +82,7 @@ def test_every_spelling_is_seen(probe: Path, tmp_path: Path) -> None:
         file.write_bytes(text.encode())
         files.append(file)
     assert len(files) > 500
-    for file, (result, _) in zip(files, scanned(probe, *files), strict=True):
+    for file, (result, _) in zip(files, scan_files(probe, *files), strict=True):
         assert result == 1, file.read_text()
 
 
@@ -98,7 +98,9 @@ def test_every_spelling_is_seen(probe: Path, tmp_path: Path) -> None:
         '[lanes]\n\tencrypt\t=\t"off"  ',
     ],
 )
-def test_a_file_without_a_requirement(probe: Path, tmp_path: Path, text: str) -> None:
+def test_a_file_without_a_requirement_requires_nothing(
+    probe: Path, tmp_path: Path, text: str
+) -> None:
     assert not requires(text)
     assert scan(probe, tmp_path, text) == (0, "0")
 
@@ -151,7 +153,7 @@ def test_no_text_hides_a_requirement(
         if not requires(text):
             return
     except (tomllib.TOMLDecodeError, AttributeError, TypeError):
-        return  # harpd does not start with it
+        return  # harpd does not start with this file
     assert scan(probe, tmp_path_factory.getbasetemp(), text)[0] == 1
 
 
@@ -197,7 +199,7 @@ def a_loop(file: Path) -> None:
 
 @pytest.mark.usefixtures("need_root")
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "reason"),
     [
         (a_folder, "it is not a regular file"),
         (os.mkfifo, "it is not a regular file"),
@@ -215,21 +217,21 @@ def a_loop(file: Path) -> None:
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_what_can_not_be_read_is_no_permission(
-    probe: Path, tmp_path: Path, make: Callable[[Path], None], said: str
+def test_an_unusable_file_is_an_error(
+    probe: Path, tmp_path: Path, make: Callable[[Path], None], reason: str
 ) -> None:
     file = tmp_path / "harp.toml"
     make(file)
-    ((result, why),) = scanned(probe, file)
+    ((result, text),) = scan_files(probe, file)
     assert result < 0
-    assert why.startswith(said)
+    assert text.startswith(reason)
 
 
-def test_no_file_requires_nothing(probe: Path, tmp_path: Path) -> None:
+def test_a_missing_file_requires_nothing(probe: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     absent = (
         tmp_path / "harp.toml",
         tmp_path / "no" / "harp.toml",
         tmp_path / "file" / "harp.toml",
     )
-    assert scanned(probe, *absent) == [(0, "0")] * 3
+    assert scan_files(probe, *absent) == [(0, "0")] * 3

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harpctl trace: files of events become a Chrome trace, and what is no such file one clear line."""
+"""harpctl trace converts files of events to a Chrome trace, and refuses all other files."""
 
 import json
 from pathlib import Path
@@ -67,7 +67,7 @@ def test_a_message_becomes_a_slice(tmp_path: Path) -> None:
     assert len({begin["id"], wait["id"], waited["id"], end["id"]}) == 1
 
 
-def test_hosts_are_put_together_by_their_wall_clocks(tmp_path: Path) -> None:
+def test_hosts_are_aligned_by_their_wall_clocks(tmp_path: Path) -> None:
     write(tmp_path / "a-7.jsonl", HEAD, START, END)
     # The other host's monotonic clock is 1 s ahead, and the message starts 4 us later.
     other = {**HEAD, "host": "b", "monotonic_ns": 1_000_001_000}
@@ -80,7 +80,7 @@ def test_hosts_are_put_together_by_their_wall_clocks(tmp_path: Path) -> None:
     assert names == ["rank 3: train 7 on a", "rank 3: train 7 on b"]
 
 
-def test_a_message_that_never_ended_lasts_to_the_last_event(tmp_path: Path) -> None:
+def test_an_unfinished_message_lasts_until_the_last_event(tmp_path: Path) -> None:
     write(tmp_path / "a-7.jsonl", HEAD, START, {**START, "start": 1, "ns": 15_000})
     processes = traces.read_directory(tmp_path)
     begin, end = (
@@ -99,7 +99,7 @@ def test_a_line_that_was_cut_short_ends_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "reason"),
     [
         ("hello\n", "no trace of HARP's"),
         ('{"harp_trace": 2}\n', "no trace that this version"),
@@ -108,13 +108,13 @@ def test_a_line_that_was_cut_short_ends_the_file(tmp_path: Path) -> None:
         ("\xff\n", "no trace of HARP's"),
     ],
 )
-def test_what_is_no_trace(tmp_path: Path, text: str, words: str) -> None:
+def test_a_file_that_is_not_a_trace_is_an_error(tmp_path: Path, text: str, reason: str) -> None:
     (tmp_path / "a.jsonl").write_text(text, encoding="latin-1")
-    with pytest.raises(HarpError, match=words):
+    with pytest.raises(HarpError, match=reason):
         traces.read_directory(tmp_path)
 
 
-def test_no_directory_and_no_trace_in_it(tmp_path: Path) -> None:
+def test_a_missing_or_empty_directory_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(HarpError, match="no such directory"):
         traces.read_directory(tmp_path / "a")
     with pytest.raises(HarpError, match="harpctl run --trace") as caught:
@@ -122,7 +122,7 @@ def test_no_directory_and_no_trace_in_it(tmp_path: Path) -> None:
     assert caught.value.code == Exit.MISSING
 
 
-def test_the_command_says_what_it_wrote(tmp_path: Path) -> None:
+def test_the_command_prints_a_summary(tmp_path: Path) -> None:
     write(tmp_path / "a-7.jsonl", HEAD, START, END)
     file = tmp_path / "out.json"
     result = CliRunner().invoke(trace, [str(tmp_path), str(file)])

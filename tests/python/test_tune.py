@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harpctl tune: its decisions, the hosts that it accepts, and one real measurement of two hosts."""
+"""harpctl tune: its decisions, the peers that it accepts, and one real measurement of two hosts."""
 
 import os
 import signal
@@ -25,9 +25,9 @@ TOKEN = "0123456789abcdef"
 
 
 def times(speeds: dict[int, float]) -> Times:
-    """Three rounds, the second one on a machine that is three times slower."""
+    """Return times of three rounds, in the second of which the machine is three times slower."""
     kernel = {size: [10.0, 30.0, 10.0] for size in speeds}
-    harp = {size: [each / speed for each in kernel[size]] for size, speed in speeds.items()}
+    harp = {size: [time / speed for time in kernel[size]] for size, speed in speeds.items()}
     return {HARP: harp, KERNEL: kernel}
 
 
@@ -40,13 +40,13 @@ def times(speeds: dict[int, float]) -> Times:
         ({8: 2.0, 4096: 1.0, 65536: 2.0, 1 << 20: 2.0}, "none"),
     ],
 )
-def test_harp_lanes_carry_the_classes_below_the_first_that_they_lose(
+def test_harp_lanes_carry_the_size_classes_below_the_first_slower_one(
     speeds: dict[int, float], limit: str
 ) -> None:
     assert tune.harp_up_to({"allreduce": times(speeds)}) == limit
 
 
-def test_a_class_needs_every_shape() -> None:
+def test_harp_must_be_faster_in_every_shape_of_a_class() -> None:
     fast, slow = times({8: 2.0, 65536: 2.0}), times({65536: 1.05})
     assert tune.harp_up_to({"allreduce": fast}) == "all"
     assert tune.harp_up_to({"allreduce": fast, "stream": slow}) == "4KiB"
@@ -63,7 +63,7 @@ def test_a_profile_of_another_nic_is_refused(tmp_path: Path, nic: tuple[str, str
     assert not list(tmp_path.iterdir())
 
 
-def test_a_peer_decides_about_the_measured_nic_only(tmp_path: Path) -> None:
+def test_only_the_measured_nic_is_stored(tmp_path: Path) -> None:
     times = {"latency_ns": 5, "rates": "8:3", "channels": "1:2"}
     own = profile.text([profile.Entry("eth1", "native-copy", "all", "10.1.0.0/16")], tuner=times)
     file = tmp_path / "profile.toml"
@@ -80,46 +80,46 @@ def test_unknown_mode_is_named() -> None:
 # --------------------------------------------------------------------------------------------------
 # The connection.
 #
-class Waiting:
-    """A host that waits, in a thread."""
+class Server:
+    """A host that waits for its peer, in a thread."""
 
     def __init__(self, file: Path = Path("/nonexistent/profile.toml")) -> None:
         self.file = file
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self.listener.getsockname()[1]
-        self.said: list[str] = []
+        self.log: list[str] = []
         self.error: HarpError | None = None
         self.thread = threading.Thread(target=self._serve, daemon=True)
         self.thread.start()
 
     def _serve(self) -> None:
         try:
-            tune.serve(self.listener, TOKEN, None, self.file, self.said.append)
+            tune.serve(self.listener, TOKEN, None, self.file, self.log.append)
         except HarpError as error:
             self.error = error
         finally:
             self.listener.close()
 
     def link(self) -> Link:
-        """An authenticated connection."""
+        """Return an authenticated connection."""
         link = tune.connect("127.0.0.1", self.port, TOKEN)
         link.receive()
         return link
 
-    def end(self) -> None:
-        """Waits until it has served."""
+    def join(self) -> None:
+        """Wait until it has served its peer."""
         self.thread.join(30)
         assert not self.thread.is_alive()
 
 
 def test_profile_reaches_a_host_that_knows_the_token(tmp_path: Path) -> None:
-    waiting = Waiting(tmp_path / "profile.toml")
+    server = Server(tmp_path / "profile.toml")
     text = profile.text([profile.Entry("lo", "generic-copy", "none", "127.0.0.0/8")])
-    with waiting.link() as link:
+    with server.link() as link:
         link.send({"profile": text})
-        assert link.receive() == {"written": str(waiting.file)}
-    waiting.end()
-    assert waiting.file.read_text() == text
+        assert link.receive() == {"written": str(server.file)}
+    server.join()
+    assert server.file.read_text() == text
 
 
 @pytest.mark.parametrize(
@@ -133,24 +133,24 @@ def test_profile_reaches_a_host_that_knows_the_token(tmp_path: Path) -> None:
     ],
 )
 def test_an_unknown_host_is_refused_and_the_next_is_served(sent: bytes) -> None:
-    waiting = Waiting()
-    with socket.create_connection(("127.0.0.1", waiting.port)) as peer:
+    server = Server()
+    with socket.create_connection(("127.0.0.1", server.port)) as peer:
         peer.sendall(sent)
-    with waiting.link() as link:
+    with server.link() as link:
         link.send({"profile": {}})
-    waiting.end()
-    assert len(waiting.said) == 1
-    assert waiting.said[0].startswith("refused: 127.0.0.1:")
+    server.join()
+    assert len(server.log) == 1
+    assert server.log[0].startswith("refused: 127.0.0.1:")
 
 
 def test_wrong_token_is_refused_by_name() -> None:
-    waiting = Waiting()
-    with pytest.raises(HarpError, match=rf"127.0.0.1:{waiting.port}: "):
-        tune.connect("127.0.0.1", waiting.port, "wrong")
-    with waiting.link() as link:
+    server = Server()
+    with pytest.raises(HarpError, match=rf"127.0.0.1:{server.port}: "):
+        tune.connect("127.0.0.1", server.port, "wrong")
+    with server.link() as link:
         link.send({"profile": {}})
-    waiting.end()
-    assert "wrong token" in waiting.said[0]
+    server.join()
+    assert "wrong token" in server.log[0]
 
 
 @pytest.mark.parametrize(
@@ -163,15 +163,15 @@ def test_wrong_token_is_refused_by_name() -> None:
         {},
     ],
 )
-def test_only_known_runs_are_run(run: dict[str, Any]) -> None:
-    waiting = Waiting()
-    with waiting.link() as link:
+def test_unknown_runs_are_refused(run: dict[str, Any]) -> None:
+    server = Server()
+    with server.link() as link:
         link.send({"run": run})
         with pytest.raises(HarpError, match="closed the connection"):
             link.receive()
-    waiting.end()
-    assert waiting.error is not None
-    assert "asked for a run that this version does not know" in str(waiting.error)
+    server.join()
+    assert server.error is not None
+    assert "asked for a run that this version does not know" in str(server.error)
 
 
 def test_a_missing_peer_is_an_error() -> None:
@@ -186,14 +186,14 @@ def test_a_missing_peer_is_an_error() -> None:
 # The command.
 #
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [(["peer"], "--token is missing"), (["--token", "x"], "--token needs PEER")],
 )
-def test_token_and_peer_go_together(arguments: list[str], words: str) -> None:
+def test_token_and_peer_need_each_other(arguments: list[str], message: str) -> None:
     result = CliRunner().invoke(cli_tune.tune, arguments)
     assert isinstance(result.exception, HarpError)
     assert result.exception.code == Exit.USAGE
-    assert words in str(result.exception)
+    assert message in str(result.exception)
 
 
 def test_profile_that_cannot_be_written_is_named(tmp_path: Path) -> None:
@@ -205,27 +205,27 @@ def test_profile_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
-    """Neither the rank that it runs for the peer nor its folder."""
+    """The rank that it runs for the peer ends, and its folder is removed."""
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     port = tune._free_port("127.0.0.1")
-    words = [*COMMAND, "tune", "--port", str(port), "--profile", str(tmp_path / "profile.toml")]
+    command = [*COMMAND, "tune", "--port", str(port), "--profile", str(tmp_path / "profile.toml")]
     env = os.environ | {"PYTHONUNBUFFERED": "1", "TMPDIR": str(temporary)}
     with (
         socket.create_server(("127.0.0.1", 0)) as root,
-        subprocess.Popen(words, stdout=subprocess.PIPE, env=env, text=True) as waiting,
+        subprocess.Popen(command, stdout=subprocess.PIPE, env=env, text=True) as process,
     ):
-        assert waiting.stdout is not None
-        waiting.stdout.readline()
-        token = waiting.stdout.readline().split()[-1]
+        assert process.stdout is not None
+        process.stdout.readline()
+        token = process.stdout.readline().split()[-1]
         with tune.connect("127.0.0.1", port, token) as link:
             link.receive()
             link.send({"run": {"shape": "stream", "path": KERNEL, "port": root.getsockname()[1]}})
             with root.accept()[0]:  # its rank runs
-                children = Path(f"/proc/{waiting.pid}/task/{waiting.pid}/children")
+                children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
                 (rank,) = children.read_text().split()
-                waiting.send_signal(number)
-                assert waiting.wait(20) == Exit.INTERRUPTED
+                process.send_signal(number)
+                assert process.wait(20) == Exit.INTERRUPTED
     assert not Path(f"/proc/{rank}").exists()
     assert list(temporary.iterdir()) == []
 
@@ -235,26 +235,26 @@ def _harpctl(host: Host, *arguments: str) -> Any:
 
 
 def test_two_hosts_get_a_profile_each(tmp_path: Path) -> None:
-    files = [tmp_path / name for name in ("measures.toml", "waits.toml")]
+    files = [tmp_path / name for name in ("client.toml", "server.toml")]
     with Lab() as lab:
-        waits = _harpctl(lab.hosts[1], "--profile", str(files[1]))
-        line = waits.stdout.readline() + waits.stdout.readline()
+        server = _harpctl(lab.hosts[1], "--profile", str(files[1]))
+        line = server.stdout.readline() + server.stdout.readline()
         token = line.split()[-1]
-        measures = _harpctl(
+        client = _harpctl(
             lab.hosts[0],
             *(lab.hosts[1].address, "--token", token),
             *("--rounds", "1", "--nccl", "--profile", str(files[0])),
         )
-        printed, complaint = measures.communicate(timeout=120)
-        assert measures.returncode == 0, complaint
-        waits.communicate(timeout=30)
-        assert waits.returncode == 0
+        out, err = client.communicate(timeout=120)
+        assert client.returncode == 0, err
+        server.communicate(timeout=30)
+        assert server.returncode == 0
     profiles = [tomllib.loads(file.read_text()) for file in files]
     assert profiles[0] == profiles[1]
     (nic,) = profiles[0]["nic"]
     assert (nic["ifname"], nic["mode"]) == ("eth0", "generic-copy")
     assert f'harp_up_to = "{nic["harp_up_to"]}"' in files[0].read_text()
-    assert "path auto: " in printed
+    assert "path auto: " in out
     tuner = profiles[0]["tuner"]
     assert 1_000 < tuner["latency_ns"] < 10**9
     assert [pair.split(":")[0] for pair in tuner["channels"].split()] == ["1", "2", "4", "8"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The worked example of encrypted lanes in docs/lanes.md, by a second implementation."""
+"""A second implementation agrees with docs/lanes.md's worked example of encrypted lanes."""
 
 import hashlib
 import re
@@ -15,7 +15,7 @@ HELLO, CHALLENGE, SHORT, MAC = 64, 64, 32, 16
 
 
 def example() -> list[bytes]:
-    """The blocks of section 8.1."""
+    """Return the blocks of section 8.1."""
     text = (Path(__file__).parents[2] / "docs" / "lanes.md").read_text(encoding="utf-8")
     section = text.split("### 8.1 Worked example\n", 1)[1]
     return [bytes.fromhex(block) for block in re.findall(r"```\n(.*?)```", section, re.DOTALL)[:3]]
@@ -34,8 +34,8 @@ def test_proofs() -> None:
     ):
         at += size
         if label:
-            said = (b"HARP1 " + label).ljust(16) + preamble[: at - MAC]
-            proof = hashlib.blake2s(said, key=key, digest_size=MAC).digest()
+            message = (b"HARP1 " + label).ljust(16) + preamble[: at - MAC]
+            proof = hashlib.blake2s(message, key=key, digest_size=MAC).digest()
             assert proof == preamble[at - MAC : at], label
     assert at == len(preamble)
 
