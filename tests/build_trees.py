@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds of the tree: their tests, and builds with other compilers and sanitizers."""
+"""Builds with other compilers and sanitizers, and the meson tests of a build."""
 
 import functools
 import json
@@ -15,9 +15,9 @@ from programs import finished
 
 BIN = Path(sys.executable).parent
 BUILD_S = 2400
-EXIT_SKIP = 77  # as automake and meson have it
-TIMEOUT_FACTOR = 10  # of a test's own timeout, which only ends tests that hang; the machine is busy
-# Tests under a virtual clock give way to tests that depend on real time.
+EXIT_SKIP = 77  # the convention of automake and meson
+TIMEOUT_FACTOR = 10  # multiplies a meson test's timeout, since the machine is busy
+# Tests under a virtual clock yield to tests that depend on real time.
 LOW_PRIORITY = ["nice", "-n", "5"]
 
 
@@ -28,7 +28,7 @@ def output(
     env: Mapping[str, str] | None = None,
     timeout_s: float = 120,
 ) -> str:
-    """What a command that must succeed printed."""
+    """Run a command that must succeed. Return its output."""
     done = subprocess.run(
         command,
         cwd=cwd,
@@ -42,41 +42,40 @@ def output(
         check=False,
     )
     if done.returncode != 0:
-        words = " ".join(map(str, command))
-        pytest.fail(f"{words}\nexit status {done.returncode}\n{done.stdout[-8000:]}", pytrace=False)
+        line = " ".join(map(str, command))
+        pytest.fail(f"{line}\nexit status {done.returncode}\n{done.stdout[-8000:]}", pytrace=False)
     return done.stdout
 
 
 def _set_up(root: Path, name: str, options: Sequence[str], cc: str) -> Path:
     build = root / "build-long" / name
-    again = ["--reconfigure"] if (build / "build.ninja").is_file() else []
-    setup = ["meson", "setup", *again, build, root, "-Dpython=disabled", *options]
+    reconfigure = ["--reconfigure"] if (build / "build.ninja").is_file() else []
+    setup = ["meson", "setup", *reconfigure, build, root, "-Dpython=disabled", *options]
     output(setup, env={"CC": cc}, timeout_s=BUILD_S)
     return build
 
 
 def built(root: Path, name: str, *options: str, cc: str = "gcc") -> Path:
-    """The tree built with these options into build-long/<name>; without Python if not said."""
+    """Build the tree in build-long/<name>, without Python by default. Return the build tree."""
     build = _set_up(root, name, options, cc)
     output(["ninja", "-C", build], timeout_s=BUILD_S)
     return build
 
 
-def each_once(build: Path) -> list[dict[str, str]]:
-    """How each file of a build is compiled, once: some are parts of several programs. Twice where
-    macros differ."""
+def unique_commands(build: Path) -> list[dict[str, str]]:
+    """Return one compile command for each file and set of macros. Several programs share files."""
     commands = json.loads((build / "compile_commands.json").read_text())
 
-    def defined(command: Mapping[str, str]) -> tuple[str, ...]:
+    def macros(command: Mapping[str, str]) -> tuple[str, ...]:
         return tuple(sorted(w for w in command["command"].split() if w.startswith("-D")))
 
-    return list({(each["file"], defined(each)): each for each in commands}.values())
+    return list({(command["file"], macros(command)): command for command in commands}.values())
 
 
 def compiled(root: Path, name: str, *options: str, cc: str = "gcc") -> int:
-    """Each file of the tree compiled once with these options. How many there are."""
+    """Compile each file of the tree once with these options. Return the number of objects."""
     build = _set_up(root, name, options, cc)
-    objects = [each["output"] for each in each_once(build)]
+    objects = [command["output"] for command in unique_commands(build)]
     output(["ninja", "-C", build, *objects], timeout_s=BUILD_S)
     return len(objects)
 
@@ -86,14 +85,14 @@ def meson_tests(build: Path) -> tuple[dict[str, Any], ...]:
     """Return the entries of intro-tests.json, or none without a build."""
     path = build / "meson-info" / "intro-tests.json"
     tests = json.loads(path.read_text()) if path.is_file() else []
-    # Arguments that name files of the build are relative to it, and meson runs tests there.
+    # meson runs tests in the build tree: their arguments may be paths relative to it.
     return tuple(test | {"workdir": test["workdir"] or str(build)} for test in tests)
 
 
 def suites(test: Mapping[str, Any]) -> list[str]:
     """Return the suites of a test, without the project's name."""
-    named = (suite.split(":")[-1] for suite in test["suite"])
-    return [suite for suite in named if suite and suite != "harp"]
+    names = (suite.split(":")[-1] for suite in test["suite"])
+    return [name for name in names if name and name != "harp"]
 
 
 def run_meson_test(test: Mapping[str, Any], env: Mapping[str, str] | None = None) -> None:
@@ -113,8 +112,8 @@ def run_meson_test(test: Mapping[str, Any], env: Mapping[str, str] | None = None
         text = output.decode(errors="replace") if isinstance(output, bytes) else output
         pytest.fail(f"still running after {seconds} s; its output ends:\n{text[-4000:]}")
     if done.returncode == EXIT_SKIP:
-        words = (done.stdout + done.stderr).strip().splitlines()
-        pytest.skip(words[-1] if words else "it cannot run here and gives no reason")
+        lines = (done.stdout + done.stderr).strip().splitlines()
+        pytest.skip(lines[-1] if lines else "the test cannot run here and gives no reason")
     if done.returncode != 0:
         text = (done.stdout + done.stderr)[-8000:]
         pytest.fail(

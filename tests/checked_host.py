@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A made-up host for the checks of harpctl check."""
+"""A simulated host for the checks of harpctl check."""
 
 import errno
 from dataclasses import dataclass, field
@@ -30,25 +30,25 @@ ALL_CAPABILITIES = "000001ffffffffff"
 
 @dataclass
 class CheckedHost:
-    """What a test may change before it asks for a finding."""
+    """The state of the host, which a test changes before it requests a finding."""
 
     fake: FakeHost
     links: dict[str, Link] = field(default_factory=dict)
-    stack: list[Finding] = field(default_factory=list)  # what the C stack says
+    stack: list[Finding] = field(default_factory=list)  # findings of the C library
     space: dict[str, int] = field(default_factory=lambda: {"/dev/shm": 8 << 30})
     xdp_socket: int = 0
-    default_routes: set[str] = field(default_factory=set)  # interfaces by which they leave
-    files: dict[str, bool] = field(default_factory=dict)  # devices' files: may they be opened?
+    default_routes: set[str] = field(default_factory=set)  # interfaces with a default route
+    files: dict[str, bool] = field(default_factory=dict)  # device file -> may this user open it?
     ssh_address: str = ""
     python_site: Path | None = None
-    libraries: dict[str, Path] = field(default_factory=dict)  # that the loader finds
+    libraries: dict[str, Path] = field(default_factory=dict)  # libraries that the loader finds
     harpd: Harpd = NOT_RUNNING
 
     probe: PortProbe = NO_PORT
-    opened: list[str] = field(default_factory=list)
+    opened: list[str] = field(default_factory=list)  # devices of open_port()
     use: PortUse = field(default_factory=PortUse)
     toml: str = ""
-    asked: list[Path] = field(default_factory=list)  # where harpd was looked for
+    asked: list[Path] = field(default_factory=list)  # sockets of ask_harpd()
 
     @property
     def view(self) -> View:
@@ -61,16 +61,16 @@ class CheckedHost:
         return examine_all(self.view, 0)
 
     def finding(self, name: str, ifname: str = "eth1", queue: int = 0) -> Finding:
-        found = [each for each in self.examine(ifname, queue).findings if each.name == name]
-        assert len(found) == 1, f"{name}: {found}"
-        return found[0]
+        findings = [f for f in self.examine(ifname, queue).findings if f.name == name]
+        assert len(findings) == 1, f"{name}: {findings}"
+        return findings[0]
 
     def status(self, capabilities: str = ALL_CAPABILITIES, seccomp: int = 0) -> None:
         text = f"Name:\tharpctl\nCapEff:\t{capabilities}\nSeccomp:\t{seccomp}"
         self.fake.write("proc/self/status", text)
 
     def card(self, address: str, driver: str = "vfio-pci", group: int | None = 7) -> Path:
-        """A NIC on the PCI bus, with vfio-pci in the kernel; its folder in /sys."""
+        """Add a NIC to the PCI bus, with vfio-pci in the kernel. Return its folder in /sys."""
         root = self.fake.host.sys
         folder = root / "bus/pci/devices" / address
         folder.mkdir(parents=True)
@@ -88,36 +88,37 @@ class CheckedHost:
 
 
 class _View(View):
-    """What the checks see of it."""
+    """The interface through which the checks read a CheckedHost."""
 
-    def __init__(self, given: CheckedHost) -> None:
-        self.host, self.links, self.python_site = given.fake.host, given.links, given.python_site
-        self._given = given
-        self.space = given.space.get
-        self.default_route = given.default_routes.__contains__
-        self.may_open = given.files.get
-        self.find_library = given.libraries.get
+    def __init__(self, checked: CheckedHost) -> None:
+        self.host, self.links = checked.fake.host, checked.links
+        self.python_site = checked.python_site
+        self._checked = checked
+        self.space = checked.space.get
+        self.default_route = checked.default_routes.__contains__
+        self.may_open = checked.files.get
+        self.find_library = checked.libraries.get
 
     @property
     def ssh_address(self) -> str:
-        return self._given.ssh_address
+        return self._checked.ssh_address
 
     def stack(self, _ifname: str, _queue: int) -> list[Finding]:
-        return list(self._given.stack)
+        return list(self._checked.stack)
 
     def xdp_socket(self) -> int:
-        return self._given.xdp_socket
+        return self._checked.xdp_socket
 
     def ask_harpd(self, path: Path) -> Harpd:
-        self._given.asked.append(path)
-        return self._given.harpd
+        self._checked.asked.append(path)
+        return self._checked.harpd
 
     def load_config(self) -> config.Config:
-        return config.parse(self._given.toml, "harp.toml")
+        return config.parse(self._checked.toml, "harp.toml")
 
     def open_port(self, spec: str, _arguments: str) -> PortProbe:
-        self._given.opened.append(spec)
-        return self._given.probe
+        self._checked.opened.append(spec)
+        return self._checked.probe
 
     def port_use(self, _name: str, _harpd: Path) -> PortUse:
-        return self._given.use
+        return self._checked.use

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from leftovers import RUN, huge_pages_used, leftovers, others, without
+from leftovers import RUN, huge_pages_used, leftovers, other_processes, without_others
 
 from harp import _paths
 
@@ -16,15 +16,14 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Set before the first child process starts, because all children must inherit it.
 os.environ[RUN] = f"{os.getpid()}-{time.time_ns()}"
-# A background job of a shell (nohup make test &) ignores these, and its children would as well.
+# In a background job of a shell (nohup make test &), these are ignored and children inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 # On SIGTERM, fixtures must end the processes that they started.
 signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
-# Files with few long tests run first. If one of them started last, it would run alone on a machine
-# that is half idle.
+# Files with few long tests run first. A long test that starts last would leave processors idle.
 _FIRST = (
     *("test_meson.py", "test_long.py", "test_lint.py", "test_operating.py", "test_versus.py"),
     "test_prometheus.py",
@@ -42,9 +41,9 @@ def _needs_root(item: pytest.Item) -> bool:
 
 
 def _keep_samples(items: list[pytest.Item], complete: bool) -> None:
-    """Mark as `long` all cases but those that the marker `sample` names.
+    """Mark all cases as `long` except those that the marker `sample` names.
 
-    complete: all cases of each file were collected, so each name must be that of one.
+    complete: all cases of each file were collected, so every name must match a case.
     """
     missing: dict[str, set[str]] = {}
     for item in items:
@@ -56,9 +55,9 @@ def _keep_samples(items: list[pytest.Item], complete: bool) -> None:
         missing.setdefault(function, set(sample.args)).discard(case)
         if case not in sample.args:
             item.add_marker(pytest.mark.long)
-    wrong = [f"{function}{sorted(cases)}" for function, cases in missing.items() if cases]
-    if complete and wrong:
-        raise pytest.UsageError("the marker `sample` names no case: " + ", ".join(wrong))
+    unknown = [f"{function}{sorted(cases)}" for function, cases in missing.items() if cases]
+    if complete and unknown:
+        raise pytest.UsageError("the marker `sample` names unknown cases: " + ", ".join(unknown))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -105,15 +104,15 @@ def nothing_left_behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
     left = leftovers(build, ours) - before
     deadline = time.monotonic() + 60
     while True:
-        them = others(build)
-        left = without(left, them)
+        others = other_processes(build)
+        left = without_others(left, others)
         # Huge pages have no owner, so they are checked only if no other run is active.
-        pages = 0 if them.tests else huge_pages_used() - pages_before
+        pages = 0 if others.has_test_run else huge_pages_used() - pages_before
         if not left and pages <= 0:
             return
         if time.monotonic() > deadline:
-            words = sorted(f"{kind} {name}" for kind, name in left)
-            words += [f"{pages} huge pages"] if pages > 0 else []
-            pytest.fail("the tests left behind: " + "; ".join(words))
+            objects = sorted(f"{kind} {name}" for kind, name in left)
+            objects += [f"{pages} huge pages"] if pages > 0 else []
+            pytest.fail("the tests left behind: " + "; ".join(objects))
         time.sleep(0.05)
         left &= leftovers(build, ours)

@@ -16,13 +16,13 @@ BUS = "0000:41:00.0"
 
 
 def nic(ifname: str = "eth1", **keys: Any) -> NicConfig:
-    """A [[nic]]."""
+    """Return the settings of a [[nic]]."""
     return NicConfig(ifname=ifname, **keys)
 
 
 @dataclass
 class FakeNic:
-    """What one NIC answers. A part that is missing is not supported."""
+    """The state of a NIC. A part that is missing is not supported."""
 
     driver: str = "fakenic"
     bus: str = BUS
@@ -31,13 +31,13 @@ class FakeNic:
     xsk_queues: list[int] = field(default_factory=list)
 
     def spread(self) -> None:
-        """As drivers do when the number of queues changes."""
+        """Reset the RSS table, as drivers do when the number of queues changes."""
         table, queues = self.parts["rss"]["table"], self.parts["channels"]["combined"]
         table[:] = [entry % queues for entry in range(len(table))]
 
 
 def full_nic() -> FakeNic:
-    """Eight queues of sixteen, everything can be changed."""
+    """Return a NIC with eight of sixteen queues, all of whose settings can be changed."""
     return FakeNic(
         parts={
             "channels": {"combined": 8, "combined_max": 16, "rx": 0, "rx_max": 0},
@@ -59,14 +59,14 @@ def full_nic() -> FakeNic:
 
 @dataclass
 class FakeEthtool:
-    """NICs by name, a log of what was set, and the faults that a test wants."""
+    """NICs by name, a log of set() calls, and faults to inject."""
 
     nics: dict[str, FakeNic] = field(default_factory=dict)
     log: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
     refuse: dict[str, OSError] = field(default_factory=dict)  # part -> what set() raises
-    deaf: set[str] = field(default_factory=set)  # parts that take a change and make none
-    fixed: set[str] = field(default_factory=set)  # features
-    limit: dict[str, int] = field(default_factory=dict)  # "rings.rx" -> what set() makes of more
+    deaf: set[str] = field(default_factory=set)  # parts whose set() has no effect
+    fixed: set[str] = field(default_factory=set)  # features that cannot be changed
+    limit: dict[str, int] = field(default_factory=dict)  # "rings.rx" -> the largest value
 
     def _nic(self, ifname: str) -> FakeNic:
         if ifname not in self.nics:
@@ -109,10 +109,10 @@ class FakeEthtool:
 
 
 class FakeHost:
-    """Folders for /sys and /proc, and the Host that looks into them.
+    """Folders for /sys and /proc, and a Host that reads them.
 
-    Two NUMA nodes of four processors (two cores of two threads: n and n + 2), eth1 on node 1 with
-    the interrupts 40 to 47 for its queues.
+    It has two NUMA nodes of four processors (two cores with threads n and n + 2). eth1 is on node 1
+    and has the interrupts 40 to 47 for its queues.
     """
 
     def __init__(self, root: Path) -> None:
@@ -130,7 +130,7 @@ class FakeHost:
         return self.ethtool.nics["eth1"]
 
     def write(self, path: str, text: object) -> Path:
-        """Makes a file: "sys/..." or "proc/..."."""
+        """Write a file "sys/..." or "proc/..."."""
         file = self.sys.parent / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(f"{text}\n")
@@ -143,7 +143,7 @@ class FakeHost:
         (self.sys.parent / path).unlink()
 
     def snapshot(self) -> Any:
-        """Everything that nicprep can change: the NIC, interrupts, huge pages, reserved ports."""
+        """Return all that nicprep can change: NIC, interrupts, huge pages, reserved ports."""
         affinity = [self.read(f"proc/irq/{irq}/smp_affinity_list") for irq in range(38, 48)]
         pages = [
             self.read(f"sys/devices/system/node/node{node}/hugepages/hugepages-2048kB/nr_hugepages")
@@ -157,9 +157,9 @@ class FakeHost:
         nodes = "sys/devices/system/node"
         self.write(f"{nodes}/online", "0-1")
         self.write(f"{nodes}/has_memory", "0-1")
-        for node, near in enumerate(("10 21", "21 10")):
+        for node, distances in enumerate(("10 21", "21 10")):
             self.write(f"{nodes}/node{node}/cpulist", f"{4 * node}-{4 * node + 3}")
-            self.write(f"{nodes}/node{node}/distance", near)
+            self.write(f"{nodes}/node{node}/distance", distances)
             self.write(f"{nodes}/node{node}/hugepages/hugepages-2048kB/nr_hugepages", 0)
             self.write(f"{nodes}/node{node}/hugepages/hugepages-2048kB/free_hugepages", 0)
         for cpu in range(8):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks of a group as forked processes (tests/coll, tests/torch), and what numpy makes of them."""
+"""Ranks of a group as forked processes (tests/coll, tests/torch), and results by numpy."""
 
 import faulthandler
 import json
@@ -23,13 +23,13 @@ REDUCTIONS: dict[str, Any] = {
 
 
 def values(rank: int, size: int, dtype: str) -> Any:
-    """Small, and different for each rank: sums and products of 13 ranks are exact in every type."""
+    """Return small values that differ by rank. Sums and products of 13 ranks are exact."""
     base = np.arange(size) * (rank + 3) + rank
     return (base % 2 + (base % 5 == 0)).astype(dtype)
 
 
 def expected(op: str, arrays: list[Any]) -> Any:
-    """The reduction of all ranks' arrays."""
+    """Return the reduction of all ranks' arrays."""
     total = arrays[0]
     for array in arrays[1:]:
         total = REDUCTIONS[op](total, array).astype(total.dtype)
@@ -37,12 +37,12 @@ def expected(op: str, arrays: list[Any]) -> Any:
         return total
     if total.dtype.kind in "iu":
         return (total // len(arrays)).astype(total.dtype)
-    parts = total.view(total.real.dtype)  # numpy divides by a complex number, and rounds more
+    parts = total.view(total.real.dtype)  # a complex division would round more
     return (parts / np.array(len(arrays), parts.dtype)).astype(parts.dtype).view(total.dtype)
 
 
 def failure(call: Callable[[], object]) -> str:
-    """The error that it raises, in a sentence."""
+    """Return the error that call() raises, as text."""
     try:
         call()
     except (AttributeError, RuntimeError, TypeError, ValueError) as error:
@@ -56,8 +56,8 @@ def run(
     may_fail: Iterable[int] = (),
     end: Callable[[int], Any] = os._exit,
 ) -> int:
-    """Run work(rank) in a process for each, which prints [rank, result] as JSON and calls end();
-    0 if all succeeded."""
+    """Run work(rank) in a process per rank, which prints [rank, result] as JSON and calls end().
+    Return 0 if all ranks succeed."""
     children = {}
     for rank in ranks:
         pid = os.fork()

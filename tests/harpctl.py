@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harpctl in a process, with no HARP_ variables but those that a test gives."""
+"""harpctl in a process, with only those HARP_ variables that a test sets."""
 
 import os
 import sys
@@ -8,8 +8,8 @@ from programs import Done, finished
 
 MAIN = "from harp.cli import main; main()"
 COMMAND = [sys.executable, "-c", MAIN]
-# A user without any other process, so that none publishes statistics that this one may read. It
-# can't read the modules: they are imported before.
+# Runs as a user without other processes, whose statistics harpctl could read otherwise. This user
+# can't read the modules, so they are imported before.
 _WITHOUT_ROOT = """
 import os, difflib, importlib
 from harp.cli import COMMANDS, main
@@ -24,10 +24,10 @@ main()
 
 
 def _run(code: str, arguments: tuple[str, ...], environ: dict[str, str]) -> Done:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("HARP_")}
+    base = {name: value for name, value in os.environ.items() if not name.startswith("HARP_")}
     if "HARP_BUILD" in os.environ:
-        clean["HARP_BUILD"] = os.environ["HARP_BUILD"]
-    return finished([sys.executable, "-c", code, *arguments], env=clean | environ, timeout=120)
+        base["HARP_BUILD"] = os.environ["HARP_BUILD"]
+    return finished([sys.executable, "-c", code, *arguments], env=base | environ, timeout=120)
 
 
 def harpctl(*arguments: str, **environ: str) -> Done:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find the objects that a test run left on the machine, and those that belong to others.
+"""Find objects that a test run left on the machine, as opposed to those of other runs.
 
 Several runs may share a machine. All processes of a run inherit RUN. Names of namespaces and
-directories contain the process that made them. Other objects count as this run's.
+directories contain the pid of their creator. All other objects count as this run's.
 
 A BPF program lives as long as a process, a pin or an interface holds it. Processes, pins and
-namespaces are found themselves; what is left are programs on interfaces of this namespace.
+namespaces are checked separately, so only programs on interfaces of this namespace are searched.
 """
 
 import json
@@ -18,33 +18,33 @@ from pathlib import Path
 from programs import finished
 
 RUN = "TEST_RUN_OF_HARP"
-# Namespaces made by the tree: harpctl's laboratory, and the tests' own.
+# Namespaces of harpctl's lab and of the tests.
 NAMESPACES = re.compile(r"(?:harp|hx)-")
-# The process in "harp-<pid>-<serial>-h0", "hx-bench-<pid>", "harp-test-<pid>-<anything>".
-_MAKER = re.compile(r"(?:harp|hx)(?:-[a-z]\w*)?-(\d+)(?:-|/|$)")
+# The pid in "harp-<pid>-<serial>-h0", "hx-bench-<pid>", "harp-test-<pid>-<anything>".
+_CREATOR = re.compile(r"(?:harp|hx)(?:-[a-z]\w*)?-(\d+)(?:-|/|$)")
 _PROC = Path("/proc")
 
 
 @dataclass
-class Others:
-    """Living processes that this run did not start."""
+class OtherProcesses:
+    """Running processes that this test run did not start."""
 
     pids: set[int] = field(default_factory=set)
-    tests: bool = False  # another run of the tests is among them
+    has_test_run: bool = False  # one of them belongs to another test run
 
-    def made(self, name: str) -> bool:
-        """Is it known by its name to be theirs?"""
-        found = _MAKER.search(name)
-        return found is not None and int(found[1]) in self.pids
+    def is_creator(self, name: str) -> bool:
+        """Does the object's name contain the pid of one of these processes?"""
+        match = _CREATOR.search(name)
+        return match is not None and int(match[1]) in self.pids
 
 
 # --------------------------------------------------------------------------------------------------
 # Processes.
 #
 def is_of_this_run(pid: int) -> bool | None:
-    """None: nothing says so; it is a process of no run, or one with an environment of its own."""
-    words = (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
-    run = next((word for word in words if word.startswith(f"{RUN}=".encode())), None)
+    """Return None for a process without RUN in its environment."""
+    variables = (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
+    run = next((item for item in variables if item.startswith(f"{RUN}=".encode())), None)
     return None if run is None else run == f"{RUN}={os.environ[RUN]}".encode()
 
 
@@ -54,56 +54,56 @@ def _pids() -> Iterator[int]:
             yield int(entry.name)
 
 
-def _runs_what_is_built(pid: int, build: Path) -> bool:
-    """Does it run our binaries, or has it our plugin mapped?"""
+def _uses_build(pid: int, build: Path) -> bool:
+    """Does the process run a program of the build, or has it mapped its plugin?"""
     mark = f"{build}/".encode()
     at = _PROC / str(pid)
     return mark in (at / "cmdline").read_bytes() or mark + b"plugin/" in (at / "maps").read_bytes()
 
 
 def processes(build: Path) -> set[str]:
-    """Living processes of this run, or that run what it tests, other than this one."""
-    found = set()
+    """Return the running processes of this run, and those that use the build, except this one."""
+    result = set()
     for pid in _pids():
         try:
-            ours = is_of_this_run(pid)
-            if ours is None:
-                ours = _runs_what_is_built(pid, build)
-            alive = (_PROC / str(pid) / "stat").read_bytes().rsplit(b") ", 1)[1][:1] not in b"ZX"
+            is_ours = is_of_this_run(pid)
+            if is_ours is None:
+                is_ours = _uses_build(pid, build)
+            is_alive = (_PROC / str(pid) / "stat").read_bytes().rsplit(b") ", 1)[1][:1] not in b"ZX"
             command = (_PROC / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").strip()
         except OSError:
             continue
-        if ours and alive:
-            found.add(f"{pid} {command.decode(errors='replace')}")
-    return found
+        if is_ours and is_alive:
+            result.add(f"{pid} {command.decode(errors='replace')}")
+    return result
 
 
-def others(build: Path) -> Others:
-    them = Others()
+def other_processes(build: Path) -> OtherProcesses:
+    others = OtherProcesses()
     for pid in _pids():
         try:
-            ours = is_of_this_run(pid)
-            if ours or (ours is None and _runs_what_is_built(pid, build)):
+            is_ours = is_of_this_run(pid)
+            if is_ours or (is_ours is None and _uses_build(pid, build)):
                 continue
         except OSError:
             continue
-        them.pids.add(pid)
-        them.tests |= ours is False
-    return them
+        others.pids.add(pid)
+        others.has_test_run |= is_ours is False
+    return others
 
 
 # --------------------------------------------------------------------------------------------------
-# The rest.
+# Other objects.
 #
 def xdp_programs() -> set[str]:
-    """Those on interfaces of this namespace, as "interface number"."""
+    """Return "interface id" for each XDP program on interfaces of this namespace."""
     links = json.loads(finished(["ip", "-j", "link", "show"]).stdout or "[]")
     attached = {link["ifname"]: link.get("xdp", {}).get("prog") for link in links}
     return {f"{ifname} {program['id']}" for ifname, program in attached.items() if program}
 
 
 def namespaces() -> set[str]:
-    """Named network namespaces that this tree makes."""
+    """Return the named network namespaces of the lab and the tests."""
     try:
         return {path.name for path in Path("/run/netns").iterdir() if NAMESPACES.match(path.name)}
     except FileNotFoundError:
@@ -111,14 +111,14 @@ def namespaces() -> set[str]:
 
 
 def bpf_mounts(ours: Path) -> set[str]:
-    """Mounted bpffs: below ours, or with a maker in its name."""
+    """Return the mount points of bpffs below `ours`, or with the pid of a creator."""
     lines = (_PROC / "self/mounts").read_text().splitlines()
-    places = {line.split()[1] for line in lines if line.split()[2] == "bpf"}
-    return {at for at in places if at.startswith(f"{ours}/") or _MAKER.search(at)}
+    paths = {line.split()[1] for line in lines if line.split()[2] == "bpf"}
+    return {path for path in paths if path.startswith(f"{ours}/") or _CREATOR.search(path)}
 
 
 def huge_pages_used() -> int:
-    """Huge pages in use or promised, on the whole machine."""
+    """Return how many huge pages of the machine are in use or reserved."""
     lines = Path("/proc/meminfo").read_text().splitlines()
     fields = {line.split(":")[0]: line.split()[1] for line in lines if line.startswith("HugePages")}
     return (
@@ -129,19 +129,19 @@ def huge_pages_used() -> int:
 
 
 def leftovers(build: Path, ours: Path) -> set[tuple[str, str]]:
-    """Everything that a run must not leave behind, with its kind; pins are files under bpffs."""
+    """Return kind and name of all objects that a run must not leave behind."""
     pins = Path("/sys/fs/bpf")
-    found = {
+    objects = {
         "namespace": namespaces(),
         "XDP program": xdp_programs(),
         "process": processes(build),
         "pin": {str(path) for path in pins.glob("harp*")} if pins.is_dir() else set(),
         "bpffs": bpf_mounts(ours),
     }
-    return {(kind, name) for kind, names in found.items() for name in names}
+    return {(kind, name) for kind, names in objects.items() for name in names}
 
 
-def without(left: set[tuple[str, str]], them: Others) -> set[tuple[str, str]]:
-    """What is left when theirs is taken out."""
-    named = ("namespace", "bpffs")
-    return {(kind, name) for kind, name in left if not (kind in named and them.made(name))}
+def without_others(left: set[tuple[str, str]], others: OtherProcesses) -> set[tuple[str, str]]:
+    """Remove the objects that other processes created."""
+    kinds = ("namespace", "bpffs")
+    return {(kind, name) for kind, name in left if not (kind in kinds and others.is_creator(name))}

@@ -9,20 +9,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-MODULES = {"PYTHONPATH": str(Path(__file__).parent)}  # a program's, to find those of this folder
+MODULES = {"PYTHONPATH": str(Path(__file__).parent)}  # lets programs import modules of tests/
 
 Done = subprocess.CompletedProcess[str]
 
 
 def finished(command: Sequence[str | os.PathLike[str]], **options: Any) -> Done:
-    """Return what it printed, as text, and its exit status; options: of subprocess.run()."""
+    """Run a program to its end with options of subprocess.run(). Return output and exit status."""
     return subprocess.run(command, capture_output=True, text=True, **{"check": False} | options)
 
 
-def finished_alone(words: Sequence[str], env: Mapping[str, str], timeout_s: float) -> Done:
-    """The same, with MODULES, in a network namespace of its own."""
+def finished_alone(command: Sequence[str], env: Mapping[str, str], timeout_s: float) -> Done:
+    """As finished(), with MODULES, in a new network namespace."""
     with subprocess.Popen(
-        ["unshare", "-n", *words],
+        ["unshare", "-n", *command],
         env=os.environ | MODULES | env,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Formatters and linters, one test each. A finding fails the run."""
+"""Formatters and linters, one test each. A finding is a failure."""
 
 import json
 import os
@@ -16,9 +16,9 @@ BIN = Path(sys.executable).parent
 def sources(root: Path, *suffixes: str) -> list[str]:
     """Files of the tree (tracked, or new and not ignored) with one of these suffixes."""
     git = ["git", "-c", f"safe.directory={root}", "ls-files", "-co", "--exclude-standard", "-z"]
-    listed = finished(git, cwd=root)
-    if listed.returncode == 0:
-        names = [name for name in listed.stdout.split("\0") if name]
+    done = finished(git, cwd=root)
+    if done.returncode == 0:
+        names = [name for name in done.stdout.split("\0") if name]
     else:  # an unpacked archive
         names = [str(path.relative_to(root)) for path in root.rglob("*")]
     skip = ("build", ".venv/")
@@ -30,7 +30,7 @@ def sources(root: Path, *suffixes: str) -> list[str]:
 
 
 def run(root: Path, *command: str) -> None:
-    """Runs a linter; its findings are the failure."""
+    """Run a linter. Fail with its findings."""
     # cython-lint calls pycodestyle by name.
     environment = os.environ | {"PATH": f"{BIN}:{os.environ['PATH']}"}
     done = finished(command, cwd=root, env=environment)
@@ -39,7 +39,7 @@ def run(root: Path, *command: str) -> None:
 
 
 def tool(name: str) -> str:
-    """A linter of the virtual environment or the system; its absence fails, it is never skipped."""
+    """Return the path of a linter in the virtual environment or the system. Fail without it."""
     path = shutil.which(name, path=f"{BIN}:/usr/bin:/usr/local/bin")
     if path is None:
         pytest.fail(f"{name} is not installed: run `make build`")
@@ -47,12 +47,12 @@ def tool(name: str) -> str:
 
 
 def test_c_is_formatted(root_dir: Path) -> None:
-    """clang-format has nothing to change (`make format` does it)."""
+    """clang-format has nothing to change (run `make format`)."""
     run(root_dir, tool("clang-format"), "--dry-run", "-Werror", *sources(root_dir, ".c", ".h"))
 
 
 def test_python_is_formatted(root_dir: Path) -> None:
-    """Ruff's formatter has nothing to change (`make format` does it)."""
+    """Ruff's formatter has nothing to change (run `make format`)."""
     run(root_dir, tool("ruff"), "format", "--check", *sources(root_dir, ".py", ".pyi"))
 
 
@@ -74,7 +74,7 @@ def test_cython_lint(root_dir: Path) -> None:
 
 
 def test_spelling(root_dir: Path) -> None:
-    """Codespell's own list, over the whole tree."""
+    """Codespell's built-in list, over the whole tree."""
     suffixes = (".md", ".c", ".h", ".py", ".pyi", ".pyx", ".pxd", ".sh", ".yml", ".build")
     run(root_dir, tool("codespell"), *sources(root_dir, *suffixes))
 
@@ -93,12 +93,12 @@ def test_vocabulary(root_dir: Path) -> None:
 
 
 def test_layers(root_dir: Path) -> None:
-    """No file includes a layer that it must not know."""
+    """No file includes a header of a layer that it must not use."""
     run(root_dir, sys.executable, "tools/check_layers.py")
 
 
 def test_a_forbidden_include_is_found(root_dir: Path, tmp_path: Path) -> None:
-    """The check of the layers can fail."""
+    """tools/check_layers.py reports a forbidden include."""
     for name, text in (
         ("dataplane/base/rng.c", '#include "memory/frame.h"\n'),
         ("dataplane/memory/frame.h", ""),
@@ -113,25 +113,25 @@ def test_a_forbidden_include_is_found(root_dir: Path, tmp_path: Path) -> None:
 
 
 def test_every_c_file_is_built(root_dir: Path, build_dir: Path) -> None:
-    """A source that no target names is neither compiled nor, if it is a test, run."""
+    """A source without a target would be neither compiled nor run."""
     commands = json.loads((build_dir / "compile_commands.json").read_text())
-    built = {(build_dir / entry["file"]).resolve() for entry in commands}
+    compiled = {(build_dir / entry["file"]).resolve() for entry in commands}
     files = [name for name in sources(root_dir, ".c") if not name.endswith(".bpf.c")]
-    if not any(path.parent.name == "dpdk" for path in built):  # a build without DPDK
+    if not any(path.parent.name == "dpdk" for path in compiled):  # a build without DPDK
         files = [name for name in files if Path(name).parent.name != "dpdk"]
-    assert not [name for name in files if root_dir / name not in built]
+    assert not [name for name in files if root_dir / name not in compiled]
 
 
-def test_licence(root_dir: Path) -> None:
-    """Every source file names its licence in its first lines."""
+def test_license(root_dir: Path) -> None:
+    """Every source file names its license in its first lines."""
     suffixes = (".c", ".h", ".py", ".pyi", ".pyx", ".pxd", ".sh", ".toml", ".options")
     files = sources(root_dir, *suffixes)
-    lacking = [
+    without_license = [
         name
         for name in files
         if "SPDX-License-Identifier: Apache-2.0" not in (root_dir / name).read_text()[:400]
     ]
-    assert not lacking
+    assert not without_license
 
 
 def test_shell_scripts_parse(root_dir: Path) -> None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `make test-long` adds: warnings of two compilers, seeds, clang-tidy (and
-tests/test_sanitize.py, and tests/install with the wheel and packages).
+"""Additional tests of `make test-long`: warnings of two compilers, many seeds, clang-tidy.
+tests/test_sanitize.py and tests/install (wheel, packages) have others.
 
-Each build has a directory under build-long/ and is updated, so a second run is fast. To run a part:
+Builds are in build-long/ and are updated, so a second run is fast. To run a part:
 pytest tests/test_long.py -k 'tidy or seeds'.
 """
 
@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from build_trees import BUILD_S, built, compiled, each_once, output
+from build_trees import BUILD_S, built, compiled, output, unique_commands
 from programs import finished
 
 CPUS = len(os.sched_getaffinity(0))
@@ -22,10 +22,10 @@ long = pytest.mark.long
 
 
 # --------------------------------------------------------------------------------------------------
-# Warnings: none, with either compiler.
+# Neither compiler warns.
 #
 def is_without_warnings(build: Path) -> bool:
-    """Is it gcc's, with warnings as errors, and all as the sources are now?"""
+    """Is it an up-to-date build by gcc with warnings as errors?"""
     about = build / "meson-info"
     options = {
         option["name"]: option["value"]
@@ -37,17 +37,17 @@ def is_without_warnings(build: Path) -> bool:
     return "no work to do" in output(["ninja", "-n", "-C", build])
 
 
-def test_gcc_warns_of_nothing(root_dir: Path, build_dir: Path) -> None:
-    """`make build` on a fresh checkout has proven it; else all is compiled again, without long
-    optimisation, so that it can be part of `make test`."""
+def test_gcc_does_not_warn(root_dir: Path, build_dir: Path) -> None:
+    """If `make build` has not proven it, compile all files again, with little optimization to save
+    time."""
     if not is_without_warnings(build_dir):
         assert compiled(root_dir, "gcc", "-Dwerror=true", "-Doptimization=1") > 300
 
 
 @long
 @pytest.mark.parametrize("cc", ["gcc", "clang"])
-def test_warns_of_nothing(root_dir: Path, cc: str) -> None:
-    """As it is built for use."""
+def test_compilers_do_not_warn(root_dir: Path, cc: str) -> None:
+    """With the default optimization."""
     built(root_dir, f"werror-{cc}", "-Dwerror=true", cc=cc)
 
 
@@ -55,21 +55,21 @@ def test_warns_of_nothing(root_dir: Path, cc: str) -> None:
 # Many seeds.
 #
 SEEDS = int(os.environ.get("HARP_SEEDS", "20000"))
-# `make test` runs those below.
+# `make test` runs the seeds below these.
 FIRST_SEED = {"sim_run": 4000, "sim_comm_run": 1400, "sim_coll_run": 150}
-SLOWER = {"sim_coll_run": 10}  # its seeds take so much longer
+SLOWDOWN = {"sim_coll_run": 10}  # time per seed, compared with the other programs
 FAILURES_MAX = 10
 
 
 def failing_seeds(sim: Path, first: int, count: int) -> list[str]:
-    """The lines that name the failing seeds of a range, at most FAILURES_MAX."""
+    """Return a line for each failing seed of a range, at most FAILURES_MAX."""
     lines, end = [], first + count
     while first < end and len(lines) < FAILURES_MAX:
         done = finished([sim, "--seeds", str(first), str(end - first)], stdin=subprocess.DEVNULL)
         if done.returncode == 0:
             break
         failed = re.search(r"^seed (\d+) FAILED: .*$", done.stdout, re.MULTILINE)
-        if failed is None:  # it crashed: it was somewhere in the range
+        if failed is None:  # a crash somewhere in the range
             lines.append(f"exit status {done.returncode}, seeds {first} to {end}: {done.stderr}")
             break
         lines.append(f"{failed[0]}\n  replay it: {sim} --seed {failed[1]}")
@@ -80,9 +80,9 @@ def failing_seeds(sim: Path, first: int, count: int) -> list[str]:
 @long
 @pytest.mark.parametrize("program", FIRST_SEED)
 def test_many_seeds(build_dir: Path, program: str) -> None:
-    """HARP_SEEDS of them (20000), cut into pieces for all processors."""
+    """Run HARP_SEEDS seeds (default: 20000) on all processors."""
     sim = build_dir / "tests/sim" / program
-    seeds = SEEDS // SLOWER.get(program, 1)
+    seeds = SEEDS // SLOWDOWN.get(program, 1)
     piece = max(1, seeds // (8 * CPUS))
     first = FIRST_SEED[program]
     starts = range(first, first + seeds, piece)
@@ -97,7 +97,7 @@ def test_many_seeds(build_dir: Path, program: str) -> None:
 
 @long
 def test_lanes_die_at_every_step(build_dir: Path) -> None:
-    """The small scenarios of comms, each lane, each way to die."""
+    """In small scenarios of comms, each lane dies in each way at each step."""
     output([build_dir / "tests/sim/sim_comm_run", "--exhaustive", "1"], timeout_s=BUILD_S)
 
 
@@ -105,19 +105,19 @@ def test_lanes_die_at_every_step(build_dir: Path) -> None:
 # clang-tidy.
 #
 def test_clang_tidy_gives_reasons(root_dir: Path) -> None:
-    """Every check that is off has its reason in a comment."""
+    """Every disabled check has its reason in a comment."""
     for path in (root_dir / ".clang-tidy", root_dir / "tests" / ".clang-tidy"):
         text = path.read_text()
-        off = re.findall(r"^  (-[^*,\s]+),?$", text, re.MULTILINE)
-        assert off
-        assert off == re.findall(r"^# (-\S+): \S", text, re.MULTILINE)
+        disabled = re.findall(r"^  (-[^*,\s]+),?$", text, re.MULTILINE)
+        assert disabled
+        assert disabled == re.findall(r"^# (-\S+): \S", text, re.MULTILINE)
 
 
 @long
 def test_clang_tidy(root_dir: Path, build_dir: Path, tmp_path: Path) -> None:
-    """Every C file that is built, each by a process of its own: in one process the analyzer takes
-    what it has seen of one file into the next."""
-    commands = each_once(build_dir)
+    """Check every compiled C file in a separate process, because the analyzer carries state from
+    one file to the next."""
+    commands = unique_commands(build_dir)
     (tmp_path / "compile_commands.json").write_text(json.dumps(commands))
     files = {(build_dir / command["file"]).resolve() for command in commands}
     ours = sorted(p for p in files if p.suffix == ".c" and not p.is_relative_to(build_dir))

@@ -16,11 +16,11 @@ _CHECK_CONFORMANCE = "conform-v12"
 
 
 def _marks(test: dict[str, Any]) -> list[pytest.MarkDecorator]:
-    name, of = test["name"], suites(test)
-    marks = [pytest.mark.long] if "long" in of else []
-    if "CONFORM_HOSTS" in test["env"] or "hosts" in name or "dpdk" in of:
+    name, suite_names = test["name"], suites(test)
+    marks = [pytest.mark.long] if "long" in suite_names else []
+    if "CONFORM_HOSTS" in test["env"] or "hosts" in name or "dpdk" in suite_names:
         marks.append(pytest.mark.root)
-    if "sim" in of or (name.startswith("conform") and name != _CHECK_CONFORMANCE):
+    if "sim" in suite_names or (name.startswith("conform") and name != _CHECK_CONFORMANCE):
         marks.append(pytest.mark.full)
     return marks
 
