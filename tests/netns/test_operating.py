@@ -2,8 +2,8 @@
 """Run the commands of docs/operating.md, and compare exit codes and output.
 
 A block of the page is ```console, with `other` for the second host, or `wheel` if it needs the
-wheel (tests/test_long.py runs these). `# exit code 0 or 5` after a command gives the expected
-codes.
+wheel (tests/install/test_wheel.py runs these). `# exit code 0 or 5` after a command gives the
+expected codes.
 """
 
 import tempfile

@@ -163,7 +163,7 @@ def test_a_nic_without_an_rss_key_reports_none(wide4: Lab) -> None:
 
 
 def test_an_icmp_error_on_another_queue_is_passed_to_the_kernel(tools: Tools, wide4: Lab) -> None:
-    """The NIC hashes ICMP by addresses only. HARP receives the errors on the port's queue."""
+    """The NIC hashes ICMP only by addresses. HARP receives an error only on its port's queue."""
     here, there = wide4.hosts
     servers = start(tools, there, 4)
     errors = {

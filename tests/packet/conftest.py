@@ -9,7 +9,7 @@ from packet_rig import Rig
 
 @pytest.fixture(params=["ipv4", "ipv6"])
 def rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
-    """A stack of each family. close() fails if the test leaves an object behind."""
+    """A stack of each family."""
     rig = Rig(request.param)
     yield rig
     rig.close()

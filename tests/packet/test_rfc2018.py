@@ -207,7 +207,7 @@ def send_useless_acks(rig: Rig, name: str, count: int, pause_ns: int) -> list[TC
 
 
 @pytest.mark.parametrize("name", USELESS_ACKS)
-def test_acks_of_nothing_new_prevent_neither_probe_nor_timeout(rig: Rig, name: str) -> None:
+def test_acks_without_new_data_prevent_neither_probe_nor_timeout(rig: Rig, name: str) -> None:
     """RFC 6298 (5.3): the timeout follows one RTO after the probe (RFC 8985 section 7.3)."""
     conn = long_path(rig, sack=True)
     sent = rig.write(conn, bytes(4 * rig.mss))
@@ -223,7 +223,7 @@ def test_acks_of_nothing_new_prevent_neither_probe_nor_timeout(rig: Rig, name: s
 
 
 @pytest.mark.parametrize("name", ["old-ack", "window-update", "beyond-the-window", "keepalive"])
-def test_acks_of_nothing_new_do_not_move_the_timeout(rig: Rig, name: str) -> None:
+def test_acks_without_new_data_do_not_move_the_timeout(rig: Rig, name: str) -> None:
     """RFC 6298 (5.3), without SACK."""
     conn = long_path(rig)
     rig.write(conn, bytes(4 * rig.mss))

@@ -319,39 +319,39 @@ def test_an_unreadable_file_names_the_user(tmp_path: Path) -> None:
 
 # Each function lets another user change harp.toml and returns the error. The file has its own
 # folder.
-def group_may_write(file: Path) -> str:
+def allow_group_write(file: Path) -> str:
     file.chmod(0o664)
     return f"{file} can be changed by other users (mode 664): chmod go-w {file}"
 
 
-def everybody_may_write(file: Path) -> str:
+def allow_world_write(file: Path) -> str:
     file.chmod(0o646)
     return f"{file} can be changed by other users (mode 646): chmod go-w {file}"
 
 
-def another_owns_it(file: Path) -> str:
+def change_owner(file: Path) -> str:
     os.chown(file, NOBODY, NOBODY)
     return f"{file} belongs to user {NOBODY}, who can change it: chown root {file}"
 
 
-def another_owns_the_folder(file: Path) -> str:
+def change_folder_owner(file: Path) -> str:
     os.chown(file.parent, NOBODY, NOBODY)
     return f"{file.parent} belongs to user {NOBODY}, who can change it: chown root {file.parent}"
 
 
-def everybody_may_write_to_the_folder(file: Path) -> str:
+def allow_world_write_to_folder(file: Path) -> str:
     file.parent.chmod(0o777)
     return f"{file.parent} can be changed by other users (mode 777): chmod go-w {file.parent}"
 
 
-def a_link_to_what_another_owns(file: Path) -> str:
+def link_to_file_of_another_user(file: Path) -> str:
     target = file.rename(file.parent.parent / "theirs")
     os.chown(target, NOBODY, NOBODY)
     file.symlink_to(target)
     return f"{target} belongs to user {NOBODY}"
 
 
-def a_link_that_another_owns(file: Path) -> str:
+def use_link_of_another_user(file: Path) -> str:
     """In a sticky folder such as /tmp: the owner can redirect the link away from root's file."""
     target = file.rename(file.parent.parent / "ours")
     file.symlink_to(target)
@@ -360,7 +360,7 @@ def a_link_that_another_owns(file: Path) -> str:
     return f"{file} belongs to user {NOBODY}"
 
 
-def a_link_through_a_folder_of_another(file: Path) -> str:
+def link_through_folder_of_another_user(file: Path) -> str:
     theirs = file.parent.parent / "theirs"
     theirs.mkdir()
     os.chown(theirs, NOBODY, NOBODY)
@@ -371,14 +371,14 @@ def a_link_through_a_folder_of_another(file: Path) -> str:
 
 
 UNTRUSTED = (
-    group_may_write,
-    everybody_may_write,
-    another_owns_it,
-    another_owns_the_folder,
-    everybody_may_write_to_the_folder,
-    a_link_to_what_another_owns,
-    a_link_that_another_owns,
-    a_link_through_a_folder_of_another,
+    allow_group_write,
+    allow_world_write,
+    change_owner,
+    change_folder_owner,
+    allow_world_write_to_folder,
+    link_to_file_of_another_user,
+    use_link_of_another_user,
+    link_through_folder_of_another_user,
 )
 
 

@@ -228,8 +228,8 @@ class Row:
     where: str
     shown_by: str
 
-    def fault(self, word: str) -> str:
-        return f"docs/tcp.md:{self.line}: section {self.section}: {word}"
+    def fault(self, text: str) -> str:
+        return f"docs/tcp.md:{self.line}: section {self.section}: {text}"
 
 
 def rows_of(text: str) -> list[Row]:

@@ -24,15 +24,15 @@ Ends = tuple[harp.Endpoint, harp.Endpoint]
 
 
 @pytest.fixture
-def two() -> Iterator[Hosts]:
+def hosts() -> Iterator[Hosts]:
     with harp.testing.pair(strict=True) as hosts:
         yield hosts
 
 
 @pytest.fixture
-def ends(two: Hosts) -> Iterator[Ends]:
+def ends(hosts: Hosts) -> Iterator[Ends]:
     """A connection: the connecting and the accepting endpoint."""
-    a, b = two
+    a, b = hosts
     with b.listen(PORT) as acceptor:
         here = a.connect(b.address, PORT)
         there = acceptor.accept()
@@ -205,7 +205,7 @@ def test_use_after_release(ends: Ends) -> None:
         there.send_frame(frame)
 
 
-def test_a_frame_cannot_be_used_after_it_is_sent(two: Hosts, ends: Ends) -> None:
+def test_a_frame_cannot_be_used_after_it_is_sent(hosts: Hosts, ends: Ends) -> None:
     here, there = ends
     frame = here.frame()
     view = memoryview(frame)
@@ -230,8 +230,8 @@ def test_a_frame_cannot_be_used_after_it_is_sent(two: Hosts, ends: Ends) -> None
         harp.Frame()
 
 
-def test_frames_are_released_with_their_connection(two: Hosts) -> None:
-    a, b = two
+def test_frames_are_released_with_their_connection(hosts: Hosts) -> None:
+    a, b = hosts
     with a.driver.hold():
         before = b.stack.stats()["frames_tcp_rx"], a.stack.stats()["frames_tcp_tx"]
     with b.listen(PORT) as acceptor:
@@ -281,9 +281,9 @@ def test_a_garbage_collected_frame_is_released_with_a_warning(ends: Ends) -> Non
 # --------------------------------------------------------------------------------------------------
 # Waits.
 #
-def test_timeouts_do_not_harm_the_connection(two: Hosts, ends: Ends) -> None:
+def test_timeouts_do_not_harm_the_connection(hosts: Hosts, ends: Ends) -> None:
     here, there = ends
-    _, b = two
+    _, b = hosts
     for call in (
         lambda: there.recv(timeout=0.05),
         lambda: there.recv_frames(timeout=0.05),
@@ -314,8 +314,8 @@ def test_timeouts_do_not_harm_the_connection(two: Hosts, ends: Ends) -> None:
             there.recv(timeout=timeout)  # type: ignore[arg-type]
 
 
-def test_connecting_to_a_closed_port_fails(two: Hosts) -> None:
-    a, b = two
+def test_connecting_to_a_closed_port_fails(hosts: Hosts) -> None:
+    a, b = hosts
     with pytest.raises(ConnectionRefusedError):
         a.connect(b.address, 9)
     with pytest.raises(harp.WaitTimeoutError):
@@ -390,8 +390,8 @@ def test_calls_of_closed_endpoints_are_errors(ends: Ends) -> None:
             kind()
 
 
-def test_a_closed_driver_releases_its_stacks(two: Hosts) -> None:
-    a, b = two
+def test_a_closed_driver_releases_its_stacks(hosts: Hosts) -> None:
+    a, b = hosts
     acceptor = b.listen(PORT)
     here, there = a.connect(b.address, PORT), acceptor.accept()
     with pytest.raises(RuntimeError, match=r"hold"):
@@ -412,8 +412,8 @@ def test_a_closed_driver_releases_its_stacks(two: Hosts) -> None:
 
 
 @pytest.mark.parametrize("what", ["endpoint", "acceptor", "driver"])
-def test_closing_ends_the_waits_of_other_threads(two: Hosts, what: str) -> None:
-    a, b = two
+def test_closing_ends_the_waits_of_other_threads(hosts: Hosts, what: str) -> None:
+    a, b = hosts
     acceptor = b.listen(PORT, timeout=None)
     here, there = a.connect(b.address, PORT), acceptor.accept()
     waits = {
@@ -431,8 +431,8 @@ def test_closing_ends_the_waits_of_other_threads(two: Hosts, what: str) -> None:
             future.result(LIMIT_S)
 
 
-def test_drivers_refuse_invalid_arguments(two: Hosts) -> None:
-    a, _ = two
+def test_drivers_refuse_invalid_arguments(hosts: Hosts) -> None:
+    a, _ = hosts
     with harp.Wire() as wire, harp.Stack(wire.port(0)) as lone:
         with pytest.raises(ValueError, match="1 to 16"):
             harp.Driver()
@@ -468,9 +468,9 @@ def test_waiting_while_holding_the_driver_is_an_error(ends: Ends) -> None:
 # --------------------------------------------------------------------------------------------------
 # Threads, forks, garbage collection.
 #
-def test_many_threads_on_many_connections(two: Hosts) -> None:
+def test_many_threads_on_many_connections(hosts: Hosts) -> None:
     """Eight connections with a thread for each end: every byte arrives on its connection."""
-    a, b = two
+    a, b = hosts
     count, size = 8, 1 << 20
     acceptor = b.listen(PORT, timeout=LIMIT_S, backlog=64)
 

@@ -157,43 +157,43 @@ def test_no_text_hides_a_requirement(
     assert scan(probe, tmp_path_factory.getbasetemp(), text)[0] == 1
 
 
-def a_folder(file: Path) -> None:
+def make_folder(file: Path) -> None:
     file.mkdir()
 
 
-def too_large(file: Path) -> None:
+def write_large_file(file: Path) -> None:
     file.write_bytes(b"\n" * (256 * 1024 + 1))
 
 
-def zeros(file: Path) -> None:
+def write_null_byte(file: Path) -> None:
     file.write_bytes(b'[lanes]\n\0encrypt = "aes-256-gcm"\n')
 
 
-def utf_16(file: Path) -> None:
+def write_utf_16(file: Path) -> None:
     file.write_text(f'[lanes]\nencrypt = "{REQUIRED}"\n', encoding="utf-16")
 
 
-def group_may_write(file: Path) -> None:
+def allow_group_write(file: Path) -> None:
     file.write_text("")
     file.chmod(0o664)
 
 
-def everybody_may_write(file: Path) -> None:
+def allow_world_write(file: Path) -> None:
     file.write_text("")
     file.chmod(0o646)
 
 
-def another_owns_it(file: Path) -> None:
+def change_owner(file: Path) -> None:
     file.write_text("")
     os.chown(file, NOBODY, NOBODY)
 
 
-def a_link_to_what_another_owns(file: Path) -> None:
-    another_owns_it(file.with_suffix(".theirs"))
+def link_to_file_of_another_user(file: Path) -> None:
+    change_owner(file.with_suffix(".theirs"))
     file.symlink_to(file.with_suffix(".theirs"))
 
 
-def a_loop(file: Path) -> None:
+def link_to_itself(file: Path) -> None:
     file.symlink_to(file)
 
 
@@ -201,19 +201,19 @@ def a_loop(file: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (a_folder, "it is not a regular file"),
+        (make_folder, "it is not a regular file"),
         (os.mkfifo, "it is not a regular file"),
-        (too_large, "it is no TOML file: too large, or not text"),
-        (zeros, "it is no TOML file: too large, or not text"),
-        (utf_16, "it is no TOML file: too large, or not text"),
-        (group_may_write, "others may write it (mode 664): chmod go-w"),
-        (everybody_may_write, "others may write it (mode 646): chmod go-w"),
+        (write_large_file, "it is no TOML file: too large, or not text"),
+        (write_null_byte, "it is no TOML file: too large, or not text"),
+        (write_utf_16, "it is no TOML file: too large, or not text"),
+        (allow_group_write, "others may write it (mode 664): chmod go-w"),
+        (allow_world_write, "others may write it (mode 646): chmod go-w"),
         (
-            another_owns_it,
+            change_owner,
             f"it belongs to user {NOBODY}, and must belong to root or to this user (0)",
         ),
-        (a_link_to_what_another_owns, f"it belongs to user {NOBODY}, and must belong"),
-        (a_loop, "it cannot be opened: Too many levels of symbolic links"),
+        (link_to_file_of_another_user, f"it belongs to user {NOBODY}, and must belong"),
+        (link_to_itself, "it cannot be opened: Too many levels of symbolic links"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
