@@ -16,7 +16,6 @@ BUS = "0000:41:00.0"
 
 
 def nic(ifname: str = "eth1", **keys: Any) -> NicConfig:
-    """Return the settings of a [[nic]]."""
     return NicConfig(ifname=ifname, **keys)
 
 
@@ -130,7 +129,6 @@ class FakeHost:
         return self.ethtool.nics["eth1"]
 
     def write(self, path: str, text: object) -> Path:
-        """Write a file "sys/..." or "proc/..."."""
         file = self.sys.parent / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(f"{text}\n")

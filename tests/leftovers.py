@@ -103,7 +103,6 @@ def xdp_programs() -> set[str]:
 
 
 def namespaces() -> set[str]:
-    """Return the named network namespaces of the lab and the tests."""
     try:
         return {path.name for path in Path("/run/netns").iterdir() if NAMESPACES.match(path.name)}
     except FileNotFoundError:

@@ -30,7 +30,6 @@ def sources(root: Path, *suffixes: str) -> list[str]:
 
 
 def run(root: Path, *command: str) -> None:
-    """Run a linter. Fail with its findings."""
     # cython-lint calls pycodestyle by name.
     environment = os.environ | {"PATH": f"{BIN}:{os.environ['PATH']}"}
     done = finished(command, cwd=root, env=environment)
@@ -57,7 +56,6 @@ def test_python_is_formatted(root_dir: Path) -> None:
 
 
 def test_ruff(root_dir: Path) -> None:
-    """Ruff's rules of pyproject.toml."""
     run(root_dir, tool("ruff"), "check", *sources(root_dir, ".py", ".pyi"))
 
 
@@ -67,7 +65,6 @@ def test_mypy(root_dir: Path) -> None:
 
 
 def test_cython_lint(root_dir: Path) -> None:
-    """Cython sources."""
     files = sources(root_dir, ".pyx", ".pxd")
     assert files, "no Cython sources found"
     run(root_dir, tool("cython-lint"), *files)
@@ -135,6 +132,5 @@ def test_license(root_dir: Path) -> None:
 
 
 def test_shell_scripts_parse(root_dir: Path) -> None:
-    """bash -n."""
     for name in [*sources(root_dir, ".sh"), ".ci/run"]:
         run(root_dir, "bash", "-n", name)

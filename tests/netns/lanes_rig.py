@@ -95,14 +95,12 @@ def ticks_without_a_byte(stream: Stream, since: int) -> int:
 
 
 def wait_for_ticks(stream: Stream, rank: int, count: int) -> None:
-    """Wait until the rank has had `count` more ticks."""
     samples = stream.ranks[rank].samples
     goal = len(samples) + count
     stream.wait(lambda: len(samples) >= goal, f"{count} ticks")
 
 
 def warnings(stream: Stream, rank: int) -> list[str]:
-    """Return the warnings of the rank's plugin."""
     return [line for line in stream.ranks[rank].log().splitlines() if "NCCL WARN" in line]
 
 
@@ -131,7 +129,6 @@ def cable(host: int, state: str) -> Cut:
 
 
 def nic(host: int, state: str) -> Cut:
-    """Set the state of the host's NIC."""
     return lambda lab, rail: lab.hosts[host].run(
         "ip", "link", "set", lab.hosts[host].nics[rail].ifname, state
     )

@@ -153,7 +153,6 @@ class Machine:
         path.chmod(0o755)
 
     def _install(self) -> None:
-        """Install HARP from the tested tree where the page's commands would."""
         (self.folder / "opt/harp/bin").mkdir(parents=True)
         for name in ("harpctl", "harpd", "python"):
             self.program(name, Path(sys.executable).parent / name, "opt/harp/bin")
@@ -213,11 +212,9 @@ class Machine:
 
     @property
     def is_busy(self) -> bool:
-        """Does a background command run?"""
         return any(process.poll() is None for process, _ in self.background)
 
     def run(self, line: str, user: bool = False, timeout_s: float = 120) -> tuple[str, int]:
-        """Return a command's output and exit code."""
         process = self._popen(line, user, subprocess.PIPE)
         try:
             out, _ = process.communicate(timeout=timeout_s)

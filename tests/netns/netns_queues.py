@@ -44,7 +44,6 @@ def source_port(
 def connection(
     host: Host, source_port: int, to: tuple[str, int], timeout_s: float = 60
 ) -> Iterator[socket.socket]:
-    """A kernel socket of the host that is connected from the source port."""
     with _bound(host, source_port) as sock:
         sock.settimeout(timeout_s)
         sock.connect(to)

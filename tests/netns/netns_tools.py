@@ -45,7 +45,7 @@ class Tools:
     def lib_dir(self) -> list[str]:
         return ["--lib-dir", str(self.build / "dataplane" / "xdp")]
 
-    def stack_options(self, host: Host, kind: str) -> list[str]:
+    def options(self, host: Host, kind: str) -> list[str]:
         """Return the options that select HARP's stack or the kernel's."""
         return ["--kernel"] if kind == "kernel" else ["--ifname", host.ifname, *self.lib_dir]
 
@@ -61,14 +61,13 @@ class Tools:
         return server
 
     def serve_tcp(self, host: Host, kind: str, port: int, *more: str) -> subprocess.Popen[str]:
-        args = [self.tcp, "serve", host.address, str(port), *self.stack_options(host, kind), *more]
+        args = [self.tcp, "serve", host.address, str(port), *self.options(host, kind), *more]
         return self.serve(host, [*args, "-o", "json"])
 
     def call_tcp(
         self, host: Host, kind: str, test: str, address: str, port: int, *more: str
     ) -> Any:
-        """Run a client to its end. Return its report."""
-        args = [self.tcp, test, address, str(port), *self.stack_options(host, kind), *more]
+        args = [self.tcp, test, address, str(port), *self.options(host, kind), *more]
         return json.loads(run(host, [*args, "-o", "json"]))
 
 
@@ -101,7 +100,7 @@ def outcome(host: Host, args: Sequence[str | Path], timeout_s: float = 60) -> tu
     return out, err, process.returncode
 
 
-def redirected_packets_are_counted(report: Mapping[str, Mapping[str, int]]) -> bool:
+def packets_add_up(report: Mapping[str, Mapping[str, int]]) -> bool:
     """Was each redirected packet received, or counted as dropped by a full ring?
 
     The peer's last packets may arrive after the instance last polled.
@@ -187,7 +186,6 @@ def serve_pin(tools: Tools, host: Host, pins: Path) -> subprocess.Popen[str]:
 
 
 def xdp_attached(host: Host) -> bool:
-    """Does the host's interface have an XDP program?"""
     links = {link["ifname"]: link for link in json.loads(host.run("ip", "-j", "link", "show"))}
     link = links[host.ifname]
     return bool(link.get("xdp"))

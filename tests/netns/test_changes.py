@@ -50,7 +50,7 @@ def test_an_address_returns_before_its_process_notices(tools: Tools, family_lab:
     """The kernel then receives no packet of HARP's connection and does not reset it."""
     here, there = family_lab.hosts
     is_v6 = ":" in there.address
-    serve = [tools.tcp, "serve", there.address, "61000", *tools.stack_options(there, "harp")]
+    serve = [tools.tcp, "serve", there.address, "61000", *tools.options(there, "harp")]
     server = tools.serve(there, [*serve, "-o", "json"])
     address = [f"{there.address}/{64 if is_v6 else 24}", "dev", there.ifname]
     request = REQUEST.pack(REQUEST_MAGIC, TEST_SEND, 0, 0)
@@ -88,7 +88,7 @@ def test_a_gateway_of_the_other_family_is_not_supported(tools: Tools, dual: Lab)
     route = ["192.0.2.0/24", "via", "inet6", "fd77::2", "dev", here.ifname]
     there.run("ip", "address", "add", "192.0.2.7", "dev", "lo")
     here.run("ip", "route", "add", *route)
-    args = [tools.tcp, "send", "192.0.2.7", "7000", *tools.stack_options(here, "harp")]
+    args = [tools.tcp, "send", "192.0.2.7", "7000", *tools.options(here, "harp")]
     _, err, status = outcome(here, args)
     assert status == 1
     assert "Network is unreachable" in err

@@ -28,7 +28,6 @@ main()
 
 
 def check(host: Host, *arguments: str, as_nobody: bool = False) -> tuple[dict[str, Any], int]:
-    """Return the report and the exit code."""
     command = [*WITHOUT_HARPD, sys.executable, "-c", AS_NOBODY, "check"] if as_nobody else CHECK
     out, err, status = outcome(host, [*command, *arguments, "-o", "json"])
     assert out, err

@@ -35,7 +35,6 @@ class Ranks:
     receives: list[int]
 
     def connect(self) -> None:
-        """Add a comm with its own listener."""
         handle, listen = self.receiver.call("listen")
         self.receiver.start("accept", listen=listen)
         self.sends.append(self.sender.call("connect", handle=handle))
@@ -86,7 +85,6 @@ def ranks(lab: Lab, count: int = QUEUES, **env: str) -> Iterator[Ranks]:
 
 @pytest.fixture
 def switched(tools: Tools) -> Iterator[Lab]:
-    """Two hosts whose NICs have eight queues, and a switch that chooses the queue."""
     with Lab(LabOptions(queues=QUEUES, rss=TOEPLITZ)) as lab:
         yield lab
 
@@ -160,7 +158,6 @@ def test_all_comms_use_the_only_queue_that_receives(switched: Lab) -> None:
 
 
 def threads(actor: Actor, name: str) -> list[list[int]]:
-    """Return the CPU affinity of each thread with the name."""
     return sorted(cores for thread, cores in actor.call("threads") if thread == name)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from netns_tools import Tools, finish, redirected_packets_are_counted, run
+from netns_tools import Tools, finish, packets_add_up, run
 
 from harp.lab import Host, Lab, LabOptions
 
@@ -75,7 +75,7 @@ def test_bytes_arrive(tools: Tools, wired_lab: Lab, client: str, server: str, te
         assert stats["csum_partial_accepted"] > 0
     else:  # one in 65536 checksums looks unfinished by chance
         assert stats["csum_partial_accepted"] <= 3
-    assert redirected_packets_are_counted(harp)
+    assert packets_add_up(harp)
     assert harp["steering"]["absent"] == 0
 
 
@@ -107,9 +107,9 @@ def test_a_thousand_connections_in_a_row(
 ) -> None:
     here, there = shared_family_lab.hosts
     port, count = str(PORT[server]), "1000"
-    serve = [tools.tcp, "serve", there.address, port, *tools.stack_options(there, server)]
+    serve = [tools.tcp, "serve", there.address, port, *tools.options(there, server)]
     process = tools.serve(there, [*serve, "--count", count])
-    send = [tools.tcp, "send", there.address, port, *tools.stack_options(here, client)]
+    send = [tools.tcp, "send", there.address, port, *tools.options(here, client)]
     # Check the client first: the server would wait forever for a client that failed.
     out = run(here, [*send, "--repeat", count, "--bytes", "100"], 120)
     assert len(out.splitlines()) == int(count)
@@ -120,7 +120,6 @@ def test_a_thousand_connections_in_a_row(
 
 
 def tcp_counter(host: Host, name: str) -> int:
-    """Return a TCP counter of the host's kernel."""
     lines = host.run("cat", "/proc/net/snmp").splitlines()
     names, values = (line.split() for line in lines if line.startswith("Tcp:"))
     return int(values[names.index(name)])

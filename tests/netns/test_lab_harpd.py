@@ -14,7 +14,7 @@ from harp.errors import HarpError
 from harp.lab import RUN_DIRS, Lab
 from harp.lab.harpd import LabHarpd
 
-LAB_WITH_HARPD = """
+LAB_CODE = """
 import os, sys
 from harp.lab import Lab
 from harp.lab.harpd import LabHarpd
@@ -27,10 +27,7 @@ sys.stdin.readline()
 
 def test_the_next_lab_cleans_up_after_a_killed_one(tools: Tools) -> None:
     with subprocess.Popen(
-        [sys.executable, "-c", LAB_WITH_HARPD],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
+        [sys.executable, "-c", LAB_CODE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         run_dir = Path(process.stdout.readline().strip())

@@ -31,7 +31,6 @@ def lab(need_root: None) -> Iterator[Lab]:
 
 
 def job(stream: Stream, rank: int) -> Any:
-    """Return the rank's job as a document."""
     with stats.find() as regions:
         pid = stream.ranks[rank].process.pid
         (own,) = [job for job in look(regions).jobs if job.pid == pid]

@@ -22,7 +22,6 @@ sys.stdin.read()
 
 
 def generic(reason: str) -> str:
-    """The log text for generic mode."""
     return (
         f"generic XDP ({reason}): the kernel copies all packets that it receives on this interface "
         "once more and disables GRO before XDP; its bulk throughput drops by up to a third"
@@ -31,7 +30,6 @@ def generic(reason: str) -> str:
 
 @pytest.fixture
 def tap(tools: Tools, lab: Lab) -> Host:
-    """A host whose interface is a tap device."""
     host = lab.hosts[0]
     tools.started.append(
         holder := host.popen(
@@ -48,7 +46,7 @@ def tap(tools: Tools, lab: Lab) -> Host:
 
 def logged_mode(tools: Tools, host: Host, requested: str) -> str:
     """Return the mode that a client logs before its connection attempt fails."""
-    options = [*tools.stack_options(host, "harp"), "--xdp", requested, "--timeout", "1"]
+    options = [*tools.options(host, "harp"), "--xdp", requested, "--timeout", "1"]
     args = [tools.tcp, "send", "10.78.0.9", "7000", *options]
     _, err, status = outcome(host, args)
     assert status == 1
@@ -80,7 +78,7 @@ def test_generic_mode_is_used_if_the_driver_has_no_other(tools: Tools, bridge: H
     assert logged_mode(tools, bridge, "native-or-none") == (
         "AF_XDP is available in generic copy mode only (driver bridge): nothing is attached"
     )
-    options = tools.stack_options(bridge, "harp")
+    options = tools.options(bridge, "harp")
     args = [tools.tcp, "serve", bridge.address, "61000", *options, "--xdp", "native"]
     _, err, status = outcome(bridge, args)
     assert status == 1
@@ -88,7 +86,6 @@ def test_generic_mode_is_used_if_the_driver_has_no_other(tools: Tools, bridge: H
 
 
 def program_count() -> int:
-    """Return how many BPF programs this process holds."""
     count = 0
     for fd in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):

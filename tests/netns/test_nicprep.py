@@ -19,7 +19,6 @@ PORTS = Path("/proc/sys/net/ipv4/ip_local_reserved_ports")
 
 
 def inside(host: LabHost, work: Callable[[Host], Any]) -> Any:
-    """Run work() in the host's namespace. Return its result."""
     return netns_tools.inside(host, lambda: work(Host()))
 
 
@@ -36,7 +35,6 @@ def features(host: LabHost) -> dict[str, Any]:
 
 @pytest.fixture
 def queues_lab(need_root: None) -> Any:
-    """Two hosts whose veth devices have four queues."""
     with Lab(LabOptions(queues=4)) as lab:
         yield lab
 

@@ -25,7 +25,6 @@ STEPS = steps(PAGE)
 
 @pytest.fixture
 def machines(lab: Lab) -> Iterator[list[Machine]]:
-    """Both hosts as separate machines."""
     assert user_is_free()
     result: list[Machine] = []
     try:

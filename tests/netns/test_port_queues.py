@@ -23,7 +23,6 @@ VERDICTS = (REDIRECT_TCP, REDIRECT_UDP, ABSENT, PASS_PORT, RSS_MISMATCH)
 
 @pytest.fixture
 def lab4(need_root: None) -> Iterator[Lab]:
-    """Two hosts whose NICs have four queues and spread by Toeplitz."""
     with Lab(LabOptions(queues=QUEUES, rss=RULE)) as lab:
         yield lab
 

@@ -102,7 +102,6 @@ def start(tools: Tools, host: Host, count: int) -> Servers:
 
 @pytest.fixture(params=[False, True], ids=["IPv4", "IPv6"])
 def wide(request: pytest.FixtureRequest, need_root: None) -> Iterator[Lab]:
-    """Two hosts whose NICs have eight queues and spread by Toeplitz."""
     with Lab(LabOptions(queues=QUEUES, rss=RULE, ipv6=request.param)) as lab:
         yield lab
 

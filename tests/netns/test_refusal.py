@@ -28,14 +28,8 @@ def refusal(tools: Tools, host: Host, *options: str, prefix: tuple[str, ...] = (
 
 
 IMPOSSIBLE = {
-    "zero-copy": (
-        ("--copy", "zero-copy"),
-        "driver veth has no zero-copy AF_XDP; use copy mode",
-    ),
-    "library": (
-        ("--lib-dir", "/nonexistent"),
-        "libharp-xdp.so: cannot open shared object file",
-    ),
+    "zero-copy": (("--copy", "zero-copy"), "driver veth has no zero-copy AF_XDP; use copy mode"),
+    "library": (("--lib-dir", "/nonexistent"), "libharp-xdp.so: cannot open shared object file"),
 }
 
 
@@ -43,7 +37,7 @@ IMPOSSIBLE = {
 def test_an_impossible_option_is_refused(tools: Tools, shared_lab: Lab, name: str) -> None:
     host = shared_lab.hosts[0]
     options, message = IMPOSSIBLE[name]
-    assert message in refusal(tools, host, *tools.stack_options(host, "harp"), *options)
+    assert message in refusal(tools, host, *tools.options(host, "harp"), *options)
     assert not xdp_attached(host)
 
 
@@ -59,7 +53,7 @@ def test_harp_waits_for_a_busy_queue_without_a_program(tools: Tools, lab: Lab) -
     On a busy machine this exceeds the time for which HARP retries a queue that has an owner."""
     host = lab.hosts[0]
     queue_fds = make_queue(host)
-    args = (tools.tcp, "serve", host.address, "61000", *tools.stack_options(host, "harp"))
+    args = (tools.tcp, "serve", host.address, "61000", *tools.options(host, "harp"))
     process = host.popen(args)
     tools.started.append(process)
     assert process.stderr is not None

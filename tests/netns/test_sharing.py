@@ -12,7 +12,7 @@ from netns_tools import (
     call_until_answered,
     finish,
     outcome,
-    redirected_packets_are_counted,
+    packets_add_up,
     run,
     xdp_attached,
 )
@@ -82,7 +82,7 @@ def test_a_kernel_connection_is_undisturbed_and_none_of_its_packets_reaches_harp
     assert int(sent[0].split()[0]) > 0
     # The program passed the kernel's packets; HARP received only those of its own connection.
     assert harp["steering"]["pass_port"] > 200
-    assert redirected_packets_are_counted(harp)
+    assert packets_add_up(harp)
     assert harp["steering"]["redirect_tcp"] < 300
     assert harp["stats"]["drop_tcp_no_flow"] == 0
     assert not xdp_attached(there)
@@ -118,15 +118,7 @@ def test_an_unreachable_neighbor_is_an_error_that_names_the_peer(
     here = dual.hosts[0]
     for family in ("ipv4", "ipv6"):  # the kernel sends three requests
         here.sysctl(f"{family}/neigh/{here.ifname}/retrans_time_ms", 100)
-    args = [
-        tools.tcp,
-        "send",
-        address,
-        "7000",
-        *tools.stack_options(here, "harp"),
-        "--timeout",
-        "1",
-    ]
+    args = [tools.tcp, "send", address, "7000", *tools.options(here, "harp"), "--timeout", "1"]
     _, err, status = outcome(here, args)
     assert status == 1
     assert Host("", 0, address).endpoint(7000) in err.splitlines()[-1]
@@ -171,7 +163,7 @@ def test_link_local_addresses_work_without_global_ones(tools: Tools, lab: Lab) -
     address = f"{link_local(there)}%{here.ifname}"
     for client, server, port in (("harp", "kernel", 7000), ("kernel", "harp", 61000)):
         process = tools.serve(
-            there, [tools.tcp, "serve", "::", str(port), *tools.stack_options(there, server)]
+            there, [tools.tcp, "serve", "::", str(port), *tools.options(there, server)]
         )
         report = tools.call_tcp(here, client, "send", address, port, "--bytes", "100000")
         assert report["bytes"] == 100000
@@ -190,7 +182,7 @@ def source_address(tools: Tools, lab: Lab, kind: str) -> str:
     """Return the address from which the first host connects to fd77::2."""
     here, there = lab.hosts
     server = tools.serve(there, [sys.executable, "-c", PRINT_CLIENT])
-    outcome(here, [tools.tcp, "send", "fd77::2", "7000", *tools.stack_options(here, kind)])
+    outcome(here, [tools.tcp, "send", "fd77::2", "7000", *tools.options(here, kind)])
     return finish(server)[0].strip()
 
 
@@ -222,8 +214,7 @@ def test_addresses_and_routes_follow_the_kernel_while_running(
 ) -> None:
     here, there = lab.hosts
     server = tools.serve(
-        there,
-        [tools.tcp, "serve", "::", "61000", *tools.stack_options(there, "harp"), "-o", "json"],
+        there, [tools.tcp, "serve", "::", "61000", *tools.options(there, "harp"), "-o", "json"]
     )
     network, length = NEW[family]
     nodad = ["nodad"] if family == "IPv6" else []
@@ -265,7 +256,7 @@ def test_harp_cannot_listen_on_a_port_of_a_kernel_socket(
     there = dual.hosts[1]
     tools.serve(there, [tools.tcp, "serve", address, "61000", "--kernel"])
     _, err, status = outcome(
-        there, [tools.tcp, "serve", there.address, "61000", *tools.stack_options(there, "harp")]
+        there, [tools.tcp, "serve", there.address, "61000", *tools.options(there, "harp")]
     )
     assert err.splitlines()[-1] == "harp-tcp: listening on port 61000: Address already in use"
     assert status == 1

@@ -9,17 +9,7 @@ from ipaddress import ip_network
 from pathlib import Path
 
 import pytest
-from netns_tools import (
-    AUTO,
-    GENERIC,
-    NATIVE,
-    Tools,
-    adopt,
-    attach,
-    inside,
-    own,
-    serve_pin,
-)
+from netns_tools import AUTO, GENERIC, NATIVE, Tools, adopt, attach, inside, own, serve_pin
 from scapy.layers.inet import ICMP, IP, TCP, UDP
 from scapy.layers.inet6 import ICMPv6PacketTooBig, IPv6, IPv6ExtHdrFragment
 from scapy.layers.l2 import Dot1Q
@@ -75,7 +65,6 @@ def fragment(source: str) -> Packet:
 
 
 def verdict_of(lab: Lab, steering: Steering, packet: Packet) -> str:
-    """Return the verdict on one packet."""
     return next(iter(counted(lab, steering, [packet])))
 
 
@@ -140,111 +129,70 @@ def test_the_list_applies_only_to_harps_packets(dual: Lab, steering: Steering) -
 
 
 @pytest.fixture
-def auto_steering(dual: Lab) -> Iterator[Steering]:
+def auto(dual: Lab) -> Iterator[Steering]:
     """The program in one XDP mode, for tests to which the mode does not matter."""
     steering = own(attach(dual.hosts[1], AUTO))
     yield steering
     steering.close()
 
 
-def are_allowed(lab: Lab, steering: Steering, *sources: str) -> list[bool]:
+def allowed(lab: Lab, steering: Steering, *sources: str) -> list[bool]:
     return [verdict_of(lab, steering, syn(source)) == TAKEN for source in sources]
 
 
-def test_a_family_without_a_prefix_is_closed(dual: Lab, auto_steering: Steering) -> None:
-    auto_steering.sources_set(prefixes("0.0.0.0/0"))
-    assert are_allowed(dual, auto_steering, "192.0.2.1", "10.77.0.1", "fd77::1") == [
-        True,
-        True,
-        False,
-    ]
+def test_a_family_without_a_prefix_is_closed(dual: Lab, auto: Steering) -> None:
+    auto.sources_set(prefixes("0.0.0.0/0"))
+    assert allowed(dual, auto, "192.0.2.1", "10.77.0.1", "fd77::1") == [True, True, False]
     # ::/0 contains the IPv4-mapped addresses, but does not allow IPv4 packets.
-    auto_steering.sources_set(prefixes("::/0"))
-    assert are_allowed(dual, auto_steering, "192.0.2.1", "10.77.0.1", "fd77::1") == [
-        False,
-        False,
-        True,
-    ]
-    auto_steering.sources_set([])
-    assert are_allowed(dual, auto_steering, "192.0.2.1", "fd77::1", "2001:db8::1") == [
-        True,
-        True,
-        True,
-    ]
+    auto.sources_set(prefixes("::/0"))
+    assert allowed(dual, auto, "192.0.2.1", "10.77.0.1", "fd77::1") == [False, False, True]
+    auto.sources_set([])
+    assert allowed(dual, auto, "192.0.2.1", "fd77::1", "2001:db8::1") == [True, True, True]
 
 
-def test_prefixes_of_every_length(dual: Lab, auto_steering: Steering) -> None:
+def test_prefixes_of_every_length(dual: Lab, auto: Steering) -> None:
     """The first and last significant bit, and nested prefixes that are added and removed."""
-    auto_steering.sources_set(prefixes("10.77.0.1/32", "fd77::1/128"))
-    assert (
-        are_allowed(dual, auto_steering, "10.77.0.1", "10.77.0.3", "fd77::1", "fd77::3")
-        == [True, False] * 2
-    )
-    auto_steering.sources_set(prefixes("0.0.0.0/1", "::/1"))
+    auto.sources_set(prefixes("10.77.0.1/32", "fd77::1/128"))
+    assert allowed(dual, auto, "10.77.0.1", "10.77.0.3", "fd77::1", "fd77::3") == [True, False] * 2
+    auto.sources_set(prefixes("0.0.0.0/1", "::/1"))
     sources = ("127.9.9.9", "10.0.0.1", "128.0.0.1", "7fff::1", "fd77::1")
-    assert are_allowed(dual, auto_steering, *sources) == [True, True, False, True, False]
-    auto_steering.sources_set(prefixes("10.0.0.0/8", "10.77.0.0/16", "10.77.0.0/24"))
-    assert are_allowed(dual, auto_steering, "10.77.0.1", "10.77.9.1", "10.9.0.1") == [
-        True,
-        True,
-        True,
-    ]
-    auto_steering.sources_set(prefixes("10.77.0.0/16"))
-    assert are_allowed(dual, auto_steering, "10.77.0.1", "10.77.9.1", "10.9.0.1") == [
-        True,
-        True,
-        False,
-    ]
-    auto_steering.sources_set(prefixes("10.77.0.0/24"))
-    assert are_allowed(dual, auto_steering, "10.77.0.1", "10.77.9.1", "10.9.0.1") == [
-        True,
-        False,
-        False,
-    ]
+    assert allowed(dual, auto, *sources) == [True, True, False, True, False]
+    auto.sources_set(prefixes("10.0.0.0/8", "10.77.0.0/16", "10.77.0.0/24"))
+    assert allowed(dual, auto, "10.77.0.1", "10.77.9.1", "10.9.0.1") == [True, True, True]
+    auto.sources_set(prefixes("10.77.0.0/16"))
+    assert allowed(dual, auto, "10.77.0.1", "10.77.9.1", "10.9.0.1") == [True, True, False]
+    auto.sources_set(prefixes("10.77.0.0/24"))
+    assert allowed(dual, auto, "10.77.0.1", "10.77.9.1", "10.9.0.1") == [True, False, False]
 
 
-def test_a_full_list_is_replaced_or_stays_in_force(dual: Lab, auto_steering: Steering) -> None:
+def test_a_full_list_is_replaced_or_stays_in_force(dual: Lab, auto: Steering) -> None:
     """The map cannot hold two full lists: on ENOSPC the old list stays in force."""
     full = [(bytes([9, 9, n, 0]), 24) for n in range(MAX)]
-    auto_steering.sources_set(full)
-    assert are_allowed(dual, auto_steering, "9.9.0.1", "9.9.255.1", "10.77.0.1") == [
-        True,
-        True,
-        False,
-    ]
+    auto.sources_set(full)
+    assert allowed(dual, auto, "9.9.0.1", "9.9.255.1", "10.77.0.1") == [True, True, False]
     with pytest.raises(OSError, match="allow_sources") as error:
-        auto_steering.sources_set([(bytes([10, 77, n, 0]), 24) for n in range(MAX)])
+        auto.sources_set([(bytes([10, 77, n, 0]), 24) for n in range(MAX)])
     assert error.value.errno == errno.ENOSPC
-    assert are_allowed(dual, auto_steering, "9.9.0.1", "9.9.255.1", "10.77.0.1") == [
-        True,
-        True,
-        False,
-    ]
-    auto_steering.sources_set(full[:128])
-    auto_steering.sources_set([(bytes([10, 77, n, 0]), 24) for n in range(128)])
-    assert are_allowed(dual, auto_steering, "9.9.0.1", "10.77.0.1", "10.77.127.1") == [
-        False,
-        True,
-        True,
-    ]
+    assert allowed(dual, auto, "9.9.0.1", "9.9.255.1", "10.77.0.1") == [True, True, False]
+    auto.sources_set(full[:128])
+    auto.sources_set([(bytes([10, 77, n, 0]), 24) for n in range(128)])
+    assert allowed(dual, auto, "9.9.0.1", "10.77.0.1", "10.77.127.1") == [False, True, True]
 
 
-def test_a_change_drops_no_packet_of_a_source_in_both_lists(
-    dual: Lab, auto_steering: Steering
-) -> None:
+def test_a_change_drops_no_packet_of_a_source_in_both_lists(dual: Lab, auto: Steering) -> None:
     """During a change the program accepts no packet of a source in neither list."""
     lists = (
         prefixes("10.77.0.0/16", "10.1.0.0/16", "fd77::/16"),
         prefixes("10.77.0.0/24", "10.2.0.0/16", "10.3.0.0/16", "fd77::/64"),
     )
-    auto_steering.sources_set(lists[0])
+    auto.sources_set(lists[0])
     done, changes = threading.Event(), 0
 
     def change() -> None:
         nonlocal changes
         while not done.is_set():
             changes += 1
-            auto_steering.sources_set(lists[changes % 2])
+            auto.sources_set(lists[changes % 2])
 
     thread = threading.Thread(target=lambda: inside(dual.hosts[1], change))
     thread.start()
@@ -252,11 +200,11 @@ def test_a_change_drops_no_packet_of_a_source_in_both_lists(
         packets = [syn("10.77.0.1"), syn("fd77::1"), syn("10.9.0.1")] * 2000
         ethernet = ethernet_of(dual)
         frames = [bytes(ethernet / packet) for packet in packets]
-        before = auto_steering.verdicts()
+        before = auto.verdicts()
         for _ in range(20):  # changes are slow on a busy machine
-            sent = auto_steering.verdicts()
+            sent = auto.verdicts()
             send_frames(dual, frames)
-            after = auto_steering.verdicts()
+            after = auto.verdicts()
             assert after[TAKEN] - sent[TAKEN] == 4000
             assert after[DROPPED] - sent[DROPPED] == 2000
             if changes > 20:
@@ -278,10 +226,10 @@ def test_the_source_list_outlives_its_process(tools: Tools, dual: Lab, bpffs: Pa
     process.kill()
     process.communicate()
     second = adopt(host, pins)
-    assert are_allowed(dual, second, "10.77.0.1", "10.78.0.1") == [True, False]
+    assert allowed(dual, second, "10.77.0.1", "10.78.0.1") == [True, False]
     inside(host, second.replace)
-    assert are_allowed(dual, second, "10.77.0.1", "10.78.0.1", "fd77::1") == [True, False, True]
+    assert allowed(dual, second, "10.77.0.1", "10.78.0.1", "fd77::1") == [True, False, True]
     second.sources_set(prefixes("10.78.0.0/24"))
-    assert are_allowed(dual, second, "10.77.0.1", "10.78.0.1", "fd77::1") == [False, True, False]
+    assert allowed(dual, second, "10.77.0.1", "10.78.0.1", "fd77::1") == [False, True, False]
     _host.unpin(str(pins))
     second.close()

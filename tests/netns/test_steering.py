@@ -177,7 +177,6 @@ NOISE = {"pass_protocol", "pass_type", "pass_header"}
 
 
 def send_frames(lab: Lab, frames: list[bytes]) -> None:
-    """Send raw frames from the first host's interface."""
     here = lab.hosts[0]
     with inside(here, lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW)) as raw:
         raw.bind((here.ifname, 0))
@@ -197,7 +196,7 @@ def ethernet_of(lab: Lab) -> Ether:
 def test_udp_ports_are_independent_of_tcp_ports(tools: Tools, dual: Lab) -> None:
     there = dual.hosts[1]
     args = [*udp_peer.PROGRAM, "::", str(PORT)]
-    server = tools.serve(there, [*args, *tools.stack_options(there, "harp")])
+    server = tools.serve(there, [*args, *tools.options(there, "harp")])
     ethernet = ethernet_of(dual)
     whole = [(verdict, bytes(ethernet / p)) for verdict, p in UDP_HELD]
     short = [(verdict, bytes(ethernet / p)[:at]) for verdict, p, at in UDP_SHORT]
@@ -210,7 +209,7 @@ def test_udp_ports_are_independent_of_tcp_ports(tools: Tools, dual: Lab) -> None
 
 def test_every_kind_of_packet_gets_the_expected_verdict(tools: Tools, dual: Lab) -> None:
     here, there = dual.hosts
-    serve = [tools.tcp, "serve", "::", str(PORT), *tools.stack_options(there, "harp"), "-o", "json"]
+    serve = [tools.tcp, "serve", "::", str(PORT), *tools.options(there, "harp"), "-o", "json"]
     server = tools.serve(there, serve)
     ethernet = ethernet_of(dual)
     whole = [(verdict, bytes(ethernet / p)) for verdict, p in EACH_FAMILY + ONLY_V4 + ONLY_V6]
@@ -253,7 +252,7 @@ def ping(host: Host, address: str) -> None:
 def test_the_kernel_answers_pings_and_solicitations(tools: Tools, dual: Lab) -> None:
     """HARP takes ports of the addresses, not the addresses themselves."""
     here, there = dual.hosts
-    tools.serve(there, [tools.tcp, "serve", "::", str(PORT), *tools.stack_options(there, "harp")])
+    tools.serve(there, [tools.tcp, "serve", "::", str(PORT), *tools.options(there, "harp")])
     assert xdp_attached(there)
     for family in (V4, V6):
         ping(here, family.own)

@@ -25,7 +25,6 @@ def family(request: pytest.FixtureRequest, need_root: None) -> Iterator[Lab]:
 
 
 def kernel_socket(host: Host, timeout_s: float = 5) -> socket.socket:
-    """A kernel UDP socket in the host's namespace."""
     family = socket.AF_INET6 if ":" in host.address else socket.AF_INET
     sock: socket.socket = inside(host, lambda: socket.socket(family, socket.SOCK_DGRAM))
     sock.settimeout(timeout_s)
@@ -34,7 +33,7 @@ def kernel_socket(host: Host, timeout_s: float = 5) -> socket.socket:
 
 def echo_server(tools: Tools, host: Host) -> Any:
     args = [*udp_peer.PROGRAM, host.address, str(PORT)]
-    return tools.serve(host, [*args, *tools.stack_options(host, "harp")])
+    return tools.serve(host, [*args, *tools.options(host, "harp")])
 
 
 def stop(server: Any) -> Any:

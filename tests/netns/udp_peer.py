@@ -25,7 +25,6 @@ def poll(instance: Instance) -> None:
 
 
 def receive(sock: UdpSocket) -> tuple[bytes, int, tuple[str, int]] | None:
-    """Return a datagram; None without one."""
     with contextlib.suppress(BlockingIOError):
         return sock.recv(SIZE_MAX)
     return None

@@ -61,7 +61,6 @@ class Rig:
         return self.collect()
 
     def collect(self) -> list[Packet]:
-        """Return the packets that the stack has sent."""
         return [Ether(frame) for frame in self.nic.collect()]
 
     def poll(self, after_ns: int = MS) -> list[Packet]:
@@ -97,7 +96,6 @@ class Rig:
         return header / Raw(data) if data else header
 
     def stamp(self) -> tuple[int, int]:
-        """Return TSval and TSecr of the peer's next segment."""
         return self.tsval, self.tsecr
 
     def send(self, flags: str, data: bytes = b"", **fields: Any) -> list[TCP]:
@@ -149,7 +147,6 @@ class Rig:
         return self.accept()
 
     def accept(self) -> Connection:
-        """Return the listener's next connection."""
         assert self.listener is not None
         conn = self.listener.accept()
         assert conn is not None
@@ -231,7 +228,6 @@ def flags_of(segments: Iterable[TCP]) -> list[str]:
 
 
 def data_of(segment: TCP) -> bytes:
-    """Return the payload of a segment."""
     return bytes(segment.payload)
 
 
@@ -244,6 +240,5 @@ def options_of(segment: TCP) -> dict[str, Any]:
 
 
 def sack_of(segment: TCP) -> list[tuple[int, int]]:
-    """Return the SACK blocks in the order of the option."""
     edges = options_of(segment).get("SAck") or ()
     return list(zip(edges[::2], edges[1::2], strict=True))

@@ -135,7 +135,6 @@ def echo_request(rig: Rig, data: bytes, **fields: Any) -> bytes:
 
 
 def with_checksums(packet: Packet) -> bytes:
-    """Return the packet with checksums computed by scapy."""
     copy = packet.copy()
     if IPv6 in copy:
         del copy[ICMPv6EchoReply].cksum

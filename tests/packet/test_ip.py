@@ -16,7 +16,6 @@ from scapy.packet import Packet, Raw
 
 
 def with_checksums(packet: Packet) -> bytes:
-    """Return the packet with checksums computed by scapy."""
     copy = packet.copy()
     del copy[TCP].chksum
     if IP in copy:

@@ -112,7 +112,6 @@ def request_macs(packets: list[Packet]) -> list[str]:
 
 
 def datagram_macs(packets: list[Packet]) -> list[str]:
-    """Return the destinations of the datagrams."""
     return [packet.dst for packet in packets if UDP in packet]
 
 

@@ -13,7 +13,6 @@ NOT_ECT, ECT_1, ECT_0, CE = range(4)
 
 
 def codepoint(packet: Packet) -> int:
-    """Return the ECN field of the IP header."""
     return int(packet[IPv6].tc if IPv6 in packet else packet[IP].tos) & 3
 
 

@@ -12,7 +12,6 @@ from harp._core import Connection
 
 
 def read_all(conn: Connection) -> bytes:
-    """Read until no data is available."""
     data = b""
     with suppress(BlockingIOError):
         while piece := conn.recv():

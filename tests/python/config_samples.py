@@ -74,7 +74,6 @@ SYNTAX_SAMPLES["RSS"] = SYNTAX_SAMPLES["HARP_RSS"]
 
 
 def identity(key: Key) -> str:
-    """Return the id of a pytest case."""
     return key.place
 
 

@@ -14,7 +14,6 @@ PACKETS = 20  # written by test_capture
 
 @pytest.fixture
 def sample(tmp_path: Path, build_dir: Path) -> Path:
-    """A capture file that the unit test's program writes."""
     path = tmp_path / "sample.pcapng"
     subprocess.run([build_dir / "tests" / "unit" / "test_capture", path], check=True, timeout=30)
     return path

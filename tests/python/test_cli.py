@@ -356,7 +356,6 @@ def test_bad_usage_exits_with_2(command: list[str]) -> None:
 
 
 def float_options() -> list[tuple[str, click.Command, str]]:
-    """Return every floating-point option of every command."""
     leaves = manual.leaves(cli, click.Context(cli, info_name="harpctl"))
     return [
         (path, command, option.opts[0])

@@ -268,7 +268,6 @@ def is_case(path: Path, name: str) -> bool:
 
 
 def faults_of(row: Row) -> list[str]:
-    """Return the errors in a row."""
     faults = []
     if row.state != "done" and not row.state.startswith(REASONED):
         faults.append(row.fault(f"no such state: {row.state}"))

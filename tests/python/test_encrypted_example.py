@@ -15,7 +15,6 @@ HELLO, CHALLENGE, SHORT, MAC = 64, 64, 32, 16
 
 
 def example() -> list[bytes]:
-    """Return the blocks of section 8.1."""
     text = (Path(__file__).parents[2] / "docs" / "lanes.md").read_text(encoding="utf-8")
     section = text.split("### 8.1 Worked example\n", 1)[1]
     return [bytes.fromhex(block) for block in re.findall(r"```\n(.*?)```", section, re.DOTALL)[:3]]

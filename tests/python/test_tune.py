@@ -101,7 +101,6 @@ class Server:
             self.listener.close()
 
     def link(self) -> Link:
-        """Return an authenticated connection."""
         link = tune.connect("127.0.0.1", self.port, TOKEN)
         link.receive()
         return link
