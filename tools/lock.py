@@ -37,8 +37,8 @@ HEADS = {
 
 def head(extra: str) -> str:
     """First lines of a lock file."""
-    licence = "# SPDX-License-Identifier: Apache-2.0"
-    return f"{licence}\n# {HEADS[extra]} with {FOR}. Written by tools/lock.py.\n"
+    license_line = "# SPDX-License-Identifier: Apache-2.0"
+    return f"{license_line}\n# {HEADS[extra]} with {FOR}. Written by tools/lock.py.\n"
 
 
 def ranges(extra: str) -> list[str]:

@@ -23,8 +23,8 @@ MISTAKES = [
     ('[jobs]\npath = "xdp"\n', "f:1:1: jobs is an unknown table: did you mean job?"),
     ("\nframes = 8192\n", "f:2:1: frames belongs into the table [job]"),
     (
-        "colour = 1\n",
-        "f:1:1: colour is an unknown key: "
+        "color = 1\n",
+        "f:1:1: color is an unknown key: "
         "there are job, daemon, lanes, drive, tcp, metrics, nic, dpdk",
     ),
     ("tcp = 1\n", "f:1:1: tcp must be a table: [tcp], and beneath it congestion = ..."),

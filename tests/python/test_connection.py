@@ -81,7 +81,7 @@ def test_options_of_an_open_connection(pair: Pair) -> None:
         ({"congestion": "fastest"}, ValueError),
         ({"rx_frames": -1}, OverflowError),
         ({"mss_bytes": 2**32}, OverflowError),
-        ({"colour": 1}, TypeError),
+        ({"color": 1}, TypeError),
     ],
 )
 def test_refused_options_change_nothing(

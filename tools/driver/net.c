@@ -95,16 +95,16 @@ int net_init(struct net *net, uint64_t comm_id, const char **call)
 	rc = (int)net->table->init(&net->ctx, comm_id, &config, net_logger, net_profiler);
 	if (rc)
 		return rc;
-	net->initialised = true;
+	net->initialized = true;
 	*call = "devices";
 	return (int)net->table->devices(&net->devices);
 }
 
 int net_finalize(struct net *net)
 {
-	if (!net->initialised)
+	if (!net->initialized)
 		return 0;
-	net->initialised = false;
+	net->initialized = false;
 	return (int)net->table->finalize(net->ctx);
 }
 

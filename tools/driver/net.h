@@ -13,7 +13,7 @@ struct net {
 	void *lib;
 	const struct nccl_net_v12 *table;
 	void *ctx;
-	bool initialised;
+	bool initialized;
 	int devices;
 	char path[256];
 };
