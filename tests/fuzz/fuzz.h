@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fuzz.h - what every fuzz target has: bytes to take decisions from, and checks that end the process.
+ * fuzz.h - what every fuzz target uses: a reader of the input, and checks that end the process.
  *
  * A target is LLVMFuzzerTestOneInput(). With -Dfuzz=true (clang) libFuzzer drives it; otherwise
- * replay.c does, over the seed corpus, so that `make test` runs the same code and the same checks. A
- * seed is a file in corpus/TARGET; the target's comment explains its bytes.
+ * replay.c runs it over the seed corpus, so that `make test` runs the same code and checks. A seed
+ * is a file in corpus/TARGET; the comment of the target explains its bytes.
  */
 #ifndef HARP_TESTS_FUZZ_H
 #define HARP_TESTS_FUZZ_H
 
 #include <stddef.h>
 
-/* The first check that fails ends the process, for libFuzzer to keep the input. */
+/* The first failed check ends the process, so that libFuzzer keeps the input. */
 #define CHECK_FAILURES_MAX 1u
 #include "check.h"
 
@@ -22,7 +22,7 @@ struct fuzz_input {
 	size_t left;
 };
 
-/* The next number; 0 when the input is used up. */
+/* Reads the next number, big-endian; 0 when the input is used up. */
 static inline uint32_t fuzz_u8(struct fuzz_input *in)
 {
 	if (in->left == 0)
@@ -42,7 +42,7 @@ static inline uint32_t fuzz_u32(struct fuzz_input *in)
 
 	return high << 16 | fuzz_u16(in);
 }
-/* Up to len bytes into out; how many there were. */
+/* Reads at most len bytes into out. Returns their count. */
 static inline size_t fuzz_bytes(struct fuzz_input *in, void *out, size_t len)
 {
 	if (len > in->left)

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fuzz_config.c - the environment and settings of harpd: they are read, or refused by a line. Port specs: fuzz_port.c.
+ * fuzz_config.c - environment variables and harpd's settings: config_read() accepts or rejects
+ * them, and accepted values are in range. Port specs: fuzz_port.c.
  *
- * Input: the text of WELCOME's settings up to a null byte, then variables, each up to a null byte. Nothing
- * before the first null byte: no settings.
+ * Input: the settings text of WELCOME up to a null byte, then variables, each up to a null byte. A
+ * null byte at the start means no settings.
  */
 #include "process/config.h"
 #include "fuzz.h"
@@ -15,7 +16,7 @@
 
 #define VARIABLES_MAX 16u
 
-/* Stands in for log.c: the line is made, so that a bad text in it shows. */
+/* Replaces log.c. Formats each line, so that the sanitizers check its arguments. */
 void plugin_log(enum plugin_log_level level, const char *func, int line, const char *fmt, ...)
 {
 	char text[2048];
@@ -29,8 +30,8 @@ void plugin_log(enum plugin_log_level level, const char *func, int line, const c
 	va_end(args);
 }
 
-/* Is each value within the range of the list of keys? */
-static void config_claims(const struct plugin_config *config)
+/* Checks that each value is within the range of the list of keys. */
+static void check_config(const struct plugin_config *config)
 {
 #define IS_U32(field, min, max)                                                                    \
 	CHECK((uint64_t)config->field + 1 > (uint64_t)(min) && (uint64_t)config->field <= (max))
@@ -79,7 +80,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 	result = config_read(&config, environment, *text ? text : NULL);
 	CHECK(result == 0 || result == -EINVAL);
 	if (result == 0)
-		config_claims(&config);
+		check_config(&config);
 	free(text);
 	return 0;
 }

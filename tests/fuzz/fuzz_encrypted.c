@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fuzz_encrypted.c - any bytes on their way to an encrypted lane, among segments of its peer. What is
- * received is always a prefix of what was sent, no memory behind it is written, and an error stays.
+ * fuzz_encrypted.c - arbitrary bytes to an encrypted lane, mixed with segments of its peer. The
+ * received bytes are a prefix of the sent bytes, no memory behind them is written, and an error is
+ * permanent.
  *
- * Input: a byte of choices, then steps of a kind (one byte) and a number (two bytes): send so many bytes,
- * receive so many (by units or not), inject so many that follow in the input, alter a byte so far on, end the
- * stream.
+ * Input: a byte of options, then steps: a kind (one byte) and a number (two bytes). A step sends or
+ * receives that number of bytes (in units or not), injects that number of bytes from the input,
+ * alters a byte that far ahead, or ends the stream.
  */
 #include <errno.h>
 
@@ -45,14 +46,13 @@ static void rig_send(struct encrypted_rig *rig, size_t len)
 
 static void rig_receive(struct encrypted_rig *rig, size_t len, unsigned unit)
 {
-	uint8_t *memory =
-		malloc(len + 1); /* of its own size, so that a write behind the end is seen */
+	uint8_t *memory = malloc(len + 1); /* exact size: ASan reports a write behind its end */
 	ssize_t n;
 
 	CHECK(memory);
 	n = rig->lanes[1]->ops->recv(rig->lanes[1], memory, len + 1, unit);
 	CHECK(n <= (ssize_t)len + 1);
-	/* An error stays; what was left of a unit in front of it may still be read. */
+	/* An error is permanent; the rest of a unit in front of it may still be read. */
 	CHECK(!rig->error || n == rig->error || (n > 0 && n < 8));
 	for (ssize_t i = 0; i < n; i++, rig->received++)
 		CHECK(memory[i] == plain_byte(rig->received));
@@ -102,14 +102,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 	char why[256];
 
 	if (crypto_load(why, sizeof(why)))
-		return 0; /* nothing to be seen on this machine */
+		return 0; /* no crypto library on this machine */
 	memset(&rig, 0, sizeof(rig));
 	fake_pair_init(&rig.pair, choices, choices & 1 ? 20000 : 300);
 	for (unsigned i = 0; i < 2; i++) {
 		rig.lanes[i] = &rig.pair.lanes[i].lane;
 		CHECK(lane_encrypt(&rig.lanes[i], 0, keys[i], keys[1 - i]) == 0);
 	}
-	if (choices & 2) { /* the next key is near */
+	if (choices & 2) { /* the lane is about to change its key */
 		lane_encrypted_renumber(rig.lanes[0], KEY_SEGMENTS - 2, 0);
 		lane_encrypted_renumber(rig.lanes[1], 0, KEY_SEGMENTS - 2);
 	}

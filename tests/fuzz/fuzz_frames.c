@@ -1,38 +1,40 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fuzz_frames.c - any frames to a stack with a listener, a UDP socket and a connection: Ethernet, ARP, neighbor
- * discovery, IP, ICMP, UDP, TCP. Among them are ICMP errors that quote the connection's newest segment.
+ * fuzz_frames.c - arbitrary frames to a stack with a listener, a UDP socket and a connection:
+ * Ethernet, ARP, neighbor discovery, IP, ICMP, UDP, TCP, and ICMP errors that quote the
+ * connection's newest segment.
  *
- * Input: a byte of choices (1: the stack resolves neighbors itself, 2: IPv6, 4: it has a connection, 8: the
- * application reads its datagrams); then frames, each after its length (two bytes). The top bits of the length: 0x8000
- * checksums are repaired, 0x4000 time passes, 0x2000 the bytes are the body of an ICMP message, with 0x1000 of a
- * datagram to the UDP socket, with 0x0800 of an ICMP error, whose quote replaces what is behind 8 bytes.
+ * Input: a byte of options (1: the stack resolves neighbors itself, 2: IPv6, 4: it has a
+ * connection, 8: the application reads its datagrams), then frames, each after a 16-bit length.
+ * Upper bits of the length: 0x8000: the checksums are corrected. 0x4000: time passes. 0x2000: the
+ * bytes are the body of an ICMP message; with 0x1000, of a datagram to the UDP socket; with 0x0800,
+ * of an ICMP error, whose quote replaces all but the first 8 bytes.
  */
 #include "fuzz_rig.h"
 
-/* The connection's newest segment, as an ICMP error quotes it. Returns its length. */
-static size_t quote(uint8_t *at, uint8_t seq_offset)
+/* Writes the connection's newest segment, as an ICMP error quotes it. Returns its length. */
+static size_t quote_segment(uint8_t *at, uint8_t seq_offset)
 {
 	uint8_t frame[FUZZ_FRAME_MAX], swap[16];
-	size_t ip_bytes = fuzz_ip(frame, IP_PROTO_TCP, 20) - 14;
+	size_t ip_bytes = fuzz_write_headers(frame, IP_PROTO_TCP, 20) - 14;
 	uint8_t *ip = frame + 14, *th = ip + ip_bytes;
 	size_t addr_bytes = fuzz_is_v6() ? 16 : 4;
 	uint8_t *src = ip + (fuzz_is_v6() ? 8 : 12), *dst = src + addr_bytes;
 
-	/* It went the other way. */
+	/* The stack sent the segment, so swap the addresses. */
 	memcpy(swap, src, addr_bytes);
 	memcpy(src, dst, addr_bytes);
 	memcpy(dst, swap, addr_bytes);
 	memset(th, 0, 20);
-	be16_store(th, fuzz_seen.port);
+	be16_store(th, fuzz_last_sent.port);
 	be16_store(th + 2, RIG_PEER_PORT);
-	be32_store(th + 4, fuzz_seen.seq + 0x80 - seq_offset);
+	be32_store(th + 4, fuzz_last_sent.seq + 0x80 - seq_offset);
 	memcpy(at, ip, ip_bytes + 20);
 	return ip_bytes + 20;
 }
 
-/* Makes a packet of the body in the frame. Returns the frame's length. */
-static size_t packet(uint8_t frame[FUZZ_FRAME_MAX], size_t len, uint32_t word)
+/* Wraps the body in the frame in headers. Returns the length of the frame. */
+static size_t wrap_body(uint8_t frame[FUZZ_FRAME_MAX], size_t len, uint32_t word)
 {
 	uint8_t body[FUZZ_FRAME_MAX];
 	uint8_t proto = word & 0x1000  ? IP_PROTO_UDP
@@ -43,12 +45,12 @@ static size_t packet(uint8_t frame[FUZZ_FRAME_MAX], size_t len, uint32_t word)
 	len = len < 1400 ? len : 1400;
 	memcpy(body, frame, len);
 	if (word & 0x0800 && len >= 8)
-		len = 8 + quote(body + 8, body[len - 1]);
+		len = 8 + quote_segment(body + 8, body[len - 1]);
 	if (proto == IP_PROTO_UDP && len >= 8) {
 		be16_store(body + 2, RIG_PORT);
 		be16_store(body + 4, (uint16_t)len);
 	}
-	at = fuzz_ip(frame, proto, len);
+	at = fuzz_write_headers(frame, proto, len);
 	memcpy(frame + at, body, len);
 	return at + len;
 }
@@ -68,20 +70,20 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 	CHECK(harp_udp_open(rig.stack, &at, NULL, &sock) == 0);
 	if (choices & 4)
 		fuzz_connect(true);
-	if (rig.conn)
-		(void)harp_conn_send(rig.conn, &iov, 1); /* so that something is in flight */
+	if (rig.conn) /* data in flight, which an ICMP error can quote */
+		(void)harp_conn_send(rig.conn, &iov, 1);
 	fuzz_poll(1000);
 	while (in.left > 0) {
 		uint8_t frame[FUZZ_FRAME_MAX];
 		uint32_t word = fuzz_u16(&in);
-		size_t got = fuzz_bytes(&in, frame, (word & 0x7ff) % (FUZZ_FRAME_MAX + 1));
+		size_t frame_len = fuzz_bytes(&in, frame, (word & 0x7ff) % (FUZZ_FRAME_MAX + 1));
 
 		if (word & 0x2000)
-			got = packet(frame, got, word);
+			frame_len = wrap_body(frame, frame_len, word);
 		if (word & 0xa000)
-			fuzz_repair(frame, got);
-		if (got > 0) {
-			fuzz_put(frame, got);
+			fuzz_fix_checksums(frame, frame_len);
+		if (frame_len > 0) {
+			fuzz_inject(frame, frame_len);
 			fuzz_poll(word & 0x4000 ? 50 * RIG_MS : 1000);
 		}
 		while (choices & 8 && harp_udp_recv(sock, data, sizeof(data), NULL) >= 0)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fuzz_handle.c - input of an unauthenticated peer: handles and preambles.
+ * fuzz_handle.c - input of an unauthenticated peer: handles, preambles and queue placements.
  *
- * Input: a byte of choices; then a handle's 128 bytes, or what the other side of a preamble says, or what a
- * peer says of its NIC's queues.
+ * Input: a byte of options; then the 128 bytes of a handle, the peer's side of a preamble, or the
+ * peer's description of its NIC queues.
  */
 #include "connect/handshake.h"
 #include "fake_lane.h"
@@ -19,9 +19,9 @@ static bool handle_lookup(void *ctx, struct preamble *p, uint8_t key[PREAMBLE_KE
 	return (p->peer.features & FEATURE_JOIN ? p->comm_id : p->listen_id) % 2 == 0;
 }
 
-static void handle_bytes(struct fuzz_input *in)
+static void check_handle(struct fuzz_input *in)
 {
-	uint8_t bytes[PLUGIN_HANDLE_BYTES] = { 0 }, again[PLUGIN_HANDLE_BYTES];
+	uint8_t bytes[PLUGIN_HANDLE_BYTES] = { 0 }, encoded[PLUGIN_HANDLE_BYTES];
 	struct handle handle;
 	char why[200] = "";
 
@@ -30,11 +30,11 @@ static void handle_bytes(struct fuzz_input *in)
 		CHECK(why[0] != '\0');
 		return;
 	}
-	handle_encode(again, &handle);
-	CHECK(memcmp(again, bytes, sizeof(bytes)) == 0);
+	handle_encode(encoded, &handle);
+	CHECK(memcmp(encoded, bytes, sizeof(bytes)) == 0);
 }
 
-static void fuzz_preamble(struct fuzz_input *in, bool accept)
+static void check_preamble(struct fuzz_input *in, bool accept)
 {
 	static struct fake_pair pair;
 	static const uint8_t secret[PREAMBLE_KEY_BYTES];
@@ -53,28 +53,28 @@ static void fuzz_preamble(struct fuzz_input *in, bool accept)
 
 		(void)fake_inject(&pair.lanes[0], bytes, len);
 		err = handshake_advance(&preamble, &pair.lanes[0].lane);
-		CHECK(err != 1); /* the secret can't be guessed */
+		CHECK(err != 1); /* the peer cannot guess the secret */
 	}
 	fake_pair_free(&pair);
 }
 
-/* What is believed can be computed with: every port that is found is right. */
-static void placement_bytes(struct fuzz_input *in)
+/* An accepted description can be used: each port that is chosen maps to the queue of the peer. */
+static void check_placement(struct fuzz_input *in)
 {
-	uint8_t bytes[PLACEMENT_BYTES_MAX + 16], again[PLACEMENT_BYTES_MAX];
+	uint8_t bytes[PLACEMENT_BYTES_MAX + 16], encoded[PLACEMENT_BYTES_MAX];
 	size_t len = fuzz_bytes(in, bytes, 1 + fuzz_u8(in) % sizeof(bytes));
-	struct harp_endpoint here = { .addr = harp_addr_v4(10, 0, 0, 1) }, there = here;
+	struct harp_endpoint local = { .addr = harp_addr_v4(10, 0, 0, 1) }, remote = local;
 	const struct placement_end own = { .kind = PLACEMENT_ONE_QUEUE, .queues = 1 };
 	struct placement_end peer;
 	struct placement ports;
 
-	there.port = 61000;
+	remote.port = 61000;
 	if (placement_decode(&peer, bytes, len))
 		return;
-	CHECK(placement_encode(&peer, again) == len);
-	placement_begin(&ports, &own, &peer, &here, &there, 61000, 61063, len);
-	while ((here.port = placement_next(&ports)) != 0)
-		CHECK(harp_rss_queue(&peer.rss, &here, &there) == peer.queue);
+	CHECK(placement_encode(&peer, encoded) == len);
+	placement_begin(&ports, &own, &peer, &local, &remote, 61000, 61063, len);
+	while ((local.port = placement_next(&ports)) != 0)
+		CHECK(harp_rss_queue(&peer.rss, &local, &remote) == peer.queue);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
@@ -83,10 +83,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 	uint32_t choices = fuzz_u8(&in);
 
 	if (choices & 128)
-		placement_bytes(&in);
+		check_placement(&in);
 	else if (choices % 3 == 0)
-		handle_bytes(&in);
+		check_handle(&in);
 	else
-		fuzz_preamble(&in, choices % 3 == 1);
+		check_preamble(&in, choices % 3 == 1);
 	return 0;
 }

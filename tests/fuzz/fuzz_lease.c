@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fuzz_lease.c - what a harpd may say to a job: taken, or refused in a line, and no descriptor left behind.
+ * fuzz_lease.c - messages of harpd to a job: accepted, or rejected with one line of text, without a
+ * leaked descriptor.
  *
- * Input: a byte of choices (1, 2: the header of WELCOME, of the answer is made right; 4: a DPDK port is asked for, not
- * a queue), one of descriptors that come with the answer, WELCOME's length, WELCOME, and the answer up to the end.
+ * Input: a byte of options (1: the header of WELCOME is made valid, 2: the header of the reply, 4:
+ * the job requests a DPDK port instead of a queue), the number of descriptors with the reply, the
+ * length of WELCOME, WELCOME, and the reply.
  */
 #include "fuzz.h"
 #include "host/daemon.h"
@@ -14,9 +16,9 @@
 
 #define ANSWER_BYTES_MAX 8192u
 
-/* At least a byte: without one the reader waits. */
-static void say(int fd, struct fuzz_input *in, size_t len, uint16_t type, uint32_t serial,
-		unsigned fds)
+/* Sends at least one byte: without any, the reader blocks. */
+static void send_message(int fd, struct fuzz_input *in, size_t len, uint16_t type, uint32_t serial,
+			 unsigned fds)
 {
 	_Alignas(8) uint8_t bytes[ANSWER_BYTES_MAX] = { 0 };
 	struct harp_lease_header header = {
@@ -35,8 +37,8 @@ static void say(int fd, struct fuzz_input *in, size_t len, uint16_t type, uint32
 	CHECK(pass_fds(fd, bytes, len, fd, fds) == (ssize_t)len);
 }
 
-/* One line, with an end. */
-static void claim_line(const char *text, size_t size)
+/* Checks that the text is one terminated line. */
+static void check_line(const char *text, size_t size)
 {
 	size_t len = strnlen(text, size);
 
@@ -45,7 +47,7 @@ static void claim_line(const char *text, size_t size)
 		CHECK((unsigned char)text[i] >= ' ' && text[i] != 0x7f);
 }
 
-static void claim_welcome(const struct harp_daemon *daemon)
+static void check_welcome(const struct harp_daemon *daemon)
 {
 	const struct harp_lease_device *devices;
 	unsigned count;
@@ -53,7 +55,7 @@ static void claim_welcome(const struct harp_daemon *daemon)
 	devices = harp_daemon_devices(daemon, &count);
 	CHECK(count <= HARP_LEASE_DEVICES_MAX);
 	for (unsigned i = 0; i < count; i++) {
-		claim_line(devices[i].ifname, sizeof(devices[i].ifname));
+		check_line(devices[i].ifname, sizeof(devices[i].ifname));
 		CHECK(!strchr(devices[i].ifname, '/'));
 		CHECK(!devices[i].ifindex == !!(devices[i].flags & HARP_LEASE_DEVICE_DPDK));
 		CHECK(memchr(devices[i].pci_path, '\0', sizeof(devices[i].pci_path)));
@@ -62,7 +64,7 @@ static void claim_welcome(const struct harp_daemon *daemon)
 	CHECK(strlen(harp_daemon_settings(daemon)) < ANSWER_BYTES_MAX);
 }
 
-static void claim_leased(const struct harp_lease_leased *leased)
+static void check_leased(const struct harp_lease_leased *leased)
 {
 	CHECK(!strcmp(leased->ifname, "eth1") && leased->ifindex);
 	CHECK(leased->queue < leased->queue_count);
@@ -72,7 +74,7 @@ static void claim_leased(const struct harp_lease_leased *leased)
 	CHECK(leased->rss.table_count <= HARP_RSS_TABLE_MAX);
 }
 
-static void ask(struct harp_daemon *daemon, struct why *why)
+static void request_queue(struct harp_daemon *daemon, struct why *why)
 {
 	struct harp_lease_request request = { .ifname = "eth1", .queue = HARP_LEASE_QUEUE_ANY };
 	struct harp_lease_leased leased;
@@ -83,15 +85,15 @@ static void ask(struct harp_daemon *daemon, struct why *why)
 	rc = daemon_lease(daemon, &request, &leased, fds, why);
 	CHECK(rc <= 0);
 	if (rc) {
-		claim_line(why->text, why->size);
+		check_line(why->text, why->size);
 		return;
 	}
-	claim_leased(&leased);
+	check_leased(&leased);
 	for (unsigned i = 0; i < HARP_LEASE_FDS; i++)
 		CHECK(close(fds[i]) == 0);
 }
 
-static void ask_port(struct harp_daemon *daemon, struct why *why)
+static void request_port(struct harp_daemon *daemon, struct why *why)
 {
 	static struct daemon_port port;
 	int rc;
@@ -100,17 +102,17 @@ static void ask_port(struct harp_daemon *daemon, struct why *why)
 	rc = daemon_lease_port(daemon, "rail0", 2, "fuzz", &port, why);
 	CHECK(rc <= 0);
 	if (rc) {
-		claim_line(why->text, why->size);
+		check_line(why->text, why->size);
 		return;
 	}
 	CHECK(port.page_count && port.page_count <= HARP_LEASE_PORT_PAGES_MAX);
 	CHECK(!strcmp(port.port.name, "rail0") && port.port.queues == port.page_count);
-	claim_line(port.spec, sizeof(port.spec));
+	check_line(port.spec, sizeof(port.spec));
 	for (unsigned i = 0; i < port.page_count; i++)
 		CHECK(close(port.page_fds[i]) == 0);
 }
 
-static int next_fd(void)
+static int lowest_free_fd(void)
 {
 	int fd = dup(STDERR_FILENO);
 
@@ -122,30 +124,30 @@ static int next_fd(void)
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 {
 	struct fuzz_input in = { bytes, len };
-	uint32_t choices = fuzz_u8(&in), wanted = fuzz_u8(&in);
+	uint32_t choices = fuzz_u8(&in), fd_count = fuzz_u8(&in);
 	uint16_t type = choices & 4 ? HARP_LEASE_PORT : HARP_LEASE_LEASED;
-	unsigned fds = wanted < PASS_FDS_MAX ? wanted : PASS_FDS_MAX;
+	unsigned fds = fd_count < PASS_FDS_MAX ? fd_count : PASS_FDS_MAX;
 	struct harp_daemon *daemon;
 	char text[512] = "";
 	struct why why = { .text = text, .size = sizeof(text), .subject = "here" };
-	int ends[2], before = next_fd(), rc;
+	int ends[2], free_fd = lowest_free_fd(), rc;
 
 	CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0);
-	say(ends[1], &in, fuzz_u16(&in), choices & 1 ? HARP_LEASE_WELCOME : 0, 1, 0);
+	send_message(ends[1], &in, fuzz_u16(&in), choices & 1 ? HARP_LEASE_WELCOME : 0, 1, 0);
 	rc = daemon_open_on(&daemon, ends[0], "fuzz", 0, &why);
 	CHECK(rc <= 0 && (rc == 0) == (daemon != NULL));
 	if (rc) {
-		claim_line(text, sizeof(text));
+		check_line(text, sizeof(text));
 	} else {
-		claim_welcome(daemon);
-		say(ends[1], &in, in.left, choices & 2 ? type : 0, 2, fds);
+		check_welcome(daemon);
+		send_message(ends[1], &in, in.left, choices & 2 ? type : 0, 2, fds);
 		if (choices & 4)
-			ask_port(daemon, &why);
+			request_port(daemon, &why);
 		else
-			ask(daemon, &why);
+			request_queue(daemon, &why);
 	}
 	harp_daemon_close(daemon);
 	close(ends[1]);
-	CHECK(next_fd() == before);
+	CHECK(lowest_free_fd() == free_fd);
 	return 0;
 }

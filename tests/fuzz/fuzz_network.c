@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fuzz_network.c - what a harpd may say of a network and its neighbors: refused, or kept in a stack.
+ * fuzz_network.c - harpd's messages about the network and its neighbors: rejected, or applied to a
+ * stack.
  *
- * Input: messages, each as a byte (1: it has the length that its header says) and 16 bits of length before it; their
- * addresses are the stack's own, too.
+ * Input: messages, each after a byte (1: the message has the length that its header states) and a
+ * 16-bit length. Their addresses may be those of the stack.
  */
 #include "fuzz_rig.h"
 
@@ -18,7 +19,7 @@ static void apply(struct route_cache *cache, const void *message)
 {
 	const struct harp_lease_header *header = message;
 	const struct harp_lease_network *network = message;
-	const struct harp_lease_neighbors *all = message;
+	const struct harp_lease_neighbors *list = message;
 
 	if (header->type == HARP_LEASE_NETWORK) {
 		route_cache_apply(cache, &network->tables);
@@ -26,9 +27,9 @@ static void apply(struct route_cache *cache, const void *message)
 		CHECK(cache->now.route_count <= HARP_LEASE_ROUTES_MAX);
 		return;
 	}
-	for (unsigned i = 0; i < all->count; i += 2) /* the others were not asked for */
-		neighbors_wanted(&neighbors, &all->all[i].addr);
-	neighbors_message(&neighbors, all);
+	for (unsigned i = 0; i < list->count; i += 2) /* only every second one was requested */
+		neighbors_wanted(&neighbors, &list->all[i].addr);
+	neighbors_message(&neighbors, list);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
@@ -42,12 +43,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 	neighbors.stack = rig.stack;
 	while (in.left > 0) {
 		_Alignas(8) uint8_t message[MESSAGE_BYTES_MAX] = { 0 };
-		bool whole = fuzz_u8(&in) & 1;
-		size_t wanted = fuzz_u16(&in) % sizeof(message);
-		size_t got = fuzz_bytes(&in, message, wanted);
+		bool is_padded = fuzz_u8(&in) & 1;
+		size_t message_len = fuzz_u16(&in) % sizeof(message);
+		size_t got = fuzz_bytes(&in, message, message_len);
 
-		if (whole)
-			got = wanted;
+		if (is_padded)
+			got = message_len;
 		if (got >= sizeof(struct harp_lease_header) && netwatch_message_valid(message, got))
 			apply(&cache, message);
 		fuzz_poll(1000);

@@ -4,14 +4,14 @@
 
 #include "fuzz.h"
 
-static void options_claim(const struct tcp_options *opt)
+static void check_options(const struct tcp_options *opt)
 {
 	CHECK(!(opt->seen & TCP_OPT_SACK) || opt->sack_count <= TCP_SACK_BLOCKS_MAX);
 	CHECK(!(opt->seen & TCP_OPT_WSCALE) || opt->wscale <= TCP_WSCALE_MAX);
 }
 
-/* Every SYN's worth of options survives being written and read. */
-static void options_round_trip(const struct tcp_options *opt)
+/* The options of a SYN survive being written and parsed. */
+static void check_round_trip(const struct tcp_options *opt)
 {
 	uint8_t bytes[TCP_OPTIONS_BYTES_MAX];
 	struct tcp_options syn = *opt, again;
@@ -47,8 +47,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 			CHECK(fast.tsval == slow.tsval && fast.tsecr == slow.tsecr);
 	}
 	if (slow_good) {
-		options_claim(&slow);
-		options_round_trip(&slow);
+		check_options(&slow);
+		check_round_trip(&slow);
 	}
 	return 0;
 }

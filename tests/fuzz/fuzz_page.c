@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fuzz_page.c - a statistics page as a job may have left it: read within its bounds, or refused in a line.
+ * fuzz_page.c - a statistics page that a job may have corrupted: read within its bounds, or
+ * rejected with one line of text.
  *
- * Input: a byte of choices (1: magic and version are made right; 2: the page is longer than what was
- * written), the size of an item, the first item and how many, then the page.
+ * Input: a byte of options (1: magic and version are made valid; 2: the page is longer than the
+ * written bytes), the size of an item, the index of the first item, the number of items, and the
+ * page.
  */
 #include "fuzz.h"
 #include "harp_page.h"
@@ -37,15 +39,15 @@ static int make_page(struct fuzz_input *in, uint32_t choices)
 }
 
 static void read_part(int fd, enum harp_page_part part, uint32_t item_bytes, uint32_t first,
-		      uint32_t max, bool good)
+		      uint32_t max, bool is_valid)
 {
-	/* Of this very size, so that a byte beyond it shows. */
+	/* Exact size: ASan reports a write behind its end. */
 	uint8_t *items = malloc((size_t)item_bytes * max);
 	int rc = harp_page_read(fd, part, first, items, item_bytes, max);
 
 	CHECK(rc <= (int)max);
-	/* A valid page stays valid: it is not written meanwhile. */
-	CHECK(good ? rc >= 0 || rc == -EBUSY : rc < 0);
+	/* A valid page stays valid, because nothing writes to it. */
+	CHECK(is_valid ? rc >= 0 || rc == -EBUSY : rc < 0);
 	free(items);
 }
 

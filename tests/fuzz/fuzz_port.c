@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fuzz_port.c - a DPDK port's text: refused in a line, or read, written and read again to the same. */
+/* fuzz_port.c - the text of a DPDK port: rejected with one line, or parsed, formatted and parsed
+ * alike. */
 #include "fuzz.h"
 #include "harp_host.h"
 
 #include <errno.h>
 
-static void port_claims(const struct harp_port_spec *spec)
+static void check_port(const struct harp_port_spec *spec)
 {
 	CHECK(spec->device[0] && memchr(spec->device, '\0', sizeof(spec->device)));
 	CHECK(spec->name[0] && memchr(spec->name, '\0', sizeof(spec->name)));
@@ -19,8 +20,8 @@ static void port_claims(const struct harp_port_spec *spec)
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 {
-	char back[HARP_PORT_TEXT_MAX], why[320], *text = malloc(len + 1);
-	struct harp_port_spec spec, again;
+	char formatted[HARP_PORT_TEXT_MAX], why[320], *text = malloc(len + 1);
+	struct harp_port_spec spec, reparsed;
 	int rc;
 
 	CHECK(text);
@@ -33,9 +34,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 		return 0;
 	}
 	CHECK(!why[0]);
-	port_claims(&spec);
-	CHECK(harp_port_spec_format(&spec, back, sizeof(back)) == (int)strlen(back));
-	CHECK(harp_port_spec_parse(back, &again, NULL, 0) == 0);
-	CHECK(memcmp(&spec, &again, sizeof(spec)) == 0);
+	check_port(&spec);
+	CHECK(harp_port_spec_format(&spec, formatted, sizeof(formatted)) == (int)strlen(formatted));
+	CHECK(harp_port_spec_parse(formatted, &reparsed, NULL, 0) == 0);
+	CHECK(memcmp(&spec, &reparsed, sizeof(spec)) == 0);
 	return 0;
 }

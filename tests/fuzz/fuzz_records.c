@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fuzz_records.c - any bytes to a comm where records are due: either side, with receives posted or sends
- * under way. Nothing outside of the posted memory is written, and the comm ends in an error or waits.
+ * fuzz_records.c - arbitrary bytes to a comm that expects records, on either side, with receives
+ * posted or sends under way. Nothing outside of the posted memory is written, and the comm waits or
+ * fails.
  *
- * Input: a byte of choices; then pieces, each after its length (two bytes): raw bytes, or, with the top bit
- * of the length, a record header whose fields are read from the input one by one (and may make sense). With 8 among
- * the choices the comm is of three lanes: two bits of the length say which one a piece goes to; 3: one of them ends.
+ * Input: a byte of options; then pieces, each after a 16-bit length: raw bytes, or, with the top
+ * bit of the length, a record header whose fields are read from the input (and may be valid). With
+ * option 8, the comm has three lanes. Two bits of the length choose the lane of a piece; 3 breaks a
+ * lane.
  */
 #include "comm/comm.h"
 #include "double_env.h"
@@ -19,11 +21,11 @@
 static void records_piece(struct fuzz_input *in, struct fake_pair *pairs, bool multi_lane)
 {
 	uint8_t bytes[4096];
-	uint32_t word = fuzz_u16(in), to = multi_lane ? word >> 12 & 7 : 0;
-	struct fake_lane *lane = &pairs[to % 4 % LANES].lanes[1];
+	uint32_t word = fuzz_u16(in), to_lane = multi_lane ? word >> 12 & 7 : 0;
+	struct fake_lane *lane = &pairs[to_lane % 4 % LANES].lanes[1];
 	size_t len;
 
-	if (to % 4 == LANES) {
+	if (to_lane % 4 == LANES) {
 		fake_break(&pairs[word % LANES]);
 		return;
 	}
@@ -69,7 +71,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 			CHECK(comm_create(&comm, lane, &opt) == 0);
 	}
 	for (unsigned i = 0; i < RECEIVES; i++) {
-		/* Of their own size, so that a write behind the end is seen. */
+		/* Exact size: ASan reports a write behind its end. */
 		memory[i] = calloc(1, RECEIVE_BYTES);
 		CHECK(memory[i]);
 		CHECK(comm_post(comm, memory[i], RECEIVE_BYTES, 0, NULL, &requests[i]) == 0);

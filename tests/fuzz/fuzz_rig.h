@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fuzz_rig.h - the unit tests' rig (rig.h) with an input as the peer of the stack. Each packet that the
- * stack sends is checked.
+ * fuzz_rig.h - the unit tests' rig (rig.h), with the fuzz input as the peer of the stack. Each
+ * packet that the stack sends is checked.
  *
- * The stack has 10.0.0.1 and fd00::1, its peer 10.0.0.2 and fd00::2. It is made for each input, with few
- * frames, so that inputs can use them up.
+ * The stack has 10.0.0.1 and fd00::1, its peer 10.0.0.2 and fd00::2. Each input gets a new stack
+ * with few frames, so that inputs can exhaust them.
  */
 #ifndef HARP_TESTS_FUZZ_RIG_H
 #define HARP_TESTS_FUZZ_RIG_H
@@ -22,10 +22,10 @@ static struct rig rig;
 /* The stack's last segment to the peer's port. */
 static struct {
 	uint32_t seq, end_seq, tsval;
-	uint16_t port; /* the stack's */
+	uint16_t port; /* of the stack */
 	uint8_t flags;
-	bool any;
-} fuzz_seen;
+	bool is_valid;
+} fuzz_last_sent;
 
 static inline bool fuzz_is_v6(void)
 {
@@ -46,18 +46,18 @@ static inline void fuzz_open(bool v6, uint32_t frames, uint32_t neighbor_mode)
 						.frame_count = frames,
 						.neighbor_mode = neighbor_mode,
 						.raw = true });
-	memset(&fuzz_seen, 0, sizeof(fuzz_seen));
+	memset(&fuzz_last_sent, 0, sizeof(fuzz_last_sent));
 	for (unsigned i = 0; i < 2; i++) {
-		rig.own = fuzz_addr(i == v6, 1); /* the input's family last */
+		rig.own = fuzz_addr(i == v6, 1); /* the input's family last, so that it stays set */
 		rig.peer = fuzz_addr(i == v6, 2);
 		CHECK_EQ(harp_stack_address_add(rig.stack, &rig.own, fuzz_is_v6() ? 64 : 24), 0);
 		CHECK_EQ(harp_stack_neighbor_set(rig.stack, &rig.peer, rig_peer_mac), 0);
 	}
 }
 
-/* ---- what leaves ------------------------------------------------------------------------------- */
+/* ---- packets that the stack sends ------------------------------------------------------------ */
 
-static inline void fuzz_look_at_tcp(const uint8_t *th, uint32_t len, uint32_t pseudo_sum)
+static inline void fuzz_check_tcp(const uint8_t *th, uint32_t len, uint32_t pseudo_sum)
 {
 	uint32_t header;
 
@@ -66,18 +66,19 @@ static inline void fuzz_look_at_tcp(const uint8_t *th, uint32_t len, uint32_t ps
 	CHECK(header >= 20 && header <= len);
 	CHECK_EQ(csum_finish(csum_partial(th, len, pseudo_sum)), 0);
 	if (be16_load(th + 2) != RIG_PEER_PORT)
-		return; /* an answer to some other flow of the input */
-	fuzz_seen.any = true;
-	fuzz_seen.port = be16_load(th);
-	fuzz_seen.seq = be32_load(th + 4);
-	fuzz_seen.end_seq = fuzz_seen.seq + len - header + !!(th[13] & (TCP_SYN | TCP_FIN));
-	fuzz_seen.flags = th[13];
+		return; /* a reply to another flow of the input */
+	fuzz_last_sent.is_valid = true;
+	fuzz_last_sent.port = be16_load(th);
+	fuzz_last_sent.seq = be32_load(th + 4);
+	fuzz_last_sent.end_seq =
+		fuzz_last_sent.seq + len - header + !!(th[13] & (TCP_SYN | TCP_FIN));
+	fuzz_last_sent.flags = th[13];
 	if (header >= 32 && th[20] == 1 && th[21] == 1 && th[22] == 8)
-		fuzz_seen.tsval = be32_load(th + 24);
+		fuzz_last_sent.tsval = be32_load(th + 24);
 }
 
-/* What leaves is well formed, whatever came in. */
-static inline void fuzz_look(const struct rig_packet *p)
+/* Any input must leave each sent packet well formed. */
+static inline void fuzz_check_packet(const struct rig_packet *p)
 {
 	const uint8_t *ip = p->bytes + 14;
 	struct harp_addr src, dst;
@@ -103,8 +104,8 @@ static inline void fuzz_look(const struct rig_packet *p)
 	}
 	CHECK(total >= header && total + 14 <= p->len);
 	if (ip[header == 20 ? 9 : 6] == IP_PROTO_TCP)
-		fuzz_look_at_tcp(ip + header, total - header,
-				 ip_pseudo_sum(&src, &dst, IP_PROTO_TCP, total - header));
+		fuzz_check_tcp(ip + header, total - header,
+			       ip_pseudo_sum(&src, &dst, IP_PROTO_TCP, total - header));
 }
 
 static inline void fuzz_poll(uint64_t later_ns)
@@ -112,10 +113,10 @@ static inline void fuzz_poll(uint64_t later_ns)
 	rig.now_ns += later_ns;
 	rig_poll(&rig);
 	for (; rig.out_head != rig.out_tail; rig.out_head++)
-		fuzz_look(&rig.sent[rig.out_head % RIG_QUEUE]);
+		fuzz_check_packet(&rig.sent[rig.out_head % RIG_QUEUE]);
 }
 
-/* Everything ends, and is given back. */
+/* Closes everything; the stack must account for each packet and get back each frame. */
 static inline void fuzz_close(void)
 {
 	if (rig.conn)
@@ -127,10 +128,10 @@ static inline void fuzz_close(void)
 	rig_close(&rig);
 }
 
-/* ---- what comes in ----------------------------------------------------------------------------- */
+/* ---- packets that the stack receives --------------------------------------------------------- */
 
-/* A frame arrives with the next poll. */
-static inline void fuzz_put(const uint8_t *frame, size_t len)
+/* Queues a frame, which arrives with the next poll. */
+static inline void fuzz_inject(const uint8_t *frame, size_t len)
 {
 	struct rig_packet *p = &rig.in[rig.in_tail++ % RIG_QUEUE];
 
@@ -138,19 +139,19 @@ static inline void fuzz_put(const uint8_t *frame, size_t len)
 	memcpy(p->bytes, frame, len);
 }
 
-/* Ethernet and IP headers before len bytes at frame + the header's length, which it returns. */
-static inline size_t fuzz_ip(uint8_t *frame, uint8_t proto, size_t len)
+/* Writes Ethernet and IP headers for a payload of len bytes. Returns the length of the headers. */
+static inline size_t fuzz_write_headers(uint8_t *frame, uint8_t proto, size_t len)
 {
 	size_t at = packet_headers(frame, rig_mac, rig_peer_mac, &rig.peer, &rig.own, proto,
 				   (uint32_t)len);
 
 	if (fuzz_is_v6())
-		frame[21] = 255; /* hop limit: neighbor discovery wants it */
+		frame[21] = 255; /* hop limit that neighbor discovery requires */
 	return at;
 }
 
-/* Makes the checksums of an arriving frame right, as far as its headers make sense. */
-static inline void fuzz_repair(uint8_t *frame, size_t len)
+/* Corrects the checksums of a frame whose headers are consistent. */
+static inline void fuzz_fix_checksums(uint8_t *frame, size_t len)
 {
 	uint8_t *ip = frame + 14, proto;
 	bool v4 = len >= 34 && ip[0] >> 4 == 4;
@@ -186,7 +187,7 @@ static inline void fuzz_repair(uint8_t *frame, size_t len)
 	}
 }
 
-/* Opens rig.conn to the peer, up to ESTABLISHED, unless another connection sent the last segment. */
+/* Connects rig.conn to the peer, unless another connection sent the last segment. */
 static inline void fuzz_connect(bool timestamps)
 {
 	if (rig_connect(&rig, RIG_OPTIONS(.rx_frames = 32, .tx_frames = 32), &rig.conn) != 0) {
@@ -194,12 +195,12 @@ static inline void fuzz_connect(bool timestamps)
 		return;
 	}
 	fuzz_poll(RIG_MS);
-	if (!fuzz_seen.any || !(fuzz_seen.flags & TCP_SYN))
+	if (!fuzz_last_sent.is_valid || !(fuzz_last_sent.flags & TCP_SYN))
 		return;
-	rig.port = fuzz_seen.port;
+	rig.port = fuzz_last_sent.port;
 	rig.seq = RIG_PEER_ISS;
-	rig.ack = fuzz_seen.end_seq;
-	rig.tsecr = fuzz_seen.tsval;
+	rig.ack = fuzz_last_sent.end_seq;
+	rig.tsecr = fuzz_last_sent.tsval;
 	rig.timestamps = timestamps;
 	rig.sack = true;
 	rig_put(&rig, rig_syn(&rig, TCP_SYN | TCP_ACK));

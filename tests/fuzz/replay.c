@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * replay.c - runs a fuzz target over files and folders, without libFuzzer. Exit 2: nothing to run.
+ * replay.c - runs a fuzz target over files and folders, without libFuzzer. Exit status 2: no input.
  *
- * --mutate N: then each input N times more with random damage, the same in every run.
+ * --mutate N: afterwards runs each input N times with random damage, the same in every run.
  */
 #include "fuzz.h"
 
@@ -18,7 +18,7 @@ static struct rng rng;
 
 static void replay(const uint8_t *bytes, size_t len)
 {
-	/* Of its own size, so that a read behind the end is seen. */
+	/* Exact size: ASan reports a read behind its end. */
 	uint8_t *exact = malloc(len ? len : 1);
 
 	CHECK(exact);
@@ -27,7 +27,7 @@ static void replay(const uint8_t *bytes, size_t len)
 	free(exact);
 }
 
-/* One to four bytes change, and a quarter of the inputs is cut. */
+/* Changes one to four bytes, and truncates a quarter of the inputs. */
 static void replay_mutated(uint8_t *copy, const uint8_t *bytes, size_t len)
 {
 	memcpy(copy, bytes, len);
