@@ -10,7 +10,7 @@
 #include "transport/tcp.h"
 
 #define PORT 61000
-#define POLL_NS 500u /* between two polls of a stack, at least */
+#define POLL_NS 500u /* minimum time between two polls of a stack */
 
 static void die(const char *what, int err)
 {
@@ -28,7 +28,7 @@ static unsigned narrow_port(const struct bottleneck *b)
 	return b->options.narrow.inbound ? receiver_of(b) : 0;
 }
 
-/* Between receiving and transmitting: no connection is paced. */
+/* Hook between receiving and transmitting: disables pacing. */
 static void unpace(void *ctx, uint64_t now_ns)
 {
 	struct bottleneck *b = ctx;
@@ -76,7 +76,7 @@ void bottleneck_open(struct bottleneck *b, const struct bottleneck_options *opti
 		err = harp_tcp_listen(b->stacks[receiver_of(b)], &at, &options->listen,
 				      &b->listener);
 	if (err)
-		die("cannot make the bottleneck", err);
+		die("cannot create the bottleneck", err);
 }
 
 void bottleneck_close(struct bottleneck *b)
@@ -86,7 +86,7 @@ void bottleneck_close(struct bottleneck *b)
 	harp_wire_destroy(b->wire);
 }
 
-static void sender_starts(struct bottleneck *b, unsigned i)
+static void sender_start(struct bottleneck *b, unsigned i)
 {
 	struct harp_endpoint to = { .addr = addr_of(receiver_of(b)), .port = PORT };
 	int err = harp_tcp_connect(b->stacks[i], NULL, &to, &b->options.connect, &b->out[i]);
@@ -95,7 +95,7 @@ static void sender_starts(struct bottleneck *b, unsigned i)
 		die("connect", err);
 }
 
-static void sender_sends(struct bottleneck *b, unsigned i)
+static void sender_send(struct bottleneck *b, unsigned i)
 {
 	static uint8_t bytes[65536];
 	struct harp_conn *conn;
@@ -103,12 +103,12 @@ static void sender_sends(struct bottleneck *b, unsigned i)
 
 	while ((conn = harp_stack_next_event(b->stacks[i], &events)) != NULL) {
 		if (events & HARP_EVENT_CLOSED)
-			die("a connection has ended", harp_conn_error(conn));
+			die("a connection closed", harp_conn_error(conn));
 		if (events & (HARP_EVENT_CONNECTED | HARP_EVENT_WRITABLE))
 			b->writable[i] = true;
 	}
-	while (b->writable[i] && b->sent[i] < b->wanted) {
-		uint64_t left = b->wanted - b->sent[i];
+	while (b->writable[i] && b->sent[i] < b->send_bytes) {
+		uint64_t left = b->send_bytes - b->sent[i];
 		struct iovec iov = { bytes, left < sizeof(bytes) ? left : sizeof(bytes) };
 		ssize_t got = harp_conn_send(b->out[i], &iov, 1);
 
@@ -117,7 +117,7 @@ static void sender_sends(struct bottleneck *b, unsigned i)
 	}
 }
 
-static void receiver_receives(struct bottleneck *b)
+static void receiver_receive(struct bottleneck *b)
 {
 	struct harp_stack *stack = b->stacks[receiver_of(b)];
 	struct harp_conn *conn;
@@ -155,7 +155,7 @@ static uint64_t due_ns(const struct bottleneck *b, unsigned i)
 	at_ns = nic_ns < at_ns ? nic_ns : at_ns;
 	if (i < b->options.senders && !b->out[i])
 		at_ns = start_ns < at_ns ? start_ns : at_ns;
-	if (i < b->options.senders && b->writable[i] && b->sent[i] < b->wanted)
+	if (i < b->options.senders && b->writable[i] && b->sent[i] < b->send_bytes)
 		at_ns = b->now_ns;
 	return at_ns > b->polled_ns[i] + POLL_NS ? at_ns : b->polled_ns[i] + POLL_NS;
 }
@@ -175,13 +175,13 @@ void bottleneck_step(struct bottleneck *b)
 		if (due[i] > b->now_ns)
 			continue;
 		if (i < b->options.senders && !b->out[i] && b->now_ns >= i * b->options.stagger_ns)
-			sender_starts(b, i);
+			sender_start(b, i);
 		harp_stack_poll(b->stacks[i], b->now_ns);
 		b->polled_ns[i] = b->now_ns;
 		if (i < b->options.senders)
-			sender_sends(b, i);
+			sender_send(b, i);
 		else
-			receiver_receives(b);
+			receiver_receive(b);
 	}
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bottleneck.h - TCP connections over one bottleneck under a virtual clock: senders, each a stack with a port of its
- * own, and one receiver. A stack is polled when its deadline or a packet is due, so the same code gives the same
- * figures on any machine.
+ * bottleneck.h - TCP connections over one bottleneck under a virtual clock: senders, each a stack
+ * with its own port, and one receiver. A stack is polled when its deadline or a packet is due, so
+ * the results are the same on any machine.
  */
 #ifndef HARP_TESTS_BOTTLENECK_H
 #define HARP_TESTS_BOTTLENECK_H
@@ -16,7 +16,7 @@ struct bottleneck_options {
 	unsigned senders;
 	uint32_t frame_count, packets_max;
 	uint64_t delay_ns; /* one way */
-	/* Of the receiver's port if inbound, else of the first sender's. */
+	/* Path of the receiver's port if inbound, else of the first sender's. */
 	struct harp_wire_impair narrow;
 	struct harp_tcp_options listen, connect;
 	uint64_t stagger_ns; /* between the starts of two senders */
@@ -35,13 +35,13 @@ struct bottleneck {
 	bool writable[BOTTLENECK_SENDERS_MAX];
 	unsigned accepted;
 	uint64_t now_ns;
-	uint64_t wanted; /* bytes that each sender sends in all */
+	uint64_t send_bytes; /* bytes that each sender sends */
 };
 
-/* The program ends if that fails. */
+/* Exits if that fails. */
 void bottleneck_open(struct bottleneck *b, const struct bottleneck_options *options);
 void bottleneck_close(struct bottleneck *b);
-/* To the next time at which a stack is due, and through it. */
+/* Advances to the next time at which a stack is due, and polls the due stacks. */
 void bottleneck_step(struct bottleneck *b);
 uint64_t bottleneck_stat(const struct bottleneck *b, unsigned stack, const char *name);
 /* The wire's counters of the narrow port. */

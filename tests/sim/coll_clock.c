@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * coll_clock.c - threads that take turns, and the time that they see.
+ * coll_clock.c - threads that take turns under a virtual clock.
  *
- * Theory of operation. A task is a thread. One runs; another one runs when it sleeps, reads the clock,
- * waits for a lock that another task holds, for a condition or for a thread's end. The turn then goes to the
- * task that wants to run first, and the clock to that time.
- * So a seed's run is the same each time, and sanitizers see ordinary threads.
+ * Theory of operation. A task is a thread, and one task runs at a time. It yields when it sleeps,
+ * reads the clock, or waits for a lock that another task holds, for a condition or for a thread's
+ * end. The task with the earliest wake time then runs, and the clock jumps to that time. So each
+ * run of a seed is the same, and sanitizers see ordinary threads.
  */
 #include "coll_sim.h"
 
@@ -19,7 +19,7 @@
 
 #define TASKS_MAX 64u
 #define NEVER_NS UINT64_MAX
-#define CLOCK_READ_NS 300u /* the time that a thread needs between two reads of the clock */
+#define CLOCK_READ_NS 300u /* virtual time between two reads of the clock */
 #define YIELD_NS 5000u
 
 struct task {
@@ -29,7 +29,7 @@ struct task {
 	void *(*start)(void *);
 	void *arg;
 	uint64_t wake_ns;
-	const void *waits_for; /* a condition */
+	const void *waits_for; /* a condition variable */
 	bool has_ended;
 };
 
@@ -44,7 +44,7 @@ static struct {
 	bool is_running, is_over;
 } tasks = { .lock = PTHREAD_MUTEX_INITIALIZER, .over = PTHREAD_COND_INITIALIZER };
 
-static __thread struct task *self; /* NULL: not a task */
+static __thread struct task *self; /* NULL: this thread is not a task */
 
 int __real_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*start)(void *),
 			  void *arg);
@@ -66,7 +66,8 @@ int __wrap_nanosleep(const struct timespec *duration, struct timespec *left);
 int __wrap_sched_yield(void);
 int __wrap_pthread_setname_np(pthread_t thread, const char *name);
 
-/* tasks.lock is held. The task that runs next, at its time; NULL: over. */
+/* tasks.lock is held. Returns the task to run next and advances the clock to its wake time. NULL:
+ * all wait forever, or all have ended. */
 static struct task *clock_next(void)
 {
 	struct task *next = NULL;
@@ -86,7 +87,7 @@ static struct task *clock_next(void)
 	return next;
 }
 
-/* tasks.lock is held. Another task runs; unless this one has ended, waits for its next turn. */
+/* tasks.lock is held. Runs another task. Unless this task has ended, waits for its next turn. */
 static void clock_switch(void)
 {
 	struct task *next = NULL;
@@ -94,7 +95,7 @@ static void clock_switch(void)
 	if (!runner_has_failed())
 		next = clock_next();
 	if (next && sim_clock.now_ns > tasks.limit_ns) {
-		runner_fail("no end after %.3f s", (double)sim_clock.now_ns / 1e9);
+		runner_fail("the run does not end within %.3f s", (double)sim_clock.now_ns / 1e9);
 		next = NULL;
 	}
 	if (next) {
@@ -204,7 +205,7 @@ bool clock_run(uint64_t limit_ns)
 	return good;
 }
 
-/* ---- what the library calls -------------------------------------------------------------------- */
+/* ---- calls of the library -------------------------------------------------------------------- */
 
 int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*start)(void *),
 			  void *arg)
@@ -217,7 +218,7 @@ int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(
 	return 0;
 }
 
-/* The thread itself is joined by clock_run(). */
+/* clock_run() joins the thread itself. */
 int __wrap_pthread_join(pthread_t thread, void **result)
 {
 	struct task *task = tasks.tasks;
@@ -292,7 +293,7 @@ int __wrap_sched_yield(void)
 	return 0;
 }
 
-/* A simulation does not name the process's threads. */
+/* Does not change the names of the threads of this process. */
 int __wrap_pthread_setname_np(pthread_t thread, const char *name)
 {
 	(void)thread;

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * coll_network.c - coll_net.c's functions over a network in memory.
+ * coll_network.c - the functions of coll_net.c over a network in memory.
  *
- * Theory of operation. Rank r has device r, so a process with all ranks has them all. A channel carries messages in one
- * direction, in order, between two comms. A message arrives after the time that the sender's NIC needs and its delay. A
- * send is done when the receiver's host has the message, a receive when the message is in the posted memory. Until one
- * of both is done, a message is the sender's memory, so that its early reuse shows. The plugin's contract leaves room
- * for more, and takes it: a call may say "not now". Loss and reordering are TCP's, which sim_run simulates: here they
- * are messages that come late.
+ * Theory of operation. Rank r has device r, and this process has all of them. A channel carries
+ * messages in one direction, in order, between two comms. A message arrives after its transmission
+ * time on the sender's NIC and the NIC's delay. A send completes when the receiver's host has the
+ * message, a receive when the message is in the posted memory. Until one of them completes, the
+ * message is read from the sender's memory, so that its early reuse corrupts the message. As the
+ * plugin's contract allows, a call may refuse a message for now. sim_run simulates TCP's loss and
+ * reordering; here messages are only late.
  */
 #include "coll_sim.h"
 
@@ -19,22 +20,22 @@
 #include "coll_impl.h"
 
 #define REQUESTS 8u       /* fewer than COLL_XFERS */
-#define PLANT_BYTES 4096u /* no header alone is as long */
+#define PLANT_BYTES 4096u /* longer than a header without data */
 #define NSEC_PER_SEC UINT64_C(1000000000)
 
 enum { SENDER, RECEIVER };
 
 struct request {
 	unsigned char *data;
-	uint64_t bytes;          /* of the memory; of the message, once it is there */
+	uint64_t bytes;          /* of the memory; after completion, of the message */
 	uint64_t arrives_ns;     /* send */
-	struct message *message; /* send: in data */
+	struct message *message; /* send: the message in data */
 	bool is_used, is_received;
 };
 
 struct message {
 	STAILQ_ENTRY(message) link;
-	struct request *send; /* NULL: it is done, and copy has the bytes */
+	struct request *send; /* NULL: the send is complete, and copy has the bytes */
 	unsigned char *copy;
 	uint64_t bytes, arrives_ns;
 };
@@ -42,7 +43,7 @@ struct message {
 struct comm {
 	struct channel *channel;
 	bool is_send, is_closed;
-	uint64_t closed_ns; /* the peer knows */
+	uint64_t closed_ns; /* when the peer sees it */
 	int error;
 	struct request requests[REQUESTS];
 	uint64_t posted, received; /* requests */
@@ -51,10 +52,10 @@ struct comm {
 struct channel {
 	STAILQ_ENTRY(channel) link;
 	unsigned ranks[2];
-	struct listen *listen; /* until it is accepted */
+	struct listen *listen; /* until accepted */
 	struct comm ends[2];
-	uint64_t opened_ns; /* its request to connect arrives */
-	uint64_t last_ns;   /* its newest message arrives */
+	uint64_t opened_ns; /* arrival of the connect request */
+	uint64_t last_ns;   /* arrival of the newest message */
 	STAILQ_HEAD(, message) messages;
 };
 
@@ -65,16 +66,16 @@ struct listen {
 
 struct handle {
 	uint32_t rank, port;
-	struct channel *channel; /* of connect calls */
+	struct channel *channel; /* of repeated connect calls */
 };
-static_assert(sizeof(struct handle) <= COLL_HANDLE_BYTES, "the library keeps it");
+static_assert(sizeof(struct handle) <= COLL_HANDLE_BYTES, "the library keeps handles of this size");
 
 static struct {
 	const struct coll_scenario *scenario;
 	STAILQ_HEAD(, channel) channels;
 	LIST_HEAD(, listen) listens;
 	uint32_t ports;
-	uint64_t busy_ns[CLN_RANKS_MAX]; /* the NIC sends until then */
+	uint64_t busy_ns[CLN_RANKS_MAX]; /* the NIC transmits until then */
 	bool is_cut[CLN_RANKS_MAX];
 	struct harp_coll_net facts;
 } net;
@@ -120,13 +121,13 @@ static uint64_t arrival_in_order_ns(struct channel *channel, uint64_t bytes)
 	return channel->last_ns;
 }
 
-/* What a rank sent so that it arrives then has arrived. */
+/* Has a message from that rank with that arrival time arrived? */
 static bool has_arrived(unsigned from_rank, uint64_t arrives_ns)
 {
 	return !net.is_cut[from_rank] && sim_clock.now_ns >= arrives_ns;
 }
 
-/* And the answer has. */
+/* Has the reply of the receiver arrived, too? */
 static bool is_answered(const struct channel *channel, uint64_t arrives_ns)
 {
 	unsigned peer = channel->ranks[RECEIVER];
@@ -135,7 +136,7 @@ static bool is_answered(const struct channel *channel, uint64_t arrives_ns)
 	       has_arrived(peer, arrives_ns + net.scenario->nics[peer].delay_ns);
 }
 
-/* ---- the plugin -------------------------------------------------------------------------------- */
+/* ---- the plugin ------------------------------------------------------------------------------ */
 
 int net_load(const char *plugin, char *error, size_t error_bytes)
 {
@@ -179,15 +180,15 @@ int net_devices(void)
 
 int net_listen(int device, void *handle, void **listen_comm)
 {
-	struct handle mine = { .rank = (uint32_t)device, .port = ++net.ports };
+	struct handle own = { .rank = (uint32_t)device, .port = ++net.ports };
 	struct listen *listen = calloc(1, sizeof(*listen));
 
 	if (!listen)
 		abort();
-	listen->port = mine.port;
+	listen->port = own.port;
 	LIST_INSERT_HEAD(&net.listens, listen, link);
 	memset(handle, 0, COLL_HANDLE_BYTES);
-	memcpy(handle, &mine, sizeof(mine));
+	memcpy(handle, &own, sizeof(own));
 	*listen_comm = listen;
 	return 0;
 }
@@ -221,20 +222,20 @@ static struct channel *channel_new(unsigned from_rank, const struct handle *to)
 
 int net_connect(int device, void *handle, void **comm)
 {
-	struct handle theirs;
+	struct handle peer;
 
-	memcpy(&theirs, handle, sizeof(theirs));
+	memcpy(&peer, handle, sizeof(peer));
 	*comm = NULL;
-	if (!theirs.channel) {
-		theirs.channel = channel_new((unsigned)device, &theirs);
-		memcpy(handle, &theirs, sizeof(theirs));
+	if (!peer.channel) {
+		peer.channel = channel_new((unsigned)device, &peer);
+		memcpy(handle, &peer, sizeof(peer));
 		return 0;
 	}
-	if (!is_answered(theirs.channel, theirs.channel->opened_ns))
+	if (!is_answered(peer.channel, peer.channel->opened_ns))
 		return 0;
-	if (theirs.channel->ends[RECEIVER].is_closed)
+	if (peer.channel->ends[RECEIVER].is_closed)
 		return -ECONNRESET;
-	*comm = &theirs.channel->ends[SENDER];
+	*comm = &peer.channel->ends[SENDER];
 	return 0;
 }
 
@@ -255,7 +256,7 @@ int net_accept(void *listen_comm, void **comm)
 	return 0;
 }
 
-/* The peer has closed, and this end knows. */
+/* True when the peer has closed and this end has noticed. */
 static bool comm_is_reset(const struct comm *comm)
 {
 	const struct channel *channel = comm->channel;
@@ -348,7 +349,7 @@ int net_irecv(void *comm, void *data, size_t bytes, void **mhandle, void **reque
 	return comm_post(comm, data, bytes, request);
 }
 
-/* The memory is the sender's again. */
+/* Copies the message, because the sender may reuse its memory now. */
 static void request_copy(struct request *request)
 {
 	struct message *message = request->message;
@@ -379,7 +380,7 @@ int net_test(void *comm, void *request, void *mhandle, bool *done, size_t *bytes
 	return 0;
 }
 
-/* Posted messages still arrive. */
+/* Posted messages still arrive after the close. */
 void net_close_send(void *comm)
 {
 	struct comm *at = comm;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * coll_scenario.c - the scenario of a seed: ranks, NICs, calls, and what happens to a rank.
+ * coll_scenario.c - generates the scenario of a seed: ranks, NICs, calls, and events of a rank.
  *
- * Bounds keep a seed at some tens of milliseconds of work: about a megabyte in all.
+ * Limits keep a seed at some tens of milliseconds of work: about a megabyte in all.
  */
 #include "coll_sim.h"
 
@@ -15,7 +15,7 @@
 #define MS UINT64_C(1000000)
 #define BYTES_MAX 1000000u /* of all ranks and calls */
 
-/* ---- as data ----------------------------------------------------------------------------------- */
+/* ---- as data --------------------------------------------------------------------------------- */
 
 static const struct scn_field cln_world[] = { CLN_WORLD(SCN_FIELD) };
 static const struct scn_field cln_nic[] = { CLN_NIC(SCN_FIELD) };
@@ -47,7 +47,7 @@ static const char *cln_check(const void *scenario)
 	const struct coll_scenario *s = scenario;
 
 	if (s->world.ranks < 2 || s->world.ranks > CLN_RANKS_MAX || s->nic_count != s->world.ranks)
-		return "not one NIC for each of two to eight ranks";
+		return "not two to eight ranks with one NIC each";
 	if (!s->world.groups || !s->world.timeout_ms)
 		return "no group, or no timeout";
 	for (unsigned i = 0; i < s->call_count; i++) {
@@ -55,12 +55,12 @@ static const char *cln_check(const void *scenario)
 
 		if (c->op > HARP_COLL_SEND || c->peer >= s->world.ranks ||
 		    (c->op == HARP_COLL_SEND && !c->peer))
-			return "a call of no operation or peer";
+			return "a call with an invalid operation or peer";
 	}
 	for (unsigned i = 0; i < s->event_count; i++)
 		if (s->events[i].kind >= CLN_EVENT_KINDS || s->events[i].rank >= s->world.ranks ||
 		    s->events[i].call >= s->call_count)
-			return "an event of no kind, rank or call";
+			return "an event with an invalid kind, rank or call";
 	return NULL;
 }
 
@@ -72,7 +72,7 @@ const struct scn_layout coll_scenario_layout = {
 	.remark = cln_remark,
 };
 
-/* ---- from a seed ------------------------------------------------------------------------------- */
+/* ---- from a seed ----------------------------------------------------------------------------- */
 
 struct maker {
 	struct coll_scenario *s;
@@ -82,16 +82,16 @@ struct maker {
 static void make_nics(struct maker *m)
 {
 	struct coll_scenario *s = m->s;
-	struct cln_nic way = { .delay_ns = PICK(&m->rng, 1 * US, 10 * US, 100 * US),
-			       .rate_bps = PICK(&m->rng, 0, 10000000000, 1000000000) };
+	struct cln_nic path = { .delay_ns = PICK(&m->rng, 1 * US, 10 * US, 100 * US),
+				.rate_bps = PICK(&m->rng, 0, 10000000000, 1000000000) };
 	bool clean = one_in(&m->rng, 3);
 
 	s->nic_count = (unsigned)s->world.ranks;
 	for (unsigned i = 0; i < s->nic_count; i++) {
 		struct cln_nic *n = &s->nics[i];
 
-		*n = way;
-		if (one_in(&m->rng, 4)) /* one that is slower than the others */
+		*n = path;
+		if (one_in(&m->rng, 4)) /* slower than the others */
 			n->delay_ns *= 5;
 		n->jitter_ns = one_in(&m->rng, 3) ? n->delay_ns / 2 : 0;
 		if (clean)
@@ -101,7 +101,7 @@ static void make_nics(struct maker *m)
 	}
 }
 
-/* Around the limits at which the library changes its algorithm, and anything. */
+/* Sizes near those at which the library changes its algorithm, and any sizes. */
 static uint64_t make_count(struct maker *m)
 {
 	uint64_t near;
@@ -174,7 +174,8 @@ static void make_events(struct maker *m)
 	}
 	if (e->kind == CLN_CUT && e->duration_ns)
 		return;
-	/* The end of the group. In such a call, each rank waits for all others. */
+	/* The event ends the group. The last call is one in which each rank waits for all
+	 * others. */
 	s->world.groups = 1;
 	s->world.hosts = 0;
 	s->call_count = (unsigned)e->call + 1;

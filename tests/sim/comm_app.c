@@ -24,7 +24,7 @@
 #define APP_SAMPLE_BYTES 512u
 #define APP_IDLE_NS_MAX (5 * CSIM_MS)
 
-/* ---- bytes ------------------------------------------------------------------------------------- */
+/* ---- bytes ----------------------------------------------------------------------------------- */
 
 static uint64_t app_word(const struct csim_app *app, uint64_t message, uint64_t word)
 {
@@ -54,7 +54,7 @@ static bool app_all(const uint8_t *bytes, uint8_t value, size_t len)
 	return !len || (bytes[0] == value && memcmp(bytes, bytes + 1, len - 1) == 0);
 }
 
-/* ---- buffers ----------------------------------------------------------------------------------- */
+/* ---- buffers --------------------------------------------------------------------------------- */
 
 static void buffer_make(struct csim_buffer *b, size_t size, size_t misalign, uint8_t fill)
 {
@@ -95,7 +95,7 @@ struct csim_buffer *csim_buffer_retired(struct csim *sim, unsigned comm)
 	return app->retired_next ? &app->retired[(app->retired_next - 1) % 4] : NULL;
 }
 
-/* ---- looking ----------------------------------------------------------------------------------- */
+/* ---- looking --------------------------------------------------------------------------------- */
 
 static bool app_unit_torn(const uint8_t *unit, const uint8_t *fresh, size_t len, bool prefixes)
 {
@@ -220,7 +220,7 @@ bool csim_placed(struct csim *sim, const uint8_t *dst, size_t len)
 	return true;
 }
 
-/* ---- posting ----------------------------------------------------------------------------------- */
+/* ---- posting --------------------------------------------------------------------------------- */
 
 static void app_prepare(struct csim_app *app, struct csim_buffer *b)
 {
@@ -265,7 +265,7 @@ static void app_broken(struct csim_app *app, int error)
 	app->close_ns = app->sim->now_ns + app_upto(app, CSIM_MS);
 }
 
-/* ---- completing -------------------------------------------------------------------------------- */
+/* ---- completing ------------------------------------------------------------------------------ */
 
 static bool app_received(struct csim_app *app, struct csim_buffer *b, size_t size)
 {
@@ -352,7 +352,7 @@ static bool app_post(struct csim_app *app)
 	return true;
 }
 
-/* ---- turns ------------------------------------------------------------------------------------- */
+/* ---- turns ----------------------------------------------------------------------------------- */
 
 void csim_app_end(struct csim_app *app, bool abort)
 {
@@ -437,7 +437,7 @@ void csim_app_turn(struct csim_app *app)
 		app->wake_ns = app->close_ns;
 }
 
-/* ---- making ------------------------------------------------------------------------------------ */
+/* ---- making ---------------------------------------------------------------------------------- */
 
 static uint64_t app_size(const struct csn_comm *c, struct rng *rng)
 {

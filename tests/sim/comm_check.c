@@ -18,7 +18,7 @@
 #define CHECK_QUICK_NS CSIM_S        /* after the lane timeout */
 #define CHECK_SLACK_NS (5 * CSIM_S)  /* after the user timeout */
 
-/* ---- log lines ---------------------------------------------------------------------------- */
+/* ---- log lines ------------------------------------------------------------------------------- */
 
 static char check_warns[CHECK_WARNS][512];
 static unsigned check_warn_count;
@@ -49,7 +49,7 @@ static bool check_peer_named(const struct csim_app *app)
 	return false;
 }
 
-/* ---- errors ------------------------------------------------------------------------------------ */
+/* ---- errors ---------------------------------------------------------------------------------- */
 
 static bool check_works(const struct csim *sim, unsigned comm)
 {
@@ -99,7 +99,7 @@ bool csim_check_lost_lane(struct csim_lane *lane, enum csim_side side)
 			   side ? "receiving" : "sending");
 }
 
-/* ---- progress ---------------------------------------------------------------------------- */
+/* ---- progress -------------------------------------------------------------------------------- */
 
 static uint64_t check_later(uint64_t a, uint64_t b)
 {
@@ -173,7 +173,7 @@ bool csim_check_progress(struct csim *sim)
 	return true;
 }
 
-/* ---- the end ----------------------------------------------------------------------------------- */
+/* ---- the end --------------------------------------------------------------------------------- */
 
 static bool check_nic_end(struct csim_nic *nic)
 {

@@ -55,7 +55,7 @@ struct csim_lane *csim_connecting_lane(void)
 	return connecting_lane;
 }
 
-/* ---- in the place of others -------------------------------------------------------------------- */
+/* ---- in the place of others ------------------------------------------------------------------ */
 
 ssize_t getrandom(void *buf, size_t len, unsigned flags)
 {
@@ -123,7 +123,7 @@ int __wrap_registry_join(uint64_t comm_id, const uint8_t key[PREAMBLE_KEY_BYTES]
 	return rc;
 }
 
-/* ---- the control thread ------------------------------------------------------------------------ */
+/* ---- the control thread ---------------------------------------------------------------------- */
 
 struct poller *control_poller(void)
 {
@@ -310,7 +310,7 @@ void csim_controls_end(struct csim *sim)
 	}
 }
 
-/* ---- listeners --------------------------------------------------------------------------------- */
+/* ---- listeners ------------------------------------------------------------------------------- */
 
 static void listener_open(struct csim_nic *nic, uint64_t kind)
 {
@@ -360,7 +360,7 @@ uint64_t csim_listener_next_ns(const struct csim_nic *nic)
 		       : CSIM_NEVER_NS;
 }
 
-/* ---- lanes that are being opened --------------------------------------------------------------- */
+/* ---- lanes that are being opened ------------------------------------------------------------- */
 
 struct csim_lane *csim_attempted(struct csim *sim, const struct attempt *attempt)
 {
@@ -451,7 +451,7 @@ void csim_listener_settle(struct csim_nic *nic)
 	}
 }
 
-/* ---- connect attempts -------------------------------------------------------------------------- */
+/* ---- connect attempts ------------------------------------------------------------------------ */
 
 static void connect_ended(struct attempt *attempt, int error, const char *text, uint64_t now_ns)
 {

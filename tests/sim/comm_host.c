@@ -20,7 +20,7 @@
 #define HOST_FRAMES 2048u
 #define HOST_PACKETS 4096u
 
-/* ---- in the place of instance.c and engine*.c -------------------------------------------------- */
+/* ---- in the place of instance.c and engine*.c ------------------------------------------------ */
 
 static struct csim_nic *host_nic(const struct harp_instance *instance)
 {
@@ -89,7 +89,7 @@ void engine_advance(struct poller *poller, uint64_t now_ns)
 		csim_wake_apps(nic->sim, nic->host);
 }
 
-/* ---- NICs: ports of the wire, which drop packets of a cut path ----------------------------------------- */
+/* ---- NICs: ports of the wire, which drop packets of a cut path ------------------------------- */
 
 static struct csim *host_sim;
 static const struct harp_nic_ops *wire_ops;
@@ -173,7 +173,7 @@ uint64_t csim_nic_next_ns(struct csim_nic *nic)
 	return earlier(next_ns, nic->port->ops->next_ns(nic->port));
 }
 
-/* ---- making ------------------------------------------------------------------------------------ */
+/* ---- making ---------------------------------------------------------------------------------- */
 
 struct harp_addr csim_addr(const struct csim *sim, unsigned host, unsigned rail)
 {
@@ -319,7 +319,7 @@ void csim_nic_kill(struct csim_nic *nic)
 		(void)runner_fail("host %u: no stack for the dead", nic->host);
 }
 
-/* ---- attacks ----------------------------------------------------------------------------------- */
+/* ---- attacks --------------------------------------------------------------------------------- */
 
 /* No options, no data. Returns the length. */
 static uint32_t rst_packet(const struct csim *sim, unsigned from, unsigned to, unsigned rail,

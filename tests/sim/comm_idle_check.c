@@ -86,7 +86,7 @@ static void idle_see(struct idle_view *v, struct comm *comm)
 	idle_see_lane(&v->lanes[l->index], l);
 }
 
-/* ---- must it be idle? -------------------------------------------------------------------------- */
+/* ---- must it be idle? ------------------------------------------------------------------------ */
 
 static bool idle_is_woken(struct comm *comm)
 {
@@ -127,7 +127,7 @@ static bool idle_is_expected(struct comm *comm)
 	return true;
 }
 
-/* ---- a turn ------------------------------------------------------------------------------------ */
+/* ---- a turn ---------------------------------------------------------------------------------- */
 
 /* Both pollers are held. Had the comm something to do? */
 static bool idle_turn(struct comm *comm, struct comm_engine *e)
@@ -181,7 +181,7 @@ static bool idle_look(struct csim_app *app, struct comm_engine *e)
 			   app->number, app->side ? "receiving" : "sending", e ? "HARP" : "kernel");
 }
 
-/* ---- for comm_sim.c ---------------------------------------------------------------------------- */
+/* ---- for comm_sim.c -------------------------------------------------------------------------- */
 
 bool csim_check_idle(struct csim_app *app)
 {

@@ -34,7 +34,7 @@ static struct csim_lane *lane_of(const struct lane *lane, enum csim_side *side)
 	return NULL;
 }
 
-/* ---- operations of HARP lanes ------------------------------------------------------------------ */
+/* ---- operations of HARP lanes ---------------------------------------------------------------- */
 
 static void own_interleave(struct lane *lane)
 {
@@ -91,7 +91,7 @@ void csim_lane_adopt(struct lane *lane)
 	lane->ops = &own_ops;
 }
 
-/* ---- connecting -------------------------------------------------------------------------------- */
+/* ---- connecting ------------------------------------------------------------------------------ */
 
 /* Is one of its NICs or hosts cut off, or what it sends harmed? */
 static bool connect_meets_trouble(const struct csim *sim, const struct csn_lane *spec)
@@ -156,7 +156,7 @@ static void lane_connect(struct csim *sim, const struct csn_lane *spec)
 	nic->due_ns = sim->now_ns;
 }
 
-/* ---- joining ----------------------------------------------------------------------------------- */
+/* ---- joining --------------------------------------------------------------------------------- */
 
 const struct csn_lane *csim_lane_spec(const struct csim *sim, unsigned comm, unsigned index)
 {
@@ -282,7 +282,7 @@ void csim_lanes_settle(struct csim *sim, unsigned host)
 	}
 }
 
-/* ---- the state of a lane ------------------------------------------------------------------------ */
+/* ---- the state of a lane --------------------------------------------------------------------- */
 
 uint64_t csim_lane_silent_until_ns(const struct csim_lane *lane, enum csim_side sender)
 {
@@ -326,7 +326,7 @@ bool csim_lane_works(const struct csim_lane *lane)
 	return true;
 }
 
-/* ---- making ------------------------------------------------------------------------------------ */
+/* ---- making ---------------------------------------------------------------------------------- */
 
 bool csim_lanes_start(struct csim *sim)
 {

@@ -39,7 +39,7 @@ static unsigned comm_number(const struct csim_comm *k)
 	return (unsigned)(k - reconnect_sim->comms);
 }
 
-/* ---- the plan ------------------------------------------------------------------------------------ */
+/* ---- the plan -------------------------------------------------------------------------------- */
 
 /* Of the peer's HARP listener there; 0: it has none. */
 static uint16_t plan_port(const struct csn_lane *spec)
@@ -135,7 +135,7 @@ void candidates_list(struct candidates *out, int dev, struct engine_set *engines
 	};
 }
 
-/* ---- comms ----------------------------------------------------------------------------------------- */
+/* ---- comms ----------------------------------------------------------------------------------- */
 
 /* The attempt of a first lane, which had no preamble. */
 static struct attempt first_attempt(const struct csim_lane *first)
@@ -219,7 +219,7 @@ void csim_reconnect_lost(struct csim_comm *k, unsigned index, enum comm_loss los
 	planned->up = false;
 }
 
-/* ---- attempts -------------------------------------------------------------------------------------- */
+/* ---- attempts -------------------------------------------------------------------------------- */
 
 void csim_expect_attempt(struct csim_comm *k, unsigned index)
 {
@@ -269,7 +269,7 @@ void csim_expect_no_failure(const struct csim_lane *lane, int error)
 			  lane->index, error);
 }
 
-/* ---- checks ---------------------------------------------------------------------------------------- */
+/* ---- checks ---------------------------------------------------------------------------------- */
 
 /* Time does not count while the host is frozen. */
 static bool check_time(const struct csim_comm *k, unsigned index)

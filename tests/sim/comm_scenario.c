@@ -17,7 +17,7 @@
 #define BYTES_MAX 400000u /* of all comms, in most seeds */
 #define SLOW_BPS 100000000u
 
-/* ---- as data ----------------------------------------------------------------------------------- */
+/* ---- as data --------------------------------------------------------------------------------- */
 
 static const struct scn_field csn_world[] = { CSN_WORLD(SCN_FIELD) };
 static const struct scn_field csn_nic[] = { SCN_IMPAIR(SCN_FIELD) };
@@ -98,7 +98,7 @@ const struct scn_layout comm_scenario_layout = {
 	.remark = csn_remark,
 };
 
-/* ---- from a seed ------------------------------------------------------------------------------- */
+/* ---- from a seed ----------------------------------------------------------------------------- */
 
 struct maker {
 	struct comm_scenario *s;
@@ -320,7 +320,7 @@ void comm_scenario_make(struct comm_scenario *s, uint64_t seed)
 		make_event(&m, &s->events[i]);
 }
 
-/* ---- small ones -------------------------------------------------------------------------------- */
+/* ---- small ones ------------------------------------------------------------------------------ */
 
 void comm_scenario_make_small(struct comm_scenario *s, unsigned which)
 {

@@ -95,7 +95,7 @@ static uint64_t share_run(const struct share_row *row, uint64_t size, enum share
 
 	share_make(&scenario, row, size, fault);
 	sim.unchecked = true; /* seeds look at each step */
-	runner_run_begins();
+	runner_reset();
 	if (!csim_run(&sim, &scenario, true)) {
 		printf("FAILED: %s\n", runner_reason());
 		return 0;

@@ -78,7 +78,7 @@ int sched_yield(void)
 	return 0;
 }
 
-/* ---- for all files ----------------------------------------------------------------------------- */
+/* ---- for all files --------------------------------------------------------------------------- */
 
 void csim_note(struct csim *sim, const char *format, ...)
 {
@@ -147,7 +147,7 @@ void csim_interleave(struct csim *sim, unsigned host)
 	sim->depth--;
 }
 
-/* ---- events ------------------------------------------------------------------------------------ */
+/* ---- events ---------------------------------------------------------------------------------- */
 
 static void event_disturb(struct csim *sim, unsigned host, int rail, enum csn_lane_kind kind)
 {
@@ -357,7 +357,7 @@ static void sim_resets_again(struct csim *sim)
 	}
 }
 
-/* ---- turns ------------------------------------------------------------------------------------- */
+/* ---- turns ----------------------------------------------------------------------------------- */
 
 static void sim_stepped(struct csim *sim, uint64_t id)
 {
@@ -405,7 +405,7 @@ static void sim_app_turn(struct csim *sim, struct csim_app *app)
 	sim_stepped(sim, 2000 + app->number * 2 + (unsigned)app->side);
 }
 
-/* ---- time -------------------------------------------------------------------------------------- */
+/* ---- time ------------------------------------------------------------------------------------ */
 
 static uint64_t sim_nic_due_ns(struct csim *sim, struct csim_nic *nic)
 {
@@ -562,7 +562,7 @@ static bool sim_loop(struct csim *sim)
 	return false;
 }
 
-/* ---- a run ------------------------------------------------------------------------------------- */
+/* ---- a run ----------------------------------------------------------------------------------- */
 
 static void sim_settings(const struct csn_world *w)
 {

@@ -39,7 +39,7 @@ struct stack_listener;
 
 enum csim_side { CSIM_SEND = 0, CSIM_RECV = 1 };
 
-/* ---- hosts ------------------------------------------------------------------------------------- */
+/* ---- hosts ----------------------------------------------------------------------------------- */
 
 struct csim_nic {
 	struct engine
@@ -72,7 +72,7 @@ struct csim_host {
 	uint64_t held_until_ns;
 };
 
-/* ---- lanes ------------------------------------------------------------------------------------- */
+/* ---- lanes ----------------------------------------------------------------------------------- */
 
 struct csim_end {
 	struct lane *lane; /* NULL: not yet, or closed by its owner */
@@ -95,7 +95,7 @@ struct csim_lane {
 	bool disturbed;          /* something in the scenario explains that it is given up */
 };
 
-/* ---- comms ------------------------------------------------------------------------------------- */
+/* ---- comms ----------------------------------------------------------------------------------- */
 
 struct csim_buffer {
 	uint8_t *base, *data; /* as allocated; as given to the comm */

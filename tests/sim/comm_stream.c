@@ -98,7 +98,7 @@ static void stream_free_if_done(struct csim_stream *s)
 	free(s);
 }
 
-/* ---- the pipe ---------------------------------------------------------------------------------- */
+/* ---- the pipe -------------------------------------------------------------------------------- */
 
 static struct stream_mark *pipe_mark(struct stream_pipe *p, unsigned i)
 {
@@ -196,7 +196,7 @@ static void stream_collapse(struct csim_stream *s, enum csim_side reader)
 	pipe_break(s, !reader, ECONNRESET, rng_below(&s->sim->rng, 2));
 }
 
-/* ---- calls of the system; the linker leads lane_kernel.c's to them -------------------------------- */
+/* ---- calls of the system; the linker leads lane_kernel.c's to them --------------------------- */
 
 static size_t stream_cut(struct csim_stream *s, size_t len)
 {
@@ -410,7 +410,7 @@ void forkguard_close(int fd)
 	stream_free_if_done(s);
 }
 
-/* ---- in the place of kernel_info.c ---------------------------------------------------------------- */
+/* ---- in the place of kernel_info.c ----------------------------------------------------------- */
 
 void kernel_info(int fd, uint64_t sent_bytes, struct lane_info *info)
 {
@@ -438,7 +438,7 @@ uint64_t kernel_silence_ns(int fd, struct kernel_silence *silence, uint64_t now_
 	return now_ns - owner->silent_since_ns;
 }
 
-/* ---- connecting ---------------------------------------------------------------------------------- */
+/* ---- connecting ------------------------------------------------------------------------------ */
 
 /* The connection was reset before it was accepted. */
 static bool stream_is_refused(const struct csim_stream *s)
@@ -526,7 +526,7 @@ int getpeername(int fd, __SOCKADDR_ARG addr, socklen_t *restrict len)
 	return stream_name(fd, true, addr.__sockaddr__, len);
 }
 
-/* ---- polling ----------------------------------------------------------------------------------- */
+/* ---- polling --------------------------------------------------------------------------------- */
 
 /* The socket's state as events. */
 static uint32_t stream_level(const struct csim_stream *s, enum csim_side side)
@@ -572,7 +572,7 @@ uint64_t csim_stream_level_ns(int fd, unsigned host, uint32_t events)
 	return csim_stream_next_ns(s, side);
 }
 
-/* ---- for the simulator --------------------------------------------------------------- */
+/* ---- for the simulator ----------------------------------------------------------------------- */
 
 unsigned device_kernel_lanes(const struct device *device)
 {

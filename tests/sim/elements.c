@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * elements.c - scenarios as text, "conn client=0 server=1 c_bytes=3000", and back; and a failing scenario made smaller
- * while it still fails.
+ * elements.c - prints and parses scenarios as text, "conn client=0 server=1 c_bytes=3000", and
+ * shrinks a scenario while it still fails.
  *
- * The shrinker removes one element after the other, without and with the elements that refer to it. Then it tries for
- * each number its simple value, zero, and half. Rounds repeat until one changes nothing.
+ * The shrinker removes one element after the other, without and with the elements that refer to it.
+ * Then it tries for each number its simple value, zero, and half. Rounds repeat until one changes
+ * nothing.
  */
 #include "elements.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- text -------------------------------------------------------------------------------------- */
+/* ---- text ------------------------------------------------------------------------------------ */
 
 void elements_print(const struct scn_layout *layout, const void *scenario, FILE *to)
 {
@@ -67,13 +68,13 @@ static const char *text_line(const struct scn_layout *layout, void *s, char *lin
 	for (unsigned k = 0; k < layout->kind_count && !kind; k++)
 		kind = strcmp(layout->kinds[k].name, word) == 0 ? &layout->kinds[k] : NULL;
 	if (!kind)
-		return "no such element";
+		return "unknown element";
 	if (kind->count_at && *scn_count(s, kind) == kind->max)
-		return "too many of them";
+		return "too many of these elements";
 	values = scn_element(s, kind, kind->count_at ? (*scn_count(s, kind))++ : 0);
 	while ((word = strtok_r(NULL, " \t\n", &save)) != NULL) {
 		if (!text_field(kind, values, word))
-			return "a field that this element does not have, or no number";
+			return "an unknown field, or a value that is not a number";
 	}
 	return NULL;
 }
@@ -82,25 +83,25 @@ bool elements_read(const struct scn_layout *layout, void *s, FILE *from, char *w
 {
 	char line[4096];
 	unsigned number = 0;
-	const char *wrong = NULL;
+	const char *problem = NULL;
 
 	memset(s, 0, layout->size);
-	while (!wrong && fgets(line, sizeof(line), from)) {
+	while (!problem && fgets(line, sizeof(line), from)) {
 		char *comment = strchr(line, '#');
 
 		if (comment)
 			*comment = 0;
 		number++;
-		wrong = text_line(layout, s, line);
+		problem = text_line(layout, s, line);
 	}
-	if (!wrong)
-		wrong = layout->check(s);
-	if (wrong)
-		snprintf(why, why_len, "line %u: %s", number, wrong);
-	return !wrong;
+	if (!problem)
+		problem = layout->check(s);
+	if (problem)
+		snprintf(why, why_len, "line %u: %s", number, problem);
+	return !problem;
 }
 
-/* ---- shrinking --------------------------------------------------------------------------------- */
+/* ---- shrinking ------------------------------------------------------------------------------- */
 
 struct shrink {
 	const struct scn_layout *layout;
@@ -135,9 +136,10 @@ static void shrink_cut(void *s, const struct scn_kind *kind, unsigned at)
 	memset(scn_element(s, kind, *count), 0, kind->size);
 }
 
-/* How many fields of any element are numbers of elements of that kind. After `gone`, they are renumbered; a reference to
- * it refers to the next one, which the check may refuse. */
-static unsigned shrink_references(struct shrink *k, unsigned referred, unsigned gone)
+/* Renumbers all references to elements of the kind `target` behind `index`. A reference to `index`
+ * then refers to the next element, which the check may reject. Returns the number of such
+ * fields. */
+static unsigned shrink_references(struct shrink *k, unsigned target, unsigned index)
 {
 	unsigned references = 0;
 
@@ -146,42 +148,42 @@ static unsigned shrink_references(struct shrink *k, unsigned referred, unsigned 
 		unsigned count = kind->count_at ? *scn_count(k->trial, kind) : 1;
 
 		for (unsigned f = 0; f < kind->field_count; f++) {
-			if (kind->fields[f].simple != SCN_REF(referred))
+			if (kind->fields[f].simple != SCN_REF(target))
 				continue;
 			references++;
 			for (unsigned i = 0; i < count; i++) {
 				uint64_t *value = scn_element(k->trial, kind, i) + f;
 
-				*value -= *value > gone;
+				*value -= *value > index;
 			}
 		}
 	}
 	return references;
 }
 
-/* With all that refers to it. */
-static void shrink_cut_deep(struct shrink *k, unsigned referred, unsigned gone)
+/* Removes an element and all elements that refer to it. */
+static void shrink_cut_deep(struct shrink *k, unsigned target, unsigned index)
 {
 	for (unsigned n = k->layout->kind_count; n-- > 0;) {
 		const struct scn_kind *kind = &k->layout->kinds[n];
 
 		for (unsigned f = 0; f < kind->field_count && kind->count_at; f++) {
-			if (kind->fields[f].simple != SCN_REF(referred))
+			if (kind->fields[f].simple != SCN_REF(target))
 				continue;
 			for (unsigned i = *scn_count(k->trial, kind); i-- > 0;) {
-				if (scn_element(k->trial, kind, i)[f] == gone)
+				if (scn_element(k->trial, kind, i)[f] == index)
 					shrink_cut_deep(k, n, i);
 			}
 		}
 	}
-	shrink_cut(k->trial, &k->layout->kinds[referred], gone);
-	(void)shrink_references(k, referred, gone);
+	shrink_cut(k->trial, &k->layout->kinds[target], index);
+	(void)shrink_references(k, target, index);
 }
 
 static bool shrink_elements(struct shrink *k, unsigned n)
 {
 	const struct scn_kind *kind = &k->layout->kinds[n];
-	bool smaller = false;
+	bool has_shrunk = false;
 
 	for (unsigned i = *scn_count(k->best, kind); i-- > 0;) {
 		unsigned references;
@@ -190,21 +192,21 @@ static bool shrink_elements(struct shrink *k, unsigned n)
 		shrink_cut(k->trial, kind, i);
 		references = shrink_references(k, n, i);
 		if (shrink_try(k)) {
-			smaller = true;
+			has_shrunk = true;
 		} else if (references) {
 			shrink_begin(k);
 			shrink_cut_deep(k, n, i);
-			smaller |= shrink_try(k);
+			has_shrunk |= shrink_try(k);
 		}
 	}
-	return smaller;
+	return has_shrunk;
 }
 
 static bool shrink_number(struct shrink *k, size_t at, uint64_t simple)
 {
 	uint64_t *best = (uint64_t *)(void *)((char *)k->best + at);
 	uint64_t *trial = (uint64_t *)(void *)((char *)k->trial + at);
-	bool smaller = false;
+	bool has_shrunk = false;
 
 	if (*best == simple || *best == 0 || simple >= SCN_REF(SCN_REFS_MAX))
 		return false;
@@ -219,15 +221,15 @@ static bool shrink_number(struct shrink *k, size_t at, uint64_t simple)
 		shrink_begin(k);
 		*trial = *best / 2;
 		if (!shrink_try(k))
-			return smaller;
-		smaller = true;
+			return has_shrunk;
+		has_shrunk = true;
 	}
-	return smaller;
+	return has_shrunk;
 }
 
 static bool shrink_numbers(struct shrink *k)
 {
-	bool smaller = false;
+	bool has_shrunk = false;
 
 	for (unsigned n = 0; n < k->layout->kind_count; n++) {
 		const struct scn_kind *kind = &k->layout->kinds[n];
@@ -235,11 +237,11 @@ static bool shrink_numbers(struct shrink *k)
 
 		for (unsigned i = 0; i < count; i++) {
 			for (unsigned f = 0; f < kind->field_count; f++)
-				smaller |= shrink_number(k, kind->at + i * kind->size + f * 8,
-							 kind->fields[f].simple);
+				has_shrunk |= shrink_number(k, kind->at + i * kind->size + f * 8,
+							    kind->fields[f].simple);
 		}
 	}
-	return smaller;
+	return has_shrunk;
 }
 
 unsigned elements_shrink(const struct scn_layout *layout, void *scenario,
@@ -248,18 +250,18 @@ unsigned elements_shrink(const struct scn_layout *layout, void *scenario,
 	struct shrink k = {
 		.layout = layout, .best = scenario, .fails = fails, .tries_max = tries_max
 	};
-	bool smaller = true;
+	bool has_shrunk = true;
 
 	k.trial = malloc(layout->size);
 	if (!k.trial)
 		abort();
-	while (smaller && k.tries < k.tries_max) {
-		smaller = false;
+	while (has_shrunk && k.tries < k.tries_max) {
+		has_shrunk = false;
 		for (unsigned n = layout->kind_count; n-- > 0;) {
 			if (layout->kinds[n].count_at)
-				smaller |= shrink_elements(&k, n);
+				has_shrunk |= shrink_elements(&k, n);
 		}
-		smaller |= shrink_numbers(&k);
+		has_shrunk |= shrink_numbers(&k);
 	}
 	free(k.trial);
 	return k.tries;

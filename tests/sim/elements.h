@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * elements.h - scenarios as lists of elements, which text and shrinker treat alike.
+ * elements.h - scenarios as lists of elements, which are printed, parsed and shrunk generically.
  *
- * A scenario is a struct; an element (the world, a stack, an event) is a struct of 64-bit numbers only, whose
- * names and simple values come from an X-macro list. So text and shrinker need no knowledge of any of them.
- * X(name, simple): the value that the shrinker tries first; SCN_KEEP: it leaves the field alone;
- * SCN_REF(kind): the number of another element, renumbered when elements go.
+ * A scenario is a struct. An element (the world, a stack, an event) is a struct of 64-bit numbers
+ * only, whose names and simple values come from an X-macro list: X(name, simple). `simple` is the
+ * value that the shrinker tries first. SCN_KEEP: the shrinker does not change the field.
+ * SCN_REF(kind): the field is the number of another element, renumbered when elements are removed.
  */
 #ifndef HARP_TESTS_ELEMENTS_H
 #define HARP_TESTS_ELEMENTS_H
@@ -35,15 +35,15 @@ struct scn_kind {
 	const struct scn_field *fields;
 	unsigned field_count, max;
 	size_t size, at; /* of an element; of the first one in the scenario */
-	size_t count_at; /* of the count; 0: there is always one */
+	size_t count_at; /* of the count; 0: always one element */
 };
 struct scn_layout {
-	const struct scn_kind *kinds; /* those that others refer to before those that refer */
+	const struct scn_kind *kinds; /* referenced kinds before those that refer to them */
 	unsigned kind_count;
 	size_t size; /* of the scenario */
-	/* Checks references and values. Returns what is wrong, NULL: nothing. */
+	/* Checks references and values. Returns the problem, or NULL. */
 	const char *(*check)(const void *scenario);
-	/* A remark about an element for its comment; NULL: none. */
+	/* A remark that is printed behind an element, or NULL. */
 	const char *(*remark)(const struct scn_kind *kind, const uint64_t *values);
 };
 
@@ -63,20 +63,20 @@ static inline unsigned *scn_count(void *scenario, const struct scn_kind *kind)
 	return kind->count_at ? (unsigned *)(void *)((char *)scenario + kind->count_at) : NULL;
 }
 
-/* One line an element, fields that are not zero. */
+/* Prints one line per element, with the fields that are not zero. */
 void elements_print(const struct scn_layout *layout, const void *scenario, FILE *to);
-/* The reverse. False: why (a line) says where and what. */
+/* Parses that text. False: `why` has the line and the problem. */
 bool elements_read(const struct scn_layout *layout, void *scenario, FILE *from, char *why,
 		   size_t why_len);
 
 /*
- * Makes a scenario smaller while fails() stays true: fewer elements, then simpler numbers. Returns how many
- * scenarios were tried.
+ * Makes a scenario smaller while fails() returns true: fewer elements, then simpler numbers.
+ * Returns the number of scenarios that it tried.
  */
 unsigned elements_shrink(const struct scn_layout *layout, void *scenario,
 			 bool (*fails)(const void *scenario), unsigned tries_max);
 
-/* ---- how scenarios are drawn: all from one generator, so that a seed is a scenario ------------- */
+/* ---- random draws: one generator, so that a seed is a scenario ------------------------------- */
 
 /* Uniform in [0, bound); 0 if bound is 0. */
 static inline uint32_t below(struct rng *rng, uint64_t bound)
@@ -94,12 +94,12 @@ static inline bool one_in(struct rng *rng, uint32_t n)
 	return rng_below(rng, n) == 0;
 }
 
-/* One of the values. */
+/* Draws one of the values. */
 #define PICK(rng, ...)                                                                             \
 	((const uint64_t[]){ __VA_ARGS__ }[below(rng, sizeof((const uint64_t[]){ __VA_ARGS__ }) /  \
 							      sizeof(uint64_t))])
 
-/* ---- a wire's impairments as fields of elements ------------------------------------------------ */
+/* ---- a wire's impairments as fields of elements ---------------------------------------------- */
 
 #define SCN_IMPAIR(X)                                                                              \
 	X(delay_ns, 1000)                                                                          \

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * goodput.c - tables of goodput over loss, round trip and buffer, kept as a snapshot.
+ * goodput.c - tables of goodput over loss, round trip and buffer, compared with a snapshot.
  *
  *	goodput --check PATH    computes the tables and compares: a regression is a diff
  *	goodput --update PATH   writes them (make tables)
  *
- * One connection sends through one bottleneck for a fixed virtual time, data one way. Loss is random
- * and of data packets only; the buffer is the bottleneck's queue, tail drop, in bandwidth-delay
- * products. The clock is virtual and the seed fixed: the same code gives the same table on any machine.
+ * One connection sends through one bottleneck for a fixed virtual time, data one way. Loss is
+ * random and affects only data packets. The buffer is the bottleneck's tail-drop queue, in
+ * bandwidth-delay products. The clock is virtual and the seed fixed, so the same code gives the
+ * same table on any machine.
  *
- * What to expect is the larger of RFC 5681's and RFC 9438's response functions, never more than the
- * rate: of Reno sqrt(3/2/p) segments in flight (Mathis et al. 1997), of CUBIC, section 5.1,
- * 1.054 (RTT/p)^(3/4). A cell below 60 % of it is marked with an exclamation mark.
+ * The expected goodput is the larger of RFC 5681's and RFC 9438's response functions, at most the
+ * rate: for Reno sqrt(3/2/p) segments in flight (Mathis et al. 1997), for CUBIC (section 5.1) 1.054
+ * (RTT/p)^(3/4). An exclamation mark marks a cell below 60 % of it.
  */
 #include <math.h>
 #include <stdio.h>
@@ -37,7 +38,7 @@ static const struct path paths[] = {
 	{ 2000000, 2500000000, 2000 * MS, "2 ms at 2.5 Gbit/s" },
 	{ 20000000, 1000000000, 10000 * MS, "20 ms at 1 Gbit/s" },
 };
-/* With budgets that the stacks tune: the window has to grow to these. */
+/* The stacks tune their budgets, so the window has to grow to these sizes. */
 static const struct path tuned_paths[] = {
 	{ 100000, 25000000000, 60 * MS, "100 us at 25 Gbit/s" },
 	{ 1000000, 25000000000, 150 * MS, "1 ms at 25 Gbit/s" },
@@ -59,8 +60,8 @@ static uint64_t cell_bdp_bytes(const struct cell *cell)
 	return cell->path->rate_bps / 8 * cell->path->rtt_ns / UINT64_C(1000000000);
 }
 
-/* Slow start is not counted where it takes a good part of the time. */
-static uint64_t cell_counted_from_ns(const struct cell *cell)
+/* Results of tuned paths do not include slow start, which is a large part of the run. */
+static uint64_t cell_warmup_end_ns(const struct cell *cell)
 {
 	return cell->tuned ? cell->path->run_ns / 3 : 0;
 }
@@ -70,11 +71,11 @@ static uint64_t cell_buffer_bytes(const struct cell *cell)
 	return cell_bdp_bytes(cell) * cell->buffer_percent / 100;
 }
 
-/* ---- one run ----------------------------------------------------------------------------------- */
+/* ---- one run --------------------------------------------------------------------------------- */
 
 static void cell_open(struct bottleneck *b, const struct cell *cell)
 {
-	/* Twice what path and queue can hold. */
+	/* Twice the capacity of path and queue. */
 	uint32_t frames =
 		(uint32_t)(2 * (cell_bdp_bytes(cell) + cell_buffer_bytes(cell)) / MSS_BYTES) + 256;
 	struct harp_tcp_options tcp = { .size = sizeof(tcp),
@@ -101,40 +102,40 @@ static void cell_open(struct bottleneck *b, const struct cell *cell)
 		options.narrow.ecn_mark_bytes =
 			(uint32_t)(cell_bdp_bytes(cell) / 7) + 2 * PACKET_BYTES;
 	bottleneck_open(b, &options);
-	b->wanted = UINT64_MAX;
+	b->send_bytes = UINT64_MAX;
 }
 
 static void cell_run(struct cell *cell)
 {
 	static struct bottleneck b;
 	struct harp_wire_stats wire;
-	uint64_t not_counted = 0;
+	uint64_t warmup_bytes = 0;
 
 	cell_open(&b, cell);
 	while (b.now_ns < cell->path->run_ns) {
 		uint64_t received = b.received[0];
 
 		bottleneck_step(&b);
-		if (b.now_ns < cell_counted_from_ns(cell))
-			not_counted = received;
+		if (b.now_ns < cell_warmup_end_ns(cell))
+			warmup_bytes = received;
 	}
 	wire = bottleneck_wire(&b);
 	harp_conn_info(b.out[0], &cell->info);
-	cell->delivered = b.received[0] - not_counted;
+	cell->delivered = b.received[0] - warmup_bytes;
 	cell->lost = wire.lost + wire.queue_dropped;
 	cell->resent = cell->info.retransmits;
 	cell->timeouts = cell->info.rto_count;
 	bottleneck_close(&b);
 }
 
-/* ---- tables ------------------------------------------------------------------------------------ */
+/* ---- tables ---------------------------------------------------------------------------------- */
 
-/* Payload bytes that the bottleneck could have carried. */
+/* Payload bytes that the bottleneck could carry in the measured time. */
 static double cell_rate_bytes(const struct cell *cell)
 {
-	double counted_s = (double)(cell->path->run_ns - cell_counted_from_ns(cell)) / 1e9;
+	double measured_s = (double)(cell->path->run_ns - cell_warmup_end_ns(cell)) / 1e9;
 
-	return (double)cell->path->rate_bps / 8 * counted_s * MSS_BYTES / PACKET_BYTES;
+	return (double)cell->path->rate_bps / 8 * measured_s * MSS_BYTES / PACKET_BYTES;
 }
 
 /* Per mille of the bottleneck's rate. */
@@ -156,25 +157,25 @@ static unsigned cell_expected(const struct cell *cell)
 	return best > segments ? 1000 : (unsigned)(1000 * best / segments + 0.5);
 }
 
-static size_t table_cell(char *out, size_t room, struct cell *cell)
+static size_t table_cell(char *out, size_t out_bytes, struct cell *cell)
 {
 	unsigned goodput, expected;
 
 	cell_run(cell);
 	goodput = cell_goodput(cell);
 	expected = cell_expected(cell);
-	return (size_t)snprintf(out, room, " | %3u.%u%c %4llu %3llu", goodput / 10, goodput % 10,
-				goodput * 10 < expected * 6 ? '!' : ' ',
+	return (size_t)snprintf(out, out_bytes, " | %3u.%u%c %4llu %3llu", goodput / 10,
+				goodput % 10, goodput * 10 < expected * 6 ? '!' : ' ',
 				(unsigned long long)(cell->lost ? cell->resent * 100 / cell->lost
 								: cell->resent * 100),
 				(unsigned long long)cell->timeouts);
 }
 
-static size_t table_rows(char *out, size_t room, const struct path *path, uint32_t congestion,
+static size_t table_rows(char *out, size_t out_bytes, const struct path *path, uint32_t congestion,
 			 const uint32_t *losses, unsigned loss_count)
 {
 	size_t len = (size_t)
-		snprintf(out, room,
+		snprintf(out, out_bytes,
 			 "\n%s\n  loss %%  expected |     buffer 1/4    |      buffer 1     |"
 			 "      buffer 4\n",
 			 path->name);
@@ -182,24 +183,24 @@ static size_t table_rows(char *out, size_t room, const struct path *path, uint32
 	for (unsigned i = 0; i < loss_count; i++) {
 		struct cell cell = { .path = path, .loss_ppm = losses[i] };
 
-		len += (size_t)snprintf(out + len, room - len, "  %6.2f  %6.1f  ",
+		len += (size_t)snprintf(out + len, out_bytes - len, "  %6.2f  %6.1f  ",
 					(double)losses[i] / 1e4, (double)cell_expected(&cell) / 10);
 		for (unsigned b = 0; b < 3; b++) {
 			cell = (struct cell){ .path = path,
 					      .loss_ppm = losses[i],
 					      .buffer_percent = buffers_percent[b],
 					      .congestion = congestion };
-			len += table_cell(out + len, room - len, &cell);
+			len += table_cell(out + len, out_bytes - len, &cell);
 		}
-		len += (size_t)snprintf(out + len, room - len, "\n");
+		len += (size_t)snprintf(out + len, out_bytes - len, "\n");
 	}
 	return len;
 }
 
-static size_t table_tuned(char *out, size_t room)
+static size_t table_tuned(char *out, size_t out_bytes)
 {
 	size_t len = (size_t)snprintf(
-		out, room,
+		out, out_bytes,
 		"\n== cubic, budgets tuned by the stacks, no loss, buffer 1, after a third of the time\n"
 		"                        %%  at the end:   window  send budget, frames\n");
 
@@ -209,7 +210,7 @@ static size_t table_tuned(char *out, size_t room)
 				     .tuned = true };
 
 		cell_run(&cell);
-		len += (size_t)snprintf(out + len, room - len, "%-20s %5.1f  %20llu  %12u\n",
+		len += (size_t)snprintf(out + len, out_bytes - len, "%-20s %5.1f  %20llu  %12u\n",
 					cell.path->name, (double)cell_goodput(&cell) / 10,
 					(unsigned long long)cell.info.snd_wnd_bytes,
 					cell.info.tx_frames_budget);
@@ -222,17 +223,17 @@ static size_t table_tuned(char *out, size_t room)
 	return len;
 }
 
-/* All of them, as text of at most TABLE_MAX bytes. */
+/* Writes all tables, at most TABLE_MAX bytes. */
 static void tables_make(char *out)
 {
-	static const uint32_t others[] = { HARP_CONGESTION_NEWRENO, HARP_CONGESTION_DCTCP,
-					   HARP_CONGESTION_DELAY };
-	static const uint32_t few[] = { 0, 1000, 10000 };
+	static const uint32_t other_controls[] = { HARP_CONGESTION_NEWRENO, HARP_CONGESTION_DCTCP,
+						   HARP_CONGESTION_DELAY };
+	static const uint32_t few_losses_ppm[] = { 0, 1000, 10000 };
 	size_t len = (size_t)snprintf(
 		out, TABLE_MAX,
 		"Goodput by tests/sim/goodput.c; `make tables` writes this file, `make test` compares.\n"
 		"Each cell: goodput in %% of the bottleneck's rate (payload; ! marks less than 60 %% of what\n"
-		"is expected), segments sent again per 100 lost, retransmission timeouts.\n"
+		"is expected), segments retransmitted per 100 lost, retransmission timeouts.\n"
 		"Buffers in bandwidth-delay products.\n"
 		"\n== %s, the default\n",
 		harp_congestion_name(HARP_CONGESTION_CUBIC));
@@ -241,23 +242,25 @@ static void tables_make(char *out)
 		len += table_rows(out + len, TABLE_MAX - len, &paths[i], HARP_CONGESTION_DEFAULT,
 				  losses_ppm, 5);
 	len += table_tuned(out + len, TABLE_MAX - len);
-	for (unsigned c = 0; c < ARRAY_SIZE(others); c++) {
+	for (unsigned c = 0; c < ARRAY_SIZE(other_controls); c++) {
 		len += (size_t)snprintf(out + len, TABLE_MAX - len, "\n== %s\n",
-					harp_congestion_name((enum harp_congestion)others[c]));
+					harp_congestion_name(
+						(enum harp_congestion)other_controls[c]));
 		for (unsigned i = 1; i < 3; i++)
-			len += table_rows(out + len, TABLE_MAX - len, &paths[i], others[c], few, 3);
+			len += table_rows(out + len, TABLE_MAX - len, &paths[i], other_controls[c],
+					  few_losses_ppm, 3);
 	}
 }
 
 int main(int argc, char **argv)
 {
 	static char text[TABLE_MAX];
-	bool checks = argc == 3 && strcmp(argv[1], "--check") == 0;
+	bool is_check = argc == 3 && strcmp(argv[1], "--check") == 0;
 
-	if (!checks && !(argc == 3 && strcmp(argv[1], "--update") == 0)) {
+	if (!is_check && !(argc == 3 && strcmp(argv[1], "--update") == 0)) {
 		fprintf(stderr, "usage: goodput --check PATH | --update PATH\n");
 		return 2;
 	}
 	tables_make(text);
-	return checks ? table_check(argv[2], text) : table_update(argv[2], text);
+	return is_check ? table_check(argv[2], text) : table_update(argv[2], text);
 }

@@ -10,28 +10,28 @@
 #include <unistd.h>
 
 #define RUN_SHRINK_TRIES 4000u
-#define RUN_SHRINK_S 20u /* of one run */
+#define RUN_SHRINK_S 20u /* timeout of one run */
 
 static struct runner *runner;
 
-/* An assertion failed, or worse: which seed was it? Written before, a handler may do little. */
-static char last_words[160];
-static size_t last_words_len;
+/* Names the seed that crashes. Written in advance, because a signal handler may do little. */
+static char crash_text[160];
+static size_t crash_text_len;
 
-static void died(int sig)
+static void handle_crash(int sig)
 {
-	if (write(STDOUT_FILENO, last_words, last_words_len) != (ssize_t)last_words_len)
+	if (write(STDOUT_FILENO, crash_text, crash_text_len) != (ssize_t)crash_text_len)
 		_exit(3);
 	signal(sig, SIG_DFL);
 	raise(sig);
 }
 
-/* ---- a run ------------------------------------------------------------------------------------- */
+/* ---- a run ----------------------------------------------------------------------------------- */
 
 static char reason[RUNNER_REASON_MAX];
 static uint64_t trace;
 
-void runner_run_begins(void)
+void runner_reset(void)
 {
 	reason[0] = '\0';
 	trace = 0xcbf29ce484222325ull;
@@ -72,29 +72,29 @@ void runner_trace(uint64_t value)
 
 static bool run(const void *scenario, bool dump, struct runner_result *result)
 {
-	runner_run_begins();
+	runner_reset();
 	return runner->run(scenario, dump, result) && !runner_has_failed();
 }
 
-/* ---- commands ---------------------------------------------------------------------------------- */
+/* ---- commands -------------------------------------------------------------------------------- */
 
 void runner_begin(struct runner *r)
 {
 	runner = r;
-	signal(SIGABRT, died);
-	signal(SIGSEGV, died);
+	signal(SIGABRT, handle_crash);
+	signal(SIGSEGV, handle_crash);
 }
 
 static void make(uint64_t seed)
 {
-	last_words_len =
-		(size_t)snprintf(last_words, sizeof(last_words),
-				 "died in seed %llu\nreplay it: %s --seed %llu\n",
+	crash_text_len =
+		(size_t)snprintf(crash_text, sizeof(crash_text),
+				 "crashed in seed %llu\nreplay it: %s --seed %llu\n",
 				 (unsigned long long)seed, runner->name, (unsigned long long)seed);
 	runner->make(seed);
 }
 
-/* Runs runner->scenario. */
+/* Runs runner->scenario and prints the result. */
 static int run_report(const char *what)
 {
 	struct runner_result result = { 0 };
@@ -160,20 +160,20 @@ static int run_twice(uint64_t from, uint64_t count)
 	uint64_t last = 0;
 
 	for (uint64_t seed = from; seed < from + count; seed++) {
-		struct runner_result first = { 0 }, again = { 0 };
+		struct runner_result first = { 0 }, second = { 0 };
 		uint64_t first_trace;
 
 		make(seed);
 		if (!run(runner->scenario, false, &first))
 			return run_seed(seed);
 		first_trace = trace;
-		if (!run(runner->scenario, false, &again) || trace != first_trace ||
-		    again.polls != first.polls) {
+		if (!run(runner->scenario, false, &second) || trace != first_trace ||
+		    second.polls != first.polls) {
 			printf("seed %llu ran differently the second time: trace %016llx, %llu "
 			       "polls, then %016llx, %llu polls %s\n",
 			       (unsigned long long)seed, (unsigned long long)first_trace,
 			       (unsigned long long)first.polls, (unsigned long long)trace,
-			       (unsigned long long)again.polls, reason);
+			       (unsigned long long)second.polls, reason);
 			return 1;
 		}
 		if (trace == last) {
@@ -207,16 +207,16 @@ static int run_file(const char *path)
 	return run_report(path);
 }
 
-/* ---- shrinking --------------------------------------------------------------------------------- */
+/* ---- shrinking ------------------------------------------------------------------------------- */
 
-/* What kind of failure: the reason without its numbers, or the signal. Shared with the child. */
+/* The reason of a failure without its numbers, or the signal. Shared with the child. */
 struct outcome {
 	char kind[RUNNER_REASON_MAX];
 };
 static struct outcome *outcome;
-static char wanted[RUNNER_REASON_MAX];
+static char failure_kind[RUNNER_REASON_MAX];
 
-static void kind_of_failure(char *kind)
+static void write_kind(char *kind)
 {
 	for (const char *at = reason; *at; at++) {
 		if (*at < '0' || *at > '9')
@@ -225,8 +225,8 @@ static void kind_of_failure(char *kind)
 	*kind = 0;
 }
 
-/* In a process of its own: it may end in an assertion. */
-static bool fails_as_wanted(const void *s)
+/* Runs in a child process, because the run may end in an assertion. */
+static bool fails_alike(const void *s)
 {
 	int status;
 	pid_t child;
@@ -242,7 +242,7 @@ static bool fails_as_wanted(const void *s)
 		alarm(RUN_SHRINK_S);
 		if (!freopen("/dev/null", "w", stderr) || run(s, false, &result))
 			_exit(0);
-		kind_of_failure(outcome->kind);
+		write_kind(outcome->kind);
 		_exit(1);
 	}
 	if (child < 0 || waitpid(child, &status, 0) != child) {
@@ -251,20 +251,20 @@ static bool fails_as_wanted(const void *s)
 	}
 	if (WIFSIGNALED(status))
 		snprintf(outcome->kind, sizeof(outcome->kind), "signal %d", WTERMSIG(status));
-	return outcome->kind[0] && (!wanted[0] || strcmp(outcome->kind, wanted) == 0);
+	return outcome->kind[0] && (!failure_kind[0] || strcmp(outcome->kind, failure_kind) == 0);
 }
 
-/* The scenario of a failing seed, reduced: in how many runs? 0: it does not fail. */
+/* Shrinks the scenario of a failing seed. Returns the number of runs; 0: it does not fail. */
 static unsigned shrink(uint64_t seed)
 {
 	outcome = mmap(NULL, sizeof(*outcome), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
 		       -1, 0);
 	make(seed);
-	wanted[0] = 0;
-	if (outcome == MAP_FAILED || !fails_as_wanted(runner->scenario))
+	failure_kind[0] = 0;
+	if (outcome == MAP_FAILED || !fails_alike(runner->scenario))
 		return 0;
-	memcpy(wanted, outcome->kind, sizeof(wanted));
-	return elements_shrink(runner->layout, runner->scenario, fails_as_wanted, RUN_SHRINK_TRIES);
+	memcpy(failure_kind, outcome->kind, sizeof(failure_kind));
+	return elements_shrink(runner->layout, runner->scenario, fails_alike, RUN_SHRINK_TRIES);
 }
 
 static int run_shrink(uint64_t seed)
@@ -278,7 +278,7 @@ static int run_shrink(uint64_t seed)
 		return 2;
 	}
 	printf("# seed %llu, reduced in %u runs; fails by:%s\n", (unsigned long long)seed, tries,
-	       wanted);
+	       failure_kind);
 	elements_print(runner->layout, runner->scenario, stdout);
 	snprintf(path, sizeof(path), "%s-%llu.scenario", runner->prefix, (unsigned long long)seed);
 	file = fopen(path, "w");
@@ -292,7 +292,7 @@ static int run_shrink(uint64_t seed)
 	return 1;
 }
 
-/* Does the scenario, read again from its text, fail the same way? */
+/* Checks that the scenario, parsed from its text, fails the same way. */
 static bool check_text(void)
 {
 	struct runner_result result = { 0 };
@@ -312,27 +312,27 @@ static bool check_text(void)
 	fclose(text);
 	free(reduced);
 	if (!same) {
-		printf("read from its text it is not the same: %s\n", why);
+		printf("the scenario parsed from its text differs: %s\n", why);
 		return false;
 	}
 	if (run(runner->scenario, false, &result)) {
-		printf("read from its text it does not fail\n");
+		printf("the scenario parsed from its text does not fail\n");
 		return false;
 	}
-	kind_of_failure(kind);
+	write_kind(kind);
 	printf("fails by: %s\n", reason);
 	elements_print(runner->layout, runner->scenario, stdout);
-	return strcmp(kind, wanted) == 0;
+	return strcmp(kind, failure_kind) == 0;
 }
 
-/* One of several seeds must be reduced to a small scenario. */
+/* Checks that one of several seeds finds the bug and is reduced to a small scenario. */
 static bool check_plant(uint64_t from)
 {
 	for (uint64_t seed = from; seed < from + 50; seed++) {
 		unsigned tries = shrink(seed);
 
 		if (!tries)
-			continue; /* this seed does not show it */
+			continue; /* this seed does not find it */
 		printf("bug %llu, seed %llu, reduced in %u runs, ",
 		       (unsigned long long)runner->plant, (unsigned long long)seed, tries);
 		if (!check_text())
@@ -340,7 +340,7 @@ static bool check_plant(uint64_t from)
 		if (runner->is_small())
 			return true;
 	}
-	printf("bug %llu is not found, or not reduced to what it needs\n",
+	printf("no seed finds bug %llu, or the scenario stays too large\n",
 	       (unsigned long long)runner->plant);
 	return false;
 }

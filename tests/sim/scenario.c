@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * scenario.c - the scenario of a seed: stacks, their connections, and events.
+ * scenario.c - generates the scenario of a seed: stacks, their connections, and events.
  *
- * Bounds keep a seed at a few milliseconds of work: about a megabyte in all, whatever the number of
- * connections. Outages add up to OUTAGE_NS_MAX at most, well below the connections' timeouts
- * (sim_tcp_options()), except for the hasty ones, whose user timeout is short.
+ * Limits keep a seed at a few milliseconds of work: about a megabyte in all, for any number of
+ * connections. Outages add up to at most OUTAGE_NS_MAX, well below the connections' timeouts
+ * (sim_tcp_options()). Only some connections have a short user timeout.
  */
 #include "scenario.h"
 
@@ -18,9 +18,9 @@
 #define S UINT64_C(1000000000)
 
 #define OUTAGE_NS_MAX (40 * S)
-#define BYTES_MAX 1200000u /* of all connections, both ways */
+#define BYTES_MAX 1200000u /* of all connections, both directions */
 
-/* ---- as data ----------------------------------------------------------------------------------- */
+/* ---- as data --------------------------------------------------------------------------------- */
 
 static const struct scn_field text_world[] = { SCN_WORLD(SCN_FIELD) };
 static const struct scn_field text_stack[] = { SCN_IMPAIR(SCN_FIELD) SCN_STACK(SCN_FIELD) };
@@ -38,9 +38,9 @@ static const struct scn_kind text_kinds[] = {
 	TEXT_LIST("conn", text_conn, SCN_CONNS_MAX, conns, conn_count),
 	TEXT_LIST("event", text_event, SCN_EVENTS_MAX, events, event_count),
 };
-static const char *const text_event_names[SCN_EVENT_KINDS] = { "worse",  "stall",   "down",
-							       "cut",    "restart", "ring",
-							       "starve", "complete" };
+static const char *const text_event_names[SCN_EVENT_KINDS] = { "degrade", "stall",   "down",
+							       "cut",     "restart", "ring",
+							       "starve",  "complete" };
 
 static const char *text_remark(const struct scn_kind *kind, const uint64_t *values)
 {
@@ -57,26 +57,26 @@ static const char *text_check(const void *scenario)
 		return "fewer than two stacks";
 	for (unsigned i = 0; i < s->listen_count; i++) {
 		if (s->listens[i].stack >= s->stack_count)
-			return "a listener on no stack";
+			return "a listener without a stack";
 	}
 	for (unsigned i = 0; i < s->conn_count; i++) {
 		const struct scn_conn *c = &s->conns[i];
 
 		if (c->client >= s->stack_count || c->server >= s->stack_count ||
 		    c->client == c->server)
-			return "a connection that joins no two stacks";
+			return "a connection without two different stacks";
 		if (c->kind != SCN_SIMULTANEOUS &&
 		    (c->listen >= s->listen_count || s->listens[c->listen].stack != c->server))
-			return "a connection to no listener";
+			return "a connection without a listener on its server";
 		if (c->kind == SCN_RPC && (c->request_bytes == 0 || c->answer_bytes == 0))
-			return "requests or answers without bytes";
+			return "empty requests or answers";
 	}
 	for (unsigned i = 0; i < s->event_count; i++) {
 		const struct scn_event *e = &s->events[i];
 
 		if (e->kind >= SCN_EVENT_KINDS || e->stack >= s->stack_count ||
 		    e->peer >= s->stack_count)
-			return "an event of no kind or on no stack";
+			return "an event with an invalid kind or stack";
 	}
 	return NULL;
 }
@@ -89,23 +89,22 @@ const struct scn_layout scenario_layout = {
 	.remark = text_remark,
 };
 
-/* ---- from a seed ------------------------------------------------------------------------------- */
+/* ---- from a seed ----------------------------------------------------------------------------- */
 
 struct maker {
 	struct scenario *s;
 	struct rng rng;
-	uint64_t horizon_ns; /* connections begin, and events happen, until then */
-	uint64_t outage_ns;  /* so far */
-	bool may_die;        /* a stack may die: all connections have keepalive */
+	uint64_t horizon_ns; /* connections and events begin before this time */
+	uint64_t outage_ns;  /* sum of the outages so far */
+	bool can_restart;    /* a stack may restart: all connections have keepalive */
 };
 
-/* The one place that decides on the family. */
 static uint64_t make_family(struct maker *m)
 {
 	return PICK(&m->rng, 4, 6);
 }
 
-/* Each end has its own congestion control; DCTCP insists on ECN. */
+/* Each end has its own congestion control; DCTCP requires ECN. */
 static uint64_t make_congestion(struct maker *m)
 {
 	return PICK(&m->rng, HARP_CONGESTION_DEFAULT, HARP_CONGESTION_DEFAULT,
@@ -185,9 +184,10 @@ static void make_listens(struct maker *m)
 				.port = 5000 + i,
 				.rx_frames = PICK(&m->rng, 0, 8, 32, 64),
 				.tx_frames = PICK(&m->rng, 0, 8, 32, 64),
-				.backlog = m->may_die && one_in(&m->rng, 4) ? 1 + below(&m->rng, 4)
-									    : 0,
-				.keepalive_ns = m->may_die || one_in(&m->rng, 4) ? 5 * S : 0,
+				.backlog = m->can_restart && one_in(&m->rng, 4)
+						   ? 1 + below(&m->rng, 4)
+						   : 0,
+				.keepalive_ns = m->can_restart || one_in(&m->rng, 4) ? 5 * S : 0,
 				.congestion = make_congestion(m),
 			};
 			s->listens[s->listen_count - 1].ecn =
@@ -209,11 +209,11 @@ static struct scn_side make_side(struct maker *m, uint32_t bytes_max)
 		side.stall_ppm = below(&m->rng, 200000);
 		side.stall_ns = 1 + below(&m->rng, 50000000);
 	}
-	if (one_in(&m->rng, 10)) { /* a window that stays closed for long */
+	if (one_in(&m->rng, 10)) { /* the window stays closed for a long time */
 		side.pause_at = below(&m->rng, 20000);
 		side.pause_ns = below64(&m->rng, one_in(&m->rng, 4) ? 60 * S : S);
 	}
-	if (m->may_die && one_in(&m->rng, 10))
+	if (m->can_restart && one_in(&m->rng, 10))
 		side.abort_at = 1 + below64(&m->rng, side.bytes + 1);
 	if (one_in(&m->rng, 6))
 		side.hold_ns = below64(&m->rng, one_in(&m->rng, 3) ? 100 * S : 100 * MS);
@@ -237,12 +237,12 @@ static void make_conn(struct maker *m, struct scn_conn *c, uint32_t bytes_max)
 		c->kind = SCN_SIMULTANEOUS;
 	c->start_ns = one_in(&m->rng, 3) ? 0 : below64(&m->rng, m->horizon_ns);
 	if (c->kind == SCN_RPC) {
-		uint32_t each;
+		uint32_t message_max;
 
 		c->rounds = 1 + below(&m->rng, 40);
-		each = bytes_max / (uint32_t)c->rounds + 1;
-		c->request_bytes = 1 + below(&m->rng, each);
-		c->answer_bytes = 1 + below(&m->rng, each);
+		message_max = bytes_max / (uint32_t)c->rounds + 1;
+		c->request_bytes = 1 + below(&m->rng, message_max);
+		c->answer_bytes = 1 + below(&m->rng, message_max);
 		a->bytes = c->rounds * c->request_bytes;
 		b->bytes = c->rounds * c->answer_bytes;
 		a->piece_bytes = b->piece_bytes = 9000;
@@ -251,8 +251,8 @@ static void make_conn(struct maker *m, struct scn_conn *c, uint32_t bytes_max)
 	c->tx_frames = PICK(&m->rng, 0, 8, 32, 64);
 	if (one_in(&m->rng, 8))
 		c->unsent_bytes_max = 1 + below(&m->rng, 100000);
-	c->keepalive_ns = m->may_die || one_in(&m->rng, 4) ? 5 * S : 0;
-	if (m->may_die && one_in(&m->rng, 8)) { /* hasty */
+	c->keepalive_ns = m->can_restart || one_in(&m->rng, 4) ? 5 * S : 0;
+	if (m->can_restart && one_in(&m->rng, 8)) { /* short user timeout */
 		c->user_timeout_ns = S + below64(&m->rng, 5 * S);
 		c->keepalive_ns = S / 2;
 	}
@@ -271,7 +271,7 @@ static void make_conns(struct maker *m)
 		struct scn_conn *c = &s->conns[i];
 
 		make_conn(m, c, BYTES_MAX / 4 / s->conn_count);
-		if (storm && i > 0 && !one_in(&m->rng, 4)) { /* the same again, at once */
+		if (storm && i > 0 && !one_in(&m->rng, 4)) { /* a copy of the first connection */
 			*c = s->conns[0];
 			c->start_ns += below64(&m->rng, m->horizon_ns);
 		}
@@ -279,25 +279,25 @@ static void make_conns(struct maker *m)
 			c->local_port = 2000 + i;
 		else if (storm ? s->conns[0].local_port != 0 || one_in(&m->rng, 8)
 			       : one_in(&m->rng, 16))
-			c->local_port = 3000; /* the same four-tuple again and again */
+			c->local_port = 3000; /* the same four-tuple repeatedly */
 	}
 }
 
 static void make_event(struct maker *m, struct scn_event *e)
 {
-	struct scn_stack worse = { 0 };
+	struct scn_stack stack = { 0 };
 
 	e->kind = below(&m->rng, SCN_EVENT_KINDS);
-	if (e->kind == SCN_RESTART && !m->may_die)
-		e->kind = SCN_WORSE;
+	if (e->kind == SCN_RESTART && !m->can_restart)
+		e->kind = SCN_DEGRADE;
 	e->stack = below(&m->rng, m->s->stack_count);
 	e->peer = (e->stack + 1 + below(&m->rng, m->s->stack_count - 1)) % m->s->stack_count;
 	e->start_ns = below64(&m->rng, m->horizon_ns + m->horizon_ns / 2);
 	e->duration_ns =
 		1 + below64(&m->rng, PICK(&m->rng, 100 * US, MS, 10 * MS, 100 * MS, S, S, 20 * S));
-	if (e->kind == SCN_WORSE) {
-		make_stack(m, &worse);
-		e->path = worse.path;
+	if (e->kind == SCN_DEGRADE) {
+		make_stack(m, &stack);
+		e->path = stack.path;
 		e->path.loss_ppm *= PICK(&m->rng, 1, 1, 4);
 		e->path.reorder_ppm *= PICK(&m->rng, 1, 1, 5);
 		return;
@@ -318,7 +318,7 @@ static void make_events(struct maker *m)
 	s->event_count = 1 + below(&m->rng, 6);
 	for (unsigned i = 0; i < s->event_count; i++)
 		make_event(m, &s->events[i]);
-	if (one_in(&m->rng, 6)) { /* a link that flaps */
+	if (one_in(&m->rng, 6)) { /* a flapping link */
 		struct scn_event flap = s->events[0];
 		uint64_t period_ns = 1 + below64(&m->rng, PICK(&m->rng, MS, 50 * MS, S));
 
@@ -331,7 +331,7 @@ static void make_events(struct maker *m)
 	}
 }
 
-/* Offloads of the NICs. Drawn last, so that the rest of a seed's scenario is as without them. */
+/* Offloads of the NICs. Drawn last, so that older seeds keep the rest of their scenarios. */
 static void make_cards(struct maker *m)
 {
 	struct scn_world *w = &m->s->world;
@@ -357,7 +357,7 @@ void scenario_make(struct scenario *s, uint64_t seed)
 	memset(s, 0, sizeof(*s));
 	s->world.seed = seed;
 	rng_seed(&m.rng, seed);
-	m.may_die = one_in(&m.rng, 4);
+	m.can_restart = one_in(&m.rng, 4);
 	m.horizon_ns = PICK(&m.rng, MS, 10 * MS, 100 * MS, S, 10 * S);
 	make_world(&m);
 	for (unsigned i = 0; i < s->stack_count; i++)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * scenario.h - what happens in a simulation, as data: made from a seed, printed, read again, reduced.
+ * scenario.h - what happens in a simulation, as data: generated from a seed, printed, parsed,
+ * shrunk.
  *
  * The world, stacks, listeners, connections and events are elements (elements.h).
  */
@@ -17,23 +18,23 @@
 #define SCN_EVENTS_MAX 32u
 
 enum scn_conn_kind {
-	SCN_STREAM = 0, /* both send what they have */
-	SCN_RPC,        /* the client sends a request when the answer to the last one is complete */
-	SCN_HALF,       /* the server sends once the client has finished sending */
+	SCN_STREAM = 0,   /* both send at once */
+	SCN_RPC,          /* the client sends a request when the last answer is complete */
+	SCN_HALF,         /* the server sends once the client has finished sending */
 	SCN_SIMULTANEOUS, /* both connect, at the same time */
 };
 enum scn_send { SCN_SEND_COPY, SCN_SEND_FRAMES, SCN_SEND_MIXED, SCN_SEND_EXTERNAL };
 enum scn_recv { SCN_RECV_COPY, SCN_RECV_PEEK, SCN_RECV_FRAMES };
 
 enum scn_event_kind {
-	SCN_WORSE = 0, /* the path of what `stack` sends gets worse (or better) */
-	SCN_STALL,     /* `stack` is not polled, nor do its applications run */
-	SCN_DOWN,      /* `stack`'s link is down */
-	SCN_CUT,       /* nothing passes between `stack` and `peer`; one_way: to `peer` only */
-	SCN_RESTART,   /* `stack` is destroyed, and made again when the event ends */
-	SCN_RING,      /* the card of `stack` holds at most `count` frames for sending */
-	SCN_STARVE,    /* the card takes no frames to receive into */
-	SCN_COMPLETE,  /* the card gives back no sent frames */
+	SCN_DEGRADE = 0, /* the path from `stack` gets worse (or better) */
+	SCN_STALL,       /* `stack` and its applications do not run */
+	SCN_DOWN,        /* `stack`'s link is down */
+	SCN_CUT,         /* no packet passes between `stack` and `peer`; one_way: to `peer` */
+	SCN_RESTART,     /* `stack` is destroyed, and created when the event ends */
+	SCN_RING,        /* the NIC of `stack` holds at most `count` frames to send */
+	SCN_STARVE,      /* the NIC takes no receive frames */
+	SCN_COMPLETE,    /* the NIC reports no completions */
 	SCN_EVENT_KINDS,
 };
 
@@ -46,16 +47,16 @@ enum scn_event_kind {
 	X(frame_count, 2048)                                                                       \
 	X(packets_max, 8192)                                                                       \
 	X(complete_delay_ns, 0)                                                                    \
-	X(offloads, 0)           /* of all cards: HARP_NIC_TX_CSUM, HARP_NIC_TX_TSO */             \
-	X(external_count, 0)     /* external frames of each card */                                \
+	X(offloads, 0)           /* of all NICs: HARP_NIC_TX_CSUM, HARP_NIC_TX_TSO */              \
+	X(external_count, 0)     /* external frames of each NIC */                                 \
 	X(tx_frags, 0)           /* descriptors of a packet; 0: 8 */                               \
-	X(plant_bytes, SCN_KEEP) /* a bug to be found: 1 + the stream offset of a damaged byte */
+	X(plant_bytes, SCN_KEEP) /* planted bug: 1 + the stream offset of a damaged byte */
 
 #define SCN_STACK(X)                                                                               \
 	X(ecn_mark_bytes, 0)                                                                       \
-	X(inbound, 0) /* rate, queue and marks are of what comes to the stack, from all others */  \
-	X(poll_cost_ns, 1000) /* a poll after the other */                                         \
-	X(poll_lag_ns, 0)     /* at most, after it was due */                                      \
+	X(inbound, 0)         /* rate, queue and marks apply to the path to the stack */           \
+	X(poll_cost_ns, 1000) /* between two polls */                                              \
+	X(poll_lag_ns, 0)     /* maximum delay of a due poll */                                    \
 	X(eager, 0)           /* polled whenever another stack is */
 
 #define SCN_LISTEN(X)                                                                              \
@@ -68,16 +69,16 @@ enum scn_event_kind {
 	X(congestion, 0)                                                                           \
 	X(ecn, 0)
 
-/* An application; p: the prefix of its fields, c_ or s_. */
+/* An application. p: the prefix of its fields, c_ or s_. */
 #define SCN_SIDE(X, p)                                                                             \
 	X(p##bytes, 1)                                                                             \
 	X(p##piece_bytes, 9000)                                                                    \
 	X(p##send, SCN_SEND_COPY)                                                                  \
 	X(p##recv, SCN_RECV_COPY)                                                                  \
-	X(p##stall_ppm, 0) /* chance of not reading for a while, per turn */                       \
-	X(p##stall_ns, 0)  /* at most */                                                           \
-	X(p##pause_at, 0)  /* once so many bytes were read ... */                                  \
-	X(p##pause_ns, 0)  /* ... it reads nothing for so long */                                  \
+	X(p##stall_ppm, 0) /* chance per turn to stop reading */                                   \
+	X(p##stall_ns, 0)  /* for at most this time */                                             \
+	X(p##pause_at, 0)  /* after this many bytes were read, ... */                              \
+	X(p##pause_ns, 0)  /* ... it reads nothing for this time */                                \
 	X(p##abort_at, 0)  /* 1 + bytes sent; 0: never */                                          \
 	X(p##hold_ns, 0)   /* idle between the last byte and FIN */                                \
 	X(p##delayed_ack_ns, 0)
@@ -113,7 +114,7 @@ struct scn_world {
 	SCN_WORLD(SCN_MEMBER)
 };
 struct scn_stack {
-	struct scn_impair path; /* of what it sends */
+	struct scn_impair path; /* from the stack */
 	SCN_STACK(SCN_MEMBER)
 };
 struct scn_listen {
@@ -128,7 +129,7 @@ struct scn_conn {
 };
 struct scn_event {
 	SCN_EVENT(SCN_MEMBER)
-	struct scn_impair path; /* SCN_WORSE */
+	struct scn_impair path; /* SCN_DEGRADE */
 };
 
 struct scenario {

@@ -2,14 +2,14 @@
 /*
  * sim.c - the schedule of stacks and applications.
  *
- * Theory of operation. Time jumps from one thing to do to the next: an event of the scenario, an
- * application's own time, a packet that arrives at a card, a stack's deadline. A stack is polled when
- * its harp_stack_next_deadline_ns() or its card's next_ns() has come, plus what the scenario lets it
- * be late, and never otherwise; its applications have a turn after that poll, when the stack gave them
- * an event or their own time has come. So a deadline or an event that is forgotten is not hidden by a
- * busy loop: the connection stands still, and run_is_stalled() says so.
+ * Theory of operation. Time jumps to the next event: an event of the scenario, the wake time of an
+ * application, a packet that arrives at a NIC, a deadline of a stack. A stack is polled only when
+ * harp_stack_next_deadline_ns() or its NIC's next_ns() has come, plus the lag that the scenario
+ * allows. After the poll, its applications have a turn if the stack has an event for them or their
+ * wake time has come. So no busy loop hides a missing deadline or event: the connection stalls, and
+ * run_is_stalled() reports it.
  *
- * The run ends when nothing is ever due again. By then every connection must be over.
+ * The run ends when nothing is due any more. By then all connections must be closed.
  */
 #include "sim.h"
 
@@ -19,15 +19,15 @@
 
 #include "stack/stack.h"
 
-#define SIM_NS_MAX (3 * 3600 * SIM_S) /* virtual: what has not ended by then never will */
+#define SIM_NS_MAX (3 * 3600 * SIM_S) /* virtual time */
 #define SIM_POLLS_MAX UINT64_C(3000000)
-/* Without progress after the last event: the longest RTO, and a lost segment or two after it. */
-#define SIM_STILL_NS_MAX (250 * SIM_S)
+/* Time without progress after the last event: the longest RTO, and one or two lost segments. */
+#define SIM_STALL_NS_MAX (250 * SIM_S)
 #define SIM_RETRY_NS (5 * SIM_S)
 
-/* ---- connections begin ------------------------------------------------------------------------- */
+/* ---- opening connections --------------------------------------------------------------------- */
 
-static void run_app_begins(struct sim *sim, struct sim_app *app, struct harp_conn *conn)
+static void run_app_begin(struct sim *sim, struct sim_app *app, struct harp_conn *conn)
 {
 	struct harp_tcp_options opt = { .size = sizeof(opt) };
 
@@ -55,14 +55,14 @@ static int run_connect(struct sim *sim, struct sim_pair *pair, enum sim_role rol
 	int err;
 
 	tcp.unsent_bytes_max = (uint32_t)c->unsent_bytes_max;
-	if (c->user_timeout_ns) { /* hasty */
+	if (c->user_timeout_ns) { /* short user timeout */
 		tcp.user_timeout_ns = c->user_timeout_ns;
 		tcp.keepalive_count = 4;
 	}
 	err = harp_tcp_connect(sim->stacks[app->stack].stack, &local, &remote, &tcp, &conn);
 	if (err)
 		return err;
-	run_app_begins(sim, app, conn);
+	run_app_begin(sim, app, conn);
 	if (role == SIM_CLIENT) {
 		pair->iss_seq = conn->iss_seq;
 		harp_conn_endpoints(conn, &local, NULL);
@@ -71,7 +71,7 @@ static int run_connect(struct sim *sim, struct sim_pair *pair, enum sim_role rol
 	return 0;
 }
 
-/* The client's stack was just polled. */
+/* Starts a connection; the client's stack was just polled. */
 static bool run_start(struct sim *sim, struct sim_pair *pair)
 {
 	struct sim_stack *server = &sim->stacks[pair->app[SIM_SERVER].stack];
@@ -83,11 +83,11 @@ static bool run_start(struct sim *sim, struct sim_pair *pair)
 		return true;
 	}
 	if (both)
-		harp_stack_poll(server->stack, sim->now_ns); /* its clock must be right */
+		harp_stack_poll(server->stack, sim->now_ns); /* update its clock */
 	err = run_connect(sim, pair, SIM_CLIENT);
 	if (!err && both)
 		err = run_connect(sim, pair, SIM_SERVER);
-	if (err == -EADDRINUSE || err == -ENOSPC) { /* of a connection before, in TIME-WAIT */
+	if (err == -EADDRINUSE || err == -ENOSPC) { /* an earlier connection is in TIME-WAIT */
 		pair->start_ns = sim->now_ns + SIM_RETRY_NS;
 		return true;
 	}
@@ -96,7 +96,7 @@ static bool run_start(struct sim *sim, struct sim_pair *pair)
 	       runner_fail("connection %u: connect: %s", pair->app[0].pair, strerror(-err));
 }
 
-static bool run_accepted(struct sim *sim, unsigned stack, struct harp_conn *conn)
+static bool run_match_accepted(struct sim *sim, unsigned stack, struct harp_conn *conn)
 {
 	struct harp_endpoint remote;
 
@@ -114,13 +114,13 @@ static bool run_accepted(struct sim *sim, unsigned stack, struct harp_conn *conn
 			return runner_fail("connection %u was accepted twice", i);
 		pair->accepted = true;
 		app->connected = app->ready = true;
-		run_app_begins(sim, app, conn);
+		run_app_begin(sim, app, conn);
 		return true;
 	}
 	return runner_fail("stack %u accepted a connection that was not opened", stack);
 }
 
-/* ---- a stack's turn ---------------------------------------------------------------------------- */
+/* ---- a stack's turn -------------------------------------------------------------------------- */
 
 static void run_stack_events(struct sim *sim, unsigned index)
 {
@@ -131,7 +131,7 @@ static void run_stack_events(struct sim *sim, unsigned index)
 		struct sim_app *app = harp_conn_user(conn);
 
 		if (!app)
-			continue; /* not accepted yet: run_accepted() gives it a turn */
+			continue; /* not accepted yet; it has a turn when it is */
 		app->ready = true;
 		if (events & HARP_EVENT_CONNECTED)
 			app->connected = true;
@@ -148,7 +148,7 @@ static bool run_accept(struct sim *sim, unsigned index)
 		struct harp_listener *l = sim->stacks[index].listeners[i];
 
 		while (l && harp_tcp_accept(l, &conn) == 0) {
-			if (!run_accepted(sim, index, conn))
+			if (!run_match_accepted(sim, index, conn))
 				return false;
 		}
 	}
@@ -186,9 +186,9 @@ static bool run_poll(struct sim *sim, unsigned index)
 	return sim_memory_step(sim, index);
 }
 
-/* ---- events ------------------------------------------------------------------------------------ */
+/* ---- events ---------------------------------------------------------------------------------- */
 
-static void run_restart_begins(struct sim *sim, unsigned index)
+static void run_restart_begin(struct sim *sim, unsigned index)
 {
 	if (!sim->stacks[index].stack)
 		return;
@@ -218,13 +218,13 @@ static bool run_events(struct sim *sim)
 		if (sim->event_state[i] == 0 && e->start_ns <= sim->now_ns) {
 			sim->event_state[i] = 1;
 			if (e->kind == SCN_RESTART)
-				run_restart_begins(sim, stack);
+				run_restart_begin(sim, stack);
 			sim_net_event_begin(sim, e);
 		}
 		if (sim->event_state[i] == 1 && e->start_ns + e->duration_ns <= sim->now_ns) {
 			sim->event_state[i] = 2;
 			if (e->kind == SCN_RESTART && sim->stacks[stack].stack)
-				continue; /* two restarts at once */
+				continue; /* two overlapping restarts */
 			sim_net_event_end(sim, e);
 			if (e->kind == SCN_RESTART && !sim_net_stack_make(sim, stack))
 				return false;
@@ -247,9 +247,9 @@ static uint64_t run_event_next_ns(const struct sim *sim)
 	return next_ns;
 }
 
-/* ---- time -------------------------------------------------------------------------------------- */
+/* ---- time ------------------------------------------------------------------------------------ */
 
-/* When each stack's applications, or connections to begin, want it to run. */
+/* When each stack must run for its applications or for connections that start. */
 static void run_wakes(const struct sim *sim, uint64_t *wake_ns)
 {
 	for (unsigned i = 0; i < sim->scenario->stack_count; i++)
@@ -286,7 +286,7 @@ static uint64_t run_due_ns(struct sim *sim, unsigned index, uint64_t wake_ns)
 	return later(due_ns, k->stall_until_ns);
 }
 
-/* Liveness: each connection gets somewhere within SIM_STILL_NS_MAX, once nothing bad happens to it. */
+/* Liveness: without events of the scenario, each connection progresses within SIM_STALL_NS_MAX. */
 static bool run_is_stalled(struct sim *sim)
 {
 	for (unsigned i = 0; i < sim->scenario->conn_count; i++) {
@@ -300,8 +300,8 @@ static bool run_is_stalled(struct sim *sim)
 			last_ns = later(last_ns, pair->app[role].stall_until_ns);
 			last_ns = later(last_ns, pair->app[role].hold_until_ns);
 		}
-		if (sim->now_ns > last_ns + SIM_STILL_NS_MAX)
-			return !runner_fail("connection %u has stood still since %.3f s", i,
+		if (sim->now_ns > last_ns + SIM_STALL_NS_MAX)
+			return !runner_fail("connection %u makes no progress since %.3f s", i,
 					    (double)last_ns / 1e9);
 	}
 	return false;
@@ -330,7 +330,7 @@ static bool run_step(struct sim *sim, const uint64_t *due_ns)
 
 static bool run_loop(struct sim *sim)
 {
-	uint64_t wake_ns[SCN_STACKS_MAX] = { 0 }, due_ns[SCN_STACKS_MAX] = { 0 }, looked_ns = 0;
+	uint64_t wake_ns[SCN_STACKS_MAX] = { 0 }, due_ns[SCN_STACKS_MAX] = { 0 }, checked_ns = 0;
 
 	while (true) {
 		uint64_t next_ns = run_event_next_ns(sim);
@@ -343,8 +343,8 @@ static bool run_loop(struct sim *sim)
 		if (next_ns == SIM_NEVER_NS)
 			return true;
 		sim->now_ns = later(sim->now_ns, next_ns);
-		if (sim->now_ns > looked_ns + 10 * SIM_S) {
-			looked_ns = sim->now_ns;
+		if (sim->now_ns > checked_ns + 10 * SIM_S) {
+			checked_ns = sim->now_ns;
 			if (run_is_stalled(sim))
 				return false;
 		}
@@ -357,7 +357,7 @@ static bool run_loop(struct sim *sim)
 	}
 }
 
-/* ---- making ------------------------------------------------------------------------------------ */
+/* ---- setup ----------------------------------------------------------------------------------- */
 
 static void run_make_pairs(struct sim *sim)
 {
@@ -401,7 +401,7 @@ bool sim_run(struct sim *sim, const struct scenario *scenario, bool dump)
 	if (!good && dump)
 		sim_dump(sim);
 	for (unsigned i = 0; i < scenario->stack_count; i++)
-		sim_memory_forget(sim, i);
+		sim_memory_free(sim, i);
 	sim_net_destroy(sim);
 	free(sim->segments);
 	sim->segments = NULL;

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sim_app.c - applications of the simulator: they send a known stream and check the one they get.
+ * sim_app.c - applications of the simulator: they send a known stream and check the received one.
  *
- * An application has a turn when its connection has an event (harp_stack_next_event()), when its own time
- * has come (wake_ns), and never else: a connection whose event the stack forgets
- * stands still, which sim.c finds.
+ * An application has a turn only when its connection has an event (harp_stack_next_event()) or its
+ * own time (wake_ns) has come. If the stack loses an event, the connection stalls, which sim.c
+ * detects.
  */
 #include "sim.h"
 
 #include <errno.h>
 #include <string.h>
 
-#define APP_TURN_NS 1000u /* between turns of one that has more to do */
+#define APP_TURN_NS 1000u /* between turns of an application that has more to do */
 
 static uint64_t app_mix(uint64_t x)
 {
@@ -49,21 +49,21 @@ static void app_wake(struct sim_app *app, uint64_t at_ns)
 		app->wake_ns = at_ns;
 }
 
-/* ---- receiving --------------------------------------------------------------------------------- */
+/* ---- receiving ------------------------------------------------------------------------------- */
 
 static bool app_check(struct sim *sim, struct sim_app *app, const uint8_t *bytes, size_t len)
 {
 	const struct sim_app *peer = app_peer(sim, app);
 	uint64_t plant = sim->scenario->world.plant_bytes;
-	uint8_t want[512];
+	uint8_t expected[512];
 
 	while (len > 0) {
-		size_t n = len < sizeof(want) ? len : sizeof(want);
+		size_t n = len < sizeof(expected) ? len : sizeof(expected);
 
-		sim_bytes(peer->stream, app->received, want, n);
+		sim_bytes(peer->stream, app->received, expected, n);
 		if (plant > app->received && plant <= app->received + n)
-			want[plant - 1 - app->received] ^= 1;
-		if (memcmp(want, bytes, n) != 0)
+			expected[plant - 1 - app->received] ^= 1;
+		if (memcmp(expected, bytes, n) != 0)
 			return runner_fail("connection %u, stack %u: wrong bytes near %llu",
 					   app->pair, app->stack,
 					   (unsigned long long)app->received);
@@ -73,14 +73,14 @@ static bool app_check(struct sim *sim, struct sim_app *app, const uint8_t *bytes
 		len -= n;
 	}
 	if (app->received > peer->sent)
-		return runner_fail("connection %u, stack %u: %llu bytes came, %llu were sent",
+		return runner_fail("connection %u, stack %u: %llu bytes received, %llu sent",
 				   app->pair, app->stack, (unsigned long long)app->received,
 				   (unsigned long long)peer->sent);
 	app->progress_ns = sim->now_ns;
 	return true;
 }
 
-/* Each returns bytes, 0 at the end, or -errno. */
+/* Each app_recv function returns the number of bytes, 0 at the end of the stream, or -errno. */
 static ssize_t app_recv_copy(struct sim *sim, struct sim_app *app)
 {
 	static uint8_t buffer[65536];
@@ -112,7 +112,7 @@ static ssize_t app_recv_peek(struct sim *sim, struct sim_app *app)
 	return n > 0 ? (ssize_t)take : n;
 }
 
-static void app_give_back(struct sim_app *app)
+static void app_release_frames(struct sim_app *app)
 {
 	while (app->held_count > 0)
 		harp_frame_release(app->conn, app->held[--app->held_count]);
@@ -125,18 +125,18 @@ static ssize_t app_recv_frame(struct sim *sim, struct sim_app *app)
 	ssize_t len;
 
 	if (n <= 0) {
-		app_give_back(app); /* what it holds closes the window */
+		app_release_frames(app); /* held frames close the window */
 		return n;
 	}
 	len = (ssize_t)frame->len;
 	if (app->held_count == 4)
-		app_give_back(app);
+		app_release_frames(app);
 	app->held[app->held_count++] = frame;
 	return app_check(sim, app, frame->data, frame->len) ? len : -EBADMSG;
 }
 
-/* Does it pause reading? */
-static bool app_rests(struct sim *sim, struct sim_app *app)
+/* May begin a pause. Returns true while the application pauses reading. */
+static bool app_pause(struct sim *sim, struct sim_app *app)
 {
 	if (app->spec->pause_ns && !app->paused && app->received >= app->spec->pause_at) {
 		app->paused = true;
@@ -147,7 +147,7 @@ static bool app_rests(struct sim *sim, struct sim_app *app)
 	}
 	if (sim->now_ns >= app->stall_until_ns)
 		return false;
-	app_give_back(app);
+	app_release_frames(app);
 	app_wake(app, app->stall_until_ns);
 	return true;
 }
@@ -156,7 +156,7 @@ static bool app_receive(struct sim *sim, struct sim_app *app)
 {
 	unsigned calls = 1 + rng_below(&sim->rng, 32);
 
-	if (app->eof || app_rests(sim, app))
+	if (app->eof || app_pause(sim, app))
 		return true;
 	while (calls-- > 0) {
 		ssize_t n;
@@ -181,7 +181,7 @@ static bool app_receive(struct sim *sim, struct sim_app *app)
 	return true;
 }
 
-/* ---- sending ----------------------------------------------------------------------------------- */
+/* ---- sending --------------------------------------------------------------------------------- */
 
 static ssize_t app_send_copy(struct sim *sim, struct sim_app *app, size_t len)
 {
@@ -203,7 +203,7 @@ static ssize_t app_send_frame(struct sim *sim, struct sim_app *app, size_t len)
 	if (err)
 		return err;
 	if (rng_below(&sim->rng, 16) == 0) {
-		harp_frame_release(app->conn, frame); /* not sent */
+		harp_frame_release(app->conn, frame); /* released without being sent */
 		return 0;
 	}
 	frame->len = len < frame->capacity ? (uint32_t)len : frame->capacity;
@@ -215,7 +215,7 @@ static ssize_t app_send_frame(struct sim *sim, struct sim_app *app, size_t len)
 	return err ? err : (ssize_t)len;
 }
 
-/* How many bytes the application may have sent by now. */
+/* The number of bytes that the application may have sent by now. */
 static uint64_t app_allowance(const struct sim *sim, const struct sim_app *app)
 {
 	const struct sim_pair *pair = &sim->pairs[app->pair];
@@ -280,11 +280,11 @@ static bool app_send(struct sim *sim, struct sim_app *app)
 	return true;
 }
 
-/* ---- a turn ------------------------------------------------------------------------------------ */
+/* ---- a turn ---------------------------------------------------------------------------------- */
 
 static void app_close(struct sim *sim, struct sim_app *app, bool abort)
 {
-	app_give_back(app);
+	app_release_frames(app);
 	if (abort) {
 		sim->pairs[app->pair].excused = true;
 		harp_conn_abort(app->conn);
@@ -322,7 +322,7 @@ bool sim_app_turn(struct sim *sim, struct sim_app *app)
 	}
 	if (!app->connected)
 		return true;
-	/* Reading first: what was read may be what allows to send. */
+	/* Read first: received data may allow a send. */
 	if (!app_receive(sim, app) || (!app->shut && !app_send(sim, app)))
 		return false;
 	err = harp_conn_error(app->conn);

@@ -2,8 +2,8 @@
 /*
  * sim_cc.c - congestion control on one bottleneck: sim_cc SCENARIO, or all of them.
  *
- * Senders share the narrow port of a switch. Measured after a warm-up: goodput by flow, the depth of the queue over
- * time, drops, marks, retransmission timeouts.
+ * Senders share the narrow port of a switch. After a warm-up, each run measures the goodput of each
+ * flow, the depth of the queue over time, drops, marks, and retransmission timeouts.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,7 +27,7 @@ struct setup {
 	uint64_t queue_bytes, mark_bytes;
 	uint64_t stagger_ns;
 	uint64_t warm_ns, run_ns;
-	uint64_t rounds, per_round; /* instead: all senders send so many bytes at once, so often */
+	uint64_t rounds, per_round; /* instead of run_ns: rounds of all senders */
 	bool unpaced;
 };
 
@@ -36,20 +36,20 @@ struct result {
 	uint64_t drops, marks, rto, retransmits, fast_path, segs_in, paced;
 };
 
-/* What a result must have; 0: any. */
+/* Bounds of a result; 0: none. */
 struct bounds {
 	double goodput_bps, jain;
 	double depth_bytes, depth_bytes_min;
 	bool no_drops, no_timeouts, marks, fast_path;
 };
 
-/* ---- a run ------------------------------------------------------------------------------------- */
+/* ---- a run ----------------------------------------------------------------------------------- */
 
 struct measure {
 	struct bottleneck b;
 	uint64_t began_ns;
 	double depth_sum;                          /* byte nanoseconds */
-	uint64_t received[BOTTLENECK_SENDERS_MAX]; /* before */
+	uint64_t received[BOTTLENECK_SENDERS_MAX]; /* before the measured time */
 	struct harp_wire_stats wire;
 };
 
@@ -66,7 +66,7 @@ static void step(struct measure *m)
 
 	bottleneck_step(b);
 	after_ns = queue_ns(free_ns, b->now_ns);
-	/* The integral of the depth, which falls at the line's rate until the next packet. */
+	/* The integral of the depth, which falls at the rate of the line until the next packet. */
 	m->depth_sum += (before_ns * before_ns - after_ns * after_ns) / 2 *
 			(double)b->options.narrow.rate_bps / 8e9;
 	if (b->now_ns > END_NS) {
@@ -78,14 +78,14 @@ static void step(struct measure *m)
 static bool is_round_over(const struct bottleneck *b)
 {
 	for (unsigned i = 0; i < b->options.senders; i++)
-		if (b->received[i] < b->wanted)
+		if (b->received[i] < b->send_bytes)
 			return false;
 	return true;
 }
 
 static void measure_run(struct measure *m, const struct setup *s)
 {
-	m->b.wanted = s->rounds ? 0 : UINT64_MAX;
+	m->b.send_bytes = s->rounds ? 0 : UINT64_MAX;
 	while (s->rounds ? m->b.accepted < s->senders : m->b.now_ns < s->warm_ns)
 		step(m);
 	memcpy(m->received, m->b.received, sizeof(m->received));
@@ -93,7 +93,7 @@ static void measure_run(struct measure *m, const struct setup *s)
 	m->began_ns = m->b.now_ns;
 	m->depth_sum = 0;
 	for (uint64_t i = 0; i < s->rounds; i++) {
-		m->b.wanted += s->per_round;
+		m->b.send_bytes += s->per_round;
 		while (!is_round_over(&m->b))
 			step(m);
 	}
@@ -162,15 +162,15 @@ static struct result run(const char *name, const struct setup *s)
 	return r;
 }
 
-/* ---- scenarios --------------------------------------------------------------------------------- */
+/* ---- scenarios ------------------------------------------------------------------------------- */
 
-static bool failed;
+static bool has_failed;
 
 static void check(bool good, const char *name, const char *what)
 {
 	if (!good) {
 		fprintf(stderr, "sim_cc: %s: %s\n", name, what);
-		failed = true;
+		has_failed = true;
 	}
 }
 
@@ -184,45 +184,59 @@ static const struct row {
 	struct bounds bounds;
 } rows[] = {
 	/* clang-format off */
-	/* RFC 8257: the queue stays near the mark, nothing is lost, the line is full. */
+	/* RFC 8257: the queue stays near the mark, no packet is lost, the line is full. */
 	{ "dctcp", "dctcp, 2 flows, 10G, 20us",
-	  { .senders = 2, DCTCP, RATE_10G, .queue_bytes = M, .mark_bytes = 100000, .warm_ns = 20 * MS, .run_ns = 50 * MS },
-	  { .goodput_bps = 9e9, .depth_bytes = 130000, .no_drops = true, .no_timeouts = true, .marks = true } },
+	  { .senders = 2, DCTCP, RATE_10G, .queue_bytes = M, .mark_bytes = 100000,
+	    .warm_ns = 20 * MS, .run_ns = 50 * MS },
+	  { .goodput_bps = 9e9, .depth_bytes = 130000, .no_drops = true, .no_timeouts = true,
+	    .marks = true } },
 	{ "dctcp", "dctcp, 8 flows, 10G, 20us",
-	  { .senders = 8, DCTCP, RATE_10G, .queue_bytes = M, .mark_bytes = 100000, .warm_ns = 20 * MS, .run_ns = 50 * MS },
-	  { .goodput_bps = 9e9, .jain = 0.9, .depth_bytes = 180000, .no_drops = true, .no_timeouts = true } },
+	  { .senders = 8, DCTCP, RATE_10G, .queue_bytes = M, .mark_bytes = 100000,
+	    .warm_ns = 20 * MS, .run_ns = 50 * MS },
+	  { .goodput_bps = 9e9, .jain = 0.9, .depth_bytes = 180000, .no_drops = true,
+	    .no_timeouts = true } },
 	/* CUBIC fills the queue. */
 	{ "dctcp", "cubic, 8 flows, 10G, 20us",
-	  { .senders = 8, CUBIC, .ecn = HARP_ECN_OFF, RATE_10G, .queue_bytes = M, .mark_bytes = 100000, .warm_ns = 20 * MS, .run_ns = 50 * MS },
+	  { .senders = 8, CUBIC, .ecn = HARP_ECN_OFF, RATE_10G, .queue_bytes = M,
+	    .mark_bytes = 100000, .warm_ns = 20 * MS, .run_ns = 50 * MS },
 	  { .depth_bytes_min = 200000 } },
-	/* Sixteen answers at once through a port whose buffer holds their first windows. */
+	/* Sixteen replies at once through a port whose buffer holds their initial windows. */
 	{ "incast", "dctcp, incast of 16 x 64K",
-	  { .senders = 16, DCTCP, RATE_10G, .queue_bytes = 300000, .mark_bytes = 60000, .rounds = 50, .per_round = 64 << 10 },
+	  { .senders = 16, DCTCP, RATE_10G, .queue_bytes = 300000, .mark_bytes = 60000,
+	    .rounds = 50, .per_round = 64 << 10 },
 	  { .goodput_bps = 7e9, .no_timeouts = true } },
 	{ "incast", "dctcp, incast of 16 x 2M",
-	  { .senders = 16, DCTCP, RATE_10G, .queue_bytes = 300000, .mark_bytes = 60000, .rounds = 4, .per_round = 2 << 20 },
+	  { .senders = 16, DCTCP, RATE_10G, .queue_bytes = 300000, .mark_bytes = 60000, .rounds = 4,
+	    .per_round = 2 << 20 },
 	  { .goodput_bps = 9e9, .no_timeouts = true } },
 	{ "fair", "cubic, 4 flows, 100M, 10ms",
-	  { .senders = 4, CUBIC, .rate_bps = 100 * M, .delay_ns = 5 * MS, .queue_bytes = 125000, .stagger_ns = 100 * MS, .warm_ns = 5 * S, .run_ns = 20 * S },
+	  { .senders = 4, CUBIC, .rate_bps = 100 * M, .delay_ns = 5 * MS, .queue_bytes = 125000,
+	    .stagger_ns = 100 * MS, .warm_ns = 5 * S, .run_ns = 20 * S },
 	  { .goodput_bps = 0.9e8, .jain = 0.9 } },
 	{ "fair", "cubic, 4 flows, 10G, 50us",
-	  { .senders = 4, CUBIC, .rate_bps = 10 * G, .delay_ns = 25 * US, .queue_bytes = 500000, .stagger_ns = 1 * MS, .warm_ns = 50 * MS, .run_ns = 400 * MS },
+	  { .senders = 4, CUBIC, .rate_bps = 10 * G, .delay_ns = 25 * US, .queue_bytes = 500000,
+	    .stagger_ns = 1 * MS, .warm_ns = 50 * MS, .run_ns = 400 * MS },
 	  { .goodput_bps = 9e9, .jain = 0.9 } },
 	/* The target is 100 us: 125000 bytes. */
 	{ "delay", "delay, 2 flows, 10G, 20us",
-	  { .senders = 2, DELAY, RATE_10G, .queue_bytes = M, .warm_ns = 20 * MS, .run_ns = 80 * MS },
-	  { .goodput_bps = 9e9, .jain = 0.8, .depth_bytes = 200000, .no_drops = true, .no_timeouts = true } },
+	  { .senders = 2, DELAY, RATE_10G, .queue_bytes = M, .warm_ns = 20 * MS,
+	    .run_ns = 80 * MS },
+	  { .goodput_bps = 9e9, .jain = 0.8, .depth_bytes = 200000, .no_drops = true,
+	    .no_timeouts = true } },
 	/* An eighth of 20 ms: 62500 bytes. */
 	{ "delay", "delay, 2 flows, 200M, 20ms",
-	  { .senders = 2, DELAY, .rate_bps = 200 * M, .delay_ns = 10 * MS, .queue_bytes = M, .warm_ns = 2 * S, .run_ns = 12 * S },
+	  { .senders = 2, DELAY, .rate_bps = 200 * M, .delay_ns = 10 * MS, .queue_bytes = M,
+	    .warm_ns = 2 * S, .run_ns = 12 * S },
 	  { .goodput_bps = 1.6e8, .depth_bytes = 130000 } },
-	/* RFC 3168 with CUBIC: the router marks, and need not drop. */
+	/* RFC 3168 with CUBIC: the router marks packets and does not drop any. */
 	{ "marked", "cubic, ecn, 1G, 1ms",
-	  { .senders = 4, CUBIC, .ecn = HARP_ECN_REQUEST, .rate_bps = G, .delay_ns = 500 * US, .queue_bytes = 500000, .mark_bytes = 100000, .warm_ns = 200 * MS, .run_ns = 1 * S },
+	  { .senders = 4, CUBIC, .ecn = HARP_ECN_REQUEST, .rate_bps = G, .delay_ns = 500 * US,
+	    .queue_bytes = 500000, .mark_bytes = 100000, .warm_ns = 200 * MS, .run_ns = 1 * S },
 	  { .goodput_bps = 9e8, .no_drops = true, .no_timeouts = true, .marks = true } },
-	/* Nothing is marked: everything stays on the fast path. */
+	/* Nothing is marked, so all segments take the fast path. */
 	{ "marked", "delay, ecn, nothing marked",
-	  { .senders = 4, DELAY, .ecn = HARP_ECN_REQUEST, .rate_bps = G, .delay_ns = 500 * US, .warm_ns = 200 * MS, .run_ns = 1 * S },
+	  { .senders = 4, DELAY, .ecn = HARP_ECN_REQUEST, .rate_bps = G, .delay_ns = 500 * US,
+	    .warm_ns = 200 * MS, .run_ns = 1 * S },
 	  { .fast_path = true } },
 	/* clang-format on */
 };
@@ -232,19 +246,22 @@ static void run_row(const struct row *row)
 	const struct bounds *b = &row->bounds;
 	struct result r = run(row->name, &row->setup);
 
-	check(r.goodput_bps > b->goodput_bps, row->name, "too little goodput");
+	check(r.goodput_bps > b->goodput_bps, row->name, "goodput too low");
 	check(r.jain > b->jain, row->name, "unfair");
-	check(!b->depth_bytes || r.depth_bytes < b->depth_bytes, row->name, "a long queue");
-	check(r.depth_bytes >= b->depth_bytes_min, row->name, "a short queue");
+	check(!b->depth_bytes || r.depth_bytes < b->depth_bytes, row->name,
+	      "the queue is too long");
+	check(r.depth_bytes >= b->depth_bytes_min, row->name, "the queue is too short");
 	check(!b->no_drops || !r.drops, row->name, "packets were dropped");
 	check(!b->no_timeouts || !r.rto, row->name, "retransmission timeouts");
 	check(!b->marks || r.marks, row->name, "no packet was marked");
-	check(!b->fast_path || r.fast_path + 40 > r.segs_in, row->name, "off the fast path");
+	check(!b->fast_path || r.fast_path + 40 > r.segs_in, row->name,
+	      "segments left the fast path");
 }
 
 /*
- * A buffer of a tenth of the pipe. A message finds the pipe empty and the window open: it fits if it is spread over the
- * round trip, and does not fit at once. ACKs already spread a bulk transfer; pacing must not slow it.
+ * The buffer holds a tenth of the bandwidth-delay product. Each message finds the path empty and
+ * the window open. It fits if it is spread over the round trip, but not as one burst. ACKs already
+ * spread a bulk transfer; pacing must not slow it.
  */
 static void paced(void)
 {
@@ -259,10 +276,10 @@ static void paced(void)
 
 	with = run("cubic, 256K messages", &s);
 	s.unpaced = true;
-	without = run("the same, not paced", &s);
+	without = run("256K messages, not paced", &s);
 	check(with.drops * 2 < without.drops, "paced", "pacing avoids less than half of the drops");
 	check(with.goodput_bps >= without.goodput_bps, "paced", "pacing slows messages");
-	check(with.paced > 0 && without.paced == 0, "paced", "not paced");
+	check(with.paced > 0 && without.paced == 0, "paced", "the wrong run was paced");
 	s.rounds = 0;
 	s.warm_ns = 1 * S;
 	s.run_ns = 10 * S;
@@ -274,21 +291,21 @@ static void paced(void)
 
 int main(int argc, char **argv)
 {
-	bool all = argc == 1, found = false;
+	bool is_all = argc == 1, is_known = false;
 
 	for (unsigned i = 0; i < ARRAY_SIZE(rows); i++) {
-		if (!all && strcmp(argv[1], rows[i].scenario) != 0)
+		if (!is_all && strcmp(argv[1], rows[i].scenario) != 0)
 			continue;
 		run_row(&rows[i]);
-		found = true;
+		is_known = true;
 	}
-	if (all || strcmp(argv[1], "paced") == 0) {
+	if (is_all || strcmp(argv[1], "paced") == 0) {
 		paced();
-		found = true;
+		is_known = true;
 	}
-	if (!found) {
+	if (!is_known) {
 		fprintf(stderr, "usage: sim_cc [dctcp|incast|fair|paced|delay|marked]\n");
 		return 2;
 	}
-	return failed;
+	return has_failed;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sim_check.c - what must hold at each step, and in the end. */
+/* sim_check.c - invariants at each step and at the end. */
 #include "sim.h"
 
 #include <errno.h>
@@ -20,10 +20,10 @@ uint64_t sim_stat(const struct sim *sim, unsigned stack, const char *name)
 	return value;
 }
 
-/* ---- errors ------------------------------------------------------------------------------------ */
+/* ---- errors ---------------------------------------------------------------------------------- */
 
-/* A connection that gives up early, and something that it may have given up for. */
-static bool check_was_hasty(const struct sim *sim, const struct sim_pair *pair)
+/* The connection has a short user timeout, and an event may have exceeded it. */
+static bool check_has_short_timeout(const struct sim *sim, const struct sim_pair *pair)
 {
 	const struct scn_conn *c = pair->spec;
 
@@ -35,12 +35,13 @@ static bool check_was_hasty(const struct sim *sim, const struct sim_pair *pair)
 		if (e->start_ns <= sim->now_ns && e->duration_ns > SIM_S / 4)
 			return true;
 	}
-	/* Or its peer did not read for that time. */
+	/* The peer may have paused for that time. */
 	return c->side[0].pause_ns || c->side[1].pause_ns;
 }
 
-/* A small backlog: SYN cookies, whose ACK may be lost, and half-open connections that make room. */
-static bool check_was_crowded(const struct sim *sim, const struct sim_pair *pair)
+/* With a small backlog, the ACK of a SYN cookie may be lost, and half-open connections may be
+ * evicted. */
+static bool check_has_small_backlog(const struct sim *sim, const struct sim_pair *pair)
 {
 	const struct scn_conn *c = pair->spec;
 
@@ -52,41 +53,41 @@ bool sim_check_error(struct sim *sim, struct sim_app *app, int err)
 	struct sim_pair *pair = &sim->pairs[app->pair];
 
 	app->eof = app->shut = true;
-	if (check_was_hasty(sim, pair) || check_was_crowded(sim, pair))
+	if (check_has_short_timeout(sim, pair) || check_has_small_backlog(sim, pair))
 		pair->excused = true;
 	if (pair->excused &&
 	    (err == -ECONNRESET || err == -ETIMEDOUT || err == -ECONNREFUSED || err == -EPIPE))
 		return true;
-	return runner_fail("connection %u, stack %u: %s, and nothing in the scenario explains it",
+	return runner_fail("connection %u, stack %u: %s without a reason in the scenario",
 			   app->pair, app->stack, strerror(-err));
 }
 
-/* ---- each step --------------------------------------------------------------------------------- */
+/* ---- each step ------------------------------------------------------------------------------- */
 
 static bool check_frames(struct sim *sim, unsigned index)
 {
 	const struct harp_stack *stack = sim->stacks[index].stack;
 	uint64_t count = sim->stacks[index].card.nic->caps.frame_count;
-	uint64_t home = stack->pool.free_count + stack->io.fill_held, away;
+	uint64_t free_frames = stack->pool.free_count + stack->io.fill_held, used_frames;
 	uint64_t tcp_tx = stack->stats.frames_tcp_tx, nic = stack->io.tx_held;
-	/* External frames, which the card may hold, too. */
+	/* External frames, which the NIC may hold, too. */
 	uint64_t external = stack->pool.external_count - stack->pool.external_free_count;
 
-	if (home + stack->stats.frames_tcp_rx > count)
-		return runner_fail("stack %u: more frames than there are", index);
-	away = count - home - stack->stats.frames_tcp_rx;
-	/* A frame to be sent may be the queue's and the card's at once. */
-	if (away < tcp_tx || away + external < nic || away > tcp_tx + nic ||
+	if (free_frames + stack->stats.frames_tcp_rx > count)
+		return runner_fail("stack %u: more frames than the pool has", index);
+	used_frames = count - free_frames - stack->stats.frames_tcp_rx;
+	/* A sent frame may be in the send queue and in the NIC at once. */
+	if (used_frames < tcp_tx || used_frames + external < nic || used_frames > tcp_tx + nic ||
 	    external < stack->stats.frames_tcp_external)
-		return runner_fail(
-			"stack %u: %llu frames are away, %llu queued, %llu with the card", index,
-			(unsigned long long)away, (unsigned long long)tcp_tx,
-			(unsigned long long)nic);
+		return runner_fail("stack %u: %llu frames in use, %llu queued, %llu in the NIC",
+				   index, (unsigned long long)used_frames,
+				   (unsigned long long)tcp_tx, (unsigned long long)nic);
 	return true;
 }
 
-/* The FIN may be one more than the budget; so are a segment's rest when the path carries only a part of
- * it, what a probe of the path needs, and what was sent in place and is copied, at least half a frame each time. */
+/* The limit of the send budget. A FIN may exceed the budget, and so may the rest of a segment of
+ * which the path carries only a part, and the frames of a path MTU probe. Evicting data that is
+ * sent in place copies it, into at least half a frame each time. */
 static uint64_t check_budget(const struct sim *sim, const struct sim_app *app, uint64_t budget)
 {
 	const struct harp_stats *s = &sim->stacks[app->stack].stack->stats;
@@ -95,8 +96,8 @@ static uint64_t check_budget(const struct sim *sim, const struct sim_app *app, u
 	       s->tcp_mtu_probes * sim->stacks[app->stack].stack->tcp.tx_frags_max;
 }
 
-/* What is sent in place is copied only where a segment is cut again, or put together for a probe, and there is
- * no record left to say where its bytes lie; and where its application wants it back. */
+/* Data sent in place is copied only when a segment is resegmented or joined for a probe and no
+ * record describes its memory, or when the application evicts the memory. */
 static bool check_may_copy(const struct sim *sim, const struct sim_app *app)
 {
 	const struct harp_stats *s = &sim->stacks[app->stack].stack->stats;
@@ -105,7 +106,7 @@ static bool check_may_copy(const struct sim *sim, const struct sim_app *app)
 	       s->tcp_mtu_probes > 0 || s->tx_evicted_bytes > 0;
 }
 
-/* Segments in flight that were sent again, counted without the shortcut of tcp_sack_marks(). */
+/* Retransmitted segments in flight, counted without the shortcut of tcp_sack_marks(). */
 static uint64_t check_retrans_segs(const struct harp_conn *conn)
 {
 	uint64_t segs = 0;
@@ -120,34 +121,34 @@ static bool check_conn(struct sim *sim, const struct sim_app *app, const struct 
 {
 	const struct harp_conn *conn = app->conn;
 	struct harp_tcp_info info;
-	const char *wrong = NULL;
+	const char *problem = NULL;
 
 	harp_conn_info(conn, &info);
 	if (seq_gt(conn->snd.una_seq, conn->snd.nxt_seq) || info.bytes_in_flight > CHECK_FLIGHT_MAX)
-		wrong = "SND.UNA is beyond SND.NXT";
+		problem = "SND.UNA is beyond SND.NXT";
 	else if (info.state == HARP_TCP_ESTABLISHED && info.snd_cwnd_bytes == 0)
-		wrong = "the congestion window is empty";
+		problem = "the congestion window is empty";
 	else if (info.state == HARP_TCP_ESTABLISHED && !tcp_sack_sums_valid(conn))
-		wrong = "the counts of segments in flight, lost and SACKed do not add up";
+		problem = "the counts of segments in flight, lost and SACKed do not add up";
 	else if (info.retrans_out_segs != check_retrans_segs(conn))
-		wrong = "the segments sent again are miscounted";
+		problem = "the count of retransmitted segments is wrong";
 	else if (info.ca_state == HARP_CA_OPEN && info.sacked_out_segs + info.lost_out_segs > 0)
-		wrong = "segments are marked, and the state is open";
+		problem = "segments are marked in the open state";
 	else if (info.tx_frames_held > check_budget(sim, app, info.tx_frames_budget))
-		wrong = "the send budget is overdrawn";
+		problem = "the send budget is overdrawn";
 	else if (info.tx_copied_bytes > 0 && !check_may_copy(sim, app))
-		wrong = "data sent in place was copied";
+		problem = "data sent in place was copied";
 	else if (info.bytes_acked > app->sent)
-		wrong = "more was acknowledged than sent";
+		problem = "more bytes acknowledged than sent";
 	else if (info.bytes_retransmitted > info.bytes_sent)
-		wrong = "more was sent again than sent";
+		problem = "more bytes retransmitted than sent";
 	else if (peer->conn && peer->connected &&
 		 info.bytes_acked > peer->conn->acct.bytes_received)
-		wrong = "more was acknowledged than the peer's stack received";
+		problem = "more bytes acknowledged than the peer's stack received";
 	else if (info.rto_ns > 61 * SIM_S)
-		wrong = "the retransmission timeout is beyond its maximum";
-	return wrong ? runner_fail("connection %u, stack %u: %s", app->pair, app->stack, wrong)
-		     : true;
+		problem = "the retransmission timeout exceeds its maximum";
+	return problem ? runner_fail("connection %u, stack %u: %s", app->pair, app->stack, problem)
+		       : true;
 }
 
 static bool check_packets(struct sim *sim, unsigned index)
@@ -156,7 +157,7 @@ static bool check_packets(struct sim *sim, unsigned index)
 	uint64_t sum = packets_counted(s);
 
 	if (sum != s->rx_packets)
-		return runner_fail("stack %u: %llu packets came, %llu are accounted for", index,
+		return runner_fail("stack %u: %llu packets received, %llu counted", index,
 				   (unsigned long long)s->rx_packets, (unsigned long long)sum);
 	return true;
 }
@@ -179,7 +180,7 @@ bool sim_check_step(struct sim *sim, unsigned index)
 	return check_packets(sim, index);
 }
 
-/* ---- the end ----------------------------------------------------------------------------------- */
+/* ---- the end --------------------------------------------------------------------------------- */
 
 static bool check_pair(struct sim *sim, unsigned index)
 {
@@ -204,8 +205,8 @@ static bool check_pair(struct sim *sim, unsigned index)
 	return true;
 }
 
-/* No four-tuple is ever used twice. */
-static bool check_one_incarnation(const struct sim *sim)
+/* The scenario reuses no four-tuple. */
+static bool check_has_unique_tuples(const struct sim *sim)
 {
 	for (unsigned i = 0; i < sim->scenario->event_count; i++) {
 		if (sim->scenario->events[i].kind == SCN_RESTART)
@@ -221,35 +222,36 @@ static bool check_one_incarnation(const struct sim *sim)
 static bool check_stack(struct sim *sim, unsigned index)
 {
 	const struct harp_stack *stack = sim->stacks[index].stack;
-	uint64_t home = stack->pool.free_count + stack->io.fill_held;
+	uint64_t free_frames = stack->pool.free_count + stack->io.fill_held;
 	struct sim_card *card = &sim->stacks[index].card;
-	const char *left = NULL;
+	const char *leftover = NULL;
 	struct harp_wire_stats wire;
 	struct harp_nic_stats nic;
 
 	if (stack->stats.tcp_conns || stack->tcp.flows.count)
-		left = "connections";
+		leftover = "connections";
 	else if (stack->wheel.count)
-		left = "timers";
+		leftover = "timers";
 	else if (stack->stats.frames_tcp_tx || stack->stats.frames_tcp_rx ||
 		 stack->pool.external_free_count != stack->pool.external_count)
-		left = "frames in queues without a connection";
-	/* Whatever the wire does, a peer echoes what it received: see tcp_check.c. */
-	else if (stack->stats.drop_tcp_echo && check_one_incarnation(sim))
-		left = "valid timestamp echoes that it refused";
-	else if (home != stack->pool.frame_count)
-		left = "fewer frames than it began with";
+		leftover = "frames in queues without a connection";
+	/* Even on an impaired wire, a peer echoes the timestamps that it received: see
+	 * tcp_check.c. */
+	else if (stack->stats.drop_tcp_echo && check_has_unique_tuples(sim))
+		leftover = "rejected timestamp echoes that were valid";
+	else if (free_frames != stack->pool.frame_count)
+		leftover = "fewer frames than it began with";
 	else if (stack->pool.memory_count)
-		left = "memory that was not taken back";
+		leftover = "memory that was not reclaimed";
 	card->nic->ops->stats(card->nic, &nic);
 	if (nic.tx_invalid)
-		return runner_fail("stack %u: the card refused %llu packets", index,
+		return runner_fail("stack %u: the NIC rejected %llu packets", index,
 				   (unsigned long long)nic.tx_invalid);
-	if (left)
-		return runner_fail("stack %u is left with %s", index, left);
+	if (leftover)
+		return runner_fail("stack %u ends with %s", index, leftover);
 	harp_wire_stats(sim->wire, index, &wire);
 	if (wire.strict_violations)
-		return runner_fail("stack %u: %llu frames changed under the card", index,
+		return runner_fail("stack %u: %llu frames changed while the NIC read them", index,
 				   (unsigned long long)wire.strict_violations);
 	return check_packets(sim, index) && check_frames(sim, index);
 }
@@ -265,12 +267,12 @@ bool sim_check_end(struct sim *sim)
 			return false;
 	}
 	if (harp_wire_in_flight(sim->wire))
-		return runner_fail("%llu packets never arrive",
+		return runner_fail("%llu packets are still on the wire",
 				   (unsigned long long)harp_wire_in_flight(sim->wire));
 	return true;
 }
 
-/* ---- for people -------------------------------------------------------------------------------- */
+/* ---- diagnostics ----------------------------------------------------------------------------- */
 
 static void check_dump_app(const struct sim_app *app, const char *role)
 {
@@ -284,7 +286,7 @@ static void check_dump_app(const struct sim_app *app, const char *role)
 	       role, app->stack, harp_tcp_state_name((enum harp_tcp_state)i.state),
 	       (unsigned long long)app->sent, (unsigned long long)app->send_total,
 	       (unsigned long long)app->received, app->shut ? " shut" : "", app->eof ? " eof" : "",
-	       app->closed ? " closed" : "", app->wait_writable ? " wants to write" : "",
+	       app->closed ? " closed" : "", app->wait_writable ? " waits for room" : "",
 	       (unsigned long long)i.bytes_in_flight, (unsigned long long)i.bytes_unsent,
 	       (unsigned long long)i.snd_wnd_bytes, (unsigned long long)i.rcv_wnd_bytes,
 	       (unsigned long long)i.snd_cwnd_bytes, i.rx_frames_held, i.rx_frames_budget,
@@ -299,7 +301,7 @@ void sim_dump(const struct sim *sim)
 	for (unsigned i = 0; i < sim->scenario->conn_count; i++) {
 		const struct sim_pair *pair = &sim->pairs[i];
 
-		printf("connection %u:%s%s\n", i, pair->started ? "" : " not begun",
+		printf("connection %u:%s%s\n", i, pair->started ? "" : " not started",
 		       pair->excused ? " may fail" : "");
 		check_dump_app(&pair->app[SIM_CLIENT], "client");
 		check_dump_app(&pair->app[SIM_SERVER], "server");

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sim_coll_run.c - runs scenarios of collectives (coll_sim.h). runner.h has its commands.
+ * sim_coll_run.c - runs scenarios of collectives (coll_sim.h). Commands: runner.h.
  *
- * Every rank computes what it must get. A rank that is cut off for good, absent or mismatched makes the call
- * fail on all others in time; the text names an absent or mismatched one.
+ * Every rank computes its expected results. If a rank is cut off for good, absent or mismatched,
+ * the call must fail on all other ranks within the timeout. The error names an absent or mismatched
+ * rank.
  */
 #include "coll_sim.h"
 
@@ -22,7 +23,7 @@
 #define TAG 7
 
 static struct coll_scenario scenario;
-static uint64_t failures; /* in all runs */
+static uint64_t failures; /* failed calls of all runs */
 
 struct pending {
 	struct harp_coll_request *request;
@@ -41,7 +42,7 @@ struct rank {
 static struct rank ranks[CLN_RANKS_MAX];
 static bool is_cut;
 
-/* ---- the store --------------------------------------------------------------------------------- */
+/* ---- the store ------------------------------------------------------------------------------- */
 
 static struct {
 	struct {
@@ -114,14 +115,14 @@ static int store_wait(void *arg, const char *key, int64_t timeout_ms)
 	return 0;
 }
 
-static void store_forget(void)
+static void store_clear(void)
 {
 	for (unsigned i = 0; i < store.count; i++)
 		free(store.entries[i].value);
 	memset(&store, 0, sizeof(store));
 }
 
-/* ---- what a call moves ------------------------------------------------------------------------- */
+/* ---- expected data --------------------------------------------------------------------------- */
 
 static uint64_t blocks_in(const struct cln_call *call)
 {
@@ -139,7 +140,7 @@ static uint64_t blocks_out(const struct cln_call *call)
 		       : 1;
 }
 
-/* Element i of a rank's input. tests/coll compares all types and reductions with numpy. */
+/* Element i of a rank's input. tests/coll compares all types and reductions with NumPy. */
 static int32_t input(unsigned rank, const struct cln_call *call, uint64_t i)
 {
 	uint64_t x = (i + 1) * 0x9e3779b97f4a7c15ull + rank * 0xff51afd7ed558ccdull +
@@ -157,7 +158,7 @@ static int32_t reduced(const struct cln_call *call, uint64_t i)
 	return total;
 }
 
-/* Element i of a rank's output. */
+/* Element i of a rank's expected output. */
 static int32_t expected(unsigned me, const struct cln_call *call, uint64_t i)
 {
 	unsigned world = (unsigned)scenario.world.ranks, root = (unsigned)call->peer;
@@ -190,13 +191,13 @@ static bool has_output(unsigned me, const struct cln_call *call)
 	return call->op != HARP_COLL_BARRIER;
 }
 
-static void fill(unsigned me, const struct cln_call *call, int32_t *in)
+static void fill_input(unsigned me, const struct cln_call *call, int32_t *in)
 {
 	for (uint64_t i = 0; i < blocks_in(call) * call->count; i++)
 		in[i] = input(me, call, i);
 }
 
-static void check(const struct rank *rank, const struct cln_call *call, const int32_t *out)
+static void check_output(const struct rank *rank, const struct cln_call *call, const int32_t *out)
 {
 	uint64_t count = blocks_out(call) * call->count;
 
@@ -205,13 +206,13 @@ static void check(const struct rank *rank, const struct cln_call *call, const in
 	for (uint64_t i = 0; i < count; i++) {
 		if (out[i] != expected(rank->rank, call, i))
 			clock_fail("rank %u, call %u (%s): element %" PRIu64 " of %" PRIu64
-				   " is wrong",
+				   " differs",
 				   rank->rank, (unsigned)(call - scenario.calls),
 				   harp_coll_op_name((enum harp_coll_op)call->op), i, count);
 	}
 }
 
-/* ---- ranks ------------------------------------------------------------------------------------- */
+/* ---- ranks ----------------------------------------------------------------------------------- */
 
 /* The event that ends the group, or NULL. */
 static const struct cln_event *fatal_event(void)
@@ -224,8 +225,8 @@ static const struct cln_event *fatal_event(void)
 	return event;
 }
 
-/* A failure of the group: is it due to the event? */
-static void rank_failed(struct rank *rank, int rc)
+/* Checks that the fatal event explains the failure of a call. */
+static void rank_check_failure(struct rank *rank, int rc)
 {
 	const struct cln_event *event = fatal_event();
 	char name[16];
@@ -234,21 +235,21 @@ static void rank_failed(struct rank *rank, int rc)
 	failures++;
 	runner_trace(((uint64_t)-rc) ^ sim_clock.now_ns);
 	if (!event)
-		clock_fail("rank %u, call %u: failed for no reason: %s", rank->rank, rank->call,
+		clock_fail("rank %u, call %u: failed without a reason: %s", rank->rank, rank->call,
 			   rank->error);
 	snprintf(name, sizeof(name), "rank %u", (unsigned)event->rank);
 	if (rc != -ETIMEDOUT && rc != -ECONNRESET && rc != -EPROTO)
 		clock_fail("rank %u: errno %d: %s", rank->rank, -rc, rank->error);
 	/* No rank can tell which end of a silent connection is cut off. */
 	if (event->kind != CLN_CUT && !strstr(rank->error, name))
-		clock_fail("rank %u: the text does not name rank %u: %s", rank->rank,
+		clock_fail("rank %u: the error does not name rank %u: %s", rank->rank,
 			   (unsigned)event->rank, rank->error);
 	if (event->kind == CLN_MISMATCH && !strstr(rank->error, "different"))
-		clock_fail("rank %u: the text does not say what differs: %s", rank->rank,
+		clock_fail("rank %u: the error does not name the difference: %s", rank->rank,
 			   rank->error);
 }
 
-static void pending_end(struct rank *rank, struct pending *pending)
+static void pending_finish(struct rank *rank, struct pending *pending)
 {
 	int rc = harp_coll_wait(pending->request, -1);
 
@@ -257,10 +258,10 @@ static void pending_end(struct rank *rank, struct pending *pending)
 	if (rc && !rank->has_failed) {
 		snprintf(rank->error, sizeof(rank->error), "%s",
 			 harp_coll_request_error(pending->request));
-		rank_failed(rank, rc);
+		rank_check_failure(rank, rc);
 	}
 	if (rc == 0)
-		check(rank, pending->call, pending->out);
+		check_output(rank, pending->call, pending->out);
 	harp_coll_request_free(pending->request);
 	if (pending->in != pending->out)
 		free(pending->in);
@@ -270,7 +271,7 @@ static void pending_end(struct rank *rank, struct pending *pending)
 static void rank_wait(struct rank *rank)
 {
 	for (unsigned i = 0; i < rank->pending_count; i++)
-		pending_end(rank, &rank->pending[i]);
+		pending_finish(rank, &rank->pending[i]);
 	rank->pending_count = 0;
 }
 
@@ -289,7 +290,7 @@ static void rank_start(struct rank *rank, const struct cln_call *spec, struct ha
 	if (in != out)
 		free(in);
 	free(out);
-	rank_failed(rank, rc);
+	rank_check_failure(rank, rc);
 }
 
 static void rank_call(struct rank *rank, const struct cln_call *spec)
@@ -304,14 +305,15 @@ static void rank_call(struct rank *rank, const struct cln_call *spec)
 				       .reduce = HARP_COLL_SUM,
 				       .peer = (int)spec->peer,
 				       .count = spec->count };
-	/* As large as a mismatched call's, and for each to see a write behind its end (ASan). */
-	size_t room = (out_count > in_count ? out_count : in_count) * 4 + 8;
-	void *out = calloc(1, room), *in = out;
-	bool may_share = in_count == out_count && spec->op != HARP_COLL_SEND;
+	/* Large enough for a mismatched call, and allocated per call, so that ASan reports a write
+	 * behind its end. */
+	size_t buffer_bytes = (out_count > in_count ? out_count : in_count) * 4 + 8;
+	void *out = calloc(1, buffer_bytes), *in = out;
+	bool can_share = in_count == out_count && spec->op != HARP_COLL_SEND;
 
-	if (!spec->in_place || !may_share)
-		in = calloc(1, room);
-	fill(rank->rank, spec, in);
+	if (!spec->in_place || !can_share)
+		in = calloc(1, buffer_bytes);
+	fill_input(rank->rank, spec, in);
 	call.in = in;
 	call.out = out;
 	if (event && event->kind == CLN_MISMATCH && event->rank == rank->rank &&
@@ -326,14 +328,13 @@ static void rank_call(struct rank *rank, const struct cln_call *spec)
 		call.peer = (int)((rank->rank + world - spec->peer) % world);
 		send.out = NULL;
 		send.peer = (int)((rank->rank + spec->peer) % world);
-		/* The receive keeps both buffers until it is waited for, and the send is waited for
-		 * here. */
+		/* The receive keeps both buffers until rank_wait(); the send completes here. */
 		rank_start(rank, spec, &call, in, out);
 		if (!rank->has_failed) {
 			int rc = harp_coll_run(rank->coll, &send, rank->error, sizeof(rank->error));
 
 			if (rc)
-				rank_failed(rank, rc);
+				rank_check_failure(rank, rc);
 		}
 	} else {
 		rank_start(rank, spec, &call, in, out);
@@ -342,8 +343,8 @@ static void rank_call(struct rank *rank, const struct cln_call *spec)
 		rank_wait(rank);
 }
 
-/* False: the rank is absent from here on. */
-static bool rank_event(struct rank *rank)
+/* Runs the event of the call, if any. False: the rank is absent from now on. */
+static bool rank_run_event(struct rank *rank)
 {
 	const struct cln_event *event = scenario.events;
 
@@ -365,8 +366,8 @@ static bool rank_event(struct rank *rank)
 	}
 }
 
-/* Ends the cut after its time. */
-static void cut_ends(void *arg)
+/* Task: ends the cut after its duration. */
+static void end_cut(void *arg)
 {
 	const struct cln_event *event = arg;
 
@@ -397,7 +398,7 @@ static bool rank_open(struct rank *rank)
 	return harp_coll_open(&options, &rank->coll, rank->error, sizeof(rank->error)) == 0;
 }
 
-static bool others_ended(const struct rank *rank)
+static bool is_last_rank(const struct rank *rank)
 {
 	for (unsigned r = 0; r < scenario.world.ranks; r++)
 		if (&ranks[r] != rank && !ranks[r].has_ended)
@@ -416,18 +417,18 @@ static void rank_main(void *arg)
 		if (!rank_open(rank))
 			clock_fail("rank %u: open: %s", rank->rank, rank->error);
 		for (rank->call = 0; rank->call < scenario.call_count; rank->call++) {
-			exists = rank_event(rank);
+			exists = rank_run_event(rank);
 			if (!exists || rank->has_failed)
 				break;
 			rank_call(rank, &scenario.calls[rank->call]);
 		}
 		if (exists)
 			rank_wait(rank);
-		/* The others must find the error without this rank closing. */
-		while (event && event->rank == rank->rank && !others_ended(rank))
+		/* The others must detect the error before this rank closes. */
+		while (event && event->rank == rank->rank && !is_last_rank(rank))
 			clock_sleep(MS);
 		if (event && event->rank != rank->rank && !rank->has_failed)
-			clock_fail("rank %u: no error, and rank %u is not there", rank->rank,
+			clock_fail("rank %u: no error although rank %u is missing", rank->rank,
 				   (unsigned)event->rank);
 		if (!event || event->rank != rank->rank)
 			rank->has_ended = rank->group + 1 == scenario.world.groups;
@@ -436,7 +437,7 @@ static void rank_main(void *arg)
 	rank->has_ended = true;
 }
 
-/* ---- runs -------------------------------------------------------------------------------------- */
+/* ---- runs ------------------------------------------------------------------------------------ */
 
 static void dump_ranks(void)
 {
@@ -463,7 +464,7 @@ static bool run(const void *s, bool dump, struct runner_result *result)
 	}
 	if (scenario.event_count && scenario.events[0].kind == CLN_CUT &&
 	    scenario.events[0].duration_ns)
-		clock_add(cut_ends, &scenario.events[0]);
+		clock_add(end_cut, &scenario.events[0]);
 	good = clock_run(120 * S);
 	*result = (struct runner_result){ network_bytes, sim_clock.steps, sim_clock.now_ns };
 	if (!good) {
@@ -471,7 +472,7 @@ static bool run(const void *s, bool dump, struct runner_result *result)
 			dump_ranks();
 		return false;
 	}
-	store_forget();
+	store_clear();
 	return true;
 }
 
@@ -505,13 +506,13 @@ int main(int argc, char **argv)
 	cpu_set_t processor;
 	int rc;
 
-	/* One thread runs at a time: on one processor, turns are cheaper. */
+	/* One thread runs at a time: switching between threads is faster on one processor. */
 	CPU_ZERO(&processor);
 	CPU_SET((size_t)sched_getcpu(), &processor);
 	sched_setaffinity(0, sizeof(processor), &processor);
 	runner_begin(&coll_runner);
 	rc = runner_command(argc, argv);
 	if (rc == 0 && strcmp(argv[1], "--seeds") == 0)
-		printf("%" PRIu64 " calls failed, as they had to\n", failures);
+		printf("%" PRIu64 " calls failed as expected\n", failures);
 	return rc;
 }

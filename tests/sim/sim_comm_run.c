@@ -53,7 +53,7 @@ static struct runner comm_runner = {
 	.is_small = is_small,
 };
 
-/* ---- every death ------------------------------------------------------------------------------- */
+/* ---- every death ----------------------------------------------------------------------------- */
 
 static const struct {
 	const char *name;
@@ -80,7 +80,7 @@ static bool dies(unsigned which, unsigned lane, unsigned death, uint64_t step, u
 	scenario.events[0].step = step;
 	scenario.event_count = 1;
 	scenario.comms[0].backoff_ns = backoff_ns;
-	runner_run_begins();
+	runner_reset();
 	if (csim_run(&sim, &scenario, false))
 		return true;
 	printf("small scenario %u, lane %u %s at step %llu: FAILED: %s\n", which, lane,
@@ -102,7 +102,7 @@ static int run_exhaustive(uint64_t stride, unsigned first, unsigned last)
 		unsigned lanes;
 
 		comm_scenario_make_small(&scenario, which);
-		runner_run_begins();
+		runner_reset();
 		if (!csim_run(&sim, &scenario, true)) {
 			printf("small scenario %u FAILED without any death: %s\n", which,
 			       runner_reason());

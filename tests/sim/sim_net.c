@@ -2,12 +2,12 @@
 /*
  * sim_net.c - the wire and the NICs.
  *
- * One switched wire with a port for each stack. The switch's port towards a stack may be the slow one:
- * several flows then share a bottleneck that is none of their senders' links.
+ * One switched wire with a port for each stack. The port of the switch towards a stack may be the
+ * slow one: several flows then share a bottleneck that is not a link of their senders.
  *
- * A stack's NIC (struct sim_card) is its port with other operations: they show every packet to
- * sim_segments.c, lose what a cut path loses, and withhold room for sending, frames to receive into,
- * or completions, while an event says so.
+ * The NIC of a stack (struct sim_card) is its port with other operations. They pass every packet to
+ * sim_segments.c and drop packets of a cut path. During an event they also withhold transmit slots,
+ * receive frames, or completions.
  */
 #include "sim.h"
 
@@ -21,7 +21,7 @@
 #define NET_PACKET_MAX 65535u
 #define NET_FIXED_WINDOW 100000u
 
-/* The stack whose NIC has this MAC address; SCN_STACKS_MAX: none (damaged on its way). */
+/* The stack whose NIC has this MAC address; SCN_STACKS_MAX: none (a corrupted address). */
 static unsigned net_stack_of(const struct sim *sim, const uint8_t *mac)
 {
 	return mac[4] == 0x50 && mac[5] < sim->scenario->stack_count ? mac[5] : SCN_STACKS_MAX;
@@ -37,7 +37,7 @@ struct harp_addr sim_net_addr(const struct sim *sim, unsigned stack)
 	return addr;
 }
 
-/* ---- the card ---------------------------------------------------------------------------------- */
+/* ---- the NIC --------------------------------------------------------------------------------- */
 
 static struct sim *net_sim;
 static const struct harp_nic_ops *wire_ops;
@@ -51,7 +51,7 @@ static struct sim_card *net_card(const struct harp_nic *nic)
 	return &stack->card;
 }
 
-/* Descriptors of the packet at descs. */
+/* Number of descriptors of the first packet. */
 static unsigned net_packet_descs(const struct harp_desc *descs, unsigned count)
 {
 	unsigned n = 1;
@@ -61,7 +61,7 @@ static unsigned net_packet_descs(const struct harp_desc *descs, unsigned count)
 	return n;
 }
 
-/* The packet in one piece: in place, or a copy. */
+/* The packet as contiguous bytes: in place, or a copy. */
 static uint8_t *net_gather(const struct sim_card *card, const struct harp_desc *descs, unsigned n,
 			   uint32_t *len)
 {
@@ -78,7 +78,7 @@ static uint8_t *net_gather(const struct sim_card *card, const struct harp_desc *
 		const uint8_t *bytes = wire_offload_bytes(port, &descs[i]);
 
 		if (!bytes)
-			break; /* the wire refuses it: sim_check.c finds it there */
+			break; /* the wire rejects it, which sim_check.c detects */
 		memcpy(packet + *len, bytes, descs[i].len);
 		*len += descs[i].len;
 	}
@@ -111,7 +111,7 @@ static unsigned net_rx(struct harp_nic *nic, struct harp_desc *descs, unsigned m
 					wire_ops->fill(nic, &descs[d].addr, 1);
 				continue;
 			}
-			sim_segment_received(card->sim, card->index, packet, len);
+			sim_segment_track_received(card->sim, card->index, packet, len);
 			memmove(descs + kept, descs + i, n * sizeof(*descs));
 			kept += n;
 		}
@@ -123,7 +123,7 @@ static void net_emit(void *ctx, uint8_t *packet, uint32_t len)
 {
 	const struct sim_card *card = ctx;
 
-	sim_segment_sent(card->sim, card->index, packet, len);
+	sim_segment_track_sent(card->sim, card->index, packet, len);
 }
 
 static unsigned net_tx(struct harp_nic *nic, const struct harp_desc *descs, unsigned count,
@@ -143,7 +143,7 @@ static unsigned net_tx(struct harp_nic *nic, const struct harp_desc *descs, unsi
 			card->tx_refused = true;
 			break;
 		}
-		/* Checks the packets that are on the wire. */
+		/* Checks the packets that reach the wire. */
 		(void)wire_offload_send(&nic->caps, packet, len, descs[taken].flags, NET_PACKET_MAX,
 					net_emit, card);
 		card->tx_held += n;
@@ -183,7 +183,7 @@ uint64_t sim_net_card_next_ns(struct sim_card *card)
 		if (complete_ns < card->complete_until_ns)
 			complete_ns = card->complete_until_ns;
 	}
-	/* A ring without any room has no completion to wait for. */
+	/* A full ring without sent frames waits for no completion. */
 	if (card->tx_refused && card->tx_held == 0 && card->ring_until_ns < next_ns)
 		next_ns = card->ring_until_ns;
 	return complete_ns < next_ns ? complete_ns : next_ns;
@@ -194,9 +194,9 @@ static uint64_t net_next_ns(struct harp_nic *nic)
 	return sim_net_card_next_ns(net_card(nic));
 }
 
-/* ---- making ------------------------------------------------------------------------------------ */
+/* ---- setup ----------------------------------------------------------------------------------- */
 
-/* Of what the stack sends; path: its own, or an event's. */
+/* Impairs the path from the stack. path: its own, or an event's. */
 static void net_set_impair(struct sim *sim, unsigned stack, const struct scn_impair *path)
 {
 	const struct scn_stack *k = &sim->scenario->stacks[stack];
@@ -205,7 +205,7 @@ static void net_set_impair(struct sim *sim, unsigned stack, const struct scn_imp
 	impair.ecn_mark_bytes = (uint32_t)k->ecn_mark_bytes;
 	impair.inbound = (uint32_t)k->inbound;
 	if (harp_wire_set_impair(sim->wire, stack, &impair))
-		(void)runner_fail("stack %u: harp_wire_set_impair refuses", stack);
+		(void)runner_fail("stack %u: harp_wire_set_impair failed", stack);
 }
 
 static int net_make_wire(struct sim *sim)
@@ -274,7 +274,7 @@ bool sim_net_stack_make(struct sim *sim, unsigned stack)
 			err = harp_tcp_listen(k->stack, &at, &tcp, &k->listeners[i]);
 	}
 	if (err)
-		return runner_fail("stack %u can't be made: %s", stack, strerror(-err));
+		return runner_fail("cannot create stack %u: %s", stack, strerror(-err));
 	return true;
 }
 
@@ -284,7 +284,7 @@ void sim_net_stack_destroy(struct sim *sim, unsigned stack)
 	struct wire_port *port = (struct wire_port *)k->card.nic;
 
 	memset(k->listeners, 0, sizeof(k->listeners));
-	sim_memory_forget(sim, stack);
+	sim_memory_free(sim, stack);
 	harp_stack_destroy(k->stack);
 	k->stack = NULL;
 	/* Its frames have no owner now: the next stack fills all of them again. */
@@ -331,7 +331,7 @@ void sim_net_destroy(struct sim *sim)
 	harp_wire_destroy(sim->wire);
 }
 
-/* ---- events ------------------------------------------------------------------------------------ */
+/* ---- events ---------------------------------------------------------------------------------- */
 
 static void net_cut(struct sim *sim, unsigned from, unsigned to, uint64_t until_ns)
 {
@@ -340,13 +340,13 @@ static void net_cut(struct sim *sim, unsigned from, unsigned to, uint64_t until_
 	*cut_ns = until_ns > *cut_ns ? until_ns : *cut_ns;
 }
 
-/* What arrived for a stack that does not exist is lost. */
+/* Discards packets that arrived while the stack was destroyed. */
 static void net_discard(struct sim *sim, unsigned stack)
 {
 	struct harp_nic *nic = sim->stacks[stack].card.nic;
 	struct harp_desc descs[64];
 
-	/* Without frames to receive into rx() drops all that has arrived. */
+	/* Without receive frames, rx() drops all packets that have arrived. */
 	while (wire_ops->rx(nic, descs, 64, sim->now_ns) > 0)
 		continue;
 }
@@ -358,7 +358,7 @@ void sim_net_event_begin(struct sim *sim, const struct scn_event *e)
 	uint64_t until_ns = e->start_ns + e->duration_ns;
 
 	switch ((enum scn_event_kind)e->kind) {
-	case SCN_WORSE:
+	case SCN_DEGRADE:
 		net_set_impair(sim, stack, &e->path);
 		break;
 	case SCN_STALL:
@@ -394,7 +394,7 @@ void sim_net_event_end(struct sim *sim, const struct scn_event *e)
 {
 	unsigned stack = (unsigned)e->stack;
 
-	if (e->kind == SCN_WORSE)
+	if (e->kind == SCN_DEGRADE)
 		net_set_impair(sim, stack, &sim->scenario->stacks[stack].path);
 	if (e->kind == SCN_RESTART)
 		net_discard(sim, stack);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sim_run.c - runs scenarios of stacks on wires. runner.h has its commands; and
+ * sim_run.c - runs scenarios of stacks on wires. Commands: those of runner.h, and
  *
- *	--verbose (before these)     prints every segment as it is sent and received
+ *	--verbose (before these)     prints every segment when it is sent or received
  */
 #include "runner.h"
 #include "sim.h"
@@ -14,7 +14,7 @@ static struct scenario scenario;
 
 static struct runner sim_runner;
 
-/* The planted bug: the byte at this offset of every stream is taken for wrong. */
+/* The planted bug: the check treats the byte at this offset of every stream as wrong. */
 #define PLANT_OFFSET 2000u
 
 static void make(uint64_t seed)
@@ -31,7 +31,7 @@ static bool run(const void *s, bool dump, struct runner_result *result)
 	return good;
 }
 
-/* It needs two stacks, a listener and one connection that gets so far. */
+/* The bug needs two stacks, a listener and one connection that transfers that many bytes. */
 static bool is_small(void)
 {
 	return scenario.stack_count == 2 && scenario.listen_count == 1 &&

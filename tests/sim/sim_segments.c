@@ -2,15 +2,14 @@
 /*
  * sim_segments.c - checks every segment that a stack sends or receives.
  *
- * For each direction of each connection (from the stack that sends data to the one that receives it)
- * this file remembers what the sender sent, which sequence numbers arrived undamaged at the receiver's
- * NIC, and what the receiver acknowledged. Each SYN resets this state.
- * It checks that
- *	- nothing is acknowledged, selectively or not, that did not arrive;
- *	- acknowledgments do not go back, the window's right edge does not either (RFC 9293 3.8.6), unless to a
- *	  window of nothing: the frames ran out before it;
+ * For each direction of each connection, from the sender of data to its receiver, this file records
+ * what the sender sent, which sequence numbers arrived intact at the receiver's NIC, and what the
+ * receiver acknowledged. Each SYN resets this state. It checks that
+ *	- ACKs and SACKs cover only data that arrived;
+ *	- acknowledgments do not move back, nor does the window's right edge (RFC 9293 3.8.6),
+ *	  unless the window closes because the receiver ran out of frames;
  *	- nothing is sent beyond the right edge that the sender knows;
- *	- nothing new is sent beyond a FIN.
+ *	- no new data is sent beyond a FIN.
  */
 #include "sim.h"
 
@@ -27,7 +26,7 @@
 enum { FIN = 1, SYN = 2, RST = 4, ACK = 16 };
 
 struct range {
-	uint32_t from, to; /* relative to the initial sequence number; to is not part of it */
+	uint32_t from, to; /* relative to the initial sequence number; `to` is exclusive */
 };
 
 struct direction {
@@ -35,15 +34,15 @@ struct direction {
 	uint8_t from, to;       /* stacks */
 	bool live;              /* the receiver has answered this SYN */
 	bool scales;            /* both sides scale windows */
-	bool fin_sent, unknown; /* unknown: too many ranges, what arrived is not known */
-	uint8_t wscale_offer;   /* 1 + the sender's own, 0: none */
+	bool fin_sent, unknown; /* unknown: too many ranges to know what arrived */
+	uint8_t wscale_offer;   /* 1 + the sender's scale, 0: none */
 	uint32_t isn;
-	uint32_t sent_end;    /* all below are relative to isn */
-	uint32_t ack, edge;   /* the receiver's last ones */
-	uint32_t edge_most;   /* and the farthest: ACKs may overtake each other */
-	uint32_t sender_edge; /* what of them has reached the sender */
+	uint32_t sent_end;    /* this and all below: relative to isn */
+	uint32_t ack, edge;   /* the last ones from the receiver */
+	uint32_t edge_max;    /* the farthest edge: ACKs may be reordered */
+	uint32_t sender_edge; /* the edge that has reached the sender */
 	unsigned range_count;
-	struct range ranges[SEGMENT_RANGES]; /* what arrived, in order */
+	struct range ranges[SEGMENT_RANGES]; /* ranges that arrived, in order */
 };
 
 struct sim_segments {
@@ -64,7 +63,7 @@ bool sim_segments_make(struct sim *sim)
 	return sim->segments ? true : runner_fail("no memory for segments");
 }
 
-/* ---- looking ----------------------------------------------------------------------------------- */
+/* ---- parsing --------------------------------------------------------------------------------- */
 
 static unsigned segment_stack_of(const struct sim *sim, const uint8_t *addr, unsigned len)
 {
@@ -77,7 +76,7 @@ static unsigned segment_stack_of(const struct sim *sim, const uint8_t *addr, uns
 	return SCN_STACKS_MAX;
 }
 
-/* A whole TCP segment between two of our stacks, or false. sum: of the pseudo-header's addresses. */
+/* Parses a whole TCP segment between two stacks. check: verify the checksum. */
 static bool segment_parse(const struct sim *sim, uint8_t *packet, uint32_t len, bool check,
 			  struct segment *seg)
 {
@@ -142,15 +141,15 @@ static struct direction *segment_dir(struct sim *sim, unsigned from, unsigned to
 	return NULL;
 }
 
-/* ---- what arrived ------------------------------------------------------------------------------ */
+/* ---- data that arrived ----------------------------------------------------------------------- */
 
-static void segment_arrived(struct direction *dir, uint32_t from, uint32_t to)
+static void segment_record(struct direction *dir, uint32_t from, uint32_t to)
 {
 	struct range *r = dir->ranges;
 	unsigned i = 0, n;
 
 	if (dir->unknown || to - from > 1u << 30 || from > 1u << 31)
-		return; /* nothing known, or of another incarnation */
+		return; /* unknown state, or another incarnation */
 	while (i < dir->range_count && r[i].to < from)
 		i++;
 	for (n = i; n < dir->range_count && r[n].from <= to; n++) {
@@ -166,7 +165,7 @@ static void segment_arrived(struct direction *dir, uint32_t from, uint32_t to)
 	r[i] = (struct range){ from, to };
 }
 
-static bool segment_has(const struct direction *dir, uint32_t from, uint32_t to)
+static bool segment_has_range(const struct direction *dir, uint32_t from, uint32_t to)
 {
 	for (unsigned i = 0; i < dir->range_count; i++) {
 		if (dir->ranges[i].from <= from && to <= dir->ranges[i].to)
@@ -178,12 +177,12 @@ static bool segment_has(const struct direction *dir, uint32_t from, uint32_t to)
 static void segment_syn(struct direction *dir, struct direction *back, const struct segment *seg)
 {
 	if (!dir->unknown && dir->isn == seg->seq)
-		return; /* again */
+		return; /* a retransmitted SYN */
 	if (!(seg->flags & ACK) && back->live)
-		back->unknown = true; /* the other side still refers to the last incarnation */
+		back->unknown = true; /* the peer still refers to the last incarnation */
+	/* This may answer an old SYN; the receiver has not confirmed it. */
 	if (seg->flags & ACK)
-		back->live =
-			false; /* an old SYN again, perhaps: the receiver knows of nothing since */
+		back->live = false;
 	*dir = (struct direction){ .key_ports = dir->key_ports,
 				   .from = dir->from,
 				   .to = dir->to,
@@ -194,7 +193,7 @@ static void segment_syn(struct direction *dir, struct direction *back, const str
 							   : 0 };
 }
 
-/* ---- checks ------------------------------------------------------------------------------------ */
+/* ---- checks ---------------------------------------------------------------------------------- */
 
 #define SEGMENT_FAIL(dir, what, a, b)                                                              \
 	runner_fail("%u:%u -> %u:%u: " what, (dir)->from, (dir)->key_ports >> 16, (dir)->to,       \
@@ -203,13 +202,13 @@ static void segment_syn(struct direction *dir, struct direction *back, const str
 static uint32_t segment_window(struct direction *dir, const struct direction *back,
 			       const struct segment *seg)
 {
-	/* The receiver's offer is in its own SYN; that of a SYN itself is not scaled. */
+	/* The scale is in the SYN of the receiver; the window of a SYN is not scaled. */
 	if (seg->flags & SYN || !dir->wscale_offer || !back->wscale_offer)
 		return seg->wnd_field;
 	return seg->wnd_field << (back->wscale_offer - 1);
 }
 
-/* The receiver of a direction acknowledges. back: the direction of its own data. */
+/* Checks an acknowledgment from the receiver of a direction. back: the reverse direction. */
 static void segment_ack(struct direction *dir, const struct direction *back,
 			const struct segment *seg)
 {
@@ -218,21 +217,22 @@ static void segment_ack(struct direction *dir, const struct direction *back,
 	if (dir->unknown)
 		return;
 	if (!dir->live) {
-		/* A SYN-ACK answers this incarnation, and so does what follows one; anything else may
-		 * be of the one before. */
+		/* A SYN-ACK belongs to this incarnation, and so do segments that follow it. Others
+		 * may belong to the previous incarnation. */
 		if (seg->flags & SYN ? ack != 1 : !back->live || back->unknown || ack > 1u << 17)
 			return;
 		dir->live = true;
 		dir->ack = ack;
-		dir->edge = dir->edge_most = edge;
+		dir->edge = dir->edge_max = edge;
 	}
-	if (ack > 0 && ack < 1u << 31 && !segment_has(dir, 0, ack))
+	if (ack > 0 && ack < 1u << 31 && !segment_has_range(dir, 0, ack))
 		SEGMENT_FAIL(dir, "acknowledged up to %u, contiguous only up to %u", ack,
 			     dir->range_count ? dir->ranges[0].to : 0);
 	if ((int32_t)(ack - dir->ack) < 0)
 		SEGMENT_FAIL(dir, "acknowledgment %u after %u", ack, dir->ack);
-	/* Less than one unit of the scaled field is rounding: RFC 7323 section 2.4. A SYN's window is
-	 * not scaled and can't say all (a SYN-ACK after an ACK happens in simultaneous opens). */
+	/* Less than one unit of the scaled field is rounding: RFC 7323 section 2.4. The window of a
+	 * SYN is not scaled, so it can be smaller (a SYN-ACK follows an ACK in simultaneous
+	 * opens). */
 	if (!(seg->flags & SYN) && edge != ack &&
 	    (int32_t)(edge - dir->edge) <=
 		    -(1 << (back->wscale_offer ? back->wscale_offer - 1 : 0)))
@@ -240,18 +240,18 @@ static void segment_ack(struct direction *dir, const struct direction *back,
 	dir->ack = ack;
 	if (edge == ack || (int32_t)(edge - dir->edge) > 0)
 		dir->edge = edge;
-	if ((int32_t)(edge - dir->edge_most) > 0)
-		dir->edge_most = edge;
+	if ((int32_t)(edge - dir->edge_max) > 0)
+		dir->edge_max = edge;
 	for (unsigned i = 0; seg->opt.seen & TCP_OPT_SACK && i < seg->opt.sack_count; i++) {
 		uint32_t from = seg->opt.sack[i].start_seq - dir->isn;
 		uint32_t to = seg->opt.sack[i].end_seq - dir->isn;
 
-		if (from >= to || !segment_has(dir, from, to))
+		if (from >= to || !segment_has_range(dir, from, to))
 			SEGMENT_FAIL(dir, "SACK of %u..%u, which did not arrive", from, to);
 	}
 }
 
-/* For people: a line a segment. */
+/* Prints one line per segment. */
 static void segment_print(const struct sim *sim, const char *what, const struct segment *seg,
 			  const struct direction *dir, const struct direction *back)
 {
@@ -268,7 +268,7 @@ static void segment_print(const struct sim *sim, const char *what, const struct 
 	       seg->len, seg->ack - back->isn, seg->wnd_field);
 }
 
-void sim_segment_sent(struct sim *sim, unsigned stack, const uint8_t *packet, uint32_t len)
+void sim_segment_track_sent(struct sim *sim, unsigned stack, const uint8_t *packet, uint32_t len)
 {
 	struct segment seg;
 	struct direction *dir, *back;
@@ -303,7 +303,7 @@ void sim_segment_sent(struct sim *sim, unsigned stack, const uint8_t *packet, ui
 	dir->fin_sent |= (seg.flags & FIN) != 0;
 }
 
-void sim_segment_received(struct sim *sim, unsigned stack, uint8_t *packet, uint32_t len)
+void sim_segment_track_received(struct sim *sim, unsigned stack, uint8_t *packet, uint32_t len)
 {
 	struct segment seg;
 	struct direction *dir, *back;
@@ -320,10 +320,10 @@ void sim_segment_received(struct sim *sim, unsigned stack, uint8_t *packet, uint
 	if (seg.flags & RST)
 		return;
 	from = seg.seq - dir->isn;
-	segment_arrived(dir, from, from + seg.len + ((seg.flags & (SYN | FIN)) != 0));
+	segment_record(dir, from, from + seg.len + ((seg.flags & (SYN | FIN)) != 0));
 	if (!(seg.flags & ACK) || back->unknown || !back->live)
 		return;
 	edge = seg.ack - back->isn + segment_window(back, dir, &seg);
-	if ((int32_t)(edge - back->sender_edge) > 0 && (int32_t)(edge - back->edge_most) <= 0)
+	if ((int32_t)(edge - back->sender_edge) > 0 && (int32_t)(edge - back->edge_max) <= 0)
 		back->sender_edge = edge;
 }

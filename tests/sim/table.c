@@ -23,7 +23,7 @@ int table_check(const char *path, const char *text)
 	FILE *file = fopen(path, "r");
 	const char *a, *b, *next_a, *next_b;
 	char table[64] = "", heading[64] = "";
-	unsigned differing = 0;
+	unsigned differences = 0;
 
 	if (!file) {
 		perror(path);
@@ -44,9 +44,9 @@ int table_check(const char *path, const char *text)
 			continue;
 		printf("%s: %s\n  was %.*s\n  is  %.*s\n", table, heading, (int)len_a, a,
 		       (int)len_b, b);
-		differing++;
+		differences++;
 	}
-	if (differing)
-		printf("%u lines differ. When that is meant: make tables\n", differing);
-	return differing ? 1 : 0;
+	if (differences)
+		printf("%u lines differ. If this is intended, run: make tables\n", differences);
+	return differences ? 1 : 0;
 }
