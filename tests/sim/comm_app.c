@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * comm_app.c - the two applications of a comm: one posts sends and the other one receives, as NCCL does, and both check
- * memory.
+ * comm_app.c - the two applications of a comm: one posts sends, the other receives, as NCCL does,
+ * and both check memory.
  *
- * Theory of operation. The bytes of a message are a function of comm, message and offset. A receive buffer is filled with
- * an old pattern, also in front of it and behind. At each step that delivers bytes, and by samples at others, every aligned
- * unit of 8 bytes must be wholly old or wholly new (or new from its start, as recv() of a kernel lane leaves it for a
- * moment); memory in front and behind stays old. When the receive is done, the message must be new and the bytes behind it old.
- * Then the buffer gets another pattern, is kept for a while, and must not change again. A send's memory is overwritten as
- * soon as the send is done, so that a later read delivers wrong bytes.
+ * Theory of operation. The bytes of a message are a function of comm, message and offset. A receive
+ * buffer and the memory in front of it and behind it are filled with an old pattern. At each step
+ * that delivers bytes, and by samples at other steps, every aligned unit of 8 bytes must be wholly
+ * old or wholly new. With kernel lanes it may be new from its start only, because recv() may leave
+ * it so for a moment. The memory around the buffer stays old.
+ *
+ * When the receive completes, the message must be new and the bytes behind it old. The buffer is
+ * then filled with another pattern, kept for a while, and must not change again. A send's memory is
+ * overwritten as soon as the send completes, so that a later read delivers wrong bytes.
  */
 #include "comm_sim.h"
 #include "comm/comm.h"
@@ -18,7 +21,7 @@
 #include <string.h>
 
 #define APP_OLD 0xa5u
-#define APP_BACK 0x3cu /* given back */
+#define APP_RETIRED 0x3cu /* completed */
 #define APP_SENT 0x77u
 #define APP_GUARD_BYTES 64u
 #define APP_SAMPLE_BYTES 512u
@@ -49,7 +52,7 @@ static void app_bytes(const struct csim_app *app, uint64_t message, uint64_t at,
 	}
 }
 
-static bool app_all(const uint8_t *bytes, uint8_t value, size_t len)
+static bool app_is_filled(const uint8_t *bytes, uint8_t value, size_t len)
 {
 	return !len || (bytes[0] == value && memcmp(bytes, bytes + 1, len - 1) == 0);
 }
@@ -74,17 +77,17 @@ static void buffer_free(struct csim_buffer *b)
 	memset(b, 0, sizeof(*b));
 }
 
-/* Keeps a buffer that must not change any more; the oldest of a few is freed. */
+/* Keeps a buffer that must not change any more; frees the oldest of a few. */
 static void buffer_retire(struct csim_app *app, struct csim_buffer *b)
 {
 	struct csim_buffer *slot = &app->retired[app->retired_next++ % 4];
 
-	if (slot->base && !app_all(slot->data, APP_BACK, slot->size))
-		(void)runner_fail("comm %u: the buffer of message %llu changed after it was done",
+	if (slot->base && !app_is_filled(slot->data, APP_RETIRED, slot->size))
+		(void)runner_fail("comm %u: the buffer of message %llu changed after completion",
 				  app->number, (unsigned long long)slot->message);
 	buffer_free(slot);
 	*slot = *b;
-	memset(slot->data, APP_BACK, slot->size);
+	memset(slot->data, APP_RETIRED, slot->size);
 	memset(b, 0, sizeof(*b));
 }
 
@@ -95,22 +98,22 @@ struct csim_buffer *csim_buffer_retired(struct csim *sim, unsigned comm)
 	return app->retired_next ? &app->retired[(app->retired_next - 1) % 4] : NULL;
 }
 
-/* ---- looking --------------------------------------------------------------------------------- */
+/* ---- checking memory ------------------------------------------------------------------------- */
 
-static bool app_unit_torn(const uint8_t *unit, const uint8_t *fresh, size_t len, bool prefixes)
+static bool app_unit_is_torn(const uint8_t *unit, const uint8_t *fresh, size_t len, bool prefixes)
 {
 	size_t n = 0;
 
-	if (memcmp(unit, fresh, len) == 0 || app_all(unit, APP_OLD, len))
+	if (memcmp(unit, fresh, len) == 0 || app_is_filled(unit, APP_OLD, len))
 		return false;
 	if (!prefixes)
 		return true;
 	while (n < len && unit[n] == fresh[n])
 		n++;
-	return !app_all(unit + n, APP_OLD, len - n);
+	return !app_is_filled(unit + n, APP_OLD, len - n);
 }
 
-/* May recv() of a kernel lane have left a unit new from its start only? */
+/* Kernel lanes: recv() may have written only the start of a unit. */
 static bool app_has_kernel_lanes(const struct csim_app *app)
 {
 	const struct comm_scenario *s = app->sim->scenario;
@@ -122,9 +125,10 @@ static bool app_has_kernel_lanes(const struct csim_app *app)
 	return false;
 }
 
-/* Units of a posted receive buffer between two offsets. In a buffer that is not aligned, which is none of
- * NCCL's LL, chunks of several lanes meet within a unit: at multiples of 64. */
-static bool app_look_at(struct csim_app *app, const struct csim_buffer *b, size_t from, size_t to)
+/* Checks the units of a posted receive buffer between two offsets. NCCL's LL protocols use aligned
+ * buffers. In other buffers, chunks of several lanes may meet within a unit, at multiples of 64. */
+static bool app_check_units(struct csim_app *app, const struct csim_buffer *b, size_t from,
+			    size_t to)
 {
 	bool prefixes = app_has_kernel_lanes(app);
 	uint8_t fresh[8];
@@ -138,23 +142,23 @@ static bool app_look_at(struct csim_app *app, const struct csim_buffer *b, size_
 		if (len > b->total - from)
 			len = b->total - from;
 		app_bytes(app, b->message, from, fresh, len);
-		if (app_unit_torn(b->data + from, fresh, len, prefixes))
+		if (app_unit_is_torn(b->data + from, fresh, len, prefixes))
 			return runner_fail(
 				"comm %u: message %llu: the unit at %zu is neither old nor new",
 				app->number, (unsigned long long)b->message, from);
 		from += len;
 	}
 	if (to > b->total && b->size > b->total &&
-	    !app_all(b->data + b->total, APP_OLD, b->size - b->total))
+	    !app_is_filled(b->data + b->total, APP_OLD, b->size - b->total))
 		return runner_fail("comm %u: bytes behind message %llu were written", app->number,
 				   (unsigned long long)b->message);
 	return true;
 }
 
-static bool app_guards(struct csim_app *app, const struct csim_buffer *b)
+static bool app_check_guards(struct csim_app *app, const struct csim_buffer *b)
 {
-	if (app_all(b->base, APP_OLD, (size_t)(b->data - b->base)) &&
-	    app_all(b->data + b->size, APP_OLD, APP_GUARD_BYTES))
+	if (app_is_filled(b->base, APP_OLD, (size_t)(b->data - b->base)) &&
+	    app_is_filled(b->data + b->size, APP_OLD, APP_GUARD_BYTES))
 		return true;
 	return runner_fail("comm %u: memory around the buffer of message %llu was written",
 			   app->number, (unsigned long long)b->message);
@@ -174,10 +178,9 @@ bool csim_app_check(struct csim_app *app, bool all)
 			len = APP_SAMPLE_BYTES;
 			from = rng_below(&app->sim->check_rng, (uint32_t)(b->size - len));
 		}
-		if (!app_all(b->data + from, APP_BACK, len))
+		if (!app_is_filled(b->data + from, APP_RETIRED, len))
 			good = runner_fail(
-				"comm %u: the buffer of message %llu changed after it was "
-				"done",
+				"comm %u: the buffer of message %llu changed after completion",
 				app->number, (unsigned long long)b->message);
 	}
 	if (app->side == CSIM_SEND || app->error)
@@ -192,13 +195,13 @@ bool csim_app_check(struct csim_app *app, bool all)
 			from = rng_below(&app->sim->check_rng, (uint32_t)b->size);
 			to = from + APP_SAMPLE_BYTES;
 		}
-		good = app_guards(app, b) && app_look_at(app, b, from, to);
+		good = app_check_guards(app, b) && app_check_units(app, b, from, to);
 	}
 	return good;
 }
 
-/* The edges of what was just placed: there units may be torn. */
-bool csim_placed(struct csim *sim, const uint8_t *dst, size_t len)
+/* Checks the edges of the delivered bytes, where a unit may be torn. */
+bool csim_check_delivered(struct csim *sim, const uint8_t *dst, size_t len)
 {
 	for (unsigned c = 0; c < sim->scenario->comm_count; c++) {
 		struct csim_app *app = &sim->comms[c].app[CSIM_RECV];
@@ -212,9 +215,9 @@ bool csim_placed(struct csim *sim, const uint8_t *dst, size_t len)
 			if (len > b->size - at)
 				return runner_fail("comm %u: message %llu overruns its buffer", c,
 						   (unsigned long long)m);
-			return app_look_at(app, b, at, at + 16) &&
-			       app_look_at(app, b, at + len > 24 ? at + len - 24 : 0,
-					   at + len + 24);
+			return app_check_units(app, b, at, at + 16) &&
+			       app_check_units(app, b, at + len > 24 ? at + len - 24 : 0,
+					       at + len + 24);
 		}
 	}
 	return true;
@@ -242,32 +245,32 @@ static void app_prepare(struct csim_app *app, struct csim_buffer *b)
 	b->total = total < size ? total : size;
 }
 
-static uint64_t app_upto(struct csim_app *app, uint64_t bound)
+static uint64_t app_random_below(struct csim_app *app, uint64_t bound)
 {
 	return bound ? rng_u64(&app->sim->rng) % bound : 0;
 }
 
-static void app_broken(struct csim_app *app, int error)
+static void app_fail(struct csim_app *app, int error)
 {
 	app->error = error;
-	csim_note(app->sim, "comm %u: %s end fails: %d", app->number,
+	csim_note(app->sim, "comm %u: %s end failed: %d", app->number,
 		  app->side ? "receiving" : "sending", error);
 	(void)csim_check_error(app, error);
-	/* No buffer is touched from here on. */
+	/* No buffer may change from now on. */
 	for (uint64_t m = app->done; m < app->posted; m++) {
 		struct csim_buffer *b = &app->buffers[m % PLUGIN_REQUESTS_MAX];
 
 		if (app->side == CSIM_RECV && b->base)
-			(void)app_guards(app, b);
+			(void)app_check_guards(app, b);
 		if (b->base)
 			buffer_retire(app, b);
 	}
-	app->close_ns = app->sim->now_ns + app_upto(app, CSIM_MS);
+	app->close_ns = app->sim->now_ns + app_random_below(app, CSIM_MS);
 }
 
 /* ---- completing ------------------------------------------------------------------------------ */
 
-static bool app_received(struct csim_app *app, struct csim_buffer *b, size_t size)
+static bool app_check_message(struct csim_app *app, struct csim_buffer *b, size_t size)
 {
 	uint8_t fresh[256];
 
@@ -284,14 +287,14 @@ static bool app_received(struct csim_app *app, struct csim_buffer *b, size_t siz
 			return runner_fail("comm %u: message %llu has wrong bytes near %zu",
 					   app->number, (unsigned long long)b->message, at);
 	}
-	if (!app_all(b->data + size, APP_OLD, b->size - size))
+	if (!app_is_filled(b->data + size, APP_OLD, b->size - size))
 		return runner_fail("comm %u: bytes behind message %llu were written", app->number,
 				   (unsigned long long)b->message);
 	app->sim->bytes += size;
-	return app_guards(app, b);
+	return app_check_guards(app, b);
 }
 
-/* False: the oldest request is not done. */
+/* False: the oldest request is not complete. */
 static bool app_test(struct csim_app *app)
 {
 	struct csim_buffer *b = &app->buffers[app->done % PLUGIN_REQUESTS_MAX];
@@ -302,16 +305,16 @@ static bool app_test(struct csim_app *app)
 		return false;
 	rc = comm_test(b->request, &done, &size);
 	if (rc) {
-		app_broken(app, rc);
+		app_fail(app, rc);
 		return false;
 	}
 	if (!done)
 		return false;
 	if (app->side == CSIM_RECV)
-		(void)app_received(app, b, size);
+		(void)app_check_message(app, b, size);
 	else if (size != b->size)
-		(void)runner_fail("comm %u: %zu bytes of message %llu were sent", app->number, size,
-				  (unsigned long long)b->message);
+		(void)runner_fail("comm %u: test() returns %zu bytes of message %llu", app->number,
+				  size, (unsigned long long)b->message);
 	runner_trace((app->number << 8 | (unsigned)app->side << 4 | 1) ^ app->sim->now_ns << 16);
 	app->done++;
 	app->progress_ns = app->sim->now_ns;
@@ -332,23 +335,23 @@ static bool app_post(struct csim_app *app)
 	    app->posted - app->done >= PLUGIN_REQUESTS_MAX || app->next_post_ns > app->sim->now_ns)
 		return false;
 	app_prepare(app, b);
-	/* The slot is taken before: bytes may be placed within the call. */
+	/* Take the slot first: comm_post() may deliver bytes. */
 	app->posted++;
 	rc = comm_post(app->comm, b->data, b->size, (int)(b->message & 0xffff), NULL, &b->request);
 	if (rc || !b->request) {
 		app->posted--;
 		buffer_free(b);
-		while (rc && app_test(app)) /* what was done before counts as done */
+		while (rc && app_test(app)) /* requests completed before the error count */
 			;
 		if (rc && !app->error)
-			app_broken(app, rc);
+			app_fail(app, rc);
 		else if (!rc && app->posted - app->done < PLUGIN_REQUESTS_MAX)
-			(void)runner_fail("comm %u refused request %llu", app->number,
+			(void)runner_fail("comm %u rejected request %llu", app->number,
 					  (unsigned long long)app->posted);
 		return false;
 	}
 	if (gap_ns && (app->posted % burst == 0 || app->posted == k->spec->messages))
-		app->next_post_ns = app->sim->now_ns + app_upto(app, gap_ns);
+		app->next_post_ns = app->sim->now_ns + app_random_below(app, gap_ns);
 	return true;
 }
 
@@ -366,35 +369,34 @@ void csim_app_end(struct csim_app *app, bool abort)
 	app->closed = true;
 	app->in_turn = true;
 	if (comm && app->sim->comms[app->number].spec->multi_lane)
-		csim_reconnect_end(app, abort);
+		csim_reconnect_close(app, abort);
 	else if (comm)
 		comm_close(comm, abort);
 	app->in_turn = false;
 	app->comm = NULL;
-	/* Nor after it was closed. */
+	/* Nor may a buffer change after the close. */
 	for (uint64_t m = app->done; m < app->posted; m++) {
 		struct csim_buffer *b = &app->buffers[m % PLUGIN_REQUESTS_MAX];
 
 		if (app->side == CSIM_RECV && b->base)
-			(void)app_guards(app, b);
+			(void)app_check_guards(app, b);
 		if (b->base)
 			buffer_retire(app, b);
 	}
-	app->finished = app->done;
+	app->done_at_close = app->done;
 	app->done = app->posted;
 	app->wake_ns = CSIM_NEVER_NS;
 	csim_wake_apps(app->sim, app->host);
 }
 
-/* Is it time to go? */
-static bool app_leaves(struct csim_app *app)
+/* Returns true when it is time to close; may set that time. */
+static bool app_can_close(struct csim_app *app)
 {
 	const struct csn_comm *c = app->sim->comms[app->number].spec;
-	uint64_t early = app->side == CSIM_SEND ? c->s_close_at : c->r_close_at;
+	uint64_t close_at = app->side == CSIM_SEND ? c->s_close_at : c->r_close_at;
 	uint64_t wait_ns = app->side == CSIM_SEND ? c->s_close_ns : c->r_close_ns;
 
-	if (early && app->posted >= early - 1 && app->close_ns == CSIM_NEVER_NS) {
-		app->closed_early = true;
+	if (close_at && app->posted >= close_at - 1 && app->close_ns == CSIM_NEVER_NS) {
 		app->sim->comms[app->number].excused = true;
 		app->close_ns = app->sim->now_ns;
 	}
@@ -408,36 +410,36 @@ void csim_app_turn(struct csim_app *app)
 	struct csim *sim = app->sim;
 	const struct csn_comm *c = sim->comms[app->number].spec;
 	uint64_t poll_ns = app->side == CSIM_SEND ? c->s_poll_ns : c->r_poll_ns;
-	bool worked = false;
+	bool has_progress = false;
 
 	app->in_turn = true;
 	if (sim->scenario->world.no_ticks)
 		app->comm->checked_ns = sim->now_ns;
 	if (!app->error) {
 		while (app_post(app) && !runner_has_failed())
-			worked = true;
+			has_progress = true;
 		while (app_test(app) && !runner_has_failed())
-			worked = true;
-		if (worked) /* there is room for the next one */
+			has_progress = true;
+		if (has_progress) /* a slot is free for the next one */
 			(void)app_post(app);
 	}
 	app->in_turn = false;
-	if (!sim->depth && app_leaves(app)) { /* closing waits for pollers */
+	if (!sim->depth && app_can_close(app)) { /* a close waits for pollers */
 		csim_app_end(app, false);
 		return;
 	}
-	app->poll_ns = worked ? poll_ns : app->poll_ns + app->poll_ns / 2 + 1;
+	app->poll_ns = has_progress ? poll_ns : app->poll_ns + app->poll_ns / 2 + 1;
 	if (app->poll_ns > APP_IDLE_NS_MAX)
 		app->poll_ns = APP_IDLE_NS_MAX;
-	app->wake_ns = sim->now_ns + 1 + app_upto(app, app->poll_ns);
-	/* Idle until its time comes. */
+	app->wake_ns = sim->now_ns + 1 + app_random_below(app, app->poll_ns);
+	/* Without requests, sleep until the next post. */
 	if (app->done == app->posted && app->next_post_ns > app->wake_ns)
 		app->wake_ns = app->next_post_ns;
 	if (app->close_ns < app->wake_ns)
 		app->wake_ns = app->close_ns;
 }
 
-/* ---- making ---------------------------------------------------------------------------------- */
+/* ---- setup ----------------------------------------------------------------------------------- */
 
 static uint64_t app_size(const struct csn_comm *c, struct rng *rng)
 {
@@ -458,7 +460,7 @@ static uint64_t app_size(const struct csn_comm *c, struct rng *rng)
 			return 0;
 		if (kind < 3)
 			return size & ~63u;
-		if (kind < 5) /* around a power of two */
+		if (kind < 5) /* near a power of two */
 			size = (1u << rng_below(rng, 20)) - 1 + rng_below(rng, 3);
 		return size > max ? max : size;
 	}

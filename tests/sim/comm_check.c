@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * comm_check.c - which errors and pauses the scenario explains, and what must be gone in the end. comm_app.c checks the
- * bytes.
+ * comm_check.c - checks which errors and pauses the scenario explains, and that nothing is left at
+ * the end. comm_app.c checks the bytes.
  */
 #include "comm_sim.h"
 
@@ -14,9 +14,9 @@
 #include "process/log.h"
 
 #define CHECK_WARNS 16u
-#define CHECK_BARE_NS (50 * CSIM_MS) /* after this time without a lane, an error may follow */
-#define CHECK_QUICK_NS CSIM_S        /* after the lane timeout */
-#define CHECK_SLACK_NS (5 * CSIM_S)  /* after the user timeout */
+#define CHECK_NO_LANE_NS (50 * CSIM_MS) /* after this time without a lane, errors are allowed */
+#define CHECK_QUICK_NS CSIM_S           /* after the lane timeout */
+#define CHECK_SLACK_NS (5 * CSIM_S)     /* after the user timeout */
 
 /* ---- log lines ------------------------------------------------------------------------------- */
 
@@ -25,14 +25,14 @@ static unsigned check_warn_count;
 
 void csim_check_log(enum plugin_log_level level, const char *text)
 {
-	/* About a rail: it names the peer, but is not about a comm. */
+	/* "no lane to" is about a rail, not about a comm. */
 	if (level == PLUGIN_WARN && !strstr(text, "no lane to"))
 		snprintf(check_warns[check_warn_count++ % CHECK_WARNS], sizeof(check_warns[0]),
 			 "%s", text);
 }
 
-/* Has a warning named the peer? */
-static bool check_peer_named(const struct csim_app *app)
+/* Does a warning name the peer? */
+static bool check_is_peer_named(const struct csim_app *app)
 {
 	const struct csim *sim = app->sim;
 	unsigned peer = sim->comms[app->number].app[!app->side].host;
@@ -51,10 +51,10 @@ static bool check_peer_named(const struct csim_app *app)
 
 /* ---- errors ---------------------------------------------------------------------------------- */
 
-static bool check_works(const struct csim *sim, unsigned comm)
+static bool check_has_usable_lane(const struct csim *sim, unsigned comm)
 {
 	for (unsigned i = 0; i < sim->lane_count; i++) {
-		if (sim->lanes[i].spec->comm == comm && csim_lane_works(&sim->lanes[i]))
+		if (sim->lanes[i].spec->comm == comm && csim_lane_is_usable(&sim->lanes[i]))
 			return true;
 	}
 	return false;
@@ -66,19 +66,20 @@ bool csim_check_error(struct csim_app *app, int error)
 	struct csim_comm *k = &sim->comms[app->number];
 	struct csim_app *peer = &k->app[!app->side];
 
-	if (!check_peer_named(app))
-		return runner_fail("comm %u: error %d and no warning that names the peer",
+	if (!check_is_peer_named(app))
+		return runner_fail("comm %u: error %d without a warning that names the peer",
 				   app->number, error);
 	if (k->spec->truncate_at || peer->error || (peer->closed && !k->spec->multi_lane) ||
-	    k->no_lane_ns != CSIM_NEVER_NS || !check_works(sim, app->number) ||
+	    k->no_lane_ns != CSIM_NEVER_NS || !check_has_usable_lane(sim, app->number) ||
 	    (k->no_lane_until_ns &&
 	     sim->now_ns < k->no_lane_until_ns + sim->scenario->world.user_timeout_ns))
 		k->excused = true;
-	return k->excused || runner_fail("comm %u: error %d at the %s end though a lane works",
-					 app->number, error, app->side ? "receiving" : "sending");
+	return k->excused ||
+	       runner_fail("comm %u: error %d at the %s end although a lane is usable", app->number,
+			   error, app->side ? "receiving" : "sending");
 }
 
-/* An end of a lane was closed: had it to be? */
+/* An end of a lane was closed: does the scenario explain it? */
 bool csim_check_lost_lane(struct csim_lane *lane, enum csim_side side)
 {
 	struct csim *sim = lane->sim;
@@ -92,9 +93,9 @@ bool csim_check_lost_lane(struct csim_lane *lane, enum csim_side side)
 	for (unsigned i = lane->number + 1; i < sim->lane_count; i++) {
 		if (sim->lanes[i].spec->comm == lane->spec->comm &&
 		    sim->lanes[i].index == lane->index)
-			return true; /* it was replaced */
+			return true; /* replaced */
 	}
-	return runner_fail("comm %llu: lane %u was given up at the %s end for no reason",
+	return runner_fail("comm %llu: lane %u was closed at the %s end without a reason",
 			   (unsigned long long)lane->spec->comm, lane->index,
 			   side ? "receiving" : "sending");
 }
@@ -106,8 +107,8 @@ static uint64_t check_later(uint64_t a, uint64_t b)
 	return a > b && a != CSIM_NEVER_NS ? a : b;
 }
 
-/* Nothing but deaths of lanes in the scenario? */
-static bool check_simple(const struct comm_scenario *s)
+/* Does the scenario only contain deaths of lanes? */
+static bool check_has_only_lane_deaths(const struct comm_scenario *s)
 {
 	for (unsigned i = 0; i < s->event_count; i++) {
 		if (s->events[i].kind != CSN_RESET && s->events[i].kind != CSN_FIN &&
@@ -130,7 +131,7 @@ static bool check_comm_progress(struct csim *sim, unsigned number)
 	const struct csn_world *w = &sim->scenario->world;
 	uint64_t since_ns, limit_ns;
 
-	/* A message that both sides have posted, or a completion that is due. */
+	/* Progress is due for a message that both sides have posted, or for a completion. */
 	if ((s->closed || s->error || s->done == s->posted) &&
 	    (r->closed || r->error || r->done == r->posted))
 		return true;
@@ -143,7 +144,8 @@ static bool check_comm_progress(struct csim *sim, unsigned number)
 	since_ns = check_later(r->next_post_ns, since_ns);
 	limit_ns = w->user_timeout_ns + CHECK_SLACK_NS +
 		   sim->scenario->comm_count * k->spec->size_max * 800;
-	if (check_simple(sim->scenario) && check_works(sim, number) && k->spec->multi_lane)
+	if (check_has_only_lane_deaths(sim->scenario) && check_has_usable_lane(sim, number) &&
+	    k->spec->multi_lane)
 		limit_ns = w->lane_timeout_ns + CHECK_QUICK_NS;
 	if (sim->now_ns <= since_ns + limit_ns)
 		return true;
@@ -159,9 +161,9 @@ bool csim_check_progress(struct csim *sim)
 	for (unsigned i = 0; i < sim->scenario->comm_count; i++) {
 		struct csim_comm *k = &sim->comms[i];
 
-		if (check_works(sim, i)) {
+		if (check_has_usable_lane(sim, i)) {
 			if (k->no_lane_ns != CSIM_NEVER_NS &&
-			    sim->now_ns - k->no_lane_ns > CHECK_BARE_NS)
+			    sim->now_ns - k->no_lane_ns > CHECK_NO_LANE_NS)
 				k->no_lane_until_ns = sim->now_ns;
 			k->no_lane_ns = CSIM_NEVER_NS;
 		} else if (k->no_lane_ns == CSIM_NEVER_NS) {
@@ -177,20 +179,20 @@ bool csim_check_progress(struct csim *sim)
 
 static bool check_nic_end(struct csim_nic *nic)
 {
-	uint64_t conns = 0, free_frames = 0, given = 0;
+	uint64_t conns = 0, free_frames = 0, nic_frames = 0;
 
 	if (!LIST_EMPTY(&nic->engine.lanes))
-		return runner_fail("host %u rail %u: lanes are left", nic->host, nic->rail);
+		return runner_fail("host %u rail %u: lanes remain", nic->host, nic->rail);
 	(void)harp_stack_stat(nic->engine.stack, "tcp_conns", &conns);
 	(void)harp_stack_stat(nic->engine.stack, "frames_free", &free_frames);
-	(void)harp_stack_stat(nic->engine.stack, "frames_rx_nic", &given);
+	(void)harp_stack_stat(nic->engine.stack, "frames_rx_nic", &nic_frames);
 	if (conns)
-		return runner_fail("host %u rail %u: %llu connections are left", nic->host,
-				   nic->rail, (unsigned long long)conns);
-	if (free_frames + given != nic->port->caps.frame_count)
-		return runner_fail("host %u rail %u: %llu frames are left", nic->host, nic->rail,
+		return runner_fail("host %u rail %u: %llu connections remain", nic->host, nic->rail,
+				   (unsigned long long)conns);
+	if (free_frames + nic_frames != nic->port->caps.frame_count)
+		return runner_fail("host %u rail %u: %llu frames are missing", nic->host, nic->rail,
 				   (unsigned long long)(nic->port->caps.frame_count - free_frames -
-							given));
+							nic_frames));
 	return true;
 }
 
@@ -206,18 +208,19 @@ bool csim_check_end(struct csim *sim)
 				return runner_fail("comm %u: never closed", i);
 			if (!csim_app_check(&k->app[side], true))
 				return false;
-			if (!k->excused && app->finished != k->spec->messages)
+			if (!k->excused && app->done_at_close != k->spec->messages)
 				return runner_fail("comm %u: %llu of %llu messages %s", i,
-						   (unsigned long long)app->finished,
+						   (unsigned long long)app->done_at_close,
 						   (unsigned long long)k->spec->messages,
 						   side ? "received" : "sent");
 		}
 		if (k->spec->multi_lane && !k->spec->r_close_at && !k->excused &&
 		    !sim->hosts[k->app[CSIM_RECV].host].dead &&
-		    k->app[CSIM_SEND].finished > k->app[CSIM_RECV].finished)
-			return runner_fail("comm %u: %llu sends were done, %llu are received", i,
-					   (unsigned long long)k->app[CSIM_SEND].finished,
-					   (unsigned long long)k->app[CSIM_RECV].finished);
+		    k->app[CSIM_SEND].done_at_close > k->app[CSIM_RECV].done_at_close)
+			return runner_fail(
+				"comm %u: %llu sends completed, only %llu messages received", i,
+				(unsigned long long)k->app[CSIM_SEND].done_at_close,
+				(unsigned long long)k->app[CSIM_RECV].done_at_close);
 	}
 	for (unsigned i = 0; i < sim->scenario->nic_count; i++) {
 		if (!check_nic_end(&sim->nics[i]))
@@ -234,7 +237,7 @@ void csim_dump(struct csim *sim)
 		for (unsigned side = 0; side < 2; side++) {
 			const struct csim_app *app = &sim->comms[i].app[side];
 
-			printf("comm %u, host %u %s: %llu of %llu posted are done, of %llu; error %d%s\n",
+			printf("comm %u, host %u %s: %llu of %llu posted requests completed, %llu messages; error %d%s\n",
 			       i, app->host, sides[side], (unsigned long long)app->done,
 			       (unsigned long long)app->posted,
 			       (unsigned long long)sim->comms[i].spec->messages, app->error,
@@ -250,10 +253,10 @@ void csim_dump(struct csim *sim)
 		       lane->end[0].joined ? " joined" : "", lane->end[1].joined ? " joined" : "",
 		       lane->end[0].closed ? ", sender closed" : "",
 		       lane->end[1].closed ? ", receiver closed" : "",
-		       lane->broken ? ", broken" : "", csim_lane_works(lane) ? ", works" : "");
+		       lane->broken ? ", broken" : "", csim_lane_is_usable(lane) ? ", usable" : "");
 	}
 	for (unsigned i = 0; i < CHECK_WARNS; i++) {
 		if (check_warns[i][0])
-			printf("warned: %s\n", check_warns[i]);
+			printf("warning: %s\n", check_warns[i]);
 	}
 }

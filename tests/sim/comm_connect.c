@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * comm_connect.c - further lanes are opened by the plugin: connector.c, attempt.c and the preamble on the sender's host,
- * listener.c, pending.c and registry.c on the receiver's. Functions of this file replace control.c, acceptor.c, peers.c,
- * keyfile.c and lane_encrypted.c.
+ * comm_connect.c - the plugin opens further lanes: connector.c, attempt.c and the preamble on the
+ * sender's host, listener.c, pending.c and registry.c on the receiver's. Functions of this file
+ * replace control.c, acceptor.c, peers.c, keyfile.c and lane_encrypted.c.
  *
- * Theory of operation. Each host has a control thread, which takes turns as the real one does (posted work, sources,
- * timers), a little late. A HARP lane is known by its port: that of each SYN while it is being opened, then its own. A
- * kernel lane is known by its descriptor. Until the plugin attaches them to their comms, the ends of a lane belong to the
- * attempt and to the listener.
+ * Theory of operation. Each host has a control thread, which takes turns as the real one does
+ * (posted work, sources, timers), after a small delay. A HARP lane is identified by its port: while
+ * it opens, by the port of each SYN, later by its own. A kernel lane is identified by its
+ * descriptor. The attempt and the listener own the ends of a lane until the plugin attaches them to
+ * their comms.
  */
 #include "comm_sim.h"
 
@@ -26,21 +27,21 @@
 #include "process/forkguard.h"
 #include "process/keyfile.h"
 
-/* Doubles have the parameters of what they replace. */
+/* Test doubles have the parameters of the functions that they replace. */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
-#define CONTROL_WAKE_NS 20000u /* until a control thread that was woken has its turn, at most */
+#define CONTROL_WAKE_NS 20000u /* maximum delay of a woken control thread */
 
 static struct csim *connect_sim;
 static struct csim_host *control_host;
-static struct csim_lane *connecting_lane; /* of the attempt that starts */
+static struct csim_lane *starting_lane; /* lane of the attempt that starts */
 static struct {
-	struct control_source *source; /* NULL: gone */
+	struct control_source *source; /* NULL: removed */
 	uint32_t events;
 } control_sources[2 * CSIM_LANES_MAX];
 static unsigned control_source_count;
 
-void csim_control_at(struct csim *sim, unsigned host)
+void csim_control_select(struct csim *sim, unsigned host)
 {
 	control_host = &sim->hosts[host];
 }
@@ -50,12 +51,12 @@ struct csim_host *csim_control_host(void)
 	return control_host;
 }
 
-struct csim_lane *csim_connecting_lane(void)
+struct csim_lane *csim_starting_lane(void)
 {
-	return connecting_lane;
+	return starting_lane;
 }
 
-/* ---- in the place of others ------------------------------------------------------------------ */
+/* ---- test doubles ---------------------------------------------------------------------------- */
 
 ssize_t getrandom(void *buf, size_t len, unsigned flags)
 {
@@ -74,7 +75,7 @@ const uint8_t *keyfile_key(void)
 int lane_encrypt(struct lane **lane, uint64_t sent_bytes, const uint8_t out[CRYPTO_KEY_BYTES],
 		 const uint8_t in[CRYPTO_KEY_BYTES])
 {
-	abort(); /* without a key */
+	abort(); /* no key, so no encryption */
 }
 
 bool peers_recall(const struct harp_endpoint *remote, struct placement_end *out)
@@ -95,7 +96,7 @@ bool peers_is_avoided(const struct harp_endpoint *remote, unsigned engine, uint6
 	return false;
 }
 
-/* No first lane is accepted. */
+/* The acceptor accepts no first lanes. */
 uint8_t acceptor_nics(int dev, struct nic_endpoints out[PREAMBLE_NICS_MAX])
 {
 	return 0;
@@ -103,7 +104,7 @@ uint8_t acceptor_nics(int dev, struct nic_endpoints out[PREAMBLE_NICS_MAX])
 
 int forkguard_accept(int fd, struct sockaddr_storage *peer)
 {
-	abort(); /* control_accept() calls pending_set_add() */
+	abort(); /* control_accept() calls pending_set_add() instead */
 }
 
 int __real_registry_join(uint64_t comm_id, const uint8_t key[PREAMBLE_KEY_BYTES], struct lane *lane,
@@ -111,7 +112,7 @@ int __real_registry_join(uint64_t comm_id, const uint8_t key[PREAMBLE_KEY_BYTES]
 int __wrap_registry_join(uint64_t comm_id, const uint8_t key[PREAMBLE_KEY_BYTES], struct lane *lane,
 			 const struct comm_lane_options *opt);
 
-/* It holds the registry's lock, for which a thread that interleaves would wait. */
+/* It holds the lock of the registry, on which an interleaved thread would deadlock. */
 int __wrap_registry_join(uint64_t comm_id, const uint8_t key[PREAMBLE_KEY_BYTES], struct lane *lane,
 			 const struct comm_lane_options *opt)
 {
@@ -137,7 +138,7 @@ void control_post(struct work *work)
 
 void control_call(void (*run)(void *arg), void *arg)
 {
-	/* What was posted before runs first. */
+	/* Work that was posted earlier runs first. */
 	(void)poller_run_ready(&control_host->control, connect_sim->now_ns);
 	run(arg);
 }
@@ -162,7 +163,7 @@ void control_timer_set(struct control_timer *timer, uint64_t at_ns)
 
 int control_watch(struct control_source *source, int fd, uint32_t events)
 {
-	/* Sometimes the kernel has no room for it. */
+	/* Sometimes the kernel has no memory for it. */
 	if (csim_chance(&connect_sim->rng, connect_sim->scenario->world.no_epoll_ppm))
 		return -ENOSPC;
 	if (control_source_count == 2 * CSIM_LANES_MAX)
@@ -193,7 +194,7 @@ void control_unwatch(struct control_source *source)
 		control_source_count--;
 }
 
-/* When the source is next ready on that host; CSIM_NEVER_NS: it is another host's. */
+/* When the source is next ready on that host; CSIM_NEVER_NS: the source belongs to another host. */
 static uint64_t source_ns(unsigned number, unsigned host)
 {
 	const struct control_source *source = control_sources[number].source;
@@ -202,7 +203,7 @@ static uint64_t source_ns(unsigned number, unsigned host)
 		      : CSIM_NEVER_NS;
 }
 
-/* The next connection to that host's kernel listeners, and its time. */
+/* Finds the next connection to the kernel listeners of that host, and its arrival time. */
 static struct csim_lane *host_syn(unsigned host, uint64_t *at_ns)
 {
 	struct csim_lane *next = NULL;
@@ -292,18 +293,18 @@ void csim_controls_run(struct csim *sim)
 	for (unsigned h = 0; h < sim->scenario->world.hosts; h++) {
 		struct csim_host *host = &sim->hosts[h];
 
-		if (host->control_due_ns > sim->now_ns || csim_frozen(sim, h))
+		if (host->control_due_ns > sim->now_ns || csim_is_frozen(sim, h))
 			continue;
 		host->control_ns = CSIM_NEVER_NS;
 		(void)poller_run(&host->control, sim->now_ns);
 	}
 }
 
-/* As control_stop(): posted work still runs. */
+/* Like control_stop(): posted work still runs. */
 void csim_controls_end(struct csim *sim)
 {
 	for (unsigned h = 0; h < sim->scenario->world.hosts; h++) {
-		csim_control_at(sim, h);
+		csim_control_select(sim, h);
 		while (poller_run_ready(&sim->hosts[h].control, sim->now_ns))
 			;
 		csim_listeners_drop(&sim->hosts[h]);
@@ -322,7 +323,8 @@ static void listener_open(struct csim_nic *nic, uint64_t kind)
 	}
 	if (kind == CSN_HARP && !nic->lane_listener &&
 	    stack_listener_open(&nic->lane_listener, (int)nic->rail, &nic->engine))
-		(void)runner_fail("host %u rail %u: no listener for lanes", nic->host, nic->rail);
+		(void)runner_fail("host %u rail %u: cannot open the lane listener", nic->host,
+				  nic->rail);
 }
 
 void csim_listeners_open(struct csim *sim)
@@ -360,9 +362,9 @@ uint64_t csim_listener_next_ns(const struct csim_nic *nic)
 		       : CSIM_NEVER_NS;
 }
 
-/* ---- lanes that are being opened ------------------------------------------------------------- */
+/* ---- lanes that open ------------------------------------------------------------------------- */
 
-struct csim_lane *csim_attempted(struct csim *sim, const struct attempt *attempt)
+struct csim_lane *csim_attempt_lane(struct csim *sim, const struct attempt *attempt)
 {
 	for (unsigned i = 0; i < sim->lane_count; i++) {
 		if (sim->lanes[i].attempt == attempt)
@@ -425,7 +427,8 @@ static bool lane_is_pending(const struct csim_nic *nic, const struct lane *lane)
 	return false;
 }
 
-/* Of a lane's SYNs one continues to HELLO: that end is the lane's. It has joined when it is no longer pending. */
+/* One of the SYNs of a lane continues to HELLO: this connection is the end of the lane. The end has
+ * joined when it is no longer pending. */
 void csim_listener_settle(struct csim_nic *nic)
 {
 	struct csim *sim = nic->sim;
@@ -456,13 +459,13 @@ void csim_listener_settle(struct csim_nic *nic)
 static void connect_ended(struct attempt *attempt, int error, const char *text, uint64_t now_ns)
 {
 	struct csim_comm *k = &connect_sim->comms[attempt->comm_id];
-	struct csim_lane *lane = csim_attempted(connect_sim, attempt);
-	struct csim_planned *planned = &k->planned[attempt->own.index], before = *planned;
+	struct csim_lane *lane = csim_attempt_lane(connect_sim, attempt);
+	struct csim_planned *planned = &k->planned[attempt->own.index], old = *planned;
 
-	csim_control_at(connect_sim, k->app[CSIM_SEND].host);
+	csim_control_select(connect_sim, k->app[CSIM_SEND].host);
 	if (lane) {
 		if (error)
-			csim_expect_no_failure(lane, error);
+			csim_check_attempt_failure(lane, error);
 		lane->attempt = NULL;
 		lane->broken |= error != 0;
 		lane->disturbed |= error != 0;
@@ -474,20 +477,20 @@ static void connect_ended(struct attempt *attempt, int error, const char *text, 
 		if (lane->spec->kind == CSN_HARP)
 			csim_lane_adopt(attempt->lane);
 	}
-	csim_expect_ended(k, planned, error, lane ? lane->port : 0);
+	csim_planned_end_attempt(k, planned, error, lane ? lane->port : 0);
 	attempt_ops.ended(attempt, error, text, now_ns);
-	if (lane && !error && !lane->end[CSIM_SEND].lane) { /* the comm did not accept it */
+	if (lane && !error && !lane->end[CSIM_SEND].lane) { /* the comm rejected it */
 		lane->end[CSIM_SEND].joined = false;
-		*planned = before;
-		csim_expect_ended(k, planned, -ENOTCONN, 0);
+		*planned = old;
+		csim_planned_end_attempt(k, planned, -ENOTCONN, 0);
 	}
 	if (lane)
-		csim_note(connect_sim, "lane %u: the attempt has ended: %d", lane->number, error);
+		csim_note(connect_sim, "lane %u: attempt ended: %d", lane->number, error);
 }
 
 static void connect_stop(struct attempt *attempt)
 {
-	struct csim_lane *lane = csim_attempted(connect_sim, attempt);
+	struct csim_lane *lane = csim_attempt_lane(connect_sim, attempt);
 
 	if (lane) {
 		lane->broken = lane->disturbed = true;
@@ -500,17 +503,17 @@ static void connect_start(struct attempt *attempt, uint64_t now_ns)
 {
 	struct csim *sim = connect_sim;
 
-	csim_expect_attempt(&sim->comms[attempt->comm_id], attempt->own.index);
+	csim_planned_begin_attempt(&sim->comms[attempt->comm_id], attempt->own.index);
 	if (sim->lane_count == CSIM_LANES_MAX) {
 		attempt->ops->ended(attempt, -EMFILE, "", now_ns);
 		return;
 	}
-	connecting_lane =
+	starting_lane =
 		csim_lane_new(sim,
 			      csim_lane_spec(sim, (unsigned)attempt->comm_id, attempt->own.index),
 			      attempt->own.index);
-	connecting_lane->attempt = attempt;
-	connecting_lane->by_plugin = true;
+	starting_lane->attempt = attempt;
+	starting_lane->by_plugin = true;
 	attempt_ops.start(attempt, now_ns);
 }
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * comm_host.c - hosts of the simulation: NICs on the rails' wires, stacks, and engines whose turn is the
- * plugin's own (engine_turn.c). Functions of this file replace engine.c, engine_background.c, control.c and the instance.
+ * comm_host.c - hosts of the simulation: NICs on the wires of the rails, stacks, and engines that
+ * run the plugin's turn (engine_turn.c). Functions of this file replace engine.c,
+ * engine_background.c, control.c and the instance.
  */
 #include "comm_sim.h"
 
@@ -20,7 +21,7 @@
 #define HOST_FRAMES 2048u
 #define HOST_PACKETS 4096u
 
-/* ---- in the place of instance.c and engine*.c ------------------------------------------------ */
+/* ---- test doubles of instance.c and engine*.c ------------------------------------------------ */
 
 static struct csim_nic *host_nic(const struct harp_instance *instance)
 {
@@ -73,7 +74,7 @@ int harp_instance_fd(const struct harp_instance *instance)
 	return -1;
 }
 
-/* Work was posted: the background poller looks at once. */
+/* Work was posted: the background poller runs at once. */
 void engine_wake(struct poller *poller)
 {
 	struct csim_nic *nic = (struct csim_nic *)poller;
@@ -89,13 +90,13 @@ void engine_advance(struct poller *poller, uint64_t now_ns)
 		csim_wake_apps(nic->sim, nic->host);
 }
 
-/* ---- NICs: ports of the wire, which drop packets of a cut path ------------------------------- */
+/* ---- NICs: ports of the wire that drop packets of a cut path --------------------------------- */
 
 static struct csim *host_sim;
 static const struct harp_nic_ops *wire_ops;
-static struct harp_nic_ops card_ops; /* with another rx */
+static struct harp_nic_ops card_ops; /* wire_ops with another rx */
 
-/* The lane of a TCP packet that came to this NIC, and its sender. NULL: it belongs to none. */
+/* Finds the lane of a TCP packet that arrived at this NIC, and its sender. NULL: no lane. */
 static struct csim_lane *card_lane(struct csim_nic *nic, const uint8_t *eth, uint32_t len,
 				   enum csim_side *sender)
 {
@@ -123,7 +124,7 @@ static struct csim_lane *card_lane(struct csim_nic *nic, const uint8_t *eth, uin
 	return NULL;
 }
 
-static bool card_loses(struct csim_nic *nic, const uint8_t *eth, uint32_t len)
+static bool card_is_dropped(struct csim_nic *nic, const uint8_t *eth, uint32_t len)
 {
 	struct csim *sim = nic->sim;
 	enum csim_side sender;
@@ -136,7 +137,7 @@ static bool card_loses(struct csim_nic *nic, const uint8_t *eth, uint32_t len)
 	    sim->hosts[from].nics[nic->rail]->cut_out_until_ns > sim->now_ns)
 		return true;
 	lane = card_lane(nic, eth, len, &sender);
-	return lane && csim_lane_silent(lane, sender);
+	return lane && csim_lane_is_silent(lane, sender);
 }
 
 static unsigned card_rx(struct harp_nic *port, struct harp_desc *descs, unsigned max,
@@ -150,14 +151,15 @@ static unsigned card_rx(struct harp_nic *port, struct harp_desc *descs, unsigned
 	do {
 		got = wire_ops->rx(port, descs, max, now_ns);
 		for (unsigned i = 0; i < got; i += n) {
-			bool lost = card_loses(nic, port->caps.frame_base + descs[i].addr,
-					       descs[i].len);
+			bool is_dropped =
+				card_is_dropped(nic, port->caps.frame_base + descs[i].addr,
+						descs[i].len);
 
 			for (n = 1; i + n < got && (descs[i + n - 1].flags & HARP_DESC_MORE);)
 				n++;
-			for (unsigned d = i; lost && d < i + n; d++)
+			for (unsigned d = i; is_dropped && d < i + n; d++)
 				wire_ops->fill(port, &descs[d].addr, 1);
-			if (lost)
+			if (is_dropped)
 				continue;
 			memmove(descs + kept, descs + i, n * sizeof(*descs));
 			kept += n;
@@ -173,7 +175,7 @@ uint64_t csim_nic_next_ns(struct csim_nic *nic)
 	return earlier(next_ns, nic->port->ops->next_ns(nic->port));
 }
 
-/* ---- making ---------------------------------------------------------------------------------- */
+/* ---- setup ----------------------------------------------------------------------------------- */
 
 struct harp_addr csim_addr(const struct csim *sim, unsigned host, unsigned rail)
 {
@@ -274,7 +276,7 @@ bool csim_hosts_make(struct csim *sim)
 		for (unsigned rail = 0; rail < w->rails && !err; rail++)
 			err = nic_make(sim, host, rail);
 	}
-	return !err || runner_fail("hosts can't be made: %s", strerror(-err));
+	return !err || runner_fail("cannot create the hosts: %s", strerror(-err));
 }
 
 void csim_hosts_impair(struct csim *sim)
@@ -312,16 +314,17 @@ void csim_nic_kill(struct csim_nic *nic)
 	nic->listener = NULL;
 	harp_stack_destroy(nic->engine.stack);
 	nic->engine.stack = NULL;
-	/* Its frames have no owner now; the next stack makes new ones. */
+	/* Its frames have no owner now; the next stack fills all of them again. */
 	port->fill_count = 0;
 	port->sent_count = 0;
 	if (nic_stack_make(nic, false))
-		(void)runner_fail("host %u: no stack for the dead", nic->host);
+		(void)runner_fail("host %u: cannot create the stack that replies after the death",
+				  nic->host);
 }
 
-/* ---- attacks --------------------------------------------------------------------------------- */
+/* ---- forged packets -------------------------------------------------------------------------- */
 
-/* No options, no data. Returns the length. */
+/* Builds an RST without options and data. Returns its length. */
 static uint32_t rst_packet(const struct csim *sim, unsigned from, unsigned to, unsigned rail,
 			   uint8_t *eth, uint16_t sport, uint16_t dport, uint32_t seq)
 {
@@ -343,21 +346,22 @@ static uint32_t rst_packet(const struct csim *sim, unsigned from, unsigned to, u
 
 void csim_inject_rst(struct csim *sim, struct csim_lane *lane, enum csim_side victim, bool fits)
 {
-	struct lane_harp *mine = (struct lane_harp *)csim_lane_end(lane, victim);
-	struct lane_harp *its = (struct lane_harp *)csim_lane_end(lane, !victim);
+	struct lane_harp *victim_lane = (struct lane_harp *)csim_lane_end(lane, victim);
+	struct lane_harp *peer_lane = (struct lane_harp *)csim_lane_end(lane, !victim);
 	unsigned to = csim_lane_host(lane, victim), from = csim_lane_host(lane, !victim);
 	unsigned rail = (unsigned)lane->spec->rail;
 	uint8_t eth[128];
 	uint32_t seq, len;
 
-	if (!mine || mine->lane.error)
+	if (!victim_lane || victim_lane->lane.error)
 		return;
-	/* The peer's next sequence number, so that the RST is valid behind the data under way. */
-	seq = its && !its->lane.error ? its->conn->snd.nxt_seq : mine->conn->rcv.nxt_seq;
+	/* The peer's next sequence number, so that the RST is valid behind the data in flight. */
+	seq = peer_lane && !peer_lane->lane.error ? peer_lane->conn->snd.nxt_seq
+						  : victim_lane->conn->rcv.nxt_seq;
 	if (!fits)
 		seq += 1 + rng_below(&sim->rng, 2000000000);
-	len = rst_packet(sim, from, to, rail, eth, mine->conn->remote_port, mine->conn->local_port,
-			 seq);
+	len = rst_packet(sim, from, to, rail, eth, victim_lane->conn->remote_port,
+			 victim_lane->conn->local_port, seq);
 	wire_path_send((struct wire_port *)sim->hosts[from].nics[rail]->port, eth, len,
 		       sim->now_ns);
 }

@@ -2,13 +2,14 @@
 /*
  * comm_idle_check.c - checks that a comm that has something to do was woken.
  *
- * Theory of operation. The next poll, a moment later, hides most missing wake-ups. So just before time passes, a comm that
- * was not woken gets a turn for the lanes of one of its engines, or for its kernel lanes, at the time of its last turn. The
- * turn must find nothing to do: nothing to send or read, no request to complete, no record to send. Otherwise a wake-up is
- * missing.
+ * Theory of operation. The next poll, a moment later, hides most missing wake-ups. So just before
+ * time passes, a comm that was not woken gets a turn for the lanes of one of its engines, or for
+ * its kernel lanes, at the time of its last turn. The turn must find nothing to send or read, no
+ * request to complete and no record to send. Otherwise a wake-up is missing.
  *
- * Comms are skipped that are still woken, that have a full lane, or that have a lane whose socket is known to have data:
- * they will get a turn. Nothing is sampled, and what such a turn stores for itself is restored.
+ * The check skips comms that will get a turn: those that were woken, that have a full lane, or a
+ * lane whose socket is known to have data. The turn takes no samples, and the check restores
+ * the times that the turn sets.
  */
 #include "comm_sim.h"
 
@@ -19,7 +20,7 @@
 
 #define IDLE_ONE_IN 8u
 
-/* What a turn that finds nothing to do does not change. */
+/* State that a turn without work does not change. */
 struct idle_lane {
 	bool waits, duplicate, full, close_sent, draining;
 	int send_error;
@@ -39,7 +40,7 @@ struct idle_view {
 	struct idle_lane lanes[COMM_LANES_MAX];
 };
 
-static void idle_see_lane(struct idle_lane *v, const struct comm_lane *l)
+static void idle_view_fill_lane(struct idle_lane *v, const struct comm_lane *l)
 {
 	v->waits = l->waits;
 	v->duplicate = l->duplicate;
@@ -55,7 +56,7 @@ static void idle_see_lane(struct idle_lane *v, const struct comm_lane *l)
 	memcpy(&v->in, &l->in, sizeof(v->in));
 }
 
-static void idle_see(struct idle_view *v, struct comm *comm)
+static void idle_view_fill(struct idle_view *v, struct comm *comm)
 {
 	struct comm_lane *l;
 
@@ -83,10 +84,10 @@ static void idle_see(struct idle_view *v, struct comm *comm)
 		v->peer_closed = comm->rx.peer_closed;
 	}
 	COMM_FOR_EACH_LANE(comm, l)
-	idle_see_lane(&v->lanes[l->index], l);
+	idle_view_fill_lane(&v->lanes[l->index], l);
 }
 
-/* ---- must it be idle? ------------------------------------------------------------------------ */
+/* ---- is it expected to be idle? -------------------------------------------------------------- */
 
 static bool idle_is_woken(struct comm *comm)
 {
@@ -110,7 +111,7 @@ static bool idle_is_expected(struct comm *comm)
 
 	if (idle_is_woken(comm) || !comm->now_ns || comm_has_failed(comm) || comm->end_error)
 		return false;
-	/* Nothing is sent to a peer that has closed, so a lane that is woken for it has nothing to do. */
+	/* Nothing is sent to a closed peer, so a wake-up of a lane for it has no effect. */
 	if (comm->side == COMM_RECV && comm->rx.peer_closed)
 		return false;
 	COMM_FOR_EACH_LANE(comm, l)
@@ -120,7 +121,7 @@ static bool idle_is_expected(struct comm *comm)
 			return false;
 		if (!l->engine && lane_kernel_is_due(l->lane))
 			return false;
-		/* The test() of the posted receive finds it. */
+		/* The test() of the posted receive reads it. */
 		if (!l->engine && l->waits && comm->completed < comm_posted(comm))
 			return false;
 	}
@@ -129,24 +130,24 @@ static bool idle_is_expected(struct comm *comm)
 
 /* ---- a turn ---------------------------------------------------------------------------------- */
 
-/* Both pollers are held. Had the comm something to do? */
-static bool idle_turn(struct comm *comm, struct comm_engine *e)
+/* Both pollers are held. Runs a turn. Returns true if the comm had something to do. */
+static bool idle_turn_has_work(struct comm *comm, struct comm_engine *e)
 {
 	uint64_t sampled_ns[COMM_LANES_MAX], read_ns[COMM_LANES_MAX];
-	struct idle_view was, is;
+	struct idle_view old, new;
 	struct comm_lane *l;
 
-	idle_see(&was, comm);
+	idle_view_fill(&old, comm);
 	COMM_FOR_EACH_LANE(comm, l)
 	{
 		sampled_ns[l->index] = l->sampled_ns;
 		read_ns[l->index] = l->read_ns;
-		l->sampled_ns = comm->now_ns; /* nothing is sampled */
+		l->sampled_ns = comm->now_ns; /* take no sample */
 		l->ready = l->engine && l->engine == e;
 	}
 	comm_advance(comm, e, comm->now_ns, COMM_TURN_POST);
-	idle_see(&is, comm);
-	if (memcmp(&was, &is, sizeof(was)) || idle_is_woken(comm))
+	idle_view_fill(&new, comm);
+	if (memcmp(&old, &new, sizeof(old)) || idle_is_woken(comm))
 		return true;
 	COMM_FOR_EACH_LANE(comm, l)
 	{
@@ -156,12 +157,12 @@ static bool idle_turn(struct comm *comm, struct comm_engine *e)
 	return false;
 }
 
-static bool idle_look(struct csim_app *app, struct comm_engine *e)
+static bool idle_check_turn(struct csim_app *app, struct comm_engine *e)
 {
 	struct comm *comm = app->comm;
 	struct csim *sim = app->sim;
 	struct poller *poller = e ? atomic_load(&e->poller) : NULL;
-	bool did;
+	bool has_work;
 
 	if (poller && !poller_try(poller))
 		return true;
@@ -171,13 +172,13 @@ static bool idle_look(struct csim_app *app, struct comm_engine *e)
 		return true;
 	}
 	sim->depth++;
-	did = idle_turn(comm, e);
+	has_work = idle_turn_has_work(comm, e);
 	sim->depth--;
 	poller_release(&comm->poller);
 	if (poller)
 		poller_release(poller);
-	return !did ||
-	       runner_fail("comm %u: the %s end had something to do (%s lanes), and was not woken",
+	return !has_work ||
+	       runner_fail("comm %u: the %s end has something to do (%s lanes) but was not woken",
 			   app->number, app->side ? "receiving" : "sending", e ? "HARP" : "kernel");
 }
 
@@ -194,13 +195,13 @@ bool csim_check_idle(struct csim_app *app)
 		return true;
 	if (comm->control != scheduler_control(&comm->scheduler))
 		return runner_fail(
-			"comm %u: the %s end uses a control lane that the scheduler would not choose",
+			"comm %u: the %s end uses a control lane that the scheduler does not choose",
 			app->number, app->side ? "receiving" : "sending");
 	for (unsigned i = 0; i < COMM_LANES_MAX && atomic_load(&comm->engines[i].poller); i++)
-		if (!idle_look(app, &comm->engines[i]))
+		if (!idle_check_turn(app, &comm->engines[i]))
 			return false;
 	/* A sender that waits for credit reads its kernel lanes in each turn. */
 	if (comm->side == COMM_SEND && comm->tx.current < comm_posted(comm))
 		return true;
-	return idle_look(app, NULL);
+	return idle_check_turn(app, NULL);
 }

@@ -2,8 +2,8 @@
 /*
  * comm_lanes.c - first lanes, which have no preamble, and the state of all lanes.
  *
- * A comm begins with its first lane, at each end when the lane is open there. An accepted connection is assigned to its
- * lane by its port. The plugin opens all other lanes, and opens lanes again (comm_connect.c).
+ * At each end, a comm begins when its first lane is open. An accepted connection is assigned to its
+ * lane by its port. The plugin opens and reopens all other lanes (comm_connect.c).
  *
  * Both ends of a HARP lane have operations of this file, which let other threads run in between.
  */
@@ -17,7 +17,7 @@
 
 #define LANES_PORT 7000u
 
-static const struct lane_ops *harp_ops; /* lane_harp.c's */
+static const struct lane_ops *harp_ops; /* operations of lane_harp.c */
 static struct lane_ops own_ops;
 static struct csim *lanes_sim; /* for callbacks */
 
@@ -58,7 +58,7 @@ static ssize_t own_recv(struct lane *lane, void *dst, size_t len, unsigned unit)
 	own_interleave(lane);
 	n = harp_ops->recv(lane, dst, len, unit);
 	if (n > 0 && unit > 1)
-		(void)csim_placed(lanes_sim, dst, (size_t)n);
+		(void)csim_check_delivered(lanes_sim, dst, (size_t)n);
 	own_interleave(lane);
 	return n;
 }
@@ -93,8 +93,8 @@ void csim_lane_adopt(struct lane *lane)
 
 /* ---- connecting ------------------------------------------------------------------------------ */
 
-/* Is one of its NICs or hosts cut off, or what it sends harmed? */
-static bool connect_meets_trouble(const struct csim *sim, const struct csn_lane *spec)
+/* Is one of its NICs or hosts cut off, or its path impaired? */
+static bool connect_is_disturbed(const struct csim *sim, const struct csn_lane *spec)
 {
 	const struct csn_comm *c = &sim->scenario->comms[spec->comm];
 	const struct scn_impair *nics = sim->scenario->nics + spec->rail;
@@ -126,13 +126,13 @@ struct csim_lane *csim_lane_new(struct csim *sim, const struct csn_lane *spec, u
 				    .number = sim->lane_count - 1,
 				    .index = index,
 				    .silent_since_ns = sim->now_ns,
-				    .disturbed = connect_meets_trouble(sim, spec) };
+				    .disturbed = connect_is_disturbed(sim, spec) };
 	csim_note(sim, "lane %u: comm %llu's %u connects", lane->number,
 		  (unsigned long long)spec->comm, index);
 	return lane;
 }
 
-/* A first lane; nothing of the scenario has happened yet. */
+/* Connects a first lane, before the scenario begins. */
 static void lane_connect(struct csim *sim, const struct csn_lane *spec)
 {
 	const struct csn_comm *c = &sim->scenario->comms[spec->comm];
@@ -167,8 +167,8 @@ const struct csn_lane *csim_lane_spec(const struct csim *sim, unsigned comm, uns
 	abort();
 }
 
-/* A poller is held, so nothing may be called: noted for later. */
-static void lanes_lost(struct comm *comm, unsigned index, enum comm_loss loss)
+/* Callback of comms. A poller is held, so this only records the loss. */
+static void lanes_record_loss(struct comm *comm, unsigned index, enum comm_loss loss)
 {
 	struct csim *sim = lanes_sim;
 
@@ -180,7 +180,7 @@ static void lanes_lost(struct comm *comm, unsigned index, enum comm_loss loss)
 		csim_note(sim, "comm %u: lane index %u %s", c, index,
 			  loss == COMM_LOSS_SLOW ? "is slow" : "is lost");
 		if (k->spec->multi_lane)
-			csim_reconnect_lost(k, index, loss);
+			csim_reconnect_record_loss(k, index, loss);
 	}
 }
 
@@ -194,7 +194,7 @@ static int lane_begin_comm(struct csim_lane *lane, enum csim_side side)
 		.multi_lane = k->spec->multi_lane,
 		.harp_bytes_max = csim_harp_bytes_max(k),
 		.comm_id = (uint64_t)lane->spec->comm,
-		.lane_lost = lanes_lost,
+		.lane_lost = lanes_record_loss,
 		.lane = { .index = (uint8_t)lane->index,
 			  .dev = (int)lane->spec->rail,
 			  .backup = lane->spec->backup,
@@ -206,7 +206,7 @@ static int lane_begin_comm(struct csim_lane *lane, enum csim_side side)
 		return csim_reconnect_accept(lane, &opt);
 	rc = comm_create(&k->app[side].comm, lane->end[side].lane, &opt);
 	if (!rc && k->spec->multi_lane)
-		csim_reconnect_made(lane);
+		csim_reconnect_create(lane);
 	return rc;
 }
 
@@ -223,10 +223,10 @@ static void lane_settle(struct csim_lane *lane, enum csim_side side)
 		return;
 	poller = end->lane->poller;
 	if (!poller_try(poller))
-		return; /* later */
+		return; /* retried later */
 	rc = lane_begin_comm(lane, side);
 	if (rc)
-		(void)runner_fail("comm %u refused lane %u: %d", app->number, lane->number, rc);
+		(void)runner_fail("comm %u rejected lane %u: %d", app->number, lane->number, rc);
 	end->joined = true;
 	csim_note(lane->sim, "lane %u joined comm %u's %s end", lane->number, app->number,
 		  side ? "receiving" : "sending");
@@ -258,12 +258,12 @@ static void nic_accept(struct csim_nic *nic)
 	if (!nic->listener || !poller_try(&nic->engine.poller))
 		return;
 	while (lane_harp_accept(&nic->engine, nic->listener, &lane) == 0) {
-		struct csim_lane *found = csim_lane_from(nic, lane);
+		struct csim_lane *match = csim_lane_from(nic, lane);
 
-		if (!found)
+		if (!match)
 			abort();
 		csim_lane_adopt(lane);
-		found->end[CSIM_RECV].lane = lane;
+		match->end[CSIM_RECV].lane = lane;
 	}
 	poller_release(&nic->engine.poller);
 }
@@ -294,7 +294,7 @@ uint64_t csim_lane_silent_until_ns(const struct csim_lane *lane, enum csim_side 
 	uint64_t until_ns = lane->silent_until_ns[sender];
 
 	if (lane->spec->kind == CSN_HARP)
-		return until_ns; /* the NICs do the rest */
+		return until_ns; /* the NICs drop the other packets */
 	if (from->gone || to->gone)
 		return CSIM_NEVER_NS;
 	if (from->cut_out_until_ns > until_ns)
@@ -302,12 +302,12 @@ uint64_t csim_lane_silent_until_ns(const struct csim_lane *lane, enum csim_side 
 	return to->cut_until_ns > until_ns ? to->cut_until_ns : until_ns;
 }
 
-bool csim_lane_silent(const struct csim_lane *lane, enum csim_side sender)
+bool csim_lane_is_silent(const struct csim_lane *lane, enum csim_side sender)
 {
 	return csim_lane_silent_until_ns(lane, sender) > lane->sim->now_ns;
 }
 
-bool csim_lane_works(const struct csim_lane *lane)
+bool csim_lane_is_usable(const struct csim_lane *lane)
 {
 	const struct csim *sim = lane->sim;
 
@@ -317,7 +317,7 @@ bool csim_lane_works(const struct csim_lane *lane)
 		unsigned host = csim_lane_host(lane, side);
 		const struct csim_nic *nic = sim->hosts[host].nics[lane->spec->rail];
 
-		if (!lane->end[side].joined || !lane->end[side].lane || csim_frozen(sim, host) ||
+		if (!lane->end[side].joined || !lane->end[side].lane || csim_is_frozen(sim, host) ||
 		    nic->gone || nic->cut_until_ns > sim->now_ns ||
 		    nic->cut_out_until_ns > sim->now_ns ||
 		    lane->silent_until_ns[side] > sim->now_ns)
@@ -326,7 +326,7 @@ bool csim_lane_works(const struct csim_lane *lane)
 	return true;
 }
 
-/* ---- making ---------------------------------------------------------------------------------- */
+/* ---- setup ----------------------------------------------------------------------------------- */
 
 bool csim_lanes_start(struct csim *sim)
 {

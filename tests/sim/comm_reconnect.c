@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * comm_reconnect.c - comms whose further lanes connector.c opens: the plan (in the place of candidates.c, plan.c
- * and rails.c), and checks of connector.c.
+ * comm_reconnect.c - comms whose further lanes connector.c opens: the plan (replaces candidates.c,
+ * plan.c and rails.c), and checks of connector.c.
  *
- * For each planned lane, this file records attempts, their results and losses, as seen from outside the plugin. From
- * these it checks that a lane that is down gets an attempt within the longest pause, that each attempt ends, that an
- * attempt that nothing disturbs succeeds, and that the connector and the comm's statistics agree.
- * tests/unit/connect/test_connector.c tests the pauses, the reports of rails and the count of failures.
+ * For each planned lane, this file records attempts, their results and losses, as seen from outside
+ * the plugin. It checks that a lane that is down gets an attempt within the longest pause, that
+ * each attempt ends, that an undisturbed attempt succeeds, and that the connector and the comm's
+ * statistics agree. tests/unit/connect/test_connector.c tests the pauses, the log lines about rails
+ * and the count of failures.
  */
 #include "comm_sim.h"
 
@@ -23,8 +24,8 @@
 
 #define EXPECT_PAUSE_NS (5 * CSIM_S)
 #define EXPECT_ATTEMPT_NS (5 * CSIM_S)
-#define EXPECT_LATE_NS                                                                             \
-	(100 * CSIM_MS) /* the longest interval between two looks at an attempt's deadline */
+/* The longest interval between two checks of an attempt's deadline. */
+#define EXPECT_LATE_NS (100 * CSIM_MS)
 
 static struct csim *reconnect_sim;
 
@@ -41,7 +42,7 @@ static unsigned comm_number(const struct csim_comm *k)
 
 /* ---- the plan -------------------------------------------------------------------------------- */
 
-/* Of the peer's HARP listener there; 0: it has none. */
+/* Port of the peer's HARP listener there; 0: none. */
 static uint16_t plan_port(const struct csn_lane *spec)
 {
 	const struct csn_comm *c = &reconnect_sim->scenario->comms[spec->comm];
@@ -99,8 +100,8 @@ enum harp_page_fallback engine_fallback(int dev)
 	return HARP_PAGE_FALLBACK_none;
 }
 
-/* Lanes of that rail have no candidate: this counts as an attempt that has ended. */
-static void plan_has_none(const struct nic_endpoints *nic)
+/* Lanes of that rail have no candidate; this counts as the end of an attempt. */
+static void plan_restart_pauses(const struct nic_endpoints *nic)
 {
 	for (unsigned i = 0; i < reconnect_sim->scenario->comm_count; i++) {
 		struct csim_comm *k = &reconnect_sim->comms[i];
@@ -112,7 +113,7 @@ static void plan_has_none(const struct nic_endpoints *nic)
 	}
 }
 
-/* None while its NIC is gone. */
+/* Lists no candidate while the NIC is removed. */
 void candidates_list(struct candidates *out, int dev, struct engine_set *engines,
 		     const struct nic_endpoints *nic, const uint8_t host_id[HANDLE_HOST_ID_BYTES])
 {
@@ -122,7 +123,7 @@ void candidates_list(struct candidates *out, int dev, struct engine_set *engines
 	(void)host_id;
 	memset(out, 0, sizeof(*out));
 	if (here->nics[dev]->gone) {
-		plan_has_none(nic);
+		plan_restart_pauses(nic);
 		return;
 	}
 	out->count = 1;
@@ -137,7 +138,7 @@ void candidates_list(struct candidates *out, int dev, struct engine_set *engines
 
 /* ---- comms ----------------------------------------------------------------------------------- */
 
-/* The attempt of a first lane, which had no preamble. */
+/* Describes a first lane, which had no preamble, as an attempt. */
 static struct attempt first_attempt(const struct csim_lane *first)
 {
 	const struct csim_comm *k = &reconnect_sim->comms[first->spec->comm];
@@ -148,7 +149,7 @@ static struct attempt first_attempt(const struct csim_lane *first)
 	return attempt;
 }
 
-/* The receiver's comm, by a listen comm. */
+/* Creates the receiver's comm through a listen comm. */
 int csim_reconnect_accept(struct csim_lane *first, struct comm_options *opt)
 {
 	struct csim_app *app = &reconnect_sim->comms[first->spec->comm].app[CSIM_RECV];
@@ -157,7 +158,7 @@ int csim_reconnect_accept(struct csim_lane *first, struct comm_options *opt)
 	uint8_t key[PREAMBLE_KEY_BYTES];
 	int rc;
 
-	csim_control_at(reconnect_sim, app->host);
+	csim_control_select(reconnect_sim, app->host);
 	preamble_comm_key(&attempt.preamble, key);
 	registry_listen(&listen);
 	rc = registry_add(listen.id, first->end[CSIM_RECV].lane, opt, key);
@@ -167,24 +168,24 @@ int csim_reconnect_accept(struct csim_lane *first, struct comm_options *opt)
 	return rc;
 }
 
-void csim_reconnect_made(struct csim_lane *first)
+void csim_reconnect_create(struct csim_lane *first)
 {
 	struct csim_app *app = &reconnect_sim->comms[first->spec->comm].app[CSIM_SEND];
 	struct attempt attempt = first_attempt(first);
 	struct handle handle = { 0 };
 
-	csim_control_at(reconnect_sim, app->host);
+	csim_control_select(reconnect_sim, app->host);
 	app->connector = connector_new((int)first->spec->rail, 0, &handle, &csim_attempt_ops);
 	if (!app->connector)
 		abort();
 	connector_set_comm(app->connector, app->comm, &attempt);
 }
 
-void csim_reconnect_go(struct csim_app *app)
+void csim_reconnect_start(struct csim_app *app)
 {
 	struct csim_comm *k = &reconnect_sim->comms[app->number];
 
-	csim_control_at(reconnect_sim, app->host);
+	csim_control_select(reconnect_sim, app->host);
 	connector_start(app->connector);
 	for (unsigned i = 0; i < COMM_LANES_MAX; i++)
 		k->planned[i] = (struct csim_planned){ .since_ns = reconnect_sim->now_ns,
@@ -192,23 +193,23 @@ void csim_reconnect_go(struct csim_app *app)
 						       .opened = !i };
 }
 
-void csim_reconnect_end(struct csim_app *app, bool abort)
+void csim_reconnect_close(struct csim_app *app, bool abort)
 {
-	csim_control_at(reconnect_sim, app->host);
+	csim_control_select(reconnect_sim, app->host);
 	if (app->side == CSIM_RECV)
 		registry_remove(app->comm);
 	connector_stop(app->connector);
 	comm_close(app->comm, abort);
-	csim_control_at(reconnect_sim, app->host);
+	csim_control_select(reconnect_sim, app->host);
 	connector_free(app->connector);
 	app->connector = NULL;
 }
 
-void csim_reconnect_lost(struct csim_comm *k, unsigned index, enum comm_loss loss)
+void csim_reconnect_record_loss(struct csim_comm *k, unsigned index, enum comm_loss loss)
 {
 	struct csim_planned *planned = &k->planned[index];
 
-	csim_control_at(reconnect_sim, k->app[CSIM_SEND].host);
+	csim_control_select(reconnect_sim, k->app[CSIM_SEND].host);
 	connector_lane_lost(k->app[CSIM_SEND].comm, index, loss);
 	if (loss == COMM_LOSS_SLOW)
 		return;
@@ -221,12 +222,12 @@ void csim_reconnect_lost(struct csim_comm *k, unsigned index, enum comm_loss los
 
 /* ---- attempts -------------------------------------------------------------------------------- */
 
-void csim_expect_attempt(struct csim_comm *k, unsigned index)
+void csim_planned_begin_attempt(struct csim_comm *k, unsigned index)
 {
 	struct csim_planned *planned = &k->planned[index];
 
 	if (planned->attempting)
-		(void)runner_fail("comm %u: lane %u has two attempts at a time", comm_number(k),
+		(void)runner_fail("comm %u: lane %u has two attempts at once", comm_number(k),
 				  index);
 	planned->attempting = true;
 	planned->since_ns = reconnect_sim->now_ns;
@@ -234,15 +235,16 @@ void csim_expect_attempt(struct csim_comm *k, unsigned index)
 	reconnect_sim->rerolls += planned->up;
 }
 
-void csim_expect_ended(struct csim_comm *k, struct csim_planned *planned, int error, uint16_t port)
+void csim_planned_end_attempt(struct csim_comm *k, struct csim_planned *planned, int error,
+			      uint16_t port)
 {
 	planned->attempting = false;
 	planned->since_ns = reconnect_sim->now_ns;
 	if (error)
 		return;
 	if (planned->up && port == planned->port)
-		(void)runner_fail("comm %u: lane %u is replaced from the same port", comm_number(k),
-				  (unsigned)(planned - k->planned));
+		(void)runner_fail("comm %u: lane %u is replaced by one from the same port",
+				  comm_number(k), (unsigned)(planned - k->planned));
 	planned->rerolled += planned->up;
 	k->lanes_replaced += !planned->up && planned->opened;
 	planned->opened++;
@@ -250,7 +252,7 @@ void csim_expect_ended(struct csim_comm *k, struct csim_planned *planned, int er
 	planned->up = true;
 }
 
-void csim_expect_no_failure(const struct csim_lane *lane, int error)
+void csim_check_attempt_failure(const struct csim_lane *lane, int error)
 {
 	const struct csim_comm *k = &reconnect_sim->comms[lane->spec->comm];
 
@@ -265,13 +267,13 @@ void csim_expect_no_failure(const struct csim_lane *lane, int error)
 		    (side == CSIM_RECV && app->comm->rx.peer_closed))
 			return;
 	}
-	(void)runner_fail("comm %u: an undisturbed attempt for lane %u fails: %d", comm_number(k),
+	(void)runner_fail("comm %u: an undisturbed attempt for lane %u failed: %d", comm_number(k),
 			  lane->index, error);
 }
 
 /* ---- checks ---------------------------------------------------------------------------------- */
 
-/* Time does not count while the host is frozen. */
+/* Frozen time does not count. */
 static bool check_time(const struct csim_comm *k, unsigned index)
 {
 	const struct csim_planned *planned = &k->planned[index];
@@ -279,55 +281,55 @@ static bool check_time(const struct csim_comm *k, unsigned index)
 	uint64_t since_ns = frozen_ns > planned->since_ns ? frozen_ns : planned->since_ns;
 	uint64_t passed_ns =
 		reconnect_sim->now_ns > since_ns ? reconnect_sim->now_ns - since_ns : 0;
-	const char *wrong = NULL;
+	const char *problem = NULL;
 
 	if (planned->attempting && passed_ns > EXPECT_ATTEMPT_NS + EXPECT_LATE_NS)
-		wrong = "has an attempt that does not end";
+		problem = "has an attempt that does not end";
 	else if (!planned->attempting && !planned->up &&
 		 passed_ns > EXPECT_PAUSE_NS + EXPECT_LATE_NS)
-		wrong = "is down, and is not connected";
-	return !wrong || runner_fail("comm %u: lane %u %s since %.1f ms", comm_number(k), index,
-				     wrong, (double)passed_ns / 1e6);
+		problem = "is down, and is not connected";
+	return !problem || runner_fail("comm %u: lane %u %s since %.1f ms", comm_number(k), index,
+				       problem, (double)passed_ns / 1e6);
 }
 
-/* The statistics agree with what happened. */
+/* Checks that the statistics agree with the recorded events. */
 static bool check_statistics(const struct csim_comm *k)
 {
 	const struct comm *comm = k->app[CSIM_SEND].comm;
 	const struct harp_page_comm *record = comm_stats_record(comm->stats);
-	const char *wrong = NULL;
+	const char *problem = NULL;
 
-	if (atomic_load(&comm->joining)) /* these lanes are counted when they join */
+	if (atomic_load(&comm->joining)) /* lanes that have not joined yet are not counted */
 		return true;
 	if (stats_get(&record->value[HARP_COMM_lanes_died]) != k->lanes_died)
-		wrong = "lanes lost";
+		problem = "lanes lost";
 	else if (stats_get(&record->value[HARP_COMM_lanes_replaced]) != k->lanes_replaced)
-		wrong = "lanes replaced";
-	for (unsigned i = 0; i < k->lanes && !wrong; i++) {
+		problem = "lanes replaced";
+	for (unsigned i = 0; i < k->lanes && !problem; i++) {
 		const struct lane_stats *lane = comm_stats_lane(comm->stats, i);
 		const uint64_t *value = lane ? lane->record->value : NULL;
 
 		if (k->planned[i].opened != (value ? stats_get(&value[HARP_LANE_lanes]) : 0))
-			wrong = "lanes opened";
+			problem = "lanes opened";
 		else if (value && k->planned[i].rerolled != stats_get(&value[HARP_LANE_rerolls]))
-			wrong = "replaced lanes";
+			problem = "slow lanes replaced";
 	}
-	return !wrong ||
-	       runner_fail("comm %u: the statistics have other %s", comm_number(k), wrong);
+	return !problem ||
+	       runner_fail("comm %u: wrong count in the statistics: %s", comm_number(k), problem);
 }
 
 static bool check_lane(struct csim_app *app, const struct connector_lane *lane)
 {
-	bool here = comm_has_lane(app->comm, lane->index);
-	const char *wrong = NULL;
+	bool is_attached = comm_has_lane(app->comm, lane->index);
+	const char *problem = NULL;
 
-	if (lane->up && !here && !lane->attempt)
-		wrong = "is taken for up";
-	else if (!lane->up && here && !lane->attempt)
-		wrong = "is there, and taken for down";
+	if (lane->up && !is_attached && !lane->attempt)
+		problem = "is missing, but the connector counts it as up";
+	else if (!lane->up && is_attached && !lane->attempt)
+		problem = "exists, but the connector counts it as down";
 	else if (lane->attempt && attempt_result(lane->attempt) != ATTEMPT_RUNNING)
-		wrong = "has an attempt that has ended, which the connector does not see";
-	return !wrong || runner_fail("comm %u: lane %u %s", app->number, lane->index, wrong);
+		problem = "has an attempt that ended without the connector noticing";
+	return !problem || runner_fail("comm %u: lane %u %s", app->number, lane->index, problem);
 }
 
 bool csim_reconnect_check(struct csim_app *app)
@@ -337,13 +339,12 @@ bool csim_reconnect_check(struct csim_app *app)
 
 	if (!u || !app->comm || app->closed || !atomic_load(&u->advance))
 		return true;
-	/* A comm that ends does not report losses; posted work is still to come. */
+	/* A comm that ends does not report losses; queued work may still change the state. */
 	if (app->comm->error || app->comm->end_error || atomic_load(&u->work.queued) ||
 	    atomic_load(&app->comm->joining))
 		return true;
 	if (atomic_load(&u->slow))
-		return runner_fail("comm %u: a lane is slow, and its connector does not look",
-				   app->number);
+		return runner_fail("comm %u: the connector ignores a slow lane", app->number);
 	for (unsigned i = 0; i < u->lane_count; i++)
 		if (!check_lane(app, &u->lanes[i]) || !check_time(k, i))
 			return false;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * comm_scenario.c - the scenario of a seed: hosts, comms, their lanes, and what happens to them.
+ * comm_scenario.c - generates the scenario of a seed: hosts, comms, their lanes, and events.
  *
- * Bounds keep a seed at a few milliseconds of work: about half a megabyte in all, now and then more.
+ * Limits keep a seed at a few milliseconds of work: about half a megabyte in all, sometimes more.
  */
 #include "comm_scenario.h"
 
@@ -55,15 +55,15 @@ static const char *csn_check(const void *scenario)
 
 	if (s->world.hosts < 2 || s->world.hosts > CSN_HOSTS_MAX || !s->world.rails ||
 	    s->world.rails > CSN_RAILS_MAX || s->nic_count != s->world.hosts * s->world.rails)
-		return "not one NIC for each rail of each of two to four hosts";
+		return "not two to four hosts with one NIC per rail";
 	if (s->world.plant >= CSN_PLANT_KINDS)
-		return "no such bug to plant";
+		return "an unknown bug to plant";
 	for (unsigned i = 0; i < s->lane_count; i++) {
 		const struct csn_lane *l = &s->lanes[i];
 
 		if (l->comm >= s->comm_count || l->rail >= s->world.rails ||
 		    (l->kind != CSN_HARP && l->kind != CSN_KERNEL))
-			return "a lane of no comm, rail or kind";
+			return "a lane with an invalid comm, rail or kind";
 		if (l->kind == CSN_KERNEL && l->buffer_bytes < 64)
 			return "a kernel lane without a buffer";
 		lanes[l->comm]++;
@@ -72,9 +72,9 @@ static const char *csn_check(const void *scenario)
 		const struct csn_comm *c = &s->comms[i];
 
 		if (c->from >= s->world.hosts || c->to >= s->world.hosts || c->from == c->to)
-			return "a comm that joins no two hosts";
+			return "a comm without two different hosts";
 		if (c->multi_lane && !c->backoff_ns)
-			return "a comm that opens lost lanes again without a pause";
+			return "a comm that reconnects without a pause";
 		if (!lanes[i] || lanes[i] > 32 || (!c->multi_lane && lanes[i] > 1))
 			return "a comm with too few or too many lanes";
 		if (c->sizes >= CSN_SIZES_KINDS || !c->s_burst || !c->r_burst)
@@ -85,7 +85,7 @@ static const char *csn_check(const void *scenario)
 
 		if (e->kind >= CSN_EVENT_KINDS || e->lane >= s->lane_count ||
 		    e->host >= s->world.hosts || e->rail >= s->world.rails)
-			return "an event of no kind, lane, host or rail";
+			return "an event with an invalid kind, lane, host or rail";
 	}
 	return NULL;
 }
@@ -104,19 +104,19 @@ struct maker {
 	struct comm_scenario *s;
 	struct rng rng;
 	uint64_t horizon_ns;
-	bool clean;   /* no packet is harmed */
-	bool may_die; /* processes may die, NICs may go */
-	bool idle; /* many seconds with few messages: lanes live long, and are reopened for long */
+	bool is_clean;   /* the paths lose and alter no packets */
+	bool has_deaths; /* processes may die, NICs may be removed */
+	bool is_idle; /* few messages over many seconds, for long-lived lanes and long reconnects */
 };
 
-static void make_way(struct maker *m, struct scn_impair *n)
+static void make_path(struct maker *m, struct scn_impair *n)
 {
 	n->delay_ns = PICK(&m->rng, 1 * US, 5 * US, 20 * US, 100 * US);
 	n->jitter_ns = one_in(&m->rng, 4) ? below64(&m->rng, n->delay_ns) : 0;
 	n->rate_bps = PICK(&m->rng, 0, 10000000000, 1000000000, 1000000000, SLOW_BPS);
 	n->queue_bytes =
 		n->rate_bps && one_in(&m->rng, 2) ? PICK(&m->rng, 30000, 100000, 1000000) : 0;
-	if (m->clean)
+	if (m->is_clean)
 		return;
 	n->loss_ppm = PICK(&m->rng, 0, 100, 1000, 10000, 30000);
 	n->duplicate_ppm = PICK(&m->rng, 0, 0, 1000, 20000);
@@ -140,14 +140,14 @@ static void make_world(struct maker *m)
 	w->poller_lag_ns = PICK(&m->rng, 1 * US, 10 * US, 1 * MS);
 	w->interleave_ppm = PICK(&m->rng, 0, 1000, 20000, 100000, 500000);
 	w->hold_ppm = PICK(&m->rng, 0, 0, 20000, 100000);
-	/* Applications that do not poll for seconds need it. */
-	w->background = m->idle || (!w->no_ticks && one_in(&m->rng, 2));
+	/* Needed if applications do not poll for seconds. */
+	w->background = m->is_idle || (!w->no_ticks && one_in(&m->rng, 2));
 	w->no_epoll_ppm =
-		m->idle && one_in(&m->rng, 2) ? 300000 : PICK(&m->rng, 0, 0, 0, 0, 300000);
+		m->is_idle && one_in(&m->rng, 2) ? 300000 : PICK(&m->rng, 0, 0, 0, 0, 300000);
 	m->s->nic_count = (unsigned)(w->hosts * w->rails);
 	for (unsigned i = 0; i < m->s->nic_count; i++) {
-		make_way(m, &m->s->nics[i]);
-		/* What all comms of a host have under way takes 50 ms there: its ACKs may come behind it. */
+		make_path(m, &m->s->nics[i]);
+		/* Data in flight of all comms of a host takes 50 ms there and delays its ACKs. */
 		if (m->s->nics[i].rate_bps == SLOW_BPS && w->lane_timeout_ns < 200 * MS)
 			w->lane_timeout_ns = 200 * MS;
 	}
@@ -165,11 +165,11 @@ static void make_lane(struct maker *m, unsigned comm, uint64_t kind, bool first)
 		return;
 	l->delay_ns = PICK(&m->rng, 1 * US, 10 * US, 100 * US);
 	l->rate_bps = PICK(&m->rng, 0, 10000000000, 1000000000, 100000000);
-	if (m->idle)
+	if (m->is_idle)
 		l->rate_bps = PICK(&m->rng, 1000000000, 1000000000, 20000000);
 	l->buffer_bytes = PICK(&m->rng, 1000, 16384, 65536, 262144, 1000000);
-	if (m->idle && l->buffer_bytes < 16384)
-		l->buffer_bytes = 16384; /* less costs as many turns as all else */
+	if (m->is_idle && l->buffer_bytes < 16384)
+		l->buffer_bytes = 16384; /* a smaller buffer costs too many turns */
 	l->short_ppm = PICK(&m->rng, 0, 10000, 300000);
 }
 
@@ -197,7 +197,7 @@ static void make_sizes(struct maker *m, struct csn_comm *c, uint32_t budget)
 		c->messages = 1 + budget * 2 / c->size_max;
 }
 
-/* Now and then a message; or enough of them that a slow lane is seen to be slow. */
+/* Either rare messages, or enough of them to detect a slow lane. */
 static void make_idle(struct maker *m, struct csn_comm *c)
 {
 	bool busy = one_in(&m->rng, 2);
@@ -229,16 +229,16 @@ static void make_comm(struct maker *m, struct csn_comm *c, uint32_t budget)
 		one_in(&m->rng, 3) ? below64(&m->rng, PICK(&m->rng, 10 * US, MS, 20 * MS)) : 0;
 	c->r_gap_ns =
 		one_in(&m->rng, 3) ? below64(&m->rng, PICK(&m->rng, 10 * US, MS, 20 * MS)) : 0;
-	if (m->idle)
+	if (m->is_idle)
 		make_idle(m, c);
-	c->r_delay_ns = !m->idle && one_in(&m->rng, 3) ? below64(&m->rng, m->horizon_ns) : 0;
+	c->r_delay_ns = !m->is_idle && one_in(&m->rng, 3) ? below64(&m->rng, m->horizon_ns) : 0;
 	c->s_poll_ns = PICK(&m->rng, 1 * US, 5 * US, 50 * US);
 	c->r_poll_ns = PICK(&m->rng, 1 * US, 5 * US, 50 * US);
 	c->s_close_at = one_in(&m->rng, 12) ? 1 + below(&m->rng, c->messages) : 0;
 	c->r_close_at = one_in(&m->rng, 12) ? 1 + below(&m->rng, c->messages) : 0;
 	c->s_close_ns = one_in(&m->rng, 2) ? below64(&m->rng, 10 * MS) : 0;
 	c->r_close_ns = one_in(&m->rng, 2) ? below64(&m->rng, 10 * MS) : 0;
-	if (m->idle)
+	if (m->is_idle)
 		c->s_close_ns = c->r_close_ns = one_in(&m->rng, 2) ? 30 * S : 0;
 	c->backoff_ns = one_in(&m->rng, 2) ? 100 * MS : 1 + below64(&m->rng, 10 * MS);
 }
@@ -262,25 +262,24 @@ static void make_lanes(struct maker *m, unsigned comm)
 static void make_event(struct maker *m, struct csn_event *e)
 {
 	e->kind = below(&m->rng, CSN_EVENT_KINDS);
-	if (e->kind >= CSN_GONE && e->kind != CSN_STALL && !m->may_die)
+	if (e->kind >= CSN_GONE && e->kind != CSN_STALL && !m->has_deaths)
 		e->kind = below(&m->rng, CSN_GONE);
-	if ((e->kind == CSN_IMPAIR) && m->clean)
+	if ((e->kind == CSN_IMPAIR) && m->is_clean)
 		e->kind = CSN_RESET;
-	if (m->s->world.no_ticks) /* what wakes the comm */
+	if (m->s->world.no_ticks) /* events that wake the comm */
 		e->kind = PICK(&m->rng, CSN_RESET, CSN_RESET, CSN_FIN, CSN_FORGE, CSN_STALL);
 	e->lane = below(&m->rng, m->s->lane_count);
 	e->host = below(&m->rng, m->s->world.hosts);
 	e->rail = below(&m->rng, m->s->world.rails);
 	e->start_ns = below64(&m->rng, m->horizon_ns);
 	e->duration_ns = 1 + below64(&m->rng, PICK(&m->rng, 100 * US, 10 * MS, 300 * MS,
-						   m->idle ? 9 * S : 2 * S));
-	if (m->idle && one_in(&m->rng, 3)) { /* until pauses have grown to their limit */
+						   m->is_idle ? 9 * S : 2 * S));
+	if (m->is_idle && one_in(&m->rng, 3)) { /* until pauses reach their limit */
 		e->kind = PICK(&m->rng, CSN_CUT, CSN_GONE);
 		e->duration_ns = 30 * S;
 	}
-	if (!m->s->world.no_ticks &&
-	    one_in(&m->rng,
-		   4)) { /* stalls, is passed over, and comes back with what others have sent again */
+	/* The lane stalls, other lanes resend its data, and the lane returns with the same data. */
+	if (!m->s->world.no_ticks && one_in(&m->rng, 4)) {
 		e->kind = CSN_SILENT;
 		e->duration_ns = 20 * MS + below64(&m->rng, 60 * MS);
 	}
@@ -289,7 +288,7 @@ static void make_event(struct maker *m, struct csn_event *e)
 	if (e->kind == CSN_SILENT && one_in(&m->rng, 3))
 		e->duration_ns = 0;
 	if (e->kind == CSN_IMPAIR) {
-		make_way(m, &e->path);
+		make_path(m, &e->path);
 		e->path.rate_bps /= PICK(&m->rng, 1, 10);
 		e->path.loss_ppm *= PICK(&m->rng, 1, 4);
 	}
@@ -303,11 +302,11 @@ void comm_scenario_make(struct comm_scenario *s, uint64_t seed)
 	memset(s, 0, sizeof(*s));
 	s->world.seed = seed;
 	rng_seed(&m.rng, seed);
-	m.clean = !one_in(&m.rng, 3);
-	m.may_die = one_in(&m.rng, 4);
-	s->world.no_ticks = m.clean && one_in(&m.rng, 3);
-	m.idle = !s->world.no_ticks && one_in(&m.rng, 20);
-	m.horizon_ns = m.idle ? 12 * S : PICK(&m.rng, 200 * US, 2 * MS, 20 * MS, 200 * MS);
+	m.is_clean = !one_in(&m.rng, 3);
+	m.has_deaths = one_in(&m.rng, 4);
+	s->world.no_ticks = m.is_clean && one_in(&m.rng, 3);
+	m.is_idle = !s->world.no_ticks && one_in(&m.rng, 20);
+	m.horizon_ns = m.is_idle ? 12 * S : PICK(&m.rng, 200 * US, 2 * MS, 20 * MS, 200 * MS);
 	make_world(&m);
 	s->comm_count = 1 + below(&m.rng, one_in(&m.rng, 4) ? 8 : 3);
 	budget = (one_in(&m.rng, 20) ? 10 * BYTES_MAX : BYTES_MAX) / s->comm_count;
@@ -320,7 +319,7 @@ void comm_scenario_make(struct comm_scenario *s, uint64_t seed)
 		make_event(&m, &s->events[i]);
 }
 
-/* ---- small ones ------------------------------------------------------------------------------ */
+/* ---- small scenarios ------------------------------------------------------------------------- */
 
 void comm_scenario_make_small(struct comm_scenario *s, unsigned which)
 {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * comm_share.c - what a slow lane costs the others: three lanes, one of which has a tenth of their rate, compared with
- * two lanes at their rate.
+ * comm_share.c - what a slow lane costs the others: three lanes, one of which has a tenth of their
+ * rate, compared with two lanes at full rate.
  *
- * Each lane is 1 Gbit/s; HARP lanes have a rail each. The slow lane is slow from the start, or becomes slow while a
- * message is under way. Virtual time, from the first post to the last receive. Below SHARE_PERCENT_MIN of what two lanes
- * carry alone the run fails, whatever the table says. In the last rows, a chunk takes the slow lane longer than Linux
- * delays an ACK.
+ * Each lane has 1 Gbit/s; HARP lanes have one rail each. The slow lane is slow from the start, or
+ * becomes slow during a message. The virtual time runs from the first post to the last receive. The
+ * run fails below SHARE_PERCENT_MIN of the throughput of two lanes, even if the table agrees. In
+ * the last rows, the transfer of a chunk on the slow lane takes longer than Linux delays an ACK.
  */
 #include <stdio.h>
 #include <string.h>
@@ -16,7 +16,7 @@
 
 #define SHARE_MBPS 1000u
 #define SHARE_MBPS_SLOW 60u
-#define SHARE_LATER_MBIT 5u /* of a lane's line */
+#define SHARE_LATER_MBIT 5u /* carried by the line of a lane before it slows down */
 #define SHARE_BYTES (64u << 20)
 #define SHARE_PERCENT_MIN 90u
 
@@ -25,7 +25,7 @@
 static const struct share_row {
 	const char *name;
 	uint8_t kinds[3];      /* the last one is slow */
-	uint32_t buffer_bytes; /* of a kernel lane: both sockets' */
+	uint32_t buffer_bytes; /* of a kernel lane: both sockets together */
 	unsigned mbps;
 } share_lanes[] = {
 	{ "HARP, HARP, HARP", { H, H, H }, 262144, SHARE_MBPS },
@@ -87,14 +87,14 @@ static void share_make(struct comm_scenario *s, const struct share_row *row, uin
 					 .r_poll_ns = 2000 };
 }
 
-/* Mbit/s; 0: it failed. */
+/* Returns Mbit/s, or 0 on failure. */
 static uint64_t share_run(const struct share_row *row, uint64_t size, enum share_fault fault)
 {
 	static struct comm_scenario scenario;
 	static struct csim sim;
 
 	share_make(&scenario, row, size, fault);
-	sim.unchecked = true; /* seeds look at each step */
+	sim.unchecked = true; /* the seeds check each step */
 	runner_reset();
 	if (!csim_run(&sim, &scenario, true)) {
 		printf("FAILED: %s\n", runner_reason());
@@ -107,15 +107,15 @@ int comm_share(const char *path, bool update)
 {
 	static char text[TABLE_MAX];
 	size_t len = 0;
-	bool poor = false;
+	bool is_too_slow = false;
 
-#define SHARE_SAY(...) (len += (size_t)snprintf(text + len, sizeof(text) - len, __VA_ARGS__))
-	SHARE_SAY(
+#define SHARE_PRINT(...) (len += (size_t)snprintf(text + len, sizeof(text) - len, __VA_ARGS__))
+	SHARE_PRINT(
 		"Mbit/s of a comm by tests/sim/comm_share.c; `make tables` writes this file, `make test` "
-		"compares.\nEach lane is 1 Gbit/s, or as said; the last one has a tenth of it from the start, or after "
-		"5 Mbit of a lane.\nThe plugin replaces slow lanes: a new kernel lane has the full rate.\n");
+		"compares.\nEach lane has 1 Gbit/s unless noted. The last one has a tenth of it from the start, or after "
+		"5 Mbit per lane.\nThe plugin replaces slow lanes: a new kernel lane has the full rate.\n");
 	for (unsigned l = 0; l < sizeof(share_lanes) / sizeof(share_lanes[0]); l++) {
-		SHARE_SAY(
+		SHARE_PRINT(
 			"\n== %s\n  message KiB |  two lanes  three | tenth  %% of two | later  %% of two\n",
 			share_lanes[l].name);
 		for (unsigned i = 0; i < sizeof(share_sizes) / sizeof(share_sizes[0]); i++) {
@@ -126,22 +126,22 @@ int comm_share(const char *path, bool update)
 				if (!mbps[f])
 					return 1;
 			}
-			SHARE_SAY("  %11llu | %10llu %6llu | %5llu %9llu | %5llu %9llu\n",
-				  (unsigned long long)share_sizes[i] >> 10,
-				  (unsigned long long)mbps[SHARE_TWO],
-				  (unsigned long long)mbps[SHARE_THREE],
-				  (unsigned long long)mbps[SHARE_TENTH],
-				  (unsigned long long)(mbps[SHARE_TENTH] * 100 / mbps[SHARE_TWO]),
-				  (unsigned long long)mbps[SHARE_TENTH_LATER],
-				  (unsigned long long)(mbps[SHARE_TENTH_LATER] * 100 /
-						       mbps[SHARE_TWO]));
+			SHARE_PRINT("  %11llu | %10llu %6llu | %5llu %9llu | %5llu %9llu\n",
+				    (unsigned long long)share_sizes[i] >> 10,
+				    (unsigned long long)mbps[SHARE_TWO],
+				    (unsigned long long)mbps[SHARE_THREE],
+				    (unsigned long long)mbps[SHARE_TENTH],
+				    (unsigned long long)(mbps[SHARE_TENTH] * 100 / mbps[SHARE_TWO]),
+				    (unsigned long long)mbps[SHARE_TENTH_LATER],
+				    (unsigned long long)(mbps[SHARE_TENTH_LATER] * 100 /
+							 mbps[SHARE_TWO]));
 			for (unsigned f = SHARE_TENTH; f < SHARE_FAULTS; f++)
-				poor |= mbps[f] * 100 < mbps[SHARE_TWO] * SHARE_PERCENT_MIN;
+				is_too_slow |= mbps[f] * 100 < mbps[SHARE_TWO] * SHARE_PERCENT_MIN;
 		}
 	}
-#undef SHARE_SAY
-	if (poor) {
-		printf("%s\nless than the required share of what two lanes carry\n", text);
+#undef SHARE_PRINT
+	if (is_too_slow) {
+		printf("%s\na slow lane leaves less than the required share of two lanes\n", text);
 		return 1;
 	}
 	return update ? table_update(path, text) : table_check(path, text);

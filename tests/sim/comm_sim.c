@@ -2,12 +2,15 @@
 /*
  * comm_sim.c - the schedule: which host, engine and application runs at which time.
  *
- * Theory of operation. Time jumps from one event to the next. The background poller polls an engine when its deadline or
- * its NIC is due, a little late. An application runs when something happened on its host, and otherwise at growing
- * intervals; its calls poll engines and kernel lanes as NCCL's threads do. Everything runs in one thread, but simulated threads
- * interleave: in the middle of a lane's send() or receive() other threads of the same host may take turns (with pollers
- * that are free), and a thread that is preempted may hold a poller for a while. A thread that waits for a poller or lock
- * that it holds itself would wait forever: sched_yield() counts.
+ * Theory of operation. Time jumps from one event to the next. The background poller polls an engine
+ * when its deadline or its NIC is due, after a small delay. An application runs after an event on
+ * its host, and otherwise at growing intervals; its calls poll engines and kernel lanes as NCCL's
+ * threads do.
+ *
+ * Everything runs in one thread, but simulated threads interleave. In the middle of a lane's send()
+ * or receive(), other threads of the host may take turns with free pollers. A preempted thread may
+ * hold a poller for a while. sched_yield() counts its calls to detect a thread that waits for a
+ * poller or lock that it holds itself.
  *
  * The plugin uses the virtual clock: this file defines clock_gettime() and sched_yield().
  */
@@ -27,13 +30,13 @@
 #define SIM_YIELDS_MAX 100000u
 #define SIM_SETUP_NS_MAX (10 * CSIM_S)
 
-static struct csim *running;
+static struct csim *current_sim;
 
 int clock_gettime(clockid_t clock, struct timespec *ts)
 {
 	(void)clock;
-	ts->tv_sec = (time_t)(running->now_ns / 1000000000u);
-	ts->tv_nsec = (long)(running->now_ns % 1000000000u);
+	ts->tv_sec = (time_t)(current_sim->now_ns / 1000000000u);
+	ts->tv_nsec = (long)(current_sim->now_ns % 1000000000u);
 	return 0;
 }
 
@@ -43,7 +46,7 @@ bool __wrap_comm_run_background(struct comm *comm, uint64_t now_ns);
 /* The control thread's turns of a comm hide missing wake-ups, and ticks that miss a lane. */
 bool __wrap_comm_run_background(struct comm *comm, uint64_t now_ns)
 {
-	if (!running->scenario->world.background && !comm->closing)
+	if (!current_sim->scenario->world.background && !comm->closing)
 		return false;
 	return __real_comm_run_background(comm, now_ns);
 }
@@ -53,7 +56,7 @@ static void sim_release(struct csim *sim, struct csim_host *host)
 	struct poller *poller = host->held;
 
 	host->held = NULL;
-	if (host->held_comm) { /* makes up for the turns that were wanted */
+	if (host->held_comm) { /* runs the turns that were requested meanwhile */
 		struct comm *comm = host->held_comm;
 
 		host->held_comm = NULL;
@@ -64,21 +67,21 @@ static void sim_release(struct csim *sim, struct csim_host *host)
 	(void)poller_run(poller, sim->now_ns);
 }
 
-/* A thread waits for another one, which goes on. */
+/* A thread waits: lets the preempted threads continue. */
 int sched_yield(void)
 {
-	for (unsigned i = 0; i < running->scenario->world.hosts; i++) {
-		if (running->hosts[i].held)
-			sim_release(running, &running->hosts[i]);
+	for (unsigned i = 0; i < current_sim->scenario->world.hosts; i++) {
+		if (current_sim->hosts[i].held)
+			sim_release(current_sim, &current_sim->hosts[i]);
 	}
-	if (++running->yields > SIM_YIELDS_MAX) {
+	if (++current_sim->yields > SIM_YIELDS_MAX) {
 		fprintf(stderr, "a thread waits for a poller or a lock that it holds itself\n");
 		abort();
 	}
 	return 0;
 }
 
-/* ---- for all files --------------------------------------------------------------------------- */
+/* ---- used by all files ----------------------------------------------------------------------- */
 
 void csim_note(struct csim *sim, const char *format, ...)
 {
@@ -111,18 +114,19 @@ void csim_wake_apps(struct csim *sim, unsigned host)
 	}
 }
 
-static struct csim_app *sim_some_app(struct csim *sim)
+static struct csim_app *sim_random_app(struct csim *sim)
 {
 	return &sim->comms[rng_below(&sim->rng, sim->scenario->comm_count)]
 			.app[rng_below(&sim->rng, 2)];
 }
 
-static bool sim_app_runs(const struct csim_app *app)
+static bool sim_app_can_run(const struct csim_app *app)
 {
 	const struct csim *sim = app->sim;
 
 	return app->comm && !app->closed && !app->in_turn && sim->zero_ns &&
-	       !csim_frozen(sim, app->host) && sim->hosts[app->host].stall_until_ns <= sim->now_ns;
+	       !csim_is_frozen(sim, app->host) &&
+	       sim->hosts[app->host].stall_until_ns <= sim->now_ns;
 }
 
 void csim_interleave(struct csim *sim, unsigned host)
@@ -131,16 +135,16 @@ void csim_interleave(struct csim *sim, unsigned host)
 		return;
 	sim->depth++;
 	for (unsigned n = 1 + rng_below(&sim->rng, 3); n > 0; n--) {
-		struct csim_app *app = sim_some_app(sim);
+		struct csim_app *app = sim_random_app(sim);
 		unsigned rail = rng_below(&sim->rng, (uint32_t)sim->scenario->world.rails);
 
-		if (app->host == host && sim->scenario->world.background && sim_app_runs(app) &&
+		if (app->host == host && sim->scenario->world.background && sim_app_can_run(app) &&
 		    rng_below(&sim->rng, 2)) {
 			/* The control thread runs a comm in the background. */
 			(void)comm_run_background(app->comm, sim->now_ns);
 		} else if (rng_below(&sim->rng, 2)) {
 			(void)poller_run(&sim->hosts[host].nics[rail]->engine.poller, sim->now_ns);
-		} else if (app->host == host && sim_app_runs(app)) {
+		} else if (app->host == host && sim_app_can_run(app)) {
 			csim_app_turn(app);
 		}
 	}
@@ -161,7 +165,7 @@ static void event_disturb(struct csim *sim, unsigned host, int rail, enum csn_la
 	}
 }
 
-/* The newest lane of the scenario's lane. */
+/* Finds the newest lane for the event's lane of the scenario. */
 static struct csim_lane *event_lane(struct csim *sim, const struct csn_event *e)
 {
 	for (unsigned i = sim->lane_count; i-- > 0;) {
@@ -194,7 +198,7 @@ static void event_silent(struct csim *sim, struct csim_lane *lane, const struct 
 		lane->silent_until_ns[CSIM_RECV] = until_ns;
 }
 
-/* A tenth of the rate, and what its buffer holds takes about as long as a lane may be silent. */
+/* At a tenth of the rate, the data in its buffer may take about as long as the lane timeout. */
 static void event_slow(struct csim_lane *lane)
 {
 	const struct csn_lane *spec = lane->spec;
@@ -306,7 +310,7 @@ static void event_end(struct csim *sim, const struct csn_event *e)
 	csim_wake_apps(sim, (unsigned)e->host);
 }
 
-static uint64_t event_begins_ns(const struct csim *sim, const struct csn_event *e)
+static uint64_t event_start_ns(const struct csim *sim, const struct csn_event *e)
 {
 	if (e->step)
 		return sim->steps >= e->step ? sim->now_ns : CSIM_NEVER_NS;
@@ -315,23 +319,22 @@ static uint64_t event_begins_ns(const struct csim *sim, const struct csn_event *
 
 static uint64_t sim_events(struct csim *sim)
 {
-	/* When each began, by its number. */
-	static uint64_t begun_ns[CSN_EVENTS_MAX];
+	/* Start times of the events, by number. */
+	static uint64_t start_ns[CSN_EVENTS_MAX];
 	uint64_t next_ns = CSIM_NEVER_NS;
 
 	for (unsigned i = 0; i < sim->scenario->event_count && sim->zero_ns; i++) {
 		const struct csn_event *e = &sim->scenario->events[i];
 		uint64_t at_ns;
 
-		if (sim->event_state[i] == 0 && event_begins_ns(sim, e) <= sim->now_ns) {
+		if (sim->event_state[i] == 0 && event_start_ns(sim, e) <= sim->now_ns) {
 			sim->event_state[i] = 1;
-			begun_ns[i] = sim->now_ns;
+			start_ns[i] = sim->now_ns;
 			event_begin(sim, e);
 			if (sim->now_ns + e->duration_ns > sim->heal_ns)
 				sim->heal_ns = sim->now_ns + e->duration_ns;
 		}
-		at_ns = sim->event_state[i] ? begun_ns[i] + e->duration_ns
-					    : event_begins_ns(sim, e);
+		at_ns = sim->event_state[i] ? start_ns[i] + e->duration_ns : event_start_ns(sim, e);
 		if (sim->event_state[i] == 1 && at_ns <= sim->now_ns) {
 			sim->event_state[i] = 2;
 			event_end(sim, e);
@@ -342,8 +345,8 @@ static uint64_t sim_events(struct csim *sim)
 	return next_ns;
 }
 
-/* An RST that did not fit, because more was under way: again. */
-static void sim_resets_again(struct csim *sim)
+/* Repeats RSTs that were invalid because more data was in flight. */
+static void sim_repeat_resets(struct csim *sim)
 {
 	for (unsigned i = 0; i < sim->scenario->event_count; i++) {
 		const struct csn_event *e = &sim->scenario->events[i];
@@ -359,7 +362,7 @@ static void sim_resets_again(struct csim *sim)
 
 /* ---- turns ----------------------------------------------------------------------------------- */
 
-static void sim_stepped(struct csim *sim, uint64_t id)
+static void sim_end_step(struct csim *sim, uint64_t id)
 {
 	sim->steps++;
 	sim->yields = 0;
@@ -379,7 +382,7 @@ static void sim_nic_turn(struct csim *sim, struct csim_nic *nic)
 	nic->turned_ns = sim->now_ns;
 	(void)poller_run(&nic->engine.poller, sim->now_ns);
 	csim_lanes_settle(sim, nic->host);
-	sim_stepped(sim, 1000 + nic->host * 16 + nic->rail);
+	sim_end_step(sim, 1000 + nic->host * 16 + nic->rail);
 }
 
 static void sim_app_turn(struct csim *sim, struct csim_app *app)
@@ -402,7 +405,7 @@ static void sim_app_turn(struct csim *sim, struct csim_app *app)
 	}
 	csim_app_turn(app);
 	csim_lanes_settle(sim, app->host);
-	sim_stepped(sim, 2000 + app->number * 2 + (unsigned)app->side);
+	sim_end_step(sim, 2000 + app->number * 2 + (unsigned)app->side);
 }
 
 /* ---- time ------------------------------------------------------------------------------------ */
@@ -432,7 +435,7 @@ static uint64_t sim_app_due_ns(const struct csim_app *app)
 	return later(app->wake_ns, later(host->stall_until_ns, host->freeze_until_ns));
 }
 
-/* Kernel lanes wake no thread of the plugin; the next poll finds what has come. */
+/* Wakes applications for kernel lanes, which wake no thread of the plugin. */
 static uint64_t sim_streams(struct csim *sim)
 {
 	uint64_t next_ns = CSIM_NEVER_NS;
@@ -442,7 +445,7 @@ static uint64_t sim_streams(struct csim *sim)
 
 		for (unsigned side = 0; side < 2 && lane->stream; side++) {
 			if (csim_stream_next_ns(lane->stream, side) <= sim->now_ns) {
-				csim_stream_seen(lane->stream, side);
+				csim_stream_clear_events(lane->stream, side);
 				csim_wake_apps(sim, csim_lane_host(lane, side));
 			}
 			next_ns = earlier(next_ns, csim_stream_next_ns(lane->stream, side));
@@ -469,7 +472,7 @@ static uint64_t sim_next_ns(struct csim *sim)
 	return next_ns;
 }
 
-/* All comms are there: the scenario begins. */
+/* All comms are connected: starts the scenario. */
 static void sim_begin(struct csim *sim)
 {
 	sim->zero_ns = sim->heal_ns = sim->now_ns;
@@ -478,14 +481,14 @@ static void sim_begin(struct csim *sim)
 		struct csim_comm *k = &sim->comms[i];
 
 		if (k->spec->multi_lane)
-			csim_reconnect_go(&k->app[CSIM_SEND]);
+			csim_reconnect_start(&k->app[CSIM_SEND]);
 		k->app[CSIM_SEND].wake_ns = sim->now_ns;
 		k->app[CSIM_RECV].wake_ns = k->app[CSIM_RECV].next_post_ns =
 			sim->now_ns + k->spec->r_delay_ns;
 	}
 }
 
-static bool sim_ready(const struct csim *sim)
+static bool sim_is_ready(const struct csim *sim)
 {
 	for (unsigned i = 0; i < sim->scenario->comm_count; i++) {
 		if (!sim->comms[i].app[0].comm || !sim->comms[i].app[1].comm)
@@ -522,7 +525,7 @@ static void sim_step(struct csim *sim)
 	}
 }
 
-/* Time is about to pass. */
+/* Before time passes. */
 static void sim_check_idle(struct csim *sim)
 {
 	for (unsigned i = 0; i < sim->scenario->comm_count && sim->zero_ns; i++) {
@@ -533,12 +536,12 @@ static void sim_check_idle(struct csim *sim)
 
 static bool sim_loop(struct csim *sim)
 {
-	uint64_t looked_ns = 0;
+	uint64_t checked_ns = 0;
 
 	while (!runner_has_failed()) {
 		uint64_t next_ns;
 
-		if (!sim->zero_ns && sim_ready(sim))
+		if (!sim->zero_ns && sim_is_ready(sim))
 			sim_begin(sim);
 		next_ns = sim_next_ns(sim);
 		if (next_ns == CSIM_NEVER_NS)
@@ -550,9 +553,9 @@ static bool sim_loop(struct csim *sim)
 		sim_step(sim);
 		if (!sim->zero_ns && sim->now_ns > SIM_START_NS + SIM_SETUP_NS_MAX)
 			return runner_fail("the first lanes do not open");
-		if (sim->zero_ns && sim->now_ns > looked_ns + CSIM_MS) {
-			looked_ns = sim->now_ns;
-			sim_resets_again(sim);
+		if (sim->zero_ns && sim->now_ns > checked_ns + CSIM_MS) {
+			checked_ns = sim->now_ns;
+			sim_repeat_resets(sim);
 			(void)csim_check_progress(sim);
 		}
 		if (sim->now_ns > SIM_START_NS + SIM_NS_MAX || sim->steps > SIM_STEPS_MAX)
@@ -573,7 +576,7 @@ static void sim_settings(const struct csn_world *w)
 	env_config.close_linger_ns = w->linger_ns;
 }
 
-/* After a failure everything is still to be given back: other runs follow in this process. */
+/* Closes everything, also after a failure: other runs follow in this process. */
 static void sim_abandon(struct csim *sim)
 {
 	for (unsigned i = 0; i < sim->scenario->world.hosts; i++) {
@@ -599,7 +602,7 @@ bool csim_run(struct csim *sim, const struct comm_scenario *scenario, bool dump)
 	sim->now_ns = SIM_START_NS;
 	rng_seed(&sim->rng, scenario->world.seed ^ 0x636f6d6d);
 	rng_seed(&sim->check_rng, scenario->world.seed);
-	running = sim;
+	current_sim = sim;
 	sim_settings(&scenario->world);
 	lane_notices_forget();
 	csim_streams_begin(sim);

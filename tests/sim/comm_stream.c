@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * comm_stream.c - the simulated kernel: TCP connections under the virtual clock. The functions replace
- * forkguard.c, kernel_info.c and the system calls of lane_kernel.c.
+ * comm_stream.c - the simulated kernel: TCP connections under the virtual clock. The functions
+ * replace forkguard.c, kernel_info.c and the system calls of lane_kernel.c.
  *
- * Theory of operation. A connection is two pipes. A pipe is a ring: bytes that were written stay in it until they are
- * read, so its capacity is that of both sockets' buffers. Each write leaves a mark with the time at which its bytes have
- * arrived (rate, then delay). While the lane is silent, nothing arrives; afterwards everything does.
+ * Theory of operation. A connection is two pipes. A pipe is a ring: written bytes stay in it until
+ * they are read, so its capacity is that of both sockets' buffers. Each write leaves a mark with
+ * the arrival time of its bytes (rate, then delay). While the lane is silent, nothing arrives;
+ * afterwards everything does.
  *
- * As in Linux, bytes that send() accepted count as sent. close() with unread bytes, and bytes that arrive for a closed
- * socket, reset the connection; bytes under way in the other direction are then lost. After a reset, bytes that had
- * arrived are still read; the next call reports the error once. recv() copies in address order, without regard to units
- * of eight bytes.
+ * As in Linux, bytes that send() accepted count as sent. close() with unread bytes, and bytes that
+ * arrive for a closed socket, reset the connection; bytes in flight in the other direction are then
+ * lost. After a reset, bytes that had arrived can still be read; the next call reports the error
+ * once. recv() copies in address order, ignoring units of eight bytes.
  *
- * Calls that are cut short (short_ppm): a send as if memory were short, with an event for room when the peer has read;
- * a receive as if the rest arrived immediately afterwards.
+ * short_ppm shortens calls: a send as if memory were short, with a writable event when the peer has
+ * read; a receive as if the rest arrived immediately afterwards.
  */
 #include "comm_sim.h"
 
@@ -34,7 +35,7 @@
 #define STREAM_MARKS_MAX 2048u
 #define STREAM_PIECE_BYTES_MIN 2896u /* two segments */
 #define STREAM_PIECE_BYTES_MAX 32768u
-#define STREAM_FD 1000000 /* of lane 0's sending end */
+#define STREAM_FD 1000000 /* descriptor of lane 0's sending end */
 #define STREAM_PORT 40000
 
 struct stream_mark {
@@ -47,18 +48,18 @@ struct stream_pipe {
 	uint64_t rate_bps, delay_ns, line_free_ns;
 	struct stream_mark marks[STREAM_MARKS_MAX];
 	unsigned mark_first, mark_count;
-	bool fin;    /* behind what was written */
-	bool broken; /* the connection is gone behind what arrived: the reader's */
-	bool full;   /* a write was refused, or cut, since the writer last had event */
-	bool event;  /* of room, or of the end, for the writer */
+	bool fin;    /* behind the written bytes */
+	bool broken; /* the connection is reset behind the bytes that arrived */
+	bool full;   /* a write was short since the last event of the writer */
+	bool event;  /* writable or closed, for the writer */
 };
 
-/* A socket. Its pipe to write is pipes[side]. */
+/* A socket. It writes to pipes[side]. */
 struct stream_end {
 	bool exists;
-	bool lingers_not; /* close() resets */
-	bool event;       /* the end, or an error, or the rest of what was cut short */
-	int error;        /* that no call has reported yet */
+	bool aborts_on_close; /* close() resets (SO_LINGER 0) */
+	bool event;           /* readable: closed, an error, or the rest of a short receive */
+	int error;            /* not reported by a call yet */
 	uint64_t reported_arrived;
 	bool reported_fin;
 };
@@ -68,13 +69,13 @@ struct csim_stream {
 	struct csim_lane *owner;
 	struct stream_pipe pipes[2]; /* by writing side */
 	struct stream_end ends[2];
-	uint64_t syn_ns;  /* the receiver accepts then; CSIM_NEVER_NS: it has, or never will */
-	uint64_t open_ns; /* the sender is connected from then on; CSIM_NEVER_NS: not accepted */
+	uint64_t syn_ns;  /* when the SYN arrives; CSIM_NEVER_NS: accepted, or never */
+	uint64_t open_ns; /* when the sender is connected; CSIM_NEVER_NS: not accepted */
 };
 
-static struct csim *stream_sim; /* for calls, which have a descriptor only */
+static struct csim *stream_sim; /* for system calls, which only get a descriptor */
 
-/* The socket of a descriptor. */
+/* Finds the socket of a descriptor. */
 static struct csim_stream *stream_at(int fd, enum csim_side *side)
 {
 	unsigned number = (unsigned)(fd - STREAM_FD) / 2;
@@ -109,7 +110,7 @@ static void pipe_advance(struct csim_stream *s, enum csim_side writer)
 {
 	struct stream_pipe *p = &s->pipes[writer];
 
-	if (csim_lane_silent(s->owner, writer))
+	if (csim_lane_is_silent(s->owner, writer))
 		return;
 	while (p->mark_count && pipe_mark(p, 0)->at_ns <= s->sim->now_ns) {
 		p->arrived = pipe_mark(p, 0)->end_bytes;
@@ -118,7 +119,7 @@ static void pipe_advance(struct csim_stream *s, enum csim_side writer)
 	}
 }
 
-/* So much at most arrives at once: what the line carries in a millisecond. */
+/* Bytes that arrive at once, at most: those of a millisecond on the line. */
 static size_t pipe_piece_bytes(const struct stream_pipe *p)
 {
 	uint64_t bytes = p->rate_bps ? p->rate_bps / 8000 : STREAM_PIECE_BYTES_MAX;
@@ -136,7 +137,7 @@ static void pipe_mark_piece(struct csim_stream *s, struct stream_pipe *p, size_t
 	p->line_free_ns = (p->line_free_ns > now_ns ? p->line_free_ns : now_ns) +
 			  (p->rate_bps ? len * 8000000000u / p->rate_bps : 0);
 	if (p->mark_count == STREAM_MARKS_MAX)
-		p->mark_count--; /* the last one grows, and comes later */
+		p->mark_count--; /* the last mark grows, and arrives later */
 	*pipe_mark(p, p->mark_count++) =
 		(struct stream_mark){ p->written, p->line_free_ns + p->delay_ns };
 }
@@ -157,7 +158,7 @@ static void pipe_write(struct csim_stream *s, enum csim_side writer, const uint8
 	}
 }
 
-/* Enough room for an event, as in Linux: half as much as is taken. */
+/* Enough free space for a writable event, as in Linux: half of the used space. */
 static bool pipe_has_room(const struct stream_pipe *p)
 {
 	uint64_t used = p->written - p->taken;
@@ -169,10 +170,10 @@ static bool pipe_at_fin(const struct csim_stream *s, enum csim_side writer)
 {
 	const struct stream_pipe *p = &s->pipes[writer];
 
-	return p->fin && p->arrived == p->written && !csim_lane_silent(s->owner, writer);
+	return p->fin && p->arrived == p->written && !csim_lane_is_silent(s->owner, writer);
 }
 
-/* The connection is gone for the reader of this pipe (0: closed in order); keep: bytes under way still arrive. */
+/* Closes a pipe for its reader (error 0: FIN). keep: bytes in flight still arrive. */
 static void pipe_break(struct csim_stream *s, enum csim_side writer, int error, bool keep)
 {
 	struct stream_pipe *p = &s->pipes[writer];
@@ -189,16 +190,16 @@ static void pipe_break(struct csim_stream *s, enum csim_side writer, int error, 
 	s->ends[!writer].event = true;
 }
 
-/* Bytes met a closed socket, or a socket was closed over bytes: RST. */
-static void stream_collapse(struct csim_stream *s, enum csim_side reader)
+/* Resets the connection, because bytes reached a closed socket or were unread at close(). */
+static void stream_abort(struct csim_stream *s, enum csim_side reader)
 {
 	pipe_break(s, reader, ECONNRESET, true);
 	pipe_break(s, !reader, ECONNRESET, rng_below(&s->sim->rng, 2));
 }
 
-/* ---- calls of the system; the linker leads lane_kernel.c's to them --------------------------- */
+/* ---- system calls: the linker binds those of lane_kernel.c here ------------------------------ */
 
-static size_t stream_cut(struct csim_stream *s, size_t len)
+static size_t stream_shorten(struct csim_stream *s, size_t len)
 {
 	if (len < 2 || !csim_chance(&s->sim->rng, s->owner->spec->short_ppm))
 		return len;
@@ -206,7 +207,7 @@ static size_t stream_cut(struct csim_stream *s, size_t len)
 	       rng_below(&s->sim->rng, len > 64 && rng_below(&s->sim->rng, 2) ? 64 : (uint32_t)len);
 }
 
-static ssize_t stream_refuse(int error)
+static ssize_t stream_fail(int error)
 {
 	errno = error;
 	return -1;
@@ -221,13 +222,13 @@ static ssize_t stream_send(struct csim_stream *s, enum csim_side side, const str
 
 	end->error = 0;
 	if (error || s->pipes[!side].broken || p->fin)
-		return stream_refuse(error ? error : EPIPE);
+		return stream_fail(error ? error : EPIPE);
 	for (size_t i = 0; i < msg->msg_iovlen; i++) {
 		const struct iovec *iov = &msg->msg_iov[i];
 		uint64_t room = p->capacity - (p->written - p->taken);
 		size_t len = iov->iov_len < room ? iov->iov_len : (size_t)room;
 
-		len = stream_cut(s, len);
+		len = stream_shorten(s, len);
 		pipe_write(s, side, iov->iov_base, len);
 		sent += len;
 		if (len < iov->iov_len) {
@@ -235,7 +236,7 @@ static ssize_t stream_send(struct csim_stream *s, enum csim_side side, const str
 			break;
 		}
 	}
-	return sent ? (ssize_t)sent : stream_refuse(EAGAIN);
+	return sent ? (ssize_t)sent : stream_fail(EAGAIN);
 }
 
 ssize_t sendmsg(int fd, const struct msghdr *msg, int flags)
@@ -251,7 +252,7 @@ ssize_t sendmsg(int fd, const struct msghdr *msg, int flags)
 	if (sent > 0)
 		csim_interleave(s->sim, host);
 	if (sent > 0 && !s->ends[!side].exists)
-		stream_collapse(s, !side);
+		stream_abort(s, !side);
 	return sent;
 }
 
@@ -263,7 +264,7 @@ ssize_t send(int fd, const void *from, size_t bytes, int flags)
 	return sendmsg(fd, &msg, flags);
 }
 
-/* A bug that the simulation must find: enum csn_plant. */
+/* Plants a bug that the simulation must find: enum csn_plant. */
 static void stream_plant(struct csim_stream *s, uint8_t *dst, size_t n, size_t len)
 {
 	struct csim_buffer *retired = csim_buffer_retired(s->sim, (unsigned)s->owner->spec->comm);
@@ -274,7 +275,7 @@ static void stream_plant(struct csim_stream *s, uint8_t *dst, size_t n, size_t l
 			retired->data[0] ^= 1;
 		break;
 	case CSN_PLANT_TORN:
-		if (n >= 16 && n < len) /* the later half of the next unit, whatever it holds */
+		if (n >= 16 && n < len) /* the second half of the next unit */
 			dst[((n + (uintptr_t)dst) | 7) - (uintptr_t)dst] ^= 0x55;
 		break;
 	case CSN_PLANT_BEYOND:
@@ -286,7 +287,7 @@ static void stream_plant(struct csim_stream *s, uint8_t *dst, size_t n, size_t l
 	}
 }
 
-/* Out of the ring. */
+/* Reads from the ring. */
 static size_t pipe_take(struct stream_pipe *p, uint8_t *dst, size_t len)
 {
 	uint64_t at = p->taken % p->capacity;
@@ -302,29 +303,29 @@ static ssize_t stream_recv(struct csim_stream *s, enum csim_side side, struct ms
 {
 	struct stream_pipe *p = &s->pipes[!side];
 	struct stream_end *end = &s->ends[side];
-	size_t wanted = 0, n, done = 0;
+	size_t len_max = 0, n, done = 0;
 	int error;
 
 	for (size_t i = 0; i < msg->msg_iovlen; i++)
-		wanted += msg->msg_iov[i].iov_len;
+		len_max += msg->msg_iov[i].iov_len;
 	pipe_advance(s, !side);
 	if (p->taken == p->arrived) {
 		error = end->error;
 		end->error = 0;
 		if (error)
-			return stream_refuse(error);
-		return p->broken || pipe_at_fin(s, !side) ? 0 : stream_refuse(EAGAIN);
+			return stream_fail(error);
+		return p->broken || pipe_at_fin(s, !side) ? 0 : stream_fail(EAGAIN);
 	}
-	n = p->arrived - p->taken < wanted ? (size_t)(p->arrived - p->taken) : wanted;
-	wanted = stream_cut(s, n);
-	if (wanted < n) { /* the rest comes behind it */
+	n = p->arrived - p->taken < len_max ? (size_t)(p->arrived - p->taken) : len_max;
+	len_max = stream_shorten(s, n);
+	if (len_max < n) { /* the rest arrives afterwards */
 		end->event = true;
 	}
-	for (size_t i = 0; i < msg->msg_iovlen && done < wanted; i++) {
+	for (size_t i = 0; i < msg->msg_iovlen && done < len_max; i++) {
 		size_t len = msg->msg_iov[i].iov_len;
 
 		done += pipe_take(p, msg->msg_iov[i].iov_base,
-				  len < wanted - done ? len : wanted - done);
+				  len < len_max - done ? len : len_max - done);
 	}
 	if (p->full && pipe_has_room(p)) {
 		p->full = false;
@@ -345,7 +346,7 @@ ssize_t recv(int fd, void *dst, size_t len, int flags)
 	return stream_recv(s, side, &msg);
 }
 
-/* Payload, and what comes behind it. */
+/* Receives payload and the bytes behind it. */
 ssize_t recvmsg(int fd, struct msghdr *msg, int flags)
 {
 	enum csim_side side;
@@ -361,7 +362,7 @@ ssize_t recvmsg(int fd, struct msghdr *msg, int flags)
 		return n;
 	if (s->sim->scenario->world.plant)
 		stream_plant(s, dst, (size_t)n < len ? (size_t)n : len, len);
-	(void)csim_placed(s->sim, dst, (size_t)n < len ? (size_t)n : len);
+	(void)csim_check_delivered(s->sim, dst, (size_t)n < len ? (size_t)n : len);
 	csim_interleave(s->sim, csim_lane_host(s->owner, side));
 	return n;
 }
@@ -374,12 +375,12 @@ int setsockopt(int fd, int level, int name, const void *value, socklen_t len)
 
 	if (level == SOL_SOCKET && name == SO_LINGER && len == sizeof(linger)) {
 		memcpy(&linger, value, sizeof(linger));
-		s->ends[side].lingers_not = linger.l_onoff && !linger.l_linger;
+		s->ends[side].aborts_on_close = linger.l_onoff && !linger.l_linger;
 	}
 	return 0;
 }
 
-/* Nothing arrives at the listener any more. */
+/* The listener cannot accept the connection any more. */
 static void stream_end_syn(struct csim_stream *s)
 {
 	s->sim->syns -= s->syn_ns != CSIM_NEVER_NS;
@@ -391,14 +392,14 @@ void forkguard_close(int fd)
 	enum csim_side side;
 	struct csim_stream *s = stream_at(fd, &side);
 	struct csim_end *end = &s->owner->end[side];
-	bool abort = s->ends[side].lingers_not;
+	bool abort = s->ends[side].aborts_on_close;
 
 	csim_note(s->sim, "lane %u: %s end %s", s->owner->number, side ? "receiving" : "sending",
 		  abort ? "aborted" : "closed");
 	pipe_advance(s, !side);
 	stream_end_syn(s);
 	if (abort || s->pipes[!side].arrived > s->pipes[!side].taken)
-		stream_collapse(s, side);
+		stream_abort(s, side);
 	else
 		s->pipes[side].fin = true;
 	s->ends[!side].event = true;
@@ -410,7 +411,7 @@ void forkguard_close(int fd)
 	stream_free_if_done(s);
 }
 
-/* ---- in the place of kernel_info.c ----------------------------------------------------------- */
+/* ---- double of kernel_info.c ----------------------------------------------------------------- */
 
 void kernel_info(int fd, uint64_t sent_bytes, struct lane_info *info)
 {
@@ -426,14 +427,14 @@ void kernel_info(int fd, uint64_t sent_bytes, struct lane_info *info)
 	};
 }
 
-/* As measured by keepalive, or by probes of unacknowledged data. */
+/* The silence that keepalive or probes of unacknowledged data measure. */
 uint64_t kernel_silence_ns(int fd, struct kernel_silence *silence, uint64_t now_ns)
 {
 	enum csim_side side;
 	const struct csim_lane *owner = stream_at(fd, &side)->owner;
 
 	(void)silence;
-	if (!csim_lane_silent(owner, CSIM_SEND) && !csim_lane_silent(owner, CSIM_RECV))
+	if (!csim_lane_is_silent(owner, CSIM_SEND) && !csim_lane_is_silent(owner, CSIM_RECV))
 		return 0;
 	return now_ns - owner->silent_since_ns;
 }
@@ -466,7 +467,7 @@ static int stream_fd(const struct csim_stream *s, enum csim_side side)
 	return STREAM_FD + (int)(2 * s->owner->number + side);
 }
 
-/* The rail's NIC has the address, and the kernel chooses the port. */
+/* No effect: the address is that of the rail's NIC, and the kernel chooses the port. */
 int bind(int fd, __CONST_SOCKADDR_ARG addr, socklen_t len)
 {
 	(void)fd;
@@ -483,10 +484,10 @@ int connect(int fd, __CONST_SOCKADDR_ARG addr, socklen_t len)
 	(void)addr;
 	(void)len;
 	if (s->sim->hosts[csim_lane_host(s->owner, !side)].dead)
-		return (int)stream_refuse(ECONNREFUSED);
+		return (int)stream_fail(ECONNREFUSED);
 	s->syn_ns = s->sim->now_ns + s->owner->spec->delay_ns;
 	s->sim->syns++;
-	return (int)stream_refuse(EINPROGRESS);
+	return (int)stream_fail(EINPROGRESS);
 }
 
 int getsockopt(int fd, int level, int name, void *restrict value, socklen_t *restrict len)
@@ -528,7 +529,7 @@ int getpeername(int fd, __SOCKADDR_ARG addr, socklen_t *restrict len)
 
 /* ---- polling --------------------------------------------------------------------------------- */
 
-/* The socket's state as events. */
+/* The state of a socket as epoll events. */
 static uint32_t stream_level(const struct csim_stream *s, enum csim_side side)
 {
 	const struct stream_pipe *in = &s->pipes[!side], *out = &s->pipes[side];
@@ -539,13 +540,13 @@ static uint32_t stream_level(const struct csim_stream *s, enum csim_side side)
 	       (pipe_has_room(out) || in->broken ? EPOLLOUT : 0);
 }
 
-/* Its events have the values of epoll's. */
+/* poll() events have the values of epoll events. */
 int poll(struct pollfd *fds, nfds_t count, int timeout_ms)
 {
 	int ready = 0;
 
 	if (timeout_ms)
-		abort(); /* with a poller held */
+		abort(); /* the caller holds a poller */
 	for (nfds_t i = 0; i < count; i++) {
 		enum csim_side side;
 		struct csim_stream *s = stream_at(fds[i].fd, &side);
@@ -615,7 +616,7 @@ static struct csim_stream *stream_new(struct csim_lane *lane)
 	return s;
 }
 
-/* A lane over this end of a connection; the poller holds the lane until it joins a comm. */
+/* Creates a lane over this end of a connection. The lane uses the poller until it joins a comm. */
 static void stream_adopt(struct csim_stream *s, enum csim_side side, struct poller *poller)
 {
 	struct harp_endpoint local = stream_endpoint(s, side), remote = stream_endpoint(s, !side);
@@ -635,10 +636,10 @@ void csim_stream_make(struct csim_lane *lane)
 		stream_adopt(s, side, &s->sim->hosts[csim_lane_host(lane, side)].connect_poller);
 }
 
-/* The socket of the lane that connects. */
+/* Creates the socket of the lane that connects. */
 int forkguard_socket(int family)
 {
-	struct csim_stream *s = stream_new(csim_connecting_lane());
+	struct csim_stream *s = stream_new(csim_starting_lane());
 
 	(void)family;
 	s->syn_ns = s->open_ns = CSIM_NEVER_NS;
@@ -700,7 +701,7 @@ uint64_t csim_stream_next_ns(const struct csim_stream *s, enum csim_side side)
 	return later(in->marks[in->mark_first].at_ns, csim_lane_silent_until_ns(lane, !side));
 }
 
-void csim_stream_seen(struct csim_stream *s, enum csim_side side)
+void csim_stream_clear_events(struct csim_stream *s, enum csim_side side)
 {
 	pipe_advance(s, !side);
 	s->ends[side].event = false;

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sim_comm_run.c - runs scenarios of comms over lanes. runner.h has its commands; and
+ * sim_comm_run.c - runs scenarios of comms over lanes. Commands: those of runner.h, and
  *
- *	sim_comm_run --exhaustive STRIDE [N]  small scenarios (or the Nth): every lane dies at every step (or at
- *	                               some: every STRIDE steps), in every way
- *	sim_comm_run --share --check PATH | --update PATH  what a slow lane costs the others (comm_share.c)
- *	--verbose (before these)       prints what happens to lanes and comms
+ *	sim_comm_run --exhaustive STRIDE [N]
+ *		small scenarios (or the Nth): every lane dies in every way at every STRIDEth step
+ *	sim_comm_run --share --check PATH | --update PATH
+ *		what a slow lane costs the others (comm_share.c)
+ *	--verbose (before these)
+ *		prints what happens to lanes and comms
  */
 #include "comm_sim.h"
 
@@ -14,7 +16,7 @@
 
 static struct csim sim;
 static struct comm_scenario scenario;
-static uint64_t attempts, rerolls, died; /* in all runs */
+static uint64_t attempts, rerolls, death_count; /* of all runs */
 
 static struct runner comm_runner;
 
@@ -30,7 +32,7 @@ static bool run(const void *s, bool dump, struct runner_result *result)
 
 	attempts += sim.attempts;
 	rerolls += sim.rerolls;
-	died += sim.deaths;
+	death_count += sim.deaths;
 	*result = (struct runner_result){ sim.bytes, sim.steps, sim.now_ns - sim.zero_ns };
 	return good;
 }
@@ -69,7 +71,8 @@ static const struct {
 };
 #define DEATHS (sizeof(deaths) / sizeof(deaths[0]))
 
-static bool dies(unsigned which, unsigned lane, unsigned death, uint64_t step, uint64_t backoff_ns)
+static bool run_death(unsigned which, unsigned lane, unsigned death, uint64_t step,
+		      uint64_t backoff_ns)
 {
 	char path[64];
 	FILE *file;
@@ -114,8 +117,8 @@ static int run_exhaustive(uint64_t stride, unsigned first, unsigned last)
 			for (unsigned death = 0; death < DEATHS; death++) {
 				for (uint64_t step = 1 + (lane * DEATHS + death) % stride;
 				     step <= steps; step += stride, runs++) {
-					if (!dies(which, lane, death, step,
-						  runs % 2 ? 100 * CSIM_MS : CSIM_MS / 10))
+					if (!run_death(which, lane, death, step,
+						       runs % 2 ? 100 * CSIM_MS : CSIM_MS / 10))
 						return 1;
 				}
 			}
@@ -151,6 +154,6 @@ int main(int argc, char **argv)
 	if (rc == 0 && strcmp(argv[1], "--seeds") == 0)
 		printf("reconnect: %llu attempts, %llu of them re-rolls; %llu lanes lost\n",
 		       (unsigned long long)attempts, (unsigned long long)rerolls,
-		       (unsigned long long)died);
+		       (unsigned long long)death_count);
 	return rc;
 }
