@@ -169,7 +169,7 @@ void bottleneck_step(struct bottleneck *b)
 		next_ns = due[i] < next_ns ? due[i] : next_ns;
 	}
 	if (next_ns == UINT64_MAX)
-		die("no stack is ever due", 0);
+		die("no stack has a deadline", 0);
 	b->now_ns = next_ns;
 	for (unsigned i = 0; i <= b->options.senders; i++) {
 		if (due[i] > b->now_ns)

@@ -91,7 +91,7 @@ static void buffer_retire(struct csim_app *app, struct csim_buffer *b)
 	memset(b, 0, sizeof(*b));
 }
 
-struct csim_buffer *csim_buffer_retired(struct csim *sim, unsigned comm)
+struct csim_buffer *csim_retired_buffer(struct csim *sim, unsigned comm)
 {
 	struct csim_app *app = &sim->comms[comm].app[CSIM_RECV];
 

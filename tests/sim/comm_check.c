@@ -150,7 +150,7 @@ static bool check_comm_progress(struct csim *sim, unsigned number)
 	if (sim->now_ns <= since_ns + limit_ns)
 		return true;
 	return runner_fail(
-		"comm %u makes no progress since %.3f s: %llu of %llu sent, %llu of %llu received",
+		"comm %u has made no progress since %.3f s: %llu of %llu sent, %llu of %llu received",
 		number, (double)(since_ns - sim->zero_ns) / 1e9, (unsigned long long)s->done,
 		(unsigned long long)s->posted, (unsigned long long)r->done,
 		(unsigned long long)r->posted);

@@ -143,7 +143,7 @@ void control_call(void (*run)(void *arg), void *arg)
 	run(arg);
 }
 
-static void control_woken(struct poller *poller)
+static void control_schedule(struct poller *poller)
 {
 	struct csim_host *host = container_of(poller, struct csim_host, control);
 	uint64_t due_ns = connect_sim->now_ns + rng_below(&connect_sim->rng, CONTROL_WAKE_NS);
@@ -260,7 +260,7 @@ static void control_turn(struct poller *poller, uint64_t now_ns)
 void csim_control_make(struct csim_host *host)
 {
 	poller_init(&host->control, control_turn);
-	host->control.wake = control_woken;
+	host->control.wake = control_schedule;
 	host->control_ns = CSIM_NEVER_NS;
 }
 

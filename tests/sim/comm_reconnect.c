@@ -284,11 +284,11 @@ static bool check_time(const struct csim_comm *k, unsigned index)
 	const char *problem = NULL;
 
 	if (planned->attempting && passed_ns > EXPECT_ATTEMPT_NS + EXPECT_LATE_NS)
-		problem = "has an attempt that does not end";
+		problem = "has been in one attempt";
 	else if (!planned->attempting && !planned->up &&
 		 passed_ns > EXPECT_PAUSE_NS + EXPECT_LATE_NS)
-		problem = "is down, and is not connected";
-	return !problem || runner_fail("comm %u: lane %u %s since %.1f ms", comm_number(k), index,
+		problem = "has been down without an attempt";
+	return !problem || runner_fail("comm %u: lane %u %s for %.1f ms", comm_number(k), index,
 				       problem, (double)passed_ns / 1e6);
 }
 

@@ -25,24 +25,24 @@ enum csn_lane_kind { CSN_HARP = 1, CSN_KERNEL = 2 };
 enum csn_sizes {
 	CSN_SIZES_TINY = 0, /* 0 to 64 bytes */
 	CSN_SIZES_LL,       /* multiples of 8 up to size_max */
-	CSN_SIZES_ODD,  /* any size up to size_max, often near powers of two and multiples of 64 */
-	CSN_SIZES_BULK, /* size_max, sometimes less */
-	CSN_SIZES_ALL,  /* size_max */
+	CSN_SIZES_ODD,      /* up to size_max, often near powers of two and multiples of 64 */
+	CSN_SIZES_BULK,     /* size_max, sometimes less */
+	CSN_SIZES_ALL,      /* size_max */
 	CSN_SIZES_KINDS,
 };
 
 enum csn_event_kind {
 	CSN_RESET = 0, /* the lane is reset at both ends. HARP: by a valid forged RST */
 	CSN_FIN,       /* kernel lane: both sides read FIN. HARP: as CSN_RESET */
-	CSN_SILENT, /* nothing on the lane arrives; one_way: from the sender; duration 0: forever */
-	CSN_SLOW,   /* kernel lane: a tenth of its rate */
-	CSN_FORGE,  /* HARP lane: an invalid RST, which must have no effect */
-	CSN_IMPAIR, /* the path from a NIC gets worse (or better) */
-	CSN_CUT,    /* nothing arrives at a NIC; unless one_way, nothing from it */
-	CSN_GONE,   /* a NIC is removed for good */
-	CSN_STALL,  /* the host's applications stop, its background pollers run */
-	CSN_FREEZE, /* the host stops completely (SIGSTOP) */
-	CSN_KILL,   /* the host's process dies */
+	CSN_SILENT,    /* no data arrives; one_way: none from the sender; duration 0: forever */
+	CSN_SLOW,      /* kernel lane: a tenth of its rate */
+	CSN_FORGE,     /* HARP lane: an invalid RST, which must have no effect */
+	CSN_IMPAIR,    /* the path from a NIC gets worse (or better) */
+	CSN_CUT,       /* nothing arrives at a NIC; unless one_way, nothing from it */
+	CSN_GONE,      /* a NIC is removed for good */
+	CSN_STALL,     /* the host's applications stop, its background pollers run */
+	CSN_FREEZE,    /* the host stops completely (SIGSTOP) */
+	CSN_KILL,      /* the host's process dies */
 	CSN_EVENT_KINDS,
 };
 

@@ -186,7 +186,7 @@ static void event_reset(struct csim *sim, struct csim_lane *lane, const struct c
 		csim_inject_rst(sim, lane, side, true);
 }
 
-static void event_silent(struct csim *sim, struct csim_lane *lane, const struct csn_event *e)
+static void event_silence(struct csim *sim, struct csim_lane *lane, const struct csn_event *e)
 {
 	uint64_t until_ns = e->duration_ns ? sim->now_ns + e->duration_ns : CSIM_NEVER_NS;
 
@@ -258,7 +258,7 @@ static void event_begin(struct csim *sim, const struct csn_event *e)
 		break;
 	case CSN_SILENT:
 		if (lane)
-			event_silent(sim, lane, e);
+			event_silence(sim, lane, e);
 		break;
 	case CSN_SLOW:
 		if (lane && lane->stream)
@@ -379,7 +379,7 @@ static void sim_end_step(struct csim *sim, uint64_t id)
 static void sim_nic_turn(struct csim *sim, struct csim_nic *nic)
 {
 	nic->due_ns = CSIM_NEVER_NS;
-	nic->turned_ns = sim->now_ns;
+	nic->last_turn_ns = sim->now_ns;
 	(void)poller_run(&nic->engine.poller, sim->now_ns);
 	csim_lanes_settle(sim, nic->host);
 	sim_end_step(sim, 1000 + nic->host * 16 + nic->rail);
@@ -416,7 +416,7 @@ static uint64_t sim_nic_due_ns(struct csim *sim, struct csim_nic *nic)
 	uint64_t lag_ns = sim->scenario->world.poller_lag_ns;
 
 	if (next_ns < nic->due_ns) {
-		next_ns = later(next_ns, nic->turned_ns + 1);
+		next_ns = later(next_ns, nic->last_turn_ns + 1);
 		nic->due_ns = next_ns + (lag_ns ? rng_u64(&sim->rng) % lag_ns : 0);
 	}
 	if (nic->due_ns == CSIM_NEVER_NS)
@@ -577,7 +577,7 @@ static void sim_settings(const struct csn_world *w)
 }
 
 /* Closes everything, also after a failure: other runs follow in this process. */
-static void sim_abandon(struct csim *sim)
+static void sim_close_all(struct csim *sim)
 {
 	for (unsigned i = 0; i < sim->scenario->world.hosts; i++) {
 		if (sim->hosts[i].held)
@@ -611,7 +611,7 @@ bool csim_run(struct csim *sim, const struct comm_scenario *scenario, bool dump)
 	       sim_loop(sim) && csim_check_end(sim) && !runner_has_failed();
 	if (!good && dump)
 		csim_dump(sim);
-	sim_abandon(sim);
+	sim_close_all(sim);
 	for (unsigned i = 0; i < sim->scenario->nic_count; i++)
 		csim_nic_drop(&sim->nics[i]);
 	csim_apps_destroy(sim);

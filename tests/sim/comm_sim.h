@@ -55,7 +55,7 @@ struct csim_nic {
 	uint64_t cut_until_ns;     /* nothing arrives at it */
 	uint64_t cut_out_until_ns; /* nothing that it sends arrives */
 	uint64_t due_ns;           /* the background poller's next turn, drawn when it became due */
-	uint64_t turned_ns;
+	uint64_t last_turn_ns;
 };
 
 struct csim_host {
@@ -297,7 +297,7 @@ bool csim_app_check(struct csim_app *app, bool all);
 /* Checks the buffer that bytes were delivered to. */
 bool csim_check_delivered(struct csim *sim, const uint8_t *dst, size_t len);
 void csim_apps_destroy(struct csim *sim);
-struct csim_buffer *csim_buffer_retired(struct csim *sim, unsigned comm);
+struct csim_buffer *csim_retired_buffer(struct csim *sim, unsigned comm);
 
 /* ---- comm_share.c ---- */
 /* Writes or compares the table of the cost of a slow lane. Returns the exit status for main(). */

@@ -166,7 +166,7 @@ static bool pipe_has_room(const struct stream_pipe *p)
 	return p->capacity - used >= (used + 1) / 2;
 }
 
-static bool pipe_at_fin(const struct csim_stream *s, enum csim_side writer)
+static bool pipe_is_at_fin(const struct csim_stream *s, enum csim_side writer)
 {
 	const struct stream_pipe *p = &s->pipes[writer];
 
@@ -267,7 +267,7 @@ ssize_t send(int fd, const void *from, size_t bytes, int flags)
 /* Plants a bug that the simulation must find: enum csn_plant. */
 static void stream_plant(struct csim_stream *s, uint8_t *dst, size_t n, size_t len)
 {
-	struct csim_buffer *retired = csim_buffer_retired(s->sim, (unsigned)s->owner->spec->comm);
+	struct csim_buffer *retired = csim_retired_buffer(s->sim, (unsigned)s->owner->spec->comm);
 
 	switch ((enum csn_plant)s->sim->scenario->world.plant) {
 	case CSN_PLANT_LATE:
@@ -314,7 +314,7 @@ static ssize_t stream_recv(struct csim_stream *s, enum csim_side side, struct ms
 		end->error = 0;
 		if (error)
 			return stream_fail(error);
-		return p->broken || pipe_at_fin(s, !side) ? 0 : stream_fail(EAGAIN);
+		return p->broken || pipe_is_at_fin(s, !side) ? 0 : stream_fail(EAGAIN);
 	}
 	n = p->arrived - p->taken < len_max ? (size_t)(p->arrived - p->taken) : len_max;
 	len_max = stream_shorten(s, n);
@@ -533,7 +533,7 @@ int getpeername(int fd, __SOCKADDR_ARG addr, socklen_t *restrict len)
 static uint32_t stream_level(const struct csim_stream *s, enum csim_side side)
 {
 	const struct stream_pipe *in = &s->pipes[!side], *out = &s->pipes[side];
-	bool fin = in->broken || pipe_at_fin(s, !side);
+	bool fin = in->broken || pipe_is_at_fin(s, !side);
 
 	return (in->arrived > in->taken || fin ? EPOLLIN : 0) | (fin ? EPOLLRDHUP : 0) |
 	       (in->broken ? EPOLLHUP : 0) | (s->ends[side].error ? EPOLLERR : 0) |
@@ -589,7 +589,7 @@ void csim_streams_begin(struct csim *sim)
 bool csim_streams_check_end(struct csim *sim)
 {
 	if (sim->streams)
-		return runner_fail("%llu kernel lanes are left", (unsigned long long)sim->streams);
+		return runner_fail("%llu kernel lanes remain", (unsigned long long)sim->streams);
 	return true;
 }
 

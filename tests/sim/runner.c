@@ -177,14 +177,14 @@ static int run_twice(uint64_t from, uint64_t count)
 			return 1;
 		}
 		if (trace == last) {
-			printf("seeds %llu and %llu left the same trace\n",
+			printf("seeds %llu and %llu have the same trace\n",
 			       (unsigned long long)seed - 1, (unsigned long long)seed);
 			return 1;
 		}
 		last = trace;
 	}
-	printf("%llu seeds from %llu: the same trace twice each\n", (unsigned long long)count,
-	       (unsigned long long)from);
+	printf("%llu seeds from %llu: two runs of each have the same trace\n",
+	       (unsigned long long)count, (unsigned long long)from);
 	return 0;
 }
 
@@ -277,7 +277,7 @@ static int run_shrink(uint64_t seed)
 		printf("seed %llu does not fail\n", (unsigned long long)seed);
 		return 2;
 	}
-	printf("# seed %llu, reduced in %u runs; fails by:%s\n", (unsigned long long)seed, tries,
+	printf("# seed %llu, reduced in %u runs; fails with:%s\n", (unsigned long long)seed, tries,
 	       failure_kind);
 	elements_print(runner->layout, runner->scenario, stdout);
 	snprintf(path, sizeof(path), "%s-%llu.scenario", runner->prefix, (unsigned long long)seed);
@@ -288,7 +288,7 @@ static int run_shrink(uint64_t seed)
 	}
 	elements_print(runner->layout, runner->scenario, file);
 	fclose(file);
-	printf("# run it again: %s --file %s\n", runner->name, path);
+	printf("# replay it: %s --file %s\n", runner->name, path);
 	return 1;
 }
 
@@ -320,7 +320,7 @@ static bool check_text(void)
 		return false;
 	}
 	write_kind(kind);
-	printf("fails by: %s\n", reason);
+	printf("fails with: %s\n", reason);
 	elements_print(runner->layout, runner->scenario, stdout);
 	return strcmp(kind, failure_kind) == 0;
 }

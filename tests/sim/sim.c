@@ -301,7 +301,7 @@ static bool run_is_stalled(struct sim *sim)
 			last_ns = later(last_ns, pair->app[role].hold_until_ns);
 		}
 		if (sim->now_ns > last_ns + SIM_STALL_NS_MAX)
-			return !runner_fail("connection %u makes no progress since %.3f s", i,
+			return !runner_fail("connection %u has made no progress since %.3f s", i,
 					    (double)last_ns / 1e9);
 	}
 	return false;

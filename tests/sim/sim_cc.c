@@ -263,7 +263,7 @@ static void run_row(const struct row *row)
  * the window open. It fits if it is spread over the round trip, but not as one burst. ACKs already
  * spread a bulk transfer; pacing must not slow it.
  */
-static void paced(void)
+static void run_paced(void)
 {
 	struct setup s = { .senders = 2,
 			   CUBIC,
@@ -300,7 +300,7 @@ int main(int argc, char **argv)
 		is_known = true;
 	}
 	if (is_all || strcmp(argv[1], "paced") == 0) {
-		paced();
+		run_paced();
 		is_known = true;
 	}
 	if (!is_known) {

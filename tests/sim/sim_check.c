@@ -98,7 +98,7 @@ static uint64_t check_budget(const struct sim *sim, const struct sim_app *app, u
 
 /* Data sent in place is copied only when a segment is resegmented or joined for a probe and no
  * record describes its memory, or when the application evicts the memory. */
-static bool check_may_copy(const struct sim *sim, const struct sim_app *app)
+static bool check_can_copy(const struct sim *sim, const struct sim_app *app)
 {
 	const struct harp_stats *s = &sim->stacks[app->stack].stack->stats;
 
@@ -136,7 +136,7 @@ static bool check_conn(struct sim *sim, const struct sim_app *app, const struct 
 		problem = "segments are marked in the open state";
 	else if (info.tx_frames_held > check_budget(sim, app, info.tx_frames_budget))
 		problem = "the send budget is overdrawn";
-	else if (info.tx_copied_bytes > 0 && !check_may_copy(sim, app))
+	else if (info.tx_copied_bytes > 0 && !check_can_copy(sim, app))
 		problem = "data sent in place was copied";
 	else if (info.bytes_acked > app->sent)
 		problem = "more bytes acknowledged than sent";
