@@ -3,9 +3,9 @@
  * net_rig.h - two stacks on a wire under a virtual clock, and a connection from the first to the
  * second.
  *
- * Between a stack and its port of the wire is a tap: a NIC that notes each data segment that
- * arrives, checks that no frame is sent that the NIC still holds, and may drop large packets or
- * delay completions.
+ * Between each stack and its port of the wire is a tap: a NIC that records the data segments
+ * received. It checks that the stack sends no frame that the NIC still holds, and can drop large
+ * packets or delay completions.
  */
 #ifndef HARP_TESTS_NET_RIG_H
 #define HARP_TESTS_NET_RIG_H
@@ -24,12 +24,12 @@
 #define MS 1000000ull
 #define S 1000000000ull
 #define NET_PORT 7000
-#define BYTES 300000u /* of the pattern that the connection carries, over and over */
+#define BYTES 300000u /* length of the pattern that the connection repeats */
 #define TAP_SEGS_MAX 4096u
 #define TAP_FRAMES_MAX 131072u
 #define TAP_HELD_MAX 8192u
 
-/* A data segment that arrived. */
+/* A received data segment. */
 struct seg {
 	uint32_t seq, len;
 	uint16_t id;
@@ -41,8 +41,8 @@ struct tap {
 	struct harp_nic *inner;
 	struct seg segs[TAP_SEGS_MAX];
 	unsigned count;
-	uint32_t path_bytes; /* larger IP packets are lost */
-	bool slow;           /* frames but a packet's first are not completed while this is set */
+	uint32_t path_bytes; /* larger IP packets are dropped */
+	bool slow;           /* only the first frame of a packet is completed */
 	bool stuck;          /* none is completed */
 	bool full;           /* its ring is full and stays so */
 	unsigned flushes; /* after this many the stuck frames are completed; 0: it ignores them */
@@ -50,18 +50,15 @@ struct tap {
 	uint64_t held[TAP_HELD_MAX];
 	unsigned held_count;
 };
-enum {
-	TAP_HOME,
-	TAP_FIRST,
-	TAP_LATER
-}; /* where a frame is: with the NIC as a packet's first, or a later one */
+/* A frame is free, or the NIC holds it as a packet's first or later frame. */
+enum { TAP_FREE, TAP_FIRST, TAP_LATER };
 
 static struct {
 	struct harp_wire *wire;
 	struct tap tap[2];
 	struct harp_stack *stack[2];
 	struct harp_listener *listener; /* of stack 1 */
-	struct harp_conn *from, *to;
+	struct harp_conn *sender, *receiver;
 	uint64_t now_ns, sent, received;
 	uint8_t bytes[BYTES];
 } net;
@@ -73,7 +70,7 @@ static inline struct harp_nic *tap_inner(struct harp_nic *nic)
 	return ((struct tap *)nic)->inner;
 }
 
-static inline void tap_note(struct tap *tap, const uint8_t *p)
+static inline void tap_record(struct tap *tap, const uint8_t *p)
 {
 	bool v4 = be16_load(p + 12) == 0x0800;
 	const uint8_t *ip = p + 14, *th = ip + (v4 ? 20 : 40);
@@ -97,21 +94,21 @@ static inline unsigned tap_rx(struct harp_nic *nic, struct harp_desc *descs, uns
 			      uint64_t now_ns)
 {
 	struct tap *tap = (struct tap *)nic;
-	unsigned n = tap->inner->ops->rx(tap->inner, descs, max, now_ns), kept = 0;
+	unsigned n = tap->inner->ops->rx(tap->inner, descs, max, now_ns), count = 0;
 
 	for (unsigned i = 0; i < n; i++) {
-		bool whole = !(descs[i].flags & HARP_DESC_MORE) &&
-			     (i == 0 || !(descs[i - 1].flags & HARP_DESC_MORE));
+		bool is_whole = !(descs[i].flags & HARP_DESC_MORE) &&
+				(i == 0 || !(descs[i - 1].flags & HARP_DESC_MORE));
 
-		if (whole && tap->path_bytes && descs[i].len > tap->path_bytes + 14) {
+		if (is_whole && tap->path_bytes && descs[i].len > tap->path_bytes + 14) {
 			CHECK_EQ(tap->inner->ops->fill(tap->inner, &descs[i].addr, 1), 1);
 			continue;
 		}
-		if (whole)
-			tap_note(tap, nic->caps.frame_base + descs[i].addr);
-		descs[kept++] = descs[i];
+		if (is_whole)
+			tap_record(tap, nic->caps.frame_base + descs[i].addr);
+		descs[count++] = descs[i];
 	}
-	return kept;
+	return count;
 }
 
 static inline unsigned tap_tx(struct harp_nic *nic, const struct harp_desc *descs, unsigned n,
@@ -122,20 +119,20 @@ static inline unsigned tap_tx(struct harp_nic *nic, const struct harp_desc *desc
 
 	for (unsigned i = 0; i < taken; i++) {
 		uint64_t frame = descs[i].addr / nic->caps.frame_size;
-		bool first = i == 0 || !(descs[i - 1].flags & HARP_DESC_MORE);
+		bool is_first = i == 0 || !(descs[i - 1].flags & HARP_DESC_MORE);
 
-		CHECK(frame < TAP_FRAMES_MAX && tap->out[frame] == TAP_HOME);
-		tap->out[frame] = first ? TAP_FIRST : TAP_LATER;
+		CHECK(frame < TAP_FRAMES_MAX && tap->out[frame] == TAP_FREE);
+		tap->out[frame] = is_first ? TAP_FIRST : TAP_LATER;
 	}
 	return taken;
 }
 
-/* Drivers that complete descriptor by descriptor may hold the end of a packet for long. */
+/* Drivers that complete per descriptor may hold the end of a packet for a long time. */
 static inline unsigned tap_complete(struct harp_nic *nic, uint64_t *addrs, unsigned max,
 				    uint64_t now_ns)
 {
 	struct tap *tap = (struct tap *)nic;
-	unsigned n = tap->inner->ops->complete(tap->inner, addrs, max, now_ns), kept = 0;
+	unsigned n = tap->inner->ops->complete(tap->inner, addrs, max, now_ns), count = 0;
 
 	for (unsigned i = 0; i < n; i++) {
 		uint8_t out = tap->out[addrs[i] / nic->caps.frame_size];
@@ -143,13 +140,13 @@ static inline unsigned tap_complete(struct harp_nic *nic, uint64_t *addrs, unsig
 		if (tap->stuck || (tap->slow && out == TAP_LATER))
 			tap->held[tap->held_count++] = addrs[i];
 		else
-			addrs[kept++] = addrs[i];
+			addrs[count++] = addrs[i];
 	}
-	while (!tap->stuck && !tap->slow && kept < max && tap->held_count > 0)
-		addrs[kept++] = tap->held[--tap->held_count];
-	for (unsigned i = 0; i < kept; i++)
-		tap->out[addrs[i] / nic->caps.frame_size] = TAP_HOME;
-	return kept;
+	while (!tap->stuck && !tap->slow && count < max && tap->held_count > 0)
+		addrs[count++] = tap->held[--tap->held_count];
+	for (unsigned i = 0; i < count; i++)
+		tap->out[addrs[i] / nic->caps.frame_size] = TAP_FREE;
+	return count;
 }
 
 static inline unsigned tap_fill(struct harp_nic *nic, const uint64_t *addrs, unsigned n)
@@ -241,7 +238,7 @@ static inline void net_open(struct how how)
 	}
 }
 
-/* As an application that sleeps between polls: a poll that left work is followed by another one. */
+/* Polls each stack, and once more if it has work left, as applications do before they sleep. */
 static inline void net_step(uint64_t ns)
 {
 	net.now_ns += ns;
@@ -252,7 +249,7 @@ static inline void net_step(uint64_t ns)
 	}
 }
 
-/* When stack i or its NIC next has something to do. */
+/* The next deadline of stack i or its NIC. */
 static inline uint64_t net_next_ns(unsigned i)
 {
 	struct harp_nic *port = net.tap[i].inner;
@@ -270,7 +267,7 @@ static inline void net_listen(uint32_t tx_frames)
 	CHECK_EQ(harp_tcp_listen(net.stack[1], &any, &tcp, &net.listener), 0);
 }
 
-/* Two stacks and a connection. */
+/* Opens two stacks and a connection between them. */
 static inline void net_open_connected(struct how how)
 {
 	struct harp_tcp_options tcp = { .size = sizeof(tcp), .tx_frames = how.tx_frames };
@@ -278,10 +275,10 @@ static inline void net_open_connected(struct how how)
 
 	net_open(how);
 	net_listen(how.tx_frames);
-	CHECK_EQ(harp_tcp_connect(net.stack[0], NULL, &remote, &tcp, &net.from), 0);
-	for (int i = 0; i < 50 && harp_tcp_accept(net.listener, &net.to) != 0; i++)
+	CHECK_EQ(harp_tcp_connect(net.stack[0], NULL, &remote, &tcp, &net.sender), 0);
+	for (int i = 0; i < 50 && harp_tcp_accept(net.listener, &net.receiver) != 0; i++)
 		net_step(MS);
-	CHECK(net.to != NULL);
+	CHECK(net.receiver != NULL);
 }
 
 static inline uint64_t net_stat(unsigned stack, const char *name)
@@ -296,10 +293,10 @@ static inline void net_close(void)
 {
 	if (!net.wire)
 		return;
-	if (net.from)
-		harp_conn_close(net.from);
-	if (net.to)
-		harp_conn_close(net.to);
+	if (net.sender)
+		harp_conn_close(net.sender);
+	if (net.receiver)
+		harp_conn_close(net.receiver);
 	if (net.listener)
 		harp_listener_close(net.listener);
 	for (unsigned i = 0; i < 2; i++) {
@@ -320,24 +317,24 @@ static inline void net_close(void)
 
 /* ---- the connection -------------------------------------------------------------------------- */
 
-/* The receiver takes frames as they come, checks their bytes, and gives them back. */
+/* The receiver reads all frames, checks their bytes, and releases them. */
 static inline void net_take(void)
 {
 	struct harp_frame *frame;
 
-	while (harp_conn_recv_frame(net.to, &frame) == 1) {
+	while (harp_conn_recv_frame(net.receiver, &frame) == 1) {
 		for (uint32_t at = 0, n; at < frame->len; at += n, net.received += n) {
-			uint32_t from = (uint32_t)(net.received % BYTES);
+			uint32_t offset = (uint32_t)(net.received % BYTES);
 
-			n = frame->len - at < BYTES - from ? frame->len - at : BYTES - from;
-			CHECK(memcmp(frame->data + at, net.bytes + from, n) == 0);
+			n = frame->len - at < BYTES - offset ? frame->len - at : BYTES - offset;
+			CHECK(memcmp(frame->data + at, net.bytes + offset, n) == 0);
 		}
-		harp_frame_release(net.to, frame);
+		harp_frame_release(net.receiver, frame);
 	}
 	CHECK(net.received <= net.sent);
 }
 
-/* All that was sent arrives within so many turns. */
+/* Checks that all data sent arrives within this many turns. */
 static inline void net_arrives(unsigned turns, uint64_t turn_ns)
 {
 	for (unsigned i = 0; i < turns && net.received < net.sent; i++) {
@@ -347,7 +344,7 @@ static inline void net_arrives(unsigned turns, uint64_t turn_ns)
 	CHECK_EQ(net.received, net.sent);
 }
 
-/* The last ACKs come, and the NIC completes what it has. */
+/* The last ACKs arrive, and the NIC completes its frames. */
 static inline void net_settles(void)
 {
 	for (unsigned i = 0; i < 10; i++)

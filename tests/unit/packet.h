@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* packet.h - headers of packets that tests make by hand, for either family. */
+/* packet.h - builds the headers of IPv4 and IPv6 test packets. */
 #ifndef HARP_TESTS_PACKET_H
 #define HARP_TESTS_PACKET_H
 
@@ -12,7 +12,7 @@
 
 #define PACKET_ETH_BYTES 14u
 
-/* Each received packet is counted once: delivered, consumed or dropped. Equal to rx_packets. */
+/* The sum of the counters of delivered, consumed and dropped packets; equals rx_packets. */
 static inline uint64_t packets_counted(const struct harp_stats *s)
 {
 	return s->arp_in + s->nd_in + s->nd_ignored + s->drop_nd_bad + s->drop_ip6_ext +
@@ -30,7 +30,7 @@ static inline uint32_t packet_ip_bytes(const struct harp_addr *addr)
 	return harp_addr_is_v4(addr) ? 20 : 40;
 }
 
-/* Of the IPv4 header at ip, when all else of it is written; of no use to IPv6. */
+/* Writes the checksum of a complete IPv4 header. */
 static inline void packet_ipv4_seal(uint8_t *ip)
 {
 	uint16_t sum;
@@ -40,8 +40,7 @@ static inline void packet_ipv4_seal(uint8_t *ip)
 	memcpy(ip + 10, &sum, 2);
 }
 
-/* Ethernet and IP header for payload_len bytes that the caller writes behind them: returns
- * where. */
+/* Writes Ethernet and IP headers for payload_len bytes; returns the payload's offset. */
 static inline uint32_t packet_headers(uint8_t *p, const uint8_t dst_mac[6],
 				      const uint8_t src_mac[6], const struct harp_addr *src,
 				      const struct harp_addr *dst, uint8_t proto,
@@ -53,7 +52,7 @@ static inline uint32_t packet_headers(uint8_t *p, const uint8_t dst_mac[6],
 	memcpy(p + 6, src_mac, 6);
 	if (harp_addr_is_v4(dst)) {
 		be16_store(p + 12, 0x0800);
-		memcpy(ip, "\x45\0\0\0\0\0\x40\0\x40\0\0\0", 12); /* not to be fragmented, TTL 64 */
+		memcpy(ip, "\x45\0\0\0\0\0\x40\0\x40\0\0\0", 12); /* DF, TTL 64 */
 		ip[9] = proto;
 		be16_store(ip + 2, (uint16_t)(20 + payload_len));
 		memcpy(ip + 12, src->bytes + 12, 4);
@@ -72,7 +71,7 @@ static inline uint32_t packet_headers(uint8_t *p, const uint8_t dst_mac[6],
 	return PACKET_ETH_BYTES + packet_ip_bytes(dst);
 }
 
-/* The transport's checksum, at th + at, of len bytes between these two. */
+/* Writes the transport checksum of len bytes at th to th + at. */
 static inline void packet_seal(uint8_t *th, uint32_t at, uint32_t len, const struct harp_addr *src,
 			       const struct harp_addr *dst, uint8_t proto)
 {

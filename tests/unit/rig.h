@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rig.h - one stack whose peer is the test: a packet in, the reply checked.
+ * rig.h - a test rig: one stack on a callback NIC, with the test as its peer.
  *
- * The stack has a callback NIC. A packet of the test arrives at the next poll; what the stack sends
- * is queued: as parsed TCP segments for rig_expect(), or in a raw rig as packets. rig_established()
- * and the like construct a state: they do the peer's part of a handshake and leave the queue empty.
+ * A packet that the test queues arrives at the next poll. Packets that the stack sends are queued
+ * too: as parsed TCP segments for rig_expect(), or as bytes in a raw rig. Functions such as
+ * rig_established() act as the peer until the connection is in a state, and leave the queue empty.
  */
 #ifndef HARP_TESTS_RIG_H
 #define HARP_TESTS_RIG_H
@@ -23,14 +23,14 @@
 #define RIG_RAW_MAX 10000u /* a jumbo packet */
 #define RIG_MS 1000000ull
 #define RIG_S 1000000000ull
-#define RIG_PORT 61000u /* ours, when we listen */
+#define RIG_PORT 61000u /* the stack's port when it listens */
 #define RIG_PEER_PORT 5000u
 #define RIG_PEER_ISS 70000u
 #define RIG_PEER_WND 60000u /* unscaled */
 
 static const uint8_t rig_mac[6] = { 2, 0, 0, 0, 0, 1 }, rig_peer_mac[6] = { 2, 0, 0, 0, 0, 2 };
 
-/* A segment, as sent by the stack. */
+/* A segment that the stack sent. */
 struct rig_seg {
 	uint32_t seq, ack, wnd, len;
 	uint16_t src_port, dst_port;
@@ -47,11 +47,11 @@ struct rig {
 	struct harp_conn *conn;
 	uint64_t now_ns;
 	struct harp_addr own, peer;
-	uint32_t seq, ack; /* the peer's SND.NXT, and the end of our bytes that it has received */
+	uint32_t seq, ack; /* SND.NXT and RCV.NXT of the peer */
 	bool timestamps, wscale, sack;
-	uint32_t tsval, tsecr; /* the peer's next, and the last of ours */
+	uint32_t tsval, tsecr; /* the peer's next TSval, and the TSecr that it echoes */
 	uint16_t port, peer_port;
-	uint32_t timers; /* of a stack without connections */
+	uint32_t timers; /* number of timers without connections */
 	bool raw, nic_full;
 	unsigned in_head, in_tail, out_head, out_tail;
 	struct rig_packet {
@@ -60,11 +60,11 @@ struct rig {
 	} in[RIG_QUEUE];
 	union {
 		struct rig_seg out[RIG_QUEUE];
-		struct rig_packet sent[RIG_QUEUE]; /* of a raw rig */
+		struct rig_packet sent[RIG_QUEUE]; /* in a raw rig */
 	};
 };
 
-/* Frame size of the NIC; 0: a packet fits in one frame. */
+/* Frame size of the NIC; 0: every packet fits in one frame. */
 static uint32_t rig_frame_bytes;
 static uint32_t rig_frame_count = 512; /* few, so that tests reach the limits of the pool */
 
@@ -125,7 +125,7 @@ struct rig_setup {
 	bool raw;
 };
 
-/* A stack without addresses. */
+/* Creates a stack without addresses. */
 static inline void rig_open_bare(struct rig *rig, struct rig_setup setup)
 {
 	struct harp_nic_callbacks nic = { .size = sizeof(nic),
@@ -184,7 +184,7 @@ static inline void rig_poll(struct rig *rig)
 	harp_stack_poll(rig->stack, rig->now_ns);
 }
 
-/* Time passes; timers fire at their time. */
+/* Advances the clock and polls at each deadline. */
 static inline void rig_wait(struct rig *rig, uint64_t ns)
 {
 	uint64_t until_ns = rig->now_ns + ns;
@@ -201,8 +201,8 @@ static inline void rig_wait(struct rig *rig, uint64_t ns)
 	rig_poll(rig);
 }
 
-/* No connection, socket, frame, timer, flow or port: as the stack was made. */
-static inline void rig_nothing_left(const struct rig *rig)
+/* Checks that no connection, socket, frame, timer, flow or port is left. */
+static inline void rig_check_empty(const struct rig *rig)
 {
 	static const char *const counts[] = { "tcp_conns",   "frames_tcp_tx", "frames_tcp_rx",
 					      "udp_sockets", "frames_udp_tx", "frames_udp_rx" };
@@ -227,7 +227,7 @@ static inline void rig_nothing_left(const struct rig *rig)
 	      TAILQ_EMPTY(&tcp->time_wait));
 }
 
-/* After each test. */
+/* Ends the connections, checks that nothing is left, and destroys the stack. */
 static inline void rig_close(struct rig *rig)
 {
 	if (!rig->stack)
@@ -238,8 +238,8 @@ static inline void rig_close(struct rig *rig)
 		harp_listener_close(rig->listener);
 	rig->nic_full = false;
 	rig_poll(rig);
-	rig_wait(rig, 200 * RIG_S); /* closed connections end by their timers */
-	rig_nothing_left(rig);
+	rig_wait(rig, 200 * RIG_S); /* timers end the closed connections */
+	rig_check_empty(rig);
 	harp_stack_destroy(rig->stack);
 	harp_nic_destroy(rig->nic);
 	rig->stack = NULL;
@@ -247,20 +247,20 @@ static inline void rig_close(struct rig *rig)
 
 /* ---- TCP ------------------------------------------------------------------------------------- */
 
-/* A segment of the peer. */
+/* A segment that the peer sends. */
 struct rig_say {
 	uint8_t flags;
 	uint8_t tos;
 	uint32_t seq, ack;
 	uint32_t wnd;
-	uint32_t len; /* payload: bytes of rig_byte() */
+	uint32_t len; /* payload, filled with rig_byte() */
 	uint8_t options[40];
 	uint32_t options_len;
 	bool raw_options; /* no timestamp is added */
 	bool bad_checksum;
-	uint8_t salt; /* XORed to the bytes of rig_byte() */
+	uint8_t salt; /* XORed into the payload */
 	uint16_t peer_port;
-	uint32_t peer_v4; /* its IPv4 address: 0 for rig.peer */
+	uint32_t peer_v4; /* source IPv4 address; 0: rig.peer */
 	uint32_t sack_count;
 	struct tcp_sack_block sack[TCP_SACK_BLOCKS_MAX];
 };
@@ -270,7 +270,7 @@ static inline uint8_t rig_byte(uint32_t seq)
 	return (uint8_t)(seq * 7 + (seq >> 8));
 }
 
-/* These are the peer's bytes from seq on. */
+/* Checks that these are the peer's payload bytes from seq on. */
 static inline void rig_check_bytes(const uint8_t *bytes, uint32_t len, uint32_t seq)
 {
 	for (uint32_t i = 0; i < len; i++)
@@ -321,14 +321,14 @@ static inline void rig_put(struct rig *rig, struct rig_say say)
 	p->len = (uint32_t)(th - p->bytes) + tcp_len;
 }
 
-/* The segment arrives; one poll. */
+/* The peer sends the segment, and the stack polls once. */
 static inline void rig_says(struct rig *rig, struct rig_say say)
 {
 	rig_put(rig, say);
 	rig_poll(rig);
 }
 
-/* The usual segment: at the peer's SND.NXT, acknowledging everything. */
+/* A segment at the peer's SND.NXT that acknowledges everything. */
 static inline struct rig_say rig_usual(struct rig *rig, uint8_t flags, uint32_t len)
 {
 	return (struct rig_say){ .flags = flags,
@@ -339,7 +339,7 @@ static inline struct rig_say rig_usual(struct rig *rig, uint8_t flags, uint32_t 
 				 .len = len };
 }
 
-/* The same at an offset from SND.NXT. */
+/* The peer sends a segment at an offset from its SND.NXT. */
 static inline void rig_says_at(struct rig *rig, uint8_t flags, uint32_t offset, uint32_t len)
 {
 	struct rig_say say = rig_usual(rig, flags, len);
@@ -348,21 +348,21 @@ static inline void rig_says_at(struct rig *rig, uint8_t flags, uint32_t offset, 
 	rig_says(rig, say);
 }
 
-/* The peer acknowledges the next bytes. */
+/* The peer acknowledges this many more bytes. */
 static inline void rig_acks(struct rig *rig, uint32_t bytes)
 {
 	rig->ack += bytes;
 	rig_says(rig, rig_usual(rig, TCP_ACK, 0));
 }
 
-/* The peer's next bytes in order, and its FIN. */
+/* The peer sends its next bytes in order, and FIN if the flags include it. */
 static inline void rig_sends(struct rig *rig, uint8_t flags, uint32_t len)
 {
 	rig_says(rig, rig_usual(rig, flags, len));
 	rig->seq += len + (flags & TCP_FIN ? 1 : 0);
 }
 
-/* The stack's next segment. Without one, the test fails and an empty segment is returned. */
+/* Takes the stack's next segment. Without one, the check fails and the segment is empty. */
 static inline const struct rig_seg *rig_expect(struct rig *rig, uint8_t flags)
 {
 	static const struct rig_seg none;
@@ -372,7 +372,7 @@ static inline const struct rig_seg *rig_expect(struct rig *rig, uint8_t flags)
 	if (rig->out_head == rig->out_tail)
 		return &none;
 	s = &rig->out[rig->out_head++ % RIG_QUEUE];
-	/* PSH on data is not checked here: tests/packet does. */
+	/* PSH on data is not checked here; tests/packet checks it. */
 	CHECK_EQ(s->len > 0 ? s->flags | (flags & TCP_PSH) : s->flags,
 		 s->len > 0 ? flags | (s->flags & TCP_PSH) : flags);
 	if (s->opt.seen & TCP_OPT_TIMESTAMP)
@@ -427,7 +427,7 @@ static inline int rig_connect(struct rig *rig, const struct harp_tcp_options *op
 	return harp_tcp_connect(rig->stack, NULL, &remote, opt, conn);
 }
 
-/* SYN-SENT; our SYN, which has these flags. */
+/* Connects, into SYN-SENT; returns the SYN, which must have these flags. */
 static inline const struct rig_seg *rig_syn_sent_flags(struct rig *rig,
 						       const struct harp_tcp_options *opt,
 						       uint8_t flags)
@@ -449,7 +449,7 @@ static inline const struct rig_seg *rig_syn_sent(struct rig *rig,
 	return rig_syn_sent_flags(rig, opt, TCP_SYN);
 }
 
-/* The peer answers our SYN, with flags in addition to SYN and ACK, and with this window. */
+/* The peer sends a SYN-ACK with these additional flags and this window. */
 static inline void rig_syn_acked_as(struct rig *rig, uint8_t flags, uint32_t wnd)
 {
 	struct rig_say say = rig_syn(rig, TCP_SYN | TCP_ACK | flags);
@@ -465,7 +465,7 @@ static inline void rig_syn_acked(struct rig *rig)
 	rig_syn_acked_as(rig, 0, RIG_PEER_WND);
 }
 
-/* ESTABLISHED by our connect. */
+/* Connects, into ESTABLISHED. */
 static inline void rig_established(struct rig *rig, const struct harp_tcp_options *opt)
 {
 	rig_syn_sent(rig, opt);
@@ -475,7 +475,7 @@ static inline void rig_established(struct rig *rig, const struct harp_tcp_option
 	CHECK(rig_events(rig) & HARP_EVENT_CONNECTED);
 }
 
-/* A new stack, ESTABLISHED by our connect; the peer has SACK. */
+/* Opens a stack and connects to a peer that supports SACK. */
 static inline void rig_begin_sack(struct rig *rig, const struct harp_tcp_options *opt)
 {
 	rig_open(rig);
@@ -483,7 +483,7 @@ static inline void rig_begin_sack(struct rig *rig, const struct harp_tcp_options
 	rig_established(rig, opt);
 }
 
-/* The same without SACK. */
+/* Opens a stack and connects to a peer without SACK. */
 static inline void rig_begin(struct rig *rig, const struct harp_tcp_options *opt)
 {
 	rig_open(rig);
@@ -497,7 +497,7 @@ static inline void rig_app_closes(struct rig *rig)
 	rig_poll(rig);
 }
 
-/* Our FIN has been sent, with the last len bytes or alone. */
+/* Expects the stack's FIN, alone or with the last bytes. */
 static inline void rig_expect_fin(struct rig *rig)
 {
 	const struct rig_seg *s = rig_expect(rig, TCP_ACK | TCP_FIN | TCP_PSH);
@@ -505,7 +505,7 @@ static inline void rig_expect_fin(struct rig *rig)
 	rig->ack = s->seq + s->len + 1;
 }
 
-/* The application sends FIN. */
+/* The application shuts down sending, and the stack sends FIN. */
 static inline void rig_app_shuts(struct rig *rig)
 {
 	CHECK_EQ(harp_conn_shutdown(rig->conn, SHUT_WR), 0);
@@ -513,7 +513,7 @@ static inline void rig_app_shuts(struct rig *rig)
 	rig_expect_fin(rig);
 }
 
-/* The peer acknowledges everything, with this window. */
+/* The peer acknowledges everything and advertises this window. */
 static inline void rig_window(struct rig *rig, uint32_t wnd)
 {
 	struct rig_say say = rig_usual(rig, TCP_ACK, 0);
@@ -533,11 +533,11 @@ static inline void rig_drain(struct rig *rig)
 	}
 }
 
-/* Options of a connection to be. */
+/* Options for a new connection. */
 #define RIG_OPTIONS(...)                                                                           \
 	(&(struct harp_tcp_options){ .size = sizeof(struct harp_tcp_options), __VA_ARGS__ })
 
-/* The options in force, to be changed and set. */
+/* The connection's current options. */
 static inline struct harp_tcp_options rig_options(const struct rig *rig)
 {
 	struct harp_tcp_options opt = { .size = sizeof(opt) };
@@ -578,7 +578,7 @@ static inline void rig_listen(struct rig *rig, uint32_t backlog)
 	rig_listen_options(rig, &opt);
 }
 
-/* SYN-RECEIVED: the peer's SYN and our answer. */
+/* The peer sends a SYN; returns the stack's SYN-ACK. */
 static inline const struct rig_seg *rig_syn_received(struct rig *rig)
 {
 	const struct rig_seg *s;
@@ -590,7 +590,7 @@ static inline const struct rig_seg *rig_syn_received(struct rig *rig)
 	return s;
 }
 
-/* ESTABLISHED by the peer's connect. */
+/* The peer connects, and the application accepts. */
 static inline void rig_accept(struct rig *rig)
 {
 	rig_syn_received(rig);
@@ -610,7 +610,7 @@ static inline ssize_t rig_write(struct rig *rig, size_t len)
 	return n;
 }
 
-/* Writes bytes that leave in one segment. */
+/* Writes bytes, which the stack must send in one segment. */
 static inline const struct rig_seg *rig_writes(struct rig *rig, uint32_t len)
 {
 	const struct rig_seg *s;
@@ -621,7 +621,7 @@ static inline const struct rig_seg *rig_writes(struct rig *rig, uint32_t len)
 	return s;
 }
 
-/* The application reads all that has arrived: these bytes of the peer, from seq on. */
+/* The application reads all received bytes: len bytes of the peer, from seq on. */
 static inline void rig_reads(struct rig *rig, uint32_t seq, uint32_t len)
 {
 	static uint8_t bytes[1u << 20];

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tcp_sack_rig.h - a rig whose peer has SACK. Segments are numbered from the first one in flight,
- * 0.
+ * tcp_sack_rig.h - a rig whose peer supports SACK. Tests number segments from 0, the first one in
+ * flight.
  *
- * The round trip is 100 us, and the congestion control is NewReno, whose numbers are easy to
+ * The round-trip time is 100 us. The congestion control is NewReno, whose windows are easy to
  * predict.
  */
 #ifndef HARP_TESTS_TCP_SACK_RIG_H
@@ -19,13 +19,13 @@ static struct rig rig;
 AFTER_EACH(rig_close(&rig))
 static uint32_t first_seq; /* of segment 0 */
 
-static inline uint32_t at(uint32_t segment)
+static inline uint32_t seq_of(uint32_t segment)
 {
 	return first_seq + segment * MSS;
 }
 
-/* Connects and writes `segments`; those that the window allows are in flight, and drained. */
-static inline void in_flight(uint32_t segments, bool timestamps)
+/* Connects and writes `segments`; takes those that the window allows from the queue. */
+static inline void put_in_flight(uint32_t segments, bool timestamps)
 {
 	struct harp_tcp_options opt = { .size = sizeof(opt),
 					.congestion = HARP_CONGESTION_NEWRENO };
@@ -36,22 +36,22 @@ static inline void in_flight(uint32_t segments, bool timestamps)
 	rig.now_ns += RTT_NS;
 	rig_syn_acked(&rig);
 	CHECK(rig.conn->options & HARP_TCPI_SACK);
-	/* The window is scaled from now on. */
+	/* The SYN-ACK's window was not scaled; this one is. */
 	rig_window(&rig, RIG_PEER_WND);
 	first_seq = rig.ack;
 	CHECK_EQ(rig_write(&rig, segments * MSS), (ssize_t)(segments * MSS));
 	rig_drain(&rig);
 }
 
-/* An ACK of everything before segment `ack`, with blocks of segments. */
+/* An ACK of the segments before `ack`, with blocks [first, end) of segments. */
 static inline struct rig_say ack_say(uint32_t ack, uint32_t count, const uint32_t (*blocks)[2])
 {
 	struct rig_say say = rig_usual(&rig, TCP_ACK, 0);
 
-	say.ack = at(ack);
+	say.ack = seq_of(ack);
 	say.sack_count = count;
 	for (uint32_t i = 0; i < count; i++)
-		say.sack[i] = (struct tcp_sack_block){ at(blocks[i][0]), at(blocks[i][1]) };
+		say.sack[i] = (struct tcp_sack_block){ seq_of(blocks[i][0]), seq_of(blocks[i][1]) };
 	return say;
 }
 
@@ -69,7 +69,7 @@ static inline void sack(uint32_t ack, uint32_t start, uint32_t end)
 	CHECK(tcp_sack_sums_valid(rig.conn));
 }
 
-/* The stack's next segment is this one. */
+/* Checks that this is the stack's next segment. */
 static inline void expect_segment(uint32_t segment)
 {
 	const struct rig_seg *s = &rig.out[rig.out_head % RIG_QUEUE];
@@ -78,12 +78,12 @@ static inline void expect_segment(uint32_t segment)
 	if (rig_pending(&rig) == 0)
 		return;
 	CHECK_EQ((s->seq - first_seq) / MSS, segment);
-	CHECK_EQ(s->seq, at(segment));
+	CHECK_EQ(s->seq, seq_of(segment));
 	rig.tsecr = s->opt.tsval;
 	rig.out_head++;
 }
 
-static inline void later(uint64_t ns)
+static inline void advance(uint64_t ns)
 {
 	rig.now_ns += ns;
 }

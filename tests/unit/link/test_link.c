@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_link.c - VLAN tags, and how TCP and the owner of a stack affect neighbors. tests/packet
- * covers the packets of ARP. */
+/* test_link.c - VLAN tags, and neighbor entries that TCP or the owner of the stack changes.
+ * tests/packet covers ARP packets. */
 #include <errno.h>
 
 #include "host.h"
@@ -11,9 +11,9 @@
 BEFORE_EACH(host_open(1500, HARP_NEIGHBOR_OWN))
 AFTER_EACH(rig_close(&rig))
 
-static const uint8_t everyone[6] = { 255, 255, 255, 255, 255, 255 };
+static const uint8_t broadcast_mac[6] = { 255, 255, 255, 255, 255, 255 };
 
-/* An echo request of len bytes with tags in front of its type; the frame's length. */
+/* Writes an echo request with these VLAN tags; returns the frame's length. */
 static uint32_t make_tagged(uint8_t *p, const uint8_t *tags, uint32_t tags_len)
 {
 	uint8_t plain[100];
@@ -31,20 +31,20 @@ static uint32_t make_tagged(uint8_t *p, const uint8_t *tags, uint32_t tags_len)
 TEST(only_frames_of_our_vlan_are_received)
 {
 	static const struct {
-		uint16_t vlan_id; /* ours */
+		uint16_t vlan_id; /* of the stack */
 		uint8_t tags[8];
 		uint32_t len;
-		bool good;
+		bool is_accepted;
 	} frames[] = {
 		{ 0, { 0 }, 0, true },
-		{ 0, { 0x81, 0, 0xe0, 0 }, 4, true }, /* priority 7 of no VLAN */
+		{ 0, { 0x81, 0, 0xe0, 0 }, 4, true }, /* VLAN 0, priority 7 */
 		{ 0, { 0x81, 0, 0, 5 }, 4, false },
 		{ 5, { 0x81, 0, 0, 5 }, 4, true },
 		{ 5, { 0x81, 0, 0xb0, 5 }, 4, true }, /* priority and drop eligible */
 		{ 5, { 0x81, 0, 0, 6 }, 4, false },
 		{ 5, { 0x81, 0, 0xe0, 0 }, 4, false },
 		{ 5, { 0 }, 0, false },
-		{ 5, { 0x88, 0xa8, 0, 5 }, 4, false }, /* a provider's */
+		{ 5, { 0x88, 0xa8, 0, 5 }, 4, false }, /* a service tag (802.1ad) */
 		{ 0, { 0x88, 0xa8, 0, 0 }, 4, false },
 		{ 5, { 0x88, 0xa8, 0, 1, 0x81, 0, 0, 5 }, 8, false },
 		{ 5, { 0x81, 0, 0, 5, 0x81, 0, 0, 5 }, 8, false },
@@ -62,19 +62,20 @@ TEST(only_frames_of_our_vlan_are_received)
 		host->eth.vlan_id = frames[i].vlan_id;
 		CHECK_EQ(neighbor_set(&host->eth, &peer, rig_peer_mac), 0);
 		peer_say(p, make_tagged(p, frames[i].tags, frames[i].len));
-		CHECK_EQ(host->stats.drop_vlan, !frames[i].good);
-		CHECK_EQ(host->stats.icmp_echo_in, frames[i].good);
-		CHECK_EQ(peer_receive(r), frames[i].good ? 42 + tag : 0);
-		if (frames[i].good && tag) {
+		CHECK_EQ(host->stats.drop_vlan, !frames[i].is_accepted);
+		CHECK_EQ(host->stats.icmp_echo_in, frames[i].is_accepted);
+		CHECK_EQ(peer_receive(r), frames[i].is_accepted ? 42 + tag : 0);
+		if (frames[i].is_accepted && tag) {
 			CHECK_EQ(be16_load(r + 12), ETH_TYPE_VLAN);
 			CHECK_EQ(be16_load(r + 14), frames[i].vlan_id);
 		}
-		if (frames[i].good)
+		if (frames[i].is_accepted)
 			CHECK_EQ(be16_load(r + 12 + tag), ETH_TYPE_IPV4);
 	}
 }
 
-/* ARP is tagged too; a tag cut off is short; a full packet and its tag fit. */
+/* ARP replies are tagged, a truncated tag is dropped as short, and a packet of MTU size fits with
+ * its tag. */
 TEST(arp_and_full_packets_are_tagged)
 {
 	struct harp_stack_options opt = { .size = sizeof(opt), .vlan_id = 4095 };
@@ -86,7 +87,7 @@ TEST(arp_and_full_packets_are_tagged)
 	struct eth eth;
 
 	host->eth.vlan_id = 9;
-	make_arp(plain, everyone, 1, rig_peer_mac, peer_ip, host_ip);
+	make_arp(plain, broadcast_mac, 1, rig_peer_mac, peer_ip, host_ip);
 	memcpy(p, plain, 12);
 	memcpy(p + 12, tag, 4);
 	memcpy(p + 16, plain + 12, 30);
@@ -101,25 +102,25 @@ TEST(arp_and_full_packets_are_tagged)
 	CHECK_EQ(ip_output(&host->ip, &path, IP_PROTO_TCP, 0, &out), 0);
 	frame_release(&host->pool, out.frame);
 	rig_poll(&rig);
-	CHECK_EQ(peer_receive(r), 1518); /* 1500, Ethernet, tag */
+	CHECK_EQ(peer_receive(r), 1518); /* MTU, Ethernet header, tag */
 
 	CHECK_EQ(eth_init(&eth, &host->io, &host->wheel, &host->rng, &host->stats, &opt), -EINVAL);
 }
 
-TEST(an_arp_reply_without_a_frame_is_a_counted_drop)
+TEST(an_arp_reply_without_a_free_frame_is_counted_as_a_drop)
 {
 	uint8_t p[100], r[RIG_RAW_MAX];
-	struct frame *hold[256];
+	struct frame *frames[256];
 	unsigned n = 0;
 
-	while ((hold[n] = frame_alloc(&host->pool, 0)) != NULL)
+	while ((frames[n] = frame_alloc(&host->pool, 0)) != NULL)
 		n++;
-	make_arp(p, everyone, 1, rig_peer_mac, peer_ip, host_ip);
+	make_arp(p, broadcast_mac, 1, rig_peer_mac, peer_ip, host_ip);
 	peer_say(p, 42);
 	CHECK_EQ(host->stats.drop_no_frame, 1);
 	CHECK_EQ(peer_receive(r), 0);
 	while (n > 0)
-		frame_release(&host->pool, hold[--n]);
+		frame_release(&host->pool, frames[--n]);
 }
 
 /* ---- neighbors ------------------------------------------------------------------------------- */
@@ -133,7 +134,7 @@ static int try_send(uint8_t last)
 	struct packet_out out = make_out(8);
 	int err = ip_output(&host->ip, &path, 253, 0, &out);
 
-	if (err) /* unchanged, so that it can be retried */
+	if (err) /* unchanged, so that the caller can retry */
 		CHECK(out.head == out.frame->pub.data && out.len == 8);
 	frame_release(&host->pool, out.frame);
 	return err;
@@ -145,8 +146,8 @@ static void wait_ns(uint64_t ns)
 	rig_poll(&rig);
 }
 
-/* Counts the ARP requests that the host sent; *to is the last one's Ethernet destination. */
-static unsigned requests(uint8_t *to)
+/* Counts the ARP requests that the host sent; *dst is the last one's Ethernet destination. */
+static unsigned count_requests(uint8_t *dst)
 {
 	uint8_t p[RIG_RAW_MAX];
 	unsigned n = 0;
@@ -155,14 +156,14 @@ static unsigned requests(uint8_t *to)
 		if (be16_load(p + 12) != ETH_TYPE_ARP || be16_load(p + 20) != 1)
 			continue;
 		n++;
-		memcpy(to, p, 6);
+		memcpy(dst, p, 6);
 		CHECK_MEM(p + 22, rig_mac, 6);
 		CHECK_MEM(p + 28, host_ip, 4);
 	}
 	return n;
 }
 
-static void answer(const uint8_t *mac)
+static void reply(const uint8_t *mac)
 {
 	uint8_t p[64];
 
@@ -170,81 +171,81 @@ static void answer(const uint8_t *mac)
 	peer_say(p, 42);
 }
 
-static struct neighbor *peer_record(void)
+static struct neighbor *peer_neighbor(void)
 {
 	struct harp_addr addr = ipv4_mapped(peer_ip);
 
 	return neighbor_get(&host->eth, &addr);
 }
 
-/* A wrong ARP reply: TCP gets no ACKs and reports the neighbor. */
+/* The entry has a wrong MAC address, so TCP gets no ACKs and reports the neighbor. */
 TEST(a_suspected_entry_is_probed_and_used_meanwhile)
 {
 	struct harp_addr own = ipv4_mapped(host_ip);
-	uint8_t to[6];
+	uint8_t dst[6];
 
 	try_send(2);
-	answer(evil_mac);
-	requests(to);
-	neighbor_suspect(&host->eth, peer_record(), &own);
-	neighbor_suspect(&host->eth, peer_record(), &own); /* every connection reports it */
+	reply(evil_mac);
+	count_requests(dst);
+	neighbor_suspect(&host->eth, peer_neighbor(), &own);
+	neighbor_suspect(&host->eth, peer_neighbor(), &own); /* every connection reports it */
 	rig_poll(&rig);
-	CHECK_EQ(requests(to), 1);
-	CHECK_MEM(to, evil_mac, 6);
-	CHECK_EQ(try_send(2), 0); /* the entry may be right */
+	CHECK_EQ(count_requests(dst), 1);
+	CHECK_MEM(dst, evil_mac, 6);
+	CHECK_EQ(try_send(2), 0); /* the entry may be correct */
 	for (int i = 0; i < 3; i++)
 		wait_ns(100 * MS);
-	CHECK_EQ(requests(to), 3);
-	CHECK_MEM(to, everyone, 6);
-	answer(rig_peer_mac);
-	CHECK_EQ(peer_record()->state, NEIGHBOR_REACHABLE);
-	CHECK_MEM(peer_record()->mac, rig_peer_mac, 6);
+	CHECK_EQ(count_requests(dst), 3);
+	CHECK_MEM(dst, broadcast_mac, 6);
+	reply(rig_peer_mac);
+	CHECK_EQ(peer_neighbor()->state, NEIGHBOR_REACHABLE);
+	CHECK_MEM(peer_neighbor()->mac, rig_peer_mac, 6);
 }
 
-static unsigned wanted, confirmed;
-static void count_wanted(void *ctx, const struct harp_addr *next_hop)
+static unsigned requested_count, confirmed_count;
+static void count_request(void *ctx, const struct harp_addr *next_hop)
 {
 	CHECK_EQ(next_hop->bytes[15], 2);
-	wanted++;
+	requested_count++;
 }
-static void count_confirmed(void *ctx, const struct harp_addr *next_hop)
+static void count_confirmation(void *ctx, const struct harp_addr *next_hop)
 {
-	confirmed++;
+	confirmed_count++;
 }
 
-TEST(in_external_mode_the_owner_resolves)
+TEST(in_external_mode_the_owner_resolves_neighbors)
 {
 	struct harp_addr addr = ipv4_mapped(peer_ip), unknown = harp_addr_v4(10, 0, 0, 77);
-	uint8_t to[6];
+	uint8_t dst[6];
 
 	rig_close(&rig);
 	host_open(1500, HARP_NEIGHBOR_EXTERNAL);
-	host->options.hooks.neighbor_requested = count_wanted;
-	host->options.hooks.neighbor_confirmed = count_confirmed;
+	host->options.hooks.neighbor_requested = count_request;
+	host->options.hooks.neighbor_confirmed = count_confirmation;
 	for (int i = 0; i < 10; i++)
 		CHECK_EQ(try_send(2), -EAGAIN);
-	CHECK_EQ(wanted, 1);
+	CHECK_EQ(requested_count, 1);
 	wait_ns(100 * MS);
 	CHECK_EQ(try_send(2), -EAGAIN);
-	CHECK_EQ(wanted, 2);
+	CHECK_EQ(requested_count, 2);
 	uint32_t generation = host->eth.resolved_generation;
 
 	CHECK_EQ(neighbor_set(&host->eth, &addr, rig_peer_mac), 0);
 	CHECK_EQ(host->eth.resolved_generation, generation + 1);
 	CHECK_EQ(try_send(2), 0);
 	for (int i = 0; i < 10; i++)
-		neighbor_confirm(&host->eth, peer_record(), rig.now_ns);
-	CHECK_EQ(confirmed, 1);
+		neighbor_confirm(&host->eth, peer_neighbor(), rig.now_ns);
+	CHECK_EQ(confirmed_count, 1);
 	wait_ns(1 * SEC);
-	neighbor_confirm(&host->eth, peer_record(), rig.now_ns);
-	CHECK_EQ(confirmed, 2);
-	wait_ns(100 * SEC); /* no ageing: the kernel does it */
+	neighbor_confirm(&host->eth, peer_neighbor(), rig.now_ns);
+	CHECK_EQ(confirmed_count, 2);
+	wait_ns(100 * SEC); /* no aging: the kernel ages entries */
 	CHECK_EQ(try_send(2), 0);
 	CHECK_EQ(neighbor_set(&host->eth, &addr, NULL), 0);
 	CHECK_EQ(try_send(2), -EAGAIN);
-	CHECK_EQ(wanted, 3);
+	CHECK_EQ(requested_count, 3);
 	CHECK_EQ(neighbor_set(&host->eth, &unknown, NULL), -ENOENT);
-	CHECK_EQ(neighbor_set(&host->eth, &addr, everyone), -EINVAL);
-	CHECK_EQ(requests(to), 0);
+	CHECK_EQ(neighbor_set(&host->eth, &addr, broadcast_mac), -EINVAL);
+	CHECK_EQ(count_requests(dst), 0);
 	CHECK_EQ(host->stats.arp_out, 0);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_frame.c - a frame is freed once, when both of its holders have released it; refused
- * regions. */
+/* test_frame.c - frame pools: a frame is free when both the stack and the NIC have released it;
+ * invalid pools are refused. */
 #include "memory/frame.h"
 
 #include <errno.h>
@@ -22,7 +22,7 @@ TEST(invalid_pools_are_refused)
 	bad = caps;
 	bad.frame_size = 2000; /* not a power of two */
 	CHECK_EQ(frame_pool_init(&pool, &bad), -EINVAL);
-	bad.frame_size = 256; /* no room behind the headers */
+	bad.frame_size = 256; /* no room for a payload */
 	CHECK_EQ(frame_pool_init(&pool, &bad), -EINVAL);
 	bad = caps;
 	bad.frame_count = 0;
@@ -48,12 +48,12 @@ static void test_alloc_and_floor(struct frame_pool *pool)
 	}
 	CHECK_EQ(n, COUNT - 3);
 	CHECK(frame_alloc(pool, 3) == NULL);
-	CHECK((f[n] = frame_alloc(pool, 2)) != NULL); /* a lower floor goes deeper */
+	CHECK((f[n] = frame_alloc(pool, 2)) != NULL); /* a lower floor allows one more */
 	n++;
 	while (n > 0)
 		frame_release(pool, f[--n]);
 	CHECK_EQ(pool->free_count, COUNT);
-	/* The newest comes back first: it is the one in the cache. */
+	/* The frame released last is allocated first, because it is in the CPU cache. */
 	CHECK(frame_alloc(pool, 0) == f[0]);
 	frame_release(pool, f[0]);
 	CHECK(frame_of_offset(pool, (uint64_t)COUNT * 2048) == NULL);
@@ -65,7 +65,7 @@ static void test_two_holders(struct frame_pool *pool)
 {
 	struct frame *f = frame_alloc(pool, 0);
 
-	f->nic_refs = 2; /* sent twice: a transmission and its repetition */
+	f->nic_refs = 2; /* a segment and its retransmission */
 	frame_nic_done(pool, f);
 	CHECK_EQ(pool->free_count, COUNT - 1);
 	frame_release(pool, f); /* acknowledged before the NIC is done */
@@ -107,7 +107,7 @@ int main(void)
 	test_two_holders(&pool);
 	test_packets(&pool);
 	frame_pool_destroy(&pool);
-	frame_pool_destroy(&pool); /* twice is fine */
+	frame_pool_destroy(&pool); /* a second call is harmless */
 	free(caps.frame_base);
 	return check_done();
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_ip.c - which IPv4 and IPv6 packets are accepted, and the headers of those that are sent.
- * tests/packet/test_malformed.py covers those that are dropped. */
+/* test_ip.c - IPv4 and IPv6 packets that are accepted, and the headers of sent packets.
+ * tests/packet/test_malformed.py covers packets that are dropped. */
 #include <errno.h>
 
 #include "host.h"
@@ -13,8 +13,8 @@ static struct ipv4_header *header(uint8_t *p)
 	return (struct ipv4_header *)(p + 14);
 }
 
-/* Receives one packet; the verdict of ip_input(). */
-static enum ip_verdict take(const uint8_t *p, uint32_t len, struct packet_in *in)
+/* Receives one packet; returns the verdict of ip_input(). */
+static enum ip_verdict receive(const uint8_t *p, uint32_t len, struct packet_in *in)
 {
 	struct frame *packets[NICIO_BURST];
 
@@ -42,12 +42,12 @@ TEST(valid_packets_are_trimmed_and_delivered)
 
 	rig_close(&rig);
 	host_open(9000, HARP_NEIGHBOR_OWN);
-	/* Padding goes: 26 bytes of payload in the smallest Ethernet frame and more. */
+	/* The padding of a minimum-size Ethernet frame is removed. */
 	(void)make_ipv4(p, IP_PROTO_TCP, 22);
 	header(p)->ttl = 1;
 	header(p)->tos = 0x2e;
 	packet_ipv4_seal(p + 14);
-	CHECK_EQ(take(p, 60, &in), IP_LOCAL_TCP);
+	CHECK_EQ(receive(p, 60, &in), IP_LOCAL_TCP);
 	CHECK_EQ(in.len, 22);
 	CHECK_EQ(in.frame->pub.len, 22);
 	CHECK_EQ(in.ttl, 1);
@@ -56,92 +56,93 @@ TEST(valid_packets_are_trimmed_and_delivered)
 	CHECK(in.ip_header == in.frame->pub.data - 20);
 	CHECK_EQ(in.src.bytes[15], 2);
 	CHECK_EQ(in.dst.bytes[15], 1);
-	/* The pseudo-header, RFC 9293 figure 2, by hand. */
+	/* The pseudo-header of RFC 9293 figure 2. */
 	const uint8_t pseudo[12] = { 10, 0, 0, 2, 10, 0, 0, 1, 0, 6, 0, 22 };
 
 	CHECK_EQ(csum_finish(in.l4_csum_pseudo), csum_finish(csum_partial(pseudo, 12, 0)));
 	frame_release_packet(&host->pool, in.frame);
 
-	/* Options are skipped. */
+	/* IP options are skipped. */
 	len = make_ipv4(p, IP_PROTO_UDP, 40 + 8);
 	header(p)->version_ihl = 0x4f;
 	memset(p + 34, 1, 40);
 	packet_ipv4_seal(p + 14);
-	CHECK_EQ(take(p, len, &in), IP_LOCAL_UDP);
+	CHECK_EQ(receive(p, len, &in), IP_LOCAL_UDP);
 	CHECK_EQ(in.len, 8);
 	frame_release_packet(&host->pool, in.frame);
 
-	/* Several frames; the total length ends inside one, at its end, or before it. */
+	/* A packet of several frames whose total length ends within a frame, at its end, or before
+	 * it. */
 	for (uint32_t payload = 1000; payload <= 8980; payload += 5) {
 		make_ipv4(p, IP_PROTO_TCP, payload);
-		CHECK_EQ(take(p, 9014, &in), IP_LOCAL_TCP);
+		CHECK_EQ(receive(p, 9014, &in), IP_LOCAL_TCP);
 		CHECK_EQ(in.len, payload);
 		CHECK_EQ(chain_bytes(in.frame), payload);
 		frame_release_packet(&host->pool, in.frame);
 		nicio_fill(&host->io);
 	}
-	/* An empty payload is a packet too. */
+	/* An empty payload is valid. */
 	make_ipv4(p, IP_PROTO_ICMP, 0);
-	CHECK_EQ(take(p, 60, &in), IP_LOCAL_ICMP);
+	CHECK_EQ(receive(p, 60, &in), IP_LOCAL_ICMP);
 	CHECK_EQ(in.len, 0);
 	frame_release_packet(&host->pool, in.frame);
 	CHECK_EQ(host->stats.drop_nic_desc, 0);
 }
 
-/* Packets that reached TCP, which drops them: they are too short. */
+/* The number of packets that reached TCP, which drops them as too short. */
 static uint64_t tcp_packets(void)
 {
 	return host->stats.drop_tcp_short;
 }
 
-/* The checks of a header that equals the previous one are skipped, unless the addresses changed. */
+/* IP skips the checks of a header that equals the previous one, unless own addresses changed. */
 TEST(a_repeated_header_is_validated_again_after_a_change)
 {
 	static const struct {
-		unsigned at;
+		unsigned offset;
 		uint8_t value;
 		size_t counter;
-	} other[] = {
+	} changes[] = {
 		{ 15, 1, offsetof(struct harp_stats, drop_ip_source) },
 		{ 15, 255, offsetof(struct harp_stats, drop_ip_source) },
 		{ 19, 9, offsetof(struct harp_stats, drop_ip_not_ours) },
 	};
 	struct harp_addr own = ipv4_mapped(host_ip);
 	uint8_t p[100] = { 0 };
-	uint64_t accepted;
+	uint64_t count;
 	uint32_t len;
 
-	for (unsigned i = 0; i < sizeof(other) / sizeof(other[0]); i++) {
-		const uint64_t *counter = (uint64_t *)((char *)&host->stats + other[i].counter);
+	for (unsigned i = 0; i < sizeof(changes) / sizeof(changes[0]); i++) {
+		const uint64_t *counter = (uint64_t *)((char *)&host->stats + changes[i].counter);
 		uint64_t before = *counter;
 
-		for (unsigned again = 0; again < 2; again++) {
+		for (unsigned round = 0; round < 2; round++) {
 			len = make_ipv4(p, IP_PROTO_TCP, 28);
 			peer_say(p, len);
-			CHECK_EQ(tcp_packets(), 4 * i + 2 * again + 1);
+			CHECK_EQ(tcp_packets(), 4 * i + 2 * round + 1);
 			peer_say(p, len);
-			CHECK_EQ(tcp_packets(), 4 * i + 2 * again + 2);
-			p[14 + other[i].at] = other[i].value;
+			CHECK_EQ(tcp_packets(), 4 * i + 2 * round + 2);
+			p[14 + changes[i].offset] = changes[i].value;
 			packet_ipv4_seal(p + 14);
 			peer_say(p, len);
-			CHECK_EQ(*counter, before + again + 1);
+			CHECK_EQ(*counter, before + round + 1);
 		}
 	}
-	accepted = tcp_packets();
+	count = tcp_packets();
 	len = make_ipv4(p, IP_PROTO_TCP, 28);
 	peer_say(p, len);
-	CHECK_EQ(tcp_packets(), ++accepted);
+	CHECK_EQ(tcp_packets(), ++count);
 	CHECK_EQ(ip_address_remove(&host->ip, &own), 0);
 	peer_say(p, len);
-	CHECK_EQ(tcp_packets(), accepted);
+	CHECK_EQ(tcp_packets(), count);
 	CHECK_EQ(ip_address_add(&host->ip, &own, 24), 0);
 	peer_say(p, len);
-	CHECK_EQ(tcp_packets(), ++accepted);
-	/* The peer's address becomes ours. */
+	CHECK_EQ(tcp_packets(), ++count);
+	/* The peer's address becomes an own address. */
 	own = ipv4_mapped(p + 14 + 12);
 	CHECK_EQ(ip_address_add(&host->ip, &own, 24), 0);
 	peer_say(p, len);
-	CHECK_EQ(tcp_packets(), accepted);
+	CHECK_EQ(tcp_packets(), count);
 }
 
 TEST(sent_packets_have_complete_headers)
@@ -179,7 +180,7 @@ TEST(sent_packets_have_complete_headers)
 	CHECK_EQ(ip_output(&host->ip, &path, IP_PROTO_TCP, 0, &big), 0);
 	frame_release(&host->pool, big.frame);
 
-	/* The path finds its new neighbor when the record it knew serves another address. */
+	/* The path looks up its neighbor again if its entry now holds another address. */
 	path.neighbor->addr = harp_addr_v4(10, 0, 0, 99);
 	struct packet_out out = make_out(50);
 	int err = ip_output(&host->ip, &path, IP_PROTO_TCP, 0, &out);
@@ -189,29 +190,31 @@ TEST(sent_packets_have_complete_headers)
 	frame_release(&host->pool, out.frame);
 }
 
-/* IDs count per path, so they reveal nothing about packets to others (RFC 6864). */
-TEST(ids_tell_nothing_of_others)
+/* Identification fields count per path, so they reveal nothing about packets to other hosts (RFC
+ * 6864). */
+TEST(ids_reveal_nothing_about_other_paths)
 {
 	struct harp_addr peer = ipv4_mapped(peer_ip);
-	struct ip_path here = { .dst = peer }, there = { .dst = peer };
+	struct ip_path first = { .dst = peer }, second = { .dst = peer };
 	uint8_t p[RIG_RAW_MAX];
 	uint16_t next = 0;
 
 	CHECK_EQ(neighbor_set(&host->eth, &peer, rig_peer_mac), 0);
 	for (unsigned i = 0; i < 12; i++) {
 		struct packet_out out = make_out(100);
-		bool ours = i % 3 == 2;
+		bool is_first = i % 3 == 2;
 
-		CHECK_EQ(ip_output(&host->ip, ours ? &here : &there, IP_PROTO_TCP, 0, &out), 0);
+		CHECK_EQ(ip_output(&host->ip, is_first ? &first : &second, IP_PROTO_TCP, 0, &out),
+			 0);
 		frame_release(&host->pool, out.frame);
 		rig_poll(&rig);
 		CHECK_EQ(peer_receive(p), 134);
-		if (ours)
+		if (is_first)
 			CHECK_EQ(be16_get(header(p)->id), next++);
 	}
 }
 
-static uint32_t send_and_hear(struct ip_path *path, uint32_t len, uint8_t tos, uint8_t *p)
+static uint32_t send_and_receive(struct ip_path *path, uint32_t len, uint8_t tos, uint8_t *p)
 {
 	struct packet_out out = make_out(len);
 
@@ -221,7 +224,7 @@ static uint32_t send_and_hear(struct ip_path *path, uint32_t len, uint8_t tos, u
 	return peer_receive(p);
 }
 
-/* A path keeps the headers of its previous packet, equal to those of a new path. */
+/* A path reuses the headers of its previous packet, which equal those of a new path. */
 TEST(a_path_reuses_its_headers)
 {
 	struct harp_addr peer = ipv4_mapped(peer_ip), own = ipv4_mapped(host_ip);
@@ -231,17 +234,17 @@ TEST(a_path_reuses_its_headers)
 	memcpy(mac, rig_peer_mac, sizeof(mac));
 	CHECK_EQ(neighbor_set(&host->eth, &peer, mac), 0);
 	for (unsigned i = 0; i < 60; i++) {
-		struct ip_path fresh = { .dst = peer, .v4_id = path.v4_id };
+		struct ip_path new_path = { .dst = peer, .v4_id = path.v4_id };
 		uint32_t len = 10 + i * 37 % 1400, got;
 		uint8_t tos = (uint8_t)(i / 5 % 3);
 
-		if (i % 7 == 6) { /* it moves to another NIC */
+		if (i % 7 == 6) { /* the peer's MAC address changes */
 			mac[5]++;
 			CHECK_EQ(neighbor_set(&host->eth, &peer, mac), 0);
 		}
-		got = send_and_hear(&path, len, tos, p);
+		got = send_and_receive(&path, len, tos, p);
 		CHECK_EQ(got, len + 34);
-		CHECK_EQ(send_and_hear(&fresh, len, tos, q), got);
+		CHECK_EQ(send_and_receive(&new_path, len, tos, q), got);
 		CHECK_MEM(p, q, got);
 		CHECK_MEM(p, mac, sizeof(mac));
 	}
@@ -301,7 +304,7 @@ TEST(valid_ipv6_packets_are_trimmed_and_delivered)
 	CHECK_EQ(in.tos, 0x2e);
 	CHECK_MEM(&in.src, &peer_ip6, 16);
 	CHECK_MEM(&in.dst, &host_ip6, 16);
-	/* RFC 8200 section 8.1, by hand. */
+	/* The pseudo-header of RFC 8200 section 8.1. */
 	uint8_t pseudo[40] = { [35] = 22, [39] = 6 };
 
 	memcpy(pseudo, &peer_ip6, 16);
@@ -319,7 +322,7 @@ TEST(sent_ipv6_packets_have_complete_headers)
 	CHECK_EQ(neighbor_set(&host->eth, &peer_ip6, rig_peer_mac), 0);
 	CHECK_EQ(ip_path_lookup(&host->ip, &path), 0);
 	ip_path_label(&host->ip, &path, 1, 2);
-	/* The MTU, and one byte more; then with the headers of the packet before. */
+	/* A packet of MTU size, one byte more, then packets that reuse the previous headers. */
 	for (unsigned i = 0; i < sizeof(lens) / sizeof(lens[0]); i++) {
 		uint32_t len = lens[i];
 		struct packet_out out = make_out(len);
@@ -343,27 +346,28 @@ TEST(sent_ipv6_packets_have_complete_headers)
 	CHECK_EQ(path.sent.len, 54);
 }
 
-/* RFC 6437: constant for a flow, different between flows and between stacks, 20 bits, never 0. */
+/* RFC 6437: a label is constant for a flow, differs between flows and stacks, has 20 bits, and is
+ * never 0. */
 TEST(flow_labels_are_constant_per_flow_and_secret)
 {
 	struct ip_path a = { .src = host_ip6, .dst = peer_ip6 }, b = a;
-	unsigned same = 0;
+	unsigned matches = 0;
 
 	ip_path_label(&host->ip, &a, 1000, 2000);
 	ip_path_label(&host->ip, &b, 1000, 2000);
 	CHECK_EQ(a.flow_label, b.flow_label);
 	for (uint16_t port = 1; port < 1000; port++) {
 		ip_path_label(&host->ip, &b, 1000, port);
-		same += a.flow_label == b.flow_label;
+		matches += a.flow_label == b.flow_label;
 		CHECK(b.flow_label > 0 && b.flow_label <= 0xfffff);
 	}
-	CHECK(same < 3);
+	CHECK(matches < 3);
 	host->ip.label_key.k[0]++;
 	ip_path_label(&host->ip, &b, 1000, 2000);
 	CHECK(a.flow_label != b.flow_label);
 }
 
-/* A NIC too small for IPv6 has none (RFC 8200 section 5). */
+/* IPv6 requires an MTU of at least 1280 bytes (RFC 8200 section 5). */
 TEST(an_mtu_below_1280_is_refused)
 {
 	rig_close(&rig);

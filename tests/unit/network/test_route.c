@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_route.c - longest prefix, own addresses, source choice, and changes of routes that paths
- * must see. */
+/* test_route.c - longest-prefix match, own addresses, source address selection, and paths after
+ * route changes. */
 #include <errno.h>
 
 #include "host.h"
@@ -54,23 +54,23 @@ static void test_longest_prefix(struct ip *ip)
 	check_path(ip, "10.0.0.7", "10.0.0.7", "10.0.0.1", 1500);
 	check_path(ip, "172.31.255.1", "10.0.0.253", "10.0.0.1", 1400);
 	check_path(ip, "172.32.0.1", "10.0.0.254", "10.0.0.1", 1500);
-	check_path(ip, "172.16.5.8", "10.0.0.252", "10.0.0.1", 1500); /* never above the NIC's */
+	check_path(ip, "172.16.5.8", "10.0.0.252", "10.0.0.1", 1500); /* at most the NIC's MTU */
 	check_path(ip, "172.16.5.9", "172.16.5.9", "10.0.0.1", 1500);
-	struct harp_addr gone = host_addr("172.16.5.200");
+	struct harp_addr old = host_addr("172.16.5.200");
 
-	CHECK_EQ(ip_route_remove(ip, &gone, 24), 0);
-	CHECK_EQ(ip_route_remove(ip, &gone, 24), -ENOENT);
+	CHECK_EQ(ip_route_remove(ip, &old, 24), 0);
+	CHECK_EQ(ip_route_remove(ip, &old, 24), -ENOENT);
 	check_path(ip, "172.16.5.8", "10.0.0.253", "10.0.0.1", 1400);
 }
 
 static void test_unreachable(struct ip *ip)
 {
-	static const char *const nowhere[] = { "224.0.0.1", "255.255.255.255", "0.0.0.0",
-					       "127.0.0.1", "10.0.0.1", /* ourselves */
-					       "10.0.0.255" };
+	static const char *const unreachable[] = { "224.0.0.1", "255.255.255.255", "0.0.0.0",
+						   "127.0.0.1", "10.0.0.1", /* an own address */
+						   "10.0.0.255" };
 
-	for (unsigned i = 0; i < sizeof(nowhere) / sizeof(nowhere[0]); i++)
-		CHECK_EQ(lookup(ip, nowhere[i], NULL), -ENETUNREACH);
+	for (unsigned i = 0; i < sizeof(unreachable) / sizeof(unreachable[0]); i++)
+		CHECK_EQ(lookup(ip, unreachable[i], NULL), -ENETUNREACH);
 	CHECK_EQ(lookup(ip, "fd00::2", NULL), -ENETUNREACH); /* no route of that family */
 	CHECK_EQ(lookup(ip, "10.0.0.2", "10.0.0.9"), -EADDRNOTAVAIL);
 	CHECK_EQ(lookup(ip, "10.0.0.2", "10.0.0.1"), 0);
@@ -118,7 +118,7 @@ static void test_generation(struct ip *ip)
 	CHECK_EQ(path.next_hop.bytes[15], 77);
 }
 
-/* RFC 6724: the source address by scope, label and prefix. */
+/* RFC 6724: the source address is chosen by scope, label and prefix. */
 static void test_source_selection(struct ip *ip)
 {
 	static const struct {
@@ -132,7 +132,7 @@ static void test_source_selection(struct ip *ip)
 	CHECK_EQ(lookup(ip, "2001:db8:9::1", NULL), -ENETUNREACH); /* no route of that family */
 	CHECK_EQ(add_address(ip, own[0].addr, own[0].prefix_len), 0);
 	CHECK_EQ(add_route(ip, "::", 0, "fe80::ff", 0), 0);
-	check_path(ip, "2001:db8:9::1", "fe80::ff", "fe80::1", 1500); /* last resort */
+	check_path(ip, "2001:db8:9::1", "fe80::ff", "fe80::1", 1500); /* the only IPv6 address */
 	for (unsigned i = 1; i < sizeof(own) / sizeof(own[0]); i++)
 		CHECK_EQ(add_address(ip, own[i].addr, own[i].prefix_len), 0);
 	check_path(ip, "fe80::77", "fe80::77", "fe80::1", 1500); /* rule 2 */
@@ -154,7 +154,7 @@ static void test_source_selection(struct ip *ip)
 	CHECK_EQ(ip_route_remove(ip, &a, 0), 0);
 }
 
-/* A link-local address is valid on its own link only. */
+/* A link-local address is valid only on its own link. */
 static void test_scope(struct ip *ip)
 {
 	struct harp_addr link = host_addr("fe80::1"), other = host_addr("fd00::1"),
@@ -175,7 +175,7 @@ static void test_limits(struct ip *ip)
 	char text[32];
 	int err = 0;
 
-	CHECK_EQ(add_route(ip, "1.0.0.0", 8, "fd00::1", 0), -EINVAL); /* families don't mix */
+	CHECK_EQ(add_route(ip, "1.0.0.0", 8, "fd00::1", 0), -EINVAL); /* different families */
 	CHECK_EQ(add_route(ip, "1.0.0.0", 8, "224.0.0.1", 0), -EINVAL);
 	CHECK_EQ(add_route(ip, "1.0.0.0", 8, NULL, 67), -EINVAL);
 	CHECK_EQ(add_route(ip, "fd00::", 129, NULL, 0), -EINVAL);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_udp.c - UDP sockets: sending, receiving, ICMP errors, budgets, and what is refused. */
+/* test_udp.c - UDP sockets: sending, receiving, ICMP errors, budgets, and refused calls. */
 #include <limits.h>
 
 #include "rig.h"
@@ -35,13 +35,13 @@ static uint32_t l3_bytes(void)
 	return v6 ? 40 : 20;
 }
 
-/* Where the transport header of a packet is. */
+/* The transport header of a packet. */
 static uint8_t *l4_of(struct rig_packet *p)
 {
 	return p->bytes + 14 + l3_bytes();
 }
 
-/* A packet that arrives in the next poll; the caller writes l4_bytes at l4_of(). */
+/* Queues a packet for the next poll; the caller writes l4_bytes at l4_of(). */
 static struct rig_packet *next_packet(void)
 {
 	struct rig_packet *p = &rig->in[rig->in_tail++ % RIG_QUEUE];
@@ -50,21 +50,21 @@ static struct rig_packet *next_packet(void)
 	return p;
 }
 
-static void wrap(struct rig_packet *p, const struct harp_addr *src, uint8_t proto,
-		 uint32_t l4_bytes)
+static void write_headers(struct rig_packet *p, const struct harp_addr *src, uint8_t proto,
+			  uint32_t l4_bytes)
 {
 	p->len = l4_bytes +
 		 packet_headers(p->bytes, rig_mac, rig_peer_mac, src, &own, proto, l4_bytes);
 }
 
-/* A datagram of the peer. */
+/* A datagram that the peer sends. */
 struct udp_say {
 	const struct harp_addr *src; /* NULL: the peer */
-	uint16_t src_port, dst_port; /* 0: the usual ones */
+	uint16_t src_port, dst_port; /* 0: the default ports */
 	uint32_t len;                /* payload */
-	uint8_t first;               /* its first byte; the next ones count on */
-	int32_t length_field_more;   /* added to the length field */
-	uint32_t trailing;           /* bytes of IP payload behind the datagram */
+	uint8_t first;               /* first payload byte; the next ones count up */
+	int32_t length_field_delta;  /* added to the length field */
+	uint32_t trailing;           /* bytes of IP payload after the datagram */
 	bool zero_checksum, bad_checksum;
 };
 
@@ -73,7 +73,7 @@ static void udp_put(struct udp_say say)
 	struct rig_packet *p = next_packet();
 	const struct harp_addr *src = say.src ? say.src : &peer_addr;
 	uint8_t *uh = l4_of(p);
-	uint32_t len = 8 + say.len, field = (uint32_t)((int32_t)len + say.length_field_more);
+	uint32_t len = 8 + say.len, field = (uint32_t)((int32_t)len + say.length_field_delta);
 	uint16_t sum;
 
 	be16_store(uh, say.src_port ? say.src_port : RIG_PEER_PORT);
@@ -87,7 +87,7 @@ static void udp_put(struct udp_say say)
 	sum = sum == 0 ? 0xffff : sum;
 	sum = say.zero_checksum ? 0 : (uint16_t)(sum ^ (say.bad_checksum ? 0x100 : 0));
 	memcpy(uh + 6, &sum, 2);
-	wrap(p, src, IP_PROTO_UDP, len + say.trailing);
+	write_headers(p, src, IP_PROTO_UDP, len + say.trailing);
 }
 
 static void udp_says(struct udp_say say)
@@ -96,14 +96,14 @@ static void udp_says(struct udp_say say)
 	rig_poll(rig);
 }
 
-/* A packet of the stack. */
+/* A packet that the stack sent. */
 struct udp_sent {
 	uint8_t proto;
 	const uint8_t *l4; /* transport or ICMP header */
 	uint32_t l4_len;
 };
 
-/* The stack's next packet; false: there is none. */
+/* Takes the stack's next packet; false: there is none. */
 static bool udp_take(struct udp_sent *sent)
 {
 	struct rig_packet *p;
@@ -121,7 +121,7 @@ static bool udp_take(struct udp_sent *sent)
 	return true;
 }
 
-/* The next packet is this datagram with a good checksum; its payload. */
+/* Checks that the next packet is this datagram with a correct checksum; returns its payload. */
 static const uint8_t *udp_expect(uint16_t dst_port, uint32_t len)
 {
 	static const uint8_t none[8];
@@ -151,10 +151,10 @@ static const uint8_t *udp_expect(uint16_t dst_port, uint32_t len)
 
 static struct harp_udp *udp_socket(uint16_t port, const struct harp_udp_options *opt)
 {
-	struct harp_endpoint at = { .port = port };
+	struct harp_endpoint local = { .port = port };
 	struct harp_udp *sock = NULL;
 
-	CHECK_EQ(harp_udp_open(rig->stack, &at, opt, &sock), 0);
+	CHECK_EQ(harp_udp_open(rig->stack, &local, opt, &sock), 0);
 	return sock;
 }
 
@@ -186,15 +186,15 @@ TEST(datagrams_are_received)
 	CHECK(buf[0] == 7 && buf[39] == 46);
 	CHECK_EQ(from.peer.port, RIG_PEER_PORT);
 	CHECK_MEM(&from.peer.addr, &peer_addr, sizeof(from.peer.addr));
-	/* Cut to the buffer, the real length reported, the rest gone. */
+	/* A datagram larger than the buffer is truncated, and the call returns its full length. */
 	udp_put((struct udp_say){ .len = 90, .first = 1 });
 	udp_says((struct udp_say){ .len = 0 });
 	memset(buf, 0xaa, sizeof(buf));
 	CHECK_EQ(harp_udp_recv(sock, buf, 10, NULL), 90);
 	CHECK(buf[9] == 10 && buf[10] == 0xaa);
-	CHECK_EQ(harp_udp_recv(sock, buf, 10, NULL), 0); /* a datagram of nothing */
+	CHECK_EQ(harp_udp_recv(sock, buf, 10, NULL), 0); /* an empty datagram */
 	CHECK_EQ(harp_udp_recv(sock, buf, 10, NULL), -EAGAIN);
-	/* Each with its source and the address that it came to. */
+	/* Each datagram is reported with its source and destination. */
 	for (uint8_t i = 0; i < 3; i++)
 		udp_put((struct udp_say){ .src = i == 1 ? &other_addr : NULL,
 					  .src_port = 100u + i,
@@ -220,27 +220,27 @@ TEST(datagrams_are_sent)
 	struct harp_udp *sock = udp_socket(RIG_PORT, NULL);
 	struct harp_endpoint peer = udp_peer();
 	const uint8_t *data;
-	uint32_t most = 1500 - l3_bytes() - 8;
+	uint32_t payload_max = 1500 - l3_bytes() - 8;
 
 	CHECK_EQ(udp_write(sock, NULL, 5), -EDESTADDRREQ);
-	CHECK_EQ(harp_udp_payload_max(sock, &peer), most);
-	CHECK_EQ(udp_write(sock, &peer, most + 1), -EMSGSIZE);
-	CHECK_EQ(udp_write(sock, &peer, most), most);
+	CHECK_EQ(harp_udp_payload_max(sock, &peer), payload_max);
+	CHECK_EQ(udp_write(sock, &peer, payload_max + 1), -EMSGSIZE);
+	CHECK_EQ(udp_write(sock, &peer, payload_max), payload_max);
 	CHECK_EQ(udp_write(sock, &peer, 0), 0);
 	CHECK_EQ(harp_stack_next_deadline_ns(rig->stack), rig->now_ns);
 	rig_poll(rig);
-	data = udp_expect(RIG_PEER_PORT, most);
+	data = udp_expect(RIG_PEER_PORT, payload_max);
 	CHECK(data[0] == 1 && data[100] == (uint8_t)501 &&
-	      data[most - 1] == (uint8_t)((most - 1) * 5 + 1));
+	      data[payload_max - 1] == (uint8_t)((payload_max - 1) * 5 + 1));
 	udp_expect(RIG_PEER_PORT, 0);
-	CHECK_EQ(rig_stat(rig, "tx_copied_bytes"), most);
+	CHECK_EQ(rig_stat(rig, "tx_copied_bytes"), payload_max);
 	CHECK_EQ(rig_stat(rig, "udp_out"), 2);
 	rig_silent(rig);
 	harp_udp_close(sock);
 }
 
-/* A jumbo datagram arrives and leaves whole; the send budget bounds its size. */
-TEST(datagrams_of_several_frames)
+/* A jumbo datagram is received and sent whole; the send budget limits its size. */
+TEST(a_datagram_may_have_several_frames)
 {
 	enum { LEN = 7000, FRAME_MAX = 2048 - FRAME_HEADROOM_BYTES };
 	static uint8_t buf[LEN + 1];
@@ -267,7 +267,7 @@ TEST(datagrams_of_several_frames)
 	harp_udp_close(sock);
 }
 
-/* A checksum that comes out as zero is sent as all ones: zero would mean "none". */
+/* A computed checksum of zero is sent as all ones, because zero means "no checksum". */
 TEST(a_zero_checksum_is_sent_as_ones)
 {
 	struct harp_udp *sock = udp_socket(RIG_PORT, NULL);
@@ -279,7 +279,7 @@ TEST(a_zero_checksum_is_sent_as_ones)
 	CHECK_EQ(harp_udp_send(sock, &peer, &iov, 1), 2);
 	rig_poll(rig);
 	CHECK(udp_take(&sent));
-	memcpy(payload, sent.l4 + 6, 2); /* the complement of the sum: added to it, all ones */
+	memcpy(payload, sent.l4 + 6, 2); /* the checksum as payload makes the sum all ones */
 	CHECK_EQ(harp_udp_send(sock, &peer, &iov, 1), 2);
 	rig_poll(rig);
 	CHECK(udp_take(&sent));
@@ -292,19 +292,20 @@ TEST(invalid_datagrams_are_dropped)
 	struct harp_udp *sock = udp_socket(RIG_PORT, NULL);
 	uint8_t buf[2000];
 
-	/* The length field: less than a header, more than there is, zero. */
-	udp_says((struct udp_say){ .len = 10, .length_field_more = -11 });
-	udp_says((struct udp_say){ .len = 10, .length_field_more = 1 });
-	udp_says((struct udp_say){ .len = 10, .length_field_more = -18 });
+	/* The length field: less than a header, more than the packet has, zero. */
+	udp_says((struct udp_say){ .len = 10, .length_field_delta = -11 });
+	udp_says((struct udp_say){ .len = 10, .length_field_delta = 1 });
+	udp_says((struct udp_say){ .len = 10, .length_field_delta = -18 });
 	CHECK_EQ(rig_stat(rig, "drop_udp_short"), 3);
-	/* Less than IP's: the rest is cut off, and the checksum covers the shorter datagram. */
+	/* A length field below IP's: the rest is discarded, and the checksum covers the shorter
+	 * datagram. */
 	udp_says((struct udp_say){ .len = 10, .trailing = 30, .first = 1 });
 	CHECK_EQ(harp_udp_recv(sock, buf, sizeof(buf), NULL), 10);
-	udp_says((struct udp_say){ .len = 10, .length_field_more = -4, .first = 1 });
+	udp_says((struct udp_say){ .len = 10, .length_field_delta = -4, .first = 1 });
 	CHECK_EQ(harp_udp_recv(sock, buf, sizeof(buf), NULL), 6);
-	/* A header cut short. */
+	/* A truncated header. */
 	for (uint32_t len = 0; len < 8; len++) {
-		wrap(next_packet(), &peer_addr, IP_PROTO_UDP, len);
+		write_headers(next_packet(), &peer_addr, IP_PROTO_UDP, len);
 		rig_poll(rig);
 	}
 	CHECK_EQ(rig_stat(rig, "drop_udp_short"), 11);
@@ -314,7 +315,7 @@ TEST(invalid_datagrams_are_dropped)
 	udp_says((struct udp_say){ .len = 10, .zero_checksum = true });
 	CHECK_EQ(harp_udp_recv(sock, buf, sizeof(buf), NULL), v6 ? -EAGAIN : 10);
 	CHECK_EQ(rig_stat(rig, "drop_udp_checksum"), v6 ? 2 : 1);
-	/* Sources that can't be answered. */
+	/* Source addresses that cannot receive a reply. */
 	{
 		static const char *const bad[2][5] = {
 			{ "255.255.255.255", "224.0.0.1", "10.0.0.255", "127.0.0.1", "0.0.0.0" },
@@ -333,7 +334,7 @@ TEST(invalid_datagrams_are_dropped)
 	harp_udp_close(sock);
 }
 
-/* No socket has the port: an ICMP error quotes the packet. */
+/* No socket has the port: the stack sends an ICMP error that quotes the packet. */
 TEST(a_closed_port_is_answered_with_an_icmp_error)
 {
 	struct harp_udp *sock = udp_socket(RIG_PORT, NULL);
@@ -351,17 +352,17 @@ TEST(a_closed_port_is_answered_with_an_icmp_error)
 				      v6 ? ip_pseudo_sum(&own, &peer_addr, 58, sent.l4_len) : 0)),
 		 0);
 	CHECK_MEM(sent.l4 + 8, rig->in[(rig->in_head - 1) % RIG_QUEUE].bytes + 14, sent.l4_len - 8);
-	/* Invalid datagrams get no answer. */
+	/* Invalid datagrams get no reply. */
 	udp_says((struct udp_say){ .dst_port = 9, .len = 10, .bad_checksum = true });
 	rig_silent(rig);
 	harp_udp_close(sock);
 }
 
-/* The rest of the bucket must not reveal how much others used: after equal pauses the burst has
- * a different length each time. The average is the limit. */
+/* The token bucket must not reveal how many errors other hosts caused: after equal pauses, bursts
+ * have different lengths. Their average is the limit. */
 TEST(icmp_errors_are_rate_limited_unpredictably)
 {
-	unsigned least = UINT_MAX, most = 0, all = 0;
+	unsigned min = UINT_MAX, max = 0, total = 0;
 	struct udp_sent sent;
 
 	for (unsigned burst = 0; burst < 40; burst++) {
@@ -371,14 +372,14 @@ TEST(icmp_errors_are_rate_limited_unpredictably)
 			udp_says((struct udp_say){ .dst_port = 9, .len = 10 });
 		while (udp_take(&sent))
 			count++;
-		least = count < least ? count : least;
-		most = count > most ? count : most;
-		all += count;
+		min = count < min ? count : min;
+		max = count > max ? count : max;
+		total += count;
 		rig->now_ns += 50 * RIG_MS;
 	}
-	CHECK(least >= 25 && most > least + 4);
-	CHECK(all >= 40 * 45 && all <= 40 * 55);
-	CHECK_EQ(rig_stat(rig, "icmp_unreachable_out"), all);
+	CHECK(min >= 25 && max > min + 4);
+	CHECK(total >= 40 * 45 && total <= 40 * 55);
+	CHECK_EQ(rig_stat(rig, "icmp_unreachable_out"), total);
 }
 
 TEST(a_connected_socket_receives_from_its_peer_only)
@@ -388,7 +389,7 @@ TEST(a_connected_socket_receives_from_its_peer_only)
 	struct udp_sent sent;
 	uint8_t buf[100];
 
-	/* Others' datagrams that wait when it is connected are dropped, the peer's stay. */
+	/* Connecting drops queued datagrams of other senders and keeps those of the peer. */
 	udp_put((struct udp_say){ .src = &other_addr, .len = 11 });
 	udp_put((struct udp_say){ .len = 12 });
 	udp_put((struct udp_say){ .src_port = 8, .len = 13 });
@@ -403,19 +404,19 @@ TEST(a_connected_socket_receives_from_its_peer_only)
 	CHECK_EQ(udp_write(sock, NULL, 5), 5);
 	rig_poll(rig);
 	udp_expect(RIG_PEER_PORT, 5);
-	/* From here datagrams of others have no socket. */
+	/* Later datagrams of other senders have no socket. */
 	udp_says((struct udp_say){ .src = &other_addr, .len = 11 });
 	CHECK(udp_take(&sent) && sent.proto != IP_PROTO_UDP);
 	udp_says((struct udp_say){ .len = 12 });
 	CHECK_EQ(harp_udp_recv(sock, buf, sizeof(buf), NULL), 12);
-	/* Disconnected: as before. */
+	/* A disconnected socket receives from any sender. */
 	CHECK_EQ(harp_udp_connect(sock, NULL), 0);
 	udp_says((struct udp_say){ .src = &other_addr, .len = 11 });
 	CHECK_EQ(harp_udp_recv(sock, buf, sizeof(buf), NULL), 11);
 	harp_udp_close(sock);
 }
 
-/* An ICMP error that quotes a datagram of ours to (peer, port). */
+/* Receives an ICMP error that quotes a datagram sent to (to, to_port). */
 static void icmp_error(uint8_t type, uint8_t code, uint32_t mtu_bytes, const struct harp_addr *to,
 		       uint16_t to_port)
 {
@@ -445,14 +446,14 @@ static void icmp_error(uint8_t type, uint8_t code, uint32_t mtu_bytes, const str
 	be16_store(uh + 4, 8);
 	sum = csum_finish(csum_partial(h, len, v6 ? ip_pseudo_sum(&other_addr, &own, 58, len) : 0));
 	memcpy(h + 2, &sum, 2);
-	wrap(p, &other_addr, v6 ? 58 : IP_PROTO_ICMP, len);
+	write_headers(p, &other_addr, v6 ? 58 : IP_PROTO_ICMP, len);
 	rig_poll(rig);
 }
 
 TEST(icmp_errors_reach_their_socket)
 {
 	struct harp_udp *sock = udp_socket(RIG_PORT, NULL);
-	struct harp_endpoint peer = udp_peer(), about;
+	struct harp_endpoint peer = udp_peer(), remote;
 	uint8_t unreachable = v6 ? 1 : 3, port = v6 ? 4 : 3, host = v6 ? 3 : 1;
 	uint8_t too_big = v6 ? 2 : 3, too_big_code = v6 ? 0 : 4;
 	uint32_t headers = l3_bytes() + 8;
@@ -461,10 +462,11 @@ TEST(icmp_errors_reach_their_socket)
 	/* Unconnected: the error names the destination. */
 	icmp_error(unreachable, port, 0, &other_addr, 99);
 	CHECK_EQ(harp_udp_recv(sock, buf, sizeof(buf), NULL), -EAGAIN);
-	CHECK_EQ(harp_udp_error(sock, &about), -ECONNREFUSED);
-	CHECK(about.port == 99 && memcmp(&about.addr, &other_addr, 16) == 0);
-	CHECK_EQ(harp_udp_error(sock, &about), 0);
-	/* Connected: only errors of its peer; an empty receive reports one once. */
+	CHECK_EQ(harp_udp_error(sock, &remote), -ECONNREFUSED);
+	CHECK(remote.port == 99 && memcmp(&remote.addr, &other_addr, 16) == 0);
+	CHECK_EQ(harp_udp_error(sock, &remote), 0);
+	/* Connected: the socket gets only errors about its peer, and a receive reports each error
+	 * once. */
 	CHECK_EQ(harp_udp_connect(sock, &peer), 0);
 	icmp_error(unreachable, port, 0, &other_addr, 99);
 	icmp_error(unreachable, port, 0, &peer_addr, 99);
@@ -474,11 +476,13 @@ TEST(icmp_errors_reach_their_socket)
 	CHECK_EQ(harp_udp_recv(sock, buf, sizeof(buf), NULL), -EAGAIN);
 	icmp_error(unreachable, host, 0, &peer_addr, RIG_PEER_PORT);
 	CHECK_EQ(harp_udp_error(sock, NULL), -EHOSTUNREACH);
-	icmp_error(unreachable, 0, 0, &peer_addr, RIG_PEER_PORT); /* net; no route */
+	icmp_error(unreachable, 0, 0, &peer_addr,
+		   RIG_PEER_PORT); /* network unreachable (IPv6: no route) */
 	CHECK_EQ(harp_udp_error(sock, NULL), -ENETUNREACH);
 	icmp_error(v6 ? 4 : 12, 0, 0, &peer_addr, RIG_PEER_PORT); /* parameter problem */
 	CHECK_EQ(harp_udp_error(sock, NULL), -EPROTO);
-	/* Too big: accepted downwards, not below the least MTU of links, and for ten minutes. */
+	/* Packet too big: it only lowers the MTU, not below the minimum MTU, and for ten
+	 * minutes. */
 	icmp_error(too_big, too_big_code, 1400, &peer_addr, RIG_PEER_PORT);
 	CHECK_EQ(harp_udp_error(sock, NULL), -EMSGSIZE);
 	CHECK_EQ(harp_udp_payload_max(sock, NULL), 1400 - headers);
@@ -486,19 +490,19 @@ TEST(icmp_errors_reach_their_socket)
 	icmp_error(too_big, too_big_code, 1450, &peer_addr, RIG_PEER_PORT);
 	CHECK_EQ(harp_udp_payload_max(sock, NULL), 1400 - headers);
 	icmp_error(too_big, too_big_code, 69, &peer_addr, RIG_PEER_PORT);
-	/* IPv6 ignores it (RFC 8201 section 4), IPv4 uses its least MTU. */
+	/* IPv6 ignores an MTU below its minimum (RFC 8201 section 4), IPv4 uses the minimum. */
 	CHECK_EQ(harp_udp_payload_max(sock, NULL), (v6 ? 1400 : 552) - headers);
 	rig->now_ns += 601 * RIG_S;
 	rig_poll(rig);
 	CHECK_EQ(harp_udp_payload_max(sock, NULL), 1500 - headers);
-	/* The path has not changed: once more. */
+	/* The path still has the smaller MTU, so a second error arrives. */
 	icmp_error(too_big, too_big_code, 1400, &peer_addr, RIG_PEER_PORT);
 	CHECK_EQ(harp_udp_payload_max(sock, NULL), 1400 - headers);
 	harp_udp_close(sock);
 	icmp_error(unreachable, port, 0, &peer_addr, RIG_PEER_PORT); /* no socket */
 }
 
-/* The application does not read: the budget bounds the datagrams, and each one beyond is
+/* The application does not read: the budget limits the queued datagrams, and each drop is
  * counted. */
 TEST(the_receive_budget_is_enforced)
 {
@@ -512,13 +516,13 @@ TEST(the_receive_budget_is_enforced)
 	CHECK_EQ(rig_stat(rig, "drop_udp_rx_budget"), 15);
 	CHECK_EQ(rig_stat(rig, "frames_udp_rx"), 10);
 	while (harp_udp_recv(sock, buf, sizeof(buf), NULL) == 10) {
-		CHECK_EQ(buf[0], got); /* the oldest ones, in order */
+		CHECK_EQ(buf[0], got); /* the oldest datagrams, in order */
 		got++;
 	}
 	CHECK_EQ(got, 10);
 	udp_says((struct udp_say){ .len = 10 });
 	CHECK_EQ(rig_stat(rig, "udp_in"), 11);
-	harp_udp_close(sock); /* with one unread */
+	harp_udp_close(sock); /* while a datagram is unread */
 }
 
 TEST(the_send_budget_is_enforced)
@@ -526,11 +530,11 @@ TEST(the_send_budget_is_enforced)
 	struct harp_udp_options opt = { .size = sizeof(opt), .tx_frames = 8 };
 	struct harp_udp *sock = udp_socket(RIG_PORT, &opt);
 	struct harp_endpoint peer = udp_peer();
-	int taken = 0;
+	int count = 0;
 
 	while (udp_write(sock, &peer, 20) == 20)
-		taken++;
-	CHECK_EQ(taken, 8);
+		count++;
+	CHECK_EQ(count, 8);
 	rig_poll(rig);
 	CHECK_EQ(udp_write(sock, &peer, 20), 20);
 	rig_poll(rig);
@@ -544,7 +548,7 @@ TEST(a_full_nic_delays_datagrams_in_order)
 	struct harp_udp_options opt = { .size = sizeof(opt), .tx_frames = 400 };
 	struct harp_udp *sock = udp_socket(RIG_PORT, &opt);
 	struct harp_endpoint peer = udp_peer();
-	uint32_t sent = 0, seen = 0;
+	uint32_t sent = 0, next = 0;
 	struct udp_sent s;
 
 	rig->nic_full = true;
@@ -561,19 +565,19 @@ TEST(a_full_nic_delays_datagrams_in_order)
 	for (int i = 0; i < 50; i++) {
 		rig->now_ns += RIG_MS;
 		rig_poll(rig);
-		for (; udp_take(&s); seen++)
-			CHECK_MEM(s.l4 + 8, &seen, sizeof(seen));
+		for (; udp_take(&s); next++)
+			CHECK_MEM(s.l4 + 8, &next, sizeof(next));
 	}
-	CHECK_EQ(seen, sent);
+	CHECK_EQ(next, sent);
 	harp_udp_close(sock);
 }
 
-/* A next hop does not exist: other datagrams are sent meanwhile; after a timeout the error is
- * reported. */
-TEST(an_unresolved_neighbor_delays_no_other)
+/* While one next hop is unresolved, datagrams to other hosts are sent. After a timeout the socket
+ * reports an error. */
+TEST(an_unresolved_neighbor_does_not_delay_other_datagrams)
 {
 	struct harp_udp *sock = udp_socket(RIG_PORT, NULL);
-	struct harp_endpoint peer = udp_peer(), dead = peer, about;
+	struct harp_endpoint peer = udp_peer(), dead = peer, remote;
 
 	CHECK_EQ(harp_addr_parse(v6 ? "fd00::9" : "10.0.0.9", &dead.addr), 0);
 	dead.port = 1;
@@ -582,7 +586,7 @@ TEST(an_unresolved_neighbor_delays_no_other)
 	rig_poll(rig);
 	udp_expect(RIG_PEER_PORT, 5);
 	rig_silent(rig);
-	/* It is resolved: waiting datagrams are sent in order. */
+	/* When it is resolved, the waiting datagrams are sent in order. */
 	CHECK_EQ(udp_write(sock, &dead, 6), 6);
 	CHECK_EQ(harp_stack_neighbor_set(rig->stack, &dead.addr, rig_peer_mac), 0);
 	rig_poll(rig);
@@ -595,11 +599,11 @@ TEST(an_unresolved_neighbor_delays_no_other)
 		rig_poll(rig);
 		rig->now_ns += 100 * RIG_MS;
 	}
-	CHECK_EQ(harp_udp_error(sock, &about), -EHOSTUNREACH);
-	CHECK_MEM(&about.addr, &dead.addr, 16);
+	CHECK_EQ(harp_udp_error(sock, &remote), -EHOSTUNREACH);
+	CHECK_MEM(&remote.addr, &dead.addr, 16);
 	CHECK_EQ(rig_stat(rig, "drop_udp_unsent"), 1);
 	CHECK_EQ(rig_stat(rig, "frames_udp_tx"), 0);
-	/* Closed while one waits. */
+	/* The socket is closed while a datagram waits. */
 	CHECK_EQ(udp_write(sock, &dead, 8), 8);
 	rig_poll(rig);
 	harp_udp_close(sock);
@@ -608,33 +612,33 @@ TEST(an_unresolved_neighbor_delays_no_other)
 
 TEST(addresses_and_ports_are_checked)
 {
-	struct harp_endpoint at = { .addr = own, .port = RIG_PORT }, local;
+	struct harp_endpoint endpoint = { .addr = own, .port = RIG_PORT }, local;
 	struct harp_udp_options bad = { .size = sizeof(bad), .dscp = 64 };
-	struct harp_udp *sock[9], *more;
-	bool differ = false;
+	struct harp_udp *sock[9], *extra;
+	bool is_random = false;
 
-	CHECK_EQ(harp_udp_open(rig->stack, &at, &bad, &more), -EINVAL);
-	CHECK_EQ(harp_udp_open(rig->stack, &at, NULL, &sock[0]), 0);
-	CHECK_EQ(harp_udp_open(rig->stack, &at, NULL, &more), -EADDRINUSE);
-	at.addr = (struct harp_addr){ { 0 } };
-	CHECK_EQ(harp_udp_open(rig->stack, &at, NULL, &more), -EADDRINUSE);
-	at.addr = peer_addr;
-	CHECK_EQ(harp_udp_open(rig->stack, &at, NULL, &more), -EADDRNOTAVAIL);
-	/* Automatic ports: in the range, different, and not one after the other (RFC 6056). */
+	CHECK_EQ(harp_udp_open(rig->stack, &endpoint, &bad, &extra), -EINVAL);
+	CHECK_EQ(harp_udp_open(rig->stack, &endpoint, NULL, &sock[0]), 0);
+	CHECK_EQ(harp_udp_open(rig->stack, &endpoint, NULL, &extra), -EADDRINUSE);
+	endpoint.addr = (struct harp_addr){ { 0 } };
+	CHECK_EQ(harp_udp_open(rig->stack, &endpoint, NULL, &extra), -EADDRINUSE);
+	endpoint.addr = peer_addr;
+	CHECK_EQ(harp_udp_open(rig->stack, &endpoint, NULL, &extra), -EADDRNOTAVAIL);
+	/* Automatic ports are in the range, differ, and are not consecutive (RFC 6056). */
 	for (int i = 1; i < 8; i++) {
 		sock[i] = udp_socket(0, NULL);
 		harp_udp_endpoints(sock[i], &local, NULL);
 		CHECK(local.port >= 61000 && local.port != RIG_PORT);
 		if (i > 1) {
-			struct harp_endpoint before;
+			struct harp_endpoint previous;
 
-			harp_udp_endpoints(sock[i - 1], &before, NULL);
-			differ |= local.port != before.port + 1;
+			harp_udp_endpoints(sock[i - 1], &previous, NULL);
+			is_random |= local.port != previous.port + 1;
 		}
 	}
-	CHECK(differ);
-	at = (struct harp_endpoint){ .port = 0 };
-	CHECK_EQ(harp_udp_open(rig->stack, &at, NULL, &more), -ENOSPC); /* max_conns is 8 */
+	CHECK(is_random);
+	endpoint = (struct harp_endpoint){ .port = 0 };
+	CHECK_EQ(harp_udp_open(rig->stack, &endpoint, NULL, &extra), -ENOSPC); /* max_conns is 8 */
 	for (int i = 0; i < 8; i++)
 		harp_udp_close(sock[i]);
 	harp_udp_close(NULL);
@@ -665,21 +669,21 @@ TEST(two_addresses_share_a_port)
 TEST(a_removed_address_fails_its_datagrams)
 {
 	struct harp_udp *sock = udp_socket(RIG_PORT, NULL);
-	struct harp_endpoint peer = udp_peer(), about;
+	struct harp_endpoint peer = udp_peer(), remote;
 
 	CHECK_EQ(udp_write(sock, &peer, 5), 5);
 	CHECK_EQ(harp_stack_address_remove(rig->stack, &own), 0);
 	rig_poll(rig);
 	rig_silent(rig);
-	CHECK(harp_udp_error(sock, &about) < 0);
-	CHECK_EQ(about.port, RIG_PEER_PORT);
+	CHECK(harp_udp_error(sock, &remote) < 0);
+	CHECK_EQ(remote.port, RIG_PEER_PORT);
 	CHECK_EQ(rig_stat(rig, "drop_udp_unsent"), 1);
 	CHECK_EQ(rig_stat(rig, "frames_udp_tx"), 0);
 	CHECK(udp_write(sock, &peer, 5) < 0);
 	harp_udp_close(sock);
 }
 
-TEST(unsent_datagrams_end_with_their_socket)
+TEST(closing_a_socket_discards_its_unsent_datagrams)
 {
 	struct harp_udp_options opt = { .size = sizeof(opt), .tx_frames = 8 };
 	struct harp_udp *sock = udp_socket(RIG_PORT, &opt);

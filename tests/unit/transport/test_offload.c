@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_offload.c - stacks on NICs with offloads: TSO, checksums, and reading the application's
- * memory. A GSO packet arrives as the segments that it consists of, nothing is copied, and memory
- * is released when neither stack nor NIC refers to it.
+ * test_offload.c - stacks on NICs with TSO, checksum offload and external frames. A GSO packet
+ * arrives as its segments, nothing is copied, and application memory is released when neither the
+ * stack nor the NIC refers to it.
  */
 #include "memory/external.h"
 #include "net_rig.h"
@@ -13,29 +13,30 @@
 #define HOW(...)                                                                                   \
 	((struct how){ .tx_frames = 64, .wire = { .tx_frags_max = 48, .strict = 1, __VA_ARGS__ } })
 
-enum way { BY_COPY, BY_FRAMES, IN_PLACE };
+enum send_method { BY_COPY, BY_FRAMES, IN_PLACE };
 
-static ssize_t net_send(enum way way, size_t len)
+static ssize_t net_send(enum send_method method, size_t len)
 {
 	struct iovec iov = { net.bytes + net.sent, len };
 	struct harp_frame *frame;
 	int err;
 
-	if (way == BY_COPY)
-		return harp_conn_send(net.from, &iov, 1);
-	if (way == IN_PLACE)
-		return harp_conn_send_external(net.from, iov.iov_base, len);
-	err = harp_frame_alloc(net.from, &frame);
+	if (method == BY_COPY)
+		return harp_conn_send(net.sender, &iov, 1);
+	if (method == IN_PLACE)
+		return harp_conn_send_external(net.sender, iov.iov_base, len);
+	err = harp_frame_alloc(net.sender, &frame);
 	if (err)
 		return err;
 	frame->len = len < frame->capacity ? (uint32_t)len : frame->capacity;
-	memcpy(frame->data, iov.iov_base, frame->len); /* the application's, not the stack's */
+	memcpy(frame->data, iov.iov_base,
+	       frame->len); /* a copy by the application, not by the stack */
 	len = frame->len;
-	CHECK_EQ(harp_conn_send_frame(net.from, frame), 0);
+	CHECK_EQ(harp_conn_send_frame(net.sender, frame), 0);
 	return (ssize_t)len;
 }
 
-static void net_move(enum way way, size_t piece)
+static void net_transfer(enum send_method method, size_t piece_bytes)
 {
 	for (int i = 0; i < 20000 && net.received < BYTES; i++) {
 		ssize_t n = 1;
@@ -43,7 +44,7 @@ static void net_move(enum way way, size_t piece)
 		while (n > 0 && net.sent < BYTES) {
 			size_t left = BYTES - net.sent;
 
-			n = net_send(way, left < piece ? left : piece);
+			n = net_send(method, left < piece_bytes ? left : piece_bytes);
 			CHECK(n > 0 || n == -EAGAIN);
 			net.sent += n > 0 ? (uint64_t)n : 0;
 		}
@@ -52,28 +53,28 @@ static void net_move(enum way way, size_t piece)
 	}
 	CHECK_EQ(net.received, BYTES);
 	net_settles();
-	CHECK_EQ(harp_conn_acked_bytes(net.from), BYTES);
+	CHECK_EQ(harp_conn_acked_bytes(net.sender), BYTES);
 }
 
-/* The same bytes through NICs with and without offloads: the segments that arrive are the same,
- * to the identification. */
-static void test_gso_packets_are_segments(bool v6, enum way way, size_t piece)
+/* With and without offloads the received segments are the same, including the IPv4
+ * identification. */
+static void test_gso_packets_are_segments(bool v6, enum send_method method, size_t piece_bytes)
 {
 	static struct seg plain[TAP_SEGS_MAX];
 	struct how how = HOW(.external_count = 512);
 	unsigned count = 0;
 	uint32_t begin = 0;
 
-	for (int cut = 0; cut < 2; cut++) {
+	for (int offload = 0; offload < 2; offload++) {
 		how.v6 = v6;
-		how.wire.offloads = cut ? ALL_OFFLOADS : 0;
+		how.wire.offloads = offload ? ALL_OFFLOADS : 0;
 		net_open_connected(how);
-		if (way == IN_PLACE)
+		if (method == IN_PLACE)
 			CHECK_EQ(harp_stack_memory_add(net.stack[0], net.bytes, BYTES), 0);
-		net_move(way, piece);
-		CHECK_EQ(net_stat(0, "tcp_tso_packets_out") > 0, cut);
+		net_transfer(method, piece_bytes);
+		CHECK_EQ(net_stat(0, "tcp_tso_packets_out") > 0, offload);
 		CHECK_EQ(net_stat(0, "tcp_retransmits"), 0);
-		if (!cut) {
+		if (!offload) {
 			count = net.tap[1].count;
 			memcpy(plain, net.tap[1].segs, count * sizeof(plain[0]));
 			CHECK(count > BYTES / 1460);
@@ -82,7 +83,7 @@ static void test_gso_packets_are_segments(bool v6, enum way way, size_t piece)
 			CHECK(net_stat(0, "tx_packets") < count * 3 / 4);
 			CHECK_EQ(net.tap[1].count, count);
 		}
-		for (unsigned i = 0; cut && i < count && i < net.tap[1].count; i++) {
+		for (unsigned i = 0; offload && i < count && i < net.tap[1].count; i++) {
 			const struct seg *a = &plain[i], *b = &net.tap[1].segs[i];
 
 			if (i == 0)
@@ -98,27 +99,27 @@ static void test_gso_packets_are_segments(bool v6, enum way way, size_t piece)
 
 AFTER_EACH(net_close())
 
-/* End to end with the stacks' own frames, and from the application's memory: nothing is copied. */
-static void test_nothing_is_copied(enum way way, uint32_t offloads)
+/* No byte is copied end to end, neither from the stack's frames nor from application memory. */
+static void test_nothing_is_copied(enum send_method method, uint32_t offloads)
 {
 	struct harp_tcp_info info;
 
 	net_open_connected(HOW(.external_count = 512, .offloads = offloads));
-	if (way == IN_PLACE)
+	if (method == IN_PLACE)
 		CHECK_EQ(harp_stack_memory_add(net.stack[0], net.bytes, BYTES), 0);
-	net_move(way, 9000);
+	net_transfer(method, 9000);
 	CHECK_EQ(net_stat(0, "tx_copied_bytes"), 0);
 	CHECK_EQ(net_stat(1, "rx_copied_bytes") + net_stat(1, "rx_coalesced_bytes"), 0);
-	CHECK_EQ(net_stat(0, "tx_external_bytes"), way == IN_PLACE ? BYTES : 0);
-	harp_conn_info(net.from, &info);
+	CHECK_EQ(net_stat(0, "tx_external_bytes"), method == IN_PLACE ? BYTES : 0);
+	harp_conn_info(net.sender, &info);
 	CHECK_EQ(info.tx_copied_bytes, 0);
-	harp_conn_info(net.to, &info);
+	harp_conn_info(net.receiver, &info);
 	CHECK_EQ(info.rx_copied_bytes, 0);
 	net_close();
 }
 
-/* Segments are cut anywhere in the memory, and put together of pieces that lie apart; made larger
- * for a probe of the path, and smaller when it carries less: nothing is copied for any of that. */
+/* Segments consist of non-contiguous pieces of memory. They grow for a path MTU probe and are split
+ * when the MTU falls. No step copies a byte. */
 TEST(resegmenting_copies_nothing)
 {
 	const size_t pieces[] = { 1, 999, 3, 1448, 777, 2000, 5, 5000 };
@@ -128,29 +129,30 @@ TEST(resegmenting_copies_nothing)
 	CHECK_EQ(harp_stack_memory_add(net.stack[0], net.bytes, BYTES), 0);
 	for (unsigned i = 0; i < 8; i++) {
 		/* Every other piece is sent from a copy, so that the pieces are not contiguous. */
-		static uint8_t apart[8][5000];
+		static uint8_t copies[8][5000];
 
-		memcpy(apart[i], net.bytes + net.sent, pieces[i]);
-		CHECK_EQ(harp_stack_memory_add(net.stack[0], apart[i], sizeof(apart[i])), 0);
-		CHECK_EQ(harp_conn_send_external(net.from, i % 2 ? apart[i] : net.bytes + net.sent,
+		memcpy(copies[i], net.bytes + net.sent, pieces[i]);
+		CHECK_EQ(harp_stack_memory_add(net.stack[0], copies[i], sizeof(copies[i])), 0);
+		CHECK_EQ(harp_conn_send_external(net.sender,
+						 i % 2 ? copies[i] : net.bytes + net.sent,
 						 pieces[i]),
 			 (ssize_t)pieces[i]);
 		net.sent += pieces[i];
 	}
-	first = net.from->sndq.unsent;
-	CHECK(seg_bytes(first) == net.from->snd.mss_bytes && seg_frags(first) > 3);
-	CHECK(tcp_resegment_gather(net.from, 2111));
+	first = net.sender->sndq.unsent;
+	CHECK(seg_bytes(first) == net.sender->snd.mss_bytes && seg_frags(first) > 3);
+	CHECK(tcp_resegment_gather(net.sender, 2111));
 	CHECK_EQ(seg_bytes(first), 2111);
-	first->next->tcp_flags |= SEG_PUSH; /* the end of a handover, which the next one takes in */
+	first->next->tcp_flags |= SEG_PUSH; /* the end of a write, which the next call gathers */
 	CHECK_EQ(first->tcp_flags, 0);
-	CHECK(tcp_resegment_gather(net.from, 5222));
+	CHECK(tcp_resegment_gather(net.sender, 5222));
 	CHECK_EQ(seg_bytes(first), 5222);
 	CHECK_EQ(first->next->seq, first->seq + 5222);
-	CHECK(tcp_resegment_split(net.from, first, 1000)); /* between two pieces */
+	CHECK(tcp_resegment_split(net.sender, first, 1000)); /* between two pieces */
 	CHECK_EQ(first->tcp_flags, 0);
 	CHECK_EQ(first->next->tcp_flags, SEG_PUSH);
-	CHECK(tcp_resegment_split(net.from, first, 500));
-	net.from->snd.mss_bytes = 333;
+	CHECK(tcp_resegment_split(net.sender, first, 500));
+	net.sender->snd.mss_bytes = 333;
 	net_arrives(100000, 100000);
 	CHECK_EQ(net_stat(0, "tx_copied_bytes"), 0);
 	CHECK(net_stat(0, "tcp_resegmented") > 10);
@@ -159,9 +161,9 @@ TEST(resegmenting_copies_nothing)
 	CHECK_EQ(net.stack[0]->pool.external_free_count, 64);
 }
 
-/* A segment of several frames is lost, and the NIC has completed only the first of them: it is
- * retransmitted when the NIC has completed all, and not before. */
-static void test_sent_again_when_read(enum way way)
+/* A segment of several frames is lost, and the NIC has completed only the first one. The segment is
+ * retransmitted only after the NIC has completed all frames. */
+static void test_retransmission_waits_for_completions(enum send_method method)
 {
 	const struct harp_wire_impair down = { .down = 1 }, up = { 0 };
 
@@ -170,10 +172,10 @@ static void test_sent_again_when_read(enum way way)
 	CHECK_EQ(harp_wire_set_impair(net.wire, 0, &down), 0);
 	net.tap[0].slow = true;
 	while (net.sent < 1400) {
-		CHECK_EQ(net_send(way, 100), 100);
+		CHECK_EQ(net_send(method, 100), 100);
 		net.sent += 100;
 	}
-	CHECK(seg_frags(net.from->sndq.unsent) > 1);
+	CHECK(seg_frags(net.sender->sndq.unsent) > 1);
 	for (int i = 0; i < 3000; i++)
 		net_step(MS);
 	CHECK(net.tap[0].held_count > 0);
@@ -186,9 +188,9 @@ static void test_sent_again_when_read(enum way way)
 	net_close();
 }
 
-/* A NIC that completes frames only when more are sent: what is lost at the end is retransmitted as
- * a copy. */
-static void test_sent_again_when_kept(enum way way)
+/* The NIC completes frames only when it sends more. A loss at the end of the data is retransmitted
+ * from a copy. */
+static void test_retransmission_as_a_copy(enum send_method method)
 {
 	const struct harp_wire_impair down = { .down = 1 }, up = { 0 };
 	struct how how = HOW(.external_count = 64);
@@ -199,7 +201,7 @@ static void test_sent_again_when_kept(enum way way)
 	CHECK_EQ(harp_wire_set_impair(net.wire, 0, &down), 0);
 	net.tap[0].stuck = true;
 	while (net.sent < 4000) {
-		CHECK_EQ(net_send(way, 500), 500);
+		CHECK_EQ(net_send(method, 500), 500);
 		net.sent += 500;
 	}
 	net_step(MS);
@@ -237,24 +239,24 @@ TEST(datagrams_have_good_checksums)
 	harp_udp_close(b);
 }
 
-/* The NIC has not got this segment yet, so its next completion says nothing about it. */
-TEST(a_segment_made_between_polls_is_due_now)
+/* The NIC does not have this segment yet, so the next completion is not its deadline. */
+TEST(a_segment_created_between_polls_is_due_now)
 {
 	net_open_connected(HOW());
 	for (int i = 0; i < 4; i++)
 		net_step(MS);
 	CHECK(harp_stack_next_deadline_ns(net.stack[0]) > net.now_ns);
-	harp_conn_abort(net.from);
+	harp_conn_abort(net.sender);
 	CHECK_EQ(harp_stack_next_deadline_ns(net.stack[0]), net.now_ns);
 	harp_stack_poll(net.stack[0], net.now_ns);
 	CHECK(harp_stack_next_deadline_ns(net.stack[0]) > net.now_ns);
 	CHECK_EQ(net_stat(0, "tcp_rst_out"), 1);
-	net.from = NULL;
+	net.sender = NULL;
 }
 
 /* ---- the application's memory ---------------------------------------------------------------- */
 
-TEST(memory_is_registered_before_it_is_sent_in_place)
+TEST(only_registered_memory_is_sent_in_place)
 {
 	struct harp_stack *stack;
 	uint8_t *p;
@@ -266,32 +268,33 @@ TEST(memory_is_registered_before_it_is_sent_in_place)
 	CHECK_EQ(harp_stack_memory_add(stack, p, 0), -EINVAL);
 	CHECK_EQ(harp_stack_memory_add(stack, p, SIZE_MAX), -EINVAL);
 	CHECK_EQ(harp_stack_memory_remove(stack, p, 1000), -ENOENT);
-	CHECK_EQ(harp_conn_send_external(net.from, p, 10), -EFAULT);
+	CHECK_EQ(harp_conn_send_external(net.sender, p, 10), -EFAULT);
 	CHECK_EQ(harp_stack_memory_add(stack, p, 1000), 0);
 	CHECK_EQ(harp_stack_memory_add(stack, p + 500, 1000), 0); /* overlaps */
 	CHECK_EQ(harp_stack_memory_add(stack, p, 1000), 0);       /* twice */
 	CHECK_EQ(harp_stack_memory_remove(stack, p, 999), -ENOENT);
-	CHECK_EQ(harp_conn_send_external(net.from, p + 600, 901), -EFAULT); /* its last byte */
-	CHECK_EQ(harp_conn_send_external(net.from, p - 1, 10), -EFAULT);
-	CHECK_EQ(harp_conn_send_external(net.from, p + 400, SIZE_MAX - 300), -EFAULT);
-	CHECK_EQ(harp_conn_send_external(net.from, p, 0), 0);
-	CHECK_EQ(harp_conn_send_external(net.from, p, 1000), 1000);
+	CHECK_EQ(harp_conn_send_external(net.sender, p + 600, 901),
+		 -EFAULT); /* beyond the region by a byte */
+	CHECK_EQ(harp_conn_send_external(net.sender, p - 1, 10), -EFAULT);
+	CHECK_EQ(harp_conn_send_external(net.sender, p + 400, SIZE_MAX - 300), -EFAULT);
+	CHECK_EQ(harp_conn_send_external(net.sender, p, 0), 0);
+	CHECK_EQ(harp_conn_send_external(net.sender, p, 1000), 1000);
 	CHECK_EQ(harp_stack_memory_remove(stack, p, 1000), 0); /* it was added twice */
 	CHECK_EQ(harp_stack_memory_remove(stack, p, 1000), -EBUSY);
 	for (int k = 0; k < 40; k++)
 		net_step(MS / 10);
 	CHECK_EQ(harp_stack_memory_remove(stack, p, 1000),
 		 -EBUSY); /* acknowledged, not completed */
-	CHECK_EQ(harp_conn_acked_bytes(net.from), 1000);
+	CHECK_EQ(harp_conn_acked_bytes(net.sender), 1000);
 	for (int i = 0; i < 10; i++)
 		net_step(MS);
 	CHECK_EQ(harp_stack_memory_remove(stack, p, 1000), 0);
 	CHECK_EQ(harp_stack_memory_remove(stack, p, 1000), -ENOENT);
 	CHECK_EQ(harp_stack_memory_remove(stack, p + 500, 1000), 0);
-	CHECK_EQ(harp_conn_send_external(net.from, p + 600, 1), -EFAULT);
+	CHECK_EQ(harp_conn_send_external(net.sender, p + 600, 1), -EFAULT);
 }
 
-/* All that was sent arrives, and no frame is left. */
+/* Checks that all data arrives and no frame is left. */
 static void arrives(void)
 {
 	net_arrives(3000, MS);
@@ -308,8 +311,8 @@ static uint8_t *send_apart(size_t len)
 
 	memcpy(apart, net.bytes, BYTES);
 	CHECK_EQ(harp_stack_memory_add(net.stack[0], apart, BYTES), 0);
-	CHECK_EQ(harp_conn_send(net.from, &(struct iovec){ apart, 10 }, 1), 10);
-	n = harp_conn_send_external(net.from, apart + 10, len);
+	CHECK_EQ(harp_conn_send(net.sender, &(struct iovec){ apart, 10 }, 1), 10);
+	n = harp_conn_send_external(net.sender, apart + 10, len);
 	CHECK(n > 8000);
 	net.sent = 10 + (uint64_t)n;
 	return apart;
@@ -321,7 +324,7 @@ static void scribble(uint8_t *apart)
 	free(apart);
 }
 
-/* A NIC that takes nothing, like a memif whose peer has stopped, and segments that wait for it. */
+/* Segments wait for a NIC whose ring stays full, such as a memif whose peer has stopped. */
 static uint8_t *send_to_a_full_nic(void)
 {
 	uint8_t *apart;
@@ -333,7 +336,7 @@ static uint8_t *send_to_a_full_nic(void)
 	return apart;
 }
 
-/* Waiting segments are given up, and the memory is free at once. */
+/* Eviction drops the waiting segments, and the memory is free at once. */
 TEST(eviction_from_a_full_nic_is_immediate)
 {
 	uint8_t *apart = send_to_a_full_nic();
@@ -379,15 +382,15 @@ TEST(work_behind_an_eviction_is_due_at_once)
 	uint8_t *apart = send_to_a_full_nic();
 
 	CHECK_EQ(harp_stack_memory_evict(net.stack[0], apart, BYTES), (ssize_t)net.sent - 10);
-	harp_conn_abort(net.from);
+	harp_conn_abort(net.sender);
 	CHECK_EQ(harp_stack_next_deadline_ns(net.stack[0]), net.now_ns);
-	net.from = NULL;
+	net.sender = NULL;
 	scribble(apart);
 	net.tap[0].full = false;
 	net_step(MS);
 }
 
-/* Segments in other memory that wait for the NIC stay. */
+/* Segments in other memory keep waiting for the NIC. */
 TEST(an_eviction_leaves_other_memory_alone)
 {
 	static uint8_t other[1000];
@@ -396,12 +399,12 @@ TEST(an_eviction_leaves_other_memory_alone)
 	CHECK_EQ(harp_stack_memory_add(net.stack[0], other, sizeof(other)), 0);
 	CHECK_EQ(harp_stack_memory_add(net.stack[0], net.bytes, BYTES), 0);
 	net.tap[0].full = true;
-	CHECK_EQ(harp_conn_send_external(net.from, net.bytes, 3000), 3000);
+	CHECK_EQ(harp_conn_send_external(net.sender, net.bytes, 3000), 3000);
 	net.sent = 3000;
 	net_step(MS);
 	CHECK_EQ(harp_stack_memory_evict(net.stack[0], other, sizeof(other)), 0);
 	CHECK_EQ(net_stat(0, "tx_forgotten") + net_stat(0, "tx_evicted_bytes"), 0);
-	/* The NIC has no more room than before. */
+	/* The ring is still full. */
 	CHECK(harp_stack_next_deadline_ns(net.stack[0]) > net.now_ns);
 	net.tap[0].full = false;
 	arrives();
@@ -427,7 +430,7 @@ TEST(an_eviction_needs_no_free_frame)
 	arrives();
 }
 
-/* Packets larger than a frame, and no free frame: the connection ends and reports why. */
+/* Packets larger than a frame, and no free frame: the connection ends with -ENOBUFS. */
 TEST(an_eviction_without_room_ends_the_connection)
 {
 	struct frame_pool *pool;
@@ -441,7 +444,7 @@ TEST(an_eviction_without_room_ends_the_connection)
 	pool->free_count = 0;
 	CHECK_EQ(harp_stack_memory_evict(net.stack[0], apart, BYTES), 0);
 	pool->free_count += free_count; /* some were released */
-	CHECK_EQ(harp_conn_error(net.from), -ENOBUFS);
+	CHECK_EQ(harp_conn_error(net.sender), -ENOBUFS);
 	CHECK_EQ(harp_stack_memory_remove(net.stack[0], apart, BYTES), 0);
 	scribble(apart);
 }
@@ -457,16 +460,16 @@ TEST(evicted_memory_is_refused_until_it_is_added_again)
 	CHECK_EQ(harp_stack_memory_add(stack, p, BYTES), 0);
 	CHECK_EQ(harp_stack_memory_add(stack, p, BYTES / 2), 0);
 	CHECK_EQ(harp_stack_memory_add(stack, p, BYTES / 2), 0);
-	CHECK_EQ(harp_stack_memory_evict(stack, p, BYTES / 2), 0); /* one of two users */
+	CHECK_EQ(harp_stack_memory_evict(stack, p, BYTES / 2), 0); /* one of two registrations */
 	CHECK_EQ(harp_stack_memory_remove(stack, p, BYTES), 0);
-	CHECK_EQ(harp_conn_send_external(net.from, p, 1000), 1000);
+	CHECK_EQ(harp_conn_send_external(net.sender, p, 1000), 1000);
 	net_step(MS); /* the NIC has it */
 	CHECK_EQ(harp_stack_memory_remove(stack, p, BYTES / 2), 0);
 	CHECK_EQ(harp_stack_memory_evict(stack, p, BYTES / 2), 1000);
 	CHECK_EQ(harp_stack_memory_remove(stack, p, BYTES / 2), -EBUSY);
-	CHECK_EQ(harp_conn_send_external(net.from, p + 1000, 1000), -EFAULT);
+	CHECK_EQ(harp_conn_send_external(net.sender, p + 1000, 1000), -EFAULT);
 	CHECK_EQ(harp_stack_memory_add(stack, p, BYTES / 2), 0);
-	CHECK_EQ(harp_conn_send_external(net.from, p + 1000, 1000), 1000);
+	CHECK_EQ(harp_conn_send_external(net.sender, p + 1000, 1000), 1000);
 	net.sent = 2000;
 	CHECK_EQ(harp_stack_memory_remove(stack, p, BYTES / 2), 0);
 	arrives();
@@ -474,7 +477,7 @@ TEST(evicted_memory_is_refused_until_it_is_added_again)
 	CHECK_EQ(harp_stack_memory_remove(stack, p, BYTES / 2), -ENOENT);
 }
 
-TEST(overlapping_memory_still_serves)
+TEST(overlapping_memory_stays_registered)
 {
 	struct harp_stack *stack;
 	uint8_t *p;
@@ -484,8 +487,8 @@ TEST(overlapping_memory_still_serves)
 	p = net.bytes;
 	CHECK_EQ(harp_stack_memory_add(stack, p, 5000), 0);
 	CHECK_EQ(harp_stack_memory_add(stack, p, 9000), 0);
-	CHECK_EQ(harp_conn_send_external(net.from, p, 1000), 1000);
-	CHECK_EQ(harp_conn_send_external(net.from, p + 1000, 8000), 8000);
+	CHECK_EQ(harp_conn_send_external(net.sender, p, 1000), 1000);
+	CHECK_EQ(harp_conn_send_external(net.sender, p + 1000, 8000), 8000);
 	net.sent = 9000;
 	CHECK(harp_stack_memory_evict(stack, p, 5000) > 0);
 	CHECK_EQ(harp_stack_memory_remove(stack, p, 5000), 0);
@@ -494,9 +497,9 @@ TEST(overlapping_memory_still_serves)
 	CHECK_EQ(harp_stack_memory_remove(stack, p, 9000), 0);
 }
 
-/* The application takes back its memory before the peer has received it, and overwrites it:
- * everything arrives. */
-static void evict(bool of_stack)
+/* The application evicts its memory before the peer has received the bytes, and overwrites it. The
+ * peer receives the original bytes. */
+static void evict(bool from_stack)
 {
 	uint8_t *apart;
 	ssize_t n;
@@ -504,10 +507,10 @@ static void evict(bool of_stack)
 	net_open_connected(HOW(.external_count = 64, .complete_delay_ns = 5 * MS));
 	apart = send_apart(40000);
 	CHECK(net.sent > 30000);
-	net_step(MS); /* some has left */
+	net_step(MS); /* some segments are sent */
 	CHECK_EQ(harp_stack_memory_evict(net.stack[0], apart, 1), -ENOENT);
-	n = of_stack ? harp_stack_memory_evict(net.stack[0], apart, BYTES)
-		     : harp_conn_evict(net.from);
+	n = from_stack ? harp_stack_memory_evict(net.stack[0], apart, BYTES)
+		       : harp_conn_evict(net.sender);
 	CHECK(n > 20000);
 	CHECK_EQ(net_stat(0, "frames_tcp_external"), 0);
 	CHECK_EQ(net_stat(0, "tx_copied_bytes"), 10 + (uint64_t)n);
@@ -538,9 +541,9 @@ int main(void)
 		test_nothing_is_copied(BY_FRAMES, offloads);
 		test_nothing_is_copied(IN_PLACE, offloads);
 	}
-	test_sent_again_when_read(BY_FRAMES);
-	test_sent_again_when_read(IN_PLACE);
-	test_sent_again_when_kept(BY_FRAMES);
-	test_sent_again_when_kept(IN_PLACE);
+	test_retransmission_waits_for_completions(BY_FRAMES);
+	test_retransmission_waits_for_completions(IN_PLACE);
+	test_retransmission_as_a_copy(BY_FRAMES);
+	test_retransmission_as_a_copy(IN_PLACE);
 	return check_done();
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_port.c - local ports: counts, hooks, choice within the range, refusals by the owner; and
- * the table of flows. */
+/* test_port.c - local ports (reference counts, owner hooks, choice of a port) and the flow
+ * table. */
 #include <errno.h>
 
 #include "base/rng.h"
@@ -30,27 +30,27 @@ static void release(void *ctx, uint8_t protocol, uint16_t port)
 	owner->released++;
 }
 
-static bool always(void *ctx, uint16_t port)
+static bool can_share(void *ctx, uint16_t port)
 {
 	return port == 61001;
 }
 
 /* ---- The owner has no descriptor left for a port --------------------------------------------- */
 
-static int acquire_short(void *ctx, uint8_t protocol, uint16_t port)
+static int acquire_without_descriptor(void *ctx, uint8_t protocol, uint16_t port)
 {
 	++*(unsigned *)ctx;
 	return -EMFILE;
 }
 
 /* The owner is called once, not for every port of the range. */
-TEST(a_port_owner_without_descriptors_is_asked_once)
+TEST(a_port_owner_without_descriptors_is_called_once)
 {
 	unsigned calls = 0;
 	struct harp_stack_options opt = {
 		.port_min = 61000,
 		.port_max = 61999,
-		.hooks = { .ctx = &calls, .port_acquire = acquire_short },
+		.hooks = { .ctx = &calls, .port_acquire = acquire_without_descriptor },
 	};
 	struct port_table table;
 	struct rng rng;
@@ -65,31 +65,31 @@ TEST(a_port_owner_without_descriptors_is_asked_once)
 
 /* ---- RFC 6056 -------------------------------------------------------------------------------- */
 
-static struct flow_key peer_key(uint32_t who)
+static struct flow_key peer_key(uint32_t peer)
 {
 	return (struct flow_key){ .local = harp_addr_v4(10, 0, 0, 1),
-				  .remote = harp_addr_v4(10, (uint8_t)(who >> 16),
-							 (uint8_t)(who >> 8), (uint8_t)who),
+				  .remote = harp_addr_v4(10, (uint8_t)(peer >> 16),
+							 (uint8_t)(peer >> 8), (uint8_t)peer),
 				  .remote_port = 5000 };
 }
 
-static uint16_t choose_for(struct port_table *table, uint32_t who)
+static uint16_t choose_for(struct port_table *table, uint32_t peer)
 {
-	struct flow_key key = peer_key(who);
+	struct flow_key key = peer_key(peer);
 	int port = port_choose(table, &key, NULL, NULL);
 
 	port_put(table, (uint16_t)port);
 	return (uint16_t)port;
 }
 
-static bool counted(void *ctx, uint16_t port)
+static bool count_call(void *ctx, uint16_t port)
 {
 	(void)port;
 	++*(unsigned *)ctx;
 	return true;
 }
 
-/* All ports are used and can be shared: the first one is chosen without a search. */
+/* All ports are used and can be shared: the first candidate is chosen without a search. */
 TEST(a_full_range_is_not_searched)
 {
 	struct harp_stack_options opt = { .port_min = 61000, .port_max = 65535 };
@@ -100,12 +100,12 @@ TEST(a_full_range_is_not_searched)
 	CHECK_EQ(port_init(&table, 6, &opt, &rng), 0);
 	for (uint32_t port = opt.port_min; port <= opt.port_max; port++)
 		CHECK_EQ(port_get(&table, (uint16_t)port), 0);
-	for (uint32_t who = 0; who < 100; who++) {
-		struct flow_key peer = peer_key(who);
-		unsigned asked = 0;
+	for (uint32_t peer = 0; peer < 100; peer++) {
+		struct flow_key key = peer_key(peer);
+		unsigned calls = 0;
 
-		CHECK(port_choose(&table, &peer, counted, &asked) > 0);
-		CHECK_EQ(asked, 1);
+		CHECK(port_choose(&table, &key, count_call, &calls) > 0);
+		CHECK_EQ(calls, 1);
 	}
 	port_destroy(&table);
 }
@@ -121,15 +121,15 @@ static void open_table(struct port_table *table, uint64_t seed)
 	CHECK_EQ(port_init(table, 6, opt, &rng), 0);
 }
 
-/* Of 64 equal parts of the range each has its share: chi-square with 63 degrees of freedom is above
- * 103.4 once in a thousand honest runs, and this run is the same each time. */
+/* Chi-square test over 64 equal parts of the range. With 63 degrees of freedom, 1 in 1000 uniform
+ * samples exceeds 103.4; the seed is fixed. */
 static void check_even(const uint32_t parts[64], uint32_t draws)
 {
-	double want = draws / 64.0, chi = 0;
+	double want = draws / 64.0, chi_square = 0;
 
 	for (unsigned i = 0; i < 64; i++)
-		chi += (parts[i] - want) * (parts[i] - want) / want;
-	CHECK(chi < 103.4);
+		chi_square += (parts[i] - want) * (parts[i] - want) / want;
+	CHECK(chi_square < 103.4);
 }
 
 TEST(ports_are_spread_evenly)
@@ -138,50 +138,50 @@ TEST(ports_are_spread_evenly)
 	struct port_table table;
 
 	open_table(&table, 6056);
-	for (uint32_t who = 0; who < 64000; who++) {
+	for (uint32_t peer = 0; peer < 64000; peer++) {
 		int port = port_choose(&table, NULL, NULL, NULL);
 
 		port_put(&table, (uint16_t)port);
 		by_listener[(port - 61000) / 64]++;
-		by_peer[(choose_for(&table, who) - 61000) / 64]++;
+		by_peer[(choose_for(&table, peer) - 61000) / 64]++;
 	}
 	check_even(by_peer, 64000);
 	check_even(by_listener, 64000);
 	port_destroy(&table);
 }
 
-TEST(one_remote_cannot_tell_anothers_port)
+TEST(a_port_does_not_reveal_the_next_port_to_another_remote)
 {
 	unsigned hits = 0;
 
-	/* The port of the attacker's own connection, and the 8 ports that would follow. */
+	/* The attacker knows the port of its own connection and guesses the next 8 ports. */
 	for (uint64_t seed = 0; seed < 4000; seed++) {
 		struct port_table table;
-		uint16_t seen, next;
+		uint16_t attacker_port, victim_port;
 
 		open_table(&table, seed);
-		seen = choose_for(&table, 1);
-		next = choose_for(&table, 2);
-		hits += (uint16_t)(next - seen - 1) < 8;
+		attacker_port = choose_for(&table, 1);
+		victim_port = choose_for(&table, 2);
+		hits += (uint16_t)(victim_port - attacker_port - 1) < 8;
 		port_destroy(&table);
 	}
 	CHECK(hits >= 1 && hits <= 20); /* by chance: 4000 * 8 / 4096 */
 }
 
-TEST(ports_of_a_remote_are_reused_late)
+TEST(a_remote_gets_other_ports_before_one_is_reused)
 {
 	struct port_table table;
-	bool used[4096] = { false };
-	unsigned again = 0;
+	bool is_used[4096] = { false };
+	unsigned repeats = 0;
 
 	open_table(&table, 7);
-	for (unsigned i = 0; i < 512; i++) { /* 512 steps of at most 8: once round */
+	for (unsigned i = 0; i < 512; i++) { /* 512 steps of at most 8: once around */
 		uint16_t port = choose_for(&table, 1);
 
-		again += used[port - 61000];
-		used[port - 61000] = true;
+		repeats += is_used[port - 61000];
+		is_used[port - 61000] = true;
 	}
-	CHECK_EQ(again, 0);
+	CHECK_EQ(repeats, 0);
 	port_destroy(&table);
 }
 
@@ -195,12 +195,11 @@ TEST(the_owner_is_called_for_the_first_and_the_last_user_of_a_port)
 	};
 	struct port_table table;
 	struct rng rng;
-	bool seen[4] = { false };
+	bool is_used[4] = { false };
 
 	rng_seed(&rng, 7);
 	CHECK_EQ(port_init(&table, 17, &opt, &rng), 0);
 
-	/* The owner is called for the first and the last user. */
 	CHECK_EQ(port_get(&table, 80), 0);
 	CHECK_EQ(port_get(&table, 80), 0);
 	CHECK_EQ(owner.acquired, 1);
@@ -212,20 +211,20 @@ TEST(the_owner_is_called_for_the_first_and_the_last_user_of_a_port)
 	CHECK_EQ(owner.released, 1);
 	CHECK_EQ(port_get(&table, 61002), -EADDRINUSE);
 
-	/* All of the range but the refused one, each once, then none. */
+	/* Each port of the range except the refused one is chosen once; then none is left. */
 	for (unsigned i = 0; i < 3; i++) {
 		int port = port_choose(&table, NULL, NULL, NULL);
 
-		CHECK(port >= 61000 && port <= 61003 && port != 61002 && !seen[port - 61000]);
+		CHECK(port >= 61000 && port <= 61003 && port != 61002 && !is_used[port - 61000]);
 		if (port >= 61000 && port <= 61003)
-			seen[port - 61000] = true;
+			is_used[port - 61000] = true;
 	}
 	CHECK_EQ(port_choose(&table, NULL, NULL, NULL), -EADDRINUSE);
-	/* Shared when the 4-tuple is another one. */
-	CHECK_EQ(port_choose(&table, NULL, always, NULL), 61001);
+	/* A port is shared if the 4-tuples differ. */
+	CHECK_EQ(port_choose(&table, NULL, can_share, NULL), 61001);
 	CHECK_EQ(table.users[61001], 2);
 	port_destroy(&table);
-	CHECK_EQ(owner.released, owner.acquired); /* ports in use are released */
+	CHECK_EQ(owner.released, owner.acquired); /* port_destroy() releases the ports in use */
 }
 
 /* ---- the flow table -------------------------------------------------------------------------- */
@@ -233,14 +232,14 @@ TEST(the_owner_is_called_for_the_first_and_the_last_user_of_a_port)
 #define FLOWS 200u
 
 static struct flow_key keys[FLOWS];
-static bool present[FLOWS];
+static bool is_present[FLOWS];
 
 static bool match(const void *ctx, uint32_t index, const struct flow_key *key)
 {
 	return memcmp(&keys[index], key, sizeof(*key)) == 0;
 }
 
-/* The same 4-tuple but for one bit is another flow. */
+/* 4-tuples that differ in one bit are different flows. */
 static void test_against_array(uint64_t seed, uint32_t max_flows)
 {
 	struct siphash_key secret = { .k = { seed, ~seed } };
@@ -249,7 +248,7 @@ static void test_against_array(uint64_t seed, uint32_t max_flows)
 	uint32_t count = 0;
 
 	rng_seed(&rng, seed);
-	memset(present, 0, sizeof(present));
+	memset(is_present, 0, sizeof(is_present));
 	CHECK_EQ(flow_init(&table, max_flows, &secret, match, NULL), 0);
 	for (uint32_t i = 0; i < FLOWS; i++) {
 		keys[i] = (struct flow_key){ .local = harp_addr_v4(10, 0, 0, 1),
@@ -260,20 +259,20 @@ static void test_against_array(uint64_t seed, uint32_t max_flows)
 	for (unsigned step = 0; step < 20000; step++) {
 		uint32_t i = rng_below(&rng, FLOWS);
 
-		CHECK_EQ(flow_find(&table, &keys[i]), present[i] ? i : FLOW_NONE);
-		if (present[i] && rng_below(&rng, 2)) {
+		CHECK_EQ(flow_find(&table, &keys[i]), is_present[i] ? i : FLOW_NONE);
+		if (is_present[i] && rng_below(&rng, 2)) {
 			flow_remove(&table, &keys[i], i);
-			present[i] = false;
+			is_present[i] = false;
 			count--;
-		} else if (!present[i] && count < max_flows) {
+		} else if (!is_present[i] && count < max_flows) {
 			flow_insert(&table, &keys[i], i);
-			present[i] = true;
+			is_present[i] = true;
 			count++;
 		}
 		CHECK_EQ(table.count, count);
 	}
 	for (uint32_t i = 0; i < FLOWS; i++)
-		CHECK_EQ(flow_find(&table, &keys[i]), present[i] ? i : FLOW_NONE);
+		CHECK_EQ(flow_find(&table, &keys[i]), is_present[i] ? i : FLOW_NONE);
 	flow_destroy(&table);
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_tcp_blind.c - an off-path attacker that knows the 4-tuple and more: RFC 5961, the check of
- * the timestamp echo, challenge ACKs that leak nothing, and 2^20 guesses. Argument: the seed of the
- * guesses.
+ * the timestamp echo, challenge ACKs that reveal nothing, and 2^20 guesses. The argument is the
+ * seed of the guesses.
  */
 #include <stdlib.h>
 
@@ -24,8 +24,8 @@ static struct rig_say with_echo(struct rig_say say, uint32_t tsval, uint32_t tse
 	return say;
 }
 
-/* Data in both directions for a while, so that clocks and windows have moved. */
-static void converse(void)
+/* Exchanges data, so that timestamps and windows have advanced. */
+static void exchange_data(void)
 {
 	for (unsigned i = 0; i < 4; i++) {
 		rig.tsval += 3;
@@ -47,19 +47,19 @@ static void converse(void)
 	rig.out_head = rig.out_tail;
 }
 
-/* ---- The echo, case by case ------------------------------------------------------------------ */
+/* ---- The timestamp echo (TSecr) -------------------------------------------------------------- */
 
-TEST(data_needs_an_echo_that_we_sent)
+TEST(data_needs_an_echo_of_a_sent_timestamp)
 {
 	uint32_t newest, oldest;
 
 	rig_begin(&rig, NULL);
-	converse();
+	exchange_data();
 	newest = rig.conn->ts.sent;
 	oldest = rig.conn->ts.echo_min;
 	CHECK(newest - oldest <= 20);
 	rig_says(&rig, with_echo(rig_usual(&rig, TCP_ACK, 10), rig.tsval, newest + 1));
-	rig_expect(&rig, TCP_ACK); /* the challenge */
+	rig_expect(&rig, TCP_ACK); /* the challenge ACK */
 	rig_says(&rig, with_echo(rig_usual(&rig, TCP_ACK, 10), rig.tsval, oldest - 1));
 	rig_expect(&rig, TCP_ACK);
 	rig_says(&rig, with_echo(rig_usual(&rig, TCP_ACK | TCP_FIN, 0), rig.tsval, oldest - 1));
@@ -74,7 +74,7 @@ TEST(data_needs_an_echo_that_we_sent)
 }
 
 /* A forged ACK of data that the peer has not received would stall the connection. */
-TEST(ack_needs_an_echo_too)
+TEST(an_ack_needs_an_echo_of_a_sent_timestamp)
 {
 	struct rig_say say;
 
@@ -92,9 +92,10 @@ TEST(ack_needs_an_echo_too)
 TEST(an_echo_after_an_idle_month_is_accepted)
 {
 	rig_begin(&rig, NULL);
-	converse();
+	exchange_data();
 	rig_wait(&rig, 30ull * 86400 * RIG_S);
-	/* The peer's clock has wrapped half way: PAWS may not judge (RFC 7323 section 5.5). */
+	/* The peer's timestamp has advanced by more than 2^31: PAWS does not apply (RFC 7323
+	 * section 5.5). */
 	rig.tsval += 30u * 86400u * 1000u;
 	rig_says(&rig, rig_usual(&rig, TCP_ACK, 100));
 	CHECK_EQ(rig.conn->rcv.nxt_seq, rig.seq + 100);
@@ -102,7 +103,7 @@ TEST(an_echo_after_an_idle_month_is_accepted)
 	rig_poll(&rig);
 	rig_expect(&rig, TCP_ACK);
 	rig_reads(&rig, rig.seq - 100, 100);
-	converse();
+	exchange_data();
 	CHECK_EQ(rig_stat(&rig, "drop_tcp_echo"), 0);
 	CHECK_EQ(rig_stat(&rig, "drop_tcp_paws"), 0);
 }
@@ -112,10 +113,10 @@ TEST(segments_reordered_within_a_clock_tick_are_accepted)
 	struct rig_say first, second;
 
 	rig_begin(&rig, NULL);
-	converse();
+	exchange_data();
 	rig.tsval++;
-	/* Two pure ACKs within one tick of the peer's clock; between them it received a segment of
-	 * ours. */
+	/* The peer sends two pure ACKs within one tick of its clock, and receives a segment in
+	 * between. */
 	first = with_echo(rig_usual(&rig, TCP_ACK, 0), rig.tsval, rig.conn->ts.echo_max);
 	rig_writes(&rig, 10);
 	rig_wait(&rig, 2 * RIG_MS);
@@ -142,9 +143,9 @@ TEST(a_peer_that_echoes_zero_is_accepted)
 	CHECK_EQ(rig_stat(&rig, "drop_tcp_echo"), 0);
 }
 
-/* A peer echoes values that we never sent, from the ACK of the handshake on. The ACK proves that it
- * knows our ISN, so its echoes are not checked. */
-TEST(echoes_are_not_checked_when_the_handshake_had_a_wrong_one)
+/* The peer echoes values that the stack never sent, from the ACK of the handshake on. That ACK
+ * proves that it knows the ISN, so its echoes are not checked. */
+TEST(echoes_are_not_checked_after_a_wrong_one_in_the_handshake)
 {
 	rig_open(&rig);
 	rig_listen(&rig, 4);
@@ -163,8 +164,8 @@ TEST(echoes_are_not_checked_when_the_handshake_had_a_wrong_one)
 struct side_channel {
 	uint16_t port[2];
 	uint32_t seq, ack[2];
-	uint32_t seen[2]; /* challenge ACKs, per connection */
-	uint64_t trace;   /* of connection 0: when each came */
+	uint32_t challenges[2]; /* challenge ACKs per connection */
+	uint64_t trace;         /* hash of their times on connection 0 */
 };
 
 static void side_channel_provoke(struct side_channel *s, unsigned which)
@@ -179,15 +180,15 @@ static void side_channel_provoke(struct side_channel *s, unsigned which)
 	rig_says(&rig, say);
 	while (rig_pending(&rig)) {
 		const struct rig_seg *seg = rig_expect(&rig, TCP_ACK);
-		unsigned of = seg->src_port == s->port[1];
+		unsigned index = seg->src_port == s->port[1];
 
-		s->seen[of]++;
-		if (!of)
+		s->challenges[index]++;
+		if (!index)
 			s->trace = (s->trace ^ rig.now_ns) * 0x100000001b3ull;
 	}
 }
 
-/* Connection 0 is the attacker's own, 1 the victim's. */
+/* Connection 0 is the attacker's, connection 1 the victim's. */
 static struct side_channel side_channel_run(bool provoke_victim)
 {
 	struct side_channel s = { .trace = 1 };
@@ -212,14 +213,14 @@ static struct side_channel side_channel_run(bool provoke_victim)
 	return s;
 }
 
-TEST(challenges_of_one_connection_tell_nothing_of_another)
+TEST(challenge_acks_reveal_nothing_about_other_connections)
 {
 	struct side_channel quiet = side_channel_run(false), busy = side_channel_run(true);
 
-	CHECK_EQ(quiet.seen[1], 0);
-	CHECK(busy.seen[1] >= 40); /* of ten seconds: half of the budget at least */
-	CHECK(busy.seen[1] <= 150 && busy.seen[0] <= 150);
-	CHECK_EQ(quiet.seen[0], busy.seen[0]);
+	CHECK_EQ(quiet.challenges[1], 0);
+	CHECK(busy.challenges[1] >= 40); /* at least half of the budget of ten seconds */
+	CHECK(busy.challenges[1] <= 150 && busy.challenges[0] <= 150);
+	CHECK_EQ(quiet.challenges[0], busy.challenges[0]);
 	CHECK_EQ(quiet.trace, busy.trace); /* to the nanosecond */
 }
 
@@ -236,7 +237,7 @@ TEST(a_rst_with_data_into_a_closed_window_is_challenged)
 	rig.out_head = rig.out_tail;
 	rig_says_at(&rig, TCP_RST, 1 << 20, 20);
 	rig_silent(&rig);
-	/* It may have been sent before the peer learned that data in flight is refused. */
+	/* The RST may have been sent before the peer received the closed window. */
 	rig_says_at(&rig, TCP_RST, 1000, 20);
 	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
 	CHECK_EQ(rig.conn->state, HARP_TCP_ESTABLISHED);
@@ -246,34 +247,35 @@ TEST(a_rst_with_data_into_a_closed_window_is_challenged)
 
 /* ---- Initial sequence numbers and timestamp offsets: RFC 6528, RFC 7323 section 5.4 ---------- */
 
-/* Chi-square over the values of a byte: 255 degrees of freedom, above 330.5 once in a thousand
- * honest runs, and this run is the same each time. */
+/* Chi-square test over the values of a byte. With 255 degrees of freedom, 1 in 1000 uniform samples
+ * exceeds 330.5; the seed is fixed. */
 static void check_bytes_even(const uint32_t counts[256], uint32_t draws)
 {
-	double want = draws / 256.0, chi = 0;
+	double want = draws / 256.0, chi_square = 0;
 
 	for (unsigned i = 0; i < 256; i++)
-		chi += (counts[i] - want) * (counts[i] - want) / want;
-	CHECK(chi < 330.5);
+		chi_square += (counts[i] - want) * (counts[i] - want) / want;
+	CHECK(chi_square < 330.5);
 }
 
 TEST(isn_is_a_clock_and_a_secret_per_tuple)
 {
-	static uint32_t iss[8][256],
-		offset[8][256]; /* 4 bytes of the values, 4 of the differences */
+	/* counts of byte values: 4 bytes of a value, 4 of its difference from the previous one */
+	static uint32_t iss[8][256], offset[8][256];
 	struct harp_conn conn;
 	uint32_t last_iss = 0, last_offset = 0;
 
 	rig_open(&rig);
 	rig_syn_sent(&rig, NULL);
 	conn = *rig.conn;
-	/* The same 4-tuple a second later: 4 us a tick, or 4.096, as it is made by a shift. */
+	/* The same 4-tuple a second later. A tick is 4 us (RFC 9293), here 4.096 us because of the
+	 * shift. */
 	conn.tcp->now_ns += RIG_S;
 	tcp_conn_secrets(&conn);
 	CHECK_EQ(conn.iss_seq - rig.conn->iss_seq,
 		 ((rig.now_ns + RIG_S) >> 12) - (rig.now_ns >> 12));
 	CHECK_EQ(conn.ts.offset, rig.conn->ts.offset);
-	/* Neighboring remote ports at the same time. */
+	/* Consecutive remote ports at the same time. */
 	for (uint32_t port = 0; port < 65536; port++) {
 		conn.remote_port = (uint16_t)port;
 		tcp_conn_secrets(&conn);
@@ -295,18 +297,19 @@ TEST(isn_is_a_clock_and_a_secret_per_tuple)
 /*
  * ---- 2^20 guesses ----
  *
- * The chance that one guess hits, for an attacker who knows as much as can be assumed. P(range) is
- * the chance that a 32-bit number drawn evenly, or the next of a stride as long as the range, falls
- * into the range: range / 2^32.
+ * The probability that one guess hits, for an attacker with all plausible knowledge. P(range) is
+ * the probability that a 32-bit number falls into the range: range / 2^32. The number is uniform,
+ * or the next of a stride as long as the range.
  *
  * 	RST		P(1): exactly RCV.NXT
  * 	SYN		0
  * 	data, FIN, ACK	P(window + length) for SEG.SEQ, times
  * 			P(MAX.SND.WND + flight + 1) for SEG.ACK, times
- * 			P(ts_sent - ts_echo_min + 1) for TSecr; PAWS halves it again, which is not counted
+ * 			P(ts_sent - ts_echo_min + 1) for TSecr
  *
- * An "insider" guess knows SEG.SEQ and SEG.ACK exactly, and a good TSval: only the echo is unknown.
- * The bound is the sum over all guesses (the union bound).
+ * PAWS halves the last one again, which is not counted. An "insider" guess has the exact SEG.SEQ
+ * and SEG.ACK and a valid TSval; only the echo is unknown. The bound is the sum over all guesses
+ * (the union bound).
  */
 struct odds {
 	double rst, blind, insider;
@@ -333,7 +336,7 @@ static struct odds odds_of(const struct harp_conn *conn)
 
 struct attacker {
 	struct rng rng;
-	uint32_t seq, ack, tsecr; /* of the next stride */
+	uint32_t seq, ack, tsecr; /* of the next strided guess */
 	double bound;
 };
 
@@ -342,30 +345,30 @@ static void attacker_guess(struct attacker *a, const struct odds *odds)
 	static const uint8_t kinds[] = { TCP_ACK, TCP_ACK | TCP_PSH, TCP_ACK | TCP_FIN, TCP_SYN,
 					 TCP_RST };
 	const struct harp_conn *conn = rig.conn;
-	bool insider = odds->insider < 1 && rng_below(&a->rng, 4) == 0;
-	bool strided = rng_below(&a->rng, 2);
+	bool is_insider = odds->insider < 1 && rng_below(&a->rng, 4) == 0;
+	bool is_strided = rng_below(&a->rng, 2);
 	uint32_t echo_range = conn->ts.sent - conn->ts.echo_min + 1;
 	struct rig_say say = { .peer_port = RIG_PEER_PORT,
-			       .flags = kinds[rng_below(&a->rng, insider ? 3 : 5)],
+			       .flags = kinds[rng_below(&a->rng, is_insider ? 3 : 5)],
 			       .wnd = rng_below(&a->rng, 65536) };
 
 	a->seq += (say.flags & TCP_RST) ? 1 : conn_rcv_wnd_bytes(conn);
 	a->ack += conn->snd_wnd_max_bytes;
 	a->tsecr += echo_range;
-	say.seq = strided ? a->seq : (uint32_t)rng_u64(&a->rng);
-	say.ack = strided ? a->ack : (uint32_t)rng_u64(&a->rng);
-	if (insider) {
+	say.seq = is_strided ? a->seq : (uint32_t)rng_u64(&a->rng);
+	say.ack = is_strided ? a->ack : (uint32_t)rng_u64(&a->rng);
+	if (is_insider) {
 		say.seq = rig.seq;
 		say.ack = rig.ack + rng_below(&a->rng, 1 + conn_flight_bytes(conn));
 	}
 	if (!(say.flags & TCP_SYN))
 		say.len = rng_below(&a->rng, 2) ? rng_below(&a->rng, 100) : 0;
 	if (conn->options & HARP_TCPI_TIMESTAMPS)
-		say = with_echo(say, insider ? rig.tsval : (uint32_t)rng_u64(&a->rng),
-				strided ? a->tsecr : (uint32_t)rng_u64(&a->rng));
+		say = with_echo(say, is_insider ? rig.tsval : (uint32_t)rng_u64(&a->rng),
+				is_strided ? a->tsecr : (uint32_t)rng_u64(&a->rng));
 	a->bound += say.flags == TCP_RST   ? odds->rst
 		    : say.flags == TCP_SYN ? 0
-		    : insider              ? odds->insider
+		    : is_insider           ? odds->insider
 					   : odds->blind;
 	rig_put(&rig, say);
 }
@@ -375,7 +378,7 @@ static void test_a_million_guesses(uint64_t seed, bool timestamps)
 	struct attacker a = { .seq = 0 };
 	struct harp_conn before;
 	struct odds odds;
-	unsigned answers = 0;
+	unsigned replies = 0;
 
 	rng_seed(&a.rng, seed);
 	a.seq = (uint32_t)rng_u64(&a.rng);
@@ -384,7 +387,7 @@ static void test_a_million_guesses(uint64_t seed, bool timestamps)
 	rig_open(&rig);
 	rig.timestamps = timestamps;
 	rig_established(&rig, NULL);
-	converse();
+	exchange_data();
 	CHECK_EQ(!!(rig.conn->options & HARP_TCPI_TIMESTAMPS), timestamps);
 	rig_events(&rig);
 	odds = odds_of(rig.conn);
@@ -395,13 +398,13 @@ static void test_a_million_guesses(uint64_t seed, bool timestamps)
 			continue;
 		rig.now_ns += 32 * GUESS_NS;
 		rig_poll(&rig);
-		answers += rig_pending(&rig);
+		replies += rig_pending(&rig);
 		rig.out_head = rig.out_tail;
 	}
-	printf("2^20 guesses %s timestamps: a chance of at most %.2g that any of them hits "
-	       "(a blind one %.2g, RST %.2g, an insider's %.2g); %u answers\n",
+	printf("2^20 guesses %s timestamps: the probability of a hit is at most %.2g (per blind "
+	       "guess %.2g, RST %.2g, insider %.2g); %u replies\n",
 	       timestamps ? "with" : "without", a.bound, odds.blind, odds.rst,
-	       timestamps ? odds.insider : 0.0, answers);
+	       timestamps ? odds.insider : 0.0, replies);
 	CHECK(a.bound < 0.01);
 	CHECK_EQ(rig.conn->state, HARP_TCP_ESTABLISHED);
 	CHECK_EQ(rig.conn->rcv.nxt_seq, before.rcv.nxt_seq);
@@ -410,10 +413,10 @@ static void test_a_million_guesses(uint64_t seed, bool timestamps)
 	CHECK_EQ(rig.conn->snd.wnd_bytes, before.snd.wnd_bytes);
 	CHECK_EQ(rig.conn->frames.reass_held, 0);
 	CHECK_EQ(rig_events(&rig) & ~HARP_EVENT_WRITABLE, 0);
-	/* Next to nothing but challenges, of one second: the rest "was received before", by
-	 * chance. */
-	CHECK(answers <= (timestamps ? 3 : 10) * TCP_CHALLENGE_ACKS_PER_S);
-	/* The connection continues with the peer's bytes. */
+	/* Almost only challenge ACKs, of one second. The others are replies to guesses that by
+	 * chance look like old data. */
+	CHECK(replies <= (timestamps ? 3 : 10) * TCP_CHALLENGE_ACKS_PER_S);
+	/* The connection still accepts the peer's bytes. */
 	rig.tsval += 2000;
 	rig_says(&rig, rig_usual(&rig, TCP_ACK, 1000));
 	rig_reads(&rig, rig.seq, 1000);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_tcp_budget.c - budgets that the stack tunes: they follow the reader, are limited by the
- * pool, and are shared by connections.
+ * test_tcp_budget.c - frame budgets that the stack tunes: they follow the reader and share the
+ * limit of the pool.
  *
  * The wire has a round trip of 1 ms and 25 Gbit/s. Stack 0 sends. tests/sim/goodput.c shows that
  * tuned budgets fill such a wire.
@@ -15,7 +15,7 @@
 struct flow {
 	struct harp_conn *sender, *receiver;
 	uint64_t sent, received;
-	bool writable, sends, reads;
+	bool is_writable, is_sending, is_reading;
 };
 
 static struct flow flows[CONNS_MAX];
@@ -54,10 +54,10 @@ static void flow_send(struct flow *flow)
 	static uint8_t bytes[65536];
 	struct iovec iov = { .iov_base = bytes, .iov_len = sizeof(bytes) };
 
-	while (flow->sends && flow->writable) {
+	while (flow->is_sending && flow->is_writable) {
 		ssize_t n = harp_conn_send(flow->sender, &iov, 1);
 
-		flow->writable = n > 0;
+		flow->is_writable = n > 0;
 		flow->sent += n > 0 ? (uint64_t)n : 0;
 		CHECK(n > 0 || n == -EAGAIN);
 	}
@@ -68,14 +68,14 @@ static void flow_read(struct flow *flow)
 	static uint8_t bytes[65536];
 	ssize_t n;
 
-	if (!flow->receiver || !flow->reads)
+	if (!flow->receiver || !flow->is_reading)
 		return;
 	while ((n = harp_conn_recv(flow->receiver, bytes, sizeof(bytes))) > 0)
 		flow->received += (uint64_t)n;
 	CHECK_EQ(n, -EAGAIN);
 }
 
-/* The sums that the stack keeps match the budgets. */
+/* Checks the stack's sums against the budgets. */
 static void check_grown(void)
 {
 	const struct tcp *tcp = &net.stack[1]->tcp;
@@ -104,7 +104,7 @@ static void net_poll(unsigned i)
 		struct flow *flow = harp_conn_user(conn);
 
 		if (i == 0 && flow && (events & HARP_EVENT_WRITABLE))
-			flow->writable = true;
+			flow->is_writable = true;
 	}
 	for (unsigned f = 0; f < flow_count; f++) {
 		if (i == 0)
@@ -147,7 +147,7 @@ static struct flow *flow_open(uint32_t rx_frames, uint32_t tx_frames)
 	struct harp_tcp_options tcp = { .size = sizeof(tcp), .tx_frames = tx_frames, .user = flow };
 	struct harp_endpoint remote = { .addr = net_addr(false, 1), .port = NET_PORT };
 
-	*flow = (struct flow){ .reads = true };
+	*flow = (struct flow){ .is_reading = true };
 	CHECK_EQ(harp_tcp_connect(net.stack[0], NULL, &remote, &tcp, &flow->sender), 0);
 	for (unsigned i = 0; i < 100 && !flow->receiver; i++) {
 		net_run(MS / 10);
@@ -164,8 +164,8 @@ static struct flow *flow_open(uint32_t rx_frames, uint32_t tx_frames)
 
 static void flow_start(struct flow *flow)
 {
-	flow->sends = true;
-	flow->writable = true;
+	flow->is_sending = true;
+	flow->is_writable = true;
 	flow_send(flow);
 }
 
@@ -179,7 +179,7 @@ static struct flow *flow_open_sending(void)
 
 AFTER_EACH(flows_close())
 
-TEST(a_budget_that_was_set_stays)
+TEST(a_budget_set_by_the_application_is_not_tuned)
 {
 	struct flow *flow;
 
@@ -192,19 +192,19 @@ TEST(a_budget_that_was_set_stays)
 	CHECK_EQ(net.stack[1]->tcp.grown_count, 0);
 }
 
-TEST(unread_data_grows_no_window)
+TEST(unread_data_does_not_grow_the_budget)
 {
 	struct flow *flow;
 
 	flows_open(65536);
 	flow = flow_open_sending();
-	flow->reads = false;
+	flow->is_reading = false;
 	net_run(30 * MS);
 	CHECK_EQ(flow->receiver->frames.rx_budget, BASE_FRAMES);
 }
 
-/* A slow stream in a fast network: no window is larger than it needs. */
-TEST(a_slow_stream_needs_no_more)
+/* A slow stream on a fast network: its window is large enough. */
+TEST(a_slow_stream_does_not_grow_its_budget)
 {
 	static uint8_t bytes[16384];
 	struct iovec iov = { .iov_base = bytes, .iov_len = sizeof(bytes) };
@@ -212,17 +212,17 @@ TEST(a_slow_stream_needs_no_more)
 
 	flows_open(65536);
 	flow = flow_open(0, 0);
-	for (unsigned i = 0; i < 1000; i++) { /* 32 KiB in a round trip */
+	for (unsigned i = 0; i < 1000; i++) { /* 32 KiB per round trip */
 		CHECK_EQ(harp_conn_send(flow->sender, &iov, 1), sizeof(bytes));
 		net_run(MS / 2);
 	}
 	CHECK_EQ(flow->receiver->frames.rx_budget, BASE_FRAMES);
 }
 
-TEST(many_share_the_pool)
+TEST(many_connections_share_the_pool)
 {
 	uint32_t limit;
-	uint64_t least = UINT64_MAX;
+	uint64_t min_received = UINT64_MAX;
 
 	flows_open(6144);
 	limit = net.stack[1]->tcp.shared_frames / 2;
@@ -234,31 +234,31 @@ TEST(many_share_the_pool)
 		CHECK(net.stack[1]->pool.free_count > 0);
 		CHECK_EQ(net.stack[1]->io.fill_held, net.stack[1]->io.fill_target);
 	}
-	/* A share may be above what the others leave until they are measured. */
+	/* Until the other connections are measured, a share may exceed what they leave. */
 	CHECK(net.stack[1]->tcp.grown_frames <= limit + limit / 2);
 	for (unsigned i = 0; i < flow_count; i++)
-		least = flows[i].received < least ? flows[i].received : least;
-	CHECK(least > 1000000);
+		min_received = flows[i].received < min_received ? flows[i].received : min_received;
+	CHECK(min_received > 1000000);
 	CHECK_EQ(net.stack[1]->stats.drop_tcp_rx_budget, 0);
 }
 
-/* One connection has grown to the limit. When others start, its budget shrinks, its window does not
- * move left, and data in flight is accepted. */
+/* One connection has grown to the limit. When others start, its budget shrinks, the right edge of
+ * its window does not move left, and data in flight is accepted. */
 TEST(the_first_connection_returns_its_surplus)
 {
 	struct flow *first;
-	uint32_t alone;
+	uint32_t frames_alone;
 
 	flows_open(8192);
 	first = flow_open_sending();
 	net_run(30 * MS);
-	alone = first->receiver->frames.rx_budget;
-	CHECK(alone > 1500);
+	frames_alone = first->receiver->frames.rx_budget;
+	CHECK(frames_alone > 1500);
 	for (unsigned i = 0; i < 3; i++)
 		flow_open_sending();
 	net_run(100 * MS);
 	check_grown();
-	CHECK(first->receiver->frames.rx_budget < alone);
+	CHECK(first->receiver->frames.rx_budget < frames_alone);
 	CHECK_EQ(net.stack[1]->stats.drop_tcp_rx_budget, 0);
 	CHECK_EQ(net.stack[1]->stats.drop_tcp_window, 0);
 }
@@ -271,7 +271,7 @@ TEST(an_idle_connection_returns_its_share)
 	first = flow_open_sending();
 	net_run(30 * MS);
 	CHECK(first->receiver->on_list.grown);
-	first->sends = false;
+	first->is_sending = false;
 	net_run(2 * S);
 	CHECK(first->receiver->on_list.grown); /* no other connection needs it */
 	second = flow_open_sending();
@@ -280,7 +280,7 @@ TEST(an_idle_connection_returns_its_share)
 	CHECK_EQ(first->receiver->frames.rx_budget, BASE_FRAMES);
 	CHECK(second->receiver->frames.rx_budget > 1500);
 	/* It grows again when it sends. */
-	second->sends = false;
+	second->is_sending = false;
 	flow_start(first);
 	net_run(60 * MS);
 	check_grown();
@@ -288,7 +288,7 @@ TEST(an_idle_connection_returns_its_share)
 	CHECK_EQ(net.stack[1]->stats.drop_tcp_rx_budget, 0);
 }
 
-/* Senders hold no more than the pool has left: all of them make progress. */
+/* Senders leave free frames in the pool, so all of them make progress. */
 TEST(senders_share_the_pool)
 {
 	flows_open(6144);

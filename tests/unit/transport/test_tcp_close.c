@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_tcp_close.c - TIME-WAIT: slots, ports, and connects that take over; FIN before
- * ESTABLISHED. */
+/* test_tcp_close.c - TIME-WAIT: its slots and ports, and connects that reuse its 4-tuple; FIN
+ * before ESTABLISHED. */
 #include "rig.h"
 
 static struct rig rig;
@@ -12,8 +12,8 @@ static void peer_sends(uint8_t flags, uint32_t len)
 	rig_poll(&rig);
 }
 
-/* Connects and closes first, into TIME-WAIT. Returns the connection's port. */
-static uint16_t closed_into_time_wait(void)
+/* Connects and closes before the peer, into TIME-WAIT. Returns the connection's port. */
+static uint16_t connect_and_close(void)
 {
 	rig_established(&rig, NULL);
 	rig_app_closes(&rig);
@@ -29,13 +29,13 @@ TEST(a_connect_takes_a_slot_of_time_wait)
 {
 	rig_open(&rig); /* eight slots */
 	for (unsigned i = 0; i < 12; i++)
-		closed_into_time_wait();
+		connect_and_close();
 	CHECK_EQ(rig_stat(&rig, "tcp_conns"), 8);
 }
 
-static unsigned descriptors; /* that ports may take */
+static unsigned descriptors; /* left for ports */
 
-static int port_takes(void *ctx, uint8_t protocol, uint16_t port)
+static int take_descriptor(void *ctx, uint8_t protocol, uint16_t port)
 {
 	if (descriptors == 0)
 		return -EMFILE;
@@ -43,23 +43,23 @@ static int port_takes(void *ctx, uint8_t protocol, uint16_t port)
 	return 0;
 }
 
-static void port_gives_back(void *ctx, uint8_t protocol, uint16_t port)
+static void return_descriptor(void *ctx, uint8_t protocol, uint16_t port)
 {
 	descriptors++;
 }
 
-/* Hundreds of connections come and go: those in TIME-WAIT hold a bounded number of ports, the
- * newest ones. */
+/* Hundreds of connections open and close. Only the newest ones stay in TIME-WAIT, so they hold a
+ * bounded number of ports. */
 TEST(time_wait_holds_a_bounded_number_of_ports)
 {
 	uint16_t newest = 0;
 
 	rig_open_conns(&rig, 64);
-	rig.stack->options.hooks.port_acquire = port_takes;
-	rig.stack->options.hooks.port_release = port_gives_back;
+	rig.stack->options.hooks.port_acquire = take_descriptor;
+	rig.stack->options.hooks.port_release = return_descriptor;
 	descriptors = TCP_TIME_WAIT_PORTS_MAX + 1;
 	for (unsigned i = 1; i <= 330; i++) {
-		newest = closed_into_time_wait();
+		newest = connect_and_close();
 		CHECK_EQ(rig_stat(&rig, "tcp_conns"),
 			 i < TCP_TIME_WAIT_PORTS_MAX ? i : TCP_TIME_WAIT_PORTS_MAX);
 	}
@@ -70,8 +70,8 @@ TEST(time_wait_holds_a_bounded_number_of_ports)
 	CHECK_EQ(descriptors, TCP_TIME_WAIT_PORTS_MAX + 1);
 }
 
-/* FINs in one burst: the connection that gives up its slot has not acknowledged its FIN yet. */
-TEST(time_wait_acknowledges_the_fin_before_it_gives_way)
+/* FINs arrive in one burst: a connection acknowledges its FIN before it loses its slot. */
+TEST(time_wait_acknowledges_the_fin_before_it_is_evicted)
 {
 	enum { CONNS = TCP_TIME_WAIT_PORTS_MAX + 1 };
 	struct {
@@ -80,7 +80,7 @@ TEST(time_wait_acknowledges_the_fin_before_it_gives_way)
 	} peers[CONNS];
 
 	rig_open_conns(&rig, 64);
-	rig.timestamps = false; /* the bursts must be equal */
+	rig.timestamps = false; /* connections would differ in their TSecr */
 	for (unsigned i = 0; i < CONNS; i++) {
 		rig.seq = RIG_PEER_ISS;
 		rig_established(&rig, NULL);
@@ -105,7 +105,7 @@ TEST(time_wait_acknowledges_the_fin_before_it_gives_way)
 	CHECK_EQ(rig_stat(&rig, "tcp_conns"), TCP_TIME_WAIT_PORTS_MAX);
 }
 
-/* Accepted connections share their listener's port and are not counted. */
+/* Accepted connections share their listener's port, so the limit does not apply. */
 TEST(accepted_time_wait_is_not_bounded)
 {
 	rig_open_conns(&rig, 64);
@@ -139,7 +139,7 @@ TEST(a_shutdown_while_connecting_is_queued)
 	CHECK_EQ(rig.conn->state, HARP_TCP_FIN_WAIT_2);
 }
 
-static void shut_into_time_wait(void)
+static void shut_down_into_time_wait(void)
 {
 	rig_app_shuts(&rig);
 	peer_sends(TCP_ACK, 0);
@@ -148,14 +148,14 @@ static void shut_into_time_wait(void)
 	CHECK_EQ(rig.conn->state, HARP_TCP_TIME_WAIT);
 }
 
-static void to_time_wait(void)
+static void close_into_time_wait(void)
 {
-	shut_into_time_wait();
+	shut_down_into_time_wait();
 	harp_conn_close(rig.conn);
 	rig.conn = NULL;
 }
 
-/* We connect, from the port of a connection of ours that we closed first. */
+/* Connects again from the port of the connection in TIME-WAIT. */
 static int connect_again(void)
 {
 	struct harp_endpoint local = { .port = rig.port };
@@ -166,23 +166,24 @@ static int connect_again(void)
 
 TEST(a_connect_takes_over_time_wait_after_a_second)
 {
-	uint32_t old_nxt, old_seq, old_tsval, ours;
+	uint32_t old_nxt, old_seq, old_tsval, own_tsval;
 	const struct rig_seg *s;
 	struct rig_say say;
 
 	rig_begin(&rig, NULL);
-	/* So fast that its sequence numbers are still ahead of the ISN clock. */
+	/* So much data that the sequence numbers are ahead of the ISN clock. */
 	for (unsigned i = 0; i < 1000; i++) {
 		s = rig_writes(&rig, 1000);
 		rig.ack += s->len;
 		peer_sends(TCP_ACK, 0);
 	}
-	ours = s->opt.tsval;
-	to_time_wait();
+	own_tsval = s->opt.tsval;
+	close_into_time_wait();
 	old_nxt = rig.ack;
 	old_seq = rig.seq;
 	old_tsval = rig.tsval;
-	/* Not before the timestamp clocks of both ends have ticked, however slow they are. */
+	/* Reuse waits until the timestamp clocks of both ends have ticked, which takes up to a
+	 * second. */
 	rig_wait(&rig, RIG_S - 1);
 	CHECK_EQ(connect_again(), -EADDRINUSE);
 	rig_wait(&rig, 1);
@@ -191,17 +192,18 @@ TEST(a_connect_takes_over_time_wait_after_a_second)
 	s = rig_expect(&rig, TCP_SYN);
 	CHECK_EQ(s->src_port, rig.port);
 	CHECK(seq_gt(s->seq, old_nxt));
-	CHECK((int32_t)(s->opt.tsval - ours) > 0);
+	CHECK((int32_t)(s->opt.tsval - own_tsval) > 0);
 	CHECK_EQ(rig_stat(&rig, "tcp_conns"), 1);
 	rig.ack = s->seq + 1;
-	/* The peer's FIN was not acknowledged, from its view: our answer resets it. */
+	/* The peer did not receive the ACK of its FIN and retransmits it; the stack answers with a
+	 * RST. */
 	say = rig_usual(&rig, TCP_ACK | TCP_FIN, 0);
 	say.seq = old_seq - 1;
 	say.ack = old_nxt;
 	rig_says(&rig, say);
 	CHECK_EQ(rig_expect(&rig, TCP_RST)->seq, old_nxt);
 	rig.tsval += 1000;
-	rig.seq = old_seq - 100; /* a peer whose numbers begin where the old ones were */
+	rig.seq = old_seq - 100; /* the peer's ISN is among its old sequence numbers */
 	rig_syn_acked(&rig);
 	CHECK_EQ(rig.conn->state, HARP_TCP_ESTABLISHED);
 	/* PAWS rejects an old segment in the window. */
@@ -211,14 +213,15 @@ TEST(a_connect_takes_over_time_wait_after_a_second)
 	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
 }
 
-/* Without timestamps old and new segments cannot be distinguished; or the application still holds
- * the connection. */
+/* The 4-tuple is not reused without timestamps, because old and new segments cannot be
+ * distinguished. Nor is it while the application holds the connection, or if the connection was
+ * accepted. */
 TEST(a_connect_does_not_take_over_time_wait)
 {
 	rig_open(&rig);
 	rig.timestamps = false;
 	rig_established(&rig, NULL);
-	to_time_wait();
+	close_into_time_wait();
 	rig_wait(&rig, 59 * RIG_S);
 	CHECK_EQ(connect_again(), -EADDRINUSE);
 	rig_wait(&rig, 2 * RIG_S);
@@ -226,22 +229,22 @@ TEST(a_connect_does_not_take_over_time_wait)
 	rig_close(&rig);
 
 	rig_begin(&rig, NULL);
-	shut_into_time_wait();
+	shut_down_into_time_wait();
 	rig_wait(&rig, 2 * RIG_S);
-	struct harp_conn *held = rig.conn;
+	struct harp_conn *old_conn = rig.conn;
 
 	CHECK_EQ(connect_again(), -EADDRINUSE);
-	harp_conn_close(held);
+	harp_conn_close(old_conn);
 	CHECK_EQ(connect_again(), 0);
 	rig_close(&rig);
 
-	/* One that was accepted; its listener is gone. */
+	/* An accepted connection whose listener is closed. */
 	rig_open(&rig);
 	rig_listen(&rig, 4);
 	rig_accept(&rig);
 	harp_listener_close(rig.listener);
 	rig.listener = NULL;
-	to_time_wait();
+	close_into_time_wait();
 	rig_wait(&rig, 2 * RIG_S);
 	CHECK_EQ(connect_again(), -EADDRINUSE);
 	rig_close(&rig);

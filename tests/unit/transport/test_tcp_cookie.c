@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_tcp_cookie.c - SYN cookies: a flood keeps out no client, and no ACK without its cookie opens
- * one. */
+/* test_tcp_cookie.c - SYN cookies: clients can connect during a SYN flood, and only an ACK with a
+ * valid cookie opens a connection. */
 #include "base/rng.h"
 #include "rig.h"
 
@@ -22,7 +22,7 @@ static void open_with_routes(uint32_t backlog)
 	rig.peer_port = CLIENT_PORT;
 }
 
-/* SYNs of peers that never answer. */
+/* Sends SYNs of peers that never answer. */
 static void flood(struct rng *rng, unsigned count)
 {
 	for (unsigned i = 0; i < count; i++) {
@@ -37,8 +37,8 @@ static void flood(struct rng *rng, unsigned count)
 	rig.out_head = rig.out_tail;
 }
 
-/* One half-open connection: a backlog of 1 is under pressure. */
-static void press(void)
+/* One half-open connection fills a backlog of 1, so the listener sends cookies. */
+static void fill_backlog(void)
 {
 	rig.peer_port = 6666;
 	rig_says(&rig, rig_syn(&rig, TCP_SYN));
@@ -56,16 +56,16 @@ TEST(a_flood_of_100000_syns_keeps_out_no_client)
 {
 	struct harp_tcp_info info;
 	struct rng rng;
-	uint64_t began_ns;
+	uint64_t start_ns;
 
 	rng_seed(&rng, 4987);
 	open_with_routes(BACKLOG);
 	flood(&rng, FLOOD / 2);
-	began_ns = rig.now_ns;
+	start_ns = rig.now_ns;
 	rig_syn_received(&rig);
 	client_says(TCP_ACK, 0);
 	CHECK_EQ(harp_tcp_accept(rig.listener, &rig.conn), 0);
-	CHECK(rig.now_ns - began_ns < RIG_MS);
+	CHECK(rig.now_ns - start_ns < RIG_MS);
 	CHECK_EQ(rig.conn->state, HARP_TCP_ESTABLISHED);
 	harp_conn_info(rig.conn, &info);
 	CHECK_EQ(info.options, HARP_TCPI_TIMESTAMPS | HARP_TCPI_WSCALE);
@@ -91,13 +91,13 @@ TEST(a_flood_of_100000_syns_keeps_out_no_client)
 	CHECK_EQ(harp_conn_acked_bytes(rig.conn), 500);
 }
 
-/* A cookie preserves all options; the MSS is rounded down. */
+/* A cookie preserves all options; it rounds down the MSS. */
 TEST(a_cookie_restores_the_options_of_the_syn)
 {
 	static const struct {
 		uint16_t mss;
 		uint8_t wscale;
-		bool timestamps, scaled;
+		bool timestamps, has_wscale;
 		uint32_t snd_mss;
 	} rows[] = {
 		{ 1460, 7, true, true, 1448 },  { 1460, 14, true, true, 1448 },
@@ -118,21 +118,23 @@ TEST(a_cookie_restores_the_options_of_the_syn)
 		uint32_t want = 0;
 
 		open_with_routes(1);
-		press();
+		fill_backlog();
 		rig.timestamps = rows[i].timestamps;
 		if (rows[i].timestamps) {
 			opt.seen |= TCP_OPT_TIMESTAMP;
 			want |= HARP_TCPI_TIMESTAMPS;
 		}
-		if (rows[i].scaled)
+		if (rows[i].has_wscale)
 			opt.seen |= TCP_OPT_WSCALE;
 		say = rig_usual(&rig, TCP_SYN, 0);
 		say.options_len = tcp_options_write_syn(say.options, &opt);
 		rig_says(&rig, say);
 		s = rig_expect(&rig, TCP_SYN | TCP_ACK);
-		/* Without timestamps the scale has no way back, so it is not agreed on. */
-		CHECK_EQ(!!(s->opt.seen & TCP_OPT_WSCALE), rows[i].scaled && rows[i].timestamps);
-		if (rows[i].scaled && rows[i].timestamps)
+		/* Without timestamps the cookie cannot carry the window scale, so it is not
+		 * negotiated. */
+		CHECK_EQ(!!(s->opt.seen & TCP_OPT_WSCALE),
+			 rows[i].has_wscale && rows[i].timestamps);
+		if (rows[i].has_wscale && rows[i].timestamps)
 			want |= HARP_TCPI_WSCALE;
 		rig.ack = s->seq + 1;
 		rig.seq++;
@@ -141,7 +143,7 @@ TEST(a_cookie_restores_the_options_of_the_syn)
 		rig_poll(&rig);
 		rig.out_head = rig.out_tail;
 		rig_listen(&rig, 1);
-		rig.listener->cookie_until_ns = UINT64_MAX; /* the same listener, the flood over */
+		rig.listener->cookie_until_ns = UINT64_MAX; /* it still accepts cookies */
 		client_says(TCP_ACK, 0);
 		CHECK_EQ(harp_tcp_accept(rig.listener, &rig.conn), 0);
 		if (!rig.conn)
@@ -157,9 +159,9 @@ TEST(a_cookie_restores_the_options_of_the_syn)
 TEST(first_data_brings_the_cookie_when_the_ack_is_lost)
 {
 	open_with_routes(1);
-	press();
+	fill_backlog();
 	rig_syn_received(&rig);
-	/* The second segment arrives first: no RST, the client retransmits. */
+	/* The second segment arrives first: no RST, because the client retransmits the first. */
 	rig.seq += 100;
 	client_says(TCP_ACK, 100);
 	rig_silent(&rig);
@@ -171,12 +173,12 @@ TEST(first_data_brings_the_cookie_when_the_ack_is_lost)
 	CHECK_EQ(rig.conn->state, HARP_TCP_CLOSE_WAIT);
 }
 
-TEST(a_cookie_is_good_once)
+TEST(a_cookie_is_valid_once)
 {
 	struct harp_conn *conn;
 
 	open_with_routes(1);
-	press();
+	fill_backlog();
 	rig_syn_received(&rig);
 	client_says(TCP_ACK, 100);
 	CHECK_EQ(harp_tcp_accept(rig.listener, &conn), 0);
@@ -188,30 +190,30 @@ TEST(a_cookie_is_good_once)
 	rig_silent(&rig);
 }
 
-/* After so long, is the cookie still good? */
-static bool good_after(uint64_t ns)
+/* Is a cookie of this age still valid? */
+static bool is_valid_after(uint64_t ns)
 {
-	bool good;
+	bool is_valid;
 
 	open_with_routes(1);
-	press();
+	fill_backlog();
 	rig_syn_received(&rig);
 	rig_wait(&rig, ns);
 	rig.out_head = rig.out_tail;
 	client_says(TCP_ACK, 0);
-	good = harp_tcp_accept(rig.listener, &rig.conn) == 0;
+	is_valid = harp_tcp_accept(rig.listener, &rig.conn) == 0;
 	rig_close(&rig);
-	return good;
+	return is_valid;
 }
 
-TEST(a_cookie_is_good_for_two_periods)
+TEST(a_cookie_is_valid_for_two_periods)
 {
-	CHECK(good_after(12 * RIG_S));
-	CHECK(good_after(68 * RIG_S)); /* the secret has changed once */
-	CHECK(!good_after(138 * RIG_S));
+	CHECK(is_valid_after(12 * RIG_S));
+	CHECK(is_valid_after(68 * RIG_S)); /* the secret has changed once */
+	CHECK(!is_valid_after(138 * RIG_S));
 }
 
-TEST(an_ack_without_its_cookie_opens_nothing)
+TEST(an_ack_without_a_valid_cookie_opens_nothing)
 {
 	struct harp_conn *conn;
 	struct rig_say say;
@@ -220,13 +222,14 @@ TEST(an_ack_without_its_cookie_opens_nothing)
 
 	rng_seed(&rng, 3);
 	open_with_routes(1);
-	press();
+	fill_backlog();
 	rig_syn_received(&rig);
 	rig_wait(&rig, 11 * RIG_S);
 	rig.out_head = rig.out_tail;
 	cookie = rig.ack;
 	seq = rig.seq;
-	for (unsigned bit = 0; bit < 32; bit++) { /* every bit of it matters */
+	for (unsigned bit = 0; bit < 32;
+	     bit++) { /* every bit of the cookie and of SEG.SEQ matters */
 		rig.ack = cookie ^ 1u << bit;
 		client_says(TCP_ACK, 0);
 		rig.ack = cookie;
@@ -234,7 +237,7 @@ TEST(an_ack_without_its_cookie_opens_nothing)
 		client_says(TCP_ACK, 0);
 		rig.seq = seq;
 	}
-	say = rig_usual(&rig, TCP_ACK, 0); /* another port's */
+	say = rig_usual(&rig, TCP_ACK, 0); /* a cookie of another port */
 	say.peer_port = CLIENT_PORT + 1;
 	rig_says(&rig, say);
 	rig.tsecr += 1; /* an echo from the future */
@@ -246,7 +249,7 @@ TEST(an_ack_without_its_cookie_opens_nothing)
 	rig.tsecr += 200000;
 	CHECK_EQ(rig_stat(&rig, "tcp_cookies_refused"), 67);
 	rig_silent(&rig);
-	for (unsigned i = 0; i < 1u << 18; i++) { /* 2^18 x 2^-43 */
+	for (unsigned i = 0; i < 1u << 18; i++) { /* probability of a hit: 2^18 x 2^-43 */
 		say = rig_usual(&rig, TCP_ACK, 0);
 		say.seq = (uint32_t)rng_u64(&rng);
 		say.ack = (uint32_t)rng_u64(&rng);
@@ -272,11 +275,11 @@ TEST(a_full_accept_queue_drops_a_syn)
 	rig.out_head = rig.out_tail;
 	rig.peer_port = 6666;
 	rig_says(&rig, rig_syn(&rig, TCP_SYN));
-	rig_silent(&rig); /* the peer will send its SYN again */
+	rig_silent(&rig); /* the peer retransmits its SYN */
 	CHECK_EQ(rig_stat(&rig, "drop_tcp_backlog"), 1);
 }
 
-TEST(all_listeners_together_have_half_of_the_slots)
+TEST(all_listeners_share_half_of_the_slots)
 {
 	struct harp_endpoint at = { .port = RIG_PORT + 1 };
 	struct harp_listener *other;

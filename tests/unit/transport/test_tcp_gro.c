@@ -24,7 +24,7 @@ static void put_two(struct rig *rig)
 	rig_put(rig, say);
 	say.seq += BYTES;
 	rig_put(rig, say);
-	be16_store(newest(rig)->bytes + 18, 1); /* its identification */
+	be16_store(newest(rig)->bytes + 18, 1); /* the IPv4 identification */
 }
 
 /* A packet of an unknown protocol. */
@@ -34,7 +34,7 @@ static void put_unknown(struct rig *rig)
 	be16_store(newest(rig)->bytes + 12, 0x88b5);
 }
 
-static void repair(struct rig_packet *p, enum repair how)
+static void repair(struct rig_packet *p, enum repair kind)
 {
 	uint8_t *ip = p->bytes + 14, *th = ip + 20;
 	struct harp_addr src = harp_addr_v4(ip[12], ip[13], ip[14], ip[15]);
@@ -42,12 +42,12 @@ static void repair(struct rig_packet *p, enum repair how)
 	uint32_t len = p->len - 34;
 	uint16_t sum;
 
-	if (how == REPAIR_BOTH) {
+	if (kind == REPAIR_BOTH) {
 		memset(ip + 10, 0, 2);
 		sum = csum_finish(csum_partial(ip, 20, 0));
 		memcpy(ip + 10, &sum, 2);
 	}
-	if (how != REPAIR_NONE) {
+	if (kind != REPAIR_NONE) {
 		memset(th + 16, 0, 2);
 		sum = csum_finish(csum_partial(th, len, ip_pseudo_sum(&src, &dst, ip[9], len)));
 		memcpy(th + 16, &sum, 2);
@@ -66,9 +66,9 @@ TEST(equal_headers_form_a_batch)
 	rig_close(&batched);
 }
 
-/* The second of two segments has a changed byte, with the checksums corrected or not. The result
- * must be the same as when another packet between them ends the batch. */
-static void compare(uint32_t at, uint8_t change, enum repair how)
+/* One byte of the second of two segments is changed, with or without corrected checksums. The
+ * result must be the same as when another packet between them ends the batch. */
+static void compare(uint32_t at, uint8_t change, enum repair kind)
 {
 	struct rig *rigs[] = { &batched, &separate };
 	uint8_t bytes[2][2 * BYTES + 1];
@@ -83,7 +83,7 @@ static void compare(uint32_t at, uint8_t change, enum repair how)
 		rigs[i]->in_tail--;
 		put_two(rigs[i]);
 		newest(rigs[i])->bytes[at] ^= change;
-		repair(newest(rigs[i]), how);
+		repair(newest(rigs[i]), kind);
 		rigs[i]->in[rigs[i]->in_tail++ % RIG_QUEUE] = unknown;
 		if (i == 1) { /* the other packet between them */
 			struct rig_packet *p = newest(rigs[i]);
@@ -111,8 +111,8 @@ TEST(a_changed_header_is_handled_as_without_a_batch)
 {
 	for (uint32_t at = 0; at < HEADERS_BYTES; at++)
 		for (unsigned bit = 0; bit < 8; bit++)
-			for (enum repair how = REPAIR_NONE; how < REPAIRS; how++)
-				compare(at, (uint8_t)(1u << bit), how);
+			for (enum repair kind = REPAIR_NONE; kind < REPAIRS; kind++)
+				compare(at, (uint8_t)(1u << bit), kind);
 }
 
 TEST(a_changed_payload_is_handled_as_without_a_batch)

@@ -10,7 +10,7 @@
 static struct rig rig;
 AFTER_EACH(rig_close(&rig))
 
-/* An error from the peer's host that quotes 8 bytes of a segment of ours (RFC 792). */
+/* Receives an error from the peer's host that quotes 8 bytes of a sent segment (RFC 792). */
 static void icmp_says(uint8_t code, uint16_t mtu_bytes, uint32_t seq)
 {
 	struct rig_packet *p = &rig.in[rig.in_tail++ % RIG_QUEUE];
@@ -48,8 +48,9 @@ TEST(too_big_is_ignored_for_a_syn)
 	rig_writes(&rig, 1448);
 }
 
-/* Segments of that size were acknowledged, so the error waits for a timeout of the segment. */
-TEST(too_big_against_the_evidence_waits)
+/* Segments of that size were acknowledged, so the error takes effect only if the segment times
+ * out. */
+TEST(too_big_that_contradicts_acks_waits_for_a_timeout)
 {
 	uint32_t first;
 
@@ -64,7 +65,7 @@ TEST(too_big_against_the_evidence_waits)
 	rig_wait(&rig, RIG_S);
 	CHECK_EQ(rig.conn->snd.mss_bytes, 1448);
 	rig_silent(&rig);
-	/* The error is true: after the timeout, segments have the reported size. */
+	/* The error is genuine: after the timeout, segments have the reported size. */
 	rig_writes(&rig, 1448);
 	icmp_says(TOO_BIG, 1000, rig.ack);
 	rig_wait(&rig, RIG_S / 4);
@@ -85,7 +86,7 @@ TEST(too_big_must_fit_the_quoted_segment)
 	first = rig_expect(&rig, TCP_ACK)->seq;
 	rig_expect(&rig, TCP_ACK | TCP_PSH);
 	icmp_says(TOO_BIG, 1000, first + 1);
-	icmp_says(TOO_BIG, 1000, first + 1448); /* of 100 bytes */
+	icmp_says(TOO_BIG, 1000, first + 1448); /* a segment of 100 bytes */
 	CHECK_EQ(rig.conn->snd.mss_bytes, 1448);
 	CHECK_EQ(rig_stat(&rig, "tcp_mtu_icmp_ignored"), 2);
 	rig_silent(&rig);
@@ -93,7 +94,7 @@ TEST(too_big_must_fit_the_quoted_segment)
 
 #define SMALL (1000u - 52)
 
-/* A segment is too big, is resent in two, and all is acknowledged. Then ten minutes pass. */
+/* A segment is too big and is retransmitted in two. All is acknowledged, and ten minutes pass. */
 static void begin_small(void)
 {
 	rig_begin(&rig, NULL);
@@ -106,8 +107,9 @@ static void begin_small(void)
 }
 
 /*
- * Ten minutes after the error, a probe of a larger size is lost, as duplicate ACKs without SACK
- * report: it is split and retransmitted, and the window stays. The next probe arrives.
+ * Ten minutes after the error the stack probes with a larger segment. Duplicate ACKs, without SACK,
+ * report it lost: the stack splits and retransmits it and keeps the congestion window. The next
+ * probe arrives.
  */
 TEST(a_lost_probe_is_no_congestion)
 {
@@ -118,22 +120,23 @@ TEST(a_lost_probe_is_no_congestion)
 	CHECK_EQ(rig_stat(&rig, "tcp_resegmented"), 1);
 	CHECK_EQ(rig_stat(&rig, "tcp_rto"), 0);
 	CHECK_EQ(rig_stat(&rig, "tcp_mtu_probes"), 0);
-	for (int lost = 1; lost >= 0; lost--) {
+	for (int is_lost = 1; is_lost >= 0; is_lost--) {
 		rig_silent(&rig);
 		CHECK_EQ(rig_write(&rig, 1448 + 5 * SMALL), 1448 + 5 * SMALL);
 		cwnd = rig.conn->cc.cwnd_bytes;
 		s = rig_expect(&rig, TCP_ACK);
 		CHECK_EQ(s->seq, rig.ack);
 		CHECK_EQ(s->len, 1448);
-		/* The segments after it stay, except that the probe took bytes of the first. */
+		/* The segments after it are unchanged, but the probe took bytes of the first
+		 * one. */
 		CHECK_EQ(rig_expect(&rig, TCP_ACK)->len, 2 * SMALL - 1448);
 		for (int i = 0; i < 4; i++)
 			CHECK_EQ(rig_expect(&rig, TCP_ACK)->len, SMALL);
 		CHECK_EQ(rig_expect(&rig, TCP_ACK | TCP_PSH)->len, 1448 - SMALL);
 		rig_silent(&rig);
-		for (int i = 0; lost && i < 5; i++)
+		for (int i = 0; is_lost && i < 5; i++)
 			rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
-		if (lost) {
+		if (is_lost) {
 			CHECK_EQ(rig_expect(&rig, TCP_ACK)->len, SMALL);
 			CHECK_EQ(rig_expect(&rig, TCP_ACK)->len, 1448 - SMALL);
 			rig_silent(&rig);
@@ -144,7 +147,7 @@ TEST(a_lost_probe_is_no_congestion)
 		rig_acks(&rig, 1448 + 5 * SMALL);
 		rig_wait(&rig, RIG_S);
 	}
-	CHECK_EQ(rig_write(&rig, 10), 10); /* an ACK is evaluated before the next data */
+	CHECK_EQ(rig_write(&rig, 10), 10); /* the stack evaluates the ACK before it sends data */
 	CHECK_EQ(rig.conn->snd.mss_bytes, 1448);
 	CHECK_EQ(rig_stat(&rig, "tcp_fast_retransmits"), 0);
 	CHECK_EQ(rig_stat(&rig, "tcp_mtu_raised"), 1);

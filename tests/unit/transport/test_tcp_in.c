@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_tcp_in.c - segments to an established connection: when they are acknowledged, and their
- * options. tests/fuzz/fuzz_options.c writes options, parses them again, and compares the fast parser
- * with the full one.
+ * options. tests/fuzz/fuzz_options.c writes options, parses them again, and compares the fast
+ * parser with the full one.
  */
 #include "rig.h"
 
@@ -14,9 +14,14 @@ AFTER_EACH(rig_close(&rig))
 #define EIGHT_FULL "FFFFFFFF"
 
 /*
- * A letter of a script is a segment (below), or: "." a poll, "h" the limit of a held ACK passes, "!" the
- * next deadline is now, "w" a write whose segment acknowledges everything, "A" one ACK of
- * everything, "-" no segment.
+ * A letter of a script is a segment (see letters[]) or an action:
+ *
+ * 	.	a poll
+ * 	h	the time limit of a held ACK passes
+ * 	!	checks that the next deadline is now
+ * 	w	a write, whose segment acknowledges everything
+ * 	A	expects one ACK of everything
+ * 	-	expects no segment
  */
 static const struct {
 	char letter;
@@ -62,7 +67,7 @@ static void play(char letter)
 	}
 }
 
-/* A PSH ends a message: the application gets it before the ACK is sent, which its answer may carry.
+/* PSH ends a message: the ACK waits for a poll, so that the application's answer can carry it.
  * Without PSH the sender has more data. */
 TEST(acks_are_sent_as_the_table_says)
 {
@@ -73,13 +78,13 @@ TEST(acks_are_sent_as_the_table_says)
 		{ "two full segments are acknowledged at once", "FFn.A", 0 },
 		{ "the end of a message is acknowledged in the next poll", "FFp.-!.A", 0 },
 		{ "an answer carries the ACK of a message", "FFp.-w.-", 0 },
-		{ "in the middle of a stream ACKs are held", FIVE_HELD "hA", 0 },
-		{ "a held ACK leaves with the sixteenth segment",
+		{ "ACKs in the middle of a stream are held", FIVE_HELD "hA", 0 },
+		{ "a held ACK is sent at the sixteenth segment",
 		  FIVE_HELD FIVE_HELD FIVE_HELD "F.A", 0 },
 		{ "a burst is acknowledged at its end",
 		  EIGHT_FULL EIGHT_FULL EIGHT_FULL EIGHT_FULL ".A", 0 },
-		{ "a held ACK leaves with a short segment", "F.-q.-.A", 0 },
-		{ "a delayed ACK is of two segments at most", "k.-.-k.-.-k.-.A", DELAY_NS },
+		{ "a short segment ends the hold of an ACK", "F.-q.-.A", 0 },
+		{ "a delayed ACK covers two segments at most", "k.-.-k.-.-k.-.A", DELAY_NS },
 		{ "an ACK of a FIN is not delayed", "s.-f.A", DELAY_NS },
 		{ "an ACK of a full segment is not delayed", "s.-P..A", DELAY_NS },
 	};
@@ -99,7 +104,7 @@ TEST(acks_are_sent_as_the_table_says)
 
 /* harp_tcp_options.delayed_ack_ns: one ACK for several short segments, at its deadline or with
  * data. */
-TEST(short_segments_acks_may_be_delayed)
+TEST(acks_of_short_segments_may_be_delayed)
 {
 	rig_begin(&rig, NULL);
 	CHECK_EQ(RIG_SET(&rig, delayed_ack_ns, DELAY_NS), 0);
@@ -132,53 +137,53 @@ TEST(an_ack_of_a_gap_is_not_delayed)
 
 #define SLOW_GAP_NS 100000u
 
-/* A full-sized segment that the application reads at once. */
-static void slow_segment(uint8_t flags)
+/* The peer sends a full-sized segment, which the application reads at once. */
+static void send_slow_segment(uint8_t flags)
 {
 	rig_sends(&rig, TCP_ACK | flags, 1448);
 	rig_reads(&rig, rig.seq - 1448, 1448);
 }
 
-/* Enough segments, one by one, that their interval is known. No ACK is due at the end. */
-static void slow_stream(void)
+/* The peer sends single segments until the stack knows their interval. No ACK is due at the end. */
+static void begin_slow_stream(void)
 {
 	rig_begin(&rig, NULL);
 	for (unsigned i = 0; i < 100; i++) {
-		slow_segment(0);
+		send_slow_segment(0);
 		rig_wait(&rig, SLOW_GAP_NS);
 	}
 	rig_wait(&rig, TCP_ACK_HOLD_SLOW_NS_MAX);
 	rig.out_head = rig.out_tail;
 }
 
-/* RFC 5681 section 4.2, whatever the interval of the segments. */
-TEST(a_slow_stream_is_acknowledged_by_twos)
+/* RFC 5681 section 4.2, for any interval of the segments. */
+TEST(every_second_segment_of_a_slow_stream_is_acknowledged)
 {
-	slow_stream();
+	begin_slow_stream();
 	for (unsigned i = 0; i < 40; i++) {
-		bool pushed = i % 4 == 0; /* the end of a write is no end of a message here */
+		bool has_push = i % 4 == 0; /* the end of a write, not of a message */
 
-		slow_segment(pushed ? TCP_PSH : 0);
+		send_slow_segment(has_push ? TCP_PSH : 0);
 		rig_wait(&rig, SLOW_GAP_NS);
 		rig_silent(&rig);
-		slow_segment(0);
+		send_slow_segment(0);
 		CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
 		rig_wait(&rig, SLOW_GAP_NS);
 		rig_silent(&rig);
 	}
-	slow_segment(0); /* no second one follows: the ACK waits for the limit */
+	send_slow_segment(0); /* without a second segment the ACK waits for the limit */
 	rig_wait(&rig, TCP_ACK_HOLD_SLOW_NS_MAX);
 	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
 	rig_silent(&rig);
 }
 
 /* A packet larger than the MSS was merged on the way (GRO) and counts as two segments. */
-TEST(joined_segments_in_a_slow_stream_are_acknowledged_at_once)
+TEST(merged_segments_in_a_slow_stream_are_acknowledged_at_once)
 {
-	slow_stream();
+	begin_slow_stream();
 	rig.conn->rcv.mss_bytes = 1448 / 2;
 	for (unsigned i = 0; i < 10; i++) {
-		slow_segment(0);
+		send_slow_segment(0);
 		rig_poll(&rig);
 		CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
 		rig_wait(&rig, SLOW_GAP_NS);
@@ -188,12 +193,12 @@ TEST(joined_segments_in_a_slow_stream_are_acknowledged_at_once)
 
 TEST(short_messages_in_a_slow_stream_are_acknowledged_at_once)
 {
-	slow_stream();
-	slow_segment(TCP_PSH);
+	begin_slow_stream();
+	send_slow_segment(TCP_PSH);
 	rig_wait(&rig, TCP_ACK_HOLD_SLOW_NS_MAX);
 	rig_expect(&rig, TCP_ACK);
 	for (unsigned i = 0; i < 10; i++) {
-		slow_segment(TCP_PSH);
+		send_slow_segment(TCP_PSH);
 		rig_poll(&rig);
 		CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
 		rig_wait(&rig, SLOW_GAP_NS);
@@ -204,9 +209,9 @@ TEST(short_messages_in_a_slow_stream_are_acknowledged_at_once)
 /* The number of ACKs that wait is bounded, since each poll visits all of them. */
 TEST(a_bounded_number_of_acks_wait_for_a_second_segment)
 {
-	slow_stream();
+	begin_slow_stream();
 	rig.conn->tcp->acks_pending += TCP_ACKS_HELD_MAX;
-	slow_segment(0);
+	send_slow_segment(0);
 	rig_poll(&rig);
 	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
 	rig.conn->tcp->acks_pending -= TCP_ACKS_HELD_MAX;
@@ -238,8 +243,8 @@ TEST(malformed_options_are_refused)
 	static const struct {
 		uint8_t len, bytes[12];
 	} bad[] = {
-		{ 1, { 2 } },    /* no length */
-		{ 2, { 2, 0 } }, /* a length that never ends */
+		{ 1, { 2 } },    /* the length is missing */
+		{ 2, { 2, 0 } }, /* a length that does not advance */
 		{ 2, { 2, 1 } },
 		{ 4, { 2, 5, 1, 2 } },       /* beyond the end */
 		{ 3, { 2, 3, 5 } },          /* an MSS of one byte */
@@ -257,7 +262,7 @@ TEST(malformed_options_are_refused)
 TEST(unknown_and_padded_options_are_accepted)
 {
 	static const uint8_t unknown[] = { 254, 4, 1, 2, 1, 2, 4, 5, 180 };
-	static const uint8_t ended[] = { 1, 0, 2, 99 }; /* rubbish behind the end */
+	static const uint8_t ended[] = { 1, 0, 2, 99 }; /* garbage after the end of options */
 	static const uint8_t scale[] = { 3, 3, 200 };   /* RFC 7323 section 2.3 */
 	static const uint8_t sack[] = { 5, 18, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 5, 0, 0, 0, 9 };
 	struct tcp_options out;
@@ -274,8 +279,8 @@ TEST(unknown_and_padded_options_are_accepted)
 	CHECK_EQ(out.sack[1].end_seq, 9);
 }
 
-/* Every kind with every length, behind a timestamp and first: the parser stays within the options
- * and ends. */
+/* Every kind with every length, first and after a timestamp: the parser terminates and stays within
+ * the options. */
 TEST(every_option_of_every_length_is_parsed)
 {
 	struct tcp_options out;
@@ -283,7 +288,8 @@ TEST(every_option_of_every_length_is_parsed)
 	for (unsigned kind = 0; kind < 256; kind++) {
 		for (unsigned size = 0; size <= TCP_OPTIONS_BYTES_MAX; size++) {
 			for (unsigned at = 0; at <= TCP_OPTIONS_TIMESTAMP_BYTES; at += 12) {
-				uint8_t *bytes = malloc(TCP_OPTIONS_BYTES_MAX); /* for ASan */
+				uint8_t *bytes =
+					malloc(TCP_OPTIONS_BYTES_MAX); /* ASan detects overruns */
 
 				CHECK(bytes != NULL);
 				memset(bytes, (int)(kind * 41 + size), TCP_OPTIONS_BYTES_MAX);

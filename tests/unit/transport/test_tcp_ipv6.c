@@ -15,7 +15,7 @@ static struct harp_endpoint endpoint(const char *text, uint16_t port, uint32_t s
 	return (struct harp_endpoint){ .addr = addr(text), .port = port, .scope_id = scope_id };
 }
 
-/* In addition fe80::1 on interface 3, and fe80::2 on interface 8. */
+/* Adds fe80::1 on interface 3 and fe80::2 on interface 8. */
 static void pair_open(void)
 {
 	struct harp_addr first = addr("fe80::1"), second = addr("fe80::2");
@@ -37,16 +37,16 @@ static void pair_run(unsigned polls)
 static int connect_to(const char *local, uint32_t local_scope, const char *remote,
 		      uint32_t remote_scope, struct harp_conn **conn)
 {
-	struct harp_endpoint to = endpoint(remote, NET_PORT, remote_scope), from = { 0 };
+	struct harp_endpoint target = endpoint(remote, NET_PORT, remote_scope), source = { 0 };
 
 	if (local)
-		from = endpoint(local, 0, local_scope);
-	return harp_tcp_connect(net.stack[0], local ? &from : NULL, &to, NULL, conn);
+		source = endpoint(local, 0, local_scope);
+	return harp_tcp_connect(net.stack[0], local ? &source : NULL, &target, NULL, conn);
 }
 
 /* Connects, sends bytes both ways, and checks the addresses that both ends report. */
-static void talk(const char *remote, uint32_t remote_scope, const char *source,
-		 uint32_t source_scope)
+static void exchange(const char *remote, uint32_t remote_scope, const char *source,
+		     uint32_t source_scope)
 {
 	struct harp_conn *client, *server = NULL;
 	struct harp_endpoint a, b;
@@ -66,7 +66,8 @@ static void talk(const char *remote, uint32_t remote_scope, const char *source,
 	CHECK_EQ(b.scope_id, remote_scope);
 	harp_conn_endpoints(server, &a, &b);
 	CHECK_STR(harp_addr_format(&a.addr, text), remote);
-	CHECK_EQ(a.scope_id, remote_scope ? 8 : 0); /* the same link, by the other's number */
+	CHECK_EQ(a.scope_id,
+		 remote_scope ? 8 : 0); /* the same link, but this stack's number of it */
 	harp_conn_info(client, &info);
 	CHECK_EQ(info.snd_mss_bytes, (v6 ? 1440 : 1460) - 12);
 	CHECK_EQ(harp_conn_send(client, &iov, 1), 5);
@@ -93,9 +94,9 @@ static void listen_at(const char *text, uint32_t scope_id)
 TEST(a_listener_without_an_address_accepts_both_families)
 {
 	listen_at("::", 0);
-	talk("fd00::2", 0, "fd00::1", 0);
-	talk("10.0.0.2", 0, "10.0.0.1", 0);
-	talk("fe80::2", 3, "fe80::1", 3);
+	exchange("fd00::2", 0, "fd00::1", 0);
+	exchange("10.0.0.2", 0, "10.0.0.1", 0);
+	exchange("fe80::2", 3, "fe80::1", 3);
 }
 
 TEST(a_listener_of_one_address_refuses_the_others)
@@ -103,7 +104,7 @@ TEST(a_listener_of_one_address_refuses_the_others)
 	struct harp_conn *conn;
 
 	listen_at("fd00::2", 0);
-	talk("fd00::2", 0, "fd00::1", 0);
+	exchange("fd00::2", 0, "fd00::1", 0);
 	CHECK_EQ(connect_to(NULL, 0, "10.0.0.2", 0, &conn), 0);
 	pair_run(20);
 	CHECK_EQ(harp_conn_error(conn), -ECONNREFUSED);
@@ -126,5 +127,5 @@ TEST(a_link_local_address_needs_the_scope_of_the_interface)
 	CHECK_EQ(connect_to(NULL, 0, "ff02::1", 0, &conn), -ENETUNREACH);
 	CHECK_EQ(connect_to(NULL, 0, "::", 0, &conn), -EINVAL);
 	CHECK_EQ(net_stat(0, "tcp_conns"), 0);
-	talk("fe80::2", 3, "fe80::1", 3);
+	exchange("fe80::2", 3, "fe80::1", 3);
 }

@@ -6,10 +6,10 @@
 
 /* ---- RACK ------------------------------------------------------------------------------------ */
 
-TEST(reordering_within_the_window_costs_nothing)
+TEST(reordering_within_the_reordering_window_is_no_loss)
 {
-	in_flight(10, true);
-	later(RTT_NS);
+	put_in_flight(10, true);
+	advance(RTT_NS);
 	sack(0, 1, 2);
 	rig_silent(&rig);
 	rig_wait(&rig, REORDER_NS / 2);
@@ -19,33 +19,33 @@ TEST(reordering_within_the_window_costs_nothing)
 	CHECK_EQ(rig_stat(&rig, "tcp_retransmits"), 0);
 	CHECK_EQ(rig_stat(&rig, "tcp_lost_segs"), 0);
 	CHECK_EQ(rig.conn->rack.reordering, 1);
-	/* The path is known to reorder now: three SACKed segments are no longer proof (section
+	/* The path is known to reorder: three SACKed segments are no proof of a loss now (section
 	 * 6.2). */
-	later(RTT_NS);
+	advance(RTT_NS);
 	sack(2, 3, 7);
 	CHECK_EQ(rig_stat(&rig, "tcp_lost_segs"), 0);
 }
 
-TEST(segments_later_than_the_window_are_lost)
+TEST(segments_later_than_the_reordering_window_are_lost)
 {
-	in_flight(10, true);
-	later(RTT_NS);
+	put_in_flight(10, true);
+	advance(RTT_NS);
 	sack(0, 1, 2);
-	rig_wait(&rig, 2 * REORDER_NS); /* and the wheel's tick */
+	rig_wait(&rig, 2 * REORDER_NS); /* and a tick of the timer wheel */
 	expect_segment(0);
 	rig_silent(&rig);
 	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_FAST);
 	CHECK_EQ(rig_stat(&rig, "tcp_rto"), 0);
 }
 
-/* The receiver took a part of the retransmission: the rest is detected as lost. */
+/* The receiver accepted a part of the retransmission: the rest is detected as lost. */
 TEST(the_rest_of_a_retransmission_is_detected_as_lost)
 {
 	uint32_t block[1][2] = { { 1, 10 } };
 	struct rig_say say;
 
-	in_flight(20, true);
-	later(RTT_NS);
+	put_in_flight(20, true);
+	advance(RTT_NS);
 	sack(0, 1, 10);
 	expect_segment(0);
 	rig.out_head = rig.out_tail;
@@ -53,21 +53,21 @@ TEST(the_rest_of_a_retransmission_is_detected_as_lost)
 		say = ack_say(0, 1, block);
 		say.ack += 700;
 		rig_says(&rig, say);
-		CHECK_EQ(rig.conn->sndq.head->seq, at(0) + 700);
-		later(RTT_NS);
-		block[0][1] = (rig.conn->snd.nxt_seq - first_seq) /
-			      MSS; /* and the segments sent after it */
+		CHECK_EQ(rig.conn->sndq.head->seq, seq_of(0) + 700);
+		advance(RTT_NS);
+		/* and the segments sent after it */
+		block[0][1] = (rig.conn->snd.nxt_seq - first_seq) / MSS;
 	}
-	CHECK_EQ(rig_expect(&rig, TCP_ACK)->seq, at(0) + 700);
+	CHECK_EQ(rig_expect(&rig, TCP_ACK)->seq, seq_of(0) + 700);
 	CHECK_EQ(rig_stat(&rig, "tcp_rto"), 0);
 }
 
-TEST(dsack_widens_the_window)
+TEST(dsack_widens_the_reordering_window)
 {
 	uint64_t narrow;
 
-	in_flight(20, true);
-	later(RTT_NS);
+	put_in_flight(20, true);
+	advance(RTT_NS);
 	sack(0, 1, 2);
 	expect_segment(10); /* limited transmit */
 	rig_wait(&rig, 2 * REORDER_NS);
@@ -79,12 +79,12 @@ TEST(dsack_widens_the_window)
 	sack(2, 0, 1); /* a duplicate */
 	CHECK_EQ(rig_stat(&rig, "tcp_dsack_in"), 1);
 	CHECK(tcp_rack_window_ns(rig.conn) == 2 * narrow);
-	sack(2, 0, 1); /* more than the retransmissions: duplicated by the network */
+	sack(2, 0, 1); /* more than the retransmissions: the network duplicated packets */
 	CHECK(tcp_rack_window_ns(rig.conn) == 2 * narrow);
 	for (uint32_t i = 0; i < 15; i++)
 		tcp_rack_adapt(rig.conn, false, true);
 	CHECK(tcp_rack_window_ns(rig.conn) == 2 * narrow);
-	tcp_rack_adapt(rig.conn, false, true); /* 16 recoveries without */
+	tcp_rack_adapt(rig.conn, false, true); /* 16 recoveries without a DSACK */
 	CHECK(tcp_rack_window_ns(rig.conn) == narrow);
 }
 
@@ -93,11 +93,11 @@ TEST(dsack_widens_the_window)
 /* The next tail is probed although a DSACK may still undo the last recovery. */
 TEST(a_tail_after_a_recovery_is_probed)
 {
-	in_flight(10, true);
-	later(RTT_NS);
+	put_in_flight(10, true);
+	advance(RTT_NS);
 	sack(0, 1, 10);
 	expect_segment(0);
-	later(RTT_NS);
+	advance(RTT_NS);
 	ack(10);
 	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_NONE);
 	CHECK_EQ(rig.conn->undo.open, 1);
@@ -114,16 +114,16 @@ TEST(data_after_a_probe_is_probed)
 {
 	uint64_t due_ns;
 
-	in_flight(4, true);
+	put_in_flight(4, true);
 	rig_wait(&rig, RIG_MS);
 	expect_segment(3);
 	CHECK_EQ(rig_write(&rig, 2 * MSS), 2 * MSS);
 	rig.out_head = rig.out_tail;
-	later(RTT_NS);
+	advance(RTT_NS);
 	ack(4);
 	CHECK_EQ(rig.conn->tlp.out, 1);
 	due_ns = rig.now_ns + rig.conn->rtt.pto_ns;
-	later(RTT_NS);
+	advance(RTT_NS);
 	sack(4, 3, 4);
 	CHECK_EQ(rig.conn->tlp.out, 0);
 	CHECK(rig.conn->deadline.probe_ns == due_ns);
@@ -132,13 +132,13 @@ TEST(data_after_a_probe_is_probed)
 	CHECK_EQ(rig_stat(&rig, "tcp_tlp_probes"), 2);
 }
 
-TEST(the_probe_is_new_data_when_there_is_some)
+TEST(the_probe_is_new_data_if_there_is_any)
 {
-	in_flight(12, true);
+	put_in_flight(12, true);
 	rig_wait(&rig, RIG_MS);
 	expect_segment(10);
 	rig_silent(&rig);
-	later(RTT_NS);
+	advance(RTT_NS);
 	ack(11);
 	CHECK_EQ(rig_stat(&rig, "tcp_retransmits"), 0);
 	CHECK_EQ(rig.conn->tlp.out, 0);
@@ -149,16 +149,16 @@ TEST(a_probe_that_repairs_counts_as_loss)
 {
 	uint32_t before;
 
-	in_flight(4, true);
+	put_in_flight(4, true);
 	before = rig.conn->cc.cwnd_bytes;
 	rig_wait(&rig, RIG_MS);
 	expect_segment(3);
-	later(RTT_NS);
+	advance(RTT_NS);
 	ack(4);
 	CHECK_EQ(rig.conn->cc.cwnd_bytes, before);
 	CHECK_EQ(rig_write(&rig, MSS), MSS);
 	rig.out_head = rig.out_tail;
-	later(RTT_NS);
+	advance(RTT_NS);
 	ack(5);
 	CHECK(rig.conn->cc.ssthresh_bytes < before);
 	CHECK_EQ(rig_stat(&rig, "tcp_rto"), 0);
@@ -168,33 +168,33 @@ TEST(a_probe_reported_as_duplicate_is_no_loss)
 {
 	uint32_t before;
 
-	in_flight(4, true);
+	put_in_flight(4, true);
 	before = rig.conn->cc.ssthresh_bytes;
 	rig_wait(&rig, RIG_MS);
 	expect_segment(3);
-	later(RTT_NS);
+	advance(RTT_NS);
 	sack(4, 3, 4); /* DSACK */
 	CHECK_EQ(rig.conn->tlp.out, 0);
 	CHECK_EQ(rig_write(&rig, MSS), MSS);
 	rig.out_head = rig.out_tail;
-	later(RTT_NS);
+	advance(RTT_NS);
 	ack(5);
 	CHECK_EQ(rig.conn->cc.ssthresh_bytes, before);
 	CHECK_EQ(rig.conn->rack.mult, 0);
 }
 
-/* ---- PRR: RFC 9937 section 6.2; NewReno halves, so one segment leaves for two that arrive ---- */
+/* ---- PRR (RFC 9937 section 6.2): NewReno halves, so one segment is sent per two delivered ---- */
 
 TEST(prr_sends_half_of_what_arrives)
 {
 	uint32_t pipe_last, end = 30;
 
-	in_flight(40, true);
-	later(RTT_NS);
+	put_in_flight(40, true);
+	advance(RTT_NS);
 	ack(10); /* cwnd is 20 */
 	rig.out_head = rig.out_tail;
 	CHECK_EQ(conn_flight_bytes(rig.conn), 20 * MSS);
-	later(RTT_NS);
+	advance(RTT_NS);
 	sack(10, 11, 14);
 	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_FAST);
 	CHECK_EQ(rig.conn->cc.ssthresh_bytes, 10 * MSS);
@@ -202,31 +202,31 @@ TEST(prr_sends_half_of_what_arrives)
 	for (uint32_t i = 15; i <= end && pipe_last > 10 * MSS; i++) {
 		sack(10, 11, i);
 		CHECK(rig.conn->prr.out_bytes <=
-		      rig.conn->prr.delivered_bytes / 2 + MSS); /* the share, cut to segments */
+		      rig.conn->prr.delivered_bytes / 2 + MSS); /* the share, in whole segments */
 		CHECK(rig.conn->prr.out_bytes + MSS + MSS / 2 >= rig.conn->prr.delivered_bytes / 2);
 		pipe_last = tcp_loss_pipe_bytes(rig.conn);
 		CHECK(pipe_last >= 9 * MSS);
 	}
 	rig.out_head = rig.out_tail;
-	later(RTT_NS);
+	advance(RTT_NS);
 	ack((rig.conn->loss.recover_seq - first_seq) / MSS);
 	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_NONE);
 	CHECK_EQ(rig.conn->cc.cwnd_bytes, 10 * MSS);
 }
 
-/* 16 of 20 segments are lost at once: slow start follows, not a burst. */
+/* 16 of 20 segments are lost at once: PRR continues with slow start, not a burst. */
 TEST(prr_does_not_burst_after_heavy_loss)
 {
-	in_flight(40, true);
-	later(RTT_NS);
+	put_in_flight(40, true);
+	advance(RTT_NS);
 	ack(10);
 	rig.out_head = rig.out_tail;
-	later(RTT_NS);
+	advance(RTT_NS);
 	sack(10, 26, 30);
 	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_FAST);
 	CHECK(rig_pending(&rig) >= 1 && rig_pending(&rig) <= 5);
 	rig.out_head = rig.out_tail;
-	later(RTT_NS);
+	advance(RTT_NS);
 	ack(11);
 	CHECK(rig_pending(&rig) <= 2);
 }
@@ -234,8 +234,8 @@ TEST(prr_does_not_burst_after_heavy_loss)
 /* RFC 3168: one reduction and no retransmission. */
 TEST(ecn_reduces_once)
 {
-	in_flight(20, true);
-	later(RTT_NS);
+	put_in_flight(20, true);
+	advance(RTT_NS);
 	tcp_loss_ecn(rig.conn);
 	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_CWR);
 	CHECK_EQ(rig.conn->cc.ssthresh_bytes, 5 * MSS);
@@ -255,15 +255,15 @@ TEST(frto_undoes_a_timeout_without_timestamps)
 {
 	uint32_t before;
 
-	in_flight(10, false);
+	put_in_flight(10, false);
 	before = rig.conn->cc.cwnd_bytes;
-	rig.conn->deadline.probe_ns = TCP_NEVER_NS; /* the probe would have asked in time */
+	rig.conn->deadline.probe_ns = TCP_NEVER_NS; /* no probe before the timeout */
 	rig_wait(&rig, 8 * RIG_MS);
 	CHECK_EQ(rig_stat(&rig, "tcp_rto"), 1);
 	CHECK_EQ(rig.conn->cc.cwnd_bytes, MSS);
 	expect_segment(0);
 	rig_silent(&rig);
-	sack(0, 2, 3); /* an original: the path was slow, and 0 and 1 are only late */
+	sack(0, 2, 3); /* an original: 0 and 1 are only late, too */
 	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_NONE);
 	CHECK(rig.conn->cc.cwnd_bytes >= before);
 	CHECK_EQ(rig_stat(&rig, "tcp_spurious_rto"), 1);
@@ -275,7 +275,7 @@ TEST(dsack_undoes_a_timeout)
 {
 	uint32_t before;
 
-	in_flight(1, false); /* no other segment can arrive */
+	put_in_flight(1, false); /* no other segment can arrive */
 	before = rig.conn->cc.cwnd_bytes;
 	rig.conn->deadline.probe_ns = TCP_NEVER_NS;
 	rig_wait(&rig, 60 * RIG_MS);
@@ -287,34 +287,34 @@ TEST(dsack_undoes_a_timeout)
 	CHECK_EQ(rig.conn->acct.undone_recoveries, 1);
 }
 
-/* DSACKs one by one, or one for all from a receiver with GRO. */
-static void undo_fast_recovery(bool joined)
+/* The receiver sends one DSACK per retransmission, or, with GRO, one for all. */
+static void undo_fast_recovery(bool is_merged)
 {
-	uint32_t before, una, resent;
+	uint32_t before, una, retransmits;
 
-	in_flight(20, false);
+	put_in_flight(20, false);
 	before = rig.conn->cc.cwnd_bytes;
-	later(RTT_NS);
+	advance(RTT_NS);
 	sack(0, 2, 6);
 	expect_segment(0);
 	sack(0, 2, 9);
 	expect_segment(1);
 	rig.out_head = rig.out_tail;
 	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_FAST);
-	later(20 * US);
+	advance(20 * US);
 	ack(9); /* they were late */
 	while (rig.conn->recovery != TCP_RECOVERY_NONE)
 		ack((rig.conn->loss.recover_seq - first_seq) / MSS);
 	CHECK(rig.conn->cc.cwnd_bytes < before);
 	una = (rig.conn->snd.una_seq - first_seq) / MSS;
-	resent = (uint32_t)rig.conn->acct.retransmits;
-	CHECK(resent > 1);
-	if (joined) {
-		sack(una, 0, resent + 1); /* more than were retransmitted */
+	retransmits = (uint32_t)rig.conn->acct.retransmits;
+	CHECK(retransmits > 1);
+	if (is_merged) {
+		sack(una, 0, retransmits + 1); /* more than were retransmitted */
 		CHECK_EQ(rig.conn->acct.undone_recoveries, 0);
-		sack(una, 0, resent);
+		sack(una, 0, retransmits);
 	}
-	for (uint32_t i = 0; i < resent && !joined; i++) {
+	for (uint32_t i = 0; i < retransmits && !is_merged; i++) {
 		CHECK_EQ(rig.conn->acct.undone_recoveries, 0);
 		sack(una, i, i + 1);
 	}
@@ -332,16 +332,16 @@ TEST(dsack_undoes_a_fast_recovery)
 /* Eifel: the ACK echoes a timestamp from before the first retransmission. */
 TEST(eifel_undoes_a_fast_recovery)
 {
-	uint32_t before, early;
+	uint32_t before, early_tsecr;
 
-	in_flight(20, true);
+	put_in_flight(20, true);
 	before = rig.conn->cc.cwnd_bytes;
-	early = rig.tsecr;
-	later(2 * RIG_MS);
+	early_tsecr = rig.tsecr;
+	advance(2 * RIG_MS);
 	sack(0, 1, 5);
 	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_FAST);
 	CHECK(rig_pending(&rig) > 0);
-	rig.tsecr = early;
+	rig.tsecr = early_tsecr;
 	ack(5);
 	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_NONE);
 	CHECK(rig.conn->cc.cwnd_bytes >= before);
@@ -350,11 +350,11 @@ TEST(eifel_undoes_a_fast_recovery)
 
 TEST(a_real_timeout_is_not_undone)
 {
-	in_flight(10, false);
+	put_in_flight(10, false);
 	rig.conn->deadline.probe_ns = TCP_NEVER_NS;
 	rig_wait(&rig, 8 * RIG_MS);
 	expect_segment(0);
-	later(RTT_NS);
+	advance(RTT_NS);
 	ack(1); /* of the retransmission */
 	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_RTO);
 	CHECK_EQ(rig_stat(&rig, "tcp_spurious_rto"), 0);
@@ -363,13 +363,13 @@ TEST(a_real_timeout_is_not_undone)
 }
 
 /* Small writes without an ACK must not postpone the probe or the timeout. */
-TEST(writes_do_not_put_off_the_timers)
+TEST(writes_do_not_postpone_the_timers)
 {
 	uint64_t begin_ns;
 
 	rig_begin_sack(&rig, NULL);
-	rig.conn->rtt.srtt_ns =
-		100 * RIG_MS; /* a long path that never varied: 2 * SRTT is beyond the RTO */
+	/* a long path without variance: 2 * SRTT is beyond the RTO */
+	rig.conn->rtt.srtt_ns = 100 * RIG_MS;
 	rig.conn->rtt.rto_ns = 105 * RIG_MS;
 	rig.conn->rtt.pto_ns = 200 * RIG_MS;
 	begin_ns = rig.now_ns;

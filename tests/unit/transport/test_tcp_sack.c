@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_tcp_sack.c - RFC 2018, 2883, 6675: blocks sent, received, and hostile ones. harp_conn_info():
- * readable bytes, congestion state, backoff, and the numbers of segments SACKed, lost and
- * retransmitted.
+ * test_tcp_sack.c - RFC 2018, 2883, 6675: SACK blocks sent, received, and hostile ones.
+ * harp_conn_info(): readable bytes, congestion state, backoff, and the numbers of segments SACKed,
+ * lost and retransmitted.
  */
 
 #include "tcp_sack_rig.h"
 
 /* ---- As a receiver --------------------------------------------------------------------------- */
 
-/* The peer sends [at, at + len), relative to RCV.NXT; returns our answer. */
-static const struct rig_seg *receives(uint32_t at_byte, uint32_t len)
+/* The peer sends len bytes at an offset from RCV.NXT; returns the stack's answer. */
+static const struct rig_seg *send_at(uint32_t offset, uint32_t len)
 {
 	struct rig_say say = rig_usual(&rig, TCP_ACK, len);
 
-	say.seq += at_byte;
+	say.seq += offset;
 	rig_says(&rig, say);
 	rig_poll(&rig);
 	return rig_expect(&rig, TCP_ACK);
@@ -22,13 +22,13 @@ static const struct rig_seg *receives(uint32_t at_byte, uint32_t len)
 
 #define BLOCKS(...) ((const uint32_t[][2]){ __VA_ARGS__ })
 
-/* RFC 6691: a segment with blocks is no longer than one without. */
-TEST(sack_blocks_on_data_leave_room_for_it)
+/* RFC 6691: a segment with blocks is not longer than one without. */
+TEST(sack_blocks_do_not_lengthen_data_segments)
 {
 	const struct rig_seg *s;
 
-	in_flight(0, true);
-	receives(500, 500);
+	put_in_flight(0, true);
+	send_at(500, 500);
 	s = rig_writes(&rig, 1000);
 	CHECK_EQ(s->opt.sack_count, 1);
 	s = rig_writes(&rig, 1440);
@@ -37,11 +37,11 @@ TEST(sack_blocks_on_data_leave_room_for_it)
 
 /* ---- As a sender ----------------------------------------------------------------------------- */
 
-TEST(a_timeout_keeps_what_was_sacked)
+TEST(a_timeout_keeps_the_scoreboard)
 {
-	in_flight(10, true);
-	later(RTT_NS);
-	sack(0, 9, 10); /* all before it is lost: sent again, and lost again */
+	put_in_flight(10, true);
+	advance(RTT_NS);
+	sack(0, 9, 10); /* the segments before it are lost, and so are their retransmissions */
 	rig.out_head = rig.out_tail;
 	sack(0, 4, 6);
 	rig.out_head = rig.out_tail;
@@ -51,7 +51,7 @@ TEST(a_timeout_keeps_what_was_sacked)
 	for (uint32_t i = 0; i < 12 && rig.conn->recovery; i++) {
 		uint32_t una = (rig.conn->snd.una_seq - first_seq) / MSS;
 
-		later(RTT_NS);
+		advance(RTT_NS);
 		ack(una == 3 ? 6 : una == 8 ? 10 : una + 1);
 		while (rig_pending(&rig)) {
 			uint32_t seg = (rig.out[rig.out_head % RIG_QUEUE].seq - first_seq) / MSS;
@@ -60,18 +60,18 @@ TEST(a_timeout_keeps_what_was_sacked)
 			expect_segment(seg);
 		}
 	}
-	CHECK_EQ(rig.conn->snd.una_seq, at(10));
+	CHECK_EQ(rig.conn->snd.una_seq, seq_of(10));
 }
 
 /* A segment counts as SACKed only as a whole. */
-TEST(a_block_of_part_of_a_segment_marks_nothing)
+TEST(a_block_within_a_segment_marks_nothing)
 {
-	in_flight(10, true);
-	later(RTT_NS);
+	put_in_flight(10, true);
+	advance(RTT_NS);
 	for (uint32_t i = 0; i < 1447; i++) {
 		struct rig_say say = ack_say(0, 1, BLOCKS({ 0, 0 }));
 
-		say.sack[0] = (struct tcp_sack_block){ at(3) + i, at(3) + i + 1 };
+		say.sack[0] = (struct tcp_sack_block){ seq_of(3) + i, seq_of(3) + i + 1 };
 		rig_says(&rig, say);
 	}
 	CHECK_EQ(rig.conn->loss.sacked_bytes, 0);
@@ -79,7 +79,7 @@ TEST(a_block_of_part_of_a_segment_marks_nothing)
 	CHECK_EQ(rig.conn->loss.sacked_bytes, MSS);
 }
 
-/* As in CVE-2019-11477 to 11479: whatever the blocks, an ACK costs a few dozen steps. */
+/* CVE-2019-11477 to 11479: for any blocks, an ACK costs a few dozen steps. */
 TEST(any_sack_costs_bounded_work)
 {
 	struct harp_tcp_options opt = { .size = sizeof(opt),
@@ -98,10 +98,10 @@ TEST(any_sack_costs_bounded_work)
 	rig.out_head = rig.out_tail;
 	flight = conn_flight_bytes(rig.conn) / MSS;
 	CHECK(flight >= 60);
-	later(RTT_NS);
+	advance(RTT_NS);
 	before = rig_stat(&rig, "tcp_sack_walked");
-	/* Every other segment, from the far end and from the near one, four at a time, over and
-	 * over. */
+	/* Every other segment from both ends of the window, three blocks per ACK, in many
+	 * rounds. */
 	for (uint32_t round = 0; round < 20; round++) {
 		for (uint32_t i = 1; i + 8 < flight; i += 2) {
 			uint32_t far = flight - i - 1;
@@ -124,23 +124,23 @@ TEST(any_sack_costs_bounded_work)
 }
 
 /*
- * However large the window, a segment is found from a nearby entry of the skip index, which spreads
- * over all data in flight. `segments` of 1000 bytes are in flight throughout.
+ * In a window of any size, a segment is found from a nearby entry of the skip index, which covers
+ * all data in flight. Always `segments` of 1000 bytes are in flight.
  */
-static void skip_index_covers(uint32_t segments, uint32_t walk_max)
+static void check_skip_index(uint32_t segments, uint32_t walk_max)
 {
 	static struct harp_conn conn;
 	static struct harp_stats stats;
 	struct frame_pool pool = { .frame_count = segments + 1 };
 	struct tcp tcp = { .pool = &pool, .stats = &stats };
 	struct frame *frames = calloc(pool.frame_count, sizeof(*frames));
-	uint64_t walked_most = 0;
+	uint64_t walked_max = 0;
 
 	CHECK(frames != NULL);
 	memset(&conn, 0, sizeof(conn));
 	pool.frames = frames;
 	conn.tcp = &tcp;
-	conn.snd.una_seq = conn.snd.nxt_seq = 0xfff00000; /* wraps on its way */
+	conn.snd.una_seq = conn.snd.nxt_seq = 0xfff00000; /* wraps soon */
 	for (uint32_t i = 0; i < 20 * segments; i++) {
 		struct frame *f = &frames[i % pool.frame_count];
 
@@ -165,23 +165,23 @@ static void skip_index_covers(uint32_t segments, uint32_t walk_max)
 
 			f = tcp_sack_find(&conn, seq + 1);
 			CHECK(f && f->seq == seq);
-			if (stats.tcp_sack_walked - before > walked_most)
-				walked_most = stats.tcp_sack_walked - before;
+			if (stats.tcp_sack_walked - before > walked_max)
+				walked_max = stats.tcp_sack_walked - before;
 		}
 	}
-	CHECK(walked_most <= walk_max);
-	if (walked_most > walk_max)
-		fprintf(stderr, "of %u segments %llu walked\n", segments,
-			(unsigned long long)walked_most);
+	CHECK(walked_max <= walk_max);
+	if (walked_max > walk_max)
+		fprintf(stderr, "%llu of %u segments walked\n", (unsigned long long)walked_max,
+			segments);
 	free(frames);
 }
 
 TEST(the_skip_index_covers_any_window)
 {
-	skip_index_covers(100, 32);
-	skip_index_covers(1000, 64);
-	skip_index_covers(5000, 320);
-	skip_index_covers(50000, 3200);
+	check_skip_index(100, 32);
+	check_skip_index(1000, 64);
+	check_skip_index(5000, 320);
+	check_skip_index(50000, 3200);
 }
 
 /* ---- harp_conn_info() ------------------------------------------------------------------------ */
@@ -209,7 +209,7 @@ TEST(readable_bytes_follow_every_kind_of_read)
 	struct iovec iov;
 	uint8_t buf[1000];
 
-	in_flight(0, true);
+	put_in_flight(0, true);
 	CHECK_EQ(harp_conn_readable_bytes(rig.conn), 0);
 	rig_sends(&rig, TCP_ACK, 1000);
 	rig_sends(&rig, TCP_ACK, 500);
@@ -220,7 +220,7 @@ TEST(readable_bytes_follow_every_kind_of_read)
 	rig_says(&rig, rig_usual(&rig, TCP_ACK, 100));
 	rig.seq += 200;
 	CHECK_EQ(harp_conn_readable_bytes(rig.conn), 1700);
-	/* Peeking takes nothing, every kind of reading does. */
+	/* Peeking consumes nothing, every kind of read does. */
 	CHECK_EQ(harp_conn_peek(rig.conn, &iov, 1), 1);
 	CHECK_EQ(harp_conn_readable_bytes(rig.conn), 1700);
 	CHECK_EQ(harp_conn_recv(rig.conn, buf, 400), 400);
@@ -230,7 +230,7 @@ TEST(readable_bytes_follow_every_kind_of_read)
 	CHECK_EQ(harp_conn_recv_frame(rig.conn, &frame), 1);
 	CHECK_EQ(harp_conn_readable_bytes(rig.conn), 700 - frame->len);
 	harp_frame_release(rig.conn, frame);
-	/* A FIN is no byte. After a reset the rest can still be read. */
+	/* A FIN is not readable. After a RST the remaining bytes are. */
 	rig_sends(&rig, TCP_ACK | TCP_FIN, 0);
 	CHECK_EQ(harp_conn_readable_bytes(rig.conn), 200);
 	rig_says(&rig, rig_usual(&rig, TCP_RST, 0));
@@ -242,25 +242,25 @@ TEST(readable_bytes_follow_every_kind_of_read)
 
 /* ---- Losses ---------------------------------------------------------------------------------- */
 
-TEST(a_fast_recovery)
+TEST(info_follows_a_fast_recovery)
 {
-	in_flight(10, true);
+	put_in_flight(10, true);
 	check_state(HARP_CA_OPEN, 0, 0, 0);
 	CHECK_EQ(info().snd_ssthresh_bytes, HARP_SSTHRESH_NONE);
-	later(RTT_NS);
+	advance(RTT_NS);
 	sack(0, 1, 2);
 	check_state(HARP_CA_DISORDER, 1, 0, 0);
 	CHECK_EQ(info().snd_ssthresh_bytes, HARP_SSTHRESH_NONE);
-	/* 0 is lost and sent again; 1 to 3 have arrived. */
+	/* 0 is lost and retransmitted; 1 to 3 have arrived. */
 	sack(0, 1, 4);
 	check_state(HARP_CA_RECOVERY, 3, 0, 1);
 	CHECK(info().snd_ssthresh_bytes < HARP_SSTHRESH_NONE);
 	CHECK_EQ(info().retransmits, 1);
 	CHECK_EQ(info().lost_segs, 1);
-	/* The rest arrives before it does. */
+	/* The other segments arrive before the retransmission. */
 	sack(0, 1, 10);
 	check_state(HARP_CA_RECOVERY, 9, 0, 1);
-	later(RTT_NS);
+	advance(RTT_NS);
 	ack(10);
 	check_state(HARP_CA_OPEN, 0, 0, 0);
 	CHECK_EQ(info().retransmits, 1);
@@ -272,7 +272,7 @@ TEST(a_timeout_backs_off)
 {
 	uint64_t rto_ns;
 
-	in_flight(4, true);
+	put_in_flight(4, true);
 	CHECK_EQ(info().backoff, 0);
 	rto_ns = info().rto_ns;
 	while (info().backoff == 0)
@@ -286,7 +286,7 @@ TEST(a_timeout_backs_off)
 	CHECK_EQ(info().backoff, 2);
 	CHECK_EQ(info().rto_ns, 4 * rto_ns);
 	CHECK_EQ(info().rto_count, 2);
-	/* An ACK of new data ends the backoff, an ACK of all data the state. */
+	/* An ACK of new data ends the backoff, and an ACK of all data ends the loss state. */
 	ack(2);
 	CHECK_EQ(info().backoff, 0);
 	ack(4);
@@ -295,7 +295,7 @@ TEST(a_timeout_backs_off)
 
 TEST(ecn_reduces_the_window)
 {
-	in_flight(10, true);
+	put_in_flight(10, true);
 	rig.conn->options |= HARP_TCPI_ECN;
 	rig_says(&rig, rig_usual(&rig, TCP_ACK | TCP_ECE, 0));
 	check_state(HARP_CA_CWR, 0, 0, 0);

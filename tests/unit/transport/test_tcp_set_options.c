@@ -4,13 +4,13 @@
  * effects.
  *
  * harp_conn_options() reports the options in force; harp_conn_set_options() changes all of them or
- * none. options_off turns off options of the TCP header: they are neither offered nor agreed to, on
- * both ends and with SYN cookies.
+ * none. options_off turns off options of the TCP header: both ends neither offer nor accept them,
+ * also with SYN cookies.
  */
 
 #include "tcp_sack_rig.h"
 
-/* Sets the connection's options and reads them back. */
+/* Sets the connection's options. */
 static void set(const struct harp_tcp_options *opt)
 {
 	CHECK_EQ(harp_conn_set_options(rig.conn, opt), 0);
@@ -51,7 +51,7 @@ static struct harp_tcp_options full_options(void)
 {
 	struct harp_tcp_options opt;
 
-	memset(&opt, 0, sizeof(opt)); /* padding, too: compared as bytes */
+	memset(&opt, 0, sizeof(opt)); /* padding, too: same_options() compares bytes */
 	opt.size = sizeof(opt);
 	opt.rx_frames = 20;
 	opt.tx_frames = 24;
@@ -113,7 +113,7 @@ TEST(an_accepted_connection_inherits_and_changes)
 
 /* ---- Options that stay ----------------------------------------------------------------------- */
 
-TEST(the_same_options_restart_nothing)
+TEST(unchanged_options_restart_nothing)
 {
 	struct harp_tcp_options opt = { .size = sizeof(opt), .keepalive_idle_ns = 5 * RIG_S };
 	struct cc before;
@@ -131,7 +131,7 @@ TEST(the_same_options_restart_nothing)
 	CHECK(memcmp(&before, &rig.conn->cc, sizeof(before)) == 0);
 	rig_silent(&rig);
 	rig_wait(&rig, RIG_S + RIG_MS);
-	CHECK_EQ(rig_expect(&rig, TCP_ACK)->seq, rig.ack - 1); /* the probe, at its time */
+	CHECK_EQ(rig_expect(&rig, TCP_ACK)->seq, rig.ack - 1); /* the keepalive probe is on time */
 }
 
 /* ---- Timers ---------------------------------------------------------------------------------- */
@@ -155,7 +155,7 @@ TEST(a_shorter_user_timeout_ends_the_wait)
 	rig_wait(&rig, 20 * RIG_MS);
 	CHECK_EQ(harp_conn_error(rig.conn), -ETIMEDOUT);
 	rig_close(&rig);
-	/* One that has already passed. */
+	/* A timeout that has already passed. */
 	begin_unanswered();
 	CHECK_EQ(RIG_SET(&rig, user_timeout_ns, 1), 0);
 	CHECK_EQ(rig.conn->state, HARP_TCP_ESTABLISHED);
@@ -181,8 +181,8 @@ TEST(a_longer_user_timeout_extends_the_wait)
 	rig_close(&rig);
 }
 
-/* An idle connection waits for no ACK. */
-TEST(a_user_timeout_leaves_an_idle_connection)
+/* An idle connection does not wait for an ACK. */
+TEST(a_user_timeout_does_not_end_an_idle_connection)
 {
 	rig_begin(&rig, NULL);
 	CHECK_EQ(RIG_SET(&rig, user_timeout_ns, RIG_MS), 0);
@@ -231,23 +231,23 @@ TEST(the_initial_rto_changes_until_established)
 
 /* ---- Refused --------------------------------------------------------------------------------- */
 
-static unsigned complaints;
+static unsigned error_count;
 
-static void count_complaint(void *ctx, enum harp_log_level level, const char *message)
+static void count_error(void *ctx, enum harp_log_level level, const char *message)
 {
 	CHECK_EQ(level, HARP_LOG_ERROR);
 	CHECK(strncmp(message, "harp_tcp_options: ", 18) == 0);
-	complaints++;
+	error_count++;
 }
 
-/* Refused with this error for an open connection and for a connect, without an effect. */
-static void refuses(struct harp_tcp_options opt, int set_error, int connect_error)
+/* Checks that these options are refused with these errors, and change nothing. */
+static void check_refused(struct harp_tcp_options opt, int set_error, int connect_error)
 {
 	const struct harp_tcp_options before = rig_options(&rig);
 	struct harp_conn *conn = NULL;
 	struct harp_tcp_options after;
 
-	opt.user_timeout_ns = RIG_S; /* valid, and yet not set */
+	opt.user_timeout_ns = RIG_S; /* valid, but not set either */
 	CHECK_EQ(harp_conn_set_options(rig.conn, &opt), set_error);
 	after = rig_options(&rig);
 	CHECK(same_options(&before, &after));
@@ -270,8 +270,8 @@ TEST(values_out_of_range_are_refused)
 		BAD(dscp, 255),
 		BAD(congestion, HARP_CONGESTION_FIXED + 1),
 		BAD(congestion, UINT32_MAX),
-		BAD(congestion, HARP_CONGESTION_FIXED), /* without a window */
-		BAD(fixed_window_bytes, 1),             /* of cubic */
+		BAD(congestion, HARP_CONGESTION_FIXED), /* without fixed_window_bytes */
+		BAD(fixed_window_bytes, 1),             /* with CUBIC */
 		BAD(ecn, HARP_ECN_REQUEST + 1),
 		BAD(mss_bytes, 87),
 		BAD(mss_bytes, 1),
@@ -287,7 +287,7 @@ TEST(values_out_of_range_are_refused)
 		BAD(initial_rto_ns, UINT64_MAX),
 #undef BAD
 	};
-	const struct harp_stack_hooks hooks = { .log = count_complaint }, *before;
+	const struct harp_stack_hooks hooks = { .log = count_error }, *before;
 
 	rig_begin(&rig, NULL);
 	before = rig.stack->tcp.hooks;
@@ -296,9 +296,9 @@ TEST(values_out_of_range_are_refused)
 		struct harp_tcp_options opt = rig_options(&rig);
 
 		memcpy((uint8_t *)&opt + bad[i].offset, &bad[i].value, bad[i].bytes);
-		complaints = 0;
-		refuses(opt, -EINVAL, -EINVAL);
-		CHECK_EQ(complaints, 2); /* each names the field */
+		error_count = 0;
+		check_refused(opt, -EINVAL, -EINVAL);
+		CHECK_EQ(error_count, 2); /* each message names the field */
 	}
 	rig.stack->tcp.hooks = before;
 }
@@ -313,7 +313,7 @@ TEST(other_struct_sizes_are_refused)
 		struct harp_tcp_options opt = rig_options(&rig);
 
 		opt.size = sizes[i];
-		refuses(opt, -EINVAL, -EINVAL);
+		check_refused(opt, -EINVAL, -EINVAL);
 		CHECK_EQ(harp_conn_options(rig.conn, &opt), -EINVAL);
 	}
 	CHECK_EQ(harp_conn_set_options(rig.conn, NULL), -EINVAL);
@@ -323,18 +323,18 @@ TEST(options_of_the_handshake_are_refused_later)
 {
 	struct harp_tcp_options opt;
 
-	for (unsigned established = 0; established < 2; established++) {
+	for (unsigned is_established = 0; is_established < 2; is_established++) {
 		rig_open(&rig);
-		if (established)
+		if (is_established)
 			rig_established(&rig, NULL);
 		else
 			rig_syn_sent(&rig, NULL);
 		opt = rig_options(&rig);
 		opt.options_off = HARP_TCPI_SACK;
-		refuses(opt, -EISCONN, 0);
+		check_refused(opt, -EISCONN, 0);
 		opt.options_off = 0;
 		opt.ecn = HARP_ECN_REQUEST;
-		refuses(opt, -EISCONN, 0);
+		check_refused(opt, -EISCONN, 0);
 		rig_poll(&rig);
 		rig.out_head = rig.out_tail;
 		rig_close(&rig);
@@ -407,7 +407,7 @@ TEST(more_send_frames_wake_the_writer)
 	CHECK(rig_write(&rig, 1448) > 0);
 }
 
-TEST(fewer_send_frames_refuse_until_acknowledged)
+TEST(fewer_send_frames_block_writes_until_data_is_acknowledged)
 {
 	struct harp_tcp_options opt = { .size = sizeof(opt),
 					.tx_frames = 32,
@@ -437,7 +437,7 @@ TEST(the_unsent_limit_changes)
 
 /* ---- MSS ------------------------------------------------------------------------------------- */
 
-/* Writes bytes, all of which are acknowledged; the length of the first segment. */
+/* Writes bytes, which the peer acknowledges; returns the length of the first segment. */
 static uint32_t first_segment_bytes(uint32_t bytes)
 {
 	uint32_t len;
@@ -456,7 +456,7 @@ TEST(the_mss_is_announced_and_kept)
 
 	rig_open(&rig);
 	CHECK_EQ(rig_syn_sent(&rig, &opt)->opt.mss_bytes, 700);
-	rig_syn_acked(&rig);                    /* the peer would take 1460 */
+	rig_syn_acked(&rig);                    /* the peer's MSS is 1460 */
 	CHECK_EQ(rig.conn->snd.mss_bytes, 688); /* less the timestamps */
 	CHECK_EQ(first_segment_bytes(2000), 688);
 	rig_close(&rig);
@@ -467,7 +467,7 @@ TEST(the_mss_is_announced_and_kept)
 	rig_close(&rig);
 }
 
-TEST(the_mss_goes_down_and_up_later)
+TEST(the_mss_can_be_lowered_and_raised_later)
 {
 	rig_begin(&rig, NULL);
 	CHECK_EQ(first_segment_bytes(3000), 1448);
@@ -481,8 +481,8 @@ TEST(the_mss_goes_down_and_up_later)
 	CHECK_EQ(first_segment_bytes(3000), 1448);
 }
 
-/* Unsent and retransmitted segments are cut; no byte is lost or sent twice. */
-TEST(a_smaller_mss_cuts_what_is_queued)
+/* Unsent and retransmitted segments are split; no byte is lost or sent twice. */
+TEST(a_smaller_mss_splits_queued_segments)
 {
 	struct harp_tcp_options opt = { .size = sizeof(opt),
 					.congestion = HARP_CONGESTION_FIXED,
@@ -531,36 +531,36 @@ static int set_congestion(uint32_t congestion, uint32_t fixed_window_bytes)
 	return harp_conn_set_options(rig.conn, &opt);
 }
 
-TEST(a_new_controller_goes_on_with_the_window)
+TEST(a_new_controller_keeps_the_window)
 {
-	static const uint32_t others[] = { HARP_CONGESTION_CUBIC, HARP_CONGESTION_DELAY,
-					   HARP_CONGESTION_NEWRENO, HARP_CONGESTION_DEFAULT };
+	static const uint32_t controllers[] = { HARP_CONGESTION_CUBIC, HARP_CONGESTION_DELAY,
+						HARP_CONGESTION_NEWRENO, HARP_CONGESTION_DEFAULT };
 	uint32_t cwnd;
 
-	in_flight(12, true); /* the initial window and more */
+	put_in_flight(12, true); /* the initial window and more */
 	ack(10);
 	cwnd = rig.conn->cc.cwnd_bytes;
 	CHECK(cwnd > 10 * MSS);
 	for (unsigned i = 0; i < 4; i++) {
 		struct harp_tcp_info info;
 
-		CHECK_EQ(set_congestion(others[i], 0), 0);
+		CHECK_EQ(set_congestion(controllers[i], 0), 0);
 		info = rig_info(&rig);
-		CHECK_EQ(info.congestion, others[i] ? others[i] : HARP_CONGESTION_CUBIC);
+		CHECK_EQ(info.congestion, controllers[i] ? controllers[i] : HARP_CONGESTION_CUBIC);
 		CHECK_EQ(info.snd_cwnd_bytes, cwnd);
 		CHECK_EQ(info.snd_ssthresh_bytes, HARP_SSTHRESH_NONE);
 	}
 }
 
-TEST(a_fixed_window_is_a_window_of_its_own)
+TEST(a_fixed_window_replaces_the_congestion_window)
 {
-	in_flight(2, true);
+	put_in_flight(2, true);
 	ack(2);
 	CHECK_EQ(set_congestion(HARP_CONGESTION_FIXED, 3 * MSS), 0);
 	CHECK_EQ(rig.conn->cc.cwnd_bytes, 3 * MSS);
 	CHECK_EQ(rig_write(&rig, 8 * MSS), 8 * MSS);
 	CHECK_EQ(rig_pending(&rig), 3);
-	/* A larger one sends more, at once. */
+	/* A larger window sends more, at once. */
 	CHECK_EQ(set_congestion(HARP_CONGESTION_FIXED, 5 * MSS), 0);
 	rig_poll(&rig);
 	CHECK_EQ(rig_pending(&rig), 5);
@@ -575,11 +575,11 @@ TEST(an_undone_recovery_keeps_the_new_controller)
 	struct rig_say say;
 	uint32_t cwnd;
 
-	in_flight(10, true);
+	put_in_flight(10, true);
 	cwnd = rig.conn->cc.cwnd_bytes;
 	say = ack_say(0, 1, (const uint32_t[1][2]){ { 4, 10 } });
 	rig.tsval++;
-	later(RTT_NS);
+	advance(RTT_NS);
 	rig_says(&rig, say);
 	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_FAST);
 	CHECK(rig.conn->cc.ssthresh_bytes < cwnd);
@@ -609,7 +609,7 @@ TEST(dctcp_needs_ecn)
 	opt = (struct harp_tcp_options){ .size = sizeof(opt), .ecn = HARP_ECN_REQUEST };
 	rig_open(&rig);
 	rig_syn_sent_flags(&rig, &opt, TCP_SYN | TCP_ECE | TCP_CWR);
-	/* Before the handshake is complete it is unknown whether ECN will be in use: as with
+	/* Before the handshake is complete, ECN may still be negotiated: DCTCP is accepted, as by
 	 * connect. */
 	CHECK_EQ(set_congestion(HARP_CONGESTION_DCTCP, 0), 0);
 	CHECK_EQ(set_congestion(HARP_CONGESTION_CUBIC, 0), 0);
@@ -623,8 +623,8 @@ TEST(dctcp_needs_ecn)
 
 #define ALL (HARP_TCPI_TIMESTAMPS | HARP_TCPI_SACK | HARP_TCPI_WSCALE)
 
-/* As the options of a SYN are parsed. */
-static uint8_t seen(uint32_t options)
+/* The TCP_OPT_* flags of a SYN with these options. */
+static uint8_t syn_flags(uint32_t options)
 {
 	return (uint8_t)((options & HARP_TCPI_TIMESTAMPS ? TCP_OPT_TIMESTAMP : 0) |
 			 (options & HARP_TCPI_SACK ? TCP_OPT_SACK_PERMITTED : 0) |
@@ -638,7 +638,7 @@ static struct harp_tcp_options options(uint32_t off)
 					  .options_off = off };
 }
 
-/* Bytes go both ways, in segments with the options that were agreed on. */
+/* Checks that data flows both ways, in segments with the negotiated options. */
 static void check_open(uint32_t off)
 {
 	bool timestamps = !(off & HARP_TCPI_TIMESTAMPS);
@@ -654,7 +654,7 @@ static void check_open(uint32_t off)
 	} else {
 		CHECK(info.rcv_wscale > 0);
 	}
-	rig.timestamps = timestamps; /* from here the peer uses the agreed options */
+	rig.timestamps = timestamps; /* the peer now uses the negotiated options */
 	rig_sends(&rig, TCP_ACK | TCP_PSH, 100);
 	rig_reads(&rig, rig.seq - 100, 100);
 	s = rig_writes(&rig, 50);
@@ -664,27 +664,27 @@ static void check_open(uint32_t off)
 	rig_acks(&rig, 50);
 	CHECK_EQ(harp_conn_acked_bytes(rig.conn), 50);
 	CHECK_EQ(rig_info(&rig).snd_wnd_bytes, RIG_PEER_WND << info.snd_wscale);
-	/* Out of order: a SACK block only where SACK was agreed on. */
+	/* Out-of-order data gets a SACK block only if SACK was negotiated. */
 	rig_says_at(&rig, TCP_ACK, 10, 10);
 	s = rig_expect(&rig, TCP_ACK);
 	CHECK_EQ(s->opt.seen & TCP_OPT_SACK, off & HARP_TCPI_SACK ? 0 : TCP_OPT_SACK);
 }
 
-/* The peer's SYN-ACK has all options, offered or not. */
-static void connects(uint32_t off)
+/* The peer's SYN-ACK has all options, even those that the SYN did not offer. */
+static void check_connect(uint32_t off)
 {
 	struct harp_tcp_options opt = options(off);
 
 	rig_open(&rig);
 	rig.sack = true;
-	CHECK_EQ(rig_syn_sent(&rig, &opt)->opt.seen, seen(ALL & ~off));
+	CHECK_EQ(rig_syn_sent(&rig, &opt)->opt.seen, syn_flags(ALL & ~off));
 	rig_syn_acked(&rig);
 	CHECK_EQ(rig.conn->state, HARP_TCP_ESTABLISHED);
 	check_open(off);
 	rig_close(&rig);
 }
 
-static void listens(uint32_t off, uint32_t backlog, bool cookie)
+static void check_listen(uint32_t off, uint32_t backlog, bool cookie)
 {
 	struct harp_tcp_options opt = options(off);
 	const struct rig_seg *s;
@@ -693,7 +693,7 @@ static void listens(uint32_t off, uint32_t backlog, bool cookie)
 	rig.sack = true;
 	opt.backlog = backlog;
 	rig_listen_options(&rig, &opt);
-	if (cookie) { /* one half-open connection uses up a backlog of 1 */
+	if (cookie) { /* one half-open connection fills a backlog of 1 */
 		rig.peer_port = 6666;
 		rig_says(&rig, rig_syn(&rig, TCP_SYN));
 		rig_expect(&rig, TCP_SYN | TCP_ACK);
@@ -703,9 +703,9 @@ static void listens(uint32_t off, uint32_t backlog, bool cookie)
 	/* A cookie keeps the other options in the timestamp. */
 	if (cookie && (off & HARP_TCPI_TIMESTAMPS))
 		off = ALL;
-	CHECK_EQ(s->opt.seen, seen(ALL & ~off));
+	CHECK_EQ(s->opt.seen, syn_flags(ALL & ~off));
 	CHECK_EQ(rig_stat(&rig, "tcp_cookies_sent"), cookie);
-	/* The ACK has a timestamp in any case: it must not change the agreed options. */
+	/* The ACK always has a timestamp, which must not change the negotiated options. */
 	rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
 	CHECK_EQ(harp_tcp_accept(rig.listener, &rig.conn), 0);
 	CHECK_EQ(rig_stat(&rig, "tcp_cookies_accepted"), cookie);
@@ -714,20 +714,20 @@ static void listens(uint32_t off, uint32_t backlog, bool cookie)
 	rig_close(&rig);
 }
 
-TEST(connect_offers_what_is_on)
+TEST(connect_offers_the_enabled_options)
 {
 	for (uint32_t off = 0; off <= ALL; off++)
-		connects(off);
+		check_connect(off);
 }
 
-TEST(listeners_agree_to_what_is_on)
+TEST(listeners_accept_the_enabled_options)
 {
 	for (uint32_t off = 0; off <= ALL; off++)
-		listens(off, 8, false);
+		check_listen(off, 8, false);
 }
 
-TEST(cookies_agree_to_what_is_on)
+TEST(cookies_preserve_the_enabled_options)
 {
 	for (uint32_t off = 0; off <= ALL; off++)
-		listens(off, 1, true);
+		check_listen(off, 1, true);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_tcp_shut_read.c - shutdown(SHUT_RD): received bytes are acknowledged and discarded, reads
- * return end of stream, and the other direction and the end of the connection are as without it.
+ * test_tcp_shut_read.c - shutdown(SHUT_RD): received bytes are acknowledged and discarded, and
+ * reads return end of stream. The other direction and the end of the connection are unaffected.
  */
 #include "rig.h"
 
@@ -49,9 +49,9 @@ TEST(later_bytes_are_acknowledged_and_discarded)
 	rig_events(&rig);
 	CHECK_EQ(harp_conn_shutdown(rig.conn, SHUT_RD), 0);
 	rig_poll(&rig);
-	rig_silent(&rig); /* nothing is sent */
+	rig_silent(&rig); /* the call sends nothing */
 	check_end_of_stream();
-	/* Many times the budget: the window stays open. */
+	/* The window stays open for many times the budget. */
 	for (unsigned i = 0; i < 200; i++) {
 		s = peer_sends(1448);
 		CHECK_EQ(s->ack, rig.seq);
@@ -67,10 +67,10 @@ TEST(later_bytes_are_acknowledged_and_discarded)
 	rig_writes(&rig, 100);
 }
 
-TEST(waiting_bytes_are_discarded)
+TEST(unread_bytes_are_discarded)
 {
 	begin();
-	/* Until the window is closed. */
+	/* Fills the window. */
 	while (rig.conn->rcv.edge_seq - rig.conn->rcv.nxt_seq >= 1448) {
 		rig_sends(&rig, TCP_ACK, 1448);
 		rig_poll(&rig);
@@ -109,7 +109,7 @@ TEST(a_frame_that_the_application_holds_stays)
 TEST(bytes_out_of_order_wait_for_the_hole)
 {
 	begin();
-	rig_says_at(&rig, TCP_ACK, 100, 100); /* before the call, and after it */
+	rig_says_at(&rig, TCP_ACK, 100, 100); /* before and after the call */
 	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
 	CHECK_EQ(harp_conn_shutdown(rig.conn, SHUT_RD), 0);
 	rig_says_at(&rig, TCP_ACK, 300, 100);
@@ -194,7 +194,7 @@ TEST(a_second_shut_rd_is_accepted_and_bad_values_are_refused)
 	for (unsigned i = 0; i < ARRAY_SIZE(bad); i++)
 		CHECK_EQ(harp_conn_shutdown(rig.conn, bad[i]), -EINVAL);
 	CHECK_EQ(harp_conn_readable_bytes(rig.conn), 100);
-	CHECK_EQ(rig_write(&rig, 1), 1); /* neither direction was shut */
+	CHECK_EQ(rig_write(&rig, 1), 1); /* the sending direction is still open */
 	rig_expect(&rig, TCP_ACK | TCP_PSH);
 	rig.ack++;
 	CHECK_EQ(harp_conn_shutdown(rig.conn, SHUT_RD), 0);

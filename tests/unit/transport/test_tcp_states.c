@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_tcp_states.c - RFC 9293 figure 5 and section 3.10 as a table: each event in each state, with
- * the reply and the next state. After each, the application closes and rig_close() checks that
- * nothing is left.
+ * the reply and the next state. After each event the application closes, and rig_close() checks
+ * that nothing is left.
  *
- * A cell is "reply state". Replies: - none, S SYN, SA SYN-ACK, A ACK, F FIN, R RST, RA RST with
- * ACK. States by their initials below; = the same; 0 CLOSED, with the reason in the third part when
- * it is not none. Of a call the third part is its error.
+ * A cell is "reply state [error]".
+ *
+ * 	reply	- none, S SYN, SA SYN-ACK, A ACK, F FIN, R RST, RA RST with ACK
+ * 	state	see names[]; = unchanged, 0 CLOSED
+ * 	error	of the call, or the reason for CLOSED
  */
 #include "rig.h"
 
@@ -29,7 +31,7 @@ static const char *const names[STATES] = {
 	"L", "SS", "SR", "E", "F1", "F2", "CW", "C", "LA", "TW"
 };
 
-/* ---- States, made by playing the peer -------------------------------------------------------- */
+/* ---- States, entered by acting as the peer --------------------------------------------------- */
 
 static void peer_fin(void)
 {
@@ -60,7 +62,7 @@ static void enter(unsigned state)
 	if (state == FIN_2 || state == TIME_W)
 		rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
 	if (state == CLOSING) {
-		rig.ack--; /* it has not seen our FIN */
+		rig.ack--; /* the peer has not received the FIN */
 		peer_fin();
 		rig.ack++;
 	}
@@ -73,7 +75,7 @@ static void enter(unsigned state)
 /* The state of the only connection. */
 static const char *state_now(void)
 {
-	static const uint8_t of[HARP_TCP_CLOSED + 1] = {
+	static const uint8_t states[HARP_TCP_CLOSED + 1] = {
 		[HARP_TCP_SYN_SENT] = SYN_SENT, [HARP_TCP_SYN_RECEIVED] = SYN_RCVD,
 		[HARP_TCP_ESTABLISHED] = ESTAB, [HARP_TCP_FIN_WAIT_1] = FIN_1,
 		[HARP_TCP_FIN_WAIT_2] = FIN_2,  [HARP_TCP_CLOSE_WAIT] = CLOSE_W,
@@ -84,7 +86,7 @@ static const char *state_now(void)
 
 	for (uint32_t i = 0; i < tcp->conns_high; i++) {
 		if (tcp->conns[i].state != HARP_TCP_CLOSED)
-			return names[of[tcp->conns[i].state]];
+			return names[states[tcp->conns[i].state]];
 	}
 	return rig.listener ? "L" : "0";
 }
@@ -104,7 +106,7 @@ static void arrive(struct segment segment)
 	say.seq += segment.seq_off;
 	say.ack += segment.ack_off;
 	rig_says(&rig, say);
-	if (segment.len > 0) /* the ACK of the end of a message leaves in the next poll */
+	if (segment.len > 0) /* the ACK of a message's end is sent in the next poll */
 		rig_poll(&rig);
 }
 
@@ -112,7 +114,7 @@ static int ev_syn(void)
 {
 	struct rig_say say = rig_syn(&rig, TCP_SYN);
 
-	say.seq += 1000; /* not the SYN of the connection, with an equal timestamp */
+	say.seq += 1000; /* another SYN than the connection's, with an equal timestamp */
 	rig_says(&rig, say);
 	return 0;
 }
@@ -126,15 +128,15 @@ static int ev_syn_ack(void)
 	struct rig_say say = rig_syn(&rig, TCP_SYN | TCP_ACK);
 
 	if (rig.seq != RIG_PEER_ISS)
-		say.seq = RIG_PEER_ISS; /* again */
+		say.seq = RIG_PEER_ISS; /* the SYN-ACK is repeated */
 	rig_says(&rig, say);
 	return 0;
 }
-static int ev_fin_alone(void) /* that does not acknowledge our FIN, if there was one */
+static int ev_fin_alone(void) /* does not acknowledge our FIN, if any */
 {
-	bool ours = rig.conn && (rig.conn->flags & CONN_FIN_QUEUED);
+	bool has_fin = rig.conn && (rig.conn->flags & CONN_FIN_QUEUED);
 
-	arrive((struct segment){ TCP_ACK | TCP_FIN, 0, -(uint32_t)ours, 0 });
+	arrive((struct segment){ TCP_ACK | TCP_FIN, 0, -(uint32_t)has_fin, 0 });
 	return 0;
 }
 static int ev_send(void)
@@ -186,7 +188,7 @@ static int ev_abort(void)
 static int ev_silence(void)
 {
 	rig_wait(&rig, 150 * RIG_S);
-	/* the last segment sent: the number of retransmissions varies */
+	/* keeps the last segment: the number of retransmissions varies */
 	while (rig_pending(&rig) > 1)
 		rig.out_head++;
 	return 0;
@@ -199,7 +201,7 @@ static int ev_close_silence(void)
 
 static const struct {
 	const char *name;
-	int (*happen)(void); /* NULL: this segment arrives */
+	int (*run)(void); /* NULL: this segment arrives */
 	struct segment segment;
 	const char *cell[STATES];
 } rows[] = {
@@ -210,19 +212,19 @@ static const struct {
 	{ "syn", ev_syn, { 0 }, { "SA SR", "SA SR", "A =", "A =", "A =", "A =", "A =", "A =", "A =", "A =" } },
 	/* TIME-WAIT would accept it if there were a listener: RFC 6191 */
 	{ "syn_newer", ev_syn_newer, { 0 }, { "SA SR", "SA SR", "A =", "A =", "A =", "A =", "A =", "A =", "A =", "A =" } },
-	/* the one that opened the connection */
+	/* the SYN-ACK that opened the connection */
 	{ "syn_ack", ev_syn_ack, { 0 }, { "R =", "A E", "A =", "A =", "A =", "A =", "A =", "A =", "A =", "A =" } },
-	/* of everything */
+	/* acknowledges everything */
 	{ "ack", NULL, { TCP_ACK, 0, 0, 0 }, { "R =", "- =", "- E", "- =", "- F2", "- =", "- =", "- TW", "- 0", "- =" } },
 	/* RFC 5961 section 5 */
 	{ "ack_unsent", NULL, { TCP_ACK, 0, 1000, 0 }, { "R =", "R =", "R =", "A =", "A =", "A =", "A =", "A =", "A =", "A =" } },
 	/* neither ACK nor SYN nor RST */
 	{ "no_ack", NULL, { TCP_PSH, 0, 0, 10 }, { "- =", "- =", "- =", "- =", "- =", "- =", "- =", "- =", "- =", "- =" } },
-	/* that acknowledges everything */
+	/* acknowledges everything */
 	{ "fin", NULL, { TCP_ACK | TCP_FIN, 0, 0, 0 }, { "R =", "- =", "A CW", "A CW", "A TW", "A TW", "- =", "- TW", "- 0", "- =" } },
-	/* that does not acknowledge our FIN */
+	/* does not acknowledge our FIN */
 	{ "fin_alone", ev_fin_alone, { 0 }, { "R =", "- =", "A CW", "A CW", "A C", "A TW", "- =", "- =", "- =", "- =" } },
-	/* one before RCV.NXT: the peer has not seen our ACK of it */
+	/* one before RCV.NXT: the peer has not received our ACK of it */
 	{ "fin_again", NULL, { TCP_ACK | TCP_FIN, -1u, 0, 0 }, { "R =", "- =", "A =", "A =", "A =", "A =", "A =", "A =", "A =", "A =" } },
 	/* at exactly RCV.NXT; RFC 1337 in TIME-WAIT */
 	{ "rst", NULL, { TCP_RST | TCP_ACK, 0, 0, 0 }, { "- =", "- 0 ECONNREFUSED", "- L", "- 0 ECONNRESET", "- 0 ECONNRESET", "- 0 ECONNRESET", "- 0 ECONNRESET", "- 0", "- 0", "- =" } },
@@ -243,7 +245,7 @@ static const struct {
 	{ "shutdown_read", ev_shutdown_read, { 0 }, { "- = EBADF", "- =", "- = EBADF", "- =", "- =", "- =", "- =", "- =", "- =", "- =" } },
 	{ "close", ev_close, { 0 }, { "- 0", "- 0", "RA 0", "F F1", "- =", "- =", "F LA", "- =", "- =", "- =" } },
 	{ "abort", ev_abort, { 0 }, { "- 0", "- 0", "RA 0", "RA 0", "RA 0", "RA 0", "RA 0", "RA 0", "RA 0", "- 0" } },
-	/* of peer and application, for 150 s */
+	/* peer and application are silent for 150 s */
 	{ "silence", ev_silence, { 0 }, { "- =", "S 0 ETIMEDOUT", "SA L", "- =", "RA 0 ETIMEDOUT", "- =", "- =", "RA 0 ETIMEDOUT", "RA 0 ETIMEDOUT", "- 0" } },
 	/* the application has closed */
 	{ "close_silence", ev_close_silence, { 0 }, { "- 0", "- 0", "RA 0", "RA 0", "RA 0", "- 0", "RA 0", "RA 0", "RA 0", "- 0" } },
@@ -274,22 +276,22 @@ static const char *reply_name(uint8_t flags)
 
 static void check_cell(unsigned row, unsigned state)
 {
-	char got[64], was[4];
+	char got[64], previous[4];
 	const char *now, *reply = "-";
 	int result = 0;
 
 	enter(state);
-	snprintf(was, sizeof(was), "%s", state_now());
-	CHECK_STR(was, names[state]);
-	if (rows[row].happen)
-		result = rows[row].happen();
+	snprintf(previous, sizeof(previous), "%s", state_now());
+	CHECK_STR(previous, names[state]);
+	if (rows[row].run)
+		result = rows[row].run();
 	else
 		arrive(rows[row].segment);
 	if (rig_pending(&rig) > 0)
 		reply = reply_name(rig.out[rig.out_head % RIG_QUEUE].flags);
 	CHECK(rig_pending(&rig) <= 1);
 	now = state_now();
-	if (strcmp(now, was) == 0)
+	if (strcmp(now, previous) == 0)
 		now = "=";
 	if (result == 0 && rig.conn)
 		result = harp_conn_error(rig.conn);

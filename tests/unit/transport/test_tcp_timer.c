@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_tcp_timer.c - when segments are sent: RTT samples, probes, segments that wait for a frame, a
- * next hop or a NIC, and the peer's window: its scale, sizes of a few bytes, and the FIN that must fit.
+ * test_tcp_timer.c - when segments are sent: RTT samples, probes, and segments that wait for a
+ * frame, a next hop or a NIC. The peer's window: its scale, sizes of a few bytes, and the FIN that
+ * must fit.
  */
 
 #include "rig.h"
@@ -15,7 +16,7 @@ TEST(the_application_can_probe)
 	CHECK_EQ(harp_conn_probe(rig.conn), 0);
 	rig_poll(&rig);
 	CHECK_EQ(rig_expect(&rig, TCP_ACK)->seq, rig.ack - 1);
-	/* And the peer's is answered. */
+	/* The peer's probe is answered. */
 	struct rig_say say = rig_usual(&rig, TCP_ACK, 0);
 
 	say.seq--;
@@ -37,15 +38,15 @@ TEST(a_retransmitted_segment_gives_no_rtt_sample)
 	CHECK_EQ(rig_info(&rig).srtt_ns, 2 * RIG_MS);
 	CHECK_EQ(rig_info(&rig).rttvar_ns, RIG_MS);
 	CHECK_EQ(rig_write(&rig, 100), 100);
-	rig_wait(&rig, 500 * RIG_MS); /* retransmitted: no sample (Karn) */
+	rig_wait(&rig, 500 * RIG_MS); /* retransmitted: no sample (Karn's algorithm) */
 	say.ack += 100;
 	rig_says(&rig, say);
 	CHECK_EQ(rig_info(&rig).srtt_ns, 2 * RIG_MS);
 	CHECK(rig_info(&rig).retransmits > 0);
 }
 
-/* An ACK of all data in flight stops the timer, but data that waits for address resolution needs
- * one. */
+/* An ACK of all data in flight stops the timer, but data that waits for address resolution needs a
+ * timer. */
 TEST(data_that_waits_for_address_resolution_has_a_deadline)
 {
 	struct harp_addr peer = harp_addr_v4(10, 0, 0, 2);
@@ -63,12 +64,12 @@ TEST(data_that_waits_for_address_resolution_has_a_deadline)
 	CHECK(harp_stack_next_deadline_ns(rig.stack) < rig.now_ns + RIG_S);
 }
 
-/* A segment must be split to fit the window, nothing is in flight and the pool is empty: neither an
- * ACK nor a timer would make the stack try again. */
+/* A segment must be split to fit the window, nothing is in flight, and the pool is empty. No ACK
+ * and no timer would make the stack retry. */
 TEST(a_split_without_a_free_frame_is_retried)
 {
 	struct iovec iov = { .iov_base = (uint8_t[1448]){ 0 }, .iov_len = 1448 };
-	struct frame *taken = NULL, *f;
+	struct frame *frames = NULL, *f;
 	struct rig_say say;
 
 	rig_open(&rig);
@@ -81,51 +82,51 @@ TEST(a_split_without_a_free_frame_is_retried)
 	rig_poll(&rig);
 	CHECK_EQ(harp_conn_send(rig.conn, &iov, 1), 1448);
 	while ((f = frame_alloc(&rig.stack->pool, 0)) != NULL) {
-		f->next = taken;
-		taken = f;
+		f->next = frames;
+		frames = f;
 	}
 	rig_poll(&rig);
 	rig_silent(&rig);
 	CHECK_EQ(rig.conn->on_list.tx, TX_LIST_BLOCKED);
-	while ((f = taken) != NULL) {
-		taken = f->next;
+	while ((f = frames) != NULL) {
+		frames = f->next;
 		frame_release(&rig.stack->pool, f);
 	}
 	rig_poll(&rig);
 	CHECK_EQ(rig_expect(&rig, TCP_ACK)->len, 1000);
 }
 
-static unsigned nothing_complete(struct harp_nic *nic, uint64_t *addrs, unsigned max,
+static unsigned complete_nothing(struct harp_nic *nic, uint64_t *addrs, unsigned max,
 				 uint64_t now_ns)
 {
 	return 0;
 }
 
-/* A NIC without next_ns (AF_XDP) is polled for completions: at once, then less and less often. A
- * segment that must be retransmitted while the NIC holds it waits for the completion. */
+/* A NIC without next_ns (AF_XDP) is polled for completions: at once, then at growing intervals. A
+ * segment to be retransmitted while the NIC holds it waits for the completion. */
 TEST(a_nic_that_holds_packets_is_polled_again)
 {
 	struct harp_nic_ops ops;
 	const struct harp_nic_ops *usual;
-	unsigned asked = 0;
+	unsigned polls = 0;
 	uint64_t until_ns;
 
 	rig_open(&rig);
 	usual = rig.nic->ops;
 	ops = *usual;
 	ops.next_ns = NULL;
-	ops.complete = nothing_complete;
+	ops.complete = complete_nothing;
 	rig.nic->ops = &ops;
 	rig_established(&rig, NULL);
 	CHECK_EQ(rig_write(&rig, 4 * 1448), 4 * 1448);
 	CHECK(rig.stack->io.tx_held > 0);
 	CHECK(harp_stack_next_deadline_ns(rig.stack) <= rig.now_ns + 20000);
-	for (until_ns = rig.now_ns + RIG_S; rig.now_ns < until_ns; asked++) {
+	for (until_ns = rig.now_ns + RIG_S; rig.now_ns < until_ns; polls++) {
 		rig.now_ns = harp_stack_next_deadline_ns(rig.stack);
 		rig_poll(&rig);
 	}
-	CHECK(asked < 100);
-	CHECK_EQ(rig.conn->on_list.tx, TX_LIST_BLOCKED); /* after a timeout: to be sent again */
+	CHECK(polls < 100);
+	CHECK_EQ(rig.conn->on_list.tx, TX_LIST_BLOCKED); /* to be retransmitted after a timeout */
 	CHECK_EQ(rig_pending(&rig), 4);
 	CHECK(harp_stack_next_deadline_ns(rig.stack) < UINT64_MAX);
 	ops.complete = usual->complete;
@@ -139,8 +140,8 @@ TEST(a_nic_that_holds_packets_is_polled_again)
 
 /* ---- the peer's window ----------------------------------------------------------------------- */
 
-/* RFC 7323 section 2.2: the window of a SYN-ACK is never scaled, that of a simultaneous open
- * included; and the ECE that agrees on ECN reports no mark. */
+/* RFC 7323 section 2.2: the window of a SYN-ACK is never scaled, not even in a simultaneous open.
+ * The ECE that negotiates ECN reports no mark. */
 TEST(the_window_of_a_simultaneous_syn_ack_is_not_scaled)
 {
 	struct rig_say syn;
@@ -163,14 +164,14 @@ TEST(the_window_of_a_simultaneous_syn_ack_is_not_scaled)
 		CHECK_EQ(rig.conn->snd.wnd_bytes, wnd);
 		CHECK_EQ(rig.conn->acct.ecn_ece_in, 0);
 		CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
-		/* Later windows are. */
+		/* Later windows are scaled. */
 		rig_window(&rig, 3);
 		CHECK_EQ(rig.conn->snd.wnd_bytes, 3 << 14);
 		rig_close(&rig);
 	}
 }
 
-/* A peer without window scaling, which offers this window from the first. */
+/* Connects to a peer without window scaling that advertises this window. */
 static void connect_to_window(uint32_t wnd)
 {
 	rig_open(&rig);
@@ -179,18 +180,18 @@ static void connect_to_window(uint32_t wnd)
 	rig_syn_acked_as(&rig, 0, wnd);
 }
 
-/* RFC 9293 section 3.8.6.2.1: half of the largest window is nothing, so the override timeout of 0.1
- * s lets out a byte at a time. */
+/* RFC 9293 section 3.8.6.2.1: half of the largest window rounds to 0, so the override timeout of
+ * 0.1 s sends a byte at a time. */
 TEST(a_window_of_one_byte_is_filled_at_the_override_timeout)
 {
-	uint64_t began_ns;
+	uint64_t start_ns;
 	unsigned sent = 0, polls;
 
 	connect_to_window(1);
 	CHECK_EQ(rig_write(&rig, 50000), 50000);
-	began_ns = rig.now_ns;
+	start_ns = rig.now_ns;
 	polls = (unsigned)rig_stat(&rig, "polls");
-	while (rig.now_ns < began_ns + 60 * RIG_S) {
+	while (rig.now_ns < start_ns + 60 * RIG_S) {
 		rig_wait(&rig, RIG_MS);
 		polls++;
 		if (rig_pending(&rig) == 0)
@@ -207,7 +208,7 @@ TEST(a_window_of_one_byte_is_filled_at_the_override_timeout)
 	CHECK(rig_expect(&rig, TCP_ACK)->len > 500);
 }
 
-/* A small device that has never offered more than 200 bytes gets them at once. */
+/* A small device that has never advertised more than 200 bytes gets them at once. */
 TEST(a_small_window_is_filled_at_once)
 {
 	unsigned got = 0;
@@ -224,16 +225,16 @@ TEST(a_small_window_is_filled_at_once)
 	CHECK_EQ(got, 2000);
 }
 
-/* RFC 9293 section 3.4: a FIN takes a sequence number. Behind a closed window it would be dropped,
- * and then wait for a timeout that has backed off. */
+/* RFC 9293 section 3.4: a FIN takes a sequence number. Into a closed window it would be dropped,
+ * and its retransmission would wait for a timeout with backoff. */
 static void fin_waits(uint32_t bytes)
 {
 	static uint8_t data[400];
 	struct iovec iov = { data, bytes };
 
 	rig_begin(&rig, NULL);
-	rig_window(&rig, bytes >> 2); /* its scale */
-	if (bytes > 0)                /* they fill it, and the FIN would leave with them */
+	rig_window(&rig, bytes >> 2); /* scaled by 2 */
+	if (bytes > 0) /* the bytes fill the window, and the FIN would be sent with them */
 		CHECK_EQ(harp_conn_send(rig.conn, &iov, 1), bytes);
 	rig_app_closes(&rig);
 	if (bytes > 0) {
