@@ -115,16 +115,16 @@ static inline unsigned tap_tx(struct harp_nic *nic, const struct harp_desc *desc
 			      uint64_t now_ns)
 {
 	struct tap *tap = (struct tap *)nic;
-	unsigned taken = tap->full ? 0 : tap->inner->ops->tx(tap->inner, descs, n, now_ns);
+	unsigned count = tap->full ? 0 : tap->inner->ops->tx(tap->inner, descs, n, now_ns);
 
-	for (unsigned i = 0; i < taken; i++) {
+	for (unsigned i = 0; i < count; i++) {
 		uint64_t frame = descs[i].addr / nic->caps.frame_size;
 		bool is_first = i == 0 || !(descs[i - 1].flags & HARP_DESC_MORE);
 
 		CHECK(frame < TAP_FRAMES_MAX && tap->out[frame] == TAP_FREE);
 		tap->out[frame] = is_first ? TAP_FIRST : TAP_LATER;
 	}
-	return taken;
+	return count;
 }
 
 /* Drivers that complete per descriptor may hold the end of a packet for a long time. */
@@ -267,7 +267,6 @@ static inline void net_listen(uint32_t tx_frames)
 	CHECK_EQ(harp_tcp_listen(net.stack[1], &any, &tcp, &net.listener), 0);
 }
 
-/* Opens two stacks and a connection between them. */
 static inline void net_open_connected(struct how how)
 {
 	struct harp_tcp_options tcp = { .size = sizeof(tcp), .tx_frames = how.tx_frames };
@@ -323,11 +322,11 @@ static inline void net_take(void)
 	struct harp_frame *frame;
 
 	while (harp_conn_recv_frame(net.receiver, &frame) == 1) {
-		for (uint32_t at = 0, n; at < frame->len; at += n, net.received += n) {
+		for (uint32_t pos = 0, n; pos < frame->len; pos += n, net.received += n) {
 			uint32_t offset = (uint32_t)(net.received % BYTES);
 
-			n = frame->len - at < BYTES - offset ? frame->len - at : BYTES - offset;
-			CHECK(memcmp(frame->data + at, net.bytes + offset, n) == 0);
+			n = frame->len - pos < BYTES - offset ? frame->len - pos : BYTES - offset;
+			CHECK(memcmp(frame->data + pos, net.bytes + offset, n) == 0);
 		}
 		harp_frame_release(net.receiver, frame);
 	}

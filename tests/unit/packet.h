@@ -71,15 +71,16 @@ static inline uint32_t packet_headers(uint8_t *p, const uint8_t dst_mac[6],
 	return PACKET_ETH_BYTES + packet_ip_bytes(dst);
 }
 
-/* Writes the transport checksum of len bytes at th to th + at. */
-static inline void packet_seal(uint8_t *th, uint32_t at, uint32_t len, const struct harp_addr *src,
-			       const struct harp_addr *dst, uint8_t proto)
+/* Writes the transport checksum of len bytes at th to th + offset. */
+static inline void packet_seal(uint8_t *th, uint32_t offset, uint32_t len,
+			       const struct harp_addr *src, const struct harp_addr *dst,
+			       uint8_t proto)
 {
 	uint16_t sum;
 
-	memset(th + at, 0, 2);
+	memset(th + offset, 0, 2);
 	sum = csum_finish(csum_partial(th, len, ip_pseudo_sum(src, dst, proto, len)));
-	memcpy(th + at, &sum, 2);
+	memcpy(th + offset, &sum, 2);
 }
 
 #endif

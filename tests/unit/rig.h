@@ -365,12 +365,12 @@ static inline void rig_sends(struct rig *rig, uint8_t flags, uint32_t len)
 /* Takes the stack's next segment. Without one, the check fails and the segment is empty. */
 static inline const struct rig_seg *rig_expect(struct rig *rig, uint8_t flags)
 {
-	static const struct rig_seg none;
+	static const struct rig_seg empty;
 	const struct rig_seg *s;
 
 	CHECK(rig->out_head != rig->out_tail);
 	if (rig->out_head == rig->out_tail)
-		return &none;
+		return &empty;
 	s = &rig->out[rig->out_head++ % RIG_QUEUE];
 	/* PSH on data is not checked here; tests/packet checks it. */
 	CHECK_EQ(s->len > 0 ? s->flags | (flags & TCP_PSH) : s->flags,
@@ -393,11 +393,11 @@ static inline void rig_silent(struct rig *rig)
 
 static inline uint32_t rig_events(struct rig *rig)
 {
-	uint32_t events = 0, all = 0;
+	uint32_t events = 0, mask = 0;
 
 	while (harp_stack_next_event(rig->stack, &events))
-		all |= events;
-	return all;
+		mask |= events;
+	return mask;
 }
 
 static inline struct rig_say rig_syn(struct rig *rig, uint8_t flags)
@@ -565,10 +565,10 @@ static inline struct harp_tcp_info rig_info(const struct rig *rig)
 
 static inline void rig_listen_options(struct rig *rig, const struct harp_tcp_options *opt)
 {
-	struct harp_endpoint at = { .port = RIG_PORT };
+	struct harp_endpoint local = { .port = RIG_PORT };
 
 	rig->port = RIG_PORT;
-	CHECK_EQ(harp_tcp_listen(rig->stack, &at, opt, &rig->listener), 0);
+	CHECK_EQ(harp_tcp_listen(rig->stack, &local, opt, &rig->listener), 0);
 }
 
 static inline void rig_listen(struct rig *rig, uint32_t backlog)

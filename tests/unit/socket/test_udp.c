@@ -96,7 +96,6 @@ static void udp_says(struct udp_say say)
 	rig_poll(rig);
 }
 
-/* A packet that the stack sent. */
 struct udp_sent {
 	uint8_t proto;
 	const uint8_t *l4; /* transport or ICMP header */
@@ -124,7 +123,7 @@ static bool udp_take(struct udp_sent *sent)
 /* Checks that the next packet is this datagram with a correct checksum; returns its payload. */
 static const uint8_t *udp_expect(uint16_t dst_port, uint32_t len)
 {
-	static const uint8_t none[8];
+	static const uint8_t empty[8];
 	struct udp_sent sent;
 	const uint8_t *ip;
 	struct harp_addr dst;
@@ -133,7 +132,7 @@ static const uint8_t *udp_expect(uint16_t dst_port, uint32_t len)
 	if (sent.proto != IP_PROTO_UDP || sent.l4_len != 8 + len) {
 		CHECK_EQ(sent.proto, IP_PROTO_UDP);
 		CHECK_EQ(sent.l4_len, 8 + len);
-		return none;
+		return empty;
 	}
 	ip = sent.l4 - l3_bytes();
 	if (v6)
@@ -163,7 +162,7 @@ static struct harp_endpoint udp_peer(void)
 	return (struct harp_endpoint){ .addr = peer_addr, .port = RIG_PEER_PORT };
 }
 
-static ssize_t udp_write(struct harp_udp *sock, const struct harp_endpoint *to, size_t len)
+static ssize_t udp_write(struct harp_udp *sock, const struct harp_endpoint *dst, size_t len)
 {
 	static uint8_t bytes[65536];
 	struct iovec iov[2] = { { .iov_base = bytes, .iov_len = len / 3 },
@@ -171,21 +170,21 @@ static ssize_t udp_write(struct harp_udp *sock, const struct harp_endpoint *to, 
 
 	for (size_t i = 0; i < len; i++)
 		bytes[i] = (uint8_t)(i * 5 + 1);
-	return harp_udp_send(sock, to, iov, 2);
+	return harp_udp_send(sock, dst, iov, 2);
 }
 
 TEST(datagrams_are_received)
 {
 	struct harp_udp *sock = udp_socket(RIG_PORT, NULL);
-	struct harp_udp_from from;
+	struct harp_udp_from source;
 	uint8_t buf[100];
 
-	CHECK_EQ(harp_udp_recv(sock, buf, sizeof(buf), &from), -EAGAIN);
+	CHECK_EQ(harp_udp_recv(sock, buf, sizeof(buf), &source), -EAGAIN);
 	udp_says((struct udp_say){ .len = 40, .first = 7 });
-	CHECK_EQ(harp_udp_recv(sock, buf, sizeof(buf), &from), 40);
+	CHECK_EQ(harp_udp_recv(sock, buf, sizeof(buf), &source), 40);
 	CHECK(buf[0] == 7 && buf[39] == 46);
-	CHECK_EQ(from.peer.port, RIG_PEER_PORT);
-	CHECK_MEM(&from.peer.addr, &peer_addr, sizeof(from.peer.addr));
+	CHECK_EQ(source.peer.port, RIG_PEER_PORT);
+	CHECK_MEM(&source.peer.addr, &peer_addr, sizeof(source.peer.addr));
 	/* A datagram larger than the buffer is truncated, and the call returns its full length. */
 	udp_put((struct udp_say){ .len = 90, .first = 1 });
 	udp_says((struct udp_say){ .len = 0 });
@@ -202,14 +201,14 @@ TEST(datagrams_are_received)
 					  .first = i });
 	rig_poll(rig);
 	for (uint8_t i = 0; i < 3; i++) {
-		CHECK_EQ(harp_udp_recv(sock, buf, sizeof(buf), &from), 20 * (i + 1));
+		CHECK_EQ(harp_udp_recv(sock, buf, sizeof(buf), &source), 20 * (i + 1));
 		CHECK_EQ(buf[0], i);
-		CHECK_EQ(from.peer.port, 100 + i);
-		CHECK_MEM(&from.peer.addr, i == 1 ? &other_addr : &peer_addr, 16);
-		CHECK_MEM(&from.local.addr, &own, 16);
-		CHECK_EQ(from.local.port, RIG_PORT);
+		CHECK_EQ(source.peer.port, 100 + i);
+		CHECK_MEM(&source.peer.addr, i == 1 ? &other_addr : &peer_addr, 16);
+		CHECK_MEM(&source.local.addr, &own, 16);
+		CHECK_EQ(source.local.port, RIG_PORT);
 	}
-	CHECK_EQ(harp_udp_recv(sock, buf, sizeof(buf), &from), -EAGAIN);
+	CHECK_EQ(harp_udp_recv(sock, buf, sizeof(buf), &source), -EAGAIN);
 	CHECK_EQ(rig_stat(rig, "udp_in"), 6);
 	rig_silent(rig);
 	harp_udp_close(sock);
@@ -334,7 +333,6 @@ TEST(invalid_datagrams_are_dropped)
 	harp_udp_close(sock);
 }
 
-/* No socket has the port: the stack sends an ICMP error that quotes the packet. */
 TEST(a_closed_port_is_answered_with_an_icmp_error)
 {
 	struct harp_udp *sock = udp_socket(RIG_PORT, NULL);
@@ -416,9 +414,9 @@ TEST(a_connected_socket_receives_from_its_peer_only)
 	harp_udp_close(sock);
 }
 
-/* Receives an ICMP error that quotes a datagram sent to (to, to_port). */
-static void icmp_error(uint8_t type, uint8_t code, uint32_t mtu_bytes, const struct harp_addr *to,
-		       uint16_t to_port)
+/* Receives an ICMP error that quotes a datagram sent to (dst, dst_port). */
+static void icmp_error(uint8_t type, uint8_t code, uint32_t mtu_bytes, const struct harp_addr *dst,
+		       uint16_t dst_port)
 {
 	struct rig_packet *p = next_packet();
 	uint8_t *h = l4_of(p), *quote = h + 8, *uh = quote + l3_bytes();
@@ -433,16 +431,16 @@ static void icmp_error(uint8_t type, uint8_t code, uint32_t mtu_bytes, const str
 		be16_store(quote + 4, 8);
 		quote[6] = IP_PROTO_UDP;
 		memcpy(quote + 8, own.bytes, 16);
-		memcpy(quote + 24, to->bytes, 16);
+		memcpy(quote + 24, dst->bytes, 16);
 	} else {
 		quote[0] = 0x45;
 		be16_store(quote + 2, 28);
 		quote[9] = IP_PROTO_UDP;
 		memcpy(quote + 12, own.bytes + 12, 4);
-		memcpy(quote + 16, to->bytes + 12, 4);
+		memcpy(quote + 16, dst->bytes + 12, 4);
 	}
 	be16_store(uh, RIG_PORT);
-	be16_store(uh + 2, to_port);
+	be16_store(uh + 2, dst_port);
 	be16_store(uh + 4, 8);
 	sum = csum_finish(csum_partial(h, len, v6 ? ip_pseudo_sum(&other_addr, &own, 58, len) : 0));
 	memcpy(h + 2, &sum, 2);

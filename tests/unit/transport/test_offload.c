@@ -42,9 +42,9 @@ static void net_transfer(enum send_method method, size_t piece_bytes)
 		ssize_t n = 1;
 
 		while (n > 0 && net.sent < BYTES) {
-			size_t left = BYTES - net.sent;
+			size_t rest_bytes = BYTES - net.sent;
 
-			n = net_send(method, left < piece_bytes ? left : piece_bytes);
+			n = net_send(method, rest_bytes < piece_bytes ? rest_bytes : piece_bytes);
 			CHECK(n > 0 || n == -EAGAIN);
 			net.sent += n > 0 ? (uint64_t)n : 0;
 		}
@@ -217,18 +217,18 @@ static void test_retransmission_as_a_copy(enum send_method method)
 
 TEST(datagrams_have_good_checksums)
 {
-	struct harp_endpoint at = { .port = 9000 };
-	struct harp_endpoint to = { .addr = harp_addr_v4(10, 0, 0, 2), .port = 9000 };
+	struct harp_endpoint local = { .port = 9000 };
+	struct harp_endpoint remote = { .addr = harp_addr_v4(10, 0, 0, 2), .port = 9000 };
 	struct harp_udp *a, *b;
 	uint8_t got[2000];
 
 	net_open_connected(HOW(.offloads = HARP_NIC_TX_CSUM));
 	CHECK_EQ(harp_udp_open(net.stack[0], NULL, NULL, &a), 0);
-	CHECK_EQ(harp_udp_open(net.stack[1], &at, NULL, &b), 0);
+	CHECK_EQ(harp_udp_open(net.stack[1], &local, NULL, &b), 0);
 	for (unsigned len = 0; len <= 1472; len += 736) {
 		struct iovec iov = { net.bytes, len };
 
-		CHECK_EQ(harp_udp_send(a, &to, &iov, 1), (ssize_t)len);
+		CHECK_EQ(harp_udp_send(a, &remote, &iov, 1), (ssize_t)len);
 		net_step(MS);
 		net_step(MS);
 		CHECK_EQ(harp_udp_recv(b, got, sizeof(got), NULL), (ssize_t)len);
@@ -390,7 +390,6 @@ TEST(work_behind_an_eviction_is_due_at_once)
 	net_step(MS);
 }
 
-/* Segments in other memory keep waiting for the NIC. */
 TEST(an_eviction_leaves_other_memory_alone)
 {
 	static uint8_t other[1000];

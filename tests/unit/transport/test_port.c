@@ -43,7 +43,6 @@ static int acquire_without_descriptor(void *ctx, uint8_t protocol, uint16_t port
 	return -EMFILE;
 }
 
-/* The owner is called once, not for every port of the range. */
 TEST(a_port_owner_without_descriptors_is_called_once)
 {
 	unsigned calls = 0;

@@ -203,7 +203,6 @@ TEST(unread_data_does_not_grow_the_budget)
 	CHECK_EQ(flow->receiver->frames.rx_budget, BASE_FRAMES);
 }
 
-/* A slow stream on a fast network: its window is large enough. */
 TEST(a_slow_stream_does_not_grow_its_budget)
 {
 	static uint8_t bytes[16384];

@@ -281,11 +281,11 @@ TEST(a_full_accept_queue_drops_a_syn)
 
 TEST(all_listeners_share_half_of_the_slots)
 {
-	struct harp_endpoint at = { .port = RIG_PORT + 1 };
+	struct harp_endpoint local = { .port = RIG_PORT + 1 };
 	struct harp_listener *other;
 
 	open_with_routes(100);
-	CHECK_EQ(harp_tcp_listen(rig.stack, &at, NULL, &other), 0);
+	CHECK_EQ(harp_tcp_listen(rig.stack, &local, NULL, &other), 0);
 	for (unsigned i = 0; i < 20; i++) {
 		rig.port = (uint16_t)(RIG_PORT + i % 2);
 		rig.peer_port = (uint16_t)(1000 + i);

@@ -68,7 +68,7 @@ TEST(equal_headers_form_a_batch)
 
 /* One byte of the second of two segments is changed, with or without corrected checksums. The
  * result must be the same as when another packet between them ends the batch. */
-static void compare(uint32_t at, uint8_t change, enum repair kind)
+static void compare(uint32_t offset, uint8_t change, enum repair kind)
 {
 	struct rig *rigs[] = { &batched, &separate };
 	uint8_t bytes[2][2 * BYTES + 1];
@@ -82,7 +82,7 @@ static void compare(uint32_t at, uint8_t change, enum repair kind)
 		unknown = *newest(rigs[i]);
 		rigs[i]->in_tail--;
 		put_two(rigs[i]);
-		newest(rigs[i])->bytes[at] ^= change;
+		newest(rigs[i])->bytes[offset] ^= change;
 		repair(newest(rigs[i]), kind);
 		rigs[i]->in[rigs[i]->in_tail++ % RIG_QUEUE] = unknown;
 		if (i == 1) { /* the other packet between them */
@@ -109,10 +109,10 @@ static void compare(uint32_t at, uint8_t change, enum repair kind)
 
 TEST(a_changed_header_is_handled_as_without_a_batch)
 {
-	for (uint32_t at = 0; at < HEADERS_BYTES; at++)
+	for (uint32_t offset = 0; offset < HEADERS_BYTES; offset++)
 		for (unsigned bit = 0; bit < 8; bit++)
 			for (enum repair kind = REPAIR_NONE; kind < REPAIRS; kind++)
-				compare(at, (uint8_t)(1u << bit), kind);
+				compare(offset, (uint8_t)(1u << bit), kind);
 }
 
 TEST(a_changed_payload_is_handled_as_without_a_batch)

@@ -94,8 +94,8 @@ TEST(acks_are_sent_as_the_table_says)
 		unsigned before = check_failures;
 
 		rig_begin(&rig, RIG_OPTIONS(.delayed_ack_ns = rows[i].delayed_ack_ns));
-		for (const char *at = rows[i].script; *at; at++)
-			play(*at);
+		for (const char *letter = rows[i].script; *letter; letter++)
+			play(*letter);
 		if (check_failures != before)
 			fprintf(stderr, "failed: %s\n", rows[i].name);
 		rig_close(&rig);
@@ -287,16 +287,17 @@ TEST(every_option_of_every_length_is_parsed)
 
 	for (unsigned kind = 0; kind < 256; kind++) {
 		for (unsigned size = 0; size <= TCP_OPTIONS_BYTES_MAX; size++) {
-			for (unsigned at = 0; at <= TCP_OPTIONS_TIMESTAMP_BYTES; at += 12) {
+			for (unsigned offset = 0; offset <= TCP_OPTIONS_TIMESTAMP_BYTES;
+			     offset += 12) {
 				uint8_t *bytes =
 					malloc(TCP_OPTIONS_BYTES_MAX); /* ASan detects overruns */
 
 				CHECK(bytes != NULL);
 				memset(bytes, (int)(kind * 41 + size), TCP_OPTIONS_BYTES_MAX);
-				if (at)
+				if (offset)
 					tcp_options_write_timestamp(bytes, 5, 6);
-				bytes[at] = (uint8_t)kind;
-				bytes[at + 1] = (uint8_t)size;
+				bytes[offset] = (uint8_t)kind;
+				bytes[offset + 1] = (uint8_t)size;
 				(void)tcp_options_parse(bytes, TCP_OPTIONS_BYTES_MAX, &out);
 				CHECK(out.sack_count <= TCP_SACK_BLOCKS_MAX);
 				free(bytes);

@@ -86,9 +86,9 @@ AFTER_EACH(net_close())
 
 static void listen_at(const char *text, uint32_t scope_id)
 {
-	struct harp_endpoint at = endpoint(text, NET_PORT, scope_id);
+	struct harp_endpoint local = endpoint(text, NET_PORT, scope_id);
 
-	CHECK_EQ(harp_tcp_listen(net.stack[1], &at, NULL, &net.listener), 0);
+	CHECK_EQ(harp_tcp_listen(net.stack[1], &local, NULL, &net.listener), 0);
 }
 
 TEST(a_listener_without_an_address_accepts_both_families)

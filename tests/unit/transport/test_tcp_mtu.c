@@ -61,7 +61,6 @@ static uint64_t send_for(uint64_t ns)
 	return net.received - before;
 }
 
-/* Advances the clock without new data. */
 static void idle_for(uint64_t ns)
 {
 	uint64_t until_ns = net.now_ns + ns;

@@ -19,7 +19,6 @@ static void send_at(uint32_t offset, uint32_t len, uint8_t salt)
 	rig.out_head = rig.out_tail;
 }
 
-/* Reads all received bytes; returns their number. */
 static uint32_t read_all(uint8_t *buf, uint32_t cap)
 {
 	ssize_t n = harp_conn_recv(rig.conn, buf, cap);
@@ -57,16 +56,16 @@ TEST(overlaps_never_change_what_was_received)
 				500 - (rig.conn->rcv.nxt_seq - rig.seq), 0xaa);
 		got = read_all(buf, sizeof(buf));
 		CHECK_EQ(got, 500);
-		for (uint32_t at = 0; at < got; at++) {
-			uint8_t salt = buf[at] ^ rig_byte(rig.seq + at);
-			bool is_second = at >= rows[i].start && at < rows[i].end;
+		for (uint32_t pos = 0; pos < got; pos++) {
+			uint8_t salt = buf[pos] ^ rig_byte(rig.seq + pos);
+			bool is_second = pos >= rows[i].start && pos < rows[i].end;
 
-			if (at >= 200 && at < 300)
+			if (pos >= 200 && pos < 300)
 				CHECK_EQ(salt, 0); /* the first bytes win */
 			else
 				CHECK_EQ(salt, is_second ? 0x55 : 0xaa);
 			if (check_failures) {
-				fprintf(stderr, "%s: byte %u\n", rows[i].relation, at);
+				fprintf(stderr, "%s: byte %u\n", rows[i].relation, pos);
 				break;
 			}
 		}
@@ -84,11 +83,11 @@ static void check_list(uint8_t *known_value, bool *is_known, uint32_t cap)
 		CHECK(f->pub.len > 0 && seq_gt(f->seq, rig.conn->rcv.nxt_seq));
 		CHECK(!previous || seq_leq(previous->seq + previous->pub.len, f->seq));
 		for (uint32_t i = 0; i < f->pub.len; i++) {
-			uint32_t at = f->seq + i - rig.seq;
+			uint32_t pos = f->seq + i - rig.seq;
 
-			CHECK(at < cap && (!is_known[at] || known_value[at] == f->pub.data[i]));
-			is_known[at] = true;
-			known_value[at] = f->pub.data[i];
+			CHECK(pos < cap && (!is_known[pos] || known_value[pos] == f->pub.data[i]));
+			is_known[pos] = true;
+			known_value[pos] = f->pub.data[i];
 		}
 		previous = f;
 	}
@@ -109,9 +108,9 @@ TEST(random_overlaps_never_change_what_was_received)
 	rig_begin(&rig, NULL);
 	while (rig.conn->rcv.nxt_seq - rig.seq < SPAN - 4000 && !check_failures) {
 		uint32_t next = rig.conn->rcv.nxt_seq - rig.seq, n;
-		uint32_t from = next + rng_below(&rng, rng_below(&rng, 8) ? 3000 : 1);
+		uint32_t start = next + rng_below(&rng, rng_below(&rng, 8) ? 3000 : 1);
 
-		send_at(from, 1 + rng_below(&rng, rng_below(&rng, 2) ? 1400 : 60),
+		send_at(start, 1 + rng_below(&rng, rng_below(&rng, 2) ? 1400 : 60),
 			(uint8_t)rng_u64(&rng));
 		check_list(value, is_known, SPAN);
 		n = read_all(buf, SPAN);
@@ -295,10 +294,10 @@ TEST(bytes_around_received_pieces_are_kept)
 		send_at(0, start, 0x55);
 		CHECK_EQ(rig.conn->rcv.nxt_seq - rig.seq, 1400);
 		CHECK_EQ(read_all(buf, sizeof(buf)), 1400);
-		for (uint32_t at = 0; at < sizeof(buf); at++) {
-			bool is_first = at >= 1300 || (at >= 100 && at % 100 < 50);
+		for (uint32_t pos = 0; pos < sizeof(buf); pos++) {
+			bool is_first = pos >= 1300 || (pos >= 100 && pos % 100 < 50);
 
-			CHECK_EQ(buf[at] ^ rig_byte(rig.seq + at), is_first ? 0 : 0x55);
+			CHECK_EQ(buf[pos] ^ rig_byte(rig.seq + pos), is_first ? 0 : 0x55);
 		}
 		rig_close(&rig);
 	}
@@ -311,16 +310,16 @@ TEST(bytes_around_a_received_piece_are_kept_in_a_packet_of_frames)
 	uint8_t buf[1400];
 
 	rig_frame_bytes = 1024;
-	for (uint32_t from = 0; from < 1400; from += 100) {
-		for (uint32_t to = from + 1; to <= 1400; to += 97) {
+	for (uint32_t start = 0; start < 1400; start += 100) {
+		for (uint32_t end = start + 1; end <= 1400; end += 97) {
 			rig_begin(&rig, NULL);
-			send_at(from, to - from, 0);
+			send_at(start, end - start, 0);
 			send_at(0, 1400, 0x55);
 			CHECK_EQ(rig.conn->rcv.nxt_seq - rig.seq, 1400);
 			CHECK_EQ(read_all(buf, sizeof(buf)), 1400);
-			for (uint32_t at = 0; at < sizeof(buf); at++)
-				CHECK_EQ(buf[at] ^ rig_byte(rig.seq + at),
-					 at >= from && at < to ? 0 : 0x55);
+			for (uint32_t pos = 0; pos < sizeof(buf); pos++)
+				CHECK_EQ(buf[pos] ^ rig_byte(rig.seq + pos),
+					 pos >= start && pos < end ? 0 : 0x55);
 			rig_close(&rig);
 		}
 	}

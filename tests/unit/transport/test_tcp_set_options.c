@@ -10,7 +10,6 @@
 
 #include "tcp_sack_rig.h"
 
-/* Sets the connection's options. */
 static void set(const struct harp_tcp_options *opt)
 {
 	CHECK_EQ(harp_conn_set_options(rig.conn, opt), 0);

@@ -107,13 +107,13 @@ static unsigned complete_nothing(struct harp_nic *nic, uint64_t *addrs, unsigned
 TEST(a_nic_that_holds_packets_is_polled_again)
 {
 	struct harp_nic_ops ops;
-	const struct harp_nic_ops *usual;
+	const struct harp_nic_ops *original;
 	unsigned polls = 0;
 	uint64_t until_ns;
 
 	rig_open(&rig);
-	usual = rig.nic->ops;
-	ops = *usual;
+	original = rig.nic->ops;
+	ops = *original;
 	ops.next_ns = NULL;
 	ops.complete = complete_nothing;
 	rig.nic->ops = &ops;
@@ -129,13 +129,13 @@ TEST(a_nic_that_holds_packets_is_polled_again)
 	CHECK_EQ(rig.conn->on_list.tx, TX_LIST_BLOCKED); /* to be retransmitted after a timeout */
 	CHECK_EQ(rig_pending(&rig), 4);
 	CHECK(harp_stack_next_deadline_ns(rig.stack) < UINT64_MAX);
-	ops.complete = usual->complete;
+	ops.complete = original->complete;
 	rig.now_ns = harp_stack_next_deadline_ns(rig.stack);
 	rig_poll(&rig);
 	CHECK(rig_pending(&rig) > 4);
 	rig_poll(&rig);
 	CHECK_EQ(rig.stack->io.tx_held, 0);
-	rig.nic->ops = usual;
+	rig.nic->ops = original;
 }
 
 /* ---- the peer's window ----------------------------------------------------------------------- */
