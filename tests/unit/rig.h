@@ -4,7 +4,7 @@
  *
  * A packet that the test queues arrives at the next poll. Packets that the stack sends are queued
  * too: as parsed TCP segments for rig_expect(), or as bytes in a raw rig. Functions such as
- * rig_established() act as the peer until the connection is in a state, and leave the queue empty.
+ * rig_established() act as the peer until the connection is in that state, and empty the queue.
  */
 #ifndef HARP_TESTS_RIG_H
 #define HARP_TESTS_RIG_H
@@ -427,7 +427,7 @@ static inline int rig_connect(struct rig *rig, const struct harp_tcp_options *op
 	return harp_tcp_connect(rig->stack, NULL, &remote, opt, conn);
 }
 
-/* Connects, into SYN-SENT; returns the SYN, which must have these flags. */
+/* Connects (SYN-SENT) and returns the SYN, which must have these flags. */
 static inline const struct rig_seg *rig_syn_sent_flags(struct rig *rig,
 						       const struct harp_tcp_options *opt,
 						       uint8_t flags)
@@ -465,7 +465,7 @@ static inline void rig_syn_acked(struct rig *rig)
 	rig_syn_acked_as(rig, 0, RIG_PEER_WND);
 }
 
-/* Connects, into ESTABLISHED. */
+/* Connects and completes the handshake. */
 static inline void rig_established(struct rig *rig, const struct harp_tcp_options *opt)
 {
 	rig_syn_sent(rig, opt);

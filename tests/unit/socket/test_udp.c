@@ -239,7 +239,7 @@ TEST(datagrams_are_sent)
 }
 
 /* A jumbo datagram is received and sent whole; the send budget limits its size. */
-TEST(a_datagram_may_have_several_frames)
+TEST(a_datagram_may_span_several_frames)
 {
 	enum { LEN = 7000, FRAME_MAX = 2048 - FRAME_HEADROOM_BYTES };
 	static uint8_t buf[LEN + 1];

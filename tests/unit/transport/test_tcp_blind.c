@@ -413,8 +413,8 @@ static void test_a_million_guesses(uint64_t seed, bool timestamps)
 	CHECK_EQ(rig.conn->snd.wnd_bytes, before.snd.wnd_bytes);
 	CHECK_EQ(rig.conn->frames.reass_held, 0);
 	CHECK_EQ(rig_events(&rig) & ~HARP_EVENT_WRITABLE, 0);
-	/* Almost only challenge ACKs, of one second. The others are replies to guesses that by
-	 * chance look like old data. */
+	/* Almost all replies are challenge ACKs of one second. The others answer guesses that
+	 * happen to look like old data. */
 	CHECK(replies <= (timestamps ? 3 : 10) * TCP_CHALLENGE_ACKS_PER_S);
 	/* The connection still accepts the peer's bytes. */
 	rig.tsval += 2000;

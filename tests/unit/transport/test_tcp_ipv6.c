@@ -66,8 +66,7 @@ static void exchange(const char *remote, uint32_t remote_scope, const char *sour
 	CHECK_EQ(b.scope_id, remote_scope);
 	harp_conn_endpoints(server, &a, &b);
 	CHECK_STR(harp_addr_format(&a.addr, text), remote);
-	CHECK_EQ(a.scope_id,
-		 remote_scope ? 8 : 0); /* the same link, but this stack's number of it */
+	CHECK_EQ(a.scope_id, remote_scope ? 8 : 0); /* the same link is interface 8 here */
 	harp_conn_info(client, &info);
 	CHECK_EQ(info.snd_mss_bytes, (v6 ? 1440 : 1460) - 12);
 	CHECK_EQ(harp_conn_send(client, &iov, 1), 5);

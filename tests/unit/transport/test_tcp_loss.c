@@ -159,7 +159,7 @@ TEST(a_timeout_after_real_losses_is_not_undone)
 
 /*
  * RFC 6582 section 3.2 step 2: after a timeout, duplicate ACKs up to recover come from
- * retransmissions and start no recovery. Beyond it they do.
+ * retransmissions and start no recovery. Those beyond recover do.
  */
 TEST(duplicate_acks_after_a_timeout_start_no_recovery)
 {

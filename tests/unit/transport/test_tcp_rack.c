@@ -88,7 +88,7 @@ TEST(dsack_widens_the_reordering_window)
 	CHECK(tcp_rack_window_ns(rig.conn) == narrow);
 }
 
-/* ---- The tail -------------------------------------------------------------------------------- */
+/* ---- Tail loss probes ------------------------------------------------------------------------ */
 
 /* The next tail is probed although a DSACK may still undo the last recovery. */
 TEST(a_tail_after_a_recovery_is_probed)
@@ -263,7 +263,7 @@ TEST(frto_undoes_a_timeout_without_timestamps)
 	CHECK_EQ(rig.conn->cc.cwnd_bytes, MSS);
 	expect_segment(0);
 	rig_silent(&rig);
-	sack(0, 2, 3); /* an original: 0 and 1 are only late, too */
+	sack(0, 2, 3); /* an original segment: 0 and 1 are only late */
 	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_NONE);
 	CHECK(rig.conn->cc.cwnd_bytes >= before);
 	CHECK_EQ(rig_stat(&rig, "tcp_spurious_rto"), 1);

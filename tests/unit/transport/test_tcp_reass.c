@@ -223,8 +223,8 @@ TEST(a_fin_before_received_bytes_is_ignored)
 	CHECK_EQ(rig.conn->flags & CONN_FIN_OOO, 0);
 }
 
-/* Bytes beyond the FIN arrive before it, after a gap. If not discarded, they would be held and
- * reported in each ACK for the rest of the connection. */
+/* Bytes beyond the FIN arrive before it, after a gap. The FIN discards them. Otherwise the stack
+ * would hold them and report them in each ACK for the rest of the connection. */
 TEST(bytes_after_the_fin_are_discarded)
 {
 	const struct rig_seg *s;

@@ -125,7 +125,7 @@ TEST(any_sack_costs_bounded_work)
 
 /*
  * In a window of any size, a segment is found from a nearby entry of the skip index, which covers
- * all data in flight. Always `segments` of 1000 bytes are in flight.
+ * all data in flight. Throughout, `segments` segments of 1000 bytes are in flight.
  */
 static void check_skip_index(uint32_t segments, uint32_t walk_max)
 {

@@ -110,7 +110,7 @@ TEST(an_accepted_connection_inherits_and_changes)
 	CHECK_EQ(harp_conn_error(rig.conn), -ETIMEDOUT);
 }
 
-/* ---- Options that stay ----------------------------------------------------------------------- */
+/* ---- Unchanged options ----------------------------------------------------------------------- */
 
 TEST(unchanged_options_restart_nothing)
 {
@@ -172,7 +172,7 @@ TEST(a_longer_user_timeout_extends_the_wait)
 	rig_wait(&rig, 2 * RIG_S);
 	CHECK_EQ(harp_conn_error(rig.conn), -ETIMEDOUT);
 	rig_close(&rig);
-	/* Practically never. */
+	/* Effectively no timeout. */
 	begin_unanswered();
 	CHECK_EQ(RIG_SET(&rig, user_timeout_ns, UINT64_MAX), 0);
 	rig_wait(&rig, 1000 * RIG_S);
@@ -228,7 +228,7 @@ TEST(the_initial_rto_changes_until_established)
 	CHECK_EQ(RIG_SET(&rig, initial_rto_ns, 100 * RIG_MS), -EISCONN);
 }
 
-/* ---- Refused --------------------------------------------------------------------------------- */
+/* ---- Refused options ------------------------------------------------------------------------- */
 
 static unsigned error_count;
 
