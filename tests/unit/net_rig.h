@@ -43,10 +43,10 @@ struct tap {
 	unsigned count;
 	uint32_t path_bytes; /* larger IP packets are dropped */
 	bool slow;           /* only the first frame of a packet is completed */
-	bool stuck;          /* none is completed */
-	bool full;           /* its ring is full and stays so */
-	unsigned flushes; /* after this many the stuck frames are completed; 0: it ignores them */
-	uint8_t out[TAP_FRAMES_MAX];
+	bool stuck;          /* no frame is completed */
+	bool full;           /* its ring stays full */
+	unsigned flushes;    /* flushes until stuck frames are completed; 0: they stay stuck */
+	uint8_t state[TAP_FRAMES_MAX];
 	uint64_t held[TAP_HELD_MAX];
 	unsigned held_count;
 };
@@ -121,8 +121,8 @@ static inline unsigned tap_tx(struct harp_nic *nic, const struct harp_desc *desc
 		uint64_t frame = descs[i].addr / nic->caps.frame_size;
 		bool is_first = i == 0 || !(descs[i - 1].flags & HARP_DESC_MORE);
 
-		CHECK(frame < TAP_FRAMES_MAX && tap->out[frame] == TAP_FREE);
-		tap->out[frame] = is_first ? TAP_FIRST : TAP_LATER;
+		CHECK(frame < TAP_FRAMES_MAX && tap->state[frame] == TAP_FREE);
+		tap->state[frame] = is_first ? TAP_FIRST : TAP_LATER;
 	}
 	return count;
 }
@@ -135,9 +135,9 @@ static inline unsigned tap_complete(struct harp_nic *nic, uint64_t *addrs, unsig
 	unsigned n = tap->inner->ops->complete(tap->inner, addrs, max, now_ns), count = 0;
 
 	for (unsigned i = 0; i < n; i++) {
-		uint8_t out = tap->out[addrs[i] / nic->caps.frame_size];
+		uint8_t state = tap->state[addrs[i] / nic->caps.frame_size];
 
-		if (tap->stuck || (tap->slow && out == TAP_LATER))
+		if (tap->stuck || (tap->slow && state == TAP_LATER))
 			tap->held[tap->held_count++] = addrs[i];
 		else
 			addrs[count++] = addrs[i];
@@ -145,7 +145,7 @@ static inline unsigned tap_complete(struct harp_nic *nic, uint64_t *addrs, unsig
 	while (!tap->stuck && !tap->slow && count < max && tap->held_count > 0)
 		addrs[count++] = tap->held[--tap->held_count];
 	for (unsigned i = 0; i < count; i++)
-		tap->out[addrs[i] / nic->caps.frame_size] = TAP_FREE;
+		tap->state[addrs[i] / nic->caps.frame_size] = TAP_FREE;
 	return count;
 }
 
@@ -194,7 +194,7 @@ static const struct harp_nic_ops tap_ops = { .rx = tap_rx,
 
 /* ---- the stacks ------------------------------------------------------------------------------ */
 
-struct how {
+struct net_setup {
 	struct harp_wire_options wire;
 	struct harp_stack_options stack;
 	uint32_t tx_frames;
@@ -210,26 +210,26 @@ static inline struct harp_addr net_addr(bool v6, unsigned i)
 	return harp_addr_v4(10, 0, 0, (uint8_t)(i + 1));
 }
 
-static inline void net_open(struct how how)
+static inline void net_open(struct net_setup setup)
 {
 	memset(&net, 0, sizeof(net));
-	net.now_ns = how.stack.now_ns ? how.stack.now_ns : MS;
+	net.now_ns = setup.stack.now_ns ? setup.stack.now_ns : MS;
 	for (uint32_t i = 0; i < BYTES; i++)
 		net.bytes[i] = (uint8_t)(i * 7 + i / 251);
-	how.wire.size = sizeof(how.wire);
-	CHECK_EQ(harp_wire_create(&net.wire, &how.wire), 0);
-	how.stack.size = sizeof(how.stack);
-	how.stack.now_ns = net.now_ns;
+	setup.wire.size = sizeof(setup.wire);
+	CHECK_EQ(harp_wire_create(&net.wire, &setup.wire), 0);
+	setup.stack.size = sizeof(setup.stack);
+	setup.stack.now_ns = net.now_ns;
 	for (unsigned i = 0; i < 2; i++) {
 		struct tap *tap = &net.tap[i];
 
 		tap->inner = harp_wire_port(net.wire, i);
 		tap->nic.ops = &tap_ops;
 		tap->nic.caps = tap->inner->caps;
-		if (how.lazy)
+		if (setup.lazy)
 			tap->nic.caps.features |= HARP_NIC_TX_LAZY;
-		how.stack.seed = how.stack.seed + 1;
-		CHECK_EQ(harp_stack_create(&net.stack[i], &tap->nic, &how.stack), 0);
+		setup.stack.seed = setup.stack.seed + 1;
+		CHECK_EQ(harp_stack_create(&net.stack[i], &tap->nic, &setup.stack), 0);
 		for (unsigned v6 = 0; v6 < 2; v6++) {
 			struct harp_addr addr = net_addr(v6, i);
 
@@ -267,13 +267,13 @@ static inline void net_listen(uint32_t tx_frames)
 	CHECK_EQ(harp_tcp_listen(net.stack[1], &any, &tcp, &net.listener), 0);
 }
 
-static inline void net_open_connected(struct how how)
+static inline void net_open_connected(struct net_setup setup)
 {
-	struct harp_tcp_options tcp = { .size = sizeof(tcp), .tx_frames = how.tx_frames };
-	struct harp_endpoint remote = { .addr = net_addr(how.v6, 1), .port = NET_PORT };
+	struct harp_tcp_options tcp = { .size = sizeof(tcp), .tx_frames = setup.tx_frames };
+	struct harp_endpoint remote = { .addr = net_addr(setup.v6, 1), .port = NET_PORT };
 
-	net_open(how);
-	net_listen(how.tx_frames);
+	net_open(setup);
+	net_listen(setup.tx_frames);
 	CHECK_EQ(harp_tcp_connect(net.stack[0], NULL, &remote, &tcp, &net.sender), 0);
 	for (int i = 0; i < 50 && harp_tcp_accept(net.listener, &net.receiver) != 0; i++)
 		net_step(MS);

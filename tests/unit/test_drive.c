@@ -25,7 +25,8 @@ static void drive_make(void)
 	const struct drive_options opt = { .spin_ns = 20000 };
 	struct drive_member members[2] = { { 0 } };
 
-	net_open((struct how){ .wire = { .strict = 1 }, .stack = { .now_ns = drive_now_ns() } });
+	net_open((struct net_setup){ .wire = { .strict = 1 },
+				     .stack = { .now_ns = drive_now_ns() } });
 	for (unsigned i = 0; i < 2; i++) {
 		members[i].stack = net.stack[i];
 		members[i].nic = net.tap[i].inner;

@@ -293,7 +293,7 @@ TEST(valid_ipv6_packets_are_trimmed_and_delivered)
 	make_ipv6(p, IP_PROTO_TCP, 22);
 	header6(p)->version_class_label = be32_of(0x62eabcde);
 	header6(p)->hop_limit = 1;
-	peer_send(p, 120); /* padding goes */
+	peer_send(p, 120); /* padding is removed */
 	CHECK_EQ(nicio_rx(&host->io, packets), 1);
 	in = (struct packet_in){ .frame = packets[0] };
 	CHECK_EQ(eth_input(&host->eth, packets[0]), ETH_IPV6);

@@ -10,8 +10,9 @@
 #define ALL_OFFLOADS (HARP_NIC_TX_CSUM | HARP_NIC_TX_TSO)
 
 /* Two stacks on a strict wire with these options. */
-#define HOW(...)                                                                                   \
-	((struct how){ .tx_frames = 64, .wire = { .tx_frags_max = 48, .strict = 1, __VA_ARGS__ } })
+#define SETUP(...)                                                                                 \
+	((struct net_setup){ .tx_frames = 64,                                                      \
+			     .wire = { .tx_frags_max = 48, .strict = 1, __VA_ARGS__ } })
 
 enum send_method { BY_COPY, BY_FRAMES, IN_PLACE };
 
@@ -61,14 +62,14 @@ static void net_transfer(enum send_method method, size_t piece_bytes)
 static void test_gso_packets_are_segments(bool v6, enum send_method method, size_t piece_bytes)
 {
 	static struct seg plain[TAP_SEGS_MAX];
-	struct how how = HOW(.external_count = 512);
+	struct net_setup setup = SETUP(.external_count = 512);
 	unsigned count = 0;
 	uint32_t begin = 0;
 
 	for (int offload = 0; offload < 2; offload++) {
-		how.v6 = v6;
-		how.wire.offloads = offload ? ALL_OFFLOADS : 0;
-		net_open_connected(how);
+		setup.v6 = v6;
+		setup.wire.offloads = offload ? ALL_OFFLOADS : 0;
+		net_open_connected(setup);
 		if (method == IN_PLACE)
 			CHECK_EQ(harp_stack_memory_add(net.stack[0], net.bytes, BYTES), 0);
 		net_transfer(method, piece_bytes);
@@ -104,7 +105,7 @@ static void test_nothing_is_copied(enum send_method method, uint32_t offloads)
 {
 	struct harp_tcp_info info;
 
-	net_open_connected(HOW(.external_count = 512, .offloads = offloads));
+	net_open_connected(SETUP(.external_count = 512, .offloads = offloads));
 	if (method == IN_PLACE)
 		CHECK_EQ(harp_stack_memory_add(net.stack[0], net.bytes, BYTES), 0);
 	net_transfer(method, 9000);
@@ -125,7 +126,7 @@ TEST(resegmenting_copies_nothing)
 	const size_t pieces[] = { 1, 999, 3, 1448, 777, 2000, 5, 5000 };
 	struct frame *first;
 
-	net_open_connected(HOW(.external_count = 64));
+	net_open_connected(SETUP(.external_count = 64));
 	CHECK_EQ(harp_stack_memory_add(net.stack[0], net.bytes, BYTES), 0);
 	for (unsigned i = 0; i < 8; i++) {
 		/* Every other piece is sent from a copy, so that the pieces are not contiguous. */
@@ -167,7 +168,7 @@ static void test_retransmission_waits_for_completions(enum send_method method)
 {
 	const struct harp_wire_impair down = { .down = 1 }, up = { 0 };
 
-	net_open_connected(HOW(.external_count = 64));
+	net_open_connected(SETUP(.external_count = 64));
 	CHECK_EQ(harp_stack_memory_add(net.stack[0], net.bytes, BYTES), 0);
 	CHECK_EQ(harp_wire_set_impair(net.wire, 0, &down), 0);
 	net.tap[0].slow = true;
@@ -193,10 +194,10 @@ static void test_retransmission_waits_for_completions(enum send_method method)
 static void test_retransmission_as_a_copy(enum send_method method)
 {
 	const struct harp_wire_impair down = { .down = 1 }, up = { 0 };
-	struct how how = HOW(.external_count = 64);
+	struct net_setup setup = SETUP(.external_count = 64);
 
-	how.lazy = true;
-	net_open_connected(how);
+	setup.lazy = true;
+	net_open_connected(setup);
 	CHECK_EQ(harp_stack_memory_add(net.stack[0], net.bytes, BYTES), 0);
 	CHECK_EQ(harp_wire_set_impair(net.wire, 0, &down), 0);
 	net.tap[0].stuck = true;
@@ -222,7 +223,7 @@ TEST(datagrams_have_good_checksums)
 	struct harp_udp *a, *b;
 	uint8_t got[2000];
 
-	net_open_connected(HOW(.offloads = HARP_NIC_TX_CSUM));
+	net_open_connected(SETUP(.offloads = HARP_NIC_TX_CSUM));
 	CHECK_EQ(harp_udp_open(net.stack[0], NULL, NULL, &a), 0);
 	CHECK_EQ(harp_udp_open(net.stack[1], &local, NULL, &b), 0);
 	for (unsigned len = 0; len <= 1472; len += 736) {
@@ -242,7 +243,7 @@ TEST(datagrams_have_good_checksums)
 /* The NIC does not have this segment yet, so the next completion is not its deadline. */
 TEST(a_segment_created_between_polls_is_due_now)
 {
-	net_open_connected(HOW());
+	net_open_connected(SETUP());
 	for (int i = 0; i < 4; i++)
 		net_step(MS);
 	CHECK(harp_stack_next_deadline_ns(net.stack[0]) > net.now_ns);
@@ -261,7 +262,7 @@ TEST(only_registered_memory_is_sent_in_place)
 	struct harp_stack *stack;
 	uint8_t *p;
 
-	net_open_connected(HOW(.external_count = 64, .complete_delay_ns = 5 * MS));
+	net_open_connected(SETUP(.external_count = 64, .complete_delay_ns = 5 * MS));
 	stack = net.stack[0];
 	p = net.bytes;
 	CHECK_EQ(harp_stack_memory_add(stack, NULL, 10), -EINVAL);
@@ -329,7 +330,7 @@ static uint8_t *send_to_a_full_nic(void)
 {
 	uint8_t *apart;
 
-	net_open_connected(HOW(.external_count = 64));
+	net_open_connected(SETUP(.external_count = 64));
 	net.tap[0].full = true;
 	apart = send_apart(40000);
 	net_step(MS);
@@ -353,26 +354,27 @@ TEST(eviction_from_a_full_nic_is_immediate)
 	arrives();
 }
 
-/* The NIC is asked to drop what it has, each time, until it does. */
+/* Each eviction flushes the NIC, which completes its frames at the third flush. */
 TEST(an_eviction_from_a_nic_without_progress_ends)
 {
 	struct harp_stack *stack;
 	uint8_t *apart;
-	unsigned asked;
+	unsigned evictions;
 
-	net_open_connected(HOW(.external_count = 64));
+	net_open_connected(SETUP(.external_count = 64));
 	stack = net.stack[0];
 	net.tap[0].stuck = true;
 	net.tap[0].flushes = 3;
 	apart = send_apart(40000);
 	net_step(MS);
 	CHECK(net_stat(0, "frames_tx_nic") > 0);
-	for (asked = 0; harp_stack_memory_remove(stack, apart, BYTES) == -EBUSY && asked < 10;
-	     asked++) {
+	for (evictions = 0;
+	     harp_stack_memory_remove(stack, apart, BYTES) == -EBUSY && evictions < 10;
+	     evictions++) {
 		CHECK(harp_stack_memory_evict(stack, apart, BYTES) >= 0);
 		net_step(MS);
 	}
-	CHECK_EQ(asked, 3);
+	CHECK_EQ(evictions, 3);
 	scribble(apart);
 	arrives();
 }
@@ -394,7 +396,7 @@ TEST(an_eviction_leaves_other_memory_alone)
 {
 	static uint8_t other[1000];
 
-	net_open_connected(HOW(.external_count = 64));
+	net_open_connected(SETUP(.external_count = 64));
 	CHECK_EQ(harp_stack_memory_add(net.stack[0], other, sizeof(other)), 0);
 	CHECK_EQ(harp_stack_memory_add(net.stack[0], net.bytes, BYTES), 0);
 	net.tap[0].full = true;
@@ -417,7 +419,7 @@ TEST(an_eviction_needs_no_free_frame)
 	uint32_t free_count;
 	uint8_t *apart;
 
-	net_open_connected(HOW(.external_count = 64));
+	net_open_connected(SETUP(.external_count = 64));
 	pool = &net.stack[0]->pool;
 	apart = send_apart(40000);
 	free_count = pool->free_count;
@@ -436,7 +438,7 @@ TEST(an_eviction_without_room_ends_the_connection)
 	uint32_t free_count;
 	uint8_t *apart;
 
-	net_open_connected(HOW(.external_count = 64, .mtu_bytes = 9000));
+	net_open_connected(SETUP(.external_count = 64, .mtu_bytes = 9000));
 	pool = &net.stack[0]->pool;
 	apart = send_apart(40000);
 	free_count = pool->free_count;
@@ -453,7 +455,7 @@ TEST(evicted_memory_is_refused_until_it_is_added_again)
 	struct harp_stack *stack;
 	uint8_t *p;
 
-	net_open_connected(HOW(.external_count = 64, .complete_delay_ns = 5 * MS));
+	net_open_connected(SETUP(.external_count = 64, .complete_delay_ns = 5 * MS));
 	stack = net.stack[0];
 	p = net.bytes;
 	CHECK_EQ(harp_stack_memory_add(stack, p, BYTES), 0);
@@ -481,7 +483,7 @@ TEST(overlapping_memory_stays_registered)
 	struct harp_stack *stack;
 	uint8_t *p;
 
-	net_open_connected(HOW(.external_count = 64));
+	net_open_connected(SETUP(.external_count = 64));
 	stack = net.stack[0];
 	p = net.bytes;
 	CHECK_EQ(harp_stack_memory_add(stack, p, 5000), 0);
@@ -503,7 +505,7 @@ static void evict(bool from_stack)
 	uint8_t *apart;
 	ssize_t n;
 
-	net_open_connected(HOW(.external_count = 64, .complete_delay_ns = 5 * MS));
+	net_open_connected(SETUP(.external_count = 64, .complete_delay_ns = 5 * MS));
 	apart = send_apart(40000);
 	CHECK(net.sent > 30000);
 	net_step(MS); /* some segments are sent */

@@ -24,7 +24,7 @@ static uint64_t polled_ns[2];
 
 static void flows_open(uint32_t frames)
 {
-	net_open((struct how){
+	net_open((struct net_setup){
 		.wire = { .frame_count = frames,
 			  .packets_max = 65536,
 			  .seed = 1,

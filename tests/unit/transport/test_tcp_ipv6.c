@@ -20,8 +20,8 @@ static void pair_open(void)
 {
 	struct harp_addr first = addr("fe80::1"), second = addr("fe80::2");
 
-	net_open((struct how){ .wire = { .frame_count = 1024, .strict = 1 },
-			       .stack = { .max_conns = 16 } });
+	net_open((struct net_setup){ .wire = { .frame_count = 1024, .strict = 1 },
+				     .stack = { .max_conns = 16 } });
 	net.stack[0]->ip.scope_id = 3;
 	net.stack[1]->ip.scope_id = 8;
 	CHECK_EQ(harp_stack_address_add(net.stack[0], &first, 64), 0);

@@ -17,12 +17,12 @@ static void set_up(bool v6, uint32_t nic_mtu_bytes, uint32_t loss_ppm)
 {
 	struct harp_wire_impair impair = { .delay_ns = 2 * STEP_NS, .loss_ppm = loss_ppm };
 
-	net_open_connected((struct how){ .v6 = v6,
-					 .wire = { .frame_size = 16384, /* one per packet */
-						   .seed = 7,
-						   .mtu_bytes = nic_mtu_bytes,
-						   .impair = { .delay_ns = 2 * STEP_NS } },
-					 .stack = { .max_conns = 4 } });
+	net_open_connected((struct net_setup){ .v6 = v6,
+					       .wire = { .frame_size = 16384, /* one per packet */
+							 .seed = 7,
+							 .mtu_bytes = nic_mtu_bytes,
+							 .impair = { .delay_ns = 2 * STEP_NS } },
+					       .stack = { .max_conns = 4 } });
 	CHECK_EQ(harp_wire_set_impair(net.wire, 0, &impair), 0);
 	CHECK_EQ(harp_wire_set_impair(net.wire, 1, &impair), 0);
 }
